@@ -1,0 +1,150 @@
+# hugepin. `make` builds into build/ without privilege and without network; `make help` lists the targets.
+#
+# Variables: BUILD DESTDIR PREFIX LIBDIR CC CFLAGS LDFLAGS PKG_CONFIG JEMALLOC, V=1 (show commands), WERROR=1,
+#   DEBUG=1 (assertions) and SAN=thread|address|undefined, which build in directories of their own.
+
+DEBUG ?=
+SAN ?=
+BUILD ?= build$(if $(SAN),/$(SAN))$(if $(DEBUG),/debug)
+PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
+PKG_CONFIG ?= pkgconf
+OBJCOPY ?= objcopy
+CFLAGS ?= $(if $(DEBUG)$(SAN),-O1,-O2) -g
+# jemalloc as position-independent objects: small requests of libhugepin-malloc.so.
+JEMALLOC ?= $(shell $(CC) -print-file-name=libjemalloc_pic.a)
+Q := $(if $(V),,@)
+
+WARNINGS := -Wall -Wextra -Wundef -Wconversion $(if $(WERROR),-Werror)
+SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
+FLAGS = -std=gnu11 -D_GNU_SOURCE -Iinclude -I. -fPIC $(WARNINGS) $(SANFLAGS) $(if $(DEBUG),-DHP_DEBUG) $(CPPFLAGS) $(CFLAGS)
+# Calls within a library and to the next one are direct or one jump: nothing is looked up lazily inside malloc.
+FLAGS_base := -fvisibility=hidden -fno-semantic-interposition -fno-plt -ftls-model=initial-exec
+FLAGS_alloc := $(FLAGS_base)
+FLAGS_cmd = -DHP_LIBDIR='"$(LIBDIR)"'
+# A malloc cannot be unloaded. Sanitizers leave their runtime's names to the program.
+LIB_LDFLAGS = -shared -Wl,-z,now -Wl,-z,nodelete $(if $(SAN),,-Wl,-z,defs) $(SANFLAGS) $(LDFLAGS)
+
+VERSION := $(shell awk '/^.define HUGEPIN_VERSION_M/ { v = v "." $$3 } END { print substr(v, 2) }' include/hugepin.h)
+SO := $(firstword $(subst ., ,$(VERSION)))
+
+LIB_SRC := $(filter-out alloc/preload.c,$(wildcard base/*.c alloc/*.c))
+CMD_SRC := $(wildcard cmd/*.c)
+UNIT_SRC := $(wildcard tests/unit/*.c)
+LIVE_SRC := $(wildcard tests/live/*.c)
+LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
+CMD_OBJ := $(CMD_SRC:%.c=$(BUILD)/%.o) $(BUILD)/base/base.o $(BUILD)/base/config.o
+UNIT := $(UNIT_SRC:%.c=$(BUILD)/%)
+LIVE := $(LIVE_SRC:%.c=$(BUILD)/%)
+TEST_LIBS := $(patsubst tests/live/lib/%.c,$(BUILD)/tests/live/%.so,$(wildcard tests/live/lib/*.c))
+# The sanitizers bring a malloc of their own: of the live tests, those that call the API are built.
+ifdef SAN
+LIVE := $(patsubst %.c,$(BUILD)/%,$(shell grep -l '^/\* link: hugepin \*/' $(LIVE_SRC)))
+endif
+
+all: $(BUILD)/libhugepin.so $(BUILD)/libhugepin.a $(if $(SAN),,$(BUILD)/libhugepin-malloc.so) $(BUILD)/hugepin ## build the libraries and the command
+
+-include bench/bench.mk
+-include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc cmd tests/unit tests/live))
+
+# What objects were compiled with; changes only when that does.
+COMMAND = $(CC) $(FLAGS) $(FLAGS_base) $(FLAGS_cmd)
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(subst ','\'',$(COMMAND))' | cmp -s - $@ || echo '$(subst ','\'',$(COMMAND))' >$@
+
+$(BUILD)/%.o: %.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo '  CC      $<'
+	$(Q)$(CC) $(FLAGS) $(FLAGS_$(firstword $(subst /, ,$<))) -MMD -MP -c -o $@ $<
+
+$(BUILD)/libhugepin.so: $(LIB_OBJ) hugepin.map
+	@echo '  LD      $@'
+	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin.map -o $@ $(LIB_OBJ)
+	$(Q)ln -sf $(@F) $@.$(SO)
+
+# One object in which only hugepin_* is global, so that no name of ours can meet one of the program's.
+$(BUILD)/libhugepin.a: $(LIB_OBJ)
+	@echo '  AR      $@'
+	$(Q)ld -r -o $(BUILD)/libhugepin.o $(LIB_OBJ)
+	$(Q)$(OBJCOPY) --localize-hidden $(BUILD)/libhugepin.o
+	$(Q)rm -f $@ && $(AR) rcs $@ $(BUILD)/libhugepin.o
+
+# jemalloc with its public names and its ways to the kernel renamed; operators new and delete stay libstdc++'s.
+$(BUILD)/jemalloc.a: tools/jemalloc.syms $(BUILD)/flags
+	@test -f '$(JEMALLOC)' || { echo 'libjemalloc_pic.a not found: run tools/setup build, or set JEMALLOC'; exit 1; }
+	@echo '  OBJCOPY $@'
+	$(Q)$(OBJCOPY) --redefine-syms=tools/jemalloc.syms '$(JEMALLOC)' $@
+	$(Q)$(AR) d $@ $$($(AR) t $@ | grep '^jemalloc_cpp')
+
+# jemalloc's profiler unwinds: the static unwinder keeps libgcc_s.so out of every preloaded program.
+$(BUILD)/libhugepin-malloc.so: $(BUILD)/alloc/preload.o $(BUILD)/jemalloc.a $(BUILD)/libhugepin.so hugepin-malloc.map
+	@echo '  LD      $@'
+	$(Q)$(CC) $(LIB_LDFLAGS) -static-libgcc -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin-malloc.map \
+		-Wl,--enable-new-dtags,-rpath,'$$ORIGIN' -o $@ $(filter %.o %.a %/libhugepin.so,$^) -lm
+	$(Q)ln -sf $(@F) $@.$(SO)
+
+$(BUILD)/hugepin: $(CMD_OBJ)
+	@echo '  LD      $@'
+	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ -lhugetlbfs
+
+# Unit tests see the library's hidden names. A live test says in its first lines what it is linked with.
+TEST_FLAGS = -Itests -fno-builtin
+$(UNIT): $(BUILD)/%: %.c $(LIB_OBJ) $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo '  TEST    $<'
+	$(Q)$(CC) $(FLAGS) $(TEST_FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LIB_OBJ)
+$(LIVE): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo '  TEST    $<'
+	$(Q)$(CC) $(FLAGS) $(TEST_FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< \
+		$$(grep -q '^/\* link: hugepin' $< && echo '-L$(BUILD) -lhugepin -Wl,-rpath,$(abspath $(BUILD))')
+$(TEST_LIBS): $(BUILD)/tests/live/%.so: tests/live/lib/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo '  TEST    $<'
+	$(Q)$(CC) $(FLAGS) -fno-builtin -shared $(LDFLAGS) -o $@ $<
+
+tests: all $(UNIT) $(LIVE) $(if $(SAN),,$(TEST_LIBS)) ## build the tests
+
+check: ## install what is missing, build, run the tests
+	$(Q)tools/setup build check
+	$(Q)$(MAKE) tests
+	$(Q)BUILD='$(abspath $(BUILD))' SAN='$(SAN)' tests/run $(TESTS)
+
+demo: ## install what is missing, build, show a Debian program with and without hugepages
+	$(Q)tools/setup build
+	$(Q)$(MAKE) all
+	$(Q)BUILD='$(abspath $(BUILD))' tools/demo
+
+lint: all ## check layers, exported names, man pages, scripts
+	tools/check-includes
+	BUILD='$(BUILD)' tools/check-exports
+	$(MAKE) man-check
+	shellcheck -x tools/setup tools/demo tools/check-* tests/run .ci/run
+
+man-check: ## check the man pages against mandoc and the tables they repeat
+	tools/check-man
+
+install: all ## install under $(DESTDIR)$(PREFIX)
+	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(PREFIX)/include $(LIBDIR)/pkgconfig $(PREFIX)/share/man)
+	install -m 755 $(BUILD)/hugepin $(DESTDIR)$(PREFIX)/bin
+	install -m 644 include/*.h $(DESTDIR)$(PREFIX)/include
+	install -m 644 $(BUILD)/libhugepin.a $(DESTDIR)$(LIBDIR)
+	for l in libhugepin libhugepin-malloc; do \
+		install -m 755 $(BUILD)/$$l.so $(DESTDIR)$(LIBDIR)/$$l.so.$(VERSION) && \
+		ln -sf $$l.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$$l.so.$(SO) && \
+		ln -sf $$l.so.$(SO) $(DESTDIR)$(LIBDIR)/$$l.so || exit 1; done
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' hugepin.pc.in \
+		>$(DESTDIR)$(LIBDIR)/pkgconfig/hugepin.pc
+	tools/install-man $(DESTDIR)$(PREFIX)/share/man
+	$(if $(DESTDIR),,-[ "$$(id -u)" != 0 ] || ldconfig)
+
+clean: ## remove what was built
+	rm -rf build $(BUILD)
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+FORCE:
+.DELETE_ON_ERROR:
+.PHONY: all tests check demo lint man-check install clean help FORCE

@@ -1,0 +1,320 @@
+#include "alloc/cache.h"
+
+#include <errno.h>
+#include <linux/membarrier.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/stats.h"
+
+struct hp_cache hp_cache_none;
+HP_TLS struct hp_cache *hp_cache_self = &hp_cache_none;
+size_t hp_shared_listed;
+
+static HP_TLS bool exiting; /* destructors of this thread may still call: they get no cache again */
+static HP_TLS bool keyed; /* exit_key is set for this thread */
+
+static struct hp_keys shared_keys;
+static uint32_t shared_head[HP_SLOT_MAX + 1];
+
+static struct hp_cache *registered, *spare;
+static pthread_key_t exit_key;
+static bool exit_key_made, membarrier_ready;
+
+/* ------------------------------------------------------------------ lists */
+
+static void keys_set(struct hp_keys *k, size_t n)
+{
+	hp_bit_set(k->all, n);
+	hp_bit_set(k->some, n >> 6);
+}
+
+static void keys_clear(struct hp_keys *k, size_t n)
+{
+	hp_bit_clear(k->all, n);
+	if (!k->all[n >> 6])
+		hp_bit_clear(k->some, n >> 6);
+}
+
+/* A key in use at or above `from`, or 0. */
+static size_t keys_next(const struct hp_keys *k, size_t from)
+{
+	size_t words = sizeof k->all / sizeof *k->all;
+	size_t n = hp_bits_find(k->all, from, (from | 63) + 1, true);
+
+	if (n <= (from | 63))
+		return n;
+	n = hp_bits_find(k->some, (from >> 6) + 1, words, true);
+	return n < words ? n << 6 | (size_t)__builtin_ctzll(k->all[n]) : 0;
+}
+
+static uint64_t word_of(size_t chunk)
+{
+	return atomic_load_explicit(&hp_span.chunk[chunk], memory_order_relaxed);
+}
+
+static void set_word(size_t chunk, uint64_t word)
+{
+	atomic_store_explicit(&hp_span.chunk[chunk], word, memory_order_relaxed);
+}
+
+static size_t list_pop(struct hp_keys *k, uint32_t *head, size_t n, size_t align)
+{
+	size_t chunk = head[n];
+
+	if (!chunk || hp_chunk_addr(chunk) & (align - 1))
+		return 0;
+	head[n] = HP_CHUNK_LINK(word_of(chunk));
+	if (!head[n])
+		keys_clear(k, n);
+	set_word(chunk, HP_CHUNK_WORD(n, HP_CHUNK_LIVE));
+	return chunk;
+}
+
+static void list_push(struct hp_keys *k, uint32_t *head, size_t chunk, uint32_t n)
+{
+	set_word(chunk, (uint64_t)head[n] << 32 | HP_CHUNK_WORD(n, HP_CHUNK_LISTED));
+	if (!head[n])
+		keys_set(k, n);
+	head[n] = (uint32_t)chunk;
+}
+
+/* Give a whole list to the tree, not settled. Returns chunks. */
+static size_t list_clear(struct hp_keys *k, uint32_t *head, size_t n)
+{
+	size_t chunk = head[n], total = 0;
+
+	while (chunk) {
+		size_t next = HP_CHUNK_LINK(word_of(chunk));
+
+		set_word(chunk, 0);
+		hp_tree_free(&hp_span.tree, chunk, n);
+		HP_STAT_ADD(cleared, 1);
+		total += n;
+		chunk = next;
+	}
+	head[n] = 0;
+	keys_clear(k, n);
+	HP_STAT_ADD(taken_bytes, -(total << HP_CHUNK_SHIFT));
+	return total;
+}
+
+size_t hp_cache_pop(struct hp_cache *c, size_t n, size_t align)
+{
+	size_t chunk = n <= HP_LIST_MAX ? list_pop(&c->keys, c->head, n, align) : 0;
+
+	if (chunk)
+		c->listed -= (uint32_t)n;
+	return chunk;
+}
+
+bool hp_cache_push(struct hp_cache *c, size_t chunk, uint32_t n)
+{
+	if (n > HP_LIST_MAX - c->listed)
+		return false;
+	list_push(&c->keys, c->head, chunk, n);
+	c->listed += n;
+	return true;
+}
+
+size_t hp_shared_pop(size_t n, size_t align)
+{
+	size_t chunk = n <= HP_SLOT_MAX ? list_pop(&shared_keys, shared_head, n, align) : 0;
+
+	if (chunk) {
+		hp_shared_listed -= n;
+		HP_STAT(listed_bytes) = hp_shared_listed << HP_CHUNK_SHIFT;
+		HP_STAT_ADD(relisted, 1);
+	}
+	return chunk;
+}
+
+void hp_shared_push(size_t chunk, uint32_t n)
+{
+	list_push(&shared_keys, shared_head, chunk, n);
+	hp_shared_listed += n;
+	HP_STAT(listed_bytes) = hp_shared_listed << HP_CHUNK_SHIFT;
+}
+
+void hp_shared_clear(void)
+{
+	if (!hp_shared_listed)
+		return;
+	for (size_t n = 0; (n = keys_next(&shared_keys, n + 1)) != 0;)
+		list_clear(&shared_keys, shared_head, n);
+	hp_tree_settle(&hp_span.tree);
+	hp_shared_listed = 0;
+	HP_STAT(listed_bytes) = 0;
+}
+
+/* ------------------------------------------------------------------ a thread's cache */
+
+void hp_cache_spill(struct hp_cache *c)
+{
+	for (size_t n = 0; c->listed > HP_LIST_MAX / 2 && (n = keys_next(&c->keys, n + 1)) != 0;) {
+		while (c->head[n] && c->listed > HP_LIST_MAX / 2)
+			hp_shared_push(hp_cache_pop(c, n, 1), (uint32_t)n);
+	}
+}
+
+void hp_cache_clear(struct hp_cache *c)
+{
+	if (c->slot.n) {
+		size_t chunk = (size_t)(c->slot_chunk - hp_span.chunk);
+
+		set_word(chunk, 0);
+		hp_tree_free(&hp_span.tree, chunk, c->slot.n);
+		HP_STAT_ADD(cleared, 1);
+		HP_STAT_ADD(taken_bytes, -((uint64_t)c->slot.n << HP_CHUNK_SHIFT));
+		__atomic_store_n(&c->slot.n, 0, __ATOMIC_RELAXED);
+	}
+	if (c->listed)
+		for (size_t n = 0; (n = keys_next(&c->keys, n + 1)) != 0;)
+			list_clear(&c->keys, c->head, n);
+	c->listed = 0;
+	hp_tree_settle(&hp_span.tree);
+}
+
+void hp_cache_admit(struct hp_cache *c)
+{
+	if (c == &hp_cache_none)
+		return;
+	c->asked = false;
+	atomic_store_explicit(&c->limit, HP_SLOT_MAX, memory_order_release);
+}
+
+/* ------------------------------------------------------------------ threads */
+
+static void at_exit(void *cache)
+{
+	struct hp_cache *c = cache, **at;
+
+	exiting = true;
+	hp_cache_self = &hp_cache_none;
+	hp_lock(&hp_heap_lock);
+	hp_cache_clear(c);
+	atomic_store_explicit(&c->limit, 0, memory_order_relaxed);
+	for (at = &registered; *at != c; at = &(*at)->next)
+		;
+	*at = c->next;
+	c->next = spare;
+	spare = c;
+	HP_STAT_ADD(threads, -1);
+	hp_unlock(&hp_heap_lock);
+}
+
+void hp_cache_init(void)
+{
+	exit_key_made = pthread_key_create(&exit_key, at_exit) == 0;
+	/* Refused by old kernels and some sandboxes: then idle caches are not emptied. */
+	membarrier_ready = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+}
+
+/* Several caches at a time: one mapping. */
+static struct hp_cache *map_caches(void)
+{
+	enum { BATCH = 8 };
+	struct hp_cache *c = hp_meta_map(BATCH * sizeof *c);
+
+	for (int i = 0; c && i + 1 < BATCH; i++)
+		c[i].next = &c[i + 1];
+	return c;
+}
+
+void hp_cache_adopt(void)
+{
+	struct hp_cache *c = hp_cache_self, *more = NULL;
+
+	if (exiting)
+		return;
+	if (c == &hp_cache_none) {
+		hp_lock(&hp_heap_lock);
+		if (!spare) {
+			hp_unlock(&hp_heap_lock);
+			more = map_caches();
+			if (!more)
+				return;
+			hp_lock(&hp_heap_lock);
+			struct hp_cache *last = more;
+
+			while (last->next)
+				last = last->next;
+			last->next = spare;
+			spare = more;
+		}
+		c = spare;
+		spare = c->next;
+		c->next = registered;
+		registered = c;
+		HP_STAT_ADD(threads, 1);
+		hp_unlock(&hp_heap_lock);
+		hp_cache_self = c;
+	}
+	/* May allocate (its second level of keys does, a small request): no lock is held, and the cache is in place. A thread
+	 * that came before the constructor gets its key at a later slow call. */
+	if (!keyed && exit_key_made) {
+		keyed = true;
+		pthread_setspecific(exit_key, c);
+	}
+}
+
+void hp_cache_ask_others(void)
+{
+	for (struct hp_cache *c = registered; c; c = c->next)
+		if (c != hp_cache_self)
+			atomic_store_explicit(&c->limit, 0, memory_order_release);
+}
+
+bool hp_cache_steal(bool idle_only, uint32_t age)
+{
+	bool fence = false, remain = false;
+	int saved = errno;
+
+	for (struct hp_cache *c = registered; c; c = c->next) {
+		if (c == hp_cache_self)
+			continue;
+		atomic_store_explicit(&c->limit, 0, memory_order_seq_cst);
+		fence |= !idle_only || c->asked;
+	}
+	if (fence && membarrier_ready)
+		fence = syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
+	else
+		fence = false;
+	errno = saved;
+
+	hp_span.tree.now -= age;
+	for (struct hp_cache *c = registered; c; c = c->next) {
+		if (c == hp_cache_self)
+			continue;
+		if (fence && (!idle_only || c->asked) && !__atomic_load_n(&c->slot.busy, __ATOMIC_ACQUIRE) &&
+		    (c->slot.n || c->listed)) {
+			hp_cache_clear(c);
+			HP_STAT_ADD(stolen, 1);
+		}
+		/* Without the fence an idle thread's cache cannot be emptied: no reason to look again. */
+		remain |= membarrier_ready && (!c->asked || c->slot.n || c->listed);
+		c->asked = true;
+	}
+	hp_span.tree.now += age;
+	return remain;
+}
+
+void hp_cache_child(void)
+{
+	for (struct hp_cache *c = registered, *next; c; c = next) {
+		next = c->next;
+		/* Another thread's may have been caught in the middle of a change; the heap has cleared all words. */
+		memset(c, 0, sizeof *c);
+		if (c == hp_cache_self)
+			continue;
+		c->next = spare;
+		spare = c;
+	}
+	registered = hp_cache_self == &hp_cache_none ? NULL : hp_cache_self;
+	HP_STAT(threads) = registered != NULL;
+	memset(&shared_keys, 0, sizeof shared_keys);
+	memset(shared_head, 0, sizeof shared_head);
+	hp_shared_listed = 0;
+	HP_STAT(listed_bytes) = 0;
+}

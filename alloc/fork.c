@@ -1,0 +1,382 @@
+/*
+ * Fork. A private hugetlb page that is written after fork needs a free page in the pool; with an empty pool the kernel
+ * kills the child, and a child can get no reservation, so looking at the pool first proves nothing. What holds: before
+ * fork the live buffers of hugetlb pages are copied to anonymous memory and the originals are kept out of the child
+ * (MADV_DONTFORK); the child moves the copy into the hole before anything else runs there; the parent drops it. From
+ * then on the child's heap is THP, and its own forks are the kernel's.
+ *
+ * Limits: what other threads write during the copy may arrive in any order. A stack that lies in the heap cannot be
+ * replaced under the running thread: its hugepage stays copy-on-write.
+ *
+ * Everything here runs between prepare and parent or child with hp_heap_lock held, by raw system calls, signals blocked (heap.c).
+ * The copy is packed: the n-th page with copied = 1, in address order, is the n-th hugepage of the copy.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "alloc/map.h"
+#include "alloc/pages.h"
+#include "base/config.h"
+#include "base/stats.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+/* Left to the rest of the machine when a copy is made. */
+#define MARGIN ((uint64_t)64 << 20)
+
+/* Bytes around the stack pointer that the handlers' callees and fork()'s own frames may write. */
+#define STACK_BELOW 65536
+#define STACK_ABOVE 16384
+
+static struct {
+	char *map, *at; /* the mapping, and the aligned copy inside it */
+	size_t map_size, pages;
+} copy;
+static unsigned copies; /* forks of this process that made one */
+
+/* ------------------------------------------------------------------ which pages */
+
+static bool is_pool(size_t p)
+{
+	const struct hp_page *g = &hp_span.page[p];
+
+	return g->kind == HUGEPIN_KIND_HUGETLB && (g->state == HP_PAGE_READY || g->state == HP_PAGE_RESERVED);
+}
+
+/* Whether page p holds the part of the running stack that changes between the copy and the child. */
+static bool is_stack(size_t p)
+{
+	size_t off = (uintptr_t)__builtin_frame_address(0) - hp_span.base;
+
+	return p == (off - STACK_BELOW) >> HP_PAGE_SHIFT || p == (off + STACK_ABOVE) >> HP_PAGE_SHIFT;
+}
+
+/* Pages that the child gets no other way than by a copy. */
+static bool is_replaced(size_t p)
+{
+	return is_pool(p) && !is_stack(p);
+}
+
+/* Call each(arg, first, end) for every run of neighbouring pages for which take() says so. */
+static int for_runs(bool (*take)(size_t p), int (*each)(void *arg, size_t first, size_t end), void *arg)
+{
+	for (size_t p = 1; p < hp_span.tree.used;) {
+		size_t q = p;
+
+		while (q < hp_span.tree.used && take(q))
+			q++;
+		if (q > p) {
+			int r = each(arg, p, q);
+
+			if (r)
+				return r;
+		}
+		p = q + 1;
+	}
+	return 0;
+}
+
+/* Walk the live buffers: mark the pool's pages that they touch, or copy what lies there. Returns pages marked. */
+static size_t walk_live(bool copying)
+{
+	size_t marked = 0, at = 0, last = 0; /* at: the slot of page `last` in the copy */
+
+	for (size_t c = HP_PAGE_CHUNKS; c < hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT;) {
+		size_t p = c >> HP_PAGE_CHUNKS_SHIFT;
+
+		if (hp_span.page[p].state == HP_PAGE_NONE) {
+			c = (p + 1) << HP_PAGE_CHUNKS_SHIFT;
+			continue;
+		}
+
+		size_t gap = hp_tree_free_after(&hp_span.tree, c, HP_PAGE_CHUNKS);
+
+		if (gap) {
+			c += gap;
+			continue;
+		}
+
+		uint64_t w = atomic_load_explicit(&hp_span.chunk[c], memory_order_relaxed);
+		unsigned state = HP_CHUNK_STATE(w);
+
+		if (state == HP_CHUNK_FREE) { /* taken by an allocation that waits for its pages */
+			c++;
+			continue;
+		}
+
+		size_t end = c + (state == HP_CHUNK_LISTED ? 0 : HP_CHUNK_COUNT(w));
+
+		for (size_t from = c; from < end;) {
+			size_t q = from >> HP_PAGE_CHUNKS_SHIFT;
+			size_t to = HP_MIN(end, (q + 1) << HP_PAGE_CHUNKS_SHIFT);
+
+			if (is_replaced(q)) {
+				if (!copying) {
+					marked += !hp_span.page[q].copied;
+					hp_span.page[q].copied = 1;
+				} else if (hp_span.page[q].copied) { /* not: a buffer taken by a thread meanwhile */
+					for (; last < q; last++)
+						at += hp_span.page[last].copied;
+					memcpy(copy.at + (at << HP_PAGE_SHIFT) +
+						       ((from & (HP_PAGE_CHUNKS - 1)) << HP_CHUNK_SHIFT),
+					       (void *)hp_chunk_addr(from), (to - from) << HP_CHUNK_SHIFT);
+				}
+			}
+			from = to;
+		}
+		c += hp_chunk_extent(c);
+	}
+	return marked;
+}
+
+static void unmark(void)
+{
+	for (size_t p = 1; p < hp_span.tree.used; p++)
+		hp_span.page[p].copied = 0;
+}
+
+static size_t count_pages(bool (*which)(size_t p))
+{
+	size_t n = 0;
+
+	for (size_t p = 1; p < hp_span.tree.used; p++)
+		n += which(p);
+	return n;
+}
+
+static bool is_ready_pool(size_t p)
+{
+	return is_pool(p) && hp_span.page[p].state == HP_PAGE_READY;
+}
+
+static bool is_pool_stack(size_t p)
+{
+	return is_pool(p) && is_stack(p);
+}
+
+/* ------------------------------------------------------------------ does it fit */
+
+static uint64_t read_value(const char *dir, const char *file, const char *key)
+{
+	static char text[8192]; /* under hp_heap_lock */
+	char path[512];
+	struct hp_line l = { path, path + sizeof path };
+
+	hp_line_text(&l, dir);
+	hp_line_text(&l, file);
+	return hp_read_file(path, text, sizeof text) > 0 ? hp_number_after(text, key, UINT64_MAX) : UINT64_MAX;
+}
+
+/* The headroom of the memory cgroup `path` below `mount` and of its ancestors: limit - usage + page cache. */
+static uint64_t cgroup_room(const char *mount, const char *path, const char *limit_file, const char *usage_file)
+{
+	char dir[400];
+	uint64_t room = UINT64_MAX;
+	struct hp_line l = { dir, dir + sizeof dir };
+
+	hp_line_text(&l, mount);
+	hp_line_text(&l, path);
+	for (;;) {
+		uint64_t limit = read_value(dir, limit_file, ""), usage = read_value(dir, usage_file, "");
+		char *slash = strrchr(dir, '/');
+
+		if (limit != UINT64_MAX && usage != UINT64_MAX && limit < (uint64_t)1 << 60) {
+			uint64_t cache = read_value(dir, "/memory.stat", "\nactive_file ") +
+					 read_value(dir, "/memory.stat", "inactive_file ");
+
+			if (cache >= usage)
+				cache = 0;
+			room = HP_MIN(room, limit > usage - cache ? limit - (usage - cache) : 0);
+		}
+		if (!slash || (size_t)(slash - dir) < strlen(mount))
+			return room;
+		*slash = '\0';
+	}
+}
+
+static uint64_t memory_room(void)
+{
+	static char text[4096]; /* under hp_heap_lock */
+	uint64_t room = read_value("/proc/meminfo", "", "MemAvailable:");
+
+	room = room == UINT64_MAX ? room : room * 1024;
+	if (hp_read_file("/proc/self/cgroup", text, sizeof text) <= 0)
+		return room;
+	for (char *line = text, *next; *line; line = next) {
+		next = strchr(line, '\n');
+		next = next ? (*next = '\0', next + 1) : line + strlen(line);
+
+		char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
+
+		if (!path)
+			continue;
+		*path++ = '\0';
+		if (path[0] == '/' && path[1] == '\0')
+			path++;
+		if (controllers[1] == '\0')
+			room = HP_MIN(room, cgroup_room("/sys/fs/cgroup", path, "/memory.max", "/memory.current"));
+		else if (strstr(controllers + 1, "memory"))
+			room = HP_MIN(room, cgroup_room("/sys/fs/cgroup/memory", path, "/memory.limit_in_bytes",
+							"/memory.usage_in_bytes"));
+	}
+	return room;
+}
+
+/* Marks pages `copied`; the caller unmarks or uses them. */
+static enum hp_fork_plan plan(size_t *ret_pages)
+{
+	size_t ready = count_pages(is_ready_pool), stack;
+
+	*ret_pages = 0;
+	if (!ready)
+		return HP_FORK_NOTHING;
+	if (hp_config.fork_mode == HP_FORK_COW)
+		return HP_FORK_BY_COW;
+	*ret_pages = walk_live(false);
+	stack = count_pages(is_pool_stack);
+	if (memory_room() >= ((uint64_t)*ret_pages << HP_PAGE_SHIFT) + MARGIN &&
+	    (!stack || hp_map_pool_free() >= stack))
+		return HP_FORK_BY_COPY;
+	return hp_map_pool_free() >= ready ? HP_FORK_BY_COW : HP_FORK_REFUSE;
+}
+
+enum hp_fork_plan hp_fork_plan(void)
+{
+	size_t pages;
+	enum hp_fork_plan r = plan(&pages);
+
+	unmark();
+	return r;
+}
+
+/* ------------------------------------------------------------------ the handlers */
+
+static int advise_run(void *advice, size_t first, size_t end)
+{
+	return (int)syscall(SYS_madvise, hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, *(int *)advice);
+}
+
+static int advise_pool(int advice)
+{
+	return for_runs(is_replaced, advise_run, &advice);
+}
+
+static void drop_copy(void)
+{
+	syscall(SYS_munmap, copy.map, copy.map_size);
+	copy.map = NULL;
+	unmark();
+}
+
+static bool make_copy(size_t pages)
+{
+	size_t size = (pages << HP_PAGE_SHIFT) + HP_PAGE;
+	void *map = (void *)syscall(SYS_mmap, NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
+
+	if (map == MAP_FAILED)
+		return false;
+	copy.map = map;
+	copy.map_size = size;
+	copy.pages = pages;
+	copy.at = (char *)hp_round_up((uintptr_t)map, HP_PAGE);
+	syscall(SYS_madvise, copy.at, pages << HP_PAGE_SHIFT, MADV_HUGEPAGE); /* without it base pages do */
+	if (pages && syscall(SYS_madvise, copy.at, pages << HP_PAGE_SHIFT, MADV_POPULATE_WRITE) != 0) {
+		drop_copy();
+		return false;
+	}
+	walk_live(true);
+	if (advise_pool(MADV_DONTFORK) != 0) {
+		advise_pool(MADV_DOFORK);
+		drop_copy();
+		return false;
+	}
+	return true;
+}
+
+void hp_fork_prepare(void)
+{
+	int saved = errno;
+	size_t pages;
+	enum hp_fork_plan p;
+
+	p = plan(&pages);
+	if (p == HP_FORK_BY_COPY && make_copy(pages)) {
+		HP_STAT_ADD(forks_copied, 1);
+		HP_STAT_ADD(fork_copied_bytes, pages << HP_PAGE_SHIFT);
+		if (++copies >= 2) /* it keeps forking: memory whose copy-on-write needs no pool, from here on */
+			hp_span.no_pool = true;
+	} else if (p != HP_FORK_NOTHING) {
+		unmark();
+		HP_STAT_ADD(forks_cow, 1);
+		if (hp_map_pool_free() < count_pages(is_ready_pool))
+			HP_STAT_ADD(forks_uncovered, 1);
+	}
+	errno = saved;
+}
+
+void hp_fork_parent(void)
+{
+	int saved = errno;
+
+	if (copy.map) {
+		advise_pool(MADV_DOFORK);
+		drop_copy();
+	}
+	errno = saved;
+}
+
+static bool is_copied(size_t p)
+{
+	return hp_span.page[p].copied;
+}
+
+static bool is_lost(size_t p)
+{
+	return is_replaced(p) && !hp_span.page[p].copied;
+}
+
+static int move_in(void *at_, size_t first, size_t end)
+{
+	char **at = at_;
+	size_t len = (end - first) << HP_PAGE_SHIFT;
+
+	if (syscall(SYS_mremap, *at, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, hp_page_addr(first)) < 0)
+		hp_die("the copy of the heap cannot be moved into the child: mremap failed with errno", NULL,
+		       (size_t)errno);
+	*at += len;
+	return 0;
+}
+
+static int keep_reserved(void *unused, size_t first, size_t end)
+{
+	(void)unused;
+	syscall(SYS_mmap, hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, PROT_NONE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0L);
+	return 0;
+}
+
+void hp_fork_child(void)
+{
+	int saved = errno;
+	char *at = copy.at;
+
+	if (copy.map) {
+		for_runs(is_copied, move_in, &at);
+		for_runs(is_lost, keep_reserved, NULL);
+		for (size_t p = 1; p < hp_span.tree.used; p++)
+			if (is_replaced(p))
+				hp_page_lost_pool(p, hp_span.page[p].copied);
+		/* What is left of the mapping lies before and behind the copy. */
+		syscall(SYS_munmap, copy.map, copy.at - copy.map);
+		syscall(SYS_munmap, copy.at + (copy.pages << HP_PAGE_SHIFT),
+			copy.map + copy.map_size - (copy.at + (copy.pages << HP_PAGE_SHIFT)));
+		copy.map = NULL;
+		unmark();
+	}
+	errno = saved;
+}

@@ -1,0 +1,957 @@
+/*
+ * The heap: where a buffer goes, and when freed ones become free memory again. The design, and what was tried and lost,
+ * is in docs/ARCHITECTURE.md.
+ *
+ * malloc: slot, own list (no lock); shared list, tree (hp_heap_lock); new extent. free: slot, own list (no lock); shared
+ * list; the tree only when the lists are cleared. Clearing is coalescing. It happens on a miss when the lists hold more
+ * than HP_LISTED_MISS; always before a hugepage that is not in use would be taken; when the service thread asks; at fork,
+ * thread exit and purge.
+ *
+ * Placement: the tightest of the first HUGEPIN_FIT holes in address order (Rex et al. 2006 and Wilson et al. 1995 for
+ * address-ordered first fit, which HUGEPIN_FIT=1 is).
+ *
+ * Management data lies in tables apart (pages.h): a wild write in a buffer cannot break the heap, and a search touches no
+ * buffer memory.
+ */
+#include "alloc/heap.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "alloc/cache.h"
+#include "alloc/small.h"
+#include "alloc/watch.h"
+#include "base/config.h"
+#include "base/service.h"
+#include "base/stats.h"
+
+/* Holes that exceed the request by so many chunks count as equally loose: the lowest wins. */
+#define LOOSE 2048
+/* Holes too short for the alignment to pass over before asking for one that fits in any case. */
+#define MISFITS 16
+/* A buffer of so many chunks or more that has to move gets as much room again behind it. */
+#define ROOM_MIN HP_PAGE_CHUNKS
+/* Give-back keeps so many free hugepages. */
+#define WATERMARK 1
+
+/* ------------------------------------------------------------------ the tier below */
+
+static void *next_aligned_alloc(size_t align, size_t size)
+{
+	void *p;
+
+	return posix_memalign(&p, HP_MAX(align, sizeof(void *)), size) == 0 ? p : NULL;
+}
+
+static size_t next_usable_size(const void *p)
+{
+	return malloc_usable_size((void *)p);
+}
+
+static const struct hp_small process_malloc = {
+	.malloc = malloc,
+	.calloc = calloc,
+	.realloc = realloc,
+	.aligned_alloc = next_aligned_alloc,
+	.free = free,
+	.usable_size = next_usable_size,
+};
+
+static const struct hp_small *small(void)
+{
+	return &hugepin_small_ ? &hugepin_small_ : &process_malloc;
+}
+
+bool hugepin_small_is_next_(void)
+{
+	hp_config_load();
+	return hp_config.small == HP_SMALL_NEXT;
+}
+
+size_t hugepin_small_span_(void)
+{
+	hp_config_load();
+	return (size_t)hp_config.span;
+}
+
+void hugepin_misuse_(const char *function, const void *ptr, const char *reason)
+{
+	char buf[200];
+	struct hp_line l = { buf, buf + sizeof buf };
+
+	hp_line_text(&l, function);
+	hp_line_text(&l, "(0x");
+	hp_line_number(&l, (uintptr_t)ptr, 16);
+	hp_line_text(&l, "): ");
+	hp_line_text(&l, reason);
+	if (hp_config.abort_on_misuse)
+		hp_die(buf, NULL, SIZE_MAX);
+	hp_say(buf, NULL, SIZE_MAX);
+	HP_STAT_COUNT(bad_pointers, 1);
+}
+
+/* ------------------------------------------------------------------ start */
+
+enum { UNUSED, STARTING, READY, UNAVAILABLE };
+static _Atomic uint32_t state;
+static HP_TLS bool starting; /* this thread is in start(): hooks on mmap may allocate */
+static bool constructed; /* our constructor has run: threads may be started */
+static bool armed; /* the service thread is awake; under hp_heap_lock */
+
+/* Reserve the span. False: no heap, now or ever; the tier below serves all. */
+static bool start(void)
+{
+	uint32_t expected = UNUSED;
+
+	if (atomic_load_explicit(&state, memory_order_acquire) == READY)
+		return true;
+	if (starting || state == UNAVAILABLE || hp_config_load() != 0)
+		return false;
+	if (atomic_compare_exchange_strong(&state, &expected, STARTING)) {
+		starting = true;
+		state = hp_span_init() == 0 ? READY : UNAVAILABLE;
+		starting = false;
+		hp_futex_wake(&state);
+	}
+	while (state == STARTING)
+		hp_futex_wait(&state, STARTING, UINT64_MAX);
+	return state == READY;
+}
+
+/* ------------------------------------------------------------------ placement; hp_heap_lock held */
+
+struct request {
+	size_t n, room; /* chunks */
+	size_t align; /* bytes, a power of two; at least HP_CHUNK */
+};
+
+static size_t page_of(size_t chunk)
+{
+	return chunk >> HP_PAGE_CHUNKS_SHIFT;
+}
+
+static size_t pages_for(size_t chunks)
+{
+	return (chunks + HP_PAGE_CHUNKS - 1) >> HP_PAGE_CHUNKS_SHIFT;
+}
+
+/* Hugepages that [chunk, chunk + n) touches. */
+static size_t pages_touched(size_t chunk, size_t n)
+{
+	return page_of(chunk + n - 1) - page_of(chunk) + 1;
+}
+
+/* The chunk at which a request would begin in this hole; it may not fit. */
+static size_t place_in(const struct hp_hole *h, const struct request *r)
+{
+	uintptr_t at = hp_round_up(hp_chunk_addr(h->start), r->align);
+
+	return (at - hp_span.base) >> HP_CHUNK_SHIFT;
+}
+
+/* The tightest of the first few holes. 0: none. */
+static size_t find(const struct request *r)
+{
+	size_t n = r->n + r->room, ask = n, best = 0, best_len = SIZE_MAX, from = 0;
+	int64_t looked = 0, misfits = 0;
+	struct hp_hole h;
+
+	while (looked < hp_config.fit && hp_tree_next_hole(&hp_span.tree, from, ask, &h)) {
+		size_t at = place_in(&h, r), len = HP_MIN(h.len, n + LOOSE);
+
+		from = h.start + h.len;
+		if (at + n > from) {
+			if (++misfits == MISFITS)
+				ask = n + (r->align >> HP_CHUNK_SHIFT) - 1;
+			continue;
+		}
+		looked++;
+		if (len < best_len) {
+			best = at;
+			best_len = len;
+		}
+		if (h.len == n)
+			break;
+	}
+	return best;
+}
+
+static size_t floor_power_of_two(size_t x)
+{
+	return (size_t)1 << (63 - __builtin_clzll(x));
+}
+
+/* A new extent for the request: as large as the heap is by now, naturally aligned, up to the limit; beyond it, its own. */
+static bool grow(const struct request *r)
+{
+	size_t limit = (size_t)hp_config.extent_max >> HP_PAGE_SHIFT;
+	size_t need = pages_for(r->n + r->room), pages = need, natural = HP_PAGE;
+
+	if (need <= limit) {
+		pages = HP_MIN(floor_power_of_two(HP_MAX(hp_span.extent_pages, (size_t)1)), limit);
+		if (pages < need)
+			pages = floor_power_of_two(2 * need - 1);
+		natural = pages << HP_PAGE_SHIFT;
+	}
+	if (!hp_extent_create(pages, HP_MAX(natural, r->align), need <= limit) &&
+	    (pages == need || !hp_extent_create(need, r->align, false)))
+		return false;
+	hp_tree_settle(&hp_span.tree);
+	return true;
+}
+
+/* Empty all lists that may be emptied. Returns whether there was anything in them. */
+static bool clear_lists(void)
+{
+	struct hp_cache *c = hp_cache_self;
+	bool any = hp_shared_listed || c->listed || c->slot.n;
+
+	hp_shared_clear();
+	if (c != &hp_cache_none)
+		hp_cache_clear(c);
+	return any;
+}
+
+static void taken_add(size_t chunks)
+{
+	HP_STAT_ADD(taken_bytes, chunks << HP_CHUNK_SHIFT);
+	if (HP_STAT(taken_bytes) > HP_STAT(taken_peak_bytes))
+		HP_STAT(taken_peak_bytes) = HP_STAT(taken_bytes);
+}
+
+static void take(size_t chunk, const struct request *r)
+{
+	hp_tree_take(&hp_span.tree, chunk, r->n + r->room);
+	hp_tree_settle(&hp_span.tree);
+	taken_add(r->n + r->room);
+	HP_STAT_ADD(room_bytes, r->room << HP_CHUNK_SHIFT);
+}
+
+static void give(size_t chunk, size_t n)
+{
+	hp_tree_free(&hp_span.tree, chunk, n);
+	hp_tree_settle(&hp_span.tree);
+	HP_STAT_ADD(taken_bytes, -(n << HP_CHUNK_SHIFT));
+}
+
+/* Note that [chunk, chunk + n) was handed out. Returns how many of its first chunks may be dirty; the rest are zero. */
+static size_t hand_out(size_t chunk, size_t n)
+{
+	size_t dirty = 0;
+
+	for (size_t at = chunk, end = chunk + n; at < end;) {
+		struct hp_page *g = &hp_span.page[page_of(at)];
+		size_t page_start = at & ~(HP_PAGE_CHUNKS - 1);
+		size_t to = HP_MIN(end, page_start + HP_PAGE_CHUNKS);
+
+		if (page_start + g->fresh > at)
+			dirty = HP_MIN(to, page_start + g->fresh) - chunk;
+		g->fresh = (uint16_t)HP_MAX(g->fresh, to - page_start);
+		at = to;
+	}
+	return dirty;
+}
+
+static void set_live(size_t chunk, size_t n, size_t room)
+{
+	if (room)
+		atomic_store_explicit(&hp_span.chunk[chunk + 1], HP_CHUNK_WORD(room, HP_CHUNK_FREE),
+				      memory_order_relaxed);
+	else if (n > 1)
+		atomic_store_explicit(&hp_span.chunk[chunk + 1], 0, memory_order_relaxed);
+	atomic_store_explicit(&hp_span.chunk[chunk], HP_CHUNK_WORD(n, room ? HP_CHUNK_ROOMY : HP_CHUNK_LIVE),
+			      memory_order_relaxed);
+}
+
+/* Place a request in the tree and give it memory. May release the lock meanwhile. 0: out of memory. */
+static size_t place(const struct request *r)
+{
+	size_t chunk;
+
+	if (hp_shared_listed + hp_cache_self->listed > HP_LISTED_MISS)
+		clear_lists();
+	chunk = find(r);
+	if (!chunk || hp_pages_need_commit(page_of(chunk), pages_touched(chunk, r->n))) {
+		/* Memory that is in use already comes before memory that is not. */
+		hp_cache_ask_others();
+		if (clear_lists())
+			chunk = find(r);
+	}
+	if (!chunk && (!grow(r) || (chunk = find(r)) == 0))
+		return 0;
+	take(chunk, r);
+	if (hp_pages_commit(page_of(chunk), pages_touched(chunk, r->n)))
+		return chunk;
+	HP_STAT_ADD(room_bytes, -(r->room << HP_CHUNK_SHIFT));
+	give(chunk, r->n + r->room);
+	hp_extent_destroy_if_empty(hp_span.page[page_of(chunk)].extent);
+	return 0;
+}
+
+/* ------------------------------------------------------------------ giving back; hp_heap_lock held */
+
+static bool may_leave(size_t page, uint32_t ticks)
+{
+	unsigned s = hp_span.page[page].state;
+
+	return (s == HP_PAGE_READY || s == HP_PAGE_RESERVED) && hp_tree_page_free(&hp_span.tree, page) &&
+	       hp_span.tree.now - hp_span.tree.stamps[page] >= ticks;
+}
+
+/* Give back hugepages that are wholly free for `ticks`, all but `keep` of them. Returns their bytes. */
+static size_t give_back(uint32_t ticks, size_t keep)
+{
+	size_t bytes = 0;
+
+	if (hp_pages_inside())
+		return 0;
+	for (size_t p = 1; p < hp_span.tree.used;) {
+		size_t q = p, extent = hp_span.page[p].extent, n;
+
+		if (keep && hp_span.page[p].state == HP_PAGE_READY && may_leave(p, 0)) {
+			keep--;
+			p++;
+			continue;
+		}
+		while (q < hp_span.tree.used && may_leave(q, ticks) && hp_span.page[q].extent == extent)
+			q++;
+		n = q - p;
+		if (!n) {
+			p++;
+			continue;
+		}
+		hp_tree_take(&hp_span.tree, p << HP_PAGE_CHUNKS_SHIFT, n << HP_PAGE_CHUNKS_SHIFT);
+		hp_tree_settle(&hp_span.tree);
+		if (hp_pages_release(p, n))
+			bytes += n << HP_PAGE_SHIFT;
+		hp_tree_free(&hp_span.tree, p << HP_PAGE_CHUNKS_SHIFT, n << HP_PAGE_CHUNKS_SHIFT);
+		hp_tree_settle(&hp_span.tree);
+		hp_extent_destroy_if_empty(extent);
+		p = q;
+	}
+	return bytes;
+}
+
+static size_t purge(void)
+{
+	size_t bytes;
+
+	hp_cache_steal(false, 0);
+	clear_lists();
+	bytes = give_back(0, 0);
+	HP_STAT_ADD(purged_bytes, bytes);
+	return bytes;
+}
+
+bool hp_heap_tick(void)
+{
+	bool more;
+
+	hp_lock(&hp_heap_lock);
+	hp_span.tree.now++;
+	/* What an idle thread holds was freed before the last tick. */
+	more = hp_cache_steal(true, 2);
+	hp_shared_clear();
+	HP_STAT_ADD(decayed_bytes, give_back(HP_TICKS + 1, WATERMARK));
+	for (size_t p = 1, free = 0; p < hp_span.tree.used && !more; p++)
+		more = may_leave(p, 0) && ++free > WATERMARK;
+	armed = more;
+	hp_unlock(&hp_heap_lock);
+	return more;
+}
+
+/* ------------------------------------------------------------------ slow paths */
+
+/* Have the service thread awake from now on, if the heap is so large that memory may be given back. Returns whether the
+ * caller must call wake() once the lock is released. */
+static bool arm(void)
+{
+	if (armed || !constructed || !hp_config.decay_ms ||
+	    HP_STAT(hugetlb_bytes) + HP_STAT(thp_bytes) + HP_STAT(base_bytes) - HP_STAT(reserved_bytes) <=
+		    (2 * WATERMARK) << HP_PAGE_SHIFT)
+		return false;
+	armed = true;
+	return true;
+}
+
+static void wake(void)
+{
+	if (hp_service_wake(hp_heap_tick, (uint64_t)hp_config.decay_ms * 1000000 / HP_TICKS))
+		return;
+	hp_lock(&hp_heap_lock);
+	armed = false;
+	hp_unlock(&hp_heap_lock);
+}
+
+/* The owner was asked to empty its cache, or has none in use yet. */
+static void answer(struct hp_cache *c)
+{
+	if (c->listed || c->slot.n)
+		hp_cache_clear(c);
+	hp_cache_admit(c);
+}
+
+/* A buffer from the shared lists or the tree. *ret_dirty: bytes at its start that may not be zero. */
+static __attribute__((noinline)) void *alloc_locked(struct request r, size_t *ret_dirty)
+{
+	struct hp_cache *c;
+	size_t chunk;
+	bool must_wake = false;
+
+	if (!start() || r.n > hp_span.size >> HP_CHUNK_SHIFT) {
+		HP_STAT_COUNT(nomem, 1);
+		return NULL;
+	}
+	hp_cache_adopt();
+	hp_lock(&hp_heap_lock);
+	c = hp_cache_self;
+	if (!hp_cache_limit(c) && (c->listed || c->slot.n))
+		answer(c);
+	chunk = r.room ? 0 : hp_shared_pop(r.n, r.align);
+	if (chunk) {
+		*ret_dirty = r.n << HP_CHUNK_SHIFT;
+	} else {
+		chunk = place(&r);
+		if (!chunk && purge())
+			chunk = place(&r);
+		if (!chunk && r.room) {
+			r.room = 0;
+			chunk = place(&r);
+		}
+		if (chunk) {
+			HP_STAT_ADD(placed, 1);
+			*ret_dirty = hand_out(chunk, r.n) << HP_CHUNK_SHIFT;
+			set_live(chunk, r.n, r.room);
+		} else {
+			HP_STAT_COUNT(nomem, 1);
+		}
+	}
+	if (hp_cache_limit(c))
+		must_wake = arm();
+	hp_unlock(&hp_heap_lock);
+	if (must_wake)
+		wake();
+	return chunk ? (void *)hp_chunk_addr(chunk) : NULL;
+}
+
+static const char *why_not(size_t off)
+{
+	uint64_t w = atomic_load_explicit(&hp_span.chunk[off >> HP_CHUNK_SHIFT], memory_order_relaxed);
+
+	if (off & (HP_CHUNK - 1) || HP_CHUNK_STATE(w) == HP_CHUNK_FREE)
+		return "not the start of a live buffer";
+	return HP_CHUNK_STATE(w) == HP_CHUNK_LISTED ? "already free" : NULL;
+}
+
+static __attribute__((noinline)) void free_locked(void *p)
+{
+	size_t off = (uintptr_t)p - hp_span.base, chunk = off >> HP_CHUNK_SHIFT, n;
+	const char *why = why_not(off);
+	struct hp_cache *c;
+	uint64_t w;
+	bool must_wake;
+	int saved = errno;
+
+	if (why) {
+		hugepin_misuse_("free", p, why);
+		return;
+	}
+	hp_cache_adopt();
+	hp_lock(&hp_heap_lock);
+	must_wake = arm();
+	c = hp_cache_self;
+	if (!hp_cache_limit(c))
+		answer(c);
+	w = atomic_load_explicit(&hp_span.chunk[chunk], memory_order_relaxed);
+	n = hp_chunk_extent(chunk);
+	if (HP_CHUNK_STATE(w) == HP_CHUNK_ROOMY) {
+		HP_STAT_ADD(room_bytes, -((n - HP_CHUNK_COUNT(w)) << HP_CHUNK_SHIFT));
+		set_live(chunk, n, 0); /* clears the word behind */
+	}
+	if (HP_CHUNK_STATE(w) == HP_CHUNK_LIVE && n <= HP_SLOT_MAX) {
+		if (n <= HP_LIST_MAX && n > HP_LIST_MAX - c->listed)
+			hp_cache_spill(c);
+		hp_shared_push(chunk, (uint32_t)n);
+	} else {
+		atomic_store_explicit(&hp_span.chunk[chunk], 0, memory_order_relaxed);
+		give(chunk, n);
+	}
+	hp_unlock(&hp_heap_lock);
+	if (must_wake)
+		wake();
+	errno = saved;
+}
+
+/* More than PTRDIFF_MAX bytes: no tier is to see it. */
+static bool too_large(size_t n)
+{
+	if (n <= PTRDIFF_MAX >> HP_CHUNK_SHIFT)
+		return false;
+	errno = ENOMEM;
+	return true;
+}
+
+/* ------------------------------------------------------------------ lists without a lock; the cache was entered */
+
+static __attribute__((noinline)) void *alloc_listed(struct hp_cache *c, size_t n)
+{
+	size_t chunk = hp_cache_limit(c) ? hp_cache_pop(c, n, HP_CHUNK) : 0;
+	size_t dirty;
+	void *p;
+
+	hp_cache_leave(c);
+	if (HP_LIKELY(chunk))
+		return (void *)hp_chunk_addr(chunk);
+	if (too_large(n))
+		return NULL;
+	p = alloc_locked((struct request){ .n = n, .align = HP_CHUNK }, &dirty);
+	return p ? p : small()->aligned_alloc(HP_CHUNK, n << HP_CHUNK_SHIFT);
+}
+
+static __attribute__((noinline)) void free_listed(struct hp_cache *c, void *p)
+{
+	size_t off = (uintptr_t)p - hp_span.base, chunk = off >> HP_CHUNK_SHIFT;
+	uint64_t w = atomic_load_explicit(&hp_span.chunk[chunk], memory_order_relaxed);
+	bool done = !(off & (HP_CHUNK - 1)) && HP_CHUNK_STATE(w) == HP_CHUNK_LIVE && hp_cache_limit(c) &&
+		    hp_cache_push(c, chunk, HP_CHUNK_COUNT(w));
+
+	hp_cache_leave(c);
+	if (HP_UNLIKELY(!done))
+		free_locked(p);
+}
+
+/* ------------------------------------------------------------------ entry points */
+
+static size_t chunks_for(size_t size)
+{
+	return ((size - 1) >> HP_CHUNK_SHIFT) + 1;
+}
+
+/* Another thread may be reserving the span just now: then no pointer is the heap's. */
+static size_t offset(const void *p)
+{
+	return (uintptr_t)p - __atomic_load_n(&hp_span.base, __ATOMIC_RELAXED);
+}
+
+static bool ours(const void *p)
+{
+	return offset(p) < __atomic_load_n(&hp_span.size, __ATOMIC_RELAXED);
+}
+
+void *hugepin_malloc(size_t size)
+{
+	if (HP_UNLIKELY(size < HUGEPIN_LARGE_MIN))
+		return small()->malloc(size);
+
+	struct hp_cache *c = hp_cache_self;
+	size_t n = chunks_for(size);
+
+	hp_cache_enter(c);
+	if (HP_LIKELY(n == c->slot.n && n <= hp_cache_limit(c))) {
+		void *p = c->slot_ptr;
+
+		atomic_store_explicit(c->slot_chunk, HP_CHUNK_WORD(n, HP_CHUNK_LIVE), memory_order_relaxed);
+		__atomic_store_n(&c->slot.word, 0, __ATOMIC_RELEASE); /* empty, and left */
+		return p;
+	}
+	return alloc_listed(c, n);
+}
+
+void hugepin_free(void *p)
+{
+	size_t off = offset(p);
+
+	if (HP_UNLIKELY(!ours(p))) {
+		small()->free(p);
+		return;
+	}
+
+	struct hp_cache *c = hp_cache_self;
+	hp_chunk *chunk = &hp_span.chunk[off >> HP_CHUNK_SHIFT];
+	uint32_t w = (uint32_t)atomic_load_explicit(chunk, memory_order_relaxed);
+
+	hp_cache_enter(c);
+	if (HP_LIKELY(((off & (HP_CHUNK - 1)) | (HP_CHUNK_STATE(w) ^ HP_CHUNK_LIVE) | c->slot.n) == 0 &&
+		      HP_CHUNK_COUNT(w) <= hp_cache_limit(c))) {
+		atomic_store_explicit(chunk, w ^ HP_CHUNK_LIVE ^ HP_CHUNK_LISTED, memory_order_relaxed);
+		c->slot_ptr = p;
+		c->slot_chunk = chunk;
+		__atomic_store_n(&c->slot.word, HP_CHUNK_COUNT(w), __ATOMIC_RELEASE); /* full, and left */
+		return;
+	}
+	free_listed(c, p);
+}
+
+void *hugepin_aligned_alloc(size_t align, size_t size)
+{
+	size_t n = chunks_for(HP_MAX(size, (size_t)1)), chunk = 0, dirty;
+	void *p;
+
+	if (!hp_is_power_of_two(align)) {
+		errno = EINVAL;
+		return NULL;
+	}
+	if (size < HUGEPIN_LARGE_MIN && align < HUGEPIN_LARGE_MIN)
+		return small()->aligned_alloc(align, size);
+	if (align <= HP_CHUNK)
+		return hugepin_malloc(size);
+
+	struct hp_cache *c = hp_cache_self;
+
+	hp_cache_enter(c);
+	if (hp_cache_limit(c)) {
+		if (n == c->slot.n && !((uintptr_t)c->slot_ptr & (align - 1))) {
+			p = c->slot_ptr;
+			atomic_store_explicit(c->slot_chunk, HP_CHUNK_WORD(n, HP_CHUNK_LIVE), memory_order_relaxed);
+			__atomic_store_n(&c->slot.word, 0, __ATOMIC_RELEASE);
+			return p;
+		}
+		chunk = hp_cache_pop(c, n, align);
+	}
+	hp_cache_leave(c);
+	if (chunk)
+		return (void *)hp_chunk_addr(chunk);
+	if (too_large(n))
+		return NULL;
+	p = alloc_locked((struct request){ .n = n, .align = align }, &dirty);
+	return p ? p : small()->aligned_alloc(align, size);
+}
+
+void *hugepin_calloc(size_t count, size_t size)
+{
+	size_t bytes, dirty, n, chunk = 0;
+	struct hp_cache *c = hp_cache_self;
+	void *p;
+
+	if (__builtin_mul_overflow(count, size, &bytes)) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	if (bytes < HUGEPIN_LARGE_MIN)
+		return small()->calloc(count, size);
+	n = chunks_for(bytes);
+	hp_cache_enter(c);
+	if (n == c->slot.n && n <= hp_cache_limit(c)) {
+		p = c->slot_ptr;
+		atomic_store_explicit(c->slot_chunk, HP_CHUNK_WORD(n, HP_CHUNK_LIVE), memory_order_relaxed);
+		__atomic_store_n(&c->slot.word, 0, __ATOMIC_RELEASE);
+		return memset(p, 0, bytes);
+	}
+	if (hp_cache_limit(c))
+		chunk = hp_cache_pop(c, n, HP_CHUNK);
+	hp_cache_leave(c);
+	if (chunk)
+		return memset((void *)hp_chunk_addr(chunk), 0, bytes);
+	if (too_large(n))
+		return NULL;
+	p = alloc_locked((struct request){ .n = n, .align = HP_CHUNK }, &dirty);
+	if (!p) {
+		p = small()->aligned_alloc(HP_CHUNK, bytes);
+		dirty = bytes;
+	}
+	return p ? memset(p, 0, HP_MIN(dirty, bytes)) : NULL;
+}
+
+size_t hugepin_usable_size(const void *p)
+{
+	size_t off = offset(p);
+
+	if (!ours(p))
+		return p ? small()->usable_size(p) : 0;
+
+	const char *why = why_not(off);
+
+	if (why) {
+		hugepin_misuse_("usable_size", p, why);
+		return 0;
+	}
+	return (size_t)HP_CHUNK_COUNT(hp_span.chunk[off >> HP_CHUNK_SHIFT]) << HP_CHUNK_SHIFT;
+}
+
+/* Grow the live buffer at `chunk` from n0 to n chunks where it stands. */
+static bool grow_in_place(size_t chunk, size_t n0, size_t n)
+{
+	size_t room, room_left, behind, more, got;
+	bool ok = false;
+
+	hp_lock(&hp_heap_lock);
+	room = hp_chunk_extent(chunk) - n0;
+	room_left = room > n - n0 ? room - (n - n0) : 0;
+	behind = chunk + n0 + room;
+	more = n - n0 + room_left - room;
+	for (int tries = 0; more && tries < 2; tries++) {
+		bool border = !(behind & (HP_PAGE_CHUNKS - 1)) && hp_bit(hp_span.tree.starts, page_of(behind));
+
+		got = page_of(behind) < hp_span.pages && !border ? hp_tree_free_after(&hp_span.tree, behind, more) : 0;
+		if (got == more) {
+			hp_tree_take(&hp_span.tree, behind, more);
+			hp_tree_settle(&hp_span.tree);
+			taken_add(more);
+			break;
+		}
+		if (tries || border || n0 < ROOM_MIN / 8 || !clear_lists())
+			goto out;
+	}
+	HP_STAT_ADD(room_bytes, (room_left - room) << HP_CHUNK_SHIFT);
+	set_live(chunk, n, room_left);
+	ok = hp_pages_commit(page_of(chunk), pages_touched(chunk, n));
+	if (ok) {
+		hand_out(chunk + n0, n - n0);
+		HP_STAT_ADD(grown_in_place, 1);
+	} else {
+		HP_STAT_ADD(room_bytes, (room - room_left) << HP_CHUNK_SHIFT);
+		set_live(chunk, n0, room);
+		if (more)
+			give(behind, more);
+	}
+out:
+	hp_unlock(&hp_heap_lock);
+	return ok;
+}
+
+/* Give the tail of a live buffer back, room and all. */
+static void shrink(size_t chunk, size_t n)
+{
+	size_t all;
+	bool must_wake;
+
+	hp_lock(&hp_heap_lock);
+	all = hp_chunk_extent(chunk);
+	HP_STAT_ADD(room_bytes, -((all - HP_CHUNK_COUNT(hp_span.chunk[chunk])) << HP_CHUNK_SHIFT));
+	set_live(chunk, n, 0);
+	give(chunk + n, all - n);
+	must_wake = arm();
+	hp_unlock(&hp_heap_lock);
+	if (must_wake)
+		wake();
+}
+
+void *hugepin_realloc(void *p, size_t size)
+{
+	size_t off = offset(p), chunk = off >> HP_CHUNK_SHIFT, n, n0, dirty;
+	struct request r = { .align = HP_CHUNK };
+	const char *why;
+	void *q;
+
+	if (!p)
+		return hugepin_malloc(size);
+	if (!ours(p)) {
+		if (size < HUGEPIN_LARGE_MIN)
+			return small()->realloc(p, size);
+
+		size_t had = small()->usable_size(p);
+
+		q = had ? hugepin_malloc(size) : NULL; /* 0: not a buffer, reported */
+		if (q) {
+			memcpy(q, p, HP_MIN(had, size));
+			small()->free(p);
+		}
+		return q;
+	}
+	why = why_not(off);
+	if (why) {
+		hugepin_misuse_("realloc", p, why);
+		errno = EINVAL;
+		return NULL;
+	}
+	if (!size) {
+		hugepin_free(p);
+		return NULL;
+	}
+	n0 = HP_CHUNK_COUNT(hp_span.chunk[chunk]);
+	n = chunks_for(size);
+	if (size < HUGEPIN_LARGE_MIN) {
+		q = small()->malloc(size);
+		if (!q)
+			return p; /* as long as it was at least */
+		memcpy(q, p, size);
+		hugepin_free(p);
+		return q;
+	}
+	if (n == n0)
+		return p;
+	if (n < n0) {
+		shrink(chunk, n);
+		return p;
+	}
+	if (n > hp_span.size >> HP_CHUNK_SHIFT) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	if (grow_in_place(chunk, n0, n))
+		return p;
+	/* It grows: give it room, so that the next times need no copy. Only marked, not populated: room that is merely hoped
+	 * for fails where two vectors grow in turn. */
+	r.n = n;
+	r.room = n0 >= ROOM_MIN && n <= hp_span.size >> (HP_CHUNK_SHIFT + 4) ? n : 0;
+	q = r.room ? alloc_locked(r, &dirty) : NULL;
+	if (!q)
+		q = hugepin_malloc(size);
+	if (!q)
+		return NULL;
+	memcpy(q, p, n0 << HP_CHUNK_SHIFT);
+	HP_STAT_COUNT(moved, 1);
+	hugepin_free(p);
+	return q;
+}
+
+int hugepin_purge(void)
+{
+	if (atomic_load_explicit(&state, memory_order_acquire) != READY)
+		return 0;
+	hp_lock(&hp_heap_lock);
+	if (!hp_pages_inside())
+		purge();
+	hp_unlock(&hp_heap_lock);
+	return 0;
+}
+
+int hugepin_extent(const void *p, struct hugepin_extent *ret_, size_t size)
+{
+	size_t page = ((uintptr_t)p - hp_span.base) >> HP_PAGE_SHIFT;
+	struct hugepin_extent e;
+	bool known;
+
+	if (!ret_ || !size)
+		return -EINVAL;
+	if (!ours(p))
+		return -ENOENT;
+	hp_lock(&hp_heap_lock);
+	known = hp_span.page[page].state != HP_PAGE_NONE;
+	if (known)
+		e = hp_extent_describe(page);
+	hp_unlock(&hp_heap_lock);
+	if (!known)
+		return -ENOENT;
+	memcpy(ret_, &e, HP_MIN(size, sizeof e));
+	return (int)sizeof e;
+}
+
+unsigned hugepin_version(void)
+{
+	return HUGEPIN_VERSION;
+}
+
+/* ------------------------------------------------------------------ fork */
+
+bool hugepin_fork_refused_(void)
+{
+	bool refused;
+
+	if (atomic_load_explicit(&state, memory_order_acquire) != READY)
+		return false;
+	hp_lock(&hp_heap_lock);
+	hp_pages_quiesce();
+	refused = hp_fork_plan() == HP_FORK_REFUSE;
+	if (refused)
+		HP_STAT_ADD(forks_refused, 1);
+	hp_pages_resume();
+	hp_unlock(&hp_heap_lock);
+	return refused;
+}
+
+static sigset_t fork_signals; /* of the forking thread; under hp_heap_lock */
+
+static void prefork(void)
+{
+	sigset_t all, old;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	if (small()->prefork)
+		small()->prefork();
+	hp_lock(&hp_heap_lock);
+	fork_signals = old;
+	hp_pages_quiesce();
+	clear_lists();
+	hp_fork_prepare();
+}
+
+static void postfork(void (*small_postfork)(void))
+{
+	sigset_t old = fork_signals;
+
+	hp_pages_resume();
+	hp_unlock(&hp_heap_lock);
+	if (small_postfork)
+		small_postfork();
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+static void postfork_parent(void)
+{
+	hp_fork_parent();
+	postfork(small()->postfork_parent);
+}
+
+/* Make the tree say what the chunk words say: the other threads are gone, with what their caches held and what they were
+ * about to get. Only live buffers remain. */
+static void rebuild(void)
+{
+	size_t taken = 0;
+
+	for (size_t c = HP_PAGE_CHUNKS; c < hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT;) {
+		size_t gap, n = 1;
+		unsigned s;
+
+		if (hp_span.page[page_of(c)].state == HP_PAGE_NONE) {
+			c = (page_of(c) + 1) << HP_PAGE_CHUNKS_SHIFT;
+			continue;
+		}
+		gap = hp_tree_free_after(&hp_span.tree, c, HP_PAGE_CHUNKS);
+		if (gap) {
+			c += gap;
+			continue;
+		}
+		s = HP_CHUNK_STATE(hp_span.chunk[c]);
+		if (s != HP_CHUNK_FREE)
+			n = hp_chunk_extent(c);
+		if (s == HP_CHUNK_FREE || s == HP_CHUNK_LISTED) {
+			hp_span.chunk[c] = 0;
+			hp_tree_free(&hp_span.tree, c, n);
+			hp_tree_settle(&hp_span.tree);
+		} else {
+			taken += n;
+		}
+		c += n;
+	}
+	HP_STAT(taken_bytes) = taken << HP_CHUNK_SHIFT;
+}
+
+static void postfork_child(void)
+{
+	hp_fork_child();
+	if (hp_span.size)
+		rebuild();
+	hp_cache_child();
+	hp_watch_child();
+	hp_service_child();
+	armed = false;
+	postfork(small()->postfork_child);
+}
+
+/* ------------------------------------------------------------------ load and exit */
+
+static int stats_fd;
+
+static __attribute__((constructor(101))) void construct(void)
+{
+	hp_config_load();
+	if (hp_config.stats) /* coreutils close theirs at exit, before us */
+		stats_fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 100);
+	hp_cache_init();
+	/* As early as can be: our child handler must come before those of others, who may touch the heap. */
+	pthread_atfork(prefork, postfork_parent, postfork_child);
+	constructed = true;
+}
+
+static __attribute__((destructor)) void destruct(void)
+{
+	if (hp_config.stats)
+		hp_stats_print(stats_fd);
+}

@@ -1,0 +1,37 @@
+/*
+ * The mapping tier's system calls: the only place that maps, advises or unmaps memory for the heap. It keeps no state.
+ * All addresses and lengths are multiples of HP_PAGE and lie in a reserved span. Functions return 0 or -errno and leave
+ * errno alone. No lock of the heap may be held (debug builds assert it), except in fork's handlers, which use fork.c.
+ */
+#ifndef HP_ALLOC_MAP_H
+#define HP_ALLOC_MAP_H
+
+#include "base/base.h"
+
+/* Reserve address space: no access, no memory, not dumped, aligned to `align`. *ret_base and 0, or -ENOMEM. */
+int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base);
+
+/* Hugetlb pages, reserved in the pool for this mapping alone (never MAP_NORESERVE). */
+int hp_map_hugetlb(uintptr_t at, size_t len);
+
+/* Anonymous memory; thp: advised as such. Returns HUGEPIN_KIND_THP, HUGEPIN_KIND_BASE or -errno. Not populated. */
+int hp_map_normal(uintptr_t at, size_t len, bool thp);
+
+/* Allocate the pages now, so that shortage shows here and never as SIGBUS at a touch: under a hugetlb cgroup's fault
+ * limit a granted mmap still kills. */
+int hp_map_populate(uintptr_t at, size_t len);
+
+/* Give memory back to the kernel; the addresses stay reserved. Mapping over is the one way that returns hugetlb pages to
+ * everybody: MADV_DONTNEED returns them to the mapping's own reservation. */
+int hp_map_release(uintptr_t at, size_t len);
+
+/* Hugepages of 2 MiB that are neither used nor reserved. 0 where there is no pool. */
+size_t hp_map_pool_free(void);
+
+/* Whether the kernel gives THP on advice. */
+bool hp_map_thp_enabled(void);
+
+/* vm.max_map_count. */
+size_t hp_map_count_max(void);
+
+#endif

@@ -1,0 +1,522 @@
+/*
+ * Invariants:
+ *  1. A page is in the tree (free) only if it belongs to an extent; ABSENT and RESERVED pages may be free there.
+ *  2. A BUSY page is wholly or partly taken, and its taker will make it `next`.
+ *  3. extent.present and by_kind count pages that are not ABSENT (BUSY ones as what they were before).
+ */
+#include "alloc/pages.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/sysinfo.h>
+
+#include "alloc/map.h"
+#include "alloc/watch.h"
+#include "base/config.h"
+#include "base/stats.h"
+
+#define GIB ((size_t)1 << 30)
+#define ROOT_PAGES ((size_t)1 << (3 * (HP_TREE_LEVELS - 1)))
+
+/* No pointer of the user half is less than 4 TiB above this base: until the span is there, and while it is being
+ * published, none is ours. */
+struct hp_span hp_span = { .base = (uintptr_t)1 << 63 };
+struct hp_lock hp_heap_lock = HP_LOCK_INIT(HP_RANK_HEAP);
+
+static unsigned inflight; /* threads between call_begin() and call_end() */
+static bool quiet; /* fork waits: no more may begin */
+static _Atomic uint32_t turn; /* counts ends and resumptions; waited for */
+static unsigned waiters;
+static HP_TLS unsigned depth; /* of this thread's mapping calls: hooks on mmap may allocate */
+
+/* ------------------------------------------------------------------ the span */
+
+static size_t span_size_wanted(void)
+{
+	size_t size = (size_t)hp_config.span;
+	struct rlimit as;
+	struct sysinfo info;
+
+	if (!size) {
+		size_t ram = sysinfo(&info) == 0 ? (size_t)info.totalram * info.mem_unit : 16 * GIB;
+
+		for (size = 64 * GIB; size < 4 * ram && size < (size_t)1 << 42; size *= 2)
+			;
+	}
+	/* The rest of the program needs addresses too: thread stacks, libraries, files. */
+	if (getrlimit(RLIMIT_AS, &as) == 0 && as.rlim_cur != RLIM_INFINITY)
+		size = HP_MIN(size, as.rlim_cur / 4);
+	return size & ~(HP_PAGE - 1);
+}
+
+static bool tables_init(struct hp_span *s, size_t pages)
+{
+	size_t tree_pages = hp_round_up(pages, ROOT_PAGES);
+	char *m = hp_meta_map(pages * (sizeof *s->page + sizeof *s->extent) + pages / 8 + 80 + hp_tree_size(tree_pages));
+
+	/* The largest table, 1/512 of the span, becomes accessible as extents come: ulimit -d, mlockall and a strict
+	 * overcommit policy count what is. One hugepage's words are one 4 KiB page of it, to be given back with it. */
+	s->chunk = hp_meta_reserve(pages * HP_PAGE_CHUNKS * sizeof(hp_chunk));
+	if (!m || !s->chunk)
+		return false;
+	s->extent = (struct hp_extent *)m;
+	m += pages * sizeof *s->extent;
+	s->page = (struct hp_page *)m;
+	m += pages * sizeof *s->page;
+	s->used = (uint64_t *)hp_round_up((uintptr_t)m, 8);
+	m = (char *)hp_round_up((uintptr_t)(s->used + (pages + 63) / 64), 64);
+	hp_tree_init(&s->tree, tree_pages, m);
+	return true;
+}
+
+int hp_span_init(void)
+{
+	struct hp_span s = { .pages = 0 };
+	size_t size = span_size_wanted();
+	int saved = errno;
+
+	while (size >= 2 * HP_PAGE && hp_map_reserve(size, size < GIB ? HP_PAGE : GIB, &s.base) != 0)
+		size = size / 2 & ~(HP_PAGE - 1);
+	errno = saved;
+	if (size < 2 * HP_PAGE)
+		return -ENOMEM;
+	s.pages = size >> HP_PAGE_SHIFT;
+	if (!tables_init(&s, s.pages))
+		return -ENOMEM;
+	s.thp = hp_map_thp_enabled();
+	s.heads_max = hp_map_count_max() / 4; /* half of the mappings; each may be followed by a gap */
+	hp_bit_set(s.used, 0);
+	hp_stats_page.magic = HUGEPIN_STATS_MAGIC;
+	/* base and size are read without synchronisation by every free(): size last. */
+	uintptr_t base = s.base;
+
+	s.base = hp_span.base;
+	hp_span = s;
+	__atomic_store_n(&hp_span.base, base, __ATOMIC_RELEASE);
+	__atomic_store_n(&hp_span.size, size, __ATOMIC_RELEASE);
+	return 0;
+}
+
+/* ------------------------------------------------------------------ threads inside mapping calls */
+
+static void wait_turn(void)
+{
+	uint32_t seen = turn;
+
+	waiters++;
+	hp_unlock(&hp_heap_lock);
+	hp_futex_wait(&turn, seen, UINT64_MAX);
+	hp_lock(&hp_heap_lock);
+	waiters--;
+}
+
+static void next_turn(void)
+{
+	turn++;
+	if (waiters)
+		hp_futex_wake(&turn);
+}
+
+/* Before any page is made BUSY: a fork must not find one. */
+static void let_fork_pass(void)
+{
+	while (quiet && !depth)
+		wait_turn();
+}
+
+static void call_begin(void)
+{
+	inflight++;
+	depth++;
+	hp_unlock(&hp_heap_lock);
+}
+
+static void call_end(void)
+{
+	hp_lock(&hp_heap_lock);
+	depth--;
+	inflight--;
+	next_turn();
+}
+
+void hp_pages_quiesce(void)
+{
+	while (quiet)
+		wait_turn();
+	quiet = true;
+	while (inflight > depth)
+		wait_turn();
+}
+
+void hp_pages_resume(void)
+{
+	quiet = false;
+	inflight = depth; /* in the child the others' calls are gone */
+	next_turn();
+}
+
+bool hp_pages_inside(void)
+{
+	return depth || hp_watch_inside();
+}
+
+/* ------------------------------------------------------------------ extents */
+
+/* Make the chunk words of all pages below `end` accessible, in steps of 1 GiB of the span. */
+static bool open_chunks(size_t end)
+{
+	size_t to = HP_MIN(hp_round_up(end, GIB >> HP_PAGE_SHIFT), hp_span.pages), from = hp_span.chunk_pages;
+	size_t page_words = HP_PAGE_CHUNKS * sizeof(hp_chunk);
+
+	if (end <= from)
+		return true;
+	if (!hp_meta_open((char *)hp_span.chunk + from * page_words, (to - from) * page_words))
+		return false;
+	hp_span.chunk_pages = to;
+	return true;
+}
+
+size_t hp_extent_create(size_t pages, size_t align, bool ahead)
+{
+	size_t align_pages = HP_MAX(align >> HP_PAGE_SHIFT, (size_t)1);
+	size_t base_page = hp_span.base >> HP_PAGE_SHIFT, p = 1;
+
+	for (;;) {
+		p = hp_round_up(base_page + p, align_pages) - base_page;
+		if (p >= hp_span.pages || pages > hp_span.pages - p)
+			return 0;
+
+		size_t taken = hp_bits_find(hp_span.used, p, p + pages, true);
+
+		if (taken == p + pages)
+			break;
+		p = hp_bits_find(hp_span.used, taken, hp_span.pages, false);
+	}
+	if (!open_chunks(p + pages))
+		return 0;
+	hp_bits_fill(hp_span.used, p, pages, true);
+	for (size_t i = p; i < p + pages; i++)
+		hp_span.page[i] = (struct hp_page){ .state = HP_PAGE_ABSENT, .extent = (uint32_t)p };
+	hp_span.extent[p] = (struct hp_extent){ .gen = ++hp_span.gen, .pages = (uint32_t)pages, .ahead = ahead };
+	hp_span.extent_pages += pages;
+	HP_STAT_ADD(extents, 1);
+	hp_bit_set(hp_span.tree.starts, p);
+	hp_tree_free(&hp_span.tree, p << HP_PAGE_CHUNKS_SHIFT, pages << HP_PAGE_CHUNKS_SHIFT);
+	return p;
+}
+
+void hp_extent_destroy_if_empty(size_t first)
+{
+	struct hp_extent *e = &hp_span.extent[first];
+
+	if (e->present)
+		return;
+	for (size_t p = first; p < first + e->pages; p++)
+		if (hp_span.page[p].state != HP_PAGE_ABSENT || !hp_tree_page_free(&hp_span.tree, p))
+			return;
+	hp_tree_take(&hp_span.tree, first << HP_PAGE_CHUNKS_SHIFT, (size_t)e->pages << HP_PAGE_CHUNKS_SHIFT);
+	hp_bit_clear(hp_span.tree.starts, first);
+	hp_tree_settle(&hp_span.tree);
+	memset(&hp_span.page[first], 0, e->pages * sizeof(struct hp_page));
+	hp_bits_fill(hp_span.used, first, e->pages, false);
+	hp_span.extent_pages -= e->pages;
+	HP_STAT_ADD(extents, -1);
+	e->pages = 0;
+}
+
+struct hugepin_extent hp_extent_describe(size_t page)
+{
+	size_t first = hp_span.page[page].extent;
+	const struct hp_extent *e = &hp_span.extent[first];
+	uint32_t kind = e->by_kind[HUGEPIN_KIND_BASE]  ? HUGEPIN_KIND_BASE
+			: e->by_kind[HUGEPIN_KIND_THP] ? HUGEPIN_KIND_THP
+						       : HUGEPIN_KIND_HUGETLB;
+
+	return (struct hugepin_extent){
+		.addr = (void *)hp_page_addr(first),
+		.len = (size_t)e->pages << HP_PAGE_SHIFT,
+		.gen = e->gen,
+		.page_shift = kind == HUGEPIN_KIND_HUGETLB ? HP_PAGE_SHIFT : HP_CHUNK_SHIFT,
+		.kind = kind,
+		.node = -1,
+	};
+}
+
+/* ------------------------------------------------------------------ states */
+
+static void count_kind(struct hp_extent *e, unsigned kind, int by)
+{
+	int64_t bytes = by * (int64_t)HP_PAGE;
+
+	e->present += (uint32_t)by;
+	e->by_kind[kind] += (uint32_t)by;
+	if (kind == HUGEPIN_KIND_HUGETLB)
+		HP_STAT_ADD(hugetlb_bytes, bytes);
+	else if (kind == HUGEPIN_KIND_THP)
+		HP_STAT_ADD(thp_bytes, bytes);
+	else
+		HP_STAT_ADD(base_bytes, bytes);
+}
+
+/* The page leaves BUSY, which it entered from `was`. */
+static void settle_page(size_t p, unsigned was)
+{
+	struct hp_page *g = &hp_span.page[p];
+	struct hp_extent *e = &hp_span.extent[g->extent];
+
+	if (was == HP_PAGE_RESERVED)
+		HP_STAT_ADD(reserved_bytes, -HP_PAGE);
+	if (was == HP_PAGE_ABSENT && g->next != HP_PAGE_ABSENT)
+		count_kind(e, g->kind, 1);
+	if (g->next == HP_PAGE_RESERVED)
+		HP_STAT_ADD(reserved_bytes, HP_PAGE);
+	g->state = g->next;
+}
+
+void hp_page_lost_pool(size_t p, bool copied)
+{
+	struct hp_page *g = &hp_span.page[p];
+	struct hp_extent *e = &hp_span.extent[g->extent];
+
+	if (g->state == HP_PAGE_RESERVED)
+		HP_STAT_ADD(reserved_bytes, -HP_PAGE);
+	count_kind(e, HUGEPIN_KIND_HUGETLB, -1);
+	g->kind = HUGEPIN_KIND_THP;
+	if (copied) {
+		count_kind(e, HUGEPIN_KIND_THP, 1);
+	} else {
+		g->state = HP_PAGE_ABSENT;
+		g->fresh = 0;
+		hp_span.heads -= g->head;
+		g->head = 0;
+	}
+}
+
+static void set_heads(size_t first, size_t count, bool whole)
+{
+	for (size_t p = first; p < first + count; p++) {
+		bool head = whole && p == first;
+
+		hp_span.heads += head;
+		hp_span.heads -= hp_span.page[p].head;
+		hp_span.page[p].head = head;
+	}
+	HP_STAT(mappings) = 2 * hp_span.heads;
+}
+
+/* ------------------------------------------------------------------ commit */
+
+/* What map_pages() did, for the second half under the lock. At most one run of each kind. */
+struct mapped {
+	size_t end; /* pages below this are READY */
+	size_t ahead_end; /* up to here mapped as well */
+	size_t heads[40]; /* pages that begin a mapping */
+	unsigned heads_count, pool_short, pool_denied, thp_failed;
+};
+
+static void note(struct mapped *m, size_t from, size_t to, unsigned kind)
+{
+	if (m->heads_count < sizeof m->heads / sizeof *m->heads)
+		m->heads[m->heads_count++] = from;
+	for (size_t p = from; p < to; p++)
+		hp_span.page[p].kind = (uint8_t)kind;
+}
+
+/* Map hugetlb pages from `at` on: all up to `ahead` if they can be had, or up to `end`, or half of that, and so on. Returns
+ * where the mapping ends; `at`: no page can be had. */
+static size_t map_hugetlb(size_t at, size_t end, size_t ahead, struct mapped *m)
+{
+	size_t want = ahead - at;
+
+	if (hp_config.reserve) {
+		size_t free = hp_map_pool_free(), reserve = (size_t)hp_config.reserve;
+
+		want = HP_MIN(want, free > reserve ? free - reserve : 0);
+	}
+	for (; want; want = want > end - at ? end - at : want / 2) {
+		if (hp_map_hugetlb(hp_page_addr(at), want << HP_PAGE_SHIFT) == 0)
+			return at + want;
+		if (want == 1)
+			break;
+	}
+	m->pool_short += (unsigned)(end - at);
+	return at;
+}
+
+/* Give the absent pages [at, end) memory, and those up to `ahead` a mapping if it comes at no risk. Not locked. */
+static void map_pages(size_t at, size_t end, size_t ahead, bool pool, struct mapped *m)
+{
+	m->end = m->ahead_end = at;
+	while (pool && at < end) {
+		size_t got = map_hugetlb(at, end, ahead, m);
+
+		if (got == at)
+			break;
+		if (hp_map_populate(hp_page_addr(at), (HP_MIN(got, end) - at) << HP_PAGE_SHIFT) != 0) {
+			/* A cgroup's fault limit, or a signal that kills: mapping over gives the pages back. */
+			m->pool_denied += (unsigned)(HP_MIN(got, end) - at);
+			hp_map_release(hp_page_addr(at), (got - at) << HP_PAGE_SHIFT);
+			break;
+		}
+		note(m, at, got, HUGEPIN_KIND_HUGETLB);
+		m->end = HP_MIN(got, end);
+		m->ahead_end = got;
+		at = m->end;
+	}
+	if (at == end)
+		return;
+
+	bool thp = hp_span.thp && (hp_config.pages == HP_PAGES_AUTO || hp_config.pages == HP_PAGES_THP);
+	size_t to = ahead;
+	int kind = hp_map_normal(hp_page_addr(at), (ahead - at) << HP_PAGE_SHIFT, thp);
+
+	if (kind < 0 && ahead > end) {
+		to = end;
+		kind = hp_map_normal(hp_page_addr(at), (end - at) << HP_PAGE_SHIFT, thp);
+	}
+	if (kind < 0)
+		return;
+	m->thp_failed += thp && kind == HUGEPIN_KIND_BASE;
+	note(m, at, to, (unsigned)kind);
+	m->end = end;
+	m->ahead_end = to;
+}
+
+/* Pages [first, end), all in state `was`, ABSENT or RESERVED: make them READY. */
+static bool commit_run(size_t first, size_t end, unsigned was)
+{
+	size_t extent_end = hp_span.page[first].extent + hp_span.extent[hp_span.page[first].extent].pages;
+	bool pool = !hp_span.no_pool && (hp_config.pages == HP_PAGES_AUTO || hp_config.pages == HP_PAGES_HUGETLB);
+	struct mapped m = { .heads_count = 0 };
+	size_t ahead = end;
+
+	if (was == HP_PAGE_ABSENT && hp_span.extent[hp_span.page[first].extent].ahead)
+		while (ahead < extent_end && hp_span.page[ahead].state == HP_PAGE_ABSENT)
+			ahead++;
+	for (size_t p = first; p < ahead; p++)
+		hp_span.page[p].state = HP_PAGE_BUSY;
+	call_begin();
+	if (was == HP_PAGE_ABSENT) {
+		map_pages(first, end, ahead, pool, &m);
+	} else if (hp_map_populate(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT) == 0) {
+		m.end = m.ahead_end = end;
+	} else {
+		/* Reserved but not to be had: other memory in its place. */
+		m.pool_denied = (unsigned)(end - first);
+		map_pages(first, end, end, false, &m);
+	}
+	call_end();
+
+	if (was == HP_PAGE_RESERVED && m.heads_count) { /* replaced: count them as new */
+		for (size_t p = first; p < m.end; p++) {
+			count_kind(&hp_span.extent[hp_span.page[p].extent], HUGEPIN_KIND_HUGETLB, -1);
+			count_kind(&hp_span.extent[hp_span.page[p].extent], hp_span.page[p].kind, 1);
+		}
+	}
+	for (size_t p = first; p < ahead; p++) {
+		bool lazy = hp_span.page[p].kind != HUGEPIN_KIND_HUGETLB;
+
+		hp_span.page[p].next = (uint8_t)(p < m.end	     ? HP_PAGE_READY
+						 : p >= m.ahead_end ? was
+						 : lazy		     ? HP_PAGE_READY
+								     : HP_PAGE_RESERVED);
+		settle_page(p, was);
+	}
+	for (unsigned i = 0; i < m.heads_count; i++) {
+		size_t to = i + 1 < m.heads_count ? m.heads[i + 1] : m.ahead_end;
+
+		set_heads(m.heads[i], to - m.heads[i], true);
+	}
+	HP_STAT_ADD(pool_short, m.pool_short);
+	HP_STAT_ADD(pool_denied, m.pool_denied);
+	HP_STAT_ADD(thp_failed, m.thp_failed);
+	return m.end == end;
+}
+
+bool hp_pages_need_commit(size_t first, size_t count)
+{
+	for (size_t p = first; p < first + count; p++)
+		if (hp_span.page[p].state != HP_PAGE_READY)
+			return true;
+	return false;
+}
+
+bool hp_pages_commit(size_t first, size_t count)
+{
+	size_t end = first + count;
+
+	for (;;) {
+		bool busy = false;
+
+		for (size_t p = first; p < end;) {
+			let_fork_pass();
+
+			unsigned state = hp_span.page[p].state;
+			size_t q = p + 1;
+
+			while (q < end && hp_span.page[q].state == state)
+				q++;
+			if (state == HP_PAGE_BUSY)
+				busy = true;
+			else if (state != HP_PAGE_READY && !commit_run(p, q, state))
+				return false;
+			p = q;
+		}
+		if (!busy)
+			return true;
+		/* Another thread's pages: ours are done by now, so no two wait for each other. */
+		HP_STAT_ADD(commit_waits, 1);
+		wait_turn();
+	}
+}
+
+/* ------------------------------------------------------------------ release */
+
+bool hp_pages_release(size_t first, size_t count)
+{
+	let_fork_pass();
+
+	size_t end = first + count, extent = hp_span.page[first].extent;
+	size_t extent_end = extent + hp_span.extent[extent].pages;
+	struct hugepin_extent e = hp_extent_describe(first);
+	bool tail_goes_on = end < extent_end && hp_span.page[end].state > HP_PAGE_ABSENT && !hp_span.page[end].head;
+
+	/* Each split mapping is one more of the 65530 that a process may have. */
+	if (hp_span.heads > hp_span.heads_max && (tail_goes_on || !hp_span.page[first].head))
+		return false;
+	e.addr = (void *)hp_page_addr(first);
+	e.len = count << HP_PAGE_SHIFT;
+	for (size_t p = first; p < end; p++) {
+		hp_span.page[p].next = hp_span.page[p].state;
+		hp_span.page[p].state = HP_PAGE_BUSY;
+	}
+	call_begin();
+	hp_watch_leaving(&e);
+
+	bool ok = hp_map_release(hp_page_addr(first), e.len) == 0;
+
+	if (ok) /* their words in the chunk table: all zero, so may go too */
+		hp_meta_zero(&hp_span.chunk[first << HP_PAGE_CHUNKS_SHIFT],
+			     (count << HP_PAGE_CHUNKS_SHIFT) * sizeof(hp_chunk));
+	call_end();
+
+	for (size_t p = first; p < end; p++) {
+		struct hp_page *g = &hp_span.page[p];
+
+		if (ok) {
+			if (g->next == HP_PAGE_RESERVED)
+				HP_STAT_ADD(reserved_bytes, -HP_PAGE);
+			count_kind(&hp_span.extent[extent], g->kind, -1);
+			g->next = HP_PAGE_ABSENT;
+			g->fresh = 0;
+		}
+		g->state = g->next;
+	}
+	if (ok) {
+		set_heads(first, count, false);
+		if (tail_goes_on)
+			set_heads(end, 1, true);
+	}
+	return ok;
+}

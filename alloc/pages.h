@@ -1,0 +1,141 @@
+/*
+ * The span and its hugepages: which addresses belong to extents, what backs them, and the transitions that need the
+ * kernel. Below the heap's policy, above the bare system calls (map.h).
+ *
+ * One span of addresses, reserved once; every table is a flat array indexed by offset, so that "is this pointer ours" is
+ * one subtraction and one compare. Page 0 is never used: index 0 means "none".
+ *
+ * States of a hugepage, changed under hp_heap_lock only:
+ *	NONE      its address is free
+ *	ABSENT    belongs to an extent; no memory
+ *	RESERVED  mapped from the hugetlb pool, not yet populated
+ *	READY     may be handed out
+ *	BUSY      a thread works on it without the lock; who needs it waits (hp_pages_commit does)
+ *
+ * Lock order: watchers' lock, then hp_heap_lock. Neither is held across a mapping call; while a thread is between
+ * begin and end of one it counts in `inflight`, for which fork waits.
+ */
+#ifndef HP_ALLOC_PAGES_H
+#define HP_ALLOC_PAGES_H
+
+#include <stdatomic.h>
+
+#include "alloc/tree.h"
+#include "base/lock.h"
+#include "hugepin.h"
+
+enum hp_page_state { HP_PAGE_NONE, HP_PAGE_ABSENT, HP_PAGE_RESERVED, HP_PAGE_READY, HP_PAGE_BUSY };
+
+struct hp_page {
+	uint8_t state; /* enum hp_page_state */
+	uint8_t kind; /* HUGEPIN_KIND_*, of RESERVED, READY and BUSY pages */
+	uint8_t next; /* state to enter when no longer BUSY; owned by who made it BUSY */
+	uint8_t head : 1, /* first page of a mapping of its own */
+		copied : 1; /* fork.c: has a copy for the child */
+	uint16_t fresh; /* chunks of the page at and above this were never handed out: they read as zero */
+	uint32_t extent; /* first page of its extent */
+};
+
+struct hp_extent {
+	uint64_t gen;
+	uint32_t pages; /* 0: no extent begins here */
+	uint32_t present; /* pages that are not ABSENT */
+	uint32_t by_kind[3]; /* of those, HUGEPIN_KIND_* */
+	bool ahead; /* map the rest of it together with the first page that is needed */
+};
+
+/* A chunk's word: what begins there. Only the first chunk of a buffer has one (and the second, if it has room). The owner
+ * of a buffer changes LIVE to LISTED and back without a lock; all else is done under hp_heap_lock. */
+typedef _Atomic uint64_t hp_chunk;
+enum { HP_CHUNK_FREE, HP_CHUNK_LIVE, HP_CHUNK_LISTED, HP_CHUNK_ROOMY }; /* ROOMY: live, with room behind it */
+#define HP_CHUNK_WORD(count, state) ((uint64_t)(count) << 2 | (state))
+#define HP_CHUNK_STATE(word) ((unsigned)(word) & 3)
+#define HP_CHUNK_COUNT(word) ((uint32_t)(word) >> 2)
+#define HP_CHUNK_LINK(word) ((uint32_t)((word) >> 32))
+
+struct hp_span {
+	uintptr_t base;
+	size_t size; /* 0 until hp_span_init() */
+	hp_chunk *chunk;
+	/* the rest is for slow paths */
+	size_t pages, extent_pages; /* of the span; of all extents */
+	size_t chunk_pages; /* pages whose chunk words are accessible */
+	struct hp_page *page;
+	struct hp_extent *extent;
+	uint64_t *used; /* pages whose state is not NONE */
+	struct hp_tree tree;
+	uint64_t gen;
+	size_t heads, heads_max; /* mappings, and how many there may be before splitting stops */
+	bool thp; /* the kernel gives THP */
+	bool no_pool; /* take no more from the hugetlb pool: the process keeps forking */
+};
+
+extern struct hp_span hp_span;
+extern struct hp_lock hp_heap_lock;
+
+static inline uintptr_t hp_chunk_addr(size_t chunk)
+{
+	return hp_span.base + (chunk << HP_CHUNK_SHIFT);
+}
+
+static inline uintptr_t hp_page_addr(size_t page)
+{
+	return hp_span.base + (page << HP_PAGE_SHIFT);
+}
+
+/* Chunks in the buffer that begins at `chunk`, room included. */
+static inline size_t hp_chunk_extent(size_t chunk)
+{
+	uint64_t w = atomic_load_explicit(&hp_span.chunk[chunk], memory_order_relaxed);
+
+	if (HP_CHUNK_STATE(w) != HP_CHUNK_ROOMY)
+		return HP_CHUNK_COUNT(w);
+	return HP_CHUNK_COUNT(w) +
+	       HP_CHUNK_COUNT(atomic_load_explicit(&hp_span.chunk[chunk + 1], memory_order_relaxed));
+}
+
+/* Reserve the span and its tables, once; not locked. 0 or -ENOMEM. */
+int hp_span_init(void);
+
+/* All below: hp_heap_lock held by the caller. */
+
+/* A new extent of ABSENT pages, aligned to `align` bytes; its chunks are free in the tree, not settled. Its first page, or
+ * 0 when the span has no room. */
+size_t hp_extent_create(size_t pages, size_t align, bool ahead);
+
+/* Take the extent that begins at `first` out of the span if it has no memory and no buffer. */
+void hp_extent_destroy_if_empty(size_t first);
+
+/* Make pages [first, first + count) READY. The caller has taken a part of each. Releases the lock meanwhile when there is
+ * work to do. False: out of memory; some of the pages may be READY. */
+bool hp_pages_commit(size_t first, size_t count);
+
+/* Whether hp_pages_commit would have work to do. */
+bool hp_pages_need_commit(size_t first, size_t count);
+
+/* Give back pages [first, first + count) of one extent, READY or RESERVED, whose chunks the caller has all taken. Calls
+ * the watchers. Releases the lock meanwhile. The pages are ABSENT afterwards; false: the kernel refused, nothing changed. */
+bool hp_pages_release(size_t first, size_t count);
+
+/* In the child of fork: pool page p was replaced by THP (copied), or is gone. */
+void hp_page_lost_pool(size_t p, bool copied);
+
+/* Describe the extent of `page`, as hugepin_extent() returns it. */
+struct hugepin_extent hp_extent_describe(size_t page);
+
+/* For fork: wait until no thread is inside a mapping call and keep them out; let them in again; forget the other threads'
+ * calls (there are none: for the child). */
+void hp_pages_quiesce(void);
+void hp_pages_resume(void);
+
+/* True while this thread runs a watcher or a mapping call: it must not start another release. */
+bool hp_pages_inside(void);
+
+/* fork.c. Called in fork's handlers, lock held from prepare to the end of parent or child. */
+enum hp_fork_plan { HP_FORK_NOTHING, HP_FORK_BY_COPY, HP_FORK_BY_COW, HP_FORK_REFUSE };
+enum hp_fork_plan hp_fork_plan(void);
+void hp_fork_prepare(void);
+void hp_fork_parent(void);
+void hp_fork_child(void);
+
+#endif

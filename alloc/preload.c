@@ -1,0 +1,541 @@
+/*
+ * libhugepin-malloc.so: the C library's malloc family, each call sent to the heap or to the small tier. No policy here.
+ *
+ * The small tier is jemalloc, linked in under other names (hpje_*), so that it needs neither dlsym nor a bootstrap, is
+ * reached by one jump, and asks us for its memory: all of it comes from a second reserved span, so that a pointer outside
+ * both spans is known to be nobody's. HUGEPIN_SMALL=next sends small requests on to the next malloc of the process once our
+ * constructor has run; what came before stays jemalloc's, and every pointer goes back by its address.
+ *
+ * Everything static here is valid when zero: malloc is called before any constructor and after all destructors.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include "alloc/small.h"
+#include "base/base.h"
+#include "base/bits.h"
+#include "base/lock.h"
+#include "hugepin.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+void *hpje_malloc(size_t), *hpje_calloc(size_t, size_t), *hpje_realloc(void *, size_t);
+void *hpje_aligned_alloc(size_t, size_t), *hpje_mallocx(size_t, int), *hpje_rallocx(void *, size_t, int);
+void hpje_free(void *), hpje_dallocx(void *, int), hpje_sdallocx(void *, size_t, int);
+size_t hpje_malloc_usable_size(const void *), hpje_sallocx(const void *, int), hpje_nallocx(size_t, int);
+size_t hpje_xallocx(void *, size_t, size_t, int);
+int mallctl(const char *, void *, size_t *, void *, size_t);
+
+extern struct hugepin_stats_page hugepin_stats_page;
+
+/* ------------------------------------------------------------------ jemalloc's memory */
+
+/* Address space in units of a hugepage; what jemalloc unmaps in smaller parts stays reserved. */
+static struct {
+	uintptr_t base;
+	size_t size;
+	uint64_t *used; /* a bit for each unit */
+	bool outside; /* the span was full or could not be had: jemalloc owns memory elsewhere too */
+	bool tried;
+	struct hp_lock lock;
+} arena = { .base = (uintptr_t)1 << 63, .lock = HP_LOCK_INIT(HP_RANK_SMALL) };
+
+static bool in_arena(const void *p)
+{
+	return (uintptr_t)p - __atomic_load_n(&arena.base, __ATOMIC_RELAXED) <
+	       __atomic_load_n(&arena.size, __ATOMIC_RELAXED);
+}
+
+/* Called once, with the lock held: jemalloc's first mapping. */
+static void reserve_arena(void)
+{
+	struct rlimit as;
+	struct sysinfo info;
+	size_t size = hugepin_small_span_();
+	char *p = MAP_FAILED;
+
+	if (!size) {
+		size = (size_t)64 << 30;
+		while (sysinfo(&info) == 0 && size < 4 * (size_t)info.totalram * info.mem_unit)
+			size *= 2;
+	}
+	if (getrlimit(RLIMIT_AS, &as) == 0 && as.rlim_cur != RLIM_INFINITY)
+		size = HP_MIN(size, as.rlim_cur / 8);
+	for (size &= ~(HP_PAGE - 1); size >= 2 * HP_PAGE; size = size / 2 & ~(HP_PAGE - 1)) {
+		p = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (p != MAP_FAILED)
+			break;
+	}
+	if (p == MAP_FAILED)
+		return;
+	madvise(p, size, MADV_DONTDUMP);
+
+	size_t units = (size >> HP_PAGE_SHIFT) - 1; /* one lost to alignment */
+
+	arena.used = mmap(NULL, units / 8 + 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (arena.used == MAP_FAILED) {
+		munmap(p, size);
+		return;
+	}
+	__atomic_store_n(&arena.base, hp_round_up((uintptr_t)p, HP_PAGE), __ATOMIC_RELEASE);
+	__atomic_store_n(&arena.size, units << HP_PAGE_SHIFT, __ATOMIC_RELEASE);
+}
+
+/* The first free run of units, or of those at `hint` if they are free. SIZE_MAX: none. */
+static size_t take_units(size_t units, const void *hint)
+{
+	size_t all = arena.size >> HP_PAGE_SHIFT, at = 0, taken;
+
+	if (in_arena(hint) && !((uintptr_t)hint & (HP_PAGE - 1)))
+		at = ((uintptr_t)hint - arena.base) >> HP_PAGE_SHIFT;
+	while (units <= all && at <= all - units) {
+		taken = hp_bits_find(arena.used, at, at + units, true);
+		if (taken == at + units) {
+			hp_bits_fill(arena.used, at, units, true);
+			return at;
+		}
+		at = hp_bits_find(arena.used, taken, all, false);
+	}
+	return SIZE_MAX;
+}
+
+void *hpje_mmap(void *hint, size_t len, int prot, int flags, int fd, off_t offset)
+{
+	size_t units = (len + HP_PAGE - 1) >> HP_PAGE_SHIFT, at;
+	void *p;
+
+	hp_lock(&arena.lock);
+	if (!arena.tried) {
+		arena.tried = true;
+		reserve_arena();
+	}
+	at = take_units(units, hint);
+	arena.outside |= at == SIZE_MAX;
+	hp_unlock(&arena.lock);
+	if (at == SIZE_MAX)
+		return mmap(hint, len, prot, flags, fd, offset);
+	p = mmap((void *)(arena.base + (at << HP_PAGE_SHIFT)), len, prot, flags | MAP_FIXED, fd, offset);
+	if (p == MAP_FAILED) {
+		hp_lock(&arena.lock);
+		hp_bits_fill(arena.used, at, units, false);
+		hp_unlock(&arena.lock);
+		return p;
+	}
+	__atomic_fetch_add(&hugepin_stats_page.stats.small_bytes, len, __ATOMIC_RELAXED);
+	return p;
+}
+
+int hpje_munmap(void *p, size_t len)
+{
+	uintptr_t from = hp_round_up((uintptr_t)p, HP_PAGE), to = ((uintptr_t)p + len) & ~(HP_PAGE - 1);
+
+	if (!in_arena(p))
+		return munmap(p, len);
+	if (mmap(p, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+		return -1;
+	madvise(p, len, MADV_DONTDUMP);
+	__atomic_fetch_sub(&hugepin_stats_page.stats.small_bytes, len, __ATOMIC_RELAXED);
+	if (from < to) {
+		hp_lock(&arena.lock);
+		hp_bits_fill(arena.used, (from - arena.base) >> HP_PAGE_SHIFT, (to - from) >> HP_PAGE_SHIFT, false);
+		hp_unlock(&arena.lock);
+	}
+	return 0;
+}
+
+int hpje_madvise(void *p, size_t len, int advice)
+{
+	return madvise(p, len, advice);
+}
+
+/* ------------------------------------------------------------------ the next malloc, with HUGEPIN_SMALL=next */
+
+static struct hp_small next; /* all set or none */
+
+/* Requests below this go to jemalloc: HUGEPIN_LARGE_MIN, or 0. */
+static size_t jemalloc_below = HUGEPIN_LARGE_MIN;
+
+static void *next_aligned_alloc(size_t align, size_t size)
+{
+	static int (*f)(void **, size_t, size_t);
+	void *p;
+
+	if (!f)
+		*(void **)&f = dlsym(RTLD_NEXT, "posix_memalign");
+	return f(&p, HP_MAX(align, sizeof(void *)), size) == 0 ? p : NULL;
+}
+
+static bool find_next(void)
+{
+	*(void **)&next.malloc = dlsym(RTLD_NEXT, "malloc");
+	*(void **)&next.calloc = dlsym(RTLD_NEXT, "calloc");
+	*(void **)&next.realloc = dlsym(RTLD_NEXT, "realloc");
+	*(void **)&next.free = dlsym(RTLD_NEXT, "free");
+	*(void **)&next.usable_size = dlsym(RTLD_NEXT, "malloc_usable_size");
+	next.aligned_alloc = next_aligned_alloc;
+	return next.malloc && next.calloc && next.realloc && next.free && next.usable_size &&
+	       dlsym(RTLD_NEXT, "posix_memalign");
+}
+
+/* ------------------------------------------------------------------ the small tier, as the heap sees it */
+
+enum owner { JEMALLOC, NEXT, NOBODY };
+
+/* Of a pointer that is not in the heap's span. */
+static enum owner owner_of(const void *p)
+{
+	if (in_arena(p))
+		return JEMALLOC;
+	/* With both mallocs mapping where they like we cannot tell; jemalloc's own memory is outside only when the arena is
+	 * full. */
+	if (!jemalloc_below)
+		return NEXT;
+	return arena.outside ? JEMALLOC : NOBODY;
+}
+
+static void *small_malloc(size_t size)
+{
+	return jemalloc_below ? hpje_malloc(size) : next.malloc(size);
+}
+
+static void *small_calloc(size_t count, size_t size)
+{
+	return jemalloc_below ? hpje_calloc(count, size) : next.calloc(count, size);
+}
+
+static void *small_aligned_alloc(size_t align, size_t size)
+{
+	return jemalloc_below ? hpje_aligned_alloc(align, size) : next.aligned_alloc(align, size);
+}
+
+static void small_free(void *p)
+{
+	enum owner o = owner_of(p);
+
+	if (!p)
+		return;
+	if (o == JEMALLOC)
+		hpje_free(p);
+	else if (o == NEXT)
+		next.free(p);
+	else
+		hugepin_misuse_("free", p, "not from this heap");
+}
+
+static size_t small_usable_size(const void *p)
+{
+	enum owner o = owner_of(p);
+
+	if (o == JEMALLOC)
+		return hpje_malloc_usable_size(p);
+	if (o == NEXT)
+		return next.usable_size(p);
+	hugepin_misuse_("usable_size", p, "not from this heap");
+	return 0;
+}
+
+static void *small_realloc(void *p, size_t size)
+{
+	enum owner o = owner_of(p);
+
+	if (!size) {
+		small_free(p);
+		return NULL;
+	}
+	if (o == JEMALLOC)
+		return hpje_realloc(p, size);
+	if (o == NEXT)
+		return next.realloc(p, size);
+	hugepin_misuse_("realloc", p, "not from this heap");
+	errno = EINVAL;
+	return NULL;
+}
+
+/* jemalloc hands us its handlers at its own start; ours run them in the one order that cannot deadlock: its prefork before
+ * the heap's lock is taken, since other threads may be in the heap with a lock of jemalloc's. */
+static void (*je_prefork)(void), (*je_parent)(void), (*je_child)(void);
+
+int hpje_pthread_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void))
+{
+	je_prefork = prepare;
+	je_parent = parent;
+	je_child = child;
+	return 0;
+}
+
+static void prefork(void)
+{
+	if (je_prefork)
+		je_prefork();
+}
+
+static void postfork_parent(void)
+{
+	if (je_prefork)
+		je_parent();
+}
+
+static void postfork_child(void)
+{
+	if (je_prefork)
+		je_child();
+}
+
+EXPORT const struct hp_small hugepin_small_ = {
+	.malloc = small_malloc,
+	.calloc = small_calloc,
+	.realloc = small_realloc,
+	.aligned_alloc = small_aligned_alloc,
+	.free = small_free,
+	.usable_size = small_usable_size,
+	.prefork = prefork,
+	.postfork_parent = postfork_parent,
+	.postfork_child = postfork_child,
+};
+
+/* ------------------------------------------------------------------ entry points */
+
+EXPORT void *malloc(size_t size)
+{
+	if (HP_LIKELY(size < jemalloc_below))
+		return hpje_malloc(size);
+	return hugepin_malloc(size); /* sends small ones back here, to small_malloc */
+}
+
+EXPORT void free(void *p)
+{
+	if (HP_LIKELY(in_arena(p)))
+		hpje_free(p);
+	else
+		hugepin_free(p);
+}
+
+EXPORT void free_sized(void *p, size_t size)
+{
+	(void)size;
+	free(p);
+}
+
+EXPORT void free_aligned_sized(void *p, size_t align, size_t size)
+{
+	(void)align;
+	(void)size;
+	free(p);
+}
+
+EXPORT void *calloc(size_t count, size_t size)
+{
+	size_t bytes;
+
+	if (HP_LIKELY(!__builtin_mul_overflow(count, size, &bytes) && bytes < jemalloc_below))
+		return hpje_calloc(count, size);
+	return hugepin_calloc(count, size);
+}
+
+EXPORT void *realloc(void *p, size_t size)
+{
+	if (!p)
+		return malloc(size);
+	if (HP_LIKELY(in_arena(p) && size < jemalloc_below && size))
+		return hpje_realloc(p, size);
+	return hugepin_realloc(p, size);
+}
+
+EXPORT void *reallocarray(void *p, size_t count, size_t size)
+{
+	size_t bytes;
+
+	if (__builtin_mul_overflow(count, size, &bytes)) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	return realloc(p, bytes);
+}
+
+EXPORT size_t malloc_usable_size(void *p)
+{
+	return in_arena(p) ? hpje_malloc_usable_size(p) : hugepin_usable_size(p);
+}
+
+EXPORT void *aligned_alloc(size_t align, size_t size)
+{
+	return hugepin_aligned_alloc(align, size); /* EINVAL unless a power of two, as C17 with DR 460 and C23 have it */
+}
+
+/* memptr and errno are left alone on failure (POSIX.1-2024). */
+EXPORT int posix_memalign(void **memptr, size_t align, size_t size)
+{
+	int saved = errno;
+	void *p;
+
+	if (!hp_is_power_of_two(align) || align % sizeof(void *))
+		return EINVAL;
+	p = hugepin_aligned_alloc(align, size);
+	errno = saved;
+	if (!p)
+		return ENOMEM;
+	*memptr = p;
+	return 0;
+}
+
+/* As glibc: an alignment that is not a power of two is rounded up to one. */
+EXPORT void *memalign(size_t align, size_t size)
+{
+	size_t a = 16;
+
+	if (align > SIZE_MAX / 2 + 1) {
+		errno = EINVAL;
+		return NULL;
+	}
+	while (a < align)
+		a <<= 1;
+	return hugepin_aligned_alloc(a, size);
+}
+
+EXPORT void *valloc(size_t size)
+{
+	return hugepin_aligned_alloc((size_t)sysconf(_SC_PAGESIZE), size);
+}
+
+EXPORT void *pvalloc(size_t size)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE), rounded = hp_round_up(size, page);
+
+	if (rounded < size) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	return hugepin_aligned_alloc(page, HP_MAX(rounded, page));
+}
+
+EXPORT int malloc_trim(size_t pad)
+{
+	int saved = errno;
+
+	(void)pad;
+	hugepin_purge();
+	mallctl("arena.4096.purge", NULL, NULL, NULL, 0); /* 4096: MALLCTL_ARENAS_ALL */
+	errno = saved;
+	return 1;
+}
+
+static size_t jemalloc_says(const char *name)
+{
+	size_t n = 0, size = sizeof n;
+
+	return mallctl(name, &n, &size, NULL, 0) == 0 ? n : 0;
+}
+
+EXPORT struct mallinfo2 mallinfo2(void)
+{
+	uint64_t epoch = 1;
+	struct hugepin_stats s;
+	struct mallinfo2 m;
+	int saved = errno;
+
+	mallctl("epoch", NULL, NULL, &epoch, sizeof epoch);
+	hugepin_stats(&s, sizeof s);
+	m = (struct mallinfo2){
+		.arena = s.small_bytes,
+		.hblks = s.extents,
+		.hblkhd = s.hugetlb_bytes + s.thp_bytes + s.base_bytes,
+		.uordblks = jemalloc_says("stats.allocated") + s.taken_bytes - s.listed_bytes,
+	};
+	m.fordblks = m.arena + m.hblkhd > m.uordblks ? m.arena + m.hblkhd - m.uordblks : 0;
+	m.keepcost = s.listed_bytes;
+	errno = saved;
+	return m;
+}
+
+EXPORT struct mallinfo mallinfo(void)
+{
+	struct mallinfo2 m = mallinfo2();
+
+	return (struct mallinfo){ .arena = (int)m.arena,       .hblks = (int)m.hblks,	    .hblkhd = (int)m.hblkhd,
+				  .uordblks = (int)m.uordblks, .fordblks = (int)m.fordblks, .keepcost = (int)m.keepcost };
+}
+
+/* ------------------------------------------------------------------ jemalloc's own interface */
+
+/* A program that calls it also calls free(), and the other way round: buffers of the heap are served too. */
+EXPORT void *mallocx(size_t size, int flags)
+{
+	return hpje_mallocx(size, flags);
+}
+
+EXPORT size_t nallocx(size_t size, int flags)
+{
+	return hpje_nallocx(size, flags);
+}
+
+EXPORT size_t sallocx(const void *p, int flags)
+{
+	return in_arena(p) ? hpje_sallocx(p, flags) : hugepin_usable_size(p);
+}
+
+EXPORT void dallocx(void *p, int flags)
+{
+	if (in_arena(p))
+		hpje_dallocx(p, flags);
+	else
+		free(p);
+}
+
+EXPORT void sdallocx(void *p, size_t size, int flags)
+{
+	if (in_arena(p))
+		hpje_sdallocx(p, size, flags);
+	else
+		free(p);
+}
+
+EXPORT size_t xallocx(void *p, size_t size, size_t extra, int flags)
+{
+	return in_arena(p) ? hpje_xallocx(p, size, extra, flags) : hugepin_usable_size(p);
+}
+
+EXPORT void *rallocx(void *p, size_t size, int flags)
+{
+	void *q;
+	size_t had;
+
+	if (in_arena(p))
+		return hpje_rallocx(p, size, flags);
+	had = hugepin_usable_size(p);
+	q = hpje_mallocx(size, flags);
+	if (q) {
+		memcpy(q, p, HP_MIN(had, size));
+		free(p);
+	}
+	return q;
+}
+
+/* ------------------------------------------------------------------ fork */
+
+/* The handlers cannot fail a fork; this can. The callers inside the C library (forkpty, daemon) get the kernel's
+ * copy-on-write instead. */
+EXPORT pid_t fork(void)
+{
+	static pid_t (*next_fork)(void);
+
+	if (!next_fork)
+		*(void **)&next_fork = dlsym(RTLD_NEXT, "fork");
+	if (hugepin_fork_refused_()) {
+		errno = ENOMEM;
+		return -1;
+	}
+	return next_fork();
+}
+
+static __attribute__((constructor)) void construct(void)
+{
+	if (hugepin_small_is_next_() && find_next())
+		jemalloc_below = 0;
+}

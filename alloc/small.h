@@ -1,0 +1,39 @@
+/*
+ * The tier below the heap: who serves requests under HUGEPIN_LARGE_MIN, and knows pointers that are not the heap's. By
+ * default the process's own malloc; libhugepin-malloc.so, which is the process's malloc, brings its own.
+ */
+#ifndef HP_ALLOC_SMALL_H
+#define HP_ALLOC_SMALL_H
+
+#include <stddef.h>
+
+struct hp_small {
+	void *(*malloc)(size_t size);
+	void *(*calloc)(size_t count, size_t size);
+	void *(*realloc)(void *p, size_t size);
+	void *(*aligned_alloc)(size_t align, size_t size); /* align is a power of two; size any */
+	void (*free)(void *p); /* any pointer that is not in the heap's span, NULL too */
+	size_t (*usable_size)(const void *p);
+	/* fork: run before the heap's lock is taken, after it is released, or NULL */
+	void (*prefork)(void), (*postfork_parent)(void), (*postfork_child)(void);
+};
+
+/* What follows is exported between the two libraries, for them alone. */
+#pragma GCC visibility push(default)
+
+/* libhugepin-malloc.so's. Where that is not loaded, the address is NULL. A reference that the dynamic linker resolves, since
+ * malloc is called before any constructor. */
+extern const struct hp_small hugepin_small_ __attribute__((weak));
+
+/* HUGEPIN_SMALL=next; HUGEPIN_SPAN, 0 if not set. */
+_Bool hugepin_small_is_next_(void);
+size_t hugepin_small_span_(void);
+
+/* Whether fork() must fail with ENOMEM, for libhugepin-malloc.so's fork(). */
+_Bool hugepin_fork_refused_(void);
+
+/* Report a misuse: "hugepin: FUNCTION(PTR): REASON", then abort, unless HUGEPIN_ABORT=0. */
+void hugepin_misuse_(const char *function, const void *ptr, const char *reason);
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,52 @@
+/*
+ * The free chunks of the whole span: maps of hugepages under a radix tree of summaries, fan-out 8, each level one flat
+ * array (Go's page allocator, mpagealloc.go). It finds holes in address order and knows nothing of what fills them.
+ *
+ * Roots are 8 GiB; they are searched one after another. The caller locks.
+ */
+#ifndef HP_ALLOC_TREE_H
+#define HP_ALLOC_TREE_H
+
+#include "alloc/hpage.h"
+
+#define HP_TREE_LEVELS 5 /* hugepage (2 MiB), 16 MiB, 128 MiB, 1 GiB, 8 GiB */
+
+struct hp_tree {
+	size_t pages; /* hugepages of the span, a multiple of 8^4 */
+	size_t used; /* no page at or above this was ever freed: where searches end */
+	struct hp_map512 *maps;
+	hp_sum *sums[HP_TREE_LEVELS];
+	uint64_t *dirty[HP_TREE_LEVELS]; /* nodes to recompute; all clear between calls of hp_tree_settle() */
+	size_t dirty_from[HP_TREE_LEVELS], dirty_to[HP_TREE_LEVELS]; /* words of `dirty` to look at */
+	uint64_t *starts; /* pages that begin an extent */
+	uint32_t *stamps; /* per page: `now` at the moment it became wholly free */
+	uint32_t now;
+};
+
+struct hp_hole {
+	size_t start, len; /* chunks */
+};
+
+/* Bytes of table memory that a tree of so many pages needs; init takes them zeroed, at `memory`. */
+size_t hp_tree_size(size_t pages);
+void hp_tree_init(struct hp_tree *t, size_t pages, void *memory);
+
+/* Mark chunks free or taken: they must have been the opposite. hp_tree_settle() must follow before any search; several
+ * changes may share one. */
+void hp_tree_free(struct hp_tree *t, size_t chunk, size_t count);
+void hp_tree_take(struct hp_tree *t, size_t chunk, size_t count);
+void hp_tree_settle(struct hp_tree *t);
+
+/* The first maximal free run of at least n chunks that begins at or after chunk `from`, which must not lie inside a free
+ * run (0, or the end of a hole found before). False: there is none. */
+bool hp_tree_next_hole(const struct hp_tree *t, size_t from, size_t n, struct hp_hole *ret_hole);
+
+/* How many chunks from `chunk` on are free, looking no further than `most`. */
+size_t hp_tree_free_after(const struct hp_tree *t, size_t chunk, size_t most);
+
+static inline bool hp_tree_page_free(const struct hp_tree *t, size_t page)
+{
+	return t->sums[0][page] == HP_SUM_PAGE;
+}
+
+#endif

@@ -1,0 +1,165 @@
+/*
+ * Messages, small files, table memory and sleeping, all by raw system calls: see base.h for why.
+ */
+#include "base/base.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+void hp_line_text(struct hp_line *l, const char *s)
+{
+	while (*s && l->at + 1 < l->end)
+		*l->at++ = *s++;
+	*l->at = '\0';
+}
+
+void hp_line_number(struct hp_line *l, uint64_t n, unsigned radix)
+{
+	char digits[65], *d = digits + sizeof digits;
+
+	*--d = '\0';
+	do {
+		*--d = "0123456789abcdef"[n % radix];
+		n /= radix;
+	} while (n);
+	hp_line_text(l, d);
+}
+
+void hp_say(const char *what, const void *ptr, size_t number)
+{
+	char buf[256];
+	struct hp_line l = { buf, buf + sizeof buf - 1 }; /* keeps room for the newline */
+	int saved = errno;
+
+	hp_line_text(&l, "hugepin: ");
+	hp_line_text(&l, what);
+	if (ptr) {
+		hp_line_text(&l, " 0x");
+		hp_line_number(&l, (uintptr_t)ptr, 16);
+	}
+	if (number != SIZE_MAX) {
+		hp_line_text(&l, " ");
+		hp_line_number(&l, number, 10);
+	}
+	*l.at++ = '\n';
+	syscall(SYS_write, 2, buf, (size_t)(l.at - buf));
+	errno = saved;
+}
+
+void hp_die(const char *what, const void *ptr, size_t number)
+{
+	hp_say(what, ptr, number);
+	abort();
+}
+
+long hp_read_file(const char *path, char *buf, size_t size)
+{
+	int saved = errno;
+	long n, total = 0;
+	long fd = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0) {
+		n = -errno;
+	} else {
+		while ((n = syscall(SYS_read, fd, buf + total, size - 1 - (size_t)total)) > 0)
+			total += n;
+		if (n < 0)
+			n = -errno;
+		syscall(SYS_close, fd);
+	}
+	errno = saved;
+	if (n < 0)
+		return n;
+	buf[total] = '\0';
+	return total;
+}
+
+uint64_t hp_number_after(const char *text, const char *key, uint64_t def)
+{
+	const char *p = strstr(text, key);
+	uint64_t n = 0;
+
+	if (!p)
+		return def;
+	for (p += strlen(key); *p == ' ' || *p == '\t'; p++)
+		;
+	if (*p < '0' || *p > '9')
+		return def;
+	for (; *p >= '0' && *p <= '9'; p++)
+		n = n * 10 + (uint64_t)(*p - '0');
+	return n;
+}
+
+static void *meta_map(size_t size, int prot)
+{
+	int saved = errno;
+	void *p = mmap(NULL, size, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (p == MAP_FAILED)
+		p = NULL;
+	else
+		madvise(p, size, MADV_DONTDUMP);
+	errno = saved;
+	return p;
+}
+
+void *hp_meta_map(size_t size)
+{
+	return meta_map(size, PROT_READ | PROT_WRITE);
+}
+
+void *hp_meta_reserve(size_t size)
+{
+	return meta_map(size, PROT_NONE);
+}
+
+bool hp_meta_open(void *p, size_t size)
+{
+	int saved = errno;
+	bool ok = syscall(SYS_mprotect, p, size, PROT_READ | PROT_WRITE) == 0;
+
+	errno = saved;
+	return ok;
+}
+
+void hp_meta_zero(void *p, size_t size)
+{
+	int saved = errno;
+
+	madvise(p, size, MADV_DONTNEED);
+	errno = saved;
+}
+
+void hp_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns)
+{
+	int saved = errno;
+	struct timespec t = { (time_t)(timeout_ns / 1000000000), (long)(timeout_ns % 1000000000) };
+
+	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, timeout_ns == UINT64_MAX ? NULL : &t, NULL, 0);
+	errno = saved;
+}
+
+void hp_futex_wake(_Atomic uint32_t *word)
+{
+	int saved = errno;
+
+	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+	errno = saved;
+}
+
+static uint64_t monotonic_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+uint64_t (*hp_clock_ns)(void) = monotonic_ns;

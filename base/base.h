@@ -1,0 +1,82 @@
+/*
+ * What every tier leans on: assertions, hints, bit helpers, raw files and messages. Nothing here allocates, takes a lock
+ * or calls stdio, so all of it may be used inside malloc.
+ */
+#ifndef HP_BASE_BASE_H
+#define HP_BASE_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define HP_LIKELY(x) __builtin_expect(!!(x), 1)
+#define HP_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define HP_TLS _Thread_local __attribute__((tls_model("initial-exec")))
+#define HP_COLD __attribute__((cold, noinline))
+
+/* Sizes of the design, in one place. A chunk is the heap's unit, a page is a hugepage. */
+#define HP_CHUNK_SHIFT 12
+#define HP_CHUNK ((size_t)1 << HP_CHUNK_SHIFT)
+#define HP_PAGE_SHIFT 21
+#define HP_PAGE ((size_t)1 << HP_PAGE_SHIFT)
+#define HP_PAGE_CHUNKS_SHIFT (HP_PAGE_SHIFT - HP_CHUNK_SHIFT)
+#define HP_PAGE_CHUNKS ((size_t)1 << HP_PAGE_CHUNKS_SHIFT)
+
+#define HP_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define HP_MAX(a, b) ((a) > (b) ? (a) : (b))
+
+static inline size_t hp_round_up(size_t x, size_t power_of_two)
+{
+	return (x + power_of_two - 1) & ~(power_of_two - 1);
+}
+
+static inline bool hp_is_power_of_two(size_t x)
+{
+	return x && !(x & (x - 1));
+}
+
+/* Debug builds (make DEBUG=1) check; release builds still type-check the condition. */
+#ifdef HP_DEBUG
+#define HP_ASSERT(x) ((x) ? (void)0 : hp_die("assertion failed: " #x " at " __FILE__, NULL, (size_t)__LINE__))
+#else
+#define HP_ASSERT(x) ((void)sizeof(!!(x)))
+#endif
+
+/* One line on stderr by write(2): "hugepin: what[ ptr][ number]\n". ptr NULL and number SIZE_MAX are left out. */
+void hp_say(const char *what, const void *ptr, size_t number);
+
+/* hp_say(), then abort(). */
+_Noreturn void hp_die(const char *what, const void *ptr, size_t number);
+
+/* A line built in a caller's buffer: append text or a number, always terminated; truncates silently. */
+struct hp_line {
+	char *at, *end;
+};
+void hp_line_text(struct hp_line *l, const char *s);
+void hp_line_number(struct hp_line *l, uint64_t n, unsigned radix);
+
+/* Read a small file by raw system calls, without cancellation points: bytes read (buf is terminated) or -errno. */
+long hp_read_file(const char *path, char *buf, size_t size);
+
+/* The unsigned number that follows `key` in text (as in "MemAvailable:   123 kB"), or def. */
+uint64_t hp_number_after(const char *text, const char *key, uint64_t def);
+
+/* Memory for tables: zeroed, never executable, outside malloc's view; NULL when the kernel refuses. */
+void *hp_meta_map(size_t size);
+
+/* The same in two steps: addresses now, access later (one raw system call, which no one's hooks see). */
+void *hp_meta_reserve(size_t size);
+bool hp_meta_open(void *p, size_t size);
+
+/* Give back whole base pages of table memory: they read as zero again. */
+void hp_meta_zero(void *p, size_t size);
+
+/* Sleep until *word differs from expected, a wake comes or timeout_ns has passed (UINT64_MAX: no limit). May return early
+ * without reason. Not a cancellation point. */
+void hp_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns);
+void hp_futex_wake(_Atomic uint32_t *word);
+
+/* CLOCK_MONOTONIC in ns; tests may replace it. */
+extern uint64_t (*hp_clock_ns)(void);
+
+#endif

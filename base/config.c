@@ -1,0 +1,227 @@
+/*
+ * Configuration: the parser of the HUGEPIN_* variables and the messages about them, driven by the table in config.h.
+ *
+ * hp_config_load() runs within the process's first malloc, perhaps before any constructor: so no allocation, stdio or
+ * locale here. The rest of the file is pure.
+ */
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "base/config.h"
+
+#define PREFIX "HUGEPIN_"
+#define LINE_MAX_BYTES 240 /* what hp_say() prints whole */
+#define SHOWN_MAX 48 /* of a wrong value or name: the rest must remain readable */
+
+#define OPTION(NAME, member, type, def, min, max, words, sentence) \
+	{ PREFIX #NAME, HP_##type, def, min, max, words, sentence, offsetof(struct hp_config, member) },
+const struct hp_option hp_options[] = { HP_OPTIONS(OPTION) };
+const int hp_options_count = sizeof hp_options / sizeof hp_options[0];
+
+#define DEFAULT(NAME, member, type, def, ...) .member = def,
+struct hp_config hp_config = { HP_OPTIONS(DEFAULT) };
+
+/* What the heap can only do with powers of two, it should not round behind the user's back. */
+static bool wants_power_of_two(const struct hp_option *o)
+{
+	return o->offset == offsetof(struct hp_config, extent_max);
+}
+
+static int parse_word(const char *words, const char *text, int64_t *ret_value)
+{
+	size_t len = strlen(text);
+	int64_t index = 0;
+
+	for (const char *w = words;; index++) {
+		size_t n = strcspn(w, "|");
+		if (n == len && !memcmp(w, text, n)) {
+			*ret_value = index;
+			return 0;
+		}
+		if (!w[n])
+			return -1;
+		w += n + 1;
+	}
+}
+
+/* What a number with this suffix is to be multiplied with; 0 if the type has no such suffix. */
+static int64_t suffix_unit(enum hp_option_type type, const char *s)
+{
+	static const char sizes[] = "kmgt";
+	const char first = (char)(s[0] | 0x20); /* lower case */
+
+	if (!s[0])
+		return 1;
+	if (type == HP_TIME) {
+		if (first == 's' && !s[1])
+			return 1000;
+		return first == 'm' && (s[1] | 0x20) == 's' && !s[2] ? 1 : 0;
+	}
+	const char *at = type == HP_SIZE && !s[1] ? strchr(sizes, first) : NULL;
+	return at ? INT64_C(1) << 10 * (at - sizes + 1) : 0;
+}
+
+int hp_option_parse(const struct hp_option *o, const char *text, int64_t *ret_value)
+{
+	int64_t value = 0;
+	const char *s = text;
+
+	if (o->type == HP_WORD)
+		return parse_word(o->words, text, ret_value);
+	for (; *s >= '0' && *s <= '9'; s++)
+		if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, *s - '0', &value))
+			return -1;
+	const int64_t unit = suffix_unit(o->type, s);
+	if (s == text || !unit || __builtin_mul_overflow(value, unit, &value))
+		return -1;
+	/* A default may lie outside the range: the 0 of HUGEPIN_SPAN, "choose yourself". */
+	if ((value < o->min || value > o->max) && value != o->def)
+		return -1;
+	if (wants_power_of_two(o) && !hp_is_power_of_two((size_t)value))
+		return -1;
+	*ret_value = value;
+	return 0;
+}
+
+/* Write value as a user would have written it, with the largest suffix that keeps it whole. */
+static void line_value(struct hp_line *l, const struct hp_option *o, int64_t value)
+{
+	static const char *const sizes[] = { "", "K", "M", "G", "T" };
+	size_t i = 0;
+
+	if (o->type == HP_WORD) {
+		const char *w = o->words;
+		for (; value > 0; value--)
+			w += strcspn(w, "|") + 1;
+		for (; *w && *w != '|'; w++)
+			hp_line_text(l, (const char[]){ *w, 0 });
+		return;
+	}
+	if (o->type == HP_SIZE)
+		for (; value && value % 1024 == 0 && i < 4; i++)
+			value /= 1024;
+	const bool seconds = o->type == HP_TIME && value && value % 1000 == 0;
+	hp_line_number(l, (uint64_t)(seconds ? value / 1000 : value), 10);
+	hp_line_text(l, sizes[i]);
+	if (o->type == HP_TIME && value)
+		hp_line_text(l, seconds ? "s" : "ms");
+}
+
+static void line_accepts(struct hp_line *l, const struct hp_option *o)
+{
+	if (o->type == HP_FLAG) {
+		hp_line_text(l, "0 or 1");
+		return;
+	}
+	if (o->type == HP_WORD) {
+		hp_line_text(l, "one of ");
+		for (const char *w = o->words; *w; w++)
+			hp_line_text(l, *w == '|' ? ", " : (const char[]){ *w, 0 });
+		return;
+	}
+	if (o->def < o->min) {
+		line_value(l, o, o->def);
+		hp_line_text(l, " or ");
+	}
+	hp_line_text(l, wants_power_of_two(o) ? "a power of two"
+			: o->type == HP_SIZE  ? "a size"
+			: o->type == HP_TIME  ? "a time in ms or s"
+					      : "a number");
+	hp_line_text(l, " from ");
+	line_value(l, o, o->min);
+	hp_line_text(l, " to ");
+	line_value(l, o, o->max);
+}
+
+char *hp_option_accepts(const struct hp_option *o, char *buf, size_t size)
+{
+	struct hp_line l = { buf, buf + size };
+
+	line_accepts(&l, o);
+	return buf;
+}
+
+/* Text from outside, at most len bytes of it: shortened, and without characters that control a terminal. */
+static void line_foreign(struct hp_line *l, const char *s, size_t len)
+{
+	char shown[SHOWN_MAX + 1];
+	const size_t n = HP_MIN(len, sizeof shown - 1);
+
+	for (size_t i = 0; i < n; i++)
+		shown[i] = (unsigned char)s[i] < ' ' || s[i] == 0x7f ? '?' : s[i];
+	shown[n] = 0;
+	hp_line_text(l, shown);
+	if (n < len)
+		hp_line_text(l, "...");
+}
+
+static void complain_value(const struct hp_option *o, const char *text)
+{
+	char buf[LINE_MAX_BYTES];
+	struct hp_line l = { buf, buf + sizeof buf };
+
+	hp_line_text(&l, o->name);
+	hp_line_text(&l, "=");
+	line_foreign(&l, text, strlen(text));
+	hp_line_text(&l, " is not understood: it takes ");
+	line_accepts(&l, o);
+	hp_line_text(&l, "; using ");
+	line_value(&l, o, o->def);
+	hp_say(buf, NULL, SIZE_MAX);
+}
+
+static void complain_unknown(const char *name, size_t len)
+{
+	char buf[LINE_MAX_BYTES];
+	struct hp_line l = { buf, buf + sizeof buf };
+
+	line_foreign(&l, name, len);
+	hp_line_text(&l, " is not known; known are " PREFIX);
+	for (int i = 0; i < hp_options_count; i++) {
+		hp_line_text(&l, i ? ", " : "");
+		hp_line_text(&l, hp_options[i].name + sizeof PREFIX - 1);
+	}
+	hp_say(buf, NULL, SIZE_MAX);
+}
+
+static bool is_known(const char *name, size_t len)
+{
+	for (int i = 0; i < hp_options_count; i++)
+		if (strlen(hp_options[i].name) == len && !memcmp(hp_options[i].name, name, len))
+			return true;
+	return false;
+}
+
+int hp_config_load(void)
+{
+	enum { UNREAD, READING, READ };
+	static _Atomic int state;
+	const int saved_errno = errno;
+	int expected = UNREAD;
+
+	if (state == READ)
+		return 0;
+	/* While another thread reads, it is too early as well. */
+	if (!environ || !atomic_compare_exchange_strong(&state, &expected, READING))
+		return expected == READ ? 0 : -1;
+	for (int i = 0; i < hp_options_count; i++) {
+		const struct hp_option *o = &hp_options[i];
+		const char *text = secure_getenv(o->name);
+		if (text && hp_option_parse(o, text, (int64_t *)((char *)&hp_config + o->offset)))
+			complain_value(o, text);
+	}
+	/* A setuid program says nothing about variables that it does not read. */
+	for (char **e = environ; *e && !getauxval(AT_SECURE); e++) {
+		const size_t len = strcspn(*e, "=");
+		if (!strncmp(*e, PREFIX, sizeof PREFIX - 1) && !is_known(*e, len))
+			complain_unknown(*e, len);
+	}
+	state = READ; /* releases hp_config to those who see it */
+	errno = saved_errno;
+	return 0;
+}

@@ -1,0 +1,75 @@
+/*
+ * Configuration: one table of environment variables. The parser, `hugepin run`, `hugepin info` and the check of
+ * hugepin(7) (tools/check-man) are all driven by HP_OPTIONS.
+ *
+ * X(NAME, member, type, default, minimum, maximum, words, sentence)
+ *   NAME      the variable is HUGEPIN_NAME, the option of `hugepin run` is --name with _ as -
+ *   type      FLAG (0 or 1), NUM, SIZE (bytes, suffix K M G T), TIME (milliseconds, suffix ms or s), WORD
+ *   words     for WORD: "first|second|...", the value is its index; otherwise NULL
+ * Numbers outside minimum..maximum are refused.
+ */
+#ifndef HP_BASE_CONFIG_H
+#define HP_BASE_CONFIG_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { HP_PAGES_AUTO, HP_PAGES_HUGETLB, HP_PAGES_THP, HP_PAGES_BASE };
+enum { HP_FORK_COPY, HP_FORK_COW };
+enum { HP_SMALL_JEMALLOC, HP_SMALL_NEXT };
+
+#define HP_OPTIONS(X) \
+	X(PAGES, pages, WORD, HP_PAGES_AUTO, 0, 0, "auto|hugetlb|thp|base", \
+	  "kinds of memory to use: auto takes the hugetlb pool, then THP; base pages are always the last resort") \
+	X(FORK, fork_mode, WORD, HP_FORK_COPY, 0, 0, "copy|cow", \
+	  "what a forked child gets of the pool's memory: a copy, or the kernel's copy-on-write") \
+	X(SMALL, small, WORD, HP_SMALL_JEMALLOC, 0, 0, "jemalloc|next", \
+	  "who serves requests below 32 KiB in libhugepin-malloc.so: the built-in jemalloc, or the next malloc") \
+	X(SPAN, span, SIZE, 0, 4194304, INT64_C(1) << 42, NULL, \
+	  "address space reserved for the heap; 0 means four times the memory, at least 64G") \
+	X(EXTENT, extent_max, SIZE, 67108864, 2097152, INT64_C(1) << 30, NULL, \
+	  "largest mapping made ahead of need, a power of two") \
+	X(RESERVE, reserve, NUM, 0, 0, INT64_C(1) << 30, NULL, \
+	  "hugepages to leave free in the pool, for the copies of forked children in the cow mode") \
+	X(DECAY, decay_ms, TIME, 10000, 0, INT64_C(1) << 40, NULL, \
+	  "how long memory stays wholly free before it is given back; 0 means never") \
+	X(FIT, fit, NUM, 4, 1, 64, NULL, \
+	  "how many holes, in address order, a search looks at for the tightest; 1 is first fit to the letter") \
+	X(ABORT, abort_on_misuse, FLAG, 1, 0, 1, NULL, \
+	  "1: a wrong or doubly freed pointer stops the program; 0: it is reported and ignored") \
+	X(STATS, stats, FLAG, 0, 0, 1, NULL, \
+	  "1: print the statistics on stderr at exit")
+
+enum hp_option_type { HP_FLAG, HP_NUM, HP_SIZE, HP_TIME, HP_WORD };
+
+struct hp_option {
+	const char *name; /* HUGEPIN_... */
+	enum hp_option_type type;
+	int64_t def, min, max;
+	const char *words, *sentence;
+	size_t offset; /* of its int64_t in struct hp_config */
+};
+
+struct hp_config {
+#define HP_OPTION_MEMBER(NAME, member, ...) int64_t member;
+	HP_OPTIONS(HP_OPTION_MEMBER)
+#undef HP_OPTION_MEMBER
+};
+
+extern const struct hp_option hp_options[];
+extern const int hp_options_count;
+
+/* The configuration in force: defaults until hp_config_load() has run. Read-only afterwards. */
+extern struct hp_config hp_config;
+
+/* Read HUGEPIN_* once (secure_getenv; later calls do nothing). One line on stderr for each malformed value or unknown
+ * name. Allocates nothing. Returns 0, or -1 when the C library has not set `environ` yet: call again later. */
+int hp_config_load(void);
+
+/* Parse one value. 0 and *ret_value, or -1. Pure. */
+int hp_option_parse(const struct hp_option *o, const char *text, int64_t *ret_value);
+
+/* Write what o accepts ("0 or 1", "one of auto, hugetlb", "a size from 4M to 4T") to buf; returns buf. Pure. */
+char *hp_option_accepts(const struct hp_option *o, char *buf, size_t size);
+
+#endif

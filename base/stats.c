@@ -1,0 +1,45 @@
+#include "base/stats.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/base.h"
+
+/* A page of its own: a reader copies it whole. Exported as hugepin_stats_page. */
+struct hugepin_stats_page hp_stats_page __attribute__((aligned(4096))) = {
+	.size = sizeof(struct hugepin_stats),
+	.stats.version = HUGEPIN_VERSION,
+};
+extern struct hugepin_stats_page hugepin_stats_page __attribute__((alias("hp_stats_page"), visibility("default")));
+
+_Static_assert(sizeof(struct hugepin_stats_page) <= 4096, "one page");
+
+int hugepin_stats(struct hugepin_stats *ret_, size_t size)
+{
+	struct hugepin_stats s;
+
+	if (!ret_)
+		return -EINVAL;
+	s.version = HUGEPIN_VERSION;
+#define COPY(name, unit, sentence) s.name = HP_STAT_GET(name);
+	HUGEPIN_STATS_LIST(COPY)
+#undef COPY
+	memcpy(ret_, &s, HP_MIN(size, sizeof s));
+	return (int)sizeof s;
+}
+
+void hp_stats_print(int fd)
+{
+	char buf[4096];
+	struct hp_line l = { buf, buf + sizeof buf };
+
+#define PRINT(name, unit, sentence) \
+	hp_line_text(&l, "hugepin: " #name " "); \
+	hp_line_number(&l, HP_STAT_GET(name), 10); \
+	hp_line_text(&l, "\n");
+	HUGEPIN_STATS_LIST(PRINT)
+#undef PRINT
+	syscall(SYS_write, fd, buf, (size_t)(l.at - buf));
+}

@@ -1,0 +1,165 @@
+/*
+ * hugepin run: options become HUGEPIN_* variables, the library goes into LD_PRELOAD, and the program is executed.
+ */
+#include "cmd/cmd.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LIBRARY "libhugepin-malloc.so"
+
+#define OPTION_NAME_MAX 64
+
+/* HUGEPIN_SOME_NAME -> some-name */
+static char *option_name(const struct hp_option *o, char buf[OPTION_NAME_MAX])
+{
+	const char *s = strchr(o->name, '_') + 1;
+	size_t i = 0;
+
+	for (; s[i] && i < OPTION_NAME_MAX - 1; i++)
+		buf[i] = (char)(s[i] == '_' ? '-' : tolower((unsigned char)s[i]));
+	buf[i] = '\0';
+	return buf;
+}
+
+void hp_run_print_options(void)
+{
+	static const char *const kinds[] = { [HP_FLAG] = "[=FLAG]",
+					     [HP_NUM] = "=NUMBER",
+					     [HP_SIZE] = "=SIZE",
+					     [HP_TIME] = "=TIME",
+					     [HP_WORD] = "=WORD" };
+	char name[OPTION_NAME_MAX], accepts[128], def[HP_TEXT_MAX];
+
+	for (int i = 0; i < hp_options_count; i++) {
+		const struct hp_option *o = &hp_options[i];
+		printf("  --%s%s\n      %s.\n      Takes %s; the default is %s.\n", option_name(o, name),
+		       kinds[o->type], o->sentence, hp_option_accepts(o, accepts, sizeof accepts),
+		       hp_text_option(o, o->def, def));
+	}
+}
+
+/* Turn options into environment variables. Returns the index of PROGRAM in argv, 0 for --help, or -1. */
+static int options_to_environment(int argc, char **argv)
+{
+	struct option *longs = calloc((size_t)hp_options_count + 2, sizeof *longs);
+	char(*names)[OPTION_NAME_MAX] = calloc((size_t)hp_options_count, sizeof *names);
+	const int help = hp_options_count;
+	int found = -1, i;
+
+	if (!longs || !names) {
+		perror("hugepin");
+		goto out;
+	}
+	for (i = 0; i < hp_options_count; i++) {
+		const int wants = hp_options[i].type == HP_FLAG ? optional_argument : required_argument;
+		longs[i] = (struct option){ option_name(&hp_options[i], names[i]), wants, NULL, i };
+	}
+	longs[help] = (struct option){ "help", no_argument, NULL, help };
+
+	/* "+": what comes after PROGRAM is its own. */
+	while ((i = getopt_long(argc, argv, "+", longs, NULL)) != -1) {
+		if (i == help) {
+			found = 0;
+			goto out;
+		}
+		if (i < 0 || i >= hp_options_count)
+			goto out;
+		const struct hp_option *o = &hp_options[i];
+		const char *text = optarg ? optarg : "1";
+		char accepts[128];
+		int64_t value;
+		if (hp_option_parse(o, text, &value)) {
+			fprintf(stderr, "hugepin run: --%s=%s is not understood: it takes %s\n", names[i], text,
+				hp_option_accepts(o, accepts, sizeof accepts));
+			goto out;
+		}
+		if (setenv(o->name, text, 1)) {
+			perror("hugepin run");
+			goto out;
+		}
+	}
+	if (optind < argc)
+		found = optind;
+	else
+		fputs("hugepin run: which program?\nusage: hugepin run [OPTION...] [--] PROGRAM [ARG...]\n", stderr);
+out:
+	free(longs);
+	free(names);
+	return found;
+}
+
+/* A build directory has the library beside the command, an installation that was moved has it in ../lib; HP_LIBDIR is
+ * where `make install` puts it. */
+int hp_run_find_library(char path[PATH_MAX])
+{
+	char self[PATH_MAX], dir[PATH_MAX];
+	const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+
+	self[n > 0 ? n : 0] = '\0';
+	self[strlen(self) - strlen(basename(self))] = '\0'; /* keeps the slash */
+	const char *const places[][2] = { { self, "." }, { self, "../lib" }, { "", HP_LIBDIR } };
+	for (size_t i = self[0] ? 0 : 2; i < sizeof places / sizeof places[0]; i++) { /* never the current directory */
+		const int len = snprintf(path, PATH_MAX, "%s%s", places[i][0], places[i][1]);
+		if (len >= PATH_MAX || !realpath(path, dir) ||
+		    snprintf(path, PATH_MAX, "%s/" LIBRARY, dir) >= PATH_MAX || access(path, R_OK))
+			continue;
+		return 0;
+	}
+	snprintf(path, PATH_MAX, LIBRARY " is neither beside this command nor in %s../lib nor in " HP_LIBDIR, self);
+	return -1;
+}
+
+/* Put the library first, so that its malloc is found before that of another preloaded library. */
+static int preload(const char *library)
+{
+	const char *old = getenv("LD_PRELOAD");
+	char *list;
+
+	if (strpbrk(library, ": ")) {
+		fprintf(stderr, "hugepin run: %s: the loader cannot preload from a path with a colon or a space\n",
+			library);
+		return -1;
+	}
+	if (asprintf(&list, "%s%s%s", library, old && *old ? ":" : "", old ? old : "") < 0 ||
+	    setenv("LD_PRELOAD", list, 1)) {
+		perror("hugepin run");
+		return -1;
+	}
+	free(list);
+	return 0;
+}
+
+int hp_run_main(int argc, char **argv)
+{
+	char library[PATH_MAX], why[PATH_MAX + 256];
+	const int program = options_to_environment(argc, argv);
+
+	if (program < 0)
+		return HP_EXIT_USAGE;
+	if (program == 0) {
+		puts("usage: hugepin run [OPTION...] [--] PROGRAM [ARG...]\n");
+		hp_run_print_options();
+		return 0;
+	}
+	if (hp_run_find_library(library)) {
+		fprintf(stderr, "hugepin run: %s\n", library);
+		return HP_EXIT_REFUSED;
+	}
+	if (preload(library))
+		return HP_EXIT_REFUSED;
+	int status = hp_target_check(argv[program], why, sizeof why);
+	if (!status) {
+		execvp(argv[program], argv + program);
+		status = errno == ENOENT ? HP_EXIT_NOT_FOUND : HP_EXIT_CANNOT_EXEC;
+		snprintf(why, sizeof why, "%s: %s", argv[program], strerror(errno));
+	}
+	fprintf(stderr, "hugepin run: %s\n", why);
+	return status;
+}

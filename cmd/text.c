@@ -1,0 +1,44 @@
+#include "cmd/cmd.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+char *hp_text_bytes(uint64_t bytes, char buf[HP_TEXT_MAX])
+{
+	static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
+	double value = (double)bytes;
+	size_t unit = 0;
+
+	for (; value >= 1024 && unit < 4; unit++)
+		value /= 1024;
+	/* One decimal where it says something: 1.5 GiB, but 2 MiB and 750 MiB. */
+	const int decimals = value < 100 && value * 10 - (double)(uint64_t)value * 10 >= 0.5;
+	snprintf(buf, HP_TEXT_MAX, "%.*f %s", decimals, value, units[unit]);
+	return buf;
+}
+
+char *hp_text_option(const struct hp_option *o, int64_t value, char buf[HP_TEXT_MAX])
+{
+	static const char *const sizes[] = { "", "K", "M", "G", "T" };
+	const char *suffix = "";
+
+	if (o->type == HP_WORD) {
+		const char *word = o->words;
+		for (; value > 0; value--)
+			word += strcspn(word, "|") + 1;
+		snprintf(buf, HP_TEXT_MAX, "%.*s", (int)strcspn(word, "|"), word);
+		return buf;
+	}
+	if (o->type == HP_SIZE) {
+		size_t unit = 0;
+		for (; value && value % 1024 == 0 && unit < 4; unit++)
+			value /= 1024;
+		suffix = sizes[unit];
+	} else if (o->type == HP_TIME && value) {
+		suffix = value % 1000 ? "ms" : "s";
+		value = value % 1000 ? value : value / 1000;
+	}
+	snprintf(buf, HP_TEXT_MAX, "%" PRId64 "%s", value, suffix);
+	return buf;
+}
