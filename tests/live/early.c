@@ -1,0 +1,395 @@
+/* link: none */
+/*
+ * Allocation at unusual times: before and after everybody's constructors and destructors, while threads end or are
+ * cancelled or cannot start, and in the dynamic loader. lib/ has the libraries.
+ */
+#include "live.h"
+
+#include <dlfcn.h>
+#include <malloc.h>
+
+extern int __cxa_thread_atexit_impl(void (*)(void *), void *, void *);
+
+static char *dir(const char *name) /* of this program, and a file there */
+{
+	static char path[600];
+	ssize_t n = readlink("/proc/self/exe", path, 500);
+	path[n > 0 ? n : 0] = 0;
+	char *slash = strrchr(path, '/');
+	snprintf(slash ? slash + 1 : path, 90, "%s", name);
+	return path;
+}
+
+static int again(const char *what, char **env)
+{
+	pid_t pid;
+	char *args[] = { (char *)"early", (char *)what, NULL };
+	return posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, env) ? -1 : child_wait(pid, 30);
+}
+
+/* ------------------------------------------------------------------ before and after */
+
+static char *preinit_small, *preinit_large;
+
+static void preinit(int argc, char **argv, char **env)
+{
+	(void)argc, (void)argv, (void)env;
+	free(malloc(10));
+	free(malloc(10000000));
+	preinit_small = malloc(50);
+	preinit_large = realloc(calloc(1, 60000), 4000000);
+	if (preinit_small)
+		pattern_write(preinit_small, 50, 1);
+	if (preinit_large)
+		pattern_write(preinit_large, 4000000, 2);
+}
+
+__attribute__((section(".preinit_array"), used)) static void (*const preinit_entry)(int, char **, char **) = preinit;
+
+static void at_exit(void)
+{
+	char *p = calloc(1, 7000000), *q = malloc(70);
+	if (!p || !q || zero_check(p, 7000000) != -1 || pattern_check(preinit_large, 4000000, 2) != -1)
+		_exit(91);
+	free(p);
+	free(q);
+	free(preinit_large);
+}
+
+static int around_main(void)
+{
+	int (*intact)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "around_intact");
+	atexit(at_exit);
+	if (!intact || !intact())
+		return 92;
+	return pattern_check(preinit_small, 50, 1) == -1 ? 0 : 93;
+}
+
+TEST(memory_from_before_main_is_intact)
+{
+	if (EXPECT(preinit_small && preinit_large)) {
+		EXPECT_EQ(pattern_check(preinit_small, 50, 1), -1);
+		EXPECT_EQ(pattern_check(preinit_large, 4000000, 2), -1);
+	}
+}
+
+TEST(constructors_before_ours_and_destructors_after_may_allocate)
+{
+	char both[1300], *old = getenv("LD_PRELOAD");
+	snprintf(both, sizeof both, "LD_PRELOAD=%.600s:%s", old ? old : "", dir("around.so"));
+	char *behind[] = { both, NULL };
+	EXPECT_EQ(again("--around", behind), 0);
+	snprintf(both, sizeof both, "LD_PRELOAD=%s:%.600s", dir("around.so"), old ? old : "");
+	EXPECT_EQ(again("--around", behind), 0);
+}
+
+/* ------------------------------------------------------------------ the dynamic loader */
+
+static void *use_tls(void *lib)
+{
+	int (*first)(int) = (int (*)(int))dlsym(lib, "bigtls_first_use");
+	int (*later)(int) = (int (*)(int))dlsym(lib, "bigtls_later_use");
+	if (!EXPECT(first && later))
+		return NULL;
+	EXPECT(first(7));
+	char *p = hide(malloc(300000));
+	memset(p, 1, 300000);
+	EXPECT(later(7));
+	free(p);
+	return NULL;
+}
+
+TEST(a_library_with_much_thread_local_memory_can_be_opened)
+{
+	for (int round = 0; round < 5; round++) {
+		void *lib = dlopen(dir("bigtls.so"), RTLD_NOW);
+		pthread_t t[4];
+		if (!EXPECT(lib))
+			return;
+		for (int i = 0; i < 4; i++)
+			EXPECT(!pthread_create(&t[i], NULL, use_tls, lib));
+		if (!round)
+			use_tls(lib);
+		for (int i = 0; i < 4; i++)
+			pthread_join(t[i], NULL);
+		EXPECT(!dlclose(lib));
+	}
+}
+
+static void *use_opened(void *lib)
+{
+	void *(*get)(size_t) = (void *(*)(size_t))dlsym(lib, "hugepin_malloc");
+	void (*give)(void *) = (void (*)(void *))dlsym(lib, "hugepin_free");
+	if (!get || !give)
+		return (void *)1;
+	for (size_t n = 1; n < 100 * MIB; n = n * 5 + 1) {
+		char *p = get(n);
+		if (!p)
+			return (void *)2;
+		pattern_write(p, n, n);
+		if (pattern_check(p, n, n) != -1)
+			return (void *)3;
+		give(p);
+	}
+	return NULL;
+}
+
+/* A program without us opens the library, uses it in threads, and closes it; its code and memory must stay. */
+static int dlopen_main(void)
+{
+	void *lib = dlopen(dir("../../libhugepin.so"), RTLD_NOW), *result = NULL;
+	pthread_t t;
+	if (!lib) {
+		dprintf(STDERR_FILENO, "%s\n", dlerror());
+		return 1;
+	}
+	if (use_opened(lib) || pthread_create(&t, NULL, use_opened, lib) || pthread_join(t, &result) || result)
+		return 2;
+	void *(*get)(size_t) = (void *(*)(size_t))dlsym(lib, "hugepin_malloc");
+	char *p = get(MIB);
+	pattern_write(p, MIB, 5);
+	pid_t pid = fork();
+	if (pid == 0)
+		_exit(pattern_check(p, MIB, 5) != -1 || use_opened(lib));
+	if (child_wait(pid, 20) || dlclose(lib))
+		return 3;
+	sleep_ms(50); /* its service thread runs on */
+	return pattern_check(p, MIB, 5) != -1 || !get(2 * MIB);
+}
+
+TEST(a_plain_program_may_open_and_close_the_library)
+{
+	char *short_decay[] = { (char *)"HUGEPIN_DECAY=10ms", NULL };
+	EXPECT_EQ(again("--dlopen", short_decay), 0);
+}
+
+/* ------------------------------------------------------------------ threads that end */
+
+static pthread_key_t key;
+static _Atomic int destroyed;
+
+static void destroy(void *value)
+{
+	uintptr_t n = (uintptr_t)value;
+	char *p = malloc(n * 30000), *q = calloc(1, 1000), *r = malloc(90 * MIB);
+	if (!p || !q || !r || zero_check(q, 1000) != -1)
+		_exit(94);
+	pattern_write(p, n * 30000, n);
+	p = realloc(p, n * 70000);
+	if (!p || pattern_check(p, n * 30000 / 8 * 8, n) != -1)
+		_exit(95);
+	free(p);
+	free(q);
+	free(r);
+	destroyed++;
+	if (n < 4) /* destructors run again while there are values */
+		pthread_setspecific(key, (void *)(n + 1));
+}
+
+static void destroy_late(void *p)
+{
+	free(p);
+	free(malloc(500000));
+	destroyed++;
+}
+
+static void *end_with_values(void *arg)
+{
+	(void)arg;
+	pthread_setspecific(key, (void *)1);
+	__cxa_thread_atexit_impl(destroy_late, malloc(800000), &key);
+	free(hide(malloc(60000)));
+	return NULL;
+}
+
+TEST(destructors_of_threads_may_allocate_and_free)
+{
+	static char *held[40];
+	if (!EXPECT(!pthread_key_create(&key, destroy)))
+		return;
+	destroyed = 0;
+	for (int i = 0; i < 40; i++) {
+		pthread_t t;
+		if (EXPECT(!pthread_create(&t, NULL, end_with_values, NULL)))
+			pthread_join(t, NULL);
+		held[i] = hide(malloc(50000)); /* nobody else may own this */
+		pattern_write(held[i], 50000, (uint64_t)i);
+	}
+	EXPECT_EQ(destroyed, 40 * 5);
+	for (int i = 0; i < 40; i++) {
+		EXPECT_EQ(pattern_check(held[i], 50000, (uint64_t)i), -1);
+		free(held[i]);
+	}
+}
+
+/* Every slow way through the heap with a cancellation pending; then the thread must still be there. */
+static void *allocate_cancelled(void *arg)
+{
+	char *p[40];
+	pthread_cancel(pthread_self());
+	for (size_t i = 0; i < 40; i++)
+		p[i] = malloc(i % 4 * 20 * MIB + i * 5000 + 1);
+	for (size_t i = 0; i < 40; i++)
+		p[i] = realloc(p[i], i % 3 * 30 * MIB + i * 6000 + 1);
+	for (int i = 0; i < 40; i++)
+		free(p[i]);
+	free(aligned_alloc(4 * MIB, 5 * MIB));
+	free(calloc(3, 50 * MIB));
+	malloc_trim(0);
+	*(bool *)arg = true;
+	pthread_testcancel();
+	return NULL;
+}
+
+TEST(allocation_is_no_cancellation_point)
+{
+	for (int i = 0; i < 3; i++) {
+		bool reached = false;
+		void *result = NULL;
+		pthread_t t;
+		if (!EXPECT(!pthread_create(&t, NULL, allocate_cancelled, &reached)))
+			return;
+		pthread_join(t, &result);
+		EXPECT(reached);
+		EXPECT(result == PTHREAD_CANCELED);
+	}
+}
+
+static void *allocate_forever(void *arg)
+{
+	for (size_t n = 1;; n = n * 7 % (8 * MIB) + 1) {
+		char *p = hide(malloc(n));
+		if (p)
+			p[n - 1] = 1;
+		free(p);
+		pthread_testcancel();
+	}
+	return arg;
+}
+
+TEST(a_thread_that_allocates_can_be_cancelled)
+{
+	for (int i = 0; i < 60; i++) {
+		pthread_t t[4];
+		for (int j = 0; j < 4; j++)
+			if (!EXPECT(!pthread_create(&t[j], NULL, allocate_forever, NULL)))
+				return;
+		sleep_ms(i % 5);
+		for (int j = 0; j < 4; j++)
+			pthread_cancel(t[j]);
+		for (int j = 0; j < 4; j++)
+			pthread_join(t[j], NULL);
+	}
+	char *p = hide(malloc(5 * MIB)); /* they left no lock behind */
+	EXPECT(p);
+	free(p);
+}
+
+/* ------------------------------------------------------------------ threads that cannot start */
+
+static void *nothing(void *arg)
+{
+	return arg;
+}
+
+static int churn(void)
+{
+	for (int round = 0; round < 50; round++) {
+		char *p[20];
+		for (size_t i = 0; i < 20; i++) {
+			p[i] = hide(malloc(30000 * (i + 1)));
+			if (!p[i])
+				return 96;
+			pattern_write(p[i], 30000 * (i + 1), i);
+		}
+		for (size_t i = 0; i < 20; i++) {
+			if (pattern_check(p[i], 30000 * (i + 1), i) != -1)
+				return 97;
+			free(p[i]);
+		}
+		if (round % 10 == 0)
+			sleep_ms(20);
+	}
+	return 0;
+}
+
+/* A user who may not have another thread, so that the heap has none either. */
+static int no_threads_main(void)
+{
+	struct rlimit one = { 1, 1 };
+	pthread_t t;
+	if (setrlimit(RLIMIT_NPROC, &one) || setresuid(65534, 65534, 65534))
+		return 77;
+	if (!pthread_create(&t, NULL, nothing, NULL))
+		return 77; /* the limit does not bind */
+	return churn();
+}
+
+TEST(the_heap_works_without_its_service_thread)
+{
+	setenv("HUGEPIN_DECAY", "30ms", 1);
+	int status = again("--no-threads", environ);
+	unsetenv("HUGEPIN_DECAY");
+	if (status == 77)
+		SKIP("RLIMIT_NPROC does not bind here");
+	EXPECT_EQ(status, 0);
+}
+
+static void *sleep_a_second(void *arg)
+{
+	sleep_ms(1000);
+	return arg;
+}
+
+/* Threads until no more fit; when they have ended, another must fit. */
+static int many_threads_main(void)
+{
+	static pthread_t t[2000];
+	int n = 0;
+	while (n < 2000 && !pthread_create(&t[n], NULL, sleep_a_second, NULL))
+		n++;
+	if (n == 2000)
+		return 77;
+	/* address space is used up: malloc may fail, not crash */
+	for (size_t size = 1; size < 64 * MIB; size *= 2) {
+		char *p = hide(malloc(size));
+		if (p)
+			memset(p, 1, size);
+		else if (errno != ENOMEM)
+			return 98;
+		free(p);
+	}
+	for (int i = 0; i < n; i++)
+		pthread_join(t[i], NULL);
+	if (pthread_create(&t[0], NULL, nothing, NULL) || pthread_join(t[0], NULL))
+		return 99;
+	return churn();
+}
+
+TEST(failing_thread_creation_does_no_harm)
+{
+	pid_t pid = fork();
+	if (pid == 0) {
+		struct rlimit as = { 3 * GIB, 3 * GIB };
+		setrlimit(RLIMIT_AS, &as);
+		execl("/proc/self/exe", "early", "--many-threads", NULL);
+		_exit(127);
+	}
+	int status = child_wait(pid, 30);
+	if (status == 77)
+		SKIP("RLIMIT_AS does not bind here");
+	EXPECT_EQ(status, 0);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 2 && !strcmp(argv[1], "--around"))
+		return around_main();
+	if (argc == 2 && !strcmp(argv[1], "--dlopen"))
+		return dlopen_main();
+	if (argc == 2 && !strcmp(argv[1], "--no-threads"))
+		return no_threads_main();
+	if (argc == 2 && !strcmp(argv[1], "--many-threads"))
+		return many_threads_main();
+	return t_run(argc, argv);
+}

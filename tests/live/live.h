@@ -1,0 +1,306 @@
+/*
+ * What the live tests share: the hugetlb pool and who drains it, what smaps says of some memory, children, and patterns.
+ * Nothing here allocates by malloc, except where it says so.
+ */
+#ifndef TESTS_LIVE_LIVE_H
+#define TESTS_LIVE_LIVE_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
+#include "../t.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#define KIB ((size_t)1024)
+#define MIB ((size_t)1 << 20)
+#define GIB ((size_t)1 << 30)
+#define PAGE ((size_t)2 << 20) /* a hugepage */
+
+extern char **environ;
+
+/* Keep the compiler from seeing where a pointer comes from, and so from dropping malloc and free as a pair. */
+static inline void *hide(void *p)
+{
+	__asm__ volatile("" : "+r"(p) : : "memory");
+	return p;
+}
+
+static inline void sleep_ms(long ms)
+{
+	struct timespec t = { ms / 1000, ms % 1000 * 1000000 };
+	while (nanosleep(&t, &t) && errno == EINTR)
+		;
+}
+
+/* ------------------------------------------------------------------ small files */
+
+static inline ssize_t file_read(const char *path, char *buf, size_t size)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	ssize_t n = 0, got;
+	while (n < (ssize_t)size - 1 && (got = read(fd, buf + n, size - 1 - (size_t)n)) > 0)
+		n += got;
+	buf[n] = 0;
+	close(fd);
+	return n;
+}
+
+static inline long file_number(const char *path)
+{
+	char buf[64];
+	return file_read(path, buf, sizeof buf) > 0 ? strtol(buf, NULL, 10) : -1;
+}
+
+static inline bool file_write(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	bool ok = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+	close(fd);
+	return ok;
+}
+
+/* ------------------------------------------------------------------ the pool of 2 MiB pages */
+
+#define POOL_DIR "/sys/kernel/mm/hugepages/hugepages-2048kB/"
+
+/* Pages that a mapping can still get. */
+static inline long pool_free(void)
+{
+	long free_pages = file_number(POOL_DIR "free_hugepages"), reserved = file_number(POOL_DIR "resv_hugepages");
+	return free_pages > reserved ? free_pages - reserved : 0;
+}
+
+/* Leave a test that needs `pages` free pages. */
+#define NEEDS_POOL(pages)                                                                                              \
+	do {                                                                                                           \
+		if (pool_free() < (pages))                                                                             \
+			SKIP("hugetlb pool: %d free pages needed, %ld there", (int)(pages), pool_free());              \
+	} while (0)
+
+/* Another process that takes all but `leave` free pages of the pool. It is this program, started anew without a preloaded
+ * library, so that it has none of our memory; it ends when pool_refill() or our exit closes its input. */
+struct drainer {
+	pid_t pid;
+	int hold;
+};
+
+static inline struct drainer pool_drain(long leave)
+{
+	struct drainer d = { -1, -1 };
+	int in[2], out[2];
+	char count[32], ready;
+	if (pipe2(in, O_CLOEXEC) || pipe2(out, O_CLOEXEC))
+		return d;
+	snprintf(count, sizeof count, "%ld", leave);
+	char *args[] = { (char *)"drain", (char *)"--drain", count, NULL }, *none[] = { NULL };
+	posix_spawn_file_actions_t fa;
+	posix_spawn_file_actions_init(&fa);
+	posix_spawn_file_actions_adddup2(&fa, in[0], 0);
+	posix_spawn_file_actions_adddup2(&fa, out[1], 1);
+	if (!posix_spawn(&d.pid, "/proc/self/exe", &fa, NULL, args, none)) {
+		close(out[1]);
+		out[1] = -1;
+		if (read(out[0], &ready, 1) == 1)
+			d.hold = in[1];
+	}
+	posix_spawn_file_actions_destroy(&fa);
+	close(in[0]);
+	close(out[0]);
+	if (out[1] >= 0)
+		close(out[1]);
+	if (d.hold < 0)
+		close(in[1]);
+	return d;
+}
+
+static inline void pool_refill(struct drainer d)
+{
+	if (d.hold >= 0)
+		close(d.hold);
+	if (d.pid > 0)
+		waitpid(d.pid, NULL, 0);
+}
+
+static inline int pool_drain_main(long leave)
+{
+	long n;
+	char c;
+	while ((n = pool_free() - leave) > 0) { /* others may take or give pages meanwhile */
+		void *p = mmap(NULL, (size_t)n * PAGE, PROT_READ | PROT_WRITE,
+			       MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_POPULATE, -1, 0);
+		if (p == MAP_FAILED && errno != ENOMEM)
+			return 1;
+	}
+	if (write(1, "d", 1) != 1)
+		return 1;
+	return read(0, &c, 1) != 0;
+}
+
+/* ------------------------------------------------------------------ what memory is made of */
+
+struct kinds {
+	size_t hugetlb, thp, base; /* bytes, resident */
+	size_t mappings;
+};
+
+/* The mappings of process `pid` (0: this one) that touch [from, to), as smaps has them, whole. */
+static inline struct kinds smaps_kinds(pid_t pid, uintptr_t from, uintptr_t to)
+{
+	static char buf[1 << 16]; /* one caller at a time */
+	struct kinds k = { 0, 0, 0, 0 };
+	char path[40] = "/proc/self/smaps";
+	if (pid)
+		snprintf(path, sizeof path, "/proc/%d/smaps", (int)pid);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	size_t have = 0;
+	ssize_t got;
+	bool inside = false;
+	size_t rss = 0;
+	while (fd >= 0 && (got = read(fd, buf + have, sizeof buf - 1 - have)) > 0) {
+		have += (size_t)got;
+		buf[have] = 0;
+		char *line = buf, *end;
+		for (; (end = strchr(line, '\n')); line = end + 1) {
+			unsigned long a, b, kb;
+			*end = 0;
+			if (sscanf(line, "%lx-%lx ", &a, &b) == 2) {
+				inside = a < to && b > from;
+				k.mappings += inside;
+			} else if (!inside) {
+				continue;
+			} else if (sscanf(line, "Rss: %lu", &kb) == 1) {
+				rss = kb * KIB;
+				k.base += rss;
+			} else if (sscanf(line, "AnonHugePages: %lu", &kb) == 1) {
+				k.thp += kb * KIB;
+				k.base -= kb * KIB;
+			} else if (sscanf(line, "Private_Hugetlb: %lu", &kb) == 1 ||
+				   sscanf(line, "Shared_Hugetlb: %lu", &kb) == 1) {
+				k.hugetlb += kb * KIB;
+			}
+		}
+		have = (size_t)(buf + have - line);
+		memmove(buf, line, have);
+	}
+	if (fd >= 0)
+		close(fd);
+	return k;
+}
+
+/* Resident bytes of this process, hugetlb pages included. */
+static inline size_t resident(void)
+{
+	struct kinds k = smaps_kinds(0, 0, UINTPTR_MAX);
+	return k.hugetlb + k.thp + k.base;
+}
+
+/* ------------------------------------------------------------------ children */
+
+/* Wait at most `seconds` for a child, and end it then. Returns its exit status, 128 + the signal that ended it, or -1
+ * when it hung. */
+static inline int child_wait(pid_t pid, int seconds)
+{
+	int status;
+	for (int i = 0; i < seconds * 200; i++) {
+		pid_t got = waitpid(pid, &status, WNOHANG);
+		if (got == pid)
+			return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+		if (got < 0)
+			return -1;
+		sleep_ms(5);
+	}
+	kill(pid, SIGKILL);
+	waitpid(pid, &status, 0);
+	return -1;
+}
+
+/* ------------------------------------------------------------------ patterns */
+
+/* Every 8 bytes tell where they are and whose they are; the last size % 8 bytes as well. */
+static inline uint64_t pattern_word(uint64_t seed, size_t i)
+{
+	uint64_t x = (seed + i) * UINT64_C(0x9e3779b97f4a7c15);
+	return x ^ x >> 29;
+}
+
+static inline void pattern_write(void *p, size_t size, uint64_t seed)
+{
+	uint64_t *word = p;
+	for (size_t i = 0; i < size / 8; i++)
+		word[i] = pattern_word(seed, i);
+	uint64_t last = pattern_word(seed, size / 8);
+	memcpy((char *)p + size / 8 * 8, &last, size % 8);
+}
+
+/* The offset of the first byte that differs (to 8), or -1. */
+static inline ptrdiff_t pattern_check(const void *p, size_t size, uint64_t seed)
+{
+	const uint64_t *word = p;
+	for (size_t i = 0; i < size / 8; i++)
+		if (word[i] != pattern_word(seed, i))
+			return (ptrdiff_t)(i * 8);
+	uint64_t last = pattern_word(seed, size / 8);
+	return memcmp((const char *)p + size / 8 * 8, &last, size % 8) ? (ptrdiff_t)(size / 8 * 8) : -1;
+}
+
+/* The offset of the first byte that is not zero, or -1. */
+static inline ptrdiff_t zero_check(const void *p, size_t size)
+{
+	const char *c = p;
+	if (!size || (!c[0] && !memcmp(c, c + 1, size - 1)))
+		return -1;
+	size_t i = 0;
+	while (!c[i])
+		i++;
+	return (ptrdiff_t)i;
+}
+
+/* xorshift64*; state must not be 0. */
+static inline uint64_t rand_next(uint64_t *state)
+{
+	*state ^= *state >> 12;
+	*state ^= *state << 25;
+	*state ^= *state >> 27;
+	return *state * UINT64_C(0x2545f4914f6cdd1d);
+}
+
+/* Log-uniform from min to below max. */
+static inline size_t rand_size(uint64_t *state, size_t min, size_t max)
+{
+	int lo = 63 - __builtin_clzll(min), hi = 63 - __builtin_clzll(max - 1);
+	for (;;) {
+		size_t top = (size_t)1 << (lo + (int)(rand_next(state) % (uint64_t)(hi - lo + 1)));
+		size_t n = top + rand_next(state) % top;
+		if (n >= min && n < max)
+			return n;
+	}
+}
+
+/* main of a live test: also the drainer, and whatever else is started by name. */
+#define LIVE_MAIN                                                                                                      \
+	int main(int argc, char **argv)                                                                                \
+	{                                                                                                              \
+		if (argc == 3 && !strcmp(argv[1], "--drain"))                                                          \
+			return pool_drain_main(strtol(argv[2], NULL, 10));                                             \
+		return t_run(argc, argv);                                                                              \
+	}
+
+#endif
