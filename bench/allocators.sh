@@ -1,0 +1,60 @@
+# Sourced by the run-* scripts: the allocators by name, the hugetlb pool, and medians.
+# shellcheck shell=bash disable=SC2034
+set -u
+export LC_ALL=C
+here=$(cd "$(dirname "$0")" && pwd)
+build=${BUILD:-build}
+unset LD_PRELOAD GLIBC_TUNABLES "${!HUGEPIN_@}" MALLOC_CONF "${!MALLOC_@}" "${!MIMALLOC_@}" "${!TCMALLOC_@}"
+
+# library NAME: what has to be preloaded; nothing for glibc.
+library() {
+	case $1 in
+	glibc | glibc-thp | glibc-hugetlb) ;;
+	jemalloc) echo libjemalloc.so.2 ;;
+	mimalloc) echo libmimalloc.so.2.0 ;;
+	tcmalloc) echo libtcmalloc_minimal.so.4 ;;
+	hugepin) readlink -f "$build/libhugepin-malloc.so" ;;
+	nothing) readlink -f "$build/bench/nothing.so" ;;
+	*) return 1 ;;
+	esac
+}
+
+# tunables NAME: glibc-thp is glibc.malloc.hugetlb=1, glibc-hugetlb is =2.
+tunables() {
+	case $1 in
+	glibc-thp) echo glibc.malloc.hugetlb=1 ;;
+	glibc-hugetlb) echo glibc.malloc.hugetlb=2 ;;
+	esac
+}
+
+# with NAME COMMAND...: run it on this allocator.
+with() {
+	local lib tun
+	lib=$(library "$1") tun=$(tunables "$1")
+	shift
+	env ${lib:+LD_PRELOAD="$lib"} ${tun:+GLIBC_TUNABLES="$tun"} "$@"
+}
+
+# present NAME: can the loader load it? (It only warns when it cannot, and the program would run on glibc.)
+present() {
+	local lib
+	lib=$(library "$1") || return 1
+	case $1 in glibc*) return 0 ;; esac
+	[ -n "$lib" ] && LD_PRELOAD=$lib LD_TRACE_LOADED_OBJECTS=1 /bin/true 2>/dev/null |
+		awk -v lib="${lib##*/}" 'index($0, lib) { here = 1 } /not found/ { missing = 1 } END { exit !here || missing }'
+}
+
+pool=/sys/kernel/mm/hugepages/hugepages-2048kB
+pool_added=0
+# pool_reserve PAGES: so many free hugepages, if we may and they are to be had. pool_restore takes away what was added,
+# whatever others have changed meanwhile.
+pool_reserve() {
+	local free before
+	free=$(cat $pool/free_hugepages) && before=$(cat $pool/nr_hugepages) && [ "$free" -lt "$1" ] || return 0
+	{ echo 1 >/proc/sys/vm/compact_memory && echo $((before + $1 - free)) >$pool/nr_hugepages; } 2>/dev/null
+	pool_added=$(($(cat $pool/nr_hugepages) - before))
+}
+pool_restore() {
+	[ "$pool_added" = 0 ] || echo $(($(cat $pool/nr_hugepages) - pool_added)) >$pool/nr_hugepages
+	pool_added=0
+}
