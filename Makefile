@@ -77,8 +77,10 @@ $(BUILD)/jemalloc.a: tools/jemalloc.syms $(BUILD)/flags
 	$(Q)$(OBJCOPY) --redefine-syms=tools/jemalloc.syms '$(JEMALLOC)' $@
 	$(Q)$(AR) d $@ $$($(AR) t $@ | grep '^jemalloc_cpp')
 
-# jemalloc's profiler unwinds: the static unwinder keeps libgcc_s.so out of every preloaded program.
-$(BUILD)/libhugepin-malloc.so: $(BUILD)/alloc/preload.o $(BUILD)/jemalloc.a $(BUILD)/libhugepin.so hugepin-malloc.map
+# jemalloc's profiler unwinds: the static unwinder keeps libgcc_s.so out of every preloaded program. Assertions bring their
+# messages and lock ranks along.
+PRELOAD_OBJ := $(BUILD)/alloc/preload.o $(if $(DEBUG),$(BUILD)/base/base.o $(BUILD)/base/lock.o)
+$(BUILD)/libhugepin-malloc.so: $(PRELOAD_OBJ) $(BUILD)/jemalloc.a $(BUILD)/libhugepin.so hugepin-malloc.map
 	@echo '  LD      $@'
 	$(Q)$(CC) $(LIB_LDFLAGS) -static-libgcc -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin-malloc.map \
 		-Wl,--enable-new-dtags,-rpath,'$$ORIGIN' -o $@ $(filter %.o %.a %/libhugepin.so,$^) -lm
@@ -108,18 +110,18 @@ tests: all $(UNIT) $(LIVE) $(if $(SAN),,$(TEST_LIBS)) ## build the tests
 
 check: ## install what is missing, build, run the tests
 	$(Q)tools/setup build check
-	$(Q)$(MAKE) tests
+	$(Q)$(MAKE) --no-print-directory tests
 	$(Q)BUILD='$(abspath $(BUILD))' SAN='$(SAN)' tests/run $(TESTS)
 
 demo: ## install what is missing, build, show a Debian program with and without hugepages
 	$(Q)tools/setup build
-	$(Q)$(MAKE) all
+	$(Q)$(MAKE) --no-print-directory all
 	$(Q)BUILD='$(abspath $(BUILD))' tools/demo
 
 lint: all ## check layers, exported names, man pages, scripts
 	tools/check-includes
 	BUILD='$(BUILD)' tools/check-exports
-	$(MAKE) man-check
+	$(MAKE) --no-print-directory man-check
 	shellcheck -x tools/setup tools/demo tools/check-* tests/run .ci/run
 
 man-check: ## check the man pages against mandoc and the tables they repeat

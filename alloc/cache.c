@@ -10,6 +10,8 @@
 
 struct hp_cache hp_cache_none;
 HP_TLS struct hp_cache *hp_cache_self = &hp_cache_none;
+extern HP_TLS struct hp_cache *hugepin_cache_self_
+	__attribute__((alias("hp_cache_self"), visibility("default"))); /* fast.h */
 size_t hp_shared_listed;
 
 static HP_TLS bool exiting; /* destructors of this thread may still call: they get no cache again */
@@ -49,32 +51,22 @@ static size_t keys_next(const struct hp_keys *k, size_t from)
 	return n < words ? n << 6 | (size_t)__builtin_ctzll(k->all[n]) : 0;
 }
 
-static uint64_t word_of(size_t chunk)
-{
-	return atomic_load_explicit(&hp_span.chunk[chunk], memory_order_relaxed);
-}
-
-static void set_word(size_t chunk, uint64_t word)
-{
-	atomic_store_explicit(&hp_span.chunk[chunk], word, memory_order_relaxed);
-}
-
 static size_t list_pop(struct hp_keys *k, uint32_t *head, size_t n, size_t align)
 {
 	size_t chunk = head[n];
 
 	if (!chunk || hp_chunk_addr(chunk) & (align - 1))
 		return 0;
-	head[n] = HP_CHUNK_LINK(word_of(chunk));
+	head[n] = HP_CHUNK_LINK(hp_chunk_get(chunk));
 	if (!head[n])
 		keys_clear(k, n);
-	set_word(chunk, HP_CHUNK_WORD(n, HP_CHUNK_LIVE));
+	hp_chunk_set(chunk, HP_CHUNK_WORD(n, HP_CHUNK_LIVE));
 	return chunk;
 }
 
 static void list_push(struct hp_keys *k, uint32_t *head, size_t chunk, uint32_t n)
 {
-	set_word(chunk, (uint64_t)head[n] << 32 | HP_CHUNK_WORD(n, HP_CHUNK_LISTED));
+	hp_chunk_set(chunk, (uint64_t)head[n] << 32 | HP_CHUNK_WORD(n, HP_CHUNK_LISTED));
 	if (!head[n])
 		keys_set(k, n);
 	head[n] = (uint32_t)chunk;
@@ -86,9 +78,9 @@ static size_t list_clear(struct hp_keys *k, uint32_t *head, size_t n)
 	size_t chunk = head[n], total = 0;
 
 	while (chunk) {
-		size_t next = HP_CHUNK_LINK(word_of(chunk));
+		size_t next = HP_CHUNK_LINK(hp_chunk_get(chunk));
 
-		set_word(chunk, 0);
+		hp_chunk_set(chunk, 0);
 		hp_tree_free(&hp_span.tree, chunk, n);
 		HP_STAT_ADD(cleared, 1);
 		total += n;
@@ -161,9 +153,9 @@ void hp_cache_spill(struct hp_cache *c)
 void hp_cache_clear(struct hp_cache *c)
 {
 	if (c->slot.n) {
-		size_t chunk = (size_t)(c->slot_chunk - hp_span.chunk);
+		size_t chunk = ((uintptr_t)c->slot_ptr - hp_span.base) >> HP_CHUNK_SHIFT;
 
-		set_word(chunk, 0);
+		hp_chunk_set(chunk, 0);
 		hp_tree_free(&hp_span.tree, chunk, c->slot.n);
 		HP_STAT_ADD(cleared, 1);
 		HP_STAT_ADD(taken_bytes, -((uint64_t)c->slot.n << HP_CHUNK_SHIFT));
@@ -214,12 +206,18 @@ void hp_cache_init(void)
 /* Several caches at a time: one mapping. */
 static struct hp_cache *map_caches(void)
 {
-	enum { BATCH = 8 };
-	struct hp_cache *c = hp_meta_map(BATCH * sizeof *c);
+	/* Off the start of a page, as chunk words are (pages.h). */
+	enum { BATCH = 8, SKEW = 1088, STRIDE = (sizeof(struct hp_cache) + SKEW + 4095) / 4096 * 4096 };
+	char *m = hp_meta_map(BATCH * STRIDE);
+	struct hp_cache *first = NULL;
 
-	for (int i = 0; c && i + 1 < BATCH; i++)
-		c[i].next = &c[i + 1];
-	return c;
+	for (int i = 0; m && i < BATCH; i++) {
+		struct hp_cache *c = (struct hp_cache *)(m + i * STRIDE + SKEW);
+
+		c->next = first;
+		first = c;
+	}
+	return first;
 }
 
 void hp_cache_adopt(void)

@@ -101,7 +101,7 @@ static size_t walk_live(bool copying)
 			continue;
 		}
 
-		uint64_t w = atomic_load_explicit(&hp_span.chunk[c], memory_order_relaxed);
+		uint64_t w = hp_chunk_get(c);
 		unsigned state = HP_CHUNK_STATE(w);
 
 		if (state == HP_CHUNK_FREE) { /* taken by an allocation that waits for its pages */

@@ -23,7 +23,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc/cache.h"
+#include "alloc/fast.h"
 #include "alloc/small.h"
 #include "alloc/watch.h"
 #include "base/config.h"
@@ -34,8 +34,10 @@
 #define LOOSE 2048
 /* Holes too short for the alignment to pass over before asking for one that fits in any case. */
 #define MISFITS 16
-/* A buffer of so many chunks or more that has to move gets as much room again behind it. */
+/* A buffer of so many chunks or more that has to move gets as much room again behind it; from the second size on three
+ * times as much, since there a copy costs most and the room is nothing but addresses. */
 #define ROOM_MIN HP_PAGE_CHUNKS
+#define ROOM_LARGE (16 * HP_PAGE_CHUNKS)
 /* Give-back keeps so many free hugepages. */
 #define WATERMARK 1
 
@@ -260,12 +262,10 @@ static size_t hand_out(size_t chunk, size_t n)
 static void set_live(size_t chunk, size_t n, size_t room)
 {
 	if (room)
-		atomic_store_explicit(&hp_span.chunk[chunk + 1], HP_CHUNK_WORD(room, HP_CHUNK_FREE),
-				      memory_order_relaxed);
+		hp_chunk_set(chunk + 1, HP_CHUNK_WORD(room, HP_CHUNK_FREE));
 	else if (n > 1)
-		atomic_store_explicit(&hp_span.chunk[chunk + 1], 0, memory_order_relaxed);
-	atomic_store_explicit(&hp_span.chunk[chunk], HP_CHUNK_WORD(n, room ? HP_CHUNK_ROOMY : HP_CHUNK_LIVE),
-			      memory_order_relaxed);
+		hp_chunk_set(chunk + 1, 0);
+	hp_chunk_set(chunk, HP_CHUNK_WORD(n, room ? HP_CHUNK_ROOMY : HP_CHUNK_LIVE));
 }
 
 /* Place a request in the tree and give it memory. May release the lock meanwhile. 0: out of memory. */
@@ -356,7 +356,10 @@ bool hp_heap_tick(void)
 	hp_span.tree.now++;
 	/* What an idle thread holds was freed before the last tick. */
 	more = hp_cache_steal(true, 2);
+	/* What is in the shared lists came since the last tick. */
+	hp_span.tree.now--;
 	hp_shared_clear();
+	hp_span.tree.now++;
 	HP_STAT_ADD(decayed_bytes, give_back(HP_TICKS + 1, WATERMARK));
 	for (size_t p = 1, free = 0; p < hp_span.tree.used && !more; p++)
 		more = may_leave(p, 0) && ++free > WATERMARK;
@@ -441,7 +444,7 @@ static __attribute__((noinline)) void *alloc_locked(struct request r, size_t *re
 
 static const char *why_not(size_t off)
 {
-	uint64_t w = atomic_load_explicit(&hp_span.chunk[off >> HP_CHUNK_SHIFT], memory_order_relaxed);
+	uint64_t w = hp_chunk_get(off >> HP_CHUNK_SHIFT);
 
 	if (off & (HP_CHUNK - 1) || HP_CHUNK_STATE(w) == HP_CHUNK_FREE)
 		return "not the start of a live buffer";
@@ -467,7 +470,7 @@ static __attribute__((noinline)) void free_locked(void *p)
 	c = hp_cache_self;
 	if (!hp_cache_limit(c))
 		answer(c);
-	w = atomic_load_explicit(&hp_span.chunk[chunk], memory_order_relaxed);
+	w = hp_chunk_get(chunk);
 	n = hp_chunk_extent(chunk);
 	if (HP_CHUNK_STATE(w) == HP_CHUNK_ROOMY) {
 		HP_STAT_ADD(room_bytes, -((n - HP_CHUNK_COUNT(w)) << HP_CHUNK_SHIFT));
@@ -478,7 +481,7 @@ static __attribute__((noinline)) void free_locked(void *p)
 			hp_cache_spill(c);
 		hp_shared_push(chunk, (uint32_t)n);
 	} else {
-		atomic_store_explicit(&hp_span.chunk[chunk], 0, memory_order_relaxed);
+		hp_chunk_set(chunk, 0);
 		give(chunk, n);
 	}
 	hp_unlock(&hp_heap_lock);
@@ -498,7 +501,7 @@ static bool too_large(size_t n)
 
 /* ------------------------------------------------------------------ lists without a lock; the cache was entered */
 
-static __attribute__((noinline)) void *alloc_listed(struct hp_cache *c, size_t n)
+void *hugepin_malloc_listed_(struct hp_cache *c, size_t n)
 {
 	size_t chunk = hp_cache_limit(c) ? hp_cache_pop(c, n, HP_CHUNK) : 0;
 	size_t dirty;
@@ -513,10 +516,10 @@ static __attribute__((noinline)) void *alloc_listed(struct hp_cache *c, size_t n
 	return p ? p : small()->aligned_alloc(HP_CHUNK, n << HP_CHUNK_SHIFT);
 }
 
-static __attribute__((noinline)) void free_listed(struct hp_cache *c, void *p)
+void hugepin_free_listed_(struct hp_cache *c, void *p)
 {
 	size_t off = (uintptr_t)p - hp_span.base, chunk = off >> HP_CHUNK_SHIFT;
-	uint64_t w = atomic_load_explicit(&hp_span.chunk[chunk], memory_order_relaxed);
+	uint64_t w = hp_chunk_get(chunk);
 	bool done = !(off & (HP_CHUNK - 1)) && HP_CHUNK_STATE(w) == HP_CHUNK_LIVE && hp_cache_limit(c) &&
 		    hp_cache_push(c, chunk, HP_CHUNK_COUNT(w));
 
@@ -527,69 +530,29 @@ static __attribute__((noinline)) void free_listed(struct hp_cache *c, void *p)
 
 /* ------------------------------------------------------------------ entry points */
 
-static size_t chunks_for(size_t size)
-{
-	return ((size - 1) >> HP_CHUNK_SHIFT) + 1;
-}
-
-/* Another thread may be reserving the span just now: then no pointer is the heap's. */
-static size_t offset(const void *p)
-{
-	return (uintptr_t)p - __atomic_load_n(&hp_span.base, __ATOMIC_RELAXED);
-}
-
 static bool ours(const void *p)
 {
-	return offset(p) < __atomic_load_n(&hp_span.size, __ATOMIC_RELAXED);
+	return hp_span_offset(&hp_span, p) < hp_span_opened(&hp_span);
 }
 
 void *hugepin_malloc(size_t size)
 {
 	if (HP_UNLIKELY(size < HUGEPIN_LARGE_MIN))
 		return small()->malloc(size);
-
-	struct hp_cache *c = hp_cache_self;
-	size_t n = chunks_for(size);
-
-	hp_cache_enter(c);
-	if (HP_LIKELY(n == c->slot.n && n <= hp_cache_limit(c))) {
-		void *p = c->slot_ptr;
-
-		atomic_store_explicit(c->slot_chunk, HP_CHUNK_WORD(n, HP_CHUNK_LIVE), memory_order_relaxed);
-		__atomic_store_n(&c->slot.word, 0, __ATOMIC_RELEASE); /* empty, and left */
-		return p;
-	}
-	return alloc_listed(c, n);
+	return hp_fast_malloc(&hp_cache_self, size);
 }
 
 void hugepin_free(void *p)
 {
-	size_t off = offset(p);
-
-	if (HP_UNLIKELY(!ours(p))) {
+	if (HP_UNLIKELY(!ours(p)))
 		small()->free(p);
-		return;
-	}
-
-	struct hp_cache *c = hp_cache_self;
-	hp_chunk *chunk = &hp_span.chunk[off >> HP_CHUNK_SHIFT];
-	uint32_t w = (uint32_t)atomic_load_explicit(chunk, memory_order_relaxed);
-
-	hp_cache_enter(c);
-	if (HP_LIKELY(((off & (HP_CHUNK - 1)) | (HP_CHUNK_STATE(w) ^ HP_CHUNK_LIVE) | c->slot.n) == 0 &&
-		      HP_CHUNK_COUNT(w) <= hp_cache_limit(c))) {
-		atomic_store_explicit(chunk, w ^ HP_CHUNK_LIVE ^ HP_CHUNK_LISTED, memory_order_relaxed);
-		c->slot_ptr = p;
-		c->slot_chunk = chunk;
-		__atomic_store_n(&c->slot.word, HP_CHUNK_COUNT(w), __ATOMIC_RELEASE); /* full, and left */
-		return;
-	}
-	free_listed(c, p);
+	else
+		hp_fast_free(&hp_span, &hp_cache_self, p);
 }
 
 void *hugepin_aligned_alloc(size_t align, size_t size)
 {
-	size_t n = chunks_for(HP_MAX(size, (size_t)1)), chunk = 0, dirty;
+	size_t n = hp_chunks_for(HP_MAX(size, (size_t)1)), chunk = 0, dirty;
 	void *p;
 
 	if (!hp_is_power_of_two(align)) {
@@ -603,16 +566,11 @@ void *hugepin_aligned_alloc(size_t align, size_t size)
 
 	struct hp_cache *c = hp_cache_self;
 
-	hp_cache_enter(c);
-	if (hp_cache_limit(c)) {
-		if (n == c->slot.n && !((uintptr_t)c->slot_ptr & (align - 1))) {
-			p = c->slot_ptr;
-			atomic_store_explicit(c->slot_chunk, HP_CHUNK_WORD(n, HP_CHUNK_LIVE), memory_order_relaxed);
-			__atomic_store_n(&c->slot.word, 0, __ATOMIC_RELEASE);
-			return p;
-		}
+	p = hp_cache_pop_slot(c, n, align);
+	if (p)
+		return p;
+	if (hp_cache_limit(c))
 		chunk = hp_cache_pop(c, n, align);
-	}
 	hp_cache_leave(c);
 	if (chunk)
 		return (void *)hp_chunk_addr(chunk);
@@ -634,14 +592,10 @@ void *hugepin_calloc(size_t count, size_t size)
 	}
 	if (bytes < HUGEPIN_LARGE_MIN)
 		return small()->calloc(count, size);
-	n = chunks_for(bytes);
-	hp_cache_enter(c);
-	if (n == c->slot.n && n <= hp_cache_limit(c)) {
-		p = c->slot_ptr;
-		atomic_store_explicit(c->slot_chunk, HP_CHUNK_WORD(n, HP_CHUNK_LIVE), memory_order_relaxed);
-		__atomic_store_n(&c->slot.word, 0, __ATOMIC_RELEASE);
+	n = hp_chunks_for(bytes);
+	p = hp_cache_pop_slot(c, n, HP_CHUNK);
+	if (p)
 		return memset(p, 0, bytes);
-	}
 	if (hp_cache_limit(c))
 		chunk = hp_cache_pop(c, n, HP_CHUNK);
 	hp_cache_leave(c);
@@ -659,7 +613,7 @@ void *hugepin_calloc(size_t count, size_t size)
 
 size_t hugepin_usable_size(const void *p)
 {
-	size_t off = offset(p);
+	size_t off = hp_span_offset(&hp_span, p);
 
 	if (!ours(p))
 		return p ? small()->usable_size(p) : 0;
@@ -670,7 +624,7 @@ size_t hugepin_usable_size(const void *p)
 		hugepin_misuse_("usable_size", p, why);
 		return 0;
 	}
-	return (size_t)HP_CHUNK_COUNT(hp_span.chunk[off >> HP_CHUNK_SHIFT]) << HP_CHUNK_SHIFT;
+	return (size_t)HP_CHUNK_COUNT(hp_chunk_get(off >> HP_CHUNK_SHIFT)) << HP_CHUNK_SHIFT;
 }
 
 /* Grow the live buffer at `chunk` from n0 to n chunks where it stands. */
@@ -722,7 +676,7 @@ static void shrink(size_t chunk, size_t n)
 
 	hp_lock(&hp_heap_lock);
 	all = hp_chunk_extent(chunk);
-	HP_STAT_ADD(room_bytes, -((all - HP_CHUNK_COUNT(hp_span.chunk[chunk])) << HP_CHUNK_SHIFT));
+	HP_STAT_ADD(room_bytes, -((all - HP_CHUNK_COUNT(hp_chunk_get(chunk))) << HP_CHUNK_SHIFT));
 	set_live(chunk, n, 0);
 	give(chunk + n, all - n);
 	must_wake = arm();
@@ -733,7 +687,7 @@ static void shrink(size_t chunk, size_t n)
 
 void *hugepin_realloc(void *p, size_t size)
 {
-	size_t off = offset(p), chunk = off >> HP_CHUNK_SHIFT, n, n0, dirty;
+	size_t off = hp_span_offset(&hp_span, p), chunk = off >> HP_CHUNK_SHIFT, n, n0, dirty;
 	struct request r = { .align = HP_CHUNK };
 	const char *why;
 	void *q;
@@ -763,8 +717,8 @@ void *hugepin_realloc(void *p, size_t size)
 		hugepin_free(p);
 		return NULL;
 	}
-	n0 = HP_CHUNK_COUNT(hp_span.chunk[chunk]);
-	n = chunks_for(size);
+	n0 = HP_CHUNK_COUNT(hp_chunk_get(chunk));
+	n = hp_chunks_for(size);
 	if (size < HUGEPIN_LARGE_MIN) {
 		q = small()->malloc(size);
 		if (!q)
@@ -788,7 +742,7 @@ void *hugepin_realloc(void *p, size_t size)
 	/* It grows: give it room, so that the next times need no copy. Only marked, not populated: room that is merely hoped
 	 * for fails where two vectors grow in turn. */
 	r.n = n;
-	r.room = n0 >= ROOM_MIN && n <= hp_span.size >> (HP_CHUNK_SHIFT + 4) ? n : 0;
+	r.room = n0 < ROOM_MIN || n > hp_span.size >> (HP_CHUNK_SHIFT + 6) ? 0 : n < ROOM_LARGE ? n : 3 * n;
 	q = r.room ? alloc_locked(r, &dirty) : NULL;
 	if (!q)
 		q = hugepin_malloc(size);
@@ -908,11 +862,11 @@ static void rebuild(void)
 			c += gap;
 			continue;
 		}
-		s = HP_CHUNK_STATE(hp_span.chunk[c]);
+		s = HP_CHUNK_STATE(hp_chunk_get(c));
 		if (s != HP_CHUNK_FREE)
 			n = hp_chunk_extent(c);
 		if (s == HP_CHUNK_FREE || s == HP_CHUNK_LISTED) {
-			hp_span.chunk[c] = 0;
+			hp_chunk_set(c, 0);
 			hp_tree_free(&hp_span.tree, c, n);
 			hp_tree_settle(&hp_span.tree);
 		} else {

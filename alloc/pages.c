@@ -22,6 +22,7 @@
 /* No pointer of the user half is less than 4 TiB above this base: until the span is there, and while it is being
  * published, none is ours. */
 struct hp_span hp_span = { .base = (uintptr_t)1 << 63 };
+extern struct hp_span hugepin_span_ __attribute__((alias("hp_span"), visibility("default"))); /* fast.h */
 struct hp_lock hp_heap_lock = HP_LOCK_INIT(HP_RANK_HEAP);
 
 static unsigned inflight; /* threads between call_begin() and call_end() */
@@ -86,15 +87,15 @@ int hp_span_init(void)
 		return -ENOMEM;
 	s.thp = hp_map_thp_enabled();
 	s.heads_max = hp_map_count_max() / 4; /* half of the mappings; each may be followed by a gap */
+	s.size = size;
 	hp_bit_set(s.used, 0);
 	hp_stats_page.magic = HUGEPIN_STATS_MAGIC;
-	/* base and size are read without synchronisation by every free(): size last. */
+	/* base is read without synchronisation by every free(): last. */
 	uintptr_t base = s.base;
 
 	s.base = hp_span.base;
 	hp_span = s;
 	__atomic_store_n(&hp_span.base, base, __ATOMIC_RELEASE);
-	__atomic_store_n(&hp_span.size, size, __ATOMIC_RELEASE);
 	return 0;
 }
 
@@ -166,14 +167,16 @@ bool hp_pages_inside(void)
 /* Make the chunk words of all pages below `end` accessible, in steps of 1 GiB of the span. */
 static bool open_chunks(size_t end)
 {
-	size_t to = HP_MIN(hp_round_up(end, GIB >> HP_PAGE_SHIFT), hp_span.pages), from = hp_span.chunk_pages;
+	size_t to = HP_MIN(hp_round_up(end, GIB >> HP_PAGE_SHIFT), hp_span.pages);
+	size_t from = hp_span.opened >> HP_PAGE_SHIFT;
 	size_t page_words = HP_PAGE_CHUNKS * sizeof(hp_chunk);
 
 	if (end <= from)
 		return true;
 	if (!hp_meta_open((char *)hp_span.chunk + from * page_words, (to - from) * page_words))
 		return false;
-	hp_span.chunk_pages = to;
+	/* Read without synchronisation by every free(). */
+	__atomic_store_n(&hp_span.opened, to << HP_PAGE_SHIFT, __ATOMIC_RELEASE);
 	return true;
 }
 

@@ -55,11 +55,11 @@ enum { HP_CHUNK_FREE, HP_CHUNK_LIVE, HP_CHUNK_LISTED, HP_CHUNK_ROOMY }; /* ROOMY
 
 struct hp_span {
 	uintptr_t base;
-	size_t size; /* 0 until hp_span_init() */
+	/* Bytes from base whose words in `chunk` are accessible: no buffer lies beyond. 0 until hp_span_init(). */
+	size_t opened;
 	hp_chunk *chunk;
 	/* the rest is for slow paths */
-	size_t pages, extent_pages; /* of the span; of all extents */
-	size_t chunk_pages; /* pages whose chunk words are accessible */
+	size_t size, pages, extent_pages; /* of the span; of all extents */
 	struct hp_page *page;
 	struct hp_extent *extent;
 	uint64_t *used; /* pages whose state is not NONE */
@@ -83,15 +83,30 @@ static inline uintptr_t hp_page_addr(size_t page)
 	return hp_span.base + (page << HP_PAGE_SHIFT);
 }
 
+/* A chunk's word. Buffers start at the start of a page; so would the words of those that start a hugepage, and programs
+ * that touch a word in each page would throw them out of the first-level cache. Words are permuted within their hugepage. */
+#define HP_CHUNK_SKEW 0xa8
+static inline hp_chunk *hp_chunk_at(const struct hp_span *s, size_t chunk)
+{
+	return &s->chunk[chunk ^ HP_CHUNK_SKEW];
+}
+
+static inline uint64_t hp_chunk_get(size_t chunk)
+{
+	return atomic_load_explicit(hp_chunk_at(&hp_span, chunk), memory_order_relaxed);
+}
+
+static inline void hp_chunk_set(size_t chunk, uint64_t word)
+{
+	atomic_store_explicit(hp_chunk_at(&hp_span, chunk), word, memory_order_relaxed);
+}
+
 /* Chunks in the buffer that begins at `chunk`, room included. */
 static inline size_t hp_chunk_extent(size_t chunk)
 {
-	uint64_t w = atomic_load_explicit(&hp_span.chunk[chunk], memory_order_relaxed);
+	uint64_t w = hp_chunk_get(chunk);
 
-	if (HP_CHUNK_STATE(w) != HP_CHUNK_ROOMY)
-		return HP_CHUNK_COUNT(w);
-	return HP_CHUNK_COUNT(w) +
-	       HP_CHUNK_COUNT(atomic_load_explicit(&hp_span.chunk[chunk + 1], memory_order_relaxed));
+	return HP_CHUNK_COUNT(w) + (HP_CHUNK_STATE(w) == HP_CHUNK_ROOMY ? HP_CHUNK_COUNT(hp_chunk_get(chunk + 1)) : 0);
 }
 
 /* Reserve the span and its tables, once; not locked. 0 or -ENOMEM. */

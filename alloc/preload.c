@@ -18,6 +18,7 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
+#include "alloc/fast.h"
 #include "alloc/small.h"
 #include "base/base.h"
 #include "base/bits.h"
@@ -306,15 +307,20 @@ EXPORT void *malloc(size_t size)
 {
 	if (HP_LIKELY(size < jemalloc_below))
 		return hpje_malloc(size);
-	return hugepin_malloc(size); /* sends small ones back here, to small_malloc */
+	if (HP_LIKELY(size >= HUGEPIN_LARGE_MIN))
+		return hp_fast_malloc(&hugepin_cache_self_, size);
+	return next.malloc(size);
 }
 
-EXPORT void free(void *p)
+/* noinline: gcc would move the heap's half out of line, to inline the other into the callers below. */
+EXPORT __attribute__((noinline)) void free(void *p)
 {
 	if (HP_LIKELY(in_arena(p)))
 		hpje_free(p);
+	else if (HP_LIKELY(hp_span_offset(&hugepin_span_, p) < hp_span_opened(&hugepin_span_)))
+		hp_fast_free(&hugepin_span_, &hugepin_cache_self_, p);
 	else
-		hugepin_free(p);
+		small_free(p);
 }
 
 EXPORT void free_sized(void *p, size_t size)

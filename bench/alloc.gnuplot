@@ -13,4 +13,5 @@ colours = "#000000 #808080 #56b4e9 #0060c0 #b08000 #009e73 #9400d3 #a0a0a0"
 names = system("head -n 1 ".dat)
 is_ours(i) = word(names, i) eq "hugepin"
 plot for [i = 2:words(names)] dat every ::1 using 0:i:xticlabels(1) with points \
-	pointtype (is_ours(i) ? 7 : i) pointsize (is_ours(i) ? 1.2 : 0.8) linecolor rgb (is_ours(i) ? "#e00000" : word(colours, i)) title word(names, i)
+	pointtype (is_ours(i) ? 7 : i) pointsize (is_ours(i) ? 1.2 : 0.8) \
+	linecolor rgb (is_ours(i) ? "#e00000" : word(colours, i)) title word(names, i)

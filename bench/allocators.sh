@@ -27,12 +27,13 @@ tunables() {
 	esac
 }
 
-# with NAME COMMAND...: run it on this allocator.
+# with NAME COMMAND...: run it on this allocator, two minutes at most. The allocator is the command's alone: timeout
+# must work where it does not.
 with() {
 	local lib tun
 	lib=$(library "$1") tun=$(tunables "$1")
 	shift
-	env ${lib:+LD_PRELOAD="$lib"} ${tun:+GLIBC_TUNABLES="$tun"} "$@"
+	timeout -k 5 120 env ${lib:+LD_PRELOAD="$lib"} ${tun:+GLIBC_TUNABLES="$tun"} "$@"
 }
 
 # present NAME: can the loader load it? (It only warns when it cannot, and the program would run on glibc.)

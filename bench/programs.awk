@@ -33,7 +33,7 @@ FNR > 1 {
 }
 END {
 	count = split(names, name_of, " ")
-	printf "\nuser + sys and wall: medians in seconds; ratios to glibc: of user + sys, within a round; rounds: %d\n\n", rounds
+	printf "\nuser + sys and wall: medians in seconds; ratio: of user + sys to glibc, within a round; rounds: %d\n\n", rounds
 	printf "%-10s %-11s %9s %9s %8s   %-15s %-15s\n", "", "", "user+sys", "wall", "ratio", "middle half", "least, most"
 	for (row = 1; row <= rows; row++) {
 		name = order[row]

@@ -1,4 +1,5 @@
-# awk -v names="glibc ... hugepin" -v plot=FILE -f median.awk -f report.awk TARGETS CSV: the table of medians, ratios and targets.
+# awk -v names="glibc ... hugepin" -v plot=FILE -f median.awk -f report.awk TARGETS CSV
+# The table of medians, ratios and targets.
 # Ratios are medians of the rounds' ratios. Writes what gnuplot draws to FILE.
 # The median over the rounds of allocator a's value, of its ratio to b's ("/"), or how much it is above b's ("-").
 # "" where there is none.
@@ -74,8 +75,8 @@ FNR == 1 {
 END {
 	count = split(names, name_of, " ")
 	print "workload " names > plot
-	printf "\nTimes: glibc's and hugepin's, then each allocator's ratio to glibc, hugepin's to the best of the others (floor\n"
-	printf "apart), and the targets. Rows in other units show the values themselves. Medians; rounds: %d.\n\n", rounds
+	print "\nTimes: glibc's and hugepin's, then each allocator's ratio to glibc, hugepin's to the best of the others"
+	printf "(floor apart), and the targets. Rows in other units show the values themselves. Medians; rounds: %d.\n\n", rounds
 	printf "%-32s %9s %9s %-6s", "", "glibc", "hugepin", "unit"
 	for (i = 1; i <= count; i++)
 		if (name_of[i] != "glibc")

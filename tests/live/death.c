@@ -115,7 +115,8 @@ static void expect_death(const char *how, int n)
 		return;
 	}
 	*line++ = *end = 0;
-	if (strncmp(line, "hugepin: ", 9) || !strstr(line, text) || !(reasons[n] ? strstr(line, reasons[n]) : strstr(line, AGAIN) || strstr(line, START)))
+	bool known = reasons[n] ? strstr(line, reasons[n]) != NULL : strstr(line, AGAIN) || strstr(line, START);
+	if (strncmp(line, "hugepin: ", 9) || !strstr(line, text) || !known)
 		T_FAIL("%s, case %d: %s is %s, but it said: %s", how, n, text, reasons[n] ? reasons[n] : AGAIN, line);
 }
 

@@ -411,7 +411,7 @@ static int small_cgroup_main(const char *procs, bool drain)
 {
 	struct heap h;
 	int refused = 0;
-	heap_fill(&h, 90 * MIB, 20); /* from the pool: not charged */
+	heap_fill(&h, 200 * MIB, 20); /* from the pool: not charged */
 	if (!file_write(procs, "0"))
 		return 50;
 	struct drainer d = { -1, -1 };
@@ -454,6 +454,62 @@ TEST(in_a_memory_cgroup_smaller_than_the_heap_forks_fail_when_the_pool_is_empty)
 	small_cgroup("--small-cgroup-drained", true);
 }
 
+/* ------------------------------------------------------------------ no address space for a copy */
+
+/* As small_cgroup_main(), with 40 MiB of addresses or of data left. */
+static int small_limit_main(int which, const char *key)
+{
+	static char text[4000];
+	struct heap h;
+	int refused = 0;
+	heap_fill(&h, 200 * MIB, 50);
+	struct drainer d = pool_drain(0);
+	const char *now = file_read("/proc/self/status", text, sizeof text) > 0 ? strstr(text, key) : NULL;
+	if (!now)
+		return 51;
+	rlim_t limit = strtoul(now + strlen(key), NULL, 10) * KIB + 40 * MIB;
+	if (setrlimit((__rlimit_resource_t)which, &(struct rlimit){ limit, limit }))
+		return 52;
+	for (uint64_t i = 0; i < 3; i++) {
+		pid_t pid = fork();
+		if (pid == 0) { /* the child may have no memory, but must have its own */
+			heap_rewrite(&h, 51 + i);
+			_exit(heap_check(&h) != 0);
+		}
+		if (pid < 0 && errno != ENOMEM)
+			return 53;
+		int status = pid < 0 ? 40 : child_wait(pid, 20);
+		if (status && status != 40)
+			return status < 0 ? 60 : status;
+		refused = status;
+		if (heap_check(&h))
+			return 61;
+	}
+	pool_refill(d);
+	return refused;
+}
+
+static void small_limit(const char *what)
+{
+	NEEDS_POOL(100);
+	pid_t pid;
+	char *args[] = { (char *)"fork", (char *)what, NULL };
+	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
+	int status = child_wait(pid, 40);
+	if (status != 40)
+		EXPECT_EQ(status, 0);
+}
+
+TEST(without_addresses_for_a_copy_fork_fails_and_nobody_dies)
+{
+	small_limit("--small-as");
+}
+
+TEST(without_data_for_a_copy_fork_fails_and_nobody_dies)
+{
+	small_limit("--small-data");
+}
+
 /* ------------------------------------------------------------------ the cow mode */
 
 TEST(the_cow_mode_forks_without_a_copy)
@@ -475,7 +531,7 @@ static int cow_main(void)
 	size_t mine = smaps_kinds(0, 0, UINTPTR_MAX).hugetlb;
 	pid_t pid = fork();
 	if (pid == 0) {
-		if (mine < 40 * MIB || smaps_kinds(0, 0, UINTPTR_MAX).hugetlb < mine)
+		if (mine < 20 * MIB || smaps_kinds(0, 0, UINTPTR_MAX).hugetlb < mine)
 			_exit(70);
 		_exit(use(&h, 41));
 	}
@@ -488,6 +544,10 @@ int main(int argc, char **argv)
 		return pool_drain_main(strtol(argv[2], NULL, 10));
 	if (argc == 3 && !strncmp(argv[1], "--small-cgroup", 14))
 		return small_cgroup_main(argv[2], argv[1][14]);
+	if (argc == 2 && !strcmp(argv[1], "--small-as"))
+		return small_limit_main(RLIMIT_AS, "\nVmSize:");
+	if (argc == 2 && !strcmp(argv[1], "--small-data"))
+		return small_limit_main(RLIMIT_DATA, "\nVmData:");
 	if (argc == 2 && !strcmp(argv[1], "--cow"))
 		return cow_main();
 	return t_run(argc, argv);

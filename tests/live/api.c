@@ -1,0 +1,394 @@
+/* link: hugepin */
+/* The functions of hugepin.h beyond malloc's: extents, watchers, purging, statistics; and what wrong arguments give. */
+#include "live.h"
+
+#include <dlfcn.h>
+#include <hugepin.h>
+
+/* ------------------------------------------------------------------ allocation */
+
+TEST(the_library_leaves_the_programs_malloc_alone)
+{
+	Dl_info info;
+	void *ours = dlsym(RTLD_DEFAULT, "hugepin_malloc"), *theirs = dlsym(RTLD_DEFAULT, "malloc");
+	EXPECT(ours && dladdr(ours, &info) && strstr(info.dli_fname, "libhugepin.so"));
+	EXPECT(theirs && dladdr(theirs, &info) && !strstr(info.dli_fname, "libhugepin"));
+	EXPECT_EQ(hugepin_version(), HUGEPIN_VERSION);
+}
+
+TEST(small_and_large_buffers_come_from_one_family)
+{
+	for (size_t n = 1; n < 200 * MIB; n = n * 3 + 1) {
+		char *p = hugepin_malloc(n);
+		if (!EXPECT(p))
+			continue;
+		EXPECT(hugepin_usable_size(p) >= n);
+		pattern_write(p, n, n);
+		char *q = hugepin_realloc(hide(p), n * 2);
+		if (EXPECT(q))
+			EXPECT_EQ(pattern_check(q, n / 8 * 8, n), -1);
+		errno = 88;
+		hugepin_free(q);
+		EXPECT_EQ(errno, 88);
+		q = hugepin_calloc(3, n);
+		EXPECT(q && zero_check(q, 3 * n) == -1);
+		hugepin_free(q);
+	}
+	hugepin_free(NULL);
+	EXPECT_EQ(hugepin_usable_size(NULL), 0);
+	void *p = hugepin_malloc(100000), *z = hugepin_malloc(0);
+	EXPECT(z);
+	hugepin_free(z);
+	EXPECT(!hugepin_realloc(p, 0));
+}
+
+TEST(impossible_requests_give_null_and_enomem)
+{
+	static volatile const size_t n[] = { SIZE_MAX, SIZE_MAX - 4096, (size_t)PTRDIFF_MAX + 1, (size_t)1 << 60 };
+	for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
+		char *keep = hugepin_malloc(50000);
+		pattern_write(keep, 50000, i);
+		errno = 0;
+		EXPECT(!hugepin_malloc(n[i]) && errno == ENOMEM);
+		errno = 0;
+		EXPECT(!hugepin_calloc(n[i], 1) && errno == ENOMEM);
+		errno = 0;
+		EXPECT(!hugepin_calloc(n[i], n[i]) && errno == ENOMEM);
+		errno = 0;
+		EXPECT(!hugepin_aligned_alloc(64, n[i]) && errno == ENOMEM);
+		errno = 0;
+		EXPECT(!hugepin_realloc(hide(keep), n[i]) && errno == ENOMEM);
+		EXPECT_EQ(pattern_check(hide(keep), 50000, i), -1);
+		hugepin_free(hide(keep));
+	}
+}
+
+TEST(alignments_are_powers_of_two)
+{
+	static volatile const size_t bad[] = { 0, 3, 24, 4095, 3 * MIB, SIZE_MAX };
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		errno = 0;
+		EXPECT(!hugepin_aligned_alloc(bad[i], 100) && errno == EINVAL);
+		errno = 0;
+		EXPECT(!hugepin_aligned_alloc(bad[i], 100000) && errno == EINVAL);
+	}
+	for (size_t align = 1; align <= GIB; align *= 2)
+		for (size_t n = 1; n < 5 * MIB; n = n * 200 + 1) {
+			char *p = hugepin_aligned_alloc(align, n);
+			if (!EXPECT(p && (uintptr_t)p % align == 0))
+				continue;
+			memset(p, 1, n);
+			struct hugepin_extent e;
+			int r = hugepin_extent(p, &e, sizeof e);
+			/* from 32 KiB on, of size or of alignment, it is the heap's */
+			EXPECT((r > 0) == (n >= HUGEPIN_LARGE_MIN || align >= HUGEPIN_LARGE_MIN));
+			hugepin_free(p);
+		}
+}
+
+/* ------------------------------------------------------------------ extents */
+
+TEST(an_extent_holds_the_whole_buffer)
+{
+	static const size_t sizes[] = { HUGEPIN_LARGE_MIN, 100000, MIB, 2 * MIB + 1, 40 * MIB, 65 * MIB, 300 * MIB };
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		char *p = hugepin_malloc(sizes[i]);
+		struct hugepin_extent e, f;
+		if (!EXPECT(p))
+			continue;
+		memset(p, 1, sizes[i]);
+		memset(&e, 0xff, sizeof e);
+		EXPECT_EQ(hugepin_extent(p, &e, sizeof e), sizeof e);
+		EXPECT((char *)e.addr <= p && p + sizes[i] <= (char *)e.addr + e.len);
+		EXPECT((uintptr_t)e.addr % PAGE == 0 && e.len % PAGE == 0);
+		EXPECT(e.kind <= HUGEPIN_KIND_HUGETLB);
+		EXPECT_EQ(e.page_shift, e.kind == HUGEPIN_KIND_HUGETLB ? 21 : 12);
+		EXPECT_EQ(e.node, -1);
+		EXPECT_EQ(hugepin_extent(p + sizes[i] - 1, &f, sizeof f), sizeof f);
+		EXPECT(f.addr == e.addr && f.len == e.len && f.gen == e.gen && f.kind == e.kind);
+		struct kinds k = smaps_kinds(0, (uintptr_t)p, (uintptr_t)p + sizes[i]);
+		if (e.kind == HUGEPIN_KIND_HUGETLB)
+			EXPECT(k.hugetlb && !k.thp && !k.base);
+		hugepin_free(p);
+	}
+}
+
+TEST(pointers_outside_the_heap_have_no_extent)
+{
+	struct hugepin_extent e, was;
+	static char global[100];
+	char *small = hugepin_malloc(100), *large = hugepin_malloc(MIB);
+	memset(&e, 0x5a, sizeof e);
+	was = e;
+	EXPECT_EQ(hugepin_extent(small, &e, sizeof e), -ENOENT);
+	EXPECT_EQ(hugepin_extent(global, &e, sizeof e), -ENOENT);
+	EXPECT_EQ(hugepin_extent(&e, &e, sizeof e), -ENOENT);
+	EXPECT_EQ(hugepin_extent(NULL, &e, sizeof e), -ENOENT);
+	EXPECT_EQ(hugepin_extent((void *)UINTPTR_MAX, &e, sizeof e), -ENOENT);
+	EXPECT_EQ(hugepin_extent(large + 100 * GIB / 10, &e, sizeof e), -ENOENT);
+	EXPECT_EQ(hugepin_extent(large, NULL, sizeof e), -EINVAL);
+	EXPECT_EQ(hugepin_extent(large, &e, 0), -EINVAL);
+	EXPECT(!memcmp(&e, &was, sizeof e));
+	hugepin_free(small);
+	hugepin_free(large);
+}
+
+TEST(an_extent_is_written_as_far_as_the_caller_knows_it)
+{
+	unsigned char room[sizeof(struct hugepin_extent) + 32];
+	char *p = hugepin_malloc(MIB);
+	for (size_t n = 1; n <= sizeof room; n++) {
+		memset(room, 0xee, sizeof room);
+		EXPECT_EQ(hugepin_extent(p, (struct hugepin_extent *)(void *)room, n), sizeof(struct hugepin_extent));
+		for (size_t i = n; i < sizeof room; i++)
+			if (!EXPECT_EQ(room[i], 0xee))
+				return;
+		if (n == sizeof(struct hugepin_extent))
+			EXPECT(*(void **)(void *)room <= (void *)p);
+	}
+	hugepin_free(p);
+}
+
+/* ------------------------------------------------------------------ watchers */
+
+struct seen {
+	_Atomic int calls;
+	_Atomic size_t bytes;
+	struct hugepin_extent last;
+	bool nested; /* try what a watcher may and must not do */
+	int id;
+};
+
+static void leaving(void *arg, const struct hugepin_extent *e)
+{
+	struct seen *s = arg;
+	s->calls++;
+	s->bytes += e->len;
+	s->last = *e;
+	*(volatile char *)e->addr = 1; /* it is still there */
+	if (s->nested) {
+		int id;
+		struct hugepin_extent f;
+		s->nested = false;
+		EXPECT_EQ(hugepin_watch(leaving, arg, &id), -EDEADLK);
+		EXPECT_EQ(hugepin_unwatch(s->id), -EDEADLK);
+		EXPECT_EQ(hugepin_purge(), 0);
+		EXPECT_EQ(hugepin_extent(e->addr, &f, sizeof f), sizeof f);
+		EXPECT_EQ(f.gen, e->gen);
+		char *p = hugepin_malloc(3 * MIB), *q = hugepin_malloc(90 * MIB);
+		if (EXPECT(p && q))
+			p[0] = q[0] = 1;
+		hugepin_free(p);
+		hugepin_free(q);
+	}
+}
+
+/* Make free hugepages, and give them back. */
+static void churn(size_t size)
+{
+	char *p = hugepin_malloc(size);
+	if (EXPECT(p))
+		memset(p, 1, size);
+	hugepin_free(p);
+	EXPECT_EQ(hugepin_purge(), 0);
+}
+
+TEST(a_watcher_hears_of_all_memory_before_it_leaves)
+{
+	struct seen s = { 0 };
+	hugepin_purge();
+	if (!EXPECT_EQ(hugepin_watch(leaving, &s, &s.id), 0))
+		return;
+	churn(20 * MIB);
+	EXPECT(s.calls > 0);
+	EXPECT(s.bytes >= 20 * MIB);
+	EXPECT((uintptr_t)s.last.addr % PAGE == 0 && s.last.len % PAGE == 0 && s.last.len > 0);
+	int calls = s.calls;
+	EXPECT_EQ(hugepin_purge(), 0);
+	EXPECT_EQ(s.calls, calls); /* nothing is left */
+	EXPECT_EQ(hugepin_unwatch(s.id), 0);
+	churn(20 * MIB);
+	EXPECT_EQ(s.calls, calls);
+}
+
+TEST(a_watcher_may_allocate_but_not_watch)
+{
+	struct seen s = { .nested = true };
+	if (!EXPECT_EQ(hugepin_watch(leaving, &s, &s.id), 0))
+		return;
+	churn(20 * MIB);
+	EXPECT(s.calls > 0 && !s.nested);
+	EXPECT_EQ(hugepin_unwatch(s.id), 0);
+}
+
+TEST(a_pinned_extent_has_the_generation_that_leaves)
+{
+	struct seen s = { 0 };
+	struct hugepin_extent e, f;
+	if (!EXPECT_EQ(hugepin_watch(leaving, &s, &s.id), 0))
+		return;
+	char *p = hugepin_malloc(100 * MIB); /* an extent of its own */
+	EXPECT_EQ(hugepin_extent(p, &e, sizeof e), sizeof e);
+	memset(p, 1, 100 * MIB);
+	hugepin_free(p);
+	hugepin_purge();
+	EXPECT_EQ(s.last.gen, e.gen);
+	EXPECT(s.bytes >= 100 * MIB);
+	p = hugepin_malloc(100 * MIB);
+	EXPECT_EQ(hugepin_extent(p, &f, sizeof f), sizeof f);
+	EXPECT(f.gen != e.gen);
+	hugepin_free(p);
+	EXPECT_EQ(hugepin_unwatch(s.id), 0);
+}
+
+TEST(wrong_watches_are_refused)
+{
+	struct seen s = { 0 };
+	int id[20], got = 0, other = 4711;
+	EXPECT_EQ(hugepin_watch(NULL, &s, &other), -EINVAL);
+	EXPECT_EQ(hugepin_watch(leaving, &s, NULL), -EINVAL);
+	while (got < 20 && hugepin_watch(leaving, &s, &id[got]) == 0)
+		got++;
+	EXPECT_EQ(got, 16);
+	EXPECT_EQ(hugepin_watch(leaving, &s, &other), -ENOSPC);
+	EXPECT_EQ(other, 4711);
+	for (int i = 0; i < got; i++)
+		for (int j = 0; j < i; j++)
+			EXPECT(id[i] != id[j]);
+	churn(4 * MIB);
+	EXPECT(s.calls % 16 == 0 && s.calls > 0); /* each of them heard all */
+	for (int i = 0; i < got; i++)
+		EXPECT_EQ(hugepin_unwatch(id[i]), 0);
+	for (int i = 0; i < got; i++)
+		EXPECT_EQ(hugepin_unwatch(id[i]), -ENOENT);
+	EXPECT_EQ(hugepin_unwatch(-1), -ENOENT);
+	EXPECT_EQ(hugepin_unwatch(1000000), -ENOENT);
+	int calls = s.calls;
+	churn(4 * MIB);
+	EXPECT_EQ(s.calls, calls);
+}
+
+static _Atomic bool stop, inside;
+
+static void linger(void *arg, const struct hugepin_extent *e)
+{
+	(void)arg, (void)e;
+	inside = true;
+	sleep_ms(50);
+	inside = false;
+}
+
+static void *churn_on(void *arg)
+{
+	while (!stop)
+		churn(4 * MIB);
+	return arg;
+}
+
+TEST(unwatch_waits_for_a_callback_that_runs)
+{
+	pthread_t t;
+	int id;
+	stop = inside = false;
+	if (!EXPECT_EQ(hugepin_watch(linger, NULL, &id), 0))
+		return;
+	EXPECT(!pthread_create(&t, NULL, churn_on, NULL));
+	while (!inside)
+		sleep_ms(1);
+	EXPECT_EQ(hugepin_unwatch(id), 0);
+	EXPECT(!inside);
+	sleep_ms(100);
+	EXPECT(!inside);
+	stop = true;
+	pthread_join(t, NULL);
+}
+
+/* ------------------------------------------------------------------ statistics */
+
+TEST(statistics_follow_what_happens)
+{
+	struct hugepin_stats a, b, c;
+	hugepin_purge();
+	EXPECT_EQ(hugepin_stats(&a, sizeof a), sizeof a);
+	EXPECT_EQ(a.version, HUGEPIN_VERSION);
+	char *p = hugepin_malloc(30 * MIB);
+	memset(p, 1, 30 * MIB);
+	EXPECT_EQ(hugepin_stats(&b, sizeof b), sizeof b);
+	EXPECT(b.taken_bytes >= a.taken_bytes + 30 * MIB);
+	EXPECT(b.taken_peak_bytes >= b.taken_bytes);
+	EXPECT(b.hugetlb_bytes + b.thp_bytes + b.base_bytes >= 30 * MIB);
+	EXPECT(b.placed > a.placed);
+	EXPECT(b.extents > 0 && b.threads > 0 && b.mappings > 0);
+	hugepin_free(p);
+	hugepin_purge();
+	EXPECT_EQ(hugepin_stats(&c, sizeof c), sizeof c);
+	EXPECT(c.taken_bytes <= a.taken_bytes);
+	EXPECT(c.hugetlb_bytes + c.thp_bytes + c.base_bytes + 30 * MIB <= b.hugetlb_bytes + b.thp_bytes + b.base_bytes);
+	EXPECT(c.purged_bytes >= b.purged_bytes + 30 * MIB);
+	EXPECT(c.cleared > a.cleared);
+	EXPECT(c.taken_peak_bytes >= b.taken_bytes);
+	size_t size = 100 * KIB;
+	p = hugepin_malloc(size);
+	for (int i = 0; i < 200; i++)
+		p = hugepin_realloc(p, size += 100 * KIB);
+	EXPECT_EQ(hugepin_stats(&b, sizeof b), sizeof b);
+	EXPECT(b.grown_in_place > c.grown_in_place);
+	hugepin_free(p);
+	errno = 0;
+	EXPECT(!hugepin_malloc((size_t)1 << 50));
+	EXPECT_EQ(hugepin_stats(&c, sizeof c), sizeof c);
+	EXPECT(c.nomem > b.nomem);
+}
+
+TEST(statistics_are_written_as_far_as_the_caller_knows_them)
+{
+	unsigned char room[sizeof(struct hugepin_stats) + 32];
+	EXPECT_EQ(hugepin_stats(NULL, sizeof room), -EINVAL);
+	for (size_t n = 0; n <= sizeof room; n++) {
+		memset(room, 0xee, sizeof room);
+		EXPECT_EQ(hugepin_stats((struct hugepin_stats *)(void *)room, n), sizeof(struct hugepin_stats));
+		for (size_t i = n < sizeof(struct hugepin_stats) ? n : sizeof(struct hugepin_stats); i < sizeof room; i++)
+			if (!EXPECT_EQ(room[i], 0xee))
+				return;
+	}
+}
+
+TEST(another_process_can_read_the_statistics_page)
+{
+	int ready[2];
+	char c = 0;
+	char *p = hugepin_malloc(7 * MIB);
+	if (!EXPECT(p && !pipe2(ready, O_CLOEXEC)))
+		return;
+	pid_t pid = fork();
+	if (pid == 0) {
+		char path[40];
+		struct hugepin_stats_page page;
+		void *there = dlsym(RTLD_DEFAULT, "hugepin_stats_page");
+		if (read(ready[0], &c, 1) != 1)
+			_exit(1);
+		snprintf(path, sizeof path, "/proc/%d/mem", (int)getppid());
+		int fd = open(path, O_RDONLY);
+		if (fd < 0)
+			_exit(errno == EACCES || errno == EPERM ? 77 : 2);
+		if (pread(fd, &page, sizeof page, (off_t)(uintptr_t)there) != sizeof page)
+			_exit(3);
+		if (page.magic != HUGEPIN_STATS_MAGIC || page.size != sizeof page.stats)
+			_exit(4);
+		if (page.stats.version != HUGEPIN_VERSION)
+			_exit(5);
+		_exit(page.stats.taken_bytes >= 70 * MIB ? 0 : 6); /* the parent's, not the child's */
+	}
+	char *q = hugepin_malloc(70 * MIB);
+	EXPECT(write(ready[1], &c, 1) == 1);
+	int status = child_wait(pid, 20);
+	hugepin_free(p);
+	hugepin_free(q);
+	close(ready[0]);
+	close(ready[1]);
+	if (status == 77)
+		SKIP("no process may read another's memory here");
+	EXPECT_EQ(status, 0);
+}
+
+LIVE_MAIN

@@ -1,0 +1,186 @@
+/* link: none */
+/* Memory that stays free goes back after the decay time, whoever freed it and whatever he does then; and the process sleeps. */
+#include "live.h"
+
+#include <dirent.h>
+
+enum { COUNT = 100 };
+static char *buffers[COUNT];
+
+static void *fill(void *arg)
+{
+	uint64_t state = 3;
+	(void)arg;
+	for (int i = 0; i < COUNT; i++) {
+		size_t n = rand_size(&state, 32 * KIB, 8 * MIB);
+		if (EXPECT(buffers[i] = hide(malloc(n))))
+			memset(buffers[i], 1, n);
+	}
+	return NULL;
+}
+
+static void drop(void)
+{
+	for (int i = 0; i < COUNT; i++)
+		free(buffers[i]);
+}
+
+/* Frees, then lives on without ever calling the heap again. */
+static void *drop_and_wait(void *wake)
+{
+	char c;
+	drop();
+	return read(*(int *)wake, &c, 1) == 0 ? NULL : wake;
+}
+
+static void expect_given_back(size_t before)
+{
+	size_t full = resident(), now = full;
+	EXPECT(full > before + 5 * MIB);
+	sleep_ms(1500); /* three times the decay time */
+	now = resident();
+	if (!EXPECT(now <= before + 5 * MIB))
+		T_FAIL("resident: %zu KiB before, %zu freed, %zu after", before / KIB, full / KIB, now / KIB);
+}
+
+/* Context switches of all threads but this one. */
+static long switches(int *ret_threads)
+{
+	long sum = 0;
+	char path[300], text[4000];
+	DIR *d = opendir("/proc/self/task");
+	*ret_threads = 0;
+	for (struct dirent *e; d && (e = readdir(d));) {
+		if (e->d_name[0] == '.' || strtol(e->d_name, NULL, 10) == gettid())
+			continue;
+		snprintf(path, sizeof path, "/proc/self/task/%s/status", e->d_name);
+		const char *s = file_read(path, text, sizeof text) > 0 ? strstr(text, "\nvoluntary_ctxt_switches:") : NULL;
+		sum += s ? strtol(s + 26, NULL, 10) : 0;
+		(*ret_threads)++;
+	}
+	if (d)
+		closedir(d);
+	return sum;
+}
+
+static void decay(void)
+{
+	size_t before = resident();
+	fill(NULL);
+	drop();
+	expect_given_back(before);
+}
+
+static void decay_of_silent_threads(void)
+{
+	int pipes[2];
+	pthread_t t[4];
+	size_t before = resident();
+	if (!EXPECT(!pipe2(pipes, O_CLOEXEC)))
+		return;
+	for (int i = 0; i < 4; i++) {
+		if (!EXPECT(!pthread_create(&t[i], NULL, fill, NULL)))
+			return;
+		pthread_join(t[i], NULL);
+		EXPECT(!pthread_create(&t[i], NULL, drop_and_wait, &pipes[0]));
+		sleep_ms(20);
+	}
+	sleep_ms(100);
+	expect_given_back(before);
+	close(pipes[1]);
+	for (int i = 0; i < 4; i++)
+		pthread_join(t[i], NULL);
+}
+
+static void decay_and_rest(void)
+{
+	int threads;
+	char *keep[10];
+	fill(NULL);
+	for (int i = 0; i < 10; i++)
+		keep[i] = hide(malloc(100 * KIB));
+	drop();
+	sleep_ms(2500);
+	long before = switches(&threads);
+	sleep_ms(2500);
+	long after = switches(&threads);
+	if (!EXPECT(after - before <= 1))
+		T_FAIL("%d threads woke %ld times in five decay times", threads, after - before);
+	for (int i = 0; i < 10; i++)
+		free(keep[i]);
+}
+
+static void decay_in_a_child(void)
+{
+	size_t before = resident();
+	fill(NULL);
+	pid_t pid = fork();
+	if (pid == 0) {
+		/* what was shared with the parent is not resident twice: rewrite it */
+		for (int i = 0; i < COUNT; i++)
+			buffers[i][0] = 2;
+		drop();
+		expect_given_back(before);
+		_exit(t_failures != 0);
+	}
+	EXPECT_EQ(child_wait(pid, 20), 0);
+	drop();
+}
+
+static void no_decay(void)
+{
+	size_t before = resident();
+	fill(NULL);
+	drop();
+	sleep_ms(1500);
+	EXPECT(resident() > before + 50 * MIB);
+}
+
+/* Each in a program of its own, that has the decay time from its environment. */
+static void (*const subjects[])(void) = { decay, decay_of_silent_threads, decay_and_rest, decay_in_a_child, no_decay };
+
+static void again(int subject, const char *decay_time)
+{
+	pid_t pid;
+	char number[12];
+	snprintf(number, sizeof number, "%d", subject);
+	char *args[] = { (char *)"decay_live", (char *)"--subject", number, NULL };
+	setenv("HUGEPIN_DECAY", decay_time, 1);
+	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
+	unsetenv("HUGEPIN_DECAY");
+	EXPECT_EQ(child_wait(pid, 20), 0);
+}
+
+TEST(free_memory_goes_back_after_the_decay_time)
+{
+	again(0, "500ms");
+}
+
+TEST(memory_that_silent_threads_freed_goes_back_too)
+{
+	again(1, "500ms");
+}
+
+TEST(nothing_wakes_up_when_nothing_is_left_to_give_back)
+{
+	again(2, "500ms");
+}
+
+TEST(a_child_gives_back_as_its_parent_did)
+{
+	again(3, "500ms");
+}
+
+TEST(decay_0_keeps_everything)
+{
+	again(4, "0");
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 3 && !strcmp(argv[1], "--subject")) {
+		subjects[strtol(argv[2], NULL, 10)]();
+		return t_failures != 0;
+	}
+	return t_run(argc, argv);
+}

@@ -1,0 +1,36 @@
+# Sourced by shell tests: TAP, a directory of their own ($t), and programs with and without the drop-in.
+# shellcheck shell=bash
+set -u
+build=${BUILD:-$(cd "$(dirname "$0")/../.." && pwd)/build}
+dropin=$build/libhugepin-malloc.so
+here=$build/tests/live
+t=$(mktemp -d) || exit 2
+chmod 755 "$t"
+number=0
+
+result() { number=$((number + 1)); echo "$1 $number - $2"; }
+pass() { result ok "$1"; }
+fail() { result 'not ok' "$1"; [ $# = 1 ] || printf '%s\n' "${@:2}" | sed 's/^/# /'; }
+skip() { result ok "$1 # SKIP $2"; }
+
+trap 'echo "1..$number"; rm -rf "$t"' EXIT
+
+# with COMMAND...: under the drop-in, for half a minute at most.
+with() { timeout -k 5 "${limit:-30}" env LD_PRELOAD="$dropin" "$@"; }
+
+# works NAME COMMAND...: the command ends with status 0.
+works()
+{
+	local name=$1 status
+	shift
+	"$@" >"$t/out" 2>&1 </dev/null
+	status=$?
+	if [ $status = 0 ]; then pass "$name"; else fail "$name" "status $status: $*" "$(tail -15 "$t/out")"; fi
+}
+
+# pool_free: pages of 2 MiB that a mapping can still get.
+pool_free()
+{
+	local d=/sys/kernel/mm/hugepages/hugepages-2048kB
+	echo $(($(cat $d/free_hugepages) - $(cat $d/resv_hugepages)))
+}
