@@ -21,6 +21,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/single_threaded.h>
 #include <unistd.h>
 
 #include "alloc/fast.h"
@@ -754,6 +755,15 @@ void *hugepin_realloc(void *p, size_t size)
 	return q;
 }
 
+void hugepin_span_limit_(size_t limit)
+{
+	if (atomic_load_explicit(&state, memory_order_acquire) != READY)
+		return; /* hp_span_init() will see the limit */
+	hp_lock(&hp_heap_lock);
+	hp_span_shrink(limit);
+	hp_unlock(&hp_heap_lock);
+}
+
 int hugepin_purge(void)
 {
 	if (atomic_load_explicit(&state, memory_order_acquire) != READY)
@@ -797,7 +807,8 @@ bool hugepin_fork_refused_(void)
 {
 	bool refused;
 
-	if (atomic_load_explicit(&state, memory_order_acquire) != READY)
+	if (atomic_load_explicit(&state, memory_order_acquire) != READY || hp_lock_mine(&hp_heap_lock) ||
+	    hp_pages_inside())
 		return false;
 	hp_lock(&hp_heap_lock);
 	hp_pages_quiesce();
@@ -809,38 +820,77 @@ bool hugepin_fork_refused_(void)
 	return refused;
 }
 
-static sigset_t fork_signals; /* of the forking thread; under hp_heap_lock */
+/* How this fork goes; set in prefork() and read in the handlers after it. While other threads may fork too, under
+ * hp_heap_lock. */
+static struct {
+	sigset_t signals; /* of the forking thread */
+	bool alone; /* no other thread of the program's: no one else holds a lock of anyone's */
+	bool interrupted; /* a signal handler forks, and the code below it was in the heap: touch nothing */
+	bool locked; /* hp_heap_lock was taken in prefork() */
+} forking;
+
+/* The C library's lock of its list of streams. fork() takes it after all prepare handlers: then a thread that holds a
+ * stream's lock and waits for ours, and a third that flushes all streams, would close a circle. Ours is the last prepare
+ * handler to run (the first registered), so taking it there, before our locks, keeps the C library's own order. */
+void _IO_list_lock(void), _IO_list_unlock(void), _IO_list_resetlock(void);
+
+static bool alone(void)
+{
+	return __libc_single_threaded || (hp_service_running() && !hp_watch_any() && hp_thread_count() == 2);
+}
 
 static void prefork(void)
 {
 	sigset_t all, old;
+	bool is_alone = alone(), interrupted, locked;
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	if (small()->prefork)
-		small()->prefork();
-	hp_lock(&hp_heap_lock);
-	fork_signals = old;
-	hp_pages_quiesce();
+	if (!is_alone) {
+		_IO_list_lock();
+		if (small()->prefork)
+			small()->prefork();
+	}
+	interrupted = hp_lock_mine(&hp_heap_lock) || hp_pages_inside() ||
+		      (hp_cache_self != &hp_cache_none && hp_cache_self->slot.busy);
+	locked = !hp_lock_mine(&hp_heap_lock);
+	if (locked) {
+		hp_lock(&hp_heap_lock);
+		hp_pages_quiesce();
+	}
+	forking.signals = old;
+	forking.alone = is_alone;
+	forking.interrupted = interrupted;
+	forking.locked = locked;
+	if (interrupted)
+		return;
 	clear_lists();
 	hp_fork_prepare();
 }
 
 static void postfork(void (*small_postfork)(void))
 {
-	sigset_t old = fork_signals;
+	sigset_t old = forking.signals;
+	bool was_alone = forking.alone;
 
-	hp_pages_resume();
-	hp_unlock(&hp_heap_lock);
-	if (small_postfork)
+	if (forking.locked) {
+		hp_pages_resume();
+		hp_unlock(&hp_heap_lock);
+	}
+	if (!was_alone && small_postfork)
 		small_postfork();
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
 static void postfork_parent(void)
 {
-	hp_fork_parent();
+	bool was_alone = forking.alone;
+
+	if (!forking.interrupted)
+		hp_fork_parent();
 	postfork(small()->postfork_parent);
+	if (!was_alone)
+		_IO_list_unlock();
 }
 
 /* Make the tree say what the chunk words say: the other threads are gone, with what their caches held and what they were
@@ -879,10 +929,13 @@ static void rebuild(void)
 
 static void postfork_child(void)
 {
-	hp_fork_child();
-	if (hp_span.size)
+	if (!forking.alone)
+		_IO_list_resetlock();
+	if (!forking.interrupted) {
+		hp_fork_child();
 		rebuild();
-	hp_cache_child();
+		hp_cache_child();
+	}
 	hp_watch_child();
 	hp_service_child();
 	armed = false;

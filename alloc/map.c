@@ -20,7 +20,7 @@ static int map(uintptr_t at, size_t len, int prot, int flags)
 {
 	int saved = errno, r = 0;
 
-	HP_ASSERT(hp_lock_none_held());
+	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
 	if (mmap((void *)at, len, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | flags, -1, 0) == MAP_FAILED)
 		r = -errno;
 	errno = saved;
@@ -31,7 +31,7 @@ static int advise(uintptr_t at, size_t len, int advice)
 {
 	int saved = errno, r;
 
-	HP_ASSERT(hp_lock_none_held());
+	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
 	do {
 		r = madvise((void *)at, len, advice) ? -errno : 0;
 	} while (r == -EINTR || (r == -EAGAIN && advice == MADV_DONTDUMP));

@@ -6,7 +6,10 @@
 #ifndef HP_ALLOC_MAP_H
 #define HP_ALLOC_MAP_H
 
-#include "base/base.h"
+#include "base/lock.h"
+
+/* Whose absence is asserted; pages.c has it. */
+extern struct hp_lock hp_heap_lock;
 
 /* Reserve address space: no access, no memory, not dumped, aligned to `align`. *ret_base and 0, or -ENOMEM. */
 int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base);

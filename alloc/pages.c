@@ -9,7 +9,9 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/sysinfo.h>
+#include <unistd.h>
 
 #include "alloc/map.h"
 #include "alloc/watch.h"
@@ -97,6 +99,24 @@ int hp_span_init(void)
 	hp_span = s;
 	__atomic_store_n(&hp_span.base, base, __ATOMIC_RELEASE);
 	return 0;
+}
+
+void hp_span_shrink(size_t limit)
+{
+	size_t keep = limit >> HP_PAGE_SHIFT, last = hp_span.pages;
+
+	while (last > 1 && !hp_bit(hp_span.used, last - 1))
+		last--;
+	keep = HP_MAX(keep, last);
+	if (keep >= hp_span.pages)
+		return;
+	/* One raw system call, which no one's hooks see: the lock may stay. */
+	if (syscall(SYS_munmap, hp_page_addr(keep), (hp_span.pages - keep) << HP_PAGE_SHIFT) != 0)
+		return;
+	hp_span.pages = keep;
+	hp_span.size = keep << HP_PAGE_SHIFT;
+	if (hp_span.opened > hp_span.size)
+		__atomic_store_n(&hp_span.opened, hp_span.size, __ATOMIC_RELEASE);
 }
 
 /* ------------------------------------------------------------------ threads inside mapping calls */

@@ -114,6 +114,9 @@ int hp_span_init(void);
 
 /* All below: hp_heap_lock held by the caller. */
 
+/* Give up reserved addresses beyond `limit` bytes and behind the last extent. */
+void hp_span_shrink(size_t limit);
+
 /* A new extent of ABSENT pages, aligned to `align` bytes; its chunks are free in the tree, not settled. Its first page, or
  * 0 when the span has no room. */
 size_t hp_extent_create(size_t pages, size_t align, bool ahead);

@@ -11,10 +11,12 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
@@ -22,7 +24,6 @@
 #include "alloc/small.h"
 #include "base/base.h"
 #include "base/bits.h"
-#include "base/lock.h"
 #include "hugepin.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -45,8 +46,8 @@ static struct {
 	uint64_t *used; /* a bit for each unit */
 	bool outside; /* the span was full or could not be had: jemalloc owns memory elsewhere too */
 	bool tried;
-	struct hp_lock lock;
-} arena = { .base = (uintptr_t)1 << 63, .lock = HP_LOCK_INIT(HP_RANK_SMALL) };
+	pthread_mutex_t lock; /* taken under locks of jemalloc's, and none is taken under it */
+} arena = { .base = (uintptr_t)1 << 63, .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static bool in_arena(const void *p)
 {
@@ -112,21 +113,21 @@ void *hpje_mmap(void *hint, size_t len, int prot, int flags, int fd, off_t offse
 	size_t units = (len + HP_PAGE - 1) >> HP_PAGE_SHIFT, at;
 	void *p;
 
-	hp_lock(&arena.lock);
+	pthread_mutex_lock(&arena.lock);
 	if (!arena.tried) {
 		arena.tried = true;
 		reserve_arena();
 	}
 	at = take_units(units, hint);
 	arena.outside |= at == SIZE_MAX;
-	hp_unlock(&arena.lock);
+	pthread_mutex_unlock(&arena.lock);
 	if (at == SIZE_MAX)
 		return mmap(hint, len, prot, flags, fd, offset);
 	p = mmap((void *)(arena.base + (at << HP_PAGE_SHIFT)), len, prot, flags | MAP_FIXED, fd, offset);
 	if (p == MAP_FAILED) {
-		hp_lock(&arena.lock);
+		pthread_mutex_lock(&arena.lock);
 		hp_bits_fill(arena.used, at, units, false);
-		hp_unlock(&arena.lock);
+		pthread_mutex_unlock(&arena.lock);
 		return p;
 	}
 	__atomic_fetch_add(&hugepin_stats_page.stats.small_bytes, len, __ATOMIC_RELAXED);
@@ -144,9 +145,9 @@ int hpje_munmap(void *p, size_t len)
 	madvise(p, len, MADV_DONTDUMP);
 	__atomic_fetch_sub(&hugepin_stats_page.stats.small_bytes, len, __ATOMIC_RELAXED);
 	if (from < to) {
-		hp_lock(&arena.lock);
+		pthread_mutex_lock(&arena.lock);
 		hp_bits_fill(arena.used, (from - arena.base) >> HP_PAGE_SHIFT, (to - from) >> HP_PAGE_SHIFT, false);
-		hp_unlock(&arena.lock);
+		pthread_mutex_unlock(&arena.lock);
 	}
 	return 0;
 }
@@ -375,16 +376,14 @@ EXPORT void *aligned_alloc(size_t align, size_t size)
 	return hugepin_aligned_alloc(align, size); /* EINVAL unless a power of two, as C17 with DR 460 and C23 have it */
 }
 
-/* memptr and errno are left alone on failure (POSIX.1-2024). */
+/* memptr is left alone on failure; errno is set to ENOMEM beside the return value, as glibc does and programs rely on. */
 EXPORT int posix_memalign(void **memptr, size_t align, size_t size)
 {
-	int saved = errno;
 	void *p;
 
 	if (!hp_is_power_of_two(align) || align % sizeof(void *))
 		return EINVAL;
 	p = hugepin_aligned_alloc(align, size);
-	errno = saved;
 	if (!p)
 		return ENOMEM;
 	*memptr = p;
@@ -523,6 +522,72 @@ EXPORT void *rallocx(void *p, size_t size, int flags)
 	return q;
 }
 
+/* ------------------------------------------------------------------ address space limits */
+
+/* jemalloc 5.3 reads through NULL when a thread's first request finds no memory for a new arena. Where a limit makes that
+ * likely, have all arenas made beforehand (2 MiB of addresses each): choosing one for a thread makes it. */
+static void make_arenas(void)
+{
+	unsigned mine, all, i;
+	size_t size = sizeof all;
+
+	if (mallctl("opt.narenas", &all, &size, NULL, 0) || mallctl("thread.arena", &mine, &size, NULL, 0))
+		return;
+	for (i = 0; i < all; i++)
+		mallctl("thread.arena", NULL, NULL, &i, sizeof i);
+	mallctl("thread.arena", NULL, NULL, &mine, sizeof mine);
+}
+
+static bool limits_memory(int resource, const struct rlimit *r)
+{
+	return r && r->rlim_cur != RLIM_INFINITY && (resource == RLIMIT_AS || resource == RLIMIT_DATA);
+}
+
+/* A program that limits its own address space means what it uses, and we have reserved many times that: let go of what is
+ * not in use, down to a quarter of the limit in all. */
+static void limit_address_space(int resource, const struct rlimit *r)
+{
+	size_t each, last;
+
+	if (!limits_memory(resource, r))
+		return;
+	make_arenas();
+	if (resource != RLIMIT_AS)
+		return;
+	each = r->rlim_cur / 8 & ~(HP_PAGE - 1);
+	hugepin_span_limit_(each);
+	pthread_mutex_lock(&arena.lock);
+	for (last = arena.size >> HP_PAGE_SHIFT; last && !hp_bit(arena.used, last - 1); last--)
+		;
+	each = HP_MAX(each, last << HP_PAGE_SHIFT);
+	if (each < arena.size && munmap((void *)(arena.base + each), arena.size - each) == 0)
+		__atomic_store_n(&arena.size, each, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&arena.lock);
+}
+
+EXPORT int setrlimit(__rlimit_resource_t resource, const struct rlimit *r)
+{
+	limit_address_space((int)resource, r);
+	return (int)syscall(SYS_prlimit64, 0, resource, r, NULL);
+}
+
+EXPORT int setrlimit64(__rlimit_resource_t resource, const struct rlimit64 *r)
+{
+	return setrlimit(resource, (const struct rlimit *)r); /* the same on every 64-bit Linux */
+}
+
+EXPORT int prlimit(pid_t pid, __rlimit_resource_t resource, const struct rlimit *r, struct rlimit *old)
+{
+	if (pid == 0 || pid == getpid())
+		limit_address_space((int)resource, r);
+	return (int)syscall(SYS_prlimit64, pid, resource, r, old);
+}
+
+EXPORT int prlimit64(pid_t pid, __rlimit_resource_t resource, const struct rlimit64 *r, struct rlimit64 *old)
+{
+	return prlimit(pid, resource, (const struct rlimit *)r, (struct rlimit *)old);
+}
+
 /* ------------------------------------------------------------------ fork */
 
 /* The handlers cannot fail a fork; this can. The callers inside the C library (forkpty, daemon) get the kernel's
@@ -542,6 +607,11 @@ EXPORT pid_t fork(void)
 
 static __attribute__((constructor)) void construct(void)
 {
+	struct rlimit r;
+
+	if ((getrlimit(RLIMIT_AS, &r) == 0 && limits_memory(RLIMIT_AS, &r)) ||
+	    (getrlimit(RLIMIT_DATA, &r) == 0 && limits_memory(RLIMIT_DATA, &r)))
+		make_arenas();
 	if (hugepin_small_is_next_() && find_next())
 		jemalloc_below = 0;
 }

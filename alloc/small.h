@@ -29,6 +29,9 @@ extern const struct hp_small hugepin_small_ __attribute__((weak));
 _Bool hugepin_small_is_next_(void);
 size_t hugepin_small_span_(void);
 
+/* The program lowers RLIMIT_AS: give up reserved addresses beyond `limit` bytes, as far as they are not in use. */
+void hugepin_span_limit_(size_t limit);
+
 /* Whether fork() must fail with ENOMEM, for libhugepin-malloc.so's fork(). */
 _Bool hugepin_fork_refused_(void);
 

@@ -69,6 +69,11 @@ void hp_watch_leaving(const struct hugepin_extent *e)
 	hp_unlock(&lock);
 }
 
+_Bool hp_watch_any(void)
+{
+	return count;
+}
+
 _Bool hp_watch_inside(void)
 {
 	return inside;

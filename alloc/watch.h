@@ -9,6 +9,9 @@
 /* Call the watchers. No lock of the heap held. */
 void hp_watch_leaving(const struct hugepin_extent *e);
 
+/* Whether there are any. */
+_Bool hp_watch_any(void);
+
 /* True while this thread runs a watcher. */
 _Bool hp_watch_inside(void);
 

@@ -58,6 +58,9 @@ void hp_line_number(struct hp_line *l, uint64_t n, unsigned radix);
 /* Read a small file by raw system calls, without cancellation points: bytes read (buf is terminated) or -errno. */
 long hp_read_file(const char *path, char *buf, size_t size);
 
+/* Threads of this process, by /proc/self/stat; 0 if that cannot be read. */
+unsigned hp_thread_count(void);
+
 /* The unsigned number that follows `key` in text (as in "MemAvailable:   123 kB"), or def. */
 uint64_t hp_number_after(const char *text, const char *key, uint64_t def);
 

@@ -1,6 +1,6 @@
 /*
- * Ranked locks. A thread takes locks in rising rank; debug builds check it, and check hp_lock_none_held() in the mapping
- * tier: other people's hooks on mmap, munmap and madvise may call malloc.
+ * Ranked locks. A thread takes locks in rising rank; debug builds check it, and check in the mapping tier that the heap's is
+ * not held: other people's hooks on mmap, munmap and madvise may call malloc.
  *
  * pthread mutexes of the normal type: they allocate nothing, and a child of fork may release what its parent's thread
  * took in the prepare handler.
@@ -9,13 +9,13 @@
 #define HP_BASE_LOCK_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "base/base.h"
 
 enum hp_rank {
 	HP_RANK_WATCH = 1, /* the watchers' table: held while callbacks run, which may allocate */
 	HP_RANK_HEAP = 2, /* tree, pages, shared lists, thread registry */
-	HP_RANK_SMALL = 3, /* jemalloc's address space; taken under locks of jemalloc */
 };
 
 struct hp_lock {
@@ -25,34 +25,29 @@ struct hp_lock {
 
 #define HP_LOCK_INIT(r) { PTHREAD_MUTEX_INITIALIZER, (r) }
 
-#ifdef HP_DEBUG
-extern HP_TLS unsigned hp_locks_held; /* bit r: a lock of rank r */
-#define HP_LOCK_NOTE(l, taken) \
-	do { \
-		if (taken) { \
-			HP_ASSERT(hp_locks_held < 1u << (l)->rank); \
-			hp_locks_held |= 1u << (l)->rank; \
-		} else { \
-			HP_ASSERT(hp_locks_held & 1u << (l)->rank); \
-			hp_locks_held &= ~(1u << (l)->rank); \
-		} \
-	} while (0)
-#define hp_lock_none_held() (!(hp_locks_held & 1u << HP_RANK_HEAP))
-#else
-#define HP_LOCK_NOTE(l, taken) ((void)(l))
-#define hp_lock_none_held() true
-#endif
+/* Of this thread; bit r: it holds, or is about to take, a lock of rank r. */
+extern HP_TLS unsigned hp_locks_held;
 
+static inline bool hp_lock_mine(const struct hp_lock *l)
+{
+	return hp_locks_held >> l->rank & 1;
+}
+
+/* The fences are for a signal handler that forks (heap.c): it must not find a lock taken and the bit clear. */
 static inline void hp_lock(struct hp_lock *l)
 {
-	HP_LOCK_NOTE(l, 1);
+	HP_ASSERT(hp_locks_held < 1u << l->rank);
+	hp_locks_held |= 1u << l->rank;
+	atomic_signal_fence(memory_order_seq_cst);
 	pthread_mutex_lock(&l->mutex);
 }
 
 static inline void hp_unlock(struct hp_lock *l)
 {
+	HP_ASSERT(hp_lock_mine(l));
 	pthread_mutex_unlock(&l->mutex);
-	HP_LOCK_NOTE(l, 0);
+	atomic_signal_fence(memory_order_seq_cst);
+	hp_locks_held &= ~(1u << l->rank);
 }
 
 #endif

@@ -86,6 +86,11 @@ bool hp_service_wake(bool (*tick)(void), uint64_t interval_ns)
 	return true;
 }
 
+bool hp_service_running(void)
+{
+	return service.state == RUNNING;
+}
+
 void hp_service_child(void)
 {
 	service.state = OFF;

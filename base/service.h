@@ -16,6 +16,8 @@
  * may be held. False: no thread can be had (tried again every so often). */
 bool hp_service_wake(bool (*tick)(void), uint64_t interval_ns);
 
+bool hp_service_running(void);
+
 /* In the child of fork: the thread is gone. */
 void hp_service_child(void);
 
