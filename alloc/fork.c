@@ -34,7 +34,8 @@
 #define STACK_ABOVE 16384
 
 static struct {
-	char *map, *at; /* the mapping, and the aligned copy inside it */
+	bool made; /* the originals are kept out of the child */
+	char *map, *at; /* the mapping, and the aligned copy inside it; none if there is nothing to copy */
 	size_t map_size, pages;
 } copy;
 static unsigned copies; /* forks of this process that made one */
@@ -227,6 +228,26 @@ static uint64_t memory_room(void)
 	return room;
 }
 
+/* The mapping for a copy of so many pages. */
+static void *map_copy(size_t pages)
+{
+	return (void *)syscall(SYS_mmap, NULL, (pages + 1) << HP_PAGE_SHIFT, PROT_READ | PROT_WRITE,
+			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
+}
+
+/* Whether the limits on addresses, data and overcommit let it be made. */
+static bool may_map(size_t pages)
+{
+	void *p = pages ? map_copy(pages) : NULL;
+
+	if (p == MAP_FAILED)
+		return false;
+	if (!p)
+		return true;
+	syscall(SYS_munmap, p, (pages + 1) << HP_PAGE_SHIFT);
+	return true;
+}
+
 /* Marks pages `copied`; the caller unmarks or uses them. */
 static enum hp_fork_plan plan(size_t *ret_pages)
 {
@@ -239,7 +260,7 @@ static enum hp_fork_plan plan(size_t *ret_pages)
 		return HP_FORK_BY_COW;
 	*ret_pages = walk_live(false);
 	stack = count_pages(is_pool_stack);
-	if (memory_room() >= ((uint64_t)*ret_pages << HP_PAGE_SHIFT) + MARGIN &&
+	if (memory_room() >= ((uint64_t)*ret_pages << HP_PAGE_SHIFT) + MARGIN && may_map(*ret_pages) &&
 	    (!stack || hp_map_pool_free() >= stack))
 		return HP_FORK_BY_COPY;
 	return hp_map_pool_free() >= ready ? HP_FORK_BY_COW : HP_FORK_REFUSE;
@@ -268,33 +289,38 @@ static int advise_pool(int advice)
 
 static void drop_copy(void)
 {
-	syscall(SYS_munmap, copy.map, copy.map_size);
-	copy.map = NULL;
+	if (copy.map)
+		syscall(SYS_munmap, copy.map, copy.map_size);
+	copy.made = false;
+	copy.map = copy.at = NULL;
+	copy.pages = copy.map_size = 0;
 	unmark();
 }
 
 static bool make_copy(size_t pages)
 {
-	size_t size = (pages << HP_PAGE_SHIFT) + HP_PAGE;
-	void *map = (void *)syscall(SYS_mmap, NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
+	if (pages) {
+		void *map = map_copy(pages);
 
-	if (map == MAP_FAILED)
-		return false;
-	copy.map = map;
-	copy.map_size = size;
-	copy.pages = pages;
-	copy.at = (char *)hp_round_up((uintptr_t)map, HP_PAGE);
-	syscall(SYS_madvise, copy.at, pages << HP_PAGE_SHIFT, MADV_HUGEPAGE); /* without it base pages do */
-	if (pages && syscall(SYS_madvise, copy.at, pages << HP_PAGE_SHIFT, MADV_POPULATE_WRITE) != 0) {
-		drop_copy();
-		return false;
+		if (map == MAP_FAILED)
+			return false;
+		copy.map = map;
+		copy.map_size = (pages + 1) << HP_PAGE_SHIFT;
+		copy.pages = pages;
+		copy.at = (char *)hp_round_up((uintptr_t)map, HP_PAGE);
+		syscall(SYS_madvise, copy.at, pages << HP_PAGE_SHIFT, MADV_HUGEPAGE); /* without it base pages do */
+		if (syscall(SYS_madvise, copy.at, pages << HP_PAGE_SHIFT, MADV_POPULATE_WRITE) != 0) {
+			drop_copy();
+			return false;
+		}
+		walk_live(true);
 	}
-	walk_live(true);
 	if (advise_pool(MADV_DONTFORK) != 0) {
 		advise_pool(MADV_DOFORK);
 		drop_copy();
 		return false;
 	}
+	copy.made = true;
 	return true;
 }
 
@@ -323,7 +349,7 @@ void hp_fork_parent(void)
 {
 	int saved = errno;
 
-	if (copy.map) {
+	if (copy.made) {
 		advise_pool(MADV_DOFORK);
 		drop_copy();
 	}
@@ -356,7 +382,7 @@ static int keep_reserved(void *unused, size_t first, size_t end)
 {
 	(void)unused;
 	syscall(SYS_mmap, hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, PROT_NONE,
-		MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0L);
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0L);
 	return 0;
 }
 
@@ -365,18 +391,14 @@ void hp_fork_child(void)
 	int saved = errno;
 	char *at = copy.at;
 
-	if (copy.map) {
+	if (copy.made) {
 		for_runs(is_copied, move_in, &at);
 		for_runs(is_lost, keep_reserved, NULL);
 		for (size_t p = 1; p < hp_span.tree.used; p++)
 			if (is_replaced(p))
 				hp_page_lost_pool(p, hp_span.page[p].copied);
-		/* What is left of the mapping lies before and behind the copy. */
-		syscall(SYS_munmap, copy.map, copy.at - copy.map);
-		syscall(SYS_munmap, copy.at + (copy.pages << HP_PAGE_SHIFT),
-			copy.map + copy.map_size - (copy.at + (copy.pages << HP_PAGE_SHIFT)));
-		copy.map = NULL;
-		unmark();
+		hp_span.no_pool = true; /* its own forks need no copy then */
+		drop_copy(); /* what is left of the mapping: before and behind the copy */
 	}
 	errno = saved;
 }

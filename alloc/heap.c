@@ -47,8 +47,12 @@
 static void *next_aligned_alloc(size_t align, size_t size)
 {
 	void *p;
+	int r = posix_memalign(&p, HP_MAX(align, sizeof(void *)), size);
 
-	return posix_memalign(&p, HP_MAX(align, sizeof(void *)), size) == 0 ? p : NULL;
+	if (r == 0)
+		return p;
+	errno = r;
+	return NULL;
 }
 
 static size_t next_usable_size(const void *p)
@@ -98,6 +102,19 @@ void hugepin_misuse_(const char *function, const void *ptr, const char *reason)
 	HP_STAT_COUNT(bad_pointers, 1);
 }
 
+static HP_TLS struct hp_cache *set_aside; /* this thread's cache, while it goes without: hugepin_small_only_() */
+
+void hugepin_small_only_(bool on)
+{
+	if (on) {
+		set_aside = hp_cache_self;
+		hp_cache_self = &hp_cache_none; /* the fast paths find nothing */
+	} else if (set_aside) {
+		hp_cache_self = set_aside;
+		set_aside = NULL;
+	}
+}
+
 /* ------------------------------------------------------------------ start */
 
 enum { UNUSED, STARTING, READY, UNAVAILABLE };
@@ -106,7 +123,7 @@ static HP_TLS bool starting; /* this thread is in start(): hooks on mmap may all
 static bool constructed; /* our constructor has run: threads may be started */
 static bool armed; /* the service thread is awake; under hp_heap_lock */
 
-/* Reserve the span. False: no heap, now or ever; the tier below serves all. */
+/* Reserve the span. False: no heap, or not yet; the tier below serves all. */
 static bool start(void)
 {
 	uint32_t expected = UNUSED;
@@ -131,6 +148,7 @@ static bool start(void)
 struct request {
 	size_t n, room; /* chunks */
 	size_t align; /* bytes, a power of two; at least HP_CHUNK */
+	bool memory_short; /* set by place(): addresses were there, memory was not */
 };
 
 static size_t page_of(size_t chunk)
@@ -270,7 +288,7 @@ static void set_live(size_t chunk, size_t n, size_t room)
 }
 
 /* Place a request in the tree and give it memory. May release the lock meanwhile. 0: out of memory. */
-static size_t place(const struct request *r)
+static size_t place(struct request *r)
 {
 	size_t chunk;
 
@@ -288,6 +306,7 @@ static size_t place(const struct request *r)
 	take(chunk, r);
 	if (hp_pages_commit(page_of(chunk), pages_touched(chunk, r->n)))
 		return chunk;
+	r->memory_short = true;
 	HP_STAT_ADD(room_bytes, -(r->room << HP_CHUNK_SHIFT));
 	give(chunk, r->n + r->room);
 	hp_extent_destroy_if_empty(hp_span.page[page_of(chunk)].extent);
@@ -349,6 +368,15 @@ static size_t purge(void)
 	return bytes;
 }
 
+/* Mapped, but in no live buffer as far as is known without asking the threads. */
+static size_t idle_bytes(void)
+{
+	size_t mapped = HP_STAT(hugetlb_bytes) + HP_STAT(thp_bytes) + HP_STAT(base_bytes);
+	size_t live = HP_STAT(taken_bytes) - HP_STAT(listed_bytes) - HP_STAT(room_bytes);
+
+	return mapped > live ? mapped - live : 0;
+}
+
 bool hp_heap_tick(void)
 {
 	bool more;
@@ -407,6 +435,8 @@ static __attribute__((noinline)) void *alloc_locked(struct request r, size_t *re
 	size_t chunk;
 	bool must_wake = false;
 
+	if (set_aside)
+		return NULL;
 	if (!start() || r.n > hp_span.size >> HP_CHUNK_SHIFT) {
 		HP_STAT_COUNT(nomem, 1);
 		return NULL;
@@ -421,7 +451,9 @@ static __attribute__((noinline)) void *alloc_locked(struct request r, size_t *re
 		*ret_dirty = r.n << HP_CHUNK_SHIFT;
 	} else {
 		chunk = place(&r);
-		if (!chunk && purge())
+		/* Memory may be short because we keep it. What no purge can give is not worth one. */
+		if (!chunk && r.memory_short && r.n << HP_CHUNK_SHIFT <= hp_span.ram &&
+		    idle_bytes() >= r.n << (HP_CHUNK_SHIFT - 3) && purge())
 			chunk = place(&r);
 		if (!chunk && r.room) {
 			r.room = 0;
@@ -465,7 +497,8 @@ static __attribute__((noinline)) void free_locked(void *p)
 		hugepin_misuse_("free", p, why);
 		return;
 	}
-	hp_cache_adopt();
+	if (!set_aside)
+		hp_cache_adopt();
 	hp_lock(&hp_heap_lock);
 	must_wake = arm();
 	c = hp_cache_self;
@@ -775,6 +808,20 @@ int hugepin_purge(void)
 	return 0;
 }
 
+bool hugepin_purge_for_small_(void)
+{
+	size_t bytes = 0;
+
+	if (atomic_load_explicit(&state, memory_order_acquire) != READY || hp_lock_mine(&hp_heap_lock) ||
+	    hp_watch_any()) /* a watcher may allocate, and the caller holds locks of jemalloc's */
+		return false;
+	hp_lock(&hp_heap_lock);
+	if (!hp_pages_inside() && !hp_pages_quiet()) /* the fork that waits is about to take the caller's locks */
+		bytes = purge();
+	hp_unlock(&hp_heap_lock);
+	return bytes;
+}
+
 int hugepin_extent(const void *p, struct hugepin_extent *ret_, size_t size)
 {
 	size_t page = ((uintptr_t)p - hp_span.base) >> HP_PAGE_SHIFT;
@@ -846,18 +893,21 @@ static void prefork(void)
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	if (!is_alone) {
+	if (!is_alone)
 		_IO_list_lock();
-		if (small()->prefork)
-			small()->prefork();
-	}
 	interrupted = hp_lock_mine(&hp_heap_lock) || hp_pages_inside() ||
 		      (hp_cache_self != &hp_cache_none && hp_cache_self->slot.busy);
 	locked = !hp_lock_mine(&hp_heap_lock);
 	if (locked) {
+		/* Before jemalloc's locks: a watcher, or a hook on mmap, runs inside a mapping call and may allocate. */
 		hp_lock(&hp_heap_lock);
 		hp_pages_quiesce();
+		hp_unlock(&hp_heap_lock);
 	}
+	if (!is_alone && small()->prefork)
+		small()->prefork();
+	if (locked)
+		hp_lock(&hp_heap_lock);
 	forking.signals = old;
 	forking.alone = is_alone;
 	forking.interrupted = interrupted;

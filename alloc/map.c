@@ -16,17 +16,6 @@
 
 #define POOL "/sys/kernel/mm/hugepages/hugepages-2048kB/"
 
-static int map(uintptr_t at, size_t len, int prot, int flags)
-{
-	int saved = errno, r = 0;
-
-	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
-	if (mmap((void *)at, len, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | flags, -1, 0) == MAP_FAILED)
-		r = -errno;
-	errno = saved;
-	return r;
-}
-
 static int advise(uintptr_t at, size_t len, int advice)
 {
 	int saved = errno, r;
@@ -34,7 +23,7 @@ static int advise(uintptr_t at, size_t len, int advice)
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
 	do {
 		r = madvise((void *)at, len, advice) ? -errno : 0;
-	} while (r == -EINTR || (r == -EAGAIN && advice == MADV_DONTDUMP));
+	} while (r == -EINTR || (r == -EAGAIN && advice != MADV_POPULATE_WRITE));
 	errno = saved;
 	return r;
 }
@@ -42,7 +31,9 @@ static int advise(uintptr_t at, size_t len, int advice)
 int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base)
 {
 	int saved = errno;
-	void *p = mmap(NULL, size + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	/* Without access nothing is charged, so MAP_NORESERVE is not needed; with it, the access given later would escape the
+	 * overcommit policy. */
+	void *p = mmap(NULL, size + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	uintptr_t got = (uintptr_t)p, base = hp_round_up(got, align);
 
 	errno = saved;
@@ -61,18 +52,37 @@ int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base)
 
 int hp_map_hugetlb(uintptr_t at, size_t len)
 {
-	return map(at, len, PROT_READ | PROT_WRITE, MAP_HUGETLB | MAP_HUGE_2MB);
+	int saved = errno, r = 0;
+	void *p;
+
+	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
+	/* Somewhere else first: a MAP_FIXED that the pool refuses has already unmapped what was there, and another thread's
+	 * mapping may land in the hole before we can fill it. */
+	p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_HUGE_2MB, -1, 0);
+	if (p == MAP_FAILED) {
+		r = -errno;
+	} else if (mremap(p, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)at) == MAP_FAILED) {
+		r = -errno;
+		munmap(p, len);
+	}
+	errno = saved;
+	return r;
 }
 
 int hp_map_normal(uintptr_t at, size_t len, bool thp)
 {
-	int r = map(at, len, PROT_READ | PROT_WRITE, 0);
+	int saved = errno;
 
-	if (r < 0)
+	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
+	/* Access to what is reserved, not a mapping over it: when refused, it leaves no hole either. */
+	if (mprotect((void *)at, len, PROT_READ | PROT_WRITE) != 0) {
+		int r = -errno;
+
+		errno = saved;
 		return r;
-	if (thp && advise(at, len, MADV_HUGEPAGE) == 0)
-		return HUGEPIN_KIND_THP;
-	return HUGEPIN_KIND_BASE;
+	}
+	advise(at, len, MADV_DODUMP);
+	return thp && advise(at, len, MADV_HUGEPAGE) == 0 ? HUGEPIN_KIND_THP : HUGEPIN_KIND_BASE;
 }
 
 int hp_map_populate(uintptr_t at, size_t len)
@@ -82,10 +92,14 @@ int hp_map_populate(uintptr_t at, size_t len)
 
 int hp_map_release(uintptr_t at, size_t len)
 {
-	int r = map(at, len, PROT_NONE, MAP_NORESERVE);
+	int saved = errno, r = 0;
 
-	if (r == 0)
+	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
+	if (mmap((void *)at, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+		r = -errno;
+	else
 		advise(at, len, MADV_DONTDUMP);
+	errno = saved;
 	return r;
 }
 

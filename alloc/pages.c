@@ -19,6 +19,8 @@
 #include "base/stats.h"
 
 #define GIB ((size_t)1 << 30)
+/* Commits that do not ask the pool after it had not a single page left. */
+#define POOL_SKIP 8
 #define ROOT_PAGES ((size_t)1 << (3 * (HP_TREE_LEVELS - 1)))
 
 /* No pointer of the user half is less than 4 TiB above this base: until the span is there, and while it is being
@@ -35,21 +37,28 @@ static HP_TLS unsigned depth; /* of this thread's mapping calls: hooks on mmap m
 
 /* ------------------------------------------------------------------ the span */
 
-static size_t span_size_wanted(void)
+static size_t memory_size(void)
 {
-	size_t size = (size_t)hp_config.span;
-	struct rlimit as;
 	struct sysinfo info;
 
-	if (!size) {
-		size_t ram = sysinfo(&info) == 0 ? (size_t)info.totalram * info.mem_unit : 16 * GIB;
+	return sysinfo(&info) == 0 ? (size_t)info.totalram * info.mem_unit : 16 * GIB;
+}
 
+static size_t span_size_wanted(size_t ram)
+{
+	size_t size = (size_t)hp_config.span;
+	struct rlimit limit;
+
+	if (!size) {
 		for (size = 64 * GIB; size < 4 * ram && size < (size_t)1 << 42; size *= 2)
 			;
 	}
 	/* The rest of the program needs addresses too: thread stacks, libraries, files. */
-	if (getrlimit(RLIMIT_AS, &as) == 0 && as.rlim_cur != RLIM_INFINITY)
-		size = HP_MIN(size, as.rlim_cur / 4);
+	if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+		size = HP_MIN(size, limit.rlim_cur / 4);
+	/* The tables count as data, and no more data than that can come to lie in the span. */
+	if (getrlimit(RLIMIT_DATA, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+		size = HP_MIN(size, 4 * HP_MIN(limit.rlim_cur, (rlim_t)1 << 40));
 	return size & ~(HP_PAGE - 1);
 }
 
@@ -75,8 +84,8 @@ static bool tables_init(struct hp_span *s, size_t pages)
 
 int hp_span_init(void)
 {
-	struct hp_span s = { .pages = 0 };
-	size_t size = span_size_wanted();
+	struct hp_span s = { .ram = memory_size() };
+	size_t size = span_size_wanted(s.ram);
 	int saved = errno;
 
 	while (size >= 2 * HP_PAGE && hp_map_reserve(size, size < GIB ? HP_PAGE : GIB, &s.base) != 0)
@@ -92,12 +101,11 @@ int hp_span_init(void)
 	s.size = size;
 	hp_bit_set(s.used, 0);
 	hp_stats_page.magic = HUGEPIN_STATS_MAGIC;
-	/* base is read without synchronisation by every free(): last. */
-	uintptr_t base = s.base;
-
-	s.base = hp_span.base;
-	hp_span = s;
-	__atomic_store_n(&hp_span.base, base, __ATOMIC_RELEASE);
+	/* Every free() reads base and opened without synchronisation: they are not written here but by atomic stores, base
+	 * now and opened with the first extent. */
+	memcpy((char *)&hp_span + offsetof(struct hp_span, chunk), (char *)&s + offsetof(struct hp_span, chunk),
+	       sizeof s - offsetof(struct hp_span, chunk));
+	__atomic_store_n(&hp_span.base, s.base, __ATOMIC_RELEASE);
 	return 0;
 }
 
@@ -168,6 +176,11 @@ void hp_pages_quiesce(void)
 	quiet = true;
 	while (inflight > depth)
 		wait_turn();
+}
+
+bool hp_pages_quiet(void)
+{
+	return quiet;
 }
 
 void hp_pages_resume(void)
@@ -414,6 +427,12 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 	struct mapped m = { .heads_count = 0 };
 	size_t ahead = end;
 
+	if (pool && was == HP_PAGE_ABSENT && hp_span.pool_skip) {
+		hp_span.pool_skip--;
+		HP_STAT_ADD(pool_short, end - first);
+		pool = false;
+	}
+
 	if (was == HP_PAGE_ABSENT && hp_span.extent[hp_span.page[first].extent].ahead)
 		while (ahead < extent_end && hp_span.page[ahead].state == HP_PAGE_ABSENT)
 			ahead++;
@@ -427,7 +446,9 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 	} else {
 		/* Reserved but not to be had: other memory in its place. */
 		m.pool_denied = (unsigned)(end - first);
-		map_pages(first, end, end, false, &m);
+		m.end = m.ahead_end = first;
+		if (hp_map_release(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT) == 0)
+			map_pages(first, end, end, false, &m);
 	}
 	call_end();
 
@@ -452,6 +473,8 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 		set_heads(m.heads[i], to - m.heads[i], true);
 	}
 	HP_STAT_ADD(pool_short, m.pool_short);
+	if (m.pool_short)
+		hp_span.pool_skip = POOL_SKIP;
 	HP_STAT_ADD(pool_denied, m.pool_denied);
 	HP_STAT_ADD(thp_failed, m.thp_failed);
 	return m.end == end;

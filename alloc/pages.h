@@ -12,7 +12,8 @@
  *	READY     may be handed out
  *	BUSY      a thread works on it without the lock; who needs it waits (hp_pages_commit does)
  *
- * Lock order: watchers' lock, then hp_heap_lock. Neither is held across a mapping call; while a thread is between
+ * Lock order: watchers' lock, then hp_heap_lock. Neither is held across a mapping call, but for
+ * raw system calls that no one's hooks see; while a thread is between
  * begin and end of one it counts in `inflight`, for which fork waits.
  */
 #ifndef HP_ALLOC_PAGES_H
@@ -65,7 +66,9 @@ struct hp_span {
 	uint64_t *used; /* pages whose state is not NONE */
 	struct hp_tree tree;
 	uint64_t gen;
+	size_t ram; /* bytes of memory in the machine */
 	size_t heads, heads_max; /* mappings, and how many there may be before splitting stops */
+	unsigned pool_skip; /* commits to come that do not ask the pool: it was empty */
 	bool thp; /* the kernel gives THP */
 	bool no_pool; /* take no more from the hugetlb pool: the process keeps forking */
 };
@@ -144,6 +147,7 @@ struct hugepin_extent hp_extent_describe(size_t page);
 /* For fork: wait until no thread is inside a mapping call and keep them out; let them in again; forget the other threads'
  * calls (there are none: for the child). */
 void hp_pages_quiesce(void);
+bool hp_pages_quiet(void); /* between the two */
 void hp_pages_resume(void);
 
 /* True while this thread runs a watcher or a mapping call: it must not start another release. */

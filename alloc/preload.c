@@ -71,7 +71,7 @@ static void reserve_arena(void)
 	if (getrlimit(RLIMIT_AS, &as) == 0 && as.rlim_cur != RLIM_INFINITY)
 		size = HP_MIN(size, as.rlim_cur / 8);
 	for (size &= ~(HP_PAGE - 1); size >= 2 * HP_PAGE; size = size / 2 & ~(HP_PAGE - 1)) {
-		p = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		p = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		if (p != MAP_FAILED)
 			break;
 	}
@@ -123,13 +123,15 @@ void *hpje_mmap(void *hint, size_t len, int prot, int flags, int fd, off_t offse
 	pthread_mutex_unlock(&arena.lock);
 	if (at == SIZE_MAX)
 		return mmap(hint, len, prot, flags, fd, offset);
-	p = mmap((void *)(arena.base + (at << HP_PAGE_SHIFT)), len, prot, flags | MAP_FIXED, fd, offset);
-	if (p == MAP_FAILED) {
+	/* Access to what is reserved: a refused MAP_FIXED may leave a hole (map.c). */
+	p = (void *)(arena.base + (at << HP_PAGE_SHIFT));
+	if (mprotect(p, len, prot) != 0 && (!hugepin_purge_for_small_() || mprotect(p, len, prot) != 0)) {
 		pthread_mutex_lock(&arena.lock);
 		hp_bits_fill(arena.used, at, units, false);
 		pthread_mutex_unlock(&arena.lock);
-		return p;
+		return MAP_FAILED;
 	}
+	madvise(p, len, MADV_DODUMP);
 	__atomic_fetch_add(&hugepin_stats_page.stats.small_bytes, len, __ATOMIC_RELAXED);
 	return p;
 }
@@ -140,7 +142,7 @@ int hpje_munmap(void *p, size_t len)
 
 	if (!in_arena(p))
 		return munmap(p, len);
-	if (mmap(p, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+	if (mmap(p, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
 		return -1;
 	madvise(p, len, MADV_DONTDUMP);
 	__atomic_fetch_sub(&hugepin_stats_page.stats.small_bytes, len, __ATOMIC_RELAXED);
@@ -150,6 +152,14 @@ int hpje_munmap(void *p, size_t len)
 		pthread_mutex_unlock(&arena.lock);
 	}
 	return 0;
+}
+
+/* jemalloc's second source, when the first fails: memory that would be nobody's by its address. */
+void *hpje_sbrk(intptr_t increment)
+{
+	(void)increment;
+	errno = ENOMEM;
+	return (void *)-1;
 }
 
 int hpje_madvise(void *p, size_t len, int advice)
@@ -164,14 +174,17 @@ static struct hp_small next; /* all set or none */
 /* Requests below this go to jemalloc: HUGEPIN_LARGE_MIN, or 0. */
 static size_t jemalloc_below = HUGEPIN_LARGE_MIN;
 
+static int (*next_posix_memalign)(void **, size_t, size_t);
+
 static void *next_aligned_alloc(size_t align, size_t size)
 {
-	static int (*f)(void **, size_t, size_t);
 	void *p;
+	int r = next_posix_memalign(&p, HP_MAX(align, sizeof(void *)), size);
 
-	if (!f)
-		*(void **)&f = dlsym(RTLD_NEXT, "posix_memalign");
-	return f(&p, HP_MAX(align, sizeof(void *)), size) == 0 ? p : NULL;
+	if (r == 0)
+		return p;
+	errno = r;
+	return NULL;
 }
 
 static bool find_next(void)
@@ -181,9 +194,9 @@ static bool find_next(void)
 	*(void **)&next.realloc = dlsym(RTLD_NEXT, "realloc");
 	*(void **)&next.free = dlsym(RTLD_NEXT, "free");
 	*(void **)&next.usable_size = dlsym(RTLD_NEXT, "malloc_usable_size");
+	*(void **)&next_posix_memalign = dlsym(RTLD_NEXT, "posix_memalign");
 	next.aligned_alloc = next_aligned_alloc;
-	return next.malloc && next.calloc && next.realloc && next.free && next.usable_size &&
-	       dlsym(RTLD_NEXT, "posix_memalign");
+	return next.malloc && next.calloc && next.realloc && next.free && next.usable_size && next_posix_memalign;
 }
 
 /* ------------------------------------------------------------------ the small tier, as the heap sees it */
@@ -214,7 +227,12 @@ static void *small_calloc(size_t count, size_t size)
 
 static void *small_aligned_alloc(size_t align, size_t size)
 {
-	return jemalloc_below ? hpje_aligned_alloc(align, size) : next.aligned_alloc(align, size);
+	if (!jemalloc_below)
+		return next.aligned_alloc(align, size);
+	/* jemalloc's classes from here on are multiples of a cache line anyway, and its malloc has a cache for them. */
+	if (align <= 64 && size > 14336 && size < HUGEPIN_LARGE_MIN)
+		return hpje_malloc(size);
+	return hpje_aligned_alloc(align, size);
 }
 
 static void small_free(void *p)
@@ -603,6 +621,21 @@ EXPORT pid_t fork(void)
 		return -1;
 	}
 	return next_fork();
+}
+
+/* glibc reads its table of fork handlers in the child before the first of them, ours, has put the pool's memory in place: a
+ * large table must not lie there. */
+EXPORT int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *dso)
+{
+	static int (*next_register)(void (*)(void), void (*)(void), void (*)(void), void *);
+	int r;
+
+	if (!next_register)
+		*(void **)&next_register = dlsym(RTLD_NEXT, "__register_atfork");
+	hugepin_small_only_(true);
+	r = next_register(prepare, parent, child, dso);
+	hugepin_small_only_(false);
+	return r;
 }
 
 static __attribute__((constructor)) void construct(void)

@@ -29,8 +29,14 @@ extern const struct hp_small hugepin_small_ __attribute__((weak));
 _Bool hugepin_small_is_next_(void);
 size_t hugepin_small_span_(void);
 
+/* From now on, or no more, this thread's large requests go to the small tier too. */
+void hugepin_small_only_(_Bool on);
+
 /* The program lowers RLIMIT_AS: give up reserved addresses beyond `limit` bytes, as far as they are not in use. */
 void hugepin_span_limit_(size_t limit);
+
+/* The small tier gets no memory: give back what the heap keeps. Whether there was any. Takes hp_heap_lock. */
+_Bool hugepin_purge_for_small_(void);
 
 /* Whether fork() must fail with ENOMEM, for libhugepin-malloc.so's fork(). */
 _Bool hugepin_fork_refused_(void);

@@ -84,7 +84,7 @@ static void print_kernel(void)
 	hp_info_fact("kernel", "%s, %s", u.release, u.machine);
 	/* No bytes of nothing: the kernel only says whether it knows the advice. */
 	if (madvise((void *)(uintptr_t)HP_PAGE, 0, MADV_POPULATE_WRITE))
-		hp_info_advise("MADV_POPULATE_WRITE is missing, with which hugepages are taken safely: use Linux 5.14 "
+		hp_info_advise("MADV_POPULATE_WRITE is missing, with which hugepages are taken safely: use Linux 5.16 "
 			       "or newer");
 	if (hp_read_file("/proc/meminfo", text, sizeof text) > 0)
 		hp_info_fact("memory", "%s, %s available",

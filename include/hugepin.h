@@ -39,7 +39,8 @@ unsigned hugepin_version(void);
 /* As malloc, calloc, realloc and free of ISO C. Buffers of HUGEPIN_LARGE_MIN bytes and more start on a 4 KiB boundary.
  * hugepin_realloc(p, 0) frees p and returns NULL, as glibc does. The caller owns the buffer until he frees it, on any
  * thread; buffers of hugepin_malloc must go to hugepin_free, except where libhugepin-malloc.so is loaded: then the two
- * families are one. May block (a lock held for less than a microsecond, or the kernel's zeroing of new pages).
+ * families are one. May block (a lock, mostly held for less than a microsecond, by fork for the time of the copy; the kernel's
+ * zeroing of new pages).
  * NULL with ENOMEM; hugepin_free leaves errno alone.
  * Not async-signal-safe; may be called from fork handlers and thread destructors.
  * Algorithm: address-ordered first fit over 4 KiB chunks without coalescing on free (Rex et al. 2006, section 3.2;
@@ -82,7 +83,7 @@ int hugepin_extent(const void *ptr, struct hugepin_extent *ret_, size_t size);
  * describes its extent. When the call returns, the kernel takes the pages.
  * The callback runs on the thread that gives the memory back: the service thread, a caller of hugepin_purge or
  * malloc_trim, or a thread whose allocation would otherwise fail. No lock of the heap is held: it may allocate and free;
- * it must not call hugepin_watch, hugepin_unwatch (both -EDEADLK) or hugepin_purge (which then does nothing).
+ * it must not open or close stdio streams (a fork in another thread would wait for it for ever), nor call hugepin_watch, hugepin_unwatch (both -EDEADLK) or hugepin_purge (which then does nothing).
  * *ret_id is to be given to hugepin_unwatch. -EINVAL (no function or no ret_id), -ENOSPC (16 watchers), -EDEADLK. */
 int hugepin_watch(void (*leaving)(void *arg, const struct hugepin_extent *), void *arg, int *ret_id);
 
@@ -103,7 +104,7 @@ int hugepin_purge(void);
 	X(thp_bytes, B, "heap memory mapped as transparent hugepages") \
 	X(base_bytes, B, "heap memory mapped as base pages") \
 	X(reserved_bytes, B, "part of hugetlb_bytes that is reserved but not yet populated") \
-	X(taken_bytes, B, "heap memory in buffers, including freed ones kept for reuse") \
+	X(taken_bytes, B, "heap addresses in buffers, with room behind them and freed ones kept for reuse") \
 	X(taken_peak_bytes, B, "the most that taken_bytes has been") \
 	X(listed_bytes, B, "freed buffers in the shared lists, not yet coalesced") \
 	X(room_bytes, B, "address space kept free behind growing buffers") \

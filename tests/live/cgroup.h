@@ -1,4 +1,4 @@
-/* A control group for a test, below the process's own or, where that is not allowed, below an ancestor; version 1 or 2. */
+/* A control group (version 1 or 2) for a test: below the process's own, or below an ancestor where only that works. */
 #ifndef TESTS_LIVE_CGROUP_H
 #define TESTS_LIVE_CGROUP_H
 

@@ -1,8 +1,8 @@
 /* link: none */
 /*
- * What the C standard, POSIX and glibc promise of malloc's family, with the sizes at which a heap of hugepages changes its
- * ways: 32 KiB, 2 MiB, 64 MiB. Everything here except the last three tests and the rejection of odd alignments by
- * aligned_alloc (C17; glibc since 2.38) is true of glibc 2.36 as well.
+ * What the C standard, POSIX and glibc promise of malloc's family, with the sizes at which a heap of hugepages changes
+ * its ways: 32 KiB, 2 MiB, 64 MiB. All of it is true of glibc 2.36 too, except for the last two tests and for
+ * aligned_alloc, which rejects odd alignments since glibc 2.38.
  */
 #include "live.h"
 
@@ -339,7 +339,7 @@ TEST(all_usable_bytes_may_be_written)
 		free(p[i]);
 }
 
-/* Resize from a to b; the bytes both have must stay. Of buffers over a MiB every 4093rd and the last ones are looked at. */
+/* Resize from a to b; the bytes both have must stay. Of buffers over a MiB every 4093rd is looked at, and the last. */
 static void resize(size_t a, size_t b)
 {
 	unsigned char *p = hide(malloc(a));

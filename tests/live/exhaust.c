@@ -1,7 +1,7 @@
 /* link: none */
 /*
- * Memory that runs out. Run alone, and by limits.sh under limits of every kind: whatever the reason, malloc gives NULL and
- * ENOMEM, nothing that was given is lost, and what is freed can be had again.
+ * Memory that runs out. Run alone, and by limits.sh under limits of every kind: whatever the reason, malloc gives NULL
+ * and ENOMEM, nothing that was given is lost, and what is freed can be had again.
  *
  * EXHAUST_MIB: how much to take at most; EXHAUST_MLOCK: the argument of mlockall() to begin with.
  */
@@ -148,7 +148,7 @@ TEST(after_a_request_that_is_too_large_others_succeed)
 		free(p);
 		p = hide(malloc(200));
 		char *q = hide(malloc(100 * KIB));
-		if (EXPECT(p && q))
+		if (EXPECT(p) && EXPECT(q))
 			p[0] = q[0] = 1;
 		free(p);
 		free(q);

@@ -1,5 +1,5 @@
 /*
- * What the live tests share: the hugetlb pool and who drains it, what smaps says of some memory, children, and patterns.
+ * What the live tests share: the hugetlb pool and who drains it, what smaps says of memory, children, and patterns.
  * Nothing here allocates by malloc, except where it says so.
  */
 #ifndef TESTS_LIVE_LIVE_H
@@ -31,6 +31,22 @@
 #define PAGE ((size_t)2 << 20) /* a hugepage */
 
 extern char **environ;
+
+/* Sanitizers end a program that asks too much; here it is to get NULL. */
+#ifdef __SANITIZE_THREAD__
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void)
+{
+	return "allocator_may_return_null=1";
+}
+#endif
+#ifdef __SANITIZE_ADDRESS__
+const char *__asan_default_options(void);
+const char *__asan_default_options(void)
+{
+	return "allocator_may_return_null=1:quarantine_size_mb=8:detect_leaks=0";
+}
+#endif
 
 /* Keep the compiler from seeing where a pointer comes from, and so from dropping malloc and free as a pair. */
 static inline void *hide(void *p)
@@ -95,8 +111,8 @@ static inline long pool_free(void)
 			SKIP("hugetlb pool: %d free pages needed, %ld there", (int)(pages), pool_free());              \
 	} while (0)
 
-/* Another process that takes all but `leave` free pages of the pool. It is this program, started anew without a preloaded
- * library, so that it has none of our memory; it ends when pool_refill() or our exit closes its input. */
+/* Another process that takes all but `leave` free pages of the pool. It is this program, started anew without a
+ * preloaded library, so that it has none of our memory; it ends when pool_refill() or our exit closes its input. */
 struct drainer {
 	pid_t pid;
 	int hold;

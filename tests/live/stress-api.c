@@ -1,5 +1,5 @@
 /* link: hugepin */
-/* stress.c on the explicit functions, in a program that keeps its own malloc; the one that thread sanitizers can follow. */
+/* stress.c on the explicit functions, in a program that keeps its own malloc: the one that sanitizers can follow. */
 #include "live.h"
 
 #include <hugepin.h>

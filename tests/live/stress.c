@@ -1,7 +1,7 @@
 /* link: none */
 /*
  * Threads allocate, resize, hand over and free buffers of 1 byte to 8 MiB. Every byte of a buffer carries its owner's
- * pattern, and is looked at before the buffer is freed, resized or inherited: a byte that two owners share is found.
+ * pattern, and is looked at before the buffer is freed, resized or inherited: no two owners may share one.
  *
  * STRESS_SECONDS and STRESS_THREADS (environment) make the runs longer and wider. stress-api.c is the same program on the
  * explicit functions.

@@ -1,6 +1,6 @@
 /*
- * The table of options and its parser; and what hp_config_load() makes of an environment, in programs of their own since
- * a process reads its variables once.
+ * The table of options and its parser; and what hp_config_load() makes of an environment, in programs of their own,
+ * since a process reads its variables once.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -58,8 +58,9 @@ TEST(numbers_are_decimal_and_within_their_range)
 	expect_value("RESERVE", "0", 0);
 	expect_value("ABORT", "0", 0);
 	expect_value("ABORT", "1", 1);
-	static const char *const bad[] = { "", " ", "0", "65", "-1", "+1", " 1", "1 ", "1x", "0x10", "1.0", "1e1", "4K", "four",
-					   "18446744073709551617", "9223372036854775808", "99999999999999999999999" };
+	static const char *const bad[] = { "", " ", "0", "65", "-1", "+1", " 1", "1 ", "1x", "0x10", "1.0", "1e1", "4K",
+					   "four", "18446744073709551617", "9223372036854775808",
+					   "99999999999999999999999" };
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
 		expect_refused("FIT", bad[i]);
 	expect_refused("ABORT", "2");

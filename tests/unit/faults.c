@@ -1,0 +1,398 @@
+/*
+ * Every system call of the mapping tier fails once, and then from there on for good: the Nth one for N = 1, 2, 3 ...
+ * until a scenario ends before its Nth call. Each run is a process of its own, in which the heap starts anew.
+ *
+ * The kernel is reached through functions defined here, which the linker prefers to the C library's. They also stand in
+ * for a hugetlb pool, so that the machine needs none.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "alloc/heap.h"
+#include "alloc/small.h"
+#include "base/config.h"
+#include "tests/t.h"
+#include "tests/unit/empty.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+#define UNINSTRUMENTED __attribute__((no_sanitize("address", "undefined")))
+#define MIB ((size_t)1 << 20)
+
+/* ------------------------------------------------------------------ the kernel */
+
+static bool armed; /* calls count */
+static bool for_good; /* not only the Nth fails */
+static long nth, calls;
+static int with; /* errno of a failure */
+static size_t pool; /* hugepages in the pool; what is given back is not added again */
+
+static struct {
+	long failed; /* number of the system call that failed last, -1: none */
+} *seen; /* shared with children */
+
+UNINSTRUMENTED static long raw(long nr, long a, long b, long c, long d, long e, long f)
+{
+	long r;
+	register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
+
+	__asm__ volatile("syscall"
+			 : "=a"(r)
+			 : "0"(nr), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+			 : "rcx", "r11", "memory");
+	return r;
+}
+
+UNINSTRUMENTED static bool counts(long nr)
+{
+	switch (nr) {
+	case SYS_mmap: case SYS_munmap: case SYS_madvise: case SYS_mprotect: case SYS_mremap:
+	case SYS_openat: case SYS_read: case SYS_membarrier: return true;
+	default: return false;
+	}
+}
+
+UNINSTRUMENTED static bool fails(long nr)
+{
+	if (!armed || !counts(nr))
+		return false;
+	calls++;
+	if (calls != nth && !(for_good && calls > nth))
+		return false;
+	seen->failed = nr;
+	return true;
+}
+
+/* Hugetlb pages come aligned. */
+UNINSTRUMENTED static long map_pool(long at, long len, long prot, long flags)
+{
+	long got, aligned;
+
+	if ((size_t)len > pool * HP_PAGE)
+		return -ENOMEM;
+	pool -= (size_t)len / HP_PAGE;
+	flags &= ~(long)(MAP_HUGETLB | (63u << 26));
+	if (flags & MAP_FIXED)
+		return raw(SYS_mmap, at, len, prot, flags, -1, 0);
+	got = raw(SYS_mmap, 0, len + (long)HP_PAGE, prot, flags, -1, 0);
+	aligned = (long)hp_round_up((size_t)got, HP_PAGE);
+	if (aligned > got)
+		raw(SYS_munmap, got, aligned - got, 0, 0, 0, 0);
+	if (got + (long)HP_PAGE > aligned)
+		raw(SYS_munmap, aligned + len, got + (long)HP_PAGE - aligned, 0, 0, 0, 0);
+	return aligned;
+}
+
+UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
+{
+	long r = fails(nr) ? -with : nr == SYS_mmap && d & MAP_HUGETLB ? map_pool(a, b, c, d) : raw(nr, a, b, c, d, e, f);
+
+	/* Linux unmaps what is in the way before it looks whether there is memory. */
+	if (r < 0 && r > -4096 && nr == SYS_mmap && d & MAP_FIXED && c & PROT_WRITE)
+		raw(SYS_munmap, a, b, 0, 0, 0, 0);
+	if (r < 0 && r > -4096) {
+		errno = (int)-r;
+		return -1;
+	}
+	return r;
+}
+
+UNINSTRUMENTED void *mmap(void *at, size_t len, int prot, int flags, int fd, off_t off)
+{
+	return (void *)kernel(SYS_mmap, (long)at, (long)len, prot, flags, fd, off);
+}
+
+UNINSTRUMENTED int munmap(void *at, size_t len)
+{
+	return (int)kernel(SYS_munmap, (long)at, (long)len, 0, 0, 0, 0);
+}
+
+UNINSTRUMENTED int mprotect(void *at, size_t len, int prot)
+{
+	return (int)kernel(SYS_mprotect, (long)at, (long)len, prot, 0, 0, 0);
+}
+
+UNINSTRUMENTED int madvise(void *at, size_t len, int advice)
+{
+	return (int)kernel(SYS_madvise, (long)at, (long)len, advice, 0, 0, 0);
+}
+
+UNINSTRUMENTED void *mremap(void *at, size_t old, size_t len, int flags, ...)
+{
+	va_list args;
+	long to;
+
+	va_start(args, flags);
+	to = flags & MREMAP_FIXED ? va_arg(args, long) : 0;
+	va_end(args);
+	return (void *)kernel(SYS_mremap, (long)at, (long)old, (long)len, flags, to, 0);
+}
+
+UNINSTRUMENTED long syscall(long nr, ...)
+{
+	va_list args;
+	long v[6];
+
+	va_start(args, nr);
+	for (int i = 0; i < 6; i++)
+		v[i] = va_arg(args, long);
+	va_end(args);
+	return kernel(nr, v[0], v[1], v[2], v[3], v[4], v[5]);
+}
+
+/* ------------------------------------------------------------------ buffers */
+
+enum { BUFFERS = 24 };
+static struct buffer {
+	unsigned char *p;
+	size_t size;
+	unsigned char tag;
+} buffers[BUFFERS];
+
+static void fill(struct buffer *b)
+{
+	static unsigned char tag;
+
+	b->tag = (unsigned char)(++tag % 250 + 1);
+	for (size_t i = 0; i < b->size; i += 1024)
+		b->p[i] = b->tag;
+	b->p[b->size - 1] = b->tag;
+}
+
+/* Whether the first `size` bytes at p are those of the buffer. */
+static bool intact(const unsigned char *p, const struct buffer *b, size_t size)
+{
+	for (size_t i = 0; i < HP_MIN(b->size, size); i += 1024)
+		if (p[i] != b->tag)
+			return false;
+	return size < b->size || p[b->size - 1] == b->tag;
+}
+
+static void expect_intact(void)
+{
+	for (struct buffer *b = buffers; b < buffers + BUFFERS; b++)
+		EXPECT(!b->p || intact(b->p, b, b->size));
+}
+
+/* NULL means ENOMEM, and may only come while calls fail. */
+static void keep(struct buffer *b, void *p, size_t size)
+{
+	b->p = p;
+	b->size = size;
+	if (p) {
+		EXPECT(hugepin_usable_size(p) >= size);
+		fill(b);
+		return;
+	}
+	EXPECT_EQ(errno, ENOMEM);
+	EXPECT(armed && seen->failed >= 0);
+}
+
+static void obtain_zeroed(struct buffer *b, size_t size)
+{
+	unsigned char *p = hugepin_calloc(1, size);
+
+	EXPECT(!p || (p[0] == 0 && memcmp(p, p + 1, size - 1) == 0));
+	keep(b, p, size);
+}
+
+static void resize(struct buffer *b, size_t size)
+{
+	unsigned char *p = b->p ? hugepin_realloc(b->p, size) : NULL;
+
+	if (!b->p)
+		return;
+	EXPECT(intact(p ? p : b->p, b, p ? size : b->size));
+	if (p)
+		keep(b, p, size);
+	else
+		EXPECT_EQ(errno, ENOMEM);
+}
+
+static void discard(struct buffer *b)
+{
+	errno = 77;
+	hugepin_free(b->p);
+	EXPECT_EQ(errno, 77);
+	b->p = NULL;
+}
+
+/* No failures any more: all must come back. */
+static void end(void)
+{
+	armed = false;
+	expect_intact();
+	expect_span_reserved(false);
+	for (struct buffer *b = buffers; b < buffers + BUFFERS; b++)
+		discard(b);
+	hugepin_purge();
+	expect_empty();
+	/* And the heap works on. */
+	keep(&buffers[0], hugepin_malloc(3 * MIB), 3 * MIB);
+	expect_intact();
+	discard(&buffers[0]);
+	hugepin_purge();
+	expect_empty();
+}
+
+/* ------------------------------------------------------------------ scenarios */
+
+static void grow(void)
+{
+	static const size_t sizes[] = { 40000, 1 * MIB, 3 * MIB, 9 * MIB, 5 * MIB / 2, 100000 };
+	struct buffer *b = buffers;
+
+	armed = true;
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++, b++)
+		keep(b, hugepin_malloc(sizes[i]), sizes[i]);
+	obtain_zeroed(b++, 5 * MIB / 2);
+	keep(b++, hugepin_aligned_alloc(4 * MIB, MIB), MIB);
+	expect_intact();
+	discard(&buffers[2]);
+	discard(&buffers[4]);
+	obtain_zeroed(&buffers[2], 3 * MIB);
+	obtain_zeroed(&buffers[4], 5 * MIB);
+	for (size_t size = 50000; size < 12 * MIB; size *= 4)
+		resize(&buffers[0], size);
+	resize(&buffers[6], 40000);
+	resize(&buffers[6], MIB);
+	expect_intact();
+	end();
+}
+
+static void give_back(void)
+{
+	armed = true;
+	for (int i = 0; i < 8; i++)
+		keep(&buffers[i], hugepin_malloc(5 * MIB / 2), 5 * MIB / 2);
+	for (int i = 0; i < 8; i += 2)
+		discard(&buffers[i]);
+	hugepin_purge();
+	expect_intact();
+	for (int i = 0; i < 8; i += 2)
+		obtain_zeroed(&buffers[i], 9 * MIB / 2);
+	for (int i = 0; i < 8; i++)
+		if (i != 3)
+			discard(&buffers[i]);
+	hugepin_free(hugepin_malloc(65 * MIB)); /* empties the lists */
+	for (int i = 0; i <= HP_TICKS; i++)
+		hp_heap_tick();
+	expect_intact();
+	obtain_zeroed(&buffers[0], 7 * MIB);
+	hugepin_span_limit_(16 * MIB);
+	expect_intact();
+	end();
+}
+
+static void fork_once(void)
+{
+	int status;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		t_failures = 0;
+		expect_intact();
+		for (struct buffer *b = buffers; b < buffers + BUFFERS; b++)
+			if (b->p)
+				fill(b);
+		obtain_zeroed(&buffers[BUFFERS - 1], 3 * MIB);
+		end();
+		_exit(t_failures != 0);
+	}
+	EXPECT(pid > 0);
+	waitpid(pid, &status, 0);
+	/* A child into which the copy cannot be moved must end: the program would find its buffers gone. */
+	EXPECT(WIFEXITED(status) || (seen->failed == SYS_mremap && WTERMSIG(status) == SIGABRT));
+	EXPECT(!WIFEXITED(status) || WEXITSTATUS(status) == 0);
+}
+
+static void fork_with_buffers(void)
+{
+	for (int i = 0; i < 6; i++)
+		keep(&buffers[i], hugepin_malloc(3 * MIB / 2), 3 * MIB / 2);
+	keep(&buffers[6], hugepin_malloc(5 * MIB), 5 * MIB);
+	discard(&buffers[1]);
+	discard(&buffers[4]);
+	armed = true;
+	fork_once();
+	expect_intact();
+	fork_once();
+	keep(&buffers[1], hugepin_malloc(4 * MIB), 4 * MIB);
+	end();
+}
+
+/* ------------------------------------------------------------------ runs */
+
+/* Returns whether the Nth call was reached. */
+static bool run_once(void (*scenario)(void), size_t pool_pages, long n, bool rest_too, int error)
+{
+	int status;
+	pid_t pid;
+
+	seen->failed = -1;
+	pid = fork();
+	if (pid == 0) {
+		alarm(20);
+		t_failures = 0;
+		if (!freopen("/dev/null", "w", stderr)) /* messages of children that end */
+			_exit(2);
+		pool = pool_pages;
+		nth = n;
+		for_good = rest_too;
+		with = error;
+		calls = 0;
+		scenario();
+		_exit(t_failures != 0);
+	}
+	waitpid(pid, &status, 0);
+	if (status)
+		T_FAIL("status %#x: pool %zu, call %ld%s fails (%ld)", status, pool_pages, n, rest_too ? " and all after it" : "",
+		       seen->failed);
+	return seen->failed >= 0;
+}
+
+static void run_all(void (*scenario)(void))
+{
+	static const size_t pools[] = { 0, 3, 1000 };
+
+	seen = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) {
+		long n = 1;
+
+		while (run_once(scenario, pools[i], n, false, ENOMEM) && t_failures < 20)
+			n++;
+		EXPECT(n > 10); /* else this test sees nothing */
+		for (long m = 1; m <= n && t_failures < 20; m++)
+			run_once(scenario, pools[i], m, true, ENOMEM);
+	}
+}
+
+__attribute__((constructor)) static void configure(void)
+{
+	hp_config.span = (int64_t)1 << 30;
+	hp_config.extent_max = (int64_t)(4 * MIB);
+	hp_config.decay_ms = 0;
+}
+
+TEST(growing_survives_every_failure)
+{
+	run_all(grow);
+}
+
+TEST(giving_back_survives_every_failure)
+{
+	run_all(give_back);
+}
+
+TEST(fork_survives_every_failure)
+{
+	run_all(fork_with_buffers);
+}
+
+T_MAIN
