@@ -112,7 +112,7 @@ int hp_run_find_library(char path[PATH_MAX])
 			continue;
 		return 0;
 	}
-	snprintf(path, PATH_MAX, LIBRARY " is neither beside this command nor in %s../lib nor in " HP_LIBDIR, self);
+	snprintf(path, PATH_MAX, LIBRARY " is neither beside this command nor in %.*s../lib nor in " HP_LIBDIR, PATH_MAX / 2, self);
 	return -1;
 }
 

@@ -70,32 +70,44 @@ UNINSTRUMENTED static bool fails(long nr)
 }
 
 /* Hugetlb pages come aligned. */
-UNINSTRUMENTED static long map_pool(long at, long len, long prot, long flags)
+UNINSTRUMENTED static long map_pool(long len, long prot, long flags)
 {
 	long got, aligned;
 
 	if ((size_t)len > pool * HP_PAGE)
 		return -ENOMEM;
 	pool -= (size_t)len / HP_PAGE;
-	flags &= ~(long)(MAP_HUGETLB | (63u << 26));
-	if (flags & MAP_FIXED)
-		return raw(SYS_mmap, at, len, prot, flags, -1, 0);
-	got = raw(SYS_mmap, 0, len + (long)HP_PAGE, prot, flags, -1, 0);
+	got = raw(SYS_mmap, 0, len + (long)HP_PAGE, prot, flags & ~(long)(MAP_HUGETLB | (63u << 26)), -1, 0);
 	aligned = (long)hp_round_up((size_t)got, HP_PAGE);
 	if (aligned > got)
 		raw(SYS_munmap, got, aligned - got, 0, 0, 0, 0);
-	if (got + (long)HP_PAGE > aligned)
-		raw(SYS_munmap, aligned + len, got + (long)HP_PAGE - aligned, 0, 0, 0, 0);
+	raw(SYS_munmap, aligned + len, got + (long)HP_PAGE - aligned, 0, 0, 0, 0);
 	return aligned;
+}
+
+/* What the kernel may have done by the time it finds that a call cannot succeed. */
+UNINSTRUMENTED static void spoil(long nr, long a, long b, long c, long d, long e)
+{
+	if (nr == SYS_mmap && d & MAP_FIXED && c & PROT_WRITE)
+		raw(SYS_munmap, a, b, 0, 0, 0, 0);
+	if (nr == SYS_mremap && d & MREMAP_FIXED)
+		raw(SYS_munmap, e, c, 0, 0, 0, 0);
+	if (nr == SYS_mprotect && (size_t)b > HP_PAGE)
+		raw(SYS_mprotect, a, HP_PAGE, c, 0, 0, 0);
 }
 
 UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
 {
-	long r = fails(nr) ? -with : nr == SYS_mmap && d & MAP_HUGETLB ? map_pool(a, b, c, d) : raw(nr, a, b, c, d, e, f);
+	long r;
 
-	/* Linux unmaps what is in the way before it looks whether there is memory. */
-	if (r < 0 && r > -4096 && nr == SYS_mmap && d & MAP_FIXED && c & PROT_WRITE)
-		raw(SYS_munmap, a, b, 0, 0, 0, 0);
+	if (fails(nr)) {
+		spoil(nr, a, b, c, d, e);
+		r = -with;
+	} else if (nr == SYS_mmap && d & MAP_HUGETLB) {
+		r = d & MAP_FIXED ? -EINVAL : map_pool(b, c, d);
+	} else {
+		r = raw(nr, a, b, c, d, e, f);
+	}
 	if (r < 0 && r > -4096) {
 		errno = (int)-r;
 		return -1;
