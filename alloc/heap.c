@@ -207,11 +207,12 @@ static size_t floor_power_of_two(size_t x)
 	return (size_t)1 << (63 - __builtin_clzll(x));
 }
 
-/* A new extent for the request: as large as the heap is by now, naturally aligned, up to the limit; beyond it, its own. */
-static bool grow(const struct request *r)
+/* A new extent for the request, which may lie at its start: as large as the heap is by now, naturally aligned, up to the
+ * limit; beyond it, its own. Its first chunk, or 0. */
+static size_t grow(const struct request *r)
 {
 	size_t limit = (size_t)hp_config.extent_max >> HP_PAGE_SHIFT;
-	size_t need = pages_for(r->n + r->room), pages = need, natural = HP_PAGE;
+	size_t need = pages_for(r->n + r->room), pages = need, natural = HP_PAGE, first;
 
 	if (need <= limit) {
 		pages = HP_MIN(floor_power_of_two(HP_MAX(hp_span.extent_pages, (size_t)1)), limit);
@@ -219,11 +220,11 @@ static bool grow(const struct request *r)
 			pages = floor_power_of_two(2 * need - 1);
 		natural = pages << HP_PAGE_SHIFT;
 	}
-	if (!hp_extent_create(pages, HP_MAX(natural, r->align), need <= limit) &&
-	    (pages == need || !hp_extent_create(need, r->align, false)))
-		return false;
+	first = hp_extent_create(pages, HP_MAX(natural, r->align), need <= limit);
+	if (!first && pages > need)
+		first = hp_extent_create(need, r->align, false);
 	hp_tree_settle(&hp_span.tree);
-	return true;
+	return first << HP_PAGE_CHUNKS_SHIFT;
 }
 
 /* Empty all lists that may be emptied. Returns whether there was anything in them. */
@@ -301,7 +302,7 @@ static size_t place(struct request *r)
 		if (clear_lists())
 			chunk = find(r);
 	}
-	if (!chunk && (!grow(r) || (chunk = find(r)) == 0))
+	if (!chunk && (chunk = grow(r)) == 0)
 		return 0;
 	take(chunk, r);
 	if (hp_pages_commit(page_of(chunk), pages_touched(chunk, r->n)))

@@ -1,5 +1,5 @@
 /*
- * Every system call of the mapping tier fails once, and then from there on for good: the Nth one for N = 1, 2, 3 ...
+ * Every system call of the mapping tier fails once, and then all that come after it: the Nth one for N = 1, 2, 3 ...
  * until a scenario ends before its Nth call. Each run is a process of its own, in which the heap starts anew.
  *
  * The kernel is reached through functions defined here, which the linker prefers to the C library's. They also stand in
@@ -58,12 +58,18 @@ UNINSTRUMENTED static bool counts(long nr)
 	}
 }
 
-UNINSTRUMENTED static bool fails(long nr)
+/* What ever after fails is what asks for something: nothing could be given back else. */
+UNINSTRUMENTED static bool asks(long nr, long c, long d)
+{
+	return nr != SYS_munmap && !(nr == SYS_mmap && d & MAP_FIXED && c == PROT_NONE);
+}
+
+UNINSTRUMENTED static bool fails(long nr, long c, long d)
 {
 	if (!armed || !counts(nr))
 		return false;
 	calls++;
-	if (calls != nth && !(for_good && calls > nth))
+	if (calls != nth && !(for_good && calls > nth && asks(nr, c, d)))
 		return false;
 	seen->failed = nr;
 	return true;
@@ -100,7 +106,7 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 {
 	long r;
 
-	if (fails(nr)) {
+	if (fails(nr, c, d)) {
 		spoil(nr, a, b, c, d, e);
 		r = -with;
 	} else if (nr == SYS_mmap && d & MAP_HUGETLB) {
@@ -379,7 +385,7 @@ static void run_all(void (*scenario)(void))
 
 		while (run_once(scenario, pools[i], n, false, ENOMEM) && t_failures < 20)
 			n++;
-		EXPECT(n > 10); /* else this test sees nothing */
+		EXPECT(i == 0 || n > 10); /* else this test sees nothing */
 		for (long m = 1; m <= n && t_failures < 20; m++)
 			run_once(scenario, pools[i], m, true, ENOMEM);
 	}
