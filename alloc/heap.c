@@ -993,6 +993,18 @@ static void postfork_child(void)
 	postfork(small()->postfork_child);
 }
 
+/* As early as can be: our child handler must come before those of others, who may touch the heap. libhugepin-malloc.so calls
+ * this before it lets anyone else register; with libhugepin.so alone, libraries that are initialised before it come first. */
+void hugepin_atfork_(void)
+{
+	static bool done;
+
+	if (done)
+		return;
+	done = true; /* now: registering passes by here again */
+	pthread_atfork(prefork, postfork_parent, postfork_child);
+}
+
 /* ------------------------------------------------------------------ load and exit */
 
 static int stats_fd;
@@ -1003,8 +1015,7 @@ static __attribute__((constructor(101))) void construct(void)
 	if (hp_config.stats) /* coreutils close theirs at exit, before us */
 		stats_fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 100);
 	hp_cache_init();
-	/* As early as can be: our child handler must come before those of others, who may touch the heap. */
-	pthread_atfork(prefork, postfork_parent, postfork_child);
+	hugepin_atfork_();
 	constructed = true;
 }
 

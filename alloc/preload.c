@@ -113,6 +113,8 @@ void *hpje_mmap(void *hint, size_t len, int prot, int flags, int fd, off_t offse
 	size_t units = (len + HP_PAGE - 1) >> HP_PAGE_SHIFT, at;
 	void *p;
 
+	if (flags & MAP_FIXED) /* under vm.overcommit_memory=2 it commits and decommits parts of what it has */
+		return mmap(hint, len, prot, flags, fd, offset);
 	pthread_mutex_lock(&arena.lock);
 	if (!arena.tried) {
 		arena.tried = true;
@@ -630,6 +632,7 @@ EXPORT int __register_atfork(void (*prepare)(void), void (*parent)(void), void (
 	static int (*next_register)(void (*)(void), void (*)(void), void (*)(void), void *);
 	int r;
 
+	hugepin_atfork_(); /* ours first: its child handler must run before this one */
 	if (!next_register)
 		*(void **)&next_register = dlsym(RTLD_NEXT, "__register_atfork");
 	hugepin_small_only_(true);

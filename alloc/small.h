@@ -29,6 +29,9 @@ extern const struct hp_small hugepin_small_ __attribute__((weak));
 _Bool hugepin_small_is_next_(void);
 size_t hugepin_small_span_(void);
 
+/* Register the heap's fork handlers, once. */
+void hugepin_atfork_(void);
+
 /* From now on, or no more, this thread's large requests go to the small tier too. */
 void hugepin_small_only_(_Bool on);
 
