@@ -366,14 +366,22 @@ static bool is_lost(size_t p)
 	return is_replaced(p) && !hp_span.page[p].copied;
 }
 
+/* With a hole in the heap the child must not run: anything may come to lie there. The child has fewer mappings than the
+ * parent had, and asks for no memory, so there is no known reason for the kernel to refuse. */
+static _Noreturn void cannot(const char *call)
+{
+	hp_say("errno", NULL, (size_t)errno);
+	hp_say(call, NULL, SIZE_MAX);
+	hp_die("the heap cannot be put in place in a forked child", NULL, SIZE_MAX);
+}
+
 static int move_in(void *at_, size_t first, size_t end)
 {
 	char **at = at_;
 	size_t len = (end - first) << HP_PAGE_SHIFT;
 
 	if (syscall(SYS_mremap, *at, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, hp_page_addr(first)) < 0)
-		hp_die("the copy of the heap cannot be moved into the child: mremap failed with errno", NULL,
-		       (size_t)errno);
+		cannot("mremap");
 	*at += len;
 	return 0;
 }
@@ -381,8 +389,9 @@ static int move_in(void *at_, size_t first, size_t end)
 static int keep_reserved(void *unused, size_t first, size_t end)
 {
 	(void)unused;
-	syscall(SYS_mmap, hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, PROT_NONE,
-		MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0L);
+	if (syscall(SYS_mmap, hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, PROT_NONE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0L) == -1)
+		cannot("mmap");
 	return 0;
 }
 

@@ -976,6 +976,9 @@ static void rebuild(void)
 		c += n;
 	}
 	HP_STAT(taken_bytes) = taken << HP_CHUNK_SHIFT;
+	for (size_t p = 1; p < hp_span.tree.used; p++)
+		if (hp_span.page[p].state != HP_PAGE_NONE && hp_span.page[p].extent == p)
+			hp_extent_destroy_if_empty(p);
 }
 
 static void postfork_child(void)

@@ -349,6 +349,7 @@ struct mapped {
 	size_t ahead_end; /* up to here mapped as well */
 	size_t heads[40]; /* pages that begin a mapping */
 	unsigned heads_count, pool_short, pool_denied, thp_failed;
+	bool released; /* the pages were RESERVED and are ABSENT now, where they got no other memory */
 };
 
 static void note(struct mapped *m, size_t from, size_t to, unsigned kind)
@@ -447,16 +448,19 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 		/* Reserved but not to be had: other memory in its place. */
 		m.pool_denied = (unsigned)(end - first);
 		m.end = m.ahead_end = first;
-		if (hp_map_release(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT) == 0)
+		m.released = hp_map_release(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT) == 0;
+		if (m.released)
 			map_pages(first, end, end, false, &m);
 	}
 	call_end();
 
-	if (was == HP_PAGE_RESERVED && m.heads_count) { /* replaced: count them as new */
-		for (size_t p = first; p < m.end; p++) {
+	if (m.released) {
+		for (size_t p = first; p < end; p++) {
+			HP_STAT_ADD(reserved_bytes, -HP_PAGE);
 			count_kind(&hp_span.extent[hp_span.page[p].extent], HUGEPIN_KIND_HUGETLB, -1);
-			count_kind(&hp_span.extent[hp_span.page[p].extent], hp_span.page[p].kind, 1);
 		}
+		set_heads(first, end - first, false);
+		was = HP_PAGE_ABSENT;
 	}
 	for (size_t p = first; p < ahead; p++) {
 		bool lazy = hp_span.page[p].kind != HUGEPIN_KIND_HUGETLB;
