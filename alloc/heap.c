@@ -400,13 +400,24 @@ bool hp_heap_tick(void)
 
 /* ------------------------------------------------------------------ slow paths */
 
+/* Whether free() may start the service thread. The C library frees the thread-local storage of threads that have exited
+ * under a lock that pthread_create takes; where there is but one thread, nothing of that can be going on. */
+static bool free_may_start(void)
+{
+	static unsigned calls; /* looking costs some microseconds */
+
+	return calls++ % 64 == 0 && (__libc_single_threaded || hp_thread_count() == 1);
+}
+
 /* Have the service thread awake from now on, if the heap is so large that memory may be given back. Returns whether the
  * caller must call wake() once the lock is released. */
-static bool arm(void)
+static bool arm(bool allocating)
 {
 	if (armed || !constructed || !hp_config.decay_ms ||
 	    HP_STAT(hugetlb_bytes) + HP_STAT(thp_bytes) + HP_STAT(base_bytes) - HP_STAT(reserved_bytes) <=
 		    (2 * WATERMARK) << HP_PAGE_SHIFT)
+		return false;
+	if (!hp_service_running() && !allocating && !free_may_start())
 		return false;
 	armed = true;
 	return true;
@@ -468,8 +479,7 @@ static __attribute__((noinline)) void *alloc_locked(struct request r, size_t *re
 			HP_STAT_COUNT(nomem, 1);
 		}
 	}
-	if (hp_cache_limit(c))
-		must_wake = arm();
+	must_wake = arm(true);
 	hp_unlock(&hp_heap_lock);
 	if (must_wake)
 		wake();
@@ -501,7 +511,13 @@ static __attribute__((noinline)) void free_locked(void *p)
 	if (!set_aside)
 		hp_cache_adopt();
 	hp_lock(&hp_heap_lock);
-	must_wake = arm();
+	why = why_not(off); /* two threads may free it at once */
+	if (why) {
+		hp_unlock(&hp_heap_lock);
+		hugepin_misuse_("free", p, why);
+		return;
+	}
+	must_wake = arm(false);
 	c = hp_cache_self;
 	if (!hp_cache_limit(c))
 		answer(c);
@@ -639,11 +655,8 @@ void *hugepin_calloc(size_t count, size_t size)
 	if (too_large(n))
 		return NULL;
 	p = alloc_locked((struct request){ .n = n, .align = HP_CHUNK }, &dirty);
-	if (!p) {
-		p = small()->aligned_alloc(HP_CHUNK, bytes);
-		dirty = bytes;
-	}
-	return p ? memset(p, 0, HP_MIN(dirty, bytes)) : NULL;
+	/* The tier below knows which of its memory is zero: the request may be for more than there is memory. */
+	return p ? memset(p, 0, HP_MIN(dirty, bytes)) : small()->calloc(count, size);
 }
 
 size_t hugepin_usable_size(const void *p)
@@ -714,7 +727,7 @@ static void shrink(size_t chunk, size_t n)
 	HP_STAT_ADD(room_bytes, -((all - HP_CHUNK_COUNT(hp_chunk_get(chunk))) << HP_CHUNK_SHIFT));
 	set_live(chunk, n, 0);
 	give(chunk + n, all - n);
-	must_wake = arm();
+	must_wake = arm(true);
 	hp_unlock(&hp_heap_lock);
 	if (must_wake)
 		wake();
@@ -757,8 +770,8 @@ void *hugepin_realloc(void *p, size_t size)
 	if (size < HUGEPIN_LARGE_MIN) {
 		q = small()->malloc(size);
 		if (!q)
-			return p; /* as long as it was at least */
-		memcpy(q, p, size);
+			return n <= n0 ? p : NULL;
+		memcpy(q, p, HP_MIN(size, n0 << HP_CHUNK_SHIFT)); /* an aligned buffer may be shorter than what is wanted */
 		hugepin_free(p);
 		return q;
 	}
@@ -768,11 +781,7 @@ void *hugepin_realloc(void *p, size_t size)
 		shrink(chunk, n);
 		return p;
 	}
-	if (n > hp_span.size >> HP_CHUNK_SHIFT) {
-		errno = ENOMEM;
-		return NULL;
-	}
-	if (grow_in_place(chunk, n0, n))
+	if (n <= hp_span.size >> HP_CHUNK_SHIFT && grow_in_place(chunk, n0, n))
 		return p;
 	/* It grows: give it room, so that the next times need no copy. Only marked, not populated: room that is merely hoped
 	 * for fails where two vectors grow in turn. */
@@ -948,7 +957,7 @@ static void postfork_parent(void)
  * about to get. Only live buffers remain. */
 static void rebuild(void)
 {
-	size_t taken = 0;
+	size_t taken = 0, room = 0;
 
 	for (size_t c = HP_PAGE_CHUNKS; c < hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT;) {
 		size_t gap, n = 1;
@@ -972,10 +981,12 @@ static void rebuild(void)
 			hp_tree_settle(&hp_span.tree);
 		} else {
 			taken += n;
+			room += n - HP_CHUNK_COUNT(hp_chunk_get(c));
 		}
 		c += n;
 	}
 	HP_STAT(taken_bytes) = taken << HP_CHUNK_SHIFT;
+	HP_STAT(room_bytes) = room << HP_CHUNK_SHIFT;
 	for (size_t p = 1; p < hp_span.tree.used; p++)
 		if (hp_span.page[p].state != HP_PAGE_NONE && hp_span.page[p].extent == p)
 			hp_extent_destroy_if_empty(p);
@@ -1016,7 +1027,7 @@ static __attribute__((constructor(101))) void construct(void)
 {
 	hp_config_load();
 	if (hp_config.stats) /* coreutils close theirs at exit, before us */
-		stats_fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 100);
+		stats_fd = HP_MAX(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 100), STDERR_FILENO);
 	hp_cache_init();
 	hugepin_atfork_();
 	constructed = true;

@@ -33,6 +33,7 @@ static unsigned inflight; /* threads between call_begin() and call_end() */
 static bool quiet; /* fork waits: no more may begin */
 static _Atomic uint32_t turn; /* counts ends and resumptions; waited for */
 static unsigned waiters;
+static HP_TLS bool waiting; /* this thread is in wait_turn() */
 static HP_TLS unsigned depth; /* of this thread's mapping calls: hooks on mmap may allocate */
 
 /* ------------------------------------------------------------------ the span */
@@ -134,9 +135,11 @@ static void wait_turn(void)
 	uint32_t seen = turn;
 
 	waiters++;
+	waiting = true;
 	hp_unlock(&hp_heap_lock);
 	hp_futex_wait(&turn, seen, UINT64_MAX);
 	hp_lock(&hp_heap_lock);
+	waiting = false;
 	waiters--;
 }
 
@@ -192,7 +195,7 @@ void hp_pages_resume(void)
 
 bool hp_pages_inside(void)
 {
-	return depth || hp_watch_inside();
+	return depth || waiting || hp_watch_inside();
 }
 
 /* ------------------------------------------------------------------ extents */
@@ -393,7 +396,8 @@ static void map_pages(size_t at, size_t end, size_t ahead, bool pool, struct map
 		if (hp_map_populate(hp_page_addr(at), (HP_MIN(got, end) - at) << HP_PAGE_SHIFT) != 0) {
 			/* A cgroup's fault limit, or a signal that kills: mapping over gives the pages back. */
 			m->pool_denied += (unsigned)(HP_MIN(got, end) - at);
-			hp_map_release(hp_page_addr(at), (got - at) << HP_PAGE_SHIFT);
+			if (hp_map_release(hp_page_addr(at), (got - at) << HP_PAGE_SHIFT) != 0)
+				return;
 			break;
 		}
 		note(m, at, got, HUGEPIN_KIND_HUGETLB);

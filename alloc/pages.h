@@ -150,7 +150,8 @@ void hp_pages_quiesce(void);
 bool hp_pages_quiet(void); /* between the two */
 void hp_pages_resume(void);
 
-/* True while this thread runs a watcher or a mapping call: it must not start another release. */
+/* True while this thread runs a watcher or a mapping call, or waits for one: it must not start another release, and a fork
+ * from a signal handler must touch nothing. */
 bool hp_pages_inside(void);
 
 /* fork.c. Called in fork's handlers, lock held from prepare to the end of parent or child. */

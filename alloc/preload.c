@@ -546,6 +546,8 @@ EXPORT void *rallocx(void *p, size_t size, int flags)
 
 /* jemalloc 5.3 reads through NULL when a thread's first request finds no memory for a new arena. Where a limit makes that
  * likely, have all arenas made beforehand (2 MiB of addresses each): choosing one for a thread makes it. */
+static pid_t own_pid;
+
 static void make_arenas(void)
 {
 	unsigned mine, all, i;
@@ -569,7 +571,8 @@ static void limit_address_space(int resource, const struct rlimit *r)
 {
 	size_t each, last;
 
-	if (!limits_memory(resource, r))
+	/* A child of vfork has our memory, but limits of its own. */
+	if (!limits_memory(resource, r) || getpid() != own_pid)
 		return;
 	make_arenas();
 	if (resource != RLIMIT_AS)
@@ -622,7 +625,12 @@ EXPORT pid_t fork(void)
 		errno = ENOMEM;
 		return -1;
 	}
-	return next_fork();
+
+	pid_t pid = next_fork();
+
+	if (pid == 0)
+		own_pid = getpid();
+	return pid;
 }
 
 /* glibc reads its table of fork handlers in the child before the first of them, ours, has put the pool's memory in place: a
@@ -645,6 +653,7 @@ static __attribute__((constructor)) void construct(void)
 {
 	struct rlimit r;
 
+	own_pid = getpid();
 	if ((getrlimit(RLIMIT_AS, &r) == 0 && limits_memory(RLIMIT_AS, &r)) ||
 	    (getrlimit(RLIMIT_DATA, &r) == 0 && limits_memory(RLIMIT_DATA, &r)))
 		make_arenas();

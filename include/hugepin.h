@@ -36,7 +36,7 @@ unsigned hugepin_version(void);
  * (Rex, Mietke, Rehm 2006, section 3.2, item 1). */
 #define HUGEPIN_LARGE_MIN 32768
 
-/* As malloc, calloc, realloc and free of ISO C. Buffers of HUGEPIN_LARGE_MIN bytes and more start on a 4 KiB boundary.
+/* As malloc, calloc, realloc and free of ISO C. Buffers that the heap serves start on a 4 KiB boundary.
  * hugepin_realloc(p, 0) frees p and returns NULL, as glibc does. The caller owns the buffer until he frees it, on any
  * thread; buffers of hugepin_malloc must go to hugepin_free, except where libhugepin-malloc.so is loaded: then the two
  * families are one. May block (a lock, mostly held for less than a microsecond, by fork for the time of the copy; the kernel's
