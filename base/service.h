@@ -2,9 +2,10 @@
  * The service thread: one background thread, started when there is first something to do, asleep without a timer when
  * there is nothing. It gives back what has been free for the decay time.
  *
- * A preloaded library gets control nowhere but in malloc and free, so the thread is started at the end of one of these:
- * outside every lock, with all signals blocked, and never before the library's constructor has run. (umem and jemalloc do
- * the same.) If the system refuses a thread, the heap works on without decay.
+ * A preloaded library gets control nowhere but in malloc and free, so the thread is started at the end of an allocation
+ * (umem and jemalloc do the same): outside every lock, with all signals blocked, and never before the library's constructor
+ * has run. Not in free(), unless the process has one thread: the C library frees the thread-local storage of exited threads
+ * under a lock that pthread_create takes. If the system refuses a thread, the heap works on without decay.
  */
 #ifndef HP_BASE_SERVICE_H
 #define HP_BASE_SERVICE_H
