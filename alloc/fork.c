@@ -39,6 +39,7 @@ static struct {
 	size_t map_size, pages;
 } copy;
 static unsigned copies; /* forks of this process that made one */
+static bool kept_out; /* MADV_DOFORK was refused: to be tried again before a fork that relies on it */
 
 /* ------------------------------------------------------------------ which pages */
 
@@ -282,9 +283,9 @@ static int advise_run(void *advice, size_t first, size_t end)
 	return (int)syscall(SYS_madvise, hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, *(int *)advice);
 }
 
-static int advise_pool(int advice)
+static bool advise_pool(int advice)
 {
-	return for_runs(is_replaced, advise_run, &advice);
+	return for_runs(is_replaced, advise_run, &advice) == 0;
 }
 
 static void drop_copy(void)
@@ -315,11 +316,7 @@ static bool make_copy(size_t pages)
 		}
 		walk_live(true);
 	}
-	if (advise_pool(MADV_DONTFORK) != 0) {
-		advise_pool(MADV_DOFORK);
-		drop_copy();
-		return false;
-	}
+	advise_pool(MADV_DONTFORK); /* where it is refused, the child maps the copy over what it has got */
 	copy.made = true;
 	return true;
 }
@@ -338,6 +335,8 @@ void hp_fork_prepare(void)
 			hp_span.no_pool = true;
 	} else if (p != HP_FORK_NOTHING) {
 		unmark();
+		if (kept_out)
+			kept_out = !advise_pool(MADV_DOFORK);
 		HP_STAT_ADD(forks_cow, 1);
 		if (hp_map_pool_free() < count_pages(is_ready_pool))
 			HP_STAT_ADD(forks_uncovered, 1);
@@ -350,7 +349,7 @@ void hp_fork_parent(void)
 	int saved = errno;
 
 	if (copy.made) {
-		advise_pool(MADV_DOFORK);
+		kept_out = !advise_pool(MADV_DOFORK);
 		drop_copy();
 	}
 	errno = saved;

@@ -79,6 +79,7 @@ int hp_map_normal(uintptr_t at, size_t len, bool thp)
 		int r = -errno;
 
 		errno = saved;
+		hp_map_release(at, len); /* a part may have got it: there are several mappings in the range */
 		return r;
 	}
 	advise(at, len, MADV_DODUMP);

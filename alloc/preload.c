@@ -41,13 +41,16 @@ extern struct hugepin_stats_page hugepin_stats_page;
 
 /* Address space in units of a hugepage; what jemalloc unmaps in smaller parts stays reserved. */
 static struct {
+	/* What malloc and free read, off the start of a page, as chunk words are (pages.h). */
+	_Alignas(4096) char unused[1024];
 	uintptr_t base;
 	size_t size;
+	size_t jemalloc_below; /* requests below this go to jemalloc: HUGEPIN_LARGE_MIN, or 0 with HUGEPIN_SMALL=next */
 	uint64_t *used; /* a bit for each unit */
 	bool outside; /* the span was full or could not be had: jemalloc owns memory elsewhere too */
 	bool tried;
 	pthread_mutex_t lock; /* taken under locks of jemalloc's, and none is taken under it */
-} arena = { .base = (uintptr_t)1 << 63, .lock = PTHREAD_MUTEX_INITIALIZER };
+} arena = { .base = (uintptr_t)1 << 63, .jemalloc_below = HUGEPIN_LARGE_MIN, .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static bool in_arena(const void *p)
 {
@@ -173,9 +176,6 @@ int hpje_madvise(void *p, size_t len, int advice)
 
 static struct hp_small next; /* all set or none */
 
-/* Requests below this go to jemalloc: HUGEPIN_LARGE_MIN, or 0. */
-static size_t jemalloc_below = HUGEPIN_LARGE_MIN;
-
 static int (*next_posix_memalign)(void **, size_t, size_t);
 
 static void *next_aligned_alloc(size_t align, size_t size)
@@ -212,24 +212,24 @@ static enum owner owner_of(const void *p)
 		return JEMALLOC;
 	/* With both mallocs mapping where they like we cannot tell; jemalloc's own memory is outside only when the arena is
 	 * full. */
-	if (!jemalloc_below)
+	if (!arena.jemalloc_below)
 		return NEXT;
 	return arena.outside ? JEMALLOC : NOBODY;
 }
 
 static void *small_malloc(size_t size)
 {
-	return jemalloc_below ? hpje_malloc(size) : next.malloc(size);
+	return arena.jemalloc_below ? hpje_malloc(size) : next.malloc(size);
 }
 
 static void *small_calloc(size_t count, size_t size)
 {
-	return jemalloc_below ? hpje_calloc(count, size) : next.calloc(count, size);
+	return arena.jemalloc_below ? hpje_calloc(count, size) : next.calloc(count, size);
 }
 
 static void *small_aligned_alloc(size_t align, size_t size)
 {
-	if (!jemalloc_below)
+	if (!arena.jemalloc_below)
 		return next.aligned_alloc(align, size);
 	/* jemalloc's classes from here on are multiples of a cache line anyway, and its malloc has a cache for them. */
 	if (align <= 64 && size > 14336 && size < HUGEPIN_LARGE_MIN)
@@ -326,7 +326,7 @@ EXPORT const struct hp_small hugepin_small_ = {
 
 EXPORT void *malloc(size_t size)
 {
-	if (HP_LIKELY(size < jemalloc_below))
+	if (HP_LIKELY(size < arena.jemalloc_below))
 		return hpje_malloc(size);
 	if (HP_LIKELY(size >= HUGEPIN_LARGE_MIN))
 		return hp_fast_malloc(&hugepin_cache_self_, size);
@@ -361,7 +361,7 @@ EXPORT void *calloc(size_t count, size_t size)
 {
 	size_t bytes;
 
-	if (HP_LIKELY(!__builtin_mul_overflow(count, size, &bytes) && bytes < jemalloc_below))
+	if (HP_LIKELY(!__builtin_mul_overflow(count, size, &bytes) && bytes < arena.jemalloc_below))
 		return hpje_calloc(count, size);
 	return hugepin_calloc(count, size);
 }
@@ -370,7 +370,7 @@ EXPORT void *realloc(void *p, size_t size)
 {
 	if (!p)
 		return malloc(size);
-	if (HP_LIKELY(in_arena(p) && size < jemalloc_below && size))
+	if (HP_LIKELY(in_arena(p) && size < arena.jemalloc_below && size))
 		return hpje_realloc(p, size);
 	return hugepin_realloc(p, size);
 }
@@ -658,5 +658,5 @@ static __attribute__((constructor)) void construct(void)
 	    (getrlimit(RLIMIT_DATA, &r) == 0 && limits_memory(RLIMIT_DATA, &r)))
 		make_arenas();
 	if (hugepin_small_is_next_() && find_next())
-		jemalloc_below = 0;
+		arena.jemalloc_below = 0;
 }

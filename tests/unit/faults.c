@@ -104,6 +104,9 @@ UNINSTRUMENTED static void spoil(long nr, long a, long b, long c, long d, long e
 		raw(SYS_munmap, e, c, 0, 0, 0, 0);
 	if (nr == SYS_mprotect && (size_t)b > HP_PAGE)
 		raw(SYS_mprotect, a, HP_PAGE, c, 0, 0, 0);
+	/* What could not be populated kills who touches it. */
+	if (nr == SYS_madvise && c == MADV_POPULATE_WRITE)
+		raw(SYS_mprotect, a, b, PROT_NONE, 0, 0, 0);
 }
 
 UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
@@ -282,6 +285,8 @@ static void grow(void)
 	obtain_zeroed(&buffers[4], 9 * MIB / 2);
 	for (size_t size = 50000; size < 12 * MIB; size *= 4)
 		resize(&buffers[0], size);
+	for (size_t size = 6 * MIB; size < 12 * MIB; size += 5 * MIB / 2) /* moves, then grows into its room */
+		resize(&buffers[3], size);
 	resize(&buffers[6], 40000);
 	resize(&buffers[6], MIB);
 	expect_intact();
