@@ -285,13 +285,16 @@ bool hp_cache_steal(bool idle_only, uint32_t age)
 	for (struct hp_cache *c = registered; c; c = c->next) {
 		if (c == hp_cache_self)
 			continue;
-		if (fence && (!idle_only || c->asked) && !__atomic_load_n(&c->slot.busy, __ATOMIC_ACQUIRE) &&
-		    (c->slot.n || c->listed)) {
+		bool mine = fence && (!idle_only || c->asked) && !__atomic_load_n(&c->slot.busy, __ATOMIC_ACQUIRE);
+
+		/* The owner left by a store to busy or to the whole word: this pairs with the latter. */
+		(void)__atomic_load_n(&c->slot.word, __ATOMIC_ACQUIRE);
+		if (mine && (c->slot.n || c->listed)) {
 			hp_cache_clear(c);
 			HP_STAT_ADD(stolen, 1);
 		}
 		/* Without the fence an idle thread's cache cannot be emptied: no reason to look again. */
-		remain |= membarrier_ready && (!c->asked || c->slot.n || c->listed);
+		remain |= membarrier_ready && !mine;
 		c->asked = true;
 	}
 	hp_span.tree.now += age;

@@ -44,7 +44,7 @@ static inline __attribute__((always_inline)) void *hp_cache_pop_slot(struct hp_c
 	/* What free() will load is computed from the request, not from slot.n: else each pair waits for the last one's stores. */
 	__asm__("" : "+r"(word));
 	hp_cache_enter(c);
-	if (HP_LIKELY(n == c->slot.n && n <= hp_cache_limit(c) &&
+	if (HP_LIKELY(n == __atomic_load_n(&c->slot.n, __ATOMIC_RELAXED) && n <= hp_cache_limit(c) &&
 		      (align <= HP_CHUNK || !((uintptr_t)c->slot_ptr & (align - 1))))) {
 		void *p = c->slot_ptr;
 
@@ -74,7 +74,8 @@ static inline __attribute__((always_inline)) void hp_fast_free(const struct hp_s
 	uint32_t w = (uint32_t)atomic_load_explicit(chunk, memory_order_relaxed);
 
 	hp_cache_enter(c);
-	if (HP_LIKELY(((off & (HP_CHUNK - 1)) | (HP_CHUNK_STATE(w) ^ HP_CHUNK_LIVE) | c->slot.n) == 0 &&
+	if (HP_LIKELY(((off & (HP_CHUNK - 1)) | (HP_CHUNK_STATE(w) ^ HP_CHUNK_LIVE) |
+		       __atomic_load_n(&c->slot.n, __ATOMIC_RELAXED)) == 0 &&
 		      HP_CHUNK_COUNT(w) <= hp_cache_limit(c))) {
 		atomic_store_explicit(chunk, w ^ HP_CHUNK_LIVE ^ HP_CHUNK_LISTED, memory_order_relaxed);
 		/* Mostly it came from there: what malloc loads is then no store of ours just before. */

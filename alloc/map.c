@@ -64,6 +64,7 @@ int hp_map_hugetlb(uintptr_t at, size_t len)
 	} else if (mremap(p, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)at) == MAP_FAILED) {
 		r = -errno;
 		munmap(p, len);
+		hp_map_release(at, len); /* the target may be unmapped by now */
 	}
 	errno = saved;
 	return r;

@@ -396,8 +396,11 @@ static void map_pages(size_t at, size_t end, size_t ahead, bool pool, struct map
 		if (hp_map_populate(hp_page_addr(at), (HP_MIN(got, end) - at) << HP_PAGE_SHIFT) != 0) {
 			/* A cgroup's fault limit, or a signal that kills: mapping over gives the pages back. */
 			m->pool_denied += (unsigned)(HP_MIN(got, end) - at);
-			if (hp_map_release(hp_page_addr(at), (got - at) << HP_PAGE_SHIFT) != 0)
+			if (hp_map_release(hp_page_addr(at), (got - at) << HP_PAGE_SHIFT) != 0) {
+				note(m, at, got, HUGEPIN_KIND_HUGETLB); /* stays reserved */
+				m->ahead_end = got;
 				return;
+			}
 			break;
 		}
 		note(m, at, got, HUGEPIN_KIND_HUGETLB);
