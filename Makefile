@@ -95,7 +95,7 @@ TEST_FLAGS = -Itests -fno-builtin
 $(UNIT): $(BUILD)/%: %.c $(LIB_OBJ) $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  TEST    $<'
-	$(Q)$(CC) $(FLAGS) $(TEST_FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LIB_OBJ)
+	$(Q)$(CC) $(FLAGS) $(TEST_FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LIB_OBJ) -luring
 $(LIVE): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  TEST    $<'

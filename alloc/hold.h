@@ -1,0 +1,50 @@
+/*
+ * What the pin cache may ask of the heap, and what the heap tells it. Held pages are what registrations stand on: they have
+ * memory, and are not given back to the kernel until they are dropped as often as they were held.
+ *
+ * Addresses and lengths are multiples of HP_PAGE within one extent. No lock of the heap may be held by the caller, who may
+ * hold locks of lower rank; none of these calls the hooks below.
+ */
+#ifndef HP_ALLOC_HOLD_H
+#define HP_ALLOC_HOLD_H
+
+#include "base/base.h"
+#include "hugepin.h"
+
+/* What a forked child gets of the pages; where several hold a page, the first of these that one of them wants. COW: as if the
+ * page were not held (the pool's pages are copied nevertheless, unless HUGEPIN_FORK=cow). */
+enum hp_hold { HP_HOLD_COPY, HP_HOLD_COW, HP_HOLD_DONTFORK };
+
+/* Where the heap's addresses lie, from the first call on for the life of the process. False: there is no heap. */
+bool hp_heap_span(uintptr_t *ret_base, size_t *ret_size);
+
+/* Hold [addr, addr + len) of the extent whose gen is given, after giving memory to all of it that has none (and is in no
+ * buffer). 0; -ENOENT: no such extent any more; -ENOMEM: memory cannot be had for all of it; -ENOBUFS: held too often. May
+ * block for the kernel's zeroing. */
+int hp_heap_hold(uintptr_t addr, size_t len, uint64_t gen, enum hp_hold how);
+void hp_heap_drop(uintptr_t addr, size_t len, enum hp_hold how);
+
+/* The extent with the lowest address at or above `from`. False: none. */
+bool hp_heap_next_extent(uintptr_t from, struct hugepin_extent *ret_);
+
+/* Bytes from addr on that belong to the same mapping of the kernel's. */
+size_t hp_heap_mapping(uintptr_t addr);
+
+/* Whether no buffer lies in [addr, addr + len), and none did for so many ticks. */
+bool hp_heap_is_free(uintptr_t addr, size_t len, uint32_t ticks);
+
+/* The pin cache's side; members may be NULL. All are called without a lock of the heap. */
+struct hp_heap_hooks {
+	/* An extent was made: end of an allocation. Must not block or allocate. */
+	void (*grown)(void);
+	/* Drop what you can of held pages that are free for `ticks`, so that they can be given back. On the service thread, or
+	 * in hugepin_purge() with 0. */
+	void (*let_go)(uint32_t ticks);
+	/* fork: before, in both, still under the heap's locks; the child's memory is in place. No allocation. */
+	void (*prefork)(void);
+	void (*postfork_parent)(void);
+	void (*postfork_child)(void);
+};
+void hp_heap_set_hooks(const struct hp_heap_hooks *);
+
+#endif
