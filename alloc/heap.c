@@ -121,7 +121,8 @@ enum { UNUSED, STARTING, READY, UNAVAILABLE };
 static _Atomic uint32_t state;
 static HP_TLS bool starting; /* this thread is in start(): hooks on mmap may allocate */
 static bool constructed; /* our constructor has run: threads may be started */
-static bool armed; /* the service thread is awake; under hp_heap_lock */
+static bool armed; /* `decay` was asked for, or goes on; under hp_heap_lock */
+static struct hp_job decay = { .run = hp_heap_tick };
 
 /* Reserve the span. False: no heap, or not yet; the tier below serves all. */
 static bool start(void)
@@ -134,6 +135,7 @@ static bool start(void)
 		return false;
 	if (atomic_compare_exchange_strong(&state, &expected, STARTING)) {
 		starting = true;
+		decay.delay_ns = (uint64_t)hp_config.decay_ms * 1000000 / HP_TICKS;
 		state = hp_span_init() == 0 ? READY : UNAVAILABLE;
 		starting = false;
 		hp_futex_wake(&state);
@@ -425,7 +427,7 @@ static bool arm(bool allocating)
 
 static void wake(void)
 {
-	if (hp_service_wake(hp_heap_tick, (uint64_t)hp_config.decay_ms * 1000000 / HP_TICKS))
+	if (hp_service_ask(&decay))
 		return;
 	hp_lock(&hp_heap_lock);
 	armed = false;

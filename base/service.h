@@ -1,6 +1,6 @@
 /*
  * The service thread: one background thread, started when there is first something to do, asleep without a timer when
- * there is nothing. It gives back what has been free for the decay time.
+ * there is nothing. It runs a few jobs: the heap's gives back what has been free for the decay time.
  *
  * A preloaded library gets control nowhere but in malloc and free, so the thread is started at the end of an allocation
  * (umem and jemalloc do the same): outside every lock, with all signals blocked, and never before the library's constructor
@@ -13,13 +13,24 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* There is work: from now on call tick() every interval_ns until it returns false. Starts the thread if need be; no lock
- * may be held. False: no thread can be had (tried again every so often). */
-bool hp_service_wake(bool (*tick)(void), uint64_t interval_ns);
+/* Work for the thread: a static object of whoever has the work. */
+struct hp_job {
+	bool (*run)(void); /* returns whether it wants to run again, without being asked */
+	uint64_t delay_ns; /* from being asked, or from the last run, to the next run; not changed once asked for */
+	/* the rest is the service's */
+	_Atomic bool asked;
+	uint64_t due_ns; /* 0: not scheduled; the thread's alone */
+};
+
+/* Have job->run() called, on the service thread, delay_ns from now on (0: at once), and again and again as long as it returns
+ * true. Asking for a job that is waiting changes nothing and costs no system call; asking while it runs makes it run again.
+ * What was written before the call is seen by the run. Starts the thread if need be, and then no lock may be held. False: no
+ * thread can be had (tried again every so often), or there are too many jobs. */
+bool hp_service_ask(struct hp_job *job);
 
 bool hp_service_running(void);
 
-/* In the child of fork: the thread is gone. */
+/* In the child of fork: the thread is gone, and nobody has asked for anything. */
 void hp_service_child(void);
 
 #endif

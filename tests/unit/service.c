@@ -1,0 +1,181 @@
+/*
+ * The service thread and its jobs: when they run, how often, and that nothing is lost between asking and running.
+ */
+#include "base/service.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "base/base.h"
+#include "base/stats.h"
+#include "tests/t.h"
+
+#define MS UINT64_C(1000000)
+
+static void sleep_ms(long ms)
+{
+	struct timespec t = { ms / 1000, ms % 1000 * 1000000 };
+
+	while (nanosleep(&t, &t) && errno == EINTR)
+		;
+}
+
+/* Wait a while for *word to become n. */
+static bool becomes(_Atomic unsigned *word, unsigned n)
+{
+	for (int i = 0; i < 2000 && *word != n; i++)
+		sleep_ms(1);
+	return *word == n;
+}
+
+static _Atomic unsigned runs, again, late_runs;
+static _Atomic bool hold;
+
+static bool count(void)
+{
+	runs++;
+	while (hold)
+		sleep_ms(1);
+	return again && again--;
+}
+
+static bool count_late(void)
+{
+	late_runs++;
+	return false;
+}
+
+static struct hp_job at_once = { .run = count }, late = { .run = count_late, .delay_ns = 100 * MS };
+
+TEST(a_job_runs_once_for_being_asked_for)
+{
+	runs = 0;
+	EXPECT(hp_service_ask(&at_once));
+	EXPECT(hp_service_running());
+	EXPECT(becomes(&runs, 1));
+	sleep_ms(20);
+	EXPECT_EQ(runs, 1);
+}
+
+TEST(a_job_runs_again_as_long_as_it_says_so)
+{
+	runs = 0;
+	again = 5;
+	EXPECT(hp_service_ask(&at_once));
+	EXPECT(becomes(&runs, 6));
+	sleep_ms(20);
+	EXPECT_EQ(runs, 6);
+}
+
+TEST(what_is_asked_for_while_it_runs_runs_again)
+{
+	runs = 0;
+	hold = true;
+	EXPECT(hp_service_ask(&at_once));
+	EXPECT(becomes(&runs, 1));
+	EXPECT(hp_service_ask(&at_once));
+	hold = false;
+	EXPECT(becomes(&runs, 2));
+	sleep_ms(20);
+	EXPECT_EQ(runs, 2);
+}
+
+TEST(a_job_waits_for_its_delay_and_keeps_no_other_waiting)
+{
+	uint64_t start = hp_clock_ns();
+
+	runs = late_runs = 0;
+	EXPECT(hp_service_ask(&late));
+	for (unsigned i = 1; i <= 20; i++) {
+		EXPECT(hp_service_ask(&at_once));
+		EXPECT(becomes(&runs, i));
+		if (hp_clock_ns() - start < 90 * MS)
+			EXPECT_EQ(late_runs, 0);
+	}
+	EXPECT(becomes(&late_runs, 1));
+	EXPECT(hp_clock_ns() - start >= 100 * MS);
+	sleep_ms(150);
+	EXPECT_EQ(late_runs, 1);
+}
+
+TEST(asking_for_what_waits_wakes_nobody_and_starts_no_delay_anew)
+{
+	uint64_t start = hp_clock_ns(), woken;
+
+	late_runs = 0;
+	EXPECT(hp_service_ask(&late));
+	sleep_ms(20);
+	woken = HP_STAT_GET(service_wakeups);
+	while (hp_clock_ns() - start < 80 * MS)
+		EXPECT(hp_service_ask(&late));
+	EXPECT(HP_STAT_GET(service_wakeups) <= woken + 2); /* a slow machine may have run it meanwhile */
+	EXPECT(becomes(&late_runs, 1));
+	EXPECT(hp_clock_ns() - start < 1000 * MS);
+}
+
+/* What is written before asking is seen by a run that comes after. */
+enum { ASKERS = 4, ITEMS = 20000 };
+static unsigned written[ASKERS]; /* plain words, each with one writer */
+static _Atomic unsigned handled;
+
+static bool handle(void)
+{
+	unsigned sum = 0;
+
+	for (int i = 0; i < ASKERS; i++)
+		sum += __atomic_load_n(&written[i], __ATOMIC_RELAXED);
+	handled = sum;
+	return false;
+}
+
+static struct hp_job handler = { .run = handle };
+
+static void *ask_often(void *mine)
+{
+	for (int i = 0; i < ITEMS; i++) {
+		__atomic_fetch_add((unsigned *)mine, 1, __ATOMIC_RELAXED);
+		EXPECT(hp_service_ask(&handler));
+	}
+	return NULL;
+}
+
+TEST(nothing_is_lost_when_many_ask)
+{
+	pthread_t t[ASKERS];
+
+	for (int i = 0; i < ASKERS; i++)
+		pthread_create(&t[i], NULL, ask_often, &written[i]);
+	for (int i = 0; i < ASKERS; i++)
+		pthread_join(t[i], NULL);
+	EXPECT(becomes(&handled, ASKERS * ITEMS));
+}
+
+TEST(a_child_of_fork_starts_with_nothing_asked_for)
+{
+	int status;
+	pid_t pid;
+
+	runs = late_runs = 0;
+	EXPECT(hp_service_ask(&late)); /* still waiting when the child is made */
+	pid = fork();
+	if (pid == 0) {
+		hp_service_child();
+		t_failures = 0;
+		EXPECT(!hp_service_running());
+		EXPECT(hp_service_ask(&at_once));
+		EXPECT(becomes(&runs, 1));
+		sleep_ms(150);
+		EXPECT_EQ(late_runs, 0);
+		EXPECT(hp_service_ask(&late));
+		EXPECT(becomes(&late_runs, 1));
+		_exit(t_failures != 0);
+	}
+	waitpid(pid, &status, 0);
+	EXPECT_EQ(status, 0);
+	EXPECT(becomes(&late_runs, 1));
+}
+
+T_MAIN
