@@ -231,10 +231,12 @@ static inline size_t resident(void)
 /* ------------------------------------------------------------------ children */
 
 /* Wait at most `seconds` for a child, and end it then. Returns its exit status, 128 + the signal that ended it, or -1
- * when it hung. */
+ * when it hung, or when there is none: a fork that failed gives -1, and as root kill(-1) ends everybody's processes. */
 static inline int child_wait(pid_t pid, int seconds)
 {
 	int status;
+	if (pid <= 0)
+		return -1;
 	for (int i = 0; i < seconds * 200; i++) {
 		pid_t got = waitpid(pid, &status, WNOHANG);
 		if (got == pid)
