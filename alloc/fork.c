@@ -5,11 +5,14 @@
  * (MADV_DONTFORK); the child moves the copy into the hole before anything else runs there; the parent drops it. From
  * then on the child's heap is THP, and its own forks are the kernel's.
  *
+ * The same is done with held pages of any kind (hold.h): a device has them pinned, so the kernel would copy them whole, page by
+ * page, inside fork. Those whose holders want no copy are kept out of the child, and that is all.
+ *
  * Limits: what other threads write during the copy may arrive in any order. A stack that lies in the heap cannot be
  * replaced under the running thread: its hugepage stays copy-on-write.
  *
  * Everything here runs between prepare and parent or child with hp_heap_lock held, by raw system calls, signals blocked (heap.c).
- * The copy is packed: the n-th page with copied = 1, in address order, is the n-th hugepage of the copy.
+ * The copy is packed: the n-th page marked HP_PAGE_COPIED, in address order, is the n-th hugepage of the copy.
  */
 #include <errno.h>
 #include <string.h>
@@ -34,20 +37,19 @@
 #define STACK_ABOVE 16384
 
 static struct {
-	bool made; /* the originals are kept out of the child */
+	bool made; /* for this fork; it may be of nothing */
 	char *map, *at; /* the mapping, and the aligned copy inside it; none if there is nothing to copy */
 	size_t map_size, pages;
 } copy;
+static bool kept_some; /* pages are kept out of the child */
 static unsigned copies; /* forks of this process that made one */
-static bool kept_out; /* MADV_DOFORK was refused: to be tried again before a fork that relies on it */
+static bool dofork_refused; /* MADV_DOFORK was refused: to be tried again before a fork that relies on it */
 
 /* ------------------------------------------------------------------ which pages */
 
-static bool is_pool(size_t p)
+static bool has_memory(size_t p)
 {
-	const struct hp_page *g = &hp_span.page[p];
-
-	return g->kind == HUGEPIN_KIND_HUGETLB && (g->state == HP_PAGE_READY || g->state == HP_PAGE_RESERVED);
+	return hp_span.page[p].state == HP_PAGE_READY || hp_span.page[p].state == HP_PAGE_RESERVED;
 }
 
 /* Whether page p holds the part of the running stack that changes between the copy and the child. */
@@ -58,10 +60,20 @@ static bool is_stack(size_t p)
 	return p == (off - STACK_BELOW) >> HP_PAGE_SHIFT || p == (off + STACK_ABOVE) >> HP_PAGE_SHIFT;
 }
 
-/* Pages that the child gets no other way than by a copy. */
-static bool is_replaced(size_t p)
+/* What the child is to get of a page: what the kernel gives, a copy of its live buffers, or nothing. */
+enum fate { SHARED, COPY, NOTHING };
+
+static enum fate fate(size_t p)
 {
-	return is_pool(p) && !is_stack(p);
+	const struct hp_page *g = &hp_span.page[p];
+
+	if (!has_memory(p) || is_stack(p))
+		return SHARED;
+	if (g->held[HP_HOLD_COPY])
+		return COPY;
+	if (g->held[HP_HOLD_DONTFORK] && !g->held[HP_HOLD_COW])
+		return NOTHING;
+	return g->kind == HUGEPIN_KIND_HUGETLB && hp_config.fork_mode == HP_FORK_COPY ? COPY : SHARED;
 }
 
 /* Call each(arg, first, end) for every run of neighbouring pages for which take() says so. */
@@ -83,7 +95,8 @@ static int for_runs(bool (*take)(size_t p), int (*each)(void *arg, size_t first,
 	return 0;
 }
 
-/* Walk the live buffers: mark the pool's pages that they touch, or copy what lies there. Returns pages marked. */
+/* Walk the live buffers: mark the pages that the child gets copied, or loses, with some of them; or make the copy. Returns
+ * pages marked for it. */
 static size_t walk_live(bool copying)
 {
 	size_t marked = 0, at = 0, last = 0; /* at: the slot of page `last` in the copy */
@@ -117,17 +130,19 @@ static size_t walk_live(bool copying)
 			size_t q = from >> HP_PAGE_CHUNKS_SHIFT;
 			size_t to = HP_MIN(end, (q + 1) << HP_PAGE_CHUNKS_SHIFT);
 
-			if (is_replaced(q)) {
-				if (!copying) {
-					marked += !hp_span.page[q].copied;
-					hp_span.page[q].copied = 1;
-				} else if (hp_span.page[q].copied) { /* not: a buffer taken by a thread meanwhile */
-					for (; last < q; last++)
-						at += hp_span.page[last].copied;
-					memcpy(copy.at + (at << HP_PAGE_SHIFT) +
-						       ((from & (HP_PAGE_CHUNKS - 1)) << HP_CHUNK_SHIFT),
-					       (void *)hp_chunk_addr(from), (to - from) << HP_CHUNK_SHIFT);
-				}
+			struct hp_page *g = &hp_span.page[q];
+
+			if (!copying && g->fork == HP_PAGE_SHARED) {
+				enum fate f = fate(q);
+
+				g->fork = f == COPY ? HP_PAGE_COPIED : f == NOTHING ? HP_PAGE_LOST : HP_PAGE_SHARED;
+				marked += f == COPY;
+			} else if (copying && g->fork == HP_PAGE_COPIED) {
+				for (; last < q; last++)
+					at += hp_span.page[last].fork == HP_PAGE_COPIED;
+				memcpy(copy.at + (at << HP_PAGE_SHIFT) +
+					       ((from & (HP_PAGE_CHUNKS - 1)) << HP_CHUNK_SHIFT),
+				       (void *)hp_chunk_addr(from), (to - from) << HP_CHUNK_SHIFT);
 			}
 			from = to;
 		}
@@ -139,26 +154,7 @@ static size_t walk_live(bool copying)
 static void unmark(void)
 {
 	for (size_t p = 1; p < hp_span.tree.used; p++)
-		hp_span.page[p].copied = 0;
-}
-
-static size_t count_pages(bool (*which)(size_t p))
-{
-	size_t n = 0;
-
-	for (size_t p = 1; p < hp_span.tree.used; p++)
-		n += which(p);
-	return n;
-}
-
-static bool is_ready_pool(size_t p)
-{
-	return is_pool(p) && hp_span.page[p].state == HP_PAGE_READY;
-}
-
-static bool is_pool_stack(size_t p)
-{
-	return is_pool(p) && is_stack(p);
+		hp_span.page[p].fork = HP_PAGE_SHARED;
 }
 
 /* ------------------------------------------------------------------ does it fit */
@@ -249,28 +245,51 @@ static bool may_map(size_t pages)
 	return true;
 }
 
-/* Marks pages `copied`; the caller unmarks or uses them. */
-static enum hp_fork_plan plan(size_t *ret_pages)
-{
-	size_t ready = count_pages(is_ready_pool), stack;
+struct plan {
+	enum hp_fork_plan how;
+	size_t copied; /* pages that need a copy */
+	size_t pool; /* the pool's pages that the kernel would have to copy */
+};
 
-	*ret_pages = 0;
-	if (!ready)
-		return HP_FORK_NOTHING;
-	if (hp_config.fork_mode == HP_FORK_COW)
-		return HP_FORK_BY_COW;
-	*ret_pages = walk_live(false);
-	stack = count_pages(is_pool_stack);
-	if (memory_room() >= ((uint64_t)*ret_pages << HP_PAGE_SHIFT) + MARGIN && may_map(*ret_pages) &&
+/* Marks pages; the caller unmarks or uses them. */
+static struct plan plan(void)
+{
+	struct plan r = { .how = HP_FORK_NOTHING };
+	size_t copy_some = 0, keep_out = 0, stack = 0, other = 0; /* other: held pages that the kernel would have to copy */
+
+	for (size_t p = 1; p < hp_span.tree.used; p++) {
+		enum fate f = fate(p);
+		bool ready = hp_span.page[p].state == HP_PAGE_READY;
+		bool pool = ready && hp_span.page[p].kind == HUGEPIN_KIND_HUGETLB;
+
+		copy_some += ready && f == COPY;
+		keep_out += f == NOTHING;
+		r.pool += pool && f != NOTHING;
+		stack += pool && is_stack(p);
+		other += ready && !pool && f == COPY;
+	}
+	if (copy_some || keep_out)
+		r.copied = walk_live(false);
+	if (!copy_some && !r.pool)
+		return r;
+	r.how = HP_FORK_BY_COW;
+	if (!copy_some && hp_config.fork_mode == HP_FORK_COW)
+		return r;
+
+	uint64_t room = memory_room();
+
+	if (room >= ((uint64_t)r.copied << HP_PAGE_SHIFT) + MARGIN && may_map(r.copied) &&
 	    (!stack || hp_map_pool_free() >= stack))
-		return HP_FORK_BY_COPY;
-	return hp_map_pool_free() >= ready ? HP_FORK_BY_COW : HP_FORK_REFUSE;
+		r.how = HP_FORK_BY_COPY;
+	else if (hp_config.fork_mode == HP_FORK_COPY &&
+		 (hp_map_pool_free() < r.pool || (other && room < ((uint64_t)other << HP_PAGE_SHIFT) + MARGIN)))
+		r.how = HP_FORK_REFUSE;
+	return r;
 }
 
 enum hp_fork_plan hp_fork_plan(void)
 {
-	size_t pages;
-	enum hp_fork_plan r = plan(&pages);
+	enum hp_fork_plan r = plan().how;
 
 	unmark();
 	return r;
@@ -283,9 +302,31 @@ static int advise_run(void *advice, size_t first, size_t end)
 	return (int)syscall(SYS_madvise, hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, *(int *)advice);
 }
 
-static bool advise_pool(int advice)
+static bool advise(bool (*take)(size_t p), int advice)
 {
-	return for_runs(is_replaced, advise_run, &advice) == 0;
+	return for_runs(take, advise_run, &advice) == 0;
+}
+
+static bool is_kept_out(size_t p)
+{
+	return hp_span.page[p].fork != HP_PAGE_SHARED;
+}
+
+/* Keep out of the child what is marked, and what holds nothing that it needs. */
+static void keep_out(void)
+{
+	for (size_t p = 1; p < hp_span.tree.used; p++) {
+		struct hp_page *g = &hp_span.page[p];
+		enum fate f = fate(p);
+
+		if (f == COPY && !copy.made)
+			g->fork = HP_PAGE_SHARED;
+		else if (f != SHARED && g->fork == HP_PAGE_SHARED)
+			g->fork = HP_PAGE_LEFT;
+		kept_some |= g->fork != HP_PAGE_SHARED;
+	}
+	if (kept_some)
+		advise(is_kept_out, MADV_DONTFORK); /* where it is refused, the child maps over what it has got */
 }
 
 static void drop_copy(void)
@@ -295,7 +336,6 @@ static void drop_copy(void)
 	copy.made = false;
 	copy.map = copy.at = NULL;
 	copy.pages = copy.map_size = 0;
-	unmark();
 }
 
 static bool make_copy(size_t pages)
@@ -316,7 +356,6 @@ static bool make_copy(size_t pages)
 		}
 		walk_live(true);
 	}
-	advise_pool(MADV_DONTFORK); /* where it is refused, the child maps the copy over what it has got */
 	copy.made = true;
 	return true;
 }
@@ -324,23 +363,21 @@ static bool make_copy(size_t pages)
 void hp_fork_prepare(void)
 {
 	int saved = errno;
-	size_t pages;
-	enum hp_fork_plan p;
+	struct plan p = plan();
 
-	p = plan(&pages);
-	if (p == HP_FORK_BY_COPY && make_copy(pages)) {
+	if (dofork_refused)
+		dofork_refused = !advise(has_memory, MADV_DOFORK);
+	if (p.how == HP_FORK_BY_COPY && make_copy(p.copied)) {
 		HP_STAT_ADD(forks_copied, 1);
-		HP_STAT_ADD(fork_copied_bytes, pages << HP_PAGE_SHIFT);
+		HP_STAT_ADD(fork_copied_bytes, p.copied << HP_PAGE_SHIFT);
 		if (++copies >= 2) /* it keeps forking: memory whose copy-on-write needs no pool, from here on */
 			hp_span.no_pool = true;
-	} else if (p != HP_FORK_NOTHING) {
-		unmark();
-		if (kept_out)
-			kept_out = !advise_pool(MADV_DOFORK);
+	} else if (p.how != HP_FORK_NOTHING) {
 		HP_STAT_ADD(forks_cow, 1);
-		if (hp_map_pool_free() < count_pages(is_ready_pool))
+		if (hp_map_pool_free() < p.pool)
 			HP_STAT_ADD(forks_uncovered, 1);
 	}
+	keep_out();
 	errno = saved;
 }
 
@@ -348,21 +385,22 @@ void hp_fork_parent(void)
 {
 	int saved = errno;
 
-	if (copy.made) {
-		kept_out = !advise_pool(MADV_DOFORK);
-		drop_copy();
-	}
+	if (kept_some)
+		dofork_refused |= !advise(is_kept_out, MADV_DOFORK);
+	kept_some = false;
+	drop_copy();
+	unmark();
 	errno = saved;
 }
 
 static bool is_copied(size_t p)
 {
-	return hp_span.page[p].copied;
+	return hp_span.page[p].fork == HP_PAGE_COPIED;
 }
 
-static bool is_lost(size_t p)
+static bool is_gone(size_t p)
 {
-	return is_replaced(p) && !hp_span.page[p].copied;
+	return hp_span.page[p].fork == HP_PAGE_LEFT || hp_span.page[p].fork == HP_PAGE_LOST;
 }
 
 /* With a hole in the heap the child must not run: anything may come to lie there. The child has fewer mappings than the
@@ -399,14 +437,14 @@ void hp_fork_child(void)
 	int saved = errno;
 	char *at = copy.at;
 
-	if (copy.made) {
-		for_runs(is_copied, move_in, &at);
-		for_runs(is_lost, keep_reserved, NULL);
-		for (size_t p = 1; p < hp_span.tree.used; p++)
-			if (is_replaced(p))
-				hp_page_lost_pool(p, hp_span.page[p].copied);
+	for_runs(is_copied, move_in, &at);
+	for_runs(is_gone, keep_reserved, NULL);
+	for (size_t p = 1; p < hp_span.tree.used; p++)
+		hp_page_in_child(p);
+	if (copy.made)
 		hp_span.no_pool = true; /* its own forks need no copy then */
-		drop_copy(); /* what is left of the mapping: before and behind the copy */
-	}
+	kept_some = false;
+	drop_copy(); /* what is left of the mapping: before and behind the copy */
+	unmark();
 	errno = saved;
 }

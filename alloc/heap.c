@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "alloc/fast.h"
+#include "alloc/hold.h"
 #include "alloc/small.h"
 #include "alloc/watch.h"
 #include "base/config.h"
@@ -124,6 +125,15 @@ static bool constructed; /* our constructor has run: threads may be started */
 static bool armed; /* `decay` was asked for, or goes on; under hp_heap_lock */
 static struct hp_job decay = { .run = hp_heap_tick };
 
+/* What is above the heap; never NULL. release, acquire: so that what it points to is seen. */
+static const struct hp_heap_hooks no_hooks;
+static const struct hp_heap_hooks *_Atomic hooks_set = &no_hooks;
+
+static const struct hp_heap_hooks *hooks(void)
+{
+	return atomic_load_explicit(&hooks_set, memory_order_acquire);
+}
+
 /* Reserve the span. False: no heap, or not yet; the tier below serves all. */
 static bool start(void)
 {
@@ -151,6 +161,7 @@ struct request {
 	size_t n, room; /* chunks */
 	size_t align; /* bytes, a power of two; at least HP_CHUNK */
 	bool memory_short; /* set by place(): addresses were there, memory was not */
+	bool grew; /* set by place(): an extent was made */
 };
 
 static size_t page_of(size_t chunk)
@@ -256,10 +267,34 @@ static void take(size_t chunk, const struct request *r)
 	HP_STAT_ADD(room_bytes, r->room << HP_CHUNK_SHIFT);
 }
 
+/* Whether a buffer has lost memory in a fork. */
+static bool is_lost(size_t chunk, size_t n)
+{
+	for (size_t p = page_of(chunk); p <= page_of(chunk + n - 1); p++)
+		if (hp_span.page[p].lost)
+			return true;
+	return false;
+}
+
+/* To the tree, but for what lies on lost pages: those are not used again, or the buffers beside it would read as zero. */
+static void tree_free(size_t chunk, size_t n)
+{
+	for (size_t at = chunk, end = chunk + n, to; at < end; at = to) {
+		bool lost = hp_span.page[page_of(at)].lost;
+
+		to = at;
+		do
+			to = HP_MIN(end, (page_of(to) + 1) << HP_PAGE_CHUNKS_SHIFT);
+		while (to < end && hp_span.page[page_of(to)].lost == lost);
+		if (!lost)
+			hp_tree_free(&hp_span.tree, at, to - at);
+	}
+	hp_tree_settle(&hp_span.tree);
+}
+
 static void give(size_t chunk, size_t n)
 {
-	hp_tree_free(&hp_span.tree, chunk, n);
-	hp_tree_settle(&hp_span.tree);
+	tree_free(chunk, n);
 	HP_STAT_ADD(taken_bytes, -(n << HP_CHUNK_SHIFT));
 }
 
@@ -304,8 +339,12 @@ static size_t place(struct request *r)
 		if (clear_lists())
 			chunk = find(r);
 	}
-	if (!chunk && (chunk = grow(r)) == 0)
-		return 0;
+	if (!chunk) {
+		chunk = grow(r);
+		if (!chunk)
+			return 0;
+		r->grew = true;
+	}
 	take(chunk, r);
 	if (hp_pages_commit(page_of(chunk), pages_touched(chunk, r->n)))
 		return chunk;
@@ -318,22 +357,33 @@ static size_t place(struct request *r)
 
 /* ------------------------------------------------------------------ giving back; hp_heap_lock held */
 
-static bool may_leave(size_t page, uint32_t ticks)
+/* Wholly free since so many ticks. */
+static bool is_free(size_t page, uint32_t ticks)
+{
+	return hp_tree_page_free(&hp_span.tree, page) && hp_span.tree.now - hp_span.tree.stamps[page] >= ticks;
+}
+
+/* Has memory that is in no buffer. */
+static bool is_idle(size_t page, uint32_t ticks)
 {
 	unsigned s = hp_span.page[page].state;
 
-	return (s == HP_PAGE_READY || s == HP_PAGE_RESERVED) && hp_tree_page_free(&hp_span.tree, page) &&
-	       hp_span.tree.now - hp_span.tree.stamps[page] >= ticks;
+	return (s == HP_PAGE_READY || s == HP_PAGE_RESERVED) && is_free(page, ticks);
 }
 
-/* Give back hugepages that are wholly free for `ticks`, all but `keep` of them. Returns their bytes. */
-static size_t give_back(uint32_t ticks, size_t keep)
+static bool may_leave(size_t page, uint32_t ticks)
+{
+	return is_idle(page, ticks) && !hp_page_held(&hp_span.page[page]);
+}
+
+/* Give back hugepages of [first, end) that are wholly free for `ticks`, all but `keep` of them. Returns their bytes. */
+static size_t give_back(size_t first, size_t end, uint32_t ticks, size_t keep)
 {
 	size_t bytes = 0;
 
 	if (hp_pages_inside())
 		return 0;
-	for (size_t p = 1; p < hp_span.tree.used;) {
+	for (size_t p = first; p < end;) {
 		size_t q = p, extent = hp_span.page[p].extent, n;
 
 		if (keep && hp_span.page[p].state == HP_PAGE_READY && may_leave(p, 0)) {
@@ -341,7 +391,7 @@ static size_t give_back(uint32_t ticks, size_t keep)
 			p++;
 			continue;
 		}
-		while (q < hp_span.tree.used && may_leave(q, ticks) && hp_span.page[q].extent == extent)
+		while (q < end && may_leave(q, ticks) && hp_span.page[q].extent == extent)
 			q++;
 		n = q - p;
 		if (!n) {
@@ -366,7 +416,7 @@ static size_t purge(void)
 
 	hp_cache_steal(false, 0);
 	clear_lists();
-	bytes = give_back(0, 0);
+	bytes = give_back(1, hp_span.tree.used, 0, 0);
 	HP_STAT_ADD(purged_bytes, bytes);
 	return bytes;
 }
@@ -382,6 +432,7 @@ static size_t idle_bytes(void)
 
 bool hp_heap_tick(void)
 {
+	void (*let_go)(uint32_t) = hooks()->let_go;
 	bool more;
 
 	hp_lock(&hp_heap_lock);
@@ -392,9 +443,14 @@ bool hp_heap_tick(void)
 	hp_span.tree.now--;
 	hp_shared_clear();
 	hp_span.tree.now++;
-	HP_STAT_ADD(decayed_bytes, give_back(HP_TICKS + 1, WATERMARK));
-	for (size_t p = 1, free = 0; p < hp_span.tree.used && !more; p++)
-		more = may_leave(p, 0) && ++free > WATERMARK;
+	if (let_go) { /* now that the lists are cleared */
+		hp_unlock(&hp_heap_lock);
+		let_go(HP_TICKS + 1);
+		hp_lock(&hp_heap_lock);
+	}
+	HP_STAT_ADD(decayed_bytes, give_back(1, hp_span.tree.used, HP_TICKS + 1, WATERMARK));
+	for (size_t p = 1, idle = 0; p < hp_span.tree.used && !more; p++)
+		more = is_idle(p, 0) && ++idle > WATERMARK; /* what is held may be let go */
 	armed = more;
 	hp_unlock(&hp_heap_lock);
 	return more;
@@ -485,6 +541,8 @@ static __attribute__((noinline)) void *alloc_locked(struct request r, size_t *re
 	hp_unlock(&hp_heap_lock);
 	if (must_wake)
 		wake();
+	if (r.grew && hooks()->grown)
+		hooks()->grown();
 	return chunk ? (void *)hp_chunk_addr(chunk) : NULL;
 }
 
@@ -684,6 +742,8 @@ static bool grow_in_place(size_t chunk, size_t n0, size_t n)
 	bool ok = false;
 
 	hp_lock(&hp_heap_lock);
+	if (is_lost(chunk, n0))
+		goto out;
 	room = hp_chunk_extent(chunk) - n0;
 	room_left = room > n - n0 ? room - (n - n0) : 0;
 	behind = chunk + n0 + room;
@@ -726,6 +786,10 @@ static void shrink(size_t chunk, size_t n)
 
 	hp_lock(&hp_heap_lock);
 	all = hp_chunk_extent(chunk);
+	if (is_lost(chunk, all)) {
+		hp_unlock(&hp_heap_lock);
+		return;
+	}
 	HP_STAT_ADD(room_bytes, -((all - HP_CHUNK_COUNT(hp_chunk_get(chunk))) << HP_CHUNK_SHIFT));
 	set_live(chunk, n, 0);
 	give(chunk + n, all - n);
@@ -811,8 +875,17 @@ void hugepin_span_limit_(size_t limit)
 
 int hugepin_purge(void)
 {
+	void (*let_go)(uint32_t) = hooks()->let_go;
+
 	if (atomic_load_explicit(&state, memory_order_acquire) != READY)
 		return 0;
+	if (let_go && !hp_locks_held && !hp_pages_inside()) {
+		hp_lock(&hp_heap_lock);
+		hp_cache_steal(false, 0);
+		clear_lists();
+		hp_unlock(&hp_heap_lock);
+		let_go(0);
+	}
 	hp_lock(&hp_heap_lock);
 	if (!hp_pages_inside())
 		purge();
@@ -860,6 +933,110 @@ unsigned hugepin_version(void)
 	return HUGEPIN_VERSION;
 }
 
+/* ------------------------------------------------------------------ for the pin cache: hold.h */
+
+void hp_heap_set_hooks(const struct hp_heap_hooks *h)
+{
+	atomic_store_explicit(&hooks_set, h, memory_order_release);
+}
+
+bool hp_heap_span(uintptr_t *ret_base, size_t *ret_size)
+{
+	if (!start())
+		return false;
+	hp_lock(&hp_heap_lock);
+	*ret_base = hp_span.base;
+	*ret_size = hp_span.size;
+	hp_unlock(&hp_heap_lock);
+	return true;
+}
+
+static size_t page_at(uintptr_t addr)
+{
+	return (addr - hp_span.base) >> HP_PAGE_SHIFT;
+}
+
+int hp_heap_hold(uintptr_t addr, size_t len, uint64_t gen, enum hp_hold how)
+{
+	size_t first = page_at(addr), count = len >> HP_PAGE_SHIFT, extent;
+	int r = -ENOENT;
+
+	if (!ours((void *)addr))
+		return r;
+	hp_lock(&hp_heap_lock);
+	extent = hp_span.page[first].extent;
+	if (hp_span.page[first].state != HP_PAGE_NONE && hp_span.extent[extent].gen == gen &&
+	    first + count <= extent + hp_span.extent[extent].pages)
+		r = hp_pages_hold(first, count, how);
+	if (r == -ENOMEM)
+		HP_STAT_ADD(purged_bytes, give_back(first, first + count, 0, 0));
+	hp_unlock(&hp_heap_lock);
+	return r;
+}
+
+void hp_heap_drop(uintptr_t addr, size_t len, enum hp_hold how)
+{
+	bool must_wake;
+
+	hp_lock(&hp_heap_lock);
+	hp_pages_drop(page_at(addr), len >> HP_PAGE_SHIFT, how);
+	/* What is free by now may be due. The caller may hold locks: the thread is woken but not started. */
+	must_wake = hp_service_running() && arm(false);
+	hp_unlock(&hp_heap_lock);
+	if (must_wake)
+		wake();
+}
+
+bool hp_heap_next_extent(uintptr_t from, struct hugepin_extent *ret_)
+{
+	size_t page;
+	bool found;
+
+	if (atomic_load_explicit(&state, memory_order_acquire) != READY)
+		return false;
+	hp_lock(&hp_heap_lock);
+	page = from <= hp_span.base ? 0 : page_at(from + HP_PAGE - 1);
+	page = hp_bits_find(hp_span.tree.starts, page, hp_span.tree.used, true);
+	found = page < hp_span.tree.used;
+	if (found)
+		*ret_ = hp_extent_describe(page);
+	hp_unlock(&hp_heap_lock);
+	return found;
+}
+
+static bool is_mapped(size_t page)
+{
+	return hp_span.page[page].state == HP_PAGE_READY || hp_span.page[page].state == HP_PAGE_RESERVED;
+}
+
+size_t hp_heap_mapping(uintptr_t addr)
+{
+	size_t page = page_at(addr), end, to = 0;
+
+	if (!ours((void *)addr))
+		return 0;
+	hp_lock(&hp_heap_lock);
+	if (is_mapped(page)) {
+		end = hp_span.page[page].extent + hp_span.extent[hp_span.page[page].extent].pages;
+		for (page++; page < end && is_mapped(page) && !hp_span.page[page].head; page++)
+			;
+		to = hp_page_addr(page) - addr;
+	}
+	hp_unlock(&hp_heap_lock);
+	return to;
+}
+
+bool hp_heap_is_free(uintptr_t addr, size_t len, uint32_t ticks)
+{
+	bool free = true;
+
+	hp_lock(&hp_heap_lock);
+	for (size_t p = page_at(addr), end = p + (len >> HP_PAGE_SHIFT); p < end && free; p++)
+		free = is_free(p, ticks);
+	hp_unlock(&hp_heap_lock);
+	return free;
+}
+
 /* ------------------------------------------------------------------ fork */
 
 bool hugepin_fork_refused_(void)
@@ -895,7 +1072,8 @@ void _IO_list_lock(void), _IO_list_unlock(void), _IO_list_resetlock(void);
 
 static bool alone(void)
 {
-	return __libc_single_threaded || (hp_service_running() && !hp_watch_any() && hp_thread_count() == 2);
+	return __libc_single_threaded ||
+	       (hp_service_running() && !hp_watch_any() && hooks() == &no_hooks && hp_thread_count() == 2);
 }
 
 static void prefork(void)
@@ -905,10 +1083,13 @@ static void prefork(void)
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	if (!is_alone)
-		_IO_list_lock();
 	interrupted = hp_lock_mine(&hp_heap_lock) || hp_pages_inside() ||
 		      (hp_cache_self != &hp_cache_none && hp_cache_self->slot.busy);
+	/* The locks of the pin cache come before all others: backends run under them, and may do what they like. */
+	if (!interrupted && hooks()->prefork)
+		hooks()->prefork();
+	if (!is_alone)
+		_IO_list_lock();
 	locked = !hp_lock_mine(&hp_heap_lock);
 	if (locked) {
 		/* Before jemalloc's locks: a watcher, or a hook on mmap, runs inside a mapping call and may allocate. */
@@ -948,8 +1129,11 @@ static void postfork_parent(void)
 {
 	bool was_alone = forking.alone;
 
-	if (!forking.interrupted)
+	if (!forking.interrupted) {
 		hp_fork_parent();
+		if (hooks()->postfork_parent)
+			hooks()->postfork_parent();
+	}
 	postfork(small()->postfork_parent);
 	if (!was_alone)
 		_IO_list_unlock();
@@ -969,8 +1153,12 @@ static void rebuild(void)
 			c = (page_of(c) + 1) << HP_PAGE_CHUNKS_SHIFT;
 			continue;
 		}
-		gap = hp_tree_free_after(&hp_span.tree, c, HP_PAGE_CHUNKS);
+		gap = hp_tree_free_after(&hp_span.tree, c, HP_PAGE_CHUNKS - (c & (HP_PAGE_CHUNKS - 1)));
 		if (gap) {
+			if (hp_span.page[page_of(c)].lost) {
+				hp_tree_take(&hp_span.tree, c, gap);
+				hp_tree_settle(&hp_span.tree);
+			}
 			c += gap;
 			continue;
 		}
@@ -979,11 +1167,12 @@ static void rebuild(void)
 			n = hp_chunk_extent(c);
 		if (s == HP_CHUNK_FREE || s == HP_CHUNK_LISTED) {
 			hp_chunk_set(c, 0);
-			hp_tree_free(&hp_span.tree, c, n);
-			hp_tree_settle(&hp_span.tree);
+			tree_free(c, n);
 		} else {
 			taken += n;
 			room += n - HP_CHUNK_COUNT(hp_chunk_get(c));
+			if (s == HP_CHUNK_LIVE && is_lost(c, n))
+				hp_chunk_set(c, HP_CHUNK_WORD(n, HP_CHUNK_ROOMY));
 		}
 		c += n;
 	}
@@ -1006,6 +1195,8 @@ static void postfork_child(void)
 	hp_watch_child();
 	hp_service_child();
 	armed = false;
+	if (!forking.interrupted && hooks()->postfork_child)
+		hooks()->postfork_child();
 	postfork(small()->postfork_child);
 }
 

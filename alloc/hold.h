@@ -18,33 +18,39 @@ enum hp_hold { HP_HOLD_COPY, HP_HOLD_COW, HP_HOLD_DONTFORK };
 /* Where the heap's addresses lie, from the first call on for the life of the process. False: there is no heap. */
 bool hp_heap_span(uintptr_t *ret_base, size_t *ret_size);
 
-/* Hold [addr, addr + len) of the extent whose gen is given, after giving memory to all of it that has none (and is in no
- * buffer). 0; -ENOENT: no such extent any more; -ENOMEM: memory cannot be had for all of it; -ENOBUFS: held too often. May
- * block for the kernel's zeroing. */
+/* Hold [addr, addr + len) of the extent whose gen is given, after giving memory to all of it that has none. 0; -ENOENT: no such
+ * extent any more; -ENOMEM: memory cannot be had for all of it; -ENOBUFS: held too often; -EFAULT, in a child of fork only: a
+ * part was DONTFORK in the parent, whose buffers remain there without memory. May block for the kernel's zeroing.
+ * In a child of fork nothing is held: what the parent held is not to be dropped there. */
 int hp_heap_hold(uintptr_t addr, size_t len, uint64_t gen, enum hp_hold how);
 void hp_heap_drop(uintptr_t addr, size_t len, enum hp_hold how);
 
 /* The extent with the lowest address at or above `from`. False: none. */
 bool hp_heap_next_extent(uintptr_t from, struct hugepin_extent *ret_);
 
-/* Bytes from addr on that belong to the same mapping of the kernel's. */
+/* Bytes from addr on that surely belong to one mapping of the kernel's, in one extent. 0: not mapped. */
 size_t hp_heap_mapping(uintptr_t addr);
 
 /* Whether no buffer lies in [addr, addr + len), and none did for so many ticks. */
 bool hp_heap_is_free(uintptr_t addr, size_t len, uint32_t ticks);
 
-/* The pin cache's side; members may be NULL. All are called without a lock of the heap. */
+/* The pin cache's side; members may be NULL. All are called without a lock of the heap, but for two of fork's. */
 struct hp_heap_hooks {
 	/* An extent was made: end of an allocation. Must not block or allocate. */
 	void (*grown)(void);
 	/* Drop what you can of held pages that are free for `ticks`, so that they can be given back. On the service thread, or
-	 * in hugepin_purge() with 0. */
+	 * in hugepin_purge() with 0, on a thread that holds none of our locks. */
 	void (*let_go)(uint32_t ticks);
-	/* fork: before, in both, still under the heap's locks; the child's memory is in place. No allocation. */
+	/* fork. Before, without the heap's locks but with signals blocked: may take locks of lower rank, whose holders call the
+	 * functions above. The thread may hold such a lock itself, if it forks in a backend. After, in parent and child: under the
+	 * heap's locks, the memory in place, in the child nothing held and no service thread; no allocation, no call of the
+	 * functions above, no hp_service_ask(). None is called for a fork in a signal handler that interrupted the heap. */
 	void (*prefork)(void);
 	void (*postfork_parent)(void);
 	void (*postfork_child)(void);
 };
-void hp_heap_set_hooks(const struct hp_heap_hooks *);
+
+/* Once, for the life of the process: *h is not copied. From then on a fork takes no other thread for idle. */
+void hp_heap_set_hooks(const struct hp_heap_hooks *h);
 
 #endif

@@ -1,7 +1,8 @@
 /*
  * Invariants:
  *  1. A page is in the tree (free) only if it belongs to an extent; ABSENT and RESERVED pages may be free there.
- *  2. A BUSY page is wholly or partly taken, and its taker will make it `next`.
+ *  2. A BUSY page is wholly or partly taken, or held, or lies behind such a page in an extent made ahead; the thread that
+ *     made it BUSY will make it `next`. Who allocates there meanwhile waits.
  *  3. extent.present and by_kind count pages that are not ABSENT (BUSY ones as what they were before).
  */
 #include "alloc/pages.h"
@@ -21,6 +22,8 @@
 #define GIB ((size_t)1 << 30)
 /* Commits that do not ask the pool after it had not a single page left. */
 #define POOL_SKIP 8
+/* Pages that hp_pages_hold() populates at a time: who allocates there waits for so many, some milliseconds. */
+#define HOLD_STEP 8
 #define ROOT_PAGES ((size_t)1 << (3 * (HP_TREE_LEVELS - 1)))
 
 /* No pointer of the user half is less than 4 TiB above this base: until the span is there, and while it is being
@@ -252,7 +255,8 @@ void hp_extent_destroy_if_empty(size_t first)
 	if (e->present)
 		return;
 	for (size_t p = first; p < first + e->pages; p++)
-		if (hp_span.page[p].state != HP_PAGE_ABSENT || !hp_tree_page_free(&hp_span.tree, p))
+		if (hp_span.page[p].state != HP_PAGE_ABSENT || !hp_tree_page_free(&hp_span.tree, p) ||
+		    hp_page_held(&hp_span.page[p]))
 			return;
 	hp_tree_take(&hp_span.tree, first << HP_PAGE_CHUNKS_SHIFT, (size_t)e->pages << HP_PAGE_CHUNKS_SHIFT);
 	hp_bit_clear(hp_span.tree.starts, first);
@@ -313,23 +317,10 @@ static void settle_page(size_t p, unsigned was)
 	g->state = g->next;
 }
 
-void hp_page_lost_pool(size_t p, bool copied)
+/* Whether a mapping that began before page p has pages from p on. */
+static bool goes_on_at(size_t p, size_t extent_end)
 {
-	struct hp_page *g = &hp_span.page[p];
-	struct hp_extent *e = &hp_span.extent[g->extent];
-
-	if (g->state == HP_PAGE_RESERVED)
-		HP_STAT_ADD(reserved_bytes, -HP_PAGE);
-	count_kind(e, HUGEPIN_KIND_HUGETLB, -1);
-	g->kind = HUGEPIN_KIND_THP;
-	if (copied) {
-		count_kind(e, HUGEPIN_KIND_THP, 1);
-	} else {
-		g->state = HP_PAGE_ABSENT;
-		g->fresh = 0;
-		hp_span.heads -= g->head;
-		g->head = 0;
-	}
+	return p < extent_end && hp_span.page[p].state > HP_PAGE_ABSENT && !hp_span.page[p].head;
 }
 
 static void set_heads(size_t first, size_t count, bool whole)
@@ -342,6 +333,28 @@ static void set_heads(size_t first, size_t count, bool whole)
 		hp_span.page[p].head = head;
 	}
 	HP_STAT(mappings) = 2 * hp_span.heads;
+}
+
+void hp_page_in_child(size_t p)
+{
+	struct hp_page *g = &hp_span.page[p];
+	struct hp_extent *e = &hp_span.extent[g->extent];
+
+	memset(g->held, 0, sizeof g->held);
+	if (g->fork == HP_PAGE_SHARED)
+		return;
+	if (g->state == HP_PAGE_RESERVED)
+		HP_STAT_ADD(reserved_bytes, -HP_PAGE);
+	count_kind(e, g->kind, -1);
+	g->kind = HUGEPIN_KIND_THP;
+	if (g->fork == HP_PAGE_COPIED) {
+		count_kind(e, g->kind, 1);
+		return;
+	}
+	g->state = HP_PAGE_ABSENT;
+	g->fresh = 0;
+	g->lost = g->fork == HP_PAGE_LOST;
+	set_heads(p, 1, false);
 }
 
 /* ------------------------------------------------------------------ commit */
@@ -442,7 +455,7 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 	}
 
 	if (was == HP_PAGE_ABSENT && hp_span.extent[hp_span.page[first].extent].ahead)
-		while (ahead < extent_end && hp_span.page[ahead].state == HP_PAGE_ABSENT)
+		while (ahead < extent_end && hp_span.page[ahead].state == HP_PAGE_ABSENT && !hp_span.page[ahead].lost)
 			ahead++;
 	for (size_t p = first; p < ahead; p++)
 		hp_span.page[p].state = HP_PAGE_BUSY;
@@ -467,6 +480,8 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 			count_kind(&hp_span.extent[hp_span.page[p].extent], HUGEPIN_KIND_HUGETLB, -1);
 		}
 		set_heads(first, end - first, false);
+		if (goes_on_at(end, extent_end))
+			set_heads(end, 1, true);
 		was = HP_PAGE_ABSENT;
 	}
 	for (size_t p = first; p < ahead; p++) {
@@ -537,8 +552,11 @@ bool hp_pages_release(size_t first, size_t count)
 	size_t end = first + count, extent = hp_span.page[first].extent;
 	size_t extent_end = extent + hp_span.extent[extent].pages;
 	struct hugepin_extent e = hp_extent_describe(first);
-	bool tail_goes_on = end < extent_end && hp_span.page[end].state > HP_PAGE_ABSENT && !hp_span.page[end].head;
+	bool tail_goes_on = goes_on_at(end, extent_end);
 
+	for (size_t p = first; p < end; p++)
+		if (hp_page_held(&hp_span.page[p])) /* while a fork passed */
+			return false;
 	/* Each split mapping is one more of the 65530 that a process may have. */
 	if (hp_span.heads > hp_span.heads_max && (tail_goes_on || !hp_span.page[first].head))
 		return false;
@@ -576,4 +594,41 @@ bool hp_pages_release(size_t first, size_t count)
 			set_heads(end, 1, true);
 	}
 	return ok;
+}
+
+/* ------------------------------------------------------------------ hold */
+
+int hp_pages_hold(size_t first, size_t count, enum hp_hold how)
+{
+	size_t end = first + count;
+
+	for (size_t p = first; p < end; p++) {
+		if (hp_span.page[p].lost)
+			return -EFAULT;
+		if (hp_span.page[p].held[how] == UINT16_MAX)
+			return -ENOBUFS;
+	}
+	/* First, so that nothing leaves meanwhile. Not taken from the tree: what is allocated here by then is served, after a
+	 * wait, and makes no other extent. */
+	for (size_t p = first; p < end; p++) {
+		hp_span.page[p].held[how]++;
+		if (hp_span.page[p].state != HP_PAGE_READY) /* new memory has its decay time before it */
+			hp_span.tree.stamps[p] = hp_span.tree.now;
+	}
+	for (size_t p = first; p < end; p += HOLD_STEP) {
+		if (hp_pages_commit(p, HP_MIN(end - p, (size_t)HOLD_STEP)))
+			continue;
+		hp_pages_drop(first, count, how);
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+void hp_pages_drop(size_t first, size_t count, enum hp_hold how)
+{
+	for (size_t p = first; p < first + count; p++) {
+		HP_ASSERT(hp_span.page[p].held[how]);
+		hp_span.page[p].held[how]--;
+	}
+	hp_extent_destroy_if_empty(hp_span.page[first].extent);
 }

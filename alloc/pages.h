@@ -21,6 +21,7 @@
 
 #include <stdatomic.h>
 
+#include "alloc/hold.h"
 #include "alloc/tree.h"
 #include "base/lock.h"
 #include "hugepin.h"
@@ -32,10 +33,17 @@ struct hp_page {
 	uint8_t kind; /* HUGEPIN_KIND_*, of RESERVED, READY and BUSY pages */
 	uint8_t next; /* state to enter when no longer BUSY; owned by who made it BUSY */
 	uint8_t head : 1, /* first page of a mapping of its own */
-		copied : 1; /* fork.c: has a copy for the child */
+		lost : 1, /* a child of fork: live buffers of its parent lie here, without memory. ABSENT, wholly taken for good */
+		fork : 2; /* enum hp_page_fork */
 	uint16_t fresh; /* chunks of the page at and above this were never handed out: they read as zero */
+	uint16_t held[3]; /* how often, by enum hp_hold; a held page with memory keeps it */
 	uint32_t extent; /* first page of its extent */
 };
+
+static inline bool hp_page_held(const struct hp_page *g)
+{
+	return g->held[HP_HOLD_COPY] | g->held[HP_HOLD_COW] | g->held[HP_HOLD_DONTFORK];
+}
 
 struct hp_extent {
 	uint64_t gen;
@@ -48,7 +56,8 @@ struct hp_extent {
 /* A chunk's word: what begins there. Only the first chunk of a buffer has one (and the second, if it has room). The owner
  * of a buffer changes LIVE to LISTED and back without a lock; all else is done under hp_heap_lock. */
 typedef _Atomic uint64_t hp_chunk;
-enum { HP_CHUNK_FREE, HP_CHUNK_LIVE, HP_CHUNK_LISTED, HP_CHUNK_ROOMY }; /* ROOMY: live, with room behind it */
+enum { HP_CHUNK_FREE, HP_CHUNK_LIVE, HP_CHUNK_LISTED, HP_CHUNK_ROOMY }; /* ROOMY: live, with room behind it; or on a page
+									  * that is lost. Never goes to a list */
 #define HP_CHUNK_WORD(count, state) ((uint64_t)(count) << 2 | (state))
 #define HP_CHUNK_STATE(word) ((unsigned)(word) & 3)
 #define HP_CHUNK_COUNT(word) ((uint32_t)(word) >> 2)
@@ -109,7 +118,9 @@ static inline size_t hp_chunk_extent(size_t chunk)
 {
 	uint64_t w = hp_chunk_get(chunk);
 
-	return HP_CHUNK_COUNT(w) + (HP_CHUNK_STATE(w) == HP_CHUNK_ROOMY ? HP_CHUNK_COUNT(hp_chunk_get(chunk + 1)) : 0);
+	if (HP_CHUNK_STATE(w) != HP_CHUNK_ROOMY || HP_CHUNK_COUNT(w) == 1)
+		return HP_CHUNK_COUNT(w);
+	return HP_CHUNK_COUNT(w) + HP_CHUNK_COUNT(hp_chunk_get(chunk + 1));
 }
 
 /* Reserve the span and its tables, once; not locked. 0 or -ENOMEM. */
@@ -127,19 +138,25 @@ size_t hp_extent_create(size_t pages, size_t align, bool ahead);
 /* Take the extent that begins at `first` out of the span if it has no memory and no buffer. */
 void hp_extent_destroy_if_empty(size_t first);
 
-/* Make pages [first, first + count) READY. The caller has taken a part of each. Releases the lock meanwhile when there is
- * work to do. False: out of memory; some of the pages may be READY. */
+/* Make pages [first, first + count) READY. The caller has taken a part of each, or holds them. Releases the lock meanwhile
+ * when there is work to do. False: out of memory; some of the pages may be READY. */
 bool hp_pages_commit(size_t first, size_t count);
 
 /* Whether hp_pages_commit would have work to do. */
 bool hp_pages_need_commit(size_t first, size_t count);
 
 /* Give back pages [first, first + count) of one extent, READY or RESERVED, whose chunks the caller has all taken. Calls
- * the watchers. Releases the lock meanwhile. The pages are ABSENT afterwards; false: the kernel refused, nothing changed. */
+ * the watchers. Releases the lock meanwhile. The pages are ABSENT afterwards; false: the kernel refused, or one of them is
+ * held by now; nothing changed. */
 bool hp_pages_release(size_t first, size_t count);
 
-/* In the child of fork: pool page p was replaced by THP (copied), or is gone. */
-void hp_page_lost_pool(size_t p, bool copied);
+/* Hold pages [first, first + count) of one extent, and make them READY. Releases the lock meanwhile. 0, or what
+ * hp_heap_hold() returns; then nobody holds them, but some may have become READY. Drop: the other way. */
+int hp_pages_hold(size_t first, size_t count, enum hp_hold how);
+void hp_pages_drop(size_t first, size_t count, enum hp_hold how);
+
+/* In the child of fork: page p is what page.fork says, and nobody holds it. */
+void hp_page_in_child(size_t p);
 
 /* Describe the extent of `page`, as hugepin_extent() returns it. */
 struct hugepin_extent hp_extent_describe(size_t page);
@@ -153,6 +170,10 @@ void hp_pages_resume(void);
 /* True while this thread runs a watcher or a mapping call, or waits for one: it must not start another release, and a fork
  * from a signal handler must touch nothing. */
 bool hp_pages_inside(void);
+
+/* What the child of a fork gets of a page: what the kernel gives; a copy of the live buffers; no memory, and no live buffer
+ * was there; no memory, and live buffers remain without. */
+enum hp_page_fork { HP_PAGE_SHARED, HP_PAGE_COPIED, HP_PAGE_LEFT, HP_PAGE_LOST };
 
 /* fork.c. Called in fork's handlers, lock held from prepare to the end of parent or child. */
 enum hp_fork_plan { HP_FORK_NOTHING, HP_FORK_BY_COPY, HP_FORK_BY_COW, HP_FORK_REFUSE };

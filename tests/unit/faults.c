@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 
 #include "alloc/heap.h"
+#include "alloc/hold.h"
 #include "alloc/small.h"
 #include "base/config.h"
 #include "tests/t.h"
@@ -317,6 +318,48 @@ static void give_back(void)
 	end();
 }
 
+static void hold_extents(void)
+{
+	struct hugepin_extent e;
+	struct {
+		uintptr_t at;
+		size_t len;
+	} held[8];
+	int n = 0;
+
+	for (int i = 0; i < 4; i++)
+		keep(&buffers[i], hugepin_malloc(3 * MIB / 2), 3 * MIB / 2);
+	keep(&buffers[4], hugepin_malloc(9 * MIB), 9 * MIB);
+	keep(&buffers[5], hugepin_malloc(19 * MIB), 19 * MIB);
+	armed = true;
+	resize(&buffers[4], MIB);
+	resize(&buffers[5], MIB);
+	hugepin_purge(); /* their extents are without memory but for the first page */
+	keep(&buffers[6], hugepin_malloc(5 * MIB / 2), 5 * MIB / 2);
+	for (uintptr_t from = 0; n < 8 && hp_heap_next_extent(from, &e); from = (uintptr_t)e.addr + 1) {
+		size_t first = ((uintptr_t)e.addr - hp_span.base) >> HP_PAGE_SHIFT;
+		int r = hp_heap_hold((uintptr_t)e.addr, e.len, e.gen, HP_HOLD_COPY);
+
+		EXPECT(r == 0 || (r == -ENOMEM && seen->failed >= 0));
+		for (size_t p = first; p < first + (e.len >> HP_PAGE_SHIFT); p++) {
+			EXPECT_EQ(hp_page_held(&hp_span.page[p]), r == 0);
+			if (r == 0 && EXPECT_EQ(hp_span.page[p].state, HP_PAGE_READY))
+				EXPECT_EQ(*(volatile char *)(hp_page_addr(p) + HP_PAGE - 1), 0);
+		}
+		if (r == 0) {
+			held[n].at = (uintptr_t)e.addr;
+			held[n++].len = e.len;
+		}
+	}
+	expect_intact();
+	hugepin_purge();
+	resize(&buffers[4], 4 * MIB);
+	expect_intact();
+	while (n--)
+		hp_heap_drop(held[n].at, held[n].len, HP_HOLD_COPY);
+	end();
+}
+
 static void fork_once(void)
 {
 	int status;
@@ -341,12 +384,18 @@ static void fork_once(void)
 	EXPECT(!WIFEXITED(status) || WEXITSTATUS(status) == 0);
 }
 
-static void fork_with_buffers(void)
+static void fork_with(int held)
 {
+	struct hugepin_extent e;
+
 	for (int i = 0; i < 6; i++)
 		keep(&buffers[i], hugepin_malloc(3 * MIB / 2), 3 * MIB / 2);
 	keep(&buffers[6], hugepin_malloc(5 * MIB), 5 * MIB);
 	keep(&buffers[7], hugepin_malloc(5 * MIB), 5 * MIB);
+	if (held >= 0) {
+		EXPECT(hugepin_extent(buffers[3].p, &e, sizeof e) > 0);
+		EXPECT_EQ(hp_heap_hold((uintptr_t)e.addr, e.len, e.gen, (enum hp_hold)held), 0);
+	}
 	discard(&buffers[1]);
 	discard(&buffers[4]);
 	discard(&buffers[7]); /* whole hugepages that the child does not need */
@@ -355,7 +404,19 @@ static void fork_with_buffers(void)
 	expect_intact();
 	fork_once();
 	keep(&buffers[1], hugepin_malloc(4 * MIB), 4 * MIB);
+	if (held >= 0)
+		hp_heap_drop((uintptr_t)e.addr, e.len, (enum hp_hold)held);
 	end();
+}
+
+static void fork_with_buffers(void)
+{
+	fork_with(-1);
+}
+
+static void fork_with_held_buffers(void)
+{
+	fork_with(HP_HOLD_COPY);
 }
 
 /* ------------------------------------------------------------------ runs */
@@ -422,9 +483,19 @@ TEST(giving_back_survives_every_failure)
 	run_all(give_back);
 }
 
+TEST(holding_survives_every_failure)
+{
+	run_all(hold_extents);
+}
+
 TEST(fork_survives_every_failure)
 {
 	run_all(fork_with_buffers);
+}
+
+TEST(fork_with_held_memory_survives_every_failure)
+{
+	run_all(fork_with_held_buffers);
 }
 
 T_MAIN
