@@ -1085,9 +1085,6 @@ static void prefork(void)
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	interrupted = hp_lock_mine(&hp_heap_lock) || hp_pages_inside() ||
 		      (hp_cache_self != &hp_cache_none && hp_cache_self->slot.busy);
-	/* The locks of the pin cache come before all others: backends run under them, and may do what they like. */
-	if (!interrupted && hooks()->prefork)
-		hooks()->prefork();
 	if (!is_alone)
 		_IO_list_lock();
 	locked = !hp_lock_mine(&hp_heap_lock);
@@ -1108,6 +1105,8 @@ static void prefork(void)
 	if (interrupted)
 		return;
 	clear_lists();
+	if (hooks()->prefork) /* before the copy: what lies in the heap is to be whole in it */
+		hooks()->prefork();
 	hp_fork_prepare();
 }
 

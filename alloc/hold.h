@@ -34,17 +34,16 @@ size_t hp_heap_mapping(uintptr_t addr);
 /* Whether no buffer lies in [addr, addr + len), and none did for so many ticks. */
 bool hp_heap_is_free(uintptr_t addr, size_t len, uint32_t ticks);
 
-/* The pin cache's side; members may be NULL. All are called without a lock of the heap, but for two of fork's. */
+/* The pin cache's side; members may be NULL. All are called without a lock of the heap, but for fork's. */
 struct hp_heap_hooks {
 	/* An extent was made: end of an allocation. Must not block or allocate. */
 	void (*grown)(void);
 	/* Drop what you can of held pages that are free for `ticks`, so that they can be given back. On the service thread, or
 	 * in hugepin_purge() with 0, on a thread that holds none of our locks. */
 	void (*let_go)(uint32_t ticks);
-	/* fork. Before, without the heap's locks but with signals blocked: may take locks of lower rank, whose holders call the
-	 * functions above. The thread may hold such a lock itself, if it forks in a backend. After, in parent and child: under the
-	 * heap's locks, the memory in place, in the child nothing held and no service thread; no allocation, no call of the
-	 * functions above, no hp_service_ask(). None is called for a fork in a signal handler that interrupted the heap. */
+	/* fork: before; in both. Under the heap's locks, signals blocked: locks of higher rank may be taken, and nothing may be
+	 * allocated, asked of the functions above or of the service. In the child the memory is in place, nothing is held, and
+	 * there is no service thread. None is called for a fork in a signal handler that interrupted the heap. */
 	void (*prefork)(void);
 	void (*postfork_parent)(void);
 	void (*postfork_child)(void);
