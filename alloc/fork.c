@@ -52,28 +52,42 @@ static bool has_memory(size_t p)
 	return hp_span.page[p].state == HP_PAGE_READY || hp_span.page[p].state == HP_PAGE_RESERVED;
 }
 
-/* Whether page p holds the part of the running stack that changes between the copy and the child. */
+/* Whether page p, or the giant page that it is a part of, holds the part of the running stack that changes between the copy and
+ * the child. */
 static bool is_stack(size_t p)
 {
-	size_t off = (uintptr_t)__builtin_frame_address(0) - hp_span.base;
+	unsigned shift = hp_span.page[p].giant ? HP_GIANT_SHIFT : HP_PAGE_SHIFT;
+	size_t off = (uintptr_t)__builtin_frame_address(0) - hp_span.base, at = (p << HP_PAGE_SHIFT) >> shift;
 
-	return p == (off - STACK_BELOW) >> HP_PAGE_SHIFT || p == (off + STACK_ABOVE) >> HP_PAGE_SHIFT;
+	return at == (off - STACK_BELOW) >> shift || at == (off + STACK_ABOVE) >> shift;
 }
 
 /* What the child is to get of a page: what the kernel gives, a copy of its live buffers, or nothing. */
 enum fate { SHARED, COPY, NOTHING };
 
-static enum fate fate(size_t p)
+static enum fate fate_of(const struct hp_page *g)
 {
-	const struct hp_page *g = &hp_span.page[p];
-
-	if (!has_memory(p) || is_stack(p))
-		return SHARED;
 	if (g->held[HP_HOLD_COPY])
 		return COPY;
 	if (g->held[HP_HOLD_DONTFORK] && !g->held[HP_HOLD_COW])
 		return NOTHING;
 	return g->kind == HUGEPIN_KIND_HUGETLB && hp_config.fork_mode == HP_FORK_COPY ? COPY : SHARED;
+}
+
+static enum fate fate(size_t p)
+{
+	const struct hp_page *g = &hp_span.page[p];
+	enum fate f = fate_of(g);
+
+	if (!has_memory(p) || is_stack(p))
+		return SHARED;
+	if (!g->giant || hp_config.fork_mode == HP_FORK_COPY)
+		return f;
+	/* The kernel keeps all of a giant page out of the child, or nothing. */
+	g -= p & (HP_GIANT_PAGES - 1);
+	for (size_t i = 0; i < HP_GIANT_PAGES && f != COPY; i++)
+		f = f == SHARED && fate_of(&g[i]) == NOTHING ? SHARED : fate_of(&g[i]);
+	return f;
 }
 
 /* Call each(arg, first, end) for every run of neighbouring pages for which take() says so. */
@@ -245,32 +259,47 @@ static bool may_map(size_t pages)
 	return true;
 }
 
+/* Pages of the pool. */
+struct pool {
+	size_t pages, giants;
+};
+
+static bool covers_pool(struct pool p)
+{
+	return (!p.pages || hp_map_pool_free(HP_PAGE_SHIFT, -1) >= p.pages) &&
+	       (!p.giants || hp_map_pool_free(HP_GIANT_SHIFT, -1) >= p.giants);
+}
+
 struct plan {
 	enum hp_fork_plan how;
 	size_t copied; /* pages that need a copy */
-	size_t pool; /* the pool's pages that the kernel would have to copy */
+	struct pool pool; /* those that the kernel would have to copy */
 };
 
 /* Marks pages; the caller unmarks or uses them. */
 static struct plan plan(void)
 {
 	struct plan r = { .how = HP_FORK_NOTHING };
-	size_t copy_some = 0, keep_out = 0, stack = 0, other = 0; /* other: held pages that the kernel would have to copy */
+	struct pool stack = { .pages = 0 };
+	size_t copy_some = 0, keep_out = 0, other = 0; /* other: held pages that the kernel would have to copy */
 
 	for (size_t p = 1; p < hp_span.tree.used; p++) {
+		const struct hp_page *g = &hp_span.page[p];
 		enum fate f = fate(p);
-		bool ready = hp_span.page[p].state == HP_PAGE_READY;
-		bool pool = ready && hp_span.page[p].kind == HUGEPIN_KIND_HUGETLB;
+		bool ready = g->state == HP_PAGE_READY, pool = ready && g->kind == HUGEPIN_KIND_HUGETLB;
+		bool giant = pool && g->giant && !(p & (HP_GIANT_PAGES - 1));
 
 		copy_some += ready && f == COPY;
 		keep_out += f == NOTHING;
-		r.pool += pool && f != NOTHING;
-		stack += pool && is_stack(p);
+		r.pool.pages += pool && !g->giant && f != NOTHING;
+		r.pool.giants += giant && f != NOTHING;
+		stack.pages += pool && !g->giant && is_stack(p);
+		stack.giants += giant && is_stack(p);
 		other += ready && !pool && f == COPY;
 	}
 	if (copy_some || keep_out)
 		r.copied = walk_live(false);
-	if (!copy_some && !r.pool)
+	if (!copy_some && !r.pool.pages && !r.pool.giants)
 		return r;
 	r.how = HP_FORK_BY_COW;
 	if (!copy_some && hp_config.fork_mode == HP_FORK_COW)
@@ -278,11 +307,10 @@ static struct plan plan(void)
 
 	uint64_t room = memory_room();
 
-	if (room >= ((uint64_t)r.copied << HP_PAGE_SHIFT) + MARGIN && may_map(r.copied) &&
-	    (!stack || hp_map_pool_free() >= stack))
+	if (room >= ((uint64_t)r.copied << HP_PAGE_SHIFT) + MARGIN && may_map(r.copied) && covers_pool(stack))
 		r.how = HP_FORK_BY_COPY;
 	else if (hp_config.fork_mode == HP_FORK_COPY &&
-		 (hp_map_pool_free() < r.pool || (other && room < ((uint64_t)other << HP_PAGE_SHIFT) + MARGIN)))
+		 (!covers_pool(r.pool) || (other && room < ((uint64_t)other << HP_PAGE_SHIFT) + MARGIN)))
 		r.how = HP_FORK_REFUSE;
 	return r;
 }
@@ -350,6 +378,7 @@ static bool make_copy(size_t pages)
 		copy.pages = pages;
 		copy.at = (char *)hp_round_up((uintptr_t)map, HP_PAGE);
 		syscall(SYS_madvise, copy.at, pages << HP_PAGE_SHIFT, MADV_HUGEPAGE); /* without it base pages do */
+		hp_map_bind((uintptr_t)copy.at, pages << HP_PAGE_SHIFT, &hp_span.nodes, false);
 		if (syscall(SYS_madvise, copy.at, pages << HP_PAGE_SHIFT, MADV_POPULATE_WRITE) != 0) {
 			drop_copy();
 			return false;
@@ -374,7 +403,7 @@ void hp_fork_prepare(void)
 			hp_span.no_pool = true;
 	} else if (p.how != HP_FORK_NOTHING) {
 		HP_STAT_ADD(forks_cow, 1);
-		if (hp_map_pool_free() < p.pool)
+		if (!covers_pool(p.pool))
 			HP_STAT_ADD(forks_uncovered, 1);
 	}
 	keep_out();

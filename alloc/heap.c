@@ -221,21 +221,25 @@ static size_t floor_power_of_two(size_t x)
 }
 
 /* A new extent for the request, which may lie at its start: as large as the heap is by now, naturally aligned, up to the
- * limit; beyond it, its own. Its first chunk, or 0. */
+ * limit; beyond it, its own. Where there are pages of 1 GiB, so many of them. Its first chunk, or 0. */
 static size_t grow(const struct request *r)
 {
 	size_t limit = (size_t)hp_config.extent_max >> HP_PAGE_SHIFT;
-	size_t need = pages_for(r->n + r->room), pages = need, natural = HP_PAGE, first;
+	size_t need = pages_for(r->n + r->room), pages = need, natural = HP_PAGE, first = 0;
 
+	if (hp_pages_giants_left())
+		first = hp_extent_create(hp_round_up(need, HP_GIANT_PAGES), HP_MAX((size_t)1 << HP_GIANT_SHIFT, r->align), false,
+					 true);
 	if (need <= limit) {
 		pages = HP_MIN(floor_power_of_two(HP_MAX(hp_span.extent_pages, (size_t)1)), limit);
 		if (pages < need)
 			pages = floor_power_of_two(2 * need - 1);
 		natural = pages << HP_PAGE_SHIFT;
 	}
-	first = hp_extent_create(pages, HP_MAX(natural, r->align), need <= limit);
+	if (!first)
+		first = hp_extent_create(pages, HP_MAX(natural, r->align), need <= limit, false);
 	if (!first && pages > need)
-		first = hp_extent_create(need, r->align, false);
+		first = hp_extent_create(need, r->align, false, false);
 	hp_tree_settle(&hp_span.tree);
 	return first << HP_PAGE_CHUNKS_SHIFT;
 }
@@ -376,7 +380,21 @@ static bool may_leave(size_t page, uint32_t ticks)
 	return is_idle(page, ticks) && !hp_page_held(&hp_span.page[page]);
 }
 
-/* Give back hugepages of [first, end) that are wholly free for `ticks`, all but `keep` of them. Returns their bytes. */
+/* Pages from p on that lie in one extent and for which may() says so: if they are giant, whole ones. */
+static size_t together(size_t p, size_t end, bool (*may)(size_t page, uint32_t ticks), uint32_t ticks)
+{
+	const struct hp_page *g = &hp_span.page[p];
+	size_t q = p;
+
+	if (g->giant && p & (HP_GIANT_PAGES - 1))
+		return 0;
+	while (q < end && hp_span.page[q].extent == g->extent && hp_span.page[q].giant == g->giant && may(q, ticks))
+		q++;
+	return g->giant ? (q - p) & ~(HP_GIANT_PAGES - 1) : q - p;
+}
+
+/* Give back hugepages of [first, end) that are wholly free for `ticks`, all but `keep` of those that are not giant. Returns their
+ * bytes. */
 static size_t give_back(size_t first, size_t end, uint32_t ticks, size_t keep)
 {
 	size_t bytes = 0;
@@ -384,16 +402,14 @@ static size_t give_back(size_t first, size_t end, uint32_t ticks, size_t keep)
 	if (hp_pages_inside())
 		return 0;
 	for (size_t p = first; p < end;) {
-		size_t q = p, extent = hp_span.page[p].extent, n;
+		size_t extent = hp_span.page[p].extent, n;
 
-		if (keep && hp_span.page[p].state == HP_PAGE_READY && may_leave(p, 0)) {
+		if (keep && hp_span.page[p].state == HP_PAGE_READY && !hp_span.page[p].giant && may_leave(p, 0)) {
 			keep--;
 			p++;
 			continue;
 		}
-		while (q < end && may_leave(q, ticks) && hp_span.page[q].extent == extent)
-			q++;
-		n = q - p;
+		n = together(p, end, may_leave, ticks);
 		if (!n) {
 			p++;
 			continue;
@@ -405,7 +421,7 @@ static size_t give_back(size_t first, size_t end, uint32_t ticks, size_t keep)
 		hp_tree_free(&hp_span.tree, p << HP_PAGE_CHUNKS_SHIFT, n << HP_PAGE_CHUNKS_SHIFT);
 		hp_tree_settle(&hp_span.tree);
 		hp_extent_destroy_if_empty(extent);
-		p = q;
+		p += n;
 	}
 	return bytes;
 }
@@ -449,8 +465,11 @@ bool hp_heap_tick(void)
 		hp_lock(&hp_heap_lock);
 	}
 	HP_STAT_ADD(decayed_bytes, give_back(1, hp_span.tree.used, HP_TICKS + 1, WATERMARK));
-	for (size_t p = 1, idle = 0; p < hp_span.tree.used && !more; p++)
-		more = is_idle(p, 0) && ++idle > WATERMARK; /* what is held may be let go */
+	for (size_t p = 1, idle = 0, n; p < hp_span.tree.used && !more; p += HP_MAX(n, (size_t)1)) {
+		n = together(p, hp_span.tree.used, is_idle, 0); /* what is held may be let go */
+		idle += n;
+		more = idle > WATERMARK;
+	}
 	armed = more;
 	hp_unlock(&hp_heap_lock);
 	return more;

@@ -1,20 +1,23 @@
 #include "alloc/map.h"
 
 #include <errno.h>
+#include <linux/mempolicy.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include "base/bits.h"
+#include "base/config.h"
 #include "base/lock.h"
 #include "hugepin.h"
 
-#ifndef MAP_HUGE_2MB
-#define MAP_HUGE_2MB (21 << 26)
+#ifndef MAP_HUGE_SHIFT
+#define MAP_HUGE_SHIFT 26
 #endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
-
-#define POOL "/sys/kernel/mm/hugepages/hugepages-2048kB/"
 
 static int advise(uintptr_t at, size_t len, int advice)
 {
@@ -50,7 +53,7 @@ int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base)
 	return 0;
 }
 
-int hp_map_hugetlb(uintptr_t at, size_t len)
+int hp_map_hugetlb(uintptr_t at, size_t len, unsigned shift)
 {
 	int saved = errno, r = 0;
 	void *p;
@@ -58,7 +61,8 @@ int hp_map_hugetlb(uintptr_t at, size_t len)
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
 	/* Somewhere else first: a MAP_FIXED that the pool refuses has already unmapped what was there, and another thread's
 	 * mapping may land in the hole before we can fill it. */
-	p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_HUGE_2MB, -1, 0);
+	p = mmap(NULL, len, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | (int)(shift << MAP_HUGE_SHIFT), -1, 0);
 	if (p == MAP_FAILED) {
 		r = -errno;
 	} else if (mremap(p, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)at) == MAP_FAILED) {
@@ -112,11 +116,81 @@ static uint64_t read_number(const char *path)
 	return hp_read_file(path, buf, sizeof buf) > 0 ? hp_number_after(buf, "", 0) : 0;
 }
 
-size_t hp_map_pool_free(void)
+/* A file of the pool of one page size. */
+static uint64_t pool_number(unsigned shift, int node, const char *file)
 {
-	uint64_t free = read_number(POOL "free_hugepages"), reserved = read_number(POOL "resv_hugepages");
+	char path[128];
+	struct hp_line l = { path, path + sizeof path };
 
-	return free > reserved ? free - reserved : 0;
+	if (node < 0) {
+		hp_line_text(&l, "/sys/kernel/mm");
+	} else {
+		hp_line_text(&l, "/sys/devices/system/node/node");
+		hp_line_number(&l, (uint64_t)node, 10);
+	}
+	hp_line_text(&l, "/hugepages/hugepages-");
+	hp_line_number(&l, UINT64_C(1) << (shift - 10), 10);
+	hp_line_text(&l, "kB/");
+	hp_line_text(&l, file);
+	return read_number(path);
+}
+
+size_t hp_map_pool_free(unsigned shift, int node)
+{
+	uint64_t free = pool_number(shift, -1, "free_hugepages"), reserved = pool_number(shift, -1, "resv_hugepages");
+
+	free = free > reserved ? free - reserved : 0;
+	return node < 0 ? free : HP_MIN(free, pool_number(shift, node, "free_hugepages")); /* reserved ones are of no node */
+}
+
+/* Set the bits of a list like "0-1,4". */
+static void parse_list(const char *s, uint64_t *mask, size_t bits)
+{
+	while (*s >= '0' && *s <= '9') {
+		uint64_t from = hp_number_after(s, "", 0), to;
+
+		s += strspn(s, "0123456789");
+		to = *s == '-' ? hp_number_after(s, "-", from) : from;
+		s += *s == '-';
+		s += strspn(s, "0123456789");
+		s += *s == ',';
+		if (from <= to && to < bits)
+			hp_bits_fill(mask, from, to - from + 1, true);
+	}
+}
+
+int hp_map_choose_nodes(int64_t numa, uintptr_t at, struct hp_nodes *ret_)
+{
+	struct hp_nodes n = { .policy = HP_NODES_LOCAL, .node = -1 };
+	char list[1024];
+	int r;
+
+	if (numa == HP_NUMA_INTERLEAVE) {
+		n.policy = HP_NODES_INTERLEAVE;
+		if (hp_read_file("/sys/devices/system/node/has_memory", list, sizeof list) > 0)
+			parse_list(list, n.mask, sizeof n.mask * 8);
+	} else if (numa >= 0) {
+		n.policy = HP_NODES_ONE;
+		n.node = (int)numa;
+		hp_bit_set(n.mask, (size_t)numa);
+	}
+	r = hp_map_bind(at, HP_PAGE, &n, true);
+	if (r == 0)
+		*ret_ = n;
+	return r;
+}
+
+int hp_map_bind(uintptr_t at, size_t len, const struct hp_nodes *nodes, bool strict)
+{
+	int saved = errno, mode, r = 0;
+
+	if (nodes->policy == HP_NODES_LOCAL)
+		return 0;
+	mode = nodes->policy == HP_NODES_INTERLEAVE ? MPOL_INTERLEAVE : strict ? MPOL_BIND : MPOL_PREFERRED;
+	if (syscall(SYS_mbind, at, len, mode, nodes->mask, sizeof nodes->mask * 8 + 1, 0) != 0)
+		r = -errno;
+	errno = saved;
+	return r;
 }
 
 bool hp_map_thp_enabled(void)

@@ -16,8 +16,8 @@ extern struct hp_lock hp_heap_lock;
 /* Reserve address space: no access, no memory, not dumped, aligned to `align`. *ret_base and 0, or -ENOMEM. */
 int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base);
 
-/* Hugetlb pages, reserved in the pool for this mapping alone (never MAP_NORESERVE). */
-int hp_map_hugetlb(uintptr_t at, size_t len);
+/* Hugetlb pages of 1 << shift bytes, reserved in the pool for this mapping alone (never MAP_NORESERVE). */
+int hp_map_hugetlb(uintptr_t at, size_t len, unsigned shift);
 
 /* Anonymous memory; thp: advised as such. Returns HUGEPIN_KIND_THP, HUGEPIN_KIND_BASE or -errno. Not populated. */
 int hp_map_normal(uintptr_t at, size_t len, bool thp);
@@ -30,8 +30,22 @@ int hp_map_populate(uintptr_t at, size_t len);
  * everybody: MADV_DONTNEED returns them to the mapping's own reservation. */
 int hp_map_release(uintptr_t at, size_t len);
 
-/* Hugepages of 2 MiB that are neither used nor reserved. 0 where there is no pool. */
-size_t hp_map_pool_free(void);
+/* Which NUMA nodes memory is to come from. */
+struct hp_nodes {
+	enum { HP_NODES_LOCAL, HP_NODES_INTERLEAVE, HP_NODES_ONE } policy;
+	int node; /* of HP_NODES_ONE; else -1 */
+	uint64_t mask[16];
+};
+
+/* The nodes for HUGEPIN_NUMA. 0, or -errno: the kernel does not let us have memory there; tried on the page at `at`. */
+int hp_map_choose_nodes(int64_t numa, uintptr_t at, struct hp_nodes *ret_);
+
+/* Have what is not populated yet come from there. strict: or else not populate; without it, from other nodes when one is short.
+ * One raw system call. What cannot be bound lies where it lies. */
+int hp_map_bind(uintptr_t at, size_t len, const struct hp_nodes *nodes, bool strict);
+
+/* Hugepages of 1 << shift bytes that are neither used nor reserved, on a node (-1: on all). 0 where there is no pool. */
+size_t hp_map_pool_free(unsigned shift, int node);
 
 /* Whether the kernel gives THP on advice. */
 bool hp_map_thp_enabled(void);

@@ -14,7 +14,6 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
-#include "alloc/map.h"
 #include "alloc/watch.h"
 #include "base/config.h"
 #include "base/stats.h"
@@ -100,6 +99,12 @@ int hp_span_init(void)
 	s.pages = size >> HP_PAGE_SHIFT;
 	if (!tables_init(&s, s.pages))
 		return -ENOMEM;
+	if (hp_map_choose_nodes(hp_config.numa, s.base, &s.nodes) != 0) {
+		hp_say(hp_config.numa < 0 ? "HUGEPIN_NUMA=interleave: the kernel refuses; using local"
+					  : "HUGEPIN_NUMA: using local, since the kernel gives us no memory on node",
+		       NULL, hp_config.numa < 0 ? SIZE_MAX : (size_t)hp_config.numa);
+		hp_map_choose_nodes(HP_NUMA_LOCAL, s.base, &s.nodes);
+	}
 	s.thp = hp_map_thp_enabled();
 	s.heads_max = hp_map_count_max() / 4; /* half of the mappings; each may be followed by a gap */
 	s.size = size;
@@ -219,7 +224,7 @@ static bool open_chunks(size_t end)
 	return true;
 }
 
-size_t hp_extent_create(size_t pages, size_t align, bool ahead)
+size_t hp_extent_create(size_t pages, size_t align, bool ahead, bool giant)
 {
 	size_t align_pages = HP_MAX(align >> HP_PAGE_SHIFT, (size_t)1);
 	size_t base_page = hp_span.base >> HP_PAGE_SHIFT, p = 1;
@@ -240,7 +245,8 @@ size_t hp_extent_create(size_t pages, size_t align, bool ahead)
 	hp_bits_fill(hp_span.used, p, pages, true);
 	for (size_t i = p; i < p + pages; i++)
 		hp_span.page[i] = (struct hp_page){ .state = HP_PAGE_ABSENT, .extent = (uint32_t)p };
-	hp_span.extent[p] = (struct hp_extent){ .gen = ++hp_span.gen, .pages = (uint32_t)pages, .ahead = ahead };
+	hp_span.extent[p] =
+		(struct hp_extent){ .gen = ++hp_span.gen, .pages = (uint32_t)pages, .ahead = ahead, .giant = giant };
 	hp_span.extent_pages += pages;
 	HP_STAT_ADD(extents, 1);
 	hp_bit_set(hp_span.tree.starts, p);
@@ -268,21 +274,35 @@ void hp_extent_destroy_if_empty(size_t first)
 	e->pages = 0;
 }
 
+bool hp_pages_giants_left(void)
+{
+	if (hp_config.pages != HP_PAGES_1G || hp_span.no_pool)
+		return false;
+	if (hp_map_pool_free(HP_GIANT_SHIFT, hp_span.nodes.node))
+		return true;
+	HP_STAT_ADD(pool_short, 1);
+	return false;
+}
+
 struct hugepin_extent hp_extent_describe(size_t page)
 {
-	size_t first = hp_span.page[page].extent;
+	size_t first = hp_span.page[page].extent, giant = 0;
 	const struct hp_extent *e = &hp_span.extent[first];
 	uint32_t kind = e->by_kind[HUGEPIN_KIND_BASE]  ? HUGEPIN_KIND_BASE
 			: e->by_kind[HUGEPIN_KIND_THP] ? HUGEPIN_KIND_THP
 						       : HUGEPIN_KIND_HUGETLB;
 
+	for (size_t p = first; e->giant && p < first + e->pages; p += HP_GIANT_PAGES)
+		giant += hp_span.page[p].giant ? HP_GIANT_PAGES : 0;
 	return (struct hugepin_extent){
 		.addr = (void *)hp_page_addr(first),
 		.len = (size_t)e->pages << HP_PAGE_SHIFT,
 		.gen = e->gen,
-		.page_shift = kind == HUGEPIN_KIND_HUGETLB ? HP_PAGE_SHIFT : HP_CHUNK_SHIFT,
+		.page_shift = kind != HUGEPIN_KIND_HUGETLB	 ? HP_CHUNK_SHIFT
+			      : giant && giant == e->present ? HP_GIANT_SHIFT
+							     : HP_PAGE_SHIFT,
 		.kind = kind,
-		.node = -1,
+		.node = hp_span.nodes.node,
 	};
 }
 
@@ -347,6 +367,7 @@ void hp_page_in_child(size_t p)
 		HP_STAT_ADD(reserved_bytes, -HP_PAGE);
 	count_kind(e, g->kind, -1);
 	g->kind = HUGEPIN_KIND_THP;
+	g->giant = 0;
 	if (g->fork == HP_PAGE_COPIED) {
 		count_kind(e, g->kind, 1);
 		return;
@@ -383,12 +404,14 @@ static size_t map_hugetlb(size_t at, size_t end, size_t ahead, struct mapped *m)
 	size_t want = ahead - at;
 
 	if (hp_config.reserve) {
-		size_t free = hp_map_pool_free(), reserve = (size_t)hp_config.reserve;
+		size_t free = hp_map_pool_free(HP_PAGE_SHIFT, -1), reserve = (size_t)hp_config.reserve;
 
 		want = HP_MIN(want, free > reserve ? free - reserve : 0);
 	}
+	if (hp_span.nodes.node >= 0) /* mmap counts all nodes, and populating would fail as a whole */
+		want = HP_MIN(want, hp_map_pool_free(HP_PAGE_SHIFT, hp_span.nodes.node));
 	for (; want; want = want > end - at ? end - at : want / 2) {
-		if (hp_map_hugetlb(hp_page_addr(at), want << HP_PAGE_SHIFT) == 0)
+		if (hp_map_hugetlb(hp_page_addr(at), want << HP_PAGE_SHIFT, HP_PAGE_SHIFT) == 0)
 			return at + want;
 		if (want == 1)
 			break;
@@ -406,6 +429,7 @@ static void map_pages(size_t at, size_t end, size_t ahead, bool pool, struct map
 
 		if (got == at)
 			break;
+		hp_map_bind(hp_page_addr(at), (got - at) << HP_PAGE_SHIFT, &hp_span.nodes, true);
 		if (hp_map_populate(hp_page_addr(at), (HP_MIN(got, end) - at) << HP_PAGE_SHIFT) != 0) {
 			/* A cgroup's fault limit, or a signal that kills: mapping over gives the pages back. */
 			m->pool_denied += (unsigned)(HP_MIN(got, end) - at);
@@ -424,7 +448,7 @@ static void map_pages(size_t at, size_t end, size_t ahead, bool pool, struct map
 	if (at == end)
 		return;
 
-	bool thp = hp_span.thp && (hp_config.pages == HP_PAGES_AUTO || hp_config.pages == HP_PAGES_THP);
+	bool thp = hp_span.thp && hp_config.pages != HP_PAGES_HUGETLB && hp_config.pages != HP_PAGES_BASE;
 	size_t to = ahead;
 	int kind = hp_map_normal(hp_page_addr(at), (ahead - at) << HP_PAGE_SHIFT, thp);
 
@@ -434,6 +458,7 @@ static void map_pages(size_t at, size_t end, size_t ahead, bool pool, struct map
 	}
 	if (kind < 0)
 		return;
+	hp_map_bind(hp_page_addr(at), (to - at) << HP_PAGE_SHIFT, &hp_span.nodes, false);
 	m->thp_failed += thp && kind == HUGEPIN_KIND_BASE;
 	note(m, at, to, (unsigned)kind);
 	m->end = end;
@@ -444,7 +469,7 @@ static void map_pages(size_t at, size_t end, size_t ahead, bool pool, struct map
 static bool commit_run(size_t first, size_t end, unsigned was)
 {
 	size_t extent_end = hp_span.page[first].extent + hp_span.extent[hp_span.page[first].extent].pages;
-	bool pool = !hp_span.no_pool && (hp_config.pages == HP_PAGES_AUTO || hp_config.pages == HP_PAGES_HUGETLB);
+	bool pool = !hp_span.no_pool && hp_config.pages != HP_PAGES_THP && hp_config.pages != HP_PAGES_BASE;
 	struct mapped m = { .heads_count = 0 };
 	size_t ahead = end;
 
@@ -506,6 +531,49 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 	return m.end == end;
 }
 
+/* The giant page that pages p to p + HP_GIANT_PAGES - 1 may become is without memory. */
+static bool giant_absent(size_t p)
+{
+	for (size_t q = p; q < p + HP_GIANT_PAGES; q++)
+		if (hp_span.page[q].state != HP_PAGE_ABSENT || hp_span.page[q].lost)
+			return false;
+	return true;
+}
+
+/* Make it READY. False: there is none in the pool. */
+static bool commit_giant(size_t first)
+{
+	size_t end = first + HP_GIANT_PAGES, len = (size_t)1 << HP_GIANT_SHIFT;
+	unsigned next = HP_PAGE_ABSENT;
+	bool granted;
+
+	for (size_t p = first; p < end; p++)
+		hp_span.page[p].state = HP_PAGE_BUSY;
+	call_begin();
+	granted = hp_map_hugetlb(hp_page_addr(first), len, HP_GIANT_SHIFT) == 0;
+	if (granted) {
+		hp_map_bind(hp_page_addr(first), len, &hp_span.nodes, true);
+		if (hp_map_populate(hp_page_addr(first), len) == 0)
+			next = HP_PAGE_READY;
+		else if (hp_map_release(hp_page_addr(first), len) != 0)
+			next = HP_PAGE_RESERVED;
+	}
+	call_end();
+	for (size_t p = first; p < end; p++) {
+		struct hp_page *g = &hp_span.page[p];
+
+		g->kind = HUGEPIN_KIND_HUGETLB;
+		g->giant = next != HP_PAGE_ABSENT;
+		g->next = (uint8_t)next;
+		settle_page(p, HP_PAGE_ABSENT);
+	}
+	if (next != HP_PAGE_ABSENT)
+		set_heads(first, HP_GIANT_PAGES, true);
+	HP_STAT_ADD(pool_short, !granted);
+	HP_STAT_ADD(pool_denied, granted && next != HP_PAGE_READY);
+	return next == HP_PAGE_READY;
+}
+
 bool hp_pages_need_commit(size_t first, size_t count)
 {
 	for (size_t p = first; p < first + count; p++)
@@ -516,7 +584,7 @@ bool hp_pages_need_commit(size_t first, size_t count)
 
 bool hp_pages_commit(size_t first, size_t count)
 {
-	size_t end = first + count;
+	size_t end = first + count, refused = 0; /* refused: where no giant page can be had */
 
 	for (;;) {
 		bool busy = false;
@@ -525,9 +593,16 @@ bool hp_pages_commit(size_t first, size_t count)
 			let_fork_pass();
 
 			unsigned state = hp_span.page[p].state;
-			size_t q = p + 1;
+			size_t q = p + 1, to = end, giant = p & ~(HP_GIANT_PAGES - 1);
 
-			while (q < end && hp_span.page[q].state == state)
+			if (state == HP_PAGE_ABSENT && hp_span.extent[hp_span.page[p].extent].giant) {
+				if (giant != refused && !hp_span.no_pool && giant_absent(giant)) {
+					refused = commit_giant(giant) ? 0 : giant;
+					continue;
+				}
+				to = HP_MIN(end, giant + HP_GIANT_PAGES);
+			}
+			while (q < to && hp_span.page[q].state == state)
 				q++;
 			if (state == HP_PAGE_BUSY)
 				busy = true;
@@ -585,6 +660,7 @@ bool hp_pages_release(size_t first, size_t count)
 			count_kind(&hp_span.extent[extent], g->kind, -1);
 			g->next = HP_PAGE_ABSENT;
 			g->fresh = 0;
+			g->giant = 0;
 		}
 		g->state = g->next;
 	}

@@ -22,11 +22,17 @@
 #include <stdatomic.h>
 
 #include "alloc/hold.h"
+#include "alloc/map.h"
 #include "alloc/tree.h"
 #include "base/lock.h"
 #include "hugepin.h"
 
 enum hp_page_state { HP_PAGE_NONE, HP_PAGE_ABSENT, HP_PAGE_RESERVED, HP_PAGE_READY, HP_PAGE_BUSY };
+
+/* What the heap calls a page is 2 MiB; so many are a page of 1 GiB, a giant one. The span is aligned to these if it is as large
+ * as one. */
+#define HP_GIANT_SHIFT 30
+#define HP_GIANT_PAGES ((size_t)1 << (HP_GIANT_SHIFT - HP_PAGE_SHIFT))
 
 struct hp_page {
 	uint8_t state; /* enum hp_page_state */
@@ -34,7 +40,8 @@ struct hp_page {
 	uint8_t next; /* state to enter when no longer BUSY; owned by who made it BUSY */
 	uint8_t head : 1, /* first page of a mapping of its own */
 		lost : 1, /* a child of fork: live buffers of its parent lie here, without memory. ABSENT, wholly taken for good */
-		fork : 2; /* enum hp_page_fork */
+		fork : 2, /* enum hp_page_fork */
+		giant : 1; /* a part of a page of 1 GiB, all parts of which are in one state but for what is BUSY */
 	uint16_t fresh; /* chunks of the page at and above this were never handed out: they read as zero */
 	uint16_t held[3]; /* how often, by enum hp_hold; a held page with memory keeps it */
 	uint32_t extent; /* first page of its extent */
@@ -51,6 +58,7 @@ struct hp_extent {
 	uint32_t present; /* pages that are not ABSENT */
 	uint32_t by_kind[3]; /* of those, HUGEPIN_KIND_* */
 	bool ahead; /* map the rest of it together with the first page that is needed */
+	bool giant; /* take pages of 1 GiB, if there are any; its size and place are multiples of that */
 };
 
 /* A chunk's word: what begins there. Only the first chunk of a buffer has one (and the second, if it has room). The owner
@@ -78,6 +86,7 @@ struct hp_span {
 	size_t ram; /* bytes of memory in the machine */
 	size_t heads, heads_max; /* mappings, and how many there may be before splitting stops */
 	unsigned pool_skip; /* commits to come that do not ask the pool: it was empty */
+	struct hp_nodes nodes; /* where memory is to come from */
 	bool thp; /* the kernel gives THP */
 	bool no_pool; /* take no more from the hugetlb pool: the process keeps forking */
 };
@@ -133,7 +142,10 @@ void hp_span_shrink(size_t limit);
 
 /* A new extent of ABSENT pages, aligned to `align` bytes; its chunks are free in the tree, not settled. Its first page, or
  * 0 when the span has no room. */
-size_t hp_extent_create(size_t pages, size_t align, bool ahead);
+size_t hp_extent_create(size_t pages, size_t align, bool ahead, bool giant);
+
+/* Whether pages of 1 GiB are wanted, and there are some left. */
+bool hp_pages_giants_left(void);
 
 /* Take the extent that begins at `first` out of the span if it has no memory and no buffer. */
 void hp_extent_destroy_if_empty(size_t first);
@@ -145,7 +157,8 @@ bool hp_pages_commit(size_t first, size_t count);
 /* Whether hp_pages_commit would have work to do. */
 bool hp_pages_need_commit(size_t first, size_t count);
 
-/* Give back pages [first, first + count) of one extent, READY or RESERVED, whose chunks the caller has all taken. Calls
+/* Give back pages [first, first + count) of one extent, READY or RESERVED, whose chunks the caller has all taken; giant ones
+ * as wholes. Calls
  * the watchers. Releases the lock meanwhile. The pages are ABSENT afterwards; false: the kernel refused, or one of them is
  * held by now; nothing changed. */
 bool hp_pages_release(size_t first, size_t count);

@@ -71,8 +71,12 @@ int hp_option_parse(const struct hp_option *o, const char *text, int64_t *ret_va
 	int64_t value = 0;
 	const char *s = text;
 
+	if (o->words && parse_word(o->words, text, &value) == 0) {
+		*ret_value = o->type == HP_WORD ? value : -1 - value;
+		return 0;
+	}
 	if (o->type == HP_WORD)
-		return parse_word(o->words, text, ret_value);
+		return -1;
 	for (; *s >= '0' && *s <= '9'; s++)
 		if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, *s - '0', &value))
 			return -1;
@@ -94,9 +98,9 @@ static void line_value(struct hp_line *l, const struct hp_option *o, int64_t val
 	static const char *const sizes[] = { "", "K", "M", "G", "T" };
 	size_t i = 0;
 
-	if (o->type == HP_WORD) {
+	if (o->type == HP_WORD || (o->words && value < 0)) {
 		const char *w = o->words;
-		for (; value > 0; value--)
+		for (value = o->type == HP_WORD ? value : -1 - value; value > 0; value--)
 			w += strcspn(w, "|") + 1;
 		for (; *w && *w != '|'; w++)
 			hp_line_text(l, (const char[]){ *w, 0 });
@@ -118,13 +122,15 @@ static void line_accepts(struct hp_line *l, const struct hp_option *o)
 		hp_line_text(l, "0 or 1");
 		return;
 	}
-	if (o->type == HP_WORD) {
+	if (o->type == HP_WORD)
 		hp_line_text(l, "one of ");
-		for (const char *w = o->words; *w; w++)
-			hp_line_text(l, *w == '|' ? ", " : (const char[]){ *w, 0 });
+	for (const char *w = o->words; w && *w; w++)
+		hp_line_text(l, *w == '|' ? ", " : (const char[]){ *w, 0 });
+	if (o->type == HP_WORD)
 		return;
-	}
-	if (o->def < o->min) {
+	if (o->words) {
+		hp_line_text(l, " or ");
+	} else if (o->def < o->min) {
 		line_value(l, o, o->def);
 		hp_line_text(l, " or ");
 	}

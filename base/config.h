@@ -5,7 +5,8 @@
  * X(NAME, member, type, default, minimum, maximum, words, sentence)
  *   NAME      the variable is HUGEPIN_NAME, the option of `hugepin run` is --name with _ as -
  *   type      FLAG (0 or 1), NUM, SIZE (bytes, suffix K M G T), TIME (milliseconds, suffix ms or s), WORD
- *   words     for WORD: "first|second|...", the value is its index; otherwise NULL
+ *   words     for WORD: "first|second|...", the value is its index. For NUM: words that are taken beside numbers, with the
+ *             values -1, -2, ...; otherwise NULL
  * Numbers outside minimum..maximum are refused.
  */
 #ifndef HP_BASE_CONFIG_H
@@ -14,13 +15,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { HP_PAGES_AUTO, HP_PAGES_HUGETLB, HP_PAGES_THP, HP_PAGES_BASE };
+enum { HP_PAGES_AUTO, HP_PAGES_HUGETLB, HP_PAGES_THP, HP_PAGES_BASE, HP_PAGES_1G };
+enum { HP_NUMA_LOCAL = -1, HP_NUMA_INTERLEAVE = -2 }; /* or a node */
 enum { HP_FORK_COPY, HP_FORK_COW };
 enum { HP_SMALL_JEMALLOC, HP_SMALL_NEXT };
 
 #define HP_OPTIONS(X) \
-	X(PAGES, pages, WORD, HP_PAGES_AUTO, 0, 0, "auto|hugetlb|thp|base", \
+	X(PAGES, pages, WORD, HP_PAGES_AUTO, 0, 0, "auto|hugetlb|thp|base|1g", \
 	  "kinds of memory to use: auto takes the hugetlb pool, then THP; base pages are always the last resort") \
+	X(NUMA, numa, NUM, HP_NUMA_LOCAL, 0, 1023, "local|interleave", \
+	  "the NUMA node that memory comes from; local means that of the processor that first uses it") \
 	X(FORK, fork_mode, WORD, HP_FORK_COPY, 0, 0, "copy|cow", \
 	  "what a forked child gets of the pool's memory: a copy, or the kernel's copy-on-write") \
 	X(SMALL, small, WORD, HP_SMALL_JEMALLOC, 0, 0, "jemalloc|next", \

@@ -23,9 +23,9 @@ char *hp_text_option(const struct hp_option *o, int64_t value, char buf[HP_TEXT_
 	static const char *const sizes[] = { "", "K", "M", "G", "T" };
 	const char *suffix = "";
 
-	if (o->type == HP_WORD) {
+	if (o->type == HP_WORD || (o->words && value < 0)) {
 		const char *word = o->words;
-		for (; value > 0; value--)
+		for (value = o->type == HP_WORD ? value : -1 - value; value > 0; value--)
 			word += strcspn(word, "|") + 1;
 		snprintf(buf, HP_TEXT_MAX, "%.*s", (int)strcspn(word, "|"), word);
 		return buf;

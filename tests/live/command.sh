@@ -86,8 +86,10 @@ check 'wants a program' 2 'which program' "$hugepin" run --
 while read -r option accepts; do
 	refuses "a bad value: $option" 2 "$option is not understood: it takes $accepts\$" "$option" touch
 done <<'END'
---pages=huge one of auto, hugetlb, thp, base
---pages= one of auto, hugetlb, thp, base
+--pages=huge one of auto, hugetlb, thp, base, 1g
+--pages= one of auto, hugetlb, thp, base, 1g
+--numa=near local, interleave or a number from 0 to 1023
+--numa=-1 local, interleave or a number from 0 to 1023
 --fork=0 one of copy, cow
 --span=1M 0 or a size from 4M to 4T
 --span=-1 0 or a size from 4M to 4T
@@ -207,8 +209,10 @@ check 'info shows a value in force' 0 '^  HUGEPIN_DECAY +1500ms +\(default 10s\)
 check 'info shows what a wrong value comes to' 0 '^  HUGEPIN_DECAY +10s +\(default\)$' env HUGEPIN_DECAY=1x "$hugepin" info
 check 'info says which value is wrong' 0 '^hugepin: HUGEPIN_DECAY=1x is not understood: it takes a time .*; using 10s$' \
 	env HUGEPIN_DECAY=1x "$hugepin" info
-check 'info says which name is wrong' 0 '^hugepin: HUGEPIN_PAGE is not known; known are HUGEPIN_PAGES, FORK' \
+check 'info says which name is wrong' 0 '^hugepin: HUGEPIN_PAGE is not known; known are HUGEPIN_PAGES, NUMA, FORK' \
 	env HUGEPIN_PAGE=1 "$hugepin" info
+check 'info shows a word for a number' 0 '^  HUGEPIN_NUMA +interleave +\(default local\)$' env HUGEPIN_NUMA=interleave \
+	"$hugepin" info
 check 'info sees ulimit -v' 0 '^    -> .*: ulimit -v unlimited$' bash -c "ulimit -S -v 4000000; '$hugepin' info"
 check 'info sees ulimit -d' 0 '^    -> .*: ulimit -d unlimited$' bash -c "ulimit -S -d 4000000; '$hugepin' info"
 check 'info knows who may raise a hard limit' 0 '^    -> .*: as root, prlimit --pid [0-9]+ --as=unlimited$' \

@@ -42,7 +42,7 @@ TEST(the_table_is_well_formed)
 		const struct hp_option *o = &hp_options[i];
 		EXPECT(!strncmp(o->name, "HUGEPIN_", 8) && strlen(o->name) > 8);
 		EXPECT(strlen(o->sentence) > 10);
-		EXPECT((o->type == HP_WORD) == (o->words != NULL));
+		EXPECT(o->words ? o->type == HP_WORD || (o->type == HP_NUM && o->min >= 0) : o->type != HP_WORD);
 		EXPECT(o->min <= o->max);
 		EXPECT(o->offset < sizeof(struct hp_config) && o->offset % sizeof(int64_t) == 0);
 		for (int j = 0; j < i; j++)
@@ -124,11 +124,24 @@ TEST(words_are_whole)
 		expect_refused("PAGES", bad[i]);
 }
 
+TEST(a_number_may_have_words_beside_it)
+{
+	expect_value("NUMA", "local", HP_NUMA_LOCAL);
+	expect_value("NUMA", "interleave", HP_NUMA_INTERLEAVE);
+	expect_value("NUMA", "0", 0);
+	expect_value("NUMA", "1023", 1023);
+	static const char *const bad[] = { "", "1024", "-1", "-2", "loc", "local|interleave", "node0", "0,1", "Local" };
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+		expect_refused("NUMA", bad[i]);
+}
+
 TEST(what_an_option_accepts_is_said_and_fits)
 {
 	char buf[240];
 	EXPECT(!strcmp(hp_option_accepts(option("ABORT"), buf, sizeof buf), "0 or 1"));
 	EXPECT(!strcmp(hp_option_accepts(option("FORK"), buf, sizeof buf), "one of copy, cow"));
+	EXPECT(!strcmp(hp_option_accepts(option("NUMA"), buf, sizeof buf),
+		       "local, interleave or a number from 0 to 1023"));
 	EXPECT(strstr(hp_option_accepts(option("DECAY"), buf, sizeof buf), "ms"));
 	EXPECT(strstr(hp_option_accepts(option("SPAN"), buf, sizeof buf), "4M"));
 	EXPECT(strstr(hp_option_accepts(option("EXTENT"), buf, sizeof buf), "power of two"));
@@ -218,7 +231,7 @@ TEST(a_malformed_value_is_named_with_what_is_accepted_and_the_default_is_used)
 	EXPECT_EQ(lines(said), 2);
 	EXPECT(!strncmp(said, "hugepin: ", 9));
 	EXPECT(strstr(said, "HUGEPIN_DECAY=soon") && strstr(said, "a time in ms or s") && strstr(said, "10s"));
-	EXPECT(strstr(said, "HUGEPIN_PAGES=") && strstr(said, "auto, hugetlb, thp, base"));
+	EXPECT(strstr(said, "HUGEPIN_PAGES=") && strstr(said, "auto, hugetlb, thp, base, 1g"));
 }
 
 TEST(an_unknown_name_is_said_once_with_the_known_ones)
