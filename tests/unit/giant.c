@@ -288,6 +288,79 @@ TEST(a_buffer_may_lie_over_pages_of_1_gib_and_others)
 	expect_all_back();
 }
 
+static bool is_giant(const void *p)
+{
+	return hp_span.page[((uintptr_t)p - hp_span.base) >> HP_PAGE_SHIFT].giant;
+}
+
+TEST(the_second_of_two_goes_and_other_pages_come_in_its_place)
+{
+	unsigned char *p, *q;
+
+	pool(2);
+	p = hugepin_malloc(2 * GIB - 10 * MIB);
+	EXPECT_EQ(extent_of(p).page_shift, 30);
+	EXPECT_EQ(left(), 0);
+	p = hugepin_realloc(p, 100 * MIB);
+	hugepin_purge();
+	EXPECT_EQ(left(), 1);
+	EXPECT_EQ(HP_STAT(hugetlb_bytes), GIB);
+	hp_span.no_pool = true; /* as after two forks */
+	q = hugepin_malloc(GIB + 100 * MIB);
+	EXPECT(extent_of(q).addr == extent_of(p).addr);
+	EXPECT(is_giant(q) && !is_giant(q + GIB));
+	EXPECT(extent_of(q).page_shift != 30);
+	hugepin_free(q);
+	hugepin_purge();
+	EXPECT_EQ(HP_STAT(hugetlb_bytes) + HP_STAT(thp_bytes) + HP_STAT(base_bytes), GIB);
+	hugepin_free(p);
+	expect_all_back();
+}
+
+TEST(where_the_pool_of_1_gib_has_run_out_normal_extents_are_made)
+{
+	uint64_t count = HP_STAT(pool_short);
+	unsigned char *p;
+
+	pool(0);
+	p = hugepin_malloc(3 * MIB);
+	EXPECT_EQ(extent_of(p).len, 4 * MIB);
+	EXPECT(HP_STAT(pool_short) > count);
+	hugepin_free(p);
+	expect_all_back();
+}
+
+TEST(what_lies_before_a_page_of_1_gib_goes_without_it)
+{
+	unsigned char *p, *q, *t[3];
+	struct hugepin_extent e;
+
+	pool(1);
+	denied = true;
+	p = hugepin_malloc(GIB + 500 * MIB);
+	p = hugepin_realloc(p, 10 * MIB);
+	hugepin_purge();
+	e = extent_of(p);
+	EXPECT_EQ(e.len, 2 * GIB);
+	denied = false;
+	q = hugepin_malloc(GIB + 400 * MIB); /* the second half is without memory as a whole */
+	EXPECT(extent_of(q).addr == e.addr);
+	EXPECT(!is_giant(q) && is_giant(q + GIB));
+	hugepin_free(q);
+	for (int i = 0; i < 3; i++) {
+		t[i] = hugepin_aligned_alloc(512 * MIB, 40000);
+		EXPECT(t[i] == (unsigned char *)e.addr + (size_t)(i + 1) * 512 * MIB);
+	}
+	hugepin_free(t[0]);
+	hugepin_free(t[1]);
+	hugepin_purge();
+	EXPECT_EQ(HP_STAT(hugetlb_bytes) + HP_STAT(thp_bytes) + HP_STAT(base_bytes), GIB + 10 * MIB);
+	EXPECT_EQ(parts, 0);
+	hugepin_free(t[2]);
+	hugepin_free(p);
+	expect_all_back();
+}
+
 /* ------------------------------------------------------------------ a random run */
 
 static uint64_t seed;
