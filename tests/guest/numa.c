@@ -152,15 +152,20 @@ static int case_short(int node, int there)
 static int case_taken(int node, int unused)
 {
 	char *p[20];
+	bool taken = false;
 	(void)unused;
 	for (int i = 0; i < 20; i++) {
 		p[i] = hugepin_malloc(3 * MIB);
 		CHECK(p[i]);
 		memset(p[i], i, 3 * MIB);
 		CHECK(count_on(node, p[i], 3 * MIB, 65536) == 48);
-		if (i == 8 && stats().reserved_bytes) /* the others' pages: the pool is moved from under the reservation */
+		if (stats().reserved_bytes >= 8 * MIB && !taken) { /* what is reserved is of no node: all of this one's go */
 			set_pool(node, 0);
+			CHECK(node_number(node, PAGE, "free_hugepages") == 0);
+			taken = true;
+		}
 	}
+	CHECK(taken && stats().pool_denied > 0);
 	for (int i = 0; i < 20; i++)
 		CHECK(p[i][0] == i && p[i][3 * MIB - 1] == i);
 	return 0;
