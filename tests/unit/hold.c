@@ -623,7 +623,7 @@ TEST(what_is_held_while_its_release_waits_for_a_fork_stays)
 	hp_pages_quiesce();
 	hp_unlock(&hp_heap_lock);
 	pthread_create(&t, NULL, purge, NULL);
-	while (hp_tree_page_free(&hp_span.tree, page_of(e.addr))) /* until the thread has taken them, to be released */
+	while (hp_heap_is_free((uintptr_t)e.addr, e.len, 0)) /* until the thread has taken them, to be released */
 		usleep(1000);
 	usleep(10000);
 	hp_lock(&hp_heap_lock);
