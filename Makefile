@@ -21,6 +21,7 @@ FLAGS = -std=gnu11 -D_GNU_SOURCE -Iinclude -I. -fPIC $(WARNINGS) $(SANFLAGS) $(i
 # Calls within a library and to the next one are direct or one jump: nothing is looked up lazily inside malloc.
 FLAGS_base := -fvisibility=hidden -fno-semantic-interposition -fno-plt -ftls-model=initial-exec
 FLAGS_alloc := $(FLAGS_base)
+FLAGS_reg := $(FLAGS_base)
 FLAGS_cmd = -DHP_LIBDIR='"$(LIBDIR)"'
 # A malloc cannot be unloaded. Sanitizers leave their runtime's names to the program.
 LIB_LDFLAGS = -shared -Wl,-z,now -Wl,-z,nodelete $(if $(SAN),,-Wl,-z,defs) $(SANFLAGS) $(LDFLAGS)
@@ -28,24 +29,28 @@ LIB_LDFLAGS = -shared -Wl,-z,now -Wl,-z,nodelete $(if $(SAN),,-Wl,-z,defs) $(SAN
 VERSION := $(shell awk '/^.define HUGEPIN_VERSION_M/ { v = v "." $$3 } END { print substr(v, 2) }' include/hugepin.h)
 SO := $(firstword $(subst ., ,$(VERSION)))
 
-LIB_SRC := $(filter-out alloc/preload.c,$(wildcard base/*.c alloc/*.c))
+LIB_SRC := $(filter-out alloc/preload.c reg/preload.c reg/verbs.c,$(wildcard base/*.c alloc/*.c reg/*.c))
+LIB_LIBS := -luring
 CMD_SRC := $(wildcard cmd/*.c)
 UNIT_SRC := $(wildcard tests/unit/*.c)
-LIVE_SRC := $(wildcard tests/live/*.c)
+LIVE_SRC := $(wildcard tests/live/*.c tests/guest/*.c)
+EXAMPLE_SRC := $(wildcard examples/*.c)
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
 CMD_OBJ := $(CMD_SRC:%.c=$(BUILD)/%.o) $(BUILD)/base/base.o $(BUILD)/base/config.o
 UNIT := $(UNIT_SRC:%.c=$(BUILD)/%)
 LIVE := $(LIVE_SRC:%.c=$(BUILD)/%)
+EXAMPLES := $(EXAMPLE_SRC:%.c=$(BUILD)/%)
 TEST_LIBS := $(patsubst tests/live/lib/%.c,$(BUILD)/tests/live/%.so,$(wildcard tests/live/lib/*.c))
 # The sanitizers bring a malloc of their own: of the live tests, those that call the API are built.
 ifdef SAN
-LIVE := $(patsubst %.c,$(BUILD)/%,$(shell grep -l '^/\* link: hugepin \*/' $(LIVE_SRC)))
+LIVE := $(patsubst %.c,$(BUILD)/%,$(shell grep -l '^/\* link: hugepin[^m]*\*/' $(LIVE_SRC) | xargs grep -L '^/\* link:.*preload'))
 endif
 
-all: $(BUILD)/libhugepin.so $(BUILD)/libhugepin.a $(if $(SAN),,$(BUILD)/libhugepin-malloc.so) $(BUILD)/hugepin ## build the libraries and the command
+all: $(BUILD)/libhugepin.so $(BUILD)/libhugepin.a $(if $(SAN),,$(BUILD)/libhugepin-malloc.so) \
+	$(BUILD)/libhugepin-verbs.so $(BUILD)/hugepin ## build the libraries and the command
 
 -include bench/bench.mk
--include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc cmd tests/unit tests/live))
+-include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg cmd tests/unit tests/live tests/guest examples))
 
 # What objects were compiled with; changes only when that does.
 COMMAND = $(CC) $(FLAGS) $(FLAGS_base) $(FLAGS_cmd)
@@ -60,7 +65,14 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 
 $(BUILD)/libhugepin.so: $(LIB_OBJ) hugepin.map
 	@echo '  LD      $@'
-	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin.map -o $@ $(LIB_OBJ)
+	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin.map -o $@ $(LIB_OBJ) $(LIB_LIBS)
+	$(Q)ln -sf $(@F) $@.$(SO)
+
+# The one library that needs libibverbs: what it calls of ours is the public API.
+$(BUILD)/libhugepin-verbs.so: $(BUILD)/reg/verbs.o $(BUILD)/libhugepin.so hugepin-verbs.map
+	@echo '  LD      $@'
+	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin-verbs.map \
+		-Wl,--enable-new-dtags,-rpath,'$$ORIGIN' -o $@ $(filter %.o %/libhugepin.so,$^) -libverbs
 	$(Q)ln -sf $(@F) $@.$(SO)
 
 # One object in which only hugepin_* is global, so that no name of ours can meet one of the program's.
@@ -79,7 +91,7 @@ $(BUILD)/jemalloc.a: tools/jemalloc.syms $(BUILD)/flags
 
 # jemalloc's profiler unwinds: the static unwinder keeps libgcc_s.so out of every preloaded program. Assertions bring their
 # messages and lock ranks along.
-PRELOAD_OBJ := $(BUILD)/alloc/preload.o $(if $(DEBUG),$(BUILD)/base/base.o $(BUILD)/base/lock.o)
+PRELOAD_OBJ := $(BUILD)/alloc/preload.o $(BUILD)/reg/preload.o $(if $(DEBUG),$(BUILD)/base/base.o $(BUILD)/base/lock.o)
 $(BUILD)/libhugepin-malloc.so: $(PRELOAD_OBJ) $(BUILD)/jemalloc.a $(BUILD)/libhugepin.so hugepin-malloc.map
 	@echo '  LD      $@'
 	$(Q)$(CC) $(LIB_LDFLAGS) -static-libgcc -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin-malloc.map \
@@ -90,23 +102,29 @@ $(BUILD)/hugepin: $(CMD_OBJ)
 	@echo '  LD      $@'
 	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ -lhugetlbfs
 
-# Unit tests see the library's hidden names. A live test says in its first lines what it is linked with.
+# Unit tests see the library's hidden names. A live test, and an example, says in its first lines what it is linked with:
+# libraries of ours (hugepin, hugepin-verbs) and others (uring, ibverbs).
 TEST_FLAGS = -Itests -fno-builtin
+LINK_LINE = $$(sed -n 's|^/\* link: \(.*\) \*/$$|\1|p;4q' $< | xargs -n1 | sed -n 's/^hugepin.*\|^uring\|^ibverbs/-l&/p' | xargs)
+LINK_DIRS = -L$(BUILD) $(addprefix -Xlinker ,-rpath $(abspath $(BUILD)) -rpath-link $(BUILD))
 $(UNIT): $(BUILD)/%: %.c $(LIB_OBJ) $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  TEST    $<'
-	$(Q)$(CC) $(FLAGS) $(TEST_FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LIB_OBJ) -luring
-$(LIVE): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/flags
+	$(Q)$(CC) $(FLAGS) $(TEST_FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LIB_OBJ) $(LIB_LIBS)
+$(LIVE): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  TEST    $<'
-	$(Q)$(CC) $(FLAGS) $(TEST_FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< \
-		$$(grep -q '^/\* link: hugepin' $< && echo '-L$(BUILD) -lhugepin -Wl,-rpath,$(abspath $(BUILD))')
+	$(Q)$(CC) $(FLAGS) $(TEST_FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LINK_DIRS) $(LINK_LINE)
+$(EXAMPLES): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo '  EXAMPLE $<'
+	$(Q)$(CC) $(FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LINK_DIRS) $(LINK_LINE)
 $(TEST_LIBS): $(BUILD)/tests/live/%.so: tests/live/lib/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  TEST    $<'
 	$(Q)$(CC) $(FLAGS) -fno-builtin -shared $(LDFLAGS) -o $@ $<
 
-tests: all $(UNIT) $(LIVE) $(if $(SAN),,$(TEST_LIBS)) ## build the tests
+tests: all $(UNIT) $(LIVE) $(EXAMPLES) $(if $(SAN),,$(TEST_LIBS)) ## build the tests
 
 check: ## install what is missing, build, run the tests
 	$(Q)tools/setup build check
@@ -122,7 +140,8 @@ lint: all ## check layers, exported names, man pages, scripts
 	tools/check-includes
 	BUILD='$(BUILD)' tools/check-exports
 	$(MAKE) --no-print-directory man-check
-	shellcheck -x tools/setup tools/demo tools/check-* tests/run .ci/run
+	shellcheck -x tools/setup tools/demo tools/check-* tests/run .ci/run bench/run-pin \
+		tests/guest/run tests/guest/boot tests/guest/kernel tests/guest/init tests/guest/*.sh tests/live/guest.sh
 
 man-check: ## check the man pages against mandoc and the tables they repeat
 	tools/check-man
@@ -132,12 +151,13 @@ install: all ## install under $(DESTDIR)$(PREFIX)
 	install -m 755 $(BUILD)/hugepin $(DESTDIR)$(PREFIX)/bin
 	install -m 644 include/*.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 $(BUILD)/libhugepin.a $(DESTDIR)$(LIBDIR)
-	for l in libhugepin libhugepin-malloc; do \
+	for l in libhugepin libhugepin-malloc libhugepin-verbs; do \
 		install -m 755 $(BUILD)/$$l.so $(DESTDIR)$(LIBDIR)/$$l.so.$(VERSION) && \
 		ln -sf $$l.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$$l.so.$(SO) && \
 		ln -sf $$l.so.$(SO) $(DESTDIR)$(LIBDIR)/$$l.so || exit 1; done
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' hugepin.pc.in \
-		>$(DESTDIR)$(LIBDIR)/pkgconfig/hugepin.pc
+	for p in hugepin hugepin-verbs; do \
+		sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' $$p.pc.in \
+			>$(DESTDIR)$(LIBDIR)/pkgconfig/$$p.pc || exit 1; done
 	tools/install-man $(DESTDIR)$(PREFIX)/share/man
 	$(if $(DESTDIR),,-[ "$$(id -u)" != 0 ] || ldconfig)
 

@@ -19,6 +19,7 @@ enum { HP_PAGES_AUTO, HP_PAGES_HUGETLB, HP_PAGES_THP, HP_PAGES_BASE, HP_PAGES_1G
 enum { HP_NUMA_LOCAL = -1, HP_NUMA_INTERLEAVE = -2 }; /* or a node */
 enum { HP_FORK_COPY, HP_FORK_COW };
 enum { HP_SMALL_JEMALLOC, HP_SMALL_NEXT };
+enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POLICY_ODP, HP_POLICY_NONE };
 
 #define HP_OPTIONS(X) \
 	X(PAGES, pages, WORD, HP_PAGES_AUTO, 0, 0, "auto|hugetlb|thp|base|1g", \
@@ -39,6 +40,8 @@ enum { HP_SMALL_JEMALLOC, HP_SMALL_NEXT };
 	  "how long memory stays wholly free before it is given back; 0 means never") \
 	X(FIT, fit, NUM, 4, 1, 64, NULL, \
 	  "how many holes, in address order, a search looks at for the tightest; 1 is first fit to the letter") \
+	X(POLICY, policy, WORD, HP_POLICY_ARENA, 0, 0, "arena|lru|cf11|predict|odp|none", \
+	  "when memory is registered, in domains of the pin cache that do not say") \
 	X(ABORT, abort_on_misuse, FLAG, 1, 0, 1, NULL, \
 	  "1: a wrong or doubly freed pointer stops the program; 0: it is reported and ignored") \
 	X(STATS, stats, FLAG, 0, 0, 1, NULL, \

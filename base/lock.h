@@ -14,8 +14,12 @@
 #include "base/base.h"
 
 enum hp_rank {
-	HP_RANK_WATCH = 1, /* the watchers' table: held while callbacks run, which may allocate */
-	HP_RANK_HEAP = 2, /* tree, pages, shared lists, thread registry */
+	HP_RANK_OPEN, /* opening and closing of domains */
+	HP_RANK_DOMAIN, /* one domain of the pin cache: held across its backend's calls */
+	HP_RANK_WATCH, /* the watchers' table: held while callbacks run, which may allocate */
+	HP_RANK_HEAP, /* tree, pages, shared lists, thread registry */
+	HP_RANK_TABLE, /* the table of regions */
+	HP_RANK_QUEUE, /* a domain's queues */
 };
 
 struct hp_lock {
@@ -40,6 +44,15 @@ static inline void hp_lock(struct hp_lock *l)
 	hp_locks_held |= 1u << l->rank;
 	atomic_signal_fence(memory_order_seq_cst);
 	pthread_mutex_lock(&l->mutex);
+}
+
+/* Out of order, too: nobody waits. */
+static inline bool hp_trylock(struct hp_lock *l)
+{
+	if (pthread_mutex_trylock(&l->mutex) != 0)
+		return false;
+	hp_locks_held |= 1u << l->rank;
+	return true;
 }
 
 static inline void hp_unlock(struct hp_lock *l)

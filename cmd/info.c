@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <hugetlbfs.h>
 #include <inttypes.h>
+#include <linux/io_uring.h>
 #include <linux/userfaultfd.h>
 #include <mntent.h>
 #include <stdarg.h>
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -99,13 +101,6 @@ static void print_kernel(void)
 	hp_info_fact("vm.max_map_count", "%" PRIu64, maps);
 	if (maps < 65530)
 		hp_info_advise("the heap stops giving memory back at half of it: sysctl vm.max_map_count=65530");
-	const long fd = syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
-	if (fd >= 0) {
-		hp_info_fact("userfaultfd", "usable");
-		close((int)fd);
-	} else {
-		hp_info_fact("userfaultfd", "not usable (%s); the heap does not need it", strerror(errno));
-	}
 }
 
 /* ------------------------------------------------------------------ hugetlb pools */
@@ -273,10 +268,66 @@ static void print_limits(const long *sizes, int count)
 	puts("\nLimits of this process and what it starts");
 	print_limit("address space", RLIMIT_AS, "the heap's addresses may fill a quarter of it at most", 'v', "as");
 	print_limit("data", RLIMIT_DATA, "what the heap maps counts", 'd', "data");
-	print_limit("locked memory", RLIMIT_MEMLOCK, NULL, 'l', "memlock");
+	const bool unlimited = has_ipc_lock();
+	struct rlimit r;
+	getrlimit(RLIMIT_MEMLOCK, &r);
+	print_limit("locked memory", RLIMIT_MEMLOCK,
+		    unlimited || r.rlim_cur >= (rlim_t)hp_config.extent_max ?
+			    NULL :
+			    "the pin cache may register no more, and that is less than one extent",
+		    'l', "memlock");
 	hp_info_fact("CAP_IPC_LOCK", "%s",
-		     has_ipc_lock() ? "yes: that limit does not hold" : "no; about mlockall see hugepin(7)");
+		     unlimited ? "yes: that limit does not hold" : "no; about mlockall see hugepin(7)");
 	hp_cgroup_print(sizes, count);
+}
+
+/* ------------------------------------------------------------------ pin cache */
+
+/* Asks for what reg/uffd.c cannot do without. */
+static void print_userfaultfd(void)
+{
+	struct uffdio_api api = { .api = UFFD_API,
+				  .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_EVENT_UNMAP |
+					      UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_REMAP };
+	const int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
+
+	if (fd >= 0 && !ioctl(fd, UFFDIO_API, &api)) {
+		hp_info_fact("userfaultfd", "usable: the kernel tells when memory that is not the heap's goes away");
+	} else {
+		hp_info_fact("userfaultfd", "not usable (%s)", strerror(errno));
+		hp_info_advise("what is not the heap's is registered anew for each pin, except under "
+			       "libhugepin-malloc.so, which sees the calls that unmap memory: use Linux 5.11 or newer, "
+			       "and let seccomp pass userfaultfd");
+	}
+	if (fd >= 0)
+		close(fd);
+}
+
+static void print_io_uring(void)
+{
+	const char *const file = "/proc/sys/kernel/io_uring_disabled"; /* since Linux 6.6 */
+	struct io_uring_params params = { 0 };
+	struct io_uring_rsrc_register table = { .nr = 1, .flags = IORING_RSRC_REGISTER_SPARSE };
+	const int fd = (int)syscall(SYS_io_uring_setup, 1, &params);
+
+	if (fd < 0) {
+		hp_info_fact("io_uring", "not usable (%s)", strerror(errno));
+		if (hp_info_number(file, 0))
+			hp_info_advise("switched off: echo 0 > %s", file);
+		return;
+	}
+	if (!syscall(SYS_io_uring_register, fd, IORING_REGISTER_BUFFERS2, &table, sizeof table))
+		hp_info_fact("io_uring", "usable");
+	else
+		hp_info_fact("io_uring", "usable, but not for pins (%s): they need Linux 5.19", strerror(errno));
+	close(fd);
+}
+
+static void print_pin_cache(void)
+{
+	puts("\nPin cache");
+	print_userfaultfd();
+	print_io_uring();
 }
 
 /* ------------------------------------------------------------------ hugepin itself */
@@ -319,6 +370,7 @@ int hp_info_main(int argc, char **argv)
 	print_nodes();
 	print_thp();
 	print_limits(sizes, count);
+	print_pin_cache();
 	print_options();
 	if (advice_count)
 		printf("\n%d of these could be better: see the lines with an arrow.\n", advice_count);

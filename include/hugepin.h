@@ -1,5 +1,5 @@
 /*
- * hugepin: large buffers in hugepages, and (later) their registrations.
+ * hugepin: large buffers in hugepages, and a cache of their registrations.
  *
  * Rules for every function here, unless its comment says otherwise:
  *  - `int` functions return 0 or more, or -errno; on failure errno, stderr and every ret_ argument are left alone.
@@ -15,6 +15,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -64,7 +65,7 @@ enum { HUGEPIN_KIND_BASE = 0, HUGEPIN_KIND_THP = 1, HUGEPIN_KIND_HUGETLB = 2 };
 
 /* A naturally aligned run of hugepages, the unit in which the heap maps memory and in which it should be registered.
  * gen tells two extents that had the same address apart. page_shift: log2 of the smallest page that backs it for certain
- * (12 for base pages and for THP, which the kernel may split; 21 for hugetlb). node: -1, no NUMA binding. */
+ * (12 for base pages and for THP, which the kernel may split; 21 or 30 for hugetlb). node: of HUGEPIN_NUMA, or -1. */
 struct hugepin_extent {
 	void *addr;
 	size_t len;
@@ -83,7 +84,8 @@ int hugepin_extent(const void *ptr, struct hugepin_extent *ret_, size_t size);
  * describes its extent. When the call returns, the kernel takes the pages.
  * The callback runs on the thread that gives the memory back: the service thread, a caller of hugepin_purge or
  * malloc_trim, or a thread whose allocation would otherwise fail. No lock of the heap is held: it may allocate and free;
- * it must not open or close stdio streams (a fork in another thread would wait for it for ever), nor call hugepin_watch, hugepin_unwatch (both -EDEADLK) or hugepin_purge (which then does nothing).
+ * it must not open or close stdio streams (a fork in another thread would wait for it for ever), nor call hugepin_watch,
+ * hugepin_unwatch (both -EDEADLK) or hugepin_purge (which then does nothing).
  * *ret_id is to be given to hugepin_unwatch. -EINVAL (no function or no ret_id), -ENOSPC (16 watchers), -EDEADLK. */
 int hugepin_watch(void (*leaving)(void *arg, const struct hugepin_extent *), void *arg, int *ret_id);
 
@@ -94,6 +96,204 @@ int hugepin_unwatch(int id);
 /* Give back now all memory of the heap that is wholly free, without waiting for the decay time. Returns 0. Blocks for
  * some microseconds a hugepage; does nothing inside a watcher. */
 int hugepin_purge(void);
+
+/* ------------------------------------------------------------------ pin cache: hugepin_domain(3), hugepin_pin(3) */
+
+/* A domain is one place to register memory with: a backend and its context (a protection domain of a verbs device, an
+ * io_uring, nothing at all), a policy and a budget. A process may have HUGEPIN_DOMAINS_MAX of them at a time. */
+typedef struct hugepin_domain hugepin_domain;
+#define HUGEPIN_DOMAINS_MAX 64
+
+/* What memory is registered for. A pin that says 0 gets the domain's default. */
+enum {
+	HUGEPIN_READ = 1, /* the device reads it on our behalf: sending, writing to a file */
+	HUGEPIN_WRITE = 2, /* the device writes it on our behalf: receiving, reading a file */
+	HUGEPIN_REMOTE_READ = 4, /* a peer may read it */
+	HUGEPIN_REMOTE_WRITE = 8,
+	HUGEPIN_REMOTE_ATOMIC = 16,
+	HUGEPIN_RELAXED = 32, /* relaxed ordering, where the device has it: of all that a domain registers; no pin's choice */
+	HUGEPIN_PIN_UNCACHED = 64, /* not access: register for this pin alone, and deregister at its unpin */
+	HUGEPIN_ON_DEMAND = 128, /* not for callers: what a domain of policy odp asks of its backend */
+};
+
+/* What a backend can do, asked once, when the domain is opened. Zero in the first three: no limit. */
+struct hugepin_limits {
+	size_t len_max; /* bytes, of one registration */
+	size_t bytes_max; /* bytes, of all at a time */
+	uint32_t regs_max; /* registrations at a time */
+	uint32_t access; /* HUGEPIN_READ ... HUGEPIN_RELAXED that it has; a pin that wants others gets -EOPNOTSUPP */
+	uint32_t flags; /* HUGEPIN_LIMIT_* */
+	uint32_t pad;
+};
+enum {
+	HUGEPIN_LIMIT_OPENER = 1, /* only the thread that opened the domain may register and deregister */
+	HUGEPIN_LIMIT_LATE = 2, /* what was deregistered may be charged for up to two seconds more */
+	HUGEPIN_LIMIT_ODP = 4, /* registers without pinning when asked for HUGEPIN_ON_DEMAND */
+};
+
+/* The keys of one registration. io_uring: lkey is the buffer index. cookie is the backend's. */
+struct hugepin_reg {
+	uint32_t lkey, rkey;
+	uint64_t cookie;
+};
+
+/* How a domain registers. Bring your own for a device that has none here. All functions but now_ns are called with the
+ * domain's lock held, one at a time for each domain, on any thread (HUGEPIN_LIMIT_OPENER: on the opener's): they may block
+ * and allocate, and must not call functions of the same domain.
+ * addr and len are multiples of the base page.
+ *  reg       0 and *ret_, or -errno. -ENOMEM, -EPERM, -EAGAIN: a limit is reached; something is deregistered, and it is called
+ *            again. -EFAULT: that memory is not there, or not for that access. -EINVAL, -EOPNOTSUPP: not memory for this
+ *            device (or not in one piece).
+ *  dereg     0; a failure is counted, and the registration forgotten.
+ *  prefetch  may be NULL. Bring [addr, addr + len) of an on-demand registration in. 0: the device did; 1: by other means.
+ *  limits    0 and *ret_, or -errno, which hugepin_domain_open returns.
+ *  now_ns    may be NULL: CLOCK_MONOTONIC. The domain's clock, for tests and simulations.
+ *  close     may be NULL. The domain is closed, or could not be opened: free ctx. */
+struct hugepin_backend {
+	size_t size; /* sizeof(struct hugepin_backend) */
+	const char *name;
+	int (*reg)(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_);
+	int (*dereg)(void *ctx, struct hugepin_reg *reg);
+	int (*prefetch)(void *ctx, const struct hugepin_reg *reg, void *addr, size_t len);
+	int (*limits)(void *ctx, struct hugepin_limits *ret_);
+	uint64_t (*now_ns)(void *ctx);
+	void (*close)(void *ctx);
+};
+
+/* When memory is registered and when no longer. DEFAULT is HUGEPIN_POLICY, or arena.
+ *  ARENA    the heap's extents as wholes, at the first pin into one or earlier (Gerofi et al. 2016, pre-registration); what is
+ *           not the heap's as LRU
+ *  LRU      what was pinned stays registered until the budget needs the room (the pin-down cache of Tezuka et al. 1998)
+ *  NONE     registered for each pin, deregistered at its unpin
+ *  ODP      registered without pinning, where the device can (Li et al. 2016, native mode)
+ *  CF11, PREDICT   not yet: -EOPNOTSUPP */
+enum {
+	HUGEPIN_POLICY_DEFAULT,
+	HUGEPIN_POLICY_ARENA,
+	HUGEPIN_POLICY_LRU,
+	HUGEPIN_POLICY_CF11,
+	HUGEPIN_POLICY_PREDICT,
+	HUGEPIN_POLICY_ODP,
+	HUGEPIN_POLICY_NONE,
+};
+
+/* What a forked child gets of heap memory that is registered. DEFAULT is HUGEPIN_FORK.
+ *  COPY      a copy, made before the fork
+ *  COW       what the kernel does: it copies pinned pages in fork(), which takes longer and may fail
+ *  DONTFORK  nothing: touching it in the child is SIGSEGV; the fork costs nothing
+ * Where domains disagree about memory, COPY goes before COW before DONTFORK. */
+enum { HUGEPIN_FORK_DEFAULT, HUGEPIN_FORK_COPY, HUGEPIN_FORK_COW, HUGEPIN_FORK_DONTFORK };
+
+/* How to open a domain. All zero but size is a good choice; NULL is the same. */
+struct hugepin_attr {
+	size_t size; /* sizeof(struct hugepin_attr) */
+	uint32_t policy; /* HUGEPIN_POLICY_* */
+	uint32_t access; /* default of pins that say 0; 0: HUGEPIN_READ | HUGEPIN_WRITE; HUGEPIN_RELAXED may be added */
+	uint32_t fork; /* HUGEPIN_FORK_* */
+	uint32_t flags; /* 0 */
+	uint64_t pinned_bytes_max; /* budget. 0: what RLIMIT_MEMLOCK and the device allow; UINT64_MAX: none, nothing is
+				    * evicted and the kernel's -ENOMEM is returned */
+	uint32_t pinned_regions_max; /* 0: what the device allows */
+	uint32_t pad;
+};
+
+/* Open a domain. *backend is copied; ctx is the caller's, or freed by backend->close (which is called on failure as well,
+ * except for -EINVAL). May block and allocate.
+ * -EINVAL (a NULL, a size, a policy, an access or a flag that is not known), -EOPNOTSUPP (a policy or access that the
+ * device, or this version, does not have), -ENOSPC (HUGEPIN_DOMAINS_MAX), -ENOSYS (no membarrier(2)), -ENOMEM, or what
+ * limits() says (-EIO for its -EINVAL). */
+int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const struct hugepin_attr *attr,
+			hugepin_domain **ret_);
+
+/* Deregister everything and close. No other thread may be using it. -EBUSY: pins are out, nothing has changed; -EPERM: not
+ * the opener of a domain that only its opener may use. In a child of fork it frees the child's copy, whatever is out. */
+int hugepin_domain_close(hugepin_domain *);
+
+/* The backend that registers nothing but locks memory (mlock), and gives no keys. For ctx: NULL. */
+const struct hugepin_backend *hugepin_mlock(void);
+
+/* X(name, unit, sentence), as HUGEPIN_STATS_LIST. */
+#define HUGEPIN_DOMAIN_STATS_LIST(X) \
+	X(pinned_bytes, B, "registered memory, overlaps counted twice") \
+	X(pinned_peak_bytes, B, "the most that pinned_bytes has been") \
+	X(regions, n, "registrations") \
+	X(extents, n, "of these, whole extents of the heap") \
+	X(retired, n, "of these, invalidated but still in use") \
+	X(bytes_max, B, "the budget; 0: none") \
+	X(misses, c, "pins that did not find memory registered") \
+	X(registered, c, "registrations made") \
+	X(registered_bytes, Bc, "memory registered") \
+	X(registered_ns, c, "nanoseconds spent in the backend, registering") \
+	X(deregistered, c, "registrations given back") \
+	X(deregistered_ns, c, "nanoseconds spent in the backend, deregistering") \
+	X(ahead, c, "extents registered before the first pin into them") \
+	X(evicted, c, "registrations given back to make room") \
+	X(merged, c, "registrations replaced by a larger one") \
+	X(widened, c, "registrations replaced by one for more access") \
+	X(invalidated, c, "registrations whose memory went away") \
+	X(decayed, c, "registrations given back because the heap memory was free for long") \
+	X(uncached, c, "pins registered for themselves alone") \
+	X(cut, c, "pins whose key ends before the memory does") \
+	X(refused, c, "registrations that the kernel or the device refused for want of room") \
+	X(nobufs, c, "pins that failed with -ENOBUFS") \
+	X(failed, c, "deregistrations that failed") \
+	X(prefetched, c, "hints carried out") \
+	X(prefetched_otherwise, c, "of these, by touching pages where the device could not")
+
+struct hugepin_domain_stats {
+	uint64_t version; /* HUGEPIN_VERSION of the library that filled it */
+#define HUGEPIN_STATS_MEMBER(name, unit, sentence) uint64_t name;
+	HUGEPIN_DOMAIN_STATS_LIST(HUGEPIN_STATS_MEMBER)
+#undef HUGEPIN_STATS_MEMBER
+};
+
+/* Copy a domain's statistics, as hugepin_stats does. Never blocks. */
+int hugepin_domain_stats(hugepin_domain *, struct hugepin_domain_stats *ret_, size_t size);
+
+/* A pin: a reference on a registration that covers [base, base + len). Pins are the caller's memory, 32 bytes for ever; they
+ * may be moved and handed to other threads. */
+struct hugepin_pin {
+	uint64_t base, len; /* the part of the range that the keys cover, from its start: shorter than asked only where the
+			     * device's longest registration ends inside; pin the rest by another call */
+	uint32_t lkey, rkey;
+	uint64_t ref; /* the library's; 0: not a pin */
+};
+
+/* Pin [addr, addr + len) and return one reference in *ret_. As long as it is out, the range stays registered with these
+ * keys, for `access` (HUGEPIN_READ ...; 0: the domain's default) at least.
+ * What is registered is rounded out: for the heap's memory to whole hugepages or the extent, else to base pages, and merged
+ * with registrations that it overlaps.
+ * -EINVAL: len is 0, the range wraps, or unknown bits in access; -EFAULT: memory that is not there, or is read-only and to be
+ * written (not with ODP, where the device finds out); -EOPNOTSUPP: access that the device does not have, or memory that it
+ * cannot register; -ENOBUFS: over the budget or a kernel limit, and all that is registered is in use; -ENOMEM: the same without
+ * a budget, or no memory for tables; -EPERM: not registered, and only the opener may; -ESTALE: the domain is the parent
+ * process's; or what the backend said.
+ * Any thread. When the range is registered it takes nanoseconds and never blocks; else it blocks for the backend, and for
+ * other registrations of the same domain. Not from unmap hooks (hugepin_watch, backends), not in signal handlers. */
+int hugepin_pin(hugepin_domain *, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
+
+/* Give a pin back, on any thread. The memory may stay registered. Clears *pin: giving it back again, or to another domain, is
+ * -EINVAL. Does not block, except for the deregistration of what was invalidated while it was pinned. */
+int hugepin_unpin(hugepin_domain *, struct hugepin_pin *pin);
+
+/* Pin n pieces, each as by hugepin_pin, in order; a piece that one key cannot cover takes several pins. Returns how many pins
+ * were written to ret_ (at least n), or an error of hugepin_pin, with nothing pinned and ret_ cleared; -EMSGSIZE: more than max are needed;
+ * -EINVAL also for n < 0 or NULL. n = 0 is 0. */
+int hugepin_pinv(hugepin_domain *, const struct iovec *, int n, unsigned access, struct hugepin_pin *ret_, int max);
+
+/* Give n pins back; cleared ones are skipped. 0, or -EINVAL when one of them was not the domain's (the others are given
+ * back). */
+int hugepin_unpinv(hugepin_domain *, struct hugepin_pin *pins, int n);
+
+/* A hint: the range will be pinned soon. Returns at once; the service thread registers it if it fits the budget without
+ * evicting, or, under ODP, has the device bring it in. -EINVAL as hugepin_pin; -EBUSY: too many hints are waiting; -ESTALE. */
+int hugepin_prefetch(hugepin_domain *, const void *addr, size_t len, unsigned access);
+
+/* The range is about to be unmapped, replaced or discarded by means that hugepin does not see (hugepin_pin(3) has the list),
+ * and is not the heap's: no pin in any domain finds it registered from now on. -EBUSY: a part is pinned; it stays registered
+ * until its last unpin (0 is possible there, too, while another thread registers with the same domain). -EINVAL: empty or
+ * wrapping. Allocates nothing and calls no backend: may be called from unmap hooks. */
+int hugepin_forget(const void *addr, size_t len);
 
 /* ------------------------------------------------------------------ statistics: hugepin_stats(3) */
 

@@ -218,6 +218,50 @@ check 'info sees ulimit -d' 0 '^    -> .*: ulimit -d unlimited$' bash -c "ulimit
 check 'info knows who may raise a hard limit' 0 '^    -> .*: as root, prlimit --pid [0-9]+ --as=unlimited$' \
 	bash -c "ulimit -v 4000000; '$hugepin' info"
 check 'info shows ulimit -l' 0 '^  locked memory +64 KiB, at most 64 KiB' bash -c "ulimit -l 64; '$hugepin' info"
+check 'info has no advice about ulimit -l for who may exceed it' 1 '' \
+	bash -c "ulimit -l 64; '$hugepin' info | grep -A1 '^  locked memory' | grep -e '->'"
+if setpriv --bounding-set=-all --inh-caps=-all true 2>/dev/null; then
+	few=(bash -c "ulimit -l \$0 && setpriv --bounding-set=-all --inh-caps=-all '$hugepin' info |
+		grep -A1 '^  locked memory'")
+	check 'info says that ulimit -l is less than an extent' 0 '^    -> .*: as root, prlimit --pid [0-9]+ --memlock=' \
+		"${few[@]}" 64
+	check 'info is content with an extent' 0 '^  CAP_IPC_LOCK +no' env HUGEPIN_EXTENT=2M "${few[@]}" 2048
+else
+	skip 'info says that ulimit -l is less than an extent' 'capabilities cannot be dropped here'
+fi
+# python3 -c "$allowed" NUMBER ARG...: whether the kernel lets us have that system call's file.
+allowed='import ctypes, sys
+a = [ctypes.c_long(int(x)) for x in sys.argv[1:]] + [ctypes.create_string_buffer(120)]
+sys.exit(ctypes.CDLL(None).syscall(*a) < 0)'
+# python3 -c "$forbid" COMMAND...: with userfaultfd and io_uring_setup forbidden by seccomp, as in many a container.
+forbid='import ctypes, os, struct, sys
+code = b"".join(struct.pack("HBBI", *i) for i in [
+	(0x20, 0, 0, 0), (0x15, 1, 0, 323), (0x15, 0, 1, 425), (0x06, 0, 0, 0x50001), (0x06, 0, 0, 0x7fff0000)])
+text = ctypes.create_string_buffer(code)
+program = struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(text))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program, 0, 0) == 0
+os.execv(sys.argv[1], sys.argv[1:])'
+if ! python3 -c "$forbid" /bin/true 2>/dev/null; then
+	skip 'info tells what the pin cache can have' 'no python3, or no seccomp here'
+else
+	if python3 -c "$allowed" 323 1; then
+		check 'info sees userfaultfd' 0 '^  userfaultfd +usable' "$hugepin" info
+	else
+		check 'info misses userfaultfd' 0 '^  userfaultfd +not usable \(' "$hugepin" info
+	fi
+	if python3 -c "$allowed" 425 1; then
+		check 'info sees io_uring' 0 '^  io_uring +usable' "$hugepin" info
+	else
+		check 'info misses io_uring' 0 '^  io_uring +not usable \(' "$hugepin" info
+	fi
+	check 'info says that userfaultfd is forbidden' 0 '^  userfaultfd +not usable \(Operation not permitted\)$' \
+		python3 -c "$forbid" "$hugepin" info
+	check 'info says what is lost without it' 0 '^    -> .* registered anew for each pin, except under libhugepin-malloc' \
+		python3 -c "$forbid" "$hugepin" info
+	check 'info says that io_uring is forbidden' 0 '^  io_uring +not usable \(Operation not permitted\)$' \
+		python3 -c "$forbid" "$hugepin" info
+fi
 check 'info takes no arguments' 2 '^usage: hugepin info' "$hugepin" info me
 
 # below GROUP FILE VALUE: make a group, $above, with a ceiling, and one in it. 1 if that cannot be.

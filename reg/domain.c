@@ -1,0 +1,535 @@
+/*
+ * Domains: opening and closing, what the service thread does for them, and what comes from outside: memory that goes away,
+ * heap memory that is wanted back, fork.
+ *
+ * Domains are never freed, but closed and used again: the reader of events walks them without a lock.
+ */
+#include "reg/domain.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/config.h"
+#include "base/service.h"
+#include "reg/backend.h"
+#include "reg/counts.h"
+#include "reg/uffd.h"
+#include "reg/unmapping.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+/* A pin's ref: the domain's number and how often that was used, then the region. */
+#define REF(number, use) ((uint64_t)(number) << 58 | (uint64_t)((use) & 0x3ffffff) << 32)
+#define REF_NONE (UINT64_MAX << 32) /* of a closed domain: no pin's */
+
+static struct {
+	struct hp_lock lock;
+	hugepin_domain *_Atomic domain[HUGEPIN_DOMAINS_MAX]; /* NULL until first used */
+	_Atomic bool open[HUGEPIN_DOMAINS_MAX];
+	_Atomic unsigned count; /* of open ones */
+	uint32_t uses; /* never a multiple of 2^26: no ref is 0 */
+} domains = { .lock = HP_LOCK_INIT(HP_RANK_OPEN) };
+
+void hp_domains_each(void (*each)(hugepin_domain *d, void *arg), void *arg)
+{
+	for (int i = 0; i < HUGEPIN_DOMAINS_MAX; i++)
+		if (domains.open[i])
+			each(domains.domain[i], arg);
+}
+
+const struct hugepin_backend *hp_domain_backend(hugepin_domain *d, void **ret_ctx)
+{
+	*ret_ctx = d->ctx;
+	return &d->backend;
+}
+
+bool hp_domain_mine(const hugepin_domain *d)
+{
+	return d->pid == getpid();
+}
+
+void hp_domain_lock(hugepin_domain *d)
+{
+	hp_lock(&d->lock);
+}
+
+void hp_domain_unlock(hugepin_domain *d)
+{
+	hp_unlock(&d->lock);
+}
+
+/* ------------------------------------------------------------------ the service thread */
+
+static void prefault(const struct hp_hint *h)
+{
+	uintptr_t start = (uintptr_t)h->addr & ~(HP_BASE_PAGE - 1), end = hp_round_up((uintptr_t)h->addr + h->len, HP_BASE_PAGE);
+	int saved = errno;
+
+	madvise((void *)start, end - start, MADV_POPULATE_WRITE);
+	errno = saved;
+}
+
+static void serve(hugepin_domain *d, void *unused)
+{
+	struct hp_hint hints[HP_HINTS_MAX];
+	unsigned n;
+
+	(void)unused;
+	hp_lock(&d->lock);
+	hp_domain_drain(d);
+	hp_region_bury(d);
+	/* After the drain: what goes away from here on will be found registered. */
+	hp_lock(&d->queue_lock);
+	n = d->hints_count;
+	memcpy(hints, d->hints, n * sizeof *hints);
+	d->hints_count = 0;
+	hp_unlock(&d->queue_lock);
+	if (hp_domain_may_register(d)) {
+		if (d->policy == HUGEPIN_POLICY_ARENA)
+			hp_pin_new_extents(d);
+		for (unsigned i = 0; i < n; i++)
+			HP_DSTAT(d, prefetched, hp_pin_ahead(d, hints[i].addr, hints[i].len, hints[i].access) == 0);
+	}
+	hp_unlock(&d->lock);
+	/* The opener will register; what it has to wait for then is less. */
+	if (d->opener_only)
+		for (unsigned i = 0; i < n; i++)
+			prefault(&hints[i]);
+}
+
+static bool serve_all(void)
+{
+	hp_lock(&domains.lock); /* none may be closed meanwhile */
+	hp_domains_each(serve, NULL);
+	hp_unlock(&domains.lock);
+	return false;
+}
+
+static struct hp_job service = { .run = serve_all };
+
+void hp_domains_wake(void)
+{
+	if (domains.count && hp_service_running())
+		hp_service_ask(&service);
+}
+
+/* ------------------------------------------------------------------ memory that goes away */
+
+void hp_domain_push(hugepin_domain *d, void *range_)
+{
+	const struct hp_range *range = range_;
+	unsigned n = 0;
+
+	hp_lock(&d->queue_lock);
+	hp_gone_push(&d->gone, *range);
+	d->attention |= HP_PENDING;
+	/* A hint is older than the event: the memory that was meant is going. */
+	for (unsigned i = 0; i < d->hints_count; i++)
+		if ((uintptr_t)d->hints[i].addr >= range->end || (uintptr_t)d->hints[i].addr + d->hints[i].len <= range->start)
+			d->hints[n++] = d->hints[i];
+	d->hints_count = n;
+	hp_unlock(&d->queue_lock);
+}
+
+enum { FORGET_TRIES = 100 };
+
+struct forgotten {
+	struct hp_range range;
+	int tries; /* for the domain's lock */
+	bool in_use;
+};
+
+static void forget(hugepin_domain *d, void *forgotten)
+{
+	struct forgotten *f = forgotten;
+	unsigned held = hp_locks_held; /* in a backend of another domain, whose lock has the same rank */
+
+	hp_domain_push(d, &f->range);
+	/* Whoever has the lock, or comes next, will see to it. We cannot wait for a backend's call: then we do not say what is in
+	 * use. */
+	for (int i = 0; i < f->tries; i++) {
+		if (hp_trylock(&d->lock)) {
+			f->in_use |= hp_domain_drain(d);
+			hp_unlock(&d->lock);
+			hp_locks_held = held;
+			return;
+		}
+		sched_yield();
+	}
+}
+
+static int forget_in_all(const void *addr, size_t len, bool discarded, int tries)
+{
+	struct forgotten f = { .tries = tries };
+	uintptr_t end;
+
+	if (!len || __builtin_add_overflow((uintptr_t)addr, len, &end))
+		return -EINVAL;
+	if (!domains.count)
+		return 0;
+	f.range.start = (uintptr_t)addr & ~(HP_BASE_PAGE - 1);
+	f.range.end = HP_MAX(end, (end + HP_BASE_PAGE - 1) & ~(HP_BASE_PAGE - 1));
+	f.range.discarded = discarded;
+	hp_domains_each(forget, &f);
+	hp_domains_wake();
+	return f.in_use ? -EBUSY : 0;
+}
+
+int hugepin_forget(const void *addr, size_t len)
+{
+	return forget_in_all(addr, len, true, FORGET_TRIES);
+}
+
+void hugepin_unmapping_(const void *addr, size_t len, bool discarded)
+{
+	__atomic_store_n(&hp_sees_unmaps, true, __ATOMIC_RELAXED);
+	/* Of discarded pages the kernel tells in time. */
+	if (domains.count && !(discarded && hp_uffd_works()))
+		forget_in_all(addr, len, discarded, 1);
+}
+
+/* ------------------------------------------------------------------ what the heap says */
+
+static void let_go_of(hugepin_domain *d, void *ticks)
+{
+	struct hp_region *r, *next;
+
+	hp_lock(&d->lock);
+	hp_domain_drain(d);
+	for (r = TAILQ_FIRST(&d->live); r; r = next) {
+		next = TAILQ_NEXT(r, order);
+		if ((r->kind != HP_REGION_EXTENT && r->kind != HP_REGION_RUN) || hp_region_pins(r) ||
+		    !hp_heap_is_free(r->start, r->end - r->start, *(uint32_t *)ticks))
+			continue;
+		hp_region_unpublish(r);
+		HP_DSTAT(d, decayed, 1);
+	}
+	hp_region_settle(d);
+	hp_region_bury(d);
+	hp_unlock(&d->lock);
+}
+
+static void let_go(uint32_t ticks)
+{
+	if (!domains.count)
+		return;
+	hp_lock(&domains.lock);
+	hp_domains_each(let_go_of, &ticks);
+	hp_unlock(&domains.lock);
+}
+
+/* Not when it is opened: the reader of events may still be in a domain that was closed. */
+static void make_locks(hugepin_domain *d)
+{
+	pthread_mutex_init(&d->lock.mutex, NULL);
+	d->lock.rank = HP_RANK_DOMAIN;
+	pthread_mutex_init(&d->queue_lock.mutex, NULL);
+	d->queue_lock.rank = HP_RANK_QUEUE;
+}
+
+/* Registrations, rings and devices are the parent's: pins of its domains fail here, and new ones can be opened. Nothing is done
+ * before the fork: a signal handler may fork that interrupted us with any lock taken, and others may hold them. */
+static void postfork_child(void)
+{
+	hp_regions_child();
+	hp_uffd_child();
+	hp_counts_child();
+	hp_mlock_child();
+	pthread_mutex_init(&domains.lock.mutex, NULL);
+	service.asked = 0;
+	domains.count = 0;
+	for (int i = 0; i < HUGEPIN_DOMAINS_MAX; i++) {
+		hugepin_domain *d = domains.domain[i];
+
+		domains.open[i] = false;
+		if (!d)
+			continue;
+		make_locks(d);
+		d->ref = REF_NONE; /* a pin of the parent's cannot be counted back here */
+		if (d->pid)
+			d->pid = HP_PARENT;
+	}
+}
+
+static const struct hp_heap_hooks hooks = {
+	.grown = hp_domains_wake,
+	.let_go = let_go,
+	.postfork_child = postfork_child,
+};
+
+/* ------------------------------------------------------------------ opening */
+
+static uint64_t monotonic_ns(void *unused)
+{
+	(void)unused;
+	return hp_clock_ns();
+}
+
+/* A free place, and memory for it. */
+static int place(hugepin_domain **ret_)
+{
+	for (uint32_t i = 0; i < HUGEPIN_DOMAINS_MAX; i++) {
+		hugepin_domain *d = domains.domain[i];
+
+		if (d && d->pid) /* open, or the parent process's and still to be closed */
+			continue;
+		if (!d) {
+			d = hp_meta_map(sizeof *d);
+			if (!d)
+				return -ENOMEM;
+			d->number = i;
+			d->ref = REF_NONE;
+			make_locks(d);
+			domains.domain[i] = d;
+		}
+		*ret_ = d;
+		return 0;
+	}
+	return -ENOSPC;
+}
+
+/* A child of fork finds it empty, whatever handlers ran: no hit there gives a key of the parent's. */
+static void *map_table(size_t size)
+{
+	int saved = errno;
+	void *p = hp_meta_map(size);
+
+	if (p && madvise(p, size, MADV_WIPEONFORK) != 0) {
+		munmap(p, size);
+		p = NULL;
+	}
+	errno = saved;
+	return p;
+}
+
+/* Tables, kept from one use of the domain to the next. */
+static int make_tables(hugepin_domain *d)
+{
+	size_t granules, table_bytes;
+
+	if (!d->hint) {
+		d->hint = map_table(HP_HINT_BYTES);
+		if (!d->hint)
+			return -ENOMEM;
+	}
+	hp_meta_zero(d->hint, HP_HINT_BYTES);
+	d->hint_shift = 64 - HP_HINT_BITS_MIN;
+	if (!hp_heap_span(&d->span_base, &d->span_size)) {
+		d->span_base = (uintptr_t)1 << 63; /* no pointer lies there */
+		d->span_size = 0;
+		return 0;
+	}
+	granules = d->span_size >> HP_PAGE_SHIFT;
+	table_bytes = granules * sizeof(struct hp_granule);
+	if (!d->discarded) {
+		char *table = map_table(table_bytes + granules / 8 + sizeof *d->discarded);
+
+		if (!table)
+			return -ENOMEM;
+		d->granule = 0;
+		d->granule = (uintptr_t)table - (uintptr_t)hp_granule_at(d, d->span_base);
+		d->discarded = (uint64_t *)(table + table_bytes);
+	}
+	memset(d->discarded, 0, (granules + 63) / 64 * sizeof *d->discarded);
+	return 0;
+}
+
+static int check_attr(const struct hugepin_attr *a)
+{
+	if (a->policy > HUGEPIN_POLICY_NONE || a->fork > HUGEPIN_FORK_DONTFORK || a->flags || a->access & ~HP_ACCESS_ALL)
+		return -EINVAL;
+	if (a->policy == HUGEPIN_POLICY_CF11 || a->policy == HUGEPIN_POLICY_PREDICT)
+		return -EOPNOTSUPP;
+	return 0;
+}
+
+static uint32_t policy_of(const struct hugepin_attr *a)
+{
+	static const uint32_t by_name[] = { HUGEPIN_POLICY_ARENA,   HUGEPIN_POLICY_LRU, HUGEPIN_POLICY_CF11,
+					    HUGEPIN_POLICY_PREDICT, HUGEPIN_POLICY_ODP, HUGEPIN_POLICY_NONE };
+
+	return a->policy ? a->policy : by_name[hp_config.policy];
+}
+
+static enum hp_hold hold_of(const struct hugepin_attr *a)
+{
+	if (a->fork == HUGEPIN_FORK_DEFAULT)
+		return hp_config.fork_mode == HP_FORK_COW ? HP_HOLD_COW : HP_HOLD_COPY;
+	return a->fork == HUGEPIN_FORK_COPY ? HP_HOLD_COPY : a->fork == HUGEPIN_FORK_COW ? HP_HOLD_COW : HP_HOLD_DONTFORK;
+}
+
+/* The lower of two limits of which 0 means none. */
+static uint64_t lower(uint64_t a, uint64_t b, uint64_t none)
+{
+	a = a ? a : none;
+	b = b ? b : none;
+	return HP_MIN(a, b);
+}
+
+static int set_up(hugepin_domain *d, const struct hugepin_backend *backend, void *ctx, const struct hugepin_attr *a)
+{
+	struct hugepin_limits limits = { .access = HP_ACCESS_ALL };
+	int e = make_tables(d);
+
+	if (e)
+		return e;
+	memset(&d->backend, 0, sizeof d->backend);
+	memcpy(&d->backend, backend, HP_MIN(backend->size, sizeof d->backend));
+	if (!d->backend.now_ns)
+		d->backend.now_ns = monotonic_ns;
+	d->ctx = ctx;
+	e = d->backend.limits(ctx, &limits);
+	if (e)
+		return e == -EINVAL ? -EIO : e; /* that would say that ctx is still the caller's */
+	if (limits.len_max && limits.len_max < HP_BASE_PAGE)
+		return -EOPNOTSUPP;
+	d->access_mask = limits.access & HP_ACCESS_ALL & ~HP_RELAXED;
+	d->access = a->access & ~HP_RELAXED ? a->access & ~HP_RELAXED : HUGEPIN_READ | HUGEPIN_WRITE;
+	d->relaxed = a->access & limits.access & HP_RELAXED;
+	d->policy = policy_of(a);
+	d->on_demand = d->policy == HUGEPIN_POLICY_ODP;
+	if (d->access & ~d->access_mask || (d->on_demand && !(limits.flags & HUGEPIN_LIMIT_ODP)) ||
+	    check_attr(&(struct hugepin_attr){ .policy = d->policy }) != 0)
+		return -EOPNOTSUPP;
+	if (d->policy == HUGEPIN_POLICY_NONE)
+		d->span_size = 0;
+	d->hold = hold_of(a);
+	d->opener_only = limits.flags & HUGEPIN_LIMIT_OPENER;
+	d->late = limits.flags & HUGEPIN_LIMIT_LATE;
+	d->opener = pthread_self();
+	d->len_max = limits.len_max ? limits.len_max & ~(HP_BASE_PAGE - 1) : SIZE_MAX / 4;
+	d->bytes_max = a->pinned_bytes_max == UINT64_MAX
+			       ? UINT64_MAX
+			       : lower(a->pinned_bytes_max, limits.bytes_max, UINT64_MAX - 1);
+	d->regs_max = (uint32_t)lower(a->pinned_regions_max, limits.regs_max, UINT32_MAX);
+	return 0;
+}
+
+static void empty(hugepin_domain *d)
+{
+	TAILQ_INIT(&d->live);
+	TAILQ_INIT(&d->retired);
+	TAILQ_INIT(&d->dead);
+	RB_INIT(&d->foreign);
+	d->gone.count = d->hints_count = 0;
+	d->deregistered_at_ns = 0;
+	d->attention = 0;
+	memset(&d->stats, 0, sizeof d->stats);
+	d->stats.version = HUGEPIN_VERSION;
+	d->stats.bytes_max = d->bytes_max >= UINT64_MAX - 1 ? 0 : d->bytes_max;
+}
+
+static void skip_old_extents(hugepin_domain *d)
+{
+	struct hugepin_extent x;
+
+	d->extent_gen = 0;
+	for (uintptr_t at = d->span_base; d->span_size && hp_heap_next_extent(at, &x); at = (uintptr_t)x.addr + x.len)
+		d->extent_gen = HP_MAX(d->extent_gen, x.gen);
+}
+
+int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const struct hugepin_attr *attr,
+			hugepin_domain **ret_)
+{
+	struct hugepin_attr a = { .size = sizeof a };
+	hugepin_domain *d;
+	int e;
+
+	if (!backend || !ret_ || backend->size < offsetof(struct hugepin_backend, now_ns) || !backend->reg || !backend->dereg ||
+	    !backend->limits || (attr && attr->size < offsetof(struct hugepin_attr, pad)))
+		return -EINVAL;
+	if (attr)
+		memcpy(&a, attr, HP_MIN(attr->size, sizeof a));
+	e = check_attr(&a);
+	if (e == -EINVAL)
+		return e;
+	hp_config_load();
+	hp_lock(&domains.lock);
+	e = e ? e : hp_counts_init();
+	e = e ? e : hp_regions_init();
+	e = e ? e : place(&d);
+	e = e ? e : set_up(d, backend, ctx, &a);
+	if (!e) {
+		empty(d);
+		skip_old_extents(d);
+		d->pid = getpid();
+		domains.uses += ((domains.uses + 1) & 0x3ffffff) ? 1 : 2;
+		d->ref = REF(d->number, domains.uses);
+		domains.open[d->number] = true;
+		if (domains.count++ == 0)
+			hp_uffd_open();
+		hp_uffd_wait(); /* the next events are read when this domain is known */
+		hp_heap_set_hooks(&hooks);
+		*ret_ = d;
+	}
+	hp_unlock(&domains.lock);
+	if (e) {
+		if (backend->size >= sizeof *backend && backend->close)
+			backend->close(ctx);
+	} else {
+		hp_service_ask(&service); /* now, where a thread may be started: later it may only be woken */
+	}
+	return e;
+}
+
+/* ------------------------------------------------------------------ closing */
+
+static void drop_child_copy(hugepin_domain *d)
+{
+	if (d->backend.close)
+		d->backend.close(d->ctx);
+	d->pid = 0;
+}
+
+int hugepin_domain_close(hugepin_domain *d)
+{
+	struct hp_region *r;
+
+	if (!d || !d->pid) /* closed before */
+		return -EINVAL;
+	if (d->pid != getpid()) {
+		drop_child_copy(d);
+		return 0;
+	}
+	if (!hp_domain_may_register(d))
+		return -EPERM;
+	hp_lock(&domains.lock);
+	hp_lock(&d->lock);
+	hp_domain_drain(d);
+	if (hp_domain_pinned(d)) {
+		hp_unlock(&d->lock);
+		hp_unlock(&domains.lock);
+		return -EBUSY;
+	}
+	while ((r = TAILQ_FIRST(&d->live)))
+		hp_region_unpublish(r);
+	hp_region_settle(d);
+	hp_region_bury(d);
+	domains.open[d->number] = false;
+	domains.count--;
+	d->ref = REF_NONE;
+	hp_unlock(&d->lock);
+	d->pid = 0;
+	if (d->backend.close)
+		d->backend.close(d->ctx);
+	hp_unlock(&domains.lock);
+	return 0;
+}
+
+int hugepin_domain_stats(hugepin_domain *d, struct hugepin_domain_stats *ret_, size_t size)
+{
+	struct hugepin_domain_stats s = { .version = HUGEPIN_VERSION };
+
+	if (!d || !ret_)
+		return -EINVAL;
+#define COPY(name, unit, sentence) s.name = __atomic_load_n(&d->stats.name, __ATOMIC_RELAXED);
+	HUGEPIN_DOMAIN_STATS_LIST(COPY)
+#undef COPY
+	memcpy(ret_, &s, HP_MIN(size, sizeof s));
+	return (int)sizeof s;
+}

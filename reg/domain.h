@@ -1,0 +1,231 @@
+/*
+ * The pin cache's state: domains, regions, and how a pin finds and counts a region without a lock.
+ *
+ * A region is one registration with a domain's backend. Regions of all domains live in one table and are known by their
+ * index in it, 1 and up.
+ *
+ * Finding. Heap memory: a domain's granule table has an entry for each hugepage of the heap's span, with a copy of what a hit
+ * needs from the latest region that covers it. Other memory: a table of hints, from the hash of a page's address to
+ * indexes; what the region itself says decides.
+ *
+ * Counting. Each thread has counters for each region (counts.h): their sum over all threads is the number of pins out. No
+ * lock, no shared write.
+ *	pin:	read tag and the rest; count; read `attention`, then tag again: if it changed, count back and take the slow path
+ *	retire:	tag = 0 wherever it stands; membarrier on every running thread; sum
+ * Either the sum sees the count, or the pin sees the tag gone (an asymmetric Dekker; membarrier(2) is the retirer's half of
+ * the fence). Once the tag is gone the sum only falls: when it is 0 the region can be deregistered.
+ *
+ * Events from the kernel (uffd.c) come on a thread that must not wait for the domain: it raises BUSY in every domain before it
+ * reads them, which is what lets the unmapping thread go on, queues the ranges, which raises PENDING, and lowers BUSY. PENDING
+ * is lowered when the tags of all that was queued are gone. So a pin that began after an unmap and sees neither, and then the
+ * tag, has a region that the unmap did not touch.
+ *
+ * Lock order: opening, domain, watchers of the heap, heap, table of regions, queue. One domain at a time.
+ */
+#ifndef HP_REG_DOMAIN_H
+#define HP_REG_DOMAIN_H
+
+#include <bsd/sys/tree.h>
+#include <pthread.h>
+#include <sys/queue.h>
+#include <sys/types.h>
+
+#include "alloc/hold.h"
+#include "base/lock.h"
+#include "hugepin.h"
+#include "reg/gone.h"
+
+#define HP_BASE_PAGE ((uintptr_t)4096)
+#define HP_REGIONS_MAX ((uint32_t)1 << 18)
+#define HP_RELAXED ((unsigned)HUGEPIN_RELAXED)
+#define HP_ACCESS_ALL                                                                                                  \
+	(HP_RELAXED | HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE | HUGEPIN_REMOTE_ATOMIC)
+#define HP_HINT_BITS_MIN 8 /* log2 of the buckets of hints (pin.c) */
+#define HP_HINT_BITS_MAX 17
+#define HP_HINT_BYTES ((size_t)16 << HP_HINT_BITS_MAX)
+
+/* Words that hits read without a lock, in the order in which they stand in the code; written in the opposite one (region.c). */
+#define HP_READ(word) __atomic_load_n(&(word), __ATOMIC_ACQUIRE)
+#define HP_WRITE(word, value) __atomic_store_n(&(word), (value), __ATOMIC_RELEASE)
+
+/* Of a region that may be found: a number that no other region had at this index, and the index. Else 0. */
+#define HP_TAG(gen, index) ((uint64_t)(gen) << 32 | (index))
+#define HP_TAG_INDEX(tag) ((uint32_t)(tag))
+
+struct hp_granule {
+	uint64_t tag, end;
+	uint64_t keys; /* lkey and rkey, as they lie in a pin */
+	uint32_t access; /* what the region may be used for, as a pin may ask for it */
+	uint32_t used; /* since the last eviction came by: it is worth keeping */
+};
+#define HP_GRANULE_SHIFT 5
+_Static_assert(sizeof(struct hp_granule) == 1 << HP_GRANULE_SHIFT, "");
+
+enum hp_region_state { HP_REGION_FREE, HP_REGION_LIVE, HP_REGION_RETIRED, HP_REGION_DEAD };
+enum hp_region_kind { HP_REGION_EXTENT, HP_REGION_RUN, HP_REGION_FOREIGN, HP_REGION_UNCACHED };
+
+struct hp_region {
+	/* Read by hits on foreign memory; start, end and domain do not change while the region is not FREE. */
+	_Alignas(64) uint64_t tag;
+	uint64_t start, end, keys;
+	uint32_t access, used;
+	hugepin_domain *domain;
+	uint32_t state; /* enum hp_region_state; read by every unpin while the domain has retired regions */
+	uint32_t kind; /* enum hp_region_kind */
+
+	/* Under the domain's lock. */
+	struct hugepin_reg reg;
+	TAILQ_ENTRY(hp_region) order; /* in domain.live (least recently used first, as far as is known), retired or dead */
+	RB_ENTRY(hp_region) node; /* in domain.foreign */
+	uint32_t gen;
+	bool cut; /* ends because the device's longest registration does */
+};
+
+TAILQ_HEAD(hp_region_list, hp_region);
+RB_HEAD(hp_region_tree, hp_region);
+
+enum {
+	HP_BUSY = 1, /* events are being read */
+	HP_PENDING = 2, /* ranges are queued in `gone` */
+	HP_TODO = 4, /* something for the opener to do */
+	HP_LOOK = HP_BUSY | HP_PENDING | HP_TODO, /* a pin that sees one of these takes the slow path */
+	HP_RETIRED = 8, /* there are retired regions: an unpin may be the last of one */
+};
+
+struct hp_hint {
+	const void *addr;
+	size_t len;
+	unsigned access;
+};
+enum { HP_HINTS_MAX = 64, HP_PARENT = -1 };
+
+struct hugepin_domain {
+	/* What hits read; written when the domain is opened, but for attention and hints_shift. */
+	_Alignas(64) _Atomic uint32_t attention; /* HP_BUSY ... */
+	uint32_t access; /* default */
+	uintptr_t span_base;
+	size_t span_size; /* 0: the heap's memory is not cached */
+	uintptr_t granule; /* of address 0: the table has but those of the span */
+	uint64_t *discarded; /* a bit for each granule: see cover_heap() in pin.c; under the lock */
+	uint64_t ref; /* top bits of the refs of this domain's pins */
+	uint32_t *hint; /* indexes of regions that may cover a page (pin.c) */
+	uint32_t hint_shift; /* 64 - log2 of the buckets in use */
+
+	pid_t pid; /* of the process that opened it; HP_PARENT: an ancestor, by fork; 0: closed */
+	uint32_t number;
+	bool opener_only, on_demand, late;
+	pthread_t opener;
+	uint32_t policy; /* HUGEPIN_POLICY_*, never DEFAULT */
+	uint32_t access_mask, relaxed; /* what the device has; HUGEPIN_RELAXED if all is to be registered so, which no access
+					* anywhere else in the cache has */
+	enum hp_hold hold;
+	struct hugepin_backend backend;
+	void *ctx;
+	size_t len_max;
+	uint64_t bytes_max; /* UINT64_MAX: no budget */
+	uint32_t regs_max;
+
+	_Alignas(64) struct hp_lock lock; /* held across the backend's calls */
+	struct hp_region_list live, retired, dead; /* dead: retired, and known to be in no use */
+	struct hp_region_tree foreign; /* LIVE regions of foreign memory, disjoint */
+	uint64_t extent_gen; /* of the youngest extent that was looked at, to be registered ahead of use */
+	uint64_t deregistered_at_ns;
+	struct hugepin_domain_stats stats;
+
+	struct hp_lock queue_lock; /* nothing is called while it is held */
+	struct hp_gone gone; /* ranges whose memory went away */
+	struct hp_hint hints[HP_HINTS_MAX];
+	unsigned hints_count;
+};
+
+/* Of an address in the span. */
+static inline struct hp_granule *hp_granule_at(const hugepin_domain *d, uintptr_t addr)
+{
+	return (struct hp_granule *)(d->granule +
+				     (addr >> (HP_PAGE_SHIFT - HP_GRANULE_SHIFT) & -(uintptr_t)sizeof(struct hp_granule)));
+}
+
+#define HP_DSTAT(d, name, n) \
+	__atomic_store_n(&(d)->stats.name, (d)->stats.name + (uint64_t)(n), __ATOMIC_RELAXED)
+
+/* ------------------------------------------------------------------ regions (region.c); domain's lock held */
+
+extern struct hp_region *hp_regions; /* HP_REGIONS_MAX; NULL before the first domain */
+
+/* Make the tables, once. 0 or -ENOMEM. */
+int hp_regions_init(void);
+
+/* In the child of fork: there are none. */
+void hp_regions_child(void);
+
+/* Register [start, end) for `access`; not yet published. An UNCACHED one is RETIRED from the start, and waits for its pin to
+ * be counted. Makes room for it within the budget; evict: by
+ * giving other regions back. gen: of the heap's extent, 0 for foreign memory. 0 and *ret_, or -ENOBUFS, -ENOMEM, -ENXIO
+ * (foreign memory that nobody would see going away), or what the backend said. */
+int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
+		       uint64_t gen, bool evict, struct hp_region **ret_);
+
+/* Let pins find it. What it overlaps of foreign memory was unpublished before. */
+void hp_region_publish(struct hp_region *r);
+
+/* The LIVE region that covers addr, or NULL. */
+struct hp_region *hp_region_find(hugepin_domain *d, uintptr_t addr);
+
+/* Call each() for the LIVE regions that overlap [start, end); it may take the region out. */
+void hp_region_each(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*each)(void *arg, struct hp_region *), void *arg);
+
+/* Take regions out of the cache: no pin finds them any more. unpublish() any number of them, then settle() once: those in
+ * use become RETIRED, for the last unpin, the others dead. */
+void hp_region_unpublish(struct hp_region *r);
+void hp_region_settle(hugepin_domain *d);
+
+/* Deregister what is dead. Calls the backend, if this thread may; else leaves it to the opener. */
+void hp_region_bury(hugepin_domain *d);
+
+/* A RETIRED region may have lost its last pin: see, and bury it. */
+void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r);
+
+/* Pins out of a region, or of the domain; exact only if no pins are being made. */
+uint32_t hp_region_pins(const struct hp_region *r);
+bool hp_domain_pinned(hugepin_domain *d);
+
+/* This thread may call the backend. */
+bool hp_domain_may_register(const hugepin_domain *d);
+
+/* A part of [start, end), in the heap, was discarded by the program, perhaps not yet in fact. */
+bool hp_domain_discarded(const hugepin_domain *d, uintptr_t start, uintptr_t end);
+
+/* Note what the queue says of memory that went away. Does not call the backend. Returns whether any of it is in use. */
+bool hp_domain_drain(hugepin_domain *d);
+
+/* ------------------------------------------------------------------ domains (domain.c) */
+
+/* Call each() for every open domain, without a lock; it must not block. */
+void hp_domains_each(void (*each)(hugepin_domain *d, void *arg), void *arg);
+
+/* Queue *range, a struct hp_range, for the domain's next drain: for hp_domains_each(). */
+void hp_domain_push(hugepin_domain *d, void *range);
+
+/* Have the service thread do what is waiting: queued ranges, the dead, hints, new extents. Never starts the thread, so may
+ * be called anywhere. */
+void hp_domains_wake(void);
+
+/* For backends. */
+const struct hugepin_backend *hp_domain_backend(hugepin_domain *d, void **ret_ctx);
+bool hp_domain_mine(const hugepin_domain *d); /* this process opened it, and has not closed it */
+void hp_domain_lock(hugepin_domain *d);
+void hp_domain_unlock(hugepin_domain *d);
+
+/* ------------------------------------------------------------------ pins (pin.c); domain's lock held */
+
+/* Register what hugepin_pin would for this range, without a pin. */
+int hp_pin_ahead(hugepin_domain *d, const void *addr, size_t len, unsigned access);
+
+/* Register the extents that were made since the last call, as far as they fit the budget. */
+void hp_pin_new_extents(hugepin_domain *d);
+
+
+/* Unmappings are seen by the interposed calls of libhugepin-malloc.so, which announce them by hugepin_forget. */
+extern bool hp_sees_unmaps;
+
+#endif

@@ -1,0 +1,525 @@
+/*
+ * Pins: the hits, and what happens when there is none.
+ *
+ * A hit takes no lock, makes no system call and shares no write (domain.h has the protocol). A miss takes the domain's lock,
+ * carries out what is queued, looks again, and registers:
+ *  - heap memory: the extent (arena), else the hugepages that the range touches together with the regions it shares them
+ *    with, else, on old kernels, the part in one mapping. The heap's buffers never cross an extent.
+ *  - other memory: the base pages that the range touches, merged with the regions that it overlaps.
+ *  - when that cannot be had: the base pages alone, for this pin only.
+ */
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "reg/counts.h"
+#include "reg/domain.h"
+#include "reg/uffd.h"
+
+
+bool hp_sees_unmaps;
+
+/* ------------------------------------------------------------------ hits */
+
+static inline uint64_t ref_of(const hugepin_domain *d, uint64_t tag)
+{
+	return d->ref | HP_TAG_INDEX(tag);
+}
+
+/* The keys in one store. */
+static inline void fill(struct hugepin_pin *pin, uintptr_t base, size_t len, uint64_t keys, uint64_t ref)
+{
+	_Static_assert(sizeof *pin == 32 && offsetof(struct hugepin_pin, rkey) == offsetof(struct hugepin_pin, lkey) + 4, "");
+	pin->base = base;
+	pin->len = len;
+	memcpy(&pin->lkey, &keys, sizeof keys);
+	pin->ref = ref;
+}
+
+static int pin_slow(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
+
+static HP_COLD int unpin_retired(hugepin_domain *d, uint32_t index)
+{
+	struct hp_region *r = &hp_regions[index];
+
+	if (HP_READ(r->state) != HP_REGION_RETIRED || d->pid != getpid())
+		return 0;
+	hp_lock(&d->lock);
+	hp_region_last_unpin(d, r);
+	hp_unlock(&d->lock);
+	return 0;
+}
+
+/* A pin that did not come about: whoever retired the region meanwhile may have counted it. */
+static HP_COLD void count_back(hugepin_domain *d, struct hp_counts *counts, uint32_t index)
+{
+	hp_count(&counts[index].unpins);
+	atomic_signal_fence(memory_order_seq_cst); /* pairs with the barrier of who retires the region */
+	if (atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_RETIRED)
+		unpin_retired(d, index);
+}
+
+/* Hints: buckets of four words, each an index and some bits of the hash, so that few regions are looked at in vain. The key is
+ * the page, or the hugepage where a region covers all of it. Fibonacci hashing (Knuth, volume 3, 6.4). */
+enum { WAYS = 4, CHECK_BITS = 14 };
+_Static_assert(HP_REGIONS_MAX <= 1u << (32 - CHECK_BITS), "an index and the check share a word");
+#define CHECK_MASK ((1u << CHECK_BITS) - 1)
+#define WHOLE_PAGE (UINT64_C(1) << 63) /* tells keys of hugepages from those of pages */
+
+static inline uint64_t hash(uint64_t key)
+{
+	return key * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+static inline uint32_t *bucket(const hugepin_domain *d, uint64_t h)
+{
+	return &d->hint[(h >> __atomic_load_n(&d->hint_shift, __ATOMIC_RELAXED)) * WAYS];
+}
+
+static inline uint32_t check_of(uint64_t h)
+{
+	return h >> 8 & CHECK_MASK;
+}
+
+/* a where `first`, else b: by a move, not by a branch, which could not be predicted. */
+static inline uint32_t either(bool first, uint32_t a, uint32_t b)
+{
+	return __builtin_expect_with_probability(first, 1, 0.5) ? a : b;
+}
+
+/* The index in the bucket whose check matches; any if none does: the region will say that it is not the one. */
+static inline uint32_t hinted(const uint32_t *hints, uint32_t check)
+{
+	uint32_t a = __atomic_load_n(&hints[0], __ATOMIC_RELAXED), b = __atomic_load_n(&hints[1], __ATOMIC_RELAXED);
+	uint32_t c = __atomic_load_n(&hints[2], __ATOMIC_RELAXED), d = __atomic_load_n(&hints[3], __ATOMIC_RELAXED);
+	bool is_a = !((a ^ check) & CHECK_MASK), is_b = !((b ^ check) & CHECK_MASK), is_c = !((c ^ check) & CHECK_MASK);
+
+	_Static_assert(WAYS == 4, "");
+	return either(is_a | is_b, either(is_a, a, b), either(is_c, c, d)) >> CHECK_BITS;
+}
+
+static inline __attribute__((always_inline)) bool pin_by_hint(hugepin_domain *d, uint64_t h, uintptr_t addr, size_t len, unsigned access,
+			       struct hugepin_pin *ret_)
+{
+	uint32_t index = hinted(bucket(d, h), check_of(h));
+	struct hp_counts *counts = &hp_counts_self[index];
+	struct hp_region *r = &hp_regions[index];
+	uint64_t tag = HP_READ(r->tag), start = HP_READ(r->start), end = HP_READ(r->end), keys = HP_READ(r->keys);
+
+	if (HP_TAG_INDEX(tag) != index || !index || HP_READ(r->domain) != d || addr < start || addr >= end ||
+	    len - 1 >= end - addr || access & ~HP_READ(r->access))
+		return false;
+	hp_count(&counts->pins);
+	atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_counts_barrier() of whoever retires it */
+	if (HP_LIKELY(!(HP_READ(d->attention) & HP_LOOK) && HP_READ(r->tag) == tag)) {
+		if (HP_UNLIKELY(!__atomic_load_n(&r->used, __ATOMIC_RELAXED)))
+			HP_WRITE(r->used, 1);
+		fill(ret_, addr, len, keys, ref_of(d, tag));
+		return true;
+	}
+	count_back(d, hp_counts_self, index);
+	return false;
+}
+
+static __attribute__((noinline)) int pin_foreign_large(hugepin_domain *d, const void *addr, size_t len, unsigned access,
+						       struct hugepin_pin *ret_)
+{
+	uint64_t key = (uintptr_t)addr >> HP_PAGE_SHIFT | WHOLE_PAGE;
+
+	return hp_counts_self && pin_by_hint(d, hash(key), (uintptr_t)addr, len, access, ret_)
+		       ? 0
+		       : pin_slow(d, addr, len, access, ret_);
+}
+
+static __attribute__((noinline)) int pin_foreign(hugepin_domain *d, const void *addr, size_t len, unsigned access,
+						 struct hugepin_pin *ret_)
+{
+	if (HP_LIKELY(hp_counts_self && pin_by_hint(d, hash((uintptr_t)addr >> 12), (uintptr_t)addr, len, access, ret_)))
+		return 0;
+	return pin_foreign_large(d, addr, len, access, ret_);
+}
+
+int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
+{
+	struct hp_granule *e = hp_granule_at(d, (uintptr_t)addr);
+	struct hp_counts *counts = hp_counts_self;
+	uint64_t tag;
+
+	access &= ~HP_RELAXED;
+	access = access ? access : d->access;
+	if (HP_UNLIKELY((uintptr_t)addr - d->span_base >= d->span_size))
+		return pin_foreign(d, addr, len, access, ret_);
+	tag = HP_READ(e->tag);
+	/* A region that a granule names covers addr: only its end is to be looked at. len - 1: 0 does not pass. */
+	if (HP_LIKELY(tag && len - 1 < HP_READ(e->end) - (uintptr_t)addr && !(access & ~HP_READ(e->access)) && counts)) {
+		uint64_t keys = HP_READ(e->keys);
+
+		hp_count(&counts[HP_TAG_INDEX(tag)].pins);
+		atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_counts_barrier() of whoever retires it */
+		if (HP_LIKELY(!(HP_READ(d->attention) & HP_LOOK) && HP_READ(e->tag) == tag)) {
+			if (HP_UNLIKELY(!__atomic_load_n(&e->used, __ATOMIC_RELAXED)))
+				HP_WRITE(e->used, 1);
+			fill(ret_, (uintptr_t)addr, len, keys, ref_of(d, tag));
+			return 0;
+		}
+		count_back(d, counts, HP_TAG_INDEX(tag));
+	}
+	return pin_slow(d, addr, len, access, ret_);
+}
+
+static HP_COLD int unpin_first(hugepin_domain *d, struct hugepin_pin *pin)
+{
+	uint32_t index = (uint32_t)pin->ref;
+
+	if (hp_counts_adopt())
+		return hugepin_unpin(d, pin);
+	hp_counts_unpin_shared(index);
+	*pin = (struct hugepin_pin){ 0 };
+	return atomic_load_explicit(&d->attention, memory_order_seq_cst) & HP_RETIRED ? unpin_retired(d, index) : 0;
+}
+
+int hugepin_unpin(hugepin_domain *d, struct hugepin_pin *pin)
+{
+	struct hp_counts *counts = hp_counts_self;
+	uint32_t index = (uint32_t)pin->ref;
+
+	if (HP_UNLIKELY((pin->ref ^ d->ref) >> 32))
+		return -EINVAL;
+	if (HP_UNLIKELY(!counts))
+		return unpin_first(d, pin);
+	hp_count(&counts[index].unpins);
+	*pin = (struct hugepin_pin){ 0 };
+	atomic_signal_fence(memory_order_seq_cst); /* pairs with the barrier of who retires the region */
+	if (HP_UNLIKELY(atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_RETIRED))
+		return unpin_retired(d, index);
+	return 0;
+}
+
+/* ------------------------------------------------------------------ misses; domain's lock held */
+
+/* The union of a range with the regions that overlap it. */
+struct merge {
+	uintptr_t start, end;
+	unsigned access, lacking, regions; /* lacking: regions with less access than the pin wants */
+	unsigned wanted;
+};
+
+static void add(void *merge, struct hp_region *r)
+{
+	struct merge *m = merge;
+
+	m->start = HP_MIN(m->start, r->start);
+	m->end = HP_MAX(m->end, r->end);
+	m->access |= r->access;
+	m->lacking += (m->wanted & ~r->access) != 0;
+	m->regions++;
+}
+
+static void supersede(void *by, struct hp_region *r)
+{
+	const struct hp_region *new = by;
+
+	if (r->tag && r->start >= new->start && r->end <= new->end)
+		hp_region_unpublish(r);
+}
+
+/* Register [start, end) together with what overlaps it, in place of that: when it fails, nothing has changed. */
+static int cover(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind, uint64_t gen,
+		 bool evict, struct hp_region **ret_)
+{
+	struct merge m = { .start = start, .end = end, .access = access, .wanted = access };
+	int e;
+
+	hp_region_each(d, start, end, add, &m);
+	if (m.end - m.start > d->len_max)
+		return -EMSGSIZE;
+	if (gen && hp_domain_discarded(d, m.start, m.end))
+		return -EBUSY;
+	e = hp_region_register(d, m.start, m.end, m.access, kind, gen, evict, ret_);
+	if (e)
+		return e;
+	if (m.regions) {
+		hp_region_each(d, m.start, m.end, supersede, *ret_);
+		HP_DSTAT(d, merged, 1);
+		HP_DSTAT(d, widened, m.lacking != 0);
+	}
+	hp_region_publish(*ret_);
+	if (m.regions) {
+		hp_region_settle(d);
+		hp_region_bury(d);
+	}
+	return 0;
+}
+
+static uintptr_t round_down(uintptr_t x, uintptr_t power_of_two)
+{
+	return x & ~(power_of_two - 1);
+}
+
+/* Note that the region ends before the range because it could not be longer. */
+static int cut_at(struct hp_region *r, uintptr_t wanted_end)
+{
+	r->cut = r->end < wanted_end;
+	return 0;
+}
+
+/* Nothing of the heap that the program discards (MADV_DONTNEED) is registered along with a buffer that is pinned: we hear of it
+ * before the pages go, and when they have gone nobody says. Until the heap gives such a hugepage back, only the very pages of
+ * a pin are registered, for this pin. */
+static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, unsigned access, bool evict, struct hp_region **ret_)
+{
+	uintptr_t start = round_down(addr, HP_PAGE), end = hp_round_up(addr_end, HP_PAGE), from, to, mapped;
+	struct hugepin_extent x;
+	int e = -EMSGSIZE;
+
+	if (hugepin_extent((void *)addr, &x, sizeof x) < 0)
+		return -EFAULT;
+	from = (uintptr_t)x.addr;
+	to = from + x.len;
+	if (addr_end > to)
+		return -EFAULT;
+	if (x.len > d->len_max) { /* in equal pieces, of which the range may begin in one */
+		size_t piece = round_down(d->len_max, HP_PAGE);
+
+		if (!piece)
+			return -EMSGSIZE;
+		from += (addr - from) / piece * piece;
+		to = HP_MIN(to, from + piece);
+		end = HP_MIN(end, to);
+	}
+	/* Not at the price of others: what does not fit as a whole goes page by page. */
+	if (d->policy == HUGEPIN_POLICY_ARENA || d->on_demand)
+		e = cover(d, from, to, access | d->access, HP_REGION_EXTENT, x.gen, false, ret_);
+	if (e)
+		e = cover(d, start, end, access, HP_REGION_RUN, x.gen, evict, ret_);
+	if (e == -EINVAL || e == -EOPNOTSUPP) { /* before Linux 6.5 io_uring takes no buffer over two hugetlb mappings */
+		mapped = start + hp_heap_mapping(start);
+		if (mapped < end)
+			e = cover(d, start, mapped, access, HP_REGION_RUN, x.gen, evict, ret_);
+	}
+	return e ? e : cut_at(*ret_, addr_end);
+}
+
+static int cover_foreign(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, bool evict, struct hp_region **ret_)
+{
+	uintptr_t to = start + HP_MIN(end - start, round_down(d->len_max, HP_BASE_PAGE));
+	int e = cover(d, start, to, access, HP_REGION_FOREIGN, 0, evict, ret_);
+
+	return e ? e : cut_at(*ret_, end);
+}
+
+static int cover_once(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, struct hp_region **ret_)
+{
+	uintptr_t to = start + HP_MIN(end - start, round_down(d->len_max, HP_BASE_PAGE));
+	int e = hp_region_register(d, start, to, access, HP_REGION_UNCACHED, 0, true, ret_);
+
+	return e ? e : cut_at(*ret_, end);
+}
+
+static bool in_span(const hugepin_domain *d, uintptr_t addr)
+{
+	return addr - d->span_base < d->span_size;
+}
+
+/* As many buckets as regions. When there are more of them, what was hinted before is found in another bucket, that is not:
+ * once. */
+static void remember(hugepin_domain *d, uintptr_t addr, const struct hp_region *r)
+{
+	uintptr_t page = round_down(addr, HP_PAGE);
+	bool whole = r->start <= page && r->end >= page + HP_PAGE;
+	uint64_t h = hash(whole ? addr >> HP_PAGE_SHIFT | WHOLE_PAGE : addr >> 12);
+	unsigned bits = 64 - d->hint_shift, way = (unsigned)(h & (WAYS - 1));
+	uint32_t *hints;
+
+	if (d->stats.regions >> bits && bits < HP_HINT_BITS_MAX)
+		__atomic_store_n(&d->hint_shift, 64 - ++bits, __ATOMIC_RELAXED);
+	hints = bucket(d, h);
+	for (unsigned i = 0; i < WAYS; i++)
+		if (!hints[i] || (hints[i] & CHECK_MASK) == check_of(h)) {
+			way = i;
+			break;
+		}
+	__atomic_store_n(&hints[way], (uint32_t)(r - hp_regions) << CHECK_BITS | check_of(h), __ATOMIC_RELAXED);
+}
+
+static struct hp_region *look_up(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access)
+{
+	struct hp_region *r = hp_region_find(d, addr);
+
+	return r && !(access & ~r->access) && (len <= r->end - addr || r->cut) ? r : NULL;
+}
+
+static int check(const hugepin_domain *d, const void *addr, size_t len, unsigned access)
+{
+	uintptr_t end;
+
+	if (!len || __builtin_add_overflow((uintptr_t)addr, len, &end) || end > UINTPTR_MAX - HP_BASE_PAGE ||
+	    access & ~(HP_ACCESS_ALL | HUGEPIN_PIN_UNCACHED))
+		return -EINVAL;
+	if (access & ~(d->access_mask | HUGEPIN_PIN_UNCACHED))
+		return -EOPNOTSUPP;
+	return d->pid == getpid() ? 0 : -ESTALE;
+}
+
+/* Find or register. once: for this pin alone. */
+static int obtain(hugepin_domain *d, const void *addr_, size_t len, unsigned access, bool once, struct hp_region **ret_)
+{
+	uintptr_t addr = (uintptr_t)addr_, start = round_down(addr, HP_BASE_PAGE), end = hp_round_up(addr + len, HP_BASE_PAGE);
+	int e;
+
+	if (!once && (*ret_ = look_up(d, addr, len, access)))
+		return 0;
+	HP_DSTAT(d, misses, 1);
+	if (!hp_domain_may_register(d))
+		return -EPERM;
+	if (!once) {
+		e = in_span(d, addr) ? cover_heap(d, addr, addr + len, access, true, ret_)
+				     : cover_foreign(d, start, end, access, true, ret_);
+		if (!e)
+			return 0;
+	}
+	HP_DSTAT(d, uncached, 1);
+	e = cover_once(d, start, end, access, ret_);
+	if (e)
+		HP_DSTAT(d, uncached, -1);
+	return e;
+}
+
+/* Lock the domain, and see to what is queued. */
+static void enter(hugepin_domain *d)
+{
+	if (d->attention & HP_BUSY)
+		hp_uffd_wait();
+	hp_lock(&d->lock);
+	hp_domain_drain(d);
+	hp_region_bury(d);
+}
+
+static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
+{
+	bool once = d->policy == HUGEPIN_POLICY_NONE || access & HUGEPIN_PIN_UNCACHED;
+	struct hp_region *r;
+	int e;
+
+	if (!(access & ~(unsigned)HUGEPIN_PIN_UNCACHED))
+		access |= d->access;
+	e = check(d, addr, len, access);
+	if (!e && !hp_counts_self && !hp_counts_adopt())
+		e = -ENOMEM;
+	if (e)
+		return e;
+	enter(d);
+	e = obtain(d, addr, len, access & d->access_mask, once, &r);
+	if (e) {
+		HP_DSTAT(d, nobufs, e == -ENOBUFS);
+	} else {
+		size_t covered = r->end - (uintptr_t)addr;
+		uint32_t index = (uint32_t)(r - hp_regions);
+
+		hp_count(&hp_counts_self[index].pins);
+		HP_WRITE(r->used, 1);
+		HP_DSTAT(d, cut, covered < len);
+		if (r->kind == HP_REGION_FOREIGN)
+			remember(d, (uintptr_t)addr, r);
+		fill(ret_, (uintptr_t)addr, HP_MIN(len, covered), r->keys, d->ref | index);
+	}
+	hp_unlock(&d->lock);
+	return e;
+}
+
+int hp_pin_ahead(hugepin_domain *d, const void *addr_, size_t len, unsigned access)
+{
+	uintptr_t addr = (uintptr_t)addr_;
+	struct hp_region *r = look_up(d, addr, len, access);
+	int e = 0;
+
+	if (!r && d->policy != HUGEPIN_POLICY_NONE)
+		e = in_span(d, addr) ? cover_heap(d, addr, addr + len, access, false, &r)
+				     : cover_foreign(d, round_down(addr, HP_BASE_PAGE), hp_round_up(addr + len, HP_BASE_PAGE),
+						     access, false, &r);
+	if (e || !r)
+		return e ? e : -EOPNOTSUPP;
+	if (r->kind == HP_REGION_FOREIGN)
+		remember(d, addr, r);
+	if (d->on_demand && d->backend.prefetch) {
+		e = d->backend.prefetch(d->ctx, &r->reg, (void *)addr, HP_MIN(len, r->end - addr));
+		HP_DSTAT(d, prefetched_otherwise, e > 0);
+	}
+	return e < 0 ? e : 0;
+}
+
+void hp_pin_new_extents(hugepin_domain *d)
+{
+	struct hugepin_extent x;
+	uint64_t youngest = d->extent_gen;
+	struct hp_region *r;
+
+	for (uintptr_t at = d->span_base; hp_heap_next_extent(at, &x); at = (uintptr_t)x.addr + x.len) {
+		uintptr_t start = (uintptr_t)x.addr;
+
+		if (x.gen <= d->extent_gen)
+			continue;
+		youngest = HP_MAX(youngest, x.gen);
+		if (x.len <= d->len_max && !hp_region_find(d, start) &&
+		    cover(d, start, start + x.len, d->access, HP_REGION_EXTENT, x.gen, false, &r) == 0)
+			HP_DSTAT(d, ahead, 1);
+	}
+	d->extent_gen = youngest;
+}
+
+/* ------------------------------------------------------------------ several at a time */
+
+int hugepin_unpinv(hugepin_domain *d, struct hugepin_pin *pins, int n)
+{
+	int e = 0;
+
+	for (int i = 0; i < n; i++)
+		if (pins[i].ref && hugepin_unpin(d, &pins[i]) != 0)
+			e = -EINVAL;
+	return e;
+}
+
+int hugepin_pinv(hugepin_domain *d, const struct iovec *v, int n, unsigned access, struct hugepin_pin *ret_, int max)
+{
+	int pins = 0, e;
+
+	if (n < 0 || max < 0 || (n && (!v || !ret_)))
+		return -EINVAL;
+	for (int i = 0; i < n; i++) {
+		const char *at = v[i].iov_base;
+		size_t left = v[i].iov_len;
+
+		do {
+			e = pins < max ? hugepin_pin(d, at, left, access, &ret_[pins]) : -EMSGSIZE;
+			if (e) {
+				hugepin_unpinv(d, ret_, pins);
+				return e;
+			}
+			at += ret_[pins].len;
+			left -= ret_[pins++].len;
+		} while (left);
+	}
+	return pins;
+}
+
+/* ------------------------------------------------------------------ hints */
+
+int hugepin_prefetch(hugepin_domain *d, const void *addr, size_t len, unsigned access)
+{
+	int e;
+
+	access &= ~HP_RELAXED;
+	access = access ? access : d->access;
+	e = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : check(d, addr, len, access);
+	if (e)
+		return e;
+	hp_lock(&d->queue_lock);
+	if (d->hints_count < HP_HINTS_MAX)
+		d->hints[d->hints_count++] =
+			(struct hp_hint){ addr, len, access };
+	else
+		e = -EBUSY;
+	hp_unlock(&d->queue_lock);
+	hp_domains_wake();
+	return e;
+}

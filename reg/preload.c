@@ -1,0 +1,170 @@
+/*
+ * Part of libhugepin-malloc.so: the calls that take memory away from a program, so that the pin cache hears of it where the
+ * kernel does not tell, or tells too late: it announces that something was unmapped when another thread may have got the
+ * addresses already (reg/uffd.c). They see what the program calls, not what the C library calls inside, nor raw system calls.
+ *
+ * Each goes on to the next function of its name, which other libraries may have replaced or patched for the same purpose.
+ * Before our constructor, and for a name that there is no other of, the system call.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "hugepin.h"
+#include "reg/unmapping.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+static struct {
+	int (*munmap)(void *, size_t);
+	void *(*mmap)(void *, size_t, int, int, int, off_t);
+	void *(*mremap)(void *, size_t, size_t, int, ...);
+	int (*madvise)(void *, size_t, int);
+	ssize_t (*process_madvise)(int, const struct iovec *, size_t, int, unsigned);
+	int (*shmdt)(const void *);
+	int (*brk)(void *);
+	void *(*sbrk)(intptr_t);
+} next;
+
+static __attribute__((constructor)) void construct(void)
+{
+	*(void **)&next.munmap = dlsym(RTLD_NEXT, "munmap");
+	*(void **)&next.mmap = dlsym(RTLD_NEXT, "mmap");
+	*(void **)&next.mremap = dlsym(RTLD_NEXT, "mremap");
+	*(void **)&next.madvise = dlsym(RTLD_NEXT, "madvise");
+	*(void **)&next.process_madvise = dlsym(RTLD_NEXT, "process_madvise");
+	*(void **)&next.shmdt = dlsym(RTLD_NEXT, "shmdt");
+	*(void **)&next.brk = dlsym(RTLD_NEXT, "brk");
+	*(void **)&next.sbrk = dlsym(RTLD_NEXT, "sbrk");
+	hugepin_unmapping_(NULL, 0, false);
+}
+
+EXPORT int munmap(void *addr, size_t len)
+{
+	hugepin_unmapping_(addr, len, false);
+	return next.munmap ? next.munmap(addr, len) : (int)syscall(SYS_munmap, addr, len);
+}
+
+EXPORT void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset)
+{
+	void *p;
+
+	if (flags & MAP_FIXED && (flags & MAP_FIXED_NOREPLACE) != MAP_FIXED_NOREPLACE)
+		hugepin_unmapping_(addr, len, false);
+	p = next.mmap ? next.mmap(addr, len, prot, flags, fd, offset)
+		      : (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, offset);
+	/* What lay there before may have been unmapped a moment ago by code that does not come by here, and the kernel says so only
+	 * after it has let go of the addresses. */
+	if (p != MAP_FAILED)
+		hugepin_unmapping_(p, len, false);
+	return p;
+}
+
+EXPORT void *mmap64(void *addr, size_t len, int prot, int flags, int fd, off64_t offset)
+{
+	return mmap(addr, len, prot, flags, fd, offset);
+}
+
+EXPORT void *mremap(void *addr, size_t old_len, size_t len, int flags, ...)
+{
+	void *to = NULL;
+
+	if (flags & (MREMAP_FIXED | MREMAP_DONTUNMAP)) {
+		va_list args;
+
+		va_start(args, flags);
+		to = va_arg(args, void *);
+		va_end(args);
+	}
+	/* Wherever it ends: a registration of the old place is worth little. */
+	hugepin_unmapping_(addr, HP_MAX(old_len, (size_t)1), false);
+	if (flags & MREMAP_FIXED)
+		hugepin_unmapping_(to, len, false);
+	return next.mremap ? next.mremap(addr, old_len, len, flags, to)
+			   : (void *)syscall(SYS_mremap, addr, old_len, len, flags, to);
+}
+
+static bool discards(int advice)
+{
+	switch (advice) {
+	case MADV_DONTNEED:
+	case MADV_FREE:
+	case MADV_REMOVE:
+	case 24: /* MADV_DONTNEED_LOCKED */
+	case 102: /* MADV_GUARD_INSTALL */
+		return true;
+	default:
+		return false;
+	}
+}
+
+EXPORT int madvise(void *addr, size_t len, int advice)
+{
+	struct hugepin_extent extent;
+	int saved = errno, r;
+
+	if (discards(advice))
+		hugepin_unmapping_(addr, len, true);
+	r = next.madvise ? next.madvise(addr, len, advice) : (int)syscall(SYS_madvise, addr, len, advice);
+	/* libibverbs 44, after ibv_fork_init(), asks this for parts of hugepages, which pages of the pool refuse, and gives up. The
+	 * heap keeps those out of children anyway. */
+	if (r && errno == EINVAL && (advice == MADV_DONTFORK || advice == MADV_DOFORK) &&
+	    hugepin_extent(addr, &extent, sizeof extent) > 0) {
+		errno = saved;
+		r = 0;
+	}
+	return r;
+}
+
+/* Of another process as well, whose addresses mean nothing here: then something is registered once more than need be. */
+EXPORT ssize_t process_madvise(int pidfd, const struct iovec *v, size_t n, int advice, unsigned flags)
+{
+	for (size_t i = 0; i < n && discards(advice); i++)
+		hugepin_unmapping_(v[i].iov_base, v[i].iov_len, true);
+	return next.process_madvise ? next.process_madvise(pidfd, v, n, advice, flags)
+				    : syscall(SYS_process_madvise, pidfd, v, n, advice, flags);
+}
+
+/* The segment's length is not told: all that lies above its start is registered anew when it is pinned again. */
+EXPORT int shmdt(const void *addr)
+{
+	hugepin_unmapping_(addr, ((uintptr_t)1 << 47) - (uintptr_t)addr, false);
+	return next.shmdt ? next.shmdt(addr) : (int)syscall(SYS_shmdt, addr);
+}
+
+static char *current_break(void)
+{
+	return next.sbrk ? next.sbrk(0) : NULL;
+}
+
+EXPORT int brk(void *to)
+{
+	char *now = current_break();
+
+	if (now > (char *)to)
+		hugepin_unmapping_(to, (size_t)(now - (char *)to), false);
+	if (next.brk)
+		return next.brk(to);
+	errno = ENOMEM;
+	return -1;
+}
+
+EXPORT void *sbrk(intptr_t by)
+{
+	char *now = current_break();
+
+	if (by < 0 && now)
+		hugepin_unmapping_(now + by, (size_t)-by, false);
+	if (next.sbrk)
+		return next.sbrk(by);
+	errno = ENOMEM;
+	return (void *)-1;
+}

@@ -1,0 +1,535 @@
+/*
+ * Regions: registering, publishing, evicting, retiring, deregistering. All under the domain's lock (domain.h), which is held
+ * across the backend's calls.
+ *
+ * Invariants:
+ *  1. A region's tag is not 0 only while it is LIVE; a granule's or a hint's tag is only ever a LIVE region's, or stale in
+ *     a way that its reader notices.
+ *  2. LIVE foreign regions of a domain do not overlap. Heap regions may: a granule points to the latest that covers it.
+ *  3. What is on `dead` has no pins, and can get none.
+ *  4. Each region but the on-demand and uncached ones holds its heap pages once (alloc/hold.h), until deregistered.
+ *
+ * Eviction is the clock: regions in the order in which they were registered or last passed over, each with a bit that a hit
+ * sets (Corbato 1968). It follows the order of last use as far as the bits tell.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/bits.h"
+#include "reg/counts.h"
+#include "reg/domain.h"
+#include "reg/uffd.h"
+
+/* What the kernel has not yet given back is waited for so long (kernel 6.1 unpins io_uring buffers after about a second). */
+#define LATE_NS UINT64_C(1500000000)
+#define LATE_STEP_NS UINT64_C(20000000)
+#define LATE_STEPS (LATE_NS / LATE_STEP_NS)
+
+#define TABLE_STEP 1024u /* regions that get memory at a time */
+
+struct hp_region *hp_regions;
+
+static struct {
+	struct hp_lock lock;
+	uint32_t opened; /* indexes below have memory */
+	uint32_t used; /* indexes below were in use */
+	uint32_t free; /* first of a list through `gen`, 0: none */
+} table = { .lock = HP_LOCK_INIT(HP_RANK_TABLE), .used = 1 };
+
+/* ------------------------------------------------------------------ the table */
+
+int hp_regions_init(void)
+{
+	hp_lock(&table.lock);
+	if (!hp_regions)
+		hp_regions = hp_meta_reserve(HP_REGIONS_MAX * sizeof *hp_regions);
+	/* The first of them now: hits look at number 0 where nothing is hinted. */
+	if (!table.opened && hp_regions && hp_meta_open(hp_regions, TABLE_STEP * sizeof *hp_regions))
+		table.opened = TABLE_STEP;
+	hp_unlock(&table.lock);
+	return table.opened ? 0 : -ENOMEM;
+}
+
+/* Whatever state the fork found it in: all registrations are the parent's, and nothing leads to them any more. */
+void hp_regions_child(void)
+{
+	pthread_mutex_init(&table.lock.mutex, NULL);
+	table.used = 1;
+	table.free = 0;
+	if (hp_regions)
+		hp_meta_zero(hp_regions, table.opened * sizeof *hp_regions);
+}
+
+static struct hp_region *region_new(void)
+{
+	struct hp_region *r = NULL;
+
+	hp_lock(&table.lock);
+	if (table.free) {
+		r = &hp_regions[table.free];
+		table.free = (uint32_t)r->start;
+	} else if (table.used < HP_REGIONS_MAX) {
+		if (table.used < table.opened || hp_meta_open(&hp_regions[table.opened], TABLE_STEP * sizeof *r)) {
+			r = &hp_regions[table.used];
+			if (table.used++ >= table.opened)
+				table.opened += TABLE_STEP;
+		}
+	}
+	hp_unlock(&table.lock);
+	return r;
+}
+
+static void region_free(struct hp_region *r)
+{
+	HP_ASSERT(!r->tag);
+	HP_WRITE(r->state, HP_REGION_FREE);
+	hp_lock(&table.lock);
+	HP_WRITE(r->start, table.free);
+	table.free = (uint32_t)(r - hp_regions);
+	hp_unlock(&table.lock);
+}
+
+/* ------------------------------------------------------------------ finding; foreign regions are disjoint */
+
+static int compare(const struct hp_region *a, const struct hp_region *b)
+{
+	return a->end <= b->start ? -1 : a->start >= b->end ? 1 : 0; /* 0: they overlap */
+}
+
+RB_GENERATE_INTERNAL(hp_region_tree, hp_region, node, compare, __attribute__((unused)) static)
+
+static size_t granule_of(const hugepin_domain *d, uintptr_t addr)
+{
+	return (addr - d->span_base) >> HP_PAGE_SHIFT;
+}
+
+struct hp_region *hp_region_find(hugepin_domain *d, uintptr_t addr)
+{
+	struct hp_region key = { .start = addr, .end = addr + 1 };
+
+	if (addr - d->span_base < d->span_size) {
+		uint64_t tag = hp_granule_at(d, addr)->tag;
+
+		return tag ? &hp_regions[HP_TAG_INDEX(tag)] : NULL;
+	}
+	return RB_FIND(hp_region_tree, &d->foreign, &key);
+}
+
+void hp_region_each(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*each)(void *arg, struct hp_region *), void *arg)
+{
+	struct hp_region key = { .start = start, .end = end }, *r;
+
+	while ((r = RB_FIND(hp_region_tree, &d->foreign, &key))) {
+		/* The lowest of those that overlap; then on behind it, whether or not it was taken out. */
+		while (RB_PREV(hp_region_tree, &d->foreign, r) && compare(RB_PREV(hp_region_tree, &d->foreign, r), &key) == 0)
+			r = RB_PREV(hp_region_tree, &d->foreign, r);
+		key.start = r->end;
+		each(arg, r);
+		if (key.start >= end)
+			break;
+	}
+	start = HP_MAX(start & ~(HP_PAGE - 1), d->span_base);
+	end = HP_MIN(end, d->span_base + d->span_size);
+	for (; start < end; start += HP_PAGE) {
+		uint64_t tag = hp_granule_at(d, start)->tag;
+
+		if (tag)
+			each(arg, &hp_regions[HP_TAG_INDEX(tag)]);
+	}
+}
+
+static bool is_heap(const struct hp_region *r)
+{
+	return r->kind == HP_REGION_EXTENT || r->kind == HP_REGION_RUN;
+}
+
+/* Words that pins read are written in this order: no tag, the rest, the tag. Each write releases those before it; pairs with
+ * HP_READ. */
+void hp_region_publish(struct hp_region *r)
+{
+	hugepin_domain *d = r->domain;
+	uint64_t tag = HP_TAG(r->gen, (uint32_t)(r - hp_regions));
+
+	HP_WRITE(r->state, HP_REGION_LIVE);
+	TAILQ_INSERT_TAIL(&d->live, r, order);
+	HP_WRITE(r->tag, tag);
+	if (!is_heap(r)) {
+		RB_INSERT(hp_region_tree, &d->foreign, r);
+		return;
+	}
+	for (uintptr_t at = r->start; at < r->end; at += HP_PAGE) {
+		struct hp_granule *e = hp_granule_at(d, at);
+
+		HP_WRITE(e->tag, 0);
+			HP_WRITE(e->end, r->end);
+		HP_WRITE(e->keys, r->keys);
+		HP_WRITE(e->access, r->access);
+		HP_WRITE(e->used, 1);
+		HP_WRITE(e->tag, tag);
+	}
+}
+
+void hp_region_unpublish(struct hp_region *r)
+{
+	hugepin_domain *d = r->domain;
+	uint64_t tag = r->tag;
+
+	if (!tag) /* by an earlier range of the same batch */
+		return;
+	HP_WRITE(r->tag, 0);
+	TAILQ_REMOVE(&d->live, r, order);
+	HP_WRITE(r->state, HP_REGION_RETIRED);
+	TAILQ_INSERT_TAIL(&d->retired, r, order);
+	if (!is_heap(r)) {
+		RB_REMOVE(hp_region_tree, &d->foreign, r);
+		return;
+	}
+	for (uintptr_t at = r->start; at < r->end; at += HP_PAGE)
+		if (hp_granule_at(d, at)->tag == tag)
+			HP_WRITE(hp_granule_at(d, at)->tag, 0);
+}
+
+/* ------------------------------------------------------------------ pins out */
+
+uint32_t hp_region_pins(const struct hp_region *r)
+{
+	return hp_counts_sum((uint32_t)(r - hp_regions));
+}
+
+bool hp_domain_pinned(hugepin_domain *d)
+{
+	struct hp_region *r;
+
+	hp_counts_barrier();
+	TAILQ_FOREACH(r, &d->live, order)
+		if (hp_region_pins(r))
+			return true;
+	TAILQ_FOREACH(r, &d->retired, order)
+		if (hp_region_pins(r))
+			return true;
+	return false;
+}
+
+static void bury_later(hugepin_domain *d, struct hp_region *r)
+{
+	HP_WRITE(r->state, HP_REGION_DEAD);
+	TAILQ_REMOVE(&d->retired, r, order);
+	TAILQ_INSERT_TAIL(&d->dead, r, order);
+}
+
+void hp_region_settle(hugepin_domain *d)
+{
+	struct hp_region *r, *next;
+	uint64_t still = 0;
+
+	if (TAILQ_EMPTY(&d->retired)) {
+		__atomic_fetch_and((uint32_t *)&d->attention, ~HP_RETIRED, __ATOMIC_SEQ_CST);
+	} else {
+		/* Before the barrier: an unpin that the sums do not see will see it. */
+		__atomic_fetch_or((uint32_t *)&d->attention, HP_RETIRED, __ATOMIC_SEQ_CST);
+		hp_counts_barrier();
+		for (r = TAILQ_FIRST(&d->retired); r; r = next) {
+			next = TAILQ_NEXT(r, order);
+			if (hp_region_pins(r))
+				still++;
+			else
+				bury_later(d, r);
+		}
+		if (!still)
+			__atomic_fetch_and((uint32_t *)&d->attention, ~HP_RETIRED, __ATOMIC_SEQ_CST);
+	}
+	HP_DSTAT(d, retired, still - d->stats.retired);
+}
+
+/* ------------------------------------------------------------------ deregistering */
+
+bool hp_domain_may_register(const hugepin_domain *d)
+{
+	return !d->opener_only || pthread_equal(d->opener, pthread_self());
+}
+
+static void deregister(hugepin_domain *d, struct hp_region *r)
+{
+	uint64_t start_ns = d->backend.now_ns(d->ctx);
+	size_t len = r->end - r->start;
+
+	if (d->backend.dereg(d->ctx, &r->reg) != 0)
+		HP_DSTAT(d, failed, 1);
+	d->deregistered_at_ns = d->backend.now_ns(d->ctx);
+	HP_DSTAT(d, deregistered_ns, d->deregistered_at_ns - start_ns);
+	HP_DSTAT(d, deregistered, 1);
+	HP_DSTAT(d, regions, -1);
+	if (!d->on_demand)
+		HP_DSTAT(d, pinned_bytes, -len);
+	if (r->kind == HP_REGION_EXTENT)
+		HP_DSTAT(d, extents, -1);
+	if (is_heap(r) && !d->on_demand)
+		hp_heap_drop(r->start, len, d->hold);
+	region_free(r);
+}
+
+void hp_region_bury(hugepin_domain *d)
+{
+	struct hp_region *r;
+
+	if (TAILQ_EMPTY(&d->dead))
+		return;
+	if (!hp_domain_may_register(d)) {
+		__atomic_fetch_or((uint32_t *)&d->attention, HP_TODO, __ATOMIC_SEQ_CST);
+		return;
+	}
+	__atomic_fetch_and((uint32_t *)&d->attention, ~HP_TODO, __ATOMIC_SEQ_CST);
+	while ((r = TAILQ_FIRST(&d->dead))) {
+		TAILQ_REMOVE(&d->dead, r, order);
+		deregister(d, r);
+	}
+}
+
+void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r)
+{
+	/* Another thread may have been here before, and the index serve for another region by now. */
+	if (r->domain != d || r->state != HP_REGION_RETIRED)
+		return;
+	hp_counts_barrier();
+	if (hp_region_pins(r))
+		return;
+	bury_later(d, r);
+	HP_DSTAT(d, retired, -1);
+	if (TAILQ_EMPTY(&d->retired))
+		__atomic_fetch_and((uint32_t *)&d->attention, ~HP_RETIRED, __ATOMIC_SEQ_CST);
+	hp_region_bury(d);
+}
+
+/* ------------------------------------------------------------------ eviction */
+
+static bool was_used(hugepin_domain *d, struct hp_region *r)
+{
+	bool used = HP_READ(r->used);
+
+	HP_WRITE(r->used, 0);
+	if (is_heap(r))
+		for (uintptr_t at = r->start; at < r->end; at += HP_PAGE) {
+			struct hp_granule *e = hp_granule_at(d, at);
+
+			if (e->tag == r->tag && HP_READ(e->used)) {
+				HP_WRITE(e->used, 0);
+				used = true;
+			}
+		}
+	return used;
+}
+
+static void to_tail(hugepin_domain *d, struct hp_region *r)
+{
+	TAILQ_REMOVE(&d->live, r, order);
+	TAILQ_INSERT_TAIL(&d->live, r, order);
+}
+
+/* Give back one region that is not in use. False: there is none. */
+static bool evict_one(hugepin_domain *d)
+{
+	struct hp_region *r;
+	uint64_t looks = 2 * d->stats.regions;
+
+	while (looks-- && (r = TAILQ_FIRST(&d->live))) {
+		/* A glance at the counters saves most barriers. */
+		if (was_used(d, r) || hp_region_pins(r)) {
+			to_tail(d, r);
+			continue;
+		}
+		hp_region_unpublish(r);
+		hp_counts_barrier();
+		TAILQ_REMOVE(&d->retired, r, order);
+		if (hp_region_pins(r)) {
+			hp_region_publish(r); /* pinned just now, by its old tag */
+			continue;
+		}
+		HP_DSTAT(d, evicted, 1);
+		deregister(d, r);
+		return true;
+	}
+	return false;
+}
+
+/* ------------------------------------------------------------------ registering */
+
+static bool fits(const hugepin_domain *d, size_t len)
+{
+	if (d->stats.regions >= d->regs_max)
+		return false;
+	return d->on_demand || (d->stats.pinned_bytes <= d->bytes_max && len <= d->bytes_max - d->stats.pinned_bytes);
+}
+
+static bool is_full(int error)
+{
+	return error == -ENOMEM || error == -EPERM || error == -EAGAIN;
+}
+
+static void sleep_ns(uint64_t ns)
+{
+	static _Atomic uint32_t never;
+
+	hp_futex_wait(&never, 0, ns);
+}
+
+/* The backend's reg, as often as a refusal can be answered by giving something back. */
+static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access, bool evict)
+{
+	uint64_t start_ns = d->backend.now_ns(d->ctx), now_ns;
+	unsigned waits = d->late && d->deregistered_at_ns ? LATE_STEPS : 0;
+	int e;
+
+	for (;;) {
+		e = d->backend.reg(d->ctx, (void *)r->start, r->end - r->start, access, &r->reg);
+		now_ns = d->backend.now_ns(d->ctx);
+		if (!is_full(e))
+			break;
+		HP_DSTAT(d, refused, 1);
+		if (!evict)
+			break;
+		if (evict_one(d))
+			continue;
+		/* Nothing is left to give, but what was given may still be charged. */
+		if (!waits-- || now_ns - d->deregistered_at_ns > LATE_NS)
+			break;
+		sleep_ns(LATE_STEP_NS);
+	}
+	if (e == 0)
+		HP_DSTAT(d, registered_ns, now_ns - start_ns);
+	return !is_full(e) ? e : d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
+}
+
+static uint64_t keys_of(const struct hugepin_reg *reg)
+{
+	struct hugepin_pin pin = { .lkey = reg->lkey, .rkey = reg->rkey };
+	uint64_t keys;
+
+	memcpy(&keys, &pin.lkey, sizeof keys);
+	return keys;
+}
+
+int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
+		       uint64_t gen, bool evict, struct hp_region **ret_)
+{
+	size_t len = end - start;
+	bool holds = gen && !d->on_demand && kind != HP_REGION_UNCACHED;
+	struct hugepin_extent extent;
+	struct hp_region *r;
+	int e;
+
+	evict &= d->bytes_max != UINT64_MAX;
+	if (!d->on_demand && len > d->bytes_max)
+		return -ENOBUFS;
+	while (!fits(d, len))
+		if (!evict || !evict_one(d))
+			return d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
+	if (holds && (e = hp_heap_hold(start, len, gen, d->hold)) != 0)
+		return e;
+	/* Before it is registered, so that nothing is missed. On-demand registrations follow what the program maps. The heap
+	 * drops what it unmaps before, so there it is but a precaution: against programs that unmap or discard parts of buffers.
+	 * Extents as wholes: each watched part would be a mapping of its own. */
+	if (holds && hugepin_extent((void *)start, &extent, sizeof extent) > 0)
+		hp_uffd_watch((uintptr_t)extent.addr, (uintptr_t)extent.addr + extent.len);
+	e = -ENXIO;
+	/* Where the kernel tells, the interposed calls announce only part of it (unmapping.h). */
+	if (kind == HP_REGION_FOREIGN && !d->on_demand && !hp_uffd_watch(start, end) && (hp_uffd_works() || !hp_sees_unmaps))
+		goto out_hold;
+	e = -ENOMEM;
+	while (!(r = region_new()))
+		if (!evict || !evict_one(d))
+			goto out_hold;
+	HP_WRITE(r->start, start);
+	HP_WRITE(r->end, end);
+	HP_WRITE(r->kind, kind);
+	r->gen++;
+	e = call_backend(d, r, access | d->relaxed | (d->on_demand ? HUGEPIN_ON_DEMAND : 0), evict);
+	if (e)
+		goto out_region;
+	HP_WRITE(r->domain, d);
+	HP_WRITE(r->keys, keys_of(&r->reg));
+	HP_WRITE(r->access, access);
+	HP_WRITE(r->used, 1);
+	r->cut = false;
+	HP_DSTAT(d, registered, 1);
+	HP_DSTAT(d, registered_bytes, len);
+	HP_DSTAT(d, regions, 1);
+	if (kind == HP_REGION_EXTENT)
+		HP_DSTAT(d, extents, 1);
+	if (!d->on_demand)
+		HP_DSTAT(d, pinned_bytes, len);
+	if (d->stats.pinned_bytes > d->stats.pinned_peak_bytes)
+		HP_DSTAT(d, pinned_peak_bytes, d->stats.pinned_bytes - d->stats.pinned_peak_bytes);
+	if (kind == HP_REGION_UNCACHED) {
+		HP_WRITE(r->state, HP_REGION_RETIRED);
+		TAILQ_INSERT_TAIL(&d->retired, r, order);
+		HP_DSTAT(d, retired, 1);
+		__atomic_fetch_or((uint32_t *)&d->attention, HP_RETIRED, __ATOMIC_SEQ_CST);
+	}
+	*ret_ = r;
+	return 0;
+out_region:
+	region_free(r);
+out_hold:
+	if (holds)
+		hp_heap_drop(start, len, d->hold);
+	return e;
+}
+
+/* ------------------------------------------------------------------ memory that went away */
+
+bool hp_domain_discarded(const hugepin_domain *d, uintptr_t start, uintptr_t end)
+{
+	size_t from = granule_of(d, start), to = granule_of(d, end - 1) + 1;
+
+	return hp_bits_find(d->discarded, from, to, true) != to;
+}
+
+/* Of several ranges, in whatever order they came, the discarded win. Other memory is only where all of a hugepage went. */
+static void note_discarded(hugepin_domain *d, const struct hp_gone *queued)
+{
+	for (unsigned pass = 0; pass < 2; pass++)
+		for (unsigned i = 0; i < queued->count; i++) {
+			const struct hp_range *range = &queued->range[i];
+			uintptr_t start = HP_MAX(range->start, d->span_base), end = HP_MIN(range->end, d->span_base + d->span_size);
+
+			if (range->discarded != pass || (range->widened && !pass) || start >= end)
+				continue;
+			if (!pass) {
+				start = hp_round_up(start, HP_PAGE);
+				end &= ~(HP_PAGE - 1);
+			}
+			if (start < end)
+				hp_bits_fill(d->discarded, granule_of(d, start),
+					     granule_of(d, end - 1) + 1 - granule_of(d, start), pass);
+		}
+}
+
+static void gone(void *d, struct hp_region *r)
+{
+	if (r->tag)
+		HP_DSTAT((hugepin_domain *)d, invalidated, 1);
+	hp_region_unpublish(r);
+}
+
+bool hp_domain_drain(hugepin_domain *d)
+{
+	struct hp_gone queued;
+	uint64_t retired = d->stats.retired;
+
+	if (!(d->attention & HP_PENDING))
+		return false;
+	hp_lock(&d->queue_lock);
+	queued = d->gone;
+	d->gone.count = 0;
+	hp_unlock(&d->queue_lock);
+	for (unsigned i = 0; i < queued.count; i++)
+		hp_region_each(d, queued.range[i].start, queued.range[i].end, gone, d);
+	note_discarded(d, &queued);
+	/* Not before the tags are gone: a pin that does not see PENDING goes by them. */
+	hp_lock(&d->queue_lock);
+	if (!d->gone.count)
+		__atomic_fetch_and((uint32_t *)&d->attention, ~HP_PENDING, __ATOMIC_SEQ_CST);
+	hp_unlock(&d->queue_lock);
+	hp_region_settle(d);
+	return d->stats.retired > retired;
+}

@@ -1,0 +1,18 @@
+/*
+ * Between libhugepin-malloc.so, which interposes the calls that unmap or discard memory, and the pin cache.
+ */
+#ifndef HP_REG_UNMAPPING_H
+#define HP_REG_UNMAPPING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#pragma GCC visibility push(default)
+
+/* [addr, addr + len) is about to go away (discarded: its pages, not its mapping). No more than a look at a word where there are
+ * no domains. Called once with a length of 0 to say that it will be called. errno is left alone. */
+void hugepin_unmapping_(const void *addr, size_t len, bool discarded);
+
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,229 @@
+/*
+ * The verbs backend: a registration is a memory region (MR) of the caller's protection domain, made by ibv_reg_mr.
+ *
+ * An MR is always made at the address that the program uses (iova == addr): addresses in work requests are then the
+ * program's pointers, and a device can use a large page only where both agree in its low bits (ib_umem_find_best_pgsz).
+ *
+ * The kernel (ib_umem_get) charges each 4 KiB page of each MR against RLIMIT_MEMLOCK, those of hugepages too, and what
+ * two MRs cover twice; the charge ends with ibv_dereg_mr. Its errors are those of struct hugepin_backend: ENOMEM over
+ * that limit, EPERM where it is 0, EAGAIN at a limit of the rdma cgroup, EFAULT for memory that is not there, or that
+ * is read-only and to be written.
+ *
+ * Threads: the domain calls one function at a time. What is kept here is written once, when the domain is opened.
+ */
+#include "hugepin_verbs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define PREFETCH_BYTES ((size_t)1 << 30) /* of one piece of advice: struct ibv_sge counts 32 bits */
+#define PREFETCH_TRIES 8 /* EAGAIN: the mapping changed meanwhile */
+
+/* hugepin_reg.cookie is the struct ibv_mr, with this bit where the device may write. */
+#define COOKIE_WRITABLE UINT64_C(1)
+
+/* What a reliable connection must be able to do on memory that is not pinned. */
+#define ODP_NEEDED (IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ)
+
+struct verbs {
+	struct ibv_pd *pd;
+	struct hugepin_limits limits;
+	bool odp_atomic; /* the device does atomics on memory that is not pinned */
+};
+
+/* ------------------------------------------------------------------ limits */
+
+/* Memory that the process has pinned already, in bytes; 0 where the kernel does not say. */
+static size_t pinned_bytes(void)
+{
+	char text[4096];
+	int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return 0;
+	ssize_t n = read(fd, text, sizeof text - 1);
+	close(fd);
+	text[n > 0 ? n : 0] = 0;
+	const char *line = strstr(text, "\nVmPin:");
+	return line ? strtoul(line + strlen("\nVmPin:"), NULL, 10) * 1024 : 0;
+}
+
+/* In a user namespace of its own a process may hold the capability and be limited all the same: the kernel asks for it
+ * in the initial one. Then ibv_reg_mr says ENOMEM, which the domain knows how to answer. */
+static bool may_lock(void)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3] = { { 0 } };
+	return !syscall(SYS_capget, &head, caps) &&
+	       caps[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK);
+}
+
+/* What RLIMIT_MEMLOCK leaves, in whole pages; 0: no limit. */
+static size_t lockable_bytes(size_t page)
+{
+	struct rlimit limit;
+	if (may_lock() || getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur == RLIM_INFINITY)
+		return 0;
+	size_t pinned = pinned_bytes(), left = limit.rlim_cur > pinned ? limit.rlim_cur - pinned : 0;
+	return left >= page ? left & -page : 1;
+}
+
+static int query(struct verbs *v, struct ibv_pd *pd)
+{
+	struct ibv_device_attr_ex device = { 0 };
+	int err = ibv_query_device_ex(pd->context, NULL, &device);
+	if (err)
+		return err > 0 ? -err : -EIO;
+	*v = (struct verbs){ .pd = pd };
+
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	uint64_t len_max = device.orig_attr.max_mr_size;
+	/* Devices without a limit report 0, or all ones in their own number of bits. */
+	if (len_max >= page && len_max <= SIZE_MAX / 2)
+		v->limits.len_max = len_max & -page;
+	v->limits.bytes_max = lockable_bytes(page);
+	v->limits.regs_max = device.orig_attr.max_mr > 0 ? (uint32_t)device.orig_attr.max_mr : 0;
+
+	v->limits.access =
+		HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE | HUGEPIN_RELAXED;
+	if (device.orig_attr.atomic_cap != IBV_ATOMIC_NONE)
+		v->limits.access |= HUGEPIN_REMOTE_ATOMIC;
+
+	uint32_t odp = device.odp_caps.per_transport_caps.rc_odp_caps;
+	if (device.odp_caps.general_caps & IBV_ODP_SUPPORT && (odp & ODP_NEEDED) == ODP_NEEDED)
+		v->limits.flags |= HUGEPIN_LIMIT_ODP;
+	v->odp_atomic = odp & IBV_ODP_SUPPORT_ATOMIC;
+	return 0;
+}
+
+/* ------------------------------------------------------------------ the backend's functions */
+
+static int limits(void *ctx, struct hugepin_limits *ret_)
+{
+	*ret_ = ((const struct verbs *)ctx)->limits;
+	return 0;
+}
+
+static bool writes(unsigned access)
+{
+	return access & (HUGEPIN_WRITE | HUGEPIN_REMOTE_WRITE | HUGEPIN_REMOTE_ATOMIC);
+}
+
+static struct ibv_mr *mr_of(const struct hugepin_reg *reg)
+{
+	return (struct ibv_mr *)(uintptr_t)(reg->cookie & ~COOKIE_WRITABLE);
+}
+
+static int reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
+{
+	const struct verbs *v = ctx;
+	unsigned flags = 0;
+	if (writes(access)) /* a peer may write only where the device itself may */
+		flags |= IBV_ACCESS_LOCAL_WRITE;
+	if (access & HUGEPIN_REMOTE_READ)
+		flags |= IBV_ACCESS_REMOTE_READ;
+	if (access & HUGEPIN_REMOTE_WRITE)
+		flags |= IBV_ACCESS_REMOTE_WRITE;
+	if (access & HUGEPIN_REMOTE_ATOMIC)
+		flags |= IBV_ACCESS_REMOTE_ATOMIC;
+	if (access & HUGEPIN_RELAXED)
+		flags |= IBV_ACCESS_RELAXED_ORDERING;
+	if (access & HUGEPIN_ON_DEMAND)
+		flags |= IBV_ACCESS_ON_DEMAND;
+	if (access & HUGEPIN_ON_DEMAND && access & HUGEPIN_REMOTE_ATOMIC && !v->odp_atomic)
+		return -EOPNOTSUPP;
+
+	int errno_before = errno;
+	errno = 0;
+	struct ibv_mr *mr = ibv_reg_mr(v->pd, addr, len, flags);
+	int err = mr ? 0 : errno ? -errno : -EIO;
+	errno = errno_before;
+	if (err)
+		return err;
+	*ret_ = (struct hugepin_reg){
+		.lkey = mr->lkey,
+		.rkey = mr->rkey,
+		.cookie = (uintptr_t)mr | (writes(access) ? COOKIE_WRITABLE : 0),
+	};
+	return 0;
+}
+
+static int dereg(void *ctx, struct hugepin_reg *reg)
+{
+	(void)ctx;
+	int errno_before = errno;
+	int err = ibv_dereg_mr(mr_of(reg));
+	errno = errno_before;
+	return err > 0 ? -err : err;
+}
+
+/* The device's page table is filled, and what it lacks is faulted in. */
+static int advise(const struct verbs *v, const struct hugepin_reg *reg, char *addr, size_t len)
+{
+	enum ibv_advise_mr_advice advice = reg->cookie & COOKIE_WRITABLE ? IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE :
+									     IBV_ADVISE_MR_ADVICE_PREFETCH;
+	for (size_t done = 0, n; done < len; done += n) {
+		n = len - done < PREFETCH_BYTES ? len - done : PREFETCH_BYTES;
+		struct ibv_sge sge = { .addr = (uintptr_t)addr + done, .length = (uint32_t)n, .lkey = reg->lkey };
+		int err, tries = 0;
+		while ((err = ibv_advise_mr(v->pd, advice, IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1)) == EAGAIN &&
+		       ++tries < PREFETCH_TRIES)
+			sched_yield();
+		if (err)
+			return err;
+	}
+	return 0;
+}
+
+/* Not every provider passes advice on, and some devices take it for writable memory only. With the pages in memory at
+ * least, the device's own fault is short. */
+static int prefetch(void *ctx, const struct hugepin_reg *reg, void *addr, size_t len)
+{
+	int errno_before = errno, ret = 0;
+	if (advise(ctx, reg, addr, len)) {
+		int how = reg->cookie & COOKIE_WRITABLE ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
+		ret = madvise(addr, len, how) ? -errno : 1;
+	}
+	errno = errno_before;
+	return ret;
+}
+
+static void close_ctx(void *ctx)
+{
+	free(ctx);
+}
+
+int hugepin_verbs_open(struct ibv_pd *pd, const struct hugepin_attr *attr, hugepin_domain **ret_)
+{
+	static const struct hugepin_backend backend = {
+		.size = sizeof backend,
+		.name = "verbs",
+		.reg = reg,
+		.dereg = dereg,
+		.prefetch = prefetch,
+		.limits = limits,
+		.close = close_ctx,
+	};
+	if (!pd || !ret_)
+		return -EINVAL;
+
+	int errno_before = errno;
+	struct verbs *v = malloc(sizeof *v);
+	int err = v ? query(v, pd) : -ENOMEM;
+	if (!err) {
+		err = hugepin_domain_open(&backend, v, attr, ret_);
+		if (err != -EINVAL) /* it is the domain's now, or closed already */
+			v = NULL;
+	}
+	free(v);
+	errno = errno_before;
+	return err;
+}

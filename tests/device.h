@@ -1,0 +1,148 @@
+/*
+ * A device that registers nothing and knows everything: which ranges are registered, and how often each key is in use. It
+ * fails on request, refuses what exceeds its limits, and notes what a real one would corrupt data by. The domain calls it
+ * under its lock; the counters of use may be changed by any thread.
+ */
+#ifndef TESTS_DEVICE_H
+#define TESTS_DEVICE_H
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+
+#include "hugepin.h"
+#include "tests/t.h"
+
+enum { DEVICE_REGS = 8192 };
+
+struct device {
+	struct hugepin_limits limits;
+	size_t kernel_bytes_max; /* what the kernel lets it have; 0: all */
+	int dereg_error;
+	/* Fault injection: registration number `nth` (1 is the next) fails, and with for_good all after it. */
+	long nth;
+	int with;
+	bool for_good;
+	int (*refuse)(void *addr, size_t len); /* -errno, or 0 */
+
+	size_t bytes;
+	unsigned regs, prefetches, closed;
+	long calls, deregs;
+	uint64_t clock_ns;
+	pthread_t thread; /* that called last */
+	struct {
+		uintptr_t addr;
+		size_t len;
+		unsigned access;
+		bool live;
+		bool stale; /* a part of its memory went away since: the test's to set */
+		_Atomic int uses;
+	} reg[DEVICE_REGS];
+};
+
+static int device_reg(void *device, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
+{
+	struct device *v = device;
+	uint32_t key = 1;
+	int refused;
+
+	v->calls++;
+	v->thread = pthread_self();
+	v->clock_ns += 1000;
+	EXPECT(len > 0 && len % 4096 == 0 && (uintptr_t)addr % 4096 == 0);
+	EXPECT(!v->limits.len_max || len <= v->limits.len_max);
+	EXPECT(!(access & ~(v->limits.access | HUGEPIN_ON_DEMAND)));
+	if (v->nth && (--v->nth == 0 || (v->for_good && v->nth <= 0))) {
+		if (v->for_good)
+			v->nth = 1;
+		return v->with;
+	}
+	refused = v->refuse ? v->refuse(addr, len) : 0;
+	if (refused)
+		return refused;
+	if (v->kernel_bytes_max && v->bytes + len > v->kernel_bytes_max)
+		return -ENOMEM;
+	while (key < DEVICE_REGS && v->reg[key].live)
+		key++;
+	EXPECT(key < DEVICE_REGS);
+	v->reg[key].addr = (uintptr_t)addr;
+	v->reg[key].len = len;
+	v->reg[key].access = access;
+	v->reg[key].live = true;
+	v->reg[key].stale = false;
+	v->regs++;
+	v->bytes += len;
+	*ret_ = (struct hugepin_reg){ key, key | 0x80000000, (uint64_t)key << 32 };
+	return 0;
+}
+
+static int device_dereg(void *device, struct hugepin_reg *reg)
+{
+	struct device *v = device;
+
+	v->deregs++;
+	v->thread = pthread_self();
+	v->clock_ns += 1000;
+	EXPECT(reg->lkey < DEVICE_REGS && v->reg[reg->lkey].live && reg->cookie == (uint64_t)reg->lkey << 32);
+	EXPECT_EQ(v->reg[reg->lkey].uses, 0); /* a registration in use is never given back */
+	v->reg[reg->lkey].live = false;
+	v->regs--;
+	v->bytes -= v->reg[reg->lkey].len;
+	return v->dereg_error;
+}
+
+static int device_prefetch(void *device, const struct hugepin_reg *reg, void *addr, size_t len)
+{
+	struct device *v = device;
+
+	EXPECT(v->reg[reg->lkey].live && (uintptr_t)addr >= v->reg[reg->lkey].addr &&
+	       (uintptr_t)addr + len <= v->reg[reg->lkey].addr + v->reg[reg->lkey].len);
+	v->prefetches++;
+	return 1;
+}
+
+static int device_limits(void *device, struct hugepin_limits *ret_)
+{
+	*ret_ = ((struct device *)device)->limits;
+	return 0;
+}
+
+static uint64_t device_now(void *device)
+{
+	return ((struct device *)device)->clock_ns;
+}
+
+static void device_close(void *device)
+{
+	((struct device *)device)->closed++;
+}
+
+static const struct hugepin_backend device_backend = {
+	.size = sizeof device_backend,
+	.name = "device",
+	.reg = device_reg,
+	.dereg = device_dereg,
+	.prefetch = device_prefetch,
+	.limits = device_limits,
+	.now_ns = device_now,
+	.close = device_close,
+};
+
+enum { DEVICE_ACCESS = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE };
+
+static inline void device_reset(struct device *v)
+{
+	memset(v, 0, sizeof *v);
+	v->limits.access = DEVICE_ACCESS;
+}
+
+/* The pin's keys are of a registration that covers it. */
+static inline bool device_covers(struct device *v, const struct hugepin_pin *pin, unsigned access)
+{
+	uint32_t k = pin->lkey;
+
+	return pin->ref && k < DEVICE_REGS && pin->rkey == (k | 0x80000000) && v->reg[k].live && pin->base >= v->reg[k].addr &&
+	       pin->base + pin->len <= v->reg[k].addr + v->reg[k].len && !(access & ~v->reg[k].access);
+}
+
+#endif

@@ -1,0 +1,195 @@
+/* link: hugepin */
+/*
+ * Many threads pin and give back at random, on the heap and elsewhere, while memory is freed, forgotten, discarded and
+ * unmapped under registrations that nobody uses, and the budget is too small for all. The device notes any registration that
+ * is given back while it is in use, and any pin that its keys do not cover.
+ */
+#include "live.h"
+
+#include "../device.h"
+
+enum { THREADS = 4, FOREIGN_PAGES = 512, FOREIGN = FOREIGN_PAGES * 4096, ROUNDS = 40000 };
+
+static struct device device;
+static hugepin_domain *domain;
+static char *foreign;
+static _Atomic bool stop;
+static _Atomic long pins, refused;
+
+#ifdef __SANITIZE_THREAD__
+enum { SLOWER = 10 };
+#else
+enum { SLOWER = 1 };
+#endif
+
+/* Pins that another thread gives back; whoever takes one out of its place owns it. */
+enum { EMPTY, MOVING, FULL };
+static struct {
+	_Atomic int state;
+	struct hugepin_pin pin;
+} handed[16];
+
+static void give_back(struct hugepin_pin *pin)
+{
+	device.reg[pin->lkey].uses--;
+	EXPECT_EQ(hugepin_unpin(domain, pin), 0);
+}
+
+static void pin_once(const char *p, size_t len, uint64_t *seed)
+{
+	struct hugepin_pin pin;
+	unsigned access = 1u << rand_next(seed) % 4;
+	int e = hugepin_pin(domain, p, len, access, &pin), h = (int)(rand_next(seed) % 16);
+
+	if (e) {
+		EXPECT_EQ(e, -ENOBUFS);
+		refused++;
+		return;
+	}
+	pins++;
+	device.reg[pin.lkey].uses++;
+	EXPECT(device_covers(&device, &pin, access));
+	if (rand_next(seed) % 4 == 0 && atomic_compare_exchange_strong(&handed[h].state, &(int){ EMPTY }, MOVING)) {
+		handed[h].pin = pin;
+		handed[h].state = FULL;
+		return; /* in use until someone takes it */
+	}
+	EXPECT(device_covers(&device, &pin, access));
+	give_back(&pin);
+}
+
+static void take_handed(int h)
+{
+	struct hugepin_pin pin;
+
+	if (!atomic_compare_exchange_strong(&handed[h].state, &(int){ FULL }, MOVING))
+		return;
+	pin = handed[h].pin;
+	handed[h].state = EMPTY;
+	EXPECT(device_covers(&device, &pin, 0));
+	give_back(&pin);
+}
+
+static void *pinner(void *seed_)
+{
+	uint64_t seed = (uintptr_t)seed_;
+	char *buffer = NULL;
+	size_t size = 0;
+
+	for (int i = 0; i < ROUNDS / SLOWER; i++) {
+		size_t at = rand_next(&seed) % FOREIGN;
+
+		switch (rand_next(&seed) % 8) {
+		case 0:
+			hugepin_free(buffer);
+			size = rand_size(&seed, 32 * KIB, 3 * MIB);
+			buffer = hugepin_malloc(size);
+			break;
+		case 1:
+			take_handed((int)(rand_next(&seed) % 16));
+			break;
+		case 2:
+		case 3:
+			pin_once(foreign + at, 1 + rand_next(&seed) % (FOREIGN - at) % 20000, &seed);
+			break;
+		default:
+			if (buffer)
+				pin_once(buffer, 1 + rand_next(&seed) % size, &seed);
+		}
+	}
+	hugepin_free(buffer);
+	return NULL;
+}
+
+static void fork_once(void)
+{
+	struct hugepin_pin pin;
+	int status = 1;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		hugepin_free(hugepin_malloc(MIB));
+		_exit(hugepin_pin(domain, foreign, 4096, 0, &pin) != -ESTALE || hugepin_domain_close(domain) != 0);
+	}
+	waitpid(pid, &status, 0);
+	EXPECT_EQ(status, 0);
+}
+
+/* What goes away is pinned by others at the same time: whether they get the old or the new memory is their race, but no
+ * registration in use may go. */
+static void *troubler(void *unused)
+{
+	uint64_t seed = 99;
+
+	(void)unused;
+	for (int round = 1; !stop; round++) {
+		size_t page = rand_next(&seed) % (FOREIGN_PAGES - 8);
+		char *p = foreign + page * 4096;
+
+		if (SLOWER == 1 && round % 64 == 0) /* under TSan a child of a process with threads cannot do much */
+			fork_once();
+		switch (rand_next(&seed) % 5) {
+		case 0:
+			hugepin_forget(p, 8 * 4096);
+			break;
+		case 1:
+			madvise(p, 8 * 4096, MADV_DONTNEED);
+			break;
+		case 2:
+			mmap(p, 8 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+			break;
+		case 3:
+			hugepin_purge();
+			break;
+		default:
+			hugepin_prefetch(domain, p, 4096, 0);
+			usleep(100);
+		}
+	}
+	return NULL;
+}
+
+static void stress(uint32_t policy)
+{
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = policy, .pinned_bytes_max = 10 * MIB };
+	struct hugepin_domain_stats s;
+	pthread_t t[THREADS], trouble;
+
+	device_reset(&device);
+	stop = false;
+	pins = 0;
+	memset(handed, 0, sizeof handed);
+	foreign = mmap(NULL, FOREIGN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &domain), 0);
+	pthread_create(&trouble, NULL, troubler, NULL);
+	for (uintptr_t i = 0; i < THREADS; i++)
+		pthread_create(&t[i], NULL, pinner, (void *)(i + 1));
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(t[i], NULL);
+	stop = true;
+	pthread_join(trouble, NULL);
+	EXPECT(pins > ROUNDS / SLOWER);
+	for (int h = 0; h < 16; h++)
+		take_handed(h);
+	hugepin_domain_stats(domain, &s, sizeof s);
+	t_print("# policy %u: %ld pins, %ld refused; %lu registered, %lu evicted, %lu invalidated, %lu merged, %lu uncached\n",
+		policy, (long)pins, (long)refused, s.registered, s.evicted, s.invalidated, s.merged, s.uncached);
+	EXPECT(s.registered > 100 && s.evicted > 0);
+	EXPECT_EQ(s.retired, 0);
+	EXPECT_EQ(hugepin_domain_close(domain), 0);
+	EXPECT_EQ(device.regs, 0);
+	EXPECT_EQ(device.bytes, 0);
+	munmap(foreign, FOREIGN);
+}
+
+TEST(under_arena_nothing_in_use_is_given_back)
+{
+	stress(HUGEPIN_POLICY_ARENA);
+}
+
+TEST(under_lru_nothing_in_use_is_given_back)
+{
+	stress(HUGEPIN_POLICY_LRU);
+}
+
+T_MAIN

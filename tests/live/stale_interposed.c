@@ -1,0 +1,27 @@
+/* link: hugepin uring preload */
+/*
+ * Without userfaultfd, the calls that libhugepin-malloc.so interposes tell of memory that goes away: those of the program. Raw
+ * system calls, and what the C library does inside, are not seen (hugepin_pin(3) says so).
+ */
+#include "stale.h"
+
+CASE(foreign_memory_unmapped, FOREIGN, libc_munmap, 0)
+CASE(foreign_memory_mapped_over, FOREIGN, map_over, 0)
+CASE(foreign_memory_moved_away, FOREIGN, move_away, 0)
+CASE(foreign_memory_moved_and_left_empty, FOREIGN, move_leaving_it_empty, 0)
+CASE(foreign_memory_discarded, FOREIGN, discard, 0)
+CASE(foreign_memory_freed_lazily, FOREIGN, free_lazily, 0)
+CASE(foreign_memory_discarded_locked, FOREIGN, discard_locked, 0)
+CASE(shared_memory_detached, SHM, detach, 0)
+CASE(the_break_lowered_and_raised, BREAK, lower_break, 0)
+CASE(heap_memory_unmapped, HEAP, libc_munmap, 0)
+CASE(heap_memory_mapped_over, HEAP, map_over, 0)
+CASE(heap_memory_moved_away, HEAP, move_away, 0)
+CASE(heap_memory_discarded, HEAP, discard, 0)
+
+static __attribute__((constructor)) void configure(void)
+{
+	without_userfaultfd = true;
+}
+
+T_MAIN

@@ -1,0 +1,75 @@
+#!/bin/bash
+# The programs that show io_uring do what they say: examples/copy.c, and the one in hugepin_uring(3).
+# shellcheck source=tests/live/tap.bash
+. "$(dirname "$0")/tap.bash"
+top=$(cd "$(dirname "$0")/../.." && pwd)
+copy=$build/examples/copy
+cd "$t" || exit 2
+
+head -c 3000001 /dev/urandom >whole
+timeout -k 5 30 "$copy" whole target >said 2>&1
+if grep -qE '^copy: io_uring: (Function not implemented|Operation not permitted)' said; then
+	skip 'the examples of io_uring' 'no io_uring'
+	exit
+fi
+
+# copies NAME [COMMAND...]: the copier, run by the command, makes a copy and says how fast, and nothing else.
+copies()
+{
+	local name=$1 status
+	shift
+	rm -f target
+	timeout -k 5 30 "$@" "$copy" file target >said 2>&1
+	status=$?
+	if [ $status = 0 ] && cmp file target >>said 2>&1 &&
+		[[ $(cat said) =~ ^[0-9]+\ MiB/s\ with\ ordinary\ buffers,\ [0-9]+\ MiB/s\ with\ pinned\ ones$ ]]; then
+		pass "$name"
+	else
+		fail "$name" "status $status" "$(cat said)"
+	fi
+}
+
+for size in 0 1 4095 4096 262144 262145 3000001; do
+	head -c $size whole >file
+	copies "copy: a file of $size bytes"
+done
+copies 'copy: under the drop-in' env LD_PRELOAD="$dropin"
+
+says() { "${@:2}" >said 2>&1; [ $? = 1 ] && grep -qx "copy: $1" said; }
+works 'copy: says what is missing' says 'missing: No such file or directory' "$copy" missing target
+works 'copy: says where it cannot write' says 'nowhere/out: No such file or directory' "$copy" file nowhere/out
+works 'copy: says that the disk is full' says '/dev/full: No space left on device' "$copy" file /dev/full
+works 'copy: does not destroy its source' says 'file and file are the same file' "$copy" file file
+works 'copy: has not destroyed it' cmp file whole
+
+# Root without capabilities, as a user of whom nobody else has memory pinned: one buffer of 256 KiB fits at most.
+chmod 777 .
+if setpriv --reuid=61777 --bounding-set=-all --inh-caps=-all true 2>/dev/null; then
+	# shellcheck disable=SC2016
+	setpriv --reuid=61777 --bounding-set=-all --inh-caps=-all bash -c \
+		'ulimit -l 300; exec timeout -k 5 30 "$0" file limited' "$copy" >said 2>&1
+	status=$?
+	if grep -q '^copy: io_uring' said; then
+		skip 'copy: with little locked memory' "$(cat said)"
+	elif [ $status = 0 ] && grep -q '^copy: hugepin_pin: .*; going on without$' said && cmp -s file limited; then
+		pass 'copy: goes on without pins when locked memory runs out'
+	else
+		fail 'copy: goes on without pins when locked memory runs out' "status $status" "$(cat said)"
+	fi
+else
+	skip 'copy: with little locked memory' 'the user cannot be changed here'
+fi
+
+# The program that the page displays.
+awk '/^\.Bd -literal/ { text = "" }
+	/^\.Ed/ && text ~ /\nint main\(/ { printf "%s", text }
+	!/^\./ { gsub(/\\e/, "\\"); text = text $0 "\n" }' "$top/man/hugepin_uring.3" >page.c
+# shellcheck disable=SC2086 # CC may be a command with options
+if works 'hugepin_uring(3): the example compiles' ${CC:-cc} -Wall -Wextra -Werror -I"$top/include" -o page page.c \
+	-L"$build" -Wl,-rpath,"$build" -lhugepin -luring; then
+	head -c 70001 whole >file
+	shows() { [ "$("$@")" = '70001 bytes' ]; }
+	works 'hugepin_uring(3): the example reads a file' shows ./page file
+	gone() { "$@" >said 2>&1; [ $? = 1 ]; }
+	works 'hugepin_uring(3): the example fails without a file' gone ./page missing
+fi

@@ -1,0 +1,227 @@
+/*
+ * The mlock backend against a naive count of each page's registrations; the kernel says how much is locked.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include "base/base.h"
+#include "reg/backend.h"
+#include "tests/t.h"
+
+enum { PAGE = 4096 };
+#define MIB ((size_t)1 << 20)
+
+static char *pages(size_t len)
+{
+	char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	return p == MAP_FAILED ? NULL : p;
+}
+
+static int reg(void *p, size_t len, struct hugepin_reg *ret_)
+{
+	return hugepin_mlock()->reg(NULL, p, len, HUGEPIN_READ | HUGEPIN_WRITE, ret_);
+}
+
+static int dereg(struct hugepin_reg *r)
+{
+	return hugepin_mlock()->dereg(NULL, r);
+}
+
+static uint64_t locked(void)
+{
+	char text[4096];
+
+	hp_read_file("/proc/self/status", text, sizeof text);
+	return hp_number_after(text, "VmLck:", UINT64_MAX) * 1024;
+}
+
+TEST(memory_is_locked_while_it_is_registered)
+{
+	struct hugepin_reg r;
+	char *p = pages(MIB);
+	unsigned char resident[MIB / PAGE];
+
+	EXPECT_EQ(locked(), 0);
+	EXPECT_EQ(reg(p, MIB, &r), 0);
+	EXPECT_EQ(locked(), MIB);
+	EXPECT_EQ(mincore(p, MIB, resident), 0);
+	EXPECT(memchr(resident, 0, sizeof resident) == NULL);
+	EXPECT_EQ(dereg(&r), 0);
+	EXPECT_EQ(locked(), 0);
+	munmap(p, MIB);
+}
+
+TEST(a_page_stays_locked_until_its_last_registration_goes)
+{
+	enum { PAGES = 48, LIVE = 12, ROUNDS = 600 };
+	static struct {
+		struct hugepin_reg reg;
+		unsigned first, count;
+	} live[LIVE];
+	unsigned covers[PAGES] = { 0 };
+	char *p = pages(PAGES * PAGE);
+
+	srand(42);
+	for (int round = 0; round < ROUNDS; round++) {
+		unsigned i = (unsigned)rand() % LIVE, pages_locked = 0;
+
+		if (live[i].count) {
+			EXPECT_EQ(dereg(&live[i].reg), 0);
+			for (unsigned k = 0; k < live[i].count; k++)
+				covers[live[i].first + k]--;
+			live[i].count = 0;
+		} else {
+			live[i].first = (unsigned)rand() % PAGES;
+			live[i].count = 1 + (unsigned)rand() % (PAGES - live[i].first);
+			EXPECT_EQ(reg(p + live[i].first * PAGE, live[i].count * PAGE, &live[i].reg), 0);
+			for (unsigned k = 0; k < live[i].count; k++)
+				covers[live[i].first + k]++;
+		}
+		for (unsigned k = 0; k < PAGES; k++)
+			pages_locked += covers[k] > 0;
+		if (!EXPECT_EQ(locked(), pages_locked * PAGE))
+			break;
+	}
+	for (unsigned i = 0; i < LIVE; i++) {
+		if (live[i].count)
+			EXPECT_EQ(dereg(&live[i].reg), 0);
+	}
+	EXPECT_EQ(locked(), 0);
+	munmap(p, PAGES * PAGE);
+}
+
+TEST(memory_that_is_not_there_is_refused_for_that_and_leaves_nothing_locked)
+{
+	struct hugepin_reg r = { .cookie = 77 }, other;
+	char *p = pages(8 * PAGE);
+
+	munmap(p + 4 * PAGE, PAGE);
+	EXPECT_EQ(mprotect(p + 6 * PAGE, PAGE, PROT_NONE), 0);
+	EXPECT_EQ(reg(p, PAGE, &other), 0);
+	errno = 0;
+	EXPECT_EQ(reg(p, 8 * PAGE, &r), -EFAULT); /* a hole */
+	EXPECT_EQ(reg(p + 4 * PAGE, PAGE, &r), -EFAULT);
+	EXPECT_EQ(reg(p + 5 * PAGE, 3 * PAGE, &r), -EFAULT); /* no access */
+	EXPECT_EQ(errno, 0);
+	EXPECT_EQ(r.cookie, 77);
+	EXPECT_EQ(locked(), PAGE);
+	EXPECT_EQ(dereg(&other), 0);
+	EXPECT_EQ(locked(), 0);
+	munmap(p, 8 * PAGE);
+}
+
+TEST(what_is_left_of_memory_that_went_away_is_unlocked)
+{
+	struct hugepin_reg r;
+	char *p = pages(8 * PAGE);
+
+	EXPECT_EQ(reg(p, 8 * PAGE, &r), 0);
+	munmap(p, PAGE);
+	munmap(p + 3 * PAGE, 2 * PAGE);
+	EXPECT_EQ(locked(), 5 * PAGE);
+	EXPECT_EQ(dereg(&r), 0);
+	EXPECT_EQ(locked(), 0);
+	EXPECT_EQ(reg(p + 5 * PAGE, 3 * PAGE, &r), 0);
+	munmap(p, 8 * PAGE);
+	EXPECT_EQ(dereg(&r), 0);
+}
+
+static void limited_child(void)
+{
+	const struct rlimit limit = { MIB, MIB };
+	struct hugepin_limits l;
+	struct hugepin_reg r, s;
+	char *p = pages(2 * MIB);
+
+	if (setrlimit(RLIMIT_MEMLOCK, &limit) < 0 || (!geteuid() && setresuid(65534, 65534, 65534) < 0))
+		_exit(77);
+	EXPECT_EQ(hugepin_mlock()->limits(NULL, &l), 0);
+	EXPECT_EQ(l.bytes_max, MIB);
+	EXPECT_EQ(reg(p, 2 * MIB, &r), -ENOMEM);
+	EXPECT_EQ(reg(p, MIB / 2, &r), 0);
+	EXPECT_EQ(reg(p + MIB / 2, MIB * 3 / 4, &s), -ENOMEM);
+	EXPECT_EQ(dereg(&r), 0);
+	EXPECT_EQ(reg(p + MIB / 2, MIB * 3 / 4, &s), 0);
+	munmap(p, PAGE);
+	EXPECT_EQ(reg(p, PAGE, &r), -EFAULT); /* not for the limit */
+	_exit(t_failures);
+}
+
+/* Run in a child, which exits with the number of failures, or 77. */
+static int in_child(void (*run)(void))
+{
+	int status = -1;
+	pid_t pid = fork();
+
+	if (!pid)
+		run();
+	EXPECT_EQ(waitpid(pid, &status, 0), pid);
+	return status;
+}
+
+TEST(the_limit_on_locked_memory_is_said_and_met)
+{
+	int status = in_child(limited_child);
+
+	if (status == 77 << 8)
+		SKIP("the user cannot be changed here");
+	EXPECT_EQ(status, 0);
+}
+
+static void privileged_child(void)
+{
+	const struct rlimit limit = { PAGE, PAGE };
+	struct hugepin_limits l;
+	struct hugepin_reg r;
+	char ids[256];
+
+	if (hp_read_file("/proc/self/uid_map", ids, sizeof ids) < 0 || !strstr(ids, "4294967295"))
+		_exit(77);
+	EXPECT_EQ(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+	EXPECT_EQ(hugepin_mlock()->limits(NULL, &l), 0);
+	EXPECT_EQ(reg(pages(MIB), MIB, &r), l.bytes_max ? -ENOMEM : 0);
+	_exit(t_failures);
+}
+
+TEST(who_has_the_capability_has_no_limit)
+{
+	int status = in_child(privileged_child);
+
+	if (status == 77 << 8)
+		SKIP("in a user namespace, capabilities say little");
+	EXPECT_EQ(status, 0);
+}
+
+static char *shared_by_fork;
+
+static void locking_child(void)
+{
+	struct hugepin_reg r;
+
+	hp_mlock_child(); /* as the core's handler does, where there are domains */
+	EXPECT_EQ(locked(), 0);
+	EXPECT_EQ(reg(shared_by_fork, 2 * PAGE, &r), 0);
+	EXPECT_EQ(locked(), 2 * PAGE);
+	EXPECT_EQ(dereg(&r), 0);
+	EXPECT_EQ(locked(), 0);
+	_exit(t_failures);
+}
+
+TEST(a_forked_child_starts_with_nothing_locked)
+{
+	struct hugepin_reg r;
+
+	shared_by_fork = pages(4 * PAGE);
+	EXPECT_EQ(reg(shared_by_fork, 4 * PAGE, &r), 0);
+	EXPECT_EQ(in_child(locking_child), 0);
+	EXPECT_EQ(locked(), 4 * PAGE);
+	EXPECT_EQ(dereg(&r), 0);
+	munmap(shared_by_fork, 4 * PAGE);
+}
+
+T_MAIN

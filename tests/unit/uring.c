@@ -1,0 +1,556 @@
+/*
+ * The io_uring backend on real rings: what is registered can be read into by its index, what is deregistered cannot, and
+ * the kernel says how much is pinned.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <liburing.h>
+#include <linux/capability.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "base/base.h"
+#include "reg/backend.h"
+#include "tests/t.h"
+
+enum { PAGE = 4096 };
+#define MIB ((size_t)1 << 20)
+
+static const struct hugepin_backend *const backend = &hp_uring_backend;
+
+/* Base pages: a hugepage is charged as a whole. */
+static char *pages(size_t len)
+{
+	char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		return NULL;
+	madvise(p, len, MADV_NOHUGEPAGE);
+	return memset(p, 0, len);
+}
+
+/* What the kernel says is pinned. Newer kernels count only for rings of those whom the limit concerns. */
+static uint64_t pinned(void)
+{
+	char text[4096];
+
+	hp_read_file("/proc/self/status", text, sizeof text);
+	return hp_number_after(text, "VmPin:", UINT64_MAX) * 1024;
+}
+
+/* Older kernels unpin late, and all of them some time after a ring is closed. */
+static bool pinned_becomes(uint64_t bytes)
+{
+	for (int i = 0; i < 250 && pinned() != bytes; i++)
+		nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
+	return EXPECT_EQ(pinned(), bytes);
+}
+
+static void drop_ipc_lock(void)
+{
+	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3];
+
+	EXPECT_EQ(syscall(SYS_capget, &header, caps), 0);
+	caps[0].effective &= ~(1u << CAP_IPC_LOCK);
+	EXPECT_EQ(syscall(SYS_capset, &header, caps), 0);
+}
+
+/* Before anything is registered. */
+static bool ring_open(struct io_uring *ring, unsigned flags)
+{
+	int err;
+
+	drop_ipc_lock();
+	pinned_becomes(0);
+	err = io_uring_queue_init(8, ring, flags);
+	if (err == -ENOSYS || err == -EPERM || err == -EINVAL) {
+		snprintf(t_skip_reason, sizeof t_skip_reason, "no io_uring with flags %#x: %s", flags, strerror(-err));
+		return false;
+	}
+	return EXPECT_EQ(err, 0);
+}
+
+static struct hp_uring *context(struct io_uring *ring, unsigned slot0, unsigned slots)
+{
+	struct hp_uring *u = NULL;
+	bool made;
+
+	EXPECT_EQ(hp_uring_new(ring, slot0, slots, &u, &made), 0);
+	return u;
+}
+
+static int reg(struct hp_uring *u, void *p, size_t len, struct hugepin_reg *ret_)
+{
+	return backend->reg(u, p, len, HUGEPIN_READ | HUGEPIN_WRITE, ret_);
+}
+
+/* Have the kernel read one page of "xxx..." from a pipe to p, by buffer index. */
+static int read_fixed(struct io_uring *ring, char *p, unsigned index)
+{
+	struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
+	struct io_uring_cqe *cqe;
+	char text[PAGE];
+	int fds[2], ret;
+
+	memset(text, 'x', sizeof text);
+	EXPECT_EQ(pipe2(fds, O_CLOEXEC), 0);
+	EXPECT_EQ(write(fds[1], text, sizeof text), sizeof text);
+	io_uring_prep_read_fixed(sqe, fds[0], p, PAGE, 0, (int)index);
+	EXPECT_EQ(io_uring_submit_and_wait(ring, 1), 1);
+	ret = io_uring_wait_cqe(ring, &cqe);
+	if (!ret) {
+		ret = cqe->res;
+		io_uring_cqe_seen(ring, cqe);
+	}
+	close(fds[0]);
+	close(fds[1]);
+	return ret;
+}
+
+TEST(the_kernel_reads_into_a_registered_buffer_and_no_further)
+{
+	struct io_uring ring;
+	struct hugepin_reg r;
+	char *p = pages(3 * PAGE);
+
+	if (!ring_open(&ring, 0))
+		return;
+	struct hp_uring *u = context(&ring, 0, 4);
+
+	EXPECT_EQ(reg(u, p + PAGE, PAGE, &r), 0);
+	EXPECT_EQ(read_fixed(&ring, p + PAGE, r.lkey), PAGE);
+	EXPECT(p[PAGE] == 'x' && p[2 * PAGE - 1] == 'x');
+	EXPECT_EQ(read_fixed(&ring, p + PAGE + 1, r.lkey), -EFAULT);
+	EXPECT_EQ(read_fixed(&ring, p, r.lkey), -EFAULT);
+	EXPECT(!p[0] && !p[2 * PAGE]);
+	EXPECT_EQ(backend->dereg(u, &r), 0);
+	EXPECT_EQ(read_fixed(&ring, p + PAGE, r.lkey), -EFAULT);
+	backend->close(u);
+	io_uring_queue_exit(&ring);
+	munmap(p, 3 * PAGE);
+}
+
+TEST(memory_is_pinned_while_it_is_registered)
+{
+	struct io_uring ring;
+	struct hugepin_reg r;
+	char *p = pages(MIB);
+
+	if (!ring_open(&ring, 0))
+		return;
+	struct hp_uring *u = context(&ring, 0, 4);
+
+	EXPECT_EQ(reg(u, p, MIB, &r), 0);
+	EXPECT_EQ(pinned(), MIB);
+	EXPECT_EQ(backend->dereg(u, &r), 0);
+	pinned_becomes(0);
+	backend->close(u);
+	io_uring_queue_exit(&ring);
+	munmap(p, MIB);
+}
+
+TEST(a_kernel_that_unpins_late_is_known_to)
+{
+	struct io_uring ring;
+	struct io_uring_cqe *cqe;
+	struct hugepin_limits l;
+	struct hugepin_reg busy, r;
+	char *p = pages(2 * PAGE);
+	int fds[2];
+
+	if (!ring_open(&ring, 0))
+		return;
+	struct hp_uring *u = context(&ring, 0, 4);
+
+	EXPECT_EQ(backend->limits(u, &l), 0);
+	EXPECT_EQ(reg(u, p, PAGE, &busy), 0);
+	EXPECT_EQ(reg(u, p + PAGE, PAGE, &r), 0);
+	EXPECT_EQ(pipe2(fds, O_CLOEXEC), 0);
+	io_uring_prep_read_fixed(io_uring_get_sqe(&ring), fds[0], p, PAGE, 0, (int)busy.lkey); /* waits */
+	EXPECT_EQ(io_uring_submit(&ring), 1);
+	EXPECT_EQ(backend->dereg(u, &r), 0);
+	EXPECT_EQ(pinned(), l.flags & HUGEPIN_LIMIT_LATE ? 2 * PAGE : PAGE);
+	close(fds[1]);
+	EXPECT_EQ(io_uring_wait_cqe(&ring, &cqe), 0);
+	io_uring_cqe_seen(&ring, cqe);
+	pinned_becomes(PAGE);
+	backend->close(u);
+	close(fds[0]);
+	io_uring_queue_exit(&ring);
+	munmap(p, 2 * PAGE);
+}
+
+TEST(indexes_are_those_of_the_slots_and_are_used_again)
+{
+	struct io_uring ring;
+	struct hugepin_reg r[4];
+	char *p = pages(PAGE);
+
+	if (!ring_open(&ring, 0))
+		return;
+	struct hp_uring *u = context(&ring, 100, 3);
+
+	for (unsigned i = 0; i < 3; i++) {
+		EXPECT_EQ(reg(u, p, PAGE, &r[i]), 0);
+		EXPECT_EQ(r[i].lkey, 100 + i);
+	}
+	EXPECT_EQ(reg(u, p, PAGE, &r[3]), -ENOMEM);
+	EXPECT_EQ(backend->dereg(u, &r[1]), 0);
+	EXPECT_EQ(reg(u, p, PAGE, &r[3]), 0);
+	EXPECT_EQ(r[3].lkey, 101);
+	EXPECT_EQ(read_fixed(&ring, p, 101), PAGE);
+	EXPECT_EQ(read_fixed(&ring, p, 99), -EFAULT);
+	backend->close(u);
+	io_uring_queue_exit(&ring);
+	munmap(p, PAGE);
+}
+
+TEST(the_ring_gets_no_completions_but_its_own)
+{
+	struct io_uring ring;
+	struct io_uring_cqe *cqe;
+	struct hugepin_reg r;
+	char *p = pages(PAGE);
+
+	if (!ring_open(&ring, 0))
+		return;
+	struct hp_uring *u = context(&ring, 0, 1);
+
+	for (int i = 0; i < 3; i++) {
+		EXPECT_EQ(reg(u, p, PAGE, &r), 0);
+		EXPECT_EQ(backend->dereg(u, &r), 0);
+	}
+	EXPECT_EQ(io_uring_peek_cqe(&ring, &cqe), -EAGAIN);
+	backend->close(u);
+	io_uring_queue_exit(&ring);
+	munmap(p, PAGE);
+}
+
+TEST(a_table_that_the_ring_has_is_used_and_what_is_in_it_stays)
+{
+	struct io_uring ring;
+	struct hp_uring *u = NULL;
+	char *p = pages(2 * PAGE);
+	struct iovec all[8] = { [7] = { p, PAGE } };
+	struct hugepin_reg r;
+	bool made = true;
+
+	if (!ring_open(&ring, 0))
+		return;
+	EXPECT_EQ(io_uring_register_buffers(&ring, all, 8), 0);
+	EXPECT_EQ(hp_uring_new(&ring, 4, 5, &u, &made), -EINVAL);
+	EXPECT_EQ(hp_uring_new(&ring, 4, 4, &u, &made), 0);
+	EXPECT(!made);
+	EXPECT_EQ(read_fixed(&ring, p, 7), PAGE);
+	EXPECT_EQ(reg(u, p + PAGE, PAGE, &r), 0);
+	EXPECT_EQ(r.lkey, 4);
+	EXPECT_EQ(read_fixed(&ring, p + PAGE, 4), PAGE);
+	backend->close(u);
+	io_uring_queue_exit(&ring);
+	munmap(p, 2 * PAGE);
+}
+
+TEST(slots_that_no_table_can_have_are_refused)
+{
+	struct io_uring ring;
+	struct hp_uring *u;
+	bool made;
+
+	if (!ring_open(&ring, 0))
+		return;
+	EXPECT_EQ(hp_uring_new(&ring, 0, 0, &u, &made), -EINVAL);
+	EXPECT_EQ(hp_uring_new(&ring, 0, 16385, &u, &made), -EINVAL);
+	EXPECT_EQ(hp_uring_new(&ring, 16384, 1, &u, &made), -EINVAL);
+	EXPECT_EQ(hp_uring_new(&ring, UINT32_MAX, 2, &u, &made), -EINVAL);
+	EXPECT_EQ(hp_uring_new(&ring, 16383, 1, &u, &made), 0);
+	EXPECT(made);
+	backend->close(u);
+	io_uring_queue_exit(&ring);
+}
+
+TEST(memory_that_is_not_there_or_read_only_is_refused_for_that)
+{
+	struct io_uring ring;
+	struct hugepin_reg r = { .lkey = 77 };
+	char *p = pages(3 * PAGE);
+
+	if (!ring_open(&ring, 0))
+		return;
+	struct hp_uring *u = context(&ring, 0, 2);
+
+	munmap(p + PAGE, PAGE);
+	EXPECT_EQ(reg(u, p, 3 * PAGE, &r), -EFAULT);
+	mprotect(p, PAGE, PROT_READ);
+	EXPECT_EQ(reg(u, p, PAGE, &r), -EFAULT);
+	EXPECT_EQ(r.lkey, 77);
+	pinned_becomes(0);
+	EXPECT_EQ(reg(u, p + 2 * PAGE, PAGE, &r), 0);
+	EXPECT_EQ(r.lkey, 0);
+	backend->close(u);
+	io_uring_queue_exit(&ring);
+	munmap(p, 3 * PAGE);
+}
+
+TEST(the_limits_are_those_of_the_ring)
+{
+	struct io_uring ring;
+	struct hugepin_limits l;
+
+	if (!ring_open(&ring, 0))
+		return;
+	struct hp_uring *u = context(&ring, 1, 5);
+
+	EXPECT_EQ(backend->limits(u, &l), 0);
+	EXPECT_EQ(l.len_max, 1 << 30);
+	EXPECT_EQ(l.regs_max, 5);
+	EXPECT_EQ(l.access, HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_RELAXED);
+	EXPECT(!(l.flags & HUGEPIN_LIMIT_OPENER));
+	backend->close(u);
+	io_uring_queue_exit(&ring);
+}
+
+/* As a user of his own: pins are charged to the user over all processes. Exits with the number of failures. */
+static void limited_child(void)
+{
+	const struct rlimit limit = { MIB, MIB };
+	struct hugepin_limits l;
+	struct hugepin_reg r, s;
+	struct io_uring ring;
+	char *p = pages(2 * MIB);
+
+	prctl(PR_SET_DUMPABLE, 1);
+	if (setrlimit(RLIMIT_MEMLOCK, &limit) < 0)
+		_exit(77);
+	if (!geteuid()) {
+		uid_t uid = 61000 + (uid_t)getpid() % 4000;
+
+		if (setresuid(uid, uid, uid) < 0)
+			_exit(77);
+	}
+	if (!ring_open(&ring, 0))
+		_exit(77);
+	struct hp_uring *u = context(&ring, 0, 4);
+
+	EXPECT_EQ(backend->limits(u, &l), 0);
+	EXPECT_EQ(l.bytes_max, MIB);
+	EXPECT_EQ(reg(u, p, 2 * MIB, &r), -ENOMEM);
+	EXPECT_EQ(reg(u, p, MIB / 2, &r), 0);
+	EXPECT_EQ(reg(u, p + MIB / 2, MIB * 3 / 4, &s), -ENOMEM);
+	EXPECT_EQ(backend->dereg(u, &r), 0);
+	pinned_becomes(0);
+	EXPECT_EQ(reg(u, p + MIB / 2, MIB * 3 / 4, &s), 0);
+	_exit(t_failures);
+}
+
+TEST(the_limit_on_locked_memory_is_said_and_met)
+{
+	int status;
+	pid_t pid = fork();
+
+	if (!pid)
+		limited_child();
+	EXPECT_EQ(waitpid(pid, &status, 0), pid);
+	if (status == 77 << 8)
+		SKIP("no io_uring for users without privilege");
+	EXPECT_EQ(status, 0);
+}
+
+static void *in_another_thread(void *arg)
+{
+	static struct hp_uring *u;
+	bool made;
+
+	return (void *)(intptr_t)hp_uring_new(arg, 0, 2, &u, &made);
+}
+
+static int in_thread(void *(*run)(void *), void *arg)
+{
+	pthread_t t;
+	void *ret;
+
+	EXPECT_EQ(pthread_create(&t, NULL, run, arg), 0);
+	pthread_join(t, &ret);
+	return (int)(intptr_t)ret;
+}
+
+TEST(a_ring_with_an_owner_registers_for_its_owner_only)
+{
+	struct io_uring ring;
+	struct hugepin_limits l;
+	struct hugepin_reg r;
+	char *p = pages(PAGE);
+
+	if (!ring_open(&ring, IORING_SETUP_SINGLE_ISSUER))
+		return;
+	EXPECT_EQ(in_thread(in_another_thread, &ring), -EPERM);
+	struct hp_uring *u = context(&ring, 0, 2);
+
+	EXPECT_EQ(backend->limits(u, &l), 0);
+	EXPECT(l.flags & HUGEPIN_LIMIT_OPENER);
+	EXPECT_EQ(reg(u, p, PAGE, &r), 0);
+	EXPECT_EQ(read_fixed(&ring, p, r.lkey), PAGE);
+	backend->close(u);
+	io_uring_queue_exit(&ring);
+	munmap(p, PAGE);
+}
+
+/* -------------------------------------------------------------------------------------------- attached rings */
+
+/* A context on rings[0], to which the others are attached. NULL: skipped. */
+static struct hp_uring *context_attached(struct io_uring *rings, unsigned n)
+{
+	struct hp_uring *u;
+
+	for (unsigned i = 0; i < n; i++) {
+		if (!ring_open(&rings[i], 0))
+			return NULL;
+	}
+	u = context(&rings[0], 2, 8);
+	for (unsigned i = 1; i < n; i++) {
+		int err = hp_uring_attach(u, &rings[i]);
+
+		if (err == -EOPNOTSUPP) {
+			snprintf(t_skip_reason, sizeof t_skip_reason, "the kernel does not clone single slots");
+			return NULL;
+		}
+		EXPECT_EQ(err, 0);
+	}
+	return u;
+}
+
+static void close_all(struct hp_uring *u, struct io_uring *rings, unsigned n)
+{
+	backend->close(u);
+	for (unsigned i = 0; i < n; i++)
+		io_uring_queue_exit(&rings[i]);
+}
+
+TEST(an_index_is_good_in_every_attached_ring_and_pins_once)
+{
+	struct io_uring rings[4];
+	struct hugepin_reg early, r;
+	char *p = pages(MIB);
+	struct hp_uring *u = context_attached(rings, 3);
+
+	if (!u)
+		return;
+	EXPECT_EQ(reg(u, p, PAGE, &early), 0);
+	EXPECT_EQ(reg(u, p + PAGE, MIB - PAGE, &r), 0);
+	EXPECT_EQ(io_uring_queue_init(8, &rings[3], 0), 0);
+	EXPECT_EQ(hp_uring_attach(u, &rings[3]), 0); /* gets what is registered already */
+	EXPECT_EQ(pinned(), MIB);
+	for (int i = 0; i < 4; i++) {
+		EXPECT_EQ(read_fixed(&rings[i], p, early.lkey), PAGE);
+		EXPECT_EQ(read_fixed(&rings[i], p + PAGE, r.lkey), PAGE);
+	}
+	EXPECT_EQ(backend->dereg(u, &early), 0);
+	for (int i = 0; i < 4; i++) {
+		EXPECT_EQ(read_fixed(&rings[i], p, early.lkey), -EFAULT);
+		EXPECT_EQ(read_fixed(&rings[i], p + PAGE, r.lkey), PAGE);
+	}
+	pinned_becomes(MIB - PAGE);
+	EXPECT_EQ(backend->dereg(u, &r), 0);
+	pinned_becomes(0);
+	close_all(u, rings, 4);
+	munmap(p, MIB);
+}
+
+TEST(a_registration_that_one_ring_refuses_is_undone_in_all)
+{
+	struct io_uring rings[3];
+	struct hugepin_reg r = { .lkey = 77 };
+	char *p = pages(PAGE);
+	struct hp_uring *u = context_attached(rings, 3);
+	int null = open("/dev/null", O_RDONLY | O_CLOEXEC), kept;
+
+	if (!u)
+		return;
+	kept = dup(rings[2].ring_fd);
+	dup2(null, rings[2].ring_fd); /* no ring any more */
+	EXPECT(reg(u, p, PAGE, &r) < 0);
+	EXPECT_EQ(r.lkey, 77);
+	EXPECT_EQ(read_fixed(&rings[0], p, 2), -EFAULT);
+	EXPECT_EQ(read_fixed(&rings[1], p, 2), -EFAULT);
+	pinned_becomes(0);
+	dup2(kept, rings[2].ring_fd);
+	EXPECT_EQ(reg(u, p, PAGE, &r), 0);
+	EXPECT_EQ(r.lkey, 2);
+	EXPECT_EQ(read_fixed(&rings[2], p, 2), PAGE);
+
+	/* Deregistering goes on behind a ring that fails, and says so. */
+	dup2(null, rings[1].ring_fd);
+	EXPECT(backend->dereg(u, &r) < 0);
+	EXPECT_EQ(read_fixed(&rings[0], p, 2), -EFAULT);
+	EXPECT_EQ(read_fixed(&rings[2], p, 2), -EFAULT);
+	close(kept);
+	close(null);
+	close_all(u, rings, 3);
+	munmap(p, PAGE);
+}
+
+TEST(a_ring_with_a_table_or_an_owner_and_a_seventeenth_are_not_attached)
+{
+	struct io_uring rings[18], other;
+	struct hp_uring *u = context_attached(rings, 2);
+	char *p = pages(PAGE);
+	struct hugepin_reg r;
+
+	if (!u)
+		return;
+	EXPECT_EQ(hp_uring_attach(u, &rings[0]), -EBUSY);
+	EXPECT_EQ(hp_uring_attach(u, &rings[1]), -EBUSY);
+	EXPECT_EQ(io_uring_queue_init(8, &other, IORING_SETUP_SINGLE_ISSUER), 0);
+	EXPECT_EQ(hp_uring_attach(u, &other), -EPERM);
+	for (int i = 2; i < 18; i++) {
+		EXPECT_EQ(io_uring_queue_init(1, &rings[i], 0), 0);
+		EXPECT_EQ(hp_uring_attach(u, &rings[i]), i < 17 ? 0 : -ENOSPC);
+	}
+	EXPECT_EQ(reg(u, p, PAGE, &r), 0);
+	EXPECT_EQ(read_fixed(&rings[16], p, r.lkey), PAGE);
+	io_uring_queue_exit(&other);
+	close_all(u, rings, 18);
+	munmap(p, PAGE);
+}
+
+static struct hp_uring *owned;
+
+static void *attach_in_another_thread(void *ring)
+{
+	return (void *)(intptr_t)hp_uring_attach(owned, ring);
+}
+
+TEST(rings_of_one_owner_are_attached_by_their_owner)
+{
+	struct io_uring a, b, plain;
+	struct hugepin_reg r;
+	char *p = pages(PAGE);
+
+	if (!ring_open(&a, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) ||
+	    !ring_open(&b, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) || !ring_open(&plain, 0))
+		return;
+	owned = context(&a, 0, 4);
+	EXPECT_EQ(in_thread(attach_in_another_thread, &plain), -EPERM);
+	int err = hp_uring_attach(owned, &b);
+	if (err == -EOPNOTSUPP)
+		SKIP("the kernel does not clone single slots");
+	EXPECT_EQ(err, 0);
+	EXPECT_EQ(hp_uring_attach(owned, &plain), 0);
+	EXPECT_EQ(reg(owned, p, PAGE, &r), 0);
+	EXPECT_EQ(read_fixed(&b, p, r.lkey), PAGE);
+	EXPECT_EQ(read_fixed(&plain, p, r.lkey), PAGE);
+	backend->close(owned);
+	io_uring_queue_exit(&a);
+	io_uring_queue_exit(&b);
+	io_uring_queue_exit(&plain);
+	munmap(p, PAGE);
+}
+
+T_MAIN
