@@ -16,6 +16,19 @@ $(BENCH)/nothing.so: bench/nothing.c $(BUILD)/flags
 	@echo '  BENCH   $<'
 	$(Q)$(BENCH_CC) -fPIC -shared -o $@ $<
 
+# The pin cache's benches call the API. UCX's libraries intercept mapping calls: they are in pin-ucx alone.
+BENCH_UCX := $(shell $(PKG_CONFIG) --exists ucx-ucs 2>/dev/null && echo $(BENCH)/pin-ucx)
+BENCH_PIN = $(BENCH_CC) -Iinclude -pthread $(LINK_DIRS) -o $@ $(filter %.c,$^) -lhugepin -luring
+BENCH_PIN_ON := bench/rcache.h include/hugepin.h include/hugepin_uring.h $(BUILD)/libhugepin.so $(BUILD)/flags
+$(BENCH)/pin: bench/pin.c $(BENCH_PIN_ON)
+	@mkdir -p $(@D)
+	@echo '  BENCH   $<'
+	$(Q)$(BENCH_PIN)
+$(BENCH)/pin-ucx: bench/pin.c bench/rcache.c $(BENCH_PIN_ON)
+	@mkdir -p $(@D)
+	@echo '  BENCH   bench/rcache.c'
+	$(Q)$(BENCH_PIN) $$($(PKG_CONFIG) --cflags --libs ucx-ucs)
+
 bench: $(BENCH)/alloc $(BENCH)/nothing.so $(BENCH_PAPI)
 
 # The second make sees what setup has installed.
@@ -30,4 +43,10 @@ bench-programs: ## whole programs against other allocators; ARGS are bench/run-p
 	$(Q)$(MAKE) all bench
 	$(Q)BUILD='$(BUILD)' bench/run-programs $(ARGS)
 
-.PHONY: bench bench-alloc bench-programs
+bench-pin: ## the pin cache against UCX's, hugepages against base pages; ARGS are bench/run-pin's
+	$(Q)tools/setup build bench
+	$(Q)$(MAKE) all bench-pin-programs
+	$(Q)BUILD='$(BUILD)' bench/run-pin $(ARGS)
+bench-pin-programs: $(BENCH)/pin $(BENCH_UCX) $(BENCH)/alloc # alloc warms memory up
+
+.PHONY: bench bench-alloc bench-programs bench-pin bench-pin-programs

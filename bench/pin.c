@@ -1,0 +1,642 @@
+/*
+ * What registering memory costs, one workload and one subject a run:
+ *
+ *	pin [-q] [-s SEED] hits heap|foreign REGIONS tTHREADS ucx|arena|lru|floor
+ *	                   register SIZE 4K|2M|hugepin
+ *	                   fork first|thp plain|registered|kernel
+ *	                   growth SIZE
+ *	                   extent SIZE
+ *
+ * It prints "name value unit" lines, and "# ..." where this machine cannot show something. -q measures for a shorter
+ * time; the order of regions depends on SEED alone. bench/run-pin runs the subjects in turn and compares them.
+ */
+#include "hugepin_uring.h"
+#include "rcache.h"
+
+#include <err.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define KiB ((size_t)1 << 10)
+#define MiB ((size_t)1 << 20)
+#define GiB ((size_t)1 << 30)
+#define HUGEPAGE (2 * MiB)
+#define THREADS_MAX 16
+
+static bool quick;
+static uint64_t seed = 1;
+
+static void check(int r, const char *what) /* of a function that returns -errno */
+{
+	if (r < 0)
+		errx(1, "%s: %s", what, strerror(-r));
+}
+
+/* What this machine cannot show: said, and no failure. */
+__attribute__((format(printf, 1, 2))) static _Noreturn void not_shown(const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	fputs("# ", stdout);
+	vprintf(format, args);
+	puts("");
+	va_end(args);
+	exit(0);
+}
+
+static double now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+static double median(double *v, size_t n)
+{
+	qsort(v, n, sizeof *v, compare);
+	return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+static uint64_t next_random(uint64_t *state) /* xorshift64* (Vigna 2016) */
+{
+	*state ^= *state >> 12;
+	*state ^= *state << 25;
+	*state ^= *state >> 27;
+	return *state * UINT64_C(2685821657736338717);
+}
+
+static void touch(char *p, size_t len)
+{
+	for (size_t i = 0; i < len; i += 4 * KiB)
+		((volatile char *)p)[i] = 1;
+}
+
+static char *get(size_t size)
+{
+	char *p = hugepin_malloc(size);
+
+	if (!p)
+		err(1, "hugepin_malloc");
+	return p;
+}
+
+/* ------------------------------------------------------------------ a backend that registers nothing */
+
+static long registrations; /* made, plus those given back */
+static size_t registered_bytes;
+static pthread_t registered_by;
+
+static int nothing_reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
+{
+	(void)ctx, (void)addr, (void)access;
+	registrations++;
+	registered_bytes += len;
+	registered_by = pthread_self();
+	*ret_ = (struct hugepin_reg){ 0 };
+	return 0;
+}
+
+static int nothing_dereg(void *ctx, struct hugepin_reg *reg)
+{
+	(void)ctx, (void)reg;
+	registrations++;
+	return 0;
+}
+
+static int nothing_limits(void *ctx, struct hugepin_limits *ret_)
+{
+	(void)ctx;
+	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE };
+	return 0;
+}
+
+static hugepin_domain *domain;
+
+/* With a budget that is never reached, so that what it costs to keep one is in the figures. */
+static void open_nothing(uint32_t policy)
+{
+	static const struct hugepin_backend nothing = { .size = sizeof nothing, .name = "nothing", .reg = nothing_reg,
+							.dereg = nothing_dereg, .limits = nothing_limits };
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = policy, .pinned_bytes_max = UINT64_C(1) << 40 };
+
+	check(hugepin_domain_open(&nothing, NULL, &attr, &domain), "hugepin_domain_open");
+}
+
+/* ------------------------------------------------------------------ hits */
+
+#define REGION (32 * KiB) /* the smallest that the heap serves: 100000 are 3 GiB of addresses; nothing touches them */
+#define STEP 200L /* uses between two signs of life to the other threads */
+#define CHUNK 10 /* steps between two looks at the clock */
+#define CHUNKS_MAX 16384
+
+static inline uint32_t use_hugepin(void *p, size_t len)
+{
+	struct hugepin_pin pin;
+
+	check(hugepin_pin(domain, p, len, 0, &pin), "hugepin_pin");
+	uint32_t key = pin.lkey;
+	hugepin_unpin(domain, &pin);
+	return key;
+}
+
+static void walk_hugepin(struct walk *w, long n)
+{
+	walk(w, n, use_hugepin);
+}
+
+static inline uint32_t use_nothing(void *p, size_t len)
+{
+	(void)len;
+	return (uintptr_t)p & 1;
+}
+
+static void walk_floor(struct walk *w, long n)
+{
+	walk(w, n, use_nothing);
+}
+
+static long hugepin_registrations(void)
+{
+	return registrations;
+}
+
+static long no_registrations(void)
+{
+	return 0;
+}
+
+static const struct subject {
+	const char *name;
+	uint32_t policy;
+	void (*walk)(struct walk *, long n);
+	long (*registrations)(void);
+} subjects[] = {
+	{ "arena", HUGEPIN_POLICY_ARENA, walk_hugepin, hugepin_registrations },
+	{ "lru", HUGEPIN_POLICY_LRU, walk_hugepin, hugepin_registrations },
+	{ "floor", 0, walk_floor, no_registrations },
+	{ "ucx", 0, rcache_walk, rcache_registrations },
+};
+
+struct worker {
+	pthread_t thread;
+	struct walk walk;
+	void (*run)(struct walk *, long n);
+	double ns[CHUNKS_MAX];
+	size_t chunks;
+	_Alignas(64) _Atomic long steps;
+};
+
+static struct worker workers[THREADS_MAX];
+static unsigned worker_count;
+static _Atomic long counted; /* chunks, of all threads */
+static pthread_barrier_t start;
+
+/* Stay on the i-th processor that the process may use: the kernel would run two threads on one for a while. */
+static void settle(unsigned i)
+{
+	cpu_set_t all, one;
+
+	if (sched_getaffinity(0, sizeof all, &all))
+		err(1, "sched_getaffinity");
+	i %= (unsigned)CPU_COUNT(&all);
+	for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++)
+		if (CPU_ISSET(cpu, &all) && !i--) {
+			CPU_ZERO(&one);
+			CPU_SET(cpu, &one);
+			sched_setaffinity(0, sizeof one, &one);
+		}
+}
+
+static long preemptions(void)
+{
+	struct rusage u;
+
+	getrusage(RUSAGE_THREAD, &u);
+	return u.ru_nivcsw;
+}
+
+/* A chunk counts if this thread kept its processor and every other did half as much meanwhile: they ran together. */
+static void *use_chunks(void *arg)
+{
+	struct worker *w = arg;
+	double end, t;
+
+	settle((unsigned)(w - workers));
+	pthread_barrier_wait(&start);
+	end = now_ns() + (quick ? 100e6 : 300e6);
+	/* On a busy machine longer, and no longer for one thread than for the others. */
+	while (w->chunks < CHUNKS_MAX && ((t = now_ns()) < end || (t < end + 3e9 && counted < 50))) {
+		long before[THREADS_MAX];
+		long preempted = preemptions();
+		for (unsigned i = 0; i < worker_count; i++)
+			before[i] = atomic_load_explicit(&workers[i].steps, memory_order_relaxed);
+		t = now_ns();
+		for (int i = 0; i < CHUNK; i++) {
+			w->run(&w->walk, STEP);
+			atomic_fetch_add_explicit(&w->steps, 1, memory_order_relaxed);
+		}
+		t = now_ns() - t;
+		bool together = true;
+		for (unsigned i = 0; i < worker_count; i++)
+			if (atomic_load_explicit(&workers[i].steps, memory_order_relaxed) - before[i] < CHUNK / 2)
+				together = false;
+		if (together && preemptions() == preempted) {
+			w->ns[w->chunks++] = t / (CHUNK * STEP);
+			counted++;
+		}
+	}
+	return NULL;
+}
+
+/* Print the ns of one use with all threads at it: the median of their chunks. */
+static void time_hits(const char *name, const struct subject *s, char **regions, size_t count, unsigned threads)
+{
+	static double all[THREADS_MAX * CHUNKS_MAX];
+	struct walk w = { .len = REGION, .mask = 16383 };
+	size_t chunks = 0;
+
+	if (!threads || threads > THREADS_MAX)
+		errx(1, "%u threads", threads);
+	while (w.mask < count)
+		w.mask = w.mask * 2 + 1;
+	w.order = calloc(w.mask + 1, sizeof *w.order);
+	if (!w.order)
+		err(1, "calloc");
+	for (size_t i = 0; i <= w.mask; i++) { /* shuffled as it grows */
+		size_t k = next_random(&seed) % (i + 1);
+		w.order[i] = w.order[k];
+		w.order[k] = regions[i % count];
+	}
+	s->walk(&w, (long)w.mask + 1); /* registers all of them */
+	long before = s->registrations();
+	if (before == 0 && s->walk != walk_floor)
+		errx(1, "nothing was registered");
+	worker_count = threads;
+	pthread_barrier_init(&start, NULL, threads);
+	for (unsigned i = 0; i < threads; i++) {
+		workers[i].walk = w;
+		workers[i].walk.at = w.mask / threads * i;
+		workers[i].run = s->walk;
+		if (i && pthread_create(&workers[i].thread, NULL, use_chunks, &workers[i]))
+			err(1, "pthread_create");
+	}
+	use_chunks(&workers[0]);
+	for (unsigned i = 0; i < threads; i++) {
+		if (i)
+			pthread_join(workers[i].thread, NULL);
+		memcpy(all + chunks, workers[i].ns, workers[i].chunks * sizeof *all);
+		chunks += workers[i].chunks;
+	}
+	if (s->registrations() != before)
+		errx(1, "not all were hits");
+	if (!chunks)
+		not_shown("%s: the threads never ran at the same time", name);
+	printf("%s %.4g ns\n", name, median(all, chunks));
+}
+
+static void hits(const char *where, size_t count, unsigned threads, const char *subject)
+{
+	const struct subject *s = subjects;
+	char **regions = calloc(count, sizeof *regions), *foreign = NULL, name[64];
+
+	while (strcmp(s->name, subject))
+		if (++s == subjects + sizeof subjects / sizeof *subjects)
+			errx(1, "no subject %s", subject);
+	if (!s->walk)
+		not_shown("hits: built without UCX");
+	if (!strcmp(where, "foreign")) { /* with as much between two regions: where UCX is at its best */
+		foreign = mmap(NULL, 2 * REGION * count, PROT_READ | PROT_WRITE,
+			       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (foreign == MAP_FAILED)
+			err(1, "mmap");
+	}
+	if (!regions)
+		err(1, "calloc");
+	for (size_t i = 0; i < count; i++)
+		regions[i] = foreign ? foreign + 2 * REGION * i : get(REGION);
+	if (s->policy)
+		open_nothing(s->policy);
+	else if (s->walk == rcache_walk)
+		rcache_open();
+	snprintf(name, sizeof name, "hits.%s.%zu.t%u", where, count, threads);
+	time_hits(name, s, regions, count, threads);
+}
+
+/* Hits in 256 places spread at random over a heap of `size`, in extents of 64 MiB. Nothing touches the memory: how much
+ * of it the kernel has to find depends on what registering an extent populates. */
+static void growth(size_t size)
+{
+	char *places[256];
+	size_t extents = size / (64 * MiB);
+	char **extent = calloc(extents, sizeof *extent);
+
+	open_nothing(HUGEPIN_POLICY_ARENA);
+	if (!extent)
+		err(1, "calloc");
+	for (size_t i = 0; i < extents; i++) {
+		extent[i] = hugepin_malloc(64 * MiB);
+		if (!extent[i] || (size_t)sysconf(_SC_AVPHYS_PAGES) * 4 * KiB < GiB)
+			not_shown("growth to %zu GiB: memory for %zu extents of 64 MiB only", size / GiB, i);
+		use_hugepin(extent[i], 64 * MiB);
+	}
+	for (size_t i = 0; i < 256; i++)
+		places[i] = extent[next_random(&seed) % extents] + next_random(&seed) % (64 * MiB / REGION) * REGION;
+	time_hits("growth.hit", &subjects[0], places, 256, 1);
+}
+
+/* ------------------------------------------------------------------ registering with io_uring */
+
+static struct io_uring ring;
+
+static void open_ring(const char *name)
+{
+	int r = io_uring_queue_init(8, &ring, 0);
+
+	if (r < 0)
+		not_shown("%s: no io_uring: %s", name, strerror(-r));
+}
+
+/* Anonymous memory of this kind, with pages behind it. NULL: not to be had. */
+enum kind { BASE, THP, HUGETLB };
+
+static char *map(size_t size, enum kind kind)
+{
+	size_t room = kind == BASE ? size : (size + HUGEPAGE - 1) / HUGEPAGE * HUGEPAGE;
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+
+	if (kind == HUGETLB) {
+		char *p = mmap(NULL, room, PROT_READ | PROT_WRITE, flags | MAP_HUGETLB | MAP_POPULATE, -1, 0);
+		return p == MAP_FAILED ? NULL : p;
+	}
+	char *p = mmap(NULL, room + HUGEPAGE, PROT_READ | PROT_WRITE, flags, -1, 0);
+	if (p == MAP_FAILED)
+		err(1, "mmap");
+	p += -(uintptr_t)p % HUGEPAGE;
+	madvise(p, room, kind == THP ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+	touch(p, room);
+	return p;
+}
+
+/* As map(), the hugetlb pool first. Which it was is said where it is not the pool. */
+static char *map_huge(size_t size, const char *name)
+{
+	char *p = map(size, HUGETLB);
+
+	if (!p) {
+		printf("# %s: THP instead of hugetlb: the pool is too short\n", name);
+		p = map(size, THP);
+	}
+	return p;
+}
+
+static int fill_slot(char *p, size_t size)
+{
+	struct iovec iov = { p, size };
+	__u64 tag = 0;
+	int r = io_uring_register_buffers_update_tag(&ring, 0, &iov, &tag, 1);
+
+	return r == 1 ? 0 : r < 0 ? r : -EIO;
+}
+
+/* Of a registration that failed otherwise: an error. */
+static void check_pinned(int r, const char *name)
+{
+	if (r == -ENOMEM || r == -ENOBUFS || r == -EPERM)
+		not_shown("%s: the kernel refuses to pin so much (RLIMIT_MEMLOCK)", name);
+	check(r, name);
+}
+
+static void open_slot(const char *name)
+{
+	open_ring(name);
+	check(io_uring_register_buffers_sparse(&ring, 1), "io_uring_register_buffers_sparse");
+}
+
+/* The same memory again and again: its pages are in the caches where they fit, which makes 4 KiB pages look cheap. */
+static void registering(const char *size_name, size_t size, const char *subject)
+{
+	static double reg[201], clear[201];
+	double budget = quick ? 15e6 : 80e6, total = 0;
+	bool ours = !strcmp(subject, "hugepin");
+	char name[32], *p;
+	size_t n = 0;
+
+	snprintf(name, sizeof name, "register.%s", size_name);
+	if (ours) {
+		struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_NONE };
+		struct hugepin_extent e;
+		open_ring(name);
+		p = get(size);
+		touch(p, size);
+		check(hugepin_extent(p, &e, sizeof e), "hugepin_extent");
+		if (e.kind != HUGEPIN_KIND_HUGETLB)
+			printf("# %s: hugepin's is %s: the pool is too short\n", name,
+			       e.kind == HUGEPIN_KIND_THP ? "THP" : "in base pages");
+		check(hugepin_uring_open(&ring, 0, 1, &attr, &domain), "hugepin_uring_open");
+	} else {
+		open_slot(name);
+		p = strcmp(subject, "4K") ? map_huge(size, name) : map(size, BASE);
+	}
+	for (bool warm = false; n < 201 && (n < 5 || total < budget); warm = true) {
+		struct hugepin_pin pin;
+		double t0 = now_ns();
+		int r = ours ? hugepin_pin(domain, p, size, 0, &pin) : fill_slot(p, size);
+		double t1 = now_ns();
+		check_pinned(r, name);
+		double t2 = now_ns();
+		check(ours ? hugepin_unpin(domain, &pin) : fill_slot(NULL, 0), "clearing");
+		double t3 = now_ns();
+		if (!warm)
+			continue;
+		reg[n] = (t1 - t0) / 1e3;
+		clear[n++] = (t3 - t2) / 1e3;
+		total += t3 - t0;
+	}
+	printf("%s %.4g us\n", name, median(reg, n));
+	printf("clear.%s %.4g us\n", size_name, median(clear, n));
+}
+
+/* ------------------------------------------------------------------ fork */
+
+#define PIECE (64 * MiB)
+#define PIECES (GiB / PIECE)
+
+static char *pieces[PIECES];
+
+/* Fork once; the child looks at all pages. Says how long fork took, until it returned here and in the child. */
+static void time_fork(const char *name)
+{
+	double *child_ns = mmap(NULL, 4 * KiB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	int status;
+
+	if (child_ns == MAP_FAILED)
+		err(1, "mmap");
+	fflush(stdout);
+	double t = now_ns();
+	pid_t pid = fork();
+	double parent_ns = now_ns();
+	if (pid < 0)
+		err(1, "fork");
+	if (!pid) {
+		*child_ns = parent_ns;
+		for (size_t i = 0; i < PIECES; i++)
+			for (size_t k = 0; k < PIECE; k += 4 * KiB)
+				if (pieces[i][k] != 1)
+					_exit(1);
+		_exit(0);
+	}
+	if (waitpid(pid, &status, 0) != pid || status)
+		errx(1, "the child's memory is not the parent's");
+	printf("%s %.4g ms\n%s.child %.4g ms\n", name, (parent_ns - t) / 1e6, name, (*child_ns - t) / 1e6);
+	munmap(child_ns, 4 * KiB);
+}
+
+static size_t pool_free(void)
+{
+	FILE *f = fopen("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "r");
+	size_t n = 0;
+
+	if (!f || fscanf(f, "%zu", &n) != 1)
+		return 0;
+	fclose(f);
+	return n;
+}
+
+/* kernel: memory that the heap has nothing to do with, pinned; the kernel's own fork copies it. */
+static void map_for_kernel(const char *name, bool thp)
+{
+	char *p = map(GiB, thp ? THP : HUGETLB);
+
+	open_slot(name);
+	if (!p || (!thp && pool_free() < GiB / HUGEPAGE))
+		not_shown("%s: the kernel's copy needs a pool of 1024 free pages", name);
+	touch(p, GiB);
+	check_pinned(fill_slot(p, GiB), name);
+	for (size_t i = 0; i < PIECES; i++)
+		pieces[i] = p + i * PIECE;
+}
+
+static void take_heap(const char *name, bool thp, bool registered)
+{
+	struct hugepin_stats s;
+
+	for (size_t i = 0; i < PIECES; i++)
+		touch(pieces[i] = get(PIECE), PIECE);
+	check(hugepin_stats(&s, sizeof s), "hugepin_stats");
+	if ((thp ? s.thp_bytes : s.hugetlb_bytes) < GiB)
+		not_shown("%s: not all of the heap is %s", name, thp ? "THP" : "from the hugetlb pool");
+	if (!registered)
+		return;
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_ARENA, .fork = HUGEPIN_FORK_COPY };
+	struct hugepin_domain_stats d;
+	open_ring(name);
+	check(hugepin_uring_open(&ring, 0, 256, &attr, &domain), "hugepin_uring_open");
+	for (size_t i = 0; i < PIECES; i++) {
+		struct hugepin_pin pin;
+		check_pinned(hugepin_pin(domain, pieces[i], PIECE, 0, &pin), name);
+		check(hugepin_unpin(domain, &pin), "hugepin_unpin");
+	}
+	check(hugepin_domain_stats(domain, &d, sizeof d), "hugepin_domain_stats");
+	if (d.pinned_bytes < GiB) /* what did not fit was evicted */
+		check_pinned(-ENOBUFS, name);
+}
+
+static void forking(const char *which, const char *subject)
+{
+	bool thp = !strcmp(which, "thp");
+	char name[32];
+
+	snprintf(name, sizeof name, "fork.%s", which);
+	if (!strcmp(subject, "kernel"))
+		map_for_kernel(name, thp);
+	else
+		take_heap(name, thp, !strcmp(subject, "registered"));
+	time_fork(name);
+	snprintf(name, sizeof name, "fork.%s.again", which);
+	time_fork(name);
+}
+
+/* ------------------------------------------------------------------ one extent */
+
+/* For callgrind: register one extent of this size whose memory is there. */
+static void register_extent(size_t size)
+{
+	char *p = get(size);
+	struct hugepin_extent e;
+
+	touch(p, size);
+	check(hugepin_extent(p, &e, sizeof e), "hugepin_extent");
+	open_nothing(HUGEPIN_POLICY_ARENA);
+	if (registrations)
+		errx(1, "registered before the pin, which is what is counted");
+	use_hugepin(p, size);
+	if (e.len != size || registrations != 1 || registered_bytes != size ||
+	    !pthread_equal(registered_by, pthread_self()))
+		errx(1, "the pin did not register one extent of that size");
+}
+
+static size_t parse_size(const char *text)
+{
+	char *end;
+	size_t n = strtoul(text, &end, 10);
+
+	return n << (*end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0);
+}
+
+static _Noreturn void usage(void)
+{
+	fputs("usage: pin [-q] [-s SEED] WORKLOAD ARGUMENT...\n"
+	      "  hits heap|foreign REGIONS tTHREADS ucx|arena|lru|floor    register SIZE 4K|2M|hugepin\n"
+	      "  fork first|thp plain|registered|kernel    growth SIZE    extent SIZE\n",
+	      stderr);
+	exit(2);
+}
+
+int main(int argc, char **argv)
+{
+	int c;
+
+	while ((c = getopt(argc, argv, "qs:")) != -1)
+		if (c == 'q')
+			quick = true;
+		else if (c == 's')
+			seed = strtoul(optarg, NULL, 10) + 1;
+		else
+			usage();
+	argc -= optind;
+	argv += optind;
+	if (argc == 5 && !strcmp(argv[0], "hits"))
+		hits(argv[1], strtoul(argv[2], NULL, 10), (unsigned)strtoul(argv[3] + 1, NULL, 10), argv[4]);
+	else if (argc == 3 && !strcmp(argv[0], "register"))
+		registering(argv[1], parse_size(argv[1]), argv[2]);
+	else if (argc == 3 && !strcmp(argv[0], "fork"))
+		forking(argv[1], argv[2]);
+	else if (argc == 2 && !strcmp(argv[0], "growth"))
+		growth(parse_size(argv[1]));
+	else if (argc == 2 && !strcmp(argv[0], "extent"))
+		register_extent(parse_size(argv[1]));
+	else
+		usage();
+	return fflush(stdout) ? 1 : 0;
+}
