@@ -142,6 +142,7 @@ struct forgotten {
 	struct hp_range range;
 	int tries; /* for the domain's lock */
 	bool in_use;
+	bool left; /* something for the service thread */
 };
 
 static void forget(hugepin_domain *d, void *forgotten)
@@ -155,12 +156,14 @@ static void forget(hugepin_domain *d, void *forgotten)
 	for (int i = 0; i < f->tries; i++) {
 		if (hp_trylock(&d->lock)) {
 			f->in_use |= hp_domain_drain(d);
+			f->left |= !TAILQ_EMPTY(&d->dead);
 			hp_unlock(&d->lock);
 			hp_locks_held = held;
 			return;
 		}
 		sched_yield();
 	}
+	f->left = true;
 }
 
 static int forget_in_all(const void *addr, size_t len, bool discarded, int tries)
@@ -176,7 +179,8 @@ static int forget_in_all(const void *addr, size_t len, bool discarded, int tries
 	f.range.end = HP_MAX(end, (end + HP_BASE_PAGE - 1) & ~(HP_BASE_PAGE - 1));
 	f.range.discarded = discarded;
 	hp_domains_each(forget, &f);
-	hp_domains_wake();
+	if (f.left)
+		hp_domains_wake();
 	return f.in_use ? -EBUSY : 0;
 }
 

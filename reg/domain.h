@@ -159,9 +159,9 @@ int hp_regions_init(void);
 void hp_regions_child(void);
 
 /* Register [start, end) for `access`; not yet published. An UNCACHED one is RETIRED from the start, and waits for its pin to
- * be counted. Makes room for it within the budget; evict: by
- * giving other regions back. gen: of the heap's extent, 0 for foreign memory. 0 and *ret_, or -ENOBUFS, -ENOMEM, -ENXIO
- * (foreign memory that nobody would see going away), or what the backend said. */
+ * be counted. Makes room for it within the budget; evict: by giving other regions back. gen: of the heap's extent, 0 for
+ * foreign memory. 0 and *ret_, or -ENOBUFS, -ENOMEM, -ENXIO (foreign memory that nobody would see going away), or what the
+ * backend said. */
 int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
 		       uint64_t gen, bool evict, struct hp_region **ret_);
 
@@ -224,8 +224,7 @@ int hp_pin_ahead(hugepin_domain *d, const void *addr, size_t len, unsigned acces
 /* Register the extents that were made since the last call, as far as they fit the budget. */
 void hp_pin_new_extents(hugepin_domain *d);
 
-
-/* Unmappings are seen by the interposed calls of libhugepin-malloc.so, which announce them by hugepin_forget. */
+/* Unmappings are announced by the interposed calls of libhugepin-malloc.so (unmapping.h). */
 extern bool hp_sees_unmaps;
 
 #endif

@@ -98,8 +98,8 @@ static inline uint32_t hinted(const uint32_t *hints, uint32_t check)
 	return either(is_a | is_b, either(is_a, a, b), either(is_c, c, d)) >> CHECK_BITS;
 }
 
-static inline __attribute__((always_inline)) bool pin_by_hint(hugepin_domain *d, uint64_t h, uintptr_t addr, size_t len, unsigned access,
-			       struct hugepin_pin *ret_)
+static inline __attribute__((always_inline)) bool pin_by_hint(hugepin_domain *d, uint64_t h, uintptr_t addr, size_t len,
+							      unsigned access, struct hugepin_pin *ret_)
 {
 	uint32_t index = hinted(bucket(d, h), check_of(h));
 	struct hp_counts *counts = &hp_counts_self[index];
@@ -233,7 +233,7 @@ static int cover(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned acc
 	hp_region_each(d, start, end, add, &m);
 	if (m.end - m.start > d->len_max)
 		return -EMSGSIZE;
-	if (gen && hp_domain_discarded(d, m.start, m.end))
+	if (gen && !d->on_demand && hp_domain_discarded(d, m.start, m.end))
 		return -EBUSY;
 	e = hp_region_register(d, m.start, m.end, m.access, kind, gen, evict, ret_);
 	if (e)

@@ -33,7 +33,7 @@ static struct {
 	struct hp_lock lock;
 	uint32_t opened; /* indexes below have memory */
 	uint32_t used; /* indexes below were in use */
-	uint32_t free; /* first of a list through `gen`, 0: none */
+	uint32_t free; /* first of a list through `start`, 0: none */
 } table = { .lock = HP_LOCK_INIT(HP_RANK_TABLE), .used = 1 };
 
 /* ------------------------------------------------------------------ the table */
@@ -161,7 +161,7 @@ void hp_region_publish(struct hp_region *r)
 		struct hp_granule *e = hp_granule_at(d, at);
 
 		HP_WRITE(e->tag, 0);
-			HP_WRITE(e->end, r->end);
+		HP_WRITE(e->end, r->end);
 		HP_WRITE(e->keys, r->keys);
 		HP_WRITE(e->access, r->access);
 		HP_WRITE(e->used, 1);
@@ -290,7 +290,8 @@ void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r)
 	/* Another thread may have been here before, and the index serve for another region by now. */
 	if (r->domain != d || r->state != HP_REGION_RETIRED)
 		return;
-	hp_counts_barrier();
+	if (r->kind != HP_REGION_UNCACHED) /* of which there is one pin, that nobody else can be counting */
+		hp_counts_barrier();
 	if (hp_region_pins(r))
 		return;
 	bury_later(d, r);
