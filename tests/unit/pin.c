@@ -1128,6 +1128,8 @@ TEST(a_slow_device_holds_up_no_other_domain_and_no_malloc)
 }
 
 static _Atomic long forks;
+static timer_t next_fork;
+static const struct itimerspec soon = { .it_value = { 0, 770000 } };
 
 static void fork_and_pin(int signal)
 {
@@ -1149,29 +1151,30 @@ static void fork_and_pin(int signal)
 	waitpid(pid, &status, 0);
 	EXPECT_EQ(status, 0);
 	forks++;
+	timer_settime(next_fork, 0, &soon, NULL); /* from here on, so that what is interrupted goes on */
 	errno = saved;
 }
 
 TEST(a_signal_handler_may_fork_wherever_it_interrupts_a_pin)
 {
 	const struct sigaction forks_on = { .sa_handler = fork_and_pin };
-	const struct itimerspec often = { { 0, 770000 }, { 0, 770000 } }, never = { 0 };
 	struct sigevent by_signal = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1 };
 	struct sigaction before;
 	time_t end = time(NULL) + 5;
 	hugepin_domain *d;
 	char *p = map(4 * MIB);
-	timer_t timer;
 
+#ifdef HP_DEBUG
+	SKIP("the order of locks is checked, and a handler does not know of those below it");
+#endif
 	device_reset(&device);
 	d = open_as(HUGEPIN_POLICY_LRU, 40 * 4096, 0);
 	sigaction(SIGUSR1, &forks_on, &before);
-	EXPECT_EQ(timer_create(CLOCK_MONOTONIC, &by_signal, &timer), 0);
-	EXPECT_EQ(timer_settime(timer, 0, &often, NULL), 0);
+	EXPECT_EQ(timer_create(CLOCK_MONOTONIC, &by_signal, &next_fork), 0);
+	EXPECT_EQ(timer_settime(next_fork, 0, &soon, NULL), 0);
 	for (size_t i = 0; forks < 2000 && t_failures < 5 && time(NULL) < end; i++)
 		EXPECT_EQ(touch(d, p + i * 37 % 1000 * 4096, 4096), 0);
-	timer_settime(timer, 0, &never, NULL);
-	timer_delete(timer);
+	timer_delete(next_fork);
 	sigaction(SIGUSR1, &before, NULL);
 	munmap(p, 4 * MIB);
 	close_empty(d);
@@ -1230,6 +1233,9 @@ static void unpin_without_memory(void)
 
 TEST(a_pin_can_be_given_back_where_there_is_no_memory)
 {
+#ifdef __SANITIZE_ADDRESS__
+	SKIP("the sanitizer needs memory for each thread");
+#endif
 	in_child(unpin_without_memory);
 }
 
