@@ -38,6 +38,12 @@ static inline void fill(struct hugepin_pin *pin, uintptr_t base, size_t len, uin
 
 static int pin_slow(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
+/* Acquire: of what was queued, the tags are gone where PENDING is seen lowered; pairs with hp_domain_drain(). */
+static inline bool must_look(const hugepin_domain *d)
+{
+	return atomic_load_explicit(&d->attention, memory_order_acquire) & HP_LOOK;
+}
+
 static HP_COLD int unpin_retired(hugepin_domain *d, uint32_t index)
 {
 	struct hp_region *r = &hp_regions[index];
@@ -111,7 +117,7 @@ static inline __attribute__((always_inline)) bool pin_by_hint(hugepin_domain *d,
 		return false;
 	hp_count(&counts->pins);
 	atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_counts_barrier() of whoever retires it */
-	if (HP_LIKELY(!(HP_READ(d->attention) & HP_LOOK) && HP_READ(r->tag) == tag)) {
+	if (HP_LIKELY(!must_look(d) && HP_READ(r->tag) == tag)) {
 		if (HP_UNLIKELY(!__atomic_load_n(&r->used, __ATOMIC_RELAXED)))
 			HP_WRITE(r->used, 1);
 		fill(ret_, addr, len, keys, ref_of(d, tag));
@@ -156,7 +162,7 @@ int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access
 
 		hp_count(&counts[HP_TAG_INDEX(tag)].pins);
 		atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_counts_barrier() of whoever retires it */
-		if (HP_LIKELY(!(HP_READ(d->attention) & HP_LOOK) && HP_READ(e->tag) == tag)) {
+		if (HP_LIKELY(!must_look(d) && HP_READ(e->tag) == tag)) {
 			if (HP_UNLIKELY(!__atomic_load_n(&e->used, __ATOMIC_RELAXED)))
 				HP_WRITE(e->used, 1);
 			fill(ret_, (uintptr_t)addr, len, keys, ref_of(d, tag));

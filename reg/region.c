@@ -223,7 +223,7 @@ void hp_region_settle(hugepin_domain *d)
 	uint64_t still = 0;
 
 	if (TAILQ_EMPTY(&d->retired)) {
-		__atomic_fetch_and((uint32_t *)&d->attention, ~HP_RETIRED, __ATOMIC_SEQ_CST);
+		__atomic_fetch_and((uint32_t *)&d->attention, ~(uint32_t)HP_RETIRED, __ATOMIC_SEQ_CST);
 	} else {
 		/* Before the barrier: an unpin that the sums do not see will see it. */
 		__atomic_fetch_or((uint32_t *)&d->attention, HP_RETIRED, __ATOMIC_SEQ_CST);
@@ -236,7 +236,7 @@ void hp_region_settle(hugepin_domain *d)
 				bury_later(d, r);
 		}
 		if (!still)
-			__atomic_fetch_and((uint32_t *)&d->attention, ~HP_RETIRED, __ATOMIC_SEQ_CST);
+			__atomic_fetch_and((uint32_t *)&d->attention, ~(uint32_t)HP_RETIRED, __ATOMIC_SEQ_CST);
 	}
 	HP_DSTAT(d, retired, still - d->stats.retired);
 }
@@ -278,7 +278,7 @@ void hp_region_bury(hugepin_domain *d)
 		__atomic_fetch_or((uint32_t *)&d->attention, HP_TODO, __ATOMIC_SEQ_CST);
 		return;
 	}
-	__atomic_fetch_and((uint32_t *)&d->attention, ~HP_TODO, __ATOMIC_SEQ_CST);
+	__atomic_fetch_and((uint32_t *)&d->attention, ~(uint32_t)HP_TODO, __ATOMIC_SEQ_CST);
 	while ((r = TAILQ_FIRST(&d->dead))) {
 		TAILQ_REMOVE(&d->dead, r, order);
 		deregister(d, r);
@@ -297,7 +297,7 @@ void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r)
 	bury_later(d, r);
 	HP_DSTAT(d, retired, -1);
 	if (TAILQ_EMPTY(&d->retired))
-		__atomic_fetch_and((uint32_t *)&d->attention, ~HP_RETIRED, __ATOMIC_SEQ_CST);
+		__atomic_fetch_and((uint32_t *)&d->attention, ~(uint32_t)HP_RETIRED, __ATOMIC_SEQ_CST);
 	hp_region_bury(d);
 }
 
@@ -529,7 +529,7 @@ bool hp_domain_drain(hugepin_domain *d)
 	/* Not before the tags are gone: a pin that does not see PENDING goes by them. */
 	hp_lock(&d->queue_lock);
 	if (!d->gone.count)
-		__atomic_fetch_and((uint32_t *)&d->attention, ~HP_PENDING, __ATOMIC_SEQ_CST);
+		__atomic_fetch_and((uint32_t *)&d->attention, ~(uint32_t)HP_PENDING, __ATOMIC_SEQ_CST);
 	hp_unlock(&d->queue_lock);
 	hp_region_settle(d);
 	return d->stats.retired > retired;
