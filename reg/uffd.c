@@ -166,7 +166,8 @@ void hp_uffd_open(void)
 	int saved = errno, fd;
 
 	if (watch.fd < 0 && (fd = open_fd()) >= 0) {
-		watch.maps = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
+		if (watch.maps < 0) /* else an earlier start failed */
+			watch.maps = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
 		watch.fd = fd;
 		if (!start(fd)) {
 			watch.fd = -1;
