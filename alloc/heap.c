@@ -1124,8 +1124,6 @@ static void prefork(void)
 	if (interrupted)
 		return;
 	clear_lists();
-	if (hooks()->prefork) /* before the copy: what lies in the heap is to be whole in it */
-		hooks()->prefork();
 	hp_fork_prepare();
 }
 
@@ -1147,11 +1145,8 @@ static void postfork_parent(void)
 {
 	bool was_alone = forking.alone;
 
-	if (!forking.interrupted) {
+	if (!forking.interrupted)
 		hp_fork_parent();
-		if (hooks()->postfork_parent)
-			hooks()->postfork_parent();
-	}
 	postfork(small()->postfork_parent);
 	if (!was_alone)
 		_IO_list_unlock();

@@ -41,11 +41,9 @@ struct hp_heap_hooks {
 	/* Drop what you can of held pages that are free for `ticks`, so that they can be given back. On the service thread, or
 	 * in hugepin_purge() with 0, on a thread that holds none of our locks. */
 	void (*let_go)(uint32_t ticks);
-	/* fork: before; in both. Under the heap's locks, signals blocked: locks of higher rank may be taken, and nothing may be
-	 * allocated, asked of the functions above or of the service. In the child the memory is in place, nothing is held, and
-	 * there is no service thread. None is called for a fork in a signal handler that interrupted the heap. */
-	void (*prefork)(void);
-	void (*postfork_parent)(void);
+	/* In the child of fork, before anything else runs there: under the heap's locks, signals blocked. Locks of higher rank may
+	 * be taken, and nothing may be allocated, asked of the functions above or of the service. The memory is in place, nothing
+	 * is held, and there is no service thread. Not called for a fork in a signal handler that interrupted the heap. */
 	void (*postfork_child)(void);
 };
 

@@ -139,7 +139,7 @@ struct hugepin_reg {
 
 /* How a domain registers. Bring your own for a device that has none here. All functions but now_ns are called with the
  * domain's lock held, one at a time for each domain, on any thread (HUGEPIN_LIMIT_OPENER: on the opener's): they may block
- * and allocate, and must not call functions of the same domain.
+ * and allocate, and must not call functions of any domain but hugepin_forget.
  * addr and len are multiples of the base page.
  *  reg       0 and *ret_, or -errno. -ENOMEM, -EPERM, -EAGAIN: a limit is reached; something is deregistered, and it is called
  *            again. -EFAULT: that memory is not there, or not for that access. -EINVAL, -EOPNOTSUPP: not memory for this

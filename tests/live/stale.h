@@ -46,8 +46,10 @@ static inline bool device_reaches(char *p, size_t len, unsigned access)
 		return T_FAIL("cannot write the file");
 	e = hugepin_pin(domain, p, len, access, &pin);
 	munmap(text, e ? len : 0);
-	if (e == -EINVAL && len == SIZE) /* before Linux 6.5 io_uring takes no buffer over mappings of two files */
-		return device_reaches(p, HALF, access) & device_reaches(p + HALF, HALF, access);
+	if (e == -EINVAL && len == SIZE) { /* before Linux 6.5 io_uring takes no buffer over mappings of two files */
+		same = device_reaches(p, HALF, access);
+		return device_reaches(p + HALF, HALF, access) && same;
+	}
 	if (e == -EOPNOTSUPP) /* nor System V shared memory */
 		_exit(78);
 	if (e || pin.len != len)
