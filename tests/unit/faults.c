@@ -6,7 +6,6 @@
  * for a hugetlb pool, so that the machine needs none.
  */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -19,12 +18,12 @@
 #include "base/config.h"
 #include "tests/t.h"
 #include "tests/unit/empty.h"
+#include "tests/unit/kernel.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
 
-#define UNINSTRUMENTED __attribute__((no_sanitize("address", "undefined")))
 #define MIB ((size_t)1 << 20)
 
 /* ------------------------------------------------------------------ the kernel */
@@ -39,18 +38,6 @@ static struct {
 	long failed; /* number of the system call that failed last, -1: none */
 	bool homeless; /* what makes up a child's span failed */
 } *seen; /* shared with children */
-
-UNINSTRUMENTED static long raw(long nr, long a, long b, long c, long d, long e, long f)
-{
-	long r;
-	register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
-
-	__asm__ volatile("syscall"
-			 : "=a"(r)
-			 : "0"(nr), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-			 : "rcx", "r11", "memory");
-	return r;
-}
 
 UNINSTRUMENTED static bool counts(long nr)
 {
@@ -127,49 +114,6 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 		return -1;
 	}
 	return r;
-}
-
-UNINSTRUMENTED void *mmap(void *at, size_t len, int prot, int flags, int fd, off_t off)
-{
-	return (void *)kernel(SYS_mmap, (long)at, (long)len, prot, flags, fd, off);
-}
-
-UNINSTRUMENTED int munmap(void *at, size_t len)
-{
-	return (int)kernel(SYS_munmap, (long)at, (long)len, 0, 0, 0, 0);
-}
-
-UNINSTRUMENTED int mprotect(void *at, size_t len, int prot)
-{
-	return (int)kernel(SYS_mprotect, (long)at, (long)len, prot, 0, 0, 0);
-}
-
-UNINSTRUMENTED int madvise(void *at, size_t len, int advice)
-{
-	return (int)kernel(SYS_madvise, (long)at, (long)len, advice, 0, 0, 0);
-}
-
-UNINSTRUMENTED void *mremap(void *at, size_t old, size_t len, int flags, ...)
-{
-	va_list args;
-	long to;
-
-	va_start(args, flags);
-	to = flags & MREMAP_FIXED ? va_arg(args, long) : 0;
-	va_end(args);
-	return (void *)kernel(SYS_mremap, (long)at, (long)old, (long)len, flags, to, 0);
-}
-
-UNINSTRUMENTED long syscall(long nr, ...)
-{
-	va_list args;
-	long v[6];
-
-	va_start(args, nr);
-	for (int i = 0; i < 6; i++)
-		v[i] = va_arg(args, long);
-	va_end(args);
-	return kernel(nr, v[0], v[1], v[2], v[3], v[4], v[5]);
 }
 
 /* ------------------------------------------------------------------ buffers */
