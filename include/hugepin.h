@@ -268,8 +268,9 @@ struct hugepin_pin {
  * cannot register; -ENOBUFS: over the budget or a kernel limit, and all that is registered is in use; -ENOMEM: the same without
  * a budget, or no memory for tables; -EPERM: not registered, and only the opener may; -ESTALE: the domain is the parent
  * process's; or what the backend said.
- * Any thread. When the range is registered it takes nanoseconds and never blocks; else it blocks for the backend, and for
- * other registrations of the same domain. Not from unmap hooks (hugepin_watch, backends), not in signal handlers. */
+ * Any thread. When the range is registered it takes nanoseconds and does not block, but in the moment after watched memory
+ * has gone away; else it blocks for the backend, and for other registrations of the same domain. Not from unmap hooks
+ * (hugepin_watch, backends), not in signal handlers. */
 int hugepin_pin(hugepin_domain *, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
 /* Give a pin back, on any thread. The memory may stay registered. Clears *pin: giving it back again, or to another domain, is
