@@ -87,12 +87,6 @@ static inline uint32_t check_of(uint64_t h)
 	return h >> 8 & CHECK_MASK;
 }
 
-/* a where `first`, else b: by a move, not by a branch, which could not be predicted. */
-static inline uint32_t either(bool first, uint32_t a, uint32_t b)
-{
-	return __builtin_expect_with_probability(first, 1, 0.5) ? a : b;
-}
-
 /* The index in the bucket whose check matches; any if none does: the region will say that it is not the one. */
 static inline uint32_t hinted(const uint32_t *hints, uint32_t check)
 {
@@ -101,7 +95,7 @@ static inline uint32_t hinted(const uint32_t *hints, uint32_t check)
 	bool is_a = !((a ^ check) & CHECK_MASK), is_b = !((b ^ check) & CHECK_MASK), is_c = !((c ^ check) & CHECK_MASK);
 
 	_Static_assert(WAYS == 4, "");
-	return either(is_a | is_b, either(is_a, a, b), either(is_c, c, d)) >> CHECK_BITS;
+	return (is_a ? a : is_b ? b : is_c ? c : d) >> CHECK_BITS;
 }
 
 static inline __attribute__((always_inline)) bool pin_by_hint(hugepin_domain *d, uint64_t h, uintptr_t addr, size_t len,
@@ -327,8 +321,8 @@ static bool in_span(const hugepin_domain *d, uintptr_t addr)
 	return addr - d->span_base < d->span_size;
 }
 
-/* As many buckets as regions. When there are more of them, what was hinted before is found in another bucket, that is not:
- * once. */
+/* Four buckets for each region: most are then alone in theirs, and found in the first place, which a branch can predict. When
+ * there are more of them, what was hinted before is looked for in another bucket, that is, once, in vain. */
 static void remember(hugepin_domain *d, uintptr_t addr, const struct hp_region *r)
 {
 	uintptr_t page = round_down(addr, HP_PAGE);
@@ -337,7 +331,7 @@ static void remember(hugepin_domain *d, uintptr_t addr, const struct hp_region *
 	unsigned bits = 64 - d->hint_shift, way = (unsigned)(h & (WAYS - 1));
 	uint32_t *hints;
 
-	if (d->stats.regions >> bits && bits < HP_HINT_BITS_MAX)
+	if (d->stats.regions >> (bits - 2) && bits < HP_HINT_BITS_MAX)
 		__atomic_store_n(&d->hint_shift, 64 - ++bits, __ATOMIC_RELAXED);
 	hints = bucket(d, h);
 	for (unsigned i = 0; i < WAYS; i++)
