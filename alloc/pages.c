@@ -465,6 +465,12 @@ static void map_pages(size_t at, size_t end, size_t ahead, bool pool, struct map
 	m->ahead_end = to;
 }
 
+/* Read by itself: whoever has made the page BUSY writes to the bytes beside its state without the lock. */
+static bool is_absent(size_t p)
+{
+	return __atomic_load_n(&hp_span.page[p].state, __ATOMIC_RELAXED) == HP_PAGE_ABSENT;
+}
+
 /* Pages [first, end), all in state `was`, ABSENT or RESERVED: make them READY. */
 static bool commit_run(size_t first, size_t end, unsigned was)
 {
@@ -480,7 +486,7 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 	}
 
 	if (was == HP_PAGE_ABSENT && hp_span.extent[hp_span.page[first].extent].ahead)
-		while (ahead < extent_end && hp_span.page[ahead].state == HP_PAGE_ABSENT && !hp_span.page[ahead].lost)
+		while (ahead < extent_end && is_absent(ahead) && !hp_span.page[ahead].lost)
 			ahead++;
 	for (size_t p = first; p < ahead; p++)
 		hp_span.page[p].state = HP_PAGE_BUSY;
