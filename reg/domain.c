@@ -207,7 +207,7 @@ static void let_go_of(hugepin_domain *d, void *ticks)
 	hp_domain_drain(d);
 	for (r = TAILQ_FIRST(&d->live); r; r = next) {
 		next = TAILQ_NEXT(r, order);
-		if ((r->kind != HP_REGION_EXTENT && r->kind != HP_REGION_RUN) || hp_region_pins(r) ||
+		if (!hp_region_is_heap(r) || hp_region_pins(r) ||
 		    !hp_heap_is_free(r->start, r->end - r->start, *(uint32_t *)ticks))
 			continue;
 		hp_region_unpublish(r);
@@ -406,7 +406,7 @@ static int set_up(hugepin_domain *d, const struct hugepin_backend *backend, void
 	d->opener_only = limits.flags & HUGEPIN_LIMIT_OPENER;
 	d->late = limits.flags & HUGEPIN_LIMIT_LATE;
 	d->opener = pthread_self();
-	d->len_max = limits.len_max ? limits.len_max & ~(HP_BASE_PAGE - 1) : SIZE_MAX / 4;
+	d->len_max = limits.len_max ? limits.len_max & ~(HP_BASE_PAGE - 1) : SIZE_MAX / 4 & ~(HP_BASE_PAGE - 1);
 	d->bytes_max = a->pinned_bytes_max == UINT64_MAX
 			       ? UINT64_MAX
 			       : lower(a->pinned_bytes_max, limits.bytes_max, UINT64_MAX - 1);

@@ -121,7 +121,7 @@ struct hugepin_domain {
 	enum hp_hold hold;
 	struct hugepin_backend backend;
 	void *ctx;
-	size_t len_max;
+	size_t len_max; /* a multiple of the base page */
 	uint64_t bytes_max; /* UINT64_MAX: no budget */
 	uint32_t regs_max;
 
@@ -137,6 +137,17 @@ struct hugepin_domain {
 	struct hp_hint hints[HP_HINTS_MAX];
 	unsigned hints_count;
 };
+
+static inline bool hp_region_is_heap(const struct hp_region *r)
+{
+	return r->kind == HP_REGION_EXTENT || r->kind == HP_REGION_RUN;
+}
+
+/* Whether the heap's memory may lie there, and is cached. */
+static inline bool hp_in_span(const hugepin_domain *d, uintptr_t addr)
+{
+	return addr - d->span_base < d->span_size;
+}
 
 /* Of an address in the span. */
 static inline struct hp_granule *hp_granule_at(const hugepin_domain *d, uintptr_t addr)

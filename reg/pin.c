@@ -147,7 +147,7 @@ int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access
 
 	access &= ~HP_RELAXED;
 	access = access ? access : d->access;
-	if (HP_UNLIKELY((uintptr_t)addr - d->span_base >= d->span_size))
+	if (HP_UNLIKELY(!hp_in_span(d, (uintptr_t)addr)))
 		return pin_foreign(d, addr, len, access, ret_);
 	tag = HP_READ(e->tag);
 	/* A region that a granule names covers addr: only its end is to be looked at. len - 1: 0 does not pass. */
@@ -302,7 +302,7 @@ static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, uns
 
 static int cover_foreign(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, bool evict, struct hp_region **ret_)
 {
-	uintptr_t to = start + HP_MIN(end - start, round_down(d->len_max, HP_BASE_PAGE));
+	uintptr_t to = start + HP_MIN(end - start, d->len_max);
 	int e = cover(d, start, to, access, HP_REGION_FOREIGN, 0, evict, ret_);
 
 	return e ? e : cut_at(*ret_, end);
@@ -310,15 +310,10 @@ static int cover_foreign(hugepin_domain *d, uintptr_t start, uintptr_t end, unsi
 
 static int cover_once(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, struct hp_region **ret_)
 {
-	uintptr_t to = start + HP_MIN(end - start, round_down(d->len_max, HP_BASE_PAGE));
+	uintptr_t to = start + HP_MIN(end - start, d->len_max);
 	int e = hp_region_register(d, start, to, access, HP_REGION_UNCACHED, 0, true, ret_);
 
 	return e ? e : cut_at(*ret_, end);
-}
-
-static bool in_span(const hugepin_domain *d, uintptr_t addr)
-{
-	return addr - d->span_base < d->span_size;
 }
 
 /* Four buckets for each region: most are then alone in theirs, and found in the first place, which a branch can predict. When
@@ -373,7 +368,7 @@ static int obtain(hugepin_domain *d, const void *addr_, size_t len, unsigned acc
 	if (!hp_domain_may_register(d))
 		return -EPERM;
 	if (!once) {
-		e = in_span(d, addr) ? cover_heap(d, addr, addr + len, access, true, ret_)
+		e = hp_in_span(d, addr) ? cover_heap(d, addr, addr + len, access, true, ret_)
 				     : cover_foreign(d, start, end, access, true, ret_);
 		if (!e)
 			return 0;
@@ -434,7 +429,7 @@ int hp_pin_ahead(hugepin_domain *d, const void *addr_, size_t len, unsigned acce
 	int e = 0;
 
 	if (!r && d->policy != HUGEPIN_POLICY_NONE)
-		e = in_span(d, addr) ? cover_heap(d, addr, addr + len, access, false, &r)
+		e = hp_in_span(d, addr) ? cover_heap(d, addr, addr + len, access, false, &r)
 				     : cover_foreign(d, round_down(addr, HP_BASE_PAGE), hp_round_up(addr + len, HP_BASE_PAGE),
 						     access, false, &r);
 	if (e || !r)

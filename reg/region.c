@@ -107,7 +107,7 @@ struct hp_region *hp_region_find(hugepin_domain *d, uintptr_t addr)
 {
 	struct hp_region key = { .start = addr, .end = addr + 1 };
 
-	if (addr - d->span_base < d->span_size) {
+	if (hp_in_span(d, addr)) {
 		uint64_t tag = hp_granule_at(d, addr)->tag;
 
 		return tag ? &hp_regions[HP_TAG_INDEX(tag)] : NULL;
@@ -138,11 +138,6 @@ void hp_region_each(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*ea
 	}
 }
 
-static bool is_heap(const struct hp_region *r)
-{
-	return r->kind == HP_REGION_EXTENT || r->kind == HP_REGION_RUN;
-}
-
 /* Words that pins read are written in this order: no tag, the rest, the tag. Each write releases those before it; pairs with
  * HP_READ. */
 void hp_region_publish(struct hp_region *r)
@@ -153,7 +148,7 @@ void hp_region_publish(struct hp_region *r)
 	HP_WRITE(r->state, HP_REGION_LIVE);
 	TAILQ_INSERT_TAIL(&d->live, r, order);
 	HP_WRITE(r->tag, tag);
-	if (!is_heap(r)) {
+	if (!hp_region_is_heap(r)) {
 		RB_INSERT(hp_region_tree, &d->foreign, r);
 		return;
 	}
@@ -180,7 +175,7 @@ void hp_region_unpublish(struct hp_region *r)
 	TAILQ_REMOVE(&d->live, r, order);
 	HP_WRITE(r->state, HP_REGION_RETIRED);
 	TAILQ_INSERT_TAIL(&d->retired, r, order);
-	if (!is_heap(r)) {
+	if (!hp_region_is_heap(r)) {
 		RB_REMOVE(hp_region_tree, &d->foreign, r);
 		return;
 	}
@@ -263,7 +258,7 @@ static void deregister(hugepin_domain *d, struct hp_region *r)
 		HP_DSTAT(d, pinned_bytes, -len);
 	if (r->kind == HP_REGION_EXTENT)
 		HP_DSTAT(d, extents, -1);
-	if (is_heap(r) && !d->on_demand)
+	if (hp_region_is_heap(r) && !d->on_demand)
 		hp_heap_drop(r->start, len, d->hold);
 	region_free(r);
 }
@@ -308,7 +303,7 @@ static bool was_used(hugepin_domain *d, struct hp_region *r)
 	bool used = HP_READ(r->used);
 
 	HP_WRITE(r->used, 0);
-	if (is_heap(r))
+	if (hp_region_is_heap(r))
 		for (uintptr_t at = r->start; at < r->end; at += HP_PAGE) {
 			struct hp_granule *e = hp_granule_at(d, at);
 
