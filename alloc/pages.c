@@ -593,6 +593,7 @@ bool hp_pages_commit(size_t first, size_t count)
 	size_t end = first + count, refused = 0; /* refused: where no giant page can be had */
 
 	for (;;) {
+		uint32_t seen = turn;
 		bool busy = false;
 
 		for (size_t p = first; p < end;) {
@@ -618,7 +619,10 @@ bool hp_pages_commit(size_t first, size_t count)
 		}
 		if (!busy)
 			return true;
-		/* Another thread's pages: ours are done by now, so no two wait for each other. */
+		/* Another thread's pages: ours are done by now, so no two wait for each other. If anything has ended since
+		 * we looked, as our own calls have, they may be ready, and nobody would wake us: look again. */
+		if (turn != seen)
+			continue;
 		HP_STAT_ADD(commit_waits, 1);
 		wait_turn();
 	}

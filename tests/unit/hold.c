@@ -14,9 +14,26 @@
 #include "base/stats.h"
 #include "tests/t.h"
 #include "tests/unit/empty.h"
+#include "tests/unit/kernel.h"
 
 #define MIB ((size_t)1 << 20)
 #define SPAN ((size_t)8 << 30)
+
+static void (*_Atomic before_call)(void); /* to memory */
+
+UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
+{
+	long r;
+
+	if ((nr == SYS_mmap || nr == SYS_madvise || nr == SYS_mprotect) && before_call)
+		before_call();
+	r = raw(nr, a, b, c, d, e, f);
+	if (r < 0 && r > -4096) {
+		errno = (int)-r;
+		return -1;
+	}
+	return r;
+}
 
 __attribute__((constructor)) static void configure(void)
 {
@@ -635,6 +652,64 @@ TEST(what_is_held_while_its_release_waits_for_a_fork_stays)
 	EXPECT(all_ready(e));
 	EXPECT_EQ(mapped(), e.len);
 	drop(e, HP_HOLD_COPY);
+	hugepin_purge();
+	expect_empty();
+}
+
+static struct {
+	pthread_t main, other;
+	atomic_bool inside; /* the other thread is in its mapping call */
+	atomic_bool let_out;
+	bool joined;
+} meeting;
+
+static void meet(void)
+{
+	if (!pthread_equal(pthread_self(), meeting.main)) {
+		meeting.inside = true;
+		while (!meeting.let_out)
+			usleep(1000);
+	} else if (!meeting.joined) {
+		meeting.joined = true;
+		meeting.let_out = true;
+		pthread_join(meeting.other, NULL);
+	}
+}
+
+static void *hold_first(void *e)
+{
+	EXPECT_EQ(hold(*(struct hugepin_extent *)e, HP_HOLD_COPY), 0);
+	return NULL;
+}
+
+/* Else it waits for ever: nobody is left who would wake it. */
+TEST(pages_that_become_ready_during_an_own_call_are_not_waited_for)
+{
+	char *large = hugepin_malloc(65 * MIB), *p[3];
+	struct hugepin_extent three = extent_of(large), first;
+
+	hugepin_free(large);
+	for (int i = 0; i < 3; i++)
+		p[i] = hugepin_aligned_alloc(HP_PAGE, HP_PAGE);
+	EXPECT(p[0] == (char *)three.addr && p[1] == p[0] + HP_PAGE && p[2] == p[1] + HP_PAGE);
+	hugepin_free(p[0]);
+	hugepin_free(p[2]);
+	hugepin_purge(); /* the first and the third have no memory now, and not the same run of pages */
+	first = three;
+	first.len = HP_PAGE;
+	three.len = 3 * HP_PAGE;
+	meeting.main = pthread_self();
+	before_call = meet;
+	pthread_create(&meeting.other, NULL, hold_first, &first);
+	while (!meeting.inside)
+		usleep(1000);
+	EXPECT_EQ(hold(three, HP_HOLD_COPY), 0);
+	before_call = NULL;
+	EXPECT(meeting.joined);
+	EXPECT(all_ready(three));
+	drop(first, HP_HOLD_COPY);
+	drop(three, HP_HOLD_COPY);
+	hugepin_free(p[1]);
 	hugepin_purge();
 	expect_empty();
 }
