@@ -141,6 +141,15 @@ bool hp_meta_open(void *p, size_t size)
 	return ok;
 }
 
+void hp_meta_unmap(void *p, size_t size)
+{
+	int saved = errno;
+
+	if (p)
+		syscall(SYS_munmap, p, size);
+	errno = saved;
+}
+
 void hp_meta_zero(void *p, size_t size)
 {
 	int saved = errno;

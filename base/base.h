@@ -71,6 +71,9 @@ void *hp_meta_map(size_t size);
 void *hp_meta_reserve(size_t size);
 bool hp_meta_open(void *p, size_t size);
 
+/* Of hp_meta_map() or hp_meta_reserve(). NULL is nothing. */
+void hp_meta_unmap(void *p, size_t size);
+
 /* Give back whole base pages of table memory: they read as zero again. */
 void hp_meta_zero(void *p, size_t size);
 

@@ -1,0 +1,412 @@
+#include "reg/predict.h"
+
+#include <string.h>
+
+#include "base/base.h"
+
+/*
+ * Constants, found by simulation on recorded traces of MPI programs: longer contexts than 512 or more samples than 8 gain
+ * nothing there; contexts up to 16 only lose six points of leave-pinned's bytes.
+ */
+#define WAYS 4 /* contexts in a set: three cache lines */
+#define ENOUGH_NONE 4 /* the last occurrences of a context without a later use of a region: it is not expected */
+#define DECAY 0.997f /* of the error tables, a sample: they remember about 300 */
+#define PRIOR 10.0f /* samples that the prior counts as, of a kind of guesses; and the kind, of a class */
+#define RATIO_MAX 3.0f /* later is as bad: the region is re-timed meanwhile */
+#define SPREAD_LOW 1.05f /* high / low of samples that agree, and that about agree */
+#define SPREAD_MIDDLE 1.2f
+#define LENGTHS 24 /* classes of low: by 1.5 octaves, from 1 us */
+#define LENGTH_FIRST 20 /* half octaves in 1 us */
+#define KINDS (3 * 3) /* by samples and by how far they agree */
+#define CLASSES (KINDS * LENGTHS)
+
+static const float margins[HP_PREDICT_MARGINS] = { .3f,	 .5f,  .65f, .75f, .8f,	 .85f, .9f, .93f,
+						   .95f, .97f, .98f, .99f, 1.0f, 1.02f, 1.05f };
+/* What is believed before anything was seen: how often a use comes before margin * low. By one sample, as often as it
+ * was on average over the traces; by more, more often than it was: it pays to see what a program is like before much
+ * is risked. */
+static const float early[2][HP_PREDICT_MARGINS] = {
+	{ .02f, .025f, .03f, .04f, .05f, .06f, .12f, .2f, .28f, .38f, .46f, .55f, .63f, .75f, .9f },
+	{ .012f, .014f, .018f, .022f, .026f, .03f, .05f, .07f, .1f, .16f, .21f, .31f, .51f, .71f, .91f },
+};
+
+struct hp_predict_past {
+	uint64_t time;
+	uint32_t region;
+	uint32_t prev; /* use of the same region */
+	uint32_t jump; /* an earlier one: with depth, the links of Myers' skew-binary list; log n steps to any */
+	uint32_t depth;
+};
+
+/* Of a class of guesses, after those of all classes of its kind: a run is too short to learn each length by itself. */
+struct hp_predict_errors {
+	float weight;
+	float early[HP_PREDICT_MARGINS], late[HP_PREDICT_MARGINS]; /* sums, decayed */
+};
+
+static uint64_t mix(uint64_t x)
+{
+	x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93u;
+	x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93u;
+	return x ^ (x >> 32);
+}
+#define BASE 0x9e3779b97f4a7c15u /* of the prefix hash: any odd number with its bits mixed */
+
+/* ------------------------------------------------------------------ memory */
+
+/* A quarter is the past, the rest are contexts, after the table of errors. */
+static uint32_t past_count(size_t bytes)
+{
+	uint32_t n = 128;
+
+	while (n < (1u << 20) && 2 * n * (sizeof(struct hp_predict_past) + 8 + 2 * 12) <= bytes * 3 / 8)
+		n *= 2;
+	return n;
+}
+
+static size_t past_bytes(uint32_t n)
+{
+	return hp_round_up(n * (sizeof(struct hp_predict_past) + 8 + 2 * 12), 64);
+}
+#define ERRORS_BYTES hp_round_up((CLASSES + KINDS) * sizeof(struct hp_predict_errors), 64)
+
+size_t hp_predict_size(size_t bytes)
+{
+	size_t least = ERRORS_BYTES + past_bytes(past_count(bytes)) + 64 * WAYS * sizeof(struct hp_predict_context);
+	return HP_MAX(bytes, least);
+}
+
+void hp_predict_init(struct hp_predict *p, void *zeroed, size_t bytes)
+{
+	uint32_t n = past_count(bytes);
+	char *at = zeroed;
+
+	*p = (struct hp_predict){ .past_mask = n - 1, .event_mask = 2 * n - 1 };
+	p->prefixes = (uint64_t *)at;
+	p->event_times = (uint64_t *)(at + n * 8);
+	p->past = (struct hp_predict_past *)(at + 3 * n * 8);
+	p->event_starts = (uint32_t *)(p->past + n);
+	p->errors = (struct hp_predict_errors *)(at + past_bytes(n));
+	p->contexts = (struct hp_predict_context *)((char *)p->errors + ERRORS_BYTES);
+	p->sets = (uint32_t)((bytes - past_bytes(n) - ERRORS_BYTES) / (WAYS * sizeof(struct hp_predict_context)));
+
+	uint64_t power = BASE;
+	for (int i = 0; i < HP_PREDICT_LEVELS; i++, power *= power)
+		p->powers[i] = power;
+	for (int kind = 0; kind < KINDS; kind++) {
+		struct hp_predict_errors *e = &p->errors[CLASSES + kind];
+		e->weight = PRIOR;
+		for (int i = 0; i < HP_PREDICT_MARGINS; i++) {
+			e->early[i] = PRIOR * early[kind >= KINDS / 3][i];
+			e->late[i] = PRIOR * HP_MAX(0.0f, 1 - margins[i]);
+		}
+	}
+}
+
+/* ------------------------------------------------------------------ contexts */
+
+/* Hash of the 2^level uses that end with number `start`; false: they are not all known. */
+static bool window(const struct hp_predict *p, uint32_t start, unsigned level, uint64_t *ret_)
+{
+	uint32_t age = p->starts - start, length = 1u << level;
+
+	if (age + length > p->past_mask || age + length > p->known)
+		return false;
+	*ret_ = p->prefixes[start & p->past_mask] - p->prefixes[(start - length) & p->past_mask] * p->powers[level];
+	return true;
+}
+
+static struct hp_predict_context *set_of(const struct hp_predict *p, uint64_t key)
+{
+	return p->contexts + ((key >> 32) * p->sets >> 32) * WAYS;
+}
+
+static uint32_t tag_of(uint64_t key)
+{
+	return (uint32_t)key | 1;
+}
+
+static struct hp_predict_context *find(const struct hp_predict *p, uint64_t key)
+{
+	struct hp_predict_context *set = set_of(p, key);
+
+	for (int i = 0; i < WAYS; i++)
+		if (set[i].tag == tag_of(key))
+			return &set[i];
+	return NULL;
+}
+
+static uint32_t latest(const struct hp_predict_context *c)
+{
+	return c->at[(c->count - 1) % HP_PREDICT_SAMPLES];
+}
+
+static void push(struct hp_predict_context *c, uint32_t event)
+{
+	c->at[c->count++ % HP_PREDICT_SAMPLES] = event;
+	if (!c->count) /* it wrapped */
+		c->count = HP_PREDICT_SAMPLES;
+}
+
+/* A free entry, or that of a context seen once, or else of any: the one longest not seen. */
+static struct hp_predict_context *take(struct hp_predict *p, uint64_t key)
+{
+	struct hp_predict_context *set = set_of(p, key), *victim = NULL;
+
+	for (int i = 0; i < WAYS; i++) {
+		struct hp_predict_context *c = &set[i];
+		if (!c->tag) {
+			victim = c;
+			p->used++;
+			break;
+		}
+		bool once = c->count == 1, victim_once = victim && victim->count == 1;
+		if (!victim || once > victim_once ||
+		    (once == victim_once && p->events - latest(c) > p->events - latest(victim)))
+			victim = c;
+	}
+	p->forgotten += victim->tag != 0;
+	*victim = (struct hp_predict_context){ .tag = tag_of(key) };
+	return victim;
+}
+
+static void make_known(struct hp_predict *p, uint64_t key, uint32_t event)
+{
+	struct hp_predict_context *c = find(p, key);
+	push(c ? c : take(p, key), event);
+}
+
+static uint64_t key_of(uint64_t hash, unsigned level, uint32_t ends)
+{
+	return mix(hash + mix(((uint64_t)ends << 4) + level + 1));
+}
+
+/* Of all contexts that end here, those are remembered that may come again: none longer than the shortest that is new.
+ * When that comes for the second time, the longer ones are made of where it was before and of where it is now:
+ * nothing is lost. */
+static void settle(struct hp_predict *p)
+{
+	enum { OLD, ONCE, TWICE, NEW } shorter = OLD; /* the next shorter context, before this event */
+	uint32_t first = 0; /* of ONCE: where it was; of TWICE: it was made now, of that and this event */
+
+	if (!p->pending)
+		return;
+	p->pending = false;
+	/* What is there is told first: it is the youngest of its set then, and not what makes room. */
+	for (unsigned i = 0; i < HP_PREDICT_LEVELS; i++)
+		if (p->match[i])
+			push(p->match[i], p->events);
+	for (unsigned i = 0; i < HP_PREDICT_LEVELS && p->keys[i]; i++) {
+		const struct hp_predict_context *c = p->match[i];
+		uint64_t there;
+		if (c) {
+			shorter = c->count == 2 ? ONCE : OLD;
+			first = c->at[0];
+			continue;
+		}
+		if (shorter == NEW)
+			continue;
+		bool two = shorter != OLD && p->events - first <= p->event_mask &&
+			   window(p, p->event_starts[first & p->event_mask], i, &there);
+		if (two)
+			make_known(p, key_of(there, i, p->ends), first);
+		make_known(p, p->keys[i], p->events);
+		shorter = two && key_of(there, i, p->ends) == p->keys[i] ? TWICE : NEW;
+	}
+}
+
+static void event(struct hp_predict *p, uint64_t now_ns)
+{
+	p->events++;
+	p->event_times[p->events & p->event_mask] = now_ns;
+	p->event_starts[p->events & p->event_mask] = p->starts;
+	for (unsigned i = 0; i < HP_PREDICT_LEVELS; i++) {
+		uint64_t hash;
+		p->match[i] = NULL;
+		p->keys[i] = 0;
+		p->ago_count[i] = -1;
+		if (!window(p, p->starts, i, &hash))
+			continue;
+		p->keys[i] = key_of(hash, i, p->ends);
+		p->match[i] = find(p, p->keys[i]);
+	}
+	p->steps = 0;
+	p->pending = true;
+}
+
+void hp_predict_start(struct hp_predict *p, uint32_t region, uint64_t site, uint64_t now_ns, uint32_t *chain)
+{
+	settle(p);
+	uint64_t prefix = p->prefixes[p->starts & p->past_mask];
+	uint32_t number = ++p->starts;
+	struct hp_predict_past *x = &p->past[number & p->past_mask];
+
+	if (p->known <= p->past_mask)
+		p->known++;
+	*x = (struct hp_predict_past){ now_ns, region, number, number, 0 };
+	if (*chain != HP_PREDICT_NONE && number - *chain <= p->past_mask) {
+		const struct hp_predict_past *prev = &p->past[*chain & p->past_mask];
+		x->prev = x->jump = *chain;
+		x->depth = prev->depth + 1;
+		if (number - prev->jump <= p->past_mask) {
+			const struct hp_predict_past *jump = &p->past[prev->jump & p->past_mask];
+			if (number - jump->jump <= p->past_mask &&
+			    prev->depth - jump->depth == jump->depth - p->past[jump->jump & p->past_mask].depth)
+				x->jump = jump->jump;
+		}
+	}
+	*chain = number;
+	p->prefixes[number & p->past_mask] = prefix * BASE + mix(site + mix(region));
+	p->ends = 0;
+	event(p, now_ns);
+}
+
+void hp_predict_end(struct hp_predict *p, uint64_t now_ns)
+{
+	if (!p->known)
+		return;
+	settle(p);
+	p->ends++;
+	event(p, now_ns);
+}
+
+/* ------------------------------------------------------------------ guesses */
+
+unsigned hp_predict_followers(const struct hp_predict *p, uint32_t *ret_, unsigned max)
+{
+	for (int i = HP_PREDICT_LEVELS - 1; i >= 0; i--) {
+		if (!p->match[i] || p->events - latest(p->match[i]) > p->event_mask)
+			continue;
+		uint32_t start = p->event_starts[latest(p->match[i]) & p->event_mask];
+		unsigned n = HP_MIN(p->starts - start, max);
+		if (p->starts - start > p->past_mask)
+			continue;
+		for (unsigned j = 0; j < n; j++)
+			ret_[j] = p->past[(start + 1 + j) & p->past_mask].region;
+		return n;
+	}
+	return 0;
+}
+
+/* The first use of x's region, of those up to x, that is younger than `age` uses; x is. */
+static uint32_t first_within(struct hp_predict *p, uint32_t x, uint32_t age)
+{
+	for (;; p->steps++) {
+		const struct hp_predict_past *past = &p->past[x & p->past_mask];
+		uint32_t own = p->starts - x, jump = p->starts - past->jump, prev = p->starts - past->prev;
+		if (jump < age && jump > own)
+			x = past->jump;
+		else if (prev < age && prev > own)
+			x = past->prev;
+		else
+			return x;
+	}
+}
+
+static uint16_t class_of(unsigned samples, uint64_t low, uint64_t high)
+{
+	unsigned count = samples <= 1 ? 0 : samples <= 3 ? 1 : 2;
+	float spread = (float)high / (float)low;
+	unsigned octave = 63 - (unsigned)__builtin_clzll(low | 1);
+	unsigned half = 2 * octave + ((float)low >= 1.41421356f * (float)(1ull << octave));
+	unsigned length = half < LENGTH_FIRST ? 0 : HP_MIN((half - LENGTH_FIRST) / 3, LENGTHS - 1u);
+
+	return (uint16_t)(length * KINDS + count * 3 + (spread < SPREAD_LOW ? 0 : spread < SPREAD_MIDDLE ? 1 : 2));
+}
+
+static unsigned look_up(struct hp_predict *p, unsigned level)
+{
+	const struct hp_predict_context *c = p->match[level];
+	unsigned stored = HP_MIN(c->count, (uint32_t)HP_PREDICT_SAMPLES), n = 0;
+	uint64_t now = p->event_times[p->events & p->event_mask];
+
+	if (p->ago_count[level] >= 0)
+		return (unsigned)p->ago_count[level];
+	for (; n < stored; n++) {
+		uint32_t at = c->at[(c->count - 1 - n) % HP_PREDICT_SAMPLES];
+		uint32_t uses = p->starts - p->event_starts[at & p->event_mask];
+		if (p->events - at > p->event_mask || uses > p->past_mask)
+			break;
+		p->ago[level][n] = (struct hp_predict_ago){ now - p->event_times[at & p->event_mask], uses };
+	}
+	p->ago_count[level] = (int8_t)n;
+	return n;
+}
+
+bool hp_predict_next(struct hp_predict *p, uint32_t chain, unsigned samples_min, struct hp_predict_guess *ret_)
+{
+	uint64_t samples[2][HP_PREDICT_SAMPLES]; /* of the context at hand, and of the longest with any */
+	unsigned best = 0, to = 0;
+	uint64_t now = p->event_times[p->events & p->event_mask];
+
+	if (chain == HP_PREDICT_NONE || p->starts - chain > p->past_mask)
+		return false;
+	for (int level = HP_PREDICT_LEVELS - 1; level >= 0 && best < samples_min; level--) {
+		if (!p->match[level])
+			continue;
+		unsigned occurrences = look_up(p, (unsigned)level), n = 0, without = 0;
+		uint32_t x = chain;
+		for (unsigned i = 0; i < occurrences; i++) {
+			const struct hp_predict_ago *ago = &p->ago[level][i];
+			if (p->starts - chain >= ago->uses) { /* not used since */
+				without++;
+				continue;
+			}
+			x = first_within(p, x, ago->uses);
+			samples[to][n++] = ago->ns - (now - p->past[x & p->past_mask].time);
+		}
+		if (without >= ENOUGH_NONE)
+			break;
+		if (n > best && (!best || n >= samples_min)) {
+			best = n;
+			to ^= 1;
+		}
+	}
+	if (!best)
+		return false;
+	uint64_t *s = samples[to ^ 1];
+	for (unsigned i = 1; i < best; i++) {
+		uint64_t v = s[i];
+		unsigned j = i;
+		for (; j && s[j - 1] > v; j--)
+			s[j] = s[j - 1];
+		s[j] = v;
+	}
+	uint64_t low = HP_MAX(s[0], 1u), high = HP_MAX(s[best - 1], low);
+	*ret_ = (struct hp_predict_guess){ low, high, s[best / 2], best, class_of(best, low, high) };
+	return true;
+}
+
+/* ------------------------------------------------------------------ errors */
+
+static void add(struct hp_predict_errors *e, float ratio)
+{
+	e->weight = e->weight * DECAY + 1;
+	for (int i = 0; i < HP_PREDICT_MARGINS; i++) {
+		e->early[i] = e->early[i] * DECAY + (ratio < margins[i] ? 1.0f : 0.0f);
+		e->late[i] = e->late[i] * DECAY + HP_MAX(0.0f, ratio - margins[i]);
+	}
+}
+
+void hp_predict_score(struct hp_predict *p, uint16_t class, float ratio)
+{
+	ratio = HP_MIN(ratio, RATIO_MAX);
+	add(&p->errors[class], ratio);
+	add(&p->errors[CLASSES + class % KINDS], ratio);
+}
+
+float hp_predict_margin(const struct hp_predict *p, uint16_t class, float wait, float miss, float *ret_margin)
+{
+	const struct hp_predict_errors *e = &p->errors[class], *kind = &p->errors[CLASSES + class % KINDS];
+	float least = 0, share = PRIOR / kind->weight;
+
+	for (int i = 0; i < HP_PREDICT_MARGINS; i++) {
+		float cost = wait * (e->late[i] + share * kind->late[i]) +
+			     miss * (e->early[i] + share * kind->early[i]);
+		if (i && cost >= least)
+			continue;
+		least = cost;
+		*ret_margin = margins[i];
+	}
+	return least / (e->weight + PRIOR);
+}
