@@ -29,6 +29,28 @@ $(BENCH)/pin-ucx: bench/pin.c bench/rcache.c $(BENCH_PIN_ON)
 	@echo '  BENCH   bench/rcache.c'
 	$(Q)$(BENCH_PIN) $$($(PKG_CONFIG) --cflags --libs ucx-ucs)
 
+# Traces in virtual time: the library's own policies, which are hidden names of it.
+$(BENCH)/replay: bench/replay.c $(LIB_OBJ) $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo '  BENCH   $<'
+	$(Q)$(CC) $(FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LIB_OBJ) $(LIB_LIBS) -lz
+$(BENCH)/shapes: bench/shapes.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo '  BENCH   $<'
+	$(Q)$(BENCH_CC) -o $@ $< -lm
+-include $(BENCH)/replay.d
+tests: $(if $(SAN),,$(BENCH)/replay $(BENCH)/shapes)
+
+# What the helper's plan costs: also of hidden names.
+$(BENCH)/helper: bench/helper.c $(LIB_OBJ) $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo '  BENCH   $<'
+	$(Q)$(CC) $(FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LIB_OBJ) $(LIB_LIBS)
+$(BENCH)/hot: bench/hot.c $(BUILD)/libhugepin.so $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo '  BENCH   $<'
+	$(Q)$(BENCH_PIN)
+
 bench: $(BENCH)/alloc $(BENCH)/nothing.so $(BENCH_PAPI)
 
 # The second make sees what setup has installed.
@@ -47,6 +69,23 @@ bench-pin: ## the pin cache against UCX's, hugepages against base pages; ARGS ar
 	$(Q)tools/setup build bench
 	$(Q)$(MAKE) all bench-pin-programs
 	$(Q)BUILD='$(BUILD)' bench/run-pin $(ARGS)
+
+bench-helper: ## what predicting costs: the helper for each event, and threads for each pin
+	$(Q)tools/setup build check
+	$(Q)$(MAKE) $(BENCH)/helper $(BENCH)/hot
+	$(Q)$(BENCH)/helper
+	$(Q)$(BENCH)/hot
+
 bench-pin-programs: $(BENCH)/pin $(BENCH_UCX) $(BENCH)/alloc # alloc warms memory up
 
-.PHONY: bench bench-alloc bench-programs bench-pin bench-pin-programs
+bench-replay: ## policies of the pin cache on communication traces; ARGS are bench/run-replay's
+	$(Q)tools/setup build check
+	$(Q)$(MAKE) $(BENCH)/replay $(BENCH)/shapes
+	$(Q)BUILD='$(BUILD)' bench/run-replay $(ARGS)
+
+bench-mpi: ## an MPI program by policies of the pin cache; ARGS are bench/run-mpi's
+	$(Q)tools/setup build check
+	$(Q)$(MAKE) all
+	$(Q)BUILD='$(BUILD)' bench/run-mpi $(ARGS)
+
+.PHONY: bench bench-helper bench-alloc bench-programs bench-pin bench-pin-programs bench-replay bench-mpi

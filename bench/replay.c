@@ -1,0 +1,856 @@
+/*
+ * Communication traces of real programs in virtual time, under a policy of the pin cache: what would have been
+ * registered when, and which uses would have had to wait. One line of key=value pairs a trace; the same trace gives the
+ * same line.
+ *
+ *	replay [-p leave|none|lru|cf11|predict] [-m save|budget] [-b BYTES|PCT%] [-g N] [-u 4k|2m] [-t cpu|wall] [-c MS]
+ *	       [-k NS,NS_PER_KIB,SHARE] TRACE...
+ *
+ * cf11 and predict are the library's own code behind reg/plan.h; leave, none and lru are this program's.
+ * tests/traces/README.md has the format of a trace.
+ *
+ * The timeline. Starts and ends of calls happen in the order of the trace: calls that overlapped overlap. A call starts
+ * when the main thread comes to it: after the computing that was measured before it, and not before the calls that had
+ * ended by then; it lasts as long as it did, but at most -c (a shared machine's waits are not a network's). What the
+ * main thread waits for, a registration that it makes itself or one that the helper is at, moves everything that
+ * follows.
+ *
+ * The helper does one thing at a time and is never interrupted. Bytes count as registered from the start of a
+ * registration to the end of a deregistration. A miss is a use that finds its region unregistered, or waits more than 1
+ * us for the helper; the first use of a region is none.
+ *
+ * The bound (bound_pct) is what one helper reaches who knows the future, without a miss: every idle interval is used in
+ * which a deregistration and, in time for the next use, a registration fit between those of the others. Latest starts
+ * of the registrations are computed from the end of the trace backwards, deregistrations go into the first room before
+ * them.
+ */
+#include <argp.h>
+#include <ctype.h>
+#include <err.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+#include "reg/plan.h"
+
+#define NEVER INT64_MAX
+#define WAIT_FREE_NS 1000 /* longer is a miss */
+#define PLAN_MEMORY ((size_t)4 << 20)
+
+enum policy { LEAVE, NONE, LRU, CF11, PREDICT };
+static const char *const policy_names[] = { "leave", "none", "lru", "cf11", "predict" };
+
+static struct {
+	enum policy policy;
+	enum hp_plan_mode mode;
+	bool mode_given;
+	double budget; /* bytes, or a share of leave-pinned's peak; 0: none */
+	bool budget_is_share;
+	size_t largest; /* the budget holds at least so many of the largest regions */
+	uint64_t unit;
+	bool wall;
+	double cap_ns; /* 0: none */
+	double reg_ns, reg_ns_per_kib, dereg_share;
+} option = { .unit = 4096, .cap_ns = 2e6, .reg_ns = 16000, .reg_ns_per_kib = 0.06 * 1024, .dereg_share = 0.4 };
+
+static void *get(size_t n, size_t size)
+{
+	void *p = calloc(n ? n : 1, size);
+
+	if (!p)
+		err(1, "calloc");
+	return p;
+}
+
+/* ------------------------------------------------------------------ traces */
+
+struct use {
+	uint64_t start, end, cpu; /* ns, as they were recorded */
+	uint64_t addr, limit, site;
+	uint32_t region; /* from 1 up */
+	int64_t compute_ns; /* by the main thread, before it starts */
+	int64_t length_ns;
+};
+
+struct event {
+	uint32_t use;
+	bool end;
+};
+
+struct trace {
+	char name[256];
+	struct use *use;
+	size_t uses;
+	struct event *event; /* 2 * uses, in the order of the program */
+	uint64_t *bytes; /* of each region */
+	uint32_t regions;
+	uint64_t inuse_peak; /* bytes, at once */
+};
+
+static const char *const columns[] = { "seq", "t_start", "t_end",   "cpu_app", "op", "dir", "addr",
+				       "len", "payload", "peer", "f0",	    "f1", "f2",  "f3" };
+enum { START = 1, END, CPU, ADDR = 6, LEN, F0 = 10, COLUMNS = 14 };
+
+static size_t split(char *line, char **field)
+{
+	size_t n = 0;
+
+	for (char *next = line; next; n++) {
+		char *at = strsep(&next, ",");
+
+		if (n < COLUMNS)
+			field[n] = at;
+	}
+	return n;
+}
+
+static void check_header(const char *path, char *line)
+{
+	char *field[COLUMNS] = { NULL };
+	size_t n = split(line, field);
+
+	for (size_t i = 0; i < COLUMNS; i++) {
+		size_t len = strlen(columns[i]);
+
+		/* Remarks follow the names in parentheses. */
+		if (i >= n || strncmp(field[i], columns[i], len) || (field[i][len] && field[i][len] != '('))
+			errx(1, "%s:1: no trace: column %zu should be %s", path, i + 1, columns[i]);
+	}
+}
+
+static uint64_t number(const char *path, size_t line, const char *column, const char *text, int base)
+{
+	char *end;
+	uint64_t n;
+
+	errno = 0;
+	n = strtoull(text, &end, base);
+	/* The sign that strtoull would take is refused, too. */
+	if (!isxdigit((unsigned char)*text) || *end || errno || n > INT64_MAX)
+		errx(1, "%s:%zu: %s is no number from 0 up: '%s'", path, line, column, text);
+	return n;
+}
+
+static void read_use(const char *path, size_t line, char *text, const struct use *before, struct use *ret_)
+{
+	char *field[COLUMNS];
+	struct use u = { 0 };
+	uint64_t len;
+
+	if (split(text, field) != COLUMNS)
+		errx(1, "%s:%zu: not %d fields", path, line, COLUMNS);
+	u.start = number(path, line, columns[START], field[START], 10);
+	u.end = number(path, line, columns[END], field[END], 10);
+	u.cpu = number(path, line, columns[CPU], field[CPU], 10);
+	u.addr = number(path, line, columns[ADDR], field[ADDR], 16);
+	len = number(path, line, columns[LEN], field[LEN], 10);
+	for (int i = F0; i < COLUMNS; i++) /* the multiplier is FNV's; the shift brings high bits down */
+		u.site = ((u.site ^ number(path, line, columns[i], field[i], 16)) * 0x100000001b3) ^ u.site >> 29;
+	if (u.end < u.start)
+		errx(1, "%s:%zu: it ends before it starts", path, line);
+	if (before && u.start < before->start)
+		errx(1, "%s:%zu: it starts before the line above", path, line);
+	if (!len || u.addr + len > INT64_MAX - option.unit)
+		errx(1, "%s:%zu: no range of memory", path, line);
+	u.limit = (u.addr + len + option.unit - 1) / option.unit * option.unit;
+	u.addr = u.addr / option.unit * option.unit;
+	*ret_ = u;
+}
+
+/* Whether reading went well so far. What a compressed file that was cut short still gave is no line. */
+static void check_stream(const char *path, size_t line, gzFile f)
+{
+	int problem;
+	const char *what = gzerror(f, &problem); /* begins with the path */
+
+	if (problem != Z_OK && problem != Z_STREAM_END)
+		errx(1, "%s:%zu: %s", path, line, problem == Z_ERRNO ? strerror(errno) : what + strlen(path) + 2);
+}
+
+static void read_file(const char *path, struct trace *t)
+{
+	gzFile f = gzopen(path, "r"); /* plain files, too */
+	static char text[4096];
+	size_t line = 0, room = 0;
+
+	if (!f)
+		errx(1, "%s: %s", path, strerror(errno ? errno : ENOMEM));
+	while (gzgets(f, text, sizeof text)) {
+		line++;
+		if (!strchr(text, '\n')) {
+			check_stream(path, line, f);
+			if (!gzeof(f))
+				errx(1, "%s:%zu: too long a line", path, line);
+		}
+		text[strcspn(text, "\r\n")] = 0;
+		if (line == 1) {
+			check_header(path, text);
+			continue;
+		}
+		if (*text == '#' || !*text)
+			continue;
+		if (t->uses == room) {
+			room = room ? 2 * room : 4096;
+			t->use = reallocarray(t->use, room, sizeof *t->use);
+			if (!t->use)
+				err(1, "reallocarray");
+		}
+		read_use(path, line, text, t->uses ? &t->use[t->uses - 1] : NULL, &t->use[t->uses]);
+		t->uses++;
+	}
+	check_stream(path, line + 1, f);
+	gzclose(f);
+	if (!t->uses)
+		errx(1, "%s:%zu: a trace without calls", path, line + 1);
+	if (t->uses > UINT32_MAX / 2)
+		errx(1, "%s: too long", path);
+}
+
+static const struct use *sorted_uses; /* qsort's compare functions have no argument of their own */
+
+static int by_addr(const void *a, const void *b)
+{
+	const struct use *x = &sorted_uses[*(const uint32_t *)a], *y = &sorted_uses[*(const uint32_t *)b];
+
+	return (x->addr > y->addr) - (x->addr < y->addr);
+}
+
+static int by_end(const void *a, const void *b)
+{
+	uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
+	const struct use *x = &sorted_uses[i], *y = &sorted_uses[j];
+
+	return x->end != y->end ? (x->end > y->end) - (x->end < y->end) : (i > j) - (i < j);
+}
+
+static uint32_t *sorted(const struct trace *t, int (*compare)(const void *, const void *))
+{
+	uint32_t *order = get(t->uses, sizeof *order);
+
+	for (uint32_t i = 0; i < t->uses; i++)
+		order[i] = i;
+	sorted_uses = t->use;
+	qsort(order, t->uses, sizeof *order, compare);
+	return order;
+}
+
+/* What overlaps in the course of the trace is one region. */
+static void find_regions(const char *path, struct trace *t)
+{
+	uint32_t *order = sorted(t, by_addr);
+	uint64_t start = 0, limit = 0;
+
+	t->bytes = get(t->uses + 1, sizeof *t->bytes);
+	for (size_t i = 0; i < t->uses; i++) {
+		struct use *u = &t->use[order[i]];
+
+		if (!i || u->addr >= limit) {
+			t->regions++;
+			start = u->addr;
+			limit = u->limit;
+		}
+		if (u->limit > limit)
+			limit = u->limit;
+		u->region = t->regions;
+		t->bytes[t->regions] = limit - start;
+	}
+	free(order);
+	if (t->regions >= 1 << 20)
+		errx(1, "%s: too many regions", path);
+}
+
+static void find_events(struct trace *t)
+{
+	uint32_t *ends = sorted(t, by_end), *active = get(t->regions + 1, sizeof *active);
+	size_t next = 0, ended = 0;
+	uint64_t last = t->use[0].start, cpu = t->use[0].cpu, inuse = 0;
+
+	t->event = get(2 * t->uses, sizeof *t->event);
+	while (ended < t->uses) {
+		struct event *e = &t->event[next + ended];
+		struct use *u = &t->use[ends[ended]];
+
+		/* Of what happens at once, ends come first, but after their own starts. */
+		e->end = next == t->uses || (ends[ended] < next && u->end <= t->use[next].start);
+		if (e->end) {
+			e->use = ends[ended++];
+			last = u->end;
+			if (!--active[u->region])
+				inuse -= t->bytes[u->region];
+			continue;
+		}
+		e->use = (uint32_t)next;
+		u = &t->use[next++];
+		u->compute_ns = (int64_t)(option.wall ? u->start - last : u->cpu > cpu ? u->cpu - cpu : 0);
+		u->length_ns = (int64_t)(u->end - u->start);
+		if (option.cap_ns > 0 && u->length_ns > (int64_t)option.cap_ns)
+			u->length_ns = (int64_t)option.cap_ns;
+		last = u->start;
+		cpu = u->cpu;
+		if (!active[u->region]++)
+			inuse += t->bytes[u->region];
+		if (inuse > t->inuse_peak)
+			t->inuse_peak = inuse;
+	}
+	free(active);
+	free(ends);
+}
+
+static void trace_read(const char *path, struct trace *ret_)
+{
+	const char *base = strrchr(path, '/'), *end;
+
+	memset(ret_, 0, sizeof *ret_);
+	base = base ? base + 1 : path;
+	end = strstr(base, ".csv");
+	snprintf(ret_->name, sizeof ret_->name, "%.*s", end ? (int)(end - base) : (int)strlen(base), base);
+	read_file(path, ret_);
+	find_regions(path, ret_);
+	find_events(ret_);
+}
+
+static void trace_free(struct trace *t)
+{
+	free(t->use);
+	free(t->event);
+	free(t->bytes);
+}
+
+/* ------------------------------------------------------------------ a run */
+
+static int64_t cost_ns(uint64_t bytes, bool registering)
+{
+	double ns = option.reg_ns + option.reg_ns_per_kib * (double)bytes / 1024;
+
+	return (int64_t)(registering ? ns : ns * option.dereg_share);
+}
+
+struct region {
+	enum { OUT, IN, BUSY } state; /* BUSY: being registered or deregistered */
+	uint32_t uses; /* that have started and not ended */
+	bool touched;
+	bool refused; /* the plan was told that it cannot be done, and of nothing since */
+	bool ahead; /* the helper registered it, and nobody has waited for that */
+	uint64_t last_end; /* of its last use, in the order of ends */
+};
+
+struct run {
+	const struct trace *t;
+	enum policy policy;
+	uint64_t budget; /* bytes; UINT64_MAX: none */
+	struct hp_plan *plan;
+	struct region *region;
+	int64_t *start, *end; /* of each use */
+	int64_t now_ns; /* the main thread's */
+	uint64_t ends;
+
+	struct {
+		uint32_t region; /* 0: idle */
+		bool registering;
+		int64_t until_ns; /* of what it is at, or when it was idle last */
+	} helper;
+
+	uint64_t bytes, promised, peak; /* promised: to a miss that makes room */
+	double area; /* bytes * ns */
+	int64_t area_ns, busy_ns;
+	uint64_t misses, reuses, ahead, reregistrations;
+};
+
+static void account(struct run *r, int64_t now_ns, int64_t bytes)
+{
+	r->area += (double)r->bytes * (double)(now_ns - r->area_ns);
+	r->area_ns = now_ns;
+	r->bytes += (uint64_t)bytes;
+	if (r->bytes > r->peak)
+		r->peak = r->bytes;
+}
+
+static bool fits(const struct run *r, uint64_t bytes)
+{
+	return bytes <= r->budget && r->bytes + r->promised <= r->budget - bytes;
+}
+
+static void became(struct run *r, uint32_t region, int64_t now_ns, bool registered)
+{
+	struct region *g = &r->region[region];
+
+	g->state = registered ? IN : OUT;
+	g->refused = false;
+	if (!registered)
+		account(r, now_ns, -(int64_t)r->t->bytes[region]);
+	if (r->plan && registered)
+		hp_plan_registered(r->plan, region, (uint64_t)now_ns);
+	else if (r->plan)
+		hp_plan_deregistered(r->plan, region, (uint64_t)now_ns);
+}
+
+/* The helper, who is idle, is told to do that. */
+static void begin(struct run *r, struct hp_plan_step step)
+{
+	bool registering = step.what == HP_PLAN_REGISTER;
+	struct region *g = &r->region[step.region];
+	uint64_t bytes = r->t->bytes[step.region];
+	int64_t now_ns = r->helper.until_ns, cost = cost_ns(bytes, registering);
+
+	if (!step.region || step.region > r->t->regions)
+		errx(2, "%s: the plan speaks of region %u, which there is not", r->t->name, step.region);
+	if (g->uses || g->state != (registering ? OUT : IN) || (registering && !fits(r, bytes))) {
+		if (g->refused)
+			errx(2, "%s: the plan asks again for what cannot be done, region %u", r->t->name, step.region);
+		g->refused = true;
+		hp_plan_failed(r->plan, step.region, (uint64_t)now_ns);
+		return;
+	}
+	g->state = BUSY;
+	g->ahead = registering;
+	if (registering) {
+		account(r, now_ns, (int64_t)bytes);
+		r->reregistrations++;
+		r->ahead++;
+	}
+	r->helper.region = step.region;
+	r->helper.registering = registering;
+	r->helper.until_ns = now_ns + cost;
+	r->busy_ns += cost;
+}
+
+/* The helper goes on until now_ns; it may be at something then that ends later. */
+static void advance(struct run *r, int64_t now_ns)
+{
+	while (r->plan && r->helper.until_ns <= now_ns) {
+		uint32_t done = r->helper.region;
+
+		if (done) {
+			r->helper.region = 0;
+			became(r, done, r->helper.until_ns, r->helper.registering);
+		}
+		struct hp_plan_step step = hp_plan_next(r->plan, (uint64_t)r->helper.until_ns);
+		if (step.what != HP_PLAN_WAIT) {
+			begin(r, step);
+		} else if (step.until_ns > (uint64_t)now_ns) {
+			r->helper.until_ns = now_ns;
+			return;
+		} else if ((int64_t)step.until_ns > r->helper.until_ns) {
+			r->helper.until_ns = (int64_t)step.until_ns;
+		} else {
+			errx(2, "%s: the plan waits for a time that has come", r->t->name);
+		}
+	}
+}
+
+static void main_goes_on(struct run *r, int64_t now_ns)
+{
+	advance(r, now_ns);
+	r->now_ns = now_ns;
+}
+
+static uint32_t oldest_idle(const struct run *r)
+{
+	uint32_t oldest = 0;
+
+	for (uint32_t i = 1; i <= r->t->regions; i++)
+		if (r->region[i].state == IN && !r->region[i].uses &&
+		    (!oldest || r->region[i].last_end < r->region[oldest].last_end))
+			oldest = i;
+	return oldest;
+}
+
+static uint32_t victim(const struct run *r)
+{
+	uint32_t v = r->plan ? hp_plan_victim(r->plan, (uint64_t)r->now_ns) : 0;
+
+	if (v && (v > r->t->regions || r->region[v].state != IN || r->region[v].uses))
+		errx(2, "%s: the plan would evict region %u, which cannot go", r->t->name, v);
+	return v ? v : oldest_idle(r);
+}
+
+static void deregister(struct run *r, uint32_t region)
+{
+	int64_t until_ns = r->now_ns + cost_ns(r->t->bytes[region], false);
+
+	r->region[region].state = BUSY;
+	main_goes_on(r, until_ns);
+	became(r, region, until_ns, false);
+}
+
+/* On the critical path. The budget holds at least what is in use at once, so something can go. */
+static void register_at_once(struct run *r, uint32_t region)
+{
+	uint64_t bytes = r->t->bytes[region];
+	int64_t until_ns;
+
+	r->promised = 0;
+	while (!fits(r, bytes)) {
+		uint32_t v;
+
+		r->promised = bytes;
+		if (r->helper.region)
+			main_goes_on(r, r->helper.until_ns);
+		else if ((v = victim(r)))
+			deregister(r, v);
+		else
+			errx(2, "%s: nothing can go", r->t->name);
+		r->promised = 0;
+	}
+	r->region[region].state = BUSY;
+	account(r, r->now_ns, (int64_t)bytes);
+	until_ns = r->now_ns + cost_ns(bytes, true);
+	main_goes_on(r, until_ns);
+	became(r, region, until_ns, true);
+}
+
+static void use_starts(struct run *r, uint32_t use)
+{
+	const struct use *u = &r->t->use[use];
+	struct region *g = &r->region[u->region];
+	bool first = !g->touched, hit;
+
+	main_goes_on(r, r->now_ns + u->compute_ns);
+	r->start[use] = r->now_ns;
+	hit = g->state == IN || (g->state == BUSY && r->helper.registering &&
+				 r->helper.until_ns - r->now_ns <= WAIT_FREE_NS);
+	g->uses++;
+	g->touched = true;
+	g->refused = false;
+	if (!first) {
+		r->reuses++;
+		r->misses += !hit;
+		if (!hit && g->ahead && g->state == BUSY)
+			r->ahead--;
+	}
+	if (r->plan)
+		hp_plan_start(r->plan, u->region, r->t->bytes[u->region], u->site, (uint64_t)r->now_ns, hit);
+	if (g->state == BUSY)
+		main_goes_on(r, r->helper.until_ns);
+	if (g->state == OUT) {
+		r->reregistrations += !first;
+		register_at_once(r, u->region);
+	}
+	r->end[use] = r->now_ns + u->length_ns;
+}
+
+static void use_ends(struct run *r, uint32_t use)
+{
+	uint32_t region = r->t->use[use].region;
+	struct region *g = &r->region[region];
+
+	main_goes_on(r, r->end[use] > r->now_ns ? r->end[use] : r->now_ns);
+	r->end[use] = r->now_ns;
+	g->uses--;
+	g->refused = false;
+	g->last_end = ++r->ends;
+	if (r->plan)
+		hp_plan_end(r->plan, region, (uint64_t)r->now_ns);
+	else if (r->policy == NONE && !g->uses)
+		deregister(r, region);
+}
+
+static uint64_t plan_cost(void *arg, uint32_t region, uint64_t bytes, bool registering)
+{
+	(void)arg, (void)region;
+	return (uint64_t)cost_ns(bytes, registering);
+}
+
+static void run(struct run *r, const struct trace *t, enum policy policy, uint64_t budget)
+{
+	memset(r, 0, sizeof *r);
+	r->t = t;
+	r->policy = policy;
+	r->budget = budget;
+	r->region = get(t->regions + 1, sizeof *r->region);
+	r->start = get(t->uses, sizeof *r->start);
+	r->end = get(t->uses, sizeof *r->end);
+	if (policy >= CF11) {
+		struct hp_plan_config config = { .policy = policy == CF11 ? HP_PLAN_CF11 : HP_PLAN_PREDICT,
+						 .mode = option.mode,
+						 .budget = budget,
+						 .memory = PLAN_MEMORY,
+						 .cost_ns = plan_cost };
+
+		r->plan = hp_plan_new(&config);
+		if (!r->plan)
+			errx(1, "no memory for the plan");
+	}
+	for (size_t i = 0; i < 2 * t->uses; i++) {
+		if (t->event[i].end)
+			use_ends(r, t->event[i].use);
+		else
+			use_starts(r, t->event[i].use);
+	}
+	account(r, r->now_ns, 0);
+	if (r->plan)
+		hp_plan_free(r->plan);
+}
+
+static void run_free(struct run *r)
+{
+	free(r->region);
+	free(r->start);
+	free(r->end);
+}
+
+/* ------------------------------------------------------------------ the bound */
+
+struct gap {
+	int64_t from, until; /* idle; until NEVER: after the last use */
+	int64_t reg_at, reg_end; /* latest */
+	uint32_t region;
+};
+
+static int by_until(const void *a, const void *b)
+{
+	const struct gap *x = a, *y = b;
+
+	return x->until != y->until ? (x->until > y->until) - (x->until < y->until) :
+				      (x->region > y->region) - (x->region < y->region);
+}
+
+static int by_from(const void *a, const void *b)
+{
+	const struct gap *x = *(struct gap *const *)a, *y = *(struct gap *const *)b;
+
+	return x->from != y->from ? (x->from > y->from) - (x->from < y->from) :
+				    (x->region > y->region) - (x->region < y->region);
+}
+
+/* The idle intervals of leave-pinned's run that pay. */
+static size_t find_gaps(const struct run *r, struct gap *gap)
+{
+	int64_t *idle = get(r->t->regions + 1, sizeof *idle);
+	uint32_t *active = get(r->t->regions + 1, sizeof *active);
+	size_t n = 0;
+
+	for (size_t i = 0; i < 2 * r->t->uses; i++) {
+		struct event e = r->t->event[i];
+		uint32_t region = r->t->use[e.use].region;
+		int64_t pays = cost_ns(r->t->bytes[region], true) + cost_ns(r->t->bytes[region], false);
+
+		if (e.end) {
+			if (!--active[region])
+				idle[region] = r->end[e.use];
+		} else if (!active[region]++ && idle[region] && r->start[e.use] - idle[region] > pays) {
+			gap[n++] = (struct gap){ .from = idle[region], .until = r->start[e.use], .region = region };
+		}
+	}
+	for (uint32_t i = 1; i <= r->t->regions; i++)
+		gap[n++] = (struct gap){ .from = idle[i], .until = NEVER, .region = i };
+	free(idle);
+	free(active);
+	return n;
+}
+
+/* The first time from `at` when the helper, busy with the registrations of gap[0..n), has `length` free. */
+static int64_t first_room(const struct gap *gap, size_t n, int64_t at, int64_t length)
+{
+	size_t low = 0, high = n; /* the first registration that ends after `at` */
+
+	while (low < high) {
+		size_t middle = (low + high) / 2;
+
+		if (gap[middle].reg_end <= at)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	for (; low < n && gap[low].reg_at < at + length; low++)
+		at = gap[low].reg_end;
+	return at;
+}
+
+static double bound(const struct run *r)
+{
+	struct gap *gap = get(r->t->uses + r->t->regions, sizeof *gap), **order;
+	size_t n = find_gaps(r, gap), kept = 0, timed = 0;
+	int64_t next = NEVER, helper = 0;
+	double area = r->area;
+
+	qsort(gap, n, sizeof *gap, by_until);
+	for (size_t i = n; i--;) {
+		struct gap *g = &gap[i];
+
+		g->reg_end = g->until < next ? g->until : next;
+		g->reg_at = g->reg_end == NEVER ? NEVER : g->reg_end - cost_ns(r->t->bytes[g->region], true);
+		if (g->reg_at <= g->from + cost_ns(r->t->bytes[g->region], false))
+			g->region = 0; /* too short beside those that come later: it stays */
+		else
+			next = g->reg_at;
+	}
+	for (size_t i = 0; i < n; i++)
+		if (gap[i].region)
+			timed += (gap[kept++] = gap[i]).until != NEVER;
+	order = get(kept, sizeof *order);
+	for (size_t i = 0; i < kept; i++)
+		order[i] = &gap[i];
+	qsort(order, kept, sizeof *order, by_from);
+	for (size_t i = 0; i < kept; i++) {
+		const struct gap *g = order[i];
+		int64_t length = cost_ns(r->t->bytes[g->region], false);
+		int64_t gone = first_room(gap, timed, g->from > helper ? g->from : helper, length) + length;
+		int64_t back = g->reg_at < r->now_ns ? g->reg_at : r->now_ns;
+
+		if (gone >= back)
+			continue;
+		helper = gone;
+		area -= (double)r->t->bytes[g->region] * (double)(back - gone);
+	}
+	free(order);
+	free(gap);
+	return area;
+}
+
+/* ------------------------------------------------------------------ the program */
+
+static double pct(double part, double whole)
+{
+	return whole > 0 ? 100 * part / whole : 0;
+}
+
+static int largest_first(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x < y) - (x > y);
+}
+
+static uint64_t budget_bytes(const struct trace *t, uint64_t leave_peak)
+{
+	double asked = option.budget_is_share ? option.budget * (double)leave_peak : option.budget;
+	uint64_t *bytes = get(t->regions, sizeof *bytes), largest = 0, budget;
+
+	if (!(option.budget > 0)) {
+		free(bytes);
+		return UINT64_MAX;
+	}
+	memcpy(bytes, t->bytes + 1, t->regions * sizeof *bytes);
+	qsort(bytes, t->regions, sizeof *bytes, largest_first);
+	for (size_t i = 0; i < option.largest && i < t->regions; i++)
+		largest += bytes[i];
+	free(bytes);
+	budget = asked < (double)leave_peak ? (uint64_t)asked : leave_peak;
+	budget = budget > t->inuse_peak ? budget : t->inuse_peak;
+	return budget > largest ? budget : largest;
+}
+
+static void replay(const char *path)
+{
+	struct trace t;
+	struct run leave, r;
+	double area, peak;
+	uint64_t budget;
+
+	trace_read(path, &t);
+	run(&leave, &t, LEAVE, UINT64_MAX);
+	area = leave.area / (double)leave.now_ns;
+	peak = (double)leave.peak;
+	budget = budget_bytes(&t, leave.peak);
+	run(&r, &t, option.policy, budget);
+	printf("trace=%s policy=%s regions=%u reuses=%" PRIu64, t.name, policy_names[r.policy], t.regions, r.reuses);
+	printf(" avg_pct=%.2f peak_pct=%.2f", pct(r.area / (double)r.now_ns, area), pct((double)r.peak, peak));
+	printf(" bound_pct=%.2f", pct(bound(&leave) / (double)leave.now_ns, area));
+	printf(" inuse_pct=%.2f", pct((double)t.inuse_peak, peak));
+	if (budget != UINT64_MAX)
+		printf(" budget_pct=%.2f", pct((double)budget, peak));
+	printf(" misses=%" PRIu64 " miss_pct=%.2f", r.misses, pct((double)r.misses, (double)r.reuses));
+	printf(" hidden_pct=%.2f", pct((double)r.ahead, (double)r.reregistrations));
+	printf(" helper_busy_pct=%.2f time_pct=%.2f\n", pct((double)r.busy_ns, (double)r.now_ns),
+	       pct((double)r.now_ns, (double)leave.now_ns));
+	run_free(&leave);
+	run_free(&r);
+	trace_free(&t);
+}
+
+static int one_of(struct argp_state *state, const char *const *names, int n, const char *arg)
+{
+	for (int i = 0; i < n; i++)
+		if (!strcmp(names[i], arg))
+			return i;
+	argp_error(state, "not known: %s", arg);
+	return 0;
+}
+
+/* n numbers from 0 up, with commas between them, and `suffix` or nothing after them: whether there was a suffix. */
+static bool numbers(struct argp_state *state, const char *arg, double *ret_, int n, char suffix)
+{
+	const char *at = arg;
+
+	for (int i = 0; i < n; i++) {
+		char *end;
+
+		ret_[i] = strtod(at, &end);
+		if (end == at || !(ret_[i] >= 0) || ret_[i] > 1e18 || (i < n - 1 && *end != ','))
+			argp_error(state, "not understood: %s", arg);
+		at = end + (i < n - 1);
+	}
+	if (*at && (*at != suffix || at[1]))
+		argp_error(state, "not understood: %s", arg);
+	return *at;
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	static const char *const modes[] = { "save", "budget" }, *const units[] = { "4k", "2m" };
+	static const char *const times[] = { "cpu", "wall" };
+	double n[3];
+
+	switch (key) {
+	case 'p': option.policy = (enum policy)one_of(state, policy_names, 5, arg); break;
+	case 'm':
+		option.mode = one_of(state, modes, 2, arg) ? HP_PLAN_BUDGET : HP_PLAN_SAVE;
+		option.mode_given = true;
+		break;
+	case 'b':
+		option.budget_is_share = numbers(state, arg, &option.budget, 1, '%');
+		if (option.budget_is_share)
+			option.budget /= 100;
+		break;
+	case 'g':
+		numbers(state, arg, n, 1, 0);
+		option.largest = (size_t)n[0];
+		break;
+	case 'u': option.unit = one_of(state, units, 2, arg) ? 2 << 20 : 4 << 10; break;
+	case 't': option.wall = one_of(state, times, 2, arg); break;
+	case 'c':
+		numbers(state, arg, n, 1, 0);
+		option.cap_ns = n[0] * 1e6;
+		break;
+	case 'k':
+		numbers(state, arg, n, 3, 0);
+		option.reg_ns = n[0];
+		option.reg_ns_per_kib = n[1];
+		option.dereg_share = n[2];
+		break;
+	case ARGP_KEY_ARG: replay(arg); break;
+	case ARGP_KEY_NO_ARGS: argp_usage(state); break;
+	default: return ARGP_ERR_UNKNOWN;
+	}
+	if (!option.mode_given)
+		option.mode = option.budget > 0 ? HP_PLAN_BUDGET : HP_PLAN_SAVE;
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct argp_option options[] = {
+		{ "policy", 'p', "leave|none|lru|cf11|predict", 0, "What is registered when (leave)", 0 },
+		{ "mode", 'm', "save|budget", 0, "What predict is after (budget if there is one)", 0 },
+		{ "budget", 'b', "BYTES|PCT%", 0,
+		  "At most so many bytes, or so much of leave-pinned's peak, and at least what is in use at once", 0 },
+		{ "largest", 'g', "N", 0, "The budget holds at least the N largest regions", 0 },
+		{ "unit", 'u', "4k|2m", 0, "Pages (4k)", 0 },
+		{ "time", 't', "cpu|wall", 0, "Which clock measures computing (cpu)", 0 },
+		{ "cap", 'c', "MS", 0, "What a call lasts at most (2); 0: as long as it did", 0 },
+		{ "cost", 'k', "NS,NS_PER_KIB,SHARE", 0,
+		  "A registration's cost, and what share of it a deregistration's is (16000,61.44,0.4)", 0 },
+		{ 0 }
+	};
+	static const struct argp argp = { options, parse, "TRACE...",
+					  "Replay communication traces under a policy of the pin cache.",
+					  NULL, NULL, NULL };
+
+	/* In order: the traces after the options, wherever those stand. */
+	argp_err_exit_status = 1;
+	error_t e = argp_parse(&argp, argc, argv, 0, NULL, NULL);
+	return e || fflush(stdout) || ferror(stdout) ? 1 : 0;
+}
