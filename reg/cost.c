@@ -1,0 +1,155 @@
+/*
+ * The cost model: least squares with exponential forgetting, a line for each class, since one line for all sizes is off by up
+ * to two thirds (caches, and pages pinned in batches). Within a class sizes often are one and the same, which says nothing of
+ * the slope; so the slope is drawn towards that of the first guess, scaled to what was seen.
+ *
+ * A class never seen: the first guess, scaled as its neighbours were; or as the other direction was.
+ */
+#include "reg/cost.h"
+
+#include "base/base.h"
+
+enum { CLASS_SHIFT = 12, MEMORY = 32, ERROR_MEMORY = 256 };
+
+/* The first guess is UCX's default for registering, and that deregistering takes 0.4 of it. */
+static const double guess_fixed_ns = 16000, guess_byte_ns = 0.06, guess_dereg = 0.4;
+
+/* Longer than so many times the prediction, it was something else: the helper lost its processor, or waited for a lock. One
+ * alone is not believed, the next in a row up to here, so that it takes a few if that is what it costs from now on. */
+static const double outlier = 4;
+
+/* The guessed slope weighs as much as sizes that scatter by a twentieth around their mean. */
+static const double guess_weight = 0.0025;
+
+/* Lines cross zero somewhere, operations do not: no prediction is below this part of the class's mean. */
+static const double least = 0.125;
+
+static const double ns_max = 0x1p62;
+
+static unsigned class_of(uint64_t bytes)
+{
+	unsigned shift = 63 - (unsigned)__builtin_clzll(bytes | 1);
+
+	return shift < CLASS_SHIFT ? 0 : HP_MIN((shift - CLASS_SHIFT) / 2, (unsigned)HP_COST_CLASSES - 1);
+}
+
+static double unit(unsigned class)
+{
+	return (double)(UINT64_C(1) << (CLASS_SHIFT + 2 * class));
+}
+
+static double guess(double bytes, bool registering)
+{
+	return (guess_fixed_ns + guess_byte_ns * bytes) * (registering ? 1 : guess_dereg);
+}
+
+/* How much the class's mean is above the guess. */
+static double scale_of(const struct hp_cost_class *c, unsigned class, bool registering)
+{
+	return c->y / guess(c->x * unit(class), registering);
+}
+
+/* ns for each unit of the class. */
+static double slope_of(const struct hp_cost_class *c, unsigned class, bool registering)
+{
+	double guessed = scale_of(c, class, registering) * (guess(unit(class), registering) - guess(0, registering));
+	double weight = guess_weight * c->x * c->x;
+	double slope = weight > 0 ? (c->xy + weight * guessed) / (c->xx + weight) : guessed;
+
+	return HP_MAX(slope, 0);
+}
+
+/* What to scale the guess by in a class that was not seen: as in those seen on both sides of it, the nearer the more. False:
+ * none was. */
+static bool scale_by_neighbours(const struct hp_cost *c, unsigned backing, unsigned class, bool registering, double *ret)
+{
+	const struct hp_cost_class *classes = c->classes[backing][registering];
+	unsigned below = class, above = class;
+	double scale;
+
+	while (below > 0 && !classes[below].count)
+		below--;
+	while (above < HP_COST_CLASSES - 1 && !classes[above].count)
+		above++;
+	if (!classes[below].count && !classes[above].count)
+		return false;
+	if (!classes[below].count)
+		below = above;
+	if (!classes[above].count)
+		above = below;
+	scale = scale_of(&classes[below], below, registering);
+	if (above != below)
+		scale += (scale_of(&classes[above], above, registering) - scale) * (class - below) / (above - below);
+	*ret = scale;
+	return true;
+}
+
+static double predict(const struct hp_cost *c, unsigned backing, uint64_t bytes, bool registering)
+{
+	unsigned class = class_of(bytes);
+	const struct hp_cost_class *own = &c->classes[backing][registering][class];
+	double scale, ns;
+
+	if (own->count) {
+		ns = own->y + slope_of(own, class, registering) * ((double)bytes / unit(class) - own->x);
+		ns = HP_MAX(ns, own->y * least);
+	} else {
+		if (!scale_by_neighbours(c, backing, class, registering, &scale) &&
+		    !scale_by_neighbours(c, backing, class, !registering, &scale))
+			scale = 1;
+		ns = guess((double)bytes, registering) * scale;
+	}
+	return HP_MAX(1, HP_MIN(ns, ns_max));
+}
+
+void hp_cost_learn(struct hp_cost *c, unsigned backing, uint64_t bytes, bool registering, uint64_t ns)
+{
+	unsigned class = class_of(bytes);
+	struct hp_cost_class *own = &c->classes[backing][registering][class];
+	double predicted = predict(c, backing, bytes, registering), taken = HP_MAX((double)ns, 1);
+	double error = (predicted > taken ? predicted - taken : taken - predicted) / taken;
+	double most = outlier * predicted;
+	bool doubted = own->doubted;
+	double dx = (double)bytes / unit(class) - own->x, dy = HP_MIN(taken, most) - own->y, gain;
+
+	c->count++;
+	c->error += (error - c->error) / (double)HP_MIN(c->count, (uint64_t)ERROR_MEMORY);
+
+	own->doubted = taken > most;
+	if (own->doubted && !doubted)
+		return;
+
+	/* Means, variance and covariance with weights that fall by 1 - gain an operation (West 1979). */
+	own->count++;
+	gain = 1 / (double)HP_MIN(own->count, (uint64_t)MEMORY);
+	own->x += gain * dx;
+	own->y += gain * dy;
+	own->xx = (1 - gain) * (own->xx + gain * dx * dx);
+	own->xy = (1 - gain) * (own->xy + gain * dx * dy);
+}
+
+uint64_t hp_cost_ns(const struct hp_cost *c, unsigned backing, uint64_t bytes, bool registering)
+{
+	return (uint64_t)predict(c, backing, bytes, registering);
+}
+
+uint64_t hp_cost_error_permille(const struct hp_cost *c)
+{
+	return (uint64_t)HP_MIN(c->error * 1000, ns_max);
+}
+
+bool hp_cost_fit(const struct hp_cost *c, unsigned backing, unsigned class, bool registering, struct hp_cost_fit *ret)
+{
+	const struct hp_cost_class *own = &c->classes[backing][registering][class];
+	double slope;
+
+	if (!own->count)
+		return false;
+	slope = slope_of(own, class, registering);
+	*ret = (struct hp_cost_fit){
+		.count = own->count,
+		.page_ns = slope / unit(class) * (double)(backing == HP_COST_BASE ? HP_CHUNK : HP_PAGE),
+		.fixed_ns = own->y - slope * own->x,
+	};
+	return true;
+}

@@ -1,0 +1,46 @@
+/*
+ * What an operation of the helper takes: t = a * pages + b, for each backing and size class, and for registering and
+ * deregistering apart; learnt from the operations themselves.
+ *
+ * Pure; a struct of zeros has learnt nothing. Who has one takes care that one thread at a time uses it.
+ */
+#ifndef HP_REG_COST_H
+#define HP_REG_COST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum hp_cost_backing { HP_COST_BASE, HP_COST_THP, HP_COST_HUGETLB, HP_COST_BACKINGS };
+
+/* Class i is from 4 KiB * 4^i to four times that; the first takes what is smaller, the last what is larger, too. */
+enum { HP_COST_CLASSES = 16 };
+
+struct hp_cost {
+	struct hp_cost_class {
+		uint64_t count;
+		double x, y; /* means: size in units of the class, ns */
+		double xx, xy; /* variance, covariance */
+		bool doubted; /* the last one took too long to be believed */
+	} classes[HP_COST_BACKINGS][2][HP_COST_CLASSES];
+	uint64_t count;
+	double error; /* mean relative error */
+};
+
+/* It took ns to register (or deregister) so many bytes. */
+void hp_cost_learn(struct hp_cost *, unsigned backing, uint64_t bytes, bool registering, uint64_t ns);
+
+/* What it will take: from 1 to 2^62. */
+uint64_t hp_cost_ns(const struct hp_cost *, unsigned backing, uint64_t bytes, bool registering);
+
+/* Of what was predicted before it was learnt: the mean of |predicted - taken| / taken, in thousandths, mostly of the last 256
+ * operations. */
+uint64_t hp_cost_error_permille(const struct hp_cost *);
+
+/* For the statistics: the line of one class, if any operation was seen there. */
+struct hp_cost_fit {
+	uint64_t count; /* operations seen */
+	double page_ns, fixed_ns; /* a and b; pages of 4 KiB in HP_COST_BASE, else of 2 MiB */
+};
+bool hp_cost_fit(const struct hp_cost *, unsigned backing, unsigned class, bool registering, struct hp_cost_fit *ret);
+
+#endif

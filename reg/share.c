@@ -1,0 +1,342 @@
+/*
+ * Sharing idle cores. Processes of one user tell each other of themselves in a file of /dev/shm, a slot each. It is read and
+ * written under flock(2), not mapped: nobody's contents, or truncating, can do worse than mislead, nothing is open from one
+ * post to the next, and after a fork, or when somebody has removed the file, the next post begins anew. It costs 15 to
+ * 40 us of the helper's time in HP_SHARE_PERIOD operations.
+ *
+ * All of a user's processes come to the same ranking, since they read the same slots; for a period after a change two helpers
+ * may be on one core, or none. The cores are those of all the masks told (of a helper and its main thread, as programs are
+ * bound to cores of their own); how a mask lies in another is not looked at.
+ *
+ * Processes of another PID namespace cannot be told alive from dead, so they have a file of their own. A file that is not of
+ * this kind and version is left as it is.
+ */
+#include "reg/share.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/stat.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/base.h"
+
+/* A slice of Linux's fair scheduler with eight processors or more (0.7 ms * (1 + log2 8), of EEVDF; 3 ms before), and what it
+ * takes to switch. */
+#define SLICE_NS UINT64_C(3000000)
+#define SWITCH_NS UINT64_C(5000)
+
+enum { CPU_WORDS = 16, SLOTS_AT_ONCE = 16, LEAVE_TRIES = 100 };
+
+/* The contents of the file: a header, and slots, of which those of owner 0 are free. */
+struct header {
+	uint64_t magic;
+	uint32_t version, slot_size;
+};
+
+struct slot {
+	uint64_t owner; /* when it started, in ticks since boot, and its PID: never those of another process */
+	struct hp_share_entry entry;
+	uint64_t cpus[CPU_WORDS];
+};
+
+enum { PID_BITS = 22 };
+static const struct header expected = { UINT64_C(0x65726168736e7068), 1, sizeof(struct slot) }; /* "hpnshare" */
+
+const char *hp_share_directory = "/dev/shm";
+
+/* This process; the helper's thread alone. */
+static struct {
+	int pid; /* for which the rest holds */
+	uint64_t owner, tie, namespace;
+	bool joined;
+	size_t next_check; /* the slot whose owner is looked for at the next post */
+} self;
+
+struct hp_share_verdict hp_share_decide(const struct hp_share_entry *processes, size_t n, size_t me, unsigned idle,
+					enum hp_share_policy policy)
+{
+	const struct hp_share_entry *own = &processes[me];
+	size_t before = 0;
+
+	if (policy == HP_SHARE_OFF)
+		return (struct hp_share_verdict){ false, 0 };
+	if (n == 1)
+		return (struct hp_share_verdict){ true, 1 };
+	if (policy == HP_SHARE_AGGRESSIVE) {
+		size_t cores = HP_MAX(idle, 1u);
+
+		return (struct hp_share_verdict){ true, (uint32_t)((n + cores - 1) / cores) };
+	}
+
+	for (size_t i = 0; i < n; i++) {
+		const struct hp_share_entry *p = &processes[i];
+
+		if (p->bytes != own->bytes)
+			before += p->bytes > own->bytes;
+		else if (p->tie != own->tie)
+			before += p->tie < own->tie;
+		else
+			before += i < me;
+	}
+	return (struct hp_share_verdict){ before < idle, before < idle };
+}
+
+uint64_t hp_share_lead_ns(uint32_t sharers)
+{
+	return sharers > 1 ? sharers * (SLICE_NS + SWITCH_NS) : 0;
+}
+
+uint64_t hp_share_cost_ns(uint32_t sharers, uint64_t cost_ns)
+{
+	uint64_t rounds = cost_ns / SLICE_NS;
+
+	return sharers > 1 ? cost_ns + rounds * (sharers - 1) * (SLICE_NS + SWITCH_NS) : cost_ns;
+}
+
+/* ------------------------------------------------------------------ who lives */
+
+/* Of process pid: 0 if there is none, or it has ended; 1 if that cannot be told. */
+static uint64_t owner_of(int pid)
+{
+	char path[32], stat[1024], *p;
+	struct hp_line l = { path, path + sizeof path };
+	long n;
+
+	hp_line_text(&l, "/proc/");
+	hp_line_number(&l, (uint64_t)pid, 10);
+	hp_line_text(&l, "/stat");
+	n = hp_read_file(path, stat, sizeof stat);
+	if (n == -ENOENT || n == -ESRCH)
+		return 0;
+	if (n <= 0 || !(p = strrchr(stat, ')')) || p[1] != ' ')
+		return 1;
+	if (p[2] == 'Z' || p[2] == 'X')
+		return 0;
+	/* Field 22; the name in brackets is field 2. */
+	for (int field = 2; field < 22 && p; field++)
+		p = strchr(p + 1, ' ');
+	return p ? hp_number_after(p, " ", 0) << PID_BITS | (uint64_t)pid : 1;
+}
+
+static bool lives(uint64_t owner)
+{
+	uint64_t now = owner_of((int)(owner & ((1 << PID_BITS) - 1)));
+
+	return now == owner || now == 1;
+}
+
+static int know_self(void)
+{
+	int pid = getpid();
+	struct statx ns;
+
+	if (self.pid == pid)
+		return 0;
+	self.joined = false;
+	self.owner = owner_of(pid);
+	if (self.owner < 2 || syscall(SYS_statx, AT_FDCWD, "/proc/self/ns/pid", 0, STATX_INO, &ns) != 0)
+		return -ENOENT;
+	self.namespace = ns.stx_ino;
+	if (syscall(SYS_getrandom, &self.tie, sizeof self.tie, 0) != sizeof self.tie)
+		self.tie = self.owner * UINT64_C(0x9e3779b97f4a7c15);
+	self.next_check = 0;
+	self.pid = pid;
+	return 0;
+}
+
+/* ------------------------------------------------------------------ the file */
+
+static void name_of(char *path, size_t size)
+{
+	struct hp_line l = { path, path + size };
+
+	hp_line_text(&l, hp_share_directory);
+	hp_line_text(&l, "/hugepin-helpers.");
+	hp_line_number(&l, (uint64_t)syscall(SYS_geteuid), 10);
+	hp_line_text(&l, ".");
+	hp_line_number(&l, self.namespace, 10);
+}
+
+/* Explicitly: a child of fork may have the descriptor, too. */
+static void close_file(int fd)
+{
+	syscall(SYS_flock, fd, LOCK_UN);
+	syscall(SYS_close, fd);
+}
+
+static int check_file(int fd)
+{
+	struct header h;
+	struct statx s;
+	long n;
+
+	if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &s) != 0)
+		return -errno;
+	if ((s.stx_mode & S_IFMT) != S_IFREG || s.stx_uid != (uint32_t)syscall(SYS_geteuid) || s.stx_mode & 077)
+		return -EPERM;
+	if (!s.stx_nlink)
+		return -EAGAIN; /* the last to leave has just removed it */
+	if (!s.stx_size) {
+		n = syscall(SYS_pwrite64, fd, &expected, sizeof expected, 0);
+		return n == sizeof expected ? 0 : n < 0 ? -errno : -ENOSPC;
+	}
+	n = syscall(SYS_pread64, fd, &h, sizeof h, 0);
+	return n == sizeof h && memcmp(&h, &expected, sizeof h) == 0 ? 0 : -EPROTO;
+}
+
+/* The file, locked, or -errno. */
+static int open_file(int flags)
+{
+	char path[256];
+	int fd, r;
+
+	name_of(path, sizeof path);
+	fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | flags, 0600);
+	if (fd < 0)
+		return -errno;
+	if (syscall(SYS_flock, fd, LOCK_EX | LOCK_NB) != 0) {
+		r = -errno; /* EAGAIN: somebody else has it */
+		syscall(SYS_close, fd);
+		return r;
+	}
+	r = check_file(fd);
+	if (r < 0) {
+		close_file(fd);
+		return r;
+	}
+	return fd;
+}
+
+static int write_slot(int fd, size_t i, const struct slot *s)
+{
+	long n = syscall(SYS_pwrite64, fd, s, sizeof *s, sizeof expected + i * sizeof *s);
+
+	return n == sizeof *s ? 0 : n < 0 ? -errno : -ENOSPC;
+}
+
+/* What the slots say. */
+struct survey {
+	size_t own, free; /* slots; HP_SHARE_MAX: none */
+	size_t slots; /* in the file */
+	size_t others;
+	uint64_t cpus[CPU_WORDS]; /* theirs, and what was there before */
+};
+static struct hp_share_entry seen[HP_SHARE_MAX]; /* the others, in the order of slots; the helper's thread alone */
+
+/* Read all slots, and empty those whose owner has ended: all such, or one that it is the turn of. */
+static void read_slots(int fd, bool check_all, struct survey *v)
+{
+	static const struct slot empty;
+	struct slot some[SLOTS_AT_ONCE];
+
+	v->own = v->free = HP_SHARE_MAX;
+	v->slots = v->others = 0;
+	for (bool more = true; more && v->slots < HP_SHARE_MAX;) {
+		long n = syscall(SYS_pread64, fd, some, sizeof some, sizeof expected + v->slots * sizeof *some);
+		size_t count = n > 0 ? (size_t)n / sizeof *some : 0;
+
+		more = count == SLOTS_AT_ONCE;
+		for (size_t k = 0; k < count; k++, v->slots++) {
+			const struct slot *s = &some[k];
+			bool gone = s->owner && s->owner != self.owner && (check_all || v->slots == self.next_check) &&
+				    !lives(s->owner);
+
+			if (gone)
+				write_slot(fd, v->slots, &empty);
+			if (s->owner == self.owner && v->own == HP_SHARE_MAX) {
+				v->own = v->slots;
+			} else if (!s->owner || gone || s->owner == self.owner) {
+				v->free = HP_MIN(v->free, v->slots);
+			} else {
+				seen[v->others++] = s->entry;
+				for (int w = 0; w < CPU_WORDS; w++)
+					v->cpus[w] |= s->cpus[w];
+			}
+		}
+	}
+	if (++self.next_check >= v->slots)
+		self.next_check = 0;
+}
+
+/* Where this thread may run, and the main thread. */
+static int read_cpus(uint64_t *cpus)
+{
+	uint64_t main[CPU_WORDS] = { 0 };
+
+	if (syscall(SYS_sched_getaffinity, 0, sizeof main, cpus) < 0)
+		return -errno;
+	syscall(SYS_sched_getaffinity, self.pid, sizeof main, main); /* it may have ended */
+	for (int w = 0; w < CPU_WORDS; w++)
+		cpus[w] |= main[w];
+	return 0;
+}
+
+static int exchange(uint64_t bytes, enum hp_share_policy policy, struct hp_share_verdict *ret)
+{
+	struct slot mine = { .entry = { .bytes = bytes } };
+	struct survey v = { 0 };
+	unsigned cores = 0;
+	int fd, r = know_self();
+
+	if (r < 0 || (r = read_cpus(mine.cpus)) < 0)
+		return r;
+	mine.owner = self.owner;
+	mine.entry.tie = self.tie;
+	if ((fd = open_file(O_CREAT)) < 0)
+		return fd;
+	memcpy(v.cpus, mine.cpus, sizeof v.cpus);
+	read_slots(fd, !self.joined, &v);
+	if (v.own == HP_SHARE_MAX)
+		v.own = HP_MIN(v.free, v.slots);
+	r = v.own < HP_SHARE_MAX ? write_slot(fd, v.own, &mine) : -ENOSPC;
+	close_file(fd);
+	if (r < 0)
+		return r;
+
+	self.joined = true;
+	seen[v.others] = mine.entry;
+	for (int w = 0; w < CPU_WORDS; w++)
+		for (uint64_t cpus = v.cpus[w]; cpus; cpus &= cpus - 1)
+			cores++;
+	*ret = hp_share_decide(seen, v.others + 1, v.others, cores - HP_MIN(cores, (unsigned)v.others + 1), policy);
+	return 0;
+}
+
+int hp_share_post(uint64_t bytes, enum hp_share_policy policy, struct hp_share_verdict *ret)
+{
+	struct hp_share_entry alone = { .bytes = bytes };
+	int saved = errno, r = 0;
+
+	if (policy == HP_SHARE_OFF || ((r = exchange(bytes, policy, ret)) < 0 && r != -EAGAIN))
+		*ret = hp_share_decide(&alone, 1, 0, 0, policy);
+	errno = saved;
+	return r;
+}
+
+void hp_share_leave(void)
+{
+	static const struct slot empty;
+	struct survey v = { 0 };
+	int saved = errno, fd = -EAGAIN;
+	char path[256];
+
+	if (!self.joined || self.pid != getpid())
+		return;
+	for (int i = 0; i < LEAVE_TRIES && (fd = open_file(0)) == -EAGAIN; i++)
+		sched_yield();
+	if (fd >= 0) {
+		read_slots(fd, true, &v);
+		if (v.own < HP_SHARE_MAX)
+			write_slot(fd, v.own, &empty);
+		name_of(path, sizeof path);
+		if (!v.others)
+			syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+		close_file(fd);
+	}
+	self.joined = false;
+	errno = saved;
+}
