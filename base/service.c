@@ -20,6 +20,7 @@ enum { OFF, STARTING, RUNNING };
 static struct {
 	_Atomic uint32_t state; /* OFF, STARTING, RUNNING */
 	_Atomic uint32_t alarm; /* counts wakes; the thread sleeps on it */
+	_Atomic bool asleep; /* or about to be: pairs with alarm, each is written before the other is read */
 	_Atomic uint32_t skip; /* calls to let pass before the next try */
 	_Atomic(struct hp_job *) jobs[JOBS_MAX]; /* that were ever asked for, then NULL */
 } service;
@@ -35,8 +36,9 @@ static uint64_t run_due(void)
 
 		if (!j->due_ns && j->asked)
 			j->due_ns = now + j->delay_ns;
-		if (j->due_ns && j->due_ns <= now) {
+		if ((j->due_ns && j->due_ns <= now) || (j->again_ns && j->again_ns <= now)) {
 			j->due_ns = 0;
+			j->again_ns = 0;
 			atomic_exchange(&j->asked, false);
 			if (j->run())
 				j->asked = true;
@@ -45,6 +47,8 @@ static uint64_t run_due(void)
 		}
 		if (j->due_ns)
 			next = HP_MIN(next, j->due_ns);
+		if (j->again_ns)
+			next = HP_MIN(next, j->again_ns);
 	}
 	return next;
 }
@@ -53,13 +57,16 @@ static void *run(void *unused)
 {
 	(void)unused;
 	prctl(PR_SET_NAME, "hugepin", 0, 0, 0);
+	prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0); /* ns: the helper of the pin cache comes just in time */
 	for (;;) {
 		uint32_t seen = service.alarm; /* before the jobs are looked at: who asks later changes it */
 		uint64_t next = run_due(), now = hp_clock_ns();
 
 		if (next <= now)
 			continue;
+		service.asleep = true;
 		hp_futex_wait(&service.alarm, seen, next == UINT64_MAX ? next : next - now);
+		service.asleep = false;
 		HP_STAT_COUNT(service_wakeups, 1);
 	}
 	return NULL;
@@ -128,7 +135,8 @@ bool hp_service_ask(struct hp_job *j)
 		return false;
 	}
 	service.alarm++;
-	hp_futex_wake(&service.alarm);
+	if (service.asleep)
+		hp_futex_wake(&service.alarm);
 	return true;
 }
 
@@ -142,7 +150,9 @@ void hp_service_child(void)
 	for (int i = 0; i < JOBS_MAX && service.jobs[i]; i++) {
 		service.jobs[i]->asked = false;
 		service.jobs[i]->due_ns = 0;
+		service.jobs[i]->again_ns = 0;
 	}
+	service.asleep = false;
 	service.state = OFF;
 	service.alarm = 0;
 	service.skip = 0;

@@ -16,7 +16,8 @@
 /* Work for the thread: a static object of whoever has the work. */
 struct hp_job {
 	bool (*run)(void); /* returns whether it wants to run again, without being asked */
-	uint64_t delay_ns; /* from being asked, or from the last run, to the next run; not changed once asked for */
+	uint64_t delay_ns; /* from being asked, or from the last run, to the next run; changed by run() alone */
+	uint64_t again_ns; /* run() may set it: to be run at that time, by hp_clock_ns, if it is not asked for before; 0: not */
 	/* the rest is the service's */
 	_Atomic bool asked;
 	uint64_t due_ns; /* 0: not scheduled; the thread's alone */
