@@ -71,6 +71,13 @@ int hp_option_parse(const struct hp_option *o, const char *text, int64_t *ret_va
 	int64_t value = 0;
 	const char *s = text;
 
+	if (o->type == HP_PATH) {
+		const int64_t len = (int64_t)strlen(text);
+		if (len < o->min || len > o->max)
+			return -1;
+		*ret_value = (intptr_t)text;
+		return 0;
+	}
 	if (o->words && parse_word(o->words, text, &value) == 0) {
 		*ret_value = o->type == HP_WORD ? value : -1 - value;
 		return 0;
@@ -98,6 +105,10 @@ static void line_value(struct hp_line *l, const struct hp_option *o, int64_t val
 	static const char *const sizes[] = { "", "K", "M", "G", "T" };
 	size_t i = 0;
 
+	if (o->type == HP_PATH) {
+		hp_line_text(l, value ? (const char *)(intptr_t)value : "none");
+		return;
+	}
 	if (o->type == HP_WORD || (o->words && value < 0)) {
 		const char *w = o->words;
 		for (value = o->type == HP_WORD ? value : -1 - value; value > 0; value--)
@@ -120,6 +131,10 @@ static void line_accepts(struct hp_line *l, const struct hp_option *o)
 {
 	if (o->type == HP_FLAG) {
 		hp_line_text(l, "0 or 1");
+		return;
+	}
+	if (o->type == HP_PATH) {
+		hp_line_text(l, "a path");
 		return;
 	}
 	if (o->type == HP_WORD)
@@ -203,6 +218,15 @@ static bool is_known(const char *name, size_t len)
 	return false;
 }
 
+/* Programs write over their environment, to be seen under other names. */
+static int64_t keep_path(const char *text)
+{
+	static char kept[4096]; /* there is one such option */
+
+	memcpy(kept, text, strlen(text) + 1);
+	return (intptr_t)kept;
+}
+
 int hp_config_load(void)
 {
 	enum { UNREAD, READING, READ };
@@ -218,8 +242,11 @@ int hp_config_load(void)
 	for (int i = 0; i < hp_options_count; i++) {
 		const struct hp_option *o = &hp_options[i];
 		const char *text = secure_getenv(o->name);
-		if (text && hp_option_parse(o, text, (int64_t *)((char *)&hp_config + o->offset)))
+		int64_t *value = (int64_t *)((char *)&hp_config + o->offset);
+		if (text && hp_option_parse(o, text, value))
 			complain_value(o, text);
+		else if (text && o->type == HP_PATH)
+			*value = keep_path(text);
 	}
 	/* A setuid program says nothing about variables that it does not read. */
 	for (char **e = environ; *e && !getauxval(AT_SECURE); e++) {

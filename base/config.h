@@ -4,10 +4,11 @@
  *
  * X(NAME, member, type, default, minimum, maximum, words, sentence)
  *   NAME      the variable is HUGEPIN_NAME, the option of `hugepin run` is --name with _ as -
- *   type      FLAG (0 or 1), NUM, SIZE (bytes, suffix K M G T), TIME (milliseconds, suffix ms or s), WORD
+ *   type      FLAG (0 or 1), NUM, SIZE (bytes, suffix K M G T), TIME (milliseconds, suffix ms or s), WORD, or PATH: the value
+ *             is a const char *, or 0
  *   words     for WORD: "first|second|...", the value is its index. For NUM: words that are taken beside numbers, with the
  *             values -1, -2, ...; otherwise NULL
- * Numbers outside minimum..maximum are refused.
+ * Numbers outside minimum..maximum are refused, and paths with fewer or more bytes.
  */
 #ifndef HP_BASE_CONFIG_H
 #define HP_BASE_CONFIG_H
@@ -44,10 +45,12 @@ enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POL
 	  "when memory is registered, in domains of the pin cache that do not say") \
 	X(ABORT, abort_on_misuse, FLAG, 1, 0, 1, NULL, \
 	  "1: a wrong or doubly freed pointer stops the program; 0: it is reported and ignored") \
+	X(TRACE, trace, PATH, 0, 1, 4095, NULL, \
+	  "file for the events of the pin cache, for hugepin plot; %p in it stands for the number of the process") \
 	X(STATS, stats, FLAG, 0, 0, 1, NULL, \
 	  "1: print the statistics on stderr at exit")
 
-enum hp_option_type { HP_FLAG, HP_NUM, HP_SIZE, HP_TIME, HP_WORD };
+enum hp_option_type { HP_FLAG, HP_NUM, HP_SIZE, HP_TIME, HP_WORD, HP_PATH };
 
 struct hp_option {
 	const char *name; /* HUGEPIN_... */
@@ -73,7 +76,7 @@ extern struct hp_config hp_config;
  * name. Allocates nothing. Returns 0, or -1 when the C library has not set `environ` yet: call again later. */
 int hp_config_load(void);
 
-/* Parse one value. 0 and *ret_value, or -1. Pure. */
+/* Parse one value. 0 and *ret_value, or -1. Pure: the value of a PATH is text itself. */
 int hp_option_parse(const struct hp_option *o, const char *text, int64_t *ret_value);
 
 /* Write what o accepts ("0 or 1", "one of auto, hugetlb", "a size from 4M to 4T") to buf; returns buf. Pure. */

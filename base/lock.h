@@ -20,6 +20,7 @@ enum hp_rank {
 	HP_RANK_HEAP, /* tree, pages, shared lists, thread registry */
 	HP_RANK_TABLE, /* the table of regions */
 	HP_RANK_QUEUE, /* a domain's queues */
+	HP_RANK_TRACE, /* the trace's buffer */
 };
 
 struct hp_lock {

@@ -49,7 +49,7 @@ uint64_t hp_info_number(const char *path, uint64_t def);
 /* "512 KiB", "2 MiB", "1.5 GiB". */
 char *hp_text_bytes(uint64_t bytes, char buf[HP_TEXT_MAX]);
 
-/* A value as the user would write it in HUGEPIN_... */
-char *hp_text_option(const struct hp_option *o, int64_t value, char buf[HP_TEXT_MAX]);
+/* A value as the user would write it in HUGEPIN_...; in buf, but for a path. */
+const char *hp_text_option(const struct hp_option *o, int64_t value, char buf[HP_TEXT_MAX]);
 
 #endif

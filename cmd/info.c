@@ -344,12 +344,11 @@ static void print_options(void)
 	for (int i = 0; i < hp_options_count; i++) {
 		const struct hp_option *o = &hp_options[i];
 		const int64_t now = *(const int64_t *)((const char *)&hp_config + o->offset);
-		hp_text_option(o, now, value);
-		hp_text_option(o, o->def, def);
+		const char *text = hp_text_option(o, now, value);
 		if (now == o->def)
-			hp_info_fact(o->name, "%-10s (default)", value);
+			hp_info_fact(o->name, "%-10s (default)", text);
 		else
-			hp_info_fact(o->name, "%-10s (default %s)", value, def);
+			hp_info_fact(o->name, "%-10s (default %s)", text, hp_text_option(o, o->def, def));
 	}
 }
 

@@ -34,7 +34,8 @@ void hp_run_print_options(void)
 					     [HP_NUM] = "=NUMBER",
 					     [HP_SIZE] = "=SIZE",
 					     [HP_TIME] = "=TIME",
-					     [HP_WORD] = "=WORD" };
+					     [HP_WORD] = "=WORD",
+					     [HP_PATH] = "=PATH" };
 	char name[OPTION_NAME_MAX], accepts[128], def[HP_TEXT_MAX];
 
 	for (int i = 0; i < hp_options_count; i++) {

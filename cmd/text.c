@@ -18,11 +18,13 @@ char *hp_text_bytes(uint64_t bytes, char buf[HP_TEXT_MAX])
 	return buf;
 }
 
-char *hp_text_option(const struct hp_option *o, int64_t value, char buf[HP_TEXT_MAX])
+const char *hp_text_option(const struct hp_option *o, int64_t value, char buf[HP_TEXT_MAX])
 {
 	static const char *const sizes[] = { "", "K", "M", "G", "T" };
 	const char *suffix = "";
 
+	if (o->type == HP_PATH)
+		return value ? (const char *)(intptr_t)value : "none";
 	if (o->type == HP_WORD || (o->words && value < 0)) {
 		const char *word = o->words;
 		for (value = o->type == HP_WORD ? value : -1 - value; value > 0; value--)

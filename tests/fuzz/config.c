@@ -34,6 +34,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		assert(!strncmp(w, text, strlen(text)) && (w[strlen(text)] == '|' || !w[strlen(text)]));
 		return 0;
 	}
+	if (o->type == HP_PATH) {
+		assert(value == (intptr_t)text && *text);
+		return 0;
+	}
 	if (o->words && value < 0) {
 		assert(text[0] < '0' || text[0] > '9');
 		return 0;

@@ -135,6 +135,20 @@ TEST(a_number_may_have_words_beside_it)
 		expect_refused("NUMA", bad[i]);
 }
 
+TEST(a_path_is_any_text_but_none)
+{
+	const char *const path = "/tmp/a b,%p.csv";
+	char buf[240];
+	static char longest[4097];
+	expect_value("TRACE", path, (intptr_t)path);
+	expect_refused("TRACE", "");
+	memset(longest, 'x', 4095);
+	expect_value("TRACE", longest, (intptr_t)longest);
+	longest[4095] = 'x';
+	expect_refused("TRACE", longest);
+	EXPECT(!strcmp(hp_option_accepts(option("TRACE"), buf, sizeof buf), "a path"));
+}
+
 TEST(what_an_option_accepts_is_said_and_fits)
 {
 	char buf[240];
@@ -160,7 +174,7 @@ TEST(what_an_option_accepts_is_said_and_fits)
 
 static char said[4000]; /* on stderr by the last show() */
 
-/* The decay time, FIT and PAGES of a program with such an environment: "decay fit pages". */
+/* The decay time, FIT and PAGES of a program with such an environment: "decay fit pages", and the path if there is one. */
 static const char *show(char *const *env)
 {
 	static char text[200];
@@ -195,7 +209,11 @@ static int show_main(void)
 	errno = 123;
 	if (hp_config_load() || errno != 123)
 		return 1;
-	dprintf(1, "%lld %lld %lld", (long long)hp_config.decay_ms, (long long)hp_config.fit, (long long)hp_config.pages);
+	if (environ[0])
+		memset(environ[0], 'x', strlen(environ[0])); /* as some programs do to tell ps(1) what they are doing */
+	const char *trace = (const char *)(intptr_t)hp_config.trace;
+	dprintf(1, "%lld %lld %lld%s%s", (long long)hp_config.decay_ms, (long long)hp_config.fit, (long long)hp_config.pages,
+		trace ? " " : "", trace ? trace : "");
 	return 0;
 }
 
@@ -222,6 +240,15 @@ TEST(variables_are_read)
 			(char *)"HUGEPINX=1", (char *)"XHUGEPIN_FIT=9", (char *)"HUGEPI", NULL };
 	EXPECT(!strcmp(show(env), "3000 1 2"));
 	EXPECT(!said[0]);
+}
+
+TEST(a_path_outlives_the_environment)
+{
+	char *env[] = { (char *)"HUGEPIN_TRACE=/tmp/x.csv", NULL };
+	EXPECT(!strcmp(show(env), "10000 4 0 /tmp/x.csv"));
+	env[0] = (char *)"HUGEPIN_TRACE=";
+	EXPECT(!strcmp(show(env), "10000 4 0"));
+	EXPECT(strstr(said, "HUGEPIN_TRACE= is not understood: it takes a path; using none"));
 }
 
 TEST(a_malformed_value_is_named_with_what_is_accepted_and_the_default_is_used)

@@ -1,0 +1,188 @@
+/*
+ * Lines are made in a buffer, which is written when it is full, when a domain is closed and at exit, by raw system calls: these
+ * are no cancellation points. Between writes no descriptor is held: a program may close those that it does not know (closefrom(3)),
+ * and the number would soon be that of a file of its own. So the path is made absolute once, and opened for each write.
+ *
+ * The lock is the last of all: events come with a domain's lock held, and with the table's.
+ */
+#include "reg/trace.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "base/config.h"
+#include "base/lock.h"
+#include "reg/domain.h"
+
+enum { BUFFER_SIZE = 65536, LINE_SIZE = 160 }; /* 20 digits for each of six numbers, 18 for the address, and the words */
+
+bool hp_trace_on;
+
+static struct {
+	struct hp_lock lock;
+	bool begun; /* or tried to, or not to be */
+	pid_t pid; /* whose trace this is: children of _Fork(3) and clone(2) run no handlers */
+	size_t used; /* bytes of the buffer */
+	uint64_t waiting, lost; /* lines: in the buffer; not written */
+	char path[PATH_MAX];
+	char buffer[BUFFER_SIZE];
+} trace = { .lock = HP_LOCK_INIT(HP_RANK_TRACE) };
+
+/* ------------------------------------------------------------------ the file */
+
+/* A failure leaves no part of a line behind, where the file can be cut. */
+static bool append_buffer(int flags)
+{
+	long fd = syscall(SYS_openat, AT_FDCWD, trace.path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | flags, 0666), n;
+	size_t done = 0;
+	int e = errno;
+
+	if (fd >= 0) {
+		const long end = syscall(SYS_lseek, fd, 0L, SEEK_END);
+
+		while (done < trace.used) {
+			n = syscall(SYS_write, fd, trace.buffer + done, trace.used - done);
+			e = n < 0 ? errno : ENOSPC;
+			if (n > 0)
+				done += (size_t)n;
+			else if (n == 0 || e != EINTR)
+				break;
+		}
+		if (done < trace.used && end >= 0)
+			syscall(SYS_ftruncate, fd, end);
+		syscall(SYS_close, fd);
+	}
+	errno = e;
+	return fd >= 0 && done == trace.used;
+}
+
+/* With the lock. */
+static void flush(void)
+{
+	const int saved = errno;
+
+	if (trace.used && trace.pid == getpid() && !append_buffer(0))
+		trace.lost += trace.waiting;
+	trace.used = 0;
+	trace.waiting = 0;
+	errno = saved;
+}
+
+/* ------------------------------------------------------------------ events */
+
+void hp_trace(enum hp_trace_event event, const hugepin_domain *d, uintptr_t start, uintptr_t end)
+{
+	static const char *const events[] = {
+		[HP_TRACE_PIN] = ",pin,",		[HP_TRACE_UNPIN] = ",unpin,", [HP_TRACE_REGISTER] = ",register,",
+		[HP_TRACE_DEREGISTER] = ",deregister,", [HP_TRACE_MISS] = ",miss,",
+	};
+	static const char *const policies[] = {
+		[HUGEPIN_POLICY_ARENA] = ",arena,0x", [HUGEPIN_POLICY_LRU] = ",lru,0x",
+		[HUGEPIN_POLICY_CF11] = ",cf11,0x",   [HUGEPIN_POLICY_PREDICT] = ",predict,0x",
+		[HUGEPIN_POLICY_ODP] = ",odp,0x",     [HUGEPIN_POLICY_NONE] = ",none,0x",
+	};
+
+	hp_lock(&trace.lock);
+	if (BUFFER_SIZE - trace.used < LINE_SIZE)
+		flush();
+
+	struct hp_line l = { trace.buffer + trace.used, trace.buffer + BUFFER_SIZE };
+
+	hp_line_number(&l, hp_clock_ns(), 10); /* under the lock: the lines are in the order of time */
+	hp_line_text(&l, events[event]);
+	hp_line_number(&l, d->number, 10);
+	hp_line_text(&l, policies[d->policy]);
+	hp_line_number(&l, start, 16);
+	hp_line_text(&l, ",");
+	hp_line_number(&l, end - start, 10);
+	hp_line_text(&l, ",");
+	hp_line_number(&l, __atomic_load_n(&d->stats.pinned_bytes, __ATOMIC_RELAXED), 10);
+	hp_line_text(&l, ",");
+	hp_line_number(&l, __atomic_load_n(&d->stats.regions, __ATOMIC_RELAXED), 10);
+	hp_line_text(&l, "\n");
+	trace.used = (size_t)(l.at - trace.buffer);
+	trace.waiting++;
+	hp_unlock(&trace.lock);
+}
+
+void hp_trace_flush(void)
+{
+	if (!hp_trace_on)
+		return;
+	hp_lock(&trace.lock);
+	flush();
+	hp_unlock(&trace.lock);
+}
+
+/* ------------------------------------------------------------------ beginning and end */
+
+static const char *wanted(void)
+{
+	return (const char *)(intptr_t)hp_config.trace;
+}
+
+/* Make trace.path of the wanted one. False: it is too long, or the directory has no name. */
+static bool make_path(void)
+{
+	struct hp_line l = { trace.path, trace.path + sizeof trace.path };
+	char one[2] = "";
+
+	if (*wanted() != '/') {
+		if (syscall(SYS_getcwd, trace.path, sizeof trace.path) < 0)
+			return false;
+		l.at += strlen(trace.path);
+		hp_line_text(&l, "/");
+	}
+	for (const char *s = wanted(); *s; s++) {
+		if (s[0] == '%' && s[1] == 'p') {
+			hp_line_number(&l, (uint64_t)trace.pid, 10);
+			s++;
+		} else {
+			one[0] = *s;
+			hp_line_text(&l, one);
+		}
+	}
+	errno = ENAMETOOLONG;
+	return l.at + 1 < l.end;
+}
+
+void hp_trace_start(void)
+{
+	static const char header[] = "t_ns,event,domain,policy,addr,len,pinned_bytes,regions\n";
+	const int saved = errno;
+
+	if (trace.begun || !wanted())
+		return;
+	trace.begun = true;
+	trace.pid = getpid();
+	trace.waiting = trace.lost = 0; /* of the parent's, in a child of fork */
+	memcpy(trace.buffer, header, sizeof header - 1);
+	trace.used = sizeof header - 1;
+	hp_trace_on = make_path() && append_buffer(O_CREAT | O_TRUNC);
+	trace.used = 0;
+	if (!hp_trace_on)
+		hp_say("HUGEPIN_TRACE: there is no trace: its file cannot be written: error", NULL, (size_t)errno);
+	errno = saved;
+}
+
+void hp_trace_child(void)
+{
+	pthread_mutex_init(&trace.lock.mutex, NULL);
+	trace.begun = trace.begun && !strstr(wanted(), "%p");
+	hp_trace_on = false;
+}
+
+/* A signal handler may have called exit() in the midst of a line. */
+static __attribute__((destructor)) void destruct(void)
+{
+	if (!hp_trace_on || hp_lock_mine(&trace.lock))
+		return;
+	hp_trace_flush();
+	if (trace.lost && trace.pid == getpid())
+		hp_say("HUGEPIN_TRACE: events that could not be written:", NULL, trace.lost);
+}
