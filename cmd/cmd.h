@@ -23,6 +23,7 @@ enum {
 /* Sub-commands: argv[0] is to be the name in getopt's messages. They return the exit status. */
 int hp_run_main(int argc, char **argv);
 int hp_info_main(int argc, char **argv);
+int hp_plot_main(int argc, char **argv);
 
 /* Print the options of `run`, from the table. */
 void hp_run_print_options(void);

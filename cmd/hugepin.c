@@ -1,5 +1,5 @@
 /*
- * hugepin(1): starts programs under the drop-in malloc, and tells what this machine offers it.
+ * hugepin(1): starts programs under the drop-in malloc, tells what this machine offers it, and draws what the pin cache did.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -12,6 +12,7 @@ static void print_usage(FILE *to)
 {
 	fputs("usage: hugepin run [OPTION...] [--] PROGRAM [ARG...]\n"
 	      "       hugepin info\n"
+	      "       hugepin plot [-o FILE] [-t TITLE] TRACE...\n"
 	      "       hugepin --help | --version\n",
 	      to);
 }
@@ -22,6 +23,7 @@ static int print_help(void)
 	puts("\n"
 	     "run   start PROGRAM with its buffers of 32 KiB and more in hugepages\n"
 	     "info  what this machine offers for that, and what to change\n"
+	     "plot  a picture of the memory that was registered, from files of HUGEPIN_TRACE\n"
 	     "\n"
 	     "Options of run, each in place of the environment variable HUGEPIN_...:");
 	hp_run_print_options();
@@ -45,6 +47,10 @@ static int dispatch(int argc, char **argv)
 	if (!strcmp(word, "info")) {
 		argv[1] = "hugepin info";
 		return hp_info_main(argc - 1, argv + 1);
+	}
+	if (!strcmp(word, "plot")) {
+		argv[1] = "hugepin plot";
+		return hp_plot_main(argc - 1, argv + 1);
 	}
 	if (!strcmp(word, "--help") || !strcmp(word, "-h"))
 		return print_help();

@@ -1,0 +1,154 @@
+#!/bin/bash
+# hugepin plot: what it makes of traces, and what it says of files that are none. Most of it is seen in the script that
+# gnuplot gets.
+# shellcheck disable=SC2016 # dollars are gnuplot's and awk's
+# shellcheck source=tests/live/tap.bash
+. "$(dirname "$0")/tap.bash"
+hugepin=$build/hugepin
+header=t_ns,event,domain,policy,addr,len,pinned_bytes,regions
+cd "$t" || exit 2
+
+# A gnuplot that keeps what it is told and prints a picture.
+mkdir fake broken
+printf '#!/bin/sh\ncat >%s/script\necho picture\n' "$t" >fake/gnuplot
+printf '#!/bin/sh\nexit 3\n' >broken/gnuplot
+chmod 755 fake/gnuplot broken/gnuplot
+plot() { PATH=$t/fake:$PATH timeout 60 "$hugepin" plot "$@"; }
+
+# says NAME STATUS PATTERN COMMAND...: the command ends so, and its output or errors have a line like PATTERN.
+says()
+{
+	local name=$1 status=$2 pattern=$3 out got
+	shift 3
+	out=$("$@" 2>&1)
+	got=$?
+	if [ $got = "$status" ] && grep -Eq -e "$pattern" <<<"$out"; then pass "$name"; else
+		fail "$name" "status $got, expected $status; no line like: $pattern" "$(tail -n 15 <<<"$out")"
+	fi
+}
+
+# has NAME LINE...: gnuplot was told these, one after the other.
+has()
+{
+	local name=$1
+	shift
+	if python3 -c 'import sys; sys.exit("\n" + "\n".join(sys.argv[1:]) + "\n" not in "\n" + sys.stdin.read())' "$@" <script; then
+		pass "$name"
+	else
+		fail "$name" "$(head -c 3000 script)"
+	fi
+}
+# mentions NAME PATTERN: gnuplot was told a line like that.
+mentions() { if grep -Eq -e "$2" script; then pass "$1"; else fail "$1" "no line like: $2" "$(tail -n 30 script | cut -c1-400)"; fi; }
+
+# One region of 2 MiB, missed at 1 s, given back at 2 s, had again at 3 s; the trace ends at 5 s.
+cat >lru.csv <<END
+$header
+7000000000,miss,0,lru,0x7f0000000000,2097152,0,0
+7001000000,register,0,lru,0x7f0000000000,2097152,2097152,1
+7001000000,pin,0,lru,0x7f0000000000,100,2097152,1
+9000000000,deregister,0,lru,0x7f0000000000,2097152,0,0
+10000000000,register,0,lru,0x7f0000000000,2097152,2097152,1
+12000000000,unpin,0,lru,0x7f0000000000,100,2097152,1
+END
+mkdir -p other
+sed 's/lru/predict/' lru.csv >other/predict.csv
+sed 's/lru/predict/' lru.csv >other/lru.csv
+
+# ---------------------------------------------------------------- pictures
+
+if command -v gnuplot >/dev/null; then
+	works 'draws a PNG' "$hugepin" plot -o a.png lru.csv other/predict.csv
+	size=$(head -c 24 a.png | od -An -tx1 | tr -d ' \n')
+	says 'which is one, 1200 pixels wide' 0 '^89504e470d0a1a0a0000000d49484452000004b0' echo "$size"
+	works 'draws an SVG' "$hugepin" plot -o a.svg -t 'Both & <all>' lru.csv other/predict.csv
+	works 'which is well-formed' python3 -c 'import xml.dom.minidom as m; m.parse("a.svg")'
+	for text in 'Both &amp; &lt;all>' 'registered memory (MiB)' 'time (s)' 'misses' 'lru, lru.csv: mean 1.6 MiB, peak 2 MiB, 1 miss' \
+		'predict, predict.csv: mean 1.6 MiB, peak 2 MiB, 1 miss'; do
+		works "which shows: $text" grep -F "<text>$text</text>" a.svg
+	done
+	says 'gnuplot has nothing to say' 0 '^0$' sh -c "'$hugepin' plot -o a.png lru.csv 2>&1 | wc -c"
+	printf '%s\n' $header 5,pin,0,none,0x1,1,0,0 >point.csv
+	says 'nor about a trace of one event' 0 '^0$' sh -c "'$hugepin' plot -o a.png point.csv 2>&1 | wc -c"
+else
+	skip 'draws a PNG' 'gnuplot is not installed'
+fi
+
+# ---------------------------------------------------------------- what gnuplot is told
+
+works 'plots' plot lru.csv
+says 'to pinned.png, if not told otherwise' 0 '^picture$' cat pinned.png
+has 'steps in MiB and seconds from the first event to the last' '$values0 << END' '0 0' '0.001 2' '2 0' '3 2' '5 2' END
+has 'a mark for the miss' '$misses0 << END' '0 0.15' END
+mentions 'the axes begin at 0' '^set xrange \[0:5\]$'
+mentions 'and hold the most' '^set yrange \[0:2.1\]$'
+works 'plots several' plot -t "it's" lru.csv other/predict.csv
+mentions 'labels are of policy and file' ", \\\$values1 .* title 'predict, predict\\.csv: "
+mentions 'quotes are doubled' "'it''s'"
+works 'plots two of one name' plot lru.csv other/lru.csv
+mentions 'which have their paths then' "'predict, other/lru\\.csv: .*"
+{ cat lru.csv; echo 12000000001,register,1,lru,0x7f0000000000,8192,8192,2; } >two.csv
+works 'plots two domains' plot two.csv
+mentions 'which have their numbers then' "'lru, domain 1, two\\.csv: mean 8 KiB, peak 8 KiB, 0 misses'"
+{ cat lru.csv; echo 12000000001,register,0,none,0x7f0000000000,8192,8192,2; } >again.csv
+works 'plots a domain that was opened again' plot again.csv
+mentions 'which has a line for each policy' "'none, again\\.csv: mean 8 KiB, peak 8 KiB, 0 misses'"
+works 'reads from a pipe' plot <(cat lru.csv)
+
+# More than a million events of 1 us, in saw teeth, with one peak; the file does not end with a newline.
+{
+	echo $header
+	awk 'BEGIN { for (i = 0; i < 1200000; i++)
+		printf "%d,%s,0,lru,0x1000,4096,%d,1\n", 1000 * i, i % 100 ? "register" : "miss", i == 700007 ? 1e9 : i % 9 * 1e6
+		printf "1200000000,deregister,0,lru,0x1000,4096,1234,0" }'
+} >big.csv
+works 'plots a million events' plot big.csv
+says 'of which it keeps a few for each column' 0 '^ok$' \
+	awk '/^.values0/ { on = 1; next } /^END/ { on = 0 } on { n++; peak = $2 > peak ? $2 : peak; last = $0; if ($1 < t) back = 1; t = $1 }
+	END { print (n > 2400 && n < 10000 && peak > 953.6 && peak < 953.7 && last == "1200 0.00117683411" && !back ? "ok" : n " " peak " " last) }' script
+says 'and one miss for each' 0 '^2400$' awk '/^.misses0/ { on = 1; next } /^END/ { on = 0 } on { n++ } END { print n }' script
+mentions 'but counts them all' 'peak 954 MiB, 12000 misses'
+
+# ---------------------------------------------------------------- what is refused
+
+while IFS='|' read -r name at line complaint; do
+	sed "${at}s/.*/$line/" lru.csv >bad.csv
+	says "a bad line: $name" 1 "^hugepin plot: bad\\.csv:$at: $complaint" plot lru.csv bad.csv
+done <<'END'
+no header|1|7000000000,miss,0,lru,0x7f0000000000,2097152,0,0|not a trace
+no time|3|x,register,0,lru,0x7f0000000000,2097152,2097152,1|the time is no number
+an empty line|3||the time is no number
+a time too large|3|18446744073709551616,pin,0,lru,0x1,1,0,0|the time is no number
+time going backwards|4|7000999999,pin,0,lru,0x7f0000000000,100,2097152,1|the time is before
+another event|4|7001000000,open,0,lru,0x7f0000000000,100,2097152,1|no such event
+no domain|4|7001000000,pin,,lru,0x7f0000000000,100,2097152,1|the domain
+a negative domain|4|7001000000,pin,-1,lru,0x7f0000000000,100,2097152,1|the domain
+no policy|4|7001000000,pin,0,,0x7f0000000000,100,2097152,1|no such policy
+a policy that is none|4|7001000000,pin,0,l'ru,0x7f0000000000,100,2097152,1|no such policy
+no address|4|7001000000,pin,0,lru,x,100,2097152,1|the last four
+a field too few|7|12000000000,unpin,0,lru,0x7f0000000000,100,2097152|the last four
+a field too many|7|12000000000,unpin,0,lru,0x7f0000000000,100,2097152,1,2|the last four
+an end within|7|12000000000,un|no such event
+only an event|7|12000000000,unpin|the domain
+only a policy|7|12000000000,unpin,0,lru|the last four
+END
+printf '%s\n' $header >none.csv
+: >empty.csv
+{ cat lru.csv; printf '13000000000,pin,0,lru,0x1,1,1,1\0,x\n'; } >zero.csv
+rm -f pinned.png
+says 'a zero byte' 1 'zero\.csv:8: a zero byte' plot zero.csv
+says 'a trace without events' 1 'no events in none\.csv$' plot none.csv
+says 'an empty file' 1 'empty\.csv:1: not a trace' plot empty.csv
+says 'no such file' 1 'nowhere\.csv: No such file' plot nowhere.csv
+says 'a directory' 1 'other: Is a directory' plot other
+says 'no trace' 2 '^usage: hugepin plot' plot -o a.png
+says 'another format' 2 'a\.gif: the name of the picture ends in' plot -o a.gif lru.csv
+says 'a name without ending, in a directory with one' 2 'ends in' plot -o x.png/a lru.csv
+says 'a directory that is not there' 1 'nowhere/a\.png.*: No such file' plot -o nowhere/a.png lru.csv
+works 'an ending in capitals is the same' plot -o A.SVG lru.csv
+says 'helps' 0 '^usage: hugepin plot' plot --help
+echo old >pinned.png
+says 'without gnuplot it says what is missing' 1 'apt-get install gnuplot-nox' env PATH="$t" "$hugepin" plot lru.csv
+says 'when gnuplot fails it says so' 1 'gnuplot failed' env PATH="$t/broken" "$hugepin" plot big.csv
+says 'and the old picture stays' 0 '^old$' cat pinned.png
+says 'and nothing else' 0 '^0$' sh -c 'ls -- *.part 2>/dev/null | wc -l'
