@@ -21,7 +21,8 @@ FLAGS = -std=gnu11 -D_GNU_SOURCE -Iinclude -I. -fPIC $(WARNINGS) $(SANFLAGS) $(i
 # Calls within a library and to the next one are direct or one jump: nothing is looked up lazily inside malloc.
 FLAGS_base := -fvisibility=hidden -fno-semantic-interposition -fno-plt -ftls-model=initial-exec
 FLAGS_alloc := $(FLAGS_base)
-FLAGS_reg := $(FLAGS_base)
+# A pin's call site is found from the functions that the public one ends in, hits and misses alike.
+FLAGS_reg := $(FLAGS_base) -foptimize-sibling-calls
 FLAGS_cmd = -DHP_LIBDIR='"$(LIBDIR)"'
 # A malloc cannot be unloaded. Sanitizers leave their runtime's names to the program.
 LIB_LDFLAGS = -shared -Wl,-z,now -Wl,-z,nodelete $(if $(SAN),,-Wl,-z,defs) $(SANFLAGS) $(LDFLAGS)
@@ -53,7 +54,7 @@ all: $(BUILD)/libhugepin.so $(BUILD)/libhugepin.a $(if $(SAN),,$(BUILD)/libhugep
 -include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg cmd tests/unit tests/live tests/guest examples))
 
 # What objects were compiled with; changes only when that does.
-COMMAND = $(CC) $(FLAGS) $(FLAGS_base) $(FLAGS_cmd)
+COMMAND = $(CC) $(FLAGS) $(FLAGS_reg) $(FLAGS_cmd)
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(subst ','\'',$(COMMAND))' | cmp -s - $@ || echo '$(subst ','\'',$(COMMAND))' >$@

@@ -212,6 +212,8 @@ static void complain_unknown(const char *name, size_t len)
 
 static bool is_known(const char *name, size_t len)
 {
+	if (!strncmp(name, PREFIX "MPI_", sizeof PREFIX "MPI_" - 1)) /* libhugepin-mpi.so has its own */
+		return true;
 	for (int i = 0; i < hp_options_count; i++)
 		if (strlen(hp_options[i].name) == len && !memcmp(hp_options[i].name, name, len))
 			return true;

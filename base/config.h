@@ -20,6 +20,9 @@ enum { HP_PAGES_AUTO, HP_PAGES_HUGETLB, HP_PAGES_THP, HP_PAGES_BASE, HP_PAGES_1G
 enum { HP_NUMA_LOCAL = -1, HP_NUMA_INTERLEAVE = -2 }; /* or a node */
 enum { HP_FORK_COPY, HP_FORK_COW };
 enum { HP_SMALL_JEMALLOC, HP_SMALL_NEXT };
+enum { HP_HELPER_OFF, HP_HELPER_CONSERVATIVE, HP_HELPER_AGGRESSIVE };
+enum { HP_PREDICT_AUTO, HP_PREDICT_SAVE, HP_PREDICT_BUDGET };
+enum { HP_CPU_ANY = -1, HP_CPU_INHERIT = -2 }; /* or a processor */
 enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POLICY_ODP, HP_POLICY_NONE };
 
 #define HP_OPTIONS(X) \
@@ -43,6 +46,14 @@ enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POL
 	  "how many holes, in address order, a search looks at for the tightest; 1 is first fit to the letter") \
 	X(POLICY, policy, WORD, HP_POLICY_ARENA, 0, 0, "arena|lru|cf11|predict|odp|none", \
 	  "when memory is registered, in domains of the pin cache that do not say") \
+	X(HELPER, helper, WORD, HP_HELPER_AGGRESSIVE, 0, 0, "off|conservative|aggressive", \
+	  "who registers ahead of use where there are few idle cores: of one user's processes those that pin most, or all") \
+	X(HELPER_CPU, helper_cpu, NUM, HP_CPU_ANY, 0, 4095, "any|inherit", \
+	  "where the helper runs: on any processor, on those of the thread that opened the first domain, or on one") \
+	X(PREDICT_MODE, predict_mode, WORD, HP_PREDICT_AUTO, 0, 0, "auto|save|budget", \
+	  "what the policy predict aims at: fewest bytes, or fewest misses; auto: the latter where there is a budget") \
+	X(PREDICT_MEMORY, predict_memory, SIZE, 4194304, 65536, INT64_C(1) << 30, NULL, \
+	  "memory that the policies cf11 and predict may take for a domain") \
 	X(ABORT, abort_on_misuse, FLAG, 1, 0, 1, NULL, \
 	  "1: a wrong or doubly freed pointer stops the program; 0: it is reported and ignored") \
 	X(TRACE, trace, PATH, 0, 1, 4095, NULL, \

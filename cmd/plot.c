@@ -400,6 +400,7 @@ static void draw(const struct picture *p, const char *title, bool svg, int outpu
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_adddup2(&actions, script[0], STDIN_FILENO);
 	posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
+	setenv("LC_ALL", "C.UTF-8", 1); /* the script's; in plain C gnuplot warns of signs that it has no use for */
 	e = posix_spawnp(&pid, args[0], &actions, NULL, args, environ);
 	posix_spawn_file_actions_destroy(&actions);
 	if (e == ENOENT)

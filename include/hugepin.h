@@ -147,7 +147,8 @@ struct hugepin_reg {
  *  dereg     0; a failure is counted, and the registration forgotten.
  *  prefetch  may be NULL. Bring [addr, addr + len) of an on-demand registration in. 0: the device did; 1: by other means.
  *  limits    0 and *ret_, or -errno, which hugepin_domain_open returns.
- *  now_ns    may be NULL: CLOCK_MONOTONIC. The domain's clock, for tests and simulations.
+ *  now_ns    may be NULL: CLOCK_MONOTONIC. The domain's clock, for tests and simulations: no time that a helper waits for comes
+ *            by itself then, it acts at the next pin or unpin.
  *  close     may be NULL. The domain is closed, or could not be opened: free ctx. */
 struct hugepin_backend {
 	size_t size; /* sizeof(struct hugepin_backend) */
@@ -166,7 +167,9 @@ struct hugepin_backend {
  *  LRU      what was pinned stays registered until the budget needs the room (the pin-down cache of Tezuka et al. 1998)
  *  NONE     registered for each pin, deregistered at its unpin
  *  ODP      registered without pinning, where the device can (Li et al. 2016, native mode)
- *  CF11, PREDICT   not yet: -EOPNOTSUPP */
+ *  CF11      a helper thread gives registrations back between uses and has them again in time, by the periods of call
+ *            sites (Li, Cameron et al. 2011)
+ *  PREDICT   the same, by the order of uses and at a price for misses; within a budget, what is used next is kept */
 enum {
 	HUGEPIN_POLICY_DEFAULT,
 	HUGEPIN_POLICY_ARENA,
@@ -200,8 +203,8 @@ struct hugepin_attr {
 /* Open a domain. *backend is copied; ctx is the caller's, or freed by backend->close (which is called on failure as well,
  * except for -EINVAL). May block and allocate.
  * -EINVAL (a NULL, a size, a policy, an access or a flag that is not known), -EOPNOTSUPP (a policy or access that the
- * device, or this version, does not have), -ENOSPC (HUGEPIN_DOMAINS_MAX), -ENOSYS (no membarrier(2)), -ENOMEM, or what
- * limits() says (-EIO for its -EINVAL). */
+ * device does not have), -ENOSPC (HUGEPIN_DOMAINS_MAX), -ENOSYS (no membarrier(2)), -ENOMEM, or what limits() says (-EIO
+ * for its -EINVAL). */
 int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const struct hugepin_attr *attr,
 			hugepin_domain **ret_);
 
@@ -238,7 +241,18 @@ const struct hugepin_backend *hugepin_mlock(void);
 	X(nobufs, c, "pins that failed with -ENOBUFS") \
 	X(failed, c, "deregistrations that failed") \
 	X(prefetched, c, "hints carried out") \
-	X(prefetched_otherwise, c, "of these, by touching pages where the device could not")
+	X(prefetched_otherwise, c, "of these, by touching pages where the device could not") \
+	X(released, c, "registrations that the helper gave back") \
+	X(repinned, c, "registrations that the helper made again before their use") \
+	X(late, c, "misses on memory that was registered before, and had been given back") \
+	X(records_lost, c, "pins and unpins that the helper was not told of: it was behind") \
+	X(sites_short, c, "call sites known by the return address alone, for want of frame pointers") \
+	X(helper_ns, c, "nanoseconds spent in the helper") \
+	X(sharers, n, "helpers of this user's processes that share a core with this one's, which is one of them; 0: it may not help") \
+	X(helper_delay_ns, n, "how late the helper comes at most, of late: so much earlier it begins, in nanoseconds") \
+	X(cost_fixed_ns, n, "what the helper takes to register, in the size that it registers most: nanoseconds for each time") \
+	X(cost_page_ns, n, "and nanoseconds for each page") \
+	X(cost_error, n, "mean error of what was predicted so, in thousandths")
 
 struct hugepin_domain_stats {
 	uint64_t version; /* HUGEPIN_VERSION of the library that filled it */

@@ -8,44 +8,38 @@
 
 #include "reg/domain.h"
 
-/* Before a thread's counters, on the page in front of them. Never freed: a scan may be under way. */
-struct counters {
-	struct counters *next; /* older */
-	_Atomic bool owned; /* by a thread that lives */
-};
-
 HP_TLS struct hp_counts *hp_counts_self;
-static struct counters *_Atomic first;
-static struct counters *shared; /* of threads that can have none of their own, to give pins back */
+static struct hp_counts_owner *_Atomic first;
+static struct hp_counts_owner *shared; /* of threads that can have none of their own, to give pins back */
 static _Atomic bool blind; /* membarrier(2) was refused */
 static pthread_key_t at_exit;
 static bool have_key;
 
-#define SIZE (HP_BASE_PAGE + HP_REGIONS_MAX * sizeof(struct hp_counts))
+#define SIZE (HP_COUNTS_OWNER_SIZE + HP_REGIONS_MAX * sizeof(struct hp_counts))
 
-static struct hp_counts *counts_of(struct counters *c)
+static struct hp_counts *counts_of(struct hp_counts_owner *c)
 {
-	return (struct hp_counts *)((char *)c + HP_BASE_PAGE);
+	return (struct hp_counts *)((char *)c + HP_COUNTS_OWNER_SIZE);
 }
 
 static void disown(void *counters)
 {
 	hp_counts_self = NULL;
 	/* release: the next owner sees the counts as they were left; pairs with the exchange in take_spare(). */
-	atomic_store_explicit(&((struct counters *)counters)->owned, false, memory_order_release);
+	atomic_store_explicit(&((struct hp_counts_owner *)counters)->owned, false, memory_order_release);
 }
 
-static struct counters *take_spare(void)
+static struct hp_counts_owner *take_spare(void)
 {
-	for (struct counters *c = first; c; c = c->next)
+	for (struct hp_counts_owner *c = first; c; c = c->next)
 		if (!c->owned && !atomic_exchange_explicit(&c->owned, true, memory_order_acquire))
 			return c;
 	return NULL;
 }
 
-static struct counters *make(void)
+static struct hp_counts_owner *make(void)
 {
-	struct counters *c = hp_meta_map(SIZE);
+	struct hp_counts_owner *c = hp_meta_map(SIZE);
 
 	if (!c)
 		return NULL;
@@ -74,7 +68,7 @@ int hp_counts_init(void)
 
 bool hp_counts_adopt(void)
 {
-	struct counters *c = take_spare();
+	struct hp_counts_owner *c = take_spare();
 
 	if (!c && !(c = make()))
 		return false;
@@ -86,6 +80,13 @@ bool hp_counts_adopt(void)
 	return true;
 }
 
+void hp_counts_each(void (*each)(void *arg, struct hp_records *), void *arg)
+{
+	/* acquire: pairs with the release in make() */
+	for (struct hp_counts_owner *c = atomic_load_explicit(&first, memory_order_acquire); c; c = c->next)
+		each(arg, &c->records);
+}
+
 void hp_counts_unpin_shared(uint32_t region)
 {
 	__atomic_fetch_add(&counts_of(shared)[region].unpins, 1, __ATOMIC_RELEASE);
@@ -93,16 +94,16 @@ void hp_counts_unpin_shared(uint32_t region)
 
 uint32_t hp_counts_sum(uint32_t region)
 {
-	struct counters *all = atomic_load_explicit(&first, memory_order_acquire);
+	struct hp_counts_owner *all = atomic_load_explicit(&first, memory_order_acquire);
 	uint32_t sum = 0;
 
 	if (blind)
 		return UINT32_MAX;
 
 	/* What was given back first: a pin that is made and given back in between counts for too much, not for too little. */
-	for (struct counters *c = all; c; c = c->next)
+	for (struct hp_counts_owner *c = all; c; c = c->next)
 		sum -= __atomic_load_n(&counts_of(c)[region].unpins, __ATOMIC_ACQUIRE);
-	for (struct counters *c = all; c; c = c->next)
+	for (struct hp_counts_owner *c = all; c; c = c->next)
 		sum += __atomic_load_n(&counts_of(c)[region].pins, __ATOMIC_ACQUIRE);
 	return sum;
 }
@@ -120,13 +121,15 @@ void hp_counts_barrier(void)
 
 void hp_counts_child(void)
 {
-	struct counters *all = first;
+	struct hp_counts_owner *all = first;
 
 	first = NULL;
 	blind = false;
-	for (struct counters *c = all, *next; c; c = next) {
+	for (struct hp_counts_owner *c = all, *next; c; c = next) {
 		next = c->next;
-		hp_meta_zero(counts_of(c), SIZE - HP_BASE_PAGE);
+		hp_meta_zero(counts_of(c), SIZE - HP_COUNTS_OWNER_SIZE);
+		/* Of the parent's domains. */
+		c->records.tail = c->records.tail_seen = c->records.head;
 		/* This thread's are left alone: a signal handler may have forked that interrupted counting. */
 		if (counts_of(c) == hp_counts_self)
 			continue;

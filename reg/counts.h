@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "base/base.h"
+#include "reg/record.h"
 
 /* Counted apart: else each pin of a region would wait for the store of the last unpin. Both wrap; what counts is the
  * difference of the sums. */
@@ -19,6 +20,23 @@ struct hp_counts {
 
 /* This thread's counters, by region; NULL before its first pin and after its end. */
 extern HP_TLS struct hp_counts *hp_counts_self;
+
+/* What the thread keeps on the pages in front of its counters. Never freed: a scan may be under way. */
+struct hp_counts_owner {
+	struct hp_counts_owner *next; /* older */
+	_Atomic bool owned; /* by a thread that lives */
+	struct hp_records records; /* of this thread and those that had the counters before */
+};
+#define HP_COUNTS_OWNER_SIZE 16384
+
+static inline struct hp_records *hp_counts_records(struct hp_counts *counts)
+{
+	_Static_assert(sizeof(struct hp_counts_owner) <= HP_COUNTS_OWNER_SIZE, "");
+	return &((struct hp_counts_owner *)((char *)counts - HP_COUNTS_OWNER_SIZE))->records;
+}
+
+/* Call each() for the records of every thread that ever had counters. */
+void hp_counts_each(void (*each)(void *arg, struct hp_records *), void *arg);
 
 /* By the owner alone: no atomic read-modify-write. release: what was done with the memory before a pin is given back happens
  * before its deregistration; pairs with the acquire in hp_counts_sum(). */

@@ -16,6 +16,9 @@
 #include "base/service.h"
 #include "reg/backend.h"
 #include "reg/counts.h"
+#include "reg/helper.h"
+#include "reg/share.h"
+#include "reg/trace.h"
 #include "reg/uffd.h"
 #include "reg/unmapping.h"
 
@@ -111,6 +114,53 @@ static bool serve_all(void)
 }
 
 static struct hp_job service = { .run = serve_all };
+
+struct round {
+	uint64_t next_ns;
+	bool crowded;
+};
+
+static void help(hugepin_domain *d, void *round)
+{
+	struct round *now = round;
+	uint64_t due_ns;
+	bool crowded;
+
+	if (!d->helper)
+		return;
+	due_ns = hp_helper_serve(d, &crowded);
+	now->crowded |= crowded;
+	if (!d->own_clock) /* else whoever moves it has to wake us */
+		now->next_ns = HP_MIN(now->next_ns, due_ns);
+	else if (crowded)
+		now->next_ns = HP_MIN(now->next_ns, hp_clock_ns() + HP_CROWDED_NS);
+}
+
+static bool help_all(void)
+{
+	static uint64_t planned_ns = UINT64_MAX;
+	struct round now = { .next_ns = UINT64_MAX };
+	uint64_t begun_ns = hp_clock_ns();
+
+	hp_counts_barrier(); /* pairs with record() in pin.c: what is pushed later asks for another run */
+	hp_lock(&domains.lock); /* none may be closed meanwhile */
+	hp_helper_begin(begun_ns > planned_ns ? begun_ns - planned_ns : 0);
+	hp_domains_each(help, &now);
+	hp_unlock(&domains.lock);
+	planned_ns = now.next_ns;
+	hp_helper_job.again_ns = now.next_ns == UINT64_MAX ? 0 : now.next_ns;
+	/* Who pins without a pause gains nothing from us, and would be held up by each barrier. */
+	hp_helper_job.delay_ns = now.crowded ? HP_CROWDED_NS : HP_GATHER_NS;
+	return false;
+}
+
+struct hp_job hp_helper_job = { .run = help_all, .delay_ns = HP_GATHER_NS };
+
+void hp_helper_wake(void)
+{
+	if (hp_service_running())
+		hp_service_ask(&hp_helper_job);
+}
 
 void hp_domains_wake(void)
 {
@@ -244,8 +294,10 @@ static void postfork_child(void)
 	hp_uffd_child();
 	hp_counts_child();
 	hp_mlock_child();
+	hp_helper_child();
+	hp_trace_child();
 	pthread_mutex_init(&domains.lock.mutex, NULL);
-	service.asked = 0;
+	service.asked = hp_helper_job.asked = 0;
 	domains.count = 0;
 	for (int i = 0; i < HUGEPIN_DOMAINS_MAX; i++) {
 		hugepin_domain *d = domains.domain[i];
@@ -347,8 +399,6 @@ static int check_attr(const struct hugepin_attr *a)
 {
 	if (a->policy > HUGEPIN_POLICY_NONE || a->fork > HUGEPIN_FORK_DONTFORK || a->flags || a->access & ~HP_ACCESS_ALL)
 		return -EINVAL;
-	if (a->policy == HUGEPIN_POLICY_CF11 || a->policy == HUGEPIN_POLICY_PREDICT)
-		return -EOPNOTSUPP;
 	return 0;
 }
 
@@ -384,7 +434,8 @@ static int set_up(hugepin_domain *d, const struct hugepin_backend *backend, void
 		return e;
 	memset(&d->backend, 0, sizeof d->backend);
 	memcpy(&d->backend, backend, HP_MIN(backend->size, sizeof d->backend));
-	if (!d->backend.now_ns)
+	d->own_clock = d->backend.now_ns;
+	if (!d->own_clock)
 		d->backend.now_ns = monotonic_ns;
 	d->ctx = ctx;
 	e = d->backend.limits(ctx, &limits);
@@ -397,8 +448,7 @@ static int set_up(hugepin_domain *d, const struct hugepin_backend *backend, void
 	d->relaxed = a->access & limits.access & HP_RELAXED;
 	d->policy = policy_of(a);
 	d->on_demand = d->policy == HUGEPIN_POLICY_ODP;
-	if (d->access & ~d->access_mask || (d->on_demand && !(limits.flags & HUGEPIN_LIMIT_ODP)) ||
-	    check_attr(&(struct hugepin_attr){ .policy = d->policy }) != 0)
+	if (d->access & ~d->access_mask || (d->on_demand && !(limits.flags & HUGEPIN_LIMIT_ODP)))
 		return -EOPNOTSUPP;
 	if (d->policy == HUGEPIN_POLICY_NONE)
 		d->span_size = 0;
@@ -441,7 +491,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 			hugepin_domain **ret_)
 {
 	struct hugepin_attr a = { .size = sizeof a };
-	hugepin_domain *d;
+	hugepin_domain *d = NULL;
 	int e;
 
 	if (!backend || !ret_ || backend->size < offsetof(struct hugepin_backend, now_ns) || !backend->reg || !backend->dereg ||
@@ -457,9 +507,15 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 	e = e ? e : hp_counts_init();
 	e = e ? e : hp_regions_init();
 	e = e ? e : place(&d);
+	if (!e)
+		hp_trace_start();
 	e = e ? e : set_up(d, backend, ctx, &a);
 	if (!e) {
 		empty(d);
+		e = hp_helper_open(d);
+	}
+	if (!e) {
+		d->attention = (d->helper ? HP_RECORD : 0u) | (hp_trace_on ? HP_TRACED : 0u);
 		skip_old_extents(d);
 		d->pid = getpid();
 		domains.uses += ((domains.uses + 1) & 0x3ffffff) ? 1 : 2;
@@ -476,6 +532,8 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 		if (backend->size >= sizeof *backend && backend->close)
 			backend->close(ctx);
 	} else {
+		if (d->helper)
+			hp_service_ask(&hp_helper_job);
 		hp_service_ask(&service); /* now, where a thread may be started: later it may only be woken */
 	}
 	return e;
@@ -487,6 +545,7 @@ static void drop_child_copy(hugepin_domain *d)
 {
 	if (d->backend.close)
 		d->backend.close(d->ctx);
+	hp_helper_close(d);
 	d->pid = 0;
 }
 
@@ -517,10 +576,14 @@ int hugepin_domain_close(hugepin_domain *d)
 	domains.open[d->number] = false;
 	domains.count--;
 	d->ref = REF_NONE;
+	hp_helper_close(d);
+	hp_trace_flush();
 	hp_unlock(&d->lock);
 	d->pid = 0;
 	if (d->backend.close)
 		d->backend.close(d->ctx);
+	if (!domains.count)
+		hp_share_leave();
 	hp_unlock(&domains.lock);
 	return 0;
 }

@@ -32,6 +32,7 @@
 
 #include "alloc/hold.h"
 #include "base/lock.h"
+#include "base/service.h"
 #include "hugepin.h"
 #include "reg/gone.h"
 
@@ -56,7 +57,7 @@ struct hp_granule {
 	uint64_t tag, end;
 	uint64_t keys; /* lkey and rkey, as they lie in a pin */
 	uint32_t access; /* what the region may be used for, as a pin may ask for it */
-	uint32_t used; /* since the last eviction came by: it is worth keeping */
+	uint32_t used; /* since the last eviction, or the helper, came by */
 };
 #define HP_GRANULE_SHIFT 5
 _Static_assert(sizeof(struct hp_granule) == 1 << HP_GRANULE_SHIFT, "");
@@ -88,8 +89,11 @@ enum {
 	HP_BUSY = 1, /* events are being read */
 	HP_PENDING = 2, /* ranges are queued in `gone` */
 	HP_TODO = 4, /* something for the opener to do */
-	HP_LOOK = HP_BUSY | HP_PENDING | HP_TODO, /* a pin that sees one of these takes the slow path */
+	HP_TRACED = 16, /* every pin is to be written down */
+	HP_LOOK = HP_BUSY | HP_PENDING | HP_TODO | HP_TRACED, /* a pin that sees one of these takes the slow path */
 	HP_RETIRED = 8, /* there are retired regions: an unpin may be the last of one */
+	HP_RECORD = 32, /* there is a helper, that is told of pins (helper.c) */
+	HP_NOTE = HP_RETIRED | HP_RECORD | HP_TRACED, /* an unpin that sees one of these has more to do than count */
 };
 
 struct hp_hint {
@@ -114,6 +118,7 @@ struct hugepin_domain {
 	pid_t pid; /* of the process that opened it; HP_PARENT: an ancestor, by fork; 0: closed */
 	uint32_t number;
 	bool opener_only, on_demand, late;
+	bool own_clock; /* the backend has one */
 	pthread_t opener;
 	uint32_t policy; /* HUGEPIN_POLICY_*, never DEFAULT */
 	uint32_t access_mask, relaxed; /* what the device has; HUGEPIN_RELAXED if all is to be registered so, which no access
@@ -130,6 +135,8 @@ struct hugepin_domain {
 	struct hp_region_tree foreign; /* LIVE regions of foreign memory, disjoint */
 	uint64_t extent_gen; /* of the youngest extent that was looked at, to be registered ahead of use */
 	uint64_t deregistered_at_ns;
+	struct hp_helper *helper; /* or NULL */
+	_Atomic uint32_t waiting; /* pins wait for the lock */
 	struct hugepin_domain_stats stats;
 
 	struct hp_lock queue_lock; /* nothing is called while it is held */
@@ -141,6 +148,13 @@ struct hugepin_domain {
 static inline bool hp_region_is_heap(const struct hp_region *r)
 {
 	return r->kind == HP_REGION_EXTENT || r->kind == HP_REGION_RUN;
+}
+
+/* Whether r, which was d's once, is so still, and in that state; under d's lock. Its index may serve another domain by now, which
+ * writes the state last: so it is read first. */
+static inline bool hp_region_is(const struct hp_region *r, const hugepin_domain *d, enum hp_region_state state)
+{
+	return HP_READ(r->state) == (uint32_t)state && HP_READ(r->domain) == d;
 }
 
 /* Whether the heap's memory may lie there, and is cached. */
@@ -190,6 +204,12 @@ void hp_region_each(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*ea
 void hp_region_unpublish(struct hp_region *r);
 void hp_region_settle(hugepin_domain *d);
 
+/* Take r out and deregister it, if it is in no use; else nothing has changed. */
+bool hp_region_release(hugepin_domain *d, struct hp_region *r);
+
+/* The next pin of it is a first use again. Returns whether it was used. */
+bool hp_region_clear_used(hugepin_domain *d, struct hp_region *r);
+
 /* Deregister what is dead. Calls the backend, if this thread may; else leaves it to the opener. */
 void hp_region_bury(hugepin_domain *d);
 
@@ -220,6 +240,10 @@ void hp_domain_push(hugepin_domain *d, void *range);
 /* Have the service thread do what is waiting: queued ranges, the dead, hints, new extents. Never starts the thread, so may
  * be called anywhere. */
 void hp_domains_wake(void);
+
+/* Have the service thread look at records. Asked for already: nothing to do. */
+extern struct hp_job hp_helper_job;
+void hp_helper_wake(void);
 
 /* For backends. */
 const struct hugepin_backend *hp_domain_backend(hugepin_domain *d, void **ret_ctx);

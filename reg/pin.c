@@ -14,6 +14,9 @@
 
 #include "reg/counts.h"
 #include "reg/domain.h"
+#include "reg/helper.h"
+#include "reg/site.h"
+#include "reg/trace.h"
 #include "reg/uffd.h"
 
 
@@ -53,6 +56,50 @@ static HP_COLD int unpin_retired(hugepin_domain *d, uint32_t index)
 	hp_lock(&d->lock);
 	hp_region_last_unpin(d, r);
 	hp_unlock(&d->lock);
+	return 0;
+}
+
+/* Tell the helper, and wake it if it is not coming anyway: of what is lost, too, which may be the last for long. */
+static inline void record(hugepin_domain *d, struct hp_counts *counts, enum hp_record_kind kind, uint32_t index, uint64_t site)
+{
+	struct hp_records *q = hp_counts_records(counts);
+
+	if (HP_LIKELY(hp_record_room(q, d->number)))
+		hp_record_push(q, HP_LIKELY(!d->own_clock) ? hp_record_time() : hp_helper_time(d), HP_RECORD(kind, index),
+			       site);
+	atomic_signal_fence(memory_order_seq_cst); /* pairs with the barrier in help_all(), domain.c */
+	if (HP_UNLIKELY(!atomic_load_explicit(&hp_helper_job.asked, memory_order_relaxed)))
+		hp_helper_wake();
+}
+
+/* Where the public function was called, of which the caller of this is a tail call: gcc makes it one where it is asked for
+ * (Makefile), clang where it must. */
+#if defined __clang__
+#define TAIL __attribute__((musttail))
+#else
+#define TAIL
+#endif
+#define SITE(d) site_of(d, __builtin_frame_address(0), __builtin_return_address(0))
+
+static uint64_t site_of(hugepin_domain *d, void *frame, void *return_address)
+{
+	bool alone = false;
+	uint64_t site = hp_site(frame, return_address, &alone);
+
+	if (alone)
+		__atomic_fetch_add(&d->stats.sites_short, 1, __ATOMIC_RELAXED);
+	return site | 1;
+}
+
+/* A hit, the first since somebody looked whether the region was used: as hugepin_pin, whose pin it is. */
+static HP_COLD int first_use(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *pin)
+{
+	uint32_t index = (uint32_t)pin->ref;
+
+	(void)len, (void)access;
+	HP_WRITE(*(hp_in_span(d, (uintptr_t)addr) ? &hp_granule_at(d, (uintptr_t)addr)->used : &hp_regions[index].used), 1);
+	if (atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_RECORD)
+		record(d, hp_counts_self, HP_RECORD_START, index, SITE(d));
 	return 0;
 }
 
@@ -98,8 +145,9 @@ static inline uint32_t hinted(const uint32_t *hints, uint32_t check)
 	return (is_a ? a : is_b ? b : is_c ? c : d) >> CHECK_BITS;
 }
 
-static inline __attribute__((always_inline)) bool pin_by_hint(hugepin_domain *d, uint64_t h, uintptr_t addr, size_t len,
-							      unsigned access, struct hugepin_pin *ret_)
+/* 1: a hit, and its first use is to be told. */
+static inline __attribute__((always_inline)) int pin_by_hint(hugepin_domain *d, uint64_t h, uintptr_t addr, size_t len,
+							     unsigned access, struct hugepin_pin *ret_)
 {
 	uint32_t index = hinted(bucket(d, h), check_of(h));
 	struct hp_counts *counts = &hp_counts_self[index];
@@ -108,35 +156,40 @@ static inline __attribute__((always_inline)) bool pin_by_hint(hugepin_domain *d,
 
 	if (HP_TAG_INDEX(tag) != index || !index || HP_READ(r->domain) != d || addr < start || addr >= end ||
 	    len - 1 >= end - addr || access & ~HP_READ(r->access))
-		return false;
+		return -ENOENT;
 	hp_count(&counts->pins);
 	atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_counts_barrier() of whoever retires it */
 	if (HP_LIKELY(!must_look(d) && HP_READ(r->tag) == tag)) {
-		if (HP_UNLIKELY(!__atomic_load_n(&r->used, __ATOMIC_RELAXED)))
-			HP_WRITE(r->used, 1);
 		fill(ret_, addr, len, keys, ref_of(d, tag));
-		return true;
+		return !__atomic_load_n(&r->used, __ATOMIC_RELAXED);
 	}
 	count_back(d, hp_counts_self, index);
-	return false;
+	return -ENOENT;
 }
 
 static __attribute__((noinline)) int pin_foreign_large(hugepin_domain *d, const void *addr, size_t len, unsigned access,
 						       struct hugepin_pin *ret_)
 {
 	uint64_t key = (uintptr_t)addr >> HP_PAGE_SHIFT | WHOLE_PAGE;
+	int hit = hp_counts_self ? pin_by_hint(d, hash(key), (uintptr_t)addr, len, access, ret_) : -ENOENT;
 
-	return hp_counts_self && pin_by_hint(d, hash(key), (uintptr_t)addr, len, access, ret_)
-		       ? 0
-		       : pin_slow(d, addr, len, access, ret_);
+	if (HP_LIKELY(!hit))
+		return 0;
+	if (hit > 0)
+		TAIL return first_use(d, addr, len, access, ret_);
+	TAIL return pin_slow(d, addr, len, access, ret_);
 }
 
 static __attribute__((noinline)) int pin_foreign(hugepin_domain *d, const void *addr, size_t len, unsigned access,
 						 struct hugepin_pin *ret_)
 {
-	if (HP_LIKELY(hp_counts_self && pin_by_hint(d, hash((uintptr_t)addr >> 12), (uintptr_t)addr, len, access, ret_)))
+	int hit = hp_counts_self ? pin_by_hint(d, hash((uintptr_t)addr >> 12), (uintptr_t)addr, len, access, ret_) : -ENOENT;
+
+	if (HP_LIKELY(!hit))
 		return 0;
-	return pin_foreign_large(d, addr, len, access, ret_);
+	if (hit > 0)
+		TAIL return first_use(d, addr, len, access, ret_);
+	TAIL return pin_foreign_large(d, addr, len, access, ret_);
 }
 
 int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
@@ -148,7 +201,7 @@ int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access
 	access &= ~HP_RELAXED;
 	access = access ? access : d->access;
 	if (HP_UNLIKELY(!hp_in_span(d, (uintptr_t)addr)))
-		return pin_foreign(d, addr, len, access, ret_);
+		TAIL return pin_foreign(d, addr, len, access, ret_);
 	tag = HP_READ(e->tag);
 	/* A region that a granule names covers addr: only its end is to be looked at. len - 1: 0 does not pass. */
 	if (HP_LIKELY(tag && len - 1 < HP_READ(e->end) - (uintptr_t)addr && !(access & ~HP_READ(e->access)) && counts)) {
@@ -157,14 +210,14 @@ int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access
 		hp_count(&counts[HP_TAG_INDEX(tag)].pins);
 		atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_counts_barrier() of whoever retires it */
 		if (HP_LIKELY(!must_look(d) && HP_READ(e->tag) == tag)) {
-			if (HP_UNLIKELY(!__atomic_load_n(&e->used, __ATOMIC_RELAXED)))
-				HP_WRITE(e->used, 1);
 			fill(ret_, (uintptr_t)addr, len, keys, ref_of(d, tag));
+			if (HP_UNLIKELY(!__atomic_load_n(&e->used, __ATOMIC_RELAXED)))
+				TAIL return first_use(d, addr, len, access, ret_);
 			return 0;
 		}
 		count_back(d, counts, HP_TAG_INDEX(tag));
 	}
-	return pin_slow(d, addr, len, access, ret_);
+	TAIL return pin_slow(d, addr, len, access, ret_);
 }
 
 static HP_COLD int unpin_first(hugepin_domain *d, struct hugepin_pin *pin)
@@ -178,10 +231,19 @@ static HP_COLD int unpin_first(hugepin_domain *d, struct hugepin_pin *pin)
 	return atomic_load_explicit(&d->attention, memory_order_seq_cst) & HP_RETIRED ? unpin_retired(d, index) : 0;
 }
 
+static HP_COLD int unpin_noted(hugepin_domain *d, struct hp_counts *counts, uint32_t index, uint32_t attention)
+{
+	if (HP_LIKELY(attention & HP_RECORD))
+		record(d, counts, HP_RECORD_END, index, 0);
+	if (attention & HP_TRACED)
+		hp_trace(HP_TRACE_UNPIN, d, hp_regions[index].start, hp_regions[index].end);
+	return HP_UNLIKELY(attention & HP_RETIRED) ? unpin_retired(d, index) : 0;
+}
+
 int hugepin_unpin(hugepin_domain *d, struct hugepin_pin *pin)
 {
 	struct hp_counts *counts = hp_counts_self;
-	uint32_t index = (uint32_t)pin->ref;
+	uint32_t index = (uint32_t)pin->ref, attention;
 
 	if (HP_UNLIKELY((pin->ref ^ d->ref) >> 32))
 		return -EINVAL;
@@ -190,8 +252,9 @@ int hugepin_unpin(hugepin_domain *d, struct hugepin_pin *pin)
 	hp_count(&counts[index].unpins);
 	*pin = (struct hugepin_pin){ 0 };
 	atomic_signal_fence(memory_order_seq_cst); /* pairs with the barrier of who retires the region */
-	if (HP_UNLIKELY(atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_RETIRED))
-		return unpin_retired(d, index);
+	attention = atomic_load_explicit(&d->attention, memory_order_relaxed);
+	if (HP_UNLIKELY(attention & HP_NOTE))
+		return unpin_noted(d, counts, index, attention);
 	return 0;
 }
 
@@ -365,6 +428,8 @@ static int obtain(hugepin_domain *d, const void *addr_, size_t len, unsigned acc
 	if (!once && (*ret_ = look_up(d, addr, len, access)))
 		return 0;
 	HP_DSTAT(d, misses, 1);
+	if (hp_trace_on)
+		hp_trace(HP_TRACE_MISS, d, start, end);
 	if (!hp_domain_may_register(d))
 		return -EPERM;
 	if (!once) {
@@ -385,14 +450,19 @@ static void enter(hugepin_domain *d)
 {
 	if (d->attention & HP_BUSY)
 		hp_uffd_wait();
+	d->waiting++;
 	hp_lock(&d->lock);
+	d->waiting--;
 	hp_domain_drain(d);
 	hp_region_bury(d);
+	if (d->helper)
+		hp_helper_catch_up(d);
 }
 
 static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
 {
 	bool once = d->policy == HUGEPIN_POLICY_NONE || access & HUGEPIN_PIN_UNCACHED;
+	uint64_t site = d->helper ? SITE(d) : 0, time = d->helper ? hp_helper_time(d) : 0, registered;
 	struct hp_region *r;
 	int e;
 
@@ -404,6 +474,7 @@ static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, uns
 	if (e)
 		return e;
 	enter(d);
+	registered = d->stats.registered;
 	e = obtain(d, addr, len, access & d->access_mask, once, &r);
 	if (e) {
 		HP_DSTAT(d, nobufs, e == -ENOBUFS);
@@ -413,7 +484,11 @@ static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, uns
 
 		hp_count(&hp_counts_self[index].pins);
 		HP_WRITE(r->used, 1);
+		if (d->helper)
+			hp_helper_missed(d, r, time, site, d->stats.registered != registered);
 		HP_DSTAT(d, cut, covered < len);
+		if (hp_trace_on)
+			hp_trace(HP_TRACE_PIN, d, r->start, r->end);
 		if (r->kind == HP_REGION_FOREIGN)
 			remember(d, (uintptr_t)addr, r);
 		fill(ret_, (uintptr_t)addr, HP_MIN(len, covered), r->keys, d->ref | index);

@@ -18,6 +18,8 @@
 #include "base/bits.h"
 #include "reg/counts.h"
 #include "reg/domain.h"
+#include "reg/helper.h"
+#include "reg/trace.h"
 #include "reg/uffd.h"
 
 /* What the kernel has not yet given back is waited for so long (kernel 6.1 unpins io_uring buffers after about a second). */
@@ -243,7 +245,8 @@ bool hp_domain_may_register(const hugepin_domain *d)
 	return !d->opener_only || pthread_equal(d->opener, pthread_self());
 }
 
-static void deregister(hugepin_domain *d, struct hp_region *r)
+/* gone: it will not come again as it is. */
+static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 {
 	uint64_t start_ns = d->backend.now_ns(d->ctx);
 	size_t len = r->end - r->start;
@@ -258,8 +261,12 @@ static void deregister(hugepin_domain *d, struct hp_region *r)
 		HP_DSTAT(d, pinned_bytes, -len);
 	if (r->kind == HP_REGION_EXTENT)
 		HP_DSTAT(d, extents, -1);
+	if (hp_trace_on)
+		hp_trace(HP_TRACE_DEREGISTER, d, r->start, r->end);
 	if (hp_region_is_heap(r) && !d->on_demand)
 		hp_heap_drop(r->start, len, d->hold);
+	if (d->helper)
+		hp_helper_deregistered(d, r, gone);
 	region_free(r);
 }
 
@@ -276,14 +283,14 @@ void hp_region_bury(hugepin_domain *d)
 	__atomic_fetch_and((uint32_t *)&d->attention, ~(uint32_t)HP_TODO, __ATOMIC_SEQ_CST);
 	while ((r = TAILQ_FIRST(&d->dead))) {
 		TAILQ_REMOVE(&d->dead, r, order);
-		deregister(d, r);
+		deregister(d, r, true);
 	}
 }
 
 void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r)
 {
 	/* Another thread may have been here before, and the index serve for another region by now. */
-	if (r->domain != d || r->state != HP_REGION_RETIRED)
+	if (!hp_region_is(r, d, HP_REGION_RETIRED))
 		return;
 	if (r->kind != HP_REGION_UNCACHED) /* of which there is one pin, that nobody else can be counting */
 		hp_counts_barrier();
@@ -298,7 +305,7 @@ void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r)
 
 /* ------------------------------------------------------------------ eviction */
 
-static bool was_used(hugepin_domain *d, struct hp_region *r)
+bool hp_region_clear_used(hugepin_domain *d, struct hp_region *r)
 {
 	bool used = HP_READ(r->used);
 
@@ -321,27 +328,39 @@ static void to_tail(hugepin_domain *d, struct hp_region *r)
 	TAILQ_INSERT_TAIL(&d->live, r, order);
 }
 
+bool hp_region_release(hugepin_domain *d, struct hp_region *r)
+{
+	/* A glance at the counters saves most barriers. */
+	if (r->state != HP_REGION_LIVE || hp_region_pins(r))
+		return false;
+	hp_region_unpublish(r);
+	hp_counts_barrier();
+	TAILQ_REMOVE(&d->retired, r, order);
+	if (hp_region_pins(r)) {
+		hp_region_publish(r); /* pinned just now, by its old tag */
+		return false;
+	}
+	deregister(d, r, false);
+	return true;
+}
+
 /* Give back one region that is not in use. False: there is none. */
 static bool evict_one(hugepin_domain *d)
 {
 	struct hp_region *r;
 	uint64_t looks = 2 * d->stats.regions;
 
+	if (d->helper && hp_helper_evict(d)) {
+		HP_DSTAT(d, evicted, 1);
+		return true;
+	}
 	while (looks-- && (r = TAILQ_FIRST(&d->live))) {
-		/* A glance at the counters saves most barriers. */
-		if (was_used(d, r) || hp_region_pins(r)) {
-			to_tail(d, r);
-			continue;
-		}
-		hp_region_unpublish(r);
-		hp_counts_barrier();
-		TAILQ_REMOVE(&d->retired, r, order);
-		if (hp_region_pins(r)) {
-			hp_region_publish(r); /* pinned just now, by its old tag */
+		if (hp_region_clear_used(d, r) || !hp_region_release(d, r)) {
+			if (r->state == HP_REGION_LIVE)
+				to_tail(d, r);
 			continue;
 		}
 		HP_DSTAT(d, evicted, 1);
-		deregister(d, r);
 		return true;
 	}
 	return false;
@@ -453,6 +472,8 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 		HP_DSTAT(d, extents, 1);
 	if (!d->on_demand)
 		HP_DSTAT(d, pinned_bytes, len);
+	if (hp_trace_on)
+		hp_trace(HP_TRACE_REGISTER, d, start, end);
 	if (d->stats.pinned_bytes > d->stats.pinned_peak_bytes)
 		HP_DSTAT(d, pinned_peak_bytes, d->stats.pinned_bytes - d->stats.pinned_peak_bytes);
 	if (kind == HP_REGION_UNCACHED) {
@@ -518,8 +539,11 @@ bool hp_domain_drain(hugepin_domain *d)
 	queued = d->gone;
 	d->gone.count = 0;
 	hp_unlock(&d->queue_lock);
-	for (unsigned i = 0; i < queued.count; i++)
+	for (unsigned i = 0; i < queued.count; i++) {
 		hp_region_each(d, queued.range[i].start, queued.range[i].end, gone, d);
+		if (d->helper)
+			hp_helper_gone(d, queued.range[i].start, queued.range[i].end);
+	}
 	note_discarded(d, &queued);
 	/* Not before the tags are gone: a pin that does not see PENDING goes by them. */
 	hp_lock(&d->queue_lock);

@@ -152,6 +152,7 @@ static void *troubler(void *unused)
 static void stress(uint32_t policy)
 {
 	struct hugepin_attr attr = { .size = sizeof attr, .policy = policy, .pinned_bytes_max = 10 * MIB };
+	struct hugepin_backend backend = device_backend;
 	struct hugepin_domain_stats s;
 	pthread_t t[THREADS], trouble;
 
@@ -160,7 +161,8 @@ static void stress(uint32_t policy)
 	pins = 0;
 	memset(handed, 0, sizeof handed);
 	foreign = mmap(NULL, FOREIGN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &domain), 0);
+	backend.now_ns = NULL; /* real time: the helper works with it */
+	EXPECT_EQ(hugepin_domain_open(&backend, &device, &attr, &domain), 0);
 	pthread_create(&trouble, NULL, troubler, NULL);
 	for (uintptr_t i = 0; i < THREADS; i++)
 		pthread_create(&t[i], NULL, pinner, (void *)(i + 1));
@@ -190,6 +192,16 @@ TEST(under_arena_nothing_in_use_is_given_back)
 TEST(under_lru_nothing_in_use_is_given_back)
 {
 	stress(HUGEPIN_POLICY_LRU);
+}
+
+TEST(under_cf11_nothing_in_use_is_given_back)
+{
+	stress(HUGEPIN_POLICY_CF11);
+}
+
+TEST(under_predict_nothing_in_use_is_given_back)
+{
+	stress(HUGEPIN_POLICY_PREDICT);
 }
 
 T_MAIN

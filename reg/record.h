@@ -1,0 +1,92 @@
+/*
+ * What threads tell the helper (helper.c): a bounded ring of records for each thread, which its owner fills and the helper
+ * empties (Li et al. 2011, section 4.1: the deregistration queue). No lock, no shared write, no system call while the helper is
+ * awake. A full ring drops what is new, and counts it: who pins that often gives nothing back in between.
+ */
+#ifndef HP_REG_RECORD_H
+#define HP_REG_RECORD_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#if defined __x86_64__
+#include <x86intrin.h>
+#endif
+
+#include "base/base.h"
+
+enum hp_record_kind {
+	HP_RECORD_END, /* of a pin; value: the region's index */
+	HP_RECORD_START, /* of the first pin since the helper looked; value: the region's index */
+	HP_RECORD_MISS, /* of a pin that found nothing registered; value: its address */
+};
+
+struct hp_record {
+	uint64_t time; /* hp_record_time() */
+	uint64_t subject; /* kind in the top byte, then the value */
+	uint64_t site; /* of the call, not 0, but for END */
+};
+#define HP_RECORD(kind, value) ((uint64_t)(kind) << 56 | (uint64_t)(value))
+#define HP_RECORD_KIND(subject) ((enum hp_record_kind)((subject) >> 56))
+#define HP_RECORD_VALUE(subject) ((subject) & (UINT64_MAX >> 8))
+
+enum {
+	HP_RECORDS_MAX = 512,
+	HP_RECORDS_DOMAINS = 64,
+	HP_RECORDS_SKIP = 64, /* that are dropped after a ring was found full, before it is looked at again */
+};
+
+struct hp_records {
+	/* The owner's. */
+	_Alignas(64) _Atomic uint32_t head; /* records ever pushed */
+	uint32_t tail_seen;
+	uint32_t skip;
+	_Atomic uint32_t lost[HP_RECORDS_DOMAINS]; /* records of each domain ever dropped */
+	/* The helper's. */
+	_Alignas(64) _Atomic uint32_t tail; /* records ever taken */
+	struct hp_record record[HP_RECORDS_MAX];
+};
+
+/* Where the processor's time stamp counter is what the kernel's clock goes by, it is read; else the clock. */
+extern bool hp_record_by_counter;
+
+static inline uint64_t hp_record_time(void)
+{
+#if defined __x86_64__
+	if (HP_LIKELY(hp_record_by_counter))
+		return __rdtsc();
+#endif
+	return hp_clock_ns();
+}
+
+/* Whether there is room for one more record of the owner's; else it is counted as lost by the domain. What the helper writes is
+ * looked at as seldom as can be. */
+static inline bool hp_record_room(struct hp_records *q, uint32_t domain)
+{
+	uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);
+
+	if (HP_LIKELY(head - q->tail_seen < HP_RECORDS_MAX))
+		return true;
+	if (!q->skip) {
+		q->tail_seen = atomic_load_explicit(&q->tail, memory_order_acquire); /* pairs with the helper's release */
+		if (head - q->tail_seen < HP_RECORDS_MAX)
+			return true;
+		q->skip = HP_RECORDS_SKIP;
+	}
+	q->skip--;
+	atomic_store_explicit(&q->lost[domain], atomic_load_explicit(&q->lost[domain], memory_order_relaxed) + 1,
+			      memory_order_relaxed);
+	return false;
+}
+
+/* By the owner, if there is room. release: who sees the head sees the record; pairs with the acquire of who takes it. */
+static inline void hp_record_push(struct hp_records *q, uint64_t time, uint64_t subject, uint64_t site)
+{
+	uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);
+
+	q->record[head % HP_RECORDS_MAX] = (struct hp_record){ time, subject, site };
+	atomic_store_explicit(&q->head, head + 1, memory_order_release);
+}
+
+#endif

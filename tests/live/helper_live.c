@@ -1,0 +1,434 @@
+/* link: hugepin uring */
+/* The helper as it runs: its own thread, the real clock, memory that is really locked. */
+#include <hugepin_uring.h>
+
+#include "live.h"
+
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+
+/* It lets no child of a process with threads have one. */
+#ifdef __SANITIZE_THREAD__
+#define T_SAN_THREAD true
+#else
+#define T_SAN_THREAD false
+#endif
+
+enum { BUFFERS = 4 };
+#define LEN ((size_t)64 * KIB)
+
+static char *map(size_t len)
+{
+	char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	return EXPECT(p != MAP_FAILED) ? p : NULL;
+}
+
+static hugepin_domain *open_with(uint32_t policy, uint64_t bytes_max)
+{
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = policy, .pinned_bytes_max = bytes_max };
+	hugepin_domain *d = NULL;
+
+	EXPECT_EQ(hugepin_domain_open(hugepin_mlock(), NULL, &attr, &d), 0);
+	return d;
+}
+
+/* Nothing has run below zero. */
+static struct hugepin_domain_stats stats_of(hugepin_domain *d)
+{
+	struct hugepin_domain_stats s;
+
+	EXPECT_EQ(hugepin_domain_stats(d, &s, sizeof s), sizeof s);
+#define CHECK(name, unit, sentence) EXPECT(s.name <= UINT64_MAX / 2);
+	HUGEPIN_DOMAIN_STATS_LIST(CHECK)
+#undef CHECK
+	return s;
+}
+
+static uint64_t wakeups(void)
+{
+	struct hugepin_stats s;
+
+	hugepin_stats(&s, sizeof s);
+	return s.service_wakeups;
+}
+
+static bool use(hugepin_domain *d, char *p, size_t len, long ms)
+{
+	struct hugepin_pin pin;
+
+	if (!EXPECT_EQ(hugepin_pin(d, p, len, 0, &pin), 0))
+		return false;
+	__atomic_fetch_add(p, 1, __ATOMIC_RELAXED); /* others may be at it */
+	sleep_ms(ms);
+	return EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+}
+
+/* One after the other, round after round. */
+static void go_round(hugepin_domain *d, char **buffer, int rounds, long ms)
+{
+	for (int i = 0; i < rounds; i++)
+		for (int b = 0; b < BUFFERS; b++) {
+			use(d, buffer[b], LEN, 0);
+			sleep_ms(ms);
+		}
+}
+
+static void map_all(char **buffer)
+{
+	for (int b = 0; b < BUFFERS; b++)
+		buffer[b] = map(LEN);
+}
+
+static void unmap_all(char **buffer)
+{
+	for (int b = 0; b < BUFFERS; b++)
+		munmap(buffer[b], LEN);
+}
+
+TEST(what_comes_round_is_given_back_and_had_again)
+{
+	for (uint32_t policy = HUGEPIN_POLICY_CF11; policy <= HUGEPIN_POLICY_PREDICT; policy++) {
+		hugepin_domain *d = open_with(policy, UINT64_MAX);
+		char *buffer[BUFFERS];
+		struct hugepin_domain_stats s;
+
+		map_all(buffer);
+		go_round(d, buffer, 40, 5);
+		s = stats_of(d);
+		EXPECT(s.released > 0 && s.repinned > 0);
+		EXPECT(s.sharers > 0);
+		t_print("# policy %u: released %lu, repinned %lu, late %lu, lost %lu, helper %lu us\n", policy,
+			(unsigned long)s.released, (unsigned long)s.repinned, (unsigned long)s.late,
+			(unsigned long)s.records_lost, (unsigned long)s.helper_ns / 1000);
+		EXPECT_EQ(hugepin_domain_close(d), 0);
+		unmap_all(buffer);
+	}
+}
+
+TEST(at_rest_the_helper_does_not_wake)
+{
+	hugepin_domain *d[2];
+	char *buffer[BUFFERS];
+	uint64_t before;
+
+	map_all(buffer);
+	for (int i = 0; i < 2; i++)
+		d[i] = open_with(i ? HUGEPIN_POLICY_PREDICT : HUGEPIN_POLICY_CF11, UINT64_MAX);
+	for (int i = 0; i < 2; i++)
+		go_round(d[i], buffer, 30, 3);
+	for (int i = 0; i < 30000; i++) /* and some records are lost */
+		use(d[i & 1], buffer[i % BUFFERS], LEN, 0);
+	sleep_ms(1000);
+	before = wakeups();
+	sleep_ms(2000);
+	EXPECT_EQ(wakeups() - before, 0);
+	for (int i = 0; i < 2; i++) {
+		stats_of(d[i]);
+		EXPECT_EQ(hugepin_domain_close(d[i]), 0);
+	}
+	before = wakeups();
+	sleep_ms(300);
+	EXPECT_EQ(wakeups() - before, 0);
+	unmap_all(buffer);
+}
+
+/* ------------------------------------------------------------------ threads, forks, domains that come and go */
+
+static _Atomic bool stop;
+
+struct worker {
+	pthread_t thread;
+	hugepin_domain *d;
+	char **buffer;
+	uint64_t pins;
+};
+
+static void *work(void *worker)
+{
+	struct worker *w = worker;
+	unsigned long x = (unsigned long)(uintptr_t)w;
+
+	while (!stop) {
+		struct hugepin_pin pin;
+		char *p = w->buffer[(x = x * 6364136223846793005 + 1442695040888963407) >> 33 & (BUFFERS - 1)];
+
+		if (!EXPECT_EQ(hugepin_pin(w->d, p, LEN, 0, &pin), 0))
+			break;
+		if (!(x >> 40 & 63))
+			sleep_ms(1);
+		EXPECT_EQ(hugepin_unpin(w->d, &pin), 0);
+		w->pins++;
+	}
+	return NULL;
+}
+
+static int child_works(hugepin_domain *parents, char **buffer)
+{
+	struct hugepin_pin pin;
+	hugepin_domain *d;
+
+	if (hugepin_pin(parents, buffer[0], LEN, 0, &pin) != -ESTALE || hugepin_domain_close(parents) != 0)
+		return 2;
+	t_failures = 0;
+	d = open_with(HUGEPIN_POLICY_PREDICT, UINT64_MAX);
+	if (!d)
+		return 3;
+	for (int i = 0; i < 60 && !stats_of(d).repinned; i++)
+		go_round(d, buffer, 5, 10);
+	if (!stats_of(d).repinned)
+		return 4;
+	return hugepin_domain_close(d) || t_failures ? 5 : 0;
+}
+
+TEST(parent_and_child_go_on_after_a_fork_at_any_moment)
+{
+	struct worker w[3];
+	char *buffer[BUFFERS];
+	hugepin_domain *d = open_with(HUGEPIN_POLICY_PREDICT, UINT64_MAX);
+
+	map_all(buffer);
+	stop = false;
+	for (int i = 0; i < 3; i++) {
+		w[i] = (struct worker){ .d = d, .buffer = buffer };
+		pthread_create(&w[i].thread, NULL, work, &w[i]);
+	}
+	for (int i = 0; i < 40; i++) {
+		int status = -1;
+		pid_t pid;
+
+		use(d, buffer[i % BUFFERS], LEN, 0);
+		pid = fork();
+		if (pid == 0) {
+			alarm(20);
+			_exit(i % 8 || T_SAN_THREAD ? 0 : child_works(d, buffer));
+		}
+		waitpid(pid, &status, 0);
+		EXPECT_EQ(status, 0);
+	}
+	stop = true;
+	for (int i = 0; i < 3; i++) {
+		pthread_join(w[i].thread, NULL);
+		EXPECT(w[i].pins > 0);
+	}
+	go_round(d, buffer, 40, 3);
+	EXPECT(stats_of(d).released > 0);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	unmap_all(buffer);
+}
+
+static _Atomic int handled;
+
+static void fork_here(int signal)
+{
+	int saved = errno, status = 0;
+	pid_t pid = (pid_t)syscall(SYS_getpid);
+
+	(void)signal;
+	pid = fork();
+	if (pid == 0)
+		_exit(0);
+	if (pid > 0)
+		waitpid(pid, &status, 0);
+	EXPECT_EQ(status, 0);
+	handled++;
+	errno = saved;
+}
+
+TEST(so_does_the_parent_of_a_fork_in_a_signal_handler)
+{
+	struct itimerval every = { { 0, 7000 }, { 0, 7000 } }, never = { 0 };
+	struct sigaction act = { .sa_handler = fork_here, .sa_flags = SA_RESTART }, old;
+	hugepin_domain *d = open_with(HUGEPIN_POLICY_PREDICT, 2 * LEN);
+	char *buffer[BUFFERS];
+
+	map_all(buffer);
+	handled = 0;
+	sigaction(SIGPROF, &act, &old);
+	setitimer(ITIMER_PROF, &every, NULL);
+	for (int i = 0; i < 20000 && handled < 40; i++)
+		use(d, buffer[i % BUFFERS], LEN, 0);
+	setitimer(ITIMER_PROF, &never, NULL);
+	sigaction(SIGPROF, &old, NULL);
+	EXPECT(handled > 0);
+	go_round(d, buffer, 4, 1);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	unmap_all(buffer);
+}
+
+static void *open_and_close(void *buffer)
+{
+	while (!stop) {
+		hugepin_domain *d = open_with(HUGEPIN_POLICY_CF11 + (uint32_t)rand() % 2, 0);
+
+		for (int i = 0; i < 20; i++)
+			use(d, ((char **)buffer)[i % BUFFERS], LEN, 0);
+		EXPECT_EQ(hugepin_domain_close(d), 0);
+	}
+	return NULL;
+}
+
+TEST(domains_come_and_go_while_others_are_used)
+{
+	static const uint32_t policies[] = { HUGEPIN_POLICY_PREDICT, HUGEPIN_POLICY_CF11, HUGEPIN_POLICY_LRU };
+	struct worker w[3];
+	char *buffer[BUFFERS];
+	pthread_t opener[2];
+
+	map_all(buffer);
+	stop = false;
+	for (int i = 0; i < 3; i++) {
+		w[i] = (struct worker){ .d = open_with(policies[i], i == 0 ? 3 * LEN : 0), .buffer = buffer };
+		pthread_create(&w[i].thread, NULL, work, &w[i]);
+	}
+	for (int i = 0; i < 2; i++)
+		pthread_create(&opener[i], NULL, open_and_close, buffer);
+	sleep_ms(1500);
+	stop = true;
+	for (int i = 0; i < 2; i++)
+		pthread_join(opener[i], NULL);
+	for (int i = 0; i < 3; i++) {
+		pthread_join(w[i].thread, NULL);
+		stats_of(w[i].d);
+		EXPECT_EQ(hugepin_domain_close(w[i].d), 0);
+	}
+	unmap_all(buffer);
+}
+
+TEST(all_domains_may_have_one)
+{
+	hugepin_domain *d[HUGEPIN_DOMAINS_MAX];
+	char *buffer[BUFFERS];
+	int n = 0;
+
+	map_all(buffer);
+	for (; n < HUGEPIN_DOMAINS_MAX; n++)
+		d[n] = open_with(n & 1 ? HUGEPIN_POLICY_PREDICT : HUGEPIN_POLICY_CF11, UINT64_MAX);
+	for (int round = 0; round < 40; round++) {
+		for (int i = 0; i < n; i++)
+			use(d[i], buffer[i % BUFFERS], LEN, 0);
+		sleep_ms(10);
+	}
+	for (int i = 0; i < n; i++) {
+		EXPECT_EQ(stats_of(d[i]).records_lost, 0);
+		EXPECT_EQ(hugepin_domain_close(d[i]), 0);
+	}
+	unmap_all(buffer);
+}
+
+static long rss_kib(void)
+{
+	char text[8192];
+
+	return file_read("/proc/self/status", text, sizeof text) > 0 ? atol(strstr(text, "VmRSS:") + 6) : -1;
+}
+
+TEST(memory_that_comes_and_goes_leaves_nothing_behind)
+{
+	hugepin_domain *d = open_with(HUGEPIN_POLICY_PREDICT, UINT64_MAX);
+	long before = 0;
+
+	for (int i = 0; i < 30000; i++) {
+		char *p = map(4096 * (1 + (size_t)i % 7));
+
+		if (i == 10000)
+			before = rss_kib();
+		if (!p || !use(d, p, 4096, 0))
+			break;
+		munmap(p, 4096 * (1 + (size_t)i % 7));
+	}
+	t_print("# resident: %ld KiB, then %ld KiB\n", before, rss_kib());
+	EXPECT(rss_kib() - before < 8192);
+	EXPECT(stats_of(d).pinned_bytes < MIB);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+}
+
+/* ------------------------------------------------------------------ io_uring */
+
+TEST(the_kernel_finds_each_key_good_that_is_pinned)
+{
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_PREDICT, .pinned_bytes_max = 3 * LEN };
+	struct io_uring ring;
+	hugepin_domain *d;
+	char *buffer[BUFFERS];
+	int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+
+	if (io_uring_queue_init(8, &ring, 0) < 0)
+		SKIP("no io_uring");
+	map_all(buffer);
+	EXPECT_EQ(hugepin_uring_open(&ring, 0, 8, &attr, &d), 0);
+	for (int i = 0; i < 600; i++) {
+		struct io_uring_cqe *cqe;
+		struct hugepin_pin pin;
+		char *p = buffer[i % BUFFERS];
+
+		if (!EXPECT_EQ(hugepin_pin(d, p, LEN, 0, &pin), 0))
+			break;
+		sleep_ms(i % 50 == 0);
+		memset(p, 0, 16);
+		io_uring_prep_read_fixed(io_uring_get_sqe(&ring), fd, p, (unsigned)LEN, 0, (int)pin.lkey);
+		EXPECT_EQ(io_uring_submit(&ring), 1);
+		EXPECT_EQ(io_uring_wait_cqe(&ring, &cqe), 0);
+		EXPECT_EQ(cqe->res, LEN);
+		io_uring_cqe_seen(&ring, cqe);
+		EXPECT_EQ(memcmp(p, "\177ELF", 4), 0);
+		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+		sleep_ms(2);
+	}
+	EXPECT(stats_of(d).pinned_peak_bytes <= 3 * LEN);
+	t_print("# repinned %lu, late %lu, evicted %lu\n", (unsigned long)stats_of(d).repinned,
+		(unsigned long)stats_of(d).late, (unsigned long)stats_of(d).evicted);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	io_uring_queue_exit(&ring);
+	close(fd);
+	unmap_all(buffer);
+}
+
+/* ------------------------------------------------------------------ small stacks */
+
+static void *use_some(void *d)
+{
+	char *buffer[BUFFERS];
+
+	map_all(buffer);
+	for (int b = 0; b < BUFFERS; b++) /* a miss each, that finds records */
+		for (int i = 0; i < 200; i++)
+			use(d, buffer[b], LEN, 0);
+	unmap_all(buffer);
+	return NULL;
+}
+
+TEST(a_thread_with_a_small_stack_may_pin)
+{
+	size_t size = 24 * KIB, below = 64 * KIB;
+	hugepin_domain *d = open_with(HUGEPIN_POLICY_PREDICT, UINT64_MAX);
+	char *stack = map(below + size);
+	pthread_attr_t attr;
+	pthread_t thread;
+
+#if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
+	SKIP("sanitizers need larger ones");
+#endif
+	mprotect(stack, below, PROT_NONE);
+	pthread_attr_init(&attr);
+	pthread_attr_setstack(&attr, stack + below, size);
+	if (!EXPECT_EQ(pthread_create(&thread, &attr, use_some, d), 0))
+		return;
+	pthread_join(thread, NULL);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	munmap(stack, below + size);
+}
+
+/* With a helper for every process, and without those of others on the machine where that can be had. */
+int main(int argc, char **argv)
+{
+	if (!getenv("HUGEPIN_HELPER")) {
+		setenv("HUGEPIN_HELPER", "aggressive", 1);
+		if (unshare(CLONE_NEWNS) == 0 && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0)
+			mount("tmpfs", "/dev/shm", "tmpfs", 0, NULL);
+		execv("/proc/self/exe", argv);
+	}
+	return t_run(argc, argv);
+}
