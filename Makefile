@@ -1,6 +1,6 @@
 # hugepin. `make` builds into build/ without privilege and without network; `make help` lists the targets.
 #
-# Variables: BUILD DESTDIR PREFIX LIBDIR CC CFLAGS LDFLAGS PKG_CONFIG JEMALLOC, V=1 (show commands), WERROR=1,
+# Variables: BUILD DESTDIR PREFIX LIBDIR CC MPICC CFLAGS LDFLAGS PKG_CONFIG JEMALLOC, V=1 (show commands), WERROR=1,
 #   DEBUG=1 (assertions) and SAN=thread|address|undefined, which build in directories of their own.
 
 DEBUG ?=
@@ -10,6 +10,8 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 PKG_CONFIG ?= pkgconf
 OBJCOPY ?= objcopy
+# A compiler of Open MPI or MPICH, for libhugepin-mpi.so; none: that library is left out.
+MPICC ?= $(shell command -v mpicc.openmpi || command -v mpicc || command -v mpicc.mpich)
 CFLAGS ?= $(if $(DEBUG)$(SAN),-O1,-O2) -g
 # jemalloc as position-independent objects: small requests of libhugepin-malloc.so.
 JEMALLOC ?= $(shell $(CC) -print-file-name=libjemalloc_pic.a)
@@ -32,6 +34,7 @@ SO := $(firstword $(subst ., ,$(VERSION)))
 
 LIB_SRC := $(filter-out alloc/preload.c reg/preload.c reg/verbs.c,$(wildcard base/*.c alloc/*.c reg/*.c))
 LIB_LIBS := -luring
+MPI_SRC := $(wildcard mpi/*.c)
 CMD_SRC := $(wildcard cmd/*.c)
 UNIT_SRC := $(wildcard tests/unit/*.c)
 LIVE_SRC := $(wildcard tests/live/*.c tests/guest/*.c)
@@ -48,10 +51,10 @@ LIVE := $(patsubst %.c,$(BUILD)/%,$(shell grep -l '^/\* link: hugepin[^m]*\*/' $
 endif
 
 all: $(BUILD)/libhugepin.so $(BUILD)/libhugepin.a $(if $(SAN),,$(BUILD)/libhugepin-malloc.so) \
-	$(BUILD)/libhugepin-verbs.so $(BUILD)/hugepin ## build the libraries and the command
+	$(BUILD)/libhugepin-verbs.so $(if $(SAN),,mpi) $(BUILD)/hugepin ## build the libraries and the command
 
 -include bench/bench.mk
--include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg cmd tests/unit tests/live tests/guest examples))
+-include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg mpi cmd tests/unit tests/live tests/guest examples))
 
 # What objects were compiled with; changes only when that does.
 COMMAND = $(CC) $(FLAGS) $(FLAGS_reg) $(FLAGS_cmd)
@@ -75,6 +78,21 @@ $(BUILD)/libhugepin-verbs.so: $(BUILD)/reg/verbs.o $(BUILD)/libhugepin.so hugepi
 	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin-verbs.map \
 		-Wl,--enable-new-dtags,-rpath,'$$ORIGIN' -o $@ $(filter %.o %/libhugepin.so,$^) -libverbs
 	$(Q)ln -sf $(@F) $@.$(SO)
+
+# The layer under MPI programs. The compiler is ours, the headers are MPI's; call sites are told apart by frame pointers.
+MPI_LIB := $(if $(MPICC),$(BUILD)/libhugepin-mpi.so)
+MPI_OBJ := $(MPI_SRC:%.c=$(BUILD)/%.o)
+$(MPI_OBJ): $(BUILD)/%.o: %.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo '  MPICC   $<'
+	$(Q)OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(FLAGS) -fno-omit-frame-pointer -MMD -MP -c -o $@ $<
+$(BUILD)/libhugepin-mpi.so: $(MPI_OBJ) $(BUILD)/base/base.o $(BUILD)/base/config.o $(BUILD)/libhugepin.so hugepin-mpi.map
+	@echo '  LD      $@'
+	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-z,undefs -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin-mpi.map \
+		-Wl,--enable-new-dtags,-rpath,'$$ORIGIN' -o $@ $(filter %.o %/libhugepin.so,$^) -luring
+	$(Q)ln -sf $(@F) $@.$(SO)
+mpi: $(MPI_LIB)
+	@$(if $(MPICC),:,echo '  SKIP    libhugepin-mpi.so: no mpicc')
 
 # One object in which only hugepin_* is global, so that no name of ours can meet one of the program's.
 $(BUILD)/libhugepin.a: $(LIB_OBJ)
@@ -141,8 +159,9 @@ lint: all ## check layers, exported names, man pages, scripts
 	tools/check-includes
 	BUILD='$(BUILD)' tools/check-exports
 	$(MAKE) --no-print-directory man-check
-	shellcheck -x tools/setup tools/demo tools/check-* tests/run .ci/run bench/run-pin \
-		tests/guest/run tests/guest/boot tests/guest/kernel tests/guest/init tests/guest/*.sh tests/live/guest.sh
+	shellcheck -x tools/setup tools/demo tools/check-* tests/run .ci/run bench/run-pin bench/run-mpi \
+		tests/guest/run tests/guest/boot tests/guest/kernel tests/guest/init tests/guest/*.sh tests/live/guest.sh \
+		tests/live/mpi.sh tests/live/memlock_mpi.sh tests/mpi/common.bash
 
 man-check: ## check the man pages against mandoc and the tables they repeat
 	tools/check-man
@@ -156,6 +175,9 @@ install: all ## install under $(DESTDIR)$(PREFIX)
 		install -m 755 $(BUILD)/$$l.so $(DESTDIR)$(LIBDIR)/$$l.so.$(VERSION) && \
 		ln -sf $$l.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$$l.so.$(SO) && \
 		ln -sf $$l.so.$(SO) $(DESTDIR)$(LIBDIR)/$$l.so || exit 1; done
+	$(if $(MPI_LIB),install -m 755 $(MPI_LIB) $(DESTDIR)$(LIBDIR)/libhugepin-mpi.so.$(VERSION) && \
+		ln -sf libhugepin-mpi.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libhugepin-mpi.so.$(SO) && \
+		ln -sf libhugepin-mpi.so.$(SO) $(DESTDIR)$(LIBDIR)/libhugepin-mpi.so)
 	for p in hugepin hugepin-verbs; do \
 		sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' $$p.pc.in \
 			>$(DESTDIR)$(LIBDIR)/pkgconfig/$$p.pc || exit 1; done
@@ -170,4 +192,4 @@ help: ## list the targets
 
 FORCE:
 .DELETE_ON_ERROR:
-.PHONY: all tests check demo lint man-check install clean help FORCE
+.PHONY: all mpi tests check demo lint man-check install clean help FORCE

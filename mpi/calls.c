@@ -1,0 +1,366 @@
+/*
+ * The functions of MPI that the layer stands before, each with the buffers that it hands to MPI.
+ *
+ * Both names of a function are taken: MPI_Send is what C calls, PMPI_Send what the Fortran bindings of Open MPI call,
+ * in each of their kinds. What MPI calls by these names for itself, within a call of the program, is passed on.
+ *
+ * Left out, because MPI copies: Bsend, Ibsend, Bsend_init, and the single elements of Fetch_and_op and
+ * Compare_and_swap. Functions without buffers in which a program may wait are here for the recorder, which tells MPI's
+ * time from the program's.
+ */
+#include "mpi/layer.h"
+
+#define NEXT(name) \
+	__typeof__(&PMPI_##name) next = REAL(name); \
+	struct hp_call c_, *const c = &c_; \
+	int err
+
+/* PARAMETERS and ARGUMENTS are in parentheses; END is what follows the call, then come statements that name buffers. */
+#define WRAP(NAME, PARAMETERS, ARGUMENTS, END, ...) \
+	int PMPI_##NAME PARAMETERS \
+	{ \
+		NEXT(NAME); \
+		if (!hp_call_begin(c, #NAME, __builtin_frame_address(0))) \
+			return next ARGUMENTS; \
+		__VA_ARGS__ \
+		hp_call_pin(c); \
+		err = next ARGUMENTS; \
+		END; \
+		return err; \
+	} \
+	int MPI_##NAME PARAMETERS __attribute__((alias("PMPI_" #NAME)));
+
+/* The same, but nothing is pinned before a later call: MPI_Send_init and the like. */
+#define WRAP_INIT(NAME, PARAMETERS, ARGUMENTS, ...) \
+	int PMPI_##NAME PARAMETERS \
+	{ \
+		NEXT(NAME); \
+		if (!hp_call_begin(c, "Start", __builtin_frame_address(0))) \
+			return next ARGUMENTS; \
+		__VA_ARGS__ \
+		err = next ARGUMENTS; \
+		hp_call_end_init(c, err, *request); \
+		return err; \
+	} \
+	int MPI_##NAME PARAMETERS __attribute__((alias("PMPI_" #NAME)));
+
+#define BARE(...) __VA_ARGS__
+#define BLOCKING(NAME, PARAMETERS, ARGUMENTS, ...) WRAP(NAME, PARAMETERS, ARGUMENTS, hp_call_end(c), __VA_ARGS__)
+#define NONBLOCKING(NAME, PARAMETERS, ARGUMENTS, ...) \
+	WRAP(NAME, PARAMETERS, ARGUMENTS, hp_call_end_request(c, err, *request), __VA_ARGS__)
+/* A collective and its nonblocking form, which has a request besides. */
+#define COLLECTIVE(NAME, INAME, PARAMETERS, ARGUMENTS, ...) \
+	BLOCKING(NAME, PARAMETERS, ARGUMENTS, __VA_ARGS__) \
+	NONBLOCKING(INAME, (BARE PARAMETERS, MPI_Request *request), (BARE ARGUMENTS, request), __VA_ARGS__)
+
+#define READS(buf, count, type, peer) hp_call_buffer(c, buf, count, type, 'S', peer);
+#define WRITES(buf, count, type, peer) hp_call_buffer(c, buf, count, type, 'R', peer);
+
+/* ------------------------------------------------------------------ beginning and end */
+
+int PMPI_Init(int *argc, char ***argv)
+{
+	int err = REAL(Init)(argc, argv);
+
+	if (err == MPI_SUCCESS)
+		hp_layer_open();
+	return err;
+}
+int MPI_Init(int *argc, char ***argv) __attribute__((alias("PMPI_Init")));
+
+int PMPI_Init_thread(int *argc, char ***argv, int required, int *provided)
+{
+	int err = REAL(Init_thread)(argc, argv, required, provided);
+
+	if (err == MPI_SUCCESS)
+		hp_layer_open();
+	return err;
+}
+int MPI_Init_thread(int *argc, char ***argv, int required, int *provided) __attribute__((alias("PMPI_Init_thread")));
+
+int PMPI_Finalize(void)
+{
+	hp_layer_close();
+	return REAL(Finalize)();
+}
+int MPI_Finalize(void) __attribute__((alias("PMPI_Finalize")));
+
+/* ------------------------------------------------------------------ point to point */
+
+#define SEND(NAME) \
+	BLOCKING(NAME, (const void *buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm), \
+		 (buf, count, type, dest, tag, comm), READS(buf, count, type, dest))
+#define ISEND(NAME) \
+	NONBLOCKING(NAME, \
+		    (const void *buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm, MPI_Request *request), \
+		    (buf, count, type, dest, tag, comm, request), READS(buf, count, type, dest))
+#define SEND_INIT(NAME) \
+	WRAP_INIT(NAME, \
+		  (const void *buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm, MPI_Request *request), \
+		  (buf, count, type, dest, tag, comm, request), READS(buf, count, type, dest))
+SEND(Send)
+SEND(Ssend)
+SEND(Rsend)
+ISEND(Isend)
+ISEND(Issend)
+ISEND(Irsend)
+SEND_INIT(Send_init)
+SEND_INIT(Ssend_init)
+SEND_INIT(Rsend_init)
+
+BLOCKING(Recv, (void *buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm, MPI_Status *status),
+	 (buf, count, type, source, tag, comm, status), WRITES(buf, count, type, source))
+NONBLOCKING(Irecv, (void *buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm, MPI_Request *request),
+	    (buf, count, type, source, tag, comm, request), WRITES(buf, count, type, source))
+WRAP_INIT(Recv_init, (void *buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm, MPI_Request *request),
+	  (buf, count, type, source, tag, comm, request), WRITES(buf, count, type, source))
+BLOCKING(Mrecv, (void *buf, int count, MPI_Datatype type, MPI_Message *message, MPI_Status *status),
+	 (buf, count, type, message, status), WRITES(buf, count, type, HP_PEER_NONE))
+NONBLOCKING(Imrecv, (void *buf, int count, MPI_Datatype type, MPI_Message *message, MPI_Request *request),
+	    (buf, count, type, message, request), WRITES(buf, count, type, HP_PEER_NONE))
+
+BLOCKING(Sendrecv,
+	 (const void *sbuf, int scount, MPI_Datatype stype, int dest, int stag, void *rbuf, int rcount, MPI_Datatype rtype,
+	  int source, int rtag, MPI_Comm comm, MPI_Status *status),
+	 (sbuf, scount, stype, dest, stag, rbuf, rcount, rtype, source, rtag, comm, status),
+	 READS(sbuf, scount, stype, dest) WRITES(rbuf, rcount, rtype, source))
+BLOCKING(Sendrecv_replace,
+	 (void *buf, int count, MPI_Datatype type, int dest, int stag, int source, int rtag, MPI_Comm comm,
+	  MPI_Status *status),
+	 (buf, count, type, dest, stag, source, rtag, comm, status), WRITES(buf, count, type, source))
+
+/* ------------------------------------------------------------------ requests */
+
+WRAP(Start, (MPI_Request * request), (request), hp_call_end(c), hp_requests_start(c, 1, request);)
+WRAP(Startall, (int n, MPI_Request requests[]), (n, requests), hp_call_end(c), hp_requests_start(c, n, requests);)
+
+#define COMPLETION(NAME, PARAMETERS, ARGUMENTS, N, REQUESTS) \
+	WRAP(NAME, PARAMETERS, ARGUMENTS, hp_requests_settle(&claims, REQUESTS); hp_call_end(c), struct hp_claims claims; \
+	     hp_requests_claim(&claims, N, REQUESTS);)
+COMPLETION(Wait, (MPI_Request * request, MPI_Status *status), (request, status), 1, request)
+COMPLETION(Test, (MPI_Request * request, int *flag, MPI_Status *status), (request, flag, status), 1, request)
+COMPLETION(Waitall, (int n, MPI_Request requests[], MPI_Status statuses[]), (n, requests, statuses), n, requests)
+COMPLETION(Testall, (int n, MPI_Request requests[], int *flag, MPI_Status statuses[]), (n, requests, flag, statuses), n,
+	   requests)
+COMPLETION(Waitany, (int n, MPI_Request requests[], int *index, MPI_Status *status), (n, requests, index, status), n,
+	   requests)
+COMPLETION(Testany, (int n, MPI_Request requests[], int *index, int *flag, MPI_Status *status),
+	   (n, requests, index, flag, status), n, requests)
+COMPLETION(Waitsome, (int n, MPI_Request requests[], int *count, int indices[], MPI_Status statuses[]),
+	   (n, requests, count, indices, statuses), n, requests)
+COMPLETION(Testsome, (int n, MPI_Request requests[], int *count, int indices[], MPI_Status statuses[]),
+	   (n, requests, count, indices, statuses), n, requests)
+
+int PMPI_Request_free(MPI_Request *request)
+{
+	NEXT(Request_free);
+	if (!hp_call_begin(c, "Request_free", __builtin_frame_address(0)))
+		return next(request);
+	err = hp_request_free(request, next);
+	hp_call_end(c);
+	return err;
+}
+int MPI_Request_free(MPI_Request *request) __attribute__((alias("PMPI_Request_free")));
+
+/* ------------------------------------------------------------------ collectives */
+
+/* What the caller is, where one process is the root. Within one group the root is among those whom it sends to or
+ * receives from; between two, nobody of the root's own group has a part. */
+struct role {
+	bool root, other;
+};
+
+static struct role role_of(MPI_Comm comm, int root)
+{
+	int inter, rank;
+
+	REAL(Comm_test_inter)(comm, &inter);
+	if (inter)
+		return (struct role){ root == MPI_ROOT, root != MPI_ROOT && root != MPI_PROC_NULL };
+	REAL(Comm_rank)(comm, &rank);
+	return (struct role){ rank == root, true };
+}
+
+/* Those with whom data is exchanged. */
+static int peers_of(MPI_Comm comm)
+{
+	int inter, n;
+
+	REAL(Comm_test_inter)(comm, &inter);
+	if (inter)
+		REAL(Comm_remote_size)(comm, &n);
+	else
+		REAL(Comm_size)(comm, &n);
+	return n;
+}
+
+static int size_of(MPI_Comm comm)
+{
+	int n;
+
+	REAL(Comm_size)(comm, &n);
+	return n;
+}
+
+static int rank_of(MPI_Comm comm)
+{
+	int rank;
+
+	REAL(Comm_rank)(comm, &rank);
+	return rank;
+}
+
+static int64_t sum_of(const int *counts, int n)
+{
+	int64_t sum = 0;
+
+	for (int i = 0; i < n; i++)
+		sum += counts[i];
+	return sum;
+}
+
+/* n times count elements. */
+#define EACH(n, count) ((int64_t)(n) * (count))
+#define ROLE const struct role role = role_of(comm, root);
+
+COLLECTIVE(Bcast, Ibcast, (void *buf, int count, MPI_Datatype type, int root, MPI_Comm comm), (buf, count, type, root, comm),
+	   ROLE if (role.root) READS(buf, count, type, root) else if (role.other) WRITES(buf, count, type, root))
+COLLECTIVE(Reduce, Ireduce,
+	   (const void *sbuf, void *rbuf, int count, MPI_Datatype type, MPI_Op op, int root, MPI_Comm comm),
+	   (sbuf, rbuf, count, type, op, root, comm),
+	   ROLE if (role.other) READS(sbuf, count, type, root) if (role.root) WRITES(rbuf, count, type, root))
+
+#define REDUCTION(NAME, INAME) \
+	COLLECTIVE(NAME, INAME, (const void *sbuf, void *rbuf, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm), \
+		   (sbuf, rbuf, count, type, op, comm), READS(sbuf, count, type, HP_PEER_NONE) WRITES(rbuf, count, type, HP_PEER_NONE))
+REDUCTION(Allreduce, Iallreduce)
+REDUCTION(Scan, Iscan)
+REDUCTION(Exscan, Iexscan)
+
+/* In place, the whole vector is in the receive buffer. */
+COLLECTIVE(Reduce_scatter_block, Ireduce_scatter_block,
+	   (const void *sbuf, void *rbuf, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
+	   (sbuf, rbuf, count, type, op, comm),
+	   READS(sbuf, EACH(size_of(comm), count), type, HP_PEER_NONE)
+	   WRITES(rbuf, sbuf == MPI_IN_PLACE ? EACH(size_of(comm), count) : count, type, HP_PEER_NONE))
+COLLECTIVE(Reduce_scatter, Ireduce_scatter,
+	   (const void *sbuf, void *rbuf, const int counts[], MPI_Datatype type, MPI_Op op, MPI_Comm comm),
+	   (sbuf, rbuf, counts, type, op, comm),
+	   READS(sbuf, sum_of(counts, size_of(comm)), type, HP_PEER_NONE)
+	   WRITES(rbuf, sbuf == MPI_IN_PLACE ? sum_of(counts, size_of(comm)) : counts[rank_of(comm)], type, HP_PEER_NONE))
+
+COLLECTIVE(Gather, Igather,
+	   (const void *sbuf, int scount, MPI_Datatype stype, void *rbuf, int rcount, MPI_Datatype rtype, int root,
+	    MPI_Comm comm),
+	   (sbuf, scount, stype, rbuf, rcount, rtype, root, comm),
+	   ROLE if (role.other && sbuf != MPI_IN_PLACE) READS(sbuf, scount, stype, root)
+	   if (role.root) WRITES(rbuf, EACH(peers_of(comm), rcount), rtype, root))
+COLLECTIVE(Gatherv, Igatherv,
+	   (const void *sbuf, int scount, MPI_Datatype stype, void *rbuf, const int rcounts[], const int rdispls[],
+	    MPI_Datatype rtype, int root, MPI_Comm comm),
+	   (sbuf, scount, stype, rbuf, rcounts, rdispls, rtype, root, comm),
+	   ROLE if (role.other && sbuf != MPI_IN_PLACE) READS(sbuf, scount, stype, root)
+	   if (role.root) hp_call_pieces(c, rbuf, peers_of(comm), rcounts, rdispls, rtype, NULL, 'R');)
+COLLECTIVE(Scatter, Iscatter,
+	   (const void *sbuf, int scount, MPI_Datatype stype, void *rbuf, int rcount, MPI_Datatype rtype, int root,
+	    MPI_Comm comm),
+	   (sbuf, scount, stype, rbuf, rcount, rtype, root, comm),
+	   ROLE if (role.root) READS(sbuf, EACH(peers_of(comm), scount), stype, root)
+	   if (role.other && rbuf != MPI_IN_PLACE) WRITES(rbuf, rcount, rtype, root))
+COLLECTIVE(Scatterv, Iscatterv,
+	   (const void *sbuf, const int scounts[], const int sdispls[], MPI_Datatype stype, void *rbuf, int rcount,
+	    MPI_Datatype rtype, int root, MPI_Comm comm),
+	   (sbuf, scounts, sdispls, stype, rbuf, rcount, rtype, root, comm),
+	   ROLE if (role.root) hp_call_pieces(c, sbuf, peers_of(comm), scounts, sdispls, stype, NULL, 'S');
+	   if (role.other && rbuf != MPI_IN_PLACE) WRITES(rbuf, rcount, rtype, root))
+
+/* In place, what a process sends lies in its receive buffer, and the counts and types of sending mean nothing. */
+#define NOT_IN_PLACE if (sbuf != MPI_IN_PLACE)
+COLLECTIVE(Allgather, Iallgather,
+	   (const void *sbuf, int scount, MPI_Datatype stype, void *rbuf, int rcount, MPI_Datatype rtype, MPI_Comm comm),
+	   (sbuf, scount, stype, rbuf, rcount, rtype, comm),
+	   NOT_IN_PLACE READS(sbuf, scount, stype, HP_PEER_NONE) WRITES(rbuf, EACH(peers_of(comm), rcount), rtype, HP_PEER_NONE))
+COLLECTIVE(Allgatherv, Iallgatherv,
+	   (const void *sbuf, int scount, MPI_Datatype stype, void *rbuf, const int rcounts[], const int rdispls[],
+	    MPI_Datatype rtype, MPI_Comm comm),
+	   (sbuf, scount, stype, rbuf, rcounts, rdispls, rtype, comm),
+	   NOT_IN_PLACE READS(sbuf, scount, stype, HP_PEER_NONE)
+	   hp_call_pieces(c, rbuf, peers_of(comm), rcounts, rdispls, rtype, NULL, 'R');)
+COLLECTIVE(Alltoall, Ialltoall,
+	   (const void *sbuf, int scount, MPI_Datatype stype, void *rbuf, int rcount, MPI_Datatype rtype, MPI_Comm comm),
+	   (sbuf, scount, stype, rbuf, rcount, rtype, comm),
+	   NOT_IN_PLACE READS(sbuf, EACH(peers_of(comm), scount), stype, HP_PEER_NONE)
+	   WRITES(rbuf, EACH(peers_of(comm), rcount), rtype, HP_PEER_NONE))
+COLLECTIVE(Alltoallv, Ialltoallv,
+	   (const void *sbuf, const int scounts[], const int sdispls[], MPI_Datatype stype, void *rbuf, const int rcounts[],
+	    const int rdispls[], MPI_Datatype rtype, MPI_Comm comm),
+	   (sbuf, scounts, sdispls, stype, rbuf, rcounts, rdispls, rtype, comm),
+	   NOT_IN_PLACE hp_call_pieces(c, sbuf, peers_of(comm), scounts, sdispls, stype, NULL, 'S');
+	   hp_call_pieces(c, rbuf, peers_of(comm), rcounts, rdispls, rtype, NULL, 'R');)
+COLLECTIVE(Alltoallw, Ialltoallw,
+	   (const void *sbuf, const int scounts[], const int sdispls[], const MPI_Datatype stypes[], void *rbuf,
+	    const int rcounts[], const int rdispls[], const MPI_Datatype rtypes[], MPI_Comm comm),
+	   (sbuf, scounts, sdispls, stypes, rbuf, rcounts, rdispls, rtypes, comm),
+	   NOT_IN_PLACE hp_call_pieces(c, sbuf, peers_of(comm), scounts, sdispls, MPI_BYTE, stypes, 'S');
+	   hp_call_pieces(c, rbuf, peers_of(comm), rcounts, rdispls, MPI_BYTE, rtypes, 'R');)
+
+/* ------------------------------------------------------------------ windows */
+
+WRAP(Win_create, (void *base, MPI_Aint size, int unit, MPI_Info info, MPI_Comm comm, MPI_Win *win),
+     (base, size, unit, info, comm, win), hp_call_end_window(c, err, *win, HP_TARGET_WINDOW),
+     WRITES(base, (int64_t)size, MPI_BYTE, HP_PEER_NONE))
+
+/* Where the window is, is known afterwards. */
+WRAP(Win_allocate, (MPI_Aint size, int unit, MPI_Info info, MPI_Comm comm, void *base, MPI_Win *win),
+     (size, unit, info, comm, base, win),
+     if (err == MPI_SUCCESS) { WRITES(*(void **)base, (int64_t)size, MPI_BYTE, HP_PEER_NONE) hp_call_pin(c); }
+     hp_call_end_window(c, err, *win, HP_TARGET_WINDOW))
+
+#define SYNCHRONISATION(NAME, PARAMETERS, ARGUMENTS, TARGET) \
+	WRAP(NAME, PARAMETERS, ARGUMENTS, hp_window_close(win, TARGET); hp_call_end(c), )
+SYNCHRONISATION(Win_fence, (int assertion, MPI_Win win), (assertion, win), HP_TARGET_ALL)
+SYNCHRONISATION(Win_complete, (MPI_Win win), (win), HP_TARGET_ALL)
+SYNCHRONISATION(Win_unlock, (int target, MPI_Win win), (target, win), target)
+SYNCHRONISATION(Win_unlock_all, (MPI_Win win), (win), HP_TARGET_ALL)
+SYNCHRONISATION(Win_flush, (int target, MPI_Win win), (target, win), target)
+SYNCHRONISATION(Win_flush_all, (MPI_Win win), (win), HP_TARGET_ALL)
+SYNCHRONISATION(Win_flush_local, (int target, MPI_Win win), (target, win), target)
+SYNCHRONISATION(Win_flush_local_all, (MPI_Win win), (win), HP_TARGET_ALL)
+WRAP(Win_free, (MPI_Win * win), (win), if (err == MPI_SUCCESS) hp_window_close(freed, HP_TARGET_WINDOW); hp_call_end(c),
+     const MPI_Win freed = *win;)
+
+/* An operation that a later call closes, and its form with a request. */
+#define OPERATION(NAME, RNAME, PARAMETERS, ARGUMENTS, ...) \
+	WRAP(NAME, PARAMETERS, ARGUMENTS, hp_call_end_window(c, err, win, target), __VA_ARGS__) \
+	NONBLOCKING(RNAME, (BARE PARAMETERS, MPI_Request *request), (BARE ARGUMENTS, request), __VA_ARGS__)
+OPERATION(Put, Rput,
+	  (const void *buf, int count, MPI_Datatype type, int target, MPI_Aint disp, int tcount, MPI_Datatype ttype,
+	   MPI_Win win),
+	  (buf, count, type, target, disp, tcount, ttype, win), READS(buf, count, type, target))
+OPERATION(Get, Rget,
+	  (void *buf, int count, MPI_Datatype type, int target, MPI_Aint disp, int tcount, MPI_Datatype ttype, MPI_Win win),
+	  (buf, count, type, target, disp, tcount, ttype, win), WRITES(buf, count, type, target))
+OPERATION(Accumulate, Raccumulate,
+	  (const void *buf, int count, MPI_Datatype type, int target, MPI_Aint disp, int tcount, MPI_Datatype ttype,
+	   MPI_Op op, MPI_Win win),
+	  (buf, count, type, target, disp, tcount, ttype, op, win), READS(buf, count, type, target))
+OPERATION(Get_accumulate, Rget_accumulate,
+	  (const void *buf, int count, MPI_Datatype type, void *result, int rcount, MPI_Datatype rtype, int target,
+	   MPI_Aint disp, int tcount, MPI_Datatype ttype, MPI_Op op, MPI_Win win),
+	  (buf, count, type, result, rcount, rtype, target, disp, tcount, ttype, op, win),
+	  if (op != MPI_NO_OP) READS(buf, count, type, target) WRITES(result, rcount, rtype, target))
+
+/* ------------------------------------------------------------------ for their time alone */
+
+#define WAITING(NAME, PARAMETERS, ARGUMENTS) WRAP(NAME, PARAMETERS, ARGUMENTS, hp_call_end(c), )
+WAITING(Barrier, (MPI_Comm comm), (comm))
+WAITING(Probe, (int source, int tag, MPI_Comm comm, MPI_Status *status), (source, tag, comm, status))
+WAITING(Iprobe, (int source, int tag, MPI_Comm comm, int *flag, MPI_Status *status), (source, tag, comm, flag, status))
+WAITING(Mprobe, (int source, int tag, MPI_Comm comm, MPI_Message *message, MPI_Status *status),
+	(source, tag, comm, message, status))
+WAITING(Improbe, (int source, int tag, MPI_Comm comm, int *flag, MPI_Message *message, MPI_Status *status),
+	(source, tag, comm, flag, message, status))
+WAITING(Bsend, (const void *buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm),
+	(buf, count, type, dest, tag, comm))
+WAITING(Comm_dup, (MPI_Comm comm, MPI_Comm *made), (comm, made))
+WAITING(Comm_split, (MPI_Comm comm, int colour, int key, MPI_Comm *made), (comm, colour, key, made))

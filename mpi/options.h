@@ -1,0 +1,22 @@
+/*
+ * The variables of the MPI layer, as HP_OPTIONS (base/config.h) has those of the library. hugepin_mpi(7) repeats them,
+ * and tools/check-man compares. Beside them there is HUGEPIN_MPI_TRACE, a path.
+ */
+#ifndef HP_MPI_OPTIONS_H
+#define HP_MPI_OPTIONS_H
+
+#include "base/config.h"
+
+enum { HP_MPI_URING, HP_MPI_VERBS };
+enum { HP_MPI_BUDGET_NONE = -1 };
+
+#define HP_MPI_OPTIONS(X) \
+	X(MPI_MIN, min, SIZE, 16384, 0, INT64_C(1) << 40, NULL, "buffers with a smaller payload are left alone") \
+	X(MPI_BUDGET, budget, SIZE, 0, 0, INT64_C(1) << 50, "max", \
+	  "memory that a rank may have registered; 0 means its part of what RLIMIT_MEMLOCK allows, max no limit") \
+	X(MPI_BACKEND, backend, WORD, HP_MPI_URING, 0, 0, "uring|verbs", \
+	  "where memory is registered: fixed buffers of an io_uring, or the first RDMA device") \
+	X(MPI_STRICT, strict, FLAG, 0, 0, 1, NULL, \
+	  "1: the program is aborted when a buffer cannot be registered; 0: it goes on without, and that is counted")
+
+#endif

@@ -1,0 +1,228 @@
+/*
+ * The recorder of the MPI layer: one CSV file per rank, a row for each buffer of a call, in the order of the calls.
+ *
+ * A row is made when its call begins and completed when the transfer has ended. Rows are kept in blocks; a block is
+ * written when it is the oldest and each of its rows is complete, the rest at MPI_Finalize. Threads: `lock` guards the
+ * blocks and the sums; the times of a thread are its own.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "mpi/layer.h"
+
+enum { FRAMES = 4, ROWS = 512 };
+
+struct block;
+struct hp_row {
+	uint64_t seq, start_ns, end_ns, cpu_ns;
+	const char *op;
+	uintptr_t addr, frames[FRAMES];
+	size_t len, payload;
+	int peer;
+	char dir;
+	struct block *block;
+};
+
+struct block {
+	struct block *next;
+	unsigned used, open;
+	struct hp_row rows[ROWS];
+};
+
+bool hp_trace_on;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct block *oldest, *newest;
+static FILE *file;
+static int rank_;
+static size_t min_;
+static uint64_t started_ns, calls, buffers, payload_all, payload_logged, dropped;
+
+/* Processor time of this thread within MPI. */
+static HP_TLS uint64_t mpi_cpu_ns;
+static HP_TLS uintptr_t stack_start, stack_end; /* of this thread's own; both 1: not known */
+
+static uint64_t clock_ns(clockid_t id)
+{
+	struct timespec t;
+
+	clock_gettime(id, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+uint64_t hp_now_ns(void)
+{
+	return clock_ns(CLOCK_MONOTONIC);
+}
+
+/* The end of the stack that `frame` lies in; 0 where that is not the thread's own, but a fiber's. */
+static uintptr_t stack_end_of(uintptr_t frame)
+{
+	if (!stack_end) {
+		pthread_attr_t attr;
+		void *start;
+		size_t size;
+
+		stack_start = stack_end = 1;
+		if (!pthread_getattr_np(pthread_self(), &attr)) {
+			if (!pthread_attr_getstack(&attr, &start, &size)) {
+				stack_start = (uintptr_t)start;
+				stack_end = stack_start + size;
+			}
+			pthread_attr_destroy(&attr);
+		}
+	}
+	return stack_start <= frame && frame < stack_end ? stack_end : 0;
+}
+
+/* Return addresses from `frame` outwards. Code without frame pointers leaves anything in the register: only what lies
+ * farther out on the same stack is followed. */
+static void frames_walk(const void *innermost, uintptr_t ret_[FRAMES])
+{
+	uintptr_t frame = (uintptr_t)innermost;
+	const uintptr_t end = stack_end_of(frame);
+
+	memset(ret_, 0, FRAMES * sizeof *ret_);
+	for (int i = 0; i < FRAMES; i++) {
+		const uintptr_t *at = (const uintptr_t *)frame;
+
+		if (!at[1])
+			return;
+		ret_[i] = at[1];
+		if (at[0] <= frame || at[0] % sizeof *at || at[0] >= end || end - at[0] < 2 * sizeof *at)
+			return;
+		frame = at[0];
+	}
+}
+
+void hp_trace_open(const char *prefix, int rank, size_t min)
+{
+	char path[4096];
+
+	started_ns = hp_now_ns();
+	rank_ = rank;
+	min_ = min;
+	if ((size_t)snprintf(path, sizeof path, "%s.r%d.csv", prefix, rank) >= sizeof path)
+		errno = ENAMETOOLONG;
+	else
+		file = fopen(path, "we");
+	if (!file) {
+		fprintf(stderr, "hugepin: MPI rank %d: no trace %s.r%d.csv: %s\n", rank, prefix, rank, strerror(errno));
+		return;
+	}
+	fputs("seq(call number),t_start(ns since MPI_Init),t_end(ns; completion of the transfer: for Isend/Irecv the Wait/Test "
+	      "that completed it),cpu_app(ns of thread CPU time outside MPI before this call),op,dir(S=buffer read R=buffer "
+	      "written),addr(hex),len(bytes spanned),payload(bytes),peer(rank or root; -1 none),f0(hex return address in "
+	      "caller of MPI),f1,f2,f3\n",
+	      file);
+	hp_trace_on = true;
+}
+
+void hp_trace_begin(struct hp_call *c)
+{
+	c->seq = __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED);
+	c->start_ns = hp_now_ns();
+	c->cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+}
+
+void hp_trace_end(const struct hp_call *c)
+{
+	mpi_cpu_ns += clock_ns(CLOCK_THREAD_CPUTIME_ID) - c->cpu_ns;
+}
+
+void hp_trace_payload(size_t payload)
+{
+	if (payload) {
+		__atomic_add_fetch(&buffers, 1, __ATOMIC_RELAXED);
+		__atomic_add_fetch(&payload_all, payload, __ATOMIC_RELAXED);
+	}
+}
+
+struct hp_row *hp_trace_row(const struct hp_call *c, const char *op, const struct hp_buffer *b)
+{
+	struct hp_row *r = NULL;
+
+	pthread_mutex_lock(&lock);
+	if (!newest || newest->used == ROWS) {
+		struct block *made = malloc(sizeof *made);
+
+		if (made) {
+			made->next = NULL;
+			made->used = made->open = 0;
+			*(newest ? &newest->next : &oldest) = made;
+			newest = made;
+		}
+	}
+	if (newest && newest->used < ROWS) {
+		r = &newest->rows[newest->used++];
+		newest->open++;
+		payload_logged += b->payload;
+		*r = (struct hp_row){ c->seq,	c->start_ns - started_ns, 0,	 c->cpu_ns - mpi_cpu_ns, op, b->start, { 0 },
+				      b->len, b->payload, b->peer, b->dir, newest };
+		frames_walk(c->frame, r->frames);
+	} else {
+		dropped++;
+	}
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+
+static void block_write(const struct block *b, uint64_t now)
+{
+	for (const struct hp_row *r = b->rows; r < b->rows + b->used; r++)
+		fprintf(file,
+			"%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%s,%c,%" PRIxPTR ",%zu,%zu,%d,%" PRIxPTR ",%" PRIxPTR
+			",%" PRIxPTR ",%" PRIxPTR "\n",
+			r->seq, r->start_ns, r->end_ns ? r->end_ns : now, r->cpu_ns, r->op, r->dir, r->addr, r->len,
+			r->payload, HP_MAX(r->peer, -1), r->frames[0], r->frames[1], r->frames[2], r->frames[3]);
+}
+
+void hp_trace_row_end(struct hp_row *r)
+{
+	if (!r)
+		return;
+	pthread_mutex_lock(&lock);
+	r->end_ns = hp_now_ns() - started_ns;
+	r->block->open--;
+	while (oldest && oldest->used == ROWS && !oldest->open) {
+		struct block *b = oldest;
+
+		block_write(b, 0);
+		oldest = b->next;
+		if (!oldest)
+			newest = NULL;
+		free(b);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+int hp_trace_close(void)
+{
+	const uint64_t now = hp_now_ns() - started_ns;
+	int err = 0;
+
+	hp_trace_on = false;
+	for (struct block *b = oldest, *next; b; b = next) {
+		next = b->next;
+		block_write(b, now);
+		free(b);
+	}
+	oldest = newest = NULL;
+	fprintf(file,
+		"# rank=%d total_wall_ns=%" PRIu64 " total_app_cpu_ns=%" PRIu64 " mpi_calls=%" PRIu64 " nonempty_buffers=%" PRIu64
+		" payload_bytes_all=%" PRIu64 " payload_bytes_logged=%" PRIu64 " dropped=%" PRIu64
+		" unknown_requests=0 min_payload=%zu\n",
+		rank_, now, clock_ns(CLOCK_THREAD_CPUTIME_ID) - mpi_cpu_ns, calls, buffers, payload_all, payload_logged,
+		dropped, min_);
+	if (ferror(file))
+		err = -EIO;
+	if (fclose(file) && !err)
+		err = -errno;
+	file = NULL;
+	return err;
+}

@@ -1,0 +1,158 @@
+#!/bin/bash
+# The MPI layer, preloaded under programs that do not know of it: every function it stands before brings the right
+# data, each buffer is pinned as often as it should be and none stays pinned, and what it records is what happened.
+# shellcheck source=tests/live/tap.bash
+. "$(dirname "$0")/tap.bash"
+# shellcheck source=tests/mpi/common.bash
+. "$(dirname "$0")/../mpi/common.bash"
+mpi_or_skip 'the MPI layer'
+compile all -pthread
+compile transpose
+
+# says FILE RANK KEY: a figure of that rank's line.
+says() { sed -n "s/^hugepin: MPI rank $2: .* $3=\([0-9]*\)\b.*/\1/p" "$1"; }
+
+# run NAME [VARIABLE=VALUE...] PROGRAM...: true if the program is content, and on each rank nothing was left out or
+# behind.
+run()
+{
+	local name=$1 rank
+	shift
+	layer HUGEPIN_STATS=1 "$@" >"$t/$name.out" 2>&1 || { cat "$t/$name.out"; return 1; }
+	for rank in 0 1; do
+		echo "$(says "$t/$name.out" $rank pins) pins, $(says "$t/$name.out" $rank unpins) unpins, not pinned" \
+			"$(says "$t/$name.out" $rank not_pinned), bottom $(says "$t/$name.out" $rank bottom), sparse" \
+			"$(says "$t/$name.out" $rank sparse), left $(says "$t/$name.out" $rank left)"
+	done >"$t/$name.sums"
+	cat "$t/$name.sums"
+	grep -q '^ok' "$t/$name.out"
+}
+# pinned NAME COUNT: the run pinned so often on each rank, and unpinned, and nothing else is said.
+pinned()
+{
+	[ "$(sort -u "$t/$1.sums")" = "$2 pins, $2 unpins, not pinned 0, bottom 0, sparse 0, left 0" ] ||
+		{ cat "$t/$1.sums"; return 1; }
+}
+count() { run "$1" HUGEPIN_POLICY=lru "$t/all" "$1" && pinned "$1" "$2"; }
+
+if ! run probe HUGEPIN_POLICY=lru "$t/all" types >/dev/null && grep -q 'io_uring\|no domain' "$t/probe.out"; then
+	skip 'the MPI layer' "no io_uring: $(grep -o 'nothing is registered: .*' "$t/probe.out" | head -1)"
+	exit
+fi
+
+# What the cases of tests/mpi/all.c hand to MPI above the threshold, counted by hand.
+works 'sends, receives and probes pin each buffer once' count point_to_point 20
+works 'each way to complete requests unpins them, in any order' count completions 144
+works 'a persistent request is pinned from start to completion' count persistent 28
+works 'freed and cancelled requests are let go' count freed_and_cancelled 3
+small() { run small HUGEPIN_POLICY=lru HUGEPIN_MPI_MIN=64 "$t/all" small && pinned small 8; }
+works 'requests that share a handle, having been done at once, are one each' small
+works 'derived types are pinned as far as they reach' count types 2
+works 'collectives pin what they read and write, nonblocking ones and in place' count collectives 88
+works 'between two groups the root is in one of them' count between_groups 4
+works 'windows are pinned until they are freed, origins until the closing synchronisation' count windows 19
+if grep -q 'without threads' <(layer "$t/all" types); then
+	skip 'threads that use the same handles of requests one after the other' 'this MPI has no MPI_THREAD_MULTIPLE'
+else
+	works 'threads that use the same handles of requests one after the other' count threads 1200
+fi
+for policy in none arena cf11 predict; do
+	works "all of it under the policy $policy" run $policy HUGEPIN_POLICY=$policy "$t/all"
+done
+with_heap() { run heap HUGEPIN_POLICY=arena LD_PRELOAD="$mpi_layer $dropin" "$t/all"; }
+works 'all of it on the heap of the drop-in' with_heap
+extents() { [ "$(says "$t/heap.out" 0 ahead)" -gt 0 ] || [ "$(says "$t/heap.out" 0 extents)" -gt 0 ]; }
+works 'where whole extents are registered' extents
+
+works 'tests/judges/halo.c compiles' "$mpicc" -O1 -o "$t/halo" tests/judges/halo.c
+stencil()
+{
+	timeout -k 5 60 "$mpirun" -n 2 "$t/halo" 64 60 >"$t/plain.out" && [ -s "$t/plain.out" ] &&
+		layer HUGEPIN_POLICY=predict "$t/halo" 64 60 >"$t/halo.out" && cmp "$t/plain.out" "$t/halo.out"
+}
+works 'a stencil that frees, maps and moves its buffers computes what it does without' stencil
+
+large() { run large HUGEPIN_POLICY=lru HUGEPIN_MPI_MIN=129K "$t/all" types && pinned large 0 && ! grep 'not known' "$t/large.out"; }
+works 'HUGEPIN_MPI_MIN: smaller buffers are left alone' large
+wrong() { layer HUGEPIN_MPI_MIN=-1 "$t/all" types 2>&1 | grep -q 'HUGEPIN_MPI_MIN=-1 is not understood: it takes a size'; }
+works 'HUGEPIN_MPI_MIN: nonsense is named' wrong
+unknown() { layer HUGEPIN_MPI_MINN=1 "$t/all" types 2>&1 | grep -q 'HUGEPIN_MPI_MINN is not known'; }
+works 'a variable that does not exist is named' unknown
+foreign() { env LD_PRELOAD="$mpi_layer" true; }
+works 'a program without MPI is left alone' foreign
+names() { ! nm -D --defined-only "$mpi_layer" | grep -vE ' T (P?MPI_[A-Z][a-z_]*|mpi_[a-z_]*_(f08_)?)$'; }
+works 'the layer defines names of MPI alone' names
+needs() { ! readelf -dW "$mpi_layer" | grep 'NEEDED.*mpi'; }
+works 'and needs no MPI library' needs
+
+# Only buffers that can be pinned are: addresses in a type, and types with more hole than data, are counted.
+compile odd
+works 'what cannot be pinned in a sensible way is counted' run odd HUGEPIN_POLICY=lru "$t/odd"
+counted() { [ "$(sort -u "$t/odd.sums")" = '2 pins, 2 unpins, not pinned 1, bottom 2, sparse 2, left 1' ]; }
+works 'by its kind' counted
+strict() { ! layer HUGEPIN_MPI_STRICT=1 "$t/odd" >"$t/strict.out" 2>&1 && grep -q 'cannot be registered for MPI_Isend: ' "$t/strict.out"; }
+works 'HUGEPIN_MPI_STRICT: a buffer that cannot be registered ends the program' strict
+
+# ---------------------------------------------------------------- traces
+
+traced() { run "$1" HUGEPIN_POLICY=none HUGEPIN_MPI_TRACE="$t/$1" "${@:2}"; }
+works 'a run is recorded' traced trace setarch -R "$t/transpose" 3 64 5 2
+# Five times three transposes, of 64 KiB each way, in order.
+parses()
+{
+	awk -F, -v rank="$1" '
+	NR == 1 { bad += !/^seq\(call number\),t_start.*,cpu_app.*,op,dir.*,addr\(hex\),len.*,payload.*,peer.*,f0.*,f1,f2,f3$/; next }
+	/^#/ { bad += index($0, "# rank=" rank " total_wall_ns=") != 1 || !/ mpi_calls=16 .* payload_bytes_logged=1966080 /; end = NR; next }
+	{
+		rows++
+		bad += NF != 14 || $1 < seq || $2 < start || $3 <= $2 || $4 < cpu || $5 != "Alltoall" || $8 != 65536 || $9 != 65536
+		bad += $6 != (rows % 2 ? "S" : "R") || $10 != -1 || $11 !~ /^[0-9a-f]+$/ || $11 == "0"
+		seq = $1; start = $2; cpu = $4; addr[$7]++; site[$11]++
+	}
+	END {
+		for (a in addr) { addrs++; bad += addr[a] != 5 }
+		for (s in site) sites++
+		print rows " rows, " addrs " buffers, " sites " sites, " bad + 0 " wrong"
+		exit bad || rows != 30 || addrs != 6 || sites != 1 || end != NR
+	}' "$t/trace.r$1.csv"
+}
+works 'the trace of rank 0 has each buffer of each call' parses 0
+works 'the trace of rank 1, too' parses 1
+compile sites -O1 -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls
+sites() { traced sites "$t/sites" && awk -F, '$5 == "Bcast" { print $11 != last, $12 != before; last = $11; before = $12 }' \
+	"$t/sites.r0.csv" | xargs | tee /dev/stderr | grep -qx '1 1 0 1 1 1'; }
+works 'a call site is told by its callers' sites
+works 'the traces of all functions are complete' traced everything "$t/all"
+complete() { awk -F, 'NR > 1 && !/^#/ { bad += NF != 14 || $3 <= $2; n++ } END { exit bad || n != 1508 }' "$t/everything.r$1.csv"; }
+works 'no row is missing or has no end' complete 0
+works 'one-sided operations are recorded' traced windows "$t/all" windows
+# Each is closed before the next begins, but those with requests, two by two; its window is there before and after.
+closed()
+{
+	awk -F, '
+	NR == 1 || /^#/ { next }
+	$5 ~ /^Win_/ { bad += $2 < until; until = $3; windows++; next }
+	{ operations++; bad += $3 > until || ($1 != seq && $2 < end && $5 !~ /^Ra|^Rg/); seq = $1; end = $3 }
+	END { print windows, operations, bad + 0; exit bad || windows != 2 || operations != 17 }' "$t/windows.r0.csv"
+}
+works 'each ends with its synchronisation, the window when it is freed' closed
+
+# ---------------------------------------------------------------- Fortran
+
+fortran=${mpicc/mpicc/mpifort}
+if ! command -v "$fortran" >/dev/null || ! command -v gfortran >/dev/null; then
+	skip 'programs in Fortran' 'no Fortran compiler for MPI'
+	exit
+fi
+for kind in '' -DF08; do
+	binding=${kind:+mpi_f08}
+	binding=${binding:-mpi}
+	# shellcheck disable=SC2086 # nothing, or one word
+	works "use $binding: a program compiles" "$fortran" $kind -g -fno-omit-frame-pointer -o "$t/$binding" tests/mpi/fortran.F90
+	works "use $binding: it is content" traced "$binding" HUGEPIN_POLICY=lru "$t/$binding"
+	works "use $binding: each buffer was pinned once" pinned "$binding" 10
+	# Seven places, one of which is come by three times; without the layer's Fortran functions they would look
+	# alike.
+	places() { [ "$(awk -F, 'NR > 1 && !/^#/ { print $11 }' "$t/$binding.r0.csv" | uniq | wc -l)" = 7 ]; }
+	works "use $binding: each call is known by its place" places
+done
