@@ -117,22 +117,23 @@ static struct hp_job service = { .run = serve_all };
 
 struct round {
 	uint64_t next_ns;
-	bool crowded;
+	struct hp_helper_news news;
 };
 
 static void help(hugepin_domain *d, void *round)
 {
 	struct round *now = round;
 	uint64_t due_ns;
-	bool crowded;
+	struct hp_helper_news news;
 
 	if (!d->helper)
 		return;
-	due_ns = hp_helper_serve(d, &crowded);
-	now->crowded |= crowded;
+	due_ns = hp_helper_serve(d, &news);
+	now->news.any |= news.any;
+	now->news.crowded |= news.crowded;
 	if (!d->own_clock) /* else whoever moves it has to wake us */
 		now->next_ns = HP_MIN(now->next_ns, due_ns);
-	else if (crowded)
+	else if (news.crowded)
 		now->next_ns = HP_MIN(now->next_ns, hp_clock_ns() + HP_CROWDED_NS);
 }
 
@@ -142,15 +143,23 @@ static bool help_all(void)
 	struct round now = { .next_ns = UINT64_MAX };
 	uint64_t begun_ns = hp_clock_ns();
 
-	hp_counts_barrier(); /* pairs with record() in pin.c: what is pushed later asks for another run */
 	hp_lock(&domains.lock); /* none may be closed meanwhile */
 	hp_helper_begin(begun_ns > planned_ns ? begun_ns - planned_ns : 0);
 	hp_domains_each(help, &now);
+	/* The barrier interrupts every thread, so not at each run, but at the last before we sleep for long: it pairs with record()
+	 * in pin.c, where what is pushed after it asks for another run. */
+	if (!now.news.any) {
+		hp_counts_barrier();
+		now.next_ns = UINT64_MAX;
+		hp_domains_each(help, &now);
+	}
 	hp_unlock(&domains.lock);
+	if (now.news.any)
+		now.next_ns = HP_MIN(now.next_ns, hp_clock_ns() + HP_AGAIN_NS);
 	planned_ns = now.next_ns;
 	hp_helper_job.again_ns = now.next_ns == UINT64_MAX ? 0 : now.next_ns;
-	/* Who pins without a pause gains nothing from us, and would be held up by each barrier. */
-	hp_helper_job.delay_ns = now.crowded ? HP_CROWDED_NS : HP_GATHER_NS;
+	/* Who pins without a pause gains nothing from us. */
+	hp_helper_job.delay_ns = hp_helper_delay_ns(now.news.crowded);
 	return false;
 }
 

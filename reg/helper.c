@@ -4,7 +4,7 @@
  * Threads leave records of what they pinned on rings of their own (record.h); who holds a domain's lock takes in what is there
  * for it and tells the plan: the helper, and a pin that misses, so that what it evicts is chosen by the latest knowledge.
  *	push:	record; look whether the helper was asked to run, and ask it if not
- *	run:	clear that; membarrier on every running thread; take the records
+ *	run:	clear that; take the records; if there are none, membarrier on every running thread, and look once more
  * Either the run sees the record or the push sees that it has to ask (as in domain.h). The first pin of a region since the helper
  * last saw it given back leaves a record of its start, others none (`used` in domain.h): a region that is pinned again before the
  * helper comes round is not going to be given back in between.
@@ -20,6 +20,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/queue.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/config.h"
@@ -35,7 +36,11 @@
 
 #define DELAY_MAX_NS UINT64_C(20000000)
 
+#define LOAD_NS UINT64_C(200000000) /* a period */
+#define LOAD_FIRST_NS UINT64_C(60000000)
+
 enum {
+	LOAD_SHARE = 200, /* 1 / 200 of a processor */
 	DELAY_MEMORY = 32, /* wakes, in which a delay is forgotten */
 	PENDING_MAX = 2 * HP_RECORDS_MAX, /* records of a domain that wait for its lock */
 	PLACES_MAX = 1 << 19,
@@ -71,6 +76,7 @@ struct counter {
 
 struct hp_helper {
 	struct hp_plan *plan;
+	bool saves; /* the plan's mode */
 	struct counter counter;
 	struct hp_cost cost;
 	uint32_t sharers; /* of the helper's core, with it; 0: this process has to do without, or it has not run yet */
@@ -80,6 +86,7 @@ struct hp_helper {
 	uint64_t bytes; /* of all places */
 	uint32_t lost_pending; /* records for which there was no room there */
 	uint32_t lost_seen; /* of those that did not get into the rings */
+	bool any; /* records were there, since the helper came last */
 	bool crowded; /* records were lost: what it knows is not to be relied on */
 	TAILQ_HEAD(, place) released; /* not registered, oldest first */
 	uint32_t released_count, places_used, places_free, places_opened; /* opened: those below have memory */
@@ -97,6 +104,12 @@ static struct {
 	uint64_t delay_ns; /* how late we come at most, of late; what is to be ready has to be begun so much earlier */
 	bool begun;
 } share = { .verdict = { true, 1 } }; /* alone, until others are known of; but for uses, the helper's */
+
+/* Where no core is idle, what the helper takes is taken from the program: to save memory it may take so much and no more. */
+static struct {
+	uint64_t begun_ns, idle_ns, taken_ns; /* a period: when, and what had been idle and taken by then */
+	uint64_t allowed_ns; /* in the period; UINT64_MAX: a core is idle */
+} load = { .allowed_ns = UINT64_MAX }; /* the helper's */
 
 static struct hp_lock records_lock = HP_LOCK_INIT(HP_RANK_QUEUE); /* the taking end of the rings, and what is pending */
 static struct counter counter; /* under the lock of opening */
@@ -427,6 +440,7 @@ void hp_helper_catch_up(hugepin_domain *d)
 	h->lost_pending = 0;
 	hp_unlock(&records_lock);
 	now_ns = now_of(d);
+	h->any |= n || lost;
 	/* A sequence with gaps teaches nothing right; and who pins that often is not to be held up by our reading what he writes. */
 	if (lost) {
 		h->crowded = true;
@@ -492,6 +506,64 @@ void hp_helper_gone(hugepin_domain *d, uintptr_t start, uintptr_t end)
 		if (p->end > start)
 			forget_released(h, p);
 	}
+}
+
+/* ------------------------------------------------------------------ what it takes */
+
+static uint64_t taken_ns(void)
+{
+	struct timespec t = { 0, 0 };
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* The time that all processors together have been idle, by the kernel's account; 0: it does not say. */
+static uint64_t idle_ns(void)
+{
+	char text[256], *at = text;
+	uint64_t value = 0;
+
+	if (hp_read_file("/proc/stat", text, sizeof text) <= 0 || strncmp(text, "cpu ", 4) != 0)
+		return 0;
+	/* "cpu", user, nice, system, idle, in hundredths of a second. */
+	for (int field = 0; field < 4 && *at; field++) {
+		at += strcspn(at, " ");
+		at += strspn(at, " ");
+	}
+	for (; *at >= '0' && *at <= '9'; at++)
+		value = value * 10 + (uint64_t)(*at - '0');
+	return value * 10000000;
+}
+
+/* A core counts as idle that has half of its time to spare. */
+static void look_at_load(void)
+{
+	uint64_t now_ns = hp_clock_ns(), passed_ns = now_ns - load.begun_ns, idle;
+
+	if (load.begun_ns && passed_ns < (load.idle_ns ? LOAD_NS : LOAD_FIRST_NS))
+		return;
+	idle = idle_ns();
+	/* What was taken beyond is taken off. */
+	load.taken_ns = load.allowed_ns == UINT64_MAX ? taken_ns() : HP_MIN(taken_ns(), load.taken_ns + load.allowed_ns);
+	if (load.begun_ns)
+		load.allowed_ns = !idle || idle - load.idle_ns >= passed_ns / 2 ? UINT64_MAX : LOAD_NS / LOAD_SHARE;
+	load.begun_ns = now_ns;
+	load.idle_ns = idle;
+}
+
+static bool may_take(void)
+{
+	return load.allowed_ns == UINT64_MAX || taken_ns() < load.taken_ns + load.allowed_ns;
+}
+
+uint64_t hp_helper_delay_ns(bool crowded)
+{
+	uint64_t passed_ns = hp_clock_ns() - load.begun_ns;
+
+	if (!may_take())
+		return passed_ns < LOAD_NS ? LOAD_NS - passed_ns : HP_GATHER_NS;
+	return crowded ? HP_CROWDED_NS : HP_GATHER_NS;
 }
 
 /* ------------------------------------------------------------------ what to do */
@@ -590,7 +662,7 @@ static void let_pass(hugepin_domain *d)
 	hp_lock(&d->lock);
 }
 
-uint64_t hp_helper_serve(hugepin_domain *d, bool *ret_crowded)
+uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
 {
 	struct hp_helper *h = d->helper;
 	struct hp_plan_step step;
@@ -618,12 +690,15 @@ uint64_t hp_helper_serve(hugepin_domain *d, bool *ret_crowded)
 			break;
 		if (step.what == HP_PLAN_REGISTER)
 			register_again(d, &h->places[step.region]);
+		else if (h->saves && !may_take())
+			hp_plan_failed(h->plan, step.region, now_of(d));
 		else
 			HP_DSTAT(d, released, give_back(d, &h->places[step.region]));
 		let_pass(d);
 	}
 	HP_DSTAT(d, helper_ns, hp_clock_ns() - begun_ns);
-	*ret_crowded = h->crowded;
+	*ret = (struct hp_helper_news){ h->any, h->crowded };
+	h->any = false;
 	hp_unlock(&d->lock);
 	return step.until_ns;
 }
@@ -672,6 +747,7 @@ void hp_helper_begin(uint64_t late_ns)
 	struct hp_share_verdict verdict;
 	uint64_t bytes = 0;
 
+	look_at_load();
 	if (late_ns)
 		learn_delay(late_ns);
 	if (!share.begun)
@@ -721,6 +797,7 @@ int hp_helper_open(hugepin_domain *d)
 	if (!h)
 		return -ENOMEM;
 	config.arg = h;
+	h->saves = config.mode == HP_PLAN_SAVE;
 	h->place_of = hp_meta_map(HP_REGIONS_MAX * sizeof *h->place_of);
 	h->places = hp_meta_reserve(PLACES_MAX * sizeof *h->places);
 	/* The first of them now: number 0 stands for none. */

@@ -7,6 +7,7 @@
 #include "reg/domain.h"
 
 #define HP_GATHER_NS UINT64_C(50000) /* from the first record to the run that takes it: one wake for many; none is urgent */
+#define HP_AGAIN_NS UINT64_C(10000000) /* from a run that found records to the next, if nobody asks for one before */
 #define HP_CROWDED_NS UINT64_C(1000000) /* from one run to the next while records are lost */
 
 /* Sets d->helper, if the policy has a helper and it is not turned off. 0 or -ENOMEM. */
@@ -38,8 +39,16 @@ bool hp_helper_evict(hugepin_domain *d);
  * late_ns: how long after it was to wake the helper woke, 0: it did so for a record. On the service thread. */
 void hp_helper_begin(uint64_t late_ns);
 
+/* From the next record to the run that takes it: long where the helper has taken from the program what it may. On the service
+ * thread. */
+uint64_t hp_helper_delay_ns(bool crowded);
+
 /* Do what is to be done now, locking and unlocking; on the service thread. Returns when there is more, by the domain's clock;
- * UINT64_MAX: not before the next record. *ret_crowded: there are more records than it can take. */
-uint64_t hp_helper_serve(hugepin_domain *d, bool *ret_crowded);
+ * UINT64_MAX: not before the next record. */
+struct hp_helper_news {
+	bool any; /* there were records since the last time */
+	bool crowded; /* more than it can take */
+};
+uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret);
 
 #endif

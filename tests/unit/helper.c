@@ -76,10 +76,10 @@ static struct hugepin_domain_stats stats_of(hugepin_domain *d)
 
 static uint64_t serve(hugepin_domain *d)
 {
-	bool crowded;
+	struct hp_helper_news news;
 
 	hp_counts_barrier();
-	return hp_helper_serve(d, &crowded);
+	return hp_helper_serve(d, &news);
 }
 
 /* Time goes on, and the helper sees to what is due. */
