@@ -159,9 +159,9 @@ lint: all ## check layers, exported names, man pages, scripts
 	tools/check-includes
 	BUILD='$(BUILD)' tools/check-exports
 	$(MAKE) --no-print-directory man-check
-	shellcheck -x tools/setup tools/demo tools/check-* tests/run .ci/run bench/run-pin bench/run-mpi \
+	shellcheck -x tools/setup tools/demo tools/check-* tests/run .ci/run bench/run-pin bench/run-mpi bench/run-replay \
 		tests/guest/run tests/guest/boot tests/guest/kernel tests/guest/init tests/guest/*.sh tests/live/guest.sh \
-		tests/live/mpi.sh tests/live/memlock_mpi.sh tests/mpi/common.bash
+		tests/live/mpi.sh tests/live/memlock_mpi.sh tests/live/replay.sh tests/live/plot.sh tests/mpi/common.bash
 
 man-check: ## check the man pages against mandoc and the tables they repeat
 	tools/check-man

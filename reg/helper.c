@@ -37,7 +37,6 @@
 #define DELAY_MAX_NS UINT64_C(20000000)
 
 #define LOAD_NS UINT64_C(200000000) /* a period */
-#define LOAD_FIRST_NS UINT64_C(60000000)
 
 enum {
 	LOAD_SHARE = 200, /* 1 / 200 of a processor */
@@ -541,7 +540,7 @@ static void look_at_load(void)
 {
 	uint64_t now_ns = hp_clock_ns(), passed_ns = now_ns - load.begun_ns, idle;
 
-	if (load.begun_ns && passed_ns < (load.idle_ns ? LOAD_NS : LOAD_FIRST_NS))
+	if (load.begun_ns && passed_ns < LOAD_NS)
 		return;
 	idle = idle_ns();
 	/* What was taken beyond is taken off. */
