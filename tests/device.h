@@ -145,4 +145,21 @@ static inline bool device_covers(struct device *v, const struct hugepin_pin *pin
 	       pin->base + pin->len <= v->reg[k].addr + v->reg[k].len && !(access & ~v->reg[k].access);
 }
 
+static inline struct hugepin_domain_stats stats_of(hugepin_domain *d)
+{
+	struct hugepin_domain_stats s;
+
+	EXPECT_EQ(hugepin_domain_stats(d, &s, sizeof s), sizeof s);
+	return s;
+}
+
+/* The device's only domain: nothing is left of it there. */
+static inline void close_empty(const struct device *v, hugepin_domain *d)
+{
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	EXPECT_EQ(v->regs, 0);
+	EXPECT_EQ(v->bytes, 0);
+	EXPECT_EQ(v->closed, 1);
+}
+
 #endif

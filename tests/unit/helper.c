@@ -59,21 +59,6 @@ static hugepin_domain *open_as(uint32_t policy, uint64_t bytes_max)
 	return d;
 }
 
-static void close_empty(hugepin_domain *d)
-{
-	EXPECT_EQ(hugepin_domain_close(d), 0);
-	EXPECT_EQ(device.regs, 0);
-	EXPECT_EQ(device.bytes, 0);
-}
-
-static struct hugepin_domain_stats stats_of(hugepin_domain *d)
-{
-	struct hugepin_domain_stats s;
-
-	EXPECT_EQ(hugepin_domain_stats(d, &s, sizeof s), sizeof s);
-	return s;
-}
-
 static uint64_t serve(hugepin_domain *d)
 {
 	struct hp_helper_news news;
@@ -139,7 +124,7 @@ static void come_round(uint32_t policy, char **buffers, size_t len, uint64_t lat
 	EXPECT(s.late - learnt.late <= late_max);
 	EXPECT_EQ(s.records_lost, 0);
 	EXPECT_EQ(s.sharers, 1);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(what_comes_round_is_registered_in_time_under_predict)
@@ -179,7 +164,7 @@ TEST(without_a_helper_everything_stays)
 	}
 	EXPECT_EQ(device.calls, BUFFERS);
 	hp_config.helper = HP_HELPER_CONSERVATIVE;
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(a_helper_that_does_not_come_costs_no_miss_and_loses_only_records)
@@ -203,7 +188,7 @@ TEST(a_helper_that_does_not_come_costs_no_miss_and_loses_only_records)
 	go_round(d, buffer, LEN, 20);
 	EXPECT(stats_of(d).released > 0);
 	EXPECT_EQ(stats_of(d).records_lost, s.records_lost);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(what_is_lost_for_the_records_of_one_domain_is_not_lost_on_another)
@@ -232,7 +217,7 @@ TEST(what_is_lost_for_the_records_of_one_domain_is_not_lost_on_another)
 	EXPECT_EQ(stats_of(d).records_lost, 1);
 	EXPECT_EQ(stats_of(d).released, 1); /* cf11 gives back at first sight */
 	EXPECT_EQ(hugepin_domain_close(d), 0);
-	close_empty(busy);
+	close_empty(&device, busy);
 }
 
 /* Real time passes where the device's clock does not. */
@@ -254,7 +239,7 @@ TEST(the_helper_comes_again_for_what_was_lost_by_whatever_clock)
 	usleep(20000);
 	EXPECT_EQ(wakes, before + 2);
 	really = false;
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 static struct {
@@ -297,7 +282,7 @@ TEST(what_is_evicted_before_its_end_is_heard_of_is_in_use_no_more)
 		pass(d, 100 * MS);
 	}
 	EXPECT(stats_of(d).released > released);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 static int faults_of(uint32_t policy, long nth, bool for_good)
@@ -326,7 +311,7 @@ static int faults_of(uint32_t policy, long nth, bool for_good)
 	device.for_good = false;
 	for (int b = 0; b < BUFFERS; b++)
 		EXPECT_EQ(use(d, buffer[b], LEN), 0);
-	close_empty(d);
+	close_empty(&device, d);
 	return calls >= nth;
 }
 
@@ -350,7 +335,7 @@ TEST(deregistrations_that_fail_do_no_harm)
 	go_round(d, buffer, LEN, 30);
 	EXPECT(stats_of(d).failed > 0);
 	device.dereg_error = 0;
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(a_clock_that_goes_back_does_no_harm)
@@ -362,7 +347,7 @@ TEST(a_clock_that_goes_back_does_no_harm)
 	go_round(d, buffer, LEN, 20);
 	device.clock_ns = 0;
 	go_round(d, buffer, LEN, 20);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(a_record_from_the_future_does_no_harm)
@@ -379,7 +364,7 @@ TEST(a_record_from_the_future_does_no_harm)
 	serve(d);
 	go_round(d, buffer, LEN, 20);
 	EXPECT(go_round(d, buffer, LEN, 20) < BUFFERS * LEN * 3 / 4);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 /* What is registered when a clock begins anew is given back as before. */
@@ -396,7 +381,7 @@ TEST(a_clock_that_begins_anew_does_no_harm)
 		EXPECT_EQ(hugepin_unpin(d, &pin[b]), 0);
 	serve(d);
 	EXPECT_EQ(stats_of(d).released, BUFFERS);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(memory_that_goes_away_while_it_is_not_registered_may_come_again)
@@ -418,7 +403,7 @@ TEST(memory_that_goes_away_while_it_is_not_registered_may_come_again)
 	}
 	for (int b = 0; b < BUFFERS; b++)
 		munmap(moving[b], LEN);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 /* It is announced before it happens: who registered it now would have the pages that go. */
@@ -437,7 +422,7 @@ TEST(memory_that_is_about_to_go_is_not_registered_before_its_next_pin)
 	EXPECT_EQ(stats_of(d).repinned, s.repinned);
 	go_round(d, buffer, LEN, 30);
 	EXPECT(stats_of(d).repinned > s.repinned);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(within_a_budget_what_is_used_last_makes_room)
@@ -451,7 +436,7 @@ TEST(within_a_budget_what_is_used_last_makes_room)
 	s = stats_of(d);
 	EXPECT(s.pinned_peak_bytes <= 2 * LEN);
 	EXPECT(s.misses - learnt.misses <= 2); /* LRU misses all of them */
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 static void *serve_there(void *d)
@@ -482,7 +467,7 @@ TEST(what_only_the_opener_may_do_the_helper_leaves_alone)
 			EXPECT(pthread_equal(device.thread, pthread_self()));
 		}
 	EXPECT_EQ(stats_of(d).released, 0);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(a_child_is_forked_with_records_on_their_way)
@@ -514,7 +499,7 @@ TEST(a_child_is_forked_with_records_on_their_way)
 		EXPECT_EQ(status, 0);
 		pass(d, 20 * MS);
 	}
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 /* More places than are remembered, each used once. */
@@ -533,7 +518,7 @@ TEST(very_many_places_are_forgotten_in_their_order)
 		serve(d);
 	}
 	EXPECT(stats_of(d).released > PAGES * 9 / 10);
-	close_empty(d);
+	close_empty(&device, d);
 	munmap(p, (size_t)PAGES * 8192);
 }
 

@@ -45,22 +45,6 @@ static hugepin_domain *open_lru(void)
 	return open_as(HUGEPIN_POLICY_LRU, 0, 0);
 }
 
-static void close_empty(hugepin_domain *d)
-{
-	EXPECT_EQ(hugepin_domain_close(d), 0);
-	EXPECT_EQ(device.regs, 0);
-	EXPECT_EQ(device.bytes, 0);
-	EXPECT_EQ(device.closed, 1);
-}
-
-static struct hugepin_domain_stats stats_of(hugepin_domain *d)
-{
-	struct hugepin_domain_stats s;
-
-	EXPECT_EQ(hugepin_domain_stats(d, &s, sizeof s), sizeof s);
-	return s;
-}
-
 static char *map(size_t len)
 {
 	char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -104,7 +88,7 @@ TEST(a_first_pin_that_fails_may_be_tried_again)
 	EXPECT_EQ(hugepin_pin(d, p, 8192, 0, &pin), -ENOBUFS);
 	EXPECT_EQ(touch(d, p, 4096), 0);
 	munmap(p, MIB);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(what_was_pinned_is_found_registered)
@@ -123,7 +107,7 @@ TEST(what_was_pinned_is_found_registered)
 	EXPECT_EQ(touch(d, p + 8191, 2), 0);
 	EXPECT_EQ(device.calls, 2);
 	munmap(p, MIB);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(bad_ranges_and_access_are_refused_and_change_nothing)
@@ -150,7 +134,7 @@ TEST(bad_ranges_and_access_are_refused_and_change_nothing)
 	EXPECT_EQ(device.calls, 0);
 	EXPECT_EQ(stats_of(d).misses, 0);
 	munmap(p, MIB);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(a_pin_is_given_back_once_and_to_its_domain)
@@ -168,7 +152,7 @@ TEST(a_pin_is_given_back_once_and_to_its_domain)
 	EXPECT_EQ(hugepin_unpin(d, &pin), -EINVAL);
 	EXPECT_EQ(hugepin_domain_close(other), 0);
 	device.closed = 0;
-	close_empty(d);
+	close_empty(&device, d);
 	munmap(p, MIB);
 }
 
@@ -192,7 +176,7 @@ TEST(a_domain_with_pins_out_is_not_closed_and_works_on)
 	EXPECT_EQ(device.closed, 0);
 	EXPECT(registered(d, p, 4096));
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
-	close_empty(d);
+	close_empty(&device, d);
 	munmap(p, MIB);
 }
 
@@ -257,7 +241,7 @@ TEST(statistics_are_cut_to_what_the_caller_knows)
 	EXPECT_EQ(few[0], HUGEPIN_VERSION);
 	EXPECT_EQ(few[1], 77);
 	EXPECT_EQ(hugepin_domain_stats(d, NULL, 8), -EINVAL);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 /* ------------------------------------------------------------------ budget */
@@ -281,7 +265,7 @@ TEST(the_budget_is_kept_by_giving_back_what_is_not_in_use)
 	EXPECT_EQ(stats_of(d).pinned_peak_bytes, 16 * 4096);
 	EXPECT_EQ(hugepin_unpin(d, &held), 0);
 	munmap(p, MIB);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(what_was_used_since_is_kept_before_what_was_not)
@@ -300,7 +284,7 @@ TEST(what_was_used_since_is_kept_before_what_was_not)
 	EXPECT(registered(d, p + 3 * 8192, 4096));
 	EXPECT(!registered(d, p + 1 * 8192, 4096));
 	munmap(p, MIB);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(when_all_is_in_use_a_pin_fails_and_nothing_changes)
@@ -323,7 +307,7 @@ TEST(when_all_is_in_use_a_pin_fails_and_nothing_changes)
 	}
 	EXPECT_EQ(touch(d, p + 100000, 4096), 0);
 	munmap(p, MIB);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(no_more_regions_than_the_device_has)
@@ -339,7 +323,7 @@ TEST(no_more_regions_than_the_device_has)
 		EXPECT(device.regs <= 5);
 	}
 	munmap(p, MIB);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(what_the_kernel_refuses_is_answered_by_giving_back)
@@ -359,7 +343,7 @@ TEST(what_the_kernel_refuses_is_answered_by_giving_back)
 	EXPECT_EQ(touch(d, p + 200000, 2 * 4096), 0);
 	EXPECT_EQ(hugepin_unpin(d, &held[1]), 0);
 	munmap(p, MIB);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(without_a_budget_nothing_is_evicted_and_the_kernel_has_the_word)
@@ -378,7 +362,7 @@ TEST(without_a_budget_nothing_is_evicted_and_the_kernel_has_the_word)
 	EXPECT_EQ(device.regs, 4);
 	EXPECT_EQ(stats_of(d).bytes_max, 0);
 	munmap(p, MIB);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 /* What is given back is charged for two more registrations. */
@@ -410,7 +394,7 @@ TEST(what_the_kernel_gives_back_late_is_waited_for)
 	EXPECT_EQ(touch(d, p + 200000, 3 * 4096), -ENOBUFS);
 	late_left = 0;
 	munmap(p, MIB);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(every_failure_of_the_backend_leaves_the_cache_as_it_was)
@@ -438,7 +422,7 @@ TEST(every_failure_of_the_backend_leaves_the_cache_as_it_was)
 			device.nth = 0;
 			EXPECT_EQ(touch(d, on_heap ? h : p + 4096, 2 * 4096), 0);
 			EXPECT_EQ(hugepin_unpin(d, &held), 0);
-			close_empty(d);
+			close_empty(&device, d);
 		}
 	}
 	munmap(p, MIB);
@@ -456,7 +440,7 @@ TEST(a_failed_deregistration_is_counted_and_forgotten)
 	EXPECT_EQ(stats_of(d).failed, 1);
 	EXPECT_EQ(stats_of(d).regions, 1);
 	munmap(p, MIB);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 /* ------------------------------------------------------------------ merging, widening, cutting */
@@ -480,7 +464,7 @@ TEST(overlapping_regions_become_one)
 	EXPECT_EQ(device.regs, 1);
 	EXPECT_EQ(stats_of(d).retired, 0);
 	munmap(p, MIB);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(more_access_takes_the_place_of_less)
@@ -498,7 +482,7 @@ TEST(more_access_takes_the_place_of_less)
 	EXPECT_EQ(device.regs, 1);
 	EXPECT_EQ(device.calls, 2);
 	munmap(p, MIB);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(relaxed_ordering_is_the_domains_choice)
@@ -554,7 +538,7 @@ TEST(a_range_longer_than_any_registration_is_pinned_in_pieces)
 	EXPECT(stats_of(d).cut >= 2);
 	munmap(p, MIB);
 	hugepin_free(h);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 static int refuse_all(void *addr, size_t len)
@@ -573,7 +557,7 @@ TEST(addresses_of_the_kernel_are_not_there)
 	device.refuse = refuse_all;
 	for (size_t i = 0; i < sizeof at / sizeof *at; i++)
 		EXPECT_EQ(hugepin_pin(d, (void *)at[i], 4095, 0, &pin), -EFAULT);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(a_vector_is_pinned_as_a_whole_or_not_at_all)
@@ -595,7 +579,7 @@ TEST(a_vector_is_pinned_as_a_whole_or_not_at_all)
 	v[1].ref = 12345;
 	EXPECT_EQ(hugepin_unpinv(d, v, 2), -EINVAL);
 	munmap(p, MIB);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 /* ------------------------------------------------------------------ used once */
@@ -617,7 +601,7 @@ TEST(an_uncached_pin_is_registered_for_itself)
 	EXPECT_EQ(device.regs, 0);
 	EXPECT_EQ(stats_of(d).uncached, 2);
 	munmap(p, MIB);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(the_policy_none_registers_for_each_pin)
@@ -635,7 +619,7 @@ TEST(the_policy_none_registers_for_each_pin)
 	}
 	munmap(p, MIB);
 	hugepin_free(h);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 /* ------------------------------------------------------------------ memory that goes away */
@@ -659,7 +643,7 @@ TEST(what_is_forgotten_is_registered_anew)
 	EXPECT_EQ(stats_of(d).invalidated, 2);
 	EXPECT_EQ(stats_of(d).retired, 0);
 	munmap(p, MIB);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 static int forget_and_purge(void *addr, size_t len)
@@ -684,7 +668,7 @@ TEST(a_backend_may_forget_and_purge)
 	hugepin_free(h);
 	EXPECT_EQ(hugepin_domain_close(other), 0);
 	device.closed = 0;
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(unmapped_memory_is_registered_anew_without_being_told)
@@ -706,7 +690,7 @@ TEST(unmapped_memory_is_registered_anew_without_being_told)
 		EXPECT(!registered(d, p, 4 * 4096));
 	}
 	munmap(p, MIB);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(a_clone_that_keeps_the_descriptor_holds_up_no_unmapping)
@@ -721,7 +705,7 @@ TEST(a_clone_that_keeps_the_descriptor_holds_up_no_unmapping)
 		pause();
 		_exit(0);
 	}
-	close_empty(d);
+	close_empty(&device, d);
 	munmap(p, MIB); /* or the test's time runs out */
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
@@ -787,7 +771,7 @@ TEST(what_cannot_be_watched_is_not_cached_under_the_drop_in_either)
 	hp_sees_unmaps = false;
 	munmap(p, MIB);
 	close(fd);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(memory_that_is_gone_is_deregistered_without_another_pin)
@@ -804,7 +788,7 @@ TEST(memory_that_is_gone_is_deregistered_without_another_pin)
 	for (int i = 0; i < 2000 && stats_of(d).regions; i++)
 		usleep(1000);
 	EXPECT_EQ(stats_of(d).regions, 0);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 /* ------------------------------------------------------------------ one thread only; hints; fork */
@@ -842,7 +826,7 @@ TEST(an_opener_only_device_is_called_by_the_opener_alone)
 	EXPECT_EQ(device.regs, 1);
 	EXPECT(pthread_equal(device.thread, pthread_self()));
 	munmap(p, MIB);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(a_hint_is_carried_out_before_the_pin)
@@ -856,7 +840,7 @@ TEST(a_hint_is_carried_out_before_the_pin)
 	EXPECT_EQ(stats_of(d).prefetched, 1);
 	EXPECT(registered(d, p, 8192));
 	munmap(p, MIB);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(on_demand_memory_is_not_charged_and_is_prefetched_by_the_device)
@@ -876,7 +860,7 @@ TEST(on_demand_memory_is_not_charged_and_is_prefetched_by_the_device)
 	EXPECT_EQ(device.prefetches, 1);
 	EXPECT_EQ(stats_of(d).prefetched_otherwise, 1);
 	munmap(p, MIB);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(a_child_has_no_part_in_the_parents_domains)
@@ -907,7 +891,7 @@ TEST(a_child_has_no_part_in_the_parents_domains)
 		EXPECT_EQ(touch(own, h, 4096), 0);
 		EXPECT_EQ(hugepin_forget(p, 4096), 0);
 		EXPECT(!registered(own, p, 4096));
-		close_empty(own);
+		close_empty(&device, own);
 		_exit(t_failures != 0);
 	}
 	EXPECT(pid > 0);
@@ -917,7 +901,7 @@ TEST(a_child_has_no_part_in_the_parents_domains)
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	munmap(p, MIB);
 	hugepin_free(h);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 /* ------------------------------------------------------------------ the heap's memory */
@@ -948,7 +932,7 @@ TEST(arena_registers_the_extent_as_a_whole)
 	EXPECT_EQ(stats_of(d).extents, 1);
 	EXPECT_EQ(touch(d, x.addr, x.len + 1), 0); /* no buffer goes beyond its extent: that is nothing to keep */
 	EXPECT_EQ(stats_of(d).uncached, 1);
-	close_empty(d);
+	close_empty(&device, d);
 	hugepin_free(p);
 	hugepin_free(q);
 	hugepin_purge();
@@ -970,7 +954,7 @@ TEST(an_extent_over_the_budget_is_registered_by_hugepages)
 	/* What lies over more than fits is pinned page by page, as far as that fits. */
 	EXPECT_EQ(touch(d, p + 2 * MIB - 4096, 5 * MIB), 0);
 	EXPECT_EQ(stats_of(d).uncached, 1);
-	close_empty(d);
+	close_empty(&device, d);
 	hugepin_free(p);
 	hugepin_purge();
 }
@@ -990,7 +974,7 @@ TEST(under_lru_buffers_share_the_hugepages_that_they_share)
 	EXPECT_EQ(hugepin_unpin(d, &held), 0);
 	EXPECT_EQ(device.bytes, 4 * MIB);
 	EXPECT(registered(d, p, 4 * MIB));
-	close_empty(d);
+	close_empty(&device, d);
 	hugepin_free(p);
 	hugepin_purge();
 }
@@ -1018,7 +1002,7 @@ TEST(the_heap_gives_nothing_back_that_is_pinned)
 	EXPECT_EQ(HP_STAT_GET(base_bytes), before);
 	EXPECT_EQ(device.regs, 0);
 	EXPECT_EQ(stats_of(d).decayed, 1);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(new_extents_are_registered_ahead_of_the_first_pin)
@@ -1036,7 +1020,7 @@ TEST(new_extents_are_registered_ahead_of_the_first_pin)
 	EXPECT(!registered(d, q, MIB)); /* what was there before waits for its first pin */
 	hugepin_free(p);
 	hugepin_free(q);
-	close_empty(d);
+	close_empty(&device, d);
 	hugepin_purge();
 }
 
@@ -1120,7 +1104,7 @@ TEST(a_slow_device_holds_up_no_other_domain_and_no_malloc)
 		sem_post(&leave);
 	pthread_join(t, NULL);
 	EXPECT_EQ(hugepin_domain_close(waiting), 0);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 static _Atomic long forks;
@@ -1173,7 +1157,7 @@ TEST(a_signal_handler_may_fork_wherever_it_interrupts_a_pin)
 	timer_delete(next_fork);
 	sigaction(SIGUSR1, &before, NULL);
 	munmap(p, 4 * MIB);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 /* Runs fails() in a process of its own: what it does cannot be undone. */
@@ -1224,7 +1208,7 @@ static void unpin_without_memory(void)
 	EXPECT_EQ(pin[0].ref, 0);
 	EXPECT_EQ(hugepin_domain_close(d), -EBUSY);
 	EXPECT_EQ(hugepin_unpin(d, &pin[1]), 0);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(a_pin_can_be_given_back_where_there_is_no_memory)
@@ -1408,7 +1392,7 @@ static void random_steps(uint32_t policy, unsigned seed)
 	for (int b = 0; b < BUFFERS; b++)
 		hugepin_free(buffers[b].p);
 	munmap(p, PAGES * 4096);
-	close_empty(d);
+	close_empty(&device, d);
 	hugepin_purge();
 }
 
@@ -1462,7 +1446,7 @@ TEST(a_hugepage_is_discarded_until_all_of_it_was_unmapped_since)
 	queue(d, p - 2 * MIB, 6 * MIB, false);
 	EXPECT(!drained_as_discarded(d, p));
 	hugepin_free(p);
-	close_empty(d);
+	close_empty(&device, d);
 }
 
 TEST(a_full_queue_of_ranges_forgets_none)
