@@ -218,7 +218,7 @@ static int case_decays(int unused, int unused2)
 	memset(p, 1, 100 * MIB);
 	CHECK(extent_of(p).page_shift == 30);
 	hugepin_free(p);
-	for (int i = 0; i < 200 && stats().hugetlb_bytes; i++)
+	for (int i = 0; i < 1000 && stats().hugetlb_bytes; i++)
 		sleep_ms(50);
 	CHECK(stats().hugetlb_bytes == 0);
 	CHECK(stats().decayed_bytes == GIB);

@@ -23,7 +23,7 @@ check()
 {
 	local name=$1 status=$2 pattern=$3 out got
 	shift 3
-	out=$(timeout 20 "$@" 2>&1)
+	out=$(timeout 100 "$@" 2>&1)
 	got=$?
 	if [ $got = "$status" ] && grep -Eq -e "$pattern" <<<"$out"; then
 		result ok "$name"

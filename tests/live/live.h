@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdatomic.h>
@@ -21,6 +22,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -230,14 +232,15 @@ static inline size_t resident(void)
 
 /* ------------------------------------------------------------------ children */
 
-/* Wait at most `seconds` for a child, and end it then. Returns its exit status, 128 + the signal that ended it, or -1
- * when it hung, or when there is none: a fork that failed gives -1, and as root kill(-1) ends everybody's processes. */
+/* Wait for a child that needs `seconds` at most on a machine of its own; here it gets three times that, and is ended then.
+ * Returns its exit status, 128 + the signal that ended it, or -1 when it hung, or when there is none: a fork that failed
+ * gives -1, and as root kill(-1) ends everybody's processes. */
 static inline int child_wait(pid_t pid, int seconds)
 {
 	int status;
 	if (pid <= 0)
 		return -1;
-	for (int i = 0; i < seconds * 200; i++) {
+	for (int i = 0; i < 3 * seconds * 200; i++) {
 		pid_t got = waitpid(pid, &status, WNOHANG);
 		if (got == pid)
 			return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -248,6 +251,13 @@ static inline int child_wait(pid_t pid, int seconds)
 	kill(pid, SIGKILL);
 	waitpid(pid, &status, 0);
 	return -1;
+}
+
+/* A /dev/shm of our own, where that can be had: helpers of other programs on the machine are told nothing of ours. */
+static inline void shm_unshare(void)
+{
+	if (unshare(CLONE_NEWNS) == 0 && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0)
+		mount("tmpfs", "/dev/shm", "tmpfs", 0, NULL);
 }
 
 /* ------------------------------------------------------------------ patterns */

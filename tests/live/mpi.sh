@@ -67,7 +67,7 @@ works 'where whole extents are registered' extents
 works 'tests/judges/halo.c compiles' "$mpicc" -O1 -o "$t/halo" tests/judges/halo.c
 stencil()
 {
-	timeout -k 5 60 "$mpirun" -n 2 "$t/halo" 64 60 >"$t/plain.out" && [ -s "$t/plain.out" ] &&
+	timeout -k 5 150 "$mpirun" -n 2 "$t/halo" 64 60 >"$t/plain.out" && [ -s "$t/plain.out" ] &&
 		layer HUGEPIN_POLICY=predict "$t/halo" 64 60 >"$t/halo.out" && cmp "$t/plain.out" "$t/halo.out"
 }
 works 'a stencil that frees, maps and moves its buffers computes what it does without' stencil

@@ -17,7 +17,7 @@ shows()
 	works "$page(3): the example compiles" ${CC:-cc} -Wall -Wextra -Werror -I"$top/include" -o "$page" "$page.c" \
 		-L"$build" -Wl,-rpath,"$build" -lhugepin || return
 	for how in '' " under the drop-in"; do
-		if timeout -k 5 30 env LD_PRELOAD="${how:+$dropin}" "./$page" >said 2>&1 && [[ $(cat said) =~ ^$lines$ ]]; then
+		if timeout -k 5 100 env LD_PRELOAD="${how:+$dropin}" "./$page" >said 2>&1 && [[ $(cat said) =~ ^$lines$ ]]; then
 			pass "$page(3): the example runs$how"
 		else
 			fail "$page(3): the example runs$how" "$(cat said)"

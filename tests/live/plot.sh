@@ -13,7 +13,7 @@ mkdir fake broken
 printf '#!/bin/sh\ncat >%s/script\necho picture\n' "$t" >fake/gnuplot
 printf '#!/bin/sh\nexit 3\n' >broken/gnuplot
 chmod 755 fake/gnuplot broken/gnuplot
-plot() { PATH=$t/fake:$PATH timeout 60 "$hugepin" plot "$@"; }
+plot() { PATH=$t/fake:$PATH timeout 100 "$hugepin" plot "$@"; }
 
 # says NAME STATUS PATTERN COMMAND...: the command ends so, and its output or errors have a line like PATTERN.
 says()

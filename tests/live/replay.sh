@@ -22,7 +22,7 @@ says()
 {
 	local name=$1 want=$2 line pair missing=
 	shift 2
-	line=$(timeout 20 "$replay" "$@" 2>&1)
+	line=$(timeout 100 "$replay" "$@" 2>&1)
 	for pair in $want; do [[ " $line " == *" $pair "* ]] || missing+=" $pair"; done
 	if [ -z "$missing" ]; then pass "$name"; else fail "$name" "no$missing in:" "$line"; fi
 }
@@ -31,7 +31,7 @@ refuses()
 {
 	local name=$1 pattern=$2 out status
 	shift 2
-	out=$(timeout 20 "$replay" "$@" 2>&1 >/dev/null)
+	out=$(timeout 100 "$replay" "$@" 2>&1 >/dev/null)
 	status=$?
 	if [ $status = 1 ] && grep -Eq -e "$pattern" <<<"$out"; then
 		pass "$name"
@@ -44,7 +44,7 @@ all()
 {
 	local name=$1 condition=$2 bad
 	shift 2
-	bad=$(timeout 60 "$replay" "$@" 2>&1 | awk '{
+	bad=$(timeout 100 "$replay" "$@" 2>&1 | awk '{
 		delete v
 		for (i = 1; i <= NF; i++) { split($i, a, "="); v[a[1]] = a[2] }
 		if (!("trace" in v) || !('"$condition"')) print
@@ -107,8 +107,8 @@ says 'lru has room for one of two' 'misses=2 budget_pct=50.00 peak_pct=50.00' $k
 
 few=("$traces"/lu.B40.2.r0.csv.gz "$traces"/lammps-lj.2.r1.csv.gz)
 for p in leave none lru cf11 predict; do
-	timeout 20 "$replay" -p $p -b 25% "${few[@]}" >"$t/once"
-	timeout 20 "$replay" -p $p -b 25% "${few[@]}" >"$t/again"
+	timeout 100 "$replay" -p $p -b 25% "${few[@]}" >"$t/once"
+	timeout 100 "$replay" -p $p -b 25% "${few[@]}" >"$t/again"
 	works "$p: the same trace, the same line" bash -c "[ -s '$t/once' ] && cmp '$t/once' '$t/again'"
 done
 for p in none lru cf11 predict; do

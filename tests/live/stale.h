@@ -256,7 +256,7 @@ static inline void in_child(uint32_t policy, enum source s, void (*event)(char *
 		char *p;
 
 		t_failures = 0;
-		alarm(30);
+		alarm(60);
 		if (without_userfaultfd)
 			forbid_userfaultfd();
 		open_all(policy);

@@ -15,8 +15,8 @@ skip() { result ok "$1 # SKIP $2"; }
 
 trap 'echo "1..$number"; rm -rf "$t"' EXIT
 
-# with COMMAND...: under the drop-in, for half a minute at most.
-with() { timeout -k 5 "${limit:-30}" env LD_PRELOAD="$dropin" "$@"; }
+# with COMMAND...: under the drop-in, for 100 s at most.
+with() { timeout -k 5 "${limit:-100}" env LD_PRELOAD="$dropin" "$@"; }
 
 # works NAME COMMAND...: the command ends with status 0.
 works()

@@ -19,5 +19,5 @@ mpi_or_skip()
 # compile NAME [FLAG...]: a program of tests/mpi to $t/NAME. gcc takes MPICH's MPI_STATUSES_IGNORE for an array.
 compile() { works "tests/mpi/$1.c compiles" "$mpicc" -O1 -g -Wall -Wextra -Werror -Wno-stringop-overflow "${@:2}" -o "$t/$1" "tests/mpi/$1.c"; }
 
-# layer [VARIABLE=VALUE...] COMMAND...: by two ranks, under the layer, for a minute at most.
-layer() { timeout -k 5 "${limit:-60}" "$mpirun" -n 2 env LD_PRELOAD="$mpi_layer" "$@"; }
+# layer [VARIABLE=VALUE...] COMMAND...: by two ranks, under the layer, for 150 s at most.
+layer() { timeout -k 5 "${limit:-150}" "$mpirun" -n 2 env LD_PRELOAD="$mpi_layer" "$@"; }

@@ -374,7 +374,7 @@ static bool run_once(void (*scenario)(void), size_t pool_pages, long n, bool res
 	seen->failed = -1;
 	pid = fork();
 	if (pid == 0) {
-		alarm(20);
+		alarm(60);
 		prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); /* for speed: the kernel need not zero what no one touches */
 		t_failures = 0;
 		if (!freopen("/dev/null", "w", stderr)) /* messages of children that end */

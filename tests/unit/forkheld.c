@@ -225,7 +225,7 @@ static int fork_with(void (*in)(void))
 	pid = fork();
 	if (pid == 0) {
 		t_failures = 0;
-		alarm(30);
+		alarm(60);
 		if (read(go[0], &c, 1) != 1)
 			_exit(99);
 		in();

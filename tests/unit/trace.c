@@ -512,7 +512,7 @@ static void exit_in_line(void)
 	hp_trace_flush();
 	signal(SIGUSR1, exit_in_signal);
 	hp_clock_ns = clock_with_signal;
-	alarm(10);
+	alarm(60);
 	events(3, 1);
 	T_FAIL("not reached");
 }
