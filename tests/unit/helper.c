@@ -34,9 +34,17 @@ static bool seldom(void)
 
 static bool wakes_become(unsigned n)
 {
-	for (int i = 0; i < 2000 && wakes < n; i++)
+	for (int i = 0; i < 20000 && wakes < n; i++)
 		usleep(1000);
 	return wakes >= n;
+}
+
+/* What was asked of the helper so far, it has been woken for. */
+static void rest(void)
+{
+	while (hp_helper_job.asked)
+		usleep(1000);
+	usleep(20000);
 }
 
 __attribute__((constructor)) static void configure(void)
@@ -206,7 +214,7 @@ TEST(what_is_lost_for_the_records_of_one_domain_is_not_lost_on_another)
 		EXPECT_EQ(hugepin_pin(busy, buffer[i % BUFFERS], LEN, 0, &pin), 0);
 		EXPECT_EQ(hugepin_unpin(busy, &pin), 0);
 	}
-	usleep(20000);
+	rest();
 	before = wakes;
 	EXPECT_EQ(hugepin_unpin(d, &last), 0); /* nobody pins after this */
 	EXPECT(wakes_become(before + 1));
@@ -231,12 +239,12 @@ TEST(the_helper_comes_again_for_what_was_lost_by_whatever_clock)
 		EXPECT_EQ(hugepin_pin(d, buffer[0], LEN, 0, &pin), 0);
 		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	}
-	usleep(20000);
+	rest();
 	before = wakes;
 	really = true;
 	hp_service_ask(&hp_helper_job);
 	EXPECT(wakes_become(before + 2));
-	usleep(20000);
+	rest();
 	EXPECT_EQ(wakes, before + 2);
 	really = false;
 	close_empty(&device, d);

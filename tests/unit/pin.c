@@ -735,14 +735,14 @@ TEST(a_program_that_closes_our_descriptor_is_cached_for_no_more)
 		hugepin_domain *d = open_lru();
 		char *p = map(MIB);
 
-		alarm(20);
+		alarm(60);
 		EXPECT(!registered(d, p, 4096));
 		if (!hp_uffd_works())
 			_exit(t_failures != 0);
 		EXPECT_EQ(close(userfaultfd_of_ours()), 0);
 		munmap(p, MIB);
 		EXPECT(mmap(p, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
-		for (int i = 0; i < 2000 && hp_uffd_works(); i++)
+		for (int i = 0; i < 20000 && hp_uffd_works(); i++)
 			usleep(1000);
 		EXPECT(!hp_uffd_works());
 		usleep(10000);
@@ -785,7 +785,7 @@ TEST(memory_that_is_gone_is_deregistered_without_another_pin)
 	}
 	EXPECT_EQ(touch(d, p, MIB), 0);
 	munmap(p, MIB);
-	for (int i = 0; i < 2000 && stats_of(d).regions; i++)
+	for (int i = 0; i < 20000 && stats_of(d).regions; i++)
 		usleep(1000);
 	EXPECT_EQ(stats_of(d).regions, 0);
 	close_empty(&device, d);
@@ -835,7 +835,7 @@ TEST(a_hint_is_carried_out_before_the_pin)
 	char *p = map(MIB);
 
 	EXPECT_EQ(hugepin_prefetch(d, p + 10, 9000, 0), 0);
-	for (int i = 0; i < 2000 && !stats_of(d).prefetched; i++)
+	for (int i = 0; i < 20000 && !stats_of(d).prefetched; i++)
 		usleep(1000);
 	EXPECT_EQ(stats_of(d).prefetched, 1);
 	EXPECT(registered(d, p, 8192));
@@ -855,7 +855,7 @@ TEST(on_demand_memory_is_not_charged_and_is_prefetched_by_the_device)
 	EXPECT_EQ(device.reg[1].access & HUGEPIN_ON_DEMAND, HUGEPIN_ON_DEMAND);
 	EXPECT_EQ(stats_of(d).pinned_bytes, 0);
 	EXPECT_EQ(hugepin_prefetch(d, p, 8192, 0), 0);
-	for (int i = 0; i < 2000 && !stats_of(d).prefetched; i++)
+	for (int i = 0; i < 20000 && !stats_of(d).prefetched; i++)
 		usleep(1000);
 	EXPECT_EQ(device.prefetches, 1);
 	EXPECT_EQ(stats_of(d).prefetched_otherwise, 1);
@@ -1013,7 +1013,7 @@ TEST(new_extents_are_registered_ahead_of_the_first_pin)
 	device_reset(&device);
 	d = open_as(HUGEPIN_POLICY_ARENA, 0, 0);
 	p = hugepin_malloc(100 * MIB); /* an extent of its own */
-	for (int i = 0; i < 5000 && !stats_of(d).ahead; i++)
+	for (int i = 0; i < 20000 && !stats_of(d).ahead; i++)
 		usleep(1000);
 	EXPECT(stats_of(d).ahead >= 1);
 	EXPECT(registered(d, p, 100 * MIB));
@@ -1123,7 +1123,7 @@ static void fork_and_pin(int signal)
 	if (pid == 0) {
 		char *p = map(MIB);
 
-		alarm(10);
+		alarm(60);
 		device_reset(&device);
 		hugepin_domain *d = open_as(HUGEPIN_POLICY_LRU, 0, 0);
 		_exit(hugepin_pin(d, p, 4096, 0, &pin) || hugepin_unpin(d, &pin) || hugepin_domain_close(d) || t_failures);
@@ -1167,7 +1167,7 @@ static void in_child(void (*fails)(void))
 	pid_t pid = fork();
 
 	if (pid == 0) {
-		alarm(20);
+		alarm(60);
 		fails();
 		_exit(t_failures != 0);
 	}

@@ -26,7 +26,7 @@ static void sleep_ms(long ms)
 /* Wait a while for *word to become n. */
 static bool becomes(_Atomic unsigned *word, unsigned n)
 {
-	for (int i = 0; i < 2000 && *word != n; i++)
+	for (int i = 0; i < 20000 && *word != n; i++)
 		sleep_ms(1);
 	return *word == n;
 }
@@ -92,8 +92,9 @@ TEST(a_job_waits_for_its_delay_and_keeps_no_other_waiting)
 	for (unsigned i = 1; i <= 20; i++) {
 		EXPECT(hp_service_ask(&at_once));
 		EXPECT(becomes(&runs, i));
-		if (hp_clock_ns() - start < 90 * MS)
-			EXPECT_EQ(late_runs, 0);
+		unsigned before = late_runs; /* read before the clock is */
+		if (hp_clock_ns() - start < 100 * MS)
+			EXPECT_EQ(before, 0);
 	}
 	EXPECT(becomes(&late_runs, 1));
 	EXPECT(hp_clock_ns() - start >= 100 * MS);
@@ -107,13 +108,14 @@ TEST(asking_for_what_waits_wakes_nobody_and_starts_no_delay_anew)
 
 	late_runs = 0;
 	EXPECT(hp_service_ask(&late));
-	sleep_ms(20);
 	woken = HP_STAT_GET(service_wakeups);
-	while (hp_clock_ns() - start < 80 * MS)
+	/* If its delay began anew each time, it would never run. */
+	while (!late_runs && hp_clock_ns() - start < 20000 * MS)
 		EXPECT(hp_service_ask(&late));
-	EXPECT(HP_STAT_GET(service_wakeups) <= woken + 2); /* a slow machine may have run it meanwhile */
-	EXPECT(becomes(&late_runs, 1));
-	EXPECT(hp_clock_ns() - start < 1000 * MS);
+	EXPECT(late_runs > 0);
+	EXPECT(HP_STAT_GET(service_wakeups) <= woken + 4); /* for the first, at its time, for what was asked after that */
+	while (late.asked) /* the next test begins with nothing asked for */
+		sleep_ms(1);
 }
 
 /* What is written before asking is seen by a run that comes after. */

@@ -48,7 +48,7 @@ static uint64_t pinned(void)
 /* Older kernels unpin late, and all of them some time after a ring is closed. */
 static bool pinned_becomes(uint64_t bytes)
 {
-	for (int i = 0; i < 250 && pinned() != bytes; i++)
+	for (int i = 0; i < 2500 && pinned() != bytes; i++)
 		nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
 	return EXPECT_EQ(pinned(), bytes);
 }
