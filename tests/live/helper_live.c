@@ -4,8 +4,6 @@
 
 #include "live.h"
 
-#include <sched.h>
-#include <sys/mount.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 
@@ -88,6 +86,18 @@ static void unmap_all(char **buffer)
 		munmap(buffer[b], LEN);
 }
 
+/* A helper that comes late, where many want its processor, gives back what has a long time until its next use: the pauses get
+ * longer, until something was given back and had again. */
+static bool has_again(hugepin_domain *d, char **buffer, long ms)
+{
+	uint64_t before = stats_of(d).repinned;
+
+	for (; ms < 100 && stats_of(d).repinned == before; ms *= 2)
+		for (int i = 0; i < 8 && stats_of(d).repinned == before; i++)
+			go_round(d, buffer, 5, ms);
+	return stats_of(d).repinned > before;
+}
+
 TEST(what_comes_round_is_given_back_and_had_again)
 {
 	for (uint32_t policy = HUGEPIN_POLICY_CF11; policy <= HUGEPIN_POLICY_PREDICT; policy++) {
@@ -96,9 +106,9 @@ TEST(what_comes_round_is_given_back_and_had_again)
 		struct hugepin_domain_stats s;
 
 		map_all(buffer);
-		go_round(d, buffer, 40, 5);
+		EXPECT(has_again(d, buffer, 5));
 		s = stats_of(d);
-		EXPECT(s.released > 0 && s.repinned > 0);
+		EXPECT(s.released > 0);
 		EXPECT(s.sharers > 0);
 		t_print("# policy %u: released %lu, repinned %lu, late %lu, lost %lu, helper %lu us\n", policy,
 			(unsigned long)s.released, (unsigned long)s.repinned, (unsigned long)s.late,
@@ -183,9 +193,7 @@ static int child_works(hugepin_domain *parents, char **buffer)
 	d = open_with(HUGEPIN_POLICY_PREDICT, UINT64_MAX);
 	if (!d)
 		return 3;
-	for (int i = 0; i < 60 && !stats_of(d).repinned; i++)
-		go_round(d, buffer, 5, 10);
-	if (!stats_of(d).repinned)
+	if (!has_again(d, buffer, 10))
 		return 4;
 	return hugepin_domain_close(d) || t_failures ? 5 : 0;
 }
@@ -209,8 +217,8 @@ TEST(parent_and_child_go_on_after_a_fork_at_any_moment)
 		use(d, buffer[i % BUFFERS], LEN, 0);
 		pid = fork();
 		if (pid == 0) {
-			alarm(20);
-			_exit(i % 8 || T_SAN_THREAD ? 0 : child_works(d, buffer));
+			alarm(60);
+			_exit(i % 16 || T_SAN_THREAD ? 0 : child_works(d, buffer));
 		}
 		waitpid(pid, &status, 0);
 		EXPECT_EQ(status, 0);
@@ -220,9 +228,7 @@ TEST(parent_and_child_go_on_after_a_fork_at_any_moment)
 		pthread_join(w[i].thread, NULL);
 		EXPECT(w[i].pins > 0);
 	}
-	for (int i = 0; i < 20 && !stats_of(d).released; i++)
-		go_round(d, buffer, 40, 3);
-	EXPECT(stats_of(d).released > 0);
+	EXPECT(has_again(d, buffer, 3));
 	EXPECT_EQ(hugepin_domain_close(d), 0);
 	unmap_all(buffer);
 }
@@ -256,11 +262,10 @@ TEST(so_does_the_parent_of_a_fork_in_a_signal_handler)
 	handled = 0;
 	sigaction(SIGPROF, &act, &old);
 	setitimer(ITIMER_PROF, &every, NULL);
-	for (int i = 0; i < 20000 && handled < 40; i++)
+	for (int i = 0; handled < 40; i++)
 		use(d, buffer[i % BUFFERS], LEN, 0);
 	setitimer(ITIMER_PROF, &never, NULL);
 	sigaction(SIGPROF, &old, NULL);
-	EXPECT(handled > 0);
 	go_round(d, buffer, 4, 1);
 	EXPECT_EQ(hugepin_domain_close(d), 0);
 	unmap_all(buffer);
@@ -354,6 +359,8 @@ TEST(memory_that_comes_and_goes_leaves_nothing_behind)
 	}
 	t_print("# resident: %ld KiB, then %ld KiB\n", before, rss_kib());
 	EXPECT(rss_kib() - before < 8192);
+	for (int tries = 0; tries < 2000 && stats_of(d).pinned_bytes >= MIB; tries++)
+		sleep_ms(10); /* for those to whom the kernel told what is gone */
 	EXPECT(stats_of(d).pinned_bytes < MIB);
 	EXPECT_EQ(hugepin_domain_close(d), 0);
 }
@@ -434,13 +441,12 @@ TEST(a_thread_with_a_small_stack_may_pin)
 	munmap(stack, below + size);
 }
 
-/* With a helper for every process, and without those of others on the machine where that can be had. */
+/* With a helper for every process, and without those of others on the machine. */
 int main(int argc, char **argv)
 {
 	if (!getenv("HUGEPIN_HELPER")) {
 		setenv("HUGEPIN_HELPER", "aggressive", 1);
-		if (unshare(CLONE_NEWNS) == 0 && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0)
-			mount("tmpfs", "/dev/shm", "tmpfs", 0, NULL);
+		shm_unshare();
 		execv("/proc/self/exe", argv);
 	}
 	return t_run(argc, argv);

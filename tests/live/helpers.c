@@ -105,5 +105,6 @@ int main(int argc, char **argv)
 {
 	if (argc == 4 && !strcmp(argv[1], "--process"))
 		return process(atoi(argv[2]), (unsigned)atoi(argv[3]));
+	shm_unshare();
 	return t_run(argc, argv);
 }
