@@ -335,9 +335,12 @@ TEST(the_heap_works_without_its_service_thread)
 	EXPECT_EQ(status, 0);
 }
 
-static void *sleep_a_second(void *arg)
+static _Atomic bool all_there;
+
+static void *stay(void *arg)
 {
-	sleep_ms(1000);
+	while (!all_there)
+		sleep_ms(50);
 	return arg;
 }
 
@@ -346,7 +349,7 @@ static int many_threads_main(void)
 {
 	static pthread_t t[2000];
 	int n = 0;
-	while (n < 2000 && !pthread_create(&t[n], NULL, sleep_a_second, NULL))
+	while (n < 2000 && !pthread_create(&t[n], NULL, stay, NULL))
 		n++;
 	if (n == 2000)
 		return 77;
@@ -359,6 +362,7 @@ static int many_threads_main(void)
 			return 98;
 		free(p);
 	}
+	all_there = true;
 	for (int i = 0; i < n; i++)
 		pthread_join(t[i], NULL);
 	if (pthread_create(&t[0], NULL, nothing, NULL) || pthread_join(t[0], NULL))

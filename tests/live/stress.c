@@ -163,18 +163,19 @@ static long threads_start(pthread_t *t)
 
 static void threads_stop(pthread_t *t, long n)
 {
+	while (!operations)
+		sleep_ms(1);
 	stop = true;
 	for (long i = 0; i < n; i++)
 		pthread_join(t[i], NULL);
 	for (int i = 0; i < SLOTS; i++)
 		buffer_drop(&slots[i].b);
-	EXPECT(operations > 0);
 }
 
 TEST(threads_never_see_each_others_bytes)
 {
 	pthread_t t[THREADS_MAX];
-	alarm((unsigned)option("STRESS_SECONDS", 3) + 60);
+	alarm((unsigned)option("STRESS_SECONDS", 3) + T_SECONDS);
 	long n = threads_start(t);
 	sleep_ms(option("STRESS_SECONDS", 3) * 1000);
 	threads_stop(t, n);
@@ -209,9 +210,9 @@ TEST(children_of_busy_threads_inherit_every_byte)
 	pthread_t t[THREADS_MAX];
 	long seconds = option("STRESS_SECONDS", 3), forks = 0;
 	time_t end = time(NULL) + seconds;
-	alarm((unsigned)seconds + 60);
+	alarm((unsigned)seconds + T_SECONDS);
 	long n = threads_start(t);
-	for (uint64_t i = 1; time(NULL) < end && !t_failures; i++) {
+	for (uint64_t i = 1; (time(NULL) < end || !forks) && !t_failures; i++) {
 		sleep_ms(20);
 		/* the shared buffers stand still, the threads' own do not */
 		for (int k = 0; k < SLOTS; k++)
@@ -229,7 +230,6 @@ TEST(children_of_busy_threads_inherit_every_byte)
 		EXPECT_EQ(child_wait(pid, 40), 0);
 	}
 	threads_stop(t, n);
-	EXPECT(forks > 0);
 }
 
 #endif
