@@ -12,7 +12,8 @@ policies=${POLICIES:-predict lru none}
 
 # Two ranks, of one user, have the limit together: 32 MiB each in arrays of 1 MiB, two of them in a call.
 limit_kib=8192
-ordinary() { setpriv --reuid=65534 --clear-groups --bounding-set=-all --inh-caps=-all "$@"; }
+uid=$((61000 + $$ % 4000))
+ordinary() { setpriv --reuid=$uid --clear-groups --bounding-set=-all --inh-caps=-all "$@"; }
 chmod 777 "$t"
 if ! ordinary true 2>/dev/null; then
 	skip 'the proof by limit' 'the user cannot be changed here'

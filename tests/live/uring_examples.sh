@@ -7,7 +7,7 @@ copy=$build/examples/copy
 cd "$t" || exit 2
 
 head -c 3000001 /dev/urandom >whole
-timeout -k 5 30 "$copy" whole target >said 2>&1
+timeout -k 5 100 "$copy" whole target >said 2>&1
 if grep -qE '^copy: io_uring: (Function not implemented|Operation not permitted)' said; then
 	skip 'the examples of io_uring' 'no io_uring'
 	exit
@@ -19,7 +19,7 @@ copies()
 	local name=$1 status
 	shift
 	rm -f target
-	timeout -k 5 30 "$@" "$copy" file target >said 2>&1
+	timeout -k 5 100 "$@" "$copy" file target >said 2>&1
 	status=$?
 	if [ $status = 0 ] && cmp file target >>said 2>&1 &&
 		[[ $(cat said) =~ ^[0-9]+\ MiB/s\ with\ ordinary\ buffers,\ [0-9]+\ MiB/s\ with\ pinned\ ones$ ]]; then
@@ -44,10 +44,11 @@ works 'copy: has not destroyed it' cmp file whole
 
 # Root without capabilities, as a user of whom nobody else has memory pinned: one buffer of 256 KiB fits at most.
 chmod 777 .
-if setpriv --reuid=61777 --bounding-set=-all --inh-caps=-all true 2>/dev/null; then
+uid=$((61000 + $$ % 4000))
+if setpriv --reuid=$uid --bounding-set=-all --inh-caps=-all true 2>/dev/null; then
 	# shellcheck disable=SC2016
-	setpriv --reuid=61777 --bounding-set=-all --inh-caps=-all bash -c \
-		'ulimit -l 300; exec timeout -k 5 30 "$0" file limited' "$copy" >said 2>&1
+	setpriv --reuid=$uid --bounding-set=-all --inh-caps=-all bash -c \
+		'ulimit -l 300; exec timeout -k 5 100 "$0" file limited' "$copy" >said 2>&1
 	status=$?
 	if grep -q '^copy: io_uring' said; then
 		skip 'copy: with little locked memory' "$(cat said)"
