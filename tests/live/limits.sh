@@ -44,37 +44,6 @@ for flags in 1 2 3; do # MCL_CURRENT 1, MCL_FUTURE 2
 	esac
 done
 
-# ---------------------------------------------------------------- overcommit
-
-commit() { awk '/^CommitLimit:/ { l = $2 } /^Committed_AS:/ { print (l - $2 > 4000000 ? "room" : "none") }' /proc/meminfo; }
-overcommit=/proc/sys/vm/overcommit_memory
-was=$(cat $overcommit)
-if [ ! -w $overcommit ] || [ "$(commit)" != room ]; then
-	skip 'overcommit_memory=2' 'it may not be set here, or would harm others'
-else
-	trap 'echo "$was" >$overcommit; echo "1..$number"; rm -rf "$t"' EXIT
-	if echo 2 2>/dev/null >$overcommit; then
-		works 'overcommit_memory=2: memory as usual' with "$exhaust"
-		works 'overcommit_memory=2: forks as usual' with "$here/fork" a_child_has
-		# What is only reserved address space is not committed. Others may commit memory in between, but not each time.
-		for _ in {1..10}; do
-			free=$(awk '/^CommitLimit:/ { l = $2 } /^Committed_AS:/ { print l - $2 }' /proc/meminfo)
-			# shellcheck disable=SC2016
-			after=$(with perl -e '$x = "a" x 50e6; open F, "/proc/meminfo"; for (<F>) { $l = $1 if /^CommitLimit: *(\d+)/;
-				print $l - $1 if /^Committed_AS: *(\d+)/ }')
-			[ -z "$after" ] || [ $((free - after)) -ge 1000000 ] || break
-		done
-		if [ -n "$after" ] && [ $((free - after)) -lt 1000000 ]; then
-			pass 'overcommit_memory=2: the span is not committed'
-		else
-			fail 'overcommit_memory=2: the span is not committed' "$free kB could be committed, $after with a program"
-		fi
-	else
-		skip 'overcommit_memory=2' 'it may not be set here'
-	fi
-	echo "$was" >$overcommit
-fi
-
 # ---------------------------------------------------------------- hugetlb cgroup
 
 # in_group LIMIT_V1 LIMIT_V2 COMMAND...: in a new group with at most 8 pages of 2 MiB by that limit. 77: not possible here.
