@@ -380,21 +380,25 @@ void hp_page_in_child(size_t p)
 
 /* ------------------------------------------------------------------ commit */
 
-/* What map_pages() did, for the second half under the lock. At most one run of each kind. */
+/* What map_pages() did, for the second half under the lock: it writes nothing that others read. */
 struct mapped {
 	size_t end; /* pages below this are READY */
 	size_t ahead_end; /* up to here mapped as well */
+	size_t hugetlb_end; /* pages below this are the pool's, */
+	uint8_t kind; /* and the others of this kind */
 	size_t heads[40]; /* pages that begin a mapping */
 	unsigned heads_count, pool_short, pool_denied, thp_failed;
 	bool released; /* the pages were RESERVED and are ABSENT now, where they got no other memory */
 };
 
-static void note(struct mapped *m, size_t from, size_t to, unsigned kind)
+static void note(struct mapped *m, size_t from, size_t to, int kind)
 {
 	if (m->heads_count < sizeof m->heads / sizeof *m->heads)
 		m->heads[m->heads_count++] = from;
-	for (size_t p = from; p < to; p++)
-		hp_span.page[p].kind = (uint8_t)kind;
+	if (kind == HUGEPIN_KIND_HUGETLB)
+		m->hugetlb_end = to;
+	else
+		m->kind = (uint8_t)kind;
 }
 
 /* Map hugetlb pages from `at` on: all up to `ahead` if they can be had, or up to `end`, or half of that, and so on. Returns
@@ -460,15 +464,9 @@ static void map_pages(size_t at, size_t end, size_t ahead, bool pool, struct map
 		return;
 	hp_map_bind(hp_page_addr(at), (to - at) << HP_PAGE_SHIFT, &hp_span.nodes, false);
 	m->thp_failed += thp && kind == HUGEPIN_KIND_BASE;
-	note(m, at, to, (unsigned)kind);
+	note(m, at, to, kind);
 	m->end = end;
 	m->ahead_end = to;
-}
-
-/* Read by itself: whoever has made the page BUSY writes to the bytes beside its state without the lock. */
-static bool is_absent(size_t p)
-{
-	return __atomic_load_n(&hp_span.page[p].state, __ATOMIC_RELAXED) == HP_PAGE_ABSENT;
 }
 
 /* Pages [first, end), all in state `was`, ABSENT or RESERVED: make them READY. */
@@ -476,7 +474,7 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 {
 	size_t extent_end = hp_span.page[first].extent + hp_span.extent[hp_span.page[first].extent].pages;
 	bool pool = !hp_span.no_pool && hp_config.pages != HP_PAGES_THP && hp_config.pages != HP_PAGES_BASE;
-	struct mapped m = { .heads_count = 0 };
+	struct mapped m = { .hugetlb_end = 0 };
 	size_t ahead = end;
 
 	if (pool && was == HP_PAGE_ABSENT && hp_span.pool_skip) {
@@ -486,7 +484,7 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 	}
 
 	if (was == HP_PAGE_ABSENT && hp_span.extent[hp_span.page[first].extent].ahead)
-		while (ahead < extent_end && is_absent(ahead) && !hp_span.page[ahead].lost)
+		while (ahead < extent_end && hp_span.page[ahead].state == HP_PAGE_ABSENT && !hp_span.page[ahead].lost)
 			ahead++;
 	for (size_t p = first; p < ahead; p++)
 		hp_span.page[p].state = HP_PAGE_BUSY;
@@ -494,7 +492,7 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 	if (was == HP_PAGE_ABSENT) {
 		map_pages(first, end, ahead, pool, &m);
 	} else if (hp_map_populate(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT) == 0) {
-		m.end = m.ahead_end = end;
+		m.end = m.ahead_end = m.hugetlb_end = end;
 	} else {
 		/* Reserved but not to be had: other memory in its place. */
 		m.pool_denied = (unsigned)(end - first);
@@ -516,8 +514,10 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 		was = HP_PAGE_ABSENT;
 	}
 	for (size_t p = first; p < ahead; p++) {
-		bool lazy = hp_span.page[p].kind != HUGEPIN_KIND_HUGETLB;
+		bool lazy = p >= m.hugetlb_end;
 
+		if (p < m.ahead_end)
+			hp_span.page[p].kind = lazy ? m.kind : HUGEPIN_KIND_HUGETLB;
 		hp_span.page[p].next = (uint8_t)(p < m.end	     ? HP_PAGE_READY
 						 : p >= m.ahead_end ? was
 						 : lazy		     ? HP_PAGE_READY
