@@ -8,6 +8,10 @@
  * The same is done with held pages of any kind (hold.h): a device has them pinned, so the kernel would copy them whole, page by
  * page, inside fork. Those whose holders want no copy are kept out of the child, and that is all.
  *
+ * Memory of the small tier (HUGEPIN_SMALL_PINNED) is left to the kernel: the C library touches it in the child before any handler
+ * runs (its streams' locks, values of thread-specific keys, the list of handlers), so there may be no hole at that time. That
+ * is safe, since it has no pages of the pool; of pages that a device has pinned the kernel gives the child a copy at once.
+ *
  * Limits: what other threads write during the copy may arrive in any order. A stack that lies in the heap cannot be
  * replaced under the running thread: its hugepage stays copy-on-write.
  *
@@ -469,6 +473,8 @@ void hp_fork_child(void)
 	for_runs(is_copied, move_in, &at);
 	for_runs(is_gone, keep_reserved, NULL);
 	for (size_t p = 1; p < hp_span.tree.used; p++)
+		hp_page_in_child(p);
+	for (size_t p = hp_span.small; p < hp_span.tree.upper_used; p++)
 		hp_page_in_child(p);
 	if (copy.made)
 		hp_span.no_pool = true; /* its own forks need no copy then */

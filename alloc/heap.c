@@ -146,7 +146,7 @@ static bool start(void)
 	if (atomic_compare_exchange_strong(&state, &expected, STARTING)) {
 		starting = true;
 		decay.delay_ns = (uint64_t)hp_config.decay_ms * 1000000 / HP_TICKS;
-		state = hp_span_init() == 0 ? READY : UNAVAILABLE;
+		state = hp_span_init(hp_config.small_pinned && &hugepin_small_) == 0 ? READY : UNAVAILABLE;
 		starting = false;
 		hp_futex_wake(&state);
 	}
@@ -160,6 +160,7 @@ static bool start(void)
 struct request {
 	size_t n, room; /* chunks */
 	size_t align; /* bytes, a power of two; at least HP_CHUNK */
+	enum hp_part part; /* by whom */
 	bool memory_short; /* set by place(): addresses were there, memory was not */
 	bool grew; /* set by place(): an extent was made */
 };
@@ -191,7 +192,8 @@ static size_t place_in(const struct hp_hole *h, const struct request *r)
 /* The tightest of the first few holes. 0: none. */
 static size_t find(const struct request *r)
 {
-	size_t n = r->n + r->room, ask = n, best = 0, best_len = SIZE_MAX, from = 0;
+	size_t n = r->n + r->room, ask = n, best = 0, best_len = SIZE_MAX;
+	size_t from = r->part == HP_PART_HEAP ? 0 : hp_span.small << HP_PAGE_CHUNKS_SHIFT;
 	int64_t looked = 0, misfits = 0;
 	struct hp_hole h;
 
@@ -227,19 +229,19 @@ static size_t grow(const struct request *r)
 	size_t limit = (size_t)hp_config.extent_max >> HP_PAGE_SHIFT;
 	size_t need = pages_for(r->n + r->room), pages = need, natural = HP_PAGE, first = 0;
 
-	if (hp_pages_giants_left())
-		first = hp_extent_create(hp_round_up(need, HP_GIANT_PAGES), HP_MAX((size_t)1 << HP_GIANT_SHIFT, r->align), false,
-					 true);
+	if (r->part == HP_PART_HEAP && hp_pages_giants_left())
+		first = hp_extent_create(r->part, hp_round_up(need, HP_GIANT_PAGES),
+					 HP_MAX((size_t)1 << HP_GIANT_SHIFT, r->align), HP_EXTENT_GIANT);
 	if (need <= limit) {
-		pages = HP_MIN(floor_power_of_two(HP_MAX(hp_span.extent_pages, (size_t)1)), limit);
+		pages = HP_MIN(floor_power_of_two(HP_MAX(hp_span.extent_pages[r->part], (size_t)1)), limit);
 		if (pages < need)
 			pages = floor_power_of_two(2 * need - 1);
 		natural = pages << HP_PAGE_SHIFT;
 	}
 	if (!first)
-		first = hp_extent_create(pages, HP_MAX(natural, r->align), need <= limit, false);
+		first = hp_extent_create(r->part, pages, HP_MAX(natural, r->align), need <= limit ? HP_EXTENT_AHEAD : 0);
 	if (!first && pages > need)
-		first = hp_extent_create(need, r->align, false, false);
+		first = hp_extent_create(r->part, need, r->align, 0);
 	hp_tree_settle(&hp_span.tree);
 	return first << HP_PAGE_CHUNKS_SHIFT;
 }
@@ -394,14 +396,14 @@ static size_t together(size_t p, size_t end, bool (*may)(size_t page, uint32_t t
 }
 
 /* Give back hugepages of [first, end) that are wholly free for `ticks`, all but `keep` of those that are not giant. Returns their
- * bytes. */
-static size_t give_back(size_t first, size_t end, uint32_t ticks, size_t keep)
+ * bytes. may_wait: for a fork to pass. */
+static size_t give_back(size_t first, size_t end, uint32_t ticks, size_t keep, bool may_wait)
 {
 	size_t bytes = 0;
 
 	if (hp_pages_inside())
 		return 0;
-	for (size_t p = first; p < end;) {
+	for (size_t p = first; p < end && (may_wait || !hp_pages_quiet());) {
 		size_t extent = hp_span.page[p].extent, n;
 
 		if (keep && hp_span.page[p].state == HP_PAGE_READY && !hp_span.page[p].giant && may_leave(p, 0)) {
@@ -426,13 +428,14 @@ static size_t give_back(size_t first, size_t end, uint32_t ticks, size_t keep)
 	return bytes;
 }
 
-static size_t purge(void)
+static size_t purge(bool may_wait)
 {
 	size_t bytes;
 
 	hp_cache_steal(false, 0);
 	clear_lists();
-	bytes = give_back(1, hp_span.tree.used, 0, 0);
+	bytes = give_back(1, hp_span.tree.used, 0, 0, may_wait);
+	bytes += give_back(hp_span.small, hp_span.tree.upper_used, 0, 0, may_wait);
 	HP_STAT_ADD(purged_bytes, bytes);
 	return bytes;
 }
@@ -441,9 +444,22 @@ static size_t purge(void)
 static size_t idle_bytes(void)
 {
 	size_t mapped = HP_STAT(hugetlb_bytes) + HP_STAT(thp_bytes) + HP_STAT(base_bytes);
-	size_t live = HP_STAT(taken_bytes) - HP_STAT(listed_bytes) - HP_STAT(room_bytes);
+	size_t live = HP_STAT(taken_bytes) - HP_STAT(listed_bytes) - HP_STAT(room_bytes) +
+		      (hp_span.small_taken << HP_CHUNK_SHIFT);
 
 	return mapped > live ? mapped - live : 0;
+}
+
+/* Whether more than `keep` pages of [first, end) have memory that is in no buffer. */
+static bool is_more_idle(size_t first, size_t end, size_t keep)
+{
+	size_t idle = 0, n;
+
+	for (size_t p = first; p < end && idle <= keep; p += HP_MAX(n, (size_t)1)) {
+		n = together(p, end, is_idle, 0); /* what is held may be let go */
+		idle += n;
+	}
+	return idle > keep;
 }
 
 bool hp_heap_tick(void)
@@ -464,12 +480,10 @@ bool hp_heap_tick(void)
 		let_go(HP_TICKS + 1);
 		hp_lock(&hp_heap_lock);
 	}
-	HP_STAT_ADD(decayed_bytes, give_back(1, hp_span.tree.used, HP_TICKS + 1, WATERMARK));
-	for (size_t p = 1, idle = 0, n; p < hp_span.tree.used && !more; p += HP_MAX(n, (size_t)1)) {
-		n = together(p, hp_span.tree.used, is_idle, 0); /* what is held may be let go */
-		idle += n;
-		more = idle > WATERMARK;
-	}
+	HP_STAT_ADD(decayed_bytes, give_back(1, hp_span.tree.used, HP_TICKS + 1, WATERMARK, true));
+	HP_STAT_ADD(decayed_bytes, give_back(hp_span.small, hp_span.tree.upper_used, HP_TICKS + 1, 0, true));
+	more = more || is_more_idle(1, hp_span.tree.used, WATERMARK) ||
+	       is_more_idle(hp_span.small, hp_span.tree.upper_used, 0);
 	armed = more;
 	hp_unlock(&hp_heap_lock);
 	return more;
@@ -542,7 +556,7 @@ static __attribute__((noinline)) void *alloc_locked(struct request r, size_t *re
 		chunk = place(&r);
 		/* Memory may be short because we keep it. What no purge can give is not worth one. */
 		if (!chunk && r.memory_short && r.n << HP_CHUNK_SHIFT <= hp_span.ram &&
-		    idle_bytes() >= r.n << (HP_CHUNK_SHIFT - 3) && purge())
+		    idle_bytes() >= r.n << (HP_CHUNK_SHIFT - 3) && purge(true))
 			chunk = place(&r);
 		if (!chunk && r.room) {
 			r.room = 0;
@@ -907,7 +921,7 @@ int hugepin_purge(void)
 	}
 	hp_lock(&hp_heap_lock);
 	if (!hp_pages_inside())
-		purge();
+		purge(true);
 	hp_unlock(&hp_heap_lock);
 	return 0;
 }
@@ -921,9 +935,105 @@ bool hugepin_purge_for_small_(void)
 		return false;
 	hp_lock(&hp_heap_lock);
 	if (!hp_pages_inside() && !hp_pages_quiet()) /* the fork that waits is about to take the caller's locks */
-		bytes = purge();
+		bytes = purge(false);
 	hp_unlock(&hp_heap_lock);
 	return bytes;
+}
+
+/* ------------------------------------------------------------------ memory for the small tier: HUGEPIN_SMALL_PINNED */
+
+int hugepin_small_part_(uintptr_t *ret_base, size_t *ret_size)
+{
+	int r = -ENOENT;
+
+	if (hp_config_load() != 0)
+		return -EAGAIN;
+	if (!hp_config.small_pinned)
+		return r;
+	if (!start())
+		return starting ? -EAGAIN : r;
+	hp_lock(&hp_heap_lock);
+	if (hp_span.small < hp_span.small_end) {
+		*ret_base = hp_page_addr(hp_span.small);
+		*ret_size = (hp_span.small_end - hp_span.small) << HP_PAGE_SHIFT;
+		r = 0;
+	}
+	hp_unlock(&hp_heap_lock);
+	return r;
+}
+
+static size_t place_small(struct request *r)
+{
+	size_t chunk = find(r);
+
+	if (!chunk) {
+		chunk = grow(r);
+		r->grew = chunk;
+	}
+	return chunk;
+}
+
+/* The chunk at this address, if it and the next ones can be had. */
+static size_t place_small_at(const void *at, const struct request *r)
+{
+	size_t chunk = ((uintptr_t)at - hp_span.base) >> HP_CHUNK_SHIFT;
+
+	return page_of(chunk) >= hp_span.small && page_of(chunk) < hp_span.small_end &&
+			       hp_tree_free_after(&hp_span.tree, chunk, r->n) == r->n
+		       ? chunk
+		       : 0;
+}
+
+/* Nothing in here allocates, or waits for more than the heap's lock and other threads' calls for the same pages: hp_pages_commit()
+ * lets a fork pass only when it has jemalloc's locks. */
+void *hugepin_small_map_(void *at, size_t len)
+{
+	struct request r = { .n = hp_chunks_for(len), .align = len < HP_PAGE ? HP_CHUNK : HP_PAGE, .part = HP_PART_SMALL };
+	size_t chunk, dirty = 0;
+
+	if (hp_lock_mine(&hp_heap_lock)) /* a signal handler allocates */
+		return NULL;
+	hp_lock(&hp_heap_lock);
+	chunk = at ? place_small_at(at, &r) : place_small(&r);
+	if (chunk) {
+		hp_tree_take(&hp_span.tree, chunk, r.n);
+		hp_tree_settle(&hp_span.tree);
+		hp_span.small_taken += r.n;
+		if (hp_pages_commit(page_of(chunk), pages_touched(chunk, r.n))) {
+			dirty = hand_out(chunk, r.n) << HP_CHUNK_SHIFT;
+		} else {
+			hp_tree_free(&hp_span.tree, chunk, r.n);
+			hp_tree_settle(&hp_span.tree);
+			hp_span.small_taken -= r.n;
+			hp_extent_destroy_if_empty(hp_span.page[page_of(chunk)].extent);
+			chunk = 0;
+		}
+	}
+	hp_unlock(&hp_heap_lock);
+	if (r.grew && hooks()->grown)
+		hooks()->grown();
+	return chunk ? memset((void *)hp_chunk_addr(chunk), 0, HP_MIN(dirty, len)) : NULL;
+}
+
+void hugepin_small_unmap_(void *p, size_t len)
+{
+	bool must_wake;
+
+	hp_lock(&hp_heap_lock);
+	hp_tree_free(&hp_span.tree, ((uintptr_t)p - hp_span.base) >> HP_CHUNK_SHIFT, hp_chunks_for(len));
+	hp_tree_settle(&hp_span.tree);
+	hp_span.small_taken -= hp_chunks_for(len);
+	/* The caller holds locks of jemalloc's: the thread is woken but not started. */
+	must_wake = hp_service_running() && arm(false);
+	hp_unlock(&hp_heap_lock);
+	if (must_wake)
+		wake();
+}
+
+/* Whether p lies in a part of the span, in an extent or not. */
+static bool in_span(const void *p)
+{
+	return hp_span_offset(&hp_span, p) < __atomic_load_n(&hp_span.reserved, __ATOMIC_RELAXED);
 }
 
 int hugepin_extent(const void *p, struct hugepin_extent *ret_, size_t size)
@@ -934,7 +1044,7 @@ int hugepin_extent(const void *p, struct hugepin_extent *ret_, size_t size)
 
 	if (!ret_ || !size)
 		return -EINVAL;
-	if (!ours(p))
+	if (!in_span(p))
 		return -ENOENT;
 	hp_lock(&hp_heap_lock);
 	known = hp_span.page[page].state != HP_PAGE_NONE;
@@ -965,7 +1075,7 @@ bool hp_heap_span(uintptr_t *ret_base, size_t *ret_size)
 		return false;
 	hp_lock(&hp_heap_lock);
 	*ret_base = hp_span.base;
-	*ret_size = hp_span.size;
+	*ret_size = hp_span.reserved;
 	hp_unlock(&hp_heap_lock);
 	return true;
 }
@@ -980,7 +1090,7 @@ int hp_heap_hold(uintptr_t addr, size_t len, uint64_t gen, enum hp_hold how)
 	size_t first = page_at(addr), count = len >> HP_PAGE_SHIFT, extent;
 	int r = -ENOENT;
 
-	if (!ours((void *)addr))
+	if (!in_span((void *)addr))
 		return r;
 	hp_lock(&hp_heap_lock);
 	extent = hp_span.page[first].extent;
@@ -988,7 +1098,7 @@ int hp_heap_hold(uintptr_t addr, size_t len, uint64_t gen, enum hp_hold how)
 	    first + count <= extent + hp_span.extent[extent].pages)
 		r = hp_pages_hold(first, count, how);
 	if (r == -ENOMEM)
-		HP_STAT_ADD(purged_bytes, give_back(first, first + count, 0, 0));
+		HP_STAT_ADD(purged_bytes, give_back(first, first + count, 0, 0, true));
 	hp_unlock(&hp_heap_lock);
 	return r;
 }
@@ -1008,17 +1118,21 @@ void hp_heap_drop(uintptr_t addr, size_t len, enum hp_hold how)
 
 bool hp_heap_next_extent(uintptr_t from, struct hugepin_extent *ret_)
 {
-	size_t page;
+	size_t page, next;
 	bool found;
 
 	if (atomic_load_explicit(&state, memory_order_acquire) != READY)
 		return false;
 	hp_lock(&hp_heap_lock);
 	page = from <= hp_span.base ? 0 : page_at(from + HP_PAGE - 1);
-	page = hp_bits_find(hp_span.tree.starts, page, hp_span.tree.used, true);
-	found = page < hp_span.tree.used;
+	next = hp_bits_find(hp_span.tree.starts, page, hp_span.tree.used, true);
+	found = next < hp_span.tree.used;
+	if (!found) {
+		next = hp_bits_find(hp_span.tree.starts, HP_MAX(page, hp_span.small), hp_span.tree.upper_used, true);
+		found = next < hp_span.tree.upper_used;
+	}
 	if (found)
-		*ret_ = hp_extent_describe(page);
+		*ret_ = hp_extent_describe(next);
 	hp_unlock(&hp_heap_lock);
 	return found;
 }
@@ -1032,7 +1146,7 @@ size_t hp_heap_mapping(uintptr_t addr)
 {
 	size_t page = page_at(addr), end, to = 0;
 
-	if (!ours((void *)addr))
+	if (!in_span((void *)addr))
 		return 0;
 	hp_lock(&hp_heap_lock);
 	if (is_mapped(page)) {
@@ -1066,7 +1180,7 @@ bool hugepin_fork_refused_(void)
 	    hp_pages_inside())
 		return false;
 	hp_lock(&hp_heap_lock);
-	hp_pages_quiesce();
+	hp_pages_quiesce(HP_PART_HEAP);
 	refused = hp_fork_plan() == HP_FORK_REFUSE;
 	if (refused)
 		HP_STAT_ADD(forks_refused, 1);
@@ -1110,13 +1224,15 @@ static void prefork(void)
 	if (locked) {
 		/* Before jemalloc's locks: a watcher, or a hook on mmap, runs inside a mapping call and may allocate. */
 		hp_lock(&hp_heap_lock);
-		hp_pages_quiesce();
+		hp_pages_quiesce(HP_PART_HEAP);
 		hp_unlock(&hp_heap_lock);
 	}
 	if (!is_alone && small()->prefork)
 		small()->prefork();
-	if (locked)
+	if (locked) {
 		hp_lock(&hp_heap_lock);
+		hp_pages_quiesce(HP_PART_SMALL);
+	}
 	forking.signals = old;
 	forking.alone = is_alone;
 	forking.interrupted = interrupted;

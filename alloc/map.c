@@ -83,8 +83,11 @@ int hp_map_normal(uintptr_t at, size_t len, bool thp)
 	if (mprotect((void *)at, len, PROT_READ | PROT_WRITE) != 0) {
 		int r = -errno;
 
+		/* A part may have got it: there are several mappings in the range. A raw call: nobody has seen this memory, and for
+		 * the small tier we are here under locks of jemalloc's, which hooks on mmap that allocate would want. */
+		syscall(SYS_mmap, at, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0L);
+		advise(at, len, MADV_DONTDUMP);
 		errno = saved;
-		hp_map_release(at, len); /* a part may have got it: there are several mappings in the range */
 		return r;
 	}
 	advise(at, len, MADV_DODUMP);

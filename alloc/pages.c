@@ -31,12 +31,14 @@ struct hp_span hp_span = { .base = (uintptr_t)1 << 63 };
 extern struct hp_span hugepin_span_ __attribute__((alias("hp_span"), visibility("default"))); /* fast.h */
 struct hp_lock hp_heap_lock = HP_LOCK_INIT(HP_RANK_HEAP);
 
-static unsigned inflight; /* threads between call_begin() and call_end() */
-static bool quiet; /* fork waits: no more may begin */
+/* Mapping calls are of two classes: those that make pages of the small tier READY, and all others. The first are made by threads
+ * that hold locks of jemalloc's, which a fork has yet to get when it keeps out the others. */
+static unsigned inflight[HP_PARTS]; /* threads between call_begin() and call_end() */
+static bool quiet[HP_PARTS]; /* fork waits: no more may begin */
 static _Atomic uint32_t turn; /* counts ends and resumptions; waited for */
 static unsigned waiters;
 static HP_TLS bool waiting; /* this thread is in wait_turn() */
-static HP_TLS unsigned depth; /* of this thread's mapping calls: hooks on mmap may allocate */
+static HP_TLS unsigned depth[HP_PARTS]; /* of this thread's mapping calls: hooks on mmap may allocate */
 
 /* ------------------------------------------------------------------ the span */
 
@@ -67,12 +69,13 @@ static size_t span_size_wanted(size_t ram)
 
 static bool tables_init(struct hp_span *s, size_t pages)
 {
+	bool has_small = s->small < s->small_end;
 	size_t tree_pages = hp_round_up(pages, ROOT_PAGES);
 	char *m = hp_meta_map(pages * (sizeof *s->page + sizeof *s->extent) + pages / 8 + 80 + hp_tree_size(tree_pages));
 
 	/* The largest table, 1/512 of the span, becomes accessible as extents come: ulimit -d, mlockall and a strict
 	 * overcommit policy count what is. One hugepage's words are one 4 KiB page of it, to be given back with it. */
-	s->chunk = hp_meta_reserve(pages * HP_PAGE_CHUNKS * sizeof(hp_chunk));
+	s->chunk = hp_meta_reserve(s->pages * HP_PAGE_CHUNKS * sizeof(hp_chunk));
 	if (!m || !s->chunk)
 		return false;
 	s->extent = (struct hp_extent *)m;
@@ -82,22 +85,29 @@ static bool tables_init(struct hp_span *s, size_t pages)
 	s->used = (uint64_t *)hp_round_up((uintptr_t)m, 8);
 	m = (char *)hp_round_up((uintptr_t)(s->used + (pages + 63) / 64), 64);
 	hp_tree_init(&s->tree, tree_pages, m);
+	if (has_small)
+		s->tree.upper = s->small;
 	return true;
 }
 
-int hp_span_init(void)
+int hp_span_init(bool small)
 {
 	struct hp_span s = { .ram = memory_size() };
-	size_t size = span_size_wanted(s.ram);
+	size_t size = span_size_wanted(s.ram), more = 0;
 	int saved = errno;
 
-	while (size >= 2 * HP_PAGE && hp_map_reserve(size, size < GIB ? HP_PAGE : GIB, &s.base) != 0)
-		size = size / 2 & ~(HP_PAGE - 1);
+	for (; size >= 2 * HP_PAGE; size = size / 2 & ~(HP_PAGE - 1)) {
+		more = small ? size / 2 & ~(HP_PAGE - 1) : 0;
+		if (hp_map_reserve(size + more, size < GIB ? HP_PAGE : GIB, &s.base) == 0)
+			break;
+	}
 	errno = saved;
 	if (size < 2 * HP_PAGE)
 		return -ENOMEM;
-	s.pages = size >> HP_PAGE_SHIFT;
-	if (!tables_init(&s, s.pages))
+	s.pages = s.small = size >> HP_PAGE_SHIFT;
+	s.small_end = s.small + (more >> HP_PAGE_SHIFT);
+	s.reserved = size + more;
+	if (!tables_init(&s, s.small_end))
 		return -ENOMEM;
 	if (hp_map_choose_nodes(hp_config.numa, s.base, &s.nodes) != 0) {
 		hp_say(hp_config.numa < 0 ? "HUGEPIN_NUMA=interleave: the kernel refuses; using local"
@@ -118,22 +128,31 @@ int hp_span_init(void)
 	return 0;
 }
 
-void hp_span_shrink(size_t limit)
+/* Where the part [first, end) ends from now on. */
+static size_t shrink(size_t first, size_t end, size_t limit)
 {
-	size_t keep = limit >> HP_PAGE_SHIFT, last = hp_span.pages;
+	size_t keep = first + (limit >> HP_PAGE_SHIFT), last = end;
 
-	while (last > 1 && !hp_bit(hp_span.used, last - 1))
+	while (last > first && !hp_bit(hp_span.used, last - 1))
 		last--;
 	keep = HP_MAX(keep, last);
-	if (keep >= hp_span.pages)
-		return;
 	/* One raw system call, which no one's hooks see: the lock may stay. */
-	if (syscall(SYS_munmap, hp_page_addr(keep), (hp_span.pages - keep) << HP_PAGE_SHIFT) != 0)
-		return;
-	hp_span.pages = keep;
-	hp_span.size = keep << HP_PAGE_SHIFT;
+	if (keep >= end || syscall(SYS_munmap, hp_page_addr(keep), (end - keep) << HP_PAGE_SHIFT) != 0)
+		return end;
+	return keep;
+}
+
+void hp_span_shrink(size_t limit)
+{
+	hp_span.pages = shrink(0, hp_span.pages, limit);
+	hp_span.size = hp_span.pages << HP_PAGE_SHIFT;
 	if (hp_span.opened > hp_span.size)
 		__atomic_store_n(&hp_span.opened, hp_span.size, __ATOMIC_RELEASE);
+	if (hp_span.small < hp_span.small_end)
+		hp_span.small_end = shrink(hp_span.small, hp_span.small_end, limit);
+	__atomic_store_n(&hp_span.reserved,
+			 hp_span.small < hp_span.small_end ? hp_span.small_end << HP_PAGE_SHIFT : hp_span.size,
+			 __ATOMIC_RELAXED);
 }
 
 /* ------------------------------------------------------------------ threads inside mapping calls */
@@ -159,51 +178,55 @@ static void next_turn(void)
 }
 
 /* Before any page is made BUSY: a fork must not find one. */
-static void let_fork_pass(void)
+static void let_fork_pass(enum hp_part class)
 {
-	while (quiet && !depth)
+	while (quiet[class] && !depth[HP_PART_HEAP] && !depth[HP_PART_SMALL])
 		wait_turn();
 }
 
-static void call_begin(void)
+static void call_begin(enum hp_part class)
 {
-	inflight++;
-	depth++;
+	inflight[class]++;
+	depth[class]++;
 	hp_unlock(&hp_heap_lock);
 }
 
-static void call_end(void)
+static void call_end(enum hp_part class)
 {
 	hp_lock(&hp_heap_lock);
-	depth--;
-	inflight--;
+	depth[class]--;
+	inflight[class]--;
 	next_turn();
 }
 
-void hp_pages_quiesce(void)
+void hp_pages_quiesce(enum hp_part class)
 {
-	while (quiet)
+	while (quiet[class])
 		wait_turn();
-	quiet = true;
-	while (inflight > depth)
+	quiet[class] = true;
+	while (inflight[class] > depth[class])
 		wait_turn();
 }
 
 bool hp_pages_quiet(void)
 {
-	return quiet;
+	return quiet[HP_PART_HEAP];
 }
 
 void hp_pages_resume(void)
 {
-	quiet = false;
-	inflight = depth; /* in the child the others' calls are gone */
+	for (int class = 0; class < HP_PARTS; class++) {
+		if (!quiet[class])
+			continue;
+		quiet[class] = false;
+		inflight[class] = depth[class]; /* in the child the others' calls are gone */
+	}
 	next_turn();
 }
 
 bool hp_pages_inside(void)
 {
-	return depth || waiting || hp_watch_inside();
+	return depth[HP_PART_HEAP] || depth[HP_PART_SMALL] || waiting || hp_watch_inside();
 }
 
 /* ------------------------------------------------------------------ extents */
@@ -224,30 +247,37 @@ static bool open_chunks(size_t end)
 	return true;
 }
 
-size_t hp_extent_create(size_t pages, size_t align, bool ahead, bool giant)
+size_t hp_extent_create(enum hp_part part, size_t pages, size_t align, unsigned flags)
 {
 	size_t align_pages = HP_MAX(align >> HP_PAGE_SHIFT, (size_t)1);
-	size_t base_page = hp_span.base >> HP_PAGE_SHIFT, p = 1;
+	size_t base_page = hp_span.base >> HP_PAGE_SHIFT, p = 1, end = hp_span.pages, gap = 0;
 
+	if (part == HP_PART_SMALL) {
+		p = hp_span.small + 1;
+		end = hp_span.small_end;
+		gap = 1;
+	}
 	for (;;) {
 		p = hp_round_up(base_page + p, align_pages) - base_page;
-		if (p >= hp_span.pages || pages > hp_span.pages - p)
+		if (p >= end || pages > end - p)
 			return 0;
 
-		size_t taken = hp_bits_find(hp_span.used, p, p + pages, true);
+		size_t to = HP_MIN(p + pages + gap, end), taken = hp_bits_find(hp_span.used, p - gap, to, true);
 
-		if (taken == p + pages)
+		if (taken == to)
 			break;
-		p = hp_bits_find(hp_span.used, taken, hp_span.pages, false);
+		p = hp_bits_find(hp_span.used, taken, end, false) + gap;
 	}
-	if (!open_chunks(p + pages))
+	if (part == HP_PART_HEAP && !open_chunks(p + pages))
 		return 0;
 	hp_bits_fill(hp_span.used, p, pages, true);
 	for (size_t i = p; i < p + pages; i++)
 		hp_span.page[i] = (struct hp_page){ .state = HP_PAGE_ABSENT, .extent = (uint32_t)p };
-	hp_span.extent[p] =
-		(struct hp_extent){ .gen = ++hp_span.gen, .pages = (uint32_t)pages, .ahead = ahead, .giant = giant };
-	hp_span.extent_pages += pages;
+	hp_span.extent[p] = (struct hp_extent){ .gen = ++hp_span.gen,
+						.pages = (uint32_t)pages,
+						.ahead = flags & HP_EXTENT_AHEAD,
+						.giant = flags & HP_EXTENT_GIANT };
+	hp_span.extent_pages[part] += pages;
 	HP_STAT_ADD(extents, 1);
 	hp_bit_set(hp_span.tree.starts, p);
 	hp_tree_free(&hp_span.tree, p << HP_PAGE_CHUNKS_SHIFT, pages << HP_PAGE_CHUNKS_SHIFT);
@@ -269,7 +299,7 @@ void hp_extent_destroy_if_empty(size_t first)
 	hp_tree_settle(&hp_span.tree);
 	memset(&hp_span.page[first], 0, e->pages * sizeof(struct hp_page));
 	hp_bits_fill(hp_span.used, first, e->pages, false);
-	hp_span.extent_pages -= e->pages;
+	hp_span.extent_pages[hp_part_of(first)] -= e->pages;
 	HP_STAT_ADD(extents, -1);
 	e->pages = 0;
 }
@@ -473,7 +503,9 @@ static void map_pages(size_t at, size_t end, size_t ahead, bool pool, struct map
 static bool commit_run(size_t first, size_t end, unsigned was)
 {
 	size_t extent_end = hp_span.page[first].extent + hp_span.extent[hp_span.page[first].extent].pages;
-	bool pool = !hp_span.no_pool && hp_config.pages != HP_PAGES_THP && hp_config.pages != HP_PAGES_BASE;
+	enum hp_part part = hp_part_of(first);
+	bool pool = part == HP_PART_HEAP && !hp_span.no_pool && hp_config.pages != HP_PAGES_THP &&
+		    hp_config.pages != HP_PAGES_BASE;
 	struct mapped m = { .hugetlb_end = 0 };
 	size_t ahead = end;
 
@@ -488,7 +520,7 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 			ahead++;
 	for (size_t p = first; p < ahead; p++)
 		hp_span.page[p].state = HP_PAGE_BUSY;
-	call_begin();
+	call_begin(part);
 	if (was == HP_PAGE_ABSENT) {
 		map_pages(first, end, ahead, pool, &m);
 	} else if (hp_map_populate(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT) == 0) {
@@ -501,7 +533,7 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 		if (m.released)
 			map_pages(first, end, end, false, &m);
 	}
-	call_end();
+	call_end(part);
 
 	if (m.released) {
 		for (size_t p = first; p < end; p++) {
@@ -555,7 +587,7 @@ static bool commit_giant(size_t first)
 
 	for (size_t p = first; p < end; p++)
 		hp_span.page[p].state = HP_PAGE_BUSY;
-	call_begin();
+	call_begin(HP_PART_HEAP);
 	granted = hp_map_hugetlb(hp_page_addr(first), len, HP_GIANT_SHIFT) == 0;
 	if (granted) {
 		hp_map_bind(hp_page_addr(first), len, &hp_span.nodes, true);
@@ -564,7 +596,7 @@ static bool commit_giant(size_t first)
 		else if (hp_map_release(hp_page_addr(first), len) != 0)
 			next = HP_PAGE_RESERVED;
 	}
-	call_end();
+	call_end(HP_PART_HEAP);
 	for (size_t p = first; p < end; p++) {
 		struct hp_page *g = &hp_span.page[p];
 
@@ -597,7 +629,7 @@ bool hp_pages_commit(size_t first, size_t count)
 		bool busy = false;
 
 		for (size_t p = first; p < end;) {
-			let_fork_pass();
+			let_fork_pass(hp_part_of(p));
 
 			unsigned state = hp_span.page[p].state;
 			size_t q = p + 1, to = end, giant = p & ~(HP_GIANT_PAGES - 1);
@@ -632,7 +664,7 @@ bool hp_pages_commit(size_t first, size_t count)
 
 bool hp_pages_release(size_t first, size_t count)
 {
-	let_fork_pass();
+	let_fork_pass(HP_PART_HEAP);
 
 	size_t end = first + count, extent = hp_span.page[first].extent;
 	size_t extent_end = extent + hp_span.extent[extent].pages;
@@ -651,15 +683,15 @@ bool hp_pages_release(size_t first, size_t count)
 		hp_span.page[p].next = hp_span.page[p].state;
 		hp_span.page[p].state = HP_PAGE_BUSY;
 	}
-	call_begin();
+	call_begin(HP_PART_HEAP);
 	hp_watch_leaving(&e);
 
 	bool ok = hp_map_release(hp_page_addr(first), e.len) == 0;
 
-	if (ok) /* their words in the chunk table: all zero, so may go too */
+	if (ok && hp_part_of(first) == HP_PART_HEAP) /* their words in the chunk table: all zero, so may go too */
 		hp_meta_zero(&hp_span.chunk[first << HP_PAGE_CHUNKS_SHIFT],
 			     (count << HP_PAGE_CHUNKS_SHIFT) * sizeof(hp_chunk));
-	call_end();
+	call_end(HP_PART_HEAP);
 
 	for (size_t p = first; p < end; p++) {
 		struct hp_page *g = &hp_span.page[p];

@@ -5,6 +5,9 @@
  * One span of addresses, reserved once; every table is a flat array indexed by offset, so that "is this pointer ours" is
  * one subtraction and one compare. Page 0 is never used: index 0 means "none".
  *
+ * With HUGEPIN_SMALL_PINNED=1 the span has a second part above the heap's, with extents for the small tier. Its chunks have no
+ * words: what is taken there is told by the tree. It has no pages of the pool, and no copy is made of it at fork (fork.c).
+ *
  * States of a hugepage, changed under hp_heap_lock only:
  *	NONE      its address is free
  *	ABSENT    belongs to an extent; no memory
@@ -27,6 +30,7 @@
 #include "base/lock.h"
 #include "hugepin.h"
 
+enum hp_part { HP_PART_HEAP, HP_PART_SMALL, HP_PARTS };
 enum hp_page_state { HP_PAGE_NONE, HP_PAGE_ABSENT, HP_PAGE_RESERVED, HP_PAGE_READY, HP_PAGE_BUSY };
 
 /* What the heap calls a page is 2 MiB; so many are a page of 1 GiB, a giant one. The span is aligned to these if it is as large
@@ -77,7 +81,11 @@ struct hp_span {
 	size_t opened;
 	hp_chunk *chunk;
 	/* the rest is for slow paths */
-	size_t size, pages, extent_pages; /* of the span; of all extents */
+	size_t size, pages; /* of the heap's part */
+	size_t small, small_end; /* pages of the small tier's part, if there is one */
+	size_t reserved; /* bytes of both */
+	size_t extent_pages[HP_PARTS]; /* of all extents */
+	size_t small_taken; /* chunks */
 	struct hp_page *page;
 	struct hp_extent *extent;
 	uint64_t *used; /* pages whose state is not NONE */
@@ -93,6 +101,11 @@ struct hp_span {
 
 extern struct hp_span hp_span;
 extern struct hp_lock hp_heap_lock;
+
+static inline enum hp_part hp_part_of(size_t page)
+{
+	return page < hp_span.small ? HP_PART_HEAP : HP_PART_SMALL;
+}
 
 static inline uintptr_t hp_chunk_addr(size_t chunk)
 {
@@ -132,17 +145,18 @@ static inline size_t hp_chunk_extent(size_t chunk)
 	return HP_CHUNK_COUNT(w) + HP_CHUNK_COUNT(hp_chunk_get(chunk + 1));
 }
 
-/* Reserve the span and its tables, once; not locked. 0 or -ENOMEM. */
-int hp_span_init(void);
+/* Reserve the span and its tables, once; small: with a part for the small tier. Not locked. 0 or -ENOMEM. */
+int hp_span_init(bool small);
 
 /* All below: hp_heap_lock held by the caller. */
 
-/* Give up reserved addresses beyond `limit` bytes and behind the last extent. */
+/* Give up reserved addresses of each part, beyond `limit` bytes and behind the last extent. */
 void hp_span_shrink(size_t limit);
 
 /* A new extent of ABSENT pages, aligned to `align` bytes; its chunks are free in the tree, not settled. Its first page, or
- * 0 when the span has no room. */
-size_t hp_extent_create(size_t pages, size_t align, bool ahead, bool giant);
+ * 0 when the span has no room. Extents of the small tier do not touch: jemalloc makes one of neighbours. */
+enum { HP_EXTENT_AHEAD = 1, HP_EXTENT_GIANT = 2 }; /* flags: as in struct hp_extent */
+size_t hp_extent_create(enum hp_part part, size_t pages, size_t align, unsigned flags);
 
 /* Whether pages of 1 GiB are wanted, and there are some left. */
 bool hp_pages_giants_left(void);
@@ -174,10 +188,11 @@ void hp_page_in_child(size_t p);
 /* Describe the extent of `page`, as hugepin_extent() returns it. */
 struct hugepin_extent hp_extent_describe(size_t page);
 
-/* For fork: wait until no thread is inside a mapping call and keep them out; let them in again; forget the other threads'
- * calls (there are none: for the child). */
-void hp_pages_quiesce(void);
-bool hp_pages_quiet(void); /* between the two */
+/* For fork: wait until no thread is inside a mapping call and keep them out, but for those that give memory to the small tier;
+ * then those, once jemalloc's locks are taken, under which they are made; let all in again, and forget the other threads' calls
+ * (there are none: for the child). */
+void hp_pages_quiesce(enum hp_part part);
+bool hp_pages_quiet(void); /* between the first and the last */
 void hp_pages_resume(void);
 
 /* True while this thread runs a watcher or a mapping call, or waits for one: it must not start another release, and a fork

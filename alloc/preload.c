@@ -3,7 +3,8 @@
  *
  * The small tier is jemalloc, linked in under other names (hpje_*), so that it needs neither dlsym nor a bootstrap, is
  * reached by one jump, and asks us for its memory: all of it comes from a second reserved span, so that a pointer outside
- * both spans is known to be nobody's. HUGEPIN_SMALL=next sends small requests on to the next malloc of the process once our
+ * both spans is known to be nobody's; or, with HUGEPIN_SMALL_PINNED=1, from extents of the heap in a part of its own of the
+ * heap's span. HUGEPIN_SMALL=next sends small requests on to the next malloc of the process once our
  * constructor has run; what came before stays jemalloc's, and every pointer goes back by its address.
  *
  * Everything static here is valid when zero: malloc is called before any constructor and after all destructors.
@@ -49,6 +50,8 @@ static struct {
 	uint64_t *used; /* a bit for each unit */
 	bool outside; /* the span was full or could not be had: jemalloc owns memory elsewhere too */
 	bool tried;
+	bool settled; /* whether it is the heap's part is known */
+	bool pinned; /* it is: hugepin_small_map_() */
 	pthread_mutex_t lock; /* taken under locks of jemalloc's, and none is taken under it */
 } arena = { .base = (uintptr_t)1 << 63, .jemalloc_below = HUGEPIN_LARGE_MIN, .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -93,6 +96,40 @@ static void reserve_arena(void)
 	__atomic_store_n(&arena.size, units << HP_PAGE_SHIFT, __ATOMIC_RELEASE);
 }
 
+/* Have an arena. What came from one of our own before the configuration could be read is outside from then on. */
+static void settle_arena(void)
+{
+	uintptr_t base;
+	size_t size;
+	int r;
+
+	if (__atomic_load_n(&arena.settled, __ATOMIC_ACQUIRE))
+		return;
+	r = hugepin_small_part_(&base, &size); /* without the lock: hooks on mmap may allocate */
+	pthread_mutex_lock(&arena.lock);
+	if (r == 0 && !arena.pinned) {
+		struct hugepin_stats *s = &hugepin_stats_page.stats;
+
+		arena.outside = arena.tried;
+		__atomic_fetch_add(&s->small_outside_bytes, s->small_bytes, __ATOMIC_RELAXED);
+		__atomic_store_n(&s->small_bytes, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&arena.size, 0, __ATOMIC_RELEASE); /* in_arena() must not see the old base with the new size */
+		__atomic_store_n(&arena.base, base, __ATOMIC_RELEASE);
+		__atomic_store_n(&arena.size, size, __ATOMIC_RELEASE);
+		__atomic_store_n(&arena.pinned, true, __ATOMIC_RELEASE);
+	} else if (r != 0 && !arena.tried) {
+		arena.tried = true;
+		reserve_arena();
+	}
+	__atomic_store_n(&arena.settled, r != -EAGAIN, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&arena.lock);
+}
+
+static bool is_pinned(void)
+{
+	return __atomic_load_n(&arena.pinned, __ATOMIC_ACQUIRE);
+}
+
 /* The first free run of units, or of those at `hint` if they are free. SIZE_MAX: none. */
 static size_t take_units(size_t units, const void *hint)
 {
@@ -111,23 +148,28 @@ static size_t take_units(size_t units, const void *hint)
 	return SIZE_MAX;
 }
 
-void *hpje_mmap(void *hint, size_t len, int prot, int flags, int fd, off_t offset)
+static void *map_outside(void *hint, size_t len, int prot, int flags, int fd, off_t offset)
+{
+	void *p = mmap(hint, len, prot, flags, fd, offset);
+
+	if (p != MAP_FAILED) {
+		arena.outside = true;
+		__atomic_fetch_add(&hugepin_stats_page.stats.small_outside_bytes, len, __ATOMIC_RELAXED);
+	}
+	return p;
+}
+
+/* From units of our own arena. NULL: it is full. */
+static void *map_units(void *hint, size_t len, int prot)
 {
 	size_t units = (len + HP_PAGE - 1) >> HP_PAGE_SHIFT, at;
 	void *p;
 
-	if (flags & MAP_FIXED) /* under vm.overcommit_memory=2 it commits and decommits parts of what it has */
-		return mmap(hint, len, prot, flags, fd, offset);
 	pthread_mutex_lock(&arena.lock);
-	if (!arena.tried) {
-		arena.tried = true;
-		reserve_arena();
-	}
 	at = take_units(units, hint);
-	arena.outside |= at == SIZE_MAX;
 	pthread_mutex_unlock(&arena.lock);
 	if (at == SIZE_MAX)
-		return mmap(hint, len, prot, flags, fd, offset);
+		return NULL;
 	/* Access to what is reserved: a refused MAP_FIXED may leave a hole (map.c). */
 	p = (void *)(arena.base + (at << HP_PAGE_SHIFT));
 	if (mprotect(p, len, prot) != 0 && (!hugepin_purge_for_small_() || mprotect(p, len, prot) != 0)) {
@@ -137,7 +179,39 @@ void *hpje_mmap(void *hint, size_t len, int prot, int flags, int fd, off_t offse
 		return MAP_FAILED;
 	}
 	madvise(p, len, MADV_DODUMP);
-	__atomic_fetch_add(&hugepin_stats_page.stats.small_bytes, len, __ATOMIC_RELAXED);
+	return p;
+}
+
+/* From the heap's part. NULL: there is none left. */
+static void *map_pinned(void *hint, size_t len)
+{
+	void *p;
+
+	if (hint && !in_arena(hint))
+		return NULL;
+	p = hugepin_small_map_(hint, len);
+	if (!p && hint) /* it wants to go on just there, or not at all */
+		p = MAP_FAILED;
+	else if (!p && hugepin_purge_for_small_())
+		p = hugepin_small_map_(NULL, len);
+	return p;
+}
+
+void *hpje_mmap(void *hint, size_t len, int prot, int flags, int fd, off_t offset)
+{
+	void *p;
+
+	settle_arena();
+	if (flags & MAP_FIXED) { /* under vm.overcommit_memory=2 it commits and decommits parts of what it has */
+		if (!is_pinned() || !in_arena(hint))
+			return mmap(hint, len, prot, flags, fd, offset);
+		return prot == PROT_NONE ? MAP_FAILED : hint; /* there all is committed, and stays */
+	}
+	p = is_pinned() ? map_pinned(hint, len) : map_units(hint, len, prot);
+	if (!p)
+		return map_outside(hint, len, prot, flags, fd, offset);
+	if (p != MAP_FAILED)
+		__atomic_fetch_add(&hugepin_stats_page.stats.small_bytes, len, __ATOMIC_RELAXED);
 	return p;
 }
 
@@ -145,8 +219,17 @@ int hpje_munmap(void *p, size_t len)
 {
 	uintptr_t from = hp_round_up((uintptr_t)p, HP_PAGE), to = ((uintptr_t)p + len) & ~(HP_PAGE - 1);
 
-	if (!in_arena(p))
-		return munmap(p, len);
+	if (!in_arena(p)) {
+		if (munmap(p, len) != 0)
+			return -1;
+		__atomic_fetch_sub(&hugepin_stats_page.stats.small_outside_bytes, len, __ATOMIC_RELAXED);
+		return 0;
+	}
+	if (is_pinned()) {
+		hugepin_small_unmap_(p, len);
+		__atomic_fetch_sub(&hugepin_stats_page.stats.small_bytes, len, __ATOMIC_RELAXED);
+		return 0;
+	}
 	if (mmap(p, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
 		return -1;
 	madvise(p, len, MADV_DONTDUMP);
@@ -169,7 +252,31 @@ void *hpje_sbrk(intptr_t increment)
 
 int hpje_madvise(void *p, size_t len, int advice)
 {
+	/* What may be registered is not purged. To say that it was would be a lie that jemalloc notices: it looks for zeros. */
+	if ((advice == MADV_DONTNEED || advice == MADV_FREE) && is_pinned() && in_arena(p)) {
+		errno = EINVAL;
+		return -1;
+	}
 	return madvise(p, len, advice);
+}
+
+/* jemalloc asks for MALLOC_CONF when it starts. In the heap's part it is to keep nothing that it does not use (retain), so that
+ * its arenas share hugepages and what is wholly free can be given back. What the user says comes later, and holds. */
+char *hpje_secure_getenv(const char *name)
+{
+	static const char ours[] = "retain:false,";
+	static char conf[4096];
+	const char *users = secure_getenv(name);
+	size_t len = users ? strlen(users) : 0;
+
+	settle_arena();
+	if (!is_pinned() || sizeof ours + len > sizeof conf)
+		return (char *)users;
+	memcpy(conf, ours, sizeof ours - 1);
+	if (users)
+		memcpy(conf + sizeof ours - 1, users, len);
+	conf[sizeof ours - 1 + len - !len] = 0; /* without the comma, if it ends there */
+	return conf;
 }
 
 /* ------------------------------------------------------------------ the next malloc, with HUGEPIN_SMALL=next */
@@ -445,8 +552,8 @@ EXPORT int malloc_trim(size_t pad)
 	int saved = errno;
 
 	(void)pad;
-	hugepin_purge();
 	mallctl("arena.4096.purge", NULL, NULL, NULL, 0); /* 4096: MALLCTL_ARENAS_ALL */
+	hugepin_purge();
 	errno = saved;
 	return 1;
 }
@@ -470,7 +577,7 @@ EXPORT struct mallinfo2 mallinfo2(void)
 	m = (struct mallinfo2){
 		.arena = s.small_bytes,
 		.hblks = s.extents,
-		.hblkhd = s.hugetlb_bytes + s.thp_bytes + s.base_bytes,
+		.hblkhd = s.hugetlb_bytes + s.thp_bytes + s.base_bytes - (is_pinned() ? s.small_bytes : 0),
 		.uordblks = jemalloc_says("stats.allocated") + s.taken_bytes - s.listed_bytes,
 	};
 	m.fordblks = m.arena + m.hblkhd > m.uordblks ? m.arena + m.hblkhd - m.uordblks : 0;
@@ -579,6 +686,14 @@ static void limit_address_space(int resource, const struct rlimit *r)
 		return;
 	each = r->rlim_cur / 8 & ~(HP_PAGE - 1);
 	hugepin_span_limit_(each);
+	if (is_pinned()) {
+		uintptr_t base;
+		size_t size;
+
+		if (hugepin_small_part_(&base, &size) == 0)
+			__atomic_store_n(&arena.size, size, __ATOMIC_RELEASE);
+		return;
+	}
 	pthread_mutex_lock(&arena.lock);
 	for (last = arena.size >> HP_PAGE_SHIFT; last && !hp_bit(arena.used, last - 1); last--)
 		;

@@ -6,6 +6,7 @@
 #define HP_ALLOC_SMALL_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 struct hp_small {
 	void *(*malloc)(size_t size);
@@ -37,6 +38,15 @@ void hugepin_small_only_(_Bool on);
 
 /* The program lowers RLIMIT_AS: give up reserved addresses beyond `limit` bytes, as far as they are not in use. */
 void hugepin_span_limit_(size_t limit);
+
+/* HUGEPIN_SMALL_PINNED: the part of the heap's span that the small tier's memory comes from. 0; -EAGAIN: too early to say;
+ * -ENOENT: there is none. */
+int hugepin_small_part_(uintptr_t *ret_base, size_t *ret_size);
+
+/* Memory from there, zeroed, at `at`, if that is not NULL: aligned to HP_PAGE if it is as large, else to HP_CHUNK. NULL: there is
+ * none. Any part of it, in whole chunks, may be given back. May be called with jemalloc's locks held. Takes hp_heap_lock. */
+void *hugepin_small_map_(void *at, size_t len);
+void hugepin_small_unmap_(void *p, size_t len);
 
 /* The small tier gets no memory: give back what the heap keeps. Whether there was any. Takes hp_heap_lock. */
 _Bool hugepin_purge_for_small_(void);

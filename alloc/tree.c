@@ -39,7 +39,7 @@ void hp_tree_init(struct hp_tree *t, size_t pages, void *memory)
 	char *m = memory;
 
 	HP_ASSERT(pages % (1u << (3 * (HP_TREE_LEVELS - 1))) == 0);
-	*t = (struct hp_tree){ .pages = pages };
+	*t = (struct hp_tree){ .pages = pages, .upper = pages };
 	t->maps = (struct hp_map512 *)m;
 	m += pages * sizeof *t->maps;
 	for (unsigned l = 0; l < HP_TREE_LEVELS; l++) {
@@ -104,7 +104,9 @@ static void change(struct hp_tree *t, size_t chunk, size_t count, bool free)
 
 void hp_tree_free(struct hp_tree *t, size_t chunk, size_t count)
 {
-	t->used = HP_MAX(t->used, ((chunk + count - 1) >> HP_PAGE_CHUNKS_SHIFT) + 1);
+	size_t end = ((chunk + count - 1) >> HP_PAGE_CHUNKS_SHIFT) + 1, *used = end > t->upper ? &t->upper_used : &t->used;
+
+	*used = HP_MAX(*used, end);
 	change(t, chunk, count, true);
 }
 
@@ -157,7 +159,8 @@ void hp_tree_settle(struct hp_tree *t)
 
 bool hp_tree_next_hole(const struct hp_tree *t, size_t from, size_t n, struct hp_hole *ret_hole)
 {
-	size_t pos = from, end = t->used << HP_PAGE_CHUNKS_SHIFT;
+	size_t pos = from;
+	size_t end = (from >> HP_PAGE_CHUNKS_SHIFT < t->upper ? t->used : t->upper_used) << HP_PAGE_CHUNKS_SHIFT;
 	size_t run = 0; /* free chunks that end at pos, at the border of a page */
 	unsigned level = 0;
 	bool arrived = true; /* at pos, and not by descending */

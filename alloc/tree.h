@@ -13,7 +13,8 @@
 
 struct hp_tree {
 	size_t pages; /* hugepages of the span, a multiple of 8^4 */
-	size_t used; /* no page at or above this was ever freed: where searches end */
+	size_t upper; /* pages from here on are searched by themselves; `pages` if there are none such */
+	size_t used, upper_used; /* no page below `upper`, or above, at or above this was ever freed: where searches end */
 	struct hp_map512 *maps;
 	hp_sum *sums[HP_TREE_LEVELS];
 	uint64_t *dirty[HP_TREE_LEVELS]; /* nodes to recompute; all clear between calls of hp_tree_settle() */
@@ -38,7 +39,7 @@ void hp_tree_take(struct hp_tree *t, size_t chunk, size_t count);
 void hp_tree_settle(struct hp_tree *t);
 
 /* The first maximal free run of at least n chunks that begins at or after chunk `from`, which must not lie inside a free
- * run (0, or the end of a hole found before). False: there is none. */
+ * run (0, the start of the upper part, or the end of a hole found before), on its side of `upper`. False: there is none. */
 bool hp_tree_next_hole(const struct hp_tree *t, size_t from, size_t n, struct hp_hole *ret_hole);
 
 /* How many chunks from `chunk` on are free, looking no further than `most`. */

@@ -256,6 +256,11 @@ int hp_config_load(void)
 		if (!strncmp(*e, PREFIX, sizeof PREFIX - 1) && !is_known(*e, len))
 			complain_unknown(*e, len);
 	}
+	if (hp_config.small_pinned && hp_config.small == HP_SMALL_NEXT) {
+		hp_say(PREFIX "SMALL_PINNED=1 cannot be had with " PREFIX "SMALL=next, whose memory is not ours; using 0", NULL,
+		       SIZE_MAX);
+		hp_config.small_pinned = 0;
+	}
 	state = READ; /* releases hp_config to those who see it */
 	errno = saved_errno;
 	return 0;

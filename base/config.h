@@ -34,6 +34,8 @@ enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POL
 	  "what a forked child gets of the pool's memory: a copy, or the kernel's copy-on-write") \
 	X(SMALL, small, WORD, HP_SMALL_JEMALLOC, 0, 0, "jemalloc|next", \
 	  "who serves requests below 32 KiB in libhugepin-malloc.so: the built-in jemalloc, or the next malloc") \
+	X(SMALL_PINNED, small_pinned, FLAG, 0, 0, 1, NULL, \
+	  "1: memory of the built-in jemalloc is the heap's, too, so that small buffers need no registration of their own") \
 	X(SPAN, span, SIZE, 0, 4194304, INT64_C(1) << 42, NULL, \
 	  "address space reserved for the heap; 0 means four times the memory, at least 64G") \
 	X(EXTENT, extent_max, SIZE, 67108864, 2097152, INT64_C(1) << 30, NULL, \

@@ -346,7 +346,8 @@ int hugepin_forget(const void *addr, size_t len);
 	X(fork_copied_bytes, Bc, "memory copied for children") \
 	X(bad_pointers, c, "misuses reported (HUGEPIN_ABORT=0)") \
 	X(small_bytes, B, "address space in use by the built-in small allocator") \
-	X(service_wakeups, c, "times the service thread woke")
+	X(service_wakeups, c, "times the service thread woke") \
+	X(small_outside_bytes, B, "memory of the built-in small allocator outside the range that is set aside for it")
 
 struct hugepin_stats {
 	uint64_t version; /* HUGEPIN_VERSION of the library that filled it */
