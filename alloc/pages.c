@@ -128,14 +128,14 @@ int hp_span_init(bool small)
 	return 0;
 }
 
-/* Where the part [first, end) ends from now on. */
-static size_t shrink(size_t first, size_t end, size_t limit)
+/* Where the part [first, end) ends from now on; so many pages behind the last extent stay. */
+static size_t shrink(size_t first, size_t end, size_t limit, size_t gap)
 {
 	size_t keep = first + (limit >> HP_PAGE_SHIFT), last = end;
 
 	while (last > first && !hp_bit(hp_span.used, last - 1))
 		last--;
-	keep = HP_MAX(keep, last);
+	keep = HP_MAX(keep, last + gap);
 	/* One raw system call, which no one's hooks see: the lock may stay. */
 	if (keep >= end || syscall(SYS_munmap, hp_page_addr(keep), (end - keep) << HP_PAGE_SHIFT) != 0)
 		return end;
@@ -144,12 +144,12 @@ static size_t shrink(size_t first, size_t end, size_t limit)
 
 void hp_span_shrink(size_t limit)
 {
-	hp_span.pages = shrink(0, hp_span.pages, limit);
+	hp_span.pages = shrink(0, hp_span.pages, limit, 0);
 	hp_span.size = hp_span.pages << HP_PAGE_SHIFT;
 	if (hp_span.opened > hp_span.size)
 		__atomic_store_n(&hp_span.opened, hp_span.size, __ATOMIC_RELEASE);
 	if (hp_span.small < hp_span.small_end)
-		hp_span.small_end = shrink(hp_span.small, hp_span.small_end, limit);
+		hp_span.small_end = shrink(hp_span.small, hp_span.small_end, limit, 1);
 	__atomic_store_n(&hp_span.reserved,
 			 hp_span.small < hp_span.small_end ? hp_span.small_end << HP_PAGE_SHIFT : hp_span.size,
 			 __ATOMIC_RELAXED);
@@ -252,17 +252,17 @@ size_t hp_extent_create(enum hp_part part, size_t pages, size_t align, unsigned 
 	size_t align_pages = HP_MAX(align >> HP_PAGE_SHIFT, (size_t)1);
 	size_t base_page = hp_span.base >> HP_PAGE_SHIFT, p = 1, end = hp_span.pages, gap = 0;
 
-	if (part == HP_PART_SMALL) {
+	if (part == HP_PART_SMALL) { /* leaves the first and the last page free, too */
 		p = hp_span.small + 1;
 		end = hp_span.small_end;
 		gap = 1;
 	}
 	for (;;) {
 		p = hp_round_up(base_page + p, align_pages) - base_page;
-		if (p >= end || pages > end - p)
+		if (p >= end || pages + gap > end - p)
 			return 0;
 
-		size_t to = HP_MIN(p + pages + gap, end), taken = hp_bits_find(hp_span.used, p - gap, to, true);
+		size_t to = p + pages + gap, taken = hp_bits_find(hp_span.used, p - gap, to, true);
 
 		if (taken == to)
 			break;

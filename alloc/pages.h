@@ -154,7 +154,8 @@ int hp_span_init(bool small);
 void hp_span_shrink(size_t limit);
 
 /* A new extent of ABSENT pages, aligned to `align` bytes; its chunks are free in the tree, not settled. Its first page, or
- * 0 when the span has no room. Extents of the small tier do not touch: jemalloc makes one of neighbours. */
+ * 0 when the span has no room. Extents of the small tier touch nothing: jemalloc makes one piece of neighbours, and a buffer
+ * would lie in two. */
 enum { HP_EXTENT_AHEAD = 1, HP_EXTENT_GIANT = 2 }; /* flags: as in struct hp_extent */
 size_t hp_extent_create(enum hp_part part, size_t pages, size_t align, unsigned flags);
 

@@ -43,7 +43,7 @@ static inline void expect_empty(void)
 	EXPECT_EQ(HP_STAT(extents), 0);
 	EXPECT_EQ(HP_STAT(mappings), 0);
 	EXPECT_EQ(hp_span.heads, 0);
-	EXPECT_EQ(hp_span.extent_pages, 0);
+	EXPECT_EQ(hp_span.extent_pages[HP_PART_HEAP], 0);
 	if (hp_span.size)
 		EXPECT_EQ(hp_bits_find(hp_span.used, 1, hp_span.pages, true), hp_span.pages);
 	expect_span_reserved(true);

@@ -237,7 +237,7 @@ static void check_tree(void)
 	EXPECT_EQ(HP_STAT(listed_bytes), 0);
 	EXPECT_EQ(HP_STAT(taken_bytes), (owned << HP_CHUNK_SHIFT) + HP_STAT(room_bytes));
 	EXPECT_EQ((in_extents - free) << HP_CHUNK_SHIFT, HP_STAT(taken_bytes));
-	EXPECT_EQ(hp_span.extent_pages, in_extents >> HP_PAGE_CHUNKS_SHIFT);
+	EXPECT_EQ(hp_span.extent_pages[HP_PART_HEAP], in_extents >> HP_PAGE_CHUNKS_SHIFT);
 	EXPECT(HP_STAT(taken_peak_bytes) >= HP_STAT(taken_bytes));
 }
 

@@ -637,7 +637,7 @@ TEST(what_is_held_while_its_release_waits_for_a_fork_stays)
 	hugepin_free(hugepin_malloc(65 * MIB));
 	EXPECT(hp_heap_next_extent(0, &e));
 	hp_lock(&hp_heap_lock);
-	hp_pages_quiesce();
+	hp_pages_quiesce(HP_PART_HEAP);
 	hp_unlock(&hp_heap_lock);
 	pthread_create(&t, NULL, purge, NULL);
 	while (hp_heap_is_free((uintptr_t)e.addr, e.len, 0)) /* until the thread has taken them, to be released */
