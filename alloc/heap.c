@@ -193,7 +193,7 @@ static size_t place_in(const struct hp_hole *h, const struct request *r)
 static size_t find(const struct request *r)
 {
 	size_t n = r->n + r->room, ask = n, best = 0, best_len = SIZE_MAX;
-	size_t from = r->part == HP_PART_HEAP ? 0 : hp_span.small << HP_PAGE_CHUNKS_SHIFT;
+	size_t from = r->part == HP_PART_HEAP ? 0 : (hp_span.small + 1) << HP_PAGE_CHUNKS_SHIFT;
 	int64_t looked = 0, misfits = 0;
 	struct hp_hole h;
 

@@ -160,7 +160,7 @@ void hp_tree_settle(struct hp_tree *t)
 bool hp_tree_next_hole(const struct hp_tree *t, size_t from, size_t n, struct hp_hole *ret_hole)
 {
 	size_t pos = from;
-	size_t end = (from >> HP_PAGE_CHUNKS_SHIFT < t->upper ? t->used : t->upper_used) << HP_PAGE_CHUNKS_SHIFT;
+	size_t end = (from <= t->upper << HP_PAGE_CHUNKS_SHIFT ? t->used : t->upper_used) << HP_PAGE_CHUNKS_SHIFT;
 	size_t run = 0; /* free chunks that end at pos, at the border of a page */
 	unsigned level = 0;
 	bool arrived = true; /* at pos, and not by descending */

@@ -39,7 +39,8 @@ void hp_tree_take(struct hp_tree *t, size_t chunk, size_t count);
 void hp_tree_settle(struct hp_tree *t);
 
 /* The first maximal free run of at least n chunks that begins at or after chunk `from`, which must not lie inside a free
- * run (0, the start of the upper part, or the end of a hole found before), on its side of `upper`. False: there is none. */
+ * run (0, or the end of a hole found before), and on its side of `upper`, whose first chunk is still the lower. False: there is
+ * none. */
 bool hp_tree_next_hole(const struct hp_tree *t, size_t from, size_t n, struct hp_hole *ret_hole);
 
 /* How many chunks from `chunk` on are free, looking no further than `most`. */

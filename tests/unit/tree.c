@@ -185,6 +185,30 @@ TEST(a_page_is_stamped_when_it_becomes_wholly_free)
 	EXPECT_EQ(tree.stamps[2], 7);
 }
 
+TEST(searches_stay_on_their_side_of_the_upper_part)
+{
+	for (size_t upper = 1; upper < 130; upper += 1 + rnd(20)) {
+		struct hp_hole h;
+
+		fresh_tree();
+		tree.upper = upper;
+		hp_bit_set(tree.starts, upper + 1);
+		hp_tree_free(&tree, upper * 512 - 100, 100);
+		hp_tree_free(&tree, (upper + 1) * 512, 1024);
+		hp_tree_settle(&tree);
+		EXPECT_EQ(tree.used, upper);
+		EXPECT_EQ(tree.upper_used, upper + 3);
+		EXPECT(!hp_tree_next_hole(&tree, 0, 101, &h));
+		EXPECT(hp_tree_next_hole(&tree, 0, 100, &h));
+		EXPECT_EQ(h.start, upper * 512 - 100);
+		EXPECT(!hp_tree_next_hole(&tree, h.start + h.len, 1, &h));
+		EXPECT(hp_tree_next_hole(&tree, upper * 512 + 1, 1, &h));
+		EXPECT_EQ(h.start, (upper + 1) * 512);
+		EXPECT_EQ(h.len, 1024);
+		EXPECT(!hp_tree_next_hole(&tree, h.start + h.len, 1, &h));
+	}
+}
+
 TEST(a_wholly_free_root_is_found)
 {
 	struct hp_hole h;
