@@ -299,6 +299,7 @@ static void make_locks(hugepin_domain *d)
  * before the fork: a signal handler may fork that interrupted us with any lock taken, and others may hold them. */
 static void postfork_child(void)
 {
+	domains.count = 0; /* first: tables are zeroed below by madvise, whose interposed form looks for domains to tell of it */
 	hp_regions_child();
 	hp_uffd_child();
 	hp_counts_child();
@@ -307,7 +308,6 @@ static void postfork_child(void)
 	hp_trace_child();
 	pthread_mutex_init(&domains.lock.mutex, NULL);
 	service.asked = hp_helper_job.asked = 0;
-	domains.count = 0;
 	for (int i = 0; i < HUGEPIN_DOMAINS_MAX; i++) {
 		hugepin_domain *d = domains.domain[i];
 
