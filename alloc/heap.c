@@ -1142,6 +1142,11 @@ static bool is_mapped(size_t page)
 	return hp_span.page[page].state == HP_PAGE_READY || hp_span.page[page].state == HP_PAGE_RESERVED;
 }
 
+bool hp_heap_is_small(uintptr_t addr)
+{
+	return in_span((void *)addr) && page_at(addr) >= hp_span.small;
+}
+
 size_t hp_heap_mapping(uintptr_t addr)
 {
 	size_t page = page_at(addr), end, to = 0;

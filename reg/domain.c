@@ -256,6 +256,11 @@ void hugepin_unmapping_(const void *addr, size_t len, bool discarded)
 		forget_in_all(addr, len, discarded, 1);
 }
 
+bool hugepin_needed_in_child_(const void *addr)
+{
+	return hp_heap_is_small((uintptr_t)addr);
+}
+
 /* ------------------------------------------------------------------ what the heap says */
 
 static void let_go_of(hugepin_domain *d, void *ticks)

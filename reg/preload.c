@@ -113,6 +113,10 @@ EXPORT int madvise(void *addr, size_t len, int advice)
 
 	if (discards(advice))
 		hugepin_unmapping_(addr, len, true);
+	/* What libibverbs may ask of small buffers, too, when they are registered by extent. Pinned pages are safe without it, since
+	 * Linux 5.12. */
+	if (advice == MADV_DONTFORK && hugepin_needed_in_child_(addr))
+		return 0;
 	r = next.madvise ? next.madvise(addr, len, advice) : (int)syscall(SYS_madvise, addr, len, advice);
 	/* libibverbs 44, after ibv_fork_init(), asks this for parts of hugepages, which pages of the pool refuse, and gives up. The
 	 * heap keeps those out of children anyway. */

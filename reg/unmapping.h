@@ -13,6 +13,9 @@
  * no domains. Called once with a length of 0 to say that it will be called. errno is left alone. */
 void hugepin_unmapping_(const void *addr, size_t len, bool discarded);
 
+/* Whether memory at addr has to be there when a forked child begins to run: MADV_DONTFORK must not reach it. */
+bool hugepin_needed_in_child_(const void *addr);
+
 #pragma GCC visibility pop
 
 #endif

@@ -204,6 +204,20 @@ static void clear(void)
 		free(many[i]);
 }
 
+/* jemalloc makes one piece of neighbours that are free, and cuts it anew. */
+TEST(no_piece_lies_in_two_extents)
+{
+	fill();
+	clear();
+	for (int i = 0; i < MANY / 6; i++) {
+		many[i] = hide(malloc(20 * KIB));
+		expect_pinned(&(struct buffer){ many[i], 20 * KIB });
+	}
+	for (int i = 0; i < MANY / 6; i++)
+		free(many[i]);
+	malloc_trim(0);
+}
+
 TEST(malloc_trim_gives_back_what_is_free_and_lets_go_of_registrations)
 {
 	size_t full;
@@ -371,9 +385,11 @@ static void fork_under_threads(int forks)
 	pthread_t thread[THREADS];
 	pthread_key_t key;
 	FILE *stream = fopen("/dev/null", "w");
+	uintptr_t page = (uintptr_t)stream & ~(uintptr_t)4095;
 	uint64_t seed = 21;
 
 	EXPECT(stream);
+	EXPECT_EQ(madvise((void *)page, 4096, MADV_DONTFORK), 0); /* as libibverbs would */
 	for (; handlers < 60; handlers++)
 		pthread_atfork(NULL, NULL, handler);
 	for (int i = 0; i < 100; i++)

@@ -212,8 +212,8 @@ static int show_main(void)
 	if (environ[0])
 		memset(environ[0], 'x', strlen(environ[0])); /* as some programs do to tell ps(1) what they are doing */
 	const char *trace = (const char *)(intptr_t)hp_config.trace;
-	dprintf(1, "%lld %lld %lld%s%s", (long long)hp_config.decay_ms, (long long)hp_config.fit, (long long)hp_config.pages,
-		trace ? " " : "", trace ? trace : "");
+	dprintf(1, "%lld %lld %lld%s%s%s", (long long)hp_config.decay_ms, (long long)hp_config.fit, (long long)hp_config.pages,
+		trace ? " " : "", trace ? trace : "", hp_config.small_pinned ? " pinned" : "");
 	return 0;
 }
 
@@ -259,6 +259,17 @@ TEST(a_malformed_value_is_named_with_what_is_accepted_and_the_default_is_used)
 	EXPECT(!strncmp(said, "hugepin: ", 9));
 	EXPECT(strstr(said, "HUGEPIN_DECAY=soon") && strstr(said, "a time in ms or s") && strstr(said, "10s"));
 	EXPECT(strstr(said, "HUGEPIN_PAGES=") && strstr(said, "auto, hugetlb, thp, base, 1g"));
+}
+
+TEST(what_excludes_each_other_is_said_and_the_small_tier_chosen_holds)
+{
+	char *env[] = { (char *)"HUGEPIN_SMALL=next", (char *)"HUGEPIN_SMALL_PINNED=1", (char *)"HUGEPIN_FIT=3", NULL };
+	EXPECT(!strcmp(show(env), "10000 3 0"));
+	EXPECT_EQ(lines(said), 1);
+	EXPECT(strstr(said, "HUGEPIN_SMALL_PINNED=1 cannot be had with HUGEPIN_SMALL=next"));
+	env[0] = (char *)"HUGEPIN_SMALL=jemalloc";
+	EXPECT(!strcmp(show(env), "10000 3 0 pinned"));
+	EXPECT(!said[0]);
 }
 
 TEST(an_unknown_name_is_said_once_with_the_known_ones)
