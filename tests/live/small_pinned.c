@@ -112,6 +112,7 @@ static void expect_pinned(const struct buffer *b)
 	if (!EXPECT_EQ(hugepin_extent(b->p, &e, sizeof e), sizeof e))
 		return;
 	EXPECT(b->p + b->size <= (char *)e.addr + e.len);
+	EXPECT(b->size >= HUGEPIN_LARGE_MIN || e.kind != HUGEPIN_KIND_HUGETLB); /* a child would need pages of the pool */
 	EXPECT(hugepin_extent(b->p + b->size - 1, &last, sizeof last) > 0 && last.gen == e.gen);
 	if (!domain || !EXPECT_EQ(hugepin_pin(domain, b->p, b->size, 0, &pin), 0))
 		return;
