@@ -1198,6 +1198,7 @@ bool hugepin_fork_refused_(void)
  * hp_heap_lock. */
 static struct {
 	sigset_t signals; /* of the forking thread */
+	unsigned held; /* its locks */
 	bool alone; /* no other thread of the program's: no one else holds a lock of anyone's */
 	bool interrupted; /* a signal handler forks, and the code below it was in the heap: touch nothing */
 	bool locked; /* hp_heap_lock was taken in prefork() */
@@ -1218,9 +1219,13 @@ static void prefork(void)
 {
 	sigset_t all, old;
 	bool is_alone = alone(), interrupted, locked;
+	unsigned held;
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
+	/* A signal handler may have interrupted its thread with a lock of higher rank taken; whoever has ours takes none of these. */
+	held = hp_locks_held;
+	hp_locks_held &= (2u << HP_RANK_HEAP) - 1;
 	interrupted = hp_lock_mine(&hp_heap_lock) || hp_pages_inside() ||
 		      (hp_cache_self != &hp_cache_none && hp_cache_self->slot.busy);
 	if (!is_alone)
@@ -1239,6 +1244,7 @@ static void prefork(void)
 		hp_pages_quiesce(HP_PART_SMALL);
 	}
 	forking.signals = old;
+	forking.held = held;
 	forking.alone = is_alone;
 	forking.interrupted = interrupted;
 	forking.locked = locked;
@@ -1251,6 +1257,7 @@ static void prefork(void)
 static void postfork(void (*small_postfork)(void))
 {
 	sigset_t old = forking.signals;
+	unsigned held = forking.held;
 	bool was_alone = forking.alone;
 
 	if (forking.locked) {
@@ -1259,6 +1266,7 @@ static void postfork(void (*small_postfork)(void))
 	}
 	if (!was_alone && small_postfork)
 		small_postfork();
+	hp_locks_held = held;
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 

@@ -634,6 +634,23 @@ static struct cost fork_cost(bool registered)
 }
 
 /* The times are for the reader; make bench-pin compares them. */
+/* As when a signal handler forks. Debug builds assert the order of locks. */
+TEST(a_fork_may_come_while_its_thread_has_a_lock_of_the_pin_cache)
+{
+	struct hp_lock lock = HP_LOCK_INIT(HP_RANK_QUEUE);
+	int status = -1;
+	pid_t pid;
+
+	hugepin_free(hugepin_malloc(MIB));
+	hp_lock(&lock);
+	pid = fork();
+	hp_unlock(&lock);
+	if (pid == 0)
+		_exit(0);
+	EXPECT_EQ(waitpid(pid, &status, 0), pid);
+	EXPECT_EQ(status, 0);
+}
+
 TEST(a_fork_copies_as_much_of_registered_memory_as_of_unregistered_memory)
 {
 	struct cost plain, registered;
