@@ -6,6 +6,7 @@
  */
 #include "hugepin_verbs.h"
 #include "live/live.h"
+#include "guest/wire.h"
 
 #include <malloc.h>
 #include <sched.h>
@@ -21,18 +22,14 @@
 
 /* qp[0] works, qp[1] is the peer: remote keys are those of the peer's side, which is the same protection domain. */
 static struct {
-	struct ibv_context *device;
-	struct ibv_pd *pd;
+	struct wire_port port;
 	struct ibv_cq *cq;
 	struct ibv_qp *qp[2];
-	union ibv_gid gid;
-	int gid_index;
-	struct ibv_port_attr port;
 	char *source; /* LEN bytes that the tests send from and read into, registered without the library */
 	struct ibv_mr *source_mr;
 } wire;
 
-static bool wire_connect(void)
+static bool wire_join(void)
 {
 	for (int i = 0; i < 2; i++) {
 		struct ibv_qp_init_attr init = {
@@ -41,73 +38,26 @@ static bool wire_connect(void)
 			.qp_type = IBV_QPT_RC,
 			.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
 		};
-		wire.qp[i] = ibv_create_qp(wire.pd, &init);
-		if (!wire.qp[i])
-			return false;
-		struct ibv_qp_attr a = {
-			.qp_state = IBV_QPS_INIT,
-			.port_num = 1,
-			.qp_access_flags =
-				IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC,
-		};
-		if (ibv_modify_qp(wire.qp[i], &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
+		wire.qp[i] = ibv_create_qp(wire.port.pd, &init);
+		if (!wire.qp[i] || !wire_init(wire.qp[i]))
 			return false;
 	}
-	for (int i = 0; i < 2; i++) {
-		struct ibv_qp_attr a = {
-			.qp_state = IBV_QPS_RTR,
-			.path_mtu = wire.port.active_mtu,
-			.dest_qp_num = wire.qp[!i]->qp_num,
-			.max_dest_rd_atomic = 1,
-			.min_rnr_timer = 12,
-			.ah_attr = {
-				.dlid = wire.port.lid,
-				.port_num = 1,
-				.is_global = 1,
-				.grh = { .dgid = wire.gid, .sgid_index = (uint8_t)wire.gid_index, .hop_limit = 1 },
-			},
-		};
-		if (ibv_modify_qp(wire.qp[i], &a,
-				  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-					  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
+	for (int i = 0; i < 2; i++)
+		if (!wire_connect(&wire.port, wire.qp[i], wire.qp[!i]->qp_num, 7))
 			return false;
-	}
-	for (int i = 0; i < 2; i++) {
-		struct ibv_qp_attr a = {
-			.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1
-		};
-		if (ibv_modify_qp(wire.qp[i], &a,
-				  IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-					  IBV_QP_MAX_QP_RD_ATOMIC))
-			return false;
-	}
 	return true;
 }
 
 static bool wire_open(void)
 {
-	int n = 0;
-	struct ibv_device **list = ibv_get_device_list(&n);
-	wire.device = list && n ? ibv_open_device(list[0]) : NULL;
-	if (list)
-		ibv_free_device_list(list);
-	if (!wire.device || ibv_query_port(wire.device, 1, &wire.port))
+	if (!wire_port_open(&wire.port))
 		return false;
-	/* The first address of IPv4, if any: link-local IPv6 needs the interface to be told apart. */
-	for (int i = 0; i < wire.port.gid_tbl_len; i++) {
-		union ibv_gid gid;
-		if (!ibv_query_gid(wire.device, 1, i, &gid) && gid.raw[10] == 0xff && gid.raw[11] == 0xff) {
-			wire.gid_index = i;
-			break;
-		}
-	}
-	wire.pd = ibv_alloc_pd(wire.device);
-	wire.cq = ibv_create_cq(wire.device, 16, NULL, NULL, 0);
-	if (ibv_query_gid(wire.device, 1, wire.gid_index, &wire.gid) || !wire.pd || !wire.cq)
+	wire.cq = ibv_create_cq(wire.port.device, 16, NULL, NULL, 0);
+	if (!wire.cq)
 		return false;
 	wire.source = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	wire.source_mr = ibv_reg_mr(wire.pd, wire.source, LEN, IBV_ACCESS_LOCAL_WRITE);
-	return wire.source_mr && wire_connect();
+	wire.source_mr = ibv_reg_mr(wire.port.pd, wire.source, LEN, IBV_ACCESS_LOCAL_WRITE);
+	return wire.source_mr && wire_join();
 }
 
 static void wire_disconnect(void)
@@ -124,8 +74,8 @@ static void wire_close(void)
 	munmap(wire.source, LEN);
 	wire_disconnect();
 	EXPECT_EQ(ibv_destroy_cq(wire.cq), 0);
-	EXPECT_EQ(ibv_dealloc_pd(wire.pd), 0); /* EBUSY if a domain left an MR behind */
-	EXPECT_EQ(ibv_close_device(wire.device), 0);
+	EXPECT_EQ(ibv_dealloc_pd(wire.port.pd), 0); /* EBUSY if a domain left an MR behind */
+	EXPECT_EQ(ibv_close_device(wire.port.device), 0);
 	memset(&wire, 0, sizeof wire);
 }
 
@@ -155,7 +105,7 @@ static int wire_do(enum ibv_wr_opcode opcode, void *local, uint32_t lkey, const 
 		sched_yield();
 	if (n != 1 || wc.status != IBV_WC_SUCCESS) {
 		wire_disconnect();
-		EXPECT(wire_connect());
+		EXPECT(wire_join());
 	}
 	return n == 1 ? (int)wc.status : -1;
 }
@@ -176,7 +126,7 @@ static hugepin_domain *domain(uint32_t policy)
 {
 	struct hugepin_attr attr = { .size = sizeof attr, .policy = policy };
 	hugepin_domain *d = NULL;
-	EXPECT_EQ(hugepin_verbs_open(wire.pd, &attr, &d), 0);
+	EXPECT_EQ(hugepin_verbs_open(wire.port.pd, &attr, &d), 0);
 	return d;
 }
 
@@ -211,7 +161,7 @@ TEST(two_queue_pairs_of_this_process_are_connected)
 {
 	NEEDS_WIRE;
 	char *p = map(LEN);
-	struct ibv_mr *mr = ibv_reg_mr(wire.pd, p, LEN, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	struct ibv_mr *mr = ibv_reg_mr(wire.port.pd, p, LEN, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	if (!EXPECT(mr))
 		return;
 	struct hugepin_pin pin = { .rkey = mr->rkey };
@@ -391,11 +341,11 @@ TEST(open_says_what_it_was_not_given_and_what_the_device_lacks)
 	struct hugepin_attr attr = { .size = sizeof attr, .policy = 99 };
 	errno = 0;
 	EXPECT_EQ(hugepin_verbs_open(NULL, NULL, &d), -EINVAL);
-	EXPECT_EQ(hugepin_verbs_open(wire.pd, NULL, NULL), -EINVAL);
-	EXPECT_EQ(hugepin_verbs_open(wire.pd, &attr, &d), -EINVAL);
+	EXPECT_EQ(hugepin_verbs_open(wire.port.pd, NULL, NULL), -EINVAL);
+	EXPECT_EQ(hugepin_verbs_open(wire.port.pd, &attr, &d), -EINVAL);
 	EXPECT_EQ((uintptr_t)d, 4711);
 	EXPECT_EQ(errno, 0);
-	if (EXPECT_EQ(hugepin_verbs_open(wire.pd, NULL, &d), 0))
+	if (EXPECT_EQ(hugepin_verbs_open(wire.port.pd, NULL, &d), 0))
 		EXPECT_EQ(hugepin_domain_close(d), 0);
 }
 
@@ -680,7 +630,7 @@ static void at_the_limit(void)
 		struct hugepin_pin pin[16];
 		int n = 0, err = 0;
 		attr.pinned_bytes_max = budget ? 0 : UINT64_MAX;
-		if (!EXPECT_EQ(hugepin_verbs_open(wire.pd, &attr, &d), 0))
+		if (!EXPECT_EQ(hugepin_verbs_open(wire.port.pd, &attr, &d), 0))
 			return;
 		while (n < 8 && !(err = hugepin_pin(d, p + (size_t)n * 2 * MIB, MIB, HUGEPIN_WRITE, &pin[n])))
 			n++;
@@ -702,7 +652,7 @@ TEST(when_all_that_the_limit_allows_is_pinned_it_says_so)
 static bool has_odp(void)
 {
 	struct ibv_device_attr_ex a;
-	return !ibv_query_device_ex(wire.device, NULL, &a) && a.odp_caps.general_caps & IBV_ODP_SUPPORT;
+	return !ibv_query_device_ex(wire.port.device, NULL, &a) && a.odp_caps.general_caps & IBV_ODP_SUPPORT;
 }
 
 TEST(policy_odp_is_refused_where_the_device_has_none)
@@ -712,7 +662,7 @@ TEST(policy_odp_is_refused_where_the_device_has_none)
 		SKIP("it has");
 	hugepin_domain *d;
 	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_ODP };
-	EXPECT_EQ(hugepin_verbs_open(wire.pd, &attr, &d), -EOPNOTSUPP);
+	EXPECT_EQ(hugepin_verbs_open(wire.port.pd, &attr, &d), -EOPNOTSUPP);
 }
 
 #define NEEDS_ODP                                                                                                      \
@@ -750,11 +700,11 @@ TEST(on_demand_memory_is_not_pinned_and_the_device_follows_its_pages)
 /* Whether the provider passes advice on: that of rdma-core before 59 for soft-RoCE does not. */
 static bool has_advice(char *p)
 {
-	struct ibv_mr *mr = ibv_reg_mr(wire.pd, p, LEN, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND);
+	struct ibv_mr *mr = ibv_reg_mr(wire.port.pd, p, LEN, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND);
 	if (!EXPECT(mr))
 		return false;
 	struct ibv_sge sge = { (uintptr_t)p, LEN, mr->lkey };
-	int err = ibv_advise_mr(wire.pd, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1);
+	int err = ibv_advise_mr(wire.port.pd, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1);
 	ibv_dereg_mr(mr);
 	return !err;
 }

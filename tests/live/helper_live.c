@@ -205,7 +205,7 @@ static int child_works(hugepin_domain *parents, char **buffer)
 	d = open_with(HUGEPIN_POLICY_PREDICT, UINT64_MAX);
 	if (!d)
 		return 3;
-	if (!has_again(d, buffer, 10))
+	if (!is_served(d, buffer))
 		return 4;
 	return hugepin_domain_close(d) || t_failures ? 5 : 0;
 }
