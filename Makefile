@@ -25,6 +25,8 @@ FLAGS_base := -fvisibility=hidden -fno-semantic-interposition -fno-plt -ftls-mod
 FLAGS_alloc := $(FLAGS_base)
 # A pin's call site is found from the functions that the public one ends in, hits and misses alike.
 FLAGS_reg := $(FLAGS_base) -foptimize-sibling-calls
+# Call sites are seen through it.
+FLAGS_sge := $(FLAGS_base) -fno-omit-frame-pointer
 FLAGS_cmd = -DHP_LIBDIR='"$(LIBDIR)"'
 # A malloc cannot be unloaded. Sanitizers leave their runtime's names to the program.
 LIB_LDFLAGS = -shared -Wl,-z,now -Wl,-z,nodelete $(if $(SAN),,-Wl,-z,defs) $(SANFLAGS) $(LDFLAGS)
@@ -32,14 +34,17 @@ LIB_LDFLAGS = -shared -Wl,-z,now -Wl,-z,nodelete $(if $(SAN),,-Wl,-z,defs) $(SAN
 VERSION := $(shell awk '/^.define HUGEPIN_VERSION_M/ { v = v "." $$3 } END { print substr(v, 2) }' include/hugepin.h)
 SO := $(firstword $(subst ., ,$(VERSION)))
 
-LIB_SRC := $(filter-out alloc/preload.c reg/preload.c reg/verbs.c,$(wildcard base/*.c alloc/*.c reg/*.c))
+LIB_SRC := $(filter-out alloc/preload.c reg/preload.c reg/verbs.c,$(wildcard base/*.c alloc/*.c reg/*.c sge/map.c sge/frame.c))
 LIB_LIBS := -luring
+# Needs libibverbs, and of ours the public API alone.
+VERBS_SRC := reg/verbs.c $(filter-out sge/map.c sge/frame.c,$(wildcard sge/*.c))
 MPI_SRC := $(wildcard mpi/*.c)
 CMD_SRC := $(wildcard cmd/*.c)
 UNIT_SRC := $(wildcard tests/unit/*.c)
 LIVE_SRC := $(wildcard tests/live/*.c tests/guest/*.c)
-EXAMPLE_SRC := $(wildcard examples/*.c)
+EXAMPLE_SRC := $(filter-out $(if $(MPICC),,examples/mpi_%),$(wildcard examples/*.c))
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
+VERBS_OBJ := $(VERBS_SRC:%.c=$(BUILD)/%.o)
 CMD_OBJ := $(CMD_SRC:%.c=$(BUILD)/%.o) $(BUILD)/base/base.o $(BUILD)/base/config.o
 UNIT := $(UNIT_SRC:%.c=$(BUILD)/%)
 LIVE := $(LIVE_SRC:%.c=$(BUILD)/%)
@@ -54,10 +59,10 @@ all: $(BUILD)/libhugepin.so $(BUILD)/libhugepin.a $(if $(SAN),,$(BUILD)/libhugep
 	$(BUILD)/libhugepin-verbs.so $(if $(SAN),,mpi) $(BUILD)/hugepin ## build the libraries and the command
 
 -include bench/bench.mk
--include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg mpi cmd tests/unit tests/live tests/guest examples))
+-include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg sge mpi cmd tests/unit tests/live tests/guest examples))
 
 # What objects were compiled with; changes only when that does.
-COMMAND = $(CC) $(FLAGS) $(FLAGS_reg) $(FLAGS_cmd)
+COMMAND = $(CC) $(FLAGS) $(FLAGS_reg) $(FLAGS_sge) $(FLAGS_cmd)
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(subst ','\'',$(COMMAND))' | cmp -s - $@ || echo '$(subst ','\'',$(COMMAND))' >$@
@@ -72,8 +77,7 @@ $(BUILD)/libhugepin.so: $(LIB_OBJ) hugepin.map
 	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin.map -o $@ $(LIB_OBJ) $(LIB_LIBS)
 	$(Q)ln -sf $(@F) $@.$(SO)
 
-# The one library that needs libibverbs: what it calls of ours is the public API.
-$(BUILD)/libhugepin-verbs.so: $(BUILD)/reg/verbs.o $(BUILD)/libhugepin.so hugepin-verbs.map
+$(BUILD)/libhugepin-verbs.so: $(VERBS_OBJ) $(BUILD)/libhugepin.so hugepin-verbs.map
 	@echo '  LD      $@'
 	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin-verbs.map \
 		-Wl,--enable-new-dtags,-rpath,'$$ORIGIN' -o $@ $(filter %.o %/libhugepin.so,$^) -libverbs
@@ -126,10 +130,10 @@ $(BUILD)/hugepin: $(CMD_OBJ)
 TEST_FLAGS = -Itests -fno-builtin
 LINK_LINE = $$(sed -n 's|^/\* link: \(.*\) \*/$$|\1|p;4q' $< | xargs -n1 | sed -n 's/^hugepin.*\|^uring\|^ibverbs/-l&/p' | xargs)
 LINK_DIRS = -L$(BUILD) $(addprefix -Xlinker ,-rpath $(abspath $(BUILD)) -rpath-link $(BUILD))
-$(UNIT): $(BUILD)/%: %.c $(LIB_OBJ) $(BUILD)/flags
+$(UNIT): $(BUILD)/%: %.c $(LIB_OBJ) $(VERBS_OBJ) $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  TEST    $<'
-	$(Q)$(CC) $(FLAGS) $(TEST_FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LIB_OBJ) $(LIB_LIBS)
+	$(Q)$(CC) $(FLAGS) $(TEST_FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LIB_OBJ) $(VERBS_OBJ) $(LIB_LIBS) -libverbs
 $(LIVE): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  TEST    $<'
@@ -137,7 +141,7 @@ $(LIVE): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(B
 $(EXAMPLES): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  EXAMPLE $<'
-	$(Q)$(CC) $(FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LINK_DIRS) $(LINK_LINE)
+	$(Q)$(if $(filter examples/mpi_%,$<),OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC),$(CC)) $(FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LINK_DIRS) $(LINK_LINE)
 $(TEST_LIBS): $(BUILD)/tests/live/%.so: tests/live/lib/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  TEST    $<'
@@ -161,7 +165,7 @@ lint: all ## check layers, exported names, man pages, scripts
 	$(MAKE) --no-print-directory man-check
 	shellcheck -x tools/setup tools/demo tools/check-* tests/run .ci/run bench/run-pin bench/run-mpi bench/run-replay \
 		tests/guest/run tests/guest/boot tests/guest/kernel tests/guest/init tests/guest/*.sh tests/live/guest.sh \
-		tests/live/mpi.sh tests/live/memlock_mpi.sh tests/live/replay.sh tests/live/plot.sh tests/mpi/common.bash
+		tests/live/mpi.sh tests/live/mpi_example.sh tests/live/memlock_mpi.sh tests/live/replay.sh tests/live/plot.sh tests/mpi/common.bash
 
 man-check: ## check the man pages against mandoc and the tables they repeat
 	tools/check-man

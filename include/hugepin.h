@@ -15,6 +15,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 #include <sys/uio.h>
 
 #ifdef __cplusplus
@@ -309,6 +310,111 @@ int hugepin_prefetch(hugepin_domain *, const void *addr, size_t len, unsigned ac
  * until its last unpin (0 is possible there, too, while another thread registers with the same domain). -EINVAL: empty or
  * wrapping. Allocates nothing and calls no backend: may be called from unmap hooks. */
 int hugepin_forget(const void *addr, size_t len);
+
+/* ------------------------------------------------------------------ packing, without a device: hugepin_sg(7) */
+
+/* Many small pieces as one message. Nothing here allocates, blocks (but for a key function that does) or keeps state: any
+ * thread, and at once. Pieces of length 0 are legal everywhere and their addresses are not looked at; adapters never get to
+ * see them. Common errors: -EINVAL (a NULL, n < 0, a piece at NULL or one that wraps round the end of the address space),
+ * -EMSGSIZE (does not fit the room given), -EOVERFLOW (over UINT32_MAX bytes: what one work request can say). Arrays that were
+ * to be filled may have been written to on failure. */
+
+/* One scatter/gather element, laid out as struct ibv_sge. */
+struct hugepin_sge {
+	uint64_t addr;
+	uint32_t length, lkey;
+};
+
+/* What was made of the pieces. */
+struct hugepin_sg_info {
+	uint64_t bytes; /* of the message */
+	uint32_t sges, pins; /* elements, and pins to be given back */
+	uint32_t copied; /* bytes that were copied, for which no element points into the pieces */
+	uint32_t lines; /* cache lines of 64 bytes that the elements touch: what a device reads */
+};
+
+/* Find the key of [addr, addr + len), for `access` (HUGEPIN_READ for what is sent). *ret_ is a pin whose [base, base + len)
+ * contains addr; it may begin before it, and end before or after addr + len: the rest of the piece is asked for by another
+ * call, and a piece that begins in a range already returned with a ref, or in the latest, is not asked for. ref: 0 where there
+ * is nothing to give back. 0, -ENOKEY (not registered), or another error, with which the caller of the key function then
+ * returns. A range that does not contain addr is -EINVAL there.
+ * addr NULL: give the pin *ret_ back, which an earlier call returned with a ref; what this returns is not looked at. So is
+ * done with what was taken before an error. */
+typedef int (*hugepin_key_fn)(void *arg, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
+
+/* The pin cache as key function; its argument is a hugepin_domain. Finds what is registered and takes one reference on it,
+ * as hugepin_pin does, but registers nothing (-ENOKEY), and returns the whole registration's range. A caller who wants
+ * registration passes a function of his own that calls hugepin_pin, and hugepin_unpin for addr NULL. -EINVAL, -EOPNOTSUPP,
+ * -ESTALE and -ENOMEM as hugepin_pin. Threads as hugepin_pin: what is not found at once is looked for under the domain's
+ * lock. */
+int hugepin_sg_key(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
+
+/* Elements for n pieces, in their order: empty ones are dropped, a piece is split where its registration ends, neighbours
+ * that lie one after the other under one key are merged. Writes at most `sges` elements and `pins` pins (one for each call of
+ * the key function that gave a ref; at most one for each registration that contains its pieces whole). The caller gives
+ * ret_pins back (hugepin_unpinv) when the device is done.
+ * Returns the number of elements; 0 where all is empty. -EINVAL and -EOVERFLOW, before the key function is called;
+ * -EMSGSIZE (more elements or pins are needed: ret_info, if not NULL, then says how many elements, and how many pins at most),
+ * -ENOKEY, or what the key function returned; on failure no pin is out. */
+int hugepin_sg_map(const struct iovec *iov, int n, unsigned access, hugepin_key_fn key, void *arg,
+		   struct hugepin_sge *ret_sges, int sges, struct hugepin_pin *ret_pins, int pins,
+		   struct hugepin_sg_info *ret_info);
+
+/* Pieces of a strided layout (MPI_Type_vector): `count` blocks of `block` bytes, the start of each `stride` bytes after the
+ * start of the one before, which may be negative; blocks that touch, in this order, are one piece. Returns the number of
+ * pieces. -EINVAL, -EMSGSIZE; of any length. */
+int hugepin_sg_strided(const void *base, size_t block, ptrdiff_t stride, size_t count, struct iovec *ret_, int max);
+
+/* Pieces of an indexed layout (MPI_Type_create_hindexed): len[i] bytes at base + off[i], in order; an off[i] below 0, cast,
+ * is in front of base. Empty ones are dropped and those that touch, in this order, are one piece. Returns the number of
+ * pieces. -EINVAL, -EMSGSIZE; of any length. */
+int hugepin_sg_indexed(const void *base, const size_t *off, const size_t *len, size_t n, struct iovec *ret_, int max);
+
+/* Placement: how many cache lines of 64 bytes n pieces touch, each by itself: what a device must read for them. UINT_MAX
+ * where there are more. */
+unsigned hugepin_sg_lines(const struct iovec *iov, int n);
+
+/* Placement: the offset within a page, a multiple of 64, at which a slot of `len` bytes should begin, so that copying n
+ * pieces one after the other into it (those that fit) meets the fewest loads that have to wait for a store with the same low
+ * twelve bits (4 KiB aliasing); of equals, one that crosses no more pages than it must, and the lowest. 0 for bad arguments. */
+size_t hugepin_sg_offset(const struct iovec *iov, int n, size_t len);
+
+/* The frame, a message that describes itself: a header, a length and a tag for each record, then the records' bytes one
+ * after the other (hugepin_sg_frame(5); little-endian). A record may be empty. */
+
+#define HUGEPIN_SG_HEADER 24 /* bytes before the lengths */
+/* Bytes in front of the records of a frame of n. */
+#define HUGEPIN_SG_TABLE(n) (HUGEPIN_SG_HEADER + ((size_t)(n) * 4 + 7) / 8 * 8 + (size_t)(n) * 8)
+
+/* Write the frame of n records, record i of iov[i].iov_len bytes, with tag[i] (NULL: zeros), into slot. Returns its length;
+ * -EINVAL, -EMSGSIZE, -EOVERFLOW. The pieces must not lie in the slot. */
+ssize_t hugepin_sg_frame(void *slot, size_t size, const struct iovec *iov, const uint64_t *tag, int n);
+
+/* The same without the records: its header and table alone, HUGEPIN_SG_TABLE(n) bytes, for records that follow as elements.
+ * part, parts: 0, 1; or this is part `part` of `parts` of one record that did not fit a frame, and n is 1. */
+ssize_t hugepin_sg_table(void *slot, size_t size, const size_t *len, const uint64_t *tag, int n, unsigned part,
+			 unsigned parts);
+
+/* Reading: the caller's memory, which points into the frame. Members are the library's but for count, part and parts. */
+struct hugepin_sg_rx {
+	const unsigned char *frame;
+	uint64_t data; /* offset of the next record */
+	uint32_t count, next; /* records in all, and the next */
+	uint16_t part, parts; /* 0, 1: whole records */
+	uint32_t pad;
+};
+
+/* Begin to read a frame of `len` bytes, as received: the whole of it is checked first, so that what follows cannot fail. It
+ * need not be aligned, and need not be trusted; but it must not change meanwhile. Returns the number of records; -EILSEQ: not
+ * a frame, or not one of that length. */
+int hugepin_sg_iter(struct hugepin_sg_rx *ret_, const void *frame, size_t len);
+
+/* The next record, which lies in the frame, and its tag (may be NULL). 1, or 0: there are no more. */
+int hugepin_sg_next(struct hugepin_sg_rx *rx, struct iovec *ret_, uint64_t *ret_tag);
+
+/* Copy the records' bytes, one after the other as if they were one, over n pieces. Returns how many bytes; -EMSGSIZE: the
+ * pieces have less room than the records bytes, nothing is written; -EILSEQ; -EINVAL. Pieces must not overlap. */
+ssize_t hugepin_sg_scatter(const void *frame, size_t len, const struct iovec *iov, int n);
 
 /* ------------------------------------------------------------------ statistics: hugepin_stats(3) */
 

@@ -7,6 +7,8 @@
  *    with, else, on old kernels, the part in one mapping. The heap's buffers never cross an extent.
  *  - other memory: the base pages that the range touches, merged with the regions that it overlaps.
  *  - when that cannot be had: the base pages alone, for this pin only.
+ *
+ * A lookup (hugepin_sg_key) is a pin of what is registered at an address, however far it reaches, and of nothing else.
  */
 #include <errno.h>
 #include <string.h>
@@ -91,15 +93,31 @@ static uint64_t site_of(hugepin_domain *d, void *frame, void *return_address)
 	return site | 1;
 }
 
-/* A hit, the first since somebody looked whether the region was used: as hugepin_pin, whose pin it is. */
+/* A hit, the first since somebody looked whether the region was used. Whether the helper is to be told. */
+static inline bool mark_used(hugepin_domain *d, const void *addr, const struct hugepin_pin *pin)
+{
+	uint32_t *used = hp_in_span(d, (uintptr_t)addr) ? &hp_granule_at(d, (uintptr_t)addr)->used :
+							  &hp_regions[(uint32_t)pin->ref].used;
+
+	HP_WRITE(*used, 1);
+	return atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_RECORD;
+}
+
+/* As hugepin_pin, whose pin it is. */
 static HP_COLD int first_use(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *pin)
 {
-	uint32_t index = (uint32_t)pin->ref;
-
 	(void)len, (void)access;
-	HP_WRITE(*(hp_in_span(d, (uintptr_t)addr) ? &hp_granule_at(d, (uintptr_t)addr)->used : &hp_regions[index].used), 1);
-	if (atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_RECORD)
-		record(d, hp_counts_self, HP_RECORD_START, index, SITE(d));
+	if (mark_used(d, addr, pin))
+		record(d, hp_counts_self, HP_RECORD_START, (uint32_t)pin->ref, SITE(d));
+	return 0;
+}
+
+/* As hugepin_sg_key: a tail call is to a function of the same type. */
+static HP_COLD int first_key(void *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *pin)
+{
+	(void)len, (void)access;
+	if (mark_used(d, addr, pin))
+		record(d, hp_counts_self, HP_RECORD_START, (uint32_t)pin->ref, SITE(d));
 	return 0;
 }
 
@@ -167,6 +185,28 @@ static inline __attribute__((always_inline)) int pin_by_hint(hugepin_domain *d, 
 	return -ENOENT;
 }
 
+/* The same for an address in the span. */
+static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access,
+								struct hugepin_pin *ret_)
+{
+	struct hp_granule *e = hp_granule_at(d, addr);
+	struct hp_counts *counts = hp_counts_self;
+	uint64_t tag = HP_READ(e->tag), keys;
+
+	/* A region that a granule names covers addr: only its end is to be looked at. len - 1: 0 does not pass. */
+	if (HP_UNLIKELY(!tag || len - 1 >= HP_READ(e->end) - addr || access & ~HP_READ(e->access) || !counts))
+		return -ENOENT;
+	keys = HP_READ(e->keys);
+	hp_count(&counts[HP_TAG_INDEX(tag)].pins);
+	atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_counts_barrier() of whoever retires it */
+	if (HP_LIKELY(!must_look(d) && HP_READ(e->tag) == tag)) {
+		fill(ret_, addr, len, keys, ref_of(d, tag));
+		return !__atomic_load_n(&e->used, __ATOMIC_RELAXED);
+	}
+	count_back(d, counts, HP_TAG_INDEX(tag));
+	return -ENOENT;
+}
+
 static __attribute__((noinline)) int pin_foreign_large(hugepin_domain *d, const void *addr, size_t len, unsigned access,
 						       struct hugepin_pin *ret_)
 {
@@ -192,32 +232,55 @@ static __attribute__((noinline)) int pin_foreign(hugepin_domain *d, const void *
 	TAIL return pin_foreign_large(d, addr, len, access, ret_);
 }
 
+/* What a caller asks for by `access`, who may leave it to the domain. */
+static inline unsigned wanted(const hugepin_domain *d, unsigned access)
+{
+	access &= ~HP_RELAXED;
+	return access ? access : d->access;
+}
+
 int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
 {
-	struct hp_granule *e = hp_granule_at(d, (uintptr_t)addr);
-	struct hp_counts *counts = hp_counts_self;
-	uint64_t tag;
+	int hit;
 
-	access &= ~HP_RELAXED;
-	access = access ? access : d->access;
+	access = wanted(d, access);
 	if (HP_UNLIKELY(!hp_in_span(d, (uintptr_t)addr)))
 		TAIL return pin_foreign(d, addr, len, access, ret_);
-	tag = HP_READ(e->tag);
-	/* A region that a granule names covers addr: only its end is to be looked at. len - 1: 0 does not pass. */
-	if (HP_LIKELY(tag && len - 1 < HP_READ(e->end) - (uintptr_t)addr && !(access & ~HP_READ(e->access)) && counts)) {
-		uint64_t keys = HP_READ(e->keys);
-
-		hp_count(&counts[HP_TAG_INDEX(tag)].pins);
-		atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_counts_barrier() of whoever retires it */
-		if (HP_LIKELY(!must_look(d) && HP_READ(e->tag) == tag)) {
-			fill(ret_, (uintptr_t)addr, len, keys, ref_of(d, tag));
-			if (HP_UNLIKELY(!__atomic_load_n(&e->used, __ATOMIC_RELAXED)))
-				TAIL return first_use(d, addr, len, access, ret_);
-			return 0;
-		}
-		count_back(d, counts, HP_TAG_INDEX(tag));
-	}
+	hit = pin_by_granule(d, (uintptr_t)addr, len, access, ret_);
+	if (HP_LIKELY(!hit))
+		return 0;
+	if (hit > 0)
+		TAIL return first_use(d, addr, len, access, ret_);
 	TAIL return pin_slow(d, addr, len, access, ret_);
+}
+
+static int key_slow(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
+
+int hugepin_sg_key(void *domain, const void *addr_, size_t len, unsigned access, struct hugepin_pin *ret_)
+{
+	hugepin_domain *d = domain;
+	uintptr_t addr = (uintptr_t)addr_;
+	const struct hp_region *r;
+	int hit = -ENOENT;
+
+	if (HP_UNLIKELY(!addr))
+		return hugepin_unpin(d, ret_);
+	access = wanted(d, access);
+	/* A byte of the region is looked for. What is asked for is neither empty nor wraps: sum > addr. */
+	if (HP_LIKELY(addr + len > addr)) {
+		if (hp_in_span(d, addr))
+			hit = pin_by_granule(d, addr, 1, access, ret_);
+		else if (hp_counts_self && (hit = pin_by_hint(d, hash(addr >> 12), addr, 1, access, ret_)) < 0)
+			hit = pin_by_hint(d, hash(addr >> HP_PAGE_SHIFT | WHOLE_PAGE), addr, 1, access, ret_);
+	}
+	if (HP_UNLIKELY(hit < 0))
+		TAIL return key_slow(domain, addr_, len, access, ret_);
+	r = &hp_regions[(uint32_t)ret_->ref]; /* which is pinned, and stays what it is */
+	ret_->base = r->start;
+	ret_->len = r->end - r->start;
+	if (HP_UNLIKELY(hit))
+		TAIL return first_key(domain, addr_, len, access, ret_);
+	return 0;
 }
 
 static HP_COLD int unpin_first(hugepin_domain *d, struct hugepin_pin *pin)
@@ -459,6 +522,19 @@ static void enter(hugepin_domain *d)
 		hp_helper_catch_up(d);
 }
 
+/* Count a pin of r, which was found or made under the lock. */
+static void take(hugepin_domain *d, struct hp_region *r, uintptr_t addr, uint64_t time, uint64_t site, bool registered)
+{
+	hp_count(&hp_counts_self[r - hp_regions].pins);
+	HP_WRITE(r->used, 1);
+	if (d->helper)
+		hp_helper_missed(d, r, time, site, registered);
+	if (hp_trace_on)
+		hp_trace(HP_TRACE_PIN, d, r->start, r->end);
+	if (r->kind == HP_REGION_FOREIGN)
+		remember(d, addr, r);
+}
+
 static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
 {
 	bool once = d->policy == HUGEPIN_POLICY_NONE || access & HUGEPIN_PIN_UNCACHED;
@@ -480,21 +556,34 @@ static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, uns
 		HP_DSTAT(d, nobufs, e == -ENOBUFS);
 	} else {
 		size_t covered = r->end - (uintptr_t)addr;
-		uint32_t index = (uint32_t)(r - hp_regions);
 
-		hp_count(&hp_counts_self[index].pins);
-		HP_WRITE(r->used, 1);
-		if (d->helper)
-			hp_helper_missed(d, r, time, site, d->stats.registered != registered);
+		take(d, r, (uintptr_t)addr, time, site, d->stats.registered != registered);
 		HP_DSTAT(d, cut, covered < len);
-		if (hp_trace_on)
-			hp_trace(HP_TRACE_PIN, d, r->start, r->end);
-		if (r->kind == HP_REGION_FOREIGN)
-			remember(d, (uintptr_t)addr, r);
-		fill(ret_, (uintptr_t)addr, HP_MIN(len, covered), r->keys, d->ref | index);
+		fill(ret_, (uintptr_t)addr, HP_MIN(len, covered), r->keys, d->ref | (uint64_t)(r - hp_regions));
 	}
 	hp_unlock(&d->lock);
 	return e;
+}
+
+static HP_COLD int key_slow(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
+{
+	hugepin_domain *d = domain;
+	uint64_t site = d->helper ? SITE(d) : 0, time = d->helper ? hp_helper_time(d) : 0;
+	struct hp_region *r;
+	int e = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : check(d, addr, len, access);
+
+	if (!e && !hp_counts_self && !hp_counts_adopt())
+		e = -ENOMEM;
+	if (e)
+		return e;
+	enter(d);
+	r = look_up(d, (uintptr_t)addr, 1, access);
+	if (r) {
+		take(d, r, (uintptr_t)addr, time, site, false);
+		fill(ret_, r->start, r->end - r->start, r->keys, d->ref | (uint64_t)(r - hp_regions));
+	}
+	hp_unlock(&d->lock);
+	return r ? 0 : -ENOKEY;
 }
 
 int hp_pin_ahead(hugepin_domain *d, const void *addr_, size_t len, unsigned access)
@@ -578,8 +667,7 @@ int hugepin_prefetch(hugepin_domain *d, const void *addr, size_t len, unsigned a
 {
 	int e;
 
-	access &= ~HP_RELAXED;
-	access = access ? access : d->access;
+	access = wanted(d, access);
 	e = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : check(d, addr, len, access);
 	if (e)
 		return e;

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The programs that hugepin_domain(3) and hugepin_pin(3) display do what they say.
+# The programs that the pages of the pin cache and of packing display do what they say.
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/tap.bash"
 top=$(cd "$(dirname "$0")/../.." && pwd)
@@ -28,3 +28,5 @@ shows()
 # A buffer of 1 MiB lies in one hugepage, or in two.
 shows hugepin_domain $'entry 0, (2097152|4194304) bytes\n1 of 1000 pins registered'
 shows hugepin_pin '2 pins each time, [12] registrations in all'
+shows hugepin_sg_map '65 elements, 528 bytes, [12] pins'
+shows hugepin_sg_frame $'10: north\n11: \n12: east'

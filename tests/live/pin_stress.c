@@ -1,6 +1,6 @@
 /* link: hugepin */
 /*
- * Many threads pin and give back at random, on the heap and elsewhere, while memory is freed, forgotten, discarded and
+ * Many threads pin, look up keys and give back at random, on the heap and elsewhere, while memory is freed, forgotten, discarded and
  * unmapped under registrations that nobody uses, and the budget is too small for all. The device notes any registration that
  * is given back while it is in use, and any pin that its keys do not cover.
  */
@@ -14,7 +14,7 @@ static struct device device;
 static hugepin_domain *domain;
 static char *foreign;
 static _Atomic bool stop;
-static _Atomic long pins, refused;
+static _Atomic long pins, refused, found;
 
 #ifdef __SANITIZE_THREAD__
 enum { SLOWER = 10 };
@@ -35,16 +35,23 @@ static void give_back(struct hugepin_pin *pin)
 	EXPECT_EQ(hugepin_unpin(domain, pin), 0);
 }
 
+/* By hugepin_pin, or as what is registered at p already, which is to be good as far as it reaches. */
 static void pin_once(const char *p, size_t len, uint64_t *seed)
 {
 	struct hugepin_pin pin;
 	unsigned access = 1u << rand_next(seed) % 4;
-	int e = hugepin_pin(domain, p, len, access, &pin), h = (int)(rand_next(seed) % 16);
+	bool by_key = rand_next(seed) % 4 == 0;
+	int e = by_key ? hugepin_sg_key(domain, p, len, access, &pin) : hugepin_pin(domain, p, len, access, &pin);
+	int h = (int)(rand_next(seed) % 16);
 
 	if (e) {
-		EXPECT_EQ(e, -ENOBUFS);
-		refused++;
+		EXPECT_EQ(e, by_key ? -ENOKEY : -ENOBUFS);
+		refused += !by_key;
 		return;
+	}
+	if (by_key) {
+		EXPECT((uintptr_t)p - pin.base < pin.len);
+		found++;
 	}
 	pins++;
 	device.reg[pin.lkey].uses++;
@@ -109,7 +116,8 @@ static void fork_once(void)
 
 	if (pid == 0) {
 		hugepin_free(hugepin_malloc(MIB));
-		_exit(hugepin_pin(domain, foreign, 4096, 0, &pin) != -ESTALE || hugepin_domain_close(domain) != 0);
+		_exit(hugepin_pin(domain, foreign, 4096, 0, &pin) != -ESTALE ||
+		      hugepin_sg_key(domain, foreign, 4096, 0, &pin) != -ESTALE || hugepin_domain_close(domain) != 0);
 	}
 	waitpid(pid, &status, 0);
 	EXPECT_EQ(status, 0);
@@ -158,7 +166,7 @@ static void stress(uint32_t policy)
 
 	device_reset(&device);
 	stop = false;
-	pins = 0;
+	pins = found = 0;
 	memset(handed, 0, sizeof handed);
 	foreign = mmap(NULL, FOREIGN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	backend.now_ns = NULL; /* real time: the helper works with it */
@@ -171,11 +179,12 @@ static void stress(uint32_t policy)
 	stop = true;
 	pthread_join(trouble, NULL);
 	EXPECT(pins > ROUNDS / SLOWER);
+	EXPECT(found > ROUNDS / SLOWER / 20);
 	for (int h = 0; h < 16; h++)
 		take_handed(h);
 	hugepin_domain_stats(domain, &s, sizeof s);
-	t_print("# policy %u: %ld pins, %ld refused; %lu registered, %lu evicted, %lu invalidated, %lu merged, %lu uncached\n",
-		policy, (long)pins, (long)refused, s.registered, s.evicted, s.invalidated, s.merged, s.uncached);
+	t_print("# policy %u: %ld pins, %ld of them found, %ld refused; %lu registered, %lu evicted, %lu invalidated, %lu merged, %lu uncached\n",
+		policy, (long)pins, (long)found, (long)refused, s.registered, s.evicted, s.invalidated, s.merged, s.uncached);
 	EXPECT(s.registered > 100 && s.evicted > 0);
 	EXPECT_EQ(s.retired, 0);
 	EXPECT_EQ(hugepin_domain_close(domain), 0);
