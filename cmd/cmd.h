@@ -24,6 +24,7 @@ enum {
 int hp_run_main(int argc, char **argv);
 int hp_info_main(int argc, char **argv);
 int hp_plot_main(int argc, char **argv);
+int hp_calibrate_main(int argc, char **argv);
 
 /* Print the options of `run`, from the table. */
 void hp_run_print_options(void);
@@ -37,6 +38,9 @@ int hp_target_check(const char *name, char *why, size_t size);
 
 /* Print the ceilings that cgroups put on the memory and the hugepages of this process. */
 void hp_cgroup_print(const long *page_sizes, int count);
+
+/* Print what sending has been found to cost on this user's devices. */
+void hp_models_print(void);
 
 /* One line of `info`: a fact, or below it what to change. */
 __attribute__((format(printf, 2, 3))) void hp_info_fact(const char *name, const char *format, ...);

@@ -12,6 +12,7 @@ static void print_usage(FILE *to)
 {
 	fputs("usage: hugepin run [OPTION...] [--] PROGRAM [ARG...]\n"
 	      "       hugepin info\n"
+	      "       hugepin calibrate [DEVICE]\n"
 	      "       hugepin plot [-o FILE] [-t TITLE] TRACE...\n"
 	      "       hugepin --help | --version\n",
 	      to);
@@ -21,9 +22,10 @@ static int print_help(void)
 {
 	print_usage(stdout);
 	puts("\n"
-	     "run   start PROGRAM with its buffers of 32 KiB and more in hugepages\n"
-	     "info  what this machine offers for that, and what to change\n"
-	     "plot  a picture of the memory that was registered, from files of HUGEPIN_TRACE\n"
+	     "run        start PROGRAM with its buffers of 32 KiB and more in hugepages\n"
+	     "info       what this machine offers for that, and what to change\n"
+	     "calibrate  measure what sending small pieces costs on verbs devices\n"
+	     "plot       a picture of the memory that was registered, from files of HUGEPIN_TRACE\n"
 	     "\n"
 	     "Options of run, each in place of the environment variable HUGEPIN_...:");
 	hp_run_print_options();
@@ -47,6 +49,10 @@ static int dispatch(int argc, char **argv)
 	if (!strcmp(word, "info")) {
 		argv[1] = "hugepin info";
 		return hp_info_main(argc - 1, argv + 1);
+	}
+	if (!strcmp(word, "calibrate")) {
+		argv[1] = "hugepin calibrate";
+		return hp_calibrate_main(argc - 1, argv + 1);
 	}
 	if (!strcmp(word, "plot")) {
 		argv[1] = "hugepin plot";

@@ -370,6 +370,7 @@ int hp_info_main(int argc, char **argv)
 	print_thp();
 	print_limits(sizes, count);
 	print_pin_cache();
+	hp_models_print();
 	print_options();
 	if (advice_count)
 		printf("\n%d of these could be better: see the lines with an arrow.\n", advice_count);

@@ -1,6 +1,6 @@
 /*
- * hugepin with verbs (RDMA adapters): memory regions of a protection domain. Link with -lhugepin-verbs -lhugepin
- * -libverbs. The guide is hugepin_verbs(3).
+ * hugepin with verbs (RDMA adapters): memory regions of a protection domain, and packing of small messages into work
+ * requests. Link with -lhugepin-verbs -lhugepin -libverbs. The guides are hugepin_verbs(3) and hugepin_sg(7).
  */
 #ifndef HUGEPIN_VERBS_H
 #define HUGEPIN_VERBS_H
@@ -22,6 +22,107 @@ extern "C" {
  * -EINVAL (a NULL), -EOPNOTSUPP (policy odp where the device has no on-demand paging, atomic access where it has none),
  * or as hugepin_domain_open. May block and allocate. */
 int hugepin_verbs_open(struct ibv_pd *pd, const struct hugepin_attr *attr, hugepin_domain **ret_);
+
+/* ------------------------------------------------------------------ how to send: hugepin_sg_plan(3) */
+
+/* What a queue pair can do, as it was granted: sizes in bytes. */
+struct hugepin_sg_caps {
+	uint32_t max_sge, max_recv_sge, max_inline; /* of one work request */
+	uint32_t max_sge_rd; /* elements of an RDMA READ */
+	uint32_t max_wr, max_recv_wr;
+	uint32_t mtu_ud; /* payload of a datagram; 0: connected */
+	uint32_t pad;
+	uint64_t max_msg; /* of one message */
+};
+
+/* Ask a queue pair for them: *granted is what ibv_create_qp wrote back, or NULL: ibv_query_qp is asked. `size` is sizeof
+ * *ret_. Makes system calls. -EINVAL, or what the provider said. */
+int hugepin_sg_caps(struct ibv_qp *qp, const struct ibv_qp_cap *granted, struct hugepin_sg_caps *ret_, size_t size);
+
+/* What sending costs here, in nanoseconds (bytes in nanoseconds for each), measured by hugepin_sg_calibrate.
+ *	gather = wr + element * elements + lookup * registrations + line * lines + byte * bytes
+ *	copy   = wr + element + piece * pieces + (copy_byte + byte) * bytes
+ *	inline = inline_wr + (piece + inline_piece) * pieces + (copy_byte + inline_byte) * bytes
+ * piece and copy_byte are those of sources in the CPU's cache. For such that are not (HUGEPIN_SG_COLD) they are cold_piece and
+ * cold_byte, and what copies waits for the first of them, `cold`, once. */
+struct hugepin_sg_model {
+	size_t size; /* sizeof: of the caller's */
+	uint32_t source; /* HUGEPIN_SG_MODEL_... */
+	uint32_t refused; /* HUGEPIN_SG_GATHER ...: what this provider gets wrong */
+	float wr, element, lookup, line, byte;
+	float piece, copy_byte, cold, cold_piece, cold_byte;
+	float inline_wr, inline_piece, inline_byte, pad;
+};
+enum { HUGEPIN_SG_MODEL_DEFAULT, HUGEPIN_SG_MODEL_CPU, HUGEPIN_SG_MODEL_DEVICE };
+
+/* Measure. pd NULL: the part without a device, some ms at first use, kept for the process. Else: what is known of this
+ * device, its firmware and this CPU from $XDG_CACHE_HOME/hugepin (or ~/.cache/hugepin), or else measured over a private
+ * loopback pair of queue pairs (some tenths of a second), which also compares the bytes that arrive and refuses a mode that
+ * arrives wrong; then kept there. A cache that cannot be read or written is no error. HUGEPIN_SG_ANEW in flags: measure even
+ * if it is known.
+ * -EINVAL, -ENOMEM, -EOPNOTSUPP (no port of the device is active), -EIO (not even one element arrives), as
+ * hugepin_domain_open, or what the provider said. May block and allocate. */
+int hugepin_sg_calibrate(struct ibv_pd *pd, unsigned flags, struct hugepin_sg_model *ret_, size_t size);
+
+/* For plan's `mode`: what it may choose from (none of the three: any), and what it is for. */
+enum {
+	HUGEPIN_SG_INLINE = 1, /* the provider copies into the work request: the pieces are free when it is posted */
+	HUGEPIN_SG_COPY = 2, /* into the slot: free as well */
+	HUGEPIN_SG_GATHER = 4, /* the device reads the pieces; with COPY: piece by piece whichever is cheaper */
+	HUGEPIN_SG_COLD = 8, /* the pieces are not in the CPU's cache */
+	HUGEPIN_SG_WRITE = 16, /* RDMA WRITE: may be several work requests, the remote address advancing; else SEND: always one */
+	HUGEPIN_SG_RECV = 32, /* a receive: always gathers (scatters) */
+	HUGEPIN_SG_ANEW = 64, /* hugepin_sg_calibrate's */
+};
+
+/* A decision about pieces of given lengths, whatever their addresses: serves all messages of equal layout. Frozen at 48 bytes;
+ * members are for looking at. */
+struct hugepin_sg_plan {
+	uint64_t bytes; /* of the message */
+	uint32_t mode; /* HUGEPIN_SG_INLINE, COPY, GATHER, or GATHER | COPY: both are allowed; with WRITE or RECV */
+	uint32_t n; /* pieces, empty ones included */
+	uint32_t copy_below; /* pieces shorter than this are copied, */
+	uint32_t copy_from, copy_to; /* and those with these indices, from, to - 1 */
+	uint32_t slot; /* bytes of slot that it takes */
+	uint32_t wrs, sges; /* work requests and elements at most, as long as each piece lies in one registration */
+	uint32_t cost_ns; /* what the model says */
+	uint32_t max_sge; /* elements of one work request */
+};
+
+/* Decide. `model` may be NULL: hugepin_sg_model's defaults (inline if it fits, else neighbours below 256 bytes are copied, and
+ * longer pieces gathered). The addresses in iov only tell how many registrations and cache lines are likely.
+ * -EINVAL; -EOVERFLOW; -EMSGSIZE: more than the queue pair can send in one message, or (SEND, with COPY forbidden) in one work
+ * request; -EOPNOTSUPP: mode allows only what the device cannot do or gets wrong. Any thread; nothing else is called. */
+int hugepin_sg_plan(const struct hugepin_sg_model *model, const struct hugepin_sg_caps *caps, const struct iovec *iov, int n,
+		    unsigned mode, struct hugepin_sg_plan *ret_);
+
+/* Where hugepin_sg_fill writes: arrays of the caller's, and how long they are. */
+struct hugepin_sg_room {
+	size_t size; /* sizeof */
+	struct ibv_send_wr *wr;
+	struct ibv_sge *sge;
+	struct hugepin_pin *pins; /* of what is gathered; given back by the caller when the work request has completed */
+	void *slot; /* what is copied goes here; registered by the caller, under slot_lkey */
+	size_t slot_len;
+	uint32_t wrs, sges, pins_max, slot_lkey;
+	hugepin_key_fn key; /* keys of what is gathered; NULL: all that is needed must be copied or inline */
+	void *arg;
+};
+
+/* Carry a plan out for n pieces of the plan's layout (-EINVAL where it is another): copy what is to be copied, find the keys,
+ * fill work requests, linked by next, each a copy of *tmpl (which may be room->wr) but for sg_list, num_sge, next, the INLINE
+ * flag and, where there are several, the remote address; send_flags and immediate data go to the last one only, FENCE to the
+ * first. Posts nothing.
+ * Returns the number of work requests. -EINVAL, -EMSGSIZE (room), -ENOKEY or what room->key said (a piece that is not
+ * registered is copied instead if the plan allows COPY and slot and elements suffice); nothing is then pinned.
+ * ret_info may be NULL. Any thread, with a room of its own. */
+int hugepin_sg_fill(const struct hugepin_sg_plan *plan, const struct iovec *iov, int n, const struct ibv_send_wr *tmpl,
+		    const struct hugepin_sg_room *room, struct hugepin_sg_info *ret_info);
+
+/* The same for a receive: elements for n pieces, in *wr, whose wr_id and next are left alone; room needs sge, pins, key, arg.
+ * Returns the number of elements. -EMSGSIZE: over caps->max_recv_sge, or room. */
+int hugepin_sg_fill_recv(const struct hugepin_sg_caps *caps, const struct iovec *iov, int n, struct ibv_recv_wr *wr,
+			 const struct hugepin_sg_room *room, struct hugepin_sg_info *ret_info);
 
 #ifdef __GNUC__
 #pragma GCC visibility pop

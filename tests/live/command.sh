@@ -213,6 +213,41 @@ check 'info says which name is wrong' 0 '^hugepin: HUGEPIN_PAGE is not known; kn
 	env HUGEPIN_PAGE=1 "$hugepin" info
 check 'info shows a word for a number' 0 '^  HUGEPIN_NUMA +interleave +\(default local\)$' env HUGEPIN_NUMA=interleave \
 	"$hugepin" info
+mkdir -p "$t/cache/hugepin"
+check 'info says when no device has been measured' 0 '^  measured +nothing yet; .*: hugepin calibrate$' \
+	env XDG_CACHE_HOME="$t/cache" "$hugepin" info
+cat >"$t/cache/hugepin/sg-mlx5_0_15b3_1017-16.35.3006-A_CPU" <<-END
+	hugepin-sg-model 1
+	device mlx5_0 15b3:1017
+	firmware 16.35.3006
+	cpu A CPU
+	refused 4
+	wr 800.000000
+	element 30.000000
+	lookup 12.000000
+	line 2.000000
+	byte 0.100000
+	piece 2.000000
+	copy_byte 0.020000
+	cold 100.000000
+	cold_piece 12.000000
+	cold_byte 0.100000
+	inline_wr 700.000000
+	inline_piece 1.000000
+	inline_byte 0.300000
+	end
+END
+check 'info shows what has been measured' 0 '^  mlx5_0 15b3:1017, firmware 16\.35\.3006, A CPU$' \
+	env XDG_CACHE_HOME="$t/cache" "$hugepin" info
+check 'and the cheapest modes' 0 '^ +8   i/i   i/i   i/i   c/c   c/c' env XDG_CACHE_HOME="$t/cache" "$hugepin" info
+check 'and what a provider gets wrong' 0 '^    -> this provider loses bytes of what is sent by several elements' \
+	env XDG_CACHE_HOME="$t/cache" "$hugepin" info
+sed -i 's/^refused 4/refused 0/' "$t/cache/hugepin"/sg-*
+check 'gathering among them' 0 '^ +4 .* c/g   c/g   c/g$' env XDG_CACHE_HOME="$t/cache" "$hugepin" info
+echo more >>"$t/cache/hugepin/sg-mlx5_0_15b3_1017-16.35.3006-A_CPU"
+check 'a damaged file is named' 0 '^  sg-mlx5_0_15b3_1017-16\.35\.3006-A_CPU cannot be read' \
+	env XDG_CACHE_HOME="$t/cache" "$hugepin" info
+check 'calibrate takes one device' 2 '^usage: hugepin calibrate \[DEVICE\]$' "$hugepin" calibrate a b
 check 'info sees ulimit -v' 0 '^    -> .*: ulimit -v unlimited$' bash -c "ulimit -S -v 4000000; '$hugepin' info"
 check 'info sees ulimit -d' 0 '^    -> .*: ulimit -d unlimited$' bash -c "ulimit -S -d 4000000; '$hugepin' info"
 check 'info knows who may raise a hard limit' 0 '^    -> .*: as root, prlimit --pid [0-9]+ --as=unlimited$' \

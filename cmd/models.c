@@ -1,0 +1,185 @@
+/*
+ * What sending costs on this user's devices: `hugepin info` shows what has been measured and kept (hugepin_sg(7)), `hugepin
+ * calibrate` measures. The library for verbs, and libibverbs with it, are looked for only then.
+ */
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <getopt.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cmd/cmd.h"
+#include "sge/model.h"
+
+#define INLINE_MOST 512 /* bytes: no device is known that takes more */
+
+/* ------------------------------------------------------------------ shown */
+
+/* The mode that costs least for n pieces of one registration, that begin lines. */
+static char cheapest(const struct hugepin_sg_model *m, unsigned n, unsigned bytes, unsigned cold)
+{
+	static const struct {
+		unsigned mode;
+		char letter;
+	} modes[] = { { HUGEPIN_SG_COPY, 'c' }, { HUGEPIN_SG_GATHER, 'g' }, { HUGEPIN_SG_INLINE, 'i' } };
+	char best = '-';
+	double least = 0;
+
+	for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+		const struct hp_sg_count c = hp_sg_count(modes[i].mode | cold, n, (uint64_t)n * bytes, 1, n * ((bytes + 63) / 64));
+		const double ns = hp_sg_model_ns(m, &c);
+		if (m->refused & modes[i].mode || (modes[i].letter == 'i' && n * bytes > INLINE_MOST))
+			continue;
+		if (best == '-' || ns < least) {
+			best = modes[i].letter;
+			least = ns;
+		}
+	}
+	return best;
+}
+
+static void print_model(const struct hugepin_sg_model *m, const struct hp_sg_place *place)
+{
+	static const unsigned pieces[] = { 1, 2, 4, 8, 16, 30 }, sizes[] = { 8, 32, 64, 128, 256, 512, 1024, 4096 };
+
+	printf("  %s, firmware %s, %s\n", place->device, place->firmware, place->cpu);
+	printf("    ns: message %.4g, element %.4g, lookup %.4g, line %.4g, byte %.4g; to copy: piece %.4g, byte %.4g; from "
+	       "memory: %.4g, piece %.4g, byte %.4g; inline: message %.4g, piece %.4g, byte %.4g\n",
+	       (double)m->wr, (double)m->element, (double)m->lookup, (double)m->line, (double)m->byte, (double)m->piece,
+	       (double)m->copy_byte, (double)m->cold, (double)m->cold_piece, (double)m->cold_byte, (double)m->inline_wr,
+	       (double)m->inline_piece, (double)m->inline_byte);
+	fputs("    pieces \\ bytes", stdout);
+	for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+		printf("%6u", sizes[s]);
+	for (size_t n = 0; n < sizeof pieces / sizeof *pieces; n++) {
+		printf("\n    %14u", pieces[n]);
+		for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+			printf("   %c/%c", cheapest(m, pieces[n], sizes[s], 0), cheapest(m, pieces[n], sizes[s], HUGEPIN_SG_COLD));
+	}
+	putchar('\n');
+	if (m->refused)
+		hp_info_advise("this provider loses bytes of what is sent by %s%s%s, which is not used. After an update: hugepin "
+			       "calibrate",
+			       m->refused & HUGEPIN_SG_INLINE ? "inline" : "", m->refused == 5 ? " and " : "",
+			       m->refused & HUGEPIN_SG_GATHER ? "several elements" : "");
+}
+
+static bool is_model(const char *name)
+{
+	return !strncmp(name, "sg-", 3) && !strchr(name + 3, '/');
+}
+
+void hp_models_print(void)
+{
+	char path[HP_SG_PATH_MAX];
+	struct hugepin_sg_model m;
+	struct hp_sg_place place;
+	int shown = 0;
+	DIR *d = hp_sg_model_dir(path) ? NULL : opendir(path);
+	const size_t len = d ? strlen(path) : 0;
+
+	puts("\nPacking: what is cheapest for small pieces in the cache / not in it (c copy, g gather, i inline where it fits)");
+	for (const struct dirent *e; d && (e = readdir(d));) {
+		if (!is_model(e->d_name) || len + strlen(e->d_name) + 2 > sizeof path)
+			continue;
+		sprintf(path + len, "/%s", e->d_name);
+		if (hp_sg_model_load(path, &m, &place))
+			hp_info_fact(e->d_name, "cannot be read, and is not used");
+		else
+			print_model(&m, &place);
+		shown++;
+	}
+	if (d)
+		closedir(d);
+	if (!shown)
+		hp_info_fact("measured", "nothing yet; with a verbs device: hugepin calibrate");
+}
+
+/* ------------------------------------------------------------------ measured */
+
+/* What is needed of two libraries, by these names. */
+#define FUNCTIONS(X)                                                                                                   \
+	X(ibv_get_device_list) X(ibv_free_device_list) X(ibv_get_device_name) X(ibv_open_device) X(ibv_close_device)   \
+	X(ibv_alloc_pd) X(ibv_dealloc_pd) X(hugepin_sg_calibrate)
+
+static struct {
+#define MEMBER(name) __typeof__(&name) name;
+	FUNCTIONS(MEMBER)
+} verbs;
+
+/* Beside the library that `run` preloads, or where the loader looks. */
+static int load_verbs(void)
+{
+	char path[PATH_MAX];
+	void *lib = NULL, *f;
+
+	if (!hp_run_find_library(path)) {
+		char *const slash = strrchr(path, '/');
+		snprintf(slash + 1, sizeof path - (size_t)(slash + 1 - path), "libhugepin-verbs.so");
+		lib = dlopen(path, RTLD_NOW);
+	}
+	if (!lib)
+		lib = dlopen("libhugepin-verbs.so.0", RTLD_NOW);
+	if (!lib) {
+		fprintf(stderr, "hugepin calibrate: %s\n", dlerror());
+		return HP_EXIT_FAILED;
+	}
+#define LOOK_UP(name)                                                                                                  \
+	f = dlsym(lib, #name);                                                                                         \
+	if (!f) {                                                                                                      \
+		fprintf(stderr, "hugepin calibrate: %s\n", dlerror());                                                 \
+		return HP_EXIT_FAILED;                                                                                 \
+	}                                                                                                              \
+	memcpy(&verbs.name, &f, sizeof f);
+	FUNCTIONS(LOOK_UP)
+	return 0;
+}
+
+static int calibrate(struct ibv_device *device)
+{
+	struct hugepin_sg_model m;
+	struct ibv_context *context = verbs.ibv_open_device(device);
+	struct ibv_pd *pd = context ? verbs.ibv_alloc_pd(context) : NULL;
+	const int e = pd ? verbs.hugepin_sg_calibrate(pd, HUGEPIN_SG_ANEW, &m, sizeof m) : -errno;
+
+	if (pd)
+		verbs.ibv_dealloc_pd(pd);
+	if (context)
+		verbs.ibv_close_device(context);
+	if (e)
+		fprintf(stderr, "hugepin calibrate: %s: %s\n", verbs.ibv_get_device_name(device),
+			e == -EOPNOTSUPP ? "no port is active" : strerror(-e));
+	return e;
+}
+
+int hp_calibrate_main(int argc, char **argv)
+{
+	const char *const wanted = argc > 1 ? argv[1] : NULL;
+	int n = 0, found = 0, failed = 0;
+
+	if (argc > 2 || (wanted && *wanted == '-')) {
+		const bool help = argc == 2 && !strcmp(wanted, "--help");
+		fputs("usage: hugepin calibrate [DEVICE]\n", help ? stdout : stderr);
+		return help ? 0 : HP_EXIT_USAGE;
+	}
+	if (load_verbs())
+		return HP_EXIT_FAILED;
+	struct ibv_device **list = verbs.ibv_get_device_list(&n);
+	for (int i = 0; list && i < n; i++)
+		if (!wanted || !strcmp(wanted, verbs.ibv_get_device_name(list[i]))) {
+			found++;
+			failed += calibrate(list[i]) != 0;
+		}
+	if (list)
+		verbs.ibv_free_device_list(list);
+	if (!found) {
+		fprintf(stderr, "hugepin calibrate: there is no verbs device%s%s\n", wanted ? " " : "", wanted ? wanted : "");
+		return HP_EXIT_FAILED;
+	}
+	hp_models_print();
+	return failed ? HP_EXIT_FAILED : 0;
+}

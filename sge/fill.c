@@ -1,0 +1,463 @@
+/*
+ * A plan carried out: elements, keys and work requests in the caller's arrays.
+ *
+ * Pieces to be gathered go to hugepin_sg_map in runs, between those that are copied; a registration that an earlier run has
+ * taken serves the later ones. A piece that has no key may be copied instead; so may one that its registrations split, if
+ * there are too many elements otherwise. With both, each piece is one element at most, as the plan reckons.
+ *
+ * That the pieces are the plan's is known at their end, when pins may have been taken; on failure they are given back.
+ */
+#include "hugepin_verbs.h"
+#include "sge/iov.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+_Static_assert(sizeof(struct hugepin_sge) == sizeof(struct ibv_sge) &&
+		       offsetof(struct hugepin_sge, addr) == offsetof(struct ibv_sge, addr) &&
+		       offsetof(struct hugepin_sge, length) == offsetof(struct ibv_sge, length) &&
+		       offsetof(struct hugepin_sge, lkey) == offsetof(struct ibv_sge, lkey),
+	       "elements are laid out as those of verbs");
+
+struct filling {
+	const struct hugepin_sg_room *room;
+	hugepin_key_fn key; /* never NULL */
+	uint32_t sges, pins; /* written */
+	size_t slot; /* bytes written */
+	size_t spare; /* of the slot: bytes for what the plan does not copy */
+	bool joins; /* the last element is the slot's */
+	bool unsplit; /* not only what has no key is copied, but what is split, too */
+};
+
+static int no_key(void *arg, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
+{
+	(void)arg, (void)addr, (void)len, (void)access, (void)ret_;
+	return -ENOKEY;
+}
+
+/* As key function: what earlier runs have pinned, then the caller's. */
+static int pinned_or_key(void *filling, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
+{
+	struct filling *f = filling;
+	const struct hugepin_pin *pins = f->room->pins;
+	for (uint32_t i = 0; addr && i < f->pins; i++)
+		if ((uintptr_t)addr - pins[i].base < pins[i].len) {
+			*ret_ = pins[i];
+			ret_->ref = 0;
+			return 0;
+		}
+	return f->key(f->room->arg, addr, len, access, ret_);
+}
+
+static void unpin_from(struct filling *f, uint32_t first)
+{
+	while (f->pins > first) {
+		struct hugepin_pin *pin = &f->room->pins[--f->pins];
+		f->key(f->room->arg, NULL, 0, 0, pin);
+		*pin = (struct hugepin_pin){ 0 };
+	}
+}
+
+static int int_of(uint32_t n)
+{
+	return n < INT_MAX ? (int)n : INT_MAX;
+}
+
+/* ------------------------------------------------------------------ elements */
+
+static inline bool copied(const struct hugepin_sg_plan *plan, uint32_t i, size_t len)
+{
+	return len < plan->copy_below || i - plan->copy_from < plan->copy_to - plan->copy_from;
+}
+
+/* memcpy, which for pieces as short as these is more call than copy. Returns the end. */
+static inline char *put(char *to, const char *from, size_t len)
+{
+	if (len >= 16 && len <= 32) {
+		memcpy(to, from, 16);
+		memcpy(to + len - 16, from + len - 16, 16);
+	} else if (len >= 8 && len <= 32) {
+		memcpy(to, from, 8);
+		memcpy(to + len - 8, from + len - 8, 8);
+	} else {
+		memcpy(to, from, len);
+	}
+	return to + len;
+}
+
+static int copy(struct filling *f, const struct iovec *piece)
+{
+	char *to = (char *)f->room->slot + f->slot;
+	if (!f->joins) {
+		if (f->sges == f->room->sges)
+			return -EMSGSIZE;
+		f->room->sge[f->sges++] = (struct ibv_sge){ (uintptr_t)to, 0, f->room->slot_lkey };
+	}
+	put(to, piece->iov_base, piece->iov_len);
+	f->room->sge[f->sges - 1].length += (uint32_t)piece->iov_len;
+	f->slot += piece->iov_len;
+	f->joins = true;
+	return 0;
+}
+
+/* Returns the number of elements, or an error, with nothing taken. */
+static int map(struct filling *f, const struct iovec *iov, int n)
+{
+	const struct hugepin_sg_room *r = f->room;
+	struct hugepin_sg_info info;
+	int sges = hugepin_sg_map(iov, n, HUGEPIN_READ, pinned_or_key, f, (struct hugepin_sge *)(r->sge + f->sges),
+				  int_of(r->sges - f->sges), r->pins + f->pins, int_of(r->pins_max - f->pins), &info);
+	if (sges > 0) {
+		f->sges += (uint32_t)sges;
+		f->pins += info.pins;
+		f->joins = false;
+	}
+	return sges;
+}
+
+/* A piece by itself: gathered, or copied where that may be and must. */
+static int gather_or_copy(struct filling *f, const struct iovec *piece)
+{
+	uint32_t sges = f->sges, pins = f->pins;
+	bool joins = f->joins;
+	int ret = map(f, piece, 1);
+	bool split = f->unsplit && (ret > 1 || ret == -EMSGSIZE);
+	if ((ret != -ENOKEY && !split) || piece->iov_len > f->spare)
+		return ret < 0 ? ret : 0;
+	unpin_from(f, pins);
+	f->sges = sges;
+	f->joins = joins;
+	f->spare -= piece->iov_len;
+	return copy(f, piece);
+}
+
+static int gather(struct filling *f, const struct iovec *iov, int n)
+{
+	int err = f->unsplit ? 0 : map(f, iov, n);
+	if (!f->unsplit && err != -ENOKEY)
+		return err < 0 ? err : 0;
+	err = 0;
+	for (int i = 0; i < n && !err; i++)
+		if (iov[i].iov_len)
+			err = gather_or_copy(f, &iov[i]);
+	return err;
+}
+
+static int elements(struct filling *f, const struct hugepin_sg_plan *plan, const struct iovec *iov, int n)
+{
+	int err = 0;
+	for (int i = 0, end; i < n && !err; i = end) {
+		end = i + 1;
+		if (!iov[i].iov_len) {
+			continue;
+		} else if (copied(plan, (uint32_t)i, iov[i].iov_len)) {
+			err = copy(f, &iov[i]);
+		} else {
+			while (end < n && (!iov[end].iov_len || !copied(plan, (uint32_t)end, iov[end].iov_len)))
+				end++;
+			err = gather(f, iov + i, end - i);
+		}
+	}
+	return err;
+}
+
+static uint32_t lines_of(const struct ibv_sge *sge, uint32_t n)
+{
+	uint64_t lines = 0;
+	for (uint32_t i = 0; i < n; i++)
+		lines += ((sge[i].addr & 63) + sge[i].length + 63) / 64;
+	return (uint32_t)lines; /* no more than bytes, which are 32 bits, and elements */
+}
+
+/* What is copied must not lie in the slot, which changes under what is yet to be read. */
+static inline bool in_slot(const struct hugepin_sg_room *r, uintptr_t addr, size_t len)
+{
+	uintptr_t slot = (uintptr_t)r->slot;
+	return r->slot_len && (addr - slot < r->slot_len || slot - addr < len);
+}
+
+/* Whether the pieces are such as the plan was made for: 0, or -EINVAL. */
+static int check(const struct hugepin_sg_plan *plan, const struct iovec *iov, int n, const struct hugepin_sg_room *r)
+{
+	bool copies = plan->mode & HUGEPIN_SG_COPY && r->slot, bad = false;
+	uint64_t bytes = 0, slot_bytes = 0;
+	for (int i = 0; i < n; i++) {
+		uintptr_t addr = (uintptr_t)iov[i].iov_base;
+		size_t len = iov[i].iov_len;
+		if (!len)
+			continue;
+		bad |= !hp_iov_lies(addr, len) || len > UINT32_MAX || (copies && in_slot(r, addr, len));
+		bytes += len;
+		slot_bytes += copied(plan, (uint32_t)i, len) ? len : 0;
+	}
+	return bad || bytes != plan->bytes || slot_bytes != plan->slot ? -EINVAL : 0;
+}
+
+/* The work requests that the elements need; -EMSGSIZE: more than there may be. */
+static int wrs_of(const struct hugepin_sg_plan *plan, const struct filling *f)
+{
+	uint32_t wrs = f->sges <= plan->max_sge ? 1 : plan->max_sge ? (f->sges - 1) / plan->max_sge + 1 : UINT32_MAX;
+	return wrs > f->room->wrs || (wrs > 1 && !(plan->mode & HUGEPIN_SG_WRITE)) ? -EMSGSIZE : int_of(wrs);
+}
+
+/* Some pieces copied and others gathered. */
+static int fill_mixture(struct filling *f, const struct hugepin_sg_plan *plan, const struct iovec *iov, int n)
+{
+	const struct filling start = *f;
+	int err = check(plan, iov, n, f->room);
+	if (!err)
+		err = elements(f, plan, iov, n);
+	if (err == -EMSGSIZE || (!err && wrs_of(plan, f) < 0)) {
+		unpin_from(f, 0);
+		*f = start;
+		f->unsplit = true;
+		err = elements(f, plan, iov, n);
+	}
+	return err;
+}
+
+/* All of them by the same way: one pass. */
+static int fill_copied(struct filling *f, const struct hugepin_sg_plan *plan, const struct iovec *iov, int n)
+{
+	const struct hugepin_sg_room *r = f->room;
+	uint64_t left = plan->bytes;
+	char *to = r->slot;
+	if (left && !r->sges)
+		return -EMSGSIZE;
+	for (int i = 0; i < n; i++) {
+		uintptr_t addr = (uintptr_t)iov[i].iov_base;
+		size_t len = iov[i].iov_len;
+		if (!len)
+			continue;
+		if (len > left || !hp_iov_lies(addr, len) || in_slot(r, addr, len))
+			return -EINVAL;
+		to = put(to, iov[i].iov_base, len);
+		left -= len;
+	}
+	if (left)
+		return -EINVAL;
+	if (plan->bytes)
+		r->sge[f->sges++] = (struct ibv_sge){ (uintptr_t)r->slot, (uint32_t)plan->bytes, r->slot_lkey };
+	f->slot = plan->bytes;
+	return 0;
+}
+
+static int fill_inlined(struct filling *f, const struct hugepin_sg_plan *plan, const struct iovec *iov, int n)
+{
+	const struct hugepin_sg_room *r = f->room;
+	uint64_t left = plan->bytes;
+	uint32_t sges = 0;
+	for (int i = 0; i < n; i++) {
+		uintptr_t addr = (uintptr_t)iov[i].iov_base;
+		size_t len = iov[i].iov_len;
+		if (!len)
+			continue;
+		if (len > left || !hp_iov_lies(addr, len))
+			return -EINVAL;
+		if (sges == r->sges)
+			return -EMSGSIZE;
+		r->sge[sges++] = (struct ibv_sge){ addr, (uint32_t)len, 0 };
+		left -= len;
+	}
+	f->sges = sges;
+	return left ? -EINVAL : 0;
+}
+
+/* Elements for pieces as most are, each in one registration, in one loop of a few instructions a piece. Returns how many there
+ * are in front of one that is not so, or has no room, or an error. */
+static inline int gather_whole(struct filling *f, const struct iovec *iov, int n, uint64_t *bytes_left)
+{
+	const struct hugepin_sg_room *r = f->room;
+	struct ibv_sge *sge = r->sge, *stop = sge + r->sges;
+	uint64_t base = 0, range = 0, end = 0, left = *bytes_left;
+	uint32_t lkey = 0, pins = 0;
+	struct hugepin_pin without_room;
+	int i, err = 0;
+	for (i = 0; i < n; i++) {
+		uint64_t addr = (uintptr_t)iov[i].iov_base, len = iov[i].iov_len;
+		if (!len)
+			continue;
+		if (addr - base >= range) {
+			struct hugepin_pin *pin = r->pins, *pins_end = r->pins + pins;
+			while (pin < pins_end && !(addr >= pin->base && addr - pin->base < pin->len))
+				pin++;
+			if (pin == pins_end) {
+				if (!hp_iov_lies(addr, len))
+					break;
+				if (pins == r->pins_max)
+					pin = &without_room; /* good for keys that need not be given back */
+				pin->ref = 0;
+				err = f->key(r->arg, iov[i].iov_base, len, HUGEPIN_READ, pin);
+				if (err)
+					break;
+				if (pin->ref && pin == &without_room) {
+					f->key(r->arg, NULL, 0, 0, pin);
+					break;
+				}
+				pins += pin->ref != 0;
+			}
+			base = pin->base;
+			/* Cut where addresses end: one comparison tells what is inside. */
+			range = pin->len < UINT64_MAX - base ? pin->len : UINT64_MAX - base;
+			lkey = pin->lkey;
+			end = 0;
+			err = addr - base < range ? 0 : -EINVAL;
+			if (err)
+				break;
+		}
+		if (len > range - (addr - base) || len > left || (sge == stop && addr != end))
+			break;
+		left -= len;
+		if (addr == end) {
+			sge[-1].length += (uint32_t)len;
+		} else {
+			sge->addr = addr;
+			sge->length = (uint32_t)len;
+			sge->lkey = lkey;
+			sge++;
+		}
+		end = addr + len;
+	}
+	f->sges = (uint32_t)(sge - r->sge);
+	f->pins = pins;
+	*bytes_left = left;
+	return !err ? i : err < 0 ? err : -EINVAL;
+}
+
+static int fill_gathered(struct filling *f, const struct hugepin_sg_plan *plan, const struct iovec *iov, int n)
+{
+	uint64_t left = plan->bytes;
+	int done = gather_whole(f, iov, n, &left);
+	if (done < 0)
+		return done;
+	if (done == n)
+		return left ? -EINVAL : 0;
+	for (int i = done; i < n; i++) {
+		if (iov[i].iov_len > left)
+			return -EINVAL;
+		left -= iov[i].iov_len;
+	}
+	int sges = left ? -EINVAL : map(f, iov + done, n - done);
+	return sges < 0 ? sges : 0;
+}
+
+/* ------------------------------------------------------------------ work requests */
+
+/* From the last to the first, which may be the template itself. */
+static void chain(const struct hugepin_sg_plan *plan, const struct ibv_send_wr *tmpl, const struct filling *f, int wrs)
+{
+	const unsigned last_only = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED;
+	struct ibv_sge *end = f->room->sge + f->sges;
+	uint64_t offset = plan->bytes;
+	for (int i = wrs - 1; i >= 0; i--) {
+		struct ibv_send_wr *wr = &f->room->wr[i];
+		struct ibv_sge *sge = f->room->sge + (size_t)i * plan->max_sge;
+		bool last = i == wrs - 1;
+		*wr = *tmpl;
+		wr->next = last ? NULL : wr + 1;
+		wr->sg_list = sge;
+		wr->num_sge = (int)(end - sge);
+		wr->send_flags &= ~(unsigned)IBV_SEND_INLINE;
+		if (plan->mode & HUGEPIN_SG_INLINE && plan->bytes)
+			wr->send_flags |= IBV_SEND_INLINE;
+		if (!last) {
+			wr->send_flags &= ~last_only;
+			wr->opcode = IBV_WR_RDMA_WRITE; /* a send is one work request */
+		}
+		if (!i)
+			break;
+		wr->send_flags &= ~(unsigned)IBV_SEND_FENCE;
+		while (end > sge)
+			offset -= (--end)->length;
+		wr->wr.rdma.remote_addr += offset;
+	}
+}
+
+static bool room_ok(const struct hugepin_sg_room *r)
+{
+	return r && r->size >= sizeof *r && (r->sge || !r->sges) && (r->pins || !r->pins_max);
+}
+
+int hugepin_sg_fill(const struct hugepin_sg_plan *plan, const struct iovec *iov, int n, const struct ibv_send_wr *tmpl,
+		    const struct hugepin_sg_room *room, struct hugepin_sg_info *ret_info)
+{
+	if (!plan || n < 0 || (n && !iov) || !tmpl || !room_ok(room) || !room->wr || plan->n != (uint32_t)n ||
+	    plan->mode & HUGEPIN_SG_RECV)
+		return -EINVAL;
+	bool write = tmpl->opcode == IBV_WR_RDMA_WRITE || tmpl->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+	bool send = tmpl->opcode == IBV_WR_SEND || tmpl->opcode == IBV_WR_SEND_WITH_IMM ||
+		    tmpl->opcode == IBV_WR_SEND_WITH_INV;
+	if (plan->mode & HUGEPIN_SG_WRITE ? !write : !send)
+		return -EINVAL;
+	if (write && plan->bytes && tmpl->wr.rdma.remote_addr + (plan->bytes - 1) < plan->bytes - 1)
+		return -EINVAL;
+	size_t slot_len = room->slot ? room->slot_len : 0;
+	if (slot_len < plan->slot)
+		return -EMSGSIZE;
+
+	const unsigned both = HUGEPIN_SG_GATHER | HUGEPIN_SG_COPY;
+	bool may_copy = (plan->mode & both) == both;
+	const struct filling start = {
+		.room = room,
+		.key = room->key ? room->key : no_key,
+		.spare = slot_len - plan->slot,
+	};
+	struct filling f = start;
+	int ret;
+	if (plan->mode & HUGEPIN_SG_INLINE)
+		ret = fill_inlined(&f, plan, iov, n);
+	else if (!(plan->mode & HUGEPIN_SG_GATHER))
+		ret = fill_copied(&f, plan, iov, n);
+	else if (plan->slot)
+		ret = fill_mixture(&f, plan, iov, n);
+	else
+		ret = fill_gathered(&f, plan, iov, n);
+	ret = ret ? ret : wrs_of(plan, &f);
+	if (may_copy && !plan->slot && (ret == -ENOKEY || ret == -EMSGSIZE)) { /* not all can be gathered */
+		unpin_from(&f, 0);
+		f = start;
+		ret = fill_mixture(&f, plan, iov, n);
+		ret = ret ? ret : wrs_of(plan, &f);
+	}
+	if (ret < 0) {
+		unpin_from(&f, 0);
+		return ret;
+	}
+	chain(plan, tmpl, &f, ret);
+	if (ret_info)
+		*ret_info = (struct hugepin_sg_info){
+			.bytes = plan->bytes,
+			.sges = f.sges,
+			.pins = f.pins,
+			.copied = (uint32_t)f.slot,
+			.lines = plan->mode & HUGEPIN_SG_INLINE ? 0 : lines_of(room->sge, f.sges),
+		};
+	return ret;
+}
+
+int hugepin_sg_fill_recv(const struct hugepin_sg_caps *caps, const struct iovec *iov, int n, struct ibv_recv_wr *wr,
+			 const struct hugepin_sg_room *room, struct hugepin_sg_info *ret_info)
+{
+	if (!caps || !wr || !room_ok(room))
+		return -EINVAL;
+	struct filling f = { .room = room, .key = room->key ? room->key : no_key };
+	struct hugepin_sg_info info;
+	uint32_t sges = room->sges < caps->max_recv_sge ? room->sges : caps->max_recv_sge;
+	int ret = hugepin_sg_map(iov, n, HUGEPIN_WRITE, f.key, room->arg, (struct hugepin_sge *)room->sge, int_of(sges),
+				 room->pins, int_of(room->pins_max), &info);
+	if (ret < 0)
+		return ret;
+	if (info.bytes > caps->max_msg) {
+		f.pins = info.pins;
+		unpin_from(&f, 0);
+		return -EMSGSIZE;
+	}
+	wr->sg_list = room->sge;
+	wr->num_sge = ret;
+	if (ret_info)
+		*ret_info = info;
+	return ret;
+}

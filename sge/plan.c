@@ -1,0 +1,329 @@
+/*
+ * Whether the pieces of a message are inlined, copied or gathered, or some copied and the others gathered: by a model of what
+ * each costs, within what the queue pair can do. Rex, Mietke, Rehm 2006, section 4, saw that four elements cost little more
+ * than one; where that ends is the model's to say.
+ *
+ * A plan has two numbers for what is copied, a length below which pieces are and a window of pieces that are anyway, so that
+ * it is carried out by one comparison a piece. Copied neighbours lie one behind the other in the slot and are one element:
+ * so copying pays where short pieces are neighbours, and the window, a run of neighbours, is what brings a message that has
+ * too many elements down to what fits at least cost.
+ *
+ * Pure, but for hugepin_sg_caps. All costs are of the whole message, so that the work for each piece is counting.
+ */
+#include "sge/iov.h"
+#include "sge/plan.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+
+#define MODES (HUGEPIN_SG_INLINE | HUGEPIN_SG_COPY | HUGEPIN_SG_GATHER)
+
+/* Of an x86 server with the pieces in the cache, but for `element`, which is chosen: neighbours of 256 bytes are the longest
+ * that are copied; a device has to fetch each element, and how long that takes has to be measured. */
+const struct hugepin_sg_model hp_sg_model_default = {
+	.size = sizeof(struct hugepin_sg_model),
+	.source = HUGEPIN_SG_MODEL_DEFAULT,
+	.wr = 8.5f, .element = 6.34f, .lookup = 0, .line = 0, .byte = 0.08f,
+	.piece = 2, .copy_byte = 0.017f, .cold = 60, .cold_piece = 5, .cold_byte = 0.06f,
+	.inline_wr = 8.5f, .inline_byte = 0,
+};
+
+/* ------------------------------------------------------------------ what a queue pair can do */
+
+int hugepin_sg_caps(struct ibv_qp *qp, const struct ibv_qp_cap *granted, struct hugepin_sg_caps *ret_, size_t size)
+{
+	if (!qp || !ret_ || !size)
+		return -EINVAL;
+	int errno_before = errno;
+	struct ibv_qp_attr attr = { 0 };
+	struct ibv_qp_init_attr init = { 0 };
+	struct ibv_port_attr port = { 0 };
+	struct ibv_device_attr device = { 0 };
+	int err = ibv_query_qp(qp, &attr, IBV_QP_CAP | IBV_QP_PORT, &init);
+	if (!err) /* it has no port before it is initialised */
+		err = ibv_query_port(qp->context, attr.port_num ? attr.port_num : 1, &port);
+	if (!err)
+		err = ibv_query_device(qp->context, &device);
+	errno = errno_before;
+	if (err)
+		return err > 0 ? -err : err;
+
+	const struct ibv_qp_cap *cap = granted ? granted : &init.cap;
+	uint32_t max_sge_rd = device.max_sge_rd > 0 ? (uint32_t)device.max_sge_rd : cap->max_send_sge;
+	struct hugepin_sg_caps caps = {
+		.max_sge = cap->max_send_sge,
+		.max_recv_sge = cap->max_recv_sge,
+		.max_inline = cap->max_inline_data,
+		.max_sge_rd = max_sge_rd < cap->max_send_sge ? max_sge_rd : cap->max_send_sge,
+		.max_wr = cap->max_send_wr,
+		.max_recv_wr = cap->max_recv_wr,
+		/* The 40 bytes of the routing header are beyond the MTU, and in the receiver's memory only. */
+		.mtu_ud = qp->qp_type == IBV_QPT_UD ? 128u << port.active_mtu : 0,
+		.max_msg = port.max_msg_sz,
+	};
+	memcpy(ret_, &caps, size < sizeof caps ? size : sizeof caps);
+	return 0;
+}
+
+/* ------------------------------------------------------------------ counting */
+
+/* A message of which some pieces are copied. */
+struct tally {
+	uint64_t bytes, copied_bytes;
+	uint64_t lines; /* of the gathered pieces */
+	uint32_t pieces, copied, elements, regs;
+	size_t shortest, longest;
+	bool bad; /* a piece at NULL, or that wraps round */
+};
+
+/* How many registrations the pieces lie in: those in one hugepage, or in the next one, in one. What comes back to a page is
+ * known by a hash, so that far more than 64 are counted short, where the number decides nothing any more. */
+struct guess {
+	uint64_t page, seen;
+	uint32_t regs;
+};
+
+static inline void guess_add(struct guess *g, uint64_t addr)
+{
+	uint64_t page = addr >> 21;
+	if (page - g->page + 1 > 2) {
+		uint64_t bit = UINT64_C(1) << (page * UINT64_C(0x9e3779b97f4a7c15) >> 58);
+		g->regs += !(g->seen & bit);
+		g->seen |= bit;
+	}
+	g->page = page;
+}
+
+/* Inlined, so that nothing is compared where nothing is copied. */
+static inline __attribute__((always_inline)) void tally(const struct iovec *iov, int n, uint32_t copy_below,
+							uint32_t from, uint32_t to, struct tally *ret_)
+{
+	struct tally t = { .shortest = SIZE_MAX };
+	struct guess g = { .page = UINT64_MAX / 2 };
+	bool joins = false; /* the piece before is copied */
+	for (uint32_t i = 0; i < (uint32_t)n; i++) {
+		uint64_t addr = (uintptr_t)iov[i].iov_base;
+		size_t len = iov[i].iov_len;
+		if (!len)
+			continue;
+		t.pieces++;
+		t.bytes = t.bytes + len < t.bytes ? UINT64_MAX : t.bytes + len;
+		t.bad |= !hp_iov_lies(addr, len);
+		t.shortest = len < t.shortest ? len : t.shortest;
+		t.longest = len > t.longest ? len : t.longest;
+		bool copied = len < copy_below || i - from < to - from;
+		if (copied) {
+			t.copied++;
+			t.copied_bytes += len;
+		} else {
+			t.lines += ((addr & 63) + len + 63) / 64;
+			guess_add(&g, addr);
+		}
+		t.elements += !(copied && joins);
+		joins = copied;
+	}
+	t.regs = g.regs;
+	*ret_ = t;
+}
+
+/* ------------------------------------------------------------------ choosing */
+
+/* The best so far. */
+struct choice {
+	const struct hugepin_sg_model *model;
+	float piece, copy_byte, cold; /* as the pieces are in the cache or not */
+	uint64_t elements_max; /* of the message */
+	struct hugepin_sg_plan plan;
+	float cost;
+	bool any;
+};
+
+/* What costs wr for each work request and `rest` in all. Returns whether it is the best now. */
+static bool offer(struct choice *c, float wr, float rest, uint32_t mode, const struct tally *t)
+{
+	if (t->elements > c->elements_max)
+		return false;
+	uint32_t wrs = t->elements <= c->plan.max_sge ? 1 : (t->elements - 1) / c->plan.max_sge + 1;
+	float cost = wr * (float)wrs + rest;
+	if (c->any && !(cost < c->cost))
+		return false;
+	c->any = true;
+	c->cost = cost;
+	c->plan.mode = mode;
+	c->plan.copy_below = c->plan.copy_from = c->plan.copy_to = 0;
+	c->plan.slot = (uint32_t)t->copied_bytes;
+	c->plan.wrs = wrs;
+	c->plan.sges = t->elements;
+	return true;
+}
+
+static void offer_inline(struct choice *c, const struct tally *t)
+{
+	const struct hugepin_sg_model *m = c->model;
+	float rest = (t->bytes ? c->cold : 0) + (c->piece + m->inline_piece) * (float)t->pieces +
+		     (c->copy_byte + m->inline_byte) * (float)t->bytes;
+	offer(c, m->inline_wr, rest, HUGEPIN_SG_INLINE, t);
+}
+
+static bool offer_elements(struct choice *c, uint32_t mode, const struct tally *t)
+{
+	const struct hugepin_sg_model *m = c->model;
+	float rest = m->element * (float)t->elements + m->lookup * (float)t->regs + m->line * (float)t->lines +
+		     c->piece * (float)t->copied + c->copy_byte * (float)t->copied_bytes + m->byte * (float)t->bytes +
+		     (t->copied ? c->cold : 0);
+	return offer(c, m->wr, rest, mode, t);
+}
+
+static void offer_copy(struct choice *c, const struct tally *t)
+{
+	struct tally all = { .bytes = t->bytes, .copied_bytes = t->bytes, .copied = t->pieces,
+			     .elements = t->pieces > 0 };
+	offer_elements(c, HUGEPIN_SG_COPY, &all);
+}
+
+/* Returns how many elements it takes. */
+static uint32_t offer_mixture(struct choice *c, const struct iovec *iov, int n, uint32_t below, uint32_t from,
+			      uint32_t to)
+{
+	struct tally t;
+	tally(iov, n, below, from, to, &t);
+	if (offer_elements(c, HUGEPIN_SG_GATHER | HUGEPIN_SG_COPY, &t)) {
+		c->plan.copy_below = below;
+		c->plan.copy_from = from;
+		c->plan.copy_to = to;
+	}
+	return t.elements;
+}
+
+/* The cheapest window that takes `excess` elements away, beside what is shorter than `below`. A window of `gathered` pieces that
+ * would have been elements of their own, and of `runs` of copied ones between and behind them, becomes one element, with the
+ * run in front of it if there is one; without its first piece it would save one less, whatever is in front. So for each end
+ * the shortest window is found by dropping pieces at its start: one pass. */
+static bool window(const struct choice *c, const struct iovec *iov, int n, uint32_t below, uint32_t excess,
+		   uint32_t *ret_from, uint32_t *ret_to)
+{
+	uint32_t first = 0, gathered = 0, runs = 0;
+	uint64_t bytes = 0;
+	bool joins = false, in_front = false; /* of the window, a piece that is copied */
+	bool found = false;
+	float best = 0;
+	for (uint32_t i = 0; i < (uint32_t)n; i++) {
+		size_t len = iov[i].iov_len;
+		if (!len)
+			continue;
+		bool copied = len < below;
+		if (!copied) {
+			if (!gathered++) {
+				first = i;
+				in_front = joins;
+			}
+			bytes += len;
+		} else if (gathered && !joins) {
+			runs++;
+		}
+		joins = copied;
+		while (gathered > 1 && gathered + runs - 2 >= excess) {
+			gathered--;
+			bytes -= iov[first].iov_len;
+			in_front = false;
+			while (!iov[++first].iov_len || iov[first].iov_len < below)
+				in_front |= iov[first].iov_len > 0;
+			runs -= in_front;
+		}
+		float cost = c->piece * (float)gathered + c->copy_byte * (float)bytes;
+		if (gathered && gathered + runs + in_front > excess && (!found || cost < best)) {
+			found = true;
+			best = cost;
+			*ret_from = first;
+			*ret_to = i + 1;
+		}
+	}
+	return found;
+}
+
+static void offer_window(struct choice *c, const struct iovec *iov, int n, uint32_t below, uint32_t elements,
+			 uint64_t elements_max)
+{
+	uint32_t from = 0, to = 0;
+	if (elements > elements_max && window(c, iov, n, below, elements - (uint32_t)elements_max, &from, &to))
+		offer_mixture(c, iov, n, below, from, to);
+}
+
+/* What is shorter than `below` is copied, and if that is too much for one work request, or for all that there may be, a window
+ * of the others. */
+static void mix(struct choice *c, const struct iovec *iov, int n, uint32_t below)
+{
+	uint32_t elements = offer_mixture(c, iov, n, below, 0, 0);
+	offer_window(c, iov, n, below, elements, c->plan.max_sge);
+	if (c->elements_max > c->plan.max_sge)
+		offer_window(c, iov, n, below, elements, c->elements_max);
+}
+
+static void mixtures(struct choice *c, const struct iovec *iov, int n, const struct tally *t, bool cold)
+{
+	const struct hugepin_sg_model *m = c->model;
+	float lookups = (float)t->regs / (float)t->pieces;
+	/* where copying ends behind a neighbour that is copied, and where there is none */
+	uint32_t joined = hp_sg_copy_below(m, cold, m->element, lookups), lone = hp_sg_copy_below(m, cold, 0, lookups);
+	if (joined > t->shortest && joined <= t->longest)
+		mix(c, iov, n, joined);
+	if (lone > t->shortest && lone <= t->longest && lone != joined)
+		mix(c, iov, n, lone);
+	if (t->pieces <= c->plan.max_sge)
+		return;
+	mix(c, iov, n, 0);
+	for (uint64_t below = t->shortest * 4; below <= t->longest; below *= 4)
+		mix(c, iov, n, (uint32_t)below);
+}
+
+int hugepin_sg_plan(const struct hugepin_sg_model *model, const struct hugepin_sg_caps *caps, const struct iovec *iov,
+		    int n, unsigned mode, struct hugepin_sg_plan *ret_)
+{
+	const unsigned known = MODES | HUGEPIN_SG_COLD | HUGEPIN_SG_WRITE | HUGEPIN_SG_RECV;
+	bool write = mode & HUGEPIN_SG_WRITE, recv = mode & HUGEPIN_SG_RECV, cold = mode & HUGEPIN_SG_COLD;
+	if (!caps || !ret_ || n < 0 || (n && !iov) || mode & ~known || (write && recv) ||
+	    (model && model->size < sizeof *model))
+		return -EINVAL;
+	if (!model)
+		model = &hp_sg_model_default;
+	struct tally t;
+	tally(iov, n, 0, 0, 0, &t);
+	if (t.bad)
+		return -EINVAL;
+	if (t.bytes > UINT32_MAX)
+		return -EOVERFLOW;
+	unsigned allowed = (mode & MODES ? mode & MODES : MODES) & ~model->refused;
+	if (recv)
+		allowed &= HUGEPIN_SG_GATHER;
+	if (!caps->max_inline)
+		allowed &= ~(unsigned)HUGEPIN_SG_INLINE;
+	if (!allowed || (write && caps->mtu_ud))
+		return -EOPNOTSUPP;
+	if (t.bytes > caps->max_msg || (!recv && caps->mtu_ud && t.bytes > caps->mtu_ud))
+		return -EMSGSIZE;
+
+	struct choice c = {
+		.model = model,
+		.piece = cold ? model->cold_piece : model->piece,
+		.copy_byte = cold ? model->cold_byte : model->copy_byte,
+		.cold = cold ? model->cold : 0,
+		.plan = { .bytes = t.bytes, .n = (uint32_t)n, .max_sge = recv ? caps->max_recv_sge : caps->max_sge },
+	};
+	c.elements_max = c.plan.max_sge * (uint64_t)(write && caps->max_wr ? caps->max_wr : 1);
+	const unsigned both = HUGEPIN_SG_GATHER | HUGEPIN_SG_COPY;
+	if (allowed & HUGEPIN_SG_INLINE && t.bytes <= caps->max_inline)
+		offer_inline(&c, &t);
+	if (allowed & HUGEPIN_SG_COPY)
+		offer_copy(&c, &t);
+	if (allowed & HUGEPIN_SG_GATHER)
+		offer_elements(&c, allowed & both, &t);
+	if ((allowed & both) == both && t.pieces > 1 && (t.shortest < t.longest || t.pieces > c.plan.max_sge))
+		mixtures(&c, iov, n, &t, cold);
+	if (!c.any)
+		return -EMSGSIZE;
+	c.plan.mode |= mode & (HUGEPIN_SG_WRITE | HUGEPIN_SG_RECV);
+	c.plan.cost_ns = c.cost < 4e9f ? c.cost > 0 ? (uint32_t)(c.cost + 0.5f) : 0 : UINT32_MAX;
+	*ret_ = c.plan;
+	return 0;
+}

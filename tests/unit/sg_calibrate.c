@@ -1,0 +1,340 @@
+/*
+ * sge/calibrate.c on the strict device of mock_verbs.h: a provider that loses bytes is found out and refused, whatever fails
+ * leaves nothing behind, and what the device grants is what is measured. Its making of objects is replaced here, too.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "hugepin_verbs.h"
+#include "mock_verbs.h"
+
+/* ------------------------------------------------------------------ the device */
+
+static struct {
+	unsigned qps, cqs, mrs; /* that exist */
+	unsigned calls, fails_at; /* of those that make or change something; the n-th fails. 0: none */
+	uint32_t sges_max, inline_max;
+	enum manner { HONEST, LOSES_ELEMENTS, LOSES_INLINE, LOSES_ALL, REFUSES_ELEMENTS, ENDS_IN_ERROR, NEVER_ENDS } manner;
+	unsigned sends, most_elements, most_inline;
+} dev;
+
+static struct ibv_device device_name = { .name = "mock0" };
+static struct ibv_pd pd = { .context = &mock.context };
+
+static bool fails(void)
+{
+	const bool now = ++dev.calls == dev.fails_at;
+	errno = now ? ENOMEM : errno;
+	return now;
+}
+
+const char *ibv_get_device_name(struct ibv_device *device)
+{
+	return device->name;
+}
+
+int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid)
+{
+	(void)context, (void)port, (void)index;
+	memset(gid, 0, sizeof *gid);
+	return fails() ? -1 : 0;
+}
+
+struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel,
+			     int vector)
+{
+	(void)context, (void)cq_context, (void)channel, (void)vector;
+	if (fails())
+		return NULL;
+	dev.cqs++;
+	return mock_cq((unsigned)cqe);
+}
+
+int ibv_destroy_cq(struct ibv_cq *cq)
+{
+	EXPECT_EQ(dev.qps, 0);
+	dev.cqs--;
+	mock_cq_free(cq);
+	return 0;
+}
+
+static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	const bool inlined = wr->send_flags & IBV_SEND_INLINE;
+	struct ibv_send_wr lie = *wr;
+
+	dev.sends++;
+	if (!inlined && wr->num_sge > (int)dev.most_elements)
+		dev.most_elements = (unsigned)wr->num_sge;
+	unsigned bytes = 0;
+	for (int i = 0; i < wr->num_sge; i++)
+		bytes += wr->sg_list[i].length;
+	if (inlined && bytes > dev.most_inline)
+		dev.most_inline = bytes;
+	if ((dev.manner == LOSES_ELEMENTS && !inlined && wr->num_sge > 1) || (dev.manner == LOSES_INLINE && inlined) ||
+	    dev.manner == LOSES_ALL)
+		lie.num_sge--; /* and yet success */
+	if (dev.manner == REFUSES_ELEMENTS && wr->num_sge > 4) {
+		*bad = wr;
+		return EINVAL;
+	}
+	if (dev.manner == ENDS_IN_ERROR && wr->num_sge > 1)
+		((struct mock_qp *)qp)->fail = IBV_WC_LOC_QP_OP_ERR;
+	if (dev.manner == NEVER_ENDS && inlined)
+		return 0;
+	return mock_post_send(qp, &lie, bad);
+}
+
+struct ibv_qp *ibv_create_qp(struct ibv_pd *p, struct ibv_qp_init_attr *init)
+{
+	(void)p;
+	if (fails())
+		return NULL;
+	errno = EINVAL;
+	if (init->cap.max_send_sge > dev.sges_max || init->cap.max_inline_data > dev.inline_max)
+		return NULL;
+	struct mock_qp *q = mock_qp(init->qp_type, init->send_cq, &init->cap, NULL);
+	mock.context.ops.post_send = post_send;
+	dev.qps++;
+	return &q->qp;
+}
+
+int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+	if (fails())
+		return EINVAL;
+	if (mask & IBV_QP_DEST_QPN)
+		mock_connect((struct mock_qp *)qp, mock_find(attr->dest_qp_num));
+	return 0;
+}
+
+int ibv_destroy_qp(struct ibv_qp *qp)
+{
+	dev.qps--;
+	mock_qp_free((struct mock_qp *)qp);
+	return 0;
+}
+
+#undef ibv_reg_mr
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *p, void *addr, size_t length, int access)
+{
+	if (fails())
+		return NULL;
+	struct ibv_mr *mr = calloc(1, sizeof *mr);
+	(void)access;
+	*mr = (struct ibv_mr){ .context = p->context, .pd = p, .addr = addr, .length = length };
+	mr->lkey = mock_reg(addr, length, HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_WRITE);
+	mr->rkey = mr->lkey | MOCK_RKEY;
+	dev.mrs++;
+	return mr;
+}
+
+int ibv_dereg_mr(struct ibv_mr *mr)
+{
+	mock_dereg(mr->lkey);
+	free(mr);
+	dev.mrs--;
+	return 0;
+}
+
+/* ------------------------------------------------------------------ */
+
+static char cache[] = "/tmp/sg_calibrate.XXXXXX";
+
+static void set_up(enum manner manner)
+{
+	if (!mock.device.phys_port_cnt) {
+		EXPECT(mkdtemp(cache) && !setenv("XDG_CACHE_HOME", cache, 1));
+		mock.device.phys_port_cnt = 1;
+		mock.context.device = &device_name;
+		snprintf(mock.device.fw_ver, sizeof mock.device.fw_ver, "1.2");
+	}
+	memset(&dev, 0, sizeof dev);
+	dev.sges_max = 30;
+	dev.inline_max = 512;
+	dev.manner = manner;
+	mock.port.state = IBV_PORT_ACTIVE;
+}
+
+static int calibrate(struct hugepin_sg_model *m)
+{
+	*m = (struct hugepin_sg_model){ 0 };
+	const int e = hugepin_sg_calibrate(&pd, HUGEPIN_SG_ANEW, m, sizeof *m);
+	EXPECT_EQ(dev.qps, 0);
+	EXPECT_EQ(dev.cqs, 0);
+	EXPECT_EQ(dev.mrs, 0);
+	return e;
+}
+
+TEST(a_device_that_is_honest_is_refused_nothing)
+{
+	struct hugepin_sg_model m;
+	set_up(HONEST);
+	EXPECT_EQ(calibrate(&m), 0);
+	EXPECT_EQ(m.refused, 0);
+	EXPECT_EQ(m.source, HUGEPIN_SG_MODEL_DEVICE);
+	EXPECT(m.wr + m.element > 0 && m.inline_wr > 0);
+	EXPECT_EQ(dev.most_elements, 30);
+	EXPECT(dev.most_inline > 128);
+}
+
+TEST(elements_that_get_lost_are_refused)
+{
+	struct hugepin_sg_model m;
+	set_up(LOSES_ELEMENTS);
+	EXPECT_EQ(calibrate(&m), 0);
+	EXPECT_EQ(m.refused, HUGEPIN_SG_GATHER);
+	EXPECT(m.inline_wr > 0 && m.wr > 0);
+	/* and it is not forgotten */
+	EXPECT_EQ(hugepin_sg_calibrate(&pd, 0, &m, sizeof m), 0);
+	EXPECT_EQ(m.refused, HUGEPIN_SG_GATHER);
+	/* nor planned with */
+	static char a[600], b[600];
+	struct iovec iov[2] = { { a, 600 }, { b, 600 } };
+	struct hugepin_sg_caps caps = { .max_sge = 30, .max_recv_sge = 30, .max_wr = 16, .max_msg = 1 << 20 };
+	struct hugepin_sg_plan plan;
+	EXPECT_EQ(hugepin_sg_plan(&m, &caps, iov, 2, 0, &plan), 0);
+	EXPECT_EQ(plan.mode, HUGEPIN_SG_COPY);
+	EXPECT_EQ(hugepin_sg_plan(&m, &caps, iov, 2, HUGEPIN_SG_GATHER, &plan), -EOPNOTSUPP);
+}
+
+TEST(inline_data_that_gets_lost_is_refused)
+{
+	struct hugepin_sg_model m;
+	set_up(LOSES_INLINE);
+	EXPECT_EQ(calibrate(&m), 0);
+	EXPECT_EQ(m.refused, HUGEPIN_SG_INLINE);
+}
+
+TEST(a_mode_that_cannot_be_posted_or_ends_in_errors_is_refused)
+{
+	struct hugepin_sg_model m;
+	set_up(REFUSES_ELEMENTS); /* of inline data, too */
+	EXPECT_EQ(calibrate(&m), 0);
+	EXPECT_EQ(m.refused, HUGEPIN_SG_GATHER | HUGEPIN_SG_INLINE);
+	set_up(ENDS_IN_ERROR);
+	EXPECT_EQ(calibrate(&m), 0);
+	EXPECT_EQ(m.refused, HUGEPIN_SG_GATHER | HUGEPIN_SG_INLINE);
+}
+
+TEST(what_never_completes_is_refused_after_a_while)
+{
+	struct hugepin_sg_model m;
+	set_up(NEVER_ENDS);
+	EXPECT_EQ(calibrate(&m), 0);
+	EXPECT_EQ(m.refused, HUGEPIN_SG_INLINE);
+}
+
+TEST(a_device_that_cannot_even_send_one_element_is_an_error)
+{
+	struct hugepin_sg_model m;
+	set_up(LOSES_ALL);
+	EXPECT_EQ(calibrate(&m), -EIO);
+	EXPECT_EQ(m.size, 0); /* left alone */
+}
+
+TEST(what_is_granted_is_what_is_measured)
+{
+	struct hugepin_sg_model m;
+	set_up(HONEST);
+	dev.sges_max = 3;
+	dev.inline_max = 64;
+	EXPECT_EQ(calibrate(&m), 0);
+	EXPECT(dev.most_elements >= 1 && dev.most_elements <= 3);
+	EXPECT(dev.most_inline > 0 && dev.most_inline <= 64);
+	set_up(HONEST);
+	dev.inline_max = 0;
+	EXPECT_EQ(calibrate(&m), 0);
+	EXPECT_EQ(dev.most_inline, 0);
+}
+
+TEST(each_call_may_fail)
+{
+	struct hugepin_sg_model m;
+	set_up(HONEST);
+	EXPECT_EQ(calibrate(&m), 0);
+	const unsigned calls = dev.calls;
+	EXPECT(calls > 8);
+	unsigned failed = 0;
+	for (unsigned i = 1; i <= calls; i++) {
+		set_up(HONEST);
+		dev.fails_at = i;
+		const int e = calibrate(&m);
+		failed += e != 0;
+		if (!EXPECT(!e || e == -ENOMEM || e == -EINVAL))
+			t_print("# call %u: %d\n", i, e);
+	}
+	EXPECT(failed >= calls / 2); /* another queue pair may be granted where one was not */
+	set_up(HONEST);
+	EXPECT_EQ(calibrate(&m), 0);
+}
+
+static _Atomic bool measured_enough;
+
+static void *measure_on(void *unused)
+{
+	struct hugepin_sg_model m;
+	while (!measured_enough)
+		EXPECT_EQ(hugepin_sg_calibrate(NULL, HUGEPIN_SG_ANEW, &m, sizeof m), 0);
+	return unused;
+}
+
+/* The thread that measures is not there, and what it was writing may be half written. */
+TEST(a_child_measures_even_if_its_parent_was_measuring)
+{
+#ifdef __SANITIZE_THREAD__
+	SKIP("the sanitizer lets a child of a process with threads do little");
+#endif
+	pthread_t thread;
+	measured_enough = false;
+	pthread_create(&thread, NULL, measure_on, NULL);
+	for (int i = 0; i < 5; i++) {
+		usleep(5000);
+		const pid_t child = fork();
+		if (!child) {
+			struct hugepin_sg_model m;
+			alarm(10);
+			_exit(hugepin_sg_calibrate(NULL, 0, &m, sizeof m) || m.size != sizeof m || !(m.wr > 0));
+		}
+		int status = -1;
+		EXPECT_EQ(waitpid(child, &status, 0), child);
+		EXPECT_EQ(status, 0);
+	}
+	measured_enough = true;
+	pthread_join(thread, NULL);
+}
+
+static void *measure_first(void *ret_)
+{
+	EXPECT_EQ(hugepin_sg_calibrate(NULL, 0, ret_, sizeof(struct hugepin_sg_model)), 0);
+	return NULL;
+}
+
+TEST(who_asks_while_another_measures_gets_what_that_one_finds)
+{
+	struct hugepin_sg_model m[4] = { 0 };
+	pthread_t thread[4];
+	for (int i = 0; i < 4; i++)
+		pthread_create(&thread[i], NULL, measure_first, &m[i]);
+	for (int i = 0; i < 4; i++)
+		pthread_join(thread[i], NULL);
+	for (int i = 0; i < 4; i++)
+		EXPECT(m[i].size == sizeof m[i] && !memcmp(&m[i], &m[0], sizeof m[i]));
+}
+
+TEST(without_an_active_port_there_is_nothing_to_measure)
+{
+	struct hugepin_sg_model m;
+	char command[128];
+	set_up(HONEST);
+	mock.port.state = IBV_PORT_DOWN;
+	EXPECT_EQ(calibrate(&m), -EOPNOTSUPP);
+	snprintf(command, sizeof command, "rm -r %s", cache);
+	EXPECT_EQ(system(command), 0);
+}
+
+T_MAIN
