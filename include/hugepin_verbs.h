@@ -124,6 +124,93 @@ int hugepin_sg_fill(const struct hugepin_sg_plan *plan, const struct iovec *iov,
 int hugepin_sg_fill_recv(const struct hugepin_sg_caps *caps, const struct iovec *iov, int n, struct ibv_recv_wr *wr,
 			 const struct hugepin_sg_room *room, struct hugepin_sg_info *ret_info);
 
+/* ------------------------------------------------------------------ a queue that packs: hugepin_sgq(3) */
+
+/* A queue of sub-messages for one destination over a queue pair, which sends several as one frame. It has one owner: one
+ * thread at a time may call (HUGEPIN_SGQ_MT: any, under a lock). It has no thread: deadlines are looked at by add, poll and
+ * wc. Callbacks run in poll, wc, flush and close only, in the order of the adds; they may add and flush, but not poll, hand in
+ * completions or close (-EBUSY). In a child of fork the queue is the parent's: -ESTALE, but for close, which frees the copy. */
+typedef struct hugepin_sgq hugepin_sgq;
+
+/* A sub-message is done: its pieces are the caller's again. status: 0 (completed: with RC received by the peer's adapter), or
+ * -errno: -EIO (its frame's work request failed: hugepin_sgq_wc_status tells how), -ECANCELED (behind a failed one, or the queue
+ * was closed). Exactly one for each add that returned 0 or more. */
+typedef void (*hugepin_done_fn)(void *arg, uint64_t tag, int status);
+
+/* A record arrived. It lies in the queue's memory and is gone when this returns. part, parts as in struct hugepin_sg_rx; raw
+ * queues: all that one message brought, with tag 0. parts 0, and data NULL: a message came that is no frame. */
+typedef void (*hugepin_recv_fn)(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts);
+
+/* The upper sixteen bits of the wr_id of all work requests of queues; use others for yours on the same queue pair. */
+#define HUGEPIN_SGQ_WR_ID 0x4870
+
+enum {
+	HUGEPIN_SGQ_MT = 1, /* attr.flags: calls from any thread, one after the other */
+	HUGEPIN_SGQ_RAW = 2, /* no frame: the bytes alone, in order; the receiver knows what they are */
+	HUGEPIN_SGQ_DEBUG = 4, /* look each key up again when a frame has failed, to tell the sub-message that did it */
+
+	HUGEPIN_SG_COPY_OK = 256, /* add: what is not registered is copied; without it -ENOKEY */
+	HUGEPIN_SG_MULTI = 512, /* add: may be split over several frames if it does not fit one */
+	HUGEPIN_SG_NOW = 1024, /* add: flush behind it */
+	HUGEPIN_SG_SOLICITED = 2048, /* add: the peer is woken; HUGEPIN_SG_COLD is good for add, too */
+};
+
+struct hugepin_sgq_attr {
+	size_t size; /* sizeof */
+	struct ibv_qp *qp; /* RC or UD, ready to send, made with sq_sig_all = 0 */
+	const struct ibv_qp_cap *granted; /* what ibv_create_qp wrote back; NULL: asked for */
+	hugepin_domain *domain; /* keys of what is gathered, and of the queue's slots; on the same protection domain */
+	const struct hugepin_sg_model *model; /* copied; NULL: hugepin_sg_calibrate's without a device */
+	uint32_t flags;
+	uint32_t depth; /* frames at once; 0: 64, or as many as the queue pair takes without reserved_wr */
+	uint32_t reserved_wr; /* of its send queue: for the caller's own work requests */
+	uint32_t frame_bytes; /* the longest frame; 0: 8 KiB, or a datagram */
+	/* A frame is sent when it has this much, as early as one of them says; and when nothing is outstanding (backlog). */
+	uint32_t flush_bytes, flush_count; /* 0: as a frame is full */
+	uint32_t hold_if_outstanding; /* hold back while so many frames are out; 0: send at once, unless the queue is full */
+	uint64_t deadline_ns; /* after the first add into it; 0: none */
+	/* UD: where to */
+	struct ibv_ah *ah;
+	uint32_t remote_qpn, remote_qkey;
+	/* Receiving: recv_depth slots of frame_bytes are posted on the queue pair and posted again; 0: the caller receives. */
+	uint32_t recv_depth, pad;
+	hugepin_recv_fn recv;
+	void *recv_arg;
+};
+
+/* Open. Pins memory for depth + recv_depth slots in the domain. The queue pair, its completion queue and the domain must outlive
+ * it. The completion queue must have room for all work requests of all that use it, not only for the signalled.
+ * -EINVAL, -ENOMEM, -ENOBUFS as hugepin_pin, -EMSGSIZE (frame_bytes over what the queue pair sends), -EOPNOTSUPP (a transport
+ * that is neither RC nor UD), or what the provider said. May block and allocate. */
+int hugepin_sgq_open(const struct hugepin_sgq_attr *attr, hugepin_sgq **ret_);
+
+/* Add a sub-message of n pieces. The pieces must not change until it is done: or until this returns, if it returns 1 (all was
+ * copied). done may be NULL. flags: HUGEPIN_SG_COPY_OK ...
+ * 0 or 1; on failure nothing is consumed: -EAGAIN (all frames are out: poll), -EINVAL, -EOVERFLOW, -EMSGSIZE (over one frame or
+ * datagram, without MULTI; or over `depth` frames), -ENOKEY (a piece to be gathered is not registered), -ESHUTDOWN (the queue
+ * pair has failed), or what the provider said when an earlier frame was posted to make room. */
+int hugepin_sgq_add(hugepin_sgq *q, const struct iovec *iov, int n, uint64_t tag, hugepin_done_fn done, void *arg,
+		    unsigned flags);
+
+/* Send what is held. 0; -ESHUTDOWN; or what the provider said: then it stays held, and goes with later calls. */
+int hugepin_sgq_flush(hugepin_sgq *q);
+
+/* Poll the completion queue for at most `max` completions, run callbacks, flush what is due. Returns how many completions
+ * were taken. For a completion queue that serves this queue alone. Where none was: -ESHUTDOWN when the queue pair has failed
+ * and all is said, -EIO (polling failed), or what the provider said when something was posted. */
+int hugepin_sgq_poll(hugepin_sgq *q, int max);
+
+/* Hand in a completion that the caller has polled; those of one completion queue in the order in which they came. 1: it was
+ * the queue's; 0: it was not (another wr_id or qp_num), or is not out any more. -EINVAL. */
+int hugepin_sgq_wc(hugepin_sgq *q, const struct ibv_wc *wc);
+
+/* The status of the first work request that failed, and its vendor's error (may be NULL); IBV_WC_SUCCESS: none. */
+enum ibv_wc_status hugepin_sgq_wc_status(const hugepin_sgq *q, uint32_t *ret_vendor_err);
+
+/* Close: what is held and not posted is -ECANCELED. -EBUSY: work requests are out (receives, too: they end when the queue pair
+ * is in the error state); poll, or move the queue pair to the error state and poll; nothing has changed. */
+int hugepin_sgq_close(hugepin_sgq *q);
+
 #ifdef __GNUC__
 #pragma GCC visibility pop
 #endif
