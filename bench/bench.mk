@@ -51,6 +51,14 @@ $(BENCH)/hot: bench/hot.c $(BUILD)/libhugepin.so $(BUILD)/flags
 	@echo '  BENCH   $<'
 	$(Q)$(BENCH_PIN)
 
+# Packing: the fake provider is the one that the library calibrates with.
+$(BENCH)/sg: bench/sg.c sge/wqe.h $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo '  BENCH   $<'
+	$(Q)$(BENCH_CC) -Iinclude -I. $(LINK_DIRS) -o $@ $< -lhugepin-verbs -lhugepin -libverbs
+
+tests: $(if $(SAN),,$(BENCH)/sg)
+
 bench: $(BENCH)/alloc $(BENCH)/nothing.so $(BENCH_PAPI)
 
 # The second make sees what setup has installed.
@@ -76,6 +84,12 @@ bench-helper: ## what predicting costs: the helper for each event, and threads f
 	$(Q)$(BENCH)/helper
 	$(Q)$(BENCH)/hot
 
+bench-sg: ## small pieces as one message: gathered, packed, inline, as planned; ARGS are bench/sg's
+	$(Q)tools/setup build check
+	$(Q)$(MAKE) $(BENCH)/sg
+	$(Q)$(BENCH)/sg $(ARGS) >$(BENCH)/sg.csv
+	$(Q)awk -f bench/median.awk -f bench/sg.awk $(BENCH)/sg.csv | tee $(BENCH)/sg.txt
+
 bench-pin-programs: $(BENCH)/pin $(BENCH_UCX) $(BENCH)/alloc # alloc warms memory up
 
 bench-replay: ## policies of the pin cache on communication traces; ARGS are bench/run-replay's
@@ -88,4 +102,4 @@ bench-mpi: ## an MPI program by policies of the pin cache; ARGS are bench/run-mp
 	$(Q)$(MAKE) all
 	$(Q)BUILD='$(BUILD)' bench/run-mpi $(ARGS)
 
-.PHONY: bench bench-helper bench-alloc bench-programs bench-pin bench-pin-programs bench-replay bench-mpi
+.PHONY: bench bench-helper bench-alloc bench-programs bench-pin bench-pin-programs bench-replay bench-mpi bench-sg

@@ -1,0 +1,357 @@
+/* link: hugepin-verbs hugepin ibverbs */
+/*
+ * What a message of small pieces takes from post to completion, over two connected queue pairs of this process, each side a
+ * thread of its own:
+ *
+ *	sgverbs [-r ROUNDS] [DEVICE]
+ *
+ * Subjects: each (a work request and a completion for each piece), chain (one post, the last one signalled), gather, pack and
+ * inline (one work request), plan (what hugepin_sg_plan chooses after hugepin_sg_calibrate on the device). The receiver posts
+ * its receives again, and copies the pieces of one message to where they belong. Prints for each cell medians of ROUNDS (5), taken
+ * in turn: microseconds from post to the last completion, CPU microseconds of both sides' threads (the receiver's with its
+ * polling), completions of both; then what is to be reached. With soft-RoCE that is system calls and packets, not an adapter.
+ */
+#include <arpa/inet.h>
+#include <err.h>
+#include <hugepin_verbs.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PIECES_MAX = 30, BYTES_MAX = 512, RECVS = 128, GROUPS = 12, ROUNDS_MAX = 64, STRIDE = BYTES_MAX + 168 };
+enum subject { EACH, CHAIN, GATHER, PACK, INLINE, PLAN, SUBJECTS };
+static const char *const names[] = { "each", "chain", "gather", "pack", "inline", "plan" };
+static const struct {
+	unsigned n, bytes;
+} cells[] = { { 1, 8 },	  { 2, 8 },   { 4, 8 },	  { 8, 8 },   { 16, 8 },   { 30, 8 },	{ 1, 64 },  { 4, 64 },
+	      { 16, 64 }, { 1, 128 }, { 4, 128 }, { 4, 512 }, { 16, 512 }, { 30, 512 }, { 1, 32 }, { 1, 256 }, { 1, 512 } };
+#define CELLS (sizeof cells / sizeof *cells)
+
+static struct {
+	double us[ROUNDS_MAX], send_cpu[ROUNDS_MAX], recv_cpu[ROUNDS_MAX];
+	double sent, received; /* completions a group */
+	bool known;
+} results[CELLS][SUBJECTS];
+
+static struct ibv_pd *pd;
+static struct ibv_cq *cq[2];
+static struct ibv_qp *qp[2]; /* qp[0] sends to qp[1] */
+static struct hugepin_sg_caps caps;
+static struct hugepin_sg_model model;
+static hugepin_domain *domain;
+static char *source, *slot, *in, *scattered;
+static struct hugepin_pin slot_pin, in_pin;
+static _Atomic bool done;
+static _Atomic unsigned unpack_n, unpack_bytes; /* what a message is made of; 0: of one piece */
+static _Atomic uint64_t received;
+static _Atomic uint64_t recv_cpu_ns;
+static int rounds = 5;
+
+static void check(int error, const char *what)
+{
+	if (error)
+		errx(1, "%s: %s", what, strerror(abs(error)));
+}
+
+static uint64_t clock_ns(clockid_t clock)
+{
+	struct timespec t;
+	clock_gettime(clock, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* ------------------------------------------------------------------ the connection */
+
+static void open_device(const char *name)
+{
+	int n = 0;
+	struct ibv_device **list = ibv_get_device_list(&n);
+	struct ibv_context *device = NULL;
+	for (int i = 0; i < n && !device; i++)
+		if (!name || !strcmp(name, ibv_get_device_name(list[i])))
+			device = ibv_open_device(list[i]);
+	if (!device || !(pd = ibv_alloc_pd(device)))
+		errx(1, "%s: no such verbs device", name ? name : "any");
+	ibv_free_device_list(list);
+
+	struct ibv_port_attr port;
+	check(ibv_query_port(device, 1, &port), "port 1");
+	union ibv_gid gid;
+	int index = port.gid_tbl_len - 1;
+	while (index > 0 && (ibv_query_gid(device, 1, index, &gid) || !IN6_IS_ADDR_V4MAPPED(gid.raw)))
+		index--;
+	check(ibv_query_gid(device, 1, index, &gid), "GID");
+	struct ibv_qp_cap granted = { 0 };
+	for (int i = 0; i < 2; i++) {
+		cq[i] = ibv_create_cq(device, 2 * RECVS, NULL, NULL, 0);
+		struct ibv_qp_init_attr init = { .send_cq = cq[i], .recv_cq = cq[i], .qp_type = IBV_QPT_RC,
+			.cap = { .max_send_wr = RECVS, .max_recv_wr = RECVS, .max_send_sge = PIECES_MAX, .max_recv_sge = 1,
+				 .max_inline_data = 256 } };
+		if (!cq[i] || !(qp[i] = ibv_create_qp(pd, &init)))
+			err(1, "completion queue, queue pair");
+		if (!i)
+			granted = init.cap;
+	}
+	for (int i = 0; i < 2; i++) {
+		struct ibv_qp_attr a = { .port_num = 1, .path_mtu = port.active_mtu, .dest_qp_num = qp[!i]->qp_num,
+			.max_dest_rd_atomic = 1, .max_rd_atomic = 1, .min_rnr_timer = 1, .timeout = 14, .retry_cnt = 7,
+			.rnr_retry = 7, .ah_attr = { .port_num = 1, .dlid = port.lid,
+			.is_global = port.link_layer == IBV_LINK_LAYER_ETHERNET,
+			.grh = { .dgid = gid, .sgid_index = (uint8_t)index, .hop_limit = 64 } } };
+		a.qp_state = IBV_QPS_INIT;
+		check(ibv_modify_qp(qp[i], &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), "INIT");
+		a.qp_state = IBV_QPS_RTR;
+		check(ibv_modify_qp(qp[i], &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+			IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER), "RTR");
+		a.qp_state = IBV_QPS_RTS;
+		check(ibv_modify_qp(qp[i], &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+			IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC), "RTS");
+	}
+	check(hugepin_sg_caps(qp[0], &granted, &caps, sizeof caps), "caps");
+}
+
+static void pin(void *p, size_t len, struct hugepin_pin *ret_)
+{
+	if (!p)
+		err(1, "memory");
+	check(hugepin_pin(domain, p, len, HUGEPIN_READ | HUGEPIN_WRITE, ret_), "pin");
+}
+
+/* ------------------------------------------------------------------ the receiver */
+
+#define RECV_BYTES ((size_t)PIECES_MAX * BYTES_MAX)
+
+static void post_receive(uint64_t slot_number)
+{
+	struct ibv_sge sge = { (uintptr_t)(in + slot_number * RECV_BYTES), (uint32_t)RECV_BYTES, in_pin.lkey };
+	struct ibv_recv_wr *bad, wr = { .wr_id = slot_number, .sg_list = &sge, .num_sge = 1 };
+	check(ibv_post_recv(qp[1], &wr, &bad), "post a receive");
+}
+
+static void *receive(void *arg)
+{
+	struct ibv_wc wc[16];
+	while (!done) {
+		const int n = ibv_poll_cq(cq[1], 16, wc);
+		if (n <= 0) {
+			recv_cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+			sched_yield();
+			continue;
+		}
+		for (int i = 0; i < n; i++) {
+			if (wc[i].status)
+				errx(1, "receive: %s", ibv_wc_status_str(wc[i].status));
+			const unsigned pieces = unpack_n, bytes = unpack_bytes;
+			for (unsigned p = 0; p < pieces; p++)
+				memcpy(scattered + p * STRIDE, in + wc[i].wr_id * RECV_BYTES + p * bytes, bytes);
+			post_receive(wc[i].wr_id);
+		}
+		received += (uint64_t)n;
+	}
+	return arg;
+}
+
+/* ------------------------------------------------------------------ the sender */
+
+static unsigned complete(unsigned wanted)
+{
+	struct ibv_wc wc[16];
+	unsigned got = 0;
+	while (got < wanted) {
+		const int n = ibv_poll_cq(cq[0], 16, wc);
+		if (n < 0 || (n && wc[0].status))
+			errx(1, "send: %s", n < 0 ? "no completion" : ibv_wc_status_str(wc[0].status));
+		got += (unsigned)n;
+		if (!n)
+			sched_yield();
+	}
+	return got;
+}
+
+static unsigned send_group(enum subject s, const struct iovec *iov, unsigned n, const struct hugepin_sg_plan *plan)
+{
+	const struct ibv_send_wr tmpl = { .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
+	struct ibv_send_wr wr[PIECES_MAX], *bad;
+	struct ibv_sge sge[PIECES_MAX];
+	struct hugepin_pin pins[PIECES_MAX];
+	struct hugepin_sg_info info;
+	unsigned got;
+
+	if (s == EACH || s == CHAIN) {
+		check(hugepin_sg_key(domain, iov[0].iov_base, iov[0].iov_len, HUGEPIN_READ, pins), "key");
+		for (unsigned i = 0; i < n; i++) {
+			sge[i] = (struct ibv_sge){ (uintptr_t)iov[i].iov_base, (uint32_t)iov[i].iov_len, pins[0].lkey };
+			wr[i] = tmpl;
+			wr[i].sg_list = &sge[i];
+			wr[i].num_sge = 1;
+			wr[i].next = s == CHAIN && i + 1 < n ? &wr[i + 1] : NULL;
+			wr[i].send_flags = s == EACH || i + 1 == n ? IBV_SEND_SIGNALED : 0;
+			if (s == EACH)
+				check(ibv_post_send(qp[0], &wr[i], &bad), "post");
+		}
+		if (s == CHAIN)
+			check(ibv_post_send(qp[0], wr, &bad), "post");
+		got = complete(s == EACH ? n : 1);
+		hugepin_unpin(domain, pins);
+		return got;
+	}
+	const struct hugepin_sg_room room = { sizeof room, wr, sge, pins, slot, RECV_BYTES, 1, PIECES_MAX, PIECES_MAX,
+					      slot_pin.lkey, hugepin_sg_key, domain };
+	const int filled = hugepin_sg_fill(plan, iov, (int)n, &tmpl, &room, &info);
+	check(filled < 0 ? filled : ibv_post_send(qp[0], wr, &bad), "fill, post");
+	got = complete(1);
+	hugepin_unpinv(domain, pins, (int)info.pins);
+	return got;
+}
+
+static int compare(const void *a, const void *b)
+{
+	const double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+static double median(const double *values, int n)
+{
+	double v[ROUNDS_MAX];
+	memcpy(v, values, (size_t)n * sizeof *v);
+	qsort(v, (size_t)n, sizeof *v, compare);
+	return v[n / 2];
+}
+
+static void measure(size_t cell, enum subject s, int round)
+{
+	static const unsigned modes[SUBJECTS] = { [GATHER] = HUGEPIN_SG_GATHER, [PACK] = HUGEPIN_SG_COPY,
+						  [INLINE] = HUGEPIN_SG_INLINE };
+	const unsigned n = cells[cell].n, bytes = cells[cell].bytes;
+	struct hugepin_sg_plan plan;
+	struct iovec iov[PIECES_MAX];
+
+	for (unsigned i = 0; i < n; i++)
+		iov[i] = (struct iovec){ source + i * STRIDE, bytes };
+	if (s != EACH && s != CHAIN && hugepin_sg_plan(&model, &caps, iov, (int)n, modes[s], &plan))
+		return; /* inline does not fit */
+	unpack_n = s == EACH || s == CHAIN ? 1 : n;
+	unpack_bytes = bytes;
+	const uint64_t received_before = received, wanted = s == EACH || s == CHAIN ? n : 1, recv_cpu = recv_cpu_ns;
+	uint64_t sent = 0;
+	double us[GROUPS], send_cpu[GROUPS];
+	for (unsigned i = 0; i < GROUPS; i++) {
+		const uint64_t cpu_start = clock_ns(CLOCK_THREAD_CPUTIME_ID), start = clock_ns(CLOCK_MONOTONIC);
+		sent += send_group(s, iov, n, &plan);
+		us[i] = (double)(clock_ns(CLOCK_MONOTONIC) - start) / 1e3;
+		send_cpu[i] = (double)(clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_start) / 1e3;
+		while (received - received_before < wanted * (i + 1)) /* or it might find no receive posted */
+			sched_yield();
+	}
+	results[cell][s].us[round] = median(us, GROUPS);
+	results[cell][s].send_cpu[round] = median(send_cpu, GROUPS);
+	results[cell][s].recv_cpu[round] = (double)(recv_cpu_ns - recv_cpu) / 1e3 / GROUPS;
+	results[cell][s].sent = (double)sent / GROUPS;
+	results[cell][s].received = (double)(received - received_before) / GROUPS;
+	results[cell][s].known = true;
+}
+
+/* ------------------------------------------------------------------ results */
+
+static size_t cell_of(unsigned n, unsigned bytes)
+{
+	size_t i = 0;
+	while (cells[i].n != n || cells[i].bytes != bytes)
+		i++;
+	return i;
+}
+
+/* The median of the rounds' ratios. */
+static double ratio(size_t cell_a, enum subject a, size_t cell_b, enum subject b)
+{
+	double v[ROUNDS_MAX];
+	for (int r = 0; r < rounds; r++)
+		v[r] = results[cell_a][a].us[r] / results[cell_b][b].us[r];
+	return median(v, rounds);
+}
+
+static void print_cells(void)
+{
+	puts("us from post to completion (CPU us of sender + receiver; completions of both)");
+	for (size_t c = 0; c < CELLS; c++) {
+		printf("%3u x %-4u", cells[c].n, cells[c].bytes);
+		for (int s = 0; s < SUBJECTS; s++)
+			if (results[c][s].known)
+				printf(" %s %.0f (%.0f+%.0f; %g+%g)", names[s], median(results[c][s].us, rounds),
+				       median(results[c][s].send_cpu, rounds), median(results[c][s].recv_cpu, rounds), results[c][s].sent,
+				       results[c][s].received);
+		putchar('\n');
+	}
+}
+
+static void say(const char *what, double is, double least, double most)
+{
+	printf("target: %s: %.2f, %s %.2f %s\n", what, is, least > 0 ? "at least" : "at most", least > 0 ? least : most,
+	       (least > 0 ? is >= least : is <= most) ? "ok" : "MISS");
+}
+
+static void print_targets(void)
+{
+	const struct {
+		unsigned n, bytes;
+		double least;
+	} fast[] = { { 2, 8, 1.7 }, { 30, 8, 15 }, { 30, 512, 3.5 } };
+	char what[64];
+
+	for (int i = 0; i < 3; i++) {
+		const size_t c = cell_of(fast[i].n, fast[i].bytes);
+		snprintf(what, sizeof what, "each / plan %u x %u", fast[i].n, fast[i].bytes);
+		say(what, ratio(c, EACH, c, PLAN), fast[i].least, 0);
+	}
+	for (unsigned bytes = 8; bytes <= 128; bytes *= bytes == 8 ? 8 : 2) {
+		snprintf(what, sizeof what, "gather 4 x %u / 1 x %u (Rex et al.: 1.14)", bytes, bytes);
+		say(what, ratio(cell_of(4, bytes), GATHER, cell_of(1, bytes), GATHER), 0, 1.25);
+		printf("  and of the same bytes in one piece: %.2f\n", ratio(cell_of(4, bytes), GATHER, cell_of(1, 4 * bytes), GATHER));
+	}
+}
+
+int main(int argc, char **argv)
+{
+	int option;
+	while ((option = getopt(argc, argv, "r:")) != -1) {
+		if (option != 'r')
+			return 2;
+		rounds = atoi(optarg);
+		rounds = rounds < 1 ? 1 : rounds > ROUNDS_MAX ? ROUNDS_MAX : rounds;
+	}
+	open_device(argv[optind]);
+	check(hugepin_verbs_open(pd, NULL, &domain), "domain");
+	source = hugepin_malloc(PIECES_MAX * STRIDE);
+	slot = hugepin_malloc(RECV_BYTES);
+	in = hugepin_malloc(RECVS * RECV_BYTES);
+	scattered = hugepin_malloc(PIECES_MAX * STRIDE);
+	struct hugepin_pin source_pin;
+	pin(source, PIECES_MAX * STRIDE, &source_pin);
+	pin(slot, RECV_BYTES, &slot_pin);
+	pin(in, RECVS * RECV_BYTES, &in_pin);
+	memset(source, 1, PIECES_MAX * STRIDE);
+	for (uint64_t i = 0; i < RECVS; i++)
+		post_receive(i);
+	check(hugepin_sg_calibrate(pd, 0, &model, sizeof model), "calibrate");
+	printf("model: wr %.0f element %.0f lookup %.1f line %.2f byte %.4f piece %.2f copy_byte %.4f inline_wr %.0f inline_piece "
+	       "%.1f inline_byte %.4f refused %u\n", (double)model.wr, (double)model.element, (double)model.lookup,
+	       (double)model.line, (double)model.byte, (double)model.piece, (double)model.copy_byte, (double)model.inline_wr,
+	       (double)model.inline_piece, (double)model.inline_byte, model.refused);
+	pthread_t receiver;
+	check(pthread_create(&receiver, NULL, receive, NULL), "thread");
+	for (int round = -1; round < rounds; round++) /* the first warms up */
+		for (size_t c = 0; c < CELLS; c++)
+			for (int s = 0; s < SUBJECTS; s++)
+				measure(c, (enum subject)((s + round + 1) % SUBJECTS), round < 0 ? 0 : round);
+	done = true;
+	pthread_join(receiver, NULL);
+	print_cells();
+	print_targets();
+	return 0;
+}
