@@ -377,6 +377,30 @@ TEST(datagrams_arrive_behind_their_routing_header)
 	messages(UD, 800);
 }
 
+/* With success and without the bytes, if it were posted: soft-RoCE sends none of two elements of 2 GiB. */
+TEST(what_no_message_can_carry_is_refused_before_it_is_posted)
+{
+	NEEDS_WIRE;
+	struct iovec beyond[2] = { { wire.source, (size_t)1 << 31 }, { wire.source, (size_t)1 << 31 } };
+	struct iovec wraps = { (void *)(UINTPTR_MAX - 10), 64 }, good = { wire.source, 64 };
+	struct iovec long_message = { wire.source, wire.caps.max_msg + 1 }, long_datagram = { wire.source, wire.caps_ud.mtu_ud + 1 };
+	struct hugepin_sg_plan plan = { .bytes = 1 };
+	struct ibv_send_wr wr, tmpl = { .opcode = IBV_WR_SEND };
+	struct ibv_sge sge[SGE];
+	struct hugepin_pin pins[SGE];
+	struct hugepin_sg_room room = { .size = sizeof room, .wr = &wr, .sge = sge, .pins = pins, .wrs = 1, .sges = SGE,
+					.pins_max = SGE, .key = hugepin_sg_key, .arg = wire.domain };
+	EXPECT_EQ(hugepin_sg_plan(NULL, &wire.caps, beyond, 2, 0, &plan), -EOVERFLOW);
+	EXPECT_EQ(hugepin_sg_plan(NULL, &wire.caps, &wraps, 1, 0, &plan), -EINVAL);
+	EXPECT_EQ(hugepin_sg_plan(NULL, &wire.caps, &long_message, 1, 0, &plan), -EMSGSIZE);
+	EXPECT_EQ(hugepin_sg_plan(NULL, &wire.caps_ud, &long_datagram, 1, 0, &plan), -EMSGSIZE);
+	EXPECT_EQ(plan.bytes, 1);
+	EXPECT_EQ(hugepin_sg_plan(NULL, &wire.caps, &good, 1, HUGEPIN_SG_GATHER, &plan), 0);
+	EXPECT_EQ(hugepin_sg_fill(&plan, &wraps, 1, &tmpl, &room, NULL), -EINVAL);
+	EXPECT_EQ(hugepin_sg_fill(&plan, &good, 1, &tmpl, &room, NULL), 1);
+	EXPECT_EQ(hugepin_unpinv(wire.domain, pins, 1), 0);
+}
+
 TEST(no_pin_is_left)
 {
 	NEEDS_WIRE;
