@@ -305,6 +305,38 @@ TEST(unwatch_waits_for_a_callback_that_runs)
 
 /* ------------------------------------------------------------------ statistics */
 
+TEST(pieces_of_the_heap_become_elements_under_one_key)
+{
+	char *p = hugepin_malloc(MIB), frame[256];
+	struct iovec piece[] = { { p, 100 }, { p + 5000, 0 }, { p + 9000, 3 }, { p + 9003, 7 }, { p + MIB - 8, 8 } }, record;
+	hugepin_domain *d = NULL;
+	struct hugepin_pin whole, pins[5];
+	struct hugepin_sge sge[5];
+	struct hugepin_sg_info info;
+	struct hugepin_sg_rx rx;
+	uint64_t tag[5] = { 1, 2, 3, 4, 5 }, seen = 0, sum = 0;
+
+	EXPECT_EQ(hugepin_domain_open(hugepin_mlock(), NULL, NULL, &d), 0);
+	EXPECT_EQ(hugepin_pin(d, p, MIB, HUGEPIN_READ, &whole), 0);
+	EXPECT_EQ(hugepin_sg_map(piece, 5, HUGEPIN_READ, hugepin_sg_key, d, sge, 5, pins, 5, &info), 3);
+	EXPECT_EQ(info.bytes, 118);
+	EXPECT_EQ(info.pins, 1);
+	EXPECT(sge[1].addr == (uintptr_t)p + 9000 && sge[1].length == 10 && sge[1].lkey == whole.lkey);
+	EXPECT_EQ(hugepin_unpinv(d, pins, (int)info.pins), 0);
+	EXPECT_EQ(hugepin_unpin(d, &whole), 0);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+
+	memset(p, 'x', MIB);
+	EXPECT_EQ(hugepin_sg_frame(frame, sizeof frame, piece, tag, 5), HUGEPIN_SG_TABLE(5) + 118);
+	EXPECT_EQ(hugepin_sg_iter(&rx, frame, HUGEPIN_SG_TABLE(5) + 118), 5);
+	for (uint64_t t; hugepin_sg_next(&rx, &record, &t); seen++) {
+		EXPECT_EQ(record.iov_len, piece[seen].iov_len);
+		sum += t;
+	}
+	EXPECT(seen == 5 && sum == 15);
+	hugepin_free(p);
+}
+
 TEST(statistics_follow_what_happens)
 {
 	struct hugepin_stats a, b, c;
