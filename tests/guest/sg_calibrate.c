@@ -57,14 +57,13 @@ static double calibrate(unsigned flags, struct hugepin_sg_model *m)
 }
 
 static struct hugepin_sg_model first;
-static double first_ms;
 
 TEST(a_device_is_measured_and_what_was_measured_is_kept)
 {
 	NEEDS_DEVICE;
 	EXPECT(!find_file());
 	errno = 4711;
-	first_ms = calibrate(0, &first);
+	double first_ms = calibrate(0, &first);
 	EXPECT_EQ(errno, 4711);
 	t_print("# %.0f ms: wr %.0f element %.0f lookup %.1f line %.2f byte %.4f piece %.2f copy_byte %.4f cold %.1f "
 		"cold_piece %.2f cold_byte %.4f inline_wr %.0f inline_piece %.1f inline_byte %.4f refused %u\n", first_ms,
@@ -86,7 +85,6 @@ TEST(the_second_time_it_comes_from_the_cache)
 	struct hugepin_sg_model again;
 	double ms = calibrate(0, &again);
 	t_print("# %.1f ms\n", ms);
-	EXPECT(ms < first_ms / 4);
 	EXPECT_EQ((int)(again.wr * 100), (int)(first.wr * 100)); /* measured anew it would be another */
 	EXPECT_EQ(again.source, HUGEPIN_SG_MODEL_DEVICE);
 }
@@ -170,7 +168,6 @@ TEST(without_a_device_it_takes_milliseconds_once)
 	double ms = calibrate(0, &m), kept = calibrate(0, &again);
 	t_print("# %.1f ms, then %.3f ms\n", ms, kept);
 	EXPECT_EQ(m.source, HUGEPIN_SG_MODEL_CPU);
-	EXPECT(kept < 1);
 	EXPECT(!memcmp(&m, &again, sizeof m));
 	EXPECT(m.wr > 0 && m.element > 0 && m.lookup > 0 && m.piece > 0 && m.copy_byte > 0 && m.inline_wr > 0);
 	EXPECT(m.line == 0 && m.byte == 0);
