@@ -36,7 +36,7 @@ SO := $(firstword $(subst ., ,$(VERSION)))
 
 LIB_SRC := $(filter-out alloc/preload.c reg/preload.c reg/verbs.c,$(wildcard base/*.c alloc/*.c reg/*.c sge/map.c sge/frame.c))
 LIB_LIBS := -luring
-# Needs libibverbs, and of ours the public API alone.
+# Needs libibverbs; of ours the public API, and the clock.
 VERBS_SRC := reg/verbs.c $(filter-out sge/map.c sge/frame.c,$(wildcard sge/*.c))
 MPI_SRC := $(wildcard mpi/*.c)
 CMD_SRC := $(wildcard cmd/*.c)
@@ -77,7 +77,7 @@ $(BUILD)/libhugepin.so: $(LIB_OBJ) hugepin.map
 	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin.map -o $@ $(LIB_OBJ) $(LIB_LIBS)
 	$(Q)ln -sf $(@F) $@.$(SO)
 
-$(BUILD)/libhugepin-verbs.so: $(VERBS_OBJ) $(BUILD)/libhugepin.so hugepin-verbs.map
+$(BUILD)/libhugepin-verbs.so: $(VERBS_OBJ) $(BUILD)/base/base.o $(BUILD)/libhugepin.so hugepin-verbs.map
 	@echo '  LD      $@'
 	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin-verbs.map \
 		-Wl,--enable-new-dtags,-rpath,'$$ORIGIN' -o $@ $(filter %.o %/libhugepin.so,$^) -libverbs

@@ -19,8 +19,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <time.h>
 
+#include "base/base.h"
 #include "sge/model.h"
 #include "sge/plan.h"
 #include "sge/wqe.h"
@@ -50,13 +50,6 @@ struct cell {
 	struct hp_sg_count count;
 	float ns[ROUNDS_MAX];
 };
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static int compare(const void *a, const void *b)
 {
@@ -255,7 +248,7 @@ static int bench_cell(struct bench *b, const struct cell *c, float *ret_ns)
 	for (unsigned k = 0; k < batch && c->mode & HUGEPIN_SG_COLD; k++)
 		flush(b->iov[k], c->n);
 	flushed();
-	start = now_ns();
+	start = hp_clock_ns();
 	for (unsigned k = 0; k < batch && err >= 0; k++) {
 		room.slot = b->slots + k % SLOTS * slot + HUGEPIN_SG_HEADER;
 		err = hugepin_sg_fill(&c->plan, b->iov[k], (int)c->n, &tmpl, &room, &info);
@@ -264,7 +257,7 @@ static int bench_cell(struct bench *b, const struct cell *c, float *ret_ns)
 		post(&b->ring, &wr, &bad);
 		hugepin_unpinv(b->domain, pins, (int)info.pins);
 	}
-	*ret_ns = (float)(now_ns() - start) / (float)batch;
+	*ret_ns = (float)(hp_clock_ns() - start) / (float)batch;
 	return err < 0 ? err : 0;
 }
 
@@ -460,12 +453,12 @@ static int wire_key(void *arg, const void *addr, size_t len, unsigned access, st
 /* All `wanted` completions have come, and none says error. */
 static bool complete(struct wire *w, int wanted)
 {
-	const uint64_t end = now_ns() + LOST_MS * 1000000ull;
+	const uint64_t end = hp_clock_ns() + LOST_MS * 1000000ull;
 	struct ibv_wc wc;
 
 	while (wanted) {
 		const int n = ibv_poll_cq(w->cq, 1, &wc);
-		if (n < 0 || (n && wc.status != IBV_WC_SUCCESS) || (!n && now_ns() > end))
+		if (n < 0 || (n && wc.status != IBV_WC_SUCCESS) || (!n && hp_clock_ns() > end))
 			return false;
 		wanted -= n;
 	}
@@ -488,10 +481,10 @@ static bool transfer(struct wire *w, const struct cell *c, enum ibv_wr_opcode op
 	lay(iov, c->n, c->bytes, w->memory, c->bytes + STRIDE_MORE);
 	if (two_sided && ibv_post_recv(w->qp[1], &recv, &bad_recv))
 		return false;
-	const uint64_t start = now_ns();
+	const uint64_t start = hp_clock_ns();
 	const bool ok = hugepin_sg_fill(&c->plan, iov, (int)c->n, &tmpl, &room, NULL) == 1 &&
 			!ibv_post_send(w->qp[0], &wr, &bad) && complete(w, 1 + two_sided);
-	*ret_ns = (float)(now_ns() - start);
+	*ret_ns = (float)(hp_clock_ns() - start);
 	return ok;
 }
 

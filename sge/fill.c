@@ -7,20 +7,13 @@
  *
  * That the pieces are the plan's is known at their end, when pins may have been taken; on failure they are given back.
  */
-#include "hugepin_verbs.h"
 #include "sge/iov.h"
+#include "sge/plan.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <string.h>
-
-_Static_assert(sizeof(struct hugepin_sge) == sizeof(struct ibv_sge) &&
-		       offsetof(struct hugepin_sge, addr) == offsetof(struct ibv_sge, addr) &&
-		       offsetof(struct hugepin_sge, length) == offsetof(struct ibv_sge, length) &&
-		       offsetof(struct hugepin_sge, lkey) == offsetof(struct ibv_sge, lkey),
-	       "elements are laid out as those of verbs");
 
 struct filling {
 	const struct hugepin_sg_room *room;

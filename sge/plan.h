@@ -1,5 +1,5 @@
 /*
- * What the cost model says of one piece: shared by those who choose between copying and gathering.
+ * What those share who make work requests: the layout of elements, and what the cost model says of one piece.
  */
 #ifndef HP_SGE_PLAN_H
 #define HP_SGE_PLAN_H
@@ -7,6 +7,13 @@
 #include "hugepin_verbs.h"
 
 #include <stdbool.h>
+#include <stddef.h>
+
+_Static_assert(sizeof(struct hugepin_sge) == sizeof(struct ibv_sge) &&
+		       offsetof(struct hugepin_sge, addr) == offsetof(struct ibv_sge, addr) &&
+		       offsetof(struct hugepin_sge, length) == offsetof(struct ibv_sge, length) &&
+		       offsetof(struct hugepin_sge, lkey) == offsetof(struct ibv_sge, lkey),
+	       "elements are laid out as those of verbs");
 
 /* Where nothing has been measured. */
 extern const struct hugepin_sg_model hp_sg_model_default;

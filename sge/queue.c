@@ -28,15 +28,9 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/base.h"
 #include "sge/iov.h"
-
-_Static_assert(sizeof(struct hugepin_sge) == sizeof(struct ibv_sge) &&
-		       offsetof(struct hugepin_sge, length) == offsetof(struct ibv_sge, length) &&
-		       offsetof(struct hugepin_sge, lkey) == offsetof(struct ibv_sge, lkey),
-	       "elements are laid out as those of verbs");
 
 /* wr_id: sixteen bits for all queues, the queue's number, a bit for receives, then the slot of a receive or the number of a
  * frame, as far as there is room. No pointer: what is not ours does no harm; nor does what is handed in late, or twice, when
@@ -158,13 +152,6 @@ static int leave(struct hugepin_sgq *q, int errno_before, int ret)
 		pthread_mutex_unlock(&q->lock);
 	errno = errno_before;
 	return ret;
-}
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
 /* Libibverbs returns errno, a provider may return its negative. */
@@ -400,7 +387,7 @@ static bool due(const struct hugepin_sgq *q)
 	uint64_t out = q->next - q->done;
 	return out < q->hold || (q->posted == q->next && !q->signalled_out) || f->bytes >= q->flush_bytes ||
 	       f->subs >= q->subs_max || f->bytes >= room_for(q, f->subs + 1) || (!f->open && !sges_left(q, f)) ||
-	       (q->deadline_ns && now_ns() - f->first_ns >= q->deadline_ns);
+	       (q->deadline_ns && hp_clock_ns() - f->first_ns >= q->deadline_ns);
 }
 
 static int kick(struct hugepin_sgq *q, bool now)
@@ -656,7 +643,7 @@ static int add(struct hugepin_sgq *q, const struct iovec *iov, int n, uint64_t b
 		}
 		struct frame *f = frame_of(q, q->next);
 		if (q->deadline_ns && !f->subs)
-			f->first_ns = now_ns();
+			f->first_ns = hp_clock_ns();
 		f->bytes += (uint32_t)len;
 		f->solicited |= !!(flags & HUGEPIN_SG_SOLICITED) && part + 1 == parts;
 		if (whole) {

@@ -5,18 +5,8 @@
 #include <stdlib.h>
 
 #include "hugepin.h"
+#include "tests/any.h"
 #include "tests/t.h"
-
-static uint64_t state = 88172645463325252;
-
-/* Below n (xorshift: Marsaglia 2003). */
-static size_t any(size_t n)
-{
-	state ^= state << 13;
-	state ^= state >> 7;
-	state ^= state << 17;
-	return (size_t)(state >> 11) % n;
-}
 
 enum { RECORDS = 12, SIZE = 4096 };
 

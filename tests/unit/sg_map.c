@@ -6,20 +6,10 @@
 #include <stdlib.h>
 
 #include "hugepin.h"
+#include "tests/any.h"
 #include "tests/t.h"
 
 #define KIB ((size_t)1 << 10)
-
-static uint64_t state = 88172645463325252;
-
-/* Below n (xorshift: Marsaglia 2003). */
-static size_t any(size_t n)
-{
-	state ^= state << 13;
-	state ^= state >> 7;
-	state ^= state << 17;
-	return (size_t)(state >> 11) % n;
-}
 
 /* ------------------------------------------------------------------ a key function that keeps count */
 
