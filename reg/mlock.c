@@ -74,8 +74,8 @@ static void insert(struct range *r)
 }
 
 /* munlock stops at the first hole. What lies behind it is found in the list of mappings, which is read without stdio:
- * this may run inside a watcher of the heap (hugepin_watch). */
-static int unlock_around_holes(uintptr_t start, uintptr_t end)
+ * this may run inside a watcher of the heap (hugepin_watch). -ENOMEM: there was another hole by then. */
+static int unlock_mappings(uintptr_t start, uintptr_t end)
 {
 	int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC), ret = 0;
 	uintptr_t bounds[2] = { 0, 0 }; /* a line begins with them: "7f00-7f80 r--p ..." */
@@ -108,11 +108,14 @@ static int unlock_around_holes(uintptr_t start, uintptr_t end)
 	return ret;
 }
 
+/* Others may unmap parts meanwhile. ENOMEM is also said where the process may have no more mappings. */
 static int unlock_range(uintptr_t start, uintptr_t end)
 {
-	if (!pages_unlock(start, end))
-		return 0;
-	return errno == ENOMEM ? unlock_around_holes(start, end) : -errno;
+	int ret = pages_unlock(start, end) < 0 ? -errno : 0;
+
+	for (int tries = 0; ret == -ENOMEM && tries < 100; tries++)
+		ret = unlock_mappings(start, end);
+	return ret;
 }
 
 /* Unlock what no range of the list covers. */

@@ -2,6 +2,8 @@
  * The mlock backend against a naive count of each page's registrations; the kernel says how much is locked.
  */
 #include <errno.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -162,6 +164,52 @@ static int in_child(void (*run)(void))
 		run();
 	EXPECT_EQ(waitpid(pid, &status, 0), pid);
 	return status;
+}
+
+/* The part of a thread: unmaps every other page of `going` each time that it is told to. */
+enum { GOING_PAGES = 32 };
+static char *_Atomic going;
+static _Atomic int rounds, unmapped;
+
+static void *unmap(void *unused)
+{
+	for (int round = 1;; round++) {
+		while (rounds < round)
+			if (rounds < 0)
+				return unused;
+		for (int i = GOING_PAGES - 1; i > 2; i -= 2)
+			munmap(going + i * PAGE, PAGE);
+		unmapped = round;
+	}
+}
+
+TEST(what_goes_away_while_it_is_unlocked_leaves_nothing_locked)
+{
+	struct hugepin_reg r;
+	pthread_t t;
+	int failed = 0, left = 0;
+
+	EXPECT_EQ(pthread_create(&t, NULL, unmap, NULL), 0);
+	for (int round = 1; round <= 1000; round++) {
+		char *p = pages(2 * GOING_PAGES * PAGE);
+
+		going = p;
+		EXPECT_EQ(reg(p, 2 * GOING_PAGES * PAGE, &r), 0);
+		munmap(p + PAGE, PAGE);
+		rounds = round;
+		for (volatile int i = 0; i < round % 64 * 100; i++)
+			;
+		failed += dereg(&r) != 0;
+		while (unmapped < round)
+			sched_yield();
+		left += locked() != 0;
+		munlock(p, PAGE);
+		munmap(p, 2 * GOING_PAGES * PAGE);
+	}
+	rounds = -1;
+	pthread_join(t, NULL);
+	EXPECT_EQ(failed, 0);
+	EXPECT_EQ(left, 0);
 }
 
 TEST(the_limit_on_locked_memory_is_said_and_met)
