@@ -90,6 +90,20 @@ static bool tables_init(struct hp_span *s, size_t pages)
 	return true;
 }
 
+static void expose(void)
+{
+	__typeof__(&hp_exposed.view.heap) v = &hp_exposed.view.heap;
+
+	v->base = hp_span.base;
+	v->size = hp_span.reserved;
+	v->pages = (uintptr_t)hp_span.page;
+	v->page_shift = HP_PAGE_SHIFT;
+	v->stride = sizeof(struct hp_page);
+	v->state = offsetof(struct hp_page, state);
+	v->kind = offsetof(struct hp_page, kind);
+	v->state_min = HP_PAGE_RESERVED;
+}
+
 int hp_span_init(bool small)
 {
 	struct hp_span s = { .ram = memory_size() };
@@ -119,12 +133,13 @@ int hp_span_init(bool small)
 	s.heads_max = hp_map_count_max() / 4; /* half of the mappings; each may be followed by a gap */
 	s.size = size;
 	hp_bit_set(s.used, 0);
-	hp_stats_page.magic = HUGEPIN_STATS_MAGIC;
+	hp_exposed.page.magic = HUGEPIN_STATS_MAGIC;
 	/* Every free() reads base and opened without synchronisation: they are not written here but by atomic stores, base
 	 * now and opened with the first extent. */
 	memcpy((char *)&hp_span + offsetof(struct hp_span, chunk), (char *)&s + offsetof(struct hp_span, chunk),
 	       sizeof s - offsetof(struct hp_span, chunk));
 	__atomic_store_n(&hp_span.base, s.base, __ATOMIC_RELEASE);
+	expose();
 	return 0;
 }
 

@@ -7,14 +7,14 @@
 
 #include "base/base.h"
 
-/* A page of its own: a reader copies it whole. Exported as hugepin_stats_page. */
-struct hugepin_stats_page hp_stats_page __attribute__((aligned(4096))) = {
-	.size = sizeof(struct hugepin_stats),
-	.stats.version = HUGEPIN_VERSION,
+/* Exported as hugepin_stats_page. Not zero, so that it is a page of the file, where `hugepin top` looks for it. */
+struct hp_exposed hp_exposed = {
+	.page = { .size = sizeof(struct hugepin_stats), .stats.version = HUGEPIN_VERSION },
+	.view = { .magic = HP_VIEW_MAGIC, .version = HP_VIEW_VERSION, .size = sizeof(struct hp_view) },
 };
-extern struct hugepin_stats_page hugepin_stats_page __attribute__((alias("hp_stats_page"), visibility("default")));
+extern struct hugepin_stats_page hugepin_stats_page __attribute__((alias("hp_exposed"), visibility("default")));
 
-_Static_assert(sizeof(struct hugepin_stats_page) <= 4096, "one page");
+_Static_assert(sizeof(struct hp_exposed) == HP_STATS_PAGE, "one page");
 
 int hugepin_stats(struct hugepin_stats *ret_, size_t size)
 {

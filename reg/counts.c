@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/stats.h"
 #include "reg/domain.h"
 
 HP_TLS struct hp_counts *hp_counts_self;
@@ -51,10 +52,24 @@ static struct hp_counts_owner *make(void)
 	return c;
 }
 
+/* For hugepin top (base/stats.h). */
+static void expose(void)
+{
+	__typeof__(&hp_exposed.view.counts) v = &hp_exposed.view.counts;
+
+	v->first = (uintptr_t)&first;
+	v->next = offsetof(struct hp_counts_owner, next);
+	v->counts = HP_COUNTS_OWNER_SIZE;
+	v->stride = sizeof(struct hp_counts);
+	v->pins = offsetof(struct hp_counts, pins);
+	v->unpins = offsetof(struct hp_counts, unpins);
+}
+
 int hp_counts_init(void)
 {
 	int saved = errno;
 
+	expose();
 	if (!have_key)
 		have_key = pthread_key_create(&at_exit, disown) == 0;
 	if (!have_key || syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) != 0) {

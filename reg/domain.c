@@ -14,6 +14,7 @@
 
 #include "base/config.h"
 #include "base/service.h"
+#include "base/stats.h"
 #include "reg/backend.h"
 #include "reg/counts.h"
 #include "reg/helper.h"
@@ -37,6 +38,25 @@ static struct {
 	_Atomic unsigned count; /* of open ones */
 	uint32_t uses; /* never a multiple of 2^26: no ref is 0 */
 } domains = { .lock = HP_LOCK_INIT(HP_RANK_OPEN) };
+
+/* For hugepin top (base/stats.h). */
+static void expose(void)
+{
+	__typeof__(&hp_exposed.view.domain) v = &hp_exposed.view.domain;
+
+	v->domains = (uintptr_t)domains.domain;
+	v->open = (uintptr_t)domains.open;
+	v->count = HUGEPIN_DOMAINS_MAX;
+	v->size = sizeof(hugepin_domain);
+	v->ref = offsetof(hugepin_domain, ref);
+	v->policy = offsetof(hugepin_domain, policy);
+	v->access = offsetof(hugepin_domain, access);
+	v->regs_max = offsetof(hugepin_domain, regs_max);
+	v->helper = offsetof(hugepin_domain, helper);
+	v->backend_name = offsetof(hugepin_domain, backend.name);
+	v->stats = offsetof(hugepin_domain, stats);
+	v->stats_size = sizeof(struct hugepin_domain_stats);
+}
 
 void hp_domains_each(void (*each)(hugepin_domain *d, void *arg), void *arg)
 {
@@ -521,6 +541,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 	e = e ? e : hp_counts_init();
 	e = e ? e : hp_regions_init();
 	e = e ? e : place(&d);
+	expose();
 	if (!e)
 		hp_trace_start();
 	e = e ? e : set_up(d, backend, ctx, &a);

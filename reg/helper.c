@@ -25,6 +25,7 @@
 
 #include "base/config.h"
 #include "base/service.h"
+#include "base/stats.h"
 #include "reg/cost.h"
 #include "reg/counts.h"
 #include "reg/plan.h"
@@ -776,6 +777,17 @@ static void destroy(struct hp_helper *h)
 	hp_meta_unmap(h, sizeof *h);
 }
 
+/* For hugepin top (base/stats.h). */
+static void expose(void)
+{
+	__typeof__(&hp_exposed.view.helper) v = &hp_exposed.view.helper;
+
+	v->place_of = offsetof(struct hp_helper, place_of);
+	v->places = offsetof(struct hp_helper, places);
+	v->stride = sizeof(struct place);
+	v->site = offsetof(struct place, site);
+}
+
 int hp_helper_open(hugepin_domain *d)
 {
 	struct hp_plan_config config = {
@@ -813,6 +825,7 @@ int hp_helper_open(hugepin_domain *d)
 	clock_open();
 	h->counter = counter;
 	h->lost_seen = lost_by(d);
+	expose();
 	hp_lock(&records_lock); /* others may have records for it, of when the domain was another */
 	d->helper = h;
 	hp_unlock(&records_lock);

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/bits.h"
+#include "base/stats.h"
 #include "reg/counts.h"
 #include "reg/domain.h"
 #include "reg/helper.h"
@@ -40,9 +41,26 @@ static struct {
 
 /* ------------------------------------------------------------------ the table */
 
+/* For hugepin top (base/stats.h). */
+static void expose(void)
+{
+	__typeof__(&hp_exposed.view.region) v = &hp_exposed.view.region;
+
+	v->regions = (uintptr_t)&hp_regions;
+	v->used = (uintptr_t)&table.used;
+	v->stride = sizeof(struct hp_region);
+	v->start = offsetof(struct hp_region, start);
+	v->end = offsetof(struct hp_region, end);
+	v->domain = offsetof(struct hp_region, domain);
+	v->state = offsetof(struct hp_region, state);
+	v->kind = offsetof(struct hp_region, kind);
+	v->access = offsetof(struct hp_region, access);
+}
+
 int hp_regions_init(void)
 {
 	hp_lock(&table.lock);
+	expose();
 	if (!hp_regions)
 		hp_regions = hp_meta_reserve(HP_REGIONS_MAX * sizeof *hp_regions);
 	/* The first of them now: hits look at number 0 where nothing is hinted. */

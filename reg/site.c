@@ -232,5 +232,6 @@ __attribute__((no_sanitize("address"), no_sanitize("thread"))) uint64_t hp_site(
 		}
 	}
 	*ret_short = depth == 1;
-	return hash;
+	/* The chain is told by half of the hash as well as by all of it; the other half tells who looks where the call is. */
+	return (hash & ~(uint64_t)UINT32_MAX) | (uint32_t)(uintptr_t)return_address;
 }

@@ -1,0 +1,371 @@
+#include "cmd/look.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define REGIONS_MAX ((uint32_t)1 << 18)
+#define PLACES_MAX ((uint32_t)1 << 19)
+#define DOMAIN_SIZE_MAX 65536
+#define STRIDE_MAX 1024
+#define STEP 256 /* entries read at a time */
+#define COUNTS_BYTES_MAX ((uint64_t)256 << 20) /* read of counters: a list that has no end, or thousands of threads */
+#define PAGES_MAX 65536 /* of a region, looked at */
+#define NOBODY 0xff
+
+static bool get(const struct hp_source *s, uint64_t addr, void *buf, size_t len)
+{
+	return addr && s->read(s->arg, addr, buf, len);
+}
+
+static uint64_t word(const struct hp_source *s, uint64_t addr)
+{
+	uint64_t w;
+
+	return get(s, addr, &w, sizeof w) ? w : 0;
+}
+
+static uint32_t half(const struct hp_source *s, uint64_t addr)
+{
+	uint32_t w;
+
+	return get(s, addr, &w, sizeof w) ? w : 0;
+}
+
+/* A member that the entry is too short for is 0. */
+static uint64_t word_at(const unsigned char *entry, size_t size, size_t offset)
+{
+	uint64_t w = 0;
+
+	if (offset <= size && size - offset >= sizeof w)
+		memcpy(&w, entry + offset, sizeof w);
+	return w;
+}
+
+static uint32_t half_at(const unsigned char *entry, size_t size, size_t offset)
+{
+	uint32_t w = 0;
+
+	if (offset <= size && size - offset >= sizeof w)
+		memcpy(&w, entry + offset, sizeof w);
+	return w;
+}
+
+static size_t least(uint64_t a, uint64_t b)
+{
+	return (size_t)(a < b ? a : b);
+}
+
+/* ------------------------------------------------------------------ domains */
+
+static void read_name(const struct hp_source *s, uint64_t addr, char *ret_, size_t size)
+{
+	size_t n = 0;
+
+	while (n + 1 < size && get(s, addr + n, &ret_[n], 1) && ret_[n]) {
+		if (ret_[n] < ' ' || ret_[n] > '~')
+			ret_[n] = '?';
+		n++;
+	}
+	ret_[n] = 0;
+}
+
+static const struct hp_look_domain *same(const struct hp_look *before, const struct hp_look_domain *d)
+{
+	for (unsigned i = 0; before && i < before->domains; i++)
+		if (before->domain[i].address == d->address && before->domain[i].ref == d->ref)
+			return &before->domain[i];
+	return NULL;
+}
+
+/* What is new; a counter that went back began anew. */
+static void differ(struct hp_look_domain *d, const struct hp_look_domain *was)
+{
+#define DIFFERENCE(name, unit, sentence)                                                                               \
+	d->since.name = was && was->stats.name <= d->stats.name ? d->stats.name - was->stats.name : d->stats.name;
+	HUGEPIN_DOMAIN_STATS_LIST(DIFFERENCE)
+#undef DIFFERENCE
+}
+
+static void read_domain(const struct hp_source *s, struct hp_look *look, const struct hp_look *before, uint32_t number)
+{
+	__typeof__(look->view.domain) *v = &look->view.domain;
+	struct hp_look_domain *d = &look->domain[look->domains];
+	unsigned char raw[DOMAIN_SIZE_MAX];
+	uint8_t open = 0;
+
+	*d = (struct hp_look_domain){ .number = number };
+	d->address = get(s, v->open + number, &open, 1) && open ? word(s, v->domains + number * sizeof(uint64_t)) : 0;
+	if (!get(s, d->address, raw, v->size))
+		return;
+	d->ref = word_at(raw, v->size, v->ref);
+	d->policy = half_at(raw, v->size, v->policy);
+	d->access = half_at(raw, v->size, v->access);
+	d->regs_max = half_at(raw, v->size, v->regs_max);
+	d->helper = word_at(raw, v->size, v->helper);
+	read_name(s, word_at(raw, v->size, v->backend_name), d->backend, sizeof d->backend);
+	if (v->stats <= v->size)
+		memcpy(&d->stats, raw + v->stats, least(least(v->stats_size, sizeof d->stats), v->size - v->stats));
+	if (before)
+		differ(d, same(before, d));
+	look->domains++;
+}
+
+/* ------------------------------------------------------------------ regions */
+
+static void add_region(struct hp_look *look, const unsigned char *raw, uint32_t index, uint32_t *count)
+{
+	__typeof__(look->view.region) *v = &look->view.region;
+	const size_t size = v->stride;
+	const uint64_t domain = word_at(raw, size, v->domain);
+	struct hp_look_region *r = &look->region[*count];
+	const uint32_t state = half_at(raw, size, v->state);
+
+	if (state == HP_LOOK_FREE || state > HP_LOOK_DEAD)
+		return;
+	*r = (struct hp_look_region){
+		.start = word_at(raw, size, v->start),
+		.end = word_at(raw, size, v->end),
+		.index = index,
+		.access = half_at(raw, size, v->access),
+		.state = (uint8_t)state,
+		.kind = (uint8_t)half_at(raw, size, v->kind),
+		.domain = NOBODY,
+		.backing = -1,
+	};
+	for (unsigned i = 0; i < look->domains; i++)
+		if (look->domain[i].address == domain)
+			r->domain = (uint8_t)look->domain[i].number;
+	if (r->domain == NOBODY || r->start >= r->end)
+		return;
+	r->in_heap = r->start - look->view.heap.base < look->view.heap.size;
+	look->owner[index] = r->domain;
+	++*count;
+}
+
+static uint32_t read_regions(const struct hp_source *s, struct hp_look *look)
+{
+	__typeof__(look->view.region) *v = &look->view.region;
+	const uint64_t table = word(s, v->regions);
+	unsigned char raw[STEP * STRIDE_MAX];
+	uint32_t count = 0;
+
+	for (uint32_t at = 1, n; at < look->used; at += n) {
+		n = look->used - at < STEP ? look->used - at : STEP;
+		if (!table || !get(s, table + (uint64_t)at * v->stride, raw, (size_t)n * v->stride)) {
+			look->partial = true;
+			look->used = at;
+			break;
+		}
+		for (uint32_t i = 0; i < n; i++)
+			add_region(look, raw + (size_t)i * v->stride, at + i, &count);
+	}
+	return count;
+}
+
+/* ------------------------------------------------------------------ pins */
+
+/* Of one thread. What was given back first: a pin made and given back in between counts for too much, not for less than none. */
+static bool add_counts(const struct hp_source *s, struct hp_look *look, uint64_t counts, uint32_t *out)
+{
+	__typeof__(look->view.counts) *v = &look->view.counts;
+	unsigned char raw[STEP * STRIDE_MAX];
+
+	for (uint32_t at = 1, n; at < look->used; at += n) {
+		n = look->used - at < STEP ? look->used - at : STEP;
+		if (!get(s, counts + (uint64_t)at * v->stride, raw, (size_t)n * v->stride))
+			return false;
+		for (uint32_t i = 0; i < n; i++) {
+			const uint32_t pins = half_at(raw + (size_t)i * v->stride, v->stride, v->pins);
+			out[at + i] += pins - half_at(raw + (size_t)i * v->stride, v->stride, v->unpins);
+			look->made[at + i] += pins;
+		}
+	}
+	return true;
+}
+
+static void read_counts(const struct hp_source *s, struct hp_look *look, uint32_t *out)
+{
+	__typeof__(look->view.counts) *v = &look->view.counts;
+	const uint64_t cost = 4096 + (uint64_t)look->used * v->stride;
+	uint64_t owner = word(s, v->first), left = COUNTS_BYTES_MAX;
+
+	for (; owner && left >= cost; left -= cost, owner = word(s, owner + v->next))
+		if (!add_counts(s, look, owner + v->counts, out))
+			break;
+	look->partial |= owner != 0;
+}
+
+static int compare(const void *a_, const void *b_)
+{
+	const struct hp_look_region *a = a_, *b = b_;
+	const uint64_t a_len = a->end - a->start, b_len = b->end - b->start;
+
+	if (a->domain != b->domain)
+		return a->domain < b->domain ? -1 : 1;
+	if (a_len != b_len)
+		return a_len > b_len ? -1 : 1;
+	if (a->out != b->out)
+		return a->out > b->out ? -1 : 1;
+	return a->start < b->start ? -1 : a->start > b->start;
+}
+
+/* ------------------------------------------------------------------ one region, closely */
+
+static void read_backing(const struct hp_source *s, const struct hp_look *look, struct hp_look_region *r)
+{
+	__typeof__(look->view.heap) *v = &look->view.heap;
+	const uint64_t first = (r->start - v->base) >> v->page_shift, last = (r->end - 1 - v->base) >> v->page_shift;
+	unsigned char raw[STRIDE_MAX];
+
+	for (uint64_t page = first; page <= last && page - first < PAGES_MAX; page++) {
+		if (!get(s, v->pages + page * v->stride, raw, v->stride))
+			return;
+		if (raw[v->state] >= v->state_min && raw[v->kind] <= HUGEPIN_KIND_HUGETLB &&
+		    (r->backing < 0 || raw[v->kind] < r->backing))
+			r->backing = (int8_t)raw[v->kind];
+	}
+}
+
+static void look_closely(const struct hp_source *s, const struct hp_look *look, const struct hp_look_domain *d,
+			 struct hp_look_region *r)
+{
+	__typeof__(look->view.helper) *v = &look->view.helper;
+
+	if (r->in_heap)
+		read_backing(s, look, r);
+	if (d->helper && v->stride) {
+		const uint64_t ids = word(s, d->helper + v->place_of), places = word(s, d->helper + v->places);
+		const uint32_t id = ids ? half(s, ids + r->index * sizeof id) : 0;
+		if (id && id < PLACES_MAX && places)
+			r->site = word(s, places + (uint64_t)id * v->stride + v->site);
+	}
+}
+
+/* ------------------------------------------------------------------ all of it */
+
+static bool is_sane(const struct hp_view *v)
+{
+	if (v->version != HP_VIEW_VERSION || v->size != sizeof *v)
+		return false;
+	if (v->heap.size && (v->heap.stride > STRIDE_MAX || v->heap.state >= v->heap.stride || v->heap.kind >= v->heap.stride ||
+			     v->heap.page_shift > 63))
+		return false;
+	return !v->domain.domains ||
+	       (v->domain.count <= HUGEPIN_DOMAINS_MAX && v->domain.size <= DOMAIN_SIZE_MAX && v->region.stride <= STRIDE_MAX &&
+		v->counts.stride <= STRIDE_MAX);
+}
+
+static int read_page(const struct hp_source *s, uint64_t page, struct hp_look *look)
+{
+	unsigned char raw[HP_STATS_PAGE];
+	struct hugepin_stats_page stats;
+
+	if (!get(s, page, raw, sizeof raw))
+		return -ESRCH;
+	memcpy(&stats, raw, sizeof stats);
+	memcpy(&look->view, raw + HP_VIEW_OFFSET, sizeof look->view);
+	look->heap_used = stats.magic == HUGEPIN_STATS_MAGIC;
+	if (look->view.magic != HP_VIEW_MAGIC)
+		return look->heap_used ? -EPROTO : -ESRCH;
+	if (!is_sane(&look->view))
+		return -EPROTO;
+	memcpy(&look->heap, &stats.stats, least(stats.size, sizeof stats.stats));
+	return 0;
+}
+
+/* Pins since the last look: of regions that are gone by now, too. */
+static void count_pins(struct hp_look *look, const struct hp_look *before, const uint32_t *out, uint32_t regions)
+{
+	struct hp_look_domain *by_number[NOBODY + 1] = { NULL };
+
+	for (unsigned i = 0; i < look->domains; i++)
+		by_number[look->domain[i].number] = &look->domain[i];
+	for (uint32_t i = 1; i < look->used; i++) {
+		const bool known = before && i < before->used;
+		if (look->owner[i] == NOBODY && known)
+			look->owner[i] = before->owner[i];
+		if (before && by_number[look->owner[i]])
+			by_number[look->owner[i]]->pins += (uint32_t)(look->made[i] - (known ? before->made[i] : 0));
+	}
+	for (uint32_t i = 0; i < regions; i++) {
+		struct hp_look_region *const r = &look->region[i];
+		const bool known = before && r->index < before->used;
+		r->out = out[r->index];
+		r->pins = before ? look->made[r->index] - (known ? before->made[r->index] : 0) : 0;
+		by_number[r->domain]->out += r->out;
+	}
+}
+
+static int read_tables(const struct hp_source *s, uint32_t details, const struct hp_look *before, struct hp_look *look)
+{
+	const size_t n = look->used;
+	uint32_t *const out = calloc(n, sizeof *out);
+	uint32_t regions;
+
+	look->made = calloc(n, sizeof *look->made);
+	look->owner = malloc(n);
+	look->region = calloc(n, sizeof *look->region);
+	if (!out || !look->made || !look->owner || !look->region) {
+		free(out);
+		return -ENOMEM;
+	}
+	memset(look->owner, NOBODY, n);
+	regions = read_regions(s, look);
+	read_counts(s, look, out);
+	count_pins(look, before, out, regions);
+	free(out);
+	qsort(look->region, regions, sizeof *look->region, compare);
+	for (unsigned i = 0, at = 0; i < look->domains; i++) { /* in the order of their numbers */
+		struct hp_look_domain *const d = &look->domain[i];
+		d->region = &look->region[at];
+		for (; at < regions && look->region[at].domain == d->number; at++)
+			if (d->regions++ < details)
+				look_closely(s, look, d, &look->region[at]);
+	}
+	return 0;
+}
+
+int hp_look(const struct hp_source *s, uint64_t page, uint64_t now_ns, uint32_t details, const struct hp_look *before,
+	    struct hp_look *ret_)
+{
+	struct hp_look *const look = calloc(1, sizeof *look);
+	int e = look ? read_page(s, page, look) : -ENOMEM;
+
+	if (!e) {
+		look->at_ns = now_ns;
+		look->passed_ns = before && now_ns > before->at_ns ? now_ns - before->at_ns : 0;
+		if (look->view.domain.domains) {
+			for (uint32_t i = 0; i < look->view.domain.count; i++)
+				read_domain(s, look, before, i);
+			look->used = half(s, look->view.region.used);
+			if (look->used > REGIONS_MAX)
+				look->used = REGIONS_MAX;
+			look->used += !look->used;
+			e = read_tables(s, details, before, look);
+		}
+	}
+	if (e) {
+		if (look)
+			hp_look_free(look);
+	} else {
+		*ret_ = *look;
+	}
+	free(look);
+	return e;
+}
+
+void hp_look_free(struct hp_look *look)
+{
+	free(look->made);
+	free(look->owner);
+	free(look->region);
+	*look = (struct hp_look){ 0 };
+}
+
+double hp_look_hit_rate(const struct hp_look_domain *d)
+{
+	if (!d->pins)
+		return -1;
+	return d->since.misses < d->pins ? (double)(d->pins - d->since.misses) / (double)d->pins : 0;
+}
