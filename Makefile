@@ -1,24 +1,27 @@
 # hugepin. `make` builds into build/ without privilege and without network; `make help` lists the targets.
 #
-# Variables: BUILD DESTDIR PREFIX LIBDIR CC MPICC CFLAGS LDFLAGS PKG_CONFIG JEMALLOC, V=1 (show commands), WERROR=1,
-#   DEBUG=1 (assertions) and SAN=thread|address|undefined, which build in directories of their own.
+# Variables: BUILD DESTDIR PREFIX LIBDIR RUNPATH CC MPICC CFLAGS LDFLAGS PKG_CONFIG JEMALLOC, V=1 (show commands), WERROR=1,
+#   DEBUG=1 (assertions), COV=1 (tools/coverage) and SAN=thread|address|undefined, which build in directories of their own.
 
 DEBUG ?=
 SAN ?=
-BUILD ?= build$(if $(SAN),/$(SAN))$(if $(DEBUG),/debug)
+COV ?=
+BUILD ?= build$(if $(SAN),/$(SAN))$(if $(COV),/cov,$(if $(DEBUG),/debug))
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
+# Where a library of ours looks for the others first; nothing (RUNPATH=): only where every program does.
+RUNPATH ?= $$ORIGIN
 PKG_CONFIG ?= pkgconf
 OBJCOPY ?= objcopy
 # A compiler of Open MPI or MPICH, for libhugepin-mpi.so; none: that library is left out.
 MPICC ?= $(shell command -v mpicc.openmpi || command -v mpicc || command -v mpicc.mpich)
-CFLAGS ?= $(if $(DEBUG)$(SAN),-O1,-O2) -g
+CFLAGS ?= $(if $(DEBUG)$(SAN)$(COV),-O1,-O2) -g
 # jemalloc as position-independent objects: small requests of libhugepin-malloc.so.
 JEMALLOC ?= $(shell $(CC) -print-file-name=libjemalloc_pic.a)
 Q := $(if $(V),,@)
 
 WARNINGS := -Wall -Wextra -Wundef -Wconversion $(if $(WERROR),-Werror)
-SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
+SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all) $(if $(COV),--coverage -fprofile-update=atomic)
 FLAGS = -std=gnu11 -D_GNU_SOURCE -Iinclude -I. -fPIC $(WARNINGS) $(SANFLAGS) $(if $(DEBUG),-DHP_DEBUG) $(CPPFLAGS) $(CFLAGS)
 # Calls within a library and to the next one are direct or one jump: nothing is looked up lazily inside malloc.
 FLAGS_base := -fvisibility=hidden -fno-semantic-interposition -fno-plt -ftls-model=initial-exec
@@ -27,9 +30,13 @@ FLAGS_alloc := $(FLAGS_base)
 FLAGS_reg := $(FLAGS_base) -foptimize-sibling-calls
 # Call sites are seen through it.
 FLAGS_sge := $(FLAGS_base) -fno-omit-frame-pointer
+FLAGS_hooks := $(FLAGS_base)
 FLAGS_cmd = -DHP_LIBDIR='"$(LIBDIR)"'
 # A malloc cannot be unloaded. Sanitizers leave their runtime's names to the program.
 LIB_LDFLAGS = -shared -Wl,-z,now -Wl,-z,nodelete $(if $(SAN),,-Wl,-z,defs) $(SANFLAGS) $(LDFLAGS)
+# Of the libraries that need libhugepin.so.
+RUN_LDFLAGS = $(if $(RUNPATH),-Wl$(comma)--enable-new-dtags$(comma)-rpath$(comma)'$(RUNPATH)')
+comma := ,
 
 VERSION := $(shell awk '/^.define HUGEPIN_VERSION_M/ { v = v "." $$3 } END { print substr(v, 2) }' include/hugepin.h)
 SO := $(firstword $(subst ., ,$(VERSION)))
@@ -39,9 +46,10 @@ LIB_LIBS := -luring
 # Needs libibverbs; of ours the public API, and the clock.
 VERBS_SRC := reg/verbs.c $(filter-out sge/map.c sge/frame.c,$(wildcard sge/*.c))
 MPI_SRC := $(wildcard mpi/*.c)
+HOOKS_SRC := $(wildcard hooks/*.c)
 CMD_SRC := $(wildcard cmd/*.c)
 UNIT_SRC := $(wildcard tests/unit/*.c)
-LIVE_SRC := $(wildcard tests/live/*.c tests/guest/*.c)
+LIVE_SRC := $(wildcard tests/live/*.c tests/guest/*.c tests/soak/*.c)
 EXAMPLE_SRC := $(filter-out $(if $(MPICC),,examples/mpi_%),$(wildcard examples/*.c))
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
 VERBS_OBJ := $(VERBS_SRC:%.c=$(BUILD)/%.o)
@@ -56,10 +64,10 @@ LIVE := $(patsubst %.c,$(BUILD)/%,$(shell grep -l '^/\* link: hugepin[^m]*\*/' $
 endif
 
 all: $(BUILD)/libhugepin.so $(BUILD)/libhugepin.a $(if $(SAN),,$(BUILD)/libhugepin-malloc.so) \
-	$(BUILD)/libhugepin-verbs.so $(if $(SAN),,mpi) $(BUILD)/hugepin ## build the libraries and the command
+	$(BUILD)/libhugepin-verbs.so $(if $(SAN),,mpi) hooks $(BUILD)/hugepin ## build the libraries and the command
 
 -include bench/bench.mk
--include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg sge mpi cmd tests/unit tests/live tests/guest examples))
+-include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg sge mpi hooks cmd tests/unit tests/live tests/guest tests/soak examples))
 
 # What objects were compiled with; changes only when that does.
 COMMAND = $(CC) $(FLAGS) $(FLAGS_reg) $(FLAGS_sge) $(FLAGS_cmd)
@@ -80,7 +88,7 @@ $(BUILD)/libhugepin.so: $(LIB_OBJ) hugepin.map
 $(BUILD)/libhugepin-verbs.so: $(VERBS_OBJ) $(BUILD)/base/base.o $(BUILD)/libhugepin.so hugepin-verbs.map
 	@echo '  LD      $@'
 	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin-verbs.map \
-		-Wl,--enable-new-dtags,-rpath,'$$ORIGIN' -o $@ $(filter %.o %/libhugepin.so,$^) -libverbs
+		$(RUN_LDFLAGS) -o $@ $(filter %.o %/libhugepin.so,$^) -libverbs
 	$(Q)ln -sf $(@F) $@.$(SO)
 
 # The layer under MPI programs. The compiler is ours, the headers are MPI's; call sites are told apart by frame pointers.
@@ -93,10 +101,21 @@ $(MPI_OBJ): $(BUILD)/%.o: %.c $(BUILD)/flags
 $(BUILD)/libhugepin-mpi.so: $(MPI_OBJ) $(BUILD)/base/base.o $(BUILD)/base/config.o $(BUILD)/libhugepin.so hugepin-mpi.map
 	@echo '  LD      $@'
 	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-z,undefs -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin-mpi.map \
-		-Wl,--enable-new-dtags,-rpath,'$$ORIGIN' -o $@ $(filter %.o %/libhugepin.so,$^) -luring
+		$(RUN_LDFLAGS) -o $@ $(filter %.o %/libhugepin.so,$^) -luring
 	$(Q)ln -sf $(@F) $@.$(SO)
 mpi: $(MPI_LIB)
 	@$(if $(MPICC),:,echo '  SKIP    libhugepin-mpi.so: no mpicc')
+
+# For the caches of libfabric and UCX, whose headers it needs; it is linked with neither.
+HOOKS_LIB := $(if $(shell printf '#include <rdma/fi_ext.h>\n#include <ucm/api/ucm.h>\n' | $(CC) -E - >/dev/null 2>&1 && \
+	echo yes),$(BUILD)/libhugepin-hooks.so)
+$(BUILD)/libhugepin-hooks.so: $(HOOKS_SRC:%.c=$(BUILD)/%.o) $(BUILD)/libhugepin.so hugepin-hooks.map
+	@echo '  LD      $@'
+	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin-hooks.map \
+		$(RUN_LDFLAGS) -o $@ $(filter %.o %/libhugepin.so,$^)
+	$(Q)ln -sf $(@F) $@.$(SO)
+hooks: $(HOOKS_LIB)
+	@$(if $(HOOKS_LIB),:,echo '  SKIP    libhugepin-hooks.so: no headers of libfabric and UCX')
 
 # One object in which only hugepin_* is global, so that no name of ours can meet one of the program's.
 $(BUILD)/libhugepin.a: $(LIB_OBJ)
@@ -118,22 +137,23 @@ PRELOAD_OBJ := $(BUILD)/alloc/preload.o $(BUILD)/reg/preload.o $(if $(DEBUG),$(B
 $(BUILD)/libhugepin-malloc.so: $(PRELOAD_OBJ) $(BUILD)/jemalloc.a $(BUILD)/libhugepin.so hugepin-malloc.map
 	@echo '  LD      $@'
 	$(Q)$(CC) $(LIB_LDFLAGS) -static-libgcc -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin-malloc.map \
-		-Wl,--enable-new-dtags,-rpath,'$$ORIGIN' -o $@ $(filter %.o %.a %/libhugepin.so,$^) -lm
+		$(RUN_LDFLAGS) -o $@ $(filter %.o %.a %/libhugepin.so,$^) -lm
 	$(Q)ln -sf $(@F) $@.$(SO)
 
 $(BUILD)/hugepin: $(CMD_OBJ)
 	@echo '  LD      $@'
-	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ -lhugetlbfs
+	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ -lhugetlbfs -ljansson
 
 # Unit tests see the library's hidden names. A live test, and an example, says in its first lines what it is linked with:
 # libraries of ours (hugepin, hugepin-verbs) and others (uring, ibverbs).
 TEST_FLAGS = -Itests -fno-builtin
 LINK_LINE = $$(sed -n 's|^/\* link: \(.*\) \*/$$|\1|p;4q' $< | xargs -n1 | sed -n 's/^hugepin.*\|^uring\|^ibverbs/-l&/p' | xargs)
 LINK_DIRS = -L$(BUILD) $(addprefix -Xlinker ,-rpath $(abspath $(BUILD)) -rpath-link $(BUILD))
-$(UNIT): $(BUILD)/%: %.c $(LIB_OBJ) $(VERBS_OBJ) $(BUILD)/flags
+UNIT_OBJ := $(LIB_OBJ) $(VERBS_OBJ) $(BUILD)/cmd/look.o
+$(UNIT): $(BUILD)/%: %.c $(UNIT_OBJ) $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  TEST    $<'
-	$(Q)$(CC) $(FLAGS) $(TEST_FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LIB_OBJ) $(VERBS_OBJ) $(LIB_LIBS) -libverbs
+	$(Q)$(CC) $(FLAGS) $(TEST_FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(UNIT_OBJ) $(LIB_LIBS) -libverbs
 $(LIVE): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  TEST    $<'
@@ -154,6 +174,15 @@ check: ## install what is missing, build, run the tests
 	$(Q)$(MAKE) --no-print-directory tests
 	$(Q)BUILD='$(abspath $(BUILD))' SAN='$(SAN)' tests/run $(TESTS)
 
+# As root the pool is resized meanwhile, which is not for a machine where others use it: ARGS= then.
+SECONDS ?= 1200
+ARGS ?= $(if $(filter 0,$(shell id -u)),-p 0$(comma)600)
+comma := ,
+SOAK = timeout -k 10 $$(($(SECONDS) + 300))
+soak: tests ## random programs for SECONDS (1200), half of them under the drop-in; ARGS: of tests/soak/soak.c
+	$(SOAK) $(BUILD)/tests/soak/soak -t $$(($(SECONDS) / $(if $(SAN),1,2))) $(ARGS)
+	$(if $(SAN),,$(SOAK) env LD_PRELOAD=$(abspath $(BUILD))/libhugepin-malloc.so $(BUILD)/tests/soak/soak -t $$(($(SECONDS) / 2)) $(ARGS))
+
 demo: ## install what is missing, build, show a Debian program with and without hugepages
 	$(Q)tools/setup build
 	$(Q)$(MAKE) --no-print-directory all
@@ -163,28 +192,29 @@ lint: all ## check layers, exported names, man pages, scripts
 	tools/check-includes
 	BUILD='$(BUILD)' tools/check-exports
 	$(MAKE) --no-print-directory man-check
-	shellcheck -x tools/setup tools/demo tools/check-* tests/run .ci/run bench/run-pin bench/run-mpi bench/run-replay \
-		tests/guest/run tests/guest/boot tests/guest/kernel tests/guest/init tests/guest/*.sh tests/live/guest.sh \
-		tests/live/mpi.sh tests/live/mpi_example.sh tests/live/memlock_mpi.sh tests/live/replay.sh tests/live/plot.sh tests/mpi/common.bash
+	shellcheck -x -P SCRIPTDIR completions/hugepin $$(grep -lrE --exclude-dir=corpus '^#!/bin/(ba)?sh' .ci bench debian tests tools)
 
 man-check: ## check the man pages against mandoc and the tables they repeat
 	tools/check-man
 
+INSTALL_LIBS = libhugepin libhugepin-malloc libhugepin-verbs $(basename $(notdir $(MPI_LIB) $(HOOKS_LIB)))
+CMAKE_DIR := $(LIBDIR)/cmake/hugepin
 install: all ## install under $(DESTDIR)$(PREFIX)
-	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(PREFIX)/include $(LIBDIR)/pkgconfig $(PREFIX)/share/man)
+	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(PREFIX)/include $(LIBDIR)/pkgconfig $(CMAKE_DIR) $(PREFIX)/share/man \
+		$(PREFIX)/share/bash-completion/completions)
 	install -m 755 $(BUILD)/hugepin $(DESTDIR)$(PREFIX)/bin
 	install -m 644 include/*.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 $(BUILD)/libhugepin.a $(DESTDIR)$(LIBDIR)
-	for l in libhugepin libhugepin-malloc libhugepin-verbs; do \
+	for l in $(INSTALL_LIBS); do \
 		install -m 755 $(BUILD)/$$l.so $(DESTDIR)$(LIBDIR)/$$l.so.$(VERSION) && \
 		ln -sf $$l.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$$l.so.$(SO) && \
 		ln -sf $$l.so.$(SO) $(DESTDIR)$(LIBDIR)/$$l.so || exit 1; done
-	$(if $(MPI_LIB),install -m 755 $(MPI_LIB) $(DESTDIR)$(LIBDIR)/libhugepin-mpi.so.$(VERSION) && \
-		ln -sf libhugepin-mpi.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libhugepin-mpi.so.$(SO) && \
-		ln -sf libhugepin-mpi.so.$(SO) $(DESTDIR)$(LIBDIR)/libhugepin-mpi.so)
-	for p in hugepin hugepin-verbs; do \
-		sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' $$p.pc.in \
-			>$(DESTDIR)$(LIBDIR)/pkgconfig/$$p.pc || exit 1; done
+	for f in *.pc.in cmake/*.in; do \
+		case $$f in *.pc.in) to=$(LIBDIR)/pkgconfig ;; *) to=$(CMAKE_DIR) ;; esac; f=$${f%.in} && \
+		sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|g' -e 's|@SO@|$(SO)|' \
+			-e "s|@INCLUDE@|$$(realpath -ms --relative-to=$(CMAKE_DIR) $(PREFIX)/include)|" \
+			$$f.in >$(DESTDIR)$$to/$${f##*/} || exit 1; done
+	install -m 644 completions/hugepin $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	tools/install-man $(DESTDIR)$(PREFIX)/share/man
 	$(if $(DESTDIR),,-[ "$$(id -u)" != 0 ] || ldconfig)
 
@@ -196,4 +226,4 @@ help: ## list the targets
 
 FORCE:
 .DELETE_ON_ERROR:
-.PHONY: all mpi tests check demo lint man-check install clean help FORCE
+.PHONY: all mpi hooks tests check soak demo lint man-check install clean help FORCE

@@ -24,4 +24,5 @@ as=
 [ "$(id -u)" = 0 ] || as=sudo
 # policy-rc.d is not touched: the Redis that its package starts on port 6379 does not disturb the judges.
 $as apt-get -qq update
+# shellcheck disable=SC2086 # a list
 $as env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install $missing > /dev/null

@@ -1,0 +1,319 @@
+/* link: hugepin preload uring */
+/*
+ * UCX's registration cache over the heap, with libhugepin-hooks.so and without. Registering is done with io_uring,
+ * whose fixed buffers are pinned: with a stale key, the device writes where the program does not read. UCX is loaded
+ * as a component of Open MPI would load it, late and into a scope of its own.
+ */
+#include "live.h"
+
+#if __has_include(<ucs/memory/rcache.h>)
+
+#include <dlfcn.h>
+#include <liburing.h>
+#include <limits.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <ucm/api/ucm.h>
+#include <ucs/memory/rcache.h>
+
+#include "hugepin.h"
+
+enum { SIZE = 8 << 20, PIECE = 64 << 10, SLOTS = 256, THREADS = 4, REACHED = 0, STALE = 3, MISSING = 77 };
+
+/* ------------------------------------------------------------------ the device, and the cache of registrations */
+
+struct region {
+	ucs_rcache_region_t super;
+	int slot;
+};
+
+static struct io_uring ring;
+static pthread_mutex_t ring_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool slot_used[SLOTS];
+static int file[THREADS + 1];
+static ucs_rcache_t *cache;
+static __typeof__(&ucs_rcache_create) create;
+static __typeof__(&ucs_rcache_get) get;
+static __typeof__(&ucs_rcache_region_put) put;
+
+static bool set_slot(int slot, void *p, size_t len)
+{
+	struct iovec v = { p, len };
+	__u64 tag = 0;
+
+	return io_uring_register_buffers_update_tag(&ring, (unsigned)slot, &v, &tag, 1) == 1;
+}
+
+static ucs_status_t mem_reg(void *context, ucs_rcache_t *rcache, void *arg, ucs_rcache_region_t *region, uint16_t flags)
+{
+	ucs_status_t status = UCS_ERR_NO_RESOURCE;
+	int slot = 0;
+
+	(void)context, (void)rcache, (void)arg, (void)flags;
+	pthread_mutex_lock(&ring_lock);
+	while (slot < SLOTS && slot_used[slot])
+		slot++;
+	if (slot < SLOTS && set_slot(slot, (void *)region->super.start, region->super.end - region->super.start)) {
+		slot_used[slot] = true;
+		((struct region *)region)->slot = slot;
+		status = UCS_OK;
+	}
+	pthread_mutex_unlock(&ring_lock);
+	return status;
+}
+
+static void mem_dereg(void *context, ucs_rcache_t *rcache, ucs_rcache_region_t *region)
+{
+	int slot = ((struct region *)region)->slot;
+
+	(void)context, (void)rcache;
+	pthread_mutex_lock(&ring_lock);
+	set_slot(slot, NULL, 0);
+	slot_used[slot] = false;
+	pthread_mutex_unlock(&ring_lock);
+}
+
+static void dump_region(void *context, ucs_rcache_t *rcache, ucs_rcache_region_t *region, char *buf, size_t max)
+{
+	(void)context, (void)rcache, (void)region;
+	snprintf(buf, max, "-");
+}
+
+/* external: without UCX's own patches of the C library, as for programs that have hooks themselves. */
+static void open_all(bool external)
+{
+	static const ucs_rcache_ops_t rcache_ops = { mem_reg, mem_dereg, dump_region };
+	ucs_rcache_params_t params = {
+		.region_struct_size = sizeof(struct region),
+		.alignment = UCS_RCACHE_MIN_ALIGNMENT,
+		.max_alignment = 4096,
+		.ucm_events = UCM_EVENT_VM_UNMAPPED,
+		.ucm_event_priority = 1000,
+		.ops = &rcache_ops,
+		.max_regions = ULONG_MAX,
+		.max_size = SIZE_MAX,
+		.max_unreleased = SIZE_MAX,
+	};
+	void *ucs, *ucm;
+	__typeof__(&ucm_set_external_event) set_external;
+
+	if (external)
+		setenv("UCX_MEM_MMAP_HOOK_MODE", "none", 1);
+	ucs = dlopen("libucs.so.0", RTLD_NOW | RTLD_LOCAL);
+	ucm = dlopen("libucm.so.0", RTLD_NOW | RTLD_LOCAL);
+	if (!ucs || !ucm || io_uring_queue_init(4, &ring, 0) || io_uring_register_buffers_sparse(&ring, SLOTS))
+		_exit(MISSING);
+	*(void **)&create = dlsym(ucs, "ucs_rcache_create");
+	*(void **)&get = dlsym(ucs, "ucs_rcache_get");
+	*(void **)&put = dlsym(ucs, "ucs_rcache_region_put");
+	*(void **)&set_external = dlsym(ucm, "ucm_set_external_event");
+	if (external)
+		set_external(UCM_EVENT_VM_UNMAPPED);
+	if (create(&params, "test", NULL, &cache) != UCS_OK)
+		_exit(4);
+	for (int i = 0; i <= THREADS; i++)
+		file[i] = memfd_create("file", MFD_CLOEXEC);
+}
+
+/* Have the device write [p, p + PIECE), by the key that UCX's cache has for [p, p + len), and see whether it did. */
+static int device_reaches(int who, char *p, size_t len)
+{
+	static _Thread_local char text[PIECE];
+	static _Atomic unsigned tag;
+	ucs_rcache_region_t *region;
+	struct io_uring_cqe *cqe;
+	int done;
+
+	memset(text, (int)(++tag % 255 + 1), PIECE);
+	if (pwrite(file[who], text, PIECE, 0) != PIECE || get(cache, p, len, PROT_READ | PROT_WRITE, NULL, &region) != UCS_OK)
+		_exit(5);
+	pthread_mutex_lock(&ring_lock);
+	io_uring_prep_read_fixed(io_uring_get_sqe(&ring), file[who], p, PIECE, 0, ((struct region *)region)->slot);
+	io_uring_submit_and_wait(&ring, 1);
+	io_uring_peek_cqe(&ring, &cqe);
+	done = cqe->res;
+	io_uring_cqe_seen(&ring, cqe);
+	pthread_mutex_unlock(&ring_lock);
+	put(cache, region);
+	return done == PIECE && memcmp(p, text, PIECE) == 0 ? REACHED : STALE;
+}
+
+/* ------------------------------------------------------------------ what is done, in a process of its own */
+
+/* The heap gives a buffer back, and hands the same addresses out again. */
+static int memory_leaves_and_comes_back(void)
+{
+	char *p = hugepin_malloc(SIZE), *again;
+	int r, others = 0;
+
+	memset(p, 1, SIZE);
+	r = device_reaches(0, p, SIZE);
+	if (r != REACHED)
+		return 6;
+	hugepin_free(p);
+	hugepin_purge();
+	while ((again = hugepin_malloc(SIZE)) != p)
+		if (++others == 8)
+			return 7;
+	memset(again, 2, SIZE);
+	return device_reaches(0, again, SIZE);
+}
+
+static _Atomic bool over;
+static _Atomic int worst;
+
+static void *work(void *arg)
+{
+	int who = (int)(intptr_t)arg;
+	uint64_t seed = (uint64_t)who + 1;
+
+	while (!over && !worst) {
+		size_t len = rand_size(&seed, 2 * PIECE, SIZE);
+		char *p = hugepin_malloc(len);
+		int r;
+
+		memset(p, 1, len);
+		r = device_reaches(who, p, len);
+		if (r == REACHED)
+			r = device_reaches(who, p, len);
+		if (r != REACHED)
+			worst = r;
+		hugepin_free(p);
+	}
+	return NULL;
+}
+
+static int threads_come_and_go(void)
+{
+	pthread_t thread[THREADS];
+
+	for (intptr_t i = 0; i < THREADS; i++)
+		if (pthread_create(&thread[i], NULL, work, (void *)i))
+			return 8;
+	for (int i = 0; i < 150 && !worst; i++) {
+		hugepin_purge();
+		sleep_ms(10);
+	}
+	over = true;
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(thread[i], NULL);
+	return worst;
+}
+
+/* ------------------------------------------------------------------ tests */
+
+static const char *built(const char *library)
+{
+	static char path[2][PATH_MAX];
+	static unsigned n;
+	char *to = path[n++ % 2];
+
+	snprintf(to, sizeof path[0], "%s/%s", getenv("BUILD") ? getenv("BUILD") : "build", library);
+	return to;
+}
+#define HOOKS built("libhugepin-hooks.so")
+
+/* This program again, with the hook and the drop-in preloaded, or without. */
+static int run_with(bool hook, bool dropin, const char *what)
+{
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		char preload[2 * PATH_MAX + 2];
+
+		snprintf(preload, sizeof preload, "%s %s", hook ? HOOKS : "", dropin ? built("libhugepin-malloc.so") : "");
+		setenv("LD_PRELOAD", preload, 1);
+		execl("/proc/self/exe", "hooks_ucx", what, NULL);
+		_exit(127);
+	}
+	return child_wait(pid, 30);
+}
+
+#define NEED(status)                                                                                                   \
+	do {                                                                                                           \
+		if ((status) == MISSING)                                                                               \
+			SKIP("no UCX (libucx0) or no io_uring");                                                       \
+		if (access(HOOKS, R_OK))                                                                               \
+			SKIP("libhugepin-hooks.so was not built");                                                     \
+	} while (0)
+
+/* If this fails, UCX hears of the heap without the library. */
+TEST(without_the_hook_and_its_patches_ucx_keeps_the_key_of_memory_that_left)
+{
+	int r = run_with(false, false, "--leave-external");
+
+	NEED(r);
+	EXPECT_EQ(r, STALE);
+}
+
+TEST(with_the_hook_ucx_registers_memory_anew_that_left)
+{
+	int r = run_with(true, false, "--leave-external");
+
+	NEED(r);
+	EXPECT_EQ(r, REACHED);
+}
+
+TEST(so_it_does_under_the_drop_in)
+{
+	int r = run_with(true, true, "--leave-external");
+
+	NEED(r);
+	EXPECT_EQ(r, REACHED);
+}
+
+TEST(the_hook_and_the_patches_get_on)
+{
+	int r = run_with(true, true, "--leave");
+
+	NEED(r);
+	EXPECT_EQ(r, REACHED);
+}
+
+TEST(no_key_is_stale_while_threads_allocate_register_and_give_back)
+{
+	int r = run_with(true, true, "--threads-external");
+
+	NEED(r);
+	EXPECT_EQ(r, REACHED);
+	EXPECT_EQ(run_with(true, true, "--threads"), REACHED);
+}
+
+TEST(a_program_without_ucx_and_libfabric_does_not_notice)
+{
+	int r = run_with(true, false, "--nothing");
+
+	NEED(r);
+	EXPECT_EQ(r, 0);
+}
+
+static int nothing_to_attach(void)
+{
+	void *hooks = dlopen(HOOKS, RTLD_NOW);
+	int (*ucx)(void), (*fabric)(void);
+
+	*(void **)&ucx = hooks ? dlsym(hooks, "hugepin_ucx_attach") : NULL;
+	*(void **)&fabric = hooks ? dlsym(hooks, "hugepin_fabric_attach") : NULL;
+	return !ucx || !fabric || ucx() != -ENOENT || fabric() != -ENOENT || dlopen("libucm.so.0", RTLD_LAZY | RTLD_NOLOAD) ||
+	       dlopen("libfabric.so.1", RTLD_LAZY | RTLD_NOLOAD);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 2 || strncmp(argv[1], "--", 2))
+		return t_run(argc, argv);
+	if (!strcmp(argv[1], "--nothing"))
+		return nothing_to_attach();
+	open_all(strstr(argv[1], "external"));
+	return strstr(argv[1], "leave") ? memory_leaves_and_comes_back() : threads_come_and_go();
+}
+
+#else
+
+int main(void)
+{
+	t_print("1..0 # SKIP no headers of UCX (libucx-dev)\n");
+	return 0;
+}
+
+#endif
