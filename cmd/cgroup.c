@@ -102,9 +102,9 @@ static int find_hierarchy(const char *controller, struct hierarchy *ret_h)
 	return 0;
 }
 
-/* Print what limit (a file's name) says in each group that has it, from the process's own upwards. Returns how many
+/* Tell what limit (a file's name) says in each group that has it, from the process's own upwards. Returns how many
  * do. page_size: that of the hugepages it counts, 0 for other memory. */
-static int print_ceilings(const struct hierarchy *h, const char *limit, const char *usage, uint64_t page_size)
+static int tell_ceilings(const struct hierarchy *h, const char *limit, const char *usage, uint64_t page_size)
 {
 	char group[PATH_MAX], path[2 * PATH_MAX], max[HP_TEXT_MAX], now[HP_TEXT_MAX];
 	int count = 0;
@@ -113,17 +113,18 @@ static int print_ceilings(const struct hierarchy *h, const char *limit, const ch
 	for (char *end = group + strlen(group); end; end = strrchr(group + h->mount_len, '/')) {
 		*end = '\0';
 		snprintf(path, sizeof path, "%s/%s", group, usage);
-		const uint64_t used = hp_info_number(path, 0);
+		const uint64_t used = hp_read_number(path, 0);
 		snprintf(path, sizeof path, "%s/%s", group, limit);
-		const uint64_t ceiling = hp_info_number(path, UINT64_MAX); /* "max" is no number */
+		const uint64_t ceiling = hp_read_number(path, UINT64_MAX); /* "max" is no number */
 		if (ceiling >= UNLIMITED)
 			continue;
 		count++;
-		hp_info_fact(limit, "%s, %s of it used, by %s", hp_text_bytes(ceiling, max), hp_text_bytes(used, now),
-			     path);
+		hp_facts_add("cgroup",
+			     json_pack("{s:s, s:o, s:o, s:o}", "limit", limit, "file", hp_facts_string(path), "limit_bytes",
+				       hp_facts_bytes(ceiling), "used_bytes", hp_facts_bytes(used)),
+			     limit, "%s, %s of it used, by %s", hp_text_bytes(ceiling, max), hp_text_bytes(used, now), path);
 		if (page_size && ceiling < used + page_size)
-			hp_info_advise("hugepages are refused to this process: echo %s > %s", h->v1 ? "-1" : "max",
-				       path);
+			hp_facts_advise("hugepages are refused to this process", "echo %s > %s", h->v1 ? "-1" : "max", path);
 	}
 	return count;
 }
@@ -140,18 +141,19 @@ static char *hugetlb_name(long page_size, char buf[HP_TEXT_MAX])
 	return buf;
 }
 
-void hp_cgroup_print(const long *page_sizes, int count)
+void hp_cgroup_facts(const long *page_sizes, int count)
 {
 	static struct hierarchy h;
 	char limit[64], usage[64], name[HP_TEXT_MAX];
 	int found = 0;
 
+	hp_facts_list("cgroup");
 	if (!find_hierarchy("memory", &h)) {
 		if (h.v1) {
-			found += print_ceilings(&h, "memory.limit_in_bytes", "memory.usage_in_bytes", 0);
+			found += tell_ceilings(&h, "memory.limit_in_bytes", "memory.usage_in_bytes", 0);
 		} else {
-			found += print_ceilings(&h, "memory.max", "memory.current", 0);
-			found += print_ceilings(&h, "memory.high", "memory.current", 0);
+			found += tell_ceilings(&h, "memory.max", "memory.current", 0);
+			found += tell_ceilings(&h, "memory.high", "memory.current", 0);
 		}
 	}
 	const bool hugetlb = !find_hierarchy("hugetlb", &h);
@@ -164,9 +166,9 @@ void hp_cgroup_print(const long *page_sizes, int count)
 				 h.v1 ? "limit_in_bytes" : "max");
 			snprintf(usage, sizeof usage, "hugetlb.%s.%s%s", name, kinds[k],
 				 h.v1 ? "usage_in_bytes" : "current");
-			found += print_ceilings(&h, limit, usage, (uint64_t)page_sizes[i]);
+			found += tell_ceilings(&h, limit, usage, (uint64_t)page_sizes[i]);
 		}
 	}
 	if (!found)
-		hp_info_fact("memory, hugetlb", "no ceiling");
+		hp_facts_text("  %-21s %s\n", "memory, hugetlb", "no ceiling");
 }

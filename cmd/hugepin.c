@@ -8,26 +8,50 @@
 #include "cmd/cmd.h"
 #include "include/hugepin.h"
 
+static const struct {
+	const char *title; /* a sub-command's argv[0]: getopt begins its messages with it */
+	const char *arguments, *does;
+	int (*main)(int argc, char **argv);
+} commands[] = {
+	{ "hugepin run", "[OPTION...] [--] PROGRAM [ARG...]",
+	  "start PROGRAM with its buffers of 32 KiB and more in hugepages", hp_run_main },
+	{ "hugepin info", "[--json]", "what this machine offers for that, and what to change", hp_info_main },
+	{ "hugepin calibrate", "[DEVICE]", "measure what sending small pieces costs on verbs devices",
+	  hp_calibrate_main },
+	{ "hugepin top", "[-d SECONDS] [-n NUMBER] [--once] [--json] PID",
+	  "what a running process has in its heap and in its pin cache", hp_top_main },
+	{ "hugepin plot", "[-o FILE] [-t TITLE] TRACE...",
+	  "a picture of the memory that was registered, from files of HUGEPIN_TRACE", hp_plot_main },
+};
+enum { COMMANDS = sizeof commands / sizeof commands[0] };
+
+static const char *word_of(int i)
+{
+	return commands[i].title + strlen("hugepin ");
+}
+
 static void print_usage(FILE *to)
 {
-	fputs("usage: hugepin run [OPTION...] [--] PROGRAM [ARG...]\n"
-	      "       hugepin info\n"
-	      "       hugepin calibrate [DEVICE]\n"
-	      "       hugepin plot [-o FILE] [-t TITLE] TRACE...\n"
-	      "       hugepin --help | --version\n",
-	      to);
+	for (int i = 0; i < COMMANDS; i++)
+		fprintf(to, "%s %s %s\n", i ? "      " : "usage:", commands[i].title, commands[i].arguments);
+	fputs("       hugepin --help | --version\n", to);
+}
+
+int hp_usage(const char *title, bool wanted)
+{
+	for (int i = 0; i < COMMANDS; i++)
+		if (!strcmp(title, commands[i].title))
+			fprintf(wanted ? stdout : stderr, "usage: %s %s\n", title, commands[i].arguments);
+	return wanted ? 0 : HP_EXIT_USAGE;
 }
 
 static int print_help(void)
 {
 	print_usage(stdout);
-	puts("\n"
-	     "run        start PROGRAM with its buffers of 32 KiB and more in hugepages\n"
-	     "info       what this machine offers for that, and what to change\n"
-	     "calibrate  measure what sending small pieces costs on verbs devices\n"
-	     "plot       a picture of the memory that was registered, from files of HUGEPIN_TRACE\n"
-	     "\n"
-	     "Options of run, each in place of the environment variable HUGEPIN_...:");
+	putchar('\n');
+	for (int i = 0; i < COMMANDS; i++)
+		printf("%-10s %s\n", word_of(i), commands[i].does);
+	puts("\nOptions of run, each in place of the environment variable HUGEPIN_...:");
 	hp_run_print_options();
 	return 0;
 }
@@ -42,28 +66,17 @@ static int dispatch(int argc, char **argv)
 {
 	const char *word = argc > 1 ? argv[1] : "";
 
-	if (!strcmp(word, "run")) {
-		argv[1] = "hugepin run";
-		return hp_run_main(argc - 1, argv + 1);
-	}
-	if (!strcmp(word, "info")) {
-		argv[1] = "hugepin info";
-		return hp_info_main(argc - 1, argv + 1);
-	}
-	if (!strcmp(word, "calibrate")) {
-		argv[1] = "hugepin calibrate";
-		return hp_calibrate_main(argc - 1, argv + 1);
-	}
-	if (!strcmp(word, "plot")) {
-		argv[1] = "hugepin plot";
-		return hp_plot_main(argc - 1, argv + 1);
-	}
+	for (int i = 0; i < COMMANDS; i++)
+		if (!strcmp(word, word_of(i))) {
+			argv[1] = (char *)commands[i].title;
+			return commands[i].main(argc - 1, argv + 1);
+		}
 	if (!strcmp(word, "--help") || !strcmp(word, "-h"))
 		return print_help();
 	if (!strcmp(word, "--version") || !strcmp(word, "-V"))
 		return print_version();
 	if (*word)
-		fprintf(stderr, "hugepin: there is no command '%s'\n", word);
+		fprintf(stderr, "hugepin: there is no %s '%s'\n", *word == '-' ? "option" : "command", word);
 	print_usage(stderr);
 	return HP_EXIT_USAGE;
 }

@@ -4,64 +4,28 @@
  */
 #include "cmd/cmd.h"
 
-#include <errno.h>
-#include <fcntl.h>
+#include <getopt.h>
 #include <hugetlbfs.h>
 #include <inttypes.h>
-#include <linux/io_uring.h>
-#include <linux/userfaultfd.h>
 #include <mntent.h>
-#include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include "base/base.h"
+#include "include/hugepin.h"
 
 #define THP "/sys/kernel/mm/transparent_hugepage/"
+#define POOLS "/sys/kernel/mm"
+#define NODE "/sys/devices/system/node/node%d"
 #define SIZES_MAX 8
 #define NODES_MAX 1024
 #define POOL_SUGGESTED 512 /* pages: 1 GiB, enough to see a difference */
-
-static int advice_count;
-
-void hp_info_fact(const char *name, const char *format, ...)
-{
-	va_list args;
-
-	printf("  %-21s ", name);
-	va_start(args, format);
-	vprintf(format, args);
-	va_end(args);
-	putchar('\n');
-}
-
-void hp_info_advise(const char *format, ...)
-{
-	va_list args;
-
-	advice_count++;
-	fputs("    -> ", stdout);
-	va_start(args, format);
-	vprintf(format, args);
-	va_end(args);
-	putchar('\n');
-}
-
-uint64_t hp_info_number(const char *path, uint64_t def)
-{
-	char text[64];
-
-	return hp_read_file(path, text, sizeof text) > 0 ? hp_number_after(text, "", def) : def;
-}
 
 /* The word that is in force in a file of choices: "always [madvise] never". "" if there is no such file. */
 static char *read_choice(const char *path, char word[HP_TEXT_MAX])
@@ -76,31 +40,34 @@ static char *read_choice(const char *path, char word[HP_TEXT_MAX])
 
 /* ------------------------------------------------------------------ kernel and memory */
 
-static void print_kernel(void)
+static void tell_system(void)
 {
-	char text[8192], total[HP_TEXT_MAX], available[HP_TEXT_MAX];
+	char text[8192] = "", total[HP_TEXT_MAX], available[HP_TEXT_MAX];
 	struct utsname u;
 
-	puts("System");
+	hp_facts_section("system", "System");
 	uname(&u);
-	hp_info_fact("kernel", "%s, %s", u.release, u.machine);
+	hp_facts_add("kernel", json_pack("{s:s, s:s}", "release", u.release, "machine", u.machine), "kernel", "%s, %s",
+		     u.release, u.machine);
 	/* No bytes of nothing: the kernel only says whether it knows the advice. */
 	if (madvise((void *)(uintptr_t)HP_PAGE, 0, MADV_POPULATE_WRITE))
-		hp_info_advise("MADV_POPULATE_WRITE is missing, with which hugepages are taken safely: use Linux 5.16 "
-			       "or newer");
-	if (hp_read_file("/proc/meminfo", text, sizeof text) > 0)
-		hp_info_fact("memory", "%s, %s available",
-			     hp_text_bytes(hp_number_after(text, "MemTotal:", 0) << 10, total),
-			     hp_text_bytes(hp_number_after(text, "MemAvailable:", 0) << 10, available));
-	const uint64_t mode = hp_info_number("/proc/sys/vm/overcommit_memory", 0);
-	hp_info_fact("vm.overcommit_memory", "%" PRIu64, mode);
+		hp_facts_lack("MADV_POPULATE_WRITE is missing, with which hugepages are taken safely: use Linux 5.16 or newer");
+	hp_read_file("/proc/meminfo", text, sizeof text);
+	const uint64_t total_bytes = hp_number_after(text, "MemTotal:", 0) << 10;
+	const uint64_t available_bytes = hp_number_after(text, "MemAvailable:", 0) << 10;
+	hp_facts_add("memory",
+		     json_pack("{s:o, s:o}", "total_bytes", hp_facts_bytes(total_bytes), "available_bytes",
+			       hp_facts_bytes(available_bytes)),
+		     "memory", "%s, %s available", hp_text_bytes(total_bytes, total),
+		     hp_text_bytes(available_bytes, available));
+	const uint64_t mode = hp_read_number("/proc/sys/vm/overcommit_memory", 0);
+	hp_facts_add("overcommit_memory", json_integer((json_int_t)mode), "vm.overcommit_memory", "%" PRIu64, mode);
 	if (mode == 2)
-		hp_info_advise(
-			"every page that could be written counts, forked ones twice: sysctl vm.overcommit_memory=0");
-	const uint64_t maps = hp_info_number("/proc/sys/vm/max_map_count", 65530);
-	hp_info_fact("vm.max_map_count", "%" PRIu64, maps);
+		hp_facts_advise("every page that could be written counts, forked ones twice", "sysctl vm.overcommit_memory=0");
+	const uint64_t maps = hp_read_number("/proc/sys/vm/max_map_count", 65530);
+	hp_facts_add("max_map_count", json_integer((json_int_t)maps), "vm.max_map_count", "%" PRIu64, maps);
 	if (maps < 65530)
-		hp_info_advise("the heap stops giving memory back at half of it: sysctl vm.max_map_count=65530");
+		hp_facts_advise("the heap stops giving memory back at half of it", "sysctl vm.max_map_count=65530");
 }
 
 /* ------------------------------------------------------------------ hugetlb pools */
@@ -114,7 +81,7 @@ static uint64_t pool_number(const char *dir, long page_size, const char *file)
 	char path[256];
 
 	snprintf(path, sizeof path, "%s/hugepages/hugepages-%ldkB/%s", dir, page_size >> 10, file);
-	return hp_info_number(path, 0);
+	return hp_read_number(path, 0);
 }
 
 static struct pool read_pool(const char *dir, long page_size)
@@ -128,253 +95,284 @@ static struct pool read_pool(const char *dir, long page_size)
 	};
 }
 
-static void advise_pool(const struct pool *p)
+/* Can a mapping get a page of it? */
+static bool pool_has(const struct pool *p)
 {
-	const char *const file = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
-
-	if (p->total + p->overcommit == 0)
-		hp_info_advise("the heap will do with THP. To reserve 1 GiB: echo %d > %s", POOL_SUGGESTED, file);
-	else if (p->free <= p->reserved && p->surplus >= p->overcommit)
-		hp_info_advise("all of them are taken. For 1 GiB more: echo %" PRIu64 " > %s",
-			       p->total - p->surplus + POOL_SUGGESTED, file);
+	return p->free > p->reserved || p->surplus < p->overcommit;
 }
 
-static void print_pools(const long *sizes, int count)
+static void advise_pool(const struct pool *p)
+{
+	const char *const file = POOLS "/hugepages/hugepages-2048kB/nr_hugepages";
+
+	if (p->total + p->overcommit == 0)
+		hp_facts_advise("the heap will do with THP. To reserve 1 GiB", "echo %d > %s", POOL_SUGGESTED, file);
+	else if (!pool_has(p))
+		hp_facts_advise("all of them are taken. For 1 GiB more", "echo %" PRIu64 " > %s",
+				p->total - p->surplus + POOL_SUGGESTED, file);
+}
+
+/* Whether there is a page to be had of the size that the heap uses. */
+static bool tell_pools(const long *sizes, int count)
 {
 	char name[HP_TEXT_MAX];
-	bool ours = false;
+	bool known = false, has = false;
 
-	puts("\nHugetlb pools, in pages     total       free   reserved    surplus overcommit");
+	hp_facts_section("pools", "Hugetlb pools, in pages     total       free   reserved    surplus overcommit");
+	hp_facts_list("sizes");
 	for (int i = 0; i < count; i++) {
-		const struct pool p = read_pool("/sys/kernel/mm", sizes[i]);
-		printf("  %-8s%-12s %10" PRIu64 " %10" PRIu64 " %10" PRIu64 " %10" PRIu64 " %10" PRIu64 "\n",
-		       hp_text_bytes((uint64_t)sizes[i], name), sizes[i] == gethugepagesize() ? "(default)" : "",
-		       p.total, p.free, p.reserved, p.surplus, p.overcommit);
+		const struct pool p = read_pool(POOLS, sizes[i]);
+		const bool def = sizes[i] == gethugepagesize();
+		hp_facts_value("sizes", json_pack("{s:I, s:b, s:I, s:I, s:I, s:I, s:I}", "page_bytes", (json_int_t)sizes[i],
+						  "default", def, "total", (json_int_t)p.total, "free", (json_int_t)p.free,
+						  "reserved", (json_int_t)p.reserved, "surplus", (json_int_t)p.surplus,
+						  "overcommit", (json_int_t)p.overcommit));
+		hp_facts_text("  %-8s%-12s %10" PRIu64 " %10" PRIu64 " %10" PRIu64 " %10" PRIu64 " %10" PRIu64 "\n",
+			      hp_text_bytes((uint64_t)sizes[i], name), def ? "(default)" : "", p.total, p.free, p.reserved,
+			      p.surplus, p.overcommit);
 		if (sizes[i] == (long)HP_PAGE) {
-			ours = true;
+			known = true;
+			has = pool_has(&p);
 			advise_pool(&p);
 		}
 	}
-	if (!ours)
-		hp_info_advise("this kernel has no hugetlb pages of 2 MiB: one built with CONFIG_HUGETLBFS has");
+	if (!known)
+		hp_facts_lack("this kernel has no hugetlb pages of 2 MiB: one built with CONFIG_HUGETLBFS has");
+	return has;
 }
 
-static void print_mounts(void)
+static void tell_mounts(void)
 {
 	FILE *f = setmntent("/proc/mounts", "re");
 	const struct mntent *m;
 	int count = 0;
 
+	hp_facts_list("mounts");
 	while (f && (m = getmntent(f)))
 		if (!strcmp(m->mnt_type, "hugetlbfs")) {
-			hp_info_fact("hugetlbfs", "%s (%s)", m->mnt_dir, m->mnt_opts);
+			hp_facts_add("mounts",
+				     json_pack("{s:o, s:o}", "directory", hp_facts_string(m->mnt_dir), "options",
+					       hp_facts_string(m->mnt_opts)),
+				     "hugetlbfs", "%s (%s)", m->mnt_dir, m->mnt_opts);
 			count++;
 		}
 	if (f)
 		endmntent(f);
 	if (!count)
-		hp_info_fact("hugetlbfs", "not mounted; the heap does not need it");
+		hp_facts_text("  %-21s %s\n", "hugetlbfs", "not mounted; the heap does not need it");
 }
 
-static void print_nodes(void)
+/* Pools of other sizes are shown where they are. */
+static void tell_nodes(const long *sizes, int count)
 {
-	char dir[64], file[128];
-	int nodes = 0;
+	const struct pool all = read_pool(POOLS, (long)HP_PAGE);
+	char dir[64], name[64], size[HP_TEXT_MAX];
+	uint64_t nodes = 0;
 
+	hp_facts_list("nodes");
 	for (int n = 0; n < NODES_MAX; n++) {
-		snprintf(dir, sizeof dir, "/sys/devices/system/node/node%d", n);
+		snprintf(dir, sizeof dir, NODE, n);
 		nodes += !access(dir, F_OK);
 	}
-	for (int n = 0; n < NODES_MAX && nodes > 1; n++) {
-		snprintf(dir, sizeof dir, "/sys/devices/system/node/node%d", n);
-		if (access(dir, F_OK))
-			continue;
-		const struct pool p = read_pool(dir, (long)HP_PAGE), all = read_pool("/sys/kernel/mm", (long)HP_PAGE);
-		snprintf(file, sizeof file, "node %d, 2 MiB", n);
-		hp_info_fact(file, "%" PRIu64 " pages, %" PRIu64 " free", p.total, p.free);
-		if (all.total && !p.total)
-			hp_info_advise("none on this node: echo %" PRIu64
-				       " > %s/hugepages/hugepages-2048kB/nr_hugepages",
-				       all.total / (uint64_t)nodes, dir);
+	for (int n = 0; n < NODES_MAX; n++) {
+		snprintf(dir, sizeof dir, NODE, n);
+		for (int i = 0; i < count && !access(dir, F_OK); i++) {
+			const struct pool p = read_pool(dir, sizes[i]);
+			if (!p.total && sizes[i] != (long)HP_PAGE)
+				continue;
+			snprintf(name, sizeof name, "node %d, %s", n, hp_text_bytes((uint64_t)sizes[i], size));
+			hp_facts_add("nodes",
+				     json_pack("{s:i, s:I, s:I, s:I}", "node", n, "page_bytes", (json_int_t)sizes[i], "total",
+					       (json_int_t)p.total, "free", (json_int_t)p.free),
+				     name, "%" PRIu64 " pages, %" PRIu64 " free", p.total, p.free);
+			if (all.total && !p.total)
+				hp_facts_advise("none on this node", "echo %" PRIu64 " > %s/hugepages/hugepages-2048kB/nr_hugepages",
+						HP_MAX(all.total / nodes, 1), dir);
+		}
 	}
 }
 
 /* ------------------------------------------------------------------ transparent hugepages */
 
-static void print_thp(void)
+/* Whether they are to be had. */
+static bool tell_thp(void)
 {
 	char all[HP_TEXT_MAX], own[HP_TEXT_MAX], defrag[HP_TEXT_MAX], size[HP_TEXT_MAX];
 
-	puts("\nTransparent hugepages (THP)");
+	hp_facts_section("thp", "Transparent hugepages (THP)");
 	if (!*read_choice(THP "enabled", all)) {
-		hp_info_advise("this kernel has none: one built with CONFIG_TRANSPARENT_HUGEPAGE has");
-		return;
+		hp_facts_value("enabled", json_null());
+		hp_facts_lack("this kernel has none: one built with CONFIG_TRANSPARENT_HUGEPAGE has");
+		return false;
 	}
 	/* Since Linux 6.8 each size may have its own mind. */
 	read_choice(THP "hugepages-2048kB/enabled", own);
-	hp_info_fact("enabled", "%s%s%s", all, *own ? ", for 2 MiB: " : "", own);
-	if (!strcmp(own, "never"))
-		hp_info_advise("echo inherit > " THP "hugepages-2048kB/enabled");
-	if (!strcmp(all, "never") && (!*own || !strcmp(own, "inherit") || !strcmp(own, "never")))
-		hp_info_advise("echo madvise > " THP "enabled");
+	hp_facts_value("enabled_2m", hp_facts_string(*own ? own : NULL));
+	hp_facts_add("enabled", hp_facts_string(all), "enabled", "%s%s%s", all, *own ? ", for 2 MiB: " : "", own);
+	const bool inherits = !*own || !strcmp(own, "inherit"), own_never = !strcmp(own, "never");
+	const bool all_never = !strcmp(all, "never");
+	if (own_never)
+		hp_facts_advise("off for the size that the heap uses", "echo inherit > " THP "hugepages-2048kB/enabled");
+	if (all_never && (inherits || own_never))
+		hp_facts_advise("off", "echo madvise > " THP "enabled");
 	read_choice(THP "defrag", defrag);
-	hp_info_fact("defrag", "%s", defrag);
+	hp_facts_add("defrag", hp_facts_string(defrag), "defrag", "%s", defrag);
 	if (!strcmp(defrag, "never") || !strcmp(defrag, "defer"))
-		hp_info_advise("where memory is fragmented, buffers get base pages: echo madvise > " THP "defrag");
-	hp_info_fact("size", "%s", hp_text_bytes(hp_info_number(THP "hpage_pmd_size", 0), size));
-	hp_info_fact("khugepaged", "%s, %" PRIu64 " pages every %" PRIu64 " ms",
-		     hp_info_number(THP "khugepaged/defrag", 0) ? "compacts" : "does not compact",
-		     hp_info_number(THP "khugepaged/pages_to_scan", 0),
-		     hp_info_number(THP "khugepaged/scan_sleep_millisecs", 0));
-	if (prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) == 1)
-		hp_info_advise("switched off for this process and its children, by whoever started it: "
-			       "prctl(PR_SET_THP_DISABLE, 0)");
+		hp_facts_advise("where memory is fragmented, buffers get base pages", "echo madvise > " THP "defrag");
+	const uint64_t page_bytes = hp_read_number(THP "hpage_pmd_size", 0);
+	hp_facts_add("page_bytes", hp_facts_bytes(page_bytes), "size", "%s", hp_text_bytes(page_bytes, size));
+	const bool compacts = hp_read_number(THP "khugepaged/defrag", 0);
+	const uint64_t pages = hp_read_number(THP "khugepaged/pages_to_scan", 0);
+	const uint64_t pause_ms = hp_read_number(THP "khugepaged/scan_sleep_millisecs", 0);
+	hp_facts_add("khugepaged",
+		     json_pack("{s:b, s:I, s:I}", "compacts", compacts, "pages_to_scan", (json_int_t)pages, "pause_ms",
+			       (json_int_t)pause_ms),
+		     "khugepaged", "%s, %" PRIu64 " pages every %" PRIu64 " ms", compacts ? "compacts" : "does not compact",
+		     pages, pause_ms);
+	const bool disabled = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) == 1;
+	hp_facts_value("disabled_for_process", json_boolean(disabled));
+	if (disabled)
+		hp_facts_lack("switched off for this process and its children, by whoever started it: prctl(PR_SET_THP_DISABLE, 0)");
+	return !disabled && !own_never && !(all_never && inherits);
 }
 
 /* ------------------------------------------------------------------ limits */
 
-static bool has_ipc_lock(void)
+enum ipc_lock { LOCK_NO, LOCK_CONFINED, LOCK_YES };
+
+/* The kernel asks for CAP_IPC_LOCK in the first user namespace: one of a container does not count. */
+static enum ipc_lock ipc_lock(void)
 {
-	char text[8192];
+	char text[8192], ns[64] = "";
 	const char *caps;
 
-	if (hp_read_file("/proc/self/status", text, sizeof text) <= 0 || !(caps = strstr(text, "CapEff:")))
-		return false;
-	return strtoull(caps + strlen("CapEff:"), NULL, 16) >> 14 & 1; /* CAP_IPC_LOCK */
+	if (hp_read_file("/proc/self/status", text, sizeof text) <= 0 || !(caps = strstr(text, "CapEff:")) ||
+	    !(strtoull(caps + strlen("CapEff:"), NULL, 16) >> 14 & 1))
+		return LOCK_NO;
+	if (readlink("/proc/self/ns/user", ns, sizeof ns - 1) > 0 && strcmp(ns, "user:[4026531837]")) /* PROC_USER_INIT_INO */
+		return LOCK_CONFINED;
+	return LOCK_YES;
 }
 
 /* why: what to say of a limit that is not unlimited, or NULL; letter and word: how ulimit and prlimit(1) call it. */
-static void print_limit(const char *name, int resource, const char *why, char letter, const char *word)
+static void tell_limit(const char *key, const char *name, int resource, const char *why, char letter, const char *word)
 {
 	char soft[HP_TEXT_MAX], hard[HP_TEXT_MAX];
 	struct rlimit r;
 
 	getrlimit((__rlimit_resource_t)resource, &r);
+	json_t *const value =
+		json_pack("{s:o, s:o}", "soft_bytes", hp_facts_bytes(r.rlim_cur), "hard_bytes", hp_facts_bytes(r.rlim_max));
 	if (r.rlim_cur == RLIM_INFINITY) {
-		hp_info_fact(name, "unlimited");
+		hp_facts_add(key, value, name, "unlimited");
 		return;
 	}
 	const bool hard_too = r.rlim_max != RLIM_INFINITY;
-	hp_info_fact(name, "%s, at most %s", hp_text_bytes(r.rlim_cur, soft),
+	hp_facts_add(key, value, name, "%s, at most %s", hp_text_bytes(r.rlim_cur, soft),
 		     hard_too ? hp_text_bytes(r.rlim_max, hard) : "unlimited");
 	if (why && hard_too)
-		hp_info_advise("%s: as root, prlimit --pid %d --%s=unlimited", why, (int)getppid(), word);
+		hp_facts_advise(why, "as root, prlimit --pid %d --%s=unlimited", (int)getppid(), word);
 	else if (why)
-		hp_info_advise("%s: ulimit -%c unlimited", why, letter);
+		hp_facts_advise(why, "ulimit -%c unlimited", letter);
 }
 
-static void print_limits(const long *sizes, int count)
+static void tell_limits(const long *sizes, int count)
 {
-	puts("\nLimits of this process and what it starts");
-	print_limit("address space", RLIMIT_AS, "the heap's addresses may fill a quarter of it at most", 'v', "as");
-	print_limit("data", RLIMIT_DATA, "what the heap maps counts", 'd', "data");
-	const bool unlimited = has_ipc_lock();
+	hp_facts_section("limits", "Limits of this process and what it starts");
+	tell_limit("address_space", "address space", RLIMIT_AS, "the heap's addresses may fill a quarter of it at most", 'v', "as");
+	tell_limit("data", "data", RLIMIT_DATA, "what the heap maps counts", 'd', "data");
+	static const char *const says[] = { "no; about mlockall see hugepin(7)",
+					    "in this user namespace only, where it does not count: that limit holds",
+					    "yes: that limit does not hold" };
+	const enum ipc_lock lock = ipc_lock();
+	const bool unlimited = lock == LOCK_YES;
 	struct rlimit r;
 	getrlimit(RLIMIT_MEMLOCK, &r);
-	print_limit("locked memory", RLIMIT_MEMLOCK,
-		    unlimited || r.rlim_cur >= (rlim_t)hp_config.extent_max ?
-			    NULL :
-			    "the pin cache may register no more, and that is less than one extent",
-		    'l', "memlock");
-	hp_info_fact("CAP_IPC_LOCK", "%s",
-		     unlimited ? "yes: that limit does not hold" : "no; about mlockall see hugepin(7)");
-	hp_cgroup_print(sizes, count);
-}
-
-/* ------------------------------------------------------------------ pin cache */
-
-/* Asks for what reg/uffd.c cannot do without. */
-static void print_userfaultfd(void)
-{
-	struct uffdio_api api = { .api = UFFD_API,
-				  .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_EVENT_UNMAP |
-					      UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_REMAP };
-	const int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
-
-	if (fd >= 0 && !ioctl(fd, UFFDIO_API, &api)) {
-		hp_info_fact("userfaultfd", "usable: the kernel tells when memory that is not the heap's goes away");
-	} else {
-		hp_info_fact("userfaultfd", "not usable (%s)", strerror(errno));
-		hp_info_advise("what is not the heap's is registered anew for each pin, except under "
-			       "libhugepin-malloc.so, which sees the calls that unmap memory: use Linux 5.11 or newer, "
-			       "and let seccomp pass userfaultfd");
-	}
-	if (fd >= 0)
-		close(fd);
-}
-
-static void print_io_uring(void)
-{
-	const char *const file = "/proc/sys/kernel/io_uring_disabled"; /* since Linux 6.6 */
-	struct io_uring_params params = { 0 };
-	struct io_uring_rsrc_register table = { .nr = 1, .flags = IORING_RSRC_REGISTER_SPARSE };
-	const int fd = (int)syscall(SYS_io_uring_setup, 1, &params);
-
-	if (fd < 0) {
-		hp_info_fact("io_uring", "not usable (%s)", strerror(errno));
-		if (hp_info_number(file, 0))
-			hp_info_advise("switched off: echo 0 > %s", file);
-		return;
-	}
-	if (!syscall(SYS_io_uring_register, fd, IORING_REGISTER_BUFFERS2, &table, sizeof table))
-		hp_info_fact("io_uring", "usable");
-	else
-		hp_info_fact("io_uring", "usable, but not for pins (%s): they need Linux 5.19", strerror(errno));
-	close(fd);
-}
-
-static void print_pin_cache(void)
-{
-	puts("\nPin cache");
-	print_userfaultfd();
-	print_io_uring();
+	tell_limit("locked_memory", "locked memory", RLIMIT_MEMLOCK,
+		   unlimited || r.rlim_cur >= (rlim_t)hp_config.extent_max ?
+			   NULL :
+			   "the pin cache may register no more, and that is less than one extent",
+		   'l', "memlock");
+	hp_facts_add("ipc_lock", json_boolean(unlimited), "CAP_IPC_LOCK", "%s", says[lock]);
+	hp_cgroup_facts(sizes, count);
 }
 
 /* ------------------------------------------------------------------ hugepin itself */
 
-static void print_options(void)
+/* As a script wants it: bytes, milliseconds and numbers as such, words as text. */
+static json_t *option_json(const struct hp_option *o, int64_t value)
 {
-	char path[PATH_MAX], value[HP_TEXT_MAX], def[HP_TEXT_MAX];
+	char text[HP_TEXT_MAX];
 
-	puts("\nHugepin");
+	if (o->type == HP_PATH)
+		return hp_facts_string((const char *)(intptr_t)value);
+	if (o->type == HP_WORD || (o->words && value < 0))
+		return hp_facts_string(hp_text_option(o, value, text));
+	return json_integer(value);
+}
+
+static void tell_hugepin(void)
+{
+	char path[PATH_MAX], version[HP_TEXT_MAX], value[HP_TEXT_MAX], def[HP_TEXT_MAX];
+
+	hp_facts_section("hugepin", "Hugepin");
+	snprintf(version, sizeof version, "%d.%d", HUGEPIN_VERSION_MAJOR, HUGEPIN_VERSION_MINOR);
+	hp_facts_add("version", hp_facts_string(version), "version", "%s", version);
 	const bool missing = hp_run_find_library(path);
-	hp_info_fact("library", "%s", missing ? "not found" : path);
+	hp_facts_add("library", hp_facts_string(missing ? NULL : path), "library", "%s", missing ? "not found" : path);
 	if (missing)
-		hp_info_advise("%s", path);
+		hp_facts_lack(path);
+	hp_facts_list("options");
 	for (int i = 0; i < hp_options_count; i++) {
 		const struct hp_option *o = &hp_options[i];
 		const int64_t now = *(const int64_t *)((const char *)&hp_config + o->offset);
 		const char *text = hp_text_option(o, now, value);
-		if (now == o->def)
-			hp_info_fact(o->name, "%-10s (default)", text);
-		else
-			hp_info_fact(o->name, "%-10s (default %s)", text, hp_text_option(o, o->def, def));
+		const char *def_text = hp_text_option(o, o->def, def);
+		hp_facts_add("options",
+			     json_pack("{s:s, s:o, s:o}", "name", o->name, "value", option_json(o, now), "default",
+				       option_json(o, o->def)),
+			     o->name, "%-10s (default%s%s)", text, now == o->def ? "" : " ", now == o->def ? "" : def_text);
 	}
 }
 
 int hp_info_main(int argc, char **argv)
 {
+	static const struct option longs[] = { { "help", no_argument, NULL, 'h' }, { "json", no_argument, NULL, 'j' }, { 0 } };
 	long sizes[SIZES_MAX];
+	bool json = false;
 
-	if (argc > 1) {
-		const bool help = !strcmp(argv[1], "--help");
-		fputs("usage: hugepin info\n", help ? stdout : stderr);
-		return help ? 0 : HP_EXIT_USAGE;
+	for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
+		if (c != 'j')
+			return hp_usage(argv[0], c == 'h');
+		json = true;
 	}
+	if (optind < argc)
+		return hp_usage(argv[0], false);
+
 	const int found = gethugepagesizes(sizes, SIZES_MAX), count = found < 0 ? 0 : found;
 	hp_config_load(); /* says on stderr what it does not understand */
-	print_kernel();
-	print_pools(sizes, count);
-	print_mounts();
-	print_nodes();
-	print_thp();
-	print_limits(sizes, count);
-	print_pin_cache();
-	hp_models_print();
-	print_options();
-	if (advice_count)
-		printf("\n%d of these could be better: see the lines with an arrow.\n", advice_count);
+	tell_system();
+	const bool pool = tell_pools(sizes, count);
+	tell_mounts();
+	tell_nodes(sizes, count);
+	const bool thp = tell_thp();
+	tell_limits(sizes, count);
+	hp_devices_facts();
+	hp_models_facts();
+	tell_hugepin();
+
+	const size_t advice = hp_facts_advice_count();
+	const int status = !pool && !thp ? HP_EXIT_NONE : advice ? HP_EXIT_ADVICE : 0;
+	if (json) {
+		hp_facts_print_json(status);
+		return status;
+	}
+	hp_facts_print_text();
+	if (status == HP_EXIT_NONE)
+		puts("\nThere are no hugepages here.");
+	if (advice)
+		printf("%s%zu of these could be better: see the lines with an arrow.\n", status == HP_EXIT_NONE ? "" : "\n", advice);
 	else
 		puts("\nAll of this is as it should be.");
-	return 0;
+	return status;
 }

@@ -42,30 +42,61 @@ static char cheapest(const struct hugepin_sg_model *m, unsigned n, unsigned byte
 	return best;
 }
 
-static void print_model(const struct hugepin_sg_model *m, const struct hp_sg_place *place)
+static const char *mode_word(char letter)
+{
+	return letter == 'c' ? "copy" : letter == 'g' ? "gather" : letter == 'i' ? "inline" : "none";
+}
+
+static json_t *costs_json(const struct hugepin_sg_model *m)
+{
+	json_t *costs = json_object();
+
+#define COST(name) json_object_set_new(costs, #name, json_real((double)m->name));
+	HP_SG_TERMS_LIST(COST)
+	return costs;
+}
+
+static void tell_model(const struct hugepin_sg_model *m, const struct hp_sg_place *place)
 {
 	static const unsigned pieces[] = { 1, 2, 4, 8, 16, 30 }, sizes[] = { 8, 32, 64, 128, 256, 512, 1024, 4096 };
+	json_t *refused = json_array(), *cheapest_modes = json_array();
 
-	printf("  %s, firmware %s, %s\n", place->device, place->firmware, place->cpu);
-	printf("    ns: message %.4g, element %.4g, lookup %.4g, line %.4g, byte %.4g; to copy: piece %.4g, byte %.4g; from "
-	       "memory: %.4g, piece %.4g, byte %.4g; inline: message %.4g, piece %.4g, byte %.4g\n",
-	       (double)m->wr, (double)m->element, (double)m->lookup, (double)m->line, (double)m->byte, (double)m->piece,
-	       (double)m->copy_byte, (double)m->cold, (double)m->cold_piece, (double)m->cold_byte, (double)m->inline_wr,
-	       (double)m->inline_piece, (double)m->inline_byte);
-	fputs("    pieces \\ bytes", stdout);
+	if (m->refused & HUGEPIN_SG_INLINE)
+		json_array_append_new(refused, json_string("inline"));
+	if (m->refused & HUGEPIN_SG_GATHER)
+		json_array_append_new(refused, json_string("gather"));
+	hp_facts_value("models", json_pack("{s:o, s:o, s:o, s:o, s:o, s:O}", "device", hp_facts_string(place->device), "firmware",
+					   hp_facts_string(place->firmware), "cpu", hp_facts_string(place->cpu), "refused", refused,
+					   "cost_ns", costs_json(m), "cheapest", cheapest_modes));
+	hp_facts_text("  %s, firmware %s, %s\n", place->device, place->firmware, place->cpu);
+	hp_facts_text("    ns: message %.4g, element %.4g, lookup %.4g, line %.4g, byte %.4g; to copy: piece %.4g, byte %.4g; from "
+		      "memory: %.4g, piece %.4g, byte %.4g; inline: message %.4g, piece %.4g, byte %.4g\n",
+		      (double)m->wr, (double)m->element, (double)m->lookup, (double)m->line, (double)m->byte, (double)m->piece,
+		      (double)m->copy_byte, (double)m->cold, (double)m->cold_piece, (double)m->cold_byte, (double)m->inline_wr,
+		      (double)m->inline_piece, (double)m->inline_byte);
+	hp_facts_text("    pieces \\ bytes");
 	for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
-		printf("%6u", sizes[s]);
+		hp_facts_text("%6u", sizes[s]);
 	for (size_t n = 0; n < sizeof pieces / sizeof *pieces; n++) {
-		printf("\n    %14u", pieces[n]);
-		for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
-			printf("   %c/%c", cheapest(m, pieces[n], sizes[s], 0), cheapest(m, pieces[n], sizes[s], HUGEPIN_SG_COLD));
+		hp_facts_text("\n    %14u", pieces[n]);
+		for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+			const char warm = cheapest(m, pieces[n], sizes[s], 0), cold = cheapest(m, pieces[n], sizes[s], HUGEPIN_SG_COLD);
+
+			hp_facts_text("   %c/%c", warm, cold);
+			json_array_append_new(cheapest_modes,
+					      json_pack("{s:i, s:i, s:s, s:s}", "pieces", (int)pieces[n], "piece_bytes",
+							(int)sizes[s], "in_cache", mode_word(warm), "not_in_cache", mode_word(cold)));
+		}
 	}
-	putchar('\n');
-	if (m->refused)
-		hp_info_advise("this provider loses bytes of what is sent by %s%s%s, which is not used. After an update: hugepin "
-			       "calibrate",
-			       m->refused & HUGEPIN_SG_INLINE ? "inline" : "", m->refused == 5 ? " and " : "",
-			       m->refused & HUGEPIN_SG_GATHER ? "several elements" : "");
+	hp_facts_text("\n");
+	json_decref(cheapest_modes);
+	if (!m->refused)
+		return;
+	char why[128];
+	snprintf(why, sizeof why, "this provider loses bytes of what is sent by %s%s%s, which is not used. After an update",
+		 m->refused & HUGEPIN_SG_INLINE ? "inline" : "", m->refused == 5 ? " and " : "",
+		 m->refused & HUGEPIN_SG_GATHER ? "several elements" : "");
+	hp_facts_advise(why, "hugepin calibrate");
 }
 
 static bool is_model(const char *name)
@@ -73,7 +104,7 @@ static bool is_model(const char *name)
 	return !strncmp(name, "sg-", 3) && !strchr(name + 3, '/');
 }
 
-void hp_models_print(void)
+void hp_models_facts(void)
 {
 	char path[HP_SG_PATH_MAX];
 	struct hugepin_sg_model m;
@@ -82,21 +113,23 @@ void hp_models_print(void)
 	DIR *d = hp_sg_model_dir(path) ? NULL : opendir(path);
 	const size_t len = d ? strlen(path) : 0;
 
-	puts("\nPacking: what is cheapest for small pieces in the cache / not in it (c copy, g gather, i inline where it fits)");
+	hp_facts_section("packing", "Packing: what is cheapest for small pieces in the cache / not in it (c copy, g gather, i inline where it fits)");
+	hp_facts_list("models");
+	hp_facts_list("unreadable");
 	for (const struct dirent *e; d && (e = readdir(d));) {
 		if (!is_model(e->d_name) || len + strlen(e->d_name) + 2 > sizeof path)
 			continue;
 		sprintf(path + len, "/%s", e->d_name);
 		if (hp_sg_model_load(path, &m, &place))
-			hp_info_fact(e->d_name, "cannot be read, and is not used");
+			hp_facts_add("unreadable", hp_facts_string(path), e->d_name, "cannot be read, and is not used");
 		else
-			print_model(&m, &place);
+			tell_model(&m, &place);
 		shown++;
 	}
 	if (d)
 		closedir(d);
 	if (!shown)
-		hp_info_fact("measured", "nothing yet; with a verbs device: hugepin calibrate");
+		hp_facts_text("  %-21s %s\n", "measured", "nothing yet; with a verbs device: hugepin calibrate");
 }
 
 /* ------------------------------------------------------------------ measured */
@@ -111,32 +144,69 @@ static struct {
 	FUNCTIONS(MEMBER)
 } verbs;
 
-/* Beside the library that `run` preloads, or where the loader looks. */
-static int load_verbs(void)
+/* Beside the library that `run` preloads, or where the loader looks. 0, or -1 and why not. */
+static int load_verbs(char *why, size_t size)
 {
 	char path[PATH_MAX];
 	void *lib = NULL, *f;
 
 	if (!hp_run_find_library(path)) {
 		char *const slash = strrchr(path, '/');
-		snprintf(slash + 1, sizeof path - (size_t)(slash + 1 - path), "libhugepin-verbs.so");
+		snprintf(slash + 1, sizeof path - (size_t)(slash + 1 - path), "libhugepin-verbs.so.0");
 		lib = dlopen(path, RTLD_NOW);
 	}
 	if (!lib)
 		lib = dlopen("libhugepin-verbs.so.0", RTLD_NOW);
 	if (!lib) {
-		fprintf(stderr, "hugepin calibrate: %s\n", dlerror());
-		return HP_EXIT_FAILED;
+		snprintf(why, size, "%s", dlerror());
+		return -1;
 	}
 #define LOOK_UP(name)                                                                                                  \
 	f = dlsym(lib, #name);                                                                                         \
 	if (!f) {                                                                                                      \
-		fprintf(stderr, "hugepin calibrate: %s\n", dlerror());                                                 \
-		return HP_EXIT_FAILED;                                                                                 \
+		snprintf(why, size, "%s", dlerror());                                                                  \
+		return -1;                                                                                             \
 	}                                                                                                              \
 	memcpy(&verbs.name, &f, sizeof f);
 	FUNCTIONS(LOOK_UP)
 	return 0;
+}
+
+/* ibv_query_device_ex() itself is inline, and would have to be linked with. What reg/verbs.c asks for. */
+static int on_demand(struct ibv_context *context)
+{
+	const uint32_t needed = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ;
+	struct verbs_context *v = verbs_get_ctx_op(context, query_device_ex);
+	struct ibv_device_attr_ex device = { 0 };
+
+	if (!v || v->query_device_ex(context, NULL, &device, sizeof device))
+		return 0;
+	return device.odp_caps.general_caps & IBV_ODP_SUPPORT &&
+	       (device.odp_caps.per_transport_caps.rc_odp_caps & needed) == needed;
+}
+
+int hp_models_odp(const char *name, char *why, size_t size)
+{
+	int n = 0, answer = -1;
+
+	if (load_verbs(why, size))
+		return -1;
+	snprintf(why, size, "libibverbs does not know it");
+	struct ibv_device **list = verbs.ibv_get_device_list(&n);
+	for (int i = 0; list && i < n; i++) {
+		if (strcmp(name, verbs.ibv_get_device_name(list[i])))
+			continue;
+		struct ibv_context *context = verbs.ibv_open_device(list[i]);
+		if (context) {
+			answer = on_demand(context);
+			verbs.ibv_close_device(context);
+		} else {
+			snprintf(why, size, "%s", strerror(errno));
+		}
+	}
+	if (list)
+		verbs.ibv_free_device_list(list);
+	return answer;
 }
 
 static int calibrate(struct ibv_device *device)
@@ -158,16 +228,18 @@ static int calibrate(struct ibv_device *device)
 
 int hp_calibrate_main(int argc, char **argv)
 {
-	const char *const wanted = argc > 1 ? argv[1] : NULL;
+	static const struct option longs[] = { { "help", no_argument, NULL, 'h' }, { 0 } };
+	const int c = getopt_long(argc, argv, "", longs, NULL);
 	int n = 0, found = 0, failed = 0;
+	char why[PATH_MAX + 256];
 
-	if (argc > 2 || (wanted && *wanted == '-')) {
-		const bool help = argc == 2 && !strcmp(wanted, "--help");
-		fputs("usage: hugepin calibrate [DEVICE]\n", help ? stdout : stderr);
-		return help ? 0 : HP_EXIT_USAGE;
-	}
-	if (load_verbs())
+	if (c != -1 || argc > optind + 1)
+		return hp_usage(argv[0], c == 'h');
+	const char *const wanted = argv[optind];
+	if (load_verbs(why, sizeof why)) {
+		fprintf(stderr, "hugepin calibrate: %s\n", why);
 		return HP_EXIT_FAILED;
+	}
 	struct ibv_device **list = verbs.ibv_get_device_list(&n);
 	for (int i = 0; list && i < n; i++)
 		if (!wanted || !strcmp(wanted, verbs.ibv_get_device_name(list[i]))) {
@@ -180,6 +252,7 @@ int hp_calibrate_main(int argc, char **argv)
 		fprintf(stderr, "hugepin calibrate: there is no verbs device%s%s\n", wanted ? " " : "", wanted ? wanted : "");
 		return HP_EXIT_FAILED;
 	}
-	hp_models_print();
+	hp_models_facts();
+	hp_facts_print_text();
 	return failed ? HP_EXIT_FAILED : 0;
 }

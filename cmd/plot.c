@@ -1,7 +1,8 @@
 /*
  * hugepin plot: draws what HUGEPIN_TRACE has recorded, by gnuplot(1): the memory that each domain of each trace had registered
  * over time, above a row of marks where its pins missed. Traces begin at the same point of the picture, so that those of a
- * program under several policies can be compared.
+ * program under several policies can be compared. Or it writes them anew as Trace Event JSON (Duca, Sinclair: Trace Event Format,
+ * 2016), which Perfetto and chrome://tracing open, with the times that they were recorded at.
  *
  * A trace may have many more events than the picture has columns. Of each column the first, the lowest, the highest and the
  * last value are kept, which draws the same picture (Jugel et al., M4: A Visualization-Oriented Time Series Data
@@ -13,6 +14,7 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
@@ -29,6 +31,16 @@
 
 enum { COLUMNS = 2400 }; /* twice the picture's, in pixels */
 enum { WIDTH = 1200, PLOT_HEIGHT = 440, ROW_HEIGHT = 22, MARKS_HEIGHT = 14, EDGE = 24, LEFT = 96, BELOW = 72 }; /* pixels */
+
+enum kind { PIN, UNPIN, REGISTER, DEREGISTER, MISS, KINDS };
+static const char *const kinds[] = { "pin", "unpin", "register", "deregister", "miss" };
+
+/* A line of a trace; addr and len are those of the registration. */
+struct event {
+	uint64_t t_ns, domain, addr, len, bytes;
+	enum kind kind;
+	const char *policy;
+};
 
 struct value {
 	uint64_t t_ns, bytes;
@@ -52,6 +64,7 @@ struct picture {
 	int files;
 	uint64_t *begin_ns, *end_ns; /* of each file */
 	uint64_t length_ns, peak_bytes; /* the most of any */
+	FILE *json; /* to be written instead of the picture; or NULL */
 };
 
 __attribute__((format(printf, 1, 2))) static _Noreturn void fail(const char *format, ...)
@@ -75,6 +88,48 @@ static void *grown(void *array, size_t count, size_t size)
 	if (!array)
 		fail("%s", strerror(errno));
 	return array;
+}
+
+/* ------------------------------------------------------------------ Trace Event JSON */
+
+static void write_json(FILE *to, json_t *object)
+{
+	static bool more;
+
+	if (!object)
+		fail("%s", strerror(ENOMEM));
+	fputs(more ? ",\n" : "{\"displayTimeUnit\": \"ns\", \"traceEvents\": [\n", to);
+	more = true;
+	json_dumpf(object, to, JSON_COMPACT | JSON_REAL_PRECISION(15));
+	json_decref(object);
+}
+
+/* A file is a process there. */
+static void write_name(FILE *to, int file, const char *name)
+{
+	write_json(to, json_pack("{s:s, s:i, s:s, s:{s:o}}", "ph", "M", "pid", file + 1, "name", "process_name", "args", "name",
+				 hp_facts_string(name)));
+}
+
+/* What is registered, as a curve; registrations and pins, from begin to end; and misses. */
+static void write_event(FILE *to, int file, const struct event *e)
+{
+	static const char *const phases[] = { "b", "e", "b", "e", "i" };
+	const char *const category = e->kind == MISS ? "miss" : e->kind == PIN || e->kind == UNPIN ? "pin" : "registration";
+	const double t_us = (double)e->t_ns / 1000;
+	char name[64], id[64], addr[32];
+
+	snprintf(name, sizeof name, "%s, domain %" PRIu64, category, e->domain);
+	snprintf(id, sizeof id, "%" PRIu64 ":0x%" PRIx64, e->domain, e->addr);
+	snprintf(addr, sizeof addr, "0x%" PRIx64, e->addr);
+	write_json(to, json_pack("{s:s, s:i, s:I, s:f, s:s, s:s, s:s, s:{s:s}, s:{s:s, s:o, s:s}}", "ph", phases[e->kind], "pid",
+				 file + 1, "tid", (json_int_t)e->domain, "ts", t_us, "cat", category, "name", name, "s", "t", "id2",
+				 "local", id, "args", "addr", addr, "len", hp_facts_bytes(e->len), "policy", e->policy));
+	if (e->kind != REGISTER && e->kind != DEREGISTER)
+		return;
+	snprintf(name, sizeof name, "registered bytes, domain %" PRIu64, e->domain);
+	write_json(to, json_pack("{s:s, s:i, s:f, s:s, s:{s:o}}", "ph", "C", "pid", file + 1, "ts", t_us, "name", name, "args", "bytes",
+				 hp_facts_bytes(e->bytes)));
 }
 
 /* ------------------------------------------------------------------ reading */
@@ -117,40 +172,58 @@ static void add_value(struct series *s, uint64_t t_ns, uint64_t bytes)
 	s->peak_bytes = bytes > s->peak_bytes ? bytes : s->peak_bytes;
 }
 
-/* NULL, or what is wrong with the line, which has no newline any more. */
-static const char *read_event(struct picture *p, int file, char *line)
+static void add_event(struct picture *p, int file, const struct event *e)
 {
-	static const char *const events[] = { "pin", "unpin", "register", "deregister", "miss" };
-	uint64_t t_ns, domain, unused, bytes;
-	size_t kind = 0;
+	struct series *s = find_series(p, file, e->domain, e->policy);
 
-	if (!take_number(&line, 10, ',', &t_ns))
+	add_value(s, e->t_ns, e->bytes);
+	if (e->kind == MISS) {
+		s->miss_ns = grown(s->miss_ns, s->misses, sizeof *s->miss_ns);
+		s->miss_ns[s->misses++] = e->t_ns;
+	}
+}
+
+/* NULL, or what is wrong with the line, which has no newline any more, and which *ret_ points into. */
+static const char *parse_event(char *line, struct event *ret_)
+{
+	uint64_t unused;
+	int kind = 0;
+
+	if (!take_number(&line, 10, ',', &ret_->t_ns))
 		return "the time is no number";
-	if (t_ns < p->end_ns[file])
-		return "the time is before that of the line above";
 
 	const char *event = strsep(&line, ",");
-	while (kind < 5 && strcmp(event, events[kind]))
+	while (kind < KINDS && strcmp(event, kinds[kind]))
 		kind++;
-	if (kind == 5)
+	if (kind == KINDS)
 		return "no such event";
-	if (!line || !take_number(&line, 10, ',', &domain))
+	ret_->kind = (enum kind)kind;
+	if (!line || !take_number(&line, 10, ',', &ret_->domain))
 		return "the domain is no number";
 
 	const char *policy = strsep(&line, ",");
 	if (!*policy || strlen(policy) >= POLICY_MAX || policy[strspn(policy, "abcdefghijklmnopqrstuvwxyz0123456789")])
 		return "no such policy";
-	if (!line || !take_number(&line, 16, ',', &unused) || !take_number(&line, 10, ',', &unused) ||
-	    !take_number(&line, 10, ',', &bytes) || !take_number(&line, 10, '\0', &unused))
+	ret_->policy = policy;
+	if (!line || !take_number(&line, 16, ',', &ret_->addr) || !take_number(&line, 10, ',', &ret_->len) ||
+	    !take_number(&line, 10, ',', &ret_->bytes) || !take_number(&line, 10, '\0', &unused))
 		return "the last four fields are not numbers";
+	return NULL;
+}
 
-	struct series *s = find_series(p, file, domain, policy);
-	add_value(s, t_ns, bytes);
-	if (kind == 4) {
-		s->miss_ns = grown(s->miss_ns, s->misses, sizeof *s->miss_ns);
-		s->miss_ns[s->misses++] = t_ns;
-	}
-	p->end_ns[file] = t_ns;
+static const char *read_event(struct picture *p, int file, char *line)
+{
+	struct event e;
+	const char *wrong = parse_event(line, &e);
+
+	if (wrong)
+		return wrong;
+	if (e.t_ns < p->end_ns[file])
+		return "the time is before that of the line above";
+	p->end_ns[file] = e.t_ns;
+	if (p->json)
+		write_event(p->json, file, &e);
+	add_event(p, file, &e);
 	return NULL;
 }
 
@@ -164,6 +237,8 @@ static void read_trace(struct picture *p, int file)
 
 	if (!f)
 		fail("%s: %s", name, strerror(errno));
+	if (p->json)
+		write_name(p->json, file, name);
 	while ((len = getline(&line, &room, f)) > 0) {
 		if (line[len - 1] == '\n')
 			line[--len] = '\0';
@@ -429,8 +504,6 @@ static void remove_unfinished(void)
 		unlink(unfinished);
 }
 
-static const char usage[] = "usage: hugepin plot [-o FILE.png | FILE.svg] [-t TITLE] TRACE...\n";
-
 int hp_plot_main(int argc, char **argv)
 {
 	static const struct option longs[] = { { "help", no_argument, NULL, 'h' }, { 0 } };
@@ -445,23 +518,18 @@ int hp_plot_main(int argc, char **argv)
 		case 't':
 			title = optarg;
 			break;
-		case 'h':
-			fputs(usage, stdout);
-			return 0;
 		default:
-			fputs(usage, stderr);
-			return HP_EXIT_USAGE;
+			return hp_usage(argv[0], c == 'h');
 		}
 	}
 
 	const char *dot = strrchr(base_name(output), '.');
-	const bool svg = dot && !strcasecmp(dot, ".svg");
+	const bool svg = dot && !strcasecmp(dot, ".svg"), json = dot && !strcasecmp(dot, ".json");
 
-	if (optind == argc || (!svg && (!dot || strcasecmp(dot, ".png")))) {
+	if (optind == argc || (!svg && !json && (!dot || strcasecmp(dot, ".png")))) {
 		if (optind < argc)
-			fprintf(stderr, "hugepin plot: %s: the name of the picture ends in .png or .svg\n", output);
-		fputs(usage, stderr);
-		return HP_EXIT_USAGE;
+			fprintf(stderr, "hugepin plot: %s: the name of the picture ends in .png, .svg or .json\n", output);
+		return hp_usage(argv[0], false);
 	}
 	p.file = argv + optind;
 	p.files = argc - optind;
@@ -469,23 +537,29 @@ int hp_plot_main(int argc, char **argv)
 	p.end_ns = calloc((size_t)p.files, sizeof *p.end_ns);
 	if (!p.begin_ns || !p.end_ns)
 		fail("%s", strerror(errno));
-	for (int i = 0; i < p.files; i++)
-		read_trace(&p, i);
-	if (!p.count)
-		fail("there are no events in %s%s", p.file[0], p.files > 1 ? " and the others" : "");
-	for (int i = 0; i < p.count; i++)
-		p.peak_bytes = p.series[i].peak_bytes > p.peak_bytes ? p.series[i].peak_bytes : p.peak_bytes;
 
 	/* An old picture stays until there is a new one. */
 	atexit(remove_unfinished);
 	if (asprintf(&unfinished, "%s.part", output) < 0)
 		fail("%s", strerror(errno));
 
-	const int fd = open(unfinished, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-	if (fd < 0)
+	FILE *to = fopen(unfinished, "we");
+	if (!to)
 		fail("%s: %s", unfinished, strerror(errno));
-	draw(&p, title, svg, fd);
-	if (close(fd) || rename(unfinished, output))
+	p.json = json ? to : NULL;
+	for (int i = 0; i < p.files; i++)
+		read_trace(&p, i);
+	if (!p.count)
+		fail("there are no events in %s%s", p.file[0], p.files > 1 ? " and the others" : "");
+	for (int i = 0; i < p.count; i++)
+		p.peak_bytes = p.series[i].peak_bytes > p.peak_bytes ? p.series[i].peak_bytes : p.peak_bytes;
+	if (json)
+		fputs("\n]}\n", to);
+	else
+		draw(&p, title, svg, fileno(to));
+
+	const bool written = !ferror(to);
+	if (fclose(to) || !written || rename(unfinished, output))
 		fail("%s: %s", output, strerror(errno));
 	unfinished = NULL;
 	return 0;

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LIBRARY "libhugepin-malloc.so"
+#define LIBRARY "libhugepin-malloc.so.0" /* the name without number is for compilers, and may not be there */
 
 #define OPTION_NAME_MAX 64
 
@@ -89,7 +89,7 @@ static int options_to_environment(int argc, char **argv)
 	if (optind < argc)
 		found = optind;
 	else
-		fputs("hugepin run: which program?\nusage: hugepin run [OPTION...] [--] PROGRAM [ARG...]\n", stderr);
+		fputs("hugepin run: which program?\n", stderr);
 out:
 	free(longs);
 	free(names);
@@ -142,12 +142,13 @@ int hp_run_main(int argc, char **argv)
 	char library[PATH_MAX], why[PATH_MAX + 256];
 	const int program = options_to_environment(argc, argv);
 
-	if (program < 0)
-		return HP_EXIT_USAGE;
-	if (program == 0) {
-		puts("usage: hugepin run [OPTION...] [--] PROGRAM [ARG...]\n");
-		hp_run_print_options();
-		return 0;
+	if (program <= 0) {
+		const int status = hp_usage(argv[0], program == 0);
+		if (program == 0) {
+			putchar('\n');
+			hp_run_print_options();
+		}
+		return status;
 	}
 	if (hp_run_find_library(library)) {
 		fprintf(stderr, "hugepin run: %s\n", library);
@@ -157,6 +158,8 @@ int hp_run_main(int argc, char **argv)
 		return HP_EXIT_REFUSED;
 	int status = hp_target_check(argv[program], why, sizeof why);
 	if (!status) {
+		if (*why)
+			fprintf(stderr, "hugepin run: %s\n", why);
 		execvp(argv[program], argv + program);
 		status = errno == ENOENT ? HP_EXIT_NOT_FOUND : HP_EXIT_CANNOT_EXEC;
 		snprintf(why, sizeof why, "%s: %s", argv[program], strerror(errno));

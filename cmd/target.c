@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -73,6 +74,57 @@ static int read_image(const char *path, struct image *image)
 	}
 	close(fd);
 	return 0;
+}
+
+/* Part of a file in memory, which holds count elements of this size; NULL if it does not. */
+static const void *part(const void *file, size_t file_len, uint64_t at, uint64_t count, size_t size)
+{
+	if (at > file_len || at % sizeof(ElfW(Addr)) || count > (file_len - at) / size)
+		return NULL;
+	return (const char *)file + at;
+}
+
+static bool defines_malloc(const void *file, size_t len)
+{
+	const ElfW(Ehdr) *header = part(file, len, 0, 1, sizeof *header);
+	const ElfW(Shdr) *s = header ? part(file, len, header->e_shoff, header->e_shnum, sizeof *s) : NULL;
+
+	for (unsigned i = 0; s && i < header->e_shnum; i++) {
+		if (s[i].sh_type != SHT_DYNSYM || s[i].sh_link >= header->e_shnum)
+			continue;
+		const ElfW(Shdr) *names = &s[s[i].sh_link];
+		const size_t count = s[i].sh_size / sizeof(ElfW(Sym));
+		const ElfW(Sym) *symbol = part(file, len, s[i].sh_offset, count, sizeof *symbol);
+		if (!symbol || names->sh_offset > len || names->sh_size > len - names->sh_offset)
+			continue;
+		const char *const text = (const char *)file + names->sh_offset;
+		for (size_t n = 0; n < count; n++)
+			if (symbol[n].st_shndx != SHN_UNDEF && symbol[n].st_name < names->sh_size &&
+			    names->sh_size - symbol[n].st_name >= sizeof "malloc" &&
+			    !memcmp(text + symbol[n].st_name, "malloc", sizeof "malloc"))
+				return true;
+	}
+	return false;
+}
+
+/* Has a program an allocator linked into it, and exports it? The loader looks there before it looks at what is preloaded. */
+static bool has_malloc(const char *path)
+{
+	const int fd = open(path, O_RDONLY | O_CLOEXEC);
+	struct stat st;
+	bool has = false;
+
+	if (fd < 0)
+		return false;
+	void *file = fstat(fd, &st) || st.st_size <= 0 ?
+			     MAP_FAILED :
+			     mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+	if (file != MAP_FAILED) {
+		has = defines_malloc(file, (size_t)st.st_size);
+		munmap(file, (size_t)st.st_size);
+	}
+	close(fd);
+	return has;
 }
 
 /* Find name as execvp() does. 0, or the exit status of a shell. */
@@ -149,8 +201,12 @@ static int check_elf(const char *path, const struct image *image, char *why, siz
 			 image->loader);
 	else if ((how = gains_privileges(path)))
 		snprintf(why, size, "%s is %s and cannot be helped: the loader ignores LD_PRELOAD for it", path, how);
-	else
+	else {
+		if (has_malloc(path))
+			snprintf(why, size, "%s has a malloc of its own, which the loader finds first: what that serves stays where it is",
+				 path);
 		return 0;
+	}
 	return HP_EXIT_REFUSED;
 }
 
@@ -159,6 +215,7 @@ int hp_target_check(const char *name, char *why, size_t size)
 	char path[PATH_MAX];
 	struct image image;
 
+	*why = '\0';
 	int status = find_program(name, path);
 	if (status) {
 		snprintf(why, size, "%s: %s", name, status == HP_EXIT_NOT_FOUND ? "not found" : "cannot be executed");

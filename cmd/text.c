@@ -4,6 +4,23 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/base.h"
+
+uint64_t hp_read_number(const char *path, uint64_t def)
+{
+	char text[64];
+
+	return hp_read_file(path, text, sizeof text) > 0 ? hp_number_after(text, "", def) : def;
+}
+
+char *hp_read_line(const char *path, char *line, size_t size)
+{
+	if (hp_read_file(path, line, size) <= 0)
+		line[0] = '\0';
+	line[strcspn(line, "\n")] = '\0';
+	return line;
+}
+
 char *hp_text_bytes(uint64_t bytes, char buf[HP_TEXT_MAX])
 {
 	static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };

@@ -8,8 +8,14 @@ export XDG_CACHE_HOME=$t/cache
 works 'hugepin calibrate measures a device' "$BUILD/hugepin" calibrate
 cp "$t/out" "$t/shown"
 works 'and shows what it found' grep -q '^  rxe0 .*firmware' "$t/shown"
-works 'hugepin info shows it, too' "$BUILD/hugepin" info
-cp "$t/out" "$t/info"
+"$BUILD/hugepin" info >"$t/info"
+works 'hugepin info shows it, too' grep -q '^  rxe0 .*firmware' "$t/info"
+odp=no
+! ibv_devinfo -v -d rxe0 | sed -n '/rc_odp_caps/,/ud_odp_caps/p' | grep -q SUPPORT_READ || odp=yes
+works "and that it registers on demand: $odp" grep -q "^  rxe0 .*, registers on demand: $odp\$" "$t/info"
+works 'and its port' grep -Eq '^ +port 1 ACTIVE, Ethernet [a-z0-9]+, ' "$t/info"
+"$BUILD/hugepin" info --json >"$t/json"
+works 'to scripts, too' grep -q "\"on_demand\": $([ $odp = yes ] && echo true || echo false)" "$t/json"
 sed -n '/^Packing/,/^$/s/^/# /p' "$t/info"
 works 'with a table of modes' grep -Eq '^ +30( +[cgi]/[cgi]){8}$' "$t/info"
 works 'by its name' "$BUILD/hugepin" calibrate rxe0

@@ -18,14 +18,16 @@ hugepin=$t/bin/hugepin
 result() { number=$((number + 1)); echo "$1 $number - $2"; }
 skip() { result ok "$1 # SKIP $2"; }
 
-# check NAME STATUS PATTERN COMMAND...: the command ends with STATUS, and its output or errors have a line like PATTERN.
+# check NAME STATUS PATTERN COMMAND...: the command ends with STATUS (a pattern of the shell), and its output or errors have a line
+# like PATTERN.
 check()
 {
 	local name=$1 status=$2 pattern=$3 out got
 	shift 3
 	out=$(timeout 100 "$@" 2>&1)
 	got=$?
-	if [ $got = "$status" ] && grep -Eq -e "$pattern" <<<"$out"; then
+	# shellcheck disable=SC2053 # a pattern
+	if [[ $got == $status ]] && grep -Eq -e "$pattern" <<<"$out"; then
 		result ok "$name"
 	else
 		result 'not ok' "$name"
@@ -76,7 +78,7 @@ check 'sets a time given apart' 0 '^500ms$' "$hugepin" run --decay 500ms -- prin
 check 'a flag alone is 1' 0 '^1$' "$hugepin" run --abort printenv HUGEPIN_ABORT
 check 'a flag may be 0' 0 '^0$' "$hugepin" run --abort=0 printenv HUGEPIN_ABORT
 check 'an option beats the environment' 0 '^9$' env HUGEPIN_FIT=1 "$hugepin" run --fit=9 printenv HUGEPIN_FIT
-check 'keeps what was preloaded, behind its own' 0 "^$t/lib/libhugepin-malloc\.so:libc\.so\.6\$" \
+check 'keeps what was preloaded, behind its own' 0 "^$t/lib/libhugepin-malloc\.so\.0:libc\.so\.6\$" \
 	env LD_PRELOAD=libc.so.6 "$hugepin" run printenv LD_PRELOAD
 
 # ---------------------------------------------------------------- run: what is refused
@@ -128,6 +130,32 @@ cp "$t/cat" "$t/foreign" && printf '\377' | dd of="$t/foreign" bs=1 seek=18 conv
 refuses 'a program for another machine' 125 'another architecture \(64 bits, ELF machine 255' "$t/foreign"
 cp "$t/cat" "$t/torn" && printf '\377\377\377\377\377\377\377\177' | dd of="$t/torn" bs=1 seek=32 conv=notrunc status=none
 check 'survives a header that points nowhere' 125 'statically linked' "$hugepin" run "$t/torn"
+
+# ---------------------------------------------------------------- run: what does not help
+
+cat >"$t/own.c" <<'END'
+#include <stddef.h>
+#include <stdlib.h>
+static char arena[1 << 24];
+static size_t used;
+void *malloc(size_t size) { void *p = arena + used; used += (size + 15) & ~(size_t)15; return p; }
+void free(void *p) { (void)p; }
+int main(void) { char *p = malloc(1 << 20); return p >= arena && p < arena + sizeof arena ? 5 : 6; }
+END
+gcc -fno-builtin -o "$t/own" "$t/own.c"
+check 'says that a program has a malloc of its own, and runs it' 5 "^hugepin run: $t/own has a malloc of its own" "$hugepin" run "$t/own"
+strip "$t/own"
+check 'also when it is stripped' 5 "^hugepin run: $t/own has a malloc of its own" "$hugepin" run "$t/own"
+script by-own "#!$t/own"
+check 'also of the interpreter of a script' 5 "^hugepin run: $t/own has a malloc of its own" "$hugepin" run "$t/by-own"
+sed 's/malloc/my_malloc/g' "$t/own.c" >"$t/other.c"
+gcc -fno-builtin -rdynamic -o "$t/other" "$t/other.c"
+check 'and nothing of a malloc by another name' 5 '^$' "$hugepin" run "$t/other"
+check 'and nothing of a program that only calls malloc' 0 '^$' "$hugepin" run sort /dev/null
+for at in 40 60; do # e_shoff, e_shnum
+	cp "$t/own" "$t/cut" && printf '\377\377' | dd of="$t/cut" bs=1 seek=$at conv=notrunc status=none
+	check "survives section headers that point nowhere, $at" 5 '^$' "$hugepin" run "$t/cut"
+done
 
 # ---------------------------------------------------------------- run: scripts
 
@@ -185,36 +213,37 @@ fi
 # ---------------------------------------------------------------- run: the library
 
 mkdir -p "$t/far/away" "$t/a b" && cp "$build/hugepin" "$t/far/away" && cp "$t/lib/"* "$build/hugepin" "$t/a b"
-if [ -e /usr/local/lib/libhugepin-malloc.so ]; then
+if [ -e /usr/local/lib/libhugepin-malloc.so.0 ]; then
 	skip 'a missing library' 'one is installed'
 else
 	check 'says where it looked for the library' 125 \
-		"libhugepin-malloc\.so is neither .* nor in $t/far/away/\.\./lib nor in" "$t/far/away/hugepin" run true
+		"libhugepin-malloc\.so\.0 is neither .* nor in $t/far/away/\.\./lib nor in" "$t/far/away/hugepin" run true
 fi
 check 'refuses a path that LD_PRELOAD cannot hold' 125 'a colon or a space' "$t/a b/hugepin" run true
 
 # ---------------------------------------------------------------- info
 
+any='[034]' # statuses of info: the machine decides
 pool=/sys/kernel/mm/hugepages/hugepages-2048kB
 if [ -d $pool ]; then
 	read -r total <$pool/nr_hugepages
-	check 'info shows the pool' 0 "^  2 MiB .* $total +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+\$" "$hugepin" info
-	[ "$total" != 0 ] || check 'info says how to reserve one' 0 "-> .*: echo [0-9]+ > $pool/nr_hugepages" "$hugepin" info
+	check 'info shows the pool' "$any" "^  2 MiB .* $total +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+\$" "$hugepin" info
+	[ "$total" != 0 ] || check 'info says how to reserve one' "$any" "-> .*: echo [0-9]+ > $pool/nr_hugepages" "$hugepin" info
 fi
 thp=$(sed 's/.*\[\(.*\)\].*/\1/' /sys/kernel/mm/transparent_hugepage/enabled 2>/dev/null)
-check 'info shows the THP setting' 0 "^  enabled +$thp|-> this kernel has none" "$hugepin" info
-check 'info shows the library' 0 "^  library +$t/lib/libhugepin-malloc\.so\$" "$hugepin" info
-check 'info shows a default' 0 '^  HUGEPIN_DECAY +10s +\(default\)$' "$hugepin" info
-check 'info shows a value in force' 0 '^  HUGEPIN_DECAY +1500ms +\(default 10s\)$' env HUGEPIN_DECAY=1500 "$hugepin" info
-check 'info shows what a wrong value comes to' 0 '^  HUGEPIN_DECAY +10s +\(default\)$' env HUGEPIN_DECAY=1x "$hugepin" info
-check 'info says which value is wrong' 0 '^hugepin: HUGEPIN_DECAY=1x is not understood: it takes a time .*; using 10s$' \
+check 'info shows the THP setting' "$any" "^  enabled +$thp|-> this kernel has none" "$hugepin" info
+check 'info shows the library' "$any" "^  library +$t/lib/libhugepin-malloc\.so\.0\$" "$hugepin" info
+check 'info shows a default' "$any" '^  HUGEPIN_DECAY +10s +\(default\)$' "$hugepin" info
+check 'info shows a value in force' "$any" '^  HUGEPIN_DECAY +1500ms +\(default 10s\)$' env HUGEPIN_DECAY=1500 "$hugepin" info
+check 'info shows what a wrong value comes to' "$any" '^  HUGEPIN_DECAY +10s +\(default\)$' env HUGEPIN_DECAY=1x "$hugepin" info
+check 'info says which value is wrong' "$any" '^hugepin: HUGEPIN_DECAY=1x is not understood: it takes a time .*; using 10s$' \
 	env HUGEPIN_DECAY=1x "$hugepin" info
-check 'info says which name is wrong' 0 '^hugepin: HUGEPIN_PAGE is not known; known are HUGEPIN_PAGES, NUMA, FORK' \
+check 'info says which name is wrong' "$any" '^hugepin: HUGEPIN_PAGE is not known; known are HUGEPIN_PAGES, NUMA, FORK' \
 	env HUGEPIN_PAGE=1 "$hugepin" info
-check 'info shows a word for a number' 0 '^  HUGEPIN_NUMA +interleave +\(default local\)$' env HUGEPIN_NUMA=interleave \
+check 'info shows a word for a number' "$any" '^  HUGEPIN_NUMA +interleave +\(default local\)$' env HUGEPIN_NUMA=interleave \
 	"$hugepin" info
 mkdir -p "$t/cache/hugepin"
-check 'info says when no device has been measured' 0 '^  measured +nothing yet; .*: hugepin calibrate$' \
+check 'info says when no device has been measured' "$any" '^  measured +nothing yet; .*: hugepin calibrate$' \
 	env XDG_CACHE_HOME="$t/cache" "$hugepin" info
 cat >"$t/cache/hugepin/sg-mlx5_0_15b3_1017-16.35.3006-A_CPU" <<-END
 	hugepin-sg-model 1
@@ -237,32 +266,38 @@ cat >"$t/cache/hugepin/sg-mlx5_0_15b3_1017-16.35.3006-A_CPU" <<-END
 	inline_byte 0.300000
 	end
 END
-check 'info shows what has been measured' 0 '^  mlx5_0 15b3:1017, firmware 16\.35\.3006, A CPU$' \
+check 'info shows what has been measured' "$any" '^  mlx5_0 15b3:1017, firmware 16\.35\.3006, A CPU$' \
 	env XDG_CACHE_HOME="$t/cache" "$hugepin" info
-check 'and the cheapest modes' 0 '^ +8   i/i   i/i   i/i   c/c   c/c' env XDG_CACHE_HOME="$t/cache" "$hugepin" info
-check 'and what a provider gets wrong' 0 '^    -> this provider loses bytes of what is sent by several elements' \
+check 'and the cheapest modes' "$any" '^ +8   i/i   i/i   i/i   c/c   c/c' env XDG_CACHE_HOME="$t/cache" "$hugepin" info
+check 'and what a provider gets wrong' "$any" '^    -> this provider loses bytes of what is sent by several elements' \
 	env XDG_CACHE_HOME="$t/cache" "$hugepin" info
 sed -i 's/^refused 4/refused 0/' "$t/cache/hugepin"/sg-*
-check 'gathering among them' 0 '^ +4 .* c/g   c/g   c/g$' env XDG_CACHE_HOME="$t/cache" "$hugepin" info
+check 'gathering among them' "$any" '^ +4 .* c/g   c/g   c/g$' env XDG_CACHE_HOME="$t/cache" "$hugepin" info
 echo more >>"$t/cache/hugepin/sg-mlx5_0_15b3_1017-16.35.3006-A_CPU"
-check 'a damaged file is named' 0 '^  sg-mlx5_0_15b3_1017-16\.35\.3006-A_CPU cannot be read' \
+check 'a damaged file is named' "$any" '^  sg-mlx5_0_15b3_1017-16\.35\.3006-A_CPU cannot be read' \
 	env XDG_CACHE_HOME="$t/cache" "$hugepin" info
 check 'calibrate takes one device' 2 '^usage: hugepin calibrate \[DEVICE\]$' "$hugepin" calibrate a b
-check 'info sees ulimit -v' 0 '^    -> .*: ulimit -v unlimited$' bash -c "ulimit -S -v 4000000; '$hugepin' info"
-check 'info sees ulimit -d' 0 '^    -> .*: ulimit -d unlimited$' bash -c "ulimit -S -d 4000000; '$hugepin' info"
-check 'info knows who may raise a hard limit' 0 '^    -> .*: as root, prlimit --pid [0-9]+ --as=unlimited$' \
+check 'info sees ulimit -v' "$any" '^    -> .*: ulimit -v unlimited$' bash -c "ulimit -S -v 4000000; '$hugepin' info"
+check 'info sees ulimit -d' "$any" '^    -> .*: ulimit -d unlimited$' bash -c "ulimit -S -d 4000000; '$hugepin' info"
+check 'info knows who may raise a hard limit' "$any" '^    -> .*: as root, prlimit --pid [0-9]+ --as=unlimited$' \
 	bash -c "ulimit -v 4000000; '$hugepin' info"
-check 'info shows ulimit -l' 0 '^  locked memory +64 KiB, at most 64 KiB' bash -c "ulimit -l 64; '$hugepin' info"
+check 'info shows ulimit -l' "$any" '^  locked memory +64 KiB, at most 64 KiB' bash -c "ulimit -l 64; '$hugepin' info"
 check 'info has no advice about ulimit -l for who may exceed it' 1 '' \
 	bash -c "ulimit -l 64; '$hugepin' info | grep -A1 '^  locked memory' | grep -e '->'"
 if setpriv --bounding-set=-all --inh-caps=-all true 2>/dev/null; then
 	few=(bash -c "ulimit -l \$0 && setpriv --bounding-set=-all --inh-caps=-all '$hugepin' info |
 		grep -A1 '^  locked memory'")
-	check 'info says that ulimit -l is less than an extent' 0 '^    -> .*: as root, prlimit --pid [0-9]+ --memlock=' \
+	check 'info says that ulimit -l is less than an extent' "$any" '^    -> .*: as root, prlimit --pid [0-9]+ --memlock=' \
 		"${few[@]}" 64
-	check 'info is content with an extent' 0 '^  CAP_IPC_LOCK +no' env HUGEPIN_EXTENT=2M "${few[@]}" 2048
+	check 'info is content with an extent' "$any" '^  CAP_IPC_LOCK +no' env HUGEPIN_EXTENT=2M "${few[@]}" 2048
 else
 	skip 'info says that ulimit -l is less than an extent' 'capabilities cannot be dropped here'
+fi
+if unshare -Ur true 2>/dev/null; then
+	check 'info knows that a user namespace lifts no limit' "$any" '^  CAP_IPC_LOCK +in this user namespace only' \
+		unshare -Ur "$hugepin" info
+else
+	skip 'info knows that a user namespace lifts no limit' 'user namespaces are not allowed here'
 fi
 # python3 -c "$allowed" NUMBER ARG...: whether the kernel lets us have that system call's file.
 allowed='import ctypes, sys
@@ -281,23 +316,250 @@ if ! python3 -c "$forbid" /bin/true 2>/dev/null; then
 	skip 'info tells what the pin cache can have' 'no python3, or no seccomp here'
 else
 	if python3 -c "$allowed" 323 1; then
-		check 'info sees userfaultfd' 0 '^  userfaultfd +usable' "$hugepin" info
+		check 'info sees userfaultfd' "$any" '^  userfaultfd +usable' "$hugepin" info
 	else
-		check 'info misses userfaultfd' 0 '^  userfaultfd +not usable \(' "$hugepin" info
+		check 'info misses userfaultfd' "$any" '^  userfaultfd +not usable \(' "$hugepin" info
 	fi
 	if python3 -c "$allowed" 425 1; then
-		check 'info sees io_uring' 0 '^  io_uring +usable' "$hugepin" info
+		check 'info sees io_uring' "$any" '^  io_uring +usable' "$hugepin" info
 	else
-		check 'info misses io_uring' 0 '^  io_uring +not usable \(' "$hugepin" info
+		check 'info misses io_uring' "$any" '^  io_uring +not usable \(' "$hugepin" info
 	fi
-	check 'info says that userfaultfd is forbidden' 0 '^  userfaultfd +not usable \(Operation not permitted\)$' \
+	check 'info says that userfaultfd is forbidden' "$any" '^  userfaultfd +not usable \(Operation not permitted\)$' \
 		python3 -c "$forbid" "$hugepin" info
-	check 'info says what is lost without it' 0 '^    -> .* registered anew for each pin, except under libhugepin-malloc' \
+	check 'info says what is lost without it' "$any" '^    -> .* registered anew for each pin, except under libhugepin-malloc' \
 		python3 -c "$forbid" "$hugepin" info
-	check 'info says that io_uring is forbidden' 0 '^  io_uring +not usable \(Operation not permitted\)$' \
+	check 'info says that io_uring is forbidden' "$any" '^  io_uring +not usable \(Operation not permitted\)$' \
 		python3 -c "$forbid" "$hugepin" info
 fi
 check 'info takes no arguments' 2 '^usage: hugepin info' "$hugepin" info me
+
+check 'info has no other options' 2 '^usage: hugepin info' "$hugepin" info --all
+for sub in run info calibrate top plot; do
+	check "$sub helps" 0 "^usage: hugepin $sub " "$hugepin" $sub --help
+	check "$sub refuses an unknown option" 2 "^hugepin $sub: unrecognized option '--walk'" "$hugepin" $sub --walk
+	check 'and shows its usage then' 2 "^usage: hugepin $sub " "$hugepin" $sub --walk
+done
+check 'what it has been told to tell goes to the standard output' 0 '^$' bash -c "'$hugepin' plot --help 2>&1 >/dev/null"
+check 'complaints do not' 2 '^$' bash -c "'$hugepin' plot 2>/dev/null"
+check 'refuses an unknown option' 2 "^hugepin: there is no option '--walk'" "$hugepin" --walk
+
+# ---------------------------------------------------------------- info: for scripts
+
+# both COMMAND...: as COMMAND; but the status is 99 if what `COMMAND --json` tells scripts is not what COMMAND tells readers, and what
+# files of the kernel say.
+# shellcheck disable=SC2016 # for the shell that runs it
+script both '#!/bin/bash
+t=${0%/*}
+"$@" >"$t/text"
+status=$?
+cat "$t/text"
+"$@" --json >"$t/json" 2>/dev/null
+python3 "$t/compare" "$t" $status $? || exit 99
+exit $status'
+cat >"$t/compare" <<'END'
+import json, re, resource, sys
+t, status = sys.argv[1], int(sys.argv[2])
+text = open(t + "/text").read()
+j = json.load(open(t + "/json"))
+unit = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+def line(name, pattern):
+    m = re.search("^  " + re.escape(name) + " +" + pattern + "$", text, re.M)
+    assert m, (name, pattern)
+    return m
+def near(written, exact):  # as hp_text_bytes() rounds
+    n, u = written.split()
+    assert abs(float(n) * unit[u] - exact) <= 0.51 * unit[u], (written, exact)
+
+assert j["status"] == status == int(sys.argv[3])
+assert (status == 0) == (not j["advice"]) and status in (0, 3, 4), status
+arrows = re.findall("^    -> (.*)$", text, re.M)
+assert arrows == [a["why"] + (": " + a["command"] if a["command"] else "") for a in j["advice"]], (arrows, j["advice"])
+for a in j["advice"]:
+    section, _, key = a["about"].partition(".")
+    assert section in j and (not key or key in j[section]), a
+
+m = line("kernel", "(.*), (.*)")
+assert j["system"]["kernel"] == {"release": m[1], "machine": m[2]}
+total = int(re.search("MemTotal: *([0-9]+) kB", open("/proc/meminfo").read())[1]) * 1024
+assert j["system"]["memory"]["total_bytes"] == total
+near(line("memory", "(.*?), .* available")[1], total)
+for key in "overcommit_memory", "max_map_count":
+    assert j["system"][key] == int(line("vm." + key, "([0-9]+)")[1]) == int(open("/proc/sys/vm/" + key).read())
+
+rows = re.findall("^  ([0-9.]+ .iB) +(\\(default\\))? +(\\d+) +(\\d+) +(\\d+) +(\\d+) +(\\d+)$", text, re.M)
+assert len(rows) == len(j["pools"]["sizes"])
+for row, p in zip(rows, j["pools"]["sizes"]):
+    near(row[0], p["page_bytes"])
+    assert bool(row[1]) == p["default"]
+    assert [int(x) for x in row[2:]] == [p[k] for k in ("total", "free", "reserved", "surplus", "overcommit")], (row, p)
+    kernel = "/sys/kernel/mm/hugepages/hugepages-%dkB/nr_hugepages" % (p["page_bytes"] // 1024)
+    assert p["total"] == int(open(kernel).read())
+nodes = re.findall("^  node (\\d+), ([0-9.]+ .iB) +(\\d+) pages, (\\d+) free$", text, re.M)
+assert [(int(a), int(c), int(d)) for a, b, c, d in nodes] == [(n["node"], n["total"], n["free"]) for n in j["pools"]["nodes"]]
+assert len(re.findall("^  hugetlbfs +/", text, re.M)) == len(j["pools"]["mounts"])
+
+if j["thp"]["enabled"]:
+    line("enabled", j["thp"]["enabled"] + (", for 2 MiB: " + j["thp"]["enabled_2m"] if j["thp"]["enabled_2m"] else ""))
+    line("defrag", j["thp"]["defrag"])
+    near(line("size", "(.*)")[1], j["thp"]["page_bytes"])
+    k = j["thp"]["khugepaged"]
+    line("khugepaged", "%s, %d pages every %d ms" % ("compacts" if k["compacts"] else "does not compact", k["pages_to_scan"], k["pause_ms"]))
+
+for key, name, limit in ("address_space", "address space", resource.RLIMIT_AS), ("data", "data", resource.RLIMIT_DATA), \
+        ("locked_memory", "locked memory", resource.RLIMIT_MEMLOCK):
+    soft, hard = j["limits"][key]["soft_bytes"], j["limits"][key]["hard_bytes"]
+    if soft is None:
+        line(name, "unlimited")
+    else:
+        m = line(name, "(.*), at most (.*)")
+        near(m[1], soft)
+        assert hard is None and m[2] == "unlimited" or near(m[2], hard) is None
+line("CAP_IPC_LOCK", "yes.*" if j["limits"]["ipc_lock"] else "(no|in this).*")
+for c in j["limits"]["cgroup"]:
+    m = line(c["limit"], "(.*), (.*) of it used, by " + re.escape(c["file"]))
+    near(m[1], c["limit_bytes"])
+if not j["limits"]["cgroup"]:
+    line("memory, hugetlb", "no ceiling")
+
+u = j["pin_cache"]["userfaultfd"]
+line("userfaultfd", "usable: .*" if u["usable"] else "not usable \\(" + u["error"] + "\\)")
+u = j["pin_cache"]["io_uring"]
+line("io_uring", "usable" if u["usable"] else "not usable \\(" + u["error"] + "\\)")
+if u["usable"]:
+    m = re.search("fixed buffers: (.*), SINGLE_ISSUER: (.*), DEFER_TASKRUN: (.*), buffers shared by rings: (.*)", text)
+    assert [x == "yes" for x in m.groups()] == [u[k] for k in ("fixed_buffers", "single_issuer", "defer_taskrun", "clone_buffers")]
+    version = tuple(int(x) for x in re.match("([0-9]+)[.]([0-9]+)", j["system"]["kernel"]["release"]).groups())
+    assert u["fixed_buffers"] or version < (5, 19)
+    assert u["single_issuer"] or version < (6, 0)
+    assert u["defer_taskrun"] or version < (6, 1)
+    assert u["clone_buffers"] or version < (6, 13)
+for d in j["rdma"]["devices"]:
+    line(d["name"], ".*, registers on demand: " + {True: "yes", False: "no", None: "unknown .*"}[d["on_demand"]])
+    for p in d["ports"]:
+        assert "port %d %s, %s" % (p["port"], p["state"], p["link_layer"]) in text
+if not j["rdma"]["devices"]:
+    line("verbs", "no device")
+
+for m in j["packing"]["models"]:
+    assert "  %s, firmware %s, %s\n" % (m["device"], m["firmware"], m["cpu"]) in text
+    assert "ns: message %.4g, element %.4g," % (m["cost_ns"]["wr"], m["cost_ns"]["element"]) in text
+    sizes = [int(x) for x in re.search("pieces . bytes(.*)", text)[1].split()]
+    table = {(int(r[0]), s): x for r in re.findall("^ +(\\d+)((?: +[cgi]/[cgi])+)$", text, re.M) for s, x in zip(sizes, r[1].split())}
+    assert len(table) == len(m["cheapest"]) == 48
+    for c in m["cheapest"]:
+        assert table[c["pieces"], c["piece_bytes"]] == c["in_cache"][0] + "/" + c["not_in_cache"][0]
+
+line("version", re.escape(j["hugepin"]["version"]))
+line("library", re.escape(j["hugepin"]["library"] or "not found"))
+options = re.findall("^  (HUGEPIN_[A-Z_]*) +(.*?) +\\(default( .*)?\\)$", text, re.M)
+assert [o["name"] for o in j["hugepin"]["options"]] == [o[0] for o in options] and options
+scale = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "ms": 1, "s": 1000}
+def value(text):
+    m = re.fullmatch("([0-9]+)([A-Z]|m?s)?", text)
+    return int(m[1]) * scale[m[2] or ""] if m else None if text == "none" else text
+for o, (name, now, default) in zip(j["hugepin"]["options"], options):
+    assert value(now) == o["value"] and value(default[1:] or now) == o["default"], (o, now, default)
+END
+check 'info --json notices that its output is lost' 1 'standard output: No space' bash -c "'$hugepin' info --json >/dev/full"
+
+# ---------------------------------------------------------------- info: advice
+
+# as FILE=TEXT... -- NAME STATUS PATTERN COMMAND...: check, where files of the kernel say these, and the pool is all free and our own.
+as()
+{
+	local files=("$pool/nr_hugepages=600" "$pool/free_hugepages=600" "$pool"/{resv,surplus,nr_overcommit}_hugepages=0
+		"$nodes/" "$nodes"/node0/hugepages/hugepages-2048kB/{nr,free}_hugepages=600)
+	while [ "$1" != -- ]; do
+		files+=("$1")
+		shift
+	done
+	check "${@:2:3}" unshare -m bash -c "$pretend" "$t" "${files[@]}" -- "${@:5}"
+}
+# A directory that lacks such a file is covered by an empty one first: DIRECTORY/ as a FILE.
+# shellcheck disable=SC2016 # for the shell in the namespace
+pretend='n=0
+while [ "$1" != -- ]; do
+	case $1 in
+	*/) mount -t tmpfs tmpfs "$1" || exit 99 ;;
+	*)
+		file=${1%%=*}
+		if [ -e "$file" ]; then
+			n=$((n + 1))
+			echo "${1#*=}" >"$0/kernel.$n" && mount --bind "$0/kernel.$n" "$file" || exit 99
+		else
+			mkdir -p "${file%/*}" && echo "${1#*=}" >"$file" || exit 99
+		fi ;;
+	esac
+	shift
+done
+shift
+exec "$@"'
+thp=/sys/kernel/mm/transparent_hugepage
+nodes=/sys/devices/system/node
+no_pool=("$pool/nr_hugepages=0" "$pool/free_hugepages=0")
+some_thp=("$thp/enabled=always [madvise] never")
+if ! unshare -m bash -c "$pretend" "$t" /proc/sys/vm/max_map_count=1 -- true 2>/dev/null || [ ! -d $pool ] || [ ! -d $thp ]; then
+	skip 'info gives advice' 'nothing can be mounted here, or this kernel has no hugepages'
+else
+	info=("$t/both" "$hugepin" info)
+	as -- 'info says to scripts what it says to readers' "$any" . "${info[@]}"
+	as -- 'also what differs from the defaults' "$any" . env HUGEPIN_DECAY=1500 HUGEPIN_NUMA=interleave HUGEPIN_SPAN=8G HUGEPIN_TRACE=/x \
+		HUGEPIN_FORK=cow "${info[@]}"
+	as -- 'also limits' "$any" . bash -c "ulimit -v 4000000; ulimit -S -d 3000000; '$t/both' '$hugepin' info"
+	sed -i '/^more/d; s/^refused 0/refused 1/' "$t/cache/hugepin"/sg-*
+	as -- 'also what sending costs' "$any" . env XDG_CACHE_HOME="$t/cache" "${info[@]}"
+	if python3 -c "$allowed" 323 1 && python3 -c "$allowed" 425 1; then
+		as "${some_thp[@]}" -- 'info is content' 0 '^All of this is as it should be\.$' env XDG_CACHE_HOME=/nowhere "${info[@]}"
+	fi
+	as /proc/sys/vm/overcommit_memory=2 -- 'info sees that memory is not overcommitted' 3 ': sysctl vm\.overcommit_memory=0$' "${info[@]}"
+	as /proc/sys/vm/max_map_count=4096 -- 'info sees that there are few mappings' 3 ': sysctl vm\.max_map_count=65530$' "${info[@]}"
+	as "${no_pool[@]}" "${some_thp[@]}" -- 'info sees that there is no pool' 3 \
+		"-> the heap will do with THP. To reserve 1 GiB: echo 512 > $pool/nr_hugepages\$" "${info[@]}"
+	as $pool/nr_hugepages=10 $pool/free_hugepages=2 $pool/resv_hugepages=2 "${some_thp[@]}" -- 'info sees that the pool is taken' 3 \
+		"-> all of them are taken. For 1 GiB more: echo 522 > $pool/nr_hugepages\$" "${info[@]}"
+	as $thp/enabled='always madvise [never]' -- 'info sees that THP are off' 3 \
+		"-> off: echo madvise > $thp/enabled\$" "${info[@]}"
+	as $thp/enabled='always madvise [never]' "${no_pool[@]}" -- 'without a pool, too, there are no hugepages' 4 \
+		'^There are no hugepages here\.$' "${info[@]}"
+	[ ! -e $thp/hugepages-2048kB/enabled ] || as "${some_thp[@]}" "${no_pool[@]}" \
+		$thp/hugepages-2048kB/enabled='always inherit madvise [never]' -- 'info sees that THP are off for 2 MiB' 4 \
+		"-> off for the size that the heap uses: echo inherit > $thp/hugepages-2048kB/enabled\$" "${info[@]}"
+	as $thp/defrag='always defer defer+madvise madvise [never]' -- 'info sees that THP are not compacted for' 3 \
+		": echo madvise > $thp/defrag\$" "${info[@]}"
+	as $thp/ -- 'info sees a kernel without THP' 3 '-> this kernel has none: one built with' "${info[@]}"
+	as "${no_pool[@]}" "${some_thp[@]}" -- 'info sees that THP are switched off for the process' 4 '-> switched off for this process' \
+		python3 -c 'import ctypes, os, sys
+ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)
+os.execv(sys.argv[1], sys.argv[1:])' "${info[@]}"
+	as $pool/nr_hugepages=10 $nodes/ $nodes/node0/hugepages/hugepages-2048kB/nr_hugepages=10 \
+		$nodes/node1/hugepages/hugepages-2048kB/nr_hugepages=0 -- 'info sees a node without pages' 3 \
+		"-> none on this node: echo 5 > $nodes/node1/hugepages/hugepages-2048kB/nr_hugepages\$" "${info[@]}"
+	if [ -e /proc/sys/kernel/io_uring_disabled ] && python3 -c "$forbid" /bin/true 2>/dev/null; then
+		as /proc/sys/kernel/io_uring_disabled=2 -- 'info sees that io_uring is switched off' 3 \
+			'-> switched off: echo 0 > /proc/sys/kernel/io_uring_disabled$' python3 -c "$forbid" "${info[@]}"
+		as /proc/sys/kernel/io_uring_disabled=0 -- 'or forbidden' 3 '-> forbidden by seccomp: let it pass io_uring_setup' \
+			python3 -c "$forbid" "${info[@]}"
+	fi
+	roce=/sys/class/infiniband/roce_0 ib=/sys/class/infiniband/ib_0
+	rdma=(/sys/class/ /dev/ "$roce/fw_ver=1.2.3" "$roce/ports/1/state=1: DOWN" "$roce/ports/1/link_layer=Ethernet"
+		"$roce/ports/1/rate=100 Gb/sec (4X EDR)" "$roce/ports/1/gid_attrs/ndevs/0=eth7" "$ib/fw_ver=20.1" "$ib/ports/1/state=2: INIT"
+		"$ib/ports/1/link_layer=InfiniBand" "$ib/ports/1/rate=10 Gb/sec" "$ib/ports/2/state=4: ACTIVE"
+		"$ib/ports/2/link_layer=InfiniBand" "$ib/ports/2/rate=20 Gb/sec"
+		/sys/class/infiniband_verbs/uverbs0/ibdev=roce_0 /dev/infiniband/uverbs0=)
+	as "${rdma[@]}" -- 'info sees devices' 3 '^  roce_0 +firmware 1\.2\.3, registers on demand: unknown \(' "${info[@]}"
+	while IFS='|' read -r name pattern; do
+		check "$name" 0 "$pattern" cat "$t/text"
+	done <<-'END'
+		and their ports|^ +port 1 DOWN, Ethernet eth7, 100 Gb/sec \(4X EDR\)$
+		one that is down|-> the port is not active: ip link set eth7 up$
+		one that waits for its manager|-> no subnet manager has seen the port: .*: systemctl start opensm$
+		one that is active|^ +port 2 ACTIVE, InfiniBand, 20 Gb/sec$
+		one that programs cannot reach|-> programs cannot reach it; .*: modprobe ib_uverbs$
+	END
+	check 'info shows a mount of hugetlbfs' "$any" "^  hugetlbfs +$t/dir \\(" unshare -m bash -c "mkdir -p '$t/dir' &&
+		mount -t hugetlbfs none '$t/dir' && exec '$hugepin' info"
+fi
 
 # below GROUP FILE VALUE: make a group, $above, with a ceiling, and one in it. 1 if that cannot be.
 below()
@@ -309,7 +571,7 @@ below()
 	return 1
 }
 drop() { rmdir "$above/below" "$above"; }
-in_group() { check "$1" 0 "$2" bash -c "echo \$\$ >'$above/below/cgroup.procs' && exec '$hugepin' info"; }
+in_group() { check "$1" "$any" "$2" bash -c "echo \$\$ >'$above/below/cgroup.procs' && exec '$hugepin' info"; }
 
 unified=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
 memory=$(awk '$3 == "cgroup" && $4 ~ /(^|,)memory(,|$)/ { print $2; exit }' /proc/mounts)

@@ -109,6 +109,33 @@ says 'of which it keeps a few for each column' 0 '^ok$' \
 says 'and one miss for each' 0 '^2400$' awk '/^.misses0/ { on = 1; next } /^END/ { on = 0 } on { n++ } END { print n }' script
 mentions 'but counts them all' 'peak 954 MiB, 12000 misses'
 
+# ---------------------------------------------------------------- Trace Event JSON
+
+# events FILE PROGRAM: what a line of Python says of the events, as a list of dictionaries named e.
+events() { python3 -c 'import json, sys; e = json.load(open(sys.argv[1]))["traceEvents"]; print(eval(sys.argv[2]))' "$@"; }
+
+works 'writes JSON, without gnuplot' env PATH=/nowhere "$hugepin" plot -o a.json lru.csv other/predict.csv
+says 'each trace is a process with its name' 0 "^\\[\\(1, 'lru.csv'\\), \\(2, 'other/predict.csv'\\)\\]\$" \
+	events a.json '[(x["pid"], x["args"]["name"]) for x in e if x["ph"] == "M"]'
+says 'the bytes that are registered are a counter, at the times of the trace, in microseconds' 0 \
+	'^\[\(7001000.0, 2097152\), \(9000000.0, 0\), \(10000000.0, 2097152\)\]$' \
+	events a.json '[(x["ts"], x["args"]["bytes"]) for x in e if x["ph"] == "C" and x["pid"] == 1]'
+says 'a registration begins and ends' 0 '^beb$' \
+	events a.json '"".join(x["ph"] for x in e if x.get("cat") == "registration" and x["pid"] == 1)'
+says 'by domain and address' 0 "^\\{'0:0x7f0000000000'\\}\$" events a.json '{x["id2"]["local"] for x in e if x["ph"] in "be"}'
+says 'so does a pin' 0 '^be$' events a.json '"".join(x["ph"] for x in e if x.get("cat") == "pin" and x["pid"] == 2)'
+says 'a miss is a mark, with its policy' 0 "^\\[\\(7000000.0, 'lru', 2097152\\), \\(7000000.0, 'predict', 2097152\\)\\]\$" \
+	events a.json '[(x["ts"], x["args"]["policy"], x["args"]["len"]) for x in e if x["ph"] == "i"]'
+works 'writes a million events' plot -o big.json big.csv
+says 'all of them' 0 '^1200001$' grep -c '"ph":"[bei]"' big.json
+sed 's/^12000000000,/12000000001,/' lru.csv >odd.csv
+works 'writes a time that is no whole microsecond' plot -o odd.json odd.csv
+works 'as it is' grep -q '"ts":12000000.001,' odd.json
+printf '%s\n' 'old' >old.json
+says 'a bad line leaves the old file' 1 'nowhere\.csv: No such file' plot -o old.json nowhere.csv
+says 'as it was' 0 '^old$' cat old.json
+says 'a full disk is noticed' 1 'No space' bash -c "ln -s /dev/full full.json.part && '$hugepin' plot -o full.json lru.csv"
+
 # ---------------------------------------------------------------- what is refused
 
 while IFS='|' read -r name at line complaint; do

@@ -1,0 +1,227 @@
+/*
+ * What the pin cache can have of the kernel and of devices: userfaultfd(2), io_uring, and verbs devices as
+ * /sys/class/infiniband shows them. libibverbs is asked, where there is a device, about what is only known there.
+ */
+#include "cmd/cmd.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/io_uring.h>
+#include <linux/userfaultfd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define INFINIBAND "/sys/class/infiniband"
+#define PORTS_MAX 255
+
+/* ------------------------------------------------------------------ the kernel */
+
+/* Asks for what reg/uffd.c cannot do without. */
+static void tell_userfaultfd(void)
+{
+	struct uffdio_api api = { .api = UFFD_API,
+				  .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_EVENT_UNMAP |
+					      UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_REMAP };
+	const int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
+
+	if (fd >= 0 && !ioctl(fd, UFFDIO_API, &api)) {
+		hp_facts_add("userfaultfd", json_pack("{s:b, s:n}", "usable", 1, "error"), "userfaultfd",
+			     "usable: the kernel tells when memory that is not the heap's goes away");
+	} else {
+		const char *const error = strerror(errno);
+		hp_facts_add("userfaultfd", json_pack("{s:b, s:s}", "usable", 0, "error", error), "userfaultfd",
+			     "not usable (%s)", error);
+		hp_facts_lack("what is not the heap's is registered anew for each pin, except under libhugepin-malloc.so, which "
+			      "sees the calls that unmap memory: use Linux 5.11 or newer, and let seccomp pass userfaultfd");
+	}
+	if (fd >= 0)
+		close(fd);
+}
+
+/* A ring with a table of one empty slot for a fixed buffer, and these flags; or -1. */
+static int ring_with_table(unsigned flags, bool *ret_table)
+{
+	struct io_uring_params params = { .flags = flags };
+	struct io_uring_rsrc_register table = { .nr = 1, .flags = IORING_RSRC_REGISTER_SPARSE };
+	const int fd = (int)syscall(SYS_io_uring_setup, 1, &params);
+
+	if (fd >= 0 && ret_table)
+		*ret_table = !syscall(SYS_io_uring_register, fd, IORING_REGISTER_BUFFERS2, &table, sizeof table);
+	return fd;
+}
+
+static bool ring_takes(unsigned flags)
+{
+	const int fd = ring_with_table(flags, NULL);
+
+	return fd >= 0 && !close(fd);
+}
+
+/* As reg/uring.c does it for rings that are attached. */
+static bool ring_clones(int fd)
+{
+	enum { REGISTER_CLONE_BUFFERS = 30 }; /* Debian's header has none of it */
+	const struct {
+		uint32_t src_fd, flags, src_off, dst_off, nr, pad[3];
+	} clone = { .src_fd = (uint32_t)fd, .nr = 1 };
+	const int to = ring_with_table(0, NULL);
+	const bool clones = to >= 0 && !syscall(SYS_io_uring_register, to, REGISTER_CLONE_BUFFERS, &clone, 1);
+
+	if (to >= 0)
+		close(to);
+	return clones;
+}
+
+static void tell_io_uring(void)
+{
+	const char *const file = "/proc/sys/kernel/io_uring_disabled"; /* since Linux 6.6 */
+	bool fixed = false;
+	const int fd = ring_with_table(0, &fixed);
+
+	if (fd < 0) {
+		const int error = errno;
+		hp_facts_add("io_uring", json_pack("{s:b, s:s}", "usable", 0, "error", strerror(error)), "io_uring",
+			     "not usable (%s)", strerror(error));
+		if (hp_read_number(file, 0))
+			hp_facts_advise("switched off", "echo 0 > %s", file);
+		else if (error == EPERM)
+			hp_facts_lack("forbidden by seccomp: let it pass io_uring_setup, io_uring_enter and io_uring_register");
+		else
+			hp_facts_lack("use Linux 5.19 or newer, built with CONFIG_IO_URING");
+		return;
+	}
+
+	const bool issuer = ring_takes(IORING_SETUP_SINGLE_ISSUER);
+	const bool deferred = ring_takes(IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+	const bool clones = fixed && ring_clones(fd);
+
+	close(fd);
+	hp_facts_add("io_uring",
+		     json_pack("{s:b, s:n, s:b, s:b, s:b, s:b}", "usable", 1, "error", "fixed_buffers", fixed, "single_issuer",
+			       issuer, "defer_taskrun", deferred, "clone_buffers", clones),
+		     "io_uring", "usable");
+	if (!fixed)
+		hp_facts_lack("fixed buffers cannot be registered one by one, so it is of no use for pins: use Linux 5.19 or newer");
+	hp_facts_text("  %-21s fixed buffers: %s, SINGLE_ISSUER: %s, DEFER_TASKRUN: %s, buffers shared by rings: %s\n", "",
+		      fixed ? "yes" : "no (5.19)", issuer ? "yes" : "no (6.0)", deferred ? "yes" : "no (6.1)",
+		      clones ? "yes" : "no (6.13)");
+}
+
+/* ------------------------------------------------------------------ RDMA */
+
+/* What there is to tell of a port, also in text, or NULL: it has no such port. */
+static json_t *port_json(const char *device, int port, char *text, size_t size)
+{
+	char path[512], state[64], link[64], rate[64], netdev[64];
+
+	snprintf(path, sizeof path, INFINIBAND "/%s/ports/%d/state", device, port);
+	if (!*hp_read_line(path, state, sizeof state))
+		return NULL;
+	snprintf(path, sizeof path, INFINIBAND "/%s/ports/%d/link_layer", device, port);
+	hp_read_line(path, link, sizeof link);
+	snprintf(path, sizeof path, INFINIBAND "/%s/ports/%d/rate", device, port);
+	hp_read_line(path, rate, sizeof rate);
+	snprintf(path, sizeof path, INFINIBAND "/%s/ports/%d/gid_attrs/ndevs/0", device, port);
+	hp_read_line(path, netdev, sizeof netdev);
+	/* "4: ACTIVE" */
+	const char *word = state + strspn(state, "0123456789: ");
+	snprintf(text, size, "port %d %s, %s%s%s, %s", port, word, link, *netdev ? " " : "", netdev, rate);
+	return json_pack("{s:i, s:s, s:s, s:s, s:o}", "port", port, "state", word, "link_layer", link, "rate", rate, "netdev",
+			 hp_facts_string(*netdev ? netdev : NULL));
+}
+
+static void advise_port(const json_t *port)
+{
+	const char *state = json_string_value(json_object_get(port, "state"));
+	const char *netdev = json_string_value(json_object_get(port, "netdev"));
+
+	if (!strcmp(state, "ACTIVE"))
+		return;
+	if (netdev)
+		hp_facts_advise("the port is not active", "ip link set %s up", netdev);
+	else if (!strcmp(state, "INIT"))
+		hp_facts_advise("no subnet manager has seen the port: on one machine of the fabric", "systemctl start opensm");
+	else
+		hp_facts_lack("the port is not active: look at its cable and at the network device it belongs to");
+}
+
+/* The character device by which programs reach it: 0, or an errno. */
+static int try_uverbs(const char *device)
+{
+	char path[512], name[64];
+	struct dirent *e;
+	int error = ENOENT;
+	DIR *d = opendir("/sys/class/infiniband_verbs");
+
+	while (d && error && (e = readdir(d))) {
+		snprintf(path, sizeof path, "/sys/class/infiniband_verbs/%.100s/ibdev", e->d_name);
+		if (strcmp(hp_read_line(path, name, sizeof name), device))
+			continue;
+		snprintf(path, sizeof path, "/dev/infiniband/%.100s", e->d_name);
+		error = access(path, R_OK | W_OK) ? errno : 0;
+		break;
+	}
+	if (d)
+		closedir(d);
+	return error;
+}
+
+static void tell_device(const char *device)
+{
+	char path[512], firmware[64], text[400], why[256];
+	json_t *ports = json_array(), *port;
+	const int error = try_uverbs(device);
+	const int odp = hp_models_odp(device, why, sizeof why);
+
+	snprintf(path, sizeof path, INFINIBAND "/%s/fw_ver", device);
+	hp_read_line(path, firmware, sizeof firmware);
+	hp_facts_add("devices",
+		     json_pack("{s:s, s:s, s:b, s:o, s:O}", "name", device, "firmware", firmware, "usable", !error, "on_demand",
+			       odp < 0 ? json_null() : json_boolean(odp), "ports", ports),
+		     device, "%s%s, registers on demand: %s%s%s%s", *firmware ? "firmware " : "no firmware", firmware,
+		     odp < 0 ? "unknown" : odp ? "yes" : "no", odp < 0 ? " (" : "", odp < 0 ? why : "", odp < 0 ? ")" : "");
+	if (error == ENOENT)
+		hp_facts_advise("programs cannot reach it; in a container it has to be given with --device=/dev/infiniband",
+				"modprobe ib_uverbs");
+	else if (error)
+		hp_facts_advise("this user may not open it", "chmod a+rw /dev/infiniband/uverbs*");
+	for (int i = 1; i <= PORTS_MAX && (port = port_json(device, i, text, sizeof text)); i++) {
+		json_array_append_new(ports, port);
+		hp_facts_text("  %-21s %s\n", "", text);
+		advise_port(port);
+	}
+	json_decref(ports);
+}
+
+static void tell_rdma(void)
+{
+	struct dirent **list = NULL;
+	const int n = scandir(INFINIBAND, &list, NULL, alphasort);
+	int shown = 0;
+
+	hp_facts_section("rdma", "RDMA devices");
+	hp_facts_list("devices");
+	for (int i = 0; i < n; i++) {
+		if (list[i]->d_name[0] != '.') {
+			tell_device(list[i]->d_name);
+			shown++;
+		}
+		free(list[i]);
+	}
+	free(list);
+	if (!shown)
+		hp_facts_text("  %-21s %s\n", "verbs", "no device");
+}
+
+void hp_devices_facts(void)
+{
+	hp_facts_section("pin_cache", "Pin cache");
+	tell_userfaultfd();
+	tell_io_uring();
+	tell_rdma();
+}

@@ -1,0 +1,147 @@
+/*
+ * What `hugepin info` has found out: facts in sections, and advice on them. Each is told once, with what it says to a reader and
+ * to a script; one of the two is printed in the end.
+ */
+#include "cmd/cmd.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct {
+	json_t *all, *section, *advice;
+	const char *section_key, *key; /* of the last fact, or NULL */
+	FILE *text;
+	char *text_buf;
+	size_t text_len;
+} facts;
+
+static void check(bool ok)
+{
+	if (ok)
+		return;
+	fprintf(stderr, "hugepin: %s\n", strerror(errno ? errno : ENOMEM));
+	exit(HP_EXIT_FAILED);
+}
+
+void hp_facts_section(const char *key, const char *heading)
+{
+	if (!facts.text) {
+		facts.text = open_memstream(&facts.text_buf, &facts.text_len);
+		facts.all = json_object();
+		facts.advice = json_array();
+		check(facts.text && facts.all && facts.advice);
+	} else {
+		putc('\n', facts.text);
+	}
+	fprintf(facts.text, "%s\n", heading);
+	facts.section = json_object();
+	facts.section_key = key;
+	facts.key = NULL;
+	check(!json_object_set_new(facts.all, key, facts.section));
+}
+
+void hp_facts_list(const char *key)
+{
+	check(!json_object_set_new(facts.section, key, json_array()));
+}
+
+void hp_facts_value(const char *key, json_t *value)
+{
+	json_t *const list = json_object_get(facts.section, key);
+
+	facts.key = key;
+	check(!(list ? json_array_append_new(list, value) : json_object_set_new(facts.section, key, value)));
+}
+
+void hp_facts_text(const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vfprintf(facts.text, format, args);
+	va_end(args);
+}
+
+void hp_facts_add(const char *key, json_t *value, const char *name, const char *format, ...)
+{
+	va_list args;
+
+	hp_facts_value(key, value);
+	fprintf(facts.text, "  %-21s ", name);
+	va_start(args, format);
+	vfprintf(facts.text, format, args);
+	va_end(args);
+	putc('\n', facts.text);
+}
+
+/* command: what to type, or NULL. */
+static void advise(const char *why, const char *command)
+{
+	char about[64];
+
+	fprintf(facts.text, "    -> %s%s%s\n", why, command ? ": " : "", command ? command : "");
+	snprintf(about, sizeof about, "%s%s%s", facts.section_key, facts.key ? "." : "", facts.key ? facts.key : "");
+	check(!json_array_append_new(facts.advice, json_pack("{s:s, s:o, s:o}", "about", about, "why", hp_facts_string(why),
+							     "command", hp_facts_string(command))));
+}
+
+void hp_facts_advise(const char *why, const char *format, ...)
+{
+	char *command;
+	va_list args;
+
+	va_start(args, format);
+	check(vasprintf(&command, format, args) >= 0);
+	va_end(args);
+	advise(why, command);
+	free(command);
+}
+
+void hp_facts_lack(const char *why)
+{
+	advise(why, NULL);
+}
+
+json_t *hp_facts_string(const char *s)
+{
+	json_t *json = s ? json_string(s) : json_null();
+
+	if (json)
+		return json;
+	/* Names of files are bytes, JSON is UTF-8. */
+	char *plain = strdup(s);
+	check(plain);
+	for (char *c = plain; *c; c++)
+		*c = *c & 0x80 ? '?' : *c;
+	json = json_string(plain);
+	free(plain);
+	return json;
+}
+
+json_t *hp_facts_bytes(uint64_t bytes)
+{
+	return bytes > INT64_MAX ? json_null() : json_integer((json_int_t)bytes);
+}
+
+size_t hp_facts_advice_count(void)
+{
+	return json_array_size(facts.advice);
+}
+
+void hp_facts_print_text(void)
+{
+	check(!fflush(facts.text));
+	fwrite(facts.text_buf, 1, facts.text_len, stdout);
+}
+
+void hp_facts_print_json(int status)
+{
+	check(!json_object_set_new(facts.all, "advice", facts.advice));
+	check(!json_object_set_new(facts.all, "status", json_integer(status)));
+	json_dumpf(facts.all, stdout, JSON_INDENT(2)); /* what cannot be written is seen when stdout is flushed */
+	putchar('\n');
+}

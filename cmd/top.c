@@ -1,0 +1,307 @@
+/*
+ * hugepin top: looks at a running process again and again, and shows what is new. On a terminal it redraws a screen: lines that
+ * are cut to its size, by the sequences that every terminal has (ECMA-48; the second screen is xterm's). The process is not
+ * stopped, and does nothing for it.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/signalfd.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "cmd/cmd.h"
+#include "cmd/show.h"
+
+#define NS UINT64_C(1000000000)
+#define FIRST_NS (NS / 10) /* from the first look, which has nothing to compare with, to what is shown first */
+
+enum event { TIME, RESIZED, SUSPENDED, ENDED, QUIT };
+
+static struct {
+	uint64_t delay_ns;
+	uint32_t regions;
+	bool once, json, screen;
+} option = { .delay_ns = NS, .regions = 10 };
+
+static int signals; /* a file to read them from */
+static struct termios saved;
+
+/* ------------------------------------------------------------------ the terminal */
+
+static void screen_on(void)
+{
+	struct termios t = saved;
+
+	t.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+	tcsetattr(STDIN_FILENO, TCSADRAIN, &t);
+	fputs("\033[?1049h\033[?25l", stdout); /* the second screen, no cursor */
+}
+
+static void screen_off(void)
+{
+	fputs("\033[?25h\033[?1049l", stdout);
+	fflush(stdout);
+	tcsetattr(STDIN_FILENO, TCSADRAIN, &saved);
+}
+
+static void draw(const char *text)
+{
+	struct winsize size = { .ws_row = 24, .ws_col = 80 };
+
+	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) || !size.ws_row || !size.ws_col)
+		size = (struct winsize){ .ws_row = 24, .ws_col = 80 };
+	fputs("\033[H", stdout);
+	for (int row = 1; row <= size.ws_row; row++) {
+		const int len = (int)strcspn(text, "\n");
+		const bool cut = row == size.ws_row && text[len] && text[len + 1];
+		printf("\033[K%.*s%s", cut ? 3 : HP_MIN(len, size.ws_col), cut ? "..." : text, row < size.ws_row ? "\n" : "");
+		text += len + (text[len] == '\n');
+	}
+	fflush(stdout);
+}
+
+static int show(const struct hp_process *p, const struct hp_look *look)
+{
+	char *text = NULL;
+	size_t size = 0;
+	FILE *to;
+
+	if (option.json)
+		return hp_show_json(stdout, p, look, option.regions);
+	if (!option.screen) {
+		hp_show_text(stdout, p, look, option.regions);
+		if (!option.once)
+			putchar('\n');
+		return fflush(stdout);
+	}
+	to = open_memstream(&text, &size);
+	if (!to)
+		return -1;
+	hp_show_text(to, p, look, option.regions);
+	if (!fclose(to))
+		draw(text);
+	free(text);
+	return 0;
+}
+
+/* ------------------------------------------------------------------ waiting */
+
+static enum event on_signal(void)
+{
+	struct signalfd_siginfo s;
+
+	if (read(signals, &s, sizeof s) != sizeof s || s.ssi_signo == SIGWINCH)
+		return RESIZED;
+	return s.ssi_signo == SIGTSTP ? SUSPENDED : QUIT;
+}
+
+/* Until a time, or something happens before. */
+static enum event wait_until(const struct hp_process *p, uint64_t at_ns)
+{
+	struct pollfd fd[] = { { .fd = p->ended, .events = POLLIN },
+			       { .fd = signals, .events = POLLIN },
+			       { .fd = option.screen ? STDIN_FILENO : -1, .events = POLLIN } };
+	char key;
+
+	for (;;) {
+		const uint64_t now_ns = hp_clock_ns();
+		/* Rounded up: not to come early. */
+		const int n = poll(fd, 3, now_ns < at_ns ? (int)((at_ns - now_ns + 999999) / 1000000) : 0);
+		if (fd[0].revents)
+			return ENDED;
+		if (fd[1].revents)
+			return on_signal();
+		if (fd[2].revents && (read(STDIN_FILENO, &key, 1) <= 0 || key == 'q' || key == 'Q'))
+			return QUIT;
+		if (n == 0)
+			return TIME;
+	}
+}
+
+static void suspend(void)
+{
+	screen_off();
+	raise(SIGSTOP);
+	screen_on();
+}
+
+/* ------------------------------------------------------------------ looking */
+
+/* Look; where the memory is another, since the process has executed another program, begin anew. 0; or the exit status. */
+static int look(struct hp_process *p, uint64_t *page, struct hp_look *now, struct hp_look *ret_, char *why, size_t size)
+{
+	const struct hp_source source = { hp_process_read, p };
+	int e = -ESRCH, status;
+
+	for (int tries = 0; tries < 2; tries++) {
+		hp_process_map(p);
+		if (*page)
+			e = hp_look(&source, *page, hp_clock_ns(), option.regions, now->at_ns ? now : NULL, ret_);
+		if (e != -ESRCH)
+			break;
+		if (*page) {
+			hp_look_free(now);
+			status = hp_process_reopen(p, why, size);
+			if (status)
+				return status;
+			hp_process_map(p);
+		}
+		*page = hp_process_find_page(p);
+	}
+	if (!e)
+		return 0;
+	if (hp_process_has_ended(p))
+		snprintf(why, size, "process %d has ended", (int)p->pid);
+	else if (e == -EPROTO)
+		snprintf(why, size, "process %d uses hugepin in a version that this command, %d.%d, cannot look into", (int)p->pid,
+			 HUGEPIN_VERSION_MAJOR, HUGEPIN_VERSION_MINOR);
+	else if (e == -ESRCH)
+		snprintf(why, size, "process %d does not use hugepin: start it with `hugepin run`, or link it with -lhugepin",
+			 (int)p->pid);
+	else
+		snprintf(why, size, "process %d: %s", (int)p->pid, strerror(-e));
+	return HP_EXIT_FAILED;
+}
+
+/* Until it is to end. The exit status; if not 0 or if there is something to say, that is in `why`. */
+static int watch(struct hp_process *p, char *why, size_t size)
+{
+	struct hp_look before = { 0 }, now = { 0 };
+	uint64_t page = 0, next_ns = hp_clock_ns();
+	int shown = 0, status = 0;
+
+	for (;;) {
+		const enum event event = wait_until(p, next_ns);
+		if (event == SUSPENDED)
+			suspend();
+		if (event == QUIT || (event == ENDED && shown))
+			break;
+		if (event == RESIZED || event == SUSPENDED) {
+			if (shown)
+				show(p, &now);
+			continue;
+		}
+		hp_look_free(&before);
+		before = now;
+		now = (struct hp_look){ 0 };
+		status = look(p, &page, &before, &now, why, size);
+		if (status)
+			break;
+		if (now.passed_ns) {
+			if (show(p, &now) || option.once)
+				break;
+			shown++;
+		}
+		next_ns = hp_clock_ns() + (now.passed_ns || option.once || !option.screen ? option.delay_ns : FIRST_NS);
+	}
+	hp_look_free(&before);
+	hp_look_free(&now);
+	if (shown && hp_process_has_ended(p)) {
+		snprintf(why, size, "process %d has ended", (int)p->pid);
+		status = 0;
+	}
+	return status;
+}
+
+static void catch_signals(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	for (const int *s = (const int[]){ SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, 0 }; *s; s++)
+		sigaddset(&set, *s);
+	if (option.screen)
+		sigaddset(&set, SIGTSTP);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	signals = signalfd(-1, &set, SFD_CLOEXEC);
+}
+
+/* ------------------------------------------------------------------ the command line */
+
+/* The exit status if there is nothing to look at, and no process. */
+static int parse(int argc, char **argv, pid_t *ret_pid)
+{
+	static const struct option options[] = { { "delay", required_argument, NULL, 'd' },
+						 { "number", required_argument, NULL, 'n' },
+						 { "once", no_argument, NULL, 'o' },
+						 { "json", no_argument, NULL, 'j' },
+						 { "help", no_argument, NULL, 'h' },
+						 { NULL, 0, NULL, 0 } };
+	double delay = 1;
+	long number = 10, pid;
+	char *end;
+	int c;
+
+	while ((c = getopt_long(argc, argv, "d:n:", options, NULL)) != -1)
+		switch (c) {
+		case 'd':
+			delay = strtod(optarg, &end);
+			if (*end || end == optarg || !(delay >= 0.1 && delay <= 3600)) {
+				fprintf(stderr, "hugepin top: -d takes seconds, 0.1 to 3600, not '%s'\n", optarg);
+				return HP_EXIT_USAGE;
+			}
+			break;
+		case 'n':
+			number = strtol(optarg, &end, 10);
+			if (*end || end == optarg || number < 0 || number > 1000000) {
+				fprintf(stderr, "hugepin top: -n takes a number up to 1000000, not '%s'\n", optarg);
+				return HP_EXIT_USAGE;
+			}
+			break;
+		case 'o':
+			option.once = true;
+			break;
+		case 'j':
+			option.json = true;
+			break;
+		case 'h':
+			return hp_usage(argv[0], true);
+		default:
+			return hp_usage(argv[0], false);
+		}
+	if (argc - optind != 1)
+		return hp_usage(argv[0], false);
+	errno = 0;
+	pid = strtol(argv[optind], &end, 10);
+	if (*end || end == argv[optind] || errno || pid <= 0 || pid > INT32_MAX) {
+		fprintf(stderr, "hugepin top: '%s' is not the number of a process\n", argv[optind]);
+		return HP_EXIT_USAGE;
+	}
+	option.delay_ns = (uint64_t)(delay * (double)NS);
+	option.regions = (uint32_t)number;
+	*ret_pid = (pid_t)pid;
+	return 0;
+}
+
+int hp_top_main(int argc, char **argv)
+{
+	struct hp_process p;
+	char why[256] = "";
+	pid_t pid = 0;
+	int status = parse(argc, argv, &pid);
+
+	if (!pid)
+		return status;
+	status = hp_process_open(&p, pid, why, sizeof why);
+	if (!status) {
+		option.screen = !option.once && !option.json && isatty(STDOUT_FILENO) && !tcgetattr(STDIN_FILENO, &saved);
+		catch_signals();
+		if (option.screen)
+			screen_on();
+		status = watch(&p, why, sizeof why);
+		if (option.screen)
+			screen_off();
+		hp_process_close(&p);
+	}
+	if (why[0])
+		fprintf(stderr, "hugepin top: %s\n", why);
+	return status;
+}

@@ -1,0 +1,78 @@
+#!/bin/bash
+# Completion in bash, as a shell calls it, without the package bash-completion: what can be completed is what the command knows.
+# shellcheck source=tests/live/tap.bash
+. "$(dirname "$0")/tap.bash"
+# shellcheck source=completions/hugepin
+. "$(dirname "$0")/../../completions/hugepin"
+hugepin=$build/hugepin
+cd "$t" || exit 2
+mkdir -p dir "with space" && touch one.csv two.csv three.txt
+
+# completed WORD...: what the last of them can become, in one line. Equals signs are words, as in a shell.
+completed()
+{
+	COMP_WORDS=("$hugepin" "$@") COMP_CWORD=$# COMPREPLY=()
+	_hugepin "$hugepin" "${*: -1}"
+	result=$(printf '%s\n' "${COMPREPLY[@]}" | sort | paste -sd " ")
+}
+# offers NAME EXPECTED WORD...
+offers()
+{
+	local result
+	completed "${@:3}"
+	if [ "$result" = "$2" ]; then pass "$1"; else fail "$1" "got: $result" "expected: $2"; fi
+}
+
+words=$("$hugepin" --help | sed -nE 's/^(usage:|      ) hugepin ([a-z]+) .*/\2/p' | sort | paste -sd " ")
+offers 'every command' "--help --version $words" ''
+offers 'a command that is begun' info i
+offers 'nothing that there is not' '' x
+options=$(sed -n 's/^\tX(\([A-Z_]*\), .*/\1/p' "$OLDPWD/base/config.h" | tr 'A-Z_' 'a-z-')
+for option in $options; do
+	completed run "--$option"
+	case " $result " in
+	*" --$option= "* | *" --$option "*) ;;
+	*) fail "--$option of run" "got: $result" ;;
+	esac
+done
+pass 'every option of run'
+offers 'with an equals sign where a value is needed' '--predict-memory= --predict-mode=' run --pred
+offers 'and without where there need be none' '--stats' run --st
+offers 'the words of an option' '1g auto base hugetlb thp' run --pages =
+offers 'those that begin so' 'hugetlb' run --pages = h
+offers 'where = is no word of its own' '--pages=hugetlb' run --pages=h
+offers 'as the next word' 'conservative' run --helper c
+offers 'words beside numbers' 'interleave local' run --numa = ''
+offers 'a flag is 0 or 1' '0 1' run --abort = ''
+offers 'files for a path' 'one.csv' run --trace = on
+offers 'nothing for a number' '' run --decay = ''
+offers 'programs' 'basename' run basenam
+offers 'programs behind options' 'basename' run --pages = thp --stats --fit 3 -- basenam
+offers 'programs behind a flag' 'basename' run --stats basenam
+offers 'files for a program' 'three.txt' run --fit = 3 cat th
+offers 'files, also where an option could be' '' run cat --pa
+offers 'options of info' '--help --json' info -
+offers 'nothing behind info' '' info ''
+offers 'options of plot' '--help -o -t' plot -
+offers 'traces and directories for plot' 'dir/ one.csv two.csv with space/' plot ''
+offers 'any file for a picture' 'three.txt' plot -o th
+offers 'no file for a title' '' plot -t o
+offers 'traces behind options' 'one.csv' plot -t x -o y.png o
+offers 'options of top' '--help --json --once -d -n' top -
+offers 'no process for its seconds' '' top -d ''
+# shellcheck disable=SC2317 # called by the completion
+_command_offset() { COMPREPLY=("$1:${COMP_WORDS[$1]}"); }
+offers 'with bash-completion, what it knows of the program' '6:cat' run --fit = 3 -- cat -
+unset -f _command_offset
+
+LD_PRELOAD=$dropin sleep 20 &
+sleeper=$!
+for ((i = 0; i < 100; i++)); do
+	! grep -qs libhugepin /proc/$sleeper/maps || break
+	sleep 0.1
+done
+offers 'processes that have the library, to top' $sleeper top -d 2 --once $sleeper
+offers 'and no others' '' top $$
+kill $sleeper
+hugepin=$t/none
+offers 'nothing without the command' '' run --pa

@@ -1,0 +1,262 @@
+#!/bin/bash
+# hugepin top: what it shows of a program that says itself what is to be seen (tests/top/pinner.c), and what it says of processes
+# that it cannot look at.
+# shellcheck source=tests/live/tap.bash
+. "$(dirname "$0")/tap.bash"
+hugepin=$build/hugepin
+top=$PWD
+cd "$t" || exit 2
+
+# compile NAME OPTION...: the pinner.
+# shellcheck disable=SC2086 # CC may be a command with options
+compile() { ${CC:-cc} -D_GNU_SOURCE -O1 -fno-omit-frame-pointer -I"$top/include" -o "$1" "$top/tests/top/pinner.c" "${@:2}"; }
+
+# pinner COMMAND...: start it, as $job; $pid is the process to look at, $line what it said. stop: end it.
+pinner()
+{
+	mkfifo "in$number" "out$number"
+	timeout -k 5 100 "$@" <"in$number" >"out$number" 2>err &
+	job=$!
+	exec {input}>"in$number"
+	read -r -t 60 line <"out$number" || { line=none; fail "the program begins: $*" "$(cat err)"; }
+	read -r _ pid _ <<<"$line"
+}
+stop() { exec {input}>&-; wait "$job"; }
+word() { sed -n "s/.*$1 \([^ ]*\).*/\1/p" <<<"$line"; }
+
+# says NAME STATUS PATTERN COMMAND...: the command ends so, and its output or errors have a line like PATTERN.
+says()
+{
+	local name=$1 status=$2 pattern=$3 out got
+	shift 3
+	out=$("$@" 2>&1 </dev/null)
+	got=$?
+	if [ $got = "$status" ] && grep -Eq -e "$pattern" <<<"$out"; then pass "$name"; else
+		fail "$name" "status $got, expected $status; no line like: $pattern" "$(tail -n 30 <<<"$out")"
+	fi
+}
+# sees NAME EXPRESSION: of the JSON in file `json`, as o; the domains' by policy, as d.
+sees()
+{
+	works "$1" python3 -c '
+import json, sys
+o = json.loads(open("json").readline())
+d = {x["policy"]: x for x in o["domains"]}
+def first(policy): return d[policy]["registrations"][0]
+foreign, buffer, again = sys.argv[2:]
+if not eval("(" + sys.argv[1] + ")"): print(json.dumps(o, indent=1)); sys.exit(1)' "$2" "$(word foreign)" "$(word buffer)" "$(word again)"
+}
+# where PROGRAM: the function that the call site in `json` lies in.
+where()
+{
+	addr2line -f -e "$1" "$(python3 -c 'import json; print(json.load(open("json"))["domains"][2]["registrations"][0]["site"].split("+")[1])')"
+}
+once() { timeout -k 5 60 "$hugepin" top --once -d 0.3 "$@"; }
+
+if ! works 'the program compiles' compile pinner -L"$build" -lhugepin -luring -Wl,-rpath,"$build"; then exit 1; fi
+
+# ---------------------------------------------------------------- a process
+
+pinner ./pinner
+ring=$(word ring)
+once "$pid" >text 2>&1
+for what in "^hugepin top: $pid \(\./pinner\)" '^heap +hugetlb .*THP .*base pages .*in [0-9]+ extents' 'live 8 MiB ' \
+	'^domain 0  mlock, arena$' '^domain 1  mlock, lru$' '^domain 2  mlock, predict$' "^domain 3  $ring, lru\$" \
+	'^  pinned  256 KiB of 512 MiB, peak 256 KiB; out 3; regions 1, extents 0, retired 0$' \
+	'hits 100\.00 %, misses 0/s$' '^  helper  [0-9.]+ % of a core' ' released [0-9]+ .*records lost [0-9]+$'; do
+	works "shows: $what" grep -Eq -e "$what" text
+done
+once --json "$pid" >json 2>err
+works 'says no more than one object' awk 'END { exit NR != 1 }' json
+sees 'who: the process and how it was started' "o['pid'] == $pid and o['command'] == './pinner'"
+sees 'the time between the looks' '0.29 < o["interval"] < 3'
+sees 'the heap by kind of page' 'o["heap"]["used"] and
+	o["heap"]["hugetlb_bytes"] + o["heap"]["thp_bytes"] + o["heap"]["base_bytes"] >= 8 << 20'
+sees 'four domains, and that is all' 'len(o["domains"]) == 4 and o["complete"]'
+sees 'backend and policy' '[(x["backend"], x["policy"]) for x in o["domains"]] ==
+	[("mlock", "arena"), ("mlock", "lru"), ("mlock", "predict"), ("'"$ring"'", "lru")]'
+sees 'an extent by its kind of page' 'first("arena")["kind"] == "extent" and first("arena")["heap"] and
+	first("arena")["pages"] in ("hugetlb", "THP", "base pages")'
+sees 'which is where the buffer is' 'int(first("arena")["address"], 16) <= int(buffer, 16) and
+	int(buffer, 16) + (8 << 20) <= int(first("arena")["address"], 16) + first("arena")["length"]'
+sees 'other memory with its address and length' '[(r["address"], r["length"]) for r in o["domains"][1]["registrations"]] ==
+	[(foreign, 256 << 10)]'
+sees 'the pins that are out' 'o["domains"][1]["pins_out"] == 3 and o["domains"][1]["registrations"][0]["pins_out"] == 3'
+sees 'pins since the last look' 'd["arena"]["interval"]["pins"] > 10 and d["arena"]["interval"]["pins"] ==
+	first("arena")["pins"]'
+sees 'and how many found their memory registered' 'd["arena"]["interval"]["hit_rate"] == 1'
+sees 'none where there were no pins' 'o["domains"][1]["interval"]["pins"] == 0 and
+	o["domains"][1]["interval"]["hit_rate"] is None'
+sees 'the helper, only where there is one' '[x["helper"] for x in o["domains"]] == [False, False, True, False]'
+sees 'its load' '0 <= d["predict"]["interval"]["helper_load"] < 1 and d["predict"]["helper_ns"] > 0'
+sees 'the call site' 'first("predict")["address"] == again and first("predict")["site"].startswith("pinner+0x")'
+says 'which is in the function that pins' 0 '^use$' where pinner
+sees 'a mapping by its name' 'o["domains"][3]["registrations"][0]["mapping"].startswith("/memfd:mapped")'
+timeout -k 5 60 "$hugepin" top --json -d 0.1 "$pid" >lines 2>err &
+watcher=$!
+sleep 1
+kill -TERM $watcher
+wait $watcher
+status=$?
+works 'without --once there is an object each interval' awk -v status=$status 'END { exit NR < 4 || status }' lines
+works 'each of which is whole' python3 -c 'import json; [json.loads(l) for l in open("lines")]'
+
+# ---------------------------------------------------------------- the screen
+
+cat >screen.py <<'END'
+import fcntl, os, pty, re, select, signal, struct, subprocess, sys, termios, time
+hugepin, pid, how = sys.argv[1:]
+master, slave = pty.openpty()
+def size(rows, columns): fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+size(20, 70)
+before = termios.tcgetattr(slave)
+top = subprocess.Popen([hugepin, "top", "-d", "0.2", pid], stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+seen = b""
+def until(condition, what):
+    global seen
+    end = time.time() + 30
+    while not condition():
+        if time.time() > end or (top.poll() is not None and not select.select([master], [], [], 0)[0]):
+            sys.exit("%s: not seen in %r" % (what, seen))
+        if select.select([master], [], [], 0.1)[0]:
+            seen += os.read(master, 65536)
+def screens(): return seen.split(b"\033[H")[1:]
+def lines(screen): return [l.replace(b"\033[K", b"") for l in screen.split(b"\033[?25h")[0].split(b"\r\n")]
+until(lambda: len(screens()) >= 3, "three screens")
+assert seen.startswith(b"\033[?1049h\033[?25l"), seen[:40]
+for s in screens()[:-1]:
+    assert len(lines(s)) == 20 and max(map(len, lines(s))) <= 70, s
+    assert b"hugepin top: " + pid.encode() in s and lines(s)[-1] == b"...", s
+assert not termios.tcgetattr(slave)[3] & (termios.ICANON | termios.ECHO)
+size(50, 40)
+n = len(screens())
+top.send_signal(signal.SIGWINCH)
+until(lambda: len(screens()) >= n + 2, "another size")
+assert len(lines(screens()[n])) == 50 and max(map(len, lines(screens()[n]))) <= 40, screens()[n]
+if how == "q":
+    os.write(master, b"xq")
+elif how == "end":
+    print("now", flush=True)
+    sys.stdin.readline()
+elif how == "stop":
+    top.send_signal(signal.SIGTSTP)
+    until(lambda: seen.endswith(b"\033[?1049l"), "the first screen")
+    os.waitpid(top.pid, os.WUNTRACED)
+    assert termios.tcgetattr(slave) == before
+    n = len(screens())
+    top.send_signal(signal.SIGCONT)
+    until(lambda: len(screens()) >= n + 2, "the second screen")
+    os.write(master, b"q")
+else:
+    top.send_signal(getattr(signal, how))
+until(lambda: b"\033[?25h\033[?1049l" in seen.rsplit(b"\033[H")[-1], "the first screen")
+if how == "end":
+    until(lambda: b"has ended" in seen, "why")
+assert top.wait(30) == 0, top.returncode
+assert termios.tcgetattr(slave) == before
+END
+works 'the screen redraws, follows the size, and ends at q as it began' python3 screen.py "$hugepin" "$pid" q
+works 'and at SIGTERM' python3 screen.py "$hugepin" "$pid" SIGTERM
+works 'and at SIGINT' python3 screen.py "$hugepin" "$pid" SIGINT
+works 'and while it is stopped' python3 screen.py "$hugepin" "$pid" stop
+mkfifo go told
+timeout -k 5 60 python3 screen.py "$hugepin" "$pid" end <go >told 2>screen.log {input}>&- &
+watcher=$!
+exec {go}>go
+read -r -t 60 _ <told
+stop
+exec {go}>&-
+wait $watcher
+status=$?
+if [ $status = 0 ]; then pass 'and when the process does'; else fail 'and when the process does' "status $status" "$(cat screen.log)"; fi
+
+# ---------------------------------------------------------------- other processes
+
+pinner ./pinner many
+once -n 2 "$pid" >text 2>&1
+works 'of many registrations shows the largest' grep -Eq -e "^ +$(word foreign | sed s/0x//) +256 KiB +3 " text
+works 'and says how many more there are' grep -Eq '^  and 19999 more$' text
+stop
+
+pinner ./pinner fork
+says 'a child of fork has a heap' 0 'live 8 MiB' once "$pid"
+says 'and no domain' 0 '^pin cache no domain is open$' once "$pid"
+stop
+
+for how in -pie -no-pie -static; do
+	if ! works "$how: compiles" compile whole $how -Wl,--whole-archive "$build/libhugepin.a" -Wl,--no-whole-archive -luring; then
+		continue
+	fi
+	strip -o alone whole
+	pinner ./alone
+	says "$how: the library is found in a stripped program" 0 '^domain 2  mlock, predict$' once "$pid"
+	once --json "$pid" >json
+	says "$how: and the call site in it" 0 '^use$' where whole
+	stop
+done
+
+mkdir lib
+cp -L "$build/libhugepin.so" lib/libhugepin.so.0
+compile moved lib/libhugepin.so.0 -luring
+pinner env LD_LIBRARY_PATH="$t/lib" ./moved
+rm -r lib moved
+says 'the files of the process may be gone' 0 '^domain 2  mlock, predict$' once "$pid"
+stop
+
+sleep 100 &
+other=$!
+says 'a process without the library is told how to get it' 1 "process $other does not use hugepin: .*hugepin run" once $other
+kill $other
+wait $other 2>/dev/null
+says 'a process that has ended is none' 1 "there is no process $other" once $other
+says 'a number is needed' 2 "'12x' is not the number of a process" "$hugepin" top 12x
+says 'which is not 0' 2 "'0' is not the number" "$hugepin" top 0
+says 'nor missing' 2 '^usage: hugepin top' "$hugepin" top
+says 'the time between looks is a number' 2 "not 'x'" "$hugepin" top -d x 1
+says 'that is not too small' 2 "not '0'" "$hugepin" top -d 0 1
+says 'nor is the number of regions below 0' 2 "not '-1'" "$hugepin" top -n -1 1
+says 'what it cannot print it says' 1 'standard output' sh -c "'$hugepin' top --help >/dev/full"
+
+# A program whose data look like the page of a later library.
+cat >later.c <<'END'
+#include <stdint.h>
+#include <unistd.h>
+__attribute__((aligned(4096))) uint64_t page[512] = { 0x6875676570696e31, 8, [256] = 0x6875676570696e56, 0x6300000063 };
+int main(void) { char c; write(1, "pid ", 4); dprintf(1, "%d\n", getpid()); return (int)read(0, &c, 1) + (int)page[0] * 0; }
+END
+# shellcheck disable=SC2086
+sed -i '1i #include <stdio.h>' later.c && ${CC:-cc} -w -o later later.c
+pinner ./later
+says 'a library of another version is not looked into' 1 "process $pid uses hugepin in a version that this command" once "$pid"
+stop
+
+env LD_PRELOAD="$dropin" sh -c 'sleep 1; exec sleep 1' &
+pid=$!
+until grep -qx sh "/proc/$pid/comm"; do sleep 0.05; done
+timeout -k 5 60 "$hugepin" top -d 0.2 --json "$pid" >lines 2>err
+works 'a process is followed into the program that it executes' grep -q '"command":"sleep 1"' lines
+works 'and had another before' grep -q '"command":"sh -c' lines
+works 'and its end is told' grep -q 'has ended' err
+env LD_PRELOAD="$dropin" sh -c 'sleep 1; exec env -u LD_PRELOAD sleep 2' &
+pid=$!
+until grep -qx sh "/proc/$pid/comm"; do sleep 0.05; done
+timeout -k 5 60 "$hugepin" top -d 0.2 --json "$pid" >lines 2>err
+works 'but not into one without the library' grep -q 'does not use hugepin' err
+wait
+
+if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
+	nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+	cp "$hugepin" own
+	chmod 755 own
+	pinner ./pinner
+	says "another user's process is left alone" 1 "process $pid is of user root" "${nobody[@]}" ./own top --once "$pid"
+	stop
+	cp -L "$build/libhugepin.so" libhugepin.so.0
+	compile moved libhugepin.so.0 -luring -Wl,-rpath,"$t"
+	pinner "${nobody[@]}" ./moved alone
+	says 'so is one that keeps others out' 1 "process $pid (keeps others out|may not be looked at)" "${nobody[@]}" ./own top --once "$pid"
+	says 'but not by root' 0 '^domain 2  mlock, predict$' once "$pid"
+	stop
+else
+	skip "another user's process is left alone" 'not root'
+fi

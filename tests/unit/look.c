@@ -1,0 +1,409 @@
+/*
+ * What hugepin top makes of a process: of this one, read as if it were another, and of memory that says anything at all.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+
+#include "alloc/pages.h"
+#include "cmd/look.h"
+#include "reg/domain.h"
+#include "tests/any.h"
+#include "tests/device.h"
+#include "tests/t.h"
+
+#define MIB ((size_t)1 << 20)
+#define PAGE ((uint64_t)(uintptr_t)&hp_exposed)
+#define DETAILS 5
+
+static struct device device;
+static long reads, reads_max = -1; /* so many succeed; -1: all */
+
+static bool read_self(void *unused, uint64_t addr, void *buf, size_t len)
+{
+	const struct iovec here = { buf, len }, there = { (void *)(uintptr_t)addr, len };
+
+	(void)unused;
+	if (reads_max >= 0 && reads >= reads_max)
+		return false;
+	reads++;
+	return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == (ssize_t)len;
+}
+
+static const struct hp_source self = { read_self, NULL };
+
+static hugepin_domain *open_as(uint32_t policy, uint64_t bytes_max)
+{
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = policy, .pinned_bytes_max = bytes_max };
+	hugepin_domain *d = NULL;
+
+	device_reset(&device);
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
+	return d;
+}
+
+static char *map(size_t len)
+{
+	char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	EXPECT(p != MAP_FAILED);
+	return p;
+}
+
+static void touch(hugepin_domain *d, const void *p, size_t len, int times)
+{
+	struct hugepin_pin pin;
+
+	while (times--) {
+		EXPECT_EQ(hugepin_pin(d, p, len, 0, &pin), 0);
+		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	}
+}
+
+/* One after the other, the last two. */
+static struct hp_look before, now;
+static uint64_t clock_ns;
+
+static struct hp_look *look(void)
+{
+	hp_look_free(&before);
+	before = now;
+	now = (struct hp_look){ 0 };
+	clock_ns += 1000000000;
+	EXPECT_EQ(hp_look(&self, PAGE, clock_ns, DETAILS, before.at_ns ? &before : NULL, &now), 0);
+	return &now;
+}
+
+static void look_away(void)
+{
+	hp_look_free(&before);
+	hp_look_free(&now);
+}
+
+/* First, where none was ever opened. */
+TEST(without_domains_there_is_the_heap)
+{
+	struct hugepin_stats s;
+	void *p = hugepin_malloc(8 * MIB);
+
+	EXPECT(p);
+	EXPECT_EQ(look()->domains, 0);
+	EXPECT(now.heap_used && !now.partial);
+	EXPECT_EQ(hugepin_stats(&s, sizeof s), sizeof s);
+	EXPECT(memcmp(&s, &now.heap, sizeof s) == 0);
+	hugepin_free(p);
+	look_away();
+}
+
+TEST(a_domain_is_seen_as_it_is)
+{
+	hugepin_domain *d = open_as(HUGEPIN_POLICY_LRU, 64 * MIB);
+	char *p = map(MIB);
+	struct hugepin_pin pin[3];
+	struct hugepin_domain_stats s;
+
+	for (int i = 0; i < 3; i++)
+		EXPECT_EQ(hugepin_pin(d, p, 8192, 0, &pin[i]), 0);
+	touch(d, p + MIB / 2, 4096, 1);
+	look();
+	EXPECT_EQ(now.domains, 1);
+	EXPECT_EQ(now.domain[0].policy, HUGEPIN_POLICY_LRU);
+	EXPECT(strcmp(now.domain[0].backend, device_backend.name) == 0);
+	EXPECT(!now.domain[0].helper && !now.partial);
+	hugepin_domain_stats(d, &s, sizeof s);
+	EXPECT(memcmp(&s, &now.domain[0].stats, sizeof s) == 0);
+	EXPECT_EQ(now.domain[0].stats.bytes_max, 64 * MIB);
+	EXPECT_EQ(now.domain[0].out, 3);
+	EXPECT_EQ(now.domain[0].regions, 2);
+	if (now.domain[0].regions == 2) {
+		const struct hp_look_region *r = now.domain[0].region;
+
+		EXPECT(r[0].start == (uintptr_t)p && r[0].end == (uintptr_t)p + 8192);
+		EXPECT_EQ(r[0].out, 3);
+		EXPECT_EQ(r[0].state, HP_LOOK_LIVE);
+		EXPECT_EQ(r[0].kind, HP_LOOK_FOREIGN);
+		EXPECT(!r[0].in_heap && r[0].backing < 0);
+		EXPECT(r[1].start == (uintptr_t)p + MIB / 2 && r[1].out == 0);
+	}
+	EXPECT_EQ(hugepin_unpinv(d, pin, 3), 0);
+	EXPECT_EQ(look()->domain[0].out, 0);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	munmap(p, MIB);
+	look_away();
+}
+
+TEST(an_extent_is_told_by_its_weakest_page)
+{
+	hugepin_domain *d = open_as(HUGEPIN_POLICY_ARENA, 0);
+	char *p = hugepin_malloc(8 * MIB);
+	struct hugepin_extent x;
+	struct hp_page *page;
+	uint8_t kind;
+
+	touch(d, p, 8 * MIB, 1);
+	EXPECT(hugepin_extent(p, &x, sizeof x) > 0);
+	look();
+	EXPECT_EQ(now.domain[0].regions, 1);
+	EXPECT_EQ(now.domain[0].region->kind, HP_LOOK_EXTENT);
+	EXPECT(now.domain[0].region->in_heap);
+	EXPECT_EQ(now.domain[0].region->backing, x.kind);
+	EXPECT_EQ(now.domain[0].region->start, (uintptr_t)x.addr);
+	page = &hp_span.page[((uintptr_t)x.addr - hp_span.base) >> HP_PAGE_SHIFT];
+	kind = page[1].kind;
+	page[0].kind = HUGEPIN_KIND_HUGETLB;
+	page[1].kind = HUGEPIN_KIND_BASE;
+	EXPECT_EQ(look()->domain[0].region->backing, HUGEPIN_KIND_BASE);
+	page[0].kind = page[1].kind = kind;
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	hugepin_free(p);
+	look_away();
+}
+
+struct work {
+	hugepin_domain *d;
+	char *p;
+};
+
+static void *pin_fifty(void *work)
+{
+	touch(((struct work *)work)->d, ((struct work *)work)->p, 4096, 50);
+	return NULL;
+}
+
+TEST(pins_of_all_threads_since_the_last_look_are_counted)
+{
+	hugepin_domain *d = open_as(HUGEPIN_POLICY_LRU, 0);
+	struct work work = { d, map(MIB) };
+	pthread_t thread[2];
+
+	touch(d, work.p, 4096, 7);
+	look();
+	EXPECT_EQ(now.domain[0].pins, 0); /* nothing to compare with */
+	EXPECT(hp_look_hit_rate(&now.domain[0]) < 0);
+	for (int i = 0; i < 2; i++)
+		EXPECT_EQ(pthread_create(&thread[i], NULL, pin_fifty, &work), 0);
+	for (int i = 0; i < 2; i++)
+		pthread_join(thread[i], NULL);
+	look();
+	EXPECT_EQ(now.passed_ns, 1000000000);
+	EXPECT_EQ(now.domain[0].pins, 100);
+	EXPECT_EQ(now.domain[0].region->pins, 100);
+	EXPECT_EQ(now.domain[0].since.misses, 0);
+	EXPECT(hp_look_hit_rate(&now.domain[0]) > 0.9999);
+	for (size_t i = 1; i <= 10; i++)
+		touch(d, work.p + i * 8192, 4096, 2);
+	look();
+	EXPECT_EQ(now.domain[0].pins, 20);
+	EXPECT_EQ(now.domain[0].since.misses, 10);
+	EXPECT(hp_look_hit_rate(&now.domain[0]) > 0.4999 && hp_look_hit_rate(&now.domain[0]) < 0.5001);
+	/* Pinned, and gone before anyone looked. */
+	touch(d, work.p, 4096, 5);
+	munmap(work.p, MIB);
+	hugepin_forget(work.p, MIB);
+	look();
+	EXPECT_EQ(now.domain[0].regions, 0);
+	EXPECT_EQ(now.domain[0].pins, 5);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	look_away();
+}
+
+TEST(a_domain_that_was_closed_and_opened_begins_anew)
+{
+	hugepin_domain *d = open_as(HUGEPIN_POLICY_LRU, 0);
+	char *p = map(MIB);
+
+	touch(d, p, 4096, 1);
+	touch(d, p + MIB / 2, 4096, 1);
+	look();
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	EXPECT_EQ(look()->domains, 0);
+	d = open_as(HUGEPIN_POLICY_NONE, 0);
+	touch(d, p, 4096, 1);
+	look();
+	EXPECT_EQ(now.domain[0].policy, HUGEPIN_POLICY_NONE);
+	EXPECT_EQ(now.domain[0].since.registered, 1);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	d = open_as(HUGEPIN_POLICY_LRU, 0);
+	touch(d, p, 4096, 1);
+	touch(d, p + MIB / 2, 4096, 1);
+	look();
+	EXPECT_EQ(now.domain[0].since.registered, 2); /* not 1 more than the one before had */
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	munmap(p, MIB);
+	look_away();
+}
+
+__attribute__((noinline)) static void call_from_here(hugepin_domain *d, char *p, uintptr_t *ret_return_address)
+{
+	struct hugepin_pin pin;
+
+	*ret_return_address = (uintptr_t)call_from_here;
+	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &pin), 0);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+}
+
+TEST(with_a_helper_the_call_site_is_known)
+{
+	hugepin_domain *d = open_as(HUGEPIN_POLICY_PREDICT, 0);
+	char *p = map(MIB);
+	uintptr_t at = 0;
+	uint32_t offset;
+
+	call_from_here(d, p, &at);
+	look();
+	EXPECT(now.domain[0].helper != 0);
+	EXPECT_EQ(now.domain[0].regions, 1);
+	offset = (uint32_t)now.domain[0].region->site - (uint32_t)at;
+	EXPECT(now.domain[0].region->site != 0);
+	if (!EXPECT(offset < 512))
+		T_FAIL("site %#lx, function at %#lx", (unsigned long)now.domain[0].region->site, (unsigned long)at);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	munmap(p, MIB);
+	look_away();
+}
+
+TEST(the_largest_come_first_and_are_looked_at_closely)
+{
+	enum { N = 12, LARGEST = 7 };
+	hugepin_domain *d = open_as(HUGEPIN_POLICY_PREDICT, 0);
+	char *p = map(MIB);
+	struct hugepin_pin pin[N];
+	unsigned known = 0;
+
+	for (size_t i = 0; i < N; i++)
+		EXPECT_EQ(hugepin_pin(d, p + i * 65536, i == LARGEST ? 8192 : 4096, 0, &pin[i]), 0);
+	look();
+	EXPECT_EQ(now.domain[0].regions, N);
+	EXPECT_EQ(now.domain[0].out, N);
+	EXPECT_EQ(now.domain[0].region->start, (uintptr_t)p + LARGEST * 65536);
+	for (uint32_t i = 0; i < now.domain[0].regions; i++) {
+		EXPECT((now.domain[0].region[i].site != 0) == (i < DETAILS));
+		known += now.domain[0].region[i].out;
+	}
+	EXPECT_EQ(known, N);
+	EXPECT_EQ(hugepin_unpinv(d, pin, N), 0);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	munmap(p, MIB);
+	look_away();
+}
+
+/* ------------------------------------------------------------------ what is not to be trusted */
+
+TEST(a_process_may_vanish_at_any_read)
+{
+	hugepin_domain *d = open_as(HUGEPIN_POLICY_PREDICT, 0);
+	char *p = map(MIB);
+	struct hp_look l;
+	long all;
+
+	touch(d, p, 4096, 1);
+	reads = 0;
+	EXPECT_EQ(hp_look(&self, PAGE, 1, DETAILS, NULL, &l), 0);
+	hp_look_free(&l);
+	all = reads;
+	EXPECT(all > 10);
+	for (reads_max = 0; reads_max < all; reads_max++) {
+		reads = 0;
+		EXPECT_EQ(hp_look(&self, PAGE, 1, DETAILS, NULL, &l), reads_max ? 0 : -ESRCH);
+		if (reads_max)
+			hp_look_free(&l);
+	}
+	reads_max = -1;
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	munmap(p, MIB);
+}
+
+/* A page of which a part is another. */
+static int look_at(struct hp_exposed *e)
+{
+	struct hp_look l;
+	int status = hp_look(&self, (uintptr_t)e, 1, DETAILS, NULL, &l);
+
+	if (!status)
+		hp_look_free(&l);
+	return status;
+}
+
+TEST(another_version_is_not_looked_into)
+{
+	static struct hp_exposed e;
+
+	EXPECT_EQ(look_at(&e), -ESRCH);
+	e.page.magic = HUGEPIN_STATS_MAGIC; /* from before there was a description */
+	EXPECT_EQ(look_at(&e), -EPROTO);
+	e = hp_exposed;
+	EXPECT_EQ(look_at(&e), 0);
+	e.view.version++;
+	EXPECT_EQ(look_at(&e), -EPROTO);
+	e = hp_exposed;
+	e.view.size -= 8;
+	EXPECT_EQ(look_at(&e), -EPROTO);
+	e = hp_exposed;
+	e.view.region.stride = 1 << 20;
+	EXPECT_EQ(look_at(&e), -EPROTO);
+	e = hp_exposed;
+	e.view.domain.count = HUGEPIN_DOMAINS_MAX + 1;
+	EXPECT_EQ(look_at(&e), -EPROTO);
+	e = hp_exposed;
+	e.view.heap.kind = e.view.heap.stride;
+	EXPECT_EQ(look_at(&e), -EPROTO);
+}
+
+TEST(a_list_without_an_end_is_left)
+{
+	static struct {
+		uint64_t next;
+		uint64_t counts[64];
+	} owner;
+	static uint64_t first;
+	struct hp_exposed e = hp_exposed;
+	struct hp_look l;
+
+	owner.next = first = (uintptr_t)&owner;
+	e.view.counts = (__typeof__(e.view.counts)){ .first = (uintptr_t)&first, .counts = 8, .stride = 8, .unpins = 4 };
+	EXPECT_EQ(hp_look(&self, (uintptr_t)&e, 1, DETAILS, NULL, &l), 0);
+	EXPECT(l.partial);
+	hp_look_free(&l);
+}
+
+/* What the numbers of a description say may be anything, and so may what they lead to. */
+static _Alignas(HP_STATS_PAGE) unsigned char noise[1 << 16];
+
+static bool read_noise(void *budget, uint64_t addr, void *buf, size_t len)
+{
+	if (len > sizeof noise / 2 || (*(long *)budget)-- <= 0)
+		return false;
+	memcpy(buf, noise + addr % (sizeof noise / 2), len);
+	return true;
+}
+
+TEST(noise_is_looked_at_without_harm)
+{
+	for (size_t i = 0; i < sizeof noise; i++)
+		noise[i] = (unsigned char)(any(3) ? any(4) : any(256));
+	for (int round = 0; round < 500; round++) {
+		long budget = 1000;
+		const struct hp_source source = { read_noise, &budget };
+		struct hp_exposed *e = (struct hp_exposed *)noise;
+		struct hp_look a, b;
+
+		e->page.magic = HUGEPIN_STATS_MAGIC;
+		e->view = hp_exposed.view;
+		for (int n = 1 + (int)any(4); n--;)
+			((uint32_t *)&e->view)[4 + any(sizeof e->view / 4 - 4)] = (uint32_t)any(any(2) ? 70 : 1u << 31);
+		if (hp_look(&source, sizeof noise / 2, 1, DETAILS, NULL, &a))
+			continue;
+		EXPECT(a.domains <= HUGEPIN_DOMAINS_MAX && a.used <= HP_REGIONS_MAX);
+		budget = 1000;
+		if (!hp_look(&source, sizeof noise / 2, 2, DETAILS, &a, &b)) {
+			for (unsigned i = 0; i < b.domains; i++)
+				EXPECT(memchr(b.domain[i].backend, 0, sizeof b.domain[i].backend));
+			hp_look_free(&b);
+		}
+		hp_look_free(&a);
+	}
+}
+
+T_MAIN
