@@ -102,4 +102,10 @@ bench-mpi: ## an MPI program by policies of the pin cache; ARGS are bench/run-mp
 	$(Q)$(MAKE) all
 	$(Q)BUILD='$(BUILD)' bench/run-mpi $(ARGS)
 
-.PHONY: bench bench-helper bench-alloc bench-programs bench-pin bench-pin-programs bench-replay bench-mpi bench-sg
+# All of them, those for which something is missing too: they say so in the page.
+report: ## every bench beside its peers, as one page: build/report/index.html; ARGS are bench/report's
+	$(Q)tools/setup build check bench guest
+	$(Q)$(MAKE) all bench bench-pin-programs $(addprefix $(BENCH)/,replay shapes helper hot sg)
+	$(Q)BUILD='$(BUILD)' bench/report $(ARGS)
+
+.PHONY: report bench bench-helper bench-alloc bench-programs bench-pin bench-pin-programs bench-replay bench-mpi bench-sg

@@ -1,0 +1,112 @@
+#!/bin/bash
+# shellcheck disable=SC2016 # nothing is to be expanded
+# make report's page: rendered from a few samples of real runs (tests/report/raw) in which one bench is missing, one failed, and
+# the processor has an odd name; counted again, and looked at in a browser (tests/report/look).
+# shellcheck source=tests/live/tap.bash
+. "$(dirname "$0")/tap.bash"
+top=$(cd "$(dirname "$0")/../.." && pwd)
+page=$t/r/index.html figures=$t/r/figures.txt
+
+render() { REPORT=$1 timeout 60 "$top/bench/report" render; }
+# again NAME SED-SCRIPT FILE: a report of the same samples, changed.
+again() { mkdir -p "$t/$1" && cp -r "$top/tests/report/raw" "$t/$1" && sed -i "$2" "$t/$1/raw/$3" && render "$t/$1" >"$t/out"; }
+figure() { sed -n "s|^$1 ||p" "${2:-$figures}"; }
+is() { if [ "$2" = "$3" ]; then pass "$1"; else fail "$1" "is $2, not $3"; fi; }
+
+mkdir "$t/r" && cp -r "$top/tests/report/raw" "$t/r"
+works 'a page is made from recorded samples' render "$t/r"
+[ -s "$page" ] || exit
+cp "$page" "$t/before.html"
+render "$t/r" >"$t/out"
+works 'the same samples make the same page' cmp "$page" "$t/before.html"
+
+# By other means: sort, and the third of five.
+ratio=$(awk -F, '$3 == "pair.32K" { v[$1, $2] = $4 } END { for (r = 1; r <= 5; r++) print v[r, "hugepin"] / v[r, "glibc"] }' \
+	"$t/r/raw/alloc.csv" | sort -g | sed -n 3p)
+is "a ratio is the median of the rounds' ratios" "$(figure alloc-pair:pair.32K:hugepin/glibc)" "$ratio"
+cell=$(awk '$1 == "cell" && $3 == "each" && $4 == 4 && $5 == 128 { print $8 }' "$t/r/raw/sg.csv" | sort -g | sed -n 3p)
+is 'a value is the median of its samples' "$(figure sg-hot1:hot.1.4x128:each)" "$(awk "BEGIN { print $cell + 0 }") ns"
+
+losses=$(grep -o "<td class='num loss'>" "$page" | wc -l)
+is 'every loss of a table is in the list of losses' "$losses" $((2 * $(figure all:loss)))
+is 'there are losses to be seen' "$(($(figure all:loss) > 5))" 1
+wins=$(grep -o "<td class='num win'>" "$page" | wc -l)
+is 'wins are counted as they are shown' "$wins" "$(figure all:win)"
+sed -n "/id='losses'/,/<\/section>/p" "$page" | sed -n "s|^<tr><td class='num loss'><b>\([^<]*\)</b> loss.*|\1|p" | sed 's/∞/inf/' >"$t/list"
+works 'the worst loss comes first' sort -gr -c "$t/list"
+is 'a colour never stands alone' "$(grep -oE "<td class='num (win|loss|level)'><b>[^<]*</b> " "$page" | wc -l)" \
+	"$(grep -oE "<td class='num (win|loss|level)'>" "$page" | wc -l)"
+again better '/,hugepin,touch.128K,/s/,[0-9.]*,ns/,1,ns/' alloc.csv
+is 'a loss that is none any longer leaves the list' "$(($(figure all:loss "$t/better/figures.txt") < $(figure all:loss)))" 1
+
+
+# In a log scale two tics give a decade, and glibc's own line is at 1. Rounds far apart: quartiles are elsewhere.
+again spread 's/^\([12]\),hugepin,pair.32K,[^,]*/\1,hugepin,pair.32K,0.01/; s/^\([45]\),hugepin,pair.32K,[^,]*/\1,hugepin,pair.32K,99999/' alloc.csv
+drawn=$(sed -n "/id='alloc-pair'/,/id='alloc-batch'/p" "$t/spread/index.html" | awk '
+	/translate\(/ { at = $0; sub(/.*translate\([^,]*,/, "", at) }
+	/<tspan/ { gsub(/<[^>]*>|[ \t]/, ""); tic[$0] = at + 0 }
+	/<path stroke=.var\(--series-[12]\)/ { n = /series-1/ ? 1 : 2; sub(/.*M[^,]*,/, ""); if (!(n in y)) y[n] = $0 + 0 }
+	END { if (tic["0.001"]) printf "%.2f", 10 ^ ((y[2] - y[1]) / (tic["0.001"] - tic["0.01"])) }')
+is 'a picture shows the medians' "$drawn" "$(printf %.2f "$(figure alloc-pair:pair.32K:hugepin/glibc "$t/spread/figures.txt")")"
+
+works 'a bench that cannot run here is there with its reason' grep -qF \
+	'<b>not run here</b>: exit status 2: no python3 that has numpy: &quot;tests/judges/install.sh bench&quot; &lt;&amp;&gt; again' "$page"
+works 'a bench that failed is there with its reason' grep -qF "<b class='loss'>FAILED</b>: exit status 1: FAILED: predict" "$page"
+works 'what it measured before is shown' grep -q '^mpi-run:time:leave ' "$figures"
+works 'odd names of the machine are text' grep -qF 'Intel(R) &lt;Xeon(R)&gt; &amp; &quot;Gold&quot; 6338 CPU @ 2.00GHz × 2' "$page"
+again odd '2,$s/hits.heap.10.t1/hits.heap.<i>"\&'"'"'\\`$(id)é/' pin.csv
+printf 'caf\351 \001\n' >>"$t/odd/raw/pin.txt"
+works 'and odd names of rows' grep -qF '&lt;i&gt;&quot;&amp;&#39;\`$(id)é</th>' "$t/odd/index.html"
+rm "$t/odd/raw/guest".*
+render "$t/odd" >"$t/out"
+works 'the page is UTF-8, whatever a bench printed' iconv -f UTF-8 -t UTF-16 -o "$t/utf16" "$t/odd/index.html"
+works 'a bench without a trace was not asked for' grep -q 'Verbs in a guest.*<b>not run here</b>: not asked for' "$t/odd/index.html"
+
+# Where nothing is built every bench fails; the page is made all the same.
+BUILD=$t/nothing timeout 100 "$top/bench/report" --smoke >"$t/out" 2>&1
+is 'benches that fail are told by the exit status' $? 1
+works 'all were tried, and the page is there' grep -q "class='loss'>FAILED" "$t/nothing/report/index.html"
+
+valid() { [ -s "$1" ] && tidy -e -q "$1"; }
+if command -v tidy >/dev/null; then
+	for name in r odd nothing/report; do
+		works "valid HTML: $name" valid "$t/$name/index.html"
+	done
+else
+	skip 'valid HTML' 'tidy is not installed'
+fi
+if ! command -v chromium >/dev/null || ! command -v gnuplot >/dev/null; then
+	skip 'in a browser' 'no chromium, or no gnuplot'
+	exit
+fi
+cp "$page" "$t/good.html"
+cp "$t/odd/index.html" "$t/odd.html"
+broken() { sed "$2" "$page" >"$t/$1.html"; }
+broken link "s/id='machine'/id='machinery'/"
+broken image 's/<main>/<main><img src="data:image\/png;base64,AAAA" alt="">/'
+broken empty 's/<path/<desc/g; s/<use/<desc/g; s/<text/<desc/g'
+broken request 's/<main>/<main><img src="http:\/\/example.org\/a.png" alt="">/'
+broken wide 's/<main>/<main><div style="width:1100px">.<\/div>/'
+broken pale 's/--soft: #[0-9a-f]*/--soft: #bbbbbb/'
+broken sign "s/id='alloc-pair-gpPt6'/id='gone'/"
+broken script 's/<main>/<main><script>nowhere.to.be.found<\/script>/'
+for scheme in light dark; do
+	pages=("$t/good.html" "$t/odd.html")
+	[ $scheme = dark ] || pages+=("$t"/{link,image,empty,request,wide,pale,sign,script}.html)
+	"$top/tests/report/look" $scheme "${pages[@]}" >"$t/looked.$scheme" 2>&1
+	for name in good odd; do
+		for width in 400 1200; do
+			works "no fault in a browser: $name, $width wide, $scheme" grep -qx "$name $width: none ($scheme)" "$t/looked.$scheme"
+		done
+	done
+done
+finds() { works "a browser would find: $1" grep -q "$2" "$t/looked.light"; }
+finds 'a link to nowhere' '^link 400: a link to nowhere: #machine'
+finds 'a picture that does not load' '^image 400: .*a picture that does not load'
+finds 'a picture with nothing in it' '^empty 400: .*a picture without axes'
+finds 'a request' '^request 400: .*what may be loaded'
+finds 'a page wider than a telephone' '^wide 400: wider than the window: 11'
+finds 'and one that a desk is wide enough for' '^wide 1200: none'
+finds 'text that is hard to read' '^pale 400: hard to read'
+finds 'a sign that is not there' '^sign 400: a sign that is not there'
+finds 'an error of a script' '^script: .*nowhere is not defined'
