@@ -1,0 +1,65 @@
+/* link: cmd/text.c base/base.c base/config.c */
+/*
+ * Fuzzes what hugepin info makes of /proc/self/cgroup and mountinfo: a group's directory begins with the mount that it names, and
+ * is a string that ends. Both files come from the input, with a zero byte between them.
+ */
+#include <assert.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cmd/cmd.h"
+
+static const char *files[2];
+static size_t lens[2];
+
+static FILE *proc_open(const char *path)
+{
+	const int i = !strcmp(path, "/proc/self/mountinfo");
+	FILE *f = tmpfile();
+
+	assert(f && fwrite(files[i], 1, lens[i], f) == lens[i]);
+	rewind(f);
+	return f;
+}
+
+#define fopen(path, mode) proc_open(path)
+#include "cmd/cgroup.c"
+
+void hp_info_fact(const char *name, const char *format, ...)
+{
+	(void)name;
+	(void)format;
+}
+
+void hp_info_advise(const char *format, ...)
+{
+	(void)format;
+}
+
+uint64_t hp_info_number(const char *path, uint64_t def)
+{
+	return strlen(path) % 2 ? def : strlen(path);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	static const char *const controllers[] = { "memory", "hugetlb" };
+	static struct hierarchy h;
+	const long page = 2 << 20;
+	const uint8_t *end = size ? memchr(data, 0, size) : NULL;
+
+	lens[0] = end ? (size_t)(end - data) : size;
+	lens[1] = size - lens[0] - (end != NULL);
+	files[0] = (const char *)data;
+	files[1] = (const char *)data + size - lens[1];
+	for (int i = 0; i < 2; i++)
+		if (!find_hierarchy(controllers[i], &h)) {
+			assert(strlen(h.group) < sizeof h.group && h.mount_len <= strlen(h.group));
+			assert(!strchr(h.group, '\n'));
+		}
+	hp_cgroup_print(&page, 1);
+	return 0;
+}

@@ -1,0 +1,45 @@
+/* link: sge/model.c */
+/*
+ * Fuzzes the file of what sending costs: it is refused whole, or what it says is finite, not below zero, and printed again says
+ * the same.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sge/model.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct hugepin_sg_model m, again;
+	struct hp_sg_place place, place_again;
+	char *text = malloc(size + 1), printed[HP_SG_TEXT_MAX], twice[HP_SG_TEXT_MAX];
+	int err, len;
+
+	assert(text);
+	memcpy(text, data, size);
+	text[size] = 0;
+	memset(&m, 0x5a, sizeof m);
+	again = m;
+	err = hp_sg_model_parse(text, &m, &place);
+	if (err) {
+		assert(err == -EILSEQ && !memcmp(&m, &again, sizeof m));
+	} else {
+		assert(strlen(text) == size || memchr(data, 0, size));
+		const float *term = &m.wr;
+		for (int i = 0; i < HP_SG_TERMS; i++)
+			assert(term[i] >= 0 && term[i] <= 1e9f + 1);
+		assert(strlen(place.device) < sizeof place.device && !strchr(place.device, '\n'));
+		len = hp_sg_model_print(&m, &place, printed, sizeof printed);
+		assert(len > 0 && len == (int)strlen(printed));
+		assert(!hp_sg_model_parse(printed, &again, &place_again));
+		assert(!strcmp(place.cpu, place_again.cpu) && m.refused == again.refused);
+		/* Floats are printed with six decimals: once more changes nothing. */
+		assert(hp_sg_model_print(&again, &place_again, twice, sizeof twice) == len && !strcmp(printed, twice));
+	}
+	free(text);
+	return 0;
+}
