@@ -178,3 +178,54 @@ refuses 'a line without end' 'bad.csv:2: too long a line' "$t/bad.csv"
 refuses 'an unknown policy' 'not known: best' -p best "$t/two.csv"
 refuses 'a budget that is none' 'not understood: 25x' -b 25x "$t/two.csv"
 refuses 'no trace' '[Uu]sage' -p lru
+
+# ---------------------------------------------------------------- what the pages say of it
+
+# The tables of hugepin_policy(7), of the lines of replay on all recorded traces.
+cat >"$t/tables.awk" <<'EOF'
+{
+	for (i = 1; i <= NF; i++) { split($i, pair, "="); f[pair[1]] = pair[2] }
+	name = f["trace"]
+	rank = substr(name, length(name))
+	sub(/\.r[0-9]$/, "", name)
+	policy = f["policy"]
+	if (!(name in seen)) { seen[name]; order[++count] = name }
+	n[name, policy]++
+	reuses[name, policy] += f["reuses"]
+	bound[name] += f["bound_pct"] / 4
+	avg[name, policy] += f["avg_pct"]
+	miss_pct[name, policy] += f["miss_pct"]
+	misses[name, policy] += f["misses"]
+	last_rank[name] = rank
+	all[policy]++
+	all_avg[policy] += f["avg_pct"]
+	all_bound += f["bound_pct"]
+	all_misses[policy] += f["misses"]
+	all_reuses[policy] += f["reuses"]
+}
+END {
+	for (k = 1; k <= count; k++) {
+		name = order[k]
+		if (budget)
+			printf ".It %s Ta %d Ta %d Ta %d Ta %d\n", (n[name, "lru"] > 1 ? name : name " rank " last_rank[name]),
+				reuses[name, "lru"], misses[name, "lru"], misses[name, "cf11"], misses[name, "predict"]
+		else
+			printf ".It %s Ta %d Ta %.1f Ta %.1f (%.1f) Ta %.1f (%.2f)\n", name, reuses[name, "cf11"] / 2, bound[name],
+				avg[name, "cf11"] / 2, miss_pct[name, "cf11"] / 2, avg[name, "predict"] / 2, miss_pct[name, "predict"] / 2
+	}
+	if (budget)
+		printf ".It sum Ta Ta %d Ta %d Ta %d\n", all_misses["lru"], all_misses["cf11"], all_misses["predict"]
+	else
+		printf ".It all Ta Ta %.1f Ta %.1f (%.1f) Ta %.1f (%.2f)\n", all_bound / all["cf11"] / 2,
+			all_avg["cf11"] / all["cf11"], 100 * all_misses["cf11"] / all_reuses["cf11"],
+			all_avg["predict"] / all["predict"], 100 * all_misses["predict"] / all_reuses["predict"]
+}
+EOF
+page() { sed -n "/^\.Ss $1/,/^\.El/p" "$traces/../../man/hugepin_policy.7" | grep '^\.It ' | grep -v '^\.It trace'; }
+for policy in cf11 predict; do "$replay" -p $policy "$traces"/*.csv.gz; done | awk -f "$t/tables.awk" >"$t/save"
+for policy in lru cf11 predict; do "$replay" -p $policy -b 25% "$traces"/*.csv.gz; done | grep -v ' budget_pct=100.00 ' |
+	awk -v budget=1 -f "$t/tables.awk" >"$t/budget"
+page 'Mode save' >"$t/save.page"
+page 'Mode budget' >"$t/budget.page"
+works 'hugepin_policy(7) has what predict and cf11 come to' diff "$t/save.page" "$t/save"
+works 'and within a budget' diff "$t/budget.page" "$t/budget"

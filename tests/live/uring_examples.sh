@@ -62,11 +62,9 @@ else
 fi
 
 # The program that the page displays.
-awk '/^\.Bd -literal/ { text = "" }
-	/^\.Ed/ && text ~ /\nint main\(/ { printf "%s", text }
-	!/^\./ { gsub(/\\e/, "\\"); text = text $0 "\n" }' "$top/man/hugepin_uring.3" >page.c
+"$top/tools/examples" "$top/man/hugepin_uring.3" page
 # shellcheck disable=SC2086 # CC may be a command with options
-if works 'hugepin_uring(3): the example compiles' ${CC:-cc} -Wall -Wextra -Werror -I"$top/include" -o page page.c \
+if works 'hugepin_uring(3): the example compiles' ${CC:-cc} -Wall -Wextra -Werror -I"$top/include" -o page page-1.c \
 	-L"$build" -Wl,-rpath,"$build" -lhugepin -luring; then
 	head -c 70001 whole >file
 	shows() { [ "$("$@")" = '70001 bytes' ]; }
