@@ -8,7 +8,7 @@
  * from a buffer that malloc has just returned, that is pinned for the send and freed after it. Run it as it is, or with
  * large buffers in hugepages, which are registered once and for all:
  *
- *	LD_PRELOAD=libhugepin-malloc.so pingpong local
+ *	LD_PRELOAD=libhugepin-malloc.so.0 pingpong local
  */
 #include <arpa/inet.h>
 #include <err.h>

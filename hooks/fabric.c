@@ -23,6 +23,7 @@
 #include <rdma/fi_ext.h>
 #include <semaphore.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -49,7 +50,7 @@ static struct {
 	sem_t filled; /* of zeros: empty, of this process */
 } queue = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-static hugepin_domain *domain;
+static hugepin_domain *_Atomic domain; /* NULL: libfabric has not started us, or could not */
 
 /* ------------------------------------------------------------------ what went away */
 
@@ -147,7 +148,12 @@ static int open_domain(void)
 		.pinned_bytes_max = UINT64_MAX,
 	};
 
-	return hugepin_domain_open(&backend, NULL, &attr, &domain);
+	hugepin_domain *d;
+	int r = hugepin_domain_open(&backend, NULL, &attr, &d);
+
+	if (!r)
+		domain = d;
+	return r;
 }
 
 static int start_thread(struct fid_mem_monitor *monitor)
@@ -187,26 +193,29 @@ static void stop(struct fid_mem_monitor *monitor)
 static bool valid(struct fid_mem_monitor *monitor, const void *addr, size_t len)
 {
 	uintptr_t begin = (uintptr_t)addr;
-	struct hugepin_pin pin;
+	struct hugepin_pin pin = { 0 };
+	hugepin_domain *d = domain;
 	bool whole;
 
 	(void)monitor;
-	if (hugepin_sg_key(domain, addr, len, HUGEPIN_READ, &pin))
+	if (!d || hugepin_sg_key(d, addr, len, HUGEPIN_READ, &pin))
 		return false;
 	whole = begin + len <= pin.base + pin.len;
-	hugepin_unpin(domain, &pin);
+	hugepin_unpin(d, &pin);
 	return whole && !queue_has((struct range){ begin, begin + len });
 }
 
-/* A failure keeps libfabric from caching the range: where the pin cache cannot know of its end, it has let go of it. */
+/* A failure keeps libfabric from caching the range: where the pin cache cannot know of its end, it has let go of it. A second
+ * cache, opened while the first still starts us, does not wait for that. */
 static int subscribe(struct fid_mem_monitor *monitor, const void *addr, size_t len)
 {
 	struct hugepin_pin pin;
-	int r = hugepin_pin(domain, addr, len, HUGEPIN_READ, &pin);
+	hugepin_domain *d = domain;
+	int r = d ? hugepin_pin(d, addr, len, HUGEPIN_READ, &pin) : -FI_EOPNOTSUPP;
 
 	if (r)
 		return r;
-	hugepin_unpin(domain, &pin);
+	hugepin_unpin(d, &pin);
 	return valid(monitor, addr, len) ? 0 : -FI_EOPNOTSUPP;
 }
 
@@ -235,27 +244,27 @@ static void *fabric_function(const char *name)
 	return fabric ? dlsym(fabric, name) : NULL;
 }
 
-static int import(void)
-{
+struct functions {
 	__typeof__(&fi_getparams) getparams;
 	__typeof__(&fi_freeparams) freeparams;
 	__typeof__(&fi_open) open_service;
+};
+
+static int import(const struct functions *f)
+{
 	const char *other = getenv("FI_MR_CACHE_MONITOR");
 	struct fi_param *params;
 	struct fid *cache;
 	int r;
 
-	*(void **)&getparams = fabric_function("fi_getparams");
-	*(void **)&freeparams = fabric_function("fi_freeparams");
-	*(void **)&open_service = fabric_function("fi_open");
-	if (!getparams || !freeparams)
+	if (!f->getparams || !f->freeparams)
 		return -ENOENT;
-	if (other && strcmp(other, "memhooks"))
+	if (other && *other && strcmp(other, "memhooks"))
 		return -EPERM;
 	/* libfabric reads its settings when it is first used, and would then prefer memhooks, if asked to. */
-	if (getparams(&params, &r) == 0)
-		freeparams(params);
-	if (!open_service || open_service(FI_VERSION(1, 13), "mr_cache", NULL, 0, 0, &cache, NULL))
+	if (f->getparams(&params, &r) == 0)
+		f->freeparams(params);
+	if (!f->open_service || f->open_service(FI_VERSION(1, 13), "mr_cache", NULL, 0, 0, &cache, NULL))
 		return -ENOSYS;
 	r = fi_import_fid(cache, &monitor.fid, 0);
 	fi_close(cache);
@@ -266,11 +275,16 @@ EXPORT int hugepin_fabric_attach(void)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	static bool attached;
+	struct functions f;
 	int r = 0;
 
+	/* Without the lock: a constructor may call this, under the loader's. */
+	*(void **)&f.getparams = fabric_function("fi_getparams");
+	*(void **)&f.freeparams = fabric_function("fi_freeparams");
+	*(void **)&f.open_service = fabric_function("fi_open");
 	pthread_mutex_lock(&lock);
 	if (!attached)
-		r = import();
+		r = import(&f);
 	attached |= !r;
 	pthread_mutex_unlock(&lock);
 	return r;
@@ -293,13 +307,14 @@ EXPORT int fi_open(uint32_t version, const char *name, void *attr, size_t attr_l
 
 EXPORT int fi_fabric(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *context)
 {
+	static _Atomic bool said;
 	__typeof__(&fi_fabric) next;
 	int r = hugepin_fabric_attach();
 
 	*(void **)&next = fabric_function("fi_fabric");
 	if (!next)
 		return -FI_ENOSYS;
-	if (r && r != -EPERM)
+	if (r && r != -EPERM && !atomic_exchange(&said, true))
 		dprintf(STDERR_FILENO,
 			"hugepin: libfabric takes no monitor (%s): set FI_MR_CACHE_MONITOR to userfaultfd or disabled\n",
 			strerror(-r));

@@ -38,12 +38,11 @@ static void leaving(void *vm_munmap, const struct hugepin_extent *e)
 
 EXPORT int hugepin_ucx_attach(void)
 {
+	void *vm_munmap = ucm_function("ucm_vm_munmap"); /* without the lock: a constructor may call this, under the loader's */
 	int r = 0, id;
 
 	pthread_mutex_lock(&lock);
 	if (!attached) {
-		void *vm_munmap = ucm_function("ucm_vm_munmap");
-
 		r = vm_munmap ? hugepin_watch(leaving, vm_munmap, &id) : -ENOENT;
 		attached = !r;
 	}

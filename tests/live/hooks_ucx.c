@@ -18,7 +18,7 @@
 
 #include "hugepin.h"
 
-enum { SIZE = 8 << 20, PIECE = 64 << 10, SLOTS = 256, THREADS = 4, REACHED = 0, STALE = 3, MISSING = 77 };
+enum { SIZE = 8 << 20, PIECE = 64 << 10, SLOTS = 4096, THREADS = 4, REACHED = 0, STALE = 3, MISSING = 77 };
 
 /* ------------------------------------------------------------------ the device, and the cache of registrations */
 
@@ -161,6 +161,7 @@ static int memory_leaves_and_comes_back(void)
 
 static _Atomic bool over;
 static _Atomic int worst;
+static _Atomic unsigned rounds;
 
 static void *work(void *arg)
 {
@@ -179,6 +180,7 @@ static void *work(void *arg)
 		if (r != REACHED)
 			worst = r;
 		hugepin_free(p);
+		rounds++;
 	}
 	return NULL;
 }
@@ -190,7 +192,7 @@ static int threads_come_and_go(void)
 	for (intptr_t i = 0; i < THREADS; i++)
 		if (pthread_create(&thread[i], NULL, work, (void *)i))
 			return 8;
-	for (int i = 0; i < 150 && !worst; i++) {
+	for (time_t end = time(NULL) + 2; !worst && (time(NULL) < end || rounds < 100);) {
 		hugepin_purge();
 		sleep_ms(10);
 	}
@@ -298,12 +300,53 @@ static int nothing_to_attach(void)
 	       dlopen("libfabric.so.1", RTLD_LAZY | RTLD_NOLOAD);
 }
 
+static void *attach(void *over_)
+{
+	int (*ucx)(void), (*fabric)(void);
+	const _Atomic bool *end = over_;
+
+	*(void **)&ucx = dlsym(RTLD_DEFAULT, "hugepin_ucx_attach");
+	*(void **)&fabric = dlsym(RTLD_DEFAULT, "hugepin_fabric_attach");
+	while (!*end && (ucx() == -ENOENT || fabric() == -ENOENT)) {
+	}
+	return NULL;
+}
+
+/* Libraries that attach as they are loaded, under the loader's lock. */
+static int attach_at_once(void)
+{
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, attach, &over))
+		return 8;
+	for (int i = 0; i < 300; i++) {
+		void *library = dlopen(built("tests/live/attach.so"), RTLD_NOW);
+
+		if (!library)
+			return 9;
+		dlclose(library);
+	}
+	over = true;
+	pthread_join(thread, NULL);
+	return 0;
+}
+
+TEST(a_library_may_attach_as_it_is_loaded_while_another_thread_does)
+{
+	int r = run_with(true, false, "--attach");
+
+	NEED(r);
+	EXPECT_EQ(r, 0);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc != 2 || strncmp(argv[1], "--", 2))
 		return t_run(argc, argv);
 	if (!strcmp(argv[1], "--nothing"))
 		return nothing_to_attach();
+	if (!strcmp(argv[1], "--attach"))
+		return attach_at_once();
 	open_all(strstr(argv[1], "external"));
 	return strstr(argv[1], "leave") ? memory_leaves_and_comes_back() : threads_come_and_go();
 }
