@@ -11,8 +11,9 @@
 #include "base/base.h"
 #include "hugepin.h"
 
-/* What a forked child gets of the pages, but for those of the small tier, which it gets from the kernel; where several hold a page, the first of these that one of them wants. COW: as if the
- * page were not held (the pool's pages are copied nevertheless, unless HUGEPIN_FORK=cow). */
+/* What a forked child gets of the pages, but for those of the small tier, which it gets from the kernel; where several hold a
+ * page, the first of these that one of them wants. COW: as if the page were not held (the pool's pages are copied nevertheless,
+ * unless HUGEPIN_FORK=cow). */
 enum hp_hold { HP_HOLD_COPY, HP_HOLD_COW, HP_HOLD_DONTFORK };
 
 /* Where the heap's addresses lie, from the first call on for the life of the process. False: there is no heap. */

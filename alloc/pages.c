@@ -168,6 +168,7 @@ void hp_span_shrink(size_t limit)
 	__atomic_store_n(&hp_span.reserved,
 			 hp_span.small < hp_span.small_end ? hp_span.small_end << HP_PAGE_SHIFT : hp_span.size,
 			 __ATOMIC_RELAXED);
+	hp_exposed.view.heap.size = hp_span.reserved;
 }
 
 /* ------------------------------------------------------------------ threads inside mapping calls */

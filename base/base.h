@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "hugepin.h"
+
 #define HP_LIKELY(x) __builtin_expect(!!(x), 1)
 #define HP_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define HP_TLS _Thread_local __attribute__((tls_model("initial-exec")))
@@ -21,6 +23,12 @@
 #define HP_PAGE ((size_t)1 << HP_PAGE_SHIFT)
 #define HP_PAGE_CHUNKS_SHIFT (HP_PAGE_SHIFT - HP_CHUNK_SHIFT)
 #define HP_PAGE_CHUNKS ((size_t)1 << HP_PAGE_CHUNKS_SHIFT)
+
+/* The name that a library of ours is loaded by: "libhugepin-verbs.so.0". The one without a number is for compilers, and
+ * may not be there. */
+#define HP_SONAME(library) library ".so." HP_QUOTED(HUGEPIN_VERSION_MAJOR)
+#define HP_QUOTED(x) HP_QUOTED_(x)
+#define HP_QUOTED_(x) #x
 
 #define HP_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define HP_MAX(a, b) ((a) > (b) ? (a) : (b))

@@ -24,11 +24,11 @@ struct hp_view {
 	} heap;
 	struct {
 		uint64_t domains, open; /* tables of pointers, and of a byte each: not 0 if it is open */
-		uint32_t count, size, ref, policy, access, regs_max, helper, backend_name, stats, stats_size;
+		uint32_t count, size, ref, policy, helper, backend_name, stats, stats_size;
 	} domain;
 	struct {
 		uint64_t regions, used; /* of the pointer to the table, and of how many entries were ever in use */
-		uint32_t stride, start, end, domain, state, kind, access;
+		uint32_t stride, start, end, domain, state, kind;
 	} region;
 	struct {
 		uint64_t first; /* of the pointer to the newest thread's */

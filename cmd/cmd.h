@@ -96,6 +96,9 @@ char *hp_read_line(const char *path, char *line, size_t size);
 /* "512 KiB", "2 MiB", "1.5 GiB". */
 char *hp_text_bytes(uint64_t bytes, char buf[HP_TEXT_MAX]);
 
+/* Text that others had a hand in may not steer the terminal: control characters but newlines become question marks. */
+char *hp_text_tame(char *text);
+
 /* A value as the user would write it in HUGEPIN_...; in buf, but for a path. */
 const char *hp_text_option(const struct hp_option *o, int64_t value, char buf[HP_TEXT_MAX]);
 

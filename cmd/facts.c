@@ -16,7 +16,7 @@ static struct {
 	const char *section_key, *key; /* of the last fact, or NULL */
 	FILE *text;
 	char *text_buf;
-	size_t text_len;
+	size_t text_len; /* not needed, but for open_memstream() */
 } facts;
 
 static void check(bool ok)
@@ -135,7 +135,7 @@ size_t hp_facts_advice_count(void)
 void hp_facts_print_text(void)
 {
 	check(!fflush(facts.text));
-	fwrite(facts.text_buf, 1, facts.text_len, stdout);
+	fputs(hp_text_tame(facts.text_buf), stdout); /* files and directories may have any name */
 }
 
 void hp_facts_print_json(int status)

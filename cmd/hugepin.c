@@ -2,8 +2,10 @@
  * hugepin(1): starts programs under the drop-in malloc, tells what this machine offers it, and draws what the pin cache did.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cmd/cmd.h"
 #include "include/hugepin.h"
@@ -83,7 +85,14 @@ static int dispatch(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	int status = dispatch(argc, argv);
+	int fd, status;
+
+	/* Where standard input or output is closed, no file that is opened here takes its place. Writing fails as before. */
+	while ((fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0 && fd <= STDERR_FILENO)
+		;
+	if (fd >= 0)
+		close(fd);
+	status = dispatch(argc, argv);
 
 	if (fflush(stdout) || ferror(stdout)) {
 		fprintf(stderr, "hugepin: standard output: %s\n", strerror(errno));

@@ -7,6 +7,7 @@
 #include <getopt.h>
 #include <hugetlbfs.h>
 #include <inttypes.h>
+#include <linux/capability.h>
 #include <mntent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,7 @@
 
 #define THP "/sys/kernel/mm/transparent_hugepage/"
 #define POOLS "/sys/kernel/mm"
+#define NR_PAGES "/hugepages/hugepages-2048kB/nr_hugepages" /* of the size that the heap uses; below POOLS, or a node */
 #define NODE "/sys/devices/system/node/node%d"
 #define SIZES_MAX 8
 #define NODES_MAX 1024
@@ -103,13 +105,11 @@ static bool pool_has(const struct pool *p)
 
 static void advise_pool(const struct pool *p)
 {
-	const char *const file = POOLS "/hugepages/hugepages-2048kB/nr_hugepages";
-
 	if (p->total + p->overcommit == 0)
-		hp_facts_advise("the heap will do with THP. To reserve 1 GiB", "echo %d > %s", POOL_SUGGESTED, file);
+		hp_facts_advise("the heap will do with THP. To reserve 1 GiB", "echo %d > " POOLS NR_PAGES, POOL_SUGGESTED);
 	else if (!pool_has(p))
-		hp_facts_advise("all of them are taken. For 1 GiB more", "echo %" PRIu64 " > %s",
-				p->total - p->surplus + POOL_SUGGESTED, file);
+		hp_facts_advise("all of them are taken. For 1 GiB more", "echo %" PRIu64 " > " POOLS NR_PAGES,
+				p->total - p->surplus + POOL_SUGGESTED);
 }
 
 /* Whether there is a page to be had of the size that the heap uses. */
@@ -186,7 +186,7 @@ static void tell_nodes(const long *sizes, int count)
 					       (json_int_t)p.total, "free", (json_int_t)p.free),
 				     name, "%" PRIu64 " pages, %" PRIu64 " free", p.total, p.free);
 			if (all.total && !p.total)
-				hp_facts_advise("none on this node", "echo %" PRIu64 " > %s/hugepages/hugepages-2048kB/nr_hugepages",
+				hp_facts_advise("none on this node", "echo %" PRIu64 " > %s" NR_PAGES,
 						HP_MAX(all.total / nodes, 1), dir);
 		}
 	}
@@ -247,7 +247,7 @@ static enum ipc_lock ipc_lock(void)
 	const char *caps;
 
 	if (hp_read_file("/proc/self/status", text, sizeof text) <= 0 || !(caps = strstr(text, "CapEff:")) ||
-	    !(strtoull(caps + strlen("CapEff:"), NULL, 16) >> 14 & 1))
+	    !(strtoull(caps + strlen("CapEff:"), NULL, 16) >> CAP_IPC_LOCK & 1))
 		return LOCK_NO;
 	if (readlink("/proc/self/ns/user", ns, sizeof ns - 1) > 0 && strcmp(ns, "user:[4026531837]")) /* PROC_USER_INIT_INO */
 		return LOCK_CONFINED;

@@ -100,8 +100,6 @@ static void read_domain(const struct hp_source *s, struct hp_look *look, const s
 		return;
 	d->ref = word_at(raw, v->size, v->ref);
 	d->policy = half_at(raw, v->size, v->policy);
-	d->access = half_at(raw, v->size, v->access);
-	d->regs_max = half_at(raw, v->size, v->regs_max);
 	d->helper = word_at(raw, v->size, v->helper);
 	read_name(s, word_at(raw, v->size, v->backend_name), d->backend, sizeof d->backend);
 	if (v->stats <= v->size)
@@ -127,7 +125,6 @@ static void add_region(struct hp_look *look, const unsigned char *raw, uint32_t 
 		.start = word_at(raw, size, v->start),
 		.end = word_at(raw, size, v->end),
 		.index = index,
-		.access = half_at(raw, size, v->access),
 		.state = (uint8_t)state,
 		.kind = (uint8_t)half_at(raw, size, v->kind),
 		.domain = NOBODY,
@@ -216,14 +213,17 @@ static void read_backing(const struct hp_source *s, const struct hp_look *look, 
 {
 	__typeof__(look->view.heap) *v = &look->view.heap;
 	const uint64_t first = (r->start - v->base) >> v->page_shift, last = (r->end - 1 - v->base) >> v->page_shift;
-	unsigned char raw[STRIDE_MAX];
+	const uint64_t count = last < first ? 0 : least(last - first, PAGES_MAX - 1) + 1;
+	unsigned char raw[STEP * STRIDE_MAX];
 
-	for (uint64_t page = first; page <= last && page - first < PAGES_MAX; page++) {
-		if (!get(s, v->pages + page * v->stride, raw, v->stride))
+	for (uint64_t at = 0, n; at < count; at += n) {
+		n = least(count - at, STEP);
+		if (!get(s, v->pages + (first + at) * v->stride, raw, n * v->stride))
 			return;
-		if (raw[v->state] >= v->state_min && raw[v->kind] <= HUGEPIN_KIND_HUGETLB &&
-		    (r->backing < 0 || raw[v->kind] < r->backing))
-			r->backing = (int8_t)raw[v->kind];
+		for (const unsigned char *entry = raw; entry < raw + n * v->stride; entry += v->stride)
+			if (entry[v->state] >= v->state_min && entry[v->kind] <= HUGEPIN_KIND_HUGETLB &&
+			    (r->backing < 0 || entry[v->kind] < r->backing))
+				r->backing = (int8_t)entry[v->kind];
 	}
 }
 
@@ -268,6 +268,8 @@ static int read_page(const struct hp_source *s, uint64_t page, struct hp_look *l
 	look->heap_used = stats.magic == HUGEPIN_STATS_MAGIC;
 	if (look->view.magic != HP_VIEW_MAGIC)
 		return look->heap_used ? -EPROTO : -ESRCH;
+	if (!look->view.heap.stride) /* being filled in */
+		look->view.heap.size = 0;
 	if (!is_sane(&look->view))
 		return -EPROTO;
 	memcpy(&look->heap, &stats.stats, least(stats.size, sizeof stats.stats));

@@ -17,13 +17,14 @@ struct hp_source {
 	void *arg;
 };
 
-enum hp_look_state { HP_LOOK_FREE, HP_LOOK_LIVE, HP_LOOK_RETIRED, HP_LOOK_DEAD }; /* as reg/domain.h has them: hp_region_state */
-enum hp_look_kind { HP_LOOK_EXTENT, HP_LOOK_RUN, HP_LOOK_FOREIGN, HP_LOOK_UNCACHED }; /* hp_region_kind */
+/* As hp_region_state and hp_region_kind of reg/domain.h, see tests/unit/look.c. */
+enum hp_look_state { HP_LOOK_FREE, HP_LOOK_LIVE, HP_LOOK_RETIRED, HP_LOOK_DEAD };
+enum hp_look_kind { HP_LOOK_EXTENT, HP_LOOK_RUN, HP_LOOK_FOREIGN, HP_LOOK_UNCACHED };
 
 struct hp_look_region {
 	uint64_t start, end;
 	uint64_t site; /* of its last use, as hp_site() tells it; 0: not known */
-	uint32_t index, access;
+	uint32_t index;
 	uint32_t out; /* pins of it now */
 	uint32_t pins; /* made since the last look */
 	uint8_t state, kind; /* enum hp_look_state, enum hp_look_kind */
@@ -35,7 +36,7 @@ struct hp_look_region {
 struct hp_look_domain {
 	uint64_t address, ref; /* together tell it from others */
 	uint64_t helper; /* address, 0: it has none */
-	uint32_t number, policy, access, regs_max;
+	uint32_t number, policy;
 	char backend[24];
 	struct hugepin_domain_stats stats, since; /* now, and how much more than at the last look */
 	uint64_t out, pins; /* of all its regions */

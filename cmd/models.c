@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/base.h"
 #include "cmd/cmd.h"
 #include "sge/model.h"
 
@@ -92,10 +93,10 @@ static void tell_model(const struct hugepin_sg_model *m, const struct hp_sg_plac
 	json_decref(cheapest_modes);
 	if (!m->refused)
 		return;
+	const bool inlined = m->refused & HUGEPIN_SG_INLINE, gathered = m->refused & HUGEPIN_SG_GATHER;
 	char why[128];
 	snprintf(why, sizeof why, "this provider loses bytes of what is sent by %s%s%s, which is not used. After an update",
-		 m->refused & HUGEPIN_SG_INLINE ? "inline" : "", m->refused == 5 ? " and " : "",
-		 m->refused & HUGEPIN_SG_GATHER ? "several elements" : "");
+		 inlined ? "inline" : "", inlined && gathered ? " and " : "", gathered ? "several elements" : "");
 	hp_facts_advise(why, "hugepin calibrate");
 }
 
@@ -147,16 +148,17 @@ static struct {
 /* Beside the library that `run` preloads, or where the loader looks. 0, or -1 and why not. */
 static int load_verbs(char *why, size_t size)
 {
+	static const char name[] = HP_SONAME("libhugepin-verbs");
 	char path[PATH_MAX];
 	void *lib = NULL, *f;
 
 	if (!hp_run_find_library(path)) {
 		char *const slash = strrchr(path, '/');
-		snprintf(slash + 1, sizeof path - (size_t)(slash + 1 - path), "libhugepin-verbs.so.0");
+		snprintf(slash + 1, sizeof path - (size_t)(slash + 1 - path), "%s", name);
 		lib = dlopen(path, RTLD_NOW);
 	}
 	if (!lib)
-		lib = dlopen("libhugepin-verbs.so.0", RTLD_NOW);
+		lib = dlopen(name, RTLD_NOW);
 	if (!lib) {
 		snprintf(why, size, "%s", dlerror());
 		return -1;

@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -283,16 +284,19 @@ static struct scale time_scale(uint64_t most_ns)
 				      : (struct scale){ 1e9, "s" };
 }
 
-/* Text in gnuplot's single quotes, where nothing but the quote is special. */
+/* Text in gnuplot's single quotes, where nothing but the quote is special. UTF-8, which an SVG has to be. */
 static void quote(FILE *to, const char *text)
 {
+	json_t *const valid = hp_facts_string(text);
+
 	putc('\'', to);
-	for (; *text; text++) {
+	for (text = json_string_value(valid); *text; text++) {
 		if (*text == '\'')
 			putc('\'', to);
 		putc((unsigned char)*text < ' ' || *text == 0x7f ? '?' : *text, to);
 	}
 	putc('\'', to);
+	json_decref(valid);
 }
 
 static int column(const struct picture *p, int file, uint64_t t_ns)
@@ -462,20 +466,24 @@ static void write_script(FILE *to, const struct picture *p, const char *title, b
 	fputs("unset multiplot\n", to);
 }
 
-/* Have gnuplot write to the descriptor `output`. */
-static void draw(const struct picture *p, const char *title, bool svg, int output)
+/* Have gnuplot draw in memory, and write that to a file: gnuplot says nothing when a disk is full. */
+static void draw(const struct picture *p, const char *title, bool svg, FILE *output)
 {
 	char *const args[] = { (char *)"gnuplot", (char *)"-d", (char *)"-", NULL };
+	const int drawn = memfd_create("picture", MFD_CLOEXEC);
 	posix_spawn_file_actions_t actions;
 	int script[2], status, e;
+	char part[4096];
+	ssize_t n;
 	pid_t pid;
 
-	if (pipe2(script, O_CLOEXEC))
+	if (drawn < 0 || pipe2(script, O_CLOEXEC))
 		fail("%s", strerror(errno));
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_adddup2(&actions, script[0], STDIN_FILENO);
-	posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
+	posix_spawn_file_actions_adddup2(&actions, drawn, STDOUT_FILENO);
 	setenv("LC_ALL", "C.UTF-8", 1); /* the script's; in plain C gnuplot warns of signs that it has no use for */
+	signal(SIGCHLD, SIG_DFL); /* where it is ignored, there is no status to wait for */
 	e = posix_spawnp(&pid, args[0], &actions, NULL, args, environ);
 	posix_spawn_file_actions_destroy(&actions);
 	if (e == ENOENT)
@@ -492,6 +500,9 @@ static void draw(const struct picture *p, const char *title, bool svg, int outpu
 	fclose(to);
 	if (waitpid(pid, &status, 0) != pid || status)
 		fail("gnuplot failed");
+	for (off_t at = 0; (n = pread(drawn, part, sizeof part, at)) > 0; at += n)
+		fwrite(part, 1, (size_t)n, output);
+	close(drawn);
 }
 
 /* ------------------------------------------------------------------ the command */
@@ -556,7 +567,7 @@ int hp_plot_main(int argc, char **argv)
 	if (json)
 		fputs("\n]}\n", to);
 	else
-		draw(&p, title, svg, fileno(to));
+		draw(&p, title, svg, to);
 
 	const bool written = !ferror(to);
 	if (fclose(to) || !written || rename(unfinished, output))

@@ -58,12 +58,18 @@ static void explain(const struct hp_process *p, int error, char *why, size_t siz
 	const struct passwd *owner;
 	uint64_t uid, scope;
 
+	if (error == ESRCH && p->ended >= 0 && !hp_process_has_ended(p)) {
+		snprintf(why, size,
+			 "process %d has no memory to look at: its first thread has ended, or it is the kernel's",
+			 (int)p->pid);
+		return;
+	}
 	snprintf(path, sizeof path, "/proc/%d/status", (int)p->pid);
 	if (error == ENOENT || error == ESRCH || hp_read_file(path, text, sizeof text) <= 0) {
 		snprintf(why, size, "there is no process %d", (int)p->pid);
 		return;
 	}
-	uid = hp_number_after(text, "Uid:", 0);
+	uid = hp_number_after(text, "\nUid:", 0);
 	scope = hp_read_number("/proc/sys/kernel/yama/ptrace_scope", 0);
 	owner = getpwuid((uid_t)uid);
 	if (error != EACCES && error != EPERM)
@@ -264,24 +270,17 @@ bool hp_process_code(const struct hp_process *p, uint32_t low, const char **ret_
 
 /* ------------------------------------------------------------------ the page */
 
-/* Data that belong to code: of a file with other mappings that are executed. */
-static bool is_data(const struct hp_process *p, const struct hp_mapping *m)
-{
-	if (!m->writable || m->shared || m->name[0] != '/')
-		return false;
-	for (const struct hp_mapping *o = m; o >= p->mapping && !strcmp(o->name, m->name); o--)
-		if (o->executable)
-			return true;
-	return false;
-}
-
-/* It is a page of the data of a program or library, and known by what stands in it. */
+/* It is a page of the data of a program or library, a file that is executed in a mapping before; and known by what stands
+ * in it. */
 uint64_t hp_process_find_page(const struct hp_process *p)
 {
 	uint64_t unused = 0, magic, view;
+	bool executed = false;
 
 	for (const struct hp_mapping *m = p->mapping; m < p->mapping + p->mappings; m++) {
-		for (uint64_t at = is_data(p, m) ? m->start : m->end; at < m->end; at += HP_STATS_PAGE) {
+		executed = m->executable || (executed && !strcmp(m->name, m[-1].name));
+		const bool data = executed && m->writable && !m->shared && m->name[0] == '/';
+		for (uint64_t at = data ? m->start : m->end; at < m->end; at += HP_STATS_PAGE) {
 			if (!hp_process_read((void *)p, at + HP_VIEW_OFFSET, &view, sizeof view) ||
 			    !hp_process_read((void *)p, at, &magic, sizeof magic))
 				break;

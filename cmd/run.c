@@ -12,8 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LIBRARY "libhugepin-malloc.so.0" /* the name without number is for compilers, and may not be there */
+#include "base/base.h"
 
+#define LIBRARY HP_SONAME("libhugepin-malloc")
 #define OPTION_NAME_MAX 64
 
 /* HUGEPIN_SOME_NAME -> some-name */
@@ -159,11 +160,11 @@ int hp_run_main(int argc, char **argv)
 	int status = hp_target_check(argv[program], why, sizeof why);
 	if (!status) {
 		if (*why)
-			fprintf(stderr, "hugepin run: %s\n", why);
+			fprintf(stderr, "hugepin run: %s\n", hp_text_tame(why));
 		execvp(argv[program], argv + program);
 		status = errno == ENOENT ? HP_EXIT_NOT_FOUND : HP_EXIT_CANNOT_EXEC;
 		snprintf(why, sizeof why, "%s: %s", argv[program], strerror(errno));
 	}
-	fprintf(stderr, "hugepin run: %s\n", why);
+	fprintf(stderr, "hugepin run: %s\n", hp_text_tame(why));
 	return status;
 }

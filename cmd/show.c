@@ -9,14 +9,23 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-static const char *const policies[] = { "default", "arena", "lru", "cf11", "predict", "odp", "none" };
-static const char *const backings[] = { "base pages", "THP", "hugetlb" };
-static const char *const states[] = { "free", "live", "retired", "dead" };
-static const char *const kinds[] = { "extent", "run", "foreign", "uncached" };
+static const char *const policies[] = {
+	[HUGEPIN_POLICY_ARENA] = "arena", [HUGEPIN_POLICY_LRU] = "lru", [HUGEPIN_POLICY_CF11] = "cf11",
+	[HUGEPIN_POLICY_PREDICT] = "predict", [HUGEPIN_POLICY_ODP] = "odp", [HUGEPIN_POLICY_NONE] = "none",
+};
+static const char *const backings[] = {
+	[HUGEPIN_KIND_BASE] = "base pages", [HUGEPIN_KIND_THP] = "THP", [HUGEPIN_KIND_HUGETLB] = "hugetlb",
+};
+static const char *const states[] = {
+	[HP_LOOK_LIVE] = "live", [HP_LOOK_RETIRED] = "retired", [HP_LOOK_DEAD] = "dead",
+};
+static const char *const kinds[] = {
+	[HP_LOOK_EXTENT] = "extent", [HP_LOOK_RUN] = "run", [HP_LOOK_FOREIGN] = "foreign", [HP_LOOK_UNCACHED] = "uncached",
+};
 
 static const char *name_of(const char *const *names, size_t count, uint64_t number)
 {
-	return number < count ? names[number] : "?";
+	return number < count && names[number] ? names[number] : "?";
 }
 #define NAME(names, number) name_of(names, COUNT(names), (number))
 

@@ -35,6 +35,17 @@ char *hp_text_bytes(uint64_t bytes, char buf[HP_TEXT_MAX])
 	return buf;
 }
 
+char *hp_text_tame(char *text)
+{
+	for (unsigned char *c = (unsigned char *)text; *c; c++) {
+		if (c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0) /* U+0080 to U+009F, in UTF-8 */
+			c[0] = c[1] = '?';
+		else if ((*c < ' ' && *c != '\n') || *c == 0x7f)
+			*c = '?';
+	}
+	return text;
+}
+
 const char *hp_text_option(const struct hp_option *o, int64_t value, char buf[HP_TEXT_MAX])
 {
 	static const char *const sizes[] = { "", "K", "M", "G", "T" };

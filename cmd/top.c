@@ -62,7 +62,8 @@ static void draw(const char *text)
 	for (int row = 1; row <= size.ws_row; row++) {
 		const int len = (int)strcspn(text, "\n");
 		const bool cut = row == size.ws_row && text[len] && text[len + 1];
-		printf("\033[K%.*s%s", cut ? 3 : HP_MIN(len, size.ws_col), cut ? "..." : text, row < size.ws_row ? "\n" : "");
+		printf("\033[K%.*s%s", HP_MIN(cut ? 3 : len, size.ws_col), cut ? "..." : text,
+		       row < size.ws_row ? "\n" : "");
 		text += len + (text[len] == '\n');
 	}
 	fflush(stdout);
@@ -182,6 +183,8 @@ static int watch(struct hp_process *p, char *why, size_t size)
 		const enum event event = wait_until(p, next_ns);
 		if (event == SUSPENDED)
 			suspend();
+		if (event == QUIT && !shown && !option.screen)
+			status = HP_EXIT_FAILED; /* whoever wants to read it has nothing */
 		if (event == QUIT || (event == ENDED && shown))
 			break;
 		if (event == RESIZED || event == SUSPENDED) {
@@ -213,13 +216,18 @@ static int watch(struct hp_process *p, char *why, size_t size)
 
 static void catch_signals(void)
 {
+	struct sigaction now;
 	sigset_t set;
 
+	/* Not those that are ignored, as by nohup(1): blocked, they would come all the same. */
 	sigemptyset(&set);
-	for (const int *s = (const int[]){ SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, 0 }; *s; s++)
-		sigaddset(&set, *s);
-	if (option.screen)
+	for (const int *s = (const int[]){ SIGINT, SIGTERM, SIGHUP, SIGQUIT, 0 }; *s; s++)
+		if (!sigaction(*s, NULL, &now) && now.sa_handler != SIG_IGN)
+			sigaddset(&set, *s);
+	if (option.screen) {
+		sigaddset(&set, SIGWINCH);
 		sigaddset(&set, SIGTSTP);
+	}
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	signals = signalfd(-1, &set, SFD_CLOEXEC);
 }
@@ -229,9 +237,7 @@ static void catch_signals(void)
 /* The exit status if there is nothing to look at, and no process. */
 static int parse(int argc, char **argv, pid_t *ret_pid)
 {
-	static const struct option options[] = { { "delay", required_argument, NULL, 'd' },
-						 { "number", required_argument, NULL, 'n' },
-						 { "once", no_argument, NULL, 'o' },
+	static const struct option options[] = { { "once", no_argument, NULL, 'o' },
 						 { "json", no_argument, NULL, 'j' },
 						 { "help", no_argument, NULL, 'h' },
 						 { NULL, 0, NULL, 0 } };

@@ -293,8 +293,8 @@ int hugepin_pin(hugepin_domain *, const void *addr, size_t len, unsigned access,
 int hugepin_unpin(hugepin_domain *, struct hugepin_pin *pin);
 
 /* Pin n pieces, each as by hugepin_pin, in order; a piece that one key cannot cover takes several pins. Returns how many pins
- * were written to ret_ (at least n), or an error of hugepin_pin, with nothing pinned and ret_ cleared; -EMSGSIZE: more than max are needed;
- * -EINVAL also for n < 0 or NULL. n = 0 is 0. */
+ * were written to ret_ (at least n), or an error of hugepin_pin, with nothing pinned and ret_ cleared; -EMSGSIZE: more than max
+ * are needed; -EINVAL also for n < 0 or NULL. n = 0 is 0. */
 int hugepin_pinv(hugepin_domain *, const struct iovec *, int n, unsigned access, struct hugepin_pin *ret_, int max);
 
 /* Give n pins back; cleared ones are skipped. 0, or -EINVAL when one of them was not the domain's (the others are given

@@ -620,7 +620,7 @@ static int uring_open(struct hugepin_attr *attr)
 static int verbs_open(struct hugepin_attr *attr)
 {
 #define FROM(name) __typeof__(&name) name##_ = (__typeof__(&name))dlsym(library, #name)
-	void *library = dlopen("libhugepin-verbs.so.0", RTLD_NOW);
+	void *library = dlopen(HP_SONAME("libhugepin-verbs"), RTLD_NOW);
 
 	if (!library) {
 		fprintf(stderr, "hugepin: %s\n", dlerror());

@@ -50,8 +50,6 @@ static void expose(void)
 	v->size = sizeof(hugepin_domain);
 	v->ref = offsetof(hugepin_domain, ref);
 	v->policy = offsetof(hugepin_domain, policy);
-	v->access = offsetof(hugepin_domain, access);
-	v->regs_max = offsetof(hugepin_domain, regs_max);
 	v->helper = offsetof(hugepin_domain, helper);
 	v->backend_name = offsetof(hugepin_domain, backend.name);
 	v->stats = offsetof(hugepin_domain, stats);

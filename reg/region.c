@@ -54,7 +54,6 @@ static void expose(void)
 	v->domain = offsetof(struct hp_region, domain);
 	v->state = offsetof(struct hp_region, state);
 	v->kind = offsetof(struct hp_region, kind);
-	v->access = offsetof(struct hp_region, access);
 }
 
 int hp_regions_init(void)

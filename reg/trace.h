@@ -3,7 +3,8 @@
  *
  *	t_ns,event,domain,policy,addr,len,pinned_bytes,regions
  *
- * t_ns is CLOCK_MONOTONIC; addr and len are those of the registration (of a miss: of what is to be registered); pinned_bytes and regions are the domain's statistics after the event.
+ * t_ns is CLOCK_MONOTONIC; addr and len are those of the registration (of a miss: of what is to be registered); pinned_bytes
+ * and regions are the domain's statistics after the event.
  */
 #ifndef HP_REG_TRACE_H
 #define HP_REG_TRACE_H

@@ -173,6 +173,8 @@ check 'a script with env and a static interpreter' 125 "$t/static is statically 
 	env PATH="$t:$PATH" "$hugepin" run "$t/by-env"
 script by-none "#!$t/none"
 refuses 'a script without its interpreter' 126 "its interpreter $t/none cannot be executed" "$t/by-none"
+script by-odd $'#!/no\033[2J'
+refuses 'and does not print what steers a terminal' 126 'its interpreter /no\?\[2J cannot be executed' "$t/by-odd"
 script loop "#!$t/loop"
 refuses 'a script that is its own interpreter' 126 'symbolic links|[Ee]xec' "$t/loop"
 
@@ -181,7 +183,7 @@ refuses 'a script that is its own interpreter' 126 'symbolic links|[Ee]xec' "$t/
 nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups)
 if [ "$(id -u)" != 0 ]; then
 	skip 'setuid, setgid and capable programs' 'needs root'
-elif grep -q '^NoNewPrivs:.*1' /proc/self/status || findmnt -no OPTIONS -T "$t" | grep -qw nosuid; then
+elif ! "${nobody[@]}" true 2>/dev/null || grep -q '^NoNewPrivs:.*1' /proc/self/status || findmnt -no OPTIONS -T "$t" | grep -qw nosuid; then
 	skip 'setuid, setgid and capable programs' 'privileges cannot be raised here'
 else
 	cp "$t/cat" "$t/setuid" && chown 65534 "$t/setuid" && chmod 4755 "$t/setuid"
@@ -461,6 +463,8 @@ def value(text):
 for o, (name, now, default) in zip(j["hugepin"]["options"], options):
     assert value(now) == o["value"] and value(default[1:] or now) == o["default"], (o, now, default)
 END
+check 'info does not print what steers a terminal' "$any" '^  HUGEPIN_TRACE +a\?\[2J\?\?b ' \
+	env HUGEPIN_TRACE=$'a\033[2J\xc2\x9bb' "$hugepin" info
 check 'info --json notices that its output is lost' 1 'standard output: No space' bash -c "'$hugepin' info --json >/dev/full"
 
 # ---------------------------------------------------------------- info: advice
@@ -510,7 +514,11 @@ else
 	sed -i '/^more/d; s/^refused 0/refused 1/' "$t/cache/hugepin"/sg-*
 	as -- 'also what sending costs' "$any" . env XDG_CACHE_HOME="$t/cache" "${info[@]}"
 	if python3 -c "$allowed" 323 1 && python3 -c "$allowed" 425 1; then
-		as "${some_thp[@]}" -- 'info is content' 0 '^All of this is as it should be\.$' env XDG_CACHE_HOME=/nowhere "${info[@]}"
+		content=(/proc/sys/vm/overcommit_memory=0 /proc/sys/vm/max_map_count=65530
+			"$thp/defrag=always defer defer+madvise [madvise] never")
+		[ ! -d /sys/class/infiniband ] || content+=(/sys/class/infiniband/)
+		[ ! -e $thp/hugepages-2048kB/enabled ] || content+=("$thp/hugepages-2048kB/enabled=always [inherit] madvise never")
+		as "${some_thp[@]}" "${content[@]}" -- 'info is content' 0 '^All of this is as it should be\.$' env XDG_CACHE_HOME=/nowhere "${info[@]}"
 	fi
 	as /proc/sys/vm/overcommit_memory=2 -- 'info sees that memory is not overcommitted' 3 ': sysctl vm\.overcommit_memory=0$' "${info[@]}"
 	as /proc/sys/vm/max_map_count=4096 -- 'info sees that there are few mappings' 3 ': sysctl vm\.max_map_count=65530$' "${info[@]}"

@@ -46,6 +46,10 @@ offers 'words beside numbers' 'interleave local' run --numa = ''
 offers 'a flag is 0 or 1' '0 1' run --abort = ''
 offers 'files for a path' 'one.csv' run --trace = on
 offers 'nothing for a number' '' run --decay = ''
+offers 'nothing for what can be no option' '' run --x/e = a
+# shellcheck disable=SC2016 # of another shell
+works 'without a word' bash -c '. "$1"; COMP_WORDS=("$2" run --x/e=a) COMP_CWORD=2; [ -z "$(_hugepin 2>&1)" ]' . \
+	"$OLDPWD/completions/hugepin" "$hugepin"
 offers 'programs' 'basename' run basenam
 offers 'programs behind options' 'basename' run --pages = thp --stats --fit 3 -- basenam
 offers 'programs behind a flag' 'basename' run --stats basenam
@@ -65,9 +69,9 @@ _command_offset() { COMPREPLY=("$1:${COMP_WORDS[$1]}"); }
 offers 'with bash-completion, what it knows of the program' '6:cat' run --fit = 3 -- cat -
 unset -f _command_offset
 
-LD_PRELOAD=$dropin sleep 20 &
+LD_PRELOAD=$dropin sleep 500 &
 sleeper=$!
-for ((i = 0; i < 100; i++)); do
+for ((i = 0; i < 600; i++)); do
 	! grep -qs libhugepin /proc/$sleeper/maps || break
 	sleep 0.1
 done

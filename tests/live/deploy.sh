@@ -21,7 +21,7 @@ sum='my @a; push @a, chr(65 + $_) x 8000000 for 1 .. 10; print length(join "", @
 program() { "$@" "$hugepin" run --stats=1 -- perl -e "$sum" >"$t/program" 2>"$t/stats" && grep -qx 80000000 "$t/program"; }
 in_pool() { [ "$(awk '/hugetlb_bytes/ { print $3 }' "$t/stats")" -gt 80000000 ]; }
 # It may not answer 0: what is refused is a fault to be mended.
-says() { "${@:2}" "$hugepin" info 2>&1 | tee "$t/info" | grep -qE "$1"; }
+info_has() { "${@:2}" "$hugepin" info 2>&1 | tee "$t/info" | grep -qE "$1"; }
 
 # place NAME LINE COMMAND...: under COMMAND, info has LINE, if any, the program works, and has its heap in the pool.
 place()
@@ -32,7 +32,7 @@ place()
 		skip "$name" 'cannot be made here'
 		return
 	fi
-	[ -z "$line" ] || works "$name: hugepin info says so" says "$line" "$@"
+	[ -z "$line" ] || works "$name: hugepin info says so" info_has "$line" "$@"
 	works "$name: a program works" program "$@"
 	if [ "$pages" -lt 200 ]; then
 		skip "$name: its heap is in the pool" 'needs a pool with 200 free pages'
@@ -41,7 +41,7 @@ place()
 	fi
 }
 place "what a container's profile refuses" 'userfaultfd +not usable' seccomp
-! seccomp true 2>/dev/null || works 'it refuses io_uring, too: hugepin info says so' says 'io_uring +not usable' seccomp
+! seccomp true 2>/dev/null || works 'it refuses io_uring, too: hugepin info says so' info_has 'io_uring +not usable' seccomp
 place 'no CAP_IPC_LOCK and 64 KiB of locked memory' 'locked memory +64 KiB' plain prlimit --memlock=65536:65536
 place 'a user namespace' '' unshare -Ur
 

@@ -1,9 +1,9 @@
 #!/bin/bash
 # The tests of tests/guest, in the guests that $GUESTS names: plain; none where it is set but empty. $GUEST_TESTS: these, which
-# may be live tests, instead of all.
+# may be live tests, instead of all. $GUEST_SECONDS: for each guest.
 # shellcheck disable=SC2086 # a list
 if [ -z "${GUESTS-plain}" ]; then
 	echo '1..0 # SKIP GUESTS is empty'
 else
-	exec tests/guest/run -g "${GUESTS-plain}" ${GUEST_TESTS:-}
+	exec tests/guest/run -g "${GUESTS-plain}" -t "${GUEST_SECONDS:-500}" ${GUEST_TESTS:-}
 fi

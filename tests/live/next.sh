@@ -7,7 +7,7 @@ works 'buffers of both mallocs go back to their own' env STRESS_SECONDS=1 LD_PRE
 works 'a program that allocates before the constructors runs' env LD_PRELOAD="$dropin" "$here/early"
 next=$(ldconfig -p | awk '/libmimalloc.so/ { print $NF; exit }')
 if [ -n "$next" ]; then
-# shellcheck disable=SC2016 # for the shell that it starts
+	# shellcheck disable=SC2016 # perl's
 	works 'the next malloc may be a preloaded one' env LD_PRELOAD="$dropin $next" perl -e 'my @a = map { "x" x $_ } 1 .. 2000'
 else
 	skip 'the next malloc may be a preloaded one' 'libmimalloc is not installed'

@@ -15,18 +15,6 @@ printf '#!/bin/sh\nexit 3\n' >broken/gnuplot
 chmod 755 fake/gnuplot broken/gnuplot
 plot() { PATH=$t/fake:$PATH timeout 100 "$hugepin" plot "$@"; }
 
-# says NAME STATUS PATTERN COMMAND...: the command ends so, and its output or errors have a line like PATTERN.
-says()
-{
-	local name=$1 status=$2 pattern=$3 out got
-	shift 3
-	out=$("$@" 2>&1)
-	got=$?
-	if [ $got = "$status" ] && grep -Eq -e "$pattern" <<<"$out"; then pass "$name"; else
-		fail "$name" "status $got, expected $status; no line like: $pattern" "$(tail -n 15 <<<"$out")"
-	fi
-}
-
 # has NAME LINE...: gnuplot was told these, one after the other.
 has()
 {
@@ -94,6 +82,16 @@ mentions 'which have their numbers then' "'lru, domain 1, two\\.csv: mean 8 KiB,
 works 'plots a domain that was opened again' plot again.csv
 mentions 'which has a line for each policy' "'none, again\\.csv: mean 8 KiB, peak 8 KiB, 0 misses'"
 works 'reads from a pipe' plot <(cat lru.csv)
+rm pinned.png
+works 'plots where standard input and output are closed' \
+	bash -c 'PATH=$0/fake:$PATH; exec "$@" <&- >&-' "$t" "$hugepin" plot lru.csv
+says 'as elsewhere' 0 '^picture$' cat pinned.png
+works 'plots where the end of children is ignored' env PATH="$t/fake:$PATH" python3 -c 'import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execv(sys.argv[1], sys.argv[1:])' "$hugepin" plot lru.csv
+cp lru.csv $'l\xfc.csv'
+works 'plots a file whose name is not UTF-8' plot $'l\xfc.csv'
+mentions 'as what is' 'l\?\.csv: mean'
 
 # More than a million events of 1 us, in saw teeth, with one peak; the file does not end with a newline.
 {
@@ -134,7 +132,10 @@ works 'as it is' grep -q '"ts":12000000.001,' odd.json
 printf '%s\n' 'old' >old.json
 says 'a bad line leaves the old file' 1 'nowhere\.csv: No such file' plot -o old.json nowhere.csv
 says 'as it was' 0 '^old$' cat old.json
-says 'a full disk is noticed' 1 'No space' bash -c "ln -s /dev/full full.json.part && '$hugepin' plot -o full.json lru.csv"
+for end in json png svg; do
+	ln -s /dev/full full.$end.part
+	says "a full disk is noticed, $end" 1 'No space' plot -o full.$end lru.csv
+done
 
 # ---------------------------------------------------------------- what is refused
 

@@ -7,7 +7,7 @@
 top=$(cd "$(dirname "$0")/../.." && pwd)
 page=$t/r/index.html figures=$t/r/figures.txt
 
-render() { REPORT=$1 timeout 60 "$top/bench/report" render; }
+render() { REPORT=$1 timeout 300 "$top/bench/report" render; }
 # again NAME SED-SCRIPT FILE: a report of the same samples, changed.
 again() { mkdir -p "$t/$1" && cp -r "$top/tests/report/raw" "$t/$1" && sed -i "$2" "$t/$1/raw/$3" && render "$t/$1" >"$t/out"; }
 figure() { sed -n "s|^$1 ||p" "${2:-$figures}"; }
@@ -63,7 +63,7 @@ works 'the page is UTF-8, whatever a bench printed' iconv -f UTF-8 -t UTF-16 -o 
 works 'a bench without a trace was not asked for' grep -q 'Verbs in a guest.*<b>not run here</b>: not asked for' "$t/odd/index.html"
 
 # Where nothing is built every bench fails; the page is made all the same.
-BUILD=$t/nothing timeout 100 "$top/bench/report" --smoke >"$t/out" 2>&1
+BUILD=$t/nothing timeout 300 "$top/bench/report" --smoke >"$t/out" 2>&1
 is 'benches that fail are told by the exit status' $? 1
 works 'all were tried, and the page is there' grep -q "class='loss'>FAILED" "$t/nothing/report/index.html"
 

@@ -26,11 +26,25 @@ works()
 	"$@" >"$t/out" 2>&1 </dev/null
 	status=$?
 	if [ $status = 0 ]; then pass "$name"; else fail "$name" "status $status: $*" "$(tail -15 "$t/out")"; fi
+	return $status
+}
+
+# says NAME STATUS PATTERN COMMAND...: the command ends so, and its output or errors have a line like PATTERN.
+says()
+{
+	local name=$1 status=$2 pattern=$3 out got
+	shift 3
+	out=$("$@" 2>&1 </dev/null)
+	got=$?
+	if [ $got = "$status" ] && grep -Eq -e "$pattern" <<<"$out"; then pass "$name"; else
+		fail "$name" "status $got, expected $status; no line like: $pattern" "$(tail -n 30 <<<"$out")"
+	fi
 }
 
 # pool_free: pages of 2 MiB that a mapping can still get.
 pool_free()
 {
 	local d=/sys/kernel/mm/hugepages/hugepages-2048kB
+	[ -d $d ] || { echo 0; return; }
 	echo $(($(cat $d/free_hugepages) - $(cat $d/resv_hugepages)))
 }

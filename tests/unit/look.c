@@ -8,6 +8,7 @@
 #include <sys/uio.h>
 
 #include "alloc/pages.h"
+#include "alloc/small.h"
 #include "cmd/look.h"
 #include "reg/domain.h"
 #include "tests/any.h"
@@ -17,6 +18,13 @@
 #define MIB ((size_t)1 << 20)
 #define PAGE ((uint64_t)(uintptr_t)&hp_exposed)
 #define DETAILS 5
+
+/* The command knows these by their numbers alone. */
+_Static_assert((int)HP_LOOK_FREE == (int)HP_REGION_FREE && (int)HP_LOOK_LIVE == (int)HP_REGION_LIVE &&
+		       (int)HP_LOOK_RETIRED == (int)HP_REGION_RETIRED && (int)HP_LOOK_DEAD == (int)HP_REGION_DEAD &&
+		       (int)HP_LOOK_EXTENT == (int)HP_REGION_EXTENT && (int)HP_LOOK_RUN == (int)HP_REGION_RUN &&
+		       (int)HP_LOOK_FOREIGN == (int)HP_REGION_FOREIGN && (int)HP_LOOK_UNCACHED == (int)HP_REGION_UNCACHED,
+	       "as reg/domain.h has them");
 
 static struct device device;
 static long reads, reads_max = -1; /* so many succeed; -1: all */
@@ -159,6 +167,44 @@ TEST(an_extent_is_told_by_its_weakest_page)
 	EXPECT_EQ(hugepin_domain_close(d), 0);
 	hugepin_free(p);
 	look_away();
+}
+
+/* A heap of small pages, one table entry each. */
+TEST(so_is_one_of_many_pages)
+{
+	enum { PAGES = 600 };
+	static uint8_t page[PAGES][2]; /* state, kind */
+	hugepin_domain *d = open_as(HUGEPIN_POLICY_LRU, 0);
+	char *p = map(PAGES * 4096);
+	struct hp_exposed e = hp_exposed;
+	static const struct {
+		int at;
+		uint8_t state, kind;
+		int backing;
+	} step[] = {
+		{ 0, 1, HUGEPIN_KIND_HUGETLB, HUGEPIN_KIND_HUGETLB },
+		{ 255, 1, HUGEPIN_KIND_THP, HUGEPIN_KIND_THP },
+		{ 256, 0, HUGEPIN_KIND_BASE, HUGEPIN_KIND_THP },
+		{ PAGES - 1, 1, HUGEPIN_KIND_BASE, HUGEPIN_KIND_BASE },
+	};
+	struct hp_look l;
+
+	memset(page, 1, sizeof page);
+	for (int i = 0; i < PAGES; i++)
+		page[i][1] = HUGEPIN_KIND_HUGETLB;
+	touch(d, p, PAGES * 4096, 1);
+	e.view.heap = (__typeof__(e.view.heap)){ .base = (uintptr_t)p, .size = PAGES * 4096, .pages = (uintptr_t)page,
+						 .page_shift = 12, .stride = 2, .kind = 1, .state_min = 1 };
+	for (size_t i = 0; i < sizeof step / sizeof *step; i++) {
+		page[step[i].at][0] = step[i].state;
+		page[step[i].at][1] = step[i].kind;
+		EXPECT_EQ(hp_look(&self, (uintptr_t)&e, 1, DETAILS, NULL, &l), 0);
+		EXPECT_EQ(l.domain[0].regions, 1);
+		EXPECT_EQ(l.domain[0].region->backing, step[i].backing);
+		hp_look_free(&l);
+	}
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	munmap(p, PAGES * 4096);
 }
 
 struct work {
@@ -349,6 +395,24 @@ TEST(another_version_is_not_looked_into)
 	e = hp_exposed;
 	e.view.heap.kind = e.view.heap.stride;
 	EXPECT_EQ(look_at(&e), -EPROTO);
+}
+
+TEST(a_heap_that_is_being_described_is_none_yet)
+{
+	struct hp_exposed e = hp_exposed;
+
+	e.view.heap.stride = e.view.heap.state = e.view.heap.kind = e.view.heap.state_min = 0;
+	EXPECT_EQ(look_at(&e), 0);
+}
+
+TEST(addresses_that_the_heap_gave_up_are_not_its)
+{
+	const size_t reserved = hp_span.reserved;
+
+	hugepin_span_limit_(64 * MIB);
+	EXPECT(hp_span.reserved < reserved);
+	EXPECT_EQ(look()->view.heap.size, hp_span.reserved);
+	look_away();
 }
 
 TEST(a_list_without_an_end_is_left)
