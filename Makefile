@@ -67,7 +67,7 @@ all: $(BUILD)/libhugepin.so $(BUILD)/libhugepin.a $(if $(SAN),,$(BUILD)/libhugep
 	$(BUILD)/libhugepin-verbs.so $(if $(SAN),,mpi) hooks $(BUILD)/hugepin ## build the libraries and the command
 
 -include bench/bench.mk
--include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg sge mpi hooks cmd tests/unit tests/live tests/guest tests/soak examples))
+-include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg sge mpi hooks cmd examples $(addprefix tests/,unit live guest soak)))
 
 # What objects were compiled with; changes only when that does.
 COMMAND = $(CC) $(FLAGS) $(FLAGS_reg) $(FLAGS_sge) $(FLAGS_cmd)
@@ -176,23 +176,24 @@ check: ## install what is missing, build, run the tests
 
 # As root the pool is resized meanwhile, which is not for a machine where others use it: ARGS= then.
 SECONDS ?= 1200
-ARGS ?= $(if $(filter 0,$(shell id -u)),-p 0$(comma)600)
-comma := ,
-SOAK = timeout -k 10 $$(($(SECONDS) + 300))
-soak: tests ## random programs for SECONDS (1200), half of them under the drop-in; ARGS: of tests/soak/soak.c
-	$(SOAK) $(BUILD)/tests/soak/soak -t $$(($(SECONDS) / $(if $(SAN),1,2))) $(ARGS)
-	$(if $(SAN),,$(SOAK) env LD_PRELOAD=$(abspath $(BUILD))/libhugepin-malloc.so $(BUILD)/tests/soak/soak -t $$(($(SECONDS) / 2)) $(ARGS))
+soak: ARGS ?= $(if $(filter 0,$(shell id -u)),-p 0$(comma)600)
+SOAK = timeout -k 10 $$(($(SECONDS) + 300)) $(1) $(BUILD)/tests/soak/soak -t $$(($(SECONDS) / $(if $(SAN),1,2))) $(ARGS)
+soak: tests ## random programs for SECONDS (1200), half of them under the drop-in; ARGS are tests/soak/soak.c's
+	$(SOAK)
+	$(if $(SAN),,$(call SOAK,env LD_PRELOAD=$(abspath $(BUILD))/libhugepin-malloc.so))
 
 demo: ## install what is missing, build, show a Debian program with and without hugepages
 	$(Q)tools/setup build
 	$(Q)$(MAKE) --no-print-directory all
 	$(Q)BUILD='$(abspath $(BUILD))' tools/demo
 
-lint: all ## check layers, exported names, man pages, scripts
+lint: all ## check layers, exported names, pages, scripts
 	tools/check-includes
 	BUILD='$(BUILD)' tools/check-exports
 	$(MAKE) --no-print-directory man-check
-	shellcheck -x -P SCRIPTDIR completions/hugepin $$(grep -lrE --exclude-dir=corpus '^#!/bin/(ba)?sh' .ci bench debian tests tools)
+	tools/check-docs
+	shellcheck -x -P SCRIPTDIR completions/hugepin \
+		$$(grep -lrE --exclude-dir=corpus '^#!/bin/(ba)?sh' .ci bench debian tests tools)
 
 man-check: ## check the man pages against mandoc and the tables they repeat
 	tools/check-man

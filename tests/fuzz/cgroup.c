@@ -1,4 +1,4 @@
-/* link: cmd/text.c base/base.c base/config.c */
+/* link: cmd/facts.c cmd/text.c base/base.c base/config.c -ljansson */
 /*
  * Fuzzes what hugepin info makes of /proc/self/cgroup and mountinfo: a group's directory begins with the mount that it names, and
  * is a string that ends. Both files come from the input, with a zero byte between them.
@@ -23,24 +23,15 @@ static FILE *proc_open(const char *path)
 	return f;
 }
 
-#define fopen(path, mode) proc_open(path)
-#include "cmd/cgroup.c"
-
-void hp_info_fact(const char *name, const char *format, ...)
-{
-	(void)name;
-	(void)format;
-}
-
-void hp_info_advise(const char *format, ...)
-{
-	(void)format;
-}
-
-uint64_t hp_info_number(const char *path, uint64_t def)
+/* Of a file that the input names. */
+static uint64_t number_of(const char *path, uint64_t def)
 {
 	return strlen(path) % 2 ? def : strlen(path);
 }
+
+#define fopen(path, mode) proc_open(path)
+#define hp_read_number(path, def) number_of(path, def)
+#include "cmd/cgroup.c"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -60,6 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			assert(strlen(h.group) < sizeof h.group && h.mount_len <= strlen(h.group));
 			assert(!strchr(h.group, '\n'));
 		}
-	hp_cgroup_print(&page, 1);
+	hp_facts_section("limits", "");
+	hp_cgroup_facts(&page, 1);
 	return 0;
 }

@@ -1,7 +1,8 @@
-/* link: cmd/text.c base/base.c base/config.c */
+/* link: cmd/facts.c cmd/text.c base/base.c base/config.c -ljansson */
 /*
- * Fuzzes what hugepin plot reads: a trace is refused, or its picture is written, of lines that gnuplot understands: nothing that
- * came from a file stands there but numbers and what is quoted. The first byte says whether the header is put right.
+ * Fuzzes what hugepin plot reads: a trace is refused, or its picture is written, of lines that gnuplot understands: nothing
+ * that came from a file stands there but numbers and what is quoted. The first byte says whether the header is put right,
+ * and whether the events are written as JSON, too.
  */
 #include <assert.h>
 #include <setjmp.h>
@@ -22,28 +23,40 @@ static FILE *fopen_(const char *path, const char *mode)
 	return fopen(path, mode);
 }
 
+static FILE *opened; /* fail() does not return to who would close it */
+
 static FILE *trace_open(void)
 {
-	FILE *f = tmpfile();
-
-	assert(f && fwrite(trace, 1, trace_len, f) == trace_len);
-	rewind(f);
-	return f;
+	opened = tmpfile();
+	assert(opened && fwrite(trace, 1, trace_len, opened) == trace_len);
+	rewind(opened);
+	return opened;
 }
 
 #define fopen(path, mode) trace_open()
+#define fclose(f) (opened = NULL, fclose(f))
 #undef stderr
 #define stderr nobody
 #define exit(status) longjmp(refused, status)
 #include "cmd/plot.c"
 
+/* For hp_plot_main(), which is not called here. */
+int hp_usage(const char *title, bool wanted)
+{
+	(void)title;
+	return wanted;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* What the last trace left: fail() does not return to who would free it. */
-static struct picture p;
+static struct picture p; /* nor to who would free it */
 
 static void forget(void)
 {
+	FILE *f = opened;
+
+	if (f)
+		fclose(f);
 	for (int i = 0; i < p.count; i++) {
 		free(p.series[i].value);
 		free(p.series[i].miss_ns);
@@ -69,9 +82,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	trace = text;
 	trace_len += size - 1;
 	begin_ns = end_ns = 0;
-	p = (struct picture){ .file = &file, .files = 1, .begin_ns = &begin_ns, .end_ns = &end_ns };
 	if (!nobody)
 		nobody = fopen_("/dev/null", "w");
+	p = (struct picture){ .file = &file, .files = 1, .begin_ns = &begin_ns, .end_ns = &end_ns };
+	p.json = data[0] & 4 ? nobody : NULL;
 	if (setjmp(refused)) {
 		forget();
 		return 0;

@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	snprintf(path, sizeof path, "/proc/self/fd/%d", file);
 	status = hp_target_check(path, why, sizeof why);
 	assert(status == 0 || status == HP_EXIT_REFUSED || status == HP_EXIT_CANNOT_EXEC);
-	assert((status != 0) == (why[0] != 0));
+	assert(status == 0 || why[0]); /* a malloc of its own is no refusal */
 	if (size < 2 || (memcmp(data, "#!", 2) && memcmp(data, ELFMAG, 2)))
 		assert(status == 0);
 	return 0;

@@ -21,6 +21,7 @@
 
 #include <dirent.h>
 #include <getopt.h>
+#include <limits.h>
 
 enum { THREADS = 8, SLOTS = 160, KEPT = 2, FLIGHT_BYTES = 4096, IO_MAX = 65536, STUCK_SECONDS = 100 };
 
@@ -563,12 +564,12 @@ static struct left left_now(void)
 	};
 }
 
-/* Retirement of threads and of registrations may take a moment more. */
-static void left_check(const struct left *before)
+/* What threads and rings had goes a moment after them: the kernel's workers do that, when they come to it. */
+static struct left left_check(const struct left *before)
 {
 	struct left now = { 0 };
 
-	for (int i = 0; i < 100; i++) {
+	for (int i = 0; i < 300; i++) {
 		hugepin_purge();
 		now = left_now();
 #define LEFT_HOLDS(name, unused, slack) now.name <= before->name + (slack) &&
@@ -584,6 +585,7 @@ static void left_check(const struct left *before)
 	if (now.name > before->name + (slack))                                                                         \
 		T_FAIL("left at the end: " #name " %ld, at the start %ld", now.name, before->name);
 	LEFT_LIST(LEFT_PRINT)
+	return now;
 }
 
 /* Of the pool; -1: the kernel has none. */
@@ -601,7 +603,7 @@ static void pool_check(struct pool before)
 {
 	struct pool now;
 
-	for (int i = 0; i < 100; i++) {
+	for (int i = 0; i < 300; i++) {
 		now = pool_now();
 		if (now.used <= before.used && now.reserved <= before.reserved && now.surplus <= before.surplus)
 			return;
@@ -617,6 +619,15 @@ static void pool_resize(long pages)
 
 	snprintf(text, sizeof text, "%ld", pages);
 	EXPECT(file_write(POOL_DIR "nr_hugepages", text));
+}
+
+static long pool_pages;
+
+/* However we end. */
+static void put_pool_back(int signal)
+{
+	pool_resize(pool_pages);
+	raise(signal);
 }
 
 /* ------------------------------------------------------------------ rounds */
@@ -656,7 +667,14 @@ static void place_close(struct place *p)
 		io_uring_queue_exit(&p->ring);
 }
 
-/* Let the threads run, and see that they do: each is to do something within STUCK_SECONDS. */
+/* Each kind of thing has happened. */
+static bool all_done(void)
+{
+	return count_pins && count_left && (count_forks || !FORKS);
+}
+
+/* Let the threads run, and see that they do: each is to do something within STUCK_SECONDS. On a slow machine for longer, until all
+ * has been done. */
 static void rest(double seconds, long low, long high, uint64_t *rand)
 {
 	struct timespec now;
@@ -667,7 +685,7 @@ static void rest(double seconds, long low, long high, uint64_t *rand)
 	const double end = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec + seconds;
 	for (int i = 0; i < THREADS; i++)
 		moved[i] = now.tv_sec;
-	while ((double)now.tv_sec + 1e-9 * (double)now.tv_nsec < end && !t_failures) {
+	while (((double)now.tv_sec + 1e-9 * (double)now.tv_nsec < end || !all_done()) && !t_failures) {
 		if (high)
 			pool_resize(low + (long)(rand_next(rand) % (uint64_t)(high - low + 1)));
 		sleep_ms(20 + (long)(rand_next(rand) % 300));
@@ -718,12 +736,15 @@ static void round_run(int round, double seconds, long low, long high)
 
 TEST(every_byte_is_its_owners_and_nothing_is_left)
 {
-	const long pool_pages = file_number(POOL_DIR "nr_hugepages");
+	const struct sigaction at_end = { .sa_handler = put_pool_back, .sa_flags = (int)(SA_RESETHAND | SA_NODEFER) };
 	const struct pool pool = pool_now();
 	struct hugepin_extent x;
 	void *p = hide(malloc(MIB));
 
 	alarm((unsigned)option.seconds + 2 * T_SECONDS);
+	pool_pages = file_number(POOL_DIR "nr_hugepages");
+	for (const int *s = (const int[]){ SIGALRM, SIGABRT, SIGHUP, SIGINT, SIGTERM, 0 }; option.high && *s; s++)
+		sigaction(*s, &at_end, NULL);
 	preloaded = hugepin_extent(p, &x, sizeof x) > 0;
 	free(p);
 	for (int i = 0; i < SLOTS; i++)
@@ -736,17 +757,18 @@ TEST(every_byte_is_its_owners_and_nothing_is_left)
 	t_print("# seed %lu, %.0f s in %d rounds, %s, a pool of %ld pages%s\n", (unsigned long)option.seed, option.seconds,
 		option.rounds, preloaded ? "under the drop-in" : "by the functions", pool_pages, option.high ? ", resized" : "");
 
-	round_run(0, 1, 0, 0); /* what is made once is made */
-	hugepin_purge();
-	const struct left before = left_now();
-	EXPECT_EQ(before.heap_taken + before.pinned_kib + before.locked_kib + before.hugetlb_kib, 0);
+	/* What is made once is made: threads for the service and for the kernel's events, tables, descriptors. */
+	const struct left one = left_now(), once = { .threads = one.threads + 2, .descriptors = one.descriptors + 8, .heap_extents = 64,
+						     .mappings = LONG_MAX / 2, .data_kib = LONG_MAX / 2, .resident_kib = LONG_MAX / 2 };
+	round_run(0, 1, 0, 0);
+	const struct left before = left_check(&once);
 	for (int i = 1; i <= option.rounds && !t_failures; i++) {
 		round_run(i, option.seconds / option.rounds, option.low, option.high);
 		left_check(&before);
 		t_print("# round %d: %lu pins, %lu refused, %lu transfers, %lu forks, %lu refused, %lu extents left, %lu ENOMEM\n",
 			i, count_pins, count_refused, count_io, count_forks, count_forks_refused, count_left, count_nomem);
 	}
-	EXPECT(count_pins && count_left && (count_forks || !FORKS));
+	EXPECT(all_done() || t_failures);
 	if (option.high) {
 		pool_resize(pool_pages);
 		pool_check(pool);
