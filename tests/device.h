@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdint.h>
+#include <sys/mman.h>
 
 #include "hugepin.h"
 #include "tests/t.h"
@@ -143,6 +144,15 @@ static inline bool device_covers(struct device *v, const struct hugepin_pin *pin
 
 	return pin->ref && k < DEVICE_REGS && pin->rkey == (k | 0x80000000) && v->reg[k].live && pin->base >= v->reg[k].addr &&
 	       pin->base + pin->len <= v->reg[k].addr + v->reg[k].len && !(access & ~v->reg[k].access);
+}
+
+/* Memory that is not the heap's. */
+static inline char *map(size_t len)
+{
+	char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	EXPECT(p != MAP_FAILED);
+	return p;
 }
 
 static inline struct hugepin_domain_stats stats_of(hugepin_domain *d)

@@ -52,14 +52,6 @@ static hugepin_domain *open_as(uint32_t policy, uint64_t bytes_max)
 	return d;
 }
 
-static char *map(size_t len)
-{
-	char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	EXPECT(p != MAP_FAILED);
-	return p;
-}
-
 static void touch(hugepin_domain *d, const void *p, size_t len, int times)
 {
 	struct hugepin_pin pin;

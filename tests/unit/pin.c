@@ -45,14 +45,6 @@ static hugepin_domain *open_lru(void)
 	return open_as(HUGEPIN_POLICY_LRU, 0, 0);
 }
 
-static char *map(size_t len)
-{
-	char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	EXPECT(p != MAP_FAILED);
-	return p;
-}
-
 /* Pin and give back at once. */
 static int touch(hugepin_domain *d, const void *p, size_t len)
 {
