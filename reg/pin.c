@@ -74,12 +74,18 @@ static inline void record(hugepin_domain *d, struct hp_counts *counts, enum hp_r
 		hp_helper_wake();
 }
 
-/* Where the public function was called, of which the caller of this is a tail call: gcc makes it one where it is asked for
- * (Makefile), clang where it must. */
-#if defined __clang__
+/* Where the public function was called, of which the caller of this is a tail call: clang and gcc 15 make it one where they must,
+ * older gcc where it is asked for (Makefile). tools/check-exports looks at the calls of what a TAIL names. */
+#if __has_attribute(musttail)
 #define TAIL __attribute__((musttail))
 #else
 #define TAIL
+#endif
+/* gcc takes away a result that is always 0, and a call whose caller has to make the 0 is no tail call. */
+#if __has_attribute(noipa)
+#define KEEPS_RESULT __attribute__((noipa))
+#else
+#define KEEPS_RESULT
 #endif
 #define SITE(d) site_of(d, __builtin_frame_address(0), __builtin_return_address(0))
 
@@ -104,7 +110,8 @@ static inline bool mark_used(hugepin_domain *d, const void *addr, const struct h
 }
 
 /* As hugepin_pin, whose pin it is. */
-static HP_COLD int first_use(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *pin)
+static HP_COLD KEEPS_RESULT int first_use(hugepin_domain *d, const void *addr, size_t len, unsigned access,
+					  struct hugepin_pin *pin)
 {
 	(void)len, (void)access;
 	if (mark_used(d, addr, pin))
@@ -113,7 +120,7 @@ static HP_COLD int first_use(hugepin_domain *d, const void *addr, size_t len, un
 }
 
 /* As hugepin_sg_key: a tail call is to a function of the same type. */
-static HP_COLD int first_key(void *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *pin)
+static HP_COLD KEEPS_RESULT int first_key(void *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *pin)
 {
 	(void)len, (void)access;
 	if (mark_used(d, addr, pin))
