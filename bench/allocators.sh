@@ -11,7 +11,7 @@ library() {
 	case $1 in
 	glibc | glibc-thp | glibc-hugetlb) ;;
 	jemalloc) echo libjemalloc.so.2 ;;
-	mimalloc) echo libmimalloc.so.2.0 ;;
+	mimalloc) /sbin/ldconfig -p | awk '/libmimalloc[.]so/ { so = $1 } END { print so ? so : "libmimalloc.so" }' ;;
 	tcmalloc) echo libtcmalloc_minimal.so.4 ;;
 	hugepin) readlink -f "$build/libhugepin-malloc.so" ;;
 	nothing) readlink -f "$build/bench/nothing.so" ;;

@@ -77,7 +77,7 @@ static void run(hugepin_domain *d, char *p, unsigned regions, bool paced, double
 
 	for (int b = 0; b < batches; b++) {
 		if (paced) {
-			for (t0 = now_ns(); now_ns() - t0 < PAUSE_NS;)
+			for (t0 = now_ns(); now_ns() - t0 < (double)PAUSE_NS;)
 				;
 			hugepin_pin(d, p, 65536, 0, &first);
 			hugepin_unpin(d, &first);
@@ -93,8 +93,8 @@ static void run(hugepin_domain *d, char *p, unsigned regions, bool paced, double
 			hugepin_unpin(d, &pin[i]);
 		unpins += now_ns() - t1;
 	}
-	*ret_pin = pins / batches / BATCH;
-	*ret_unpin = unpins / batches / BATCH;
+	*ret_pin = pins / batches / (double)BATCH;
+	*ret_unpin = unpins / batches / (double)BATCH;
 }
 
 int main(void)

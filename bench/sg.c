@@ -359,7 +359,7 @@ static void measure_plans(int round)
 				const uint64_t start = now_ns();
 				for (unsigned k = 0; k < MESSAGES; k++)
 					make_plan(PLAN, &c, &plan);
-				const double ns = (double)(now_ns() - start) / MESSAGES;
+				const double ns = (double)(now_ns() - start) / (double)MESSAGES;
 				least = !r || ns < least ? ns : least;
 			}
 			printf("plan %d %u %u %.2f\n", round, c.n, c.bytes, least);

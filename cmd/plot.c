@@ -301,7 +301,7 @@ static void quote(FILE *to, const char *text)
 
 static int column(const struct picture *p, int file, uint64_t t_ns)
 {
-	return (int)((double)(t_ns - p->begin_ns[file]) * COLUMNS / (double)(p->length_ns + 1));
+	return (int)((double)(t_ns - p->begin_ns[file]) * (double)COLUMNS / (double)(p->length_ns + 1));
 }
 
 static void write_value(FILE *to, const struct picture *p, int file, struct value v)
@@ -400,7 +400,7 @@ static void write_style(FILE *to, int i)
 static void write_margins(FILE *to, int height, int bottom, int top)
 {
 	fprintf(to, "set lmargin at screen %f; set rmargin at screen %f; set bmargin at screen %f; set tmargin at screen %f\n",
-		(double)LEFT / WIDTH, 1 - (double)EDGE / WIDTH, (double)bottom / height, (double)top / height);
+		(double)LEFT / (double)WIDTH, 1 - (double)EDGE / (double)WIDTH, (double)bottom / height, (double)top / height);
 }
 
 static void write_script(FILE *to, const struct picture *p, const char *title, bool svg)
@@ -434,11 +434,11 @@ static void write_script(FILE *to, const struct picture *p, const char *title, b
 	fprintf(to, "set xrange [0:%.9g]\nset yrange [0:%.9g]\n", p->length_ns ? (double)p->length_ns / x.unit : 1.0,
 		p->peak_bytes ? (double)p->peak_bytes * 1.05 / y.unit : 1.0);
 	if (title) {
-		fprintf(to, "set label 1 at screen 0.5, screen %f center font ',16' ", 1 - (EDGE + 2.0) / height);
+		fprintf(to, "set label 1 at screen 0.5, screen %f center font ',16' ", 1 - (double)(EDGE + 2) / height);
 		quote(to, title);
 		putc('\n', to);
 	}
-	fprintf(to, "set key at screen %f, screen %f left top Left reverse samplen 2 maxcols 1\n", (double)LEFT / WIDTH,
+	fprintf(to, "set key at screen %f, screen %f left top Left reverse samplen 2 maxcols 1\n", (double)LEFT / (double)WIDTH,
 		1 - (head - p->count * ROW_HEIGHT - 10.0) / height);
 	fprintf(to, "set ylabel 'registered memory (%s)' offset 1\n", y.name);
 	write_margins(to, height, BELOW + marks, BELOW + marks + PLOT_HEIGHT);

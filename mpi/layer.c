@@ -28,6 +28,13 @@
 
 #include "mpi/options.h"
 
+/* MPI 4.1 deprecates the one, MPI 3 has not the other. */
+#if MPI_VERSION * 100 + MPI_SUBVERSION >= 401
+#define REAL_TYPE_SIZE REAL(Type_size_c)
+#else
+#define REAL_TYPE_SIZE REAL(Type_size_x)
+#endif
+
 #define SLOTS 16384 /* fixed buffers of the ring: all that the kernel allows */
 /* A buffer that spans so many times what is sent of it is packed by any MPI: it would not be registered. */
 #define SPARSE 16
@@ -254,7 +261,7 @@ static bool span_of(int64_t count, MPI_Datatype type, int64_t *ret_from, int64_t
 	MPI_Aint lb, extent, true_lb, true_extent;
 	MPI_Count size;
 
-	if (REAL(Type_size_x)(type, &size) != MPI_SUCCESS || size <= 0 ||
+	if (REAL_TYPE_SIZE(type, &size) != MPI_SUCCESS || size <= 0 ||
 	    REAL(Type_get_extent)(type, &lb, &extent) != MPI_SUCCESS ||
 	    REAL(Type_get_true_extent)(type, &true_lb, &true_extent) != MPI_SUCCESS)
 		return false;

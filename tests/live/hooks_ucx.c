@@ -14,9 +14,13 @@
 #include <pthread.h>
 #include <sys/mman.h>
 #include <ucm/api/ucm.h>
+#include <ucp/api/ucp_version.h>
 #include <ucs/memory/rcache.h>
 
 #include "hugepin.h"
+
+/* UCX 1.17 moved the alignment from the cache to each get, and tells of regions that it merges. */
+#define ALIGNS_EACH (UCP_API_VERSION >= UCP_VERSION(1, 17))
 
 enum { SIZE = 8 << 20, PIECE = 64 << 10, SLOTS = 4096, THREADS = 4, REACHED = 0, STALE = 3, MISSING = 77 };
 
@@ -79,14 +83,39 @@ static void dump_region(void *context, ucs_rcache_t *rcache, ucs_rcache_region_t
 	snprintf(buf, max, "-");
 }
 
+#if ALIGNS_EACH
+static void merge(void *context, ucs_rcache_t *rcache, void *arg, ucs_rcache_region_t *region)
+{
+	(void)context, (void)rcache, (void)arg, (void)region;
+}
+#endif
+
+static ucs_status_t get_region(void *p, size_t len, ucs_rcache_region_t **ret_)
+{
+#if ALIGNS_EACH
+	return get(cache, p, len, UCS_RCACHE_MIN_ALIGNMENT, PROT_READ | PROT_WRITE, NULL, ret_);
+#else
+	return get(cache, p, len, PROT_READ | PROT_WRITE, NULL, ret_);
+#endif
+}
+
 /* external: without UCX's own patches of the C library, as for programs that have hooks themselves. */
 static void open_all(bool external)
 {
-	static const ucs_rcache_ops_t rcache_ops = { mem_reg, mem_dereg, dump_region };
+	static const ucs_rcache_ops_t rcache_ops = {
+		.mem_reg = mem_reg,
+		.mem_dereg = mem_dereg,
+#if ALIGNS_EACH
+		.merge = merge,
+#endif
+		.dump_region = dump_region,
+	};
 	ucs_rcache_params_t params = {
 		.region_struct_size = sizeof(struct region),
+#if !ALIGNS_EACH
 		.alignment = UCS_RCACHE_MIN_ALIGNMENT,
 		.max_alignment = 4096,
+#endif
 		.ucm_events = UCM_EVENT_VM_UNMAPPED,
 		.ucm_event_priority = 1000,
 		.ops = &rcache_ops,
@@ -125,7 +154,7 @@ static int device_reaches(int who, char *p, size_t len)
 	int done;
 
 	memset(text, (int)(++tag % 255 + 1), PIECE);
-	if (pwrite(file[who], text, PIECE, 0) != PIECE || get(cache, p, len, PROT_READ | PROT_WRITE, NULL, &region) != UCS_OK)
+	if (pwrite(file[who], text, PIECE, 0) != PIECE || get_region(p, len, &region) != UCS_OK)
 		_exit(5);
 	pthread_mutex_lock(&ring_lock);
 	io_uring_prep_read_fixed(io_uring_get_sqe(&ring), file[who], p, PIECE, 0, ((struct region *)region)->slot);
