@@ -401,12 +401,12 @@ struct hugepin_sg_rx {
 	uint64_t data; /* offset of the next record */
 	uint32_t count, next; /* records in all, and the next */
 	uint16_t part, parts; /* 0, 1: whole records */
-	uint32_t pad;
+	uint32_t len; /* of the frame */
 };
 
 /* Begin to read a frame of `len` bytes, as received: the whole of it is checked first, so that what follows cannot fail. It
- * need not be aligned, and need not be trusted; but it must not change meanwhile. Returns the number of records; -EILSEQ: not
- * a frame, or not one of that length. */
+ * need not be aligned, and need not be trusted. Where others change it meanwhile, lengths and tags may be any, but records lie
+ * in the frame. Returns the number of records; -EILSEQ: not a frame, or not one of that length. */
 int hugepin_sg_iter(struct hugepin_sg_rx *ret_, const void *frame, size_t len);
 
 /* The next record, which lies in the frame, and its tag (may be NULL). 1, or 0: there are no more. */

@@ -2,7 +2,8 @@
  * The frame (hugepin_sg_frame(5)): a message that says what is in it. Little-endian whatever the machine, at any address.
  *
  * What is read may come from anyone: hugepin_sg_iter() checks all of it once, against the length that arrived, and hands out
- * nothing of a frame of which a bit is wrong.
+ * nothing of a frame of which a bit is wrong. A peer that may write to the memory can change the frame after that check, or
+ * during it. So each number is loaded once, and each length is cut to what is left of the frame.
  */
 #include <endian.h>
 #include <string.h>
@@ -14,6 +15,9 @@
 enum { MAGIC = 0, VERSION = 2, ZERO = 3, COUNT = 4, TOTAL = 8, PART = 16, PARTS = 18, ZEROS = 20 };
 #define MAGIC_WORD 0x7048 /* "Hp" */
 #define VERSION_BYTE 1
+
+/* The compiler may not load x again from the frame, which may say something else by then. */
+#define LOADED(x) __asm__("" : "+r"(x))
 
 static void put16(unsigned char *at, uint16_t x)
 {
@@ -38,6 +42,7 @@ static uint16_t get16(const unsigned char *at)
 	uint16_t x;
 
 	memcpy(&x, at, sizeof x);
+	LOADED(x);
 	return le16toh(x);
 }
 
@@ -46,6 +51,7 @@ static uint32_t get32(const unsigned char *at)
 	uint32_t x;
 
 	memcpy(&x, at, sizeof x);
+	LOADED(x);
 	return le32toh(x);
 }
 
@@ -54,6 +60,7 @@ static uint64_t get64(const unsigned char *at)
 	uint64_t x;
 
 	memcpy(&x, at, sizeof x);
+	LOADED(x);
 	return le64toh(x);
 }
 
@@ -161,16 +168,19 @@ int hugepin_sg_iter(struct hugepin_sg_rx *ret_, const void *frame_, size_t len)
 	if (bytes != len - HUGEPIN_SG_TABLE(count))
 		return -EILSEQ;
 	*ret_ = (struct hugepin_sg_rx){ .frame = frame, .data = HUGEPIN_SG_TABLE(count), .count = count, .part = part,
-					.parts = parts };
+					.parts = parts, .len = (uint32_t)len };
 	return (int)count;
 }
 
 int hugepin_sg_next(struct hugepin_sg_rx *rx, struct iovec *ret_, uint64_t *ret_tag)
 {
+	uint32_t len;
+
 	if (rx->next == rx->count)
 		return 0;
+	len = get32(rx->frame + length_at(rx->next));
 	ret_->iov_base = (void *)(rx->frame + rx->data);
-	ret_->iov_len = get32(rx->frame + length_at(rx->next));
+	ret_->iov_len = HP_MIN(len, rx->len - rx->data); /* not what was checked, if the frame has changed */
 	if (ret_tag)
 		*ret_tag = get64(rx->frame + tag_at(rx->count, rx->next));
 	rx->data += ret_->iov_len;

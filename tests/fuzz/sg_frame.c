@@ -1,6 +1,7 @@
 /* link: sge/frame.c */
 /*
- * Fuzzes the reader of frames: it reads nothing outside, and says what a decoder says that goes byte by byte. The first byte
+ * Fuzzes the reader of frames: it reads nothing outside, of a frame that changes meanwhile either, and says what a decoder says
+ * that goes byte by byte. The first byte
  * says what is put right beforehand, so that some get far, and how a frame is cut into pieces; the rest is the frame.
  */
 #include <assert.h>
@@ -85,6 +86,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			at += record.iov_len;
 		}
 		assert(hugepin_sg_next(&rx, &record, &tag) == 0 && at == len);
+		/* A peer writes over the header and the table, before each record another byte. */
+		at = len - bytes;
+		assert(hugepin_sg_iter(&rx, frame, len) == n);
+		for (int64_t i = 0; i < n; i++) {
+			for (size_t k = 0; k < HUGEPIN_SG_TABLE(n); k++)
+				frame[k] = (uint8_t)(data[1 + (k + (size_t)i * 7) % len] + how);
+			assert(hugepin_sg_next(&rx, &record, &tag) == 1);
+			assert(record.iov_base == frame + at && record.iov_len <= len - at);
+			at += record.iov_len;
+		}
+		assert(hugepin_sg_next(&rx, &record, &tag) == 0 && at <= len);
 	} else {
 		assert(hugepin_sg_scatter(frame, len, NULL, 0) == -EILSEQ);
 	}

@@ -2,6 +2,7 @@
  * Frames: what is written is read, every byte of what is not data is checked, and the layout is the documented one.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "hugepin.h"
@@ -168,6 +169,110 @@ TEST(lengths_that_wrap_are_no_frame)
 	}
 	set32(4, UINT32_MAX);
 	EXPECT_EQ(hugepin_sg_iter(&rx, memory, (size_t)total), -EILSEQ);
+}
+
+/* What the reader of a frame that others change is handed: count records in the frame, each behind the one before. */
+static void expect_inside(struct hugepin_sg_rx *rx, size_t len, uint32_t count)
+{
+	const unsigned char *at = rx->frame + HUGEPIN_SG_TABLE(count), *end = rx->frame + len;
+	struct iovec got;
+	uint64_t t;
+
+	for (uint32_t i = 0; i < count; i++) {
+		EXPECT_EQ(hugepin_sg_next(rx, &got, &t), 1);
+		if (!EXPECT(got.iov_base == at && got.iov_len <= (size_t)(end - at)))
+			return;
+		at += got.iov_len;
+	}
+	EXPECT_EQ(hugepin_sg_next(rx, &got, &t), 0);
+}
+
+TEST(a_frame_that_changes_behind_the_check_hands_out_nothing_outside)
+{
+	static const uint32_t changed[] = { 0, 1, INT32_MAX, UINT32_MAX };
+	struct iovec iov[] = { { source, 40 }, { source, 0 }, { source, 40 } };
+	size_t total = (size_t)hugepin_sg_frame(memory, SIZE, iov, NULL, 3);
+	struct hugepin_sg_rx rx;
+
+	for (size_t bits = 0; bits < 256; bits++)
+		for (size_t early = 0; early < 3; early++) {
+			struct iovec got;
+
+			for (size_t i = 0; i < 3; i++)
+				set32(HUGEPIN_SG_HEADER + 4 * i, (uint32_t)iov[i].iov_len);
+			set32(4, 3);
+			EXPECT_EQ(hugepin_sg_iter(&rx, memory, total), 3);
+			for (size_t i = 0; i < early; i++)
+				EXPECT_EQ(hugepin_sg_next(&rx, &got, NULL), 1);
+			for (size_t i = 0; i < 3; i++)
+				set32(HUGEPIN_SG_HEADER + 4 * i, changed[bits >> 2 * i & 3]);
+			set32(4, changed[bits >> 6]);
+			for (size_t i = early; i < 3; i++) {
+				EXPECT_EQ(hugepin_sg_next(&rx, &got, NULL), 1);
+				EXPECT((unsigned char *)got.iov_base >= memory + HUGEPIN_SG_TABLE(3));
+				EXPECT(got.iov_len <= total - (size_t)((unsigned char *)got.iov_base - memory));
+			}
+			EXPECT_EQ(hugepin_sg_next(&rx, &got, NULL), 0);
+		}
+}
+
+static _Atomic bool rewriting;
+
+/* A peer that writes: header, lengths, and back. */
+static void *rewrite(void *total)
+{
+	unsigned char was[HUGEPIN_SG_TABLE(RECORDS)];
+	volatile unsigned char *frame = memory;
+
+	memcpy(was, memory, sizeof was);
+	for (unsigned round = 0; rewriting; round++) {
+		const size_t at = HUGEPIN_SG_HEADER + 4 * (round % RECORDS);
+
+		/* The third byte of a length: it is then more than the frame. */
+		frame[at + 2] = (unsigned char)(1 + round);
+		frame[4] = (unsigned char)round;
+		frame[4] = RECORDS;
+		frame[at + 2] = was[at + 2];
+	}
+	return total;
+}
+
+TEST(a_frame_that_a_thread_changes_all_the_time_hands_out_nothing_outside)
+{
+	unsigned char copy[SIZE];
+	size_t len[RECORDS], total;
+	struct hugepin_sg_rx rx;
+	pthread_t peer;
+	long read = 0, torn = 0;
+
+#ifdef __SANITIZE_THREAD__
+	SKIP("the race is the test");
+#endif
+	for (int i = 0; i < RECORDS; i++)
+		len[i] = 100 + (size_t)i;
+	total = HUGEPIN_SG_TABLE(RECORDS);
+	hugepin_sg_table(memory, SIZE, len, NULL, RECORDS, 0, 1);
+	for (int i = 0; i < RECORDS; i++)
+		total += len[i];
+	rewriting = true;
+	EXPECT_EQ(pthread_create(&peer, NULL, rewrite, NULL), 0);
+	for (int i = 0; i < 300000; i++) {
+		struct iovec out = { copy, sizeof copy };
+		int n = hugepin_sg_iter(&rx, memory, total);
+
+		if (n < 0) {
+			torn++;
+			continue;
+		}
+		read++;
+		EXPECT(n == RECORDS && rx.count == RECORDS);
+		expect_inside(&rx, total, RECORDS);
+		EXPECT(hugepin_sg_scatter(memory, total, &out, 1) <= (ssize_t)(total - HUGEPIN_SG_TABLE(0)));
+	}
+	rewriting = false;
+	pthread_join(peer, NULL);
+	EXPECT(read);
+	t_print("# %ld frames were read, %ld were seen while they were none\n", read, torn);
 }
 
 TEST(a_record_may_come_in_parts)
