@@ -66,6 +66,12 @@ void hp_line_number(struct hp_line *l, uint64_t n, unsigned radix);
 /* Read a small file by raw system calls, without cancellation points: bytes read (buf is terminated) or -errno. */
 long hp_read_file(const char *path, char *buf, size_t size);
 
+/* Open a file to write to, by raw system calls, without cancellation points; flags: O_APPEND, and O_CREAT to make it where it is
+ * not, for this user alone. No link is followed, and nothing is waited for. A descriptor, or -errno; -EPERM for what is not a
+ * regular file of this user's with one name: somebody else may have put it there. Of one that others may read the mode
+ * becomes 0600. */
+int hp_open_own(const char *path, int flags);
+
 /* Threads of this process, by /proc/self/stat; 0 if that cannot be read. */
 unsigned hp_thread_count(void);
 

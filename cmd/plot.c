@@ -24,6 +24,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -507,12 +508,49 @@ static void draw(const struct picture *p, const char *title, bool svg, FILE *out
 
 /* ------------------------------------------------------------------ the command */
 
-static char *unfinished; /* file; removed at exit */
+static char *volatile unfinished; /* file; removed at exit */
 
 static void remove_unfinished(void)
 {
 	if (unfinished)
 		unlink(unfinished);
+}
+
+static void on_signal(int s)
+{
+	remove_unfinished();
+	signal(s, SIG_DFL);
+	raise(s);
+}
+
+/* The file that becomes the output: one of a new name, so that nothing is written to what somebody else may have put there. */
+static FILE *create(const char *output)
+{
+	static const int ends[] = { SIGINT, SIGTERM, SIGHUP };
+	const struct sigaction remove = { .sa_handler = on_signal };
+	const mode_t mask = umask(077);
+	struct sigaction now;
+	sigset_t all, old;
+	char *name;
+
+	sigfillset(&all);
+	sigprocmask(SIG_BLOCK, &all, &old);
+	for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+		if (!sigaction(ends[i], NULL, &now) && now.sa_handler != SIG_IGN)
+			sigaction(ends[i], &remove, NULL);
+	if (asprintf(&name, "%s.XXXXXX.part", output) < 0)
+		fail("%s", strerror(errno));
+
+	const int fd = mkostemps(name, 5, O_CLOEXEC);
+	FILE *const to = fd < 0 ? NULL : fdopen(fd, "w");
+
+	if (!to)
+		fail("%s: %s", output, strerror(errno));
+	unfinished = name; /* only now is the file ours, to be removed by a signal */
+	fchmod(fd, 0666 & ~mask);
+	umask(mask);
+	sigprocmask(SIG_SETMASK, &old, NULL);
+	return to;
 }
 
 int hp_plot_main(int argc, char **argv)
@@ -551,12 +589,8 @@ int hp_plot_main(int argc, char **argv)
 
 	/* An old picture stays until there is a new one. */
 	atexit(remove_unfinished);
-	if (asprintf(&unfinished, "%s.part", output) < 0)
-		fail("%s", strerror(errno));
 
-	FILE *to = fopen(unfinished, "we");
-	if (!to)
-		fail("%s: %s", unfinished, strerror(errno));
+	FILE *to = create(output);
 	p.json = json ? to : NULL;
 	for (int i = 0; i < p.files; i++)
 		read_trace(&p, i);

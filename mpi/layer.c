@@ -568,7 +568,7 @@ static void options_load(void)
 	char accepts[256];
 
 	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-		const char *text = getenv(table[i].name);
+		const char *text = secure_getenv(table[i].name);
 
 		if (text && hp_option_parse(&table[i], text, targets[i]) < 0)
 			fprintf(stderr, "hugepin: %s=%.48s is not understood: it takes %s\n", table[i].name, text,
@@ -591,7 +591,7 @@ static unsigned ranks_here(void)
 	static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS" };
 
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-		const char *text = getenv(names[i]);
+		const char *text = secure_getenv(names[i]);
 		long n = text ? strtol(text, NULL, 10) : 0;
 
 		if (n > 0)
@@ -650,7 +650,7 @@ static int verbs_open(struct hugepin_attr *attr)
 void hp_layer_open(void)
 {
 	struct hugepin_attr attr = { .size = sizeof attr };
-	const char *trace = getenv("HUGEPIN_MPI_TRACE"), *stats = getenv("HUGEPIN_STATS");
+	const char *trace = secure_getenv("HUGEPIN_MPI_TRACE"), *stats = secure_getenv("HUGEPIN_STATS");
 	int err;
 
 	if (is_open)

@@ -6,12 +6,14 @@
  * blocks and the sums; the times of a thread are its own.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "mpi/layer.h"
 
@@ -100,6 +102,23 @@ static void frames_walk(const void *innermost, uintptr_t ret_[FRAMES])
 	}
 }
 
+/* NULL: errno says why not. */
+static FILE *create(const char *path)
+{
+	const int fd = hp_open_own(path, O_CREAT);
+	FILE *f = NULL;
+
+	if (fd < 0) {
+		errno = -fd;
+	} else if (ftruncate(fd, 0) || !(f = fdopen(fd, "we"))) {
+		const int e = errno;
+
+		close(fd);
+		errno = e;
+	}
+	return f;
+}
+
 void hp_trace_open(const char *prefix, int rank, size_t min)
 {
 	char path[4096];
@@ -110,9 +129,10 @@ void hp_trace_open(const char *prefix, int rank, size_t min)
 	if ((size_t)snprintf(path, sizeof path, "%s.r%d.csv", prefix, rank) >= sizeof path)
 		errno = ENAMETOOLONG;
 	else
-		file = fopen(path, "we");
+		file = create(path);
 	if (!file) {
-		fprintf(stderr, "hugepin: MPI rank %d: no trace %s.r%d.csv: %s\n", rank, prefix, rank, strerror(errno));
+		fprintf(stderr, "hugepin: MPI rank %d: no trace %s.r%d.csv: %s\n", rank, prefix, rank,
+			errno == EPERM ? "it takes a regular file of this user's, by its only name" : strerror(errno));
 		return;
 	}
 	fputs("seq(call number),t_start(ns since MPI_Init),t_end(ns; completion of the transfer: for Isend/Irecv the Wait/Test "

@@ -176,7 +176,8 @@ static int check_file(int fd)
 
 	if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &s) != 0)
 		return -errno;
-	if ((s.stx_mode & S_IFMT) != S_IFREG || s.stx_uid != (uint32_t)syscall(SYS_geteuid) || s.stx_mode & 077)
+	if ((s.stx_mode & S_IFMT) != S_IFREG || s.stx_uid != (uint32_t)syscall(SYS_geteuid) || s.stx_mode & 077 ||
+	    s.stx_nlink > 1)
 		return -EPERM;
 	if (!s.stx_nlink)
 		return -EAGAIN; /* the last to leave has just removed it */

@@ -1,7 +1,8 @@
 /*
  * Lines are made in a buffer, which is written when it is full, when a domain is closed and at exit, by raw system calls: these
  * are no cancellation points. Between writes no descriptor is held: a program may close those that it does not know (closefrom(3)),
- * and the number would soon be that of a file of its own. So the path is made absolute once, and opened for each write.
+ * and the number would soon be that of a file of its own. So the path is made absolute once, and opened for each write; what
+ * lies there is looked at each time, since others may have put something else into its place.
  *
  * The lock is the last of all: events come with a domain's lock held, and with the table's.
  */
@@ -36,13 +37,17 @@ static struct {
 /* ------------------------------------------------------------------ the file */
 
 /* A failure leaves no part of a line behind, where the file can be cut. */
-static bool append_buffer(int flags)
+static bool append_buffer(bool begin)
 {
-	long fd = syscall(SYS_openat, AT_FDCWD, trace.path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | flags, 0666), n;
+	const int fd = hp_open_own(trace.path, O_APPEND | (begin ? O_CREAT : 0));
 	size_t done = 0;
-	int e = errno;
+	int e = -fd;
+	long n;
 
 	if (fd >= 0) {
+		if (begin) /* here, and not by O_TRUNC: what is not ours keeps its contents */
+			syscall(SYS_ftruncate, fd, 0L);
+
 		const long end = syscall(SYS_lseek, fd, 0L, SEEK_END);
 
 		while (done < trace.used) {
@@ -66,7 +71,7 @@ static void flush(void)
 {
 	const int saved = errno;
 
-	if (trace.used && trace.pid == getpid() && !append_buffer(0))
+	if (trace.used && trace.pid == getpid() && !append_buffer(false))
 		trace.lost += trace.waiting;
 	trace.used = 0;
 	trace.waiting = 0;
@@ -163,9 +168,11 @@ void hp_trace_start(void)
 	trace.waiting = trace.lost = 0; /* of the parent's, in a child of fork */
 	memcpy(trace.buffer, header, sizeof header - 1);
 	trace.used = sizeof header - 1;
-	hp_trace_on = make_path() && append_buffer(O_CREAT | O_TRUNC);
+	hp_trace_on = make_path() && append_buffer(true);
 	trace.used = 0;
-	if (!hp_trace_on)
+	if (!hp_trace_on && errno == EPERM)
+		hp_say("HUGEPIN_TRACE: there is no trace: it takes a regular file of this user's, by its only name", NULL, SIZE_MAX);
+	else if (!hp_trace_on)
 		hp_say("HUGEPIN_TRACE: there is no trace: its file cannot be written: error", NULL, (size_t)errno);
 	errno = saved;
 }

@@ -116,6 +116,17 @@ parses()
 		exit bad || rows != 30 || addrs != 6 || sites != 1 || end != NR
 	}' "$t/trace.r$1.csv"
 }
+private() { [ "$(stat -c %a "$t/trace.r0.csv")" = 600 ]; }
+works 'which only this user may read' private
+linked()
+{
+	echo precious >"$t/precious"
+	ln -s precious "$t/linked.r0.csv"
+	traced linked "$t/transpose" 3 64 5 2 >/dev/null
+	grep -q 'rank 0: no trace .*linked.r0.csv: it takes a regular file' "$t/linked.out" &&
+		[ "$(cat "$t/precious")" = precious ]
+}
+works 'a link in its place is not followed' linked
 works 'the trace of rank 0 has each buffer of each call' parses 0
 works 'the trace of rank 1, too' parses 1
 compile sites -O1 -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls

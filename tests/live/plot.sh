@@ -132,10 +132,38 @@ works 'as it is' grep -q '"ts":12000000.001,' odd.json
 printf '%s\n' 'old' >old.json
 says 'a bad line leaves the old file' 1 'nowhere\.csv: No such file' plot -o old.json nowhere.csv
 says 'as it was' 0 '^old$' cat old.json
-for end in json png svg; do
-	ln -s /dev/full full.$end.part
-	says "a full disk is noticed, $end" 1 'No space' plot -o full.$end lru.csv
+# In a file system without a free block, which the shell leaves when it ends.
+on_full_disk() { unshare -m sh -c 'mount -t tmpfs -o size=4k,mode=755 full full && : >full/a && dd if=/dev/zero of=full/b bs=4k count=1 2>/dev/null; "$@"' sh "$@"; }
+mkdir full
+if on_full_disk test -s full/b 2>/dev/null; then
+	for end in json png svg; do
+		says "a full disk is noticed, $end" 1 'No space' on_full_disk env PATH="$t/fake:$PATH" "$hugepin" plot -o full/c.$end lru.csv
+	done
+else
+	skip 'a full disk is noticed' 'no file system may be mounted'
+fi
+
+# ---------------------------------------------------------------- the file on its way
+
+echo precious >precious
+ln -s precious pinned.png.part
+works 'plots where a link lies beside the picture' plot lru.csv
+says 'which it does not write through' 0 '^precious$' cat precious
+rm pinned.png.part pinned.png precious
+says 'the picture is as readable as other files' 0 '^-rw-r-----$' \
+	sh -c 'umask 027; "$@" && stat -c %A pinned.png' sh env PATH="$t/fake:$PATH" "$hugepin" plot lru.csv
+echo old >pinned.png
+mkfifo slow
+for name in SIGINT SIGTERM SIGHUP; do
+	says "ended by $name, it leaves the old picture and nothing else" 0 "^-$name \\['pinned.png'\\] old$" \
+		python3 -c 'import os, signal, subprocess, sys, time, glob
+p = subprocess.Popen([sys.argv[1], "plot", "slow"])
+slow = open("slow", "w")
+assert glob.glob("pinned.png.*.part"), os.listdir()
+p.send_signal(getattr(signal, sys.argv[2]))
+print("-" + signal.Signals(-p.wait(60)).name, glob.glob("pinned*"), open("pinned.png").read())' "$hugepin" $name
 done
+rm pinned.png
 
 # ---------------------------------------------------------------- what is refused
 

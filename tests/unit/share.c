@@ -674,6 +674,12 @@ TEST(what_is_not_such_a_file_is_left_alone)
 
 	EXPECT_EQ(fchmod(fd, 0660), 0);
 	expect_alone(-EPERM);
+	EXPECT_EQ(fchmod(fd, 0600), 0);
+	char other[sizeof path + 8];
+	snprintf(other, sizeof other, "%s.other", path);
+	EXPECT_EQ(link(path, other), 0);
+	expect_alone(-EPERM);
+	EXPECT_EQ(unlink(other), 0);
 	close(fd);
 	unlink(path);
 	EXPECT_EQ(symlink("/etc/passwd", path), 0);

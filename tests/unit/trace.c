@@ -295,19 +295,155 @@ static void no_directory(void)
 	EXPECT_EQ(errno, 123);
 }
 
-static void full_device(void)
+static void no_room(void)
 {
-	want("/dev/full");
+	want("room.csv");
+	signal(SIGXFSZ, SIG_IGN);
+	setrlimit(RLIMIT_FSIZE, &(struct rlimit){ 0, RLIM_INFINITY });
 	hp_trace_start();
 	EXPECT(!hp_trace_on);
+	setrlimit(RLIMIT_FSIZE, &(struct rlimit){ RLIM_INFINITY, RLIM_INFINITY });
 }
 
 TEST(a_file_that_cannot_be_written_is_said_and_nothing_is_traced)
 {
 	in_child(no_directory);
 	EXPECT(!strcmp(said, "hugepin: HUGEPIN_TRACE: there is no trace: its file cannot be written: error 2\n"));
-	in_child(full_device);
-	EXPECT(!strcmp(said, "hugepin: HUGEPIN_TRACE: there is no trace: its file cannot be written: error 28\n"));
+	in_child(no_room);
+	EXPECT(!strcmp(said, "hugepin: HUGEPIN_TRACE: there is no trace: its file cannot be written: error 27\n"));
+}
+
+/* ------------------------------------------------------------------ what somebody else may have put there */
+
+#define REFUSED "hugepin: HUGEPIN_TRACE: there is no trace: it takes a regular file of this user's, by its only name\n"
+
+static char other[220]; /* the file that an attacker means */
+
+static void make_other(mode_t mode)
+{
+	snprintf(other, sizeof other, "%s", in_dir("other"));
+	unlink(other);
+
+	int fd = open(other, O_WRONLY | O_CREAT | O_EXCL, 0600);
+
+	EXPECT(fd >= 0 && write(fd, "precious", 8) == 8 && !fchmod(fd, mode));
+	close(fd);
+}
+
+static bool other_is_untouched(void)
+{
+	struct stat st;
+
+	read_path(other);
+	return text_len == 8 && !memcmp(text, "precious", 8) && !stat(other, &st) && (st.st_mode & 0777) == 0644;
+}
+
+static void refused(void)
+{
+	errno = 123;
+	hp_trace_start();
+	EXPECT(!hp_trace_on);
+	EXPECT_EQ(errno, 123);
+}
+
+TEST(nothing_is_written_through_a_link)
+{
+	make_other(0644);
+	want("link.csv");
+	EXPECT(!symlink(other, in_dir("link.csv")));
+	in_child(refused);
+	EXPECT(!strcmp(said, REFUSED));
+	EXPECT(other_is_untouched());
+	want("hard.csv");
+	EXPECT(!link(other, in_dir("hard.csv")));
+	in_child(refused);
+	EXPECT(!strcmp(said, REFUSED));
+	EXPECT(other_is_untouched());
+	unlink(in_dir("link.csv"));
+	unlink(in_dir("hard.csv"));
+}
+
+TEST(what_is_no_regular_file_is_refused_and_waits_for_nobody)
+{
+	want("fifo");
+	EXPECT(!mkfifo(in_dir("fifo"), 0600));
+	in_child(refused);
+	EXPECT(!strcmp(said, REFUSED));
+
+	int reader = open(in_dir("fifo"), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+
+	in_child(refused);
+	EXPECT(!strcmp(said, REFUSED));
+	EXPECT_EQ(read(reader, said, 1), 0);
+	close(reader);
+	want(dir);
+	in_child(refused);
+	EXPECT(!strcmp(said, REFUSED));
+	want("/dev/full");
+	in_child(refused);
+	EXPECT(!strcmp(said, REFUSED));
+}
+
+TEST(a_file_of_another_user_is_refused)
+{
+	if (geteuid())
+		SKIP("needs root");
+	make_other(0644);
+	EXPECT(!chown(other, 65534, 65534));
+	want("other");
+	in_child(refused);
+	EXPECT(!strcmp(said, REFUSED));
+	EXPECT(other_is_untouched());
+	unlink(other);
+}
+
+static void swapped(void)
+{
+	const char *what[] = { "symlink", "link", "fifo" };
+
+	want("swapped.csv");
+	hp_trace_start();
+	EXPECT(hp_trace_on);
+	for (size_t i = 0; i < 3; i++) {
+		unlink(in_dir("swapped.csv"));
+		EXPECT(!(i == 0   ? symlink(other, in_dir("swapped.csv"))
+			 : i == 1 ? link(other, in_dir("swapped.csv"))
+				  : mkfifo(in_dir("swapped.csv"), 0600)));
+		events(1, 5);
+		hp_trace_flush();
+		if (!EXPECT(other_is_untouched()))
+			t_print("# %s\n", what[i]);
+	}
+}
+
+TEST(each_flush_looks_again)
+{
+	make_other(0644);
+	in_child(swapped);
+	EXPECT(!strcmp(said, "hugepin: HUGEPIN_TRACE: events that could not be written: 15\n"));
+}
+
+static void any_mask(void)
+{
+	umask(0);
+	want(other);
+	hp_trace_start();
+	events(1, 5);
+}
+
+TEST(the_file_is_this_users_alone)
+{
+	struct stat st;
+
+	make_other(0644); /* a trace of before */
+	in_child(any_mask);
+	EXPECT(!stat(other, &st));
+	EXPECT_EQ(st.st_mode & 07777, 0600);
+	expect_events("other", 1, 5);
+	unlink(other);
+	in_child(any_mask);
+	EXPECT(!stat(other, &st));
+	EXPECT_EQ(st.st_mode & 07777, 0600);
 }
 
 static void long_path(void)
