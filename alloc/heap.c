@@ -18,6 +18,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,7 @@
 #include "base/config.h"
 #include "base/service.h"
 #include "base/stats.h"
+#include "base/thread.h"
 
 /* Holes that exceed the request by so many chunks count as equally loose: the lowest wins. */
 #define LOOSE 2048
@@ -1335,6 +1337,7 @@ static void postfork_child(void)
 		hp_cache_child();
 	}
 	hp_watch_child();
+	hp_thread_process();
 	hp_service_child();
 	armed = false;
 	if (!forking.interrupted && hooks()->postfork_child)
@@ -1365,6 +1368,7 @@ static __attribute__((constructor(101))) void construct(void)
 		stats_fd = HP_MAX(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 100), STDERR_FILENO);
 	hp_cache_init();
 	hugepin_atfork_();
+	hp_thread_process();
 	constructed = true;
 }
 

@@ -82,5 +82,5 @@ _Bool hp_watch_inside(void)
 void hp_watch_child(void)
 {
 	if (!inside) /* else this thread holds it, and will release it */
-		pthread_mutex_init(&lock.mutex, NULL);
+		hp_lock_reset(&lock);
 }

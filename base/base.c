@@ -195,12 +195,22 @@ void hp_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_n
 	errno = saved;
 }
 
-void hp_futex_wake(_Atomic uint32_t *word)
+static void futex_wake(_Atomic uint32_t *word, int count)
 {
 	int saved = errno;
 
-	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
 	errno = saved;
+}
+
+void hp_futex_wake(_Atomic uint32_t *word)
+{
+	futex_wake(word, INT32_MAX);
+}
+
+void hp_futex_wake_one(_Atomic uint32_t *word)
+{
+	futex_wake(word, 1);
 }
 
 static uint64_t monotonic_ns(void)

@@ -95,6 +95,7 @@ void hp_meta_zero(void *p, size_t size);
  * without reason. Not a cancellation point. */
 void hp_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns);
 void hp_futex_wake(_Atomic uint32_t *word);
+void hp_futex_wake_one(_Atomic uint32_t *word);
 
 /* CLOCK_MONOTONIC in ns; tests may replace it. */
 extern uint64_t (*hp_clock_ns)(void);

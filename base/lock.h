@@ -2,13 +2,13 @@
  * Ranked locks. A thread takes locks in rising rank; debug builds check it, and check in the mapping tier that the heap's is
  * not held: other people's hooks on mmap, munmap and madvise may call malloc.
  *
- * pthread mutexes of the normal type: they allocate nothing, and a child of fork may release what its parent's thread
- * took in the prepare handler.
+ * The lock is a futex word of our own (the third of Drepper's "Futexes Are Tricky"). A mutex of the C library's would not do:
+ * while the C library knows of one thread, it takes and releases its own without atomic instructions, and there are threads
+ * of ours that it does not know (thread.h). A child of fork may release what its parent's thread took in the prepare handler.
  */
 #ifndef HP_BASE_LOCK_H
 #define HP_BASE_LOCK_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/base.h"
@@ -24,18 +24,35 @@ enum hp_rank {
 };
 
 struct hp_lock {
-	pthread_mutex_t mutex;
+	_Atomic uint32_t word; /* 0: free; 1: taken; 2: taken, and somebody may sleep */
 	enum hp_rank rank;
 };
 
-#define HP_LOCK_INIT(r) { PTHREAD_MUTEX_INITIALIZER, (r) }
+#define HP_LOCK_INIT(r) { 0, (r) }
 
 /* Of this thread; bit r: it holds, or is about to take, a lock of rank r. */
 extern HP_TLS unsigned hp_locks_held;
 
+/* Sleep until the lock is this thread's. */
+void hp_lock_wait(struct hp_lock *l);
+
 static inline bool hp_lock_mine(const struct hp_lock *l)
 {
 	return hp_locks_held >> l->rank & 1;
+}
+
+/* acquire: pairs with hp_unlock() */
+static inline bool hp_lock_try(struct hp_lock *l)
+{
+	uint32_t open = 0;
+
+	return atomic_compare_exchange_strong_explicit(&l->word, &open, 1, memory_order_acquire, memory_order_relaxed);
+}
+
+/* Nobody has it, and nobody waits: in the child of fork, or before it is first taken. */
+static inline void hp_lock_reset(struct hp_lock *l)
+{
+	l->word = 0;
 }
 
 /* The fences are for a signal handler that forks (heap.c): it must not find a lock taken and the bit clear. */
@@ -44,13 +61,14 @@ static inline void hp_lock(struct hp_lock *l)
 	HP_ASSERT(hp_locks_held < 1u << l->rank);
 	hp_locks_held |= 1u << l->rank;
 	atomic_signal_fence(memory_order_seq_cst);
-	pthread_mutex_lock(&l->mutex);
+	if (!hp_lock_try(l))
+		hp_lock_wait(l);
 }
 
 /* Out of order, too: nobody waits. */
 static inline bool hp_trylock(struct hp_lock *l)
 {
-	if (pthread_mutex_trylock(&l->mutex) != 0)
+	if (!hp_lock_try(l))
 		return false;
 	hp_locks_held |= 1u << l->rank;
 	return true;
@@ -59,7 +77,9 @@ static inline bool hp_trylock(struct hp_lock *l)
 static inline void hp_unlock(struct hp_lock *l)
 {
 	HP_ASSERT(hp_lock_mine(l));
-	pthread_mutex_unlock(&l->mutex);
+	/* release: pairs with whoever takes it */
+	if (atomic_exchange_explicit(&l->word, 0, memory_order_release) == 2)
+		hp_futex_wake_one(&l->word);
 	atomic_signal_fence(memory_order_seq_cst);
 	hp_locks_held &= ~(1u << l->rank);
 }

@@ -312,9 +312,9 @@ static void let_go(uint32_t ticks)
 /* Not when it is opened: the reader of events may still be in a domain that was closed. */
 static void make_locks(hugepin_domain *d)
 {
-	pthread_mutex_init(&d->lock.mutex, NULL);
+	hp_lock_reset(&d->lock);
 	d->lock.rank = HP_RANK_DOMAIN;
-	pthread_mutex_init(&d->queue_lock.mutex, NULL);
+	hp_lock_reset(&d->queue_lock);
 	d->queue_lock.rank = HP_RANK_QUEUE;
 }
 
@@ -329,7 +329,7 @@ static void postfork_child(void)
 	hp_mlock_child();
 	hp_helper_child();
 	hp_trace_child();
-	pthread_mutex_init(&domains.lock.mutex, NULL);
+	hp_lock_reset(&domains.lock);
 	service.asked = hp_helper_job.asked = 0;
 	for (int i = 0; i < HUGEPIN_DOMAINS_MAX; i++) {
 		hugepin_domain *d = domains.domain[i];

@@ -846,5 +846,5 @@ void hp_helper_close(hugepin_domain *d)
 void hp_helper_child(void)
 {
 	share.begun = false;
-	pthread_mutex_init(&records_lock.mutex, NULL);
+	hp_lock_reset(&records_lock);
 }

@@ -72,7 +72,7 @@ int hp_regions_init(void)
 /* Whatever state the fork found it in: all registrations are the parent's, and nothing leads to them any more. */
 void hp_regions_child(void)
 {
-	pthread_mutex_init(&table.lock.mutex, NULL);
+	hp_lock_reset(&table.lock);
 	table.used = 1;
 	table.free = 0;
 	if (hp_regions)

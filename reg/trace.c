@@ -179,7 +179,7 @@ void hp_trace_start(void)
 
 void hp_trace_child(void)
 {
-	pthread_mutex_init(&trace.lock.mutex, NULL);
+	hp_lock_reset(&trace.lock);
 	trace.begun = trace.begun && !strstr(wanted(), "%p");
 	hp_trace_on = false;
 }

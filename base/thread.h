@@ -1,0 +1,74 @@
+/*
+ * Bare threads: threads that the C library does not know. While it knows of one thread, its streams, its malloc and
+ * shared_ptr do without locks and atomic instructions, and the end of the last thread that it knows ends the process. A
+ * library that starts a thread of its own by pthread_create takes that from the program for good.
+ *
+ * A bare thread has rights of its own, and hardly any. Before start returns true it has all signals blocked, a descriptor
+ * table of its own that is empty but for one descriptor, a working directory of its own, all CPUs, the normal scheduling class,
+ * no capabilities, no_new_privs, and a filter that lets through the calls it was started with (but for the filter, under
+ * valgrind). So nothing that the program gives up later is left to it.
+ *
+ * What runs on such a thread: system calls, atomic instructions, ranked locks (lock.h), memory and string functions. Nothing
+ * else of the C library, whose locks do not count on it. Thread-local variables of ours are zero at first there, whatever
+ * their initial value is elsewhere; those of other libraries are not there at all.
+ */
+#ifndef HP_BASE_THREAD_H
+#define HP_BASE_THREAD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Where a sanitizer has to see every thread, and on machines whose part is not written yet, a thread is the C library's. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || !defined(__x86_64__) || !defined(__LP64__)
+#define HP_THREAD_BARE 0
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer) || __has_feature(memory_sanitizer)
+#define HP_THREAD_BARE 0
+#else
+#define HP_THREAD_BARE 1
+#endif
+#else
+#define HP_THREAD_BARE 1
+#endif
+
+enum { HP_THREAD_CALLS_MAX = 32 };
+
+/* What a thread is: a constant, so that nobody who can write to memory decides what it runs. */
+struct hp_thread_kind {
+	char name[16]; /* for ps -L, gdb, perf */
+	void (*run)(void *arg); /* the thread ends when it returns */
+	uint16_t calls[HP_THREAD_CALLS_MAX]; /* numbers of the system calls it may make; exit and rt_sigreturn are added */
+	unsigned calls_count;
+};
+
+/* One thread at a time, and the memory that it runs in, kept for the next. Zero at first. */
+struct hp_thread {
+	_Atomic uint32_t tid; /* 0: there is none; the kernel clears it when the thread has ended */
+	_Atomic uint32_t told; /* by the new thread: whether it runs */
+	uint32_t last_tid;
+	char *map;
+	size_t map_size, tls_size;
+};
+
+/* Start a thread, which keeps the descriptor keep_fd (-1: none) under its number. The caller sees to it that none is there and
+ * that nobody else calls meanwhile. Takes some 100 us; allocates nothing and takes no lock; errno is kept. False: it cannot be
+ * had, or not with so few rights, or this is not the process that the library was loaded in or forked to (a child of vfork). */
+bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, void *arg, int keep_fd);
+
+/* Wait until the thread, which somebody has told to end, is gone for the kernel as well. */
+void hp_thread_join(struct hp_thread *t);
+
+/* In the child of fork: the thread is not there. */
+void hp_thread_child(struct hp_thread *t);
+
+/* The process that may start threads: this one from now on. For the constructor, and the child of fork. */
+void hp_thread_process(void);
+
+/* Whether this is that process. One system call. */
+bool hp_thread_process_same(void);
+
+/* Give up all capabilities of this thread, and what it could gain by execve. */
+bool hp_thread_drop_rights(void);
+
+#endif
