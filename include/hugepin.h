@@ -188,6 +188,13 @@ enum {
  * Where domains disagree about memory, COPY goes before COW before DONTFORK. */
 enum { HUGEPIN_FORK_DEFAULT, HUGEPIN_FORK_COPY, HUGEPIN_FORK_COW, HUGEPIN_FORK_DONTFORK };
 
+/* Who tells when memory goes away that is not the heap's (hugepin_pin(3), "Memory that goes away").
+ *  DEFAULT  the kernel; where libhugepin-malloc.so is loaded, its calls, so that hits need not ask the kernel
+ *  KERNEL   the kernel, asked at each hit while the program has several threads
+ *  PROGRAM  the program, which calls hugepin_forget before memory goes; shared memory and mapped files are cached as well
+ *  NONE     nobody: that memory is registered for each pin */
+enum { HUGEPIN_WATCH_DEFAULT, HUGEPIN_WATCH_KERNEL, HUGEPIN_WATCH_PROGRAM, HUGEPIN_WATCH_NONE };
+
 /* How to open a domain. All zero but size is a good choice; NULL is the same. */
 struct hugepin_attr {
 	size_t size; /* sizeof(struct hugepin_attr) */
@@ -199,11 +206,13 @@ struct hugepin_attr {
 				    * evicted and the kernel's -ENOMEM is returned */
 	uint32_t pinned_regions_max; /* 0: what the device allows */
 	uint32_t pad;
+	uint32_t watch; /* HUGEPIN_WATCH_* */
+	uint32_t pad2;
 };
 
 /* Open a domain. *backend is copied; ctx is the caller's, or freed by backend->close (which is called on failure as well,
  * except for -EINVAL). May block and allocate.
- * -EINVAL (a NULL, a size, a policy, an access or a flag that is not known), -EOPNOTSUPP (a policy or access that the
+ * -EINVAL (a NULL, a size, a policy, an access, a flag or a watch that is not known), -EOPNOTSUPP (a policy or access that the
  * device does not have), -ENOSPC (HUGEPIN_DOMAINS_MAX), -ENOSYS (no membarrier(2)), -ENOMEM, or what limits() says (-EIO
  * for its -EINVAL). */
 int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const struct hugepin_attr *attr,

@@ -18,6 +18,7 @@
 #include "reg/backend.h"
 #include "reg/counts.h"
 #include "reg/helper.h"
+#include "reg/key.h"
 #include "reg/share.h"
 #include "reg/trace.h"
 #include "reg/uffd.h"
@@ -36,6 +37,7 @@ static struct {
 	hugepin_domain *_Atomic domain[HUGEPIN_DOMAINS_MAX]; /* NULL until first used */
 	_Atomic bool open[HUGEPIN_DOMAINS_MAX];
 	_Atomic unsigned count; /* of open ones */
+	unsigned watched; /* of these, whose foreign memory the kernel watches, or announcements do */
 	uint32_t uses; /* never a multiple of 2^26: no ref is 0 */
 } domains = { .lock = HP_LOCK_INIT(HP_RANK_OPEN) };
 
@@ -266,12 +268,12 @@ int hugepin_forget(const void *addr, size_t len)
 	return forget_in_all(addr, len, true, FORGET_TRIES);
 }
 
-void hugepin_unmapping_(const void *addr, size_t len, bool discarded)
+void hugepin_unmapping_(const void *addr, size_t len, enum hp_unmapping how)
 {
 	__atomic_store_n(&hp_sees_unmaps, true, __ATOMIC_RELAXED);
 	/* Of discarded pages the kernel tells in time. */
-	if (domains.count && !(discarded && hp_uffd_works()))
-		forget_in_all(addr, len, discarded, 1);
+	if (domains.count && !(how == HP_DISCARDED && hp_uffd_works()))
+		forget_in_all(addr, len, how != HP_UNMAPPED, 1);
 }
 
 bool hugepin_needed_in_child_(const void *addr)
@@ -322,6 +324,7 @@ static void make_locks(hugepin_domain *d)
  * before the fork: a signal handler may fork that interrupted us with any lock taken, and others may hold them. */
 static void postfork_child(void)
 {
+	domains.watched = 0;
 	domains.count = 0; /* first: tables are zeroed below by madvise, whose interposed form looks for domains to tell of it */
 	hp_regions_child();
 	hp_uffd_child();
@@ -429,7 +432,8 @@ static int make_tables(hugepin_domain *d)
 
 static int check_attr(const struct hugepin_attr *a)
 {
-	if (a->policy > HUGEPIN_POLICY_NONE || a->fork > HUGEPIN_FORK_DONTFORK || a->flags || a->access & ~HP_ACCESS_ALL)
+	if (a->policy > HUGEPIN_POLICY_NONE || a->fork > HUGEPIN_FORK_DONTFORK || a->flags || a->access & ~HP_ACCESS_ALL ||
+	    a->watch > HUGEPIN_WATCH_NONE)
 		return -EINVAL;
 	return 0;
 }
@@ -484,6 +488,8 @@ static int set_up(hugepin_domain *d, const struct hugepin_backend *backend, void
 		return -EOPNOTSUPP;
 	if (d->policy == HUGEPIN_POLICY_NONE)
 		d->span_size = 0;
+	d->watch = a->watch;
+	d->watched = !d->on_demand && d->policy != HUGEPIN_POLICY_NONE && a->watch < HUGEPIN_WATCH_PROGRAM;
 	d->hold = hold_of(a);
 	d->opener_only = limits.flags & HUGEPIN_LIMIT_OPENER;
 	d->late = limits.flags & HUGEPIN_LIMIT_LATE;
@@ -548,14 +554,20 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 		e = hp_helper_open(d);
 	}
 	if (!e) {
+		/* When nothing is cached that is not watched. */
+		if (d->watched && domains.watched++ == 0)
+			hp_uffd_open();
 		d->attention = (d->helper ? HP_RECORD : 0u) | (hp_trace_on ? HP_TRACED : 0u);
+		if (d->watched && hp_uffd_works() && (!hp_sees_unmaps || d->watch == HUGEPIN_WATCH_KERNEL)) {
+			d->attention |= HP_ASK;
+			__atomic_store_n(&hp_keys_asked, true, __ATOMIC_RELAXED);
+		}
 		skip_old_extents(d);
 		d->pid = getpid();
 		domains.uses += ((domains.uses + 1) & 0x3ffffff) ? 1 : 2;
 		d->ref = REF(d->number, domains.uses);
 		domains.open[d->number] = true;
-		if (domains.count++ == 0)
-			hp_uffd_open();
+		domains.count++;
 		hp_uffd_wait(); /* the next events are read when this domain is known */
 		hp_heap_set_hooks(&hooks);
 		*ret_ = d;
@@ -608,6 +620,7 @@ int hugepin_domain_close(hugepin_domain *d)
 	hp_region_bury(d);
 	domains.open[d->number] = false;
 	domains.count--;
+	domains.watched -= d->watched;
 	d->ref = REF_NONE;
 	hp_helper_close(d);
 	hp_trace_flush();

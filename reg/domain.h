@@ -20,6 +20,11 @@
  * is lowered when the tags of all that was queued are gone. So a pin that began after an unmap and sees neither, and then the
  * tag, has a region that the unmap did not touch.
  *
+ * Until munmap has returned to the thread that called it, another thread may have been given the addresses, and the event may not
+ * have been read. From before the addresses are free until after the event is read, the kernel says that something is changing.
+ * So a hit on foreign memory asks it, after the count and before it looks at the word and the tag: it sees one of the four.
+ * It does not where the program has one thread, nor where changes are announced before they happen (unmapping.h).
+ *
  * Lock order: opening, domain, watchers of the heap, heap, table of regions, queue. One domain at a time.
  */
 #ifndef HP_REG_DOMAIN_H
@@ -28,6 +33,7 @@
 #include <bsd/sys/tree.h>
 #include <pthread.h>
 #include <sys/queue.h>
+#include <sys/single_threaded.h>
 #include <sys/types.h>
 
 #include "alloc/hold.h"
@@ -94,6 +100,7 @@ enum {
 	HP_RETIRED = 8, /* there are retired regions: an unpin may be the last of one */
 	HP_RECORD = 32, /* there is a helper, that is told of pins (helper.c) */
 	HP_NOTE = HP_RETIRED | HP_RECORD | HP_TRACED, /* an unpin that sees one of these has more to do than count */
+	HP_ASK = 64, /* a hit on foreign memory is to ask the kernel whether something is changing (uffd.h); set when it opens */
 };
 
 struct hp_hint {
@@ -119,6 +126,8 @@ struct hugepin_domain {
 	uint32_t number;
 	bool opener_only, on_demand, late;
 	bool own_clock; /* the backend has one */
+	uint32_t watch; /* HUGEPIN_WATCH_* */
+	bool watched; /* by the kernel's events, as far as they can be had; not under ODP */
 	pthread_t opener;
 	uint32_t policy; /* HUGEPIN_POLICY_*, never DEFAULT */
 	uint32_t access_mask, relaxed; /* what the device has; HUGEPIN_RELAXED if all is to be registered so, which no access
@@ -251,15 +260,21 @@ bool hp_domain_mine(const hugepin_domain *d); /* this process opened it, and has
 void hp_domain_lock(hugepin_domain *d);
 void hp_domain_unlock(hugepin_domain *d);
 
+/* Unmappings are announced by the interposed calls of libhugepin-malloc.so (unmapping.h). */
+extern bool hp_sees_unmaps;
+
 /* ------------------------------------------------------------------ pins (pin.c); domain's lock held */
+
+/* Whether threads other than this one may be changing memory that nobody has announced: hits must ask. */
+static inline bool hp_domain_asks(const hugepin_domain *d)
+{
+	return !__libc_single_threaded && (!hp_sees_unmaps || d->watch == HUGEPIN_WATCH_KERNEL);
+}
 
 /* Register what hugepin_pin would for this range, without a pin. */
 int hp_pin_ahead(hugepin_domain *d, const void *addr, size_t len, unsigned access);
 
 /* Register the extents that were made since the last call, as far as they fit the budget. */
 void hp_pin_new_extents(hugepin_domain *d);
-
-/* Unmappings are announced by the interposed calls of libhugepin-malloc.so (unmapping.h). */
-extern bool hp_sees_unmaps;
 
 #endif

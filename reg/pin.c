@@ -17,12 +17,13 @@
 #include "reg/counts.h"
 #include "reg/domain.h"
 #include "reg/helper.h"
+#include "reg/key.h"
 #include "reg/site.h"
 #include "reg/trace.h"
 #include "reg/uffd.h"
 
 
-bool hp_sees_unmaps;
+bool hp_sees_unmaps, hp_keys_asked;
 
 /* ------------------------------------------------------------------ hits */
 
@@ -44,9 +45,21 @@ static inline void fill(struct hugepin_pin *pin, uintptr_t base, size_t len, uin
 static int pin_slow(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
 /* Acquire: of what was queued, the tags are gone where PENDING is seen lowered; pairs with hp_domain_drain(). */
+static inline uint32_t look(const hugepin_domain *d, uint32_t bits)
+{
+	return atomic_load_explicit(&d->attention, memory_order_acquire) & bits;
+}
+
 static inline bool must_look(const hugepin_domain *d)
 {
-	return atomic_load_explicit(&d->attention, memory_order_acquire) & HP_LOOK;
+	return look(d, HP_LOOK);
+}
+
+/* A hit that is to ask, and has counted: whether it stands. What the kernel says is done was queued before, or is being queued: so
+ * the word is looked at again. */
+static __attribute__((noinline)) bool stands(const hugepin_domain *d, const struct hp_region *r, uint64_t tag)
+{
+	return (!hp_domain_asks(d) || hp_uffd_ask() == HP_QUIET) && !must_look(d) && HP_READ(r->tag) == tag;
 }
 
 static HP_COLD int unpin_retired(hugepin_domain *d, uint32_t index)
@@ -170,21 +183,23 @@ static inline uint32_t hinted(const uint32_t *hints, uint32_t check)
 	return (is_a ? a : is_b ? b : is_c ? c : d) >> CHECK_BITS;
 }
 
-/* 1: a hit, and its first use is to be told. */
+/* 1: a hit, and its first use is to be told. later: the kernel will be asked for this one and others together (all_stand). */
 static inline __attribute__((always_inline)) int pin_by_hint(hugepin_domain *d, uint64_t h, uintptr_t addr, size_t len,
-							     unsigned access, struct hugepin_pin *ret_)
+							     unsigned access, struct hugepin_pin *ret_, bool later)
 {
 	uint32_t index = hinted(bucket(d, h), check_of(h));
 	struct hp_counts *counts = &hp_counts_self[index];
 	struct hp_region *r = &hp_regions[index];
 	uint64_t tag = HP_READ(r->tag), start = HP_READ(r->start), end = HP_READ(r->end), keys = HP_READ(r->keys);
+	uint32_t attention;
 
 	if (HP_TAG_INDEX(tag) != index || !index || HP_READ(r->domain) != d || addr < start || addr >= end ||
 	    len - 1 >= end - addr || access & ~HP_READ(r->access))
 		return -ENOENT;
 	hp_count(&counts->pins);
 	atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_counts_barrier() of whoever retires it */
-	if (HP_LIKELY(!must_look(d) && HP_READ(r->tag) == tag)) {
+	attention = look(d, later ? HP_LOOK : HP_LOOK | HP_ASK);
+	if (HP_LIKELY(!attention) ? HP_LIKELY(HP_READ(r->tag) == tag) : attention == HP_ASK && stands(d, r, tag)) {
 		fill(ret_, addr, len, keys, ref_of(d, tag));
 		return !__atomic_load_n(&r->used, __ATOMIC_RELAXED);
 	}
@@ -218,7 +233,7 @@ static __attribute__((noinline)) int pin_foreign_large(hugepin_domain *d, const 
 						       struct hugepin_pin *ret_)
 {
 	uint64_t key = (uintptr_t)addr >> HP_PAGE_SHIFT | WHOLE_PAGE;
-	int hit = hp_counts_self ? pin_by_hint(d, hash(key), (uintptr_t)addr, len, access, ret_) : -ENOENT;
+	int hit = hp_counts_self ? pin_by_hint(d, hash(key), (uintptr_t)addr, len, access, ret_, false) : -ENOENT;
 
 	if (HP_LIKELY(!hit))
 		return 0;
@@ -230,7 +245,8 @@ static __attribute__((noinline)) int pin_foreign_large(hugepin_domain *d, const 
 static __attribute__((noinline)) int pin_foreign(hugepin_domain *d, const void *addr, size_t len, unsigned access,
 						 struct hugepin_pin *ret_)
 {
-	int hit = hp_counts_self ? pin_by_hint(d, hash((uintptr_t)addr >> 12), (uintptr_t)addr, len, access, ret_) : -ENOENT;
+	int hit = hp_counts_self ? pin_by_hint(d, hash((uintptr_t)addr >> 12), (uintptr_t)addr, len, access, ret_, false) :
+				   -ENOENT;
 
 	if (HP_LIKELY(!hit))
 		return 0;
@@ -263,7 +279,8 @@ int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access
 
 static int key_slow(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
-int hugepin_sg_key(void *domain, const void *addr_, size_t len, unsigned access, struct hugepin_pin *ret_)
+static inline __attribute__((always_inline)) int find_key(void *domain, const void *addr_, size_t len, unsigned access,
+							  struct hugepin_pin *ret_, bool later)
 {
 	hugepin_domain *d = domain;
 	uintptr_t addr = (uintptr_t)addr_;
@@ -277,8 +294,8 @@ int hugepin_sg_key(void *domain, const void *addr_, size_t len, unsigned access,
 	if (HP_LIKELY(addr + len > addr)) {
 		if (hp_in_span(d, addr))
 			hit = pin_by_granule(d, addr, 1, access, ret_);
-		else if (hp_counts_self && (hit = pin_by_hint(d, hash(addr >> 12), addr, 1, access, ret_)) < 0)
-			hit = pin_by_hint(d, hash(addr >> HP_PAGE_SHIFT | WHOLE_PAGE), addr, 1, access, ret_);
+		else if (hp_counts_self && (hit = pin_by_hint(d, hash(addr >> 12), addr, 1, access, ret_, later)) < 0)
+			hit = pin_by_hint(d, hash(addr >> HP_PAGE_SHIFT | WHOLE_PAGE), addr, 1, access, ret_, later);
 	}
 	if (HP_UNLIKELY(hit < 0))
 		TAIL return key_slow(domain, addr_, len, access, ret_);
@@ -288,6 +305,43 @@ int hugepin_sg_key(void *domain, const void *addr_, size_t len, unsigned access,
 	if (HP_UNLIKELY(hit))
 		TAIL return first_key(domain, addr_, len, access, ret_);
 	return 0;
+}
+
+int hugepin_sg_key(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
+{
+	return find_key(domain, addr, len, access, ret_, false);
+}
+
+/* Whether what was pinned without a question stands, by one question for all. The regions are pinned: each is what it was, and has
+ * its tag, unless its memory is gone. */
+static bool all_stand(hugepin_domain *d, const struct hugepin_pin *pins, int n)
+{
+	bool asked = !hp_domain_asks(d);
+
+	for (int i = 0; i < n; i++) {
+		const struct hp_region *r = &hp_regions[(uint32_t)pins[i].ref];
+
+		if (HP_READ(r->kind) != HP_REGION_FOREIGN)
+			continue;
+		if (!asked && hp_uffd_ask() != HP_QUIET)
+			return false;
+		asked = true;
+		if (look(d, HP_BUSY | HP_PENDING) || !HP_READ(r->tag))
+			return false;
+	}
+	return true;
+}
+
+int hp_key_later(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
+{
+	return find_key(domain, addr, len, access, ret_, true);
+}
+
+bool hp_keys_stand(void *domain, const struct hugepin_pin *pins, int n)
+{
+	hugepin_domain *d = domain;
+
+	return !look(d, HP_ASK) || all_stand(d, pins, n);
 }
 
 static HP_COLD int unpin_first(hugepin_domain *d, struct hugepin_pin *pin)
@@ -515,6 +569,14 @@ static int obtain(hugepin_domain *d, const void *addr_, size_t len, unsigned acc
 	return e;
 }
 
+/* Whether what is registered of foreign memory may be taken for what is there: unless it changes all the time. A thread that may not
+ * register for itself waits longer. */
+static bool settled(const hugepin_domain *d, const void *addr)
+{
+	return !d->watched || hp_in_span(d, (uintptr_t)addr) || __libc_single_threaded ||
+	       hp_uffd_settle(!hp_domain_may_register(d));
+}
+
 /* Lock the domain, and see to what is queued. */
 static void enter(hugepin_domain *d)
 {
@@ -556,6 +618,7 @@ static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, uns
 		e = -ENOMEM;
 	if (e)
 		return e;
+	once = once || !settled(d, addr);
 	enter(d);
 	registered = d->stats.registered;
 	e = obtain(d, addr, len, access & d->access_mask, once, &r);
@@ -583,8 +646,9 @@ static HP_COLD int key_slow(void *domain, const void *addr, size_t len, unsigned
 		e = -ENOMEM;
 	if (e)
 		return e;
+	e = settled(d, addr) ? 0 : -ENOKEY;
 	enter(d);
-	r = look_up(d, (uintptr_t)addr, 1, access);
+	r = e ? NULL : look_up(d, (uintptr_t)addr, 1, access);
 	if (r) {
 		take(d, r, (uintptr_t)addr, time, site, false);
 		fill(ret_, r->start, r->end - r->start, r->keys, d->ref | (uint64_t)(r - hp_regions));
@@ -645,18 +709,38 @@ int hugepin_unpinv(hugepin_domain *d, struct hugepin_pin *pins, int n)
 	return e;
 }
 
-int hugepin_pinv(hugepin_domain *d, const struct iovec *v, int n, unsigned access, struct hugepin_pin *ret_, int max)
+/* As hugepin_pin, but for the question. */
+static __attribute__((noinline)) int pin_later(hugepin_domain *d, const void *addr_, size_t len, unsigned access,
+					       struct hugepin_pin *ret_)
+{
+	uintptr_t addr = (uintptr_t)addr_;
+	int hit = -ENOENT;
+
+	access = wanted(d, access);
+	if (hp_in_span(d, addr))
+		hit = pin_by_granule(d, addr, len, access, ret_);
+	else if (hp_counts_self && (hit = pin_by_hint(d, hash(addr >> 12), addr, len, access, ret_, true)) < 0)
+		hit = pin_by_hint(d, hash(addr >> HP_PAGE_SHIFT | WHOLE_PAGE), addr, len, access, ret_, true);
+	if (!hit)
+		return 0;
+	if (hit > 0)
+		TAIL return first_use(d, addr_, len, access, ret_);
+	TAIL return pin_slow(d, addr_, len, access, ret_);
+}
+
+static inline __attribute__((always_inline)) int pin_each(hugepin_domain *d, const struct iovec *v, int n, unsigned access,
+							  struct hugepin_pin *ret_, int max, bool later)
 {
 	int pins = 0, e;
 
-	if (n < 0 || max < 0 || (n && (!v || !ret_)))
-		return -EINVAL;
 	for (int i = 0; i < n; i++) {
 		const char *at = v[i].iov_base;
 		size_t left = v[i].iov_len;
 
 		do {
-			e = pins < max ? hugepin_pin(d, at, left, access, &ret_[pins]) : -EMSGSIZE;
+			e = pins >= max ? -EMSGSIZE :
+			    later	? pin_later(d, at, left, access, &ret_[pins]) :
+					  hugepin_pin(d, at, left, access, &ret_[pins]);
 			if (e) {
 				hugepin_unpinv(d, ret_, pins);
 				return e;
@@ -666,6 +750,27 @@ int hugepin_pinv(hugepin_domain *d, const struct iovec *v, int n, unsigned acces
 		} while (left);
 	}
 	return pins;
+}
+
+/* One question for all; and if something is changing, one for each. */
+static HP_COLD int pin_and_ask(hugepin_domain *d, const struct iovec *v, int n, unsigned access, struct hugepin_pin *ret_,
+			       int max)
+{
+	int pins = pin_each(d, v, n, access, ret_, max, true);
+
+	if (pins <= 0 || all_stand(d, ret_, pins))
+		return pins;
+	hugepin_unpinv(d, ret_, pins);
+	return pin_each(d, v, n, access, ret_, max, false);
+}
+
+int hugepin_pinv(hugepin_domain *d, const struct iovec *v, int n, unsigned access, struct hugepin_pin *ret_, int max)
+{
+	if (n < 0 || max < 0 || (n && (!v || !ret_)))
+		return -EINVAL;
+	if (HP_UNLIKELY(look(d, HP_ASK)))
+		TAIL return pin_and_ask(d, v, n, access, ret_, max);
+	return pin_each(d, v, n, access, ret_, max, false);
 }
 
 /* ------------------------------------------------------------------ hints */

@@ -44,12 +44,12 @@ static __attribute__((constructor)) void construct(void)
 	*(void **)&next.shmdt = dlsym(RTLD_NEXT, "shmdt");
 	*(void **)&next.brk = dlsym(RTLD_NEXT, "brk");
 	*(void **)&next.sbrk = dlsym(RTLD_NEXT, "sbrk");
-	hugepin_unmapping_(NULL, 0, false);
+	hugepin_unmapping_(NULL, 0, HP_UNMAPPED);
 }
 
 EXPORT int munmap(void *addr, size_t len)
 {
-	hugepin_unmapping_(addr, len, false);
+	hugepin_unmapping_(addr, len, HP_UNMAPPED);
 	return next.munmap ? next.munmap(addr, len) : (int)syscall(SYS_munmap, addr, len);
 }
 
@@ -58,13 +58,13 @@ EXPORT void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off
 	void *p;
 
 	if (flags & MAP_FIXED && (flags & MAP_FIXED_NOREPLACE) != MAP_FIXED_NOREPLACE)
-		hugepin_unmapping_(addr, len, false);
+		hugepin_unmapping_(addr, len, HP_UNMAPPED);
 	p = next.mmap ? next.mmap(addr, len, prot, flags, fd, offset)
 		      : (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, offset);
 	/* What lay there before may have been unmapped a moment ago by code that does not come by here, and the kernel says so only
 	 * after it has let go of the addresses. */
 	if (p != MAP_FAILED)
-		hugepin_unmapping_(p, len, false);
+		hugepin_unmapping_(p, len, HP_UNMAPPED);
 	return p;
 }
 
@@ -85,24 +85,27 @@ EXPORT void *mremap(void *addr, size_t old_len, size_t len, int flags, ...)
 		va_end(args);
 	}
 	/* Wherever it ends: a registration of the old place is worth little. */
-	hugepin_unmapping_(addr, HP_MAX(old_len, (size_t)1), false);
+	hugepin_unmapping_(addr, HP_MAX(old_len, (size_t)1), HP_UNMAPPED);
 	if (flags & MREMAP_FIXED)
-		hugepin_unmapping_(to, len, false);
+		hugepin_unmapping_(to, len, HP_UNMAPPED);
 	return next.mremap ? next.mremap(addr, old_len, len, flags, to)
 			   : (void *)syscall(SYS_mremap, addr, old_len, len, flags, to);
 }
 
-static bool discards(int advice)
+static void announce_advice(const void *addr, size_t len, int advice)
 {
 	switch (advice) {
 	case MADV_DONTNEED:
 	case MADV_FREE:
 	case MADV_REMOVE:
 	case 24: /* MADV_DONTNEED_LOCKED */
+		hugepin_unmapping_(addr, len, HP_DISCARDED);
+		break;
 	case 102: /* MADV_GUARD_INSTALL */
-		return true;
+		hugepin_unmapping_(addr, len, HP_DISCARDED_UNTOLD);
+		break;
 	default:
-		return false;
+		break;
 	}
 }
 
@@ -111,8 +114,7 @@ EXPORT int madvise(void *addr, size_t len, int advice)
 	struct hugepin_extent extent;
 	int saved = errno, r;
 
-	if (discards(advice))
-		hugepin_unmapping_(addr, len, true);
+	announce_advice(addr, len, advice);
 	/* What libibverbs may ask of small buffers, too, when they are registered by extent. Pinned pages are safe without it, since
 	 * Linux 5.12. */
 	if (advice == MADV_DONTFORK && hugepin_needed_in_child_(addr))
@@ -131,8 +133,8 @@ EXPORT int madvise(void *addr, size_t len, int advice)
 /* Of another process as well, whose addresses mean nothing here: then something is registered once more than need be. */
 EXPORT ssize_t process_madvise(int pidfd, const struct iovec *v, size_t n, int advice, unsigned flags)
 {
-	for (size_t i = 0; i < n && discards(advice); i++)
-		hugepin_unmapping_(v[i].iov_base, v[i].iov_len, true);
+	for (size_t i = 0; i < n; i++)
+		announce_advice(v[i].iov_base, v[i].iov_len, advice);
 	return next.process_madvise ? next.process_madvise(pidfd, v, n, advice, flags)
 				    : syscall(SYS_process_madvise, pidfd, v, n, advice, flags);
 }
@@ -140,7 +142,7 @@ EXPORT ssize_t process_madvise(int pidfd, const struct iovec *v, size_t n, int a
 /* The segment's length is not told: all that lies above its start is registered anew when it is pinned again. */
 EXPORT int shmdt(const void *addr)
 {
-	hugepin_unmapping_(addr, ((uintptr_t)1 << 47) - (uintptr_t)addr, false);
+	hugepin_unmapping_(addr, ((uintptr_t)1 << 47) - (uintptr_t)addr, HP_UNMAPPED);
 	return next.shmdt ? next.shmdt(addr) : (int)syscall(SYS_shmdt, addr);
 }
 
@@ -154,7 +156,7 @@ EXPORT int brk(void *to)
 	char *now = current_break();
 
 	if (now > (char *)to)
-		hugepin_unmapping_(to, (size_t)(now - (char *)to), false);
+		hugepin_unmapping_(to, (size_t)(now - (char *)to), HP_UNMAPPED);
 	if (next.brk)
 		return next.brk(to);
 	errno = ENOMEM;
@@ -166,7 +168,7 @@ EXPORT void *sbrk(intptr_t by)
 	char *now = current_break();
 
 	if (by < 0 && now)
-		hugepin_unmapping_(now + by, (size_t)-by, false);
+		hugepin_unmapping_(now + by, (size_t)-by, HP_UNMAPPED);
 	if (next.sbrk)
 		return next.sbrk(by);
 	errno = ENOMEM;

@@ -440,6 +440,15 @@ static uint64_t keys_of(const struct hugepin_reg *reg)
 	return keys;
 }
 
+/* Whether somebody will say when this foreign memory goes away. Where the kernel does, the interposed calls announce only part of
+ * it (unmapping.h). Another process may take shared memory and files away, of which nobody here hears. */
+static bool is_told_of(const hugepin_domain *d, uintptr_t start, uintptr_t end)
+{
+	if (!d->watched)
+		return d->watch == HUGEPIN_WATCH_PROGRAM;
+	return hp_uffd_works() ? hp_uffd_watch(start, end) : hp_sees_unmaps && hp_uffd_is_private(start, end);
+}
+
 int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
 		       uint64_t gen, bool evict, struct hp_region **ret_)
 {
@@ -461,10 +470,9 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	 * drops what it unmaps before, so there it is but a precaution: against programs that unmap or discard parts of buffers.
 	 * Extents as wholes: each watched part would be a mapping of its own. */
 	if (holds && hugepin_extent((void *)start, &extent, sizeof extent) > 0)
-		hp_uffd_watch((uintptr_t)extent.addr, (uintptr_t)extent.addr + extent.len);
+		hp_uffd_watch_heap((uintptr_t)extent.addr, (uintptr_t)extent.addr + extent.len);
 	e = -ENXIO;
-	/* Where the kernel tells, the interposed calls announce only part of it (unmapping.h). */
-	if (kind == HP_REGION_FOREIGN && !d->on_demand && !hp_uffd_watch(start, end) && (hp_uffd_works() || !hp_sees_unmaps))
+	if (kind == HP_REGION_FOREIGN && !d->on_demand && !is_told_of(d, start, end))
 		goto out_hold;
 	e = -ENOMEM;
 	while (!(r = region_new()))

@@ -4,13 +4,15 @@
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
+#include <string.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "reg/domain.h"
 
 #ifndef UFFD_USER_MODE_ONLY
@@ -24,17 +26,79 @@ struct map_query {
 	uint64_t name, build_id;
 };
 #define MAP_QUERY _IOWR('f', 17, struct map_query)
+#define MAP_QUERY_SHARED 8
 
-enum { STACK_SIZE = 65536, EVENTS = 32 };
+/* What the kernel calls memory of MAP_ANONYMOUS | MAP_HUGETLB, which lies in a file that has no name and no descriptor. */
+#define ANONYMOUS_HUGETLB "/anon_hugepage (deleted)"
 
-/* The descriptor is never closed, and the thread never ends: a process that was cloned without our fork handlers may have the
- * descriptor too, and keep it, so that nothing would be released, and who unmaps would wait for a reader that is gone. */
-static struct {
+enum { EVENTS = 32, DESCRIPTORS_MAX = 1024, PAUSE_NS = 50000 };
+
+/* How long a pin waits for what is changing. Who has waited in vain waits less the next time. */
+#define PATIENCE_MAX_NS UINT64_C(10000000)
+#define PATIENCE_MIN_NS UINT64_C(100000)
+#define NO_OTHER_WAY_NS UINT64_C(1000000000)
+
+/* A descriptor in the program's table, which may close it, and put another under its number. */
+struct kept {
 	_Atomic int fd; /* -1: none */
+	uint64_t dev, ino;
+};
+
+/* The thread has a table of descriptors of its own. It never ends: a process that was cloned without our fork handlers may have
+ * the descriptor too, and keep it, so that nothing would be released, and who unmaps would wait for a reader that is gone. */
+static struct {
+	struct kept uffd;
+	struct kept maps; /* /proc/self/maps, to ask for mappings */
+	struct hp_lock maps_lock; /* of reading it */
+	struct hp_thread thread;
 	_Atomic uint32_t round; /* odd while events are read and queued; waited for */
 	_Atomic uint32_t waiters; /* threads have waited for it since it was last woken */
-	int maps; /* /proc/self/maps, to ask for mappings; -1 */
-} watch = { .fd = -1, .maps = -1 };
+	_Atomic uint64_t patience_ns;
+	/* The trial of the kernel's count, between who opens and the thread. */
+	_Atomic bool trying, ending;
+	_Atomic uint32_t events_tried, counted; /* read one by one; before how many of these something was said to be changing */
+} watch = { .uffd.fd = -1, .maps.fd = -1, .maps_lock = HP_LOCK_INIT(HP_RANK_MAPS), .patience_ns = PATIENCE_MAX_NS };
+
+/* ------------------------------------------------------------------ descriptors */
+
+static bool is_ours(const struct kept *k)
+{
+	struct stat s;
+
+	return k->fd >= 0 && syscall(SYS_fstat, k->fd, &s) == 0 && s.st_dev == k->dev && s.st_ino == k->ino;
+}
+
+/* Keep fd, under a number that programs do not come by: they close and open the low ones. */
+static bool keep(struct kept *k, int fd)
+{
+	struct rlimit limit = { .rlim_cur = 0 };
+	struct stat s;
+	int high;
+
+	getrlimit(RLIMIT_NOFILE, &limit);
+	high = fcntl(fd, F_DUPFD_CLOEXEC, (int)HP_MIN(limit.rlim_cur, (rlim_t)DESCRIPTORS_MAX) * 15 / 16);
+	if (high >= 0) {
+		syscall(SYS_close, fd);
+		fd = high;
+	}
+	if (syscall(SYS_fstat, fd, &s) != 0) {
+		syscall(SYS_close, fd);
+		return false;
+	}
+	k->dev = s.st_dev;
+	k->ino = s.st_ino;
+	k->fd = fd;
+	return true;
+}
+
+static void let_go(struct kept *k)
+{
+	if (is_ours(k))
+		syscall(SYS_close, k->fd);
+	k->fd = -1;
+}
+
+/* ------------------------------------------------------------------ the thread */
 
 static void raise_busy(hugepin_domain *d, void *unused)
 {
@@ -46,16 +110,6 @@ static void lower_busy(hugepin_domain *d, void *unused)
 {
 	(void)unused;
 	d->attention &= ~(uint32_t)HP_BUSY;
-}
-
-void hp_uffd_wait(void)
-{
-	uint32_t seen = watch.round;
-
-	while (seen & 1 && watch.round == seen) {
-		watch.waiters = 1;
-		hp_futex_wait(&watch.round, seen, 1000000);
-	}
 }
 
 static void push(uint64_t start, uint64_t end, bool discarded)
@@ -81,47 +135,122 @@ static void handle(const struct uffd_msg *m)
 	}
 }
 
-/* One read a round, so that who waits for its end does not wait as long as others go on unmapping. False: the program has closed
- * the descriptor. */
+/* UFFDIO_WRITEPROTECT looks at the count before it looks for its argument, which is not there. */
+static enum hp_change ask(int fd)
+{
+	if (syscall(SYS_ioctl, fd, UFFDIO_WRITEPROTECT, NULL) != -1)
+		return HP_UNTOLD;
+	return errno == EFAULT ? HP_QUIET : errno == EAGAIN ? HP_CHANGING : HP_UNTOLD;
+}
+
+/* One read a round, so that who waits for its end does not wait as long as others go on unmapping. False: there are no more. */
 static bool read_round(int fd)
 {
 	struct uffd_msg m[EVENTS];
-	ssize_t n;
+	bool trying = watch.trying;
+	long n;
 	bool lost;
 
+	if (trying) {
+		watch.events_tried++;
+		watch.counted += ask(fd) == HP_CHANGING;
+	}
 	watch.round++;
 	/* Before the event is read: then the thread that waits for that finds it raised. */
 	hp_domains_each(raise_busy, NULL);
-	n = read(fd, m, sizeof m);
-	lost = n < 0 && errno != EAGAIN && errno != EINTR;
+	n = syscall(SYS_read, fd, m, trying ? sizeof *m : sizeof m);
+	lost = n < 0 && errno != EAGAIN && errno != EINTR; /* where a sanitizer has us share the program's table */
 	if (lost) {
-		watch.fd = -1;
+		watch.uffd.fd = -1;
 		push(0, UINTPTR_MAX, false);
 	}
-	for (ssize_t i = 0; i < n / (ssize_t)sizeof *m; i++)
+	for (long i = 0; i < n / (long)sizeof *m; i++)
 		handle(&m[i]);
 	hp_domains_each(lower_busy, NULL);
 	watch.round++;
 	if (atomic_exchange(&watch.waiters, 0))
 		hp_futex_wake(&watch.round);
 	hp_domains_wake();
-	return !lost;
+	return !lost && !watch.ending;
 }
 
-static void *run(void *fd)
+static void run(void *fd)
 {
 	struct pollfd p = { .fd = (int)(intptr_t)fd, .events = POLLIN };
 
-	prctl(PR_SET_NAME, "hugepin watch", 0, 0, 0);
 	do
-		poll(&p, 1, -1);
+		syscall(SYS_poll, &p, 1, -1);
 	while (read_round(p.fd));
-	return NULL;
 }
+
+static const struct hp_thread_kind kind = {
+	.name = "hugepin watch",
+	.run = run,
+	.calls = { SYS_poll, SYS_read, SYS_ioctl, SYS_futex },
+	.calls_count = 4,
+};
+
+/* ------------------------------------------------------------------ waiting */
+
+/* The program has closed the descriptor, or put another in its place. The thread goes on: memory is still watched, and who unmaps
+ * it waits for us. */
+static void lose(void)
+{
+	watch.uffd.fd = -1;
+	push(0, UINTPTR_MAX, false);
+}
+
+enum hp_change hp_uffd_ask(void)
+{
+	int saved = errno, fd = watch.uffd.fd;
+	enum hp_change change = fd < 0 ? HP_UNTOLD : ask(fd);
+
+	if (HP_UNLIKELY(change == HP_UNTOLD && fd >= 0))
+		lose();
+	errno = saved;
+	return change;
+}
+
+void hp_uffd_wait(void)
+{
+	uint32_t seen = watch.round;
+
+	while (seen & 1 && watch.round == seen) {
+		watch.waiters = 1;
+		hp_futex_wait(&watch.round, seen, 1000000);
+	}
+}
+
+bool hp_uffd_settle(bool no_other_way)
+{
+	static _Atomic uint32_t never;
+	uint64_t patience_ns = no_other_way ? NO_OTHER_WAY_NS : watch.patience_ns, begun_ns = 0;
+	enum hp_change change;
+
+	if (watch.uffd.fd >= 0 && !is_ours(&watch.uffd)) /* another userfaultfd would answer */
+		lose();
+	while ((change = hp_uffd_ask()) == HP_CHANGING) {
+		uint64_t now_ns = hp_clock_ns();
+
+		begun_ns = begun_ns ? begun_ns : now_ns;
+		if (now_ns - begun_ns > patience_ns) {
+			watch.patience_ns = HP_MAX(patience_ns / 2, PATIENCE_MIN_NS);
+			return false;
+		}
+		/* Those that we wait for run now, or when the watcher has been woken. */
+		hp_futex_wait(&never, 0, PAUSE_NS);
+	}
+	if (watch.patience_ns < PATIENCE_MAX_NS)
+		watch.patience_ns = PATIENCE_MAX_NS;
+	hp_uffd_wait(); /* what was read is being queued */
+	return true;
+}
+
+/* ------------------------------------------------------------------ opening */
 
 static int open_fd(void)
 {
-	/* What a kernel does not know makes it refuse, and the descriptor is spoilt. */
+	/* What a kernel does not know makes it refuse, and the descriptor is spoilt. The heap's pages of the pool need the second. */
 	static const uint64_t features[] = {
 		UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_WP_HUGETLBFS_SHMEM,
 		UFFD_FEATURE_PAGEFAULT_FLAG_WP,
@@ -135,29 +264,55 @@ static int open_fd(void)
 
 		if (fd < 0)
 			return -1;
-		if (ioctl(fd, UFFDIO_API, &api) == 0)
+		if (syscall(SYS_ioctl, fd, UFFDIO_API, &api) == 0)
 			return fd;
-		close(fd);
+		syscall(SYS_close, fd);
 	}
 	return -1;
 }
 
+static bool add(int fd, uintptr_t start, uintptr_t end)
+{
+	struct uffdio_register r = { .range = { start, end - start }, .mode = UFFDIO_REGISTER_MODE_WP };
+
+	return syscall(SYS_ioctl, fd, UFFDIO_REGISTER, &r) == 0;
+}
+
+/* Until Linux 5.15 the count was a flag, lowered while a second change was under way. So one call makes two: a watched page moved
+ * onto another is first what lay there unmapped, then the move; both are counted before the first is told. The thread reads
+ * them one by one, and each time something must be said to be changing. */
+static bool counts(int fd, char *three_pages)
+{
+	char *to = three_pages + 2 * HP_BASE_PAGE;
+	bool moved, quiet = ask(fd) == HP_QUIET;
+
+	watch.events_tried = watch.counted = 0;
+	watch.trying = true;
+	moved = (char *)syscall(SYS_mremap, three_pages, HP_BASE_PAGE, HP_BASE_PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to;
+	watch.trying = false;
+	return moved && quiet && watch.events_tried >= 2 && watch.counted == watch.events_tried && ask(fd) == HP_QUIET;
+}
+
 static bool start(int fd)
 {
-	sigset_t all, old;
-	pthread_attr_t attr;
-	pthread_t thread;
+	size_t len = 3 * HP_BASE_PAGE;
+	char *p = (char *)syscall(SYS_mmap, NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	bool ok = false;
 
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	if (pthread_attr_init(&attr) == 0) {
-		pthread_attr_setstacksize(&attr, STACK_SIZE);
-		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-		ok = pthread_create(&thread, &attr, run, (void *)(intptr_t)fd) == 0;
-		pthread_attr_destroy(&attr);
+	if (p == MAP_FAILED)
+		return false;
+	watch.ending = false;
+	if (add(fd, (uintptr_t)p, (uintptr_t)p + len) && hp_thread_start(&watch.thread, &kind, (void *)(intptr_t)fd, fd)) {
+		/* Who unmaps waits for it. Refused without privilege. */
+		syscall(SYS_setpriority, PRIO_PROCESS, watch.thread.tid, -10);
+		ok = counts(fd, p);
+		watch.ending = !ok;
+		syscall(SYS_munmap, p, len); /* which it is told, and so comes to its end, if it is to */
+		if (!ok)
+			hp_thread_join(&watch.thread);
+	} else {
+		syscall(SYS_munmap, p, len);
 	}
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	return ok;
 }
 
@@ -165,69 +320,186 @@ void hp_uffd_open(void)
 {
 	int saved = errno, fd;
 
-	if (watch.fd < 0 && (fd = open_fd()) >= 0) {
-		if (watch.maps < 0) /* else an earlier start failed */
-			watch.maps = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
-		watch.fd = fd;
-		if (!start(fd)) {
-			watch.fd = -1;
-			close(fd);
-		}
-	}
+	/* Whose descriptor was lost has a thread that still reads. */
+	if (watch.uffd.fd < 0 && !watch.thread.tid && (fd = open_fd()) >= 0 && keep(&watch.uffd, fd) && !start(watch.uffd.fd))
+		let_go(&watch.uffd);
 	errno = saved;
 }
 
-static bool add(int fd, uintptr_t start, uintptr_t end)
+/* ------------------------------------------------------------------ mappings */
+
+struct mapping {
+	uintptr_t start, end;
+	bool is_private; /* and no file backs it */
+};
+
+static uint64_t hexadecimal(const char **at)
 {
-	struct uffdio_register r = { .range = { start, end - start }, .mode = UFFDIO_REGISTER_MODE_WP };
+	uint64_t n = 0;
 
-	return ioctl(fd, UFFDIO_REGISTER, &r) == 0;
-}
+	for (;; ++*at) {
+		char c = **at;
+		unsigned digit = c >= '0' && c <= '9' ? (unsigned)(c - '0') : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a') + 10 : 16;
 
-/* What is watched becomes a mapping of its own, of the 65530 that a process may have, and mremap(2) does not take several. So
- * mappings are watched as wholes where the kernel tells their bounds. *ret_unknown: it does not. */
-static bool add_mappings(int fd, uintptr_t start, uintptr_t end, bool *ret_unknown)
-{
-	while (start < end) {
-		struct map_query q = { .size = sizeof q, .addr = start };
-
-		if (ioctl(watch.maps, MAP_QUERY, &q) != 0) {
-			*ret_unknown = errno != ENOENT;
-			return false;
-		}
-		if (!add(fd, q.start, q.end))
-			return false;
-		start = q.end;
+		if (digit == 16)
+			return n;
+		n = n << 4 | digit;
 	}
-	return true;
 }
 
-bool hp_uffd_watch(uintptr_t start, uintptr_t end)
+/* One line of /proc/self/maps: "from-to rw-p offset major:minor inode     name". */
+static struct mapping parse(const char *at)
 {
-	int saved = errno, fd = watch.fd;
-	bool unknown = false, ok = fd >= 0 && add_mappings(fd, start, end, &unknown);
+	struct mapping m;
+	bool shared;
+	uint64_t inode;
 
-	/* Rounded out, neighbours share it; but something may lie around it that cannot be watched. */
-	if (!ok && unknown)
-		ok = add(fd, start & ~(HP_PAGE - 1), hp_round_up(end, HP_PAGE)) || add(fd, start, end);
+	m.start = hexadecimal(&at);
+	at += *at == '-';
+	m.end = hexadecimal(&at);
+	shared = strlen(at) < 5 || at[4] != 'p';
+	for (int words = 0; words < 4; words++) { /* to the inode */
+		at += strspn(at, " ");
+		at += words < 3 ? strcspn(at, " ") : 0;
+	}
+	at += strspn(at, " ");
+	inode = strspn(at, "0") == strcspn(at, " ") ? 0 : 1;
+	at += strcspn(at, " ");
+	at += strspn(at, " ");
+	m.is_private = !shared && (!inode || strcmp(at, ANONYMOUS_HUGETLB) == 0);
+	return m;
+}
+
+/* Before Linux 6.11: the lines from the first on. */
+static bool read_mapping(uintptr_t addr, struct mapping *ret_)
+{
+	char text[4096];
+	long have = 0, n, at = 0;
+	bool found = false, beyond = false;
+
+	hp_lock(&watch.maps_lock);
+	while (!found && !beyond && (n = syscall(SYS_pread64, watch.maps.fd, text + have, sizeof text - (size_t)have, at)) > 0) {
+		char *line = text, *end;
+
+		at += n;
+		have += n;
+		while (!found && !beyond && (end = memchr(line, '\n', (size_t)(text + have - line)))) {
+			*end = 0;
+			*ret_ = parse(line);
+			found = addr >= ret_->start && addr < ret_->end;
+			beyond = addr < ret_->start;
+			line = end + 1;
+		}
+		have = text + have - line;
+		if (have == sizeof text) /* a name longer than any: what it says is left out */
+			have = 0;
+		memmove(text, line, (size_t)have);
+	}
+	hp_unlock(&watch.maps_lock);
+	return found;
+}
+
+static bool open_maps(void)
+{
+	int fd;
+
+	if (is_ours(&watch.maps))
+		return true;
+	fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
+	return fd >= 0 && keep(&watch.maps, fd);
+}
+
+/* *ret_, the mapping that covers addr: 0, -ENOENT, or that the kernel does not tell in this way. */
+static int query(uintptr_t addr, struct mapping *ret_)
+{
+	char name[sizeof ANONYMOUS_HUGETLB + 8] = "";
+	struct map_query q = { .size = sizeof q, .addr = addr, .name = (uintptr_t)name, .name_size = sizeof name };
+	long r;
+
+	if (!open_maps())
+		return -ENOSYS;
+	r = syscall(SYS_ioctl, watch.maps.fd, MAP_QUERY, &q);
+	if (r != 0 && errno == ENAMETOOLONG) {
+		q.name_size = 0;
+		q.name = 0;
+		r = syscall(SYS_ioctl, watch.maps.fd, MAP_QUERY, &q);
+	}
+	if (r != 0)
+		return errno == ENOENT ? -ENOENT : -ENOSYS;
+	*ret_ = (struct mapping){ q.start, q.end,
+				  !(q.vma_flags & MAP_QUERY_SHARED) && (!q.inode || strcmp(name, ANONYMOUS_HUGETLB) == 0) };
+	return 0;
+}
+
+static bool mapping_at(uintptr_t addr, struct mapping *ret_)
+{
+	int e = query(addr, ret_);
+
+	return !e || (e == -ENOSYS && watch.maps.fd >= 0 && read_mapping(addr, ret_));
+}
+
+bool hp_uffd_is_private(uintptr_t start, uintptr_t end)
+{
+	int saved = errno;
+	struct mapping m;
+	bool ok = true;
+
+	for (; start < end && ok; start = m.end)
+		ok = mapping_at(start, &m) && m.is_private;
 	errno = saved;
 	return ok;
 }
 
+static bool can_add(void)
+{
+	if (watch.uffd.fd >= 0 && !is_ours(&watch.uffd))
+		lose();
+	return watch.uffd.fd >= 0;
+}
+
+/* What is watched becomes a mapping of its own, of the 65530 that a process may have, and mremap(2) does not take several. So
+ * mappings are watched as wholes, unless a part has become another's meanwhile. */
+bool hp_uffd_watch(uintptr_t start, uintptr_t end)
+{
+	int saved = errno;
+	bool ok = can_add();
+	struct mapping m;
+
+	for (; start < end && ok; start = m.end)
+		ok = mapping_at(start, &m) && m.is_private &&
+		     (add(watch.uffd.fd, m.start, m.end) || add(watch.uffd.fd, start, HP_MIN(end, m.end)));
+	errno = saved;
+	return ok;
+}
+
+void hp_uffd_watch_heap(uintptr_t start, uintptr_t end)
+{
+	int saved = errno, e;
+	struct mapping m;
+
+	for (bool ok = can_add(); start < end && ok; start = m.end) {
+		e = query(start, &m);
+		if (e == -ENOSYS)
+			m.end = end;
+		ok = e != -ENOENT && add(watch.uffd.fd, e ? start : m.start, m.end);
+	}
+	errno = saved;
+}
+
 bool hp_uffd_works(void)
 {
-	return watch.fd >= 0;
+	return watch.uffd.fd >= 0;
 }
 
 void hp_uffd_child(void)
 {
 	int saved = errno;
 
-	if (watch.fd >= 0)
-		close(watch.fd);
-	if (watch.maps >= 0)
-		close(watch.maps);
-	watch.fd = watch.maps = -1;
+	let_go(&watch.uffd);
+	let_go(&watch.maps);
+	hp_lock_reset(&watch.maps_lock);
+	hp_thread_child(&watch.thread);
 	watch.round = 0;
+	watch.patience_ns = PATIENCE_MAX_NS;
 	errno = saved;
 }

@@ -9,9 +9,15 @@
 
 #pragma GCC visibility push(default)
 
-/* [addr, addr + len) is about to go away (discarded: its pages, not its mapping). No more than a look at a word where there are
- * no domains. Called once with a length of 0 to say that it will be called. errno is left alone. */
-void hugepin_unmapping_(const void *addr, size_t len, bool discarded);
+enum hp_unmapping {
+	HP_UNMAPPED,
+	HP_DISCARDED, /* the pages, not the mapping */
+	HP_DISCARDED_UNTOLD, /* the same, by a call of which the kernel says nothing to who watches */
+};
+
+/* [addr, addr + len) is about to go away. No more than a look at a word where there are no domains. Called once with a length of 0
+ * to say that it will be called. errno is left alone. */
+void hugepin_unmapping_(const void *addr, size_t len, enum hp_unmapping how);
 
 /* Whether memory at addr has to be there when a forked child begins to run: MADV_DONTFORK must not reach it. */
 bool hugepin_needed_in_child_(const void *addr);

@@ -1,6 +1,7 @@
 /*
  * Pieces of memory in, elements for a work request out: layouts, keys, and where to put a copy. Pure: no state, no allocation,
- * no lock; what blocks is at most the key function.
+ * no lock; what blocks is at most the key function. Of key functions hugepin_sg_key is known, which may be told of several
+ * lookups at once.
  *
  * A key is looked for in the latest range, then in those of the pins that are out, which are few (pieces mostly lie in one
  * arena), and only then by the key function.
@@ -9,6 +10,7 @@
 #include <string.h>
 
 #include "hugepin.h"
+#include "reg/key.h"
 #include "sge/iov.h"
 
 #define PAGE ((size_t)4096)
@@ -75,7 +77,8 @@ int hugepin_sg_map(const struct iovec *iov, int n, unsigned access, hugepin_key_
 		   struct hugepin_sge *ret_sges, int sges, struct hugepin_pin *ret_pins, int pins,
 		   struct hugepin_sg_info *ret_info)
 {
-	struct keys k = { .find = key, .arg = arg, .pins = ret_pins, .max = (uint32_t)pins };
+	bool later = hp_keys_asked && key == hugepin_sg_key;
+	struct keys k = { .find = later ? hp_key_later : key, .arg = arg, .pins = ret_pins, .max = (uint32_t)pins };
 	struct hugepin_pin range = { 0 }, found; /* the latest */
 	struct hugepin_sge beyond, *s = &beyond; /* the latest element; beyond: there was no room for it */
 	struct hugepin_sg_info info = { 0 };
@@ -87,6 +90,7 @@ int hugepin_sg_map(const struct iovec *iov, int n, unsigned access, hugepin_key_
 		return -EINVAL;
 	if (info.bytes > UINT32_MAX)
 		return -EOVERFLOW;
+again:
 	for (int i = 0; i < n; i++) {
 		uint64_t addr = (uintptr_t)iov[i].iov_base, left = iov[i].iov_len, len;
 		uint32_t lkey;
@@ -109,6 +113,15 @@ int hugepin_sg_map(const struct iovec *iov, int n, unsigned access, hugepin_key_
 			}
 			end = addr + len;
 		}
+	}
+	if (HP_UNLIKELY(later) && !hp_keys_stand(arg, ret_pins, (int)HP_MIN(k.out, k.max))) {
+		give_back(&k, 0);
+		later = false;
+		k.find = key;
+		k.out = count = 0;
+		range = (struct hugepin_pin){ 0 };
+		end = 0;
+		goto again;
 	}
 	info.sges = count;
 	info.pins = k.out;
