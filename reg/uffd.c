@@ -147,7 +147,7 @@ static enum hp_change ask(int fd)
 static bool read_round(int fd)
 {
 	struct uffd_msg m[EVENTS];
-	bool trying = watch.trying;
+	bool trying = watch.trying, ending = watch.ending; /* before the event that comes after it is read */
 	long n;
 	bool lost;
 
@@ -171,7 +171,7 @@ static bool read_round(int fd)
 	if (atomic_exchange(&watch.waiters, 0))
 		hp_futex_wake(&watch.round);
 	hp_domains_wake();
-	return !lost && !watch.ending;
+	return !lost && !ending;
 }
 
 static void run(void *fd)
