@@ -299,6 +299,20 @@ TEST(a_kernel_that_does_not_count_changes_is_not_believed)
 	in_child(be_an_old_kernel);
 }
 
+static void end_by_pthread_exit(void)
+{
+	hp_uffd_open();
+	EXPECT(hp_uffd_works());
+	EXPECT(__libc_single_threaded);
+	if (!t_failures)
+		pthread_exit(NULL);
+}
+
+TEST(the_watcher_keeps_no_process_from_its_end)
+{
+	in_child(end_by_pthread_exit);
+}
+
 /* ------------------------------------------------------------------ who watches */
 
 static void watch_by_the_program(void)

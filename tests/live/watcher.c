@@ -1,0 +1,341 @@
+/* link: hugepin */
+/*
+ * The thread that reads what the kernel tells of memory: whoever unmaps waits for it. What the program does with descriptors, and
+ * where and how its threads run, is nothing to it. Each test is a process of its own.
+ */
+#include "live.h"
+
+#include "../device.h"
+
+#include <dirent.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+static struct device device;
+static hugepin_domain *domain;
+
+static void in_process(void (*run)(void))
+{
+	int status;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		t_failures = 0;
+		alarm(60);
+		device_reset(&device);
+		if (EXPECT_EQ(hugepin_domain_open(&device_backend, &device, NULL, &domain), 0))
+			run();
+		_exit(t_failures != 0);
+	}
+	waitpid(pid, &status, 0);
+	EXPECT_EQ(status, 0);
+}
+
+/* The number of a descriptor of ours; -1: there is none. */
+static int number_of(const char *what)
+{
+	char path[32], name[64];
+
+	for (int fd = 0; fd < 1024; fd++) {
+		snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+		ssize_t n = readlink(path, name, sizeof name - 1);
+		if (n > 0 && memmem(name, (size_t)n, what, strlen(what)))
+			return fd;
+	}
+	return -1;
+}
+
+static long made(char *p)
+{
+	struct hugepin_pin pin;
+	long before = device.calls;
+
+	EXPECT_EQ(hugepin_pin(domain, p, 4096, 0, &pin) || hugepin_unpin(domain, &pin), 0);
+	return device.calls - before;
+}
+
+static void replace(char *p)
+{
+	EXPECT_EQ(munmap(p, MIB), 0);
+	EXPECT(mmap(p, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == p);
+}
+
+#define NEEDS_USERFAULTFD()                                                                                            \
+	do {                                                                                                           \
+		if (number_of("userfaultfd") < 0)                                                                      \
+			return; /* none to be had, and nothing is cached */                                            \
+	} while (0)
+
+/* ------------------------------------------------------------------ descriptors */
+
+/* Every number that was ours becomes the end of a pipe. */
+static void close_from_three(bool with_bytes)
+{
+	char *p = map(MIB), text[100] = "";
+	int highest, ends[2];
+
+	NEEDS_USERFAULTFD();
+	EXPECT_EQ(made(p), 1);
+	highest = number_of("userfaultfd");
+	EXPECT_EQ(syscall(SYS_close_range, 3, ~0U, 0), 0);
+	EXPECT_EQ(pipe(ends), 0);
+	for (int fd = ends[1] + 1; fd <= highest + 2; fd++)
+		dup2(ends[0], fd);
+	if (with_bytes)
+		EXPECT_EQ(write(ends[1], "these bytes are the program's", 29), 29);
+	for (int i = 0; i < 20; i++) {
+		replace(p); /* or the test's time runs out */
+		EXPECT_EQ(made(p), 1);
+	}
+	if (with_bytes)
+		EXPECT(read(ends[0], text, sizeof text) == 29 && memcmp(text, "these bytes are the program's", 29) == 0);
+	for (int fd = 3; fd <= highest + 2; fd++)
+		EXPECT(fcntl(fd, F_GETFD) >= 0); /* nor has anybody closed them */
+	EXPECT_EQ(hugepin_domain_close(domain), 0);
+}
+
+static void close_from_three_empty(void)
+{
+	close_from_three(false);
+}
+
+static void close_from_three_full(void)
+{
+	close_from_three(true);
+}
+
+TEST(a_program_that_closes_all_descriptors_unmaps_and_pins_on)
+{
+	in_process(close_from_three_empty);
+	in_process(close_from_three_full);
+}
+
+static void *unmap_and_map(void *p)
+{
+	replace(p);
+	return NULL;
+}
+
+static void put_another_userfaultfd(void)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	char *p = map(MIB);
+	int other, ours = number_of("userfaultfd");
+	pthread_t t;
+
+	NEEDS_USERFAULTFD();
+	EXPECT_EQ(made(p), 1);
+	other = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
+	EXPECT(other >= 0 && ioctl(other, UFFDIO_API, &api) == 0);
+	EXPECT(dup2(other, ours) == ours);
+	pthread_create(&t, NULL, unmap_and_map, p);
+	pthread_join(t, NULL);
+	EXPECT_EQ(made(p), 1);
+	EXPECT_EQ(made(p), 1); /* nobody watches for us any more */
+}
+
+TEST(another_userfaultfd_in_the_place_of_ours_is_not_taken_for_it)
+{
+	in_process(put_another_userfaultfd);
+}
+
+static void put_a_file(void)
+{
+	char *p = map(MIB), *q = map(MIB);
+	int file = memfd_create("file", 0), ours;
+	struct stat before, after;
+
+	NEEDS_USERFAULTFD();
+	EXPECT_EQ(made(p), 1);
+	ours = number_of("/maps");
+	EXPECT(ours > 3 && dup2(file, ours) == ours);
+	EXPECT_EQ(fstat(ours, &before), 0);
+	EXPECT_EQ(made(q + 8192), 1);
+	EXPECT_EQ(made(q + 8192), 0);
+	EXPECT(fstat(ours, &after) == 0 && after.st_ino == before.st_ino);
+	EXPECT(number_of("/maps") >= 0 && number_of("/maps") != ours);
+}
+
+TEST(a_file_in_the_place_of_the_list_of_mappings_is_left_alone)
+{
+	in_process(put_a_file);
+}
+
+static void fork_after_closing(void)
+{
+	char *p = map(MIB);
+	int status, highest;
+	pid_t pid;
+
+	NEEDS_USERFAULTFD();
+	EXPECT_EQ(made(p), 1);
+	highest = number_of("userfaultfd");
+	EXPECT_EQ(syscall(SYS_close_range, 3, ~0U, 0), 0);
+	for (int fd = 3; fd <= highest + 2; fd++)
+		EXPECT(dup2(0, fd) == fd);
+	pid = fork();
+	if (pid == 0) {
+		for (int fd = 3; fd <= highest + 2; fd++)
+			EXPECT(fcntl(fd, F_GETFD) >= 0);
+		_exit(t_failures != 0);
+	}
+	waitpid(pid, &status, 0);
+	EXPECT_EQ(status, 0);
+}
+
+TEST(a_child_keeps_the_descriptors_that_the_program_has_put_in_our_place)
+{
+	in_process(fork_after_closing);
+}
+
+/* ------------------------------------------------------------------ where and how it runs */
+
+static pid_t watcher(void)
+{
+	char path[64], name[32];
+	DIR *d = opendir("/proc/self/task");
+	struct dirent *e;
+	pid_t found = 0;
+
+	while ((e = readdir(d))) {
+		snprintf(path, sizeof path, "/proc/self/task/%.20s/comm", e->d_name);
+		if (file_read(path, name, sizeof name) > 0 && strcmp(name, "hugepin watch\n") == 0)
+			found = (pid_t)atoi(e->d_name);
+	}
+	closedir(d);
+	return found;
+}
+
+static void open_bound(void)
+{
+	cpu_set_t before, one, its;
+	hugepin_domain *d;
+	struct sched_param p = { .sched_priority = 1 };
+	pid_t tid;
+
+	EXPECT_EQ(hugepin_domain_close(domain), 0);
+	EXPECT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+	CPU_ZERO(&one);
+	for (size_t i = 0; i < CPU_SETSIZE && !CPU_COUNT(&one); i++)
+		if (CPU_ISSET(i, &before))
+			CPU_SET(i, &one);
+	if (fork()) { /* a process in which there is no watcher yet */
+		int status;
+
+		wait(&status);
+		EXPECT_EQ(status, 0);
+		return;
+	}
+	EXPECT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+	EXPECT(setpriority(PRIO_PROCESS, 0, 5) == 0);
+	sched_setscheduler(0, SCHED_FIFO, &p); /* as root */
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, NULL, &d), 0);
+	NEEDS_USERFAULTFD();
+	tid = watcher();
+	EXPECT(tid > 0);
+	EXPECT_EQ(sched_getaffinity(tid, sizeof its, &its), 0);
+	EXPECT(CPU_EQUAL(&its, &before));
+	EXPECT_EQ(sched_getscheduler(tid), SCHED_OTHER);
+	EXPECT(geteuid() != 0 || getpriority(PRIO_PROCESS, (id_t)tid) <= 0);
+	_exit(t_failures != 0);
+}
+
+TEST(the_watcher_is_not_bound_as_its_opener_is)
+{
+#if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
+	SKIP("the sanitizer's watcher is a thread like any other");
+#endif
+	in_process(open_bound);
+}
+
+static _Atomic bool stop;
+
+static long long now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+static int ascending(const void *a, const void *b)
+{
+	long long x = *(const long long *)a, y = *(const long long *)b;
+
+	return (x > y) - (x < y);
+}
+
+enum { ROUNDS = 200 };
+
+static void *unmap_often(void *unused)
+{
+	static long long ns[ROUNDS];
+
+	(void)unused;
+	for (int i = 0; i < ROUNDS; i++) {
+		char *p = map(65536);
+
+		made(p);
+		ns[i] = now_ns();
+		munmap(p, 65536);
+		ns[i] = now_ns() - ns[i];
+	}
+	stop = true;
+	qsort(ns, ROUNDS, sizeof *ns, ascending);
+	t_print("# munmap beside an opener that polls: median %lld us, longest %lld us\n", ns[ROUNDS / 2] / 1000,
+		ns[ROUNDS - 1] / 1000);
+	EXPECT(ns[ROUNDS / 2] < 20000000); /* without end, where the watcher runs as its opener does */
+	return NULL;
+}
+
+/* Opens in a fresh process, bound and in real time, then polls; another thread unmaps on any processor. */
+static void poll_in_real_time(void)
+{
+	const struct sched_param p = { .sched_priority = 1 }, none = { 0 };
+	cpu_set_t before, one;
+	pthread_t t;
+	int status;
+	pid_t pid;
+
+	EXPECT_EQ(hugepin_domain_close(domain), 0);
+	pid = fork();
+	if (pid) {
+		waitpid(pid, &status, 0);
+		EXPECT_EQ(status, 0);
+		return;
+	}
+	alarm(30);
+	EXPECT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+	CPU_ZERO(&one);
+	for (size_t i = 0; i < CPU_SETSIZE && !CPU_COUNT(&one); i++)
+		if (CPU_ISSET(i, &before))
+			CPU_SET(i, &one);
+	sched_setaffinity(0, sizeof one, &one);
+	if (sched_setscheduler(0, SCHED_FIFO, &p))
+		_exit(0);
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, NULL, &domain), 0);
+	sched_setscheduler(0, SCHED_OTHER, &none);
+	sched_setaffinity(0, sizeof before, &before);
+	pthread_create(&t, NULL, unmap_often, NULL);
+	sched_setaffinity(0, sizeof one, &one);
+	sched_setscheduler(0, SCHED_FIFO, &p);
+	while (!stop)
+		;
+	sched_setscheduler(0, SCHED_OTHER, &none);
+	pthread_join(t, NULL);
+	_exit(t_failures != 0);
+}
+
+TEST(unmapping_does_not_wait_for_an_opener_that_polls_in_real_time)
+{
+	cpu_set_t all;
+
+	sched_getaffinity(0, sizeof all, &all);
+	if (CPU_COUNT(&all) < 2)
+		SKIP("one processor");
+	in_process(poll_in_real_time);
+}
+
+T_MAIN
