@@ -24,6 +24,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "alloc/advice.h"
 #include "alloc/map.h"
 #include "alloc/pages.h"
 #include "base/config.h"
@@ -44,6 +45,8 @@ static struct {
 	bool made; /* for this fork; it may be of nothing */
 	char *map, *at; /* the mapping, and the aligned copy inside it; none if there is nothing to copy */
 	size_t map_size, pages;
+	bool hidden; /* not dumped: some of the originals are not */
+	bool torn; /* some of them could not be read */
 } copy;
 static bool kept_some; /* pages are kept out of the child */
 static unsigned copies; /* forks of this process that made one */
@@ -158,9 +161,13 @@ static size_t walk_live(bool copying)
 			} else if (copying && g->fork == HP_PAGE_COPIED) {
 				for (; last < q; last++)
 					at += hp_span.page[last].fork == HP_PAGE_COPIED;
-				memcpy(copy.at + (at << HP_PAGE_SHIFT) +
-					       ((from & (HP_PAGE_CHUNKS - 1)) << HP_CHUNK_SHIFT),
-				       (void *)hp_chunk_addr(from), (to - from) << HP_CHUNK_SHIFT);
+				char *out = copy.at + (at << HP_PAGE_SHIFT) +
+					    ((from & (HP_PAGE_CHUNKS - 1)) << HP_CHUNK_SHIFT);
+
+				if (!g->advised)
+					memcpy(out, (void *)hp_chunk_addr(from), (to - from) << HP_CHUNK_SHIFT);
+				else
+					copy.torn |= !hp_advice_read(out, from, to - from);
 			}
 			from = to;
 		}
@@ -339,6 +346,12 @@ static bool advise(bool (*take)(size_t p), int advice)
 	return for_runs(take, advise_run, &advice) == 0;
 }
 
+static int let_in_run(void *unused, size_t first, size_t end)
+{
+	(void)unused;
+	return hp_advice_dofork(first, end) ? 0 : -1;
+}
+
 static bool is_kept_out(size_t p)
 {
 	return hp_span.page[p].fork != HP_PAGE_SHARED;
@@ -365,7 +378,7 @@ static void drop_copy(void)
 {
 	if (copy.map)
 		syscall(SYS_munmap, copy.map, copy.map_size);
-	copy.made = false;
+	copy.made = copy.hidden = copy.torn = false;
 	copy.map = copy.at = NULL;
 	copy.pages = copy.map_size = 0;
 }
@@ -387,7 +400,13 @@ static bool make_copy(size_t pages)
 			drop_copy();
 			return false;
 		}
+		copy.hidden = hp_advice_made() &&
+			      syscall(SYS_madvise, copy.at, pages << HP_PAGE_SHIFT, MADV_DONTDUMP) == 0;
 		walk_live(true);
+		if (copy.torn) {
+			drop_copy();
+			return false;
+		}
 	}
 	copy.made = true;
 	return true;
@@ -399,7 +418,7 @@ void hp_fork_prepare(void)
 	struct plan p = plan();
 
 	if (dofork_refused)
-		dofork_refused = !advise(has_memory, MADV_DOFORK);
+		dofork_refused = for_runs(has_memory, let_in_run, NULL) != 0;
 	if (p.how == HP_FORK_BY_COPY && make_copy(p.copied)) {
 		HP_STAT_ADD(forks_copied, 1);
 		HP_STAT_ADD(fork_copied_bytes, p.copied << HP_PAGE_SHIFT);
@@ -419,7 +438,7 @@ void hp_fork_parent(void)
 	int saved = errno;
 
 	if (kept_some)
-		dofork_refused |= !advise(is_kept_out, MADV_DOFORK);
+		dofork_refused |= for_runs(is_kept_out, let_in_run, NULL) != 0;
 	kept_some = false;
 	drop_copy();
 	unmark();
@@ -471,7 +490,11 @@ void hp_fork_child(void)
 	char *at = copy.at;
 
 	for_runs(is_copied, move_in, &at);
+	if (copy.hidden)
+		advise(is_copied, MADV_DODUMP);
 	for_runs(is_gone, keep_reserved, NULL);
+	if (!hp_advice_child())
+		cannot("madvise");
 	for (size_t p = 1; p < hp_span.tree.used; p++)
 		hp_page_in_child(p);
 	for (size_t p = hp_span.small; p < hp_span.tree.upper_used; p++)

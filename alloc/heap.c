@@ -25,6 +25,7 @@
 #include <sys/single_threaded.h>
 #include <unistd.h>
 
+#include "alloc/advice.h"
 #include "alloc/fast.h"
 #include "alloc/hold.h"
 #include "alloc/small.h"
@@ -333,6 +334,14 @@ static void set_live(size_t chunk, size_t n, size_t room)
 	hp_chunk_set(chunk, HP_CHUNK_WORD(n, room ? HP_CHUNK_ROOMY : HP_CHUNK_LIVE));
 }
 
+/* The same where there may be advice about it: then its free() must not take the fast path. */
+static void set_live_again(size_t chunk, size_t n, size_t room)
+{
+	set_live(chunk, n, room);
+	if (!room && hp_advice_any(chunk, n))
+		hp_chunk_set(chunk, HP_CHUNK_WORD(n, HP_CHUNK_ROOMY));
+}
+
 /* Place a request in the tree and give it memory. May release the lock meanwhile. 0: out of memory. */
 static size_t place(struct request *r)
 {
@@ -605,11 +614,17 @@ static __attribute__((noinline)) void free_locked(void *p)
 	}
 	if (!set_aside)
 		hp_cache_adopt();
+	if (HP_CHUNK_STATE(hp_chunk_get(chunk)) == HP_CHUNK_ROOMY)
+		hp_advice_unlock(chunk, hp_chunk_extent(chunk));
 	hp_lock(&hp_heap_lock);
 	why = why_not(off); /* two threads may free it at once */
 	if (why) {
 		hp_unlock(&hp_heap_lock);
 		hugepin_misuse_("free", p, why);
+		return;
+	}
+	if (HP_CHUNK_STATE(hp_chunk_get(chunk)) == HP_CHUNK_ROOMY && !hp_advice_undo(chunk, hp_chunk_extent(chunk))) {
+		hp_unlock(&hp_heap_lock); /* nobody else may have it: as if it were not freed */
 		return;
 	}
 	must_wake = arm(false);
@@ -797,14 +812,14 @@ static bool grow_in_place(size_t chunk, size_t n0, size_t n)
 			goto out;
 	}
 	HP_STAT_ADD(room_bytes, (room_left - room) << HP_CHUNK_SHIFT);
-	set_live(chunk, n, room_left);
+	set_live_again(chunk, n, room_left);
 	ok = hp_pages_commit(page_of(chunk), pages_touched(chunk, n));
 	if (ok) {
 		hand_out(chunk + n0, n - n0);
 		HP_STAT_ADD(grown_in_place, 1);
 	} else {
 		HP_STAT_ADD(room_bytes, (room - room_left) << HP_CHUNK_SHIFT);
-		set_live(chunk, n0, room);
+		set_live_again(chunk, n0, room);
 		if (more)
 			give(behind, more);
 	}
@@ -816,22 +831,65 @@ out:
 /* Give the tail of a live buffer back, room and all. */
 static void shrink(size_t chunk, size_t n)
 {
-	size_t all;
+	size_t all = hp_chunk_extent(chunk), end = chunk + all, from; /* from: what is given back */
 	bool must_wake;
 
+	hp_advice_unlock(chunk + n, all - n);
 	hp_lock(&hp_heap_lock);
-	all = hp_chunk_extent(chunk);
 	if (is_lost(chunk, all)) {
 		hp_unlock(&hp_heap_lock);
 		return;
 	}
-	HP_STAT_ADD(room_bytes, -((all - HP_CHUNK_COUNT(hp_chunk_get(chunk))) << HP_CHUNK_SHIFT));
-	set_live(chunk, n, 0);
-	give(chunk + n, all - n);
+	/* What is advised as a whole with a part that stays is kept as room; so is what the kernel does not let go. */
+	from = hp_advice_cut(chunk + n, end);
+	if (!hp_advice_undo(from, end - from))
+		from = end;
+	HP_STAT_ADD(room_bytes, (from - chunk - n - (all - HP_CHUNK_COUNT(hp_chunk_get(chunk)))) << HP_CHUNK_SHIFT);
+	set_live_again(chunk, n, from - chunk - n);
+	if (from < end)
+		give(from, end - from);
 	must_wake = arm(true);
 	hp_unlock(&hp_heap_lock);
 	if (must_wake)
 		wake();
+}
+
+static bool is_advised(size_t chunk)
+{
+	bool advised;
+
+	if (!hp_advice_made() || HP_CHUNK_STATE(hp_chunk_get(chunk)) != HP_CHUNK_ROOMY)
+		return false;
+	hp_lock(&hp_heap_lock);
+	advised = hp_advice_any(chunk, hp_chunk_extent(chunk));
+	hp_unlock(&hp_heap_lock);
+	return advised;
+}
+
+/* Move an advised buffer: what was said of it holds where it goes, before its contents are there. NULL: it stays, since there is no
+ * memory of which the kernel lets that be said. */
+static void *move_advised(size_t chunk, size_t n0, size_t size)
+{
+	/* Whole hugepages stay whole. */
+	void *q = hugepin_aligned_alloc(chunk & (HP_PAGE_CHUNKS - 1) ? HP_CHUNK : HP_PAGE, size);
+	size_t to;
+	bool ok = false;
+
+	if (q && ours(q)) {
+		to = ((uintptr_t)q - hp_span.base) >> HP_CHUNK_SHIFT;
+		hp_lock(&hp_heap_lock);
+		ok = hp_advice_copy(chunk, to, n0);
+		hp_unlock(&hp_heap_lock);
+		ok = ok && hp_advice_lock_alike(chunk, to, n0) == 0;
+	}
+	if (!ok) {
+		hugepin_free(q);
+		errno = ENOMEM;
+		return NULL;
+	}
+	HP_STAT_COUNT(moved, 1);
+	hugepin_free((void *)hp_chunk_addr(chunk));
+	return q;
 }
 
 void *hugepin_realloc(void *p, size_t size)
@@ -839,6 +897,7 @@ void *hugepin_realloc(void *p, size_t size)
 	size_t off = hp_span_offset(&hp_span, p), chunk = off >> HP_CHUNK_SHIFT, n, n0, dirty;
 	struct request r = { .align = HP_CHUNK };
 	const char *why;
+	bool advised;
 	void *q;
 
 	if (!p)
@@ -868,7 +927,10 @@ void *hugepin_realloc(void *p, size_t size)
 	}
 	n0 = HP_CHUNK_COUNT(hp_chunk_get(chunk));
 	n = hp_chunks_for(size);
-	if (size < HUGEPIN_LARGE_MIN) {
+	advised = is_advised(chunk);
+	if (advised && size < HUGEPIN_LARGE_MIN) /* the small tier knows nothing of advice; a word for room needs a second chunk */
+		n = HP_MIN(n0, HP_MAX(n, (size_t)2));
+	if (size < HUGEPIN_LARGE_MIN && !advised) {
 		q = small()->malloc(size);
 		if (!q)
 			return n <= n0 ? p : NULL;
@@ -884,6 +946,8 @@ void *hugepin_realloc(void *p, size_t size)
 	}
 	if (n <= hp_span.size >> HP_CHUNK_SHIFT && grow_in_place(chunk, n0, n))
 		return p;
+	if (advised)
+		return move_advised(chunk, n0, size);
 	/* It grows: give it room, so that the next times need no copy. Only marked, not populated: room that is merely hoped
 	 * for fails where two vectors grow in turn. */
 	r.n = n;
@@ -1022,6 +1086,10 @@ void hugepin_small_unmap_(void *p, size_t len)
 	bool must_wake;
 
 	hp_lock(&hp_heap_lock);
+	if (!hp_advice_undo(((uintptr_t)p - hp_span.base) >> HP_CHUNK_SHIFT, hp_chunks_for(len))) {
+		hp_unlock(&hp_heap_lock); /* nobody else may have it */
+		return;
+	}
 	hp_tree_free(&hp_span.tree, ((uintptr_t)p - hp_span.base) >> HP_CHUNK_SHIFT, hp_chunks_for(len));
 	hp_tree_settle(&hp_span.tree);
 	hp_span.small_taken -= hp_chunks_for(len);
@@ -1142,11 +1210,6 @@ bool hp_heap_next_extent(uintptr_t from, struct hugepin_extent *ret_)
 static bool is_mapped(size_t page)
 {
 	return hp_span.page[page].state == HP_PAGE_READY || hp_span.page[page].state == HP_PAGE_RESERVED;
-}
-
-bool hp_heap_is_small(uintptr_t addr)
-{
-	return in_span((void *)addr) && page_at(addr) >= hp_span.small;
 }
 
 size_t hp_heap_mapping(uintptr_t addr)

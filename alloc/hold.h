@@ -29,9 +29,6 @@ void hp_heap_drop(uintptr_t addr, size_t len, enum hp_hold how);
 /* The extent with the lowest address at or above `from`. False: none. */
 bool hp_heap_next_extent(uintptr_t from, struct hugepin_extent *ret_);
 
-/* Whether addr lies in the small tier's part of the span, which may not be kept out of children (fork.c). */
-bool hp_heap_is_small(uintptr_t addr);
-
 /* Bytes from addr on that surely belong to one mapping of the kernel's, in one extent. 0: not mapped. */
 size_t hp_heap_mapping(uintptr_t addr);
 

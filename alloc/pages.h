@@ -45,7 +45,8 @@ struct hp_page {
 	uint8_t head : 1, /* first page of a mapping of its own */
 		lost : 1, /* a child of fork: live buffers of its parent lie here, without memory. ABSENT, wholly taken for good */
 		fork : 2, /* enum hp_page_fork */
-		giant : 1; /* a part of a page of 1 GiB, all parts of which are in one state but for what is BUSY */
+		giant : 1, /* a part of a page of 1 GiB, all parts of which are in one state but for what is BUSY */
+		advised : 1; /* the program has advised the kernel about some of it (advice.h) */
 	uint16_t fresh; /* chunks of the page at and above this were never handed out: they read as zero */
 	uint16_t held[3]; /* how often, by enum hp_hold; a held page with memory keeps it */
 	uint32_t extent; /* first page of its extent */
@@ -69,7 +70,8 @@ struct hp_extent {
  * of a buffer changes LIVE to LISTED and back without a lock; all else is done under hp_heap_lock. */
 typedef _Atomic uint64_t hp_chunk;
 enum { HP_CHUNK_FREE, HP_CHUNK_LIVE, HP_CHUNK_LISTED, HP_CHUNK_ROOMY }; /* ROOMY: live, with room behind it; or on a page
-									  * that is lost. Never goes to a list */
+									  * that is lost; or advised (advice.h).
+									  * Never goes to a list */
 #define HP_CHUNK_WORD(count, state) ((uint64_t)(count) << 2 | (state))
 #define HP_CHUNK_STATE(word) ((unsigned)(word) & 3)
 #define HP_CHUNK_COUNT(word) ((uint32_t)(word) >> 2)

@@ -276,9 +276,9 @@ void hugepin_unmapping_(const void *addr, size_t len, enum hp_unmapping how)
 		forget_in_all(addr, len, how != HP_UNMAPPED, 1);
 }
 
-bool hugepin_needed_in_child_(const void *addr)
+bool hugepin_registering_(void)
 {
-	return hp_heap_is_small((uintptr_t)addr);
+	return hp_registering;
 }
 
 /* ------------------------------------------------------------------ what the heap says */

@@ -277,4 +277,7 @@ int hp_pin_ahead(hugepin_domain *d, const void *addr, size_t len, unsigned acces
 /* Register the extents that were made since the last call, as far as they fit the budget. */
 void hp_pin_new_extents(hugepin_domain *d);
 
+/* This thread is inside a call of a backend that registers or deregisters. */
+extern HP_TLS bool hp_registering;
+
 #endif

@@ -17,6 +17,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "alloc/advised.h"
 #include "base/base.h"
 #include "hugepin.h"
 #include "reg/unmapping.h"
@@ -28,6 +29,7 @@ static struct {
 	void *(*mmap)(void *, size_t, int, int, int, off_t);
 	void *(*mremap)(void *, size_t, size_t, int, ...);
 	int (*madvise)(void *, size_t, int);
+	int (*mprotect)(void *, size_t, int);
 	ssize_t (*process_madvise)(int, const struct iovec *, size_t, int, unsigned);
 	int (*shmdt)(const void *);
 	int (*brk)(void *);
@@ -40,6 +42,7 @@ static __attribute__((constructor)) void construct(void)
 	*(void **)&next.mmap = dlsym(RTLD_NEXT, "mmap");
 	*(void **)&next.mremap = dlsym(RTLD_NEXT, "mremap");
 	*(void **)&next.madvise = dlsym(RTLD_NEXT, "madvise");
+	*(void **)&next.mprotect = dlsym(RTLD_NEXT, "mprotect");
 	*(void **)&next.process_madvise = dlsym(RTLD_NEXT, "process_madvise");
 	*(void **)&next.shmdt = dlsym(RTLD_NEXT, "shmdt");
 	*(void **)&next.brk = dlsym(RTLD_NEXT, "brk");
@@ -92,6 +95,15 @@ EXPORT void *mremap(void *addr, size_t old_len, size_t len, int flags, ...)
 			   : (void *)syscall(SYS_mremap, addr, old_len, len, flags, to);
 }
 
+/* 0 or -errno, as the system call returns it. */
+static int result(int r)
+{
+	if (r == 0)
+		return 0;
+	errno = -r;
+	return -1;
+}
+
 static void announce_advice(const void *addr, size_t len, int advice)
 {
 	switch (advice) {
@@ -112,22 +124,28 @@ static void announce_advice(const void *addr, size_t len, int advice)
 EXPORT int madvise(void *addr, size_t len, int advice)
 {
 	struct hugepin_extent extent;
-	int saved = errno, r;
+	int r;
 
 	announce_advice(addr, len, advice);
-	/* What libibverbs may ask of small buffers, too, when they are registered by extent. Pinned pages are safe without it, since
-	 * Linux 5.12. */
-	if (advice == MADV_DONTFORK && hugepin_needed_in_child_(addr))
+	/* libibverbs, after ibv_fork_init() on a kernel before 5.12, asks this for what a domain of ours registers. What children get
+	 * of that is the domain's to say, and the heap sees to it; of parts of the pool's pages the kernel would refuse it, and a hole
+	 * among small buffers kills children. */
+	if ((advice == MADV_DONTFORK || advice == MADV_DOFORK) && hugepin_registering_() &&
+	    hugepin_extent(addr, &extent, sizeof extent) > 0)
 		return 0;
-	r = next.madvise ? next.madvise(addr, len, advice) : (int)syscall(SYS_madvise, addr, len, advice);
-	/* libibverbs 44, after ibv_fork_init(), asks this for parts of hugepages, which pages of the pool refuse, and gives up. The
-	 * heap keeps those out of children anyway. */
-	if (r && errno == EINVAL && (advice == MADV_DONTFORK || advice == MADV_DOFORK) &&
-	    hugepin_extent(addr, &extent, sizeof extent) > 0) {
-		errno = saved;
-		r = 0;
-	}
-	return r;
+	r = hugepin_advise_(addr, len, advice);
+	if (r <= 0)
+		return result(r);
+	return next.madvise ? next.madvise(addr, len, advice) : (int)syscall(SYS_madvise, addr, len, advice);
+}
+
+EXPORT int mprotect(void *addr, size_t len, int prot)
+{
+	int r = hugepin_protect_(addr, len, prot);
+
+	if (r <= 0)
+		return result(r);
+	return next.mprotect ? next.mprotect(addr, len, prot) : (int)syscall(SYS_mprotect, addr, len, prot);
 }
 
 /* Of another process as well, whose addresses mean nothing here: then something is registered once more than need be. */

@@ -262,14 +262,18 @@ bool hp_domain_may_register(const hugepin_domain *d)
 	return !d->opener_only || pthread_equal(d->opener, pthread_self());
 }
 
+HP_TLS bool hp_registering;
+
 /* gone: it will not come again as it is. */
 static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 {
 	uint64_t start_ns = d->backend.now_ns(d->ctx);
 	size_t len = r->end - r->start;
 
+	hp_registering = true;
 	if (d->backend.dereg(d->ctx, &r->reg) != 0)
 		HP_DSTAT(d, failed, 1);
+	hp_registering = false;
 	d->deregistered_at_ns = d->backend.now_ns(d->ctx);
 	HP_DSTAT(d, deregistered_ns, d->deregistered_at_ns - start_ns);
 	HP_DSTAT(d, deregistered, 1);
@@ -412,7 +416,9 @@ static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access,
 	int e;
 
 	for (;;) {
+		hp_registering = true;
 		e = d->backend.reg(d->ctx, (void *)r->start, r->end - r->start, access, &r->reg);
+		hp_registering = false;
 		now_ns = d->backend.now_ns(d->ctx);
 		if (!is_full(e))
 			break;

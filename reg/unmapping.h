@@ -19,8 +19,8 @@ enum hp_unmapping {
  * to say that it will be called. errno is left alone. */
 void hugepin_unmapping_(const void *addr, size_t len, enum hp_unmapping how);
 
-/* Whether memory at addr has to be there when a forked child begins to run: MADV_DONTFORK must not reach it. */
-bool hugepin_needed_in_child_(const void *addr);
+/* Whether this thread is inside a call of a backend: what registers memory, or lets go of it. */
+bool hugepin_registering_(void);
 
 #pragma GCC visibility pop
 

@@ -1,0 +1,540 @@
+/*
+ * Invariants:
+ *  1. The record is what the kernel's mappings say, for live buffers; elsewhere it is 0, but for what lies behind a shrunk buffer
+ *     as its room (hp_advice_cut()). Both change under hp_heap_lock together, so that a fork sees them agree.
+ *  2. A page of the pool is advised as a whole, and lies in one buffer: of parts the kernel says EINVAL, and each buffer is
+ *     advised by itself.
+ *  3. A buffer with advice is ROOMY.
+ */
+#include "alloc/advice.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef MADV_GUARD_INSTALL
+#define MADV_GUARD_INSTALL 102
+#define MADV_GUARD_REMOVE 103
+#endif
+
+#define GIB_CHUNKS_SHIFT (30 - HP_CHUNK_SHIFT)
+
+static uint16_t *record; /* by chunk of the span; accessible by GiB */
+static uint64_t *opened; /* a bit for each */
+static const struct hp_advice_locks *_Atomic locks;
+
+/* ------------------------------------------------------------------ the record */
+
+static struct hp_page *page_of(size_t chunk)
+{
+	return &hp_span.page[chunk >> HP_PAGE_CHUNKS_SHIFT];
+}
+
+static size_t next_page(size_t chunk)
+{
+	return (chunk | (HP_PAGE_CHUNKS - 1)) + 1;
+}
+
+static bool open_record(size_t from, size_t end)
+{
+	size_t gibs = (hp_span.small_end >> (30 - HP_PAGE_SHIFT)) + 1, step = sizeof *record << GIB_CHUNKS_SHIFT;
+
+	if (!opened) {
+		opened = hp_meta_map(gibs / 8 + 8);
+		if (!opened)
+			return false;
+	}
+	if (!record) {
+		record = hp_meta_reserve(gibs * step);
+		if (!record)
+			return false;
+	}
+	for (size_t g = from >> GIB_CHUNKS_SHIFT; g <= (end - 1) >> GIB_CHUNKS_SHIFT; g++) {
+		if (hp_bit(opened, g))
+			continue;
+		if (!hp_meta_open((char *)record + g * step, step))
+			return false;
+		hp_bit_set(opened, g);
+	}
+	return true;
+}
+
+/* The record is open there, if there is anything to set. */
+static void note(size_t from, size_t end, unsigned set, unsigned clear)
+{
+	for (size_t to; from < end; from = to) {
+		struct hp_page *g = page_of(from);
+		size_t first = from & ~(HP_PAGE_CHUNKS - 1);
+		unsigned any = 0;
+
+		to = HP_MIN(end, next_page(from));
+		if (!g->advised && !set)
+			continue;
+		for (size_t c = from; c < to; c++)
+			record[c] = (uint16_t)((record[c] & ~clear) | set);
+		for (size_t c = first; c < first + HP_PAGE_CHUNKS && !any; c++)
+			any = record[c];
+		g->advised = any != 0;
+	}
+}
+
+size_t hp_advice_run(size_t chunk, size_t end, unsigned *ret_advice)
+{
+	unsigned a = page_of(chunk)->advised ? record[chunk] : 0;
+
+	*ret_advice = a;
+	while (chunk < end) {
+		if (!page_of(chunk)->advised) {
+			if (a)
+				break;
+			chunk = next_page(chunk);
+		} else if (record[chunk] != a) {
+			break;
+		} else {
+			chunk++;
+		}
+	}
+	return HP_MIN(chunk, end);
+}
+
+bool hp_advice_any(size_t chunk, size_t n)
+{
+	unsigned a;
+	size_t end = chunk + n;
+
+	return hp_advice_run(chunk, end, &a) < end || a;
+}
+
+/* ------------------------------------------------------------------ the kernel */
+
+static int advise(uintptr_t start, uintptr_t end, int advice)
+{
+	return syscall(SYS_madvise, start, end - start, advice) ? -errno : 0;
+}
+
+static int prot_of(unsigned a)
+{
+	return (a & HP_ADVICE_NOREAD ? 0 : PROT_READ) | (a & HP_ADVICE_NOWRITE ? 0 : PROT_WRITE) |
+	       (a & HP_ADVICE_EXEC ? PROT_EXEC : 0);
+}
+
+static int protect(uintptr_t start, uintptr_t end, int prot)
+{
+	return syscall(SYS_mprotect, start, end - start, prot) ? -errno : 0;
+}
+
+/* Have chunks [from, end) advised as `to` says, of which the kernel knows `was`. Locks are not among it. 0 or -errno. */
+static int change(size_t from, size_t end, unsigned was, unsigned to)
+{
+	static const struct {
+		unsigned bit;
+		int set, clear;
+	} calls[] = {
+		{ HP_ADVICE_DONTFORK, MADV_DONTFORK, MADV_DOFORK },
+		{ HP_ADVICE_WIPEONFORK, MADV_WIPEONFORK, MADV_KEEPONFORK },
+		{ HP_ADVICE_DONTDUMP, MADV_DONTDUMP, MADV_DODUMP },
+		{ HP_ADVICE_GUARD, MADV_GUARD_INSTALL, MADV_GUARD_REMOVE },
+	};
+	uintptr_t start = hp_chunk_addr(from), stop = hp_chunk_addr(end);
+	unsigned differs = was ^ to;
+	int r = 0;
+
+	if (differs & (HP_ADVICE_PROT | HP_ADVICE_MISSING))
+		r = protect(start, stop, prot_of(to));
+	for (size_t i = 0; i < sizeof calls / sizeof *calls && r == 0; i++)
+		if (differs & calls[i].bit)
+			r = advise(start, stop, to & calls[i].bit ? calls[i].set : calls[i].clear);
+	if (r == 0 && was & ~to & HP_ADVICE_MISSING) { /* reserved as for an extent without memory */
+		r = advise(start, stop, MADV_DODUMP);
+		if (page_of(from)->kind == HUGEPIN_KIND_THP)
+			advise(start, stop, MADV_HUGEPAGE); /* without it base pages do */
+	}
+	return r;
+}
+
+bool hp_advice_undo(size_t chunk, size_t n)
+{
+	int saved = errno;
+	unsigned a;
+
+	for (size_t c = chunk, end = chunk + n, to; c < end; c = to) {
+		to = hp_advice_run(c, end, &a);
+		if (!a)
+			continue;
+		if (change(c, to, a, 0) != 0) {
+			errno = saved;
+			return false;
+		}
+		note(c, to, 0, a);
+	}
+	errno = saved;
+	return true;
+}
+
+size_t hp_advice_cut(size_t chunk, size_t end)
+{
+	const struct hp_page *g = page_of(chunk);
+	size_t unit = g->giant ? HP_GIANT_PAGES * HP_PAGE_CHUNKS : HP_PAGE_CHUNKS;
+
+	return g->advised && g->kind == HUGEPIN_KIND_HUGETLB ? HP_MIN(hp_round_up(chunk, unit), end) : chunk;
+}
+
+bool hp_advice_read(void *to_, size_t chunk, size_t n)
+{
+	char *out = to_;
+	unsigned a;
+	bool ok = true;
+
+	for (size_t c = chunk, end = chunk + n, to; c < end; c = to) {
+		uintptr_t at = hp_chunk_addr(c), stop;
+
+		to = hp_advice_run(c, end, &a);
+		stop = hp_chunk_addr(to);
+		if (!(a & HP_ADVICE_KEPT)) {
+			if (a & HP_ADVICE_NOREAD && protect(at, stop, PROT_READ) != 0)
+				ok = false;
+			else
+				memcpy(out, (void *)at, stop - at);
+			if (a & HP_ADVICE_NOREAD)
+				protect(at, stop, prot_of(a));
+		}
+		out += stop - at;
+	}
+	return ok;
+}
+
+/* From now on its free() comes to where advice is looked for. Its owner is the caller, or does not free it meanwhile. */
+static void slow_down(size_t chunk)
+{
+	uint64_t w = hp_chunk_get(chunk);
+
+	while (HP_CHUNK_STATE(w) == HP_CHUNK_LIVE &&
+	       !atomic_compare_exchange_weak(hp_chunk_at(&hp_span, chunk), &w, w ^ HP_CHUNK_LIVE ^ HP_CHUNK_ROOMY))
+		;
+}
+
+bool hp_advice_copy(size_t from, size_t to, size_t n)
+{
+	const unsigned later = HP_ADVICE_PROT | HP_ADVICE_GUARD, never = HP_ADVICE_LOCKED | HP_ADVICE_MISSING;
+	int saved = errno, r = 0;
+	unsigned a;
+
+	if (!open_record(to, to + n))
+		return false;
+	slow_down(to);
+	/* Before the contents are there. */
+	for (size_t c = 0, end; c < n && r == 0; c = end) {
+		end = hp_advice_run(from + c, from + n, &a) - from;
+		a &= ~(later | never);
+		r = a ? change(to + c, to + end, 0, a) : 0;
+		note(to + c, to + end, a, 0); /* a part may have been done, too */
+	}
+	/* A child gets nothing of some, but here all that can be read is to be there. */
+	for (size_t c = 0, end; c < n && r == 0; c = end) {
+		uintptr_t at = hp_chunk_addr(from + c);
+
+		end = hp_advice_run(from + c, from + n, &a) - from;
+		if (!(a & (HP_ADVICE_GUARD | HP_ADVICE_MISSING))) {
+			size_t len = (end - c) << HP_CHUNK_SHIFT;
+
+			if (a & HP_ADVICE_NOREAD)
+				r = protect(at, at + len, PROT_READ);
+			if (r == 0)
+				memcpy((void *)hp_chunk_addr(to + c), (void *)at, len);
+			if (a & HP_ADVICE_NOREAD)
+				protect(at, at + len, prot_of(a));
+		}
+		if (r == 0 && a & later) {
+			r = change(to + c, to + end, a & ~(later | never), a & ~never);
+			note(to + c, to + end, a & later, 0);
+		}
+	}
+	errno = saved;
+	return r == 0;
+}
+
+/* ------------------------------------------------------------------ the program's calls */
+
+/* The first chunk of the live buffer that `chunk` lies in, or 0; *ret_end: where that ends. */
+static size_t live_at(size_t chunk, size_t *ret_end)
+{
+	size_t p = chunk >> HP_PAGE_CHUNKS_SHIFT, first, c = chunk;
+
+	if (hp_span.page[p].state == HP_PAGE_NONE)
+		return 0;
+	first = (size_t)hp_span.page[p].extent << HP_PAGE_CHUNKS_SHIFT;
+	while (c > first && HP_CHUNK_STATE(hp_chunk_get(c)) == HP_CHUNK_FREE)
+		c--;
+
+	uint64_t w = hp_chunk_get(c);
+	unsigned s = HP_CHUNK_STATE(w);
+
+	*ret_end = c + HP_CHUNK_COUNT(w);
+	return (s == HP_CHUNK_LIVE || s == HP_CHUNK_ROOMY) && chunk < *ret_end ? c : 0;
+}
+
+/* The part of [start, end) that lies at `from` or behind in one live buffer, or in memory of the small tier's. Returns its end; *from
+ * moves to its start. 0: none. */
+static size_t next_live(size_t *from, size_t end)
+{
+	while (*from < end) {
+		size_t c = *from, first, stop;
+
+		if (c >= hp_span.small << HP_PAGE_CHUNKS_SHIFT) { /* what is taken there is told by the tree */
+			size_t gap;
+
+			if (page_of(c)->state == HP_PAGE_NONE) {
+				*from = next_page(c);
+				continue;
+			}
+			gap = hp_tree_free_after(&hp_span.tree, c, HP_PAGE_CHUNKS);
+			if (gap) {
+				*from = c + gap;
+				continue;
+			}
+			for (stop = c + 1; stop < HP_MIN(end, next_page(c)); stop++)
+				if (hp_tree_free_after(&hp_span.tree, stop, 1))
+					break;
+			return stop;
+		}
+		first = live_at(c, &stop);
+		if (first) {
+			slow_down(first);
+			return HP_MIN(stop, end);
+		}
+		/* To where the next buffer begins. */
+		do
+			c = page_of(c)->state == HP_PAGE_NONE ? next_page(c) : c + 1;
+		while (c < HP_MIN(end, hp_span.small << HP_PAGE_CHUNKS_SHIFT) &&
+		       (page_of(c)->state == HP_PAGE_NONE || HP_CHUNK_STATE(hp_chunk_get(c)) == HP_CHUNK_FREE));
+		*from = c;
+	}
+	return 0;
+}
+
+static int call(uintptr_t start, uintptr_t end, long nr, int how)
+{
+	return syscall(nr, start, end - start, how) ? -errno : 0;
+}
+
+static int call_noted(size_t from, size_t end, long nr, int how, unsigned set, unsigned clear)
+{
+	int r = call(hp_chunk_addr(from), hp_chunk_addr(end), nr, how);
+
+	if (r == 0) {
+		note(from, end, set, clear);
+		return 0;
+	}
+	/* A part of it may have been done: the mappings that come before one which refuses. Again, by hugepages, to know which. */
+	for (size_t to; from < end; from = to) {
+		to = HP_MIN(end, next_page(from));
+		if (call(hp_chunk_addr(from), hp_chunk_addr(to), nr, how) != 0)
+			break;
+		note(from, to, set, clear);
+	}
+	return r;
+}
+
+static int apply(uintptr_t start, size_t len, long nr, int how, unsigned set, unsigned clear)
+{
+	size_t reserved = __atomic_load_n(&hp_span.reserved, __ATOMIC_RELAXED);
+	uintptr_t base = __atomic_load_n(&hp_span.base, __ATOMIC_RELAXED), end = start + hp_round_up(len, HP_CHUNK), from, to;
+	int saved = errno, r = 0;
+
+	if (start & (HP_CHUNK - 1) || end <= start || base >> 63 || end <= base || start >= base + reserved ||
+	    hp_lock_mine(&hp_heap_lock) || hp_pages_inside()) /* a signal handler, or the heap itself */
+		return 1;
+	from = HP_MAX(start, base);
+	to = HP_MIN(end, base + reserved);
+	if (start < from)
+		r = call(start, from, nr, how);
+	hp_lock(&hp_heap_lock);
+	if (r == 0 && set && !open_record((from - base) >> HP_CHUNK_SHIFT, (to - base) >> HP_CHUNK_SHIFT))
+		r = -ENOMEM;
+	for (size_t c = (from - base) >> HP_CHUNK_SHIFT, stop; r == 0; c = stop) {
+		stop = next_live(&c, (to - base) >> HP_CHUNK_SHIFT);
+		if (!stop)
+			break;
+		r = call_noted(c, stop, nr, how, set, clear);
+	}
+	hp_unlock(&hp_heap_lock);
+	if (r == 0 && to < end)
+		r = call(to, end, nr, how);
+	errno = saved;
+	return r;
+}
+
+int hugepin_advise_(void *addr, size_t len, int advice)
+{
+	unsigned set = 0, clear = 0;
+
+	switch (advice) {
+	case MADV_DONTFORK: set = HP_ADVICE_DONTFORK; break;
+	case MADV_DOFORK: clear = HP_ADVICE_DONTFORK; break;
+	case MADV_WIPEONFORK: set = HP_ADVICE_WIPEONFORK; break;
+	case MADV_KEEPONFORK: clear = HP_ADVICE_WIPEONFORK; break;
+	case MADV_DONTDUMP: set = HP_ADVICE_DONTDUMP; break;
+	case MADV_DODUMP: clear = HP_ADVICE_DONTDUMP; break;
+	case MADV_GUARD_INSTALL: set = HP_ADVICE_GUARD; break;
+	case MADV_GUARD_REMOVE: clear = HP_ADVICE_GUARD; break;
+	default: return 1;
+	}
+	return apply((uintptr_t)addr, len, SYS_madvise, advice, set, clear);
+}
+
+int hugepin_protect_(void *addr, size_t len, int prot)
+{
+	unsigned set;
+
+	if (prot & ~(PROT_READ | PROT_WRITE | PROT_EXEC))
+		return 1;
+	set = (prot & PROT_READ ? 0 : HP_ADVICE_NOREAD) | (prot & PROT_WRITE ? 0 : HP_ADVICE_NOWRITE) |
+	      (prot & PROT_EXEC ? HP_ADVICE_EXEC : 0);
+	return apply((uintptr_t)addr, len, SYS_mprotect, prot, set, HP_ADVICE_PROT);
+}
+
+/* ------------------------------------------------------------------ locks */
+
+void hp_advice_locked(uintptr_t start, uintptr_t end, bool on, const struct hp_advice_locks *l)
+{
+	uintptr_t base = __atomic_load_n(&hp_span.base, __ATOMIC_RELAXED);
+
+	/* release: with what it points to. Pairs with the loads below. */
+	atomic_store_explicit(&locks, l, memory_order_release);
+	if (base >> 63 || hp_lock_mine(&hp_heap_lock))
+		return;
+	start = HP_MAX(start, base) & ~(HP_CHUNK - 1);
+	hp_lock(&hp_heap_lock);
+	end = HP_MIN(end, base + hp_span.size);
+	if (start < end) {
+		size_t c = (start - base) >> HP_CHUNK_SHIFT, to = (end - base + HP_CHUNK - 1) >> HP_CHUNK_SHIFT, stop;
+
+		if (!on)
+			note(c, to, 0, HP_ADVICE_LOCKED);
+		else if (open_record(c, to)) /* else it stays locked when it is free, as is documented of raw calls */
+			for (; (stop = next_live(&c, to)) != 0; c = stop)
+				note(c, stop, HP_ADVICE_LOCKED, 0);
+	}
+	hp_unlock(&hp_heap_lock);
+}
+
+static const struct hp_advice_locks *get_locks(void)
+{
+	return atomic_load_explicit(&locks, memory_order_acquire);
+}
+
+void hp_advice_unlock(size_t chunk, size_t n)
+{
+	unsigned a;
+
+	for (size_t c = chunk, end = chunk + n, to; get_locks() && c < end; c = to) {
+		hp_lock(&hp_heap_lock);
+		to = hp_advice_run(c, end, &a);
+		if (a & HP_ADVICE_LOCKED)
+			note(c, to, 0, HP_ADVICE_LOCKED);
+		hp_unlock(&hp_heap_lock);
+		if (a & HP_ADVICE_LOCKED)
+			get_locks()->unlock(hp_chunk_addr(c), hp_chunk_addr(to));
+	}
+}
+
+int hp_advice_lock_alike(size_t from, size_t to, size_t n)
+{
+	unsigned a;
+	int r = 0;
+
+	for (size_t c = 0, end; get_locks() && c < n && r == 0; c = end) {
+		hp_lock(&hp_heap_lock);
+		end = hp_advice_run(from + c, from + n, &a) - from;
+		hp_unlock(&hp_heap_lock);
+		if (a & HP_ADVICE_LOCKED)
+			r = get_locks()->lock(hp_chunk_addr(to + c), hp_chunk_addr(to + end));
+	}
+	return r;
+}
+
+/* ------------------------------------------------------------------ fork */
+
+bool hp_advice_dofork(size_t first, size_t end_page)
+{
+	size_t end = end_page << HP_PAGE_CHUNKS_SHIFT, from = first << HP_PAGE_CHUNKS_SHIFT;
+	unsigned a;
+
+	/* Runs that differ in something else are one call. */
+	for (size_t c = from; c < end;) {
+		size_t to = hp_advice_run(c, end, &a);
+
+		if (a & HP_ADVICE_DONTFORK) {
+			if (from < c && advise(hp_chunk_addr(from), hp_chunk_addr(c), MADV_DOFORK) != 0)
+				return false;
+			from = to;
+		}
+		c = to;
+	}
+	return from == end || advise(hp_chunk_addr(from), hp_chunk_addr(end), MADV_DOFORK) == 0;
+}
+
+/* [from, end), of pages of one fate, in the child. */
+static int in_child(size_t from, size_t end, unsigned a, bool copied)
+{
+	unsigned to = a & ~(unsigned)HP_ADVICE_LOCKED;
+
+	note(from, end, 0, HP_ADVICE_LOCKED);
+	if (a & (HP_ADVICE_DONTFORK | HP_ADVICE_MISSING)) {
+		if (!copied && !(a & HP_ADVICE_DONTFORK)) /* it was missing in the parent, too */
+			return 0;
+		/* A hole, or an empty copy: nothing else may come to lie there, and touching it is to be fatal. */
+		if (syscall(SYS_mmap, hp_chunk_addr(from), (end - from) << HP_CHUNK_SHIFT, PROT_NONE,
+			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0L) == -1)
+			return -errno;
+		advise(hp_chunk_addr(from), hp_chunk_addr(end), MADV_DONTDUMP);
+		note(from, end, HP_ADVICE_MISSING, a);
+		for (size_t p = from >> HP_PAGE_CHUNKS_SHIFT; p <= (end - 1) >> HP_PAGE_CHUNKS_SHIFT; p++)
+			if (hp_span.page[p].kind == HUGEPIN_KIND_HUGETLB) /* the pool's no more */
+				hp_span.page[p].fork = HP_PAGE_COPIED;
+		return 0;
+	}
+	return copied ? change(from, end, 0, to) : 0; /* the kernel has done it */
+}
+
+static bool child_part(size_t first_page, size_t end_page)
+{
+	unsigned a;
+
+	for (size_t p = first_page; p < end_page; p++) {
+		const struct hp_page *g = &hp_span.page[p];
+		size_t c = p << HP_PAGE_CHUNKS_SHIFT, end, to;
+
+		if (!g->advised)
+			continue;
+		if (g->fork == HP_PAGE_LEFT || g->fork == HP_PAGE_LOST) {
+			note(c, next_page(c), 0, ~0u);
+			continue;
+		}
+		while (p + 1 < end_page && g[1].advised && g[1].fork == g->fork) {
+			p++;
+			g++;
+		}
+		end = (p + 1) << HP_PAGE_CHUNKS_SHIFT;
+		for (; c < end; c = to) {
+			to = hp_advice_run(c, end, &a);
+			if (a && in_child(c, to, a, g->fork == HP_PAGE_COPIED) != 0)
+				return false;
+		}
+	}
+	return true;
+}
+
+bool hp_advice_made(void)
+{
+	return record;
+}
+
+bool hp_advice_child(void)
+{
+	if (get_locks())
+		get_locks()->child();
+	return !record || (child_part(1, hp_span.tree.used) && child_part(hp_span.small, hp_span.tree.upper_used));
+}

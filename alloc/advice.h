@@ -1,0 +1,79 @@
+/*
+ * What the program has said to the kernel about parts of its own buffers, by madvise, mprotect and mlock: for as long as the
+ * buffer is its, and in every child. The kernel keeps it with its mappings, and mappings are not buffers: the heap hands the
+ * memory on, copies it for a child, and keeps it out of children itself. So there is a record, by chunk, of those calls that
+ * libhugepin-malloc.so sees.
+ *
+ * Who advises nothing pays nothing: the record is made at the first call, a hugepage says whether there is anything about it
+ * (page.advised), and an advised buffer is ROOMY, which no fast path takes.
+ */
+#ifndef HP_ALLOC_ADVICE_H
+#define HP_ALLOC_ADVICE_H
+
+#include "alloc/advised.h"
+#include "alloc/pages.h"
+
+/* Of a chunk; 0: as the heap made it. */
+enum {
+	HP_ADVICE_DONTFORK = 1,
+	HP_ADVICE_WIPEONFORK = 2,
+	HP_ADVICE_DONTDUMP = 4,
+	HP_ADVICE_GUARD = 8,
+	HP_ADVICE_NOREAD = 16,
+	HP_ADVICE_NOWRITE = 32,
+	HP_ADVICE_EXEC = 64,
+	HP_ADVICE_LOCKED = 128,
+	HP_ADVICE_MISSING = 256, /* a child of fork: was DONTFORK, and has no memory here */
+};
+#define HP_ADVICE_PROT (HP_ADVICE_NOREAD | HP_ADVICE_NOWRITE | HP_ADVICE_EXEC)
+/* What a child does not get. */
+#define HP_ADVICE_KEPT (HP_ADVICE_DONTFORK | HP_ADVICE_WIPEONFORK | HP_ADVICE_GUARD | HP_ADVICE_MISSING)
+
+/* Who knows what else is locked (reg/locks.c); called without a lock of the heap, and for `child` in the child of fork. */
+struct hp_advice_locks {
+	int (*lock)(uintptr_t start, uintptr_t end);
+	void (*unlock)(uintptr_t start, uintptr_t end);
+	void (*child)(void);
+};
+
+/* Note that the program has locked, or unlocked, what of [start, end) lies in live buffers of large requests. *locks is not
+ * copied. */
+void hp_advice_locked(uintptr_t start, uintptr_t end, bool on, const struct hp_advice_locks *locks);
+
+/* Of a buffer of the caller's own, without the lock: unlock what the program had locked of it; lock the same of another. 0 or
+ * -errno. */
+void hp_advice_unlock(size_t chunk, size_t n);
+int hp_advice_lock_alike(size_t from, size_t to, size_t n);
+
+/* All below: hp_heap_lock held, or in fork's handlers. Only raw system calls. */
+
+/* Where the run of equal advice that begins at `chunk` ends, at most at `end`. */
+size_t hp_advice_run(size_t chunk, size_t end, unsigned *ret_advice);
+
+/* Whether there is any about [chunk, chunk + n). */
+bool hp_advice_any(size_t chunk, size_t n);
+
+/* [chunk, chunk + n) is free: no advice any more. False: the kernel refused, and it may not be handed out. */
+bool hp_advice_undo(size_t chunk, size_t n);
+
+/* The first chunk at or behind `chunk` from which on a part of the same buffer can be free by itself: pages of the pool are
+ * advised as wholes. */
+size_t hp_advice_cut(size_t chunk, size_t end);
+
+/* Copy a buffer's contents and advice, but for locks, to [to, to + n), which has none. False: the kernel refused. */
+bool hp_advice_copy(size_t from, size_t to, size_t n);
+
+/* Read [chunk, chunk + n) for a copy of it, which is zero so far and gets no advice: what may be read by whoever copies. False:
+ * some could not be read. */
+bool hp_advice_read(void *to, size_t chunk, size_t n);
+
+/* Whether anything was ever advised. */
+bool hp_advice_made(void);
+
+/* Advise the hugepages [first, end) by MADV_DOFORK, but for what the program wants kept out of children. */
+bool hp_advice_dofork(size_t first, size_t end);
+
+/* In the child of fork, its memory in place: have it advised as the parent's was. False: the kernel refused. */
+bool hp_advice_child(void);
+
+#endif

@@ -1,0 +1,425 @@
+/* link: hugepin preload */
+/*
+ * What a program says to the kernel about parts of its own buffers holds as it does for a mapping of its own: from the call to the
+ * free, and in every child. What that is, is measured here: the same calls, by number, on plain mappings of the same kind.
+ *
+ * HUGEPIN_PAGES is read once, so each kind of memory is a process of its own: this program with --kind.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "hugepin.h"
+#include "live.h"
+
+#ifndef MADV_GUARD_INSTALL
+#define MADV_GUARD_INSTALL 102
+#define MADV_GUARD_REMOVE 103
+#endif
+
+extern char **environ;
+
+enum { SIZE = 6 << 20, HUGE = 2 << 20, PART = 1 << 16, SECRET = 0x5a };
+enum call { MADVISE, MPROTECT };
+static const char *kind;
+
+static const struct step {
+	enum call call;
+	int how;
+} dontfork = { MADVISE, MADV_DONTFORK }, dofork = { MADVISE, MADV_DOFORK }, wipe = { MADVISE, MADV_WIPEONFORK },
+  keep = { MADVISE, MADV_KEEPONFORK }, dontdump = { MADVISE, MADV_DONTDUMP }, dodump = { MADVISE, MADV_DODUMP },
+  none = { MPROTECT, PROT_NONE }, read_only = { MPROTECT, PROT_READ }, writable = { MPROTECT, PROT_READ | PROT_WRITE },
+  guard = { MADVISE, MADV_GUARD_INSTALL }, unguard = { MADVISE, MADV_GUARD_REMOVE };
+
+static const struct {
+	const char *name;
+	const struct step *steps[3];
+} cases[] = {
+	{ "DONTFORK", { &dontfork } },
+	{ "DONTFORK, DOFORK", { &dontfork, &dofork } },
+	{ "WIPEONFORK", { &wipe } },
+	{ "WIPEONFORK, KEEPONFORK", { &wipe, &keep } },
+	{ "DONTDUMP", { &dontdump } },
+	{ "DONTDUMP, DODUMP", { &dontdump, &dodump } },
+	{ "DONTDUMP, WIPEONFORK", { &dontdump, &wipe } },
+	{ "PROT_NONE", { &none } },
+	{ "PROT_NONE, PROT_READ", { &none, &read_only } },
+	{ "PROT_READ, PROT_READ | PROT_WRITE", { &read_only, &writable } },
+	{ "PROT_NONE, DONTFORK", { &none, &dontfork } },
+	{ "GUARD_INSTALL", { &guard } },
+	{ "GUARD_INSTALL, GUARD_REMOVE", { &guard, &unguard } },
+};
+
+static const struct {
+	const char *name;
+	size_t from, len;
+} ranges[] = {
+	{ "all", 0, SIZE },
+	{ "a hugepage", HUGE, HUGE },
+	{ "a part", HUGE + PART, PART },
+	{ "from a part to a part", PART, SIZE - 2 * PART },
+	{ "a page", SIZE - 4096, 4096 },
+};
+
+/* Where it is looked: inside and outside of each. */
+static const size_t spots[] = { 0, PART, HUGE - 4096, HUGE, HUGE + PART, HUGE + 2 * PART - 1, HUGE + 2 * PART, 2 * HUGE, SIZE - PART,
+				SIZE - 4096, SIZE - 1 };
+enum { SPOTS = sizeof spots / sizeof *spots };
+
+/* ------------------------------------------------------------------ what is seen */
+
+enum { HIDDEN = 0x100, NO_WRITE = 0x200 };
+struct view {
+	int byte[SPOTS]; /* or HIDDEN; NO_WRITE beside it */
+	char flags[SPOTS][16]; /* of VmFlags, where there is anything to read */
+};
+
+static struct seen {
+	int results[3];
+	struct view parent, child, grandchild, second; /* second: a child of the parent, too */
+} *shared; /* with children */
+
+/* dc wf dd lo of each spot. */
+static void look_at_flags(const unsigned char *p, struct view *v)
+{
+	static char text[1 << 16];
+	uintptr_t start = 0, end = 0;
+	size_t have = 0;
+	ssize_t got;
+	int fd = open("/proc/self/smaps", O_RDONLY | O_CLOEXEC);
+
+	while (fd >= 0 && (got = read(fd, text + have, sizeof text - 1 - have)) > 0) {
+		char *line = text, *stop;
+
+		have += (size_t)got;
+		text[have] = 0;
+		for (; (stop = strchr(line, '\n')); line = stop + 1) {
+			uintptr_t a, b;
+
+			*stop = 0;
+			if (sscanf(line, "%lx-%lx ", &a, &b) == 2) {
+				start = a;
+				end = b;
+			}
+			if (strncmp(line, "VmFlags:", 8))
+				continue;
+			for (int i = 0; i < SPOTS; i++) {
+				uintptr_t at = (uintptr_t)p + spots[i];
+
+				if (at < start || at >= end)
+					continue;
+				for (const char *f = " dc\0 wf\0 dd\0 lo\0"; *f; f += 4)
+					if (strstr(line, f))
+						strcat(v->flags[i], f);
+			}
+		}
+		have = (size_t)(text + have - line);
+		memmove(text, line, have);
+	}
+	close(fd);
+}
+
+/* Without dying of it: the kernel reads and writes. */
+static void look(unsigned char *p, struct view *v)
+{
+	int pipes[2];
+
+	memset(v, 0, sizeof *v);
+	if (pipe2(pipes, O_CLOEXEC))
+		_exit(90);
+	look_at_flags(p, v);
+	for (int i = 0; i < SPOTS; i++) {
+		unsigned char c = 0;
+
+		if (write(pipes[1], p + spots[i], 1) != 1) {
+			v->byte[i] = HIDDEN;
+			v->flags[i][0] = 0;
+			continue;
+		}
+		if (read(pipes[0], &c, 1) != 1)
+			_exit(91);
+		v->byte[i] = c;
+		if (write(pipes[1], &c, 1) != 1)
+			_exit(92);
+		if (read(pipes[0], p + spots[i], 1) != 1) {
+			v->byte[i] |= NO_WRITE;
+			if (read(pipes[0], &c, 1) != 1)
+				_exit(93);
+		}
+	}
+	close(pipes[0]);
+	close(pipes[1]);
+}
+
+static int do_step(const struct step *s, void *p, size_t len, bool raw)
+{
+	int r;
+
+	if (raw)
+		r = (int)syscall(s->call == MADVISE ? SYS_madvise : SYS_mprotect, p, len, s->how);
+	else
+		r = s->call == MADVISE ? madvise(p, len, s->how) : mprotect(p, len, s->how);
+	return r ? errno : 0;
+}
+
+/* At once: there are thousands. Whoever hangs is ended by an alarm. */
+static bool ended_well(pid_t pid)
+{
+	int status;
+
+	return pid > 0 && waitpid(pid, &status, 0) == pid && status == 0;
+}
+
+static void in_child(unsigned char *p, struct view *child, struct view *grandchild)
+{
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		pid_t next;
+
+		look(p, child);
+		if (!grandchild)
+			_exit(0);
+		next = fork();
+		if (next == 0) {
+			look(p, grandchild);
+			_exit(0);
+		}
+		_exit(!ended_well(next));
+	}
+	EXPECT(ended_well(pid));
+}
+
+/* Advise, fork, look; fork again. */
+static struct seen observe(unsigned char *p, size_t c, size_t r, bool raw)
+{
+	memset(shared, 0, sizeof *shared);
+	for (int i = 0; i < 3 && cases[c].steps[i]; i++)
+		shared->results[i] = do_step(cases[c].steps[i], p + ranges[r].from, ranges[r].len, raw);
+	in_child(p, &shared->child, &shared->grandchild);
+	look(p, &shared->parent);
+	in_child(p, &shared->second, NULL);
+	return *shared;
+}
+
+static bool same_view(const char *who, const struct view *ours, const struct view *plain)
+{
+	for (int i = 0; i < SPOTS; i++) {
+		if (ours->byte[i] != plain->byte[i])
+			return T_FAIL("  %s, at %zu: sees %#x, of a plain mapping %#x", who, spots[i], ours->byte[i], plain->byte[i]);
+		if (strcmp(ours->flags[i], plain->flags[i]))
+			return T_FAIL("  %s, at %zu: VmFlags %s; of a plain mapping %s", who, spots[i], ours->flags[i],
+				      plain->flags[i]);
+	}
+	return true;
+}
+
+static void same(const char *how, size_t c, size_t r, const struct seen *ours, const struct seen *plain)
+{
+	bool ok = true;
+
+	for (int i = 0; i < 3; i++)
+		if (ours->results[i] != plain->results[i])
+			ok = T_FAIL("  call %d: errno %d; of a plain mapping %d", i, ours->results[i], plain->results[i]);
+	ok &= same_view("the parent", &ours->parent, &plain->parent);
+	ok &= same_view("its child", &ours->child, &plain->child);
+	ok &= same_view("a grandchild", &ours->grandchild, &plain->grandchild);
+	ok &= same_view("a second child", &ours->second, &plain->second);
+	if (!ok)
+		t_print("# ^ %s, %s, %s of a buffer, %s\n", kind, cases[c].name, ranges[r].name, how);
+}
+
+/* ------------------------------------------------------------------ memory */
+
+static unsigned char *plain_new(void)
+{
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+	unsigned char *p;
+
+	if (!strcmp(kind, "hugetlb")) {
+		p = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, flags | MAP_HUGETLB, -1, 0);
+		return p == MAP_FAILED ? NULL : memset(p, SECRET, SIZE);
+	}
+	p = mmap(NULL, SIZE + HUGE, PROT_READ | PROT_WRITE, flags, -1, 0);
+	if (p == MAP_FAILED)
+		return NULL;
+	/* A gap on either side keeps it from becoming one with what lies there. */
+	unsigned char *at = (unsigned char *)(((uintptr_t)p + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
+
+	munmap(p, (size_t)(at - p));
+	munmap(at + SIZE, (size_t)(p + HUGE - at));
+	madvise(at, SIZE, strcmp(kind, "thp") ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
+	return memset(at, SECRET, SIZE);
+}
+
+static unsigned char *ours_new(void)
+{
+	unsigned char *p = hide(aligned_alloc(HUGE, SIZE));
+	struct hugepin_extent e;
+
+	if (!p || hugepin_extent(p, &e, sizeof e) < 0)
+		return NULL;
+	EXPECT_EQ(e.kind, !strcmp(kind, "hugetlb") ? HUGEPIN_KIND_HUGETLB
+			  : !strcmp(kind, "thp")   ? HUGEPIN_KIND_THP
+						   : HUGEPIN_KIND_BASE);
+	return memset(p, SECRET, SIZE);
+}
+
+/* ------------------------------------------------------------------ pinned */
+
+/* As libibverbs does after ibv_fork_init() on kernels before 5.12. What children get of what is registered is the domain's to say, so
+ * nothing of this may show. */
+static int reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
+{
+	(void)ctx;
+	(void)access;
+	*ret_ = (struct hugepin_reg){ .cookie = (uintptr_t)addr, .lkey = (uint32_t)(len >> 12), .rkey = 1 };
+	return madvise(addr, len, MADV_DONTFORK) || madvise((char *)addr + 4096, 4096, MADV_DONTFORK) ? -EIO : 0;
+}
+
+static int dereg(void *ctx, struct hugepin_reg *r)
+{
+	(void)ctx;
+	return madvise((void *)(uintptr_t)r->cookie, (size_t)r->lkey << 12, MADV_DOFORK) ? -EIO : 0;
+}
+
+static int limits(void *ctx, struct hugepin_limits *ret_)
+{
+	(void)ctx;
+	(void)ret_;
+	return 0;
+}
+
+static hugepin_domain *domain;
+
+static void open_domain(uint32_t how)
+{
+	static const struct hugepin_backend backend = { .size = sizeof backend, .name = "none", .reg = reg, .dereg = dereg,
+							.limits = limits };
+	const struct hugepin_attr attr = { .size = sizeof attr, .fork = how };
+
+	EXPECT_EQ(hugepin_domain_open(&backend, NULL, &attr, &domain), 0);
+}
+
+/* ------------------------------------------------------------------ cases */
+
+static void one_case(size_t c, size_t r, const char *how)
+{
+	static struct seen ours, plain, fresh;
+	struct hugepin_pin pin = { .ref = 0 };
+	unsigned char *p = plain_new(), *q;
+
+	if (!EXPECT(p))
+		return;
+	plain = observe(p, c, r, true);
+	munmap(p, SIZE);
+	p = ours_new();
+	if (!EXPECT(p))
+		return;
+	if (domain)
+		EXPECT_EQ(hugepin_pin(domain, p, SIZE, 0, &pin), 0);
+	ours = observe(p, c, r, false);
+	same(how, c, r, &ours, &plain);
+	if (domain)
+		hugepin_unpin(domain, &pin);
+
+	/* The next owner has nothing of it. */
+	free(p);
+	q = ours_new();
+	EXPECT(q == p); /* or it shows nothing */
+	memset(&fresh, 0, sizeof fresh);
+	for (int i = 0; i < SPOTS; i++)
+		fresh.parent.byte[i] = SECRET;
+	fresh.child = fresh.grandchild = fresh.second = fresh.parent;
+	memset(shared, 0, sizeof *shared);
+	in_child(q, &shared->child, &shared->grandchild);
+	look(q, &shared->parent);
+	in_child(q, &shared->second, NULL);
+	ours = *shared;
+	if (t_failures == 0)
+		same("freed, and had by malloc again", c, r, &ours, &fresh);
+	free(q);
+}
+
+static int run_cases(const char *how)
+{
+	unsigned char *last;
+	int failed = 0;
+
+	open_domain(!strcmp(how, "copied") ? HUGEPIN_FORK_COPY : HUGEPIN_FORK_COW);
+	if (!strcmp(how, "not pinned")) {
+		hugepin_domain_close(domain);
+		domain = NULL;
+	}
+	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	last = ours_new(); /* the heap keeps its size */
+	free(ours_new());
+	for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+		for (size_t r = 0; r < sizeof ranges / sizeof *ranges; r++) {
+			t_failures = 0;
+			one_case(c, r, how);
+			failed += t_failures != 0;
+		}
+	free(last);
+	return failed ? 1 : 0;
+}
+
+static void spawn(const char *what, const char *how)
+{
+	char *args[] = { (char *)"secrets", (char *)"--kind", (char *)what, (char *)how, NULL };
+	pid_t pid;
+
+	setenv("HUGEPIN_PAGES", what, 1);
+	EXPECT_EQ(posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ), 0);
+	unsetenv("HUGEPIN_PAGES");
+	EXPECT_EQ(child_wait(pid, 45), 0);
+}
+
+TEST(advice_holds_on_pages_of_the_pool)
+{
+	NEEDS_POOL(40);
+	spawn("hugetlb", "not pinned");
+}
+
+TEST(advice_holds_on_pinned_pages_of_the_pool)
+{
+	NEEDS_POOL(40);
+	spawn("hugetlb", "copied");
+	spawn("hugetlb", "left to the kernel");
+}
+
+TEST(advice_holds_on_thp)
+{
+	spawn("thp", "not pinned");
+}
+
+TEST(advice_holds_on_pinned_thp)
+{
+	spawn("thp", "copied");
+	spawn("thp", "left to the kernel");
+}
+
+TEST(advice_holds_on_base_pages)
+{
+	spawn("base", "not pinned");
+}
+
+TEST(advice_holds_on_pinned_base_pages)
+{
+	spawn("base", "copied");
+	spawn("base", "left to the kernel");
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 4 && !strcmp(argv[1], "--kind")) {
+		kind = argv[2];
+		alarm(120);
+		return run_cases(argv[3]);
+	}
+	return t_run(argc, argv);
+}
