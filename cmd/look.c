@@ -11,11 +11,31 @@
 #define STEP 256 /* entries read at a time */
 #define COUNTS_BYTES_MAX ((uint64_t)256 << 20) /* read of counters: a list that has no end, or thousands of threads */
 #define PAGES_MAX 65536 /* of a region, looked at */
+#define LOOK_BYTES_MAX ((uint64_t)2 << 30) /* read in one look, where a read counts for at least so many: some seconds */
+#define READ_BYTES 512
 #define NOBODY 0xff
 
 static bool get(const struct hp_source *s, uint64_t addr, void *buf, size_t len)
 {
 	return addr && s->read(s->arg, addr, buf, len);
+}
+
+/* What one look may read: whatever the process says of its tables, a look ends. */
+struct limited {
+	const struct hp_source *source;
+	uint64_t left;
+	bool exhausted;
+};
+
+static bool read_limited(void *arg, uint64_t addr, void *buf, size_t len)
+{
+	struct limited *const l = arg;
+
+	l->exhausted |= l->left < len + READ_BYTES;
+	if (l->exhausted)
+		return false;
+	l->left -= len + READ_BYTES;
+	return l->source->read(l->source->arg, addr, buf, len);
 }
 
 static uint64_t word(const struct hp_source *s, uint64_t addr)
@@ -328,9 +348,11 @@ static int read_tables(const struct hp_source *s, uint32_t details, const struct
 	return 0;
 }
 
-int hp_look(const struct hp_source *s, uint64_t page, uint64_t now_ns, uint32_t details, const struct hp_look *before,
+int hp_look(const struct hp_source *source, uint64_t page, uint64_t now_ns, uint32_t details, const struct hp_look *before,
 	    struct hp_look *ret_)
 {
+	struct limited limited = { source, LOOK_BYTES_MAX, false };
+	const struct hp_source *const s = &(struct hp_source){ read_limited, &limited };
 	struct hp_look *const look = calloc(1, sizeof *look);
 	int e = look ? read_page(s, page, look) : -ENOMEM;
 
@@ -340,11 +362,14 @@ int hp_look(const struct hp_source *s, uint64_t page, uint64_t now_ns, uint32_t 
 		if (look->view.domain.domains) {
 			for (uint32_t i = 0; i < look->view.domain.count; i++)
 				read_domain(s, look, before, i);
-			look->used = half(s, look->view.region.used);
+			/* Being filled in; nor is an entry of no bytes ever the last. */
+			if (look->view.region.stride && look->view.counts.stride)
+				look->used = half(s, look->view.region.used);
 			if (look->used > REGIONS_MAX)
 				look->used = REGIONS_MAX;
 			look->used += !look->used;
 			e = read_tables(s, details, before, look);
+			look->partial |= limited.exhausted;
 		}
 	}
 	if (e) {

@@ -21,6 +21,8 @@
 #include "base/stats.h"
 #include "cmd/cmd.h"
 
+#define PAGES_MAX ((uint64_t)1 << 20) /* in which the statistics are looked for: 4 GiB of data of programs and libraries */
+
 /* What a process is called may not reach the terminal as it is. */
 static void make_printable(char *s)
 {
@@ -274,13 +276,13 @@ bool hp_process_code(const struct hp_process *p, uint32_t low, const char **ret_
  * in it. */
 uint64_t hp_process_find_page(const struct hp_process *p)
 {
-	uint64_t unused = 0, magic, view;
+	uint64_t unused = 0, left = PAGES_MAX, magic, view;
 	bool executed = false;
 
 	for (const struct hp_mapping *m = p->mapping; m < p->mapping + p->mappings; m++) {
 		executed = m->executable || (executed && !strcmp(m->name, m[-1].name));
 		const bool data = executed && m->writable && !m->shared && m->name[0] == '/';
-		for (uint64_t at = data ? m->start : m->end; at < m->end; at += HP_STATS_PAGE) {
+		for (uint64_t at = data ? m->start : m->end; at < m->end && left; at += HP_STATS_PAGE, left--) {
 			if (!hp_process_read((void *)p, at + HP_VIEW_OFFSET, &view, sizeof view) ||
 			    !hp_process_read((void *)p, at, &magic, sizeof magic))
 				break;

@@ -6,10 +6,12 @@
 #include <errno.h>
 #include <getopt.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <termios.h>
@@ -172,11 +174,66 @@ static int look(struct hp_process *p, uint64_t *page, struct hp_look *now, struc
 	return HP_EXIT_FAILED;
 }
 
+struct looking {
+	struct hp_process *p;
+	uint64_t *page;
+	struct hp_look *before, *now;
+	char *why;
+	size_t size;
+	int status, done; /* done: a file that can be read when the look has ended */
+};
+
+static void *look_thread(void *arg)
+{
+	struct looking *const l = arg;
+
+	l->status = look(l->p, l->page, l->before, l->now, l->why, l->size);
+	eventfd_write(l->done, 1);
+	return NULL;
+}
+
+/* Look, on a thread of its own: to read the memory of a process can take as long as that process likes, a signal that is caught
+ * does not interrupt it, and the terminal has to be put in order. The status of the look; or -1: it is to end, and all of *l is
+ * still in use. */
+static int look_aside(struct looking *l)
+{
+	struct pollfd fd[] = { { .fd = -1, .events = POLLIN },
+			       { .fd = signals, .events = POLLIN },
+			       { .fd = option.screen ? STDIN_FILENO : -1, .events = POLLIN } };
+	pthread_t thread;
+	char key;
+
+	l->done = fd[0].fd = eventfd(0, EFD_CLOEXEC);
+	if (l->done < 0 || pthread_create(&thread, NULL, look_thread, l)) {
+		snprintf(l->why, l->size, "%s", strerror(errno));
+		return HP_EXIT_FAILED;
+	}
+	for (;;) {
+		poll(fd, 3, -1);
+		if (fd[0].revents)
+			break;
+		if (fd[1].revents) {
+			const enum event event = on_signal();
+
+			if (event == QUIT)
+				return -1;
+			if (event == SUSPENDED)
+				suspend();
+		} else if (fd[2].revents && (read(STDIN_FILENO, &key, 1) <= 0 || key == 'q' || key == 'Q')) {
+			return -1;
+		}
+	}
+	pthread_join(thread, NULL);
+	close(l->done);
+	return l->status;
+}
+
 /* Until it is to end. The exit status; if not 0 or if there is something to say, that is in `why`. */
 static int watch(struct hp_process *p, char *why, size_t size)
 {
 	struct hp_look before = { 0 }, now = { 0 };
 	uint64_t page = 0, next_ns = hp_clock_ns();
+	struct looking looking = { p, &page, &before, &now, why, size, 0, -1 };
 	int shown = 0, status = 0;
 
 	for (;;) {
@@ -195,7 +252,13 @@ static int watch(struct hp_process *p, char *why, size_t size)
 		hp_look_free(&before);
 		before = now;
 		now = (struct hp_look){ 0 };
-		status = look(p, &page, &before, &now, why, size);
+		status = look_aside(&looking);
+		if (status < 0) { /* at once: the thread ends with the process, and needs what would be freed */
+			if (option.screen)
+				screen_off();
+			fflush(stdout);
+			_exit(shown || option.screen ? 0 : HP_EXIT_FAILED);
+		}
 		if (status)
 			break;
 		if (now.passed_ns) {

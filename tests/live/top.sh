@@ -287,6 +287,40 @@ pinner ./later
 says 'a library of another version is not looked into' 1 "process $pid uses hugepin in a version that this command" once "$pid"
 stop
 
+# Processes that lie.
+# shellcheck disable=SC2086 # CC may be a command with options
+${CC:-cc} -D_GNU_SOURCE -O1 -I"$top" -I"$top/include" -o hostile "$top/tests/top/hostile.c"
+for how in stride round; do
+	pinner ./hostile $how
+	says "tables that have no end, $how: a look has" 0 "^hugepin top: $pid" once "$pid"
+	stop
+done
+
+# stuck.py PID SIGNAL: on a terminal, top is told to end while a read of its first look does not.
+cat >stuck.py <<'END'
+import os, pty, signal, subprocess, sys, termios, time
+hugepin, pid, how = sys.argv[1:]
+master, slave = pty.openpty()
+before = termios.tcgetattr(slave)
+top = subprocess.Popen([hugepin, "top", pid], stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+while termios.tcgetattr(slave) == before: time.sleep(0.05)
+time.sleep(0.5)
+os.write(master, b"q") if how == "q" else top.send_signal(getattr(signal, how))
+try: assert top.wait(20) == 0, top.returncode
+finally: top.kill()
+assert termios.tcgetattr(slave) == before
+END
+pinner ./pinner
+for name in INT TERM HUP; do
+	says "a read that does not end: SIG$name ends it" 1 '^$' \
+		timeout -k 20 --preserve-status -s $name 2 env LD_PRELOAD="$here/stuck.so" "$hugepin" top --once "$pid"
+done
+for name in SIGTERM SIGINT q; do
+	works "and leaves the terminal as it was, $name" \
+		env LD_PRELOAD="$here/stuck.so" timeout -k 5 60 python3 stuck.py "$hugepin" "$pid" $name
+done
+stop
+
 # executes PROGRAM...: a shell with the library becomes that, while top looks, and ends after it has been seen, if it is.
 mkfifo next last
 executes()
