@@ -4,7 +4,7 @@
 . "$(dirname "$0")/tap.bash"
 # shellcheck source=completions/hugepin
 . "$(dirname "$0")/../../completions/hugepin"
-hugepin=$build/hugepin
+PATH=$build:$PATH hugepin=hugepin
 cd "$t" || exit 2
 mkdir -p dir "with space" && touch one.csv two.csv three.txt
 
@@ -22,6 +22,13 @@ offers()
 	completed "${@:3}"
 	if [ "$result" = "$2" ]; then pass "$1"; else fail "$1" "got: $result" "expected: $2"; fi
 }
+
+printf '#!/bin/sh\ntouch ran\n' >hugepin
+chmod 755 hugepin
+hugepin=./hugepin offers 'what is asked is the command in PATH' info i
+hugepin=./hugepin offers 'for options, too' 'hugetlb' run --pages = h
+works 'and what was typed is not run' test ! -e ran
+rm hugepin
 
 words=$("$hugepin" --help | sed -nE 's/^(usage:|      ) hugepin ([a-z]+) .*/\2/p' | sort | paste -sd " ")
 offers 'every command' "--help --version $words" ''
@@ -78,5 +85,6 @@ done
 offers 'processes that have the library, to top' $sleeper top -d 2 --once $sleeper
 offers 'and no others' '' top $$
 kill $sleeper
-hugepin=$t/none
+# shellcheck disable=SC2317 # called by the completion
+type() { [ "$*" = '-P hugepin' ] && PATH=$t/dir builtin type "$@"; }
 offers 'nothing without the command' '' run --pa
