@@ -10,7 +10,7 @@
 #include "hugepin.h"
 
 /* A domain is open, or was, whose keys are to be asked for. */
-extern bool hp_keys_asked;
+extern bool hp_keys_asked __attribute__((visibility("hidden")));
 
 /* As hugepin_sg_key, but what was found is good only if hp_keys_stand() says so. */
 int hp_key_later(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);

@@ -55,13 +55,6 @@ static inline bool must_look(const hugepin_domain *d)
 	return look(d, HP_LOOK);
 }
 
-/* A hit that is to ask, and has counted: whether it stands. What the kernel says is done was queued before, or is being queued: so
- * the word is looked at again. */
-static __attribute__((noinline)) bool stands(const hugepin_domain *d, const struct hp_region *r, uint64_t tag)
-{
-	return (!hp_domain_asks(d) || hp_uffd_ask() == HP_QUIET) && !must_look(d) && HP_READ(r->tag) == tag;
-}
-
 static HP_COLD int unpin_retired(hugepin_domain *d, uint32_t index)
 {
 	struct hp_region *r = &hp_regions[index];
@@ -183,25 +176,29 @@ static inline uint32_t hinted(const uint32_t *hints, uint32_t check)
 	return (is_a ? a : is_b ? b : is_c ? c : d) >> CHECK_BITS;
 }
 
-/* 1: a hit, and its first use is to be told. later: the kernel will be asked for this one and others together (all_stand). */
+/* 1: a hit, and its first use is to be told. -EAGAIN: the region is counted, and pin_asked() is to say whether it is a hit. later: the
+ * kernel will be asked for this one and others together (all_stand). */
 static inline __attribute__((always_inline)) int pin_by_hint(hugepin_domain *d, uint64_t h, uintptr_t addr, size_t len,
-							     unsigned access, struct hugepin_pin *ret_, bool later)
+							     unsigned access, struct hugepin_pin *ret_, bool later,
+							     uint32_t *ret_index)
 {
 	uint32_t index = hinted(bucket(d, h), check_of(h));
 	struct hp_counts *counts = &hp_counts_self[index];
 	struct hp_region *r = &hp_regions[index];
 	uint64_t tag = HP_READ(r->tag), start = HP_READ(r->start), end = HP_READ(r->end), keys = HP_READ(r->keys);
-	uint32_t attention;
 
 	if (HP_TAG_INDEX(tag) != index || !index || HP_READ(r->domain) != d || addr < start || addr >= end ||
 	    len - 1 >= end - addr || access & ~HP_READ(r->access))
 		return -ENOENT;
 	hp_count(&counts->pins);
 	atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_counts_barrier() of whoever retires it */
-	attention = look(d, later ? HP_LOOK : HP_LOOK | HP_ASK);
-	if (HP_LIKELY(!attention) ? HP_LIKELY(HP_READ(r->tag) == tag) : attention == HP_ASK && stands(d, r, tag)) {
+	if (HP_LIKELY(!look(d, later ? HP_LOOK : HP_LOOK | HP_ASK) && HP_READ(r->tag) == tag)) {
 		fill(ret_, addr, len, keys, ref_of(d, tag));
 		return !__atomic_load_n(&r->used, __ATOMIC_RELAXED);
+	}
+	if (!later && look(d, HP_LOOK | HP_ASK) == HP_ASK) {
+		*ret_index = index;
+		return -EAGAIN;
 	}
 	count_back(d, hp_counts_self, index);
 	return -ENOENT;
@@ -229,29 +226,56 @@ static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *
 	return -ENOENT;
 }
 
+/* A region that is counted: if it is what is wanted, the count holds it. What the kernel says is done was queued before, or is being
+ * queued: so the word is looked at after the question. Called as the last thing, too, but has one argument more. */
+static __attribute__((noinline)) int pin_asked(hugepin_domain *d, const void *addr_, size_t len, unsigned access,
+					       struct hugepin_pin *ret_, uint32_t index)
+{
+	uintptr_t addr = (uintptr_t)addr_;
+	struct hp_region *r = &hp_regions[index];
+	uint64_t tag = HP_READ(r->tag), start = HP_READ(r->start), end = HP_READ(r->end), keys = HP_READ(r->keys);
+
+	if (HP_TAG_INDEX(tag) == index && HP_READ(r->domain) == d && addr >= start && addr < end && len - 1 < end - addr &&
+	    !(access & ~HP_READ(r->access)) && (!hp_domain_asks(d) || hp_uffd_ask() == HP_QUIET) && !must_look(d) &&
+	    HP_READ(r->tag) == tag) {
+		fill(ret_, addr, len, keys, ref_of(d, tag));
+		if (HP_LIKELY(__atomic_load_n(&r->used, __ATOMIC_RELAXED)))
+			return 0;
+		return first_use(d, addr_, len, access, ret_);
+	}
+	count_back(d, hp_counts_self, index);
+	return pin_slow(d, addr_, len, access, ret_);
+}
+
 static __attribute__((noinline)) int pin_foreign_large(hugepin_domain *d, const void *addr, size_t len, unsigned access,
 						       struct hugepin_pin *ret_)
 {
 	uint64_t key = (uintptr_t)addr >> HP_PAGE_SHIFT | WHOLE_PAGE;
-	int hit = hp_counts_self ? pin_by_hint(d, hash(key), (uintptr_t)addr, len, access, ret_, false) : -ENOENT;
+	uint32_t index = 0;
+	int hit = hp_counts_self ? pin_by_hint(d, hash(key), (uintptr_t)addr, len, access, ret_, false, &index) : -ENOENT;
 
 	if (HP_LIKELY(!hit))
 		return 0;
 	if (hit > 0)
 		TAIL return first_use(d, addr, len, access, ret_);
+	if (hit == -EAGAIN)
+		return pin_asked(d, addr, len, access, ret_, index);
 	TAIL return pin_slow(d, addr, len, access, ret_);
 }
 
 static __attribute__((noinline)) int pin_foreign(hugepin_domain *d, const void *addr, size_t len, unsigned access,
 						 struct hugepin_pin *ret_)
 {
-	int hit = hp_counts_self ? pin_by_hint(d, hash((uintptr_t)addr >> 12), (uintptr_t)addr, len, access, ret_, false) :
-				   -ENOENT;
+	uint64_t key = (uintptr_t)addr >> 12;
+	uint32_t index = 0;
+	int hit = hp_counts_self ? pin_by_hint(d, hash(key), (uintptr_t)addr, len, access, ret_, false, &index) : -ENOENT;
 
 	if (HP_LIKELY(!hit))
 		return 0;
 	if (hit > 0)
 		TAIL return first_use(d, addr, len, access, ret_);
+	if (hit == -EAGAIN)
+		return pin_asked(d, addr, len, access, ret_, index);
 	TAIL return pin_foreign_large(d, addr, len, access, ret_);
 }
 
@@ -278,6 +302,7 @@ int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access
 }
 
 static int key_slow(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
+static int key_asked(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
 static inline __attribute__((always_inline)) int find_key(void *domain, const void *addr_, size_t len, unsigned access,
 							  struct hugepin_pin *ret_, bool later)
@@ -285,6 +310,7 @@ static inline __attribute__((always_inline)) int find_key(void *domain, const vo
 	hugepin_domain *d = domain;
 	uintptr_t addr = (uintptr_t)addr_;
 	const struct hp_region *r;
+	uint32_t index = 0;
 	int hit = -ENOENT;
 
 	if (HP_UNLIKELY(!addr))
@@ -294,11 +320,17 @@ static inline __attribute__((always_inline)) int find_key(void *domain, const vo
 	if (HP_LIKELY(addr + len > addr)) {
 		if (hp_in_span(d, addr))
 			hit = pin_by_granule(d, addr, 1, access, ret_);
-		else if (hp_counts_self && (hit = pin_by_hint(d, hash(addr >> 12), addr, 1, access, ret_, later)) < 0)
-			hit = pin_by_hint(d, hash(addr >> HP_PAGE_SHIFT | WHOLE_PAGE), addr, 1, access, ret_, later);
+		else if (hp_counts_self &&
+			 (hit = pin_by_hint(d, hash(addr >> 12), addr, 1, access, ret_, later, &index)) == -ENOENT)
+			hit = pin_by_hint(d, hash(addr >> HP_PAGE_SHIFT | WHOLE_PAGE), addr, 1, access, ret_, later, &index);
 	}
-	if (HP_UNLIKELY(hit < 0))
-		TAIL return key_slow(domain, addr_, len, access, ret_);
+	if (HP_UNLIKELY(hit < 0)) {
+		if (hit == -EAGAIN) /* to be looked up again, and then asked for */
+			count_back(d, hp_counts_self, index);
+		if (later)
+			TAIL return key_slow(domain, addr_, len, access, ret_);
+		TAIL return key_asked(domain, addr_, len, access, ret_);
+	}
 	r = &hp_regions[(uint32_t)ret_->ref]; /* which is pinned, and stays what it is */
 	ret_->base = r->start;
 	ret_->len = r->end - r->start;
@@ -310,6 +342,11 @@ static inline __attribute__((always_inline)) int find_key(void *domain, const vo
 int hugepin_sg_key(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
 {
 	return find_key(domain, addr, len, access, ret_, false);
+}
+
+int hp_key_later(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
+{
+	return find_key(domain, addr, len, access, ret_, true);
 }
 
 /* Whether what was pinned without a question stands, by one question for all. The regions are pinned: each is what it was, and has
@@ -332,16 +369,32 @@ static bool all_stand(hugepin_domain *d, const struct hugepin_pin *pins, int n)
 	return true;
 }
 
-int hp_key_later(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
-{
-	return find_key(domain, addr, len, access, ret_, true);
-}
-
 bool hp_keys_stand(void *domain, const struct hugepin_pin *pins, int n)
 {
 	hugepin_domain *d = domain;
 
 	return !look(d, HP_ASK) || all_stand(d, pins, n);
+}
+
+/* What hugepin_sg_key has not found, of foreign memory perhaps because it must ask. */
+static __attribute__((noinline)) int key_asked(void *domain, const void *addr, size_t len, unsigned access,
+					       struct hugepin_pin *ret_)
+{
+	hugepin_domain *d = domain;
+	struct hugepin_pin pin;
+	int e;
+
+	if (hp_in_span(d, (uintptr_t)addr) || look(d, HP_LOOK | HP_ASK) != HP_ASK)
+		TAIL return key_slow(domain, addr, len, access, ret_);
+	e = hp_key_later(domain, addr, len, access, &pin);
+	if (e)
+		return e;
+	if (all_stand(d, &pin, 1)) {
+		*ret_ = pin;
+		return 0;
+	}
+	hugepin_unpin(d, &pin);
+	TAIL return key_slow(domain, addr, len, access, ret_);
 }
 
 static HP_COLD int unpin_first(hugepin_domain *d, struct hugepin_pin *pin)
@@ -714,13 +767,14 @@ static __attribute__((noinline)) int pin_later(hugepin_domain *d, const void *ad
 					       struct hugepin_pin *ret_)
 {
 	uintptr_t addr = (uintptr_t)addr_;
+	uint32_t index;
 	int hit = -ENOENT;
 
 	access = wanted(d, access);
 	if (hp_in_span(d, addr))
 		hit = pin_by_granule(d, addr, len, access, ret_);
-	else if (hp_counts_self && (hit = pin_by_hint(d, hash(addr >> 12), addr, len, access, ret_, true)) < 0)
-		hit = pin_by_hint(d, hash(addr >> HP_PAGE_SHIFT | WHOLE_PAGE), addr, len, access, ret_, true);
+	else if (hp_counts_self && (hit = pin_by_hint(d, hash(addr >> 12), addr, len, access, ret_, true, &index)) < 0)
+		hit = pin_by_hint(d, hash(addr >> HP_PAGE_SHIFT | WHOLE_PAGE), addr, len, access, ret_, true, &index);
 	if (!hit)
 		return 0;
 	if (hit > 0)

@@ -6,6 +6,7 @@
  * A key is looked for in the latest range, then in those of the pins that are out, which are few (pieces mostly lie in one
  * arena), and only then by the key function.
  */
+#include <errno.h>
 #include <limits.h>
 #include <string.h>
 
@@ -73,12 +74,11 @@ static int give_back(struct keys *k, int error)
 	return error;
 }
 
-int hugepin_sg_map(const struct iovec *iov, int n, unsigned access, hugepin_key_fn key, void *arg,
-		   struct hugepin_sge *ret_sges, int sges, struct hugepin_pin *ret_pins, int pins,
-		   struct hugepin_sg_info *ret_info)
+static __attribute__((noinline)) int map(const struct iovec *iov, int n, unsigned access, hugepin_key_fn key, void *arg,
+					 struct hugepin_sge *ret_sges, int sges, struct hugepin_pin *ret_pins, int pins,
+					 struct hugepin_sg_info *ret_info)
 {
-	bool later = hp_keys_asked && key == hugepin_sg_key;
-	struct keys k = { .find = later ? hp_key_later : key, .arg = arg, .pins = ret_pins, .max = (uint32_t)pins };
+	struct keys k = { .find = key, .arg = arg, .pins = ret_pins, .max = (uint32_t)pins };
 	struct hugepin_pin range = { 0 }, found; /* the latest */
 	struct hugepin_sge beyond, *s = &beyond; /* the latest element; beyond: there was no room for it */
 	struct hugepin_sg_info info = { 0 };
@@ -90,7 +90,6 @@ int hugepin_sg_map(const struct iovec *iov, int n, unsigned access, hugepin_key_
 		return -EINVAL;
 	if (info.bytes > UINT32_MAX)
 		return -EOVERFLOW;
-again:
 	for (int i = 0; i < n; i++) {
 		uint64_t addr = (uintptr_t)iov[i].iov_base, left = iov[i].iov_len, len;
 		uint32_t lkey;
@@ -114,15 +113,6 @@ again:
 			end = addr + len;
 		}
 	}
-	if (HP_UNLIKELY(later) && !hp_keys_stand(arg, ret_pins, (int)HP_MIN(k.out, k.max))) {
-		give_back(&k, 0);
-		later = false;
-		k.find = key;
-		k.out = count = 0;
-		range = (struct hugepin_pin){ 0 };
-		end = 0;
-		goto again;
-	}
 	info.sges = count;
 	info.pins = k.out;
 	if (count > (uint32_t)sges || k.out > k.max)
@@ -132,6 +122,34 @@ again:
 	if (ret_info)
 		*ret_info = info;
 	return e ? e : (int)count;
+}
+
+/* Of hugepin_sg_key: one question for all keys; and if something is changing, one for each. */
+static HP_COLD int map_and_ask(const struct iovec *iov, int n, unsigned access, hugepin_key_fn key, void *arg,
+			       struct hugepin_sge *ret_sges, int sges, struct hugepin_pin *ret_pins, int pins,
+			       struct hugepin_sg_info *ret_info)
+{
+	struct hugepin_sg_info info = { 0 };
+	int count = map(iov, n, access, hp_key_later, arg, ret_sges, sges, ret_pins, pins, &info);
+
+	if (count >= 0 && !hp_keys_stand(arg, ret_pins, (int)info.pins)) {
+		for (uint32_t i = 0; i < info.pins; i++)
+			key(arg, NULL, 0, 0, &ret_pins[i]);
+		return map(iov, n, access, key, arg, ret_sges, sges, ret_pins, pins, ret_info);
+	}
+	if (ret_info && (count >= 0 || count == -EMSGSIZE))
+		*ret_info = info;
+	return count;
+}
+
+/* All arguments go on as they came. */
+int hugepin_sg_map(const struct iovec *iov, int n, unsigned access, hugepin_key_fn key, void *arg,
+		   struct hugepin_sge *ret_sges, int sges, struct hugepin_pin *ret_pins, int pins,
+		   struct hugepin_sg_info *ret_info)
+{
+	if (HP_UNLIKELY(hp_keys_asked) && key == hugepin_sg_key)
+		return map_and_ask(iov, n, access, key, arg, ret_sges, sges, ret_pins, pins, ret_info);
+	return map(iov, n, access, key, arg, ret_sges, sges, ret_pins, pins, ret_info);
 }
 
 /* ------------------------------------------------------------------ layouts */
