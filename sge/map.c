@@ -74,9 +74,12 @@ static int give_back(struct keys *k, int error)
 	return error;
 }
 
-static __attribute__((noinline)) int map(const struct iovec *iov, int n, unsigned access, hugepin_key_fn key, void *arg,
-					 struct hugepin_sge *ret_sges, int sges, struct hugepin_pin *ret_pins, int pins,
-					 struct hugepin_sg_info *ret_info)
+static HP_COLD int map_and_ask(const struct iovec *iov, int n, unsigned access, void *domain, struct hugepin_sge *ret_sges,
+			       int sges, struct hugepin_pin *ret_pins, int pins, struct hugepin_sg_info *ret_info);
+
+int hugepin_sg_map(const struct iovec *iov, int n, unsigned access, hugepin_key_fn key, void *arg,
+		   struct hugepin_sge *ret_sges, int sges, struct hugepin_pin *ret_pins, int pins,
+		   struct hugepin_sg_info *ret_info)
 {
 	struct keys k = { .find = key, .arg = arg, .pins = ret_pins, .max = (uint32_t)pins };
 	struct hugepin_pin range = { 0 }, found; /* the latest */
@@ -84,8 +87,11 @@ static __attribute__((noinline)) int map(const struct iovec *iov, int n, unsigne
 	struct hugepin_sg_info info = { 0 };
 	uint64_t end = 0; /* of that element */
 	uint32_t count = 0;
-	int e = hp_iov_bytes(iov, n, &info.bytes);
+	int e;
 
+	if (HP_UNLIKELY(hp_keys_asked) && key == hugepin_sg_key)
+		return map_and_ask(iov, n, access, arg, ret_sges, sges, ret_pins, pins, ret_info);
+	e = hp_iov_bytes(iov, n, &info.bytes);
 	if (e || !key || sges < 0 || pins < 0 || (sges && !ret_sges) || (pins && !ret_pins))
 		return -EINVAL;
 	if (info.bytes > UINT32_MAX)
@@ -124,32 +130,26 @@ static __attribute__((noinline)) int map(const struct iovec *iov, int n, unsigne
 	return e ? e : (int)count;
 }
 
+static int ask_each(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
+{
+	return hugepin_sg_key(domain, addr, len, access, ret_);
+}
+
 /* Of hugepin_sg_key: one question for all keys; and if something is changing, one for each. */
-static HP_COLD int map_and_ask(const struct iovec *iov, int n, unsigned access, hugepin_key_fn key, void *arg,
-			       struct hugepin_sge *ret_sges, int sges, struct hugepin_pin *ret_pins, int pins,
-			       struct hugepin_sg_info *ret_info)
+static HP_COLD int map_and_ask(const struct iovec *iov, int n, unsigned access, void *domain, struct hugepin_sge *ret_sges,
+			       int sges, struct hugepin_pin *ret_pins, int pins, struct hugepin_sg_info *ret_info)
 {
 	struct hugepin_sg_info info = { 0 };
-	int count = map(iov, n, access, hp_key_later, arg, ret_sges, sges, ret_pins, pins, &info);
+	int count = hugepin_sg_map(iov, n, access, hp_key_later, domain, ret_sges, sges, ret_pins, pins, &info);
 
-	if (count >= 0 && !hp_keys_stand(arg, ret_pins, (int)info.pins)) {
+	if (count >= 0 && !hp_keys_stand(domain, ret_pins, (int)info.pins)) {
 		for (uint32_t i = 0; i < info.pins; i++)
-			key(arg, NULL, 0, 0, &ret_pins[i]);
-		return map(iov, n, access, key, arg, ret_sges, sges, ret_pins, pins, ret_info);
+			hugepin_sg_key(domain, NULL, 0, 0, &ret_pins[i]);
+		return hugepin_sg_map(iov, n, access, ask_each, domain, ret_sges, sges, ret_pins, pins, ret_info);
 	}
 	if (ret_info && (count >= 0 || count == -EMSGSIZE))
 		*ret_info = info;
 	return count;
-}
-
-/* All arguments go on as they came. */
-int hugepin_sg_map(const struct iovec *iov, int n, unsigned access, hugepin_key_fn key, void *arg,
-		   struct hugepin_sge *ret_sges, int sges, struct hugepin_pin *ret_pins, int pins,
-		   struct hugepin_sg_info *ret_info)
-{
-	if (HP_UNLIKELY(hp_keys_asked) && key == hugepin_sg_key)
-		return map_and_ask(iov, n, access, key, arg, ret_sges, sges, ret_pins, pins, ret_info);
-	return map(iov, n, access, key, arg, ret_sges, sges, ret_pins, pins, ret_info);
 }
 
 /* ------------------------------------------------------------------ layouts */
