@@ -276,7 +276,7 @@ bool hp_cache_steal(bool idle_only, uint32_t age)
 		atomic_store_explicit(&c->limit, 0, memory_order_seq_cst);
 		fence |= !idle_only || c->asked;
 	}
-	if (fence && membarrier_ready)
+	if (fence && membarrier_ready && !hp_sandboxed)
 		fence = syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
 	else
 		fence = false;
@@ -295,7 +295,7 @@ bool hp_cache_steal(bool idle_only, uint32_t age)
 			HP_STAT_ADD(stolen, 1);
 		}
 		/* Without the fence an idle thread's cache cannot be emptied: no reason to look again. */
-		remain |= membarrier_ready && !mine;
+		remain |= membarrier_ready && !hp_sandboxed && !mine;
 		c->asked = true;
 	}
 	hp_span.tree.now += age;

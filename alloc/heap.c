@@ -23,17 +23,21 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/single_threaded.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "alloc/advice.h"
 #include "alloc/fast.h"
 #include "alloc/hold.h"
+#include "alloc/map.h"
 #include "alloc/small.h"
 #include "alloc/watch.h"
 #include "base/config.h"
+#include "base/seal.h"
 #include "base/service.h"
 #include "base/stats.h"
 #include "base/thread.h"
+#include "base/ticker.h"
 
 /* Holes that exceed the request by so many chunks count as equally loose: the lowest wins. */
 #define LOOSE 2048
@@ -125,16 +129,24 @@ enum { UNUSED, STARTING, READY, UNAVAILABLE };
 static _Atomic uint32_t state;
 static HP_TLS bool starting; /* this thread is in start(): hooks on mmap may allocate */
 static bool constructed; /* our constructor has run: threads may be started */
-static bool armed; /* `decay` was asked for, or goes on; under hp_heap_lock */
+static bool armed; /* somebody ticks; under hp_heap_lock */
+static struct {
+	bool on; /* no thread is to be had: slow paths tick */
+	uint64_t next_ns;
+} by_calls; /* under hp_heap_lock */
+static bool armed_service; /* it is the service thread, which may end before it is done */
 static struct hp_job decay = { .run = hp_heap_tick };
+static bool let_go(void);
+static struct hp_job letting_go = { .run = let_go };
+static _Atomic bool must_let_go; /* memory is idle that domains hold, and there was no thread to ask them */
 
 /* What is above the heap; never NULL. release, acquire: so that what it points to is seen. */
 static const struct hp_heap_hooks no_hooks;
-static const struct hp_heap_hooks *_Atomic hooks_set = &no_hooks;
+static HP_SEALED(struct { const struct hp_heap_hooks *_Atomic set; }) hooks_used = { { &no_hooks } };
 
 static const struct hp_heap_hooks *hooks(void)
 {
-	return atomic_load_explicit(&hooks_set, memory_order_acquire);
+	return atomic_load_explicit(&hooks_used.is.set, memory_order_acquire);
 }
 
 /* Reserve the span. False: no heap, or not yet; the tier below serves all. */
@@ -461,21 +473,28 @@ static size_t idle_bytes(void)
 	return mapped > live ? mapped - live : 0;
 }
 
-/* Whether more than `keep` pages of [first, end) have memory that is in no buffer. */
-static bool is_more_idle(size_t first, size_t end, size_t keep)
+/* Whether more than `keep` pages of [first, end) are such. */
+static bool are_more(size_t first, size_t end, size_t keep, bool (*such)(size_t page, uint32_t ticks))
 {
-	size_t idle = 0, n;
+	size_t count = 0, n;
 
-	for (size_t p = first; p < end && idle <= keep; p += HP_MAX(n, (size_t)1)) {
-		n = together(p, end, is_idle, 0); /* what is held may be let go */
-		idle += n;
+	for (size_t p = first; p < end && count <= keep; p += HP_MAX(n, (size_t)1)) {
+		n = together(p, end, such, 0);
+		count += n;
 	}
-	return idle > keep;
+	return count > keep;
 }
 
-bool hp_heap_tick(void)
+/* Whether there is more to give back, by and by. */
+static bool is_more(bool (*such)(size_t page, uint32_t ticks))
 {
-	void (*let_go)(uint32_t) = hooks()->let_go;
+	return are_more(1, hp_span.tree.used, WATERMARK, such) || are_more(hp_span.small, hp_span.tree.upper_used, 0, such);
+}
+
+/* On a bare thread, which calls no hook: what domains hold waits for a thread that may. */
+static bool tick(bool bare)
+{
+	void (*let_go)(uint32_t) = bare ? NULL : hooks()->let_go;
 	bool more;
 
 	hp_lock(&hp_heap_lock);
@@ -493,16 +512,64 @@ bool hp_heap_tick(void)
 	}
 	HP_STAT_ADD(decayed_bytes, give_back(1, hp_span.tree.used, HP_TICKS + 1, WATERMARK, true));
 	HP_STAT_ADD(decayed_bytes, give_back(hp_span.small, hp_span.tree.upper_used, HP_TICKS + 1, 0, true));
-	more = more || is_more_idle(1, hp_span.tree.used, WATERMARK) ||
-	       is_more_idle(hp_span.small, hp_span.tree.upper_used, 0);
+	more = more || is_more(may_leave);
+	if (hooks() != &no_hooks && is_more(is_idle)) {
+		must_let_go = bare && !hp_service_running();
+		more |= !must_let_go;
+	}
 	armed = more;
 	hp_unlock(&hp_heap_lock);
+	if (bare && hooks() != &no_hooks && hp_service_running())
+		hp_service_ask(&letting_go);
 	return more;
 }
 
+bool hp_heap_tick(void)
+{
+	return tick(false);
+}
+
+static bool let_go(void)
+{
+	if (hooks()->let_go)
+		hooks()->let_go(HP_TICKS + 1);
+	return false;
+}
+
+static void disarm(void)
+{
+	hp_lock(&hp_heap_lock);
+	armed = false;
+	hp_unlock(&hp_heap_lock);
+}
+
+static void tick_alone(void *unused)
+{
+	(void)unused;
+	hp_cache_self = &hp_cache_none;
+	while (hp_ticker_sleep(decay.delay_ns) && !hp_map_hooked())
+		if (!tick(true))
+			return;
+	disarm(); /* the next slow path sees to it that somebody ticks */
+}
+
+/* Hooks on mapping calls, watchers and backends may do anything, and need a thread that the C library knows. */
+static bool may_tick_alone(void)
+{
+	return !hp_ticker_forbidden() && !hp_map_hooked();
+}
+
+static const struct hp_thread_kind tick_kind = {
+	.name = "hugepin decay",
+	.run = tick_alone,
+	.calls = { SYS_futex, SYS_madvise, SYS_mmap, SYS_munmap, SYS_mremap, SYS_mprotect, SYS_mbind, SYS_membarrier,
+		   SYS_clock_gettime, SYS_sched_yield },
+	.calls_count = 10,
+};
+
 /* ------------------------------------------------------------------ slow paths */
 
-/* Whether free() may start the service thread. The C library frees the thread-local storage of threads that have exited
+/* Whether free() may start the service thread, where the ticker will not do. The C library frees the thread-local storage of threads that have exited
  * under a lock that pthread_create takes; where there is but one thread, nothing of that can be going on. */
 static bool free_may_start(void)
 {
@@ -511,27 +578,51 @@ static bool free_may_start(void)
 	return calls++ % 64 == 0 && (__libc_single_threaded || hp_thread_count() == 1);
 }
 
-/* Have the service thread awake from now on, if the heap is so large that memory may be given back. Returns whether the
+/* Have somebody tick from now on, if the heap is so large that memory may be given back. Returns whether the
  * caller must call wake() once the lock is released. */
 static bool arm(bool allocating)
 {
-	if (armed || !constructed || !hp_config.decay_ms ||
-	    HP_STAT(hugetlb_bytes) + HP_STAT(thp_bytes) + HP_STAT(base_bytes) - HP_STAT(reserved_bytes) <=
+	if (!constructed || !hp_config.decay_ms)
+		return false;
+	if (armed && armed_service && !hp_service_running()) /* it has ended meanwhile */
+		armed = false;
+	if (armed) {
+		if (!by_calls.on || hp_clock_ns() < by_calls.next_ns)
+			return false;
+		by_calls.next_ns = hp_clock_ns() + decay.delay_ns;
+		return true;
+	}
+	if (HP_STAT(hugetlb_bytes) + HP_STAT(thp_bytes) + HP_STAT(base_bytes) - HP_STAT(reserved_bytes) <=
 		    (2 * WATERMARK) << HP_PAGE_SHIFT)
 		return false;
-	if (!hp_service_running() && !allocating && !free_may_start())
+	if (!allocating && !hp_service_running() && !may_tick_alone() && !free_may_start())
 		return false;
 	armed = true;
 	return true;
 }
 
-static void wake(void)
+/* may_start: no lock is held, and the C library may be called. */
+static void wake(bool may_start)
 {
-	if (hp_service_ask(&decay))
-		return;
+	bool service = !may_tick_alone(), found, due;
+
+	if (!service)
+		found = hp_ticker_start(&tick_kind);
+	else
+		found = !hp_sandboxed && (may_start || hp_service_running()) && hp_service_ask(&decay);
+	if (found && may_start && must_let_go && !hp_sandboxed) {
+		must_let_go = false;
+		hp_service_ask(&letting_go);
+	}
 	hp_lock(&hp_heap_lock);
-	armed = false;
+	armed_service = found && service;
+	due = !found && by_calls.on && may_start;
+	by_calls.on = !found;
+	if (!found && !due)
+		by_calls.next_ns = hp_clock_ns() + decay.delay_ns;
 	hp_unlock(&hp_heap_lock);
+	if (due)
+		tick(true); /* no hook: who allocates may hold locks of a backend's */
 }
 
 /* The owner was asked to empty its cache, or has none in use yet. */
@@ -584,7 +675,8 @@ static __attribute__((noinline)) void *alloc_locked(struct request r, size_t *re
 	must_wake = arm(true);
 	hp_unlock(&hp_heap_lock);
 	if (must_wake)
-		wake();
+		wake(true);
+	hp_service_resume();
 	if (r.grew && hooks()->grown)
 		hooks()->grown();
 	return chunk ? (void *)hp_chunk_addr(chunk) : NULL;
@@ -647,7 +739,7 @@ static __attribute__((noinline)) void free_locked(void *p)
 	}
 	hp_unlock(&hp_heap_lock);
 	if (must_wake)
-		wake();
+		wake(true);
 	errno = saved;
 }
 
@@ -851,7 +943,7 @@ static void shrink(size_t chunk, size_t n)
 	must_wake = arm(true);
 	hp_unlock(&hp_heap_lock);
 	if (must_wake)
-		wake();
+		wake(true);
 }
 
 static bool is_advised(size_t chunk)
@@ -961,6 +1053,46 @@ void *hugepin_realloc(void *p, size_t size)
 	HP_STAT_COUNT(moved, 1);
 	hugepin_free(p);
 	return q;
+}
+
+bool hugepin_confining_(bool all_threads)
+{
+	bool was = hp_sandboxed;
+
+	start(); /* what it asks of the kernel may be forbidden soon */
+	hp_sandboxed = true;
+	if (all_threads)
+		hugepin_threads_end_();
+	return was;
+}
+
+void hugepin_confined_(bool all_threads, bool is)
+{
+	hp_sandboxed = is;
+	if (all_threads)
+		hugepin_threads_allow_();
+}
+
+void hugepin_threads_end_(void)
+{
+	hp_ticker_forbid();
+	hp_service_end();
+}
+
+void hugepin_threads_allow_(void)
+{
+	bool must_wake = false;
+
+	hp_service_allow();
+	hp_service_resume();
+	hp_ticker_allow();
+	if (atomic_load_explicit(&state, memory_order_acquire) == READY && !hp_lock_mine(&hp_heap_lock)) {
+		hp_lock(&hp_heap_lock);
+		must_wake = arm(true);
+		hp_unlock(&hp_heap_lock);
+	}
+	if (must_wake)
+		wake(true);
 }
 
 void hugepin_span_limit_(size_t limit)
@@ -1093,11 +1225,11 @@ void hugepin_small_unmap_(void *p, size_t len)
 	hp_tree_free(&hp_span.tree, ((uintptr_t)p - hp_span.base) >> HP_CHUNK_SHIFT, hp_chunks_for(len));
 	hp_tree_settle(&hp_span.tree);
 	hp_span.small_taken -= hp_chunks_for(len);
-	/* The caller holds locks of jemalloc's: the thread is woken but not started. */
-	must_wake = hp_service_running() && arm(false);
+	/* The caller holds locks of jemalloc's: the C library's thread is woken but not started. */
+	must_wake = (hp_service_running() || may_tick_alone()) && arm(false);
 	hp_unlock(&hp_heap_lock);
 	if (must_wake)
-		wake();
+		wake(false);
 }
 
 /* Whether p lies in a part of the span, in an extent or not. */
@@ -1136,7 +1268,11 @@ unsigned hugepin_version(void)
 
 void hp_heap_set_hooks(const struct hp_heap_hooks *h)
 {
-	atomic_store_explicit(&hooks_set, h, memory_order_release);
+	if (hooks_used.is.set == h)
+		return;
+	hp_unseal(&hooks_used, sizeof hooks_used);
+	atomic_store_explicit(&hooks_used.is.set, h, memory_order_release);
+	hp_seal(&hooks_used, sizeof hooks_used);
 }
 
 bool hp_heap_span(uintptr_t *ret_base, size_t *ret_size)
@@ -1179,11 +1315,11 @@ void hp_heap_drop(uintptr_t addr, size_t len, enum hp_hold how)
 
 	hp_lock(&hp_heap_lock);
 	hp_pages_drop(page_at(addr), len >> HP_PAGE_SHIFT, how);
-	/* What is free by now may be due. The caller may hold locks: the thread is woken but not started. */
-	must_wake = hp_service_running() && arm(false);
+	/* What is free by now may be due. The caller may hold locks: the C library's thread is woken but not started. */
+	must_wake = (hp_service_running() || may_tick_alone()) && arm(false);
 	hp_unlock(&hp_heap_lock);
 	if (must_wake)
-		wake();
+		wake(false);
 }
 
 bool hp_heap_next_extent(uintptr_t from, struct hugepin_extent *ret_)
@@ -1274,10 +1410,18 @@ static struct {
  * handler to run (the first registered), so taking it there, before our locks, keeps the C library's own order. */
 void _IO_list_lock(void), _IO_list_unlock(void), _IO_list_resetlock(void);
 
+/* Bare threads hold no lock but ranked ones. */
 static bool alone(void)
 {
-	return __libc_single_threaded ||
-	       (hp_service_running() && !hp_watch_any() && hooks() == &no_hooks && hp_thread_count() == 2);
+	uint32_t tid = hp_ticker_tid();
+	unsigned ours = (unsigned)hp_service_running() + (tid != 0), count;
+
+	if (__libc_single_threaded)
+		return true;
+	if (hp_watch_any() || hooks() != &no_hooks)
+		return false;
+	count = hp_thread_count();
+	return count == 1 + ours && hp_ticker_tid() == tid; /* one that was counted, and then ended, has let another in */
 }
 
 static void prefork(void)
@@ -1402,7 +1546,9 @@ static void postfork_child(void)
 	hp_watch_child();
 	hp_thread_process();
 	hp_service_child();
+	hp_ticker_child(hp_watch_any());
 	armed = false;
+	by_calls.on = false;
 	if (!forking.interrupted && hooks()->postfork_child)
 		hooks()->postfork_child();
 	postfork(small()->postfork_child);
@@ -1432,6 +1578,8 @@ static __attribute__((constructor(101))) void construct(void)
 	hp_cache_init();
 	hugepin_atfork_();
 	hp_thread_process();
+	hp_service_init();
+	hp_clock_set(NULL);
 	constructed = true;
 }
 

@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "alloc/small.h"
 #include "base/bits.h"
 #include "base/config.h"
 #include "base/lock.h"
@@ -18,6 +19,47 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
+
+/* The drop-in's functions, and those that they go on to. */
+static struct {
+	const void *own, *next;
+} below[3];
+
+void hugepin_calls_below_(const void *const *own, const void *const *next)
+{
+	for (int i = 0; i < 3; i++) {
+		below[i].own = own[i];
+		below[i].next = next[i];
+	}
+}
+
+/* Whether a function begins as the C library's does. */
+static bool is_plain(const void *function, const unsigned char *begin, size_t len)
+{
+	static const unsigned char endbr64[] = { 0xf3, 0x0f, 0x1e, 0xfa };
+	const unsigned char *code = function;
+
+	for (int i = 0; i < 3; i++)
+		if (below[i].own == function && below[i].next)
+			code = below[i].next;
+	if (!memcmp(code, endbr64, sizeof endbr64))
+		code += sizeof endbr64;
+	return !memcmp(code, begin, len);
+}
+
+bool hp_map_hooked(void)
+{
+	/* mov $NUMBER, %eax; syscall. The wrapper of mmap first looks at the offset: test $0xfff, %r9d. */
+	static const unsigned char plain_munmap[] = { 0xb8, SYS_munmap, 0, 0, 0, 0x0f, 0x05 },
+				   plain_madvise[] = { 0xb8, SYS_madvise, 0, 0, 0, 0x0f, 0x05 },
+				   plain_mmap[] = { 0x41, 0xf7, 0xc1, 0xff, 0x0f, 0, 0 },
+				   plain_mmap_saves[] = { 0x41, 0x89, 0xca };
+	const bool saves = is_plain((const void *)(uintptr_t)mmap, plain_mmap_saves, sizeof plain_mmap_saves);
+
+	return !is_plain((const void *)(uintptr_t)munmap, plain_munmap, sizeof plain_munmap) ||
+	       !is_plain((const void *)(uintptr_t)madvise, plain_madvise, sizeof plain_madvise) ||
+	       !(saves || is_plain((const void *)(uintptr_t)mmap, plain_mmap, sizeof plain_mmap));
+}
 
 static int advise(uintptr_t at, size_t len, int advice)
 {

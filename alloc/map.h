@@ -13,6 +13,10 @@
 /* Whose absence is asserted; pages.c has it. */
 extern struct hp_lock hp_heap_lock;
 
+/* Whether somebody comes between us and the kernel: by functions of their own with the C library's names, or by jumps written into
+ * the C library's. What such code needs (it allocates, it takes locks) only a thread that the C library knows can give. */
+bool hp_map_hooked(void);
+
 /* Reserve address space: no access, no memory, not dumped, aligned to `align`. *ret_base and 0, or -ENOMEM. */
 int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base);
 

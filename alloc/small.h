@@ -51,6 +51,17 @@ void hugepin_small_unmap_(void *p, size_t len);
 /* The small tier gets no memory: give back what the heap keeps. Whether there was any. Takes hp_heap_lock. */
 _Bool hugepin_purge_for_small_(void);
 
+/* The drop-in's munmap, madvise and mmap, and the functions that they go on to. */
+void hugepin_calls_below_(const void *const *own, const void *const *next);
+
+/* The program is about to do what threads of ours would be in the way of: end those that can be ended, and start none until allow. */
+void hugepin_threads_end_(void);
+void hugepin_threads_allow_(void);
+
+/* The program is about to confine itself by a filter of system calls: whether it is already. It has, or could not. */
+_Bool hugepin_confining_(_Bool all_threads);
+void hugepin_confined_(_Bool all_threads, _Bool is);
+
 /* Whether fork() must fail with ENOMEM, for libhugepin-malloc.so's fork(). */
 _Bool hugepin_fork_refused_(void);
 

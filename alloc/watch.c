@@ -3,14 +3,18 @@
 #include <errno.h>
 
 #include "base/lock.h"
+#include "base/seal.h"
+#include "base/ticker.h"
 
 enum { WATCHERS_MAX = 16 };
 
-static struct {
-	void (*leaving)(void *arg, const struct hugepin_extent *);
-	void *arg;
-	int id;
-} watchers[WATCHERS_MAX];
+static HP_SEALED(struct {
+	struct {
+		void (*leaving)(void *arg, const struct hugepin_extent *);
+		void *arg;
+		int id;
+	} list[WATCHERS_MAX];
+}) watchers;
 static int last_id;
 static _Atomic uint32_t count; /* lets hp_watch_leaving skip the lock; only a hint */
 static struct hp_lock lock = HP_LOCK_INIT(HP_RANK_WATCH);
@@ -26,11 +30,15 @@ int hugepin_watch(void (*leaving)(void *arg, const struct hugepin_extent *), voi
 		return -EDEADLK;
 	hp_lock(&lock);
 	for (int i = 0; i < WATCHERS_MAX && r; i++) {
-		if (watchers[i].leaving)
+		if (watchers.is.list[i].leaving)
 			continue;
-		watchers[i].arg = arg;
-		watchers[i].id = *ret_id = ++last_id;
-		watchers[i].leaving = leaving;
+		if (!count) /* what is called may be anything, and needs a thread that the C library knows */
+			hp_ticker_forbid();
+		hp_unseal(&watchers, sizeof watchers);
+		watchers.is.list[i].arg = arg;
+		watchers.is.list[i].id = *ret_id = ++last_id;
+		watchers.is.list[i].leaving = leaving;
+		hp_seal(&watchers, sizeof watchers);
 		count++;
 		r = 0;
 	}
@@ -46,10 +54,13 @@ int hugepin_unwatch(int id)
 		return -EDEADLK;
 	hp_lock(&lock); /* held while callbacks run: this waits for them */
 	for (int i = 0; i < WATCHERS_MAX && r; i++) {
-		if (!watchers[i].leaving || watchers[i].id != id)
+		if (!watchers.is.list[i].leaving || watchers.is.list[i].id != id)
 			continue;
-		watchers[i].leaving = NULL;
-		count--;
+		hp_unseal(&watchers, sizeof watchers);
+		watchers.is.list[i].leaving = NULL;
+		hp_seal(&watchers, sizeof watchers);
+		if (--count == 0)
+			hp_ticker_allow();
 		r = 0;
 	}
 	hp_unlock(&lock);
@@ -63,8 +74,8 @@ void hp_watch_leaving(const struct hugepin_extent *e)
 	hp_lock(&lock);
 	inside = true;
 	for (int i = 0; i < WATCHERS_MAX; i++)
-		if (watchers[i].leaving)
-			watchers[i].leaving(watchers[i].arg, e);
+		if (watchers.is.list[i].leaving)
+			watchers.is.list[i].leaving(watchers.is.list[i].arg, e);
 	inside = false;
 	hp_unlock(&lock);
 }

@@ -14,6 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/seal.h"
+
 void hp_line_text(struct hp_line *l, const char *s)
 {
 	while (*s && l->at + 1 < l->end)
@@ -60,11 +62,28 @@ void hp_die(const char *what, const void *ptr, size_t number)
 	abort();
 }
 
+bool hp_sandboxed;
+
+#if !defined(__x86_64__) || !defined(__LP64__)
+long hp_syscall(long n, long a, long b, long c, long d, long e, long f)
+{
+	int saved = errno;
+	long r = syscall(n, a, b, c, d, e, f);
+
+	r = r == -1 ? -errno : r;
+	errno = saved;
+	return r;
+}
+#endif
+
 long hp_read_file(const char *path, char *buf, size_t size)
 {
 	int saved = errno;
-	long n, total = 0;
-	long fd = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+	long n, fd, total = 0;
+
+	if (hp_sandboxed)
+		return -EPERM;
+	fd = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
 
 	if (fd < 0) {
 		n = -errno;
@@ -188,19 +207,14 @@ void hp_meta_zero(void *p, size_t size)
 
 void hp_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns)
 {
-	int saved = errno;
 	struct timespec t = { (time_t)(timeout_ns / 1000000000), (long)(timeout_ns % 1000000000) };
 
-	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, timeout_ns == UINT64_MAX ? NULL : &t, NULL, 0);
-	errno = saved;
+	hp_syscall(SYS_futex, (long)word, FUTEX_WAIT_PRIVATE, (long)expected, timeout_ns == UINT64_MAX ? 0 : (long)&t, 0, 0);
 }
 
 static void futex_wake(_Atomic uint32_t *word, int count)
 {
-	int saved = errno;
-
-	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
-	errno = saved;
+	hp_syscall(SYS_futex, (long)word, FUTEX_WAKE_PRIVATE, count, 0, 0, 0);
 }
 
 void hp_futex_wake(_Atomic uint32_t *word)
@@ -221,4 +235,16 @@ static uint64_t monotonic_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-uint64_t (*hp_clock_ns)(void) = monotonic_ns;
+static HP_SEALED(struct { uint64_t (*ns)(void); }) clock_used = { { monotonic_ns } };
+
+uint64_t hp_clock_ns(void)
+{
+	return clock_used.is.ns();
+}
+
+void hp_clock_set(uint64_t (*clock_ns)(void))
+{
+	hp_unseal(&clock_used, sizeof clock_used);
+	clock_used.is.ns = clock_ns ? clock_ns : monotonic_ns;
+	hp_seal(&clock_used, sizeof clock_used);
+}

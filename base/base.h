@@ -63,6 +63,29 @@ struct hp_line {
 void hp_line_text(struct hp_line *l, const char *s);
 void hp_line_number(struct hp_line *l, uint64_t n, unsigned radix);
 
+/* The program has confined itself: no system call is made that it did not see before, no file is opened, and no thread started. */
+extern bool hp_sandboxed;
+
+/* Straight to the kernel, for bare threads: the program, or the drop-in for it, may have a syscall() of its own. What the kernel
+ * returns: a result, or -errno. */
+#if defined(__x86_64__) && defined(__LP64__)
+static inline long hp_syscall(long n, long a, long b, long c, long d, long e, long f)
+{
+	register long r10 __asm__("r10") = d;
+	register long r8 __asm__("r8") = e;
+	register long r9 __asm__("r9") = f;
+	long r;
+
+	__asm__ volatile("syscall"
+			 : "=a"(r)
+			 : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+			 : "rcx", "r11", "memory");
+	return r;
+}
+#else
+long hp_syscall(long n, long a, long b, long c, long d, long e, long f);
+#endif
+
 /* Read a small file by raw system calls, without cancellation points: bytes read (buf is terminated) or -errno. */
 long hp_read_file(const char *path, char *buf, size_t size);
 
@@ -97,7 +120,10 @@ void hp_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_n
 void hp_futex_wake(_Atomic uint32_t *word);
 void hp_futex_wake_one(_Atomic uint32_t *word);
 
-/* CLOCK_MONOTONIC in ns; tests may replace it. */
-extern uint64_t (*hp_clock_ns)(void);
+/* CLOCK_MONOTONIC in ns. */
+uint64_t hp_clock_ns(void);
+
+/* Another clock, for tests; NULL: that one. The constructor calls it, too: nobody writes to the pointer from then on. */
+void hp_clock_set(uint64_t (*clock_ns)(void));
 
 #endif

@@ -5,33 +5,62 @@
 #include "base/service.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "base/base.h"
+#include "base/lock.h"
+#include "base/seal.h"
 #include "base/stats.h"
+#include "base/thread.h"
 
 enum { STACK_SIZE = 262144, TRIES_BETWEEN_FAILURES = 1024, JOBS_MAX = 4 };
-enum { OFF, STARTING, RUNNING };
+enum { OFF, STARTING, RUNNING, ENDING };
+
+/* The thread that loads the library is usually the one that main() runs on. When that one is known to have ended, whether others
+ * are left is looked at often; if its end cannot be known, seldom. */
+enum { ORPHAN_NS = 100000000, UNKNOWN_NS = 1000000000 };
+enum { PARENTED, ORPHANED, UNKNOWN };
 
 static struct {
-	_Atomic uint32_t state; /* OFF, STARTING, RUNNING */
+	_Atomic uint32_t state; /* OFF, STARTING, RUNNING, ENDING */
 	_Atomic uint32_t alarm; /* counts wakes; the thread sleeps on it */
 	_Atomic bool asleep; /* or about to be: pairs with alarm, each is written before the other is read */
 	_Atomic uint32_t skip; /* calls to let pass before the next try */
-	_Atomic(struct hp_job *) jobs[JOBS_MAX]; /* that were ever asked for, then NULL */
+	_Atomic uint32_t forbidden;
+	_Atomic int main_thread; /* PARENTED, ORPHANED, UNKNOWN */
+	_Atomic uint32_t tid;
+	_Atomic bool lapsed; /* it has ended, and there may be work for another */
+	bool opens_files;
+	pthread_t thread;
+	pthread_key_t key; /* set on the main thread */
 } service;
+
+/* Jobs that were ever asked for, in the order in which they were. */
+static HP_SEALED(struct {
+	struct {
+		_Atomic(struct hp_job *) job;
+		bool (*run)(void);
+	} list[JOBS_MAX];
+}) jobs;
+static struct hp_lock jobs_lock = HP_LOCK_INIT(HP_RANK_JOBS);
 
 /* Run what is due. Returns when the next one is: UINT64_MAX if there is none. */
 static uint64_t run_due(void)
 {
 	uint64_t next = UINT64_MAX;
 
-	for (int i = 0; i < JOBS_MAX && service.jobs[i]; i++) {
-		struct hp_job *j = service.jobs[i];
+	for (int i = 0; i < JOBS_MAX && jobs.is.list[i].job; i++) {
+		struct hp_job *j = jobs.is.list[i].job;
 		uint64_t now = hp_clock_ns();
 
 		if (!j->due_ns && j->asked)
@@ -40,7 +69,7 @@ static uint64_t run_due(void)
 			j->due_ns = 0;
 			j->again_ns = 0;
 			atomic_exchange(&j->asked, false);
-			if (j->run())
+			if (jobs.is.list[i].run())
 				j->asked = true;
 			if (j->asked)
 				j->due_ns = hp_clock_ns() + j->delay_ns;
@@ -53,22 +82,66 @@ static uint64_t run_due(void)
 	return next;
 }
 
+/* Threads of the process; 0: the kernel does not say. A directory has two links and one more for each in it. */
+static unsigned count_threads(void)
+{
+	struct stat s;
+
+	return hp_syscall(SYS_newfstatat, AT_FDCWD, (long)"/proc/self/task", (long)&s, 0, 0, 0) == 0 ? (unsigned)s.st_nlink - 2 : 0;
+}
+
+/* Whether no thread of the program's is left but perhaps its main thread, which counts as long as the process is there. If that
+ * one lives, no harm is done. */
+static bool is_left_alone(void)
+{
+	unsigned count = count_threads();
+
+	return count && count <= hp_thread_count_bare() + 2;
+}
+
+/* Sleep until the alarm, for `ns` at most. False: a signal handler has run, and the only ones that can are those by which the C
+ * library changes the user and the group of each thread; this one's filter keeps it from doing so. */
+static bool sleep_until(uint32_t seen, uint64_t ns)
+{
+	struct timespec t = { (time_t)(ns / 1000000000), (long)(ns % 1000000000) };
+	long r;
+
+	service.asleep = true;
+	r = hp_syscall(SYS_futex, (long)&service.alarm, FUTEX_WAIT_PRIVATE, (long)seen, ns == UINT64_MAX ? 0 : (long)&t, 0, 0);
+	service.asleep = false;
+	HP_STAT_COUNT(service_wakeups, 1);
+	return r != -EINTR;
+}
+
 static void *run(void *unused)
 {
+	bool stay = true;
+	uint32_t running = RUNNING;
+
 	(void)unused;
-	prctl(PR_SET_NAME, "hugepin", 0, 0, 0);
-	prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0); /* ns: the helper of the pin cache comes just in time */
-	for (;;) {
+	hp_syscall(SYS_prctl, PR_SET_NAME, (long)"hugepin", 0, 0, 0, 0);
+	hp_syscall(SYS_prctl, PR_SET_TIMERSLACK, 1000, 0, 0, 0, 0); /* ns: the helper of the pin cache comes just in time */
+	hp_thread_confine(service.opens_files);
+	service.tid = (uint32_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0);
+	while (service.state == STARTING) /* until `thread` is set */
+		sched_yield();
+	while (stay && service.state != ENDING) {
 		uint32_t seen = service.alarm; /* before the jobs are looked at: who asks later changes it */
-		uint64_t next = run_due(), now = hp_clock_ns();
+		uint64_t next = run_due(), now = hp_clock_ns(), ns;
 
 		if (next <= now)
 			continue;
-		service.asleep = true;
-		hp_futex_wait(&service.alarm, seen, next == UINT64_MAX ? next : next - now);
-		service.asleep = false;
-		HP_STAT_COUNT(service_wakeups, 1);
+		if (service.state == ENDING) /* before `alarm` was read: whoever ends us changes that after this */
+			break;
+		ns = next == UINT64_MAX ? next : next - now;
+		if (service.main_thread != PARENTED)
+			ns = HP_MIN(ns, (uint64_t)(service.main_thread == ORPHANED ? ORPHAN_NS : UNKNOWN_NS));
+		stay = sleep_until(seen, ns) && (service.main_thread == PARENTED || !is_left_alone());
 	}
+	/* Else somebody ends us, and waits. */
+	service.lapsed = true;
+	if (!stay && atomic_compare_exchange_strong(&service.state, &running, OFF))
+		pthread_detach(pthread_self());
 	return NULL;
 }
 
@@ -76,52 +149,72 @@ static bool start(void)
 {
 	sigset_t all, old;
 	pthread_attr_t attr;
-	pthread_t thread;
-	int saved = errno;
-	bool ok = false;
+	int saved = errno, r = EAGAIN;
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	if (pthread_attr_init(&attr) == 0) {
 		pthread_attr_setstacksize(&attr, STACK_SIZE);
-		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-		ok = pthread_create(&thread, &attr, run, NULL) == 0;
+		r = pthread_create(&service.thread, &attr, run, NULL);
 		pthread_attr_destroy(&attr);
 	}
+	if (r == EINVAL) /* the stack has to hold the thread-local variables of the whole program as well */
+		r = pthread_create(&service.thread, NULL, run, NULL);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	errno = saved;
-	return ok;
+	return r == 0;
 }
 
 /* False: refused just now, or a short while ago, or by a caller who has not come back yet. */
 static bool started(void)
 {
-	uint32_t off = OFF;
+	uint32_t off = OFF, starting = STARTING;
 
 	if (service.state == OFF && service.skip) {
 		service.skip--;
 		return false;
 	}
+	if (service.state == OFF && (service.forbidden || hp_sandboxed || !hp_thread_process_same()))
+		return false;
 	if (!atomic_compare_exchange_strong(&service.state, &off, STARTING))
-		return true;
+		return off != ENDING;
+	/* seq_cst, as `state`: who forbids it waits for STARTING to pass, or is seen here. */
+	if (service.forbidden) {
+		service.state = OFF;
+		return false;
+	}
 	if (!start()) {
 		service.skip = TRIES_BETWEEN_FAILURES;
 		service.state = OFF;
 		return false;
 	}
-	service.state = RUNNING;
+	atomic_compare_exchange_strong(&service.state, &starting, RUNNING);
 	return true;
+}
+
+static bool list(struct hp_job *j)
+{
+	int i;
+
+	hp_lock(&jobs_lock);
+	for (i = 0; i < JOBS_MAX && jobs.is.list[i].job && jobs.is.list[i].job != j; i++)
+		;
+	if (i < JOBS_MAX && !jobs.is.list[i].job) {
+		hp_unseal(&jobs, sizeof jobs);
+		jobs.is.list[i].run = j->run;
+		jobs.is.list[i].job = j; /* seq_cst: who sees it sees the function */
+		hp_seal(&jobs, sizeof jobs);
+	}
+	hp_unlock(&jobs_lock);
+	return i < JOBS_MAX;
 }
 
 static bool listed(struct hp_job *j)
 {
-	for (int i = 0; i < JOBS_MAX; i++) {
-		struct hp_job *there = NULL;
-
-		if (service.jobs[i] == j || atomic_compare_exchange_strong(&service.jobs[i], &there, j) || there == j)
+	for (int i = 0; i < JOBS_MAX; i++)
+		if (jobs.is.list[i].job == j)
 			return true;
-	}
-	return false;
+	return list(j);
 }
 
 bool hp_service_ask(struct hp_job *j)
@@ -145,15 +238,87 @@ bool hp_service_running(void)
 	return service.state == RUNNING;
 }
 
+static void wake(void)
+{
+	service.alarm++;
+	hp_futex_wake(&service.alarm);
+}
+
+/* If it is the last, the process ends on it, as without us: the C library must not find ours. */
+static void main_ends(void *unused)
+{
+	(void)unused;
+	service.main_thread = ORPHANED;
+	hp_service_end();
+	hp_service_allow();
+	service.lapsed = service.lapsed && count_threads() > 1 + hp_thread_count_bare();
+}
+
+void hp_service_init(void)
+{
+	bool is_main = hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0) == getpid();
+
+	if (!is_main || pthread_key_create(&service.key, main_ends) != 0 || pthread_setspecific(service.key, &service) != 0)
+		service.main_thread = UNKNOWN;
+}
+
+void hp_service_end(void)
+{
+	uint32_t running = RUNNING;
+
+	service.forbidden++;
+	if (!hp_thread_process_same() || service.tid == (uint32_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0))
+		return;
+	while (service.state == STARTING)
+		sched_yield();
+	if (atomic_compare_exchange_strong(&service.state, &running, ENDING)) {
+		wake();
+		pthread_join(service.thread, NULL);
+		hp_thread_gone(service.tid);
+		service.tid = 0;
+		service.state = OFF;
+	}
+	while (service.state == ENDING) /* by another thread */
+		sched_yield();
+}
+
+void hp_service_allow(void)
+{
+	service.forbidden--;
+}
+
+void hp_service_resume(void)
+{
+	if (service.lapsed && service.state == OFF && atomic_exchange(&service.lapsed, false))
+		started();
+}
+
+void hp_service_opens_files(void)
+{
+	if (service.opens_files)
+		return;
+	service.opens_files = true;
+	hp_service_end();
+	hp_service_allow();
+}
+
 void hp_service_child(void)
 {
-	for (int i = 0; i < JOBS_MAX && service.jobs[i]; i++) {
-		service.jobs[i]->asked = false;
-		service.jobs[i]->due_ns = 0;
-		service.jobs[i]->again_ns = 0;
+	hp_lock_reset(&jobs_lock);
+	for (int i = 0; i < JOBS_MAX && jobs.is.list[i].job; i++) {
+		struct hp_job *j = jobs.is.list[i].job;
+
+		j->asked = false;
+		j->due_ns = 0;
+		j->again_ns = 0;
 	}
+	/* The thread that forked is the main thread here. */
+	service.main_thread = service.main_thread == PARENTED && pthread_getspecific(service.key) ? PARENTED : UNKNOWN;
 	service.asleep = false;
 	service.state = OFF;
 	service.alarm = 0;
 	service.skip = 0;
+	service.forbidden = 0;
+	service.lapsed = false;
+	service.tid = 0;
 }

@@ -1,11 +1,15 @@
 /*
- * The service thread: one background thread, started when there is first something to do, asleep without a timer when
- * there is nothing. It runs a few jobs: the heap's gives back what has been free for the decay time.
+ * The service thread: one background thread that the C library knows, for work that calls what is not ours: backends of the
+ * pin cache, watchers, hooks on mapping calls. What needs none of these is done by a bare thread (ticker.h). It is started when
+ * there is such work, and asleep without a timer when there is nothing to do.
  *
- * A preloaded library gets control nowhere but in malloc and free, so the thread is started at the end of an allocation
- * (umem and jemalloc do the same): outside every lock, with all signals blocked, and never before the library's constructor
- * has run. Not in free(), unless the process has one thread: the C library frees the thread-local storage of exited threads
- * under a lock that pthread_create takes. If the system refuses a thread, the heap works on without decay.
+ * It is started outside every lock, with all signals blocked, and never before the library's constructor has run. Not in
+ * free(), unless the process has one thread: the C library frees the thread-local storage of exited threads under a lock that
+ * pthread_create takes.
+ *
+ * Its rights: no capabilities, no_new_privs, and a filter that refuses what opens or begins anything (thread.h). It ends when
+ * the program's user or group changes, when the program asks (hp_service_end), and when no thread of the program's is left, so
+ * that the process can end; whoever has work next starts another.
  */
 #ifndef HP_BASE_SERVICE_H
 #define HP_BASE_SERVICE_H
@@ -15,7 +19,7 @@
 
 /* Work for the thread: a static object of whoever has the work. */
 struct hp_job {
-	bool (*run)(void); /* returns whether it wants to run again, without being asked */
+	bool (*run)(void); /* returns whether it wants to run again, without being asked; kept apart once it was asked for */
 	uint64_t delay_ns; /* from being asked, or from the last run, to the next run; changed by run() alone */
 	uint64_t again_ns; /* run() may set it: to be run at that time, by hp_clock_ns, if it is not asked for before; 0: not */
 	/* the rest is the service's */
@@ -30,6 +34,20 @@ struct hp_job {
 bool hp_service_ask(struct hp_job *job);
 
 bool hp_service_running(void);
+
+/* For the constructor, on the thread that loads the library. */
+void hp_service_init(void);
+
+/* From now on jobs open files. Called without a lock, and before such a job is asked for. */
+void hp_service_opens_files(void);
+
+/* End the thread, if there is one, and let none be started until as many calls of allow. What is asked for meanwhile waits for
+ * whoever asks next. No lock is held. */
+void hp_service_end(void);
+void hp_service_allow(void);
+
+/* Start again what has ended with work to do. No lock is held. Nothing to do: costs nothing. */
+void hp_service_resume(void);
 
 /* In the child of fork: the thread is gone, and nobody has asked for anything. */
 void hp_service_child(void);

@@ -34,6 +34,21 @@
 
 static pid_t process; /* 0: not known yet */
 
+/* Those that were ever started. */
+enum { THREADS_MAX = 4 };
+static struct hp_thread *_Atomic threads[THREADS_MAX];
+
+static bool listed(struct hp_thread *t)
+{
+	for (int i = 0; i < THREADS_MAX; i++) {
+		struct hp_thread *there = NULL;
+
+		if (threads[i] == t || atomic_compare_exchange_strong(&threads[i], &there, t) || there == t)
+			return true;
+	}
+	return false;
+}
+
 void hp_thread_process(void)
 {
 	process = getpid();
@@ -44,29 +59,7 @@ bool hp_thread_process_same(void)
 	return process == getpid();
 }
 
-/* Straight to the kernel: the program, or the drop-in for it, may have a syscall() of its own. */
-#ifdef __x86_64__
-static long raw(long n, long a, long b, long c, long d, long e)
-{
-	register long r10 __asm__("r10") = d;
-	register long r8 __asm__("r8") = e;
-	long r;
-
-	__asm__ volatile("syscall" : "=a"(r) : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8) : "rcx", "r11", "memory");
-	return r;
-}
-#else
-#define raw(n, a, b, c, d, e) syscall(n, a, b, c, d, e)
-#endif
-
-bool hp_thread_drop_rights(void)
-{
-	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
-	struct __user_cap_data_struct none[2] = { { 0 } };
-
-	return raw(SYS_capset, (long)&head, (long)none, 0, 0, 0) == 0 &&
-	       raw(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
-}
+#define raw(n, a, b, c, d, e) hp_syscall(n, a, b, c, d, e, 0)
 
 #if HP_THREAD_BARE
 
@@ -114,6 +107,14 @@ struct start {
 	int keep_fd;
 };
 
+static bool drop_capabilities(void)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct none[2] = { { 0 } };
+
+	return raw(SYS_capset, (long)&head, (long)none, 0, 0, 0) == 0;
+}
+
 static bool own_files(int keep_fd)
 {
 	if (keep_fd < 0)
@@ -152,27 +153,44 @@ static bool on_valgrind(void)
 	return answer;
 }
 
-/* Let through those calls, and others fail with EPERM. Nothing is made executable. */
-static bool filter(const struct hp_thread_kind *kind)
-{
-	struct sock_filter f[2 * HP_THREAD_CALLS_MAX + 16];
-	struct sock_fprog program = { .filter = f };
-	unsigned n = 0;
-
 #define LOAD(what) \
 	((struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)offsetof(struct seccomp_data, what)))
 #define IF(op, value, yes, no) ((struct sock_filter)BPF_JUMP(BPF_JMP | (op) | BPF_K, (uint32_t)(value), (yes), (no)))
 #define END(what) ((struct sock_filter)BPF_STMT(BPF_RET | BPF_K, (what)))
+#define REFUSE END(SECCOMP_RET_ERRNO | EPERM)
+
+/* The beginning of a filter: leaves the number of the call to be looked at. */
+static unsigned begin_filter(struct sock_filter *f)
+{
+	unsigned n = 0;
+
 	f[n++] = LOAD(arch);
 	f[n++] = IF(BPF_JEQ, AUDIT_ARCH_X86_64, 1, 0);
-	f[n++] = END(SECCOMP_RET_ERRNO | EPERM);
+	f[n++] = REFUSE;
 	f[n++] = LOAD(nr);
+	return n;
+}
+
+static bool set_filter(struct sock_filter *f, unsigned n)
+{
+	struct sock_fprog program = { .len = (unsigned short)n, .filter = f };
+
+	return raw(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+	       raw(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)&program, 0, 0) == 0;
+}
+
+/* Let through those calls, and others fail with EPERM. Nothing is made executable. */
+static bool allow(const struct hp_thread_kind *kind)
+{
+	struct sock_filter f[2 * HP_THREAD_CALLS_MAX + 16];
+	unsigned n = begin_filter(f);
+
 	/* The third argument of both is the protection. */
 	f[n++] = IF(BPF_JEQ, SYS_mmap, 1, 0);
 	f[n++] = IF(BPF_JEQ, SYS_mprotect, 0, 4);
 	f[n++] = LOAD(args[2]);
 	f[n++] = IF(BPF_JSET, PROT_EXEC, 0, 1);
-	f[n++] = END(SECCOMP_RET_ERRNO | EPERM);
+	f[n++] = REFUSE;
 	f[n++] = LOAD(nr);
 	for (unsigned i = 0; i < kind->calls_count + 2; i++) {
 		uint32_t call = i < kind->calls_count ? kind->calls[i] : i == kind->calls_count ? SYS_exit : SYS_rt_sigreturn;
@@ -180,12 +198,72 @@ static bool filter(const struct hp_thread_kind *kind)
 		f[n++] = IF(BPF_JEQ, call, 0, 1);
 		f[n++] = END(SECCOMP_RET_ALLOW);
 	}
-	f[n++] = END(SECCOMP_RET_ERRNO | EPERM);
-#undef LOAD
-#undef IF
-#undef END
-	program.len = (unsigned short)n;
-	return raw(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)&program, 0, 0) == 0;
+	f[n++] = REFUSE;
+	return set_filter(f, n);
+}
+
+/* Numbers of calls that Debian 12's headers have no name for are those of all architectures. */
+enum { OPEN_TREE = 428, PIDFD_OPEN = 434, CLONE3 = 435, OPENAT2 = 437, PIDFD_GETFD = 438, MOUNT_SETATTR = 442, FCHMODAT2 = 452 };
+
+static const uint16_t changes_of_id[] = { SYS_setuid,	 SYS_setgid,	SYS_setreuid, SYS_setregid,
+					  SYS_setresuid, SYS_setresgid, SYS_setgroups };
+
+static const uint16_t opening[] = { SYS_open, SYS_openat, OPENAT2, SYS_creat, SYS_unlinkat };
+
+static const uint16_t refused[] = {
+	/* programs and processes */
+	SYS_execve, SYS_execveat, SYS_fork, SYS_vfork, SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_kcmp, PIDFD_OPEN,
+	PIDFD_GETFD, SYS_pidfd_send_signal, SYS_kill, SYS_tkill, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo, SYS_prlimit64,
+	SYS_setrlimit, SYS_setfsuid, SYS_setfsgid, SYS_capset, SYS_unshare, SYS_setns, SYS_setpgid, SYS_setsid, SYS_personality,
+	/* files */
+	SYS_open_by_handle_at, SYS_name_to_handle_at, SYS_unlink, SYS_rename, SYS_renameat, SYS_renameat2, SYS_link, SYS_linkat,
+	SYS_symlink, SYS_symlinkat, SYS_mknod, SYS_mknodat, SYS_mkdir, SYS_mkdirat, SYS_rmdir, SYS_truncate, SYS_chmod, SYS_fchmodat,
+	FCHMODAT2, SYS_chown, SYS_lchown, SYS_fchownat, SYS_setxattr, SYS_lsetxattr, SYS_removexattr, SYS_lremovexattr, SYS_utimensat,
+	SYS_chroot, SYS_pivot_root, SYS_mount, SYS_umount2, OPEN_TREE, SYS_move_mount, SYS_fsopen, SYS_fsconfig, SYS_fsmount,
+	SYS_fspick, MOUNT_SETATTR, SYS_swapon, SYS_swapoff, SYS_acct, SYS_quotactl,
+	/* sockets, rings, and what the kernel runs for others */
+	SYS_socket, SYS_connect, SYS_bind, SYS_accept, SYS_accept4, SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_setup,
+	SYS_io_submit, SYS_bpf, SYS_perf_event_open, SYS_userfaultfd, SYS_add_key, SYS_request_key, SYS_keyctl, SYS_init_module,
+	SYS_finit_module, SYS_delete_module, SYS_kexec_load, SYS_reboot, SYS_iopl, SYS_ioperm,
+};
+
+bool hp_thread_confine(bool opens_files)
+{
+	enum { COUNT = sizeof refused / sizeof *refused + sizeof opening / sizeof *opening +
+		       sizeof changes_of_id / sizeof *changes_of_id };
+	struct sock_filter f[2 * COUNT + 32];
+	unsigned n = begin_filter(f);
+
+	if (on_valgrind())
+		return false;
+#define EACH(list, end)                                                                                                \
+	for (size_t i = 0; i < sizeof(list) / sizeof *(list); i++) {                                                   \
+		f[n++] = IF(BPF_JEQ, (list)[i], 0, 1);                                                                 \
+		f[n++] = (end);                                                                                        \
+	}
+	EACH(changes_of_id, END(SECCOMP_RET_ERRNO | 0));
+	EACH(refused, REFUSE);
+	if (!opens_files)
+		EACH(opening, REFUSE);
+#undef EACH
+	f[n++] = IF(BPF_JGE, 0x40000000, 0, 1); /* the numbers of the x32 ABI */
+	f[n++] = REFUSE;
+	f[n++] = IF(BPF_JEQ, CLONE3, 0, 1); /* its flags lie in memory; who calls it makes do with clone */
+	f[n++] = END(SECCOMP_RET_ERRNO | ENOSYS);
+	f[n++] = IF(BPF_JEQ, SYS_clone, 0, 4);
+	f[n++] = LOAD(args[0]);
+	f[n++] = IF(BPF_JSET, CLONE_THREAD, 0, 1);
+	f[n++] = END(SECCOMP_RET_ALLOW);
+	f[n++] = REFUSE;
+	/* Only to itself, as abort() does. */
+	f[n++] = IF(BPF_JEQ, SYS_tgkill, 0, 5);
+	f[n++] = LOAD(args[0]);
+	f[n++] = IF(BPF_JEQ, getpid(), 0, 2);
+	f[n++] = LOAD(args[1]);
+	f[n++] = IF(BPF_JEQ, raw(SYS_gettid, 0, 0, 0, 0, 0), 1, 0);
+	f[n++] = REFUSE;
+	f[n++] = END(SECCOMP_RET_ALLOW);
+	return set_filter(f, n) && drop_capabilities();
 }
 
 static _Noreturn void enter(struct start *s)
@@ -196,7 +274,7 @@ static _Noreturn void enter(struct start *s)
 	bool ok = own_files(s->keep_fd);
 
 	own_place(kind->name);
-	ok = ok && hp_thread_drop_rights() && (on_valgrind() || filter(kind));
+	ok = ok && drop_capabilities() && (on_valgrind() || allow(kind));
 	/* release: pairs with hp_thread_start(); *s is gone after this. */
 	atomic_store_explicit(&t->told, ok ? RUNS : REFUSED, memory_order_release);
 	hp_futex_wake(&t->told);
@@ -233,11 +311,14 @@ static bool map(struct hp_thread *t, uintptr_t thread_pointer)
 		return true;
 	t->tls_size = tls_below(thread_pointer);
 	t->map_size = GUARD + STACK + t->tls_size + DESCRIPTOR + 4096;
-	t->map = hp_meta_map(t->map_size);
-	if (!t->map)
-		return false;
-	raw(SYS_mprotect, (long)t->map, GUARD, PROT_NONE, 0, 0);
-	return true;
+	/* No one's hooks see it: they might allocate. */
+	t->map = (char *)hp_syscall(SYS_mmap, 0, (long)t->map_size, PROT_READ | PROT_WRITE,
+				    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+	if ((uintptr_t)t->map > (uintptr_t)-4096)
+		t->map = NULL;
+	else
+		raw(SYS_mprotect, (long)t->map, GUARD, PROT_NONE, 0, 0);
+	return t->map;
 }
 
 /* The new thread's pointer: as ours within its page, so that what is aligned here is aligned there. */
@@ -266,7 +347,7 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 	long tid;
 
 	HP_ASSERT(!t->tid && kind->calls_count <= HP_THREAD_CALLS_MAX);
-	if (!hp_thread_process_same() || !map(t, thread_pointer))
+	if (!hp_thread_process_same() || !listed(t) || !map(t, thread_pointer))
 		return false;
 	stack = (void **)(t->map + GUARD + STACK) - 2;
 	stack[0] = &s;
@@ -274,17 +355,16 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 	t->told = STARTING;
 	raw(SYS_rt_sigprocmask, SIG_SETMASK, (long)&all, (long)&old, sizeof all, 0);
 	tid = hp_thread_clone(flags, stack, &t->tid, &t->tid, make_tls(t, thread_pointer));
+	if (tid > 0) {
+		t->last_tid = (uint32_t)tid;
+		/* acquire: pairs with enter(). A signal handler must not fork meanwhile: its child would wait for ever. */
+		while (atomic_load_explicit(&t->told, memory_order_acquire) == STARTING)
+			hp_futex_wait(&t->told, STARTING, UINT64_MAX);
+	}
 	raw(SYS_rt_sigprocmask, SIG_SETMASK, (long)&old, 0, sizeof old, 0);
-	if (tid < 0)
-		return false;
-	t->last_tid = (uint32_t)tid;
-	/* acquire: pairs with enter() */
-	while (atomic_load_explicit(&t->told, memory_order_acquire) == STARTING)
-		hp_futex_wait(&t->told, STARTING, UINT64_MAX);
-	if (t->told == RUNS)
-		return true;
-	hp_thread_join(t);
-	return false;
+	if (tid > 0 && t->told == REFUSED)
+		hp_thread_join(t);
+	return tid > 0 && t->told == RUNS;
 }
 
 void hp_thread_join(struct hp_thread *t)
@@ -295,8 +375,7 @@ void hp_thread_join(struct hp_thread *t)
 	while ((tid = t->tid) != 0)
 		raw(SYS_futex, (long)&t->tid, FUTEX_WAIT, tid, 0, 0);
 	/* It is still counted for a while: until then unshare(2) takes the process for one of two threads. */
-	while (t->last_tid && raw(SYS_tgkill, getpid(), t->last_tid, 0, 0, 0) == 0)
-		raw(SYS_sched_yield, 0, 0, 0, 0, 0);
+	hp_thread_gone(t->last_tid);
 	t->last_tid = 0;
 }
 
@@ -307,6 +386,12 @@ struct start {
 	const struct hp_thread_kind *kind;
 	void *arg;
 };
+
+bool hp_thread_confine(bool opens_files)
+{
+	(void)opens_files;
+	return false;
+}
 
 static void *enter(void *start)
 {
@@ -331,7 +416,7 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 	bool ok = false;
 
 	(void)keep_fd;
-	if (!hp_thread_process_same())
+	if (!hp_thread_process_same() || !listed(t))
 		return false;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -361,6 +446,24 @@ void hp_thread_join(struct hp_thread *t)
 }
 
 #endif
+
+unsigned hp_thread_count_bare(void)
+{
+	unsigned n = 0;
+
+	for (int i = 0; i < THREADS_MAX; i++) {
+		const struct hp_thread *t = threads[i];
+
+		n += t && t->tid;
+	}
+	return HP_THREAD_BARE ? n : 0;
+}
+
+void hp_thread_gone(uint32_t tid)
+{
+	while (tid && raw(SYS_tgkill, getpid(), tid, 0, 0, 0) == 0)
+		raw(SYS_sched_yield, 0, 0, 0, 0, 0);
+}
 
 void hp_thread_child(struct hp_thread *t)
 {

@@ -59,6 +59,12 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 /* Wait until the thread, which somebody has told to end, is gone for the kernel as well. */
 void hp_thread_join(struct hp_thread *t);
 
+/* Wait until the thread of that number, which has ended, is no more counted by the kernel. */
+void hp_thread_gone(uint32_t tid);
+
+/* Bare threads that are there. */
+unsigned hp_thread_count_bare(void);
+
 /* In the child of fork: the thread is not there. */
 void hp_thread_child(struct hp_thread *t);
 
@@ -68,7 +74,9 @@ void hp_thread_process(void);
 /* Whether this is that process. One system call. */
 bool hp_thread_process_same(void);
 
-/* Give up all capabilities of this thread, and what it could gain by execve. */
-bool hp_thread_drop_rights(void);
+/* For a thread of ours that the C library knows, and that calls what is not ours: give up all capabilities, what execve could
+ * give, and the system calls by which something is opened, begun, renamed or signalled (opens_files: but for opening files). Changes
+ * of the user and the group, which the C library has each thread make, succeed and do nothing. False: nothing was given up. */
+bool hp_thread_confine(bool opens_files);
 
 #endif

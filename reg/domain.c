@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/single_threaded.h>
 #include <unistd.h>
 
 #include "base/config.h"
@@ -189,6 +190,11 @@ void hp_helper_wake(void)
 {
 	if (hp_service_running())
 		hp_service_ask(&hp_helper_job);
+}
+
+void hp_domains_start(void)
+{
+	hp_service_ask(&service);
 }
 
 void hp_domains_wake(void)
@@ -468,11 +474,13 @@ static int set_up(hugepin_domain *d, const struct hugepin_backend *backend, void
 
 	if (e)
 		return e;
+	hp_unseal(d->backend_page, sizeof d->backend_page);
 	memset(&d->backend, 0, sizeof d->backend);
 	memcpy(&d->backend, backend, HP_MIN(backend->size, sizeof d->backend));
 	d->own_clock = d->backend.now_ns;
 	if (!d->own_clock)
 		d->backend.now_ns = monotonic_ns;
+	hp_seal(d->backend_page, sizeof d->backend_page);
 	d->ctx = ctx;
 	e = d->backend.limits(ctx, &limits);
 	if (e)
@@ -577,9 +585,14 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 		if (backend->size >= sizeof *backend && backend->close)
 			backend->close(ctx);
 	} else {
+		if (d->helper || hp_trace_on)
+			hp_service_opens_files();
 		if (d->helper)
 			hp_service_ask(&hp_helper_job);
-		hp_service_ask(&service); /* now, where a thread may be started: later it may only be woken */
+		/* Now, where a thread may be started: later it may only be woken. A program of one thread stays one, and its
+		 * next pin does what there is to do. */
+		if (!__libc_single_threaded)
+			hp_service_ask(&service);
 	}
 	return e;
 }

@@ -38,6 +38,7 @@
 
 #include "alloc/hold.h"
 #include "base/lock.h"
+#include "base/seal.h"
 #include "base/service.h"
 #include "hugepin.h"
 #include "reg/gone.h"
@@ -133,7 +134,10 @@ struct hugepin_domain {
 	uint32_t access_mask, relaxed; /* what the device has; HUGEPIN_RELAXED if all is to be registered so, which no access
 					* anywhere else in the cache has */
 	enum hp_hold hold;
-	struct hugepin_backend backend;
+	union {
+		_Alignas(HP_SEAL_SIZE) struct hugepin_backend backend; /* sealed */
+		char backend_page[HP_SEAL_SIZE];
+	};
 	void *ctx;
 	size_t len_max; /* a multiple of the base page */
 	uint64_t bytes_max; /* UINT64_MAX: no budget */
@@ -249,6 +253,9 @@ void hp_domain_push(hugepin_domain *d, void *range);
 /* Have the service thread do what is waiting: queued ranges, the dead, hints, new extents. Never starts the thread, so may
  * be called anywhere. */
 void hp_domains_wake(void);
+
+/* The same, and starts it: no lock is held. */
+void hp_domains_start(void);
 
 /* Have the service thread look at records. Asked for already: nothing to do. */
 extern struct hp_job hp_helper_job;

@@ -844,6 +844,6 @@ int hugepin_prefetch(hugepin_domain *d, const void *addr, size_t len, unsigned a
 	else
 		e = -EBUSY;
 	hp_unlock(&d->queue_lock);
-	hp_domains_wake();
+	hp_domains_start();
 	return e;
 }

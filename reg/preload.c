@@ -19,12 +19,13 @@
 
 #include "alloc/advised.h"
 #include "base/base.h"
+#include "base/seal.h"
 #include "hugepin.h"
 #include "reg/unmapping.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
-static struct {
+static HP_SEALED(struct {
 	int (*munmap)(void *, size_t);
 	void *(*mmap)(void *, size_t, int, int, int, off_t);
 	void *(*mremap)(void *, size_t, size_t, int, ...);
@@ -34,26 +35,27 @@ static struct {
 	int (*shmdt)(const void *);
 	int (*brk)(void *);
 	void *(*sbrk)(intptr_t);
-} next;
+}) next;
 
 static __attribute__((constructor)) void construct(void)
 {
-	*(void **)&next.munmap = dlsym(RTLD_NEXT, "munmap");
-	*(void **)&next.mmap = dlsym(RTLD_NEXT, "mmap");
-	*(void **)&next.mremap = dlsym(RTLD_NEXT, "mremap");
-	*(void **)&next.madvise = dlsym(RTLD_NEXT, "madvise");
-	*(void **)&next.mprotect = dlsym(RTLD_NEXT, "mprotect");
-	*(void **)&next.process_madvise = dlsym(RTLD_NEXT, "process_madvise");
-	*(void **)&next.shmdt = dlsym(RTLD_NEXT, "shmdt");
-	*(void **)&next.brk = dlsym(RTLD_NEXT, "brk");
-	*(void **)&next.sbrk = dlsym(RTLD_NEXT, "sbrk");
+	*(void **)&next.is.munmap = dlsym(RTLD_NEXT, "munmap");
+	*(void **)&next.is.mmap = dlsym(RTLD_NEXT, "mmap");
+	*(void **)&next.is.mremap = dlsym(RTLD_NEXT, "mremap");
+	*(void **)&next.is.madvise = dlsym(RTLD_NEXT, "madvise");
+	*(void **)&next.is.mprotect = dlsym(RTLD_NEXT, "mprotect");
+	*(void **)&next.is.process_madvise = dlsym(RTLD_NEXT, "process_madvise");
+	*(void **)&next.is.shmdt = dlsym(RTLD_NEXT, "shmdt");
+	*(void **)&next.is.brk = dlsym(RTLD_NEXT, "brk");
+	*(void **)&next.is.sbrk = dlsym(RTLD_NEXT, "sbrk");
+	hp_seal(&next, sizeof next);
 	hugepin_unmapping_(NULL, 0, HP_UNMAPPED);
 }
 
 EXPORT int munmap(void *addr, size_t len)
 {
 	hugepin_unmapping_(addr, len, HP_UNMAPPED);
-	return next.munmap ? next.munmap(addr, len) : (int)syscall(SYS_munmap, addr, len);
+	return next.is.munmap ? next.is.munmap(addr, len) : (int)syscall(SYS_munmap, addr, len);
 }
 
 EXPORT void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset)
@@ -62,7 +64,7 @@ EXPORT void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off
 
 	if (flags & MAP_FIXED && (flags & MAP_FIXED_NOREPLACE) != MAP_FIXED_NOREPLACE)
 		hugepin_unmapping_(addr, len, HP_UNMAPPED);
-	p = next.mmap ? next.mmap(addr, len, prot, flags, fd, offset)
+	p = next.is.mmap ? next.is.mmap(addr, len, prot, flags, fd, offset)
 		      : (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, offset);
 	/* What lay there before may have been unmapped a moment ago by code that does not come by here, and the kernel says so only
 	 * after it has let go of the addresses. */
@@ -91,7 +93,7 @@ EXPORT void *mremap(void *addr, size_t old_len, size_t len, int flags, ...)
 	hugepin_unmapping_(addr, HP_MAX(old_len, (size_t)1), HP_UNMAPPED);
 	if (flags & MREMAP_FIXED)
 		hugepin_unmapping_(to, len, HP_UNMAPPED);
-	return next.mremap ? next.mremap(addr, old_len, len, flags, to)
+	return next.is.mremap ? next.is.mremap(addr, old_len, len, flags, to)
 			   : (void *)syscall(SYS_mremap, addr, old_len, len, flags, to);
 }
 
@@ -136,7 +138,7 @@ EXPORT int madvise(void *addr, size_t len, int advice)
 	r = hugepin_advise_(addr, len, advice);
 	if (r <= 0)
 		return result(r);
-	return next.madvise ? next.madvise(addr, len, advice) : (int)syscall(SYS_madvise, addr, len, advice);
+	return next.is.madvise ? next.is.madvise(addr, len, advice) : (int)syscall(SYS_madvise, addr, len, advice);
 }
 
 EXPORT int mprotect(void *addr, size_t len, int prot)
@@ -145,7 +147,7 @@ EXPORT int mprotect(void *addr, size_t len, int prot)
 
 	if (r <= 0)
 		return result(r);
-	return next.mprotect ? next.mprotect(addr, len, prot) : (int)syscall(SYS_mprotect, addr, len, prot);
+	return next.is.mprotect ? next.is.mprotect(addr, len, prot) : (int)syscall(SYS_mprotect, addr, len, prot);
 }
 
 /* Of another process as well, whose addresses mean nothing here: then something is registered once more than need be. */
@@ -153,7 +155,7 @@ EXPORT ssize_t process_madvise(int pidfd, const struct iovec *v, size_t n, int a
 {
 	for (size_t i = 0; i < n; i++)
 		announce_advice(v[i].iov_base, v[i].iov_len, advice);
-	return next.process_madvise ? next.process_madvise(pidfd, v, n, advice, flags)
+	return next.is.process_madvise ? next.is.process_madvise(pidfd, v, n, advice, flags)
 				    : syscall(SYS_process_madvise, pidfd, v, n, advice, flags);
 }
 
@@ -161,12 +163,12 @@ EXPORT ssize_t process_madvise(int pidfd, const struct iovec *v, size_t n, int a
 EXPORT int shmdt(const void *addr)
 {
 	hugepin_unmapping_(addr, ((uintptr_t)1 << 47) - (uintptr_t)addr, HP_UNMAPPED);
-	return next.shmdt ? next.shmdt(addr) : (int)syscall(SYS_shmdt, addr);
+	return next.is.shmdt ? next.is.shmdt(addr) : (int)syscall(SYS_shmdt, addr);
 }
 
 static char *current_break(void)
 {
-	return next.sbrk ? next.sbrk(0) : NULL;
+	return next.is.sbrk ? next.is.sbrk(0) : NULL;
 }
 
 EXPORT int brk(void *to)
@@ -175,8 +177,8 @@ EXPORT int brk(void *to)
 
 	if (now > (char *)to)
 		hugepin_unmapping_(to, (size_t)(now - (char *)to), HP_UNMAPPED);
-	if (next.brk)
-		return next.brk(to);
+	if (next.is.brk)
+		return next.is.brk(to);
 	errno = ENOMEM;
 	return -1;
 }
@@ -187,8 +189,8 @@ EXPORT void *sbrk(intptr_t by)
 
 	if (by < 0 && now)
 		hugepin_unmapping_(now + by, (size_t)-by, HP_UNMAPPED);
-	if (next.sbrk)
-		return next.sbrk(by);
+	if (next.is.sbrk)
+		return next.is.sbrk(by);
 	errno = ENOMEM;
 	return (void *)-1;
 }

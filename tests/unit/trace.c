@@ -134,7 +134,7 @@ static uint64_t fake_clock(void)
 static void one_of_each(void)
 {
 	want("each.csv");
-	hp_clock_ns = fake_clock;
+	hp_clock_set(fake_clock);
 	hp_trace_start();
 	EXPECT(hp_trace_on);
 	errno = 123;
@@ -647,7 +647,7 @@ static void exit_in_line(void)
 	events(1, 2);
 	hp_trace_flush();
 	signal(SIGUSR1, exit_in_signal);
-	hp_clock_ns = clock_with_signal;
+	hp_clock_set(clock_with_signal);
 	alarm(60);
 	events(3, 1);
 	T_FAIL("not reached");
