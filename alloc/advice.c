@@ -23,7 +23,7 @@
 
 static uint16_t *record; /* by chunk of the span; accessible by GiB */
 static uint64_t *opened; /* a bit for each */
-static const struct hp_advice_locks *_Atomic locks;
+static const struct hp_heap_locks *_Atomic locks;
 
 /* ------------------------------------------------------------------ the record */
 
@@ -397,7 +397,7 @@ int hugepin_protect_(void *addr, size_t len, int prot)
 
 /* ------------------------------------------------------------------ locks */
 
-void hp_advice_locked(uintptr_t start, uintptr_t end, bool on, const struct hp_advice_locks *l)
+void hp_heap_locked(uintptr_t start, uintptr_t end, bool on, const struct hp_heap_locks *l)
 {
 	uintptr_t base = __atomic_load_n(&hp_span.base, __ATOMIC_RELAXED);
 
@@ -407,7 +407,7 @@ void hp_advice_locked(uintptr_t start, uintptr_t end, bool on, const struct hp_a
 		return;
 	start = HP_MAX(start, base) & ~(HP_CHUNK - 1);
 	hp_lock(&hp_heap_lock);
-	end = HP_MIN(end, base + hp_span.size);
+	end = HP_MIN(end, base + (hp_span.tree.used << HP_PAGE_SHIFT));
 	if (start < end) {
 		size_t c = (start - base) >> HP_CHUNK_SHIFT, to = (end - base + HP_CHUNK - 1) >> HP_CHUNK_SHIFT, stop;
 
@@ -420,7 +420,7 @@ void hp_advice_locked(uintptr_t start, uintptr_t end, bool on, const struct hp_a
 	hp_unlock(&hp_heap_lock);
 }
 
-static const struct hp_advice_locks *get_locks(void)
+static const struct hp_heap_locks *get_locks(void)
 {
 	return atomic_load_explicit(&locks, memory_order_acquire);
 }

@@ -29,17 +29,6 @@ enum {
 /* What a child does not get. */
 #define HP_ADVICE_KEPT (HP_ADVICE_DONTFORK | HP_ADVICE_WIPEONFORK | HP_ADVICE_GUARD | HP_ADVICE_MISSING)
 
-/* Who knows what else is locked (reg/locks.c); called without a lock of the heap, and for `child` in the child of fork. */
-struct hp_advice_locks {
-	int (*lock)(uintptr_t start, uintptr_t end);
-	void (*unlock)(uintptr_t start, uintptr_t end);
-	void (*child)(void);
-};
-
-/* Note that the program has locked, or unlocked, what of [start, end) lies in live buffers of large requests. *locks is not
- * copied. */
-void hp_advice_locked(uintptr_t start, uintptr_t end, bool on, const struct hp_advice_locks *locks);
-
 /* Of a buffer of the caller's own, without the lock: unlock what the program had locked of it; lock the same of another. 0 or
  * -errno. */
 void hp_advice_unlock(size_t chunk, size_t n);

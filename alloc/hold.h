@@ -48,6 +48,17 @@ struct hp_heap_hooks {
 	void (*postfork_child)(void);
 };
 
+/* Who knows what else is locked (reg/locks.c); called without a lock of the heap, and for `child` in the child of fork. */
+struct hp_heap_locks {
+	int (*lock)(uintptr_t start, uintptr_t end);
+	void (*unlock)(uintptr_t start, uintptr_t end);
+	void (*child)(void);
+};
+
+/* Note that the program has locked, or unlocked, what of [start, end) lies in live buffers of large requests. *locks is not
+ * copied. */
+void hp_heap_locked(uintptr_t start, uintptr_t end, bool on, const struct hp_heap_locks *locks);
+
 /* Once, for the life of the process: *h is not copied. From then on a fork takes no other thread for idle. */
 void hp_heap_set_hooks(const struct hp_heap_hooks *h);
 

@@ -15,9 +15,6 @@ struct io_uring;
  * io_uring pins to the user, over all processes, and in a user namespace the capability may be one in name only. */
 size_t hp_memlock_max(void);
 
-/* In the child of fork, where nothing is locked (mlock(2)). */
-void hp_mlock_child(void);
-
 /* What hugepin_uring_open() gives to the core: its backend, and a context for it. *ret_made: the ring got a table.
  * 0 or -errno, as hugepin_uring_open. */
 extern const struct hugepin_backend hp_uring_backend;

@@ -23,6 +23,7 @@
 #include "reg/share.h"
 #include "reg/trace.h"
 #include "reg/uffd.h"
+#include "reg/locks.h"
 #include "reg/unmapping.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -277,6 +278,8 @@ int hugepin_forget(const void *addr, size_t len)
 void hugepin_unmapping_(const void *addr, size_t len, enum hp_unmapping how)
 {
 	__atomic_store_n(&hp_sees_unmaps, true, __ATOMIC_RELAXED);
+	if (how == HP_UNMAPPED)
+		hp_locks_unmapping(addr, len);
 	/* Of discarded pages the kernel tells in time. */
 	if (domains.count && !(how == HP_DISCARDED && hp_uffd_works()))
 		forget_in_all(addr, len, how != HP_UNMAPPED, 1);
@@ -335,7 +338,7 @@ static void postfork_child(void)
 	hp_regions_child();
 	hp_uffd_child();
 	hp_counts_child();
-	hp_mlock_child();
+	hp_locks_child();
 	hp_helper_child();
 	hp_trace_child();
 	hp_lock_reset(&domains.lock);

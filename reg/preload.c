@@ -21,6 +21,7 @@
 #include "base/base.h"
 #include "base/seal.h"
 #include "hugepin.h"
+#include "reg/locks.h"
 #include "reg/unmapping.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -70,6 +71,8 @@ EXPORT void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off
 	 * after it has let go of the addresses. */
 	if (p != MAP_FAILED)
 		hugepin_unmapping_(p, len, HP_UNMAPPED);
+	if (p != MAP_FAILED && flags & MAP_LOCKED)
+		hugepin_lock_(p, len, 0); /* it is, but not noted */
 	return p;
 }
 
@@ -148,6 +151,32 @@ EXPORT int mprotect(void *addr, size_t len, int prot)
 	if (r <= 0)
 		return result(r);
 	return next.is.mprotect ? next.is.mprotect(addr, len, prot) : (int)syscall(SYS_mprotect, addr, len, prot);
+}
+
+/* A buffer's locks end with it, and those of the mlock backend are others. */
+EXPORT int mlock(const void *addr, size_t len)
+{
+	return result(hugepin_lock_(addr, len, 0));
+}
+
+EXPORT int mlock2(const void *addr, size_t len, unsigned flags)
+{
+	return result(hugepin_lock_(addr, len, flags));
+}
+
+EXPORT int munlock(const void *addr, size_t len)
+{
+	return result(hugepin_unlock_(addr, len));
+}
+
+EXPORT int mlockall(int flags)
+{
+	return result(flags ? hugepin_lock_all_(flags) : -EINVAL);
+}
+
+EXPORT int munlockall(void)
+{
+	return result(hugepin_lock_all_(0));
 }
 
 /* Of another process as well, whose addresses mean nothing here: then something is registered once more than need be. */

@@ -12,6 +12,7 @@
 
 #include "base/base.h"
 #include "reg/backend.h"
+#include "reg/locks.h"
 #include "tests/t.h"
 
 enum { PAGE = 4096 };
@@ -40,6 +41,18 @@ static uint64_t locked(void)
 
 	hp_read_file("/proc/self/status", text, sizeof text);
 	return hp_number_after(text, "VmLck:", UINT64_MAX) * 1024;
+}
+
+/* Run in a child, which exits with the number of failures, or 77. */
+static int in_child(void (*run)(void))
+{
+	int status = -1;
+	pid_t pid = fork();
+
+	if (!pid)
+		run();
+	EXPECT_EQ(waitpid(pid, &status, 0), pid);
+	return status;
 }
 
 TEST(memory_is_locked_while_it_is_registered)
@@ -97,6 +110,107 @@ TEST(a_page_stays_locked_until_its_last_registration_goes)
 	munmap(p, PAGES * PAGE);
 }
 
+/* By what libhugepin-malloc.so's mlock and munlock call. */
+TEST(what_the_program_locks_and_what_is_registered_do_not_undo_each_other)
+{
+	enum { PAGES = 48, LIVE = 6, ROUNDS = 1500 };
+	static struct {
+		struct hugepin_reg reg;
+		unsigned first, count;
+	} live[LIVE];
+	bool programs[PAGES] = { false };
+	unsigned covers[PAGES] = { 0 };
+	char *p = pages(PAGES * PAGE);
+
+	srand(43);
+	for (int round = 0; round < ROUNDS; round++) {
+		unsigned i = (unsigned)rand() % LIVE, first = (unsigned)rand() % PAGES, pages_locked = 0;
+		unsigned count = 1 + (unsigned)rand() % (PAGES - first), what = (unsigned)rand() % 50;
+
+		if (what < 12 || (what < 25 && count < 5)) {
+			bool on = what % 2;
+
+			errno = 77;
+			EXPECT_EQ(on ? hugepin_lock_(p + first * PAGE + 5, count * PAGE - 7, 0)
+				     : hugepin_unlock_(p + first * PAGE, count * PAGE), 0);
+			EXPECT_EQ(errno, 77);
+			memset(programs + first, on, count * sizeof *programs);
+		} else if (what == 49) {
+			EXPECT_EQ(hugepin_lock_all_(0), 0);
+			memset(programs, 0, sizeof programs);
+		} else if (live[i].count) {
+			EXPECT_EQ(dereg(&live[i].reg), 0);
+			for (unsigned k = 0; k < live[i].count; k++)
+				covers[live[i].first + k]--;
+			live[i].count = 0;
+		} else {
+			EXPECT_EQ(reg(p + first * PAGE, count * PAGE, &live[i].reg), 0);
+			live[i].first = first;
+			live[i].count = count;
+			for (unsigned k = 0; k < count; k++)
+				covers[first + k]++;
+		}
+		for (unsigned k = 0; k < PAGES; k++)
+			pages_locked += covers[k] || programs[k];
+		if (!EXPECT_EQ(locked(), pages_locked * PAGE))
+			break;
+	}
+	for (unsigned i = 0; i < LIVE; i++)
+		if (live[i].count)
+			EXPECT_EQ(dereg(&live[i].reg), 0);
+	EXPECT_EQ(hugepin_lock_all_(0), 0);
+	EXPECT_EQ(locked(), 0);
+	munmap(p, PAGES * PAGE);
+}
+
+TEST(what_is_unmapped_is_locked_no_more_and_what_is_wrong_the_kernel_says)
+{
+	struct hugepin_reg r;
+	char *p = pages(8 * PAGE);
+
+	EXPECT_EQ(hugepin_lock_(p, 8 * PAGE, MLOCK_ONFAULT), 0);
+	hp_locks_unmapping(p, 4 * PAGE);
+	munmap(p, 4 * PAGE);
+	EXPECT_EQ(hugepin_lock_(p, PAGE, 0), -ENOMEM);
+	EXPECT_EQ(hugepin_lock_(p, PAGE, 12345), -EINVAL);
+	EXPECT_EQ(hugepin_unlock_(p, PAGE), -ENOMEM);
+	EXPECT_EQ(hugepin_lock_((void *)-PAGE, 2 * PAGE, 0), -EINVAL);
+	EXPECT_EQ(hugepin_lock_(p, 0, 0), 0);
+	EXPECT(mmap(p, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
+	EXPECT_EQ(reg(p, 8 * PAGE, &r), 0);
+	EXPECT_EQ(locked(), 8 * PAGE);
+	EXPECT_EQ(dereg(&r), 0);
+	EXPECT_EQ(locked(), 4 * PAGE);
+	EXPECT_EQ(hugepin_unlock_(p, 8 * PAGE), 0);
+	EXPECT_EQ(locked(), 0);
+	munmap(p, 8 * PAGE);
+}
+
+static void all_locked(void)
+{
+	struct hugepin_reg r;
+	char *p = pages(MIB);
+	uint64_t before;
+
+	EXPECT_EQ(hugepin_lock_all_(MCL_CURRENT), 0);
+	before = locked();
+	EXPECT(before >= MIB);
+	EXPECT_EQ(reg(p, MIB, &r), 0);
+	EXPECT_EQ(dereg(&r), 0);
+	EXPECT_EQ(locked(), before);
+	EXPECT_EQ(reg(p, MIB, &r), 0);
+	EXPECT_EQ(hugepin_lock_all_(0), 0);
+	EXPECT_EQ(locked(), MIB);
+	EXPECT_EQ(dereg(&r), 0);
+	EXPECT_EQ(locked(), 0);
+	_exit(t_failures);
+}
+
+TEST(where_all_is_locked_nothing_is_unlocked)
+{
+	EXPECT_EQ(in_child(all_locked), 0);
+}
+
 TEST(memory_that_is_not_there_is_refused_for_that_and_leaves_nothing_locked)
 {
 	struct hugepin_reg r = { .cookie = 77 }, other;
@@ -152,18 +266,6 @@ static void limited_child(void)
 	munmap(p, PAGE);
 	EXPECT_EQ(reg(p, PAGE, &r), -EFAULT); /* not for the limit */
 	_exit(t_failures);
-}
-
-/* Run in a child, which exits with the number of failures, or 77. */
-static int in_child(void (*run)(void))
-{
-	int status = -1;
-	pid_t pid = fork();
-
-	if (!pid)
-		run();
-	EXPECT_EQ(waitpid(pid, &status, 0), pid);
-	return status;
 }
 
 /* The part of a thread: unmaps every other page of `going` each time that it is told to. */
@@ -251,7 +353,7 @@ static void locking_child(void)
 {
 	struct hugepin_reg r;
 
-	hp_mlock_child(); /* as the core's handler does, where there are domains */
+	hp_locks_child(); /* as the core's handler does, where there are domains */
 	EXPECT_EQ(locked(), 0);
 	EXPECT_EQ(reg(shared_by_fork, 2 * PAGE, &r), 0);
 	EXPECT_EQ(locked(), 2 * PAGE);

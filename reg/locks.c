@@ -1,0 +1,285 @@
+/*
+ * Threads: `lock` guards both sets and every change of what is locked. It is taken with a domain's lock held, in free() with none,
+ * and the heap's is taken under it. Whoever holds it waits for the kernel alone: for that to read memory in, at worst.
+ */
+#include "reg/locks.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "alloc/hold.h"
+#include "base/ranges.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static LIST_HEAD(, hp_locked) registered = LIST_HEAD_INITIALIZER(registered);
+static struct hp_ranges programs; /* what the program has locked */
+static bool all; /* by mlockall: nothing is to be unlocked */
+
+/* mlock and munlock by number: under sanitizers the functions do nothing. */
+static int pages_lock(uintptr_t start, uintptr_t end, unsigned flags)
+{
+	return (int)(flags ? syscall(SYS_mlock2, start, end - start, flags) : syscall(SYS_mlock, start, end - start)) ? -errno : 0;
+}
+
+static int pages_unlock(uintptr_t start, uintptr_t end)
+{
+	return (int)syscall(SYS_munlock, start, end - start);
+}
+
+/* munlock stops at the first hole. What lies behind it is found in the list of mappings, which is read without stdio:
+ * this may run inside a watcher of the heap (hugepin_watch). -ENOMEM: there was another hole by then. */
+static int unlock_mappings(uintptr_t start, uintptr_t end)
+{
+	int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC), ret = 0;
+	uintptr_t bounds[2] = { 0, 0 }; /* a line begins with them: "7f00-7f80 r--p ..." */
+	unsigned field = 0;
+	char text[4096];
+	ssize_t n;
+
+	if (fd < 0)
+		return -errno;
+	while ((n = read(fd, text, sizeof text)) > 0) {
+		for (const char *c = text; c < text + n; c++) {
+			if (*c == '\n') {
+				field = 0;
+				bounds[0] = bounds[1] = 0;
+			} else if (field == 2) {
+				continue;
+			} else if (*c != '-' && *c != ' ') {
+				bounds[field] = bounds[field] * 16 + (uintptr_t)(*c <= '9' ? *c - '0' : *c - 'a' + 10);
+			} else if (++field == 2) {
+				uintptr_t from = HP_MAX(bounds[0], start), to = HP_MIN(bounds[1], end);
+
+				if (from < to && pages_unlock(from, to) < 0)
+					ret = -errno;
+			}
+		}
+	}
+	if (n < 0)
+		ret = -errno;
+	close(fd);
+	return ret;
+}
+
+/* Others may unmap parts meanwhile. ENOMEM is also said where the process may have no more mappings. */
+static int unlock_range(uintptr_t start, uintptr_t end)
+{
+	int ret = pages_unlock(start, end) < 0 ? -errno : 0;
+
+	for (int tries = 0; ret == -ENOMEM && tries < 100; tries++)
+		ret = unlock_mappings(start, end);
+	return ret;
+}
+
+/* Unlock what the program has not locked. */
+static int unlock_of_nobody(uintptr_t start, uintptr_t end)
+{
+	const struct hp_range *p;
+	int err, ret = 0;
+
+	for (; start < end; start = p ? p->end : end) {
+		p = hp_ranges_next(&programs, start);
+		if (p && p->start <= start)
+			continue;
+		err = unlock_range(start, p ? HP_MIN(p->start, end) : end);
+		ret = ret ? ret : err;
+	}
+	return ret;
+}
+
+/* Unlock what nobody has locked. */
+static int unlock_uncovered(uintptr_t start, uintptr_t end)
+{
+	const struct hp_locked *r;
+	int err, ret = 0;
+
+	LIST_FOREACH(r, &registered, links) {
+		if (start >= end || r->start >= end)
+			break;
+		if (r->start > start) {
+			err = unlock_of_nobody(start, r->start);
+			ret = ret ? ret : err;
+		}
+		start = HP_MAX(start, r->end);
+	}
+	if (start < end) {
+		err = unlock_of_nobody(start, end);
+		ret = ret ? ret : err;
+	}
+	return ret;
+}
+
+/* ------------------------------------------------------------------ the backend's */
+
+static void insert(struct hp_locked *r)
+{
+	struct hp_locked *at = LIST_FIRST(&registered);
+
+	if (!at || r->start <= at->start) {
+		LIST_INSERT_HEAD(&registered, r, links);
+		return;
+	}
+	for (struct hp_locked *next; (next = LIST_NEXT(at, links)) && next->start < r->start;)
+		at = next;
+	LIST_INSERT_AFTER(at, r, links);
+}
+
+/* mlock says ENOMEM to a hole, to pages that cannot be had for their protection or their file's end, and to the limit.
+ * Only the limit stops it from locking what will come later (MLOCK_ONFAULT) in a range without holes. */
+static int why_no_memory(uintptr_t start, uintptr_t end)
+{
+	if (msync((void *)start, end - start, MS_ASYNC) < 0)
+		return -EFAULT;
+	return pages_lock(start, end, MLOCK_ONFAULT) < 0 ? -ENOMEM : -EFAULT;
+}
+
+int hp_locks_take(struct hp_locked *r)
+{
+	int err;
+
+	pthread_mutex_lock(&lock);
+	err = pages_lock(r->start, r->end, 0);
+	if (err == 0)
+		insert(r);
+	else if (err == -ENOMEM)
+		err = why_no_memory(r->start, r->end);
+	if (err && !all)
+		unlock_uncovered(r->start, r->end); /* a part may have been locked */
+	pthread_mutex_unlock(&lock);
+	return err;
+}
+
+int hp_locks_drop(struct hp_locked *r)
+{
+	int ret;
+
+	pthread_mutex_lock(&lock);
+	LIST_REMOVE(r, links);
+	ret = all ? 0 : unlock_uncovered(r->start, r->end);
+	pthread_mutex_unlock(&lock);
+	return ret;
+}
+
+/* ------------------------------------------------------------------ the program's */
+
+static void free_locks(uintptr_t start, uintptr_t end)
+{
+	int saved = errno;
+
+	pthread_mutex_lock(&lock);
+	if (hp_ranges_reserve(&programs)) {
+		hp_ranges_set(&programs, start, end, false);
+		if (!all)
+			unlock_uncovered(start, end);
+	}
+	pthread_mutex_unlock(&lock);
+	errno = saved;
+}
+
+static int lock_alike(uintptr_t start, uintptr_t end)
+{
+	return hugepin_lock_((void *)start, end - start, 0);
+}
+
+static const struct hp_heap_locks of_buffers = { .lock = lock_alike, .unlock = free_locks, .child = hp_locks_child };
+
+/* As the kernel rounds. False: it says what is wrong with that. */
+static bool range_of(const void *addr, size_t len, uintptr_t *ret_start, uintptr_t *ret_end)
+{
+	uintptr_t start = (uintptr_t)addr & ~(HP_CHUNK - 1), end = hp_round_up((uintptr_t)addr + len, HP_CHUNK);
+
+	*ret_start = start;
+	*ret_end = end;
+	return len && end > start && end - start >= len;
+}
+
+int hugepin_lock_(const void *addr, size_t len, unsigned flags)
+{
+	uintptr_t start, end;
+	int saved = errno, r;
+
+	if (!range_of(addr, len, &start, &end)) {
+		r = pages_lock((uintptr_t)addr, (uintptr_t)addr + len, flags);
+	} else {
+		pthread_mutex_lock(&lock);
+		r = hp_ranges_reserve(&programs) ? pages_lock(start, end, flags) : -ENOMEM;
+		if (r == 0) {
+			hp_ranges_set(&programs, start, end, true);
+			hp_heap_locked(start, end, true, &of_buffers);
+		}
+		pthread_mutex_unlock(&lock);
+	}
+	errno = saved;
+	return r;
+}
+
+int hugepin_unlock_(const void *addr, size_t len)
+{
+	const struct hp_locked *l;
+	uintptr_t start, end;
+	int saved = errno, r;
+
+	if (!range_of(addr, len, &start, &end)) {
+		r = pages_unlock((uintptr_t)addr, (uintptr_t)addr + len) ? -errno : 0;
+	} else {
+		pthread_mutex_lock(&lock);
+		r = hp_ranges_reserve(&programs) ? 0 : -ENOMEM;
+		if (r == 0) {
+			hp_ranges_set(&programs, start, end, false);
+			hp_heap_locked(start, end, false, &of_buffers);
+			LIST_FOREACH(l, &registered, links)
+				if (l->start < end && l->end > start)
+					break;
+			/* Of what is registered only the rest. */
+			r = l ? unlock_uncovered(start, end) : pages_unlock(start, end) ? -errno : 0;
+		}
+		pthread_mutex_unlock(&lock);
+	}
+	errno = saved;
+	return r;
+}
+
+int hugepin_lock_all_(int flags)
+{
+	const struct hp_locked *l;
+	int saved = errno, r;
+
+	pthread_mutex_lock(&lock);
+	r = (int)(flags ? syscall(SYS_mlockall, flags) : syscall(SYS_munlockall)) ? -errno : 0;
+	if (r == 0) {
+		all = flags != 0;
+		if (!flags) {
+			programs.count = 0;
+			hp_heap_locked(0, UINTPTR_MAX, false, &of_buffers);
+			LIST_FOREACH(l, &registered, links)
+				pages_lock(l->start, l->end, 0);
+		}
+	}
+	pthread_mutex_unlock(&lock);
+	errno = saved;
+	return r;
+}
+
+void hp_locks_unmapping(const void *addr, size_t len)
+{
+	uintptr_t start, end;
+
+	if (!__atomic_load_n(&programs.count, __ATOMIC_RELAXED) || !range_of(addr, len, &start, &end) ||
+	    pthread_mutex_trylock(&lock) != 0)
+		return;
+	if (hp_ranges_reserve(&programs))
+		hp_ranges_set(&programs, start, end, false);
+	pthread_mutex_unlock(&lock);
+}
+
+void hp_locks_child(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	LIST_INIT(&registered);
+	programs.count = 0;
+	all = false;
+}

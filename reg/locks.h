@@ -1,0 +1,37 @@
+/*
+ * What is locked in memory, and for whom: the program itself, by calls that libhugepin-malloc.so sees, and the mlock backend.
+ * mlock(2) does not nest: what nobody else needs is unlocked, and no more.
+ */
+#ifndef HP_REG_LOCKS_H
+#define HP_REG_LOCKS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+/* The backend's: in the order of their addresses; they may overlap. */
+struct hp_locked {
+	uintptr_t start, end;
+	LIST_ENTRY(hp_locked) links;
+};
+
+/* Lock *r, which stays the caller's until hp_locks_drop(). 0 or -errno; then no lock of it remains that nobody else needs. */
+int hp_locks_take(struct hp_locked *r);
+int hp_locks_drop(struct hp_locked *r);
+
+/* [addr, addr + len) is unmapped. Waits for nobody: what is missed stays locked when registrations of it go. */
+void hp_locks_unmapping(const void *addr, size_t len);
+
+/* A forked child has nothing locked (mlock(2)). */
+void hp_locks_child(void);
+
+#pragma GCC visibility push(default)
+
+/* For libhugepin-malloc.so's mlock2, munlock, and mlockall (munlockall: flags 0). 0 or -errno. */
+int hugepin_lock_(const void *addr, size_t len, unsigned flags);
+int hugepin_unlock_(const void *addr, size_t len);
+int hugepin_lock_all_(int flags);
+
+#pragma GCC visibility pop
+
+#endif
