@@ -9,8 +9,9 @@ COV ?=
 BUILD ?= build$(if $(SAN),/$(SAN))$(if $(COV),/cov,$(if $(DEBUG),/debug))
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
-# Where a library of ours looks for the others first; nothing (RUNPATH=): only where every program does.
-RUNPATH ?= $$ORIGIN
+# Where an installed library of ours looks for the others first, for a prefix that the loader does not search. Nothing: whoever
+# may write there would choose all libraries that ours need. In build/ they look beside themselves.
+RUNPATH ?=
 PKG_CONFIG ?= pkgconf
 OBJCOPY ?= objcopy
 # A compiler of Open MPI or MPICH, for libhugepin-mpi.so; none: that library is left out.
@@ -22,7 +23,14 @@ Q := $(if $(V),,@)
 
 WARNINGS := -Wall -Wextra -Wundef -Wconversion $(if $(WERROR),-Werror)
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all) $(if $(COV),--coverage -fprofile-update=atomic)
-FLAGS = -std=gnu11 -D_GNU_SOURCE -Iinclude -I. -fPIC $(WARNINGS) $(SANFLAGS) $(if $(DEBUG),-DHP_DEBUG) $(CPPFLAGS) $(CFLAGS)
+# But for what CPPFLAGS and CFLAGS say already, as those of a distribution do. FORTIFY needs optimisation, and the sanitizers have
+# checks of their own; CET is x86's. Two builds in two directories are the same.
+HARDENING := $(filter-out $(CPPFLAGS) $(CFLAGS),-fstack-protector-strong \
+	$(if $(filter x86_64-%,$(shell $(CC) -dumpmachine)),-fcf-protection) $(if $(COV),,-ffile-prefix-map=$(CURDIR)=.) \
+	$(if $(SAN)$(findstring _FORTIFY_SOURCE,$(CPPFLAGS) $(CFLAGS)),,$(if $(filter-out -O0,$(lastword $(filter -O%,$(CFLAGS)))),\
+		-D_FORTIFY_SOURCE=2)))
+FLAGS = -std=gnu11 -D_GNU_SOURCE -Iinclude -I. -fPIC $(WARNINGS) $(SANFLAGS) $(if $(DEBUG),-DHP_DEBUG) $(HARDENING) $(CPPFLAGS) \
+	$(CFLAGS)
 # Calls within a library and to the next one are direct or one jump: nothing is looked up lazily inside malloc.
 FLAGS_base := -fvisibility=hidden -fno-semantic-interposition -fno-plt -ftls-model=initial-exec
 FLAGS_alloc := $(FLAGS_base)
@@ -32,22 +40,25 @@ FLAGS_reg := $(FLAGS_base) -foptimize-sibling-calls
 FLAGS_sge := $(FLAGS_base) -fno-omit-frame-pointer
 FLAGS_hooks := $(FLAGS_base)
 FLAGS_cmd = -DHP_LIBDIR='"$(LIBDIR)"'
+# What the program may not write after start: the tables of addresses, all found then.
+RELRO := $(filter-out $(LDFLAGS),-Wl,-z,relro -Wl,-z,now)
 # A malloc cannot be unloaded. Sanitizers leave their runtime's names to the program.
-LIB_LDFLAGS = -shared -Wl,-z,now -Wl,-z,nodelete $(if $(SAN),,-Wl,-z,defs) $(SANFLAGS) $(LDFLAGS)
-# Of the libraries that need libhugepin.so.
-RUN_LDFLAGS = $(if $(RUNPATH),-Wl$(comma)--enable-new-dtags$(comma)-rpath$(comma)'$(RUNPATH)')
+LIB_LDFLAGS = -shared $(RELRO) -Wl,-z,nodelete $(if $(SAN),,-Wl,-z,defs) $(SANFLAGS) $(LDFLAGS)
+# Of the libraries that need libhugepin.so: each is linked for where it is built, and once more, for `make install`.
+RUN_LDFLAGS = -Wl,--enable-new-dtags,-rpath,'$$ORIGIN'
+$(BUILD)/installed/%: RUN_LDFLAGS = $(if $(RUNPATH),-Wl$(comma)--enable-new-dtags$(comma)-rpath$(comma)'$(RUNPATH)')
 comma := ,
 
 VERSION := $(shell awk '/^.define HUGEPIN_VERSION_M/ { v = v "." $$3 } END { print substr(v, 2) }' include/hugepin.h)
 SO := $(firstword $(subst ., ,$(VERSION)))
 
-LIB_SRC := $(filter-out alloc/preload.c reg/preload.c reg/verbs.c,$(wildcard base/*.c alloc/*.c reg/*.c sge/map.c sge/frame.c))
+LIB_SRC := $(filter-out alloc/preload.c reg/preload.c reg/verbs.c,$(sort $(wildcard base/*.c alloc/*.c reg/*.c sge/map.c sge/frame.c)))
 LIB_LIBS := -luring
 # Needs libibverbs; of ours the public API, and the clock.
-VERBS_SRC := reg/verbs.c $(filter-out sge/map.c sge/frame.c,$(wildcard sge/*.c))
-MPI_SRC := $(wildcard mpi/*.c)
-HOOKS_SRC := $(wildcard hooks/*.c)
-CMD_SRC := $(wildcard cmd/*.c)
+VERBS_SRC := reg/verbs.c $(filter-out sge/map.c sge/frame.c,$(sort $(wildcard sge/*.c)))
+MPI_SRC := $(sort $(wildcard mpi/*.c))
+HOOKS_SRC := $(sort $(wildcard hooks/*.c))
+CMD_SRC := $(sort $(wildcard cmd/*.c))
 UNIT_SRC := $(wildcard tests/unit/*.c)
 LIVE_SRC := $(wildcard tests/live/*.c tests/guest/*.c tests/soak/*.c)
 EXAMPLE_SRC := $(filter-out $(if $(MPICC),,examples/mpi_%),$(wildcard examples/*.c))
@@ -80,12 +91,14 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 	@echo '  CC      $<'
 	$(Q)$(CC) $(FLAGS) $(FLAGS_$(firstword $(subst /, ,$<))) -MMD -MP -c -o $@ $<
 
-$(BUILD)/libhugepin.so: $(LIB_OBJ) hugepin.map
+$(BUILD)/libhugepin.so $(BUILD)/installed/libhugepin.so: $(LIB_OBJ) hugepin.map
+	@mkdir -p $(@D)
 	@echo '  LD      $@'
 	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin.map -o $@ $(LIB_OBJ) $(LIB_LIBS)
 	$(Q)ln -sf $(@F) $@.$(SO)
 
-$(BUILD)/libhugepin-verbs.so: $(VERBS_OBJ) $(BUILD)/base/base.o $(BUILD)/libhugepin.so hugepin-verbs.map
+$(BUILD)/libhugepin-verbs.so $(BUILD)/installed/libhugepin-verbs.so: $(VERBS_OBJ) $(BUILD)/base/base.o $(BUILD)/libhugepin.so hugepin-verbs.map
+	@mkdir -p $(@D)
 	@echo '  LD      $@'
 	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin-verbs.map \
 		$(RUN_LDFLAGS) -o $@ $(filter %.o %/libhugepin.so,$^) -libverbs
@@ -98,7 +111,8 @@ $(MPI_OBJ): $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  MPICC   $<'
 	$(Q)OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(FLAGS) -fno-omit-frame-pointer -MMD -MP -c -o $@ $<
-$(BUILD)/libhugepin-mpi.so: $(MPI_OBJ) $(BUILD)/base/base.o $(BUILD)/base/config.o $(BUILD)/libhugepin.so hugepin-mpi.map
+$(BUILD)/libhugepin-mpi.so $(BUILD)/installed/libhugepin-mpi.so: $(MPI_OBJ) $(BUILD)/base/base.o $(BUILD)/base/config.o $(BUILD)/libhugepin.so hugepin-mpi.map
+	@mkdir -p $(@D)
 	@echo '  LD      $@'
 	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-z,undefs -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin-mpi.map \
 		$(RUN_LDFLAGS) -o $@ $(filter %.o %/libhugepin.so,$^) -luring
@@ -109,7 +123,8 @@ mpi: $(MPI_LIB)
 # For the caches of libfabric and UCX, whose headers it needs; it is linked with neither.
 HOOKS_LIB := $(if $(shell printf '#include <rdma/fi_ext.h>\n#include <ucm/api/ucm.h>\n' | $(CC) -E - >/dev/null 2>&1 && \
 	echo yes),$(BUILD)/libhugepin-hooks.so)
-$(BUILD)/libhugepin-hooks.so: $(HOOKS_SRC:%.c=$(BUILD)/%.o) $(BUILD)/libhugepin.so hugepin-hooks.map
+$(BUILD)/libhugepin-hooks.so $(BUILD)/installed/libhugepin-hooks.so: $(HOOKS_SRC:%.c=$(BUILD)/%.o) $(BUILD)/libhugepin.so hugepin-hooks.map
+	@mkdir -p $(@D)
 	@echo '  LD      $@'
 	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin-hooks.map \
 		$(RUN_LDFLAGS) -o $@ $(filter %.o %/libhugepin.so,$^)
@@ -122,19 +137,20 @@ $(BUILD)/libhugepin.a: $(LIB_OBJ)
 	@echo '  AR      $@'
 	$(Q)ld -r -o $(BUILD)/libhugepin.o $(LIB_OBJ)
 	$(Q)$(OBJCOPY) --localize-hidden $(BUILD)/libhugepin.o
-	$(Q)rm -f $@ && $(AR) rcs $@ $(BUILD)/libhugepin.o
+	$(Q)rm -f $@ && $(AR) rcsD $@ $(BUILD)/libhugepin.o
 
 # jemalloc with its public names and its ways to the kernel renamed; operators new and delete stay libstdc++'s.
 $(BUILD)/jemalloc.a: tools/jemalloc.syms $(BUILD)/flags
 	@test -f '$(JEMALLOC)' || { echo 'libjemalloc_pic.a not found: run tools/setup build, or set JEMALLOC'; exit 1; }
 	@echo '  OBJCOPY $@'
-	$(Q)$(OBJCOPY) --redefine-syms=tools/jemalloc.syms '$(JEMALLOC)' $@
-	$(Q)$(AR) d $@ $$($(AR) t $@ | grep '^jemalloc_cpp')
+	$(Q)$(OBJCOPY) -D --redefine-syms=tools/jemalloc.syms '$(JEMALLOC)' $@
+	$(Q)$(AR) dD $@ $$($(AR) t $@ | grep '^jemalloc_cpp')
 
 # jemalloc's profiler unwinds: the static unwinder keeps libgcc_s.so out of every preloaded program. Assertions bring their
 # messages and lock ranks along.
 PRELOAD_OBJ := $(BUILD)/alloc/preload.o $(BUILD)/reg/preload.o $(if $(DEBUG),$(BUILD)/base/base.o $(BUILD)/base/lock.o)
-$(BUILD)/libhugepin-malloc.so: $(PRELOAD_OBJ) $(BUILD)/jemalloc.a $(BUILD)/libhugepin.so hugepin-malloc.map
+$(BUILD)/libhugepin-malloc.so $(BUILD)/installed/libhugepin-malloc.so: $(PRELOAD_OBJ) $(BUILD)/jemalloc.a $(BUILD)/libhugepin.so hugepin-malloc.map
+	@mkdir -p $(@D)
 	@echo '  LD      $@'
 	$(Q)$(CC) $(LIB_LDFLAGS) -static-libgcc -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin-malloc.map \
 		$(RUN_LDFLAGS) -o $@ $(filter %.o %.a %/libhugepin.so,$^) -lm
@@ -142,11 +158,12 @@ $(BUILD)/libhugepin-malloc.so: $(PRELOAD_OBJ) $(BUILD)/jemalloc.a $(BUILD)/libhu
 
 $(BUILD)/hugepin: $(CMD_OBJ)
 	@echo '  LD      $@'
-	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ -lhugetlbfs -ljansson
+	$(Q)$(CC) -pie $(RELRO) $(SANFLAGS) $(LDFLAGS) -o $@ $^ -lhugetlbfs -ljansson
 
 # Unit tests see the library's hidden names. A live test, and an example, says in its first lines what it is linked with:
 # libraries of ours (hugepin, hugepin-verbs) and others (uring, ibverbs).
-TEST_FLAGS = -Itests -fno-builtin
+# They look behind the ends of buffers on purpose, and stand in for functions of the C library.
+TEST_FLAGS = -Itests -fno-builtin -U_FORTIFY_SOURCE
 LINK_LINE = $$(sed -n 's|^/\* link: \(.*\) \*/$$|\1|p;4q' $< | xargs -n1 | sed -n 's/^hugepin.*\|^uring\|^ibverbs/-l&/p' | xargs)
 LINK_DIRS = -L$(BUILD) $(addprefix -Xlinker ,-rpath $(abspath $(BUILD)) -rpath-link $(BUILD))
 UNIT_OBJ := $(LIB_OBJ) $(VERBS_OBJ) $(BUILD)/cmd/look.o
@@ -200,14 +217,14 @@ man-check: ## check the man pages against mandoc and the tables they repeat
 
 INSTALL_LIBS = libhugepin libhugepin-malloc libhugepin-verbs $(basename $(notdir $(MPI_LIB) $(HOOKS_LIB)))
 CMAKE_DIR := $(LIBDIR)/cmake/hugepin
-install: all ## install under $(DESTDIR)$(PREFIX)
+install: all $(INSTALL_LIBS:%=$(BUILD)/installed/%.so) ## install under $(DESTDIR)$(PREFIX)
 	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(PREFIX)/include $(LIBDIR)/pkgconfig $(CMAKE_DIR) $(PREFIX)/share/man \
 		$(PREFIX)/share/bash-completion/completions)
 	install -m 755 $(BUILD)/hugepin $(DESTDIR)$(PREFIX)/bin
 	install -m 644 include/*.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 $(BUILD)/libhugepin.a $(DESTDIR)$(LIBDIR)
 	for l in $(INSTALL_LIBS); do \
-		install -m 755 $(BUILD)/$$l.so $(DESTDIR)$(LIBDIR)/$$l.so.$(VERSION) && \
+		install -m 755 $(BUILD)/installed/$$l.so $(DESTDIR)$(LIBDIR)/$$l.so.$(VERSION) && \
 		ln -sf $$l.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$$l.so.$(SO) && \
 		ln -sf $$l.so.$(SO) $(DESTDIR)$(LIBDIR)/$$l.so || exit 1; done
 	for f in *.pc.in cmake/*.in; do \

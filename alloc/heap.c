@@ -633,18 +633,26 @@ static void answer(struct hp_cache *c)
 	hp_cache_admit(c);
 }
 
-/* A buffer from the shared lists or the tree. *ret_dirty: bytes at its start that may not be zero. */
-static __attribute__((noinline)) void *alloc_locked(struct request r, size_t *ret_dirty)
+/* A buffer, or NULL, and the bytes at its start that may not be zero. In registers: a caller whose stack it were on would have
+ * the stack protector's price on its way without a lock. */
+struct handed {
+	void *p;
+	size_t dirty;
+};
+
+/* A buffer from the shared lists or the tree. */
+static __attribute__((noinline)) struct handed alloc_locked(struct request r)
 {
+	struct handed h = { 0 };
 	struct hp_cache *c;
 	size_t chunk;
 	bool must_wake = false;
 
 	if (set_aside)
-		return NULL;
+		return h;
 	if (!start() || r.n > hp_span.size >> HP_CHUNK_SHIFT) {
 		HP_STAT_COUNT(nomem, 1);
-		return NULL;
+		return h;
 	}
 	hp_cache_adopt();
 	hp_lock(&hp_heap_lock);
@@ -653,7 +661,7 @@ static __attribute__((noinline)) void *alloc_locked(struct request r, size_t *re
 		answer(c);
 	chunk = r.room ? 0 : hp_shared_pop(r.n, r.align);
 	if (chunk) {
-		*ret_dirty = r.n << HP_CHUNK_SHIFT;
+		h.dirty = r.n << HP_CHUNK_SHIFT;
 	} else {
 		chunk = place(&r);
 		/* Memory may be short because we keep it. What no purge can give is not worth one. */
@@ -666,7 +674,7 @@ static __attribute__((noinline)) void *alloc_locked(struct request r, size_t *re
 		}
 		if (chunk) {
 			HP_STAT_ADD(placed, 1);
-			*ret_dirty = hand_out(chunk, r.n) << HP_CHUNK_SHIFT;
+			h.dirty = hand_out(chunk, r.n) << HP_CHUNK_SHIFT;
 			set_live(chunk, r.n, r.room);
 		} else {
 			HP_STAT_COUNT(nomem, 1);
@@ -679,7 +687,9 @@ static __attribute__((noinline)) void *alloc_locked(struct request r, size_t *re
 	hp_service_resume();
 	if (r.grew && hooks()->grown)
 		hooks()->grown();
-	return chunk ? (void *)hp_chunk_addr(chunk) : NULL;
+	if (chunk)
+		h.p = (void *)hp_chunk_addr(chunk);
+	return h;
 }
 
 static const char *why_not(size_t off)
@@ -757,7 +767,6 @@ static bool too_large(size_t n)
 void *hugepin_malloc_listed_(struct hp_cache *c, size_t n)
 {
 	size_t chunk = hp_cache_limit(c) ? hp_cache_pop(c, n, HP_CHUNK) : 0;
-	size_t dirty;
 	void *p;
 
 	hp_cache_leave(c);
@@ -765,7 +774,7 @@ void *hugepin_malloc_listed_(struct hp_cache *c, size_t n)
 		return (void *)hp_chunk_addr(chunk);
 	if (too_large(n))
 		return NULL;
-	p = alloc_locked((struct request){ .n = n, .align = HP_CHUNK }, &dirty);
+	p = alloc_locked((struct request){ .n = n, .align = HP_CHUNK }).p;
 	return p ? p : small()->aligned_alloc(HP_CHUNK, n << HP_CHUNK_SHIFT);
 }
 
@@ -805,7 +814,7 @@ void hugepin_free(void *p)
 
 void *hugepin_aligned_alloc(size_t align, size_t size)
 {
-	size_t n = hp_chunks_for(HP_MAX(size, (size_t)1)), chunk = 0, dirty;
+	size_t n = hp_chunks_for(HP_MAX(size, (size_t)1)), chunk = 0;
 	void *p;
 
 	if (!hp_is_power_of_two(align)) {
@@ -829,14 +838,15 @@ void *hugepin_aligned_alloc(size_t align, size_t size)
 		return (void *)hp_chunk_addr(chunk);
 	if (too_large(n))
 		return NULL;
-	p = alloc_locked((struct request){ .n = n, .align = align }, &dirty);
+	p = alloc_locked((struct request){ .n = n, .align = align }).p;
 	return p ? p : small()->aligned_alloc(align, size);
 }
 
 void *hugepin_calloc(size_t count, size_t size)
 {
-	size_t bytes, dirty, n, chunk = 0;
+	size_t bytes, n, chunk = 0;
 	struct hp_cache *c = hp_cache_self;
+	struct handed h;
 	void *p;
 
 	if (__builtin_mul_overflow(count, size, &bytes)) {
@@ -856,9 +866,9 @@ void *hugepin_calloc(size_t count, size_t size)
 		return memset((void *)hp_chunk_addr(chunk), 0, bytes);
 	if (too_large(n))
 		return NULL;
-	p = alloc_locked((struct request){ .n = n, .align = HP_CHUNK }, &dirty);
+	h = alloc_locked((struct request){ .n = n, .align = HP_CHUNK });
 	/* The tier below knows which of its memory is zero: the request may be for more than there is memory. */
-	return p ? memset(p, 0, HP_MIN(dirty, bytes)) : small()->calloc(count, size);
+	return h.p ? memset(h.p, 0, HP_MIN(h.dirty, bytes)) : small()->calloc(count, size);
 }
 
 size_t hugepin_usable_size(const void *p)
@@ -986,7 +996,7 @@ static void *move_advised(size_t chunk, size_t n0, size_t size)
 
 void *hugepin_realloc(void *p, size_t size)
 {
-	size_t off = hp_span_offset(&hp_span, p), chunk = off >> HP_CHUNK_SHIFT, n, n0, dirty;
+	size_t off = hp_span_offset(&hp_span, p), chunk = off >> HP_CHUNK_SHIFT, n, n0;
 	struct request r = { .align = HP_CHUNK };
 	const char *why;
 	bool advised;
@@ -1044,7 +1054,7 @@ void *hugepin_realloc(void *p, size_t size)
 	 * for fails where two vectors grow in turn. */
 	r.n = n;
 	r.room = n0 < ROOM_MIN || n > hp_span.size >> (HP_CHUNK_SHIFT + 6) ? 0 : n < ROOM_LARGE ? n : 3 * n;
-	q = r.room ? alloc_locked(r, &dirty) : NULL;
+	q = r.room ? alloc_locked(r).p : NULL;
 	if (!q)
 		q = hugepin_malloc(size);
 	if (!q)

@@ -41,6 +41,9 @@ void hp_run_print_options(void);
 /* Find libhugepin-malloc.so. 0 and its path, or -1 and where it was looked for, as a sentence. */
 int hp_run_find_library(char path[PATH_MAX]);
 
+/* The file of this name in the directory of that one. Whether it can be read. */
+bool hp_run_beside(const char *library, const char *name, char ret_path[PATH_MAX]);
+
 /* Look at what execvp(name) would start, without starting it. 0 if a library can be preloaded into it, `why` then being empty or
  * what keeps that from helping; else the exit status, with the reason in `why`. What cannot be read is left for exec to judge. */
 int hp_target_check(const char *name, char *why, size_t size);

@@ -145,17 +145,18 @@ static struct {
 	FUNCTIONS(MEMBER)
 } verbs;
 
-/* Beside the library that `run` preloads, or where the loader looks. 0, or -1 and why not. */
+/* Beside the library that `run` preloads, after the one that it needs, or where the loader looks. 0, or -1 and why not. */
 static int load_verbs(char *why, size_t size)
 {
 	static const char name[] = HP_SONAME("libhugepin-verbs");
-	char path[PATH_MAX];
+	char preloaded[PATH_MAX], path[PATH_MAX];
 	void *lib = NULL, *f;
 
-	if (!hp_run_find_library(path)) {
-		char *const slash = strrchr(path, '/');
-		snprintf(slash + 1, sizeof path - (size_t)(slash + 1 - path), "%s", name);
-		lib = dlopen(path, RTLD_NOW);
+	if (!hp_run_find_library(preloaded)) {
+		if (hp_run_beside(preloaded, HP_SONAME("libhugepin"), path))
+			dlopen(path, RTLD_NOW);
+		if (hp_run_beside(preloaded, name, path))
+			lib = dlopen(path, RTLD_NOW);
 	}
 	if (!lib)
 		lib = dlopen(name, RTLD_NOW);

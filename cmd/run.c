@@ -1,5 +1,5 @@
 /*
- * hugepin run: options become HUGEPIN_* variables, the library goes into LD_PRELOAD, and the program is executed.
+ * hugepin run: options become HUGEPIN_* variables, the libraries go into LD_PRELOAD, and the program is executed.
  */
 #include "cmd/cmd.h"
 
@@ -118,18 +118,28 @@ int hp_run_find_library(char path[PATH_MAX])
 	return -1;
 }
 
-/* Put the library first, so that its malloc is found before that of another preloaded library. */
+bool hp_run_beside(const char *library, const char *name, char ret_path[PATH_MAX])
+{
+	const int dir = (int)(strrchr(library, '/') + 1 - library);
+
+	return snprintf(ret_path, PATH_MAX, "%.*s%s", dir, library, name) < PATH_MAX && !access(ret_path, R_OK);
+}
+
+/* Put the library first, so that its malloc is found before that of another preloaded library; and behind it the one that it
+ * needs, which the loader may not find in a prefix that it does not search. */
 static int preload(const char *library)
 {
 	const char *old = getenv("LD_PRELOAD");
-	char *list;
+	char *list, needed[PATH_MAX];
+	const bool beside = hp_run_beside(library, HP_SONAME("libhugepin"), needed);
 
 	if (strpbrk(library, ": ")) {
 		fprintf(stderr, "hugepin run: %s: the loader cannot preload from a path with a colon or a space\n",
 			library);
 		return -1;
 	}
-	if (asprintf(&list, "%s%s%s", library, old && *old ? ":" : "", old ? old : "") < 0 ||
+	if (asprintf(&list, "%s%s%s%s%s", library, beside ? ":" : "", beside ? needed : "", old && *old ? ":" : "",
+		     old ? old : "") < 0 ||
 	    setenv("LD_PRELOAD", list, 1)) {
 		perror("hugepin run");
 		return -1;

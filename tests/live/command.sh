@@ -78,7 +78,7 @@ check 'sets a time given apart' 0 '^500ms$' "$hugepin" run --decay 500ms -- prin
 check 'a flag alone is 1' 0 '^1$' "$hugepin" run --abort printenv HUGEPIN_ABORT
 check 'a flag may be 0' 0 '^0$' "$hugepin" run --abort=0 printenv HUGEPIN_ABORT
 check 'an option beats the environment' 0 '^9$' env HUGEPIN_FIT=1 "$hugepin" run --fit=9 printenv HUGEPIN_FIT
-check 'keeps what was preloaded, behind its own' 0 "^$t/lib/libhugepin-malloc\.so\.0:libc\.so\.6\$" \
+check 'keeps what was preloaded, behind its own' 0 "^$t/lib/libhugepin-malloc\.so\.0:$t/lib/libhugepin\.so\.0:libc\.so\.6\$" \
 	env LD_PRELOAD=libc.so.6 "$hugepin" run printenv LD_PRELOAD
 
 # ---------------------------------------------------------------- run: what is refused
