@@ -242,7 +242,7 @@ static size_t floor_power_of_two(size_t x)
 static size_t grow(const struct request *r)
 {
 	size_t limit = (size_t)hp_config.extent_max >> HP_PAGE_SHIFT;
-	size_t need = pages_for(r->n + r->room), pages = need, natural = HP_PAGE, first = 0;
+	size_t need = pages_for(r->n + r->room), pages = need, first = 0;
 
 	if (r->part == HP_PART_HEAP && hp_pages_giants_left())
 		first = hp_extent_create(r->part, hp_round_up(need, HP_GIANT_PAGES),
@@ -251,10 +251,9 @@ static size_t grow(const struct request *r)
 		pages = HP_MIN(floor_power_of_two(HP_MAX(hp_span.extent_pages[r->part], (size_t)1)), limit);
 		if (pages < need)
 			pages = floor_power_of_two(2 * need - 1);
-		natural = pages << HP_PAGE_SHIFT;
 	}
 	if (!first)
-		first = hp_extent_create(r->part, pages, HP_MAX(natural, r->align), need <= limit ? HP_EXTENT_AHEAD : 0);
+		first = hp_extent_create(r->part, pages, r->align, need <= limit ? HP_EXTENT_AHEAD : 0);
 	if (!first && pages > need)
 		first = hp_extent_create(r->part, need, r->align, 0);
 	hp_tree_settle(&hp_span.tree);

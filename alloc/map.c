@@ -3,7 +3,9 @@
 #include <errno.h>
 #include <linux/mempolicy.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -19,6 +21,10 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
+
+/* Addresses among which the span lies, beside its own: 2^19 hugepages. The kernel's own randomness is more or less than that,
+ * by architecture; and what it maps next lies at a known distance of what it mapped before. */
+#define SPARE ((size_t)1 << 40)
 
 /* The drop-in's functions, and those that they go on to. */
 static struct {
@@ -73,21 +79,49 @@ static int advise(uintptr_t at, size_t len, int advice)
 	return r;
 }
 
+/* Whether the kernel gave this process the same addresses as any other (personality(2), as under gdb; kernel.randomize_va_space):
+ * then the string above all that is on the stack ends where the user half does. No system call, which a filter may not know. */
+static bool is_reproducible(void)
+{
+	return hp_is_power_of_two((getauxval(AT_EXECFN) | 0x3fff) + 1);
+}
+
+static uint64_t random_number(void)
+{
+	uint64_t r;
+
+	if (syscall(SYS_getrandom, &r, sizeof r, GRND_NONBLOCK) == sizeof r)
+		return r;
+	/* Early at boot, or behind a filter: the place of the stack, and the time. */
+	return ((uintptr_t)&r ^ hp_clock_ns() << 20) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
 int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base)
 {
 	int saved = errno;
+	size_t spare = is_reproducible() ? 0 : SPARE, places = (spare + align) / align;
 	/* Without access nothing is charged, so MAP_NORESERVE is not needed; with it, the access given later would escape the
 	 * overcommit policy. */
-	void *p = mmap(NULL, size + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	uintptr_t got = (uintptr_t)p, base = hp_round_up(got, align);
+	void *p = mmap(NULL, size + spare + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	errno = saved;
-	if (p == MAP_FAILED)
+	if (p == MAP_FAILED && spare) { /* RLIMIT_AS */
+		spare = 0;
+		places = 1;
+		p = mmap(NULL, size + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	}
+
+	uintptr_t got = (uintptr_t)p, end = got + size + spare + align, base = hp_round_up(got, align);
+
+	if (p == MAP_FAILED) {
+		errno = saved;
 		return -ENOMEM;
+	}
+	if (places > 1)
+		base += (random_number() >> 32) * places >> 32 << __builtin_ctzll(align);
 	if (base > got)
 		munmap(p, base - got);
-	if (got + align > base)
-		munmap((void *)(base + size), got + align - base);
+	if (end > base + size)
+		munmap((void *)(base + size), end - (base + size));
 	/* Else gdb's gcore writes the whole span. */
 	advise(base, size, MADV_DONTDUMP);
 	errno = saved;

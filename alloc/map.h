@@ -17,7 +17,8 @@ extern struct hp_lock hp_heap_lock;
  * the C library's. What such code needs (it allocates, it takes locks) only a thread that the C library knows can give. */
 bool hp_map_hooked(void);
 
-/* Reserve address space: no access, no memory, not dumped, aligned to `align`. *ret_base and 0, or -ENOMEM. */
+/* Reserve address space: no access, no memory, not dumped, aligned to `align`, at a random place, unless the process is one whose
+ * addresses are not random. *ret_base and 0, or -ENOMEM. */
 int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base);
 
 /* Hugetlb pages of 1 << shift bytes, reserved in the pool for this mapping alone (never MAP_NORESERVE). */

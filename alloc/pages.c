@@ -112,7 +112,8 @@ int hp_span_init(bool small)
 
 	for (; size >= 2 * HP_PAGE; size = size / 2 & ~(HP_PAGE - 1)) {
 		more = small ? size / 2 & ~(HP_PAGE - 1) : 0;
-		if (hp_map_reserve(size + more, size < GIB ? HP_PAGE : GIB, &s.base) == 0)
+		/* Only pages of 1 GiB need more than a hugepage's alignment, which costs randomness. */
+		if (hp_map_reserve(size + more, size < GIB || hp_config.pages != HP_PAGES_1G ? HP_PAGE : GIB, &s.base) == 0)
 			break;
 	}
 	errno = saved;
@@ -266,6 +267,7 @@ static bool open_chunks(size_t end)
 size_t hp_extent_create(enum hp_part part, size_t pages, size_t align, unsigned flags)
 {
 	size_t align_pages = HP_MAX(align >> HP_PAGE_SHIFT, (size_t)1);
+	size_t natural = flags & HP_EXTENT_AHEAD ? pages : 1; /* within the span, whose base is random */
 	size_t base_page = hp_span.base >> HP_PAGE_SHIFT, p = 1, end = hp_span.pages, gap = 0;
 
 	if (part == HP_PART_SMALL) { /* leaves the first and the last page free, too */
@@ -274,6 +276,7 @@ size_t hp_extent_create(enum hp_part part, size_t pages, size_t align, unsigned 
 		gap = 1;
 	}
 	for (;;) {
+		p = hp_round_up(p, natural);
 		p = hp_round_up(base_page + p, align_pages) - base_page;
 		if (p >= end || pages + gap > end - p)
 			return 0;

@@ -33,8 +33,8 @@
 enum hp_part { HP_PART_HEAP, HP_PART_SMALL, HP_PARTS };
 enum hp_page_state { HP_PAGE_NONE, HP_PAGE_ABSENT, HP_PAGE_RESERVED, HP_PAGE_READY, HP_PAGE_BUSY };
 
-/* What the heap calls a page is 2 MiB; so many are a page of 1 GiB, a giant one. The span is aligned to these if it is as large
- * as one. */
+/* What the heap calls a page is 2 MiB; so many are a page of 1 GiB, a giant one. The span is aligned to these if they are wanted
+ * and it is as large as one. */
 #define HP_GIANT_SHIFT 30
 #define HP_GIANT_PAGES ((size_t)1 << (HP_GIANT_SHIFT - HP_PAGE_SHIFT))
 
@@ -62,7 +62,8 @@ struct hp_extent {
 	uint32_t pages; /* 0: no extent begins here */
 	uint32_t present; /* pages that are not ABSENT */
 	uint32_t by_kind[3]; /* of those, HUGEPIN_KIND_* */
-	bool ahead; /* map the rest of it together with the first page that is needed */
+	bool ahead; /* map the rest of it together with the first page that is needed; a power of two of pages, and begins at a
+		     * multiple of that in the span */
 	bool giant; /* take pages of 1 GiB, if there are any; its size and place are multiples of that */
 };
 
