@@ -12,6 +12,9 @@
  * pages; as root, on a pool that nobody else uses. With libhugepin-malloc.so preloaded half of the heap's buffers come from
  * malloc, and nobody is told of memory that is unmapped. Without io_uring every domain locks memory only.
  *
+ * Nobody is told of memory that is unmapped: hugepin_forget is not called. Some of it passes through: it is mapped, pinned at once,
+ * read into and unmapped, in a domain that all threads share.
+ *
  * A slot is anybody's who holds its lock. Pins that a slot keeps are given back before its memory is; a read that has been given
  * to the kernel and not been done keeps its slot locked.
  */
@@ -36,12 +39,15 @@ enum { FORKS = false }; /* TSan does not go on after a fork of many threads */
 enum { FORKS = true };
 #endif
 
-/* One for each thread, and its ring; but anybody pins there. */
+/* One for each thread, and its ring; but anybody pins there. The last is everybody's: what a thread finds registered in a domain
+ * that it alone uses, it has unmapped itself. */
 static struct place {
 	hugepin_domain *domain;
 	struct io_uring ring;
 	bool has_ring;
-} places[THREADS];
+	pthread_mutex_t lock; /* of the ring that is everybody's */
+} places[THREADS + 1];
+#define COMMON (&places[THREADS])
 
 static struct slot {
 	pthread_mutex_t lock;
@@ -84,7 +90,7 @@ static struct {
 static bool preloaded;
 static _Atomic bool stop;
 static _Atomic uint64_t seeds;
-static _Atomic unsigned long count_pins, count_refused, count_io, count_forks, count_forks_refused, count_left, count_nomem;
+static _Atomic unsigned long count_pins, count_refused, count_io, count_passed, count_forks, count_forks_refused, count_left, count_nomem;
 
 /* ------------------------------------------------------------------ memory */
 
@@ -121,14 +127,6 @@ static void slot_take(struct slot *s, char *p, size_t size, bool foreign)
 	slot_write(s);
 }
 
-/* The drop-in hears of it by itself; else the addresses may be another thread's, and pinned, before the kernel tells. */
-static void foreign_unmap(char *p, size_t size)
-{
-	if (!preloaded)
-		hugepin_forget(p, size);
-	EXPECT_EQ(munmap(p, size), 0);
-}
-
 static void slot_drop(struct slot *s)
 {
 	char *p = s->p;
@@ -139,7 +137,7 @@ static void slot_drop(struct slot *s)
 	slot_check(s, "when it is given back");
 	s->p = NULL;
 	if (s->foreign)
-		foreign_unmap(p, s->size);
+		EXPECT_EQ(munmap(p, s->size), 0);
 	else if (s->by_malloc)
 		free(p);
 	else
@@ -191,9 +189,6 @@ static void slot_resize(struct slot *s, uint64_t *rand)
 	slot_unpin(s);
 	s->p = NULL;
 	if (s->foreign) {
-		/* As foreign_unmap. */
-		if (!preloaded)
-			hugepin_forget(before, old);
 		p = mremap(before, old, size, MREMAP_MAYMOVE);
 		p = p == MAP_FAILED ? NULL : p;
 	} else {
@@ -328,6 +323,48 @@ static void slot_io(struct worker *w, struct slot *s)
 	count_io++;
 }
 
+/* Memory that comes, is pinned and read into at once, and goes: nothing is written to it before, since until the kernel has told who
+ * had these addresses last there are only microseconds. Of few sizes, so that threads get each other's. */
+static void pass_through(struct worker *w)
+{
+	const uint64_t r = rand_next(&w->rand);
+	const bool by_malloc = !preloaded && r % 4 == 0; /* which glibc maps and unmaps */
+	const size_t size = by_malloc ? 33 * MIB : MIB << r / 4 % 2, len = 1 + r / 8 % IO_MAX, at = 4096 * (r >> 32) % (MIB / 4);
+	struct io_uring *ring = &COMMON->ring;
+	char *p = by_malloc ? hide(malloc(size)) : foreign_map(size);
+	struct hugepin_pin pin;
+	int e;
+
+	if (!p) {
+		count_nomem++;
+		return;
+	}
+	e = hugepin_pin(COMMON->domain, p + at, len, 0, &pin);
+	if (e) {
+		EXPECT(e == -ENOBUFS || e == -ENOMEM);
+		count_refused++;
+	} else {
+		const uint64_t mark = atomic_fetch_add(&seeds, 1) << 24;
+
+		pattern_write(w->buffer, len, mark);
+		EXPECT_EQ(pwrite(w->file, w->buffer, len, 0), len);
+		pthread_mutex_lock(&COMMON->lock);
+		io_uring_prep_read_fixed(io_uring_get_sqe(ring), w->file, p + at, (unsigned)len, 0, (int)pin.lkey);
+		EXPECT_EQ(io_uring_submit(ring), 1);
+		ring_wait(ring, len);
+		pthread_mutex_unlock(&COMMON->lock);
+		if (pattern_check(p + at, len, mark) >= 0)
+			T_FAIL("the device wrote %zu bytes for %p elsewhere, memory of %s", len, p + at,
+			       by_malloc ? "malloc" : "mmap");
+		EXPECT_EQ(hugepin_unpin(COMMON->domain, &pin), 0);
+		count_passed++;
+	}
+	if (by_malloc)
+		free(hide(p));
+	else
+		EXPECT_EQ(munmap(p, size), 0);
+}
+
 static void flight_start(struct worker *w, struct slot *s)
 {
 	struct flight *f = &w->flight;
@@ -425,6 +462,11 @@ static void step(struct worker *w)
 	if (w->flight.slot && w->flight.hops-- == 0) {
 		w->doing = "landing";
 		flight_land(w);
+	}
+	if (COMMON->has_ring && (r >> 25 & 3) == 0) {
+		w->doing = "passing memory through";
+		pass_through(w);
+		return;
 	}
 	if (r >> 16 & 511) {
 		if (pthread_mutex_trylock(&s->lock))
@@ -637,11 +679,12 @@ static const struct {
 	uint32_t policy;
 	bool ring;
 	uint64_t budget;
-} kinds[THREADS] = {
+} kinds[THREADS + 1] = {
 	{ HUGEPIN_POLICY_ARENA, true, UINT64_MAX },  { HUGEPIN_POLICY_LRU, true, 64 * MIB },
 	{ HUGEPIN_POLICY_PREDICT, true, 96 * MIB },  { HUGEPIN_POLICY_CF11, true, 96 * MIB },
 	{ HUGEPIN_POLICY_NONE, true, 0 },	     { HUGEPIN_POLICY_ARENA, true, 128 * MIB },
 	{ HUGEPIN_POLICY_LRU, false, 32 * MIB },     { HUGEPIN_POLICY_PREDICT, false, 0 },
+	{ HUGEPIN_POLICY_LRU, true, UINT64_MAX },
 };
 
 static void place_open(int i)
@@ -710,6 +753,7 @@ static void round_run(int round, double seconds, long low, long high)
 	uint64_t rand = option.seed * 4711 + (uint64_t)round + 1;
 
 	stop = false;
+	place_open(THREADS);
 	for (int i = 0; i < THREADS; i++) {
 		struct worker *w = &workers[i];
 
@@ -732,6 +776,7 @@ static void round_run(int round, double seconds, long low, long high)
 		close(workers[i].pipe[0]);
 		close(workers[i].pipe[1]);
 	}
+	place_close(COMMON);
 }
 
 TEST(every_byte_is_its_owners_and_nothing_is_left)
@@ -749,6 +794,7 @@ TEST(every_byte_is_its_owners_and_nothing_is_left)
 	free(p);
 	for (int i = 0; i < SLOTS; i++)
 		pthread_mutex_init(&slots[i].lock, NULL);
+	pthread_mutex_init(&COMMON->lock, NULL);
 	for (int i = 0; i < THREADS; i++) {
 		workers[i].file = memfd_create("soak", MFD_CLOEXEC);
 		workers[i].buffer = foreign_map(IO_MAX + FLIGHT_BYTES);
@@ -768,8 +814,8 @@ TEST(every_byte_is_its_owners_and_nothing_is_left)
 	for (int i = 1; i <= option.rounds && !t_failures; i++) {
 		round_run(i, option.seconds / option.rounds, option.low, option.high);
 		left_check(&before);
-		t_print("# round %d: %lu pins, %lu refused, %lu transfers, %lu forks, %lu refused, %lu extents left, %lu ENOMEM\n",
-			i, count_pins, count_refused, count_io, count_forks, count_forks_refused, count_left, count_nomem);
+		t_print("# round %d: %lu pins, %lu refused, %lu transfers, %lu passed, %lu forks, %lu refused, %lu extents left, %lu ENOMEM\n",
+			i, count_pins, count_refused, count_io, count_passed, count_forks, count_forks_refused, count_left, count_nomem);
 	}
 	EXPECT(all_done() || t_failures);
 	if (option.high) {
