@@ -1,7 +1,7 @@
 /*
  * What registering memory costs, one workload and one subject a run:
  *
- *	pin [-q] [-s SEED] hits heap|foreign REGIONS tTHREADS ucx|arena|lru|floor
+ *	pin [-q] [-s SEED] hits heap|foreign REGIONS tTHREADS ucx|arena|lru|told|told-call|floor
  *	                   register SIZE 4K|2M|hugepin
  *	                   fork first|thp plain|registered|kernel
  *	                   growth SIZE
@@ -15,6 +15,7 @@
 
 #include <err.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -25,6 +26,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -134,11 +136,12 @@ static int nothing_limits(void *ctx, struct hugepin_limits *ret_)
 static hugepin_domain *domain;
 
 /* With a budget that is never reached, so that what it costs to keep one is in the figures. */
-static void open_nothing(uint32_t policy)
+static void open_nothing(uint32_t policy, uint32_t watch)
 {
 	static const struct hugepin_backend nothing = { .size = sizeof nothing, .name = "nothing", .reg = nothing_reg,
 							.dereg = nothing_dereg, .limits = nothing_limits };
-	struct hugepin_attr attr = { .size = sizeof attr, .policy = policy, .pinned_bytes_max = UINT64_C(1) << 40 };
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = policy, .pinned_bytes_max = UINT64_C(1) << 40,
+				     .watch = watch };
 
 	check(hugepin_domain_open(&nothing, NULL, &attr, &domain), "hugepin_domain_open");
 }
@@ -165,6 +168,17 @@ static void walk_hugepin(struct walk *w, long n)
 	walk(w, n, use_hugepin);
 }
 
+/* With the least that a system call on a descriptor costs beside it, which threads share, too. */
+static inline uint32_t use_hugepin_and_call(void *p, size_t len)
+{
+	return use_hugepin(p, len) + (uint32_t)(syscall(SYS_fcntl, STDOUT_FILENO, F_GETFD) < 0);
+}
+
+static void walk_hugepin_and_call(struct walk *w, long n)
+{
+	walk(w, n, use_hugepin_and_call);
+}
+
 static inline uint32_t use_nothing(void *p, size_t len)
 {
 	(void)len;
@@ -188,14 +202,17 @@ static long no_registrations(void)
 
 static const struct subject {
 	const char *name;
-	uint32_t policy;
+	uint32_t policy, watch;
 	void (*walk)(struct walk *, long n);
 	long (*registrations)(void);
 } subjects[] = {
-	{ "arena", HUGEPIN_POLICY_ARENA, walk_hugepin, hugepin_registrations },
-	{ "lru", HUGEPIN_POLICY_LRU, walk_hugepin, hugepin_registrations },
-	{ "floor", 0, walk_floor, no_registrations },
-	{ "ucx", 0, rcache_walk, rcache_registrations },
+	{ "arena", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_DEFAULT, walk_hugepin, hugepin_registrations },
+	{ "lru", HUGEPIN_POLICY_LRU, HUGEPIN_WATCH_DEFAULT, walk_hugepin, hugepin_registrations },
+	/* Told by the program when memory goes, as by the drop-in: hits need not ask the kernel. */
+	{ "told", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_PROGRAM, walk_hugepin, hugepin_registrations },
+	{ "told-call", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_PROGRAM, walk_hugepin_and_call, hugepin_registrations },
+	{ "floor", 0, 0, walk_floor, no_registrations },
+	{ "ucx", 0, 0, rcache_walk, rcache_registrations },
 };
 
 struct worker {
@@ -336,7 +353,7 @@ static void hits(const char *where, size_t count, unsigned threads, const char *
 	for (size_t i = 0; i < count; i++)
 		regions[i] = foreign ? foreign + 2 * REGION * i : get(REGION);
 	if (s->policy)
-		open_nothing(s->policy);
+		open_nothing(s->policy, s->watch);
 	else if (s->walk == rcache_walk)
 		rcache_open();
 	snprintf(name, sizeof name, "hits.%s.%zu.t%u", where, count, threads);
@@ -351,7 +368,7 @@ static void growth(size_t size)
 	size_t extents = size / (64 * MiB);
 	char **extent = calloc(extents, sizeof *extent);
 
-	open_nothing(HUGEPIN_POLICY_ARENA);
+	open_nothing(HUGEPIN_POLICY_ARENA, 0);
 	if (!extent)
 		err(1, "calloc");
 	for (size_t i = 0; i < extents; i++) {
@@ -587,7 +604,7 @@ static void register_extent(size_t size)
 
 	touch(p, size);
 	check(hugepin_extent(p, &e, sizeof e), "hugepin_extent");
-	open_nothing(HUGEPIN_POLICY_ARENA);
+	open_nothing(HUGEPIN_POLICY_ARENA, 0);
 	if (registrations)
 		errx(1, "registered before the pin, which is what is counted");
 	use_hugepin(p, size);
@@ -607,7 +624,8 @@ static size_t parse_size(const char *text)
 static _Noreturn void usage(void)
 {
 	fputs("usage: pin [-q] [-s SEED] WORKLOAD ARGUMENT...\n"
-	      "  hits heap|foreign REGIONS tTHREADS ucx|arena|lru|floor    register SIZE 4K|2M|hugepin\n"
+	      "  hits heap|foreign REGIONS tTHREADS ucx|arena|lru|told|told-call|floor\n"
+	      "  register SIZE 4K|2M|hugepin\n"
 	      "  fork first|thp plain|registered|kernel    growth SIZE    extent SIZE\n",
 	      stderr);
 	exit(2);
