@@ -971,17 +971,20 @@ static bool is_advised(size_t chunk)
  * memory of which the kernel lets that be said. */
 static void *move_advised(size_t chunk, size_t n0, size_t size)
 {
-	/* Whole hugepages stay whole. */
-	void *q = hugepin_aligned_alloc(chunk & (HP_PAGE_CHUNKS - 1) ? HP_CHUNK : HP_PAGE, size);
-	size_t to;
+	size_t n = hp_advice_cut(chunk + n0, chunk + hp_chunk_extent(chunk)) - chunk, to;
 	bool ok = false;
+	void *q;
+
+	/* Whole hugepages stay whole. */
+	size = HP_MAX(size, HP_MAX(n << HP_CHUNK_SHIFT, (size_t)HUGEPIN_LARGE_MIN));
+	q = hugepin_aligned_alloc(chunk & (HP_PAGE_CHUNKS - 1) ? HP_CHUNK : HP_PAGE, size);
 
 	if (q && ours(q)) {
 		to = ((uintptr_t)q - hp_span.base) >> HP_CHUNK_SHIFT;
 		hp_lock(&hp_heap_lock);
-		ok = hp_advice_copy(chunk, to, n0);
+		ok = hp_advice_copy(chunk, to, n);
 		hp_unlock(&hp_heap_lock);
-		ok = ok && hp_advice_lock_alike(chunk, to, n0) == 0;
+		ok = ok && hp_advice_lock_alike(chunk, to, n) == 0;
 	}
 	if (!ok) {
 		hugepin_free(q);
@@ -1030,7 +1033,7 @@ void *hugepin_realloc(void *p, size_t size)
 	n = hp_chunks_for(size);
 	advised = is_advised(chunk);
 	if (advised && size < HUGEPIN_LARGE_MIN) /* the small tier knows nothing of advice; a word for room needs a second chunk */
-		n = HP_MIN(n0, HP_MAX(n, (size_t)2));
+		n = HP_MAX(n, HP_MIN(n0, (size_t)2));
 	if (size < HUGEPIN_LARGE_MIN && !advised) {
 		q = small()->malloc(size);
 		if (!q)

@@ -1,0 +1,343 @@
+/*
+ * What is said of parts of buffers against a naive model: a byte for each chunk of each buffer. The kernel's own account, in
+ * /proc/self/smaps, must agree with it after every change; memory that is in no live buffer has nothing said of it.
+ */
+#include "alloc/advice.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "base/config.h"
+#include "base/stats.h"
+#include "tests/any.h"
+#include "tests/live/live.h"
+#include "tests/unit/empty.h"
+
+enum { BUFFERS = 14, CHUNKS_MAX = 3000 };
+static struct buffer {
+	unsigned char *p;
+	size_t chunks;
+	uint8_t said[CHUNKS_MAX];
+	unsigned char tag;
+} buffers[BUFFERS];
+
+__attribute__((constructor)) static void configure(void)
+{
+	hp_config.span = (int64_t)(1 * GIB);
+	hp_config.extent_max = (int64_t)(16 * MIB);
+	hp_config.decay_ms = 0;
+}
+
+static const struct {
+	int advice;
+	unsigned set, clear;
+} calls[] = {
+	{ MADV_DONTFORK, HP_ADVICE_DONTFORK, 0 },  { MADV_DOFORK, 0, HP_ADVICE_DONTFORK },
+	{ MADV_WIPEONFORK, HP_ADVICE_WIPEONFORK, 0 }, { MADV_KEEPONFORK, 0, HP_ADVICE_WIPEONFORK },
+	{ MADV_DONTDUMP, HP_ADVICE_DONTDUMP, 0 },  { MADV_DODUMP, 0, HP_ADVICE_DONTDUMP },
+};
+
+static const struct {
+	int prot;
+	unsigned set;
+} prots[] = {
+	{ PROT_READ | PROT_WRITE, 0 },
+	{ PROT_READ, HP_ADVICE_NOWRITE },
+	{ PROT_NONE, HP_ADVICE_NOWRITE | HP_ADVICE_NOREAD },
+};
+
+/* ------------------------------------------------------------------ what the kernel says */
+
+static uint16_t told[GIB / HP_CHUNK]; /* of all committed chunks of the span */
+
+static void ask_kernel(void)
+{
+	static char text[1 << 16];
+	uintptr_t start = 0, end = 0;
+	size_t have = 0;
+	ssize_t got;
+	unsigned prot = 0;
+	int fd = open("/proc/self/smaps", O_RDONLY | O_CLOEXEC);
+
+	while ((got = read(fd, text + have, sizeof text - 1 - have)) > 0) {
+		char *line = text, *stop, rights[8];
+
+		have += (size_t)got;
+		text[have] = 0;
+		for (; (stop = strchr(line, '\n')); line = stop + 1) {
+			uintptr_t a, b;
+
+			*stop = 0;
+			if (sscanf(line, "%lx-%lx %7s", &a, &b, rights) == 3) {
+				start = a;
+				end = b;
+				prot = (rights[0] == '-' ? HP_ADVICE_NOREAD : 0) | (rights[1] == '-' ? HP_ADVICE_NOWRITE : 0);
+			} else if (!strncmp(line, "VmFlags:", 8) && end > hp_span.base && start < hp_span.base + GIB) {
+				unsigned a16 = prot | (strstr(line, " dc") ? HP_ADVICE_DONTFORK : 0) |
+					       (strstr(line, " wf") ? HP_ADVICE_WIPEONFORK : 0) |
+					       (strstr(line, " dd") ? HP_ADVICE_DONTDUMP : 0);
+
+				for (uintptr_t at = HP_MAX(start, hp_span.base); at < HP_MIN(end, hp_span.base + GIB); at += HP_CHUNK)
+					told[(at - hp_span.base) >> HP_CHUNK_SHIFT] = (uint16_t)a16;
+			}
+		}
+		have = (size_t)(text + have - line);
+		memmove(text, line, have);
+	}
+	close(fd);
+}
+
+/* The kernel, the record and the model agree. */
+static bool agree(void)
+{
+	static uint8_t want[GIB / HP_CHUNK];
+
+	memset(want, 0, sizeof want);
+	for (struct buffer *b = buffers; b < buffers + BUFFERS; b++)
+		if (b->p)
+			memcpy(&want[((uintptr_t)b->p - hp_span.base) >> HP_CHUNK_SHIFT], b->said, b->chunks);
+	ask_kernel();
+	for (size_t c = HP_PAGE_CHUNKS; c < hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT; c++) {
+		unsigned noted;
+
+		if (hp_span.page[c >> HP_PAGE_CHUNKS_SHIFT].state != HP_PAGE_READY)
+			continue;
+		hp_advice_run(c, c + 1, &noted);
+		if (!EXPECT_EQ(told[c], want[c]) || !EXPECT_EQ(noted, want[c]))
+			return T_FAIL("chunk %zu", c);
+	}
+	return true;
+}
+
+static unsigned char *chunk_of(const struct buffer *b, size_t i)
+{
+	return b->p + (i << HP_CHUNK_SHIFT);
+}
+
+static void fill(struct buffer *b)
+{
+	static unsigned char tag;
+
+	b->tag = ++tag;
+	for (size_t i = 0; i < b->chunks; i++)
+		if (!(b->said[i] & HP_ADVICE_NOWRITE))
+			*chunk_of(b, i) = b->tag;
+}
+
+/* What the model says can be read is as it was written. */
+static bool intact(const struct buffer *b, size_t chunks)
+{
+	for (size_t i = 0; i < chunks; i++)
+		if (!(b->said[i] & (HP_ADVICE_NOREAD | HP_ADVICE_NOWRITE)) && *chunk_of(b, i) != b->tag)
+			return T_FAIL("chunk %zu of %zu", i, b->chunks);
+	return true;
+}
+
+/* ------------------------------------------------------------------ changes */
+
+static void obtain(struct buffer *b)
+{
+	b->chunks = 8 + any(any(3) ? 200 : 1500);
+	b->p = any(4) ? hugepin_malloc(b->chunks << HP_CHUNK_SHIFT)
+		      : hugepin_aligned_alloc(HP_PAGE, b->chunks << HP_CHUNK_SHIFT);
+	memset(b->said, 0, sizeof b->said);
+	fill(b);
+}
+
+static void say(struct buffer *b)
+{
+	size_t from = any(3) ? any(b->chunks) : 0, n = any(3) ? 1 + any(b->chunks - from) : b->chunks - from;
+	unsigned set, clear;
+
+	errno = 77;
+	if (any(4)) {
+		size_t i = any(sizeof calls / sizeof *calls);
+
+		set = calls[i].set;
+		clear = calls[i].clear;
+		EXPECT_EQ(hugepin_advise_(chunk_of(b, from), (n << HP_CHUNK_SHIFT) - any(HP_CHUNK), calls[i].advice), 0);
+	} else {
+		size_t i = any(sizeof prots / sizeof *prots);
+
+		set = prots[i].set;
+		clear = HP_ADVICE_PROT & ~set;
+		EXPECT_EQ(hugepin_protect_(chunk_of(b, from), n << HP_CHUNK_SHIFT, prots[i].prot), 0);
+	}
+	EXPECT_EQ(errno, 77);
+	for (size_t i = from; i < from + n; i++) {
+		bool lost = b->said[i] & HP_ADVICE_NOWRITE && clear & HP_ADVICE_NOWRITE; /* the model's tag was not written there */
+
+		b->said[i] = (uint8_t)((b->said[i] & ~clear) | set);
+		if (lost)
+			*chunk_of(b, i) = b->tag;
+	}
+}
+
+/* What was said stays with the bytes that it was said of. */
+static void resize(struct buffer *b)
+{
+	size_t had = b->chunks, n = any(8) ? 8 + any(any(2) ? 2900 : had) : 1 + any(7);
+	unsigned char *q;
+	bool said = false;
+
+	for (size_t i = 0; i < had; i++)
+		said |= b->said[i];
+	if (!said)
+		return;
+	q = hugepin_realloc(b->p, n << HP_CHUNK_SHIFT);
+	if (!EXPECT(q))
+		return;
+	if (n < 8) /* it stays in the heap, for what is said of it */
+		EXPECT((uintptr_t)q - hp_span.base < hp_span.size);
+	b->p = q;
+	b->chunks = HP_MIN(hugepin_usable_size(q) >> HP_CHUNK_SHIFT, (size_t)CHUNKS_MAX);
+	EXPECT(b->chunks >= n && b->chunks <= HP_MAX(n, (size_t)8));
+	if (b->chunks > had)
+		memset(b->said + had, 0, b->chunks - had);
+	else
+		memset(b->said + b->chunks, 0, had - b->chunks);
+	intact(b, HP_MIN(had, b->chunks));
+	for (size_t i = had; i < b->chunks; i++)
+		*chunk_of(b, i) = b->tag;
+}
+
+static void discard(struct buffer *b)
+{
+	intact(b, b->chunks);
+	errno = 77;
+	hugepin_free(b->p);
+	EXPECT_EQ(errno, 77);
+	b->p = NULL;
+}
+
+static void at_random(int64_t pages, int rounds)
+{
+	hp_config.pages = pages;
+	for (int round = 0; round < rounds && !t_failures; round++) {
+		struct buffer *b = &buffers[any(BUFFERS)];
+		size_t what = any(16);
+
+		if (!b->p)
+			obtain(b);
+		else if (what < 9)
+			say(b);
+		else if (what < 13)
+			resize(b);
+		else
+			discard(b);
+		if (any(40) == 0)
+			hugepin_purge();
+		if (round % 4 == 0 && !agree())
+			T_FAIL("in round %d", round);
+	}
+	for (struct buffer *b = buffers; b < buffers + BUFFERS; b++)
+		if (b->p)
+			discard(b);
+	EXPECT(agree());
+	hugepin_purge();
+	expect_empty();
+}
+
+TEST(on_thp_the_kernel_says_what_the_program_said_and_nothing_of_free_memory)
+{
+	at_random(HP_PAGES_THP, 4000);
+}
+
+TEST(on_base_pages_too)
+{
+	at_random(HP_PAGES_BASE, 2000);
+}
+
+/* ------------------------------------------------------------------ by hand */
+
+TEST(what_lies_outside_of_live_buffers_is_not_advised)
+{
+	hp_config.pages = HP_PAGES_THP;
+	for (int i = 0; i < 3; i++) {
+		memset(buffers[i].said, 0, sizeof buffers[i].said);
+		buffers[i].chunks = 100;
+		buffers[i].p = hugepin_malloc(100 << HP_CHUNK_SHIFT);
+	}
+	EXPECT(buffers[1].p == buffers[0].p + (100 << HP_CHUNK_SHIFT));
+	EXPECT(buffers[2].p == buffers[1].p + (100 << HP_CHUNK_SHIFT));
+	hugepin_free(buffers[1].p); /* listed */
+	buffers[1].p = NULL;
+	EXPECT_EQ(hugepin_advise_(chunk_of(&buffers[0], 50), 200 << HP_CHUNK_SHIFT, MADV_DONTFORK), 0);
+	memset(buffers[0].said + 50, HP_ADVICE_DONTFORK, 50);
+	memset(buffers[2].said, HP_ADVICE_DONTFORK, 50);
+	EXPECT(agree());
+	EXPECT_EQ(hugepin_protect_(buffers[0].p - HP_PAGE, 64 * HP_PAGE, PROT_READ), 0);
+	for (int i = 0; i < 100; i++) {
+		buffers[0].said[i] |= HP_ADVICE_NOWRITE;
+		buffers[2].said[i] |= HP_ADVICE_NOWRITE;
+	}
+	EXPECT(agree());
+	for (int i = 0; i < 3; i += 2) {
+		hugepin_free(buffers[i].p);
+		buffers[i].p = NULL;
+	}
+	EXPECT(agree());
+	hugepin_purge();
+	expect_empty();
+}
+
+TEST(what_is_not_the_heaps_or_not_known_goes_on)
+{
+	char *p = mmap(NULL, HP_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	unsigned char *q = hugepin_malloc(HP_PAGE);
+
+	EXPECT_EQ(hugepin_advise_(p, HP_PAGE, MADV_DONTFORK), 1);
+	EXPECT_EQ(hugepin_protect_(p, HP_PAGE, PROT_READ), 1);
+	EXPECT_EQ(hugepin_advise_(q, HP_PAGE, MADV_WILLNEED), 1);
+	EXPECT_EQ(hugepin_advise_(q + 1, HP_PAGE, MADV_DONTFORK), 1); /* the kernel says EINVAL */
+	EXPECT_EQ(hugepin_advise_(q, 0, MADV_DONTFORK), 1);
+	EXPECT_EQ(hugepin_advise_(q, SIZE_MAX - 100, MADV_DONTFORK), 1);
+	EXPECT_EQ(hugepin_protect_(q, HP_PAGE, PROT_READ | PROT_GROWSDOWN), 1);
+	hugepin_free(q);
+	munmap(p, HP_PAGE);
+	hugepin_purge();
+	expect_empty();
+}
+
+/* Of a page of the pool the kernel takes advice as a whole. What of it is no more the buffer's after realloc stays with it. */
+TEST(pages_of_the_pool_are_advised_as_wholes)
+{
+	struct buffer *b = &buffers[0];
+	void *blocker; /* of growth where it stands */
+
+	NEEDS_POOL(20);
+	hp_config.pages = HP_PAGES_HUGETLB;
+	b->chunks = 3 * HP_PAGE_CHUNKS;
+	b->p = hugepin_aligned_alloc(HP_PAGE, 3 * HP_PAGE);
+	memset(b->said, 0, sizeof b->said);
+	EXPECT_EQ(hugepin_advise_(b->p, HP_PAGE - HP_CHUNK, MADV_DONTFORK), -EINVAL);
+	EXPECT_EQ(hugepin_advise_(b->p + HP_PAGE, HP_CHUNK, MADV_DONTDUMP), -EINVAL);
+	EXPECT_EQ(hugepin_advise_(b->p, 3 * HP_PAGE, MADV_WIPEONFORK), -EINVAL);
+	EXPECT_EQ(hugepin_protect_(b->p + HP_PAGE, HP_PAGE / 2, PROT_READ), -EINVAL);
+	EXPECT(agree());
+	EXPECT_EQ(hugepin_advise_(b->p, 3 * HP_PAGE, MADV_DONTFORK), 0);
+	memset(b->said, HP_ADVICE_DONTFORK, b->chunks);
+	EXPECT(agree());
+	b->tag = 1;
+	memset(b->p, 1, 3 * HP_PAGE);
+	b->p = hugepin_realloc(b->p, 2 * HP_PAGE + HP_PAGE / 2);
+	EXPECT_EQ(hugepin_usable_size(b->p), 2 * HP_PAGE + HP_PAGE / 2);
+	EXPECT(agree()); /* all of the third page */
+	b->p = hugepin_realloc(b->p, HP_PAGE + HP_PAGE / 4);
+	b->chunks = 2 * HP_PAGE_CHUNKS;
+	EXPECT(agree());
+	blocker = hugepin_malloc(HP_PAGE);
+	b->p = hugepin_realloc(b->p, 5 * HP_PAGE);
+	EXPECT(*chunk_of(b, 100) == 1 && *chunk_of(b, HP_PAGE_CHUNKS + 127) == 1);
+	b->chunks = 2 * HP_PAGE_CHUNKS;
+	EXPECT(agree());
+	hugepin_free(b->p);
+	hugepin_free(blocker);
+	b->p = NULL;
+	EXPECT(agree());
+	hugepin_purge();
+	expect_empty();
+}
+
+LIVE_MAIN
