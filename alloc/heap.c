@@ -22,6 +22,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/single_threaded.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -161,7 +162,7 @@ static bool start(void)
 	if (atomic_compare_exchange_strong(&state, &expected, STARTING)) {
 		starting = true;
 		decay.delay_ns = (uint64_t)hp_config.decay_ms * 1000000 / HP_TICKS;
-		state = hp_span_init(hp_config.small_pinned && &hugepin_small_) == 0 ? READY : UNAVAILABLE;
+		state = hp_base_page_fits() && hp_span_init(hp_config.small_pinned && &hugepin_small_) == 0 ? READY : UNAVAILABLE;
 		starting = false;
 		hp_futex_wake(&state);
 	}
@@ -1582,9 +1583,22 @@ void hugepin_atfork_(void)
 
 static int stats_fd;
 
+static void say_no_heap(void)
+{
+	char buf[160];
+	struct hp_line l = { buf, buf + sizeof buf };
+
+	hp_line_text(&l, "base pages of ");
+	hp_line_number(&l, getauxval(AT_PAGESZ), 10);
+	hp_line_text(&l, " bytes are not supported, those of 4096 are: nothing is put in hugepages, or registered");
+	hp_say(buf, NULL, SIZE_MAX);
+}
+
 static __attribute__((constructor(101))) void construct(void)
 {
 	hp_config_load();
+	if (!hp_base_page_fits())
+		say_no_heap();
 	if (hp_config.stats) /* coreutils close theirs at exit, before us */
 		stats_fd = HP_MAX(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 100), STDERR_FILENO);
 	hp_cache_init();

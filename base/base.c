@@ -8,6 +8,7 @@
 #include <linux/futex.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -142,6 +143,11 @@ uint64_t hp_number_after(const char *text, const char *key, uint64_t def)
 	for (; *p >= '0' && *p <= '9'; p++)
 		n = n * 10 + (uint64_t)(*p - '0');
 	return n;
+}
+
+bool hp_base_page_fits(void)
+{
+	return getauxval(AT_PAGESZ) == HP_CHUNK;
 }
 
 unsigned hp_thread_count(void)

@@ -95,6 +95,10 @@ long hp_read_file(const char *path, char *buf, size_t size);
  * becomes 0600. */
 int hp_open_own(const char *path, int flags);
 
+/* Whether base pages are of 4 KiB. Where they are not, advice on a part of a table would go to its neighbours, too, as the kernel
+ * rounds: then there is no heap, and no domain. */
+bool hp_base_page_fits(void);
+
 /* Threads of this process, by /proc/self/stat; 0 if that cannot be read. */
 unsigned hp_thread_count(void);
 

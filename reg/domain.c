@@ -553,6 +553,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 		return e;
 	hp_config_load();
 	hp_lock(&domains.lock);
+	e = e || hp_base_page_fits() ? e : -EOPNOTSUPP;
 	e = e ? e : hp_counts_init();
 	e = e ? e : hp_regions_init();
 	e = e ? e : place(&d);
