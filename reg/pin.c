@@ -622,12 +622,14 @@ static int obtain(hugepin_domain *d, const void *addr_, size_t len, unsigned acc
 	return e;
 }
 
-/* Whether what is registered of foreign memory may be taken for what is there: unless it changes all the time. A thread that may not
- * register for itself waits longer. */
-static bool settled(const hugepin_domain *d, const void *addr)
+/* Whether what is registered of foreign memory may be taken for what is there: unless it changes all the time. Worth waiting for is
+ * about what registering takes (4 GiB a second), up to a second, and that for a thread that may not register. */
+static bool settled(const hugepin_domain *d, const void *addr, size_t len)
 {
+	const uint64_t longest_ns = 1000000000;
+
 	return !d->watched || hp_in_span(d, (uintptr_t)addr) || __libc_single_threaded ||
-	       hp_uffd_settle(!hp_domain_may_register(d));
+	       hp_uffd_settle(hp_domain_may_register(d) ? HP_MIN(len / 4, longest_ns) : longest_ns);
 }
 
 /* Lock the domain, and see to what is queued. */
@@ -671,7 +673,7 @@ static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, uns
 		e = -ENOMEM;
 	if (e)
 		return e;
-	once = once || !settled(d, addr);
+	once = once || !settled(d, addr, len);
 	enter(d);
 	registered = d->stats.registered;
 	e = obtain(d, addr, len, access & d->access_mask, once, &r);
@@ -699,7 +701,7 @@ static HP_COLD int key_slow(void *domain, const void *addr, size_t len, unsigned
 		e = -ENOMEM;
 	if (e)
 		return e;
-	e = settled(d, addr) ? 0 : -ENOKEY;
+	e = settled(d, addr, len) ? 0 : -ENOKEY;
 	enter(d);
 	r = e ? NULL : look_up(d, (uintptr_t)addr, 1, access);
 	if (r) {

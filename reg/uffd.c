@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -31,12 +32,11 @@ struct map_query {
 /* What the kernel calls memory of MAP_ANONYMOUS | MAP_HUGETLB, which lies in a file that has no name and no descriptor. */
 #define ANONYMOUS_HUGETLB "/anon_hugepage (deleted)"
 
-enum { EVENTS = 32, DESCRIPTORS_MAX = 1024, PAUSE_NS = 50000 };
+enum { EVENTS = 32, DESCRIPTORS_MAX = 1024, YIELDS = 64, PAUSE_NS = 50000 };
 
 /* How long a pin waits for what is changing. Who has waited in vain waits less the next time. */
 #define PATIENCE_MAX_NS UINT64_C(10000000)
-#define PATIENCE_MIN_NS UINT64_C(100000)
-#define NO_OTHER_WAY_NS UINT64_C(1000000000)
+#define PATIENCE_MIN_NS UINT64_C(1000000)
 
 /* A descriptor in the program's table, which may close it, and put another under its number. */
 struct kept {
@@ -224,24 +224,27 @@ void hp_uffd_wait(void)
 	}
 }
 
-bool hp_uffd_settle(bool no_other_way)
+bool hp_uffd_settle(uint64_t worth_ns)
 {
 	static _Atomic uint32_t never;
-	uint64_t patience_ns = no_other_way ? NO_OTHER_WAY_NS : watch.patience_ns, begun_ns = 0;
-	enum hp_change change;
+	uint64_t patience_ns = HP_MAX(watch.patience_ns, worth_ns), begun_ns = 0;
+	unsigned tries = 0;
 
 	if (watch.uffd.fd >= 0 && !is_ours(&watch.uffd)) /* another userfaultfd would answer */
 		lose();
-	while ((change = hp_uffd_ask()) == HP_CHANGING) {
+	while (hp_uffd_ask() == HP_CHANGING) {
 		uint64_t now_ns = hp_clock_ns();
 
 		begun_ns = begun_ns ? begun_ns : now_ns;
 		if (now_ns - begun_ns > patience_ns) {
-			watch.patience_ns = HP_MAX(patience_ns / 2, PATIENCE_MIN_NS);
+			watch.patience_ns = HP_MAX(watch.patience_ns / 2, PATIENCE_MIN_NS);
 			return false;
 		}
-		/* Those that we wait for run now, or when the watcher has been woken. */
-		hp_futex_wait(&never, 0, PAUSE_NS);
+		/* Often at first: where others unmap all the time, the moments in which none does are short. */
+		if (tries++ < YIELDS)
+			sched_yield();
+		else
+			hp_futex_wait(&never, 0, PAUSE_NS);
 	}
 	if (watch.patience_ns < PATIENCE_MAX_NS)
 		watch.patience_ns = PATIENCE_MAX_NS;

@@ -30,9 +30,9 @@ enum hp_change {
 /* Whether something watched is changing. One system call, of the quickest; errno is kept. */
 enum hp_change hp_uffd_ask(void);
 
-/* Wait until nothing is changing that did when the call began, and is queued; at most for some milliseconds, or, where the
- * caller has no other way, a second. False: it is still changing. */
-bool hp_uffd_settle(bool no_other_way);
+/* Wait until nothing is changing that did when the call began, and what did is queued; at most for some milliseconds, or for
+ * worth_ns if that is more. False: it is still changing. */
+bool hp_uffd_settle(uint64_t worth_ns);
 
 /* Wait until the events that are being read, if any, are queued: some microseconds. */
 void hp_uffd_wait(void);

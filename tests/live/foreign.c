@@ -449,7 +449,7 @@ TEST(pins_return_while_other_threads_change_memory_all_the_time)
 	for (int i = 0; i <= 2 * THREADS; i++)
 		pthread_join(t[i], NULL);
 	EXPECT_EQ(wrong, 0);
-	EXPECT(reads >= 20);
+	EXPECT(reads >= 5);
 	hugepin_domain_stats(domain, &s, sizeof s);
 	t_print("# %lu uncached of %lu\n", s.uncached, s.registered);
 	EXPECT_EQ(hugepin_domain_close(domain), 0);
