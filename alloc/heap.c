@@ -616,8 +616,11 @@ static void wake(bool may_start)
 	}
 	hp_lock(&hp_heap_lock);
 	armed_service = found && service;
+	/* A child of vfork has the heap in common with its parent, and cannot start what is to give back the parent's memory. */
+	if (!found && !hp_sandboxed && !hp_thread_process_same())
+		armed = false;
 	due = !found && by_calls.on && may_start;
-	by_calls.on = !found;
+	by_calls.on = !found && armed;
 	if (!found && !due)
 		by_calls.next_ns = hp_clock_ns() + decay.delay_ns;
 	hp_unlock(&hp_heap_lock);

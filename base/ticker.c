@@ -24,10 +24,10 @@ bool hp_ticker_start(const struct hp_thread_kind *kind)
 {
 	bool ok = false;
 
-	if (!hp_thread_process_same()) /* a child of vfork: the thread, and what is said of it here, are its parent's */
+	if (hp_sandboxed || !hp_thread_process_same()) /* a child of vfork: the thread, and what is said of it here, are its parent's */
 		return false;
 	hp_lock(&ticker.lock);
-	if (!ticker.forbidden && !hp_sandboxed) {
+	if (!ticker.forbidden) {
 		end();
 		ok = hp_thread_start(&ticker.thread, kind, NULL, -1);
 	}

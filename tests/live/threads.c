@@ -1,0 +1,391 @@
+/* link: none */
+/* A program of one thread stays one, for the C library and for what the kernel does for such alone; and threads of ours have
+ * no more rights than are left to the program. Each subject is a program of its own: the heap's state is a process's. */
+#include "live.h"
+
+#include <dirent.h>
+#include <grp.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stdint.h>
+#include <sys/prctl.h>
+#include <sys/single_threaded.h>
+#include <sys/syscall.h>
+
+#ifndef SECCOMP_RET_KILL_PROCESS
+#define SECCOMP_RET_KILL_PROCESS 0x80000000u
+#endif
+
+enum { DECAY_MS = 500, SKIPPED = 77 };
+
+/* All threads of this process: their number, and how many have `key` at other than `value` in their status. */
+static int tasks(const char *key, const char *value, int *ret_others)
+{
+	char path[300], text[4000];
+	int n = 0;
+	DIR *d = opendir("/proc/self/task");
+	*ret_others = 0;
+	for (struct dirent *e; d && (e = readdir(d));) {
+		if (e->d_name[0] == '.')
+			continue;
+		n++;
+		snprintf(path, sizeof path, "/proc/self/task/%s/status", e->d_name);
+		char *at = file_read(path, text, sizeof text) > 0 ? strstr(text, key) : NULL;
+		if (!at)
+			continue; /* ended meanwhile */
+		at += strlen(key);
+		at += strspn(at, ":\t ");
+		at[strcspn(at, "\n")] = 0;
+		if (strcmp(at, value) != 0) {
+			(*ret_others)++;
+			T_FAIL("thread %s: %s is '%s', not '%s'", e->d_name, key, at, value);
+		}
+	}
+	if (d)
+		closedir(d);
+	return n;
+}
+
+/* Threads that the kernel counts, without directories, which use the heap. */
+static int num_threads(void)
+{
+	char text[4000], *at;
+	if (file_read("/proc/self/status", text, sizeof text) <= 0 || !(at = strstr(text, "\nThreads:")))
+		return -1;
+	return (int)strtol(at + 9, NULL, 10);
+}
+
+static void use(size_t bytes)
+{
+	char *p = hide(malloc(bytes));
+	if (EXPECT(p))
+		memset(p, 1, bytes);
+	free(p);
+}
+
+static int stays_one(void)
+{
+	size_t before = resident(), full;
+	char *p = hide(malloc(48 * MIB));
+	memset(p, 1, 48 * MIB);
+	EXPECT(__libc_single_threaded);
+	full = resident();
+	free(p);
+	EXPECT(__libc_single_threaded);
+	EXPECT(full >= before + 48 * MIB);
+	sleep_ms(2 * DECAY_MS); /* nothing else calls the heap */
+	size_t now = resident();
+	if (!EXPECT(now <= before + 4 * MIB))
+		T_FAIL("resident: %zu KiB before, %zu freed, %zu after", before / KIB, full / KIB, now / KIB);
+	EXPECT(__libc_single_threaded);
+	for (int i = 0; i < 100 && num_threads() > 1; i++)
+		sleep_ms(DECAY_MS / 10);
+	EXPECT_EQ(num_threads(), 1);
+	return 0;
+}
+
+static int enters_namespaces(void)
+{
+	int pipes[2], fd, mine;
+	char path[64], c;
+	pid_t other;
+	if (pipe2(pipes, O_CLOEXEC))
+		return 1;
+	if ((other = fork()) == 0) {
+		c = unshare(CLONE_NEWUSER) == 0 ? 'y' : 'n';
+		if (write(pipes[1], &c, 1) != 1)
+			_exit(1);
+		pause();
+	}
+	if (read(pipes[0], &c, 1) != 1 || c != 'y' || (mine = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC)) < 0) {
+		kill(other, SIGKILL);
+		return SKIPPED;
+	}
+	snprintf(path, sizeof path, "/proc/%d/ns/user", (int)other);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	for (int i = 0; i < 20; i++) {
+		use(48 * MIB);
+		EXPECT(i % 2 ? syscall(SYS_setns, mine, CLONE_NEWNS) == 0 : setns(mine, CLONE_NEWNS) == 0);
+	}
+	for (int i = 0; i < 2; i++) {
+		pid_t child = fork();
+		if (child == 0) {
+			use(48 * MIB);
+			long r = i ? unshare(CLONE_NEWUSER) : syscall(SYS_unshare, CLONE_NEWUSER);
+			_exit(r == 0 ? 0 : errno);
+		}
+		EXPECT_EQ(child_wait(child, 10), 0);
+	}
+	use(48 * MIB);
+	EXPECT(setns(fd, CLONE_NEWUSER) == 0 || T_FAIL("setns: %s", strerror(errno)));
+	kill(other, SIGKILL);
+	waitpid(other, NULL, 0);
+	return 0;
+}
+
+static int ends_with_its_last_thread(void)
+{
+	use(48 * MIB);
+	alarm(20);
+	if (t_failures)
+		return 1;
+	pthread_exit(NULL);
+}
+
+/* Of the calling thread alone: capabilities, what execve may give, and a filter that lets everything through. */
+static bool give_rights_up(void)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct none[2] = { { 0 } };
+	struct sock_filter all[] = { BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW) };
+	struct sock_fprog program = { 1, all };
+	return syscall(SYS_capset, &head, none) == 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+	       prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+static int leaves_no_rights(void)
+{
+	int others;
+	use(48 * MIB);
+	if (!EXPECT(give_rights_up()))
+		return 1;
+	for (int i = 0; i < 2 * DECAY_MS / 50; i++) {
+		tasks("CapEff", "0000000000000000", &others);
+		tasks("Seccomp", "2", &others);
+		tasks("NoNewPrivs", "1", &others);
+		use(3 * MIB + (size_t)i * 100 * KIB);
+		sleep_ms(50);
+	}
+	return 0;
+}
+
+static int changes_its_user(void)
+{
+	int others;
+	use(48 * MIB);
+	if (setgroups(0, NULL) || setresgid(65534, 65534, 65534) || setuid(65534))
+		return SKIPPED;
+	use(48 * MIB);
+	EXPECT(num_threads() >= 1);
+	tasks("Uid", "65534\t65534\t65534\t65534", &others);
+	tasks("Gid", "65534\t65534\t65534\t65534", &others);
+	return 0;
+}
+
+/* For all threads, from now on: what malloc of the C library needs, and no more, or the process is killed. */
+static bool confine(void)
+{
+	static const int calls[] = { SYS_mmap,	 SYS_munmap, SYS_mremap,     SYS_madvise,	  SYS_mprotect, SYS_brk,
+				     SYS_futex,	 SYS_write,  SYS_exit_group, SYS_clock_nanosleep, SYS_exit };
+	enum { COUNT = sizeof calls / sizeof *calls };
+	struct sock_filter f[2 * COUNT + 2];
+	struct sock_fprog program = { .filter = f };
+	int n = 0;
+	f[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+	for (int i = 0; i < COUNT; i++) {
+		f[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)calls[i], 0, 1);
+		f[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	}
+	f[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+	program.len = (unsigned short)n;
+	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+	       syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0;
+}
+
+/* On random sizes, kept and freed, past a few decay times. */
+static void churn_confined(void)
+{
+	enum { COUNT = 24 };
+	char *p[COUNT] = { NULL };
+	uint64_t state = 5;
+	for (int i = 0; i < 1200; i++) {
+		size_t at = (size_t)i * 7 % COUNT, n = rand_size(&state, 32 * KIB, 6 * MIB);
+		free(p[at]);
+		p[at] = hide(malloc(n));
+		if (!p[at])
+			_exit(3);
+		memset(p[at], 1, n);
+		if (i % 50 == 0)
+			sleep_ms(DECAY_MS / 8);
+		if (i % 7 == 0)
+			p[at] = hide(realloc(p[at], n * 2));
+	}
+	for (int i = 0; i < COUNT; i++)
+		free(p[i]);
+}
+
+static int allocates_confined(void)
+{
+	use(48 * MIB);
+	if (!confine())
+		_exit(4);
+	churn_confined();
+	_exit(t_failures != 0);
+}
+
+static int allocates_first_when_confined(void)
+{
+	if (!confine())
+		_exit(4);
+	churn_confined();
+	_exit(t_failures != 0);
+}
+
+static void *nothing(void *arg)
+{
+	return arg;
+}
+
+/* Threads that have ended, and one that waits: their caches are not to be had without membarrier(2). */
+static int confines_its_threads(void)
+{
+	pthread_t t;
+	use(48 * MIB);
+	for (int i = 0; i < 3; i++)
+		if (pthread_create(&t, NULL, nothing, NULL) || pthread_join(t, NULL))
+			return 1;
+	return allocates_confined();
+}
+
+static char child_stack[1 << 16];
+
+static int allocate_in_child(void *unused)
+{
+	(void)unused;
+	use(64 * MIB);
+	return 0;
+}
+
+static int survives_vfork(void)
+{
+	size_t before = resident(), full;
+	/* As vfork(2): the child has the parent's memory. */
+	pid_t child = clone(allocate_in_child, child_stack + sizeof child_stack, CLONE_VM | CLONE_VFORK | SIGCHLD, NULL);
+	EXPECT_EQ(child_wait(child, 10), 0);
+	use(64 * MIB);
+	full = resident();
+	EXPECT(full >= before + 48 * MIB);
+	sleep_ms(2 * DECAY_MS);
+	if (!EXPECT(resident() <= before + 4 * MIB))
+		T_FAIL("resident: %zu KiB before, %zu freed, %zu after", before / KIB, full / KIB, resident() / KIB);
+	return 0;
+}
+
+static int forks_and_runs(void)
+{
+	char line[16] = "";
+	use(48 * MIB);
+	for (int i = 0; i < 20; i++) {
+		use(40 * MIB + (size_t)i * MIB);
+		pid_t child = fork();
+		if (child == 0) {
+			if (num_threads() != 1)
+				_exit(1);
+			use(48 * MIB);
+			_exit(!__libc_single_threaded);
+		}
+		EXPECT_EQ(child_wait(child, 10), 0);
+	}
+	FILE *f = popen("echo here", "r");
+	if (EXPECT(f)) {
+		EXPECT(fgets(line, sizeof line, f) && !strcmp(line, "here\n"));
+		EXPECT_EQ(pclose(f), 0);
+	}
+	EXPECT(__libc_single_threaded);
+	EXPECT(num_threads() <= 2);
+	return 0;
+}
+
+static int (*const subjects[])(void) = {
+	stays_one,	    enters_namespaces,		   ends_with_its_last_thread, leaves_no_rights, changes_its_user,
+	allocates_confined, allocates_first_when_confined, confines_its_threads,      survives_vfork,	forks_and_runs,
+};
+
+static int again(int (*subject)(void), const char *pages)
+{
+	pid_t pid;
+	int i = 0;
+	char number[12];
+	while (subjects[i] != subject)
+		i++;
+	snprintf(number, sizeof number, "%d", i);
+	char *args[] = { (char *)"threads", (char *)"--subject", number, NULL };
+	setenv("HUGEPIN_DECAY", "500ms", 1);
+	setenv("HUGEPIN_PAGES", pages, 1);
+	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
+	unsetenv("HUGEPIN_DECAY");
+	unsetenv("HUGEPIN_PAGES");
+	return child_wait(pid, 30);
+}
+
+/* On pages of the pool, where there are some, and on others. */
+static bool both(int (*subject)(void))
+{
+	int r = again(subject, "thp");
+	EXPECT(r == SKIPPED || r == 0 || T_FAIL("thp: %d", r));
+	if (pool_free() >= 80)
+		EXPECT(r == SKIPPED || (r = again(subject, "auto")) == 0 || T_FAIL("pool: %d", r));
+	return r != SKIPPED;
+}
+
+TEST(a_program_of_one_thread_stays_one_and_gives_memory_back)
+{
+	both(stays_one);
+}
+
+TEST(a_program_of_one_thread_may_enter_namespaces)
+{
+	if (!both(enters_namespaces))
+		SKIP("no user namespaces");
+}
+
+TEST(a_program_ends_with_its_last_thread)
+{
+	both(ends_with_its_last_thread);
+}
+
+TEST(rights_that_are_given_up_are_left_to_no_thread)
+{
+	both(leaves_no_rights);
+}
+
+TEST(no_thread_keeps_the_user_that_the_program_was)
+{
+	if (!both(changes_its_user))
+		SKIP("not root");
+}
+
+TEST(a_program_confined_to_what_malloc_needs_allocates)
+{
+	both(allocates_confined);
+}
+
+TEST(a_program_confined_before_its_first_allocation_allocates)
+{
+	both(allocates_first_when_confined);
+}
+
+TEST(a_program_that_had_threads_and_confined_itself_allocates)
+{
+	both(confines_its_threads);
+}
+
+TEST(a_child_of_vfork_that_allocates_takes_nothing_from_its_parent)
+{
+	both(survives_vfork);
+}
+
+TEST(children_have_one_thread_and_programs_are_run)
+{
+	both(forks_and_runs);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 3 && !strcmp(argv[1], "--subject")) {
+		int r = subjects[strtol(argv[2], NULL, 10)]();
+		return r ? r : t_failures != 0;
+	}
+	return t_run(argc, argv);
+}
