@@ -9,6 +9,7 @@
 #include "alloc/advice.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -23,6 +24,7 @@
 
 static uint16_t *record; /* by chunk of the span; accessible by GiB */
 static uint64_t *opened; /* a bit for each */
+static bool stuck; /* there may be such buffers */
 static const struct hp_heap_locks *_Atomic locks;
 
 /* ------------------------------------------------------------------ the record */
@@ -171,6 +173,27 @@ bool hp_advice_undo(size_t chunk, size_t n)
 	}
 	errno = saved;
 	return true;
+}
+
+void hp_advice_stick(size_t chunk)
+{
+	if (!open_record(chunk, chunk + 1)) /* then it is not tried again */
+		return;
+	note(chunk, chunk + 1, HP_ADVICE_STUCK, 0);
+	stuck = true;
+}
+
+size_t hp_advice_stuck(size_t chunk)
+{
+	size_t end = hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT, to;
+	unsigned a;
+
+	for (; stuck && chunk < end; chunk = to) {
+		to = hp_advice_run(chunk, end, &a);
+		if (a & HP_ADVICE_STUCK)
+			return chunk;
+	}
+	return 0;
 }
 
 size_t hp_advice_cut(size_t chunk, size_t end)
@@ -330,11 +353,12 @@ static int call_noted(size_t from, size_t end, long nr, int how, unsigned set, u
 	/* A part of it may have been done: the mappings that come before one which refuses. Again, by hugepages, to know which. */
 	for (size_t to; from < end; from = to) {
 		to = HP_MIN(end, next_page(from));
-		if (call(hp_chunk_addr(from), hp_chunk_addr(to), nr, how) != 0)
-			break;
+		r = call(hp_chunk_addr(from), hp_chunk_addr(to), nr, how);
+		if (r != 0)
+			return r;
 		note(from, to, set, clear);
 	}
-	return r;
+	return 0;
 }
 
 static int apply(uintptr_t start, size_t len, long nr, int how, unsigned set, unsigned clear)
@@ -393,6 +417,99 @@ int hugepin_protect_(void *addr, size_t len, int prot)
 	set = (prot & PROT_READ ? 0 : HP_ADVICE_NOREAD) | (prot & PROT_WRITE ? 0 : HP_ADVICE_NOWRITE) |
 	      (prot & PROT_EXEC ? HP_ADVICE_EXEC : 0);
 	return apply((uintptr_t)addr, len, SYS_mprotect, prot, set, HP_ADVICE_PROT);
+}
+
+/* ------------------------------------------------------------------ what the kernel knows */
+
+/* A mapping as smaps describes it, over its lines. */
+struct mapping {
+	uintptr_t start, end;
+	unsigned advice;
+};
+
+static uintptr_t hex(const char **at)
+{
+	uintptr_t n = 0;
+
+	for (; (**at >= '0' && **at <= '9') || (**at >= 'a' && **at <= 'f'); (*at)++)
+		n = n * 16 + (uintptr_t)(**at <= '9' ? **at - '0' : **at - 'a' + 10);
+	return n;
+}
+
+static void learn_mapping(const struct mapping *m)
+{
+	const unsigned known = HP_ADVICE_DONTFORK | HP_ADVICE_WIPEONFORK | HP_ADVICE_DONTDUMP | HP_ADVICE_PROT;
+	uintptr_t start = HP_MAX(m->start, hp_span.base), end = HP_MIN(m->end, hp_chunk_addr(hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT));
+	size_t from, to;
+
+	if (start >= end)
+		return;
+	from = (start - hp_span.base) >> HP_CHUNK_SHIFT;
+	to = (end - hp_span.base) >> HP_CHUNK_SHIFT;
+	if (!m->advice) {
+		note(from, to, 0, known);
+		return;
+	}
+	if (!open_record(from, to))
+		return;
+	for (size_t stop; (stop = next_live(&from, to)) != 0; from = stop)
+		for (size_t c = from, run; c < stop; c = run) {
+			unsigned a;
+
+			run = HP_MIN(hp_advice_run(c, stop, &a), next_page(c));
+			if (!(a & HP_ADVICE_MISSING) && !page_of(c)->lost)
+				note(c, run, m->advice, known & ~m->advice);
+		}
+}
+
+/* "7f00-7f80 rw-p ..." or "VmFlags: rd wr mr dc ..." */
+static void learn_line(const char *line, struct mapping *m)
+{
+	static const struct {
+		char name[4];
+		unsigned bit;
+	} flags[] = { { " dc", HP_ADVICE_DONTFORK }, { " wf", HP_ADVICE_WIPEONFORK }, { " dd", HP_ADVICE_DONTDUMP } };
+	const char *at = line;
+	uintptr_t start = hex(&at);
+
+	if (at > line && *at == '-') {
+		at++;
+		m->start = start;
+		m->end = hex(&at);
+		m->advice = (at[1] == 'r' ? 0 : HP_ADVICE_NOREAD) | (at[2] == 'w' ? 0 : HP_ADVICE_NOWRITE) |
+			    (at[3] == 'x' ? HP_ADVICE_EXEC : 0);
+	} else if (!strncmp(line, "VmFlags:", 8)) {
+		for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+			m->advice |= strstr(line, flags[i].name) ? flags[i].bit : 0;
+		learn_mapping(m);
+	}
+}
+
+void hp_advice_learn(void)
+{
+	static char text[8192]; /* under hp_heap_lock; a line is shorter, but for a file's name */
+	struct mapping m = { .start = 0 };
+	int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/smaps", O_RDONLY | O_CLOEXEC), saved = errno;
+	size_t have = 0;
+	long got;
+
+	while (fd >= 0 && (got = syscall(SYS_read, fd, text + have, sizeof text - 1 - have)) > 0) {
+		char *line = text, *end;
+
+		have += (size_t)got;
+		text[have] = 0;
+		for (; (end = strchr(line, '\n')); line = end + 1) {
+			*end = 0;
+			learn_line(line, &m);
+		}
+		have = (size_t)(text + have - line);
+		memmove(text, line, have);
+		if (have == sizeof text - 1)
+			have = 0;
+	}
+	if (fd >= 0)
+		syscall(SYS_close, fd);
+	errno = saved;
 }
 
 /* ------------------------------------------------------------------ locks */
@@ -490,7 +607,7 @@ static int in_child(size_t from, size_t end, unsigned a, bool copied)
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0L) == -1)
 			return -errno;
 		advise(hp_chunk_addr(from), hp_chunk_addr(end), MADV_DONTDUMP);
-		note(from, end, HP_ADVICE_MISSING, a);
+		note(from, end, HP_ADVICE_MISSING, a & ~(unsigned)HP_ADVICE_STUCK);
 		for (size_t p = from >> HP_PAGE_CHUNKS_SHIFT; p <= (end - 1) >> HP_PAGE_CHUNKS_SHIFT; p++)
 			if (hp_span.page[p].kind == HUGEPIN_KIND_HUGETLB) /* the pool's no more */
 				hp_span.page[p].fork = HP_PAGE_COPIED;

@@ -24,6 +24,7 @@ enum {
 	HP_ADVICE_EXEC = 64,
 	HP_ADVICE_LOCKED = 128,
 	HP_ADVICE_MISSING = 256, /* a child of fork: was DONTFORK, and has no memory here */
+	HP_ADVICE_STUCK = 512, /* a buffer begins here that was freed, but the kernel did not take all advice back */
 };
 #define HP_ADVICE_PROT (HP_ADVICE_NOREAD | HP_ADVICE_NOWRITE | HP_ADVICE_EXEC)
 /* What a child does not get. */
@@ -42,8 +43,11 @@ size_t hp_advice_run(size_t chunk, size_t end, unsigned *ret_advice);
 /* Whether there is any about [chunk, chunk + n). */
 bool hp_advice_any(size_t chunk, size_t n);
 
-/* [chunk, chunk + n) is free: no advice any more. False: the kernel refused, and it may not be handed out. */
+/* [chunk, chunk + n) is free: no advice any more. False: the kernel refused, and it may not be handed out. Who is freed as a whole
+ * is kept as it is and noted, to be tried again; the first such buffer that begins at `chunk` or behind, or 0. */
 bool hp_advice_undo(size_t chunk, size_t n);
+void hp_advice_stick(size_t chunk);
+size_t hp_advice_stuck(size_t chunk);
 
 /* The first chunk at or behind `chunk` from which on a part of the same buffer can be free by itself: pages of the pool are
  * advised as wholes. */
@@ -58,6 +62,10 @@ bool hp_advice_read(void *to, size_t chunk, size_t n);
 
 /* Whether anything was ever advised. */
 bool hp_advice_made(void);
+
+/* Where nobody sees the program's calls: note what the kernel knows of live buffers, by /proc/self/smaps. What cannot be read is not
+ * noted. */
+void hp_advice_learn(void);
 
 /* Advise the hugepages [first, end) by MADV_DOFORK, but for what the program wants kept out of children. */
 bool hp_advice_dofork(size_t first, size_t end);

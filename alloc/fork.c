@@ -27,6 +27,7 @@
 #include "alloc/advice.h"
 #include "alloc/map.h"
 #include "alloc/pages.h"
+#include "alloc/small.h"
 #include "base/config.h"
 #include "base/stats.h"
 
@@ -412,6 +413,14 @@ static bool make_copy(size_t pages)
 	return true;
 }
 
+static bool any_not_shared(void)
+{
+	for (size_t p = 1; p < hp_span.tree.used; p++)
+		if (hp_span.page[p].state == HP_PAGE_READY && fate(p) != SHARED)
+			return true;
+	return false;
+}
+
 void hp_fork_prepare(void)
 {
 	int saved = errno;
@@ -419,6 +428,9 @@ void hp_fork_prepare(void)
 
 	if (dofork_refused)
 		dofork_refused = for_runs(has_memory, let_in_run, NULL) != 0;
+	/* Where no drop-in sees the program's madvise, the kernel is asked. Not after it has refused to let in what we kept out. */
+	if (!&hugepin_small_ && !dofork_refused && any_not_shared())
+		hp_advice_learn();
 	if (p.how == HP_FORK_BY_COPY && make_copy(p.copied)) {
 		HP_STAT_ADD(forks_copied, 1);
 		HP_STAT_ADD(fork_copied_bytes, p.copied << HP_PAGE_SHIFT);

@@ -319,6 +319,18 @@ static void give(size_t chunk, size_t n)
 	HP_STAT_ADD(taken_bytes, -(n << HP_CHUNK_SHIFT));
 }
 
+/* A live buffer, room and all. */
+static void give_buffer(size_t chunk)
+{
+	size_t n = hp_chunk_extent(chunk), count = HP_CHUNK_COUNT(hp_chunk_get(chunk));
+
+	HP_STAT_ADD(room_bytes, -((n - count) << HP_CHUNK_SHIFT));
+	if (n > 1)
+		hp_chunk_set(chunk + 1, 0);
+	hp_chunk_set(chunk, 0);
+	give(chunk, n);
+}
+
 /* Note that [chunk, chunk + n) was handed out. Returns how many of its first chunks may be dirty; the rest are zero. */
 static size_t hand_out(size_t chunk, size_t n)
 {
@@ -457,6 +469,12 @@ static size_t purge(bool may_wait)
 
 	hp_cache_steal(false, 0);
 	clear_lists();
+	for (size_t c = 1; (c = hp_advice_stuck(c)) != 0; c++) {
+		if (hp_advice_undo(c, hp_chunk_extent(c)))
+			give_buffer(c);
+		else
+			hp_advice_stick(c);
+	}
 	bytes = give_back(1, hp_span.tree.used, 0, 0, may_wait);
 	bytes += give_back(hp_span.small, hp_span.tree.upper_used, 0, 0, may_wait);
 	HP_STAT_ADD(purged_bytes, bytes);
@@ -709,7 +727,6 @@ static __attribute__((noinline)) void free_locked(void *p)
 	size_t off = (uintptr_t)p - hp_span.base, chunk = off >> HP_CHUNK_SHIFT, n;
 	const char *why = why_not(off);
 	struct hp_cache *c;
-	uint64_t w;
 	bool must_wake;
 	int saved = errno;
 
@@ -729,26 +746,21 @@ static __attribute__((noinline)) void free_locked(void *p)
 		return;
 	}
 	if (HP_CHUNK_STATE(hp_chunk_get(chunk)) == HP_CHUNK_ROOMY && !hp_advice_undo(chunk, hp_chunk_extent(chunk))) {
-		hp_unlock(&hp_heap_lock); /* nobody else may have it: as if it were not freed */
+		hp_advice_stick(chunk); /* nobody else may have it */
+		hp_unlock(&hp_heap_lock);
 		return;
 	}
 	must_wake = arm(false);
 	c = hp_cache_self;
 	if (!hp_cache_limit(c))
 		answer(c);
-	w = hp_chunk_get(chunk);
 	n = hp_chunk_extent(chunk);
-	if (HP_CHUNK_STATE(w) == HP_CHUNK_ROOMY) {
-		HP_STAT_ADD(room_bytes, -((n - HP_CHUNK_COUNT(w)) << HP_CHUNK_SHIFT));
-		set_live(chunk, n, 0); /* clears the word behind */
-	}
-	if (HP_CHUNK_STATE(w) == HP_CHUNK_LIVE && n <= HP_SLOT_MAX) {
+	if (HP_CHUNK_STATE(hp_chunk_get(chunk)) == HP_CHUNK_LIVE && n <= HP_SLOT_MAX) {
 		if (n <= HP_LIST_MAX && n > HP_LIST_MAX - c->listed)
 			hp_cache_spill(c);
 		hp_shared_push(chunk, (uint32_t)n);
 	} else {
-		hp_chunk_set(chunk, 0);
-		give(chunk, n);
+		give_buffer(chunk);
 	}
 	hp_unlock(&hp_heap_lock);
 	if (must_wake)

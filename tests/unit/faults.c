@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "alloc/advice.h"
 #include "alloc/heap.h"
 #include "alloc/hold.h"
 #include "alloc/small.h"
@@ -353,6 +354,114 @@ static void fork_with(int held)
 	end();
 }
 
+/* ------------------------------------------------------------------ advice */
+
+enum { ADVISED = 4 };
+static bool advised[ADVISED]; /* the first 64 KiB of a buffer of that number */
+
+static bool readable(const void *p)
+{
+	int pipes[2];
+	bool ok = pipe(pipes) == 0 && write(pipes[1], p, 1) == 1;
+
+	close(pipes[0]);
+	close(pipes[1]);
+	return ok;
+}
+
+static void advise(int i)
+{
+	static const int how[ADVISED] = { MADV_DONTFORK, MADV_WIPEONFORK, MADV_DONTDUMP, PROT_READ };
+	int r = i == 3 ? hugepin_protect_(buffers[i].p, 65536, how[i]) : hugepin_advise_(buffers[i].p, 65536, how[i]);
+
+	EXPECT(r == 0 || (r == -with && seen->failed >= 0));
+	advised[i] = r == 0;
+	EXPECT(intact(buffers[i].p, &buffers[i], buffers[i].size));
+}
+
+/* Nobody gets what the kernel still thinks advised. */
+static void expect_plain(const struct buffer *b)
+{
+	size_t chunk = ((uintptr_t)b->p - hp_span.base) >> HP_CHUNK_SHIFT;
+
+	EXPECT(chunk >= hp_span.pages << HP_PAGE_CHUNKS_SHIFT || !hp_advice_any(chunk, hp_chunk_extent(chunk)));
+}
+
+static void advised_child(void)
+{
+	int status;
+	pid_t pid;
+
+	seen->homeless = false;
+	pid = fork();
+	if (pid == 0) {
+		t_failures = 0;
+		for (int i = 0; i < ADVISED; i++) {
+			const struct buffer *b = &buffers[i];
+
+			if (!b->p)
+				continue;
+			if (advised[i] && i < 2)
+				EXPECT(!(readable(b->p) && b->p[STEP]));
+			else
+				EXPECT(intact(b->p, b, 65536));
+			EXPECT_EQ(b->p[b->size - 1], b->tag);
+		}
+		_exit(t_failures != 0);
+	}
+	EXPECT(pid > 0);
+	waitpid(pid, &status, 0);
+	/* Nor may a child run whose copy the kernel does not let be advised. */
+	if (WIFEXITED(status))
+		EXPECT_EQ(WEXITSTATUS(status), 0);
+	else if (EXPECT_EQ(WTERMSIG(status), SIGABRT))
+		EXPECT(seen->homeless || seen->failed == SYS_madvise || seen->failed == SYS_mprotect);
+}
+
+static void advise_with(int held)
+{
+	struct hugepin_extent e;
+
+	for (int i = 0; i < ADVISED + 1; i++)
+		keep(&buffers[i], hugepin_malloc(3 * MIB / 2), 3 * MIB / 2);
+	if (held) {
+		EXPECT(hugepin_extent(buffers[0].p, &e, sizeof e) > 0);
+		EXPECT_EQ(hp_heap_hold((uintptr_t)e.addr, e.len, e.gen, HP_HOLD_COPY), 0);
+	}
+	armed = true;
+	for (int i = 0; i < ADVISED; i++)
+		advise(i);
+	advised_child();
+	expect_intact();
+	resize(&buffers[0], MIB);
+	resize(&buffers[2], MIB);
+	resize(&buffers[0], 5 * MIB);
+	resize(&buffers[2], 5 * MIB);
+	advised_child();
+	for (int i = 0; i < ADVISED; i++)
+		discard(&buffers[i]);
+	for (int i = 6; i < 16; i++) {
+		keep(&buffers[i], hugepin_malloc(MIB / 2), MIB / 2);
+		expect_plain(&buffers[i]);
+	}
+	obtain_zeroed(&buffers[5], 5 * MIB / 2);
+	expect_plain(&buffers[5]);
+	fork_once();
+	if (held)
+		hp_heap_drop((uintptr_t)e.addr, e.len, HP_HOLD_COPY);
+	end();
+}
+
+static void advise_buffers(void)
+{
+	advise_with(false);
+}
+
+static void advise_held_buffers(void)
+{
+	advise_with(true);
+}
+
 static void fork_with_buffers(void)
 {
 	fork_with(-1);
@@ -394,12 +503,10 @@ static bool run_once(void (*scenario)(void), size_t pool_pages, long n, bool res
 	return seen->failed >= 0;
 }
 
-static void run_all(void (*scenario)(void))
+static void run_with(const size_t *pools, size_t count, void (*scenario)(void))
 {
-	static const size_t pools[] = { 0, 3, 1000 };
-
 	seen = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) {
+	for (size_t i = 0; i < count; i++) {
 		long n = 1;
 
 		while (run_once(scenario, pools[i], n, false, ENOMEM) && t_failures < 20)
@@ -408,6 +515,11 @@ static void run_all(void (*scenario)(void))
 		for (long m = 1; m <= n && pools[i] == 3 && t_failures < 20; m++)
 			run_once(scenario, pools[i], m, true, ENOMEM);
 	}
+}
+
+static void run_all(void (*scenario)(void))
+{
+	run_with((const size_t[]){ 0, 3, 1000 }, 3, scenario);
 }
 
 __attribute__((constructor)) static void configure(void)
@@ -440,6 +552,16 @@ TEST(fork_survives_every_failure)
 TEST(fork_with_held_memory_survives_every_failure)
 {
 	run_all(fork_with_held_buffers);
+}
+
+TEST(advice_survives_every_failure)
+{
+	run_with((const size_t[]){ 3 }, 1, advise_buffers);
+}
+
+TEST(advice_about_held_memory_survives_every_failure)
+{
+	run_with((const size_t[]){ 4 }, 1, advise_held_buffers);
 }
 
 T_MAIN
