@@ -9,11 +9,12 @@
 #include "alloc/advice.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "base/smaps.h"
 
 #ifndef MADV_GUARD_INSTALL
 #define MADV_GUARD_INSTALL 102
@@ -421,32 +422,23 @@ int hugepin_protect_(void *addr, size_t len, int prot)
 
 /* ------------------------------------------------------------------ what the kernel knows */
 
-/* A mapping as smaps describes it, over its lines. */
-struct mapping {
-	uintptr_t start, end;
-	unsigned advice;
-};
-
-static uintptr_t hex(const char **at)
-{
-	uintptr_t n = 0;
-
-	for (; (**at >= '0' && **at <= '9') || (**at >= 'a' && **at <= 'f'); (*at)++)
-		n = n * 16 + (uintptr_t)(**at <= '9' ? **at - '0' : **at - 'a' + 10);
-	return n;
-}
-
-static void learn_mapping(const struct mapping *m)
+static void learn(void *unused, const struct hp_smaps *m)
 {
 	const unsigned known = HP_ADVICE_DONTFORK | HP_ADVICE_WIPEONFORK | HP_ADVICE_DONTDUMP | HP_ADVICE_PROT;
-	uintptr_t start = HP_MAX(m->start, hp_span.base), end = HP_MIN(m->end, hp_chunk_addr(hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT));
+	uintptr_t start = HP_MAX(m->start, hp_span.base);
+	uintptr_t end = HP_MIN(m->end, hp_chunk_addr(hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT));
+	unsigned f = m->flags;
+	unsigned set = (f & HP_SMAPS_DONTFORK ? HP_ADVICE_DONTFORK : 0) | (f & HP_SMAPS_WIPEONFORK ? HP_ADVICE_WIPEONFORK : 0) |
+		       (f & HP_SMAPS_DONTDUMP ? HP_ADVICE_DONTDUMP : 0) | (f & HP_SMAPS_READ ? 0 : HP_ADVICE_NOREAD) |
+		       (f & HP_SMAPS_WRITE ? 0 : HP_ADVICE_NOWRITE) | (f & HP_SMAPS_EXEC ? HP_ADVICE_EXEC : 0);
 	size_t from, to;
 
+	(void)unused;
 	if (start >= end)
 		return;
 	from = (start - hp_span.base) >> HP_CHUNK_SHIFT;
 	to = (end - hp_span.base) >> HP_CHUNK_SHIFT;
-	if (!m->advice) {
+	if (!set) {
 		note(from, to, 0, known);
 		return;
 	}
@@ -458,58 +450,15 @@ static void learn_mapping(const struct mapping *m)
 
 			run = HP_MIN(hp_advice_run(c, stop, &a), next_page(c));
 			if (!(a & HP_ADVICE_MISSING) && !page_of(c)->lost)
-				note(c, run, m->advice, known & ~m->advice);
+				note(c, run, set, known & ~set);
 		}
-}
-
-/* "7f00-7f80 rw-p ..." or "VmFlags: rd wr mr dc ..." */
-static void learn_line(const char *line, struct mapping *m)
-{
-	static const struct {
-		char name[4];
-		unsigned bit;
-	} flags[] = { { " dc", HP_ADVICE_DONTFORK }, { " wf", HP_ADVICE_WIPEONFORK }, { " dd", HP_ADVICE_DONTDUMP } };
-	const char *at = line;
-	uintptr_t start = hex(&at);
-
-	if (at > line && *at == '-') {
-		at++;
-		m->start = start;
-		m->end = hex(&at);
-		m->advice = (at[1] == 'r' ? 0 : HP_ADVICE_NOREAD) | (at[2] == 'w' ? 0 : HP_ADVICE_NOWRITE) |
-			    (at[3] == 'x' ? HP_ADVICE_EXEC : 0);
-	} else if (!strncmp(line, "VmFlags:", 8)) {
-		for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
-			m->advice |= strstr(line, flags[i].name) ? flags[i].bit : 0;
-		learn_mapping(m);
-	}
 }
 
 void hp_advice_learn(void)
 {
-	static char text[8192]; /* under hp_heap_lock; a line is shorter, but for a file's name */
-	struct mapping m = { .start = 0 };
-	int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/smaps", O_RDONLY | O_CLOEXEC), saved = errno;
-	size_t have = 0;
-	long got;
+	static char text[8192]; /* under hp_heap_lock */
 
-	while (fd >= 0 && (got = syscall(SYS_read, fd, text + have, sizeof text - 1 - have)) > 0) {
-		char *line = text, *end;
-
-		have += (size_t)got;
-		text[have] = 0;
-		for (; (end = strchr(line, '\n')); line = end + 1) {
-			*end = 0;
-			learn_line(line, &m);
-		}
-		have = (size_t)(text + have - line);
-		memmove(text, line, have);
-		if (have == sizeof text - 1)
-			have = 0;
-	}
-	if (fd >= 0)
-		syscall(SYS_close, fd);
-	errno = saved;
+	hp_smaps_each(text, sizeof text, learn, NULL);
 }
 
 /* ------------------------------------------------------------------ locks */

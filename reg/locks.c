@@ -13,11 +13,13 @@
 
 #include "alloc/hold.h"
 #include "base/ranges.h"
+#include "base/smaps.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(, hp_locked) registered = LIST_HEAD_INITIALIZER(registered);
 static struct hp_ranges programs; /* what the program has locked */
 static bool all; /* by mlockall: nothing is to be unlocked */
+static bool told; /* by libhugepin-malloc.so, whose calls see what the program locks */
 
 /* mlock and munlock by number: under sanitizers the functions do nothing. */
 static int pages_lock(uintptr_t start, uintptr_t end, unsigned flags)
@@ -73,6 +75,37 @@ static int unlock_range(uintptr_t start, uintptr_t end)
 	for (int tries = 0; ret == -ENOMEM && tries < 100; tries++)
 		ret = unlock_mappings(start, end);
 	return ret;
+}
+
+/* What is locked in [r->start, r->end), and not for a registration, the program has locked. */
+static void learn(void *r_, const struct hp_smaps *m)
+{
+	const struct hp_locked *r = r_, *l;
+	uintptr_t start = HP_MAX(m->start, r->start), end = HP_MIN(m->end, r->end);
+
+	LIST_FOREACH(l, &registered, links) {
+		if (start >= end)
+			return;
+		if (l->start > start && hp_ranges_reserve(&programs))
+			hp_ranges_set(&programs, start, HP_MIN(l->start, end), m->flags & HP_SMAPS_LOCKED);
+		start = HP_MAX(start, l->end);
+	}
+	if (hp_ranges_reserve(&programs))
+		hp_ranges_set(&programs, start, end, m->flags & HP_SMAPS_LOCKED);
+}
+
+/* Where nobody sees the program's calls, the kernel is asked before a range is locked: what the program has locked by then it
+ * keeps. Pages of the pool are not counted, nor locked. */
+static void learn_locks(struct hp_locked *r)
+{
+	static char text[8192]; /* under lock */
+
+	if (__atomic_load_n(&told, __ATOMIC_RELAXED) || hp_read_file("/proc/self/status", text, sizeof text) <= 0)
+		return;
+	if (hp_number_after(text, "VmLck:", 0))
+		hp_smaps_each(text, sizeof text, learn, r);
+	else
+		programs.count = 0;
 }
 
 /* Unlock what the program has not locked. */
@@ -142,6 +175,7 @@ int hp_locks_take(struct hp_locked *r)
 	int err;
 
 	pthread_mutex_lock(&lock);
+	learn_locks(r);
 	err = pages_lock(r->start, r->end, 0);
 	if (err == 0)
 		insert(r);
@@ -268,6 +302,7 @@ void hp_locks_unmapping(const void *addr, size_t len)
 {
 	uintptr_t start, end;
 
+	__atomic_store_n(&told, true, __ATOMIC_RELAXED);
 	if (!__atomic_load_n(&programs.count, __ATOMIC_RELAXED) || !range_of(addr, len, &start, &end) ||
 	    pthread_mutex_trylock(&lock) != 0)
 		return;

@@ -19,7 +19,8 @@ struct hp_locked {
 int hp_locks_take(struct hp_locked *r);
 int hp_locks_drop(struct hp_locked *r);
 
-/* [addr, addr + len) is unmapped. Waits for nobody: what is missed stays locked when registrations of it go. */
+/* [addr, addr + len) is unmapped, says libhugepin-malloc.so, which sees the program's mlock then, too. Waits for nobody: what is
+ * missed stays locked when registrations of it go. */
 void hp_locks_unmapping(const void *addr, size_t len);
 
 /* A forked child has nothing locked (mlock(2)). */

@@ -110,6 +110,28 @@ TEST(a_page_stays_locked_until_its_last_registration_goes)
 	munmap(p, PAGES * PAGE);
 }
 
+TEST(without_the_drop_in_the_kernel_is_asked_what_the_program_has_locked)
+{
+	struct hugepin_reg r, s;
+	char *p = pages(MIB);
+
+	EXPECT_EQ(mlock(p + 4 * PAGE, 4 * PAGE), 0);
+	EXPECT_EQ(mlock(p + 10 * PAGE, PAGE), 0);
+	for (int i = 0; i < 3; i++) {
+		EXPECT_EQ(reg(p, MIB / 2, &r), 0);
+		EXPECT_EQ(reg(p + 6 * PAGE, MIB / 2, &s), 0);
+		EXPECT_EQ(locked(), MIB / 2 + 6 * PAGE);
+		EXPECT_EQ(dereg(i == 1 ? &s : &r), 0);
+		EXPECT_EQ(dereg(i == 1 ? &r : &s), 0);
+		EXPECT_EQ(locked(), 5 * PAGE);
+	}
+	EXPECT_EQ(munlock(p, MIB), 0);
+	EXPECT_EQ(reg(p, MIB, &r), 0);
+	EXPECT_EQ(dereg(&r), 0);
+	EXPECT_EQ(locked(), 0);
+	munmap(p, MIB);
+}
+
 /* By what libhugepin-malloc.so's mlock and munlock call. */
 TEST(what_the_program_locks_and_what_is_registered_do_not_undo_each_other)
 {
@@ -169,7 +191,7 @@ TEST(what_is_unmapped_is_locked_no_more_and_what_is_wrong_the_kernel_says)
 	char *p = pages(8 * PAGE);
 
 	EXPECT_EQ(hugepin_lock_(p, 8 * PAGE, MLOCK_ONFAULT), 0);
-	hp_locks_unmapping(p, 4 * PAGE);
+	hp_locks_unmapping(p, 4 * PAGE); /* from here on as with the drop-in */
 	munmap(p, 4 * PAGE);
 	EXPECT_EQ(hugepin_lock_(p, PAGE, 0), -ENOMEM);
 	EXPECT_EQ(hugepin_lock_(p, PAGE, 12345), -EINVAL);

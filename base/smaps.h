@@ -1,0 +1,30 @@
+/*
+ * What the kernel knows of this process's mappings, by /proc/self/smaps. Raw system calls; it takes microseconds for each mapping.
+ */
+#ifndef HP_BASE_SMAPS_H
+#define HP_BASE_SMAPS_H
+
+#include "base/base.h"
+
+enum {
+	HP_SMAPS_READ = 1,
+	HP_SMAPS_WRITE = 2,
+	HP_SMAPS_EXEC = 4,
+	HP_SMAPS_DONTFORK = 8,
+	HP_SMAPS_WIPEONFORK = 16,
+	HP_SMAPS_DONTDUMP = 32,
+	HP_SMAPS_LOCKED = 64,
+};
+
+struct hp_smaps {
+	uintptr_t start, end;
+	unsigned flags;
+};
+
+/* One line; true: *m is complete. Names of files may be anything. */
+bool hp_smaps_line(const char *line, struct hp_smaps *m);
+
+/* Call each() for every mapping, in the order of addresses. What cannot be read is left out. One caller at a time has the buffer. */
+void hp_smaps_each(char *buffer, size_t size, void (*each)(void *arg, const struct hp_smaps *m), void *arg);
+
+#endif
