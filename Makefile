@@ -135,7 +135,7 @@ hooks: $(HOOKS_LIB)
 # One object in which only hugepin_* is global, so that no name of ours can meet one of the program's.
 $(BUILD)/libhugepin.a: $(LIB_OBJ)
 	@echo '  AR      $@'
-	$(Q)ld -r -o $(BUILD)/libhugepin.o $(LIB_OBJ)
+	$(Q)$(LD) -r -o $(BUILD)/libhugepin.o $(LIB_OBJ)
 	$(Q)$(OBJCOPY) --localize-hidden $(BUILD)/libhugepin.o
 	$(Q)rm -f $@ && $(AR) rcsD $@ $(BUILD)/libhugepin.o
 

@@ -93,7 +93,7 @@ static size_t list_clear(struct hp_keys *k, uint32_t *head, size_t n)
 	return total;
 }
 
-size_t hp_cache_pop(struct hp_cache *c, size_t n, size_t align)
+HP_DIRECT size_t hp_cache_pop(struct hp_cache *c, size_t n, size_t align)
 {
 	size_t chunk = n <= HP_LIST_MAX ? list_pop(&c->keys, c->head, n, align) : 0;
 
@@ -102,7 +102,7 @@ size_t hp_cache_pop(struct hp_cache *c, size_t n, size_t align)
 	return chunk;
 }
 
-bool hp_cache_push(struct hp_cache *c, size_t chunk, uint32_t n)
+HP_DIRECT bool hp_cache_push(struct hp_cache *c, size_t chunk, uint32_t n)
 {
 	if (n > HP_LIST_MAX - c->listed)
 		return false;

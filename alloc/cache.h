@@ -73,8 +73,8 @@ static inline void hp_cache_leave(struct hp_cache *c)
 
 /* The owner's, between enter and leave, limit not 0. pop: 0, or the first chunk of a buffer of n chunks, LIVE; it fits
  * align (bytes) or is not taken. push: false when the lists are full; the chunk is LISTED otherwise. */
-size_t hp_cache_pop(struct hp_cache *c, size_t n, size_t align);
-bool hp_cache_push(struct hp_cache *c, size_t chunk, uint32_t n);
+HP_DIRECT size_t hp_cache_pop(struct hp_cache *c, size_t n, size_t align);
+HP_DIRECT bool hp_cache_push(struct hp_cache *c, size_t chunk, uint32_t n);
 
 /* Make sure that this thread has a cache (its limit is 0 until hp_cache_admit) and that it is emptied at thread exit. No
  * lock held. */

@@ -15,6 +15,12 @@
 #define HP_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define HP_TLS _Thread_local __attribute__((tls_model("initial-exec")))
 #define HP_COLD __attribute__((cold, noinline))
+/* Of a function that is called by its name alone: without CET's landing place for jumps, which is an instruction. */
+#if defined __CET__ && __CET__ & 1
+#define HP_DIRECT __attribute__((nocf_check))
+#else
+#define HP_DIRECT
+#endif
 
 /* Sizes of the design, in one place. A chunk is the heap's unit, a page is a hugepage. */
 #define HP_CHUNK_SHIFT 12
