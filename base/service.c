@@ -28,6 +28,7 @@ enum { OFF, STARTING, RUNNING, ENDING };
 
 /* The thread that loads the library is usually the one that main() runs on. When that one is known to have ended, whether others
  * are left is looked at often; if its end cannot be known, seldom. */
+enum { LONG_NS = INT64_C(1) << 55 }; /* a year */
 enum { ORPHAN_NS = 100000000, UNKNOWN_NS = 1000000000 };
 enum { PARENTED, ORPHANED, UNKNOWN };
 
@@ -99,15 +100,18 @@ static bool is_left_alone(void)
 	return count && count <= hp_thread_count_bare() + 2;
 }
 
-/* Sleep until the alarm, for `ns` at most. False: a signal handler has run, and the only ones that can are those by which the C
+/* Sleep until the alarm, for `ns` at most, which is never for ever: a call without a limit is begun anew after a signal handler,
+ * one with a limit fails. False: a handler has run, and the only ones that can are those by which the C
  * library changes the user and the group of each thread; this one's filter keeps it from doing so. */
 static bool sleep_until(uint32_t seen, uint64_t ns)
 {
-	struct timespec t = { (time_t)(ns / 1000000000), (long)(ns % 1000000000) };
+	struct timespec t;
 	long r;
 
+	ns = HP_MIN(ns, (uint64_t)LONG_NS);
+	t = (struct timespec){ (time_t)(ns / 1000000000), (long)(ns % 1000000000) };
 	service.asleep = true;
-	r = hp_syscall(SYS_futex, (long)&service.alarm, FUTEX_WAIT_PRIVATE, (long)seen, ns == UINT64_MAX ? 0 : (long)&t, 0, 0);
+	r = hp_syscall(SYS_futex, (long)&service.alarm, FUTEX_WAIT_PRIVATE, (long)seen, (long)&t, 0, 0);
 	service.asleep = false;
 	HP_STAT_COUNT(service_wakeups, 1);
 	return r != -EINTR;

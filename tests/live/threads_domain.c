@@ -1,0 +1,203 @@
+/* link: hugepin */
+/* Domains, in a program that is not preloaded: what their threads leave to the program, and what is left to them. */
+#include "live.h"
+
+#include <dirent.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/single_threaded.h>
+#include <sys/syscall.h>
+
+#include <hugepin.h>
+
+enum { SKIPPED = 77 };
+
+static hugepin_domain *domain;
+
+/* At least one pin, by way of the thread that registers ahead if `hint`. */
+static void use_domain(bool hint)
+{
+	struct hugepin_pin pin;
+	struct hugepin_domain_stats s;
+	char *p = hugepin_malloc(8 * MIB);
+	if (!EXPECT(p) || !EXPECT_EQ(hugepin_domain_open(hugepin_mlock(), NULL, NULL, &domain), 0))
+		return;
+	memset(p, 1, 8 * MIB);
+	if (hint) {
+		EXPECT_EQ(hugepin_prefetch(domain, p, 64 * KIB, 0), 0);
+		for (int i = 0; i < 500; i++) {
+			hugepin_domain_stats(domain, &s, sizeof s);
+			if (s.prefetched + s.failed || s.ahead)
+				break;
+			sleep_ms(2);
+		}
+	}
+	if (EXPECT_EQ(hugepin_pin(domain, p, 64 * KIB, 0, &pin), 0))
+		EXPECT_EQ(hugepin_unpin(domain, &pin), 0);
+	hugepin_free(p);
+}
+
+/* How many threads beside this one have `key` at other than `value`, and whether there is one of that name. */
+static int others(const char *key, const char *value, const char *name, bool *ret_there)
+{
+	char path[300], text[4000], *at;
+	int n = 0;
+	DIR *d = opendir("/proc/self/task");
+	*ret_there = false;
+	for (struct dirent *e; d && (e = readdir(d));) {
+		if (e->d_name[0] == '.' || strtol(e->d_name, NULL, 10) == gettid())
+			continue;
+		snprintf(path, sizeof path, "/proc/self/task/%s/status", e->d_name);
+		if (file_read(path, text, sizeof text) <= 0 || !(at = strstr(text, key)))
+			continue;
+		*ret_there |= !strncmp(text + 6, name, strlen(name)) && text[6 + strlen(name)] == '\n';
+		at += strlen(key);
+		at += strspn(at, ":\t ");
+		at[strcspn(at, "\n")] = 0;
+		if (strcmp(at, value) != 0)
+			n += !T_FAIL("thread %s: %s is '%s', not '%s'", e->d_name, key, at, value);
+	}
+	if (d)
+		closedir(d);
+	return n;
+}
+
+static int stays_one(void)
+{
+	use_domain(false);
+	EXPECT(__libc_single_threaded);
+	return 0;
+}
+
+static int ends(void)
+{
+	use_domain(false);
+	alarm(20);
+	if (t_failures)
+		return 1;
+	pthread_exit(NULL);
+}
+
+static int ends_with_service(void)
+{
+	use_domain(true);
+	alarm(20);
+	if (t_failures)
+		return 1;
+	pthread_exit(NULL);
+}
+
+static void *end_later(void *arg)
+{
+	sleep_ms(300);
+	return arg;
+}
+
+/* The main thread is not the last. */
+static int ends_after_main(void)
+{
+	pthread_t t;
+	if (pthread_create(&t, NULL, end_later, NULL))
+		return 1;
+	return ends_with_service();
+}
+
+static int leaves_no_rights(void)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct none[2] = { { 0 } };
+	bool there;
+	use_domain(true);
+	EXPECT_EQ(syscall(SYS_capset, &head, none), 0);
+	EXPECT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+	EXPECT_EQ(others("CapEff", "0000000000000000", "hugepin", &there), 0);
+	EXPECT(there);
+	EXPECT_EQ(others("Seccomp", "2", "hugepin", &there), 0);
+	EXPECT_EQ(others("NoNewPrivs", "1", "hugepin", &there), 0);
+	return 0;
+}
+
+/* The C library has each thread that it knows change its user, and aborts when one of them cannot. */
+static int changes_its_user(void)
+{
+	bool there;
+	use_domain(true);
+	if (setresgid(65534, 65534, 65534) || setuid(65534))
+		return SKIPPED;
+	for (int i = 0; i < 100; i++) {
+		others("NoNewPrivs", "1", "hugepin", &there);
+		if (!there)
+			break;
+		sleep_ms(10);
+	}
+	EXPECT(!there); /* the one that was another user's has ended */
+	return 0;
+}
+
+static int (*const subjects[])(void) = { stays_one, ends, ends_with_service, ends_after_main, leaves_no_rights, changes_its_user };
+
+static int again(int (*subject)(void))
+{
+	pid_t pid;
+	int i = 0;
+	char number[12];
+	while (subjects[i] != subject)
+		i++;
+	snprintf(number, sizeof number, "%d", i);
+	char *args[] = { (char *)"threads_domain", (char *)"--subject", number, NULL };
+	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
+	return child_wait(pid, 10);
+}
+
+#ifdef __SANITIZE_THREAD__
+#define NOT_SANITIZED SKIP("threads are the C library's in this build")
+#elif defined(__SANITIZE_ADDRESS__)
+#define NOT_SANITIZED SKIP("threads are the C library's in this build")
+#else
+#define NOT_SANITIZED (void)0
+#endif
+
+TEST(a_program_of_one_thread_with_a_domain_stays_one)
+{
+	NOT_SANITIZED;
+	EXPECT_EQ(again(stays_one), 0);
+}
+
+TEST(a_program_with_a_domain_ends_with_its_last_thread)
+{
+	NOT_SANITIZED;
+	EXPECT_EQ(again(ends), 0);
+}
+
+TEST(a_program_whose_domain_has_a_thread_ends_with_its_own_last)
+{
+	NOT_SANITIZED;
+	EXPECT_EQ(again(ends_with_service), 0);
+	EXPECT_EQ(again(ends_after_main), 0);
+}
+
+TEST(rights_that_are_given_up_are_left_to_no_thread_of_a_domain)
+{
+	NOT_SANITIZED;
+	EXPECT_EQ(again(leaves_no_rights), 0);
+}
+
+TEST(a_program_with_a_domain_changes_its_user)
+{
+	NOT_SANITIZED;
+	int r = again(changes_its_user);
+	if (r == SKIPPED)
+		SKIP("not root");
+	EXPECT_EQ(r, 0);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 3 && !strcmp(argv[1], "--subject")) {
+		int r = subjects[strtol(argv[2], NULL, 10)]();
+		return r ? r : t_failures != 0;
+	}
+	return t_run(argc, argv);
+}
