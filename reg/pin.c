@@ -304,19 +304,14 @@ int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access
 static int key_slow(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 static int key_asked(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
-static inline __attribute__((always_inline)) int find_key(void *domain, const void *addr_, size_t len, unsigned access,
+/* A byte of the region is looked for. What is asked for is neither empty nor wraps: sum > addr. As pin_by_hint. */
+static inline __attribute__((always_inline)) int find_key(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access,
 							  struct hugepin_pin *ret_, bool later)
 {
-	hugepin_domain *d = domain;
-	uintptr_t addr = (uintptr_t)addr_;
 	const struct hp_region *r;
 	uint32_t index = 0;
 	int hit = -ENOENT;
 
-	if (HP_UNLIKELY(!addr))
-		return hugepin_unpin(d, ret_);
-	access = wanted(d, access);
-	/* A byte of the region is looked for. What is asked for is neither empty nor wraps: sum > addr. */
 	if (HP_LIKELY(addr + len > addr)) {
 		if (hp_in_span(d, addr))
 			hit = pin_by_granule(d, addr, 1, access, ret_);
@@ -327,26 +322,42 @@ static inline __attribute__((always_inline)) int find_key(void *domain, const vo
 	if (HP_UNLIKELY(hit < 0)) {
 		if (hit == -EAGAIN) /* to be looked up again, and then asked for */
 			count_back(d, hp_counts_self, index);
-		if (later)
-			TAIL return key_slow(domain, addr_, len, access, ret_);
-		TAIL return key_asked(domain, addr_, len, access, ret_);
+		return hit;
 	}
 	r = &hp_regions[(uint32_t)ret_->ref]; /* which is pinned, and stays what it is */
 	ret_->base = r->start;
 	ret_->len = r->end - r->start;
-	if (HP_UNLIKELY(hit))
-		TAIL return first_key(domain, addr_, len, access, ret_);
-	return 0;
+	return hit;
 }
 
 int hugepin_sg_key(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
 {
-	return find_key(domain, addr, len, access, ret_, false);
+	int hit;
+
+	if (HP_UNLIKELY(!addr))
+		return hugepin_unpin(domain, ret_);
+	access = wanted(domain, access);
+	hit = find_key(domain, (uintptr_t)addr, len, access, ret_, false);
+	if (HP_UNLIKELY(hit < 0))
+		TAIL return key_asked(domain, addr, len, access, ret_);
+	if (HP_UNLIKELY(hit))
+		TAIL return first_key(domain, addr, len, access, ret_);
+	return 0;
 }
 
 int hp_key_later(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
 {
-	return find_key(domain, addr, len, access, ret_, true);
+	int hit;
+
+	if (HP_UNLIKELY(!addr))
+		return hugepin_unpin(domain, ret_);
+	access = wanted(domain, access);
+	hit = find_key(domain, (uintptr_t)addr, len, access, ret_, true);
+	if (HP_UNLIKELY(hit < 0))
+		TAIL return key_slow(domain, addr, len, access, ret_);
+	if (HP_UNLIKELY(hit))
+		TAIL return first_key(domain, addr, len, access, ret_);
+	return 0;
 }
 
 /* Whether what was pinned without a question stands, by one question for all. The regions are pinned: each is what it was, and has
