@@ -55,6 +55,8 @@ static struct slot {
 	_Atomic size_t size;
 	uint64_t seed; /* of its pattern */
 	bool foreign, by_malloc;
+	size_t hidden_at, hidden_len; /* what a child does not get of it, by MADV_DONTFORK, */
+	bool wiped; /* or gets as zeros */
 	struct {
 		int place;
 		struct hugepin_pin pin;
@@ -90,14 +92,43 @@ static struct {
 static bool preloaded;
 static _Atomic bool stop;
 static _Atomic uint64_t seeds;
-static _Atomic unsigned long count_pins, count_refused, count_io, count_passed, count_forks, count_forks_refused, count_left, count_nomem;
+static _Atomic unsigned long count_pins, count_refused, count_io, count_passed, count_forks, count_forks_refused, count_left, count_nomem,
+	count_hidden;
 
 /* ------------------------------------------------------------------ memory */
 
+static bool in_child;
+
+/* Of what a child is not to see: 0 if it is so. */
+static ptrdiff_t hidden_check(const struct slot *s)
+{
+	int pipe[2];
+	bool readable;
+
+	if (s->wiped)
+		return zero_check(s->p + s->hidden_at, s->hidden_len) < 0 ? -1 : (ptrdiff_t)s->hidden_at;
+	if (pipe2(pipe, O_CLOEXEC))
+		return -1;
+	readable = write(pipe[1], s->p + s->hidden_at, 1) == 1;
+	close(pipe[0]);
+	close(pipe[1]);
+	return readable ? (ptrdiff_t)s->hidden_at : -1;
+}
+
 static bool slot_check(struct slot *s, const char *when)
 {
-	const ptrdiff_t at = pattern_check(s->p, s->size, s->seed);
+	const size_t end = s->hidden_at + s->hidden_len;
+	ptrdiff_t at;
 
+	if (in_child && s->hidden_len) {
+		at = pattern_check(s->p, s->hidden_at, s->seed);
+		if (at < 0 && end < s->size)
+			at = pattern_check(s->p + end, s->size - end, s->seed + end / 8);
+		if (at < 0)
+			at = hidden_check(s);
+	} else {
+		at = pattern_check(s->p, s->size, s->seed);
+	}
 	return at < 0 || T_FAIL("%s memory at %p, %zu bytes: byte %td is wrong %s", s->foreign ? "foreign" : "heap", s->p, s->size,
 				at, when);
 }
@@ -123,6 +154,7 @@ static void slot_take(struct slot *s, char *p, size_t size, bool foreign)
 	}
 	s->size = size;
 	s->p = p;
+	s->hidden_len = 0;
 	s->foreign = foreign;
 	slot_write(s);
 }
@@ -181,12 +213,52 @@ static void slot_fill(struct slot *s, uint64_t *rand)
 	slot_take(s, p, size, false);
 }
 
+static void slot_show(struct slot *s)
+{
+	EXPECT_EQ(madvise(s->p + s->hidden_at, s->hidden_len, s->wiped ? MADV_KEEPONFORK : MADV_DOFORK), 0);
+	s->hidden_len = 0;
+}
+
+/* Have children see nothing of a part, or see it again. A heap buffer goes without that being taken back. */
+static void slot_hide(struct slot *s, uint64_t *rand)
+{
+	const size_t first = (4096 - ((uintptr_t)s->p & 4095)) & 4095;
+	const uint64_t r = rand_next(rand);
+	struct hugepin_extent e;
+	size_t at, len;
+
+	if (!preloaded || s->foreign || s->size < 128 * KIB || hugepin_extent(s->p, &e, sizeof e) < 0)
+		return;
+	if (s->hidden_len) {
+		slot_show(s);
+		return;
+	}
+	at = first + ((r >> 8) % ((s->size - first) / 4096) << 12);
+	len = 1 + (r >> 32) % (s->size - at);
+	if (r % 4 == 0) { /* whole hugepages, which those of the pool let be hidden */
+		at = PAGE - ((uintptr_t)s->p & (PAGE - 1));
+		len = at < s->size ? (s->size - at) / PAGE * PAGE : 0;
+	}
+	if (at + len < s->size)
+		len = len / 4096 * 4096; /* to the end of a page */
+	s->wiped = r >> 4 & 1;
+	if (len && madvise(s->p + at, len, s->wiped ? MADV_WIPEONFORK : MADV_DONTFORK) == 0) {
+		s->hidden_at = at;
+		s->hidden_len = len;
+		count_hidden++;
+	}
+}
+
 static void slot_resize(struct slot *s, uint64_t *rand)
 {
 	const size_t old = s->size, size = rand_next(rand) % 2 ? old + old / 2 + 1 : rand_size(rand, 1, 4 * MIB);
 	char *before = s->p, *p;
+	struct hugepin_extent e;
 
 	slot_unpin(s);
+	/* Pages of the pool are hidden as wholes, and the rest of the last is not ours then. */
+	if (s->hidden_len && hugepin_extent(before, &e, sizeof e) > 0 && e.kind == HUGEPIN_KIND_HUGETLB)
+		slot_show(s);
 	s->p = NULL;
 	if (s->foreign) {
 		p = mremap(before, old, size, MREMAP_MAYMOVE);
@@ -199,6 +271,11 @@ static void slot_resize(struct slot *s, uint64_t *rand)
 	const ptrdiff_t at = pattern_check(s->p, (size < old ? size : old) / 8 * 8, s->seed);
 	if (at >= 0)
 		T_FAIL("%zu bytes resized to %zu: byte %td is wrong", old, size, at);
+	if (s->hidden_len) { /* what is said of a page stays with it, and ends with it */
+		const size_t end = (s->hidden_at + s->hidden_len + 4095) / 4096 * 4096;
+
+		s->hidden_len = s->hidden_at < s->size ? (end < s->size ? end : s->size) - s->hidden_at : 0;
+	}
 	slot_write(s);
 }
 
@@ -406,13 +483,15 @@ static int inherit(const bool *still, uint64_t rand)
 	struct hugepin_pin pin;
 
 	t_failures = 0;
+	in_child = true;
 	for (int i = 0; i < SLOTS; i++) {
 		if (!still[i] || !slots[i].p)
 			continue;
 		slot_check(&slots[i], "in a child");
 		memset(slots[i].kept, 0, sizeof slots[i].kept); /* the parent's */
 		if (rand_next(&rand) % 4 == 0) {
-			slot_write(&slots[i]);
+			if (!slots[i].hidden_len)
+				slot_write(&slots[i]);
 			slot_drop(&slots[i]);
 			slot_fill(&slots[i], &rand);
 		}
@@ -494,6 +573,8 @@ static void step(struct worker *w)
 			case 4:
 				w->doing = "resizing";
 				slot_resize(s, &w->rand);
+				w->doing = "hiding";
+				slot_hide(s, &w->rand);
 				break;
 			case 5:
 				if (s->foreign) {
@@ -814,8 +895,9 @@ TEST(every_byte_is_its_owners_and_nothing_is_left)
 	for (int i = 1; i <= option.rounds && !t_failures; i++) {
 		round_run(i, option.seconds / option.rounds, option.low, option.high);
 		left_check(&before);
-		t_print("# round %d: %lu pins, %lu refused, %lu transfers, %lu passed, %lu forks, %lu refused, %lu extents left, %lu ENOMEM\n",
-			i, count_pins, count_refused, count_io, count_passed, count_forks, count_forks_refused, count_left, count_nomem);
+		t_print("# round %d: %lu pins, %lu refused, %lu transfers, %lu passed, %lu forks, %lu refused, %lu extents left, %lu hidden, "
+			"%lu ENOMEM\n", i, count_pins, count_refused, count_io, count_passed, count_forks, count_forks_refused, count_left,
+			count_hidden, count_nomem);
 	}
 	EXPECT(all_done() || t_failures);
 	if (option.high) {
