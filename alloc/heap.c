@@ -727,7 +727,7 @@ static __attribute__((noinline)) void free_locked(void *p)
 	size_t off = (uintptr_t)p - hp_span.base, chunk = off >> HP_CHUNK_SHIFT, n;
 	const char *why = why_not(off);
 	struct hp_cache *c;
-	bool must_wake;
+	bool roomy, must_wake;
 	int saved = errno;
 
 	if (why) {
@@ -736,7 +736,8 @@ static __attribute__((noinline)) void free_locked(void *p)
 	}
 	if (!set_aside)
 		hp_cache_adopt();
-	if (HP_CHUNK_STATE(hp_chunk_get(chunk)) == HP_CHUNK_ROOMY)
+	roomy = HP_CHUNK_STATE(hp_chunk_get(chunk)) == HP_CHUNK_ROOMY;
+	if (HP_UNLIKELY(roomy))
 		hp_advice_unlock(chunk, hp_chunk_extent(chunk));
 	hp_lock(&hp_heap_lock);
 	why = why_not(off); /* two threads may free it at once */
@@ -745,7 +746,7 @@ static __attribute__((noinline)) void free_locked(void *p)
 		hugepin_misuse_("free", p, why);
 		return;
 	}
-	if (HP_CHUNK_STATE(hp_chunk_get(chunk)) == HP_CHUNK_ROOMY && !hp_advice_undo(chunk, hp_chunk_extent(chunk))) {
+	if (HP_UNLIKELY(roomy) && !hp_advice_undo(chunk, hp_chunk_extent(chunk))) {
 		hp_advice_stick(chunk); /* nobody else may have it */
 		hp_unlock(&hp_heap_lock);
 		return;
@@ -754,8 +755,8 @@ static __attribute__((noinline)) void free_locked(void *p)
 	c = hp_cache_self;
 	if (!hp_cache_limit(c))
 		answer(c);
-	n = hp_chunk_extent(chunk);
-	if (HP_CHUNK_STATE(hp_chunk_get(chunk)) == HP_CHUNK_LIVE && n <= HP_SLOT_MAX) {
+	n = HP_CHUNK_COUNT(hp_chunk_get(chunk));
+	if (!roomy && n <= HP_SLOT_MAX) {
 		if (n <= HP_LIST_MAX && n > HP_LIST_MAX - c->listed)
 			hp_cache_spill(c);
 		hp_shared_push(chunk, (uint32_t)n);
