@@ -15,7 +15,7 @@ extern struct hp_span hugepin_span_;
 extern HP_TLS struct hp_cache *hugepin_cache_self_;
 
 /* The same by the lists, and then by hp_heap_lock; the cache was entered. */
-void *hugepin_malloc_listed_(struct hp_cache *c, size_t n);
+void *hugepin_malloc_listed_(size_t size, size_t n, struct hp_cache *c);
 void hugepin_free_listed_(struct hp_cache *c, void *p);
 
 #pragma GCC visibility pop
@@ -62,7 +62,7 @@ static inline __attribute__((always_inline)) void *hp_fast_malloc(struct hp_cach
 	size_t n = hp_chunks_for(size);
 	void *p = hp_cache_pop_slot(c, n, HP_CHUNK);
 
-	return HP_LIKELY(p) ? p : hugepin_malloc_listed_(c, n);
+	return HP_LIKELY(p) ? p : hugepin_malloc_listed_(size, n, c);
 }
 
 /* p lies in the opened part of the span */

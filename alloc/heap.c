@@ -29,6 +29,7 @@
 
 #include "alloc/advice.h"
 #include "alloc/fast.h"
+#include "alloc/guard.h"
 #include "alloc/hold.h"
 #include "alloc/map.h"
 #include "alloc/small.h"
@@ -175,6 +176,7 @@ static bool start(void)
 
 struct request {
 	size_t n, room; /* chunks */
+	size_t bytes; /* with HUGEPIN_GUARD, which adds a chunk to n */
 	size_t align; /* bytes, a power of two; at least HP_CHUNK */
 	enum hp_part part; /* by whom */
 	bool memory_short; /* set by place(): addresses were there, memory was not */
@@ -463,10 +465,20 @@ static size_t give_back(size_t first, size_t end, uint32_t ticks, size_t keep, b
 	return bytes;
 }
 
+/* Give back freed buffers that were kept inaccessible for long enough, or all. */
+static void unguard(bool all)
+{
+	size_t chunk, n;
+
+	while ((chunk = hp_guard_release(all, &n)))
+		give(chunk, n);
+}
+
 static size_t purge(bool may_wait)
 {
 	size_t bytes;
 
+	unguard(true);
 	hp_cache_steal(false, 0);
 	clear_lists();
 	for (size_t c = 1; (c = hp_advice_stuck(c)) != 0; c++) {
@@ -651,7 +663,8 @@ static void answer(struct hp_cache *c)
 {
 	if (c->listed || c->slot.n)
 		hp_cache_clear(c);
-	hp_cache_admit(c);
+	if (!hp_config.guard) /* else all goes the long way */
+		hp_cache_admit(c);
 }
 
 /* A buffer, or NULL, and the bytes at its start that may not be zero. In registers: a caller whose stack it were on would have
@@ -675,6 +688,8 @@ static __attribute__((noinline)) struct handed alloc_locked(struct request r)
 		HP_STAT_COUNT(nomem, 1);
 		return h;
 	}
+	if (hp_config.guard)
+		r.n = HP_MAX(r.n, (size_t)2) + 1;
 	hp_cache_adopt();
 	hp_lock(&hp_heap_lock);
 	c = hp_cache_self;
@@ -693,10 +708,15 @@ static __attribute__((noinline)) struct handed alloc_locked(struct request r)
 			r.room = 0;
 			chunk = place(&r);
 		}
+		if (chunk && hp_config.guard && !hp_guard_make(chunk, r.n - 1, r.bytes)) {
+			give(chunk, r.n);
+			chunk = 0;
+		}
 		if (chunk) {
 			HP_STAT_ADD(placed, 1);
 			h.dirty = hand_out(chunk, r.n) << HP_CHUNK_SHIFT;
-			set_live(chunk, r.n, r.room);
+			if (!hp_config.guard)
+				set_live(chunk, r.n, r.room);
 		} else {
 			HP_STAT_COUNT(nomem, 1);
 		}
@@ -720,6 +740,27 @@ static const char *why_not(size_t off)
 	if (off & (HP_CHUNK - 1) || HP_CHUNK_STATE(w) == HP_CHUNK_FREE)
 		return "not the start of a live buffer";
 	return HP_CHUNK_STATE(w) == HP_CHUNK_LISTED ? "already free" : NULL;
+}
+
+/* With HUGEPIN_GUARD; the lock is held, and released. */
+static void free_guarded(void *p, size_t chunk)
+{
+	const size_t bytes = hp_guard_bytes(chunk);
+	const bool intact = hp_guard_intact(chunk), must_wake = arm(false);
+	char why[80];
+	struct hp_line l = { why, why + sizeof why };
+
+	hp_guard_free(chunk);
+	unguard(false);
+	hp_unlock(&hp_heap_lock);
+	if (must_wake)
+		wake(true);
+	if (intact)
+		return;
+	hp_line_text(&l, "written to behind its ");
+	hp_line_number(&l, bytes, 10);
+	hp_line_text(&l, " bytes");
+	hugepin_misuse_("free", p, why);
 }
 
 static __attribute__((noinline)) void free_locked(void *p)
@@ -751,6 +792,11 @@ static __attribute__((noinline)) void free_locked(void *p)
 		hp_unlock(&hp_heap_lock);
 		return;
 	}
+	if (hp_config.guard) {
+		free_guarded(p, chunk);
+		errno = saved;
+		return;
+	}
 	must_wake = arm(false);
 	c = hp_cache_self;
 	if (!hp_cache_limit(c))
@@ -780,17 +826,21 @@ static bool too_large(size_t n)
 
 /* ------------------------------------------------------------------ lists without a lock; the cache was entered */
 
-void *hugepin_malloc_listed_(struct hp_cache *c, size_t n)
+void *hugepin_malloc_listed_(size_t size, size_t n, struct hp_cache *c)
 {
-	size_t chunk = hp_cache_limit(c) ? hp_cache_pop(c, n, HP_CHUNK) : 0;
+	size_t chunk = 0;
 	void *p;
 
+	if (HP_LIKELY(hp_cache_limit(c))) {
+		chunk = hp_cache_pop(c, n, HP_CHUNK);
+		size = n << HP_CHUNK_SHIFT; /* only guards ask for what it was, and they have no lists */
+	}
 	hp_cache_leave(c);
 	if (HP_LIKELY(chunk))
 		return (void *)hp_chunk_addr(chunk);
 	if (too_large(n))
 		return NULL;
-	p = alloc_locked((struct request){ .n = n, .align = HP_CHUNK }).p;
+	p = alloc_locked((struct request){ .n = n, .align = HP_CHUNK, .bytes = size }).p;
 	return p ? p : small()->aligned_alloc(HP_CHUNK, n << HP_CHUNK_SHIFT);
 }
 
@@ -854,7 +904,7 @@ void *hugepin_aligned_alloc(size_t align, size_t size)
 		return (void *)hp_chunk_addr(chunk);
 	if (too_large(n))
 		return NULL;
-	p = alloc_locked((struct request){ .n = n, .align = align }).p;
+	p = alloc_locked((struct request){ .n = n, .align = align, .bytes = size }).p;
 	return p ? p : small()->aligned_alloc(align, size);
 }
 
@@ -882,7 +932,7 @@ void *hugepin_calloc(size_t count, size_t size)
 		return memset((void *)hp_chunk_addr(chunk), 0, bytes);
 	if (too_large(n))
 		return NULL;
-	h = alloc_locked((struct request){ .n = n, .align = HP_CHUNK });
+	h = alloc_locked((struct request){ .n = n, .align = HP_CHUNK, .bytes = bytes });
 	/* The tier below knows which of its memory is zero: the request may be for more than there is memory. */
 	return h.p ? memset(h.p, 0, HP_MIN(h.dirty, bytes)) : small()->calloc(count, size);
 }
@@ -900,7 +950,7 @@ size_t hugepin_usable_size(const void *p)
 		hugepin_misuse_("usable_size", p, why);
 		return 0;
 	}
-	return (size_t)HP_CHUNK_COUNT(hp_chunk_get(off >> HP_CHUNK_SHIFT)) << HP_CHUNK_SHIFT;
+	return hp_guard_bytes(off >> HP_CHUNK_SHIFT); /* without a guard, all of its chunks */
 }
 
 /* Grow the live buffer at `chunk` from n0 to n chunks where it stands. */
@@ -1013,12 +1063,24 @@ static void *move_advised(size_t chunk, size_t n0, size_t size)
 	return q;
 }
 
+/* Moves: who keeps the old pointer is to be seen. */
+static __attribute__((noinline)) void *realloc_guarded(void *p, size_t size)
+{
+	void *q = hugepin_malloc(size);
+
+	if (q) {
+		memcpy(q, p, HP_MIN(size, hp_guard_bytes(hp_span_offset(&hp_span, p) >> HP_CHUNK_SHIFT)));
+		hugepin_free(p);
+	}
+	return q;
+}
+
 void *hugepin_realloc(void *p, size_t size)
 {
 	size_t off = hp_span_offset(&hp_span, p), chunk = off >> HP_CHUNK_SHIFT, n, n0;
-	struct request r = { .align = HP_CHUNK };
 	const char *why;
 	bool advised;
+	uint64_t w;
 	void *q;
 
 	if (!p)
@@ -1046,7 +1108,8 @@ void *hugepin_realloc(void *p, size_t size)
 		hugepin_free(p);
 		return NULL;
 	}
-	n0 = HP_CHUNK_COUNT(hp_chunk_get(chunk));
+	w = hp_chunk_get(chunk);
+	n0 = HP_CHUNK_COUNT(w);
 	n = hp_chunks_for(size);
 	advised = is_advised(chunk);
 	if (advised && size < HUGEPIN_LARGE_MIN) /* the small tier knows nothing of advice; a word for room needs a second chunk */
@@ -1059,8 +1122,10 @@ void *hugepin_realloc(void *p, size_t size)
 		hugepin_free(p);
 		return q;
 	}
-	if (n == n0)
+	if (n == w >> 2) /* n0, and no bytes of it are guarded */
 		return p;
+	if (HP_UNLIKELY(hp_config.guard))
+		return advised ? move_advised(chunk, n0, size) : realloc_guarded(p, size);
 	if (n < n0) {
 		shrink(chunk, n);
 		return p;
@@ -1071,7 +1136,8 @@ void *hugepin_realloc(void *p, size_t size)
 		return move_advised(chunk, n0, size);
 	/* It grows: give it room, so that the next times need no copy. Only marked, not populated: room that is merely hoped
 	 * for fails where two vectors grow in turn. */
-	r.n = n;
+	struct request r = { .n = n, .align = HP_CHUNK };
+
 	r.room = n0 < ROOM_MIN || n > hp_span.size >> (HP_CHUNK_SHIFT + 6) ? 0 : n < ROOM_LARGE ? n : 3 * n;
 	q = r.room ? alloc_locked(r).p : NULL;
 	if (!q)
@@ -1306,7 +1372,8 @@ void hp_heap_set_hooks(const struct hp_heap_hooks *h)
 
 bool hp_heap_span(uintptr_t *ret_base, size_t *ret_size)
 {
-	if (!start())
+	/* Guards among the buffers are registered by nobody: each buffer is for itself, as memory of others is. */
+	if (!start() || hp_config.guard)
 		return false;
 	hp_lock(&hp_heap_lock);
 	*ret_base = hp_span.base;
@@ -1356,7 +1423,7 @@ bool hp_heap_next_extent(uintptr_t from, struct hugepin_extent *ret_)
 	size_t page, next;
 	bool found;
 
-	if (atomic_load_explicit(&state, memory_order_acquire) != READY)
+	if (atomic_load_explicit(&state, memory_order_acquire) != READY || hp_config.guard)
 		return false;
 	hp_lock(&hp_heap_lock);
 	page = from <= hp_span.base ? 0 : page_at(from + HP_PAGE - 1);
@@ -1570,6 +1637,7 @@ static void postfork_child(void)
 	if (!forking.interrupted) {
 		hp_fork_child();
 		rebuild();
+		hp_guard_child();
 		hp_cache_child();
 	}
 	hp_watch_child();

@@ -462,7 +462,11 @@ ssize_t hugepin_sg_scatter(const void *frame, size_t len, const struct iovec *io
 	X(bad_pointers, c, "misuses reported (HUGEPIN_ABORT=0)") \
 	X(small_bytes, B, "address space in use by the built-in small allocator") \
 	X(service_wakeups, c, "times the service thread woke") \
-	X(small_outside_bytes, B, "memory of the built-in small allocator outside the range that is set aside for it")
+	X(small_outside_bytes, B, "memory of the built-in small allocator outside the range that is set aside for it") \
+	X(guard_bytes, B, "HUGEPIN_GUARD: inaccessible pages behind live buffers") \
+	X(guard_kept_bytes, B, "HUGEPIN_GUARD: freed buffers that are inaccessible and not used again yet") \
+	X(guard_calls, c, "HUGEPIN_GUARD: calls of mprotect(2), two for a malloc and one for a free") \
+	X(guard_missing, c, "HUGEPIN_GUARD: buffers or frees without, as there would be too many mappings")
 
 struct hugepin_stats {
 	uint64_t version; /* HUGEPIN_VERSION of the library that filled it */

@@ -165,7 +165,8 @@ static void leaving(void *arg, const struct hugepin_extent *e)
 	s->calls++;
 	s->bytes += e->len;
 	s->last = *e;
-	*(volatile char *)e->addr = 1; /* it is still there */
+	if (!getenv("HUGEPIN_GUARD")) /* which makes it inaccessible */
+		*(volatile char *)e->addr = 1; /* it is still there */
 	if (s->nested) {
 		int id;
 		struct hugepin_extent f;
@@ -339,6 +340,9 @@ TEST(pieces_of_the_heap_become_elements_under_one_key)
 
 TEST(statistics_follow_what_happens)
 {
+	if (getenv("HUGEPIN_GUARD"))
+		SKIP("nothing grows in place");
+
 	struct hugepin_stats a, b, c;
 	hugepin_purge();
 	EXPECT_EQ(hugepin_stats(&a, sizeof a), sizeof a);
