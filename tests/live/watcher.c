@@ -68,6 +68,12 @@ static void replace(char *p)
 			return; /* none to be had, and nothing is cached */                                            \
 	} while (0)
 
+#if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
+#define NEEDS_ITS_OWN() SKIP("the sanitizer's watcher is a thread like any other")
+#else
+#define NEEDS_ITS_OWN() (void)0
+#endif
+
 /* ------------------------------------------------------------------ descriptors */
 
 /* Every number that was ours becomes the end of a pipe. */
@@ -108,6 +114,7 @@ static void close_from_three_full(void)
 
 TEST(a_program_that_closes_all_descriptors_unmaps_and_pins_on)
 {
+	NEEDS_ITS_OWN();
 	in_process(close_from_three_empty);
 	in_process(close_from_three_full);
 }
@@ -138,6 +145,7 @@ static void put_another_userfaultfd(void)
 
 TEST(another_userfaultfd_in_the_place_of_ours_is_not_taken_for_it)
 {
+	NEEDS_ITS_OWN();
 	in_process(put_another_userfaultfd);
 }
 
@@ -187,6 +195,7 @@ static void fork_after_closing(void)
 
 TEST(a_child_keeps_the_descriptors_that_the_program_has_put_in_our_place)
 {
+	NEEDS_ITS_OWN();
 	in_process(fork_after_closing);
 }
 
@@ -244,9 +253,7 @@ static void open_bound(void)
 
 TEST(the_watcher_is_not_bound_as_its_opener_is)
 {
-#if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
-	SKIP("the sanitizer's watcher is a thread like any other");
-#endif
+	NEEDS_ITS_OWN();
 	in_process(open_bound);
 }
 
@@ -332,6 +339,7 @@ TEST(unmapping_does_not_wait_for_an_opener_that_polls_in_real_time)
 {
 	cpu_set_t all;
 
+	NEEDS_ITS_OWN();
 	sched_getaffinity(0, sizeof all, &all);
 	if (CPU_COUNT(&all) < 2)
 		SKIP("one processor");
