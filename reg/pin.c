@@ -387,25 +387,38 @@ bool hp_keys_stand(void *domain, const struct hugepin_pin *pins, int n)
 	return !look(d, HP_ASK) || all_stand(d, pins, n);
 }
 
-/* What hugepin_sg_key has not found, of foreign memory perhaps because it must ask. */
+/* A lookup of foreign memory, and the question whether what was found stands. As find_key. */
+static __attribute__((noinline)) int find_key_asked(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access,
+						    struct hugepin_pin *ret_)
+{
+	struct hugepin_pin pin;
+	int hit = find_key(d, addr, len, access, &pin, true);
+
+	if (hit < 0)
+		return hit;
+	if (!all_stand(d, &pin, 1)) {
+		hugepin_unpin(d, &pin);
+		return -ENOENT;
+	}
+	*ret_ = pin;
+	return hit;
+}
+
+/* What hugepin_sg_key has not found, of foreign memory perhaps because it must ask. The pin above has its memory in another function:
+ * a compiler ends in no call while a variable of its own may be in use. */
 static __attribute__((noinline)) int key_asked(void *domain, const void *addr, size_t len, unsigned access,
 					       struct hugepin_pin *ret_)
 {
 	hugepin_domain *d = domain;
-	struct hugepin_pin pin;
-	int e;
+	int hit = -ENOENT;
 
-	if (hp_in_span(d, (uintptr_t)addr) || look(d, HP_LOOK | HP_ASK) != HP_ASK)
+	if (!hp_in_span(d, (uintptr_t)addr) && look(d, HP_LOOK | HP_ASK) == HP_ASK)
+		hit = find_key_asked(d, (uintptr_t)addr, len, access, ret_);
+	if (hit < 0)
 		TAIL return key_slow(domain, addr, len, access, ret_);
-	e = hp_key_later(domain, addr, len, access, &pin);
-	if (e)
-		return e;
-	if (all_stand(d, &pin, 1)) {
-		*ret_ = pin;
-		return 0;
-	}
-	hugepin_unpin(d, &pin);
-	TAIL return key_slow(domain, addr, len, access, ret_);
+	if (HP_UNLIKELY(hit))
+		TAIL return first_key(domain, addr, len, access, ret_);
+	return 0;
 }
 
 static HP_COLD int unpin_first(hugepin_domain *d, struct hugepin_pin *pin)
