@@ -297,6 +297,26 @@ static int forks_and_runs(void)
 	return 0;
 }
 
+/* For threads_count.sh: nanoseconds for each byte from one stream to another, with 16 MiB allocated. */
+static int copy_bytes(long count)
+{
+	static char in[65536], out[65536];
+	struct timespec from, to;
+	char *p = hide(malloc(16 * MIB));
+	FILE *source = fopen("/dev/zero", "r"), *sink = fopen("/dev/null", "w");
+	if (!p || !source || !sink || setvbuf(source, in, _IOFBF, sizeof in) || setvbuf(sink, out, _IOFBF, sizeof out))
+		return 1;
+	memset(p, 1, 16 * MIB);
+	hide(p);
+	clock_gettime(CLOCK_MONOTONIC, &from);
+	for (long i = 0; i < count; i++)
+		putc(getc(source), sink);
+	clock_gettime(CLOCK_MONOTONIC, &to);
+	t_print("%.2f\n", ((double)(to.tv_sec - from.tv_sec) * 1e9 + (double)(to.tv_nsec - from.tv_nsec)) / (double)count);
+	free(p);
+	return 0;
+}
+
 static int (*const subjects[])(void) = {
 	stays_one,	    enters_namespaces,		   ends_with_its_last_thread, leaves_no_rights, changes_its_user,
 	allocates_confined, allocates_first_when_confined, confines_its_threads,      survives_vfork,	forks_and_runs,
@@ -387,5 +407,7 @@ int main(int argc, char **argv)
 		int r = subjects[strtol(argv[2], NULL, 10)]();
 		return r ? r : t_failures != 0;
 	}
+	if (argc == 3 && !strcmp(argv[1], "--copy"))
+		return copy_bytes(strtol(argv[2], NULL, 10));
 	return t_run(argc, argv);
 }
