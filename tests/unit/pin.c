@@ -16,6 +16,7 @@
 
 #include "base/config.h"
 #include "base/stats.h"
+#include "base/ticker.h"
 #include "reg/domain.h"
 #include "reg/uffd.h"
 #include "tests/device.h"
@@ -787,6 +788,7 @@ TEST(memory_that_is_gone_is_deregistered_without_another_pin)
 		EXPECT_EQ(hugepin_domain_close(d), 0);
 		SKIP("no userfaultfd");
 	}
+	hp_domains_start(); /* as in a program of several threads, from the start */
 	EXPECT_EQ(touch(d, p, MIB), 0);
 	munmap(p, MIB);
 	for (int i = 0; i < 20000 && stats_of(d).regions; i++)
@@ -1235,6 +1237,9 @@ static void forbid_membarrier(void)
 	};
 	struct sock_fprog program = { sizeof code / sizeof *code, code };
 
+	/* As the drop-in does. */
+	hp_service_end();
+	hp_ticker_forbid();
 	EXPECT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
 	/* Of this thread: those of the library have filters of their own, and take no other. */
 	EXPECT_EQ(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program), 0);
