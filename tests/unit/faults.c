@@ -423,7 +423,7 @@ static void advise_with(int held)
 	struct hugepin_extent e;
 
 	for (int i = 0; i < ADVISED + 1; i++)
-		keep(&buffers[i], hugepin_malloc(3 * MIB / 2), 3 * MIB / 2);
+		keep(&buffers[i], hugepin_malloc(MIB / 2), MIB / 2);
 	if (held) {
 		EXPECT(hugepin_extent(buffers[0].p, &e, sizeof e) > 0);
 		EXPECT_EQ(hp_heap_hold((uintptr_t)e.addr, e.len, e.gen, HP_HOLD_COPY), 0);
@@ -433,18 +433,18 @@ static void advise_with(int held)
 		advise(i);
 	advised_child();
 	expect_intact();
+	resize(&buffers[0], MIB / 4);
+	resize(&buffers[2], MIB / 4);
 	resize(&buffers[0], MIB);
 	resize(&buffers[2], MIB);
-	resize(&buffers[0], 5 * MIB);
-	resize(&buffers[2], 5 * MIB);
 	advised_child();
 	for (int i = 0; i < ADVISED; i++)
 		discard(&buffers[i]);
 	for (int i = 6; i < 16; i++) {
-		keep(&buffers[i], hugepin_malloc(MIB / 2), MIB / 2);
+		keep(&buffers[i], hugepin_malloc(MIB / 4), MIB / 4);
 		expect_plain(&buffers[i]);
 	}
-	obtain_zeroed(&buffers[5], 5 * MIB / 2);
+	obtain_zeroed(&buffers[5], MIB);
 	expect_plain(&buffers[5]);
 	fork_once();
 	if (held)
