@@ -299,8 +299,8 @@ static size_t live_at(size_t chunk, size_t *ret_end)
 	return (s == HP_CHUNK_LIVE || s == HP_CHUNK_ROOMY) && chunk < *ret_end ? c : 0;
 }
 
-/* The part of [start, end) that lies at `from` or behind in one live buffer, or in memory of the small tier's. Returns its end; *from
- * moves to its start. 0: none. */
+/* The part of [*from, end) that lies first in one live buffer, or in memory of the small tier's. Returns its end; *from moves to its
+ * start. 0: none. */
 static size_t next_live(size_t *from, size_t end)
 {
 	while (*from < end) {

@@ -474,6 +474,52 @@ static int run_with(const char *variable, const char *value, const char *test)
 	return child_wait(pid, 60);
 }
 
+static bool readable(const char *p)
+{
+	int pipes[2];
+	bool ok = pipe(pipes) == 0 && write(pipes[1], p, 1) == 1;
+
+	close(pipes[0]);
+	close(pipes[1]);
+	return ok;
+}
+
+/* Of its own pages, as without us. */
+TEST(what_a_program_keeps_from_its_children_they_do_not_have)
+{
+	char *p = malloc(24000), *page = (char *)(((uintptr_t)p + 4095) & ~(uintptr_t)4095);
+	uint64_t seed = 31;
+
+	memset(p, 7, 24000);
+	EXPECT_EQ(madvise(page, 4096, MADV_DONTFORK), 0);
+	EXPECT_EQ(madvise(page + 4096, 4096, MADV_WIPEONFORK), 0);
+	for (int i = 0; i < 2; i++) {
+		pid_t pid = fork();
+
+		if (pid == 0) {
+			struct buffer b[50];
+			pid_t next;
+
+			t_failures = 0;
+			for (int k = 0; k < 50; k++) /* nothing comes to lie in a hole */
+				b[k] = make(&seed, HUGEPIN_LARGE_MIN - 1);
+			EXPECT(!readable(page) && page[4096] == 0 && page[8192] == 7);
+			next = fork();
+			if (next == 0)
+				_exit(readable(page) || page[4096]);
+			EXPECT_EQ(child_wait(next, 10), 0);
+			for (int k = 0; k < 50; k++)
+				drop(&b[k], &seed);
+			_exit(t_failures != 0);
+		}
+		EXPECT_EQ(child_wait(pid, 20), 0);
+		EXPECT(page[0] == 7 && page[4096] == 7);
+	}
+	EXPECT_EQ(madvise(page, 4096, MADV_DOFORK), 0);
+	EXPECT_EQ(madvise(page + 4096, 4096, MADV_KEEPONFORK), 0);
+	free(p);
+}
+
 TEST(what_no_longer_fits_comes_from_elsewhere_and_is_counted)
 {
 	EXPECT_EQ(run_with("HUGEPIN_SPAN", "16M", "--exhaust"), 0);
