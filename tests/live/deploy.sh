@@ -13,6 +13,12 @@ filter='my @c = map { pack("SCCL", @$_) } [0x20, 0, 0, 0], [0x15, 1, 0, 323], [0
 my $code = join "", @c; my $p = pack("Sx6P", scalar @c, $code);
 syscall(157, 38, 1, 0, 0, 0) == 0 && syscall(157, 22, 2, $p) == 0 or exit 77; exec @ARGV'
 seccomp() { perl -e "$filter" -- "$@"; }
+# Refuses userfaultfd alone, unless its flags (at 16) have UFFD_USER_MODE_ONLY, as the changed profile does.
+# shellcheck disable=SC2016
+masked='my @c = map { pack("SCCL", @$_) } [0x20, 0, 0, 0], [0x15, 0, 3, 323], [0x20, 0, 0, 16], [0x45, 1, 0, 1], [6, 0, 0, 0x50001], [6, 0, 0, 0x7fff0000];
+my $code = join "", @c; my $p = pack("Sx6P", scalar @c, $code);
+syscall(157, 38, 1, 0, 0, 0) == 0 && syscall(157, 22, 2, $p) == 0 or exit 77; exec @ARGV'
+masked() { perl -e "$masked" -- "$@"; }
 plain() { setpriv --bounding-set=-all --inh-caps=-all "$@"; } # no capabilities, CAP_IPC_LOCK among them
 
 # A program that adds up 80 MB. Its heap's pages of the pool, in bytes, are in $t/stats.
@@ -42,6 +48,12 @@ place()
 }
 place "what a container's profile refuses" 'userfaultfd +not usable' seccomp
 ! seccomp true 2>/dev/null || works 'it refuses io_uring, too: hugepin info says so' info_has 'io_uring +not usable' seccomp
+if "$hugepin" info 2>&1 | grep -qE 'userfaultfd +usable'; then
+	works 'userfaultfd with UFFD_USER_MODE_ONLY alone is enough' info_has 'userfaultfd +usable' masked
+	# shellcheck disable=SC2016
+	says 'and what asks for more is refused' 1 'Operation not permitted' \
+		masked perl -e 'my $fd = syscall(323, 0); print "$!\n"; exit($fd < 0)'
+fi
 place 'no CAP_IPC_LOCK and 64 KiB of locked memory' 'locked memory +64 KiB' plain prlimit --memlock=65536:65536
 place 'a user namespace' '' unshare -Ur
 
@@ -57,7 +69,8 @@ if command -v jq >/dev/null; then
 	echo '{"syscalls": [{"names": ["userfaultfd", "vm86"], "action": "SCMP_ACT_ERRNO"}]}' >"$t/default.json"
 	(cd "$t" && bash <(cd "$OLDPWD" && snippet sh 3)) 2>&1
 	works 'the changed profile allows userfaultfd, and refuses what it did' jq -e \
-		'.syscalls == [{names: ["vm86"], action: "SCMP_ACT_ERRNO"}, {names: ["userfaultfd", "io_uring_setup", "io_uring_enter", "io_uring_register"], action: "SCMP_ACT_ALLOW"}]' "$t/hugepin.json"
+		'.syscalls == [{names: ["vm86"], action: "SCMP_ACT_ERRNO"}, {names: ["io_uring_setup", "io_uring_enter", "io_uring_register"], action: "SCMP_ACT_ALLOW"},
+			{names: ["userfaultfd"], action: "SCMP_ACT_ALLOW", args: [{index: 0, value: 1, valueTwo: 1, op: "SCMP_CMP_MASKED_EQ"}]}]' "$t/hugepin.json"
 else
 	skip 'the changed profile allows userfaultfd, and refuses what it did' 'no jq'
 fi
