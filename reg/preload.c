@@ -34,6 +34,8 @@ static HP_SEALED(struct {
 	int (*mprotect)(void *, size_t, int);
 	ssize_t (*process_madvise)(int, const struct iovec *, size_t, int, unsigned);
 	int (*shmdt)(const void *);
+	void *(*shmat)(int, const void *, int);
+	int (*remap_file_pages)(void *, size_t, int, size_t, int);
 	int (*brk)(void *);
 	void *(*sbrk)(intptr_t);
 }) next;
@@ -47,6 +49,8 @@ static __attribute__((constructor)) void construct(void)
 	*(void **)&next.is.mprotect = dlsym(RTLD_NEXT, "mprotect");
 	*(void **)&next.is.process_madvise = dlsym(RTLD_NEXT, "process_madvise");
 	*(void **)&next.is.shmdt = dlsym(RTLD_NEXT, "shmdt");
+	*(void **)&next.is.shmat = dlsym(RTLD_NEXT, "shmat");
+	*(void **)&next.is.remap_file_pages = dlsym(RTLD_NEXT, "remap_file_pages");
 	*(void **)&next.is.brk = dlsym(RTLD_NEXT, "brk");
 	*(void **)&next.is.sbrk = dlsym(RTLD_NEXT, "sbrk");
 	hp_seal(&next, sizeof next);
@@ -193,6 +197,28 @@ EXPORT int shmdt(const void *addr)
 {
 	hugepin_unmapping_(addr, ((uintptr_t)1 << 47) - (uintptr_t)addr, HP_UNMAPPED);
 	return next.is.shmdt ? next.is.shmdt(addr) : (int)syscall(SYS_shmdt, addr);
+}
+
+/* With SHM_REMAP, over whatever is there, of which the kernel says nothing to who watches. */
+EXPORT void *shmat(int id, const void *addr, int flags)
+{
+	struct shmid_ds s;
+	size_t len = 0;
+	int saved = errno;
+
+	if (flags & SHM_REMAP && addr) {
+		len = shmctl(id, IPC_STAT, &s) == 0 ? s.shm_segsz : ((uintptr_t)1 << 47) - (uintptr_t)addr;
+		errno = saved;
+		hugepin_unmapping_(addr, len, HP_UNMAPPED);
+	}
+	return next.is.shmat ? next.is.shmat(id, addr, flags) : (void *)syscall(SYS_shmat, id, addr, flags);
+}
+
+EXPORT int remap_file_pages(void *addr, size_t len, int prot, size_t offset, int flags)
+{
+	hugepin_unmapping_(addr, len, HP_UNMAPPED);
+	return next.is.remap_file_pages ? next.is.remap_file_pages(addr, len, prot, offset, flags)
+				     : (int)syscall(SYS_remap_file_pages, addr, len, prot, offset, flags);
 }
 
 static char *current_break(void)

@@ -203,6 +203,28 @@ static inline void punch_hole(char *p)
 	EXPECT_EQ(fallocate(memfd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, HALF), 0);
 }
 
+/* Of the next three the kernel says nothing. */
+static inline void put_guards(char *p)
+{
+	if (madvise(p, HALF, 102) || madvise(p, HALF, 103)) /* MADV_GUARD_INSTALL and _REMOVE, of Linux 6.13 */
+		discard(p);
+}
+
+static inline void attach_over(char *p)
+{
+	int id = shmget(IPC_PRIVATE, HALF, 0600);
+
+	EXPECT(shmat(id, p, SHM_REMAP) == p);
+	shmctl(id, IPC_RMID, NULL);
+}
+
+static inline void remap_pages(char *p)
+{
+	EXPECT_EQ(remap_file_pages(p, HALF, 0, HALF / 4096, 0), 0);
+	EXPECT_EQ(remap_file_pages(p, HALF, 0, 0, 0), 0);
+	punch_hole(p);
+}
+
 /* ------------------------------------------------------------------ cases */
 
 static inline bool watched(void)
