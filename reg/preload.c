@@ -207,7 +207,7 @@ EXPORT void *shmat(int id, const void *addr, int flags)
 	int saved = errno;
 
 	if (flags & SHM_REMAP && addr) {
-		len = shmctl(id, IPC_STAT, &s) == 0 ? s.shm_segsz : ((uintptr_t)1 << 47) - (uintptr_t)addr;
+		len = syscall(SYS_shmctl, id, IPC_STAT, &s) == 0 ? s.shm_segsz : ((uintptr_t)1 << 47) - (uintptr_t)addr;
 		errno = saved;
 		hugepin_unmapping_(addr, len, HP_UNMAPPED);
 	}

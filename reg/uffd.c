@@ -49,7 +49,7 @@ struct kept {
 static struct {
 	struct kept uffd;
 	struct kept maps; /* /proc/self/maps, to ask for mappings */
-	struct hp_lock maps_lock; /* of reading it */
+	struct hp_lock maps_lock; /* of opening it, and of its position */
 	struct hp_thread thread;
 	_Atomic uint32_t round; /* odd while events are read and queued; waited for */
 	_Atomic uint32_t waiters; /* threads have waited for it since it was last woken */
@@ -379,7 +379,7 @@ static struct mapping parse(const char *at)
 /* Before Linux 6.11: the lines from the first on. */
 static bool read_mapping(uintptr_t addr, struct mapping *ret_)
 {
-	char text[4096];
+	char text[8192];
 	long have = 0, n, at = 0;
 	bool found = false, beyond = false;
 
@@ -407,12 +407,17 @@ static bool read_mapping(uintptr_t addr, struct mapping *ret_)
 
 static bool open_maps(void)
 {
+	bool ok;
 	int fd;
 
-	if (is_ours(&watch.maps))
-		return true;
-	fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
-	return fd >= 0 && keep(&watch.maps, fd);
+	hp_lock(&watch.maps_lock);
+	ok = is_ours(&watch.maps);
+	if (!ok) {
+		fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
+		ok = fd >= 0 && keep(&watch.maps, fd);
+	}
+	hp_unlock(&watch.maps_lock);
+	return ok;
 }
 
 /* *ret_, the mapping that covers addr: 0, -ENOENT, or that the kernel does not tell in this way. */

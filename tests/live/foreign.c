@@ -309,7 +309,7 @@ enum { RACES_ARE_REPORTED = false };
 			SKIP("threads race for memory, which is the point");                                           \
 		open_notes(0);                                                                                         \
 		place = (where);                                                                                       \
-		race((struct change){ how, take }, 3000);                                                              \
+		race((struct change){ how, take }, sysconf(_SC_NPROCESSORS_ONLN) > 1 ? 3000 : 100);                            \
 		EXPECT_EQ(hugepin_domain_close(domain), 0);                                                            \
 		if (place != sbrk(0) - PLACE)                                                                          \
 			munmap(place, PLACE);                                                                          \

@@ -199,6 +199,8 @@ TEST(opening_refuses_what_it_cannot_do)
 	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), -EINVAL);
 	attr = (struct hugepin_attr){ .size = sizeof attr, .access = HUGEPIN_PIN_UNCACHED };
 	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), -EINVAL);
+	attr = (struct hugepin_attr){ .size = sizeof attr, .watch = HUGEPIN_WATCH_NONE + 1 };
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), -EINVAL);
 	EXPECT_EQ(device.closed, 0);
 	attr = (struct hugepin_attr){ .size = sizeof attr, .access = HUGEPIN_REMOTE_ATOMIC };
 	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), -EOPNOTSUPP);

@@ -345,6 +345,18 @@ static void watch_by_the_program(void)
 	second_thread(false);
 }
 
+/* A program that was compiled before the attribute has other things behind its structure. */
+TEST(a_structure_that_ends_before_the_attribute_is_watched_by_default)
+{
+	struct hugepin_attr attr = { .size = offsetof(struct hugepin_attr, watch), .policy = HUGEPIN_POLICY_LRU, .watch = 99 };
+	hugepin_domain *d = NULL;
+
+	device_reset(&device);
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
+	EXPECT_EQ(d->watch, HUGEPIN_WATCH_DEFAULT);
+	close_empty(&device, d);
+}
+
 TEST(where_the_program_or_nobody_watches_there_is_no_userfaultfd)
 {
 	in_child(watch_by_the_program);
