@@ -213,8 +213,8 @@ static const uint16_t opening[] = { SYS_open, SYS_openat, OPENAT2, SYS_creat, SY
 static const uint16_t refused[] = {
 	/* programs and processes */
 	SYS_execve, SYS_execveat, SYS_fork, SYS_vfork, SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_kcmp, PIDFD_OPEN,
-	PIDFD_GETFD, SYS_pidfd_send_signal, SYS_kill, SYS_tkill, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo, SYS_prlimit64,
-	SYS_setrlimit, SYS_setfsuid, SYS_setfsgid, SYS_unshare, SYS_setns, SYS_setpgid, SYS_setsid, SYS_personality,
+	PIDFD_GETFD, SYS_pidfd_send_signal, SYS_kill, SYS_tkill, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo,
+	SYS_setfsuid, SYS_setfsgid, SYS_unshare, SYS_setns, SYS_setpgid, SYS_setsid, SYS_personality,
 	/* files */
 	SYS_open_by_handle_at, SYS_name_to_handle_at, SYS_unlink, SYS_rename, SYS_renameat, SYS_renameat2, SYS_link, SYS_linkat,
 	SYS_symlink, SYS_symlinkat, SYS_mknod, SYS_mknodat, SYS_mkdir, SYS_mkdirat, SYS_rmdir, SYS_truncate, SYS_chmod, SYS_fchmodat,
