@@ -42,7 +42,6 @@ static struct {
 	_Atomic uint32_t tid;
 	_Atomic bool lapsed; /* it has ended, and there may be work for another */
 	bool opens_files;
-	pthread_t thread;
 	pthread_key_t key; /* set on the main thread */
 } service;
 
@@ -127,7 +126,7 @@ static void *run(void *unused)
 	hp_syscall(SYS_prctl, PR_SET_TIMERSLACK, 1000, 0, 0, 0, 0); /* ns: the helper of the pin cache comes just in time */
 	hp_thread_confine(service.opens_files);
 	service.tid = (uint32_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0);
-	while (service.state == STARTING) /* until `thread` is set */
+	while (service.state == STARTING) /* whoever starts it says that it runs */
 		sched_yield();
 	while (stay && service.state != ENDING) {
 		uint32_t seen = service.alarm; /* before the jobs are looked at: who asks later changes it */
@@ -144,8 +143,8 @@ static void *run(void *unused)
 	}
 	/* Else somebody ends us, and waits. */
 	service.lapsed = true;
-	if (!stay && atomic_compare_exchange_strong(&service.state, &running, OFF))
-		pthread_detach(pthread_self());
+	if (!stay)
+		atomic_compare_exchange_strong(&service.state, &running, OFF);
 	return NULL;
 }
 
@@ -153,17 +152,20 @@ static bool start(void)
 {
 	sigset_t all, old;
 	pthread_attr_t attr;
+	pthread_t thread;
 	int saved = errno, r = EAGAIN;
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	if (pthread_attr_init(&attr) == 0) {
-		pthread_attr_setstacksize(&attr, STACK_SIZE);
-		r = pthread_create(&service.thread, &attr, run, NULL);
+	service.tid = 0;
+	/* The stack has to hold the thread-local variables of the whole program as well: if they are too many, the usual one. */
+	for (int tries = 0; tries < 2 && r && pthread_attr_init(&attr) == 0; tries++) {
+		if (!tries)
+			pthread_attr_setstacksize(&attr, STACK_SIZE);
+		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+		r = pthread_create(&thread, &attr, run, NULL);
 		pthread_attr_destroy(&attr);
 	}
-	if (r == EINVAL) /* the stack has to hold the thread-local variables of the whole program as well */
-		r = pthread_create(&service.thread, NULL, run, NULL);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	errno = saved;
 	return r == 0;
@@ -277,7 +279,8 @@ void hp_service_end(void)
 		sched_yield();
 	if (atomic_compare_exchange_strong(&service.state, &running, ENDING)) {
 		wake();
-		pthread_join(service.thread, NULL);
+		while (!service.tid)
+			sched_yield();
 		hp_thread_gone(service.tid);
 		service.tid = 0;
 		service.state = OFF;
