@@ -523,6 +523,18 @@ int hp_advice_lock_alike(size_t from, size_t to, size_t n)
 
 /* ------------------------------------------------------------------ fork */
 
+bool hp_advice_withheld(size_t page)
+{
+	size_t c = page << HP_PAGE_CHUNKS_SHIFT, end = c + HP_PAGE_CHUNKS;
+	unsigned a = HP_ADVICE_DONTFORK;
+
+	if (!hp_span.page[page].advised)
+		return false;
+	while (c < end && a & HP_ADVICE_DONTFORK)
+		c = hp_advice_run(c, end, &a);
+	return a & HP_ADVICE_DONTFORK;
+}
+
 bool hp_advice_dofork(size_t first, size_t end_page)
 {
 	size_t end = end_page << HP_PAGE_CHUNKS_SHIFT, from = first << HP_PAGE_CHUNKS_SHIFT;

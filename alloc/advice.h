@@ -67,6 +67,9 @@ bool hp_advice_made(void);
  * noted. */
 void hp_advice_learn(void);
 
+/* Whether a child gets nothing of a hugepage, by the kernel: all of it is DONTFORK. */
+bool hp_advice_withheld(size_t page);
+
 /* Advise the hugepages [first, end) by MADV_DOFORK, but for what the program wants kept out of children. */
 bool hp_advice_dofork(size_t first, size_t end);
 

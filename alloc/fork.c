@@ -87,7 +87,7 @@ static enum fate fate(size_t p)
 	const struct hp_page *g = &hp_span.page[p];
 	enum fate f = fate_of(g);
 
-	if (!has_memory(p) || is_stack(p))
+	if (!has_memory(p) || is_stack(p) || hp_advice_withheld(p))
 		return SHARED;
 	if (!g->giant || hp_config.fork_mode == HP_FORK_COPY)
 		return f;
@@ -298,7 +298,8 @@ static struct plan plan(void)
 	for (size_t p = 1; p < hp_span.tree.used; p++) {
 		const struct hp_page *g = &hp_span.page[p];
 		enum fate f = fate(p);
-		bool ready = g->state == HP_PAGE_READY, pool = ready && g->kind == HUGEPIN_KIND_HUGETLB;
+		bool ready = g->state == HP_PAGE_READY && !hp_advice_withheld(p);
+		bool pool = ready && g->kind == HUGEPIN_KIND_HUGETLB;
 		bool giant = pool && g->giant && !(p & (HP_GIANT_PAGES - 1));
 
 		copy_some += ready && f == COPY;

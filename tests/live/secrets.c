@@ -353,6 +353,24 @@ static void one_case(size_t c, size_t r, const char *how)
 	hugepin_free(q);
 }
 
+/* What a child is not to get costs no copy, and no page of the pool. */
+static void what_is_withheld_is_not_copied(void)
+{
+	struct hugepin_stats before, after;
+	unsigned char *p = ours_new();
+	struct view v;
+
+	EXPECT_EQ(madvise(p, SIZE, MADV_DONTFORK), 0);
+	hugepin_stats(&before, sizeof before);
+	in_child(p, &shared->child, &shared->grandchild);
+	hugepin_stats(&after, sizeof after);
+	EXPECT(after.fork_copied_bytes - before.fork_copied_bytes < SIZE);
+	v = shared->child;
+	for (int i = 0; i < SPOTS; i++)
+		EXPECT_EQ(v.byte[i], HIDDEN);
+	hugepin_free(p);
+}
+
 /* ------------------------------------------------------------------ locks */
 
 static size_t locked_kb(void)
@@ -438,9 +456,11 @@ static int run_cases(const char *how)
 		domain = NULL;
 	}
 	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	t_failures = 0;
+	if (!alone)
+		what_is_withheld_is_not_copied();
 	last = ours_new(); /* the heap keeps its size */
 	hugepin_free(ours_new());
-	t_failures = 0;
 	if (!domain && !alone) {
 		locks_end_with_the_buffer();
 		locks_of_the_program_and_of_pins_do_not_undo_each_other();
