@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "alloc/advised.h"
 #include "alloc/heap.h"
 #include "alloc/hold.h"
 #include "alloc/pages.h"
@@ -463,6 +464,47 @@ TEST(in_the_cow_mode_all_of_a_page_of_1_gib_is_kept_out_or_none)
 	with_held(HP_HOLD_COPY, rest(), N, 0);
 	with_held(HP_HOLD_DONTFORK, extent_of(buf[0]), 0, 0);
 	free_heap();
+}
+
+static int is_without(unsigned char *p)
+{
+	int pipes[2], bad = HP_STAT(hugetlb_bytes) != 0;
+
+	if (pipe(pipes))
+		return 90;
+	bad += write(pipes[1], p, 1) == 1 || write(pipes[1], p + GIB - 1, 1) == 1;
+	hugepin_free(p);
+	hugepin_purge();
+	bad += HP_STAT(thp_bytes) + HP_STAT(base_bytes) + HP_STAT(taken_bytes) != 0;
+	p = hugepin_malloc(5 * MIB);
+	memset(p, 1, 5 * MIB);
+	return bad + parts;
+}
+
+TEST(a_page_of_1_gib_is_advised_as_a_whole)
+{
+	unsigned char *p;
+
+	pool(1);
+	p = hugepin_aligned_alloc(GIB, GIB);
+	EXPECT_EQ(extent_of(p).page_shift, 30);
+	p[0] = p[GIB - 1] = 7;
+	EXPECT_EQ(hugepin_advise_(p, 4 * MIB, MADV_DONTFORK), -EINVAL);
+	parts = 0;
+	EXPECT_EQ(hugepin_advise_(p, GIB, MADV_DONTFORK), 0);
+	for (int i = 0; i < 2; i++) {
+		pid_t pid = fork();
+
+		if (pid == 0)
+			_exit(is_without(p));
+		EXPECT_EQ(child_wait(pid, 20), 0);
+		EXPECT(p[0] == 7 && p[GIB - 1] == 7);
+	}
+	EXPECT(hugepin_realloc(p, 300 * MIB) == p);
+	EXPECT_EQ(hugepin_usable_size(p), 300 * MIB);
+	EXPECT_EQ(HP_STAT(taken_bytes), GIB); /* the rest stays with it */
+	hugepin_free(p);
+	expect_all_back();
 }
 
 static void *fork_here(void *unused)
