@@ -12,6 +12,9 @@
  * runs (its streams' locks, values of thread-specific keys, the list of handlers), so there may be no hole at that time. That
  * is safe, since it has no pages of the pool; of pages that a device has pinned the kernel gives the child a copy at once.
  *
+ * What the program has said of parts of its buffers (advice.h) holds in the child: some is left out of the copy, which is then
+ * advised as the original.
+ *
  * Limits: what other threads write during the copy may arrive in any order. A stack that lies in the heap cannot be
  * replaced under the running thread: its hugepage stays copy-on-write.
  *

@@ -1,7 +1,8 @@
 /*
  * Part of libhugepin-malloc.so: the calls that take memory away from a program, so that the pin cache hears of it where the
  * kernel does not tell, or tells too late: it announces that something was unmapped when another thread may have got the
- * addresses already (reg/uffd.c). They see what the program calls, not what the C library calls inside, nor raw system calls.
+ * addresses already (reg/uffd.c); and those that say something of it, which of a buffer ends with its free() and holds in children
+ * (alloc/advice.h, reg/locks.h). They see what the program calls, not what the C library calls inside, nor raw system calls.
  *
  * Each goes on to the next function of its name, which other libraries may have replaced or patched for the same purpose.
  * Before our constructor, and for a name that there is no other of, the system call.
