@@ -5,7 +5,8 @@
  * (alloc/advice.h, reg/locks.h). They see what the program calls, not what the C library calls inside, nor raw system calls.
  *
  * Each goes on to the next function of its name, which other libraries may have replaced or patched for the same purpose.
- * Before our constructor, and for a name that there is no other of, the system call.
+ * Before our constructor, and for a name that there is no other of, the system call; so are what is said of the heap's memory, under
+ * its lock, and all locks.
  */
 #include <dlfcn.h>
 #include <errno.h>
