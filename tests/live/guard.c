@@ -97,6 +97,7 @@ static int old_pointer_after_realloc(size_t size)
 static int in_a_child(size_t size)
 {
 	char *kept = made(size), *gone = made(size);
+	volatile char *reached = mmap(NULL, 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	int status;
 	pid_t pid;
 
@@ -106,13 +107,22 @@ static int in_a_child(size_t size)
 		for (size_t i = 0; i < size; i++)
 			if (kept[i] != 1)
 				_exit(2);
-		for (int i = 0; i < 300; i++) /* what was freed in the parent is used again */
-			free(made(size));
+		char *mine[3]; /* what was freed in the parent is used again, and not for another beside */
+
+		for (int i = 0; i < 3; i++)
+			memset(mine[i] = made(size), 10 + i, size);
+		for (size_t bytes = 0; bytes < 200 * MIB; bytes += size)
+			free(made(size - 4096)); /* fits where one of them was without its guard */
+		for (int i = 0; i < 3; i++)
+			for (size_t at = 0; at < size; at += 100)
+				if (mine[i][at] != 10 + i)
+					_exit(6);
 		free(kept);
+		*reached = 1;
 		sink = ((char *)hide(kept))[0];
 		_exit(3);
 	}
-	if (waitpid(pid, &status, 0) != pid || !WIFSIGNALED(status) || WTERMSIG(status) != SIGSEGV)
+	if (waitpid(pid, &status, 0) != pid || !WIFSIGNALED(status) || WTERMSIG(status) != SIGSEGV || !*reached)
 		return 4;
 	for (size_t i = 0; i < size; i++)
 		if (kept[i] != 1)
