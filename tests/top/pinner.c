@@ -49,14 +49,16 @@ static char *map(size_t len)
 static hugepin_domain *open_ring(const char **ret_)
 {
 	static struct io_uring ring;
-	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU };
+	/* Shared memory is cached where the program watches. */
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU, .watch = HUGEPIN_WATCH_PROGRAM };
 	hugepin_domain *d;
 
 	*ret_ = "io_uring";
 	if (io_uring_queue_init(4, &ring, 0) == 0 && hugepin_uring_open(&ring, 0, 64, &attr, &d) == 0)
 		return d;
 	*ret_ = "mlock";
-	return open_with(hugepin_mlock(), HUGEPIN_POLICY_LRU, 0);
+	need(hugepin_domain_open(hugepin_mlock(), NULL, &attr, &d) == 0, "no domain");
+	return d;
 }
 
 static char *map_named(const char *name, size_t len)
