@@ -25,9 +25,10 @@ static inline void hp_seal(void *p, size_t size)
 	hp_syscall(SYS_mprotect, (long)p, (long)size, PROT_READ, 0, 0, 0);
 }
 
-static inline void hp_unseal(void *p, size_t size)
+/* False: this thread may not (thread.h), and must not write there. */
+static inline bool hp_unseal(void *p, size_t size)
 {
-	hp_syscall(SYS_mprotect, (long)p, (long)size, PROT_READ | PROT_WRITE, 0, 0, 0);
+	return hp_syscall(SYS_mprotect, (long)p, (long)size, PROT_READ | PROT_WRITE, 0, 0, 0) == 0;
 }
 
 #endif

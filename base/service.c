@@ -180,8 +180,9 @@ static bool started(void)
 		service.skip--;
 		return false;
 	}
-	if (service.state == OFF && (service.forbidden || hp_sandboxed || !hp_thread_process_same()))
-		return false;
+	/* A bare thread wakes the thread, but starts none. */
+	if (hp_thread_is_bare || (service.state == OFF && (service.forbidden || hp_sandboxed || !hp_thread_process_same())))
+		return service.state != OFF;
 	if (!atomic_compare_exchange_strong(&service.state, &off, STARTING))
 		return off != ENDING;
 	/* seq_cst, as `state`: who forbids it waits for STARTING to pass, or is seen here. */
@@ -206,10 +207,13 @@ static bool list(struct hp_job *j)
 	for (i = 0; i < JOBS_MAX && jobs.is.list[i].job && jobs.is.list[i].job != j; i++)
 		;
 	if (i < JOBS_MAX && !jobs.is.list[i].job) {
-		hp_unseal(&jobs, sizeof jobs);
-		jobs.is.list[i].run = j->run;
-		jobs.is.list[i].job = j; /* seq_cst: who sees it sees the function */
-		hp_seal(&jobs, sizeof jobs);
+		if (hp_unseal(&jobs, sizeof jobs)) {
+			jobs.is.list[i].run = j->run;
+			jobs.is.list[i].job = j; /* seq_cst: who sees it sees the function */
+			hp_seal(&jobs, sizeof jobs);
+		} else {
+			i = JOBS_MAX;
+		}
 	}
 	hp_unlock(&jobs_lock);
 	return i < JOBS_MAX;

@@ -32,6 +32,8 @@
 #include <pthread.h>
 #endif
 
+HP_TLS bool hp_thread_is_bare;
+
 static pid_t process; /* 0: not known yet */
 
 /* Those that were ever started. */
@@ -278,6 +280,7 @@ static _Noreturn void enter(struct start *s)
 	/* release: pairs with hp_thread_start(); *s is gone after this. */
 	atomic_store_explicit(&t->told, ok ? RUNS : REFUSED, memory_order_release);
 	hp_futex_wake(&t->told);
+	hp_thread_is_bare = true;
 	if (ok)
 		kind->run(arg);
 	for (;;)

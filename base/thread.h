@@ -19,6 +19,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/base.h"
+
 /* Where a sanitizer has to see every thread, and on machines whose part is not written yet, a thread is the C library's. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || !defined(__x86_64__) || !defined(__LP64__)
 #define HP_THREAD_BARE 0
@@ -50,6 +52,9 @@ struct hp_thread {
 	char *map;
 	size_t map_size, tls_size;
 };
+
+/* This thread is a bare one: nothing of the C library may be called. */
+extern HP_TLS bool hp_thread_is_bare;
 
 /* Start a thread, which keeps the descriptor keep_fd (-1: none) under its number. The caller sees to it that none is there and
  * that nobody else calls meanwhile. Takes some 100 us; allocates nothing and takes no lock; errno is kept. False: it cannot be
