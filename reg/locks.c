@@ -77,35 +77,56 @@ static int unlock_range(uintptr_t start, uintptr_t end)
 	return ret;
 }
 
-/* What is locked in [r->start, r->end), and not for a registration, the program has locked. */
-static void learn(void *r_, const struct hp_smaps *m)
-{
-	const struct hp_locked *r = r_, *l;
-	uintptr_t start = HP_MAX(m->start, r->start), end = HP_MIN(m->end, r->end);
+/* VmLck when a change of ours was done. Where it is another now, the program has locked or unlocked something. */
+static uint64_t known_kb;
 
-	LIST_FOREACH(l, &registered, links) {
-		if (start >= end)
-			return;
+static uint64_t locked_kb(char *text, size_t size)
+{
+	return hp_read_file("/proc/self/status", text, size) > 0 ? hp_number_after(text, "VmLck:", 0) : known_kb;
+}
+
+/* What is locked in a mapping, and not for a registration, the program has locked. Both come in the order of their addresses: *at_ is
+ * the first registration that may reach into this mapping or a later one. */
+static void learn(void *at_, const struct hp_smaps *m)
+{
+	const struct hp_locked **at = at_, *l;
+	uintptr_t start = m->start, end = m->end;
+
+	while (*at && (*at)->end <= start)
+		*at = LIST_NEXT(*at, links);
+	for (l = *at; l && l->start < end && start < end; l = LIST_NEXT(l, links)) {
 		if (l->start > start && hp_ranges_reserve(&programs))
-			hp_ranges_set(&programs, start, HP_MIN(l->start, end), m->flags & HP_SMAPS_LOCKED);
+			hp_ranges_set(&programs, start, l->start, m->flags & HP_SMAPS_LOCKED);
 		start = HP_MAX(start, l->end);
 	}
-	if (hp_ranges_reserve(&programs))
+	if (start < end && hp_ranges_reserve(&programs))
 		hp_ranges_set(&programs, start, end, m->flags & HP_SMAPS_LOCKED);
 }
 
 /* Where nobody sees the program's calls, the kernel is asked before a range is locked: what the program has locked by then it
- * keeps. Pages of the pool are not counted, nor locked. */
-static void learn_locks(struct hp_locked *r)
+ * keeps. Asking takes long where there are many mappings, so only after a change that was not ours. Pages of the pool are not
+ * counted, nor locked. */
+static void learn_locks(void)
 {
 	static char text[8192]; /* under lock */
+	const struct hp_locked *at = LIST_FIRST(&registered);
+	uint64_t kb;
 
-	if (__atomic_load_n(&told, __ATOMIC_RELAXED) || hp_read_file("/proc/self/status", text, sizeof text) <= 0)
+	if (__atomic_load_n(&told, __ATOMIC_RELAXED))
 		return;
-	if (hp_number_after(text, "VmLck:", 0))
-		hp_smaps_each(text, sizeof text, learn, r);
-	else
+	kb = locked_kb(text, sizeof text);
+	if (!kb)
 		programs.count = 0;
+	else if (kb != known_kb)
+		hp_smaps_each(text, sizeof text, learn, &at);
+}
+
+static void know_locks(void)
+{
+	static char text[4096]; /* under lock */
+
+	if (!__atomic_load_n(&told, __ATOMIC_RELAXED))
+		known_kb = locked_kb(text, sizeof text);
 }
 
 /* Unlock what the program has not locked. */
@@ -175,7 +196,7 @@ int hp_locks_take(struct hp_locked *r)
 	int err;
 
 	pthread_mutex_lock(&lock);
-	learn_locks(r);
+	learn_locks();
 	err = pages_lock(r->start, r->end, 0);
 	if (err == 0)
 		insert(r);
@@ -183,6 +204,7 @@ int hp_locks_take(struct hp_locked *r)
 		err = why_no_memory(r->start, r->end);
 	if (err && !all)
 		unlock_uncovered(r->start, r->end); /* a part may have been locked */
+	know_locks();
 	pthread_mutex_unlock(&lock);
 	return err;
 }
@@ -194,6 +216,7 @@ int hp_locks_drop(struct hp_locked *r)
 	pthread_mutex_lock(&lock);
 	LIST_REMOVE(r, links);
 	ret = all ? 0 : unlock_uncovered(r->start, r->end);
+	know_locks();
 	pthread_mutex_unlock(&lock);
 	return ret;
 }
@@ -316,5 +339,6 @@ void hp_locks_child(void)
 	pthread_mutex_init(&lock, NULL);
 	LIST_INIT(&registered);
 	programs.count = 0;
+	known_kb = 0;
 	all = false;
 }
