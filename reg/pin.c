@@ -176,11 +176,16 @@ static inline uint32_t hinted(const uint32_t *hints, uint32_t check)
 	return (is_a ? a : is_b ? b : is_c ? c : d) >> CHECK_BITS;
 }
 
-/* 1: a hit, and its first use is to be told. -EAGAIN: the region is counted, and pin_asked() is to say whether it is a hit. later: the
- * kernel will be asked for this one and others together (all_stand). */
+/* A region that is counted, and of which pin_asked() is to say whether it is a hit. A number, since a variable whose address is
+ * handed on would keep callers from ending in a jump. */
+#define TO_ASK(index) (-(int)HP_REGIONS_MAX - (int)(index))
+#define IS_TO_ASK(hit) ((hit) < -(int)HP_REGIONS_MAX)
+#define INDEX_TO_ASK(hit) ((uint32_t)-(hit) - HP_REGIONS_MAX)
+
+/* 1: a hit, and its first use is to be told. -ENOENT, or TO_ASK(). later: the kernel will be asked for this one and others together
+ * (all_stand). */
 static inline __attribute__((always_inline)) int pin_by_hint(hugepin_domain *d, uint64_t h, uintptr_t addr, size_t len,
-							     unsigned access, struct hugepin_pin *ret_, bool later,
-							     uint32_t *ret_index)
+							     unsigned access, struct hugepin_pin *ret_, bool later)
 {
 	uint32_t index = hinted(bucket(d, h), check_of(h));
 	struct hp_counts *counts = &hp_counts_self[index];
@@ -196,10 +201,8 @@ static inline __attribute__((always_inline)) int pin_by_hint(hugepin_domain *d, 
 		fill(ret_, addr, len, keys, ref_of(d, tag));
 		return !__atomic_load_n(&r->used, __ATOMIC_RELAXED);
 	}
-	if (!later && look(d, HP_LOOK | HP_ASK) == HP_ASK) {
-		*ret_index = index;
-		return -EAGAIN;
-	}
+	if (!later && look(d, HP_LOOK | HP_ASK) == HP_ASK)
+		return TO_ASK(index);
 	count_back(d, hp_counts_self, index);
 	return -ENOENT;
 }
@@ -251,15 +254,14 @@ static __attribute__((noinline)) int pin_foreign_large(hugepin_domain *d, const 
 						       struct hugepin_pin *ret_)
 {
 	uint64_t key = (uintptr_t)addr >> HP_PAGE_SHIFT | WHOLE_PAGE;
-	uint32_t index = 0;
-	int hit = hp_counts_self ? pin_by_hint(d, hash(key), (uintptr_t)addr, len, access, ret_, false, &index) : -ENOENT;
+	int hit = hp_counts_self ? pin_by_hint(d, hash(key), (uintptr_t)addr, len, access, ret_, false) : -ENOENT;
 
 	if (HP_LIKELY(!hit))
 		return 0;
 	if (hit > 0)
 		TAIL return first_use(d, addr, len, access, ret_);
-	if (hit == -EAGAIN)
-		return pin_asked(d, addr, len, access, ret_, index);
+	if (IS_TO_ASK(hit))
+		return pin_asked(d, addr, len, access, ret_, INDEX_TO_ASK(hit));
 	TAIL return pin_slow(d, addr, len, access, ret_);
 }
 
@@ -267,15 +269,14 @@ static __attribute__((noinline)) int pin_foreign(hugepin_domain *d, const void *
 						 struct hugepin_pin *ret_)
 {
 	uint64_t key = (uintptr_t)addr >> 12;
-	uint32_t index = 0;
-	int hit = hp_counts_self ? pin_by_hint(d, hash(key), (uintptr_t)addr, len, access, ret_, false, &index) : -ENOENT;
+	int hit = hp_counts_self ? pin_by_hint(d, hash(key), (uintptr_t)addr, len, access, ret_, false) : -ENOENT;
 
 	if (HP_LIKELY(!hit))
 		return 0;
 	if (hit > 0)
 		TAIL return first_use(d, addr, len, access, ret_);
-	if (hit == -EAGAIN)
-		return pin_asked(d, addr, len, access, ret_, index);
+	if (IS_TO_ASK(hit))
+		return pin_asked(d, addr, len, access, ret_, INDEX_TO_ASK(hit));
 	TAIL return pin_foreign_large(d, addr, len, access, ret_);
 }
 
@@ -309,19 +310,18 @@ static inline __attribute__((always_inline)) int find_key(hugepin_domain *d, uin
 							  struct hugepin_pin *ret_, bool later)
 {
 	const struct hp_region *r;
-	uint32_t index = 0;
 	int hit = -ENOENT;
 
 	if (HP_LIKELY(addr + len > addr)) {
 		if (hp_in_span(d, addr))
 			hit = pin_by_granule(d, addr, 1, access, ret_);
 		else if (hp_counts_self &&
-			 (hit = pin_by_hint(d, hash(addr >> 12), addr, 1, access, ret_, later, &index)) == -ENOENT)
-			hit = pin_by_hint(d, hash(addr >> HP_PAGE_SHIFT | WHOLE_PAGE), addr, 1, access, ret_, later, &index);
+			 (hit = pin_by_hint(d, hash(addr >> 12), addr, 1, access, ret_, later)) == -ENOENT)
+			hit = pin_by_hint(d, hash(addr >> HP_PAGE_SHIFT | WHOLE_PAGE), addr, 1, access, ret_, later);
 	}
 	if (HP_UNLIKELY(hit < 0)) {
-		if (hit == -EAGAIN) /* to be looked up again, and then asked for */
-			count_back(d, hp_counts_self, index);
+		if (IS_TO_ASK(hit)) /* to be looked up again, and then asked for */
+			count_back(d, hp_counts_self, INDEX_TO_ASK(hit));
 		return hit;
 	}
 	r = &hp_regions[(uint32_t)ret_->ref]; /* which is pinned, and stays what it is */
@@ -793,14 +793,13 @@ static __attribute__((noinline)) int pin_later(hugepin_domain *d, const void *ad
 					       struct hugepin_pin *ret_)
 {
 	uintptr_t addr = (uintptr_t)addr_;
-	uint32_t index;
 	int hit = -ENOENT;
 
 	access = wanted(d, access);
 	if (hp_in_span(d, addr))
 		hit = pin_by_granule(d, addr, len, access, ret_);
-	else if (hp_counts_self && (hit = pin_by_hint(d, hash(addr >> 12), addr, len, access, ret_, true, &index)) < 0)
-		hit = pin_by_hint(d, hash(addr >> HP_PAGE_SHIFT | WHOLE_PAGE), addr, len, access, ret_, true, &index);
+	else if (hp_counts_self && (hit = pin_by_hint(d, hash(addr >> 12), addr, len, access, ret_, true)) < 0)
+		hit = pin_by_hint(d, hash(addr >> HP_PAGE_SHIFT | WHOLE_PAGE), addr, len, access, ret_, true);
 	if (!hit)
 		return 0;
 	if (hit > 0)
