@@ -1,4 +1,4 @@
-/* link: hugepin */
+/* link: hugepin preload */
 /*
  * Where large buffers lie: nobody can tell beforehand, nor from the place of the tables or of the small tier. Each mode is a few
  * hundred short runs of this program; what 19 random bits give is expected of them. Bits are looked at one by one, since so few
