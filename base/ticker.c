@@ -1,5 +1,7 @@
 #include "base/ticker.h"
 
+#include <signal.h>
+
 #include "base/base.h"
 #include "base/lock.h"
 #include "base/stats.h"
@@ -8,8 +10,24 @@ static struct {
 	struct hp_lock lock;
 	struct hp_thread thread; /* under the lock, but for its tid */
 	_Atomic uint32_t end; /* not 0: the thread is to end; it sleeps on this */
-	_Atomic uint32_t forbidden; /* under the lock */
+	_Atomic uint32_t forbidden; /* raised under the lock, but by signal handlers */
 } ticker = { .lock = HP_LOCK_INIT(HP_RANK_TICKER) };
+
+/* A signal handler may call setuid(2), say, and so come by here: not while this thread has the lock. */
+static void lock(sigset_t *ret_old)
+{
+	sigset_t all;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, ret_old);
+	hp_lock(&ticker.lock);
+}
+
+static void unlock(const sigset_t *old)
+{
+	hp_unlock(&ticker.lock);
+	pthread_sigmask(SIG_SETMASK, old, NULL);
+}
 
 /* The lock is held. The thread may wait for the heap's lock first. */
 static void end(void)
@@ -22,16 +40,17 @@ static void end(void)
 
 bool hp_ticker_start(const struct hp_thread_kind *kind)
 {
+	sigset_t old;
 	bool ok = false;
 
 	if (hp_sandboxed || !hp_thread_process_same()) /* a child of vfork: the thread, and what is said of it here, are its parent's */
 		return false;
-	hp_lock(&ticker.lock);
+	lock(&old);
 	if (!ticker.forbidden) {
 		end();
 		ok = hp_thread_start(&ticker.thread, kind, NULL, -1);
 	}
-	hp_unlock(&ticker.lock);
+	unlock(&old);
 	return ok;
 }
 
@@ -44,18 +63,25 @@ bool hp_ticker_sleep(uint64_t ns)
 
 void hp_ticker_forbid(void)
 {
-	hp_lock(&ticker.lock);
+	/* A signal handler that interrupted this thread with the heap's lock, or on its way to it: the ticker may wait for that, and
+	 * has no rights that would matter. */
+	unsigned above = hp_locks_held & ~((1u << HP_RANK_TICKER) - 1);
+	sigset_t old;
+
+	if (above) {
+		ticker.forbidden++;
+		return;
+	}
+	lock(&old);
 	ticker.forbidden++;
 	if (hp_thread_process_same())
 		end();
-	hp_unlock(&ticker.lock);
+	unlock(&old);
 }
 
 void hp_ticker_allow(void)
 {
-	hp_lock(&ticker.lock);
 	ticker.forbidden--;
-	hp_unlock(&ticker.lock);
 }
 
 bool hp_ticker_forbidden(void)

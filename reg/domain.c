@@ -252,7 +252,7 @@ static void forget(hugepin_domain *d, void *forgotten)
 	f->left = true;
 }
 
-static int forget_in_all(const void *addr, size_t len, bool discarded, int tries)
+static int forget_in_all(const void *addr, size_t len, bool discarded, bool late, int tries)
 {
 	struct forgotten f = { .tries = tries };
 	uintptr_t end;
@@ -264,6 +264,7 @@ static int forget_in_all(const void *addr, size_t len, bool discarded, int tries
 	f.range.start = (uintptr_t)addr & ~(HP_BASE_PAGE - 1);
 	f.range.end = HP_MAX(end, (end + HP_BASE_PAGE - 1) & ~(HP_BASE_PAGE - 1));
 	f.range.discarded = discarded;
+	f.range.late = late;
 	hp_domains_each(forget, &f);
 	if (f.left)
 		hp_domains_wake();
@@ -272,7 +273,7 @@ static int forget_in_all(const void *addr, size_t len, bool discarded, int tries
 
 int hugepin_forget(const void *addr, size_t len)
 {
-	return forget_in_all(addr, len, true, FORGET_TRIES);
+	return forget_in_all(addr, len, true, false, FORGET_TRIES);
 }
 
 void hugepin_unmapping_(const void *addr, size_t len, enum hp_unmapping how)
@@ -282,7 +283,7 @@ void hugepin_unmapping_(const void *addr, size_t len, enum hp_unmapping how)
 		hp_locks_unmapping(addr, len);
 	/* Of discarded pages the kernel tells in time. */
 	if (domains.count && !(how == HP_DISCARDED && hp_uffd_works()))
-		forget_in_all(addr, len, how != HP_UNMAPPED, 1);
+		forget_in_all(addr, len, how != HP_UNMAPPED, how != HP_UNMAPPED, 1);
 }
 
 bool hugepin_registering_(void)
@@ -519,7 +520,7 @@ static void empty(hugepin_domain *d)
 	TAILQ_INIT(&d->retired);
 	TAILQ_INIT(&d->dead);
 	RB_INIT(&d->foreign);
-	d->gone.count = d->hints_count = 0;
+	d->gone.count = d->late_gone.count = d->hints_count = 0;
 	d->deregistered_at_ns = 0;
 	d->attention = 0;
 	memset(&d->stats, 0, sizeof d->stats);

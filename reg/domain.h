@@ -145,6 +145,7 @@ struct hugepin_domain {
 
 	_Alignas(64) struct hp_lock lock; /* held across the backend's calls */
 	struct hp_region_list live, retired, dead; /* dead: retired, and known to be in no use */
+	struct hp_gone late_gone; /* foreign memory of which no region is cached */
 	struct hp_region_tree foreign; /* LIVE regions of foreign memory, disjoint */
 	uint64_t extent_gen; /* of the youngest extent that was looked at, to be registered ahead of use */
 	uint64_t deregistered_at_ns;

@@ -28,4 +28,29 @@ void hp_gone_push(struct hp_gone *g, struct hp_range range)
 	best->start = HP_MIN(best->start, range.start);
 	best->end = HP_MAX(best->end, range.end);
 	best->discarded |= range.discarded;
+	best->late |= range.late;
+}
+
+void hp_gone_cut(struct hp_gone *g, uintptr_t start, uintptr_t end)
+{
+	for (unsigned i = 0; i < g->count;) {
+		struct hp_range *r = &g->range[i];
+
+		if (start <= r->start && end > r->start)
+			r->start = HP_MIN(end, r->end);
+		else if (start < r->end && end >= r->end)
+			r->end = start;
+		if (r->start == r->end)
+			*r = g->range[--g->count];
+		else
+			i++;
+	}
+}
+
+bool hp_gone_overlaps(const struct hp_gone *g, uintptr_t start, uintptr_t end)
+{
+	for (unsigned i = 0; i < g->count; i++)
+		if (start < g->range[i].end && end > g->range[i].start)
+			return true;
+	return false;
 }

@@ -497,7 +497,7 @@ static int cover(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned acc
 	hp_region_each(d, start, end, add, &m);
 	if (m.end - m.start > d->len_max)
 		return -EMSGSIZE;
-	if (gen && !d->on_demand && hp_domain_discarded(d, m.start, m.end))
+	if (!d->on_demand && (gen ? hp_domain_discarded(d, m.start, m.end) : hp_gone_overlaps(&d->late_gone, m.start, m.end)))
 		return -EBUSY;
 	e = hp_region_register(d, m.start, m.end, m.access, kind, gen, evict, ret_);
 	if (e)

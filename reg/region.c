@@ -552,6 +552,18 @@ static void note_discarded(hugepin_domain *d, const struct hp_gone *queued)
 		}
 }
 
+/* The same of foreign memory, but that the event comes before the pages go: what is registered in between may be pages that are
+ * going, and no other event will say so. So there is no more registering but for a pin, until all has been unmapped. */
+static void note_late(hugepin_domain *d, const struct hp_gone *queued)
+{
+	for (unsigned i = 0; i < queued->count; i++)
+		if (!queued->range[i].discarded && !queued->range[i].widened)
+			hp_gone_cut(&d->late_gone, queued->range[i].start, queued->range[i].end);
+	for (unsigned i = 0; i < queued->count; i++)
+		if (queued->range[i].late)
+			hp_gone_push(&d->late_gone, queued->range[i]);
+}
+
 static void gone(void *d, struct hp_region *r)
 {
 	if (r->tag)
@@ -576,6 +588,7 @@ bool hp_domain_drain(hugepin_domain *d)
 			hp_helper_gone(d, queued.range[i].start, queued.range[i].end);
 	}
 	note_discarded(d, &queued);
+	note_late(d, &queued);
 	/* Not before the tags are gone: a pin that does not see PENDING goes by them. */
 	hp_lock(&d->queue_lock);
 	if (!d->gone.count)

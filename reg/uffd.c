@@ -114,7 +114,7 @@ static void lower_busy(hugepin_domain *d, void *unused)
 
 static void push(uint64_t start, uint64_t end, bool discarded)
 {
-	struct hp_range r = { .start = start, .end = end, .discarded = discarded };
+	struct hp_range r = { .start = start, .end = end, .discarded = discarded, .late = discarded };
 
 	hp_domains_each(hp_domain_push, &r);
 }
@@ -299,6 +299,14 @@ static bool counts(int fd, char *three_pages)
 	return moved && quiet && watch.events_tried >= 2 && watch.counted == watch.events_tried && ask(fd) == HP_QUIET;
 }
 
+static bool may_read(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	struct uffd_msg m;
+
+	return syscall(SYS_poll, &p, 1, 0) == 0 && syscall(SYS_read, fd, &m, sizeof m) < 0 && errno == EAGAIN;
+}
+
 static bool start(int fd)
 {
 	size_t len = 3 * HP_BASE_PAGE;
@@ -307,6 +315,11 @@ static bool start(int fd)
 
 	if (p == MAP_FAILED)
 		return false;
+	/* The thread has the filters of this one: what it may not do must be known before anybody waits for it. */
+	if (!may_read(fd)) {
+		syscall(SYS_munmap, p, len);
+		return false;
+	}
 	watch.ending = false;
 	if (add(fd, (uintptr_t)p, (uintptr_t)p + len) && hp_thread_start(&watch.thread, &kind, (void *)(intptr_t)fd, fd)) {
 		/* Who unmaps waits for it. Refused without privilege. */
@@ -317,6 +330,9 @@ static bool start(int fd)
 		if (!ok)
 			hp_thread_join(&watch.thread);
 	} else {
+		struct uffdio_range r = { (uintptr_t)p, len };
+
+		syscall(SYS_ioctl, fd, UFFDIO_UNREGISTER, &r); /* nobody would read what munmap waits for */
 		syscall(SYS_munmap, p, len);
 	}
 	return ok;

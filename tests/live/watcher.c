@@ -8,8 +8,12 @@
 #include "../device.h"
 
 #include <dirent.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
@@ -31,6 +35,52 @@ static void in_process(void (*run)(void))
 	}
 	waitpid(pid, &status, 0);
 	EXPECT_EQ(status, 0);
+}
+
+/* Open a domain in a process where `call` is refused, or, for 0, no thread can be had, and unmap what was pinned. */
+static void open_without(int call)
+{
+	char *p = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct sock_filter f[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct rlimit none = { 0, 0 };
+	struct hugepin_pin pin;
+	int status;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		t_failures = 0;
+		alarm(20);
+		device_reset(&device);
+		if (!call)
+			EXPECT(!setgid(65534) && !setuid(65534) && !setrlimit(RLIMIT_NPROC, &none));
+		prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+		if (call)
+			EXPECT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &(struct sock_fprog){ 4, f }), 0);
+		if (EXPECT_EQ(hugepin_domain_open(&device_backend, &device, NULL, &domain), 0)) {
+			EXPECT_EQ(hugepin_pin(domain, p, 4096, 0, &pin) || hugepin_unpin(domain, &pin), 0);
+			munmap(p, 65536);
+		}
+		_exit(t_failures != 0);
+	}
+	waitpid(pid, &status, 0);
+	if (!EXPECT_EQ(status, 0))
+		t_print("# without call %d\n", call);
+	munmap(p, 65536);
+}
+
+TEST(a_domain_opens_where_there_can_be_no_watcher)
+{
+	static const int calls[] = { SYS_clone, 436 /* close_range */, SYS_capset, SYS_seccomp, SYS_poll, SYS_read };
+
+	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+		open_without(calls[i]);
+	if (geteuid() == 0)
+		open_without(0);
 }
 
 /* The number of a descriptor of ours; -1: there is none. */

@@ -249,6 +249,24 @@ static void slot_hide(struct slot *s, uint64_t *rand)
 	}
 }
 
+static char *foreign_resize(char *before, size_t old, size_t size)
+{
+#ifdef __SANITIZE_THREAD__ /* it knows nothing of mremap, and takes what lay there before for the same memory */
+	char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		return NULL;
+	memcpy(p, before, old < size ? old : size);
+	munmap(before, old);
+	return p;
+#else
+	char *p = mremap(before, old, size, MREMAP_MAYMOVE);
+
+	return p == MAP_FAILED ? NULL : p;
+#endif
+}
+
+
 static void slot_resize(struct slot *s, uint64_t *rand)
 {
 	const size_t old = s->size, size = rand_next(rand) % 2 ? old + old / 2 + 1 : rand_size(rand, 1, 4 * MIB);
@@ -261,8 +279,7 @@ static void slot_resize(struct slot *s, uint64_t *rand)
 		slot_show(s);
 	s->p = NULL;
 	if (s->foreign) {
-		p = mremap(before, old, size, MREMAP_MAYMOVE);
-		p = p == MAP_FAILED ? NULL : p;
+		p = foreign_resize(before, old, size);
 	} else {
 		p = s->by_malloc ? realloc(before, size) : hugepin_realloc(before, size);
 	}

@@ -1463,6 +1463,53 @@ TEST(a_hugepage_is_discarded_until_all_of_it_was_unmapped_since)
 	close_empty(&device, d);
 }
 
+/* The kernel tells of it before the pages go, and not when they have gone. */
+TEST(foreign_memory_that_was_discarded_is_registered_for_each_pin_until_it_is_unmapped)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB);
+	long calls;
+
+	if (!hp_uffd_works()) {
+		EXPECT_EQ(hugepin_domain_close(d), 0);
+		SKIP("no userfaultfd");
+	}
+	EXPECT_EQ(touch(d, p, 8192), 0);
+	EXPECT_EQ(touch(d, p + MIB / 2, 4096), 0);
+	madvise(p, 4096, MADV_DONTNEED);
+	calls = device.calls;
+	EXPECT_EQ(touch(d, p, 4096) || touch(d, p, 8192) || touch(d, p, 4096), 0);
+	EXPECT_EQ(device.calls - calls, 3);
+	EXPECT_EQ(touch(d, p + 4096, 4096) || touch(d, p + MIB / 2, 4096), 0); /* registered anew, and as it was */
+	calls = device.calls;
+	EXPECT_EQ(touch(d, p + 4096, 4096) || touch(d, p + MIB / 2, 4096), 0);
+	EXPECT_EQ(device.calls, calls);
+	EXPECT(mmap(p, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
+	EXPECT_EQ(touch(d, p, 8192), 0);
+	calls = device.calls;
+	EXPECT_EQ(touch(d, p, 8192), 0);
+	EXPECT_EQ(device.calls, calls);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+TEST(what_is_cut_out_of_a_set_of_ranges_is_the_ends_and_wholes)
+{
+	struct hp_gone g = { .count = 0 };
+
+	hp_gone_push(&g, (struct hp_range){ 1000, 2000, .late = true });
+	hp_gone_push(&g, (struct hp_range){ 3000, 4000, .late = true });
+	hp_gone_cut(&g, 1200, 1300); /* in the middle: it stays */
+	EXPECT(hp_gone_overlaps(&g, 1250, 1251));
+	hp_gone_cut(&g, 500, 1100);
+	hp_gone_cut(&g, 1900, 3000);
+	EXPECT(!hp_gone_overlaps(&g, 0, 1100) && hp_gone_overlaps(&g, 1099, 1101) && !hp_gone_overlaps(&g, 1900, 3000));
+	EXPECT(hp_gone_overlaps(&g, 3000, 3001));
+	hp_gone_cut(&g, 1100, 1900);
+	hp_gone_cut(&g, 3000, 4000);
+	EXPECT_EQ(g.count, 0);
+}
+
 TEST(a_full_queue_of_ranges_forgets_none)
 {
 	struct hp_gone g = { .count = 0 };
