@@ -463,12 +463,16 @@ void hp_advice_learn(void)
 
 /* ------------------------------------------------------------------ locks */
 
-void hp_heap_locked(uintptr_t start, uintptr_t end, bool on, const struct hp_heap_locks *l)
+void hp_heap_set_locks(const struct hp_heap_locks *l)
+{
+	/* release: with what it points to. Pairs with the loads below. */
+	atomic_store_explicit(&locks, l, memory_order_release);
+}
+
+void hp_heap_locked(uintptr_t start, uintptr_t end, bool on)
 {
 	uintptr_t base = __atomic_load_n(&hp_span.base, __ATOMIC_RELAXED);
 
-	/* release: with what it points to. Pairs with the loads below. */
-	atomic_store_explicit(&locks, l, memory_order_release);
 	if (base >> 63 || hp_lock_mine(&hp_heap_lock))
 		return;
 	start = HP_MAX(start, base) & ~(HP_CHUNK - 1);

@@ -55,9 +55,11 @@ struct hp_heap_locks {
 	void (*child)(void);
 };
 
-/* Note that the program has locked, or unlocked, what of [start, end) lies in live buffers of large requests. *locks is not
- * copied. */
-void hp_heap_locked(uintptr_t start, uintptr_t end, bool on, const struct hp_heap_locks *locks);
+/* Before any lock of theirs is taken that a child of fork is to have free. *l is not copied. */
+void hp_heap_set_locks(const struct hp_heap_locks *l);
+
+/* Note that the program has locked, or unlocked, what of [start, end) lies in live buffers of large requests. */
+void hp_heap_locked(uintptr_t start, uintptr_t end, bool on);
 
 /* Once, for the life of the process: *h is not copied. From then on a fork takes no other thread for idle. */
 void hp_heap_set_hooks(const struct hp_heap_hooks *h);

@@ -21,6 +21,15 @@ static struct hp_ranges programs; /* what the program has locked */
 static bool all; /* by mlockall: nothing is to be unlocked */
 static bool told; /* by libhugepin-malloc.so, whose calls see what the program locks */
 
+static const struct hp_heap_locks of_buffers;
+
+/* The heap is told first: a child of a fork meanwhile is to have the lock free. */
+static void enter(void)
+{
+	hp_heap_set_locks(&of_buffers);
+	pthread_mutex_lock(&lock);
+}
+
 /* mlock and munlock by number: under sanitizers the functions do nothing. */
 static int pages_lock(uintptr_t start, uintptr_t end, unsigned flags)
 {
@@ -195,7 +204,7 @@ int hp_locks_take(struct hp_locked *r)
 {
 	int err;
 
-	pthread_mutex_lock(&lock);
+	enter();
 	learn_locks();
 	err = pages_lock(r->start, r->end, 0);
 	if (err == 0)
@@ -213,7 +222,7 @@ int hp_locks_drop(struct hp_locked *r)
 {
 	int ret;
 
-	pthread_mutex_lock(&lock);
+	enter();
 	LIST_REMOVE(r, links);
 	ret = all ? 0 : unlock_uncovered(r->start, r->end);
 	know_locks();
@@ -227,7 +236,7 @@ static void free_locks(uintptr_t start, uintptr_t end)
 {
 	int saved = errno;
 
-	pthread_mutex_lock(&lock);
+	enter();
 	if (hp_ranges_reserve(&programs)) {
 		hp_ranges_set(&programs, start, end, false);
 		if (!all)
@@ -262,11 +271,11 @@ int hugepin_lock_(const void *addr, size_t len, unsigned flags)
 	if (!range_of(addr, len, &start, &end)) {
 		r = pages_lock((uintptr_t)addr, (uintptr_t)addr + len, flags);
 	} else {
-		pthread_mutex_lock(&lock);
+		enter();
 		r = hp_ranges_reserve(&programs) ? pages_lock(start, end, flags) : -ENOMEM;
 		if (r == 0) {
 			hp_ranges_set(&programs, start, end, true);
-			hp_heap_locked(start, end, true, &of_buffers);
+			hp_heap_locked(start, end, true);
 		}
 		pthread_mutex_unlock(&lock);
 	}
@@ -283,11 +292,11 @@ int hugepin_unlock_(const void *addr, size_t len)
 	if (!range_of(addr, len, &start, &end)) {
 		r = pages_unlock((uintptr_t)addr, (uintptr_t)addr + len) ? -errno : 0;
 	} else {
-		pthread_mutex_lock(&lock);
+		enter();
 		r = hp_ranges_reserve(&programs) ? 0 : -ENOMEM;
 		if (r == 0) {
 			hp_ranges_set(&programs, start, end, false);
-			hp_heap_locked(start, end, false, &of_buffers);
+			hp_heap_locked(start, end, false);
 			LIST_FOREACH(l, &registered, links)
 				if (l->start < end && l->end > start)
 					break;
@@ -305,13 +314,13 @@ int hugepin_lock_all_(int flags)
 	const struct hp_locked *l;
 	int saved = errno, r;
 
-	pthread_mutex_lock(&lock);
+	enter();
 	r = (int)(flags ? syscall(SYS_mlockall, flags) : syscall(SYS_munlockall)) ? -errno : 0;
 	if (r == 0) {
 		all = flags != 0;
 		if (!flags) {
 			programs.count = 0;
-			hp_heap_locked(0, UINTPTR_MAX, false, &of_buffers);
+			hp_heap_locked(0, UINTPTR_MAX, false);
 			LIST_FOREACH(l, &registered, links)
 				pages_lock(l->start, l->end, 0);
 		}

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "hugepin.h"
 #include "reg/backend.h"
 #include "reg/locks.h"
 #include "tests/t.h"
@@ -55,6 +56,35 @@ static int in_child(void (*run)(void))
 		run();
 	EXPECT_EQ(waitpid(pid, &status, 0), pid);
 	return status;
+}
+
+static void *lock_much(void *p)
+{
+	EXPECT_EQ(hugepin_lock_(p, 256 * MIB, 0), 0);
+	return p;
+}
+
+/* First of all, before anything has told the heap of locks. A fork that comes late passes. */
+TEST(a_child_of_a_fork_while_another_thread_locks_can_lock)
+{
+	char *p = pages(256 * MIB), *q = hugepin_malloc(MIB);
+	pthread_t t;
+	int status = -1;
+	pid_t pid;
+
+	EXPECT_EQ(pthread_create(&t, NULL, lock_much, p), 0);
+	usleep(10000);
+	pid = fork();
+	if (!pid) {
+		alarm(5);
+		_exit(hugepin_lock_(q, 1, 0) != 0);
+	}
+	EXPECT_EQ(waitpid(pid, &status, 0), pid);
+	EXPECT_EQ(status, 0);
+	pthread_join(t, NULL);
+	EXPECT_EQ(hugepin_unlock_(p, 256 * MIB), 0);
+	munmap(p, 256 * MIB);
+	hugepin_free(q);
 }
 
 TEST(memory_is_locked_while_it_is_registered)
