@@ -83,9 +83,10 @@ static void note(size_t from, size_t end, unsigned set, unsigned clear)
 	}
 }
 
-size_t hp_advice_run(size_t chunk, size_t end, unsigned *ret_advice)
+/* The same, of these bits alone. */
+static size_t run_of(unsigned bits, size_t chunk, size_t end, unsigned *ret_advice)
 {
-	unsigned a = page_of(chunk)->advised ? record[chunk] : 0;
+	unsigned a = page_of(chunk)->advised ? record[chunk] & bits : 0;
 
 	*ret_advice = a;
 	while (chunk < end) {
@@ -93,13 +94,18 @@ size_t hp_advice_run(size_t chunk, size_t end, unsigned *ret_advice)
 			if (a)
 				break;
 			chunk = next_page(chunk);
-		} else if (record[chunk] != a) {
+		} else if ((record[chunk] & bits) != a) {
 			break;
 		} else {
 			chunk++;
 		}
 	}
 	return HP_MIN(chunk, end);
+}
+
+size_t hp_advice_run(size_t chunk, size_t end, unsigned *ret_advice)
+{
+	return run_of(~0u, chunk, end, ret_advice);
 }
 
 bool hp_advice_any(size_t chunk, size_t n)
@@ -127,6 +133,9 @@ static int protect(uintptr_t start, uintptr_t end, int prot)
 {
 	return syscall(SYS_mprotect, start, end - start, prot) ? -errno : 0;
 }
+
+/* What the kernel has been advised of, by these calls: it takes advice of a page of the pool as a whole, and locks of a part. */
+#define CALLED (~(unsigned)(HP_ADVICE_LOCKED | HP_ADVICE_STUCK))
 
 /* Have chunks [from, end) advised as `to` says, of which the kernel knows `was`. Locks are not among it. 0 or -errno. */
 static int change(size_t from, size_t end, unsigned was, unsigned to)
@@ -163,14 +172,12 @@ bool hp_advice_undo(size_t chunk, size_t n)
 	unsigned a;
 
 	for (size_t c = chunk, end = chunk + n, to; c < end; c = to) {
-		to = hp_advice_run(c, end, &a);
-		if (!a)
-			continue;
-		if (change(c, to, a, 0) != 0) {
+		to = run_of(CALLED, c, end, &a);
+		if (a && change(c, to, a, 0) != 0) {
 			errno = saved;
 			return false;
 		}
-		note(c, to, 0, a);
+		note(c, to, 0, ~0u);
 	}
 	errno = saved;
 	return true;
@@ -214,7 +221,7 @@ bool hp_advice_read(void *to_, size_t chunk, size_t n)
 	for (size_t c = chunk, end = chunk + n, to; c < end; c = to) {
 		uintptr_t at = hp_chunk_addr(c), stop;
 
-		to = hp_advice_run(c, end, &a);
+		to = run_of(CALLED, c, end, &a);
 		stop = hp_chunk_addr(to);
 		if (!(a & HP_ADVICE_KEPT)) {
 			if (a & HP_ADVICE_NOREAD && protect(at, stop, PROT_READ) != 0)
@@ -241,7 +248,8 @@ static void slow_down(size_t chunk)
 
 bool hp_advice_copy(size_t from, size_t to, size_t n)
 {
-	const unsigned later = HP_ADVICE_PROT | HP_ADVICE_GUARD, never = HP_ADVICE_LOCKED | HP_ADVICE_MISSING;
+	const unsigned first = HP_ADVICE_DONTFORK | HP_ADVICE_WIPEONFORK | HP_ADVICE_DONTDUMP;
+	const unsigned later = HP_ADVICE_PROT | HP_ADVICE_GUARD;
 	int saved = errno, r = 0;
 	unsigned a;
 
@@ -250,30 +258,30 @@ bool hp_advice_copy(size_t from, size_t to, size_t n)
 	slow_down(to);
 	/* Before the contents are there. */
 	for (size_t c = 0, end; c < n && r == 0; c = end) {
-		end = hp_advice_run(from + c, from + n, &a) - from;
-		a &= ~(later | never);
+		end = run_of(first, from + c, from + n, &a) - from;
 		r = a ? change(to + c, to + end, 0, a) : 0;
 		note(to + c, to + end, a, 0); /* a part may have been done, too */
 	}
 	/* A child gets nothing of some, but here all that can be read is to be there. */
 	for (size_t c = 0, end; c < n && r == 0; c = end) {
 		uintptr_t at = hp_chunk_addr(from + c);
+		size_t len;
 
-		end = hp_advice_run(from + c, from + n, &a) - from;
-		if (!(a & (HP_ADVICE_GUARD | HP_ADVICE_MISSING))) {
-			size_t len = (end - c) << HP_CHUNK_SHIFT;
-
-			if (a & HP_ADVICE_NOREAD)
-				r = protect(at, at + len, PROT_READ);
-			if (r == 0)
-				memcpy((void *)hp_chunk_addr(to + c), (void *)at, len);
-			if (a & HP_ADVICE_NOREAD)
-				protect(at, at + len, prot_of(a));
-		}
-		if (r == 0 && a & later) {
-			r = change(to + c, to + end, a & ~(later | never), a & ~never);
-			note(to + c, to + end, a & later, 0);
-		}
+		end = run_of(CALLED, from + c, from + n, &a) - from;
+		if (a & (HP_ADVICE_GUARD | HP_ADVICE_MISSING))
+			continue;
+		len = (end - c) << HP_CHUNK_SHIFT;
+		if (a & HP_ADVICE_NOREAD)
+			r = protect(at, at + len, PROT_READ);
+		if (r == 0)
+			memcpy((void *)hp_chunk_addr(to + c), (void *)at, len);
+		if (a & HP_ADVICE_NOREAD)
+			protect(at, at + len, prot_of(a));
+	}
+	for (size_t c = 0, end; c < n && r == 0; c = end) {
+		end = run_of(later, from + c, from + n, &a) - from;
+		r = a ? change(to + c, to + end, 0, a) : 0;
+		note(to + c, to + end, a, 0);
 	}
 	errno = saved;
 	return r == 0;
@@ -516,10 +524,14 @@ int hp_advice_lock_alike(size_t from, size_t to, size_t n)
 	int r = 0;
 
 	for (size_t c = 0, end; get_locks() && c < n && r == 0; c = end) {
+		bool pool = page_of(to + c)->kind == HUGEPIN_KIND_HUGETLB;
+
 		hp_lock(&hp_heap_lock);
-		end = hp_advice_run(from + c, from + n, &a) - from;
+		end = run_of(HP_ADVICE_LOCKED, from + c, HP_MIN(from + n, from + next_page(to + c) - to), &a) - from;
+		if (a && pool) /* whose pages are never swapped; mlock says ENOMEM where they cannot be read */
+			note(to + c, to + end, HP_ADVICE_LOCKED, 0);
 		hp_unlock(&hp_heap_lock);
-		if (a & HP_ADVICE_LOCKED)
+		if (a && !pool)
 			r = get_locks()->lock(hp_chunk_addr(to + c), hp_chunk_addr(to + end));
 	}
 	return r;

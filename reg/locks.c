@@ -246,9 +246,10 @@ static void free_locks(uintptr_t start, uintptr_t end)
 	errno = saved;
 }
 
+/* What can be read there is in memory already. Of what cannot, only this way of locking says no error. */
 static int lock_alike(uintptr_t start, uintptr_t end)
 {
-	return hugepin_lock_((void *)start, end - start, 0);
+	return hugepin_lock_((void *)start, end - start, MLOCK_ONFAULT);
 }
 
 static const struct hp_heap_locks of_buffers = { .lock = lock_alike, .unlock = free_locks, .child = hp_locks_child };

@@ -8,8 +8,10 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "alloc/hold.h"
 #include "base/config.h"
 #include "base/stats.h"
+#include "reg/locks.h"
 #include "tests/any.h"
 #include "tests/live/live.h"
 #include "tests/unit/empty.h"
@@ -335,6 +337,35 @@ TEST(pages_of_the_pool_are_advised_as_wholes)
 	hugepin_free(b->p);
 	hugepin_free(blocker);
 	b->p = NULL;
+	EXPECT(agree());
+	hugepin_purge();
+	expect_empty();
+}
+
+TEST(a_lock_of_a_part_of_such_a_page_does_not_divide_its_advice)
+{
+	unsigned char *p;
+	void *blocker;
+
+	NEEDS_POOL(20);
+	hp_config.pages = HP_PAGES_HUGETLB;
+	p = hugepin_aligned_alloc(HP_PAGE, 2 * HP_PAGE);
+	blocker = hugepin_malloc(HP_PAGE);
+	memset(p, 3, 2 * HP_PAGE);
+	EXPECT_EQ(hugepin_advise_(p, 2 * HP_PAGE, MADV_DONTFORK), 0);
+	EXPECT_EQ(hugepin_protect_(p, HP_PAGE, PROT_NONE), 0);
+	EXPECT_EQ(hugepin_lock_(p + HP_PAGE, HP_CHUNK, 0), 0);
+	hp_heap_locked((uintptr_t)p, (uintptr_t)p + HP_CHUNK, true);
+	p = hugepin_realloc(p, 8 * HP_PAGE);
+	if (EXPECT(p)) {
+		EXPECT(p[HP_PAGE] == 3 && p[2 * HP_PAGE - 1] == 3);
+		ask_kernel();
+		for (size_t i = 0, c = ((uintptr_t)p - hp_span.base) >> HP_CHUNK_SHIFT; i < 2 * HP_PAGE_CHUNKS; i++)
+			EXPECT_EQ(told[c + i], HP_ADVICE_DONTFORK |
+				  (i < HP_PAGE_CHUNKS ? HP_ADVICE_NOREAD | HP_ADVICE_NOWRITE : 0));
+		hugepin_free(p);
+	}
+	hugepin_free(blocker);
 	EXPECT(agree());
 	hugepin_purge();
 	expect_empty();
