@@ -570,36 +570,48 @@ bool hp_advice_dofork(size_t first, size_t end_page)
 	return from == end || advise(hp_chunk_addr(from), hp_chunk_addr(end), MADV_DOFORK) == 0;
 }
 
-/* [from, end), of pages of one fate, in the child. */
-static int in_child(size_t from, size_t end, unsigned a, bool copied)
+/* A hole, or an empty copy: nothing else may come to lie there, and touching it is to be fatal. */
+static bool keep_out(size_t from, size_t end)
 {
-	unsigned to = a & ~(unsigned)HP_ADVICE_LOCKED;
+	if (syscall(SYS_mmap, hp_chunk_addr(from), (end - from) << HP_CHUNK_SHIFT, PROT_NONE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0L) == -1)
+		return false;
+	advise(hp_chunk_addr(from), hp_chunk_addr(end), MADV_DONTDUMP);
+	note(from, end, HP_ADVICE_MISSING, ~(unsigned)HP_ADVICE_STUCK);
+	for (size_t p = from >> HP_PAGE_CHUNKS_SHIFT; p <= (end - 1) >> HP_PAGE_CHUNKS_SHIFT; p++)
+		if (hp_span.page[p].kind == HUGEPIN_KIND_HUGETLB) /* the pool's no more */
+			hp_span.page[p].fork = HP_PAGE_COPIED;
+	return true;
+}
+
+/* [from, end), of pages of one fate, in the child. What was not copied the kernel has advised, and what was missing is missing. */
+static bool in_child(size_t from, size_t end, bool copied)
+{
+	const unsigned gone = HP_ADVICE_DONTFORK | (copied ? HP_ADVICE_MISSING : 0);
+	unsigned a, more;
 
 	note(from, end, 0, HP_ADVICE_LOCKED);
-	if (a & (HP_ADVICE_DONTFORK | HP_ADVICE_MISSING)) {
-		if (!copied && !(a & HP_ADVICE_DONTFORK)) /* it was missing in the parent, too */
-			return 0;
-		/* A hole, or an empty copy: nothing else may come to lie there, and touching it is to be fatal. */
-		if (syscall(SYS_mmap, hp_chunk_addr(from), (end - from) << HP_CHUNK_SHIFT, PROT_NONE,
-			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0L) == -1)
-			return -errno;
-		advise(hp_chunk_addr(from), hp_chunk_addr(end), MADV_DONTDUMP);
-		note(from, end, HP_ADVICE_MISSING, a & ~(unsigned)HP_ADVICE_STUCK);
-		for (size_t p = from >> HP_PAGE_CHUNKS_SHIFT; p <= (end - 1) >> HP_PAGE_CHUNKS_SHIFT; p++)
-			if (hp_span.page[p].kind == HUGEPIN_KIND_HUGETLB) /* the pool's no more */
-				hp_span.page[p].fork = HP_PAGE_COPIED;
-		return 0;
+	for (size_t c = from, to, next; c < end; c = to) {
+		to = run_of(gone, c, end, &a);
+		if (a) { /* one mapping for one of the parent's: there may be no more */
+			while (to < end && (next = run_of(gone, to, end, &more), more))
+				to = next;
+			if (!keep_out(c, to))
+				return false;
+		} else if (copied) {
+			to = run_of(CALLED, c, to, &a);
+			if (a && change(c, to, 0, a) != 0)
+				return false;
+		}
 	}
-	return copied ? change(from, end, 0, to) : 0; /* the kernel has done it */
+	return true;
 }
 
 static bool child_part(size_t first_page, size_t end_page)
 {
-	unsigned a;
-
 	for (size_t p = first_page; p < end_page; p++) {
 		const struct hp_page *g = &hp_span.page[p];
-		size_t c = p << HP_PAGE_CHUNKS_SHIFT, end, to;
+		size_t c = p << HP_PAGE_CHUNKS_SHIFT;
 
 		if (!g->advised)
 			continue;
@@ -611,12 +623,8 @@ static bool child_part(size_t first_page, size_t end_page)
 			p++;
 			g++;
 		}
-		end = (p + 1) << HP_PAGE_CHUNKS_SHIFT;
-		for (; c < end; c = to) {
-			to = hp_advice_run(c, end, &a);
-			if (a && in_child(c, to, a, g->fork == HP_PAGE_COPIED) != 0)
-				return false;
-		}
+		if (!in_child(c, (p + 1) << HP_PAGE_CHUNKS_SHIFT, g->fork == HP_PAGE_COPIED))
+			return false;
 	}
 	return true;
 }
