@@ -18,6 +18,8 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(, hp_locked) registered = LIST_HEAD_INITIALIZER(registered);
 static struct hp_ranges programs; /* what the program has locked */
+static struct hp_ranges owed; /* freed, but the kernel did not unlock it yet: the process had no mapping left for the parts */
+static char said[8192]; /* by files of the kernel's */
 static bool all; /* by mlockall: nothing is to be unlocked */
 static bool told; /* by libhugepin-malloc.so, whose calls see what the program locks */
 
@@ -76,12 +78,12 @@ static int unlock_mappings(uintptr_t start, uintptr_t end)
 	return ret;
 }
 
-/* Others may unmap parts meanwhile. ENOMEM is also said where the process may have no more mappings. */
+/* Others may unmap parts meanwhile. ENOMEM is also said where the process may have no more mappings: without a hole. */
 static int unlock_range(uintptr_t start, uintptr_t end)
 {
 	int ret = pages_unlock(start, end) < 0 ? -errno : 0;
 
-	for (int tries = 0; ret == -ENOMEM && tries < 100; tries++)
+	for (int tries = 0; ret == -ENOMEM && tries < 100 && msync((void *)start, end - start, MS_ASYNC) < 0; tries++)
 		ret = unlock_mappings(start, end);
 	return ret;
 }
@@ -89,9 +91,9 @@ static int unlock_range(uintptr_t start, uintptr_t end)
 /* VmLck when a change of ours was done. Where it is another now, the program has locked or unlocked something. */
 static uint64_t known_kb;
 
-static uint64_t locked_kb(char *text, size_t size)
+static uint64_t locked_kb(void)
 {
-	return hp_read_file("/proc/self/status", text, size) > 0 ? hp_number_after(text, "VmLck:", 0) : known_kb;
+	return hp_read_file("/proc/self/status", said, sizeof said) > 0 ? hp_number_after(said, "VmLck:", 0) : known_kb;
 }
 
 /* What is locked in a mapping, and not for a registration, the program has locked. Both come in the order of their addresses: *at_ is
@@ -117,25 +119,22 @@ static void learn(void *at_, const struct hp_smaps *m)
  * counted, nor locked. */
 static void learn_locks(void)
 {
-	static char text[8192]; /* under lock */
 	const struct hp_locked *at = LIST_FIRST(&registered);
 	uint64_t kb;
 
 	if (__atomic_load_n(&told, __ATOMIC_RELAXED))
 		return;
-	kb = locked_kb(text, sizeof text);
+	kb = locked_kb();
 	if (!kb)
 		programs.count = 0;
 	else if (kb != known_kb)
-		hp_smaps_each(text, sizeof text, learn, &at);
+		hp_smaps_each(said, sizeof said, learn, &at);
 }
 
 static void know_locks(void)
 {
-	static char text[4096]; /* under lock */
-
 	if (!__atomic_load_n(&told, __ATOMIC_RELAXED))
-		known_kb = locked_kb(text, sizeof text);
+		known_kb = locked_kb();
 }
 
 /* Unlock what the program has not locked. */
@@ -232,18 +231,65 @@ int hp_locks_drop(struct hp_locked *r)
 
 /* ------------------------------------------------------------------ the program's */
 
+/* Some may be the program's again, or unmapped. */
+static void pay(void)
+{
+	while (owed.count && hp_ranges_reserve(&owed)) {
+		struct hp_range r = owed.at[0];
+
+		if (!all && unlock_uncovered(r.start, r.end) == -ENOMEM)
+			break;
+		hp_ranges_set(&owed, r.start, r.end, false);
+	}
+}
+
 static void free_locks(uintptr_t start, uintptr_t end)
 {
 	int saved = errno;
 
 	enter();
-	if (hp_ranges_reserve(&programs)) {
+	if (hp_ranges_reserve(&programs))
 		hp_ranges_set(&programs, start, end, false);
-		if (!all)
-			unlock_uncovered(start, end);
-	}
+	if (hp_ranges_reserve(&owed))
+		hp_ranges_set(&owed, start, end, true);
+	pay();
 	pthread_mutex_unlock(&lock);
 	errno = saved;
+}
+
+static void note(uintptr_t start, uintptr_t end, bool on)
+{
+	if (hp_ranges_reserve(&programs))
+		hp_ranges_set(&programs, start, end, on);
+	hp_heap_locked(start, end, on);
+}
+
+/* The parts that are locked, and not for a registration. */
+static void note_locked(void *within_, const struct hp_smaps *m)
+{
+	const struct hp_range *within = within_;
+	uintptr_t start = HP_MAX(m->start, within->start), end = HP_MIN(m->end, within->end);
+	const struct hp_locked *l;
+
+	if (!(m->flags & HP_SMAPS_LOCKED))
+		return;
+	LIST_FOREACH(l, &registered, links) {
+		if (start >= end || l->start >= end)
+			break;
+		if (l->start > start)
+			note(start, l->start, true);
+		start = HP_MAX(start, l->end);
+	}
+	if (start < end)
+		note(start, end, true);
+}
+
+/* A call that said an error may have done a part: mlock of memory that cannot be read locks all of it. */
+static void note_what_is(uintptr_t start, uintptr_t end)
+{
+	struct hp_range within = { start, end };
+
+	hp_smaps_each(said, sizeof said, note_locked, &within);
 }
 
 /* What can be read there is in memory already. Of what cannot, only this way of locking says no error. */
@@ -273,11 +319,11 @@ int hugepin_lock_(const void *addr, size_t len, unsigned flags)
 		r = pages_lock((uintptr_t)addr, (uintptr_t)addr + len, flags);
 	} else {
 		enter();
-		r = hp_ranges_reserve(&programs) ? pages_lock(start, end, flags) : -ENOMEM;
-		if (r == 0) {
-			hp_ranges_set(&programs, start, end, true);
-			hp_heap_locked(start, end, true);
-		}
+		r = hp_ranges_reserve(&programs) && hp_ranges_reserve(&owed) ? pages_lock(start, end, flags) : -ENOMEM;
+		if (r == 0)
+			note(start, end, true);
+		else if (r == -ENOMEM || r == -EAGAIN)
+			note_what_is(start, end);
 		pthread_mutex_unlock(&lock);
 	}
 	errno = saved;
@@ -296,13 +342,15 @@ int hugepin_unlock_(const void *addr, size_t len)
 		enter();
 		r = hp_ranges_reserve(&programs) ? 0 : -ENOMEM;
 		if (r == 0) {
-			hp_ranges_set(&programs, start, end, false);
-			hp_heap_locked(start, end, false);
+			note(start, end, false);
 			LIST_FOREACH(l, &registered, links)
 				if (l->start < end && l->end > start)
 					break;
 			/* Of what is registered only the rest. */
 			r = l ? unlock_uncovered(start, end) : pages_unlock(start, end) ? -errno : 0;
+			if (r != 0)
+				note_what_is(start, end);
+			pay();
 		}
 		pthread_mutex_unlock(&lock);
 	}
@@ -320,7 +368,7 @@ int hugepin_lock_all_(int flags)
 	if (r == 0) {
 		all = flags != 0;
 		if (!flags) {
-			programs.count = 0;
+			programs.count = owed.count = 0;
 			hp_heap_locked(0, UINTPTR_MAX, false);
 			LIST_FOREACH(l, &registered, links)
 				pages_lock(l->start, l->end, 0);
@@ -348,7 +396,7 @@ void hp_locks_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	LIST_INIT(&registered);
-	programs.count = 0;
+	programs.count = owed.count = 0;
 	known_kb = 0;
 	all = false;
 }

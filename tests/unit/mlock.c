@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "alloc/advised.h"
 #include "base/base.h"
 #include "hugepin.h"
 #include "reg/backend.h"
@@ -239,6 +240,75 @@ TEST(what_is_unmapped_is_locked_no_more_and_what_is_wrong_the_kernel_says)
 	EXPECT_EQ(hugepin_unlock_(p, 8 * PAGE), 0);
 	EXPECT_EQ(locked(), 0);
 	munmap(p, 8 * PAGE);
+}
+
+static void *buffer(void)
+{
+	return memset(hugepin_aligned_alloc(PAGE, MIB / 4), 1, MIB / 4);
+}
+
+static void unreadable(void)
+{
+	char *p = buffer(), *blocker = buffer(), *q;
+
+	EXPECT_EQ(mprotect(p + 2 * PAGE, PAGE, PROT_NONE), 0);
+	EXPECT_EQ(hugepin_lock_(p, MIB / 4, 0), -ENOMEM);
+	EXPECT_EQ(locked(), MIB / 4); /* says the kernel */
+	EXPECT_EQ(mprotect(p + 2 * PAGE, PAGE, PROT_READ | PROT_WRITE), 0);
+	hugepin_free(p);
+	EXPECT_EQ(locked(), 0);
+	p = buffer();
+	EXPECT_EQ(hugepin_lock_(p, MIB / 4, 0), 0);
+	EXPECT_EQ(hugepin_protect_(p + 2 * PAGE, PAGE, PROT_NONE), 0);
+	q = hugepin_realloc(p, 8 * MIB);
+	EXPECT(q);
+	EXPECT(locked() >= MIB / 4);
+	hugepin_free(q ? q : p);
+	EXPECT_EQ(locked(), 0);
+	hugepin_free(blocker);
+	_exit(t_failures);
+}
+
+TEST(what_is_locked_but_for_a_page_that_cannot_be_read_is_unlocked_when_it_is_free)
+{
+	EXPECT_EQ(in_child(unreadable), 0);
+}
+
+static void no_mapping_left(void)
+{
+	enum { MANY = 70000 };
+	char *p[4], *area;
+
+	for (int i = 0; i < 4; i++) {
+		p[i] = buffer();
+		EXPECT_EQ(hugepin_lock_(p[i], MIB / 4, 0), 0);
+	}
+	area = mmap(NULL, 2 * MANY * (size_t)PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (area == MAP_FAILED)
+		_exit(77);
+	for (size_t i = 0; i < MANY && mprotect(area + (2 * i + 1) * PAGE, PAGE, PROT_READ) == 0; i++)
+		;
+	while (mmap(NULL, PAGE, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0) != MAP_FAILED)
+		;
+	if (hugepin_unlock_(p[2] + PAGE, PAGE) != -ENOMEM)
+		_exit(77); /* there may be more */
+	hugepin_free(p[1]);
+	EXPECT_EQ(locked(), MIB);
+	munmap(area, 2 * MANY * (size_t)PAGE);
+	for (int i = 0; i < 4; i++)
+		if (i != 1)
+			hugepin_free(p[i]);
+	EXPECT_EQ(locked(), 0);
+	_exit(t_failures);
+}
+
+TEST(what_the_kernel_cannot_unlock_for_want_of_mappings_is_unlocked_later)
+{
+	int status = in_child(no_mapping_left);
+
+	if (status == 77 << 8)
+		SKIP("there may be more mappings than that");
+	EXPECT_EQ(status, 0);
 }
 
 static void all_locked(void)
