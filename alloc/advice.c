@@ -246,7 +246,7 @@ static void slow_down(size_t chunk)
 		;
 }
 
-bool hp_advice_copy(size_t from, size_t to, size_t n)
+bool hp_advice_copy(size_t from, size_t to, size_t n, size_t bytes)
 {
 	const unsigned first = HP_ADVICE_DONTFORK | HP_ADVICE_WIPEONFORK | HP_ADVICE_DONTDUMP;
 	const unsigned later = HP_ADVICE_PROT | HP_ADVICE_GUARD;
@@ -270,7 +270,7 @@ bool hp_advice_copy(size_t from, size_t to, size_t n)
 		end = run_of(CALLED, from + c, from + n, &a) - from;
 		if (a & (HP_ADVICE_GUARD | HP_ADVICE_MISSING))
 			continue;
-		len = (end - c) << HP_CHUNK_SHIFT;
+		len = HP_MIN(end << HP_CHUNK_SHIFT, bytes) - (c << HP_CHUNK_SHIFT);
 		if (a & HP_ADVICE_NOREAD)
 			r = protect(at, at + len, PROT_READ);
 		if (r == 0)

@@ -53,8 +53,8 @@ size_t hp_advice_stuck(size_t chunk);
  * advised as wholes. */
 size_t hp_advice_cut(size_t chunk, size_t end);
 
-/* Copy a buffer's contents and advice, but for locks, to [to, to + n), which has none. False: the kernel refused. */
-bool hp_advice_copy(size_t from, size_t to, size_t n);
+/* Copy a buffer's contents, these bytes, and its advice, but for locks, to [to, to + n), which has none. False: the kernel refused. */
+bool hp_advice_copy(size_t from, size_t to, size_t n, size_t bytes);
 
 /* Read [chunk, chunk + n) for a copy of it, which is zero so far and gets no advice: what may be read by whoever copies. False:
  * some could not be read. */

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#include "base/bits.h"
 #include "base/stats.h"
 
 #define KEPT_MAX ((size_t)64 << (20 - HP_CHUNK_SHIFT)) /* chunks of freed buffers, unless it is one */
@@ -16,24 +17,51 @@ static struct {
 	size_t from, to; /* counted without end */
 	size_t chunks;
 } kept;
-static size_t guards; /* live buffers: each is two mappings */
+/* Of each chunk, whether it was made inaccessible here, and where that changes: each such border is a mapping more. */
+static uint64_t *closed;
+static size_t borders;
+
+static size_t borders_of(size_t chunk, size_t n)
+{
+	size_t count = 0;
+
+	for (size_t c = chunk; c <= chunk + n; c++)
+		count += hp_bit(closed, c) != hp_bit(closed, c - 1);
+	return count;
+}
 
 /* One raw system call, which no one's hooks see: the lock may stay. */
-static bool protect(size_t chunk, size_t n, int access)
+static bool protect(size_t chunk, size_t n, bool close)
 {
 	HP_STAT_ADD(guard_calls, 1);
-	return hp_syscall(SYS_mprotect, (long)hp_chunk_addr(chunk), (long)(n << HP_CHUNK_SHIFT), access, 0, 0, 0) == 0;
+	if (hp_syscall(SYS_mprotect, (long)hp_chunk_addr(chunk), (long)(n << HP_CHUNK_SHIFT),
+		       close ? PROT_NONE : PROT_READ | PROT_WRITE, 0, 0, 0) != 0)
+		return false;
+	borders -= borders_of(chunk, n);
+	hp_bits_fill(closed, chunk, n, close);
+	borders += borders_of(chunk, n);
+	return true;
+}
+
+/* Whether there may be two borders more: half of the process's mappings are for others. */
+static bool may_split(void)
+{
+	return borders + 2 <= 2 * hp_span.heads_max;
 }
 
 bool hp_guard_make(size_t chunk, size_t n, size_t bytes)
 {
 	const size_t behind = (n << HP_CHUNK_SHIFT) - bytes;
 
-	if (!protect(chunk, n, PROT_READ | PROT_WRITE))
+	if (!closed)
+		closed = hp_meta_map((hp_span.size >> HP_CHUNK_SHIFT) / 8 + 8);
+	if (!closed || !protect(chunk, n, false))
 		return false;
-	if (guards >= hp_span.heads_max || !protect(chunk + n, 1, PROT_NONE))
+	if (!may_split() || !protect(chunk + n, 1, true)) {
 		HP_STAT_ADD(guard_missing, 1);
-	guards++;
+		if (hp_bit(closed, chunk + n)) /* and no border there */
+			protect(chunk + n, 1, false);
+	}
 	HP_STAT_ADD(guard_bytes, HP_CHUNK);
 	HP_STAT_ADD(room_bytes, HP_CHUNK);
 	hp_chunk_set(chunk + 1, HP_CHUNK_WORD(1, HP_CHUNK_FREE));
@@ -42,12 +70,15 @@ bool hp_guard_make(size_t chunk, size_t n, size_t bytes)
 	return true;
 }
 
+/* Of a page that was discarded, by MADV_DONTNEED or on the way into a child, the bytes behind the end are zero, too. */
 bool hp_guard_intact(size_t chunk)
 {
 	const unsigned char *at = (const unsigned char *)hp_chunk_addr(chunk) + hp_guard_bytes(chunk);
+	const size_t spare = hp_guard_spare(chunk);
+	const unsigned char expected = spare && !at[0] ? 0 : PATTERN;
 
-	for (size_t i = 0; i < hp_guard_spare(chunk); i++)
-		if (at[i] != PATTERN)
+	for (size_t i = 0; i < spare; i++)
+		if (at[i] != expected)
 			return false;
 	return true;
 }
@@ -56,9 +87,10 @@ void hp_guard_free(size_t chunk)
 {
 	const size_t n = hp_chunk_extent(chunk);
 
-	if (!protect(chunk, n, PROT_NONE))
+	const bool splits = !hp_bit(closed, chunk - 1) && !hp_bit(closed, chunk + n) && !hp_bit(closed, chunk + n - 1);
+
+	if ((splits && !may_split()) || !protect(chunk, n, true))
 		HP_STAT_ADD(guard_missing, 1);
-	guards--;
 	HP_STAT_ADD(guard_bytes, -HP_CHUNK);
 	HP_STAT_ADD(room_bytes, -HP_CHUNK);
 	HP_STAT_ADD(guard_kept_bytes, n << HP_CHUNK_SHIFT);

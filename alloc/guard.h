@@ -26,7 +26,7 @@ static inline size_t hp_guard_bytes(size_t chunk)
 	return ((size_t)HP_CHUNK_COUNT(hp_chunk_get(chunk)) << HP_CHUNK_SHIFT) - hp_guard_spare(chunk);
 }
 
-/* Whether the bytes behind it are as they were. */
+/* Whether the bytes behind it are as they were, or zero. */
 bool hp_guard_intact(size_t chunk);
 
 /* Make it inaccessible, and keep it for a while. */

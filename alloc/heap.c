@@ -742,11 +742,21 @@ static const char *why_not(size_t off)
 	return HP_CHUNK_STATE(w) == HP_CHUNK_LISTED ? "already free" : NULL;
 }
 
+/* Before its advice is undone. Of a last chunk that cannot be read, or that a child gets without its contents, nothing is known. */
+static bool is_overrun(size_t chunk)
+{
+	const size_t last = chunk + HP_CHUNK_COUNT(hp_chunk_get(chunk)) - 1;
+	unsigned a;
+
+	hp_advice_run(last, last + 1, &a);
+	return !(a & (HP_ADVICE_KEPT | HP_ADVICE_NOREAD)) && !hp_guard_intact(chunk);
+}
+
 /* With HUGEPIN_GUARD; the lock is held, and released. */
-static void free_guarded(void *p, size_t chunk)
+static void free_guarded(void *p, size_t chunk, bool overrun)
 {
 	const size_t bytes = hp_guard_bytes(chunk);
-	const bool intact = hp_guard_intact(chunk), must_wake = arm(false);
+	const bool must_wake = arm(false);
 	char why[80];
 	struct hp_line l = { why, why + sizeof why };
 
@@ -755,7 +765,7 @@ static void free_guarded(void *p, size_t chunk)
 	hp_unlock(&hp_heap_lock);
 	if (must_wake)
 		wake(true);
-	if (intact)
+	if (!overrun)
 		return;
 	hp_line_text(&l, "written to behind its ");
 	hp_line_number(&l, bytes, 10);
@@ -768,7 +778,7 @@ static __attribute__((noinline)) void free_locked(void *p)
 	size_t off = (uintptr_t)p - hp_span.base, chunk = off >> HP_CHUNK_SHIFT, n;
 	const char *why = why_not(off);
 	struct hp_cache *c;
-	bool roomy, must_wake;
+	bool roomy, overrun, must_wake;
 	int saved = errno;
 
 	if (why) {
@@ -787,13 +797,14 @@ static __attribute__((noinline)) void free_locked(void *p)
 		hugepin_misuse_("free", p, why);
 		return;
 	}
+	overrun = hp_config.guard && is_overrun(chunk);
 	if (HP_UNLIKELY(roomy) && !hp_advice_undo(chunk, hp_chunk_extent(chunk))) {
 		hp_advice_stick(chunk); /* nobody else may have it */
 		hp_unlock(&hp_heap_lock);
 		return;
 	}
 	if (hp_config.guard) {
-		free_guarded(p, chunk);
+		free_guarded(p, chunk, overrun);
 		errno = saved;
 		return;
 	}
@@ -1038,18 +1049,24 @@ static bool is_advised(size_t chunk)
  * memory of which the kernel lets that be said. */
 static void *move_advised(size_t chunk, size_t n0, size_t size)
 {
-	size_t n = hp_advice_cut(chunk + n0, chunk + hp_chunk_extent(chunk)) - chunk, to;
+	size_t n = hp_advice_cut(chunk + n0, chunk + hp_chunk_extent(chunk)) - chunk, bytes, to;
 	bool ok = false;
 	void *q;
 
-	/* Whole hugepages stay whole. */
-	size = HP_MAX(size, HP_MAX(n << HP_CHUNK_SHIFT, (size_t)HUGEPIN_LARGE_MIN));
+	if (hp_config.guard) { /* what lies behind its end stays behind */
+		size = HP_MAX(size, (size_t)HUGEPIN_LARGE_MIN);
+		n = HP_MIN(n0, hp_chunks_for(size));
+		bytes = HP_MIN(size, hp_guard_bytes(chunk));
+	} else { /* whole hugepages stay whole */
+		bytes = n << HP_CHUNK_SHIFT;
+		size = HP_MAX(size, HP_MAX(bytes, (size_t)HUGEPIN_LARGE_MIN));
+	}
 	q = hugepin_aligned_alloc(chunk & (HP_PAGE_CHUNKS - 1) ? HP_CHUNK : HP_PAGE, size);
 
 	if (q && ours(q)) {
 		to = ((uintptr_t)q - hp_span.base) >> HP_CHUNK_SHIFT;
 		hp_lock(&hp_heap_lock);
-		ok = hp_advice_copy(chunk, to, n);
+		ok = hp_advice_copy(chunk, to, n, bytes);
 		hp_unlock(&hp_heap_lock);
 		ok = ok && hp_advice_lock_alike(chunk, to, n) == 0;
 	}
@@ -1122,7 +1139,7 @@ void *hugepin_realloc(void *p, size_t size)
 		hugepin_free(p);
 		return q;
 	}
-	if (n == w >> 2) /* n0, and no bytes of it are guarded */
+	if (n == w >> 2 && (!hp_config.guard || size == hp_guard_bytes(chunk))) /* n0, and no bytes of it are guarded */
 		return p;
 	if (HP_UNLIKELY(hp_config.guard))
 		return advised ? move_advised(chunk, n0, size) : realloc_guarded(p, size);

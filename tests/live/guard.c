@@ -76,6 +76,61 @@ static int overflow_after_realloc(size_t size)
 	return 0;
 }
 
+static int overflow_after_less(size_t unused)
+{
+	char *p = hide(realloc(made(40960), 40000));
+
+	(void)unused;
+	if (malloc_usable_size(p) != 40000)
+		return 1;
+	p[40000] = 1;
+	free(p);
+	return 0;
+}
+
+/* What the kernel is told of pages, it is told of the last one as a whole. */
+static int told(size_t size)
+{
+	static const int how[] = { MADV_DONTFORK, MADV_WIPEONFORK, MADV_DONTNEED, MADV_DONTDUMP };
+
+	for (size_t i = 0; i < sizeof how / sizeof *how; i++) {
+		char *p = hide(aligned_alloc(4096, size));
+		int status;
+		pid_t pid;
+
+		memset(p, 1, size);
+		if (madvise(p, size, how[i]))
+			return 1;
+		pid = fork();
+		if (pid == 0) {
+			free(p);
+			_exit(0);
+		}
+		if (waitpid(pid, &status, 0) != pid || status)
+			return 2;
+		p = hide(realloc(p, size - 5000));
+		if (malloc_usable_size(p) != size - 5000)
+			return 3;
+		p = hide(realloc(p, size + 50000));
+		memset(p, 2, size + 50000);
+		free(p);
+	}
+	return 0;
+}
+
+static int overflow_after_advice(size_t size)
+{
+	char *p = made(size);
+
+	if (mprotect((void *)((uintptr_t)p & ~4095ul), 4096, PROT_READ) ||
+	    madvise((void *)((uintptr_t)p & ~4095ul), size, MADV_DONTDUMP))
+		return 1;
+	p = hide(realloc(p, size - 5000));
+	p[size - 5000] = 1;
+	free(p);
+	return 0;
+}
+
 static int free_twice(size_t size)
 {
 	char *p = made(size);
@@ -204,6 +259,32 @@ static int many(size_t size)
 	return 0;
 }
 
+/* And of those that are free, every other is a hole. */
+static int many_holes(size_t size)
+{
+	enum { MANY = 50000 };
+	static char *p[MANY];
+
+	for (int i = 0; i < MANY; i++) {
+		p[i] = hide(malloc(size));
+		if (!p[i])
+			return 1;
+	}
+	for (int round = 0; round < 2; round++) {
+		for (int i = 0; i < MANY; i += 2)
+			free(p[i]);
+		for (int i = 0; i < 1000; i++)
+			if (mmap(NULL, 4096, i & 1 ? PROT_READ : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED)
+				return 2;
+		for (int i = 0; i < MANY; i += 2) {
+			p[i] = hide(malloc(size));
+			if (!p[i])
+				return 3;
+		}
+	}
+	return 0;
+}
+
 static int small_aligned(size_t unused)
 {
 	char *p = hide(aligned_alloc(MIB, 100)), *q = hide(aligned_alloc(64 * KIB, 5000));
@@ -225,7 +306,8 @@ static const struct {
 } cases[] = {
 #define CASE(f) { #f, f }
 	CASE(use_after_free), CASE(write_after_free), CASE(overflow), CASE(overflow_a_page), CASE(overflow_after_realloc),
-	CASE(free_twice), CASE(old_pointer_after_realloc), CASE(in_a_child), CASE(threads), CASE(many), CASE(small_aligned),
+	CASE(free_twice), CASE(old_pointer_after_realloc), CASE(in_a_child), CASE(threads), CASE(many), CASE(small_aligned), CASE(overflow_after_less),
+	CASE(told), CASE(overflow_after_advice), CASE(many_holes),
 };
 
 /* Run a case; its wait status. What it says is in `said`. */
@@ -314,6 +396,20 @@ TEST(a_byte_behind_the_end_is_noticed_at_free_which_says_where)
 	EXPECT(strstr(said, "written to behind its 5000 bytes\n"));
 }
 
+TEST(also_where_realloc_ended_the_buffer)
+{
+	EXPECT(ends_by(run("overflow_after_less", 0, NULL), SIGABRT));
+	EXPECT(strstr(said, "written to behind its 40000 bytes\n"));
+	EXPECT(ends_by(run("overflow_after_advice", 60000, NULL), SIGABRT));
+	EXPECT(strstr(said, "written to behind its 55000 bytes\n"));
+}
+
+TEST(what_the_kernel_does_to_the_last_page_is_none_of_the_programs_writes)
+{
+	EXPECT_EQ(run("told", 60000, NULL), 0);
+	EXPECT_EQ(run("told", 61440, NULL), 0);
+}
+
 TEST(or_said_where_the_program_is_to_go_on)
 {
 	EXPECT_EQ(run("overflow", 40000, "HUGEPIN_ABORT=0"), 0);
@@ -356,6 +452,7 @@ TEST(where_there_would_be_too_many_mappings_buffers_go_without)
 	EXPECT_EQ(run("many", 32 * KIB, NULL), 0);
 	EXPECT(statistic("guard_missing ") > 10000 && statistic("guard_missing ") < 40000);
 	EXPECT_EQ(statistic(" nomem "), 0);
+	EXPECT_EQ(run("many_holes", 40000, NULL), 0);
 }
 
 int main(int argc, char **argv)
