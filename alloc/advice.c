@@ -359,10 +359,15 @@ static int call_noted(size_t from, size_t end, long nr, int how, unsigned set, u
 		note(from, end, set, clear);
 		return 0;
 	}
-	/* A part of it may have been done: the mappings that come before one which refuses. Again, by hugepages, to know which. */
+	/* A part of it may have been done: the mappings that come before one which refuses. Again, by hugepages and then
+	 * by chunks, to know which. */
 	for (size_t to; from < end; from = to) {
 		to = HP_MIN(end, next_page(from));
 		r = call(hp_chunk_addr(from), hp_chunk_addr(to), nr, how);
+		if (r != 0) {
+			to = from + 1; /* which is done as a whole, or not at all */
+			r = call(hp_chunk_addr(from), hp_chunk_addr(to), nr, how);
+		}
 		if (r != 0)
 			return r;
 		note(from, to, set, clear);

@@ -302,6 +302,38 @@ TEST(what_is_not_the_heaps_or_not_known_goes_on)
 	expect_empty();
 }
 
+/* The kernel has done the mappings before the one that refuses: here, two pages of three, since no mapping can be divided. */
+TEST(what_a_call_did_that_failed_is_known)
+{
+	enum { MANY = 70000 };
+	struct buffer *b = &buffers[0];
+	char *area;
+	int r;
+
+	hp_config.pages = HP_PAGES_THP;
+	memset(b->said, 0, sizeof b->said);
+	b->chunks = 32;
+	b->p = hugepin_malloc(32 << HP_CHUNK_SHIFT);
+	EXPECT_EQ(hugepin_advise_(b->p, 2 << HP_CHUNK_SHIFT, MADV_DONTDUMP), 0);
+	memset(b->said, HP_ADVICE_DONTDUMP, 2);
+	area = mmap(NULL, MANY * 2 * HP_CHUNK, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	EXPECT(area != MAP_FAILED);
+	for (size_t i = 0; i < MANY && mprotect(area + (2 * i + 1) * HP_CHUNK, HP_CHUNK, PROT_READ) == 0; i++)
+		;
+	r = hugepin_advise_(b->p, 3 << HP_CHUNK_SHIFT, MADV_DONTFORK);
+	munmap(area, MANY * 2 * HP_CHUNK);
+	if (r == 0)
+		memset(b->said + 2, HP_ADVICE_DONTFORK, 1); /* there may be more mappings than that */
+	for (int i = 0; i < 2; i++)
+		b->said[i] |= HP_ADVICE_DONTFORK;
+	EXPECT(agree());
+	hugepin_free(b->p);
+	b->p = NULL;
+	EXPECT(agree());
+	hugepin_purge();
+	expect_empty();
+}
+
 /* Of a page of the pool the kernel takes advice as a whole. What of it is no more the buffer's after realloc stays with it. */
 TEST(pages_of_the_pool_are_advised_as_wholes)
 {
