@@ -41,7 +41,7 @@ static struct {
 	_Atomic int main_thread; /* PARENTED, ORPHANED, UNKNOWN */
 	_Atomic uint32_t tid;
 	_Atomic bool lapsed; /* it has ended, and there may be work for another */
-	bool opens_files;
+	_Atomic bool opens_files;
 	pthread_key_t key; /* set on the main thread */
 } service;
 
