@@ -230,10 +230,14 @@ static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *
 }
 
 /* A region that is counted: if it is what is wanted, the count holds it. What the kernel says is done was queued before, or is being
- * queued: so the word is looked at after the question. Called as the last thing, too, but has one argument more. */
-static __attribute__((noinline)) int pin_asked(hugepin_domain *d, const void *addr_, size_t len, unsigned access,
-					       struct hugepin_pin *ret_, uint32_t index)
+ * queued: so the word is looked at after the question. The index stands in the upper bits of access: a tail call is to a function of
+ * the same type. */
+#define ASK_SHIFT 12
+_Static_assert(HP_REGIONS_MAX <= 1u << (32 - ASK_SHIFT) && HUGEPIN_ON_DEMAND < 1 << ASK_SHIFT, "both share a word");
+static __attribute__((noinline)) int pin_asked(hugepin_domain *d, const void *addr_, size_t len, unsigned access_and_index,
+					       struct hugepin_pin *ret_)
 {
+	unsigned access = access_and_index & ((1u << ASK_SHIFT) - 1), index = access_and_index >> ASK_SHIFT;
 	uintptr_t addr = (uintptr_t)addr_;
 	struct hp_region *r = &hp_regions[index];
 	uint64_t tag = HP_READ(r->tag), start = HP_READ(r->start), end = HP_READ(r->end), keys = HP_READ(r->keys);
@@ -244,10 +248,10 @@ static __attribute__((noinline)) int pin_asked(hugepin_domain *d, const void *ad
 		fill(ret_, addr, len, keys, ref_of(d, tag));
 		if (HP_LIKELY(__atomic_load_n(&r->used, __ATOMIC_RELAXED)))
 			return 0;
-		return first_use(d, addr_, len, access, ret_);
+		TAIL return first_use(d, addr_, len, access, ret_);
 	}
 	count_back(d, hp_counts_self, index);
-	return pin_slow(d, addr_, len, access, ret_);
+	TAIL return pin_slow(d, addr_, len, access, ret_);
 }
 
 static __attribute__((noinline)) int pin_foreign_large(hugepin_domain *d, const void *addr, size_t len, unsigned access,
@@ -261,7 +265,7 @@ static __attribute__((noinline)) int pin_foreign_large(hugepin_domain *d, const 
 	if (hit > 0)
 		TAIL return first_use(d, addr, len, access, ret_);
 	if (IS_TO_ASK(hit))
-		return pin_asked(d, addr, len, access, ret_, INDEX_TO_ASK(hit));
+		TAIL return pin_asked(d, addr, len, access | INDEX_TO_ASK(hit) << ASK_SHIFT, ret_);
 	TAIL return pin_slow(d, addr, len, access, ret_);
 }
 
@@ -276,7 +280,7 @@ static __attribute__((noinline)) int pin_foreign(hugepin_domain *d, const void *
 	if (hit > 0)
 		TAIL return first_use(d, addr, len, access, ret_);
 	if (IS_TO_ASK(hit))
-		return pin_asked(d, addr, len, access, ret_, INDEX_TO_ASK(hit));
+		TAIL return pin_asked(d, addr, len, access | INDEX_TO_ASK(hit) << ASK_SHIFT, ret_);
 	TAIL return pin_foreign_large(d, addr, len, access, ret_);
 }
 
