@@ -599,8 +599,8 @@ static const struct hp_thread_kind tick_kind = {
 
 /* ------------------------------------------------------------------ slow paths */
 
-/* Whether free() may start the service thread, where the ticker will not do. The C library frees the thread-local storage of threads that have exited
- * under a lock that pthread_create takes; where there is but one thread, nothing of that can be going on. */
+/* Whether free() may start the service thread, where the ticker will not do. The C library frees the thread-local storage of
+ * threads that have exited under a lock that pthread_create takes; where there is but one thread, nothing of that can be going on. */
 static bool free_may_start(void)
 {
 	static unsigned calls; /* looking costs some microseconds */

@@ -5,7 +5,7 @@
 bool hp_ranges_reserve(struct hp_ranges *r)
 {
 	size_t max = r->max ? 2 * r->max : 4096 / sizeof *r->at;
-	struct hp_range *more;
+	struct hp_stretch *more;
 
 	if (r->count + 2 <= r->max)
 		return true;
@@ -36,7 +36,7 @@ static size_t find(const struct hp_ranges *r, uintptr_t addr)
 	return low;
 }
 
-const struct hp_range *hp_ranges_next(const struct hp_ranges *r, uintptr_t addr)
+const struct hp_stretch *hp_ranges_next(const struct hp_ranges *r, uintptr_t addr)
 {
 	size_t i = find(r, addr + 1);
 
@@ -44,7 +44,7 @@ const struct hp_range *hp_ranges_next(const struct hp_ranges *r, uintptr_t addr)
 }
 
 /* Put n ranges in the place of [first, last). */
-static void replace(struct hp_ranges *r, size_t first, size_t last, const struct hp_range *with, size_t n)
+static void replace(struct hp_ranges *r, size_t first, size_t last, const struct hp_stretch *with, size_t n)
 {
 	memmove(&r->at[first + n], &r->at[last], (r->count - last) * sizeof *r->at);
 	memcpy(&r->at[first], with, n * sizeof *with);
@@ -53,7 +53,7 @@ static void replace(struct hp_ranges *r, size_t first, size_t last, const struct
 
 void hp_ranges_set(struct hp_ranges *r, uintptr_t start, uintptr_t end, bool on)
 {
-	struct hp_range with[2];
+	struct hp_stretch with[2];
 	size_t first, last, n = 0;
 
 	if (start >= end)
@@ -63,13 +63,13 @@ void hp_ranges_set(struct hp_ranges *r, uintptr_t start, uintptr_t end, bool on)
 	while (last < r->count && r->at[last].start <= end)
 		last++;
 	if (on) {
-		with[n++] = (struct hp_range){ first < last ? HP_MIN(start, r->at[first].start) : start,
+		with[n++] = (struct hp_stretch){ first < last ? HP_MIN(start, r->at[first].start) : start,
 					       first < last ? HP_MAX(end, r->at[last - 1].end) : end };
 	} else {
 		if (first < last && r->at[first].start < start)
-			with[n++] = (struct hp_range){ r->at[first].start, start };
+			with[n++] = (struct hp_stretch){ r->at[first].start, start };
 		if (first < last && r->at[last - 1].end > end)
-			with[n++] = (struct hp_range){ HP_MAX(end, r->at[last - 1].start), r->at[last - 1].end };
+			with[n++] = (struct hp_stretch){ HP_MAX(end, r->at[last - 1].start), r->at[last - 1].end };
 	}
 	replace(r, first, last, with, n);
 }

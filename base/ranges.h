@@ -6,12 +6,12 @@
 
 #include "base/base.h"
 
-struct hp_range {
+struct hp_stretch {
 	uintptr_t start, end;
 };
 
 struct hp_ranges {
-	struct hp_range *at;
+	struct hp_stretch *at;
 	size_t count, max;
 };
 
@@ -22,6 +22,6 @@ bool hp_ranges_reserve(struct hp_ranges *r);
 void hp_ranges_set(struct hp_ranges *r, uintptr_t start, uintptr_t end, bool on);
 
 /* The first range that ends behind addr, or NULL. */
-const struct hp_range *hp_ranges_next(const struct hp_ranges *r, uintptr_t addr);
+const struct hp_stretch *hp_ranges_next(const struct hp_ranges *r, uintptr_t addr);
 
 #endif

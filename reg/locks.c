@@ -140,7 +140,7 @@ static void know_locks(void)
 /* Unlock what the program has not locked. */
 static int unlock_of_nobody(uintptr_t start, uintptr_t end)
 {
-	const struct hp_range *p;
+	const struct hp_stretch *p;
 	int err, ret = 0;
 
 	for (; start < end; start = p ? p->end : end) {
@@ -235,7 +235,7 @@ int hp_locks_drop(struct hp_locked *r)
 static void pay(void)
 {
 	while (owed.count && hp_ranges_reserve(&owed)) {
-		struct hp_range r = owed.at[0];
+		struct hp_stretch r = owed.at[0];
 
 		if (!all && unlock_uncovered(r.start, r.end) == -ENOMEM)
 			break;
@@ -267,7 +267,7 @@ static void note(uintptr_t start, uintptr_t end, bool on)
 /* The parts that are locked, and not for a registration. */
 static void note_locked(void *within_, const struct hp_smaps *m)
 {
-	const struct hp_range *within = within_;
+	const struct hp_stretch *within = within_;
 	uintptr_t start = HP_MAX(m->start, within->start), end = HP_MIN(m->end, within->end);
 	const struct hp_locked *l;
 
@@ -287,7 +287,7 @@ static void note_locked(void *within_, const struct hp_smaps *m)
 /* A call that said an error may have done a part: mlock of memory that cannot be read locks all of it. */
 static void note_what_is(uintptr_t start, uintptr_t end)
 {
-	struct hp_range within = { start, end };
+	struct hp_stretch within = { start, end };
 
 	hp_smaps_each(said, sizeof said, note_locked, &within);
 }

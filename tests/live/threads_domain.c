@@ -152,9 +152,7 @@ static int again(int (*subject)(void))
 	return child_wait(pid, 10);
 }
 
-#ifdef __SANITIZE_THREAD__
-#define NOT_SANITIZED SKIP("threads are the C library's in this build")
-#elif defined(__SANITIZE_ADDRESS__)
+#if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
 #define NOT_SANITIZED SKIP("threads are the C library's in this build")
 #else
 #define NOT_SANITIZED (void)0

@@ -49,7 +49,7 @@ TEST(ranges_are_what_was_put_in_and_not_taken_out)
 		expect_same(&r);
 		for (int k = 0; k < 8; k++) {
 			uintptr_t at = any(N + 2), a = at;
-			const struct hp_range *next = hp_ranges_next(&r, at);
+			const struct hp_stretch *next = hp_ranges_next(&r, at);
 
 			while (a <= N && !model[a])
 				a++;
