@@ -78,13 +78,17 @@ static int unlock_mappings(uintptr_t start, uintptr_t end)
 	return ret;
 }
 
-/* Others may unmap parts meanwhile. ENOMEM is also said where the process may have no more mappings: without a hole. */
+/* ENOMEM is said of a hole and also where the process may have no more mappings. Others may unmap parts, or map something where
+ * the hole was, between any two of these calls: all is asked again until the answers agree. */
 static int unlock_range(uintptr_t start, uintptr_t end)
 {
-	int ret = pages_unlock(start, end) < 0 ? -errno : 0;
+	int ret = -ENOMEM;
 
-	for (int tries = 0; ret == -ENOMEM && tries < 100 && msync((void *)start, end - start, MS_ASYNC) < 0; tries++)
-		ret = unlock_mappings(start, end);
+	for (int tries = 0; ret == -ENOMEM && tries < 100; tries++) {
+		ret = pages_unlock(start, end) < 0 ? -errno : 0;
+		if (ret == -ENOMEM && msync((void *)start, end - start, MS_ASYNC) < 0)
+			ret = unlock_mappings(start, end);
+	}
 	return ret;
 }
 

@@ -39,6 +39,16 @@ static int dereg(struct hugepin_reg *r)
 	return hugepin_mlock()->dereg(NULL, r);
 }
 
+/* Where set, another thread maps memory there just before the kernel is asked for holes. */
+static char *fill;
+
+int msync(void *p, size_t len, int flags)
+{
+	if (fill && mmap(fill, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED)
+		fill = NULL;
+	return (int)syscall(SYS_msync, p, len, flags);
+}
+
 static uint64_t locked(void)
 {
 	char text[4096];
@@ -373,6 +383,21 @@ TEST(what_is_left_of_memory_that_went_away_is_unlocked)
 	EXPECT_EQ(reg(p + 5 * PAGE, 3 * PAGE, &r), 0);
 	munmap(p, 8 * PAGE);
 	EXPECT_EQ(dereg(&r), 0);
+}
+
+TEST(what_is_left_is_unlocked_though_the_hole_is_mapped_again_meanwhile)
+{
+	struct hugepin_reg r;
+	char *p = pages(8 * PAGE);
+
+	EXPECT_EQ(reg(p, 8 * PAGE, &r), 0);
+	munmap(p + 3 * PAGE, PAGE);
+	fill = p + 3 * PAGE;
+	EXPECT_EQ(dereg(&r), 0);
+	EXPECT(!fill);
+	EXPECT_EQ(locked(), 0);
+	munlock(p, 8 * PAGE);
+	munmap(p, 8 * PAGE);
 }
 
 static void limited_child(void)
