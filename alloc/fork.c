@@ -226,7 +226,7 @@ static uint64_t cgroup_room(const char *mount, const char *path, const char *lim
 	}
 }
 
-static uint64_t memory_room(void)
+uint64_t hp_fork_room(void)
 {
 	static char text[4096]; /* under hp_heap_lock */
 	uint64_t room = read_value("/proc/meminfo", "", "MemAvailable:");
@@ -321,7 +321,7 @@ static struct plan plan(void)
 	if (!copy_some && hp_config.fork_mode == HP_FORK_COW)
 		return r;
 
-	uint64_t room = memory_room();
+	uint64_t room = hp_fork_room();
 
 	if (room >= ((uint64_t)r.copied << HP_PAGE_SHIFT) + MARGIN && may_map(r.copied) && covers_pool(stack))
 		r.how = HP_FORK_BY_COPY;

@@ -210,6 +210,8 @@ enum hp_page_fork { HP_PAGE_SHARED, HP_PAGE_COPIED, HP_PAGE_LEFT, HP_PAGE_LOST }
 /* fork.c. Called in fork's handlers, lock held from prepare to the end of parent or child. */
 enum hp_fork_plan { HP_FORK_NOTHING, HP_FORK_BY_COPY, HP_FORK_BY_COW, HP_FORK_REFUSE };
 enum hp_fork_plan hp_fork_plan(void);
+/* Bytes that a copy may take, as the machine and the memory cgroups of the process say; UINT64_MAX: nobody says. */
+uint64_t hp_fork_room(void);
 void hp_fork_prepare(void);
 void hp_fork_parent(void);
 void hp_fork_child(void);
