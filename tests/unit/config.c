@@ -261,6 +261,16 @@ TEST(a_malformed_value_is_named_with_what_is_accepted_and_the_default_is_used)
 	EXPECT(strstr(said, "HUGEPIN_PAGES=") && strstr(said, "auto, hugetlb, thp, base, 1g"));
 }
 
+TEST(what_can_be_shown_is_shown_as_it_is)
+{
+	char *env[] = { (char *)"HUGEPIN_DECAY= !~ soon", NULL };
+	EXPECT(!strcmp(show(env), "10000 4 0"));
+	EXPECT(strstr(said, "HUGEPIN_DECAY= !~ soon is not understood"));
+	env[0] = (char *)"HUGEPIN_DECAY=\x1f\x7f";
+	EXPECT(!strcmp(show(env), "10000 4 0"));
+	EXPECT(strstr(said, "HUGEPIN_DECAY=?? is not understood"));
+}
+
 TEST(what_excludes_each_other_is_said_and_the_small_tier_chosen_holds)
 {
 	char *env[] = { (char *)"HUGEPIN_SMALL=next", (char *)"HUGEPIN_SMALL_PINNED=1", (char *)"HUGEPIN_FIT=3", NULL };

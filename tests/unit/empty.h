@@ -31,6 +31,27 @@ static inline void expect_span_reserved(bool empty)
 		EXPECT(at >= end);
 }
 
+/* The statistics are the sums of the pages' states, as in every process, at all times at which nobody allocates. */
+static inline void expect_counted(void)
+{
+	size_t by_kind[3] = { 0 }, reserved = 0, heads = 0;
+
+	for (size_t p = 1; p < hp_span.pages; p++) {
+		const struct hp_page *g = &hp_span.page[p];
+
+		if (g->state < HP_PAGE_RESERVED)
+			continue;
+		by_kind[g->kind] += HP_PAGE;
+		reserved += g->state == HP_PAGE_RESERVED ? HP_PAGE : 0;
+		heads += g->head;
+	}
+	EXPECT_EQ(HP_STAT(hugetlb_bytes), by_kind[HUGEPIN_KIND_HUGETLB]);
+	EXPECT_EQ(HP_STAT(thp_bytes), by_kind[HUGEPIN_KIND_THP]);
+	EXPECT_EQ(HP_STAT(base_bytes), by_kind[HUGEPIN_KIND_BASE]);
+	EXPECT_EQ(HP_STAT(reserved_bytes), reserved);
+	EXPECT_EQ(hp_span.heads, heads);
+}
+
 static inline void expect_empty(void)
 {
 	EXPECT_EQ(HP_STAT(hugetlb_bytes), 0);

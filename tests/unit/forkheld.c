@@ -261,6 +261,7 @@ static void use_all(void)
 	expect_intact();
 	EXPECT_EQ(HP_STAT(hugetlb_bytes), 0);
 	EXPECT_EQ(HP_STAT(reserved_bytes), 0);
+	expect_counted();
 	free_heap();
 }
 
@@ -389,6 +390,7 @@ static void live_without(void)
 	unsigned char *p[40];
 	struct hugepin_extent e = { .len = 0 };
 
+	expect_counted();
 	EXPECT(!any_held());
 	EXPECT_EQ(mapped(), 0);
 	EXPECT(is_fatal(buffers[0].p));
@@ -546,6 +548,76 @@ TEST(a_child_has_what_is_copied_and_not_what_is_held_from_it)
 	}
 	EXPECT(extent_count > 2);
 	EXPECT_EQ(fork_with(has_half), 0);
+	drop_all();
+	free_heap();
+}
+
+static unsigned char *below; /* the page below a lost one, which is absent */
+
+/* The rest of an extent gets memory together with its first page: not the lost page, even where it comes next. */
+static void grow_below(void)
+{
+	unsigned char *p[64];
+	int n = 0;
+
+	EXPECT(on_lost_page(below + HP_PAGE, HP_PAGE) && !on_lost_page(below + 2 * HP_PAGE, HP_PAGE));
+	do {
+		p[n] = hugepin_aligned_alloc(HP_PAGE, HP_PAGE);
+		memset(p[n], 1, HP_PAGE);
+		EXPECT(is_fatal(below + HP_PAGE));
+	} while (p[n] != below && n++ < 63);
+	EXPECT(p[n] == below);
+}
+
+TEST(memory_that_is_made_ahead_ends_before_a_lost_page)
+{
+	unsigned char *p[16];
+	struct hugepin_extent e;
+	pid_t pid;
+
+	hp_config.pages = HP_PAGES_THP;
+	for (int i = 0; i < 16; i++)
+		p[i] = hugepin_aligned_alloc(HP_PAGE, HP_PAGE);
+	EXPECT(hugepin_extent(p[15], &e, sizeof e) > 0 && e.len >= 4 * HP_PAGE);
+	below = e.addr;
+	for (int i = 0; i < 16; i++)
+		if (p[i] != below + HP_PAGE)
+			hugepin_free(p[i]);
+	hugepin_purge();
+	EXPECT_EQ(mapped(), HP_PAGE);
+	EXPECT_EQ(hp_heap_hold((uintptr_t)below + HP_PAGE, HP_PAGE, e.gen, HP_HOLD_DONTFORK), 0);
+	pid = fork();
+	if (pid == 0) {
+		t_failures = 0;
+		grow_below();
+		expect_counted();
+		_exit(t_failures != 0);
+	}
+	EXPECT_EQ(child_wait(pid, 20), 0);
+	hp_heap_drop((uintptr_t)below + HP_PAGE, HP_PAGE, HP_HOLD_DONTFORK);
+	hugepin_free(below + HP_PAGE);
+	free_heap();
+}
+
+static long address_space(void)
+{
+	return file_number("/proc/self/statm");
+}
+
+TEST(forks_leave_nothing_mapped_behind)
+{
+	size_t mappings;
+	long pages;
+
+	fill_heap(HP_PAGES_THP);
+	hold_all(HP_HOLD_COPY);
+	EXPECT_EQ(fork_with(expect_intact), 0);
+	mappings = smaps_kinds(0, 0, UINTPTR_MAX).mappings;
+	pages = address_space();
+	for (int i = 0; i < 10; i++)
+		EXPECT_EQ(fork_with(expect_counted), 0);
+	EXPECT_EQ(smaps_kinds(0, 0, UINTPTR_MAX).mappings, mappings);
+	EXPECT_EQ(address_space(), pages);
 	drop_all();
 	free_heap();
 }

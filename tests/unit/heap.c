@@ -375,6 +375,69 @@ static size_t free_pages(void)
 	return n;
 }
 
+/* ------------------------------------------------------------------ lists */
+
+static size_t listed(void)
+{
+	return hp_cache_self->listed + hp_cache_self->slot.n + hp_shared_listed;
+}
+
+/* Put so many buffers of different sizes, from `size` on, into lists. */
+static void fill_lists(int count, size_t size)
+{
+	void *p[40];
+
+	for (int i = 0; i < count; i++)
+		p[i] = hugepin_malloc(size + (size_t)i * HP_CHUNK);
+	for (int i = 0; i < count; i++)
+		hugepin_free(p[i]);
+}
+
+TEST(a_miss_empties_lists_that_hold_much_and_leaves_the_others)
+{
+	size_t before;
+
+	hugepin_free(touched(LARGE)); /* what comes now needs no other memory */
+	fill_lists(20, 40000);
+	before = listed();
+	EXPECT(before >= 20 * 10 && before < HP_LISTED_MISS);
+	hugepin_free(hugepin_malloc(MIB));
+	EXPECT(listed() >= before);
+	fill_lists(20, 400000);
+	before = listed();
+	EXPECT(before > HP_LISTED_MISS);
+	hugepin_free(hugepin_malloc(2 * MIB));
+	EXPECT(listed() <= 2 * MIB >> HP_CHUNK_SHIFT);
+	EXPECT_EQ(mapped(), LARGE_MAPPED);
+	hugepin_purge();
+	expect_empty();
+}
+
+static void *free_both(void *buffers_)
+{
+	void **p = buffers_;
+
+	EXPECT(hp_cache_self == &hp_cache_none);
+	hugepin_free(p[0]);
+	EXPECT(hp_cache_self != &hp_cache_none);
+	hugepin_free(p[1]);
+	EXPECT(hp_cache_self->listed + hp_cache_self->slot.n >= 10); /* the second one, at least */
+	return NULL;
+}
+
+TEST(a_thread_that_only_frees_has_lists_of_its_own)
+{
+	void *p[2] = { hugepin_malloc(40000), hugepin_malloc(50000) };
+	pthread_t t;
+
+	pthread_create(&t, NULL, free_both, p);
+	pthread_join(t, NULL);
+	hugepin_purge();
+	expect_empty();
+}
+
+/* ------------------------------------------------------------------ decay */
+
 TEST(free_memory_leaves_after_its_time_and_not_before)
 {
 	uint64_t decayed = HP_STAT(decayed_bytes);

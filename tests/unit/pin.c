@@ -213,6 +213,24 @@ TEST(opening_refuses_what_it_cannot_do)
 	EXPECT_EQ(hugepin_domain_close(NULL), -EINVAL);
 }
 
+TEST(the_oldest_structures_will_do_and_none_that_end_before)
+{
+	struct hugepin_backend b = device_backend;
+	struct hugepin_attr attr = { .size = offsetof(struct hugepin_attr, pad) };
+	hugepin_domain *d = NULL;
+
+	device_reset(&device);
+	b.size = offsetof(struct hugepin_backend, now_ns);
+	EXPECT_EQ(hugepin_domain_open(&b, &device, &attr, &d), 0);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	EXPECT_EQ(device.closed, 0); /* it has not got that function */
+	b.size--;
+	EXPECT_EQ(hugepin_domain_open(&b, &device, &attr, &d), -EINVAL);
+	b.size++;
+	attr.size--;
+	EXPECT_EQ(hugepin_domain_open(&b, &device, &attr, &d), -EINVAL);
+}
+
 TEST(as_many_domains_as_there_is_room_for)
 {
 	hugepin_domain *d[HUGEPIN_DOMAINS_MAX], *more;
@@ -852,6 +870,124 @@ TEST(a_hint_is_carried_out_before_the_pin)
 	munmap(p, MIB);
 	close_empty(&device, d);
 }
+
+/* ------------------------------------------------------------------ what is there for speed alone */
+
+static struct {
+	hugepin_domain *d;
+	char *p, *other;
+	sem_t ready, go, done;
+} quick;
+
+/* A thread's first pin takes the lock. */
+static void *pin_quickly(void *unused)
+{
+	struct hugepin_pin pin;
+
+	(void)unused;
+	EXPECT_EQ(touch(quick.d, quick.other, 100), 0);
+	sem_post(&quick.ready);
+	sem_wait(&quick.go);
+	EXPECT_EQ(hugepin_pin(quick.d, quick.p, 5000, 0, &pin), 0);
+	EXPECT_EQ(hugepin_unpin(quick.d, &pin), 0);
+	sem_post(&quick.done);
+	return NULL;
+}
+
+/* Whether p is pinned and given back while the domain is locked. */
+static bool needs_no_lock(hugepin_domain *d, char *p, char *other)
+{
+	struct timespec end;
+	pthread_t t;
+	bool quickly;
+
+	quick.d = d;
+	quick.p = p;
+	quick.other = other;
+	sem_init(&quick.ready, 0, 0);
+	sem_init(&quick.go, 0, 0);
+	sem_init(&quick.done, 0, 0);
+	pthread_create(&t, NULL, pin_quickly, NULL);
+	sem_wait(&quick.ready);
+	hp_lock(&d->lock);
+	sem_post(&quick.go);
+	clock_gettime(CLOCK_REALTIME, &end);
+	end.tv_sec += 50;
+	quickly = sem_timedwait(&quick.done, &end) == 0;
+	hp_unlock(&d->lock);
+	pthread_join(t, NULL);
+	return quickly;
+}
+
+/* Nobody watches, or hits would have to ask the kernel. */
+static hugepin_domain *open_unwatched(void)
+{
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU, .watch = HUGEPIN_WATCH_PROGRAM };
+	hugepin_domain *d = NULL;
+
+	device_reset(&device);
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
+	return d;
+}
+
+TEST(what_was_pinned_ahead_is_found_without_the_lock)
+{
+	hugepin_domain *d = open_unwatched();
+	char *p = map(MIB);
+
+	EXPECT_EQ(touch(d, p + 500000, 4096), 0);
+	hp_lock(&d->lock);
+	EXPECT_EQ(hp_pin_ahead(d, p + 10, 9000, HUGEPIN_READ | HUGEPIN_WRITE), 0);
+	hp_unlock(&d->lock);
+	EXPECT_EQ(device.regs, 2);
+	EXPECT(needs_no_lock(d, p + 10, p + 500000));
+	EXPECT_EQ(device.regs, 2);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+TEST(what_was_pinned_is_found_without_the_lock)
+{
+	hugepin_domain *d = open_unwatched();
+	char *p = map(8 * MIB);
+
+	EXPECT_EQ(touch(d, p + 500000, 4096), 0);
+	EXPECT_EQ(touch(d, p + 10, 9000), 0);
+	EXPECT(needs_no_lock(d, p + 10, p + 500000));
+	EXPECT_EQ(touch(d, p + MIB, 7 * MIB), 0);
+	EXPECT(needs_no_lock(d, p + MIB, p + 500000));
+	EXPECT_EQ(touch(d, p + 5 * MIB, 4096), 0);
+	EXPECT(needs_no_lock(d, p + 5 * MIB + 100000, p + 500000)); /* by the hugepage, all of which is registered */
+	EXPECT_EQ(device.calls, 3);
+	munmap(p, 8 * MIB);
+	close_empty(&device, d);
+}
+
+TEST(after_the_last_unpin_of_what_went_away_unpins_are_quick_again)
+{
+	hugepin_domain *d = open_unwatched();
+	struct hugepin_pin one, two, other;
+	char *p = map(MIB);
+
+	EXPECT_EQ(touch(d, p + 500000, 4096), 0);
+	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &one), 0);
+	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &two), 0);
+	EXPECT_EQ(hugepin_forget(p, 4096), -EBUSY); /* pins are out */
+	EXPECT_EQ(hugepin_pin(d, p + 500000, 4096, 0, &other), 0);
+	EXPECT_EQ(stats_of(d).retired, 1);
+	EXPECT(d->attention & HP_RETIRED);
+	EXPECT_EQ(hugepin_unpin(d, &one), 0);
+	EXPECT(d->attention & HP_RETIRED);
+	EXPECT_EQ(hugepin_unpin(d, &two), 0);
+	EXPECT_EQ(d->attention, 0);
+	EXPECT_EQ(stats_of(d).retired, 0);
+	EXPECT_EQ(device.regs, 1);
+	EXPECT_EQ(hugepin_unpin(d, &other), 0);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+/* ------------------------------------------------------------------ */
 
 TEST(on_demand_memory_is_not_charged_and_is_prefetched_by_the_device)
 {

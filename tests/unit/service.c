@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -116,6 +117,25 @@ TEST(asking_for_what_waits_wakes_nobody_and_starts_no_delay_anew)
 	EXPECT(HP_STAT_GET(service_wakeups) <= woken + 4); /* for the first, at its time, for what was asked after that */
 	while (late.asked) /* the next test begins with nothing asked for */
 		sleep_ms(1);
+}
+
+TEST(who_starts_the_thread_keeps_its_signal_mask)
+{
+	sigset_t one, before, after;
+
+	sigemptyset(&one);
+	sigaddset(&one, SIGUSR2);
+	sigprocmask(SIG_BLOCK, &one, &before);
+	hp_service_end();
+	hp_service_allow();
+	EXPECT(!hp_service_running());
+	runs = 0;
+	EXPECT(hp_service_ask(&at_once));
+	EXPECT(hp_service_running());
+	sigprocmask(SIG_SETMASK, &before, &after);
+	for (int n = 1; n < NSIG; n++)
+		EXPECT_EQ(sigismember(&after, n), n == SIGUSR2 ? 1 : sigismember(&before, n));
+	EXPECT(becomes(&runs, 1));
 }
 
 /* What is written before asking is seen by a run that comes after. */

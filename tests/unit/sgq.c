@@ -580,6 +580,26 @@ TEST(a_stream_is_signalled_now_and_then_and_its_tail_always)
 	end();
 }
 
+/* Two go at once, each with a completion to come, one is held; of those between, which others follow, every fourth of the depth. */
+TEST(of_a_stream_that_goes_on_every_fourth_of_the_depth_is_signalled)
+{
+	begin(IBV_QPT_RC, (struct ibv_qp_cap){ 32, 1, 4, 1, 0 },
+	      (struct hugepin_sgq_attr){ .depth = 32, .frame_bytes = 256, .hold_if_outstanding = 2 }, NULL);
+	mock.pace = 0;
+	for (unsigned i = 0; i < 30; i++) {
+		EXPECT(add_one(60, 0) >= 0);
+		for (int j = 0; j < 3 && w.qp[0]->posted <= i; j++)
+			EXPECT(add_one(60, 0) >= 0);
+		if (w.qp[0]->posted > 2)
+			EXPECT_EQ(w.qp[0]->signalled, 2 + (w.qp[0]->posted - 2) / 8);
+	}
+	EXPECT(w.qp[0]->posted >= 20);
+	mock.pace = UINT_MAX;
+	EXPECT_EQ(drain(), 0);
+	all_well();
+	end();
+}
+
 TEST(what_does_not_fit_or_has_no_key_leaves_everything_as_it_was)
 {
 	begin(IBV_QPT_RC, (struct ibv_qp_cap){ 16, 1, 8, 1, 0 },
