@@ -543,10 +543,17 @@ static bool take(struct hugepin_sgq *q, const struct ibv_wc *wc)
 	return wc->wr_id & ID_RECV ? received(q, wc) : sent(q, wc);
 }
 
-/* Post the receives that are not. 0, or what the provider said: the rest is tried again. */
+/* The program has moved the queue pair to the error state. Of an error of the device's own a completion tells first. */
+static inline bool moved_to_error(const struct hugepin_sgq *q)
+{
+	return q->qp->state == IBV_QPS_ERR;
+}
+
+/* Post the receives that are not. 0, or what the provider said: the rest is tried again. None is posted in the error state:
+ * not every provider flushes it (soft-RoCE: only what is there when the state changes), and it would be out for ever. */
 static int repost(struct hugepin_sgq *q)
 {
-	if (!q->idle_count)
+	if (!q->idle_count || moved_to_error(q))
 		return 0;
 	struct ibv_recv_wr *first = NULL, *bad;
 	for (uint32_t i = 0; i < q->idle_count; i++) {
@@ -567,6 +574,7 @@ static int go_on(struct hugepin_sgq *q)
 {
 	int err = 0;
 	tell(q);
+	q->failed |= !q->closing && moved_to_error(q);
 	if (q->failed) {
 		wind_up(q);
 		tell(q);
@@ -942,6 +950,14 @@ enum ibv_wc_status hugepin_sgq_wc_status(const hugepin_sgq *queue, uint32_t *ret
 	return status;
 }
 
+/* What was posted while the state changed, and not flushed, is flushed by another change to the same state. */
+static void flush_receives(struct hugepin_sgq *q)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	if (q->idle_count < q->recv_depth && moved_to_error(q))
+		ibv_modify_qp(q->qp, &attr, IBV_QP_STATE);
+}
+
 int hugepin_sgq_close(hugepin_sgq *q)
 {
 	int errno_before, err = enter(q, &errno_before);
@@ -951,8 +967,12 @@ int hugepin_sgq_close(hugepin_sgq *q)
 	}
 	if (err)
 		return err;
-	if (q->in_callback || q->done < q->posted || q->idle_count < q->recv_depth)
+	if (q->in_callback)
 		return leave(q, errno_before, -EBUSY);
+	if (q->done < q->posted || q->idle_count < q->recv_depth) {
+		flush_receives(q);
+		return leave(q, errno_before, -EBUSY);
+	}
 	q->closing = true;
 	cancel(q);
 	tell(q);

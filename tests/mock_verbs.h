@@ -9,6 +9,7 @@
  *  - a completion queue that overflows fails the test
  *  - after an error every work request left gets a completion, signalled or not; nothing in it but wr_id, status and qp_num
  *    is valid, the rest is garbage
+ *  - qp->state is what the program has made it by ibv_modify_qp: of an error of the device's own it does not tell
  *
  * Work requests are carried out, in order, by ibv_poll_cq on any completion queue (mock_pace of each queue pair at each poll;
  * 0: by mock_run alone). Any thread may call. For one program of one source file: it replaces ibv_query_*.
@@ -67,7 +68,9 @@ struct mock_qp {
 	struct ibv_qp qp;
 	const struct mock_provider *provider;
 	struct ibv_qp_cap cap; /* as granted */
+	enum ibv_qp_state state; /* the device's; qp.state is libibverbs's */
 	bool sig_all, rnr_fails; /* a message without a receive is an error, not waited for */
+	bool late_stays; /* a receive posted in the error state stays until the next ibv_modify_qp, as with soft-RoCE */
 	uint32_t qkey;
 	struct mock_qp *peer; /* RC */
 	struct mock_wr *sq, *rq; /* rings of max_send_wr, max_recv_wr */
@@ -78,6 +81,7 @@ struct mock_qp {
 	int refuse_with; /* with this; 0: as if the queue were full */
 	/* What went wrong that a caller could have known; for the test to look at. */
 	unsigned mistakes, dropped;
+	unsigned modified; /* by mock_modify */
 	unsigned signalled, elements, inlined; /* work requests posted so, and elements in all */
 };
 
@@ -200,15 +204,20 @@ static inline struct mock_wr *mock_recv_next(struct mock_qp *q)
 }
 
 /* The error state: what is left is flushed, and what will be posted, too. */
-static inline void mock_flush(struct mock_qp *q)
+static inline void mock_flush_sends(struct mock_qp *q)
 {
-	q->qp.state = IBV_QPS_ERR;
+	q->state = IBV_QPS_ERR;
 	while (q->done < q->posted) {
 		struct mock_wr *w = &q->sq[q->done++ % q->cap.max_send_wr];
 		mock_complete(q, false, (struct ibv_wc){ .wr_id = w->id, .status = IBV_WC_WR_FLUSH_ERR });
 		free(w->data);
 		w->data = NULL;
 	}
+}
+
+static inline void mock_flush(struct mock_qp *q)
+{
+	mock_flush_sends(q);
 	for (struct mock_wr *w; (w = mock_recv_next(q));) {
 		q->recv_done++;
 		mock_complete(q, true, (struct ibv_wc){ .wr_id = w->id, .status = IBV_WC_WR_FLUSH_ERR });
@@ -275,7 +284,7 @@ static inline void mock_datagram(struct mock_qp *q, const struct mock_wr *w, con
 {
 	struct mock_qp *to = mock_find(w->qpn);
 	struct mock_wr *r = to ? mock_recv_next(to) : NULL;
-	if (!r || to->qp.state != IBV_QPS_RTS || to->qkey != w->qkey || len > 128u << mock.port.active_mtu) {
+	if (!r || to->state != IBV_QPS_RTS || to->qkey != w->qkey || len > 128u << mock.port.active_mtu) {
 		q->dropped++;
 		return;
 	}
@@ -304,7 +313,7 @@ static inline int mock_reliable(struct mock_qp *q, const struct mock_wr *w, cons
 	bool write = w->opcode == IBV_WR_RDMA_WRITE || w->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 	bool imm = w->opcode == IBV_WR_SEND_WITH_IMM || w->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 	*ret_ = IBV_WC_SUCCESS;
-	if (!to || to->qp.state != IBV_QPS_RTS) {
+	if (!to || to->state != IBV_QPS_RTS) {
 		*ret_ = IBV_WC_RETRY_EXC_ERR;
 		return 0;
 	}
@@ -341,7 +350,7 @@ static inline int mock_reliable(struct mock_qp *q, const struct mock_wr *w, cons
 static inline unsigned mock_run_locked(struct mock_qp *q, unsigned n)
 {
 	unsigned i = 0;
-	for (; i < n && q->qp.state == IBV_QPS_RTS && q->done < q->posted; i++) {
+	for (; i < n && q->state == IBV_QPS_RTS && q->done < q->posted; i++) {
 		struct mock_wr *w = &q->sq[q->done % q->cap.max_send_wr];
 		if (q->fail) {
 			mock_fail_now(q, q->fail);
@@ -391,7 +400,7 @@ static inline int mock_post_one(struct mock_qp *q, const struct ibv_send_wr *wr)
 {
 	bool ud = q->qp.qp_type == IBV_QPT_UD;
 	size_t len = 0;
-	if (q->qp.state != IBV_QPS_RTS && q->qp.state != IBV_QPS_ERR)
+	if (q->state != IBV_QPS_RTS && q->state != IBV_QPS_ERR)
 		return mock_refuse(q, q->provider->sges);
 	if (q->refuse_in && !--q->refuse_in)
 		return q->refuse_with ? q->refuse_with : q->provider->full;
@@ -432,8 +441,8 @@ static inline int mock_post_one(struct mock_qp *q, const struct ibv_send_wr *wr)
 	}
 	q->signalled += !!(wr->send_flags & IBV_SEND_SIGNALED);
 	q->elements += (unsigned)wr->num_sge;
-	if (q->qp.state == IBV_QPS_ERR)
-		mock_flush(q);
+	if (q->state == IBV_QPS_ERR)
+		mock_flush_sends(q);
 	return 0;
 }
 
@@ -455,7 +464,7 @@ static inline int mock_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, stru
 	int err = 0;
 	pthread_mutex_lock(&mock.lock);
 	for (; wr && !err; wr = err ? wr : wr->next) {
-		if (qp->state == IBV_QPS_RESET || wr->num_sge < 0 || (unsigned)wr->num_sge > q->cap.max_recv_sge)
+		if (q->state == IBV_QPS_RESET || wr->num_sge < 0 || (unsigned)wr->num_sge > q->cap.max_recv_sge)
 			err = mock_refuse(q, q->provider->sges);
 		for (int i = 0; !err && i < wr->num_sge; i++)
 			if (!wr->sg_list[i].length)
@@ -467,7 +476,7 @@ static inline int mock_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, stru
 		struct mock_wr *w = &q->rq[q->recv_posted++ % q->cap.max_recv_wr];
 		*w = (struct mock_wr){ .id = wr->wr_id, .num_sge = wr->num_sge };
 		memcpy(w->sge, wr->sg_list, (size_t)wr->num_sge * sizeof *wr->sg_list);
-		if (qp->state == IBV_QPS_ERR)
+		if (q->state == IBV_QPS_ERR && !q->late_stays)
 			mock_flush(q);
 	}
 	if (err)
@@ -502,7 +511,7 @@ int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask, struct i
 	(void)mask;
 	memset(attr, 0, sizeof *attr);
 	memset(init, 0, sizeof *init);
-	attr->qp_state = attr->cur_qp_state = qp->state;
+	attr->qp_state = attr->cur_qp_state = q->state;
 	attr->path_mtu = mock.port.active_mtu;
 	attr->qkey = q->qkey;
 	attr->port_num = 1;
@@ -556,7 +565,7 @@ static inline struct mock_qp *mock_qp(enum ibv_qp_type type, struct ibv_cq *cq, 
 	q->qp.context = &mock.context;
 	q->qp.send_cq = q->qp.recv_cq = cq;
 	q->qp.qp_type = type;
-	q->qp.state = IBV_QPS_RTS;
+	q->qp.state = q->state = IBV_QPS_RTS;
 	q->provider = provider ? provider : mock_providers;
 	q->cap = *cap;
 	q->qkey = 0x11111111;
@@ -590,11 +599,27 @@ static inline unsigned mock_run(struct mock_qp *q, unsigned n)
 	return n;
 }
 
-/* To the error state, the first work request left failing with `status` (IBV_WC_WR_FLUSH_ERR: as by ibv_modify_qp). */
+/* To the error state by itself, the first work request left failing with `status`; 0: all are flushed. */
 static inline void mock_error(struct mock_qp *q, enum ibv_wc_status status)
 {
 	pthread_mutex_lock(&mock.lock);
 	mock_fail_now(q, status);
+	pthread_mutex_unlock(&mock.lock);
+}
+
+/* As ibv_modify_qp: to the error state, or to a reset, which forgets what is out. */
+static inline void mock_modify(struct mock_qp *q, enum ibv_qp_state state)
+{
+	pthread_mutex_lock(&mock.lock);
+	if (state == IBV_QPS_ERR)
+		mock_flush(q);
+	for (; q->done < q->posted; q->done++) {
+		free(q->sq[q->done % q->cap.max_send_wr].data);
+		q->sq[q->done % q->cap.max_send_wr].data = NULL;
+	}
+	q->recv_done = q->recv_posted;
+	q->qp.state = q->state = state;
+	q->modified++;
 	pthread_mutex_unlock(&mock.lock);
 }
 

@@ -9,6 +9,14 @@
 #include "hugepin_verbs.h"
 #include "mock_verbs.h"
 
+int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+	if (mask != IBV_QP_STATE)
+		return EINVAL;
+	mock_modify((struct mock_qp *)qp, attr->qp_state);
+	return 0;
+}
+
 /* ------------------------------------------------------------------ a sender and a receiver, and memory to send */
 
 enum { AREAS = 128, AREA = 16384, SUBS = 4096, PIECES = 12 };
@@ -153,10 +161,12 @@ static void end(void)
 	mock.pace = UINT_MAX;
 	if (w.out)
 		EXPECT_EQ(hugepin_sgq_close(w.out), 0);
-	mock_error(w.qp[1], IBV_WC_SUCCESS);
-	while (hugepin_sgq_poll(w.in, 16) > 0)
-		;
-	EXPECT_EQ(hugepin_sgq_close(w.in), 0);
+	if (w.in) {
+		mock_error(w.qp[1], IBV_WC_SUCCESS);
+		while (hugepin_sgq_poll(w.in, 16) > 0)
+			;
+		EXPECT_EQ(hugepin_sgq_close(w.in), 0);
+	}
 	EXPECT_EQ(told, added);
 	for (unsigned i = 0; i < added; i++) {
 		if (!sub[i].status || !lossy)
@@ -917,7 +927,7 @@ TEST(a_queue_pair_that_fails_at_any_moment_tells_each_sub_message_once_and_truly
 			int flushed = dice(10) ? 0 : hugepin_sgq_flush(w.out);
 			EXPECT(flushed == 0 || flushed == -ESHUTDOWN);
 		}
-		if (w.qp[0]->qp.state == IBV_QPS_ERR)
+		if (w.qp[0]->state == IBV_QPS_ERR)
 			add_random(10, HUGEPIN_SG_COPY_OK); /* or nobody may have noticed */
 		drain();
 		mock.pace = UINT_MAX;
@@ -1200,6 +1210,88 @@ TEST(a_receiving_queue_notices_that_its_queue_pair_failed)
 	EXPECT_EQ(hugepin_sgq_wc_status(w.in, NULL), IBV_WC_WR_FLUSH_ERR);
 	EXPECT_EQ(hugepin_sgq_add(w.in, NULL, 0, 0, NULL, NULL, 0), -ESHUTDOWN);
 	EXPECT_EQ(hugepin_sgq_poll(w.in, 9), -ESHUTDOWN);
+	end();
+}
+
+static void to_error(struct mock_qp *q)
+{
+	EXPECT_EQ(ibv_modify_qp(&q->qp, &(struct ibv_qp_attr){ .qp_state = IBV_QPS_ERR }, IBV_QP_STATE), 0);
+}
+
+/* As hugepin_sgq(3) says, with `max` completions at a time. */
+static void close_receiver(struct mock_qp *q, hugepin_sgq **queue, int max)
+{
+	int err = -EBUSY;
+	to_error(q);
+	for (int i = 0; i < 100 && (err = hugepin_sgq_close(*queue)) == -EBUSY; i++)
+		hugepin_sgq_poll(*queue, max);
+	EXPECT_EQ(err, 0);
+	*queue = NULL;
+}
+
+/* Soft-RoCE never flushes a receive that was posted in the error state. */
+TEST(a_receiving_queue_closes_whatever_was_in_its_completion_queue_when_the_queue_pair_went_to_error)
+{
+	for (int arrived = 0; arrived <= 4; arrived++)
+		for (int max = 1; max <= 9; max += 4)
+			for (int by_itself = 0; by_itself < 2; by_itself++) {
+				begin(IBV_QPT_RC, usual, (struct hugepin_sgq_attr){ .depth = 4, .recv_depth = 4 }, NULL);
+				w.qp[1]->late_stays = true;
+				for (int i = 0; i < arrived; i++)
+					EXPECT(add_one(10, HUGEPIN_SG_NOW) >= 0);
+				mock_run(w.qp[0], 9);
+				hugepin_sgq_poll(w.out, 9);
+				if (by_itself) { /* and what is taken before that is noticed is posted again */
+					mock_error(w.qp[1], IBV_WC_SUCCESS);
+					for (int i = 0; i < 2; i++)
+						hugepin_sgq_poll(w.in, 1);
+				}
+				close_receiver(w.qp[1], &w.in, max);
+				EXPECT_EQ((int)heard, arrived);
+				end();
+				if (t_failures) {
+					t_print("# %d arrived, polled by %d, by itself %d\n", arrived, max, by_itself);
+					return;
+				}
+			}
+}
+
+/* Where nothing was out that could be flushed, nothing but the state tells. */
+TEST(a_queue_whose_receives_had_all_arrived_says_that_its_queue_pair_has_failed)
+{
+	begin(IBV_QPT_RC, usual, (struct hugepin_sgq_attr){ .depth = 4, .recv_depth = 2 }, NULL);
+	w.qp[1]->late_stays = true;
+	for (int i = 0; i < 2; i++)
+		EXPECT(add_one(10, 0) >= 0);
+	mock_run(w.qp[0], 2);
+	hugepin_sgq_poll(w.out, 9);
+	to_error(w.qp[1]);
+	EXPECT_EQ(hugepin_sgq_poll(w.in, 9), 2);
+	EXPECT_EQ(hugepin_sgq_poll(w.in, 9), -ESHUTDOWN);
+	EXPECT_EQ(hugepin_sgq_add(w.in, NULL, 0, 0, NULL, NULL, 0), -ESHUTDOWN);
+	EXPECT_EQ(hugepin_sgq_close(w.in), 0);
+	w.in = NULL;
+	end();
+}
+
+/* Another thread's poll may post between the change and its note in qp->state. */
+TEST(a_receive_posted_while_the_queue_pair_goes_to_error_is_flushed_by_close)
+{
+	begin(IBV_QPT_RC, usual, (struct hugepin_sgq_attr){ .depth = 4, .recv_depth = 2 }, NULL);
+	w.qp[1]->late_stays = true;
+	for (int i = 0; i < 2; i++)
+		EXPECT(add_one(10, 0) >= 0);
+	mock_run(w.qp[0], 2);
+	hugepin_sgq_poll(w.out, 9);
+	to_error(w.qp[1]);
+	w.qp[1]->qp.state = IBV_QPS_RTS;
+	EXPECT_EQ(hugepin_sgq_poll(w.in, 9), 2);
+	w.qp[1]->qp.state = IBV_QPS_ERR;
+	EXPECT_EQ(hugepin_sgq_close(w.in), -EBUSY);
+	EXPECT_EQ(hugepin_sgq_poll(w.in, 9), 2);
+	EXPECT_EQ(hugepin_sgq_close(w.in), 0);
+	EXPECT_EQ(w.qp[1]->modified, 2);
+	w.in = NULL;
 	end();
 }
 
