@@ -135,7 +135,7 @@ static int protect(uintptr_t start, uintptr_t end, int prot)
 }
 
 /* What the kernel has been advised of, by these calls: it takes advice of a page of the pool as a whole, and locks of a part. */
-#define CALLED (~(unsigned)(HP_ADVICE_LOCKED | HP_ADVICE_STUCK))
+#define CALLED (~(unsigned)(HP_ADVICE_LOCKED | HP_ADVICE_STUCK | HP_ADVICE_STACK))
 
 /* Have chunks [from, end) advised as `to` says, of which the kernel knows `was`. Locks are not among it. 0 or -errno. */
 static int change(size_t from, size_t end, unsigned was, unsigned to)
@@ -433,6 +433,29 @@ int hugepin_protect_(void *addr, size_t len, int prot)
 	return apply((uintptr_t)addr, len, SYS_mprotect, prot, set, HP_ADVICE_PROT);
 }
 
+/* The C library puts its descriptor of a thread at the top, and aligns it as thread-local variables want it. */
+#define DESCRIPTOR 8192
+
+void hugepin_stack_(void *addr, size_t size)
+{
+	uintptr_t base = __atomic_load_n(&hp_span.base, __ATOMIC_RELAXED), top = (uintptr_t)addr + size, from;
+	int saved = errno;
+
+	if (base >> 63 || size < DESCRIPTOR || top < size || hp_lock_mine(&hp_heap_lock) || hp_pages_inside())
+		return;
+	from = (top - DESCRIPTOR) & ~(HP_CHUNK - 1);
+	hp_lock(&hp_heap_lock);
+	if (from >= base && top <= base + (hp_span.tree.used << HP_PAGE_SHIFT)) {
+		size_t c = (from - base) >> HP_CHUNK_SHIFT, to = (top - base + HP_CHUNK - 1) >> HP_CHUNK_SHIFT, stop;
+
+		if (open_record(c, to)) /* else there is no memory for a thread either */
+			for (; (stop = next_live(&c, to)) != 0; c = stop)
+				note(c, stop, HP_ADVICE_STACK, 0);
+	}
+	hp_unlock(&hp_heap_lock);
+	errno = saved;
+}
+
 /* ------------------------------------------------------------------ what the kernel knows */
 
 static void learn(void *unused, const struct hp_smaps *m)
@@ -554,6 +577,18 @@ bool hp_advice_withheld(size_t page)
 	while (c < end && a & HP_ADVICE_DONTFORK)
 		c = hp_advice_run(c, end, &a);
 	return a & HP_ADVICE_DONTFORK;
+}
+
+bool hp_advice_is_stack(size_t page)
+{
+	size_t c = page << HP_PAGE_CHUNKS_SHIFT, end = c + HP_PAGE_CHUNKS;
+	unsigned a = 0;
+
+	if (!hp_span.page[page].advised)
+		return false;
+	while (c < end && !(a & HP_ADVICE_STACK))
+		c = hp_advice_run(c, end, &a);
+	return a & HP_ADVICE_STACK;
 }
 
 bool hp_advice_dofork(size_t first, size_t end_page)

@@ -25,6 +25,7 @@ enum {
 	HP_ADVICE_LOCKED = 128,
 	HP_ADVICE_MISSING = 256, /* a child of fork: was DONTFORK, and has no memory here */
 	HP_ADVICE_STUCK = 512, /* a buffer begins here that was freed, but the kernel did not take all advice back */
+	HP_ADVICE_STACK = 1024, /* the C library's descriptor of a thread lies here: the top of a stack that the program gave */
 };
 #define HP_ADVICE_PROT (HP_ADVICE_NOREAD | HP_ADVICE_NOWRITE | HP_ADVICE_EXEC)
 /* What a child does not get. */
@@ -59,6 +60,9 @@ bool hp_advice_copy(size_t from, size_t to, size_t n, size_t bytes);
 /* Read [chunk, chunk + n) for a copy of it, which is zero so far and gets no advice: what may be read by whoever copies. False:
  * some could not be read. */
 bool hp_advice_read(void *to, size_t chunk, size_t n);
+
+/* Whether a part of the page is at the top of a thread's stack. */
+bool hp_advice_is_stack(size_t page);
 
 /* Whether anything was ever advised. */
 bool hp_advice_made(void);

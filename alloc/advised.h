@@ -13,6 +13,9 @@
 int hugepin_advise_(void *addr, size_t len, int advice);
 int hugepin_protect_(void *addr, size_t len, int prot);
 
+/* For its pthread_attr_setstack: [addr, addr + size) becomes the stack of a thread. */
+void hugepin_stack_(void *addr, size_t size);
+
 #pragma GCC visibility pop
 
 #endif

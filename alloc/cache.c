@@ -24,6 +24,7 @@ static uint32_t shared_head[HP_SLOT_MAX + 1];
 static struct hp_cache *registered, *spare;
 static pthread_key_t exit_key;
 static bool exit_key_made, membarrier_ready;
+static bool unsettled; /* of the last hp_cache_steal(): it could not tell of one cache that its owner does nothing */
 
 /* ------------------------------------------------------------------ lists */
 
@@ -247,8 +248,8 @@ void hp_cache_adopt(void)
 		c->next = registered;
 		registered = c;
 		HP_STAT_ADD(threads, 1);
+		hp_cache_self = c; /* with the lock: the child of a fork from a signal handler has both or none */
 		hp_unlock(&hp_heap_lock);
-		hp_cache_self = c;
 	}
 	/* May allocate (its second level of keys does, a small request): no lock is held, and the cache is in place. A thread
 	 * that came before the constructor gets its key at a later slow call. */
@@ -282,6 +283,7 @@ bool hp_cache_steal(bool idle_only, uint32_t age)
 		fence = false;
 	errno = saved;
 
+	unsettled = false;
 	hp_span.tree.now -= age;
 	for (struct hp_cache *c = registered; c; c = c->next) {
 		if (c == hp_cache_self)
@@ -294,12 +296,18 @@ bool hp_cache_steal(bool idle_only, uint32_t age)
 			hp_cache_clear(c);
 			HP_STAT_ADD(stolen, 1);
 		}
+		unsettled |= !mine;
 		/* Without the fence an idle thread's cache cannot be emptied: no reason to look again. */
 		remain |= membarrier_ready && !hp_sandboxed && !mine;
 		c->asked = true;
 	}
 	hp_span.tree.now += age;
 	return remain;
+}
+
+bool hp_cache_unsettled(void)
+{
+	return unsettled;
 }
 
 void hp_cache_child(void)

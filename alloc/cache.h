@@ -111,6 +111,10 @@ void hp_cache_admit(struct hp_cache *c);
  * may hold something. */
 bool hp_cache_steal(bool idle_only, uint32_t age);
 
+/* After hp_cache_steal(false, ...), for as long as the lock is held: whether another thread may still turn a LISTED buffer into a live
+ * one without the lock. */
+bool hp_cache_unsettled(void);
+
 /* In the child of fork: the other threads and their caches are gone; all lists are empty. */
 void hp_cache_child(void);
 

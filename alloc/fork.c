@@ -16,7 +16,8 @@
  * advised as the original.
  *
  * Limits: what other threads write during the copy may arrive in any order. A stack that lies in the heap cannot be
- * replaced under the running thread: its hugepage stays copy-on-write.
+ * replaced under the running thread: its hugepage stays copy-on-write. So do those with the C library's descriptors of threads,
+ * which it reads in the child before any handler runs.
  *
  * Everything here runs between prepare and parent or child with hp_heap_lock held, by raw system calls, signals blocked (heap.c).
  * The copy is packed: the n-th page marked HP_PAGE_COPIED, in address order, is the n-th hugepage of the copy.
@@ -44,6 +45,9 @@
 /* Bytes around the stack pointer that the handlers' callees and fork()'s own frames may write. */
 #define STACK_BELOW 65536
 #define STACK_ABOVE 16384
+/* Bytes below a thread-local variable of ours or of the C library's that hold the others, and above the thread pointer. */
+#define THREAD_BELOW 8192
+#define THREAD_ABOVE 8192
 
 static struct {
 	bool made; /* for this fork; it may be of nothing */
@@ -52,6 +56,7 @@ static struct {
 	bool hidden; /* not dumped: some of the originals are not */
 	bool torn; /* some of them could not be read */
 } copy;
+static bool listed_too; /* LISTED buffers are copied: their threads may take them meanwhile */
 static bool kept_some; /* pages are kept out of the child */
 static unsigned copies; /* forks of this process that made one */
 static bool dofork_refused; /* MADV_DOFORK was refused: to be tried again before a fork that relies on it */
@@ -63,14 +68,26 @@ static bool has_memory(size_t p)
 	return hp_span.page[p].state == HP_PAGE_READY || hp_span.page[p].state == HP_PAGE_RESERVED;
 }
 
-/* Whether page p, or the giant page that it is a part of, holds the part of the running stack that changes between the copy and
- * the child. */
+/* Whether the child's part of fork() works on pages [p, p + count) before our handler runs there: the running stack; what the C
+ * library and we keep for this thread; and its descriptors of all threads, which it has in a list. */
+static bool is_used_early(size_t p, size_t count)
+{
+	uintptr_t from = hp_page_addr(p), to = hp_page_addr(p + count), frame = (uintptr_t)__builtin_frame_address(0);
+	uintptr_t thread = (uintptr_t)__builtin_thread_pointer();
+	uintptr_t variables = HP_MIN((uintptr_t)&errno, (uintptr_t)&hp_locks_held) - THREAD_BELOW;
+
+	if ((from < frame + STACK_ABOVE && to > frame - STACK_BELOW) || (from < thread + THREAD_ABOVE && to > variables))
+		return true;
+	for (size_t q = p; q < p + count; q++)
+		if (hp_advice_is_stack(q))
+			return true;
+	return false;
+}
+
+/* The same of page p, or of the giant page that it is a part of. */
 static bool is_stack(size_t p)
 {
-	unsigned shift = hp_span.page[p].giant ? HP_GIANT_SHIFT : HP_PAGE_SHIFT;
-	size_t off = (uintptr_t)__builtin_frame_address(0) - hp_span.base, at = (p << HP_PAGE_SHIFT) >> shift;
-
-	return at == (off - STACK_BELOW) >> shift || at == (off + STACK_ABOVE) >> shift;
+	return hp_span.page[p].giant ? is_used_early(p & ~(HP_GIANT_PAGES - 1), HP_GIANT_PAGES) : is_used_early(p, 1);
 }
 
 /* What the child is to get of a page: what the kernel gives, a copy of its live buffers, or nothing. */
@@ -149,7 +166,7 @@ static size_t walk_live(bool copying)
 			continue;
 		}
 
-		size_t end = c + (state == HP_CHUNK_LISTED ? 0 : HP_CHUNK_COUNT(w));
+		size_t end = c + (state == HP_CHUNK_LISTED && !listed_too ? 0 : HP_CHUNK_COUNT(w));
 
 		for (size_t from = c; from < end;) {
 			size_t q = from >> HP_PAGE_CHUNKS_SHIFT;
@@ -425,10 +442,13 @@ static bool any_not_shared(void)
 	return false;
 }
 
-void hp_fork_prepare(void)
+void hp_fork_prepare(bool listed)
 {
 	int saved = errno;
-	struct plan p = plan();
+	struct plan p;
+
+	listed_too = listed;
+	p = plan();
 
 	if (dofork_refused)
 		dofork_refused = for_runs(has_memory, let_in_run, NULL) != 0;

@@ -990,17 +990,14 @@ static bool grow_in_place(size_t chunk, size_t n0, size_t n)
 		if (tries || border || n0 < ROOM_MIN / 8 || !clear_lists())
 			goto out;
 	}
-	HP_STAT_ADD(room_bytes, (room_left - room) << HP_CHUNK_SHIFT);
-	set_live_again(chunk, n, room_left);
 	ok = hp_pages_commit(page_of(chunk), pages_touched(chunk, n));
-	if (ok) {
+	if (ok) { /* a fork that passed meanwhile has not taken what had no memory for a part of it */
+		HP_STAT_ADD(room_bytes, (room_left - room) << HP_CHUNK_SHIFT);
+		set_live_again(chunk, n, room_left);
 		hand_out(chunk + n0, n - n0);
 		HP_STAT_ADD(grown_in_place, 1);
-	} else {
-		HP_STAT_ADD(room_bytes, (room - room_left) << HP_CHUNK_SHIFT);
-		set_live_again(chunk, n0, room);
-		if (more)
-			give(behind, more);
+	} else if (more) {
+		give(behind, more);
 	}
 out:
 	hp_unlock(&hp_heap_lock);
@@ -1573,7 +1570,9 @@ static void prefork(void)
 	if (interrupted)
 		return;
 	clear_lists();
-	hp_fork_prepare();
+	/* The others are at the lock from now on, or are seen to be in the middle of something. */
+	hp_cache_steal(false, 0);
+	hp_fork_prepare(hp_cache_unsettled());
 }
 
 static void postfork(void (*small_postfork)(void))

@@ -212,7 +212,7 @@ enum hp_fork_plan { HP_FORK_NOTHING, HP_FORK_BY_COPY, HP_FORK_BY_COW, HP_FORK_RE
 enum hp_fork_plan hp_fork_plan(void);
 /* Bytes that a copy may take, as the machine and the memory cgroups of the process say; UINT64_MAX: nobody says. */
 uint64_t hp_fork_room(void);
-void hp_fork_prepare(void);
+void hp_fork_prepare(bool listed_too); /* LISTED buffers may become live before the child is there */
 void hp_fork_parent(void);
 void hp_fork_child(void);
 

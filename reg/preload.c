@@ -10,6 +10,7 @@
  */
 #include <dlfcn.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -40,6 +41,8 @@ static HP_SEALED(struct {
 	int (*remap_file_pages)(void *, size_t, int, size_t, int);
 	int (*brk)(void *);
 	void *(*sbrk)(intptr_t);
+	int (*pthread_attr_setstack)(pthread_attr_t *, void *, size_t);
+	int (*pthread_attr_setstackaddr)(pthread_attr_t *, void *);
 }) next;
 
 static __attribute__((constructor)) void construct(void)
@@ -55,6 +58,8 @@ static __attribute__((constructor)) void construct(void)
 	*(void **)&next.is.remap_file_pages = dlsym(RTLD_NEXT, "remap_file_pages");
 	*(void **)&next.is.brk = dlsym(RTLD_NEXT, "brk");
 	*(void **)&next.is.sbrk = dlsym(RTLD_NEXT, "sbrk");
+	*(void **)&next.is.pthread_attr_setstack = dlsym(RTLD_NEXT, "pthread_attr_setstack");
+	*(void **)&next.is.pthread_attr_setstackaddr = dlsym(RTLD_NEXT, "pthread_attr_setstackaddr");
 	hp_seal(&next, sizeof next);
 	hugepin_unmapping_(NULL, 0, HP_UNMAPPED);
 }
@@ -250,4 +255,27 @@ EXPORT void *sbrk(intptr_t by)
 		return next.is.sbrk(by);
 	errno = ENOMEM;
 	return (void *)-1;
+}
+
+/* A stack in the heap: what the C library keeps there of the thread it reads in each child, before anybody's handlers. */
+EXPORT int pthread_attr_setstack(pthread_attr_t *attr, void *addr, size_t size)
+{
+	int (*set)(pthread_attr_t *, void *, size_t) = next.is.pthread_attr_setstack;
+
+	if (!set)
+		*(void **)&set = dlsym(RTLD_NEXT, "pthread_attr_setstack");
+	hugepin_stack_(addr, size);
+	return set(attr, addr, size);
+}
+
+/* The top alone: where the stack grows downwards. */
+EXPORT int pthread_attr_setstackaddr(pthread_attr_t *attr, void *top)
+{
+	const size_t least = 16384; /* PTHREAD_STACK_MIN of old */
+	int (*set)(pthread_attr_t *, void *) = next.is.pthread_attr_setstackaddr;
+
+	if (!set)
+		*(void **)&set = dlsym(RTLD_NEXT, "pthread_attr_setstackaddr");
+	hugepin_stack_((char *)top - least, least);
+	return set(attr, top);
 }
