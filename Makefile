@@ -52,7 +52,7 @@ comma := ,
 VERSION := $(shell awk '/^.define HUGEPIN_VERSION_M/ { v = v "." $$3 } END { print substr(v, 2) }' include/hugepin.h)
 SO := $(firstword $(subst ., ,$(VERSION)))
 
-LIB_SRC := $(filter-out alloc/preload.c reg/preload.c reg/verbs.c,$(sort $(wildcard base/*.c alloc/*.c reg/*.c sge/map.c sge/frame.c)))
+LIB_SRC := $(filter-out alloc/preload.c alloc/told.c reg/preload.c reg/verbs.c,$(sort $(wildcard base/*.c alloc/*.c reg/*.c sge/map.c sge/frame.c)))
 LIB_LIBS := -luring
 # Needs libibverbs; of ours the public API, and the clock.
 VERBS_SRC := reg/verbs.c $(filter-out sge/map.c sge/frame.c,$(sort $(wildcard sge/*.c)))
@@ -148,12 +148,14 @@ $(BUILD)/jemalloc.a: tools/jemalloc.syms $(BUILD)/flags
 
 # jemalloc's profiler unwinds: the static unwinder keeps libgcc_s.so out of every preloaded program. Assertions bring their
 # messages and lock ranks along.
-PRELOAD_OBJ := $(BUILD)/alloc/preload.o $(BUILD)/reg/preload.o $(if $(DEBUG),$(BUILD)/base/base.o $(BUILD)/base/lock.o)
+# In 5.3.0, and in no other version, a function of jemalloc's is replaced by alloc/preload.c's.
+JEMALLOC_WRAP = $(shell grep -q '5\.3\.0-0-g' '$(JEMALLOC)' && echo -Wl,--wrap=je_tsd_tcache_enabled_data_init)
+PRELOAD_OBJ := $(BUILD)/alloc/preload.o $(BUILD)/alloc/told.o $(BUILD)/reg/preload.o $(if $(DEBUG),$(BUILD)/base/base.o $(BUILD)/base/lock.o)
 $(BUILD)/libhugepin-malloc.so $(BUILD)/installed/libhugepin-malloc.so: $(PRELOAD_OBJ) $(BUILD)/jemalloc.a $(BUILD)/libhugepin.so hugepin-malloc.map
 	@mkdir -p $(@D)
 	@echo '  LD      $@'
 	$(Q)$(CC) $(LIB_LDFLAGS) -static-libgcc -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin-malloc.map \
-		$(RUN_LDFLAGS) -o $@ $(filter %.o %.a %/libhugepin.so,$^) -lm
+		$(RUN_LDFLAGS) $(JEMALLOC_WRAP) -o $@ $(filter %.o %.a %/libhugepin.so,$^) -lm
 	$(Q)ln -sf $(@F) $@.$(SO)
 
 $(BUILD)/hugepin: $(CMD_OBJ)

@@ -248,11 +248,11 @@ int hpje_munmap(void *p, size_t len)
 	return 0;
 }
 
-/* jemalloc's second source, when the first fails: memory that would be nobody's by its address. */
+/* jemalloc's second source, when the first fails: memory that would be nobody's by its address. It asks as it starts, and does not
+ * look at errno, which main() is to find as if nothing had been asked. */
 void *hpje_sbrk(intptr_t increment)
 {
 	(void)increment;
-	errno = ENOMEM;
 	return (void *)-1;
 }
 
@@ -283,6 +283,25 @@ char *hpje_secure_getenv(const char *name)
 		memcpy(conf + sizeof ours - 1, users, len);
 	conf[sizeof ours - 1 + len - !len] = 0; /* without the comma, if it ends there */
 	return conf;
+}
+
+/* jemalloc 5.3.0 gives each thread a cache, and does not notice that there was no memory for it: the thread's first request reads
+ * through NULL. This stands in for its function (Makefile), and leaves the thread without a cache then. */
+extern bool je_opt_tcache;
+bool je_tsd_tcache_data_init(void *tsd);
+void je_tsd_slow_update(void *tsd);
+bool __wrap_je_tsd_tcache_enabled_data_init(void *tsd);
+bool __wrap_je_tsd_tcache_enabled_data_init(void *tsd)
+{
+	bool *enabled = tsd; /* the first member of what jemalloc keeps for a thread */
+
+	*enabled = je_opt_tcache;
+	je_tsd_slow_update(tsd);
+	if (je_opt_tcache && je_tsd_tcache_data_init(tsd)) {
+		*enabled = false;
+		je_tsd_slow_update(tsd);
+	}
+	return false;
 }
 
 /* ------------------------------------------------------------------ the next malloc, with HUGEPIN_SMALL=next */
@@ -551,6 +570,62 @@ EXPORT void *pvalloc(size_t size)
 		return NULL;
 	}
 	return hugepin_aligned_alloc(page, HP_MAX(rounded, page));
+}
+
+/* The C library's own names for the same, and an old one: libraries that stand before malloc call by them what lies behind them, and
+ * free() by the other. With HUGEPIN_SMALL=next that is where they are called from, so small requests are jemalloc's here. */
+EXPORT void *__libc_malloc(size_t size)
+{
+	return size < HUGEPIN_LARGE_MIN ? hpje_malloc(size) : malloc(size);
+}
+
+EXPORT void *__libc_calloc(size_t count, size_t size)
+{
+	size_t bytes;
+
+	if (!__builtin_mul_overflow(count, size, &bytes) && bytes < HUGEPIN_LARGE_MIN)
+		return hpje_calloc(count, size);
+	return hugepin_calloc(count, size);
+}
+
+EXPORT void *__libc_realloc(void *p, size_t size)
+{
+	if (!p)
+		return __libc_malloc(size);
+	if (in_arena(p) && size < HUGEPIN_LARGE_MIN && size)
+		return hpje_realloc(p, size);
+	return hugepin_realloc(p, size);
+}
+
+EXPORT void __libc_free(void *p)
+{
+	free(p);
+}
+
+EXPORT void cfree(void *p)
+{
+	free(p);
+}
+
+EXPORT void *__libc_memalign(size_t align, size_t size)
+{
+	size_t a = 16;
+
+	while (a < align && a < HUGEPIN_LARGE_MIN)
+		a <<= 1;
+	return a < HUGEPIN_LARGE_MIN && size < HUGEPIN_LARGE_MIN ? hpje_aligned_alloc(a, size) : memalign(align, size);
+}
+
+EXPORT void *__libc_valloc(size_t size)
+{
+	return __libc_memalign((size_t)sysconf(_SC_PAGESIZE), size);
+}
+
+EXPORT void *__libc_pvalloc(size_t size)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+	return size < HUGEPIN_LARGE_MIN ? __libc_memalign(page, HP_MAX(hp_round_up(size, page), page)) : pvalloc(size);
 }
 
 EXPORT int malloc_trim(size_t pad)

@@ -7,6 +7,7 @@
 #include "live.h"
 
 #include <malloc.h>
+#include <sys/syscall.h>
 
 /* C23; not in glibc 2.36, so weak: under the drop-in they exist. */
 __attribute__((weak)) void free_sized(void *, size_t);
@@ -483,6 +484,89 @@ TEST(mallinfo_counts_small_memory_and_large)
 	struct mallinfo d = mallinfo();
 #pragma GCC diagnostic pop
 	EXPECT(d.uordblks > 0);
+}
+
+void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t), *__libc_memalign(size_t, size_t);
+void *__libc_valloc(size_t), *__libc_pvalloc(size_t);
+void __libc_free(void *);
+
+/* Libraries that stand before malloc call what lies behind them so. */
+TEST(the_c_librarys_own_names_for_malloc_and_free_are_of_one_family_with_the_others)
+{
+	static const size_t sizes[] = { 0, 1, 100, 5000, 20000, 32767, 32768, 100000, 5 * MIB };
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		const size_t n = sizes[i];
+		void *p[] = { hide(__libc_malloc(n)),	 hide(__libc_calloc(3, n)), hide(__libc_realloc(NULL, n)),
+			      hide(__libc_valloc(n)),	 hide(__libc_pvalloc(n)),   hide(__libc_memalign(256, n)),
+			      hide(__libc_memalign(2 * MIB, n)) };
+		EXPECT(zero_check(p[1], 3 * n) < 0);
+		for (size_t j = 0; j < sizeof p / sizeof *p; j++) {
+			if (!EXPECT(p[j] && malloc_usable_size(p[j]) >= n))
+				continue;
+			EXPECT_EQ((uintptr_t)p[j] % (j < 3 ? n < 16 ? 8 : 16 : j < 5 ? 4096 : j < 6 ? 256 : 2 * MIB), 0);
+			pattern_write(p[j], n, j);
+		}
+		for (size_t j = 0; j < sizeof p / sizeof *p; j++)
+			EXPECT(pattern_check(p[j], n, j) < 0);
+		for (size_t j = 0; j < sizeof p / sizeof *p; j++) {
+			if (j == 2) {
+				p[j] = hide(__libc_realloc(p[j], 2 * n + 1));
+				EXPECT(p[j] && malloc_usable_size(p[j]) >= 2 * n + 1);
+			}
+			(j % 2 ? free : __libc_free)(p[j]);
+		}
+		__libc_free(hide(malloc(n)));
+	}
+	void *p = __libc_malloc(100);
+	for (size_t n = 100; n < 10 * MIB; n = n * 7 / 4) {
+		pattern_write(p, n, n);
+		p = hide(__libc_realloc(p, n * 7 / 4));
+		EXPECT(p && pattern_check(p, n / 8 * 8, n) < 0);
+	}
+	__libc_free(p);
+}
+
+/* What `print` writes to `fd`, into text. */
+static size_t printed(int fd, void (*print)(void), char *text, size_t size)
+{
+	int file = (int)syscall(SYS_memfd_create, "printed", 0), saved = dup(fd);
+	fflush(NULL);
+	EXPECT(dup2(file, fd) == fd);
+	print();
+	fflush(NULL);
+	EXPECT(dup2(saved, fd) == fd);
+	ssize_t n = pread(file, text, size - 1, 0);
+	text[n > 0 ? n : 0] = 0;
+	close(file);
+	close(saved);
+	return n > 0 ? (size_t)n : 0;
+}
+
+static void print_info(void)
+{
+	EXPECT_EQ(malloc_info(0, stderr), 0);
+}
+
+static size_t number_after(const char *text, const char *key)
+{
+	const char *at = strstr(text, key);
+	return EXPECT(at) ? strtoul(at + strlen(key), NULL, 10) : 0;
+}
+
+TEST(malloc_stats_and_malloc_info_tell_of_these_buffers)
+{
+	static char text[16384];
+	void *p = hide(malloc(48 * MIB));
+	EXPECT(p);
+	printed(STDERR_FILENO, malloc_stats, text, sizeof text);
+	EXPECT(number_after(text, "hugepin: taken_bytes ") >= 48 * MIB);
+	EXPECT(number_after(text, "in use: ") >= 48 * MIB);
+	printed(STDERR_FILENO, print_info, text, sizeof text);
+	EXPECT(number_after(text, "<system type=\"current\" size=\"") >= 48 * MIB);
+	EXPECT(number_after(text, "<total type=\"mmap\" count=\"") >= 1);
+	EXPECT(strncmp(text, "<malloc version=\"1\">\n", 21) == 0 && strstr(text, "</malloc>\n"));
+	EXPECT_EQ(malloc_info(1, stderr), EINVAL);
+	free(p);
 }
 
 TEST(trim_gives_free_memory_back_at_once)
