@@ -35,6 +35,7 @@
 #include "alloc/small.h"
 #include "alloc/watch.h"
 #include "base/config.h"
+#include "base/process.h"
 #include "base/seal.h"
 #include "base/service.h"
 #include "base/stats.h"
@@ -151,11 +152,32 @@ static const struct hp_heap_hooks *hooks(void)
 	return atomic_load_explicit(&hooks_used.is.set, memory_order_acquire);
 }
 
+/* No thread is here but this one, and none of what was about to happen will. */
+static void begin_process(void)
+{
+	hp_process_begin();
+	hp_service_child();
+	hp_ticker_child(hp_watch_any());
+	armed = false;
+	by_calls.on = false;
+}
+
+/* A child in which no handler of fork has run finds out by itself. What lies above has begun anew, too, unless it is what asks. */
+static void know_process(void)
+{
+	if (HP_LIKELY(!hp_process_copied()))
+		return;
+	begin_process();
+	if (hooks()->postfork_child && !(hp_locks_held & ((1u << HP_RANK_HEAP) - 1)))
+		hooks()->postfork_child();
+}
+
 /* Reserve the span. False: no heap, or not yet; the tier below serves all. */
 static bool start(void)
 {
 	uint32_t expected = UNUSED;
 
+	know_process();
 	if (atomic_load_explicit(&state, memory_order_acquire) == READY)
 		return true;
 	if (starting || state == UNAVAILABLE || hp_config_load() != 0)
@@ -614,6 +636,7 @@ static bool arm(bool allocating)
 {
 	if (!constructed || !hp_config.decay_ms)
 		return false;
+	know_process();
 	if (armed && armed_service && !hp_service_running()) /* it has ended meanwhile */
 		armed = false;
 	if (armed) {
@@ -647,7 +670,7 @@ static void wake(bool may_start)
 	hp_lock(&hp_heap_lock);
 	armed_service = found && service;
 	/* A child of vfork has the heap in common with its parent, and cannot start what is to give back the parent's memory. */
-	if (!found && !hp_sandboxed && !hp_thread_process_same())
+	if (!found && !hp_sandboxed && hp_process() == HP_PROCESS_GUEST)
 		armed = false;
 	due = !found && by_calls.on && may_start;
 	by_calls.on = !found && armed;
@@ -1182,8 +1205,15 @@ void hugepin_confined_(bool all_threads, bool is)
 		hugepin_threads_allow_();
 }
 
+bool hugepin_own_process_(void)
+{
+	know_process();
+	return hp_process() == HP_PROCESS_OWN;
+}
+
 void hugepin_threads_end_(void)
 {
+	know_process();
 	hp_ticker_forbid();
 	hp_service_end();
 }
@@ -1537,9 +1567,11 @@ static bool alone(void)
 static void prefork(void)
 {
 	sigset_t all, old;
-	bool is_alone = alone(), interrupted, locked;
+	bool is_alone, interrupted, locked;
 	unsigned held;
 
+	know_process();
+	is_alone = alone();
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	/* A signal handler may have interrupted its thread with a lock of higher rank taken; whoever has ours takes none of these. */
@@ -1657,11 +1689,10 @@ static void postfork_child(void)
 		hp_cache_child();
 	}
 	hp_watch_child();
-	hp_thread_process();
-	hp_service_child();
-	hp_ticker_child(hp_watch_any());
-	armed = false;
-	by_calls.on = false;
+	hp_config_child();
+	if (state == STARTING && !starting)
+		state = hp_span.size ? READY : UNUSED; /* who was about to say so is gone */
+	begin_process();
 	if (!forking.interrupted && hooks()->postfork_child)
 		hooks()->postfork_child();
 	postfork(small()->postfork_child);
@@ -1703,7 +1734,7 @@ static __attribute__((constructor(101))) void construct(void)
 		stats_fd = HP_MAX(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 100), STDERR_FILENO);
 	hp_cache_init();
 	hugepin_atfork_();
-	hp_thread_process();
+	hp_process_begin();
 	hp_service_init();
 	hp_clock_set(NULL);
 	constructed = true;

@@ -135,12 +135,14 @@ int hp_span_init(bool small)
 	s.size = size;
 	hp_bit_set(s.used, 0);
 	hp_exposed.page.magic = HUGEPIN_STATS_MAGIC;
+	hp_lock(&hp_heap_lock); /* a fork finds all of it, or nothing */
 	/* Every free() reads base and opened without synchronisation: they are not written here but by atomic stores, base
 	 * now and opened with the first extent. */
 	memcpy((char *)&hp_span + offsetof(struct hp_span, chunk), (char *)&s + offsetof(struct hp_span, chunk),
 	       sizeof s - offsetof(struct hp_span, chunk));
 	__atomic_store_n(&hp_span.base, s.base, __ATOMIC_RELEASE);
 	expose();
+	hp_unlock(&hp_heap_lock);
 	return 0;
 }
 

@@ -428,16 +428,19 @@ static void prefork(void)
 {
 	if (je_prefork)
 		je_prefork();
+	pthread_mutex_lock(&arena.lock); /* who limits the addresses has it without any of jemalloc's */
 }
 
 static void postfork_parent(void)
 {
+	pthread_mutex_unlock(&arena.lock);
 	if (je_prefork)
 		je_parent();
 }
 
 static void postfork_child(void)
 {
+	pthread_mutex_unlock(&arena.lock);
 	if (je_prefork)
 		je_child();
 }
@@ -734,8 +737,6 @@ EXPORT void *rallocx(void *p, size_t size, int flags)
 
 /* jemalloc 5.3 reads through NULL when a thread's first request finds no memory for a new arena. Where a limit makes that
  * likely, have all arenas made beforehand (2 MiB of addresses each): choosing one for a thread makes it. */
-static pid_t own_pid;
-
 static void make_arenas(void)
 {
 	unsigned mine, all, i;
@@ -760,7 +761,7 @@ static void limit_address_space(int resource, const struct rlimit *r)
 	size_t each, last;
 
 	/* A child of vfork has our memory, but limits of its own. */
-	if (!limits_memory(resource, r) || getpid() != own_pid)
+	if (!limits_memory(resource, r) || !hugepin_own_process_())
 		return;
 	make_arenas();
 	if (resource != RLIMIT_AS)
@@ -961,12 +962,7 @@ EXPORT pid_t fork(void)
 		errno = ENOMEM;
 		return -1;
 	}
-
-	pid_t pid = next_fork();
-
-	if (pid == 0)
-		own_pid = getpid();
-	return pid;
+	return next_fork();
 }
 
 /* glibc reads its table of fork handlers in the child before the first of them, ours, has put the pool's memory in place: a
@@ -989,7 +985,6 @@ static __attribute__((constructor)) void construct(void)
 {
 	struct rlimit r;
 
-	own_pid = getpid();
 	find_below();
 	if ((getrlimit(RLIMIT_AS, &r) == 0 && limits_memory(RLIMIT_AS, &r)) ||
 	    (getrlimit(RLIMIT_DATA, &r) == 0 && limits_memory(RLIMIT_DATA, &r)))

@@ -62,6 +62,9 @@ void hugepin_threads_allow_(void);
 _Bool hugepin_confining_(_Bool all_threads);
 void hugepin_confined_(_Bool all_threads, _Bool is);
 
+/* Whether the heap's memory is this process's own, and not that of one that waits for it to call execve(2), say. */
+_Bool hugepin_own_process_(void);
+
 /* Whether fork() must fail with ENOMEM, for libhugepin-malloc.so's fork(). */
 _Bool hugepin_fork_refused_(void);
 

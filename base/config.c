@@ -229,10 +229,18 @@ static int64_t keep_path(const char *text)
 	return (intptr_t)kept;
 }
 
+enum { UNREAD, READING, READ };
+static _Atomic int state;
+
+void hp_config_child(void)
+{
+	int reading = READING;
+
+	atomic_compare_exchange_strong(&state, &reading, UNREAD);
+}
+
 int hp_config_load(void)
 {
-	enum { UNREAD, READING, READ };
-	static _Atomic int state;
 	const int saved_errno = errno;
 	int expected = UNREAD;
 

@@ -91,6 +91,9 @@ extern struct hp_config hp_config;
  * name. Allocates nothing. Returns 0, or -1 when the C library has not set `environ` yet: call again later. */
 int hp_config_load(void);
 
+/* In the child of fork: whoever was reading is gone. */
+void hp_config_child(void);
+
 /* Parse one value. 0 and *ret_value, or -1. Pure: the value of a PATH is text itself. */
 int hp_option_parse(const struct hp_option *o, const char *text, int64_t *ret_value);
 

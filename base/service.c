@@ -19,6 +19,7 @@
 
 #include "base/base.h"
 #include "base/lock.h"
+#include "base/process.h"
 #include "base/seal.h"
 #include "base/stats.h"
 #include "base/thread.h"
@@ -181,7 +182,7 @@ static bool started(void)
 		return false;
 	}
 	/* A bare thread wakes the thread, but starts none. */
-	if (hp_thread_is_bare || (service.state == OFF && (service.forbidden || hp_sandboxed || !hp_thread_process_same())))
+	if (hp_thread_is_bare || (service.state == OFF && (service.forbidden || hp_sandboxed || hp_process() != HP_PROCESS_OWN)))
 		return service.state != OFF;
 	if (!atomic_compare_exchange_strong(&service.state, &off, STARTING))
 		return off != ENDING;
@@ -277,7 +278,7 @@ void hp_service_end(void)
 	uint32_t running = RUNNING;
 
 	service.forbidden++;
-	if (!hp_thread_process_same() || service.tid == (uint32_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0))
+	if (hp_process() != HP_PROCESS_OWN || service.tid == (uint32_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0))
 		return;
 	while (service.state == STARTING)
 		sched_yield();

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/process.h"
 
 #if HP_THREAD_BARE
 #include <elf.h>
@@ -34,8 +35,6 @@
 
 HP_TLS bool hp_thread_is_bare;
 
-static pid_t process; /* 0: not known yet */
-
 /* Those that were ever started. */
 enum { THREADS_MAX = 4 };
 static struct hp_thread *_Atomic threads[THREADS_MAX];
@@ -49,16 +48,6 @@ static bool listed(struct hp_thread *t)
 			return true;
 	}
 	return false;
-}
-
-void hp_thread_process(void)
-{
-	process = getpid();
-}
-
-bool hp_thread_process_same(void)
-{
-	return process == getpid();
 }
 
 #define raw(n, a, b, c, d, e) hp_syscall(n, a, b, c, d, e, 0)
@@ -350,7 +339,7 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 	long tid;
 
 	HP_ASSERT(!t->tid && kind->calls_count <= HP_THREAD_CALLS_MAX);
-	if (!hp_thread_process_same() || !listed(t) || !map(t, thread_pointer))
+	if (hp_process() != HP_PROCESS_OWN || !listed(t) || !map(t, thread_pointer))
 		return false;
 	stack = (void **)(t->map + GUARD + STACK) - 2;
 	stack[0] = &s;
@@ -419,7 +408,7 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 	bool ok = false;
 
 	(void)keep_fd;
-	if (!hp_thread_process_same() || !listed(t))
+	if (hp_process() != HP_PROCESS_OWN || !listed(t))
 		return false;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);

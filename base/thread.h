@@ -58,7 +58,7 @@ extern HP_TLS bool hp_thread_is_bare;
 
 /* Start a thread, which keeps the descriptor keep_fd (-1: none) under its number. The caller sees to it that none is there and
  * that nobody else calls meanwhile. Takes some 100 us; allocates nothing and takes no lock; errno is kept. False: it cannot be
- * had, or not with so few rights, or this is not the process that the library was loaded in or forked to (a child of vfork). */
+ * had, or not with so few rights, or the memory is another process's (process.h). */
 bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, void *arg, int keep_fd);
 
 /* Wait until the thread, which somebody has told to end, is gone for the kernel as well. */
@@ -72,12 +72,6 @@ unsigned hp_thread_count_bare(void);
 
 /* In the child of fork: the thread is not there. */
 void hp_thread_child(struct hp_thread *t);
-
-/* The process that may start threads: this one from now on. For the constructor, and the child of fork. */
-void hp_thread_process(void);
-
-/* Whether this is that process. One system call. */
-bool hp_thread_process_same(void);
 
 /* For a thread of ours that the C library knows, and that calls what is not ours: give up all capabilities, what execve could
  * give, and the system calls by which something is opened, begun, renamed or signalled (opens_files: but for opening files). Changes

@@ -4,6 +4,7 @@
 
 #include "base/base.h"
 #include "base/lock.h"
+#include "base/process.h"
 #include "base/stats.h"
 
 static struct {
@@ -43,7 +44,7 @@ bool hp_ticker_start(const struct hp_thread_kind *kind)
 	sigset_t old;
 	bool ok = false;
 
-	if (hp_sandboxed || !hp_thread_process_same()) /* a child of vfork: the thread, and what is said of it here, are its parent's */
+	if (hp_sandboxed || hp_process() != HP_PROCESS_OWN) /* a child of vfork: the thread, and what is said of it here, are its parent's */
 		return false;
 	lock(&old);
 	if (!ticker.forbidden) {
@@ -74,7 +75,7 @@ void hp_ticker_forbid(void)
 	}
 	lock(&old);
 	ticker.forbidden++;
-	if (hp_thread_process_same())
+	if (hp_process() == HP_PROCESS_OWN)
 		end();
 	unlock(&old);
 }

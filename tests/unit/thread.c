@@ -23,6 +23,7 @@
 
 #include "base/base.h"
 #include "base/lock.h"
+#include "base/process.h"
 #include "tests/t.h"
 
 static struct hp_thread thread;
@@ -262,7 +263,7 @@ TEST(the_process_may_have_a_user_namespace_after_it)
 	child = fork();
 	if (child == 0) {
 		hp_thread_child(&thread);
-		hp_thread_process();
+		hp_process_begin();
 		for (int i = 0; i < 50; i++) {
 			if (!started(&waiting, -1))
 				_exit(1);
@@ -308,7 +309,7 @@ TEST(a_child_of_fork_starts_its_own)
 	child = fork();
 	if (child == 0) {
 		hp_thread_child(&thread);
-		hp_thread_process();
+		hp_process_begin();
 		if (!started(&waiting, -1))
 			_exit(1);
 		stop();
@@ -330,7 +331,7 @@ TEST(it_keeps_no_process)
 	child = fork();
 	if (child == 0) {
 		hp_thread_child(&thread);
-		hp_thread_process();
+		hp_process_begin();
 		alarm(10);
 		if (!started(&waiting, -1))
 			_exit(1);
@@ -355,7 +356,7 @@ TEST(without_processes_to_spare_there_is_none)
 		static const struct hp_thread_kind kind = { .name = "test", .run = refuse };
 
 		hp_thread_child(&thread);
-		hp_thread_process();
+		hp_process_begin();
 		if (setgid(65534) || setuid(65534) || setrlimit(RLIMIT_NPROC, &none))
 			_exit(3);
 		errno = 77;

@@ -1,0 +1,104 @@
+/* link: none */
+/* A fork while another thread is about to do what happens once, or holds what children need, as the calls of the C library that stand
+ * before the kernel's see it. Each subject is a program of its own. */
+#include "live.h"
+
+#include <sys/syscall.h>
+
+enum { STEPS = 400 };
+
+static _Atomic bool stop_mmap, stop_munmap, inside, forked;
+
+/* The other thread waits here, until the fork is over; a fork that waits for it in turn gets its way after a while. */
+static void wait_inside(void)
+{
+	inside = true;
+	for (int i = 0; i < STEPS && !forked; i++)
+		syscall(SYS_nanosleep, &(struct timespec){ 0, 1000000 }, NULL);
+}
+
+void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset)
+{
+	if (prot == PROT_NONE && len >= GIB && atomic_exchange(&stop_mmap, false))
+		wait_inside();
+	return (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, offset);
+}
+
+int munmap(void *addr, size_t len)
+{
+	if (len >= GIB && atomic_exchange(&stop_munmap, false))
+		wait_inside();
+	return (int)syscall(SYS_munmap, addr, len);
+}
+
+static void *first_request(void *unused)
+{
+	stop_mmap = true;
+	free(hide(malloc(4 * MIB)));
+	return unused;
+}
+
+static void *limits_addresses(void *unused)
+{
+	const struct rlimit r = { 8 * GIB, 8 * GIB };
+	stop_munmap = true;
+	setrlimit(RLIMIT_AS, &r);
+	return unused;
+}
+
+static int allocates(void)
+{
+	void *p;
+	for (size_t size = 16; size < 64 * MIB; size *= 2)
+		for (int i = 0; i < (size < MIB ? 2000 : 2) && size * (size_t)i < 64 * MIB; i++)
+			if (!(p = hide(malloc(size))))
+				return 1;
+	return 0;
+}
+
+static int forks_beside(void *(*run)(void *))
+{
+	pthread_t thread;
+	if (pthread_create(&thread, NULL, run, NULL))
+		return 1;
+	for (int i = 0; i < 50000 && !inside; i++)
+		sleep_ms(1);
+	if (!inside)
+		return 2;
+	pid_t child = fork();
+	if (child == 0)
+		_exit(allocates());
+	forked = true;
+	int r = child_wait(child, 3);
+	pthread_join(thread, NULL);
+	return r == 0 ? allocates() : r < 0 ? 3 : r;
+}
+
+static int again(const char *subject)
+{
+	pid_t pid;
+	char *args[] = { (char *)"forked_start", (char *)subject, NULL };
+	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
+	return child_wait(pid, 30);
+}
+
+TEST(a_child_of_a_fork_beside_the_first_large_request_has_its_own)
+{
+	EXPECT_EQ(again("--first"), 0);
+}
+
+TEST(a_child_of_a_fork_beside_a_limit_on_addresses_allocates)
+{
+	EXPECT_EQ(again("--limit"), 0);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 2 && !strcmp(argv[1], "--first"))
+		return forks_beside(first_request);
+	if (argc == 2 && !strcmp(argv[1], "--limit")) {
+		free(hide(malloc(4 * MIB)));
+		return forks_beside(limits_addresses);
+	}
+	return t_run(argc, argv);
+}

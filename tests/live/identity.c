@@ -1,0 +1,185 @@
+/* link: none */
+/* Children of every kind know who they are: they limit themselves, start threads and give memory back as their parent does. Each
+ * subject is a program of its own. */
+#include "live.h"
+
+#include <pty.h>
+#include <sys/syscall.h>
+
+enum { DECAY_MS = 200, SKIPPED = 77 };
+
+static void *nothing(void *arg)
+{
+	return arg;
+}
+
+/* After the limit there is room for what the program may want. */
+static int limits_itself(void)
+{
+	const struct rlimit r = { GIB, GIB };
+	pthread_t thread;
+	if (setrlimit(RLIMIT_AS, &r))
+		return 11;
+	if (pthread_create(&thread, NULL, nothing, NULL))
+		return 12;
+	pthread_join(thread, NULL);
+	return mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED ? 13 : 0;
+}
+
+static int gives_back(void)
+{
+	size_t full, now = 0;
+	for (int i = 0; i < 2; i++) {
+		char *p = hide(malloc(48 * MIB));
+		if (!p)
+			return 21;
+		memset(p, 1, 48 * MIB);
+		full = resident();
+		free(p);
+		/* Nobody else calls the heap. */
+		for (int j = 0; (now = resident()) > full - 40 * MIB && j < 50000 / DECAY_MS; j++)
+			sleep_ms(DECAY_MS);
+		if (now > full - 40 * MIB)
+			return 22;
+	}
+	return 0;
+}
+
+/* One after the other, in this order: the limit leaves little. */
+static int does_both(void)
+{
+	int r = gives_back();
+	return r ? r : limits_itself();
+}
+
+/* The status of a child that is not this process's own comes by a pipe. */
+static int status[2];
+
+static _Noreturn void tell(int r)
+{
+	char c = (char)r;
+	_exit(write(status[1], &c, 1) != 1);
+}
+
+static int told(void)
+{
+	char c;
+	close(status[1]);
+	return read(status[0], &c, 1) == 1 ? c : 99;
+}
+
+static int is_daemon(void)
+{
+	pid_t child = fork();
+	if (child == 0)
+		tell(daemon(1, 1) ? 31 : does_both());
+	return told();
+}
+
+static int has_terminal(void)
+{
+	int master;
+	pid_t child = forkpty(&master, NULL, NULL, NULL);
+	if (child == 0)
+		tell(does_both());
+	return child < 0 ? SKIPPED : told();
+}
+
+static int runs_no_handlers(void)
+{
+	if (_Fork() == 0)
+		tell(does_both());
+	return told();
+}
+
+static int is_cloned(void)
+{
+	if (syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL) == 0)
+		tell(does_both());
+	return told();
+}
+
+/* A child has its parent's number, each in a namespace of its own. */
+static int has_the_same_number(void)
+{
+	pid_t child;
+	if (unshare(CLONE_NEWPID))
+		return SKIPPED;
+	child = fork();
+	if (child == 0) {
+		int r = gives_back();
+		if (getpid() != 1)
+			r = 41;
+		if (r == 0) { /* some of its memory is about to be given back, and a thread is there for that */
+			free(hide(malloc(48 * MIB)));
+			pid_t second = (pid_t)syscall(SYS_clone, SIGCHLD | CLONE_NEWPID, NULL, NULL, NULL, NULL);
+			if (second == 0)
+				_exit(getpid() != 1 ? 42 : does_both());
+			r = child_wait(second, 100);
+		}
+		tell(r);
+	}
+	return told();
+}
+
+static int (*const subjects[])(void) = { is_daemon, has_terminal, runs_no_handlers, is_cloned, has_the_same_number };
+
+static int again(int (*subject)(void))
+{
+	pid_t pid;
+	int i = 0;
+	char number[12];
+	while (subjects[i] != subject)
+		i++;
+	snprintf(number, sizeof number, "%d", i);
+	char *args[] = { (char *)"identity", (char *)"--subject", number, NULL };
+	setenv("HUGEPIN_DECAY", "200ms", 1);
+	setenv("HUGEPIN_PAGES", "thp", 1); /* pages of the pool are not promised to children without handlers */
+	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
+	return child_wait(pid, 200);
+}
+
+TEST(a_daemon_limits_itself_and_gives_memory_back)
+{
+	EXPECT_EQ(again(is_daemon), 0);
+}
+
+TEST(a_child_with_a_terminal_limits_itself_and_gives_memory_back)
+{
+	int r = again(has_terminal);
+	if (r == SKIPPED)
+		SKIP("no terminals");
+	EXPECT_EQ(r, 0);
+}
+
+TEST(a_child_of__Fork_limits_itself_and_gives_memory_back)
+{
+	EXPECT_EQ(again(runs_no_handlers), 0);
+}
+
+TEST(a_child_of_clone_limits_itself_and_gives_memory_back)
+{
+	EXPECT_EQ(again(is_cloned), 0);
+}
+
+TEST(children_with_their_parents_number_are_not_taken_for_it)
+{
+	int r = again(has_the_same_number);
+	if (r == SKIPPED)
+		SKIP("no namespaces of processes");
+	EXPECT_EQ(r, 0);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 3 && !strcmp(argv[1], "--subject")) {
+		/* The parent's memory has been given back by a thread, or is about to be. */
+		char *p = hide(malloc(48 * MIB));
+		if (!p || pipe2(status, O_CLOEXEC))
+			return 1;
+		memset(p, 1, 48 * MIB);
+		free(p);
+		return subjects[strtol(argv[2], NULL, 10)]();
+	}
+	return t_run(argc, argv);
+}
