@@ -6,6 +6,7 @@
  *	                   fork first|thp plain|registered|kernel
  *	                   growth SIZE
  *	                   extent SIZE
+ *	                   overlap forwards|backwards|shuffled|any
  *
  * It prints "name value unit" lines, and "# ..." where this machine cannot show something. -q measures for a shorter
  * time; the order of regions depends on SEED alone. bench/run-pin runs the subjects in turn and compares them.
@@ -613,22 +614,55 @@ static void register_extent(size_t size)
 		errx(1, "the pin did not register one extent of that size");
 }
 
+static _Noreturn void usage(void)
+{
+	fputs("usage: pin [-q] [-s SEED] WORKLOAD ARGUMENT...\n"
+	      "  hits heap|foreign REGIONS tTHREADS ucx|arena|lru|told|told-call|floor\n"
+	      "  register SIZE 4K|2M|hugepin\n"
+	      "  fork first|thp plain|registered|kernel    growth SIZE    extent SIZE\n"
+	      "  overlap forwards|backwards|shuffled|any\n",
+	      stderr);
+	exit(2);
+}
+
+/* ------------------------------------------------------------------ ranges that overlap */
+
+/* Bytes registered for each that misses ask for, as a program pins pieces of 64 KiB, which begin 64 bytes into a page and so share
+ * one with the next, of a buffer of 64 MiB; or, `any`, ranges of up to a MiB anywhere in it. */
+static void overlap(const char *order)
+{
+	const size_t piece = 64 * KiB, size = 64 * MiB;
+	uint64_t asked = 0, state = seed;
+	size_t n = size / piece - 1;
+	bool any = !strcmp(order, "any"), shuffled = !strcmp(order, "shuffled"), backwards = !strcmp(order, "backwards");
+	char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		err(1, "mmap");
+	if (!any && !shuffled && !backwards && strcmp(order, "forwards") != 0)
+		usage();
+	open_nothing(HUGEPIN_POLICY_LRU, 0);
+	for (size_t i = 0; i < n; i++) {
+		/* 389 has no divisor in common with n, which is 1023. */
+		size_t at = 64 + (backwards ? n - 1 - i : shuffled ? i * 389 % n : i) * piece, len = piece;
+		long before = registrations;
+
+		if (any) {
+			at = next_random(&state) % (size - MiB);
+			len = piece + next_random(&state) % (MiB - piece);
+		}
+		use_hugepin(p + at, len);
+		asked += registrations != before ? len : 0;
+	}
+	printf("overlap.%s %.4g bytes\n", order, (double)registered_bytes / (double)asked);
+}
+
 static size_t parse_size(const char *text)
 {
 	char *end;
 	size_t n = strtoul(text, &end, 10);
 
 	return n << (*end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0);
-}
-
-static _Noreturn void usage(void)
-{
-	fputs("usage: pin [-q] [-s SEED] WORKLOAD ARGUMENT...\n"
-	      "  hits heap|foreign REGIONS tTHREADS ucx|arena|lru|told|told-call|floor\n"
-	      "  register SIZE 4K|2M|hugepin\n"
-	      "  fork first|thp plain|registered|kernel    growth SIZE    extent SIZE\n",
-	      stderr);
-	exit(2);
 }
 
 int main(int argc, char **argv)
@@ -654,6 +688,8 @@ int main(int argc, char **argv)
 		growth(parse_size(argv[1]));
 	else if (argc == 2 && !strcmp(argv[0], "extent"))
 		register_extent(parse_size(argv[1]));
+	else if (argc == 2 && !strcmp(argv[0], "overlap"))
+		overlap(argv[1]);
 	else
 		usage();
 	return fflush(stdout) ? 1 : 0;

@@ -241,8 +241,8 @@ const struct hugepin_backend *hugepin_mlock(void);
 	X(deregistered_ns, c, "nanoseconds spent in the backend, deregistering") \
 	X(ahead, c, "extents registered before the first pin into them") \
 	X(evicted, c, "registrations given back to make room") \
-	X(merged, c, "registrations replaced by a larger one") \
-	X(widened, c, "registrations replaced by one for more access") \
+	X(merged, c, "registrations that took the place of others inside them") \
+	X(widened, c, "of these, for more access than one of the others had") \
 	X(invalidated, c, "registrations whose memory went away") \
 	X(decayed, c, "registrations given back because the heap memory was free for long") \
 	X(uncached, c, "pins registered for themselves alone") \
@@ -285,8 +285,7 @@ struct hugepin_pin {
 
 /* Pin [addr, addr + len) and return one reference in *ret_. As long as it is out, the range stays registered with these
  * keys, for `access` (HUGEPIN_READ ...; 0: the domain's default) at least.
- * What is registered is rounded out: for the heap's memory to whole hugepages or the extent, else to base pages, and merged
- * with registrations that it overlaps.
+ * What is registered is rounded out: for the heap's memory to whole hugepages or the extent, else to base pages.
  * -EINVAL: len is 0, the range wraps, or unknown bits in access; -EFAULT: memory that is not there, or is read-only and to be
  * written (not with ODP, where the device finds out); -EOPNOTSUPP: access that the device does not have, or memory that it
  * cannot register; -ENOBUFS: over the budget or a kernel limit, and all that is registered is in use; -ENOMEM: the same without

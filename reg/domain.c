@@ -519,7 +519,8 @@ static void empty(hugepin_domain *d)
 	TAILQ_INIT(&d->live);
 	TAILQ_INIT(&d->retired);
 	TAILQ_INIT(&d->dead);
-	RB_INIT(&d->foreign);
+	for (unsigned set = 0; set < HP_ACCESS_SETS; set++)
+		RB_INIT(&d->tree[set]);
 	d->gone.count = d->late_gone.count = d->hints_count = 0;
 	d->deregistered_at_ns = 0;
 	d->attention = 0;

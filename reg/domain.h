@@ -5,7 +5,7 @@
  * index in it, 1 and up.
  *
  * Finding. Heap memory: a domain's granule table has an entry for each hugepage of the heap's span, with a copy of what a hit
- * needs from the latest region that covers it. Other memory: a table of hints, from the hash of a page's address to
+ * needs from one of the regions that cover it. Other memory: a table of hints, from the hash of a page's address to
  * indexes; what the region itself says decides.
  *
  * Counting. Each thread has counters for each region (counts.h): their sum over all threads is the number of pins out. No
@@ -48,6 +48,8 @@
 #define HP_RELAXED ((unsigned)HUGEPIN_RELAXED)
 #define HP_ACCESS_ALL                                                                                                  \
 	(HP_RELAXED | HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE | HUGEPIN_REMOTE_ATOMIC)
+#define HP_ACCESS_SETS 32u /* that a region may have: without HUGEPIN_RELAXED */
+_Static_assert(HP_ACCESS_ALL == (HP_RELAXED | (HP_ACCESS_SETS - 1)), "");
 #define HP_HINT_BITS_MIN 8 /* log2 of the buckets of hints (pin.c) */
 #define HP_HINT_BITS_MAX 17
 #define HP_HINT_BYTES ((size_t)16 << HP_HINT_BITS_MAX)
@@ -84,7 +86,7 @@ struct hp_region {
 	/* Under the domain's lock. */
 	struct hugepin_reg reg;
 	TAILQ_ENTRY(hp_region) order; /* in domain.live (least recently used first, as far as is known), retired or dead */
-	RB_ENTRY(hp_region) node; /* in domain.foreign */
+	RB_ENTRY(hp_region) node; /* in domain.tree */
 	uint32_t gen;
 	bool cut; /* ends because the device's longest registration does */
 };
@@ -146,7 +148,7 @@ struct hugepin_domain {
 	_Alignas(64) struct hp_lock lock; /* held across the backend's calls */
 	struct hp_region_list live, retired, dead; /* dead: retired, and known to be in no use */
 	struct hp_gone late_gone; /* foreign memory of which no region is cached */
-	struct hp_region_tree foreign; /* LIVE regions of foreign memory, disjoint */
+	struct hp_region_tree tree[HP_ACCESS_SETS]; /* LIVE regions, by access */
 	uint64_t extent_gen; /* of the youngest extent that was looked at, to be registered ahead of use */
 	uint64_t deregistered_at_ns;
 	struct hp_helper *helper; /* or NULL */
@@ -204,13 +206,16 @@ void hp_regions_child(void);
 int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
 		       uint64_t gen, bool evict, struct hp_region **ret_);
 
-/* Let pins find it. What it overlaps of foreign memory was unpublished before. */
+/* Let pins find it. What lies inside it, and has the same access, was unpublished before. */
 void hp_region_publish(struct hp_region *r);
 
-/* The LIVE region that covers addr, or NULL. */
-struct hp_region *hp_region_find(hugepin_domain *d, uintptr_t addr);
+/* A LIVE region of the heap was found to serve pins at addr, and its granule had not told of it. */
+void hp_region_name(struct hp_region *r, uintptr_t addr);
 
-/* Call each() for the LIVE regions that overlap [start, end); it may take the region out. */
+/* Of the LIVE regions that cover addr, and have this access at least, the one that reaches farthest; or NULL. */
+struct hp_region *hp_region_find(hugepin_domain *d, uintptr_t addr, unsigned access);
+
+/* Call each() for the LIVE regions that overlap [start, end); it may take that region out, and no other. */
 void hp_region_each(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*each)(void *arg, struct hp_region *), void *arg);
 
 /* Take regions out of the cache: no pin finds them any more. unpublish() any number of them, then settle() once: those in

@@ -619,7 +619,7 @@ static void register_again(hugepin_domain *d, struct place *p)
 		errno = saved;
 	} else {
 		e = hp_pin_ahead(d, (void *)start, end - start, p->access);
-		r = e ? NULL : hp_region_find(d, start);
+		r = e ? NULL : hp_region_find(d, start, p->access);
 	}
 	if (!r) {
 		hp_plan_failed(h->plan, id, now_of(d));

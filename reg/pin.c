@@ -3,9 +3,9 @@
  *
  * A hit takes no lock, makes no system call and shares no write (domain.h has the protocol). A miss takes the domain's lock,
  * carries out what is queued, looks again, and registers:
- *  - heap memory: the extent (arena), else the hugepages that the range touches together with the regions it shares them
- *    with, else, on old kernels, the part in one mapping. The heap's buffers never cross an extent.
- *  - other memory: the base pages that the range touches, merged with the regions that it overlaps.
+ *  - heap memory: the extent (arena), else the hugepages that the range touches, else, on old kernels, the part in one
+ *    mapping. The heap's buffers never cross an extent.
+ *  - other memory: the base pages that the range touches.
  *  - when that cannot be had: the base pages alone, for this pin only.
  *
  * A lookup (hugepin_sg_key) is a pin of what is registered at an address, however far it reaches, and of nothing else.
@@ -465,54 +465,66 @@ int hugepin_unpin(hugepin_domain *d, struct hugepin_pin *pin)
 
 /* ------------------------------------------------------------------ misses; domain's lock held */
 
-/* The union of a range with the regions that overlap it. */
-struct merge {
+/* A range that is to be registered, and the regions inside it, whose place it takes. */
+struct cover {
 	uintptr_t start, end;
-	unsigned access, lacking, regions; /* lacking: regions with less access than the pin wants */
-	unsigned wanted;
+	unsigned access; /* of all */
+	unsigned wanted, regions, lacking; /* lacking: regions with less access than the pin wants */
+	const struct hp_region *by; /* that is registered */
 };
 
-static void add(void *merge, struct hp_region *r)
+static bool is_inside(uintptr_t start, uintptr_t end, const struct hp_region *r)
 {
-	struct merge *m = merge;
-
-	m->start = HP_MIN(m->start, r->start);
-	m->end = HP_MAX(m->end, r->end);
-	m->access |= r->access;
-	m->lacking += (m->wanted & ~r->access) != 0;
-	m->regions++;
+	return r->start >= start && r->end <= end;
 }
 
-static void supersede(void *by, struct hp_region *r)
+static void add(void *cover, struct hp_region *r)
 {
-	const struct hp_region *new = by;
+	struct cover *c = cover;
 
-	if (r->tag && r->start >= new->start && r->end <= new->end)
-		hp_region_unpublish(r);
+	if (!is_inside(c->start, c->end, r))
+		return;
+	c->access |= r->access;
+	c->lacking += (c->wanted & ~r->access) != 0;
+	c->regions++;
 }
 
-/* Register [start, end) together with what overlaps it, in place of that: when it fails, nothing has changed. */
+/* A larger one of the same access would have served; it goes if there is one nevertheless. */
+static void supersede(void *cover, struct hp_region *r)
+{
+	struct cover *c = cover;
+	bool is_around = is_inside(r->start, r->end, c->by) && r->access == c->by->access;
+
+	if (!is_around && !is_inside(c->start, c->end, r))
+		return;
+	hp_region_unpublish(r);
+	c->regions += is_around;
+}
+
+/* Register [start, end) in place of what lies inside it: when it fails, nothing has changed. What only overlaps stays, and nothing
+ * of it is registered again: so the bytes of all registrations are those of what misses asked for. */
 static int cover(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind, uint64_t gen,
 		 bool evict, struct hp_region **ret_)
 {
-	struct merge m = { .start = start, .end = end, .access = access, .wanted = access };
+	struct cover c = { .start = start, .end = end, .access = access, .wanted = access };
 	int e;
 
-	hp_region_each(d, start, end, add, &m);
-	if (m.end - m.start > d->len_max)
+	if (end - start > d->len_max)
 		return -EMSGSIZE;
-	if (!d->on_demand && (gen ? hp_domain_discarded(d, m.start, m.end) : hp_gone_overlaps(&d->late_gone, m.start, m.end)))
+	if (!d->on_demand && (gen ? hp_domain_discarded(d, start, end) : hp_gone_overlaps(&d->late_gone, start, end)))
 		return -EBUSY;
-	e = hp_region_register(d, m.start, m.end, m.access, kind, gen, evict, ret_);
+	hp_region_each(d, start, end, add, &c);
+	e = hp_region_register(d, start, end, c.access, kind, gen, evict, ret_);
 	if (e)
 		return e;
-	if (m.regions) {
-		hp_region_each(d, m.start, m.end, supersede, *ret_);
+	if (c.regions) {
 		HP_DSTAT(d, merged, 1);
-		HP_DSTAT(d, widened, m.lacking != 0);
+		HP_DSTAT(d, widened, c.lacking != 0);
 	}
+	c.by = *ret_;
+	hp_region_each(d, start, end, supersede, &c);
 	hp_region_publish(*ret_);
-	if (m.regions) {
+	if (c.regions) {
 		hp_region_settle(d);
 		hp_region_bury(d);
 	}
@@ -607,9 +619,9 @@ static void remember(hugepin_domain *d, uintptr_t addr, const struct hp_region *
 
 static struct hp_region *look_up(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access)
 {
-	struct hp_region *r = hp_region_find(d, addr);
+	struct hp_region *r = hp_region_find(d, addr, access);
 
-	return r && !(access & ~r->access) && (len <= r->end - addr || r->cut) ? r : NULL;
+	return r && (len <= r->end - addr || r->cut) ? r : NULL;
 }
 
 static int check(const hugepin_domain *d, const void *addr, size_t len, unsigned access)
@@ -685,6 +697,8 @@ static void take(hugepin_domain *d, struct hp_region *r, uintptr_t addr, uint64_
 		hp_trace(HP_TRACE_PIN, d, r->start, r->end);
 	if (r->kind == HP_REGION_FOREIGN)
 		remember(d, addr, r);
+	else if (hp_region_is_heap(r))
+		hp_region_name(r, addr);
 }
 
 static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
@@ -773,7 +787,7 @@ void hp_pin_new_extents(hugepin_domain *d)
 		if (x.gen <= d->extent_gen)
 			continue;
 		youngest = HP_MAX(youngest, x.gen);
-		if (x.len <= d->len_max && !hp_region_find(d, start) &&
+		if (x.len <= d->len_max && !hp_region_find(d, start, 0) &&
 		    cover(d, start, start + x.len, d->access, HP_REGION_EXTENT, x.gen, false, &r) == 0)
 			HP_DSTAT(d, ahead, 1);
 	}

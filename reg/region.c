@@ -5,7 +5,8 @@
  * Invariants:
  *  1. A region's tag is not 0 only while it is LIVE; a granule's or a hint's tag is only ever a LIVE region's, or stale in
  *     a way that its reader notices.
- *  2. LIVE foreign regions of a domain do not overlap. Heap regions may: a granule points to the latest that covers it.
+ *  2. LIVE regions of a domain may overlap. None lies inside another of the same access: in each tree they are in the order of
+ *     their starts and of their ends.
  *  3. What is on `dead` has no pins, and can get none.
  *  4. Each region but the on-demand and uncached ones holds its heap pages once (alloc/hold.h), until deregistered.
  *
@@ -108,11 +109,11 @@ static void region_free(struct hp_region *r)
 	hp_unlock(&table.lock);
 }
 
-/* ------------------------------------------------------------------ finding; foreign regions are disjoint */
+/* ------------------------------------------------------------------ finding */
 
 static int compare(const struct hp_region *a, const struct hp_region *b)
 {
-	return a->end <= b->start ? -1 : a->start >= b->end ? 1 : 0; /* 0: they overlap */
+	return a->start < b->start ? -1 : a->start > b->start;
 }
 
 RB_GENERATE_INTERNAL(hp_region_tree, hp_region, node, compare, __attribute__((unused)) static)
@@ -122,58 +123,73 @@ static size_t granule_of(const hugepin_domain *d, uintptr_t addr)
 	return (addr - d->span_base) >> HP_PAGE_SHIFT;
 }
 
-struct hp_region *hp_region_find(hugepin_domain *d, uintptr_t addr)
+/* The last that starts at addr or before: none of those reaches farther. */
+static struct hp_region *last_from(struct hp_region_tree *tree, uintptr_t addr)
 {
-	struct hp_region key = { .start = addr, .end = addr + 1 };
+	struct hp_region *best = NULL;
 
-	if (hp_in_span(d, addr)) {
-		uint64_t tag = hp_granule_at(d, addr)->tag;
+	for (struct hp_region *r = RB_ROOT(tree); r;) {
+		bool right = r->start <= addr;
 
-		return tag ? &hp_regions[HP_TAG_INDEX(tag)] : NULL;
+		best = right ? r : best;
+		r = right ? RB_RIGHT(r, node) : RB_LEFT(r, node);
 	}
-	return RB_FIND(hp_region_tree, &d->foreign, &key);
+	return best;
+}
+
+/* The first that ends behind addr. */
+static struct hp_region *first_behind(struct hp_region_tree *tree, uintptr_t addr)
+{
+	struct hp_region *best = NULL;
+
+	for (struct hp_region *r = RB_ROOT(tree); r;) {
+		bool left = r->end > addr;
+
+		best = left ? r : best;
+		r = left ? RB_LEFT(r, node) : RB_RIGHT(r, node);
+	}
+	return best;
+}
+
+struct hp_region *hp_region_find(hugepin_domain *d, uintptr_t addr, unsigned access)
+{
+	struct hp_region *best = NULL, *r;
+
+	for (unsigned set = access; set < HP_ACCESS_SETS; set = (set + 1) | access) {
+		r = last_from(&d->tree[set], addr);
+		if (r && r->end > (best ? best->end : addr))
+			best = r;
+	}
+	return best;
 }
 
 void hp_region_each(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*each)(void *arg, struct hp_region *), void *arg)
 {
-	struct hp_region key = { .start = start, .end = end }, *r;
+	for (unsigned set = 0; set < HP_ACCESS_SETS; set++)
+		for (struct hp_region *r = first_behind(&d->tree[set], start), *next; r && r->start < end; r = next) {
+			next = RB_NEXT(hp_region_tree, &d->tree[set], r);
+			each(arg, r);
+		}
+}
 
-	while ((r = RB_FIND(hp_region_tree, &d->foreign, &key))) {
-		/* The lowest of those that overlap; then on behind it, whether or not it was taken out. */
-		while (RB_PREV(hp_region_tree, &d->foreign, r) && compare(RB_PREV(hp_region_tree, &d->foreign, r), &key) == 0)
-			r = RB_PREV(hp_region_tree, &d->foreign, r);
-		key.start = r->end;
-		each(arg, r);
-		if (key.start >= end)
-			break;
-	}
-	start = HP_MAX(start & ~(HP_PAGE - 1), d->span_base);
-	end = HP_MIN(end, d->span_base + d->span_size);
-	for (; start < end; start += HP_PAGE) {
-		uint64_t tag = hp_granule_at(d, start)->tag;
-
-		if (tag)
-			each(arg, &hp_regions[HP_TAG_INDEX(tag)]);
-	}
+/* Whether hits at a granule are better told of r. */
+static bool is_better(const struct hp_region *r, const struct hp_granule *e)
+{
+	return !e->tag || e->end < r->end || r->access & ~e->access;
 }
 
 /* Words that pins read are written in this order: no tag, the rest, the tag. Each write releases those before it; pairs with
- * HP_READ. */
-void hp_region_publish(struct hp_region *r)
+ * HP_READ. A tag that a granule had once does not come back: a pin that looks at it twice may have read others' words between. */
+static void name(struct hp_region *r)
 {
-	hugepin_domain *d = r->domain;
-	uint64_t tag = HP_TAG(r->gen, (uint32_t)(r - hp_regions));
+	uint64_t before = r->tag, tag = HP_TAG(++r->gen, (uint32_t)(r - hp_regions));
 
-	HP_WRITE(r->state, HP_REGION_LIVE);
-	TAILQ_INSERT_TAIL(&d->live, r, order);
 	HP_WRITE(r->tag, tag);
-	if (!hp_region_is_heap(r)) {
-		RB_INSERT(hp_region_tree, &d->foreign, r);
-		return;
-	}
-	for (uintptr_t at = r->start; at < r->end; at += HP_PAGE) {
-		struct hp_granule *e = hp_granule_at(d, at);
+	for (uintptr_t at = r->start; hp_region_is_heap(r) && at < r->end; at += HP_PAGE) {
+		struct hp_granule *e = hp_granule_at(r->domain, at);
 
+		if ((!before || e->tag != before) && !is_better(r, e))
+			continue;
 		HP_WRITE(e->tag, 0);
 		HP_WRITE(e->end, r->end);
 		HP_WRITE(e->keys, r->keys);
@@ -181,6 +197,22 @@ void hp_region_publish(struct hp_region *r)
 		HP_WRITE(e->used, 1);
 		HP_WRITE(e->tag, tag);
 	}
+}
+
+void hp_region_publish(struct hp_region *r)
+{
+	hugepin_domain *d = r->domain;
+
+	HP_WRITE(r->state, HP_REGION_LIVE);
+	TAILQ_INSERT_TAIL(&d->live, r, order);
+	RB_INSERT(hp_region_tree, &d->tree[r->access], r);
+	name(r);
+}
+
+void hp_region_name(struct hp_region *r, uintptr_t addr)
+{
+	if (is_better(r, hp_granule_at(r->domain, addr)))
+		name(r);
 }
 
 void hp_region_unpublish(struct hp_region *r)
@@ -194,11 +226,8 @@ void hp_region_unpublish(struct hp_region *r)
 	TAILQ_REMOVE(&d->live, r, order);
 	HP_WRITE(r->state, HP_REGION_RETIRED);
 	TAILQ_INSERT_TAIL(&d->retired, r, order);
-	if (!hp_region_is_heap(r)) {
-		RB_REMOVE(hp_region_tree, &d->foreign, r);
-		return;
-	}
-	for (uintptr_t at = r->start; at < r->end; at += HP_PAGE)
+	RB_REMOVE(hp_region_tree, &d->tree[r->access], r);
+	for (uintptr_t at = r->start; hp_region_is_heap(r) && at < r->end; at += HP_PAGE)
 		if (hp_granule_at(d, at)->tag == tag)
 			HP_WRITE(hp_granule_at(d, at)->tag, 0);
 }
@@ -358,7 +387,7 @@ bool hp_region_release(hugepin_domain *d, struct hp_region *r)
 	hp_counts_barrier();
 	TAILQ_REMOVE(&d->retired, r, order);
 	if (hp_region_pins(r)) {
-		hp_region_publish(r); /* pinned just now, by its old tag */
+		hp_region_publish(r); /* pinned just now */
 		return false;
 	}
 	deregister(d, r, false);
@@ -487,7 +516,6 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	HP_WRITE(r->start, start);
 	HP_WRITE(r->end, end);
 	HP_WRITE(r->kind, kind);
-	r->gen++;
 	e = call_backend(d, r, access | d->relaxed | (d->on_demand ? HUGEPIN_ON_DEMAND : 0), evict);
 	if (e)
 		goto out_region;

@@ -458,7 +458,7 @@ TEST(a_failed_deregistration_is_counted_and_forgotten)
 
 /* ------------------------------------------------------------------ merging, widening, cutting */
 
-TEST(overlapping_regions_become_one)
+TEST(a_region_takes_the_place_of_those_inside_it)
 {
 	hugepin_domain *d = open_lru();
 	struct hugepin_pin held;
@@ -467,17 +467,149 @@ TEST(overlapping_regions_become_one)
 	EXPECT_EQ(touch(d, p, 3 * 4096), 0);
 	EXPECT_EQ(touch(d, p + 4 * 4096, 3 * 4096), 0);
 	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &held), 0);
-	EXPECT_EQ(touch(d, p + 2 * 4096, 3 * 4096), 0); /* both, of which one is in use */
+	EXPECT_EQ(touch(d, p, 7 * 4096), 0); /* both, of which one is in use */
 	EXPECT_EQ(device.regs, 2);
 	EXPECT(device_covers(&device, &held, HUGEPIN_WRITE));
 	EXPECT_EQ(stats_of(d).merged, 1);
 	EXPECT_EQ(stats_of(d).retired, 1);
-	EXPECT(registered(d, p, 7 * 4096));
+	EXPECT(registered(d, p + 4096, 6 * 4096));
 	EXPECT_EQ(hugepin_unpin(d, &held), 0);
 	EXPECT_EQ(device.regs, 1);
 	EXPECT_EQ(stats_of(d).retired, 0);
 	munmap(p, MIB);
 	close_empty(&device, d);
+}
+
+TEST(regions_that_overlap_are_left_as_they_are)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB);
+
+	EXPECT_EQ(touch(d, p, 3 * 4096), 0);
+	EXPECT_EQ(touch(d, p + 4 * 4096, 3 * 4096), 0);
+	EXPECT_EQ(touch(d, p + 2 * 4096, 3 * 4096), 0);
+	EXPECT_EQ(device.regs, 3);
+	EXPECT_EQ(device.bytes, 9 * 4096);
+	EXPECT_EQ(stats_of(d).merged, 0);
+	for (int i = 0; i < 5; i++)
+		EXPECT(registered(d, p + i * 4096, i < 4 ? 8192 : 3 * 4096));
+	EXPECT_EQ(hugepin_forget(p + 2 * 4096, 1), 0); /* of two */
+	EXPECT(registered(d, p + 4 * 4096, 3 * 4096));
+	EXPECT(!registered(d, p, 4096)); /* which sees to what is gone */
+	EXPECT_EQ(device.regs, 2);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+/* Pieces of a buffer that does not begin with a page share pages with their neighbours. */
+TEST(pieces_that_share_pages_are_registered_once)
+{
+	enum { PIECE = 64 << 10, COUNT = 256 };
+	hugepin_domain *d = open_lru();
+	char *p = map((size_t)COUNT * PIECE + 4096);
+
+	for (size_t i = 0; i < COUNT; i++)
+		EXPECT_EQ(touch(d, p + 64 + (i * 7 % COUNT) * PIECE, PIECE), 0);
+	EXPECT_EQ(stats_of(d).misses, COUNT);
+	EXPECT_EQ(stats_of(d).registered_bytes, COUNT * (PIECE + 4096));
+	for (size_t i = 0; i < COUNT; i++)
+		EXPECT(registered(d, p + 64 + i * PIECE, PIECE));
+	munmap(p, (size_t)COUNT * PIECE + 4096);
+	close_empty(&device, d);
+}
+
+/* The naive model of a domain without a budget: a list of what can be found. */
+struct found {
+	uintptr_t start, end;
+	unsigned access;
+};
+enum { FOUND_MAX = 4000 };
+static struct found list[FOUND_MAX];
+
+static bool in_list(int n, uintptr_t addr, size_t len, unsigned access)
+{
+	for (int i = 0; i < n; i++)
+		if (addr >= list[i].start && addr + len <= list[i].end && !(access & ~list[i].access))
+			return true;
+	return false;
+}
+
+/* What lies in the new range goes, and leaves its access. Returns how many there are. */
+static int to_list(int n, struct found new)
+{
+	int kept = 0;
+
+	for (int i = 0; i < n; i++)
+		if (list[i].start >= new.start && list[i].end <= new.end)
+			new.access |= list[i].access;
+		else
+			list[kept++] = list[i];
+	list[kept++] = new;
+	return kept;
+}
+
+static int forgotten_of_list(int n, uintptr_t start, uintptr_t end)
+{
+	int kept = 0;
+
+	for (int i = 0; i < n; i++)
+		if (list[i].start >= end || list[i].end <= start)
+			list[kept++] = list[i];
+	return kept;
+}
+
+/* Ranges of a buffer in any order; page: what the device is given is rounded to. */
+static void overlap_at_random(char *p, size_t size, size_t page, bool many_kinds, unsigned seed)
+{
+	uint64_t asked = 0, rounded = 0, misses = 0;
+	hugepin_domain *d = open_lru();
+	int n = 0;
+
+	srandom(seed);
+	for (int step = 0; step < 3000 && t_failures < 5; step++) {
+		size_t at = (size_t)random() % (size - page), len = page + (size_t)random() % HP_MIN(20 * page, size - page - at);
+		unsigned access = many_kinds ? (unsigned)random() % 15 + 1 : HUGEPIN_READ;
+		uintptr_t addr = (uintptr_t)p + at, start = addr & ~(page - 1), end = (addr + len + page - 1) & ~(page - 1);
+		struct hugepin_pin pin;
+		bool miss;
+
+		len = HP_MIN(len, size - at);
+		end = (addr + len + page - 1) & ~(page - 1);
+		if (random() % 100 == 0 && page == 4096) {
+			EXPECT_EQ(hugepin_forget((char *)addr, len), 0);
+			n = forgotten_of_list(n, start, end);
+			continue;
+		}
+		miss = !in_list(n, addr, len, access);
+		if (miss) {
+			n = to_list(n, (struct found){ start, end, access });
+			misses++;
+			asked += len;
+			rounded += end - start;
+		}
+		EXPECT_EQ(hugepin_pin(d, (char *)addr, len, access, &pin), 0);
+		EXPECT(device_covers(&device, &pin, access));
+		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+		EXPECT_EQ(stats_of(d).misses, misses);
+		EXPECT_EQ(stats_of(d).uncached, 0);
+		EXPECT_EQ(stats_of(d).registered_bytes, rounded);
+		EXPECT(rounded <= 2 * asked);
+		EXPECT(!miss || device.regs == (unsigned)n);
+	}
+	close_empty(&device, d);
+}
+
+TEST(what_is_registered_is_at_most_twice_what_misses_asked_for)
+{
+	char *p = map(4 * MIB), *h = hugepin_aligned_alloc(2 * MIB, 128 * MIB);
+
+	for (unsigned seed = 1; seed <= 4; seed++) {
+		overlap_at_random(p, 4 * MIB, 4096, seed & 1, seed);
+		overlap_at_random(h, 128 * MIB, 2 * MIB, seed & 1, seed);
+	}
+	munmap(p, 4 * MIB);
+	hugepin_free(h);
+	hugepin_purge();
 }
 
 TEST(more_access_takes_the_place_of_less)
@@ -1114,12 +1246,16 @@ TEST(under_lru_buffers_share_the_hugepages_that_they_share)
 	EXPECT_EQ(hugepin_pin(d, p + 100, 1000, 0, &held), 0);
 	EXPECT_EQ(device.bytes, 2 * MIB);
 	EXPECT(registered(d, p + MIB, MIB));
-	EXPECT(!registered(d, p + MIB, 2 * MIB)); /* two of them: their union, and the first is still in use */
+	EXPECT(!registered(d, p + MIB, 2 * MIB)); /* two of them: the first lies inside, and is still in use */
 	EXPECT_EQ(device.regs, 2);
 	EXPECT(device_covers(&device, &held, HUGEPIN_WRITE));
 	EXPECT_EQ(hugepin_unpin(d, &held), 0);
 	EXPECT_EQ(device.bytes, 4 * MIB);
 	EXPECT(registered(d, p, 4 * MIB));
+	EXPECT(!registered(d, p + 3 * MIB, 2 * MIB)); /* a hugepage of it, and another: what was asked for and no more */
+	EXPECT_EQ(device.bytes, 8 * MIB);
+	for (int i = 0; i < 2; i++) /* from a hugepage that both cover */
+		EXPECT(registered(d, p + 3 * MIB, 2 * MIB) && registered(d, p + MIB, 2 * MIB) && registered(d, p + 3 * MIB, 9));
 	close_empty(&device, d);
 	hugepin_free(p);
 	hugepin_purge();

@@ -276,7 +276,7 @@ static uint64_t site_of(hugepin_domain *d, char *p, int there)
 	uint64_t site = 0;
 
 	hp_lock(&d->lock);
-	r = hp_region_find(d, (uintptr_t)p);
+	r = hp_region_find(d, (uintptr_t)p, 0);
 	hp_region_clear_used(d, r);
 	hp_unlock(&d->lock);
 	EXPECT_EQ(there ? look_there(d, &piece, &sge, &pin) : look_here(d, &piece, &sge, &pin), 1);
