@@ -219,7 +219,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 			hugepin_domain **ret_);
 
 /* Deregister everything and close. No other thread may be using it. -EBUSY: pins are out, nothing has changed; -EPERM: not
- * the opener of a domain that only its opener may use. In a child of fork it frees the child's copy, whatever is out. */
+ * the opener of a domain that only its opener may use, as long as that thread lives. In a child of fork it frees the child's copy, whatever is out. */
 int hugepin_domain_close(hugepin_domain *);
 
 /* The backend that registers nothing but locks memory (mlock), and gives no keys. For ctx: NULL. */

@@ -26,6 +26,7 @@ static struct hp_counts *counts_of(struct hp_counts_owner *c)
 static void disown(void *counters)
 {
 	hp_counts_self = NULL;
+	hp_domains_thread_ends();
 	/* release: the next owner sees the counts as they were left; pairs with the exchange in take_spare(). */
 	atomic_store_explicit(&((struct hp_counts_owner *)counters)->owned, false, memory_order_release);
 }

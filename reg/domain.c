@@ -505,7 +505,8 @@ static int set_up(hugepin_domain *d, const struct hugepin_backend *backend, void
 	d->hold = hold_of(a);
 	d->opener_only = limits.flags & HUGEPIN_LIMIT_OPENER;
 	d->late = limits.flags & HUGEPIN_LIMIT_LATE;
-	d->opener = pthread_self();
+	d->opener = hp_thread_number();
+	d->opener_ended = false;
 	d->len_max = limits.len_max ? limits.len_max & ~(HP_BASE_PAGE - 1) : SIZE_MAX / 4 & ~(HP_BASE_PAGE - 1);
 	d->bytes_max = a->pinned_bytes_max == UINT64_MAX
 			       ? UINT64_MAX
@@ -563,6 +564,8 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 	if (!e)
 		hp_trace_start();
 	e = e ? e : set_up(d, backend, ctx, &a);
+	if (!e && d->opener_only && !hp_counts_self && !hp_counts_adopt()) /* the end of a thread that has counters is heard of */
+		e = -ENOMEM;
 	if (!e) {
 		empty(d);
 		e = hp_helper_open(d);
@@ -605,6 +608,19 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 
 /* ------------------------------------------------------------------ closing */
 
+static void note_end(hugepin_domain *d, void *thread)
+{
+	if (d->opener == *(uint64_t *)thread)
+		d->opener_ended = true;
+}
+
+void hp_domains_thread_ends(void)
+{
+	uint64_t thread = hp_thread_number();
+
+	hp_domains_each(note_end, &thread);
+}
+
 static void drop_child_copy(hugepin_domain *d)
 {
 	if (d->backend.close)
@@ -623,7 +639,7 @@ int hugepin_domain_close(hugepin_domain *d)
 		drop_child_copy(d);
 		return 0;
 	}
-	if (!hp_domain_may_register(d))
+	if (!hp_domain_may_register(d) && !d->opener_ended)
 		return -EPERM;
 	hp_lock(&domains.lock);
 	hp_lock(&d->lock);
@@ -633,6 +649,7 @@ int hugepin_domain_close(hugepin_domain *d)
 		hp_unlock(&domains.lock);
 		return -EBUSY;
 	}
+	d->opener_only = false; /* it is gone, or it is this thread: what the device refuses to take back from others ends with it */
 	while ((r = TAILQ_FIRST(&d->live)))
 		hp_region_unpublish(r);
 	hp_region_settle(d);

@@ -31,7 +31,6 @@
 #define HP_REG_DOMAIN_H
 
 #include <bsd/sys/tree.h>
-#include <pthread.h>
 #include <sys/queue.h>
 #include <sys/single_threaded.h>
 #include <sys/types.h>
@@ -131,7 +130,8 @@ struct hugepin_domain {
 	bool own_clock; /* the backend has one */
 	uint32_t watch; /* HUGEPIN_WATCH_* */
 	bool watched; /* by the kernel's events, as far as they can be had; not under ODP */
-	pthread_t opener;
+	uint64_t opener; /* a thread, by hp_thread_number() */
+	_Atomic bool opener_ended;
 	uint32_t policy; /* HUGEPIN_POLICY_*, never DEFAULT */
 	uint32_t access_mask, relaxed; /* what the device has; HUGEPIN_RELAXED if all is to be registered so, which no access
 					* anywhere else in the cache has */
@@ -239,6 +239,9 @@ void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r);
 uint32_t hp_region_pins(const struct hp_region *r);
 bool hp_domain_pinned(hugepin_domain *d);
 
+/* This thread's, that no other thread ever had or will have: a pthread_t, or a TID, is given out again. Not 0. */
+uint64_t hp_thread_number(void);
+
 /* This thread may call the backend. */
 bool hp_domain_may_register(const hugepin_domain *d);
 
@@ -266,6 +269,9 @@ void hp_domains_start(void);
 /* Have the service thread look at records. Asked for already: nothing to do. */
 extern struct hp_job hp_helper_job;
 void hp_helper_wake(void);
+
+/* This thread ends: the domains that only it may use may be closed by others. */
+void hp_domains_thread_ends(void);
 
 /* For backends. */
 const struct hugepin_backend *hp_domain_backend(hugepin_domain *d, void **ret_ctx);

@@ -286,9 +286,19 @@ void hp_region_settle(hugepin_domain *d)
 
 /* ------------------------------------------------------------------ deregistering */
 
+uint64_t hp_thread_number(void)
+{
+	static _Atomic uint64_t last;
+	static HP_TLS uint64_t number;
+
+	if (!number)
+		number = ++last;
+	return number;
+}
+
 bool hp_domain_may_register(const hugepin_domain *d)
 {
-	return !d->opener_only || pthread_equal(d->opener, pthread_self());
+	return !d->opener_only || d->opener == hp_thread_number();
 }
 
 HP_TLS bool hp_registering;

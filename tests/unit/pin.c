@@ -989,6 +989,62 @@ TEST(an_opener_only_device_is_called_by_the_opener_alone)
 	close_empty(&device, d);
 }
 
+struct opened {
+	hugepin_domain *d;
+	struct hugepin_pin pin; /* made and not given back */
+	char *p;
+};
+
+static void *open_and_end(void *opened)
+{
+	struct opened *o = opened;
+
+	o->d = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	EXPECT_EQ(touch(o->d, o->p, 4096), 0);
+	EXPECT_EQ(hugepin_pin(o->d, o->p + 8192, 4096, 0, &o->pin), 0);
+	return NULL;
+}
+
+static void *take_for_opener(void *opened)
+{
+	struct opened *o = opened;
+	struct hugepin_pin pin;
+
+	EXPECT_EQ(hugepin_pin(o->d, o->p + 65536, 4096, 0, &pin), -EPERM);
+	EXPECT_EQ(hugepin_prefetch(o->d, o->p, 4096, 0), 0);
+	return NULL;
+}
+
+TEST(a_domain_whose_opener_has_ended_is_closed_by_another_thread)
+{
+	struct opened o = { .p = map(MIB) };
+	bool same = false;
+	pthread_t opener, t;
+	long calls;
+
+	device_reset(&device);
+	device.limits.flags = HUGEPIN_LIMIT_OPENER;
+	pthread_create(&opener, NULL, open_and_end, &o);
+	pthread_join(opener, NULL);
+	/* A new thread may have its pthread_t, and is another nevertheless. */
+	calls = device.calls;
+	for (int i = 0; i < 20 && !same; i++) {
+		pthread_create(&t, NULL, take_for_opener, &o);
+		same = pthread_equal(t, opener);
+		pthread_join(t, NULL);
+	}
+	EXPECT(same);
+	EXPECT_EQ(device.calls, calls);
+	EXPECT_EQ(hugepin_domain_close(o.d), -EBUSY);
+	EXPECT_EQ(touch(o.d, o.p + 65536, 4096), -EPERM); /* for all that */
+	EXPECT_EQ(hugepin_unpin(o.d, &o.pin), 0);
+	device.dereg_error = -EEXIST; /* as a ring says whose owner is gone */
+	EXPECT_EQ(hugepin_domain_close(o.d), 0);
+	EXPECT_EQ(device.deregs, 2);
+	EXPECT_EQ(device.closed, 1);
+	munmap(o.p, MIB);
+}
+
 TEST(a_hint_is_carried_out_before_the_pin)
 {
 	hugepin_domain *d = open_lru();
