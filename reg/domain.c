@@ -507,6 +507,9 @@ static int set_up(hugepin_domain *d, const struct hugepin_backend *backend, void
 	d->late = limits.flags & HUGEPIN_LIMIT_LATE;
 	d->opener = hp_thread_number();
 	d->opener_ended = false;
+	if (d->opener_only && !hp_counts_self && !hp_counts_adopt())
+		return -ENOMEM;
+	d->opener_counts = d->opener_only ? hp_counts_self : NULL;
 	d->len_max = limits.len_max ? limits.len_max & ~(HP_BASE_PAGE - 1) : SIZE_MAX / 4 & ~(HP_BASE_PAGE - 1);
 	d->bytes_max = a->pinned_bytes_max == UINT64_MAX
 			       ? UINT64_MAX

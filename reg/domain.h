@@ -96,7 +96,7 @@ RB_HEAD(hp_region_tree, hp_region);
 enum {
 	HP_BUSY = 1, /* events are being read */
 	HP_PENDING = 2, /* ranges are queued in `gone` */
-	HP_TODO = 4, /* something for the opener to do */
+	HP_TODO = 4, /* something for the opener to do; of no concern to other threads */
 	HP_TRACED = 16, /* every pin is to be written down */
 	HP_LOOK = HP_BUSY | HP_PENDING | HP_TODO | HP_TRACED, /* a pin that sees one of these takes the slow path */
 	HP_RETIRED = 8, /* there are retired regions: an unpin may be the last of one */
@@ -123,6 +123,7 @@ struct hugepin_domain {
 	uint64_t ref; /* top bits of the refs of this domain's pins */
 	uint32_t *hint; /* indexes of regions that may cover a page (pin.c) */
 	uint32_t hint_shift; /* 64 - log2 of the buckets in use */
+	const void *opener_counts; /* the opener's counters, by which its hits know that TODO is for them; NULL: nobody's are */
 
 	pid_t pid; /* of the process that opened it; HP_PARENT: an ancestor, by fork; 0: closed */
 	uint32_t number;

@@ -50,9 +50,14 @@ static inline uint32_t look(const hugepin_domain *d, uint32_t bits)
 	return atomic_load_explicit(&d->attention, memory_order_acquire) & bits;
 }
 
-static inline bool must_look(const hugepin_domain *d)
+/* The same for a thread with these counters. */
+static inline uint32_t look_as(const hugepin_domain *d, const struct hp_counts *counts, uint32_t bits)
 {
-	return look(d, HP_LOOK);
+	uint32_t seen = look(d, bits);
+
+	if (HP_LIKELY(!seen))
+		return 0;
+	return HP_UNLIKELY(seen & HP_TODO) && d->opener_counts != counts ? seen & ~(uint32_t)HP_TODO : seen;
 }
 
 static HP_COLD int unpin_retired(hugepin_domain *d, uint32_t index)
@@ -191,18 +196,19 @@ static inline __attribute__((always_inline)) int pin_by_hint(hugepin_domain *d, 
 	struct hp_counts *counts = &hp_counts_self[index];
 	struct hp_region *r = &hp_regions[index];
 	uint64_t tag = HP_READ(r->tag), start = HP_READ(r->start), end = HP_READ(r->end), keys = HP_READ(r->keys);
+	uint32_t bits = later ? HP_LOOK : HP_LOOK | HP_ASK, seen = 0;
 
 	if (HP_TAG_INDEX(tag) != index || !index || HP_READ(r->domain) != d || addr < start || addr >= end ||
 	    len - 1 >= end - addr || access & ~HP_READ(r->access))
 		return -ENOENT;
 	hp_count(&counts->pins);
 	atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_counts_barrier() of whoever retires it */
-	if (HP_LIKELY(!look(d, later ? HP_LOOK : HP_LOOK | HP_ASK) && HP_READ(r->tag) == tag)) {
+	if (HP_UNLIKELY(look(d, bits)) && (seen = look_as(d, hp_counts_self, bits)) == HP_ASK)
+		return TO_ASK(index);
+	if (HP_LIKELY(!seen && HP_READ(r->tag) == tag)) {
 		fill(ret_, addr, len, keys, ref_of(d, tag));
 		return !__atomic_load_n(&r->used, __ATOMIC_RELAXED);
 	}
-	if (!later && look(d, HP_LOOK | HP_ASK) == HP_ASK)
-		return TO_ASK(index);
 	count_back(d, hp_counts_self, index);
 	return -ENOENT;
 }
@@ -221,7 +227,7 @@ static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *
 	keys = HP_READ(e->keys);
 	hp_count(&counts[HP_TAG_INDEX(tag)].pins);
 	atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_counts_barrier() of whoever retires it */
-	if (HP_LIKELY(!must_look(d) && HP_READ(e->tag) == tag)) {
+	if (HP_LIKELY(!look_as(d, counts, HP_LOOK) && HP_READ(e->tag) == tag)) {
 		fill(ret_, addr, len, keys, ref_of(d, tag));
 		return !__atomic_load_n(&e->used, __ATOMIC_RELAXED);
 	}
@@ -243,8 +249,8 @@ static __attribute__((noinline)) int pin_asked(hugepin_domain *d, const void *ad
 	uint64_t tag = HP_READ(r->tag), start = HP_READ(r->start), end = HP_READ(r->end), keys = HP_READ(r->keys);
 
 	if (HP_TAG_INDEX(tag) == index && HP_READ(r->domain) == d && addr >= start && addr < end && len - 1 < end - addr &&
-	    !(access & ~HP_READ(r->access)) && (!hp_domain_asks(d) || hp_uffd_ask() == HP_QUIET) && !must_look(d) &&
-	    HP_READ(r->tag) == tag) {
+	    !(access & ~HP_READ(r->access)) && (!hp_domain_asks(d) || hp_uffd_ask() == HP_QUIET) &&
+	    !look_as(d, hp_counts_self, HP_LOOK) && HP_READ(r->tag) == tag) {
 		fill(ret_, addr, len, keys, ref_of(d, tag));
 		if (HP_LIKELY(__atomic_load_n(&r->used, __ATOMIC_RELAXED)))
 			return 0;
@@ -416,7 +422,7 @@ static __attribute__((noinline)) int key_asked(void *domain, const void *addr, s
 	hugepin_domain *d = domain;
 	int hit = -ENOENT;
 
-	if (!hp_in_span(d, (uintptr_t)addr) && look(d, HP_LOOK | HP_ASK) == HP_ASK)
+	if (!hp_in_span(d, (uintptr_t)addr) && look_as(d, hp_counts_self, HP_LOOK | HP_ASK) == HP_ASK)
 		hit = find_key_asked(d, (uintptr_t)addr, len, access, ret_);
 	if (hit < 0)
 		TAIL return key_slow(domain, addr, len, access, ret_);

@@ -1045,6 +1045,81 @@ TEST(a_domain_whose_opener_has_ended_is_closed_by_another_thread)
 	munmap(o.p, MIB);
 }
 
+/* Hits of a thread that is not the opener, while nobody can have the domain's lock. */
+struct hits {
+	hugepin_domain *d;
+	char *heap, *foreign;
+	_Atomic long done; /* the first, by which a thread gets its counters, takes the lock */
+	_Atomic bool go;
+};
+enum { HITS = 1000 };
+
+static void *hit_without_the_lock(void *arg)
+{
+	struct hits *h = arg;
+
+	for (int i = 0; i < HITS; i++) {
+		struct iovec v[] = { { h->heap, 100 }, { h->foreign, 100 } };
+		struct hugepin_pin pins[2];
+
+		for (int k = 0; k < 2; k++) {
+			EXPECT_EQ(hugepin_pin(h->d, v[k].iov_base, 100, 0, &pins[0]), 0);
+			EXPECT_EQ(hugepin_unpin(h->d, &pins[0]), 0);
+			EXPECT_EQ(hugepin_sg_key(h->d, v[k].iov_base, 100, 0, &pins[0]), 0);
+			EXPECT_EQ(hugepin_unpin(h->d, &pins[0]), 0);
+		}
+		EXPECT_EQ(hugepin_pinv(h->d, v, 2, 0, pins, 2), 2);
+		EXPECT_EQ(hugepin_unpinv(h->d, pins, 2), 0);
+		h->done++;
+		while (!h->go)
+			usleep(1000);
+	}
+	return NULL;
+}
+
+/* Whether the opener's next hit sees to what is left to it. */
+static bool opener_looks(hugepin_domain *d, const char *p)
+{
+	long deregs = device.deregs;
+
+	EXPECT_EQ(touch(d, p, 4096), 0);
+	return device.deregs != deregs;
+}
+
+TEST(what_is_left_to_the_opener_keeps_other_threads_hits_from_nothing)
+{
+	struct hits h = { .heap = hugepin_malloc(MIB), .foreign = map(MIB) };
+	pthread_t t;
+
+	device_reset(&device);
+	device.limits.flags = HUGEPIN_LIMIT_OPENER;
+	h.d = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	EXPECT_EQ(touch(h.d, h.heap, 4096), 0);
+	EXPECT_EQ(touch(h.d, h.foreign, 4096), 0);
+	EXPECT_EQ(touch(h.d, h.foreign + 100000, 4096), 0);
+	EXPECT(!(h.d->attention & HP_TODO));
+	pthread_create(&t, NULL, hit_without_the_lock, &h);
+	while (!h.done)
+		usleep(1000);
+	/* Retired, and known to be in no use, by a thread that may not deregister. */
+	hp_lock(&h.d->lock);
+	hp_region_unpublish(hp_region_find(h.d, (uintptr_t)h.foreign + 100000, 0));
+	hp_region_settle(h.d);
+	h.d->attention |= HP_TODO;
+	h.go = true;
+	for (int i = 0; i < 50000 && h.done < HITS; i++)
+		usleep(1000);
+	EXPECT_EQ(h.done, HITS);
+	hp_unlock(&h.d->lock);
+	pthread_join(t, NULL);
+	EXPECT(h.d->attention & HP_TODO);
+	EXPECT(opener_looks(h.d, h.foreign));
+	EXPECT(!(h.d->attention & HP_TODO) && !opener_looks(h.d, h.foreign));
+	munmap(h.foreign, MIB);
+	hugepin_free(h.heap);
+	close_empty(&device, h.d);
+}
+
 TEST(a_hint_is_carried_out_before_the_pin)
 {
 	hugepin_domain *d = open_lru();
