@@ -127,9 +127,10 @@ int hugepin_sg_fill_recv(const struct hugepin_sg_caps *caps, const struct iovec 
 /* ------------------------------------------------------------------ a queue that packs: hugepin_sgq(3) */
 
 /* A queue of sub-messages for one destination over a queue pair, which sends several as one frame. It has one owner: one
- * thread at a time may call (HUGEPIN_SGQ_MT: any, under a lock). It has no thread: deadlines are looked at by add, poll and
- * wc. Callbacks run in poll, wc, flush and close only, in the order of the adds; they may add and flush, but not poll, hand in
- * completions or close (-EBUSY). In a child of fork the queue is the parent's: -ESTALE, but for close, which frees the copy. */
+ * thread at a time may call (HUGEPIN_SGQ_MT: any, under a lock); a call while another thread is in one is refused (-EPERM). It
+ * has no thread: deadlines are looked at by add, poll and wc. Callbacks run in poll, wc, flush, close and abort only, in the order
+ * of the adds; they may add and flush, but not poll, hand in completions, close or abort (-EBUSY). In a child of fork the queue is
+ * the parent's: -ESTALE, but for close and abort, which free the copy. */
 typedef struct hugepin_sgq hugepin_sgq;
 
 /* A sub-message is done: its pieces are the caller's again. status: 0 (completed: with RC received by the peer's adapter), or
@@ -147,10 +148,10 @@ typedef void (*hugepin_recv_fn)(void *arg, uint64_t tag, const void *data, size_
 enum {
 	HUGEPIN_SGQ_MT = 1, /* attr.flags: calls from any thread, one after the other */
 	HUGEPIN_SGQ_RAW = 2, /* no frame: the bytes alone, in order; the receiver knows what they are */
-	HUGEPIN_SGQ_DEBUG = 4, /* look each key up again when a frame has failed, to tell the sub-message that did it */
+	HUGEPIN_SGQ_DEBUG = 4, /* tell which sub-message a frame failed by; see each call that a second thread makes meanwhile */
 
 	HUGEPIN_SG_COPY_OK = 256, /* add: what is not registered is copied; without it -ENOKEY */
-	HUGEPIN_SG_MULTI = 512, /* add: may be split over several frames if it does not fit one */
+	HUGEPIN_SG_MULTI = 512, /* add: may be split over several frames if it does not fit one; not of datagrams, nor raw */
 	HUGEPIN_SG_NOW = 1024, /* add: flush behind it */
 	HUGEPIN_SG_SOLICITED = 2048, /* add: the peer is woken; HUGEPIN_SG_COLD is good for add, too */
 };
@@ -210,6 +211,12 @@ enum ibv_wc_status hugepin_sgq_wc_status(const hugepin_sgq *q, uint32_t *ret_ven
 /* Close: what is held and not posted is -ECANCELED. -EBUSY: work requests are out (receives, too: they end when the queue pair
  * is in the error state); poll, or move the queue pair to the error state and poll; nothing has changed. */
 int hugepin_sgq_close(hugepin_sgq *q);
+
+/* Give up: close without waiting for completions that may never come (the device is gone, a completion queue has overflowed).
+ * The caller has destroyed the queue pair (ibv_destroy_qp), or reset it (IBV_QPS_RESET): a queue pair that still works would read
+ * and write memory that is others' by then. All that is not done is -ECANCELED; then the queue is freed. Its completions that are
+ * still in a completion queue are to be thrown away. The domain must still be open. 0; -EINVAL, -EBUSY (in a callback), -EPERM. */
+int hugepin_sgq_abort(hugepin_sgq *q);
 
 #ifdef __GNUC__
 #pragma GCC visibility pop

@@ -18,7 +18,8 @@
  * and what is out unsignalled is covered by a later completion; also after a failure, when a frame that is posted is flushed.
  *
  * Threads: one at a time, or under a recursive lock (HUGEPIN_SGQ_MT), which is held while callbacks run; it is above all locks
- * of domains. Nothing is allocated after opening.
+ * of domains. Without the lock a call notes its thread, and another thread's call that finds it noted is refused. Two that begin
+ * at once may miss each other, unless the queue is to be debugged. Nothing is allocated after opening.
  */
 #include "sge/plan.h"
 
@@ -92,6 +93,7 @@ struct hugepin_sgq {
 	char *slots, *recv_slots;
 	struct hugepin_pin slots_pin;
 	pthread_mutex_t lock;
+	const char *_Atomic caller; /* the thread that is in a call, by its `self`; NULL: none. Without a lock */
 
 	struct frame *frame; /* these four: for each slot, with as many as a frame has */
 	struct hugepin_sge *sge;
@@ -133,6 +135,21 @@ static void watch_forks(void)
 	pthread_atfork(NULL, NULL, forked);
 }
 
+static HP_TLS char self; /* its address tells threads apart */
+
+/* Note the thread as the queue's caller. False: another one is. A callback's call finds its own. */
+static bool note_caller(struct hugepin_sgq *q)
+{
+	const char *caller = atomic_load_explicit(&q->caller, memory_order_relaxed);
+	if (caller)
+		return caller == &self;
+	if (HP_UNLIKELY(q->flags & HUGEPIN_SGQ_DEBUG))
+		return atomic_compare_exchange_strong_explicit(&q->caller, &caller, &self, memory_order_relaxed,
+							       memory_order_relaxed);
+	atomic_store_explicit(&q->caller, &self, memory_order_relaxed);
+	return true;
+}
+
 /* What every function begins and ends with. errno is the program's. */
 static int enter(struct hugepin_sgq *q, int *errno_before)
 {
@@ -143,6 +160,8 @@ static int enter(struct hugepin_sgq *q, int *errno_before)
 	*errno_before = errno;
 	if (q->flags & HUGEPIN_SGQ_MT)
 		pthread_mutex_lock(&q->lock);
+	else if (!note_caller(q))
+		return -EPERM;
 	return 0;
 }
 
@@ -150,6 +169,8 @@ static int leave(struct hugepin_sgq *q, int errno_before, int ret)
 {
 	if (q->flags & HUGEPIN_SGQ_MT)
 		pthread_mutex_unlock(&q->lock);
+	else if (!q->in_callback)
+		atomic_store_explicit(&q->caller, NULL, memory_order_relaxed);
 	errno = errno_before;
 	return ret;
 }
@@ -613,7 +634,9 @@ static int add(struct hugepin_sgq *q, const struct iovec *iov, int n, uint64_t b
 	bool whole = bytes <= part_bytes;
 	if (!whole) {
 		parts = (bytes + part_bytes - 1) / part_bytes;
-		if (!(flags & HUGEPIN_SG_MULTI) || raw(q) || parts > HP_MIN(q->depth, PARTS_MAX))
+		/* Of datagrams a part may be lost, and the parts of two sub-messages taken for one. */
+		bool split = flags & HUGEPIN_SG_MULTI && !raw(q) && !q->grh;
+		if (!split || parts > HP_MIN(q->depth, PARTS_MAX))
 			return -EMSGSIZE;
 	}
 	if (q->added - q->told > q->sub_mask)
@@ -958,6 +981,18 @@ static void flush_receives(struct hugepin_sgq *q)
 		ibv_modify_qp(q->qp, &attr, IBV_QP_STATE);
 }
 
+/* The end of a queue of which nothing is out, or will be heard. Looks at no queue pair, which may be gone. */
+static int finish(struct hugepin_sgq *q, int errno_before)
+{
+	q->closing = true;
+	cancel(q);
+	tell(q);
+	leave(q, errno_before, 0);
+	destroy(q);
+	errno = errno_before;
+	return 0;
+}
+
 int hugepin_sgq_close(hugepin_sgq *q)
 {
 	int errno_before, err = enter(q, &errno_before);
@@ -973,11 +1008,17 @@ int hugepin_sgq_close(hugepin_sgq *q)
 		flush_receives(q);
 		return leave(q, errno_before, -EBUSY);
 	}
-	q->closing = true;
-	cancel(q);
-	tell(q);
-	leave(q, errno_before, 0);
-	destroy(q);
-	errno = errno_before;
-	return 0;
+	return finish(q, errno_before);
+}
+
+int hugepin_sgq_abort(hugepin_sgq *q)
+{
+	int errno_before, err = enter(q, &errno_before);
+	if (err == -ESTALE) { /* the copy that a child has */
+		destroy(q);
+		return 0;
+	}
+	if (err)
+		return err;
+	return q->in_callback ? leave(q, errno_before, -EBUSY) : finish(q, errno_before);
 }

@@ -769,6 +769,17 @@ TEST(datagrams_arrive_behind_their_routing_header)
 	}
 }
 
+/* A receiver takes parts for one sub-message as they come; of datagrams one may be missing. */
+TEST(a_sub_message_of_datagrams_is_never_split)
+{
+	begin(IBV_QPT_UD, usual, (struct hugepin_sgq_attr){ .depth = 4, .frame_bytes = 256 }, NULL);
+	EXPECT_EQ(add_one(600, HUGEPIN_SG_MULTI), -EMSGSIZE);
+	EXPECT(add_one(100, HUGEPIN_SG_MULTI) >= 0);
+	EXPECT_EQ(drain(), 0);
+	all_well();
+	end();
+}
+
 TEST(a_datagram_is_no_longer_than_the_mtu)
 {
 	hugepin_domain *d = domain_of_mock();
@@ -1295,6 +1306,125 @@ TEST(a_receive_posted_while_the_queue_pair_goes_to_error_is_flushed_by_close)
 	end();
 }
 
+/* ------------------------------------------------------------------ giving up */
+
+/* The queue pair is gone, and nobody looks at it again. */
+static void destroy_qp(struct mock_qp **q)
+{
+	struct ibv_qp_cap cap = usual;
+	struct mock_qp *gone = *q;
+	*q = mock_qp(gone->qp.qp_type, gone->qp.send_cq, &cap, NULL); /* for end() */
+	(*q)->mistakes = gone->mistakes;
+	mock_qp_free(gone); /* fills it first */
+}
+
+TEST(a_queue_that_is_given_up_at_any_moment_tells_each_sub_message_once)
+{
+	unsigned cancelled = 0;
+	for (int round = 0; round < 600; round++) {
+		seed = (uint64_t)round;
+		out_receives = round % 3 ? 0 : 1;
+		random_world(IBV_QPT_RC, &mock_providers[round % MOCK_PROVIDERS]);
+		lossy = true;
+		for (int i = 0, when = (int)dice(60); i < when; i++) {
+			if (i && !dice(40))
+				mock_error(w.qp[0], IBV_WC_LOC_QP_OP_ERR);
+			add_random(w.attr.frame_bytes, HUGEPIN_SG_COPY_OK | (dice(2) ? HUGEPIN_SG_MULTI : 0));
+			if (!dice(3))
+				hugepin_sgq_poll(w.out, (int)dice(4));
+			if (!dice(3))
+				hugepin_sgq_poll(w.in, (int)dice(40));
+			if (mock.pace == 0)
+				mock_run(w.qp[0], dice(3));
+		}
+		unsigned before = told;
+		if (dice(2))
+			mock_modify(w.qp[0], IBV_QPS_RESET);
+		else
+			destroy_qp(&w.qp[0]);
+		EXPECT_EQ(hugepin_sgq_abort(w.out), 0);
+		w.out = NULL;
+		EXPECT_EQ(told, added);
+		for (unsigned i = before; i < added; i++)
+			EXPECT(sub[i].status == -ECANCELED || (sub[i].status == -EIO && i == before)); /* a part of it had failed */
+		cancelled += added - before;
+		out_receives = 0;
+		end(); /* -EBUSY of the domain: pins are out */
+		if (t_failures) {
+			t_print("# round %d\n", round);
+			return;
+		}
+	}
+	EXPECT(cancelled > 1000);
+}
+
+/* An overrun has eaten the completions: the queue waits for ever, but need not. */
+TEST(what_lost_completions_leave_open_is_given_up)
+{
+	begin(IBV_QPT_RC, usual, (struct hugepin_sgq_attr){ .depth = 4, .recv_depth = 4 }, NULL);
+	lossy = true;
+	for (int i = 0; i < 3; i++)
+		EXPECT(add_one(100, HUGEPIN_SG_NOW) >= 0);
+	mock_run(w.qp[0], 9);
+	((struct mock_cq *)w.cq[0])->count = 0;
+	to_error(w.qp[0]);
+	to_error(w.qp[1]);
+	((struct mock_cq *)w.cq[1])->count = 0;
+	hugepin_sgq_poll(w.out, 9);
+	hugepin_sgq_poll(w.in, 9);
+	EXPECT_EQ(hugepin_sgq_close(w.out), -EBUSY);
+	EXPECT_EQ(hugepin_sgq_close(w.in), -EBUSY);
+	destroy_qp(&w.qp[0]);
+	destroy_qp(&w.qp[1]);
+	EXPECT_EQ(hugepin_sgq_abort(w.out), 0);
+	EXPECT_EQ(hugepin_sgq_abort(w.in), 0);
+	w.out = w.in = NULL;
+	EXPECT_EQ(told, 3);
+	for (int i = 0; i < 3; i++)
+		EXPECT_EQ(sub[i].status, -ECANCELED);
+	end();
+}
+
+static unsigned asked;
+
+static void ask(void *arg, uint64_t tag, int status)
+{
+	hugepin_sgq *q = *(hugepin_sgq **)arg;
+	EXPECT_EQ(tag, asked++);
+	EXPECT_EQ(status, -ECANCELED);
+	EXPECT_EQ(hugepin_sgq_add(q, NULL, 0, 7, ask, arg, 0), -ESHUTDOWN);
+	hugepin_sgq_flush(q);
+	EXPECT_EQ(hugepin_sgq_poll(q, 1), -EBUSY);
+	EXPECT_EQ(hugepin_sgq_close(q), -EBUSY);
+	EXPECT_EQ(hugepin_sgq_abort(q), -EBUSY);
+}
+
+TEST(callbacks_of_a_queue_that_is_given_up_find_it_closed_and_its_queue_pair_untouched)
+{
+	for (int failed = 0; failed < 2; failed++) {
+		begin(IBV_QPT_RC, usual, (struct hugepin_sgq_attr){ .depth = 4, .hold_if_outstanding = 2 }, NULL);
+		mock.pace = 0;
+		asked = 0;
+		for (uint64_t i = 0; i < 5; i++)
+			EXPECT(hugepin_sgq_add(w.out, &(struct iovec){ memory, 10 }, 1, i, ask, &w.out, 0) >= 0);
+		EXPECT_EQ(asked, 0);
+		if (failed) { /* noticed, with sends out whose completions are not there yet */
+			struct ibv_wc wc = { .wr_id = 0 };
+			mock_error(w.qp[0], IBV_WC_SUCCESS);
+			EXPECT_EQ(ibv_poll_cq(w.cq[0], 1, &wc), 1);
+			w.qp[0]->qp.state = IBV_QPS_ERR;
+			hugepin_sgq_poll(w.out, 0);
+			EXPECT_EQ(asked, 0);
+		}
+		destroy_qp(&w.qp[0]);
+		EXPECT_EQ(hugepin_sgq_abort(w.out), 0);
+		EXPECT_EQ(asked, 5);
+		w.out = NULL;
+		end();
+	}
+	EXPECT_EQ(hugepin_sgq_abort(NULL), -EINVAL);
+}
+
 /* ------------------------------------------------------------------ others on the same queue pair, callbacks, threads */
 
 static void hear_nothing(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
@@ -1709,6 +1839,60 @@ TEST(threads_share_a_queue_under_its_lock)
 	end();
 }
 
+static hugepin_sgq *_Atomic owned;
+static _Atomic int got_there, told_by_another;
+
+static void *add_as_another(void *arg)
+{
+	struct ibv_wc wc = { 0 };
+	(void)arg;
+	got_there = hugepin_sgq_add(owned, &(struct iovec){ memory, 10 }, 1, 0, NULL, NULL, 0);
+	EXPECT_EQ(hugepin_sgq_flush(owned), got_there);
+	EXPECT_EQ(hugepin_sgq_poll(owned, 1), got_there);
+	EXPECT_EQ(hugepin_sgq_wc(owned, &wc), got_there);
+	EXPECT_EQ(hugepin_sgq_close(owned), got_there);
+	EXPECT_EQ(hugepin_sgq_abort(owned), got_there);
+	return NULL;
+}
+
+static void call_from_another(void *arg, uint64_t tag, int status)
+{
+	pthread_t thread;
+	(void)arg, (void)tag, (void)status;
+	pthread_create(&thread, NULL, add_as_another, NULL);
+	pthread_join(thread, NULL);
+	EXPECT_EQ(hugepin_sgq_flush(owned), 0); /* this one is the owner's */
+	told_by_another++;
+}
+
+static void *poll_as_another(void *arg)
+{
+	*(int *)arg = hugepin_sgq_poll(owned, 9);
+	return NULL;
+}
+
+TEST(a_second_thread_in_a_queue_without_a_lock_is_told_so_and_a_later_one_is_served)
+{
+	for (uint32_t flags = 0; flags <= HUGEPIN_SGQ_DEBUG; flags += HUGEPIN_SGQ_DEBUG) {
+		pthread_t thread;
+		int polled = -1;
+		begin(IBV_QPT_RC, usual, (struct hugepin_sgq_attr){ .depth = 4, .flags = flags,
+								    .recv = hear_nothing }, NULL);
+		owned = w.out;
+		told_by_another = 0;
+		EXPECT(hugepin_sgq_add(w.out, &(struct iovec){ memory, 10 }, 1, 0, call_from_another, NULL, 0) >= 0);
+		EXPECT_EQ(hugepin_sgq_poll(w.out, 9), 1);
+		EXPECT_EQ(told_by_another, 1);
+		EXPECT_EQ(got_there, -EPERM);
+		EXPECT(hugepin_sgq_add(w.out, &(struct iovec){ memory, 10 }, 1, 0, call_from_another, NULL, 0) >= 0);
+		pthread_create(&thread, NULL, poll_as_another, &polled); /* one after the other is what the rule asks */
+		pthread_join(thread, NULL);
+		EXPECT_EQ(polled, 1);
+		EXPECT_EQ(told_by_another, 2);
+		end();
+	}
+}
+
 TEST(in_a_child_the_queue_is_the_parents)
 {
 	begin(IBV_QPT_RC, usual, (struct hugepin_sgq_attr){ .depth = 4, .hold_if_outstanding = 1 }, NULL);
@@ -1720,7 +1904,7 @@ TEST(in_a_child_the_queue_is_the_parents)
 		struct ibv_wc wc = { 0 };
 		bool good = hugepin_sgq_add(w.out, NULL, 0, 0, NULL, NULL, 0) == -ESTALE && hugepin_sgq_flush(w.out) == -ESTALE &&
 			    hugepin_sgq_poll(w.out, 1) == -ESTALE && hugepin_sgq_wc(w.out, &wc) == -ESTALE &&
-			    hugepin_sgq_close(w.out) == 0 && told == 0;
+			    hugepin_sgq_abort(w.in) == 0 && hugepin_sgq_close(w.out) == 0 && told == 0;
 		_exit(good ? 0 : 1);
 	}
 	int status = -1;
