@@ -216,6 +216,8 @@ static void end(void)
 		EXPECT_EQ(side[i].told, side[i].added);
 		EXPECT_EQ(ibv_destroy_qp(side[i].qp), 0);
 		EXPECT_EQ(ibv_destroy_cq(side[i].cq), 0);
+	}
+	for (int i = 0; i < 2; i++) { /* what arrives last is compared with the other side's */
 		free(side[i].len);
 		free(side[i].area);
 	}
@@ -322,6 +324,55 @@ TEST(a_peer_that_is_gone_is_told_as_an_error)
 	EXPECT_EQ(side[0].last, -ECANCELED); /* of the first frame -EIO */
 	EXPECT_EQ(hugepin_sgq_wc_status(side[0].queue, NULL), IBV_WC_RETRY_EXC_ERR);
 	end();
+}
+
+/* Soft-RoCE flushes the receives that it finds when the state changes, and none that are posted then. */
+TEST(a_queue_closes_though_messages_had_arrived_that_nobody_had_taken)
+{
+	NEEDS_WIRE;
+	for (unsigned round = 0; round < 20 && !t_failures; round++) {
+		begin(IBV_QPT_RC, 2048, 0);
+		unsigned n = round % DEPTH + 1;
+		for (unsigned i = 0; i < n; i++)
+			EXPECT(add(&side[0], 100, HUGEPIN_SG_COPY_OK | HUGEPIN_SG_NOW) >= 0);
+		time_t limit = time(NULL) + 30;
+		while (side[0].told < side[0].added && EXPECT(time(NULL) < limit))
+			hugepin_sgq_poll(side[0].queue, 8);
+		EXPECT_EQ(side[1].heard, 0);
+		end();
+		EXPECT_EQ(side[1].heard, n);
+	}
+}
+
+TEST(a_queue_whose_queue_pair_is_gone_is_given_up)
+{
+	NEEDS_WIRE;
+	for (int round = 0; round < 20 && !t_failures; round++) {
+		begin(round % 4 ? IBV_QPT_RC : IBV_QPT_UD, round % 4 ? 2048 : 0, (uint32_t)round % 3);
+		for (int i = (int)dice(60); i; i--) {
+			add(&side[dice(2)], 300, HUGEPIN_SG_COPY_OK | HUGEPIN_SG_MULTI);
+			if (!dice(3))
+				hugepin_sgq_poll(side[0].queue, 3);
+			if (!dice(3))
+				hugepin_sgq_poll(side[1].queue, 3);
+		}
+		for (int i = 0; i < 2; i++) {
+			struct ibv_qp_attr reset = { .qp_state = IBV_QPS_RESET };
+			if (round % 2)
+				EXPECT_EQ(ibv_destroy_qp(side[i].qp), 0);
+			else
+				EXPECT_EQ(ibv_modify_qp(side[i].qp, &reset, IBV_QP_STATE), 0);
+			EXPECT_EQ(hugepin_sgq_abort(side[i].queue), 0);
+			EXPECT_EQ(side[i].told, side[i].added);
+			if (!(round % 2))
+				EXPECT_EQ(ibv_destroy_qp(side[i].qp), 0);
+			EXPECT_EQ(ibv_destroy_cq(side[i].cq), 0);
+			free(side[i].len);
+			free(side[i].area);
+		}
+		if (wire.ah)
+			EXPECT_EQ(ibv_destroy_ah(wire.ah), 0);
+	}
 }
 
 TEST(nothing_is_pinned_afterwards)
