@@ -15,9 +15,9 @@
  * What the program has said of parts of its buffers (advice.h) holds in the child: some is left out of the copy, which is then
  * advised as the original.
  *
- * Limits: what other threads write during the copy may arrive in any order. A stack that lies in the heap cannot be
- * replaced under the running thread: its hugepage stays copy-on-write. So do those with the C library's descriptors of threads,
- * which it reads in the child before any handler runs.
+ * Limits: what other threads write during the last pass over what has changed may arrive in any order. A stack that lies in the heap
+ * cannot be replaced under the running thread: its hugepage stays copy-on-write. So do those with the C library's descriptors of
+ * threads, which it reads in the child before any handler runs.
  *
  * Everything here runs between prepare and parent or child with hp_heap_lock held, by raw system calls, signals blocked (heap.c).
  * The copy is packed: the n-th page marked HP_PAGE_COPIED, in address order, is the n-th hugepage of the copy.
@@ -32,6 +32,7 @@
 #include "alloc/map.h"
 #include "alloc/pages.h"
 #include "alloc/small.h"
+#include "alloc/written.h"
 #include "base/config.h"
 #include "base/stats.h"
 
@@ -48,6 +49,9 @@
 /* Bytes below a thread-local variable of ours or of the C library's that hold the others, and above the thread pointer. */
 #define THREAD_BELOW 8192
 #define THREAD_ABOVE 8192
+
+/* So often are parts of a copy made that others write to. */
+#define PASSES 4
 
 static struct {
 	bool made; /* for this fork; it may be of nothing */
@@ -137,10 +141,13 @@ static int for_runs(bool (*take)(size_t p), int (*each)(void *arg, size_t first,
 	return 0;
 }
 
-/* Walk the live buffers: mark the pages that the child gets copied, or loses, with some of them; or make the copy. Returns
- * pages marked for it. */
-static size_t walk_live(bool copying)
+enum walk { MARK, COPY_ALL, COPY_AGAIN };
+
+/* Walk the live buffers: mark the pages that the child gets copied, or loses, with some of them; or make the copy, or parts of it
+ * again. Returns pages marked for it. */
+static size_t walk_live(enum walk walk)
 {
+	const bool copying = walk != MARK;
 	size_t marked = 0, at = 0, last = 0; /* at: the slot of page `last` in the copy */
 
 	for (size_t c = HP_PAGE_CHUNKS; c < hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT;) {
@@ -179,7 +186,7 @@ static size_t walk_live(bool copying)
 
 				g->fork = f == COPY ? HP_PAGE_COPIED : f == NOTHING ? HP_PAGE_LOST : HP_PAGE_SHARED;
 				marked += f == COPY;
-			} else if (copying && g->fork == HP_PAGE_COPIED) {
+			} else if (copying && g->fork == HP_PAGE_COPIED && (walk == COPY_ALL || g->again)) {
 				for (; last < q; last++)
 					at += hp_span.page[last].fork == HP_PAGE_COPIED;
 				char *out = copy.at + (at << HP_PAGE_SHIFT) +
@@ -331,7 +338,7 @@ static struct plan plan(void)
 		other += ready && !pool && f == COPY;
 	}
 	if (copy_some || keep_out)
-		r.copied = walk_live(false);
+		r.copied = walk_live(MARK);
 	if (!copy_some && !r.pool.pages && !r.pool.giants)
 		return r;
 	r.how = HP_FORK_BY_COW;
@@ -405,7 +412,40 @@ static void drop_copy(void)
 	copy.pages = copy.map_size = 0;
 }
 
-static bool make_copy(size_t pages)
+static size_t changed; /* pages */
+
+static void note_written(uintptr_t start, uintptr_t end)
+{
+	size_t p = (start - hp_span.base) >> HP_PAGE_SHIFT, to = (end - hp_span.base + HP_PAGE - 1) >> HP_PAGE_SHIFT;
+
+	for (; p < to; p++)
+		if (hp_span.page[p].fork == HP_PAGE_COPIED && !hp_span.page[p].again) {
+			hp_span.page[p].again = 1;
+			changed++;
+		}
+}
+
+/* Copy while other threads run, and then what they wrote meanwhile, until that is nothing or has been done often enough: what may
+ * arrive in parts is what they write during the last pass. */
+static void copy_by_passes(void)
+{
+	uintptr_t start = hp_page_addr(1), end = hp_page_addr(hp_span.tree.used);
+	bool known = hp_written_begin(start, end);
+
+	walk_live(COPY_ALL);
+	for (int pass = 1; known && pass < PASSES; pass++) {
+		changed = 0;
+		known = hp_written_each(start, end, note_written) && changed;
+		if (known)
+			walk_live(COPY_AGAIN);
+		for (size_t p = 1; changed && p < hp_span.tree.used; p++)
+			hp_span.page[p].again = 0;
+	}
+	hp_written_end();
+}
+
+/* alone: there is no other thread. */
+static bool make_copy(size_t pages, bool alone)
 {
 	if (pages) {
 		void *map = map_copy(pages);
@@ -424,7 +464,10 @@ static bool make_copy(size_t pages)
 		}
 		copy.hidden = hp_advice_made() &&
 			      syscall(SYS_madvise, copy.at, pages << HP_PAGE_SHIFT, MADV_DONTDUMP) == 0;
-		walk_live(true);
+		if (alone)
+			walk_live(COPY_ALL);
+		else
+			copy_by_passes();
 		if (copy.torn) {
 			drop_copy();
 			return false;
@@ -442,7 +485,7 @@ static bool any_not_shared(void)
 	return false;
 }
 
-void hp_fork_prepare(bool listed)
+void hp_fork_prepare(bool listed, bool alone)
 {
 	int saved = errno;
 	struct plan p;
@@ -455,7 +498,7 @@ void hp_fork_prepare(bool listed)
 	/* Where no drop-in sees the program's madvise, the kernel is asked. Not after it has refused to let in what we kept out. */
 	if (!&hugepin_small_ && !dofork_refused && any_not_shared())
 		hp_advice_learn();
-	if (p.how == HP_FORK_BY_COPY && make_copy(p.copied)) {
+	if (p.how == HP_FORK_BY_COPY && make_copy(p.copied, alone)) {
 		HP_STAT_ADD(forks_copied, 1);
 		HP_STAT_ADD(fork_copied_bytes, p.copied << HP_PAGE_SHIFT);
 		if (++copies >= 2) /* it keeps forking: memory whose copy-on-write needs no pool, from here on */

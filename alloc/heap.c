@@ -1604,7 +1604,7 @@ static void prefork(void)
 	clear_lists();
 	/* The others are at the lock from now on, or are seen to be in the middle of something. */
 	hp_cache_steal(false, 0);
-	hp_fork_prepare(hp_cache_unsettled());
+	hp_fork_prepare(hp_cache_unsettled(), is_alone);
 }
 
 static void postfork(void (*small_postfork)(void))

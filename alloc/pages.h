@@ -46,6 +46,7 @@ struct hp_page {
 		lost : 1, /* a child of fork: live buffers of its parent lie here, without memory. ABSENT, wholly taken for good */
 		fork : 2, /* enum hp_page_fork */
 		giant : 1, /* a part of a page of 1 GiB, all parts of which are in one state but for what is BUSY */
+		again : 1, /* to be copied again (fork.c) */
 		advised : 1; /* the program has advised the kernel about some of it (advice.h) */
 	uint16_t fresh; /* chunks of the page at and above this were never handed out: they read as zero */
 	uint16_t held[3]; /* how often, by enum hp_hold; a held page with memory keeps it */
@@ -212,7 +213,7 @@ enum hp_fork_plan { HP_FORK_NOTHING, HP_FORK_BY_COPY, HP_FORK_BY_COW, HP_FORK_RE
 enum hp_fork_plan hp_fork_plan(void);
 /* Bytes that a copy may take, as the machine and the memory cgroups of the process say; UINT64_MAX: nobody says. */
 uint64_t hp_fork_room(void);
-void hp_fork_prepare(bool listed_too); /* LISTED buffers may become live before the child is there */
+void hp_fork_prepare(bool listed_too, bool alone); /* LISTED buffers may become live before the child is there; no other thread */
 void hp_fork_parent(void);
 void hp_fork_child(void);
 

@@ -6,6 +6,8 @@
 #include "live.h"
 
 #include <semaphore.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
 
 static _Atomic bool stop;
 static sem_t ready, done;
@@ -181,6 +183,84 @@ TEST(a_child_can_read_what_a_thread_took_from_its_list_during_the_fork)
 	pthread_join(t, NULL);
 	for (int i = 0; i < FILLERS; i++)
 		free(filler[i]);
+}
+
+/* ------------------------------------------------------------------ what others write meanwhile */
+
+static uint64_t *_Atomic newest;
+
+enum { WORDS = BUFFER / 8 };
+
+/* A buffer is published when it is full, and freed when another has taken its place. */
+static void *fill_and_publish(void *arg)
+{
+	uint64_t *old = NULL;
+
+	(void)arg;
+	for (uint64_t k = 1; !stop; k++) {
+		uint64_t *p = hide(malloc(BUFFER));
+
+		for (int i = 0; p && i < WORDS; i++)
+			p[i] = k;
+		free(old);
+		old = atomic_exchange(&newest, p);
+	}
+	newest = NULL;
+	free(old);
+	return NULL;
+}
+
+static bool kernel_tells_what_was_written(void)
+{
+	struct utsname u;
+	int major = 0, minor = 0, fd;
+
+	if (uname(&u) || sscanf(u.release, "%d.%d", &major, &minor) != 2 || major < 6 || (major == 6 && minor < 7))
+		return false;
+	fd = (int)syscall(SYS_userfaultfd, 1 | O_CLOEXEC);
+	if (fd >= 0)
+		close(fd);
+	return fd >= 0;
+}
+
+TEST(a_child_seldom_sees_a_part_of_what_a_thread_wrote_during_the_copy)
+{
+	enum { FORKS = 40 };
+	char *filler;
+	int torn = 0;
+	pthread_t t;
+
+	if (!kernel_tells_what_was_written())
+		SKIP("the kernel does not tell what was written");
+	stop = false;
+	newest = NULL;
+	if (!EXPECT(!pthread_create(&t, NULL, fill_and_publish, NULL)))
+		return;
+	while (!newest)
+		sleep_ms(1);
+	filler = hide(malloc(64 * MIB)); /* behind the thread's buffers: copied after them */
+	memset(filler, 1, 64 * MIB);
+	for (int i = 0; i < FORKS; i++) {
+		sleep_ms(3);
+		pid_t pid = fork();
+		if (pid == 0) {
+			const uint64_t *p = newest;
+
+			for (int w = 1; w < WORDS; w++)
+				if (p[w] != p[0] || !p[0])
+					_exit(1);
+			_exit(0);
+		}
+		int status = pid < 0 ? -errno : child_wait(pid, 20);
+		if (status != 1)
+			EXPECT_EQ(status, 0);
+		torn += status == 1;
+	}
+	stop = true;
+	pthread_join(t, NULL);
+	free(filler);
+	t_print("# %d of %d children saw a part\n", torn, FORKS);
+	EXPECT(torn <= 1);
 }
 
 LIVE_MAIN
