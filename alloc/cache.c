@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/process.h"
 #include "base/stats.h"
 
 struct hp_cache hp_cache_none;
@@ -180,6 +181,17 @@ void hp_cache_admit(struct hp_cache *c)
 
 /* ------------------------------------------------------------------ threads */
 
+/* Out of the list already; the lock is held. */
+static void retire(struct hp_cache *c)
+{
+	hp_cache_clear(c);
+	atomic_store_explicit(&c->limit, 0, memory_order_relaxed);
+	c->tid = 0;
+	c->next = spare;
+	spare = c;
+	HP_STAT_ADD(threads, -1);
+}
+
 static void at_exit(void *cache)
 {
 	struct hp_cache *c = cache, **at;
@@ -187,14 +199,10 @@ static void at_exit(void *cache)
 	exiting = true;
 	hp_cache_self = &hp_cache_none;
 	hp_lock(&hp_heap_lock);
-	hp_cache_clear(c);
-	atomic_store_explicit(&c->limit, 0, memory_order_relaxed);
 	for (at = &registered; *at != c; at = &(*at)->next)
 		;
 	*at = c->next;
-	c->next = spare;
-	spare = c;
-	HP_STAT_ADD(threads, -1);
+	retire(c);
 	hp_unlock(&hp_heap_lock);
 }
 
@@ -222,14 +230,42 @@ static struct hp_cache *map_caches(void)
 	return first;
 }
 
+/* Threads whose first slow call came in the last round of their destructors have ended without giving up their caches. Some at a
+ * time: there may be many threads. */
+static void reap(void)
+{
+	enum { AT_ONCE = 64 };
+	static size_t begin; /* how many to pass over */
+	struct hp_cache **at = &registered;
+	size_t i = 0;
+
+	if (hp_sandboxed || hp_process() != HP_PROCESS_OWN)
+		return;
+	for (; *at && i < begin + AT_ONCE; i++) {
+		struct hp_cache *c = *at;
+
+		if (i < begin || c == hp_cache_self || !c->tid || hp_syscall(SYS_tgkill, getpid(), c->tid, 0, 0, 0, 0) != -ESRCH) {
+			at = &c->next;
+			continue;
+		}
+		*at = c->next;
+		retire(c);
+	}
+	begin = *at ? i : 0;
+}
+
 void hp_cache_adopt(void)
 {
 	struct hp_cache *c = hp_cache_self, *more = NULL;
+	uint32_t tid;
 
 	if (exiting)
 		return;
 	if (c == &hp_cache_none) {
+		tid = hp_sandboxed ? 0 : (uint32_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0);
 		hp_lock(&hp_heap_lock);
+		if (!spare)
+			reap();
 		if (!spare) {
 			hp_unlock(&hp_heap_lock);
 			more = map_caches();
@@ -246,6 +282,7 @@ void hp_cache_adopt(void)
 		c = spare;
 		spare = c->next;
 		c->next = registered;
+		c->tid = tid;
 		registered = c;
 		HP_STAT_ADD(threads, 1);
 		hp_cache_self = c; /* with the lock: the child of a fork from a signal handler has both or none */
@@ -308,6 +345,12 @@ bool hp_cache_steal(bool idle_only, uint32_t age)
 bool hp_cache_unsettled(void)
 {
 	return unsettled;
+}
+
+void hp_cache_copied(void)
+{
+	for (struct hp_cache *c = registered; c; c = c->next)
+		c->tid = 0; /* their threads are another process's */
 }
 
 void hp_cache_child(void)

@@ -41,6 +41,7 @@ struct hp_cache {
 
 	/* Under hp_heap_lock. */
 	struct hp_cache *next; /* registered, or spare */
+	uint32_t tid; /* of its thread, for the kernel; 0: not known */
 	bool asked; /* limit was set to 0 by the last tick, and the owner has not called since */
 
 	/* The owner's, as above. */
@@ -117,5 +118,8 @@ bool hp_cache_unsettled(void);
 
 /* In the child of fork: the other threads and their caches are gone; all lists are empty. */
 void hp_cache_child(void);
+
+/* In a child in which no handler has run. Without the lock, too. */
+void hp_cache_copied(void);
 
 #endif

@@ -16,7 +16,6 @@
 #include "alloc/heap.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
@@ -168,6 +167,7 @@ static void know_process(void)
 	if (HP_LIKELY(!hp_process_copied()))
 		return;
 	begin_process();
+	hp_cache_copied();
 	if (hooks()->postfork_child && !(hp_locks_held & ((1u << HP_RANK_HEAP) - 1)))
 		hooks()->postfork_child();
 }
@@ -1712,8 +1712,6 @@ void hugepin_atfork_(void)
 
 /* ------------------------------------------------------------------ load and exit */
 
-static int stats_fd;
-
 static void say_no_heap(void)
 {
 	char buf[160];
@@ -1730,8 +1728,8 @@ static __attribute__((constructor(101))) void construct(void)
 	hp_config_load();
 	if (!hp_base_page_fits())
 		say_no_heap();
-	if (hp_config.stats) /* coreutils close theirs at exit, before us */
-		stats_fd = HP_MAX(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 100), STDERR_FILENO);
+	if (hp_config.stats)
+		hp_stats_keep();
 	hp_cache_init();
 	hugepin_atfork_();
 	hp_process_begin();
@@ -1743,5 +1741,5 @@ static __attribute__((constructor(101))) void construct(void)
 static __attribute__((destructor)) void destruct(void)
 {
 	if (hp_config.stats)
-		hp_stats_print(stats_fd);
+		hp_stats_print_kept();
 }

@@ -56,4 +56,9 @@ extern struct hp_exposed hp_exposed;
 /* Print all of them to fd, "hugepin: name value" a line. */
 void hp_stats_print(int fd);
 
+/* Keep a way to what stderr is now, since programs close theirs before the end, and print there. Where the program has put other
+ * files in the place of both descriptors, nothing is printed. */
+void hp_stats_keep(void);
+void hp_stats_print_kept(void);
+
 #endif

@@ -45,8 +45,11 @@ static HP_SEALED(struct {
 	int (*pthread_attr_setstackaddr)(pthread_attr_t *, void *);
 }) next;
 
-static __attribute__((constructor)) void construct(void)
+/* In our constructor, or before in that of another library that moves the break. Not within malloc. */
+static void find(void)
 {
+	if (next.is.munmap)
+		return;
 	*(void **)&next.is.munmap = dlsym(RTLD_NEXT, "munmap");
 	*(void **)&next.is.mmap = dlsym(RTLD_NEXT, "mmap");
 	*(void **)&next.is.mremap = dlsym(RTLD_NEXT, "mremap");
@@ -61,6 +64,11 @@ static __attribute__((constructor)) void construct(void)
 	*(void **)&next.is.pthread_attr_setstack = dlsym(RTLD_NEXT, "pthread_attr_setstack");
 	*(void **)&next.is.pthread_attr_setstackaddr = dlsym(RTLD_NEXT, "pthread_attr_setstackaddr");
 	hp_seal(&next, sizeof next);
+}
+
+static __attribute__((constructor)) void construct(void)
+{
+	find();
 	hugepin_unmapping_(NULL, 0, HP_UNMAPPED);
 }
 
@@ -230,6 +238,7 @@ EXPORT int remap_file_pages(void *addr, size_t len, int prot, size_t offset, int
 
 static char *current_break(void)
 {
+	find();
 	return next.is.sbrk ? next.is.sbrk(0) : NULL;
 }
 

@@ -6,7 +6,12 @@
 #include "live.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <malloc.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "hugepin.h"
 
 extern int __cxa_thread_atexit_impl(void (*)(void *), void *, void *);
 
@@ -27,13 +32,61 @@ static int again(const char *what, char **env)
 	return posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, env) ? -1 : child_wait(pid, 30);
 }
 
+/* ------------------------------------------------------------------ descriptors */
+
+enum { OWN_FILE = 20 };
+
+/* A program that has closed what it does not know, and has a file of its own under all those numbers. */
+static int closes_all(bool errors_too)
+{
+	free(hide(malloc(MIB)));
+	closefrom(OWN_FILE + 1);
+	for (int i = OWN_FILE + 1; i < 900; i++)
+		dup2(OWN_FILE, i);
+	if (errors_too)
+		dup2(OWN_FILE, STDERR_FILENO);
+	return 0;
+}
+
+static off_t size_of(int fd)
+{
+	struct stat s;
+	return fstat(fd, &s) ? -1 : s.st_size;
+}
+
+TEST(statistics_at_exit_are_printed_into_no_file_of_the_programs)
+{
+	for (int errors_too = 0; errors_too < 2; errors_too++) {
+		int file = (int)syscall(SYS_memfd_create, "own", 0), errors = (int)syscall(SYS_memfd_create, "errors", 0);
+		int saved = dup(STDERR_FILENO);
+		if (!EXPECT(file >= 0 && errors >= 0 && dup2(file, OWN_FILE) == OWN_FILE && dup2(errors, STDERR_FILENO) >= 0))
+			return;
+		setenv("HUGEPIN_STATS", "1", 1);
+		int r = again(errors_too ? "closes_more" : "closes", environ);
+		unsetenv("HUGEPIN_STATS");
+		dup2(saved, STDERR_FILENO);
+		EXPECT_EQ(r, 0);
+		EXPECT_EQ(size_of(OWN_FILE), 0);
+		EXPECT_EQ(size_of(errors) > 0, !errors_too);
+		close(file);
+		close(errors);
+		close(saved);
+		close(OWN_FILE);
+	}
+}
+
 /* ------------------------------------------------------------------ before and after */
 
-static char *preinit_small, *preinit_large;
+static char *preinit_small, *preinit_large, *preinit_break;
 
 static void preinit(int argc, char **argv, char **env)
 {
 	(void)argc, (void)argv, (void)env;
+	preinit_break = sbrk(4096);
+	if (preinit_break != (char *)-1) /* the memory is ours */
+		preinit_break[4095] = 1;
+	if (sbrk(0) != preinit_break + 4096 || brk(preinit_break + 8192) || sbrk(0) != preinit_break + 8192 || sbrk(-8192) == (void *)-1)
+		preinit_break = (char *)-1;
 	free(malloc(10));
 	free(malloc(10000000));
 	preinit_small = malloc(50);
@@ -71,6 +124,11 @@ TEST(memory_from_before_main_is_intact)
 		EXPECT_EQ(pattern_check(preinit_small, 50, 1), -1);
 		EXPECT_EQ(pattern_check(preinit_large, 4000000, 2), -1);
 	}
+}
+
+TEST(the_break_can_be_moved_before_main)
+{
+	EXPECT(preinit_break != (char *)-1);
 }
 
 TEST(constructors_before_ours_and_destructors_after_may_allocate)
@@ -220,6 +278,39 @@ TEST(destructors_of_threads_may_allocate_and_free)
 		EXPECT_EQ(pattern_check(held[i], 50000, (uint64_t)i), -1);
 		free(held[i]);
 	}
+}
+
+/* Again with each round of destructors; the heap is used in the last alone, of which the C library tells nobody the end. */
+static void destroy_last(void *round)
+{
+	if ((intptr_t)round < PTHREAD_DESTRUCTOR_ITERATIONS)
+		pthread_setspecific(key, (void *)((intptr_t)round + 1));
+	else
+		free(hide(malloc(100000)));
+}
+
+static void *end_late(void *arg)
+{
+	pthread_setspecific(key, (void *)1);
+	return arg;
+}
+
+TEST(threads_that_use_the_heap_in_their_last_moment_leave_nothing)
+{
+	int (*stats)(struct hugepin_stats *, size_t);
+	struct hugepin_stats s = { .threads = 0 };
+	*(void **)&stats = dlsym(RTLD_DEFAULT, "hugepin_stats");
+	if (!EXPECT(stats) || !EXPECT(!pthread_key_create(&key, destroy_last)))
+		return;
+	for (int i = 0; i < 500; i++) {
+		pthread_t t;
+		if (EXPECT(!pthread_create(&t, NULL, end_late, NULL)))
+			pthread_join(t, NULL);
+	}
+	stats(&s, sizeof s);
+	if (!EXPECT(s.threads <= 20))
+		T_FAIL("%lu threads", (unsigned long)s.threads);
+	pthread_key_delete(key);
 }
 
 /* Every slow way through the heap with a cancellation pending; then the thread must still be there. */
@@ -387,6 +478,8 @@ TEST(failing_thread_creation_does_no_harm)
 
 int main(int argc, char **argv)
 {
+	if (argc == 2 && !strncmp(argv[1], "closes", 6))
+		return closes_all(!strcmp(argv[1], "closes_more"));
 	if (argc == 2 && !strcmp(argv[1], "--around"))
 		return around_main();
 	if (argc == 2 && !strcmp(argv[1], "--dlopen"))
