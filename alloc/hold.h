@@ -35,6 +35,9 @@ size_t hp_heap_mapping(uintptr_t addr);
 /* Whether no buffer lies in [addr, addr + len), and none did for so many ticks. */
 bool hp_heap_is_free(uintptr_t addr, size_t len, uint32_t ticks);
 
+/* Report a misuse: "hugepin: FUNCTION(PTR): REASON", then abort, unless HUGEPIN_ABORT=0. */
+void hugepin_misuse_(const char *function, const void *ptr, const char *reason);
+
 /* The pin cache's side; members may be NULL. All are called without a lock of the heap, but for fork's. */
 struct hp_heap_hooks {
 	/* An extent was made: end of an allocation. Must not block or allocate. */

@@ -577,7 +577,8 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 		/* When nothing is cached that is not watched. */
 		if (d->watched && domains.watched++ == 0)
 			hp_uffd_open();
-		d->attention = (d->helper ? HP_RECORD : 0u) | (hp_trace_on ? HP_TRACED : 0u);
+		d->attention = (d->helper ? HP_RECORD : 0u) | (hp_trace_on ? HP_TRACED : 0u) |
+			       (hp_config.guard ? HP_CHECKED : 0u);
 		if (d->watched && hp_uffd_works() && (!hp_sees_unmaps || d->watch == HUGEPIN_WATCH_KERNEL)) {
 			d->attention |= HP_ASK;
 			__atomic_store_n(&hp_keys_asked, true, __ATOMIC_RELAXED);

@@ -101,7 +101,8 @@ enum {
 	HP_LOOK = HP_BUSY | HP_PENDING | HP_TODO | HP_TRACED, /* a pin that sees one of these takes the slow path */
 	HP_RETIRED = 8, /* there are retired regions: an unpin may be the last of one */
 	HP_RECORD = 32, /* there is a helper, that is told of pins (helper.c) */
-	HP_NOTE = HP_RETIRED | HP_RECORD | HP_TRACED, /* an unpin that sees one of these has more to do than count */
+	HP_CHECKED = 128, /* HUGEPIN_GUARD: an unpin is to see whether there was a pin */
+	HP_NOTE = HP_RETIRED | HP_RECORD | HP_TRACED | HP_CHECKED, /* an unpin that sees one of these has more to do than count */
 	HP_ASK = 64, /* a hit on foreign memory is to ask the kernel whether something is changing (uffd.h); set when it opens */
 };
 

@@ -442,12 +442,26 @@ static HP_COLD int unpin_first(hugepin_domain *d, struct hugepin_pin *pin)
 	return atomic_load_explicit(&d->attention, memory_order_seq_cst) & HP_RETIRED ? unpin_retired(d, index) : 0;
 }
 
+/* An unpin was counted. More of them than pins: there was one that had been given back before, as a copy; it is told at the latest when
+ * nobody else pins the region. Whoever has counted an unpin that we see had seen its pin. */
+static HP_COLD void check_counts(hugepin_domain *d, struct hp_counts *counts, uint32_t index)
+{
+	if (hp_counts_sum(index) <= INT32_MAX)
+		return;
+	hp_count(&counts[index].pins);
+	hugepin_misuse_("hugepin_unpin", d, "a copy of a pin that was given back before");
+}
+
 static HP_COLD int unpin_noted(hugepin_domain *d, struct hp_counts *counts, uint32_t index, uint32_t attention)
 {
 	if (HP_LIKELY(attention & HP_RECORD))
 		record(d, counts, HP_RECORD_END, index, 0);
-	if (attention & HP_TRACED)
-		hp_trace(HP_TRACE_UNPIN, d, hp_regions[index].start, hp_regions[index].end);
+	if (attention & (HP_TRACED | HP_CHECKED)) {
+		if (attention & HP_CHECKED)
+			check_counts(d, counts, index);
+		if (attention & HP_TRACED)
+			hp_trace(HP_TRACE_UNPIN, d, hp_regions[index].start, hp_regions[index].end);
+	}
 	return HP_UNLIKELY(attention & HP_RETIRED) ? unpin_retired(d, index) : 0;
 }
 
