@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "alloc/hold.h"
 #include "alloc/small.h"
 #include "base/bits.h"
 #include "base/config.h"
@@ -129,6 +130,8 @@ int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base)
 	return 0;
 }
 
+HP_TLS uintptr_t hp_heap_placing;
+
 int hp_map_hugetlb(uintptr_t at, size_t len, unsigned shift)
 {
 	int saved = errno, r = 0;
@@ -141,10 +144,15 @@ int hp_map_hugetlb(uintptr_t at, size_t len, unsigned shift)
 		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | (int)(shift << MAP_HUGE_SHIFT), -1, 0);
 	if (p == MAP_FAILED) {
 		r = -errno;
-	} else if (mremap(p, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)at) == MAP_FAILED) {
-		r = -errno;
-		munmap(p, len);
-		hp_map_release(at, len); /* the target may be unmapped by now */
+	} else {
+		hp_heap_placing = at;
+		if (mremap(p, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)at) == MAP_FAILED)
+			r = -errno;
+		hp_heap_placing = 0;
+		if (r) {
+			munmap(p, len);
+			hp_map_release(at, len); /* the target may be unmapped by now */
+		}
 	}
 	errno = saved;
 	return r;

@@ -281,6 +281,9 @@ void hugepin_unmapping_(const void *addr, size_t len, enum hp_unmapping how)
 	__atomic_store_n(&hp_sees_unmaps, true, __ATOMIC_RELAXED);
 	if (how == HP_UNMAPPED)
 		hp_locks_unmapping(addr, len);
+	/* The heap may be giving memory to what a domain is registering: that would be found gone by the next pin. */
+	if (hp_heap_placing && (uintptr_t)addr == hp_heap_placing)
+		return;
 	/* Of discarded pages the kernel tells in time. */
 	if (domains.count && !(how == HP_DISCARDED && hp_uffd_works()))
 		forget_in_all(addr, len, how != HP_UNMAPPED, how != HP_UNMAPPED, 1);
