@@ -7,6 +7,8 @@
  *	                   growth SIZE
  *	                   extent SIZE
  *	                   overlap forwards|backwards|shuffled|any
+ *	                   miss predict|cf11|lru|ucx
+ *	                   evict tTHREADS lru|ucx
  *
  * It prints "name value unit" lines, and "# ..." where this machine cannot show something. -q measures for a shorter
  * time; the order of regions depends on SEED alone. bench/run-pin runs the subjects in turn and compares them.
@@ -19,6 +21,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -136,12 +139,13 @@ static int nothing_limits(void *ctx, struct hugepin_limits *ret_)
 
 static hugepin_domain *domain;
 
-/* With a budget that is never reached, so that what it costs to keep one is in the figures. */
+static uint64_t budget = UINT64_C(1) << 40; /* never reached, so that what it costs to keep one is in the figures */
+
 static void open_nothing(uint32_t policy, uint32_t watch)
 {
 	static const struct hugepin_backend nothing = { .size = sizeof nothing, .name = "nothing", .reg = nothing_reg,
 							.dereg = nothing_dereg, .limits = nothing_limits };
-	struct hugepin_attr attr = { .size = sizeof attr, .policy = policy, .pinned_bytes_max = UINT64_C(1) << 40,
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = policy, .pinned_bytes_max = budget,
 				     .watch = watch };
 
 	check(hugepin_domain_open(&nothing, NULL, &attr, &domain), "hugepin_domain_open");
@@ -356,7 +360,7 @@ static void hits(const char *where, size_t count, unsigned threads, const char *
 	if (s->policy)
 		open_nothing(s->policy, s->watch);
 	else if (s->walk == rcache_walk)
-		rcache_open();
+		rcache_open(SIZE_MAX);
 	snprintf(name, sizeof name, "hits.%s.%zu.t%u", where, count, threads);
 	time_hits(name, s, regions, count, threads);
 }
@@ -381,6 +385,131 @@ static void growth(size_t size)
 	for (size_t i = 0; i < 256; i++)
 		places[i] = extent[next_random(&seed) % extents] + next_random(&seed) % (64 * MiB / REGION) * REGION;
 	time_hits("growth.hit", &subjects[0], places, 256, 1);
+}
+
+/* ------------------------------------------------------------------ misses and evictions */
+
+static char *map_for_regions(size_t count)
+{
+	char *p = mmap(NULL, 2 * REGION * count, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (p == MAP_FAILED)
+		err(1, "mmap");
+	return p;
+}
+
+static double quantile(double *v, size_t n, double q)
+{
+	qsort(v, n, sizeof *v, compare);
+	return v[(size_t)(q * (double)(n - 1))];
+}
+
+static void use_once(bool ucx, char *p)
+{
+	struct walk w = { .order = &p, .len = REGION };
+
+	if (ucx)
+		rcache_walk(&w, 1);
+	else
+		use_hugepin(p, REGION);
+}
+
+/* What is new is pinned after 240 hits, as by a program that sends an array of blocks and then something else; and what is known
+ * after something else was unmapped, which has the next hit look what is gone. The device costs nothing. */
+static void misses(const char *subject)
+{
+	enum { KNOWN = 240, NEW_MAX = 2000 };
+	static double miss[NEW_MAX], unmapped[NEW_MAX];
+	static const struct {
+		const char *name;
+		uint32_t policy;
+	} policies[] = { { "predict", HUGEPIN_POLICY_PREDICT }, { "cf11", HUGEPIN_POLICY_CF11 }, { "lru", HUGEPIN_POLICY_LRU } };
+	bool ucx = !strcmp(subject, "ucx");
+	size_t count = quick ? 300 : NEW_MAX, at = 0;
+	char *known = map_for_regions(KNOWN), *new = map_for_regions(NEW_MAX);
+
+	for (size_t i = 0; i < 3; i++)
+		if (!strcmp(policies[i].name, subject))
+			open_nothing(policies[i].policy, 0);
+	if (ucx && !rcache_walk)
+		not_shown("miss: built without UCX");
+	if (ucx)
+		rcache_open(SIZE_MAX);
+	else if (!domain)
+		errx(1, "no subject %s", subject);
+	for (size_t n = 0; n < count; n++) {
+		char *other = map_for_regions(1);
+
+		for (int i = 0; i < KNOWN; i++)
+			use_once(ucx, known + 2 * REGION * (at++ % KNOWN));
+		double t = now_ns();
+		use_once(ucx, new + 2 * REGION * n);
+		miss[n] = (now_ns() - t) / 1e3;
+		use_once(ucx, other);
+		for (int i = 0; i < KNOWN; i++)
+			use_once(ucx, known + 2 * REGION * (at++ % KNOWN));
+		munmap(other, 2 * REGION);
+		t = now_ns();
+		use_once(ucx, known + 2 * REGION * (at++ % KNOWN));
+		unmapped[n] = (now_ns() - t) / 1e3;
+	}
+	printf("miss %.4g us\nmiss.p99 %.4g us\n", quantile(miss, count, 0.5), quantile(miss, count, 0.99));
+	printf("unmapped %.4g us\nunmapped.p99 %.4g us\n", quantile(unmapped, count, 0.5), quantile(unmapped, count, 0.99));
+}
+
+static _Atomic bool done;
+static sem_t pinned;
+
+/* Pins once, and is there from then on. */
+static void *pin_once(void *arg)
+{
+	use_once(*(bool *)arg, workers[0].walk.order[0]);
+	sem_post(&pinned);
+	while (!done)
+		usleep(10000);
+	return NULL;
+}
+
+/* Of 64 regions the one used longest ago makes room for each new one; the mean of 32 such misses. */
+static void evictions(unsigned threads, const char *subject)
+{
+	enum { KEPT = 64, TOGETHER = 32, SAMPLES = 200 };
+	static double ns[SAMPLES];
+	bool ucx = !strcmp(subject, "ucx");
+	char *regions = map_for_regions(KEPT + TOGETHER * (SAMPLES + 1)), name[32];
+	pthread_t *t = calloc(threads, sizeof *t);
+
+	if (!t)
+		err(1, "calloc");
+	if (ucx && !rcache_walk)
+		not_shown("evict: built without UCX");
+	budget = KEPT * REGION;
+	if (ucx)
+		rcache_open(KEPT);
+	else
+		open_nothing(HUGEPIN_POLICY_LRU, 0);
+	sem_init(&pinned, 0, 0);
+	workers[0].walk.order = &regions;
+	for (unsigned i = 0; i < threads; i++) {
+		if (pthread_create(&t[i], NULL, pin_once, &ucx))
+			err(1, "pthread_create");
+		sem_wait(&pinned);
+	}
+	for (size_t i = 0; i < KEPT; i++)
+		use_once(ucx, regions + 2 * REGION * i);
+	for (size_t n = 0; n <= SAMPLES; n++) {
+		double begun = now_ns();
+
+		for (size_t i = 0; i < TOGETHER; i++)
+			use_once(ucx, regions + 2 * REGION * (KEPT + n * TOGETHER + i));
+		if (n)
+			ns[n - 1] = (now_ns() - begun) / TOGETHER;
+	}
+	done = true;
+	for (unsigned i = 0; i < threads; i++)
+		pthread_join(t[i], NULL);
+	snprintf(name, sizeof name, "evict.t%u", threads);
+	printf("%s %.4g us\n", name, median(ns, SAMPLES) / 1e3);
 }
 
 /* ------------------------------------------------------------------ registering with io_uring */
@@ -620,7 +749,7 @@ static _Noreturn void usage(void)
 	      "  hits heap|foreign REGIONS tTHREADS ucx|arena|lru|told|told-call|floor\n"
 	      "  register SIZE 4K|2M|hugepin\n"
 	      "  fork first|thp plain|registered|kernel    growth SIZE    extent SIZE\n"
-	      "  overlap forwards|backwards|shuffled|any\n",
+	      "  overlap forwards|backwards|shuffled|any    miss predict|cf11|lru|ucx    evict tTHREADS lru|ucx\n",
 	      stderr);
 	exit(2);
 }
@@ -686,6 +815,10 @@ int main(int argc, char **argv)
 		forking(argv[1], argv[2]);
 	else if (argc == 2 && !strcmp(argv[0], "growth"))
 		growth(parse_size(argv[1]));
+	else if (argc == 2 && !strcmp(argv[0], "miss"))
+		misses(argv[1]);
+	else if (argc == 3 && !strcmp(argv[0], "evict"))
+		evictions((unsigned)strtoul(argv[1] + 1, NULL, 10), argv[2]);
 	else if (argc == 2 && !strcmp(argv[0], "extent"))
 		register_extent(parse_size(argv[1]));
 	else if (argc == 2 && !strcmp(argv[0], "overlap"))

@@ -1,10 +1,9 @@
 /*
- * UCX's registration cache, ucs_rcache, as UCX's own memory domains set it up: no limits, invalidated by the mapping
+ * UCX's registration cache, ucs_rcache, as UCX's own memory domains set it up, but for a limit of regions: invalidated by the mapping
  * calls that UCX intercepts (UCM_EVENT_VM_UNMAPPED), its default alignment. Registering is nothing; a region has a key.
  */
 #include "rcache.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <ucm/api/ucm.h>
@@ -55,7 +54,7 @@ static void merge(void *context, ucs_rcache_t *rcache, void *arg, ucs_rcache_reg
 }
 #endif
 
-void rcache_open(void)
+void rcache_open(size_t regions_max)
 {
 	static const ucs_rcache_ops_t ops = {
 		.mem_reg = mem_reg,
@@ -75,7 +74,7 @@ void rcache_open(void)
 		.ucm_event_priority = 1000,
 		.ops = &ops,
 		.flags = UCS_RCACHE_FLAG_PURGE_ON_FORK,
-		.max_regions = ULONG_MAX,
+		.max_regions = regions_max,
 		.max_size = SIZE_MAX,
 		.max_unreleased = SIZE_MAX,
 	};

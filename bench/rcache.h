@@ -22,7 +22,7 @@ static inline __attribute__((always_inline)) void walk(struct walk *w, long n, u
 	w->at = at;
 }
 
-void rcache_open(void) __attribute__((weak));
+void rcache_open(size_t regions_max) __attribute__((weak)); /* SIZE_MAX: no limit */
 void rcache_walk(struct walk *, long n) __attribute__((weak));
 long rcache_registrations(void) __attribute__((weak)); /* made so far, plus those given back */
 

@@ -9,14 +9,27 @@
 #include "base/stats.h"
 #include "reg/domain.h"
 
+/* A scan that goes from one owner to the next waits for memory at each of them; by a table it waits for many at a time. While all
+ * have a place in it, it is used. */
+enum { TABLE_MAX = 4096 };
+
 HP_TLS struct hp_counts *hp_counts_self;
 static struct hp_counts_owner *_Atomic first;
+static struct hp_counts_owner *_Atomic table[TABLE_MAX]; /* by number */
+static _Atomic uint32_t made;
 static struct hp_counts_owner *shared; /* of threads that can have none of their own, to give pins back */
 static _Atomic bool blind; /* membarrier(2) was refused */
 static pthread_key_t at_exit;
 static bool have_key;
 
-#define SIZE (HP_COUNTS_OWNER_SIZE + HP_REGIONS_MAX * sizeof(struct hp_counts))
+#define PAGE 4096
+#define SIZE (HP_COUNTS_OWNER_SIZE + PAGE + HP_REGIONS_MAX * sizeof(struct hp_counts))
+
+/* The counters of one region begin at another cache line of their page for each thread: else they would all contend for one set of
+ * each cache. In steps of a line, as far as there is room behind the owner. */
+#define LINE 64
+#define COLOURS ((HP_COUNTS_OWNER_SIZE - sizeof(struct hp_counts_owner)) / LINE)
+_Static_assert(COLOURS > 8 && COLOURS <= PAGE / LINE, "the counters begin on the page after the owner's");
 
 static struct hp_counts *counts_of(struct hp_counts_owner *c)
 {
@@ -41,16 +54,37 @@ static struct hp_counts_owner *take_spare(void)
 
 static struct hp_counts_owner *make(void)
 {
-	struct hp_counts_owner *c = hp_meta_map(SIZE);
+	char *at = hp_meta_map(SIZE);
+	struct hp_counts_owner *c = (struct hp_counts_owner *)(at + made % COLOURS * LINE);
+	uint32_t number;
 
-	if (!c)
+	if (!at)
 		return NULL;
 	c->owned = true;
+	c->number = number = made++;
 	c->next = first;
 	/* release: whoever scans sees the counters' link. */
 	while (!atomic_compare_exchange_weak_explicit(&first, &c->next, c, memory_order_release, memory_order_relaxed))
 		;
+	if (number < TABLE_MAX) /* release: the same */
+		atomic_store_explicit(&table[number], c, memory_order_release);
 	return c;
+}
+
+/* Call each() for every owner; acquire: pairs with the releases in make(). One that stands nowhere yet has counted nothing. */
+static inline __attribute__((always_inline)) void scan(void (*each)(struct hp_counts_owner *, void *arg), void *arg)
+{
+	struct hp_counts_owner *c;
+	uint32_t n = made;
+
+	if (n > TABLE_MAX) {
+		for (c = atomic_load_explicit(&first, memory_order_acquire); c; c = c->next)
+			each(c, arg);
+		return;
+	}
+	for (uint32_t i = 0; i < n; i++)
+		if ((c = atomic_load_explicit(&table[i], memory_order_acquire)))
+			each(c, arg);
 }
 
 /* For hugepin top (base/stats.h). */
@@ -96,11 +130,19 @@ bool hp_counts_adopt(void)
 	return true;
 }
 
+struct each {
+	void (*call)(void *arg, struct hp_records *);
+	void *arg;
+};
+
+static inline void tell(struct hp_counts_owner *c, void *each)
+{
+	((struct each *)each)->call(((struct each *)each)->arg, &c->records);
+}
+
 void hp_counts_each(void (*each)(void *arg, struct hp_records *), void *arg)
 {
-	/* acquire: pairs with the release in make() */
-	for (struct hp_counts_owner *c = atomic_load_explicit(&first, memory_order_acquire); c; c = c->next)
-		each(arg, &c->records);
+	scan(tell, &(struct each){ each, arg });
 }
 
 void hp_counts_unpin_shared(uint32_t region)
@@ -108,20 +150,30 @@ void hp_counts_unpin_shared(uint32_t region)
 	__atomic_fetch_add(&counts_of(shared)[region].unpins, 1, __ATOMIC_RELEASE);
 }
 
+struct sum {
+	uint32_t region, sum;
+};
+
+/* Of each thread what was given back first: a pin that does not come about is counted and given back by one thread, and meanwhile
+ * counts for too much, not for too little. A pin that another thread gives back was counted before, and where no more can be made,
+ * before the barrier: each count of a pin is seen. */
+static inline void add(struct hp_counts_owner *c, void *sum)
+{
+	struct sum *s = sum;
+	struct hp_counts *counts = &counts_of(c)[s->region];
+
+	s->sum -= __atomic_load_n(&counts->unpins, __ATOMIC_ACQUIRE);
+	s->sum += __atomic_load_n(&counts->pins, __ATOMIC_ACQUIRE);
+}
+
 uint32_t hp_counts_sum(uint32_t region)
 {
-	struct hp_counts_owner *all = atomic_load_explicit(&first, memory_order_acquire);
-	uint32_t sum = 0;
+	struct sum s = { .region = region };
 
 	if (blind)
 		return UINT32_MAX;
-
-	/* What was given back first: a pin that is made and given back in between counts for too much, not for too little. */
-	for (struct hp_counts_owner *c = all; c; c = c->next)
-		sum -= __atomic_load_n(&counts_of(c)[region].unpins, __ATOMIC_ACQUIRE);
-	for (struct hp_counts_owner *c = all; c; c = c->next)
-		sum += __atomic_load_n(&counts_of(c)[region].pins, __ATOMIC_ACQUIRE);
-	return sum;
+	scan(add, &s);
+	return s.sum;
 }
 
 void hp_counts_barrier(void)
@@ -142,13 +194,18 @@ void hp_counts_child(void)
 	first = NULL;
 	blind = false;
 	for (struct hp_counts_owner *c = all, *next; c; c = next) {
+		uintptr_t counts = (uintptr_t)counts_of(c) & ~((uintptr_t)PAGE - 1);
+
 		next = c->next;
-		hp_meta_zero(counts_of(c), SIZE - HP_COUNTS_OWNER_SIZE);
+		hp_meta_zero((void *)counts, SIZE - HP_COUNTS_OWNER_SIZE);
 		/* Of the parent's domains. */
 		c->records.tail = c->records.tail_seen = c->records.head;
 		/* This thread's are left alone: a signal handler may have forked that interrupted counting. */
-		if (counts_of(c) == hp_counts_self)
+		if (counts_of(c) == hp_counts_self) {
+			if (c->number < TABLE_MAX)
+				table[c->number] = NULL;
 			continue;
+		}
 		c->owned = c == shared;
 		c->next = first;
 		first = c;

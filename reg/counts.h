@@ -24,6 +24,7 @@ extern HP_TLS struct hp_counts *hp_counts_self;
 /* What the thread keeps on the pages in front of its counters. Never freed: a scan may be under way. */
 struct hp_counts_owner {
 	struct hp_counts_owner *next; /* older */
+	uint32_t number; /* how many were before */
 	_Atomic bool owned; /* by a thread that lives */
 	struct hp_records records; /* of this thread and those that had the counters before */
 };
