@@ -1740,6 +1740,7 @@ static __attribute__((constructor(101))) void construct(void)
 
 static __attribute__((destructor)) void destruct(void)
 {
-	if (hp_config.stats)
+	/* A program that the library was loaded into for something else, the MPI layer say, has nothing to tell. */
+	if (hp_config.stats && (&hugepin_small_ || HP_STAT_GET(placed)))
 		hp_stats_print_kept();
 }
