@@ -2,7 +2,8 @@
  * The functions of MPI that the layer stands before, each with the buffers that it hands to MPI.
  *
  * Both names of a function are taken: MPI_Send is what C calls, PMPI_Send what the Fortran bindings of Open MPI call,
- * in each of their kinds. What MPI calls by these names for itself, within a call of the program, is passed on.
+ * in each of their kinds. Each goes on to the next function of its own name, which may be that of a tool preloaded behind us.
+ * What MPI, or the tool, calls by these names within a call of the program is passed on.
  *
  * Left out, because MPI copies: Bsend, Ibsend, Bsend_init, and the single elements of Fetch_and_op and
  * Compare_and_swap. Functions without buffers in which a program may wait are here for the recorder, which tells MPI's
@@ -10,39 +11,73 @@
  */
 #include "mpi/layer.h"
 
-#define NEXT(name) \
-	__typeof__(&PMPI_##name) next = REAL(name); \
-	struct hp_call c_, *const c = &c_; \
-	int err
+/* A function of MPI's is a jump: to what stands here, or to MPI's own, whose handles may be longer than ours (MPICH's are
+ * numbers of 32 bits, Open MPI's are pointers), so that no compiled function could pass them on. */
+struct hp_entry {
+	void **to;
+	const char *name;
+};
+#pragma GCC visibility push(hidden)
+extern struct hp_entry __start_hp_entries[], __stop_hp_entries[];
+#pragma GCC visibility pop
+
+#ifdef __x86_64__
+#define ENTRY(SYMBOL) \
+	__attribute__((used)) static void *to_##SYMBOL = (void *)our_##SYMBOL; \
+	__attribute__((used, section("hp_entries"))) static struct hp_entry entry_##SYMBOL = { &to_##SYMBOL, #SYMBOL }; \
+	__asm__(".text\n" \
+		".globl " #SYMBOL "\n" \
+		".type " #SYMBOL ", @function\n" \
+		#SYMBOL ":\n" \
+		".cfi_startproc\n" \
+		"endbr64\n" \
+		"jmp *to_" #SYMBOL "(%rip)\n" \
+		".cfi_endproc\n" \
+		".size " #SYMBOL ", .-" #SYMBOL "\n");
+#else
+#define ENTRY(SYMBOL) __typeof__(SYMBOL) SYMBOL __attribute__((alias("our_" #SYMBOL)));
+#endif
+
+void hp_pass_through(void)
+{
+#ifdef __x86_64__
+	for (struct hp_entry *e = __start_hp_entries; e < __stop_hp_entries; e++) {
+		void *next = hp_find(e->name);
+
+		if (next)
+			__atomic_store_n(e->to, next, __ATOMIC_RELAXED);
+	}
+#endif
+}
+
+#define NEXT(KIND, NAME) \
+	static void *found; \
+	__typeof__(&PMPI_##NAME) next = (__typeof__(&PMPI_##NAME))hp_next(&found, #KIND "_" #NAME)
 
 /* PARAMETERS and ARGUMENTS are in parentheses; END is what follows the call, then come statements that name buffers. */
 #define WRAP(NAME, PARAMETERS, ARGUMENTS, END, ...) \
-	int PMPI_##NAME PARAMETERS \
+	WRAP_AS(MPI, #NAME, NAME, PARAMETERS, ARGUMENTS, hp_call_pin(c), END, __VA_ARGS__) \
+	WRAP_AS(PMPI, #NAME, NAME, PARAMETERS, ARGUMENTS, hp_call_pin(c), END, __VA_ARGS__)
+#define WRAP_AS(KIND, OP, NAME, PARAMETERS, ARGUMENTS, PIN, END, ...) \
+	static int our_##KIND##_##NAME PARAMETERS \
 	{ \
-		NEXT(NAME); \
-		if (!hp_call_begin(c, #NAME, __builtin_frame_address(0))) \
+		NEXT(KIND, NAME); \
+		struct hp_call *c = hp_call_begin(OP, __builtin_frame_address(0)); \
+		int err; \
+		if (!c) \
 			return next ARGUMENTS; \
 		__VA_ARGS__ \
-		hp_call_pin(c); \
+		PIN; \
 		err = next ARGUMENTS; \
 		END; \
 		return err; \
 	} \
-	int MPI_##NAME PARAMETERS __attribute__((alias("PMPI_" #NAME)));
+	ENTRY(KIND##_##NAME)
 
 /* The same, but nothing is pinned before a later call: MPI_Send_init and the like. */
 #define WRAP_INIT(NAME, PARAMETERS, ARGUMENTS, ...) \
-	int PMPI_##NAME PARAMETERS \
-	{ \
-		NEXT(NAME); \
-		if (!hp_call_begin(c, "Start", __builtin_frame_address(0))) \
-			return next ARGUMENTS; \
-		__VA_ARGS__ \
-		err = next ARGUMENTS; \
-		hp_call_end_init(c, err, *request); \
-		return err; \
-	} \
-	int MPI_##NAME PARAMETERS __attribute__((alias("PMPI_" #NAME)));
+	WRAP_AS(MPI, "Start", NAME, PARAMETERS, ARGUMENTS, , hp_call_end_init(c, err, *request), __VA_ARGS__) \
+	WRAP_AS(PMPI, "Start", NAME, PARAMETERS, ARGUMENTS, , hp_call_end_init(c, err, *request), __VA_ARGS__)
 
 #define BARE(...) __VA_ARGS__
 #define BLOCKING(NAME, PARAMETERS, ARGUMENTS, ...) WRAP(NAME, PARAMETERS, ARGUMENTS, hp_call_end(c), __VA_ARGS__)
@@ -58,32 +93,30 @@
 
 /* ------------------------------------------------------------------ beginning and end */
 
-int PMPI_Init(int *argc, char ***argv)
-{
-	int err = REAL(Init)(argc, argv);
-
-	if (err == MPI_SUCCESS)
-		hp_layer_open();
-	return err;
-}
-int MPI_Init(int *argc, char ***argv) __attribute__((alias("PMPI_Init")));
-
-int PMPI_Init_thread(int *argc, char ***argv, int required, int *provided)
-{
-	int err = REAL(Init_thread)(argc, argv, required, provided);
-
-	if (err == MPI_SUCCESS)
-		hp_layer_open();
-	return err;
-}
-int MPI_Init_thread(int *argc, char ***argv, int required, int *provided) __attribute__((alias("PMPI_Init_thread")));
-
-int PMPI_Finalize(void)
-{
-	hp_layer_close();
-	return REAL(Finalize)();
-}
-int MPI_Finalize(void) __attribute__((alias("PMPI_Finalize")));
+#define FIRST(KIND, NAME, PARAMETERS, ARGUMENTS) \
+	static int our_##KIND##_##NAME PARAMETERS \
+	{ \
+		NEXT(KIND, NAME); \
+		int err = next ARGUMENTS; \
+		if (err == MPI_SUCCESS) \
+			hp_layer_open(); \
+		return err; \
+	} \
+	ENTRY(KIND##_##NAME)
+#define LAST(KIND) \
+	static int our_##KIND##_Finalize(void) \
+	{ \
+		NEXT(KIND, Finalize); \
+		hp_layer_close(); \
+		return next(); \
+	} \
+	ENTRY(KIND##_Finalize)
+FIRST(MPI, Init, (int *argc, char ***argv), (argc, argv))
+FIRST(PMPI, Init, (int *argc, char ***argv), (argc, argv))
+FIRST(MPI, Init_thread, (int *argc, char ***argv, int required, int *provided), (argc, argv, required, provided))
+FIRST(PMPI, Init_thread, (int *argc, char ***argv, int required, int *provided), (argc, argv, required, provided))
+LAST(MPI)
+LAST(PMPI)
 
 /* ------------------------------------------------------------------ point to point */
 
@@ -135,8 +168,8 @@ WRAP(Start, (MPI_Request * request), (request), hp_call_end(c), hp_requests_star
 WRAP(Startall, (int n, MPI_Request requests[]), (n, requests), hp_call_end(c), hp_requests_start(c, n, requests);)
 
 #define COMPLETION(NAME, PARAMETERS, ARGUMENTS, N, REQUESTS) \
-	WRAP(NAME, PARAMETERS, ARGUMENTS, hp_requests_settle(&claims, REQUESTS); hp_call_end(c), struct hp_claims claims; \
-	     hp_requests_claim(&claims, N, REQUESTS);)
+	WRAP(NAME, PARAMETERS, ARGUMENTS, hp_requests_settle(c, REQUESTS); hp_call_end(c), \
+	     hp_requests_claim(c, N, REQUESTS);)
 COMPLETION(Wait, (MPI_Request * request, MPI_Status *status), (request, status), 1, request)
 COMPLETION(Test, (MPI_Request * request, int *flag, MPI_Status *status), (request, flag, status), 1, request)
 COMPLETION(Waitall, (int n, MPI_Request requests[], MPI_Status statuses[]), (n, requests, statuses), n, requests)
@@ -151,16 +184,21 @@ COMPLETION(Waitsome, (int n, MPI_Request requests[], int *count, int indices[], 
 COMPLETION(Testsome, (int n, MPI_Request requests[], int *count, int indices[], MPI_Status statuses[]),
 	   (n, requests, count, indices, statuses), n, requests)
 
-int PMPI_Request_free(MPI_Request *request)
-{
-	NEXT(Request_free);
-	if (!hp_call_begin(c, "Request_free", __builtin_frame_address(0)))
-		return next(request);
-	err = hp_request_free(request, next);
-	hp_call_end(c);
-	return err;
-}
-int MPI_Request_free(MPI_Request *request) __attribute__((alias("PMPI_Request_free")));
+#define FREE(KIND) \
+	static int our_##KIND##_Request_free(MPI_Request *request) \
+	{ \
+		NEXT(KIND, Request_free); \
+		struct hp_call *c = hp_call_begin("Request_free", __builtin_frame_address(0)); \
+		int err; \
+		if (!c) \
+			return next(request); \
+		err = hp_request_free(c, request, next); \
+		hp_call_end(c); \
+		return err; \
+	} \
+	ENTRY(KIND##_Request_free)
+FREE(MPI)
+FREE(PMPI)
 
 /* ------------------------------------------------------------------ collectives */
 

@@ -4,7 +4,7 @@
  * PMPI_*, see calls.c.
  *
  * All arguments of Fortran are addresses. `mpi_send_' is what mpif.h and `use mpi' call, `mpi_send_f08_' is that of
- * mpi_f08.
+ * mpi_f08, `mpi_send_f08ts_' that of MPICH's, whose buffers are descriptors.
  */
 #include "mpi/layer.h"
 
@@ -37,20 +37,22 @@
 #define A13 A12, m
 #define A14 A13, n
 
-/* A function may call another, by other bindings of its own: the program's call is the outermost. */
+/* A function may call another, by other bindings of its own: the program's call is the outermost, unless it was left by longjmp. */
 #define FUNCTION(SYMBOL, COUNT) \
 	void SYMBOL(P##COUNT); \
 	void SYMBOL(P##COUNT) \
 	{ \
 		static void *found; \
 		void (*next)(P##COUNT) = (void (*)(P##COUNT))hp_next(&found, #SYMBOL); \
-		const void *outer = hp_fortran_frame; \
+		const void *here = __builtin_frame_address(0), *outer = hp_fortran_frame; \
 		\
-		hp_fortran_frame = outer ? outer : __builtin_frame_address(0); \
+		if (outer && !hp_frame_lives(outer, here)) \
+			outer = NULL; \
+		hp_fortran_frame = outer ? outer : here; \
 		next(A##COUNT); \
 		hp_fortran_frame = outer; \
 	}
-#define BOTH(NAME, COUNT) FUNCTION(mpi_##NAME##_, COUNT) FUNCTION(mpi_##NAME##_f08_, COUNT)
+#define EACH(NAME, COUNT) FUNCTION(mpi_##NAME##_, COUNT) FUNCTION(mpi_##NAME##_f08_, COUNT) FUNCTION(mpi_##NAME##_f08ts_, COUNT)
 
 /* The number of arguments, with ierror. A nonblocking collective has one more. */
 #define SENDS(X) X(send, 7) X(ssend, 7) X(rsend, 7) X(isend, 8) X(issend, 8) X(irsend, 8) X(recv, 8) X(irecv, 8) \
@@ -64,7 +66,7 @@
 #define OPERATIONS(X) X(win_create, 7) X(win_allocate, 7) X(put, 9) X(get, 9) X(accumulate, 10) X(get_accumulate, 13) \
 	X(rput, 10) X(rget, 10) X(raccumulate, 11) X(rget_accumulate, 14)
 
-SENDS(BOTH)
-COLLECTIVES(BOTH)
-NONBLOCKING(BOTH)
-OPERATIONS(BOTH)
+SENDS(EACH)
+COLLECTIVES(EACH)
+NONBLOCKING(EACH)
+OPERATIONS(EACH)

@@ -9,6 +9,9 @@
  * before we have noticed, and which several requests may share that were done at once. So the table may hold a handle
  * more than once: the newest comes first, and an entry that a Wait or Test has claimed is not found by another.
  *
+ * A call may be left by longjmp or throw, where the program's error handler does so: then its thread's next call finds it, and
+ * ends it. A request whose Wait was left so keeps its pins until a later Wait finds it done, or MPI_Finalize.
+ *
  * Locks: `lock` guards the tables, `sampling` the integral of pinned memory. Neither is held while the domain or MPI
  * is called, but for the test of orphans, which is MPI's and never blocks.
  */
@@ -39,19 +42,12 @@
 /* A buffer that spans so many times what is sent of it is packed by any MPI: it would not be registered. */
 #define SPARSE 16
 #define BUCKETS 1024
+#define ORPHANS_AT_ONCE 2 /* tested in a call that are not done: each costs some 0.2 us, and there may be thousands */
 
 struct hp_request {
 	struct hp_request *next;
 	MPI_Request handle;
 	bool persistent, claimed, orphan;
-	struct hp_transfer transfer;
-};
-
-/* An operation of a window that nothing has closed yet, or the window itself (target HP_TARGET_WINDOW). */
-struct exposure {
-	struct exposure *next;
-	MPI_Win win;
-	int target;
 	struct hp_transfer transfer;
 };
 
@@ -70,6 +66,7 @@ static struct {
 
 HP_TLS const void *hp_fortran_frame;
 static HP_TLS bool inside; /* a call of the program: what MPI itself calls is not the program's */
+static HP_TLS struct hp_call call; /* that one */
 
 static bool is_open; /* between MPI_Init and MPI_Finalize */
 static bool stats_on;
@@ -81,29 +78,12 @@ static uint64_t opened_ns;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct hp_request *requests[BUCKETS];
 static _Atomic int requests_count;
-static struct hp_request *orphans;
+static struct hp_request *orphans, **orphans_end = &orphans; /* freed by the program while under way */
 static _Atomic int orphans_count;
-static struct exposure *exposures;
-static _Atomic int exposures_count;
 
 static pthread_mutex_t sampling = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t sampled_ns, sampled_bytes;
 static double byte_ns; /* pinned bytes over time, by the trapezoidal rule */
-
-void *hp_next(void **slot, const char *name)
-{
-	void *next = __atomic_load_n(slot, __ATOMIC_RELAXED);
-
-	if (next)
-		return next;
-	next = dlsym(RTLD_NEXT, name);
-	if (!next) {
-		fprintf(stderr, "hugepin: the program's MPI has no %s\n", name);
-		abort();
-	}
-	__atomic_store_n(slot, next, __ATOMIC_RELAXED);
-	return next;
-}
 
 /* ------------------------------------------------------------------ pins */
 
@@ -215,21 +195,39 @@ static void release(struct hp_transfer *t)
 
 /* ------------------------------------------------------------------ calls */
 
-static void orphans_poll(void);
+static void orphans_poll(int tests);
+static void claims_drop(struct hp_claims *);
 
-bool hp_call_begin(struct hp_call *c, const char *op, const void *frame)
+/* The call was left by longjmp or throw. Its buffers may be the program's again, or not: MPI says nothing of it. */
+static void HP_COLD call_abandon(void)
 {
-	if (inside || !is_open)
-		return false;
+	release(&call.transfer);
+	claims_drop(&call.claims);
+	inside = false;
+}
+
+struct hp_call *hp_call_begin(const char *op, const void *frame)
+{
+	struct hp_call *c = &call;
+
+	if (!is_open)
+		return NULL;
+	if (inside) {
+		if (hp_frame_lives(c->own, frame))
+			return NULL;
+		call_abandon();
+	}
 	inside = true;
+	c->own = frame;
 	c->transfer.op = op;
 	c->transfer.count = 0;
+	c->claims.n = 0;
 	c->frame = hp_fortran_frame ? hp_fortran_frame : frame;
 	if (hp_trace_on)
 		hp_trace_begin(c);
 	if (HP_UNLIKELY(orphans_count))
-		orphans_poll();
-	return true;
+		orphans_poll(ORPHANS_AT_ONCE);
+	return c;
 }
 
 static void call_leave(struct hp_call *c)
@@ -397,8 +395,10 @@ void hp_requests_start(struct hp_call *c, int n, const MPI_Request *handles)
 	}
 }
 
-void hp_requests_claim(struct hp_claims *claims, int n, const MPI_Request *handles)
+void hp_requests_claim(struct hp_call *c, int n, const MPI_Request *handles)
 {
+	struct hp_claims *claims = &c->claims;
+
 	claims->n = requests_count ? n : 0;
 	claims->of = claims->few;
 	if (claims->n > (int)(sizeof claims->few / sizeof *claims->few))
@@ -427,8 +427,10 @@ static bool request_done(const struct hp_request *r, MPI_Request now)
 	return done;
 }
 
-void hp_requests_settle(struct hp_claims *claims, const MPI_Request *handles)
+void hp_requests_settle(struct hp_call *c, const MPI_Request *handles)
 {
+	struct hp_claims *claims = &c->claims;
+
 	for (int i = 0; i < claims->n; i++) {
 		struct hp_request *r = claims->of[i];
 		bool done = r && request_done(r, handles[i]);
@@ -444,18 +446,40 @@ void hp_requests_settle(struct hp_claims *claims, const MPI_Request *handles)
 			pthread_mutex_unlock(&lock);
 		}
 	}
+	claims->n = 0;
 	if (claims->of != claims->few)
 		free(claims->of);
 }
 
-int hp_request_free(MPI_Request *handle, int (*next)(MPI_Request *))
+/* Whether they are done nobody knows. */
+static void claims_drop(struct hp_claims *claims)
+{
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < claims->n; i++)
+		if (claims->of[i])
+			claims->of[i]->claimed = false;
+	pthread_mutex_unlock(&lock);
+	if (claims->n && claims->of != claims->few)
+		free(claims->of);
+	claims->n = 0;
+}
+
+/* Caller holds `lock`. */
+static void orphan_append(struct hp_request *r)
+{
+	r->next = NULL;
+	*orphans_end = r;
+	orphans_end = &r->next;
+}
+
+int hp_request_free(struct hp_call *c, MPI_Request *handle, int (*next)(MPI_Request *))
 {
 	int done = 1, err = MPI_SUCCESS;
-	struct hp_claims claims;
 	struct hp_request *r;
 
-	hp_requests_claim(&claims, 1, handle);
-	r = claims.n ? claims.of[0] : NULL;
+	hp_requests_claim(c, 1, handle);
+	r = c->claims.n ? c->claims.of[0] : NULL;
+	c->claims.n = 0;
 	if (!r)
 		return next(handle);
 	REAL(Request_get_status)(*handle, &done, MPI_STATUS_IGNORE);
@@ -468,27 +492,30 @@ int hp_request_free(MPI_Request *handle, int (*next)(MPI_Request *))
 	}
 	*handle = MPI_REQUEST_NULL;
 	pthread_mutex_lock(&lock);
-	r->next = orphans;
-	orphans = r;
+	orphan_append(r);
 	orphans_count++;
 	pthread_mutex_unlock(&lock);
 	return err;
 }
 
-static void orphans_poll(void)
+/* Test the oldest until so many are found not to be done; those go to the end, so that each is tested in its turn. */
+static void orphans_poll(int tests)
 {
 	struct hp_request *done = NULL, *r;
 
 	pthread_mutex_lock(&lock);
-	for (struct hp_request **at = &orphans; (r = *at);) {
+	while (tests && (r = orphans)) {
 		int flag = 0;
 
+		orphans = r->next;
+		if (!orphans)
+			orphans_end = &orphans;
 		REAL(Test)(&r->handle, &flag, MPI_STATUS_IGNORE);
 		if (!flag) {
-			at = &r->next;
+			orphan_append(r);
+			tests--;
 			continue;
 		}
-		*at = r->next;
 		orphans_count--;
 		r->next = done;
 		done = r;
@@ -510,16 +537,12 @@ void hp_call_end_window(struct hp_call *c, int err, MPI_Win win, int target)
 	if (err != MPI_SUCCESS) {
 		release(&c->transfer);
 	} else if (c->transfer.count) {
-		struct exposure *e = malloc(sizeof *e);
+		struct hp_exposure *e = malloc(sizeof *e);
 
-		if (e) {
-			*e = (struct exposure){ .win = win, .target = target, .transfer = c->transfer };
-			pthread_mutex_lock(&lock);
-			e->next = exposures;
-			exposures = e;
-			exposures_count++;
-			pthread_mutex_unlock(&lock);
-		} else {
+		if (e)
+			*e = (struct hp_exposure){ .transfer = c->transfer };
+		if (!e || !hp_windows_add(win, target, e)) {
+			free(e);
 			release(&c->transfer);
 			COUNT(not_pinned);
 		}
@@ -529,28 +552,8 @@ void hp_call_end_window(struct hp_call *c, int err, MPI_Win win, int target)
 
 void hp_window_close(MPI_Win win, int target)
 {
-	struct exposure *done = NULL, *e;
-
-	if (!exposures_count)
-		return;
-	pthread_mutex_lock(&lock);
-	for (struct exposure **at = &exposures; (e = *at);) {
-		const bool closes = e->win == win && (target == HP_TARGET_WINDOW ||
-						      (target == HP_TARGET_ALL && e->target != HP_TARGET_WINDOW) ||
-						      target == e->target);
-
-		if (!closes) {
-			at = &e->next;
-			continue;
-		}
-		*at = e->next;
-		exposures_count--;
-		e->next = done;
-		done = e;
-	}
-	pthread_mutex_unlock(&lock);
-	while ((e = done)) {
-		done = e->next;
+	for (struct hp_exposure *e = hp_windows_take(win, target), *next; e; e = next) {
+		next = e->next;
 		release(&e->transfer);
 		free(e);
 	}
@@ -655,6 +658,10 @@ void hp_layer_open(void)
 
 	if (is_open)
 		return;
+	if (!hp_mpi_is_ours()) {
+		hp_pass_through();
+		return;
+	}
 	options_load();
 	REAL(Comm_rank)(MPI_COMM_WORLD, &rank);
 	stats_on = stats && !strcmp(stats, "1");
@@ -727,8 +734,10 @@ void hp_layer_close(void)
 
 	if (!is_open)
 		return;
+	if (inside)
+		call_abandon();
 	if (orphans_count)
-		orphans_poll();
+		orphans_poll(orphans_count);
 	for (int i = 0; i < BUCKETS; i++)
 		for (struct hp_request *r = requests[i], *next; r; r = next) {
 			next = r->next;
@@ -741,15 +750,15 @@ void hp_layer_close(void)
 		release(&r->transfer);
 		free(r);
 	}
-	for (struct exposure *e = exposures, *next; e; e = next) {
+	for (struct hp_exposure *e = hp_windows_take_all(), *next; e; e = next) {
 		next = e->next;
 		left(&e->transfer);
 		free(e);
 	}
 	memset(requests, 0, sizeof requests);
 	orphans = NULL;
-	exposures = NULL;
-	requests_count = orphans_count = exposures_count = 0;
+	orphans_end = &orphans;
+	requests_count = orphans_count = 0;
 	is_open = false;
 	sample();
 	if (hp_trace_on && (err = hp_trace_close()) < 0)

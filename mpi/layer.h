@@ -3,8 +3,8 @@
  * long as MPI may touch them. What its files share.
  *
  * calls.c has the functions of MPI, by name what each is told and which buffers follow from that; fortran.c those of
- * Fortran, which only note who called; layer.c pins, and keeps what lasts longer than a call (requests, windows);
- * trace.c records.
+ * Fortran, which only note who called; next.c finds MPI's own; layer.c pins, and keeps what lasts longer than a call (requests,
+ * windows, which windows.c finds); trace.c records.
  */
 #ifndef HP_MPI_LAYER_H
 #define HP_MPI_LAYER_H
@@ -51,17 +51,30 @@ struct hp_transfer {
 	struct hp_buffer buffers[2];
 };
 
-/* A call of the program that is under way; on the stack of its wrapper. */
+/* The layer's part of requests that are waited for or tested. */
+struct hp_request;
+struct hp_claims {
+	int n;
+	struct hp_request **of, *few[32];
+};
+
+/* A call of the program that is under way; one for each thread. Not on the wrapper's stack, which is gone when an error handler
+ * leaves the call by longjmp or throw. */
 struct hp_call {
 	struct hp_transfer transfer;
+	struct hp_claims claims;
+	const void *own; /* the wrapper's frame */
 	const void *frame; /* of the function that the program called: { the caller's frame, the return address } */
 	uint64_t seq, start_ns, cpu_ns; /* for the trace */
 };
 
-/* ------------------------------------------------------------------ layer.c */
+/* ------------------------------------------------------------------ next.c */
 
 /* The next function of that name, behind ours; kept in *slot. */
 void *hp_next(void **slot, const char *name);
+
+/* The same, or NULL. */
+void *hp_find(const char *name);
 
 /* MPI's own function of that name: what the layer calls for itself. */
 #define REAL(name) \
@@ -70,8 +83,23 @@ void *hp_next(void **slot, const char *name);
 		(__typeof__(&PMPI_##name))hp_next(&found_, "PMPI_" #name); \
 	})
 
-/* A call of the program begins. False: it is MPI itself that calls, or MPI is not initialized; pass it on. */
-bool hp_call_begin(struct hp_call *, const char *op, const void *frame);
+/* The program's MPI is the one that this library was built for, and its handles can be seen. False: it has said so, if it is
+ * another. */
+bool hp_mpi_is_ours(void);
+
+/* The function of ours that has this frame, { the caller's frame, the return address }, has neither returned nor been left
+ * otherwise; now: the frame of the function of ours that asks. Of a fiber's frame, or for a fiber: true. */
+bool hp_frame_lives(const void *frame, const void *now);
+
+/* ------------------------------------------------------------------ calls.c */
+
+/* From now on the functions of calls.c are MPI's own. */
+void hp_pass_through(void);
+
+/* ------------------------------------------------------------------ layer.c */
+
+/* A call of the program begins: the thread's. NULL: it is MPI itself that calls, or MPI is not initialized; pass it on. */
+struct hp_call *hp_call_begin(const char *op, const void *frame);
 
 /* A buffer of the call: count elements of type at buf. Nothing, if it is below the threshold; counted and left out,
  * if it cannot be pinned in a sensible way. */
@@ -99,18 +127,12 @@ void hp_window_close(MPI_Win win, int target);
 /* Start persistent requests: pins their buffers. To be called before MPI is. */
 void hp_requests_start(struct hp_call *, int n, const MPI_Request *);
 
-/* The layer's part of requests that are about to be waited for or tested, and afterwards: those that are done let
- * go. */
-struct hp_request;
-struct hp_claims {
-	int n;
-	struct hp_request **of, *few[32];
-};
-void hp_requests_claim(struct hp_claims *, int n, const MPI_Request *);
-void hp_requests_settle(struct hp_claims *, const MPI_Request *);
+/* The requests that are about to be waited for or tested, and afterwards: those that are done let go. */
+void hp_requests_claim(struct hp_call *, int n, const MPI_Request *);
+void hp_requests_settle(struct hp_call *, const MPI_Request *);
 
 /* MPI_Request_free(): the transfer goes on without a request, so the layer keeps the request until it is done. */
-int hp_request_free(MPI_Request *, int (*next)(MPI_Request *));
+int hp_request_free(struct hp_call *, MPI_Request *, int (*next)(MPI_Request *));
 
 /* MPI is up; is about to go down. */
 void hp_layer_open(void);
@@ -119,11 +141,28 @@ void hp_layer_close(void);
 /* The frame of the Fortran function that the program called, while it runs; NULL: none. */
 extern HP_TLS const void *hp_fortran_frame;
 
+/* ------------------------------------------------------------------ windows.c */
+
+/* An operation of a window that nothing has closed yet, or the window itself (HP_TARGET_WINDOW). */
+struct hp_exposure {
+	struct hp_exposure *next;
+	struct hp_transfer transfer;
+};
+
+/* False: no memory, and nothing was added. */
+bool hp_windows_add(MPI_Win, int target, struct hp_exposure *);
+
+/* What hp_window_close() closes, or everything: a list, which is the caller's. */
+struct hp_exposure *hp_windows_take(MPI_Win, int target);
+struct hp_exposure *hp_windows_take_all(void);
+
 /* ------------------------------------------------------------------ trace.c */
 
 extern bool hp_trace_on;
 
 uint64_t hp_now_ns(void);
+/* The end of the stack that `frame` lies in; 0 where that is not the thread's own, but a fiber's. */
+uintptr_t hp_stack_end(uintptr_t frame);
 void hp_trace_open(const char *prefix, int rank, size_t min);
 void hp_trace_begin(struct hp_call *);
 void hp_trace_end(const struct hp_call *);

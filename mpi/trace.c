@@ -62,8 +62,7 @@ uint64_t hp_now_ns(void)
 	return clock_ns(CLOCK_MONOTONIC);
 }
 
-/* The end of the stack that `frame` lies in; 0 where that is not the thread's own, but a fiber's. */
-static uintptr_t stack_end_of(uintptr_t frame)
+uintptr_t hp_stack_end(uintptr_t frame)
 {
 	if (!stack_end) {
 		pthread_attr_t attr;
@@ -87,7 +86,7 @@ static uintptr_t stack_end_of(uintptr_t frame)
 static void frames_walk(const void *innermost, uintptr_t ret_[FRAMES])
 {
 	uintptr_t frame = (uintptr_t)innermost;
-	const uintptr_t end = stack_end_of(frame);
+	const uintptr_t end = hp_stack_end(frame);
 
 	memset(ret_, 0, FRAMES * sizeof *ret_);
 	for (int i = 0; i < FRAMES; i++) {

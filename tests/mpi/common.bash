@@ -1,7 +1,8 @@
-# Sourced by the tests of the MPI layer, after tap.bash: an MPI of this machine, and programs of tests/mpi.
+# Sourced by the tests of the MPI layer, after tap.bash: an MPI of this machine, $MPICC's or the first, which the layer was built
+# for, and programs of tests/mpi.
 # shellcheck shell=bash disable=SC2154 # build, t: of tap.bash
 mpi_layer=$build/libhugepin-mpi.so
-for mpicc in mpicc.openmpi mpicc mpicc.mpich; do ! command -v $mpicc >/dev/null || break; done
+for mpicc in ${MPICC:-} mpicc.openmpi mpicc mpicc.mpich; do ! command -v "$mpicc" >/dev/null || break; done
 mpirun=${mpicc/mpicc/mpirun}
 # Open MPI as root, on one machine, by shared memory only, whatever it has of processors.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
