@@ -172,7 +172,7 @@ UNIT_OBJ := $(LIB_OBJ) $(VERBS_OBJ) $(BUILD)/cmd/look.o
 $(UNIT): $(BUILD)/%: %.c $(UNIT_OBJ) $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  TEST    $<'
-	$(Q)$(CC) $(FLAGS) $(TEST_FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(UNIT_OBJ) $(LIB_LIBS) -libverbs
+	$(Q)$(CC) $(FLAGS) $(TEST_FLAGS) -DT_UNIT -MMD -MP $(LDFLAGS) -o $@ $< $(UNIT_OBJ) $(LIB_LIBS) -libverbs
 $(LIVE): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  TEST    $<'

@@ -94,6 +94,27 @@ static inline bool t_expect_eq(long long a, long long b, const char *file, int l
 		return;                                                                                                \
 	} while (0)
 
+/* Unit tests leave nothing behind. */
+#ifdef T_UNIT
+#include "tests/left.h"
+
+static inline void t_run_and_compare(struct t_test *t)
+{
+	static struct t_left before, after;
+	static bool begun;
+
+	free(malloc(1)); /* the C library's heap begins before */
+	t_stay = begun ? 0 : T_BEGINS;
+	begun = true;
+	t_look(&before);
+	t->run();
+	t_look_again(&after, &before);
+	t_compare(&before, &after);
+}
+#else
+#define t_run_and_compare(t) ((t)->run())
+#endif
+
 static inline int t_run(int argc, char **argv)
 {
 	int n = 0, failed = 0;
@@ -104,7 +125,7 @@ static inline int t_run(int argc, char **argv)
 		t_skip_reason[0] = 0;
 		n++;
 		alarm(T_SECONDS);
-		t->run();
+		t_run_and_compare(t);
 		alarm(0);
 		if (t_failures) {
 			failed++;

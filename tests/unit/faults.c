@@ -517,6 +517,7 @@ static void run_with(const size_t *pools, size_t count, void (*scenario)(void))
 		for (long m = 1; m <= n && pools[i] == 3 && t_failures < 20; m++)
 			run_once(scenario, pools[i], m, true, ENOMEM);
 	}
+	munmap(seen, 4096);
 }
 
 static void run_all(void (*scenario)(void))

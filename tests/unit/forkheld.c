@@ -175,13 +175,12 @@ static void read_into_all(uint64_t seed)
 /* The physical page of an address; 0: may not be known, or not there. */
 static uint64_t frame(const void *p)
 {
-	static int fd = -1;
+	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 	uint64_t entry = 0;
 
-	if (fd < 0)
-		fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 	if (pread(fd, &entry, 8, (off_t)((uintptr_t)p / 4096 * 8)) != 8 || !(entry >> 63))
-		return 0;
+		entry = 0;
+	close(fd);
 	return entry & ((UINT64_C(1) << 55) - 1);
 }
 

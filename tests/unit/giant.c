@@ -423,6 +423,7 @@ static void expect_child(int lost, size_t hugetlb)
 
 TEST(a_child_gets_a_copy)
 {
+	T_THREADS_RUN(2);
 	fill_heap();
 	expect_child(N, 0);
 	expect_child(N, 0);

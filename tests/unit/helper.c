@@ -201,6 +201,7 @@ TEST(a_helper_that_does_not_come_costs_no_miss_and_loses_only_records)
 
 TEST(what_is_lost_for_the_records_of_one_domain_is_not_lost_on_another)
 {
+	T_THREADS_RUN(2);
 	static struct device other;
 	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_CF11 };
 	hugepin_domain *busy = open_as(HUGEPIN_POLICY_PREDICT, 0), *d = NULL;

@@ -586,6 +586,7 @@ static void *allocate(void *arg)
 
 TEST(threads_allocate_while_extents_are_held_and_dropped)
 {
+	T_THREADS_RUN(4);
 	pthread_t t[3];
 	int held = 0;
 

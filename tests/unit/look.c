@@ -100,6 +100,7 @@ TEST(without_domains_there_is_the_heap)
 
 TEST(a_domain_is_seen_as_it_is)
 {
+	T_DOMAIN_BEGINS();
 	hugepin_domain *d = open_as(HUGEPIN_POLICY_LRU, 64 * MIB);
 	char *p = map(MIB);
 	struct hugepin_pin pin[3];
@@ -213,6 +214,7 @@ static void *pin_fifty(void *work)
 
 TEST(pins_of_all_threads_since_the_last_look_are_counted)
 {
+	T_THREADS_RUN(3);
 	hugepin_domain *d = open_as(HUGEPIN_POLICY_LRU, 0);
 	struct work work = { d, map(MIB) };
 	struct hugepin_domain_stats s;

@@ -78,6 +78,7 @@ static void *lock_much(void *p)
 /* First of all, before anything has told the heap of locks. A fork that comes late passes. */
 TEST(a_child_of_a_fork_while_another_thread_locks_can_lock)
 {
+	T_THREADS_RUN(3);
 	char *p = pages(256 * MIB), *q = hugepin_malloc(MIB);
 	pthread_t t;
 	int status = -1;

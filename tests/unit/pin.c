@@ -132,6 +132,7 @@ TEST(bad_ranges_and_access_are_refused_and_change_nothing)
 
 TEST(a_pin_is_given_back_once_and_to_its_domain)
 {
+	T_DOMAIN_BEGINS();
 	hugepin_domain *d = open_lru(), *other = open_as(HUGEPIN_POLICY_LRU, 0, 0);
 	struct hugepin_pin pin;
 	char *p = map(MIB);
@@ -233,6 +234,7 @@ TEST(the_oldest_structures_will_do_and_none_that_end_before)
 
 TEST(as_many_domains_as_there_is_room_for)
 {
+	T_STAYS(4 * HUGEPIN_DOMAINS_MAX, "each domain's tables are kept for the next one");
 	hugepin_domain *d[HUGEPIN_DOMAINS_MAX], *more;
 
 	device_reset(&device);

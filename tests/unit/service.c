@@ -166,6 +166,7 @@ static void *ask_often(void *mine)
 
 TEST(nothing_is_lost_when_many_ask)
 {
+	T_THREADS_RUN(ASKERS);
 	pthread_t t[ASKERS];
 
 	for (int i = 0; i < ASKERS; i++)

@@ -286,6 +286,7 @@ static void *measure_on(void *unused)
 /* The thread that measures is not there, and what it was writing may be half written. */
 TEST(a_child_measures_even_if_its_parent_was_measuring)
 {
+	T_THREADS_RUN(3);
 #ifdef __SANITIZE_THREAD__
 	SKIP("the sanitizer lets a child of a process with threads do little");
 #endif
@@ -316,6 +317,7 @@ static void *measure_first(void *ret_)
 
 TEST(who_asks_while_another_measures_gets_what_that_one_finds)
 {
+	T_THREADS_RUN(3);
 	struct hugepin_sg_model m[4] = { 0 };
 	pthread_t thread[4];
 	for (int i = 0; i < 4; i++)

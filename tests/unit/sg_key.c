@@ -181,6 +181,7 @@ static void *other_thread(void *d)
 
 TEST(every_thread_may_look_up_in_a_domain_that_only_its_opener_may_use)
 {
+	T_THREADS_RUN(2);
 	hugepin_domain *d;
 	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU };
 	pthread_t t;

@@ -1817,6 +1817,7 @@ static void *receive_thread(void *arg)
 
 TEST(threads_share_a_queue_under_its_lock)
 {
+	T_THREADS_RUN(6);
 	begin(IBV_QPT_RC, usual, (struct hugepin_sgq_attr){ .depth = 4, .frame_bytes = 300, .flags = HUGEPIN_SGQ_MT,
 							    .recv = hear_thread }, NULL);
 	memset(thread_heard, 0, sizeof thread_heard);
@@ -1895,6 +1896,7 @@ TEST(a_second_thread_in_a_queue_without_a_lock_is_told_so_and_a_later_one_is_ser
 
 TEST(in_a_child_the_queue_is_the_parents)
 {
+	T_THREADS_RUN(2);
 	begin(IBV_QPT_RC, usual, (struct hugepin_sgq_attr){ .depth = 4, .hold_if_outstanding = 1 }, NULL);
 	mock.pace = 0;
 	EXPECT(add_one(10, 0) >= 0);

@@ -269,6 +269,7 @@ static void *site_of_thread(void *ret_site)
 
 TEST(threads_give_one_place_one_number)
 {
+	T_THREADS_RUN(2);
 	struct site own = iterate(), other = { 0, true };
 
 	for (int i = 0; i < 4; i++) {
