@@ -38,6 +38,7 @@
 #include "base/seal.h"
 #include "base/service.h"
 #include "base/stats.h"
+#include "base/there.h"
 #include "base/thread.h"
 #include "base/ticker.h"
 
@@ -1377,23 +1378,83 @@ static bool in_span(const void *p)
 	return hp_span_offset(&hp_span, p) < __atomic_load_n(&hp_span.reserved, __ATOMIC_RELAXED);
 }
 
-int hugepin_extent(const void *p, struct hugepin_extent *ret_, size_t size)
+static bool is_normal(size_t page)
+{
+	return __atomic_load_n(&hp_span.page[page].state, __ATOMIC_RELAXED) > HP_PAGE_ABSENT &&
+	       __atomic_load_n(&hp_span.page[page].kind, __ATOMIC_RELAXED) != HUGEPIN_KIND_HUGETLB;
+}
+
+/* What the kernel has made of pages of [first, end) that are not the pool's. The lock is not held: they may change meanwhile. */
+static bool add_there(size_t first, size_t end, struct hp_there *there)
+{
+	for (size_t p = first, q; p < end; p = q + 1) {
+		for (q = p; q < end && is_normal(q); q++)
+			;
+		if (q > p && !hp_there(hp_page_addr(p), hp_page_addr(q), there))
+			return false;
+	}
+	return true;
+}
+
+/* In place of what the kernel was asked for. */
+static void tell_what_is_there(struct hugepin_stats *s)
+{
+	const uint64_t normal = s->thp_bytes + s->base_bytes;
+	struct hp_there there = { 0, 0 };
+
+	if (!normal || !add_there(1, hp_span.tree.used, &there) || !add_there(hp_span.small, hp_span.tree.upper_used, &there))
+		return;
+	s->thp_bytes = HP_MIN(there.huge, normal);
+	s->base_bytes = normal - s->thp_bytes;
+}
+
+int hugepin_stats(struct hugepin_stats *ret_, size_t size)
+{
+	struct hugepin_stats s;
+
+	if (!ret_)
+		return -EINVAL;
+	hp_stats_copy(&s);
+	tell_what_is_there(&s);
+	memcpy(ret_, &s, HP_MIN(size, sizeof s));
+	return (int)sizeof s;
+}
+
+/* What was asked for, where nothing is there yet. */
+static uint32_t kind_there(const struct hugepin_extent *e)
+{
+	struct hp_there there = { 0, 0 };
+
+	if (e->kind == HUGEPIN_KIND_HUGETLB || !hp_there((uintptr_t)e->addr, (uintptr_t)e->addr + e->len, &there))
+		return e->kind;
+	return there.other ? HUGEPIN_KIND_BASE : there.huge ? HUGEPIN_KIND_THP : e->kind;
+}
+
+bool hp_heap_extent(const void *p, struct hugepin_extent *ret_)
 {
 	size_t page = ((uintptr_t)p - hp_span.base) >> HP_PAGE_SHIFT;
-	struct hugepin_extent e;
 	bool known;
 
-	if (!ret_ || !size)
-		return -EINVAL;
 	if (!in_span(p))
-		return -ENOENT;
+		return false;
 	hp_lock(&hp_heap_lock);
 	known = hp_span.page[page].state != HP_PAGE_NONE;
 	if (known)
-		e = hp_extent_describe(page);
+		*ret_ = hp_extent_describe(page);
 	hp_unlock(&hp_heap_lock);
-	if (!known)
+	return known;
+}
+
+int hugepin_extent(const void *p, struct hugepin_extent *ret_, size_t size)
+{
+	struct hugepin_extent e;
+
+	if (!ret_ || !size)
+		return -EINVAL;
+	if (!hp_heap_extent(p, &e))
 		return -ENOENT;
+	if (size > offsetof(struct hugepin_extent, kind))
+		e.kind = kind_there(&e);
 	memcpy(ret_, &e, HP_MIN(size, sizeof e));
 	return (int)sizeof e;
 }
@@ -1740,7 +1801,11 @@ static __attribute__((constructor(101))) void construct(void)
 
 static __attribute__((destructor)) void destruct(void)
 {
+	struct hugepin_stats s;
+
 	/* A program that the library was loaded into for something else, the MPI layer say, has nothing to tell. */
-	if (hp_config.stats && (&hugepin_small_ || HP_STAT_GET(placed)))
-		hp_stats_print_kept();
+	if (!hp_config.stats || !(&hugepin_small_ || HP_STAT_GET(placed)))
+		return;
+	hugepin_stats(&s, sizeof s);
+	hp_stats_print_kept(&s);
 }

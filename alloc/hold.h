@@ -26,6 +26,9 @@ bool hp_heap_span(uintptr_t *ret_base, size_t *ret_size);
 int hp_heap_hold(uintptr_t addr, size_t len, uint64_t gen, enum hp_hold how);
 void hp_heap_drop(uintptr_t addr, size_t len, enum hp_hold how);
 
+/* The extent of p: as hugepin_extent(), but its kind is what was asked for. False: none. */
+bool hp_heap_extent(const void *p, struct hugepin_extent *ret_);
+
 /* The extent with the lowest address at or above `from`. False: none. */
 bool hp_heap_next_extent(uintptr_t from, struct hugepin_extent *ret_);
 

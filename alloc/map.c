@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -280,12 +281,44 @@ int hp_map_bind(uintptr_t at, size_t len, const struct hp_nodes *nodes, bool str
 	return r;
 }
 
+#define THP "/sys/kernel/mm/transparent_hugepage/"
+
+bool hp_map_thp_allows(const char *global, const char *const *sizes, size_t count)
+{
+	bool allowed = !strstr(global, "[never]"), known = false;
+
+	for (size_t i = 0; i < count; i++) {
+		if (!*sizes[i])
+			continue;
+		known = true;
+		if (strstr(sizes[i], "[always]") || strstr(sizes[i], "[madvise]") || (allowed && strstr(sizes[i], "[inherit]")))
+			return true;
+	}
+	return allowed && !known;
+}
+
+/* Since Linux 6.8 each size has a file of its own. */
 bool hp_map_thp_enabled(void)
 {
-	char buf[64];
+	enum { SHIFT_MIN = 14, SIZES = HP_PAGE_SHIFT - SHIFT_MIN + 1 };
+	char global[64], text[SIZES][64];
+	const char *sizes[SIZES];
 
-	return hp_read_file("/sys/kernel/mm/transparent_hugepage/enabled", buf, sizeof buf) > 0 &&
-	       !strstr(buf, "[never]");
+	if (hp_read_file(THP "enabled", global, sizeof global) <= 0)
+		return false;
+	for (int i = 0; i < SIZES; i++) {
+		char path[96];
+		struct hp_line l = { path, path + sizeof path };
+
+		hp_line_text(&l, THP "hugepages-");
+		hp_line_number(&l, UINT64_C(1) << (SHIFT_MIN + i - 10), 10);
+		hp_line_text(&l, "kB/enabled");
+		if (hp_read_file(path, text[i], sizeof text[i]) <= 0)
+			text[i][0] = 0;
+		sizes[i] = text[i];
+	}
+	/* 1: for all memory of this process; 3: but for what is advised. */
+	return hp_syscall(SYS_prctl, PR_GET_THP_DISABLE, 0, 0, 0, 0, 0) != 1 && hp_map_thp_allows(global, sizes, SIZES);
 }
 
 size_t hp_map_count_max(void)

@@ -52,7 +52,9 @@ int hp_map_bind(uintptr_t at, size_t len, const struct hp_nodes *nodes, bool str
 /* Hugepages of 1 << shift bytes that are neither used nor reserved, on a node (-1: on all). 0 where there is no pool. */
 size_t hp_map_pool_free(unsigned shift, int node);
 
-/* Whether the kernel gives THP on advice. */
+/* Whether the kernel gives THP of any size on advice. allows: by its files, the one for all sizes and those of each; "": there is
+ * none. Pure. */
+bool hp_map_thp_allows(const char *global, const char *const *sizes, size_t count);
 bool hp_map_thp_enabled(void);
 
 /* vm.max_map_count. */

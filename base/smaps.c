@@ -35,11 +35,16 @@ bool hp_smaps_line(const char *line, struct hp_smaps *m)
 		end = hex(&at);
 		if (strlen(at) < 5)
 			return false;
-		*m = (struct hp_smaps){ start, end,
-					(at[1] == 'r' ? HP_SMAPS_READ : 0u) | (at[2] == 'w' ? HP_SMAPS_WRITE : 0u) |
-						(at[3] == 'x' ? HP_SMAPS_EXEC : 0u) };
+		*m = (struct hp_smaps){ .start = start,
+					.end = end,
+					.flags = (at[1] == 'r' ? HP_SMAPS_READ : 0u) | (at[2] == 'w' ? HP_SMAPS_WRITE : 0u) |
+						 (at[3] == 'x' ? HP_SMAPS_EXEC : 0u) };
 		return false;
 	}
+	if (!strncmp(line, "Rss:", 4))
+		m->resident = hp_number_after(line, "Rss:", 0) << 10;
+	else if (!strncmp(line, "AnonHugePages:", 14))
+		m->huge = hp_number_after(line, "AnonHugePages:", 0) << 10;
 	if (strncmp(line, "VmFlags:", 8) != 0)
 		return false;
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)

@@ -19,6 +19,7 @@ enum {
 struct hp_smaps {
 	uintptr_t start, end;
 	unsigned flags;
+	size_t resident, huge; /* bytes that are there, but for the pool's; of these, in transparent hugepages */
 };
 
 /* One line; true: *m is complete. Names of files may be anything. */

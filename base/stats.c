@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -18,18 +17,26 @@ extern struct hugepin_stats_page hugepin_stats_page __attribute__((alias("hp_exp
 
 _Static_assert(sizeof(struct hp_exposed) == HP_STATS_PAGE, "one page");
 
-int hugepin_stats(struct hugepin_stats *ret_, size_t size)
+void hp_stats_copy(struct hugepin_stats *ret_)
 {
-	struct hugepin_stats s;
-
-	if (!ret_)
-		return -EINVAL;
-	s.version = HUGEPIN_VERSION;
-#define COPY(name, unit, sentence) s.name = HP_STAT_GET(name);
+	ret_->version = HUGEPIN_VERSION;
+#define COPY(name, unit, sentence) ret_->name = HP_STAT_GET(name);
 	HUGEPIN_STATS_LIST(COPY)
 #undef COPY
-	memcpy(ret_, &s, HP_MIN(size, sizeof s));
-	return (int)sizeof s;
+}
+
+static void print(int fd, const struct hugepin_stats *stats)
+{
+	char buf[4096];
+	struct hp_line l = { buf, buf + sizeof buf };
+
+#define PRINT(name, unit, sentence) \
+	hp_line_text(&l, "hugepin: " #name " "); \
+	hp_line_number(&l, stats->name, 10); \
+	hp_line_text(&l, "\n");
+	HUGEPIN_STATS_LIST(PRINT)
+#undef PRINT
+	syscall(SYS_write, fd, buf, (size_t)(l.at - buf));
 }
 
 static struct {
@@ -51,29 +58,15 @@ void hp_stats_keep(void)
 	errno = saved;
 }
 
-void hp_stats_print_kept(void)
+void hp_stats_print_kept(const struct hugepin_stats *stats)
 {
 	const int fds[] = { kept.fd, STDERR_FILENO };
 	struct stat s;
 
 	for (int i = 0; i < 2 && kept.fd >= 0; i++) {
 		if (syscall(SYS_fstat, fds[i], &s) == 0 && s.st_dev == kept.dev && s.st_ino == kept.ino) {
-			hp_stats_print(fds[i]);
+			print(fds[i], stats);
 			return;
 		}
 	}
-}
-
-void hp_stats_print(int fd)
-{
-	char buf[4096];
-	struct hp_line l = { buf, buf + sizeof buf };
-
-#define PRINT(name, unit, sentence) \
-	hp_line_text(&l, "hugepin: " #name " "); \
-	hp_line_number(&l, HP_STAT_GET(name), 10); \
-	hp_line_text(&l, "\n");
-	HUGEPIN_STATS_LIST(PRINT)
-#undef PRINT
-	syscall(SYS_write, fd, buf, (size_t)(l.at - buf));
 }

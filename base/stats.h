@@ -53,12 +53,12 @@ extern struct hp_exposed hp_exposed;
 #define HP_STAT_ADD(name, n) __atomic_store_n(&HP_STAT(name), HP_STAT(name) + (uint64_t)(n), __ATOMIC_RELAXED)
 #define HP_STAT_COUNT(name, n) ((void)__atomic_fetch_add(&HP_STAT(name), (uint64_t)(n), __ATOMIC_RELAXED))
 
-/* Print all of them to fd, "hugepin: name value" a line. */
-void hp_stats_print(int fd);
+/* As they are counted: what the kernel made of memory that it was asked for as THP, hugepin_stats() alone tells. */
+void hp_stats_copy(struct hugepin_stats *ret_);
 
-/* Keep a way to what stderr is now, since programs close theirs before the end, and print there. Where the program has put other
+/* Keep a way to what stderr is now, since programs close theirs before the end, and print them there, "hugepin: name value" a line. Where the program has put other
  * files in the place of both descriptors, nothing is printed. */
 void hp_stats_keep(void);
-void hp_stats_print_kept(void);
+void hp_stats_print_kept(const struct hugepin_stats *stats);
 
 #endif

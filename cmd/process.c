@@ -294,3 +294,27 @@ uint64_t hp_process_find_page(const struct hp_process *p)
 	}
 	return unused;
 }
+
+bool hp_process_thp(const struct hp_process *p, uint64_t start, uint64_t end, uint64_t *ret_bytes)
+{
+	const int fd = open_proc(p->pid, "smaps");
+	FILE *const f = fd < 0 ? NULL : fdopen(fd, "r");
+	uint64_t from, to, kib, sum = 0;
+	char line[8192];
+	bool inside = false;
+
+	if (!f) {
+		if (fd >= 0)
+			close(fd);
+		return false;
+	}
+	while (fgets(line, sizeof line, f)) {
+		if (sscanf(line, "%" SCNx64 "-%" SCNx64 " ", &from, &to) == 2)
+			inside = from < end && to > start;
+		else if (inside && sscanf(line, "AnonHugePages: %" SCNu64, &kib) == 1)
+			sum += kib << 10;
+	}
+	fclose(f);
+	*ret_bytes = sum;
+	return true;
+}

@@ -45,6 +45,9 @@ const struct hp_mapping *hp_process_mapping(const struct hp_process *, uint64_t 
  * it as addr2line(1) takes it. False: nowhere, or in several places. */
 bool hp_process_code(const struct hp_process *, uint32_t low, const char **ret_file, uint64_t *ret_address);
 
+/* Bytes in transparent hugepages in the mappings that touch [start, end). False: the kernel does not say. */
+bool hp_process_thp(const struct hp_process *, uint64_t start, uint64_t end, uint64_t *ret_bytes);
+
 /* The statistics page of the library in the process; 0: there is none. With several, the first that is in use. */
 uint64_t hp_process_find_page(const struct hp_process *);
 

@@ -138,6 +138,18 @@ static void suspend(void)
 
 /* ------------------------------------------------------------------ looking */
 
+/* The statistics say what the kernel was asked for. */
+static void tell_thp(const struct hp_process *p, struct hp_look *look)
+{
+	const uint64_t normal = look->heap.thp_bytes + look->heap.base_bytes, start = look->view.heap.base;
+	uint64_t there;
+
+	if (!normal || !hp_process_thp(p, start, start + look->view.heap.size, &there))
+		return;
+	look->heap.thp_bytes = HP_MIN(there, normal);
+	look->heap.base_bytes = normal - look->heap.thp_bytes;
+}
+
 /* Look; where the memory is another, since the process has executed another program, begin anew. 0; or the exit status. */
 static int look(struct hp_process *p, uint64_t *page, struct hp_look *now, struct hp_look *ret_, char *why, size_t size)
 {
@@ -159,8 +171,10 @@ static int look(struct hp_process *p, uint64_t *page, struct hp_look *now, struc
 		}
 		*page = hp_process_find_page(p);
 	}
-	if (!e)
+	if (!e) {
+		tell_thp(p, ret_);
 		return 0;
+	}
 	if (hp_process_has_ended(p))
 		snprintf(why, size, "process %d has ended", (int)p->pid);
 	else if (e == -EPROTO)

@@ -430,8 +430,8 @@ ssize_t hugepin_sg_scatter(const void *frame, size_t len, const struct iovec *io
  * members are added at the end. Units: B bytes now, n a number now, c a counter since the start, Bc bytes counted. */
 #define HUGEPIN_STATS_LIST(X) \
 	X(hugetlb_bytes, B, "heap memory mapped from the hugetlb pool") \
-	X(thp_bytes, B, "heap memory mapped as transparent hugepages") \
-	X(base_bytes, B, "heap memory mapped as base pages") \
+	X(thp_bytes, B, "heap memory that lies in transparent hugepages") \
+	X(base_bytes, B, "heap memory that lies in base pages, or was mapped for THP and is not there yet") \
 	X(reserved_bytes, B, "part of hugetlb_bytes that is reserved but not yet populated") \
 	X(taken_bytes, B, "heap addresses in buffers, with room behind them and freed ones kept for reuse") \
 	X(taken_peak_bytes, B, "the most that taken_bytes has been") \

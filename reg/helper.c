@@ -266,7 +266,7 @@ static uint32_t backing_of(const struct hp_region *r)
 {
 	struct hugepin_extent x;
 
-	if (!hp_region_is_heap(r) || hugepin_extent((void *)r->start, &x, sizeof x) < 0)
+	if (!hp_region_is_heap(r) || !hp_heap_extent((void *)r->start, &x))
 		return HP_COST_BASE;
 	return x.kind == HUGEPIN_KIND_HUGETLB ? HP_COST_HUGETLB : x.kind == HUGEPIN_KIND_THP ? HP_COST_THP : HP_COST_BASE;
 }

@@ -572,7 +572,7 @@ static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, uns
 	struct hugepin_extent x;
 	int e = -EMSGSIZE;
 
-	if (hugepin_extent((void *)addr, &x, sizeof x) < 0)
+	if (!hp_heap_extent((void *)addr, &x))
 		return -EFAULT;
 	from = (uintptr_t)x.addr;
 	to = from + x.len;

@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/shm.h>
@@ -155,7 +156,7 @@ EXPORT int madvise(void *addr, size_t len, int advice)
 	 * of that is the domain's to say, and the heap sees to it; of parts of the pool's pages the kernel would refuse it, and a hole
 	 * among small buffers kills children. */
 	if ((advice == MADV_DONTFORK || advice == MADV_DOFORK) && hugepin_registering_() &&
-	    hugepin_extent(addr, &extent, sizeof extent) > 0)
+	    hugepin_extent(addr, &extent, offsetof(struct hugepin_extent, kind)) > 0)
 		return 0;
 	r = hugepin_advise_(addr, len, advice);
 	if (r <= 0)

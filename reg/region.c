@@ -514,7 +514,7 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	/* Before it is registered, so that nothing is missed. On-demand registrations follow what the program maps. The heap
 	 * drops what it unmaps before, so there it is but a precaution: against programs that unmap or discard parts of buffers.
 	 * Extents as wholes: each watched part would be a mapping of its own. */
-	if (holds && hugepin_extent((void *)start, &extent, sizeof extent) > 0)
+	if (holds && hp_heap_extent((void *)start, &extent))
 		hp_uffd_watch_heap((uintptr_t)extent.addr, (uintptr_t)extent.addr + extent.len);
 	e = -ENXIO;
 	if (kind == HP_REGION_FOREIGN && !d->on_demand && !is_told_of(d, start, end))

@@ -143,6 +143,14 @@ wait $watcher
 says 'ended before there is anything to see it has failed' 1 '^$' \
 	timeout --preserve-status 1 "$hugepin" top --once -d 60 "$pid"
 
+# ---------------------------------------------------------------- transparent hugepages
+
+# A process that asked for them, and got none.
+pinner env HUGEPIN_PAGES=thp "$here/thp" --wait
+once "$pid" >text 2>&1
+works 'THP are those that are there' grep -q '^heap .*  THP 0 bytes  base pages 64 MiB' text
+stop
+
 # ---------------------------------------------------------------- the screen
 
 cat >screen.py <<'END'

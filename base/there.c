@@ -1,0 +1,82 @@
+#include "base/there.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/smaps.h"
+
+/* <linux/fs.h> of Linux 6.7. */
+struct scan {
+	uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
+	uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
+};
+struct scanned {
+	uint64_t start, end, categories;
+};
+#define SCAN _IOWR('f', 16, struct scan)
+enum { IS_PRESENT = 1 << 3, IS_ZERO = 1 << 5, IS_HUGE = 1 << 6, REGIONS = 32 };
+
+static bool by_pagemap(uintptr_t start, uintptr_t end, struct hp_there *there)
+{
+	struct scanned region[REGIONS];
+	struct scan s = { .size = sizeof s,
+			  .start = start,
+			  .end = end,
+			  .vec = (uintptr_t)region,
+			  .vec_len = REGIONS,
+			  .category_inverted = IS_ZERO,
+			  .category_mask = IS_PRESENT | IS_ZERO,
+			  .return_mask = IS_HUGE };
+	long fd = syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC), n = -1;
+	struct hp_there sum = { 0, 0 };
+
+	while (fd >= 0 && s.start < end && (n = syscall(SYS_ioctl, fd, SCAN, &s)) >= 0) {
+		for (long i = 0; i < n; i++)
+			*(region[i].categories & IS_HUGE ? &sum.huge : &sum.other) += region[i].end - region[i].start;
+		if (s.walk_end <= s.start)
+			break;
+		s.start = s.walk_end;
+	}
+	if (fd >= 0)
+		syscall(SYS_close, fd);
+	if (n < 0)
+		return false;
+	there->huge += sum.huge;
+	there->other += sum.other;
+	return true;
+}
+
+struct within {
+	uintptr_t start, end;
+	struct hp_there *there;
+	bool any; /* the file could be read */
+};
+
+static void add(void *within, const struct hp_smaps *m)
+{
+	struct within *w = within;
+
+	w->any = true;
+	if (m->end <= w->start || m->start >= w->end)
+		return;
+	w->there->huge += m->huge;
+	w->there->other += m->resident > m->huge ? m->resident - m->huge : 0;
+}
+
+bool hp_there(uintptr_t start, uintptr_t end, struct hp_there *there)
+{
+	struct within w = { start, end, there, false };
+	char line[4096];
+	int saved = errno;
+
+	if (hp_sandboxed)
+		return false;
+	w.any = by_pagemap(start, end, there);
+	if (!w.any)
+		hp_smaps_each(line, sizeof line, add, &w);
+	errno = saved;
+	return w.any;
+}
