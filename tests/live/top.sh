@@ -143,14 +143,6 @@ wait $watcher
 says 'ended before there is anything to see it has failed' 1 '^$' \
 	timeout --preserve-status 1 "$hugepin" top --once -d 60 "$pid"
 
-# ---------------------------------------------------------------- transparent hugepages
-
-# A process that asked for them, and got none.
-pinner env HUGEPIN_PAGES=thp "$here/thp" --wait
-once "$pid" >text 2>&1
-works 'THP are those that are there' grep -q '^heap .*  THP 0 bytes  base pages 64 MiB' text
-stop
-
 # ---------------------------------------------------------------- the screen
 
 cat >screen.py <<'END'
@@ -354,6 +346,12 @@ works 'and its end is told' grep -q 'has ended' err
 executes env -u LD_PRELOAD cat
 works 'but not into one without the library' grep -q 'does not use hugepin' err
 wait
+
+# A process that asked for them, and got none.
+pinner env HUGEPIN_PAGES=thp "$here/thp" --wait
+once "$pid" >text 2>&1
+works 'THP are those that are there' grep -q '^heap .*  THP 0 bytes  base pages 64 MiB' text
+stop
 
 nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups)
 if [ "$(id -u)" = 0 ] && "${nobody[@]}" true 2>/dev/null; then
