@@ -3,7 +3,8 @@
  *
  * A row is made when its call begins and completed when the transfer has ended. Rows are kept in blocks; a block is
  * written when it is the oldest and each of its rows is complete, the rest at MPI_Finalize. Threads: `lock` guards the
- * blocks and the sums; the times of a thread are its own.
+ * blocks, the file and the sums; the times of a thread are its own. Between writes no descriptor is held: a program may close those
+ * that it does not know (closefrom(3)), and the number would soon be that of a file of its own.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -40,7 +41,8 @@ bool hp_trace_on;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct block *oldest, *newest;
-static FILE *file;
+static char path_[4096]; /* absolute */
+static int failed; /* what the first write that failed said */
 static int rank_;
 static size_t min_;
 static uint64_t started_ns, calls, buffers, payload_all, payload_logged, dropped;
@@ -101,15 +103,15 @@ static void frames_walk(const void *innermost, uintptr_t ret_[FRAMES])
 	}
 }
 
-/* NULL: errno says why not. */
-static FILE *create(const char *path)
+/* To add to. NULL: errno says why not. */
+static FILE *open_file(bool create)
 {
-	const int fd = hp_open_own(path, O_CREAT);
+	const int fd = hp_open_own(path_, O_APPEND | (create ? O_CREAT : 0));
 	FILE *f = NULL;
 
 	if (fd < 0) {
 		errno = -fd;
-	} else if (ftruncate(fd, 0) || !(f = fdopen(fd, "we"))) {
+	} else if ((create && ftruncate(fd, 0)) || !(f = fdopen(fd, "ae"))) {
 		const int e = errno;
 
 		close(fd);
@@ -118,18 +120,33 @@ static FILE *create(const char *path)
 	return f;
 }
 
+static void close_file(FILE *f)
+{
+	const bool bad = ferror(f);
+
+	if ((fclose(f) || bad) && !failed)
+		failed = bad ? EIO : errno;
+}
+
+/* The program may change its directory. */
+static bool make_path(const char *prefix, int rank)
+{
+	const size_t len = *prefix == '/' || !getcwd(path_, sizeof path_ - 1) ? 0 : strlen(path_);
+
+	errno = ENAMETOOLONG;
+	return (size_t)snprintf(path_ + len, sizeof path_ - len, "%s%s.r%d.csv", len ? "/" : "", prefix, rank) < sizeof path_ - len;
+}
+
 void hp_trace_open(const char *prefix, int rank, size_t min)
 {
-	char path[4096];
+	FILE *f = NULL;
 
 	started_ns = hp_now_ns();
 	rank_ = rank;
 	min_ = min;
-	if ((size_t)snprintf(path, sizeof path, "%s.r%d.csv", prefix, rank) >= sizeof path)
-		errno = ENAMETOOLONG;
-	else
-		file = create(path);
-	if (!file) {
+	if (make_path(prefix, rank))
+		f = open_file(true);
+	if (!f) {
 		fprintf(stderr, "hugepin: MPI rank %d: no trace %s.r%d.csv: %s\n", rank, prefix, rank,
 			errno == EPERM ? "it takes a regular file of this user's, by its only name" : strerror(errno));
 		return;
@@ -138,7 +155,8 @@ void hp_trace_open(const char *prefix, int rank, size_t min)
 	      "that completed it),cpu_app(ns of thread CPU time outside MPI before this call),op,dir(S=buffer read R=buffer "
 	      "written),addr(hex),len(bytes spanned),payload(bytes),peer(rank or root; -1 none),f0(hex return address in "
 	      "caller of MPI),f1,f2,f3\n",
-	      file);
+	      f);
+	close_file(f);
 	hp_trace_on = true;
 }
 
@@ -191,7 +209,7 @@ struct hp_row *hp_trace_row(const struct hp_call *c, const char *op, const struc
 	return r;
 }
 
-static void block_write(const struct block *b, uint64_t now)
+static void block_write(FILE *file, const struct block *b, uint64_t now)
 {
 	for (const struct hp_row *r = b->rows; r < b->rows + b->used; r++)
 		fprintf(file,
@@ -201,21 +219,39 @@ static void block_write(const struct block *b, uint64_t now)
 			r->payload, HP_MAX(r->peer, -1), r->frames[0], r->frames[1], r->frames[2], r->frames[3]);
 }
 
+/* The lock is held. Blocks from the oldest on, all, or until one has rows that are not complete. */
+static void write_blocks(FILE *file, bool all, uint64_t now)
+{
+	while (oldest && (all || (oldest->used == ROWS && !oldest->open))) {
+		struct block *b = oldest;
+
+		if (file)
+			block_write(file, b, now);
+		else
+			dropped += b->used;
+		oldest = b->next;
+		if (!oldest)
+			newest = NULL;
+		free(b);
+	}
+}
+
 void hp_trace_row_end(struct hp_row *r)
 {
+	FILE *file;
+
 	if (!r)
 		return;
 	pthread_mutex_lock(&lock);
 	r->end_ns = hp_now_ns() - started_ns;
 	r->block->open--;
-	while (oldest && oldest->used == ROWS && !oldest->open) {
-		struct block *b = oldest;
-
-		block_write(b, 0);
-		oldest = b->next;
-		if (!oldest)
-			newest = NULL;
-		free(b);
+	if (oldest->used == ROWS && !oldest->open) {
+		file = open_file(false);
+		if (!file && !failed)
+			failed = errno;
+		write_blocks(file, false, 0);
+		if (file)
+			close_file(file);
 	}
 	pthread_mutex_unlock(&lock);
 }
@@ -223,25 +259,23 @@ void hp_trace_row_end(struct hp_row *r)
 int hp_trace_close(void)
 {
 	const uint64_t now = hp_now_ns() - started_ns;
-	int err = 0;
+	FILE *file;
 
 	hp_trace_on = false;
-	for (struct block *b = oldest, *next; b; b = next) {
-		next = b->next;
-		block_write(b, now);
-		free(b);
+	pthread_mutex_lock(&lock);
+	file = open_file(false);
+	if (!file && !failed)
+		failed = errno;
+	write_blocks(file, true, now);
+	if (file) {
+		fprintf(file,
+			"# rank=%d total_wall_ns=%" PRIu64 " total_app_cpu_ns=%" PRIu64 " mpi_calls=%" PRIu64
+			" nonempty_buffers=%" PRIu64 " payload_bytes_all=%" PRIu64 " payload_bytes_logged=%" PRIu64
+			" dropped=%" PRIu64 " unknown_requests=0 min_payload=%zu\n",
+			rank_, now, clock_ns(CLOCK_THREAD_CPUTIME_ID) - mpi_cpu_ns, calls, buffers, payload_all, payload_logged,
+			dropped, min_);
+		close_file(file);
 	}
-	oldest = newest = NULL;
-	fprintf(file,
-		"# rank=%d total_wall_ns=%" PRIu64 " total_app_cpu_ns=%" PRIu64 " mpi_calls=%" PRIu64 " nonempty_buffers=%" PRIu64
-		" payload_bytes_all=%" PRIu64 " payload_bytes_logged=%" PRIu64 " dropped=%" PRIu64
-		" unknown_requests=0 min_payload=%zu\n",
-		rank_, now, clock_ns(CLOCK_THREAD_CPUTIME_ID) - mpi_cpu_ns, calls, buffers, payload_all, payload_logged,
-		dropped, min_);
-	if (ferror(file))
-		err = -EIO;
-	if (fclose(file) && !err)
-		err = -errno;
-	file = NULL;
-	return err;
+	pthread_mutex_unlock(&lock);
+	return -failed;
 }

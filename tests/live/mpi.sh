@@ -192,6 +192,13 @@ compile sites -O1 -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-call
 sites() { traced sites "$t/sites" && awk -F, '$5 == "Bcast" { print $11 != last, $12 != before; last = $11; before = $12 }' \
 	"$t/sites.r0.csv" | xargs | tee /dev/stderr | grep -qx '1 1 0 1 1 1'; }
 works 'a call site is told by its callers' sites
+compile descriptors
+no_descriptor()
+{
+	(cd "$t" && run open HUGEPIN_POLICY=none HUGEPIN_MPI_TRACE=open "$t/descriptors") &&
+		[ "$(grep -c ',Bcast,' "$t/open.r0.csv")" = 1500 ] && grep -q '^# rank=0 .* dropped=0 ' "$t/open.r0.csv"
+}
+works 'a trace is complete without a descriptor that is kept, in the directory where the program began' no_descriptor
 works 'the traces of all functions are complete' traced everything "$t/all"
 complete() { awk -F, 'NR > 1 && !/^#/ { bad += NF != 14 || $3 <= $2; n++ } END { exit bad || n != 1508 }' "$t/everything.r$1.csv"; }
 works 'no row is missing or has no end' complete 0
