@@ -211,6 +211,11 @@ void hp_domain_push(hugepin_domain *d, void *range_)
 	const struct hp_range *range = range_;
 	unsigned n = 0;
 
+	if (hp_lock_mine(&d->queue_lock)) { /* this one, or another domain's */
+		d->all_gone |= HP_ALL_GONE | (range->discarded ? (uint32_t)HP_ALL_DISCARDED : 0u);
+		d->attention |= HP_PENDING;
+		return;
+	}
 	hp_lock(&d->queue_lock);
 	hp_gone_push(&d->gone, *range);
 	d->attention |= HP_PENDING;
@@ -237,6 +242,10 @@ static void forget(hugepin_domain *d, void *forgotten)
 	unsigned held = hp_locks_held; /* in a backend of another domain, whose lock has the same rank */
 
 	hp_domain_push(d, &f->range);
+	if (hp_lock_mine(&d->queue_lock)) { /* a signal handler: whoever was interrupted sees to it */
+		f->left = true;
+		return;
+	}
 	/* Whoever has the lock, or comes next, will see to it. We cannot wait for a backend's call: then we do not say what is in
 	 * use. */
 	for (int i = 0; i < f->tries; i++) {
@@ -531,6 +540,7 @@ static void empty(hugepin_domain *d)
 	d->gone.count = d->late_gone.count = d->hints_count = 0;
 	d->deregistered_at_ns = 0;
 	d->attention = 0;
+	d->all_gone = 0;
 	memset(&d->stats, 0, sizeof d->stats);
 	d->stats.version = HUGEPIN_VERSION;
 	d->stats.bytes_max = d->bytes_max >= UINT64_MAX - 1 ? 0 : d->bytes_max;

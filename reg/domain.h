@@ -113,6 +113,9 @@ struct hp_hint {
 };
 enum { HP_HINTS_MAX = 64, HP_PARENT = -1 };
 
+/* Any memory may have gone, or be going. */
+enum { HP_ALL_GONE = 1, HP_ALL_DISCARDED = 2 };
+
 struct hugepin_domain {
 	/* What hits read; written when the domain is opened, but for attention and hints_shift. */
 	_Alignas(64) _Atomic uint32_t attention; /* HP_BUSY ... */
@@ -159,6 +162,7 @@ struct hugepin_domain {
 
 	struct hp_lock queue_lock; /* nothing is called while it is held */
 	struct hp_gone gone; /* ranges whose memory went away */
+	_Atomic uint32_t all_gone; /* HP_ALL_...: said by a signal handler whose thread had the lock of the queue */
 	struct hp_hint hints[HP_HINTS_MAX];
 	unsigned hints_count;
 };

@@ -613,6 +613,7 @@ bool hp_domain_drain(hugepin_domain *d)
 {
 	struct hp_gone queued;
 	uint64_t retired = d->stats.retired;
+	uint32_t all;
 
 	if (!(d->attention & HP_PENDING))
 		return false;
@@ -620,6 +621,12 @@ bool hp_domain_drain(hugepin_domain *d)
 	queued = d->gone;
 	d->gone.count = 0;
 	hp_unlock(&d->queue_lock);
+	all = atomic_exchange(&d->all_gone, 0);
+	if (all)
+		hp_gone_push(&queued, (struct hp_range){ .end = UINTPTR_MAX,
+							 .discarded = all & HP_ALL_DISCARDED,
+							 .late = all & HP_ALL_DISCARDED,
+							 .widened = true });
 	for (unsigned i = 0; i < queued.count; i++) {
 		hp_region_each(d, queued.range[i].start, queued.range[i].end, gone, d);
 		if (d->helper)
@@ -631,6 +638,8 @@ bool hp_domain_drain(hugepin_domain *d)
 	hp_lock(&d->queue_lock);
 	if (!d->gone.count)
 		__atomic_fetch_and((uint32_t *)&d->attention, ~(uint32_t)HP_PENDING, __ATOMIC_SEQ_CST);
+	if (d->all_gone) /* said meanwhile */
+		d->attention |= HP_PENDING;
 	hp_unlock(&d->queue_lock);
 	hp_region_settle(d);
 	return d->stats.retired > retired;

@@ -1,0 +1,75 @@
+/* link: hugepin preload */
+/* Signal handlers that map and unmap, whatever they interrupt. */
+#include "live.h"
+
+#include <sys/time.h>
+
+#include "hugepin.h"
+
+enum { SECONDS = 2, SIZE = 65536 };
+
+static _Atomic unsigned handled, refused;
+
+static void handle(int number)
+{
+	int saved = errno;
+	void *p = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	(void)number;
+	handled++;
+	refused += p == MAP_FAILED || munmap(p, SIZE) != 0;
+	errno = saved;
+}
+
+static int reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
+{
+	(void)ctx, (void)addr, (void)len, (void)access;
+	ret_->lkey = 1;
+	return 0;
+}
+
+static int dereg(void *ctx, struct hugepin_reg *r)
+{
+	(void)ctx, (void)r;
+	return 0;
+}
+
+static int limits(void *ctx, struct hugepin_limits *ret_)
+{
+	(void)ctx, (void)ret_;
+	return 0;
+}
+
+TEST(a_handler_may_unmap_whatever_it_interrupts)
+{
+	const struct hugepin_backend backend = { .size = sizeof backend, .reg = reg, .dereg = dereg, .limits = limits };
+	const struct itimerval never = { { 0, 0 }, { 0, 0 } };
+	struct sigaction action = { .sa_handler = handle, .sa_flags = SA_RESTART };
+	struct timespec now, begin;
+	hugepin_domain *d;
+	struct hugepin_pin pin;
+	if (!EXPECT_EQ(hugepin_domain_open(&backend, NULL, NULL, &d), 0))
+		return;
+	sigaction(SIGALRM, &action, NULL);
+	clock_gettime(CLOCK_MONOTONIC, &begin);
+	uint64_t random = 1;
+	do {
+		for (int i = 0; i < 100; i++) {
+			/* Once each time: a handler takes longer than it may be until the next. */
+			struct itimerval soon = { { 0, 0 }, { 0, 1 + (long)(rand_next(&random) % 60) } };
+			setitimer(ITIMER_REAL, &soon, NULL);
+			void *p = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+			if (!EXPECT(p != MAP_FAILED))
+				break;
+			if (i % 4 == 0 && EXPECT_EQ(hugepin_pin(d, p, SIZE, HUGEPIN_WRITE, &pin), 0))
+				hugepin_unpin(d, &pin);
+			munmap(p, SIZE);
+		}
+		clock_gettime(CLOCK_MONOTONIC, &now);
+	} while (now.tv_sec - begin.tv_sec < SECONDS);
+	setitimer(ITIMER_REAL, &never, NULL);
+	EXPECT(handled > 100);
+	EXPECT_EQ(refused, 0);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+}
+
+T_MAIN
