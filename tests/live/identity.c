@@ -8,6 +8,9 @@
 
 enum { DECAY_MS = 200, SKIPPED = 77 };
 
+/* A thread of the C library needs room for it beside its stack. */
+static _Thread_local char much[300 * 1024];
+
 static void *nothing(void *arg)
 {
 	return arg;
@@ -68,6 +71,12 @@ static int told(void)
 	return read(status[0], &c, 1) == 1 ? c : 99;
 }
 
+static int is_itself(void)
+{
+	memset(hide(much), 1, sizeof much);
+	return gives_back();
+}
+
 static int is_daemon(void)
 {
 	pid_t child = fork();
@@ -122,7 +131,7 @@ static int has_the_same_number(void)
 	return told();
 }
 
-static int (*const subjects[])(void) = { is_daemon, has_terminal, runs_no_handlers, is_cloned, has_the_same_number };
+static int (*const subjects[])(void) = { is_itself, is_daemon, has_terminal, runs_no_handlers, is_cloned, has_the_same_number };
 
 static int again(int (*subject)(void))
 {
@@ -137,6 +146,11 @@ static int again(int (*subject)(void))
 	setenv("HUGEPIN_PAGES", "thp", 1); /* pages of the pool are not promised to children without handlers */
 	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
 	return child_wait(pid, 200);
+}
+
+TEST(a_program_with_much_thread_local_memory_gives_memory_back)
+{
+	EXPECT_EQ(again(is_itself), 0);
 }
 
 TEST(a_daemon_limits_itself_and_gives_memory_back)
