@@ -296,6 +296,10 @@ static inline bool hp_domain_asks(const hugepin_domain *d)
 	return !__libc_single_threaded && (!hp_sees_unmaps || d->watch == HUGEPIN_WATCH_KERNEL);
 }
 
+/* A pin of the region was counted and did not come about. No lock is held. */
+struct hp_counts;
+void hp_count_back(struct hp_counts *counts, uint32_t index);
+
 /* Register what hugepin_pin would for this range, without a pin. */
 int hp_pin_ahead(hugepin_domain *d, const void *addr, size_t len, unsigned access);
 

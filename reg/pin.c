@@ -139,12 +139,15 @@ static HP_COLD KEEPS_RESULT int first_key(void *d, const void *addr, size_t len,
 	return 0;
 }
 
-/* A pin that did not come about: whoever retired the region meanwhile may have counted it. */
-static HP_COLD void count_back(hugepin_domain *d, struct hp_counts *counts, uint32_t index)
+/* Whoever retired the region meanwhile may have counted the pin; and the index may be another region's by now, of another domain. */
+HP_COLD void hp_count_back(struct hp_counts *counts, uint32_t index)
 {
+	hugepin_domain *d;
+
 	hp_count(&counts[index].unpins);
 	atomic_signal_fence(memory_order_seq_cst); /* pairs with the barrier of who retires the region */
-	if (atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_RETIRED)
+	d = HP_READ(hp_regions[index].domain);
+	if (d && atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_RETIRED)
 		unpin_retired(d, index);
 }
 
@@ -209,7 +212,7 @@ static inline __attribute__((always_inline)) int pin_by_hint(hugepin_domain *d, 
 		fill(ret_, addr, len, keys, ref_of(d, tag));
 		return !__atomic_load_n(&r->used, __ATOMIC_RELAXED);
 	}
-	count_back(d, hp_counts_self, index);
+	hp_count_back(hp_counts_self, index);
 	return -ENOENT;
 }
 
@@ -231,7 +234,7 @@ static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *
 		fill(ret_, addr, len, keys, ref_of(d, tag));
 		return !__atomic_load_n(&e->used, __ATOMIC_RELAXED);
 	}
-	count_back(d, counts, HP_TAG_INDEX(tag));
+	hp_count_back(counts, HP_TAG_INDEX(tag));
 	return -ENOENT;
 }
 
@@ -256,7 +259,7 @@ static __attribute__((noinline)) int pin_asked(hugepin_domain *d, const void *ad
 			return 0;
 		TAIL return first_use(d, addr_, len, access, ret_);
 	}
-	count_back(d, hp_counts_self, index);
+	hp_count_back(hp_counts_self, index);
 	TAIL return pin_slow(d, addr_, len, access, ret_);
 }
 
@@ -331,7 +334,7 @@ static inline __attribute__((always_inline)) int find_key(hugepin_domain *d, uin
 	}
 	if (HP_UNLIKELY(hit < 0)) {
 		if (IS_TO_ASK(hit)) /* to be looked up again, and then asked for */
-			count_back(d, hp_counts_self, INDEX_TO_ASK(hit));
+			hp_count_back(hp_counts_self, INDEX_TO_ASK(hit));
 		return hit;
 	}
 	r = &hp_regions[(uint32_t)ret_->ref]; /* which is pinned, and stays what it is */

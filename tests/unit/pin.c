@@ -17,6 +17,7 @@
 #include "base/config.h"
 #include "base/stats.h"
 #include "base/ticker.h"
+#include "reg/counts.h"
 #include "reg/domain.h"
 #include "reg/uffd.h"
 #include "tests/device.h"
@@ -1724,6 +1725,27 @@ static void lose_membarrier(void)
 TEST(without_membarrier_nothing_is_deregistered)
 {
 	in_child(lose_membarrier);
+}
+
+/* A thread is held up between its look at a region and its count; by then the region is another domain's. */
+TEST(what_was_counted_in_vain_lets_go_of_whose_region_it_is)
+{
+	hugepin_domain *d = open_lru();
+	struct hugepin_pin pin;
+	uint32_t index;
+	char *p = map(MIB);
+
+	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &pin), 0);
+	index = (uint32_t)pin.ref;
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	hp_count(&hp_counts_self[index].pins);
+	EXPECT_EQ(hugepin_forget(p, 4096), -EBUSY);
+	EXPECT_EQ(device.regs, 1);
+	hp_count_back(hp_counts_self, index);
+	EXPECT_EQ(device.regs, 0);
+	EXPECT_EQ(stats_of(d).retired, 0);
+	munmap(p, MIB);
+	close_empty(&device, d);
 }
 
 /* ------------------------------------------------------------------ against a list */
