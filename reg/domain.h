@@ -202,6 +202,9 @@ extern struct hp_region *hp_regions; /* HP_REGIONS_MAX; NULL before the first do
 /* Make the tables, once. 0 or -ENOMEM. */
 int hp_regions_init(void);
 
+/* Indexes below were in use. */
+uint32_t hp_regions_used(void);
+
 /* In the child of fork: there are none. */
 void hp_regions_child(void);
 
@@ -234,6 +237,7 @@ bool hp_region_release(hugepin_domain *d, struct hp_region *r);
 
 /* The next pin of it is a first use again. Returns whether it was used. */
 bool hp_region_clear_used(hugepin_domain *d, struct hp_region *r);
+bool hp_region_is_used(const hugepin_domain *d, const struct hp_region *r);
 
 /* Deregister what is dead. Calls the backend, if this thread may; else leaves it to the opener. */
 void hp_region_bury(hugepin_domain *d);

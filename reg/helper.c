@@ -1,8 +1,10 @@
 /*
  * The helper: carries out what a plan (plan.h) decides, for domains whose policy predicts. It runs on the service thread.
  *
- * Threads leave records of what they pinned on rings of their own (record.h); who holds a domain's lock takes in what is there
- * for it and tells the plan: the helper, and a pin that misses, so that what it evicts is chosen by the latest knowledge.
+ * Threads leave records of what they pinned on rings of their own (record.h), and misses leave theirs with the domain. The helper
+ * takes them in and tells the plan, in the order of time. So does a pin that misses and has to evict, so that what it evicts is
+ * chosen by late knowledge: but a few only, since each takes microseconds. A region whose `used` flag is set has been used since the
+ * plan heard of it, and is not what such a pin evicts. The helper holds the domain's lock for one record or one action at a time.
  *	push:	record; look whether the helper was asked to run, and ask it if not
  *	run:	clear that; take the records; if there are none, membarrier on every running thread, and look once more
  * Either the run sees the record or the push sees that it has to ask (as in domain.h). The first pin of a region since the helper
@@ -42,7 +44,8 @@
 enum {
 	LOAD_SHARE = 200, /* 1 / 200 of a processor */
 	DELAY_MEMORY = 32, /* wakes, in which a delay is forgotten */
-	PENDING_MAX = 2 * HP_RECORDS_MAX, /* records of a domain that wait for its lock */
+	PENDING_MAX = 2 * HP_RECORDS_MAX, /* records of a domain that wait for its lock; and as many that wait to be told */
+	TOLD_BY_A_MISS = 8, /* records; each takes some 3 us */
 	PLACES_MAX = 1 << 19,
 	PLACES_STEP = 1 << 10, /* that get memory at a time */
 	RELEASED_MAX = 1 << 16, /* places that are not registered; the oldest are forgotten */
@@ -61,6 +64,7 @@ struct place {
 	uint32_t access, backing;
 	uint32_t region; /* index, 0: not registered */
 	uint32_t uses; /* that the plan was told the start of, and not the end */
+	bool known, told; /* the plan was told of it; that it is registered */
 	uint32_t next; /* of the free */
 	TAILQ_ENTRY(place) order; /* in released */
 	RB_ENTRY(place) node; /* in by_start */
@@ -74,6 +78,12 @@ struct counter {
 	bool settled;
 };
 
+/* Threads' records come one after the other, each thread's in the order of time. */
+struct queued {
+	struct hp_record record;
+	uint32_t number; /* in which they came: for those of one time */
+};
+
 struct hp_helper {
 	struct hp_plan *plan;
 	bool saves; /* the plan's mode */
@@ -82,9 +92,12 @@ struct hp_helper {
 	uint32_t sharers; /* of the helper's core, with it; 0: this process has to do without, or it has not run yet */
 	struct hp_record pending[PENDING_MAX]; /* under records_lock */
 	unsigned pending_count;
-	struct hp_record taken[PENDING_MAX]; /* not on the stack, which is some thread's of the program */
+	struct queued queue[PENDING_MAX]; /* a heap (Williams 1964), the oldest first */
+	unsigned queue_count;
+	uint32_t queued; /* ever; wraps */
 	uint64_t bytes; /* of all places */
 	uint32_t lost_pending; /* records for which there was no room there */
+	uint32_t lost_queued; /* the same of misses */
 	uint32_t lost_seen; /* of those that did not get into the rings */
 	bool any; /* records were there, since the helper came last */
 	bool crowded; /* records were lost: what it knows is not to be relied on */
@@ -209,7 +222,8 @@ static void place_free(struct hp_helper *h, struct place *p)
 {
 	uint32_t id = (uint32_t)(p - h->places);
 
-	hp_plan_forget(h->plan, id);
+	if (p->known)
+		hp_plan_forget(h->plan, id);
 	h->bytes -= p->end - p->start;
 	p->next = h->places_free;
 	h->places_free = id;
@@ -291,6 +305,7 @@ static struct place *place_of(struct hp_helper *h, struct hp_region *r, bool *re
 	p->backing = backing_of(r);
 	p->region = index;
 	p->uses = 0;
+	p->told = false;
 	h->place_of[index] = (uint32_t)(p - h->places);
 	return p;
 }
@@ -311,18 +326,39 @@ static uint64_t cost_ns(void *helper, uint32_t id, uint64_t bytes, bool register
 
 static void start(hugepin_domain *d, struct place *p, uint64_t site, uint64_t now_ns, bool hit)
 {
+	p->known = true;
 	p->uses++;
 	p->site = site;
 	atomic_fetch_add_explicit(&share.uses, 1, memory_order_relaxed);
 	hp_plan_start(d->helper->plan, id_of(d->helper, p), p->end - p->start, site, now_ns, hit);
 }
 
+static void tell_registered(struct hp_helper *h, struct place *p, uint64_t now_ns)
+{
+	p->known = p->told = true;
+	hp_plan_registered(h->plan, id_of(h, p), now_ns);
+}
+
+static void end(hugepin_domain *d, struct place *p, struct hp_region *r, uint64_t now_ns)
+{
+	if (!p->uses) /* its start was not seen */
+		start(d, p, p->site, now_ns, true);
+	/* While others are out it goes on, as one use. */
+	while (p->uses > (hp_region_pins(r) ? 1u : 0u)) {
+		p->uses--;
+		hp_plan_end(d->helper->plan, id_of(d->helper, p), now_ns);
+	}
+	if (!p->uses)
+		hp_region_clear_used(d, r);
+}
+
 /* A record is older than now, whatever the clock does meanwhile; the plan would wait for a time that is far ahead. */
-static void take(hugepin_domain *d, const struct hp_record *record, uint64_t now_ns)
+static void take(hugepin_domain *d, const struct hp_record *record)
 {
 	struct hp_helper *h = d->helper;
 	struct hp_region *r = &hp_regions[HP_RECORD_VALUE(record->subject)];
-	uint64_t at_ns = HP_MIN(record_ns(d, record->time), now_ns);
+	enum hp_record_kind kind = HP_RECORD_KIND(record->subject);
+	uint64_t at_ns = HP_MIN(record_ns(d, record->time), now_of(d));
 	struct place *p;
 	bool new;
 
@@ -331,40 +367,18 @@ static void take(hugepin_domain *d, const struct hp_record *record, uint64_t now
 	p = place_of(h, r, &new);
 	if (!p)
 		return;
-	if (new) {
+	if (new)
 		p->since = record->time;
-		hp_plan_registered(h->plan, id_of(h, p), at_ns);
-	}
 	if (p->since - record->time - 1 < STALE)
 		return;
-	if (HP_RECORD_KIND(record->subject) == HP_RECORD_START) {
+	if (kind == HP_RECORD_MISS)
+		start(d, p, record->site, at_ns, false);
+	if (!p->told)
+		tell_registered(h, p, at_ns);
+	if (kind == HP_RECORD_START)
 		start(d, p, record->site, at_ns, true);
-		return;
-	}
-	if (!p->uses) /* its start was not seen */
-		start(d, p, p->site, at_ns, true);
-	/* While others are out it goes on, as one use. */
-	while (p->uses > (hp_region_pins(r) ? 1u : 0u)) {
-		p->uses--;
-		hp_plan_end(h->plan, id_of(h, p), at_ns);
-	}
-	if (!p->uses)
-		hp_region_clear_used(d, r);
-}
-
-/* After records were lost: the uses whose ends were among them have ended. */
-static void end_lost(hugepin_domain *d)
-{
-	struct hp_helper *h = d->helper;
-	struct hp_region *r;
-
-	TAILQ_FOREACH(r, &d->live, order) {
-		struct place *p = &h->places[h->place_of[r - hp_regions]];
-
-		for (; p->uses && !hp_region_pins(r); p->uses--)
-			hp_plan_end(h->plan, id_of(h, p), now_of(d));
-		hp_region_clear_used(d, r);
-	}
+	if (kind == HP_RECORD_END)
+		end(d, p, r, at_ns);
 }
 
 static void collect_from(void *unused, struct hp_records *q)
@@ -410,55 +424,97 @@ static uint32_t lost_by(const hugepin_domain *d)
 	return l.sum;
 }
 
-/* Threads' records come one after the other: into the order of time, which is nearly theirs. */
-static void sort(struct hp_record *records, unsigned n)
+/* By time; as they came, if it is the same, or one was made before a clock began anew. */
+static bool before(const struct queued *a, const struct queued *b)
 {
-	for (unsigned i = 1; i < n; i++) {
-		struct hp_record r = records[i];
-		unsigned j = i;
+	uint64_t later = b->record.time - a->record.time;
 
-		for (; j && (int64_t)(records[j - 1].time - r.time) > 0; j--)
-			records[j] = records[j - 1];
-		records[j] = r;
-	}
+	if (later && later + STALE < 2 * STALE)
+		return later < STALE;
+	return (int32_t)(b->number - a->number) > 0;
 }
 
-void hp_helper_catch_up(hugepin_domain *d)
+/* There is room. */
+static void enqueue(struct hp_helper *h, const struct hp_record *record)
+{
+	struct queued q = { *record, h->queued++ };
+	unsigned i = h->queue_count++;
+
+	for (; i && before(&q, &h->queue[(i - 1) / 2]); i = (i - 1) / 2)
+		h->queue[i] = h->queue[(i - 1) / 2];
+	h->queue[i] = q;
+}
+
+static struct hp_record dequeue(struct hp_helper *h)
+{
+	struct hp_record oldest = h->queue[0].record;
+	struct queued q = h->queue[--h->queue_count];
+	unsigned n = h->queue_count, i = 0;
+
+	for (unsigned child = 1; child < n; i = child, child = 2 * i + 1) {
+		child += child + 1 < n && before(&h->queue[child + 1], &h->queue[child]);
+		if (before(&q, &h->queue[child]))
+			break;
+		h->queue[i] = h->queue[child];
+	}
+	h->queue[i] = q;
+	return oldest;
+}
+
+/* What a miss has told is right by itself. Returns how many were dropped. */
+static unsigned drop_all_but_misses(struct hp_helper *h)
+{
+	unsigned count = h->queue_count, dropped;
+
+	h->queue_count = 0;
+	for (unsigned i = 0; i < count; i++)
+		if (HP_RECORD_KIND(h->queue[i].record.subject) == HP_RECORD_MISS)
+			enqueue(h, &h->queue[i].record);
+	dropped = count - h->queue_count;
+	return dropped;
+}
+
+/* What is there for the domain, into its queue, as far as there is room. False: records were lost. A sequence with gaps teaches
+ * nothing right; and who pins that often is not to be held up by our reading what he writes. */
+static bool collect(hugepin_domain *d)
 {
 	struct hp_helper *h = d->helper;
-	uint64_t now_ns;
 	uint32_t lost;
 	unsigned n;
 
 	hp_lock(&records_lock);
 	hp_counts_each(collect_from, NULL);
-	n = h->pending_count;
-	memcpy(h->taken, h->pending, n * sizeof *h->taken);
-	h->pending_count = 0;
+	n = HP_MIN(h->pending_count, PENDING_MAX - h->queue_count);
+	for (unsigned i = 0; i < n; i++)
+		enqueue(h, &h->pending[i]);
+	h->pending_count -= n;
+	memmove(h->pending, h->pending + n, h->pending_count * sizeof *h->pending);
 	lost = h->lost_pending + lost_by(d) - h->lost_seen;
 	h->lost_seen += lost - h->lost_pending;
 	h->lost_pending = 0;
+	if (lost)
+		h->pending_count = 0;
 	hp_unlock(&records_lock);
-	now_ns = now_of(d);
+	lost += h->lost_queued;
+	h->lost_queued = 0;
 	h->any |= n || lost;
-	/* A sequence with gaps teaches nothing right; and who pins that often is not to be held up by our reading what he writes. */
 	if (lost) {
 		h->crowded = true;
-		HP_DSTAT(d, records_lost, lost + n);
-		return;
+		HP_DSTAT(d, records_lost, lost + drop_all_but_misses(h));
 	}
-	if (h->crowded)
-		end_lost(d);
-	h->crowded = false;
-	sort(h->taken, n);
-	for (unsigned i = 0; i < n; i++)
-		take(d, &h->taken[i], now_ns);
+	return !lost;
+}
+
+unsigned hp_helper_waiting(const hugepin_domain *d)
+{
+	return d->helper->queue_count;
 }
 
 void hp_helper_missed(hugepin_domain *d, struct hp_region *r, uint64_t time, uint64_t site, bool registered)
 {
 	struct hp_helper *h = d->helper;
-	uint64_t now_ns = record_ns(d, time);
+	enum hp_record_kind kind = registered ? HP_RECORD_MISS : HP_RECORD_START;
+	struct hp_record record = { time, HP_RECORD(kind, (uint64_t)(r - hp_regions)), site };
 	struct place *p;
 	bool new;
 
@@ -469,11 +525,14 @@ void hp_helper_missed(hugepin_domain *d, struct hp_region *r, uint64_t time, uin
 		return;
 	if (registered && p->site)
 		HP_DSTAT(d, late, 1);
-	start(d, p, site, now_ns, !registered);
-	if (new) {
+	p->site = site; /* for who looks at the domain before the record is told */
+	if (new)
 		p->since = time;
-		hp_plan_registered(h->plan, id_of(h, p), now_ns);
-	}
+	h->any = true;
+	if (h->queue_count < PENDING_MAX)
+		enqueue(h, &record);
+	else
+		h->lost_queued++;
 }
 
 void hp_helper_deregistered(hugepin_domain *d, struct hp_region *r, bool gone)
@@ -492,7 +551,9 @@ void hp_helper_deregistered(hugepin_domain *d, struct hp_region *r, bool gone)
 	}
 	for (; p->uses; p->uses--) /* whose ends are still on their way, and will find no region */
 		hp_plan_end(h->plan, id, now_of(d));
-	hp_plan_deregistered(h->plan, id, now_of(d));
+	if (p->told)
+		hp_plan_deregistered(h->plan, id, now_of(d));
+	p->told = false;
 	list(h, p);
 }
 
@@ -609,7 +670,7 @@ static void register_again(hugepin_domain *d, struct place *p)
 	int e = -EPERM;
 
 	if (p->region) { /* by somebody else, of whom we have not heard */
-		hp_plan_registered(h->plan, id, start_ns);
+		tell_registered(h, p, start_ns);
 		return;
 	}
 	if (!hp_domain_may_register(d)) {
@@ -635,19 +696,36 @@ static void register_again(hugepin_domain *d, struct place *p)
 	p = place_of(h, r, &new);
 	p->since = since;
 	hp_region_clear_used(d, r);
-	hp_plan_registered(h->plan, id, now_of(d));
+	tell_registered(h, p, now_of(d));
+}
+
+/* For a thread of the program. After a loss the helper goes on. */
+static void tell_some(hugepin_domain *d)
+{
+	struct hp_helper *h = d->helper;
+
+	if (h->crowded || (h->queue_count < TOLD_BY_A_MISS && !collect(d)))
+		return;
+	for (unsigned i = 0; i < TOLD_BY_A_MISS && h->queue_count; i++) {
+		struct hp_record record = dequeue(h);
+
+		take(d, &record);
+	}
 }
 
 bool hp_helper_evict(hugepin_domain *d)
 {
 	struct hp_helper *h = d->helper;
 
+	tell_some(d);
 	for (int i = 0; i < VICTIMS_TRIED; i++) {
-		uint32_t id = hp_plan_victim(h->plan, now_of(d));
+		uint32_t id = hp_plan_victim(h->plan, now_of(d)), region = h->places[id].region;
 
 		if (!id)
 			return false;
-		if (give_back(d, &h->places[id]))
+		if (region && hp_region_is_used(d, &hp_regions[region]))
+			hp_plan_failed(h->plan, id, now_of(d));
+		else if (give_back(d, &h->places[id]))
 			return true;
 	}
 	return false;
@@ -660,6 +738,45 @@ static void let_pass(hugepin_domain *d)
 	for (int i = 0; d->waiting && i < WAITER_YIELDS; i++)
 		sched_yield();
 	hp_lock(&d->lock);
+}
+
+/* After records were lost: the uses whose ends were among them have ended. */
+static void end_lost(hugepin_domain *d)
+{
+	struct hp_helper *h = d->helper;
+
+	for (uint32_t i = 1, n = hp_regions_used(); i < n; i++) {
+		struct place *p = &h->places[h->place_of[i]];
+		struct hp_region *r = &hp_regions[i];
+
+		if (hp_region_is(r, d, HP_REGION_LIVE)) {
+			for (; p->uses && !hp_region_pins(r); p->uses--)
+				hp_plan_end(h->plan, id_of(h, p), now_of(d));
+			if (p->region && !p->told)
+				tell_registered(h, p, now_of(d));
+			hp_region_clear_used(d, r);
+		}
+		if (d->waiting)
+			let_pass(d);
+	}
+}
+
+/* Tell the plan of all that is there, letting pass who waits. */
+static void tell_all(hugepin_domain *d)
+{
+	struct hp_helper *h = d->helper;
+
+	if (collect(d) && h->crowded) {
+		end_lost(d);
+		h->crowded = false;
+	}
+	while (h->queue_count) {
+		struct hp_record record = dequeue(h);
+
+		take(d, &record);
+		if (d->waiting)
+			let_pass(d);
+	}
 }
 
 uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
@@ -678,7 +795,7 @@ uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
 	for (;;) {
 		hp_domain_drain(d);
 		hp_region_bury(d);
-		hp_helper_catch_up(d);
+		tell_all(d);
 		/* What was lost may be uses of what would be given back. */
 		if (!h->sharers) {
 			step = (struct hp_plan_step){ .what = HP_PLAN_WAIT, .until_ns = UINT64_MAX };

@@ -20,10 +20,11 @@ void hp_helper_child(void);
 /* The time, as records have it. */
 uint64_t hp_helper_time(const hugepin_domain *d);
 
-/* Tell the plan what threads have recorded. */
-void hp_helper_catch_up(hugepin_domain *d);
+/* Records that were taken in, and that the plan has not been told of. */
+unsigned hp_helper_waiting(const hugepin_domain *d);
 
-/* A pin found r not registered at that time, and it is now; or, not registered: found it only by looking again. */
+/* A pin found r not registered at that time, and it is now; or, not registered: found it only by looking again. The plan is told in
+ * time: whoever calls this wakes the helper once the lock is released. */
 void hp_helper_missed(hugepin_domain *d, struct hp_region *r, uint64_t time, uint64_t site, bool registered);
 
 /* r was deregistered. gone: its memory went away, or is part of another region. */
@@ -32,7 +33,7 @@ void hp_helper_deregistered(hugepin_domain *d, struct hp_region *r, bool gone);
 /* The memory goes away, perhaps not yet: what is not registered of it is not to be, before it is pinned again. */
 void hp_helper_gone(hugepin_domain *d, uintptr_t start, uintptr_t end);
 
-/* Give back what will be used last, at once. False: nothing is known of any. */
+/* Give back what will be used last, as far as the plan knows after a few records more. False: nothing is known of any. */
 bool hp_helper_evict(hugepin_domain *d);
 
 /* Before the domains are served, each of them open and staying so: which processors, and whether other processes leave us any.

@@ -705,8 +705,16 @@ static void enter(hugepin_domain *d)
 	d->waiting--;
 	hp_domain_drain(d);
 	hp_region_bury(d);
-	if (d->helper)
-		hp_helper_catch_up(d);
+}
+
+/* And unlock it. The helper hears of the pin. */
+static void leave(hugepin_domain *d)
+{
+	bool helped = d->helper;
+
+	hp_unlock(&d->lock);
+	if (helped && !atomic_load_explicit(&hp_helper_job.asked, memory_order_relaxed))
+		hp_helper_wake();
 }
 
 /* Count a pin of r, which was found or made under the lock. */
@@ -751,7 +759,7 @@ static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, uns
 		HP_DSTAT(d, cut, covered < len);
 		fill(ret_, (uintptr_t)addr, HP_MIN(len, covered), r->keys, d->ref | (uint64_t)(r - hp_regions));
 	}
-	hp_unlock(&d->lock);
+	leave(d);
 	return e;
 }
 
@@ -773,7 +781,7 @@ static HP_COLD int key_slow(void *domain, const void *addr, size_t len, unsigned
 		take(d, r, (uintptr_t)addr, time, site, false);
 		fill(ret_, r->start, r->end - r->start, r->keys, d->ref | (uint64_t)(r - hp_regions));
 	}
-	hp_unlock(&d->lock);
+	leave(d);
 	return r ? 0 : -ENOKEY;
 }
 

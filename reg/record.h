@@ -19,7 +19,7 @@
 enum hp_record_kind {
 	HP_RECORD_END, /* of a pin; value: the region's index */
 	HP_RECORD_START, /* of the first pin since the helper looked; value: the region's index */
-	HP_RECORD_MISS, /* of a pin that found nothing registered; value: its address */
+	HP_RECORD_MISS, /* of a pin that found nothing registered; value: the index of what it registered */
 };
 
 struct hp_record {

@@ -80,6 +80,16 @@ void hp_regions_child(void)
 		hp_meta_zero(hp_regions, table.opened * sizeof *hp_regions);
 }
 
+uint32_t hp_regions_used(void)
+{
+	uint32_t used;
+
+	hp_lock(&table.lock);
+	used = table.used;
+	hp_unlock(&table.lock);
+	return used;
+}
+
 static struct hp_region *region_new(void)
 {
 	struct hp_region *r = NULL;
@@ -379,6 +389,15 @@ bool hp_region_clear_used(hugepin_domain *d, struct hp_region *r)
 				used = true;
 			}
 		}
+	return used;
+}
+
+bool hp_region_is_used(const hugepin_domain *d, const struct hp_region *r)
+{
+	bool used = HP_READ(r->used);
+
+	for (uintptr_t at = r->start; hp_region_is_heap(r) && at < r->end && !used; at += HP_PAGE)
+		used = hp_granule_at(d, at)->tag == r->tag && HP_READ(hp_granule_at(d, at)->used);
 	return used;
 }
 

@@ -4,6 +4,7 @@
  */
 #include "reg/helper.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -291,6 +292,142 @@ TEST(what_is_evicted_before_its_end_is_heard_of_is_in_use_no_more)
 		pass(d, 100 * MS);
 	}
 	EXPECT(stats_of(d).released > released);
+	close_empty(&device, d);
+}
+
+/* What hits have left for the helper, who does not come. */
+enum { TOLD = 240 };
+
+static void leave_records(hugepin_domain *d, const char *p)
+{
+	for (int i = 0; i < TOLD; i++) {
+		struct hugepin_pin pin;
+
+		EXPECT_EQ(hugepin_pin(d, p, LEN, 0, &pin), 0);
+		device.clock_ns += 1000;
+		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+		device.clock_ns += 1000;
+	}
+}
+
+static int touch(hugepin_domain *d, const char *p)
+{
+	struct hugepin_pin pin;
+	int e = hugepin_pin(d, p, LEN, 0, &pin);
+
+	device.clock_ns += 1000;
+	return e ? e : hugepin_unpin(d, &pin);
+}
+
+TEST(a_miss_tells_the_plan_of_a_few_records_at_most)
+{
+	hugepin_domain *d = open_as(HUGEPIN_POLICY_PREDICT, 0);
+	struct hp_records *q;
+	uint32_t tail;
+
+	EXPECT_EQ(touch(d, buffer[0]), 0);
+	serve(d);
+	q = hp_counts_records(hp_counts_self);
+	tail = q->tail;
+	leave_records(d, buffer[0]);
+	EXPECT_EQ(touch(d, buffer[1]), 0); /* nothing has to go for it: none is looked at */
+	EXPECT_EQ(q->tail, tail);
+	EXPECT_EQ(hp_helper_waiting(d), 1); /* its own */
+	serve(d);
+	EXPECT_EQ(hp_helper_waiting(d), 0);
+	EXPECT_EQ(q->tail, q->head);
+	close_empty(&device, d);
+
+	d = open_as(HUGEPIN_POLICY_PREDICT, 2 * LEN);
+	EXPECT_EQ(touch(d, buffer[0]), 0);
+	EXPECT_EQ(touch(d, buffer[1]), 0);
+	serve(d);
+	leave_records(d, buffer[0]);
+	EXPECT_EQ(touch(d, buffer[2]), 0);
+	EXPECT_EQ(stats_of(d).evicted, 1);
+	EXPECT(hp_helper_waiting(d) >= TOLD - 16);
+	serve(d);
+	EXPECT_EQ(stats_of(d).records_lost, 0);
+	close_empty(&device, d);
+}
+
+/* By the plan's knowledge buffer 0 would go, which has not been used for longest. */
+TEST(what_was_used_since_the_plan_heard_of_it_is_not_evicted)
+{
+	hugepin_domain *d = open_as(HUGEPIN_POLICY_PREDICT, 3 * LEN);
+	long calls;
+
+	for (int i = 0; i < 3; i++) {
+		EXPECT_EQ(touch(d, buffer[i]), 0);
+		device.clock_ns += MS;
+	}
+	serve(d);
+	leave_records(d, buffer[2]);
+	EXPECT_EQ(touch(d, buffer[0]), 0);
+	EXPECT_EQ(touch(d, buffer[3]), 0);
+	EXPECT_EQ(stats_of(d).evicted, 1);
+	calls = device.calls;
+	EXPECT_EQ(touch(d, buffer[0]), 0);
+	EXPECT_EQ(touch(d, buffer[2]), 0);
+	EXPECT_EQ(device.calls, calls);
+	EXPECT_EQ(touch(d, buffer[1]), 0);
+	EXPECT_EQ(device.calls, calls + 1);
+	close_empty(&device, d);
+}
+
+static struct {
+	hugepin_domain *d;
+	pthread_t thread;
+	unsigned untold; /* when the thread that waited registered */
+	bool begun;
+} waiter;
+
+static void *pin_another(void *unused)
+{
+	(void)unused;
+	EXPECT_EQ(touch(waiter.d, buffer[1]), 0);
+	return NULL;
+}
+
+static int note_untold(void *addr, size_t len)
+{
+	(void)addr, (void)len;
+	waiter.untold = hp_helper_waiting(waiter.d);
+	return 0;
+}
+
+/* Called by the helper at its first record: another thread wants to pin, and gets as far as the lock. */
+static uint64_t wait_meanwhile(void *v)
+{
+	if (waiter.d && !waiter.begun && hp_lock_mine(&waiter.d->lock) && hp_helper_waiting(waiter.d)) {
+		waiter.begun = true;
+		pthread_create(&waiter.thread, NULL, pin_another, NULL);
+		while (waiter.d->lock.word != 2)
+			usleep(1000);
+	}
+	return device_now(v);
+}
+
+TEST(who_pins_something_new_waits_for_no_more_than_a_record_that_the_plan_is_told_of)
+{
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_PREDICT };
+	struct hugepin_backend backend = device_backend;
+	hugepin_domain *d = NULL;
+
+	device_reset(&device);
+	device.clock_ns = 1000 * MS;
+	backend.now_ns = wait_meanwhile;
+	EXPECT_EQ(hugepin_domain_open(&backend, &device, &attr, &d), 0);
+	EXPECT_EQ(touch(d, buffer[0]), 0);
+	serve(d);
+	leave_records(d, buffer[0]);
+	device.refuse = note_untold;
+	waiter.d = d;
+	serve(d);
+	pthread_join(waiter.thread, NULL);
+	EXPECT(waiter.begun);
+	EXPECT(waiter.untold > 0);
+	waiter.d = NULL;
 	close_empty(&device, d);
 }
 
