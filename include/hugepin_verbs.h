@@ -104,7 +104,7 @@ struct hugepin_sg_room {
 	struct hugepin_pin *pins; /* of what is gathered; given back by the caller when the work request has completed */
 	void *slot; /* what is copied goes here; registered by the caller, under slot_lkey */
 	size_t slot_len;
-	uint32_t wrs, sges, pins_max, slot_lkey;
+	uint32_t wrs, sges, pins_max, slot_lkey; /* wrs: no more than the send queue takes, where pieces may be split */
 	hugepin_key_fn key; /* keys of what is gathered; NULL: all that is needed must be copied or inline */
 	void *arg;
 };

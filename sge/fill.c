@@ -8,6 +8,7 @@
  * That the pieces are the plan's is known at their end, when pins may have been taken; on failure they are given back.
  */
 #include "sge/iov.h"
+#include "sge/pins.h"
 #include "sge/plan.h"
 
 #include <errno.h>
@@ -19,6 +20,8 @@ struct filling {
 	const struct hugepin_sg_room *room;
 	hugepin_key_fn key; /* never NULL */
 	uint32_t sges, pins; /* written */
+	uint32_t sorted; /* of the pins (sge/pins.h) */
+	uint32_t run; /* pins in front of those of the latest call of hugepin_sg_map */
 	size_t slot; /* bytes written */
 	size_t spare; /* of the slot: bytes for what the plan does not copy */
 	bool joins; /* the last element is the slot's */
@@ -35,13 +38,12 @@ static int no_key(void *arg, const void *addr, size_t len, unsigned access, stru
 static int pinned_or_key(void *filling, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
 {
 	struct filling *f = filling;
-	const struct hugepin_pin *pins = f->room->pins;
-	for (uint32_t i = 0; addr && i < f->pins; i++)
-		if ((uintptr_t)addr - pins[i].base < pins[i].len) {
-			*ret_ = pins[i];
-			ret_->ref = 0;
-			return 0;
-		}
+	const struct hugepin_pin *known = addr ? hp_pins_find(f->room->pins, f->pins, f->sorted, (uintptr_t)addr) : NULL;
+	if (known) {
+		*ret_ = *known;
+		ret_->ref = 0;
+		return 0;
+	}
 	return f->key(f->room->arg, addr, len, access, ret_);
 }
 
@@ -52,6 +54,11 @@ static void unpin_from(struct filling *f, uint32_t first)
 		f->key(f->room->arg, NULL, 0, 0, pin);
 		*pin = (struct hugepin_pin){ 0 };
 	}
+}
+
+static HP_COLD void settle(struct filling *f)
+{
+	f->pins = f->sorted = hp_pins_settle(f->room->pins, f->pins, f->key, f->room->arg);
 }
 
 static int int_of(uint32_t n)
@@ -100,9 +107,16 @@ static int copy(struct filling *f, const struct iovec *piece)
 static int map(struct filling *f, const struct iovec *iov, int n)
 {
 	const struct hugepin_sg_room *r = f->room;
-	struct hugepin_sg_info info;
+	struct hugepin_sg_info info = { 0 };
+	if (HP_UNLIKELY(hp_pins_due(f->pins, f->sorted)))
+		settle(f);
 	int sges = hugepin_sg_map(iov, n, HUGEPIN_READ, pinned_or_key, f, (struct hugepin_sge *)(r->sge + f->sges),
 				  int_of(r->sges - f->sges), r->pins + f->pins, int_of(r->pins_max - f->pins), &info);
+	if (sges == -EMSGSIZE && f->pins > f->sorted && info.pins > r->pins_max - f->pins) { /* some may be there twice */
+		settle(f);
+		return map(f, iov, n);
+	}
+	f->run = f->pins;
 	if (sges > 0) {
 		f->sges += (uint32_t)sges;
 		f->pins += info.pins;
@@ -114,13 +128,13 @@ static int map(struct filling *f, const struct iovec *iov, int n)
 /* A piece by itself: gathered, or copied where that may be and must. */
 static int gather_or_copy(struct filling *f, const struct iovec *piece)
 {
-	uint32_t sges = f->sges, pins = f->pins;
+	uint32_t sges = f->sges;
 	bool joins = f->joins;
 	int ret = map(f, piece, 1);
 	bool split = f->unsplit && (ret > 1 || ret == -EMSGSIZE);
 	if ((ret != -ENOKEY && !split) || piece->iov_len > f->spare)
 		return ret < 0 ? ret : 0;
-	unpin_from(f, pins);
+	unpin_from(f, f->run);
 	f->sges = sges;
 	f->joins = joins;
 	f->spare -= piece->iov_len;
@@ -259,6 +273,17 @@ static int fill_inlined(struct filling *f, const struct hugepin_sg_plan *plan, c
 	return left ? -EINVAL : 0;
 }
 
+/* There are `pins`, so many that they are to be put in order, or that there is no room. How many are left. */
+static HP_COLD uint32_t few_left(struct filling *f, uint32_t pins)
+{
+	bool full = pins == f->room->pins_max && pins > HP_PINS_FEW && pins > f->sorted;
+	if (!full && !hp_pins_due(pins, f->sorted))
+		return pins;
+	f->pins = pins;
+	settle(f);
+	return f->pins;
+}
+
 /* Elements for pieces as most are, each in one registration, in one loop of a few instructions a piece. Returns how many there
  * are in front of one that is not so, or has no room, or an error. */
 static inline int gather_whole(struct filling *f, const struct iovec *iov, int n, uint64_t *bytes_left)
@@ -274,27 +299,28 @@ static inline int gather_whole(struct filling *f, const struct iovec *iov, int n
 		if (!len)
 			continue;
 		if (addr - base >= range) {
-			struct hugepin_pin *pin = r->pins, *pins_end = r->pins + pins;
-			while (pin < pins_end && !(addr >= pin->base && addr - pin->base < pin->len))
-				pin++;
-			if (pin == pins_end) {
+			if (HP_UNLIKELY(pins == r->pins_max || pins >= 2 * HP_PINS_FEW))
+				pins = few_left(f, pins);
+			const struct hugepin_pin *pin = hp_pins_find(r->pins, pins, f->sorted, addr);
+			if (!pin) {
+				struct hugepin_pin *room = pins == r->pins_max ? &without_room : &r->pins[pins];
 				if (!hp_iov_lies(addr, len))
 					break;
-				if (pins == r->pins_max)
-					pin = &without_room; /* good for keys that need not be given back */
-				pin->ref = 0;
-				err = f->key(r->arg, iov[i].iov_base, len, HUGEPIN_READ, pin);
+				room->ref = 0; /* good for keys that need not be given back, even without room */
+				err = f->key(r->arg, iov[i].iov_base, len, HUGEPIN_READ, room);
 				if (err)
 					break;
-				if (pin->ref && pin == &without_room) {
-					f->key(r->arg, NULL, 0, 0, pin);
+				if (room->ref && room == &without_room) {
+					f->key(r->arg, NULL, 0, 0, room);
 					break;
 				}
-				pins += pin->ref != 0;
+				pins += room->ref != 0;
+				pin = room;
 			}
-			base = pin->base;
-			/* Cut where addresses end: one comparison tells what is inside. */
-			range = pin->len < UINT64_MAX - base ? pin->len : UINT64_MAX - base;
+			/* Cut where addresses begin and end: one comparison tells what is inside. */
+			base = pin->base + !pin->base;
+			range = pin->len - (pin->len && !pin->base);
+			range = range < UINT64_MAX - base ? range : UINT64_MAX - base;
 			lkey = pin->lkey;
 			end = 0;
 			err = addr - base < range ? 0 : -EINVAL;
@@ -419,6 +445,8 @@ int hugepin_sg_fill(const struct hugepin_sg_plan *plan, const struct iovec *iov,
 		unpin_from(&f, 0);
 		return ret;
 	}
+	if (HP_UNLIKELY(f.pins > HP_PINS_FEW && f.pins > f.sorted)) /* each once */
+		settle(&f);
 	chain(plan, tmpl, &f, ret);
 	if (ret_info)
 		*ret_info = (struct hugepin_sg_info){

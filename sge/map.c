@@ -3,8 +3,8 @@
  * no lock; what blocks is at most the key function. Of key functions hugepin_sg_key is known, which may be told of several
  * lookups at once.
  *
- * A key is looked for in the latest range, then in those of the pins that are out, which are few (pieces mostly lie in one
- * arena), and only then by the key function.
+ * A key is looked for in the latest range, then in those of the pins that are out (sge/pins.h), which are few (pieces mostly lie
+ * in one arena), and only then by the key function.
  */
 #include <errno.h>
 #include <limits.h>
@@ -13,6 +13,7 @@
 #include "hugepin.h"
 #include "reg/key.h"
 #include "sge/iov.h"
+#include "sge/pins.h"
 
 #define PAGE ((size_t)4096)
 #define LINE ((size_t)64)
@@ -25,45 +26,62 @@ static inline uint64_t lines(uint64_t addr, uint64_t len)
 
 /* ------------------------------------------------------------------ elements */
 
-/* Of a range that does not wrap. */
-static inline bool covers(const struct hugepin_pin *pin, uint64_t addr)
-{
-	return addr - pin->base < pin->len;
-}
-
 /* The keys of one call of hugepin_sg_map. */
 struct keys {
 	hugepin_key_fn find;
 	void *arg;
 	struct hugepin_pin *pins;
 	uint32_t out, max; /* taken so far; there is room for max */
+	uint32_t sorted; /* of those (sge/pins.h) */
 };
+
+static HP_COLD void settle(struct keys *k)
+{
+	k->out = k->sorted = hp_pins_settle(k->pins, k->out, k->find, k->arg);
+}
+
+/* Keep a pin that find_key() has taken, if there is room. Otherwise it serves only to count what is needed, or is there already. */
+static HP_COLD void keep_of_many(struct keys *k, struct hugepin_pin *pin)
+{
+	struct hugepin_pin again = *pin;
+	uint32_t at;
+
+	if (k->out <= k->max && (k->out == k->max || hp_pins_due(k->out, k->sorted)))
+		settle(k);
+	if (k->out < k->max) {
+		k->pins[k->out++] = *pin;
+		return;
+	}
+	at = hp_pins_position(k->pins, k->sorted, pin);
+	k->out += at == k->sorted || k->pins[at].ref != pin->ref;
+	k->find(k->arg, NULL, 0, 0, &again);
+}
 
 /* Inlined: a call site is told by few frames (reg/site.h), of which this is to be none. */
 static inline __attribute__((always_inline)) int find_key(struct keys *k, uint64_t addr, size_t len, unsigned access,
 							  struct hugepin_pin *ret_)
 {
+	const struct hugepin_pin *known = hp_pins_find(k->pins, HP_MIN(k->out, k->max), k->sorted, addr);
 	struct hugepin_pin pin = { 0 };
 	int e;
 
-	for (uint32_t i = 0; i < HP_MIN(k->out, k->max); i++)
-		if (covers(&k->pins[i], addr)) {
-			*ret_ = k->pins[i];
-			return 0;
-		}
+	if (known) {
+		*ret_ = *known;
+		return 0;
+	}
 	e = k->find(k->arg, (void *)addr, len, access, &pin);
 	if (e)
 		return e < 0 ? e : -EINVAL;
-	e = pin.len <= UINT64_MAX - pin.base && covers(&pin, addr) ? 0 : -EINVAL;
-	if (pin.ref) {
-		/* Without room for it, it serves only to count what is needed. */
-		if (!e && k->out < k->max)
-			k->pins[k->out] = pin;
-		else
-			k->find(k->arg, NULL, 0, 0, &pin);
-		k->out += !e;
-	}
+	e = pin.len <= UINT64_MAX - pin.base && hp_pin_covers(&pin, addr) ? 0 : -EINVAL;
 	*ret_ = pin;
+	if (!pin.ref)
+		return e;
+	if (e)
+		k->find(k->arg, NULL, 0, 0, &pin);
+	else if (k->out < HP_MIN(k->max, (uint32_t)HP_PINS_FEW))
+		k->pins[k->out++] = pin;
+	else
+		keep_of_many(k, &pin);
 	return e;
 }
 
@@ -104,7 +122,7 @@ int hugepin_sg_map(const struct iovec *iov, int n, unsigned access, hugepin_key_
 
 		for (; left; addr += len, left -= len) {
 			lkey = range.lkey;
-			if (HP_UNLIKELY(!covers(&range, addr))) {
+			if (HP_UNLIKELY(!hp_pin_covers(&range, addr))) {
 				e = find_key(&k, addr, left, access, &found);
 				if (e)
 					return give_back(&k, e);
@@ -121,6 +139,8 @@ int hugepin_sg_map(const struct iovec *iov, int n, unsigned access, hugepin_key_
 			end = addr + len;
 		}
 	}
+	if (HP_UNLIKELY(k.out > HP_PINS_FEW && k.out > k.sorted && k.out <= k.max))
+		settle(&k);
 	info.sges = count;
 	info.pins = k.out;
 	if (count > (uint32_t)sges || k.out > k.max)

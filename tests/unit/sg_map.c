@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "hugepin.h"
 #include "tests/any.h"
@@ -258,6 +259,115 @@ TEST(one_pin_serves_all_pieces_of_a_registration)
 	add_reg(BASE + 4096, BASE + 8192, 2, true);
 	EXPECT_EQ(map_to(iov, 5, sge, 5, pin, 2, NULL), 5);
 	EXPECT_EQ(table.calls, 2);
+}
+
+/* ------------------------------------------------------------------ many registrations */
+
+enum { MANY = 32768, APART = 8192 };
+
+static struct {
+	int out[MANY], calls; /* out: references on the registration of 4096 bytes at (i + 1) * APART */
+	bool wide; /* registration 0 reaches over all others, too */
+} many;
+
+static int key_of_many(void *arg, const void *addr_, size_t len, unsigned access, struct hugepin_pin *ret_)
+{
+	uint64_t addr = (uintptr_t)addr_, i = addr / APART - 1;
+
+	(void)len, (void)access;
+	EXPECT(arg == &many);
+	if (!addr) {
+		many.out[ret_->ref - 1]--;
+		return 0;
+	}
+	i = many.wide && addr % APART >= 4096 ? 0 : i;
+	*ret_ = (struct hugepin_pin){ (i + 1) * APART, i || !many.wide ? 4096 : MANY * (uint64_t)APART, (uint32_t)i, 0, i + 1 };
+	many.out[i]++;
+	many.calls++;
+	return 0;
+}
+
+static double seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* n pieces in `regs` registrations at random, some of them in what lies between, as far as there is a wide one. */
+static int map_many(int n, int regs, int room, double *ret_seconds)
+{
+	struct iovec *iov = calloc((size_t)n, sizeof *iov);
+	struct hugepin_sge *sge = calloc((size_t)n, sizeof *sge);
+	struct hugepin_pin *pin = calloc((size_t)room, sizeof *pin);
+	struct hugepin_sg_info info = { 0 };
+	int used = 0, count;
+
+	for (int i = 0; i < n; i++) {
+		uint64_t reg = i < regs ? (uint64_t)i * 25171 % (unsigned)regs : any((size_t)regs); /* each once, then any */
+		iov[i] = (struct iovec){ (void *)((reg + 1) * APART + 8 * any(64) + (many.wide && !any(8) ? 4096 : 0)), 8 };
+	}
+	many.calls = 0;
+	*ret_seconds = seconds();
+	count = hugepin_sg_map(iov, n, HUGEPIN_READ, key_of_many, &many, sge, n, pin, room, &info);
+	*ret_seconds = seconds() - *ret_seconds;
+	for (int i = 0; i < MANY; i++) {
+		EXPECT(many.out[i] == 0 || (many.out[i] == 1 && count > 0));
+		used += many.out[i];
+		many.out[i] = 0;
+	}
+	EXPECT_EQ(used, count > 0 ? (int)info.pins : 0);
+	for (int i = 0, k = 0; i < count && !t_failures; i++) /* neighbours are merged */
+		for (uint32_t at = 0; at < sge[i].length; at += 8, k++) {
+			uint64_t addr = (uintptr_t)iov[k].iov_base;
+			EXPECT_EQ(sge[i].addr + at, addr);
+			EXPECT_EQ(sge[i].lkey, many.wide && sge[i].lkey == 0 ? 0 : addr / APART - 1);
+		}
+	free(iov);
+	free(sge);
+	free(pin);
+	return count > 0 ? (int)info.pins : count;
+}
+
+TEST(of_many_registrations_each_has_one_pin_in_room_for_no_more)
+{
+	static const int regs[] = { 1, 15, 16, 17, 18, 31, 32, 33, 34, 100, 1000 };
+	double time;
+
+	for (size_t i = 0; i < sizeof regs / sizeof *regs; i++)
+		for (int times = 1; times <= 8; times++)
+			for (int wide = 0; wide < 2; wide++) {
+				int n = regs[i];
+				many.wide = wide;
+				EXPECT_EQ(map_many(n * times, n, n + 100, &time) <= n, 1);
+				if (!wide) {
+					EXPECT_EQ(map_many(n * times, n, n + 1, &time), n);
+					EXPECT_EQ(map_many(n * times, n, n, &time), n);
+					EXPECT(n == 1 || map_many(n * times, n, n - 1, &time) == -EMSGSIZE);
+				}
+				if (t_failures) {
+					t_print("# %d registrations, %d times, wide %d\n", n, times, wide);
+					return;
+				}
+			}
+	many.wide = false;
+}
+
+/* Each piece of 32768 took 290 times as long as one of 512, when each was looked for in all pins. */
+TEST(a_piece_among_many_registrations_takes_hardly_longer_than_among_few)
+{
+	double few = 1, all = 1, time;
+
+	many.wide = false;
+	for (int i = 0; i < 5; i++) {
+		EXPECT_EQ(map_many(512, 512, 512, &time), 512);
+		few = time / 512 < few ? time / 512 : few;
+		EXPECT_EQ(map_many(MANY, MANY, MANY, &time), MANY);
+		all = time / MANY < all ? time / MANY : all;
+	}
+	t_print("# %.0f and %.0f ns a piece\n", few * 1e9, all * 1e9);
+	EXPECT(all < 20 * few);
 }
 
 TEST(neighbours_under_one_key_are_one_element_and_others_are_not)

@@ -6,6 +6,7 @@
 #include "tests/mock_verbs.h"
 
 #include <math.h>
+#include <time.h>
 
 static uint64_t seed = 88172645463325252;
 
@@ -1184,6 +1185,125 @@ TEST(without_room_for_a_pin_there_must_be_none_to_give_back)
 	EXPECT_EQ(hugepin_sg_fill(&p, iov, 3, &tmpl, r, &info), 1);
 	EXPECT(info.pins == 0 && info.sges == 3);
 	key_whole = false;
+}
+
+/* A key for all memory is not one for a piece that is nowhere. */
+static int key_of_all(void *arg, const void *addr, size_t len, unsigned access, struct hugepin_pin *pin)
+{
+	(void)arg, (void)len, (void)access;
+	if (addr)
+		*pin = (struct hugepin_pin){ .len = UINT64_MAX, .lkey = 7 };
+	return 0;
+}
+
+TEST(a_piece_at_null_is_refused_wherever_it_stands)
+{
+	static struct work w;
+	struct hugepin_sg_room *r = work_room(&w);
+	struct ibv_send_wr tmpl = { .opcode = IBV_WR_SEND };
+	const unsigned modes[] = { GATHER, COPY, INLINE, GATHER | COPY };
+	r->key = key_of_all;
+	for (int m = 0; m < 4; m++)
+		for (int null = 0; null < 4; null++) {
+			struct iovec iov[3];
+			struct hugepin_sg_plan p;
+			for (int i = 0; i < 3; i++)
+				iov[i] = (struct iovec){ arena + 100 * i, 50 };
+			EXPECT_EQ(hugepin_sg_plan(&measured, &rc, iov, 3, modes[m], &p), 0);
+			if (null < 3)
+				iov[null].iov_base = NULL;
+			EXPECT_EQ(hugepin_sg_fill(&p, iov, 3, &tmpl, r, NULL), null < 3 ? -EINVAL : 1);
+		}
+}
+
+/* ------------------------------------------------------------------ many registrations */
+
+enum { MANY = 4000, APART = 8192 };
+
+static int many_out[MANY];
+static char *many; /* MANY times APART bytes: what is copied is read */
+
+static int key_of_many(void *arg, const void *addr, size_t len, unsigned access, struct hugepin_pin *pin)
+{
+	uint64_t i = ((uintptr_t)addr - (uintptr_t)many) / APART;
+	(void)arg, (void)len, (void)access;
+	if (!addr) {
+		EXPECT(many_out[pin->ref - 1]-- > 0);
+		return 0;
+	}
+	many_out[i]++;
+	*pin = (struct hugepin_pin){ (uintptr_t)many + i * APART, 4096, (uint32_t)i | 1u << 30, 0, i + 1 };
+	return 0;
+}
+
+/* Pieces in `n` registrations, each once, then thrice as many at random; in room for so many pins. COPY: with short pieces, which
+ * are copied, so that runs of others are many. Processor seconds. */
+static double fill_many(int n, int pins, unsigned mode)
+{
+	const struct hugepin_sg_caps caps = { .max_sge = 30, .max_wr = 1 << 16, .max_msg = UINT64_C(1) << 31 };
+	struct iovec *iov = calloc((size_t)n * 4, sizeof *iov);
+	struct hugepin_sg_room r = { .size = sizeof r, .wr = calloc((size_t)n, sizeof *r.wr), .wrs = (uint32_t)n,
+				     .sge = calloc((size_t)n * 4, sizeof *r.sge), .sges = (uint32_t)n * 4,
+				     .pins = calloc((size_t)pins + 1, sizeof *r.pins), .pins_max = (uint32_t)pins,
+				     .slot = slot, .slot_len = sizeof slot, .slot_lkey = SLOT_KEY, .key = key_of_many };
+	struct ibv_send_wr tmpl = { .opcode = IBV_WR_RDMA_WRITE };
+	struct hugepin_sg_info info = { 0 };
+	struct hugepin_sg_plan p;
+	struct timespec from, to;
+	many = many ? many : calloc(MANY, APART);
+	for (int i = 0; i < 4 * n; i++)
+		iov[i] = (struct iovec){ many + (i < n ? (uint32_t)i * 25171 % (uint32_t)n : rnd((uint32_t)n)) * APART + 8 * rnd(256),
+					 i >= n && mode & COPY && i % 3 ? 8 : 300 };
+	EXPECT_EQ(hugepin_sg_plan(&measured, &caps, iov, 4 * n, mode | WRITE, &p), 0);
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+	int got = hugepin_sg_fill(&p, iov, 4 * n, &tmpl, &r, &info);
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+	int out = 0;
+	for (int i = 0; i < n; out += many_out[i], many_out[i++] = 0)
+		EXPECT(many_out[i] == (got > 0) || (mode & COPY && many_out[i] == 0));
+	if (pins >= n) {
+		EXPECT(got > 0);
+		EXPECT_EQ(info.pins, out);
+	} else {
+		EXPECT_EQ(got, -EMSGSIZE);
+	}
+	for (uint32_t i = 0, k = 0; got > 0 && i < info.sges; i++)
+		for (uint32_t at = 0; at < r.sge[i].length && EXPECT(k < 4 * (uint32_t)n); at += (uint32_t)iov[k++].iov_len) {
+			if (r.sge[i].lkey == SLOT_KEY)
+				continue;
+			EXPECT_EQ(r.sge[i].addr + at, (uintptr_t)iov[k].iov_base);
+			EXPECT_EQ(r.sge[i].lkey ^ 1u << 30, ((uintptr_t)iov[k].iov_base - (uintptr_t)many) / APART);
+		}
+	free(iov);
+	free(r.wr);
+	free(r.sge);
+	free(r.pins);
+	return (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) / 1e9;
+}
+
+TEST(of_many_registrations_each_has_one_pin_in_room_for_no_more)
+{
+	static const int regs[] = { 1, 15, 16, 17, 18, 31, 32, 33, 34, 100, 1000 };
+	for (size_t i = 0; i < sizeof regs / sizeof *regs && !t_failures; i++)
+		for (int spare = -1; spare < 40; spare += 1 + spare / 4)
+			if (regs[i] + spare > 0)
+				fill_many(regs[i], regs[i] + spare, GATHER);
+	for (size_t i = 0; regs[i] <= 100 && !t_failures; i++) /* more would be copied than the slot has room for */
+		for (int spare = 0; spare < 40; spare += 1 + spare / 4)
+			fill_many(regs[i], regs[i] + spare, GATHER | COPY);
+}
+
+TEST(a_piece_among_many_registrations_takes_hardly_longer_than_among_few)
+{
+	double few = 1, all = 1, time;
+	for (int i = 0; i < 5; i++) {
+		time = fill_many(100, 100, GATHER) / 100;
+		few = time < few ? time : few;
+		time = fill_many(MANY, MANY, GATHER) / MANY;
+		all = time < all ? time : all;
+	}
+	t_print("# %.0f and %.0f ns a piece\n", few / 4 * 1e9, all / 4 * 1e9);
+	EXPECT(all < 10 * few);
 }
 
 TEST(neighbours_of_one_registration_are_one_element_even_in_the_last_room)
