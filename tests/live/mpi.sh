@@ -9,30 +9,6 @@ mpi_or_skip 'the MPI layer'
 compile all -pthread
 compile transpose
 
-# says FILE RANK KEY: a figure of that rank's line.
-says() { sed -n "s/^hugepin: MPI rank $2: .* $3=\([0-9]*\)\b.*/\1/p" "$1"; }
-
-# run NAME [VARIABLE=VALUE...] PROGRAM...: true if the program is content, and on each rank nothing was left out or
-# behind.
-run()
-{
-	local name=$1 rank
-	shift
-	layer HUGEPIN_STATS=1 "$@" >"$t/$name.out" 2>&1 || { cat "$t/$name.out"; return 1; }
-	for rank in 0 1; do
-		echo "$(says "$t/$name.out" $rank pins) pins, $(says "$t/$name.out" $rank unpins) unpins, not pinned" \
-			"$(says "$t/$name.out" $rank not_pinned), bottom $(says "$t/$name.out" $rank bottom), sparse" \
-			"$(says "$t/$name.out" $rank sparse), left $(says "$t/$name.out" $rank left)"
-	done >"$t/$name.sums"
-	cat "$t/$name.sums"
-	grep -q '^ok' "$t/$name.out"
-}
-# pinned NAME COUNT: the run pinned so often on each rank, and unpinned, and nothing else is said.
-pinned()
-{
-	[ "$(sort -u "$t/$1.sums")" = "$2 pins, $2 unpins, not pinned 0, bottom 0, sparse 0, left 0" ] ||
-		{ cat "$t/$1.sums"; return 1; }
-}
 count() { run "$1" HUGEPIN_POLICY=lru "$t/all" "$1" && pinned "$1" "$2"; }
 
 if ! run probe HUGEPIN_POLICY=lru "$t/all" types >/dev/null && grep -q 'io_uring\|no domain' "$t/probe.out"; then
@@ -86,63 +62,6 @@ bindings() { [ "$(nm -D --defined-only "$mpi_layer" | grep -cE ' T mpi_(send|all
 works 'of each kind of Fortran bindings' bindings
 needs() { ! readelf -dW "$mpi_layer" | grep 'NEEDED.*mpi'; }
 works 'and needs no MPI library' needs
-
-# ---------------------------------------------------------------- other ways to leave a call, to load MPI, and other tools
-
-compile left
-works 'calls that an error handler leaves by longjmp are let go, and later ones seen' \
-	run left HUGEPIN_POLICY=lru HUGEPIN_MPI_MIN=16K "$t/left"
-works 'each of them' pinned left 19
-quiet() { ! grep -q '^hugepin: [a-z_]* [0-9]*$' "$t/left.out"; }
-works 'HUGEPIN_STATS: a heap that nobody has used has no statistics' quiet
-
-compile tool -shared -fPIC && mv "$t/tool" "$t/tool.so"
-behind() { run behind HUGEPIN_POLICY=lru LD_PRELOAD="$mpi_layer $t/tool.so" "$t/all" point_to_point; }
-works 'a tool that is preloaded behind the layer does not disturb it' behind
-works 'nor is it blind' grep 'tool: sends 2,' "$t/behind.out"
-both() { pinned behind 20; }
-works 'and both see the program once' both
-front() { run front HUGEPIN_POLICY=lru LD_PRELOAD="$t/tool.so $mpi_layer" "$t/all" point_to_point && pinned front 20 && grep 'tool: sends 2,' "$t/front.out"; }
-works 'nor one in front of it' front
-
-# MPI is in nobody's sight but the plugin's.
-works 'tests/mpi/host.c compiles' cc -O1 -g -Wall -Wextra -Werror -o "$t/host" tests/mpi/host.c -ldl
-compile plugin -shared -fPIC
-local_scope() { layer HUGEPIN_STATS=1 HUGEPIN_MPI_STRICT=1 "$t/host" "$t/plugin" >"$t/host.out" 2>&1; cat "$t/host.out"; grep -q '^ok' "$t/host.out"; }
-works 'a host that loads its MPI with RTLD_LOCAL computes what it should' local_scope
-
-for another in openmpi mpich ''; do
-	theirs=$mpicc
-	[ -z "$another" ] || [ "$("$mpicc" -show 2>/dev/null)" = "$("mpicc.$another" -show 2>/dev/null)" ] || theirs=mpicc.$another
-	[ "$theirs" = "$mpicc" ] || ! command -v "$theirs" >/dev/null || break
-	theirs=''
-done
-another() { timeout -k 5 150 "${theirs/mpicc/mpirun}" -n 2 env LD_PRELOAD="$mpi_layer" "$@"; }
-foreigner()
-{
-	"$theirs" -O1 -Wall -Wextra -DPROGRAM -o "$t/foreigner" tests/mpi/plugin.c && another "$t/foreigner" >"$t/foreigner.out" 2>&1
-	cat "$t/foreigner.out"
-	grep -q '^ok' "$t/foreigner.out" && [ "$(grep -c '^hugepin' "$t/foreigner.out")" = 1 ] &&
-		grep '^hugepin: .* the program has another MPI: nothing is registered' "$t/foreigner.out"
-}
-if [ -n "$theirs" ]; then
-	works 'a program of another MPI runs as without the layer, which says one line' foreigner
-	plugged() { "$theirs" -O1 -shared -fPIC -o "$t/theirs" tests/mpi/plugin.c && another "$t/host" "$t/theirs" | grep '^ok'; }
-	works 'in a host that loads it with RTLD_LOCAL, too' plugged
-else
-	skip 'a program of another MPI' 'there is one MPI here'
-fi
-
-# 16,000 operations cost a flush that has nothing to do with them 50 us, when it looked at each.
-compile many
-open_puts() { run many HUGEPIN_MPI_MIN=1 HUGEPIN_POLICY=lru "$t/many" flush && cat "$t/many.out" && awk '/^flush/ { exit $7 > 8 * $2 + 2000 }' "$t/many.out"; }
-works 'a flush finds what it closes, however much is open' open_puts
-works 'tests/mpi/tool.c compiles' "$mpicc" -D_GNU_SOURCE -DCOUNT_TESTS -O1 -shared -fPIC -o "$t/tests.so" tests/mpi/tool.c
-# 500 requests, and some 2,600 calls while they are under way or done, which test two of those that are not.
-freed() { run freed HUGEPIN_MPI_MIN=1 HUGEPIN_POLICY=lru LD_PRELOAD="$mpi_layer $t/tests.so" "$t/many" freed && pinned freed 1000; }
-works 'requests that were freed while under way are let go' freed
-tested() { grep '^tool' "$t/freed.out" && [ "$(sed -n 's/^tool.*tests //p' "$t/freed.out")" -lt 8000 ]; }
-works 'and no call tests them all' tested
 
 # Only buffers that can be pinned are: addresses in a type, and types with more hole than data, are counted.
 compile odd

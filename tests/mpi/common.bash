@@ -22,3 +22,28 @@ compile() { works "tests/mpi/$1.c compiles" "$mpicc" -O1 -g -Wall -Wextra -Werro
 
 # layer [VARIABLE=VALUE...] COMMAND...: by two ranks, under the layer, for 150 s at most.
 layer() { timeout -k 5 "${limit:-150}" "$mpirun" -n 2 env LD_PRELOAD="$mpi_layer" "$@"; }
+
+# says FILE RANK KEY: a figure of that rank's line.
+says() { sed -n "s/^hugepin: MPI rank $2: .* $3=\([0-9]*\)\b.*/\1/p" "$1"; }
+
+# run NAME [VARIABLE=VALUE...] PROGRAM...: true if the program is content, and on each rank nothing was left out or
+# behind.
+run()
+{
+	local name=$1 rank
+	shift
+	layer HUGEPIN_STATS=1 "$@" >"$t/$name.out" 2>&1 || { cat "$t/$name.out"; return 1; }
+	for rank in 0 1; do
+		echo "$(says "$t/$name.out" $rank pins) pins, $(says "$t/$name.out" $rank unpins) unpins, not pinned" \
+			"$(says "$t/$name.out" $rank not_pinned), bottom $(says "$t/$name.out" $rank bottom), sparse" \
+			"$(says "$t/$name.out" $rank sparse), left $(says "$t/$name.out" $rank left)"
+	done >"$t/$name.sums"
+	cat "$t/$name.sums"
+	grep -q '^ok' "$t/$name.out"
+}
+# pinned NAME COUNT: the run pinned so often on each rank, and unpinned, and nothing else is said.
+pinned()
+{
+	[ "$(sort -u "$t/$1.sums")" = "$2 pins, $2 unpins, not pinned 0, bottom 0, sparse 0, left 0" ] ||
+		{ cat "$t/$1.sums"; return 1; }
+}
