@@ -169,10 +169,10 @@ TEST_FLAGS = -Itests -fno-builtin -U_FORTIFY_SOURCE
 LINK_LINE = $$(sed -n 's|^/\* link: \(.*\) \*/$$|\1|p;4q' $< | xargs -n1 | sed -n 's/^hugepin.*\|^uring\|^ibverbs/-l&/p' | xargs)
 LINK_DIRS = -L$(BUILD) $(addprefix -Xlinker ,-rpath $(abspath $(BUILD)) -rpath-link $(BUILD))
 UNIT_OBJ := $(LIB_OBJ) $(VERBS_OBJ) $(BUILD)/cmd/look.o
-$(UNIT): $(BUILD)/%: %.c $(UNIT_OBJ) $(BUILD)/flags
-	@mkdir -p $(@D)
-	@echo '  TEST    $<'
-	$(Q)$(CC) $(FLAGS) $(TEST_FLAGS) -DT_UNIT -MMD -MP $(LDFLAGS) -o $@ $< $(UNIT_OBJ) $(LIB_LIBS) -libverbs
+FLAGS_tests = $(TEST_FLAGS) -DT_UNIT
+$(UNIT): %: %.o $(UNIT_OBJ)
+	@echo '  TEST    $@'
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIB_LIBS) -libverbs
 $(LIVE): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  TEST    $<'
