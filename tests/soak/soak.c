@@ -15,6 +15,10 @@
  * Nobody is told of memory that is unmapped: hugepin_forget is not called. Some of it passes through: it is mapped, pinned at once,
  * read into and unmapped, in a domain that all threads share.
  *
+ * The process also changes what a library stands on (docs/ARCHITECTURE.md has the list): threads come, are cancelled and move about,
+ * children of vfork allocate, THP is turned off and on, it is stopped; children of fork close all descriptors, give up rights, enter
+ * namespaces, lose their limits.
+ *
  * A slot is anybody's who holds its lock. Pins that a slot keeps are given back before its memory is; a read that has been given
  * to the kernel and not been done keeps its slot locked.
  */
@@ -23,8 +27,12 @@
 #include "../live/live.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <getopt.h>
 #include <limits.h>
+#include <sys/prctl.h>
+#include <sys/shm.h>
+#include <sys/syscall.h>
 
 enum { THREADS = 8, SLOTS = 160, KEPT = 2, FLIGHT_BYTES = 4096, IO_MAX = 65536, STUCK_SECONDS = 100 };
 
@@ -492,6 +500,177 @@ static void flight_land(struct worker *w)
 	count_io++;
 }
 
+/* ------------------------------------------------------------------ what a process changes under the library */
+
+static _Atomic unsigned long count_changes;
+
+static void allocate_some(uint64_t rand)
+{
+	rand |= 1; /* a state that is not 0 */
+	for (int i = 0; i < 4; i++) {
+		const size_t size = rand_size(&rand, 1, 4 * MIB);
+		char *p = hugepin_malloc(size);
+
+		if (!p)
+			continue;
+		pattern_write(p, size, rand);
+		EXPECT_EQ(pattern_check(p, size, rand), -1);
+		hugepin_free(p);
+	}
+}
+
+/* Ends in one of three ways. */
+static void *live_shortly(void *rand)
+{
+	allocate_some((uintptr_t)rand | 1);
+	if ((uintptr_t)rand % 3 == 0)
+		pthread_exit(NULL);
+	while ((uintptr_t)rand % 3 == 1)
+		pause(); /* it is cancelled */
+	return NULL;
+}
+
+static void thread_comes_and_goes(uint64_t rand)
+{
+	pthread_t t;
+
+	if (pthread_create(&t, NULL, live_shortly, (void *)(uintptr_t)rand))
+		return;
+	if (rand % 3 == 1)
+		EXPECT_EQ(pthread_cancel(t), 0);
+	EXPECT_EQ(pthread_join(t, NULL), 0);
+}
+
+static __attribute__((noinline)) void vfork_and_allocate(uint64_t rand)
+{
+	pid_t pid = vfork();
+
+	if (pid == 0) {
+		allocate_some(rand);
+		_exit(0);
+	}
+	if (pid > 0)
+		EXPECT_EQ(waitpid(pid, NULL, 0), pid);
+}
+
+static void attach_shared_memory(uint64_t rand)
+{
+	int id = shmget(IPC_PRIVATE, MIB, 0600);
+	char *p = id < 0 ? (void *)-1 : shmat(id, NULL, 0);
+
+	if (id >= 0)
+		shmctl(id, IPC_RMID, NULL);
+	if (p == (void *)-1)
+		return;
+	pattern_write(p, MIB, rand);
+	EXPECT_EQ(pattern_check(p, MIB, rand), -1);
+	EXPECT_EQ(shmdt(p), 0);
+}
+
+/* By a process that is not ours, for a moment. */
+static void be_stopped(void)
+{
+	static const char *const script = "kill -STOP $0; sleep 0.05; kill -CONT $0";
+	char number[16];
+	char *args[] = { (char *)"sh", (char *)"-c", (char *)script, number, NULL };
+	pid_t pid;
+
+	snprintf(number, sizeof number, "%d", (int)getpid());
+	if (!posix_spawn(&pid, "/bin/sh", NULL, NULL, args, environ))
+		EXPECT_EQ(child_wait(pid, 20), 0);
+}
+
+static void move_about(void)
+{
+	const struct sched_param none = { 0 };
+	cpu_set_t before, one;
+
+	if (sched_getaffinity(0, sizeof before, &before))
+		return;
+	CPU_ZERO(&one);
+	CPU_SET((unsigned)sched_getcpu(), &one);
+	if (!sched_setaffinity(0, sizeof one, &one) && !sched_setscheduler(0, SCHED_BATCH, &none))
+		EXPECT_EQ(sched_setscheduler(0, SCHED_OTHER, &none), 0);
+	sched_setaffinity(0, sizeof before, &before);
+}
+
+static void change_process(uint64_t rand)
+{
+	sigset_t all, before;
+	void *lib;
+
+	count_changes++;
+	switch (rand % 8) {
+	case 0:
+		move_about();
+		break;
+	case 1:
+		sigfillset(&all);
+		pthread_sigmask(SIG_SETMASK, &all, &before);
+		allocate_some(rand >> 8);
+		pthread_sigmask(SIG_SETMASK, &before, NULL);
+		break;
+	case 2:
+		thread_comes_and_goes(rand >> 8);
+		break;
+	case 3:
+		if (!SANITIZED)
+			vfork_and_allocate(rand >> 8);
+		break;
+	case 4:
+		attach_shared_memory(rand >> 8);
+		break;
+	case 5:
+		prctl(PR_SET_THP_DISABLE, (rand >> 8) % 4 == 0, 0, 0, 0);
+		break;
+	case 6:
+		if (rand >> 8 & 1)
+			be_stopped();
+		break;
+	default:
+		lib = dlopen("libresolv.so.2", RTLD_NOW | RTLD_LOCAL);
+		if (lib)
+			dlclose(lib);
+	}
+}
+
+/* For good: a child has not long to live. */
+static void change_child(uint64_t rand)
+{
+	static const int limits[] = { RLIMIT_NPROC, RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_FSIZE, RLIMIT_CORE };
+	static const struct rlimit none = { 0, 0 };
+	sigset_t all;
+
+	switch (rand % 8) {
+	case 0:
+		syscall(SYS_close_range, 3, ~0u, 0);
+		break;
+	case 1:
+		unshare(CLONE_NEWUSER | CLONE_NEWNS);
+		break;
+	case 2:
+		prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+		if (setresgid(65534, 65534, 65534) || setresuid(65534, 65534, 65534))
+			setsid();
+		break;
+	case 3:
+		for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+			setrlimit((unsigned)limits[i], &none);
+		break;
+	case 4:
+		sigfillset(&all);
+		sigprocmask(SIG_SETMASK, &all, NULL);
+		prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+		break;
+	case 5:
+		(void)!sbrk(65536);
+		move_about();
+		break;
+	default:
+		break;
+	}
+}
+
 /* ------------------------------------------------------------------ fork */
 
 /* Everything that stood still is there, and the child's alone; its heap works, and its parent's domains are not for it. */
@@ -501,6 +680,8 @@ static int inherit(const bool *still, uint64_t rand)
 
 	t_failures = 0;
 	in_child = true;
+	if (!SANITIZED)
+		change_child(rand_next(&rand));
 	for (int i = 0; i < SLOTS; i++) {
 		if (!still[i] || !slots[i].p)
 			continue;
@@ -607,7 +788,12 @@ static void step(struct worker *w)
 		pthread_mutex_unlock(&s->lock);
 		return;
 	}
-	switch ((r >> 40) % 4) {
+	switch ((r >> 40) % 6) {
+	case 2:
+	case 3:
+		w->doing = "changing the process";
+		change_process(rand_next(&w->rand));
+		break;
 	case 0:
 		w->doing = "purging";
 		hugepin_purge();
@@ -913,8 +1099,8 @@ TEST(every_byte_is_its_owners_and_nothing_is_left)
 		round_run(i, option.seconds / option.rounds, option.low, option.high);
 		left_check(&before);
 		t_print("# round %d: %lu pins, %lu refused, %lu transfers, %lu passed, %lu forks, %lu refused, %lu extents left, %lu hidden, "
-			"%lu ENOMEM\n", i, count_pins, count_refused, count_io, count_passed, count_forks, count_forks_refused, count_left,
-			count_hidden, count_nomem);
+			"%lu changes, %lu ENOMEM\n", i, count_pins, count_refused, count_io, count_passed, count_forks, count_forks_refused, count_left,
+			count_hidden, count_changes, count_nomem);
 	}
 	EXPECT(all_done() || t_failures);
 	if (option.high) {
