@@ -754,6 +754,7 @@ TEST(an_uncached_pin_is_registered_for_itself)
 
 TEST(the_policy_none_registers_for_each_pin)
 {
+	struct hugepin_pin pin;
 	char *p = map(MIB), *h = hugepin_malloc(MIB);
 	hugepin_domain *d;
 
@@ -765,6 +766,9 @@ TEST(the_policy_none_registers_for_each_pin)
 		EXPECT_EQ(device.calls, 2 * i);
 		EXPECT_EQ(device.regs, 0);
 	}
+	EXPECT_EQ(hugepin_pin(d, h, 5000, 0, &pin), 0);
+	EXPECT_EQ(device.bytes, 8192); /* not the hugepage, as where it may be found again */
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	munmap(p, MIB);
 	hugepin_free(h);
 	close_empty(&device, d);
