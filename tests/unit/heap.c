@@ -413,6 +413,31 @@ TEST(a_miss_empties_lists_that_hold_much_and_leaves_the_others)
 	expect_empty();
 }
 
+/* One in the slot, one in the shared lists: neither needs a place in the tree. */
+TEST(the_largest_buffers_that_lists_keep_are_found_there)
+{
+	const size_t largest = (size_t)HP_SLOT_MAX << HP_CHUNK_SHIFT;
+	uint64_t placed;
+	void *p[3];
+
+	for (int i = 0; i < 3; i++)
+		p[i] = hugepin_malloc(largest);
+	for (int i = 0; i < 3; i++)
+		hugepin_free(p[i]);
+	placed = HP_STAT(placed);
+	EXPECT_EQ(listed(), 3 * (size_t)HP_SLOT_MAX);
+	for (int i = 0; i < 3; i++)
+		p[i] = hugepin_malloc(largest);
+	EXPECT_EQ(HP_STAT(placed), placed);
+	EXPECT_EQ(listed(), 0);
+	for (int i = 0; i < 3; i++)
+		hugepin_free(p[i]);
+	hugepin_free(hugepin_malloc(largest + 1)); /* too large for them: to the tree at once */
+	EXPECT(listed() <= 3 * (size_t)HP_SLOT_MAX);
+	hugepin_purge();
+	expect_empty();
+}
+
 static void *free_both(void *buffers_)
 {
 	void **p = buffers_;

@@ -11,6 +11,7 @@
 #include "alloc/heap.h"
 #include "alloc/hold.h"
 #include "alloc/pages.h"
+#include "alloc/small.h"
 #include "base/config.h"
 #include "tests/live/live.h"
 #include "tests/unit/empty.h"
@@ -25,7 +26,8 @@
 static long pages_free; /* what is given back is not added again */
 static int asked; /* mappings from the pool that were tried */
 static int denied; /* calls to populate that fail from now on */
-static int files[2] = { -1, -1 };
+static bool no_room; /* for a fork's copy */
+static int files[3] = { -1, -1, -1 };
 
 /* Hugetlb pages come aligned. */
 UNINSTRUMENTED static long map_pool(long len, long prot, long flags)
@@ -44,12 +46,12 @@ UNINSTRUMENTED static long map_pool(long len, long prot, long flags)
 	return aligned;
 }
 
-/* A file of the pool, whose content is the number. */
-UNINSTRUMENTED static long open_number(int which, long number, long c, long d)
+/* A file with the number. */
+UNINSTRUMENTED static long open_number(int which, const char *before, long number, long c, long d)
 {
-	char text[24], path[40];
+	char text[60], path[40];
 
-	snprintf(text, sizeof text, "%ld\n", number);
+	snprintf(text, sizeof text, "%s%ld\n", before, number);
 	snprintf(path, sizeof path, "/proc/self/fd/%d", files[which]);
 	raw(SYS_ftruncate, files[which], 0, 0, 0, 0, 0);
 	raw(SYS_pwrite64, files[which], (long)text, (long)strlen(text), 0, 0, 0);
@@ -66,9 +68,11 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 		denied--;
 		r = -EFAULT;
 	} else if (nr == SYS_openat && strstr((char *)b, "hugepages-2048kB/free_hugepages")) {
-		r = open_number(0, pages_free, c, d);
+		r = open_number(0, "", pages_free, c, d);
 	} else if (nr == SYS_openat && strstr((char *)b, "hugepages-2048kB/resv_hugepages")) {
-		r = open_number(1, 0, c, d);
+		r = open_number(1, "", 0, c, d);
+	} else if (nr == SYS_openat && no_room && !strcmp((char *)b, "/proc/meminfo")) {
+		r = open_number(2, "MemAvailable: ", 1024, c, d);
 	} else {
 		r = raw(nr, a, b, c, d, e, f);
 	}
@@ -85,6 +89,7 @@ __attribute__((constructor)) static void configure(void)
 {
 	files[0] = memfd_create("free_hugepages", MFD_CLOEXEC);
 	files[1] = memfd_create("resv_hugepages", MFD_CLOEXEC);
+	files[2] = memfd_create("meminfo", MFD_CLOEXEC);
 	hp_config.span = (int64_t)(4 * GIB);
 	hp_config.extent_max = (int64_t)(64 * MIB);
 	hp_config.decay_ms = 0;
@@ -181,6 +186,27 @@ TEST(a_child_of_fork_counts_what_it_has)
 		expect_counted();
 	}
 	EXPECT(hp_span.no_pool);
+	free_all(p);
+}
+
+TEST(without_room_for_a_copy_a_fork_needs_a_page_in_the_pool_for_each_that_is_populated)
+{
+	unsigned char *p[LIVE];
+
+	pool(100);
+	grow_extents(p);
+	EXPECT(!hugepin_fork_refused_());
+	no_room = true;
+	pages_free = LIVE;
+	EXPECT(!hugepin_fork_refused_());
+	pages_free = LIVE - 1;
+	EXPECT(hugepin_fork_refused_());
+	hp_config.fork_mode = HP_FORK_COW;
+	EXPECT(!hugepin_fork_refused_());
+	hp_config.fork_mode = HP_FORK_COPY;
+	no_room = false;
+	EXPECT(!hugepin_fork_refused_());
+	expect_counted();
 	free_all(p);
 }
 
