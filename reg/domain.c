@@ -34,6 +34,10 @@
 #define REF(number, use) ((uint64_t)(number) << 58 | (uint64_t)((use) & 0x3ffffff) << 32)
 #define REF_NONE (UINT64_MAX << 32) /* of a closed domain: no pin's */
 
+/* A domain whose lock is not to be had for about 10 ms is in a call of a slow device. The service thread, which is there for all,
+ * leaves it alone for as long again. */
+enum { SOON_YIELDS = 100, SOON_SLEEPS = 10, SOON_SLEEP_NS = 1000000, AGAIN_NS = 10000000 };
+
 static struct {
 	struct hp_lock lock;
 	hugepin_domain *_Atomic domain[HUGEPIN_DOMAINS_MAX]; /* NULL until first used */
@@ -88,6 +92,70 @@ void hp_domain_unlock(hugepin_domain *d)
 	hp_unlock(&d->lock);
 }
 
+void hp_domains_each_held(void (*each)(hugepin_domain *d, void *arg), void *arg)
+{
+	for (int i = 0; i < HUGEPIN_DOMAINS_MAX; i++) {
+		hugepin_domain *d = domains.domain[i];
+		bool last;
+
+		hp_lock(&domains.lock);
+		if (!domains.open[i] || d->closing) {
+			hp_unlock(&domains.lock);
+			continue;
+		}
+		d->holders++;
+		hp_unlock(&domains.lock);
+		each(d, arg);
+		hp_lock(&domains.lock);
+		last = --d->holders == 0;
+		hp_unlock(&domains.lock);
+		if (last)
+			hp_futex_wake(&d->holders);
+	}
+}
+
+/* Nobody holds it from here on. False: another thread closes it. */
+static bool let_close(hugepin_domain *d)
+{
+	uint32_t holders;
+
+	hp_lock(&domains.lock);
+	if (d->closing) {
+		hp_unlock(&domains.lock);
+		return false;
+	}
+	d->closing = true;
+	while ((holders = d->holders)) {
+		hp_unlock(&domains.lock);
+		hp_futex_wait(&d->holders, holders, UINT64_MAX);
+		hp_lock(&domains.lock);
+	}
+	hp_unlock(&domains.lock);
+	return true;
+}
+
+static void end_closing(hugepin_domain *d)
+{
+	hp_lock(&domains.lock);
+	d->closing = false;
+	hp_unlock(&domains.lock);
+}
+
+bool hp_domain_lock_soon(hugepin_domain *d)
+{
+	static _Atomic uint32_t never;
+
+	for (int i = 0; i < SOON_YIELDS + SOON_SLEEPS; i++) {
+		if (hp_trylock(&d->lock))
+			return true;
+		if (i < SOON_YIELDS)
+			sched_yield();
+		else
+			hp_futex_wait(&never, 0, SOON_SLEEP_NS);
+	}
+	return false;
+}
+
 /* ------------------------------------------------------------------ the service thread */
 
 static void prefault(const struct hp_hint *h)
@@ -99,13 +167,15 @@ static void prefault(const struct hp_hint *h)
 	errno = saved;
 }
 
-static void serve(hugepin_domain *d, void *unused)
+static void serve(hugepin_domain *d, void *busy)
 {
 	struct hp_hint hints[HP_HINTS_MAX];
 	unsigned n;
 
-	(void)unused;
-	hp_lock(&d->lock);
+	if (!hp_domain_lock_soon(d)) {
+		*(bool *)busy = true;
+		return;
+	}
 	hp_domain_drain(d);
 	hp_region_bury(d);
 	/* After the drain: what goes away from here on will be found registered. */
@@ -127,15 +197,17 @@ static void serve(hugepin_domain *d, void *unused)
 			prefault(&hints[i]);
 }
 
+static bool serve_all(void);
+static struct hp_job service = { .run = serve_all };
+
 static bool serve_all(void)
 {
-	hp_lock(&domains.lock); /* none may be closed meanwhile */
-	hp_domains_each(serve, NULL);
-	hp_unlock(&domains.lock);
+	bool busy = false;
+
+	hp_domains_each_held(serve, &busy);
+	service.again_ns = busy ? hp_clock_ns() + AGAIN_NS : 0;
 	return false;
 }
-
-static struct hp_job service = { .run = serve_all };
 
 struct round {
 	uint64_t next_ns;
@@ -153,7 +225,9 @@ static void help(hugepin_domain *d, void *round)
 	due_ns = hp_helper_serve(d, &news);
 	now->news.any |= news.any;
 	now->news.crowded |= news.crowded;
-	if (!d->own_clock) /* else whoever moves it has to wake us */
+	if (news.busy)
+		now->next_ns = HP_MIN(now->next_ns, hp_clock_ns() + AGAIN_NS);
+	else if (!d->own_clock) /* else whoever moves it has to wake us */
 		now->next_ns = HP_MIN(now->next_ns, due_ns);
 	else if (news.crowded)
 		now->next_ns = HP_MIN(now->next_ns, hp_clock_ns() + HP_CROWDED_NS);
@@ -167,15 +241,15 @@ static bool help_all(void)
 
 	hp_lock(&domains.lock); /* none may be closed meanwhile */
 	hp_helper_begin(begun_ns > planned_ns ? begun_ns - planned_ns : 0);
-	hp_domains_each(help, &now);
+	hp_unlock(&domains.lock);
+	hp_domains_each_held(help, &now);
 	/* The barrier interrupts every thread, so not at each run, but at the last before we sleep for long: it pairs with record()
 	 * in pin.c, where what is pushed after it asks for another run. */
 	if (!now.news.any) {
 		hp_counts_barrier();
 		now.next_ns = UINT64_MAX;
-		hp_domains_each(help, &now);
+		hp_domains_each_held(help, &now);
 	}
-	hp_unlock(&domains.lock);
 	if (now.news.any)
 		now.next_ns = HP_MIN(now.next_ns, hp_clock_ns() + HP_AGAIN_NS);
 	planned_ns = now.next_ns;
@@ -305,11 +379,15 @@ bool hugepin_registering_(void)
 
 /* ------------------------------------------------------------------ what the heap says */
 
+/* As the memory decays, it is tried again at the next tick. Who purges waits. */
 static void let_go_of(hugepin_domain *d, void *ticks)
 {
 	struct hp_region *r, *next;
 
-	hp_lock(&d->lock);
+	if (!*(uint32_t *)ticks)
+		hp_lock(&d->lock);
+	else if (!hp_domain_lock_soon(d))
+		return;
 	hp_domain_drain(d);
 	for (r = TAILQ_FIRST(&d->live); r; r = next) {
 		next = TAILQ_NEXT(r, order);
@@ -326,11 +404,8 @@ static void let_go_of(hugepin_domain *d, void *ticks)
 
 static void let_go(uint32_t ticks)
 {
-	if (!domains.count)
-		return;
-	hp_lock(&domains.lock);
-	hp_domains_each(let_go_of, &ticks);
-	hp_unlock(&domains.lock);
+	if (domains.count)
+		hp_domains_each_held(let_go_of, &ticks);
 }
 
 /* Not when it is opened: the reader of events may still be in a domain that was closed. */
@@ -363,6 +438,8 @@ static void postfork_child(void)
 		if (!d)
 			continue;
 		make_locks(d);
+		d->holders = 0;
+		d->closing = false;
 		d->ref = REF_NONE; /* a pin of the parent's cannot be counted back here */
 		if (d->pid)
 			d->pid = HP_PARENT;
@@ -389,7 +466,7 @@ static int place(hugepin_domain **ret_)
 	for (uint32_t i = 0; i < HUGEPIN_DOMAINS_MAX; i++) {
 		hugepin_domain *d = domains.domain[i];
 
-		if (d && d->pid) /* open, or the parent process's and still to be closed */
+		if (d && (d->pid || d->closing)) /* open, or the parent process's and still to be closed */
 			continue;
 		if (!d) {
 			d = hp_meta_map(sizeof *d);
@@ -483,9 +560,9 @@ static uint64_t lower(uint64_t a, uint64_t b, uint64_t none)
 	return HP_MIN(a, b);
 }
 
-static int set_up(hugepin_domain *d, const struct hugepin_backend *backend, void *ctx, const struct hugepin_attr *a)
+static int set_up(hugepin_domain *d, const struct hugepin_backend *backend, void *ctx, const struct hugepin_attr *a,
+		  struct hugepin_limits limits)
 {
-	struct hugepin_limits limits = { .access = HP_ACCESS_ALL };
 	int e = make_tables(d);
 
 	if (e)
@@ -498,9 +575,6 @@ static int set_up(hugepin_domain *d, const struct hugepin_backend *backend, void
 		d->backend.now_ns = monotonic_ns;
 	hp_seal(d->backend_page, sizeof d->backend_page);
 	d->ctx = ctx;
-	e = d->backend.limits(ctx, &limits);
-	if (e)
-		return e == -EINVAL ? -EIO : e; /* that would say that ctx is still the caller's */
 	if (limits.len_max && limits.len_max < HP_BASE_PAGE)
 		return -EOPNOTSUPP;
 	d->access_mask = limits.access & HP_ACCESS_ALL & ~HP_RELAXED;
@@ -559,6 +633,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 			hugepin_domain **ret_)
 {
 	struct hugepin_attr a = { .size = sizeof a };
+	struct hugepin_limits limits = { .access = HP_ACCESS_ALL };
 	hugepin_domain *d = NULL;
 	int e;
 
@@ -571,6 +646,10 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 	if (e == -EINVAL)
 		return e;
 	hp_config_load();
+	if (!e) {
+		e = backend->limits(ctx, &limits);
+		e = e == -EINVAL ? -EIO : e; /* that would say that ctx is still the caller's */
+	}
 	hp_lock(&domains.lock);
 	e = e || hp_base_page_fits() ? e : -EOPNOTSUPP;
 	e = e ? e : hp_counts_init();
@@ -579,9 +658,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 	expose();
 	if (!e)
 		hp_trace_start();
-	e = e ? e : set_up(d, backend, ctx, &a);
-	if (!e && d->opener_only && !hp_counts_self && !hp_counts_adopt()) /* the end of a thread that has counters is heard of */
-		e = -ENOMEM;
+	e = e ? e : set_up(d, backend, ctx, &a, limits);
 	if (!e) {
 		empty(d);
 		e = hp_helper_open(d);
@@ -658,12 +735,13 @@ int hugepin_domain_close(hugepin_domain *d)
 	}
 	if (!hp_domain_may_register(d) && !d->opener_ended)
 		return -EPERM;
-	hp_lock(&domains.lock);
+	if (!let_close(d))
+		return -EINVAL;
 	hp_lock(&d->lock);
 	hp_domain_drain(d);
 	if (hp_domain_pinned(d)) {
 		hp_unlock(&d->lock);
-		hp_unlock(&domains.lock);
+		end_closing(d);
 		return -EBUSY;
 	}
 	d->opener_only = false; /* it is gone, or it is this thread: what the device refuses to take back from others ends with it */
@@ -671,6 +749,9 @@ int hugepin_domain_close(hugepin_domain *d)
 		hp_region_unpublish(r);
 	hp_region_settle(d);
 	hp_region_bury(d);
+	hp_unlock(&d->lock);
+	hp_lock(&domains.lock);
+	hp_lock(&d->lock);
 	domains.open[d->number] = false;
 	domains.count--;
 	domains.watched -= d->watched;
@@ -679,11 +760,12 @@ int hugepin_domain_close(hugepin_domain *d)
 	hp_trace_flush();
 	hp_unlock(&d->lock);
 	d->pid = 0;
-	if (d->backend.close)
-		d->backend.close(d->ctx);
 	if (!domains.count)
 		hp_share_leave();
 	hp_unlock(&domains.lock);
+	if (d->backend.close)
+		d->backend.close(d->ctx);
+	end_closing(d); /* it may be opened again */
 	return 0;
 }
 

@@ -129,6 +129,8 @@ struct hugepin_domain {
 	uint32_t hint_shift; /* 64 - log2 of the buckets in use */
 	const void *opener_counts; /* the opener's counters, by which its hits know that TODO is for them; NULL: nobody's are */
 
+	_Atomic uint32_t holders; /* that it is to stay open for; changed, as closing, under the lock of opening */
+	bool closing;
 	pid_t pid; /* of the process that opened it; HP_PARENT: an ancestor, by fork; 0: closed */
 	uint32_t number;
 	bool opener_only, on_demand, late;
@@ -265,6 +267,12 @@ bool hp_domain_drain(hugepin_domain *d);
 
 /* Call each() for every open domain, without a lock; it must not block. */
 void hp_domains_each(void (*each)(hugepin_domain *d, void *arg), void *arg);
+
+/* The same, for each that is not being closed, which stays open meanwhile: it may block. No lock is held. */
+void hp_domains_each_held(void (*each)(hugepin_domain *d, void *arg), void *arg);
+
+/* For the service thread: take the domain's lock. False: it is in a call of a slow device. */
+bool hp_domain_lock_soon(hugepin_domain *d);
 
 /* Queue *range, a struct hp_range, for the domain's next drain: for hp_domains_each(). */
 void hp_domain_push(hugepin_domain *d, void *range);

@@ -95,7 +95,7 @@ struct hp_helper {
 	struct queued queue[PENDING_MAX]; /* a heap (Williams 1964), the oldest first */
 	unsigned queue_count;
 	uint32_t queued; /* ever; wraps */
-	uint64_t bytes; /* of all places */
+	uint64_t bytes; /* of all places; read without the lock */
 	uint32_t lost_pending; /* records for which there was no room there */
 	uint32_t lost_queued; /* the same of misses */
 	uint32_t lost_seen; /* of those that did not get into the rings */
@@ -224,7 +224,7 @@ static void place_free(struct hp_helper *h, struct place *p)
 
 	if (p->known)
 		hp_plan_forget(h->plan, id);
-	h->bytes -= p->end - p->start;
+	__atomic_store_n(&h->bytes, h->bytes - (p->end - p->start), __ATOMIC_RELAXED);
 	p->next = h->places_free;
 	h->places_free = id;
 }
@@ -271,7 +271,7 @@ static struct place *place_new(struct hp_helper *h, uintptr_t start, uintptr_t e
 	memset(p, 0, sizeof *p);
 	p->start = start;
 	p->end = end;
-	h->bytes += end - start;
+	__atomic_store_n(&h->bytes, h->bytes + (end - start), __ATOMIC_RELAXED);
 	return p;
 }
 
@@ -731,17 +731,17 @@ bool hp_helper_evict(hugepin_domain *d)
 	return false;
 }
 
-/* Let a thread have the lock that waits for it: mutexes are not fair. */
-static void let_pass(hugepin_domain *d)
+/* Let a thread have the lock that waits for it: mutexes are not fair. False: the lock is not to be had again. */
+static bool let_pass(hugepin_domain *d)
 {
 	hp_unlock(&d->lock);
 	for (int i = 0; d->waiting && i < WAITER_YIELDS; i++)
 		sched_yield();
-	hp_lock(&d->lock);
+	return hp_domain_lock_soon(d);
 }
 
-/* After records were lost: the uses whose ends were among them have ended. */
-static void end_lost(hugepin_domain *d)
+/* After records were lost: the uses whose ends were among them have ended. False: as let_pass(). */
+static bool end_lost(hugepin_domain *d)
 {
 	struct hp_helper *h = d->helper;
 
@@ -756,27 +756,30 @@ static void end_lost(hugepin_domain *d)
 				tell_registered(h, p, now_of(d));
 			hp_region_clear_used(d, r);
 		}
-		if (d->waiting)
-			let_pass(d);
+		if (d->waiting && !let_pass(d))
+			return false;
 	}
+	return true;
 }
 
-/* Tell the plan of all that is there, letting pass who waits. */
-static void tell_all(hugepin_domain *d)
+/* Tell the plan of all that is there, letting pass who waits. False: as let_pass(). */
+static bool tell_all(hugepin_domain *d)
 {
 	struct hp_helper *h = d->helper;
 
 	if (collect(d) && h->crowded) {
-		end_lost(d);
+		if (!end_lost(d))
+			return false;
 		h->crowded = false;
 	}
 	while (h->queue_count) {
 		struct hp_record record = dequeue(h);
 
 		take(d, &record);
-		if (d->waiting)
-			let_pass(d);
+		if (d->waiting && !let_pass(d))
+			return false;
 	}
+	return true;
 }
 
 uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
@@ -785,8 +788,10 @@ uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
 	struct hp_plan_step step;
 	uint64_t begun_ns = hp_clock_ns();
 
+	*ret = (struct hp_helper_news){ .busy = true };
 	calibrate(counter.settled ? SETTLED_NS : 5 * CALIBRATION_NS);
-	hp_lock(&d->lock);
+	if (!hp_domain_lock_soon(d))
+		return UINT64_MAX;
 	h->counter = counter;
 	h->sharers = share.verdict.sharers;
 	hp_plan_set_lead(h->plan, share.delay_ns);
@@ -795,7 +800,8 @@ uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
 	for (;;) {
 		hp_domain_drain(d);
 		hp_region_bury(d);
-		tell_all(d);
+		if (!tell_all(d))
+			return UINT64_MAX;
 		/* What was lost may be uses of what would be given back. */
 		if (!h->sharers) {
 			step = (struct hp_plan_step){ .what = HP_PLAN_WAIT, .until_ns = UINT64_MAX };
@@ -811,10 +817,11 @@ uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
 			hp_plan_failed(h->plan, step.region, now_of(d));
 		else
 			HP_DSTAT(d, released, give_back(d, &h->places[step.region]));
-		let_pass(d);
+		if (!let_pass(d))
+			return UINT64_MAX;
 	}
 	HP_DSTAT(d, helper_ns, hp_clock_ns() - begun_ns);
-	*ret = (struct hp_helper_news){ h->any, h->crowded };
+	*ret = (struct hp_helper_news){ .any = h->any, .crowded = h->crowded };
 	h->any = false;
 	hp_unlock(&d->lock);
 	return step.until_ns;
@@ -824,10 +831,8 @@ uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
 
 static void add_bytes(hugepin_domain *d, void *bytes)
 {
-	hp_lock(&d->lock);
 	if (d->helper)
-		*(uint64_t *)bytes += d->helper->bytes;
-	hp_unlock(&d->lock);
+		*(uint64_t *)bytes += __atomic_load_n(&d->helper->bytes, __ATOMIC_RELAXED);
 }
 
 /* Programs are bound to cores, and helpers use those that are idle. */

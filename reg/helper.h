@@ -49,6 +49,7 @@ uint64_t hp_helper_delay_ns(bool crowded);
 struct hp_helper_news {
 	bool any; /* there were records since the last time */
 	bool crowded; /* more than it can take */
+	bool busy; /* the domain is in a call of a slow device: to be served later */
 };
 uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret);
 

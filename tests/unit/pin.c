@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "alloc/heap.h"
 #include "base/config.h"
 #include "base/stats.h"
 #include "base/ticker.h"
@@ -1525,6 +1526,111 @@ TEST(a_slow_device_holds_up_no_other_domain_and_no_malloc)
 	pthread_join(t, NULL);
 	EXPECT_EQ(hugepin_domain_close(waiting), 0);
 	close_empty(&device, d);
+}
+
+static int slow_dereg(void *unused, struct hugepin_reg *reg)
+{
+	(void)unused, (void)reg;
+	sem_post(&entered);
+	sem_wait(&leave);
+	return 0;
+}
+
+static int slow_limits(void *unused, struct hugepin_limits *ret_)
+{
+	(void)unused;
+	*ret_ = (struct hugepin_limits){ .access = DEVICE_ACCESS };
+	sem_post(&entered);
+	sem_wait(&leave);
+	return 0;
+}
+
+static const struct hugepin_backend quick_backend = { sizeof quick_backend, "quick",	   device_reg, device_dereg, NULL,
+						      device_limits,	    device_now, NULL };
+
+/* Not on a thread that has freed something itself, and which keeps it for a while. */
+static void *decay(void *unused)
+{
+	for (int i = 0; i < 200 && device.regs; i++)
+		hp_heap_tick();
+	return unused;
+}
+
+/* Opens, caches what decays, closes: as if there were no other device. */
+static void live_beside_a_slow_device(void)
+{
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU };
+	hugepin_domain *d = NULL;
+	pthread_t t;
+	char *h = hugepin_aligned_alloc(HP_PAGE, 2 * HP_PAGE);
+
+	EXPECT_EQ(hugepin_domain_open(&quick_backend, &device, &attr, &d), 0);
+	EXPECT_EQ(touch(d, h, 2 * HP_PAGE), 0);
+	EXPECT(device.regs > 0);
+	hugepin_free(h);
+	pthread_create(&t, NULL, decay, NULL);
+	pthread_join(t, NULL);
+	EXPECT_EQ(device.regs, 0);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+}
+
+static void *open_slowly(void *backend)
+{
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU };
+	hugepin_domain *d = NULL;
+
+	EXPECT_EQ(hugepin_domain_open(backend, NULL, &attr, &d), 0);
+	return d;
+}
+
+static void *close_slowly(void *d)
+{
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	return NULL;
+}
+
+/* If one of these waited for the slow device, it would wait for ever: the test's time would run out. The slow call is the service
+ * thread's, then a pin's, then one that closes, then one that opens. */
+TEST(a_slow_device_holds_up_no_opening_no_closing_and_no_decay)
+{
+	struct hugepin_backend slow = { sizeof slow, "slow", slow_reg, slow_dereg, NULL, device_limits, NULL, NULL };
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU }; /* nothing ahead */
+	hugepin_domain *waiting = NULL;
+	char *p = map(MIB);
+	void *opened;
+	pthread_t t;
+
+	device_reset(&device);
+	sem_init(&entered, 0, 0);
+	sem_init(&leave, 0, 0);
+	EXPECT_EQ(hugepin_domain_open(&slow, &device, &attr, &waiting), 0);
+	EXPECT_EQ(hugepin_prefetch(waiting, p, 4096, 0), 0);
+	sem_wait(&entered);
+	live_beside_a_slow_device();
+	sem_post(&leave);
+	for (int i = 0; i < 50000 && !stats_of(waiting).prefetched; i++)
+		usleep(1000);
+	EXPECT_EQ(stats_of(waiting).prefetched, 1);
+	pthread_create(&t, NULL, pin_slowly, waiting);
+	sem_wait(&entered);
+	live_beside_a_slow_device();
+	sem_post(&leave);
+	pthread_join(t, NULL);
+	pthread_create(&t, NULL, close_slowly, waiting);
+	sem_wait(&entered);
+	live_beside_a_slow_device();
+	sem_post(&leave);
+	sem_post(&leave);
+	pthread_join(t, NULL);
+	sem_wait(&entered); /* for the second region */
+	slow.limits = slow_limits;
+	pthread_create(&t, NULL, open_slowly, &slow);
+	sem_wait(&entered);
+	live_beside_a_slow_device();
+	sem_post(&leave);
+	pthread_join(t, &opened);
+	EXPECT_EQ(hugepin_domain_close(opened), 0);
+	munmap(p, MIB);
 }
 
 static _Atomic long forks;
