@@ -176,6 +176,15 @@ uint32_t hp_counts_sum(uint32_t region)
 	return s.sum;
 }
 
+uint32_t hp_counts_made(uint32_t region)
+{
+	uint32_t made = 0;
+
+	for (struct hp_counts_owner *c = atomic_load_explicit(&first, memory_order_acquire); c; c = c->next)
+		made += __atomic_load_n(&counts_of(c)[region].pins, __ATOMIC_ACQUIRE);
+	return made;
+}
+
 void hp_counts_barrier(void)
 {
 	int saved = errno;

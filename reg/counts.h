@@ -56,6 +56,9 @@ void hp_counts_unpin_shared(uint32_t region);
 /* Pins out of the region, over all threads: never less than there are, if no more can be made. See domain.h. */
 uint32_t hp_counts_sum(uint32_t region);
 
+/* How many pins were ever made; wraps. */
+uint32_t hp_counts_made(uint32_t region);
+
 /* Whatever any thread has counted so far is seen by the sums that follow; and threads that count from now on see what was
  * written before. */
 void hp_counts_barrier(void);

@@ -391,11 +391,14 @@ static void let_go_of(hugepin_domain *d, void *ticks)
 	hp_domain_drain(d);
 	for (r = TAILQ_FIRST(&d->live); r; r = next) {
 		next = TAILQ_NEXT(r, order);
-		if (!hp_region_is_heap(r) || hp_region_pins(r) ||
-		    !hp_heap_is_free(r->start, r->end - r->start, *(uint32_t *)ticks))
+		if (!hp_region_is_heap(r))
 			continue;
-		hp_region_unpublish(r);
-		HP_DSTAT(d, decayed, 1);
+		if (hp_region_pins(r)) {
+			HP_DSTAT(d, decayed, hp_region_hold_less(d, r, *(uint32_t *)ticks));
+		} else if (hp_heap_is_free(r->start, r->end - r->start, *(uint32_t *)ticks)) {
+			hp_region_unpublish(r);
+			HP_DSTAT(d, decayed, 1);
+		}
 	}
 	hp_region_settle(d);
 	hp_region_bury(d);

@@ -217,8 +217,8 @@ void hp_regions_child(void);
 int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
 		       uint64_t gen, bool evict, struct hp_region **ret_);
 
-/* Let pins find it. What lies inside it, and has the same access, was unpublished before. */
-void hp_region_publish(struct hp_region *r);
+/* Let pins find it; told: without the lock. What lies inside it, and has the same access, was unpublished before. */
+void hp_region_publish(struct hp_region *r, bool told);
 
 /* A LIVE region of the heap was found to serve pins at addr, and its granule had not told of it. */
 void hp_region_name(struct hp_region *r, uintptr_t addr);
@@ -236,6 +236,13 @@ void hp_region_settle(hugepin_domain *d);
 
 /* Take r out and deregister it, if it is in no use; else nothing has changed. */
 bool hp_region_release(hugepin_domain *d, struct hp_region *r);
+
+/* A pin of [start, end) in the heap is about to be counted by who has the lock. */
+void hp_region_note(struct hp_region *r, uintptr_t start, uintptr_t end);
+
+/* An extent is pinned; if it is known where, and all else of it has been free for `ticks`: take it out, and hold no more than what is
+ * pinned. */
+bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks);
 
 /* The next pin of it is a first use again. Returns whether it was used. */
 bool hp_region_clear_used(hugepin_domain *d, struct hp_region *r);

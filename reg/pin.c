@@ -525,9 +525,10 @@ static void supersede(void *cover, struct hp_region *r)
 }
 
 /* Register [start, end) in place of what lies inside it: when it fails, nothing has changed. What only overlaps stays, and nothing
- * of it is registered again: so the bytes of all registrations are those of what misses asked for. */
+ * of it is registered again: so the bytes of all registrations are those of what misses asked for. told: hits find it without a
+ * look under the lock. */
 static int cover(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind, uint64_t gen,
-		 bool evict, struct hp_region **ret_)
+		 bool evict, bool told, struct hp_region **ret_)
 {
 	struct cover c = { .start = start, .end = end, .access = access, .wanted = access };
 	int e;
@@ -546,7 +547,7 @@ static int cover(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned acc
 	}
 	c.by = *ret_;
 	hp_region_each(d, start, end, supersede, &c);
-	hp_region_publish(*ret_);
+	hp_region_publish(*ret_, told);
 	if (c.regions) {
 		hp_region_settle(d);
 		hp_region_bury(d);
@@ -592,13 +593,13 @@ static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, uns
 	}
 	/* Not at the price of others: what does not fit as a whole goes page by page. */
 	if (d->policy == HUGEPIN_POLICY_ARENA || d->on_demand)
-		e = cover(d, from, to, access | d->access, HP_REGION_EXTENT, x.gen, false, ret_);
+		e = cover(d, from, to, access | d->access, HP_REGION_EXTENT, x.gen, false, true, ret_);
 	if (e)
-		e = cover(d, start, end, access, HP_REGION_RUN, x.gen, evict, ret_);
+		e = cover(d, start, end, access, HP_REGION_RUN, x.gen, evict, true, ret_);
 	if (e == -EINVAL || e == -EOPNOTSUPP) { /* before Linux 6.5 io_uring takes no buffer over two hugetlb mappings */
 		mapped = start + hp_heap_mapping(start);
 		if (mapped < end)
-			e = cover(d, start, mapped, access, HP_REGION_RUN, x.gen, evict, ret_);
+			e = cover(d, start, mapped, access, HP_REGION_RUN, x.gen, evict, true, ret_);
 	}
 	return e ? e : cut_at(*ret_, addr_end);
 }
@@ -606,7 +607,7 @@ static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, uns
 static int cover_foreign(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, bool evict, struct hp_region **ret_)
 {
 	uintptr_t to = start + HP_MIN(end - start, d->len_max);
-	int e = cover(d, start, to, access, HP_REGION_FOREIGN, 0, evict, ret_);
+	int e = cover(d, start, to, access, HP_REGION_FOREIGN, 0, evict, true, ret_);
 
 	return e ? e : cut_at(*ret_, end);
 }
@@ -717,9 +718,11 @@ static void leave(hugepin_domain *d)
 		hp_helper_wake();
 }
 
-/* Count a pin of r, which was found or made under the lock. */
-static void take(hugepin_domain *d, struct hp_region *r, uintptr_t addr, uint64_t time, uint64_t site, bool registered)
+/* Count a pin of r, which was found or made under the lock, to this end; 0: of all of it. */
+static void take(hugepin_domain *d, struct hp_region *r, uintptr_t addr, uintptr_t end, uint64_t time, uint64_t site, bool registered)
 {
+	if (r->kind == HP_REGION_EXTENT)
+		hp_region_note(r, end ? addr : r->start, end ? end : r->end);
 	hp_count(&hp_counts_self[r - hp_regions].pins);
 	HP_WRITE(r->used, 1);
 	if (d->helper)
@@ -755,7 +758,7 @@ static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, uns
 	} else {
 		size_t covered = r->end - (uintptr_t)addr;
 
-		take(d, r, (uintptr_t)addr, time, site, d->stats.registered != registered);
+		take(d, r, (uintptr_t)addr, (uintptr_t)addr + HP_MIN(len, covered), time, site, d->stats.registered != registered);
 		HP_DSTAT(d, cut, covered < len);
 		fill(ret_, (uintptr_t)addr, HP_MIN(len, covered), r->keys, d->ref | (uint64_t)(r - hp_regions));
 	}
@@ -778,7 +781,7 @@ static HP_COLD int key_slow(void *domain, const void *addr, size_t len, unsigned
 	enter(d);
 	r = e ? NULL : look_up(d, (uintptr_t)addr, 1, access);
 	if (r) {
-		take(d, r, (uintptr_t)addr, time, site, false);
+		take(d, r, (uintptr_t)addr, 0, time, site, false);
 		fill(ret_, r->start, r->end - r->start, r->keys, d->ref | (uint64_t)(r - hp_regions));
 	}
 	leave(d);
@@ -806,6 +809,7 @@ int hp_pin_ahead(hugepin_domain *d, const void *addr_, size_t len, unsigned acce
 	return e < 0 ? e : 0;
 }
 
+/* Hits are not told: the first pin of an extent is noted. */
 void hp_pin_new_extents(hugepin_domain *d)
 {
 	struct hugepin_extent x;
@@ -819,7 +823,7 @@ void hp_pin_new_extents(hugepin_domain *d)
 			continue;
 		youngest = HP_MAX(youngest, x.gen);
 		if (x.len <= d->len_max && !hp_region_find(d, start, 0) &&
-		    cover(d, start, start + x.len, d->access, HP_REGION_EXTENT, x.gen, false, &r) == 0)
+		    cover(d, start, start + x.len, d->access, HP_REGION_EXTENT, x.gen, false, false, &r) == 0)
 			HP_DSTAT(d, ahead, 1);
 	}
 	d->extent_gen = youngest;

@@ -33,6 +33,13 @@
 
 struct hp_region *hp_regions;
 
+/* Of the heap's regions, by index; apart from these, whose size hits reckon with. */
+static struct note {
+	uintptr_t held_start, held_end; /* of the heap's pages */
+	uintptr_t start, end; /* hugepages, in which all of the noted pins lie; none if both are 0 */
+	uint32_t before, count; /* pins made before those that were noted; these */
+} *notes;
+
 static struct {
 	struct hp_lock lock;
 	uint32_t opened; /* indexes below have memory */
@@ -57,14 +64,23 @@ static void expose(void)
 	v->kind = offsetof(struct hp_region, kind);
 }
 
+/* Memory for a step of regions. */
+static bool open_table(uint32_t from)
+{
+	return hp_meta_open(&notes[from], TABLE_STEP * sizeof *notes) &&
+	       hp_meta_open(&hp_regions[from], TABLE_STEP * sizeof *hp_regions);
+}
+
 int hp_regions_init(void)
 {
 	hp_lock(&table.lock);
 	expose();
 	if (!hp_regions)
 		hp_regions = hp_meta_reserve(HP_REGIONS_MAX * sizeof *hp_regions);
+	if (!notes)
+		notes = hp_meta_reserve(HP_REGIONS_MAX * sizeof *notes);
 	/* The first of them now: hits look at number 0 where nothing is hinted. */
-	if (!table.opened && hp_regions && hp_meta_open(hp_regions, TABLE_STEP * sizeof *hp_regions))
+	if (!table.opened && hp_regions && notes && open_table(0))
 		table.opened = TABLE_STEP;
 	hp_unlock(&table.lock);
 	return table.opened ? 0 : -ENOMEM;
@@ -99,7 +115,7 @@ static struct hp_region *region_new(void)
 		r = &hp_regions[table.free];
 		table.free = (uint32_t)r->start;
 	} else if (table.used < HP_REGIONS_MAX) {
-		if (table.used < table.opened || hp_meta_open(&hp_regions[table.opened], TABLE_STEP * sizeof *r)) {
+		if (table.used < table.opened || open_table(table.opened)) {
 			r = &hp_regions[table.used];
 			if (table.used++ >= table.opened)
 				table.opened += TABLE_STEP;
@@ -117,6 +133,11 @@ static void region_free(struct hp_region *r)
 	HP_WRITE(r->start, table.free);
 	table.free = (uint32_t)(r - hp_regions);
 	hp_unlock(&table.lock);
+}
+
+static struct note *note_of(const struct hp_region *r)
+{
+	return &notes[r - hp_regions];
 }
 
 /* ------------------------------------------------------------------ finding */
@@ -209,14 +230,17 @@ static void name(struct hp_region *r)
 	}
 }
 
-void hp_region_publish(struct hp_region *r)
+void hp_region_publish(struct hp_region *r, bool told)
 {
 	hugepin_domain *d = r->domain;
 
 	HP_WRITE(r->state, HP_REGION_LIVE);
 	TAILQ_INSERT_TAIL(&d->live, r, order);
 	RB_INSERT(hp_region_tree, &d->tree[r->access], r);
-	name(r);
+	if (told)
+		name(r);
+	else
+		HP_WRITE(r->tag, HP_TAG(++r->gen, (uint32_t)(r - hp_regions)));
 }
 
 void hp_region_name(struct hp_region *r, uintptr_t addr)
@@ -334,7 +358,7 @@ static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 	if (hp_trace_on)
 		hp_trace(HP_TRACE_DEREGISTER, d, r->start, r->end);
 	if (hp_region_is_heap(r) && !d->on_demand)
-		hp_heap_drop(r->start, len, d->hold);
+		hp_heap_drop(note_of(r)->held_start, note_of(r)->held_end - note_of(r)->held_start, d->hold);
 	if (d->helper)
 		hp_helper_deregistered(d, r, gone);
 	region_free(r);
@@ -371,6 +395,62 @@ void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r)
 	if (TAILQ_EMPTY(&d->retired))
 		__atomic_fetch_and((uint32_t *)&d->attention, ~(uint32_t)HP_RETIRED, __ATOMIC_SEQ_CST);
 	hp_region_bury(d);
+}
+
+/* ------------------------------------------------------------------ extents of which little is pinned */
+
+/* A hit leaves no trace of what it covers. But if as many pins were made as were noted, there was no hit. What is read of `made` before a
+ * sum that is 0 has all been given back. */
+void hp_region_note(struct hp_region *r, uintptr_t start, uintptr_t end)
+{
+	uint32_t made = hp_counts_made((uint32_t)(r - hp_regions));
+	struct note *n = note_of(r);
+
+	start &= ~(HP_PAGE - 1);
+	end = hp_round_up(end, HP_PAGE);
+	if (!hp_region_pins(r)) {
+		n->before = made;
+		n->count = 0;
+		n->start = n->end = 0;
+	}
+	n->count++;
+	n->start = n->end ? HP_MIN(n->start, start) : start;
+	n->end = HP_MAX(n->end, end);
+}
+
+static bool is_all_noted(const struct hp_region *r)
+{
+	const struct note *n = note_of(r);
+
+	return n->count && hp_counts_made((uint32_t)(r - hp_regions)) - n->before == n->count;
+}
+
+static bool is_idle(uintptr_t start, uintptr_t end, uint32_t ticks)
+{
+	return start == end || hp_heap_is_free(start, end - start, ticks);
+}
+
+bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks)
+{
+	struct note *n = note_of(r);
+
+	if (r->kind != HP_REGION_EXTENT || d->on_demand || !is_all_noted(r) || n->end - n->start == r->end - r->start ||
+	    !is_idle(r->start, n->start, ticks) || !is_idle(n->end, r->end, ticks))
+		return false;
+	hp_region_unpublish(r);
+	hp_counts_barrier();
+	if (!is_all_noted(r)) { /* a hit just now */
+		TAILQ_REMOVE(&d->retired, r, order);
+		hp_region_publish(r, true);
+		return false;
+	}
+	n->held_start = n->start;
+	n->held_end = n->end;
+	if (r->start < n->start)
+		hp_heap_drop(r->start, n->start - r->start, d->hold);
+	if (n->end < r->end)
+		hp_heap_drop(n->end, r->end - n->end, d->hold);
+	return true;
 }
 
 /* ------------------------------------------------------------------ eviction */
@@ -416,7 +496,7 @@ bool hp_region_release(hugepin_domain *d, struct hp_region *r)
 	hp_counts_barrier();
 	TAILQ_REMOVE(&d->retired, r, order);
 	if (hp_region_pins(r)) {
-		hp_region_publish(r); /* pinned just now */
+		hp_region_publish(r, true); /* pinned just now */
 		return false;
 	}
 	deregister(d, r, false);
@@ -552,6 +632,7 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	HP_WRITE(r->keys, keys_of(&r->reg));
 	HP_WRITE(r->access, access);
 	HP_WRITE(r->used, 1);
+	*note_of(r) = (struct note){ .held_start = start, .held_end = end, .before = hp_counts_made((uint32_t)(r - hp_regions)) };
 	r->cut = false;
 	HP_DSTAT(d, registered, 1);
 	HP_DSTAT(d, registered_bytes, len);

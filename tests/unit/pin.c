@@ -1426,6 +1426,59 @@ TEST(the_heap_gives_nothing_back_that_is_pinned)
 	close_empty(&device, d);
 }
 
+/* The service thread has seen to the extent of p, and will not register it later on. */
+static void wait_for_service(hugepin_domain *d, const void *p)
+{
+	uint64_t gen = extent_of(p).gen;
+
+	hp_domains_start();
+	for (int i = 0; i < 50000 && __atomic_load_n(&d->extent_gen, __ATOMIC_RELAXED) < gen; i++)
+		usleep(1000);
+}
+
+/* Whether the pin is the first into an extent that the service thread has registered, or registers it. */
+static void pin_little_and_free(bool ahead, bool hit)
+{
+	struct hugepin_pin pin, found;
+	hugepin_domain *d;
+	uint64_t before;
+	char *p;
+
+	hugepin_purge();
+	before = HP_STAT_GET(base_bytes);
+	device_reset(&device);
+	d = open_as(HUGEPIN_POLICY_ARENA, 0, 0);
+	p = hugepin_aligned_alloc(2 * MIB, 100 * MIB); /* an extent of its own */
+	if (ahead)
+		wait_for_service(d, p);
+	EXPECT_EQ(hugepin_pin(d, p + 50 * MIB + 5, 4096, 0, &pin), 0);
+	wait_for_service(d, p);
+	EXPECT_EQ(device.calls, 1);
+	if (hit) { /* of which nobody knows where it was */
+		EXPECT_EQ(hugepin_pin(d, p + 70 * MIB, 4096, 0, &found), 0);
+		EXPECT_EQ(hugepin_unpin(d, &found), 0);
+	}
+	p[50 * MIB + 5] = 1;
+	hugepin_free(p);
+	hugepin_purge();
+	EXPECT_EQ(HP_STAT_GET(base_bytes), before + (hit ? 100 : 2) * MIB);
+	EXPECT(device_covers(&device, &pin, HUGEPIN_WRITE));
+	EXPECT_EQ(p[50 * MIB + 5], 1); /* still there */
+	EXPECT_EQ(hugepin_domain_close(d), -EBUSY);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	hugepin_purge();
+	EXPECT_EQ(HP_STAT_GET(base_bytes), before);
+	EXPECT_EQ(device.regs, 0);
+	close_empty(&device, d);
+}
+
+TEST(a_small_pin_keeps_of_a_freed_extent_the_hugepages_that_it_covers)
+{
+	pin_little_and_free(false, false);
+	pin_little_and_free(true, false);
+	pin_little_and_free(false, true);
+}
+
 TEST(new_extents_are_registered_ahead_of_the_first_pin)
 {
 	hugepin_domain *d;
