@@ -367,6 +367,50 @@ TEST(where_the_program_or_nobody_watches_there_is_no_userfaultfd)
 	in_child(watch_by_the_program);
 }
 
+/* By a userfaultfd of the program's own, elsewhere in a mapping of 4 MiB at p, of which a page is pinned. 0 or errno. */
+static int program_watches(char *p)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register r = { { (uintptr_t)p + 2 * MIB, MIB }, UFFDIO_REGISTER_MODE_MISSING, 0 };
+	int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY), e;
+
+	EXPECT_EQ(ioctl(fd, UFFDIO_API, &api), 0);
+	e = ioctl(fd, UFFDIO_REGISTER, &r) == 0 ? 0 : errno;
+	close(fd);
+	return e;
+}
+
+/* What is told of the price of being watched, and of the ways to do without. */
+static void watch_costs(void)
+{
+	static const uint32_t unwatched[] = { HUGEPIN_WATCH_PROGRAM, HUGEPIN_WATCH_NONE };
+
+	for (int i = 0; i < 2; i++) {
+		hugepin_domain *d = open_with(unwatched[i]);
+		char *p = (char *)mmap(NULL, 64 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) + 16 * MIB;
+		const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+
+		EXPECT(mmap(p, 4 * MIB, PROT_READ | PROT_WRITE, flags, -1, 0) == p);
+		EXPECT_EQ(made(d, p), 1);
+		EXPECT_EQ(program_watches(p), 0);
+		EXPECT(mmap(p + 4 * MIB, 4 * MIB, PROT_READ | PROT_WRITE, flags, -1, 0) == p + 4 * MIB);
+		EXPECT_EQ(hugepin_forget(p, 8 * MIB), 0);
+		EXPECT(mremap(p, 8 * MIB, 16 * MIB, MREMAP_MAYMOVE) != MAP_FAILED); /* the two are one mapping */
+		close_empty(&device, d);
+	}
+	hugepin_domain *d = open_with(HUGEPIN_WATCH_DEFAULT);
+	char *p = map(4 * MIB);
+
+	EXPECT_EQ(made(d, p), 1);
+	EXPECT_EQ(program_watches(p), EBUSY);
+	close_empty(&device, d);
+}
+
+TEST(where_the_program_or_nobody_watches_its_mappings_are_as_without_us)
+{
+	in_child(watch_costs);
+}
+
 static void kinds(void)
 {
 	hugepin_domain *d = open_with(0);
