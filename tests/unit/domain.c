@@ -18,6 +18,7 @@
 
 static long nth; /* the call that fails; 0: none */
 static long calls; /* of a kind that may fail */
+static long opened; /* tables that got memory */
 
 /* Advice that a table is not to be dumped goes unheard without harm. */
 UNINSTRUMENTED static bool may_fail(long nr, long c)
@@ -29,6 +30,7 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 {
 	long r = -ENOMEM;
 
+	opened += nr == SYS_mprotect;
 	if (!nth || !may_fail(nr, c) || ++calls != nth)
 		r = raw(nr, a, b, c, d, e, f);
 	if (r < 0 && r > -4096) {
@@ -117,6 +119,32 @@ TEST(one_that_predicts_has_its_helper_or_there_is_no_memory_for_it)
 TEST(so_has_one_that_plans_by_cf11)
 {
 	opens_or_does_not(HUGEPIN_POLICY_CF11);
+}
+
+/* Of 65536 ranges that are not registered any more the helper knows its predictions; a new one takes the place of the oldest. */
+TEST(a_helpers_table_grows_no_more_once_it_forgets)
+{
+	enum { KNOWN = 1 << 16, MORE = 6000 };
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_PREDICT, .watch = HUGEPIN_WATCH_PROGRAM,
+				     .pinned_regions_max = 16 };
+	char *ranges = map((size_t)(KNOWN + MORE) * 4096);
+	hugepin_domain *d = NULL;
+	struct hugepin_pin pin;
+	long before = 0;
+
+	T_DOMAIN_BEGINS();
+	device_reset(&device);
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
+	for (size_t i = 0; i < KNOWN + MORE; i++) {
+		if (i == KNOWN + 1024)
+			before = opened;
+		EXPECT_EQ(hugepin_pin(d, ranges + i * 4096, 4096, 0, &pin), 0);
+		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	}
+	EXPECT(before >= KNOWN / 1024);
+	EXPECT(opened <= before + 1);
+	munmap(ranges, (size_t)(KNOWN + MORE) * 4096);
+	close_empty(&device, d);
 }
 
 LIVE_MAIN
