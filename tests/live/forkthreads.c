@@ -260,7 +260,7 @@ TEST(a_child_seldom_sees_a_part_of_what_a_thread_wrote_during_the_copy)
 	pthread_join(t, NULL);
 	free(filler);
 	t_print("# %d of %d children saw a part\n", torn, FORKS);
-	EXPECT(torn <= 1);
+	EXPECT(torn <= FORKS / 10); /* without the passes a fifth of them; on a busy machine one now and then with them */
 }
 
 LIVE_MAIN

@@ -3,6 +3,7 @@
  */
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 
 #include "hugepin.h"
@@ -256,12 +257,14 @@ TEST(a_frame_that_a_thread_changes_all_the_time_hands_out_nothing_outside)
 		total += len[i];
 	rewriting = true;
 	EXPECT_EQ(pthread_create(&peer, NULL, rewrite, NULL), 0);
-	for (int i = 0; i < 300000; i++) {
+	for (long i = 0; i < 300000 || !read; i++) {
 		struct iovec out = { copy, sizeof copy };
 		int n = hugepin_sg_iter(&rx, memory, total);
 
 		if (n < 0) {
 			torn++;
+			if (i >= 300000) /* the peer waits for a processor in the middle of it */
+				sched_yield();
 			continue;
 		}
 		read++;
@@ -271,7 +274,6 @@ TEST(a_frame_that_a_thread_changes_all_the_time_hands_out_nothing_outside)
 	}
 	rewriting = false;
 	pthread_join(peer, NULL);
-	EXPECT(read);
 	t_print("# %ld frames were read, %ld were seen while they were none\n", read, torn);
 }
 
