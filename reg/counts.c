@@ -166,6 +166,20 @@ static inline void add(struct hp_counts_owner *c, void *sum)
 	s->sum += __atomic_load_n(&counts->pins, __ATOMIC_ACQUIRE);
 }
 
+static inline void add_pins(struct hp_counts_owner *c, void *sum)
+{
+	struct sum *s = sum;
+
+	s->sum += __atomic_load_n(&counts_of(c)[s->region].pins, __ATOMIC_ACQUIRE);
+}
+
+static inline void take_unpins(struct hp_counts_owner *c, void *sum)
+{
+	struct sum *s = sum;
+
+	s->sum -= __atomic_load_n(&counts_of(c)[s->region].unpins, __ATOMIC_ACQUIRE);
+}
+
 uint32_t hp_counts_sum(uint32_t region)
 {
 	struct sum s = { .region = region };
@@ -178,11 +192,19 @@ uint32_t hp_counts_sum(uint32_t region)
 
 uint32_t hp_counts_made(uint32_t region)
 {
-	uint32_t made = 0;
+	struct sum s = { .region = region };
 
-	for (struct hp_counts_owner *c = atomic_load_explicit(&first, memory_order_acquire); c; c = c->next)
-		made += __atomic_load_n(&counts_of(c)[region].pins, __ATOMIC_ACQUIRE);
-	return made;
+	scan(add_pins, &s);
+	return s.sum;
+}
+
+bool hp_counts_short(uint32_t region)
+{
+	struct sum s = { .region = region };
+
+	scan(take_unpins, &s);
+	scan(add_pins, &s);
+	return s.sum > INT32_MAX;
 }
 
 void hp_counts_barrier(void)
@@ -216,6 +238,8 @@ void hp_counts_child(void)
 			continue;
 		}
 		c->owned = c == shared;
+		if (c->number < TABLE_MAX) /* its maker may have been about to */
+			table[c->number] = c;
 		c->next = first;
 		first = c;
 	}

@@ -56,6 +56,10 @@ void hp_counts_unpin_shared(uint32_t region);
 /* Pins out of the region, over all threads: never less than there are, if no more can be made. See domain.h. */
 uint32_t hp_counts_sum(uint32_t region);
 
+/* Whether more pins were given back than made, with no pin of the region counted in between. Whoever has counted an unpin that is
+ * seen had seen its pin, so all unpins are read before the pins. */
+bool hp_counts_short(uint32_t region);
+
 /* How many pins were ever made; wraps. */
 uint32_t hp_counts_made(uint32_t region);
 

@@ -95,10 +95,11 @@ void hp_domain_unlock(hugepin_domain *d)
 void hp_domains_each_held(void (*each)(hugepin_domain *d, void *arg), void *arg)
 {
 	for (int i = 0; i < HUGEPIN_DOMAINS_MAX; i++) {
-		hugepin_domain *d = domains.domain[i];
+		hugepin_domain *d;
 		bool last;
 
 		hp_lock(&domains.lock);
+		d = domains.domain[i];
 		if (!domains.open[i] || d->closing) {
 			hp_unlock(&domains.lock);
 			continue;
@@ -120,7 +121,7 @@ static bool let_close(hugepin_domain *d)
 	uint32_t holders;
 
 	hp_lock(&domains.lock);
-	if (d->closing) {
+	if (d->closing || !d->pid) {
 		hp_unlock(&domains.lock);
 		return false;
 	}
@@ -301,14 +302,23 @@ void hp_domain_push(hugepin_domain *d, void *range_)
 	hp_unlock(&d->queue_lock);
 }
 
-enum { FORGET_TRIES = 100 };
-
 struct forgotten {
 	struct hp_range range;
-	int tries; /* for the domain's lock */
+	bool waits; /* for the domain's lock, to say what is in use */
 	bool in_use;
 	bool left; /* something for the service thread */
 };
+
+/* By keys that no pin finds any more. The service thread may have been quicker to hear of the range than who said it. */
+static bool is_pinned_still(const hugepin_domain *d, const struct hp_range *range)
+{
+	const struct hp_region *r;
+
+	TAILQ_FOREACH(r, &d->retired, order)
+		if (r->kind != HP_REGION_UNCACHED && r->start < range->end && r->end > range->start && hp_region_pins(r))
+			return true;
+	return false;
+}
 
 static void forget(hugepin_domain *d, void *forgotten)
 {
@@ -320,24 +330,22 @@ static void forget(hugepin_domain *d, void *forgotten)
 		f->left = true;
 		return;
 	}
-	/* Whoever has the lock, or comes next, will see to it. We cannot wait for a backend's call: then we do not say what is in
-	 * use. */
-	for (int i = 0; i < f->tries; i++) {
-		if (hp_trylock(&d->lock)) {
-			f->in_use |= hp_domain_drain(d);
-			f->left |= !TAILQ_EMPTY(&d->dead);
-			hp_unlock(&d->lock);
-			hp_locks_held = held;
-			return;
-		}
-		sched_yield();
+	/* Whoever has the lock, or comes next, will see to it. We cannot wait for a backend's call, be it one that calls us: then we do
+	 * not say what is in use. */
+	if (hp_lock_mine(&d->lock) || !(f->waits ? hp_domain_lock_soon(d) : hp_trylock(&d->lock))) {
+		f->left = true;
+		return;
 	}
-	f->left = true;
+	hp_domain_drain(d);
+	f->in_use |= f->waits && is_pinned_still(d, &f->range);
+	f->left |= !TAILQ_EMPTY(&d->dead);
+	hp_unlock(&d->lock);
+	hp_locks_held = held;
 }
 
-static int forget_in_all(const void *addr, size_t len, bool discarded, bool late, int tries)
+static int forget_in_all(const void *addr, size_t len, bool discarded, bool late, bool waits)
 {
-	struct forgotten f = { .tries = tries };
+	struct forgotten f = { .waits = waits };
 	uintptr_t end;
 
 	if (!len || __builtin_add_overflow((uintptr_t)addr, len, &end))
@@ -356,7 +364,7 @@ static int forget_in_all(const void *addr, size_t len, bool discarded, bool late
 
 int hugepin_forget(const void *addr, size_t len)
 {
-	return forget_in_all(addr, len, true, false, FORGET_TRIES);
+	return forget_in_all(addr, len, true, false, true);
 }
 
 void hugepin_unmapping_(const void *addr, size_t len, enum hp_unmapping how)
@@ -369,7 +377,7 @@ void hugepin_unmapping_(const void *addr, size_t len, enum hp_unmapping how)
 		return;
 	/* Of discarded pages the kernel tells in time. */
 	if (domains.count && !(how == HP_DISCARDED && hp_uffd_works()))
-		forget_in_all(addr, len, how != HP_UNMAPPED, how != HP_UNMAPPED, 1);
+		forget_in_all(addr, len, how != HP_UNMAPPED, how != HP_UNMAPPED, false);
 }
 
 bool hugepin_registering_(void)
@@ -707,8 +715,10 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 
 static void note_end(hugepin_domain *d, void *thread)
 {
-	if (d->opener == *(uint64_t *)thread)
-		d->opener_ended = true;
+	if (d->opener != *(uint64_t *)thread)
+		return;
+	d->opener_ended = true;
+	__atomic_store_n(&d->opener_counts, NULL, __ATOMIC_RELAXED); /* another thread will have them */
 }
 
 void hp_domains_thread_ends(void)
@@ -745,6 +755,9 @@ int hugepin_domain_close(hugepin_domain *d)
 	if (hp_domain_pinned(d)) {
 		hp_unlock(&d->lock);
 		end_closing(d);
+		hp_domains_wake(); /* the service thread has passed it over meanwhile */
+		if (d->helper)
+			hp_helper_wake();
 		return -EBUSY;
 	}
 	d->opener_only = false; /* it is gone, or it is this thread: what the device refuses to take back from others ends with it */

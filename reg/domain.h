@@ -243,6 +243,8 @@ void hp_region_note(struct hp_region *r, uintptr_t start, uintptr_t end);
 /* An extent is pinned; if it is known where, and all else of it has been free for `ticks`: take it out, and hold no more than what is
  * pinned. */
 bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks);
+/* Whether an extent in [start, end) is registered for pins that last, and holds but a part of its memory by now. */
+bool hp_region_held_less(const hugepin_domain *d, uintptr_t start, uintptr_t end);
 
 /* The next pin of it is a first use again. Returns whether it was used. */
 bool hp_region_clear_used(hugepin_domain *d, struct hp_region *r);
@@ -267,8 +269,8 @@ bool hp_domain_may_register(const hugepin_domain *d);
 /* A part of [start, end), in the heap, was discarded by the program, perhaps not yet in fact. */
 bool hp_domain_discarded(const hugepin_domain *d, uintptr_t start, uintptr_t end);
 
-/* Note what the queue says of memory that went away. Does not call the backend. Returns whether any of it is in use. */
-bool hp_domain_drain(hugepin_domain *d);
+/* Note what the queue says of memory that went away. Does not call the backend. */
+void hp_domain_drain(hugepin_domain *d);
 
 /* ------------------------------------------------------------------ domains (domain.c) */
 

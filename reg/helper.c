@@ -789,7 +789,6 @@ uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
 	uint64_t begun_ns = hp_clock_ns();
 
 	*ret = (struct hp_helper_news){ .busy = true };
-	calibrate(counter.settled ? SETTLED_NS : 5 * CALIBRATION_NS);
 	if (!hp_domain_lock_soon(d))
 		return UINT64_MAX;
 	h->counter = counter;
@@ -869,6 +868,7 @@ void hp_helper_begin(uint64_t late_ns)
 	struct hp_share_verdict verdict;
 	uint64_t bytes = 0;
 
+	calibrate(counter.settled ? SETTLED_NS : 5 * CALIBRATION_NS);
 	look_at_load();
 	if (late_ns)
 		learn_delay(late_ns);

@@ -57,7 +57,7 @@ static inline uint32_t look_as(const hugepin_domain *d, const struct hp_counts *
 
 	if (HP_LIKELY(!seen))
 		return 0;
-	return HP_UNLIKELY(seen & HP_TODO) && d->opener_counts != counts ? seen & ~(uint32_t)HP_TODO : seen;
+	return HP_UNLIKELY(seen & HP_TODO) && __atomic_load_n(&d->opener_counts, __ATOMIC_RELAXED) != counts ? seen & ~(uint32_t)HP_TODO : seen;
 }
 
 static HP_COLD int unpin_retired(hugepin_domain *d, uint32_t index)
@@ -449,7 +449,7 @@ static HP_COLD int unpin_first(hugepin_domain *d, struct hugepin_pin *pin)
  * nobody else pins the region. Whoever has counted an unpin that we see had seen its pin. */
 static HP_COLD void check_counts(hugepin_domain *d, struct hp_counts *counts, uint32_t index)
 {
-	if (hp_counts_sum(index) <= INT32_MAX)
+	if (!hp_counts_short(index))
 		return;
 	hp_count(&counts[index].pins);
 	hugepin_misuse_("hugepin_unpin", d, "a copy of a pin that was given back before");
@@ -591,8 +591,8 @@ static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, uns
 		to = HP_MIN(to, from + piece);
 		end = HP_MIN(end, to);
 	}
-	/* Not at the price of others: what does not fit as a whole goes page by page. */
-	if (d->policy == HUGEPIN_POLICY_ARENA || d->on_demand)
+	/* Not at the price of others: what does not fit as a whole goes page by page. Nor what was let go of but for a part. */
+	if ((d->policy == HUGEPIN_POLICY_ARENA && !hp_region_held_less(d, from, to)) || d->on_demand)
 		e = cover(d, from, to, access | d->access, HP_REGION_EXTENT, x.gen, false, true, ret_);
 	if (e)
 		e = cover(d, start, end, access, HP_REGION_RUN, x.gen, evict, true, ret_);

@@ -439,7 +439,7 @@ bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks)
 		return false;
 	hp_region_unpublish(r);
 	hp_counts_barrier();
-	if (!is_all_noted(r)) { /* a hit just now */
+	if (hp_region_pins(r) == UINT32_MAX || !is_all_noted(r)) { /* it cannot be told any more, or there was a hit just now */
 		TAILQ_REMOVE(&d->retired, r, order);
 		hp_region_publish(r, true);
 		return false;
@@ -451,6 +451,17 @@ bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks)
 	if (n->end < r->end)
 		hp_heap_drop(n->end, r->end - n->end, d->hold);
 	return true;
+}
+
+/* Registered again as a whole, an extent would be held in parts by one region after the other, each charged for all of it. */
+bool hp_region_held_less(const hugepin_domain *d, uintptr_t start, uintptr_t end)
+{
+	const struct hp_region *r;
+
+	TAILQ_FOREACH(r, &d->retired, order)
+		if (r->kind == HP_REGION_EXTENT && r->start < end && r->end > start)
+			return true;
+	return false;
 }
 
 /* ------------------------------------------------------------------ eviction */
@@ -632,7 +643,9 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	HP_WRITE(r->keys, keys_of(&r->reg));
 	HP_WRITE(r->access, access);
 	HP_WRITE(r->used, 1);
-	*note_of(r) = (struct note){ .held_start = start, .held_end = end, .before = hp_counts_made((uint32_t)(r - hp_regions)) };
+	*note_of(r) = (struct note){ .held_start = start, .held_end = end };
+	if (kind == HP_REGION_EXTENT)
+		note_of(r)->before = hp_counts_made((uint32_t)(r - hp_regions));
 	r->cut = false;
 	HP_DSTAT(d, registered, 1);
 	HP_DSTAT(d, registered_bytes, len);
@@ -709,14 +722,13 @@ static void gone(void *d, struct hp_region *r)
 	hp_region_unpublish(r);
 }
 
-bool hp_domain_drain(hugepin_domain *d)
+void hp_domain_drain(hugepin_domain *d)
 {
 	struct hp_gone queued;
-	uint64_t retired = d->stats.retired;
 	uint32_t all;
 
 	if (!(d->attention & HP_PENDING))
-		return false;
+		return;
 	hp_lock(&d->queue_lock);
 	queued = d->gone;
 	d->gone.count = 0;
@@ -736,11 +748,10 @@ bool hp_domain_drain(hugepin_domain *d)
 	note_late(d, &queued);
 	/* Not before the tags are gone: a pin that does not see PENDING goes by them. */
 	hp_lock(&d->queue_lock);
-	if (!d->gone.count)
+	if (!d->gone.count && !d->all_gone)
 		__atomic_fetch_and((uint32_t *)&d->attention, ~(uint32_t)HP_PENDING, __ATOMIC_SEQ_CST);
 	if (d->all_gone) /* said meanwhile */
 		d->attention |= HP_PENDING;
 	hp_unlock(&d->queue_lock);
 	hp_region_settle(d);
-	return d->stats.retired > retired;
 }
