@@ -262,7 +262,8 @@ void hp_cache_adopt(void)
 	if (exiting)
 		return;
 	if (c == &hp_cache_none) {
-		tid = hp_sandboxed ? 0 : (uint32_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0);
+		/* A child that has the memory in common, of vfork(2), say, leaves the cache to the thread whose variables it has. */
+		tid = hp_sandboxed || hp_process() != HP_PROCESS_OWN ? 0 : (uint32_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0);
 		hp_lock(&hp_heap_lock);
 		if (!spare)
 			reap();

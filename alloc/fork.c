@@ -425,20 +425,41 @@ static void note_written(uintptr_t start, uintptr_t end)
 		}
 }
 
+static bool is_copied(size_t p)
+{
+	return hp_span.page[p].fork == HP_PAGE_COPIED;
+}
+
+static int watch_run(void *watched, size_t first, size_t end)
+{
+	*(bool *)watched |= hp_written_watch(hp_page_addr(first), hp_page_addr(end));
+	return 0;
+}
+
+static int look_at_run(void *unused, size_t first, size_t end)
+{
+	(void)unused;
+	hp_written_each(hp_page_addr(first), hp_page_addr(end), note_written);
+	return 0;
+}
+
 /* Copy while other threads run, and then what they wrote meanwhile, until that is nothing or has been done often enough: what may
- * arrive in parts is what they write during the last pass. */
+ * arrive in parts is what they write during the last pass, or to what somebody else watches. */
 static void copy_by_passes(void)
 {
-	uintptr_t start = hp_page_addr(1), end = hp_page_addr(hp_span.tree.used);
-	bool known = hp_written_begin(start, end);
+	bool watched = false;
 
+	/* Nothing but what is copied: what is write-protected and then written to is split into base pages. */
+	if (hp_written_begin())
+		for_runs(is_copied, watch_run, &watched);
 	walk_live(COPY_ALL);
-	for (int pass = 1; known && pass < PASSES; pass++) {
+	for (int pass = 1; watched && pass < PASSES; pass++) {
 		changed = 0;
-		known = hp_written_each(start, end, note_written) && changed;
-		if (known)
-			walk_live(COPY_AGAIN);
-		for (size_t p = 1; changed && p < hp_span.tree.used; p++)
+		for_runs(is_copied, look_at_run, NULL);
+		if (!changed)
+			break;
+		walk_live(COPY_AGAIN);
+		for (size_t p = 1; p < hp_span.tree.used; p++)
 			hp_span.page[p].again = 0;
 	}
 	hp_written_end();
@@ -516,17 +537,13 @@ void hp_fork_parent(void)
 {
 	int saved = errno;
 
+	listed_too = false;
 	if (kept_some)
 		dofork_refused |= for_runs(is_kept_out, let_in_run, NULL) != 0;
 	kept_some = false;
 	drop_copy();
 	unmark();
 	errno = saved;
-}
-
-static bool is_copied(size_t p)
-{
-	return hp_span.page[p].fork == HP_PAGE_COPIED;
 }
 
 static bool is_gone(size_t p)
@@ -568,6 +585,7 @@ void hp_fork_child(void)
 	int saved = errno;
 	char *at = copy.at;
 
+	listed_too = false;
 	for_runs(is_copied, move_in, &at);
 	if (copy.hidden)
 		advise(is_copied, MADV_DODUMP);

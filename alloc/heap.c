@@ -155,20 +155,20 @@ static const struct hp_heap_hooks *hooks(void)
 /* No thread is here but this one, and none of what was about to happen will. */
 static void begin_process(void)
 {
-	hp_process_begin();
 	hp_service_child();
 	hp_ticker_child(hp_watch_any());
 	armed = false;
 	by_calls.on = false;
+	hp_process_begin();
 }
 
 /* A child in which no handler of fork has run finds out by itself. What lies above has begun anew, too, unless it is what asks. */
 static void know_process(void)
 {
-	if (HP_LIKELY(!hp_process_copied()))
+	if (HP_LIKELY(!hp_process_copied()) || !hp_process_claim())
 		return;
-	begin_process();
 	hp_cache_copied();
+	begin_process();
 	if (hooks()->postfork_child && !(hp_locks_held & ((1u << HP_RANK_HEAP) - 1)))
 		hooks()->postfork_child();
 }
@@ -1387,6 +1387,9 @@ static bool is_normal(size_t page)
 /* What the kernel has made of pages of [first, end) that are not the pool's. The lock is not held: they may change meanwhile. */
 static bool add_there(size_t first, size_t end, struct hp_there *there)
 {
+	/* The list of mappings is read once: it says nothing of the pool's pages. */
+	if (!hp_there_is_quick())
+		return first >= end || hp_there(hp_page_addr(first), hp_page_addr(end), there);
 	for (size_t p = first, q; p < end; p = q + 1) {
 		for (q = p; q < end && is_normal(q); q++)
 			;
@@ -1748,6 +1751,8 @@ static void postfork_child(void)
 		rebuild();
 		hp_guard_child();
 		hp_cache_child();
+	} else {
+		hp_cache_copied();
 	}
 	hp_watch_child();
 	hp_config_child();

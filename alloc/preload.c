@@ -576,26 +576,32 @@ EXPORT void *pvalloc(size_t size)
 }
 
 /* The C library's own names for the same, and an old one: libraries that stand before malloc call by them what lies behind them, and
- * free() by the other. With HUGEPIN_SMALL=next that is where they are called from, so small requests are jemalloc's here. */
+ * free() by the other. With HUGEPIN_SMALL=next that is where they are called from, so requests are jemalloc's here: of large ones
+ * those that the heap could not serve. */
+static bool is_jemallocs(size_t size)
+{
+	return size < HUGEPIN_LARGE_MIN || !arena.jemalloc_below;
+}
+
 EXPORT void *__libc_malloc(size_t size)
 {
-	return size < HUGEPIN_LARGE_MIN ? hpje_malloc(size) : malloc(size);
+	return is_jemallocs(size) ? hpje_malloc(size) : malloc(size);
 }
 
 EXPORT void *__libc_calloc(size_t count, size_t size)
 {
 	size_t bytes;
 
-	if (!__builtin_mul_overflow(count, size, &bytes) && bytes < HUGEPIN_LARGE_MIN)
-		return hpje_calloc(count, size);
-	return hugepin_calloc(count, size);
+	if (__builtin_mul_overflow(count, size, &bytes))
+		bytes = SIZE_MAX;
+	return is_jemallocs(bytes) ? hpje_calloc(count, size) : hugepin_calloc(count, size);
 }
 
 EXPORT void *__libc_realloc(void *p, size_t size)
 {
 	if (!p)
 		return __libc_malloc(size);
-	if (in_arena(p) && size < HUGEPIN_LARGE_MIN && size)
+	if (in_arena(p) && size && is_jemallocs(size))
 		return hpje_realloc(p, size);
 	return hugepin_realloc(p, size);
 }
@@ -614,9 +620,9 @@ EXPORT void *__libc_memalign(size_t align, size_t size)
 {
 	size_t a = 16;
 
-	while (a < align && a < HUGEPIN_LARGE_MIN)
+	while (a < align && a << 1)
 		a <<= 1;
-	return a < HUGEPIN_LARGE_MIN && size < HUGEPIN_LARGE_MIN ? hpje_aligned_alloc(a, size) : memalign(align, size);
+	return is_jemallocs(HP_MAX(a, size)) ? hpje_aligned_alloc(a, size) : memalign(align, size);
 }
 
 EXPORT void *__libc_valloc(size_t size)
@@ -628,7 +634,7 @@ EXPORT void *__libc_pvalloc(size_t size)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
-	return size < HUGEPIN_LARGE_MIN ? __libc_memalign(page, HP_MAX(hp_round_up(size, page), page)) : pvalloc(size);
+	return is_jemallocs(size) ? __libc_memalign(page, HP_MAX(hp_round_up(size, page), page)) : pvalloc(size);
 }
 
 EXPORT int malloc_trim(size_t pad)

@@ -5,6 +5,7 @@
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include "base/lock.h"
@@ -24,20 +25,44 @@ struct region {
 };
 #define CALL_SCAN _IOWR('f', 16, struct scan)
 
-static int uffd = -1, pagemap = -1;
+/* Other threads may close any descriptor meanwhile, and be given the number for a file of theirs. */
+static struct kept {
+	int fd;
+	dev_t dev;
+	ino_t ino;
+} uffd = { .fd = -1 }, pagemap = { .fd = -1 };
 
-static bool call(int fd, unsigned long request, void *arg)
+static bool call(const struct kept *k, unsigned long request, void *arg)
 {
-	return hp_syscall(SYS_ioctl, fd, (long)request, (long)arg, 0, 0, 0) >= 0;
+	return hp_syscall(SYS_ioctl, k->fd, (long)request, (long)arg, 0, 0, 0) >= 0;
+}
+
+static bool keep(struct kept *k, long fd)
+{
+	struct stat s = { .st_dev = 0 };
+
+	k->fd = (int)fd;
+	if (fd < 0)
+		return false;
+	hp_syscall(SYS_fstat, fd, (long)&s, 0, 0, 0, 0);
+	k->dev = s.st_dev;
+	k->ino = s.st_ino;
+	return true;
+}
+
+static void let_go(struct kept *k)
+{
+	struct stat s;
+
+	if (k->fd >= 0 && hp_syscall(SYS_fstat, k->fd, (long)&s, 0, 0, 0, 0) == 0 && s.st_dev == k->dev && s.st_ino == k->ino)
+		hp_syscall(SYS_close, k->fd, 0, 0, 0, 0, 0);
+	k->fd = -1;
 }
 
 void hp_written_end(void)
 {
-	if (uffd >= 0)
-		hp_syscall(SYS_close, uffd, 0, 0, 0, 0, 0);
-	if (pagemap >= 0)
-		hp_syscall(SYS_close, pagemap, 0, 0, 0, 0, 0);
-	uffd = pagemap = -1;
+	let_go(&uffd);
+	let_go(&pagemap);
 }
 
 static void ignore(uintptr_t start, uintptr_t end)
@@ -45,20 +70,26 @@ static void ignore(uintptr_t start, uintptr_t end)
 	(void)start, (void)end;
 }
 
-bool hp_written_begin(uintptr_t start, uintptr_t end)
+bool hp_written_begin(void)
 {
 	struct uffdio_api api = { .api = UFFD_API, .features = FEATURE_WP_ASYNC };
-	struct uffdio_register reg = { .range = { start, end - start }, .mode = UFFDIO_REGISTER_MODE_WP };
 
 	if (hp_sandboxed || hp_syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0, 0) != 0)
 		return false;
-	uffd = (int)hp_syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY, 0, 0, 0, 0, 0);
-	pagemap = uffd < 0 ? -1 : (int)hp_syscall(SYS_open, (long)"/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0, 0, 0, 0);
-	/* Who asks for the first time makes the kernel begin. */
-	if (pagemap >= 0 && call(uffd, UFFDIO_API, &api) && call(uffd, UFFDIO_REGISTER, &reg) && hp_written_each(start, end, ignore))
+	if (keep(&uffd, hp_syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY, 0, 0, 0, 0, 0)) &&
+	    call(&uffd, UFFDIO_API, &api) &&
+	    keep(&pagemap, hp_syscall(SYS_open, (long)"/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0, 0, 0, 0)))
 		return true;
 	hp_written_end();
 	return false;
+}
+
+bool hp_written_watch(uintptr_t start, uintptr_t end)
+{
+	struct uffdio_register reg = { .range = { start, end - start }, .mode = UFFDIO_REGISTER_MODE_WP };
+
+	/* Who asks for the first time makes the kernel begin. */
+	return call(&uffd, UFFDIO_REGISTER, &reg) && hp_written_each(start, end, ignore);
 }
 
 bool hp_written_each(uintptr_t start, uintptr_t end, void (*each)(uintptr_t start, uintptr_t end))
@@ -74,7 +105,7 @@ bool hp_written_each(uintptr_t start, uintptr_t end, void (*each)(uintptr_t star
 			  .return_mask = PAGE_WRITTEN };
 
 	while (s.start < end) {
-		long n = hp_syscall(SYS_ioctl, pagemap, (long)CALL_SCAN, (long)&s, 0, 0, 0);
+		long n = hp_syscall(SYS_ioctl, pagemap.fd, (long)CALL_SCAN, (long)&s, 0, 0, 0);
 
 		if (n == -EINTR)
 			continue;

@@ -10,11 +10,14 @@
 
 #include "base/base.h"
 
-/* Note what is written to in [start, end) from now on: multiples of a hugepage. False: the kernel cannot, or somebody else watches a
- * part of it; or a filter of system calls is in force, which may end who calls what it does not know. */
-bool hp_written_begin(uintptr_t start, uintptr_t end);
+/* False: the kernel cannot; or a filter of system calls is in force, which may end who calls what it does not know. */
+bool hp_written_begin(void);
 
-/* Call each() for every range of [start, end) that was written to since it was asked for last, or since begin: whole pages of those
+/* Note what is written to in [start, end) from now on: multiples of a hugepage. False: somebody else watches a part of it, the pin
+ * cache of what is registered, say. */
+bool hp_written_watch(uintptr_t start, uintptr_t end);
+
+/* Call each() for every range of [start, end) that was written to since it was asked for last, or since watch: whole pages of those
  * that the memory is made of. False: it is not known any more. */
 bool hp_written_each(uintptr_t start, uintptr_t end, void (*each)(uintptr_t start, uintptr_t end));
 

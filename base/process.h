@@ -19,6 +19,10 @@ enum hp_process hp_process(void);
 /* HP_PROCESS_COPY, without a system call. Where the kernel does not clear memory for children, false: such a child is a guest. */
 bool hp_process_copied(void);
 
+/* For a thread that found HP_PROCESS_COPY: whether this one is to begin the process anew, and call hp_process_begin() at last. If not,
+ * another thread has done so meanwhile. */
+bool hp_process_claim(void);
+
 /* This process is the memory's own from now on. For the constructor, and for a child. */
 void hp_process_begin(void);
 

@@ -287,6 +287,7 @@ void hp_service_end(void)
 		while (!service.tid)
 			sched_yield();
 		hp_thread_gone(service.tid);
+		(void)service.lapsed; /* acquire: what its jobs noted, for the next thread's; pairs with its last store */
 		service.tid = 0;
 		service.state = OFF;
 	}

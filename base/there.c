@@ -66,6 +66,18 @@ static void add(void *within, const struct hp_smaps *m)
 	w->there->other += m->resident > m->huge ? m->resident - m->huge : 0;
 }
 
+bool hp_there_is_quick(void)
+{
+	struct hp_there none = { 0, 0 };
+	static _Atomic int quick; /* 1: yes, -1: no */
+	int saved = errno;
+
+	if (!quick)
+		quick = by_pagemap(HP_PAGE, 2 * HP_PAGE, &none) ? 1 : -1;
+	errno = saved;
+	return quick > 0;
+}
+
 bool hp_there(uintptr_t start, uintptr_t end, struct hp_there *there)
 {
 	struct within w = { start, end, there, false };

@@ -13,6 +13,9 @@ struct hp_there {
 	size_t other;
 };
 
+/* Whether the kernel tells of ranges in one call each (Linux 6.7). Else each time the list of all mappings is read. */
+bool hp_there_is_quick(void);
+
 /* Add what is there of [start, end), in whole hugepages; the second way tells of mappings as wholes. Takes microseconds for each
  * GiB in hugepages, and milliseconds in base pages. False: the kernel does not say. */
 bool hp_there(uintptr_t start, uintptr_t end, struct hp_there *there);

@@ -440,6 +440,7 @@ void hp_requests_settle(struct hp_call *c, const MPI_Request *handles)
 		if (done && !r->persistent) {
 			request_remove(r);
 			free(r);
+			claims->of[i] = NULL; /* the next one's test may be left */
 		} else if (r) {
 			pthread_mutex_lock(&lock);
 			r->claimed = false;
@@ -510,7 +511,9 @@ static void orphans_poll(int tests)
 		orphans = r->next;
 		if (!orphans)
 			orphans_end = &orphans;
+		pthread_mutex_unlock(&lock); /* the program's error handler may leave */
 		REAL(Test)(&r->handle, &flag, MPI_STATUS_IGNORE);
+		pthread_mutex_lock(&lock);
 		if (!flag) {
 			orphan_append(r);
 			tests--;

@@ -119,7 +119,7 @@ void hp_call_end(struct hp_call *);
 void hp_call_end_request(struct hp_call *, int err, MPI_Request);
 void hp_call_end_init(struct hp_call *, int err, MPI_Request);
 void hp_call_end_window(struct hp_call *, int err, MPI_Win, int target);
-enum { HP_TARGET_ALL = -1, HP_TARGET_WINDOW = -2 };
+enum { HP_TARGET_ALL = INT_MIN + 1, HP_TARGET_WINDOW }; /* MPI has small negative numbers of its own */
 
 /* The operations of win towards target, or all of them, are done; HP_TARGET_WINDOW: the window is gone, too. */
 void hp_window_close(MPI_Win win, int target);

@@ -110,8 +110,9 @@ struct hp_exposure *hp_windows_take(MPI_Win win, int target)
 	if (!count && target != HP_TARGET_WINDOW)
 		return NULL;
 	pthread_mutex_lock(&lock);
-	struct group *g = group_find(win, target < 0 ? HP_TARGET_WINDOW : target);
-	while (target < 0 && g && g->members)
+	bool all = target == HP_TARGET_ALL || target == HP_TARGET_WINDOW;
+	struct group *g = group_find(win, all ? HP_TARGET_WINDOW : target);
+	while (all && g && g->members)
 		group_take(g->members, &list);
 	if (g && target != HP_TARGET_ALL)
 		group_take(g, &list);

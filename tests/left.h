@@ -135,14 +135,14 @@ static inline void t_look(struct t_left *l)
 	l->mappings = t_mappings();
 }
 
-/* A thread that was joined is seen for a moment more. */
+/* A thread that was joined is seen for a moment more; one of the library's may just read a file. */
 static inline void t_look_again(struct t_left *l, const struct t_left *before)
 {
 	struct timespec moment = { 0, 5000000 };
 
 	for (int i = 0; i < 2000; i++) {
 		t_look(l);
-		if (l->threads <= before->threads)
+		if (l->threads <= before->threads && !memcmp(l->open, before->open, sizeof l->open))
 			return;
 		t_raw(SYS_nanosleep, (long)&moment, 0, 0, 0);
 	}
