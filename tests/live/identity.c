@@ -29,6 +29,8 @@ static int limits_itself(void)
 	return mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED ? 13 : 0;
 }
 
+enum { NOT_GIVEN_BACK = 22 };
+
 static int gives_back(void)
 {
 	size_t full, now = 0;
@@ -43,7 +45,7 @@ static int gives_back(void)
 		for (int j = 0; (now = resident()) > full - 40 * MIB && j < 50000 / DECAY_MS; j++)
 			sleep_ms(DECAY_MS);
 		if (now > full - 40 * MIB)
-			return 22;
+			return NOT_GIVEN_BACK;
 	}
 	return 0;
 }
@@ -166,19 +168,29 @@ TEST(a_child_with_a_terminal_limits_itself_and_gives_memory_back)
 	EXPECT_EQ(r, 0);
 }
 
+/* Where no handler runs, the parent's thread may be in the middle of giving back: what it has in hand then nobody gives back in the
+ * child. That is no promise (hugepin(7)), and rare. */
+static int again_without_handlers(int (*subject)(void))
+{
+	int r = again(subject);
+	for (int tries = 0; tries < 3 && r == NOT_GIVEN_BACK; tries++)
+		r = again(subject);
+	return r;
+}
+
 TEST(a_child_of__Fork_limits_itself_and_gives_memory_back)
 {
-	EXPECT_EQ(again(runs_no_handlers), 0);
+	EXPECT_EQ(again_without_handlers(runs_no_handlers), 0);
 }
 
 TEST(a_child_of_clone_limits_itself_and_gives_memory_back)
 {
-	EXPECT_EQ(again(is_cloned), 0);
+	EXPECT_EQ(again_without_handlers(is_cloned), 0);
 }
 
 TEST(children_with_their_parents_number_are_not_taken_for_it)
 {
-	int r = again(has_the_same_number);
+	int r = again_without_handlers(has_the_same_number);
 	if (r == SKIPPED)
 		SKIP("no namespaces of processes");
 	EXPECT_EQ(r, 0);
