@@ -3,34 +3,25 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
-#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include "base/lock.h"
+#include "base/pagescan.h"
 
-/* Debian 12's headers are of Linux 6.1. Names as in linux/userfaultfd.h and linux/fs.h. */
+/* Debian 12's headers are of Linux 6.1. Names as in linux/userfaultfd.h. */
 #define FEATURE_WP_ASYNC ((uint64_t)1 << 15)
 #ifndef UFFD_USER_MODE_ONLY
 #define UFFD_USER_MODE_ONLY 1
 #endif
-enum { SCAN_WP_MATCHING = 1, SCAN_CHECK_WPASYNC = 2, PAGE_WRITTEN = 2 };
-struct scan {
-	uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
-	uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
-};
-struct region {
-	uint64_t start, end, categories;
-};
-#define CALL_SCAN _IOWR('f', 16, struct scan)
 
 /* Other threads may close any descriptor meanwhile, and be given the number for a file of theirs. */
 static struct kept {
 	int fd;
 	dev_t dev;
 	ino_t ino;
-} uffd = { .fd = -1 }, pagemap = { .fd = -1 };
+} uffd = {.fd = -1}, pagemap = {.fd = -1};
 
 static bool call(const struct kept *k, unsigned long request, void *arg)
 {
@@ -39,7 +30,7 @@ static bool call(const struct kept *k, unsigned long request, void *arg)
 
 static bool keep(struct kept *k, long fd)
 {
-	struct stat s = { .st_dev = 0 };
+	struct stat s = {.st_dev = 0};
 
 	k->fd = (int)fd;
 	if (fd < 0)
@@ -54,7 +45,8 @@ static void let_go(struct kept *k)
 {
 	struct stat s;
 
-	if (k->fd >= 0 && hp_syscall(SYS_fstat, k->fd, (long)&s, 0, 0, 0, 0) == 0 && s.st_dev == k->dev && s.st_ino == k->ino)
+	if (k->fd >= 0 && hp_syscall(SYS_fstat, k->fd, (long)&s, 0, 0, 0, 0) == 0 && s.st_dev == k->dev &&
+	    s.st_ino == k->ino)
 		hp_syscall(SYS_close, k->fd, 0, 0, 0, 0, 0);
 	k->fd = -1;
 }
@@ -72,7 +64,7 @@ static void ignore(uintptr_t start, uintptr_t end)
 
 bool hp_written_begin(void)
 {
-	struct uffdio_api api = { .api = UFFD_API, .features = FEATURE_WP_ASYNC };
+	struct uffdio_api api = {.api = UFFD_API, .features = FEATURE_WP_ASYNC};
 
 	if (hp_sandboxed || hp_syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0, 0) != 0)
 		return false;
@@ -86,7 +78,7 @@ bool hp_written_begin(void)
 
 bool hp_written_watch(uintptr_t start, uintptr_t end)
 {
-	struct uffdio_register reg = { .range = { start, end - start }, .mode = UFFDIO_REGISTER_MODE_WP };
+	struct uffdio_register reg = {.range = {start, end - start}, .mode = UFFDIO_REGISTER_MODE_WP};
 
 	/* Who asks for the first time makes the kernel begin. */
 	return call(&uffd, UFFDIO_REGISTER, &reg) && hp_written_each(start, end, ignore);
@@ -94,18 +86,18 @@ bool hp_written_watch(uintptr_t start, uintptr_t end)
 
 bool hp_written_each(uintptr_t start, uintptr_t end, void (*each)(uintptr_t start, uintptr_t end))
 {
-	struct region found[64];
-	struct scan s = { .size = sizeof s,
-			  .flags = SCAN_WP_MATCHING | SCAN_CHECK_WPASYNC,
-			  .start = start,
-			  .end = end,
-			  .vec = (uintptr_t)found,
-			  .vec_len = sizeof found / sizeof *found,
-			  .category_mask = PAGE_WRITTEN,
-			  .return_mask = PAGE_WRITTEN };
+	struct hp_pagescan_region found[64];
+	struct hp_pagescan s = {.size = sizeof s,
+				.flags = HP_PAGESCAN_WP_MATCHING | HP_PAGESCAN_CHECK_WPASYNC,
+				.start = start,
+				.end = end,
+				.vec = (uintptr_t)found,
+				.vec_len = sizeof found / sizeof *found,
+				.category_mask = HP_PAGE_WRITTEN,
+				.return_mask = HP_PAGE_WRITTEN};
 
 	while (s.start < end) {
-		long n = hp_syscall(SYS_ioctl, pagemap.fd, (long)CALL_SCAN, (long)&s, 0, 0, 0);
+		long n = hp_syscall(SYS_ioctl, pagemap.fd, (long)HP_PAGESCAN, (long)&s, 0, 0, 0);
 
 		if (n == -EINTR)
 			continue;

@@ -56,8 +56,8 @@ extern struct hp_exposed hp_exposed;
 /* As they are counted: what the kernel made of memory that it was asked for as THP, hugepin_stats() alone tells. */
 void hp_stats_copy(struct hugepin_stats *ret_);
 
-/* Keep a way to what stderr is now, since programs close theirs before the end, and print them there, "hugepin: name value" a line. Where the program has put other
- * files in the place of both descriptors, nothing is printed. */
+/* Keep a way to what stderr is now, since programs close theirs before the end, and print them there, "hugepin: name value" a
+ * line. Where the program has put other files in the place of both descriptors, nothing is printed. */
 void hp_stats_keep(void);
 void hp_stats_print_kept(const struct hugepin_stats *stats);
 

@@ -2,40 +2,32 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/pagescan.h"
 #include "base/smaps.h"
 
-/* <linux/fs.h> of Linux 6.7. */
-struct scan {
-	uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
-	uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
-};
-struct scanned {
-	uint64_t start, end, categories;
-};
-#define SCAN _IOWR('f', 16, struct scan)
-enum { IS_PRESENT = 1 << 3, IS_ZERO = 1 << 5, IS_HUGE = 1 << 6, REGIONS = 32 };
+enum { REGIONS = 32 }; /* told of in one call */
 
 static bool by_pagemap(uintptr_t start, uintptr_t end, struct hp_there *there)
 {
-	struct scanned region[REGIONS];
-	struct scan s = { .size = sizeof s,
-			  .start = start,
-			  .end = end,
-			  .vec = (uintptr_t)region,
-			  .vec_len = REGIONS,
-			  .category_inverted = IS_ZERO,
-			  .category_mask = IS_PRESENT | IS_ZERO,
-			  .return_mask = IS_HUGE };
+	struct hp_pagescan_region region[REGIONS];
+	struct hp_pagescan s = {.size = sizeof s,
+				.start = start,
+				.end = end,
+				.vec = (uintptr_t)region,
+				.vec_len = REGIONS,
+				.category_inverted = HP_PAGE_ZERO,
+				.category_mask = HP_PAGE_PRESENT | HP_PAGE_ZERO,
+				.return_mask = HP_PAGE_HUGE};
 	long fd = syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC), n = -1;
-	struct hp_there sum = { 0, 0 };
+	struct hp_there sum = {0, 0};
 
-	while (fd >= 0 && s.start < end && (n = syscall(SYS_ioctl, fd, SCAN, &s)) >= 0) {
+	while (fd >= 0 && s.start < end && (n = syscall(SYS_ioctl, fd, HP_PAGESCAN, &s)) >= 0) {
 		for (long i = 0; i < n; i++)
-			*(region[i].categories & IS_HUGE ? &sum.huge : &sum.other) += region[i].end - region[i].start;
+			*(region[i].categories & HP_PAGE_HUGE ? &sum.huge : &sum.other) +=
+				region[i].end - region[i].start;
 		if (s.walk_end <= s.start)
 			break;
 		s.start = s.walk_end;
@@ -68,7 +60,7 @@ static void add(void *within, const struct hp_smaps *m)
 
 bool hp_there_is_quick(void)
 {
-	struct hp_there none = { 0, 0 };
+	struct hp_there none = {0, 0};
 	static _Atomic int quick; /* 1: yes, -1: no */
 	int saved = errno;
 
@@ -80,7 +72,7 @@ bool hp_there_is_quick(void)
 
 bool hp_there(uintptr_t start, uintptr_t end, struct hp_there *there)
 {
-	struct within w = { start, end, there, false };
+	struct within w = {start, end, there, false};
 	char line[4096];
 	int saved = errno;
 

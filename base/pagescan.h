@@ -1,0 +1,32 @@
+/* PAGEMAP_SCAN, an ioctl of /proc/PID/pagemap: Linux 6.7, <linux/fs.h>, where the names come from. Debian 12's headers
+ * are of 6.1. */
+#ifndef HP_BASE_PAGESCAN_H
+#define HP_BASE_PAGESCAN_H
+
+#include <stdint.h>
+#include <sys/ioctl.h>
+
+struct hp_pagescan {
+	uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
+	uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
+};
+
+struct hp_pagescan_region {
+	uint64_t start, end, categories;
+};
+
+#define HP_PAGESCAN _IOWR('f', 16, struct hp_pagescan)
+
+enum { /* flags */
+       HP_PAGESCAN_WP_MATCHING = 1 << 0,
+       HP_PAGESCAN_CHECK_WPASYNC = 1 << 1,
+};
+
+enum { /* categories */
+       HP_PAGE_WRITTEN = 1 << 1,
+       HP_PAGE_PRESENT = 1 << 3,
+       HP_PAGE_ZERO = 1 << 5,
+       HP_PAGE_HUGE = 1 << 6,
+};
+
+#endif
