@@ -21,7 +21,7 @@ static struct kept {
 	int fd;
 	dev_t dev;
 	ino_t ino;
-} uffd = {.fd = -1}, pagemap = {.fd = -1};
+} uffd = { .fd = -1 }, pagemap = { .fd = -1 };
 
 static bool call(const struct kept *k, unsigned long request, void *arg)
 {
@@ -30,7 +30,7 @@ static bool call(const struct kept *k, unsigned long request, void *arg)
 
 static bool keep(struct kept *k, long fd)
 {
-	struct stat s = {.st_dev = 0};
+	struct stat s = { .st_dev = 0 };
 
 	k->fd = (int)fd;
 	if (fd < 0)
@@ -64,7 +64,7 @@ static void ignore(uintptr_t start, uintptr_t end)
 
 bool hp_written_begin(void)
 {
-	struct uffdio_api api = {.api = UFFD_API, .features = FEATURE_WP_ASYNC};
+	struct uffdio_api api = { .api = UFFD_API, .features = FEATURE_WP_ASYNC };
 
 	if (hp_sandboxed || hp_syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0, 0) != 0)
 		return false;
@@ -78,7 +78,7 @@ bool hp_written_begin(void)
 
 bool hp_written_watch(uintptr_t start, uintptr_t end)
 {
-	struct uffdio_register reg = {.range = {start, end - start}, .mode = UFFDIO_REGISTER_MODE_WP};
+	struct uffdio_register reg = { .range = { start, end - start }, .mode = UFFDIO_REGISTER_MODE_WP };
 
 	/* Who asks for the first time makes the kernel begin. */
 	return call(&uffd, UFFDIO_REGISTER, &reg) && hp_written_each(start, end, ignore);
@@ -87,14 +87,14 @@ bool hp_written_watch(uintptr_t start, uintptr_t end)
 bool hp_written_each(uintptr_t start, uintptr_t end, void (*each)(uintptr_t start, uintptr_t end))
 {
 	struct hp_pagescan_region found[64];
-	struct hp_pagescan s = {.size = sizeof s,
-				.flags = HP_PAGESCAN_WP_MATCHING | HP_PAGESCAN_CHECK_WPASYNC,
-				.start = start,
-				.end = end,
-				.vec = (uintptr_t)found,
-				.vec_len = sizeof found / sizeof *found,
-				.category_mask = HP_PAGE_WRITTEN,
-				.return_mask = HP_PAGE_WRITTEN};
+	struct hp_pagescan s = { .size = sizeof s,
+				 .flags = HP_PAGESCAN_WP_MATCHING | HP_PAGESCAN_CHECK_WPASYNC,
+				 .start = start,
+				 .end = end,
+				 .vec = (uintptr_t)found,
+				 .vec_len = sizeof found / sizeof *found,
+				 .category_mask = HP_PAGE_WRITTEN,
+				 .return_mask = HP_PAGE_WRITTEN };
 
 	while (s.start < end) {
 		long n = hp_syscall(SYS_ioctl, pagemap.fd, (long)HP_PAGESCAN, (long)&s, 0, 0, 0);

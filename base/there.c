@@ -13,16 +13,16 @@ enum { REGIONS = 32 }; /* told of in one call */
 static bool by_pagemap(uintptr_t start, uintptr_t end, struct hp_there *there)
 {
 	struct hp_pagescan_region region[REGIONS];
-	struct hp_pagescan s = {.size = sizeof s,
-				.start = start,
-				.end = end,
-				.vec = (uintptr_t)region,
-				.vec_len = REGIONS,
-				.category_inverted = HP_PAGE_ZERO,
-				.category_mask = HP_PAGE_PRESENT | HP_PAGE_ZERO,
-				.return_mask = HP_PAGE_HUGE};
+	struct hp_pagescan s = { .size = sizeof s,
+				 .start = start,
+				 .end = end,
+				 .vec = (uintptr_t)region,
+				 .vec_len = REGIONS,
+				 .category_inverted = HP_PAGE_ZERO,
+				 .category_mask = HP_PAGE_PRESENT | HP_PAGE_ZERO,
+				 .return_mask = HP_PAGE_HUGE };
 	long fd = syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC), n = -1;
-	struct hp_there sum = {0, 0};
+	struct hp_there sum = { 0, 0 };
 
 	while (fd >= 0 && s.start < end && (n = syscall(SYS_ioctl, fd, HP_PAGESCAN, &s)) >= 0) {
 		for (long i = 0; i < n; i++)
@@ -60,7 +60,7 @@ static void add(void *within, const struct hp_smaps *m)
 
 bool hp_there_is_quick(void)
 {
-	struct hp_there none = {0, 0};
+	struct hp_there none = { 0, 0 };
 	static _Atomic int quick; /* 1: yes, -1: no */
 	int saved = errno;
 
@@ -72,7 +72,7 @@ bool hp_there_is_quick(void)
 
 bool hp_there(uintptr_t start, uintptr_t end, struct hp_there *there)
 {
-	struct within w = {start, end, there, false};
+	struct within w = { start, end, there, false };
 	char line[4096];
 	int saved = errno;
 
