@@ -299,28 +299,28 @@ static void note_what_is(uintptr_t start, uintptr_t end)
 /* What can be read there is in memory already. Of what cannot, only this way of locking says no error. */
 static int lock_alike(uintptr_t start, uintptr_t end)
 {
-	return hugepin_lock_((void *)start, end - start, MLOCK_ONFAULT);
+	return hugepin_lock_(start, end - start, MLOCK_ONFAULT);
 }
 
 static const struct hp_heap_locks of_buffers = { .lock = lock_alike, .unlock = free_locks, .child = hp_locks_child };
 
 /* As the kernel rounds. False: it says what is wrong with that. */
-static bool range_of(const void *addr, size_t len, uintptr_t *ret_start, uintptr_t *ret_end)
+static bool range_of(uintptr_t addr, size_t len, uintptr_t *ret_start, uintptr_t *ret_end)
 {
-	uintptr_t start = (uintptr_t)addr & ~(HP_CHUNK - 1), end = hp_round_up((uintptr_t)addr + len, HP_CHUNK);
+	uintptr_t start = addr & ~(HP_CHUNK - 1), end = hp_round_up(addr + len, HP_CHUNK);
 
 	*ret_start = start;
 	*ret_end = end;
 	return len && end > start && end - start >= len;
 }
 
-int hugepin_lock_(const void *addr, size_t len, unsigned flags)
+int hugepin_lock_(uintptr_t addr, size_t len, unsigned flags)
 {
 	uintptr_t start, end;
 	int saved = errno, r;
 
 	if (!range_of(addr, len, &start, &end)) {
-		r = pages_lock((uintptr_t)addr, (uintptr_t)addr + len, flags);
+		r = pages_lock(addr, addr + len, flags);
 	} else {
 		enter();
 		r = hp_ranges_reserve(&programs) && hp_ranges_reserve(&owed) ? pages_lock(start, end, flags) : -ENOMEM;
@@ -334,14 +334,14 @@ int hugepin_lock_(const void *addr, size_t len, unsigned flags)
 	return r;
 }
 
-int hugepin_unlock_(const void *addr, size_t len)
+int hugepin_unlock_(uintptr_t addr, size_t len)
 {
 	const struct hp_locked *l;
 	uintptr_t start, end;
 	int saved = errno, r;
 
 	if (!range_of(addr, len, &start, &end)) {
-		r = pages_unlock((uintptr_t)addr, (uintptr_t)addr + len) ? -errno : 0;
+		r = pages_unlock(addr, addr + len) ? -errno : 0;
 	} else {
 		enter();
 		r = hp_ranges_reserve(&programs) ? 0 : -ENOMEM;
@@ -388,7 +388,7 @@ void hp_locks_unmapping(const void *addr, size_t len)
 	uintptr_t start, end;
 
 	__atomic_store_n(&told, true, __ATOMIC_RELAXED);
-	if (!__atomic_load_n(&programs.count, __ATOMIC_RELAXED) || !range_of(addr, len, &start, &end) ||
+	if (!__atomic_load_n(&programs.count, __ATOMIC_RELAXED) || !range_of((uintptr_t)addr, len, &start, &end) ||
 	    pthread_mutex_trylock(&lock) != 0)
 		return;
 	if (hp_ranges_reserve(&programs))

@@ -29,8 +29,8 @@ void hp_locks_child(void);
 #pragma GCC visibility push(default)
 
 /* For libhugepin-malloc.so's mlock2, munlock, and mlockall (munlockall: flags 0). 0 or -errno. */
-int hugepin_lock_(const void *addr, size_t len, unsigned flags);
-int hugepin_unlock_(const void *addr, size_t len);
+int hugepin_lock_(uintptr_t addr, size_t len, unsigned flags);
+int hugepin_unlock_(uintptr_t addr, size_t len);
 int hugepin_lock_all_(int flags);
 
 #pragma GCC visibility pop

@@ -92,7 +92,7 @@ EXPORT void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off
 	if (p != MAP_FAILED)
 		hugepin_unmapping_(p, len, HP_UNMAPPED);
 	if (p != MAP_FAILED && flags & MAP_LOCKED)
-		hugepin_lock_(p, len, 0); /* it is, but not noted */
+		hugepin_lock_((uintptr_t)p, len, 0); /* it is, but not noted */
 	return p;
 }
 
@@ -176,17 +176,17 @@ EXPORT int mprotect(void *addr, size_t len, int prot)
 /* A buffer's locks end with it, and those of the mlock backend are others. */
 EXPORT int mlock(const void *addr, size_t len)
 {
-	return result(hugepin_lock_(addr, len, 0));
+	return result(hugepin_lock_((uintptr_t)addr, len, 0));
 }
 
 EXPORT int mlock2(const void *addr, size_t len, unsigned flags)
 {
-	return result(hugepin_lock_(addr, len, flags));
+	return result(hugepin_lock_((uintptr_t)addr, len, flags));
 }
 
 EXPORT int munlock(const void *addr, size_t len)
 {
-	return result(hugepin_unlock_(addr, len));
+	return result(hugepin_unlock_((uintptr_t)addr, len));
 }
 
 EXPORT int mlockall(int flags)

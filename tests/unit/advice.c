@@ -386,7 +386,7 @@ TEST(a_lock_of_a_part_of_such_a_page_does_not_divide_its_advice)
 	memset(p, 3, 2 * HP_PAGE);
 	EXPECT_EQ(hugepin_advise_(p, 2 * HP_PAGE, MADV_DONTFORK), 0);
 	EXPECT_EQ(hugepin_protect_(p, HP_PAGE, PROT_NONE), 0);
-	EXPECT_EQ(hugepin_lock_(p + HP_PAGE, HP_CHUNK, 0), 0);
+	EXPECT_EQ(hugepin_lock_((uintptr_t)(p + HP_PAGE), HP_CHUNK, 0), 0);
 	hp_heap_locked((uintptr_t)p, (uintptr_t)p + HP_CHUNK, true);
 	p = hugepin_realloc(p, 8 * HP_PAGE);
 	if (EXPECT(p)) {

@@ -71,7 +71,7 @@ static int in_child(void (*run)(void))
 
 static void *lock_much(void *p)
 {
-	EXPECT_EQ(hugepin_lock_(p, 256 * MIB, 0), 0);
+	EXPECT_EQ(hugepin_lock_((uintptr_t)p, 256 * MIB, 0), 0);
 	return p;
 }
 
@@ -89,12 +89,12 @@ TEST(a_child_of_a_fork_while_another_thread_locks_can_lock)
 	pid = fork();
 	if (!pid) {
 		alarm(5);
-		_exit(hugepin_lock_(q, 1, 0) != 0);
+		_exit(hugepin_lock_((uintptr_t)q, 1, 0) != 0);
 	}
 	EXPECT_EQ(waitpid(pid, &status, 0), pid);
 	EXPECT_EQ(status, 0);
 	pthread_join(t, NULL);
-	EXPECT_EQ(hugepin_unlock_(p, 256 * MIB), 0);
+	EXPECT_EQ(hugepin_unlock_((uintptr_t)p, 256 * MIB), 0);
 	munmap(p, 256 * MIB);
 	hugepin_free(q);
 }
@@ -198,8 +198,8 @@ TEST(what_the_program_locks_and_what_is_registered_do_not_undo_each_other)
 			bool on = what % 2;
 
 			errno = 77;
-			EXPECT_EQ(on ? hugepin_lock_(p + first * PAGE + 5, count * PAGE - 7, 0)
-				     : hugepin_unlock_(p + first * PAGE, count * PAGE), 0);
+			EXPECT_EQ(on ? hugepin_lock_((uintptr_t)(p + first * PAGE + 5), count * PAGE - 7, 0)
+				     : hugepin_unlock_((uintptr_t)(p + first * PAGE), count * PAGE), 0);
 			EXPECT_EQ(errno, 77);
 			memset(programs + first, on, count * sizeof *programs);
 		} else if (what == 49) {
@@ -235,20 +235,20 @@ TEST(what_is_unmapped_is_locked_no_more_and_what_is_wrong_the_kernel_says)
 	struct hugepin_reg r;
 	char *p = pages(8 * PAGE);
 
-	EXPECT_EQ(hugepin_lock_(p, 8 * PAGE, MLOCK_ONFAULT), 0);
+	EXPECT_EQ(hugepin_lock_((uintptr_t)p, 8 * PAGE, MLOCK_ONFAULT), 0);
 	hp_locks_unmapping(p, 4 * PAGE); /* from here on as with the drop-in */
 	munmap(p, 4 * PAGE);
-	EXPECT_EQ(hugepin_lock_(p, PAGE, 0), -ENOMEM);
-	EXPECT_EQ(hugepin_lock_(p, PAGE, 12345), -EINVAL);
-	EXPECT_EQ(hugepin_unlock_(p, PAGE), -ENOMEM);
-	EXPECT_EQ(hugepin_lock_((void *)-PAGE, 2 * PAGE, 0), -EINVAL);
-	EXPECT_EQ(hugepin_lock_(p, 0, 0), 0);
+	EXPECT_EQ(hugepin_lock_((uintptr_t)p, PAGE, 0), -ENOMEM);
+	EXPECT_EQ(hugepin_lock_((uintptr_t)p, PAGE, 12345), -EINVAL);
+	EXPECT_EQ(hugepin_unlock_((uintptr_t)p, PAGE), -ENOMEM);
+	EXPECT_EQ(hugepin_lock_((uintptr_t)-PAGE, 2 * PAGE, 0), -EINVAL);
+	EXPECT_EQ(hugepin_lock_((uintptr_t)p, 0, 0), 0);
 	EXPECT(mmap(p, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
 	EXPECT_EQ(reg(p, 8 * PAGE, &r), 0);
 	EXPECT_EQ(locked(), 8 * PAGE);
 	EXPECT_EQ(dereg(&r), 0);
 	EXPECT_EQ(locked(), 4 * PAGE);
-	EXPECT_EQ(hugepin_unlock_(p, 8 * PAGE), 0);
+	EXPECT_EQ(hugepin_unlock_((uintptr_t)p, 8 * PAGE), 0);
 	EXPECT_EQ(locked(), 0);
 	munmap(p, 8 * PAGE);
 }
@@ -263,13 +263,13 @@ static void unreadable(void)
 	char *p = buffer(), *blocker = buffer(), *q;
 
 	EXPECT_EQ(mprotect(p + 2 * PAGE, PAGE, PROT_NONE), 0);
-	EXPECT_EQ(hugepin_lock_(p, MIB / 4, 0), -ENOMEM);
+	EXPECT_EQ(hugepin_lock_((uintptr_t)p, MIB / 4, 0), -ENOMEM);
 	EXPECT_EQ(locked(), MIB / 4); /* says the kernel */
 	EXPECT_EQ(mprotect(p + 2 * PAGE, PAGE, PROT_READ | PROT_WRITE), 0);
 	hugepin_free(p);
 	EXPECT_EQ(locked(), 0);
 	p = buffer();
-	EXPECT_EQ(hugepin_lock_(p, MIB / 4, 0), 0);
+	EXPECT_EQ(hugepin_lock_((uintptr_t)p, MIB / 4, 0), 0);
 	EXPECT_EQ(hugepin_protect_(p + 2 * PAGE, PAGE, PROT_NONE), 0);
 	q = hugepin_realloc(p, 8 * MIB);
 	EXPECT(q);
@@ -292,7 +292,7 @@ static void no_mapping_left(void)
 
 	for (int i = 0; i < 4; i++) {
 		p[i] = buffer();
-		EXPECT_EQ(hugepin_lock_(p[i], MIB / 4, 0), 0);
+		EXPECT_EQ(hugepin_lock_((uintptr_t)p[i], MIB / 4, 0), 0);
 	}
 	area = mmap(NULL, 2 * MANY * (size_t)PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (area == MAP_FAILED)
@@ -301,7 +301,7 @@ static void no_mapping_left(void)
 		;
 	while (mmap(NULL, PAGE, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0) != MAP_FAILED)
 		;
-	if (hugepin_unlock_(p[2] + PAGE, PAGE) != -ENOMEM)
+	if (hugepin_unlock_((uintptr_t)p[2] + PAGE, PAGE) != -ENOMEM)
 		_exit(77); /* there may be more */
 	hugepin_free(p[1]);
 	EXPECT_EQ(locked(), MIB);

@@ -364,7 +364,7 @@ TEST(a_piece_among_many_registrations_takes_hardly_longer_than_among_few)
 		EXPECT_EQ(map_many(512, 512, 512, &time), 512);
 		few = time / 512 < few ? time / 512 : few;
 		EXPECT_EQ(map_many(MANY, MANY, MANY, &time), MANY);
-		all = time / MANY < all ? time / MANY : all;
+		all = time / (double)MANY < all ? time / (double)MANY : all;
 	}
 	t_print("# %.0f and %.0f ns a piece\n", few * 1e9, all * 1e9);
 	EXPECT(all < 20 * few);
