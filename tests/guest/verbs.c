@@ -56,7 +56,7 @@ static bool wire_open(void)
 	if (!wire.cq)
 		return false;
 	wire.source = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	wire.source_mr = ibv_reg_mr(wire.port.pd, wire.source, LEN, IBV_ACCESS_LOCAL_WRITE);
+	wire.source_mr = ibv_reg_mr(wire.port.pd, wire.source, LEN, (int)IBV_ACCESS_LOCAL_WRITE);
 	return wire.source_mr && wire_join();
 }
 

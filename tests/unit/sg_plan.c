@@ -1299,7 +1299,7 @@ TEST(a_piece_among_many_registrations_takes_hardly_longer_than_among_few)
 	for (int i = 0; i < 5; i++) {
 		time = fill_many(100, 100, GATHER) / 100;
 		few = time < few ? time : few;
-		time = fill_many(MANY, MANY, GATHER) / MANY;
+		time = fill_many(MANY, MANY, GATHER) / (double)MANY;
 		all = time < all ? time : all;
 	}
 	t_print("# %.0f and %.0f ns a piece\n", few / 4 * 1e9, all / 4 * 1e9);
