@@ -93,8 +93,8 @@ bool hp_written_each(uintptr_t start, uintptr_t end, void (*each)(uintptr_t star
 				 .end = end,
 				 .vec = (uintptr_t)found,
 				 .vec_len = sizeof found / sizeof *found,
-				 .category_mask = HP_PAGE_WRITTEN,
-				 .return_mask = HP_PAGE_WRITTEN };
+				 .category_mask = HP_PAGESCAN_WRITTEN,
+				 .return_mask = HP_PAGESCAN_WRITTEN };
 
 	while (s.start < end) {
 		long n = hp_syscall(SYS_ioctl, pagemap.fd, (long)HP_PAGESCAN, (long)&s, 0, 0, 0);

@@ -1,5 +1,4 @@
-/* PAGEMAP_SCAN, an ioctl of /proc/PID/pagemap: Linux 6.7, <linux/fs.h>, where the names come from. Debian 12's headers
- * are of 6.1. */
+/* PAGEMAP_SCAN, an ioctl of /proc/PID/pagemap since Linux 6.7. The names are those of <linux/fs.h>; Debian 12's is of Linux 6.1. */
 #ifndef HP_BASE_PAGESCAN_H
 #define HP_BASE_PAGESCAN_H
 
@@ -18,15 +17,15 @@ struct hp_pagescan_region {
 #define HP_PAGESCAN _IOWR('f', 16, struct hp_pagescan)
 
 enum { /* flags */
-       HP_PAGESCAN_WP_MATCHING = 1 << 0,
-       HP_PAGESCAN_CHECK_WPASYNC = 1 << 1,
+	HP_PAGESCAN_WP_MATCHING = 1 << 0,
+	HP_PAGESCAN_CHECK_WPASYNC = 1 << 1,
 };
 
 enum { /* categories */
-       HP_PAGE_WRITTEN = 1 << 1,
-       HP_PAGE_PRESENT = 1 << 3,
-       HP_PAGE_ZERO = 1 << 5,
-       HP_PAGE_HUGE = 1 << 6,
+	HP_PAGESCAN_WRITTEN = 1 << 1,
+	HP_PAGESCAN_PRESENT = 1 << 3,
+	HP_PAGESCAN_ZERO = 1 << 5,
+	HP_PAGESCAN_HUGE = 1 << 6,
 };
 
 #endif

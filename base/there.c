@@ -18,15 +18,15 @@ static bool by_pagemap(uintptr_t start, uintptr_t end, struct hp_there *there)
 				 .end = end,
 				 .vec = (uintptr_t)region,
 				 .vec_len = REGIONS,
-				 .category_inverted = HP_PAGE_ZERO,
-				 .category_mask = HP_PAGE_PRESENT | HP_PAGE_ZERO,
-				 .return_mask = HP_PAGE_HUGE };
+				 .category_inverted = HP_PAGESCAN_ZERO,
+				 .category_mask = HP_PAGESCAN_PRESENT | HP_PAGESCAN_ZERO,
+				 .return_mask = HP_PAGESCAN_HUGE };
 	long fd = syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC), n = -1;
 	struct hp_there sum = { 0, 0 };
 
 	while (fd >= 0 && s.start < end && (n = syscall(SYS_ioctl, fd, HP_PAGESCAN, &s)) >= 0) {
 		for (long i = 0; i < n; i++)
-			*(region[i].categories & HP_PAGE_HUGE ? &sum.huge : &sum.other) +=
+			*(region[i].categories & HP_PAGESCAN_HUGE ? &sum.huge : &sum.other) +=
 				region[i].end - region[i].start;
 		if (s.walk_end <= s.start)
 			break;

@@ -28,7 +28,8 @@ void hp_locks_child(void);
 
 #pragma GCC visibility push(default)
 
-/* For libhugepin-malloc.so's mlock2, munlock, and mlockall (munlockall: flags 0). 0 or -errno. */
+/* For libhugepin-malloc.so's mlock2, munlock, and mlockall (munlockall: flags 0). 0 or -errno. Addresses are numbers, since glibc
+ * 2.41 declares that mlock reads nothing through its pointer, and gcc warns where such a pointer is handed on. */
 int hugepin_lock_(uintptr_t addr, size_t len, unsigned flags);
 int hugepin_unlock_(uintptr_t addr, size_t len);
 int hugepin_lock_all_(int flags);

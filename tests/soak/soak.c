@@ -526,7 +526,7 @@ static void *live_shortly(void *rand)
 	allocate_some((uintptr_t)rand | 1);
 	if ((uintptr_t)rand % 3 == 0)
 		pthread_exit(NULL);
-	/* Cancelled. Not in a call that blocks: after that the thread sanitizer sees no lock of the thread's. */
+	/* The thread is cancelled here. A cancellation within a call that blocks makes the thread sanitizer blind to its locks. */
 	while ((uintptr_t)rand % 3 == 1) {
 		pthread_testcancel();
 		sched_yield();
@@ -534,20 +534,32 @@ static void *live_shortly(void *rand)
 	return NULL;
 }
 
-/* The address sanitizer's locks, and what it knows of threads' stacks, are not made ready for a fork while a thread comes or goes. */
+/* The address sanitizer does not make its own locks ready for a fork. Under it no thread comes or goes while another forks. */
 static pthread_mutex_t coming = PTHREAD_MUTEX_INITIALIZER;
+
+static void keep_apart(void)
+{
+	if (SANITIZED)
+		pthread_mutex_lock(&coming);
+}
+
+static void apart_no_more(void)
+{
+	if (SANITIZED)
+		pthread_mutex_unlock(&coming);
+}
 
 static void thread_comes_and_goes(uint64_t rand)
 {
 	pthread_t t;
 
-	pthread_mutex_lock(&coming);
+	keep_apart();
 	if (!pthread_create(&t, NULL, live_shortly, (void *)(uintptr_t)rand)) {
 		if (rand % 3 == 1)
 			EXPECT_EQ(pthread_cancel(t), 0);
 		EXPECT_EQ(pthread_join(t, NULL), 0);
 	}
-	pthread_mutex_unlock(&coming);
+	apart_no_more();
 }
 
 static __attribute__((noinline)) void vfork_and_allocate(uint64_t rand)
@@ -719,12 +731,10 @@ static void fork_once(struct worker *w)
 
 	for (int i = 0; i < SLOTS; i++)
 		still[i] = !pthread_mutex_trylock(&slots[i].lock);
-	if (SANITIZED)
-		pthread_mutex_lock(&coming);
+	keep_apart();
 	pid = fork();
 	e = errno;
-	if (SANITIZED)
-		pthread_mutex_unlock(&coming);
+	apart_no_more();
 	if (pid == 0) {
 		if (w->flight.slot)
 			still[w->flight.slot - slots] = false; /* the device may be writing */
