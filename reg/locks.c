@@ -43,19 +43,26 @@ static int pages_unlock(uintptr_t start, uintptr_t end)
 	return (int)syscall(SYS_munlock, start, end - start);
 }
 
+/* By number: msync(3) is a cancellation point. */
+static bool has_holes(uintptr_t start, uintptr_t end)
+{
+	return (int)syscall(SYS_msync, start, end - start, MS_ASYNC) < 0;
+}
+
 /* munlock stops at the first hole. What lies behind it is found in the list of mappings, which is read without stdio:
- * this may run inside a watcher of the heap (hugepin_watch). -ENOMEM: there was another hole by then. */
+ * this may run inside a watcher of the heap (hugepin_watch). No cancellation point: `lock` is held. -ENOMEM: there was another
+ * hole by then. */
 static int unlock_mappings(uintptr_t start, uintptr_t end)
 {
-	int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC), ret = 0;
+	long fd = syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC), n;
+	int ret = 0;
 	uintptr_t bounds[2] = { 0, 0 }; /* a line begins with them: "7f00-7f80 r--p ..." */
 	unsigned field = 0;
 	char text[4096];
-	ssize_t n;
 
 	if (fd < 0)
 		return -errno;
-	while ((n = read(fd, text, sizeof text)) > 0) {
+	while ((n = syscall(SYS_read, fd, text, sizeof text)) > 0) {
 		for (const char *c = text; c < text + n; c++) {
 			if (*c == '\n') {
 				field = 0;
@@ -74,7 +81,7 @@ static int unlock_mappings(uintptr_t start, uintptr_t end)
 	}
 	if (n < 0)
 		ret = -errno;
-	close(fd);
+	syscall(SYS_close, fd);
 	return ret;
 }
 
@@ -86,7 +93,7 @@ static int unlock_range(uintptr_t start, uintptr_t end)
 
 	for (int tries = 0; ret == -ENOMEM && tries < 100; tries++) {
 		ret = pages_unlock(start, end) < 0 ? -errno : 0;
-		if (ret == -ENOMEM && msync((void *)start, end - start, MS_ASYNC) < 0)
+		if (ret == -ENOMEM && has_holes(start, end))
 			ret = unlock_mappings(start, end);
 	}
 	return ret;
@@ -198,7 +205,7 @@ static void insert(struct hp_locked *r)
  * Only the limit stops it from locking what will come later (MLOCK_ONFAULT) in a range without holes. */
 static int why_no_memory(uintptr_t start, uintptr_t end)
 {
-	if (msync((void *)start, end - start, MS_ASYNC) < 0)
+	if (has_holes(start, end))
 		return -EFAULT;
 	return pages_lock(start, end, MLOCK_ONFAULT) < 0 ? -ENOMEM : -EFAULT;
 }

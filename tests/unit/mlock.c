@@ -18,6 +18,7 @@
 #include "reg/backend.h"
 #include "reg/locks.h"
 #include "tests/t.h"
+#include "tests/unit/kernel.h"
 
 enum { PAGE = 4096 };
 #define MIB ((size_t)1 << 20)
@@ -42,11 +43,18 @@ static int dereg(struct hugepin_reg *r)
 /* Where set, another thread maps memory there just before the kernel is asked for holes. */
 static char *fill;
 
-int msync(void *p, size_t len, int flags)
+UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
 {
-	if (fill && mmap(fill, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED)
+	long r;
+
+	if (nr == SYS_msync && fill && raw(SYS_mmap, (long)fill, PAGE, PROT_READ | PROT_WRITE,
+					   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == (long)fill)
 		fill = NULL;
-	return (int)syscall(SYS_msync, p, len, flags);
+	r = raw(nr, a, b, c, d, e, f);
+	if ((unsigned long)r < (unsigned long)-4095)
+		return r;
+	errno = (int)-r;
+	return -1;
 }
 
 static uint64_t locked(void)
@@ -384,6 +392,38 @@ TEST(what_is_left_of_memory_that_went_away_is_unlocked)
 	EXPECT_EQ(reg(p + 5 * PAGE, 3 * PAGE, &r), 0);
 	munmap(p, 8 * PAGE);
 	EXPECT_EQ(dereg(&r), 0);
+}
+
+static void *lock_and_unlock_in_parts(void *p_)
+{
+	struct hugepin_reg r;
+	char *p = p_;
+
+	pthread_cancel(pthread_self());
+	EXPECT_EQ(reg(p, 8 * PAGE, &r), -EFAULT);
+	EXPECT_EQ(reg(p + 2 * PAGE, 6 * PAGE, &r), 0);
+	munmap(p + 4 * PAGE, PAGE);
+	EXPECT_EQ(dereg(&r), 0);
+	EXPECT_EQ(pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL), 0);
+	return p;
+}
+
+TEST(locking_and_unlocking_is_no_cancellation_point_where_there_are_holes_either)
+{
+	struct hugepin_reg r;
+	pthread_t thread;
+	void *ended = NULL;
+	char *p = pages(8 * PAGE);
+
+	munmap(p + PAGE, PAGE);
+	EXPECT_EQ(pthread_create(&thread, NULL, lock_and_unlock_in_parts, p), 0);
+	EXPECT_EQ(pthread_join(thread, &ended), 0);
+	if (!EXPECT(ended == p)) /* and nobody can lock any more */
+		return;
+	EXPECT_EQ(locked(), 0);
+	EXPECT_EQ(reg(p, PAGE, &r), 0);
+	EXPECT_EQ(dereg(&r), 0);
+	munmap(p, 8 * PAGE);
 }
 
 TEST(what_is_left_is_unlocked_though_the_hole_is_mapped_again_meanwhile)
