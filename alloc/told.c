@@ -5,24 +5,37 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <stdio.h>
 
 #include "hugepin.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* As hugepin_stats(3) names them; then all that is in use, small buffers too. */
+/*
+ * As hugepin_stats(3) names them; then sums, small buffers included, in the words of the C library. Not a cancellation point,
+ * as the C library's is none.
+ */
 EXPORT void malloc_stats(void)
 {
 	struct mallinfo2 m = mallinfo2();
 	struct hugepin_stats s;
-	int saved = errno;
+	int saved = errno, cancel;
 
 	hugepin_stats(&s, sizeof s);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	flockfile(stderr);
 #define PRINT(name, unit, sentence) fprintf(stderr, "hugepin: " #name " %" PRIu64 "\n", s.name);
 	HUGEPIN_STATS_LIST(PRINT)
 #undef PRINT
-	fprintf(stderr, "in use: %zu bytes\n", m.uordblks);
+	fprintf(stderr,
+		"Total (incl. mmap):\n"
+		"system bytes     = %10zu\n"
+		"in use bytes     = %10zu\n"
+		"max mmap bytes   = %10" PRIu64 "\n",
+		m.arena + m.hblkhd, m.uordblks, s.taken_peak_bytes);
+	funlockfile(stderr);
+	pthread_setcancelstate(cancel, NULL);
 	errno = saved;
 }
 

@@ -562,13 +562,45 @@ TEST(malloc_stats_and_malloc_info_tell_of_these_buffers)
 	EXPECT(p);
 	printed(STDERR_FILENO, malloc_stats, text, sizeof text);
 	EXPECT(number_after(text, "hugepin: taken_bytes ") >= 48 * MIB);
-	EXPECT(number_after(text, "in use: ") >= 48 * MIB);
+	EXPECT(number_after(text, "\nsystem bytes     = ") >= 48 * MIB);
+	EXPECT(number_after(text, "\nin use bytes     = ") >= 48 * MIB);
+	EXPECT(number_after(text, "\nmax mmap bytes   = ") >= 48 * MIB);
 	printed(STDERR_FILENO, print_info, text, sizeof text);
 	EXPECT(number_after(text, "<system type=\"current\" size=\"") >= 48 * MIB);
 	EXPECT(number_after(text, "<total type=\"mmap\" count=\"") >= 1);
 	EXPECT(strncmp(text, "<malloc version=\"1\">\n", 21) == 0 && strstr(text, "</malloc>\n"));
 	EXPECT_EQ(malloc_info(1, stderr), EINVAL);
 	free(p);
+}
+
+static void *print_stats_cancelled(void *returned)
+{
+	int state;
+	pthread_cancel(pthread_self());
+	malloc_stats();
+	*(bool *)returned = true;
+	EXPECT_EQ(pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &state), 0);
+	EXPECT_EQ(state, PTHREAD_CANCEL_ENABLE);
+	pthread_testcancel();
+	return NULL;
+}
+
+static void print_stats_in_a_cancelled_thread(void)
+{
+	pthread_t thread;
+	bool returned = false;
+	void *result = NULL;
+	if (!EXPECT_EQ(pthread_create(&thread, NULL, print_stats_cancelled, &returned), 0))
+		return;
+	EXPECT_EQ(pthread_join(thread, &result), 0);
+	EXPECT(returned && result == PTHREAD_CANCELED);
+}
+
+TEST(malloc_stats_is_no_cancellation_point)
+{
+	static char text[16384];
+	printed(STDERR_FILENO, print_stats_in_a_cancelled_thread, text, sizeof text);
+	EXPECT(strstr(text, "\nmax mmap bytes   = "));
 }
 
 TEST(trim_gives_free_memory_back_at_once)
