@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/key.h"
 #include "base/process.h"
 #include "base/stats.h"
 
@@ -208,7 +209,7 @@ static void at_exit(void *cache)
 
 void hp_cache_init(void)
 {
-	exit_key_made = pthread_key_create(&exit_key, at_exit) == 0;
+	exit_key_made = hp_key_create(&exit_key, at_exit) == 0;
 	/* Refused by old kernels and some sandboxes: then idle caches are not emptied. */
 	membarrier_ready = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
 }

@@ -30,6 +30,7 @@
 #include "alloc/small.h"
 #include "base/base.h"
 #include "base/bits.h"
+#include "base/key.h"
 #include "base/seal.h"
 #include "hugepin.h"
 
@@ -264,6 +265,11 @@ int hpje_madvise(void *p, size_t len, int advice)
 		return -1;
 	}
 	return madvise(p, len, advice);
+}
+
+int hpje_pthread_key_create(pthread_key_t *key, void (*at_exit)(void *))
+{
+	return hp_key_create(key, at_exit);
 }
 
 /* jemalloc asks for MALLOC_CONF when it starts. In the heap's part it is to keep nothing that it does not use (retain), so that

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/key.h"
 #include "base/lock.h"
 #include "base/process.h"
 #include "base/seal.h"
@@ -269,7 +270,7 @@ void hp_service_init(void)
 {
 	bool is_main = hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0) == getpid();
 
-	if (!is_main || pthread_key_create(&service.key, main_ends) != 0 || pthread_setspecific(service.key, &service) != 0)
+	if (!is_main || hp_key_create(&service.key, main_ends) != 0 || pthread_setspecific(service.key, &service) != 0)
 		service.main_thread = UNKNOWN;
 }
 

@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/key.h"
 #include "base/stats.h"
 #include "reg/domain.h"
 
@@ -106,7 +107,7 @@ int hp_counts_init(void)
 
 	expose();
 	if (!have_key)
-		have_key = pthread_key_create(&at_exit, disown) == 0;
+		have_key = hp_key_create(&at_exit, disown) == 0;
 	if (!have_key || syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) != 0) {
 		errno = saved;
 		return -ENOSYS;

@@ -118,6 +118,28 @@ static int around_main(void)
 	return pattern_check(preinit_small, 50, 1) == -1 ? 0 : 93;
 }
 
+static void *allocate_both(void *unused)
+{
+	(void)unused;
+	free(hide(malloc(100)));
+	free(hide(malloc(MIB)));
+	return NULL;
+}
+
+/* As a program has that forgot to make it. */
+static pthread_key_t no_key;
+
+TEST(the_key_with_number_0_is_nobodys)
+{
+	pthread_t thread;
+	allocate_both(NULL);
+	if (EXPECT_EQ(pthread_create(&thread, NULL, allocate_both, NULL), 0))
+		pthread_join(thread, NULL);
+	EXPECT(!pthread_getspecific(no_key));
+	EXPECT_EQ(pthread_setspecific(no_key, &thread), EINVAL);
+	EXPECT(!pthread_getspecific(no_key));
+}
+
 TEST(memory_from_before_main_is_intact)
 {
 	if (EXPECT(preinit_small && preinit_large)) {
