@@ -18,7 +18,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(, hp_locked) registered = LIST_HEAD_INITIALIZER(registered);
 static struct hp_ranges programs; /* what the program has locked */
-static struct hp_ranges owed; /* freed, but the kernel did not unlock it yet: the process had no mapping left for the parts */
+static struct hp_ranges owed; /* the kernel did not unlock it yet: there was no mapping left for the parts, or no descriptor */
 static char said[8192]; /* by files of the kernel's */
 static bool all; /* by mlockall: nothing is to be unlocked */
 static bool told; /* by libhugepin-malloc.so, whose calls see what the program locks */
@@ -99,7 +99,9 @@ static int unlock_range(uintptr_t start, uintptr_t end)
 	return ret;
 }
 
-/* VmLck when a change of ours was done. Where it is another now, the program has locked or unlocked something. */
+/* VmLck when a change of ours was done. Where it is another now, the program has locked or unlocked something. UNKNOWN: it had, and
+ * nobody has looked at what. */
+#define UNKNOWN UINT64_MAX
 static uint64_t known_kb;
 
 static uint64_t locked_kb(void)
@@ -107,8 +109,9 @@ static uint64_t locked_kb(void)
 	return hp_read_file("/proc/self/status", said, sizeof said) > 0 ? hp_number_after(said, "VmLck:", 0) : known_kb;
 }
 
-/* What is locked in a mapping, and not for a registration, the program has locked. Both come in the order of their addresses: *at_ is
- * the first registration that may reach into this mapping or a later one. */
+/* What is locked in a mapping, and not for a registration, the program has locked; what is not, it has unlocked, even if it is
+ * registered. Both come in the order of their addresses: *at_ is the first registration that may reach into this mapping or a later
+ * one. */
 static void learn(void *at_, const struct hp_smaps *m)
 {
 	const struct hp_locked **at = at_, *l;
@@ -116,13 +119,18 @@ static void learn(void *at_, const struct hp_smaps *m)
 
 	while (*at && (*at)->end <= start)
 		*at = LIST_NEXT(*at, links);
+	if (!(m->flags & HP_SMAPS_LOCKED)) {
+		if (hp_ranges_reserve(&programs))
+			hp_ranges_set(&programs, start, end, false);
+		return;
+	}
 	for (l = *at; l && l->start < end && start < end; l = LIST_NEXT(l, links)) {
 		if (l->start > start && hp_ranges_reserve(&programs))
-			hp_ranges_set(&programs, start, l->start, m->flags & HP_SMAPS_LOCKED);
+			hp_ranges_set(&programs, start, l->start, true);
 		start = HP_MAX(start, l->end);
 	}
 	if (start < end && hp_ranges_reserve(&programs))
-		hp_ranges_set(&programs, start, end, m->flags & HP_SMAPS_LOCKED);
+		hp_ranges_set(&programs, start, end, true);
 }
 
 /* Where nobody sees the program's calls, the kernel is asked before a range is locked: what the program has locked by then it
@@ -186,6 +194,30 @@ static int unlock_uncovered(uintptr_t start, uintptr_t end)
 	return ret;
 }
 
+/* Some may be the program's again, or unmapped. */
+static void pay(void)
+{
+	while (owed.count && hp_ranges_reserve(&owed)) {
+		struct hp_stretch r = owed.at[0];
+
+		if (!all && unlock_uncovered(r.start, r.end) < 0)
+			break;
+		hp_ranges_set(&owed, r.start, r.end, false);
+	}
+}
+
+/* Unlock what nobody has locked, now or later. */
+static int unlock_or_owe(uintptr_t start, uintptr_t end)
+{
+	int err = all ? 0 : unlock_uncovered(start, end);
+
+	if (err && hp_ranges_reserve(&owed)) {
+		hp_ranges_set(&owed, start, end, true);
+		err = 0;
+	}
+	return err;
+}
+
 /* ------------------------------------------------------------------ the backend's */
 
 static void insert(struct hp_locked *r)
@@ -221,8 +253,9 @@ int hp_locks_take(struct hp_locked *r)
 		insert(r);
 	else if (err == -ENOMEM)
 		err = why_no_memory(r->start, r->end);
-	if (err && !all)
-		unlock_uncovered(r->start, r->end); /* a part may have been locked */
+	if (err)
+		unlock_or_owe(r->start, r->end); /* a part may have been locked */
+	pay();
 	know_locks();
 	pthread_mutex_unlock(&lock);
 	return err;
@@ -230,29 +263,23 @@ int hp_locks_take(struct hp_locked *r)
 
 int hp_locks_drop(struct hp_locked *r)
 {
+	bool known;
 	int ret;
 
 	enter();
+	known = locked_kb() == known_kb;
 	LIST_REMOVE(r, links);
-	ret = all ? 0 : unlock_uncovered(r->start, r->end);
-	know_locks();
+	pay();
+	ret = unlock_or_owe(r->start, r->end);
+	if (known)
+		know_locks();
+	else
+		known_kb = UNKNOWN;
 	pthread_mutex_unlock(&lock);
 	return ret;
 }
 
 /* ------------------------------------------------------------------ the program's */
-
-/* Some may be the program's again, or unmapped. */
-static void pay(void)
-{
-	while (owed.count && hp_ranges_reserve(&owed)) {
-		struct hp_stretch r = owed.at[0];
-
-		if (!all && unlock_uncovered(r.start, r.end) == -ENOMEM)
-			break;
-		hp_ranges_set(&owed, r.start, r.end, false);
-	}
-}
 
 static void free_locks(uintptr_t start, uintptr_t end)
 {

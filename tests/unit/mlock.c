@@ -185,6 +185,34 @@ TEST(without_the_drop_in_the_kernel_is_asked_what_the_program_has_locked)
 	munmap(p, MIB);
 }
 
+/* What the program unlocks while it is registered, it has unlocked, whoever asks next. */
+TEST(without_the_drop_in_what_the_program_has_unlocked_is_not_kept_locked)
+{
+	struct hugepin_reg r, s;
+	char *p = pages(8 * PAGE), *other = pages(PAGE);
+
+	EXPECT_EQ(mlock(other, PAGE), 0);
+	EXPECT_EQ(mlock(p + 3 * PAGE, PAGE), 0);
+	EXPECT_EQ(reg(p, 8 * PAGE, &r), 0);
+	EXPECT_EQ(munlock(p + 3 * PAGE, PAGE), 0);
+	EXPECT_EQ(dereg(&r), 0);
+	EXPECT_EQ(reg(p, 8 * PAGE, &r), 0);
+	EXPECT_EQ(dereg(&r), 0);
+	EXPECT_EQ(locked(), PAGE);
+	munlock(p, 8 * PAGE);
+
+	EXPECT_EQ(mlock(p + 3 * PAGE, PAGE), 0);
+	EXPECT_EQ(reg(p, 8 * PAGE, &r), 0);
+	EXPECT_EQ(munlock(p + 3 * PAGE, PAGE), 0);
+	EXPECT_EQ(reg(p, 8 * PAGE, &s), 0);
+	EXPECT_EQ(dereg(&r), 0);
+	EXPECT_EQ(dereg(&s), 0);
+	EXPECT_EQ(locked(), PAGE);
+	munmap(p, 8 * PAGE);
+	munmap(other, PAGE);
+	EXPECT_EQ(locked(), 0);
+}
+
 /* By what libhugepin-malloc.so's mlock and munlock call. */
 TEST(what_the_program_locks_and_what_is_registered_do_not_undo_each_other)
 {
@@ -424,6 +452,26 @@ TEST(locking_and_unlocking_is_no_cancellation_point_where_there_are_holes_either
 	EXPECT_EQ(reg(p, PAGE, &r), 0);
 	EXPECT_EQ(dereg(&r), 0);
 	munmap(p, 8 * PAGE);
+}
+
+/* To find what lies behind a hole takes a file of the kernel's. */
+TEST(what_is_left_is_unlocked_once_a_file_can_be_opened_again)
+{
+	struct rlimit before;
+	struct hugepin_reg r, s;
+	char *p = pages(8 * PAGE), *q = pages(PAGE);
+
+	EXPECT_EQ(reg(p, 8 * PAGE, &r), 0);
+	EXPECT_EQ(reg(q, PAGE, &s), 0);
+	munmap(p + 3 * PAGE, PAGE);
+	EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+	EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &(struct rlimit){ 0, before.rlim_max }), 0);
+	EXPECT_EQ(dereg(&r), 0);
+	EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+	EXPECT_EQ(dereg(&s), 0);
+	EXPECT_EQ(locked(), 0);
+	munmap(p, 8 * PAGE);
+	munmap(q, PAGE);
 }
 
 TEST(what_is_left_is_unlocked_though_the_hole_is_mapped_again_meanwhile)
