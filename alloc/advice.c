@@ -9,11 +9,13 @@
 #include "alloc/advice.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "alloc/small.h"
 #include "base/smaps.h"
 
 #ifndef MADV_GUARD_INSTALL
@@ -212,6 +214,21 @@ size_t hp_advice_cut(size_t chunk, size_t end)
 	return g->advised && g->kind == HUGEPIN_KIND_HUGETLB ? HP_MIN(hp_round_up(chunk, unit), end) : chunk;
 }
 
+/* What the program may not read, the kernel reads. Where nobody sees the program's calls, its protection is left alone: another
+ * thread may be changing that. */
+static bool read_unreadable(char *out, uintptr_t at, size_t len)
+{
+	int fd = &hugepin_small_ ? -1 : (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC);
+	long n = 0;
+
+	if (fd < 0)
+		return false;
+	for (size_t done = 0; done < len && (n = syscall(SYS_pread64, fd, out + done, len - done, at + done)) > 0; done += (size_t)n)
+		;
+	syscall(SYS_close, fd);
+	return n > 0;
+}
+
 bool hp_advice_read(void *to_, size_t chunk, size_t n)
 {
 	char *out = to_;
@@ -223,7 +240,7 @@ bool hp_advice_read(void *to_, size_t chunk, size_t n)
 
 		to = run_of(CALLED, c, end, &a);
 		stop = hp_chunk_addr(to);
-		if (!(a & HP_ADVICE_KEPT)) {
+		if (!(a & HP_ADVICE_KEPT) && !(a & HP_ADVICE_NOREAD && read_unreadable(out, at, stop - at))) {
 			if (a & HP_ADVICE_NOREAD && protect(at, stop, PROT_READ) != 0)
 				ok = false;
 			else
@@ -458,9 +475,10 @@ void hugepin_stack_(void *addr, size_t size)
 
 /* ------------------------------------------------------------------ what the kernel knows */
 
+#define LEARNT (HP_ADVICE_DONTFORK | HP_ADVICE_WIPEONFORK | HP_ADVICE_DONTDUMP | HP_ADVICE_PROT)
+
 static void learn(void *unused, const struct hp_smaps *m)
 {
-	const unsigned known = HP_ADVICE_DONTFORK | HP_ADVICE_WIPEONFORK | HP_ADVICE_DONTDUMP | HP_ADVICE_PROT;
 	uintptr_t start = HP_MAX(m->start, hp_span.base);
 	uintptr_t end = HP_MIN(m->end, hp_chunk_addr(hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT));
 	unsigned f = m->flags;
@@ -475,7 +493,7 @@ static void learn(void *unused, const struct hp_smaps *m)
 	from = (start - hp_span.base) >> HP_CHUNK_SHIFT;
 	to = (end - hp_span.base) >> HP_CHUNK_SHIFT;
 	if (!set) {
-		note(from, to, 0, known);
+		note(from, to, 0, LEARNT);
 		return;
 	}
 	if (!open_record(from, to))
@@ -486,7 +504,7 @@ static void learn(void *unused, const struct hp_smaps *m)
 
 			run = HP_MIN(hp_advice_run(c, stop, &a), next_page(c));
 			if (!(a & HP_ADVICE_MISSING) && !page_of(c)->lost)
-				note(c, run, set, known & ~set);
+				note(c, run, set, LEARNT & ~set);
 		}
 }
 
@@ -495,6 +513,12 @@ void hp_advice_learn(void)
 	static char text[8192]; /* under hp_heap_lock */
 
 	hp_smaps_each(text, sizeof text, learn, NULL);
+}
+
+void hp_advice_forget(void)
+{
+	if (record)
+		note(HP_PAGE_CHUNKS, hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT, 0, LEARNT);
 }
 
 /* ------------------------------------------------------------------ locks */

@@ -71,6 +71,9 @@ bool hp_advice_made(void);
  * noted. */
 void hp_advice_learn(void);
 
+/* The fork is done: what the kernel said is soon not so any more. */
+void hp_advice_forget(void);
+
 /* Whether a child gets nothing of a hugepage, by the kernel: all of it is DONTFORK. */
 bool hp_advice_withheld(size_t page);
 

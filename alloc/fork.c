@@ -506,6 +506,19 @@ static bool any_not_shared(void)
 	return false;
 }
 
+/* Where no drop-in sees the program's madvise, the kernel is asked. Not after it has refused to let in what we kept out. */
+static void learn_advice(void)
+{
+	if (!&hugepin_small_ && !dofork_refused && any_not_shared())
+		hp_advice_learn();
+}
+
+static void forget_advice(void)
+{
+	if (!&hugepin_small_ && !dofork_refused)
+		hp_advice_forget();
+}
+
 void hp_fork_prepare(bool listed, bool alone)
 {
 	int saved = errno;
@@ -516,9 +529,7 @@ void hp_fork_prepare(bool listed, bool alone)
 
 	if (dofork_refused)
 		dofork_refused = for_runs(has_memory, let_in_run, NULL) != 0;
-	/* Where no drop-in sees the program's madvise, the kernel is asked. Not after it has refused to let in what we kept out. */
-	if (!&hugepin_small_ && !dofork_refused && any_not_shared())
-		hp_advice_learn();
+	learn_advice();
 	if (p.how == HP_FORK_BY_COPY && make_copy(p.copied, alone)) {
 		HP_STAT_ADD(forks_copied, 1);
 		HP_STAT_ADD(fork_copied_bytes, p.copied << HP_PAGE_SHIFT);
@@ -541,6 +552,7 @@ void hp_fork_parent(void)
 	if (kept_some)
 		dofork_refused |= for_runs(is_kept_out, let_in_run, NULL) != 0;
 	kept_some = false;
+	forget_advice();
 	drop_copy();
 	unmark();
 	errno = saved;
@@ -592,6 +604,7 @@ void hp_fork_child(void)
 	for_runs(is_gone, keep_reserved, NULL);
 	if (!hp_advice_child())
 		cannot("madvise");
+	forget_advice();
 	for (size_t p = 1; p < hp_span.tree.used; p++)
 		hp_page_in_child(p);
 	for (size_t p = hp_span.small; p < hp_span.tree.upper_used; p++)

@@ -15,6 +15,7 @@
 #include "tests/any.h"
 #include "tests/live/live.h"
 #include "tests/unit/empty.h"
+#include "tests/unit/told.h"
 
 enum { BUFFERS = 14, CHUNKS_MAX = 3000 };
 static struct buffer {

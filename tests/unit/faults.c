@@ -20,6 +20,7 @@
 #include "tests/t.h"
 #include "tests/unit/empty.h"
 #include "tests/unit/kernel.h"
+#include "tests/unit/told.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23

@@ -18,6 +18,7 @@
 #include "tests/live/live.h"
 #include "tests/unit/empty.h"
 #include "tests/unit/kernel.h"
+#include "tests/unit/told.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23

@@ -1,0 +1,126 @@
+/* link: hugepin */
+/*
+ * Programs of libhugepin.so alone, whose mprotect and madvise nobody sees: what the kernel says of a buffer at a fork is for that
+ * fork. Each in a process of its own, with memory that a domain holds, so that a fork copies it.
+ */
+#include "live.h"
+
+#include <hugepin.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+
+enum { SIZE = 4 << 20, UNKNOWN = 77 };
+
+static hugepin_domain *domain;
+
+static char *held_buffer(void)
+{
+	struct hugepin_pin pin;
+	char *p = hugepin_malloc(SIZE);
+
+	if (!p || hugepin_domain_open(hugepin_mlock(), NULL, NULL, &domain) || hugepin_pin(domain, p, SIZE, 0, &pin))
+		_exit(UNKNOWN);
+	hugepin_unpin(domain, &pin); /* which goes on being registered */
+	pattern_write(p, SIZE, 5);
+	return p;
+}
+
+static uint64_t forks_copied(void)
+{
+	struct hugepin_stats s;
+
+	hugepin_stats(&s, sizeof s);
+	return s.forks_copied;
+}
+
+static void expect_child(int (*run)(char *), char *p)
+{
+	const uint64_t before = forks_copied();
+	const pid_t pid = fork();
+
+	if (pid == 0)
+		_exit(run(p));
+	EXPECT_EQ(child_wait(pid, 20), 0);
+	EXPECT_EQ(forks_copied(), before + 1);
+}
+
+static int do_nothing(char *unused)
+{
+	(void)unused;
+	return 0;
+}
+
+static int read_it(char *p)
+{
+	return mprotect(p, SIZE, PROT_READ | PROT_WRITE) || pattern_check(p, SIZE, 5) != -1;
+}
+
+/* The child of a fork that had it so, too. */
+static int move_it(char *p)
+{
+	EXPECT_EQ(mprotect(p, SIZE, PROT_READ | PROT_WRITE), 0);
+	p = hugepin_realloc(p, 16 * SIZE);
+	memset(p, 1, 16 * SIZE);
+	hugepin_free(p);
+	return t_failures != 0;
+}
+
+static void move_what_was_protected(void)
+{
+	char *p = held_buffer();
+
+	EXPECT_EQ(mprotect(p, SIZE, PROT_READ), 0);
+	expect_child(do_nothing, p);
+	expect_child(move_it, p);
+	move_it(p);
+}
+
+/* Nobody makes memory of the program's readable for a moment: another thread may be at that, too. */
+static void copy_what_cannot_be_read(void)
+{
+	struct sock_filter f[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 10 /* mprotect */, 0, 3),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PROT_READ, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { sizeof f / sizeof *f, f };
+	char *p = held_buffer();
+
+	EXPECT_EQ(mprotect(p, SIZE, PROT_NONE), 0);
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+		_exit(UNKNOWN);
+	expect_child(read_it, p);
+}
+
+static void alone(void (*run)(void))
+{
+	int status;
+	const pid_t pid = fork();
+
+	if (pid == 0) {
+		t_failures = 0;
+		run();
+		_exit(t_failures != 0);
+	}
+	status = child_wait(pid, 20);
+	if (status == UNKNOWN)
+		SKIP("memory cannot be locked, or filters be had");
+	EXPECT_EQ(status, 0);
+}
+
+TEST(what_was_protected_at_a_fork_is_writable_where_it_moves_later)
+{
+	alone(move_what_was_protected);
+}
+
+TEST(a_fork_makes_nothing_readable_for_its_copy)
+{
+	alone(copy_what_cannot_be_read);
+}
+
+LIVE_MAIN
