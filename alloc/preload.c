@@ -839,7 +839,8 @@ static void find_below(void)
 {
 	static const void *own[3], *following[3];
 
-	hp_unseal(&below, sizeof below);
+	if (below.is.found)
+		return;
 #define FIND(name) (*(void **)&below.is.name = dlsym(RTLD_NEXT, #name))
 	FIND(unshare), FIND(setns), FIND(prctl), FIND(syscall);
 	FIND(setuid), FIND(seteuid), FIND(setgid), FIND(setegid), FIND(setreuid), FIND(setregid), FIND(setresuid), FIND(setresgid);

@@ -15,6 +15,8 @@ static HP_SEALED(struct {
 		int id;
 	} list[WATCHERS_MAX];
 }) watchers;
+/* Bits, by place in the list. A watch ends even where the list cannot be written (RLIMIT_DATA). */
+static uint32_t live;
 static int last_id;
 static _Atomic uint32_t count; /* lets hp_watch_leaving skip the lock; only a hint */
 static struct hp_lock lock = HP_LOCK_INIT(HP_RANK_WATCH);
@@ -30,15 +32,19 @@ int hugepin_watch(void (*leaving)(void *arg, const struct hugepin_extent *), voi
 		return -EDEADLK;
 	hp_lock(&lock);
 	for (int i = 0; i < WATCHERS_MAX && r; i++) {
-		if (watchers.is.list[i].leaving)
+		if (live >> i & 1)
 			continue;
+		if (!hp_unseal(&watchers, sizeof watchers)) {
+			r = -ENOMEM;
+			break;
+		}
 		if (!count) /* what is called may be anything, and needs a thread that the C library knows */
 			hp_ticker_forbid();
-		hp_unseal(&watchers, sizeof watchers);
 		watchers.is.list[i].arg = arg;
 		watchers.is.list[i].id = *ret_id = ++last_id;
 		watchers.is.list[i].leaving = leaving;
 		hp_seal(&watchers, sizeof watchers);
+		live |= 1u << i;
 		count++;
 		r = 0;
 	}
@@ -54,11 +60,13 @@ int hugepin_unwatch(int id)
 		return -EDEADLK;
 	hp_lock(&lock); /* held while callbacks run: this waits for them */
 	for (int i = 0; i < WATCHERS_MAX && r; i++) {
-		if (!watchers.is.list[i].leaving || watchers.is.list[i].id != id)
+		if (!(live >> i & 1) || watchers.is.list[i].id != id)
 			continue;
-		hp_unseal(&watchers, sizeof watchers);
-		watchers.is.list[i].leaving = NULL;
-		hp_seal(&watchers, sizeof watchers);
+		live &= ~(1u << i);
+		if (hp_unseal(&watchers, sizeof watchers)) {
+			watchers.is.list[i].leaving = NULL;
+			hp_seal(&watchers, sizeof watchers);
+		}
 		if (--count == 0)
 			hp_ticker_allow();
 		r = 0;
@@ -74,7 +82,7 @@ void hp_watch_leaving(const struct hugepin_extent *e)
 	hp_lock(&lock);
 	inside = true;
 	for (int i = 0; i < WATCHERS_MAX; i++)
-		if (watchers.is.list[i].leaving)
+		if (live >> i & 1)
 			watchers.is.list[i].leaving(watchers.is.list[i].arg, e);
 	inside = false;
 	hp_unlock(&lock);

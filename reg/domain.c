@@ -578,7 +578,8 @@ static int set_up(hugepin_domain *d, const struct hugepin_backend *backend, void
 
 	if (e)
 		return e;
-	hp_unseal(d->backend_page, sizeof d->backend_page);
+	if (!hp_unseal(d->backend_page, sizeof d->backend_page))
+		return -ENOMEM;
 	memset(&d->backend, 0, sizeof d->backend);
 	memcpy(&d->backend, backend, HP_MIN(backend->size, sizeof d->backend));
 	d->own_clock = d->backend.now_ns;

@@ -242,6 +242,69 @@ TEST(a_pinned_extent_has_the_generation_that_leaves)
 	EXPECT_EQ(hugepin_unwatch(s.id), 0);
 }
 
+/* Run in a child of fork, where nothing more may be made writable: that counts against the limit. */
+static void without_data(void (*run)(void))
+{
+	const pid_t pid = fork();
+
+	if (pid == 0) {
+		t_failures = 0;
+		run();
+		_exit(t_failures != 0);
+	}
+	EXPECT_EQ(child_wait(pid, 20), 0);
+}
+
+static void limit_data(bool on)
+{
+	static struct rlimit before;
+
+	if (on)
+		EXPECT_EQ(getrlimit(RLIMIT_DATA, &before), 0);
+	EXPECT_EQ(setrlimit(RLIMIT_DATA, on ? &(struct rlimit){ 4096, before.rlim_max } : &before), 0);
+}
+
+static void watch_without_data(void)
+{
+	struct seen s = { 0 }, other = { 0 };
+
+	EXPECT_EQ(hugepin_watch(leaving, &s, &s.id), 0);
+	limit_data(true);
+	EXPECT_EQ(hugepin_watch(leaving, &other, &other.id), -ENOMEM);
+	EXPECT_EQ(hugepin_unwatch(s.id), 0);
+	EXPECT_EQ(hugepin_unwatch(s.id), -ENOENT);
+	limit_data(false);
+	churn(4 * MIB);
+	EXPECT_EQ(s.calls, 0);
+	EXPECT_EQ(hugepin_watch(leaving, &other, &other.id), 0);
+	churn(4 * MIB);
+	EXPECT(other.calls > 0 && s.calls == 0);
+	EXPECT_EQ(hugepin_unwatch(other.id), 0);
+}
+
+TEST(under_a_limit_on_data_a_watch_is_refused_and_ends)
+{
+	without_data(watch_without_data);
+}
+
+static void open_without_data(void)
+{
+	hugepin_domain *d;
+
+	EXPECT_EQ(hugepin_domain_open(hugepin_mlock(), NULL, NULL, &d), 0);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	limit_data(true);
+	EXPECT_EQ(hugepin_domain_open(hugepin_mlock(), NULL, NULL, &d), -ENOMEM);
+	limit_data(false);
+	EXPECT_EQ(hugepin_domain_open(hugepin_mlock(), NULL, NULL, &d), 0);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+}
+
+TEST(under_a_limit_on_data_a_domain_is_refused)
+{
+	without_data(open_without_data);
+}
+
 TEST(wrong_watches_are_refused)
 {
 	struct seen s = { 0 };
