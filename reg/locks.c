@@ -234,12 +234,19 @@ static void insert(struct hp_locked *r)
 }
 
 /* mlock says ENOMEM to a hole, to pages that cannot be had for their protection or their file's end, and to the limit.
- * Only the limit stops it from locking what will come later (MLOCK_ONFAULT) in a range without holes. */
-static int why_no_memory(uintptr_t start, uintptr_t end)
+ * Only the limit stops it from locking what will come later (MLOCK_ONFAULT) in a range without holes; unless it was raised
+ * meanwhile, or the process may exceed it again. */
+static int lock_or_why_not(uintptr_t start, uintptr_t end)
 {
+	int err = pages_lock(start, end, 0);
+
+	if (err != -ENOMEM)
+		return err;
 	if (has_holes(start, end))
 		return -EFAULT;
-	return pages_lock(start, end, MLOCK_ONFAULT) < 0 ? -ENOMEM : -EFAULT;
+	if (pages_lock(start, end, MLOCK_ONFAULT) < 0)
+		return -ENOMEM;
+	return pages_lock(start, end, 0) < 0 ? -EFAULT : 0;
 }
 
 int hp_locks_take(struct hp_locked *r)
@@ -248,12 +255,10 @@ int hp_locks_take(struct hp_locked *r)
 
 	enter();
 	learn_locks();
-	err = pages_lock(r->start, r->end, 0);
+	err = lock_or_why_not(r->start, r->end);
 	if (err == 0)
 		insert(r);
-	else if (err == -ENOMEM)
-		err = why_no_memory(r->start, r->end);
-	if (err)
+	else
 		unlock_or_owe(r->start, r->end); /* a part may have been locked */
 	pay();
 	know_locks();

@@ -42,11 +42,15 @@ static int dereg(struct hugepin_reg *r)
 
 /* Where set, another thread maps memory there just before the kernel is asked for holes. */
 static char *fill;
+/* Where not 0, the limit on locked memory is raised to it then. */
+static rlim_t raise_to;
 
 UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
 {
 	long r;
 
+	if (nr == SYS_msync && raise_to)
+		setrlimit(RLIMIT_MEMLOCK, &(struct rlimit){ raise_to, raise_to });
 	if (nr == SYS_msync && fill && raw(SYS_mmap, (long)fill, PAGE, PROT_READ | PROT_WRITE,
 					   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == (long)fill)
 		fill = NULL;
@@ -554,6 +558,29 @@ TEST(what_goes_away_while_it_is_unlocked_leaves_nothing_locked)
 	pthread_join(t, NULL);
 	EXPECT_EQ(failed, 0);
 	EXPECT_EQ(left, 0);
+}
+
+static void raised_child(void)
+{
+	struct hugepin_reg r;
+	char *p = pages(2 * MIB);
+
+	if (setrlimit(RLIMIT_MEMLOCK, &(struct rlimit){ MIB, 4 * MIB }) < 0 || (!geteuid() && setresuid(65534, 65534, 65534) < 0))
+		_exit(77);
+	raise_to = 4 * MIB;
+	EXPECT_EQ(reg(p, 2 * MIB, &r), 0);
+	EXPECT_EQ(locked(), 2 * MIB);
+	_exit(t_failures);
+}
+
+/* As it is by a process that is another user for a moment. */
+TEST(a_limit_that_is_raised_meanwhile_is_not_taken_for_memory_that_is_not_there)
+{
+	int status = in_child(raised_child);
+
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+		SKIP("cannot change the limit");
+	EXPECT_EQ(status, 0);
 }
 
 TEST(the_limit_on_locked_memory_is_said_and_met)
