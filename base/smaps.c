@@ -26,6 +26,9 @@ bool hp_smaps_line(const char *line, struct hp_smaps *m)
 		{ " wf", HP_SMAPS_WIPEONFORK },
 		{ " dd", HP_SMAPS_DONTDUMP },
 		{ " lo", HP_SMAPS_LOCKED },
+		{ " um", HP_SMAPS_UFFD },
+		{ " uw", HP_SMAPS_UFFD },
+		{ " ui", HP_SMAPS_UFFD },
 	};
 	const char *at = line;
 	uintptr_t start = hex(&at), end;
@@ -38,13 +41,16 @@ bool hp_smaps_line(const char *line, struct hp_smaps *m)
 		*m = (struct hp_smaps){ .start = start,
 					.end = end,
 					.flags = (at[1] == 'r' ? HP_SMAPS_READ : 0u) | (at[2] == 'w' ? HP_SMAPS_WRITE : 0u) |
-						 (at[3] == 'x' ? HP_SMAPS_EXEC : 0u) };
+						 (at[3] == 'x' ? HP_SMAPS_EXEC : 0u) |
+						 (strstr(at, "[io_uring]") || strstr(at, "/[aio]") ? HP_SMAPS_IO : 0u) };
 		return false;
 	}
 	if (!strncmp(line, "Rss:", 4))
 		m->resident = hp_number_after(line, "Rss:", 0) << 10;
 	else if (!strncmp(line, "AnonHugePages:", 14))
 		m->huge = hp_number_after(line, "AnonHugePages:", 0) << 10;
+	else if (!strncmp(line, "ProtectionKey:", 14) && hp_number_after(line, "ProtectionKey:", 0))
+		m->flags |= HP_SMAPS_KEY;
 	if (strncmp(line, "VmFlags:", 8) != 0)
 		return false;
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)

@@ -14,6 +14,9 @@ enum {
 	HP_SMAPS_WIPEONFORK = 16,
 	HP_SMAPS_DONTDUMP = 32,
 	HP_SMAPS_LOCKED = 64,
+	HP_SMAPS_UFFD = 128, /* a userfaultfd is registered for it */
+	HP_SMAPS_KEY = 256, /* it has a protection key */
+	HP_SMAPS_IO = 512, /* of an io_uring, or of asynchronous I/O */
 };
 
 struct hp_smaps {

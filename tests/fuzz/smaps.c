@@ -27,7 +27,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			assert(!strncmp(line, "VmFlags:", 8) && m.start == was.start && m.end == was.end);
 			assert((m.flags & was.flags) == was.flags && !(m.flags & HP_SMAPS_LOCKED & ~was.flags && !strstr(line, "lo")));
 		} else if (m.start != was.start || m.end != was.end || m.flags != was.flags) {
-			assert(strchr(line, '-') && !(m.flags & ~7u) && !m.resident && !m.huge);
+			assert(!strncmp(line, "ProtectionKey:", 14)
+				       ? m.flags == (was.flags | HP_SMAPS_KEY)
+				       : strchr(line, '-') && !(m.flags & ~(7u | HP_SMAPS_IO)) && !m.resident && !m.huge);
 		} else if (m.resident != was.resident || m.huge != was.huge) { /* the line may be that of the mapping once more */
 			assert(!strncmp(line, "Rss:", 4) || !strncmp(line, "AnonHugePages:", 14) || (strchr(line, '-') && !m.resident));
 		}
