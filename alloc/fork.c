@@ -12,6 +12,9 @@
  * runs (its streams' locks, values of thread-specific keys, the list of handlers), so there may be no hole at that time. That
  * is safe, since it has no pages of the pool; of pages that a device has pinned the kernel gives the child a copy at once.
  *
+ * A process with one thread may have the copy in place of the originals itself, before the fork (move.c): then there is nothing to be
+ * kept out.
+ *
  * What the program has said of parts of its buffers (advice.h) holds in the child: some is left out of the copy, which is then
  * advised as the original.
  *
@@ -20,15 +23,14 @@
  * threads, which it reads in the child before any handler runs.
  *
  * Everything here runs between prepare and parent or child with hp_heap_lock held, by raw system calls, signals blocked (heap.c).
- * The copy is packed: the n-th page marked HP_PAGE_COPIED, in address order, is the n-th hugepage of the copy.
  */
 #include <errno.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "alloc/advice.h"
+#include "alloc/copy.h"
 #include "alloc/map.h"
 #include "alloc/pages.h"
 #include "alloc/small.h"
@@ -36,33 +38,17 @@
 #include "base/config.h"
 #include "base/stats.h"
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
-
-/* Left to the rest of the machine when a copy is made. */
-#define MARGIN ((uint64_t)64 << 20)
-
-/* Bytes around the stack pointer that the handlers' callees and fork()'s own frames may write. */
-#define STACK_BELOW 65536
-#define STACK_ABOVE 16384
-/* Bytes below a thread-local variable of ours or of the C library's that hold the others, and above the thread pointer. */
-#define THREAD_BELOW 8192
-#define THREAD_ABOVE 8192
-
 /* So often are parts of a copy made that others write to. */
 #define PASSES 4
 
 static struct {
 	bool made; /* for this fork; it may be of nothing */
-	char *map, *at; /* the mapping, and the aligned copy inside it; none if there is nothing to copy */
-	size_t map_size, pages;
 	bool hidden; /* not dumped: some of the originals are not */
-	bool torn; /* some of them could not be read */
 } copy;
 static bool listed_too; /* LISTED buffers are copied: their threads may take them meanwhile */
 static bool kept_some; /* pages are kept out of the child */
-static unsigned copies; /* forks of this process that made one */
+static unsigned copies; /* forks of this process that copied, be it to move */
+static bool counted; /* this fork */
 static bool dofork_refused; /* MADV_DOFORK was refused: to be tried again before a fork that relies on it */
 
 /* ------------------------------------------------------------------ which pages */
@@ -70,28 +56,6 @@ static bool dofork_refused; /* MADV_DOFORK was refused: to be tried again before
 static bool has_memory(size_t p)
 {
 	return hp_span.page[p].state == HP_PAGE_READY || hp_span.page[p].state == HP_PAGE_RESERVED;
-}
-
-/* Whether the child's part of fork() works on pages [p, p + count) before our handler runs there: the running stack; what the C
- * library and we keep for this thread; and its descriptors of all threads, which it has in a list. */
-static bool is_used_early(size_t p, size_t count)
-{
-	uintptr_t from = hp_page_addr(p), to = hp_page_addr(p + count), frame = (uintptr_t)__builtin_frame_address(0);
-	uintptr_t thread = (uintptr_t)__builtin_thread_pointer();
-	uintptr_t variables = HP_MIN((uintptr_t)&errno, (uintptr_t)&hp_locks_held) - THREAD_BELOW;
-
-	if ((from < frame + STACK_ABOVE && to > frame - STACK_BELOW) || (from < thread + THREAD_ABOVE && to > variables))
-		return true;
-	for (size_t q = p; q < p + count; q++)
-		if (hp_advice_is_stack(q))
-			return true;
-	return false;
-}
-
-/* The same of page p, or of the giant page that it is a part of. */
-static bool is_stack(size_t p)
-{
-	return hp_span.page[p].giant ? is_used_early(p & ~(HP_GIANT_PAGES - 1), HP_GIANT_PAGES) : is_used_early(p, 1);
 }
 
 /* What the child is to get of a page: what the kernel gives, a copy of its live buffers, or nothing. */
@@ -111,7 +75,7 @@ static enum fate fate(size_t p)
 	const struct hp_page *g = &hp_span.page[p];
 	enum fate f = fate_of(g);
 
-	if (!has_memory(p) || is_stack(p) || hp_advice_withheld(p))
+	if (!has_memory(p) || hp_copy_is_early(p) || hp_advice_withheld(p))
 		return SHARED;
 	if (!g->giant || hp_config.fork_mode == HP_FORK_COPY)
 		return f;
@@ -122,181 +86,14 @@ static enum fate fate(size_t p)
 	return f;
 }
 
-/* Call each(arg, first, end) for every run of neighbouring pages for which take() says so. */
-static int for_runs(bool (*take)(size_t p), int (*each)(void *arg, size_t first, size_t end), void *arg)
+static enum hp_page_fork mark(size_t p)
 {
-	for (size_t p = 1; p < hp_span.tree.used;) {
-		size_t q = p;
+	enum fate f = fate(p);
 
-		while (q < hp_span.tree.used && take(q))
-			q++;
-		if (q > p) {
-			int r = each(arg, p, q);
-
-			if (r)
-				return r;
-		}
-		p = q + 1;
-	}
-	return 0;
-}
-
-enum walk { MARK, COPY_ALL, COPY_AGAIN };
-
-/* Walk the live buffers: mark the pages that the child gets copied, or loses, with some of them; or make the copy, or parts of it
- * again. Returns pages marked for it. */
-static size_t walk_live(enum walk walk)
-{
-	const bool copying = walk != MARK;
-	size_t marked = 0, at = 0, last = 0; /* at: the slot of page `last` in the copy */
-
-	for (size_t c = HP_PAGE_CHUNKS; c < hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT;) {
-		size_t p = c >> HP_PAGE_CHUNKS_SHIFT;
-
-		if (hp_span.page[p].state == HP_PAGE_NONE) {
-			c = (p + 1) << HP_PAGE_CHUNKS_SHIFT;
-			continue;
-		}
-
-		size_t gap = hp_tree_free_after(&hp_span.tree, c, HP_PAGE_CHUNKS);
-
-		if (gap) {
-			c += gap;
-			continue;
-		}
-
-		uint64_t w = hp_chunk_get(c);
-		unsigned state = HP_CHUNK_STATE(w);
-
-		if (state == HP_CHUNK_FREE) { /* taken by an allocation that waits for its pages */
-			c++;
-			continue;
-		}
-
-		size_t end = c + (state == HP_CHUNK_LISTED && !listed_too ? 0 : HP_CHUNK_COUNT(w));
-
-		for (size_t from = c; from < end;) {
-			size_t q = from >> HP_PAGE_CHUNKS_SHIFT;
-			size_t to = HP_MIN(end, (q + 1) << HP_PAGE_CHUNKS_SHIFT);
-
-			struct hp_page *g = &hp_span.page[q];
-
-			if (!copying && g->fork == HP_PAGE_SHARED) {
-				enum fate f = fate(q);
-
-				g->fork = f == COPY ? HP_PAGE_COPIED : f == NOTHING ? HP_PAGE_LOST : HP_PAGE_SHARED;
-				marked += f == COPY;
-			} else if (copying && g->fork == HP_PAGE_COPIED && (walk == COPY_ALL || g->again)) {
-				for (; last < q; last++)
-					at += hp_span.page[last].fork == HP_PAGE_COPIED;
-				char *out = copy.at + (at << HP_PAGE_SHIFT) +
-					    ((from & (HP_PAGE_CHUNKS - 1)) << HP_CHUNK_SHIFT);
-
-				if (!g->advised)
-					memcpy(out, (void *)hp_chunk_addr(from), (to - from) << HP_CHUNK_SHIFT);
-				else
-					copy.torn |= !hp_advice_read(out, from, to - from);
-			}
-			from = to;
-		}
-		c += hp_chunk_extent(c);
-	}
-	return marked;
-}
-
-static void unmark(void)
-{
-	for (size_t p = 1; p < hp_span.tree.used; p++)
-		hp_span.page[p].fork = HP_PAGE_SHARED;
+	return f == COPY ? HP_PAGE_COPIED : f == NOTHING ? HP_PAGE_LOST : HP_PAGE_SHARED;
 }
 
 /* ------------------------------------------------------------------ does it fit */
-
-static uint64_t read_value(const char *dir, const char *file, const char *key)
-{
-	static char text[8192]; /* under hp_heap_lock */
-	char path[512];
-	struct hp_line l = { path, path + sizeof path };
-
-	hp_line_text(&l, dir);
-	hp_line_text(&l, file);
-	return hp_read_file(path, text, sizeof text) > 0 ? hp_number_after(text, key, UINT64_MAX) : UINT64_MAX;
-}
-
-/* The headroom of the memory cgroup `path` below `mount` and of its ancestors: limit - usage + page cache. */
-static uint64_t cgroup_room(const char *mount, const char *path, const char *limit_file, const char *usage_file)
-{
-	char dir[400];
-	uint64_t room = UINT64_MAX;
-	struct hp_line l = { dir, dir + sizeof dir };
-
-	hp_line_text(&l, mount);
-	hp_line_text(&l, path);
-	for (;;) {
-		uint64_t limit = read_value(dir, limit_file, ""), usage = read_value(dir, usage_file, "");
-		char *slash = strrchr(dir, '/');
-
-		if (limit != UINT64_MAX && usage != UINT64_MAX && limit < (uint64_t)1 << 60) {
-			uint64_t cache = read_value(dir, "/memory.stat", "\nactive_file ") +
-					 read_value(dir, "/memory.stat", "inactive_file ");
-
-			if (cache >= usage)
-				cache = 0;
-			room = HP_MIN(room, limit > usage - cache ? limit - (usage - cache) : 0);
-		}
-		if (!slash || (size_t)(slash - dir) < strlen(mount))
-			return room;
-		*slash = '\0';
-	}
-}
-
-uint64_t hp_fork_room(void)
-{
-	static char text[4096]; /* under hp_heap_lock */
-	uint64_t room = read_value("/proc/meminfo", "", "MemAvailable:");
-
-	room = room == UINT64_MAX ? room : room * 1024;
-	if (hp_read_file("/proc/self/cgroup", text, sizeof text) <= 0)
-		return room;
-	for (char *line = text, *next; *line; line = next) {
-		next = strchr(line, '\n');
-		next = next ? (*next = '\0', next + 1) : line + strlen(line);
-
-		char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
-
-		if (!path)
-			continue;
-		*path++ = '\0';
-		if (path[0] == '/' && path[1] == '\0')
-			path++;
-		if (controllers[1] == '\0')
-			room = HP_MIN(room, cgroup_room("/sys/fs/cgroup", path, "/memory.max", "/memory.current"));
-		else if (strstr(controllers + 1, "memory"))
-			room = HP_MIN(room, cgroup_room("/sys/fs/cgroup/memory", path, "/memory.limit_in_bytes",
-							"/memory.usage_in_bytes"));
-	}
-	return room;
-}
-
-/* The mapping for a copy of so many pages. */
-static void *map_copy(size_t pages)
-{
-	return (void *)syscall(SYS_mmap, NULL, (pages + 1) << HP_PAGE_SHIFT, PROT_READ | PROT_WRITE,
-			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
-}
-
-/* Whether the limits on addresses, data and overcommit let it be made. */
-static bool may_map(size_t pages)
-{
-	void *p = pages ? map_copy(pages) : NULL;
-
-	if (p == MAP_FAILED)
-		return false;
-	if (!p)
-		return true;
-	syscall(SYS_munmap, p, (pages + 1) << HP_PAGE_SHIFT);
-	return true;
-}
 
 /* Pages of the pool. */
 struct pool {
@@ -310,15 +107,15 @@ static bool covers_pool(struct pool p)
 }
 
 struct plan {
-	enum hp_fork_plan how;
+	enum { NO_COPY, BY_COPY, BY_COW, REFUSE } how;
 	size_t copied; /* pages that need a copy */
 	struct pool pool; /* those that the kernel would have to copy */
 };
 
-/* Marks pages; the caller unmarks or uses them. */
-static struct plan plan(void)
+/* Marks pages; the caller unmarks or uses them. refusal: it is asked only whether to refuse. */
+static struct plan plan(bool refusal)
 {
-	struct plan r = { .how = HP_FORK_NOTHING };
+	struct plan r = { .how = NO_COPY };
 	struct pool stack = { .pages = 0 };
 	size_t copy_some = 0, keep_out = 0, other = 0; /* other: held pages that the kernel would have to copy */
 
@@ -333,34 +130,36 @@ static struct plan plan(void)
 		keep_out += f == NOTHING;
 		r.pool.pages += pool && !g->giant && f != NOTHING;
 		r.pool.giants += giant && f != NOTHING;
-		stack.pages += pool && !g->giant && is_stack(p);
-		stack.giants += giant && is_stack(p);
+		stack.pages += pool && !g->giant && hp_copy_is_early(p);
+		stack.giants += giant && hp_copy_is_early(p);
 		other += ready && !pool && f == COPY;
 	}
+	if (refusal && !other && covers_pool(r.pool))
+		return r;
 	if (copy_some || keep_out)
-		r.copied = walk_live(MARK);
+		r.copied = hp_copy_mark(mark, listed_too);
 	if (!copy_some && !r.pool.pages && !r.pool.giants)
 		return r;
-	r.how = HP_FORK_BY_COW;
+	r.how = BY_COW;
 	if (!copy_some && hp_config.fork_mode == HP_FORK_COW)
 		return r;
 
-	uint64_t room = hp_fork_room();
+	uint64_t room = r.copied ? hp_copy_room() : UINT64_MAX;
 
-	if (room >= ((uint64_t)r.copied << HP_PAGE_SHIFT) + MARGIN && may_map(r.copied) && covers_pool(stack))
-		r.how = HP_FORK_BY_COPY;
+	if (room >= ((uint64_t)r.copied << HP_PAGE_SHIFT) + HP_COPY_MARGIN && hp_copy_may_map(r.copied) && covers_pool(stack))
+		r.how = BY_COPY;
 	else if (hp_config.fork_mode == HP_FORK_COPY &&
-		 (!covers_pool(r.pool) || (other && room < ((uint64_t)other << HP_PAGE_SHIFT) + MARGIN)))
-		r.how = HP_FORK_REFUSE;
+		 (!covers_pool(r.pool) || (other && room < ((uint64_t)other << HP_PAGE_SHIFT) + HP_COPY_MARGIN)))
+		r.how = REFUSE;
 	return r;
 }
 
-enum hp_fork_plan hp_fork_plan(void)
+bool hp_fork_refuses(void)
 {
-	enum hp_fork_plan r = plan().how;
+	bool refuses = plan(true).how == REFUSE;
 
-	unmark();
-	return r;
+	hp_copy_unmark();
+	return refuses;
 }
 
 /* ------------------------------------------------------------------ the handlers */
@@ -372,7 +171,7 @@ static int advise_run(void *advice, size_t first, size_t end)
 
 static bool advise(bool (*take)(size_t p), int advice)
 {
-	return for_runs(take, advise_run, &advice) == 0;
+	return hp_copy_runs(take, advise_run, &advice) == 0;
 }
 
 static int let_in_run(void *unused, size_t first, size_t end)
@@ -393,7 +192,7 @@ static void keep_out(void)
 		struct hp_page *g = &hp_span.page[p];
 		enum fate f = fate(p);
 
-		if (f == COPY && !copy.made)
+		if (f == COPY && !copy.made && g->state != HP_PAGE_RESERVED)
 			g->fork = HP_PAGE_SHARED;
 		else if (f != SHARED && g->fork == HP_PAGE_SHARED)
 			g->fork = HP_PAGE_LEFT;
@@ -405,11 +204,8 @@ static void keep_out(void)
 
 static void drop_copy(void)
 {
-	if (copy.map)
-		syscall(SYS_munmap, copy.map, copy.map_size);
-	copy.made = copy.hidden = copy.torn = false;
-	copy.map = copy.at = NULL;
-	copy.pages = copy.map_size = 0;
+	hp_copy_drop();
+	copy.made = copy.hidden = false;
 }
 
 static size_t changed; /* pages */
@@ -423,11 +219,6 @@ static void note_written(uintptr_t start, uintptr_t end)
 			hp_span.page[p].again = 1;
 			changed++;
 		}
-}
-
-static bool is_copied(size_t p)
-{
-	return hp_span.page[p].fork == HP_PAGE_COPIED;
 }
 
 static int watch_run(void *watched, size_t first, size_t end)
@@ -444,58 +235,54 @@ static int look_at_run(void *unused, size_t first, size_t end)
 }
 
 /* Copy while other threads run, and then what they wrote meanwhile, until that is nothing or has been done often enough: what may
- * arrive in parts is what they write during the last pass, or to what somebody else watches. */
-static void copy_by_passes(void)
+ * arrive in parts is what they write during the last pass, or to what somebody else watches. False: something could not be read. */
+static bool copy_by_passes(void)
 {
-	bool watched = false;
+	bool watched = false, whole;
 
 	/* Nothing but what is copied: what is write-protected and then written to is split into base pages. */
 	if (hp_written_begin())
-		for_runs(is_copied, watch_run, &watched);
-	walk_live(COPY_ALL);
+		hp_copy_runs(hp_copy_is_marked, watch_run, &watched);
+	whole = hp_copy_fill(false, listed_too);
 	for (int pass = 1; watched && pass < PASSES; pass++) {
 		changed = 0;
-		for_runs(is_copied, look_at_run, NULL);
+		hp_copy_runs(hp_copy_is_marked, look_at_run, NULL);
 		if (!changed)
 			break;
-		walk_live(COPY_AGAIN);
+		whole &= hp_copy_fill(true, listed_too);
 		for (size_t p = 1; p < hp_span.tree.used; p++)
 			hp_span.page[p].again = 0;
 	}
 	hp_written_end();
+	return whole;
 }
 
 /* alone: there is no other thread. */
 static bool make_copy(size_t pages, bool alone)
 {
 	if (pages) {
-		void *map = map_copy(pages);
-
-		if (map == MAP_FAILED)
+		if (!hp_copy_map(pages))
 			return false;
-		copy.map = map;
-		copy.map_size = (pages + 1) << HP_PAGE_SHIFT;
-		copy.pages = pages;
-		copy.at = (char *)hp_round_up((uintptr_t)map, HP_PAGE);
-		syscall(SYS_madvise, copy.at, pages << HP_PAGE_SHIFT, MADV_HUGEPAGE); /* without it base pages do */
-		hp_map_bind((uintptr_t)copy.at, pages << HP_PAGE_SHIFT, &hp_span.nodes, false);
-		if (syscall(SYS_madvise, copy.at, pages << HP_PAGE_SHIFT, MADV_POPULATE_WRITE) != 0) {
-			drop_copy();
-			return false;
-		}
-		copy.hidden = hp_advice_made() &&
-			      syscall(SYS_madvise, copy.at, pages << HP_PAGE_SHIFT, MADV_DONTDUMP) == 0;
-		if (alone)
-			walk_live(COPY_ALL);
-		else
-			copy_by_passes();
-		if (copy.torn) {
+		copy.hidden = hp_advice_made() && hp_copy_hide();
+		if (!(alone ? hp_copy_fill(false, listed_too) : copy_by_passes())) {
 			drop_copy();
 			return false;
 		}
 	}
 	copy.made = true;
 	return true;
+}
+
+static void count_copied(size_t pages, bool alone)
+{
+	HP_STAT_ADD(fork_copied_bytes, pages << HP_PAGE_SHIFT);
+	if (counted)
+		return;
+	counted = true;
+	HP_STAT_ADD(forks_copied, 1);
+	/* It keeps forking, or has threads, so that nothing moves: memory whose copy-on-write needs no pool, from here on. */
+	if (++copies >= 2 || !alone)
+		hp_span.no_pool = true;
 }
 
 static bool any_not_shared(void)
@@ -519,23 +306,22 @@ static void forget_advice(void)
 		hp_advice_forget();
 }
 
-void hp_fork_prepare(bool listed, bool alone)
+void hp_fork_prepare(bool listed, bool alone, size_t moved)
 {
 	int saved = errno;
 	struct plan p;
 
 	listed_too = listed;
-	p = plan();
+	if (moved)
+		count_copied(moved, alone);
+	p = plan(false);
 
 	if (dofork_refused)
-		dofork_refused = for_runs(has_memory, let_in_run, NULL) != 0;
+		dofork_refused = hp_copy_runs(has_memory, let_in_run, NULL) != 0;
 	learn_advice();
-	if (p.how == HP_FORK_BY_COPY && make_copy(p.copied, alone)) {
-		HP_STAT_ADD(forks_copied, 1);
-		HP_STAT_ADD(fork_copied_bytes, p.copied << HP_PAGE_SHIFT);
-		if (++copies >= 2) /* it keeps forking: memory whose copy-on-write needs no pool, from here on */
-			hp_span.no_pool = true;
-	} else if (p.how != HP_FORK_NOTHING) {
+	if (p.how == BY_COPY && make_copy(p.copied, alone)) {
+		count_copied(p.copied, alone);
+	} else if (p.how != NO_COPY) {
 		HP_STAT_ADD(forks_cow, 1);
 		if (!covers_pool(p.pool))
 			HP_STAT_ADD(forks_uncovered, 1);
@@ -550,11 +336,12 @@ void hp_fork_parent(void)
 
 	listed_too = false;
 	if (kept_some)
-		dofork_refused |= for_runs(is_kept_out, let_in_run, NULL) != 0;
+		dofork_refused |= hp_copy_runs(is_kept_out, let_in_run, NULL) != 0;
 	kept_some = false;
+	counted = false;
 	forget_advice();
 	drop_copy();
-	unmark();
+	hp_copy_unmark();
 	errno = saved;
 }
 
@@ -572,14 +359,11 @@ static _Noreturn void cannot(const char *call)
 	hp_die("the heap cannot be put in place in a forked child", NULL, SIZE_MAX);
 }
 
-static int move_in(void *at_, size_t first, size_t end)
+static int move_in(void *unused, size_t first, size_t end)
 {
-	char **at = at_;
-	size_t len = (end - first) << HP_PAGE_SHIFT;
-
-	if (syscall(SYS_mremap, *at, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, hp_page_addr(first)) < 0)
-		cannot("mremap");
-	*at += len;
+	(void)unused;
+	if (hp_copy_put(first, end) != end)
+		cannot("mmap");
 	return 0;
 }
 
@@ -595,13 +379,12 @@ static int keep_reserved(void *unused, size_t first, size_t end)
 void hp_fork_child(void)
 {
 	int saved = errno;
-	char *at = copy.at;
 
-	listed_too = false;
-	for_runs(is_copied, move_in, &at);
+	listed_too = counted = false;
+	hp_copy_runs(hp_copy_is_marked, move_in, NULL);
 	if (copy.hidden)
-		advise(is_copied, MADV_DODUMP);
-	for_runs(is_gone, keep_reserved, NULL);
+		advise(hp_copy_is_marked, MADV_DODUMP);
+	hp_copy_runs(is_gone, keep_reserved, NULL);
 	if (!hp_advice_child())
 		cannot("madvise");
 	forget_advice();
@@ -609,10 +392,10 @@ void hp_fork_child(void)
 		hp_page_in_child(p);
 	for (size_t p = hp_span.small; p < hp_span.tree.upper_used; p++)
 		hp_page_in_child(p);
-	if (copy.made)
+	if (copies)
 		hp_span.no_pool = true; /* its own forks need no copy then */
 	kept_some = false;
 	drop_copy(); /* what is left of the mapping: before and behind the copy */
-	unmark();
+	hp_copy_unmark();
 	errno = saved;
 }

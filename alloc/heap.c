@@ -31,6 +31,7 @@
 #include "alloc/guard.h"
 #include "alloc/hold.h"
 #include "alloc/map.h"
+#include "alloc/move.h"
 #include "alloc/small.h"
 #include "alloc/watch.h"
 #include "base/config.h"
@@ -1591,7 +1592,7 @@ bool hugepin_fork_refused_(void)
 		return false;
 	hp_lock(&hp_heap_lock);
 	hp_pages_quiesce(HP_PART_HEAP);
-	refused = hp_fork_plan() == HP_FORK_REFUSE;
+	refused = hp_fork_refuses();
 	if (refused)
 		HP_STAT_ADD(forks_refused, 1);
 	hp_pages_resume();
@@ -1607,6 +1608,7 @@ static struct {
 	bool alone; /* no other thread of the program's: no one else holds a lock of anyone's */
 	bool interrupted; /* a signal handler forks, and the code below it was in the heap: touch nothing */
 	bool locked; /* hp_heap_lock was taken in prefork() */
+	bool ticker_forbidden; /* until the parent goes on */
 } forking;
 
 /* The C library's lock of its list of streams. fork() takes it after all prepare handlers: then a thread that holds a
@@ -1628,11 +1630,25 @@ static bool alone(void)
 	return count == 1 + ours && hp_ticker_tid() == tid; /* one that was counted, and then ended, has let another in */
 }
 
+/* Whoever watches knows the pages that would move. */
+static bool move_wanted(void)
+{
+	bool wanted;
+
+	if (hp_sandboxed || hp_watch_any() || !HP_STAT(hugetlb_bytes))
+		return false;
+	hp_lock(&hp_heap_lock);
+	wanted = hp_move_wanted();
+	hp_unlock(&hp_heap_lock);
+	return wanted;
+}
+
 static void prefork(void)
 {
 	sigset_t all, old;
-	bool is_alone, interrupted, locked;
+	bool is_alone, interrupted, locked, moves;
 	unsigned held;
+	size_t moved = 0;
 
 	know_process();
 	is_alone = alone();
@@ -1643,6 +1659,9 @@ static void prefork(void)
 	hp_locks_held &= (2u << HP_RANK_HEAP) - 1;
 	interrupted = hp_lock_mine(&hp_heap_lock) || hp_pages_inside() ||
 		      (hp_cache_self != &hp_cache_none && hp_cache_self->slot.busy);
+	moves = is_alone && !interrupted && move_wanted();
+	if (moves)
+		hp_ticker_forbid();
 	if (!is_alone)
 		_IO_list_lock();
 	locked = !hp_lock_mine(&hp_heap_lock);
@@ -1662,13 +1681,16 @@ static void prefork(void)
 	forking.held = held;
 	forking.alone = is_alone;
 	forking.interrupted = interrupted;
+	forking.ticker_forbidden = moves;
 	forking.locked = locked;
 	if (interrupted)
 		return;
 	clear_lists();
 	/* The others are at the lock from now on, or are seen to be in the middle of something. */
 	hp_cache_steal(false, 0);
-	hp_fork_prepare(hp_cache_unsettled(), is_alone);
+	if (moves)
+		moved = hp_move();
+	hp_fork_prepare(hp_cache_unsettled(), is_alone, moved);
 }
 
 static void postfork(void (*small_postfork)(void))
@@ -1689,13 +1711,19 @@ static void postfork(void (*small_postfork)(void))
 
 static void postfork_parent(void)
 {
-	bool was_alone = forking.alone;
+	bool was_alone = forking.alone, must_wake = false;
 
 	if (!forking.interrupted)
 		hp_fork_parent();
+	if (forking.ticker_forbidden) {
+		hp_ticker_allow();
+		must_wake = arm(true);
+	}
 	postfork(small()->postfork_parent);
 	if (!was_alone)
 		_IO_list_unlock();
+	if (must_wake)
+		wake(false);
 }
 
 /* Make the tree say what the chunk words say: the other threads are gone, with what their caches held and what they were

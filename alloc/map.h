@@ -1,9 +1,9 @@
 /*
  * The mapping tier's system calls: the place that maps, advises or unmaps memory for the heap, but for fork's handlers
- * (fork.c), which do it with the lock held. It keeps no state. Needs Linux 5.16: MADV_POPULATE_WRITE (5.14), and mremap of
- * hugetlb pages; older kernels refuse these, and THP is used.
+ * (fork.c, move.c, copy.c), which do it with the lock held. It keeps no state. Needs Linux 5.16: MADV_POPULATE_WRITE (5.14), and
+ * mremap of hugetlb pages; older kernels refuse these, and THP is used.
  * All addresses and lengths are multiples of HP_PAGE and lie in a reserved span. Functions return 0 or -errno and leave
- * errno alone. No lock of the heap may be held (debug builds assert it), except in fork's handlers, which use fork.c.
+ * errno alone. No lock of the heap may be held (debug builds assert it), except in fork's handlers, which do without.
  */
 #ifndef HP_ALLOC_MAP_H
 #define HP_ALLOC_MAP_H

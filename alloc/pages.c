@@ -406,6 +406,24 @@ static void set_heads(size_t first, size_t count, bool whole)
 	HP_STAT(mappings) = 2 * hp_span.heads;
 }
 
+void hp_pages_moved(size_t first, size_t end)
+{
+	for (size_t p = first, to; p < end; p = to) {
+		struct hp_extent *e = &hp_span.extent[hp_span.page[p].extent];
+		size_t extent_end = hp_span.page[p].extent + e->pages;
+
+		to = HP_MIN(end, extent_end);
+		for (size_t q = p; q < to; q++) {
+			count_kind(e, hp_span.page[q].kind, -1);
+			hp_span.page[q].kind = HUGEPIN_KIND_THP;
+			count_kind(e, HUGEPIN_KIND_THP, 1);
+		}
+		set_heads(p, to - p, true);
+		if (goes_on_at(to, extent_end))
+			set_heads(to, 1, true);
+	}
+}
+
 void hp_page_in_child(size_t p)
 {
 	struct hp_page *g = &hp_span.page[p];
@@ -724,6 +742,7 @@ bool hp_pages_release(size_t first, size_t count)
 			g->next = HP_PAGE_ABSENT;
 			g->fresh = 0;
 			g->giant = 0;
+			g->stays = 0;
 		}
 		g->state = g->next;
 	}

@@ -47,6 +47,7 @@ struct hp_page {
 		fork : 2, /* enum hp_page_fork */
 		giant : 1, /* a part of a page of 1 GiB, all parts of which are in one state but for what is BUSY */
 		again : 1, /* to be copied again (fork.c) */
+		stays : 1, /* of the pool, and did not move at a fork (move.c) */
 		advised : 1; /* the program has advised the kernel about some of it (advice.h) */
 	uint16_t fresh; /* chunks of the page at and above this were never handed out: they read as zero */
 	uint16_t held[3]; /* how often, by enum hp_hold; a held page with memory keeps it */
@@ -187,6 +188,9 @@ bool hp_pages_release(size_t first, size_t count);
 int hp_pages_hold(size_t first, size_t count, enum hp_hold how);
 void hp_pages_drop(size_t first, size_t count, enum hp_hold how);
 
+/* Pages [first, end), READY and nobody's hold, have got memory that is not the pool's, each run of an extent one mapping. */
+void hp_pages_moved(size_t first, size_t end);
+
 /* In the child of fork: page p is what page.fork says, and nobody holds it. */
 void hp_page_in_child(size_t p);
 
@@ -209,11 +213,9 @@ bool hp_pages_inside(void);
 enum hp_page_fork { HP_PAGE_SHARED, HP_PAGE_COPIED, HP_PAGE_LEFT, HP_PAGE_LOST };
 
 /* fork.c. Called in fork's handlers, lock held from prepare to the end of parent or child. */
-enum hp_fork_plan { HP_FORK_NOTHING, HP_FORK_BY_COPY, HP_FORK_BY_COW, HP_FORK_REFUSE };
-enum hp_fork_plan hp_fork_plan(void);
-/* Bytes that a copy may take, as the machine and the memory cgroups of the process say; UINT64_MAX: nobody says. */
-uint64_t hp_fork_room(void);
-void hp_fork_prepare(bool listed_too, bool alone); /* LISTED buffers may become live before the child is there; no other thread */
+bool hp_fork_refuses(void); /* neither a copy nor the kernel's copy-on-write is sure to find memory */
+/* listed_too: LISTED buffers may become live before the child is there; alone: there is no other thread; moved: pages (move.h). */
+void hp_fork_prepare(bool listed_too, bool alone, size_t moved);
 void hp_fork_parent(void);
 void hp_fork_child(void);
 

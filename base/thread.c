@@ -359,6 +359,12 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 	return tid > 0 && t->told == RUNS;
 }
 
+bool hp_thread_alone(void)
+{
+	/* Changes nothing for who is alone, and is refused to all others. */
+	return !on_valgrind() && raw(SYS_unshare, CLONE_VM, 0, 0, 0, 0) == 0;
+}
+
 void hp_thread_join(struct hp_thread *t)
 {
 	uint32_t tid;
@@ -382,6 +388,11 @@ struct start {
 bool hp_thread_confine(bool opens_files)
 {
 	(void)opens_files;
+	return false;
+}
+
+bool hp_thread_alone(void)
+{
 	return false;
 }
 

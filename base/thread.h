@@ -61,6 +61,10 @@ extern HP_TLS bool hp_thread_is_bare;
  * had, or not with so few rights, or the memory is another process's (process.h). */
 bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, void *arg, int keep_fd);
 
+/* Whether this thread is alone with the memory of its process: no other thread, and no other process that has it. Some microseconds.
+ * Not where a filter of system calls is in force, which may end who asks. Under valgrind nobody is. */
+bool hp_thread_alone(void);
+
 /* Wait until the thread, which somebody has told to end, is gone for the kernel as well. */
 void hp_thread_join(struct hp_thread *t);
 

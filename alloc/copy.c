@@ -1,0 +1,404 @@
+#include "alloc/copy.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "alloc/advice.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+/* Bytes around the stack pointer that the handlers' callees and fork()'s own frames may write. */
+#define STACK_BELOW 65536
+#define STACK_ABOVE 16384
+/* Bytes below a thread-local variable of ours or of the C library's that hold the others, and above the thread pointer. */
+#define THREAD_BELOW 8192
+#define THREAD_ABOVE 8192
+
+/* In a copy of TRIAL_PAGES or more, once SLOW_PAGES hugepages have taken SLOW_TIMES what base pages take, the others are of these. */
+#define TRIAL_PAGES 4
+#define SLOW_PAGES 2
+#define SLOW_TIMES 3
+
+static struct {
+	char *map, *at; /* the mapping, and the aligned copy inside it, or what is left of that; none if there is none */
+	char *end; /* of the mapping */
+	size_t pages;
+} copy;
+
+/* ------------------------------------------------------------------ which pages */
+
+/* Of pages [p, p + count). */
+static bool is_used_early(size_t p, size_t count)
+{
+	uintptr_t from = hp_page_addr(p), to = hp_page_addr(p + count), frame = (uintptr_t)__builtin_frame_address(0);
+	uintptr_t thread = (uintptr_t)__builtin_thread_pointer();
+	uintptr_t variables = HP_MIN((uintptr_t)&errno, (uintptr_t)&hp_locks_held) - THREAD_BELOW;
+
+	if ((from < frame + STACK_ABOVE && to > frame - STACK_BELOW) || (from < thread + THREAD_ABOVE && to > variables))
+		return true;
+	for (size_t q = p; q < p + count; q++)
+		if (hp_advice_is_stack(q))
+			return true;
+	return false;
+}
+
+bool hp_copy_is_early(size_t p)
+{
+	return hp_span.page[p].giant ? is_used_early(p & ~(HP_GIANT_PAGES - 1), HP_GIANT_PAGES) : is_used_early(p, 1);
+}
+
+int hp_copy_runs(bool (*take)(size_t p), int (*each)(void *arg, size_t first, size_t end), void *arg)
+{
+	for (size_t p = 1; p < hp_span.tree.used;) {
+		size_t q = p;
+
+		while (q < hp_span.tree.used && take(q))
+			q++;
+		if (q > p) {
+			int r = each(arg, p, q);
+
+			if (r)
+				return r;
+		}
+		p = q + 1;
+	}
+	return 0;
+}
+
+bool hp_copy_is_marked(size_t p)
+{
+	return hp_span.page[p].fork == HP_PAGE_COPIED;
+}
+
+/* ------------------------------------------------------------------ live buffers */
+
+/* A part of a buffer that lies in one hugepage. */
+typedef void each_part(void *arg, size_t page, size_t from, size_t to);
+
+static void each_live(bool listed_too, each_part *each, void *arg)
+{
+	for (size_t c = HP_PAGE_CHUNKS; c < hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT;) {
+		size_t p = c >> HP_PAGE_CHUNKS_SHIFT;
+
+		if (hp_span.page[p].state == HP_PAGE_NONE) {
+			c = (p + 1) << HP_PAGE_CHUNKS_SHIFT;
+			continue;
+		}
+
+		size_t gap = hp_tree_free_after(&hp_span.tree, c, HP_PAGE_CHUNKS);
+
+		if (gap) {
+			c += gap;
+			continue;
+		}
+
+		uint64_t w = hp_chunk_get(c);
+		unsigned state = HP_CHUNK_STATE(w);
+
+		if (state == HP_CHUNK_FREE) { /* taken by an allocation that waits for its pages */
+			c++;
+			continue;
+		}
+
+		size_t end = c + (state == HP_CHUNK_LISTED && !listed_too ? 0 : HP_CHUNK_COUNT(w));
+
+		for (size_t from = c, to; from < end; from = to) {
+			size_t q = from >> HP_PAGE_CHUNKS_SHIFT;
+
+			to = HP_MIN(end, (q + 1) << HP_PAGE_CHUNKS_SHIFT);
+			each(arg, q, from, to);
+		}
+		c += hp_chunk_extent(c);
+	}
+}
+
+struct marking {
+	enum hp_page_fork (*fate)(size_t p);
+	size_t copied;
+};
+
+static void mark_part(void *marking, size_t page, size_t from, size_t to)
+{
+	struct marking *m = marking;
+	struct hp_page *g = &hp_span.page[page];
+
+	(void)from, (void)to;
+	if (g->fork != HP_PAGE_SHARED)
+		return;
+	g->fork = m->fate(page) & 3;
+	m->copied += g->fork == HP_PAGE_COPIED;
+}
+
+size_t hp_copy_mark(enum hp_page_fork (*fate)(size_t p), bool listed_too)
+{
+	struct marking m = { .fate = fate };
+
+	each_live(listed_too, mark_part, &m);
+	return m.copied;
+}
+
+void hp_copy_unmark(void)
+{
+	for (size_t p = 1; p < hp_span.tree.used; p++)
+		hp_span.page[p].fork = HP_PAGE_SHARED;
+}
+
+struct filling {
+	size_t slot, last; /* of page `last` */
+	bool again, torn;
+};
+
+static void fill_part(void *filling, size_t page, size_t from, size_t to)
+{
+	struct filling *f = filling;
+	const struct hp_page *g = &hp_span.page[page];
+	char *out;
+
+	if (g->fork != HP_PAGE_COPIED || (f->again && !g->again))
+		return;
+	for (; f->last < page; f->last++)
+		f->slot += hp_copy_is_marked(f->last);
+	out = copy.at + (f->slot << HP_PAGE_SHIFT) + ((from & (HP_PAGE_CHUNKS - 1)) << HP_CHUNK_SHIFT);
+	if (!g->advised)
+		memcpy(out, (void *)hp_chunk_addr(from), (to - from) << HP_CHUNK_SHIFT);
+	else
+		f->torn |= !hp_advice_read(out, from, to - from);
+}
+
+bool hp_copy_fill(bool again, bool listed_too)
+{
+	struct filling f = { .again = again };
+
+	each_live(listed_too, fill_part, &f);
+	return !f.torn;
+}
+
+/* ------------------------------------------------------------------ does it fit */
+
+static uint64_t read_value(const char *dir, const char *file, const char *key)
+{
+	static char text[8192]; /* under hp_heap_lock */
+	char path[512];
+	struct hp_line l = { path, path + sizeof path };
+
+	hp_line_text(&l, dir);
+	hp_line_text(&l, file);
+	return hp_read_file(path, text, sizeof text) > 0 ? hp_number_after(text, key, UINT64_MAX) : UINT64_MAX;
+}
+
+/* The headroom of the memory cgroup `path` below `mount` and of its ancestors: limit - usage + page cache. */
+static uint64_t cgroup_room(const char *mount, const char *path, const char *limit_file, const char *usage_file)
+{
+	char dir[400];
+	uint64_t room = UINT64_MAX;
+	struct hp_line l = { dir, dir + sizeof dir };
+
+	hp_line_text(&l, mount);
+	hp_line_text(&l, path);
+	for (;;) {
+		uint64_t limit = read_value(dir, limit_file, ""), usage = read_value(dir, usage_file, "");
+		char *slash = strrchr(dir, '/');
+
+		if (limit != UINT64_MAX && usage != UINT64_MAX && limit < (uint64_t)1 << 60) {
+			uint64_t cache = read_value(dir, "/memory.stat", "\nactive_file ") +
+					 read_value(dir, "/memory.stat", "inactive_file ");
+
+			if (cache >= usage)
+				cache = 0;
+			room = HP_MIN(room, limit > usage - cache ? limit - (usage - cache) : 0);
+		}
+		if (!slash || (size_t)(slash - dir) < strlen(mount))
+			return room;
+		*slash = '\0';
+	}
+}
+
+uint64_t hp_copy_room(void)
+{
+	static char text[4096]; /* under hp_heap_lock */
+	uint64_t room = read_value("/proc/meminfo", "", "MemAvailable:");
+
+	room = room == UINT64_MAX ? room : room * 1024;
+	if (hp_read_file("/proc/self/cgroup", text, sizeof text) <= 0)
+		return room;
+	for (char *line = text, *next; *line; line = next) {
+		next = strchr(line, '\n');
+		next = next ? (*next = '\0', next + 1) : line + strlen(line);
+
+		char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
+
+		if (!path)
+			continue;
+		*path++ = '\0';
+		if (path[0] == '/' && path[1] == '\0')
+			path++;
+		if (controllers[1] == '\0')
+			room = HP_MIN(room, cgroup_room("/sys/fs/cgroup", path, "/memory.max", "/memory.current"));
+		else if (strstr(controllers + 1, "memory"))
+			room = HP_MIN(room, cgroup_room("/sys/fs/cgroup/memory", path, "/memory.limit_in_bytes",
+							"/memory.usage_in_bytes"));
+	}
+	return room;
+}
+
+/* ------------------------------------------------------------------ its memory */
+
+static void *map_pages(size_t pages)
+{
+	return (void *)syscall(SYS_mmap, NULL, (pages + 1) << HP_PAGE_SHIFT, PROT_READ | PROT_WRITE,
+			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
+}
+
+bool hp_copy_may_map(size_t pages)
+{
+	void *p = pages ? map_pages(pages) : NULL;
+
+	if (p == MAP_FAILED)
+		return false;
+	if (p)
+		syscall(SYS_munmap, p, (pages + 1) << HP_PAGE_SHIFT);
+	return true;
+}
+
+static void advise(char *at, size_t pages, int advice)
+{
+	syscall(SYS_madvise, at, pages << HP_PAGE_SHIFT, advice); /* without it base pages do, or others */
+}
+
+/* ret_ns: how long it took. False: there is none. */
+static bool populate(char *at, size_t pages, uint64_t *ret_ns)
+{
+	uint64_t start = hp_clock_ns();
+
+	if (syscall(SYS_madvise, at, pages << HP_PAGE_SHIFT, MADV_POPULATE_WRITE) != 0)
+		return false;
+	*ret_ns = hp_clock_ns() - start;
+	return true;
+}
+
+/* What the base pages of a hugepage's size take, on memory that is thrown away. */
+static bool time_base_pages(uint64_t *ret_ns)
+{
+	char *map = map_pages(1), *at = (char *)hp_round_up((uintptr_t)map, HP_PAGE);
+	bool ok;
+
+	if (map == MAP_FAILED)
+		return false;
+	advise(at, 1, MADV_NOHUGEPAGE);
+	ok = populate(at, 1, ret_ns);
+	syscall(SYS_munmap, map, 2 << HP_PAGE_SHIFT);
+	return ok;
+}
+
+/* THP, until some take much longer than base pages: on a virtual machine a free hugepage is often one that the host has yet to find.
+ * Before Linux 6.17 mremap moves no more than one mapping, and parts that were first populated under different advice stay several
+ * for good. So the first page is populated before anything is split, and at the end all is advised the same. */
+static bool populate_copy(void)
+{
+	uint64_t base_ns, ns;
+	unsigned slow = 0;
+	size_t n = 0, left;
+	char *rest;
+
+	advise(copy.at, copy.pages, MADV_HUGEPAGE);
+	if (copy.pages < TRIAL_PAGES || !time_base_pages(&base_ns))
+		return populate(copy.at, copy.pages, &ns);
+	for (; n < copy.pages && slow < SLOW_PAGES; n++) {
+		if (!populate(copy.at + (n << HP_PAGE_SHIFT), 1, &ns))
+			return false;
+		slow += ns > SLOW_TIMES * base_ns;
+	}
+	rest = copy.at + (n << HP_PAGE_SHIFT);
+	left = copy.pages - n;
+	if (!left)
+		return true;
+	advise(rest, left, MADV_NOHUGEPAGE);
+	if (!populate(rest, left, &ns))
+		return false;
+	advise(rest, left, MADV_HUGEPAGE); /* the kernel may collapse them later */
+	return true;
+}
+
+bool hp_copy_map(size_t pages)
+{
+	void *map = map_pages(pages);
+
+	if (map == MAP_FAILED)
+		return false;
+	copy.map = map;
+	copy.end = copy.map + ((pages + 1) << HP_PAGE_SHIFT);
+	copy.pages = pages;
+	copy.at = (char *)hp_round_up((uintptr_t)map, HP_PAGE);
+	hp_map_bind((uintptr_t)copy.at, pages << HP_PAGE_SHIFT, &hp_span.nodes, false);
+	if (populate_copy())
+		return true;
+	hp_copy_drop();
+	return false;
+}
+
+bool hp_copy_hide(void)
+{
+	return syscall(SYS_madvise, copy.at, copy.pages << HP_PAGE_SHIFT, MADV_DONTDUMP) == 0;
+}
+
+/* What is mapped around the copy, a hugepage in all. */
+static void drop_slack(void)
+{
+	char *end = copy.at + (copy.pages << HP_PAGE_SHIFT);
+
+	if (copy.at > copy.map)
+		syscall(SYS_munmap, copy.map, copy.at - copy.map);
+	if (copy.end > end)
+		syscall(SYS_munmap, end, copy.end - end);
+	copy.map = copy.at;
+	copy.end = end;
+}
+
+static bool put(size_t first, size_t count)
+{
+	size_t len = count << HP_PAGE_SHIFT;
+
+	if (syscall(SYS_mremap, copy.at, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, hp_page_addr(first)) == -1)
+		return false;
+	copy.at += len;
+	copy.pages -= count;
+	return true;
+}
+
+/* Where mremap refuses a single page, too. */
+static bool put_contents(size_t p)
+{
+	if (syscall(SYS_mmap, hp_page_addr(p), HP_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0L) == -1)
+		return false;
+	syscall(SYS_madvise, hp_page_addr(p), HP_PAGE, MADV_HUGEPAGE);
+	memcpy((void *)hp_page_addr(p), copy.at, HP_PAGE);
+	copy.at += HP_PAGE;
+	copy.pages--;
+	return true;
+}
+
+size_t hp_copy_put(size_t first, size_t end)
+{
+	if (put(first, end - first))
+		return end;
+	/* Page by page: the copy may be several mappings; or it counts twice for strict overcommit while it moves, and the kernel has
+	 * refused that when it had unmapped the target. What is dropped here is the room for one page. */
+	drop_slack();
+	for (size_t p = first; p < end; p++)
+		if (!put(p, 1) && !put_contents(p))
+			return p;
+	return end;
+}
+
+void hp_copy_drop(void)
+{
+	if (copy.end > copy.map)
+		syscall(SYS_munmap, copy.map, copy.end - copy.map);
+	copy.map = copy.at = copy.end = NULL;
+	copy.pages = 0;
+}

@@ -1,0 +1,337 @@
+/*
+ * Whoever writes to a page between its copy and its move writes in vain. So nobody may:
+ *  - this process's threads: there must be one, which the kernel is asked for, and which has signals blocked;
+ *  - devices, and the kernel on a device's behalf, which have the page pinned. The kernel tells of that only by what a fork does: it
+ *    copies what is pinned, and shares the rest. So a child is made on trial, which looks which of its pages are shared, and ends. A
+ *    page that it has not got, as the program kept it out of children, is not known to be free of pins. Nothing comes to be pinned
+ *    between that and the move, since that takes a thread of this process;
+ *  - the kernel for what the thread began earlier, and not by a pin: asynchronous I/O and rings of io_uring (NFS, and FUSE before Linux
+ *    6.14, read into pages that are not pinned; a ring receives when the thread enters the kernel), and devices that look up pages by
+ *    themselves (RDMA on demand). A process that has any of these open does not move at all.
+ * What another process writes by process_vm_writev(2), ptrace(2) or /proc/PID/mem just then may be lost.
+ *
+ * Nor may the kernel know anything of the memory that other memory would have to be told: what the program has advised or protected,
+ * watches by a userfaultfd, or gave a protection key; locks; a binding to nodes, if there are several. mlock(2) of pages of the pool
+ * leaves no trace in the kernel: by a program without the drop-in it is lost.
+ *
+ * What did not move at one fork stays for good (page.stays), so that later forks do not try in vain.
+ */
+#include "alloc/move.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/mempolicy.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "alloc/copy.h"
+#include "base/bits.h"
+#include "base/config.h"
+#include "base/pagescan.h"
+#include "base/smaps.h"
+#include "base/stats.h"
+#include "base/thread.h"
+
+/* Of the pages that a copy is made for. */
+static bool may_move(size_t p)
+{
+	const struct hp_page *g = &hp_span.page[p];
+
+	return g->state == HP_PAGE_READY && g->kind == HUGEPIN_KIND_HUGETLB && !g->giant && !g->stays && !hp_copy_is_early(p);
+}
+
+static enum hp_page_fork mark(size_t p)
+{
+	return may_move(p) ? HP_PAGE_COPIED : HP_PAGE_SHARED;
+}
+
+/* A program that advises memory may do so by calls that nobody sees, too; pages are held by who knows them. */
+static bool any_advised_or_held(void)
+{
+	for (size_t p = 1; p < hp_span.tree.used; p++)
+		if (hp_span.page[p].advised || hp_page_held(&hp_span.page[p]))
+			return true;
+	return false;
+}
+
+/* ------------------------------------------------------------------ what the kernel is asked */
+
+/* Since Linux 6.7 direct I/O to what a program has mapped by itself pins, on all file systems but those above. */
+static bool kernel_pins(void)
+{
+	static enum { UNKNOWN, NO, YES } known;
+	struct hp_pagescan none = { .size = 0 };
+	int fd;
+
+	if (known == UNKNOWN) {
+		fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+		if (fd < 0)
+			return false;
+		known = syscall(SYS_ioctl, fd, HP_PAGESCAN, &none) == -1 && errno == ENOTTY ? NO : YES;
+		syscall(SYS_close, fd);
+	}
+	return known == YES;
+}
+
+/* All memory comes from one node. */
+static bool is_one_node(void)
+{
+	enum { NODES = 1024, BITS = 64 };
+	uint64_t mask[NODES / BITS] = { 0 };
+	unsigned nodes = 0;
+
+	if (syscall(SYS_get_mempolicy, NULL, mask, (long)NODES + 1, NULL, (long)MPOL_F_MEMS_ALLOWED) == -1)
+		return errno == ENOSYS;
+	for (int i = 0; i < NODES / BITS; i++)
+		for (uint64_t m = mask[i]; m; m &= m - 1)
+			nodes++;
+	return nodes == 1;
+}
+
+static bool read_link(int dir, const char *name, char *text, size_t size)
+{
+	long n = syscall(SYS_readlinkat, dir, name, text, size - 1);
+
+	if (n < 0)
+		return false;
+	text[n] = 0;
+	return true;
+}
+
+/* The first child of a process that unshared its namespace of processes is the first of a new one, which ends with it. */
+static bool is_own_namespace(void)
+{
+	char own[64], next[64];
+
+	return read_link(AT_FDCWD, "/proc/self/ns/pid", own, sizeof own) &&
+	       read_link(AT_FDCWD, "/proc/self/ns/pid_for_children", next, sizeof next) && !strcmp(own, next);
+}
+
+/* Rings that have no descriptor but the one registered with the task. */
+static bool has_registered_ring(void)
+{
+	enum { RINGS = 16, REGISTERED = 1 << 4 };
+
+	for (long i = 0; i < RINGS; i++)
+		if (syscall(SYS_io_uring_enter, i, 0L, 0L, (long)REGISTERED, NULL, 0L) != -1 ||
+		    (errno != EBADF && errno != EINVAL && errno != ENOSYS))
+			return true;
+	return false;
+}
+
+/* Whether what is open there may write to memory that nobody has pinned. */
+static bool may_write(const char *path)
+{
+	static const char *const harmless[] = { "null", "zero", "full", "random", "urandom", "tty", "pts/", "ptmx",
+						"console", "shm/", "mqueue/", "hugepages/" };
+
+	if (strstr(path, "[io_uring]"))
+		return true;
+	if (strncmp(path, "/dev/", 5) != 0)
+		return false;
+	for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++)
+		if (!strncmp(path + 5, harmless[i], strlen(harmless[i])))
+			return false;
+	return true;
+}
+
+static bool has_open_writer(void)
+{
+	static _Alignas(struct dirent64) char list[4096]; /* under hp_heap_lock */
+	int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	char path[64];
+	bool found = fd < 0;
+	long n = 0;
+
+	while (!found && (n = syscall(SYS_getdents64, fd, list, sizeof list)) > 0)
+		for (long at = 0; at < n && !found; at += ((struct dirent64 *)(list + at))->d_reclen)
+			found = read_link(fd, ((struct dirent64 *)(list + at))->d_name, path, sizeof path) && may_write(path);
+	if (fd >= 0)
+		syscall(SYS_close, fd);
+	return found || n < 0;
+}
+
+struct look {
+	bool any, special;
+};
+
+static void look_at(void *look, const struct hp_smaps *m)
+{
+	const unsigned plain = HP_SMAPS_READ | HP_SMAPS_WRITE;
+	const unsigned special = HP_SMAPS_DONTDUMP | HP_SMAPS_EXEC | HP_SMAPS_UFFD | HP_SMAPS_KEY;
+	struct look *l = look;
+	uintptr_t end = HP_MIN(m->end, hp_page_addr(hp_span.tree.used));
+
+	l->any = true;
+	l->special |= (m->flags & (HP_SMAPS_LOCKED | HP_SMAPS_IO)) != 0;
+	if ((m->flags & plain) == plain && !(m->flags & special))
+		return;
+	for (uintptr_t a = HP_MAX(m->start, hp_page_addr(1)); a < end; a += HP_PAGE)
+		l->special |= may_move((a - hp_span.base) >> HP_PAGE_SHIFT);
+}
+
+/* Pages that the program keeps out of children the trial finds. */
+static bool is_special(void)
+{
+	static char text[8192]; /* under hp_heap_lock */
+	struct look l = { .any = false };
+
+	hp_smaps_each(text, sizeof text, look_at, &l);
+	return l.special || !l.any;
+}
+
+/* A page of the pool under the running thread would be written by the child on trial. */
+static bool runs_on_heap(void)
+{
+	return (uintptr_t)__builtin_frame_address(0) - hp_span.base < hp_span.size;
+}
+
+/* ------------------------------------------------------------------ the trial */
+
+#define PAGEMAP_PRESENT ((uint64_t)1 << 63) /* Documentation/admin-guide/mm/pagemap.rst */
+#define PAGEMAP_EXCLUSIVE ((uint64_t)1 << 56)
+
+/* In the child: note the pages that it shares with its parent, which are not pinned. Nobody sees what else it writes. */
+static bool find_shared(uint64_t *shared)
+{
+	int fd = (int)hp_syscall(SYS_open, (long)"/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0, 0, 0, 0);
+	bool ok = fd >= 0;
+	uint64_t entry;
+
+	for (size_t p = 1; ok && p < hp_span.tree.used; p++) {
+		if (!hp_copy_is_marked(p))
+			continue;
+		ok = hp_syscall(SYS_pread64, fd, (long)&entry, sizeof entry, (long)(hp_page_addr(p) / 4096 * sizeof entry), 0, 0) ==
+		     sizeof entry;
+		if (ok && (entry & PAGEMAP_PRESENT) && !(entry & PAGEMAP_EXCLUSIVE))
+			hp_bit_set(shared, p);
+	}
+	if (fd >= 0) /* the table is the parent's, too: a copy of it would flush all files when it goes */
+		hp_syscall(SYS_close, fd, 0, 0, 0, 0, 0);
+	return ok;
+}
+
+/* No signal tells of the child's end, no wait of the program's finds it, and no debugger follows it. */
+static bool make_trial(uint64_t *shared)
+{
+	long pid = hp_syscall(SYS_clone, CLONE_VFORK | CLONE_FILES | CLONE_UNTRACED, 0, 0, 0, 0, 0), r;
+	int status = -1;
+
+	while (pid == 0)
+		hp_syscall(SYS_exit, find_shared(shared) ? 0 : 1, 0, 0, 0, 0, 0);
+	if (pid < 0)
+		return false;
+	do
+		r = hp_syscall(SYS_wait4, pid, (long)&status, __WALL, 0, 0, 0);
+	while (r == -EINTR);
+	return r == pid && status == 0;
+}
+
+/* Of the pages marked leave those that may move; the others stay. Returns how many. */
+static size_t leave_unpinned(void)
+{
+	size_t size = hp_round_up(hp_span.tree.used / 8 + 8, 4096), left = 0;
+	uint64_t *shared = (uint64_t *)syscall(SYS_mmap, NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0L);
+	bool ok = shared != MAP_FAILED && make_trial(shared);
+
+	for (size_t p = 1; p < hp_span.tree.used; p++) {
+		struct hp_page *g = &hp_span.page[p];
+
+		if (!hp_copy_is_marked(p))
+			continue;
+		if (ok && hp_bit(shared, p)) {
+			left++;
+		} else {
+			g->fork = HP_PAGE_SHARED;
+			g->stays = 1;
+		}
+	}
+	if (shared != MAP_FAILED)
+		syscall(SYS_munmap, shared, size);
+	return left;
+}
+
+/* ------------------------------------------------------------------ the move */
+
+static int count_run(void *runs, size_t first, size_t end)
+{
+	(void)first, (void)end;
+	(*(size_t *)runs)++;
+	return 0;
+}
+
+/* Each run may make three mappings of one. */
+static bool mappings_allow(void)
+{
+	size_t runs = 0;
+
+	hp_copy_runs(hp_copy_is_marked, count_run, &runs);
+	return hp_span.heads + 2 * runs <= hp_span.heads_max;
+}
+
+static bool is_there(size_t p)
+{
+	return syscall(SYS_mprotect, hp_page_addr(p), HP_PAGE, PROT_READ | PROT_WRITE) == 0;
+}
+
+static int move_run(void *moved, size_t first, size_t end)
+{
+	size_t to = hp_copy_put(first, end);
+
+	hp_pages_moved(first, to);
+	*(size_t *)moved += to - first;
+	if (to == end)
+		return 0;
+	if (!is_there(to)) /* nothing is known to do that but a shortage that nobody survives */
+		hp_die("a fork has lost memory of the heap", NULL, SIZE_MAX);
+	return -1;
+}
+
+bool hp_move_wanted(void)
+{
+	bool any;
+
+	if (!HP_THREAD_BARE || hp_config.fork_mode != HP_FORK_COPY || HP_STAT(hugetlb_bytes) == HP_STAT(reserved_bytes) ||
+	    any_advised_or_held() || runs_on_heap())
+		return false;
+	any = hp_copy_mark(mark, false) > 0;
+	hp_copy_unmark();
+	/* A filter may end who calls what it does not know. */
+	return any && syscall(SYS_prctl, PR_GET_SECCOMP) == 0 && kernel_pins();
+}
+
+/* The copy, and later what parent or child write to: the pool's pages are charged to no memory cgroup, these are. */
+static bool fits(size_t pages)
+{
+	return hp_copy_room() >= 2 * ((uint64_t)pages << HP_PAGE_SHIFT) + HP_COPY_MARGIN;
+}
+
+size_t hp_move(void)
+{
+	int saved = errno;
+	size_t pages, moved = 0;
+
+	if (!hp_move_wanted() || !hp_thread_alone() || !is_own_namespace() || !is_one_node() || has_registered_ring() ||
+	    has_open_writer() || is_special()) {
+		errno = saved;
+		return 0;
+	}
+	pages = hp_copy_mark(mark, false);
+	if (fits(pages) && mappings_allow()) {
+		pages = leave_unpinned();
+		if (pages && mappings_allow() && hp_copy_map(pages)) {
+			hp_copy_fill(false, false);
+			hp_copy_runs(hp_copy_is_marked, move_run, &moved);
+			hp_copy_drop();
+		}
+	}
+	hp_copy_unmark();
+	errno = saved;
+	return moved;
+}
