@@ -392,6 +392,7 @@ void hp_fork_child(void)
 		hp_page_in_child(p);
 	for (size_t p = hp_span.small; p < hp_span.tree.upper_used; p++)
 		hp_page_in_child(p);
+	hp_span.left = 0;
 	if (copies)
 		hp_span.no_pool = true; /* its own forks need no copy then */
 	kept_some = false;

@@ -323,18 +323,26 @@ static bool is_lost(size_t chunk, size_t n)
 	return false;
 }
 
-/* To the tree, but for what lies on lost pages: those are not used again, or the buffers beside it would read as zero. */
+/* Of a page that leaves the pool, and that has gone but for its memory. */
+static bool has_left(size_t page)
+{
+	return hp_span.page[page].leaves && !hp_span.page[page].fresh;
+}
+
+/* To the tree, but for what lies on lost pages: those are not used again, or the buffers beside it would read as zero. And for what
+ * lies on pages that leave the pool. */
 static void tree_free(size_t chunk, size_t n)
 {
 	for (size_t at = chunk, end = chunk + n, to; at < end; at = to) {
-		bool lost = hp_span.page[page_of(at)].lost;
+		struct hp_page *g = &hp_span.page[page_of(at)];
 
-		to = at;
-		do
-			to = HP_MIN(end, (page_of(to) + 1) << HP_PAGE_CHUNKS_SHIFT);
-		while (to < end && hp_span.page[page_of(to)].lost == lost);
-		if (!lost)
+		to = HP_MIN(end, (page_of(at) + 1) << HP_PAGE_CHUNKS_SHIFT);
+		if (g->leaves) {
+			g->fresh = (g->fresh - (to - at)) & 0x7fff;
+			hp_span.left += has_left(page_of(at));
+		} else if (!g->lost) {
 			hp_tree_free(&hp_span.tree, at, to - at);
+		}
 	}
 	hp_tree_settle(&hp_span.tree);
 }
@@ -369,10 +377,19 @@ static size_t hand_out(size_t chunk, size_t n)
 
 		if (page_start + g->fresh > at)
 			dirty = HP_MIN(to, page_start + g->fresh) - chunk;
-		g->fresh = (uint16_t)HP_MAX(g->fresh, to - page_start);
+		g->fresh = HP_MAX(g->fresh, to - page_start) & 0x7fff;
 		at = to;
 	}
 	return dirty;
+}
+
+/* Whether a part of it lies on a page that leaves the pool. */
+static bool any_leaves(size_t chunk, size_t n)
+{
+	for (size_t p = page_of(chunk); hp_span.no_pool && p <= page_of(chunk + n - 1); p++)
+		if (hp_span.page[p].leaves)
+			return true;
+	return false;
 }
 
 static void set_live(size_t chunk, size_t n, size_t room)
@@ -381,7 +398,7 @@ static void set_live(size_t chunk, size_t n, size_t room)
 		hp_chunk_set(chunk + 1, HP_CHUNK_WORD(room, HP_CHUNK_FREE));
 	else if (n > 1)
 		hp_chunk_set(chunk + 1, 0);
-	hp_chunk_set(chunk, HP_CHUNK_WORD(n, room ? HP_CHUNK_ROOMY : HP_CHUNK_LIVE));
+	hp_chunk_set(chunk, HP_CHUNK_WORD(n, room || any_leaves(chunk, n) ? HP_CHUNK_ROOMY : HP_CHUNK_LIVE));
 }
 
 /* The same where there may be advice about it: then its free() must not take the fast path. */
@@ -420,6 +437,65 @@ static size_t place(struct request *r)
 	give(chunk, r->n + r->room);
 	hp_extent_destroy_if_empty(hp_span.page[page_of(chunk)].extent);
 	return 0;
+}
+
+/* ------------------------------------------------------------------ leaving the pool; hp_heap_lock held */
+
+/* A process that keeps forking, and cannot move its heap, leaves the pool as buffers come and go: on pages of the pool nothing is
+ * placed any more, and a page that is empty goes back without waiting. */
+
+static void begin_to_leave(size_t page)
+{
+	struct hp_page *g = &hp_span.page[page];
+	size_t c = page << HP_PAGE_CHUNKS_SHIFT, live = HP_PAGE_CHUNKS;
+
+	if (g->leaves || (g->state != HP_PAGE_READY && g->state != HP_PAGE_RESERVED) || g->kind != HUGEPIN_KIND_HUGETLB || g->giant)
+		return;
+	for (size_t end = c + HP_PAGE_CHUNKS, gap; c < end; c += gap ? gap : 1) {
+		gap = hp_tree_free_after(&hp_span.tree, c, end - c);
+		if (!gap)
+			continue;
+		hp_tree_take(&hp_span.tree, c, gap);
+		live -= gap;
+	}
+	g->leaves = 1;
+	g->fresh = live & 0x7fff;
+	hp_span.left += has_left(page);
+}
+
+/* All lists are empty, and every other thread that would take from its own is at the lock. */
+static void leave_pool(void)
+{
+	for (size_t p = 1; p < hp_span.tree.used; p++)
+		begin_to_leave(p);
+	hp_tree_settle(&hp_span.tree);
+	/* What is freed there must come here, and not to a list. */
+	for (size_t c = HP_PAGE_CHUNKS; c < hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT;) {
+		uint64_t w = hp_chunk_get(c);
+
+		if (hp_span.page[page_of(c)].state == HP_PAGE_NONE) {
+			c = (page_of(c) + 1) << HP_PAGE_CHUNKS_SHIFT;
+			continue;
+		}
+		if (HP_CHUNK_STATE(w) == HP_CHUNK_LIVE && any_leaves(c, HP_CHUNK_COUNT(w)))
+			hp_chunk_set(c, w ^ HP_CHUNK_LIVE ^ HP_CHUNK_ROOMY);
+		c += HP_CHUNK_STATE(w) == HP_CHUNK_FREE ? 1 : hp_chunk_extent(c);
+	}
+}
+
+/* Pages that have left are wholly free for long. */
+static void let_left_go(void)
+{
+	for (size_t p = 1; p < hp_span.tree.used && hp_span.left; p++) {
+		if (!has_left(p))
+			continue;
+		hp_span.left--;
+		hp_span.page[p].leaves = 0;
+		hp_span.page[p].fresh = HP_PAGE_CHUNKS;
+		hp_tree_free(&hp_span.tree, p << HP_PAGE_CHUNKS_SHIFT, HP_PAGE_CHUNKS);
+		hp_tree_settle(&hp_span.tree);
+		hp_span.tree.stamps[p] = hp_span.tree.now - HP_TICKS - 1;
+	}
 }
 
 /* ------------------------------------------------------------------ giving back; hp_heap_lock held */
@@ -464,10 +540,13 @@ static size_t give_back(size_t first, size_t end, uint32_t ticks, size_t keep, b
 
 	if (hp_pages_inside())
 		return 0;
+	let_left_go();
 	for (size_t p = first; p < end && (may_wait || !hp_pages_quiet());) {
-		size_t extent = hp_span.page[p].extent, n;
+		const struct hp_page *g = &hp_span.page[p];
+		size_t extent = g->extent, n;
 
-		if (keep && hp_span.page[p].state == HP_PAGE_READY && !hp_span.page[p].giant && may_leave(p, 0)) {
+		if (keep && g->state == HP_PAGE_READY && !g->giant && !(hp_span.no_pool && g->kind == HUGEPIN_KIND_HUGETLB) &&
+		    may_leave(p, 0)) {
 			keep--;
 			p++;
 			continue;
@@ -542,7 +621,7 @@ static bool are_more(size_t first, size_t end, size_t keep, bool (*such)(size_t 
 /* Whether there is more to give back, by and by. */
 static bool is_more(bool (*such)(size_t page, uint32_t ticks))
 {
-	return are_more(1, hp_span.tree.used, WATERMARK, such) || are_more(hp_span.small, hp_span.tree.upper_used, 0, such);
+	return hp_span.left || are_more(1, hp_span.tree.used, WATERMARK, such) || are_more(hp_span.small, hp_span.tree.upper_used, 0, such);
 }
 
 /* On a bare thread, which calls no hook: what domains hold waits for a thread that may. */
@@ -1576,7 +1655,7 @@ bool hp_heap_is_free(uintptr_t addr, size_t len, uint32_t ticks)
 
 	hp_lock(&hp_heap_lock);
 	for (size_t p = page_at(addr), end = p + (len >> HP_PAGE_SHIFT); p < end && free; p++)
-		free = is_free(p, ticks);
+		free = is_free(p, ticks) || has_left(p);
 	hp_unlock(&hp_heap_lock);
 	return free;
 }
@@ -1713,12 +1792,15 @@ static void postfork_parent(void)
 {
 	bool was_alone = forking.alone, must_wake = false;
 
-	if (!forking.interrupted)
+	if (!forking.interrupted) {
 		hp_fork_parent();
-	if (forking.ticker_forbidden) {
-		hp_ticker_allow();
-		must_wake = arm(true);
+		if (hp_span.no_pool && !hp_cache_unsettled())
+			leave_pool();
 	}
+	if (forking.ticker_forbidden)
+		hp_ticker_allow();
+	if (forking.ticker_forbidden || hp_span.left)
+		must_wake = arm(true);
 	postfork(small()->postfork_parent);
 	if (!was_alone)
 		_IO_list_unlock();
@@ -1752,6 +1834,10 @@ static void rebuild(void)
 		s = HP_CHUNK_STATE(hp_chunk_get(c));
 		if (s != HP_CHUNK_FREE)
 			n = hp_chunk_extent(c);
+		if (s == HP_CHUNK_FREE)
+			while (page_of(c + n) == page_of(c) && HP_CHUNK_STATE(hp_chunk_get(c + n)) == HP_CHUNK_FREE &&
+			       !hp_tree_free_after(&hp_span.tree, c + n, 1))
+				n++;
 		if (s == HP_CHUNK_FREE || s == HP_CHUNK_LISTED) {
 			hp_chunk_set(c, 0);
 			tree_free(c, n);

@@ -43,7 +43,7 @@ static bool may_move(size_t p)
 {
 	const struct hp_page *g = &hp_span.page[p];
 
-	return g->state == HP_PAGE_READY && g->kind == HUGEPIN_KIND_HUGETLB && !g->giant && !g->stays && !hp_copy_is_early(p);
+	return g->state == HP_PAGE_READY && g->kind == HUGEPIN_KIND_HUGETLB && !g->giant && !g->stays && !g->leaves && !hp_copy_is_early(p);
 }
 
 static enum hp_page_fork mark(size_t p)

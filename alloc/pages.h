@@ -49,7 +49,9 @@ struct hp_page {
 		again : 1, /* to be copied again (fork.c) */
 		stays : 1, /* of the pool, and did not move at a fork (move.c) */
 		advised : 1; /* the program has advised the kernel about some of it (advice.h) */
-	uint16_t fresh; /* chunks of the page at and above this were never handed out: they read as zero */
+	uint16_t leaves : 1, /* the pool: what is free of it is in no tree, so that nothing is placed there (heap.c) */
+		fresh : 15; /* chunks of the page at and above this were never handed out: they read as zero; if it leaves, how many
+			     * of its chunks are in buffers */
 	uint16_t held[3]; /* how often, by enum hp_hold; a held page with memory keeps it */
 	uint32_t extent; /* first page of its extent */
 };
@@ -73,7 +75,7 @@ struct hp_extent {
  * of a buffer changes LIVE to LISTED and back without a lock; all else is done under hp_heap_lock. */
 typedef _Atomic uint64_t hp_chunk;
 enum { HP_CHUNK_FREE, HP_CHUNK_LIVE, HP_CHUNK_LISTED, HP_CHUNK_ROOMY }; /* ROOMY: live, with room behind it; or on a page
-									  * that is lost; or advised (advice.h).
+									  * that is lost or leaves the pool; or advised (advice.h).
 									  * Never goes to a list */
 #define HP_CHUNK_WORD(count, state) ((uint64_t)(count) << 2 | (state))
 #define HP_CHUNK_STATE(word) ((unsigned)(word) & 3)
@@ -102,6 +104,7 @@ struct hp_span {
 	struct hp_nodes nodes; /* where memory is to come from */
 	bool thp; /* the kernel gives THP */
 	bool no_pool; /* take no more from the hugetlb pool: the process keeps forking */
+	size_t left; /* pages that leave it, and are in no buffer any more */
 };
 
 extern struct hp_span hp_span;
