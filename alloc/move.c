@@ -10,9 +10,9 @@
  *    themselves (RDMA on demand). A process that has any of these open does not move at all.
  * What another process writes by process_vm_writev(2), ptrace(2) or /proc/PID/mem just then may be lost.
  *
- * Nor may the kernel know anything of the memory that other memory would have to be told: what the program has advised or protected,
- * watches by a userfaultfd, or gave a protection key; locks; a binding to nodes, if there are several. mlock(2) of pages of the pool
- * leaves no trace in the kernel: by a program without the drop-in it is lost.
+ * Nor may the kernel know anything of the memory that other memory would have to be told: what the program has advised, protected
+ * or sealed, watches by a userfaultfd, or gave a protection key; locks; a binding to nodes, if there are several. mlock(2) of pages of
+ * the pool leaves no trace in the kernel: by a program without the drop-in it is lost.
  *
  * What did not move at one fork stays for good (page.stays), so that later forks do not try in vain.
  */
@@ -164,7 +164,7 @@ struct look {
 static void look_at(void *look, const struct hp_smaps *m)
 {
 	const unsigned plain = HP_SMAPS_READ | HP_SMAPS_WRITE;
-	const unsigned special = HP_SMAPS_DONTDUMP | HP_SMAPS_EXEC | HP_SMAPS_UFFD | HP_SMAPS_KEY;
+	const unsigned special = HP_SMAPS_DONTDUMP | HP_SMAPS_EXEC | HP_SMAPS_UFFD | HP_SMAPS_KEY | HP_SMAPS_SEALED;
 	struct look *l = look;
 	uintptr_t end = HP_MIN(m->end, hp_page_addr(hp_span.tree.used));
 

@@ -29,6 +29,7 @@ bool hp_smaps_line(const char *line, struct hp_smaps *m)
 		{ " um", HP_SMAPS_UFFD },
 		{ " uw", HP_SMAPS_UFFD },
 		{ " ui", HP_SMAPS_UFFD },
+		{ " sl", HP_SMAPS_SEALED },
 	};
 	const char *at = line;
 	uintptr_t start = hex(&at), end;

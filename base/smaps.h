@@ -17,6 +17,7 @@ enum {
 	HP_SMAPS_UFFD = 128, /* a userfaultfd is registered for it */
 	HP_SMAPS_KEY = 256, /* it has a protection key */
 	HP_SMAPS_IO = 512, /* of an io_uring, or of asynchronous I/O */
+	HP_SMAPS_SEALED = 1024, /* nothing may be mapped over it (mseal) */
 };
 
 struct hp_smaps {

@@ -430,6 +430,21 @@ TEST(what_is_protected_does_not_move)
 
 static long key;
 
+#ifndef SYS_mseal
+#define SYS_mseal 462
+#endif
+
+/* Nothing can be put in its place. */
+static bool seal(void)
+{
+	return raw(SYS_mseal, (long)buffers[2], HP_PAGE, 0, 0, 0, 0) == 0;
+}
+
+TEST(what_is_sealed_does_not_move)
+{
+	nothing_moves(seal, NULL);
+}
+
 static bool lock_by_key(void)
 {
 	key = raw(SYS_pkey_alloc, 0, 0, 0, 0, 0, 0);
