@@ -1709,12 +1709,12 @@ static bool alone(void)
 	return count == 1 + ours && hp_ticker_tid() == tid; /* one that was counted, and then ended, has let another in */
 }
 
-/* Whoever watches knows the pages that would move. */
+/* Whoever watches knows the pages that would move, and so may a domain that holds none. */
 static bool move_wanted(void)
 {
 	bool wanted;
 
-	if (hp_sandboxed || hp_watch_any() || !HP_STAT(hugetlb_bytes))
+	if (hp_sandboxed || hp_watch_any() || hooks() != &no_hooks || !HP_STAT(hugetlb_bytes))
 		return false;
 	hp_lock(&hp_heap_lock);
 	wanted = hp_move_wanted();
