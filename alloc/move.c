@@ -164,12 +164,12 @@ struct look {
 static void look_at(void *look, const struct hp_smaps *m)
 {
 	const unsigned plain = HP_SMAPS_READ | HP_SMAPS_WRITE;
-	const unsigned special = HP_SMAPS_DONTDUMP | HP_SMAPS_EXEC | HP_SMAPS_UFFD | HP_SMAPS_KEY | HP_SMAPS_SEALED;
+	const unsigned special = HP_SMAPS_DONTDUMP | HP_SMAPS_EXEC | HP_SMAPS_KEY | HP_SMAPS_SEALED;
 	struct look *l = look;
 	uintptr_t end = HP_MIN(m->end, hp_page_addr(hp_span.tree.used));
 
 	l->any = true;
-	l->special |= (m->flags & (HP_SMAPS_LOCKED | HP_SMAPS_IO)) != 0;
+	l->special |= (m->flags & (HP_SMAPS_LOCKED | HP_SMAPS_IO | HP_SMAPS_UFFD)) != 0; /* a userfaultfd may tell of the trial */
 	if ((m->flags & plain) == plain && !(m->flags & special))
 		return;
 	for (uintptr_t a = HP_MAX(m->start, hp_page_addr(1)); a < end; a += HP_PAGE)

@@ -474,6 +474,17 @@ static bool watch(void)
 	return uffd >= 0 && !ioctl(uffd, UFFDIO_API, &api) && !ioctl(uffd, UFFDIO_REGISTER, &reg);
 }
 
+/* Of other memory: whoever watches may be told of children, and would be told of the trial. */
+static bool watch_other(void)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	void *p = mmap(NULL, HP_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct uffdio_register reg = { .range = { (uintptr_t)p, HP_PAGE }, .mode = UFFDIO_REGISTER_MODE_MISSING };
+
+	uffd = (int)raw(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY, 0, 0, 0, 0, 0);
+	return uffd >= 0 && !ioctl(uffd, UFFDIO_API, &api) && !ioctl(uffd, UFFDIO_REGISTER, &reg);
+}
+
 static bool unwatch(void)
 {
 	return close(uffd) == 0;
@@ -494,6 +505,11 @@ static bool lock(void)
 static bool unlock(void)
 {
 	return munlock(locked, sizeof locked) == 0;
+}
+
+TEST(who_watches_any_memory_is_not_told_of_a_trial)
+{
+	nothing_moves(watch_other, unwatch);
 }
 
 TEST(of_a_process_that_locks_memory_nothing_moves)
