@@ -1234,6 +1234,18 @@ TEST(what_was_pinned_is_found_without_the_lock)
 	close_empty(&device, d);
 }
 
+TEST(what_went_away_unpinned_makes_no_unpin_slow)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB);
+
+	EXPECT_EQ(touch(d, p, 4096), 0);
+	EXPECT_EQ(hugepin_forget(p, 4096), 0);
+	EXPECT(!(d->attention & HP_RETIRED)); /* though it may not be deregistered yet */
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
 TEST(after_the_last_unpin_of_what_went_away_unpins_are_quick_again)
 {
 	hugepin_domain *d = open_unwatched();
