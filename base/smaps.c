@@ -62,7 +62,9 @@ bool hp_smaps_line(const char *line, struct hp_smaps *m)
 void hp_smaps_each(char *buffer, size_t size, void (*each)(void *arg, const struct hp_smaps *m), void *arg)
 {
 	int saved = errno, fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/smaps", O_RDONLY | O_CLOEXEC);
-	struct hp_smaps m = { .start = 0 };
+	static const struct hp_smaps none;
+	struct hp_smaps m = none;
+	bool cut = false; /* the line has a beginning that was dropped */
 	size_t have = 0;
 	long got;
 
@@ -71,15 +73,19 @@ void hp_smaps_each(char *buffer, size_t size, void (*each)(void *arg, const stru
 
 		have += (size_t)got;
 		buffer[have] = 0;
-		for (; (end = strchr(line, '\n')); line = end + 1) {
+		for (; (end = strchr(line, '\n')); line = end + 1, cut = false) {
 			*end = 0;
-			if (hp_smaps_line(line, &m))
-				each(arg, &m);
+			if (cut || !hp_smaps_line(line, &m))
+				continue;
+			each(arg, &m);
+			m = none;
 		}
 		have = (size_t)(buffer + have - line);
 		memmove(buffer, line, have);
-		if (have == size - 1) /* the rest of a long name is no line of ours */
+		if (have == size - 1) { /* the rest of a long name is no line of ours, be it as it may */
 			have = 0;
+			cut = true;
+		}
 	}
 	if (fd >= 0)
 		syscall(SYS_close, fd);
