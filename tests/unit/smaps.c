@@ -245,4 +245,16 @@ TEST(a_file_that_is_not_there_or_empty_has_no_mappings)
 	EXPECT_EQ(read_through(100), 0);
 }
 
+TEST(of_a_program_without_standard_input_it_is_read_as_well)
+{
+	int in = fcntl(0, F_DUPFD_CLOEXEC, 3);
+
+	feed("1000-2000 rw-p 0 00:00 0\nVmFlags: rd wr\n");
+	close(0);
+	EXPECT_EQ(read_through(100), 1);
+	EXPECT(fcntl(0, F_GETFD) < 0);
+	EXPECT_EQ(dup2(in, 0), 0);
+	close(in);
+}
+
 T_MAIN
