@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -367,6 +368,284 @@ TEST(without_processes_to_spare_there_is_none)
 	EXPECT(waitpid(child, &status, 0) == child);
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 3)
 		SKIP("not root");
+	EXPECT_EQ(status, 0);
+}
+
+/* ------------------------------------------------------------------ where it is */
+
+TEST(it_has_a_place_of_its_own_and_the_program_keeps_its)
+{
+	char path[64], cwd[100] = "", line[200];
+	uintptr_t start, end, below = 0;
+	char rights[5];
+	struct sched_param idle = { 0 };
+	FILE *maps;
+	int status = -1;
+	pid_t child;
+
+	if (!HP_THREAD_BARE)
+		SKIP("threads are the C library's in this build");
+	child = fork();
+	if (child == 0) {
+		t_failures = 0;
+		hp_thread_child(&thread);
+		hp_process_begin();
+		if (chdir("/tmp") || setpriority(PRIO_PROCESS, 0, 7) || sched_setscheduler(0, SCHED_BATCH, &idle) ||
+		    !started(&waiting, -1))
+			_exit(1);
+		snprintf(path, sizeof path, "/proc/self/task/%u/cwd", thread.tid);
+		EXPECT(readlink(path, cwd, sizeof cwd - 1) == 1 && cwd[0] == '/');
+		EXPECT(getcwd(cwd, sizeof cwd) && !strcmp(cwd, "/tmp"));
+		EXPECT_EQ(sched_getscheduler((pid_t)thread.tid), SCHED_OTHER);
+		EXPECT_EQ(sched_getscheduler(0), SCHED_BATCH);
+		errno = 0;
+		if (geteuid() == 0)
+			EXPECT_EQ(getpriority(PRIO_PROCESS, thread.tid), 0);
+		EXPECT_EQ(getpriority(PRIO_PROCESS, 0), 7);
+		/* Below its stack lies a page that nobody can touch. */
+		maps = fopen("/proc/self/maps", "r");
+		while (maps && fgets(line, sizeof line, maps))
+			if (sscanf(line, "%lx-%lx %4s", &start, &end, rights) == 3 && start == (uintptr_t)thread.map) {
+				below = end - start;
+				EXPECT(!strcmp(rights, "---p"));
+			}
+		EXPECT_EQ(below, 4096);
+		EXPECT_EQ(hp_thread_count_bare(), 1);
+		EXPECT(!hp_thread_alone());
+		stop();
+		EXPECT_EQ(hp_thread_count_bare(), 0);
+		EXPECT(hp_thread_alone());
+		_exit(t_failures != 0);
+	}
+	EXPECT(waitpid(child, &status, 0) == child);
+	EXPECT_EQ(status, 0);
+}
+
+static bool only_file_is(int fd)
+{
+	char path[64];
+
+	snprintf(path, sizeof path, "/proc/self/task/%u/fd/%d", thread.tid, fd);
+	return EXPECT_EQ(file_count(), fd >= 0) && (fd < 0 || EXPECT(access(path, F_OK) == 0));
+}
+
+TEST(of_the_descriptors_it_keeps_that_one_wherever_it_is)
+{
+	int high;
+
+	if (!HP_THREAD_BARE)
+		SKIP("threads are the C library's in this build");
+	high = fcntl(1, F_DUPFD_CLOEXEC, 700);
+	for (int fd = -1; fd < 4; fd++) {
+		if (fd == 3)
+			fd = high;
+		if (!started(&waiting, fd))
+			return;
+		only_file_is(fd);
+		stop();
+	}
+	EXPECT(fcntl(high, F_GETFD) >= 0);
+	close(high);
+}
+
+/* ------------------------------------------------------------------ what it may call */
+
+enum { TRIED = 8, PAGE = 4096 };
+static long tried[TRIED];
+static char *page;
+
+static void try_filter(void *unused)
+{
+	int n = 0;
+
+	(void)unused;
+	tried[n++] = hp_syscall(SYS_mmap, 0, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) < 0;
+	tried[n++] = hp_syscall(SYS_mmap, 0, PAGE, PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	tried[n++] = hp_syscall(SYS_mprotect, (long)page, PAGE, PROT_READ, 0, 0, 0);
+	tried[n++] = hp_syscall(SYS_mprotect, (long)page, PAGE, PROT_READ | PROT_EXEC, 0, 0, 0);
+	tried[n++] = hp_syscall(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+	tried[n++] = hp_syscall(SYS_getpid, 0, 0, 0, 0, 0, 0);
+	tried[n++] = hp_syscall(0x40000000 + SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+	tried[n++] = hp_syscall(SYS_futex, 0, 99, 0, 0, 0, 0);
+}
+
+TEST(it_makes_the_calls_that_it_was_started_with_and_no_others)
+{
+	static const struct hp_thread_kind kinds[] = {
+		{ .name = "test filter", .run = try_filter, .calls = { SYS_futex, SYS_mmap, SYS_mprotect, SYS_sched_yield }, .calls_count = 4 },
+		{ .name = "test filter", .run = try_filter, .calls = { SYS_futex, SYS_sched_yield, SYS_mmap, SYS_mprotect }, .calls_count = 3 },
+		{ .name = "test filter", .run = try_filter, .calls = { SYS_futex, SYS_mmap }, .calls_count = 1 },
+	};
+	static const long want[][TRIED] = {
+		{ 0, -EPERM, 0, -EPERM, 0, -EPERM, -EPERM, -ENOSYS },
+		{ 0, -EPERM, -EPERM, -EPERM, 0, -EPERM, -EPERM, -ENOSYS },
+		{ 1, -EPERM, -EPERM, -EPERM, -EPERM, -EPERM, -EPERM, -ENOSYS },
+	};
+	int status = -1;
+	pid_t child;
+
+	if (!HP_THREAD_BARE)
+		SKIP("threads are the C library's in this build");
+	child = fork();
+	if (child == 0) {
+		t_failures = 0;
+		hp_thread_child(&thread);
+		hp_process_begin();
+		alarm(50);
+		page = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		for (int k = 0; k < 3; k++) {
+			memset(tried, 0x55, sizeof tried);
+			EXPECT(hp_thread_start(&thread, &kinds[k], NULL, -1));
+			hp_thread_join(&thread);
+			for (int i = 0; i < TRIED; i++)
+				if (!EXPECT_EQ(tried[i], want[k][i]))
+					T_FAIL("kind %d, call %d", k, i);
+		}
+		_exit(t_failures != 0);
+	}
+	EXPECT(waitpid(child, &status, 0) == child);
+	EXPECT_EQ(status, 0);
+}
+
+/* In a child with one thread: the filter, then run(). */
+static void confined(bool opens_files, void (*run)(bool opens_files))
+{
+	int status = -1;
+	pid_t child;
+
+	if (!HP_THREAD_BARE)
+		SKIP("threads are the C library's in this build");
+	child = fork();
+	if (child == 0) {
+		t_failures = 0;
+		alarm(50);
+		if (!hp_thread_confine(opens_files))
+			_exit(77);
+		run(opens_files);
+		_exit(t_failures != 0);
+	}
+	EXPECT(waitpid(child, &status, 0) == child);
+	if (status == 77 << 8)
+		SKIP("under valgrind there is no filter");
+	EXPECT_EQ(status, 0);
+}
+
+#define CALL(n, ...) hp_call(n, ##__VA_ARGS__, 0L, 0L, 0L, 0L, 0L)
+#define hp_call(n, a, b, c, d, e, ...) hp_syscall(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), 0)
+
+/* Calls without sense: refused by the filter with EPERM, and by the kernel, of a call that it lets through, with another error. */
+static void call_senselessly(bool opens_files)
+{
+	static const int refused[] = {
+		SYS_execve, SYS_execveat, SYS_fork, SYS_vfork, SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_kcmp,
+		434 /* pidfd_open */, 438 /* pidfd_getfd */, SYS_pidfd_send_signal, SYS_kill, SYS_tkill, SYS_rt_sigqueueinfo,
+		SYS_rt_tgsigqueueinfo, SYS_setfsuid, SYS_setfsgid, SYS_unshare, SYS_setns, SYS_setpgid, SYS_setsid, SYS_personality,
+		SYS_open_by_handle_at, SYS_name_to_handle_at, SYS_unlink, SYS_rename, SYS_renameat, SYS_renameat2, SYS_link,
+		SYS_linkat, SYS_symlink, SYS_symlinkat, SYS_mknod, SYS_mknodat, SYS_mkdir, SYS_mkdirat, SYS_rmdir, SYS_truncate,
+		SYS_chmod, SYS_fchmodat, 452 /* fchmodat2 */, SYS_chown, SYS_lchown, SYS_fchownat, SYS_setxattr, SYS_lsetxattr,
+		SYS_removexattr, SYS_lremovexattr, SYS_utimensat, SYS_chroot, SYS_pivot_root, SYS_mount, SYS_umount2,
+		428 /* open_tree */, SYS_move_mount, SYS_fsopen, SYS_fsconfig, SYS_fsmount, SYS_fspick, 442 /* mount_setattr */,
+		SYS_swapon, SYS_swapoff, SYS_acct, SYS_quotactl, SYS_socket, SYS_connect, SYS_bind, SYS_accept, SYS_accept4,
+		SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_setup, SYS_io_submit, SYS_bpf, SYS_perf_event_open, SYS_userfaultfd,
+		SYS_add_key, SYS_request_key, SYS_keyctl, SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_kexec_load,
+		SYS_reboot, SYS_iopl, SYS_ioperm, 0x40000000, 0x40000000 + SYS_getpid, 0x40000000 + 512,
+	};
+	static const int opening[] = { SYS_open, SYS_openat, 437 /* openat2 */, SYS_creat, SYS_unlinkat };
+	static const int changes[] = { SYS_setuid, SYS_setgid, SYS_setreuid, SYS_setregid, SYS_setresuid, SYS_setresgid, SYS_setgroups };
+
+	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+		if (!EXPECT_EQ(CALL(refused[i], -1, 1, -1, -1), -EPERM))
+			T_FAIL("call %d", refused[i]);
+	for (size_t i = 0; i < sizeof opening / sizeof *opening; i++)
+		if (!EXPECT_EQ(CALL(opening[i], -1, 1, 1, 1) == -EPERM, !opens_files))
+			T_FAIL("call %d", opening[i]);
+	for (size_t i = 0; i < sizeof changes / sizeof *changes; i++)
+		if (!EXPECT_EQ(CALL(changes[i], 5, 5, 5), 0))
+			T_FAIL("call %d", changes[i]);
+	EXPECT(getuid() != 5 && getgid() != 5);
+}
+
+TEST(a_confined_thread_has_no_calls_that_change_what_is_outside_of_it)
+{
+	confined(false, call_senselessly);
+}
+
+TEST(one_that_opens_files_has_no_others_than_these)
+{
+	confined(true, call_senselessly);
+}
+
+static void call_with_sense(bool opens_files)
+{
+	long pid = getpid(), tid = CALL(SYS_gettid);
+	struct { uint32_t version; int pid; } head = { 0x20080522, 0 };
+	uint32_t sets[6] = { 1, 1, 1, 1, 1, 1 };
+	char c;
+
+	(void)opens_files;
+	EXPECT_EQ(CALL(SYS_getpid), pid);
+	EXPECT_EQ(CALL(SYS_sched_yield), 0);
+	EXPECT_EQ(CALL(SYS_read, -1, &c, 1), -EBADF);
+	/* Threads, but no processes; by clone3, whose flags nobody sees, neither. Alone CLONE_THREAD makes no sense. */
+	EXPECT_EQ(CALL(SYS_clone, CLONE_THREAD), -EINVAL);
+	EXPECT_EQ(CALL(SYS_clone, CLONE_THREAD | CLONE_FS), -EINVAL);
+	EXPECT_EQ(CALL(SYS_clone, SIGCHLD), -EPERM);
+	EXPECT_EQ(CALL(SYS_clone, CLONE_VM | CLONE_VFORK), -EPERM);
+	EXPECT_EQ(CALL(435 /* clone3 */, 0, 0), -ENOSYS);
+	EXPECT_EQ(CALL(436 /* close_range: not clone3's neighbour */, 2, 1, 0), -EINVAL);
+	/* Signals to itself. */
+	EXPECT_EQ(CALL(SYS_tgkill, pid, tid, 0), 0);
+	EXPECT_EQ(CALL(SYS_tgkill, pid, tid, 99), -EINVAL);
+	EXPECT_EQ(CALL(SYS_tgkill, pid, tid + 1, 0), -EPERM);
+	EXPECT_EQ(CALL(SYS_tgkill, getppid(), getppid(), 0), -EPERM);
+	EXPECT_EQ(CALL(SYS_tgkill, getppid(), tid, 0), -EPERM);
+	EXPECT_EQ(CALL(SYS_tgkill, 0, tid, 0), -EPERM);
+	EXPECT_EQ(CALL(SYS_capget, &head, sets), 0);
+	EXPECT(!sets[0] && !sets[1] && !sets[3] && !sets[4]);
+	EXPECT_EQ(CALL(SYS_prctl, 39 /* PR_GET_NO_NEW_PRIVS */), 1);
+	EXPECT_EQ(CALL(SYS_prctl, 21 /* PR_GET_SECCOMP */), 2);
+}
+
+TEST(a_confined_thread_may_start_threads_and_abort)
+{
+	confined(false, call_with_sense);
+}
+
+/* ------------------------------------------------------------------ several */
+
+TEST(there_are_four_at_most)
+{
+	static struct hp_thread more[4];
+	int status = -1;
+	pid_t child;
+
+	if (!HP_THREAD_BARE)
+		SKIP("threads are the C library's in this build");
+	child = fork();
+	if (child == 0) {
+		t_failures = 0;
+		hp_thread_child(&thread);
+		hp_process_begin();
+		alarm(50);
+		for (int round = 0; round < 2; round++) {
+			started(&waiting, -1);
+			for (int i = 0; i < 3; i++) {
+				EXPECT(hp_thread_start(&more[i], &waiting, NULL, -1));
+				EXPECT_EQ(hp_thread_count_bare(), i + 2);
+				EXPECT_EQ(hp_thread_count(), i + 3);
+			}
+			EXPECT(!hp_thread_start(&more[3], &waiting, NULL, -1));
+			EXPECT(!more[3].tid && !more[3].map);
+			EXPECT_EQ(hp_thread_count_bare(), 4);
+			stop();
+			for (int i = 0; i < 3; i++)
+				hp_thread_join(&more[i]);
+			EXPECT_EQ(hp_thread_count_bare(), 0);
+			EXPECT_EQ(hp_thread_count(), 1);
+		}
+		_exit(t_failures != 0);
+	}
+	EXPECT(waitpid(child, &status, 0) == child);
 	EXPECT_EQ(status, 0);
 }
 
