@@ -172,12 +172,16 @@ static void note(void *arg, const struct hp_smaps *m)
 	count++;
 }
 
-/* Through a buffer of so many bytes, behind which nobody writes. */
+/* Through a buffer of so many bytes, behind which nobody writes. What was in it before are lines, too. */
 static int read_through(size_t size)
 {
-	char *buffer = malloc(size + 1);
+	static const char before[] = "\nVmFlags: \n";
+	char *buffer = malloc(size + 2);
 
-	memset(buffer, 'x', size + 1);
+	for (size_t i = 0; i < size; i++)
+		buffer[i] = before[i % (sizeof before - 1)];
+	buffer[size] = 'x';
+	buffer[size + 1] = 0;
 	count = 0;
 	errno = 77;
 	hp_smaps_each(buffer, size, note, &count);
