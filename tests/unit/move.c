@@ -36,10 +36,23 @@ enum { BUFFERS = 4, SIZE = 6 << 20, SKIPPED = 77 };
 /* ------------------------------------------------------------------ the kernel */
 
 static struct {
-	bool old, filter, nodes, ring, no_dofork;
-	const char *namespace, *device, *memory; /* what links and /proc/meminfo say */
+	bool old, filter, no_dofork, no_copy;
+	uint64_t nodes[16]; /* none: the first one */
+	int nodes_error, ring, ring_error, list_error; /* an errno, and the place of a ring that has no descriptor, from 1 on */
+	const char *namespace, *device, *device_at, *memory; /* what links and /proc/meminfo say */
+	const char *absent; /* a file or directory */
+	uintptr_t put_max; /* nothing is moved there or above, and below no more than a page at a time */
+	uintptr_t map_max; /* and nothing is mapped there or above */
 	int looks; /* at the descriptors */
+	int small; /* pages that were to be no hugepages */
 } says;
+
+/* Files of devices that do not write by themselves, as descriptors FIRST and above. */
+enum { FIRST = 100, HARMLESS = 14 };
+static const char *const harmless[HARMLESS] = { "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts/0",
+						"/dev/ptmx", "/dev/console", "/dev/shm/x", "/dev/mqueue/x", "/dev/hugepages/x",
+						"/home/dev/infiniband", "socket:[7]" };
+static bool many_open;
 
 UNINSTRUMENTED static long map_pool(long len, long prot, long flags)
 {
@@ -70,21 +83,39 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 	} else if (nr == SYS_prctl && a == PR_GET_SECCOMP && says.filter) {
 		r = 2;
 	} else if (nr == SYS_get_mempolicy && e == MPOL_F_MEMS_ALLOWED) {
-		*(uint64_t *)b = says.nodes ? 5 : 1;
-	} else if (nr == SYS_io_uring_enter && says.ring && a == 3) {
-		r = 0;
+		static const uint64_t none[16];
+
+		memcpy((void *)b, says.nodes, HP_MIN((size_t)c / 8, sizeof says.nodes));
+		*(uint64_t *)b |= !memcmp(says.nodes, none, sizeof none);
+		r = -says.nodes_error;
+	} else if (nr == SYS_io_uring_enter && (says.ring_error || a + 1 == says.ring)) {
+		r = a + 1 == says.ring ? 0 : -says.ring_error;
+	} else if (nr == SYS_getdents64 && says.list_error) {
+		r = -says.list_error;
+	} else if (nr == SYS_openat && says.absent && !strcmp(path, says.absent)) {
+		r = -ENOENT;
+	} else if (nr == SYS_mremap && says.put_max && (b > (long)HP_PAGE || (uintptr_t)e >= says.put_max)) {
+		r = -ENOMEM;
+	} else if (nr == SYS_mmap && d & MAP_FIXED && c != PROT_NONE && says.map_max && (uintptr_t)a >= says.map_max) {
+		r = -ENOMEM;
+	} else if (nr == SYS_madvise && c == 23 /* MADV_POPULATE_WRITE */ && says.no_copy) {
+		r = -ENOMEM;
 	} else if (nr == SYS_madvise && c == MADV_DOFORK && says.no_dofork) {
 		r = -EINVAL;
 	} else if (nr == SYS_readlinkat && says.namespace && !strcmp(path, "/proc/self/ns/pid_for_children")) {
 		r = *says.namespace ? say(says.namespace, c) : -ENOENT;
-	} else if (nr == SYS_readlinkat && says.device && !strcmp(path, "1")) {
+	} else if (nr == SYS_readlinkat && says.device && !strcmp(path, says.device_at ? says.device_at : "1")) {
 		r = say(says.device, c);
+	} else if (nr == SYS_readlinkat && many_open && strtol(path, NULL, 10) >= FIRST &&
+		   strtol(path, NULL, 10) < FIRST + HARMLESS) {
+		r = say(harmless[strtol(path, NULL, 10) - FIRST], c);
 	} else if (nr == SYS_openat && says.memory && !strcmp(path, "/proc/meminfo")) {
 		r = raw(nr, a, (long)says.memory, c, d, e, f);
 	} else if (nr == SYS_mlock && (uintptr_t)a - hp_span.base < hp_span.size) {
 		r = 0; /* without a trace, as of the pool's pages */
 	} else {
 		says.looks += nr == SYS_getdents64;
+		says.small += nr == SYS_madvise && c == MADV_NOHUGEPAGE ? (int)((size_t)b / HP_PAGE) : 0;
 		r = raw(nr, a, b, c, d, e, f);
 	}
 	if (r < 0 && r > -4096) {
@@ -290,12 +321,13 @@ TEST(behind_a_filter_of_system_calls_nothing_moves)
 
 static bool two_nodes(void)
 {
-	return says.nodes = true;
+	says.nodes[0] = 5;
+	return true;
 }
 
 static bool one_node(void)
 {
-	says.nodes = false;
+	says.nodes[0] = 1;
 	return true;
 }
 
@@ -362,12 +394,13 @@ TEST(with_a_ring_of_an_io_uring_nothing_moves)
 
 static bool registered_ring(void)
 {
-	return says.ring = true;
+	says.ring = 4;
+	return true;
 }
 
 static bool unregistered_ring(void)
 {
-	says.ring = false;
+	says.ring = 0;
 	return true;
 }
 
@@ -853,6 +886,408 @@ static void refuse_dofork(void)
 TEST(where_the_kernel_does_not_let_pages_into_children_again_others_move)
 {
 	in_a_process(refuse_dofork);
+}
+
+/* ------------------------------------------------------------------ one reason after the other, without a fork */
+
+static size_t move_now(void)
+{
+	size_t moved;
+
+	hp_lock(&hp_heap_lock);
+	errno = 77;
+	moved = hp_move();
+	EXPECT_EQ(errno, 77);
+	hp_unlock(&hp_heap_lock);
+	EXPECT(intact());
+	expect_counted();
+	for (size_t p = 1; p < hp_span.tree.used; p++)
+		EXPECT_EQ(hp_span.page[p].fork, HP_PAGE_SHARED);
+	return moved;
+}
+
+/* Neighbouring pages of the pool that are in buffers. */
+static size_t pool_runs(void)
+{
+	size_t runs = 0;
+	bool before = false;
+
+	for (size_t p = 1; p < hp_span.tree.used; p++) {
+		bool now = hp_span.page[p].state == HP_PAGE_READY && hp_span.page[p].kind == HUGEPIN_KIND_HUGETLB &&
+			   !hp_tree_page_free(&hp_span.tree, p);
+
+		runs += now && !before;
+		before = now;
+	}
+	return runs;
+}
+
+/* After reasons not to there are none. */
+static void expect_moves(void)
+{
+	EXPECT_EQ(move_now(), BUFFERS * SIZE / HP_PAGE);
+	EXPECT_EQ(pool_left(), 0);
+	EXPECT_EQ(move_now(), 0);
+}
+
+static void stay_for_devices(void)
+{
+	static const char *const harmful[] = { "/dev/infiniband/uverbs0", "/dev/nvidia0", "/dev/vfio/1", "/dev/dri/renderD128", "/dev/",
+					       "/dev/nul", "/dev/sda", "anon_inode:[io_uring]", "/dev/shm" };
+
+	take();
+	for (size_t i = 0; i < sizeof harmful / sizeof *harmful; i++) {
+		says.device = harmful[i];
+		if (!EXPECT_EQ(move_now(), 0))
+			T_FAIL("%s", harmful[i]);
+	}
+	says.device = NULL;
+	many_open = true;
+	for (int i = 0; i < HARMLESS; i++)
+		EXPECT_EQ(fcntl(1, F_DUPFD_CLOEXEC, FIRST + i), FIRST + i);
+	expect_moves();
+}
+
+TEST(each_device_that_may_write_by_itself_keeps_all_and_no_other_does)
+{
+	in_a_process(stay_for_devices);
+}
+
+/* The list comes in parts. */
+static void stay_for_the_last_descriptor(void)
+{
+	int last = 0;
+	char name[12];
+
+	take();
+	for (int i = 0; i < 700; i++)
+		last = fcntl(1, F_DUPFD_CLOEXEC, 4);
+	EXPECT(last > 700);
+	snprintf(name, sizeof name, "%d", last);
+	says.device_at = name;
+	says.device = "/dev/vfio/vfio";
+	EXPECT_EQ(move_now(), 0);
+	EXPECT(says.looks > 2);
+	says.device = "/dev/null";
+	expect_moves();
+}
+
+TEST(of_many_descriptors_the_last_one_counts)
+{
+	in_a_process(stay_for_the_last_descriptor);
+}
+
+static void stay_for_what_is_not_known(void)
+{
+	take();
+	says.absent = "/proc/self/pagemap";
+	EXPECT_EQ(move_now(), 0);
+	says.absent = NULL;
+	says.list_error = EIO;
+	EXPECT_EQ(move_now(), 0);
+	says.list_error = 0;
+	says.absent = "/proc/self/fd";
+	EXPECT_EQ(move_now(), 0);
+	says.absent = "/proc/self/smaps";
+	EXPECT_EQ(move_now(), 0);
+	says.absent = NULL;
+	expect_moves();
+}
+
+TEST(what_cannot_be_read_keeps_all)
+{
+	in_a_process(stay_for_what_is_not_known);
+}
+
+static void move_without_standard_input(void)
+{
+	take();
+	close(0);
+	expect_moves();
+	EXPECT(fcntl(0, F_GETFD) < 0);
+}
+
+TEST(a_program_without_standard_input_is_as_any_other)
+{
+	in_a_process(move_without_standard_input);
+}
+
+static void stay_for_nodes(void)
+{
+	take();
+	for (int i = 1; i < 16; i += 7) {
+		says.nodes[0] = 1;
+		says.nodes[i] = (uint64_t)1 << 63;
+		EXPECT_EQ(move_now(), 0);
+		says.nodes[i] = 0;
+	}
+	says.nodes[0] = 3;
+	EXPECT_EQ(move_now(), 0);
+	says.nodes_error = EPERM;
+	EXPECT_EQ(move_now(), 0);
+	says.nodes[0] = 1;
+	EXPECT_EQ(move_now(), 0);
+	says.nodes_error = ENOSYS; /* a kernel without nodes */
+	expect_moves();
+}
+
+TEST(several_nodes_or_not_to_know_of_them_keeps_all)
+{
+	in_a_process(stay_for_nodes);
+}
+
+static void move_on_another_node(void)
+{
+	take();
+	says.nodes[15] = (uint64_t)1 << 63;
+	expect_moves();
+}
+
+TEST(one_node_may_be_any)
+{
+	in_a_process(move_on_another_node);
+}
+
+static void stay_for_rings(void)
+{
+	take();
+	for (int i = 1; i <= 16; i++) {
+		says.ring = i;
+		EXPECT_EQ(move_now(), 0);
+	}
+	says.ring = 17; /* there is no such place */
+	says.ring_error = EPERM;
+	EXPECT_EQ(move_now(), 0);
+	says.ring_error = EOPNOTSUPP;
+	EXPECT_EQ(move_now(), 0);
+	says.ring_error = ENOSYS;
+	expect_moves();
+}
+
+static void move_without_rings(void)
+{
+	take();
+	says.ring = 17;
+	says.ring_error = EINVAL;
+	expect_moves();
+}
+
+static void move_without_a_table_of_rings(void)
+{
+	take();
+	says.ring = 17;
+	says.ring_error = EBADF;
+	expect_moves();
+}
+
+TEST(a_ring_in_any_place_keeps_all_and_no_other_answer_than_that_there_is_none)
+{
+	in_a_process(stay_for_rings);
+	in_a_process(move_without_rings);
+	in_a_process(move_without_a_table_of_rings);
+}
+
+/* The copy, as much again, and the margin, to the last KiB; and room for two more borders of mappings than there are for each run. */
+static void stay_for_the_last_bit(void)
+{
+	char text[64];
+	size_t kib = ((size_t)BUFFERS * SIZE * 2 + 64 * MIB) / KIB;
+	int fd = mkstemp(path);
+
+	take();
+	says.memory = path;
+	for (int i = 0; i < 2; i++) {
+		snprintf(text, sizeof text, "MemAvailable: %zu kB\n", kib - 1 + (size_t)i);
+		EXPECT(pwrite(fd, text, strlen(text), 0) > 0);
+		if (i == 0)
+			EXPECT_EQ(move_now(), 0);
+	}
+	heads_max = hp_span.heads_max;
+	hp_span.heads_max = hp_span.heads + 2 * pool_runs() - 1;
+	EXPECT_EQ(move_now(), 0);
+	hp_span.heads_max++;
+	expect_moves();
+	EXPECT(hp_span.heads <= hp_span.heads_max);
+	hp_span.heads_max = heads_max;
+	close(fd);
+	unlink(path);
+}
+
+TEST(exactly_as_much_memory_and_mappings_as_are_needed_do)
+{
+	in_a_process(stay_for_the_last_bit);
+}
+
+/* With holes: each run of pages is asked for, and borders are counted for each. */
+static void move_runs(void)
+{
+	take();
+	hugepin_free(buffers[1]);
+	hugepin_purge();
+	buffers[1] = buffers[0];
+	EXPECT(pool_runs() >= 2);
+	heads_max = hp_span.heads_max;
+	hp_span.heads_max = hp_span.heads + 2 * pool_runs() - 1;
+	hp_lock(&hp_heap_lock);
+	EXPECT_EQ(hp_move(), 0);
+	hp_span.heads_max++;
+	EXPECT_EQ(hp_move(), (BUFFERS - 1) * SIZE / HP_PAGE);
+	hp_unlock(&hp_heap_lock);
+	EXPECT_EQ(pool_of(0) + pool_of(2) + pool_of(3), 0);
+	EXPECT(pattern_check(buffers[0], SIZE, 0) == -1 && pattern_check(buffers[2], SIZE, 2) == -1 &&
+	       pattern_check(buffers[3], SIZE, 3) == -1);
+	expect_counted();
+	expect_borders();
+	hp_span.heads_max = heads_max;
+}
+
+TEST(what_is_used_moves_in_several_runs_and_holes_stay)
+{
+	in_a_process(move_runs);
+}
+
+/* ------------------------------------------------------------------ what goes wrong on the way */
+
+static long addresses(void)
+{
+	return file_number("/proc/self/statm");
+}
+
+static void again(void)
+{
+	for (int i = 0; i < BUFFERS; i++)
+		hugepin_free(buffers[i]);
+	hugepin_purge();
+	hp_span.no_pool = false;
+	take();
+	EXPECT_EQ(pool_left(), BUFFERS * SIZE / HP_PAGE);
+}
+
+/* mremap moves one mapping at most before Linux 6.17, or none when memory is counted strictly. */
+static void move_by_pages(void)
+{
+	long before;
+
+	take();
+	expect_moves();
+	again();
+	expect_moves();
+	before = addresses();
+	again();
+	says.put_max = UINTPTR_MAX; /* no run */
+	expect_moves();
+	EXPECT_EQ(addresses(), before);
+	expect_borders();
+	again();
+	says.put_max = (uintptr_t)buffers[1]; /* no page from here on */
+	expect_moves();
+	EXPECT_EQ(addresses(), before);
+	expect_borders();
+	says.put_max = 0;
+	again();
+	expect_moves();
+	EXPECT_EQ(addresses(), before);
+}
+
+TEST(where_a_run_cannot_be_moved_its_pages_are)
+{
+	in_a_process(move_by_pages);
+}
+
+/* Pages of buffers below the second page of buffers[1]. */
+static size_t pool_first(void)
+{
+	size_t n = 0;
+
+	for (int i = 0; i < BUFFERS; i++)
+		n += buffers[i] < buffers[1] ? SIZE / HP_PAGE : 0;
+	return n + 1;
+}
+
+/* The rest is where it was. */
+static void stop_half_way(void)
+{
+	take();
+	says.put_max = says.map_max = (uintptr_t)buffers[1] + HP_PAGE;
+	EXPECT_EQ(move_now(), pool_first());
+	EXPECT_EQ(pool_of(0), 0);
+	EXPECT_EQ(pool_left(), BUFFERS * SIZE / HP_PAGE - pool_first());
+	EXPECT_EQ(hp_span.page[page_at(buffers[1])].kind, HUGEPIN_KIND_THP);
+	EXPECT_EQ(hp_span.page[page_at(buffers[1]) + 1].kind, HUGEPIN_KIND_HUGETLB);
+	expect_borders();
+	says.put_max = says.map_max = 0;
+	EXPECT_EQ(move_now(), BUFFERS * SIZE / HP_PAGE - pool_first());
+	EXPECT_EQ(pool_left(), 0);
+	expect_borders();
+}
+
+TEST(where_pages_cannot_be_put_those_and_later_ones_stay)
+{
+	in_a_process(stop_half_way);
+}
+
+static void stay_without_a_copy(void)
+{
+	long before;
+
+	take();
+	expect_moves();
+	again();
+	before = addresses();
+	says.no_copy = true;
+	EXPECT_EQ(move_now(), 0);
+	EXPECT_EQ(addresses(), before);
+	EXPECT_EQ(pool_left(), BUFFERS * SIZE / HP_PAGE);
+	says.no_copy = false;
+	expect_moves();
+}
+
+TEST(without_memory_for_the_copy_all_stays_and_moves_the_next_time)
+{
+	in_a_process(stay_without_a_copy);
+}
+
+/* ------------------------------------------------------------------ hugepages that take long */
+
+/* What base pages take, and then each hugepage that is populated by itself; each is asked before and after. */
+static uint64_t base_ns, huge_ns, clock_now;
+static int asked;
+
+static uint64_t slow_clock(void)
+{
+	if (asked++ % 2)
+		clock_now += asked <= 2 ? base_ns : huge_ns;
+	return clock_now;
+}
+
+static int small_of(uint64_t huge)
+{
+	again();
+	base_ns = 100;
+	huge_ns = huge;
+	asked = 0;
+	says.small = 0;
+	hp_clock_set(slow_clock);
+	expect_moves();
+	hp_clock_set(NULL);
+	EXPECT(says.small >= 1);
+	return says.small - 1; /* what was tried first was one */
+}
+
+static void fill_slowly(void)
+{
+	const int all = BUFFERS * SIZE / HP_PAGE;
+
+	take();
+	EXPECT_EQ(small_of(300), 0);
+	EXPECT_EQ(small_of(301), all - 2);
+	EXPECT_EQ(small_of(1), 0);
+	EXPECT_EQ(small_of(100000), all - 2);
+}
+
+TEST(once_two_hugepages_take_longer_than_three_times_their_base_pages_the_rest_are_base_pages)
+{
+	in_a_process(fill_slowly);
 }
 
 T_MAIN
