@@ -7,8 +7,9 @@
 #include "base/bits.h"
 #include "base/stats.h"
 
-#define KEPT_MAX ((size_t)64 << (20 - HP_CHUNK_SHIFT)) /* chunks of freed buffers, unless it is one */
+#define KEPT_MAX ((size_t)64 << (20 - HP_CHUNK_SHIFT)) /* chunks of freed buffers */
 #define KEPT_COUNT 16384 /* a power of two */
+_Static_assert(KEPT_MAX / 2 + 2 <= KEPT_COUNT, "buffers have two chunks at least, and may be one too many");
 #define PATTERN 0xfd
 
 /* Freed buffers in the order of their coming. */
@@ -102,7 +103,7 @@ void hp_guard_free(size_t chunk)
 
 size_t hp_guard_release(bool all, size_t *ret_n)
 {
-	if (kept.from == kept.to || (!all && kept.chunks <= KEPT_MAX && kept.to - kept.from < KEPT_COUNT))
+	if (kept.from == kept.to || (!all && kept.chunks <= KEPT_MAX))
 		return 0;
 
 	const size_t chunk = kept.chunk[kept.from++ & (KEPT_COUNT - 1)], n = HP_CHUNK_COUNT(hp_chunk_get(chunk));

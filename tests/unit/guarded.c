@@ -86,4 +86,164 @@ TEST(with_borders_enough_each_buffer_has_its_guard)
 	expect_empty();
 }
 
+/* ------------------------------------------------------------------ bytes behind the end */
+
+static size_t chunk_of(const void *p)
+{
+	return ((uintptr_t)p - hp_span.base) >> HP_CHUNK_SHIFT;
+}
+
+/* A byte of these is changed, and put back. */
+static void expect_noticed(unsigned char *p, size_t size, size_t spare)
+{
+	static const size_t places[] = { 0, 1, 2, 7, 63, 64, 1000, 4000 };
+	size_t chunk = chunk_of(p);
+
+	EXPECT(hp_guard_intact(chunk));
+	for (size_t i = 0; i <= sizeof places / sizeof *places; i++) {
+		size_t at = i < sizeof places / sizeof *places ? places[i] : spare - 1;
+		unsigned char was;
+
+		if (at >= spare)
+			continue;
+		was = p[size + at];
+		p[size + at] ^= 1;
+		EXPECT(!hp_guard_intact(chunk));
+		p[size + at] = 0;
+		if (spare > 1)
+			EXPECT(!hp_guard_intact(chunk));
+		p[size + at] = was;
+		EXPECT(hp_guard_intact(chunk));
+	}
+	/* A page that was discarded reads as zero, all of it. */
+	memset(p + size, 0, spare);
+	EXPECT(hp_guard_intact(chunk));
+	if (spare > 1) {
+		p[size + spare - 1] = 0xfd;
+		EXPECT(!hp_guard_intact(chunk));
+	}
+	memset(p + size, 0xfd, spare);
+	p[size - 1] ^= 1; /* its own */
+	EXPECT(hp_guard_intact(chunk));
+}
+
+TEST(a_buffer_has_the_bytes_that_were_asked_for_and_each_one_behind_is_looked_at)
+{
+	static const size_t behind[] = { 0, 1, 2, 3, 100, 2048, 4000, 4094, 4095 };
+
+	hp_span.heads_max = 1000;
+	for (size_t i = 0; i < sizeof behind / sizeof *behind; i++)
+		for (size_t pages = 9; pages < 600; pages = 2 * pages + 1) {
+			size_t size = pages * HP_CHUNK - behind[i];
+			uint64_t calls = HP_STAT(guard_calls), bad = HP_STAT(bad_pointers);
+			unsigned char *p = hugepin_malloc(size);
+
+			EXPECT_EQ(hugepin_usable_size(p), size);
+			EXPECT_EQ(hp_guard_bytes(chunk_of(p)), size);
+			EXPECT_EQ(hp_guard_spare(chunk_of(p)), behind[i]);
+			EXPECT_EQ(HP_STAT(guard_calls), calls + 2); /* the buffer open, the guard closed */
+			EXPECT_EQ(HP_STAT(guard_bytes), HP_CHUNK);
+			EXPECT_EQ(HP_STAT(room_bytes), HP_CHUNK);
+			expect_noticed(p, size, behind[i]);
+			if (behind[i])
+				p[size] = 1;
+			hugepin_free(p);
+			EXPECT_EQ(HP_STAT(guard_calls), calls + 3);
+			EXPECT_EQ(HP_STAT(bad_pointers), bad + (behind[i] != 0));
+			EXPECT_EQ(HP_STAT(guard_bytes), 0);
+			EXPECT_EQ(HP_STAT(room_bytes), 0);
+			EXPECT_EQ(HP_STAT(guard_kept_bytes), (pages + 1) * HP_CHUNK);
+			hugepin_free(p); /* once more */
+			EXPECT_EQ(HP_STAT(bad_pointers), bad + 1 + (behind[i] != 0));
+			hugepin_purge();
+			EXPECT_EQ(HP_STAT(guard_kept_bytes), 0);
+		}
+	expect_empty();
+}
+
+/* ------------------------------------------------------------------ what was freed */
+
+enum { MANY = 70, KEPT = 64 }; /* of 1 MiB each, with the guard */
+#define OPEN (MIB - HP_CHUNK)
+
+static void free_many(unsigned char **p)
+{
+	for (int i = 0; i < MANY; i++)
+		p[i] = hugepin_malloc(OPEN);
+	EXPECT_EQ(HP_STAT(guard_kept_bytes), 0);
+	for (int i = 0; i < MANY; i++) {
+		EXPECT(p[i] != NULL);
+		hugepin_free(p[i]);
+		EXPECT_EQ(HP_STAT(guard_kept_bytes), (size_t)HP_MIN(i + 1, (int)KEPT) * MIB);
+		EXPECT_EQ(HP_CHUNK_STATE(hp_chunk_get(chunk_of(p[i]))), HP_CHUNK_LISTED);
+		if (i >= KEPT)
+			EXPECT_EQ(HP_CHUNK_STATE(hp_chunk_get(chunk_of(p[i - KEPT]))), HP_CHUNK_FREE);
+	}
+}
+
+TEST(of_freed_buffers_64_mib_are_kept_and_the_first_comes_again_first)
+{
+	unsigned char *p[MANY], *again;
+	bool found = false;
+	pid_t pid;
+
+	free_many(p);
+	/* A new one lies where none of those lay that are kept. */
+	again = hugepin_malloc(OPEN);
+	for (int i = MANY - KEPT; i < MANY; i++)
+		found |= again + MIB > p[i] && again < p[i] + MIB;
+	EXPECT(!found);
+	memset(again, 1, OPEN);
+	pid = fork();
+	if (pid == 0) {
+		t_failures = 0;
+		EXPECT_EQ(HP_STAT(guard_kept_bytes), 0);
+		EXPECT_EQ(again[OPEN - 1], 1);
+		free_many(p);
+		hugepin_free(again);
+		_exit(t_failures != 0);
+	}
+	EXPECT_EQ(child_wait(pid, 50), 0);
+	hugepin_free(again);
+	EXPECT_EQ(HP_STAT(guard_kept_bytes), KEPT * MIB);
+	again = hugepin_malloc((KEPT + 1) * MIB);
+	hugepin_free(again); /* more than is kept in all */
+	EXPECT_EQ(HP_STAT(guard_kept_bytes), 0);
+	hugepin_purge();
+	expect_empty();
+}
+
+/* write() tells without a signal. */
+static bool can_read(const void *p)
+{
+	int ends[2];
+	bool can;
+
+	if (!EXPECT(!pipe2(ends, O_CLOEXEC)))
+		return false;
+	can = write(ends[1], p, 1) == 1;
+	close(ends[0]);
+	close(ends[1]);
+	return can;
+}
+
+TEST(neither_what_is_kept_nor_a_guard_can_be_read)
+{
+	unsigned char *p[MANY], *q;
+
+	free_many(p);
+	for (int i = 0; i < MANY; i++)
+		EXPECT(!can_read(p[i]) && !can_read(p[i] + OPEN - 1));
+	hugepin_purge();
+	for (size_t i = 0; i < 20; i++) {
+		q = hugepin_malloc(MIB + i * HP_CHUNK);
+		EXPECT(can_read(q) && can_read(q + MIB + i * HP_CHUNK - 1));
+		EXPECT(!can_read(q + MIB + i * HP_CHUNK));
+		hugepin_free(q);
+		EXPECT(!can_read(q + i * HP_CHUNK));
+	}
+	hugepin_purge();
+	expect_empty();
+}
+
 LIVE_MAIN
