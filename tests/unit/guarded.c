@@ -4,9 +4,13 @@
  */
 #include "alloc/guard.h"
 
+#include <errno.h>
+#include <sys/mman.h>
+
 #include "alloc/heap.h"
 #include "alloc/pages.h"
 #include "base/config.h"
+#include "tests/any.h"
 #include "tests/live/live.h"
 #include "tests/unit/empty.h"
 
@@ -22,6 +26,127 @@ __attribute__((constructor)) static void configure(void)
 	hp_config.guard = 1;
 	hp_config.abort_on_misuse = 0;
 }
+
+static size_t chunk_of(const void *p)
+{
+	return ((uintptr_t)p - hp_span.base) >> HP_CHUNK_SHIFT;
+}
+
+/* ------------------------------------------------------------------ a model of what is closed: first, in a heap that was never used */
+
+enum { LIVE = 24, CHUNKS = GIB / HP_CHUNK };
+
+static struct live {
+	unsigned char *p;
+	size_t chunks;
+} live[LIVE];
+static bool shut[CHUNKS], told[CHUNKS]; /* as the rules say; as the kernel says */
+static size_t heads_max;
+
+static void ask_kernel(void)
+{
+	char line[300], rights[5];
+	FILE *f = fopen("/proc/self/maps", "r");
+	uintptr_t from, to;
+
+	while (fgets(line, sizeof line, f))
+		if (sscanf(line, "%lx-%lx %4s", &from, &to, rights) == 3)
+			for (uintptr_t a = HP_MAX(from, hp_span.base); a < HP_MIN(to, hp_span.base + GIB); a += HP_CHUNK)
+				told[chunk_of((void *)a)] = rights[0] == '-';
+	fclose(f);
+}
+
+static bool agree(void)
+{
+	ask_kernel();
+	for (size_t c = HP_PAGE_CHUNKS; c < hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT; c++)
+		if (hp_span.page[c >> HP_PAGE_CHUNKS_SHIFT].state == HP_PAGE_READY && !EXPECT_EQ(told[c], shut[c]))
+			return T_FAIL("chunk %zu", c);
+	return true;
+}
+
+static bool may_split(void)
+{
+	size_t borders = 0;
+
+	for (size_t c = 1; c <= hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT; c++)
+		borders += shut[c] != shut[c - 1];
+	return borders + 2 <= 2 * heads_max;
+}
+
+static void make(struct live *l)
+{
+	uint64_t missing = HP_STAT(guard_missing);
+	size_t c;
+	bool guarded;
+
+	l->chunks = 8 + any(40);
+	l->p = hugepin_malloc(l->chunks << HP_CHUNK_SHIFT);
+	c = chunk_of(l->p);
+	memset(&shut[c], 0, l->chunks);
+	guarded = may_split();
+	shut[c + l->chunks] = guarded;
+	EXPECT_EQ(HP_STAT(guard_missing), missing + !guarded);
+	memset(l->p, 1, l->chunks << HP_CHUNK_SHIFT);
+}
+
+static void drop_one(struct live *l)
+{
+	uint64_t missing = HP_STAT(guard_missing);
+	size_t c = chunk_of(l->p), n = l->chunks + 1;
+	bool stays = !shut[c - 1] && !shut[c + n] && !shut[c + n - 1] && !may_split();
+
+	hugepin_free(l->p);
+	l->p = NULL;
+	if (!stays)
+		memset(&shut[c], 1, n);
+	EXPECT_EQ(HP_STAT(guard_missing), missing + stays);
+}
+
+static void at_random(size_t few)
+{
+	heads_max = 1000; /* or whatever it is, of the first one */
+	make(live);
+	drop_one(live);
+	hp_span.heads_max = heads_max = few;
+	for (int round = 0; round < 500 && !t_failures; round++) {
+		struct live *l = &live[any(LIVE)];
+
+		if (l->p)
+			drop_one(l);
+		else
+			make(l);
+		for (l = live; l < live + LIVE; l++)
+			EXPECT(!l->p || (l->p[0] == 1 && l->p[(l->chunks << HP_CHUNK_SHIFT) - 1] == 1));
+		if (round % 8 == 0)
+			agree();
+	}
+	for (struct live *l = live; l < live + LIVE; l++)
+		if (l->p)
+			drop_one(l);
+	agree();
+}
+
+TEST(what_is_closed_is_what_the_rules_say)
+{
+	static const size_t few[] = { 1000, 15, 6, 1 };
+	int status;
+
+	for (size_t i = 0; i < sizeof few / sizeof *few; i++) {
+		pid_t pid = fork();
+
+		if (pid == 0) {
+			t_failures = 0;
+			at_random(few[i]);
+			_exit(t_failures != 0);
+		}
+		status = child_wait(pid, 50);
+		if (!EXPECT_EQ(status, 0))
+			T_FAIL("%zu mappings", few[i]);
+	}
+}
+
+/* ------------------------------------------------------------------ few mappings */
 
 static size_t parts_of_span(void)
 {
@@ -87,11 +212,6 @@ TEST(with_borders_enough_each_buffer_has_its_guard)
 }
 
 /* ------------------------------------------------------------------ bytes behind the end */
-
-static size_t chunk_of(const void *p)
-{
-	return ((uintptr_t)p - hp_span.base) >> HP_CHUNK_SHIFT;
-}
 
 /* A byte of these is changed, and put back. */
 static void expect_noticed(unsigned char *p, size_t size, size_t spare)
@@ -242,6 +362,42 @@ TEST(neither_what_is_kept_nor_a_guard_can_be_read)
 		hugepin_free(q);
 		EXPECT(!can_read(q + i * HP_CHUNK));
 	}
+	hugepin_purge();
+	expect_empty();
+}
+
+/* The kernel refuses to divide a mapping, whatever we have counted. */
+TEST(where_the_kernel_has_no_mapping_left_a_buffer_has_no_guard_or_there_is_none)
+{
+	enum { MAPPINGS = 70000 };
+	uint64_t missing = HP_STAT(guard_missing);
+	unsigned char *p[LIVE];
+	char *area;
+	int had = 0;
+
+	hp_span.heads_max = 1000;
+	for (int i = 0; i < LIVE; i++)
+		p[i] = hugepin_malloc(SIZE);
+	for (int i = 0; i < LIVE; i += 2) {
+		hugepin_free(p[i]);
+		p[i] = NULL;
+	}
+	area = mmap(NULL, MAPPINGS * 2 * HP_CHUNK, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	EXPECT(area != MAP_FAILED);
+	for (size_t i = 0; i < MAPPINGS && mprotect(area + (2 * i + 1) * HP_CHUNK, HP_CHUNK, PROT_READ) == 0; i++)
+		;
+	for (int i = 0; i < LIVE; i += 2) {
+		p[i] = hugepin_malloc(SIZE);
+		if (p[i])
+			memset(p[i], 1, SIZE);
+		had += p[i] != NULL;
+	}
+	for (int i = 0; i < LIVE; i++) {
+		EXPECT(!p[i] || hugepin_usable_size(p[i]) == SIZE);
+		hugepin_free(p[i]);
+	}
+	munmap(area, MAPPINGS * 2 * HP_CHUNK);
+	EXPECT(had < LIVE / 2 || HP_STAT(guard_missing) > missing || file_number("/proc/sys/vm/max_map_count") > MAPPINGS);
 	hugepin_purge();
 	expect_empty();
 }
