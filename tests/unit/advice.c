@@ -15,6 +15,7 @@
 #include "tests/any.h"
 #include "tests/live/live.h"
 #include "tests/unit/empty.h"
+#include "tests/unit/kernel.h"
 #include "tests/unit/told.h"
 
 enum { BUFFERS = 14, CHUNKS_MAX = 3000 };
@@ -25,11 +26,26 @@ static struct buffer {
 	unsigned char tag;
 } buffers[BUFFERS];
 
+static int refused; /* advice that the kernel does not take, with this error, or -1 */
+static int refused_error;
+
+UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
+{
+	long r = nr == SYS_madvise && c == refused ? -refused_error : raw(nr, a, b, c, d, e, f);
+
+	if (r < 0 && r > -4096) {
+		errno = (int)-r;
+		return -1;
+	}
+	return r;
+}
+
 __attribute__((constructor)) static void configure(void)
 {
 	hp_config.span = (int64_t)(1 * GIB);
 	hp_config.extent_max = (int64_t)(16 * MIB);
 	hp_config.decay_ms = 0;
+	refused = -1;
 }
 
 static const struct {
@@ -403,6 +419,131 @@ TEST(a_lock_of_a_part_of_such_a_page_does_not_divide_its_advice)
 		hugepin_free(p);
 	}
 	hugepin_free(blocker);
+	EXPECT(agree());
+	hugepin_purge();
+	expect_empty();
+}
+
+/* ------------------------------------------------------------------ what the kernel refuses */
+
+static unsigned noted(const unsigned char *p)
+{
+	size_t c = ((uintptr_t)p - hp_span.base) >> HP_CHUNK_SHIFT;
+	unsigned a;
+
+	EXPECT(hp_advice_run(c, c + 1, &a) == c + 1);
+	return a;
+}
+
+TEST(what_was_not_taken_back_is_handed_out_when_it_was)
+{
+	enum { STUCK = 3, SIZE = 100 << HP_CHUNK_SHIFT, OTHERS = 20 };
+	unsigned char *p[2 * STUCK], *q[OTHERS];
+
+	hp_config.pages = HP_PAGES_THP;
+	for (int i = 0; i < 2 * STUCK; i++)
+		p[i] = hugepin_malloc(SIZE);
+	for (int i = 0; i < 2 * STUCK; i += 2)
+		EXPECT_EQ(hugepin_advise_(p[i] + HP_CHUNK, SIZE / 2, MADV_DONTFORK), 0);
+	refused = MADV_DOFORK;
+	refused_error = ENOMEM;
+	for (int i = 0; i < 2 * STUCK; i++) {
+		errno = 77;
+		hugepin_free(p[i]);
+		EXPECT_EQ(errno, 77);
+	}
+	for (int round = 0; round < 3; round++) {
+		for (int i = 0; i < 2 * STUCK; i += 2) {
+			EXPECT_EQ(noted(p[i]), HP_ADVICE_STUCK);
+			EXPECT_EQ(noted(p[i] + HP_CHUNK), HP_ADVICE_DONTFORK);
+			EXPECT_EQ(noted(p[i] + SIZE - HP_CHUNK), 0);
+			EXPECT_EQ(noted(p[i + 1]), 0);
+		}
+		for (int i = 0; i < OTHERS; i++) {
+			q[i] = hugepin_malloc(SIZE);
+			for (int k = 0; k < 2 * STUCK; k += 2)
+				EXPECT(q[i] + SIZE <= p[k] || q[i] >= p[k] + SIZE);
+		}
+		for (int i = 0; i < OTHERS; i++)
+			hugepin_free(q[i]);
+		errno = 77;
+		hugepin_purge();
+		EXPECT_EQ(errno, 77);
+		EXPECT_EQ(HP_STAT(taken_bytes), STUCK * SIZE);
+	}
+	refused = -1;
+	hugepin_purge();
+	EXPECT(agree());
+	expect_empty();
+}
+
+/* Bytes and advice, or nothing: the old buffer is as it was. */
+TEST(what_cannot_be_said_of_the_new_place_keeps_a_buffer_where_it_is)
+{
+	static const int advice[] = { MADV_DONTFORK, MADV_WIPEONFORK, MADV_DONTDUMP };
+	enum { SIZE = 64 << HP_CHUNK_SHIFT };
+
+	hp_config.pages = HP_PAGES_THP;
+	for (size_t i = 0; i < sizeof advice / sizeof *advice; i++) {
+		unsigned char *p = hugepin_malloc(SIZE), *wall = hugepin_malloc(SIZE), *q;
+		unsigned was;
+
+		memset(p, 7, SIZE);
+		EXPECT_EQ(hugepin_advise_(p + HP_CHUNK, HP_CHUNK, advice[i]), 0);
+		was = noted(p + HP_CHUNK);
+		refused = advice[i];
+		refused_error = EINVAL;
+		errno = 77;
+		q = hugepin_realloc(p, 40 * SIZE);
+		EXPECT(!q && errno == ENOMEM);
+		refused = -1;
+		EXPECT_EQ(noted(p + HP_CHUNK), was);
+		EXPECT(p[0] == 7 && p[SIZE - 1] == 7);
+		q = hugepin_realloc(p, 40 * SIZE);
+		EXPECT(q && q[0] == 7 && q[SIZE - 1] == 7);
+		EXPECT_EQ(noted(q + HP_CHUNK), was);
+		EXPECT_EQ(noted(q) | noted(q + 2 * HP_CHUNK), 0);
+		hugepin_free(q);
+		hugepin_free(wall);
+		EXPECT(agree());
+	}
+	hugepin_purge();
+	expect_empty();
+}
+
+/* ------------------------------------------------------------------ descriptors of threads */
+
+TEST(the_top_of_a_stack_is_known_as_long_as_the_buffer_lives)
+{
+	enum { SIZE = 4 << 20, TOP = 8192 };
+	unsigned char *p, *wall;
+	size_t first, last;
+
+	hp_config.pages = HP_PAGES_THP;
+	p = hugepin_aligned_alloc(HP_PAGE, SIZE);
+	wall = hugepin_malloc(HP_PAGE);
+	first = ((uintptr_t)p - hp_span.base) >> HP_PAGE_SHIFT;
+	last = first + SIZE / HP_PAGE - 1;
+	errno = 77;
+	hugepin_stack_(p, TOP - 1); /* no room for one */
+	hugepin_stack_(p, 0);
+	hugepin_stack_(p - 64 * GIB, SIZE); /* not ours */
+	EXPECT(!hp_advice_is_stack(first) && !hp_advice_is_stack(last));
+	hugepin_stack_(p, SIZE - 100);
+	EXPECT_EQ(errno, 77);
+	EXPECT(!hp_advice_is_stack(first) && hp_advice_is_stack(last));
+	EXPECT_EQ(noted(p + SIZE - HP_CHUNK), HP_ADVICE_STACK);
+	EXPECT_EQ(noted(p + SIZE - 3 * HP_CHUNK), HP_ADVICE_STACK);
+	EXPECT_EQ(noted(p + SIZE - 4 * HP_CHUNK), 0);
+	EXPECT_EQ(noted(wall), 0);
+	EXPECT(!hp_advice_is_stack(last + 1));
+	hugepin_stack_(p, HP_PAGE + TOP); /* in two pages, and the first chunk of the second */
+	EXPECT(!hp_advice_is_stack(first));
+	hugepin_stack_(p, HP_PAGE + TOP / 2);
+	EXPECT(hp_advice_is_stack(first));
+	hugepin_free(p);
+	EXPECT(!hp_advice_is_stack(first) && !hp_advice_is_stack(last));
+	hugepin_free(wall);
 	EXPECT(agree());
 	hugepin_purge();
 	expect_empty();

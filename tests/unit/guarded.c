@@ -275,6 +275,8 @@ TEST(a_buffer_has_the_bytes_that_were_asked_for_and_each_one_behind_is_looked_at
 			EXPECT_EQ(HP_STAT(guard_kept_bytes), (pages + 1) * HP_CHUNK);
 			hugepin_free(p); /* once more */
 			EXPECT_EQ(HP_STAT(bad_pointers), bad + 1 + (behind[i] != 0));
+			hugepin_free(p + HP_CHUNK); /* nothing begins there */
+			EXPECT_EQ(HP_STAT(bad_pointers), bad + 2 + (behind[i] != 0));
 			hugepin_purge();
 			EXPECT_EQ(HP_STAT(guard_kept_bytes), 0);
 		}

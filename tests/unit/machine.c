@@ -15,6 +15,7 @@
 #include "alloc/map.h"
 #include "alloc/pages.h"
 #include "base/config.h"
+#include "base/stats.h"
 #include "tests/live/live.h"
 #include "tests/unit/kernel.h"
 
@@ -24,6 +25,8 @@ static char root[] = "/tmp/hugepin-machine-XXXXXX"; /* what is below it is the m
 static bool fed; /* files are looked for there */
 static int with_hugepage; /* what madvise(MADV_HUGEPAGE) returns: 0 or -errno */
 static uint64_t bound; /* nodes that mbind was given */
+static int bind_error;
+static size_t reserve_max; /* so much may be reserved at once; 0: all */
 static uint64_t ram;
 static int sysinfo_error;
 
@@ -39,7 +42,9 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 		r = with_hugepage;
 	} else if (nr == SYS_mbind) {
 		bound = *(uint64_t *)d;
-		r = 0;
+		r = -bind_error;
+	} else if (nr == SYS_mmap && reserve_max && (size_t)b > reserve_max && c == PROT_NONE) {
+		r = -ENOMEM;
 	} else {
 		r = raw(nr, a, b, c, d, e, f);
 	}
@@ -308,6 +313,160 @@ TEST(as_many_mappings_as_the_kernel_says)
 	EXPECT_EQ(hp_map_count_max(), 1048576);
 	feed("/proc/sys/vm/max_map_count", NULL);
 	EXPECT_EQ(hp_map_count_max(), 65530);
+}
+
+/* ------------------------------------------------------------------ the span, in a process that has none yet */
+
+static void in_a_process(void (*run)(void))
+{
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		t_failures = 0;
+		hp_config.span = (int64_t)GIB;
+		hp_config.extent_max = (int64_t)(16 * MIB);
+		run();
+		_exit(t_failures != 0);
+	}
+	EXPECT_EQ(child_wait(pid, 50), 0);
+}
+
+static bool is_mapped(uintptr_t at)
+{
+	return raw(SYS_msync, (long)at, 4096, MS_ASYNC, 0, 0, 0) == 0;
+}
+
+/* Of the kernel, of free() and of who looks from outside. */
+static void expect_pages(size_t pages)
+{
+	EXPECT_EQ(hp_span.pages, pages);
+	EXPECT_EQ(hp_span.size, pages << HP_PAGE_SHIFT);
+	EXPECT_EQ(hp_span.reserved, pages << HP_PAGE_SHIFT);
+	EXPECT_EQ(hp_exposed.view.heap.base, hp_span.base);
+	EXPECT_EQ(hp_exposed.view.heap.size, hp_span.reserved);
+	EXPECT(hp_span.opened <= hp_span.size);
+	EXPECT(is_mapped(hp_span.base) && is_mapped(hp_span.base + hp_span.size - 4096));
+}
+
+static void halve(void)
+{
+	reserve_max = 300 * MIB;
+	hugepin_free(hugepin_malloc(MIB));
+	expect_pages(256 * MIB / HP_PAGE);
+	reserve_max = 0;
+}
+
+static void find_the_least(void)
+{
+	hp_config.span = (int64_t)(2 * HP_PAGE);
+	EXPECT(hp_span_init(false) == 0);
+	expect_pages(2);
+}
+
+static void find_none(void)
+{
+	unsigned char *p;
+
+	reserve_max = 3 * HP_PAGE - 1;
+	errno = 77;
+	EXPECT_EQ(hp_span_init(false), -ENOMEM);
+	EXPECT_EQ(errno, 77);
+	EXPECT_EQ(hp_span.size, 0);
+	p = hugepin_malloc(MIB); /* the C library's, or none */
+	hugepin_free(p);
+	reserve_max = 0;
+}
+
+TEST(a_span_is_halved_until_there_are_addresses_for_it)
+{
+	in_a_process(halve);
+	in_a_process(find_the_least);
+	in_a_process(find_none);
+}
+
+static void shrink(void)
+{
+	unsigned char *p = hugepin_malloc(3 * MIB), *q[40];
+	uintptr_t end;
+	size_t last;
+
+	memset(p, 1, 3 * MIB);
+	expect_pages(GIB / HP_PAGE);
+	hp_span_shrink(2 * GIB); /* which it is below anyway */
+	expect_pages(GIB / HP_PAGE);
+	hp_span_shrink(256 * MIB + 4096);
+	expect_pages(256 * MIB / HP_PAGE);
+	for (int i = 0; i < 40; i++) {
+		q[i] = hugepin_malloc(3 * MIB);
+		memset(q[i], i, 3 * MIB);
+	}
+	last = hp_span.pages;
+	while (!hp_bit(hp_span.used, last - 1))
+		last--;
+	EXPECT(last >= 60 && last < 128);
+	end = hp_span.base + hp_span.size;
+	hp_span_shrink(4096); /* what is used stays */
+	expect_pages(last);
+	EXPECT(!is_mapped(hp_span.base + hp_span.size) || hp_span.base + hp_span.size == end);
+	for (int i = 0; i < 40; i++) {
+		EXPECT(q[i][0] == i && q[i][3 * MIB - 1] == i);
+		hugepin_free(q[i]);
+	}
+	EXPECT_EQ(p[3 * MIB - 1], 1);
+	hugepin_free(p);
+	hugepin_purge();
+	expect_pages(last);
+}
+
+TEST(a_span_shrinks_to_its_limit_but_not_below_what_is_used)
+{
+	in_a_process(shrink);
+}
+
+static void ask_for_a_node(void)
+{
+	bind_error = EINVAL;
+	hp_config.numa = 3;
+	hugepin_free(hugepin_malloc(MIB));
+	EXPECT_EQ(bound, 8);
+	EXPECT_EQ(hp_span.nodes.policy, HP_NODES_LOCAL);
+	EXPECT_EQ(hp_span.nodes.node, -1);
+}
+
+static void get_a_node(void)
+{
+	hp_config.numa = 3;
+	hugepin_free(hugepin_malloc(MIB));
+	EXPECT_EQ(hp_span.nodes.policy, HP_NODES_ONE);
+	EXPECT_EQ(hp_span.nodes.node, 3);
+}
+
+TEST(of_a_node_that_gives_no_memory_the_local_one_takes_the_place)
+{
+	in_a_process(ask_for_a_node);
+	in_a_process(get_a_node);
+}
+
+static void know_thp(void)
+{
+	feed("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
+	feed("/proc/sys/vm/max_map_count", "40000\n");
+	hugepin_free(hugepin_malloc(MIB));
+	EXPECT(hp_span.thp);
+	EXPECT_EQ(hp_span.heads_max, 10000);
+}
+
+static void know_no_thp(void)
+{
+	feed("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
+	hugepin_free(hugepin_malloc(MIB));
+	EXPECT(!hp_span.thp);
+}
+
+TEST(a_span_knows_what_the_machine_said_when_it_began)
+{
+	in_a_process(know_thp);
+	in_a_process(know_no_thp);
 }
 
 LIVE_MAIN
