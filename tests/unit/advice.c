@@ -26,13 +26,21 @@ static struct buffer {
 	unsigned char tag;
 } buffers[BUFFERS];
 
+static bool few_maps; /* no more tables are to be had than so many mappings */
+static int maps_left;
 static int refused; /* advice that the kernel does not take, with this error, or -1 */
 static int refused_error;
 
 UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
 {
-	long r = nr == SYS_madvise && c == refused ? -refused_error : raw(nr, a, b, c, d, e, f);
+	long r;
 
+	if (few_maps && (nr == SYS_mmap || nr == SYS_mprotect) && maps_left-- <= 0)
+		r = -ENOMEM;
+	else if (nr == SYS_madvise && c == refused)
+		r = -refused_error;
+	else
+		r = raw(nr, a, b, c, d, e, f);
 	if (r < 0 && r > -4096) {
 		errno = (int)-r;
 		return -1;
@@ -257,6 +265,39 @@ static void at_random(int64_t pages, int rounds)
 	for (struct buffer *b = buffers; b < buffers + BUFFERS; b++)
 		if (b->p)
 			discard(b);
+	EXPECT(agree());
+	hugepin_purge();
+	expect_empty();
+}
+
+/* First: later there is one. */
+TEST(without_memory_for_the_record_nothing_is_said)
+{
+	unsigned char *p;
+
+	hp_config.pages = HP_PAGES_THP;
+	p = hugepin_malloc(64 << HP_CHUNK_SHIFT);
+	EXPECT(!hp_advice_made());
+	few_maps = true;
+	for (int had = 0; had < 3; had++) { /* the bits, the addresses, the access */
+		maps_left = 0;
+		errno = 77;
+		EXPECT_EQ(hugepin_advise_(p, 8 << HP_CHUNK_SHIFT, MADV_DONTFORK), -ENOMEM);
+		EXPECT_EQ(hugepin_protect_(p, 8 << HP_CHUNK_SHIFT, PROT_READ), -ENOMEM);
+		EXPECT_EQ(errno, 77);
+		p[0] = 1;
+		maps_left = 1;
+		EXPECT_EQ(hugepin_advise_(p, 8 << HP_CHUNK_SHIFT, MADV_DONTDUMP), had < 2 ? -ENOMEM : 0);
+	}
+	few_maps = false;
+	EXPECT(hp_advice_made());
+	buffers[0].p = p;
+	buffers[0].chunks = 64;
+	memset(buffers[0].said, 0, sizeof buffers[0].said);
+	memset(buffers[0].said, HP_ADVICE_DONTDUMP, 8);
+	EXPECT(agree());
+	buffers[0].p = NULL;
+	hugepin_free(p);
 	EXPECT(agree());
 	hugepin_purge();
 	expect_empty();

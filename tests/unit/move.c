@@ -1012,6 +1012,32 @@ TEST(a_program_without_standard_input_is_as_any_other)
 	in_a_process(move_without_standard_input);
 }
 
+/* Of one page, the first, the last and all between. */
+static void stay_for_each_page(void)
+{
+	static const int advice[][2] = { { MADV_DONTDUMP, MADV_DODUMP }, { PROT_READ, PROT_READ | PROT_WRITE },
+					 { PROT_READ | PROT_WRITE | PROT_EXEC, PROT_READ | PROT_WRITE } };
+
+	take();
+	for (int i = 0; i < BUFFERS; i++)
+		for (size_t at = 0; at < SIZE; at += HP_PAGE) {
+			int k = (int)((size_t)i + at / HP_PAGE) % 3;
+			long nr = k ? SYS_mprotect : SYS_madvise;
+
+			EXPECT_EQ(raw(nr, (long)buffers[i] + (long)at, HP_PAGE, advice[k][0], 0, 0, 0), 0);
+			if (!EXPECT_EQ(move_now(), 0))
+				T_FAIL("page %zu of buffer %d", at / HP_PAGE, i);
+			EXPECT_EQ(raw(nr, (long)buffers[i] + (long)at, HP_PAGE, advice[k][1], 0, 0, 0), 0);
+		}
+	EXPECT_EQ(raw(SYS_madvise, (long)hp_span.base, HP_PAGE, MADV_DONTDUMP, 0, 0, 0), 0); /* which is no buffer's */
+	expect_moves();
+}
+
+TEST(each_page_by_itself_keeps_all_when_the_kernel_knows_of_it)
+{
+	in_a_process(stay_for_each_page);
+}
+
 static void stay_for_nodes(void)
 {
 	take();
