@@ -590,4 +590,96 @@ TEST(the_top_of_a_stack_is_known_as_long_as_the_buffer_lives)
 	expect_empty();
 }
 
+/* ------------------------------------------------------------------ children of forks that copy */
+
+static int file; /* write() tells without a signal what can be read */
+
+static bool can_read(const unsigned char *p, unsigned char *ret_)
+{
+	return pwrite(file, p, 1, 0) == 1 && pread(file, ret_, 1, 0) == 1;
+}
+
+/* What the child has of a chunk, and what its kernel says. */
+static bool is_right(const struct buffer *b, size_t i)
+{
+	unsigned said = b->said[i], a = noted(chunk_of(b, i));
+	unsigned kernels = told[((uintptr_t)chunk_of(b, i) - hp_span.base) >> HP_CHUNK_SHIFT];
+	unsigned char c = 0;
+	bool readable = can_read(chunk_of(b, i), &c);
+
+	if (said & HP_ADVICE_DONTFORK) /* nothing, and touching it is fatal */
+		return EXPECT(!readable) && EXPECT(a & HP_ADVICE_MISSING);
+	if (!EXPECT_EQ(a, said) || !EXPECT_EQ(kernels, said) || !EXPECT_EQ(readable, !(said & HP_ADVICE_NOREAD)))
+		return false;
+	if (said & HP_ADVICE_NOREAD)
+		return true;
+	return said & HP_ADVICE_WIPEONFORK ? EXPECT_EQ(c, 0) : said & HP_ADVICE_NOWRITE || EXPECT_EQ(c, b->tag);
+}
+
+static void look_at_child(void)
+{
+	ask_kernel();
+	for (struct buffer *b = buffers; b < buffers + BUFFERS; b++)
+		for (size_t i = 0; b->p && i < b->chunks; i++)
+			if (!is_right(b, i)) {
+				T_FAIL("chunk %zu of %zu", i, b->chunks);
+				return;
+			}
+	for (struct buffer *b = buffers; b < buffers + BUFFERS; b++) {
+		hugepin_free(b->p);
+		b->p = NULL;
+	}
+	EXPECT(agree());
+	hugepin_purge();
+	expect_empty();
+}
+
+/* Held, so that forks copy it, whatever it is made of. */
+static void copy_at_random(int64_t pages)
+{
+	struct hugepin_extent e;
+	uint64_t copies = HP_STAT(forks_copied);
+
+	hp_config.pages = pages;
+	file = memfd_create("a byte", MFD_CLOEXEC);
+	for (int round = 0; round < 6; round++) {
+		pid_t pid;
+
+		for (struct buffer *b = buffers; b < buffers + BUFFERS; b++)
+			if (!b->p)
+				obtain(b);
+		for (int i = 0; i < 40; i++)
+			say(&buffers[any(BUFFERS)]);
+		EXPECT(agree());
+		for (uintptr_t from = 0; hp_heap_next_extent(from, &e); from = (uintptr_t)e.addr + 1)
+			EXPECT_EQ(hp_heap_hold((uintptr_t)e.addr, e.len, e.gen, HP_HOLD_COPY), 0);
+		pid = fork();
+		if (pid == 0) {
+			t_failures = 0;
+			look_at_child();
+			_exit(t_failures != 0);
+		}
+		EXPECT_EQ(child_wait(pid, 50), 0);
+		for (uintptr_t from = 0; hp_heap_next_extent(from, &e); from = (uintptr_t)e.addr + 1)
+			hp_heap_drop((uintptr_t)e.addr, e.len, HP_HOLD_COPY);
+		EXPECT(agree());
+		for (struct buffer *b = buffers; b < buffers + BUFFERS; b++)
+			if (any(2))
+				discard(b);
+	}
+	EXPECT_EQ(HP_STAT(forks_copied), copies + 6);
+	for (struct buffer *b = buffers; b < buffers + BUFFERS; b++)
+		if (b->p)
+			discard(b);
+	close(file);
+	hugepin_purge();
+	expect_empty();
+}
+
+TEST(a_child_with_a_copy_has_what_it_may_have_and_its_kernel_knows_the_rest)
+{
+	copy_at_random(HP_PAGES_THP);
+	copy_at_random(HP_PAGES_BASE);
+}
+
 LIVE_MAIN
