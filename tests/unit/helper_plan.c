@@ -182,6 +182,7 @@ static struct {
 	unsigned long mask[64]; /* of sched_setaffinity */
 	unsigned masks, mask_bytes;
 	bool mask_refused;
+	bool no_memory; /* for tables */
 	char said[200]; /* the last line to stderr */
 } machine = { .source = "hpet\n" };
 
@@ -218,6 +219,10 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 		return file_with(machine.stat);
 	if (nr == SYS_openat && machine.source && strstr((const char *)b, "current_clocksource"))
 		return file_with(machine.source);
+	if (nr == SYS_mprotect && machine.no_memory) {
+		errno = ENOMEM;
+		return -1;
+	}
 	if (nr == SYS_sched_setaffinity) {
 		machine.masks++;
 		machine.mask_bytes = (unsigned)b;
@@ -323,7 +328,7 @@ static bool nothing_more(struct hp_plan *p)
 	return ok;
 }
 
-static void next_step(struct hp_plan *p, int what, uint32_t region)
+static void next_step(struct hp_plan *p, unsigned what, uint32_t region)
 {
 	p->step[p->steps++] = (struct hp_plan_step){ .what = what, .region = region };
 }
@@ -1039,39 +1044,42 @@ TEST(what_is_given_back_and_registered_again_is_told_counted_and_its_cost_learnt
 
 TEST(costs_shown_are_of_the_class_that_was_registered_most_often)
 {
+	static const size_t len[] = { 4096, HP_PAGE };
+	static const unsigned class[] = { 0, 4 };
 	hugepin_domain *d = open_on(&device, 0);
 	struct hp_plan *p = plan_of(0);
 	struct hp_cost cost = { 0 };
 	struct hp_cost_fit fit;
-	char *large = map(HP_PAGE);
+	char *large = map(2 * HP_PAGE);
 	struct hugepin_pin pin;
 
-	touch(d, buffer[0]);
-	EXPECT_EQ(hugepin_pin(d, large, HP_PAGE, 0, &pin), 0);
-	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
-	serve(d);
-	for (int i = 0; i < 9; i++) {
-		uint32_t region = i % 3 == 1 ? 1 : 2;
-		uint64_t bytes = region == 1 ? LEN : HP_PAGE;
-
-		next_step(p, HP_PLAN_DEREGISTER, region);
-		next_step(p, HP_PLAN_REGISTER, region);
-		serve(d);
-		hp_cost_learn(&cost, HP_COST_BASE, bytes, true, 1000);
+	for (int i = 0; i < 2; i++) {
+		EXPECT_EQ(hugepin_pin(d, large + (i ? HP_PAGE : 0), len[i], 0, &pin), 0);
+		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	}
-	EXPECT(hp_cost_fit(&cost, HP_COST_BASE, 4, true, &fit));
-	EXPECT_EQ(fit.count, 6);
-	EXPECT_EQ(stats_of(d).cost_fixed_ns, HP_MAX((int64_t)fit.fixed_ns, 0));
-	EXPECT_EQ(stats_of(d).cost_page_ns, HP_MAX((int64_t)fit.page_ns, 0));
+	serve(d);
+	for (unsigned i = 0; i < 20; i++) {
+		unsigned most = i < 8 ? 1 : 0, which = i % 4 == 1 ? !most : most;
+
+		next_step(p, HP_PLAN_DEREGISTER, which + 1);
+		next_step(p, HP_PLAN_REGISTER, which + 1);
+		serve(d);
+		hp_cost_learn(&cost, HP_COST_BASE, len[which], true, 1000);
+		if (i != 7 && i != 19)
+			continue;
+		EXPECT(hp_cost_fit(&cost, HP_COST_BASE, class[most], true, &fit));
+		EXPECT_EQ(stats_of(d).cost_fixed_ns, HP_MAX((int64_t)fit.fixed_ns, 0));
+		EXPECT_EQ(stats_of(d).cost_page_ns, HP_MAX((int64_t)fit.page_ns, 0));
+	}
 	close_empty(&device, d);
-	munmap(large, HP_PAGE);
+	munmap(large, 2 * HP_PAGE);
 }
 
 TEST(costs_are_of_the_pages_behind_a_place)
 {
-	static const struct hp_cost nothing;
 	hugepin_domain *d = open_on(&device, 0);
 	struct hp_plan *p = plan_of(0);
+	struct hp_cost cost = { 0 };
 	char *heap = hugepin_aligned_alloc(HP_PAGE, HP_PAGE);
 	struct hugepin_extent x;
 	unsigned backing;
@@ -1083,10 +1091,59 @@ TEST(costs_are_of_the_pages_behind_a_place)
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	touch(d, buffer[0]);
 	serve(d);
-	EXPECT_EQ(cost_of(p, 1, 64 * HP_PAGE, true), hp_cost_ns(&nothing, backing, 64 * HP_PAGE, true) + 1000);
-	EXPECT_EQ(cost_of(p, 2, 64 * HP_PAGE, true), hp_cost_ns(&nothing, HP_COST_BASE, 64 * HP_PAGE, true) + 1000);
+	for (int i = 0; i < 20; i++) {
+		next_step(p, HP_PLAN_DEREGISTER, 1);
+		next_step(p, HP_PLAN_REGISTER, 1);
+		serve(d);
+		hp_cost_learn(&cost, backing, HP_PAGE, false, 1000);
+		hp_cost_learn(&cost, backing, HP_PAGE, true, 1000);
+	}
+	for (int registering = 0; registering < 2; registering++) {
+		EXPECT_EQ(cost_of(p, 1, HP_PAGE, registering), hp_cost_ns(&cost, backing, HP_PAGE, registering) + 1000);
+		EXPECT_EQ(cost_of(p, 2, HP_PAGE, registering), hp_cost_ns(&cost, HP_COST_BASE, HP_PAGE, registering) + 1000);
+	}
 	close_empty(&device, d);
 	hugepin_free(heap);
+}
+
+TEST(of_places_for_which_there_is_no_memory_nothing_is_known_until_there_is)
+{
+	enum { PAGES = 6000, KNOWN = 64 };
+	hugepin_domain *d = open_on(&device, 0);
+	struct hp_plan *p = plan_of(0);
+	char *pages = map((size_t)2 * PAGES * 4096);
+	struct hugepin_pin pin;
+	unsigned told;
+
+	for (size_t i = 0; i < PAGES; i++) { /* regions have their memory */
+		EXPECT_EQ(hugepin_pin(d, pages + 2 * i * 4096, 4096, 0, &pin), 0);
+		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	}
+	EXPECT_EQ(hugepin_forget(pages, (size_t)2 * PAGES * 4096), 0);
+	close_empty(&device, d);
+	d = open_on(&device, 0);
+	p = plan_of(0);
+	serve(d);
+	machine.no_memory = true;
+	for (size_t i = 0; i < PAGES; i++) {
+		if (i == 3000)
+			machine.no_memory = false;
+		EXPECT_EQ(hugepin_pin(d, pages + 2 * i * 4096, 4096, 0, &pin), 0);
+		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+		if (i % KNOWN == KNOWN - 1)
+			hp_helper_serve(d, &news);
+		if (i == 2999)
+			EXPECT_EQ(p->told, 3 * 1023);
+	}
+	hp_helper_serve(d, &news);
+	told = p->told;
+	/* Of those with memory, and of what was on its way when there was some again. */
+	EXPECT_EQ(told, 3 * (1023 + 3000 % KNOWN + PAGES - 3000));
+	for (unsigned i = 0; i < told; i++)
+		EXPECT(p->log[i].region > 0 && p->log[i].region <= PAGES);
+	EXPECT_EQ(stats_of(d).misses, PAGES);
+	close_empty(&device, d);
+	munmap(pages, (size_t)2 * PAGES * 4096);
 }
 
 TEST(what_cannot_be_done_is_told_to_have_failed)
@@ -1169,6 +1226,7 @@ TEST(what_somebody_has_registered_is_told_and_what_is_part_of_more_is_forgotten)
 	EXPECT_EQ(p->log[p->seen].region, 2);
 	p->seen += 3;
 	EXPECT_EQ(p->log[p->seen].region, 5);
+	EXPECT_EQ(stats_of(d).late, 1); /* buffer[0]: these are not what the numbers were before */
 	p->seen = p->told;
 	close_empty(&device, d);
 	munmap(pages, 4 * LEN);
@@ -1365,6 +1423,10 @@ TEST(where_no_core_is_idle_it_takes_a_two_hundredth_of_one)
 	EXPECT_EQ(hp_helper_delay_ns(false), HP_GATHER_NS);
 	period(200 * MS, 1029, machine.taken_ns);
 	EXPECT_EQ(hp_helper_delay_ns(false), HP_GATHER_NS);
+	machine.taken_ns += allowed;
+	EXPECT_EQ(hp_helper_delay_ns(false), 200 * MS);
+	period(10 * SECOND, 3000, 500 * MS);
+	period(200 * MS + 2, 3010, 500 * MS); /* less than half by a nanosecond */
 	machine.taken_ns += allowed;
 	EXPECT_EQ(hp_helper_delay_ns(false), 200 * MS);
 	real_machine();

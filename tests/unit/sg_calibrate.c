@@ -5,10 +5,12 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/base.h"
 #include "hugepin_verbs.h"
 #include "mock_verbs.h"
 
@@ -271,6 +273,85 @@ TEST(each_call_may_fail)
 	EXPECT(failed >= calls / 2); /* another queue pair may be granted where one was not */
 	set_up(HONEST);
 	EXPECT_EQ(calibrate(&m), 0);
+}
+
+/* Sends that it takes to know the device, which are none if it was measured before. */
+static unsigned sends_to_know(unsigned flags, struct hugepin_sg_model *m)
+{
+	memset(m, 0, sizeof *m);
+	dev.sends = 0;
+	errno = 77;
+	EXPECT_EQ(hugepin_sg_calibrate(&pd, flags, m, sizeof *m), 0);
+	EXPECT_EQ(errno, 77);
+	EXPECT_EQ(m->size, sizeof *m);
+	return dev.sends;
+}
+
+TEST(what_was_measured_is_kept_for_this_device_and_firmware)
+{
+	struct hugepin_sg_model m, again;
+	set_up(HONEST);
+	for (int tries = 0; tries < 20; tries++) { /* where others are busy, no line fits at times, and nothing is kept */
+		EXPECT(sends_to_know(HUGEPIN_SG_ANEW, &m) > 0);
+		if (m.source == HUGEPIN_SG_MODEL_DEVICE)
+			break;
+	}
+	EXPECT_EQ(sends_to_know(0, &again), 0);
+	EXPECT_EQ(again.source, m.source);
+	EXPECT_EQ(again.refused, m.refused);
+	EXPECT(again.wr > m.wr * 0.99 && again.wr < m.wr * 1.01); /* as text */
+	EXPECT(sends_to_know(HUGEPIN_SG_ANEW, &again) > 0);
+	EXPECT_EQ(sends_to_know(0, &again), 0);
+	snprintf(mock.device.fw_ver, sizeof mock.device.fw_ver, "1.3");
+	EXPECT(sends_to_know(0, &again) > 0);
+	snprintf(mock.device.fw_ver, sizeof mock.device.fw_ver, "1.2");
+	mock.device.vendor_part_id++;
+	EXPECT(sends_to_know(0, &again) > 0);
+	mock.device.vendor_part_id--;
+
+	memset(&again, 0x55, sizeof again);
+	EXPECT_EQ(hugepin_sg_calibrate(NULL, 0, &again, offsetof(struct hugepin_sg_model, source)), 0);
+	EXPECT_EQ(again.size, offsetof(struct hugepin_sg_model, source));
+	EXPECT_EQ(((unsigned char *)&again)[offsetof(struct hugepin_sg_model, source)], 0x55);
+	EXPECT_EQ(hugepin_sg_calibrate(NULL, 0, NULL, sizeof m), -EINVAL);
+	EXPECT_EQ(hugepin_sg_calibrate(NULL, 0, &m, sizeof m.size - 1), -EINVAL);
+	EXPECT_EQ(hugepin_sg_calibrate(NULL, HUGEPIN_SG_ANEW << 1, &m, sizeof m), -EINVAL);
+}
+
+/* In a child that may have so much more memory: 0 or an error, and no other end. */
+static int measure_in(rlim_t more)
+{
+	int status = -1;
+	pid_t child = fork();
+	if (!child) {
+		struct hugepin_sg_model m = { 0 };
+		char text[4096];
+		rlim_t have = 0;
+		free(malloc(100000)); /* what is small has room */
+		hp_read_file("/proc/self/statm", text, sizeof text);
+		have = (rlim_t)strtoull(text, NULL, 10) * 4096;
+		setrlimit(RLIMIT_AS, &(struct rlimit){ have + more, have + more });
+		alarm(20);
+		const int e = hugepin_sg_calibrate(NULL, HUGEPIN_SG_ANEW, &m, sizeof m);
+		_exit(e == 0 && m.size == sizeof m ? 0 : e == -ENOMEM && !m.size ? 77 : 1);
+	}
+	EXPECT_EQ(waitpid(child, &status, 0), child);
+	EXPECT(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+TEST(where_there_is_no_memory_to_measure_in_that_is_said)
+{
+#if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
+	SKIP("the sanitizers need all addresses");
+#endif
+	int refused = 0, status = 77;
+	for (rlim_t more = 65536; status == 77 && more < (rlim_t)1 << 40; more *= 2) {
+		status = measure_in(more);
+		refused += status == 77;
+	}
+	EXPECT(refused >= 6);
+	EXPECT_EQ(status, 0);
 }
 
 static _Atomic bool measured_enough;

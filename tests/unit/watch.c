@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include "base/config.h"
@@ -28,6 +29,28 @@ static _Atomic long answers_left; /* of those; then the kernel's */
 static bool is_flag; /* before Linux 5.15 the count falls to 0 with the first event that is read */
 static bool no_query; /* before 6.11 the kernel does not tell of one mapping */
 static _Atomic bool lowered;
+static int opener; /* the thread whose calls are counted; 0: none are */
+static long calls, refused; /* those; which one the kernel refuses, but what ends something; 0: none */
+static uint64_t fake_ns; /* a clock that goes on with each question */
+static long yields; /* of that thread */
+static hugepin_domain *seen_reading; /* whose attention is looked at when events are read */
+static _Atomic int reads, busy_reads;
+static _Atomic bool hold_reader; /* after it has read */
+
+/* Of the thread that opens. Whether the kernel refuses that. */
+UNINSTRUMENTED static bool is_refused(long nr)
+{
+	if (!opener || nr == SYS_close || nr == SYS_munmap || nr == SYS_futex || nr == SYS_exit || nr == SYS_gettid ||
+	    raw(SYS_gettid, 0, 0, 0, 0, 0, 0) != opener)
+		return false;
+	return ++calls == refused;
+}
+
+UNINSTRUMENTED int sched_yield(void)
+{
+	yields += raw(SYS_gettid, 0, 0, 0, 0, 0, 0) == opener;
+	return (int)raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+}
 
 /* Of other threads of ours too, which have no errno of the C library's: kept as is. */
 UNINSTRUMENTED __attribute__((no_sanitize("thread"))) static long kernel(long nr, long a, long b, long c, long d, long e, long f)
@@ -36,6 +59,7 @@ UNINSTRUMENTED __attribute__((no_sanitize("thread"))) static long kernel(long nr
 
 	if (nr == SYS_ioctl && (unsigned long)b == UFFDIO_WRITEPROTECT) {
 		questions++;
+		fake_ns += 50000;
 		if (answer && answers_left-- > 0) {
 			errno = answer;
 			return -1;
@@ -51,9 +75,19 @@ UNINSTRUMENTED __attribute__((no_sanitize("thread"))) static long kernel(long nr
 	}
 	if (nr == SYS_userfaultfd)
 		opened++;
+	if (is_refused(nr)) {
+		errno = EPERM;
+		return -1;
+	}
+	if (nr == SYS_read && seen_reading && (size_t)c >= sizeof(struct uffd_msg)) {
+		reads++;
+		busy_reads += seen_reading->attention & HP_BUSY ? 1 : 0;
+	}
 	r = raw(nr, a, b, c, d, e, f);
 	if (is_flag && nr == SYS_read && r > 0)
 		lowered = true;
+	while (nr == SYS_read && hold_reader)
+		raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
 	if (r < 0 && r > -4096) {
 		errno = (int)-r;
 		return -1;
@@ -459,6 +493,323 @@ TEST(one_of_many_mappings_is_found)
 {
 	no_query = true;
 	in_child(many_mappings);
+	no_query = false;
+}
+
+/* ------------------------------------------------------------------ what is kept open */
+
+/* The descriptors of that kind; the number of the last in *ret_. */
+static int descriptors(const char *kind, int *ret_)
+{
+	char path[40], what[80];
+	int n = 0;
+
+	for (int fd = 0; fd < 1100; fd++) {
+		long len;
+
+		snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+		len = raw(SYS_readlink, (long)path, (long)what, sizeof what - 1, 0, 0, 0);
+		if (len <= 0)
+			continue;
+		what[len] = '\0';
+		if (!strstr(what, kind))
+			continue;
+		n++;
+		*ret_ = fd;
+	}
+	return n;
+}
+
+static void look_at_descriptors(void)
+{
+	static const rlim_t limits[] = { 1024, 100, 64 };
+	struct rlimit limit;
+	int fd = -1, status = -1;
+	char *p = map(MIB);
+	pid_t pid;
+
+	EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	limit.rlim_cur = limits[which];
+	EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	EXPECT_EQ(made(open_with(0), p), 1);
+	EXPECT_EQ(descriptors("userfaultfd", &fd), 1);
+	EXPECT(fd >= (int)limits[which] * 15 / 16);
+	EXPECT_EQ(fcntl(fd, F_GETFD), FD_CLOEXEC);
+	EXPECT(hp_uffd_is_private((uintptr_t)p, (uintptr_t)p + 1));
+	EXPECT_EQ(descriptors("/maps", &fd), 1);
+	EXPECT(fd >= (int)limits[which] * 15 / 16);
+	EXPECT_EQ(fcntl(fd, F_GETFD), FD_CLOEXEC);
+	pid = fork();
+	if (pid == 0) {
+		EXPECT_EQ(descriptors("userfaultfd", &fd), 0);
+		EXPECT_EQ(descriptors("/maps", &fd), 0);
+		EXPECT(!hp_uffd_works());
+		EXPECT_EQ(made(open_with(0), p), 1); /* with its own */
+		EXPECT(hp_uffd_works());
+		EXPECT_EQ(descriptors("userfaultfd", &fd), 1);
+		_exit(t_failures != 0);
+	}
+	waitpid(pid, &status, 0);
+	EXPECT_EQ(status, 0);
+}
+
+TEST(its_descriptors_are_higher_than_programs_come_by_and_no_childs)
+{
+	for (which = 0; which < 3; which++)
+		in_child(look_at_descriptors);
+}
+
+/* Exit status 2: there was no such call. */
+static void refuse_one(void)
+{
+	int fd, before = t_mappings();
+	hugepin_domain *d;
+	char *p;
+
+	opener = (int)raw(SYS_gettid, 0, 0, 0, 0, 0, 0);
+	calls = 0;
+	errno = 77;
+	hp_uffd_open();
+	EXPECT_EQ(errno, 77);
+	opener = 0;
+	if (!hp_uffd_works()) {
+		EXPECT_EQ(descriptors("userfaultfd", &fd), 0);
+		EXPECT(t_mappings() == before || t_mappings() == before + 2); /* a thread's stack stays for the next, and its guard */
+	} else {
+		EXPECT_EQ(descriptors("userfaultfd", &fd), 1);
+	}
+	d = open_with(0); /* and is tried again */
+	EXPECT(hp_uffd_works());
+	EXPECT_EQ(descriptors("userfaultfd", &fd), 1);
+	p = map(MIB);
+	EXPECT_EQ(made(d, p), 1);
+	EXPECT_EQ(made(d, p), 0);
+	munmap(p, MIB);
+	close_empty(&device, d);
+	if (calls < refused && !t_failures)
+		_exit(2);
+}
+
+TEST(whatever_call_the_kernel_refuses_nothing_is_left_and_it_may_be_tried_again)
+{
+#if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
+	SKIP("the sanitizer maps memory as it goes");
+#endif
+	int status = 0;
+
+	for (refused = 1; status == 0 && refused < 100; refused++) {
+		pid_t pid = fork();
+
+		if (pid == 0) {
+			alarm(60);
+			t_failures = 0;
+			refuse_one();
+			_exit(t_failures != 0);
+		}
+		waitpid(pid, &status, 0);
+		if (status != 0 && WEXITSTATUS(status) != 2)
+			T_FAIL("call %ld: status %d", refused, status);
+	}
+	EXPECT(refused > 10);
+	refused = 0;
+}
+
+static int watcher_tid;
+
+static void find_watcher(struct t_left *unused, int tid)
+{
+	char path[60], name[32] = "";
+	int fd;
+
+	(void)unused;
+	snprintf(path, sizeof path, "/proc/self/task/%d/comm", tid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0 && read(fd, name, sizeof name - 1) > 0 && !strcmp(name, "hugepin watch\n"))
+		watcher_tid = tid;
+	close(fd);
+}
+
+static void be_first(void)
+{
+	hp_uffd_open();
+	t_numbers("/proc/self/task", find_watcher, NULL);
+	EXPECT(watcher_tid != 0);
+	EXPECT_EQ(getpriority(PRIO_PROCESS, (id_t)watcher_tid), -10);
+}
+
+TEST(who_unmaps_waits_for_a_thread_that_runs_before_others)
+{
+	int was = getpriority(PRIO_PROCESS, 0), e = setpriority(PRIO_PROCESS, 0, was - 1);
+
+	if (e)
+		SKIP("no privilege to run before others");
+	setpriority(PRIO_PROCESS, 0, was);
+	in_child(be_first);
+}
+
+/* ------------------------------------------------------------------ how long is waited */
+
+static uint64_t fake_clock(void)
+{
+	return fake_ns;
+}
+
+/* Questions until it gives up, of which each takes 50 us; after the first 64 it sleeps before the next. */
+static long asked_for(uint64_t worth_ns, bool settles)
+{
+	long before = questions, asked;
+
+	yields = 0;
+	EXPECT_EQ(hp_uffd_settle(worth_ns), settles);
+	asked = questions - before;
+	EXPECT_EQ(yields, HP_MIN(asked - 1, 64));
+	return asked;
+}
+
+static void be_patient(void)
+{
+	hugepin_domain *d = open_with(0);
+
+	opener = (int)raw(SYS_gettid, 0, 0, 0, 0, 0, 0);
+	fake_ns = 1000000000;
+	hp_clock_set(fake_clock);
+	EXPECT_EQ(asked_for(0, true), 1);
+	for (int i = 0; i < 2; i++) {
+		answers(EAGAIN, 1000000);
+		EXPECT_EQ(asked_for(0, false), 202);
+		EXPECT_EQ(asked_for(0, false), 102);
+		EXPECT_EQ(asked_for(0, false), 52);
+		EXPECT_EQ(asked_for(20000000, false), 402); /* it is worth more */
+		EXPECT_EQ(asked_for(0, false), 22); /* a millisecond at least */
+		EXPECT_EQ(asked_for(0, false), 22);
+		EXPECT_EQ(asked_for(100, false), 22);
+		answers(EAGAIN, 20); /* and then no more: patience is as at first */
+		EXPECT_EQ(asked_for(0, true), 21);
+	}
+	answers(EAGAIN, 1000000);
+	errno = 77;
+	EXPECT_EQ(hp_uffd_ask(), HP_CHANGING);
+	EXPECT_EQ(errno, 77);
+	answers(EINVAL, 1);
+	EXPECT_EQ(hp_uffd_ask(), HP_QUIET);
+	EXPECT_EQ(errno, 77);
+	hp_clock_set(NULL);
+	opener = 0;
+	close_empty(&device, d);
+}
+
+TEST(who_has_waited_in_vain_waits_half_as_long_and_a_millisecond_at_least)
+{
+	in_child(be_patient);
+}
+
+static void *let_reader_go(void *unused)
+{
+	usleep(30000);
+	hold_reader = false;
+	return unused;
+}
+
+static void wait_for_the_reader(void)
+{
+	hugepin_domain *d = open_with(0);
+	char *p = map(MIB);
+	pthread_t other;
+
+	EXPECT_EQ(made(d, p), 1);
+	hp_uffd_wait();
+	seen_reading = d;
+	hold_reader = true;
+	munmap(p, MIB); /* returns when that was read */
+	EXPECT(d->attention & HP_BUSY);
+	EXPECT_EQ(pthread_create(&other, NULL, let_reader_go, NULL), 0);
+	hp_uffd_wait();
+	EXPECT(!hold_reader);
+	EXPECT(!(d->attention & HP_BUSY));
+	EXPECT(d->attention & HP_PENDING || stats_of(d).invalidated == 1);
+	pthread_join(other, NULL);
+	EXPECT(reads > 0);
+	EXPECT_EQ(busy_reads, reads);
+	seen_reading = NULL;
+	close_empty(&device, d);
+}
+
+TEST(while_events_are_read_pins_wait_and_see_what_they_say)
+{
+	in_child(wait_for_the_reader);
+}
+
+/* ------------------------------------------------------------------ which memory an event is about */
+
+/* Those pages of p that a pin finds registered no more. */
+static uint64_t missed(hugepin_domain *d, char *p, unsigned pages)
+{
+	uint64_t which_ = 0;
+
+	for (unsigned i = 0; i < pages; i += 2)
+		which_ |= (uint64_t)(made(d, p + (size_t)i * 4096) != 0) << i;
+	return which_;
+}
+
+static void move_and_unmap(void)
+{
+	enum { PAGES = 40 };
+	hugepin_domain *d = open_with(0);
+	char *p = map(PAGES * 4096);
+	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+	const uint64_t one = 1;
+
+	EXPECT_EQ(missed(d, p, PAGES), UINT64_C(0x5555555555));
+	EXPECT_EQ(missed(d, p, PAGES), 0);
+	EXPECT(mremap(p + 3 * 4096, 3 * 4096, 3 * 4096, MREMAP_MAYMOVE | MREMAP_FIXED, p + 19 * 4096) == p + 19 * 4096);
+	EXPECT(mmap(p + 3 * 4096, 3 * 4096, PROT_READ | PROT_WRITE, flags, -1, 0) == p + 3 * 4096);
+	EXPECT_EQ(missed(d, p, PAGES), one << 4 | one << 20);
+	EXPECT_EQ(missed(d, p, PAGES), 0);
+	munmap(p + 9 * 4096, 2 * 4096);
+	EXPECT(mmap(p + 9 * 4096, 2 * 4096, PROT_READ | PROT_WRITE, flags, -1, 0) == p + 9 * 4096);
+	EXPECT_EQ(missed(d, p, PAGES), one << 10);
+	EXPECT_EQ(missed(d, p, PAGES), 0);
+	EXPECT_EQ(madvise(p + 29 * 4096, 4 * 4096, MADV_DONTNEED), 0);
+	EXPECT_EQ(missed(d, p, PAGES), one << 30 | one << 32);
+	EXPECT_EQ(missed(d, p, PAGES), one << 30 | one << 32); /* the event came before the pages went */
+	munmap(p, PAGES * 4096);
+	close_empty(&device, d);
+}
+
+TEST(an_event_is_about_the_pages_that_move_go_or_are_discarded)
+{
+	in_child(move_and_unmap);
+}
+
+/* ------------------------------------------------------------------ mappings */
+
+static void neighbours(void)
+{
+	char *p = mmap(NULL, 12 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	const uintptr_t at = (uintptr_t)p;
+
+	munmap(p + 4096, 4096); /* a hole */
+	EXPECT(mmap(p + 4 * 4096, 4096, PROT_READ, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p + 4 * 4096);
+	EXPECT_EQ(mprotect(p + 7 * 4096, 4096, PROT_READ | PROT_WRITE), 0); /* a mapping of its own, private as those beside it */
+	for (unsigned from = 0; from < 12; from++)
+		for (unsigned to = from + 1; to <= 12; to++) {
+			bool is = !(from <= 1 && to > 1) && !(from <= 4 && to > 4);
+
+			EXPECT_EQ(hp_uffd_is_private(at + from * 4096, at + to * 4096), is);
+			if (to - from > 1)
+				EXPECT_EQ(hp_uffd_is_private(at + from * 4096 + 4095, at + to * 4096 - 4095), is);
+		}
+	EXPECT(hp_uffd_is_private(at + 4096, at + 4096)); /* nothing */
+	errno = 77;
+	EXPECT(!hp_uffd_is_private(at + 4096, at + 4097));
+	EXPECT_EQ(errno, 77);
+}
+
+TEST(a_range_is_private_if_each_of_its_mappings_is)
+{
+	in_child(neighbours);
+	no_query = true;
+	in_child(neighbours);
 	no_query = false;
 }
 
