@@ -272,7 +272,7 @@ int hp_locks_drop(struct hp_locked *r)
 	int ret;
 
 	enter();
-	known = locked_kb() == known_kb;
+	known = __atomic_load_n(&told, __ATOMIC_RELAXED) || locked_kb() == known_kb;
 	LIST_REMOVE(r, links);
 	pay();
 	ret = unlock_or_owe(r->start, r->end);

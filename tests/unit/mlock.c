@@ -45,10 +45,15 @@ static char *fill;
 /* Where not 0, the limit on locked memory is raised to it then. */
 static rlim_t raise_to;
 
+/* Of the kernel's files: what is locked where, and how much. */
+static long looked_where, looked_how_much;
+
 UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
 {
 	long r;
 
+	looked_where += nr == SYS_openat && !strcmp((const char *)b, "/proc/self/smaps");
+	looked_how_much += nr == SYS_openat && !strcmp((const char *)b, "/proc/self/status");
 	if (nr == SYS_msync && raise_to)
 		setrlimit(RLIMIT_MEMLOCK, &(struct rlimit){ raise_to, raise_to });
 	if (nr == SYS_msync && fill && raw(SYS_mmap, (long)fill, PAGE, PROT_READ | PROT_WRITE,
@@ -217,6 +222,50 @@ TEST(without_the_drop_in_what_the_program_has_unlocked_is_not_kept_locked)
 	EXPECT_EQ(locked(), 0);
 }
 
+/* Times that all mappings were looked at since the last call. */
+static long looks(void)
+{
+	long n = looked_where;
+
+	looked_where = 0;
+	return n;
+}
+
+TEST(without_the_drop_in_mappings_are_looked_at_only_after_a_change_of_the_programs)
+{
+	struct hugepin_reg r[6];
+	char *p = pages(8 * PAGE), *other = pages(2 * PAGE);
+
+	looks();
+	EXPECT_EQ(reg(p, PAGE, &r[0]), 0);
+	EXPECT_EQ(reg(p + PAGE, PAGE, &r[1]), 0);
+	EXPECT_EQ(dereg(&r[0]), 0);
+	EXPECT_EQ(reg(p, 2 * PAGE, &r[0]), 0);
+	EXPECT_EQ(looks(), 0);
+	EXPECT_EQ(syscall(SYS_mlock, other, 2 * PAGE), 0);
+	EXPECT_EQ(reg(p + 2 * PAGE, PAGE, &r[2]), 0);
+	EXPECT_EQ(looks(), 1);
+	EXPECT_EQ(reg(p + 3 * PAGE, PAGE, &r[3]), 0);
+	EXPECT_EQ(dereg(&r[3]), 0);
+	EXPECT_EQ(reg(p + 3 * PAGE, PAGE, &r[3]), 0);
+	EXPECT_EQ(looks(), 0);
+	EXPECT_EQ(syscall(SYS_munlock, other, PAGE), 0);
+	EXPECT_EQ(dereg(&r[3]), 0); /* does not look, and does not forget that somebody has to */
+	EXPECT_EQ(looks(), 0);
+	EXPECT_EQ(reg(p + 3 * PAGE, PAGE, &r[3]), 0);
+	EXPECT_EQ(looks(), 1);
+	EXPECT_EQ(syscall(SYS_munlock, other, 2 * PAGE), 0);
+	for (int i = 0; i < 4; i++)
+		EXPECT_EQ(dereg(&r[i]), 0);
+	EXPECT_EQ(looks(), 0);
+	EXPECT_EQ(locked(), 0);
+	EXPECT_EQ(reg(p, PAGE, &r[0]), 0); /* nothing is locked */
+	EXPECT_EQ(looks(), 0);
+	EXPECT_EQ(dereg(&r[0]), 0);
+	munmap(p, 8 * PAGE);
+	munmap(other, 2 * PAGE);
+}
+
 /* By what libhugepin-malloc.so's mlock and munlock call. */
 TEST(what_the_program_locks_and_what_is_registered_do_not_undo_each_other)
 {
@@ -284,11 +333,33 @@ TEST(what_is_unmapped_is_locked_no_more_and_what_is_wrong_the_kernel_says)
 	EXPECT_EQ(hugepin_lock_((uintptr_t)-PAGE, 2 * PAGE, 0), -EINVAL);
 	EXPECT_EQ(hugepin_lock_((uintptr_t)p, 0, 0), 0);
 	EXPECT(mmap(p, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
+	looked_how_much = looked_where = 0;
 	EXPECT_EQ(reg(p, 8 * PAGE, &r), 0);
+	EXPECT_EQ(looked_how_much + looked_where, 0);
 	EXPECT_EQ(locked(), 8 * PAGE);
 	EXPECT_EQ(dereg(&r), 0);
 	EXPECT_EQ(locked(), 4 * PAGE);
+	EXPECT_EQ(looked_how_much, 2); /* by this test */
 	EXPECT_EQ(hugepin_unlock_((uintptr_t)p, 8 * PAGE), 0);
+	EXPECT_EQ(locked(), 0);
+	munmap(p, 8 * PAGE);
+}
+
+TEST(what_is_wrong_the_kernel_says_whatever_is_registered_below_and_above)
+{
+	struct hugepin_reg low, high;
+	char *p = pages(8 * PAGE);
+
+	EXPECT_EQ(reg(p, PAGE, &low), 0);
+	EXPECT_EQ(reg(p + 7 * PAGE, PAGE, &high), 0);
+	munmap(p + 3 * PAGE, PAGE);
+	EXPECT_EQ(hugepin_lock_((uintptr_t)p + PAGE, 2 * PAGE, 0), 0);
+	EXPECT_EQ(hugepin_unlock_((uintptr_t)p + PAGE, 6 * PAGE), -ENOMEM);
+	EXPECT_EQ(hugepin_unlock_((uintptr_t)p + 3 * PAGE, PAGE), -ENOMEM);
+	EXPECT_EQ(hugepin_unlock_((uintptr_t)p, 8 * PAGE), 0); /* of what is registered the rest, wherever there is some */
+	EXPECT_EQ(locked(), 2 * PAGE);
+	EXPECT_EQ(dereg(&low), 0);
+	EXPECT_EQ(dereg(&high), 0);
 	EXPECT_EQ(locked(), 0);
 	munmap(p, 8 * PAGE);
 }
@@ -424,6 +495,20 @@ TEST(what_is_left_of_memory_that_went_away_is_unlocked)
 	EXPECT_EQ(reg(p + 5 * PAGE, 3 * PAGE, &r), 0);
 	munmap(p, 8 * PAGE);
 	EXPECT_EQ(dereg(&r), 0);
+}
+
+TEST(so_it_is_in_the_first_of_all_mappings)
+{
+	struct hugepin_reg r;
+	char *p = mmap((void *)0x10000, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+
+	if (p != (void *)0x10000)
+		SKIP("no memory may lie as low");
+	EXPECT_EQ(reg(p, 8 * PAGE, &r), 0);
+	munmap(p + 3 * PAGE, PAGE);
+	EXPECT_EQ(dereg(&r), 0);
+	EXPECT_EQ(locked(), 0);
+	munmap(p, 8 * PAGE);
 }
 
 static void *lock_and_unlock_in_parts(void *p_)

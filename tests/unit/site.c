@@ -13,6 +13,7 @@
 #include <ucontext.h>
 
 #include "tests/t.h"
+#include "tests/unit/kernel.h"
 
 /* With a frame pointer, whatever the compiler was told; and no tail call. */
 #define FRAMED __asm__ volatile("" : : "r"(__builtin_frame_address(0)) : "memory")
@@ -82,6 +83,61 @@ static bool cut(uintptr_t caller)
 	struct site s = follow(caller);
 
 	return s.is_short && s.hash == alone();
+}
+
+static long reads; /* of the list of mappings */
+
+UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
+{
+	long r = raw(nr, a, b, c, d, e, f);
+
+	reads += nr == SYS_openat && !strcmp((const char *)b, "/proc/self/maps");
+	if (r < 0 && r > -4096) {
+		errno = (int)-r;
+		return -1;
+	}
+	return r;
+}
+
+/* Powers of two, and multiples of 4096, in (from, to]. */
+static long looks(unsigned from, unsigned to)
+{
+	long n = 0;
+
+	for (unsigned i = from + 1; i <= to; i++)
+		n += !(i & (i - 1)) || i % 4096 == 0;
+	return n;
+}
+
+/* The first of all. */
+TEST(mappings_are_read_for_the_first_the_second_and_the_fourth_stranger_and_then_less_and_less_often)
+{
+	static struct frame elsewhere;
+	struct frame outer = { 0, 65536 }; /* which is no code */
+	bool is_short;
+	unsigned from = 0;
+
+	EXPECT(!iterate().is_short); /* learns the stack's bounds, and for the first address that of code */
+	EXPECT_EQ(reads, 2);
+	for (unsigned to = 1; to < 40000; to += to < 70 ? 1 : 977) { /* addresses; the first was such a one */
+		reads = 0;
+		for (unsigned i = from; i < to; i++)
+			follow((uintptr_t)&outer);
+		EXPECT_EQ(reads, looks(from + 1, to + 1));
+		from = to;
+	}
+	from = 0;
+	for (unsigned to = 1; to < 40000; to += to < 70 ? 1 : 977) { /* frames elsewhere: none since the bounds are known */
+		reads = 0;
+		for (unsigned i = from; i < to; i++)
+			hp_site(&elsewhere, (void *)ADDRESS, &is_short);
+		EXPECT_EQ(reads, looks(from, to));
+		from = to;
+	}
+	reads = 0;
+	for (int i = 0; i < 100; i++)
+		iterate();
+	EXPECT_EQ(reads, 0);
 }
 
 TEST(callers_of_one_function_are_told_apart)

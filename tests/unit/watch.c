@@ -23,7 +23,7 @@
 #define MIB ((size_t)1 << 20)
 
 static struct device device;
-static _Atomic long questions, opened;
+static _Atomic long questions, opened, lists; /* lists: reads of the list of mappings */
 static _Atomic int answer; /* errno of the next questions; 0: the kernel's */
 static _Atomic long answers_left; /* of those; then the kernel's */
 static bool is_flag; /* before Linux 5.15 the count falls to 0 with the first event that is read */
@@ -73,6 +73,7 @@ UNINSTRUMENTED __attribute__((no_sanitize("thread"))) static long kernel(long nr
 		errno = ENOTTY;
 		return -1;
 	}
+	lists += nr == SYS_pread64;
 	if (nr == SYS_userfaultfd)
 		opened++;
 	if (is_refused(nr)) {
@@ -803,6 +804,33 @@ static void neighbours(void)
 	errno = 77;
 	EXPECT(!hp_uffd_is_private(at + 4096, at + 4097));
 	EXPECT_EQ(errno, 77);
+}
+
+static void long_names(void)
+{
+	char name[240], *p = map(4096), *file;
+	bool told;
+	int fd;
+
+	memset(name, 'n', sizeof name);
+	name[sizeof name - 1] = '\0';
+	fd = memfd_create(name, MFD_CLOEXEC);
+	EXPECT_EQ(ftruncate(fd, 4096), 0);
+	file = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	EXPECT(hp_uffd_is_private((uintptr_t)p, (uintptr_t)p + 1));
+	told = !lists; /* of one mapping, by the kernel: then of this as well */
+	EXPECT(!hp_uffd_is_private((uintptr_t)file, (uintptr_t)file + 1));
+	EXPECT_EQ(lists > 0, !told);
+	EXPECT(!told || !no_query);
+}
+
+/* Longer than what is asked for. */
+TEST(a_file_with_a_long_name_is_a_file)
+{
+	in_child(long_names);
+	no_query = true;
+	in_child(long_names);
+	no_query = false;
 }
 
 TEST(a_range_is_private_if_each_of_its_mappings_is)
