@@ -47,6 +47,7 @@ static rlim_t raise_to;
 
 /* Of the kernel's files: what is locked where, and how much. */
 static long looked_where, looked_how_much;
+static long unlocked, looked_for_holes; /* calls */
 
 UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
 {
@@ -54,6 +55,8 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 
 	looked_where += nr == SYS_openat && !strcmp((const char *)b, "/proc/self/smaps");
 	looked_how_much += nr == SYS_openat && !strcmp((const char *)b, "/proc/self/status");
+	unlocked += nr == SYS_munlock;
+	looked_for_holes += nr == SYS_msync;
 	if (nr == SYS_msync && raise_to)
 		setrlimit(RLIMIT_MEMLOCK, &(struct rlimit){ raise_to, raise_to });
 	if (nr == SYS_msync && fill && raw(SYS_mmap, (long)fill, PAGE, PROT_READ | PROT_WRITE,
@@ -130,6 +133,37 @@ TEST(memory_is_locked_while_it_is_registered)
 	EXPECT_EQ(dereg(&r), 0);
 	EXPECT_EQ(locked(), 0);
 	munmap(p, MIB);
+}
+
+TEST(one_registration_is_unlocked_by_one_call_and_two_that_overlap_by_two)
+{
+	struct hugepin_reg r, s;
+	char *p = pages(8 * PAGE);
+
+	for (int i = 0; i < 3; i++) {
+		unlocked = looked_for_holes = 0;
+		EXPECT_EQ(reg(p, 4 * PAGE, &r), 0);
+		EXPECT_EQ(unlocked, 0);
+		EXPECT_EQ(dereg(&r), 0);
+		EXPECT_EQ(unlocked, 1);
+		EXPECT_EQ(reg(p, 4 * PAGE, &r), 0);
+		EXPECT_EQ(reg(p + 2 * PAGE, 4 * PAGE, &s), 0);
+		EXPECT_EQ(unlocked, 1);
+		EXPECT_EQ(dereg(i % 2 ? &r : &s), 0);
+		EXPECT_EQ(unlocked, 2);
+		EXPECT_EQ(locked(), 4 * PAGE);
+		EXPECT_EQ(dereg(i % 2 ? &s : &r), 0);
+		EXPECT_EQ(unlocked, 3);
+		EXPECT_EQ(looked_for_holes, 0);
+	}
+	EXPECT_EQ(reg(p, 4 * PAGE, &r), 0); /* inside another: nothing to unlock */
+	EXPECT_EQ(reg(p + PAGE, PAGE, &s), 0);
+	unlocked = 0;
+	EXPECT_EQ(dereg(&s), 0);
+	EXPECT_EQ(unlocked, 0);
+	EXPECT_EQ(dereg(&r), 0);
+	EXPECT_EQ(unlocked, 1);
+	munmap(p, 8 * PAGE);
 }
 
 TEST(a_page_stays_locked_until_its_last_registration_goes)
@@ -396,6 +430,28 @@ TEST(what_is_locked_but_for_a_page_that_cannot_be_read_is_unlocked_when_it_is_fr
 	EXPECT_EQ(in_child(unreadable), 0);
 }
 
+static void all_unlocked(void)
+{
+	char *p = buffer(), *blocker = buffer(), *q;
+
+	EXPECT_EQ(hugepin_lock_((uintptr_t)p, MIB / 4, 0), 0);
+	EXPECT_EQ(hugepin_lock_((uintptr_t)blocker, MIB / 4, 0), 0);
+	EXPECT_EQ(hugepin_lock_all_(0), 0);
+	unlocked = 0;
+	q = hugepin_realloc(p, 8 * MIB);
+	EXPECT(q);
+	EXPECT_EQ(locked(), 0);
+	hugepin_free(blocker);
+	hugepin_free(q ? q : p);
+	EXPECT_EQ(unlocked, 0);
+	_exit(t_failures);
+}
+
+TEST(after_munlockall_no_buffer_is_taken_for_locked)
+{
+	EXPECT_EQ(in_child(all_unlocked), 0);
+}
+
 static void no_mapping_left(void)
 {
 	enum { MANY = 70000 };
@@ -437,6 +493,7 @@ static void all_locked(void)
 {
 	struct hugepin_reg r;
 	char *p = pages(MIB);
+	unsigned char there = 0;
 	uint64_t before;
 
 	EXPECT_EQ(hugepin_lock_all_(MCL_CURRENT), 0);
@@ -446,8 +503,11 @@ static void all_locked(void)
 	EXPECT_EQ(dereg(&r), 0);
 	EXPECT_EQ(locked(), before);
 	EXPECT_EQ(reg(p, MIB, &r), 0);
+	EXPECT(mmap(p + PAGE, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p + PAGE);
 	EXPECT_EQ(hugepin_lock_all_(0), 0);
 	EXPECT_EQ(locked(), MIB);
+	EXPECT_EQ(mincore(p + PAGE, PAGE, &there), 0);
+	EXPECT(there & 1);
 	EXPECT_EQ(dereg(&r), 0);
 	EXPECT_EQ(locked(), 0);
 	_exit(t_failures);
@@ -505,6 +565,7 @@ TEST(so_it_is_in_the_first_of_all_mappings)
 	if (p != (void *)0x10000)
 		SKIP("no memory may lie as low");
 	EXPECT_EQ(reg(p, 8 * PAGE, &r), 0);
+	munmap(p, PAGE); /* behind a hole */
 	munmap(p + 3 * PAGE, PAGE);
 	EXPECT_EQ(dereg(&r), 0);
 	EXPECT_EQ(locked(), 0);

@@ -37,6 +37,10 @@ static hugepin_domain *seen_reading; /* whose attention is looked at when events
 static _Atomic int reads, busy_reads;
 static _Atomic bool hold_reader; /* after it has read */
 
+static struct uffdio_range added[64]; /* to what is watched */
+static unsigned adds;
+static uint64_t add_max = UINT64_MAX; /* the kernel refuses to watch more bytes at once */
+
 /* Of the thread that opens. Whether the kernel refuses that. */
 UNINSTRUMENTED static bool is_refused(long nr)
 {
@@ -74,6 +78,15 @@ UNINSTRUMENTED __attribute__((no_sanitize("thread"))) static long kernel(long nr
 		return -1;
 	}
 	lists += nr == SYS_pread64;
+	if (nr == SYS_ioctl && (unsigned long)b == UFFDIO_REGISTER) {
+		struct uffdio_range range = ((struct uffdio_register *)c)->range;
+
+		if (range.len > add_max) {
+			errno = EBUSY;
+			return -1;
+		}
+		added[adds++ % 64] = range;
+	}
 	if (nr == SYS_userfaultfd)
 		opened++;
 	if (is_refused(nr)) {
@@ -488,6 +501,15 @@ static void many_mappings(void)
 		EXPECT_EQ(made(d, p + i * 8192), 1);
 		EXPECT_EQ(made(d, p + i * 8192), 0);
 	}
+	lists = 0;
+	EXPECT(!hp_uffd_is_private(4096, 8192)); /* below the first: no more is read */
+	EXPECT_EQ(lists, 1);
+	lists = 0;
+	EXPECT(!hp_uffd_is_private((uintptr_t)-8192, (uintptr_t)-4096)); /* above the last */
+	EXPECT(lists > 50);
+	lists = 0;
+	EXPECT(hp_uffd_is_private((uintptr_t)p, (uintptr_t)p + 1));
+	EXPECT(lists > 0);
 }
 
 TEST(one_of_many_mappings_is_found)
@@ -783,6 +805,102 @@ TEST(an_event_is_about_the_pages_that_move_go_or_are_discarded)
 }
 
 /* ------------------------------------------------------------------ mappings */
+
+static bool was_added(unsigned nth, const char *start, size_t pages)
+{
+	return EXPECT_EQ(added[nth].start, (uintptr_t)start) && EXPECT_EQ(added[nth].len, pages * 4096);
+}
+
+/* Three mappings of four pages; none beside them. */
+static char *three(void)
+{
+	char *p = (char *)mmap(NULL, 14 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) + 4096;
+
+	EXPECT_EQ(mprotect(p, 4 * 4096, PROT_READ | PROT_WRITE), 0);
+	EXPECT_EQ(mprotect(p + 4 * 4096, 4 * 4096, PROT_READ), 0);
+	EXPECT_EQ(mprotect(p + 8 * 4096, 4 * 4096, PROT_READ | PROT_WRITE), 0);
+	adds = 0;
+	return p;
+}
+
+static void watch_mappings(void)
+{
+	char *p;
+	bool tells;
+
+	hp_uffd_open();
+	EXPECT(hp_uffd_works());
+	p = three();
+	errno = 77;
+	lists = 0;
+	EXPECT(hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 9 * 4096));
+	tells = !lists; /* the kernel, of one mapping */
+	EXPECT_EQ(adds, 3); /* as wholes */
+	EXPECT(was_added(0, p, 4) && was_added(1, p + 4 * 4096, 4) && was_added(2, p + 8 * 4096, 4));
+	p = three();
+	add_max = 3 * 4096; /* what is more is in part another's: the parts */
+	EXPECT(hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 3 * 4096));
+	EXPECT_EQ(adds, 1);
+	was_added(0, p + 2 * 4096, 1);
+	p = three();
+	EXPECT(!hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 10 * 4096)); /* not all of it */
+	EXPECT_EQ(adds, 1);
+	was_added(0, p + 2 * 4096, 2);
+	add_max = UINT64_MAX;
+	p = three();
+	munmap(p + 5 * 4096, 4096);
+	EXPECT(!hp_uffd_watch((uintptr_t)p + 4 * 4096, (uintptr_t)p + 10 * 4096)); /* a hole */
+	EXPECT_EQ(adds, 1);
+
+	p = three();
+	hp_uffd_watch_heap((uintptr_t)p, (uintptr_t)p + 12 * 4096);
+	EXPECT_EQ(adds, tells ? 3 : 1);
+	was_added(0, p, tells ? 4 : 12);
+	p = three();
+	munmap(p + 4 * 4096, 4096);
+	hp_uffd_watch_heap((uintptr_t)p, (uintptr_t)p + 12 * 4096); /* as far as there is any; all of it where nobody tells */
+	EXPECT_EQ(adds, 1);
+	was_added(0, p, tells ? 4 : 12);
+	p = three();
+	add_max = 4096;
+	hp_uffd_watch_heap((uintptr_t)p, (uintptr_t)p + 12 * 4096);
+	EXPECT_EQ(adds, 0);
+	add_max = UINT64_MAX;
+	EXPECT_EQ(errno, 77);
+}
+
+TEST(mappings_are_watched_as_wholes_and_a_part_where_more_cannot_be)
+{
+	in_child(watch_mappings);
+	no_query = true;
+	in_child(watch_mappings);
+	no_query = false;
+}
+
+static void watch_the_heaps(void)
+{
+	hugepin_domain *d = open_with(0);
+	char *p = hugepin_malloc(MIB);
+	struct hugepin_extent x;
+	uint64_t end;
+
+	EXPECT(hp_heap_extent(p, &x));
+	adds = 0;
+	EXPECT_EQ(made(d, p), 1);
+	EXPECT(adds >= 1 && adds < 64);
+	EXPECT(added[0].start <= (uintptr_t)x.addr);
+	end = added[0].start;
+	for (unsigned i = 0; i < adds; end = added[i].start + added[i].len, i++)
+		EXPECT_EQ(added[i].start, end);
+	EXPECT(end >= (uintptr_t)x.addr + x.len);
+	close_empty(&device, d);
+	hugepin_free(p);
+}
+
+TEST(of_the_heap_all_of_the_extent_is_watched)
+{
+	in_child(watch_the_heaps);
+}
 
 static void neighbours(void)
 {
