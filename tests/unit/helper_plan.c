@@ -248,6 +248,8 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 static struct device device;
 static char *buffer[BUFFERS];
 
+static bool (*run_helper)(void);
+
 static bool not_when_it_wants(void)
 {
 	return false;
@@ -257,6 +259,7 @@ __attribute__((constructor)) static void configure(void)
 {
 	char *p = map((size_t)2 * BUFFERS * LEN);
 
+	run_helper = hp_helper_job.run;
 	hp_helper_job.run = not_when_it_wants; /* but in serve() */
 	for (int i = 0; i < BUFFERS; i++) /* none beside the other */
 		buffer[i] = p + 2 * (size_t)i * LEN;
@@ -1377,6 +1380,15 @@ static void fake_machine(void)
 	hp_clock_set(fake_clock);
 }
 
+/* That does not say how idle it is: the helper takes what it needs. */
+static void idle_machine(void)
+{
+	fake_machine();
+	machine.stat = "";
+	hp_helper_begin(0);
+	EXPECT_EQ(hp_helper_delay_ns(false), HP_GATHER_NS);
+}
+
 static void real_machine(void)
 {
 	hp_clock_set(NULL);
@@ -1666,6 +1678,136 @@ TEST(the_processors_are_those_of_the_option)
 	begin_anew();
 	EXPECT_EQ(machine.masks, 0);
 	hp_config.helper_cpu = was;
+}
+
+/* ------------------------------------------------------------------ when it comes again */
+
+/* The helper's job: when it is to run again, and how long after the next record. */
+static void comes(uint64_t again_ns, uint64_t delay_ns)
+{
+	EXPECT(!run_helper());
+	EXPECT_EQ(hp_helper_job.again_ns, again_ns);
+	EXPECT_EQ(hp_helper_job.delay_ns, delay_ns);
+}
+
+TEST(it_comes_again_soon_after_records_sooner_after_losses_and_else_when_the_plan_says)
+{
+	static const struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_CF11,
+						  .watch = HUGEPIN_WATCH_PROGRAM };
+	struct hugepin_backend backend = device_backend;
+	hugepin_domain *d = NULL;
+	struct hp_plan *p;
+
+	backend.now_ns = NULL;
+	idle_machine();
+	device_reset(&device);
+	EXPECT_EQ(hugepin_domain_open(&backend, &device, &attr, &d), 0);
+	p = plan_of(0);
+	begin_anew();
+	run_helper();
+	run_helper();
+	comes(0, HP_GATHER_NS); /* not before the next record */
+	p->until_ns = machine.clock_ns + SECOND;
+	comes(machine.clock_ns + SECOND, HP_GATHER_NS);
+	touch(d, buffer[0]);
+	comes(machine.clock_ns + HP_AGAIN_NS, HP_GATHER_NS);
+	p->until_ns = machine.clock_ns + MS;
+	touch(d, buffer[0]);
+	comes(machine.clock_ns + MS, HP_GATHER_NS); /* the sooner of the two */
+	lose(d, 1);
+	p->until_ns = UINT64_MAX;
+	comes(machine.clock_ns + HP_CROWDED_NS, HP_CROWDED_NS);
+	comes(0, HP_GATHER_NS);
+
+	/* How late it comes: it was to wake at that time, and woke then. */
+	p->until_ns = machine.clock_ns + SECOND;
+	comes(machine.clock_ns + SECOND, HP_GATHER_NS);
+	machine.clock_ns += SECOND + 19 * MS;
+	p->until_ns = UINT64_MAX;
+	comes(0, HP_GATHER_NS);
+	EXPECT(p->lead_ns >= 19 * MS);
+	machine.clock_ns += SECOND; /* it was not to wake before a record */
+	for (int i = 0; i < 100; i++)
+		comes(0, HP_GATHER_NS);
+	EXPECT(p->lead_ns >= 19 * MS);
+	p->until_ns = machine.clock_ns + SECOND;
+	comes(machine.clock_ns + SECOND, HP_GATHER_NS);
+	machine.clock_ns += MS; /* by a record, before it was to */
+	for (int i = 0; i < 10; i++)
+		comes(p->until_ns, HP_GATHER_NS);
+	EXPECT(p->lead_ns >= 19 * MS);
+	close_empty(&device, d);
+	real_machine();
+}
+
+/* Whoever moves the device's clock has to wake the helper. */
+TEST(by_a_clock_of_the_devices_it_comes_again_for_records_and_losses_alone)
+{
+	hugepin_domain *d = open_on(&device, 0), *lru = NULL;
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU, .watch = HUGEPIN_WATCH_PROGRAM };
+	static struct device second;
+	struct hp_plan *p = plan_of(0);
+
+	device_reset(&second);
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &second, &attr, &lru), 0); /* has no helper */
+	idle_machine();
+	run_helper();
+	run_helper();
+	p->until_ns = device.clock_ns + 5;
+	comes(0, HP_GATHER_NS);
+	touch(d, buffer[0]);
+	comes(machine.clock_ns + HP_AGAIN_NS, HP_GATHER_NS);
+	lose(d, 1);
+	comes(machine.clock_ns + HP_CROWDED_NS, HP_CROWDED_NS);
+	comes(0, HP_GATHER_NS);
+	real_machine();
+	close_empty(&second, lru);
+	close_empty(&device, d);
+}
+
+static hugepin_domain *slow;
+static _Atomic int holding; /* 1: the lock is held; 2: it is to be let go */
+
+static void *hold_lock(void *unused)
+{
+	hp_domain_lock(slow);
+	holding = 1;
+	while (holding == 1)
+		usleep(1000);
+	hp_domain_unlock(slow);
+	return unused;
+}
+
+TEST(a_domain_in_a_slow_call_is_served_after_the_others_and_soon_again)
+{
+	T_THREADS_RUN(1);
+	static struct device second;
+	hugepin_domain *d = open_on(&device, 0);
+	struct hp_plan *p;
+	pthread_t other;
+
+	slow = open_on(&second, 0);
+	p = plan_of(1);
+	idle_machine();
+	run_helper();
+	run_helper();
+	touch(d, buffer[0]);
+	touch(slow, buffer[1]);
+	holding = 0;
+	pthread_create(&other, NULL, hold_lock, NULL);
+	while (!holding)
+		usleep(1000);
+	p->told = 0;
+	comes(machine.clock_ns + 10 * MS, HP_GATHER_NS);
+	EXPECT_EQ(p->told, 3);
+	EXPECT_EQ(hp_helper_waiting(slow), 1);
+	holding = 2;
+	pthread_join(other, NULL);
+	comes(machine.clock_ns + HP_AGAIN_NS, HP_GATHER_NS);
+	EXPECT_EQ(hp_helper_waiting(slow), 0);
+	real_machine();
+	close_empty(&second, slow);
+	close_empty(&device, d);
 }
 
 /* ------------------------------------------------------------------ opening */
