@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 
 #include "base/config.h"
+#include "reg/unmapping.h"
 #include "tests/device.h"
 #include "tests/live/live.h"
 #include "tests/unit/kernel.h"
@@ -145,6 +146,201 @@ TEST(a_helpers_table_grows_no_more_once_it_forgets)
 	EXPECT(opened <= before + 1);
 	munmap(ranges, (size_t)(KNOWN + MORE) * 4096);
 	close_empty(&device, d);
+}
+
+/* ------------------------------------------------------------------ memory that goes away */
+
+static hugepin_domain *open_lru(uint32_t watch)
+{
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU, .watch = watch };
+	hugepin_domain *d = NULL;
+
+	device_reset(&device);
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
+	return d;
+}
+
+/* One range is queued, and as it should be. */
+static void queued(hugepin_domain *d, uintptr_t start, uintptr_t end, bool discarded, bool late)
+{
+	if (!EXPECT_EQ(d->gone.count, 1))
+		return;
+	EXPECT_EQ(d->gone.range[0].start, start);
+	EXPECT_EQ(d->gone.range[0].end, end);
+	EXPECT_EQ(d->gone.range[0].discarded, discarded);
+	EXPECT_EQ(d->gone.range[0].late, late);
+	EXPECT(d->attention & HP_PENDING);
+	d->gone.count = 0;
+}
+
+/* Whoever holds the lock sees to it later. */
+TEST(ranges_are_queued_by_whole_pages_and_as_what_they_were_said_to_be)
+{
+	T_DOMAIN_BEGINS();
+	hugepin_domain *d = open_lru(HUGEPIN_WATCH_PROGRAM);
+	char *p = map(16 * 4096);
+	const uintptr_t at = (uintptr_t)p;
+
+	hp_domain_lock(d);
+	for (unsigned from = 4096; from <= 8192; from += from == 4097 ? 4094 : 1)
+		for (unsigned to = 12287; to <= 12289; to++) {
+			EXPECT_EQ(hugepin_forget(p + from, to - from), 0);
+			queued(d, at + (from & ~4095u), at + (to <= 12288 ? 12288 : 16384), true, false);
+		}
+	EXPECT_EQ(hugepin_forget(p + 5, 1), 0);
+	queued(d, at, at + 4096, true, false);
+	EXPECT_EQ(hugepin_forget(p, 0), -EINVAL);
+	EXPECT_EQ(hugepin_forget(p, SIZE_MAX), -EINVAL);
+	EXPECT_EQ(hugepin_forget((void *)UINTPTR_MAX, 1), -EINVAL);
+	EXPECT_EQ(d->gone.count, 0);
+	EXPECT_EQ(hugepin_forget((void *)(UINTPTR_MAX - 1), 1), 0); /* rounds to no address */
+	queued(d, UINTPTR_MAX - 4095, UINTPTR_MAX, true, false);
+	hugepin_unmapping_(p, 1, HP_UNMAPPED);
+	queued(d, at, at + 4096, false, false);
+	hugepin_unmapping_(p, 4097, HP_DISCARDED); /* the kernel does not tell here */
+	queued(d, at, at + 8192, true, true);
+	hugepin_unmapping_(p, 4097, HP_DISCARDED_UNTOLD);
+	queued(d, at, at + 8192, true, true);
+	hp_heap_placing = at; /* the heap's own */
+	hugepin_unmapping_(p, 4096, HP_UNMAPPED);
+	EXPECT_EQ(d->gone.count, 0);
+	hugepin_unmapping_(p + 4096, 4096, HP_UNMAPPED);
+	queued(d, at + 4096, at + 8192, false, false);
+	hp_heap_placing = 0;
+	hp_domain_unlock(d);
+	munmap(p, 16 * 4096);
+	close_empty(&device, d);
+}
+
+TEST(a_hint_about_memory_that_goes_is_dropped_and_no_other)
+{
+	enum { HINTS = 20 };
+	hugepin_domain *d = open_lru(HUGEPIN_WATCH_PROGRAM);
+	char *p = map((HINTS + 2) * 4096);
+
+	hp_domain_lock(d);
+	for (unsigned from = 0; from < HINTS; from++)
+		for (unsigned to = from + 1; to <= HINTS; to += 3) {
+			unsigned n = 0;
+
+			d->hints_count = 0;
+			for (unsigned i = 0; i < HINTS; i++)
+				EXPECT_EQ(hugepin_prefetch(d, p + (size_t)i * 4096 + i % 3, 4096 - i % 3 - i % 2, 0), 0);
+			EXPECT_EQ(hugepin_forget(p + (size_t)from * 4096, (size_t)(to - from) * 4096), 0);
+			if (!EXPECT_EQ(d->hints_count, HINTS - (to - from)))
+				continue;
+			for (unsigned i = 0; i < HINTS; i++)
+				if (i < from || i >= to)
+					EXPECT(d->hints[n++].addr == p + (size_t)i * 4096 + i % 3);
+		}
+	d->hints_count = 0;
+	for (unsigned i = 0; i < HP_HINTS_MAX; i++)
+		EXPECT_EQ(hugepin_prefetch(d, p, 4096, 0), 0);
+	EXPECT_EQ(hugepin_prefetch(d, p, 4096, 0), -EBUSY);
+	EXPECT_EQ(d->hints_count, HP_HINTS_MAX);
+	d->hints_count = 0;
+	hp_domain_unlock(d);
+	munmap(p, (HINTS + 2) * 4096);
+	close_empty(&device, d);
+}
+
+static bool there(char *p)
+{
+	unsigned char is = 0;
+
+	EXPECT_EQ(mincore(p, 4096, &is), 0);
+	return is & 1;
+}
+
+/* The service thread may not register, but make it present. */
+TEST(for_an_opener_what_is_hinted_at_is_made_present_page_by_page)
+{
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU, .watch = HUGEPIN_WATCH_PROGRAM };
+	hugepin_domain *d = NULL;
+	char *p = map(16 * 4096);
+	unsigned n = 0;
+
+	device_reset(&device);
+	device.limits.flags = HUGEPIN_LIMIT_OPENER;
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
+	EXPECT_EQ(madvise(p, 16 * 4096, MADV_NOHUGEPAGE), 0);
+	EXPECT_EQ(hugepin_prefetch(d, p + 2 * 4096 + 4095, 4098, 0), 0); /* of three pages */
+	EXPECT_EQ(hugepin_prefetch(d, p + 8 * 4096, 8192, 0), 0);
+	for (int i = 0; i < 50000 && !there(p + 9 * 4096); i++)
+		usleep(1000);
+	for (int i = 0; i < 16; i++)
+		n |= (unsigned)there(p + i * 4096) << i;
+	EXPECT_EQ(n, 7u << 2 | 3u << 8);
+	EXPECT_EQ(device.calls, 0);
+	EXPECT_EQ(stats_of(d).prefetched, 0);
+	munmap(p, 16 * 4096);
+	close_empty(&device, d);
+}
+
+/* ------------------------------------------------------------------ what a domain is opened with */
+
+static hugepin_domain *open_limited(struct hugepin_limits limits, uint64_t bytes_max, uint32_t regions_max)
+{
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU, .watch = HUGEPIN_WATCH_PROGRAM,
+				     .pinned_bytes_max = bytes_max, .pinned_regions_max = regions_max };
+	hugepin_domain *d = NULL;
+
+	device_reset(&device);
+	device.limits = limits;
+	device.limits.access = DEVICE_ACCESS;
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
+	return d;
+}
+
+TEST(of_the_programs_limits_and_the_devices_the_lower_hold)
+{
+	static const uint64_t none = UINT64_MAX - 1;
+	static const struct {
+		uint64_t programs, devices, is, told;
+	} bytes[] = { { 0, 0, none, 0 },	     { 5000, 0, 5000, 5000 },		  { 0, 6000, 6000, 6000 },
+		      { 5000, 6000, 5000, 5000 },    { 7000, 6000, 6000, 6000 },	  { UINT64_MAX, 6000, UINT64_MAX, 0 },
+		      { UINT64_MAX - 1, 0, none, 0 }, { UINT64_MAX - 2, 0, none - 1, none - 1 } };
+	hugepin_domain *d;
+
+	for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) {
+		d = open_limited((struct hugepin_limits){ .bytes_max = bytes[i].devices }, bytes[i].programs, 0);
+		EXPECT(d->bytes_max == bytes[i].is);
+		EXPECT_EQ(stats_of(d).bytes_max, bytes[i].told);
+		EXPECT_EQ(stats_of(d).version, HUGEPIN_VERSION);
+		EXPECT_EQ(d->regs_max, UINT32_MAX);
+		EXPECT_EQ(d->len_max % 4096, 0);
+		EXPECT(d->len_max >= (size_t)1 << 60);
+		close_empty(&device, d);
+	}
+	d = open_limited((struct hugepin_limits){ .regs_max = 7, .len_max = 4096 }, 0, 9);
+	EXPECT_EQ(d->regs_max, 7);
+	EXPECT_EQ(d->len_max, 4096);
+	close_empty(&device, d);
+	d = open_limited((struct hugepin_limits){ .regs_max = 7, .len_max = 3 * 4096 + 4095 }, 0, 5);
+	EXPECT_EQ(d->regs_max, 5);
+	EXPECT_EQ(d->len_max, 3 * 4096);
+	close_empty(&device, d);
+}
+
+/* A pin of a domain that was closed is none of the next in its place. */
+TEST(each_use_of_a_domain_has_references_of_its_own)
+{
+	uint64_t seen[300];
+	hugepin_domain *d, *first = NULL;
+
+	for (int i = 0; i < 300; i++) {
+		d = open_lru(HUGEPIN_WATCH_PROGRAM);
+		first = first ? first : d;
+		EXPECT(d == first);
+		seen[i] = d->ref;
+		EXPECT(d->ref != 0 && (uint32_t)d->ref == 0);
+		EXPECT_EQ(d->ref >> 58, d->number);
+		for (int k = 0; k < i; k++)
+			EXPECT(seen[k] != d->ref);
+		close_empty(&device, d);
+		for (int k = 0; k <= i; k++)
+			EXPECT(seen[k] != d->ref); /* nor of a closed one */
+	}
 }
 
 LIVE_MAIN
