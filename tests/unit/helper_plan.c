@@ -1857,4 +1857,37 @@ TEST(a_plan_is_made_as_the_options_and_the_domain_say)
 	hp_config.predict_mode = was;
 }
 
+TEST(a_child_gives_back_its_copy_of_a_helper)
+{
+	hugepin_domain *d = open_on(&device, 0);
+	struct hp_plan *p = plan_of(0);
+	int status = 1;
+	pid_t pid;
+
+	touch(d, buffer[0]);
+	pid = fork();
+	if (pid == 0) {
+		struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU, .watch = HUGEPIN_WATCH_PROGRAM };
+		static struct device own;
+		hugepin_domain *mine = NULL;
+
+		t_failures = 0;
+		EXPECT_EQ(hugepin_domain_close(d), 0);
+		EXPECT(!d->helper);
+		EXPECT(!p->config.arg); /* it was freed */
+		EXPECT_EQ(device.closed, 1);
+		EXPECT_EQ(hugepin_domain_close(d), -EINVAL);
+		device_reset(&own);
+		EXPECT_EQ(hugepin_domain_open(&device_backend, &own, &attr, &mine), 0);
+		EXPECT(mine == d && !mine->helper && !(mine->attention & HP_RECORD));
+		touch(mine, buffer[0]);
+		close_empty(&own, mine);
+		_exit(t_failures != 0);
+	}
+	waitpid(pid, &status, 0);
+	EXPECT_EQ(status, 0);
+	EXPECT(d->helper && p->config.arg);
+	close_empty(&device, d);
+}
+
 T_MAIN

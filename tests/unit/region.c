@@ -10,11 +10,25 @@
 #include "reg/counts.h"
 #include "tests/device.h"
 #include "tests/t.h"
+#include "tests/unit/kernel.h"
 
 enum { RANGES = 24, ROOM = 8, LEN = 8192 };
 #define MS UINT64_C(1000000)
 
 static struct device device;
+static _Atomic long barriers; /* on all threads */
+
+UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
+{
+	long r = raw(nr, a, b, c, d, e, f);
+
+	barriers += nr == SYS_membarrier;
+	if (r < 0 && r > -4096) {
+		errno = (int)-r;
+		return -1;
+	}
+	return r;
+}
 
 /* Nobody watches, and no helper plans. */
 static hugepin_domain *open_with(struct hugepin_limits limits, uint64_t bytes_max)
@@ -234,6 +248,64 @@ TEST(what_is_counted_is_what_was_done)
 	EXPECT_EQ(stats_of(d).refused, 0);
 	munmap(p, 64 * LEN);
 	close_empty(&device, d);
+}
+
+/* ------------------------------------------------------------------ barriers */
+
+static long barriers_since;
+
+static void expect_barriers(long n)
+{
+	EXPECT_EQ(barriers - barriers_since, n);
+	barriers_since = barriers;
+}
+
+/* One for all that are taken out together, before anybody looks whether they are pinned; none where nobody can be pinning. */
+TEST(a_registration_is_given_back_after_a_barrier_and_nothing_else_takes_one)
+{
+	hugepin_domain *d = open_with((struct hugepin_limits){ .regs_max = 4 }, 0);
+	char *p = map(64 * LEN);
+	struct hugepin_pin pin, other;
+
+	touch(d, p, LEN);
+	barriers_since = barriers;
+	for (int i = 0; i < 10; i++)
+		touch(d, p, LEN);
+	expect_barriers(0);
+	EXPECT_EQ(hugepin_forget(p + 32 * LEN, LEN), 0); /* of which nothing is registered */
+	expect_barriers(0);
+	EXPECT_EQ(hugepin_forget(p, LEN), 0);
+	expect_barriers(1);
+	touch(d, p, LEN);
+	touch(d, p + 2 * LEN, LEN);
+	EXPECT_EQ(hugepin_forget(p, 4 * LEN), 0);
+	expect_barriers(1);
+
+	pin = pinned(d, p, LEN);
+	other = pinned(d, p, LEN);
+	EXPECT_EQ(hugepin_forget(p, LEN), -EBUSY);
+	expect_barriers(1);
+	EXPECT_EQ(hugepin_unpin(d, &other), 0); /* may be the last */
+	expect_barriers(1);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	expect_barriers(1);
+	EXPECT_EQ(hugepin_pin(d, p, LEN, HUGEPIN_PIN_UNCACHED, &pin), 0);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	expect_barriers(0);
+
+	for (size_t i = 0; i < 4; i++)
+		touch(d, p + i * 2 * LEN, LEN);
+	expect_barriers(0);
+	touch(d, p + 16 * LEN, LEN); /* one goes */
+	expect_barriers(1);
+	pin = pinned(d, p + 16 * LEN, LEN);
+	EXPECT_EQ(hugepin_domain_close(d), -EBUSY);
+	expect_barriers(1);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	expect_barriers(0);
+	munmap(p, 64 * LEN);
+	close_empty(&device, d);
+	expect_barriers(2); /* whether anything is pinned, and before all goes */
 }
 
 /* ------------------------------------------------------------------ refusals */
