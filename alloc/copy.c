@@ -1,12 +1,15 @@
 #include "alloc/copy.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "alloc/advice.h"
+#include "base/pagescan.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -28,7 +31,14 @@ static struct {
 	char *map, *at; /* the mapping, and the aligned copy inside it, or what is left of that; none if there is none */
 	char *end; /* of the mapping */
 	size_t pages;
+	bool used; /* kept since tick `since`: not zero */
+	uint32_t since;
 } copy;
+
+static char *end_of_copy(void)
+{
+	return copy.at + (copy.pages << HP_PAGE_SHIFT);
+}
 
 /* ------------------------------------------------------------------ which pages */
 
@@ -151,19 +161,25 @@ void hp_copy_unmark(void)
 struct filling {
 	size_t slot, last; /* of page `last` */
 	bool again, torn;
+	char *zeroed; /* a copy in used memory: what lies below is filled; else NULL */
 };
 
 static void fill_part(void *filling, size_t page, size_t from, size_t to)
 {
 	struct filling *f = filling;
 	const struct hp_page *g = &hp_span.page[page];
-	char *out;
+	char *out, *end;
 
 	if (g->fork != HP_PAGE_COPIED || (f->again && !g->again))
 		return;
 	for (; f->last < page; f->last++)
 		f->slot += hp_copy_is_marked(f->last);
 	out = copy.at + (f->slot << HP_PAGE_SHIFT) + ((from & (HP_PAGE_CHUNKS - 1)) << HP_CHUNK_SHIFT);
+	end = out + ((to - from) << HP_CHUNK_SHIFT);
+	if (f->zeroed) { /* of what is advised parts may be left out */
+		memset(f->zeroed, 0, (size_t)((g->advised ? end : out) - f->zeroed));
+		f->zeroed = end;
+	}
 	if (!g->advised)
 		memcpy(out, (void *)hp_chunk_addr(from), (to - from) << HP_CHUNK_SHIFT);
 	else
@@ -172,9 +188,11 @@ static void fill_part(void *filling, size_t page, size_t from, size_t to)
 
 bool hp_copy_fill(bool again, bool listed_too)
 {
-	struct filling f = { .again = again };
+	struct filling f = { .again = again, .zeroed = copy.used && !again ? copy.at : NULL };
 
 	each_live(listed_too, fill_part, &f);
+	if (f.zeroed)
+		memset(f.zeroed, 0, (size_t)(end_of_copy() - f.zeroed));
 	return !f.torn;
 }
 
@@ -218,7 +236,7 @@ static uint64_t cgroup_room(const char *mount, const char *path, const char *lim
 	}
 }
 
-uint64_t hp_copy_room(void)
+static uint64_t free_room(void)
 {
 	static char text[4096]; /* under hp_heap_lock */
 	uint64_t room = read_value("/proc/meminfo", "", "MemAvailable:");
@@ -246,6 +264,33 @@ uint64_t hp_copy_room(void)
 	return room;
 }
 
+/* Whether no child has what is kept: each page that one has would be copied before it is written. A filter of system calls may end
+ * who asks. */
+static bool is_own(void)
+{
+	bool may_ask = !hp_sandboxed && syscall(SYS_prctl, PR_GET_SECCOMP) == 0;
+	int fd = may_ask ? (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC) : -1;
+	const uint64_t own = HP_PAGEMAP_PRESENT | HP_PAGEMAP_EXCLUSIVE;
+	uint64_t entry = fd >= 0 ? own : 0;
+
+	for (char *at = copy.at; (entry & own) == own && at < end_of_copy(); at += HP_PAGE)
+		if (syscall(SYS_pread64, fd, &entry, sizeof entry, (uintptr_t)at / 4096 * sizeof entry) != sizeof entry)
+			entry = 0;
+	if (fd >= 0)
+		syscall(SYS_close, fd);
+	return (entry & own) == own;
+}
+
+uint64_t hp_copy_room(size_t pages)
+{
+	uint64_t room;
+
+	if (copy.used && (copy.pages < pages || !is_own()))
+		hp_copy_drop();
+	room = free_room();
+	return room == UINT64_MAX ? room : room + hp_copy_kept();
+}
+
 /* ------------------------------------------------------------------ its memory */
 
 static void *map_pages(size_t pages)
@@ -254,15 +299,19 @@ static void *map_pages(size_t pages)
 			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
 }
 
-bool hp_copy_may_map(size_t pages)
+static bool could_map(size_t pages)
 {
-	void *p = pages ? map_pages(pages) : NULL;
+	void *p = map_pages(pages);
 
 	if (p == MAP_FAILED)
 		return false;
-	if (p)
-		syscall(SYS_munmap, p, (pages + 1) << HP_PAGE_SHIFT);
+	syscall(SYS_munmap, p, (pages + 1) << HP_PAGE_SHIFT);
 	return true;
+}
+
+bool hp_copy_may_map(size_t pages)
+{
+	return pages <= copy.pages || could_map(pages);
 }
 
 static void advise(char *at, size_t pages, int advice)
@@ -324,10 +373,29 @@ static bool populate_copy(void)
 	return true;
 }
 
+/* What is kept, without what is too much. All of it was shared with a child, and each base page would be a fault of its own. */
+static bool use_again(size_t pages)
+{
+	size_t excess = (copy.pages - pages) << HP_PAGE_SHIFT;
+	uint64_t ns;
+
+	if (copy.pages < pages || syscall(SYS_madvise, copy.map, copy.end - copy.map, MADV_DODUMP) != 0)
+		return false;
+	if (excess && syscall(SYS_munmap, copy.end - excess, excess) == 0) {
+		copy.end -= excess;
+		copy.pages = pages;
+	}
+	return populate(copy.at, copy.pages, &ns);
+}
+
 bool hp_copy_map(size_t pages)
 {
-	void *map = map_pages(pages);
+	void *map;
 
+	if (copy.used && use_again(pages))
+		return true;
+	hp_copy_drop();
+	map = map_pages(pages);
 	if (map == MAP_FAILED)
 		return false;
 	copy.map = map;
@@ -349,7 +417,7 @@ bool hp_copy_hide(void)
 /* What is mapped around the copy, a hugepage in all. */
 static void drop_slack(void)
 {
-	char *end = copy.at + (copy.pages << HP_PAGE_SHIFT);
+	char *end = end_of_copy();
 
 	if (copy.at > copy.map)
 		syscall(SYS_munmap, copy.map, copy.at - copy.map);
@@ -395,10 +463,34 @@ size_t hp_copy_put(size_t first, size_t end)
 	return end;
 }
 
-void hp_copy_drop(void)
+size_t hp_copy_drop(void)
 {
-	if (copy.end > copy.map)
-		syscall(SYS_munmap, copy.map, copy.end - copy.map);
+	size_t bytes = (size_t)(copy.end - copy.map);
+
+	if (bytes)
+		syscall(SYS_munmap, copy.map, bytes);
 	copy.map = copy.at = copy.end = NULL;
 	copy.pages = 0;
+	copy.used = false;
+	return bytes;
+}
+
+void hp_copy_keep(void)
+{
+	copy.used = could_map(copy.pages) && syscall(SYS_madvise, copy.map, copy.end - copy.map, MADV_DONTDUMP) == 0;
+	copy.since = hp_span.tree.now;
+	if (!copy.used)
+		hp_copy_drop();
+}
+
+size_t hp_copy_kept(void)
+{
+	return copy.used ? copy.pages << HP_PAGE_SHIFT : 0;
+}
+
+bool hp_copy_age(uint32_t ticks)
+{
+	if (copy.used && hp_span.tree.now - copy.since >= ticks)
+		hp_copy_drop();
+	return copy.used;
 }

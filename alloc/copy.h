@@ -25,16 +25,19 @@ bool hp_copy_is_marked(size_t p);
 /* Call each(arg, first, end) for every run of neighbouring pages for which take() says so, until it returns other than 0. */
 int hp_copy_runs(bool (*take)(size_t p), int (*each)(void *arg, size_t first, size_t end), void *arg);
 
-/* Bytes that a copy may take, as the machine and the memory cgroups of the process say; UINT64_MAX: nobody says. */
-uint64_t hp_copy_room(void);
+/* Bytes that a copy of so many pages may take, as the machine and the memory cgroups of the process say, and what is kept for it;
+ * UINT64_MAX: nobody says. What is kept and will not do is dropped. */
+uint64_t hp_copy_room(size_t pages);
 
 /* Whether the limits on addresses, data and overcommit let a copy of so many pages be mapped. */
 bool hp_copy_may_map(size_t pages);
 
-/* Memory for the copy of so many pages, which are none yet: populated, zero, one mapping. False: there is none. */
+/* Memory for the copy of so many pages, which are none yet: populated, one mapping; zero, or what is kept. False: there is
+ * none. */
 bool hp_copy_map(size_t pages);
 
-/* Fill the copy with the live buffers of the pages marked; again: of those marked `again` only. False: something could not be read. */
+/* Fill the copy with the live buffers of the pages marked, and zeros between them; again: of those marked `again` only. False:
+ * something could not be read. */
 bool hp_copy_fill(bool again, bool listed_too);
 
 /* The same memory's last part, if that is not to be dumped. False: refused. */
@@ -44,7 +47,16 @@ bool hp_copy_hide(void);
  * that page lies what lay there, or nothing. */
 size_t hp_copy_put(size_t first, size_t end);
 
-/* Drop what was not put anywhere. */
-void hp_copy_drop(void);
+/* Drop what was not put anywhere, or is kept. Returns its bytes. */
+size_t hp_copy_drop(void);
+
+/* Keep the copy's memory for the next copy, if as much again could be mapped; else it is dropped. */
+void hp_copy_keep(void);
+
+/* Bytes that are kept, between one fork and the next. */
+size_t hp_copy_kept(void);
+
+/* Drop what is kept for so many ticks. Returns whether something is kept. */
+bool hp_copy_age(uint32_t ticks);
 
 #endif

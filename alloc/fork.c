@@ -44,6 +44,7 @@
 static struct {
 	bool made; /* for this fork; it may be of nothing */
 	bool hidden; /* not dumped: some of the originals are not */
+	bool keep; /* its memory, for the next fork's */
 } copy;
 static bool listed_too; /* LISTED buffers are copied: their threads may take them meanwhile */
 static bool kept_some; /* pages are kept out of the child */
@@ -110,6 +111,7 @@ struct plan {
 	enum { NO_COPY, BY_COPY, BY_COW, REFUSE } how;
 	size_t copied; /* pages that need a copy */
 	struct pool pool; /* those that the kernel would have to copy */
+	bool ample; /* room for twice the copy */
 };
 
 /* Marks pages; the caller unmarks or uses them. refusal: it is asked only whether to refuse. */
@@ -144,9 +146,10 @@ static struct plan plan(bool refusal)
 	if (!copy_some && hp_config.fork_mode == HP_FORK_COW)
 		return r;
 
-	uint64_t room = r.copied ? hp_copy_room() : UINT64_MAX;
+	uint64_t bytes = (uint64_t)r.copied << HP_PAGE_SHIFT, room = bytes ? hp_copy_room(r.copied) : UINT64_MAX;
 
-	if (room >= ((uint64_t)r.copied << HP_PAGE_SHIFT) + HP_COPY_MARGIN && hp_copy_may_map(r.copied) && covers_pool(stack))
+	r.ample = room >= 2 * bytes + HP_COPY_MARGIN;
+	if (room >= bytes + HP_COPY_MARGIN && hp_copy_may_map(r.copied) && covers_pool(stack))
 		r.how = BY_COPY;
 	else if (hp_config.fork_mode == HP_FORK_COPY &&
 		 (!covers_pool(r.pool) || (other && room < ((uint64_t)other << HP_PAGE_SHIFT) + HP_COPY_MARGIN)))
@@ -205,7 +208,7 @@ static void keep_out(void)
 static void drop_copy(void)
 {
 	hp_copy_drop();
-	copy.made = copy.hidden = false;
+	copy.made = copy.hidden = copy.keep = false;
 }
 
 static size_t changed; /* pages */
@@ -257,17 +260,19 @@ static bool copy_by_passes(void)
 	return whole;
 }
 
-/* alone: there is no other thread. */
-static bool make_copy(size_t pages, bool alone)
+/* alone: there is no other thread. The memory of a copy is kept where a child that writes to all that both have would not run short:
+ * not that of a process with one thread, which has the copy in place of the originals as a rule. */
+static bool make_copy(const struct plan *p, bool alone)
 {
-	if (pages) {
-		if (!hp_copy_map(pages))
+	if (p->copied) {
+		if (!hp_copy_map(p->copied))
 			return false;
 		copy.hidden = hp_advice_made() && hp_copy_hide();
 		if (!(alone ? hp_copy_fill(false, listed_too) : copy_by_passes())) {
 			drop_copy();
 			return false;
 		}
+		copy.keep = !alone && p->ample && hp_config.decay_ms;
 	}
 	copy.made = true;
 	return true;
@@ -319,7 +324,9 @@ void hp_fork_prepare(bool listed, bool alone, size_t moved)
 	if (dofork_refused)
 		dofork_refused = hp_copy_runs(has_memory, let_in_run, NULL) != 0;
 	learn_advice();
-	if (p.how == BY_COPY && make_copy(p.copied, alone)) {
+	if (p.how != BY_COPY || !p.copied)
+		hp_copy_drop(); /* what is kept */
+	if (p.how == BY_COPY && make_copy(&p, alone)) {
 		count_copied(p.copied, alone);
 	} else if (p.how != NO_COPY) {
 		HP_STAT_ADD(forks_cow, 1);
@@ -340,7 +347,12 @@ void hp_fork_parent(void)
 	kept_some = false;
 	counted = false;
 	forget_advice();
-	drop_copy();
+	if (copy.keep) {
+		hp_copy_keep();
+		copy.made = copy.hidden = copy.keep = false;
+	} else {
+		drop_copy();
+	}
 	hp_copy_unmark();
 	errno = saved;
 }

@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "alloc/advice.h"
+#include "alloc/copy.h"
 #include "alloc/fast.h"
 #include "alloc/guard.h"
 #include "alloc/hold.h"
@@ -593,17 +594,17 @@ static size_t purge(bool may_wait)
 	bytes = give_back(1, hp_span.tree.used, 0, 0, may_wait);
 	bytes += give_back(hp_span.small, hp_span.tree.upper_used, 0, 0, may_wait);
 	HP_STAT_ADD(purged_bytes, bytes);
-	return bytes;
+	return bytes + hp_copy_drop();
 }
 
-/* Mapped, but in no live buffer as far as is known without asking the threads. */
+/* Mapped, but in no live buffer as far as is known without asking the threads; or kept of a fork's copy. */
 static size_t idle_bytes(void)
 {
 	size_t mapped = HP_STAT(hugetlb_bytes) + HP_STAT(thp_bytes) + HP_STAT(base_bytes);
 	size_t live = HP_STAT(taken_bytes) - HP_STAT(listed_bytes) - HP_STAT(room_bytes) +
 		      (hp_span.small_taken << HP_CHUNK_SHIFT);
 
-	return mapped > live ? mapped - live : 0;
+	return (mapped > live ? mapped - live : 0) + hp_copy_kept();
 }
 
 /* Whether more than `keep` pages of [first, end) are such. */
@@ -645,6 +646,7 @@ static bool tick(bool bare)
 	}
 	HP_STAT_ADD(decayed_bytes, give_back(1, hp_span.tree.used, HP_TICKS + 1, WATERMARK, true));
 	HP_STAT_ADD(decayed_bytes, give_back(hp_span.small, hp_span.tree.upper_used, HP_TICKS + 1, 0, true));
+	more |= hp_copy_age(HP_TICKS + 1);
 	more = more || is_more(may_leave);
 	if (hooks() != &no_hooks && is_more(is_idle)) {
 		must_let_go = bare && !hp_service_running();
@@ -726,8 +728,8 @@ static bool arm(bool allocating)
 		by_calls.next_ns = hp_clock_ns() + decay.delay_ns;
 		return true;
 	}
-	if (HP_STAT(hugetlb_bytes) + HP_STAT(thp_bytes) + HP_STAT(base_bytes) - HP_STAT(reserved_bytes) <=
-		    (2 * WATERMARK) << HP_PAGE_SHIFT)
+	if (!hp_copy_kept() && HP_STAT(hugetlb_bytes) + HP_STAT(thp_bytes) + HP_STAT(base_bytes) - HP_STAT(reserved_bytes) <=
+				       (2 * WATERMARK) << HP_PAGE_SHIFT)
 		return false;
 	if (!allocating && !hp_service_running() && !may_tick_alone() && !free_may_start())
 		return false;
@@ -1320,6 +1322,7 @@ void hugepin_span_limit_(size_t limit)
 	if (atomic_load_explicit(&state, memory_order_acquire) != READY)
 		return; /* hp_span_init() will see the limit */
 	hp_lock(&hp_heap_lock);
+	hp_copy_drop();
 	hp_span_shrink(limit);
 	hp_unlock(&hp_heap_lock);
 }
@@ -1587,6 +1590,8 @@ int hp_heap_hold(uintptr_t addr, size_t len, uint64_t gen, enum hp_hold how)
 	if (hp_span.page[first].state != HP_PAGE_NONE && hp_span.extent[extent].gen == gen &&
 	    first + count <= extent + hp_span.extent[extent].pages)
 		r = hp_pages_hold(first, count, how);
+	if (r == -ENOMEM && hp_copy_drop())
+		r = hp_pages_hold(first, count, how);
 	if (r == -ENOMEM)
 		HP_STAT_ADD(purged_bytes, give_back(first, first + count, 0, 0, true));
 	hp_unlock(&hp_heap_lock);
@@ -1799,7 +1804,7 @@ static void postfork_parent(void)
 	}
 	if (forking.ticker_forbidden)
 		hp_ticker_allow();
-	if (forking.ticker_forbidden || hp_span.left)
+	if (forking.ticker_forbidden || hp_span.left || hp_copy_kept())
 		must_wake = arm(true);
 	postfork(small()->postfork_parent);
 	if (!was_alone)

@@ -194,9 +194,6 @@ static bool runs_on_heap(void)
 
 /* ------------------------------------------------------------------ the trial */
 
-#define PAGEMAP_PRESENT ((uint64_t)1 << 63) /* Documentation/admin-guide/mm/pagemap.rst */
-#define PAGEMAP_EXCLUSIVE ((uint64_t)1 << 56)
-
 /* In the child: note the pages that it shares with its parent, which are not pinned. Nobody sees what else it writes. */
 static bool find_shared(uint64_t *shared)
 {
@@ -209,7 +206,7 @@ static bool find_shared(uint64_t *shared)
 			continue;
 		ok = hp_syscall(SYS_pread64, fd, (long)&entry, sizeof entry, (long)(hp_page_addr(p) / 4096 * sizeof entry), 0, 0) ==
 		     sizeof entry;
-		if (ok && (entry & PAGEMAP_PRESENT) && !(entry & PAGEMAP_EXCLUSIVE))
+		if (ok && (entry & HP_PAGEMAP_PRESENT) && !(entry & HP_PAGEMAP_EXCLUSIVE))
 			hp_bit_set(shared, p);
 	}
 	if (fd >= 0) /* the table is the parent's, too: a copy of it would flush all files when it goes */
@@ -309,7 +306,7 @@ bool hp_move_wanted(void)
 /* The copy, and later what parent or child write to: the pool's pages are charged to no memory cgroup, these are. */
 static bool fits(size_t pages)
 {
-	return hp_copy_room() >= 2 * ((uint64_t)pages << HP_PAGE_SHIFT) + HP_COPY_MARGIN;
+	return hp_copy_room(pages) >= 2 * ((uint64_t)pages << HP_PAGE_SHIFT) + HP_COPY_MARGIN;
 }
 
 size_t hp_move(void)
@@ -322,6 +319,7 @@ size_t hp_move(void)
 		errno = saved;
 		return 0;
 	}
+	hp_copy_drop(); /* what is kept of an earlier copy the program may have locked since */
 	pages = hp_copy_mark(mark, false);
 	if (fits(pages) && mappings_allow()) {
 		pages = leave_unpinned();

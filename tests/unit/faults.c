@@ -6,6 +6,8 @@
  * for a hugetlb pool, so that the machine needs none.
  */
 #include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -13,6 +15,7 @@
 #include <sys/wait.h>
 
 #include "alloc/advice.h"
+#include "alloc/copy.h"
 #include "alloc/heap.h"
 #include "alloc/hold.h"
 #include "alloc/small.h"
@@ -46,7 +49,7 @@ UNINSTRUMENTED static bool counts(long nr)
 {
 	switch (nr) {
 	case SYS_mmap: case SYS_munmap: case SYS_madvise: case SYS_mprotect: case SYS_mremap:
-	case SYS_openat: case SYS_read: case SYS_membarrier: return true;
+	case SYS_openat: case SYS_read: case SYS_pread64: case SYS_membarrier: return true;
 	default: return false;
 	}
 }
@@ -357,6 +360,42 @@ static void fork_with(int held)
 	end();
 }
 
+static sem_t over;
+
+static void *wait_until_over(void *arg)
+{
+	while (sem_wait(&over))
+		;
+	return arg;
+}
+
+/* With a thread, so that the copy's memory is kept for the next fork. */
+static void fork_soon_again(void)
+{
+	struct hugepin_extent e;
+	pthread_t t;
+
+	hp_config.decay_ms = 3600000;
+	sem_init(&over, 0, 0);
+	EXPECT_EQ(pthread_create(&t, NULL, wait_until_over, NULL), 0);
+	for (int i = 0; i < 4; i++)
+		keep(&buffers[i], hugepin_malloc(3 * MIB / 2), 3 * MIB / 2);
+	EXPECT(hugepin_extent(buffers[3].p, &e, sizeof e) > 0);
+	EXPECT_EQ(hp_heap_hold((uintptr_t)e.addr, e.len, e.gen, HP_HOLD_COPY), 0);
+	armed = true;
+	fork_once();
+	discard(&buffers[1]);
+	discard(&buffers[2]); /* less is copied, and lies elsewhere in what is kept */
+	fork_once();
+	for (int i = 0; i < HP_TICKS + 1; i++)
+		hp_heap_tick();
+	hp_heap_drop((uintptr_t)e.addr, e.len, HP_HOLD_COPY);
+	end();
+	EXPECT_EQ(hp_copy_kept(), 0);
+	sem_post(&over);
+	pthread_join(t, NULL);
+}
+
 /* ------------------------------------------------------------------ advice */
 
 enum { ADVISED = 4 };
@@ -558,6 +597,11 @@ TEST(fork_survives_every_failure)
 TEST(fork_with_held_memory_survives_every_failure)
 {
 	run_all(fork_with_held_buffers);
+}
+
+TEST(forks_soon_after_forks_survive_every_failure)
+{
+	run_with((const size_t[]){ 3 }, 1, fork_soon_again);
 }
 
 TEST(advice_survives_every_failure)

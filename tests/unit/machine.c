@@ -193,14 +193,14 @@ static void no_groups(void)
 TEST(without_a_limit_there_is_room_for_what_is_available)
 {
 	no_groups();
-	EXPECT_EQ(hp_copy_room(), 8 * GIB);
+	EXPECT_EQ(hp_copy_room(0), 8 * GIB);
 	feed(GROUP "/a/b/memory.max", "max\n");
 	feed(GROUP "/a/b/memory.current", "1073741824\n");
-	EXPECT_EQ(hp_copy_room(), 8 * GIB);
+	EXPECT_EQ(hp_copy_room(0), 8 * GIB);
 	feed("/proc/self/cgroup", NULL);
-	EXPECT_EQ(hp_copy_room(), 8 * GIB);
+	EXPECT_EQ(hp_copy_room(0), 8 * GIB);
 	feed("/proc/meminfo", NULL);
-	EXPECT_EQ(hp_copy_room(), UINT64_MAX);
+	EXPECT_EQ(hp_copy_room(0), UINT64_MAX);
 }
 
 TEST(a_group_has_room_for_its_limit_less_what_it_uses_and_cannot_drop)
@@ -208,19 +208,19 @@ TEST(a_group_has_room_for_its_limit_less_what_it_uses_and_cannot_drop)
 	no_groups();
 	feed(GROUP "/a/b/memory.max", "4294967296\n");
 	feed(GROUP "/a/b/memory.current", "1073741824\n");
-	EXPECT_EQ(hp_copy_room(), 3 * GIB);
+	EXPECT_EQ(hp_copy_room(0), 3 * GIB);
 	feed(GROUP "/a/b/memory.stat", "anon 1\nfile 2\ninactive_file 268435456\nactive_file 134217728\nunevictable 7\n");
-	EXPECT_EQ(hp_copy_room(), 3 * GIB + 384 * MIB);
+	EXPECT_EQ(hp_copy_room(0), 3 * GIB + 384 * MIB);
 	/* More than there is: it was read later. */
 	feed(GROUP "/a/b/memory.stat", "inactive_file 1073741824\nactive_file 1\n");
-	EXPECT_EQ(hp_copy_room(), 3 * GIB);
+	EXPECT_EQ(hp_copy_room(0), 3 * GIB);
 	feed(GROUP "/a/b/memory.current", "4294967296\n");
 	feed(GROUP "/a/b/memory.stat", "inactive_file 4096\nactive_file 0\n");
-	EXPECT_EQ(hp_copy_room(), 4096);
+	EXPECT_EQ(hp_copy_room(0), 4096);
 	feed(GROUP "/a/b/memory.stat", "inactive_file 0\nactive_file 0\n");
-	EXPECT_EQ(hp_copy_room(), 0);
+	EXPECT_EQ(hp_copy_room(0), 0);
 	feed(GROUP "/a/b/memory.current", "5294967296\n");
-	EXPECT_EQ(hp_copy_room(), 0);
+	EXPECT_EQ(hp_copy_room(0), 0);
 }
 
 TEST(the_least_room_of_all_groups_above_counts)
@@ -230,14 +230,14 @@ TEST(the_least_room_of_all_groups_above_counts)
 	feed(GROUP "/a/b/memory.current", "1073741824\n");
 	feed(GROUP "/a/memory.max", "2147483648\n");
 	feed(GROUP "/a/memory.current", "1073741824\n");
-	EXPECT_EQ(hp_copy_room(), GIB);
+	EXPECT_EQ(hp_copy_room(0), GIB);
 	feed(GROUP "/memory.max", "2147483648\n");
 	feed(GROUP "/memory.current", "2147479552\n");
-	EXPECT_EQ(hp_copy_room(), 4096);
+	EXPECT_EQ(hp_copy_room(0), 4096);
 	feed("/proc/self/cgroup", "0::/\n");
-	EXPECT_EQ(hp_copy_room(), 4096);
+	EXPECT_EQ(hp_copy_room(0), 4096);
 	feed("/proc/meminfo", "MemAvailable: 3 kB\n");
-	EXPECT_EQ(hp_copy_room(), 3072);
+	EXPECT_EQ(hp_copy_room(0), 3072);
 }
 
 TEST(groups_of_version_1_are_found_by_their_controller)
@@ -248,9 +248,9 @@ TEST(groups_of_version_1_are_found_by_their_controller)
 	feed(GROUP "/memory/memory.limit_in_bytes", "9223372036854771712\n"); /* none */
 	feed(GROUP "/memory/memory.usage_in_bytes", "1073741824\n");
 	feed("/proc/self/cgroup", "9:pids:/y\n4:cpu,memory:/x\n1:name=systemd:/z\n0::/nothing\n");
-	EXPECT_EQ(hp_copy_room(), 2 * GIB);
+	EXPECT_EQ(hp_copy_room(0), 2 * GIB);
 	feed("/proc/self/cgroup", "9:pids:/x\n");
-	EXPECT_EQ(hp_copy_room(), 8 * GIB);
+	EXPECT_EQ(hp_copy_room(0), 8 * GIB);
 }
 
 /* ------------------------------------------------------------------ pages */
