@@ -746,7 +746,7 @@ static long entries(const char *path)
 	X(descriptors, entries("/proc/self/fd"), 0)                                                                    \
 	X(threads, entries("/proc/self/task"), 0)                                                                      \
 	X(mappings, lines("/proc/self/maps"), SANITIZED ? 4096 : 256)                                                  \
-	X(resident_kib, status_kib("VmRSS:"), SANITIZED ? 256 * 1024 : 64 * 1024)
+	X(resident_kib, status_kib("VmRSS:"), 256 * 1024) /* several of the largest buffers, which malloc has kept */
 
 struct left {
 #define LEFT_MEMBER(name, now, slack) long name;
@@ -757,8 +757,8 @@ static struct left left_now(void)
 {
 	struct hugepin_stats heap;
 
-	/* All that is mapped becomes resident, as a change may have made it, but for what the C library keeps free: where mmap was
-	 * refused for a moment, that is as much as the largest buffer. */
+	/* All that is mapped becomes resident, as a change may have made it: what malloc keeps free, too. Where mmap was refused for a
+	 * moment, that may be as much as the largest buffer. */
 	if (!SANITIZED && !mlockall(MCL_CURRENT))
 		munlockall();
 	malloc_trim(0);
