@@ -445,13 +445,14 @@ static size_t place(struct request *r)
 /* A process that keeps forking, and cannot move its heap, leaves the pool as buffers come and go: on pages of the pool nothing is
  * placed any more, and a page that is empty goes back without waiting. */
 
-static void begin_to_leave(size_t page)
+/* False: it does not, or has begun. */
+static bool begin_to_leave(size_t page)
 {
 	struct hp_page *g = &hp_span.page[page];
 	size_t c = page << HP_PAGE_CHUNKS_SHIFT, live = HP_PAGE_CHUNKS;
 
 	if (g->leaves || (g->state != HP_PAGE_READY && g->state != HP_PAGE_RESERVED) || g->kind != HUGEPIN_KIND_HUGETLB || g->giant)
-		return;
+		return false;
 	for (size_t end = c + HP_PAGE_CHUNKS, gap; c < end; c += gap ? gap : 1) {
 		gap = hp_tree_free_after(&hp_span.tree, c, end - c);
 		if (!gap)
@@ -462,14 +463,19 @@ static void begin_to_leave(size_t page)
 	g->leaves = 1;
 	g->fresh = live & 0x7fff;
 	hp_span.left += has_left(page);
+	return true;
 }
 
 /* All lists are empty, and every other thread that would take from its own is at the lock. */
 static void leave_pool(void)
 {
+	bool any = false;
+
 	for (size_t p = 1; p < hp_span.tree.used; p++)
-		begin_to_leave(p);
+		any |= begin_to_leave(p);
 	hp_tree_settle(&hp_span.tree);
+	if (!any)
+		return;
 	/* What is freed there must come here, and not to a list. */
 	for (size_t c = HP_PAGE_CHUNKS; c < hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT;) {
 		uint64_t w = hp_chunk_get(c);
