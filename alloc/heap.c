@@ -376,9 +376,13 @@ static size_t hand_out(size_t chunk, size_t n)
 		size_t page_start = at & ~(HP_PAGE_CHUNKS - 1);
 		size_t to = HP_MIN(end, page_start + HP_PAGE_CHUNKS);
 
-		if (page_start + g->fresh > at)
-			dirty = HP_MIN(to, page_start + g->fresh) - chunk;
-		g->fresh = HP_MAX(g->fresh, to - page_start) & 0x7fff;
+		if (g->leaves) { /* since this began to wait for memory */
+			dirty = to - chunk;
+		} else {
+			if (page_start + g->fresh > at)
+				dirty = HP_MIN(to, page_start + g->fresh) - chunk;
+			g->fresh = HP_MAX(g->fresh, to - page_start) & 0x7fff;
+		}
 		at = to;
 	}
 	return dirty;
@@ -442,7 +446,7 @@ static size_t place(struct request *r)
 
 /* ------------------------------------------------------------------ leaving the pool; hp_heap_lock held */
 
-/* A process that keeps forking, and cannot move its heap, leaves the pool as buffers come and go: on pages of the pool nothing is
+/* A process with threads that has forked, whose heap cannot move, leaves the pool as buffers come and go: on pages of the pool nothing is
  * placed any more, and a page that is empty goes back without waiting. */
 
 /* False: it does not, or has begun. */
@@ -1805,7 +1809,7 @@ static void postfork_parent(void)
 
 	if (!forking.interrupted) {
 		hp_fork_parent();
-		if (hp_span.no_pool && !hp_cache_unsettled())
+		if (!forking.alone && hp_span.no_pool && !hp_cache_unsettled())
 			leave_pool();
 	}
 	if (forking.ticker_forbidden)
