@@ -234,19 +234,19 @@ TEST(without_the_drop_in_what_the_program_has_unlocked_is_not_kept_locked)
 	struct hugepin_reg r, s;
 	char *p = pages(8 * PAGE), *other = pages(PAGE);
 
-	EXPECT_EQ(mlock(other, PAGE), 0);
-	EXPECT_EQ(mlock(p + 3 * PAGE, PAGE), 0);
+	EXPECT_EQ(syscall(SYS_mlock, other, PAGE), 0);
+	EXPECT_EQ(syscall(SYS_mlock, p + 3 * PAGE, PAGE), 0);
 	EXPECT_EQ(reg(p, 8 * PAGE, &r), 0);
-	EXPECT_EQ(munlock(p + 3 * PAGE, PAGE), 0);
+	EXPECT_EQ(syscall(SYS_munlock, p + 3 * PAGE, PAGE), 0);
 	EXPECT_EQ(dereg(&r), 0);
 	EXPECT_EQ(reg(p, 8 * PAGE, &r), 0);
 	EXPECT_EQ(dereg(&r), 0);
 	EXPECT_EQ(locked(), PAGE);
-	munlock(p, 8 * PAGE);
+	syscall(SYS_munlock, p, 8 * PAGE);
 
-	EXPECT_EQ(mlock(p + 3 * PAGE, PAGE), 0);
+	EXPECT_EQ(syscall(SYS_mlock, p + 3 * PAGE, PAGE), 0);
 	EXPECT_EQ(reg(p, 8 * PAGE, &r), 0);
-	EXPECT_EQ(munlock(p + 3 * PAGE, PAGE), 0);
+	EXPECT_EQ(syscall(SYS_munlock, p + 3 * PAGE, PAGE), 0);
 	EXPECT_EQ(reg(p, 8 * PAGE, &s), 0);
 	EXPECT_EQ(dereg(&r), 0);
 	EXPECT_EQ(dereg(&s), 0);
