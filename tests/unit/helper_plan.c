@@ -290,7 +290,8 @@ static uint64_t serve(hugepin_domain *d)
 	return hp_helper_serve(d, &news);
 }
 
-static struct hugepin_pin pinned(hugepin_domain *d, const char *p)
+/* Not inlined: one place in the code. */
+static __attribute__((noinline)) struct hugepin_pin pinned(hugepin_domain *d, const char *p)
 {
 	struct hugepin_pin pin = { 0 };
 
