@@ -39,7 +39,7 @@ static struct {
 } seen;
 
 /* Each thread has memory for all of the program's thread-local variables. */
-static _Thread_local char much[100000];
+static _Thread_local volatile char much[100000]; /* volatile: all of it is there */
 
 /* Until it is told to end. */
 static void wait_for_end(void *unused)
