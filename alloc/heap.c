@@ -571,8 +571,7 @@ static size_t give_back(size_t first, size_t end, uint32_t ticks, size_t keep, b
 		hp_tree_settle(&hp_span.tree);
 		if (hp_pages_release(p, n))
 			bytes += n << HP_PAGE_SHIFT;
-		hp_tree_free(&hp_span.tree, p << HP_PAGE_CHUNKS_SHIFT, n << HP_PAGE_CHUNKS_SHIFT);
-		hp_tree_settle(&hp_span.tree);
+		tree_free(p << HP_PAGE_CHUNKS_SHIFT, n << HP_PAGE_CHUNKS_SHIFT);
 		hp_extent_destroy_if_empty(extent);
 		p += n;
 	}

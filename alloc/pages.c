@@ -744,6 +744,7 @@ bool hp_pages_release(size_t first, size_t count)
 				HP_STAT_ADD(reserved_bytes, -HP_PAGE);
 			count_kind(&hp_span.extent[extent], g->kind, -1);
 			g->next = HP_PAGE_ABSENT;
+			g->leaves = 0; /* it may have begun while a fork passed */
 			g->fresh = 0;
 			g->giant = 0;
 			g->stays = 0;
