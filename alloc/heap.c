@@ -327,23 +327,33 @@ static bool is_lost(size_t chunk, size_t n)
 /* Of a page that leaves the pool, and that has gone but for its memory. */
 static bool has_left(size_t page)
 {
-	return hp_span.page[page].leaves && !hp_span.page[page].fresh;
+	return hp_span.page[page].leaves && !hp_span.page[page].in_use;
 }
 
-/* To the tree, but for what lies on lost pages: those are not used again, or the buffers beside it would read as zero. And for what
- * lies on pages that leave the pool. */
+/* Lost pages are not used again, or the buffers beside what is free would read as zero; nor are those that leave the pool. */
+static bool has_no_tree(size_t page)
+{
+	return hp_span.page[page].lost || hp_span.page[page].leaves;
+}
+
 static void tree_free(size_t chunk, size_t n)
 {
 	for (size_t at = chunk, end = chunk + n, to; at < end; at = to) {
-		struct hp_page *g = &hp_span.page[page_of(at)];
+		bool no_tree = has_no_tree(page_of(at));
 
-		to = HP_MIN(end, (page_of(at) + 1) << HP_PAGE_CHUNKS_SHIFT);
-		if (g->leaves) {
-			g->fresh = (g->fresh - (to - at)) & 0x7fff;
-			hp_span.left += has_left(page_of(at));
-		} else if (!g->lost) {
+		to = at;
+		do {
+			struct hp_page *g = &hp_span.page[page_of(to)];
+			size_t from = to;
+
+			to = HP_MIN(end, (page_of(to) + 1) << HP_PAGE_CHUNKS_SHIFT);
+			if (g->leaves) {
+				g->in_use = (g->in_use - (to - from)) & 0x7fff;
+				hp_span.left += has_left(page_of(from));
+			}
+		} while (to < end && has_no_tree(page_of(to)) == no_tree);
+		if (!no_tree)
 			hp_tree_free(&hp_span.tree, at, to - at);
-		}
 	}
 	hp_tree_settle(&hp_span.tree);
 }
@@ -376,13 +386,9 @@ static size_t hand_out(size_t chunk, size_t n)
 		size_t page_start = at & ~(HP_PAGE_CHUNKS - 1);
 		size_t to = HP_MIN(end, page_start + HP_PAGE_CHUNKS);
 
-		if (g->leaves) { /* since this began to wait for memory */
-			dirty = to - chunk;
-		} else {
-			if (page_start + g->fresh > at)
-				dirty = HP_MIN(to, page_start + g->fresh) - chunk;
-			g->fresh = HP_MAX(g->fresh, to - page_start) & 0x7fff;
-		}
+		if (page_start + g->fresh > at)
+			dirty = HP_MIN(to, page_start + g->fresh) - chunk;
+		g->fresh = (uint16_t)HP_MAX(g->fresh, to - page_start);
 		at = to;
 	}
 	return dirty;
@@ -446,26 +452,27 @@ static size_t place(struct request *r)
 
 /* ------------------------------------------------------------------ leaving the pool; hp_heap_lock held */
 
-/* A process with threads that has forked, whose heap cannot move, leaves the pool as buffers come and go: on pages of the pool nothing is
- * placed any more, and a page that is empty goes back without waiting. */
+/* A process with threads that has forked, whose heap cannot move, leaves the pool as buffers come and go. Nothing is placed on pages of
+ * the pool any more. A page that is empty goes back without waiting. */
 
-/* False: it does not, or has begun. */
+/* False: the page is not the pool's, or has begun already. */
 static bool begin_to_leave(size_t page)
 {
 	struct hp_page *g = &hp_span.page[page];
-	size_t c = page << HP_PAGE_CHUNKS_SHIFT, live = HP_PAGE_CHUNKS;
+	size_t c = page << HP_PAGE_CHUNKS_SHIFT, in_use = HP_PAGE_CHUNKS;
 
-	if (g->leaves || (g->state != HP_PAGE_READY && g->state != HP_PAGE_RESERVED) || g->kind != HUGEPIN_KIND_HUGETLB || g->giant)
+	if (g->leaves || g->giant || g->kind != HUGEPIN_KIND_HUGETLB ||
+	    (g->state != HP_PAGE_READY && g->state != HP_PAGE_RESERVED))
 		return false;
 	for (size_t end = c + HP_PAGE_CHUNKS, gap; c < end; c += gap ? gap : 1) {
 		gap = hp_tree_free_after(&hp_span.tree, c, end - c);
 		if (!gap)
 			continue;
 		hp_tree_take(&hp_span.tree, c, gap);
-		live -= gap;
+		in_use -= gap;
 	}
 	g->leaves = 1;
-	g->fresh = live & 0x7fff;
+	g->in_use = in_use & 0x7fff;
 	hp_span.left += has_left(page);
 	return true;
 }
@@ -502,7 +509,6 @@ static void let_left_go(void)
 			continue;
 		hp_span.left--;
 		hp_span.page[p].leaves = 0;
-		hp_span.page[p].fresh = HP_PAGE_CHUNKS;
 		hp_tree_free(&hp_span.tree, p << HP_PAGE_CHUNKS_SHIFT, HP_PAGE_CHUNKS);
 		hp_tree_settle(&hp_span.tree);
 		hp_span.tree.stamps[p] = hp_span.tree.now - HP_TICKS - 1;
@@ -631,7 +637,8 @@ static bool are_more(size_t first, size_t end, size_t keep, bool (*such)(size_t 
 /* Whether there is more to give back, by and by. */
 static bool is_more(bool (*such)(size_t page, uint32_t ticks))
 {
-	return hp_span.left || are_more(1, hp_span.tree.used, WATERMARK, such) || are_more(hp_span.small, hp_span.tree.upper_used, 0, such);
+	return hp_span.left || are_more(1, hp_span.tree.used, WATERMARK, such) ||
+	       are_more(hp_span.small, hp_span.tree.upper_used, 0, such);
 }
 
 /* On a bare thread, which calls no hook: what domains hold waits for a thread that may. */
@@ -1813,7 +1820,7 @@ static void postfork_parent(void)
 	}
 	if (forking.ticker_forbidden)
 		hp_ticker_allow();
-	if (forking.ticker_forbidden || hp_span.left || hp_copy_kept())
+	if (!forking.interrupted && (forking.ticker_forbidden || hp_span.left || hp_copy_kept()))
 		must_wake = arm(true);
 	postfork(small()->postfork_parent);
 	if (!was_alone)

@@ -430,10 +430,7 @@ void hp_page_in_child(size_t p)
 	struct hp_extent *e = &hp_span.extent[g->extent];
 
 	memset(g->held, 0, sizeof g->held);
-	if (g->leaves) {
-		g->leaves = 0;
-		g->fresh = HP_PAGE_CHUNKS;
-	}
+	g->leaves = 0;
 	if (g->fork == HP_PAGE_SHARED)
 		return;
 	if (g->state == HP_PAGE_RESERVED)

@@ -49,11 +49,11 @@ struct hp_page {
 		again : 1, /* to be copied again (fork.c) */
 		stays : 1, /* of the pool, and did not move at a fork (move.c) */
 		advised : 1; /* the program has advised the kernel about some of it (advice.h) */
-	uint16_t leaves : 1, /* the pool: what is free of it is in no tree, so that nothing is placed there (heap.c) */
-		fresh : 15; /* chunks of the page at and above this were never handed out: they read as zero; if it leaves, how many
-			     * of its chunks are in buffers */
+	uint16_t fresh; /* chunks of the page at and above this were never handed out: they read as zero */
 	uint16_t held[3]; /* how often, by enum hp_hold; a held page with memory keeps it */
 	uint32_t extent; /* first page of its extent */
+	uint16_t leaves : 1, /* the pool: what is free of it is in no tree, so that nothing is placed there (heap.c) */
+		in_use : 15; /* of a page that leaves: its chunks that are in buffers, or about to be */
 };
 
 static inline bool hp_page_held(const struct hp_page *g)
