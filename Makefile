@@ -34,6 +34,7 @@ FLAGS = -std=gnu11 -D_GNU_SOURCE -Iinclude -I. -fPIC $(WARNINGS) $(SANFLAGS) $(i
 # Calls within a library and to the next one are direct or one jump: nothing is looked up lazily inside malloc.
 FLAGS_base := -fvisibility=hidden -fno-semantic-interposition -fno-plt -ftls-model=initial-exec
 FLAGS_alloc := $(FLAGS_base)
+FLAGS_dropin := $(FLAGS_base)
 # A pin's call site is found from the functions that the public one ends in, hits and misses alike.
 FLAGS_reg := $(FLAGS_base) -foptimize-sibling-calls
 # Call sites are seen through it.
@@ -52,10 +53,10 @@ comma := ,
 VERSION := $(shell awk '/^.define HUGEPIN_VERSION_M/ { v = v "." $$3 } END { print substr(v, 2) }' include/hugepin.h)
 SO := $(firstword $(subst ., ,$(VERSION)))
 
-LIB_SRC := $(filter-out alloc/preload.c alloc/told.c reg/preload.c reg/verbs.c,$(sort $(wildcard base/*.c alloc/*.c reg/*.c sge/map.c sge/frame.c)))
+LIB_SRC := $(filter-out reg/backend/verbs.c,$(sort $(wildcard base/*.c alloc/*.c reg/*.c reg/*/*.c sge/map.c sge/frame.c)))
 LIB_LIBS := -luring
 # Needs libibverbs; of ours the public API, and the clock.
-VERBS_SRC := reg/verbs.c $(filter-out sge/map.c sge/frame.c,$(sort $(wildcard sge/*.c)))
+VERBS_SRC := reg/backend/verbs.c $(filter-out sge/map.c sge/frame.c,$(sort $(wildcard sge/*.c)))
 MPI_SRC := $(sort $(wildcard mpi/*.c))
 HOOKS_SRC := $(sort $(wildcard hooks/*.c))
 CMD_SRC := $(sort $(wildcard cmd/*.c))
@@ -78,7 +79,7 @@ all: $(BUILD)/libhugepin.so $(BUILD)/libhugepin.a $(if $(SAN),,$(BUILD)/libhugep
 	$(BUILD)/libhugepin-verbs.so $(if $(SAN),,mpi) hooks $(BUILD)/hugepin ## build the libraries and the command
 
 -include bench/bench.mk
--include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg sge mpi hooks cmd examples $(addprefix tests/,unit live guest soak)))
+-include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg reg/backend reg/policy dropin sge mpi hooks cmd examples $(addprefix tests/,unit live guest soak)))
 
 # What objects were compiled with; changes only when that does.
 COMMAND = $(CC) $(FLAGS) $(FLAGS_reg) $(FLAGS_sge) $(FLAGS_cmd)
@@ -91,16 +92,16 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 	@echo '  CC      $<'
 	$(Q)$(CC) $(FLAGS) $(FLAGS_$(firstword $(subst /, ,$<))) -MMD -MP -c -o $@ $<
 
-$(BUILD)/libhugepin.so $(BUILD)/installed/libhugepin.so: $(LIB_OBJ) hugepin.map
+$(BUILD)/libhugepin.so $(BUILD)/installed/libhugepin.so: $(LIB_OBJ) packaging/hugepin.map
 	@mkdir -p $(@D)
 	@echo '  LD      $@'
-	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin.map -o $@ $(LIB_OBJ) $(LIB_LIBS)
+	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin.map -o $@ $(LIB_OBJ) $(LIB_LIBS)
 	$(Q)ln -sf $(@F) $@.$(SO)
 
-$(BUILD)/libhugepin-verbs.so $(BUILD)/installed/libhugepin-verbs.so: $(VERBS_OBJ) $(BUILD)/base/base.o $(BUILD)/libhugepin.so hugepin-verbs.map
+$(BUILD)/libhugepin-verbs.so $(BUILD)/installed/libhugepin-verbs.so: $(VERBS_OBJ) $(BUILD)/base/base.o $(BUILD)/libhugepin.so packaging/hugepin-verbs.map
 	@mkdir -p $(@D)
 	@echo '  LD      $@'
-	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin-verbs.map \
+	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin-verbs.map \
 		$(RUN_LDFLAGS) -o $@ $(filter %.o %/libhugepin.so,$^) -libverbs
 	$(Q)ln -sf $(@F) $@.$(SO)
 
@@ -111,10 +112,10 @@ $(MPI_OBJ): $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  MPICC   $<'
 	$(Q)OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(FLAGS) -fno-omit-frame-pointer -MMD -MP -c -o $@ $<
-$(BUILD)/libhugepin-mpi.so $(BUILD)/installed/libhugepin-mpi.so: $(MPI_OBJ) $(BUILD)/base/base.o $(BUILD)/base/config.o $(BUILD)/libhugepin.so hugepin-mpi.map
+$(BUILD)/libhugepin-mpi.so $(BUILD)/installed/libhugepin-mpi.so: $(MPI_OBJ) $(BUILD)/base/base.o $(BUILD)/base/config.o $(BUILD)/libhugepin.so packaging/hugepin-mpi.map
 	@mkdir -p $(@D)
 	@echo '  LD      $@'
-	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-z,undefs -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin-mpi.map \
+	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-z,undefs -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin-mpi.map \
 		$(RUN_LDFLAGS) -o $@ $(filter %.o %/libhugepin.so,$^) -luring
 	$(Q)ln -sf $(@F) $@.$(SO)
 mpi: $(MPI_LIB)
@@ -123,10 +124,10 @@ mpi: $(MPI_LIB)
 # For the caches of libfabric and UCX, whose headers it needs; it is linked with neither.
 HOOKS_LIB := $(if $(shell printf '#include <rdma/fi_ext.h>\n#include <ucm/api/ucm.h>\n' | $(CC) -E - >/dev/null 2>&1 && \
 	echo yes),$(BUILD)/libhugepin-hooks.so)
-$(BUILD)/libhugepin-hooks.so $(BUILD)/installed/libhugepin-hooks.so: $(HOOKS_SRC:%.c=$(BUILD)/%.o) $(BUILD)/libhugepin.so hugepin-hooks.map
+$(BUILD)/libhugepin-hooks.so $(BUILD)/installed/libhugepin-hooks.so: $(HOOKS_SRC:%.c=$(BUILD)/%.o) $(BUILD)/libhugepin.so packaging/hugepin-hooks.map
 	@mkdir -p $(@D)
 	@echo '  LD      $@'
-	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin-hooks.map \
+	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin-hooks.map \
 		$(RUN_LDFLAGS) -o $@ $(filter %.o %/libhugepin.so,$^)
 	$(Q)ln -sf $(@F) $@.$(SO)
 hooks: $(HOOKS_LIB)
@@ -148,13 +149,13 @@ $(BUILD)/jemalloc.a: tools/jemalloc.syms $(BUILD)/flags
 
 # jemalloc's profiler unwinds: the static unwinder keeps libgcc_s.so out of every preloaded program. Assertions bring their
 # messages and lock ranks along.
-# In 5.3.0, and in no other version, a function of jemalloc's is replaced by alloc/preload.c's.
+# In 5.3.0, and in no other version, a function of jemalloc's is replaced by dropin/malloc.c's.
 JEMALLOC_WRAP = $(shell grep -q '5\.3\.0-0-g' '$(JEMALLOC)' && echo -Wl,--wrap=je_tsd_tcache_enabled_data_init)
-PRELOAD_OBJ := $(BUILD)/alloc/preload.o $(BUILD)/alloc/told.o $(BUILD)/reg/preload.o $(if $(DEBUG),$(BUILD)/base/base.o $(BUILD)/base/lock.o)
-$(BUILD)/libhugepin-malloc.so $(BUILD)/installed/libhugepin-malloc.so: $(PRELOAD_OBJ) $(BUILD)/jemalloc.a $(BUILD)/libhugepin.so hugepin-malloc.map
+DROPIN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard dropin/*.c))) $(if $(DEBUG),$(BUILD)/base/base.o $(BUILD)/base/lock.o)
+$(BUILD)/libhugepin-malloc.so $(BUILD)/installed/libhugepin-malloc.so: $(DROPIN_OBJ) $(BUILD)/jemalloc.a $(BUILD)/libhugepin.so packaging/hugepin-malloc.map
 	@mkdir -p $(@D)
 	@echo '  LD      $@'
-	$(Q)$(CC) $(LIB_LDFLAGS) -static-libgcc -Wl,-soname,$(@F).$(SO) -Wl,--version-script=hugepin-malloc.map \
+	$(Q)$(CC) $(LIB_LDFLAGS) -static-libgcc -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin-malloc.map \
 		$(RUN_LDFLAGS) $(JEMALLOC_WRAP) -o $@ $(filter %.o %.a %/libhugepin.so,$^) -lm
 	$(Q)ln -sf $(@F) $@.$(SO)
 
@@ -174,7 +175,7 @@ $(UNIT): %: %.o $(UNIT_OBJ)
 	@echo '  TEST    $@'
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $(filter-out $(STANDS_IN_FOR),$(filter %.o,$^)) $(LIB_LIBS) -libverbs
 # What a test has in place of these.
-$(BUILD)/tests/unit/helper_plan: STANDS_IN_FOR := $(BUILD)/reg/plan.o $(BUILD)/reg/share.o
+$(BUILD)/tests/unit/helper_plan: STANDS_IN_FOR := $(BUILD)/reg/policy/plan.o $(BUILD)/reg/share.o
 $(LIVE): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  TEST    $<'
@@ -213,7 +214,7 @@ lint: all ## check layers, exported names, pages, scripts
 	BUILD='$(BUILD)' tools/check-exports
 	$(MAKE) --no-print-directory man-check
 	tools/check-docs
-	shellcheck -x -P SCRIPTDIR completions/hugepin \
+	shellcheck -x -P SCRIPTDIR packaging/completions/hugepin \
 		$$(grep -lrE --exclude-dir=corpus '^#!/bin/(ba)?sh' .ci bench debian tests tools)
 
 man-check: ## check the man pages against mandoc and the tables they repeat
@@ -231,12 +232,12 @@ install: all $(INSTALL_LIBS:%=$(BUILD)/installed/%.so) ## install under $(DESTDI
 		install -m 755 $(BUILD)/installed/$$l.so $(DESTDIR)$(LIBDIR)/$$l.so.$(VERSION) && \
 		ln -sf $$l.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$$l.so.$(SO) && \
 		ln -sf $$l.so.$(SO) $(DESTDIR)$(LIBDIR)/$$l.so || exit 1; done
-	for f in *.pc.in cmake/*.in; do \
+	for f in packaging/*.pc.in packaging/cmake/*.in; do \
 		case $$f in *.pc.in) to=$(LIBDIR)/pkgconfig ;; *) to=$(CMAKE_DIR) ;; esac; f=$${f%.in} && \
 		sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|g' -e 's|@SO@|$(SO)|' \
 			-e "s|@INCLUDE@|$$(realpath -ms --relative-to=$(CMAKE_DIR) $(PREFIX)/include)|" \
 			$$f.in >$(DESTDIR)$$to/$${f##*/} || exit 1; done
-	install -m 644 completions/hugepin $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	install -m 644 packaging/completions/hugepin $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	tools/install-man $(DESTDIR)$(PREFIX)/share/man
 	$(if $(DESTDIR),,-[ "$$(id -u)" != 0 ] || ldconfig)
 

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "reg/plan.h"
+#include "reg/policy/plan.h"
 
 #define REGION 65536ull /* bytes */
 #define ROUNDS 9 /* the median of them is printed */

@@ -6,7 +6,7 @@
  *	replay [-p leave|none|lru|cf11|predict] [-m save|budget] [-b BYTES|PCT%] [-g N] [-u 4k|2m] [-t cpu|wall] [-c MS]
  *	       [-k NS,NS_PER_KIB,SHARE] TRACE...
  *
- * cf11 and predict are the library's own code behind reg/plan.h; leave, none and lru are this program's.
+ * cf11 and predict are the library's own code behind reg/policy/plan.h; leave, none and lru are this program's.
  * tests/traces/README.md has the format of a trace.
  *
  * The timeline. Starts and ends of calls happen in the order of the trace: calls that overlapped overlap. A call starts
@@ -33,7 +33,7 @@
 #include <string.h>
 #include <zlib.h>
 
-#include "reg/plan.h"
+#include "reg/policy/plan.h"
 
 #define NEVER INT64_MAX
 #define WAIT_FREE_NS 1000 /* longer is a miss */

@@ -62,7 +62,7 @@ static bool ring_takes(unsigned flags)
 	return fd >= 0 && !close(fd);
 }
 
-/* As reg/uring.c does it for rings that are attached. */
+/* As reg/backend/uring.c does it for rings that are attached. */
 static bool ring_clones(int fd)
 {
 	enum { REGISTER_CLONE_BUFFERS = 30 }; /* Debian's header has none of it */

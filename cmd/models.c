@@ -175,7 +175,7 @@ static int load_verbs(char *why, size_t size)
 	return 0;
 }
 
-/* ibv_query_device_ex() itself is inline, and would have to be linked with. What reg/verbs.c asks for. */
+/* ibv_query_device_ex() itself is inline, and would have to be linked with. What reg/backend/verbs.c asks for. */
 static int on_demand(struct ibv_context *context)
 {
 	const uint32_t needed = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ;

@@ -16,7 +16,7 @@
 #include "base/config.h"
 #include "base/service.h"
 #include "base/stats.h"
-#include "reg/backend.h"
+#include "reg/backend/backend.h"
 #include "reg/counts.h"
 #include "reg/helper.h"
 #include "reg/key.h"

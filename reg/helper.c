@@ -28,9 +28,9 @@
 #include "base/config.h"
 #include "base/service.h"
 #include "base/stats.h"
-#include "reg/cost.h"
+#include "reg/policy/cost.h"
 #include "reg/counts.h"
-#include "reg/plan.h"
+#include "reg/policy/plan.h"
 #include "reg/share.h"
 
 #ifndef MADV_POPULATE_WRITE

@@ -2,8 +2,8 @@
 # Completion in bash, as a shell calls it, without the package bash-completion: what can be completed is what the command knows.
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/tap.bash"
-# shellcheck source=completions/hugepin
-. "$(dirname "$0")/../../completions/hugepin"
+# shellcheck source=packaging/completions/hugepin
+. "$(dirname "$0")/../../packaging/completions/hugepin"
 PATH=$build:$PATH hugepin=hugepin
 cd "$t" || exit 2
 mkdir -p dir "with space" && touch one.csv two.csv three.txt
@@ -56,7 +56,7 @@ offers 'nothing for a number' '' run --decay = ''
 offers 'nothing for what can be no option' '' run --x/e = a
 # shellcheck disable=SC2016 # of another shell
 works 'without a word' bash -c '. "$1"; COMP_WORDS=("$2" run --x/e=a) COMP_CWORD=2; [ -z "$(_hugepin 2>&1)" ]' . \
-	"$OLDPWD/completions/hugepin" "$hugepin"
+	"$OLDPWD/packaging/completions/hugepin" "$hugepin"
 offers 'programs' 'basename' run basenam
 offers 'programs behind options' 'basename' run --pages = thp --stats --fit 3 -- basenam
 offers 'programs behind a flag' 'basename' run --stats basenam

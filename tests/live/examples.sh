@@ -226,7 +226,7 @@ mkdir -p "$prefix"/{bin,include,lib/pkgconfig}
 cp "$build/hugepin" "$prefix/bin"
 cp "$top"/include/*.h "$prefix/include"
 cp -P "$build"/libhugepin*.so* "$prefix/lib"
-for template in "$top"/*.pc.in; do
+for template in "$top"/packaging/*.pc.in; do
 	name=${template##*/}
 	sed -e "s|@PREFIX@|$prefix|; s|@LIBDIR@|$prefix/lib|; s|@VERSION@|0|" "$template" >"$prefix/lib/pkgconfig/${name%.in}"
 done

@@ -1,5 +1,5 @@
 /* The policy of Li et al. 2011: contexts, periods, deadlines, both conditions at their boundaries, bounded memory. */
-#include "reg/cf11.h"
+#include "reg/policy/cf11.h"
 
 #include <stdlib.h>
 

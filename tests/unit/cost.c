@@ -1,7 +1,7 @@
 /*
  * The cost model against costs that are known: lines, curves, noise, outliers, the ends of the scale.
  */
-#include "reg/cost.h"
+#include "reg/policy/cost.h"
 
 #include "tests/t.h"
 

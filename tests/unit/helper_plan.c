@@ -1,6 +1,6 @@
 /*
  * What the helper tells a plan, and does of what the plan says: with a plan of the test's own, which writes down what it is told and
- * says what it was told to. So is what other processes say, the device's clock, and what the kernel says of load. (reg/plan.c and
+ * says what it was told to. So is what other processes say, the device's clock, and what the kernel says of load. (reg/policy/plan.c and
  * reg/share.c are not linked.)
  */
 #include "reg/helper.h"
@@ -12,9 +12,9 @@
 #include <time.h>
 
 #include "base/config.h"
-#include "reg/cost.h"
+#include "reg/policy/cost.h"
 #include "reg/counts.h"
-#include "reg/plan.h"
+#include "reg/policy/plan.h"
 #include "reg/share.h"
 #include "tests/device.h"
 #include "tests/t.h"

@@ -15,7 +15,7 @@
 #include "alloc/advised.h"
 #include "base/base.h"
 #include "hugepin.h"
-#include "reg/backend.h"
+#include "reg/backend/backend.h"
 #include "reg/locks.h"
 #include "tests/t.h"
 #include "tests/unit/kernel.h"

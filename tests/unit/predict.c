@@ -4,7 +4,7 @@
  */
 #include <stdlib.h>
 
-#include "reg/predict.h"
+#include "reg/policy/predict.h"
 #include "tests/t.h"
 
 enum { LENGTH = 1500, REGIONS = 4, EVENTS = 2 * LENGTH };

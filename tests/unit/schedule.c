@@ -4,7 +4,7 @@
  */
 #include <stdlib.h>
 
-#include "reg/schedule.h"
+#include "reg/policy/schedule.h"
 #include "tests/t.h"
 
 enum { NUMBERS = 1 << 20, US = 1000, MS = 1000000 };

@@ -17,7 +17,7 @@
 #include <time.h>
 
 #include "base/base.h"
-#include "reg/backend.h"
+#include "reg/backend/backend.h"
 #include "tests/t.h"
 
 enum { PAGE = 4096 };

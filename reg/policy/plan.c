@@ -1,11 +1,11 @@
 /* Which policy plans for a domain. */
-#include "reg/plan.h"
+#include "reg/policy/plan.h"
 
 #include <sys/mman.h>
 
 #include "base/base.h"
-#include "reg/cf11.h"
-#include "reg/schedule.h"
+#include "reg/policy/cf11.h"
+#include "reg/policy/schedule.h"
 
 struct hp_plan {
 	struct hp_cf11 *cf11; /* one of the two */

@@ -5,7 +5,7 @@
  *
  * A class never seen: the first guess, scaled as its neighbours were; or as the other direction was.
  */
-#include "reg/cost.h"
+#include "reg/policy/cost.h"
 
 #include "base/base.h"
 

@@ -19,7 +19,7 @@
  * full, the clock algorithm (Corbato 1968) finds what to forget, among regions one in no use; a use that finds no room
  * is not learnt from.
  */
-#include "reg/cf11.h"
+#include "reg/policy/cf11.h"
 
 #include <string.h>
 #include <sys/mman.h>

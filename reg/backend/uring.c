@@ -19,7 +19,7 @@
 #include "base/base.h"
 #include "base/bits.h"
 #include "hugepin_uring.h"
-#include "reg/backend.h"
+#include "reg/backend/backend.h"
 #include "reg/domain.h"
 
 

@@ -1,12 +1,12 @@
 /*
  * The policy of Li, Cameron, Nikolopoulos, de Supinski and Schulz, "Scalable Memory Registration for High Performance
  * Networks Using Helper Threads" (CF 2011), sections 3 to 5: a period for each call site in its context, deadlines, two
- * queues. The functions are those of reg/plan.h.
+ * queues. The functions are those of reg/policy/plan.h.
  */
 #ifndef HP_REG_CF11_H
 #define HP_REG_CF11_H
 
-#include "reg/plan.h"
+#include "reg/policy/plan.h"
 
 struct hp_cf11;
 

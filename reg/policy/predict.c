@@ -1,4 +1,4 @@
-#include "reg/predict.h"
+#include "reg/policy/predict.h"
 
 #include <string.h>
 

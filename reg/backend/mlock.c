@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
-#include "reg/backend.h"
+#include "reg/backend/backend.h"
 #include "reg/locks.h"
 
 size_t hp_memlock_max(void)

@@ -9,13 +9,13 @@
  * 2. Only registered regions stand in KEPT, IDLE and LEAVING, only others in DUE and GONE.
  * 3. held is never more than the budget by what is asked for here.
  */
-#include "reg/schedule.h"
+#include "reg/policy/schedule.h"
 
 #include <string.h>
 #include <sys/mman.h>
 
 #include "base/base.h"
-#include "reg/predict.h"
+#include "reg/policy/predict.h"
 
 #define NEVER UINT64_MAX
 
