@@ -211,6 +211,8 @@ demo: ## install what is missing, build, show a Debian program with and without 
 
 lint: all ## check layers, exported names, pages, scripts
 	tools/check-includes
+	BUILD='$(BUILD)' tools/check-calls
+	tools/check-atomics
 	BUILD='$(BUILD)' tools/check-exports
 	$(MAKE) --no-print-directory man-check
 	tools/check-docs
