@@ -191,10 +191,15 @@ $(TEST_LIBS): $(BUILD)/tests/live/%.so: tests/live/lib/%.c $(BUILD)/flags
 
 tests: all $(UNIT) $(LIVE) $(EXAMPLES) $(if $(SAN),,$(TEST_LIBS)) ## build the tests
 
+# As root, so many hugepages are reserved for the tests, and given back: see tests/run. POOL=: the pool is as it is.
+POOL ?= 600
+# The command that repeats a failed test, but for its name: with the variables that were set.
+check: export REPEAT = $(strip make check $(foreach v,BUILD CC CFLAGS SAN DEBUG WERROR CI GUESTS JOBS POOL TEST_LIMIT,$(if $(filter command environment,\
+	$(firstword $(origin $(v)))),$(v)='$($(v))')))
 check: ## install what is missing, build, run the tests
 	$(Q)tools/setup build check
-	$(Q)$(MAKE) --no-print-directory tests
-	$(Q)BUILD='$(abspath $(BUILD))' SAN='$(SAN)' tests/run $(TESTS)
+	$(Q)$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc)) tests
+	$(Q)BUILD='$(abspath $(BUILD))' SAN='$(SAN)' POOL='$(POOL)' tests/run $(TESTS)
 
 # As root the pool is resized meanwhile, which is not for a machine where others use it: ARGS= then.
 SECONDS ?= 1200
