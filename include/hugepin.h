@@ -89,7 +89,8 @@ int hugepin_extent(const void *ptr, struct hugepin_extent *ret_, size_t size);
  * malloc_trim, or a thread whose allocation would otherwise fail. No lock of the heap is held, so the callback may
  * allocate and free. It must not open or close stdio streams: a fork in another thread would wait for it for ever. It
  * must not call hugepin_watch or hugepin_unwatch (both return -EDEADLK), nor hugepin_purge (which then does nothing).
- * Give *ret_id to hugepin_unwatch. -EINVAL (no function or no ret_id), -ENOSPC (16 watchers), -EDEADLK. */
+ * Give *ret_id to hugepin_unwatch. -EINVAL (no function or no ret_id), -ENOSPC (16 watchers), -EDEADLK, -ENOMEM
+ * (RLIMIT_DATA does not let the list be written). */
 int hugepin_watch(void (*leaving)(void *arg, const struct hugepin_extent *), void *arg, int *ret_id);
 
 /* End a watch. When this returns, the callback is not running and will not run again. -ENOENT, -EDEADLK. May block for
@@ -219,15 +220,15 @@ struct hugepin_attr {
 
 /* Open a domain. *backend is copied. ctx is the caller's, or backend->close frees it. close is called on failure as
  * well, except for -EINVAL. May block and allocate.
- * -EINVAL: a NULL, or an unknown size, policy, access, flag or watch. -EOPNOTSUPP: the device lacks the policy or the
- * access. -ENOSPC: HUGEPIN_DOMAINS_MAX. -ENOSYS: no membarrier(2). -ENOMEM. Or the error of limits() (-EIO for its
- * -EINVAL). */
+ * -EINVAL: a NULL, or an unknown size, policy, access, fork, flag or watch. -EOPNOTSUPP: the device lacks the policy or
+ * the access, or base pages are not of 4 KiB. -ENOSPC: HUGEPIN_DOMAINS_MAX. -ENOSYS: no membarrier(2). -ENOMEM. Or the
+ * error of limits() (-EIO for its -EINVAL). */
 int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const struct hugepin_attr *attr,
 			hugepin_domain **ret_);
 
 /* Deregister everything and close. No other thread may be using the domain. -EBUSY: pins are out, and nothing has
- * changed. -EPERM: only the opener may use the domain, the caller is not the opener, and the opener still lives. In a
- * child of fork this frees the child's copy, even while pins are out. */
+ * changed. -EPERM: only the opener may use the domain, the caller is not the opener, and the opener still lives.
+ * -EINVAL: NULL, or closed before. In a child of fork this frees the child's copy, even while pins are out. */
 int hugepin_domain_close(hugepin_domain *);
 
 /* The backend that only locks memory (mlock) and gives no keys. Its ctx is NULL. */

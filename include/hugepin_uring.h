@@ -34,7 +34,8 @@ int hugepin_uring_open(struct io_uring *ring, unsigned slot0, unsigned slots, co
  * domain's, and must outlive the domain.
  * -EOPNOTSUPP: the kernel cannot clone single slots (before 6.13), or not between these rings. -EBUSY: the ring has a
  * table. -EINVAL: NULL, or not an io_uring domain. -ENOSPC: 16 rings. -EPERM: not the opener of a domain that only its
- * opener may use, or the ring has an owner and the domain has none. -ENOMEM. May block. */
+ * opener may use, or the ring has an owner and the domain has none. -ENOMEM. -ESTALE: the
+ * domain is the parent process's. May block. */
 int hugepin_uring_attach(hugepin_domain *, struct io_uring *ring);
 
 #ifdef __GNUC__
