@@ -1,5 +1,5 @@
 /*
- * The registration caches of UCX and libfabric, told what the heap gives back. The guide is hugepin_hooks(3).
+ * The registration caches of UCX and libfabric, told of memory that leaves the heap. The guide is hugepin_hooks(3).
  */
 #ifndef HUGEPIN_HOOKS_H
 #define HUGEPIN_HOOKS_H
@@ -11,19 +11,19 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-/* Both are for programs that load libhugepin-hooks.so too late for it to stand before the other library, or want to
- * know: preloaded, or linked, it calls them itself when UCX makes its first cache and when libfabric opens its first
- * fabric. Attached once, the process stays so: a second call does nothing and returns 0. Any thread; may block and
- * allocate; not from unmap hooks. */
+/* Both functions are for programs that load libhugepin-hooks.so too late for it to stand before the other library, or
+ * that want to know the result. Where the library is preloaded or linked, it calls them itself: when UCX makes its
+ * first cache, and when libfabric opens its first fabric. The process stays attached for good: a second call does
+ * nothing and returns 0. Any thread. May block and allocate. Not from unmap hooks. */
 
-/* From now on, UCX's caches hear what leaves the heap, as if it were unmapped by munmap(). Other memory stays UCX's
- * own matter. -ENOENT: libucm.so.0 is not loaded; or as hugepin_watch. */
+/* Report to UCX's caches all memory that leaves the heap from now on, as if munmap() had unmapped it. UCX itself
+ * watches other memory. -ENOENT: libucm.so.0 is not loaded. Or the error of hugepin_watch. */
 int hugepin_ucx_attach(void);
 
-/* Be libfabric's memory monitor (fi_mr(3)), for the heap and for other memory, in place of its patches of the C
- * library. Before the first domain is opened. -ENOENT: libfabric.so.1 is not loaded; -ENOSYS: it has no way to
- * import a monitor; -EBUSY: a cache is in use, or another monitor was imported; -EPERM: FI_MR_CACHE_MONITOR asks for
- * another one, or none. */
+/* Become libfabric's memory monitor (fi_mr(3)), for the heap and for other memory, in place of its patches of the C
+ * library. Call this before the first domain is opened. -ENOENT: libfabric.so.1 is not loaded. -ENOSYS: libfabric has
+ * no way to import a monitor. -EBUSY: a cache is in use, or another monitor was imported. -EPERM: FI_MR_CACHE_MONITOR
+ * asks for another monitor, or for none. */
 int hugepin_fabric_attach(void);
 
 #ifdef __GNUC__

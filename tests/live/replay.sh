@@ -181,7 +181,7 @@ refuses 'no trace' '[Uu]sage' -p lru
 
 # ---------------------------------------------------------------- what the pages say of it
 
-# The tables of hugepin_policy(7), of the lines of replay on all recorded traces.
+# The tables of docs/POLICIES.md, of the lines of replay on all recorded traces.
 cat >"$t/tables.awk" <<'EOF'
 {
 	for (i = 1; i <= NF; i++) { split($i, pair, "="); f[pair[1]] = pair[2] }
@@ -207,25 +207,32 @@ END {
 	for (k = 1; k <= count; k++) {
 		name = order[k]
 		if (budget)
-			printf ".It %s Ta %d Ta %d Ta %d Ta %d\n", (n[name, "lru"] > 1 ? name : name " rank " last_rank[name]),
+			printf "| %s | %d | %d | %d | %d |\n", (n[name, "lru"] > 1 ? name : name " rank " last_rank[name]),
 				reuses[name, "lru"], misses[name, "lru"], misses[name, "cf11"], misses[name, "predict"]
 		else
-			printf ".It %s Ta %d Ta %.1f Ta %.1f (%.1f) Ta %.1f (%.2f)\n", name, reuses[name, "cf11"] / 2, bound[name],
+			printf "| %s | %d | %.1f | %.1f (%.1f) | %.1f (%.2f) |\n", name, reuses[name, "cf11"] / 2, bound[name],
 				avg[name, "cf11"] / 2, miss_pct[name, "cf11"] / 2, avg[name, "predict"] / 2, miss_pct[name, "predict"] / 2
 	}
 	if (budget)
-		printf ".It sum Ta Ta %d Ta %d Ta %d\n", all_misses["lru"], all_misses["cf11"], all_misses["predict"]
+		printf "| sum |  | %d | %d | %d |\n", all_misses["lru"], all_misses["cf11"], all_misses["predict"]
 	else
-		printf ".It all Ta Ta %.1f Ta %.1f (%.1f) Ta %.1f (%.2f)\n", all_bound / all["cf11"] / 2,
+		printf "| all |  | %.1f | %.1f (%.1f) | %.1f (%.2f) |\n", all_bound / all["cf11"] / 2,
 			all_avg["cf11"] / all["cf11"], 100 * all_misses["cf11"] / all_reuses["cf11"],
 			all_avg["predict"] / all["predict"], 100 * all_misses["predict"] / all_reuses["predict"]
 }
 EOF
-page() { sed -n "/^\.Ss $1/,/^\.El/p" "$traces/../../man/hugepin_policy.7" | grep '^\.It ' | grep -v '^\.It trace'; }
+page() { sed -n "/^### $1/,/^| \(all\|sum\) /p" "$traces/../../docs/POLICIES.md" | grep '^| ' | grep -v '^| trace'; }
 for policy in cf11 predict; do "$replay" -p $policy "$traces"/*.csv.gz; done | awk -f "$t/tables.awk" >"$t/save"
 for policy in lru cf11 predict; do "$replay" -p $policy -b 25% "$traces"/*.csv.gz; done | grep -v ' budget_pct=100.00 ' |
 	awk -v budget=1 -f "$t/tables.awk" >"$t/budget"
 page 'Mode save' >"$t/save.page"
 page 'Mode budget' >"$t/budget.page"
-works 'hugepin_policy(7) has what predict and cf11 come to' diff "$t/save.page" "$t/save"
+works 'docs/POLICIES.md has what predict and cf11 come to' diff "$t/save.page" "$t/save"
 works 'and within a budget' diff "$t/budget.page" "$t/budget"
+# hugepin_policy(7) has the last lines of both.
+awk -F'[ |()]+' '$2 == "all" { printf "keeps %s %% of the bytes of\nat %s %% misses\n%s %%, at %s %%\n", $6, $7, $4, $5 }' "$t/save" >"$t/sums"
+awk -F'[ |]+' '$2 == "sum" { printf "misses %s times\n%s times\n%s times\n", $3, $4, $5 }' "$t/budget" >>"$t/sums"
+manual=$(tr '\n' ' ' <"$traces/../../man/hugepin_policy.7")
+while IFS= read -r line; do [[ $manual == *"$line"* ]] || echo "$line"; done <"$t/sums" >"$t/absent"
+works 'hugepin_policy(7) has the sums' diff "$t/absent" /dev/null
+
