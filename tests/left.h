@@ -24,7 +24,7 @@ enum { T_DESCRIPTORS = 1024, T_NAMES = 4 };
 struct t_left {
 	uint64_t mask;
 	uint64_t open[T_DESCRIPTORS / 64];
-	uint64_t files[T_DESCRIPTORS / 64]; /* of these, files of the kernel's: a thread of the library's may just read one */
+	uint64_t files[T_DESCRIPTORS / 64]; /* of these, files that a thread of the library's opens for a moment */
 	int threads; /* but for the library's */
 	int own[T_NAMES]; /* those, by name */
 	int mappings;
@@ -86,11 +86,11 @@ static inline void t_descriptor(struct t_left *l, int n)
 	if (n >= T_DESCRIPTORS)
 		return;
 	l->open[n / 64] |= UINT64_C(1) << n % 64;
-	if (!known || !strncmp(what, "/proc/", 6) || !strncmp(what, "/sys/", 5))
+	if (!known || !strncmp(what, "/proc/", 6) || !strncmp(what, "/sys/", 5) || !strncmp(what, "/dev/shm/", 9))
 		l->files[n / 64] |= UINT64_C(1) << n % 64;
 }
 
-/* Of descriptors 64 * i and up, what was opened or closed between, but for files of the kernel's that were just read before. */
+/* Of descriptors 64 * i and up, what was opened or closed between, but for files that were open for a moment before. */
 static inline uint64_t t_changed(const struct t_left *before, const struct t_left *after, int i)
 {
 	return (before->open[i] ^ after->open[i]) & ~(before->files[i] & ~after->open[i]);
