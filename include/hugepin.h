@@ -268,7 +268,7 @@ const struct hugepin_backend *hugepin_mlock(void);
 	X(sites_short, c, "call sites known by the return address alone, for lack of frame pointers") \
 	X(helper_ns, c, "nanoseconds spent in the helper") \
 	X(sharers, n, "helpers of this user's processes on this helper's core, this one included; 0: it has no core") \
-	X(helper_delay_ns, n, "the helper's recent worst lateness, in nanoseconds; it begins that much earlier") \
+	X(helper_delay_ns, n, "recent worst lateness of the helper, by which it begins earlier, in nanoseconds") \
 	X(cost_fixed_ns, n, "the helper's estimate for one registration of its most frequent size: fixed nanoseconds") \
 	X(cost_page_ns, n, "the same estimate: nanoseconds for each page") \
 	X(cost_error, n, "mean error of this estimate, in thousandths")
