@@ -196,7 +196,7 @@ POOL ?= 600
 # The command that repeats a failed test, but for its name: with the variables that were set.
 check: export REPEAT = $(strip make check $(foreach v,BUILD CC CFLAGS SAN DEBUG WERROR CI GUESTS JOBS POOL TEST_LIMIT,$(if $(filter command environment,\
 	$(firstword $(origin $(v)))),$(v)='$($(v))')))
-check: ## install what is missing, build, run the tests
+check: ## install what is missing, build, run the tests; as root with a hugetlb pool of their own
 	$(Q)tools/setup build check
 	$(Q)$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc)) tests
 	$(Q)BUILD='$(abspath $(BUILD))' SAN='$(SAN)' POOL='$(POOL)' tests/run $(TESTS)
