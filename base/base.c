@@ -150,18 +150,6 @@ bool hp_base_page_fits(void)
 	return getauxval(AT_PAGESZ) == HP_CHUNK;
 }
 
-unsigned hp_thread_count(void)
-{
-	char buf[1024], *p;
-
-	if (hp_read_file("/proc/self/stat", buf, sizeof buf) <= 0 || !(p = strrchr(buf, ')')))
-		return 0;
-	/* Field 20; the name in brackets is field 2. */
-	for (int field = 2; field < 20 && p; field++)
-		p = strchr(p + 1, ' ');
-	return p ? (unsigned)hp_number_after(p, " ", 0) : 0;
-}
-
 static void *meta_map(size_t size, int prot)
 {
 	int saved = errno;

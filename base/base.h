@@ -105,9 +105,6 @@ int hp_open_own(const char *path, int flags);
  * rounds: then there is no heap, and no domain. */
 bool hp_base_page_fits(void);
 
-/* Threads of this process, by /proc/self/stat; 0 if that cannot be read. */
-unsigned hp_thread_count(void);
-
 /* The unsigned number that follows `key` in text (as in "MemAvailable:   123 kB"), or def. */
 uint64_t hp_number_after(const char *text, const char *key, uint64_t def);
 

@@ -5,13 +5,13 @@
 #include "reg/locks.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "alloc/hold.h"
+#include "base/proc.h"
 #include "base/ranges.h"
 #include "base/smaps.h"
 
@@ -49,40 +49,31 @@ static bool has_holes(uintptr_t start, uintptr_t end)
 	return (int)syscall(SYS_msync, start, end - start, MS_ASYNC) < 0;
 }
 
+struct unlocking {
+	uintptr_t start, end;
+	int err; /* the last */
+};
+
+static bool unlock_mapping(void *unlocking, const struct hp_mapping *m)
+{
+	struct unlocking *u = unlocking;
+	uintptr_t start = HP_MAX(m->start, u->start), end = HP_MIN(m->end, u->end);
+
+	if (start < end && pages_unlock(start, end) < 0)
+		u->err = -errno;
+	return true;
+}
+
 /* munlock stops at the first hole. What lies behind it is found in the list of mappings, which is read without stdio:
  * this may run inside a watcher of the heap (hugepin_watch). No cancellation point: `lock` is held. -ENOMEM: there was another
  * hole by then. */
 static int unlock_mappings(uintptr_t start, uintptr_t end)
 {
-	long fd = syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC), n;
-	int ret = 0;
-	uintptr_t bounds[2] = { 0, 0 }; /* a line begins with them: "7f00-7f80 r--p ..." */
-	unsigned field = 0;
+	struct unlocking u = { .start = start, .end = end };
 	char text[4096];
+	int err = hp_mappings_each(-1, text, sizeof text, unlock_mapping, &u);
 
-	if (fd < 0)
-		return -errno;
-	while ((n = syscall(SYS_read, fd, text, sizeof text)) > 0) {
-		for (const char *c = text; c < text + n; c++) {
-			if (*c == '\n') {
-				field = 0;
-				bounds[0] = bounds[1] = 0;
-			} else if (field == 2) {
-				continue;
-			} else if (*c != '-' && *c != ' ') {
-				bounds[field] = bounds[field] * 16 + (uintptr_t)(*c <= '9' ? *c - '0' : *c - 'a' + 10);
-			} else if (++field == 2) {
-				uintptr_t from = HP_MAX(bounds[0], start), to = HP_MIN(bounds[1], end);
-
-				if (from < to && pages_unlock(from, to) < 0)
-					ret = -errno;
-			}
-		}
-	}
-	if (n < 0)
-		ret = -errno;
-	syscall(SYS_close, fd);
-	return ret;
+	return err ? err : u.err;
 }
 
 /* ENOMEM is said of a hole and also where the process may have no more mappings. Others may unmap parts, or map something where

@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/proc.h"
 
 /* A slice of Linux's fair scheduler with eight processors or more (0.7 ms * (1 + log2 8), of EEVDF; 3 ms before), and what it
  * takes to switch. */
@@ -102,7 +103,8 @@ uint64_t hp_share_cost_ns(uint32_t sharers, uint64_t cost_ns)
 /* Of process pid: 0 if there is none, or it has ended; 1 if that cannot be told. */
 static uint64_t owner_of(int pid)
 {
-	char path[32], stat[1024], *p;
+	char path[32], stat[1024];
+	const char *state, *started;
 	struct hp_line l = { path, path + sizeof path };
 	long n;
 
@@ -112,14 +114,13 @@ static uint64_t owner_of(int pid)
 	n = hp_read_file(path, stat, sizeof stat);
 	if (n == -ENOENT || n == -ESRCH)
 		return 0;
-	if (n <= 0 || !(p = strrchr(stat, ')')) || p[1] != ' ')
+	state = n > 0 ? hp_stat_field(stat, 3) : NULL;
+	if (!state)
 		return 1;
-	if (p[2] == 'Z' || p[2] == 'X')
+	if (*state == 'Z' || *state == 'X')
 		return 0;
-	/* Field 22; the name in brackets is field 2. */
-	for (int field = 2; field < 22 && p; field++)
-		p = strchr(p + 1, ' ');
-	return p ? hp_number_after(p, " ", 0) << PID_BITS | (uint64_t)pid : 1;
+	started = hp_stat_field(stat, 22);
+	return *started ? hp_number_after(started, "", 0) << PID_BITS | (uint64_t)pid : 1;
 }
 
 static bool lives(uint64_t owner)

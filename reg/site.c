@@ -12,13 +12,12 @@
 #include "reg/site.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdatomic.h>
 #include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/base.h"
+#include "base/proc.h"
 
 #ifdef __x86_64__
 enum { ALIGNED = 16, ADDRESS_BITS = 47 };
@@ -26,7 +25,7 @@ enum { ALIGNED = 16, ADDRESS_BITS = 47 };
 enum { ALIGNED = 8, ADDRESS_BITS = 48 };
 #endif
 #define ADDRESS_MASK (((uintptr_t)1 << ADDRESS_BITS) - 1)
-enum { CODE_MAX = 512 };
+enum { CODE_MAX = 512, LINE = 512 };
 #define LOOK_AT_LEAST 4096 /* of so many strangers, at one */
 
 /* Of this thread. A frame in [low, low + size) is its own, and so is all above it up to there, and two words more. */
@@ -40,76 +39,32 @@ static bool inside(uintptr_t at)
 	return at - stack.low < stack.size;
 }
 
-struct mapping {
-	uintptr_t start, end;
-	bool readable, executable;
-};
-
-/* Call each() for the mappings of the process, in order. False: they cannot be read. */
-static bool each_mapping(void (*each)(void *arg, const struct mapping *), void *arg)
-{
-	enum { START, END, ACCESS, REST } field = START;
-	struct mapping m = { 0 };
-	char buf[512];
-	unsigned column = 0;
-	long n, fd = syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
-
-	if (fd < 0)
-		return false;
-	while ((n = syscall(SYS_read, fd, buf, sizeof buf)) > 0) {
-		for (const char *c = buf; c < buf + n; c++) {
-			uintptr_t digit = (uintptr_t)(*c <= '9' ? *c - '0' : *c - 'a' + 10);
-
-			if (*c == '\n') {
-				each(arg, &m);
-				m = (struct mapping){ 0 };
-				field = START;
-				column = 0;
-			} else if (field == REST) {
-				continue;
-			} else if (*c == '-' && field == START) {
-				field = END;
-			} else if (*c == ' ') {
-				field++;
-			} else if (field == START) {
-				m.start = m.start << 4 | digit;
-			} else if (field == END) {
-				m.end = m.end << 4 | digit;
-			} else {
-				m.readable |= *c == 'r' && column == 0;
-				m.executable |= *c == 'x' && column == 2;
-				column++;
-			}
-		}
-	}
-	syscall(SYS_close, fd);
-	return true;
-}
-
 struct around {
 	uintptr_t at, start, end;
 };
 
-static void look_around(void *around, const struct mapping *m)
+static bool look_around(void *around, const struct hp_mapping *m)
 {
 	struct around *a = around;
 
 	if (!m->readable)
-		return;
+		return true;
 	if (m->start <= a->at && a->at < m->end) {
 		a->start = m->start;
 		a->end = m->end;
 	} else if (a->end && m->start == a->end) {
 		a->end = m->end;
 	}
+	return true;
 }
 
 /* The mapping of `at`, and the end of those that follow without a gap (mlock(2) and others split mappings) and can be read. */
 static bool find(uintptr_t at, uintptr_t *ret_start, uintptr_t *ret_end)
 {
 	struct around a = { .at = at };
+	char buf[LINE];
 
-	if (!each_mapping(look_around, &a) || !a.end)
+	if (hp_mappings_each(-1, buf, sizeof buf, look_around, &a) < 0 || !a.end)
 		return false;
 	*ret_start = a.start;
 	*ret_end = a.end;
@@ -126,15 +81,16 @@ static struct {
 	_Atomic uintptr_t start[CODE_MAX], end[CODE_MAX];
 } code;
 
-static void note_code(void *count, const struct mapping *m)
+static bool note_code(void *count, const struct hp_mapping *m)
 {
 	uint32_t *n = count;
 
 	if (!m->executable || *n == CODE_MAX)
-		return;
+		return true;
 	atomic_store_explicit(&code.start[*n], m->start, memory_order_relaxed);
 	atomic_store_explicit(&code.end[*n], m->end, memory_order_relaxed);
 	++*n;
+	return true;
 }
 
 static bool known_code(uintptr_t address)
@@ -159,10 +115,11 @@ static HP_COLD bool learn_code(uintptr_t address)
 {
 	uint32_t nth = atomic_fetch_add_explicit(&code.strangers, 1, memory_order_relaxed) + 1, count = 0;
 	int saved = errno;
+	char buf[LINE];
 
 	if ((nth & (nth - 1) && nth % LOOK_AT_LEAST) || atomic_exchange_explicit(&code.taken, true, memory_order_acquire))
 		return false;
-	if (each_mapping(note_code, &count))
+	if (hp_mappings_each(-1, buf, sizeof buf, note_code, &count) == 0)
 		atomic_store_explicit(&code.count, count, memory_order_relaxed);
 	atomic_store_explicit(&code.taken, false, memory_order_release);
 	errno = saved;

@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/proc.h"
 #include "base/thread.h"
 #include "reg/domain.h"
 
@@ -355,70 +356,34 @@ struct mapping {
 	bool is_private; /* and no file backs it */
 };
 
-static uint64_t hexadecimal(const char **at)
+struct sought {
+	uintptr_t addr;
+	struct mapping *ret_;
+	bool found;
+};
+
+static bool look_at_mapping(void *sought, const struct hp_mapping *m)
 {
-	uint64_t n = 0;
+	struct sought *s = sought;
+	bool is_private = !m->shared && (!m->has_inode || (!m->cut && strcmp(m->name, ANONYMOUS_HUGETLB) == 0));
 
-	for (;; ++*at) {
-		char c = **at;
-		unsigned digit = c >= '0' && c <= '9' ? (unsigned)(c - '0') : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a') + 10 : 16;
-
-		if (digit == 16)
-			return n;
-		n = n << 4 | digit;
+	if (s->addr >= m->start && s->addr < m->end) {
+		*s->ret_ = (struct mapping){ m->start, m->end, is_private };
+		s->found = true;
 	}
-}
-
-/* One line of /proc/self/maps: "from-to rw-p offset major:minor inode     name". */
-static struct mapping parse(const char *at)
-{
-	struct mapping m;
-	bool shared;
-	uint64_t inode;
-
-	m.start = hexadecimal(&at);
-	at += *at == '-';
-	m.end = hexadecimal(&at);
-	shared = strlen(at) < 5 || at[4] != 'p';
-	for (int words = 0; words < 4; words++) { /* to the inode */
-		at += strspn(at, " ");
-		at += words < 3 ? strcspn(at, " ") : 0;
-	}
-	at += strspn(at, " ");
-	inode = strspn(at, "0") == strcspn(at, " ") ? 0 : 1;
-	at += strcspn(at, " ");
-	at += strspn(at, " ");
-	m.is_private = !shared && (!inode || strcmp(at, ANONYMOUS_HUGETLB) == 0);
-	return m;
+	return s->addr >= m->end;
 }
 
 /* Before Linux 6.11: the lines from the first on. */
 static bool read_mapping(uintptr_t addr, struct mapping *ret_)
 {
+	struct sought s = { .addr = addr, .ret_ = ret_ };
 	char text[8192];
-	long have = 0, n, at = 0;
-	bool found = false, beyond = false;
 
 	hp_lock(&watch.maps_lock);
-	while (!found && !beyond && (n = syscall(SYS_pread64, watch.maps.fd, text + have, sizeof text - (size_t)have, at)) > 0) {
-		char *line = text, *end;
-
-		at += n;
-		have += n;
-		while (!found && !beyond && (end = memchr(line, '\n', (size_t)(text + have - line)))) {
-			*end = 0;
-			*ret_ = parse(line);
-			found = addr >= ret_->start && addr < ret_->end;
-			beyond = addr < ret_->start;
-			line = end + 1;
-		}
-		have = text + have - line;
-		if (have == sizeof text) /* a name longer than any: what it says is left out */
-			have = 0;
-		memmove(text, line, (size_t)have);
-	}
+	hp_mappings_each(watch.maps.fd, text, sizeof text, look_at_mapping, &s);
 	hp_unlock(&watch.maps_lock);
-	return found;
+	return s.found;
 }
 
 static bool open_maps(void)

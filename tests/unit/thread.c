@@ -24,6 +24,7 @@
 
 #include "base/base.h"
 #include "base/lock.h"
+#include "base/proc.h"
 #include "base/process.h"
 #include "tests/t.h"
 
