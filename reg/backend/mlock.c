@@ -1,32 +1,14 @@
 /*
- * The backend that only locks memory, and the limit that it shares with io_uring.
+ * The backend that only locks memory.
  *
  * Registrations overlap, of one domain and of several, and what the program has locked itself stays so: locks.c.
  */
 #include <errno.h>
-#include <linux/capability.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include "base/base.h"
+#include "base/memlock.h"
 #include "reg/backend/backend.h"
 #include "reg/locks.h"
-
-size_t hp_memlock_max(void)
-{
-	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
-	struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3] = { 0 };
-	struct rlimit limit;
-
-	if (!syscall(SYS_capget, &header, caps) && caps[0].effective & 1u << CAP_IPC_LOCK)
-		return 0;
-	if (getrlimit(RLIMIT_MEMLOCK, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY)
-		return 0;
-	return HP_MAX((size_t)limit.rlim_cur, (size_t)1);
-}
 
 static int mlock_reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
 {
@@ -64,7 +46,7 @@ static int mlock_limits(void *ctx, struct hugepin_limits *ret_)
 {
 	(void)ctx;
 	*ret_ = (struct hugepin_limits){
-		.bytes_max = hp_memlock_max(),
+		.bytes_max = hp_memlock_max(HP_MEMLOCK_LOCK),
 		.access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_RELAXED,
 	};
 	return 0;

@@ -18,6 +18,7 @@
 
 #include "base/base.h"
 #include "base/bits.h"
+#include "base/memlock.h"
 #include "hugepin_uring.h"
 #include "reg/backend/backend.h"
 #include "reg/domain.h"
@@ -138,7 +139,7 @@ static int uring_limits(void *ctx, struct hugepin_limits *ret_)
 
 	*ret_ = (struct hugepin_limits){
 		.len_max = LEN_MAX,
-		.bytes_max = hp_memlock_max(),
+		.bytes_max = hp_memlock_max(HP_MEMLOCK_LOCK),
 		.regs_max = u->slots,
 		.access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_RELAXED,
 		.flags = (u->owner ? HUGEPIN_LIMIT_OPENER : 0u) | (kernel_unpins_late() ? HUGEPIN_LIMIT_LATE : 0u),

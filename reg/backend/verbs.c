@@ -14,16 +14,13 @@
 #include "hugepin_verbs.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <linux/capability.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
+
+#include "base/memlock.h"
 
 #define PREFETCH_BYTES ((size_t)1 << 30) /* of one piece of advice: struct ibv_sge counts 32 bits */
 #define PREFETCH_TRIES 8 /* EAGAIN: the mapping changed meanwhile */
@@ -42,40 +39,6 @@ struct verbs {
 
 /* ------------------------------------------------------------------ limits */
 
-/* Memory that the process has pinned already, in bytes; 0 where the kernel does not say. */
-static size_t pinned_bytes(void)
-{
-	char text[4096];
-	int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return 0;
-	ssize_t n = read(fd, text, sizeof text - 1);
-	close(fd);
-	text[n > 0 ? n : 0] = 0;
-	const char *line = strstr(text, "\nVmPin:");
-	return line ? strtoul(line + strlen("\nVmPin:"), NULL, 10) * 1024 : 0;
-}
-
-/* In a user namespace of its own a process may hold the capability and be limited all the same: the kernel asks for it
- * in the initial one. Then ibv_reg_mr says ENOMEM, which the domain knows how to answer. */
-static bool may_lock(void)
-{
-	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
-	struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3] = { { 0 } };
-	return !syscall(SYS_capget, &head, caps) &&
-	       caps[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK);
-}
-
-/* What RLIMIT_MEMLOCK leaves, in whole pages; 0: no limit. */
-static size_t lockable_bytes(size_t page)
-{
-	struct rlimit limit;
-	if (may_lock() || getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur == RLIM_INFINITY)
-		return 0;
-	size_t pinned = pinned_bytes(), left = limit.rlim_cur > pinned ? limit.rlim_cur - pinned : 0;
-	return left >= page ? left & -page : 1;
-}
-
 static int query(struct verbs *v, struct ibv_pd *pd)
 {
 	struct ibv_device_attr_ex device = { 0 };
@@ -89,7 +52,7 @@ static int query(struct verbs *v, struct ibv_pd *pd)
 	/* Devices without a limit report 0, or all ones in their own number of bits. */
 	if (len_max >= page && len_max <= SIZE_MAX / 2)
 		v->limits.len_max = len_max & -page;
-	v->limits.bytes_max = lockable_bytes(page);
+	v->limits.bytes_max = hp_memlock_max(HP_MEMLOCK_PIN);
 	v->limits.regs_max = device.orig_attr.max_mr > 0 ? (uint32_t)device.orig_attr.max_mr : 0;
 
 	v->limits.access =

@@ -200,17 +200,6 @@ UNINSTRUMENTED int clock_gettime(clockid_t clock, struct timespec *ret)
 	return 0;
 }
 
-UNINSTRUMENTED static long file_with(const char *text)
-{
-	long pipe[1] = { 0 };
-	int *fds = (int *)pipe;
-
-	raw(SYS_pipe2, (long)fds, O_CLOEXEC, 0, 0, 0, 0);
-	raw(SYS_write, fds[1], (long)text, (long)strlen(text), 0, 0, 0);
-	raw(SYS_close, fds[1], 0, 0, 0, 0, 0);
-	return fds[0];
-}
-
 UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
 {
 	long r;
