@@ -9,7 +9,6 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/prctl.h>
@@ -150,29 +149,6 @@ static void *run(void *unused)
 	return NULL;
 }
 
-static bool start(void)
-{
-	sigset_t all, old;
-	pthread_attr_t attr;
-	pthread_t thread;
-	int saved = errno, r = EAGAIN;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	service.tid = 0;
-	/* The stack has to hold the thread-local variables of the whole program as well: if they are too many, the usual one. */
-	for (int tries = 0; tries < 2 && r && pthread_attr_init(&attr) == 0; tries++) {
-		if (!tries)
-			pthread_attr_setstacksize(&attr, STACK_SIZE);
-		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-		r = pthread_create(&thread, &attr, run, NULL);
-		pthread_attr_destroy(&attr);
-	}
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	errno = saved;
-	return r == 0;
-}
-
 /* False: refused just now, or a short while ago, or by a caller who has not come back yet. */
 static bool started(void)
 {
@@ -192,7 +168,8 @@ static bool started(void)
 		service.state = OFF;
 		return false;
 	}
-	if (!start()) {
+	service.tid = 0;
+	if (!hp_thread_start_known(run, NULL, STACK_SIZE)) {
 		service.skip = TRIES_BETWEEN_FAILURES;
 		service.state = OFF;
 		return false;

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <linux/capability.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -29,8 +30,6 @@
 #include <string.h>
 
 #include "base/lock.h"
-#else
-#include <pthread.h>
 #endif
 
 HP_TLS bool hp_thread_is_bare;
@@ -51,6 +50,38 @@ static bool listed(struct hp_thread *t)
 }
 
 #define raw(n, a, b, c, d, e) hp_syscall(n, a, b, c, d, e, 0)
+
+static int create_detached(void *(*run)(void *arg), void *arg, size_t stack_size)
+{
+	pthread_attr_t attr;
+	pthread_t thread;
+	int err = pthread_attr_init(&attr);
+
+	if (err)
+		return err;
+	if (stack_size)
+		pthread_attr_setstacksize(&attr, stack_size);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	err = pthread_create(&thread, &attr, run, arg);
+	pthread_attr_destroy(&attr);
+	return err;
+}
+
+bool hp_thread_start_known(void *(*run)(void *arg), void *arg, size_t stack_size)
+{
+	int saved_errno = errno, err;
+	sigset_t all, old;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	err = create_detached(run, arg, stack_size);
+	/* The stack has to hold the thread-local variables of the whole program as well, which may be too many. */
+	if (err && stack_size)
+		err = create_detached(run, arg, 0);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	errno = saved_errno;
+	return err == 0;
+}
 
 #if HP_THREAD_BARE
 
@@ -412,31 +443,19 @@ static void *enter(void *start)
 bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, void *arg, int keep_fd)
 {
 	struct start s = { t, kind, arg };
-	sigset_t all, old;
-	pthread_attr_t attr;
-	pthread_t thread;
-	int saved = errno;
-	bool ok = false;
+	bool ok;
 
 	(void)keep_fd;
 	if (hp_process() != HP_PROCESS_OWN || !listed(t))
 		return false;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
 	t->told = 0;
 	t->tid = 1;
-	if (pthread_attr_init(&attr) == 0) {
-		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-		ok = pthread_create(&thread, &attr, enter, &s) == 0;
-		pthread_attr_destroy(&attr);
-	}
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	ok = hp_thread_start_known(enter, &s, 0);
 	/* acquire: pairs with enter() */
 	while (ok && !atomic_load_explicit(&t->told, memory_order_acquire))
 		hp_futex_wait(&t->told, 0, UINT64_MAX);
 	if (!ok)
 		t->tid = 0;
-	errno = saved;
 	return ok;
 }
 

@@ -77,6 +77,10 @@ unsigned hp_thread_count_bare(void);
 /* In the child of fork: the thread is not there. */
 void hp_thread_child(struct hp_thread *t);
 
+/* Start a thread that the C library knows, detached, with all signals blocked, and the rights of this one. stack_size: bytes, or the
+ * usual size where that is too little; 0: the usual one. Allocates, and no lock is held; errno is kept. */
+bool hp_thread_start_known(void *(*run)(void *arg), void *arg, size_t stack_size);
+
 /* For a thread of ours that the C library knows, and that calls what is not ours: give up all capabilities, what execve could
  * give, and the system calls by which something is opened, begun, renamed or signalled (opens_files: but for opening files). Changes
  * of the user and the group, which the C library has each thread make, succeed and do nothing. False: nothing was given up. */
