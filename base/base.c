@@ -1,5 +1,5 @@
 /*
- * Messages, small files, table memory and sleeping, all by raw system calls: see base.h for why.
+ * Messages, small files, memory and sleeping, all by raw system calls: see base.h for why.
  */
 #include "base/base.h"
 
@@ -16,6 +16,11 @@
 #include <unistd.h>
 
 #include "base/seal.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
 
 void hp_line_text(struct hp_line *l, const char *s)
 {
@@ -197,6 +202,17 @@ void hp_meta_zero(void *p, size_t size)
 
 	madvise(p, size, MADV_DONTNEED);
 	errno = saved;
+}
+
+int hp_populate(uintptr_t start, size_t len, bool write)
+{
+	int saved_errno = errno, err;
+
+	do {
+		err = syscall(SYS_madvise, start, len, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) != 0 ? -errno : 0;
+	} while (err == -EINTR);
+	errno = saved_errno;
+	return err;
 }
 
 void hp_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns)

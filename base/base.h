@@ -121,6 +121,10 @@ void hp_meta_unmap(void *p, size_t size);
 /* Give back whole base pages of table memory: they read as zero again. */
 void hp_meta_zero(void *p, size_t size);
 
+/* Have the kernel put memory under [start, start + len), to be written to, or to be read: a hugepage of the pool that is missing, say,
+ * is an error here, and would be SIGBUS at a touch (Linux 5.14). 0 or -errno; errno is kept. Raw: no one's hooks see it. */
+int hp_populate(uintptr_t start, size_t len, bool write);
+
 /* Sleep until *word differs from expected, a wake comes or timeout_ns has passed (UINT64_MAX: no limit). May return early
  * without reason. Not a cancellation point. */
 void hp_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns);

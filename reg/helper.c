@@ -34,9 +34,6 @@
 #include "reg/policy/plan.h"
 #include "reg/share.h"
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 #define DELAY_MAX_NS UINT64_C(20000000)
 
@@ -668,10 +665,7 @@ static void register_again(hugepin_domain *d, struct place *p)
 		return;
 	}
 	if (!hp_domain_may_register(d)) {
-		int saved = errno;
-
-		madvise((void *)start, end - start, MADV_POPULATE_WRITE);
-		errno = saved;
+		hp_populate(start, end - start, true);
 	} else {
 		e = hp_pin_ahead(d, (void *)start, end - start, p->access);
 		r = e ? NULL : hp_region_find(d, start, p->access);

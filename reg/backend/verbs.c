@@ -17,9 +17,9 @@
 #include <sched.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/base.h"
 #include "base/memlock.h"
 
 #define PREFETCH_BYTES ((size_t)1 << 30) /* of one piece of advice: struct ibv_sge counts 32 bits */
@@ -152,8 +152,8 @@ static int prefetch(void *ctx, const struct hugepin_reg *reg, void *addr, size_t
 {
 	int errno_before = errno, ret = 0;
 	if (advise(ctx, reg, addr, len)) {
-		int how = reg->cookie & COOKIE_WRITABLE ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
-		ret = madvise(addr, len, how) ? -errno : 1;
+		int err = hp_populate((uintptr_t)addr, len, reg->cookie & COOKIE_WRITABLE);
+		ret = err ? err : 1;
 	}
 	errno = errno_before;
 	return ret;
