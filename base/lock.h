@@ -11,6 +11,7 @@
 
 #include <stdatomic.h>
 
+#include "base/barrier.h"
 #include "base/base.h"
 
 enum hp_rank {
@@ -63,7 +64,7 @@ static inline void hp_lock(struct hp_lock *l)
 {
 	HP_ASSERT(hp_locks_held < 1u << l->rank);
 	hp_locks_held |= 1u << l->rank;
-	atomic_signal_fence(memory_order_seq_cst);
+	hp_barrier_handler();
 	if (!hp_lock_try(l))
 		hp_lock_wait(l);
 }
@@ -83,7 +84,7 @@ static inline void hp_unlock(struct hp_lock *l)
 	/* release: pairs with whoever takes it */
 	if (atomic_exchange_explicit(&l->word, 0, memory_order_release) == 2)
 		hp_futex_wake_one(&l->word);
-	atomic_signal_fence(memory_order_seq_cst);
+	hp_barrier_handler();
 	hp_locks_held &= ~(1u << l->rank);
 }
 

@@ -17,6 +17,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/barrier.h"
 #include "base/proc.h"
 
 #ifdef __x86_64__
@@ -147,9 +148,9 @@ static HP_COLD bool learn(uintptr_t at)
 
 	/* For a signal handler that comes here, nothing is inside until both are known. */
 	stack.size = 0;
-	atomic_signal_fence(memory_order_seq_cst);
+	hp_barrier_handler();
 	stack.low = start;
-	atomic_signal_fence(memory_order_seq_cst);
+	hp_barrier_handler();
 	stack.size = (top & ~(uintptr_t)(ALIGNED - 1)) - 2 * sizeof(uintptr_t) - start;
 	stack.strangers = 0;
 	return inside(at);
