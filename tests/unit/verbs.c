@@ -106,11 +106,7 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 	if (nr == SYS_madvise && (c == MADV_POPULATE_WRITE || c == MADV_POPULATE_READ))
 		populated_as = (int)c;
 	r = raw(nr, a, b, c, d, e, f);
-	if (r < 0 && r > -4096) {
-		errno = (int)-r;
-		return -1;
-	}
-	return r;
+	return result_of(r);
 }
 
 static hugepin_domain *open_one(void)
