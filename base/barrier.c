@@ -5,7 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static bool membarrier(int command)
+static bool ask_membarrier(int command)
 {
 	int saved_errno = errno;
 	bool ok = syscall(SYS_membarrier, command, 0, 0) == 0;
@@ -17,10 +17,10 @@ static bool membarrier(int command)
 
 bool hp_barrier_all_threads(void)
 {
-	return membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+	return ask_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
 }
 
 bool hp_barrier_register(void)
 {
-	return membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+	return ask_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
 }

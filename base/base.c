@@ -237,7 +237,7 @@ void hp_futex_wake_one(_Atomic uint32_t *word)
 	futex_wake(word, 1);
 }
 
-static uint64_t monotonic_ns(void)
+static uint64_t clock_monotonic_ns(void)
 {
 	struct timespec t;
 
@@ -245,7 +245,7 @@ static uint64_t monotonic_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-static HP_SEALED(struct { uint64_t (*ns)(void); }) clock_used = { { monotonic_ns } };
+static HP_SEALED(struct { uint64_t (*ns)(void); }) clock_used = { { clock_monotonic_ns } };
 
 uint64_t hp_clock_ns(void)
 {
@@ -255,6 +255,6 @@ uint64_t hp_clock_ns(void)
 void hp_clock_set(uint64_t (*clock_ns)(void))
 {
 	hp_unseal(&clock_used, sizeof clock_used);
-	clock_used.is.ns = clock_ns ? clock_ns : monotonic_ns;
+	clock_used.is.ns = clock_ns ? clock_ns : clock_monotonic_ns;
 	hp_seal(&clock_used, sizeof clock_used);
 }

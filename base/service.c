@@ -117,7 +117,7 @@ static bool sleep_until(uint32_t seen, uint64_t ns)
 	return r != -EINTR;
 }
 
-static void *run(void *unused)
+static void *serve_jobs(void *unused)
 {
 	bool stay = true;
 	uint32_t running = RUNNING;
@@ -169,7 +169,7 @@ static bool started(void)
 		return false;
 	}
 	service.tid = 0;
-	if (!hp_thread_start_known(run, NULL, STACK_SIZE)) {
+	if (!hp_thread_start_known(serve_jobs, NULL, STACK_SIZE)) {
 		service.skip = TRIES_BETWEEN_FAILURES;
 		service.state = OFF;
 		return false;
@@ -178,7 +178,7 @@ static bool started(void)
 	return true;
 }
 
-static bool list(struct hp_job *j)
+static bool list_job(struct hp_job *j)
 {
 	int i;
 
@@ -198,17 +198,17 @@ static bool list(struct hp_job *j)
 	return i < JOBS_MAX;
 }
 
-static bool listed(struct hp_job *j)
+static bool job_listed(struct hp_job *j)
 {
 	for (int i = 0; i < JOBS_MAX; i++)
 		if (jobs.is.list[i].job == j)
 			return true;
-	return list(j);
+	return list_job(j);
 }
 
 bool hp_service_ask(struct hp_job *j)
 {
-	if (!listed(j)) /* first: a flag that is set belongs to a job that the thread, and a child of fork, finds */
+	if (!job_listed(j)) /* first: a flag that is set belongs to a job that the thread, and a child of fork, finds */
 		return false;
 	if (atomic_exchange(&j->asked, true) && service.state != OFF)
 		return true;
@@ -227,7 +227,7 @@ bool hp_service_running(void)
 	return service.state == RUNNING;
 }
 
-static void wake(void)
+static void wake_service(void)
 {
 	service.alarm++;
 	hp_futex_wake(&service.alarm);
@@ -261,7 +261,7 @@ void hp_service_end(void)
 	while (service.state == STARTING)
 		sched_yield();
 	if (atomic_compare_exchange_strong(&service.state, &running, ENDING)) {
-		wake();
+		wake_service();
 		while (!service.tid)
 			sched_yield();
 		hp_thread_gone(service.tid);

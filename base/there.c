@@ -47,7 +47,7 @@ struct within {
 	bool any; /* the file could be read */
 };
 
-static void add(void *within, const struct hp_smaps *m)
+static void add_mapping(void *within, const struct hp_smaps *m)
 {
 	struct within *w = within;
 
@@ -80,7 +80,7 @@ bool hp_there(uintptr_t start, uintptr_t end, struct hp_there *there)
 		return false;
 	w.any = by_pagemap(start, end, there);
 	if (!w.any)
-		hp_smaps_each(line, sizeof line, add, &w);
+		hp_smaps_each(line, sizeof line, add_mapping, &w);
 	errno = saved;
 	return w.any;
 }

@@ -38,7 +38,7 @@ HP_TLS bool hp_thread_is_bare;
 enum { THREADS_MAX = 4 };
 static struct hp_thread *_Atomic threads[THREADS_MAX];
 
-static bool listed(struct hp_thread *t)
+static bool thread_listed(struct hp_thread *t)
 {
 	for (int i = 0; i < THREADS_MAX; i++) {
 		struct hp_thread *there = NULL;
@@ -288,7 +288,7 @@ bool hp_thread_confine(bool opens_files)
 	return set_filter(f, n) && drop_capabilities();
 }
 
-static _Noreturn void enter(struct start *s)
+static _Noreturn void enter_thread(struct start *s)
 {
 	struct hp_thread *t = s->thread;
 	const struct hp_thread_kind *kind = s->kind;
@@ -328,7 +328,7 @@ static size_t tls_below(uintptr_t thread_pointer)
 	return hp_round_up(HP_MAX(thread_pointer - one_of_ours + ours, thread_pointer - (uintptr_t)&errno) + BELOW, 4096);
 }
 
-static bool map(struct hp_thread *t, uintptr_t thread_pointer)
+static bool map_thread(struct hp_thread *t, uintptr_t thread_pointer)
 {
 	if (t->map)
 		return true;
@@ -370,17 +370,17 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 	long tid;
 
 	HP_ASSERT(!t->tid && kind->calls_count <= HP_THREAD_CALLS_MAX);
-	if (hp_process() != HP_PROCESS_OWN || !listed(t) || !map(t, thread_pointer))
+	if (hp_process() != HP_PROCESS_OWN || !thread_listed(t) || !map_thread(t, thread_pointer))
 		return false;
 	stack = (void **)(t->map + GUARD + STACK) - 2;
 	stack[0] = &s;
-	stack[1] = (void *)(uintptr_t)enter;
+	stack[1] = (void *)(uintptr_t)enter_thread;
 	t->told = STARTING;
 	raw(SYS_rt_sigprocmask, SIG_SETMASK, (long)&all, (long)&old, sizeof all, 0);
 	tid = hp_thread_clone(flags, stack, &t->tid, &t->tid, make_tls(t, thread_pointer));
 	if (tid > 0) {
 		t->last_tid = (uint32_t)tid;
-		/* acquire: pairs with enter(). A signal handler must not fork meanwhile: its child would wait for ever. */
+		/* acquire: pairs with enter_thread(). A signal handler must not fork meanwhile: its child would wait for ever. */
 		while (atomic_load_explicit(&t->told, memory_order_acquire) == STARTING)
 			hp_futex_wait(&t->told, STARTING, UINT64_MAX);
 	}
@@ -427,7 +427,7 @@ bool hp_thread_alone(void)
 	return false;
 }
 
-static void *enter(void *start)
+static void *enter_thread(void *start)
 {
 	struct start s = *(struct start *)start;
 
@@ -446,12 +446,12 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 	bool ok;
 
 	(void)keep_fd;
-	if (hp_process() != HP_PROCESS_OWN || !listed(t))
+	if (hp_process() != HP_PROCESS_OWN || !thread_listed(t))
 		return false;
 	t->told = 0;
 	t->tid = 1;
-	ok = hp_thread_start_known(enter, &s, 0);
-	/* acquire: pairs with enter() */
+	ok = hp_thread_start_known(enter_thread, &s, 0);
+	/* acquire: pairs with enter_thread() */
 	while (ok && !atomic_load_explicit(&t->told, memory_order_acquire))
 		hp_futex_wait(&t->told, 0, UINT64_MAX);
 	if (!ok)

@@ -26,7 +26,7 @@ static bool told; /* by libhugepin-malloc.so, whose calls see what the program l
 static const struct hp_heap_locks of_buffers;
 
 /* The heap is told first: a child of a fork meanwhile is to have the lock free. */
-static void enter(void)
+static void enter_locks(void)
 {
 	hp_heap_set_locks(&of_buffers);
 	pthread_mutex_lock(&lock);
@@ -103,7 +103,7 @@ static uint64_t locked_kb(void)
 /* What is locked in a mapping, and not for a registration, the program has locked; what is not, it has unlocked, even if it is
  * registered. Both come in the order of their addresses: *at_ is the first registration that may reach into this mapping or a later
  * one. */
-static void learn(void *at_, const struct hp_smaps *m)
+static void learn_mapping(void *at_, const struct hp_smaps *m)
 {
 	const struct hp_locked **at = at_, *l;
 	uintptr_t start = m->start, end = m->end;
@@ -138,7 +138,7 @@ static void learn_locks(void)
 	if (!kb)
 		programs.count = 0;
 	else if (kb != known_kb)
-		hp_smaps_each(said, sizeof said, learn, &at);
+		hp_smaps_each(said, sizeof said, learn_mapping, &at);
 }
 
 static void know_locks(void)
@@ -186,7 +186,7 @@ static int unlock_uncovered(uintptr_t start, uintptr_t end)
 }
 
 /* Some may be the program's again, or unmapped. */
-static void pay(void)
+static void pay_owed(void)
 {
 	while (owed.count && hp_ranges_reserve(&owed)) {
 		struct hp_stretch r = owed.at[0];
@@ -211,7 +211,7 @@ static int unlock_or_owe(uintptr_t start, uintptr_t end)
 
 /* ------------------------------------------------------------------ the backend's */
 
-static void insert(struct hp_locked *r)
+static void insert_locked(struct hp_locked *r)
 {
 	struct hp_locked *at = LIST_FIRST(&registered);
 
@@ -244,14 +244,14 @@ int hp_locks_take(struct hp_locked *r)
 {
 	int err;
 
-	enter();
+	enter_locks();
 	learn_locks();
 	err = lock_or_why_not(r->start, r->end);
 	if (err == 0)
-		insert(r);
+		insert_locked(r);
 	else
 		unlock_or_owe(r->start, r->end); /* a part may have been locked */
-	pay();
+	pay_owed();
 	know_locks();
 	pthread_mutex_unlock(&lock);
 	return err;
@@ -262,10 +262,10 @@ int hp_locks_drop(struct hp_locked *r)
 	bool known;
 	int ret;
 
-	enter();
+	enter_locks();
 	known = __atomic_load_n(&told, __ATOMIC_RELAXED) || locked_kb() == known_kb;
 	LIST_REMOVE(r, links);
-	pay();
+	pay_owed();
 	ret = unlock_or_owe(r->start, r->end);
 	if (known)
 		know_locks();
@@ -281,17 +281,17 @@ static void free_locks(uintptr_t start, uintptr_t end)
 {
 	int saved = errno;
 
-	enter();
+	enter_locks();
 	if (hp_ranges_reserve(&programs))
 		hp_ranges_set(&programs, start, end, false);
 	if (hp_ranges_reserve(&owed))
 		hp_ranges_set(&owed, start, end, true);
-	pay();
+	pay_owed();
 	pthread_mutex_unlock(&lock);
 	errno = saved;
 }
 
-static void note(uintptr_t start, uintptr_t end, bool on)
+static void note_range(uintptr_t start, uintptr_t end, bool on)
 {
 	if (hp_ranges_reserve(&programs))
 		hp_ranges_set(&programs, start, end, on);
@@ -311,11 +311,11 @@ static void note_locked(void *within_, const struct hp_smaps *m)
 		if (start >= end || l->start >= end)
 			break;
 		if (l->start > start)
-			note(start, l->start, true);
+			note_range(start, l->start, true);
 		start = HP_MAX(start, l->end);
 	}
 	if (start < end)
-		note(start, end, true);
+		note_range(start, end, true);
 }
 
 /* A call that said an error may have done a part: mlock of memory that cannot be read locks all of it. */
@@ -352,10 +352,10 @@ int hugepin_lock_(uintptr_t addr, size_t len, unsigned flags)
 	if (!range_of(addr, len, &start, &end)) {
 		r = pages_lock(addr, addr + len, flags);
 	} else {
-		enter();
+		enter_locks();
 		r = hp_ranges_reserve(&programs) && hp_ranges_reserve(&owed) ? pages_lock(start, end, flags) : -ENOMEM;
 		if (r == 0)
-			note(start, end, true);
+			note_range(start, end, true);
 		else if (r == -ENOMEM || r == -EAGAIN)
 			note_what_is(start, end);
 		pthread_mutex_unlock(&lock);
@@ -373,10 +373,10 @@ int hugepin_unlock_(uintptr_t addr, size_t len)
 	if (!range_of(addr, len, &start, &end)) {
 		r = pages_unlock(addr, addr + len) ? -errno : 0;
 	} else {
-		enter();
+		enter_locks();
 		r = hp_ranges_reserve(&programs) ? 0 : -ENOMEM;
 		if (r == 0) {
-			note(start, end, false);
+			note_range(start, end, false);
 			LIST_FOREACH(l, &registered, links)
 				if (l->start < end && l->end > start)
 					break;
@@ -384,7 +384,7 @@ int hugepin_unlock_(uintptr_t addr, size_t len)
 			r = l ? unlock_uncovered(start, end) : pages_unlock(start, end) ? -errno : 0;
 			if (r != 0)
 				note_what_is(start, end);
-			pay();
+			pay_owed();
 		}
 		pthread_mutex_unlock(&lock);
 	}
@@ -397,7 +397,7 @@ int hugepin_lock_all_(int flags)
 	const struct hp_locked *l;
 	int saved = errno, r;
 
-	enter();
+	enter_locks();
 	r = (int)(flags ? syscall(SYS_mlockall, flags) : syscall(SYS_munlockall)) ? -errno : 0;
 	if (r == 0) {
 		all = flags != 0;

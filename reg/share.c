@@ -101,7 +101,7 @@ uint64_t hp_share_cost_ns(uint32_t sharers, uint64_t cost_ns)
 /* ------------------------------------------------------------------ who lives */
 
 /* Of process pid: 0 if there is none, or it has ended; 1 if that cannot be told. */
-static uint64_t owner_of(int pid)
+static uint64_t process_owner(int pid)
 {
 	char path[32], stat[1024];
 	const char *state, *started;
@@ -123,9 +123,9 @@ static uint64_t owner_of(int pid)
 	return *started ? hp_number_after(started, "", 0) << PID_BITS | (uint64_t)pid : 1;
 }
 
-static bool lives(uint64_t owner)
+static bool owner_lives(uint64_t owner)
 {
-	uint64_t now = owner_of((int)(owner & ((1 << PID_BITS) - 1)));
+	uint64_t now = process_owner((int)(owner & ((1 << PID_BITS) - 1)));
 
 	return now == owner || now == 1;
 }
@@ -138,7 +138,7 @@ static int know_self(void)
 	if (self.pid == pid)
 		return 0;
 	self.joined = false;
-	self.owner = owner_of(pid);
+	self.owner = process_owner(pid);
 	if (self.owner < 2 || syscall(SYS_statx, AT_FDCWD, "/proc/self/ns/pid", 0, STATX_INO, &ns) != 0)
 		return -ENOENT;
 	self.namespace = ns.stx_ino;
@@ -151,7 +151,7 @@ static int know_self(void)
 
 /* ------------------------------------------------------------------ the file */
 
-static void name_of(char *path, size_t size)
+static void slots_path(char *path, size_t size)
 {
 	struct hp_line l = { path, path + size };
 
@@ -163,13 +163,13 @@ static void name_of(char *path, size_t size)
 }
 
 /* Explicitly: a child of fork may have the descriptor, too. */
-static void close_file(int fd)
+static void close_slots(int fd)
 {
 	syscall(SYS_flock, fd, LOCK_UN);
 	syscall(SYS_close, fd);
 }
 
-static int check_file(int fd)
+static int check_slots(int fd)
 {
 	struct header h;
 	struct statx s;
@@ -191,12 +191,12 @@ static int check_file(int fd)
 }
 
 /* The file, locked, or -errno. */
-static int open_file(int flags)
+static int open_slots(int flags)
 {
 	char path[256];
 	int fd, r;
 
-	name_of(path, sizeof path);
+	slots_path(path, sizeof path);
 	fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | flags, 0600);
 	if (fd < 0)
 		return -errno;
@@ -205,9 +205,9 @@ static int open_file(int flags)
 		syscall(SYS_close, fd);
 		return r;
 	}
-	r = check_file(fd);
+	r = check_slots(fd);
 	if (r < 0) {
-		close_file(fd);
+		close_slots(fd);
 		return r;
 	}
 	return fd;
@@ -245,7 +245,7 @@ static void read_slots(int fd, bool check_all, struct survey *v)
 		for (size_t k = 0; k < count; k++, v->slots++) {
 			const struct slot *s = &some[k];
 			bool gone = s->owner && s->owner != self.owner && (check_all || v->slots == self.next_check) &&
-				    !lives(s->owner);
+				    !owner_lives(s->owner);
 
 			if (gone)
 				write_slot(fd, v->slots, &empty);
@@ -277,7 +277,7 @@ static int read_cpus(uint64_t *cpus)
 	return 0;
 }
 
-static int exchange(uint64_t bytes, enum hp_share_policy policy, struct hp_share_verdict *ret)
+static int exchange_slots(uint64_t bytes, enum hp_share_policy policy, struct hp_share_verdict *ret)
 {
 	struct slot mine = { .entry = { .bytes = bytes } };
 	struct survey v = { 0 };
@@ -288,14 +288,14 @@ static int exchange(uint64_t bytes, enum hp_share_policy policy, struct hp_share
 		return r;
 	mine.owner = self.owner;
 	mine.entry.tie = self.tie;
-	if ((fd = open_file(O_CREAT)) < 0)
+	if ((fd = open_slots(O_CREAT)) < 0)
 		return fd;
 	memcpy(v.cpus, mine.cpus, sizeof v.cpus);
 	read_slots(fd, !self.joined, &v);
 	if (v.own == HP_SHARE_MAX)
 		v.own = HP_MIN(v.free, v.slots);
 	r = v.own < HP_SHARE_MAX ? write_slot(fd, v.own, &mine) : -ENOSPC;
-	close_file(fd);
+	close_slots(fd);
 	if (r < 0)
 		return r;
 
@@ -313,7 +313,7 @@ int hp_share_post(uint64_t bytes, enum hp_share_policy policy, struct hp_share_v
 	struct hp_share_entry alone = { .bytes = bytes };
 	int saved = errno, r = 0;
 
-	if (policy == HP_SHARE_OFF || ((r = exchange(bytes, policy, ret)) < 0 && r != -EAGAIN))
+	if (policy == HP_SHARE_OFF || ((r = exchange_slots(bytes, policy, ret)) < 0 && r != -EAGAIN))
 		*ret = hp_share_decide(&alone, 1, 0, 0, policy);
 	errno = saved;
 	return r;
@@ -328,16 +328,16 @@ void hp_share_leave(void)
 
 	if (!self.joined || self.pid != getpid())
 		return;
-	for (int i = 0; i < LEAVE_TRIES && (fd = open_file(0)) == -EAGAIN; i++)
+	for (int i = 0; i < LEAVE_TRIES && (fd = open_slots(0)) == -EAGAIN; i++)
 		sched_yield();
 	if (fd >= 0) {
 		read_slots(fd, true, &v);
 		if (v.own < HP_SHARE_MAX)
 			write_slot(fd, v.own, &empty);
-		name_of(path, sizeof path);
+		slots_path(path, sizeof path);
 		if (!v.others)
 			syscall(SYS_unlinkat, AT_FDCWD, path, 0);
-		close_file(fd);
+		close_slots(fd);
 	}
 	self.joined = false;
 	errno = saved;

@@ -35,7 +35,7 @@ static HP_TLS struct {
 	uint32_t strangers; /* frames seen elsewhere, since the bounds were last learnt */
 } stack;
 
-static bool inside(uintptr_t at)
+static bool on_stack(uintptr_t at)
 {
 	return at - stack.low < stack.size;
 }
@@ -60,7 +60,7 @@ static bool look_around(void *around, const struct hp_mapping *m)
 }
 
 /* The mapping of `at`, and the end of those that follow without a gap (mlock(2) and others split mappings) and can be read. */
-static bool find(uintptr_t at, uintptr_t *ret_start, uintptr_t *ret_end)
+static bool find_stack(uintptr_t at, uintptr_t *ret_start, uintptr_t *ret_end)
 {
 	struct around a = { .at = at };
 	char buf[LINE];
@@ -129,7 +129,7 @@ static HP_COLD bool learn_code(uintptr_t address)
 
 /* False: `at` is not on this thread's stack, as far as can be told. Looked at for the first stranger, the second, fourth and
  * so on: a main thread's stack grows, and a thread may begin in a fiber; but one that stays there pays little. */
-static HP_COLD bool learn(uintptr_t at)
+static HP_COLD bool learn_stack(uintptr_t at)
 {
 	uint32_t nth = ++stack.strangers;
 	uintptr_t start = 0, end = 0, top = (uintptr_t)&stack;
@@ -141,7 +141,7 @@ static HP_COLD bool learn(uintptr_t at)
 	/* A main thread's TLS is a mapping of the loader's, which may merge with anything. */
 	if (syscall(SYS_gettid) == getpid())
 		top = getauxval(AT_RANDOM);
-	ok = find(at, &start, &end) && at < top && top < end;
+	ok = find_stack(at, &start, &end) && at < top && top < end;
 	errno = saved;
 	if (!ok)
 		return false;
@@ -153,11 +153,11 @@ static HP_COLD bool learn(uintptr_t at)
 	hp_barrier_handler();
 	stack.size = (top & ~(uintptr_t)(ALIGNED - 1)) - 2 * sizeof(uintptr_t) - start;
 	stack.strangers = 0;
-	return inside(at);
+	return on_stack(at);
 }
 
 /* Half a round of Wang Yi's wyhash: a multiplication for each address. */
-static uint64_t mix(uint64_t hash, uintptr_t address)
+static uint64_t mix_address(uint64_t hash, uintptr_t address)
 {
 	__uint128_t product = (__uint128_t)(hash ^ address) * UINT64_C(0xa0761d6478bd642f);
 
@@ -169,15 +169,15 @@ __attribute__((no_sanitize("address"), no_sanitize("thread"))) uint64_t hp_site(
 										 const void *return_address,
 										 bool *ret_short)
 {
-	uint64_t hash = mix(UINT64_C(0xe7037ed1a0b428db), (uintptr_t)return_address & ADDRESS_MASK);
+	uint64_t hash = mix_address(UINT64_C(0xe7037ed1a0b428db), (uintptr_t)return_address & ADDRESS_MASK);
 	uintptr_t at = (uintptr_t)frame, address;
 	int depth = 1;
 
-	if (HP_LIKELY(inside(at)) || learn(at)) {
+	if (HP_LIKELY(on_stack(at)) || learn_stack(at)) {
 		for (; depth < HP_SITE_DEPTH; depth++) {
 			uintptr_t next = ((const uintptr_t *)at)[0];
 
-			if (next <= at || !inside(next) || next & (ALIGNED - 1))
+			if (next <= at || !on_stack(next) || next & (ALIGNED - 1))
 				break;
 			address = ((const uintptr_t *)next)[1];
 #ifdef __aarch64__
@@ -185,7 +185,7 @@ __attribute__((no_sanitize("address"), no_sanitize("thread"))) uint64_t hp_site(
 #endif
 			if (!known_code(address) && !learn_code(address))
 				break;
-			hash = mix(hash, address);
+			hash = mix_address(hash, address);
 			at = next;
 		}
 	}

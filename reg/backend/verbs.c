@@ -39,7 +39,7 @@ struct verbs {
 
 /* ------------------------------------------------------------------ limits */
 
-static int query(struct verbs *v, struct ibv_pd *pd)
+static int query_device(struct verbs *v, struct ibv_pd *pd)
 {
 	struct ibv_device_attr_ex device = { 0 };
 	int err = ibv_query_device_ex(pd->context, NULL, &device);
@@ -69,13 +69,13 @@ static int query(struct verbs *v, struct ibv_pd *pd)
 
 /* ------------------------------------------------------------------ the backend's functions */
 
-static int limits(void *ctx, struct hugepin_limits *ret_)
+static int verbs_limits(void *ctx, struct hugepin_limits *ret_)
 {
 	*ret_ = ((const struct verbs *)ctx)->limits;
 	return 0;
 }
 
-static bool writes(unsigned access)
+static bool device_writes(unsigned access)
 {
 	return access & (HUGEPIN_WRITE | HUGEPIN_REMOTE_WRITE | HUGEPIN_REMOTE_ATOMIC);
 }
@@ -85,11 +85,11 @@ static struct ibv_mr *mr_of(const struct hugepin_reg *reg)
 	return (struct ibv_mr *)(uintptr_t)(reg->cookie & ~COOKIE_WRITABLE);
 }
 
-static int reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
+static int verbs_reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
 {
 	const struct verbs *v = ctx;
 	unsigned flags = 0;
-	if (writes(access)) /* a peer may write only where the device itself may */
+	if (device_writes(access)) /* a peer may write only where the device itself may */
 		flags |= IBV_ACCESS_LOCAL_WRITE;
 	if (access & HUGEPIN_REMOTE_READ)
 		flags |= IBV_ACCESS_REMOTE_READ;
@@ -114,12 +114,12 @@ static int reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepi
 	*ret_ = (struct hugepin_reg){
 		.lkey = mr->lkey,
 		.rkey = mr->rkey,
-		.cookie = (uintptr_t)mr | (writes(access) ? COOKIE_WRITABLE : 0),
+		.cookie = (uintptr_t)mr | (device_writes(access) ? COOKIE_WRITABLE : 0),
 	};
 	return 0;
 }
 
-static int dereg(void *ctx, struct hugepin_reg *reg)
+static int verbs_dereg(void *ctx, struct hugepin_reg *reg)
 {
 	(void)ctx;
 	int errno_before = errno;
@@ -129,7 +129,7 @@ static int dereg(void *ctx, struct hugepin_reg *reg)
 }
 
 /* The device's page table is filled, and what it lacks is faulted in. */
-static int advise(const struct verbs *v, const struct hugepin_reg *reg, char *addr, size_t len)
+static int prefetch_by_device(const struct verbs *v, const struct hugepin_reg *reg, char *addr, size_t len)
 {
 	enum ibv_advise_mr_advice advice = reg->cookie & COOKIE_WRITABLE ? IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE :
 									     IBV_ADVISE_MR_ADVICE_PREFETCH;
@@ -148,10 +148,10 @@ static int advise(const struct verbs *v, const struct hugepin_reg *reg, char *ad
 
 /* Not every provider passes advice on, and some devices take it for writable memory only. With the pages in memory at
  * least, the device's own fault is short. */
-static int prefetch(void *ctx, const struct hugepin_reg *reg, void *addr, size_t len)
+static int verbs_prefetch(void *ctx, const struct hugepin_reg *reg, void *addr, size_t len)
 {
 	int errno_before = errno, ret = 0;
-	if (advise(ctx, reg, addr, len)) {
+	if (prefetch_by_device(ctx, reg, addr, len)) {
 		int err = hp_populate((uintptr_t)addr, len, reg->cookie & COOKIE_WRITABLE);
 		ret = err ? err : 1;
 	}
@@ -159,7 +159,7 @@ static int prefetch(void *ctx, const struct hugepin_reg *reg, void *addr, size_t
 	return ret;
 }
 
-static void close_ctx(void *ctx)
+static void verbs_close(void *ctx)
 {
 	free(ctx);
 }
@@ -169,18 +169,18 @@ int hugepin_verbs_open(struct ibv_pd *pd, const struct hugepin_attr *attr, hugep
 	static const struct hugepin_backend backend = {
 		.size = sizeof backend,
 		.name = "verbs",
-		.reg = reg,
-		.dereg = dereg,
-		.prefetch = prefetch,
-		.limits = limits,
-		.close = close_ctx,
+		.reg = verbs_reg,
+		.dereg = verbs_dereg,
+		.prefetch = verbs_prefetch,
+		.limits = verbs_limits,
+		.close = verbs_close,
 	};
 	if (!pd || !ret_)
 		return -EINVAL;
 
 	int errno_before = errno;
 	struct verbs *v = malloc(sizeof *v);
-	int err = v ? query(v, pd) : -ENOMEM;
+	int err = v ? query_device(v, pd) : -ENOMEM;
 	if (!err) {
 		err = hugepin_domain_open(&backend, v, attr, ret_);
 		if (err != -EINVAL) /* it is the domain's now, or closed already */
