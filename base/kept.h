@@ -1,6 +1,6 @@
 /*
- * A descriptor of ours in the program's table. The program may close it at any time, and another file may then have its number: so
- * it is known by its file as well. Raw system calls; errno is kept.
+ * A descriptor of ours in the program's table. The program may close it at any time, and another file may then have its
+ * number: so it is known by its file as well. Raw system calls; errno is kept.
  */
 #ifndef HP_BASE_KEPT_H
 #define HP_BASE_KEPT_H

@@ -13,7 +13,8 @@ static bool may_lock_all(void)
 	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
 	struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3] = { { 0 } };
 
-	return !syscall(SYS_capget, &header, caps) && caps[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK);
+	return !syscall(SYS_capget, &header, caps) &&
+	       caps[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK);
 }
 
 /* 0 where the kernel does not say. The first line is the program's name, which may be anything. */
@@ -21,7 +22,9 @@ static size_t pinned_bytes(void)
 {
 	char text[4096];
 
-	return hp_read_file("/proc/self/status", text, sizeof text) > 0 ? hp_number_after(text, "\nVmPin:", 0) << 10 : 0;
+	if (hp_read_file("/proc/self/status", text, sizeof text) <= 0)
+		return 0;
+	return hp_number_after(text, "\nVmPin:", 0) << 10;
 }
 
 size_t hp_memlock_max(enum hp_memlock_use use)

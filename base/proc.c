@@ -6,8 +6,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-int hp_lines_each(int fd, bool by_position, char *buffer, size_t size, bool (*each)(void *arg, const char *line, bool cut),
-		  void *arg)
+int hp_lines_each(int fd, bool by_position, char *buffer, size_t size,
+		  bool (*each)(void *arg, const char *line, bool cut), void *arg)
 {
 	int saved_errno = errno, err;
 	bool more = true, skip = false; /* skip: up to the end of a line that was cut */

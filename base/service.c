@@ -1,6 +1,6 @@
 /*
- * A job's flag `asked` is set by exchange, and cleared by exchange just before it runs. So who finds it set may leave: the run
- * that is to come sees what he wrote.
+ * A job's flag `asked` is set by exchange, and cleared by exchange just before it runs. So who finds it set may leave:
+ * the run that is to come sees what he wrote.
  */
 #include "base/service.h"
 
@@ -27,8 +27,8 @@
 enum { STACK_SIZE = 262144, TRIES_BETWEEN_FAILURES = 1024, JOBS_MAX = 4 };
 enum { OFF, STARTING, RUNNING, ENDING };
 
-/* The thread that loads the library is usually the one that main() runs on. When that one is known to have ended, whether others
- * are left is looked at often; if its end cannot be known, seldom. */
+/* The thread that loads the library is usually the one that main() runs on. When that one is known to have ended,
+ * whether others are left is looked at often; if its end cannot be known, seldom. */
 enum { LONG_NS = INT64_C(1) << 55 }; /* a year */
 enum { ORPHAN_NS = 100000000, UNKNOWN_NS = 1000000000 };
 enum { PARENTED, ORPHANED, UNKNOWN };
@@ -88,11 +88,13 @@ static unsigned count_threads(void)
 {
 	struct stat s;
 
-	return hp_syscall(SYS_newfstatat, AT_FDCWD, (long)"/proc/self/task", (long)&s, 0, 0, 0) == 0 ? (unsigned)s.st_nlink - 2 : 0;
+	if (hp_syscall(SYS_newfstatat, AT_FDCWD, (long)"/proc/self/task", (long)&s, 0, 0, 0) != 0)
+		return 0;
+	return (unsigned)s.st_nlink - 2;
 }
 
-/* Whether no thread of the program's is left but perhaps its main thread, which counts as long as the process is there. If that
- * one lives, no harm is done. */
+/* Whether no thread of the program's is left but perhaps its main thread, which counts as long as the process is there.
+ * If that one lives, no harm is done. */
 static bool is_left_alone(void)
 {
 	unsigned count = count_threads();
@@ -100,8 +102,8 @@ static bool is_left_alone(void)
 	return count && count <= hp_thread_count_bare() + 2;
 }
 
-/* Sleep until the alarm, for `ns` at most, which is never for ever: a call without a limit is begun anew after a signal handler,
- * one with a limit fails. False: a handler has run, and the only ones that can are those by which the C
+/* Sleep until the alarm, for `ns` at most, which is never for ever: a call without a limit is begun anew after a signal
+ * handler, one with a limit fails. False: a handler has run, and the only ones that can are those by which the C
  * library changes the user and the group of each thread; this one's filter keeps it from doing so. */
 static bool sleep_until(uint32_t seen, uint64_t ns)
 {
@@ -124,7 +126,8 @@ static void *serve_jobs(void *unused)
 
 	(void)unused;
 	hp_syscall(SYS_prctl, PR_SET_NAME, (long)"hugepin", 0, 0, 0, 0);
-	hp_syscall(SYS_prctl, PR_SET_TIMERSLACK, 1000, 0, 0, 0, 0); /* ns: the helper of the pin cache comes just in time */
+	/* ns: the helper of the pin cache comes just in time. */
+	hp_syscall(SYS_prctl, PR_SET_TIMERSLACK, 1000, 0, 0, 0, 0);
 	hp_thread_confine(service.opens_files);
 	service.tid = (uint32_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0);
 	while (service.state == STARTING) /* whoever starts it says that it runs */
@@ -159,7 +162,8 @@ static bool started(void)
 		return false;
 	}
 	/* A bare thread wakes the thread, but starts none. */
-	if (hp_thread_is_bare || (service.state == OFF && (service.forbidden || hp_sandboxed || hp_process() != HP_PROCESS_OWN)))
+	if (hp_thread_is_bare ||
+	    (service.state == OFF && (service.forbidden || hp_sandboxed || hp_process() != HP_PROCESS_OWN)))
 		return service.state != OFF;
 	if (!atomic_compare_exchange_strong(&service.state, &off, STARTING))
 		return off != ENDING;
@@ -265,7 +269,7 @@ void hp_service_end(void)
 		while (!service.tid)
 			sched_yield();
 		hp_thread_gone(service.tid);
-		(void)service.lapsed; /* acquire: what its jobs noted, for the next thread's; pairs with its last store */
+		(void)service.lapsed; /* what its jobs noted, for the next thread's; pairs with serve_jobs() */
 		service.tid = 0;
 		service.state = OFF;
 	}

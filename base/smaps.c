@@ -27,11 +27,13 @@ bool hp_smaps_line(const char *line, struct hp_smaps *m)
 	struct hp_mapping first;
 
 	if (hp_mapping_parse(line, &first)) {
+		bool io = strstr(first.name, "[io_uring]") || strstr(first.name, "/[aio]");
+
 		*m = (struct hp_smaps){ .start = first.start,
 					.end = first.end,
-					.flags = (first.readable ? HP_SMAPS_READ : 0u) | (first.writable ? HP_SMAPS_WRITE : 0u) |
-						 (first.executable ? HP_SMAPS_EXEC : 0u) |
-						 (strstr(first.name, "[io_uring]") || strstr(first.name, "/[aio]") ? HP_SMAPS_IO : 0u) };
+					.flags = (first.readable ? HP_SMAPS_READ : 0u) |
+						 (first.writable ? HP_SMAPS_WRITE : 0u) |
+						 (first.executable ? HP_SMAPS_EXEC : 0u) | (io ? HP_SMAPS_IO : 0u) };
 		return false;
 	}
 	if (!strncmp(line, "Rss:", 4))

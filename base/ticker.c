@@ -44,7 +44,8 @@ bool hp_ticker_start(const struct hp_thread_kind *kind)
 	sigset_t old;
 	bool ok = false;
 
-	if (hp_sandboxed || hp_process() != HP_PROCESS_OWN) /* a child of vfork: the thread, and what is said of it here, are its parent's */
+	/* In a child of vfork the thread, and what is said of it here, are its parent's. */
+	if (hp_sandboxed || hp_process() != HP_PROCESS_OWN)
 		return false;
 	lock_ticker(&old);
 	if (!ticker.forbidden) {
@@ -64,8 +65,8 @@ bool hp_ticker_sleep(uint64_t ns)
 
 void hp_ticker_forbid(void)
 {
-	/* A signal handler that interrupted this thread with the heap's lock, or on its way to it: the ticker may wait for that, and
-	 * has no rights that would matter. */
+	/* A signal handler that interrupted this thread with the heap's lock, or on its way to it: the ticker may wait
+	 * for that, and has no rights that would matter. */
 	unsigned above = hp_locks_held & ~((1u << HP_RANK_TICKER) - 1);
 	sigset_t old;
 

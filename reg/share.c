@@ -1,15 +1,15 @@
 /*
- * Sharing idle cores. Processes of one user tell each other of themselves in a file of /dev/shm, a slot each. It is read and
- * written under flock(2), not mapped: nobody's contents, or truncating, can do worse than mislead, nothing is open from one
- * post to the next, and after a fork, or when somebody has removed the file, the next post begins anew. It costs 15 to
- * 40 us of the helper's time in HP_SHARE_PERIOD operations.
+ * Sharing idle cores. Processes of one user tell each other of themselves in a file of /dev/shm, a slot each. It is
+ * read and written under flock(2), not mapped: nobody's contents, or truncating, can do worse than mislead, nothing is
+ * open from one post to the next, and after a fork, or when somebody has removed the file, the next post begins anew.
+ * It costs 15 to 40 us of the helper's time in HP_SHARE_PERIOD operations.
  *
- * All of a user's processes come to the same ranking, since they read the same slots; for a period after a change two helpers
- * may be on one core, or none. The cores are those of all the masks told (of a helper and its main thread, as programs are
- * bound to cores of their own); how a mask lies in another is not looked at.
+ * All of a user's processes come to the same ranking, since they read the same slots; for a period after a change two
+ * helpers may be on one core, or none. The cores are those of all the masks told (of a helper and its main thread, as
+ * programs are bound to cores of their own); how a mask lies in another is not looked at.
  *
- * Processes of another PID namespace cannot be told alive from dead, so they have a file of their own. A file that is not of
- * this kind and version is left as it is.
+ * Processes of another PID namespace cannot be told alive from dead, so they have a file of their own. A file that is
+ * not of this kind and version is left as it is.
  */
 #include "reg/share.h"
 
@@ -25,8 +25,8 @@
 #include "base/base.h"
 #include "base/proc.h"
 
-/* A slice of Linux's fair scheduler with eight processors or more (0.7 ms * (1 + log2 8), of EEVDF; 3 ms before), and what it
- * takes to switch. */
+/* A slice of Linux's fair scheduler with eight processors or more (0.7 ms * (1 + log2 8), of EEVDF; 3 ms before), and
+ * what it takes to switch. */
 #define SLICE_NS UINT64_C(3000000)
 #define SWITCH_NS UINT64_C(5000)
 
@@ -194,21 +194,21 @@ static int check_slots(int fd)
 static int open_slots(int flags)
 {
 	char path[256];
-	int fd, r;
+	int fd, err;
 
 	slots_path(path, sizeof path);
 	fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | flags, 0600);
 	if (fd < 0)
 		return -errno;
 	if (syscall(SYS_flock, fd, LOCK_EX | LOCK_NB) != 0) {
-		r = -errno; /* EAGAIN: somebody else has it */
+		err = -errno; /* EAGAIN: somebody else has it */
 		syscall(SYS_close, fd);
-		return r;
+		return err;
 	}
-	r = check_slots(fd);
-	if (r < 0) {
+	err = check_slots(fd);
+	if (err < 0) {
 		close_slots(fd);
-		return r;
+		return err;
 	}
 	return fd;
 }
@@ -282,10 +282,10 @@ static int exchange_slots(uint64_t bytes, enum hp_share_policy policy, struct hp
 	struct slot mine = { .entry = { .bytes = bytes } };
 	struct survey v = { 0 };
 	unsigned cores = 0;
-	int fd, r = know_self();
+	int fd, err = know_self();
 
-	if (r < 0 || (r = read_cpus(mine.cpus)) < 0)
-		return r;
+	if (err < 0 || (err = read_cpus(mine.cpus)) < 0)
+		return err;
 	mine.owner = self.owner;
 	mine.entry.tie = self.tie;
 	if ((fd = open_slots(O_CREAT)) < 0)
@@ -294,10 +294,10 @@ static int exchange_slots(uint64_t bytes, enum hp_share_policy policy, struct hp
 	read_slots(fd, !self.joined, &v);
 	if (v.own == HP_SHARE_MAX)
 		v.own = HP_MIN(v.free, v.slots);
-	r = v.own < HP_SHARE_MAX ? write_slot(fd, v.own, &mine) : -ENOSPC;
+	err = v.own < HP_SHARE_MAX ? write_slot(fd, v.own, &mine) : -ENOSPC;
 	close_slots(fd);
-	if (r < 0)
-		return r;
+	if (err < 0)
+		return err;
 
 	self.joined = true;
 	seen[v.others] = mine.entry;
@@ -311,19 +311,19 @@ static int exchange_slots(uint64_t bytes, enum hp_share_policy policy, struct hp
 int hp_share_post(uint64_t bytes, enum hp_share_policy policy, struct hp_share_verdict *ret)
 {
 	struct hp_share_entry alone = { .bytes = bytes };
-	int saved = errno, r = 0;
+	int saved_errno = errno, err = 0;
 
-	if (policy == HP_SHARE_OFF || ((r = exchange_slots(bytes, policy, ret)) < 0 && r != -EAGAIN))
+	if (policy == HP_SHARE_OFF || ((err = exchange_slots(bytes, policy, ret)) < 0 && err != -EAGAIN))
 		*ret = hp_share_decide(&alone, 1, 0, 0, policy);
-	errno = saved;
-	return r;
+	errno = saved_errno;
+	return err;
 }
 
 void hp_share_leave(void)
 {
 	static const struct slot empty;
 	struct survey v = { 0 };
-	int saved = errno, fd = -EAGAIN;
+	int saved_errno = errno, fd = -EAGAIN;
 	char path[256];
 
 	if (!self.joined || self.pid != getpid())
@@ -340,5 +340,5 @@ void hp_share_leave(void)
 		close_slots(fd);
 	}
 	self.joined = false;
-	errno = saved;
+	errno = saved_errno;
 }

@@ -1,13 +1,13 @@
 /*
- * Call sites. Both x86-64 and AArch64 put the caller's frame pointer and the return address side by side, and point the frame
- * pointer at them: a chain through the stack. Where a function was compiled without, the register holds what it likes, so a
- * link is followed only upwards and within what is known to be this thread's stack.
+ * Call sites. Both x86-64 and AArch64 put the caller's frame pointer and the return address side by side, and point the
+ * frame pointer at them: a chain through the stack. Where a function was compiled without, the register holds what it
+ * likes, so a link is followed only upwards and within what is known to be this thread's stack.
  *
- * That must not only be mapped now, but for as long as the thread runs. A mapping's bounds do not say so: the kernel merges
- * neighbours, so what follows a thread's stack in the same mapping may be anyone's. What does: from a frame that is live up to
- * something at the top of the same stack. The C library puts a thread's static TLS there, the kernel the random bytes that it
- * tells the main thread of.
- * Not told apart: a fiber's stack that lies in one mapping with the thread's, below it, with no guard between them.
+ * That must not only be mapped now, but for as long as the thread runs. A mapping's bounds do not say so: the kernel
+ * merges neighbours, so what follows a thread's stack in the same mapping may be anyone's. What does: from a frame that
+ * is live up to something at the top of the same stack. The C library puts a thread's static TLS there, the kernel the
+ * random bytes that it tells the main thread of. Not told apart: a fiber's stack that lies in one mapping with the
+ * thread's, below it, with no guard between them.
  */
 #include "reg/site.h"
 
@@ -59,7 +59,8 @@ static bool look_around(void *around, const struct hp_mapping *m)
 	return true;
 }
 
-/* The mapping of `at`, and the end of those that follow without a gap (mlock(2) and others split mappings) and can be read. */
+/* The mapping of `at`, and the end of those that follow without a gap (mlock(2) and others split mappings) and can be
+ * read. */
 static bool find_stack(uintptr_t at, uintptr_t *ret_start, uintptr_t *ret_end)
 {
 	struct around a = { .at = at };
@@ -72,9 +73,9 @@ static bool find_stack(uintptr_t at, uintptr_t *ret_start, uintptr_t *ret_end)
 	return true;
 }
 
-/* Where code lies. Without frame pointers the register often points at variables of the caller's: what stands there is no return
- * address, and changes from call to call. Nothing is read through these bounds: that another thread may be writing them does no
- * more harm than a chain that ends too early, once. */
+/* Where code lies. Without frame pointers the register often points at variables of the caller's: what stands there is
+ * no return address, and changes from call to call. Nothing is read through these bounds: that another thread may be
+ * writing them does no more harm than a chain that ends too early, once. */
 static struct {
 	_Atomic bool taken; /* by a thread that reads the mappings */
 	_Atomic uint32_t strangers; /* addresses outside since they were last read */
@@ -111,29 +112,35 @@ static bool known_code(uintptr_t address)
 	return false;
 }
 
-/* The mappings are read anew for the first stranger, the second, fourth and so on: of a library that was loaded since. */
+/* The mappings are read anew for the first stranger, the second, fourth and so on: of a library that was loaded
+ * since. */
 static HP_COLD bool learn_code(uintptr_t address)
 {
 	uint32_t nth = atomic_fetch_add_explicit(&code.strangers, 1, memory_order_relaxed) + 1, count = 0;
-	int saved = errno;
+	int saved_errno = errno;
 	char buf[LINE];
 
-	if ((nth & (nth - 1) && nth % LOOK_AT_LEAST) || atomic_exchange_explicit(&code.taken, true, memory_order_acquire))
+	if (nth & (nth - 1) && nth % LOOK_AT_LEAST)
+		return false;
+	/* acquire: pairs with the release below, of the thread that read the mappings last. */
+	if (atomic_exchange_explicit(&code.taken, true, memory_order_acquire))
 		return false;
 	if (hp_mappings_each(-1, buf, sizeof buf, note_code, &count) == 0)
 		atomic_store_explicit(&code.count, count, memory_order_relaxed);
+	/* release: pairs with the acquire above. */
 	atomic_store_explicit(&code.taken, false, memory_order_release);
-	errno = saved;
+	errno = saved_errno;
 	return known_code(address);
 }
 
-/* False: `at` is not on this thread's stack, as far as can be told. Looked at for the first stranger, the second, fourth and
- * so on: a main thread's stack grows, and a thread may begin in a fiber; but one that stays there pays little. */
+/* False: `at` is not on this thread's stack, as far as can be told. Looked at for the first stranger, the second,
+ * fourth and so on: a main thread's stack grows, and a thread may begin in a fiber; but one that stays there pays
+ * little. */
 static HP_COLD bool learn_stack(uintptr_t at)
 {
 	uint32_t nth = ++stack.strangers;
 	uintptr_t start = 0, end = 0, top = (uintptr_t)&stack;
-	int saved = errno;
+	int saved_errno = errno;
 	bool ok;
 
 	if (nth & (nth - 1) && nth % LOOK_AT_LEAST)
@@ -142,7 +149,7 @@ static HP_COLD bool learn_stack(uintptr_t at)
 	if (syscall(SYS_gettid) == getpid())
 		top = getauxval(AT_RANDOM);
 	ok = find_stack(at, &start, &end) && at < top && top < end;
-	errno = saved;
+	errno = saved_errno;
 	if (!ok)
 		return false;
 
@@ -190,6 +197,7 @@ __attribute__((no_sanitize("address"), no_sanitize("thread"))) uint64_t hp_site(
 		}
 	}
 	*ret_short = depth == 1;
-	/* The chain is told by half of the hash as well as by all of it; the other half tells who looks where the call is. */
+	/* The chain is told by half of the hash as well as by all of it; the other half tells who looks where the call
+	 * is. */
 	return (hash & ~(uint64_t)UINT32_MAX) | (uint32_t)(uintptr_t)return_address;
 }

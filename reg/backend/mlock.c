@@ -12,13 +12,13 @@
 
 static int mlock_reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
 {
-	int saved = errno, err = 0;
+	int saved_errno = errno, err;
 	struct hp_locked *r = malloc(sizeof *r);
 
 	(void)ctx;
 	(void)access;
 	if (!r) {
-		errno = saved;
+		errno = saved_errno;
 		return -ENOMEM;
 	}
 	*r = (struct hp_locked){ .start = (uintptr_t)addr, .end = (uintptr_t)addr + len };
@@ -27,19 +27,19 @@ static int mlock_reg(void *ctx, void *addr, size_t len, unsigned access, struct 
 		free(r);
 	else
 		*ret_ = (struct hugepin_reg){ .cookie = (uintptr_t)r };
-	errno = saved;
+	errno = saved_errno;
 	return err;
 }
 
 static int mlock_dereg(void *ctx, struct hugepin_reg *reg)
 {
 	struct hp_locked *r = (struct hp_locked *)(uintptr_t)reg->cookie;
-	int saved = errno, ret = hp_locks_drop(r);
+	int saved_errno = errno, err = hp_locks_drop(r);
 
 	(void)ctx;
 	free(r);
-	errno = saved;
-	return ret;
+	errno = saved_errno;
+	return err;
 }
 
 static int mlock_limits(void *ctx, struct hugepin_limits *ret_)

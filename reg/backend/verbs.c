@@ -104,11 +104,11 @@ static int verbs_reg(void *ctx, void *addr, size_t len, unsigned access, struct 
 	if (access & HUGEPIN_ON_DEMAND && access & HUGEPIN_REMOTE_ATOMIC && !v->odp_atomic)
 		return -EOPNOTSUPP;
 
-	int errno_before = errno;
+	int saved_errno = errno;
 	errno = 0;
 	struct ibv_mr *mr = ibv_reg_mr(v->pd, addr, len, flags);
 	int err = mr ? 0 : errno ? -errno : -EIO;
-	errno = errno_before;
+	errno = saved_errno;
 	if (err)
 		return err;
 	*ret_ = (struct hugepin_reg){
@@ -122,9 +122,9 @@ static int verbs_reg(void *ctx, void *addr, size_t len, unsigned access, struct 
 static int verbs_dereg(void *ctx, struct hugepin_reg *reg)
 {
 	(void)ctx;
-	int errno_before = errno;
+	int saved_errno = errno;
 	int err = ibv_dereg_mr(mr_of(reg));
-	errno = errno_before;
+	errno = saved_errno;
 	return err > 0 ? -err : err;
 }
 
@@ -150,12 +150,12 @@ static int prefetch_by_device(const struct verbs *v, const struct hugepin_reg *r
  * least, the device's own fault is short. */
 static int verbs_prefetch(void *ctx, const struct hugepin_reg *reg, void *addr, size_t len)
 {
-	int errno_before = errno, ret = 0;
+	int saved_errno = errno, ret = 0;
 	if (prefetch_by_device(ctx, reg, addr, len)) {
 		int err = hp_populate((uintptr_t)addr, len, reg->cookie & COOKIE_WRITABLE);
 		ret = err ? err : 1;
 	}
-	errno = errno_before;
+	errno = saved_errno;
 	return ret;
 }
 
@@ -178,7 +178,7 @@ int hugepin_verbs_open(struct ibv_pd *pd, const struct hugepin_attr *attr, hugep
 	if (!pd || !ret_)
 		return -EINVAL;
 
-	int errno_before = errno;
+	int saved_errno = errno;
 	struct verbs *v = malloc(sizeof *v);
 	int err = v ? query_device(v, pd) : -ENOMEM;
 	if (!err) {
@@ -187,6 +187,6 @@ int hugepin_verbs_open(struct ibv_pd *pd, const struct hugepin_attr *attr, hugep
 			v = NULL;
 	}
 	free(v);
-	errno = errno_before;
+	errno = saved_errno;
 	return err;
 }

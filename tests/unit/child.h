@@ -7,8 +7,8 @@
 
 #include "tests/t.h"
 
-/* Fork a child that waits for a byte to be written to *ret_go, which is the caller's to close, then runs in() and exits with whether
- * that failed. -1: there is none. */
+/* Fork a child that waits for a byte to be written to *ret_go, which is the caller's to close, then runs in() and exits
+ * with whether that failed. -1: there is none. */
 static inline pid_t child_that_waits(void (*in)(void), int *ret_go)
 {
 	int go[2];

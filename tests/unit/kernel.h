@@ -1,6 +1,6 @@
 /*
- * A kernel of a test's own: the mapping calls, and syscall(), defined here, which the linker prefers to the C library's, come
- * to kernel(), which the test defines. raw() is the real one.
+ * A kernel of a test's own: the mapping calls, and syscall(), defined here, which the linker prefers to the C
+ * library's, come to kernel(), which the test defines. raw() is the real one.
  */
 #ifndef TESTS_UNIT_KERNEL_H
 #define TESTS_UNIT_KERNEL_H
