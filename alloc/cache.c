@@ -1,12 +1,12 @@
 #include "alloc/cache.h"
 
 #include <errno.h>
-#include <linux/membarrier.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/barrier.h"
 #include "base/key.h"
 #include "base/process.h"
 #include "base/stats.h"
@@ -211,7 +211,7 @@ void hp_cache_init(void)
 {
 	exit_key_made = hp_key_create(&exit_key, at_exit) == 0;
 	/* Refused by old kernels and some sandboxes: then idle caches are not emptied. */
-	membarrier_ready = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+	membarrier_ready = hp_barrier_register();
 }
 
 /* Several caches at a time: one mapping. */
@@ -308,7 +308,6 @@ void hp_cache_ask_others(void)
 bool hp_cache_steal(bool idle_only, uint32_t age)
 {
 	bool fence = false, remain = false;
-	int saved = errno;
 
 	for (struct hp_cache *c = registered; c; c = c->next) {
 		if (c == hp_cache_self)
@@ -317,10 +316,9 @@ bool hp_cache_steal(bool idle_only, uint32_t age)
 		fence |= !idle_only || c->asked;
 	}
 	if (fence && membarrier_ready && !hp_sandboxed)
-		fence = syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
+		fence = hp_barrier_all_threads();
 	else
 		fence = false;
-	errno = saved;
 
 	unsettled = false;
 	hp_span.tree.now -= age;

@@ -13,6 +13,7 @@
 #define HP_ALLOC_CACHE_H
 
 #include "alloc/pages.h"
+#include "base/barrier.h"
 
 enum {
 	HP_SLOT_MAX = 64 << (20 - HP_CHUNK_SHIFT), /* chunks: the largest buffer that a slot or a shared list keeps */
@@ -57,7 +58,7 @@ static inline void hp_cache_enter(struct hp_cache *c)
 {
 	/* Before anything else of the cache is read: pairs with the membarrier in hp_cache_steal(). */
 	__atomic_store_n(&c->slot.busy, 1, __ATOMIC_RELAXED);
-	atomic_signal_fence(memory_order_seq_cst);
+	hp_barrier_often();
 }
 
 /* limit, after enter. acquire: what a thief wrote is seen, or limit is 0. */

@@ -11,9 +11,6 @@
 #include "alloc/advice.h"
 #include "base/pagescan.h"
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 /* Bytes around the stack pointer that the handlers' callees and fork()'s own frames may write. */
 #define STACK_BELOW 65536
@@ -324,7 +321,7 @@ static bool populate(char *at, size_t pages, uint64_t *ret_ns)
 {
 	uint64_t start = hp_clock_ns();
 
-	if (syscall(SYS_madvise, at, pages << HP_PAGE_SHIFT, MADV_POPULATE_WRITE) != 0)
+	if (hp_populate((uintptr_t)at, pages << HP_PAGE_SHIFT, true) != 0)
 		return false;
 	*ret_ns = hp_clock_ns() - start;
 	return true;

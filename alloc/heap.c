@@ -36,6 +36,7 @@
 #include "alloc/small.h"
 #include "alloc/watch.h"
 #include "base/config.h"
+#include "base/proc.h"
 #include "base/process.h"
 #include "base/seal.h"
 #include "base/service.h"

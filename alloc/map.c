@@ -20,9 +20,6 @@
 #ifndef MAP_HUGE_SHIFT
 #define MAP_HUGE_SHIFT 26
 #endif
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 /* Addresses among which the span lies, beside its own: 2^19 hugepages. The kernel's own randomness is more or less than that,
  * by architecture; and what it maps next lies at a known distance of what it mapped before. */
@@ -76,7 +73,7 @@ static int advise(uintptr_t at, size_t len, int advice)
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
 	do {
 		r = madvise((void *)at, len, advice) ? -errno : 0;
-	} while (r == -EINTR || (r == -EAGAIN && advice != MADV_POPULATE_WRITE));
+	} while (r == -EINTR || r == -EAGAIN);
 	errno = saved;
 	return r;
 }
@@ -181,7 +178,8 @@ int hp_map_normal(uintptr_t at, size_t len, bool thp)
 
 int hp_map_populate(uintptr_t at, size_t len)
 {
-	return advise(at, len, MADV_POPULATE_WRITE);
+	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
+	return hp_populate(at, len, true);
 }
 
 int hp_map_release(uintptr_t at, size_t len)

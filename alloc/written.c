@@ -4,9 +4,9 @@
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "base/kept.h"
 #include "base/lock.h"
 #include "base/pagescan.h"
 
@@ -16,45 +16,17 @@
 #define UFFD_USER_MODE_ONLY 1
 #endif
 
-/* Other threads may close any descriptor meanwhile, and be given the number for a file of theirs. */
-static struct kept {
-	int fd;
-	dev_t dev;
-	ino_t ino;
-} uffd = { .fd = -1 }, pagemap = { .fd = -1 };
+static struct hp_kept uffd = HP_KEPT_NONE, pagemap = HP_KEPT_NONE;
 
-static bool call(const struct kept *k, unsigned long request, void *arg)
+static bool call(const struct hp_kept *k, unsigned long request, void *arg)
 {
 	return hp_syscall(SYS_ioctl, k->fd, (long)request, (long)arg, 0, 0, 0) >= 0;
 }
 
-static bool keep(struct kept *k, long fd)
-{
-	struct stat s = { .st_dev = 0 };
-
-	k->fd = (int)fd;
-	if (fd < 0)
-		return false;
-	hp_syscall(SYS_fstat, fd, (long)&s, 0, 0, 0, 0);
-	k->dev = s.st_dev;
-	k->ino = s.st_ino;
-	return true;
-}
-
-static void let_go(struct kept *k)
-{
-	struct stat s;
-
-	if (k->fd >= 0 && hp_syscall(SYS_fstat, k->fd, (long)&s, 0, 0, 0, 0) == 0 && s.st_dev == k->dev &&
-	    s.st_ino == k->ino)
-		hp_syscall(SYS_close, k->fd, 0, 0, 0, 0, 0);
-	k->fd = -1;
-}
-
 void hp_written_end(void)
 {
-	let_go(&uffd);
-	let_go(&pagemap);
+	hp_kept_close(&uffd);
+	hp_kept_close(&pagemap);
 }
 
 static void ignore(uintptr_t start, uintptr_t end)
@@ -68,9 +40,9 @@ bool hp_written_begin(void)
 
 	if (hp_sandboxed || hp_syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0, 0) != 0)
 		return false;
-	if (keep(&uffd, hp_syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY, 0, 0, 0, 0, 0)) &&
+	if (hp_kept_set(&uffd, (int)hp_syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY, 0, 0, 0, 0, 0)) &&
 	    call(&uffd, UFFDIO_API, &api) &&
-	    keep(&pagemap, hp_syscall(SYS_open, (long)"/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0, 0, 0, 0)))
+	    hp_kept_set(&pagemap, (int)hp_syscall(SYS_open, (long)"/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0, 0, 0, 0)))
 		return true;
 	hp_written_end();
 	return false;

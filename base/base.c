@@ -1,5 +1,5 @@
 /*
- * Messages, small files, table memory and sleeping, all by raw system calls: see base.h for why.
+ * Messages, small files, memory and sleeping, all by raw system calls: see base.h for why.
  */
 #include "base/base.h"
 
@@ -16,6 +16,11 @@
 #include <unistd.h>
 
 #include "base/seal.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
 
 void hp_line_text(struct hp_line *l, const char *s)
 {
@@ -40,7 +45,7 @@ void hp_say(const char *what, const void *ptr, size_t number)
 {
 	char buf[256];
 	struct hp_line l = { buf, buf + sizeof buf - 1 }; /* keeps room for the newline */
-	int saved = errno;
+	int saved_errno = errno;
 
 	hp_line_text(&l, "hugepin: ");
 	hp_line_text(&l, what);
@@ -54,7 +59,7 @@ void hp_say(const char *what, const void *ptr, size_t number)
 	}
 	*l.at++ = '\n';
 	syscall(SYS_write, 2, buf, (size_t)(l.at - buf));
-	errno = saved;
+	errno = saved_errno;
 }
 
 void hp_die(const char *what, const void *ptr, size_t number)
@@ -68,18 +73,18 @@ bool hp_sandboxed;
 #if !defined(__x86_64__) || !defined(__LP64__)
 long hp_syscall(long n, long a, long b, long c, long d, long e, long f)
 {
-	int saved = errno;
+	int saved_errno = errno;
 	long r = syscall(n, a, b, c, d, e, f);
 
 	r = r == -1 ? -errno : r;
-	errno = saved;
+	errno = saved_errno;
 	return r;
 }
 #endif
 
 long hp_read_file(const char *path, char *buf, size_t size)
 {
-	int saved = errno;
+	int saved_errno = errno;
 	long n, fd, total = 0;
 
 	if (hp_sandboxed)
@@ -95,7 +100,7 @@ long hp_read_file(const char *path, char *buf, size_t size)
 			n = -errno;
 		syscall(SYS_close, fd);
 	}
-	errno = saved;
+	errno = saved_errno;
 	if (n < 0)
 		return n;
 	buf[total] = '\0';
@@ -116,17 +121,18 @@ static int check_own(long fd)
 
 int hp_open_own(const char *path, int flags)
 {
-	const int saved = errno;
+	const int saved_errno = errno;
 	/* O_NONBLOCK: a FIFO that nobody reads. */
-	long fd = syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | flags, 0600);
-	int e = fd < 0 ? -errno : check_own(fd);
+	long fd = syscall(SYS_openat, AT_FDCWD, path,
+			  O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | flags, 0600);
+	int err = fd < 0 ? -errno : check_own(fd);
 
-	if (e == -ELOOP || e == -ENXIO || e == -EISDIR) /* a link, a FIFO or socket, a directory */
-		e = -EPERM;
-	if (e < 0 && fd >= 0)
+	if (err == -ELOOP || err == -ENXIO || err == -EISDIR) /* a link, a FIFO or socket, a directory */
+		err = -EPERM;
+	if (err < 0 && fd >= 0)
 		syscall(SYS_close, fd);
-	errno = saved;
-	return e < 0 ? e : (int)fd;
+	errno = saved_errno;
+	return err < 0 ? err : (int)fd;
 }
 
 uint64_t hp_number_after(const char *text, const char *key, uint64_t def)
@@ -150,28 +156,16 @@ bool hp_base_page_fits(void)
 	return getauxval(AT_PAGESZ) == HP_CHUNK;
 }
 
-unsigned hp_thread_count(void)
-{
-	char buf[1024], *p;
-
-	if (hp_read_file("/proc/self/stat", buf, sizeof buf) <= 0 || !(p = strrchr(buf, ')')))
-		return 0;
-	/* Field 20; the name in brackets is field 2. */
-	for (int field = 2; field < 20 && p; field++)
-		p = strchr(p + 1, ' ');
-	return p ? (unsigned)hp_number_after(p, " ", 0) : 0;
-}
-
 static void *meta_map(size_t size, int prot)
 {
-	int saved = errno;
+	int saved_errno = errno;
 	void *p = mmap(NULL, size, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	if (p == MAP_FAILED)
 		p = NULL;
 	else
 		madvise(p, size, MADV_DONTDUMP);
-	errno = saved;
+	errno = saved_errno;
 	return p;
 }
 
@@ -187,35 +181,47 @@ void *hp_meta_reserve(size_t size)
 
 bool hp_meta_open(void *p, size_t size)
 {
-	int saved = errno;
+	int saved_errno = errno;
 	bool ok = syscall(SYS_mprotect, p, size, PROT_READ | PROT_WRITE) == 0;
 
-	errno = saved;
+	errno = saved_errno;
 	return ok;
 }
 
 void hp_meta_unmap(void *p, size_t size)
 {
-	int saved = errno;
+	int saved_errno = errno;
 
 	if (p)
 		syscall(SYS_munmap, p, size);
-	errno = saved;
+	errno = saved_errno;
 }
 
 void hp_meta_zero(void *p, size_t size)
 {
-	int saved = errno;
+	int saved_errno = errno;
 
 	madvise(p, size, MADV_DONTNEED);
-	errno = saved;
+	errno = saved_errno;
+}
+
+int hp_populate(uintptr_t start, size_t len, bool write)
+{
+	int advice = write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ, saved_errno = errno, err;
+
+	do {
+		err = syscall(SYS_madvise, start, len, advice) != 0 ? -errno : 0;
+	} while (err == -EINTR);
+	errno = saved_errno;
+	return err;
 }
 
 void hp_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns)
 {
 	struct timespec t = { (time_t)(timeout_ns / 1000000000), (long)(timeout_ns % 1000000000) };
 
-	hp_syscall(SYS_futex, (long)word, FUTEX_WAIT_PRIVATE, (long)expected, timeout_ns == UINT64_MAX ? 0 : (long)&t, 0, 0);
+	hp_syscall(SYS_futex, (long)word, FUTEX_WAIT_PRIVATE, (long)expected, timeout_ns == UINT64_MAX ? 0 : (long)&t,
+		   0, 0);
 }
 
 static void futex_wake(_Atomic uint32_t *word, int count)
@@ -233,7 +239,7 @@ void hp_futex_wake_one(_Atomic uint32_t *word)
 	futex_wake(word, 1);
 }
 
-static uint64_t monotonic_ns(void)
+static uint64_t clock_monotonic_ns(void)
 {
 	struct timespec t;
 
@@ -241,7 +247,7 @@ static uint64_t monotonic_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-static HP_SEALED(struct { uint64_t (*ns)(void); }) clock_used = { { monotonic_ns } };
+static HP_SEALED(struct { uint64_t (*ns)(void); }) clock_used = { { clock_monotonic_ns } };
 
 uint64_t hp_clock_ns(void)
 {
@@ -251,6 +257,6 @@ uint64_t hp_clock_ns(void)
 void hp_clock_set(uint64_t (*clock_ns)(void))
 {
 	hp_unseal(&clock_used, sizeof clock_used);
-	clock_used.is.ns = clock_ns ? clock_ns : monotonic_ns;
+	clock_used.is.ns = clock_ns ? clock_ns : clock_monotonic_ns;
 	hp_seal(&clock_used, sizeof clock_used);
 }

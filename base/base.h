@@ -1,6 +1,6 @@
 /*
- * What every tier leans on: assertions, hints, bit helpers, raw files and messages. Nothing here allocates, takes a lock
- * or calls stdio, so all of it may be used inside malloc.
+ * What every tier leans on: assertions, hints, bit helpers, raw files and messages. Nothing here allocates, takes a
+ * lock or calls stdio, so all of it may be used inside malloc.
  */
 #ifndef HP_BASE_BASE_H
 #define HP_BASE_BASE_H
@@ -69,11 +69,12 @@ struct hp_line {
 void hp_line_text(struct hp_line *l, const char *s);
 void hp_line_number(struct hp_line *l, uint64_t n, unsigned radix);
 
-/* The program has confined itself: no system call is made that it did not see before, no file is opened, and no thread started. */
+/* The program has confined itself: no system call is made that it did not see before, no file is opened, and no thread
+ * started. */
 extern bool hp_sandboxed;
 
-/* Straight to the kernel, for bare threads: the program, or the drop-in for it, may have a syscall() of its own. What the kernel
- * returns: a result, or -errno. */
+/* Straight to the kernel, for bare threads: the program, or the drop-in for it, may have a syscall() of its own. What
+ * the kernel returns: a result, or -errno. */
 #if defined(__x86_64__) && defined(__LP64__)
 static inline long hp_syscall(long n, long a, long b, long c, long d, long e, long f)
 {
@@ -95,18 +96,15 @@ long hp_syscall(long n, long a, long b, long c, long d, long e, long f);
 /* Read a small file by raw system calls, without cancellation points: bytes read (buf is terminated) or -errno. */
 long hp_read_file(const char *path, char *buf, size_t size);
 
-/* Open a file to write to, by raw system calls, without cancellation points; flags: O_APPEND, and O_CREAT to make it where it is
- * not, for this user alone. No link is followed, and nothing is waited for. A descriptor, or -errno; -EPERM for what is not a
- * regular file of this user's with one name: somebody else may have put it there. Of one that others may read the mode
- * becomes 0600. */
+/* Open a file to write to, by raw system calls, without cancellation points; flags: O_APPEND, and O_CREAT to make it
+ * where it is not, for this user alone. No link is followed, and nothing is waited for. A descriptor, or -errno; -EPERM
+ * for what is not a regular file of this user's with one name: somebody else may have put it there. Of one that others
+ * may read the mode becomes 0600. */
 int hp_open_own(const char *path, int flags);
 
-/* Whether base pages are of 4 KiB. Where they are not, advice on a part of a table would go to its neighbours, too, as the kernel
- * rounds: then there is no heap, and no domain. */
+/* Whether base pages are of 4 KiB. Where they are not, advice on a part of a table would go to its neighbours, too, as
+ * the kernel rounds: then there is no heap, and no domain. */
 bool hp_base_page_fits(void);
-
-/* Threads of this process, by /proc/self/stat; 0 if that cannot be read. */
-unsigned hp_thread_count(void);
 
 /* The unsigned number that follows `key` in text (as in "MemAvailable:   123 kB"), or def. */
 uint64_t hp_number_after(const char *text, const char *key, uint64_t def);
@@ -124,8 +122,13 @@ void hp_meta_unmap(void *p, size_t size);
 /* Give back whole base pages of table memory: they read as zero again. */
 void hp_meta_zero(void *p, size_t size);
 
-/* Sleep until *word differs from expected, a wake comes or timeout_ns has passed (UINT64_MAX: no limit). May return early
- * without reason. Not a cancellation point. */
+/* Have the kernel put memory under [start, start + len), to be written to, or to be read: a hugepage of the pool that
+ * is missing, say, is an error here, and would be SIGBUS at a touch (Linux 5.14). 0 or -errno; errno is kept. Raw: no
+ * one's hooks see it. */
+int hp_populate(uintptr_t start, size_t len, bool write);
+
+/* Sleep until *word differs from expected, a wake comes or timeout_ns has passed (UINT64_MAX: no limit). May return
+ * early without reason. Not a cancellation point. */
 void hp_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns);
 void hp_futex_wake(_Atomic uint32_t *word);
 void hp_futex_wake_one(_Atomic uint32_t *word);
@@ -133,7 +136,8 @@ void hp_futex_wake_one(_Atomic uint32_t *word);
 /* CLOCK_MONOTONIC in ns. */
 uint64_t hp_clock_ns(void);
 
-/* Another clock, for tests; NULL: that one. The constructor calls it, too: nobody writes to the pointer from then on. */
+/* Another clock, for tests; NULL: that one. The constructor calls it, too: nobody writes to the pointer from then
+ * on. */
 void hp_clock_set(uint64_t (*clock_ns)(void));
 
 #endif

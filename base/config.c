@@ -271,8 +271,8 @@ int hp_config_load(void)
 		hp_config.small_pinned = 0;
 	}
 	if (hp_config.small_pinned && hp_config.small == HP_SMALL_NEXT) {
-		hp_say(PREFIX "SMALL_PINNED=1 cannot be had with " PREFIX "SMALL=next, whose memory is not ours; using 0", NULL,
-		       SIZE_MAX);
+		hp_say(PREFIX "SMALL_PINNED=1 cannot be had with " PREFIX
+			      "SMALL=next, whose memory is not ours; using 0", NULL, SIZE_MAX);
 		hp_config.small_pinned = 0;
 	}
 	state = READ; /* releases hp_config to those who see it */

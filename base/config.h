@@ -4,10 +4,10 @@
  *
  * X(NAME, member, type, default, minimum, maximum, words, sentence)
  *   NAME      the variable is HUGEPIN_NAME, the option of `hugepin run` is --name with _ as -
- *   type      FLAG (0 or 1), NUM, SIZE (bytes, suffix K M G T), TIME (milliseconds, suffix ms or s), WORD, or PATH: the value
- *             is a const char *, or 0
- *   words     for WORD: "first|second|...", the value is its index. For NUM: words that are taken beside numbers, with the
- *             values -1, -2, ...; otherwise NULL
+ *   type      FLAG (0 or 1), NUM, SIZE (bytes, suffix K M G T), TIME (milliseconds, suffix ms or s), WORD, or PATH:
+ *             the value is a const char *, or 0
+ *   words     for WORD: "first|second|...", the value is its index. For NUM: words that are taken beside numbers, with
+ *             the values -1, -2, ...; otherwise NULL
  * Numbers outside minimum..maximum are refused, and paths with fewer or more bytes.
  */
 #ifndef HP_BASE_CONFIG_H
@@ -35,7 +35,8 @@ enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POL
 	X(SMALL, small, WORD, HP_SMALL_JEMALLOC, 0, 0, "jemalloc|next", \
 	  "who serves requests below 32 KiB in libhugepin-malloc.so: the built-in jemalloc, or the next malloc") \
 	X(SMALL_PINNED, small_pinned, FLAG, 0, 0, 1, NULL, \
-	  "1: memory of the built-in jemalloc is the heap's, too, so that small buffers need no registration of their own") \
+	  "1: memory of the built-in jemalloc is the heap's, too, so that small buffers need no registration " \
+	  "of their own") \
 	X(SPAN, span, SIZE, 0, 4194304, INT64_C(1) << 42, NULL, \
 	  "address space reserved for the heap; 0 means four times the memory, at least 64G") \
 	X(EXTENT, extent_max, SIZE, 67108864, 2097152, INT64_C(1) << 30, NULL, \
@@ -49,7 +50,8 @@ enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POL
 	X(POLICY, policy, WORD, HP_POLICY_ARENA, 0, 0, "arena|lru|cf11|predict|odp|none", \
 	  "when memory is registered, in domains of the pin cache that do not say") \
 	X(HELPER, helper, WORD, HP_HELPER_AGGRESSIVE, 0, 0, "off|conservative|aggressive", \
-	  "who registers ahead of use where there are few idle cores: of one user's processes those that pin most, or all") \
+	  "who registers ahead of use where there are few idle cores: of one user's processes those that pin most, " \
+	  "or all") \
 	X(HELPER_CPU, helper_cpu, NUM, HP_CPU_ANY, 0, 4095, "any|inherit", \
 	  "where the helper runs: on any processor, on those of the thread that opened the first domain, or on one") \
 	X(PREDICT_MODE, predict_mode, WORD, HP_PREDICT_AUTO, 0, 0, "auto|save|budget", \

@@ -1,16 +1,18 @@
 /*
- * Ranked locks. A thread takes locks in rising rank; debug builds check it, and check in the mapping tier that the heap's is
- * not held: other people's hooks on mmap, munmap and madvise may call malloc.
+ * Ranked locks. A thread takes locks in rising rank; debug builds check it, and check in the mapping tier that the
+ * heap's is not held: other people's hooks on mmap, munmap and madvise may call malloc.
  *
- * The lock is a futex word of our own (the third of Drepper's "Futexes Are Tricky"). A mutex of the C library's would not do:
- * while the C library knows of one thread, it takes and releases its own without atomic instructions, and there are threads
- * of ours that it does not know (thread.h). A child of fork may release what its parent's thread took in the prepare handler.
+ * The lock is a futex word of our own (the third of Drepper's "Futexes Are Tricky"). A mutex of the C library's would
+ * not do: while the C library knows of one thread, it takes and releases its own without atomic instructions, and there
+ * are threads of ours that it does not know (thread.h). A child of fork may release what its parent's thread took in
+ * the prepare handler.
  */
 #ifndef HP_BASE_LOCK_H
 #define HP_BASE_LOCK_H
 
 #include <stdatomic.h>
 
+#include "base/barrier.h"
 #include "base/base.h"
 
 enum hp_rank {
@@ -63,7 +65,7 @@ static inline void hp_lock(struct hp_lock *l)
 {
 	HP_ASSERT(hp_locks_held < 1u << l->rank);
 	hp_locks_held |= 1u << l->rank;
-	atomic_signal_fence(memory_order_seq_cst);
+	hp_barrier_handler();
 	if (!hp_lock_try(l))
 		hp_lock_wait(l);
 }
@@ -83,7 +85,7 @@ static inline void hp_unlock(struct hp_lock *l)
 	/* release: pairs with whoever takes it */
 	if (atomic_exchange_explicit(&l->word, 0, memory_order_release) == 2)
 		hp_futex_wake_one(&l->word);
-	atomic_signal_fence(memory_order_seq_cst);
+	hp_barrier_handler();
 	hp_locks_held &= ~(1u << l->rank);
 }
 

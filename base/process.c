@@ -9,8 +9,9 @@
 
 #include "base/base.h"
 
-/* Of the process whose memory this is. On a page that the kernel clears for a child: numbers alone do not tell a parent from a
- * child with a copy, as each may be the first in a namespace of its own. Behind it, whether a thread of a child is at it. */
+/* Of the process whose memory this is. On a page that the kernel clears for a child: numbers alone do not tell a parent
+ * from a child with a copy, as each may be the first in a namespace of its own. Behind it, whether a thread of a child
+ * is at it. */
 static _Atomic pid_t *number, fallback[2];
 
 enum hp_process hp_process(void)

@@ -1,6 +1,7 @@
 /*
- * Which process this is. What is known of threads, and who may start some, hangs on that, and each that knows something begins anew
- * in a child: of fork(2) by its handler (alloc/heap.c), of _Fork(3) and clone(2), which run none, when the heap is next asked.
+ * Which process this is. What is known of threads, and who may start some, hangs on that, and each that knows something
+ * begins anew in a child: of fork(2) by its handler (alloc/heap.c), of _Fork(3) and clone(2), which run none, when the
+ * heap is next asked.
  */
 #ifndef HP_BASE_PROCESS_H
 #define HP_BASE_PROCESS_H
@@ -16,11 +17,12 @@ enum hp_process {
 /* One system call. */
 enum hp_process hp_process(void);
 
-/* HP_PROCESS_COPY, without a system call. Where the kernel does not clear memory for children, false: such a child is a guest. */
+/* HP_PROCESS_COPY, without a system call. Where the kernel does not clear memory for children, false: such a child is a
+ * guest. */
 bool hp_process_copied(void);
 
-/* For a thread that found HP_PROCESS_COPY: whether this one is to begin the process anew, and call hp_process_begin() at last. If not,
- * another thread has done so meanwhile. */
+/* For a thread that found HP_PROCESS_COPY: whether this one is to begin the process anew, and call hp_process_begin()
+ * at last. If not, another thread has done so meanwhile. */
 bool hp_process_claim(void);
 
 /* This process is the memory's own from now on. For the constructor, and for a child. */

@@ -21,7 +21,7 @@ bool hp_ranges_reserve(struct hp_ranges *r)
 }
 
 /* The first range that ends at or behind addr. */
-static size_t find(const struct hp_ranges *r, uintptr_t addr)
+static size_t find_range(const struct hp_ranges *r, uintptr_t addr)
 {
 	size_t low = 0, high = r->count;
 
@@ -38,13 +38,13 @@ static size_t find(const struct hp_ranges *r, uintptr_t addr)
 
 const struct hp_stretch *hp_ranges_next(const struct hp_ranges *r, uintptr_t addr)
 {
-	size_t i = find(r, addr + 1);
+	size_t i = find_range(r, addr + 1);
 
 	return i < r->count ? &r->at[i] : NULL;
 }
 
 /* Put n ranges in the place of [first, last). */
-static void replace(struct hp_ranges *r, size_t first, size_t last, const struct hp_stretch *with, size_t n)
+static void replace_ranges(struct hp_ranges *r, size_t first, size_t last, const struct hp_stretch *with, size_t n)
 {
 	memmove(&r->at[first + n], &r->at[last], (r->count - last) * sizeof *r->at);
 	memcpy(&r->at[first], with, n * sizeof *with);
@@ -59,7 +59,7 @@ void hp_ranges_set(struct hp_ranges *r, uintptr_t start, uintptr_t end, bool on)
 	if (start >= end)
 		return;
 	/* Those that it touches or covers in part. */
-	first = last = find(r, start);
+	first = last = find_range(r, start);
 	while (last < r->count && r->at[last].start <= end)
 		last++;
 	if (on) {
@@ -71,5 +71,5 @@ void hp_ranges_set(struct hp_ranges *r, uintptr_t start, uintptr_t end, bool on)
 		if (first < last && r->at[last - 1].end > end)
 			with[n++] = (struct hp_stretch){ HP_MAX(end, r->at[last - 1].start), r->at[last - 1].end };
 	}
-	replace(r, first, last, with, n);
+	replace_ranges(r, first, last, with, n);
 }

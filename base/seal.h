@@ -1,6 +1,6 @@
 /*
- * Memory that is read-only but while it is written: pointers to functions that threads of ours call, so that who can write to
- * memory somewhere does not decide what runs there. An object so declared has its pages for itself.
+ * Memory that is read-only but while it is written: pointers to functions that threads of ours call, so that who can
+ * write to memory somewhere does not decide what runs there. An object so declared has its pages for itself.
  */
 #ifndef HP_BASE_SEAL_H
 #define HP_BASE_SEAL_H
@@ -15,7 +15,7 @@
 /* HP_SEALED(struct { ... }) name = { { ... } }; its members are name.is.MEMBER */
 #define HP_SEALED(...)                                                                                                 \
 	union {                                                                                                        \
-		__VA_ARGS__ is;                                                                                           \
+		__VA_ARGS__ is;                                                                                        \
 		char page_[HP_SEAL_SIZE];                                                                              \
 	} __attribute__((aligned(HP_SEAL_SIZE)))
 

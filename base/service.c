@@ -1,6 +1,6 @@
 /*
- * A job's flag `asked` is set by exchange, and cleared by exchange just before it runs. So who finds it set may leave: the run
- * that is to come sees what he wrote.
+ * A job's flag `asked` is set by exchange, and cleared by exchange just before it runs. So who finds it set may leave:
+ * the run that is to come sees what he wrote.
  */
 #include "base/service.h"
 
@@ -9,7 +9,6 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/prctl.h>
@@ -28,8 +27,8 @@
 enum { STACK_SIZE = 262144, TRIES_BETWEEN_FAILURES = 1024, JOBS_MAX = 4 };
 enum { OFF, STARTING, RUNNING, ENDING };
 
-/* The thread that loads the library is usually the one that main() runs on. When that one is known to have ended, whether others
- * are left is looked at often; if its end cannot be known, seldom. */
+/* The thread that loads the library is usually the one that main() runs on. When that one is known to have ended,
+ * whether others are left is looked at often; if its end cannot be known, seldom. */
 enum { LONG_NS = INT64_C(1) << 55 }; /* a year */
 enum { ORPHAN_NS = 100000000, UNKNOWN_NS = 1000000000 };
 enum { PARENTED, ORPHANED, UNKNOWN };
@@ -89,11 +88,13 @@ static unsigned count_threads(void)
 {
 	struct stat s;
 
-	return hp_syscall(SYS_newfstatat, AT_FDCWD, (long)"/proc/self/task", (long)&s, 0, 0, 0) == 0 ? (unsigned)s.st_nlink - 2 : 0;
+	if (hp_syscall(SYS_newfstatat, AT_FDCWD, (long)"/proc/self/task", (long)&s, 0, 0, 0) != 0)
+		return 0;
+	return (unsigned)s.st_nlink - 2;
 }
 
-/* Whether no thread of the program's is left but perhaps its main thread, which counts as long as the process is there. If that
- * one lives, no harm is done. */
+/* Whether no thread of the program's is left but perhaps its main thread, which counts as long as the process is there.
+ * If that one lives, no harm is done. */
 static bool is_left_alone(void)
 {
 	unsigned count = count_threads();
@@ -101,8 +102,8 @@ static bool is_left_alone(void)
 	return count && count <= hp_thread_count_bare() + 2;
 }
 
-/* Sleep until the alarm, for `ns` at most, which is never for ever: a call without a limit is begun anew after a signal handler,
- * one with a limit fails. False: a handler has run, and the only ones that can are those by which the C
+/* Sleep until the alarm, for `ns` at most, which is never for ever: a call without a limit is begun anew after a signal
+ * handler, one with a limit fails. False: a handler has run, and the only ones that can are those by which the C
  * library changes the user and the group of each thread; this one's filter keeps it from doing so. */
 static bool sleep_until(uint32_t seen, uint64_t ns)
 {
@@ -118,14 +119,15 @@ static bool sleep_until(uint32_t seen, uint64_t ns)
 	return r != -EINTR;
 }
 
-static void *run(void *unused)
+static void *serve_jobs(void *unused)
 {
 	bool stay = true;
 	uint32_t running = RUNNING;
 
 	(void)unused;
 	hp_syscall(SYS_prctl, PR_SET_NAME, (long)"hugepin", 0, 0, 0, 0);
-	hp_syscall(SYS_prctl, PR_SET_TIMERSLACK, 1000, 0, 0, 0, 0); /* ns: the helper of the pin cache comes just in time */
+	/* ns: the helper of the pin cache comes just in time. */
+	hp_syscall(SYS_prctl, PR_SET_TIMERSLACK, 1000, 0, 0, 0, 0);
 	hp_thread_confine(service.opens_files);
 	service.tid = (uint32_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0);
 	while (service.state == STARTING) /* whoever starts it says that it runs */
@@ -150,29 +152,6 @@ static void *run(void *unused)
 	return NULL;
 }
 
-static bool start(void)
-{
-	sigset_t all, old;
-	pthread_attr_t attr;
-	pthread_t thread;
-	int saved = errno, r = EAGAIN;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	service.tid = 0;
-	/* The stack has to hold the thread-local variables of the whole program as well: if they are too many, the usual one. */
-	for (int tries = 0; tries < 2 && r && pthread_attr_init(&attr) == 0; tries++) {
-		if (!tries)
-			pthread_attr_setstacksize(&attr, STACK_SIZE);
-		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-		r = pthread_create(&thread, &attr, run, NULL);
-		pthread_attr_destroy(&attr);
-	}
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	errno = saved;
-	return r == 0;
-}
-
 /* False: refused just now, or a short while ago, or by a caller who has not come back yet. */
 static bool started(void)
 {
@@ -183,7 +162,8 @@ static bool started(void)
 		return false;
 	}
 	/* A bare thread wakes the thread, but starts none. */
-	if (hp_thread_is_bare || (service.state == OFF && (service.forbidden || hp_sandboxed || hp_process() != HP_PROCESS_OWN)))
+	if (hp_thread_is_bare ||
+	    (service.state == OFF && (service.forbidden || hp_sandboxed || hp_process() != HP_PROCESS_OWN)))
 		return service.state != OFF;
 	if (!atomic_compare_exchange_strong(&service.state, &off, STARTING))
 		return off != ENDING;
@@ -192,7 +172,8 @@ static bool started(void)
 		service.state = OFF;
 		return false;
 	}
-	if (!start()) {
+	service.tid = 0;
+	if (!hp_thread_start_known(serve_jobs, NULL, STACK_SIZE)) {
 		service.skip = TRIES_BETWEEN_FAILURES;
 		service.state = OFF;
 		return false;
@@ -201,7 +182,7 @@ static bool started(void)
 	return true;
 }
 
-static bool list(struct hp_job *j)
+static bool list_job(struct hp_job *j)
 {
 	int i;
 
@@ -221,17 +202,17 @@ static bool list(struct hp_job *j)
 	return i < JOBS_MAX;
 }
 
-static bool listed(struct hp_job *j)
+static bool job_listed(struct hp_job *j)
 {
 	for (int i = 0; i < JOBS_MAX; i++)
 		if (jobs.is.list[i].job == j)
 			return true;
-	return list(j);
+	return list_job(j);
 }
 
 bool hp_service_ask(struct hp_job *j)
 {
-	if (!listed(j)) /* first: a flag that is set belongs to a job that the thread, and a child of fork, finds */
+	if (!job_listed(j)) /* first: a flag that is set belongs to a job that the thread, and a child of fork, finds */
 		return false;
 	if (atomic_exchange(&j->asked, true) && service.state != OFF)
 		return true;
@@ -250,7 +231,7 @@ bool hp_service_running(void)
 	return service.state == RUNNING;
 }
 
-static void wake(void)
+static void wake_service(void)
 {
 	service.alarm++;
 	hp_futex_wake(&service.alarm);
@@ -284,11 +265,11 @@ void hp_service_end(void)
 	while (service.state == STARTING)
 		sched_yield();
 	if (atomic_compare_exchange_strong(&service.state, &running, ENDING)) {
-		wake();
+		wake_service();
 		while (!service.tid)
 			sched_yield();
 		hp_thread_gone(service.tid);
-		(void)service.lapsed; /* acquire: what its jobs noted, for the next thread's; pairs with its last store */
+		(void)service.lapsed; /* what its jobs noted, for the next thread's; pairs with serve_jobs() */
 		service.tid = 0;
 		service.state = OFF;
 	}

@@ -1,15 +1,15 @@
 /*
- * The service thread: one background thread that the C library knows, for work that calls what is not ours: backends of the
- * pin cache, watchers, hooks on mapping calls. What needs none of these is done by a bare thread (ticker.h). It is started when
- * there is such work, and asleep without a timer when there is nothing to do.
+ * The service thread: one background thread that the C library knows, for work that calls what is not ours: backends of
+ * the pin cache, watchers, hooks on mapping calls. What needs none of these is done by a bare thread (ticker.h). It is
+ * started when there is such work, and asleep without a timer when there is nothing to do.
  *
- * It is started outside every lock, with all signals blocked, and never before the library's constructor has run. Not in
- * free(), unless the process has one thread: the C library frees the thread-local storage of exited threads under a lock that
- * pthread_create takes.
+ * It is started outside every lock, with all signals blocked, and never before the library's constructor has run. Not
+ * in free(), unless the process has one thread: the C library frees the thread-local storage of exited threads under a
+ * lock that pthread_create takes.
  *
- * Its rights: no capabilities, no_new_privs, and a filter that refuses what opens or begins anything (thread.h). It ends when
- * the program's user or group changes, when the program asks (hp_service_end), and when no thread of the program's is left, so
- * that the process can end; whoever has work next starts another.
+ * Its rights: no capabilities, no_new_privs, and a filter that refuses what opens or begins anything (thread.h). It
+ * ends when the program's user or group changes, when the program asks (hp_service_end), and when no thread of the
+ * program's is left, so that the process can end; whoever has work next starts another.
  */
 #ifndef HP_BASE_SERVICE_H
 #define HP_BASE_SERVICE_H
@@ -19,18 +19,20 @@
 
 /* Work for the thread: a static object of whoever has the work. */
 struct hp_job {
-	bool (*run)(void); /* returns whether it wants to run again, without being asked; kept apart once it was asked for */
+	/* Returns whether it wants to run again, without being asked; kept apart once the job was asked for. */
+	bool (*run)(void);
 	uint64_t delay_ns; /* from being asked, or from the last run, to the next run; changed by run() alone */
-	uint64_t again_ns; /* run() may set it: to be run at that time, by hp_clock_ns, if it is not asked for before; 0: not */
+	/* run() may set it: to be run at that time, by hp_clock_ns, if it is not asked for before; 0: not. */
+	uint64_t again_ns;
 	/* the rest is the service's */
 	_Atomic bool asked;
 	uint64_t due_ns; /* 0: not scheduled; the thread's alone */
 };
 
-/* Have job->run() called, on the service thread, delay_ns from now on (0: at once), and again and again as long as it returns
- * true. Asking for a job that is waiting changes nothing and costs no system call; asking while it runs makes it run again.
- * What was written before the call is seen by the run. Starts the thread if need be, and then no lock may be held. False: no
- * thread can be had (tried again every so often), or there are too many jobs. */
+/* Have job->run() called, on the service thread, delay_ns from now on (0: at once), and again and again as long as it
+ * returns true. Asking for a job that is waiting changes nothing and costs no system call; asking while it runs makes
+ * it run again. What was written before the call is seen by the run. Starts the thread if need be, and then no lock may
+ * be held. False: no thread can be had (tried again every so often), or there are too many jobs. */
 bool hp_service_ask(struct hp_job *job);
 
 bool hp_service_running(void);
@@ -41,8 +43,8 @@ void hp_service_init(void);
 /* From now on jobs open files. Called without a lock, and before such a job is asked for. */
 void hp_service_opens_files(void);
 
-/* End the thread, if there is one, and let none be started until as many calls of allow. What is asked for meanwhile waits for
- * whoever asks next. No lock is held. */
+/* End the thread, if there is one, and let none be started until as many calls of allow. What is asked for meanwhile
+ * waits for whoever asks next. No lock is held. */
 void hp_service_end(void);
 void hp_service_allow(void);
 

@@ -6,14 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static uintptr_t hex(const char **at)
-{
-	uintptr_t n = 0;
-
-	for (; (**at >= '0' && **at <= '9') || (**at >= 'a' && **at <= 'f'); (*at)++)
-		n = n * 16 + (uintptr_t)(**at <= '9' ? **at - '0' : **at - 'a' + 10);
-	return n;
-}
+#include "base/proc.h"
 
 /* "7f00-7f80 rw-p 0000 ...", and many lines later "VmFlags: rd wr mr dc ..." */
 bool hp_smaps_line(const char *line, struct hp_smaps *m)
@@ -31,19 +24,16 @@ bool hp_smaps_line(const char *line, struct hp_smaps *m)
 		{ " ui", HP_SMAPS_UFFD },
 		{ " sl", HP_SMAPS_SEALED },
 	};
-	const char *at = line;
-	uintptr_t start = hex(&at), end;
+	struct hp_mapping first;
 
-	if (at > line && *at == '-') {
-		at++;
-		end = hex(&at);
-		if (strlen(at) < 5)
-			return false;
-		*m = (struct hp_smaps){ .start = start,
-					.end = end,
-					.flags = (at[1] == 'r' ? HP_SMAPS_READ : 0u) | (at[2] == 'w' ? HP_SMAPS_WRITE : 0u) |
-						 (at[3] == 'x' ? HP_SMAPS_EXEC : 0u) |
-						 (strstr(at, "[io_uring]") || strstr(at, "/[aio]") ? HP_SMAPS_IO : 0u) };
+	if (hp_mapping_parse(line, &first)) {
+		bool io = strstr(first.name, "[io_uring]") || strstr(first.name, "/[aio]");
+
+		*m = (struct hp_smaps){ .start = first.start,
+					.end = first.end,
+					.flags = (first.readable ? HP_SMAPS_READ : 0u) |
+						 (first.writable ? HP_SMAPS_WRITE : 0u) |
+						 (first.executable ? HP_SMAPS_EXEC : 0u) | (io ? HP_SMAPS_IO : 0u) };
 		return false;
 	}
 	if (!strncmp(line, "Rss:", 4))
@@ -59,35 +49,32 @@ bool hp_smaps_line(const char *line, struct hp_smaps *m)
 	return true;
 }
 
+struct each_entry {
+	void (*call)(void *arg, const struct hp_smaps *m);
+	void *arg;
+	struct hp_smaps m; /* as far as it was read */
+};
+
+/* Of a line that was cut nothing is known. */
+static bool add_line(void *each_, const char *line, bool cut)
+{
+	struct each_entry *each = each_;
+
+	if (!cut && hp_smaps_line(line, &each->m)) {
+		each->call(each->arg, &each->m);
+		each->m = (struct hp_smaps){ 0 };
+	}
+	return true;
+}
+
 void hp_smaps_each(char *buffer, size_t size, void (*each)(void *arg, const struct hp_smaps *m), void *arg)
 {
-	int saved = errno, fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/smaps", O_RDONLY | O_CLOEXEC);
-	static const struct hp_smaps none;
-	struct hp_smaps m = none;
-	bool cut = false; /* the line has a beginning that was dropped */
-	size_t have = 0;
-	long got;
+	int saved_errno = errno, fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/smaps", O_RDONLY | O_CLOEXEC);
+	struct each_entry call = { .call = each, .arg = arg };
 
-	while (fd >= 0 && (got = syscall(SYS_read, fd, buffer + have, size - 1 - have)) > 0) {
-		char *line = buffer, *end;
-
-		have += (size_t)got;
-		buffer[have] = 0;
-		for (; (end = strchr(line, '\n')); line = end + 1, cut = false) {
-			*end = 0;
-			if (cut || !hp_smaps_line(line, &m))
-				continue;
-			each(arg, &m);
-			m = none;
-		}
-		have = (size_t)(buffer + have - line);
-		memmove(buffer, line, have);
-		if (have == size - 1) { /* the rest of a long name is no line of ours, be it as it may */
-			have = 0;
-			cut = true;
-		}
-	}
-	if (fd >= 0)
+	if (fd >= 0) {
+		hp_lines_each(fd, false, buffer, size, add_line, &call);
 		syscall(SYS_close, fd);
-	errno = saved;
+	}
+	errno = saved_errno;
 }

@@ -1,5 +1,6 @@
 /*
- * What the kernel knows of this process's mappings, by /proc/self/smaps. Raw system calls; it takes microseconds for each mapping.
+ * What the kernel knows of this process's mappings, by /proc/self/smaps. Raw system calls; it takes microseconds for
+ * each mapping.
  */
 #ifndef HP_BASE_SMAPS_H
 #define HP_BASE_SMAPS_H
@@ -29,8 +30,8 @@ struct hp_smaps {
 /* One line; true: *m is complete. Names of files may be anything. */
 bool hp_smaps_line(const char *line, struct hp_smaps *m);
 
-/* Call each() for every mapping, in the order of addresses. What cannot be read is left out: of a mapping whose first line is longer
- * than the buffer start and end are 0. One caller at a time has the buffer. */
+/* Call each() for every mapping, in the order of addresses. What cannot be read is left out: of a mapping whose first
+ * line is longer than the buffer start and end are 0. One caller at a time has the buffer. */
 void hp_smaps_each(char *buffer, size_t size, void (*each)(void *arg, const struct hp_smaps *m), void *arg);
 
 #endif

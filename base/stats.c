@@ -2,11 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/kept.h"
 
 /* Exported as hugepin_stats_page. Not zero, so that it is a page of the file, where `hugepin top` looks for it. */
 struct hp_exposed hp_exposed = {
@@ -39,32 +39,22 @@ static void print(int fd, const struct hugepin_stats *stats)
 	syscall(SYS_write, fd, buf, (size_t)(l.at - buf));
 }
 
-static struct {
-	int fd; /* -1: none */
-	dev_t dev;
-	ino_t ino;
-} kept = { .fd = -1 };
+static struct hp_kept kept_stderr = HP_KEPT_NONE;
 
 void hp_stats_keep(void)
 {
-	int saved = errno, fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 100);
-	struct stat s;
+	int saved_errno = errno, fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 100);
 
-	if (syscall(SYS_fstat, STDERR_FILENO, &s) == 0) {
-		kept.fd = fd < 0 ? STDERR_FILENO : fd;
-		kept.dev = s.st_dev;
-		kept.ino = s.st_ino;
-	}
-	errno = saved;
+	hp_kept_set(&kept_stderr, fd < 0 ? STDERR_FILENO : fd);
+	errno = saved_errno;
 }
 
 void hp_stats_print_kept(const struct hugepin_stats *stats)
 {
-	const int fds[] = { kept.fd, STDERR_FILENO };
-	struct stat s;
+	const int fds[] = { kept_stderr.fd, STDERR_FILENO };
 
-	for (int i = 0; i < 2 && kept.fd >= 0; i++) {
-		if (syscall(SYS_fstat, fds[i], &s) == 0 && s.st_dev == kept.dev && s.st_ino == kept.ino) {
+	for (int i = 0; i < 2 && kept_stderr.fd >= 0; i++) {
+		if (hp_kept_is(&kept_stderr, fds[i])) {
 			print(fds[i], stats);
 			return;
 		}

@@ -2,16 +2,17 @@
  * The statistics page. Members that change under the heap's lock only are updated with HP_STAT_ADD, others with
  * HP_STAT_COUNT; readers take each word as it is.
  *
- * Behind the statistics, for `hugepin top` alone, it says where the tables of the heap and the pin cache lie and what an entry
- * looks like, so that these can be read from outside, and nothing is to be counted or copied here for the one who looks.
+ * Behind the statistics, for `hugepin top` alone, it says where the tables of the heap and the pin cache lie and what
+ * an entry looks like, so that these can be read from outside, and nothing is to be counted or copied here for the one
+ * who looks.
  */
 #ifndef HP_BASE_STATS_H
 #define HP_BASE_STATS_H
 
 #include "hugepin.h"
 
-/* Addresses, and below them sizes and offsets in bytes. Each tier fills in its part when it has its tables; 0: it has none
- * yet. The version changes with the meaning of a member. */
+/* Addresses, and below them sizes and offsets in bytes. Each tier fills in its part when it has its tables; 0: it has
+ * none yet. The version changes with the meaning of a member. */
 #define HP_VIEW_MAGIC UINT64_C(0x6875676570696e56) /* "hugepinV" */
 #define HP_VIEW_VERSION 1
 struct hp_view {
@@ -20,7 +21,8 @@ struct hp_view {
 	struct {
 		uint64_t base, size; /* of the addresses that are the heap's */
 		uint64_t pages; /* of struct hp_page */
-		uint32_t page_shift, stride, state, kind, state_min; /* a page in that state or a higher one has memory */
+		uint32_t page_shift, stride, state, kind;
+		uint32_t state_min; /* a page in that state or a higher one has memory */
 	} heap;
 	struct {
 		uint64_t domains, open; /* tables of pointers, and of a byte each: not 0 if it is open */
@@ -56,8 +58,8 @@ extern struct hp_exposed hp_exposed;
 /* As they are counted: what the kernel made of memory that it was asked for as THP, hugepin_stats() alone tells. */
 void hp_stats_copy(struct hugepin_stats *ret_);
 
-/* Keep a way to what stderr is now, since programs close theirs before the end, and print them there, "hugepin: name value" a
- * line. Where the program has put other files in the place of both descriptors, nothing is printed. */
+/* Keep a way to what stderr is now, since programs close theirs before the end, and print them there, "hugepin: name
+ * value" a line. Where the program has put other files in the place of both descriptors, nothing is printed. */
 void hp_stats_keep(void);
 void hp_stats_print_kept(const struct hugepin_stats *stats);
 

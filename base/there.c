@@ -47,7 +47,7 @@ struct within {
 	bool any; /* the file could be read */
 };
 
-static void add(void *within, const struct hp_smaps *m)
+static void add_mapping(void *within, const struct hp_smaps *m)
 {
 	struct within *w = within;
 
@@ -62,11 +62,11 @@ bool hp_there_is_quick(void)
 {
 	struct hp_there none = { 0, 0 };
 	static _Atomic int quick; /* 1: yes, -1: no */
-	int saved = errno;
+	int saved_errno = errno;
 
 	if (!quick)
 		quick = by_pagemap(HP_PAGE, 2 * HP_PAGE, &none) ? 1 : -1;
-	errno = saved;
+	errno = saved_errno;
 	return quick > 0;
 }
 
@@ -74,13 +74,13 @@ bool hp_there(uintptr_t start, uintptr_t end, struct hp_there *there)
 {
 	struct within w = { start, end, there, false };
 	char line[4096];
-	int saved = errno;
+	int saved_errno = errno;
 
 	if (hp_sandboxed)
 		return false;
 	w.any = by_pagemap(start, end, there);
 	if (!w.any)
-		hp_smaps_each(line, sizeof line, add, &w);
-	errno = saved;
+		hp_smaps_each(line, sizeof line, add_mapping, &w);
+	errno = saved_errno;
 	return w.any;
 }

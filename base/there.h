@@ -1,6 +1,6 @@
 /*
- * What memory is there, by /proc/self/pagemap (Linux 6.7) or /proc/self/smaps: the kernel is asked for transparent hugepages, and
- * gives what it has. Raw system calls.
+ * What memory is there, by /proc/self/pagemap (Linux 6.7) or /proc/self/smaps: the kernel is asked for transparent
+ * hugepages, and gives what it has. Raw system calls.
  */
 #ifndef HP_BASE_THERE_H
 #define HP_BASE_THERE_H
@@ -16,8 +16,8 @@ struct hp_there {
 /* Whether the kernel tells of ranges in one call each (Linux 6.7). Else each time the list of all mappings is read. */
 bool hp_there_is_quick(void);
 
-/* Add what is there of [start, end), in whole hugepages; the second way tells of mappings as wholes. Takes microseconds for each
- * GiB in hugepages, and milliseconds in base pages. False: the kernel does not say. */
+/* Add what is there of [start, end), in whole hugepages; the second way tells of mappings as wholes. Takes microseconds
+ * for each GiB in hugepages, and milliseconds in base pages. False: the kernel does not say. */
 bool hp_there(uintptr_t start, uintptr_t end, struct hp_there *there);
 
 #endif

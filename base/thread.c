@@ -1,13 +1,14 @@
 /*
- * The flags of clone(2) are those of pthread_create, since valgrind and user-mode emulators take no others; what is shared by
- * them is made the thread's own from within. Its memory, upwards: a page without access, the stack, thread-local variables, and
- * where the thread pointer points, room for the C library's descriptor of a thread, which is zero but for what compilers and
- * inline functions read (x86-64 ABI: TLS variant II, "Thread-Local Storage").
+ * The flags of clone(2) are those of pthread_create, since valgrind and user-mode emulators take no others; what is
+ * shared by them is made the thread's own from within. Its memory, upwards: a page without access, the stack,
+ * thread-local variables, and where the thread pointer points, room for the C library's descriptor of a thread, which
+ * is zero but for what compilers and inline functions read (x86-64 ABI: TLS variant II, "Thread-Local Storage").
  */
 #include "base/thread.h"
 
 #include <errno.h>
 #include <linux/capability.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -29,8 +30,6 @@
 #include <string.h>
 
 #include "base/lock.h"
-#else
-#include <pthread.h>
 #endif
 
 HP_TLS bool hp_thread_is_bare;
@@ -39,7 +38,7 @@ HP_TLS bool hp_thread_is_bare;
 enum { THREADS_MAX = 4 };
 static struct hp_thread *_Atomic threads[THREADS_MAX];
 
-static bool listed(struct hp_thread *t)
+static bool thread_listed(struct hp_thread *t)
 {
 	for (int i = 0; i < THREADS_MAX; i++) {
 		struct hp_thread *there = NULL;
@@ -51,6 +50,38 @@ static bool listed(struct hp_thread *t)
 }
 
 #define raw(n, a, b, c, d, e) hp_syscall(n, a, b, c, d, e, 0)
+
+static int create_detached(void *(*run)(void *arg), void *arg, size_t stack_size)
+{
+	pthread_attr_t attr;
+	pthread_t thread;
+	int err = pthread_attr_init(&attr);
+
+	if (err)
+		return err;
+	if (stack_size)
+		pthread_attr_setstacksize(&attr, stack_size);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	err = pthread_create(&thread, &attr, run, arg);
+	pthread_attr_destroy(&attr);
+	return err;
+}
+
+bool hp_thread_start_known(void *(*run)(void *arg), void *arg, size_t stack_size)
+{
+	int saved_errno = errno, err;
+	sigset_t all, old;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	err = create_detached(run, arg, stack_size);
+	/* The stack has to hold the thread-local variables of the whole program as well, which may be too many. */
+	if (err && stack_size)
+		err = create_detached(run, arg, 0);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	errno = saved_errno;
+	return err == 0;
+}
 
 #if HP_THREAD_BARE
 
@@ -64,7 +95,8 @@ static bool listed(struct hp_thread *t)
 enum { GUARD = 4096, STACK = 65536, DESCRIPTOR = 8192, BELOW = 4096 };
 enum { STARTING, RUNS, REFUSED };
 
-/* clone(2), whose child calls what lies on its stack: the argument, then the function. Debuggers learn that nobody called it. */
+/* clone(2), whose child calls what lies on its stack: the argument, then the function. Debuggers learn that nobody
+ * called it. */
 long hp_thread_clone(unsigned long flags, void *stack, void *parent_tid, void *child_tid, void *thread_pointer)
 	__attribute__((visibility("hidden")));
 __asm__(".pushsection .text\n"
@@ -114,8 +146,8 @@ static bool own_files(int keep_fd)
 	       (keep_fd == 0 || raw(SYS_close_range, 0, keep_fd - 1, 0, 0, 0) == 0);
 }
 
-/* The starting thread may be bound to a processor that it never leaves, or run before all others. What is refused here costs
- * time, or a directory that stays in use, but no more. */
+/* The starting thread may be bound to a processor that it never leaves, or run before all others. What is refused here
+ * costs time, or a directory that stays in use, but no more. */
 static void own_place(const char *name)
 {
 	char cpus[1024];
@@ -130,8 +162,8 @@ static void own_place(const char *name)
 		raw(SYS_chdir, (long)"/", 0, 0, 0, 0);
 }
 
-/* Valgrind makes system calls of its own on every thread, and would be stopped by a filter. It answers where processors turn a
- * register round to where it was (its manual, "The Client Request mechanism"). */
+/* Valgrind makes system calls of its own on every thread, and would be stopped by a filter. It answers where processors
+ * turn a register round to where it was (its manual, "The Client Request mechanism"). */
 static bool on_valgrind(void)
 {
 	volatile uint64_t question[6] = { 0x1001 };
@@ -184,7 +216,9 @@ static bool allow(const struct hp_thread_kind *kind)
 	f[n++] = REFUSE;
 	f[n++] = LOAD(nr);
 	for (unsigned i = 0; i < kind->calls_count + 2; i++) {
-		uint32_t call = i < kind->calls_count ? kind->calls[i] : i == kind->calls_count ? SYS_exit : SYS_rt_sigreturn;
+		uint32_t call = i < kind->calls_count  ? kind->calls[i] :
+				i == kind->calls_count ? SYS_exit :
+							 SYS_rt_sigreturn;
 
 		f[n++] = IF(BPF_JEQ, call, 0, 1);
 		f[n++] = END(SECCOMP_RET_ALLOW);
@@ -194,7 +228,15 @@ static bool allow(const struct hp_thread_kind *kind)
 }
 
 /* Numbers of calls that Debian 12's headers have no name for are those of all architectures. */
-enum { OPEN_TREE = 428, PIDFD_OPEN = 434, CLONE3 = 435, OPENAT2 = 437, PIDFD_GETFD = 438, MOUNT_SETATTR = 442, FCHMODAT2 = 452 };
+enum {
+	OPEN_TREE = 428,
+	PIDFD_OPEN = 434,
+	CLONE3 = 435,
+	OPENAT2 = 437,
+	PIDFD_GETFD = 438,
+	MOUNT_SETATTR = 442,
+	FCHMODAT2 = 452
+};
 
 static const uint16_t changes_of_id[] = { SYS_setuid,	 SYS_setgid,	SYS_setreuid, SYS_setregid,
 					  SYS_setresuid, SYS_setresgid, SYS_setgroups };
@@ -203,19 +245,22 @@ static const uint16_t opening[] = { SYS_open, SYS_openat, OPENAT2, SYS_creat, SY
 
 static const uint16_t refused[] = {
 	/* programs and processes */
-	SYS_execve, SYS_execveat, SYS_fork, SYS_vfork, SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_kcmp, PIDFD_OPEN,
-	PIDFD_GETFD, SYS_pidfd_send_signal, SYS_kill, SYS_tkill, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo,
-	SYS_setfsuid, SYS_setfsgid, SYS_unshare, SYS_setns, SYS_setpgid, SYS_setsid, SYS_personality,
+	SYS_execve, SYS_execveat, SYS_fork, SYS_vfork, SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev,
+	SYS_kcmp, PIDFD_OPEN, PIDFD_GETFD, SYS_pidfd_send_signal, SYS_kill, SYS_tkill, SYS_rt_sigqueueinfo,
+	SYS_rt_tgsigqueueinfo, SYS_setfsuid, SYS_setfsgid, SYS_unshare, SYS_setns, SYS_setpgid, SYS_setsid,
+	SYS_personality,
 	/* files */
-	SYS_open_by_handle_at, SYS_name_to_handle_at, SYS_unlink, SYS_rename, SYS_renameat, SYS_renameat2, SYS_link, SYS_linkat,
-	SYS_symlink, SYS_symlinkat, SYS_mknod, SYS_mknodat, SYS_mkdir, SYS_mkdirat, SYS_rmdir, SYS_truncate, SYS_chmod, SYS_fchmodat,
-	FCHMODAT2, SYS_chown, SYS_lchown, SYS_fchownat, SYS_setxattr, SYS_lsetxattr, SYS_removexattr, SYS_lremovexattr, SYS_utimensat,
-	SYS_chroot, SYS_pivot_root, SYS_mount, SYS_umount2, OPEN_TREE, SYS_move_mount, SYS_fsopen, SYS_fsconfig, SYS_fsmount,
-	SYS_fspick, MOUNT_SETATTR, SYS_swapon, SYS_swapoff, SYS_acct, SYS_quotactl,
+	SYS_open_by_handle_at, SYS_name_to_handle_at, SYS_unlink, SYS_rename, SYS_renameat, SYS_renameat2, SYS_link,
+	SYS_linkat, SYS_symlink, SYS_symlinkat, SYS_mknod, SYS_mknodat, SYS_mkdir, SYS_mkdirat, SYS_rmdir,
+	SYS_truncate, SYS_chmod, SYS_fchmodat, FCHMODAT2, SYS_chown, SYS_lchown, SYS_fchownat, SYS_setxattr,
+	SYS_lsetxattr, SYS_removexattr, SYS_lremovexattr, SYS_utimensat, SYS_chroot, SYS_pivot_root, SYS_mount,
+	SYS_umount2, OPEN_TREE, SYS_move_mount, SYS_fsopen, SYS_fsconfig, SYS_fsmount, SYS_fspick, MOUNT_SETATTR,
+	SYS_swapon, SYS_swapoff, SYS_acct, SYS_quotactl,
 	/* sockets, rings, and what the kernel runs for others */
-	SYS_socket, SYS_connect, SYS_bind, SYS_accept, SYS_accept4, SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_setup,
-	SYS_io_submit, SYS_bpf, SYS_perf_event_open, SYS_userfaultfd, SYS_add_key, SYS_request_key, SYS_keyctl, SYS_init_module,
-	SYS_finit_module, SYS_delete_module, SYS_kexec_load, SYS_reboot, SYS_iopl, SYS_ioperm,
+	SYS_socket, SYS_connect, SYS_bind, SYS_accept, SYS_accept4, SYS_io_uring_setup, SYS_io_uring_enter,
+	SYS_io_setup, SYS_io_submit, SYS_bpf, SYS_perf_event_open, SYS_userfaultfd, SYS_add_key, SYS_request_key,
+	SYS_keyctl, SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_kexec_load, SYS_reboot, SYS_iopl,
+	SYS_ioperm,
 };
 
 bool hp_thread_confine(bool opens_files)
@@ -257,7 +302,7 @@ bool hp_thread_confine(bool opens_files)
 	return set_filter(f, n) && drop_capabilities();
 }
 
-static _Noreturn void enter(struct start *s)
+static _Noreturn void enter_thread(struct start *s)
 {
 	struct hp_thread *t = s->thread;
 	const struct hp_thread_kind *kind = s->kind;
@@ -278,15 +323,16 @@ static _Noreturn void enter(struct start *s)
 
 extern const Elf64_Ehdr hp_ehdr __asm__("__ehdr_start") __attribute__((visibility("hidden"), weak));
 
-/* Bytes below the thread pointer that hold our variables and errno. The thread-local variables of the file that this is linked
- * into lie together; where among them ours are is not known. */
+/* Bytes below the thread pointer that hold our variables and errno. The thread-local variables of the file that this is
+ * linked into lie together; where among them ours are is not known. */
 static size_t tls_below(uintptr_t thread_pointer)
 {
 	const Elf64_Phdr *p;
 	uintptr_t one_of_ours = (uintptr_t)&hp_locks_held;
 	size_t ours = 0;
 
-	__asm__("" : "+r"(one_of_ours)); /* linkers know how to find a variable of a program's, but not how to subtract it */
+	/* Linkers know how to find a variable of a program's, but not how to subtract it. */
+	__asm__("" : "+r"(one_of_ours));
 
 	if (&hp_ehdr) {
 		p = (const Elf64_Phdr *)((const char *)&hp_ehdr + hp_ehdr.e_phoff);
@@ -294,10 +340,11 @@ static size_t tls_below(uintptr_t thread_pointer)
 			if (p[i].p_type == PT_TLS)
 				ours = p[i].p_memsz;
 	}
-	return hp_round_up(HP_MAX(thread_pointer - one_of_ours + ours, thread_pointer - (uintptr_t)&errno) + BELOW, 4096);
+	return hp_round_up(HP_MAX(thread_pointer - one_of_ours + ours, thread_pointer - (uintptr_t)&errno) + BELOW,
+			   4096);
 }
 
-static bool map(struct hp_thread *t, uintptr_t thread_pointer)
+static bool map_thread(struct hp_thread *t, uintptr_t thread_pointer)
 {
 	if (t->map)
 		return true;
@@ -339,17 +386,18 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 	long tid;
 
 	HP_ASSERT(!t->tid && kind->calls_count <= HP_THREAD_CALLS_MAX);
-	if (hp_process() != HP_PROCESS_OWN || !listed(t) || !map(t, thread_pointer))
+	if (hp_process() != HP_PROCESS_OWN || !thread_listed(t) || !map_thread(t, thread_pointer))
 		return false;
 	stack = (void **)(t->map + GUARD + STACK) - 2;
 	stack[0] = &s;
-	stack[1] = (void *)(uintptr_t)enter;
+	stack[1] = (void *)(uintptr_t)enter_thread;
 	t->told = STARTING;
 	raw(SYS_rt_sigprocmask, SIG_SETMASK, (long)&all, (long)&old, sizeof all, 0);
 	tid = hp_thread_clone(flags, stack, &t->tid, &t->tid, make_tls(t, thread_pointer));
 	if (tid > 0) {
 		t->last_tid = (uint32_t)tid;
-		/* acquire: pairs with enter(). A signal handler must not fork meanwhile: its child would wait for ever. */
+		/* acquire: pairs with enter_thread(). A signal handler must not fork meanwhile: its child would wait
+		 * for ever. */
 		while (atomic_load_explicit(&t->told, memory_order_acquire) == STARTING)
 			hp_futex_wait(&t->told, STARTING, UINT64_MAX);
 	}
@@ -396,12 +444,13 @@ bool hp_thread_alone(void)
 	return false;
 }
 
-static void *enter(void *start)
+static void *enter_thread(void *start)
 {
 	struct start s = *(struct start *)start;
 
 	raw(SYS_prctl, PR_SET_NAME, (long)s.kind->name, 0, 0, 0);
-	atomic_store_explicit(&s.thread->told, 1, memory_order_release); /* pairs with hp_thread_start(): *start is gone */
+	/* release: pairs with hp_thread_start(); *start is gone after this. */
+	atomic_store_explicit(&s.thread->told, 1, memory_order_release);
 	hp_futex_wake(&s.thread->told);
 	s.kind->run(s.arg);
 	s.thread->tid = 0;
@@ -412,31 +461,19 @@ static void *enter(void *start)
 bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, void *arg, int keep_fd)
 {
 	struct start s = { t, kind, arg };
-	sigset_t all, old;
-	pthread_attr_t attr;
-	pthread_t thread;
-	int saved = errno;
-	bool ok = false;
+	bool ok;
 
 	(void)keep_fd;
-	if (hp_process() != HP_PROCESS_OWN || !listed(t))
+	if (hp_process() != HP_PROCESS_OWN || !thread_listed(t))
 		return false;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
 	t->told = 0;
 	t->tid = 1;
-	if (pthread_attr_init(&attr) == 0) {
-		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-		ok = pthread_create(&thread, &attr, enter, &s) == 0;
-		pthread_attr_destroy(&attr);
-	}
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	/* acquire: pairs with enter() */
+	ok = hp_thread_start_known(enter_thread, &s, 0);
+	/* acquire: pairs with enter_thread() */
 	while (ok && !atomic_load_explicit(&t->told, memory_order_acquire))
 		hp_futex_wait(&t->told, 0, UINT64_MAX);
 	if (!ok)
 		t->tid = 0;
-	errno = saved;
 	return ok;
 }
 

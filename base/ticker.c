@@ -15,7 +15,7 @@ static struct {
 } ticker = { .lock = HP_LOCK_INIT(HP_RANK_TICKER) };
 
 /* A signal handler may call setuid(2), say, and so come by here: not while this thread has the lock. */
-static void lock(sigset_t *ret_old)
+static void lock_ticker(sigset_t *ret_old)
 {
 	sigset_t all;
 
@@ -24,14 +24,14 @@ static void lock(sigset_t *ret_old)
 	hp_lock(&ticker.lock);
 }
 
-static void unlock(const sigset_t *old)
+static void unlock_ticker(const sigset_t *old)
 {
 	hp_unlock(&ticker.lock);
 	pthread_sigmask(SIG_SETMASK, old, NULL);
 }
 
 /* The lock is held. The thread may wait for the heap's lock first. */
-static void end(void)
+static void end_ticker(void)
 {
 	ticker.end = 1;
 	hp_futex_wake(&ticker.end);
@@ -44,14 +44,15 @@ bool hp_ticker_start(const struct hp_thread_kind *kind)
 	sigset_t old;
 	bool ok = false;
 
-	if (hp_sandboxed || hp_process() != HP_PROCESS_OWN) /* a child of vfork: the thread, and what is said of it here, are its parent's */
+	/* In a child of vfork the thread, and what is said of it here, are its parent's. */
+	if (hp_sandboxed || hp_process() != HP_PROCESS_OWN)
 		return false;
-	lock(&old);
+	lock_ticker(&old);
 	if (!ticker.forbidden) {
-		end();
+		end_ticker();
 		ok = hp_thread_start(&ticker.thread, kind, NULL, -1);
 	}
-	unlock(&old);
+	unlock_ticker(&old);
 	return ok;
 }
 
@@ -64,8 +65,8 @@ bool hp_ticker_sleep(uint64_t ns)
 
 void hp_ticker_forbid(void)
 {
-	/* A signal handler that interrupted this thread with the heap's lock, or on its way to it: the ticker may wait for that, and
-	 * has no rights that would matter. */
+	/* A signal handler that interrupted this thread with the heap's lock, or on its way to it: the ticker may wait
+	 * for that, and has no rights that would matter. */
 	unsigned above = hp_locks_held & ~((1u << HP_RANK_TICKER) - 1);
 	sigset_t old;
 
@@ -73,11 +74,11 @@ void hp_ticker_forbid(void)
 		ticker.forbidden++;
 		return;
 	}
-	lock(&old);
+	lock_ticker(&old);
 	ticker.forbidden++;
 	if (hp_process() == HP_PROCESS_OWN)
-		end();
-	unlock(&old);
+		end_ticker();
+	unlock_ticker(&old);
 }
 
 void hp_ticker_allow(void)

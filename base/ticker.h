@@ -1,6 +1,7 @@
 /*
- * The ticker: the bare thread (thread.h) that gives the heap's idle memory back. It is there while such memory waits, and ends
- * when none is left; a slow path of the heap starts it again. It may be started under any lock of lower rank, jemalloc's too.
+ * The ticker: the bare thread (thread.h) that gives the heap's idle memory back. It is there while such memory waits,
+ * and ends when none is left; a slow path of the heap starts it again. It may be started under any lock of lower rank,
+ * jemalloc's too.
  */
 #ifndef HP_BASE_TICKER_H
 #define HP_BASE_TICKER_H
@@ -13,8 +14,8 @@ bool hp_ticker_start(const struct hp_thread_kind *kind);
 /* On the thread: sleep so long. False: it is to end. */
 bool hp_ticker_sleep(uint64_t ns);
 
-/* End the thread, if there is one, and let none be started until as many calls of allow. When forbid returns, what the thread
- * was at is done. No lock of the heap's or of higher rank is held. */
+/* End the thread, if there is one, and let none be started until as many calls of allow. When forbid returns, what the
+ * thread was at is done. No lock of the heap's or of higher rank is held. */
 void hp_ticker_forbid(void);
 void hp_ticker_allow(void);
 

@@ -1,11 +1,11 @@
 #include "reg/counts.h"
 
 #include <errno.h>
-#include <linux/membarrier.h>
 #include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/barrier.h"
 #include "base/key.h"
 #include "base/stats.h"
 #include "reg/domain.h"
@@ -103,15 +103,11 @@ static void expose(void)
 
 int hp_counts_init(void)
 {
-	int saved = errno;
-
 	expose();
 	if (!have_key)
 		have_key = hp_key_create(&at_exit, disown) == 0;
-	if (!have_key || syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) != 0) {
-		errno = saved;
+	if (!have_key || !hp_barrier_register())
 		return -ENOSYS;
-	}
 	if (!shared)
 		shared = make();
 	return shared ? 0 : -ENOMEM;
@@ -210,13 +206,9 @@ bool hp_counts_short(uint32_t region)
 
 void hp_counts_barrier(void)
 {
-	int saved = errno;
-
 	/* By a filter of system calls that was set since: from now on all registrations count as in use, for ever. */
-	if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0)
+	if (!hp_barrier_all_threads())
 		blind = true;
-	atomic_signal_fence(memory_order_seq_cst);
-	errno = saved;
 }
 
 void hp_counts_child(void)

@@ -26,9 +26,6 @@
 #include "reg/locks.h"
 #include "reg/unmapping.h"
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 /* A pin's ref: the domain's number and how often that was used, then the region. */
 #define REF(number, use) ((uint64_t)(number) << 58 | (uint64_t)((use) & 0x3ffffff) << 32)
@@ -162,10 +159,8 @@ bool hp_domain_lock_soon(hugepin_domain *d)
 static void prefault(const struct hp_hint *h)
 {
 	uintptr_t start = (uintptr_t)h->addr & ~(HP_BASE_PAGE - 1), end = hp_round_up((uintptr_t)h->addr + h->len, HP_BASE_PAGE);
-	int saved = errno;
 
-	madvise((void *)start, end - start, MADV_POPULATE_WRITE);
-	errno = saved;
+	hp_populate(start, end - start, true);
 }
 
 static void serve(hugepin_domain *d, void *busy)

@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "base/config.h"
+#include "base/proc.h"
 #include "base/service.h"
 #include "base/stats.h"
 #include "reg/policy/cost.h"
@@ -33,9 +34,6 @@
 #include "reg/policy/plan.h"
 #include "reg/share.h"
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 #define DELAY_MAX_NS UINT64_C(20000000)
 
@@ -582,19 +580,12 @@ static uint64_t taken_ns(void)
 /* The time that all processors together have been idle, by the kernel's account; 0: it does not say. */
 static uint64_t idle_ns(void)
 {
-	char text[256], *at = text;
-	uint64_t value = 0;
+	char text[256];
 
 	if (hp_read_file("/proc/stat", text, sizeof text) <= 0 || strncmp(text, "cpu ", 4) != 0)
 		return 0;
 	/* "cpu", user, nice, system, idle, in hundredths of a second. */
-	for (int field = 0; field < 4 && *at; field++) {
-		at += strcspn(at, " ");
-		at += strspn(at, " ");
-	}
-	for (; *at >= '0' && *at <= '9'; at++)
-		value = value * 10 + (uint64_t)(*at - '0');
-	return value * 10000000;
+	return hp_number_after(hp_field(text, 4), "", 0) * 10000000;
 }
 
 /* A core counts as idle that has half of its time to spare. */
@@ -674,10 +665,7 @@ static void register_again(hugepin_domain *d, struct place *p)
 		return;
 	}
 	if (!hp_domain_may_register(d)) {
-		int saved = errno;
-
-		madvise((void *)start, end - start, MADV_POPULATE_WRITE);
-		errno = saved;
+		hp_populate(start, end - start, true);
 	} else {
 		e = hp_pin_ahead(d, (void *)start, end - start, p->access);
 		r = e ? NULL : hp_region_find(d, start, p->access);

@@ -1,24 +1,26 @@
 /*
- * Threads: `lock` guards both sets and every change of what is locked. It is taken with a domain's lock held, in free() with none,
- * and the heap's is taken under it. Whoever holds it waits for the kernel alone: for that to read memory in, at worst.
+ * Threads: `lock` guards both sets and every change of what is locked. It is taken with a domain's lock held, in free()
+ * with none, and the heap's is taken under it. Whoever holds it waits for the kernel alone: for that to read memory in,
+ * at worst.
  */
 #include "reg/locks.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "alloc/hold.h"
+#include "base/proc.h"
 #include "base/ranges.h"
 #include "base/smaps.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(, hp_locked) registered = LIST_HEAD_INITIALIZER(registered);
 static struct hp_ranges programs; /* what the program has locked */
-static struct hp_ranges owed; /* the kernel did not unlock it yet: there was no mapping left for the parts, or no descriptor */
+/* What the kernel did not unlock yet: there was no mapping left for the parts, or no descriptor. */
+static struct hp_ranges owed;
 static char said[8192]; /* by files of the kernel's */
 static bool all; /* by mlockall: nothing is to be unlocked */
 static bool told; /* by libhugepin-malloc.so, whose calls see what the program locks */
@@ -26,7 +28,7 @@ static bool told; /* by libhugepin-malloc.so, whose calls see what the program l
 static const struct hp_heap_locks of_buffers;
 
 /* The heap is told first: a child of a fork meanwhile is to have the lock free. */
-static void enter(void)
+static void enter_locks(void)
 {
 	hp_heap_set_locks(&of_buffers);
 	pthread_mutex_lock(&lock);
@@ -35,7 +37,9 @@ static void enter(void)
 /* mlock and munlock by number: under sanitizers the functions do nothing. */
 static int pages_lock(uintptr_t start, uintptr_t end, unsigned flags)
 {
-	return (int)(flags ? syscall(SYS_mlock2, start, end - start, flags) : syscall(SYS_mlock, start, end - start)) ? -errno : 0;
+	long failed = flags ? syscall(SYS_mlock2, start, end - start, flags) : syscall(SYS_mlock, start, end - start);
+
+	return failed ? -errno : 0;
 }
 
 static int pages_unlock(uintptr_t start, uintptr_t end)
@@ -49,58 +53,49 @@ static bool has_holes(uintptr_t start, uintptr_t end)
 	return (int)syscall(SYS_msync, start, end - start, MS_ASYNC) < 0;
 }
 
+struct unlocking {
+	uintptr_t start, end;
+	int err; /* the last */
+};
+
+static bool unlock_mapping(void *unlocking, const struct hp_mapping *m)
+{
+	struct unlocking *u = unlocking;
+	uintptr_t start = HP_MAX(m->start, u->start), end = HP_MIN(m->end, u->end);
+
+	if (start < end && pages_unlock(start, end) < 0)
+		u->err = -errno;
+	return true;
+}
+
 /* munlock stops at the first hole. What lies behind it is found in the list of mappings, which is read without stdio:
- * this may run inside a watcher of the heap (hugepin_watch). No cancellation point: `lock` is held. -ENOMEM: there was another
- * hole by then. */
+ * this may run inside a watcher of the heap (hugepin_watch). No cancellation point: `lock` is held. -ENOMEM: there was
+ * another hole by then. */
 static int unlock_mappings(uintptr_t start, uintptr_t end)
 {
-	long fd = syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC), n;
-	int ret = 0;
-	uintptr_t bounds[2] = { 0, 0 }; /* a line begins with them: "7f00-7f80 r--p ..." */
-	unsigned field = 0;
+	struct unlocking u = { .start = start, .end = end };
 	char text[4096];
+	int err = hp_mappings_each(-1, text, sizeof text, unlock_mapping, &u);
 
-	if (fd < 0)
-		return -errno;
-	while ((n = syscall(SYS_read, fd, text, sizeof text)) > 0) {
-		for (const char *c = text; c < text + n; c++) {
-			if (*c == '\n') {
-				field = 0;
-				bounds[0] = bounds[1] = 0;
-			} else if (field == 2) {
-				continue;
-			} else if (*c != '-' && *c != ' ') {
-				bounds[field] = bounds[field] * 16 + (uintptr_t)(*c <= '9' ? *c - '0' : *c - 'a' + 10);
-			} else if (++field == 2) {
-				uintptr_t from = HP_MAX(bounds[0], start), to = HP_MIN(bounds[1], end);
-
-				if (from < to && pages_unlock(from, to) < 0)
-					ret = -errno;
-			}
-		}
-	}
-	if (n < 0)
-		ret = -errno;
-	syscall(SYS_close, fd);
-	return ret;
+	return err ? err : u.err;
 }
 
-/* ENOMEM is said of a hole and also where the process may have no more mappings. Others may unmap parts, or map something where
- * the hole was, between any two of these calls: all is asked again until the answers agree. */
+/* ENOMEM is said of a hole and also where the process may have no more mappings. Others may unmap parts, or map
+ * something where the hole was, between any two of these calls: all is asked again until the answers agree. */
 static int unlock_range(uintptr_t start, uintptr_t end)
 {
-	int ret = -ENOMEM;
+	int err = -ENOMEM;
 
-	for (int tries = 0; ret == -ENOMEM && tries < 100; tries++) {
-		ret = pages_unlock(start, end) < 0 ? -errno : 0;
-		if (ret == -ENOMEM && has_holes(start, end))
-			ret = unlock_mappings(start, end);
+	for (int tries = 0; err == -ENOMEM && tries < 100; tries++) {
+		err = pages_unlock(start, end) < 0 ? -errno : 0;
+		if (err == -ENOMEM && has_holes(start, end))
+			err = unlock_mappings(start, end);
 	}
-	return ret;
+	return err;
 }
 
-/* VmLck when a change of ours was done. Where it is another now, the program has locked or unlocked something. UNKNOWN: it had, and
- * nobody has looked at what. */
+/* VmLck when a change of ours was done. Where it is another now, the program has locked or unlocked something. UNKNOWN:
+ * it had, and nobody has looked at what. */
 #define UNKNOWN UINT64_MAX
 static uint64_t known_kb;
 
@@ -109,10 +104,10 @@ static uint64_t locked_kb(void)
 	return hp_read_file("/proc/self/status", said, sizeof said) > 0 ? hp_number_after(said, "VmLck:", 0) : known_kb;
 }
 
-/* What is locked in a mapping, and not for a registration, the program has locked; what is not, it has unlocked, even if it is
- * registered. Both come in the order of their addresses: *at_ is the first registration that may reach into this mapping or a later
- * one. */
-static void learn(void *at_, const struct hp_smaps *m)
+/* What is locked in a mapping, and not for a registration, the program has locked; what is not, it has unlocked, even
+ * if it is registered. Both come in the order of their addresses: *at_ is the first registration that may reach into
+ * this mapping or a later one. */
+static void learn_mapping(void *at_, const struct hp_smaps *m)
 {
 	const struct hp_locked **at = at_, *l;
 	uintptr_t start = m->start, end = m->end;
@@ -133,9 +128,9 @@ static void learn(void *at_, const struct hp_smaps *m)
 		hp_ranges_set(&programs, start, end, true);
 }
 
-/* Where nobody sees the program's calls, the kernel is asked before a range is locked: what the program has locked by then it
- * keeps. Asking takes long where there are many mappings, so only after a change that was not ours. Pages of the pool are not
- * counted, nor locked. */
+/* Where nobody sees the program's calls, the kernel is asked before a range is locked: what the program has locked by
+ * then it keeps. Asking takes long where there are many mappings, so only after a change that was not ours. Pages of
+ * the pool are not counted, nor locked. */
 static void learn_locks(void)
 {
 	const struct hp_locked *at = LIST_FIRST(&registered);
@@ -147,7 +142,7 @@ static void learn_locks(void)
 	if (!kb)
 		programs.count = 0;
 	else if (kb != known_kb)
-		hp_smaps_each(said, sizeof said, learn, &at);
+		hp_smaps_each(said, sizeof said, learn_mapping, &at);
 }
 
 static void know_locks(void)
@@ -160,42 +155,42 @@ static void know_locks(void)
 static int unlock_of_nobody(uintptr_t start, uintptr_t end)
 {
 	const struct hp_stretch *p;
-	int err, ret = 0;
+	int one, err = 0; /* of one part; the first */
 
 	for (; start < end; start = p ? p->end : end) {
 		p = hp_ranges_next(&programs, start);
 		if (p && p->start <= start)
 			continue;
-		err = unlock_range(start, p ? HP_MIN(p->start, end) : end);
-		ret = ret ? ret : err;
+		one = unlock_range(start, p ? HP_MIN(p->start, end) : end);
+		err = err ? err : one;
 	}
-	return ret;
+	return err;
 }
 
 /* Unlock what nobody has locked. */
 static int unlock_uncovered(uintptr_t start, uintptr_t end)
 {
 	const struct hp_locked *r;
-	int err, ret = 0;
+	int one, err = 0; /* of one part; the first */
 
 	LIST_FOREACH(r, &registered, links) {
 		if (start >= end || r->start >= end)
 			break;
 		if (r->start > start) {
-			err = unlock_of_nobody(start, r->start);
-			ret = ret ? ret : err;
+			one = unlock_of_nobody(start, r->start);
+			err = err ? err : one;
 		}
 		start = HP_MAX(start, r->end);
 	}
 	if (start < end) {
-		err = unlock_of_nobody(start, end);
-		ret = ret ? ret : err;
+		one = unlock_of_nobody(start, end);
+		err = err ? err : one;
 	}
-	return ret;
+	return err;
 }
 
 /* Some may be the program's again, or unmapped. */
-static void pay(void)
+static void pay_owed(void)
 {
 	while (owed.count && hp_ranges_reserve(&owed)) {
 		struct hp_stretch r = owed.at[0];
@@ -220,7 +215,7 @@ static int unlock_or_owe(uintptr_t start, uintptr_t end)
 
 /* ------------------------------------------------------------------ the backend's */
 
-static void insert(struct hp_locked *r)
+static void insert_locked(struct hp_locked *r)
 {
 	struct hp_locked *at = LIST_FIRST(&registered);
 
@@ -234,8 +229,8 @@ static void insert(struct hp_locked *r)
 }
 
 /* mlock says ENOMEM to a hole, to pages that cannot be had for their protection or their file's end, and to the limit.
- * Only the limit stops it from locking what will come later (MLOCK_ONFAULT) in a range without holes; unless it was raised
- * meanwhile, or the process may exceed it again. */
+ * Only the limit stops it from locking what will come later (MLOCK_ONFAULT) in a range without holes; unless it was
+ * raised meanwhile, or the process may exceed it again. */
 static int lock_or_why_not(uintptr_t start, uintptr_t end)
 {
 	int err = pages_lock(start, end, 0);
@@ -253,14 +248,14 @@ int hp_locks_take(struct hp_locked *r)
 {
 	int err;
 
-	enter();
+	enter_locks();
 	learn_locks();
 	err = lock_or_why_not(r->start, r->end);
 	if (err == 0)
-		insert(r);
+		insert_locked(r);
 	else
 		unlock_or_owe(r->start, r->end); /* a part may have been locked */
-	pay();
+	pay_owed();
 	know_locks();
 	pthread_mutex_unlock(&lock);
 	return err;
@@ -269,38 +264,38 @@ int hp_locks_take(struct hp_locked *r)
 int hp_locks_drop(struct hp_locked *r)
 {
 	bool known;
-	int ret;
+	int err;
 
-	enter();
+	enter_locks();
 	known = __atomic_load_n(&told, __ATOMIC_RELAXED) || locked_kb() == known_kb;
 	LIST_REMOVE(r, links);
-	pay();
-	ret = unlock_or_owe(r->start, r->end);
+	pay_owed();
+	err = unlock_or_owe(r->start, r->end);
 	if (known)
 		know_locks();
 	else
 		known_kb = UNKNOWN;
 	pthread_mutex_unlock(&lock);
-	return ret;
+	return err;
 }
 
 /* ------------------------------------------------------------------ the program's */
 
 static void free_locks(uintptr_t start, uintptr_t end)
 {
-	int saved = errno;
+	int saved_errno = errno;
 
-	enter();
+	enter_locks();
 	if (hp_ranges_reserve(&programs))
 		hp_ranges_set(&programs, start, end, false);
 	if (hp_ranges_reserve(&owed))
 		hp_ranges_set(&owed, start, end, true);
-	pay();
+	pay_owed();
 	pthread_mutex_unlock(&lock);
-	errno = saved;
+	errno = saved_errno;
 }
 
-static void note(uintptr_t start, uintptr_t end, bool on)
+static void note_range(uintptr_t start, uintptr_t end, bool on)
 {
 	if (hp_ranges_reserve(&programs))
 		hp_ranges_set(&programs, start, end, on);
@@ -320,11 +315,11 @@ static void note_locked(void *within_, const struct hp_smaps *m)
 		if (start >= end || l->start >= end)
 			break;
 		if (l->start > start)
-			note(start, l->start, true);
+			note_range(start, l->start, true);
 		start = HP_MAX(start, l->end);
 	}
 	if (start < end)
-		note(start, end, true);
+		note_range(start, end, true);
 }
 
 /* A call that said an error may have done a part: mlock of memory that cannot be read locks all of it. */
@@ -356,59 +351,61 @@ static bool range_of(uintptr_t addr, size_t len, uintptr_t *ret_start, uintptr_t
 int hugepin_lock_(uintptr_t addr, size_t len, unsigned flags)
 {
 	uintptr_t start, end;
-	int saved = errno, r;
+	int saved_errno = errno, err;
 
 	if (!range_of(addr, len, &start, &end)) {
-		r = pages_lock(addr, addr + len, flags);
+		err = pages_lock(addr, addr + len, flags);
 	} else {
-		enter();
-		r = hp_ranges_reserve(&programs) && hp_ranges_reserve(&owed) ? pages_lock(start, end, flags) : -ENOMEM;
-		if (r == 0)
-			note(start, end, true);
-		else if (r == -ENOMEM || r == -EAGAIN)
+		enter_locks();
+		err = -ENOMEM;
+		if (hp_ranges_reserve(&programs) && hp_ranges_reserve(&owed))
+			err = pages_lock(start, end, flags);
+		if (err == 0)
+			note_range(start, end, true);
+		else if (err == -ENOMEM || err == -EAGAIN)
 			note_what_is(start, end);
 		pthread_mutex_unlock(&lock);
 	}
-	errno = saved;
-	return r;
+	errno = saved_errno;
+	return err;
 }
 
 int hugepin_unlock_(uintptr_t addr, size_t len)
 {
 	const struct hp_locked *l;
 	uintptr_t start, end;
-	int saved = errno, r;
+	int saved_errno = errno, err;
 
 	if (!range_of(addr, len, &start, &end)) {
-		r = pages_unlock(addr, addr + len) ? -errno : 0;
+		err = pages_unlock(addr, addr + len) ? -errno : 0;
 	} else {
-		enter();
-		r = hp_ranges_reserve(&programs) ? 0 : -ENOMEM;
-		if (r == 0) {
-			note(start, end, false);
+		enter_locks();
+		err = hp_ranges_reserve(&programs) ? 0 : -ENOMEM;
+		if (err == 0) {
+			note_range(start, end, false);
 			LIST_FOREACH(l, &registered, links)
 				if (l->start < end && l->end > start)
 					break;
 			/* Of what is registered only the rest. */
-			r = l ? unlock_uncovered(start, end) : pages_unlock(start, end) ? -errno : 0;
-			if (r != 0)
+			err = l ? unlock_uncovered(start, end) : pages_unlock(start, end) ? -errno : 0;
+			if (err != 0)
 				note_what_is(start, end);
-			pay();
+			pay_owed();
 		}
 		pthread_mutex_unlock(&lock);
 	}
-	errno = saved;
-	return r;
+	errno = saved_errno;
+	return err;
 }
 
 int hugepin_lock_all_(int flags)
 {
 	const struct hp_locked *l;
-	int saved = errno, r;
+	int saved_errno = errno, err;
 
-	enter();
-	r = (int)(flags ? syscall(SYS_mlockall, flags) : syscall(SYS_munlockall)) ? -errno : 0;
-	if (r == 0) {
+	enter_locks();
+	err = (int)(flags ? syscall(SYS_mlockall, flags) : syscall(SYS_munlockall)) ? -errno : 0;
+	if (err == 0) {
 		all = flags != 0;
 		if (!flags) {
 			programs.count = owed.count = 0;
@@ -418,8 +415,8 @@ int hugepin_lock_all_(int flags)
 		}
 	}
 	pthread_mutex_unlock(&lock);
-	errno = saved;
-	return r;
+	errno = saved_errno;
+	return err;
 }
 
 void hp_locks_unmapping(const void *addr, size_t len)

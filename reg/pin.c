@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/barrier.h"
 #include "reg/counts.h"
 #include "reg/domain.h"
 #include "reg/helper.h"
@@ -80,7 +81,7 @@ static inline void record(hugepin_domain *d, struct hp_counts *counts, enum hp_r
 	if (HP_LIKELY(hp_record_room(q, d->number)))
 		hp_record_push(q, HP_LIKELY(!d->own_clock) ? hp_record_time() : hp_helper_time(d), HP_RECORD(kind, index),
 			       site);
-	atomic_signal_fence(memory_order_seq_cst); /* pairs with the barrier in help_all(), domain.c */
+	hp_barrier_often(); /* pairs with the barrier in help_all(), domain.c */
 	if (HP_UNLIKELY(!atomic_load_explicit(&hp_helper_job.asked, memory_order_relaxed)))
 		hp_helper_wake();
 }
@@ -145,7 +146,7 @@ HP_COLD void hp_count_back(struct hp_counts *counts, uint32_t index)
 	hugepin_domain *d;
 
 	hp_count(&counts[index].unpins);
-	atomic_signal_fence(memory_order_seq_cst); /* pairs with the barrier of who retires the region */
+	hp_barrier_often(); /* pairs with the barrier of who retires the region */
 	d = HP_READ(hp_regions[index].domain);
 	if (d && atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_RETIRED)
 		unpin_retired(d, index);
@@ -205,7 +206,7 @@ static inline __attribute__((always_inline)) int pin_by_hint(hugepin_domain *d, 
 	    len - 1 >= end - addr || access & ~HP_READ(r->access))
 		return -ENOENT;
 	hp_count(&counts->pins);
-	atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_counts_barrier() of whoever retires it */
+	hp_barrier_often(); /* pairs with hp_counts_barrier() of whoever retires it */
 	if (HP_UNLIKELY(look(d, bits)) && (seen = look_as(d, hp_counts_self, bits)) == HP_ASK)
 		return TO_ASK(index);
 	if (HP_LIKELY(!seen && HP_READ(r->tag) == tag)) {
@@ -229,7 +230,7 @@ static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *
 		return -ENOENT;
 	keys = HP_READ(e->keys);
 	hp_count(&counts[HP_TAG_INDEX(tag)].pins);
-	atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_counts_barrier() of whoever retires it */
+	hp_barrier_often(); /* pairs with hp_counts_barrier() of whoever retires it */
 	if (HP_LIKELY(!look_as(d, counts, HP_LOOK) && HP_READ(e->tag) == tag)) {
 		fill(ret_, addr, len, keys, ref_of(d, tag));
 		return !__atomic_load_n(&e->used, __ATOMIC_RELAXED);
@@ -479,7 +480,7 @@ int hugepin_unpin(hugepin_domain *d, struct hugepin_pin *pin)
 		return unpin_first(d, pin);
 	hp_count(&counts[index].unpins);
 	*pin = (struct hugepin_pin){ 0 };
-	atomic_signal_fence(memory_order_seq_cst); /* pairs with the barrier of who retires the region */
+	hp_barrier_often(); /* pairs with the barrier of who retires the region */
 	attention = atomic_load_explicit(&d->attention, memory_order_relaxed);
 	if (HP_UNLIKELY(attention & HP_NOTE))
 		return unpin_noted(d, counts, index, attention);

@@ -1,15 +1,15 @@
 /*
- * Sharing idle cores. Processes of one user tell each other of themselves in a file of /dev/shm, a slot each. It is read and
- * written under flock(2), not mapped: nobody's contents, or truncating, can do worse than mislead, nothing is open from one
- * post to the next, and after a fork, or when somebody has removed the file, the next post begins anew. It costs 15 to
- * 40 us of the helper's time in HP_SHARE_PERIOD operations.
+ * Sharing idle cores. Processes of one user tell each other of themselves in a file of /dev/shm, a slot each. It is
+ * read and written under flock(2), not mapped: nobody's contents, or truncating, can do worse than mislead, nothing is
+ * open from one post to the next, and after a fork, or when somebody has removed the file, the next post begins anew.
+ * It costs 15 to 40 us of the helper's time in HP_SHARE_PERIOD operations.
  *
- * All of a user's processes come to the same ranking, since they read the same slots; for a period after a change two helpers
- * may be on one core, or none. The cores are those of all the masks told (of a helper and its main thread, as programs are
- * bound to cores of their own); how a mask lies in another is not looked at.
+ * All of a user's processes come to the same ranking, since they read the same slots; for a period after a change two
+ * helpers may be on one core, or none. The cores are those of all the masks told (of a helper and its main thread, as
+ * programs are bound to cores of their own); how a mask lies in another is not looked at.
  *
- * Processes of another PID namespace cannot be told alive from dead, so they have a file of their own. A file that is not of
- * this kind and version is left as it is.
+ * Processes of another PID namespace cannot be told alive from dead, so they have a file of their own. A file that is
+ * not of this kind and version is left as it is.
  */
 #include "reg/share.h"
 
@@ -23,9 +23,10 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/proc.h"
 
-/* A slice of Linux's fair scheduler with eight processors or more (0.7 ms * (1 + log2 8), of EEVDF; 3 ms before), and what it
- * takes to switch. */
+/* A slice of Linux's fair scheduler with eight processors or more (0.7 ms * (1 + log2 8), of EEVDF; 3 ms before), and
+ * what it takes to switch. */
 #define SLICE_NS UINT64_C(3000000)
 #define SWITCH_NS UINT64_C(5000)
 
@@ -100,9 +101,10 @@ uint64_t hp_share_cost_ns(uint32_t sharers, uint64_t cost_ns)
 /* ------------------------------------------------------------------ who lives */
 
 /* Of process pid: 0 if there is none, or it has ended; 1 if that cannot be told. */
-static uint64_t owner_of(int pid)
+static uint64_t process_owner(int pid)
 {
-	char path[32], stat[1024], *p;
+	char path[32], stat[1024];
+	const char *state, *started;
 	struct hp_line l = { path, path + sizeof path };
 	long n;
 
@@ -112,19 +114,18 @@ static uint64_t owner_of(int pid)
 	n = hp_read_file(path, stat, sizeof stat);
 	if (n == -ENOENT || n == -ESRCH)
 		return 0;
-	if (n <= 0 || !(p = strrchr(stat, ')')) || p[1] != ' ')
+	state = n > 0 ? hp_stat_field(stat, 3) : NULL;
+	if (!state)
 		return 1;
-	if (p[2] == 'Z' || p[2] == 'X')
+	if (*state == 'Z' || *state == 'X')
 		return 0;
-	/* Field 22; the name in brackets is field 2. */
-	for (int field = 2; field < 22 && p; field++)
-		p = strchr(p + 1, ' ');
-	return p ? hp_number_after(p, " ", 0) << PID_BITS | (uint64_t)pid : 1;
+	started = hp_stat_field(stat, 22);
+	return *started ? hp_number_after(started, "", 0) << PID_BITS | (uint64_t)pid : 1;
 }
 
-static bool lives(uint64_t owner)
+static bool owner_lives(uint64_t owner)
 {
-	uint64_t now = owner_of((int)(owner & ((1 << PID_BITS) - 1)));
+	uint64_t now = process_owner((int)(owner & ((1 << PID_BITS) - 1)));
 
 	return now == owner || now == 1;
 }
@@ -137,7 +138,7 @@ static int know_self(void)
 	if (self.pid == pid)
 		return 0;
 	self.joined = false;
-	self.owner = owner_of(pid);
+	self.owner = process_owner(pid);
 	if (self.owner < 2 || syscall(SYS_statx, AT_FDCWD, "/proc/self/ns/pid", 0, STATX_INO, &ns) != 0)
 		return -ENOENT;
 	self.namespace = ns.stx_ino;
@@ -150,7 +151,7 @@ static int know_self(void)
 
 /* ------------------------------------------------------------------ the file */
 
-static void name_of(char *path, size_t size)
+static void slots_path(char *path, size_t size)
 {
 	struct hp_line l = { path, path + size };
 
@@ -162,13 +163,13 @@ static void name_of(char *path, size_t size)
 }
 
 /* Explicitly: a child of fork may have the descriptor, too. */
-static void close_file(int fd)
+static void close_slots(int fd)
 {
 	syscall(SYS_flock, fd, LOCK_UN);
 	syscall(SYS_close, fd);
 }
 
-static int check_file(int fd)
+static int check_slots(int fd)
 {
 	struct header h;
 	struct statx s;
@@ -190,24 +191,24 @@ static int check_file(int fd)
 }
 
 /* The file, locked, or -errno. */
-static int open_file(int flags)
+static int open_slots(int flags)
 {
 	char path[256];
-	int fd, r;
+	int fd, err;
 
-	name_of(path, sizeof path);
+	slots_path(path, sizeof path);
 	fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | flags, 0600);
 	if (fd < 0)
 		return -errno;
 	if (syscall(SYS_flock, fd, LOCK_EX | LOCK_NB) != 0) {
-		r = -errno; /* EAGAIN: somebody else has it */
+		err = -errno; /* EAGAIN: somebody else has it */
 		syscall(SYS_close, fd);
-		return r;
+		return err;
 	}
-	r = check_file(fd);
-	if (r < 0) {
-		close_file(fd);
-		return r;
+	err = check_slots(fd);
+	if (err < 0) {
+		close_slots(fd);
+		return err;
 	}
 	return fd;
 }
@@ -244,7 +245,7 @@ static void read_slots(int fd, bool check_all, struct survey *v)
 		for (size_t k = 0; k < count; k++, v->slots++) {
 			const struct slot *s = &some[k];
 			bool gone = s->owner && s->owner != self.owner && (check_all || v->slots == self.next_check) &&
-				    !lives(s->owner);
+				    !owner_lives(s->owner);
 
 			if (gone)
 				write_slot(fd, v->slots, &empty);
@@ -276,27 +277,27 @@ static int read_cpus(uint64_t *cpus)
 	return 0;
 }
 
-static int exchange(uint64_t bytes, enum hp_share_policy policy, struct hp_share_verdict *ret)
+static int exchange_slots(uint64_t bytes, enum hp_share_policy policy, struct hp_share_verdict *ret)
 {
 	struct slot mine = { .entry = { .bytes = bytes } };
 	struct survey v = { 0 };
 	unsigned cores = 0;
-	int fd, r = know_self();
+	int fd, err = know_self();
 
-	if (r < 0 || (r = read_cpus(mine.cpus)) < 0)
-		return r;
+	if (err < 0 || (err = read_cpus(mine.cpus)) < 0)
+		return err;
 	mine.owner = self.owner;
 	mine.entry.tie = self.tie;
-	if ((fd = open_file(O_CREAT)) < 0)
+	if ((fd = open_slots(O_CREAT)) < 0)
 		return fd;
 	memcpy(v.cpus, mine.cpus, sizeof v.cpus);
 	read_slots(fd, !self.joined, &v);
 	if (v.own == HP_SHARE_MAX)
 		v.own = HP_MIN(v.free, v.slots);
-	r = v.own < HP_SHARE_MAX ? write_slot(fd, v.own, &mine) : -ENOSPC;
-	close_file(fd);
-	if (r < 0)
-		return r;
+	err = v.own < HP_SHARE_MAX ? write_slot(fd, v.own, &mine) : -ENOSPC;
+	close_slots(fd);
+	if (err < 0)
+		return err;
 
 	self.joined = true;
 	seen[v.others] = mine.entry;
@@ -310,34 +311,34 @@ static int exchange(uint64_t bytes, enum hp_share_policy policy, struct hp_share
 int hp_share_post(uint64_t bytes, enum hp_share_policy policy, struct hp_share_verdict *ret)
 {
 	struct hp_share_entry alone = { .bytes = bytes };
-	int saved = errno, r = 0;
+	int saved_errno = errno, err = 0;
 
-	if (policy == HP_SHARE_OFF || ((r = exchange(bytes, policy, ret)) < 0 && r != -EAGAIN))
+	if (policy == HP_SHARE_OFF || ((err = exchange_slots(bytes, policy, ret)) < 0 && err != -EAGAIN))
 		*ret = hp_share_decide(&alone, 1, 0, 0, policy);
-	errno = saved;
-	return r;
+	errno = saved_errno;
+	return err;
 }
 
 void hp_share_leave(void)
 {
 	static const struct slot empty;
 	struct survey v = { 0 };
-	int saved = errno, fd = -EAGAIN;
+	int saved_errno = errno, fd = -EAGAIN;
 	char path[256];
 
 	if (!self.joined || self.pid != getpid())
 		return;
-	for (int i = 0; i < LEAVE_TRIES && (fd = open_file(0)) == -EAGAIN; i++)
+	for (int i = 0; i < LEAVE_TRIES && (fd = open_slots(0)) == -EAGAIN; i++)
 		sched_yield();
 	if (fd >= 0) {
 		read_slots(fd, true, &v);
 		if (v.own < HP_SHARE_MAX)
 			write_slot(fd, v.own, &empty);
-		name_of(path, sizeof path);
+		slots_path(path, sizeof path);
 		if (!v.others)
 			syscall(SYS_unlinkat, AT_FDCWD, path, 0);
-		close_file(fd);
+		close_slots(fd);
 	}
 	self.joined = false;
-	errno = saved;
+	errno = saved_errno;
 }

@@ -1,24 +1,24 @@
 /*
- * Call sites. Both x86-64 and AArch64 put the caller's frame pointer and the return address side by side, and point the frame
- * pointer at them: a chain through the stack. Where a function was compiled without, the register holds what it likes, so a
- * link is followed only upwards and within what is known to be this thread's stack.
+ * Call sites. Both x86-64 and AArch64 put the caller's frame pointer and the return address side by side, and point the
+ * frame pointer at them: a chain through the stack. Where a function was compiled without, the register holds what it
+ * likes, so a link is followed only upwards and within what is known to be this thread's stack.
  *
- * That must not only be mapped now, but for as long as the thread runs. A mapping's bounds do not say so: the kernel merges
- * neighbours, so what follows a thread's stack in the same mapping may be anyone's. What does: from a frame that is live up to
- * something at the top of the same stack. The C library puts a thread's static TLS there, the kernel the random bytes that it
- * tells the main thread of.
- * Not told apart: a fiber's stack that lies in one mapping with the thread's, below it, with no guard between them.
+ * That must not only be mapped now, but for as long as the thread runs. A mapping's bounds do not say so: the kernel
+ * merges neighbours, so what follows a thread's stack in the same mapping may be anyone's. What does: from a frame that
+ * is live up to something at the top of the same stack. The C library puts a thread's static TLS there, the kernel the
+ * random bytes that it tells the main thread of. Not told apart: a fiber's stack that lies in one mapping with the
+ * thread's, below it, with no guard between them.
  */
 #include "reg/site.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdatomic.h>
 #include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/base.h"
+#include "base/barrier.h"
+#include "base/proc.h"
 
 #ifdef __x86_64__
 enum { ALIGNED = 16, ADDRESS_BITS = 47 };
@@ -26,7 +26,7 @@ enum { ALIGNED = 16, ADDRESS_BITS = 47 };
 enum { ALIGNED = 8, ADDRESS_BITS = 48 };
 #endif
 #define ADDRESS_MASK (((uintptr_t)1 << ADDRESS_BITS) - 1)
-enum { CODE_MAX = 512 };
+enum { CODE_MAX = 512, LINE = 512 };
 #define LOOK_AT_LEAST 4096 /* of so many strangers, at one */
 
 /* Of this thread. A frame in [low, low + size) is its own, and so is all above it up to there, and two words more. */
@@ -35,90 +35,47 @@ static HP_TLS struct {
 	uint32_t strangers; /* frames seen elsewhere, since the bounds were last learnt */
 } stack;
 
-static bool inside(uintptr_t at)
+static bool on_stack(uintptr_t at)
 {
 	return at - stack.low < stack.size;
-}
-
-struct mapping {
-	uintptr_t start, end;
-	bool readable, executable;
-};
-
-/* Call each() for the mappings of the process, in order. False: they cannot be read. */
-static bool each_mapping(void (*each)(void *arg, const struct mapping *), void *arg)
-{
-	enum { START, END, ACCESS, REST } field = START;
-	struct mapping m = { 0 };
-	char buf[512];
-	unsigned column = 0;
-	long n, fd = syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
-
-	if (fd < 0)
-		return false;
-	while ((n = syscall(SYS_read, fd, buf, sizeof buf)) > 0) {
-		for (const char *c = buf; c < buf + n; c++) {
-			uintptr_t digit = (uintptr_t)(*c <= '9' ? *c - '0' : *c - 'a' + 10);
-
-			if (*c == '\n') {
-				each(arg, &m);
-				m = (struct mapping){ 0 };
-				field = START;
-				column = 0;
-			} else if (field == REST) {
-				continue;
-			} else if (*c == '-' && field == START) {
-				field = END;
-			} else if (*c == ' ') {
-				field++;
-			} else if (field == START) {
-				m.start = m.start << 4 | digit;
-			} else if (field == END) {
-				m.end = m.end << 4 | digit;
-			} else {
-				m.readable |= *c == 'r' && column == 0;
-				m.executable |= *c == 'x' && column == 2;
-				column++;
-			}
-		}
-	}
-	syscall(SYS_close, fd);
-	return true;
 }
 
 struct around {
 	uintptr_t at, start, end;
 };
 
-static void look_around(void *around, const struct mapping *m)
+static bool look_around(void *around, const struct hp_mapping *m)
 {
 	struct around *a = around;
 
 	if (!m->readable)
-		return;
+		return true;
 	if (m->start <= a->at && a->at < m->end) {
 		a->start = m->start;
 		a->end = m->end;
 	} else if (a->end && m->start == a->end) {
 		a->end = m->end;
 	}
+	return true;
 }
 
-/* The mapping of `at`, and the end of those that follow without a gap (mlock(2) and others split mappings) and can be read. */
-static bool find(uintptr_t at, uintptr_t *ret_start, uintptr_t *ret_end)
+/* The mapping of `at`, and the end of those that follow without a gap (mlock(2) and others split mappings) and can be
+ * read. */
+static bool find_stack(uintptr_t at, uintptr_t *ret_start, uintptr_t *ret_end)
 {
 	struct around a = { .at = at };
+	char buf[LINE];
 
-	if (!each_mapping(look_around, &a) || !a.end)
+	if (hp_mappings_each(-1, buf, sizeof buf, look_around, &a) < 0 || !a.end)
 		return false;
 	*ret_start = a.start;
 	*ret_end = a.end;
 	return true;
 }
 
-/* Where code lies. Without frame pointers the register often points at variables of the caller's: what stands there is no return
- * address, and changes from call to call. Nothing is read through these bounds: that another thread may be writing them does no
- * more harm than a chain that ends too early, once. */
+/* Where code lies. Without frame pointers the register often points at variables of the caller's: what stands there is
+ * no return address, and changes from call to call. Nothing is read through these bounds: that another thread may be
+ * writing them does no more harm than a chain that ends too early, once. */
 static struct {
 	_Atomic bool taken; /* by a thread that reads the mappings */
 	_Atomic uint32_t strangers; /* addresses outside since they were last read */
@@ -126,15 +83,16 @@ static struct {
 	_Atomic uintptr_t start[CODE_MAX], end[CODE_MAX];
 } code;
 
-static void note_code(void *count, const struct mapping *m)
+static bool note_code(void *count, const struct hp_mapping *m)
 {
 	uint32_t *n = count;
 
 	if (!m->executable || *n == CODE_MAX)
-		return;
+		return true;
 	atomic_store_explicit(&code.start[*n], m->start, memory_order_relaxed);
 	atomic_store_explicit(&code.end[*n], m->end, memory_order_relaxed);
 	++*n;
+	return true;
 }
 
 static bool known_code(uintptr_t address)
@@ -154,28 +112,35 @@ static bool known_code(uintptr_t address)
 	return false;
 }
 
-/* The mappings are read anew for the first stranger, the second, fourth and so on: of a library that was loaded since. */
+/* The mappings are read anew for the first stranger, the second, fourth and so on: of a library that was loaded
+ * since. */
 static HP_COLD bool learn_code(uintptr_t address)
 {
 	uint32_t nth = atomic_fetch_add_explicit(&code.strangers, 1, memory_order_relaxed) + 1, count = 0;
-	int saved = errno;
+	int saved_errno = errno;
+	char buf[LINE];
 
-	if ((nth & (nth - 1) && nth % LOOK_AT_LEAST) || atomic_exchange_explicit(&code.taken, true, memory_order_acquire))
+	if (nth & (nth - 1) && nth % LOOK_AT_LEAST)
 		return false;
-	if (each_mapping(note_code, &count))
+	/* acquire: pairs with the release below, of the thread that read the mappings last. */
+	if (atomic_exchange_explicit(&code.taken, true, memory_order_acquire))
+		return false;
+	if (hp_mappings_each(-1, buf, sizeof buf, note_code, &count) == 0)
 		atomic_store_explicit(&code.count, count, memory_order_relaxed);
+	/* release: pairs with the acquire above. */
 	atomic_store_explicit(&code.taken, false, memory_order_release);
-	errno = saved;
+	errno = saved_errno;
 	return known_code(address);
 }
 
-/* False: `at` is not on this thread's stack, as far as can be told. Looked at for the first stranger, the second, fourth and
- * so on: a main thread's stack grows, and a thread may begin in a fiber; but one that stays there pays little. */
-static HP_COLD bool learn(uintptr_t at)
+/* False: `at` is not on this thread's stack, as far as can be told. Looked at for the first stranger, the second,
+ * fourth and so on: a main thread's stack grows, and a thread may begin in a fiber; but one that stays there pays
+ * little. */
+static HP_COLD bool learn_stack(uintptr_t at)
 {
 	uint32_t nth = ++stack.strangers;
 	uintptr_t start = 0, end = 0, top = (uintptr_t)&stack;
-	int saved = errno;
+	int saved_errno = errno;
 	bool ok;
 
 	if (nth & (nth - 1) && nth % LOOK_AT_LEAST)
@@ -183,23 +148,23 @@ static HP_COLD bool learn(uintptr_t at)
 	/* A main thread's TLS is a mapping of the loader's, which may merge with anything. */
 	if (syscall(SYS_gettid) == getpid())
 		top = getauxval(AT_RANDOM);
-	ok = find(at, &start, &end) && at < top && top < end;
-	errno = saved;
+	ok = find_stack(at, &start, &end) && at < top && top < end;
+	errno = saved_errno;
 	if (!ok)
 		return false;
 
 	/* For a signal handler that comes here, nothing is inside until both are known. */
 	stack.size = 0;
-	atomic_signal_fence(memory_order_seq_cst);
+	hp_barrier_handler();
 	stack.low = start;
-	atomic_signal_fence(memory_order_seq_cst);
+	hp_barrier_handler();
 	stack.size = (top & ~(uintptr_t)(ALIGNED - 1)) - 2 * sizeof(uintptr_t) - start;
 	stack.strangers = 0;
-	return inside(at);
+	return on_stack(at);
 }
 
 /* Half a round of Wang Yi's wyhash: a multiplication for each address. */
-static uint64_t mix(uint64_t hash, uintptr_t address)
+static uint64_t mix_address(uint64_t hash, uintptr_t address)
 {
 	__uint128_t product = (__uint128_t)(hash ^ address) * UINT64_C(0xa0761d6478bd642f);
 
@@ -211,15 +176,15 @@ __attribute__((no_sanitize("address"), no_sanitize("thread"))) uint64_t hp_site(
 										 const void *return_address,
 										 bool *ret_short)
 {
-	uint64_t hash = mix(UINT64_C(0xe7037ed1a0b428db), (uintptr_t)return_address & ADDRESS_MASK);
+	uint64_t hash = mix_address(UINT64_C(0xe7037ed1a0b428db), (uintptr_t)return_address & ADDRESS_MASK);
 	uintptr_t at = (uintptr_t)frame, address;
 	int depth = 1;
 
-	if (HP_LIKELY(inside(at)) || learn(at)) {
+	if (HP_LIKELY(on_stack(at)) || learn_stack(at)) {
 		for (; depth < HP_SITE_DEPTH; depth++) {
 			uintptr_t next = ((const uintptr_t *)at)[0];
 
-			if (next <= at || !inside(next) || next & (ALIGNED - 1))
+			if (next <= at || !on_stack(next) || next & (ALIGNED - 1))
 				break;
 			address = ((const uintptr_t *)next)[1];
 #ifdef __aarch64__
@@ -227,11 +192,12 @@ __attribute__((no_sanitize("address"), no_sanitize("thread"))) uint64_t hp_site(
 #endif
 			if (!known_code(address) && !learn_code(address))
 				break;
-			hash = mix(hash, address);
+			hash = mix_address(hash, address);
 			at = next;
 		}
 	}
 	*ret_short = depth == 1;
-	/* The chain is told by half of the hash as well as by all of it; the other half tells who looks where the call is. */
+	/* The chain is told by half of the hash as well as by all of it; the other half tells who looks where the call
+	 * is. */
 	return (hash & ~(uint64_t)UINT32_MAX) | (uint32_t)(uintptr_t)return_address;
 }

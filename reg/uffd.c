@@ -9,10 +9,11 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/kept.h"
+#include "base/proc.h"
 #include "base/thread.h"
 #include "reg/domain.h"
 
@@ -38,17 +39,11 @@ enum { EVENTS = 32, DESCRIPTORS_MAX = 1024, YIELDS = 64, PAUSE_NS = 50000 };
 #define PATIENCE_MAX_NS UINT64_C(10000000)
 #define PATIENCE_MIN_NS UINT64_C(1000000)
 
-/* A descriptor in the program's table, which may close it, and put another under its number. */
-struct kept {
-	_Atomic int fd; /* -1: none */
-	uint64_t dev, ino;
-};
-
 /* The thread has a table of descriptors of its own. It never ends: a process that was cloned without our fork handlers may have
  * the descriptor too, and keep it, so that nothing would be released, and who unmaps would wait for a reader that is gone. */
 static struct {
-	struct kept uffd;
-	struct kept maps; /* /proc/self/maps, to ask for mappings */
+	struct hp_kept uffd;
+	struct hp_kept maps; /* /proc/self/maps, to ask for mappings */
 	struct hp_lock maps_lock; /* of opening it, and of its position */
 	struct hp_thread thread;
 	_Atomic uint32_t round; /* odd while events are read and queued; waited for */
@@ -61,18 +56,10 @@ static struct {
 
 /* ------------------------------------------------------------------ descriptors */
 
-static bool is_ours(const struct kept *k)
-{
-	struct stat s;
-
-	return k->fd >= 0 && syscall(SYS_fstat, k->fd, &s) == 0 && s.st_dev == k->dev && s.st_ino == k->ino;
-}
-
 /* Keep fd, under a number that programs do not come by: they close and open the low ones. */
-static bool keep(struct kept *k, int fd)
+static bool keep(struct hp_kept *k, int fd)
 {
 	struct rlimit limit = { .rlim_cur = 0 };
-	struct stat s;
 	int high;
 
 	getrlimit(RLIMIT_NOFILE, &limit);
@@ -81,21 +68,10 @@ static bool keep(struct kept *k, int fd)
 		syscall(SYS_close, fd);
 		fd = high;
 	}
-	if (syscall(SYS_fstat, fd, &s) != 0) {
-		syscall(SYS_close, fd);
-		return false;
-	}
-	k->dev = s.st_dev;
-	k->ino = s.st_ino;
-	k->fd = fd;
-	return true;
-}
-
-static void let_go(struct kept *k)
-{
-	if (is_ours(k))
-		syscall(SYS_close, k->fd);
-	k->fd = -1;
+	if (hp_kept_set(k, fd))
+		return true;
+	syscall(SYS_close, fd);
+	return false;
 }
 
 /* ------------------------------------------------------------------ the thread */
@@ -230,7 +206,7 @@ bool hp_uffd_settle(uint64_t worth_ns)
 	uint64_t patience_ns = HP_MAX(watch.patience_ns, worth_ns), begun_ns = 0;
 	unsigned tries = 0;
 
-	if (watch.uffd.fd >= 0 && !is_ours(&watch.uffd)) /* another userfaultfd would answer */
+	if (watch.uffd.fd >= 0 && !hp_kept_is_there(&watch.uffd)) /* another userfaultfd would answer */
 		lose();
 	while (hp_uffd_ask() == HP_CHANGING) {
 		uint64_t now_ns = hp_clock_ns();
@@ -344,7 +320,7 @@ void hp_uffd_open(void)
 
 	/* Whose descriptor was lost has a thread that still reads. */
 	if (watch.uffd.fd < 0 && !watch.thread.tid && (fd = open_fd()) >= 0 && keep(&watch.uffd, fd) && !start(watch.uffd.fd))
-		let_go(&watch.uffd);
+		hp_kept_close(&watch.uffd);
 	errno = saved;
 }
 
@@ -355,70 +331,34 @@ struct mapping {
 	bool is_private; /* and no file backs it */
 };
 
-static uint64_t hexadecimal(const char **at)
+struct sought {
+	uintptr_t addr;
+	struct mapping *ret_;
+	bool found;
+};
+
+static bool look_at_mapping(void *sought, const struct hp_mapping *m)
 {
-	uint64_t n = 0;
+	struct sought *s = sought;
+	bool is_private = !m->shared && (!m->has_inode || (!m->cut && strcmp(m->name, ANONYMOUS_HUGETLB) == 0));
 
-	for (;; ++*at) {
-		char c = **at;
-		unsigned digit = c >= '0' && c <= '9' ? (unsigned)(c - '0') : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a') + 10 : 16;
-
-		if (digit == 16)
-			return n;
-		n = n << 4 | digit;
+	if (s->addr >= m->start && s->addr < m->end) {
+		*s->ret_ = (struct mapping){ m->start, m->end, is_private };
+		s->found = true;
 	}
-}
-
-/* One line of /proc/self/maps: "from-to rw-p offset major:minor inode     name". */
-static struct mapping parse(const char *at)
-{
-	struct mapping m;
-	bool shared;
-	uint64_t inode;
-
-	m.start = hexadecimal(&at);
-	at += *at == '-';
-	m.end = hexadecimal(&at);
-	shared = strlen(at) < 5 || at[4] != 'p';
-	for (int words = 0; words < 4; words++) { /* to the inode */
-		at += strspn(at, " ");
-		at += words < 3 ? strcspn(at, " ") : 0;
-	}
-	at += strspn(at, " ");
-	inode = strspn(at, "0") == strcspn(at, " ") ? 0 : 1;
-	at += strcspn(at, " ");
-	at += strspn(at, " ");
-	m.is_private = !shared && (!inode || strcmp(at, ANONYMOUS_HUGETLB) == 0);
-	return m;
+	return s->addr >= m->end;
 }
 
 /* Before Linux 6.11: the lines from the first on. */
 static bool read_mapping(uintptr_t addr, struct mapping *ret_)
 {
+	struct sought s = { .addr = addr, .ret_ = ret_ };
 	char text[8192];
-	long have = 0, n, at = 0;
-	bool found = false, beyond = false;
 
 	hp_lock(&watch.maps_lock);
-	while (!found && !beyond && (n = syscall(SYS_pread64, watch.maps.fd, text + have, sizeof text - (size_t)have, at)) > 0) {
-		char *line = text, *end;
-
-		at += n;
-		have += n;
-		while (!found && !beyond && (end = memchr(line, '\n', (size_t)(text + have - line)))) {
-			*end = 0;
-			*ret_ = parse(line);
-			found = addr >= ret_->start && addr < ret_->end;
-			beyond = addr < ret_->start;
-			line = end + 1;
-		}
-		have = text + have - line;
-		if (have == sizeof text) /* a name longer than any: what it says is left out */
-			have = 0;
-		memmove(text, line, (size_t)have);
-	}
+	hp_mappings_each(watch.maps.fd, text, sizeof text, look_at_mapping, &s);
 	hp_unlock(&watch.maps_lock);
-	return found;
+	return s.found;
 }
 
 static bool open_maps(void)
@@ -427,7 +367,7 @@ static bool open_maps(void)
 	int fd;
 
 	hp_lock(&watch.maps_lock);
-	ok = is_ours(&watch.maps);
+	ok = hp_kept_is_there(&watch.maps);
 	if (!ok) {
 		fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
 		ok = fd >= 0 && keep(&watch.maps, fd);
@@ -479,7 +419,7 @@ bool hp_uffd_is_private(uintptr_t start, uintptr_t end)
 
 static bool can_add(void)
 {
-	if (watch.uffd.fd >= 0 && !is_ours(&watch.uffd))
+	if (watch.uffd.fd >= 0 && !hp_kept_is_there(&watch.uffd))
 		lose();
 	return watch.uffd.fd >= 0;
 }
@@ -522,8 +462,8 @@ void hp_uffd_child(void)
 {
 	int saved = errno;
 
-	let_go(&watch.uffd);
-	let_go(&watch.maps);
+	hp_kept_close(&watch.uffd);
+	hp_kept_close(&watch.maps);
 	hp_lock_reset(&watch.maps_lock);
 	hp_thread_child(&watch.thread);
 	watch.round = 0;

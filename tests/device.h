@@ -1,7 +1,7 @@
 /*
- * A device that registers nothing and knows everything: which ranges are registered, and how often each key is in use. It
- * fails on request, refuses what exceeds its limits, and notes what a real one would corrupt data by. The domain calls it
- * under its lock; the counters of use may be changed by any thread.
+ * A device that registers nothing and knows everything: which ranges are registered, and how often each key is in use.
+ * It fails on request, refuses what exceeds its limits, and notes what a real one would corrupt data by. The domain
+ * calls it under its lock; the counters of use may be changed by any thread.
  */
 #ifndef TESTS_DEVICE_H
 #define TESTS_DEVICE_H
@@ -142,8 +142,9 @@ static inline bool device_covers(struct device *v, const struct hugepin_pin *pin
 {
 	uint32_t k = pin->lkey;
 
-	return pin->ref && k < DEVICE_REGS && pin->rkey == (k | 0x80000000) && v->reg[k].live && pin->base >= v->reg[k].addr &&
-	       pin->base + pin->len <= v->reg[k].addr + v->reg[k].len && !(access & ~v->reg[k].access);
+	return pin->ref && k < DEVICE_REGS && pin->rkey == (k | 0x80000000) && v->reg[k].live &&
+	       pin->base >= v->reg[k].addr && pin->base + pin->len <= v->reg[k].addr + v->reg[k].len &&
+	       !(access & ~v->reg[k].access);
 }
 
 /* Memory that is not the heap's. */

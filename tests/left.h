@@ -1,11 +1,11 @@
 /*
- * What a test leaves behind: the harness of unit tests (t.h, with T_UNIT) compares signal mask, descriptors, threads and mappings
- * before and after each. What stays for good is the test's to say, with its reason:
+ * What a test leaves behind: the harness of unit tests (t.h, with T_UNIT) compares signal mask, descriptors, threads
+ * and mappings before and after each. What stays for good is the test's to say, with its reason:
  *
  *	T_STAYS(2, "the domain's tables are kept for the next one");
  *
- * Threads of the library's, and what the watcher keeps open, stay as long as the process does: one thread of each name. By raw
- * system calls: tests have kernels of their own (unit/kernel.h).
+ * Threads of the library's, and what the watcher keeps open, stay as long as the process does: one thread of each name.
+ * By raw system calls: tests have kernels of their own (unit/kernel.h).
  */
 #ifndef TESTS_LEFT_H
 #define TESTS_LEFT_H
@@ -24,7 +24,8 @@ enum { T_DESCRIPTORS = 1024, T_NAMES = 4 };
 struct t_left {
 	uint64_t mask;
 	uint64_t open[T_DESCRIPTORS / 64];
-	uint64_t files[T_DESCRIPTORS / 64]; /* of these, files that a thread of the library's opens for a moment */
+	/* Of these, files that a thread of the library's opens for a moment. */
+	uint64_t files[T_DESCRIPTORS / 64];
 	int threads; /* but for the library's */
 	int own[T_NAMES]; /* those, by name */
 	int mappings;
@@ -32,15 +33,16 @@ struct t_left {
 
 static const char *const t_names[T_NAMES] = { "hugepin\n", "hugepin decay\n", "hugepin watch\n", "" };
 static int t_stay; /* mappings that the running test says to stay */
-/* At any time a thread of the library's may begin (a stack and its guard, an arena and its room), the heap (the tables of its span,
- * which is not counted), and what is sealed be split from its neighbours. */
+/* At any time a thread of the library's may begin (a stack and its guard, an arena and its room), the heap (the tables
+ * of its span, which is not counted), and what is sealed be split from its neighbours. */
 enum { T_ANY = 8 };
 /* During the first test of a program all may begin. Tables of the pin cache's stay for the next domain. */
 enum { T_BEGINS = 40 };
 
 /* So many mappings more than before and those, at most, for that reason. */
 #define T_STAYS(mappings, reason) ((void)(reason), t_stay += (mappings))
-#define T_DOMAIN_BEGINS() T_STAYS(T_BEGINS, "tables of regions, of counters, of a domain and of its helper stay for the next")
+#define T_DOMAIN_BEGINS() \
+	T_STAYS(T_BEGINS, "tables of regions, of counters, of a domain and of its helper stay for the next")
 #define T_THREADS_RUN(count) T_STAYS(4 * (count), "the C library keeps stacks and arenas for the next thread")
 
 __attribute__((no_sanitize("address", "undefined"))) static inline long t_raw(long nr, long a, long b, long c, long d)
@@ -116,7 +118,8 @@ static inline void t_thread(struct t_left *l, int n)
 	l->threads++;
 }
 
-/* But for those in the heap's span: what is free there leaves after its time. expect_empty() (unit/empty.h) is about that. */
+/* But for those in the heap's span: what is free there leaves after its time. expect_empty() (unit/empty.h) is about
+ * that. */
 static inline int t_mappings(void)
 {
 	static char buf[16384];
@@ -130,7 +133,10 @@ static inline int t_mappings(void)
 			if (begins && buf[i] == '-')
 				n += at < hp_span.base || at - hp_span.base >= hp_span.reserved;
 			begins = buf[i] == '\n' || (begins && buf[i] != '-');
-			at = buf[i] == '\n' ? 0 : at * 16 + (uintptr_t)(buf[i] <= '9' ? buf[i] - '0' : buf[i] - 'a' + 10);
+			if (buf[i] == '\n')
+				at = 0;
+			else
+				at = at * 16 + (uintptr_t)(buf[i] <= '9' ? buf[i] - '0' : buf[i] - 'a' + 10);
 		}
 	if (fd >= 0)
 		t_raw(SYS_close, fd, 0, 0, 0);
@@ -173,7 +179,8 @@ static inline void t_compare(const struct t_left *before, const struct t_left *a
 		uint64_t bit = UINT64_C(1) << n % 64;
 
 		if (t_changed(before, after, n / 64) & bit)
-			t_fail("the test", 0, "leaves descriptor %d %s", n, after->open[n / 64] & bit ? "open" : "closed");
+			t_fail("the test", 0, "leaves descriptor %d %s", n,
+			       after->open[n / 64] & bit ? "open" : "closed");
 	}
 	if (after->threads != before->threads)
 		t_fail("the test", 0, "leaves %d threads, which were %d", after->threads, before->threads);
@@ -182,8 +189,8 @@ static inline void t_compare(const struct t_left *before, const struct t_left *a
 			t_fail("the test", 0, "leaves %d threads of the name %.20s", after->own[i], t_names[i]);
 #if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ /* which map memory as they go */
 	if (after->mappings > before->mappings + T_ANY + t_stay)
-		t_fail("the test", 0, "leaves %d mappings, which were %d, with %d to stay", after->mappings, before->mappings,
-		       T_ANY + t_stay);
+		t_fail("the test", 0, "leaves %d mappings, which were %d, with %d to stay", after->mappings,
+		       before->mappings, T_ANY + t_stay);
 #endif
 }
 

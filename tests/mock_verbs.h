@@ -1,18 +1,18 @@
 /*
- * A strict verbs device without a device: queue pairs and completion queues that ibv_post_send, ibv_post_recv and ibv_poll_cq
- * work on, and that are as unforgiving as adapters are, and soft-RoCE is not:
- *  - the queues are as deep as granted; a send slot is free again when a completion that covers it has been polled, which an
- *    unsignalled work request gets by a later signalled one
+ * A strict verbs device without a device: queue pairs and completion queues that ibv_post_send, ibv_post_recv and
+ * ibv_poll_cq work on, and that are as unforgiving as adapters are, and soft-RoCE is not:
+ *  - the queues are as deep as granted; a send slot is free again when a completion that covers it has been polled,
+ *    which an unsignalled work request gets by a later signalled one
  *  - caps are enforced, with the error code of a given provider (mock_providers); elements of length zero are refused
  *  - keys are looked up when the work request is carried out, not when it is posted, and must be good for the range
  *  - a message takes a receive of the peer's. RC waits for one; UD drops, delivers a GRH, and drops what is too long
  *  - a completion queue that overflows fails the test
- *  - after an error every work request left gets a completion, signalled or not; nothing in it but wr_id, status and qp_num
- *    is valid, the rest is garbage
+ *  - after an error every work request left gets a completion, signalled or not; nothing in it but wr_id, status and
+ *    qp_num is valid, the rest is garbage
  *  - qp->state is what the program has made it by ibv_modify_qp: of an error of the device's own it does not tell
  *
- * Work requests are carried out, in order, by ibv_poll_cq on any completion queue (mock_pace of each queue pair at each poll;
- * 0: by mock_run alone). Any thread may call. For one program of one source file: it replaces ibv_query_*.
+ * Work requests are carried out, in order, by ibv_poll_cq on any completion queue (mock_pace of each queue pair at each
+ * poll; 0: by mock_run alone). Any thread may call. For one program of one source file: it replaces ibv_query_*.
  */
 #ifndef TESTS_MOCK_VERBS_H
 #define TESTS_MOCK_VERBS_H
@@ -31,7 +31,8 @@ enum { MOCK_SGE = 32, MOCK_REGS = 4096, MOCK_QPS = 64, MOCK_GRH = 40, MOCK_VENDO
 /* What ibv_post_send and ibv_post_recv return for the same mistakes. */
 struct mock_provider {
 	const char *name;
-	int full, sges, inlined; /* no slot; more than max_sge elements, or one of length zero; more inline than max_inline */
+	/* No slot; more than max_sge elements, or one of length zero; more inline than max_inline. */
+	int full, sges, inlined;
 };
 static const struct mock_provider mock_providers[] = {
 	{ "rxe", ENOMEM, EINVAL, EINVAL },
@@ -103,7 +104,8 @@ static struct {
 	.pace = UINT_MAX,
 	.port = { .state = IBV_PORT_ACTIVE, .active_mtu = IBV_MTU_4096, .max_mtu = IBV_MTU_4096, .max_msg_sz = 1u << 30,
 		  .gid_tbl_len = 1, .lid = 1, .link_layer = IBV_LINK_LAYER_INFINIBAND },
-	.device = { .max_sge = 30, .max_sge_rd = 30, .max_qp_wr = 1 << 15, .max_cqe = 1 << 20, .max_mr_size = UINT64_MAX },
+	.device = { .max_sge = 30, .max_sge_rd = 30, .max_qp_wr = 1 << 15, .max_cqe = 1 << 20,
+		    .max_mr_size = UINT64_MAX },
 };
 
 /* ------------------------------------------------------------------ registrations: keys are never used twice */
@@ -164,7 +166,8 @@ static int mock_backend_dereg(void *ctx, struct hugepin_reg *reg)
 static int mock_backend_limits(void *ctx, struct hugepin_limits *ret_)
 {
 	(void)ctx;
-	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE };
+	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ |
+							    HUGEPIN_REMOTE_WRITE };
 	return 0;
 }
 

@@ -11,10 +11,6 @@
 
 struct io_uring;
 
-/* What this process may lock or pin, in bytes; 0: no limit (CAP_IPC_LOCK). A first guess: the kernel charges what
- * io_uring pins to the user, over all processes, and in a user namespace the capability may be one in name only. */
-size_t hp_memlock_max(void);
-
 /* What hugepin_uring_open() gives to the core: its backend, and a context for it. *ret_made: the ring got a table.
  * 0 or -errno, as hugepin_uring_open. */
 extern const struct hugepin_backend hp_uring_backend;

@@ -1,42 +1,24 @@
 /*
- * The backend that only locks memory, and the limit that it shares with io_uring.
+ * The backend that only locks memory.
  *
  * Registrations overlap, of one domain and of several, and what the program has locked itself stays so: locks.c.
  */
 #include <errno.h>
-#include <linux/capability.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include "base/base.h"
+#include "base/memlock.h"
 #include "reg/backend/backend.h"
 #include "reg/locks.h"
 
-size_t hp_memlock_max(void)
-{
-	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
-	struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3] = { 0 };
-	struct rlimit limit;
-
-	if (!syscall(SYS_capget, &header, caps) && caps[0].effective & 1u << CAP_IPC_LOCK)
-		return 0;
-	if (getrlimit(RLIMIT_MEMLOCK, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY)
-		return 0;
-	return HP_MAX((size_t)limit.rlim_cur, (size_t)1);
-}
-
 static int mlock_reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
 {
-	int saved = errno, err = 0;
+	int saved_errno = errno, err;
 	struct hp_locked *r = malloc(sizeof *r);
 
 	(void)ctx;
 	(void)access;
 	if (!r) {
-		errno = saved;
+		errno = saved_errno;
 		return -ENOMEM;
 	}
 	*r = (struct hp_locked){ .start = (uintptr_t)addr, .end = (uintptr_t)addr + len };
@@ -45,26 +27,26 @@ static int mlock_reg(void *ctx, void *addr, size_t len, unsigned access, struct 
 		free(r);
 	else
 		*ret_ = (struct hugepin_reg){ .cookie = (uintptr_t)r };
-	errno = saved;
+	errno = saved_errno;
 	return err;
 }
 
 static int mlock_dereg(void *ctx, struct hugepin_reg *reg)
 {
 	struct hp_locked *r = (struct hp_locked *)(uintptr_t)reg->cookie;
-	int saved = errno, ret = hp_locks_drop(r);
+	int saved_errno = errno, err = hp_locks_drop(r);
 
 	(void)ctx;
 	free(r);
-	errno = saved;
-	return ret;
+	errno = saved_errno;
+	return err;
 }
 
 static int mlock_limits(void *ctx, struct hugepin_limits *ret_)
 {
 	(void)ctx;
 	*ret_ = (struct hugepin_limits){
-		.bytes_max = hp_memlock_max(),
+		.bytes_max = hp_memlock_max(HP_MEMLOCK_LOCK),
 		.access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_RELAXED,
 	};
 	return 0;

@@ -18,6 +18,7 @@
 
 #include "base/base.h"
 #include "base/bits.h"
+#include "base/memlock.h"
 #include "hugepin_uring.h"
 #include "reg/backend/backend.h"
 #include "reg/domain.h"
@@ -50,23 +51,23 @@ static bool has_owner(const struct io_uring *ring)
 static int slot_set(struct io_uring *ring, unsigned slot, void *addr, size_t len)
 {
 	struct iovec iov = { addr, len };
-	int n = io_uring_register_buffers_update_tag(ring, slot, &iov, NULL, 1);
+	int err = io_uring_register_buffers_update_tag(ring, slot, &iov, NULL, 1);
 
-	return n < 0 ? n : 0;
+	return err < 0 ? err : 0;
 }
 
 /* Clear a slot in the first n rings. All of them are tried; the first failure is returned. */
 static int slot_clear(struct hp_uring *u, unsigned slot, unsigned n)
 {
-	int ret = 0;
+	int err = 0;
 
 	for (unsigned i = 0; i < n; i++) {
-		int err = slot_set(u->rings[i], slot, NULL, 0);
+		int one = slot_set(u->rings[i], slot, NULL, 0);
 
-		if (err < 0 && !ret)
-			ret = err;
+		if (one < 0 && !err)
+			err = one;
 	}
-	return ret;
+	return err;
 }
 
 static int slots_clone(struct hp_uring *u, struct io_uring *to, unsigned slot, unsigned count, unsigned flags)
@@ -138,7 +139,7 @@ static int uring_limits(void *ctx, struct hugepin_limits *ret_)
 
 	*ret_ = (struct hugepin_limits){
 		.len_max = LEN_MAX,
-		.bytes_max = hp_memlock_max(),
+		.bytes_max = hp_memlock_max(HP_MEMLOCK_LOCK),
 		.regs_max = u->slots,
 		.access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_RELAXED,
 		.flags = (u->owner ? HUGEPIN_LIMIT_OPENER : 0u) | (kernel_unpins_late() ? HUGEPIN_LIMIT_LATE : 0u),
@@ -203,7 +204,7 @@ int hp_uring_new(struct io_uring *ring, unsigned slot0, unsigned slots, struct h
 int hugepin_uring_open(struct io_uring *ring, unsigned slot0, unsigned slots, const struct hugepin_attr *attr,
 		       hugepin_domain **ret_)
 {
-	int saved = errno, err;
+	int saved_errno = errno, err;
 	struct hp_uring *u;
 	bool made;
 
@@ -217,7 +218,7 @@ int hugepin_uring_open(struct io_uring *ring, unsigned slot0, unsigned slots, co
 		if (err < 0 && made)
 			io_uring_unregister_buffers(ring);
 	}
-	errno = saved;
+	errno = saved_errno;
 	return err;
 }
 

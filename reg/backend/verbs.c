@@ -14,16 +14,13 @@
 #include "hugepin_verbs.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <linux/capability.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
+
+#include "base/base.h"
+#include "base/memlock.h"
 
 #define PREFETCH_BYTES ((size_t)1 << 30) /* of one piece of advice: struct ibv_sge counts 32 bits */
 #define PREFETCH_TRIES 8 /* EAGAIN: the mapping changed meanwhile */
@@ -42,41 +39,7 @@ struct verbs {
 
 /* ------------------------------------------------------------------ limits */
 
-/* Memory that the process has pinned already, in bytes; 0 where the kernel does not say. */
-static size_t pinned_bytes(void)
-{
-	char text[4096];
-	int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return 0;
-	ssize_t n = read(fd, text, sizeof text - 1);
-	close(fd);
-	text[n > 0 ? n : 0] = 0;
-	const char *line = strstr(text, "\nVmPin:");
-	return line ? strtoul(line + strlen("\nVmPin:"), NULL, 10) * 1024 : 0;
-}
-
-/* In a user namespace of its own a process may hold the capability and be limited all the same: the kernel asks for it
- * in the initial one. Then ibv_reg_mr says ENOMEM, which the domain knows how to answer. */
-static bool may_lock(void)
-{
-	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
-	struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3] = { { 0 } };
-	return !syscall(SYS_capget, &head, caps) &&
-	       caps[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK);
-}
-
-/* What RLIMIT_MEMLOCK leaves, in whole pages; 0: no limit. */
-static size_t lockable_bytes(size_t page)
-{
-	struct rlimit limit;
-	if (may_lock() || getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur == RLIM_INFINITY)
-		return 0;
-	size_t pinned = pinned_bytes(), left = limit.rlim_cur > pinned ? limit.rlim_cur - pinned : 0;
-	return left >= page ? left & -page : 1;
-}
-
-static int query(struct verbs *v, struct ibv_pd *pd)
+static int query_device(struct verbs *v, struct ibv_pd *pd)
 {
 	struct ibv_device_attr_ex device = { 0 };
 	int err = ibv_query_device_ex(pd->context, NULL, &device);
@@ -89,7 +52,7 @@ static int query(struct verbs *v, struct ibv_pd *pd)
 	/* Devices without a limit report 0, or all ones in their own number of bits. */
 	if (len_max >= page && len_max <= SIZE_MAX / 2)
 		v->limits.len_max = len_max & -page;
-	v->limits.bytes_max = lockable_bytes(page);
+	v->limits.bytes_max = hp_memlock_max(HP_MEMLOCK_PIN);
 	v->limits.regs_max = device.orig_attr.max_mr > 0 ? (uint32_t)device.orig_attr.max_mr : 0;
 
 	v->limits.access =
@@ -106,13 +69,13 @@ static int query(struct verbs *v, struct ibv_pd *pd)
 
 /* ------------------------------------------------------------------ the backend's functions */
 
-static int limits(void *ctx, struct hugepin_limits *ret_)
+static int verbs_limits(void *ctx, struct hugepin_limits *ret_)
 {
 	*ret_ = ((const struct verbs *)ctx)->limits;
 	return 0;
 }
 
-static bool writes(unsigned access)
+static bool device_writes(unsigned access)
 {
 	return access & (HUGEPIN_WRITE | HUGEPIN_REMOTE_WRITE | HUGEPIN_REMOTE_ATOMIC);
 }
@@ -122,11 +85,11 @@ static struct ibv_mr *mr_of(const struct hugepin_reg *reg)
 	return (struct ibv_mr *)(uintptr_t)(reg->cookie & ~COOKIE_WRITABLE);
 }
 
-static int reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
+static int verbs_reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
 {
 	const struct verbs *v = ctx;
 	unsigned flags = 0;
-	if (writes(access)) /* a peer may write only where the device itself may */
+	if (device_writes(access)) /* a peer may write only where the device itself may */
 		flags |= IBV_ACCESS_LOCAL_WRITE;
 	if (access & HUGEPIN_REMOTE_READ)
 		flags |= IBV_ACCESS_REMOTE_READ;
@@ -141,32 +104,32 @@ static int reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepi
 	if (access & HUGEPIN_ON_DEMAND && access & HUGEPIN_REMOTE_ATOMIC && !v->odp_atomic)
 		return -EOPNOTSUPP;
 
-	int errno_before = errno;
+	int saved_errno = errno;
 	errno = 0;
 	struct ibv_mr *mr = ibv_reg_mr(v->pd, addr, len, flags);
 	int err = mr ? 0 : errno ? -errno : -EIO;
-	errno = errno_before;
+	errno = saved_errno;
 	if (err)
 		return err;
 	*ret_ = (struct hugepin_reg){
 		.lkey = mr->lkey,
 		.rkey = mr->rkey,
-		.cookie = (uintptr_t)mr | (writes(access) ? COOKIE_WRITABLE : 0),
+		.cookie = (uintptr_t)mr | (device_writes(access) ? COOKIE_WRITABLE : 0),
 	};
 	return 0;
 }
 
-static int dereg(void *ctx, struct hugepin_reg *reg)
+static int verbs_dereg(void *ctx, struct hugepin_reg *reg)
 {
 	(void)ctx;
-	int errno_before = errno;
+	int saved_errno = errno;
 	int err = ibv_dereg_mr(mr_of(reg));
-	errno = errno_before;
+	errno = saved_errno;
 	return err > 0 ? -err : err;
 }
 
 /* The device's page table is filled, and what it lacks is faulted in. */
-static int advise(const struct verbs *v, const struct hugepin_reg *reg, char *addr, size_t len)
+static int prefetch_by_device(const struct verbs *v, const struct hugepin_reg *reg, char *addr, size_t len)
 {
 	enum ibv_advise_mr_advice advice = reg->cookie & COOKIE_WRITABLE ? IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE :
 									     IBV_ADVISE_MR_ADVICE_PREFETCH;
@@ -185,18 +148,18 @@ static int advise(const struct verbs *v, const struct hugepin_reg *reg, char *ad
 
 /* Not every provider passes advice on, and some devices take it for writable memory only. With the pages in memory at
  * least, the device's own fault is short. */
-static int prefetch(void *ctx, const struct hugepin_reg *reg, void *addr, size_t len)
+static int verbs_prefetch(void *ctx, const struct hugepin_reg *reg, void *addr, size_t len)
 {
-	int errno_before = errno, ret = 0;
-	if (advise(ctx, reg, addr, len)) {
-		int how = reg->cookie & COOKIE_WRITABLE ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
-		ret = madvise(addr, len, how) ? -errno : 1;
+	int saved_errno = errno, ret = 0;
+	if (prefetch_by_device(ctx, reg, addr, len)) {
+		int err = hp_populate((uintptr_t)addr, len, reg->cookie & COOKIE_WRITABLE);
+		ret = err ? err : 1;
 	}
-	errno = errno_before;
+	errno = saved_errno;
 	return ret;
 }
 
-static void close_ctx(void *ctx)
+static void verbs_close(void *ctx)
 {
 	free(ctx);
 }
@@ -206,24 +169,24 @@ int hugepin_verbs_open(struct ibv_pd *pd, const struct hugepin_attr *attr, hugep
 	static const struct hugepin_backend backend = {
 		.size = sizeof backend,
 		.name = "verbs",
-		.reg = reg,
-		.dereg = dereg,
-		.prefetch = prefetch,
-		.limits = limits,
-		.close = close_ctx,
+		.reg = verbs_reg,
+		.dereg = verbs_dereg,
+		.prefetch = verbs_prefetch,
+		.limits = verbs_limits,
+		.close = verbs_close,
 	};
 	if (!pd || !ret_)
 		return -EINVAL;
 
-	int errno_before = errno;
+	int saved_errno = errno;
 	struct verbs *v = malloc(sizeof *v);
-	int err = v ? query(v, pd) : -ENOMEM;
+	int err = v ? query_device(v, pd) : -ENOMEM;
 	if (!err) {
 		err = hugepin_domain_open(&backend, v, attr, ret_);
 		if (err != -EINVAL) /* it is the domain's now, or closed already */
 			v = NULL;
 	}
 	free(v);
-	errno = errno_before;
+	errno = saved_errno;
 	return err;
 }

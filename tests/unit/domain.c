@@ -34,11 +34,7 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 	opened += nr == SYS_mprotect;
 	if (!nth || !may_fail(nr, c) || ++calls != nth)
 		r = raw(nr, a, b, c, d, e, f);
-	if (r < 0 && r > -4096) {
-		errno = (int)-r;
-		return -1;
-	}
-	return r;
+	return result_of(r);
 }
 
 /* ------------------------------------------------------------------ */

@@ -1,5 +1,5 @@
-/* A ring of an io_uring that has registered memory of this process, and that only another process has open: what is pinned, and nobody
- * here can tell by whom. */
+/* A ring of an io_uring that has registered memory of this process, and that only another process has open: what is
+ * pinned, and nobody here can tell by whom. */
 #ifndef TESTS_UNIT_ELSEWHERE_H
 #define TESTS_UNIT_ELSEWHERE_H
 
@@ -9,8 +9,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Have it registered, and a read from `fd` begun to its start, of 5 bytes. Returns the other process, which ends with a signal; -1:
- * not to be had. */
+/* Have it registered, and a read from `fd` begun to its start, of 5 bytes. Returns the other process, which ends with a
+ * signal; -1: not to be had. */
 static inline pid_t ring_elsewhere(void *p, size_t len, int fd)
 {
 	struct iovec memory = { p, len };

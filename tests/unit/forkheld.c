@@ -20,6 +20,7 @@
 #include "base/stats.h"
 #include "base/thread.h"
 #include "tests/live/live.h"
+#include "tests/unit/child.h"
 #include "tests/unit/elsewhere.h"
 #include "tests/unit/empty.h"
 
@@ -348,27 +349,16 @@ static bool any_held(void)
 /* Fork, have the child run in(), and the parent write all its buffers before the child goes on. The child's status. */
 static int fork_with(void (*in)(void))
 {
-	int go[2], status;
-	char c = 0;
-	pid_t pid;
+	int go, status;
+	pid_t pid = child_that_waits(in, &go);
 
-	if (!EXPECT(!pipe2(go, O_CLOEXEC)))
+	if (pid < 0)
 		return -1;
-	pid = fork();
-	if (pid == 0) {
-		t_failures = 0;
-		alarm(60);
-		if (read(go[0], &c, 1) != 1)
-			_exit(99);
-		in();
-		_exit(t_failures != 0);
-	}
 	rewrite(1000);
 	expect_intact();
-	EXPECT(write(go[1], &c, 1) == 1);
+	child_goes(go);
 	status = child_wait(pid, 40);
-	close(go[0]);
-	close(go[1]);
+	close(go);
 	expect_intact();
 	return status;
 }

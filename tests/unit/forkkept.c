@@ -20,6 +20,7 @@
 #include "base/config.h"
 #include "base/stats.h"
 #include "tests/live/live.h"
+#include "tests/unit/child.h"
 #include "tests/unit/empty.h"
 #include "tests/unit/kernel.h"
 
@@ -81,11 +82,7 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 		if (nr == SYS_munmap && (size_t)b > 4 * MIB && !in_span(a))
 			is_short = false;
 	}
-	if (r < 0 && r > -4096) {
-		errno = (int)-r;
-		return -1;
-	}
-	return r;
+	return result_of(r);
 }
 
 /* ------------------------------------------------------------------ a heap that is held, and a thread */
@@ -207,33 +204,9 @@ static long address_space(void)
 	return file_number("/proc/self/statm") * 4096;
 }
 
-/* A child that waits for c to be written to *ret_go, then runs in(). */
-static pid_t child(void (*in)(void), int *ret_go)
-{
-	int go[2];
-	char c;
-	pid_t pid;
-
-	if (!EXPECT(!pipe2(go, O_CLOEXEC)))
-		return -1;
-	pid = fork();
-	if (pid == 0) {
-		t_failures = 0;
-		alarm(150);
-		close(go[1]);
-		if (read(go[0], &c, 1) != 1)
-			_exit(99);
-		in();
-		_exit(t_failures != 0);
-	}
-	close(go[0]);
-	*ret_go = go[1];
-	return pid;
-}
-
 static void let_end(pid_t pid, int go)
 {
-	EXPECT(write(go, "g", 1) == 1);
+	child_goes(go);
 	EXPECT_EQ(child_wait(pid, 40), 0);
 	close(go);
 }
@@ -243,7 +216,7 @@ static size_t fork_with(void (*in)(void))
 {
 	size_t before = populated;
 	int go = -1;
-	pid_t pid = child(in, &go);
+	pid_t pid = child_that_waits(in, &go);
 
 	let_end(pid, go);
 	expect_counted();
@@ -529,12 +502,12 @@ TEST(a_child_that_lives_when_the_next_is_made_has_memory_of_its_own)
 	size_t copy, before;
 
 	fill_heap();
-	first = child(expect_old, &first_go);
+	first = child_that_waits(expect_old, &first_go);
 	copy = hp_copy_kept();
 	EXPECT(copy > 0);
 	rewrite();
 	before = populated;
-	second = child(expect_old, &second_go);
+	second = child_that_waits(expect_old, &second_go);
 	EXPECT(populated - before >= copy); /* not written page by page, each a copy by the kernel */
 	EXPECT_EQ(hp_copy_kept(), copy);
 	rewrite();

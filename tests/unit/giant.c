@@ -117,11 +117,7 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 	} else {
 		r = -EINVAL;
 	}
-	if (r < 0 && r > -4096) {
-		errno = (int)-r;
-		return -1;
-	}
-	return r;
+	return result_of(r);
 }
 
 /* ------------------------------------------------------------------ */

@@ -200,17 +200,6 @@ UNINSTRUMENTED int clock_gettime(clockid_t clock, struct timespec *ret)
 	return 0;
 }
 
-UNINSTRUMENTED static long file_with(const char *text)
-{
-	long pipe[1] = { 0 };
-	int *fds = (int *)pipe;
-
-	raw(SYS_pipe2, (long)fds, O_CLOEXEC, 0, 0, 0, 0);
-	raw(SYS_write, fds[1], (long)text, (long)strlen(text), 0, 0, 0);
-	raw(SYS_close, fds[1], 0, 0, 0, 0, 0);
-	return fds[0];
-}
-
 UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
 {
 	long r;
@@ -236,11 +225,7 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 		return c;
 	}
 	r = raw(nr, a, b, c, d, e, f);
-	if (r < 0 && r > -4096) {
-		errno = (int)-r;
-		return -1;
-	}
-	return r;
+	return result_of(r);
 }
 
 /* ------------------------------------------------------------------ */
@@ -306,6 +291,25 @@ static uint32_t touch(hugepin_domain *d, const char *p)
 	uint32_t index = (uint32_t)pin.ref;
 
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	return index;
+}
+
+/* Tell the plan all that happened; the test does not look at it. */
+static void catch_up(hugepin_domain *d, struct hp_plan *p)
+{
+	serve(d);
+	p->seen = p->told;
+}
+
+/* A domain with its plan, which has been told of a use of buffer[0], and of nothing since. Returns the region's index. */
+static uint32_t open_used(hugepin_domain **ret_d, struct hp_plan **ret_plan)
+{
+	uint32_t index;
+
+	*ret_d = open_on(&device, 0);
+	*ret_plan = plan_of(0);
+	index = touch(*ret_d, buffer[0]);
+	catch_up(*ret_d, *ret_plan);
 	return index;
 }
 
@@ -475,12 +479,10 @@ TEST(a_miss_a_use_and_its_end_are_told_with_their_times)
 
 TEST(an_end_whose_start_was_not_seen_is_a_use_of_its_own)
 {
-	hugepin_domain *d = open_on(&device, 0);
-	struct hp_plan *p = plan_of(0);
-	uint32_t a = touch(d, buffer[0]);
+	hugepin_domain *d;
+	struct hp_plan *p;
+	uint32_t a = open_used(&d, &p);
 
-	serve(d);
-	p->seen = p->told;
 	leave(BEGINS + 5, HP_RECORD_END, a);
 	device.clock_ns += MS;
 	serve(d);
@@ -522,13 +524,11 @@ TEST(several_uses_end_but_for_one_while_there_is_a_pin)
 
 TEST(what_was_registered_ahead_is_told_before_its_first_use)
 {
-	hugepin_domain *d = open_on(&device, 0);
-	struct hp_plan *p = plan_of(0);
+	hugepin_domain *d;
+	struct hp_plan *p;
 	struct hp_region *r;
 
-	touch(d, buffer[0]);
-	serve(d);
-	p->seen = p->told;
+	open_used(&d, &p);
 	hp_domain_lock(d);
 	EXPECT_EQ(hp_pin_ahead(d, buffer[1], LEN, HUGEPIN_READ | HUGEPIN_WRITE), 0);
 	r = hp_region_find(d, (uintptr_t)buffer[1], HUGEPIN_READ);
@@ -585,8 +585,7 @@ TEST(records_of_a_clock_that_began_anew_are_told_as_they_came)
 	struct hp_plan *p = plan_of(0);
 	uint32_t a = touch(d, buffer[0]), b = touch(d, buffer[1]);
 
-	serve(d);
-	p->seen = p->told;
+	catch_up(d, p);
 	device.clock_ns += 10 * SECOND;
 	leave(device.clock_ns, HP_RECORD_START, a);
 	leave(device.clock_ns - (UINT64_C(1) << 32) - 1, HP_RECORD_START, b);
@@ -604,12 +603,10 @@ TEST(records_of_a_clock_that_began_anew_are_told_as_they_came)
 
 TEST(a_record_is_not_told_as_of_later_than_now)
 {
-	hugepin_domain *d = open_on(&device, 0);
-	struct hp_plan *p = plan_of(0);
-	uint32_t a = touch(d, buffer[0]);
+	hugepin_domain *d;
+	struct hp_plan *p;
+	uint32_t a = open_used(&d, &p);
 
-	serve(d);
-	p->seen = p->told;
 	device.clock_ns += MS;
 	leave(device.clock_ns + MS, HP_RECORD_START, a);
 	leave(device.clock_ns - 1, HP_RECORD_START, a);
@@ -623,13 +620,11 @@ TEST(a_record_is_not_told_as_of_later_than_now)
 /* The index is of a registration made since; but for a clock that went back further. */
 TEST(records_shortly_before_the_registration_are_of_another)
 {
-	hugepin_domain *d = open_on(&device, 0);
-	struct hp_plan *p = plan_of(0);
-	uint32_t a = touch(d, buffer[0]);
+	hugepin_domain *d;
+	struct hp_plan *p;
+	uint32_t a = open_used(&d, &p);
 	const uint64_t stale = UINT64_C(1) << 32;
 
-	serve(d);
-	p->seen = p->told;
 	for (int i = 0; i < 4; i++) {
 		static const bool is_told[] = { true, false, false, true };
 		const uint64_t at[] = { BEGINS, BEGINS - 1, BEGINS - stale, BEGINS - stale - 1 };
@@ -692,8 +687,7 @@ TEST(threads_records_are_taken_though_the_thread_has_ended)
 	pthread_t other;
 
 	touch(d, buffer[3]);
-	serve(d);
-	p->seen = p->told;
+	catch_up(d, p);
 	device.clock_ns += MS;
 	pthread_create(&other, NULL, touch_there, d);
 	pthread_join(other, NULL);
@@ -720,8 +714,7 @@ TEST(as_many_records_wait_for_a_domain_as_there_is_room_for_and_one_more_is_lost
 		struct hp_plan *p = plan_of(1);
 		uint32_t a = touch(d, buffer[0]);
 
-		serve(d);
-		p->seen = p->told;
+		catch_up(d, p);
 		device.clock_ns += MS;
 		for (unsigned i = 0; i < ROOM + more; i++) {
 			leave(device.clock_ns + i, HP_RECORD_START, a);
@@ -755,8 +748,7 @@ TEST(what_has_no_room_in_the_queue_waits_for_the_next_time)
 	struct hugepin_pin pin[3];
 	uint64_t begins;
 
-	serve(d);
-	p->seen = p->told;
+	catch_up(d, p);
 	begins = device.clock_ns += MS;
 	for (unsigned i = 0; i < ROOM; i++) {
 		leave(begins + 10 + i, HP_RECORD_START, a);
@@ -798,13 +790,11 @@ static void lose(hugepin_domain *d, uint32_t records)
 
 TEST(after_a_loss_misses_are_told_and_the_rest_dropped)
 {
-	hugepin_domain *d = open_on(&device, 0);
-	struct hp_plan *p = plan_of(0);
-	uint32_t a = touch(d, buffer[0]);
+	hugepin_domain *d;
+	struct hp_plan *p;
+	uint32_t a = open_used(&d, &p);
 	uint64_t due;
 
-	serve(d);
-	p->seen = p->told;
 	device.clock_ns += MS;
 	leave(device.clock_ns, HP_RECORD_START, a);
 	touch(d, buffer[1]); /* a miss, and an end */
@@ -845,8 +835,7 @@ TEST(after_a_loss_uses_go_on_that_are_pinned_and_all_that_is_registered_is_told)
 	struct hugepin_pin pin = pinned(d, buffer[0]), other = pinned(d, buffer[1]);
 	struct hp_region *r;
 
-	serve(d);
-	p->seen = p->told;
+	catch_up(d, p);
 	EXPECT_EQ(hugepin_unpin(d, &other), 0);
 	hp_domain_lock(d);
 	EXPECT_EQ(hp_pin_ahead(d, buffer[2], LEN, HUGEPIN_READ | HUGEPIN_WRITE), 0);
@@ -874,14 +863,12 @@ TEST(after_a_loss_uses_go_on_that_are_pinned_and_all_that_is_registered_is_told)
 TEST(misses_that_have_no_room_are_lost_and_counted)
 {
 	enum { ROOM = 2 * HP_RECORDS_MAX };
-	hugepin_domain *d = open_on(&device, 0);
-	struct hp_plan *p = plan_of(0);
+	hugepin_domain *d;
+	struct hp_plan *p;
 	char *pages = map((size_t)2 * 4096 * (ROOM + 2));
 	struct hugepin_pin pin;
 
-	touch(d, buffer[0]);
-	serve(d);
-	p->seen = p->told;
+	open_used(&d, &p);
 	for (size_t i = 0; i < ROOM + 2; i++) {
 		EXPECT_EQ(hugepin_pin(d, pages + 2 * i * 4096, 4096, 0, &pin), 0);
 		EXPECT_EQ(hp_helper_waiting(d), HP_MIN(i + 1, (size_t)ROOM));
@@ -1000,15 +987,13 @@ static uint64_t cost_of(struct hp_plan *p, uint32_t region, uint64_t bytes, bool
 
 TEST(what_is_given_back_and_registered_again_is_told_counted_and_its_cost_learnt)
 {
-	hugepin_domain *d = open_on(&device, 0);
-	struct hp_plan *p = plan_of(0);
+	hugepin_domain *d;
+	struct hp_plan *p;
 	struct hp_cost cost = { 0 };
 	struct hp_cost_fit fit;
 	struct hugepin_domain_stats s;
 
-	touch(d, buffer[0]);
-	serve(d);
-	p->seen = p->told;
+	open_used(&d, &p);
 	EXPECT_EQ(cost_of(p, 1, LEN, true), hp_cost_ns(&cost, HP_COST_BASE, LEN, true) + 1000);
 	EXPECT_EQ(cost_of(p, 1, LEN, false), hp_cost_ns(&cost, HP_COST_BASE, LEN, false) + 1000);
 	for (int i = 0; i < 5; i++) {
@@ -1156,8 +1141,7 @@ TEST(what_cannot_be_done_is_told_to_have_failed)
 	struct hp_plan *p = plan_of(0);
 	struct hugepin_pin pin = pinned(d, buffer[0]);
 
-	serve(d);
-	p->seen = p->told;
+	catch_up(d, p);
 	next_step(p, HP_PLAN_DEREGISTER, 1); /* in use */
 	EXPECT_EQ(serve(d), UINT64_MAX);
 	next_is(p, FAILED, 1, device.clock_ns);
@@ -1211,8 +1195,7 @@ TEST(what_somebody_has_registered_is_told_and_what_is_part_of_more_is_forgotten)
 
 	EXPECT_EQ(hugepin_pin(d, pages, 4 * LEN, 0, &pin), 0);
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
-	serve(d);
-	p->seen = p->told;
+	catch_up(d, p);
 	next_step(p, HP_PLAN_REGISTER, 2);
 	next_step(p, HP_PLAN_REGISTER, 3);
 	serve(d);
@@ -1285,8 +1268,7 @@ TEST(a_victim_is_asked_for_after_eight_records_and_sixteen_times_at_most)
 	uint32_t a = touch(d, buffer[0]);
 
 	touch(d, buffer[1]);
-	serve(d);
-	p->seen = p->told;
+	catch_up(d, p);
 	p->victim = 1;
 	for (int i = 0; i < 20; i++)
 		leave(device.clock_ns, HP_RECORD_START, a);
@@ -1476,8 +1458,7 @@ TEST(to_save_memory_it_takes_no_more_than_it_may_and_within_a_budget_what_it_nee
 		serve(d);
 		give_back(d, p, 1);
 		touch(d, buffer[1]);
-		serve(d);
-		p->seen = p->told;
+		catch_up(d, p);
 		fake_machine();
 		period(10 * SECOND, 1000, 500 * MS);
 		period(200 * MS, 1000, 500 * MS);

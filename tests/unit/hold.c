@@ -28,11 +28,7 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 	if ((nr == SYS_mmap || nr == SYS_madvise || nr == SYS_mprotect) && before_call)
 		before_call();
 	r = raw(nr, a, b, c, d, e, f);
-	if (r < 0 && r > -4096) {
-		errno = (int)-r;
-		return -1;
-	}
-	return r;
+	return result_of(r);
 }
 
 __attribute__((constructor)) static void configure(void)

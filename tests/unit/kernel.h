@@ -1,11 +1,14 @@
 /*
- * A kernel of a test's own: the mapping calls, and syscall(), defined here, which the linker prefers to the C library's, come
- * to kernel(), which the test defines. raw() is the real one.
+ * A kernel of a test's own: the mapping calls, and syscall(), defined here, which the linker prefers to the C
+ * library's, come to kernel(), which the test defines. raw() is the real one.
  */
 #ifndef TESTS_UNIT_KERNEL_H
 #define TESTS_UNIT_KERNEL_H
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
@@ -25,6 +28,26 @@ UNINSTRUMENTED static long raw(long nr, long a, long b, long c, long d, long e, 
 			 : "0"(nr), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
 			 : "rcx", "r11", "memory");
 	return r;
+}
+
+/* As syscall(2) says it: the result, or -1 with errno. */
+UNINSTRUMENTED static inline long result_of(long r)
+{
+	if (r >= 0 || r <= -4096)
+		return r;
+	errno = (int)-r;
+	return -1;
+}
+
+/* A descriptor from which this text is read, of some lines at most: what a file of the kernel's is to say. */
+UNINSTRUMENTED static inline long file_with(const char *text)
+{
+	int fds[2] = { -1, -1 };
+
+	raw(SYS_pipe2, (long)fds, O_CLOEXEC, 0, 0, 0, 0);
+	raw(SYS_write, fds[1], (long)text, (long)strlen(text), 0, 0, 0);
+	raw(SYS_close, fds[1], 0, 0, 0, 0, 0);
+	return fds[0];
 }
 
 UNINSTRUMENTED void *mmap(void *at, size_t len, int prot, int flags, int fd, off_t off)

@@ -48,11 +48,7 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 	} else {
 		r = raw(nr, a, b, c, d, e, f);
 	}
-	if (r < 0 && r > -4096) {
-		errno = (int)-r;
-		return -1;
-	}
-	return r;
+	return result_of(r);
 }
 
 int sysinfo(struct sysinfo *ret_)

@@ -51,8 +51,6 @@ static long unlocked, looked_for_holes; /* calls */
 
 UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
 {
-	long r;
-
 	looked_where += nr == SYS_openat && !strcmp((const char *)b, "/proc/self/smaps");
 	looked_how_much += nr == SYS_openat && !strcmp((const char *)b, "/proc/self/status");
 	unlocked += nr == SYS_munlock;
@@ -62,11 +60,7 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 	if (nr == SYS_msync && fill && raw(SYS_mmap, (long)fill, PAGE, PROT_READ | PROT_WRITE,
 					   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == (long)fill)
 		fill = NULL;
-	r = raw(nr, a, b, c, d, e, f);
-	if ((unsigned long)r < (unsigned long)-4095)
-		return r;
-	errno = (int)-r;
-	return -1;
+	return result_of(raw(nr, a, b, c, d, e, f));
 }
 
 static uint64_t locked(void)

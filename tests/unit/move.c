@@ -118,11 +118,7 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 		says.small += nr == SYS_madvise && c == MADV_NOHUGEPAGE ? (int)((size_t)b / HP_PAGE) : 0;
 		r = raw(nr, a, b, c, d, e, f);
 	}
-	if (r < 0 && r > -4096) {
-		errno = (int)-r;
-		return -1;
-	}
-	return r;
+	return result_of(r);
 }
 
 /* ------------------------------------------------------------------ a heap in the pool */

@@ -23,11 +23,7 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 	long r = raw(nr, a, b, c, d, e, f);
 
 	barriers += nr == SYS_membarrier;
-	if (r < 0 && r > -4096) {
-		errno = (int)-r;
-		return -1;
-	}
-	return r;
+	return result_of(r);
 }
 
 /* Nobody watches, and no helper plans. */

@@ -92,11 +92,7 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 	long r = raw(nr, a, b, c, d, e, f);
 
 	reads += nr == SYS_openat && !strcmp((const char *)b, "/proc/self/maps");
-	if (r < 0 && r > -4096) {
-		errno = (int)-r;
-		return -1;
-	}
-	return r;
+	return result_of(r);
 }
 
 /* Powers of two, and multiples of 4096, in (from, to]. */

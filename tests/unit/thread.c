@@ -24,6 +24,7 @@
 
 #include "base/base.h"
 #include "base/lock.h"
+#include "base/proc.h"
 #include "base/process.h"
 #include "tests/t.h"
 
@@ -52,6 +53,27 @@ static void wait_for_end(void *unused)
 }
 
 static const struct hp_thread_kind waiting = { .name = "test waits", .run = wait_for_end, .calls = { SYS_futex }, .calls_count = 1 };
+
+/* Leave a test of what only bare threads do. */
+#define BARE_ONLY()                                                                                                    \
+	do {                                                                                                           \
+		if (!HP_THREAD_BARE)                                                                                   \
+			SKIP("threads are the C library's in this build");                                             \
+	} while (0)
+
+/* A child that begins anew, as the heap's handler has it, and ends in time. */
+static pid_t fork_anew(void)
+{
+	pid_t child = fork();
+
+	if (child == 0) {
+		t_failures = 0;
+		hp_thread_child(&thread);
+		hp_process_begin();
+		alarm(50);
+	}
+	return child;
+}
 
 static bool started(const struct hp_thread_kind *kind, int keep_fd)
 {
@@ -106,8 +128,7 @@ static int file_count(void)
 
 TEST(the_c_library_does_not_know_it)
 {
-	if (!HP_THREAD_BARE)
-		SKIP("threads are the C library's in this build");
+	BARE_ONLY();
 	EXPECT(__libc_single_threaded);
 	for (int i = 0; i < 20; i++) {
 		if (!started(&waiting, -1))
@@ -122,8 +143,7 @@ TEST(the_c_library_does_not_know_it)
 
 TEST(it_has_no_rights_and_no_files)
 {
-	if (!HP_THREAD_BARE)
-		SKIP("threads are the C library's in this build");
+	BARE_ONLY();
 
 	int before = 0, kept = open("/dev/null", O_RDWR | O_CLOEXEC), after = dup(kept);
 
@@ -152,8 +172,7 @@ TEST(it_is_bound_to_no_processor_and_no_class)
 	struct sched_param first = { .sched_priority = 1 }, none = { 0 };
 	bool fifo;
 
-	if (!HP_THREAD_BARE)
-		SKIP("threads are the C library's in this build");
+	BARE_ONLY();
 	sched_getaffinity(0, sizeof old, &old);
 	if (CPU_COUNT(&old) < 2)
 		SKIP("one processor");
@@ -200,8 +219,7 @@ static const struct hp_thread_kind trying = {
 
 TEST(it_opens_nothing_and_makes_nothing_executable)
 {
-	if (!HP_THREAD_BARE)
-		SKIP("threads are the C library's in this build");
+	BARE_ONLY();
 	errno = 77;
 	if (!started(&trying, -1))
 		return;
@@ -249,8 +267,7 @@ static const struct hp_thread_kind reading = {
 
 TEST(a_descriptor_that_it_keeps_is_its_own)
 {
-	if (!HP_THREAD_BARE)
-		SKIP("threads are the C library's in this build");
+	BARE_ONLY();
 	EXPECT_EQ(pipe(pipe_ends), 0);
 	if (!started(&reading, pipe_ends[0]))
 		return;
@@ -268,12 +285,9 @@ TEST(the_process_may_have_a_user_namespace_after_it)
 	int status = -1;
 	pid_t child;
 
-	if (!HP_THREAD_BARE)
-		SKIP("threads are the C library's in this build");
-	child = fork();
+	BARE_ONLY();
+	child = fork_anew();
 	if (child == 0) {
-		hp_thread_child(&thread);
-		hp_process_begin();
 		for (int i = 0; i < 50; i++) {
 			if (!started(&waiting, -1))
 				_exit(1);
@@ -312,14 +326,11 @@ TEST(a_child_of_fork_starts_its_own)
 	int status = -1;
 	pid_t child;
 
-	if (!HP_THREAD_BARE)
-		SKIP("threads are the C library's in this build");
+	BARE_ONLY();
 	if (!started(&waiting, -1))
 		return;
-	child = fork();
+	child = fork_anew();
 	if (child == 0) {
-		hp_thread_child(&thread);
-		hp_process_begin();
 		if (!started(&waiting, -1))
 			_exit(1);
 		stop();
@@ -336,13 +347,9 @@ TEST(it_keeps_no_process)
 	int status = -1;
 	pid_t child;
 
-	if (!HP_THREAD_BARE)
-		SKIP("threads are the C library's in this build");
-	child = fork();
+	BARE_ONLY();
+	child = fork_anew();
 	if (child == 0) {
-		hp_thread_child(&thread);
-		hp_process_begin();
-		alarm(10);
 		if (!started(&waiting, -1))
 			_exit(1);
 		pthread_exit(NULL);
@@ -360,13 +367,11 @@ TEST(without_processes_to_spare_there_is_none)
 {
 	struct rlimit none = { 0, 0 };
 	int status = -1;
-	pid_t child = fork();
+	pid_t child = fork_anew();
 
 	if (child == 0) {
 		static const struct hp_thread_kind kind = { .name = "test", .run = refuse };
 
-		hp_thread_child(&thread);
-		hp_process_begin();
 		if (setgid(65534) || setuid(65534) || setrlimit(RLIMIT_NPROC, &none))
 			_exit(3);
 		errno = 77;
@@ -390,13 +395,9 @@ TEST(it_has_a_place_of_its_own_and_the_program_keeps_its)
 	int status = -1;
 	pid_t child;
 
-	if (!HP_THREAD_BARE)
-		SKIP("threads are the C library's in this build");
-	child = fork();
+	BARE_ONLY();
+	child = fork_anew();
 	if (child == 0) {
-		t_failures = 0;
-		hp_thread_child(&thread);
-		hp_process_begin();
 		if (chdir("/tmp") || setpriority(PRIO_PROCESS, 0, 7) || sched_setscheduler(0, SCHED_BATCH, &idle) ||
 		    !started(&waiting, -1))
 			_exit(1);
@@ -440,8 +441,7 @@ TEST(of_the_descriptors_it_keeps_that_one_wherever_it_is)
 {
 	int high;
 
-	if (!HP_THREAD_BARE)
-		SKIP("threads are the C library's in this build");
+	BARE_ONLY();
 	high = fcntl(1, F_DUPFD_CLOEXEC, 700);
 	for (int fd = -1; fd < 4; fd++) {
 		if (fd == 3)
@@ -491,14 +491,9 @@ TEST(it_makes_the_calls_that_it_was_started_with_and_no_others)
 	int status = -1;
 	pid_t child;
 
-	if (!HP_THREAD_BARE)
-		SKIP("threads are the C library's in this build");
-	child = fork();
+	BARE_ONLY();
+	child = fork_anew();
 	if (child == 0) {
-		t_failures = 0;
-		hp_thread_child(&thread);
-		hp_process_begin();
-		alarm(50);
 		page = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		for (int k = 0; k < 3; k++) {
 			memset(tried, 0x55, sizeof tried);
@@ -533,8 +528,7 @@ static void confined(bool opens_files, void (*run)(bool opens_files))
 	int status = -1;
 	pid_t child;
 
-	if (!HP_THREAD_BARE)
-		SKIP("threads are the C library's in this build");
+	BARE_ONLY();
 	if (on_valgrind())
 		SKIP("under valgrind there is no filter");
 	child = fork();
@@ -638,14 +632,9 @@ TEST(there_are_four_at_most)
 	int status = -1;
 	pid_t child;
 
-	if (!HP_THREAD_BARE)
-		SKIP("threads are the C library's in this build");
-	child = fork();
+	BARE_ONLY();
+	child = fork_anew();
 	if (child == 0) {
-		t_failures = 0;
-		hp_thread_child(&thread);
-		hp_process_begin();
-		alarm(50);
 		for (int round = 0; round < 2; round++) {
 			started(&waiting, -1);
 			for (int i = 0; i < 3; i++) {

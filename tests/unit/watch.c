@@ -103,11 +103,7 @@ UNINSTRUMENTED __attribute__((no_sanitize("thread"))) static long kernel(long nr
 		lowered = true;
 	while (nr == SYS_read && hold_reader)
 		raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
-	if (r < 0 && r > -4096) {
-		errno = (int)-r;
-		return -1;
-	}
-	return r;
+	return result_of(r);
 }
 
 static hugepin_domain *open_with(uint32_t watch)

@@ -1,0 +1,26 @@
+#include "base/barrier.h"
+
+#include <errno.h>
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static bool ask_membarrier(int command)
+{
+	int saved_errno = errno;
+	bool ok = syscall(SYS_membarrier, command, 0, 0) == 0;
+
+	atomic_signal_fence(memory_order_seq_cst);
+	errno = saved_errno;
+	return ok;
+}
+
+bool hp_barrier_all_threads(void)
+{
+	return ask_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+}
+
+bool hp_barrier_register(void)
+{
+	return ask_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+}

@@ -1,0 +1,44 @@
+#include "base/kept.h"
+
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "base/base.h"
+
+static bool identify(int fd, struct stat *ret_)
+{
+	return fd >= 0 && hp_syscall(SYS_fstat, fd, (long)ret_, 0, 0, 0, 0) == 0;
+}
+
+bool hp_kept_set(struct hp_kept *k, int fd)
+{
+	struct stat s;
+
+	if (!identify(fd, &s)) {
+		k->fd = -1;
+		return false;
+	}
+	k->dev = s.st_dev;
+	k->ino = s.st_ino;
+	k->fd = fd;
+	return true;
+}
+
+bool hp_kept_is(const struct hp_kept *k, int fd)
+{
+	struct stat s;
+
+	return identify(fd, &s) && s.st_dev == k->dev && s.st_ino == k->ino;
+}
+
+bool hp_kept_is_there(const struct hp_kept *k)
+{
+	return hp_kept_is(k, k->fd);
+}
+
+void hp_kept_close(struct hp_kept *k)
+{
+	if (hp_kept_is_there(k))
+		hp_syscall(SYS_close, k->fd, 0, 0, 0, 0, 0);
+	k->fd = -1;
+}

@@ -1,0 +1,40 @@
+#include "base/memlock.h"
+
+#include <linux/capability.h>
+#include <stdbool.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/base.h"
+
+static bool may_lock_all(void)
+{
+	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3] = { { 0 } };
+
+	return !syscall(SYS_capget, &header, caps) &&
+	       caps[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK);
+}
+
+/* 0 where the kernel does not say. The first line is the program's name, which may be anything. */
+static size_t pinned_bytes(void)
+{
+	char text[4096];
+
+	if (hp_read_file("/proc/self/status", text, sizeof text) <= 0)
+		return 0;
+	return hp_number_after(text, "\nVmPin:", 0) << 10;
+}
+
+size_t hp_memlock_max(enum hp_memlock_use use)
+{
+	struct rlimit limit;
+	size_t used, left;
+
+	if (may_lock_all() || getrlimit(RLIMIT_MEMLOCK, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY)
+		return 0;
+	used = use == HP_MEMLOCK_PIN ? pinned_bytes() : 0;
+	left = limit.rlim_cur > used ? limit.rlim_cur - used : 0;
+	return HP_MAX(left & ~(HP_CHUNK - 1), (size_t)1);
+}

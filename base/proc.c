@@ -1,0 +1,134 @@
+#include "base/proc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+int hp_lines_each(int fd, bool by_position, char *buffer, size_t size,
+		  bool (*each)(void *arg, const char *line, bool cut), void *arg)
+{
+	int saved_errno = errno, err;
+	bool more = true, skip = false; /* skip: up to the end of a line that was cut */
+	size_t have = 0;
+	long got = 0, at = 0;
+
+	while (more && (got = by_position ? syscall(SYS_pread64, fd, buffer + have, size - 1 - have, at) :
+					    syscall(SYS_read, fd, buffer + have, size - 1 - have)) > 0) {
+		char *line = buffer, *end;
+
+		at += got;
+		have += (size_t)got;
+		buffer[have] = 0;
+		for (; more && (end = strchr(line, '\n')); line = end + 1, skip = false) {
+			*end = 0;
+			more = skip || each(arg, line, false);
+		}
+		have = (size_t)(buffer + have - line);
+		memmove(buffer, line, have + 1);
+		if (more && have == size - 1) {
+			more = skip || each(arg, buffer, true);
+			skip = true;
+			have = 0;
+		}
+	}
+	err = more && got < 0 ? -errno : 0;
+	errno = saved_errno;
+	return err;
+}
+
+const char *hp_field(const char *line, unsigned n)
+{
+	for (; n; n--) {
+		line += strcspn(line, " ");
+		line += strspn(line, " ");
+	}
+	return line;
+}
+
+/* ------------------------------------------------------------------ mappings */
+
+static uintptr_t hex_number(const char **at)
+{
+	uintptr_t n = 0;
+
+	for (; (**at >= '0' && **at <= '9') || (**at >= 'a' && **at <= 'f'); (*at)++)
+		n = n << 4 | (uintptr_t)(**at <= '9' ? **at - '0' : **at - 'a' + 10);
+	return n;
+}
+
+/* "7f00-7f80 rw-p offset major:minor inode     name" */
+bool hp_mapping_parse(const char *line, struct hp_mapping *ret_)
+{
+	const char *at = line;
+	uintptr_t start = hex_number(&at), end;
+
+	if (at == line || *at != '-')
+		return false;
+	at++;
+	end = hex_number(&at);
+	if (strlen(at) < 5)
+		return false;
+	*ret_ = (struct hp_mapping){
+		.start = start,
+		.end = end,
+		.readable = at[1] == 'r',
+		.writable = at[2] == 'w',
+		.executable = at[3] == 'x',
+		.shared = at[4] != 'p',
+		.has_inode = hp_number_after(hp_field(line, 4), "", 0),
+		.name = hp_field(line, 5),
+	};
+	return true;
+}
+
+struct each_mapping {
+	bool (*call)(void *arg, const struct hp_mapping *m);
+	void *arg;
+};
+
+static bool tell_mapping(void *each_, const char *line, bool cut)
+{
+	const struct each_mapping *each = each_;
+	struct hp_mapping m;
+
+	if (!hp_mapping_parse(line, &m))
+		return true;
+	m.cut = cut;
+	return each->call(each->arg, &m);
+}
+
+int hp_mappings_each(int fd, char *buffer, size_t size, bool (*each)(void *arg, const struct hp_mapping *m), void *arg)
+{
+	struct each_mapping call = { each, arg };
+	int saved_errno = errno, err, own;
+
+	if (fd >= 0)
+		return hp_lines_each(fd, true, buffer, size, tell_mapping, &call);
+	own = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
+	err = own < 0 ? -errno : hp_lines_each(own, false, buffer, size, tell_mapping, &call);
+	if (own >= 0)
+		syscall(SYS_close, own);
+	errno = saved_errno;
+	return err;
+}
+
+/* ------------------------------------------------------------------ processes */
+
+const char *hp_stat_field(const char *stat, unsigned number)
+{
+	const char *name_end = strrchr(stat, ')');
+
+	return name_end && name_end[1] == ' ' ? hp_field(name_end + 2, number - 3) : NULL;
+}
+
+unsigned hp_thread_count(void)
+{
+	const char *threads = NULL;
+	char text[1024];
+
+	if (hp_read_file("/proc/self/stat", text, sizeof text) > 0)
+		threads = hp_stat_field(text, 20);
+	return threads ? (unsigned)hp_number_after(threads, "", 0) : 0;
+}

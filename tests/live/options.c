@@ -1,0 +1,212 @@
+/* link: hugepin */
+/*
+ * What options do that a user sees from outside, set as users set them: this program runs itself with the variable, and looks at what
+ * becomes of its threads, of its memory and of the pool.
+ */
+#include "live.h"
+
+#include <malloc.h>
+#include <sys/syscall.h>
+
+#include "../device.h"
+
+enum { PATIENCE_MS = 20000, LEN = 65536, CPUS = 4096 };
+
+static struct device device;
+
+static hugepin_domain *open_with(uint32_t policy)
+{
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = policy };
+	static struct hugepin_backend backend;
+	hugepin_domain *d = NULL;
+
+	backend = device_backend;
+	backend.now_ns = NULL;
+	device_reset(&device);
+	return hugepin_domain_open(&backend, &device, &attr, &d) == 0 ? d : NULL;
+}
+
+/* Run this program with one variable, and nothing else in its environment. Returns the numbers that it says. */
+static int run(const char *setting, const char *part, const char *arg, long *ret_said, int max)
+{
+	char *env[] = { (char *)(uintptr_t)setting, NULL };
+	int out[2], n = 0;
+	FILE *said;
+	pid_t pid;
+
+	EXPECT_EQ(pipe(out), 0);
+	pid = fork();
+	if (pid == 0) {
+		dup2(out[1], STDOUT_FILENO);
+		close(out[0]);
+		close(out[1]);
+		execle("/proc/self/exe", "options", part, arg, (char *)NULL, env);
+		_exit(127);
+	}
+	close(out[1]);
+	said = fdopen(out[0], "r");
+	while (n < max && fscanf(said, "%ld", &ret_said[n]) == 1)
+		n++;
+	fclose(said);
+	EXPECT_EQ(child_wait(pid, 60), 0);
+	return n;
+}
+
+/* ------------------------------------------------------------------ HUGEPIN_HELPER_CPU */
+
+/* The number of the thread that the helper works on; 0: it is not there. */
+static pid_t helper_thread(void)
+{
+	char path[64], name[32];
+	pid_t found = 0;
+
+	for (pid_t tid = getpid(); tid < getpid() + 64 && !found; tid++) {
+		snprintf(path, sizeof path, "/proc/self/task/%d/comm", tid);
+		if (file_read(path, name, sizeof name) > 0 && !strcmp(name, "hugepin\n"))
+			found = tid;
+	}
+	return found;
+}
+
+/* Says the processors that the helper may run on. The program itself is bound to one. */
+static int say_processors(size_t own)
+{
+	static unsigned long mask[CPUS / 64];
+	char *p = map(LEN);
+	struct hugepin_domain_stats s = { 0 };
+	struct hugepin_pin pin;
+	hugepin_domain *d;
+	cpu_set_t one;
+
+	CPU_ZERO(&one);
+	CPU_SET(own, &one);
+	if (sched_setaffinity(0, sizeof one, &one) != 0)
+		return 1;
+	d = open_with(HUGEPIN_POLICY_PREDICT);
+	if (!d)
+		return 2;
+	for (int ms = 0; ms < PATIENCE_MS && !s.helper_ns; ms++) {
+		if (hugepin_pin(d, p, LEN, 0, &pin) != 0 || hugepin_unpin(d, &pin) != 0)
+			return 3;
+		hugepin_domain_stats(d, &s, sizeof s);
+		sleep_ms(1);
+	}
+	if (!helper_thread() || syscall(SYS_sched_getaffinity, helper_thread(), sizeof mask, mask) < 0)
+		return 4;
+	for (int cpu = 0; cpu < CPUS; cpu++)
+		if (mask[cpu / 64] >> cpu % 64 & 1)
+			t_print("%d\n", cpu);
+	return 0;
+}
+
+TEST(the_helper_runs_on_the_processors_of_the_option)
+{
+	long all[CPUS], said[CPUS];
+	char setting[64], own[16];
+	cpu_set_t mask;
+	int n, count = 0;
+
+	/* Of those of the control group. */
+	memset(&mask, 0xff, sizeof mask);
+	EXPECT_EQ(sched_setaffinity(0, sizeof mask, &mask), 0);
+	EXPECT_EQ(sched_getaffinity(0, sizeof mask, &mask), 0);
+	for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++)
+		if (CPU_ISSET(cpu, &mask))
+			all[count++] = (long)cpu;
+	if (count < 2)
+		SKIP("there is one processor");
+	snprintf(own, sizeof own, "%ld", all[0]);
+
+	for (int i = 0; i < count && i < 4; i++) {
+		snprintf(setting, sizeof setting, "HUGEPIN_HELPER_CPU=%ld", all[i]);
+		EXPECT_EQ(run(setting, "--processors", own, said, CPUS), 1);
+		EXPECT_EQ(said[0], all[i]);
+	}
+	n = run("HUGEPIN_HELPER_CPU=any", "--processors", own, said, CPUS);
+	EXPECT(n == count && !memcmp(said, all, (size_t)n * sizeof *said));
+	n = run("TZ=", "--processors", own, said, CPUS); /* the default */
+	EXPECT(n == count && !memcmp(said, all, (size_t)n * sizeof *said));
+	EXPECT_EQ(run("HUGEPIN_HELPER_CPU=inherit", "--processors", own, said, CPUS), 1);
+	EXPECT_EQ(said[0], all[0]);
+}
+
+/* ------------------------------------------------------------------ HUGEPIN_PREDICT_MEMORY */
+
+static long address_space(void)
+{
+	char text[128];
+
+	return file_read("/proc/self/statm", text, sizeof text) > 0 ? strtol(text, NULL, 10) * 4096 : -1;
+}
+
+/* Says what address space a domain takes: its tables are one mapping of all that they may take. */
+static int say_memory(uint32_t policy)
+{
+	long before;
+
+	mallopt(M_ARENA_MAX, 1);
+	if (!open_with(policy)) /* what all domains have in common */
+		return 1;
+	before = address_space();
+	if (!open_with(policy))
+		return 2;
+	t_print("%ld\n", address_space() - before);
+	return 0;
+}
+
+TEST(a_domain_takes_as_much_memory_for_its_policy_as_the_option_says)
+{
+	static const char *const policies[] = { "cf11", "predict" };
+	long least = 0, four = 0, much = 0;
+
+	for (int i = 0; i < 2; i++) {
+		EXPECT_EQ(run("HUGEPIN_PREDICT_MEMORY=64K", "--memory", policies[i], &least, 1), 1);
+		EXPECT_EQ(run("TZ=", "--memory", policies[i], &four, 1), 1);
+		EXPECT_EQ(run("HUGEPIN_PREDICT_MEMORY=100M", "--memory", policies[i], &much, 1), 1);
+		EXPECT_EQ(four - least, 4 * MIB - 64 * KIB);
+		EXPECT_EQ(much - four, 96 * MIB);
+	}
+}
+
+/* ------------------------------------------------------------------ HUGEPIN_RESERVE */
+
+/* Says how much memory of the pool the heap has, in pages, and how many pages the pool has. */
+static int say_pool(void)
+{
+	struct hugepin_stats s;
+	char *p = hugepin_malloc(16 * PAGE);
+
+	memset(p, 1, 16 * PAGE);
+	hugepin_stats(&s, sizeof s);
+	t_print("%ld %ld\n", (long)(s.hugetlb_bytes / PAGE), pool_free());
+	return 0;
+}
+
+TEST(so_many_pages_of_the_pool_are_left_as_the_option_says)
+{
+	long before, said[2] = { 0 };
+	char setting[64];
+
+	NEEDS_POOL(20);
+	before = pool_free();
+	EXPECT_EQ(run("HUGEPIN_RESERVE=0", "--pool", "", said, 2), 2);
+	EXPECT_EQ(said[0], 16);
+	for (int left = 0; left < 16; left += 5) {
+		snprintf(setting, sizeof setting, "HUGEPIN_RESERVE=%ld", before - left);
+		EXPECT_EQ(run(setting, "--pool", "", said, 2), 2);
+		EXPECT_EQ(said[0], left);
+		EXPECT_EQ(said[1], before - left);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 3 && !strcmp(argv[1], "--processors"))
+		return say_processors(strtoul(argv[2], NULL, 10));
+	if (argc == 3 && !strcmp(argv[1], "--memory"))
+		return say_memory(!strcmp(argv[2], "cf11") ? HUGEPIN_POLICY_CF11 : HUGEPIN_POLICY_PREDICT);
+	if (argc == 3 && !strcmp(argv[1], "--pool"))
+		return say_pool();
+	shm_unshare(); /* no other process's helper counts */
+	return t_run(argc, argv);
+}
