@@ -10,12 +10,14 @@
  *
  * Pure, but for hugepin_sg_caps. All costs are of the whole message, so that the work for each piece is counting.
  */
-#include "sge/iov.h"
 #include "sge/plan.h"
 
 #include <errno.h>
 #include <stddef.h>
 #include <string.h>
+
+#include "sge/error.h"
+#include "sge/iov.h"
 
 #define MODES (HUGEPIN_SG_INLINE | HUGEPIN_SG_COPY | HUGEPIN_SG_GATHER)
 
@@ -47,7 +49,7 @@ int hugepin_sg_caps(struct ibv_qp *qp, const struct ibv_qp_cap *granted, struct 
 		err = ibv_query_device(qp->context, &device);
 	errno = errno_before;
 	if (err)
-		return err > 0 ? -err : err;
+		return hp_verbs_error(err);
 
 	const struct ibv_qp_cap *cap = granted ? granted : &init.cap;
 	uint32_t max_sge_rd = device.max_sge_rd > 0 ? (uint32_t)device.max_sge_rd : cap->max_send_sge;

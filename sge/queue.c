@@ -28,6 +28,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "sge/error.h"
 #include "sge/iov.h"
 #include "sge/open.h"
 #include "sge/plan.h"
@@ -279,7 +280,7 @@ static int post_closed(struct hugepin_sgq *q)
 		if (signalled)
 			unsignalled = 0;
 	}
-	int err = hp_sgq_provider_error(ibv_post_send(q->qp, first, &bad));
+	int err = hp_verbs_error(ibv_post_send(q->qp, first, &bad));
 	for (; q->posted < q->next; q->posted++) {
 		const struct ibv_send_wr *wr = &q->wr[slot_of(q, q->posted)];
 		if (err && wr == bad)

@@ -132,10 +132,4 @@ static inline void hp_sgq_fail(struct hugepin_sgq *q, const struct ibv_wc *wc)
 	q->failed = true;
 }
 
-/* libibverbs returns errno; a provider may return its negative. */
-static inline int hp_sgq_provider_error(int err)
-{
-	return err > 0 ? -err : err;
-}
-
 #endif

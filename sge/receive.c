@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <sys/uio.h>
 
+#include "sge/error.h"
+
 bool hp_sgq_received(struct hugepin_sgq *q, const struct ibv_wc *wc)
 {
 	uint32_t slot = wc->wr_id & HP_SGQ_ID_LOW;
@@ -50,7 +52,7 @@ int hp_sgq_repost(struct hugepin_sgq *q)
 		first = wr;
 	}
 	bad = first;
-	int err = hp_sgq_provider_error(ibv_post_recv(q->qp, first, &bad));
+	int err = hp_verbs_error(ibv_post_recv(q->qp, first, &bad));
 	/* The chain begins with the last slot. */
 	while (q->idle_count && !(err && &q->recv_wr[q->idle[q->idle_count - 1]] == bad))
 		q->recv_out[q->idle[--q->idle_count]] = true;
