@@ -45,13 +45,13 @@ $(BENCH)/helper: bench/helper.c $(LIB_OBJ) $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  BENCH   $<'
 	$(Q)$(CC) $(FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LIB_OBJ) $(LIB_LIBS)
-$(BENCH)/hot: bench/hot.c $(BUILD)/libhugepin.so $(BUILD)/flags
+$(BENCH)/hot: bench/hot.c bench/common.h $(BUILD)/libhugepin.so $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  BENCH   $<'
 	$(Q)$(BENCH_PIN)
 
 # Packing: the fake provider is the one that the library calibrates with.
-$(BENCH)/sg: bench/sg.c sge/wqe.h $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/flags
+$(BENCH)/sg: bench/sg.c bench/common.h sge/wqe.h $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  BENCH   $<'
 	$(Q)$(BENCH_CC) -Iinclude -I. $(LINK_DIRS) -o $@ $< -lhugepin-verbs -lhugepin -libverbs

@@ -83,4 +83,34 @@ static inline char *get(size_t size)
 	return p;
 }
 
+/* ------------------------------------------------------------------ a backend that registers nothing; each key is another */
+
+static inline int unregistered_reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
+{
+	static uint32_t key;
+
+	(void)ctx, (void)addr, (void)len, (void)access;
+	key++;
+	*ret_ = (struct hugepin_reg){ .lkey = key, .rkey = key };
+	return 0;
+}
+
+static inline int unregistered_dereg(void *ctx, struct hugepin_reg *reg)
+{
+	(void)ctx, (void)reg;
+	return 0;
+}
+
+static inline int unregistered_limits(void *ctx, struct hugepin_limits *ret_)
+{
+	(void)ctx;
+	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE };
+	return 0;
+}
+
+static const struct hugepin_backend unregistered = {
+	.size = sizeof unregistered, .name = "nothing",
+	.reg = unregistered_reg, .dereg = unregistered_dereg, .limits = unregistered_limits,
+};
+
 #endif

@@ -21,6 +21,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "common.h"
 #include "hugepin_verbs.h"
 #include "sge/wqe.h"
 
@@ -55,37 +56,14 @@ static char *heap, *slots, *regions;
 
 /* ------------------------------------------------------------------ memory that is registered */
 
-static int reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
-{
-	static uint32_t key;
-	(void)ctx, (void)addr, (void)len, (void)access;
-	key++;
-	*ret_ = (struct hugepin_reg){ .lkey = key, .rkey = key };
-	return 0;
-}
-
-static int dereg(void *ctx, struct hugepin_reg *r)
-{
-	(void)ctx, (void)r;
-	return 0;
-}
-
-static int limits(void *ctx, struct hugepin_limits *ret_)
-{
-	(void)ctx;
-	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE };
-	return 0;
-}
-
 static struct hugepin_pin held; /* the heap's */
 
 static void set_up(void)
 {
-	static const struct hugepin_backend nothing = { sizeof nothing, "nothing", reg, dereg, NULL, limits, NULL, NULL };
 	const struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_ARENA };
 	struct hugepin_pin pin;
 
-	int e = hugepin_domain_open(&nothing, NULL, &attr, &domain);
+	int e = hugepin_domain_open(&unregistered, NULL, &attr, &domain);
 	if (e)
 		errx(1, "domain: %s", strerror(-e));
 	heap = hugepin_malloc(HEAP_BYTES);
@@ -255,7 +233,7 @@ static void flush(unsigned count, unsigned n)
 	__builtin_ia32_mfence();
 }
 
-static uint64_t now_ns(void)
+static uint64_t clock_ns(void)
 {
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
@@ -274,11 +252,11 @@ static int make_plan(enum subject s, const struct cell *c, struct hugepin_sg_pla
 static double batch_ns(enum subject s, unsigned count, const struct cell *c, const struct hugepin_sg_plan *plan)
 {
 	const size_t slot = ((size_t)c->n * c->bytes + 63) / 64 * 64 + 64; /* as frames of a queue lie */
-	const uint64_t start = now_ns();
+	const uint64_t start = clock_ns();
 
 	for (unsigned k = 0; k < count; k++)
 		send_one(s, &(struct message){ iov[k], c->n, slots + k % SLOTS * slot, plan });
-	return (double)(now_ns() - start) / count;
+	return (double)(clock_ns() - start) / count;
 }
 
 /* Warm up, then the least of a few. All subjects of a cell see the same pieces. */
@@ -356,10 +334,10 @@ static void measure_plans(int round)
 			double least = 0;
 			lay(&c);
 			for (int r = 0; r <= REPEATS; r++) {
-				const uint64_t start = now_ns();
+				const uint64_t start = clock_ns();
 				for (unsigned k = 0; k < MESSAGES; k++)
 					make_plan(PLAN, &c, &plan);
-				const double ns = (double)(now_ns() - start) / (double)MESSAGES;
+				const double ns = (double)(clock_ns() - start) / (double)MESSAGES;
 				least = !r || ns < least ? ns : least;
 			}
 			printf("plan %d %u %u %.2f\n", round, c.n, c.bytes, least);
@@ -383,11 +361,11 @@ int main(int argc, char **argv)
 	}
 	const char *only = optind < argc ? argv[optind] : "";
 	set_up();
-	const uint64_t start = now_ns();
+	const uint64_t start = clock_ns();
 	const int e = hugepin_sg_calibrate(NULL, 0, &model, sizeof model);
 	if (e)
 		errx(1, "calibrate: %s", strerror(-e));
-	printf("model ms %.1f\n", (double)(now_ns() - start) / 1e6);
+	printf("model ms %.1f\n", (double)(clock_ns() - start) / 1e6);
 	PRINT(wr), PRINT(element), PRINT(lookup), PRINT(piece), PRINT(copy_byte), PRINT(cold), PRINT(cold_piece), PRINT(cold_byte),
 		PRINT(inline_wr), PRINT(inline_piece), PRINT(inline_byte);
 	for (int round = 0; round < rounds; round++) {

@@ -259,7 +259,7 @@ const struct hugepin_backend *hugepin_mlock(void);
 	X(sites_short, c, "call sites known by the return address alone, for want of frame pointers") \
 	X(helper_ns, c, "nanoseconds spent in the helper") \
 	X(sharers, n, "helpers of this user's processes that share a core with this one's, which is one of them; 0: it may not help") \
-	X(helper_delay_ns, n, "how late the helper comes at most, of late: so much earlier it begins, in nanoseconds") \
+	X(helper_delay_ns, n, "recent worst lateness of the helper, by which it begins earlier, in nanoseconds") \
 	X(cost_fixed_ns, n, "what the helper takes to register, in the size that it registers most: nanoseconds for each time") \
 	X(cost_page_ns, n, "and nanoseconds for each page") \
 	X(cost_error, n, "mean error of what was predicted so, in thousandths")
@@ -346,8 +346,8 @@ struct hugepin_sg_info {
  * call, and a piece that begins in a range already returned with a ref, or in the latest, is not asked for. ref: 0 where there
  * is nothing to give back. 0, -ENOKEY (not registered), or another error, with which the caller of the key function then
  * returns. A range that does not contain addr is -EINVAL there.
- * addr NULL: give the pin *ret_ back, which an earlier call returned with a ref; what this returns is not looked at. So is
- * done with what was taken before an error. */
+ * addr NULL: give the pin *ret_ back, which an earlier call returned with a ref; what this returns is not looked at. Keys
+ * taken before an error are given back this way. */
 typedef int (*hugepin_key_fn)(void *arg, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
 /* The pin cache as key function; its argument is a hugepin_domain. Finds what is registered and takes one reference on it,

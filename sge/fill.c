@@ -171,11 +171,11 @@ static int elements(struct filling *f, const struct hugepin_sg_plan *plan, const
 	return err;
 }
 
-static uint32_t lines_of(const struct ibv_sge *sge, uint32_t n)
+static uint32_t lines_of_elements(const struct ibv_sge *sge, uint32_t n)
 {
 	uint64_t lines = 0;
 	for (uint32_t i = 0; i < n; i++)
-		lines += ((sge[i].addr & 63) + sge[i].length + 63) / 64;
+		lines += hp_iov_lines(sge[i].addr, sge[i].length);
 	return (uint32_t)lines; /* no more than bytes, which are 32 bits, and elements */
 }
 
@@ -196,7 +196,7 @@ static int check(const struct hugepin_sg_plan *plan, const struct iovec *iov, in
 		size_t len = iov[i].iov_len;
 		if (!len)
 			continue;
-		bad |= !hp_iov_lies(addr, len) || len > UINT32_MAX || (copies && in_slot(r, addr, len));
+		bad |= !hp_iov_valid(addr, len) || len > UINT32_MAX || (copies && in_slot(r, addr, len));
 		bytes += len;
 		slot_bytes += copied(plan, (uint32_t)i, len) ? len : 0;
 	}
@@ -239,7 +239,7 @@ static int fill_copied(struct filling *f, const struct hugepin_sg_plan *plan, co
 		size_t len = iov[i].iov_len;
 		if (!len)
 			continue;
-		if (len > left || !hp_iov_lies(addr, len) || in_slot(r, addr, len))
+		if (len > left || !hp_iov_valid(addr, len) || in_slot(r, addr, len))
 			return -EINVAL;
 		to = put(to, iov[i].iov_base, len);
 		left -= len;
@@ -262,7 +262,7 @@ static int fill_inlined(struct filling *f, const struct hugepin_sg_plan *plan, c
 		size_t len = iov[i].iov_len;
 		if (!len)
 			continue;
-		if (len > left || !hp_iov_lies(addr, len))
+		if (len > left || !hp_iov_valid(addr, len))
 			return -EINVAL;
 		if (sges == r->sges)
 			return -EMSGSIZE;
@@ -304,7 +304,7 @@ static inline int gather_whole(struct filling *f, const struct iovec *iov, int n
 			const struct hugepin_pin *pin = hp_pins_find(r->pins, pins, f->sorted, addr);
 			if (!pin) {
 				struct hugepin_pin *room = pins == r->pins_max ? &without_room : &r->pins[pins];
-				if (!hp_iov_lies(addr, len))
+				if (!hp_iov_valid(addr, len))
 					break;
 				room->ref = 0; /* good for keys that need not be given back, even without room */
 				err = f->key(r->arg, iov[i].iov_base, len, HUGEPIN_READ, room);
@@ -454,7 +454,7 @@ int hugepin_sg_fill(const struct hugepin_sg_plan *plan, const struct iovec *iov,
 			.sges = f.sges,
 			.pins = f.pins,
 			.copied = (uint32_t)f.slot,
-			.lines = plan->mode & HUGEPIN_SG_INLINE ? 0 : lines_of(room->sge, f.sges),
+			.lines = plan->mode & HUGEPIN_SG_INLINE ? 0 : lines_of_elements(room->sge, f.sges),
 		};
 	return ret;
 }

@@ -1,10 +1,10 @@
 /*
- * Pieces of memory in, elements for a work request out: layouts, keys, and where to put a copy. Pure: no state, no allocation,
- * no lock; what blocks is at most the key function. Of key functions hugepin_sg_key is known, which may be told of several
- * lookups at once.
+ * Pieces of memory in, elements for a work request out: layouts, keys, and where to put a copy. Pure: no state, no
+ * allocation, no lock; what blocks is at most the key function. Of key functions hugepin_sg_key is known, which may be
+ * told of several lookups at once.
  *
- * A key is looked for in the latest range, then in those of the pins that are out (sge/pins.h), which are few (pieces mostly lie
- * in one arena), and only then by the key function.
+ * A key is looked for in the latest range, then in those of the pins that are out (sge/pins.h), which are few (pieces
+ * mostly lie in one arena), and only then by the key function.
  */
 #include <errno.h>
 #include <limits.h>
@@ -17,12 +17,8 @@
 
 #define PAGE ((size_t)4096)
 #define LINE ((size_t)64)
-
-/* Cache lines of a piece that is not empty. */
-static inline uint64_t lines(uint64_t addr, uint64_t len)
-{
-	return len / LINE + (len % LINE + addr % LINE + LINE - 1) / LINE;
-}
+/* The lines of such a piece are more than an unsigned holds, and those of 2^31 pieces fit into 64 bits. */
+#define LEN_MAX (UINT64_C(64) << 32)
 
 /* ------------------------------------------------------------------ elements */
 
@@ -40,7 +36,8 @@ static HP_COLD void settle(struct keys *k)
 	k->out = k->sorted = hp_pins_settle(k->pins, k->out, k->find, k->arg);
 }
 
-/* Keep a pin that find_key() has taken, if there is room. Otherwise it serves only to count what is needed, or is there already. */
+/* Keep a pin that find_key() has taken, if there is room. Otherwise it serves only to count what is needed, or is there
+ * already. */
 static HP_COLD void keep_of_many(struct keys *k, struct hugepin_pin *pin)
 {
 	struct hugepin_pin again = *pin;
@@ -146,7 +143,7 @@ int hugepin_sg_map(const struct iovec *iov, int n, unsigned access, hugepin_key_
 	if (count > (uint32_t)sges || k.out > k.max)
 		e = give_back(&k, -EMSGSIZE);
 	for (uint32_t i = 0; ret_info && !e && i < count; i++)
-		info.lines += (uint32_t)lines(ret_sges[i].addr, ret_sges[i].length);
+		info.lines += (uint32_t)hp_iov_lines(ret_sges[i].addr, ret_sges[i].length);
 	if (ret_info)
 		*ret_info = info;
 	return e ? e : (int)count;
@@ -185,9 +182,9 @@ int hugepin_sg_strided(const void *base, size_t block, ptrdiff_t stride, size_t 
 		return -EINVAL;
 	if (!block || !count)
 		return 0;
-	/* What lies between a first and a last that lie, lies. */
+	/* If the first and the last block are valid, so are those between. */
 	if (__builtin_mul_overflow(stride, count - 1, &span) || __builtin_add_overflow(first, span, &last) ||
-	    !hp_iov_lies(first, block) || !hp_iov_lies(last, block))
+	    !hp_iov_valid(first, block) || !hp_iov_valid(last, block))
 		return -EINVAL;
 	if (stride > 0 && (size_t)stride == block) {
 		block *= count;
@@ -212,7 +209,7 @@ int hugepin_sg_indexed(const void *base, const size_t *off, const size_t *len, s
 
 		if (!len[i])
 			continue;
-		if (!hp_iov_lies(addr, len[i]))
+		if (!hp_iov_valid(addr, len[i]))
 			return -EINVAL;
 		if (addr != end && count++ < (size_t)max)
 			ret_[count - 1] = (struct iovec){ (void *)addr, 0 };
@@ -231,13 +228,13 @@ unsigned hugepin_sg_lines(const struct iovec *iov, int n)
 
 	for (int i = 0; iov && i < n; i++)
 		if (iov[i].iov_len)
-			count += HP_MIN(lines((uintptr_t)iov[i].iov_base, iov[i].iov_len), UINT64_C(1) << 32);
+			count += hp_iov_lines((uintptr_t)iov[i].iov_base, HP_MIN(iov[i].iov_len, LEN_MAX));
 	return (unsigned)HP_MIN(count, UINT_MAX);
 }
 
-/* A copy in which the store is behind the load by less than a vector or two, modulo a page, waits for its own stores: 4096 bytes
- * at a distance of 8 took 27 times as long as usual, at 64 and more, or 0, as long (Xeon, AVX-512). Twice that is kept away from.
- * The distance is the same all over a piece, so each piece speaks against two offsets. */
+/* A copy in which the store is behind the load by less than a vector or two, modulo a page, waits for its own stores:
+ * 4096 bytes at a distance of 8 took 27 times as long as usual, at 64 and more, or 0, as long (Xeon, AVX-512). Twice
+ * that is kept away from. The distance is the same all over a piece, so each piece speaks against two offsets. */
 size_t hugepin_sg_offset(const struct iovec *iov, int n, size_t len)
 {
 	uint64_t waits[PAGE / LINE] = { 0 }, pages, best_pages = 0;

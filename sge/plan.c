@@ -111,7 +111,7 @@ static inline __attribute__((always_inline)) void tally(const struct iovec *iov,
 			continue;
 		t.pieces++;
 		t.bytes = t.bytes + len < t.bytes ? UINT64_MAX : t.bytes + len;
-		t.bad |= !hp_iov_lies(addr, len);
+		t.bad |= !hp_iov_valid(addr, len);
 		t.shortest = len < t.shortest ? len : t.shortest;
 		t.longest = len > t.longest ? len : t.longest;
 		bool copied = len < copy_below || i - from < to - from;
@@ -119,7 +119,7 @@ static inline __attribute__((always_inline)) void tally(const struct iovec *iov,
 			t.copied++;
 			t.copied_bytes += len;
 		} else {
-			t.lines += ((addr & 63) + len + 63) / 64;
+			t.lines += hp_iov_lines(addr, len);
 			guess_add(&g, addr);
 		}
 		t.elements += !(copied && joins);

@@ -627,17 +627,22 @@ static int finish(struct hugepin_sgq *q, int saved_errno)
 	return 0;
 }
 
+/* As enter_queue(), for a call that ends the queue. 1: this process is a child, and its copy of the queue is destroyed. */
+static int enter_to_end(struct hugepin_sgq *q, int *saved_errno)
+{
+	int err = enter_queue(q, saved_errno);
+	if (err == -ESTALE) {
+		hp_sgq_destroy(q);
+		return 1;
+	}
+	return !err && q->in_callback ? leave_queue(q, *saved_errno, -EBUSY) : err;
+}
+
 int hugepin_sgq_close(hugepin_sgq *q)
 {
-	int saved_errno, err = enter_queue(q, &saved_errno);
-	if (err == -ESTALE) { /* this process is a child, with a copy of the queue */
-		hp_sgq_destroy(q);
-		return 0;
-	}
+	int saved_errno, err = enter_to_end(q, &saved_errno);
 	if (err)
-		return err;
-	if (q->in_callback)
-		return leave_queue(q, saved_errno, -EBUSY);
+		return err < 0 ? err : 0;
 	if (q->done < q->posted || q->idle_count < q->recv_depth) {
 		hp_sgq_flush_receives(q);
 		return leave_queue(q, saved_errno, -EBUSY);
@@ -647,12 +652,8 @@ int hugepin_sgq_close(hugepin_sgq *q)
 
 int hugepin_sgq_abort(hugepin_sgq *q)
 {
-	int saved_errno, err = enter_queue(q, &saved_errno);
-	if (err == -ESTALE) { /* this process is a child, with a copy of the queue */
-		hp_sgq_destroy(q);
-		return 0;
-	}
+	int saved_errno, err = enter_to_end(q, &saved_errno);
 	if (err)
-		return err;
-	return q->in_callback ? leave_queue(q, saved_errno, -EBUSY) : finish(q, saved_errno);
+		return err < 0 ? err : 0;
+	return finish(q, saved_errno);
 }
