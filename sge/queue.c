@@ -627,7 +627,8 @@ static int finish(struct hugepin_sgq *q, int saved_errno)
 	return 0;
 }
 
-/* As enter_queue(), for a call that ends the queue. 1: this process is a child, and its copy of the queue is destroyed. */
+/* As enter_queue(), for a call that ends the queue. 1: this process is a child, and its copy of the queue is
+ * destroyed. */
 static int enter_to_end(struct hugepin_sgq *q, int *saved_errno)
 {
 	int err = enter_queue(q, saved_errno);
