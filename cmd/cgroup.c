@@ -2,13 +2,17 @@
  * Ceilings by control groups, both versions (cgroups(7)): those of the process's own group and of every group above it
  * that is visible here. A controller lives in one version only.
  */
-#include "cmd/cmd.h"
+#include "cmd/cgroup.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "cmd/facts.h"
+#include "cmd/text.h"
 
 #define UNLIMITED (UINT64_C(1) << 60) /* version 1 has no word for it, only numbers near INT64_MAX */
 

@@ -2,19 +2,26 @@
  * What the pin cache can have of the kernel and of devices: userfaultfd(2), io_uring, and verbs devices as
  * /sys/class/infiniband shows them. libibverbs is asked, where there is a device, about what is only known there.
  */
-#include "cmd/cmd.h"
+#include "cmd/devices.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/io_uring.h>
 #include <linux/userfaultfd.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "cmd/facts.h"
+#include "cmd/models.h"
+#include "cmd/text.h"
 
 #define INFINIBAND "/sys/class/infiniband"
 #define PORTS_MAX 255

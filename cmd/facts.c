@@ -2,14 +2,18 @@
  * What `hugepin info` has found out: facts in sections, and advice on them. Each is told once, with what it says to a reader and
  * to a script; one of the two is printed in the end.
  */
-#include "cmd/cmd.h"
+#include "cmd/facts.h"
 
 #include <errno.h>
 #include <jansson.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "cmd/text.h"
+#include "cmd/usage.h"
 
 static struct {
 	json_t *all, *section, *advice;

@@ -2,13 +2,17 @@
  * hugepin info: what this machine and this shell's limits offer to the heap, and what to change. A line that begins
  * with an arrow is advice, and holds the command.
  */
-#include "cmd/cmd.h"
+#include "cmd/info.h"
 
 #include <getopt.h>
+#include <stddef.h> /* which hugetlbfs.h needs */
 #include <hugetlbfs.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <linux/capability.h>
 #include <mntent.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +23,14 @@
 #include <unistd.h>
 
 #include "base/base.h"
-#include "include/hugepin.h"
+#include "cmd/cgroup.h"
+#include "cmd/devices.h"
+#include "cmd/facts.h"
+#include "cmd/models.h"
+#include "cmd/run.h"
+#include "cmd/text.h"
+#include "cmd/usage.h"
+#include "hugepin.h"
 
 #define THP "/sys/kernel/mm/transparent_hugepage/"
 #define POOLS "/sys/kernel/mm"

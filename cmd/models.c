@@ -2,18 +2,24 @@
  * What sending costs on this user's devices: `hugepin info` shows what has been measured and kept (hugepin_sg(7)), `hugepin
  * calibrate` measures. The library for verbs, and libibverbs with it, are looked for only then.
  */
+#include "cmd/models.h"
+
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <getopt.h>
+#include <limits.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/base.h"
-#include "cmd/cmd.h"
+#include "cmd/facts.h"
+#include "cmd/run.h"
+#include "cmd/usage.h"
 #include "sge/model.h"
 
 #define INLINE_MOST 512 /* bytes: no device is known that takes more */

@@ -8,17 +8,19 @@
  * last value are kept, which draws the same picture (Jugel et al., M4: A Visualization-Oriented Time Series Data
  * Aggregation, VLDB 2014).
  */
-#include "cmd/cmd.h"
+#include "cmd/plot.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <limits.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +29,10 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "cmd/facts.h"
+#include "cmd/text.h"
+#include "cmd/usage.h"
 
 #define HEADER "t_ns,event,domain,policy,addr,len,pinned_bytes,regions"
 #define POLICY_MAX 16

@@ -19,7 +19,8 @@
 
 #include "base/base.h"
 #include "base/stats.h"
-#include "cmd/cmd.h"
+#include "cmd/text.h"
+#include "cmd/usage.h"
 
 #define PAGES_MAX ((uint64_t)1 << 20) /* in which the statistics are looked for: 4 GiB of data of programs and libraries */
 

@@ -1,18 +1,22 @@
 /*
  * hugepin run: options become HUGEPIN_* variables, the libraries go into LD_PRELOAD, and the program is executed.
  */
-#include "cmd/cmd.h"
+#include "cmd/run.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/base.h"
+#include "cmd/target.h"
+#include "cmd/text.h"
+#include "cmd/usage.h"
 
 #define LIBRARY HP_SONAME("libhugepin-malloc")
 #define OPTION_NAME_MAX 64

@@ -2,10 +2,11 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdbool.h>
 #include <string.h>
 #include <time.h>
 
-#include "cmd/cmd.h"
+#include "cmd/text.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

@@ -2,13 +2,14 @@
  * What kind of program would be started: LD_PRELOAD is ignored without a word by static programs and by those that gain
  * privileges, and the user should hear of it.
  */
-#include "cmd/cmd.h"
+#include "cmd/target.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <link.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,8 @@
 #include <sys/statvfs.h>
 #include <sys/xattr.h>
 #include <unistd.h>
+
+#include "cmd/usage.h"
 
 #define SCRIPT_DEPTH_MAX 5 /* interpreters that are scripts themselves; the kernel's own limit */
 #define SCRIPT_LINE_MAX 256

@@ -1,4 +1,4 @@
-#include "cmd/cmd.h"
+#include "cmd/text.h"
 
 #include <inttypes.h>
 #include <stdio.h>

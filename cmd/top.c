@@ -3,11 +3,15 @@
  * are cut to its size, by the sequences that every terminal has (ECMA-48; the second screen is xterm's). The process is not
  * stopped, and does nothing for it.
  */
+#include "cmd/top.h"
+
 #include <errno.h>
 #include <getopt.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +23,8 @@
 #include <unistd.h>
 
 #include "base/base.h"
-#include "cmd/cmd.h"
 #include "cmd/show.h"
+#include "cmd/usage.h"
 
 #define NS UINT64_C(1000000000)
 #define FIRST_NS (NS / 10) /* from the first look, which has nothing to compare with, to what is shown first */
