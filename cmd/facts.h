@@ -14,14 +14,15 @@ void hp_facts_section(const char *key, const char *heading);
 /* The facts of this section with this key are elements of a list, of which there may be none. */
 void hp_facts_list(const char *key);
 
-/* A fact: for scripts the value, which is taken, under the key; for readers a line, under the name. */
-__attribute__((format(printf, 4, 5))) void hp_facts_add(const char *key, json_t *value, const char *name, const char *format, ...);
+/* Add a fact: for scripts the value, which is taken, under the key; for readers a line, under the name. */
+__attribute__((format(printf, 4, 5))) void hp_facts_add(const char *key, json_t *value, const char *name,
+							const char *format, ...);
 
-/* The halves of a fact, where the text is a table. */
+/* The two halves of a fact, for a text that is a table. */
 void hp_facts_value(const char *key, json_t *value);
 __attribute__((format(printf, 1, 2))) void hp_facts_text(const char *format, ...);
 
-/* What could be better about the last fact, and the command that makes it so; or there is none. */
+/* Advice on the last fact: what could be better, and the command that makes it so, or none. */
 __attribute__((format(printf, 2, 3))) void hp_facts_advise(const char *why, const char *format, ...);
 void hp_facts_lack(const char *why);
 size_t hp_facts_advice_count(void);
@@ -30,7 +31,7 @@ size_t hp_facts_advice_count(void);
 json_t *hp_facts_string(const char *s);
 json_t *hp_facts_bytes(uint64_t bytes);
 
-/* Print one or the other, after the last fact. */
+/* Print the text or the JSON, after the last fact. */
 void hp_facts_print_text(void);
 void hp_facts_print_json(int status);
 

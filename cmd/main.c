@@ -78,7 +78,8 @@ int main(int argc, char **argv)
 {
 	int fd, status;
 
-	/* Where standard input or output is closed, no file that is opened here takes its place. Writing fails as before. */
+	/* Where standard input or output is closed, no file that is opened here takes its place. Writing fails as
+	 * before. */
 	while ((fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0 && fd <= STDERR_FILENO)
 		;
 	if (fd >= 0)

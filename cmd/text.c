@@ -1,3 +1,6 @@
+/*
+ * Small files, and values as text.
+ */
 #include "cmd/text.h"
 
 #include <inttypes.h>

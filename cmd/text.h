@@ -6,8 +6,17 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/config.h"
+
+/* The name behind the last slash. */
+static inline const char *hp_base_name(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
 
 /* The number that a small file begins with, or def. */
 uint64_t hp_read_number(const char *path, uint64_t def);
@@ -20,7 +29,7 @@ char *hp_read_line(const char *path, char *line, size_t size);
 /* "512 KiB", "2 MiB", "1.5 GiB". */
 char *hp_text_bytes(uint64_t bytes, char buf[HP_TEXT_MAX]);
 
-/* Text that others had a hand in may not steer the terminal: control characters but newlines become question marks. */
+/* Text from elsewhere must not steer the terminal: control characters but newlines become question marks. */
 char *hp_text_tame(char *text);
 
 /* A value as the user would write it in HUGEPIN_...; in buf, but for a path. */

@@ -17,7 +17,8 @@ enum {
 	HP_EXIT_NOT_FOUND = 127
 };
 
-/* The sub-commands: name, arguments, purpose. cmd/NAME.c has hp_NAME_main(), but for calibrate, which cmd/models.c has. */
+/* The sub-commands: name, arguments, purpose. cmd/NAME.c has hp_NAME_main(), but for calibrate, which cmd/models.c
+ * has. */
 #define HP_COMMANDS(X) \
 	X(run, "[OPTION...] [--] PROGRAM [ARG...]", "start PROGRAM with its buffers of 32 KiB and more in hugepages") \
 	X(info, "[--json]", "what this machine offers for that, and what to change") \
@@ -27,8 +28,8 @@ enum {
 	X(plot, "[-o FILE] [-t TITLE] TRACE...", \
 	  "a picture of the memory that was registered, from files of HUGEPIN_TRACE")
 
-/* Print the usage of the sub-command with this argv[0]: on stdout if it is wanted, or else on stderr, because the command line is
- * wrong. Returns the exit status. */
+/* Print the usage of the sub-command with this argv[0]: on stdout if it is wanted, or else on stderr, because the
+ * command line is wrong. Returns the exit status. */
 int hp_usage(const char *title, bool wanted);
 
 #endif
