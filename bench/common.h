@@ -83,7 +83,7 @@ static inline char *get(size_t size)
 	return p;
 }
 
-/* ------------------------------------------------------------------ a backend that registers nothing; each key is another */
+/* ------------------------------------------------------------------ a backend that registers nothing */
 
 static inline int unregistered_reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
 {

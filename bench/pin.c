@@ -71,7 +71,7 @@ static int nothing_limits(void *ctx, struct hugepin_limits *ret_)
 
 static hugepin_domain *domain;
 
-static uint64_t budget = UINT64_C(1) << 40; /* never reached, so that what it costs to keep one is in the figures */
+static uint64_t budget = UINT64_C(1) << 40; /* never reached: the figures include the cost of keeping a budget */
 
 static void open_nothing(uint32_t policy, uint32_t watch)
 {
@@ -105,7 +105,7 @@ static void walk_hugepin(struct walk *w, long n)
 	walk(w, n, use_hugepin);
 }
 
-/* With the least that a system call on a descriptor costs beside it, which threads share, too. */
+/* Beside each use, the cheapest system call on a descriptor, which threads share, too. */
 static inline uint32_t use_hugepin_and_call(void *p, size_t len)
 {
 	return use_hugepin(p, len) + (uint32_t)(syscall(SYS_fcntl, STDOUT_FILENO, F_GETFD) < 0);
@@ -145,7 +145,7 @@ static const struct subject {
 } subjects[] = {
 	{ "arena", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_DEFAULT, walk_hugepin, hugepin_registrations },
 	{ "lru", HUGEPIN_POLICY_LRU, HUGEPIN_WATCH_DEFAULT, walk_hugepin, hugepin_registrations },
-	/* Told by the program when memory goes, as by the drop-in: hits need not ask the kernel. */
+	/* The program says when memory goes, as the drop-in does, so hits need not ask the kernel. */
 	{ "told", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_PROGRAM, walk_hugepin, hugepin_registrations },
 	{ "told-call", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_PROGRAM, walk_hugepin_and_call, hugepin_registrations },
 	{ "floor", 0, 0, walk_floor, no_registrations },
@@ -199,8 +199,9 @@ static void *use_chunks(void *arg)
 	settle((unsigned)(w - workers));
 	pthread_barrier_wait(&start);
 	end = now_ns() + (quick ? 100e6 : 300e6);
-	/* On a busy machine longer, and no longer for one thread than for the others. */
-	while (w->chunks < CHUNKS_MAX && ((t = now_ns()) < end || (t < end + 3e9 && counted < 50))) {
+	/* On a busy machine this takes longer, but as long for each thread. */
+	while (w->chunks < CHUNKS_MAX &&
+	       ((t = now_ns()) < end || (t < end + 3e9 && atomic_load_explicit(&counted, memory_order_relaxed) < 50))) {
 		long before[THREADS_MAX];
 		long preempted = preemptions();
 		for (unsigned i = 0; i < worker_count; i++)
@@ -217,7 +218,7 @@ static void *use_chunks(void *arg)
 				together = false;
 		if (together && preemptions() == preempted) {
 			w->ns[w->chunks++] = t / (CHUNK * STEP);
-			counted++;
+			atomic_fetch_add_explicit(&counted, 1, memory_order_relaxed);
 		}
 	}
 	return NULL;
@@ -242,7 +243,7 @@ static void time_hits(const char *name, const struct subject *s, char **regions,
 		w.order[i] = w.order[k];
 		w.order[k] = regions[i % count];
 	}
-	s->walk(&w, (long)w.mask + 1); /* registers all of them */
+	s->walk(&w, (long)w.mask + 1); /* the first walk registers all of them */
 	long before = s->registrations();
 	if (before == 0 && s->walk != walk_floor)
 		errx(1, "nothing was registered");
@@ -279,7 +280,7 @@ static void hits(const char *where, size_t count, unsigned threads, const char *
 			errx(1, "no subject %s", subject);
 	if (!s->walk)
 		not_shown("hits: built without UCX");
-	if (!strcmp(where, "foreign")) { /* with as much between two regions: where UCX is at its best */
+	if (!strcmp(where, "foreign")) { /* as much memory between two regions, where UCX is at its best */
 		foreign = mmap(NULL, 2 * REGION * count, PROT_READ | PROT_WRITE,
 			       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 		if (foreign == MAP_FAILED)
@@ -323,7 +324,8 @@ static void growth(size_t size)
 
 static char *map_for_regions(size_t count)
 {
-	char *p = mmap(NULL, 2 * REGION * count, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	char *p = mmap(NULL, 2 * REGION * count, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+		       -1, 0);
 
 	if (p == MAP_FAILED)
 		err(1, "mmap");
@@ -346,8 +348,8 @@ static void use_once(bool ucx, char *p)
 		use_hugepin(p, REGION);
 }
 
-/* What is new is pinned after 240 hits, as by a program that sends an array of blocks and then something else; and what is known
- * after something else was unmapped, which has the next hit look what is gone. The device costs nothing. */
+/* What is new is pinned after 240 hits, as by a program that sends an array of blocks and then something else; and what
+ * is known after something else was unmapped, which has the next hit look what is gone. The device costs nothing. */
 static void misses(const char *subject)
 {
 	enum { KNOWN = 240, NEW_MAX = 2000 };
@@ -355,7 +357,9 @@ static void misses(const char *subject)
 	static const struct {
 		const char *name;
 		uint32_t policy;
-	} policies[] = { { "predict", HUGEPIN_POLICY_PREDICT }, { "cf11", HUGEPIN_POLICY_CF11 }, { "lru", HUGEPIN_POLICY_LRU } };
+	} policies[] = { { "predict", HUGEPIN_POLICY_PREDICT },
+			 { "cf11", HUGEPIN_POLICY_CF11 },
+			 { "lru", HUGEPIN_POLICY_LRU } };
 	bool ucx = !strcmp(subject, "ucx");
 	size_t count = quick ? 300 : NEW_MAX, at = 0;
 	char *known = map_for_regions(KNOWN), *new = map_for_regions(NEW_MAX);
@@ -386,18 +390,19 @@ static void misses(const char *subject)
 		unmapped[n] = (now_ns() - t) / 1e3;
 	}
 	printf("miss %.4g us\nmiss.p99 %.4g us\n", quantile(miss, count, 0.5), quantile(miss, count, 0.99));
-	printf("unmapped %.4g us\nunmapped.p99 %.4g us\n", quantile(unmapped, count, 0.5), quantile(unmapped, count, 0.99));
+	printf("unmapped %.4g us\nunmapped.p99 %.4g us\n", quantile(unmapped, count, 0.5),
+	       quantile(unmapped, count, 0.99));
 }
 
 static _Atomic bool done;
 static sem_t pinned;
 
-/* Pins once, and is there from then on. */
+/* A thread that pins once, and exists from then on. */
 static void *pin_once(void *arg)
 {
 	use_once(*(bool *)arg, workers[0].walk.order[0]);
 	sem_post(&pinned);
-	while (!done)
+	while (!atomic_load_explicit(&done, memory_order_relaxed))
 		usleep(10000);
 	return NULL;
 }
@@ -437,7 +442,7 @@ static void evictions(unsigned threads, const char *subject)
 		if (n)
 			ns[n - 1] = (now_ns() - begun) / TOGETHER;
 	}
-	done = true;
+	atomic_store_explicit(&done, true, memory_order_relaxed);
 	for (unsigned i = 0; i < threads; i++)
 		pthread_join(t[i], NULL);
 	snprintf(name, sizeof name, "evict.t%u", threads);
@@ -476,14 +481,15 @@ static _Noreturn void usage(void)
 
 /* ------------------------------------------------------------------ ranges that overlap */
 
-/* Bytes registered for each that misses ask for, as a program pins pieces of 64 KiB, which begin 64 bytes into a page and so share
- * one with the next, of a buffer of 64 MiB; or, `any`, ranges of up to a MiB anywhere in it. */
+/* Bytes registered for each that misses ask for, as a program pins pieces of 64 KiB, which begin 64 bytes into a page
+ * and so share one with the next, of a buffer of 64 MiB; or, `any`, ranges of up to a MiB anywhere in it. */
 static void overlap(const char *order)
 {
 	const size_t piece = 64 * KiB, size = 64 * MiB;
 	uint64_t asked = 0, state = seed;
 	size_t n = size / piece - 1;
-	bool any = !strcmp(order, "any"), shuffled = !strcmp(order, "shuffled"), backwards = !strcmp(order, "backwards");
+	bool any = !strcmp(order, "any"), shuffled = !strcmp(order, "shuffled"),
+	     backwards = !strcmp(order, "backwards");
 	char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	if (p == MAP_FAILED)

@@ -1,6 +1,6 @@
 /*
- * Registering with io_uring: hugepin's memory beside pages of 4 KiB and of 2 MiB. And fork, with and without memory that is
- * registered, beside the kernel's own copy of pinned memory.
+ * Registering with io_uring: hugepin's memory beside pages of 4 KiB and of 2 MiB. And fork, with and without memory
+ * that is registered, beside the kernel's own copy of pinned memory.
  */
 #include "pin_kernel.h"
 
@@ -82,8 +82,8 @@ static void open_slot(const char *name)
 	check(io_uring_register_buffers_sparse(&ring, 1), "io_uring_register_buffers_sparse");
 }
 
-/* The same memory is registered again and again. Where its pages fit into the caches they stay there, which makes 4 KiB pages look
- * cheap. */
+/* The same memory is registered again and again. Where its pages fit into the caches they stay there, which makes 4 KiB
+ * pages look cheap. */
 void registering(const char *size_name, size_t size, const char *subject, bool quick)
 {
 	static double reg[201], clear[201];

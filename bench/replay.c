@@ -49,7 +49,9 @@ static struct {
 	size_t largest; /* the budget holds at least so many of the largest regions */
 	struct trace_options trace;
 	double reg_ns, reg_ns_per_kib, dereg_share;
-} option = { .trace = { .unit = 4096, .cap_ns = 2e6 }, .reg_ns = 16000, .reg_ns_per_kib = 0.06 * 1024, .dereg_share = 0.4 };
+} option = {
+	.trace = { .unit = 4096, .cap_ns = 2e6 }, .reg_ns = 16000, .reg_ns_per_kib = 0.06 * 1024, .dereg_share = 0.4
+};
 
 /* ------------------------------------------------------------------ a run */
 
@@ -64,8 +66,8 @@ struct region {
 	enum { OUT, IN, BUSY } state; /* BUSY: being registered or deregistered */
 	uint32_t uses; /* that have started and not ended */
 	bool touched;
-	bool refused; /* the plan was told that it cannot be done, and of nothing since */
-	bool ahead; /* the helper registered it, and nobody has waited for that */
+	bool refused; /* the plan was told that its step failed, and of nothing since */
+	bool ahead; /* the helper has registered it, and no use has waited for that */
 	uint64_t last_end; /* of its last use, in the order of ends */
 };
 
@@ -82,7 +84,7 @@ struct run {
 	struct {
 		uint32_t region; /* 0: idle */
 		bool registering;
-		int64_t until_ns; /* of what it is at, or when it was idle last */
+		int64_t until_ns; /* end of its step, or the time when it was idle last */
 	} helper;
 
 	uint64_t bytes, promised, peak; /* promised: to a miss that makes room */
@@ -119,7 +121,7 @@ static void became(struct run *r, uint32_t region, int64_t now_ns, bool register
 		hp_plan_deregistered(r->plan, region, (uint64_t)now_ns);
 }
 
-/* The helper, who is idle, is told to do that. */
+/* Begin a step of the plan. The helper is idle. */
 static void begin(struct run *r, struct hp_plan_step step)
 {
 	bool registering = step.what == HP_PLAN_REGISTER;
@@ -149,7 +151,7 @@ static void begin(struct run *r, struct hp_plan_step step)
 	r->busy_ns += cost;
 }
 
-/* The helper goes on until now_ns; it may be at something then that ends later. */
+/* The helper goes on until now_ns. It may be at a step then that ends later. */
 static void advance(struct run *r, int64_t now_ns)
 {
 	while (r->plan && r->helper.until_ns <= now_ns) {
@@ -208,7 +210,7 @@ static void deregister(struct run *r, uint32_t region)
 	became(r, region, until_ns, false);
 }
 
-/* On the critical path. The budget holds at least what is in use at once, so something can go. */
+/* Register on the critical path. The budget holds at least the regions in use at once, so another region can go. */
 static void register_at_once(struct run *r, uint32_t region)
 {
 	uint64_t bytes = r->t->bytes[region];
@@ -348,7 +350,7 @@ static int by_from(const void *a, const void *b)
 				    (x->region > y->region) - (x->region < y->region);
 }
 
-/* The idle intervals of leave-pinned's run that pay. */
+/* Find the idle intervals of leave-pinned's run in which a deregistration pays. */
 static size_t find_gaps(const struct run *r, struct gap *gap)
 {
 	int64_t *idle = trace_get(r->t->regions + 1, sizeof *idle);
@@ -406,7 +408,7 @@ static double bound(const struct run *r)
 		g->reg_end = g->until < next ? g->until : next;
 		g->reg_at = g->reg_end == NEVER ? NEVER : g->reg_end - cost_ns(r->t->bytes[g->region], true);
 		if (g->reg_at <= g->from + cost_ns(r->t->bytes[g->region], false))
-			g->region = 0; /* too short beside those that come later: it stays */
+			g->region = 0; /* the gap is too short beside the later registrations: the region stays */
 		else
 			next = g->reg_at;
 	}
@@ -503,7 +505,8 @@ static int one_of(struct argp_state *state, const char *const *names, int n, con
 	return 0;
 }
 
-/* n numbers from 0 up, with commas between them, and `suffix` or nothing after them: whether there was a suffix. */
+/* Read n numbers from 0 up, with commas between them, and `suffix` or nothing after them. Returns whether there was a
+ * suffix. */
 static bool numbers(struct argp_state *state, const char *arg, double *ret_, int n, char suffix)
 {
 	const char *at = arg;
@@ -582,7 +585,7 @@ int main(int argc, char **argv)
 					  "Replay communication traces under a policy of the pin cache.",
 					  NULL, NULL, NULL };
 
-	/* In order: the traces after the options, wherever those stand. */
+	/* argp calls in order: options first, wherever they are, then traces. */
 	argp_err_exit_status = 1;
 	error_t err = argp_parse(&argp, argc, argv, 0, NULL, NULL);
 	return err || fflush(stdout) || ferror(stdout) ? 1 : 0;

@@ -1,6 +1,6 @@
 /*
- * Reading traces of communication: lines of CSV, perhaps compressed, into uses in the order of their starts; then the regions
- * that the uses are in, and the events in the order of the program.
+ * Reading traces of communication: lines of CSV, perhaps compressed, into uses in the order of their starts; then the
+ * regions that the uses are in, and the events in the order of the program.
  */
 #include "trace.h"
 
@@ -92,7 +92,7 @@ static void read_use(const char *path, size_t line, char *text, const struct use
 	*ret_ = u;
 }
 
-/* Whether reading went well so far. What a compressed file that was cut short still gave is no line. */
+/* Exit if reading has failed. The rest of a compressed file that was cut short is no line. */
 static void check_stream(const char *path, size_t line, gzFile f)
 {
 	int problem;
@@ -170,7 +170,7 @@ static uint32_t *sorted(const struct trace *t, int (*compare)(const void *, cons
 	return order;
 }
 
-/* What overlaps in the course of the trace is one region. */
+/* Ranges that overlap in the course of the trace are one region. */
 static void find_regions(const char *path, struct trace *t)
 {
 	uint32_t *order = sorted(t, by_addr);
@@ -206,7 +206,7 @@ static void find_events(const struct trace_options *options, struct trace *t)
 		struct event *e = &t->event[next + ended];
 		struct use *u = &t->use[ends[ended]];
 
-		/* Of what happens at once, ends come first, but after their own starts. */
+		/* Of events at the same time, ends come first, but after their own starts. */
 		e->end = next == t->uses || (ends[ended] < next && u->end <= t->use[next].start);
 		if (e->end) {
 			e->use = ends[ended++];

@@ -1,6 +1,6 @@
 /*
- * A trace of communication (tests/traces/README.md has the format), read from a file, with the regions of memory that its uses
- * are in and the events of its calls. Reading exits if the file is no trace.
+ * A trace of communication (tests/traces/README.md has the format), read from a file, with the regions of memory that
+ * its uses are in and the events of its calls. Reading exits if the file is no trace.
  */
 #ifndef HP_BENCH_TRACE_H
 #define HP_BENCH_TRACE_H
