@@ -85,7 +85,7 @@ static double measure(void (*run)(size_t size, long n), size_t size)
 	size_t samples = 0;
 	long n = 1;
 
-	run(size, 1); /* the kernel's zeroing of new pages is another bench's matter */
+	run(size, 1); /* another bench measures how the kernel zeroes new pages */
 	for (;; n *= 2) {
 		double t = now_ns();
 		run(size, n);
@@ -215,7 +215,7 @@ static pthread_barrier_t start;
 struct worker {
 	pthread_t thread;
 	uint64_t rng;
-	size_t first, count; /* its part of live[] */
+	size_t first, count; /* the worker's part of live[] */
 	long ops;
 	bool touched;
 	double began, ended;
@@ -227,7 +227,7 @@ static void *replace_at_random(void *arg)
 
 	for (size_t i = 0; i < w->count; i++)
 		replace(w->first + i, random_size(&w->rng), w->touched);
-	for (size_t i = 0; i < 2 * w->count; i++) /* until the heap is as mixed as it will be */
+	for (size_t i = 0; i < 2 * w->count; i++) /* until the heap is mixed */
 		replace(w->first + next_random(&w->rng) % w->count, random_size(&w->rng), w->touched);
 	pthread_barrier_wait(&start);
 	w->began = now_ns();
@@ -261,7 +261,7 @@ static void random_sizes(const char *name, bool touched, size_t threads)
 	say(name, ".faults", (double)(faults() - f) / (double)ops, "an op");
 }
 
-/* One thread allocates, the other frees; at most RING buffers are on their way. */
+/* One thread allocates, and another frees. At most RING buffers are on their way. */
 #define RING 256
 static _Atomic(size_t *) ring[RING];
 
@@ -271,11 +271,12 @@ static void *consume(void *arg)
 
 	for (long i = 0; i < n; i++) {
 		size_t *p;
-		/* acquire: pairs with the release in handover(), the size was written before the pointer */
+		/* the size is written before the pointer; pairs with handover() */
 		while (!(p = atomic_load_explicit(&ring[i % RING], memory_order_acquire)))
 			sched_yield();
 		if (*p < 32 * KiB)
 			fail("a buffer's content was lost");
+		/* the size has been read; pairs with handover() */
 		atomic_store_explicit(&ring[i % RING], NULL, memory_order_release);
 		free(p);
 	}
@@ -295,9 +296,10 @@ static void handover(void)
 	for (long i = 0; i < n; i++) {
 		size_t size = random_size(&rng), *p = get(size);
 		*p = size;
-		/* acquire: the consumer has taken the slot's previous buffer */
+		/* the slot's previous buffer is taken; pairs with consume() */
 		while (atomic_load_explicit(&ring[i % RING], memory_order_acquire))
 			sched_yield();
+		/* pairs with consume() */
 		atomic_store_explicit(&ring[i % RING], p, memory_order_release);
 	}
 	pthread_join(t, NULL);
@@ -368,7 +370,7 @@ static void grow(const char *name, const char *which)
 
 /* ------------------------------------------------------------------ resident memory */
 
-/* What the process has in memory: the kernel counts hugetlb pages apart. */
+/* The bytes that the process has in memory. The kernel counts hugetlb pages apart. */
 static double resident_bytes(void)
 {
 	char text[4096];
@@ -423,7 +425,7 @@ static void peak(void)
 	say("peak", ".after-free-90%", resident_bytes() / (double)live_bytes, "x");
 }
 
-/* What stays of memory that was used and freed: beyond the program and its libraries, as they were at the start. */
+/* The bytes that stay in memory after use and free, beyond those at the start. */
 static void decay(unsigned seconds)
 {
 	uint64_t rng = seed;
@@ -459,7 +461,7 @@ static uint64_t walk(const uint64_t *m, long n, uint64_t x, bool dependent)
 
 static uint64_t walk_on(const uint64_t *m, long n, bool dependent)
 {
-	static uint64_t x; /* every walk goes on where the last ended: no two are alike */
+	static uint64_t x; /* each walk goes on where the last one ended, so that no two are alike */
 
 	return x = walk(m, n, x, dependent);
 }
@@ -498,7 +500,7 @@ static void access_random(void)
 	}
 }
 
-/* What the accesses to the heap's GiB cost in dTLB misses, and its first use in page faults (an op: 4 KiB). */
+/* Count the dTLB misses of accesses to the heap's GiB, and the page faults of its first use (an op: 4 KiB). */
 static void access_counted(void)
 {
 	counters_start();

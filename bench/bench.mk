@@ -19,26 +19,25 @@ $(BENCH)/nothing.so: bench/nothing.c $(BUILD)/flags
 # The pin cache's benches call the API. UCX's libraries intercept mapping calls: they are in pin-ucx alone.
 BENCH_UCX := $(shell $(PKG_CONFIG) --exists ucx-ucs 2>/dev/null && echo $(BENCH)/pin-ucx)
 BENCH_PIN = $(BENCH_CC) -Iinclude -pthread $(LINK_DIRS) -o $@ $(filter %.c,$^) -lhugepin -luring
-BENCH_PIN_ON := bench/rcache.h include/hugepin.h include/hugepin_uring.h $(BUILD)/libhugepin.so $(BUILD)/flags
-$(BENCH)/pin: bench/pin.c $(BENCH_PIN_ON)
+BENCH_PIN_ON := bench/common.h bench/pin_kernel.h bench/rcache.h include/hugepin.h include/hugepin_uring.h $(BUILD)/libhugepin.so $(BUILD)/flags
+$(BENCH)/pin: bench/pin.c bench/pin_kernel.c $(BENCH_PIN_ON)
 	@mkdir -p $(@D)
 	@echo '  BENCH   $<'
 	$(Q)$(BENCH_PIN)
-$(BENCH)/pin-ucx: bench/pin.c bench/rcache.c $(BENCH_PIN_ON)
+$(BENCH)/pin-ucx: bench/pin.c bench/pin_kernel.c bench/rcache.c $(BENCH_PIN_ON)
 	@mkdir -p $(@D)
 	@echo '  BENCH   bench/rcache.c'
 	$(Q)$(BENCH_PIN) $$($(PKG_CONFIG) --cflags --libs ucx-ucs)
 
 # Traces in virtual time: the library's own policies, which are hidden names of it.
-$(BENCH)/replay: bench/replay.c $(LIB_OBJ) $(BUILD)/flags
+$(BENCH)/replay: bench/replay.c bench/trace.c bench/trace.h $(LIB_OBJ) $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  BENCH   $<'
-	$(Q)$(CC) $(FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LIB_OBJ) $(LIB_LIBS) -lz
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $(filter %.c %.o,$^) $(LIB_LIBS) -lz
 $(BENCH)/shapes: bench/shapes.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  BENCH   $<'
 	$(Q)$(BENCH_CC) -o $@ $< -lm
--include $(BENCH)/replay.d
 tests: $(if $(SAN),,$(BENCH)/replay $(BENCH)/shapes)
 
 # What the helper's plan costs: also of hidden names.
@@ -46,13 +45,13 @@ $(BENCH)/helper: bench/helper.c $(LIB_OBJ) $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  BENCH   $<'
 	$(Q)$(CC) $(FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LIB_OBJ) $(LIB_LIBS)
-$(BENCH)/hot: bench/hot.c $(BUILD)/libhugepin.so $(BUILD)/flags
+$(BENCH)/hot: bench/hot.c bench/common.h $(BUILD)/libhugepin.so $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  BENCH   $<'
 	$(Q)$(BENCH_PIN)
 
 # Packing: the fake provider is the one that the library calibrates with.
-$(BENCH)/sg: bench/sg.c sge/wqe.h $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/flags
+$(BENCH)/sg: bench/sg.c bench/common.h sge/wqe.h $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  BENCH   $<'
 	$(Q)$(BENCH_CC) -Iinclude -I. $(LINK_DIRS) -o $@ $< -lhugepin-verbs -lhugepin -libverbs

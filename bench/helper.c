@@ -55,7 +55,7 @@ static uint64_t cost_ns(void *arg, uint32_t region, uint64_t bytes, bool registe
 	return registering ? ns : ns * 2 / 5;
 }
 
-/* What the helper does until the next event. */
+/* Carry out the plan until the next event, as the helper does. */
 static void help(struct hp_plan *p, uint64_t until_ns)
 {
 	while (now_ns < until_ns) {
@@ -75,7 +75,7 @@ static void help(struct hp_plan *p, uint64_t until_ns)
 	}
 }
 
-/* The plan's, or if it names none, any. */
+/* The victim that the plan names; any region if it names none. */
 static void evict(struct hp_plan *p)
 {
 	uint32_t victim = hp_plan_victim(p, now_ns);

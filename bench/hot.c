@@ -1,9 +1,9 @@
 /*
- * What the helper costs the threads it works for: pins and unpins of registered memory under a policy that predicts, against
- * lru, interleaved. Prints the median of the rounds, in ns a call, and the ratio.
+ * What the helper costs the threads it works for: pins and unpins of registered memory under a policy that predicts,
+ * against lru, interleaved. Prints the median of the rounds, in ns a call, and the ratio.
  *
- * Without a pause between calls the helper cannot keep up, and most records are dropped at the ring; with one after each 64 it
- * takes them all (records_lost tells). The unpin before those that are timed wakes it.
+ * Without a pause between calls the helper cannot keep up, and most records are dropped at the ring; with one after
+ * each 64 it takes them all (records_lost tells). The unpin before those that are timed wakes it.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -11,59 +11,17 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "common.h"
 #include "hugepin.h"
 
 enum { ROUNDS = 15, BATCH = 64, BATCHES = 20000, PACED_BATCHES = 300, PAUSE_NS = 300000 };
-
-static int reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
-{
-	static uint32_t key;
-
-	(void)ctx, (void)addr, (void)len, (void)access;
-	*ret_ = (struct hugepin_reg){ .lkey = ++key };
-	return 0;
-}
-
-static int dereg(void *ctx, struct hugepin_reg *r)
-{
-	(void)ctx, (void)r;
-	return 0;
-}
-
-static int limits(void *ctx, struct hugepin_limits *ret_)
-{
-	(void)ctx;
-	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE };
-	return 0;
-}
-
-static const struct hugepin_backend nothing = { .size = sizeof nothing, .name = "nothing", .reg = reg, .dereg = dereg, .limits = limits };
-
-static double now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
-
-static int compare(const void *a, const void *b)
-{
-	return *(const double *)a < *(const double *)b ? -1 : 1;
-}
-
-static double median(double *v)
-{
-	qsort(v, ROUNDS, sizeof *v, compare);
-	return v[ROUNDS / 2];
-}
 
 static hugepin_domain *open_as(uint32_t policy)
 {
 	struct hugepin_attr attr = { .size = sizeof attr, .policy = policy, .pinned_bytes_max = UINT64_MAX };
 	hugepin_domain *d;
 
-	if (hugepin_domain_open(&nothing, NULL, &attr, &d) != 0)
+	if (hugepin_domain_open(&unregistered, NULL, &attr, &d) != 0)
 		exit(1);
 	return d;
 }
@@ -119,13 +77,15 @@ int main(void)
 					run(d[i], p, regions[n], paced, &pin[i][round], &unpin[i][round]);
 			for (int i = 0; i < 3; i++) {
 				struct hugepin_domain_stats s;
-				double lru_pin = median(pin[0]), lru_unpin = median(unpin[0]);
+				double lru_pin = median(pin[0], ROUNDS), lru_unpin = median(unpin[0], ROUNDS);
 
 				hugepin_domain_stats(d[i], &s, sizeof s);
-				printf("memory=%s regions=%u pause=%d policy=%s pin_ns=%.2f pin_ratio=%.3f unpin_ns=%.2f push_ns=%.2f "
+				printf("memory=%s regions=%u pause=%d policy=%s pin_ns=%.2f pin_ratio=%.3f "
+				       "unpin_ns=%.2f push_ns=%.2f "
 				       "records_lost=%lu misses=%lu\n",
-				       heap ? "heap" : "foreign", regions[n], paced, names[i], median(pin[i]), median(pin[i]) / lru_pin,
-				       median(unpin[i]), median(unpin[i]) - lru_unpin, s.records_lost, s.misses);
+				       heap ? "heap" : "foreign", regions[n], paced, names[i], median(pin[i], ROUNDS),
+				       median(pin[i], ROUNDS) / lru_pin, median(unpin[i], ROUNDS),
+				       median(unpin[i], ROUNDS) - lru_unpin, s.records_lost, s.misses);
 				hugepin_domain_close(d[i]);
 			}
 			if (heap)

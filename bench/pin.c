@@ -13,16 +13,12 @@
  * It prints "name value unit" lines, and "# ..." where this machine cannot show something. -q measures for a shorter
  * time; the order of regions depends on SEED alone. bench/run-pin runs the subjects in turn and compares them.
  */
-#include "hugepin_uring.h"
-#include "rcache.h"
 
 #include <err.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -31,81 +27,17 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#define KiB ((size_t)1 << 10)
-#define MiB ((size_t)1 << 20)
-#define GiB ((size_t)1 << 30)
-#define HUGEPAGE (2 * MiB)
+#include "common.h"
+#include "hugepin.h"
+#include "pin_kernel.h"
+#include "rcache.h"
+
 #define THREADS_MAX 16
 
 static bool quick;
 static uint64_t seed = 1;
-
-static void check(int r, const char *what) /* of a function that returns -errno */
-{
-	if (r < 0)
-		errx(1, "%s: %s", what, strerror(-r));
-}
-
-/* What this machine cannot show: said, and no failure. */
-__attribute__((format(printf, 1, 2))) static _Noreturn void not_shown(const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	fputs("# ", stdout);
-	vprintf(format, args);
-	puts("");
-	va_end(args);
-	exit(0);
-}
-
-static double now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
-
-static int compare(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
-static double median(double *v, size_t n)
-{
-	qsort(v, n, sizeof *v, compare);
-	return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
-
-static uint64_t next_random(uint64_t *state) /* xorshift64* (Vigna 2016) */
-{
-	*state ^= *state >> 12;
-	*state ^= *state << 25;
-	*state ^= *state >> 27;
-	return *state * UINT64_C(2685821657736338717);
-}
-
-static void touch(char *p, size_t len)
-{
-	for (size_t i = 0; i < len; i += 4 * KiB)
-		((volatile char *)p)[i] = 1;
-}
-
-static char *get(size_t size)
-{
-	char *p = hugepin_malloc(size);
-
-	if (!p)
-		err(1, "hugepin_malloc");
-	return p;
-}
 
 /* ------------------------------------------------------------------ a backend that registers nothing */
 
@@ -139,7 +71,7 @@ static int nothing_limits(void *ctx, struct hugepin_limits *ret_)
 
 static hugepin_domain *domain;
 
-static uint64_t budget = UINT64_C(1) << 40; /* never reached, so that what it costs to keep one is in the figures */
+static uint64_t budget = UINT64_C(1) << 40; /* never reached: the figures include the cost of keeping a budget */
 
 static void open_nothing(uint32_t policy, uint32_t watch)
 {
@@ -173,7 +105,7 @@ static void walk_hugepin(struct walk *w, long n)
 	walk(w, n, use_hugepin);
 }
 
-/* With the least that a system call on a descriptor costs beside it, which threads share, too. */
+/* Beside each use, the cheapest system call on a descriptor, which threads share, too. */
 static inline uint32_t use_hugepin_and_call(void *p, size_t len)
 {
 	return use_hugepin(p, len) + (uint32_t)(syscall(SYS_fcntl, STDOUT_FILENO, F_GETFD) < 0);
@@ -213,7 +145,7 @@ static const struct subject {
 } subjects[] = {
 	{ "arena", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_DEFAULT, walk_hugepin, hugepin_registrations },
 	{ "lru", HUGEPIN_POLICY_LRU, HUGEPIN_WATCH_DEFAULT, walk_hugepin, hugepin_registrations },
-	/* Told by the program when memory goes, as by the drop-in: hits need not ask the kernel. */
+	/* The program says when memory goes, as the drop-in does, so hits need not ask the kernel. */
 	{ "told", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_PROGRAM, walk_hugepin, hugepin_registrations },
 	{ "told-call", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_PROGRAM, walk_hugepin_and_call, hugepin_registrations },
 	{ "floor", 0, 0, walk_floor, no_registrations },
@@ -267,8 +199,9 @@ static void *use_chunks(void *arg)
 	settle((unsigned)(w - workers));
 	pthread_barrier_wait(&start);
 	end = now_ns() + (quick ? 100e6 : 300e6);
-	/* On a busy machine longer, and no longer for one thread than for the others. */
-	while (w->chunks < CHUNKS_MAX && ((t = now_ns()) < end || (t < end + 3e9 && counted < 50))) {
+	/* On a busy machine this takes longer, but as long for each thread. */
+	while (w->chunks < CHUNKS_MAX &&
+	       ((t = now_ns()) < end || (t < end + 3e9 && atomic_load_explicit(&counted, memory_order_relaxed) < 50))) {
 		long before[THREADS_MAX];
 		long preempted = preemptions();
 		for (unsigned i = 0; i < worker_count; i++)
@@ -285,7 +218,7 @@ static void *use_chunks(void *arg)
 				together = false;
 		if (together && preemptions() == preempted) {
 			w->ns[w->chunks++] = t / (CHUNK * STEP);
-			counted++;
+			atomic_fetch_add_explicit(&counted, 1, memory_order_relaxed);
 		}
 	}
 	return NULL;
@@ -310,7 +243,7 @@ static void time_hits(const char *name, const struct subject *s, char **regions,
 		w.order[i] = w.order[k];
 		w.order[k] = regions[i % count];
 	}
-	s->walk(&w, (long)w.mask + 1); /* registers all of them */
+	s->walk(&w, (long)w.mask + 1); /* the first walk registers all of them */
 	long before = s->registrations();
 	if (before == 0 && s->walk != walk_floor)
 		errx(1, "nothing was registered");
@@ -347,7 +280,7 @@ static void hits(const char *where, size_t count, unsigned threads, const char *
 			errx(1, "no subject %s", subject);
 	if (!s->walk)
 		not_shown("hits: built without UCX");
-	if (!strcmp(where, "foreign")) { /* with as much between two regions: where UCX is at its best */
+	if (!strcmp(where, "foreign")) { /* as much memory between two regions, where UCX is at its best */
 		foreign = mmap(NULL, 2 * REGION * count, PROT_READ | PROT_WRITE,
 			       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 		if (foreign == MAP_FAILED)
@@ -391,7 +324,8 @@ static void growth(size_t size)
 
 static char *map_for_regions(size_t count)
 {
-	char *p = mmap(NULL, 2 * REGION * count, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	char *p = mmap(NULL, 2 * REGION * count, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+		       -1, 0);
 
 	if (p == MAP_FAILED)
 		err(1, "mmap");
@@ -414,8 +348,8 @@ static void use_once(bool ucx, char *p)
 		use_hugepin(p, REGION);
 }
 
-/* What is new is pinned after 240 hits, as by a program that sends an array of blocks and then something else; and what is known
- * after something else was unmapped, which has the next hit look what is gone. The device costs nothing. */
+/* What is new is pinned after 240 hits, as by a program that sends an array of blocks and then something else; and what
+ * is known after something else was unmapped, which has the next hit look what is gone. The device costs nothing. */
 static void misses(const char *subject)
 {
 	enum { KNOWN = 240, NEW_MAX = 2000 };
@@ -423,7 +357,9 @@ static void misses(const char *subject)
 	static const struct {
 		const char *name;
 		uint32_t policy;
-	} policies[] = { { "predict", HUGEPIN_POLICY_PREDICT }, { "cf11", HUGEPIN_POLICY_CF11 }, { "lru", HUGEPIN_POLICY_LRU } };
+	} policies[] = { { "predict", HUGEPIN_POLICY_PREDICT },
+			 { "cf11", HUGEPIN_POLICY_CF11 },
+			 { "lru", HUGEPIN_POLICY_LRU } };
 	bool ucx = !strcmp(subject, "ucx");
 	size_t count = quick ? 300 : NEW_MAX, at = 0;
 	char *known = map_for_regions(KNOWN), *new = map_for_regions(NEW_MAX);
@@ -454,18 +390,19 @@ static void misses(const char *subject)
 		unmapped[n] = (now_ns() - t) / 1e3;
 	}
 	printf("miss %.4g us\nmiss.p99 %.4g us\n", quantile(miss, count, 0.5), quantile(miss, count, 0.99));
-	printf("unmapped %.4g us\nunmapped.p99 %.4g us\n", quantile(unmapped, count, 0.5), quantile(unmapped, count, 0.99));
+	printf("unmapped %.4g us\nunmapped.p99 %.4g us\n", quantile(unmapped, count, 0.5),
+	       quantile(unmapped, count, 0.99));
 }
 
 static _Atomic bool done;
 static sem_t pinned;
 
-/* Pins once, and is there from then on. */
+/* A thread that pins once, and exists from then on. */
 static void *pin_once(void *arg)
 {
 	use_once(*(bool *)arg, workers[0].walk.order[0]);
 	sem_post(&pinned);
-	while (!done)
+	while (!atomic_load_explicit(&done, memory_order_relaxed))
 		usleep(10000);
 	return NULL;
 }
@@ -505,223 +442,11 @@ static void evictions(unsigned threads, const char *subject)
 		if (n)
 			ns[n - 1] = (now_ns() - begun) / TOGETHER;
 	}
-	done = true;
+	atomic_store_explicit(&done, true, memory_order_relaxed);
 	for (unsigned i = 0; i < threads; i++)
 		pthread_join(t[i], NULL);
 	snprintf(name, sizeof name, "evict.t%u", threads);
 	printf("%s %.4g us\n", name, median(ns, SAMPLES) / 1e3);
-}
-
-/* ------------------------------------------------------------------ registering with io_uring */
-
-static struct io_uring ring;
-
-static void open_ring(const char *name)
-{
-	int r = io_uring_queue_init(8, &ring, 0);
-
-	if (r < 0)
-		not_shown("%s: no io_uring: %s", name, strerror(-r));
-}
-
-/* Anonymous memory of this kind, with pages behind it. NULL: not to be had. */
-enum kind { BASE, THP, HUGETLB };
-
-static char *map(size_t size, enum kind kind)
-{
-	size_t room = kind == BASE ? size : (size + HUGEPAGE - 1) / HUGEPAGE * HUGEPAGE;
-	int flags = MAP_PRIVATE | MAP_ANONYMOUS;
-
-	if (kind == HUGETLB) {
-		char *p = mmap(NULL, room, PROT_READ | PROT_WRITE, flags | MAP_HUGETLB | MAP_POPULATE, -1, 0);
-		return p == MAP_FAILED ? NULL : p;
-	}
-	char *p = mmap(NULL, room + HUGEPAGE, PROT_READ | PROT_WRITE, flags, -1, 0);
-	if (p == MAP_FAILED)
-		err(1, "mmap");
-	p += -(uintptr_t)p % HUGEPAGE;
-	madvise(p, room, kind == THP ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
-	touch(p, room);
-	return p;
-}
-
-/* As map(), the hugetlb pool first. Which it was is said where it is not the pool. */
-static char *map_huge(size_t size, const char *name)
-{
-	char *p = map(size, HUGETLB);
-
-	if (!p) {
-		printf("# %s: THP instead of hugetlb: the pool is too short\n", name);
-		p = map(size, THP);
-	}
-	return p;
-}
-
-static int fill_slot(char *p, size_t size)
-{
-	struct iovec iov = { p, size };
-	__u64 tag = 0;
-	int r = io_uring_register_buffers_update_tag(&ring, 0, &iov, &tag, 1);
-
-	return r == 1 ? 0 : r < 0 ? r : -EIO;
-}
-
-/* Of a registration that failed otherwise: an error. */
-static void check_pinned(int r, const char *name)
-{
-	if (r == -ENOMEM || r == -ENOBUFS || r == -EPERM)
-		not_shown("%s: the kernel refuses to pin so much (RLIMIT_MEMLOCK)", name);
-	check(r, name);
-}
-
-static void open_slot(const char *name)
-{
-	open_ring(name);
-	check(io_uring_register_buffers_sparse(&ring, 1), "io_uring_register_buffers_sparse");
-}
-
-/* The same memory again and again: its pages are in the caches where they fit, which makes 4 KiB pages look cheap. */
-static void registering(const char *size_name, size_t size, const char *subject)
-{
-	static double reg[201], clear[201];
-	double budget = quick ? 15e6 : 80e6, total = 0;
-	bool ours = !strcmp(subject, "hugepin");
-	char name[32], *p;
-	size_t n = 0;
-
-	snprintf(name, sizeof name, "register.%s", size_name);
-	if (ours) {
-		struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_NONE };
-		struct hugepin_extent e;
-		open_ring(name);
-		p = get(size);
-		touch(p, size);
-		check(hugepin_extent(p, &e, sizeof e), "hugepin_extent");
-		if (e.kind != HUGEPIN_KIND_HUGETLB)
-			printf("# %s: hugepin's is %s: the pool is too short\n", name,
-			       e.kind == HUGEPIN_KIND_THP ? "THP" : "in base pages");
-		check(hugepin_uring_open(&ring, 0, 1, &attr, &domain), "hugepin_uring_open");
-	} else {
-		open_slot(name);
-		p = strcmp(subject, "4K") ? map_huge(size, name) : map(size, BASE);
-	}
-	for (bool warm = false; n < 201 && (n < 5 || total < budget); warm = true) {
-		struct hugepin_pin pin;
-		double t0 = now_ns();
-		int r = ours ? hugepin_pin(domain, p, size, 0, &pin) : fill_slot(p, size);
-		double t1 = now_ns();
-		check_pinned(r, name);
-		double t2 = now_ns();
-		check(ours ? hugepin_unpin(domain, &pin) : fill_slot(NULL, 0), "clearing");
-		double t3 = now_ns();
-		if (!warm)
-			continue;
-		reg[n] = (t1 - t0) / 1e3;
-		clear[n++] = (t3 - t2) / 1e3;
-		total += t3 - t0;
-	}
-	printf("%s %.4g us\n", name, median(reg, n));
-	printf("clear.%s %.4g us\n", size_name, median(clear, n));
-}
-
-/* ------------------------------------------------------------------ fork */
-
-#define PIECE (64 * MiB)
-#define PIECES (GiB / PIECE)
-
-static char *pieces[PIECES];
-
-/* Fork once; the child looks at all pages. Says how long fork took, until it returned here and in the child. */
-static void time_fork(const char *name)
-{
-	double *child_ns = mmap(NULL, 4 * KiB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	int status;
-
-	if (child_ns == MAP_FAILED)
-		err(1, "mmap");
-	fflush(stdout);
-	double t = now_ns();
-	pid_t pid = fork();
-	double parent_ns = now_ns();
-	if (pid < 0)
-		err(1, "fork");
-	if (!pid) {
-		*child_ns = parent_ns;
-		for (size_t i = 0; i < PIECES; i++)
-			for (size_t k = 0; k < PIECE; k += 4 * KiB)
-				if (pieces[i][k] != 1)
-					_exit(1);
-		_exit(0);
-	}
-	if (waitpid(pid, &status, 0) != pid || status)
-		errx(1, "the child's memory is not the parent's");
-	printf("%s %.4g ms\n%s.child %.4g ms\n", name, (parent_ns - t) / 1e6, name, (*child_ns - t) / 1e6);
-	munmap(child_ns, 4 * KiB);
-}
-
-static size_t pool_free(void)
-{
-	FILE *f = fopen("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "r");
-	size_t n = 0;
-
-	if (!f || fscanf(f, "%zu", &n) != 1)
-		return 0;
-	fclose(f);
-	return n;
-}
-
-/* kernel: memory that the heap has nothing to do with, pinned; the kernel's own fork copies it. */
-static void map_for_kernel(const char *name, bool thp)
-{
-	char *p = map(GiB, thp ? THP : HUGETLB);
-
-	open_slot(name);
-	if (!p || (!thp && pool_free() < GiB / HUGEPAGE))
-		not_shown("%s: the kernel's copy needs a pool of 1024 free pages", name);
-	touch(p, GiB);
-	check_pinned(fill_slot(p, GiB), name);
-	for (size_t i = 0; i < PIECES; i++)
-		pieces[i] = p + i * PIECE;
-}
-
-static void take_heap(const char *name, bool thp, bool registered)
-{
-	struct hugepin_stats s;
-
-	for (size_t i = 0; i < PIECES; i++)
-		touch(pieces[i] = get(PIECE), PIECE);
-	check(hugepin_stats(&s, sizeof s), "hugepin_stats");
-	if ((thp ? s.thp_bytes : s.hugetlb_bytes) < GiB)
-		not_shown("%s: not all of the heap is %s", name, thp ? "THP" : "from the hugetlb pool");
-	if (!registered)
-		return;
-	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_ARENA, .fork = HUGEPIN_FORK_COPY };
-	struct hugepin_domain_stats d;
-	open_ring(name);
-	check(hugepin_uring_open(&ring, 0, 256, &attr, &domain), "hugepin_uring_open");
-	for (size_t i = 0; i < PIECES; i++) {
-		struct hugepin_pin pin;
-		check_pinned(hugepin_pin(domain, pieces[i], PIECE, 0, &pin), name);
-		check(hugepin_unpin(domain, &pin), "hugepin_unpin");
-	}
-	check(hugepin_domain_stats(domain, &d, sizeof d), "hugepin_domain_stats");
-	if (d.pinned_bytes < GiB) /* what did not fit was evicted */
-		check_pinned(-ENOBUFS, name);
-}
-
-static void forking(const char *which, const char *subject)
-{
-	bool thp = !strcmp(which, "thp");
-	char name[32];
-
-	snprintf(name, sizeof name, "fork.%s", which);
-	if (!strcmp(subject, "kernel"))
-		map_for_kernel(name, thp);
-	else
-		take_heap(name, thp, !strcmp(subject, "registered"));
-	time_fork(name);
-	snprintf(name, sizeof name, "fork.%s.again", which);
-	time_fork(name);
 }
 
 /* ------------------------------------------------------------------ one extent */
@@ -756,14 +481,15 @@ static _Noreturn void usage(void)
 
 /* ------------------------------------------------------------------ ranges that overlap */
 
-/* Bytes registered for each that misses ask for, as a program pins pieces of 64 KiB, which begin 64 bytes into a page and so share
- * one with the next, of a buffer of 64 MiB; or, `any`, ranges of up to a MiB anywhere in it. */
+/* Bytes registered for each that misses ask for, as a program pins pieces of 64 KiB, which begin 64 bytes into a page
+ * and so share one with the next, of a buffer of 64 MiB; or, `any`, ranges of up to a MiB anywhere in it. */
 static void overlap(const char *order)
 {
 	const size_t piece = 64 * KiB, size = 64 * MiB;
 	uint64_t asked = 0, state = seed;
 	size_t n = size / piece - 1;
-	bool any = !strcmp(order, "any"), shuffled = !strcmp(order, "shuffled"), backwards = !strcmp(order, "backwards");
+	bool any = !strcmp(order, "any"), shuffled = !strcmp(order, "shuffled"),
+	     backwards = !strcmp(order, "backwards");
 	char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	if (p == MAP_FAILED)
@@ -810,7 +536,7 @@ int main(int argc, char **argv)
 	if (argc == 5 && !strcmp(argv[0], "hits"))
 		hits(argv[1], strtoul(argv[2], NULL, 10), (unsigned)strtoul(argv[3] + 1, NULL, 10), argv[4]);
 	else if (argc == 3 && !strcmp(argv[0], "register"))
-		registering(argv[1], parse_size(argv[1]), argv[2]);
+		registering(argv[1], parse_size(argv[1]), argv[2], quick);
 	else if (argc == 3 && !strcmp(argv[0], "fork"))
 		forking(argv[1], argv[2]);
 	else if (argc == 2 && !strcmp(argv[0], "growth"))

@@ -1,6 +1,7 @@
 /*
- * UCX's registration cache, ucs_rcache, as UCX's own memory domains set it up, but for a limit of regions: invalidated by the mapping
- * calls that UCX intercepts (UCM_EVENT_VM_UNMAPPED), its default alignment. Registering is nothing; a region has a key.
+ * UCX's registration cache, ucs_rcache, as UCX's own memory domains set it up, but for a limit of regions: invalidated
+ * by the mapping calls that UCX intercepts (UCM_EVENT_VM_UNMAPPED), its default alignment. Registering is nothing; a
+ * region has a key.
  */
 #include "rcache.h"
 

@@ -25,15 +25,13 @@
  * them.
  */
 #include <argp.h>
-#include <ctype.h>
 #include <err.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
 
 #include "reg/policy/plan.h"
+#include "trace.h"
 
 #define NEVER INT64_MAX
 #define WAIT_FREE_NS 1000 /* longer is a miss */
@@ -49,274 +47,11 @@ static struct {
 	double budget; /* bytes, or a share of leave-pinned's peak; 0: none */
 	bool budget_is_share;
 	size_t largest; /* the budget holds at least so many of the largest regions */
-	uint64_t unit;
-	bool wall;
-	double cap_ns; /* 0: none */
+	struct trace_options trace;
 	double reg_ns, reg_ns_per_kib, dereg_share;
-} option = { .unit = 4096, .cap_ns = 2e6, .reg_ns = 16000, .reg_ns_per_kib = 0.06 * 1024, .dereg_share = 0.4 };
-
-static void *get(size_t n, size_t size)
-{
-	void *p = calloc(n ? n : 1, size);
-
-	if (!p)
-		err(1, "calloc");
-	return p;
-}
-
-/* ------------------------------------------------------------------ traces */
-
-struct use {
-	uint64_t start, end, cpu; /* ns, as they were recorded */
-	uint64_t addr, limit, site;
-	uint32_t region; /* from 1 up */
-	int64_t compute_ns; /* by the main thread, before it starts */
-	int64_t length_ns;
+} option = {
+	.trace = { .unit = 4096, .cap_ns = 2e6 }, .reg_ns = 16000, .reg_ns_per_kib = 0.06 * 1024, .dereg_share = 0.4
 };
-
-struct event {
-	uint32_t use;
-	bool end;
-};
-
-struct trace {
-	char name[256];
-	struct use *use;
-	size_t uses;
-	struct event *event; /* 2 * uses, in the order of the program */
-	uint64_t *bytes; /* of each region */
-	uint32_t regions;
-	uint64_t inuse_peak; /* bytes, at once */
-};
-
-static const char *const columns[] = { "seq", "t_start", "t_end",   "cpu_app", "op", "dir", "addr",
-				       "len", "payload", "peer", "f0",	    "f1", "f2",  "f3" };
-enum { START = 1, END, CPU, ADDR = 6, LEN, F0 = 10, COLUMNS = 14 };
-
-static size_t split(char *line, char **field)
-{
-	size_t n = 0;
-
-	for (char *next = line; next; n++) {
-		char *at = strsep(&next, ",");
-
-		if (n < COLUMNS)
-			field[n] = at;
-	}
-	return n;
-}
-
-static void check_header(const char *path, char *line)
-{
-	char *field[COLUMNS] = { NULL };
-	size_t n = split(line, field);
-
-	for (size_t i = 0; i < COLUMNS; i++) {
-		size_t len = strlen(columns[i]);
-
-		/* Remarks follow the names in parentheses. */
-		if (i >= n || strncmp(field[i], columns[i], len) || (field[i][len] && field[i][len] != '('))
-			errx(1, "%s:1: no trace: column %zu should be %s", path, i + 1, columns[i]);
-	}
-}
-
-static uint64_t number(const char *path, size_t line, const char *column, const char *text, int base)
-{
-	char *end;
-	uint64_t n;
-
-	errno = 0;
-	n = strtoull(text, &end, base);
-	/* The sign that strtoull would take is refused, too. */
-	if (!isxdigit((unsigned char)*text) || *end || errno || n > INT64_MAX)
-		errx(1, "%s:%zu: %s is no number from 0 up: '%s'", path, line, column, text);
-	return n;
-}
-
-static void read_use(const char *path, size_t line, char *text, const struct use *before, struct use *ret_)
-{
-	char *field[COLUMNS];
-	struct use u = { 0 };
-	uint64_t len;
-
-	if (split(text, field) != COLUMNS)
-		errx(1, "%s:%zu: not %d fields", path, line, COLUMNS);
-	u.start = number(path, line, columns[START], field[START], 10);
-	u.end = number(path, line, columns[END], field[END], 10);
-	u.cpu = number(path, line, columns[CPU], field[CPU], 10);
-	u.addr = number(path, line, columns[ADDR], field[ADDR], 16);
-	len = number(path, line, columns[LEN], field[LEN], 10);
-	for (int i = F0; i < COLUMNS; i++) /* the multiplier is FNV's; the shift brings high bits down */
-		u.site = ((u.site ^ number(path, line, columns[i], field[i], 16)) * 0x100000001b3) ^ u.site >> 29;
-	if (u.end < u.start)
-		errx(1, "%s:%zu: it ends before it starts", path, line);
-	if (before && u.start < before->start)
-		errx(1, "%s:%zu: it starts before the line above", path, line);
-	if (!len || u.addr + len > INT64_MAX - option.unit)
-		errx(1, "%s:%zu: no range of memory", path, line);
-	u.limit = (u.addr + len + option.unit - 1) / option.unit * option.unit;
-	u.addr = u.addr / option.unit * option.unit;
-	*ret_ = u;
-}
-
-/* Whether reading went well so far. What a compressed file that was cut short still gave is no line. */
-static void check_stream(const char *path, size_t line, gzFile f)
-{
-	int problem;
-	const char *what = gzerror(f, &problem); /* begins with the path */
-
-	if (problem != Z_OK && problem != Z_STREAM_END)
-		errx(1, "%s:%zu: %s", path, line, problem == Z_ERRNO ? strerror(errno) : what + strlen(path) + 2);
-}
-
-static void read_file(const char *path, struct trace *t)
-{
-	gzFile f = gzopen(path, "r"); /* plain files, too */
-	static char text[4096];
-	size_t line = 0, room = 0;
-
-	if (!f)
-		errx(1, "%s: %s", path, strerror(errno ? errno : ENOMEM));
-	while (gzgets(f, text, sizeof text)) {
-		line++;
-		if (!strchr(text, '\n')) {
-			check_stream(path, line, f);
-			if (!gzeof(f))
-				errx(1, "%s:%zu: too long a line", path, line);
-		}
-		text[strcspn(text, "\r\n")] = 0;
-		if (line == 1) {
-			check_header(path, text);
-			continue;
-		}
-		if (*text == '#' || !*text)
-			continue;
-		if (t->uses == room) {
-			room = room ? 2 * room : 4096;
-			t->use = reallocarray(t->use, room, sizeof *t->use);
-			if (!t->use)
-				err(1, "reallocarray");
-		}
-		read_use(path, line, text, t->uses ? &t->use[t->uses - 1] : NULL, &t->use[t->uses]);
-		t->uses++;
-	}
-	check_stream(path, line + 1, f);
-	gzclose(f);
-	if (!t->uses)
-		errx(1, "%s:%zu: a trace without calls", path, line + 1);
-	if (t->uses > UINT32_MAX / 2)
-		errx(1, "%s: too long", path);
-}
-
-static const struct use *sorted_uses; /* qsort's compare functions have no argument of their own */
-
-static int by_addr(const void *a, const void *b)
-{
-	const struct use *x = &sorted_uses[*(const uint32_t *)a], *y = &sorted_uses[*(const uint32_t *)b];
-
-	return (x->addr > y->addr) - (x->addr < y->addr);
-}
-
-static int by_end(const void *a, const void *b)
-{
-	uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
-	const struct use *x = &sorted_uses[i], *y = &sorted_uses[j];
-
-	return x->end != y->end ? (x->end > y->end) - (x->end < y->end) : (i > j) - (i < j);
-}
-
-static uint32_t *sorted(const struct trace *t, int (*compare)(const void *, const void *))
-{
-	uint32_t *order = get(t->uses, sizeof *order);
-
-	for (uint32_t i = 0; i < t->uses; i++)
-		order[i] = i;
-	sorted_uses = t->use;
-	qsort(order, t->uses, sizeof *order, compare);
-	return order;
-}
-
-/* What overlaps in the course of the trace is one region. */
-static void find_regions(const char *path, struct trace *t)
-{
-	uint32_t *order = sorted(t, by_addr);
-	uint64_t start = 0, limit = 0;
-
-	t->bytes = get(t->uses + 1, sizeof *t->bytes);
-	for (size_t i = 0; i < t->uses; i++) {
-		struct use *u = &t->use[order[i]];
-
-		if (!i || u->addr >= limit) {
-			t->regions++;
-			start = u->addr;
-			limit = u->limit;
-		}
-		if (u->limit > limit)
-			limit = u->limit;
-		u->region = t->regions;
-		t->bytes[t->regions] = limit - start;
-	}
-	free(order);
-	if (t->regions >= 1 << 20)
-		errx(1, "%s: too many regions", path);
-}
-
-static void find_events(struct trace *t)
-{
-	uint32_t *ends = sorted(t, by_end), *active = get(t->regions + 1, sizeof *active);
-	size_t next = 0, ended = 0;
-	uint64_t last = t->use[0].start, cpu = t->use[0].cpu, inuse = 0;
-
-	t->event = get(2 * t->uses, sizeof *t->event);
-	while (ended < t->uses) {
-		struct event *e = &t->event[next + ended];
-		struct use *u = &t->use[ends[ended]];
-
-		/* Of what happens at once, ends come first, but after their own starts. */
-		e->end = next == t->uses || (ends[ended] < next && u->end <= t->use[next].start);
-		if (e->end) {
-			e->use = ends[ended++];
-			last = u->end;
-			if (!--active[u->region])
-				inuse -= t->bytes[u->region];
-			continue;
-		}
-		e->use = (uint32_t)next;
-		u = &t->use[next++];
-		u->compute_ns = (int64_t)(option.wall ? u->start - last : u->cpu > cpu ? u->cpu - cpu : 0);
-		u->length_ns = (int64_t)(u->end - u->start);
-		if (option.cap_ns > 0 && u->length_ns > (int64_t)option.cap_ns)
-			u->length_ns = (int64_t)option.cap_ns;
-		last = u->start;
-		cpu = u->cpu;
-		if (!active[u->region]++)
-			inuse += t->bytes[u->region];
-		if (inuse > t->inuse_peak)
-			t->inuse_peak = inuse;
-	}
-	free(active);
-	free(ends);
-}
-
-static void trace_read(const char *path, struct trace *ret_)
-{
-	const char *base = strrchr(path, '/'), *end;
-
-	memset(ret_, 0, sizeof *ret_);
-	base = base ? base + 1 : path;
-	end = strstr(base, ".csv");
-	snprintf(ret_->name, sizeof ret_->name, "%.*s", end ? (int)(end - base) : (int)strlen(base), base);
-	read_file(path, ret_);
-	find_regions(path, ret_);
-	find_events(ret_);
-}
-
-static void trace_free(struct trace *t)
-{
-	free(t->use);
-	free(t->event);
-	free(t->bytes);
-}
 
 /* ------------------------------------------------------------------ a run */
 
@@ -331,8 +66,8 @@ struct region {
 	enum { OUT, IN, BUSY } state; /* BUSY: being registered or deregistered */
 	uint32_t uses; /* that have started and not ended */
 	bool touched;
-	bool refused; /* the plan was told that it cannot be done, and of nothing since */
-	bool ahead; /* the helper registered it, and nobody has waited for that */
+	bool refused; /* the plan was told that its step failed, and of nothing since */
+	bool ahead; /* the helper has registered it, and no use has waited for that */
 	uint64_t last_end; /* of its last use, in the order of ends */
 };
 
@@ -349,7 +84,7 @@ struct run {
 	struct {
 		uint32_t region; /* 0: idle */
 		bool registering;
-		int64_t until_ns; /* of what it is at, or when it was idle last */
+		int64_t until_ns; /* end of its step, or the time when it was idle last */
 	} helper;
 
 	uint64_t bytes, promised, peak; /* promised: to a miss that makes room */
@@ -386,7 +121,7 @@ static void became(struct run *r, uint32_t region, int64_t now_ns, bool register
 		hp_plan_deregistered(r->plan, region, (uint64_t)now_ns);
 }
 
-/* The helper, who is idle, is told to do that. */
+/* Begin a step of the plan. The helper is idle. */
 static void begin(struct run *r, struct hp_plan_step step)
 {
 	bool registering = step.what == HP_PLAN_REGISTER;
@@ -416,7 +151,7 @@ static void begin(struct run *r, struct hp_plan_step step)
 	r->busy_ns += cost;
 }
 
-/* The helper goes on until now_ns; it may be at something then that ends later. */
+/* The helper goes on until now_ns. It may be at a step then that ends later. */
 static void advance(struct run *r, int64_t now_ns)
 {
 	while (r->plan && r->helper.until_ns <= now_ns) {
@@ -475,7 +210,7 @@ static void deregister(struct run *r, uint32_t region)
 	became(r, region, until_ns, false);
 }
 
-/* On the critical path. The budget holds at least what is in use at once, so something can go. */
+/* Register on the critical path. The budget holds at least the regions in use at once, so another region can go. */
 static void register_at_once(struct run *r, uint32_t region)
 {
 	uint64_t bytes = r->t->bytes[region];
@@ -559,9 +294,9 @@ static void run(struct run *r, const struct trace *t, enum policy policy, uint64
 	r->t = t;
 	r->policy = policy;
 	r->budget = budget;
-	r->region = get(t->regions + 1, sizeof *r->region);
-	r->start = get(t->uses, sizeof *r->start);
-	r->end = get(t->uses, sizeof *r->end);
+	r->region = trace_get(t->regions + 1, sizeof *r->region);
+	r->start = trace_get(t->uses, sizeof *r->start);
+	r->end = trace_get(t->uses, sizeof *r->end);
 	if (policy >= CF11) {
 		struct hp_plan_config config = { .policy = policy == CF11 ? HP_PLAN_CF11 : HP_PLAN_PREDICT,
 						 .mode = option.mode,
@@ -615,11 +350,11 @@ static int by_from(const void *a, const void *b)
 				    (x->region > y->region) - (x->region < y->region);
 }
 
-/* The idle intervals of leave-pinned's run that pay. */
+/* Find the idle intervals of leave-pinned's run in which a deregistration pays. */
 static size_t find_gaps(const struct run *r, struct gap *gap)
 {
-	int64_t *idle = get(r->t->regions + 1, sizeof *idle);
-	uint32_t *active = get(r->t->regions + 1, sizeof *active);
+	int64_t *idle = trace_get(r->t->regions + 1, sizeof *idle);
+	uint32_t *active = trace_get(r->t->regions + 1, sizeof *active);
 	size_t n = 0;
 
 	for (size_t i = 0; i < 2 * r->t->uses; i++) {
@@ -661,7 +396,7 @@ static int64_t first_room(const struct gap *gap, size_t n, int64_t at, int64_t l
 
 static double bound(const struct run *r)
 {
-	struct gap *gap = get(r->t->uses + r->t->regions, sizeof *gap), **order;
+	struct gap *gap = trace_get(r->t->uses + r->t->regions, sizeof *gap), **order;
 	size_t n = find_gaps(r, gap), kept = 0, timed = 0;
 	int64_t next = NEVER, helper = 0;
 	double area = r->area;
@@ -673,14 +408,14 @@ static double bound(const struct run *r)
 		g->reg_end = g->until < next ? g->until : next;
 		g->reg_at = g->reg_end == NEVER ? NEVER : g->reg_end - cost_ns(r->t->bytes[g->region], true);
 		if (g->reg_at <= g->from + cost_ns(r->t->bytes[g->region], false))
-			g->region = 0; /* too short beside those that come later: it stays */
+			g->region = 0; /* the gap is too short beside the later registrations: the region stays */
 		else
 			next = g->reg_at;
 	}
 	for (size_t i = 0; i < n; i++)
 		if (gap[i].region)
 			timed += (gap[kept++] = gap[i]).until != NEVER;
-	order = get(kept, sizeof *order);
+	order = trace_get(kept, sizeof *order);
 	for (size_t i = 0; i < kept; i++)
 		order[i] = &gap[i];
 	qsort(order, kept, sizeof *order, by_from);
@@ -717,7 +452,7 @@ static int largest_first(const void *a, const void *b)
 static uint64_t budget_bytes(const struct trace *t, uint64_t leave_peak)
 {
 	double asked = option.budget_is_share ? option.budget * (double)leave_peak : option.budget;
-	uint64_t *bytes = get(t->regions, sizeof *bytes), largest = 0, budget;
+	uint64_t *bytes = trace_get(t->regions, sizeof *bytes), largest = 0, budget;
 
 	if (!(option.budget > 0)) {
 		free(bytes);
@@ -740,7 +475,7 @@ static void replay(const char *path)
 	double area, peak;
 	uint64_t budget;
 
-	trace_read(path, &t);
+	trace_read(path, &option.trace, &t);
 	run(&leave, &t, LEAVE, UINT64_MAX);
 	area = leave.area / (double)leave.now_ns;
 	peak = (double)leave.peak;
@@ -770,7 +505,8 @@ static int one_of(struct argp_state *state, const char *const *names, int n, con
 	return 0;
 }
 
-/* n numbers from 0 up, with commas between them, and `suffix` or nothing after them: whether there was a suffix. */
+/* Read n numbers from 0 up, with commas between them, and `suffix` or nothing after them. Returns whether there was a
+ * suffix. */
 static bool numbers(struct argp_state *state, const char *arg, double *ret_, int n, char suffix)
 {
 	const char *at = arg;
@@ -809,11 +545,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		numbers(state, arg, n, 1, 0);
 		option.largest = (size_t)n[0];
 		break;
-	case 'u': option.unit = one_of(state, units, 2, arg) ? 2 << 20 : 4 << 10; break;
-	case 't': option.wall = one_of(state, times, 2, arg); break;
+	case 'u': option.trace.unit = one_of(state, units, 2, arg) ? 2 << 20 : 4 << 10; break;
+	case 't': option.trace.wall = one_of(state, times, 2, arg); break;
 	case 'c':
 		numbers(state, arg, n, 1, 0);
-		option.cap_ns = n[0] * 1e6;
+		option.trace.cap_ns = n[0] * 1e6;
 		break;
 	case 'k':
 		numbers(state, arg, n, 3, 0);
@@ -849,8 +585,8 @@ int main(int argc, char **argv)
 					  "Replay communication traces under a policy of the pin cache.",
 					  NULL, NULL, NULL };
 
-	/* In order: the traces after the options, wherever those stand. */
+	/* argp calls in order: options first, wherever they are, then traces. */
 	argp_err_exit_status = 1;
-	error_t e = argp_parse(&argp, argc, argv, 0, NULL, NULL);
-	return e || fflush(stdout) || ferror(stdout) ? 1 : 0;
+	error_t err = argp_parse(&argp, argc, argv, 0, NULL, NULL);
+	return err || fflush(stdout) || ferror(stdout) ? 1 : 0;
 }

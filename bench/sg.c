@@ -1,14 +1,16 @@
 /*
- * What a message of small pieces costs the CPU, by how it is sent: work requests written into memory as a provider writes them
- * into its queue (sge/wqe.h), keys found by hugepin_sg_key in a domain that registers nothing, pins given back.
+ * What a message of small pieces costs the CPU, by how it is sent: work requests written into memory as a provider
+ * writes them into its queue (sge/wqe.h), keys found by hugepin_sg_key in a domain that registers nothing, pins given
+ * back.
  *
  *	sg [-r ROUNDS] [-q] [cells | offsets | plans]
  *
- * Subjects: each (a work request and a post for each piece), chain (a work request for each, one post), gather, pack (copied
- * into a slot), inline (where it fits, else pack), and plan (what hugepin_sg_plan chose, made once for equal layouts), the
- * last four carried out by hugepin_sg_fill; floor-gather and floor-pack are the same by a loop that checks nothing and holds
- * its key. Sources are in the cache (hot) or flushed from it (cold), and lie in the heap, registered as a whole, or each in
- * one of 256 registrations. Rounds are interleaved; a sample is the least of three batches: disturbances only add.
+ * Subjects: each (a work request and a post for each piece), chain (a work request for each, one post), gather, pack
+ * (copied into a slot), inline (where it fits, else pack), and plan (what hugepin_sg_plan chose, made once for equal
+ * layouts), the last four carried out by hugepin_sg_fill; floor-gather and floor-pack are the same by a loop that
+ * checks nothing and holds its key. Sources are in the cache (hot) or flushed from it (cold), and lie in the heap,
+ * registered as a whole, or each in one of 256 registrations. Rounds are interleaved; a sample is the least of three
+ * batches: disturbances only add.
  *
  * Lines: "cell ROUND SUBJECT PIECES BYTES hot|cold REGISTRATIONS NS", "offset ROUND SUBJECT PIECES BYTES OFFSET NS",
  * "plan ROUND PIECES BYTES NS", "model NAME VALUE", "mode PIECES BYTES hot|cold REGISTRATIONS MODE".
@@ -21,6 +23,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "common.h"
 #include "hugepin_verbs.h"
 #include "sge/wqe.h"
 
@@ -28,12 +31,12 @@ enum {
 	PIECES_MAX = HP_WQE_SGE_MAX,
 	BYTES_MAX = 4096,
 	MESSAGES = 32, /* in a batch */
-	COLD_BYTES = 512 << 10, /* in a batch of cold ones, but one at least */
+	COLD_BYTES = 512 << 10, /* in a batch of cold messages, but one message at least */
 	REPEATS = 3,
-	HOT = 4, /* different ones among those in the cache */
+	HOT = 4, /* different messages, of those in the cache */
 	SLOTS = 8,
 	REGISTRATIONS = 256,
-	REGION = 6 << 20, /* of which three pages are there and registered: far from each other, as the planner guesses */
+	REGION = 6 << 20, /* three pages of it are there and registered; far from the next, as the planner guesses */
 	REGION_BYTES = 3 * 4096,
 };
 /* No size is one that hugepin_sg_calibrate measures. */
@@ -46,7 +49,8 @@ static const struct hugepin_sg_caps caps = {
 	.max_recv_wr = HP_WQE_COUNT, .max_msg = 1u << 30,
 };
 static struct hp_wqe_ring ring;
-static int (*volatile post)(struct hp_wqe_ring *, const struct ibv_send_wr *, const struct ibv_send_wr **) = hp_wqe_post;
+static int (*volatile post)(struct hp_wqe_ring *, const struct ibv_send_wr *,
+			    const struct ibv_send_wr **) = hp_wqe_post;
 static hugepin_domain *domain;
 static char *heap, *slots, *regions;
 #define STRIDE_MAX (BYTES_MAX + 168)
@@ -55,44 +59,21 @@ static char *heap, *slots, *regions;
 
 /* ------------------------------------------------------------------ memory that is registered */
 
-static int reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
-{
-	static uint32_t key;
-	(void)ctx, (void)addr, (void)len, (void)access;
-	key++;
-	*ret_ = (struct hugepin_reg){ .lkey = key, .rkey = key };
-	return 0;
-}
-
-static int dereg(void *ctx, struct hugepin_reg *r)
-{
-	(void)ctx, (void)r;
-	return 0;
-}
-
-static int limits(void *ctx, struct hugepin_limits *ret_)
-{
-	(void)ctx;
-	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE };
-	return 0;
-}
-
 static struct hugepin_pin held; /* the heap's */
 
 static void set_up(void)
 {
-	static const struct hugepin_backend nothing = { sizeof nothing, "nothing", reg, dereg, NULL, limits, NULL, NULL };
 	const struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_ARENA };
 	struct hugepin_pin pin;
 
-	int e = hugepin_domain_open(&nothing, NULL, &attr, &domain);
+	int e = hugepin_domain_open(&unregistered, NULL, &attr, &domain);
 	if (e)
 		errx(1, "domain: %s", strerror(-e));
 	heap = hugepin_malloc(HEAP_BYTES);
 	slots = hugepin_malloc(SLOTS * SLOT_BYTES);
 	ring.base = hugepin_aligned_alloc(4096, HP_WQE_COUNT * HP_WQE_BYTES);
-	regions = mmap(NULL, (size_t)REGISTRATIONS * REGION, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-		       0);
+	regions = mmap(NULL, (size_t)REGISTRATIONS * REGION, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (!heap || !slots || !ring.base || regions == MAP_FAILED)
 		err(1, "memory");
 	memset(heap, 1, HEAP_BYTES);
@@ -115,7 +96,7 @@ struct message {
 	const struct iovec *iov;
 	unsigned n;
 	char *slot;
-	const struct hugepin_sg_plan *plan; /* of those that are filled */
+	const struct hugepin_sg_plan *plan; /* of the subjects that are filled */
 };
 
 static const struct ibv_send_wr tmpl = { .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
@@ -127,8 +108,11 @@ static inline void send_filled(const struct message *m)
 	struct ibv_sge sge[PIECES_MAX];
 	struct hugepin_pin pins[PIECES_MAX];
 	struct hugepin_sg_info info;
-	const struct hugepin_sg_room room = { sizeof room, &wr, sge, pins, m->slot, SLOT_BYTES, 1, PIECES_MAX, PIECES_MAX, 1,
-					      hugepin_sg_key, domain };
+	const struct hugepin_sg_room room = {
+		.size = sizeof room, .wr = &wr, .wrs = 1, .sge = sge, .sges = PIECES_MAX,
+		.pins = pins, .pins_max = PIECES_MAX, .slot = m->slot, .slot_len = SLOT_BYTES, .slot_lkey = 1,
+		.key = hugepin_sg_key, .arg = domain,
+	};
 
 	const int n = hugepin_sg_fill(m->plan, m->iov, (int)m->n, &tmpl, &room, &info);
 	if (n != 1 || post(&ring, &wr, &bad))
@@ -137,7 +121,7 @@ static inline void send_filled(const struct message *m)
 		hugepin_unpinv(domain, pins, (int)info.pins);
 }
 
-/* The key of each piece, looked for where the one before it does not serve. */
+/* Find the key of each piece, where the key of the piece before does not serve. */
 static inline unsigned keys_of(const struct message *m, struct ibv_sge *sge, struct hugepin_pin *pins)
 {
 	unsigned taken = 0;
@@ -182,7 +166,8 @@ static inline void send_floor(const struct message *m, bool gather)
 
 	for (unsigned i = 0; i < m->n; i++) {
 		if (gather) {
-			sge[i] = (struct ibv_sge){ (uintptr_t)m->iov[i].iov_base, (uint32_t)m->iov[i].iov_len, held.lkey };
+			sge[i] = (struct ibv_sge){ (uintptr_t)m->iov[i].iov_base, (uint32_t)m->iov[i].iov_len,
+						   held.lkey };
 		} else {
 			memcpy(to, m->iov[i].iov_base, m->iov[i].iov_len);
 			to += m->iov[i].iov_len;
@@ -229,7 +214,7 @@ static unsigned rnd(unsigned n)
 	return (seed >> 8) % n;
 }
 
-/* Lay the messages out: how many. Hot ones are a few in turn. */
+/* Lay the messages out, and return their number. Hot ones are a few in turn. */
 static unsigned lay(const struct cell *c)
 {
 	const size_t stride = c->bytes + 168, message = c->n * stride;
@@ -240,7 +225,8 @@ static unsigned lay(const struct cell *c)
 		for (unsigned i = 0; i < c->n; i++) {
 			char *at = heap + k * message + i * stride;
 			if (c->registrations > 1)
-				at = regions + (size_t)rnd(REGISTRATIONS) * REGION + rnd(REGION_BYTES - c->bytes) / 8 * 8;
+				at = regions + (size_t)rnd(REGISTRATIONS) * REGION +
+				     rnd(REGION_BYTES - c->bytes) / 8 * 8;
 			iov[k][i] = !c->cold && k >= HOT ? iov[k % HOT][i] : (struct iovec){ at, c->bytes };
 		}
 	return count;
@@ -255,7 +241,7 @@ static void flush(unsigned count, unsigned n)
 	__builtin_ia32_mfence();
 }
 
-static uint64_t now_ns(void)
+static uint64_t clock_ns(void)
 {
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
@@ -273,15 +259,15 @@ static int make_plan(enum subject s, const struct cell *c, struct hugepin_sg_pla
 
 static double batch_ns(enum subject s, unsigned count, const struct cell *c, const struct hugepin_sg_plan *plan)
 {
-	const size_t slot = ((size_t)c->n * c->bytes + 63) / 64 * 64 + 64; /* as frames of a queue lie */
-	const uint64_t start = now_ns();
+	const size_t slot = ((size_t)c->n * c->bytes + 63) / 64 * 64 + 64; /* as the frames of a queue are placed */
+	const uint64_t start = clock_ns();
 
 	for (unsigned k = 0; k < count; k++)
 		send_one(s, &(struct message){ iov[k], c->n, slots + k % SLOTS * slot, plan });
-	return (double)(now_ns() - start) / count;
+	return (double)(clock_ns() - start) / count;
 }
 
-/* Warm up, then the least of a few. All subjects of a cell see the same pieces. */
+/* Warm up, then take the least time of a few. All subjects of a cell see the same pieces. */
 static double sample(enum subject s, unsigned count, const struct cell *c)
 {
 	struct hugepin_sg_plan plan;
@@ -313,7 +299,7 @@ static void measure_cell(int round, const struct cell *c)
 			     plan.mode & HUGEPIN_SG_GATHER	       ? 4 :
 									 plan.mode]);
 	for (unsigned i = 0; i < SUBJECTS; i++) {
-		const enum subject s = (i + (unsigned)round) % SUBJECTS; /* each round begins with another */
+		const enum subject s = (i + (unsigned)round) % SUBJECTS; /* each round begins with another subject */
 		if (c->registrations == 1 || s < FLOOR_GATHER)
 			printf("cell %d %s %u %u %s %u %.2f\n", round, subject_names[s], c->n, c->bytes,
 			       c->cold ? "cold" : "hot", c->registrations, sample(s, count, c));
@@ -329,7 +315,7 @@ static void measure_cells(int round, bool quick)
 					measure_cell(round, &(struct cell){ pieces[i], bytes[j], r, cold });
 }
 
-/* ------------------------------------------------------------------ offsets of the pieces within a page; the plan's own cost */
+/* ------------------------------------------------------------------ offsets within a page; the cost of a plan */
 
 static void measure_offsets(int round)
 {
@@ -342,8 +328,10 @@ static void measure_offsets(int round)
 			for (unsigned k = 0; k < MESSAGES; k++)
 				for (unsigned p = 0; p < c->n; p++)
 					iov[k][p] = (struct iovec){ page + p * 8192 + offset, c->bytes };
-			printf("offset %d gather %u %u %u %.2f\n", round, c->n, c->bytes, offset, sample(GATHER, MESSAGES, c));
-			printf("offset %d pack %u %u %u %.2f\n", round, c->n, c->bytes, offset, sample(PACK, MESSAGES, c));
+			printf("offset %d gather %u %u %u %.2f\n", round, c->n, c->bytes, offset,
+			       sample(GATHER, MESSAGES, c));
+			printf("offset %d pack %u %u %u %.2f\n", round, c->n, c->bytes, offset,
+			       sample(PACK, MESSAGES, c));
 		}
 }
 
@@ -356,10 +344,10 @@ static void measure_plans(int round)
 			double least = 0;
 			lay(&c);
 			for (int r = 0; r <= REPEATS; r++) {
-				const uint64_t start = now_ns();
+				const uint64_t start = clock_ns();
 				for (unsigned k = 0; k < MESSAGES; k++)
 					make_plan(PLAN, &c, &plan);
-				const double ns = (double)(now_ns() - start) / (double)MESSAGES;
+				const double ns = (double)(clock_ns() - start) / (double)MESSAGES;
 				least = !r || ns < least ? ns : least;
 			}
 			printf("plan %d %u %u %.2f\n", round, c.n, c.bytes, least);
@@ -383,13 +371,13 @@ int main(int argc, char **argv)
 	}
 	const char *only = optind < argc ? argv[optind] : "";
 	set_up();
-	const uint64_t start = now_ns();
+	const uint64_t start = clock_ns();
 	const int e = hugepin_sg_calibrate(NULL, 0, &model, sizeof model);
 	if (e)
 		errx(1, "calibrate: %s", strerror(-e));
-	printf("model ms %.1f\n", (double)(now_ns() - start) / 1e6);
-	PRINT(wr), PRINT(element), PRINT(lookup), PRINT(piece), PRINT(copy_byte), PRINT(cold), PRINT(cold_piece), PRINT(cold_byte),
-		PRINT(inline_wr), PRINT(inline_piece), PRINT(inline_byte);
+	printf("model ms %.1f\n", (double)(clock_ns() - start) / 1e6);
+	PRINT(wr), PRINT(element), PRINT(lookup), PRINT(piece), PRINT(copy_byte), PRINT(cold), PRINT(cold_piece),
+		PRINT(cold_byte), PRINT(inline_wr), PRINT(inline_piece), PRINT(inline_byte);
 	for (int round = 0; round < rounds; round++) {
 		if (!*only || !strcmp(only, "cells"))
 			measure_cells(round, quick);

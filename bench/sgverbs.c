@@ -1,15 +1,16 @@
 /* link: hugepin-verbs hugepin ibverbs */
 /*
- * What a message of small pieces takes from post to completion, over two connected queue pairs of this process, each side a
- * thread of its own:
+ * What a message of small pieces takes from post to completion, over two connected queue pairs of this process, each
+ * side a thread of its own:
  *
  *	sgverbs [-r ROUNDS] [DEVICE]
  *
- * Subjects: each (a work request and a completion for each piece), chain (one post, the last one signalled), gather, pack and
- * inline (one work request), plan (what hugepin_sg_plan chooses after hugepin_sg_calibrate on the device). The receiver posts
- * its receives again, and copies the pieces of one message to where they belong. Prints for each cell medians of ROUNDS (5), taken
- * in turn: microseconds from post to the last completion, CPU microseconds of both sides' threads (the receiver's with its
- * polling), completions of both; then what is to be reached. With soft-RoCE that is system calls and packets, not an adapter.
+ * Subjects: each (a work request and a completion for each piece), chain (one post, the last one signalled), gather,
+ * pack and inline (one work request), plan (what hugepin_sg_plan chooses after hugepin_sg_calibrate on the device). The
+ * receiver posts its receives again, and copies the pieces of one message to where they belong. Prints for each cell
+ * medians of ROUNDS (5), taken in turn: microseconds from post to the last completion, CPU microseconds of both sides'
+ * threads (the receiver's with its polling), completions of both; then what is to be reached. With soft-RoCE that is
+ * system calls and packets, not an adapter.
  */
 #include <arpa/inet.h>
 #include <err.h>
@@ -29,8 +30,9 @@ enum subject { EACH, CHAIN, GATHER, PACK, INLINE, PLAN, SUBJECTS };
 static const char *const names[] = { "each", "chain", "gather", "pack", "inline", "plan" };
 static const struct {
 	unsigned n, bytes;
-} cells[] = { { 1, 8 },	  { 2, 8 },   { 4, 8 },	  { 8, 8 },   { 16, 8 },   { 30, 8 },	{ 1, 64 },  { 4, 64 },
-	      { 16, 64 }, { 1, 128 }, { 4, 128 }, { 4, 512 }, { 16, 512 }, { 30, 512 }, { 1, 32 }, { 1, 256 }, { 1, 512 } };
+} cells[] = { { 1, 8 },	   { 2, 8 },	{ 4, 8 },   { 8, 8 },	{ 16, 8 },  { 30, 8 },
+	      { 1, 64 },   { 4, 64 },	{ 16, 64 }, { 1, 128 }, { 4, 128 }, { 4, 512 },
+	      { 16, 512 }, { 30, 512 }, { 1, 32 },  { 1, 256 }, { 1, 512 } };
 #define CELLS (sizeof cells / sizeof *cells)
 
 static struct {
@@ -48,7 +50,7 @@ static hugepin_domain *domain;
 static char *source, *slot, *in, *scattered;
 static struct hugepin_pin slot_pin, in_pin;
 static _Atomic bool done;
-static _Atomic unsigned unpack_n, unpack_bytes; /* what a message is made of; 0: of one piece */
+static _Atomic unsigned unpack_n, unpack_bytes; /* the pieces of a message; 0: it is one piece */
 static _Atomic uint64_t received;
 static _Atomic uint64_t recv_cpu_ns;
 static int rounds = 5;
@@ -90,9 +92,11 @@ static void open_device(const char *name)
 	struct ibv_qp_cap granted = { 0 };
 	for (int i = 0; i < 2; i++) {
 		cq[i] = ibv_create_cq(device, 2 * RECVS, NULL, NULL, 0);
-		struct ibv_qp_init_attr init = { .send_cq = cq[i], .recv_cq = cq[i], .qp_type = IBV_QPT_RC,
-			.cap = { .max_send_wr = RECVS, .max_recv_wr = RECVS, .max_send_sge = PIECES_MAX, .max_recv_sge = 1,
-				 .max_inline_data = 256 } };
+		struct ibv_qp_init_attr init = {
+			.send_cq = cq[i], .recv_cq = cq[i], .qp_type = IBV_QPT_RC,
+			.cap = { .max_send_wr = RECVS, .max_recv_wr = RECVS, .max_send_sge = PIECES_MAX,
+				 .max_recv_sge = 1, .max_inline_data = 256 },
+		};
 		if (!cq[i] || !(qp[i] = ibv_create_qp(pd, &init)))
 			err(1, "completion queue, queue pair");
 		if (!i)
@@ -105,7 +109,8 @@ static void open_device(const char *name)
 			.is_global = port.link_layer == IBV_LINK_LAYER_ETHERNET,
 			.grh = { .dgid = gid, .sgid_index = (uint8_t)index, .hop_limit = 64 } } };
 		a.qp_state = IBV_QPS_INIT;
-		check(ibv_modify_qp(qp[i], &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), "INIT");
+		check(ibv_modify_qp(qp[i], &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
+		      "INIT");
 		a.qp_state = IBV_QPS_RTR;
 		check(ibv_modify_qp(qp[i], &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
 			IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER), "RTR");
@@ -137,24 +142,32 @@ static void post_receive(uint64_t slot_number)
 static void *receive(void *arg)
 {
 	struct ibv_wc wc[16];
-	while (!done) {
+	while (!atomic_load_explicit(&done, memory_order_relaxed)) {
 		const int n = ibv_poll_cq(cq[1], 16, wc);
 		if (n <= 0) {
-			recv_cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+			atomic_store_explicit(&recv_cpu_ns, clock_ns(CLOCK_THREAD_CPUTIME_ID), memory_order_relaxed);
 			sched_yield();
 			continue;
 		}
 		for (int i = 0; i < n; i++) {
 			if (wc[i].status)
 				errx(1, "receive: %s", ibv_wc_status_str(wc[i].status));
-			const unsigned pieces = unpack_n, bytes = unpack_bytes;
+			/* Both were stored before the message was sent. */
+			const unsigned pieces = atomic_load_explicit(&unpack_n, memory_order_relaxed);
+			const unsigned bytes = atomic_load_explicit(&unpack_bytes, memory_order_relaxed);
 			for (unsigned p = 0; p < pieces; p++)
 				memcpy(scattered + p * STRIDE, in + wc[i].wr_id * RECV_BYTES + p * bytes, bytes);
 			post_receive(wc[i].wr_id);
 		}
-		received += (uint64_t)n;
+		/* The receives are posted again; pairs with received_so_far(). */
+		atomic_fetch_add_explicit(&received, (uint64_t)n, memory_order_release);
 	}
 	return arg;
+}
+
+static uint64_t received_so_far(void)
+{
+	return atomic_load_explicit(&received, memory_order_acquire); /* pairs with receive() */
 }
 
 /* ------------------------------------------------------------------ the sender */
@@ -235,10 +248,11 @@ static void measure(size_t cell, enum subject s, int round)
 	for (unsigned i = 0; i < n; i++)
 		iov[i] = (struct iovec){ source + i * STRIDE, bytes };
 	if (s != EACH && s != CHAIN && hugepin_sg_plan(&model, &caps, iov, (int)n, modes[s], &plan))
-		return; /* inline does not fit */
-	unpack_n = s == EACH || s == CHAIN ? 1 : n;
-	unpack_bytes = bytes;
-	const uint64_t received_before = received, wanted = s == EACH || s == CHAIN ? n : 1, recv_cpu = recv_cpu_ns;
+		return; /* the message is too long for inline */
+	const uint64_t wanted = s == EACH || s == CHAIN ? n : 1, received_before = received_so_far();
+	const uint64_t recv_cpu = atomic_load_explicit(&recv_cpu_ns, memory_order_relaxed);
+	atomic_store_explicit(&unpack_n, s == EACH || s == CHAIN ? 1 : n, memory_order_relaxed);
+	atomic_store_explicit(&unpack_bytes, bytes, memory_order_relaxed);
 	uint64_t sent = 0;
 	double us[GROUPS], send_cpu[GROUPS];
 	for (unsigned i = 0; i < GROUPS; i++) {
@@ -246,14 +260,16 @@ static void measure(size_t cell, enum subject s, int round)
 		sent += send_group(s, iov, n, &plan);
 		us[i] = (double)(clock_ns(CLOCK_MONOTONIC) - start) / 1e3;
 		send_cpu[i] = (double)(clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_start) / 1e3;
-		while (received - received_before < wanted * (i + 1)) /* or it might find no receive posted */
+		/* Wait, or the next message might find no receive posted. */
+		while (received_so_far() - received_before < wanted * (i + 1))
 			sched_yield();
 	}
 	results[cell][s].us[round] = median(us, GROUPS);
 	results[cell][s].send_cpu[round] = median(send_cpu, GROUPS);
-	results[cell][s].recv_cpu[round] = (double)(recv_cpu_ns - recv_cpu) / 1e3 / GROUPS;
+	const uint64_t recv_cpu_end = atomic_load_explicit(&recv_cpu_ns, memory_order_relaxed);
+	results[cell][s].recv_cpu[round] = (double)(recv_cpu_end - recv_cpu) / 1e3 / GROUPS;
 	results[cell][s].sent = (double)sent / GROUPS;
-	results[cell][s].received = (double)(received - received_before) / GROUPS;
+	results[cell][s].received = (double)(received_so_far() - received_before) / GROUPS;
 	results[cell][s].known = true;
 }
 
@@ -284,8 +300,8 @@ static void print_cells(void)
 		for (int s = 0; s < SUBJECTS; s++)
 			if (results[c][s].known)
 				printf(" %s %.0f (%.0f+%.0f; %g+%g)", names[s], median(results[c][s].us, rounds),
-				       median(results[c][s].send_cpu, rounds), median(results[c][s].recv_cpu, rounds), results[c][s].sent,
-				       results[c][s].received);
+				       median(results[c][s].send_cpu, rounds), median(results[c][s].recv_cpu, rounds),
+				       results[c][s].sent, results[c][s].received);
 		putchar('\n');
 	}
 }
@@ -312,7 +328,8 @@ static void print_targets(void)
 	for (unsigned bytes = 8; bytes <= 128; bytes *= bytes == 8 ? 8 : 2) {
 		snprintf(what, sizeof what, "gather 4 x %u / 1 x %u (Rex et al.: 1.14)", bytes, bytes);
 		say(what, ratio(cell_of(4, bytes), GATHER, cell_of(1, bytes), GATHER), 0, 1.25);
-		printf("  and of the same bytes in one piece: %.2f\n", ratio(cell_of(4, bytes), GATHER, cell_of(1, 4 * bytes), GATHER));
+		printf("  and of the same bytes in one piece: %.2f\n",
+		       ratio(cell_of(4, bytes), GATHER, cell_of(1, 4 * bytes), GATHER));
 	}
 }
 
@@ -339,17 +356,18 @@ int main(int argc, char **argv)
 	for (uint64_t i = 0; i < RECVS; i++)
 		post_receive(i);
 	check(hugepin_sg_calibrate(pd, 0, &model, sizeof model), "calibrate");
-	printf("model: wr %.0f element %.0f lookup %.1f line %.2f byte %.4f piece %.2f copy_byte %.4f inline_wr %.0f inline_piece "
-	       "%.1f inline_byte %.4f refused %u\n", (double)model.wr, (double)model.element, (double)model.lookup,
-	       (double)model.line, (double)model.byte, (double)model.piece, (double)model.copy_byte, (double)model.inline_wr,
-	       (double)model.inline_piece, (double)model.inline_byte, model.refused);
+	printf("model: wr %.0f element %.0f lookup %.1f line %.2f byte %.4f piece %.2f copy_byte %.4f inline_wr %.0f "
+	       "inline_piece %.1f inline_byte %.4f refused %u\n",
+	       (double)model.wr, (double)model.element, (double)model.lookup, (double)model.line, (double)model.byte,
+	       (double)model.piece, (double)model.copy_byte, (double)model.inline_wr, (double)model.inline_piece,
+	       (double)model.inline_byte, model.refused);
 	pthread_t receiver;
 	check(pthread_create(&receiver, NULL, receive, NULL), "thread");
-	for (int round = -1; round < rounds; round++) /* the first warms up */
+	for (int round = -1; round < rounds; round++) /* the first round warms up */
 		for (size_t c = 0; c < CELLS; c++)
 			for (int s = 0; s < SUBJECTS; s++)
 				measure(c, (enum subject)((s + round + 1) % SUBJECTS), round < 0 ? 0 : round);
-	done = true;
+	atomic_store_explicit(&done, true, memory_order_relaxed);
 	pthread_join(receiver, NULL);
 	print_cells();
 	print_targets();

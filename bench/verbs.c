@@ -78,7 +78,7 @@ static char *memory(int kind, size_t len)
 		printf("%s: %zu MiB: %s\n", kinds[kind], len / MiB, kind == HUGETLB ? "not in the pool" : "no memory");
 		return NULL;
 	}
-	p = (char *)(((uintptr_t)p + 2 * MiB - 1) & -(2 * MiB)); /* from where hugepages can begin */
+	p = (char *)(((uintptr_t)p + 2 * MiB - 1) & -(2 * MiB)); /* an address where a hugepage can begin */
 	if (kind != HUGETLB)
 		madvise(p, len, kind == THP ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 	memset(p, 1, len);
@@ -92,7 +92,7 @@ static void measure(struct ibv_pd *pd, char *const *p, size_t len, int rounds)
 	static double reg[KINDS][ROUNDS_MAX], dereg[KINDS][ROUNDS_MAX];
 	double base[2] = { 0 };
 
-	for (int r = -1; r < rounds; r++) { /* the first is not counted */
+	for (int r = -1; r < rounds; r++) { /* the first round is not counted */
 		for (int k = 0; k < KINDS; k++) {
 			if (!p[k])
 				continue;

@@ -2,13 +2,17 @@
  * Ceilings by control groups, both versions (cgroups(7)): those of the process's own group and of every group above it
  * that is visible here. A controller lives in one version only.
  */
-#include "cmd/cmd.h"
+#include "cmd/cgroup.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "cmd/facts.h"
+#include "cmd/text.h"
 
 #define UNLIMITED (UINT64_C(1) << 60) /* version 1 has no word for it, only numbers near INT64_MAX */
 
@@ -28,7 +32,7 @@ static bool list_has(const char *list, const char *word)
 	return false;
 }
 
-/* The process's group as /proc/self/cgroup names it: that of a version 1 hierarchy with the controller, or else that of
+/* Find the process's group in /proc/self/cgroup: that of a version 1 hierarchy with the controller, or else that of
  * version 2. */
 static int find_group(const char *controller, bool *ret_v1, char path[PATH_MAX])
 {
@@ -54,7 +58,8 @@ static int find_group(const char *controller, bool *ret_v1, char path[PATH_MAX])
 	return status;
 }
 
-/* Where a hierarchy is mounted, and which of its groups that directory shows (not the root, in some containers). */
+/* Find the directory where a hierarchy is mounted, and the group that this directory shows (not the root, in some
+ * containers). */
 static int find_mount(const char *controller, bool v1, char mount[PATH_MAX], char root[PATH_MAX])
 {
 	FILE *f = fopen("/proc/self/mountinfo", "re");
@@ -102,8 +107,8 @@ static int find_hierarchy(const char *controller, struct hierarchy *ret_h)
 	return 0;
 }
 
-/* Tell what limit (a file's name) says in each group that has it, from the process's own upwards. Returns how many
- * do. page_size: that of the hugepages it counts, 0 for other memory. */
+/* Add a fact for each group that has this limit (a file's name), from the process's own upwards. Returns their number.
+ * page_size: the size of the hugepages that the limit counts, 0 for other memory. */
 static int tell_ceilings(const struct hierarchy *h, const char *limit, const char *usage, uint64_t page_size)
 {
 	char group[PATH_MAX], path[2 * PATH_MAX], max[HP_TEXT_MAX], now[HP_TEXT_MAX];
@@ -120,11 +125,13 @@ static int tell_ceilings(const struct hierarchy *h, const char *limit, const cha
 			continue;
 		count++;
 		hp_facts_add("cgroup",
-			     json_pack("{s:s, s:o, s:o, s:o}", "limit", limit, "file", hp_facts_string(path), "limit_bytes",
-				       hp_facts_bytes(ceiling), "used_bytes", hp_facts_bytes(used)),
-			     limit, "%s, %s of it used, by %s", hp_text_bytes(ceiling, max), hp_text_bytes(used, now), path);
+			     json_pack("{s:s, s:o, s:o, s:o}", "limit", limit, "file", hp_facts_string(path),
+				       "limit_bytes", hp_facts_bytes(ceiling), "used_bytes", hp_facts_bytes(used)),
+			     limit, "%s, %s of it used, by %s", hp_text_bytes(ceiling, max), hp_text_bytes(used, now),
+			     path);
 		if (page_size && ceiling < used + page_size)
-			hp_facts_advise("hugepages are refused to this process", "echo %s > %s", h->v1 ? "-1" : "max", path);
+			hp_facts_advise("hugepages are refused to this process", "echo %s > %s", h->v1 ? "-1" : "max",
+					path);
 	}
 	return count;
 }

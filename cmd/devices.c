@@ -1,14 +1,15 @@
-/*
- * What the pin cache can have of the kernel and of devices: userfaultfd(2), io_uring, and verbs devices as
- * /sys/class/infiniband shows them. libibverbs is asked, where there is a device, about what is only known there.
- */
-#include "cmd/cmd.h"
+/* What the pin cache can have of the kernel and of devices: userfaultfd(2), io_uring, and verbs devices as
+ * /sys/class/infiniband shows them. Where there is a device, libibverbs is asked about what only libibverbs knows. */
+#include "cmd/devices.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/io_uring.h>
 #include <linux/userfaultfd.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,12 +17,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "cmd/facts.h"
+#include "cmd/models.h"
+#include "cmd/text.h"
+
 #define INFINIBAND "/sys/class/infiniband"
 #define PORTS_MAX 255
 
 /* ------------------------------------------------------------------ the kernel */
 
-/* Asks for what reg/uffd.c cannot do without. */
+/* Ask for the features that reg/uffd.c needs. */
 static void tell_userfaultfd(void)
 {
 	struct uffdio_api api = { .api = UFFD_API,
@@ -36,14 +41,16 @@ static void tell_userfaultfd(void)
 		const char *const error = strerror(errno);
 		hp_facts_add("userfaultfd", json_pack("{s:b, s:s}", "usable", 0, "error", error), "userfaultfd",
 			     "not usable (%s)", error);
-		hp_facts_lack("what is not the heap's is registered anew for each pin, except under libhugepin-malloc.so, which "
-			      "sees the calls that unmap memory: use Linux 5.11 or newer, and let seccomp pass userfaultfd");
+		hp_facts_lack(
+			"what is not the heap's is registered anew for each pin, except under libhugepin-malloc.so, "
+			"which "
+			"sees the calls that unmap memory: use Linux 5.11 or newer, and let seccomp pass userfaultfd");
 	}
 	if (fd >= 0)
 		close(fd);
 }
 
-/* A ring with a table of one empty slot for a fixed buffer, and these flags; or -1. */
+/* Open a ring with these flags and a table of one empty slot for a fixed buffer; -1: it cannot be had. */
 static int ring_with_table(unsigned flags, bool *ret_table)
 {
 	struct io_uring_params params = { .flags = flags };
@@ -62,10 +69,10 @@ static bool ring_takes(unsigned flags)
 	return fd >= 0 && !close(fd);
 }
 
-/* As reg/backend/uring.c does it for rings that are attached. */
+/* Clone the buffers of a ring, as reg/backend/uring.c does for rings that are attached. */
 static bool ring_clones(int fd)
 {
-	enum { REGISTER_CLONE_BUFFERS = 30 }; /* Debian's header has none of it */
+	enum { REGISTER_CLONE_BUFFERS = 30 }; /* missing in Debian's header */
 	const struct {
 		uint32_t src_fd, flags, src_off, dst_off, nr, pad[3];
 	} clone = { .src_fd = (uint32_t)fd, .nr = 1 };
@@ -90,7 +97,8 @@ static void tell_io_uring(void)
 		if (hp_read_number(file, 0))
 			hp_facts_advise("switched off", "echo 0 > %s", file);
 		else if (error == EPERM)
-			hp_facts_lack("forbidden by seccomp: let it pass io_uring_setup, io_uring_enter and io_uring_register");
+			hp_facts_lack("forbidden by seccomp: let it pass io_uring_setup, io_uring_enter and "
+				      "io_uring_register");
 		else
 			hp_facts_lack("use Linux 5.19 or newer, built with CONFIG_IO_URING");
 		return;
@@ -102,19 +110,20 @@ static void tell_io_uring(void)
 
 	close(fd);
 	hp_facts_add("io_uring",
-		     json_pack("{s:b, s:n, s:b, s:b, s:b, s:b}", "usable", 1, "error", "fixed_buffers", fixed, "single_issuer",
-			       issuer, "defer_taskrun", deferred, "clone_buffers", clones),
+		     json_pack("{s:b, s:n, s:b, s:b, s:b, s:b}", "usable", 1, "error", "fixed_buffers", fixed,
+			       "single_issuer", issuer, "defer_taskrun", deferred, "clone_buffers", clones),
 		     "io_uring", "usable");
 	if (!fixed)
-		hp_facts_lack("fixed buffers cannot be registered one by one, so it is of no use for pins: use Linux 5.19 or newer");
-	hp_facts_text("  %-21s fixed buffers: %s, SINGLE_ISSUER: %s, DEFER_TASKRUN: %s, buffers shared by rings: %s\n", "",
-		      fixed ? "yes" : "no (5.19)", issuer ? "yes" : "no (6.0)", deferred ? "yes" : "no (6.1)",
+		hp_facts_lack("fixed buffers cannot be registered one by one, so it is of no use for pins: use Linux "
+			      "5.19 or newer");
+	hp_facts_text("  %-21s fixed buffers: %s, SINGLE_ISSUER: %s, DEFER_TASKRUN: %s, buffers shared by rings: %s\n",
+		      "", fixed ? "yes" : "no (5.19)", issuer ? "yes" : "no (6.0)", deferred ? "yes" : "no (6.1)",
 		      clones ? "yes" : "no (6.13)");
 }
 
 /* ------------------------------------------------------------------ RDMA */
 
-/* What there is to tell of a port, also in text, or NULL: it has no such port. */
+/* The facts of a port, also in text; NULL: there is no such port. */
 static json_t *port_json(const char *device, int port, char *text, size_t size)
 {
 	char path[512], state[64], link[64], rate[64], netdev[64];
@@ -131,8 +140,8 @@ static json_t *port_json(const char *device, int port, char *text, size_t size)
 	/* "4: ACTIVE" */
 	const char *word = state + strspn(state, "0123456789: ");
 	snprintf(text, size, "port %d %s, %s%s%s, %s", port, word, link, *netdev ? " " : "", netdev, rate);
-	return json_pack("{s:i, s:s, s:s, s:s, s:o}", "port", port, "state", word, "link_layer", link, "rate", rate, "netdev",
-			 hp_facts_string(*netdev ? netdev : NULL));
+	return json_pack("{s:i, s:s, s:s, s:s, s:o}", "port", port, "state", word, "link_layer", link, "rate", rate,
+			 "netdev", hp_facts_string(*netdev ? netdev : NULL));
 }
 
 static void advise_port(const json_t *port)
@@ -145,12 +154,13 @@ static void advise_port(const json_t *port)
 	if (netdev)
 		hp_facts_advise("the port is not active", "ip link set %s up", netdev);
 	else if (!strcmp(state, "INIT"))
-		hp_facts_advise("no subnet manager has seen the port: on one machine of the fabric", "systemctl start opensm");
+		hp_facts_advise("no subnet manager has seen the port: on one machine of the fabric",
+				"systemctl start opensm");
 	else
 		hp_facts_lack("the port is not active: look at its cable and at the network device it belongs to");
 }
 
-/* The character device by which programs reach it: 0, or an errno. */
+/* Open the character device by which programs reach the device. 0 or errno. */
 static int try_uverbs(const char *device)
 {
 	char path[512], name[64];
@@ -181,13 +191,17 @@ static void tell_device(const char *device)
 	snprintf(path, sizeof path, INFINIBAND "/%s/fw_ver", device);
 	hp_read_line(path, firmware, sizeof firmware);
 	hp_facts_add("devices",
-		     json_pack("{s:s, s:s, s:b, s:o, s:O}", "name", device, "firmware", firmware, "usable", !error, "on_demand",
-			       odp < 0 ? json_null() : json_boolean(odp), "ports", ports),
+		     json_pack("{s:s, s:s, s:b, s:o, s:O}", "name", device, "firmware", firmware, "usable", !error,
+			       "on_demand", odp < 0 ? json_null() : json_boolean(odp), "ports", ports),
 		     device, "%s%s, registers on demand: %s%s%s%s", *firmware ? "firmware " : "no firmware", firmware,
-		     odp < 0 ? "unknown" : odp ? "yes" : "no", odp < 0 ? " (" : "", odp < 0 ? why : "", odp < 0 ? ")" : "");
+		     odp < 0 ? "unknown"
+		     : odp   ? "yes"
+			     : "no",
+		     odp < 0 ? " (" : "", odp < 0 ? why : "", odp < 0 ? ")" : "");
 	if (error == ENOENT)
-		hp_facts_advise("programs cannot reach it; in a container it has to be given with --device=/dev/infiniband",
-				"modprobe ib_uverbs");
+		hp_facts_advise(
+			"programs cannot reach it; in a container it has to be given with --device=/dev/infiniband",
+			"modprobe ib_uverbs");
 	else if (error)
 		hp_facts_advise("this user may not open it", "chmod a+rw /dev/infiniband/uverbs*");
 	for (int i = 1; i <= PORTS_MAX && (port = port_json(device, i, text, sizeof text)); i++) {

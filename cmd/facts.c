@@ -1,25 +1,29 @@
 /*
- * What `hugepin info` has found out: facts in sections, and advice on them. Each is told once, with what it says to a reader and
- * to a script; one of the two is printed in the end.
+ * What `hugepin info` has found out: facts in sections, and advice on them. A fact is added once, with its line for a
+ * reader and its value for a script. In the end one of the two is printed.
  */
-#include "cmd/cmd.h"
+#include "cmd/facts.h"
 
 #include <errno.h>
 #include <jansson.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "cmd/text.h"
+#include "cmd/usage.h"
 
 static struct {
 	json_t *all, *section, *advice;
 	const char *section_key, *key; /* of the last fact, or NULL */
 	FILE *text;
 	char *text_buf;
-	size_t text_len; /* not needed, but for open_memstream() */
+	size_t text_len; /* only open_memstream() needs it */
 } facts;
 
-static void check(bool ok)
+static void require(bool ok)
 {
 	if (ok)
 		return;
@@ -33,7 +37,7 @@ void hp_facts_section(const char *key, const char *heading)
 		facts.text = open_memstream(&facts.text_buf, &facts.text_len);
 		facts.all = json_object();
 		facts.advice = json_array();
-		check(facts.text && facts.all && facts.advice);
+		require(facts.text && facts.all && facts.advice);
 	} else {
 		putc('\n', facts.text);
 	}
@@ -41,12 +45,12 @@ void hp_facts_section(const char *key, const char *heading)
 	facts.section = json_object();
 	facts.section_key = key;
 	facts.key = NULL;
-	check(!json_object_set_new(facts.all, key, facts.section));
+	require(!json_object_set_new(facts.all, key, facts.section));
 }
 
 void hp_facts_list(const char *key)
 {
-	check(!json_object_set_new(facts.section, key, json_array()));
+	require(!json_object_set_new(facts.section, key, json_array()));
 }
 
 void hp_facts_value(const char *key, json_t *value)
@@ -54,7 +58,7 @@ void hp_facts_value(const char *key, json_t *value)
 	json_t *const list = json_object_get(facts.section, key);
 
 	facts.key = key;
-	check(!(list ? json_array_append_new(list, value) : json_object_set_new(facts.section, key, value)));
+	require(!(list ? json_array_append_new(list, value) : json_object_set_new(facts.section, key, value)));
 }
 
 void hp_facts_text(const char *format, ...)
@@ -79,14 +83,15 @@ void hp_facts_add(const char *key, json_t *value, const char *name, const char *
 }
 
 /* command: what to type, or NULL. */
-static void advise(const char *why, const char *command)
+static void add_advice(const char *why, const char *command)
 {
 	char about[64];
 
 	fprintf(facts.text, "    -> %s%s%s\n", why, command ? ": " : "", command ? command : "");
 	snprintf(about, sizeof about, "%s%s%s", facts.section_key, facts.key ? "." : "", facts.key ? facts.key : "");
-	check(!json_array_append_new(facts.advice, json_pack("{s:s, s:o, s:o}", "about", about, "why", hp_facts_string(why),
-							     "command", hp_facts_string(command))));
+	require(!json_array_append_new(facts.advice,
+				       json_pack("{s:s, s:o, s:o}", "about", about, "why", hp_facts_string(why),
+						 "command", hp_facts_string(command))));
 }
 
 void hp_facts_advise(const char *why, const char *format, ...)
@@ -95,15 +100,15 @@ void hp_facts_advise(const char *why, const char *format, ...)
 	va_list args;
 
 	va_start(args, format);
-	check(vasprintf(&command, format, args) >= 0);
+	require(vasprintf(&command, format, args) >= 0);
 	va_end(args);
-	advise(why, command);
+	add_advice(why, command);
 	free(command);
 }
 
 void hp_facts_lack(const char *why)
 {
-	advise(why, NULL);
+	add_advice(why, NULL);
 }
 
 json_t *hp_facts_string(const char *s)
@@ -112,9 +117,9 @@ json_t *hp_facts_string(const char *s)
 
 	if (json)
 		return json;
-	/* Names of files are bytes, JSON is UTF-8. */
+	/* Names of files are any bytes, and JSON is UTF-8. */
 	char *plain = strdup(s);
-	check(plain);
+	require(plain);
 	for (char *c = plain; *c; c++)
 		*c = *c & 0x80 ? '?' : *c;
 	json = json_string(plain);
@@ -134,14 +139,14 @@ size_t hp_facts_advice_count(void)
 
 void hp_facts_print_text(void)
 {
-	check(!fflush(facts.text));
+	require(!fflush(facts.text));
 	fputs(hp_text_tame(facts.text_buf), stdout); /* files and directories may have any name */
 }
 
 void hp_facts_print_json(int status)
 {
-	check(!json_object_set_new(facts.all, "advice", facts.advice));
-	check(!json_object_set_new(facts.all, "status", json_integer(status)));
-	json_dumpf(facts.all, stdout, JSON_INDENT(2)); /* what cannot be written is seen when stdout is flushed */
+	require(!json_object_set_new(facts.all, "advice", facts.advice));
+	require(!json_object_set_new(facts.all, "status", json_integer(status)));
+	json_dumpf(facts.all, stdout, JSON_INDENT(2)); /* a failure to write is seen when stdout is flushed */
 	putchar('\n');
 }

@@ -2,13 +2,17 @@
  * hugepin info: what this machine and this shell's limits offer to the heap, and what to change. A line that begins
  * with an arrow is advice, and holds the command.
  */
-#include "cmd/cmd.h"
+#include "cmd/info.h"
 
 #include <getopt.h>
+#include <stddef.h> /* which hugetlbfs.h needs */
 #include <hugetlbfs.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <linux/capability.h>
 #include <mntent.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +23,14 @@
 #include <unistd.h>
 
 #include "base/base.h"
-#include "include/hugepin.h"
+#include "cmd/cgroup.h"
+#include "cmd/devices.h"
+#include "cmd/facts.h"
+#include "cmd/models.h"
+#include "cmd/run.h"
+#include "cmd/text.h"
+#include "cmd/usage.h"
+#include "hugepin.h"
 
 #define THP "/sys/kernel/mm/transparent_hugepage/"
 #define POOLS "/sys/kernel/mm"
@@ -29,7 +40,7 @@
 #define NODES_MAX 1024
 #define POOL_SUGGESTED 512 /* pages: 1 GiB, enough to see a difference */
 
-/* The word that is in force in a file of choices: "always [madvise] never". "" if there is no such file. */
+/* The word in force in a file of choices: "always [madvise] never". "" if there is no such file. */
 static char *read_choice(const char *path, char word[HP_TEXT_MAX])
 {
 	char text[256];
@@ -51,9 +62,10 @@ static void tell_system(void)
 	uname(&u);
 	hp_facts_add("kernel", json_pack("{s:s, s:s}", "release", u.release, "machine", u.machine), "kernel", "%s, %s",
 		     u.release, u.machine);
-	/* No bytes of nothing: the kernel only says whether it knows the advice. */
+	/* An empty range: the kernel only says whether it knows the advice. */
 	if (madvise((void *)(uintptr_t)HP_PAGE, 0, MADV_POPULATE_WRITE))
-		hp_facts_lack("MADV_POPULATE_WRITE is missing, with which hugepages are taken safely: use Linux 5.16 or newer");
+		hp_facts_lack("MADV_POPULATE_WRITE is missing, with which hugepages are taken safely: use Linux 5.16 "
+			      "or newer");
 	hp_read_file("/proc/meminfo", text, sizeof text);
 	const uint64_t total_bytes = hp_number_after(text, "MemTotal:", 0) << 10;
 	const uint64_t available_bytes = hp_number_after(text, "MemAvailable:", 0) << 10;
@@ -65,7 +77,8 @@ static void tell_system(void)
 	const uint64_t mode = hp_read_number("/proc/sys/vm/overcommit_memory", 0);
 	hp_facts_add("overcommit_memory", json_integer((json_int_t)mode), "vm.overcommit_memory", "%" PRIu64, mode);
 	if (mode == 2)
-		hp_facts_advise("every page that could be written counts, forked ones twice", "sysctl vm.overcommit_memory=0");
+		hp_facts_advise("every page that could be written counts, forked ones twice",
+				"sysctl vm.overcommit_memory=0");
 	const uint64_t maps = hp_read_number("/proc/sys/vm/max_map_count", 65530);
 	hp_facts_add("max_map_count", json_integer((json_int_t)maps), "vm.max_map_count", "%" PRIu64, maps);
 	if (maps < 65530)
@@ -78,7 +91,7 @@ struct pool {
 	uint64_t total, free, reserved, surplus, overcommit;
 };
 
-static uint64_t pool_number(const char *dir, long page_size, const char *file)
+static uint64_t pool_file(const char *dir, long page_size, const char *file)
 {
 	char path[256];
 
@@ -89,15 +102,15 @@ static uint64_t pool_number(const char *dir, long page_size, const char *file)
 static struct pool read_pool(const char *dir, long page_size)
 {
 	return (struct pool){
-		.total = pool_number(dir, page_size, "nr_hugepages"),
-		.free = pool_number(dir, page_size, "free_hugepages"),
-		.reserved = pool_number(dir, page_size, "resv_hugepages"),
-		.surplus = pool_number(dir, page_size, "surplus_hugepages"),
-		.overcommit = pool_number(dir, page_size, "nr_overcommit_hugepages"),
+		.total = pool_file(dir, page_size, "nr_hugepages"),
+		.free = pool_file(dir, page_size, "free_hugepages"),
+		.reserved = pool_file(dir, page_size, "resv_hugepages"),
+		.surplus = pool_file(dir, page_size, "surplus_hugepages"),
+		.overcommit = pool_file(dir, page_size, "nr_overcommit_hugepages"),
 	};
 }
 
-/* Can a mapping get a page of it? */
+/* Whether a mapping can get a page of the pool. */
 static bool pool_has(const struct pool *p)
 {
 	return p->free > p->reserved || p->surplus < p->overcommit;
@@ -106,7 +119,8 @@ static bool pool_has(const struct pool *p)
 static void advise_pool(const struct pool *p)
 {
 	if (p->total + p->overcommit == 0)
-		hp_facts_advise("the heap will do with THP. To reserve 1 GiB", "echo %d > " POOLS NR_PAGES, POOL_SUGGESTED);
+		hp_facts_advise("the heap will do with THP. To reserve 1 GiB", "echo %d > " POOLS NR_PAGES,
+				POOL_SUGGESTED);
 	else if (!pool_has(p))
 		hp_facts_advise("all of them are taken. For 1 GiB more", "echo %" PRIu64 " > " POOLS NR_PAGES,
 				p->total - p->surplus + POOL_SUGGESTED);
@@ -123,13 +137,14 @@ static bool tell_pools(const long *sizes, int count)
 	for (int i = 0; i < count; i++) {
 		const struct pool p = read_pool(POOLS, sizes[i]);
 		const bool def = sizes[i] == gethugepagesize();
-		hp_facts_value("sizes", json_pack("{s:I, s:b, s:I, s:I, s:I, s:I, s:I}", "page_bytes", (json_int_t)sizes[i],
-						  "default", def, "total", (json_int_t)p.total, "free", (json_int_t)p.free,
-						  "reserved", (json_int_t)p.reserved, "surplus", (json_int_t)p.surplus,
-						  "overcommit", (json_int_t)p.overcommit));
+		hp_facts_value("sizes",
+			       json_pack("{s:I, s:b, s:I, s:I, s:I, s:I, s:I}", "page_bytes", (json_int_t)sizes[i],
+					 "default", def, "total", (json_int_t)p.total, "free", (json_int_t)p.free,
+					 "reserved", (json_int_t)p.reserved, "surplus", (json_int_t)p.surplus,
+					 "overcommit", (json_int_t)p.overcommit));
 		hp_facts_text("  %-8s%-12s %10" PRIu64 " %10" PRIu64 " %10" PRIu64 " %10" PRIu64 " %10" PRIu64 "\n",
-			      hp_text_bytes((uint64_t)sizes[i], name), def ? "(default)" : "", p.total, p.free, p.reserved,
-			      p.surplus, p.overcommit);
+			      hp_text_bytes((uint64_t)sizes[i], name), def ? "(default)" : "", p.total, p.free,
+			      p.reserved, p.surplus, p.overcommit);
 		if (sizes[i] == (long)HP_PAGE) {
 			known = true;
 			has = pool_has(&p);
@@ -182,8 +197,8 @@ static void tell_nodes(const long *sizes, int count)
 				continue;
 			snprintf(name, sizeof name, "node %d, %s", n, hp_text_bytes((uint64_t)sizes[i], size));
 			hp_facts_add("nodes",
-				     json_pack("{s:i, s:I, s:I, s:I}", "node", n, "page_bytes", (json_int_t)sizes[i], "total",
-					       (json_int_t)p.total, "free", (json_int_t)p.free),
+				     json_pack("{s:i, s:I, s:I, s:I}", "node", n, "page_bytes", (json_int_t)sizes[i],
+					       "total", (json_int_t)p.total, "free", (json_int_t)p.free),
 				     name, "%" PRIu64 " pages, %" PRIu64 " free", p.total, p.free);
 			if (all.total && !p.total)
 				hp_facts_advise("none on this node", "echo %" PRIu64 " > %s" NR_PAGES,
@@ -194,8 +209,8 @@ static void tell_nodes(const long *sizes, int count)
 
 /* ------------------------------------------------------------------ transparent hugepages */
 
-/* Whether they are to be had. */
-static bool tell_thp(void)
+/* Whether transparent hugepages are to be had. */
+static bool tell_transparent(void)
 {
 	char all[HP_TEXT_MAX], own[HP_TEXT_MAX], defrag[HP_TEXT_MAX], size[HP_TEXT_MAX];
 
@@ -205,14 +220,15 @@ static bool tell_thp(void)
 		hp_facts_lack("this kernel has none: one built with CONFIG_TRANSPARENT_HUGEPAGE has");
 		return false;
 	}
-	/* Since Linux 6.8 each size may have its own mind. */
+	/* Since Linux 6.8 each size may have a setting of its own. */
 	read_choice(THP "hugepages-2048kB/enabled", own);
 	hp_facts_value("enabled_2m", hp_facts_string(*own ? own : NULL));
 	hp_facts_add("enabled", hp_facts_string(all), "enabled", "%s%s%s", all, *own ? ", for 2 MiB: " : "", own);
 	const bool inherits = !*own || !strcmp(own, "inherit"), own_never = !strcmp(own, "never");
 	const bool all_never = !strcmp(all, "never");
 	if (own_never)
-		hp_facts_advise("off for the size that the heap uses", "echo inherit > " THP "hugepages-2048kB/enabled");
+		hp_facts_advise("off for the size that the heap uses",
+				"echo inherit > " THP "hugepages-2048kB/enabled");
 	if (all_never && (inherits || own_never))
 		hp_facts_advise("off", "echo madvise > " THP "enabled");
 	read_choice(THP "defrag", defrag);
@@ -227,12 +243,13 @@ static bool tell_thp(void)
 	hp_facts_add("khugepaged",
 		     json_pack("{s:b, s:I, s:I}", "compacts", compacts, "pages_to_scan", (json_int_t)pages, "pause_ms",
 			       (json_int_t)pause_ms),
-		     "khugepaged", "%s, %" PRIu64 " pages every %" PRIu64 " ms", compacts ? "compacts" : "does not compact",
-		     pages, pause_ms);
+		     "khugepaged", "%s, %" PRIu64 " pages every %" PRIu64 " ms",
+		     compacts ? "compacts" : "does not compact", pages, pause_ms);
 	const bool disabled = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) == 1;
 	hp_facts_value("disabled_for_process", json_boolean(disabled));
 	if (disabled)
-		hp_facts_lack("switched off for this process and its children, by whoever started it: prctl(PR_SET_THP_DISABLE, 0)");
+		hp_facts_lack("switched off for this process and its children, by whoever started it: "
+			      "prctl(PR_SET_THP_DISABLE, 0)");
 	return !disabled && !own_never && !(all_never && inherits);
 }
 
@@ -249,20 +266,21 @@ static enum ipc_lock ipc_lock(void)
 	if (hp_read_file("/proc/self/status", text, sizeof text) <= 0 || !(caps = strstr(text, "CapEff:")) ||
 	    !(strtoull(caps + strlen("CapEff:"), NULL, 16) >> CAP_IPC_LOCK & 1))
 		return LOCK_NO;
-	if (readlink("/proc/self/ns/user", ns, sizeof ns - 1) > 0 && strcmp(ns, "user:[4026531837]")) /* PROC_USER_INIT_INO */
+	/* The number is the kernel's PROC_USER_INIT_INO. */
+	if (readlink("/proc/self/ns/user", ns, sizeof ns - 1) > 0 && strcmp(ns, "user:[4026531837]"))
 		return LOCK_CONFINED;
 	return LOCK_YES;
 }
 
-/* why: what to say of a limit that is not unlimited, or NULL; letter and word: how ulimit and prlimit(1) call it. */
+/* why: the reason to raise a limit, or NULL; letter and word: the limit's names in ulimit and prlimit(1). */
 static void tell_limit(const char *key, const char *name, int resource, const char *why, char letter, const char *word)
 {
 	char soft[HP_TEXT_MAX], hard[HP_TEXT_MAX];
 	struct rlimit r;
 
 	getrlimit((__rlimit_resource_t)resource, &r);
-	json_t *const value =
-		json_pack("{s:o, s:o}", "soft_bytes", hp_facts_bytes(r.rlim_cur), "hard_bytes", hp_facts_bytes(r.rlim_max));
+	json_t *const value = json_pack("{s:o, s:o}", "soft_bytes", hp_facts_bytes(r.rlim_cur), "hard_bytes",
+					hp_facts_bytes(r.rlim_max));
 	if (r.rlim_cur == RLIM_INFINITY) {
 		hp_facts_add(key, value, name, "unlimited");
 		return;
@@ -279,7 +297,8 @@ static void tell_limit(const char *key, const char *name, int resource, const ch
 static void tell_limits(const long *sizes, int count)
 {
 	hp_facts_section("limits", "Limits of this process and what it starts");
-	tell_limit("address_space", "address space", RLIMIT_AS, "the heap's addresses may fill a quarter of it at most", 'v', "as");
+	tell_limit("address_space", "address space", RLIMIT_AS, "the heap's addresses may fill a quarter of it at most",
+		   'v', "as");
 	tell_limit("data", "data", RLIMIT_DATA, "what the heap maps counts", 'd', "data");
 	static const char *const says[] = { "no; about mlockall see hugepin(7)",
 					    "in this user namespace only, where it does not count: that limit holds",
@@ -299,7 +318,7 @@ static void tell_limits(const long *sizes, int count)
 
 /* ------------------------------------------------------------------ hugepin itself */
 
-/* As a script wants it: bytes, milliseconds and numbers as such, words as text. */
+/* The value for a script: bytes, milliseconds and numbers as such, words as text. */
 static json_t *option_json(const struct hp_option *o, int64_t value)
 {
 	char text[HP_TEXT_MAX];
@@ -331,13 +350,16 @@ static void tell_hugepin(void)
 		hp_facts_add("options",
 			     json_pack("{s:s, s:o, s:o}", "name", o->name, "value", option_json(o, now), "default",
 				       option_json(o, o->def)),
-			     o->name, "%-10s (default%s%s)", text, now == o->def ? "" : " ", now == o->def ? "" : def_text);
+			     o->name, "%-10s (default%s%s)", text, now == o->def ? "" : " ",
+			     now == o->def ? "" : def_text);
 	}
 }
 
 int hp_info_main(int argc, char **argv)
 {
-	static const struct option longs[] = { { "help", no_argument, NULL, 'h' }, { "json", no_argument, NULL, 'j' }, { 0 } };
+	static const struct option longs[] = { { "help", no_argument, NULL, 'h' },
+					       { "json", no_argument, NULL, 'j' },
+					       { 0 } };
 	long sizes[SIZES_MAX];
 	bool json = false;
 
@@ -350,12 +372,12 @@ int hp_info_main(int argc, char **argv)
 		return hp_usage(argv[0], false);
 
 	const int found = gethugepagesizes(sizes, SIZES_MAX), count = found < 0 ? 0 : found;
-	hp_config_load(); /* says on stderr what it does not understand */
+	hp_config_load(); /* tells stderr about values that it does not understand */
 	tell_system();
 	const bool pool = tell_pools(sizes, count);
 	tell_mounts();
 	tell_nodes(sizes, count);
-	const bool thp = tell_thp();
+	const bool thp = tell_transparent();
 	tell_limits(sizes, count);
 	hp_devices_facts();
 	hp_models_facts();
@@ -371,7 +393,8 @@ int hp_info_main(int argc, char **argv)
 	if (status == HP_EXIT_NONE)
 		puts("\nThere are no hugepages here.");
 	if (advice)
-		printf("%s%zu of these could be better: see the lines with an arrow.\n", status == HP_EXIT_NONE ? "" : "\n", advice);
+		printf("%s%zu of these could be better: see the lines with an arrow.\n",
+		       status == HP_EXIT_NONE ? "" : "\n", advice);
 	else
 		puts("\nAll of this is as it should be.");
 	return status;

@@ -1,3 +1,6 @@
+/*
+ * A look at the tables of another process (look.h).
+ */
 #include "cmd/look.h"
 
 #include <errno.h>
@@ -9,10 +12,11 @@
 #define DOMAIN_SIZE_MAX 65536
 #define STRIDE_MAX 1024
 #define STEP 256 /* entries read at a time */
-#define COUNTS_BYTES_MAX ((uint64_t)256 << 20) /* read of counters: a list that has no end, or thousands of threads */
-#define PAGES_MAX 65536 /* of a region, looked at */
-#define LOOK_BYTES_MAX ((uint64_t)2 << 30) /* read in one look, where a read counts for at least so many: some seconds */
-#define READ_BYTES 512
+/* Of counters that are read: their list may have no end, or be of thousands of threads. */
+#define COUNTS_BYTES_MAX ((uint64_t)256 << 20)
+#define PAGES_MAX 65536 /* of a region whose backing is looked at */
+#define LOOK_BYTES_MAX ((uint64_t)2 << 30) /* that one look reads: some seconds */
+#define READ_BYTES 512 /* that a shorter read counts for */
 #define NOBODY 0xff
 
 static bool get(const struct hp_source *s, uint64_t addr, void *buf, size_t len)
@@ -20,7 +24,7 @@ static bool get(const struct hp_source *s, uint64_t addr, void *buf, size_t len)
 	return addr && s->read(s->arg, addr, buf, len);
 }
 
-/* What one look may read: whatever the process says of its tables, a look ends. */
+/* The bytes that one look may read, so that a look ends whatever the process says of its tables. */
 struct limited {
 	const struct hp_source *source;
 	uint64_t left;
@@ -52,7 +56,7 @@ static uint32_t half(const struct hp_source *s, uint64_t addr)
 	return get(s, addr, &w, sizeof w) ? w : 0;
 }
 
-/* A member that the entry is too short for is 0. */
+/* A member is 0 if the entry is too short for it. */
 static uint64_t word_at(const unsigned char *entry, size_t size, size_t offset)
 {
 	uint64_t w = 0;
@@ -98,7 +102,7 @@ static const struct hp_look_domain *same(const struct hp_look *before, const str
 	return NULL;
 }
 
-/* What is new; a counter that went back began anew. */
+/* The new part of a counter. A counter that went back began anew. */
 static void differ(struct hp_look_domain *d, const struct hp_look_domain *was)
 {
 #define DIFFERENCE(name, unit, sentence)                                                                               \
@@ -182,7 +186,8 @@ static uint32_t read_regions(const struct hp_source *s, struct hp_look *look)
 
 /* ------------------------------------------------------------------ pins */
 
-/* Of one thread. What was given back first: a pin made and given back in between counts for too much, not for less than none. */
+/* Add the counts of one thread. Unpins are read first: a pin that is made and given back in between counts for too
+ * much, not for less than none. */
 static bool add_counts(const struct hp_source *s, struct hp_look *look, uint64_t counts, uint32_t *out)
 {
 	__typeof__(look->view.counts) *v = &look->view.counts;
@@ -213,7 +218,7 @@ static void read_counts(const struct hp_source *s, struct hp_look *look, uint32_
 	look->partial |= owner != 0;
 }
 
-static int compare(const void *a_, const void *b_)
+static int larger_first(const void *a_, const void *b_)
 {
 	const struct hp_look_region *a = a_, *b = b_;
 	const uint64_t a_len = a->end - a->start, b_len = b->end - b->start;
@@ -268,12 +273,11 @@ static bool is_sane(const struct hp_view *v)
 {
 	if (v->version != HP_VIEW_VERSION || v->size != sizeof *v)
 		return false;
-	if (v->heap.size && (v->heap.stride > STRIDE_MAX || v->heap.state >= v->heap.stride || v->heap.kind >= v->heap.stride ||
-			     v->heap.page_shift > 63))
+	if (v->heap.size && (v->heap.stride > STRIDE_MAX || v->heap.state >= v->heap.stride ||
+			     v->heap.kind >= v->heap.stride || v->heap.page_shift > 63))
 		return false;
-	return !v->domain.domains ||
-	       (v->domain.count <= HUGEPIN_DOMAINS_MAX && v->domain.size <= DOMAIN_SIZE_MAX && v->region.stride <= STRIDE_MAX &&
-		v->counts.stride <= STRIDE_MAX);
+	return !v->domain.domains || (v->domain.count <= HUGEPIN_DOMAINS_MAX && v->domain.size <= DOMAIN_SIZE_MAX &&
+				      v->region.stride <= STRIDE_MAX && v->counts.stride <= STRIDE_MAX);
 }
 
 static int read_page(const struct hp_source *s, uint64_t page, struct hp_look *look)
@@ -296,7 +300,7 @@ static int read_page(const struct hp_source *s, uint64_t page, struct hp_look *l
 	return 0;
 }
 
-/* Pins since the last look: of regions that are gone by now, too. */
+/* Pins since the last look, also of regions that are gone by now. */
 static void count_pins(struct hp_look *look, const struct hp_look *before, const uint32_t *out, uint32_t regions)
 {
 	struct hp_look_domain *by_number[NOBODY + 1] = { NULL };
@@ -337,7 +341,7 @@ static int read_tables(const struct hp_source *s, uint32_t details, const struct
 	read_counts(s, look, out);
 	count_pins(look, before, out, regions);
 	free(out);
-	qsort(look->region, regions, sizeof *look->region, compare);
+	qsort(look->region, regions, sizeof *look->region, larger_first);
 	for (unsigned i = 0, at = 0; i < look->domains; i++) { /* in the order of their numbers */
 		struct hp_look_domain *const d = &look->domain[i];
 		d->region = &look->region[at];
@@ -348,8 +352,8 @@ static int read_tables(const struct hp_source *s, uint32_t details, const struct
 	return 0;
 }
 
-int hp_look(const struct hp_source *source, uint64_t page, uint64_t now_ns, uint32_t details, const struct hp_look *before,
-	    struct hp_look *ret_)
+int hp_look(const struct hp_source *source, uint64_t page, uint64_t now_ns, uint32_t details,
+	    const struct hp_look *before, struct hp_look *ret_)
 {
 	struct limited limited = { source, LOOK_BYTES_MAX, false };
 	const struct hp_source *const s = &(struct hp_source){ read_limited, &limited };
@@ -362,7 +366,7 @@ int hp_look(const struct hp_source *source, uint64_t page, uint64_t now_ns, uint
 		if (look->view.domain.domains) {
 			for (uint32_t i = 0; i < look->view.domain.count; i++)
 				read_domain(s, look, before, i);
-			/* Being filled in; nor is an entry of no bytes ever the last. */
+			/* The table is being filled in. An entry of no bytes is never the last. */
 			if (look->view.region.stride && look->view.counts.stride)
 				look->used = half(s, look->view.region.used);
 			if (look->used > REGIONS_MAX)

@@ -1,7 +1,7 @@
 /*
- * What `hugepin top` sees of a process: its heap, its domains, and what each of them has registered. Made from nothing but
- * words read out of that process (base/stats.h says where they lie), none of which is to be trusted: they change meanwhile, and
- * may be anything. Pure but for memory.
+ * What `hugepin top` sees of a process: its heap, its domains, and what each of them has registered. All of it comes
+ * from words that are read out of that process (base/stats.h says where they are). None of them is trusted: they change
+ * meanwhile, and may be anything. Pure but for memory.
  */
 #ifndef HP_CMD_LOOK_H
 #define HP_CMD_LOOK_H
@@ -38,7 +38,7 @@ struct hp_look_domain {
 	uint64_t helper; /* address, 0: it has none */
 	uint32_t number, policy;
 	char backend[24];
-	struct hugepin_domain_stats stats, since; /* now, and how much more than at the last look */
+	struct hugepin_domain_stats stats, since; /* stats: now; since: how much more than at the last look */
 	uint64_t out, pins; /* of all its regions */
 	struct hp_look_region *region; /* largest first; site and backing are those of the first `details` */
 	uint32_t regions;
@@ -52,20 +52,20 @@ struct hp_look {
 	bool partial; /* tables could not be read to their end */
 	unsigned domains;
 	struct hp_look_domain domain[HUGEPIN_DOMAINS_MAX];
-	/* By index of a region: pins ever made, and the number of its domain (last it had), NONE before. */
+	/* By index of a region: made: pins ever made; owner: the number of its latest domain, NONE before. */
 	uint32_t used, *made;
 	uint8_t *owner;
 	struct hp_look_region *region;
 };
 
-/* Look at the process whose statistics page is at `page`; `details` regions of each domain are looked at closely. before: the
- * last look, or NULL. 0 and *ret_, to be freed; -ESRCH: there is no such page; -EPROTO: of a library that is another version's;
- * -ENOMEM. */
+/* Look at the process whose statistics page is at `page`; `details` regions of each domain are looked at closely.
+ * before: the last look, or NULL. 0 and *ret_, to be freed; -ESRCH: there is no such page; -EPROTO: of a library that
+ * is another version's; -ENOMEM. */
 int hp_look(const struct hp_source *, uint64_t page, uint64_t now_ns, uint32_t details, const struct hp_look *before,
 	    struct hp_look *ret_);
 void hp_look_free(struct hp_look *);
 
-/* Pins that found their memory registered, of those since the last look, 0 to 1. Negative: there were none. */
+/* The share of pins since the last look that found their memory registered, 0 to 1. Negative: there were none. */
 double hp_look_hit_rate(const struct hp_look_domain *);
 
 #endif

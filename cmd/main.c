@@ -1,5 +1,6 @@
 /*
- * hugepin(1): starts programs under the drop-in malloc, tells what this machine offers it, and draws what the pin cache did.
+ * hugepin(1): starts programs under the drop-in malloc, says what this machine offers it, and shows what the
+ * pin cache does and did.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -7,23 +8,21 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cmd/cmd.h"
-#include "include/hugepin.h"
+#include "cmd/info.h"
+#include "cmd/models.h"
+#include "cmd/plot.h"
+#include "cmd/run.h"
+#include "cmd/top.h"
+#include "cmd/usage.h"
+#include "hugepin.h"
 
 static const struct {
 	const char *title; /* a sub-command's argv[0]: getopt begins its messages with it */
 	const char *arguments, *does;
 	int (*main)(int argc, char **argv);
 } commands[] = {
-	{ "hugepin run", "[OPTION...] [--] PROGRAM [ARG...]",
-	  "start PROGRAM with its buffers of 32 KiB and more in hugepages", hp_run_main },
-	{ "hugepin info", "[--json]", "what this machine offers for that, and what to change", hp_info_main },
-	{ "hugepin calibrate", "[DEVICE]", "measure what sending small pieces costs on verbs devices",
-	  hp_calibrate_main },
-	{ "hugepin top", "[-d SECONDS] [-n NUMBER] [--once] [--json] PID",
-	  "what a running process has in its heap and in its pin cache", hp_top_main },
-	{ "hugepin plot", "[-o FILE] [-t TITLE] TRACE...",
-	  "a picture of the memory that was registered, from files of HUGEPIN_TRACE", hp_plot_main },
+#define COMMAND(name, arguments, does) { "hugepin " #name, arguments, does, hp_##name##_main },
+	HP_COMMANDS(COMMAND)
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -37,14 +36,6 @@ static void print_usage(FILE *to)
 	for (int i = 0; i < COMMANDS; i++)
 		fprintf(to, "%s %s %s\n", i ? "      " : "usage:", commands[i].title, commands[i].arguments);
 	fputs("       hugepin --help | --version\n", to);
-}
-
-int hp_usage(const char *title, bool wanted)
-{
-	for (int i = 0; i < COMMANDS; i++)
-		if (!strcmp(title, commands[i].title))
-			fprintf(wanted ? stdout : stderr, "usage: %s %s\n", title, commands[i].arguments);
-	return wanted ? 0 : HP_EXIT_USAGE;
 }
 
 static int print_help(void)
@@ -87,7 +78,8 @@ int main(int argc, char **argv)
 {
 	int fd, status;
 
-	/* Where standard input or output is closed, no file that is opened here takes its place. Writing fails as before. */
+	/* Where standard input or output is closed, no file that is opened here takes its place. Writing fails as
+	 * before. */
 	while ((fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0 && fd <= STDERR_FILENO)
 		;
 	if (fd >= 0)

@@ -1,26 +1,32 @@
 /*
- * What sending costs on this user's devices: `hugepin info` shows what has been measured and kept (hugepin_sg(7)), `hugepin
- * calibrate` measures. The library for verbs, and libibverbs with it, are looked for only then.
+ * What sending costs on this user's devices (hugepin_sg(7)): `hugepin info` shows the models that are kept, and
+ * `hugepin calibrate` measures. The library for verbs, and libibverbs with it, are only looked for then.
  */
+#include "cmd/models.h"
+
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <getopt.h>
+#include <limits.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/base.h"
-#include "cmd/cmd.h"
+#include "cmd/facts.h"
+#include "cmd/run.h"
+#include "cmd/usage.h"
 #include "sge/model.h"
 
 #define INLINE_MOST 512 /* bytes: no device is known that takes more */
 
 /* ------------------------------------------------------------------ shown */
 
-/* The mode that costs least for n pieces of one registration, that begin lines. */
+/* The mode that costs least for n pieces in one registration, that each begin a cache line. */
 static char cheapest(const struct hugepin_sg_model *m, unsigned n, unsigned bytes, unsigned cold)
 {
 	static const struct {
@@ -31,7 +37,8 @@ static char cheapest(const struct hugepin_sg_model *m, unsigned n, unsigned byte
 	double least = 0;
 
 	for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
-		const struct hp_sg_count c = hp_sg_count(modes[i].mode | cold, n, (uint64_t)n * bytes, 1, n * ((bytes + 63) / 64));
+		const struct hp_sg_count c =
+			hp_sg_count(modes[i].mode | cold, n, (uint64_t)n * bytes, 1, n * ((bytes + 63) / 64));
 		const double ns = hp_sg_model_ns(m, &c);
 		if (m->refused & modes[i].mode || (modes[i].letter == 'i' && n * bytes > INLINE_MOST))
 			continue;
@@ -66,27 +73,31 @@ static void tell_model(const struct hugepin_sg_model *m, const struct hp_sg_plac
 		json_array_append_new(refused, json_string("inline"));
 	if (m->refused & HUGEPIN_SG_GATHER)
 		json_array_append_new(refused, json_string("gather"));
-	hp_facts_value("models", json_pack("{s:o, s:o, s:o, s:o, s:o, s:O}", "device", hp_facts_string(place->device), "firmware",
-					   hp_facts_string(place->firmware), "cpu", hp_facts_string(place->cpu), "refused", refused,
-					   "cost_ns", costs_json(m), "cheapest", cheapest_modes));
+	hp_facts_value("models",
+		       json_pack("{s:o, s:o, s:o, s:o, s:o, s:O}", "device", hp_facts_string(place->device), "firmware",
+				 hp_facts_string(place->firmware), "cpu", hp_facts_string(place->cpu), "refused",
+				 refused, "cost_ns", costs_json(m), "cheapest", cheapest_modes));
 	hp_facts_text("  %s, firmware %s, %s\n", place->device, place->firmware, place->cpu);
-	hp_facts_text("    ns: message %.4g, element %.4g, lookup %.4g, line %.4g, byte %.4g; to copy: piece %.4g, byte %.4g; from "
+	hp_facts_text("    ns: message %.4g, element %.4g, lookup %.4g, line %.4g, byte %.4g; to copy: piece %.4g, "
+		      "byte %.4g; from "
 		      "memory: %.4g, piece %.4g, byte %.4g; inline: message %.4g, piece %.4g, byte %.4g\n",
-		      (double)m->wr, (double)m->element, (double)m->lookup, (double)m->line, (double)m->byte, (double)m->piece,
-		      (double)m->copy_byte, (double)m->cold, (double)m->cold_piece, (double)m->cold_byte, (double)m->inline_wr,
-		      (double)m->inline_piece, (double)m->inline_byte);
+		      (double)m->wr, (double)m->element, (double)m->lookup, (double)m->line, (double)m->byte,
+		      (double)m->piece, (double)m->copy_byte, (double)m->cold, (double)m->cold_piece,
+		      (double)m->cold_byte, (double)m->inline_wr, (double)m->inline_piece, (double)m->inline_byte);
 	hp_facts_text("    pieces \\ bytes");
 	for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
 		hp_facts_text("%6u", sizes[s]);
 	for (size_t n = 0; n < sizeof pieces / sizeof *pieces; n++) {
 		hp_facts_text("\n    %14u", pieces[n]);
 		for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-			const char warm = cheapest(m, pieces[n], sizes[s], 0), cold = cheapest(m, pieces[n], sizes[s], HUGEPIN_SG_COLD);
+			const char warm = cheapest(m, pieces[n], sizes[s], 0),
+				   cold = cheapest(m, pieces[n], sizes[s], HUGEPIN_SG_COLD);
 
 			hp_facts_text("   %c/%c", warm, cold);
 			json_array_append_new(cheapest_modes,
 					      json_pack("{s:i, s:i, s:s, s:s}", "pieces", (int)pieces[n], "piece_bytes",
-							(int)sizes[s], "in_cache", mode_word(warm), "not_in_cache", mode_word(cold)));
+							(int)sizes[s], "in_cache", mode_word(warm), "not_in_cache",
+							mode_word(cold)));
 		}
 	}
 	hp_facts_text("\n");
@@ -95,7 +106,8 @@ static void tell_model(const struct hugepin_sg_model *m, const struct hp_sg_plac
 		return;
 	const bool inlined = m->refused & HUGEPIN_SG_INLINE, gathered = m->refused & HUGEPIN_SG_GATHER;
 	char why[128];
-	snprintf(why, sizeof why, "this provider loses bytes of what is sent by %s%s%s, which is not used. After an update",
+	snprintf(why, sizeof why,
+		 "this provider loses bytes of what is sent by %s%s%s, which is not used. After an update",
 		 inlined ? "inline" : "", inlined && gathered ? " and " : "", gathered ? "several elements" : "");
 	hp_facts_advise(why, "hugepin calibrate");
 }
@@ -114,7 +126,8 @@ void hp_models_facts(void)
 	DIR *d = hp_sg_model_dir(path) ? NULL : opendir(path);
 	const size_t len = d ? strlen(path) : 0;
 
-	hp_facts_section("packing", "Packing: what is cheapest for small pieces in the cache / not in it (c copy, g gather, i inline where it fits)");
+	hp_facts_section("packing", "Packing: what is cheapest for small pieces in the cache / not in it (c copy, g "
+				    "gather, i inline where it fits)");
 	hp_facts_list("models");
 	hp_facts_list("unreadable");
 	for (const struct dirent *e; d && (e = readdir(d));) {
@@ -135,7 +148,7 @@ void hp_models_facts(void)
 
 /* ------------------------------------------------------------------ measured */
 
-/* What is needed of two libraries, by these names. */
+/* The functions of two libraries, by these names. */
 #define FUNCTIONS(X)                                                                                                   \
 	X(ibv_get_device_list) X(ibv_free_device_list) X(ibv_get_device_name) X(ibv_open_device) X(ibv_close_device)   \
 	X(ibv_alloc_pd) X(ibv_dealloc_pd) X(hugepin_sg_calibrate)
@@ -145,7 +158,7 @@ static struct {
 	FUNCTIONS(MEMBER)
 } verbs;
 
-/* Beside the library that `run` preloads, after the one that it needs, or where the loader looks. 0, or -1 and why not. */
+/* Load the libraries: beside the library that `run` preloads, or where the loader looks. 0; or -1, with the reason. */
 static int load_verbs(char *why, size_t size)
 {
 	static const char name[] = HP_SONAME("libhugepin-verbs");
@@ -175,10 +188,11 @@ static int load_verbs(char *why, size_t size)
 	return 0;
 }
 
-/* ibv_query_device_ex() itself is inline, and would have to be linked with. What reg/backend/verbs.c asks for. */
+/* ibv_query_device_ex() without linking: it is inline. Asks what reg/backend/verbs.c asks. */
 static int on_demand(struct ibv_context *context)
 {
-	const uint32_t needed = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ;
+	const uint32_t needed =
+		IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ;
 	struct verbs_context *v = verbs_get_ctx_op(context, query_device_ex);
 	struct ibv_device_attr_ex device = { 0 };
 
@@ -212,21 +226,21 @@ int hp_models_odp(const char *name, char *why, size_t size)
 	return answer;
 }
 
-static int calibrate(struct ibv_device *device)
+static int calibrate_device(struct ibv_device *device)
 {
 	struct hugepin_sg_model m;
 	struct ibv_context *context = verbs.ibv_open_device(device);
 	struct ibv_pd *pd = context ? verbs.ibv_alloc_pd(context) : NULL;
-	const int e = pd ? verbs.hugepin_sg_calibrate(pd, HUGEPIN_SG_ANEW, &m, sizeof m) : -errno;
+	const int err = pd ? verbs.hugepin_sg_calibrate(pd, HUGEPIN_SG_ANEW, &m, sizeof m) : -errno;
 
 	if (pd)
 		verbs.ibv_dealloc_pd(pd);
 	if (context)
 		verbs.ibv_close_device(context);
-	if (e)
+	if (err)
 		fprintf(stderr, "hugepin calibrate: %s: %s\n", verbs.ibv_get_device_name(device),
-			e == -EOPNOTSUPP ? "no port is active" : strerror(-e));
-	return e;
+			err == -EOPNOTSUPP ? "no port is active" : strerror(-err));
+	return err;
 }
 
 int hp_calibrate_main(int argc, char **argv)
@@ -247,12 +261,13 @@ int hp_calibrate_main(int argc, char **argv)
 	for (int i = 0; list && i < n; i++)
 		if (!wanted || !strcmp(wanted, verbs.ibv_get_device_name(list[i]))) {
 			found++;
-			failed += calibrate(list[i]) != 0;
+			failed += calibrate_device(list[i]) != 0;
 		}
 	if (list)
 		verbs.ibv_free_device_list(list);
 	if (!found) {
-		fprintf(stderr, "hugepin calibrate: there is no verbs device%s%s\n", wanted ? " " : "", wanted ? wanted : "");
+		fprintf(stderr, "hugepin calibrate: there is no verbs device%s%s\n", wanted ? " " : "",
+			wanted ? wanted : "");
 		return HP_EXIT_FAILED;
 	}
 	hp_models_facts();

@@ -1,24 +1,27 @@
 /*
- * hugepin plot: draws what HUGEPIN_TRACE has recorded, by gnuplot(1): the memory that each domain of each trace had registered
- * over time, above a row of marks where its pins missed. Traces begin at the same point of the picture, so that those of a
- * program under several policies can be compared. Or it writes them anew as Trace Event JSON (Duca, Sinclair: Trace Event Format,
- * 2016), which Perfetto and chrome://tracing open, with the times that they were recorded at.
+ * hugepin plot: draws what HUGEPIN_TRACE has recorded, by gnuplot(1): the memory that each domain of each trace had
+ * registered over time, above a row of marks where its pins missed. Traces begin at the same point of the picture, so
+ * that those of a program under several policies can be compared. Or it writes them anew as Trace Event JSON (Duca,
+ * Sinclair: Trace Event Format, 2016), which Perfetto and chrome://tracing open, with the times that they were recorded
+ * at.
  *
- * A trace may have many more events than the picture has columns. Of each column the first, the lowest, the highest and the
- * last value are kept, which draws the same picture (Jugel et al., M4: A Visualization-Oriented Time Series Data
+ * A trace may have many more events than the picture has columns. Of each column the first, the lowest, the highest and
+ * the last value are kept, which draws the same picture (Jugel et al., M4: A Visualization-Oriented Time Series Data
  * Aggregation, VLDB 2014).
  */
-#include "cmd/cmd.h"
+#include "cmd/plot.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <limits.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,16 +31,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "cmd/facts.h"
+#include "cmd/text.h"
+#include "cmd/usage.h"
+
 #define HEADER "t_ns,event,domain,policy,addr,len,pinned_bytes,regions"
 #define POLICY_MAX 16
 
-enum { COLUMNS = 2400 }; /* twice the picture's, in pixels */
-enum { WIDTH = 1200, PLOT_HEIGHT = 440, ROW_HEIGHT = 22, MARKS_HEIGHT = 14, EDGE = 24, LEFT = 96, BELOW = 72 }; /* pixels */
+enum { COLUMNS = 2400 }; /* twice the picture's pixels */
+/* In pixels. */
+enum { WIDTH = 1200, PLOT_HEIGHT = 440, ROW_HEIGHT = 22, MARKS_HEIGHT = 14, EDGE = 24, LEFT = 96, BELOW = 72 };
 
 enum kind { PIN, UNPIN, REGISTER, DEREGISTER, MISS, KINDS };
 static const char *const kinds[] = { "pin", "unpin", "register", "deregister", "miss" };
 
-/* A line of a trace; addr and len are those of the registration. */
+/* A line of a trace. addr and len are those of the registration. */
 struct event {
 	uint64_t t_ns, domain, addr, len, bytes;
 	enum kind kind;
@@ -53,7 +61,7 @@ struct series {
 	int file;
 	uint64_t domain;
 	char policy[POLICY_MAX];
-	struct value *value; /* where bytes changes */
+	struct value *value; /* the points where bytes changes */
 	uint64_t *miss_ns;
 	size_t values, misses;
 	uint64_t peak_bytes;
@@ -65,8 +73,8 @@ struct picture {
 	char **file;
 	int files;
 	uint64_t *begin_ns, *end_ns; /* of each file */
-	uint64_t length_ns, peak_bytes; /* the most of any */
-	FILE *json; /* to be written instead of the picture; or NULL */
+	uint64_t length_ns, peak_bytes; /* peak_bytes: the most of any series */
+	FILE *json; /* written instead of the picture; NULL: the picture is drawn */
 };
 
 __attribute__((format(printf, 1, 2))) static _Noreturn void fail(const char *format, ...)
@@ -106,37 +114,39 @@ static void write_json(FILE *to, json_t *object)
 	json_decref(object);
 }
 
-/* A file is a process there. */
+/* In this JSON each file is a process. */
 static void write_name(FILE *to, int file, const char *name)
 {
-	write_json(to, json_pack("{s:s, s:i, s:s, s:{s:o}}", "ph", "M", "pid", file + 1, "name", "process_name", "args", "name",
-				 hp_facts_string(name)));
+	write_json(to, json_pack("{s:s, s:i, s:s, s:{s:o}}", "ph", "M", "pid", file + 1, "name", "process_name", "args",
+				 "name", hp_facts_string(name)));
 }
 
-/* What is registered, as a curve; registrations and pins, from begin to end; and misses. */
+/* Write an event: registered bytes as a curve, registrations and pins from begin to end, and misses. */
 static void write_event(FILE *to, int file, const struct event *e)
 {
 	static const char *const phases[] = { "b", "e", "b", "e", "i" };
-	const char *const category = e->kind == MISS ? "miss" : e->kind == PIN || e->kind == UNPIN ? "pin" : "registration";
+	const bool pin = e->kind == PIN || e->kind == UNPIN;
+	const char *const category = e->kind == MISS ? "miss" : pin ? "pin" : "registration";
 	const double t_us = (double)e->t_ns / 1000;
 	char name[64], id[64], addr[32];
 
 	snprintf(name, sizeof name, "%s, domain %" PRIu64, category, e->domain);
 	snprintf(id, sizeof id, "%" PRIu64 ":0x%" PRIx64, e->domain, e->addr);
 	snprintf(addr, sizeof addr, "0x%" PRIx64, e->addr);
-	write_json(to, json_pack("{s:s, s:i, s:I, s:f, s:s, s:s, s:s, s:{s:s}, s:{s:s, s:o, s:s}}", "ph", phases[e->kind], "pid",
-				 file + 1, "tid", (json_int_t)e->domain, "ts", t_us, "cat", category, "name", name, "s", "t", "id2",
-				 "local", id, "args", "addr", addr, "len", hp_facts_bytes(e->len), "policy", e->policy));
+	write_json(to, json_pack("{s:s, s:i, s:I, s:f, s:s, s:s, s:s, s:{s:s}, s:{s:s, s:o, s:s}}", "ph",
+				 phases[e->kind], "pid", file + 1, "tid", (json_int_t)e->domain, "ts", t_us, "cat",
+				 category, "name", name, "s", "t", "id2", "local", id, "args", "addr", addr, "len",
+				 hp_facts_bytes(e->len), "policy", e->policy));
 	if (e->kind != REGISTER && e->kind != DEREGISTER)
 		return;
 	snprintf(name, sizeof name, "registered bytes, domain %" PRIu64, e->domain);
-	write_json(to, json_pack("{s:s, s:i, s:f, s:s, s:{s:o}}", "ph", "C", "pid", file + 1, "ts", t_us, "name", name, "args", "bytes",
-				 hp_facts_bytes(e->bytes)));
+	write_json(to, json_pack("{s:s, s:i, s:f, s:s, s:{s:o}}", "ph", "C", "pid", file + 1, "ts", t_us, "name", name,
+				 "args", "bytes", hp_facts_bytes(e->bytes)));
 }
 
 /* ------------------------------------------------------------------ reading */
 
-/* A number and the character that ends it. */
+/* Read a number and the character that ends it. */
 static bool take_number(char **at, int base, char end, uint64_t *ret_)
 {
 	char *after;
@@ -185,7 +195,7 @@ static void add_event(struct picture *p, int file, const struct event *e)
 	}
 }
 
-/* NULL, or what is wrong with the line, which has no newline any more, and which *ret_ points into. */
+/* Parse a line, which has no newline any more, and which *ret_ points into. NULL, or what is wrong with the line. */
 static const char *parse_event(char *line, struct event *ret_)
 {
 	uint64_t unused;
@@ -265,7 +275,7 @@ static void read_trace(struct picture *p, int file)
 
 /* ------------------------------------------------------------------ drawing */
 
-/* What a unit of an axis is, and its name. */
+/* The unit of an axis, and its name. */
 struct scale {
 	double unit;
 	const char *name;
@@ -322,7 +332,7 @@ static void write_values(FILE *to, const struct picture *p, const struct series 
 			low = s->value[next].bytes < s->value[low].bytes ? next : low;
 			high = s->value[next].bytes > s->value[high].bytes ? next : high;
 		}
-		/* In the order of time, each once. */
+		/* The times are in order, each once. */
 		const size_t keep[] = { first, low < high ? low : high, low < high ? high : low, next - 1 };
 		for (int i = 0; i < 4; i++)
 			if (!i || keep[i] > keep[i - 1])
@@ -345,7 +355,7 @@ static void write_misses(FILE *to, const struct picture *p, const struct series 
 	}
 }
 
-/* Over time, from the series' first event to the end of its trace. */
+/* The average over time, from the series' first event to the end of its trace. */
 static uint64_t mean_bytes(const struct picture *p, const struct series *s)
 {
 	const uint64_t end_ns = p->end_ns[s->file];
@@ -359,23 +369,16 @@ static uint64_t mean_bytes(const struct picture *p, const struct series *s)
 	return (uint64_t)(sum / (double)(end_ns - s->value[0].t_ns));
 }
 
-static const char *base_name(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-
-	return slash ? slash + 1 : path;
-}
-
-/* Its policy, domain and file, as far as others in the picture make them necessary, and what it comes to. */
+/* The label of a series: its policy, domain and file, as far as other series make them necessary, and its average. */
 static void write_label(FILE *to, const struct picture *p, const struct series *s)
 {
 	char label[PATH_MAX + 200], mean[HP_TEXT_MAX], peak[HP_TEXT_MAX];
-	const char *name = base_name(p->file[s->file]);
+	const char *name = hp_base_name(p->file[s->file]);
 	bool domains = false;
 	int n;
 
 	for (int i = 0; i < p->files; i++)
-		if (i != s->file && !strcmp(name, base_name(p->file[i])))
+		if (i != s->file && !strcmp(name, hp_base_name(p->file[i])))
 			name = p->file[s->file];
 	for (int i = 0; i < p->count; i++)
 		domains |= p->series[i].file == s->file && p->series[i].domain != s->domain;
@@ -391,17 +394,21 @@ static void write_label(FILE *to, const struct picture *p, const struct series *
 /* The colours of Okabe and Ito, which most who are colour-blind can tell apart; then again with other dashes. */
 static void write_style(FILE *to, int i)
 {
-	static const char *const colours[] = { "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000" };
+	static const char *const colours[] = { "#0072b2", "#d55e00", "#009e73", "#cc79a7",
+					       "#e69f00", "#56b4e9", "#000000" };
 	const int n = sizeof colours / sizeof colours[0];
 
 	fprintf(to, "linecolor rgb '%s' dashtype %d", colours[i % n], i / n % 5 + 1);
 }
 
-/* From the bottom of the picture. */
+/* The height above the bottom of the picture. */
 static void write_margins(FILE *to, int height, int bottom, int top)
 {
-	fprintf(to, "set lmargin at screen %f; set rmargin at screen %f; set bmargin at screen %f; set tmargin at screen %f\n",
-		(double)LEFT / (double)WIDTH, 1 - (double)EDGE / (double)WIDTH, (double)bottom / height, (double)top / height);
+	fprintf(to,
+		"set lmargin at screen %f; set rmargin at screen %f; set bmargin at screen %f; set tmargin at screen "
+		"%f\n",
+		(double)LEFT / (double)WIDTH, 1 - (double)EDGE / (double)WIDTH, (double)bottom / height,
+		(double)top / height);
 }
 
 static void write_script(FILE *to, const struct picture *p, const char *title, bool svg)
@@ -426,9 +433,11 @@ static void write_script(FILE *to, const struct picture *p, const char *title, b
 		fputs("END\n", to);
 	}
 	if (svg)
-		fprintf(to, "set terminal svg noenhanced size %d,%d font 'sans-serif,14' background rgb 'white'\n", WIDTH, height);
+		fprintf(to, "set terminal svg noenhanced size %d,%d font 'sans-serif,14' background rgb 'white'\n",
+			WIDTH, height);
 	else
-		fprintf(to, "set terminal pngcairo noenhanced size %d,%d font 'sans,12' background rgb 'white'\n", WIDTH, height);
+		fprintf(to, "set terminal pngcairo noenhanced size %d,%d font 'sans,12' background rgb 'white'\n",
+			WIDTH, height);
 	fputs("set encoding utf8\nset multiplot\nset border 3 linecolor rgb '#606060'\nset tics out nomirror\n"
 	      "set grid linecolor rgb '#d8d8d8' linetype 1 linewidth 0.5\n",
 	      to);
@@ -439,8 +448,8 @@ static void write_script(FILE *to, const struct picture *p, const char *title, b
 		quote(to, title);
 		putc('\n', to);
 	}
-	fprintf(to, "set key at screen %f, screen %f left top Left reverse samplen 2 maxcols 1\n", (double)LEFT / (double)WIDTH,
-		1 - (head - p->count * ROW_HEIGHT - 10.0) / height);
+	fprintf(to, "set key at screen %f, screen %f left top Left reverse samplen 2 maxcols 1\n",
+		(double)LEFT / (double)WIDTH, 1 - (head - p->count * ROW_HEIGHT - 10.0) / height);
 	fprintf(to, "set ylabel 'registered memory (%s)' offset 1\n", y.name);
 	write_margins(to, height, BELOW + marks, BELOW + marks + PLOT_HEIGHT);
 	if (marks)
@@ -455,11 +464,15 @@ static void write_script(FILE *to, const struct picture *p, const char *title, b
 	}
 	putc('\n', to);
 	if (marks) {
-		fprintf(to, "unset label\nunset key\nunset grid\nset format x\nset xtics scale 1\nset border 1\nset xlabel 'time (%s)'\n", x.name);
+		fprintf(to,
+			"unset label\nunset key\nunset grid\nset format x\nset xtics scale 1\nset border 1\nset xlabel "
+			"'time (%s)'\n",
+			x.name);
 		fprintf(to, "unset ytics\nset ylabel 'misses' rotate by 0 offset -1.5\nset yrange [%d:0]\n", p->count);
 		write_margins(to, height, BELOW, BELOW + marks - 8);
 		for (int i = 0; i < p->count; i++) {
-			fprintf(to, "%s $misses%d using 1:2:(0):(0.7) with vectors nohead linewidth 1.5 ", i ? "," : "plot", i);
+			fprintf(to, "%s $misses%d using 1:2:(0):(0.7) with vectors nohead linewidth 1.5 ",
+				i ? "," : "plot", i);
 			write_style(to, i);
 		}
 		putc('\n', to);
@@ -468,7 +481,7 @@ static void write_script(FILE *to, const struct picture *p, const char *title, b
 }
 
 /* Have gnuplot draw in memory, and write that to a file: gnuplot says nothing when a disk is full. */
-static void draw(const struct picture *p, const char *title, bool svg, FILE *output)
+static void draw_picture(const struct picture *p, const char *title, bool svg, FILE *output)
 {
 	char *const args[] = { (char *)"gnuplot", (char *)"-d", (char *)"-", NULL };
 	const int drawn = memfd_create("picture", MFD_CLOEXEC);
@@ -483,7 +496,7 @@ static void draw(const struct picture *p, const char *title, bool svg, FILE *out
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_adddup2(&actions, script[0], STDIN_FILENO);
 	posix_spawn_file_actions_adddup2(&actions, drawn, STDOUT_FILENO);
-	setenv("LC_ALL", "C.UTF-8", 1); /* the script's; in plain C gnuplot warns of signs that it has no use for */
+	setenv("LC_ALL", "C.UTF-8", 1); /* the script's encoding; in plain C gnuplot warns of other characters */
 	signal(SIGCHLD, SIG_DFL); /* where it is ignored, there is no status to wait for */
 	e = posix_spawnp(&pid, args[0], &actions, NULL, args, environ);
 	posix_spawn_file_actions_destroy(&actions);
@@ -508,7 +521,7 @@ static void draw(const struct picture *p, const char *title, bool svg, FILE *out
 
 /* ------------------------------------------------------------------ the command */
 
-static char *volatile unfinished; /* file; removed at exit */
+static char *volatile unfinished; /* a file's name: it is removed at exit */
 
 static void remove_unfinished(void)
 {
@@ -516,18 +529,19 @@ static void remove_unfinished(void)
 		unlink(unfinished);
 }
 
-static void on_signal(int s)
+static void end_by_signal(int s)
 {
 	remove_unfinished();
 	signal(s, SIG_DFL);
 	raise(s);
 }
 
-/* The file that becomes the output: one of a new name, so that nothing is written to what somebody else may have put there. */
+/* Create the file that becomes the output. Its name is new, so that nothing is written to a file that somebody else may
+ * have put there. */
 static FILE *create(const char *output)
 {
 	static const int ends[] = { SIGINT, SIGTERM, SIGHUP };
-	const struct sigaction remove = { .sa_handler = on_signal };
+	const struct sigaction remove = { .sa_handler = end_by_signal };
 	const mode_t mask = umask(077);
 	struct sigaction now;
 	sigset_t all, old;
@@ -572,12 +586,13 @@ int hp_plot_main(int argc, char **argv)
 		}
 	}
 
-	const char *dot = strrchr(base_name(output), '.');
+	const char *dot = strrchr(hp_base_name(output), '.');
 	const bool svg = dot && !strcasecmp(dot, ".svg"), json = dot && !strcasecmp(dot, ".json");
 
 	if (optind == argc || (!svg && !json && (!dot || strcasecmp(dot, ".png")))) {
 		if (optind < argc)
-			fprintf(stderr, "hugepin plot: %s: the name of the picture ends in .png, .svg or .json\n", output);
+			fprintf(stderr, "hugepin plot: %s: the name of the picture ends in .png, .svg or .json\n",
+				output);
 		return hp_usage(argv[0], false);
 	}
 	p.file = argv + optind;
@@ -601,7 +616,7 @@ int hp_plot_main(int argc, char **argv)
 	if (json)
 		fputs("\n]}\n", to);
 	else
-		draw(&p, title, svg, to);
+		draw_picture(&p, title, svg, to);
 
 	const bool written = !ferror(to);
 	if (fclose(to) || !written || rename(unfinished, output))

@@ -1,7 +1,7 @@
 /*
- * All that is read of a process is read through /proc/PID/mem, opened once: the file stays that of the memory it had then, and
- * has nothing more to say when the process ends or executes another program. No file of the process's is opened, so it may live
- * in a container, its library be deleted, stripped or linked into the program.
+ * A process seen from outside. Its memory is read through /proc/PID/mem, opened once. The file stays that of the memory
+ * that the process had then, and ends when the process ends or executes another program. No file of the process's is
+ * opened. So the process may be in a container, and its library deleted, stripped or linked into the program.
  */
 #include "cmd/process.h"
 
@@ -19,11 +19,12 @@
 
 #include "base/base.h"
 #include "base/stats.h"
-#include "cmd/cmd.h"
+#include "cmd/text.h"
+#include "cmd/usage.h"
 
-#define PAGES_MAX ((uint64_t)1 << 20) /* in which the statistics are looked for: 4 GiB of data of programs and libraries */
+#define PAGES_MAX ((uint64_t)1 << 20) /* searched for the statistics: 4 GiB of data of programs and libraries */
 
-/* What a process is called may not reach the terminal as it is. */
+/* A process may have any name, which must not reach the terminal as it is. */
 static void make_printable(char *s)
 {
 	for (; *s; s++)
@@ -53,7 +54,8 @@ static void read_command(struct hp_process *p)
 	make_printable(p->command);
 }
 
-/* Why its memory may not be read. Whose it is stands in its status: the files belong to root where it keeps others out. */
+/* Write the reason why the process's memory may not be read. The status has its user; the files belong to root if it
+ * keeps others out. */
 static void explain(const struct hp_process *p, int error, char *why, size_t size)
 {
 	char path[64], text[1024];
@@ -85,14 +87,15 @@ static void explain(const struct hp_process *p, int error, char *why, size_t siz
 			 "; as root, or after sysctl kernel.yama.ptrace_scope=0",
 			 (int)p->pid, scope);
 	else
-		snprintf(why, size, "process %d keeps others out (see PR_SET_DUMPABLE in prctl(2)), but for root", (int)p->pid);
+		snprintf(why, size, "process %d keeps others out (see PR_SET_DUMPABLE in prctl(2)), but for root",
+			 (int)p->pid);
 }
 
 int hp_process_reopen(struct hp_process *p, char *why, size_t size)
 {
 	const int mem = open_proc(p->pid, "mem");
 
-	/* Looked at after it was opened: that it is the memory of the process meant, and not of a later one of that number. */
+	/* Checked after opening, so that this is not the memory of a later process with the same number. */
 	if (mem < 0 || hp_process_has_ended(p)) {
 		explain(p, mem < 0 ? errno : ESRCH, why, size);
 		if (mem >= 0)
@@ -110,7 +113,7 @@ int hp_process_open(struct hp_process *ret_, pid_t pid, char *why, size_t size)
 {
 	*ret_ = (struct hp_process){ .pid = pid, .mem = -1, .ended = (int)syscall(SYS_pidfd_open, pid, 0) };
 	if (ret_->ended < 0) {
-		/* EINVAL: the number of a thread. */
+		/* EINVAL: it is the number of a thread. */
 		explain(ret_, errno == EINVAL ? ESRCH : errno, why, size);
 		return HP_EXIT_FAILED;
 	}
@@ -179,14 +182,14 @@ static char *read_maps(pid_t pid)
 	return text;
 }
 
-/* One line; the name stays where it is. */
-static bool parse(char *line, struct hp_mapping *ret_)
+/* Parse one line. The name stays in the line. */
+static bool parse_mapping(char *line, struct hp_mapping *ret_)
 {
 	char access[5] = "";
 	int name = 0;
 
-	if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %" SCNx64 " %*s %*s %n", &ret_->start, &ret_->end, access, &ret_->offset,
-		   &name) != 4 ||
+	if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %" SCNx64 " %*s %*s %n", &ret_->start, &ret_->end, access,
+		   &ret_->offset, &name) != 4 ||
 	    !name)
 		return false;
 	ret_->writable = access[1] == 'w';
@@ -211,7 +214,7 @@ bool hp_process_map(struct hp_process *p)
 		room += *c == '\n';
 	p->mapping = calloc(room + !room, sizeof *p->mapping);
 	while (p->mapping && p->mappings < room && (line = strsep(&rest, "\n")))
-		p->mappings += parse(line, &p->mapping[p->mappings]);
+		p->mappings += parse_mapping(line, &p->mapping[p->mappings]);
 	return p->mappings > 0;
 }
 
@@ -231,7 +234,7 @@ const struct hp_mapping *hp_process_mapping(const struct hp_process *p, uint64_t
 	return NULL;
 }
 
-/* The file is loaded from the nearest mapping of its beginning on. */
+/* Find the address in the file: the file is loaded from the nearest mapping of its beginning on. */
 static bool address_in_file(const struct hp_process *p, const struct hp_mapping *m, uint64_t addr, uint64_t *ret_)
 {
 	Elf64_Ehdr header;
@@ -239,7 +242,8 @@ static bool address_in_file(const struct hp_process *p, const struct hp_mapping 
 	for (const struct hp_mapping *first = m; first >= p->mapping; first--) {
 		if (first->offset || strcmp(first->name, m->name))
 			continue;
-		if (!hp_process_read((void *)p, first->start, &header, sizeof header) || memcmp(header.e_ident, ELFMAG, SELFMAG))
+		if (!hp_process_read((void *)p, first->start, &header, sizeof header) ||
+		    memcmp(header.e_ident, ELFMAG, SELFMAG))
 			return false;
 		*ret_ = header.e_type == ET_EXEC ? addr : addr - first->start;
 		return true;
@@ -272,8 +276,8 @@ bool hp_process_code(const struct hp_process *p, uint32_t low, const char **ret_
 
 /* ------------------------------------------------------------------ the page */
 
-/* It is a page of the data of a program or library, a file that is executed in a mapping before; and known by what stands
- * in it. */
+/* The page is in the data of a program or library, which is a file with code in a mapping before. It is known by its
+ * magic numbers. */
 uint64_t hp_process_find_page(const struct hp_process *p)
 {
 	uint64_t unused = 0, left = PAGES_MAX, magic, view;

@@ -1,18 +1,22 @@
 /*
  * hugepin run: options become HUGEPIN_* variables, the libraries go into LD_PRELOAD, and the program is executed.
  */
-#include "cmd/cmd.h"
+#include "cmd/run.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/base.h"
+#include "cmd/target.h"
+#include "cmd/text.h"
+#include "cmd/usage.h"
 
 #define LIBRARY HP_SONAME("libhugepin-malloc")
 #define OPTION_NAME_MAX 64
@@ -114,7 +118,8 @@ int hp_run_find_library(char path[PATH_MAX])
 			continue;
 		return 0;
 	}
-	snprintf(path, PATH_MAX, LIBRARY " is neither beside this command nor in %.*s../lib nor in " HP_LIBDIR, PATH_MAX / 2, self);
+	snprintf(path, PATH_MAX, LIBRARY " is neither beside this command nor in %.*s../lib nor in " HP_LIBDIR,
+		 PATH_MAX / 2, self);
 	return -1;
 }
 
@@ -125,8 +130,8 @@ bool hp_run_beside(const char *library, const char *name, char ret_path[PATH_MAX
 	return snprintf(ret_path, PATH_MAX, "%.*s%s", dir, library, name) < PATH_MAX && !access(ret_path, R_OK);
 }
 
-/* Put the library first, so that its malloc is found before that of another preloaded library; and behind it the one that it
- * needs, which the loader may not find in a prefix that it does not search. */
+/* Put the library first, so that its malloc is found before that of another preloaded library; and behind it the one
+ * that it needs, which the loader may not find in a prefix that it does not search. */
 static int preload(const char *library)
 {
 	const char *old = getenv("LD_PRELOAD");

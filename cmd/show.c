@@ -1,11 +1,15 @@
+/*
+ * A look at a process, as text and as JSON.
+ */
 #include "cmd/show.h"
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdbool.h>
 #include <string.h>
 #include <time.h>
 
-#include "cmd/cmd.h"
+#include "cmd/text.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -20,27 +24,30 @@ static const char *const states[] = {
 	[HP_LOOK_LIVE] = "live", [HP_LOOK_RETIRED] = "retired", [HP_LOOK_DEAD] = "dead",
 };
 static const char *const kinds[] = {
-	[HP_LOOK_EXTENT] = "extent", [HP_LOOK_RUN] = "run", [HP_LOOK_FOREIGN] = "foreign", [HP_LOOK_UNCACHED] = "uncached",
+	[HP_LOOK_EXTENT] = "extent",
+	[HP_LOOK_RUN] = "run",
+	[HP_LOOK_FOREIGN] = "foreign",
+	[HP_LOOK_UNCACHED] = "uncached",
 };
 
-static const char *name_of(const char *const *names, size_t count, uint64_t number)
+static const char *word_of_number(const char *const *names, size_t count, uint64_t number)
 {
 	return number < count && names[number] ? names[number] : "?";
 }
-#define NAME(names, number) name_of(names, COUNT(names), (number))
+#define NAME(names, number) word_of_number(names, COUNT(names), (number))
 
 static double seconds(uint64_t ns)
 {
 	return (double)ns / 1e9;
 }
 
-/* Of something that was counted since the last look. */
+/* The rate of something that was counted since the last look. */
 static double per_second(const struct hp_look *look, uint64_t count)
 {
 	return look->passed_ns ? (double)count / seconds(look->passed_ns) : 0;
 }
 
-/* Nanoseconds of work in one of time. */
+/* The share of time spent in work of so many nanoseconds. */
 static double load(const struct hp_look *look, uint64_t ns)
 {
 	return look->passed_ns ? (double)ns / (double)look->passed_ns : 0;
@@ -53,7 +60,7 @@ static const char *site_text(const struct hp_process *p, const struct hp_look_re
 	uint64_t address;
 
 	buf[0] = '\0';
-	/* Lowest bit of the return address: always set. What is before it belongs to the call. */
+	/* Bit 0 is always set. The address in front of a return address belongs to the call. */
 	if (r->site && hp_process_code(p, (uint32_t)(r->site | 1) - 2, &file, &address)) {
 		const char *const slash = strrchr(file, '/');
 		snprintf(buf, size, "%s+0x%" PRIx64, slash ? slash + 1 : file, address);
@@ -61,7 +68,7 @@ static const char *site_text(const struct hp_process *p, const struct hp_look_re
 	return buf;
 }
 
-/* What the kernel calls the memory. */
+/* The kernel's name for the memory. */
 static const char *mapping_name(const struct hp_process *p, const struct hp_look_region *r)
 {
 	const struct hp_mapping *const m = hp_process_mapping(p, r->start);
@@ -78,7 +85,7 @@ static void print_bytes(FILE *to, const char *before, uint64_t bytes)
 	fprintf(to, "%s%s", before, hp_text_bytes(bytes, buf));
 }
 
-static uint64_t minus(uint64_t a, uint64_t b)
+static uint64_t difference(uint64_t a, uint64_t b)
 {
 	return a > b ? a - b : 0;
 }
@@ -96,15 +103,16 @@ static void print_heap(FILE *to, const struct hp_look *look)
 	print_bytes(to, "  THP ", s->thp_bytes);
 	print_bytes(to, "  base pages ", s->base_bytes);
 	fprintf(to, "  in %" PRIu64 " extents\n", s->extents);
-	print_bytes(to, "          live ", minus(s->taken_bytes, s->listed_bytes + s->room_bytes));
+	print_bytes(to, "          live ", difference(s->taken_bytes, s->listed_bytes + s->room_bytes));
 	print_bytes(to, "  listed ", s->listed_bytes);
 	print_bytes(to, "  room ", s->room_bytes);
-	print_bytes(to, "  free ", minus(mapped, s->taken_bytes));
+	print_bytes(to, "  free ", difference(mapped, s->taken_bytes));
 	print_bytes(to, "  peak ", s->taken_peak_bytes);
 	fputc('\n', to);
 	if (s->pool_short || s->pool_denied || s->thp_failed || s->nomem)
 		fprintf(to,
-			"          refused by the pool %" PRIu64 ", not populated %" PRIu64 ", not THP %" PRIu64 ", no memory %" PRIu64 "\n",
+			"          refused by the pool %" PRIu64 ", not populated %" PRIu64 ", not THP %" PRIu64
+			", no memory %" PRIu64 "\n",
 			s->pool_short, s->pool_denied, s->thp_failed, s->nomem);
 }
 
@@ -127,23 +135,27 @@ static void print_helper(FILE *to, const struct hp_look *look, const struct hp_l
 
 	fprintf(to, "  helper  %.2f %% of a core", 100 * load(look, d->since.helper_ns));
 	if (s->sharers)
-		fprintf(to, ", sharers %" PRIu64 ", at most %.3f ms late\n", s->sharers, (double)s->helper_delay_ns / 1e6);
+		fprintf(to, ", sharers %" PRIu64 ", at most %.3f ms late\n", s->sharers,
+			(double)s->helper_delay_ns / 1e6);
 	else
 		fputs(", which others have, or not begun\n", to);
 	fprintf(to,
-		"          released %" PRIu64 " (%.0f/s), repinned %" PRIu64 " (%.0f/s), late %" PRIu64 " (%.0f/s), records lost %" PRIu64 "\n",
-		s->released, per_second(look, d->since.released), s->repinned, per_second(look, d->since.repinned), s->late,
-		per_second(look, d->since.late), s->records_lost);
+		"          released %" PRIu64 " (%.0f/s), repinned %" PRIu64 " (%.0f/s), late %" PRIu64
+		" (%.0f/s), records lost %" PRIu64 "\n",
+		s->released, per_second(look, d->since.released), s->repinned, per_second(look, d->since.repinned),
+		s->late, per_second(look, d->since.late), s->records_lost);
 }
 
-static void print_region(FILE *to, const struct hp_process *p, const struct hp_look *look, const struct hp_look_region *r)
+static void print_region(FILE *to, const struct hp_process *p, const struct hp_look *look,
+			 const struct hp_look_region *r)
 {
 	char buf[128];
 
 	fprintf(to, "  %14" PRIx64 " %10s", r->start, hp_text_bytes(r->end - r->start, buf));
 	fprintf(to, " %6" PRIu32 " %9.0f  ", r->out, per_second(look, r->pins));
 	if (r->in_heap)
-		fprintf(to, "heap %s, %s", NAME(kinds, r->kind), r->backing < 0 ? "no pages" : NAME(backings, (uint64_t)r->backing));
+		fprintf(to, "heap %s, %s", NAME(kinds, r->kind),
+			r->backing < 0 ? "no pages" : NAME(backings, (uint64_t)r->backing));
 	else
 		fprintf(to, "%s%s", mapping_name(p, r), r->kind == HP_LOOK_UNCACHED ? ", uncached" : "");
 	if (r->state != HP_LOOK_LIVE)
@@ -153,20 +165,21 @@ static void print_region(FILE *to, const struct hp_process *p, const struct hp_l
 	fputc('\n', to);
 }
 
-static void print_domain(FILE *to, const struct hp_process *p, const struct hp_look *look, const struct hp_look_domain *d,
-			 uint32_t regions)
+static void print_domain(FILE *to, const struct hp_process *p, const struct hp_look *look,
+			 const struct hp_look_domain *d, uint32_t regions)
 {
 	const struct hugepin_domain_stats *const s = &d->stats;
 
-	fprintf(to, "\ndomain %" PRIu32 "  %s, %s\n", d->number, d->backend[0] ? d->backend : "?", NAME(policies, d->policy));
+	fprintf(to, "\ndomain %" PRIu32 "  %s, %s\n", d->number, d->backend[0] ? d->backend : "?",
+		NAME(policies, d->policy));
 	print_bytes(to, "  pinned  ", s->pinned_bytes);
 	if (s->bytes_max)
 		print_bytes(to, " of ", s->bytes_max);
 	else
 		fputs(", no budget", to);
 	print_bytes(to, ", peak ", s->pinned_peak_bytes);
-	fprintf(to, "; out %" PRIu64 "; regions %" PRIu64 ", extents %" PRIu64 ", retired %" PRIu64 "\n", d->out, s->regions,
-		s->extents, s->retired);
+	fprintf(to, "; out %" PRIu64 "; regions %" PRIu64 ", extents %" PRIu64 ", retired %" PRIu64 "\n", d->out,
+		s->regions, s->extents, s->retired);
 	print_rates(to, look, d);
 	if (d->helper)
 		print_helper(to, look, d);
@@ -185,7 +198,8 @@ void hp_show_text(FILE *to, const struct hp_process *p, const struct hp_look *lo
 	struct tm tm;
 
 	strftime(clock, sizeof clock, "%H:%M:%S", localtime_r(&now, &tm));
-	fprintf(to, "hugepin top: %d (%s), %s, over %.1f s\n", (int)p->pid, p->command, clock, seconds(look->passed_ns));
+	fprintf(to, "hugepin top: %d (%s), %s, over %.1f s\n", (int)p->pid, p->command, clock,
+		seconds(look->passed_ns));
 	print_heap(to, look);
 	if (!look->domains)
 		fputs("pin cache no domain is open\n", to);
@@ -197,7 +211,7 @@ void hp_show_text(FILE *to, const struct hp_process *p, const struct hp_look *lo
 
 /* ------------------------------------------------------------------ JSON */
 
-static void put(json_t *object, const char *key, uint64_t value)
+static void put_number(json_t *object, const char *key, uint64_t value)
 {
 	json_object_set_new(object, key, json_integer((json_int_t)value));
 }
@@ -209,13 +223,14 @@ static json_t *region_object(const struct hp_process *p, const struct hp_look_re
 
 	snprintf(text, sizeof text, "0x%" PRIx64, r->start);
 	json_object_set_new(o, "address", json_string(text));
-	put(o, "length", r->end - r->start);
-	put(o, "pins_out", r->out);
-	put(o, "pins", r->pins);
+	put_number(o, "length", r->end - r->start);
+	put_number(o, "pins_out", r->out);
+	put_number(o, "pins", r->pins);
 	json_object_set_new(o, "kind", json_string(NAME(kinds, r->kind)));
 	json_object_set_new(o, "state", json_string(NAME(states, r->state)));
 	json_object_set_new(o, "heap", json_boolean(r->in_heap));
-	json_object_set_new(o, "pages", r->backing < 0 ? json_null() : json_string(NAME(backings, (uint64_t)r->backing)));
+	json_object_set_new(o, "pages",
+			    r->backing < 0 ? json_null() : json_string(NAME(backings, (uint64_t)r->backing)));
 	json_object_set_new(o, "mapping", json_string(mapping_name(p, r)));
 	json_object_set_new(o, "site", site_text(p, r, text, sizeof text)[0] ? json_string(text) : json_null());
 	return o;
@@ -227,29 +242,29 @@ static json_t *domain_object(const struct hp_process *p, const struct hp_look *l
 	json_t *const o = json_object(), *const since = json_object(), *const list = json_array();
 	const double hits = hp_look_hit_rate(d);
 
-	put(o, "number", d->number);
+	put_number(o, "number", d->number);
 	json_object_set_new(o, "backend", json_string(d->backend));
 	json_object_set_new(o, "policy", json_string(NAME(policies, d->policy)));
 	json_object_set_new(o, "helper", json_boolean(d->helper != 0));
-	put(o, "pins_out", d->out);
-#define PUT(name, unit, sentence) put(o, #name, d->stats.name);
+	put_number(o, "pins_out", d->out);
+#define PUT(name, unit, sentence) put_number(o, #name, d->stats.name);
 	HUGEPIN_DOMAIN_STATS_LIST(PUT)
 #undef PUT
-	put(since, "pins", d->pins);
-	put(since, "misses", d->since.misses);
+	put_number(since, "pins", d->pins);
+	put_number(since, "misses", d->since.misses);
 	json_object_set_new(since, "hit_rate", hits < 0 ? json_null() : json_real(hits));
-	put(since, "registered", d->since.registered);
-	put(since, "deregistered", d->since.deregistered);
+	put_number(since, "registered", d->since.registered);
+	put_number(since, "deregistered", d->since.deregistered);
 	json_object_set_new(since, "helper_load", json_real(load(look, d->since.helper_ns)));
-	put(since, "released", d->since.released);
-	put(since, "repinned", d->since.repinned);
-	put(since, "late", d->since.late);
-	put(since, "records_lost", d->since.records_lost);
+	put_number(since, "released", d->since.released);
+	put_number(since, "repinned", d->since.repinned);
+	put_number(since, "late", d->since.late);
+	put_number(since, "records_lost", d->since.records_lost);
 	json_object_set_new(o, "interval", since);
 	for (uint32_t i = 0; i < d->regions && i < regions; i++)
 		json_array_append_new(list, region_object(p, &d->region[i]));
 	json_object_set_new(o, "registrations", list);
-	put(o, "registrations_more", d->regions > regions ? d->regions - regions : 0);
+	put_number(o, "registrations_more", d->regions > regions ? d->regions - regions : 0);
 	return o;
 }
 
@@ -260,12 +275,12 @@ int hp_show_json(FILE *to, const struct hp_process *p, const struct hp_look *loo
 	int e;
 
 	clock_gettime(CLOCK_REALTIME, &now);
-	put(o, "pid", (uint64_t)p->pid);
+	put_number(o, "pid", (uint64_t)p->pid);
 	json_object_set_new(o, "command", json_string(p->command));
 	json_object_set_new(o, "time", json_real((double)now.tv_sec + (double)now.tv_nsec / 1e9));
 	json_object_set_new(o, "interval", json_real(seconds(look->passed_ns)));
 	json_object_set_new(heap, "used", json_boolean(look->heap_used));
-#define PUT(name, unit, sentence) put(heap, #name, look->heap.name);
+#define PUT(name, unit, sentence) put_number(heap, #name, look->heap.name);
 	HUGEPIN_STATS_LIST(PUT)
 #undef PUT
 	json_object_set_new(o, "heap", heap);

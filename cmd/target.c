@@ -1,14 +1,13 @@
-/*
- * What kind of program would be started: LD_PRELOAD is ignored without a word by static programs and by those that gain
- * privileges, and the user should hear of it.
- */
-#include "cmd/cmd.h"
+/* The kind of program that would be started. Static programs, and programs that gain privileges, ignore LD_PRELOAD
+ * silently, and the user should hear of it. */
+#include "cmd/target.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <link.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +17,9 @@
 #include <sys/statvfs.h>
 #include <sys/xattr.h>
 #include <unistd.h>
+
+#include "cmd/text.h"
+#include "cmd/usage.h"
 
 #define SCRIPT_DEPTH_MAX 5 /* interpreters that are scripts themselves; the kernel's own limit */
 #define SCRIPT_LINE_MAX 256
@@ -76,7 +78,7 @@ static int read_image(const char *path, struct image *image)
 	return 0;
 }
 
-/* Part of a file in memory, which holds count elements of this size; NULL if it does not. */
+/* A part of a file in memory that holds `count` elements of this size; NULL: it does not. */
 static const void *part(const void *file, size_t file_len, uint64_t at, uint64_t count, size_t size)
 {
 	if (at > file_len || at % sizeof(ElfW(Addr)) || count > (file_len - at) / size)
@@ -107,7 +109,8 @@ static bool defines_malloc(const void *file, size_t len)
 	return false;
 }
 
-/* Has a program an allocator linked into it, and exports it? The loader looks there before it looks at what is preloaded. */
+/* Whether a program has an allocator linked into it, and exports it. The loader looks there before it looks at
+ * preloaded libraries. */
 static bool has_malloc(const char *path)
 {
 	const int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -175,16 +178,9 @@ static const char *gains_privileges(const char *path)
 	return NULL;
 }
 
-static const char *base_name(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-
-	return slash ? slash + 1 : path;
-}
-
 static int check_elf(const char *path, const struct image *image, char *why, size_t size)
 {
-	static struct image self; /* this command is built for what the library is built for */
+	static struct image self; /* this command and the library are built for the same machine */
 	const char *how;
 
 	if (read_image("/proc/self/exe", &self))
@@ -196,14 +192,16 @@ static int check_elf(const char *path, const struct image *image, char *why, siz
 	else if (!image->loader[0])
 		snprintf(why, size, "%s is statically linked and cannot be helped: nothing can be preloaded into it",
 			 path);
-	else if (strcmp(base_name(image->loader), base_name(self.loader)))
+	else if (strcmp(hp_base_name(image->loader), hp_base_name(self.loader)))
 		snprintf(why, size, "%s uses another C library (its loader is %s) and cannot be helped", path,
 			 image->loader);
 	else if ((how = gains_privileges(path)))
 		snprintf(why, size, "%s is %s and cannot be helped: the loader ignores LD_PRELOAD for it", path, how);
 	else {
 		if (has_malloc(path))
-			snprintf(why, size, "%s has a malloc of its own, which the loader finds first: what that serves stays where it is",
+			snprintf(why, size,
+				 "%s has a malloc of its own, which the loader finds first: what that serves stays "
+				 "where it is",
 				 path);
 		return 0;
 	}
@@ -227,7 +225,7 @@ int hp_target_check(const char *name, char *why, size_t size)
 		if (image.kind != KIND_SCRIPT)
 			return 0;
 		/* "#!/usr/bin/env python3" is python3, looked up in PATH. */
-		const bool env = !strcmp(base_name(image.interpreter), "env") && image.argument[0] &&
+		const bool env = !strcmp(hp_base_name(image.interpreter), "env") && image.argument[0] &&
 				 image.argument[0] != '-' && !strchr(image.argument, '=');
 		const char *next = env ? image.argument : image.interpreter;
 		if (find_program(next, path)) {

@@ -1,4 +1,7 @@
-#include "cmd/cmd.h"
+/*
+ * Small files, and values as text.
+ */
+#include "cmd/text.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,13 +1,17 @@
 /*
- * hugepin top: looks at a running process again and again, and shows what is new. On a terminal it redraws a screen: lines that
- * are cut to its size, by the sequences that every terminal has (ECMA-48; the second screen is xterm's). The process is not
- * stopped, and does nothing for it.
+ * hugepin top: looks at a running process again and again, and shows what is new. On a terminal it redraws a screen:
+ * lines that are cut to its size, by the sequences that every terminal has (ECMA-48; the second screen is xterm's). The
+ * process is not stopped, and does nothing for it.
  */
+#include "cmd/top.h"
+
 #include <errno.h>
 #include <getopt.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,11 +23,11 @@
 #include <unistd.h>
 
 #include "base/base.h"
-#include "cmd/cmd.h"
 #include "cmd/show.h"
+#include "cmd/usage.h"
 
 #define NS UINT64_C(1000000000)
-#define FIRST_NS (NS / 10) /* from the first look, which has nothing to compare with, to what is shown first */
+#define FIRST_NS (NS / 10) /* from the first look, which has nothing to compare with, to the first screen */
 
 enum event { TIME, RESIZED, SUSPENDED, ENDED, QUIT };
 
@@ -33,7 +37,7 @@ static struct {
 	bool once, json, screen;
 } option = { .delay_ns = NS, .regions = 10 };
 
-static int signals; /* a file to read them from */
+static int signals; /* a descriptor to read them from */
 static struct termios saved;
 
 /* ------------------------------------------------------------------ the terminal */
@@ -54,7 +58,7 @@ static void screen_off(void)
 	tcsetattr(STDIN_FILENO, TCSADRAIN, &saved);
 }
 
-static void draw(const char *text)
+static void draw_screen(const char *text)
 {
 	struct winsize size = { .ws_row = 24, .ws_col = 80 };
 
@@ -90,14 +94,14 @@ static int show(const struct hp_process *p, const struct hp_look *look)
 		return -1;
 	hp_show_text(to, p, look, option.regions);
 	if (!fclose(to))
-		draw(text);
+		draw_screen(text);
 	free(text);
 	return 0;
 }
 
 /* ------------------------------------------------------------------ waiting */
 
-static enum event on_signal(void)
+static enum event take_signal(void)
 {
 	struct signalfd_siginfo s;
 
@@ -106,8 +110,8 @@ static enum event on_signal(void)
 	return s.ssi_signo == SIGTSTP ? SUSPENDED : QUIT;
 }
 
-/* Until a time, or something happens before. */
-static enum event wait_until(const struct hp_process *p, uint64_t at_ns)
+/* Wait until a time, or until something happens. */
+static enum event wait_for_event(const struct hp_process *p, uint64_t at_ns)
 {
 	struct pollfd fd[] = { { .fd = p->ended, .events = POLLIN },
 			       { .fd = signals, .events = POLLIN },
@@ -121,7 +125,7 @@ static enum event wait_until(const struct hp_process *p, uint64_t at_ns)
 		if (fd[0].revents)
 			return ENDED;
 		if (fd[1].revents)
-			return on_signal();
+			return take_signal();
 		if (fd[2].revents && (read(STDIN_FILENO, &key, 1) <= 0 || key == 'q' || key == 'Q'))
 			return QUIT;
 		if (n == 0)
@@ -138,8 +142,8 @@ static void suspend(void)
 
 /* ------------------------------------------------------------------ looking */
 
-/* The statistics say what the kernel was asked for. */
-static void tell_thp(const struct hp_process *p, struct hp_look *look)
+/* The statistics count what the kernel was asked for: count what it gave. */
+static void correct_thp(const struct hp_process *p, struct hp_look *look)
 {
 	const uint64_t normal = look->heap.thp_bytes + look->heap.base_bytes, start = look->view.heap.base;
 	uint64_t there;
@@ -150,17 +154,18 @@ static void tell_thp(const struct hp_process *p, struct hp_look *look)
 	look->heap.base_bytes = normal - look->heap.thp_bytes;
 }
 
-/* Look; where the memory is another, since the process has executed another program, begin anew. 0; or the exit status. */
-static int look(struct hp_process *p, uint64_t *page, struct hp_look *now, struct hp_look *ret_, char *why, size_t size)
+/* Look. If the process has executed another program its memory is another: then begin anew. 0; or the exit status. */
+static int look_again(struct hp_process *p, uint64_t *page, struct hp_look *now, struct hp_look *ret_, char *why,
+		      size_t size)
 {
 	const struct hp_source source = { hp_process_read, p };
-	int e = -ESRCH, status;
+	int err = -ESRCH, status;
 
 	for (int tries = 0; tries < 2; tries++) {
 		hp_process_map(p);
 		if (*page)
-			e = hp_look(&source, *page, hp_clock_ns(), option.regions, now->at_ns ? now : NULL, ret_);
-		if (e != -ESRCH)
+			err = hp_look(&source, *page, hp_clock_ns(), option.regions, now->at_ns ? now : NULL, ret_);
+		if (err != -ESRCH)
 			break;
 		if (*page) {
 			hp_look_free(now);
@@ -171,20 +176,21 @@ static int look(struct hp_process *p, uint64_t *page, struct hp_look *now, struc
 		}
 		*page = hp_process_find_page(p);
 	}
-	if (!e) {
-		tell_thp(p, ret_);
+	if (!err) {
+		correct_thp(p, ret_);
 		return 0;
 	}
 	if (hp_process_has_ended(p))
 		snprintf(why, size, "process %d has ended", (int)p->pid);
-	else if (e == -EPROTO)
-		snprintf(why, size, "process %d uses hugepin in a version that this command, %d.%d, cannot look into", (int)p->pid,
-			 HUGEPIN_VERSION_MAJOR, HUGEPIN_VERSION_MINOR);
-	else if (e == -ESRCH)
-		snprintf(why, size, "process %d does not use hugepin: start it with `hugepin run`, or link it with -lhugepin",
+	else if (err == -EPROTO)
+		snprintf(why, size, "process %d uses hugepin in a version that this command, %d.%d, cannot look into",
+			 (int)p->pid, HUGEPIN_VERSION_MAJOR, HUGEPIN_VERSION_MINOR);
+	else if (err == -ESRCH)
+		snprintf(why, size,
+			 "process %d does not use hugepin: start it with `hugepin run`, or link it with -lhugepin",
 			 (int)p->pid);
 	else
-		snprintf(why, size, "process %d: %s", (int)p->pid, strerror(-e));
+		snprintf(why, size, "process %d: %s", (int)p->pid, strerror(-err));
 	return HP_EXIT_FAILED;
 }
 
@@ -194,21 +200,21 @@ struct looking {
 	struct hp_look *before, *now;
 	char *why;
 	size_t size;
-	int status, done; /* done: a file that can be read when the look has ended */
+	int status, done; /* done: a descriptor that is readable when the look has ended */
 };
 
 static void *look_thread(void *arg)
 {
 	struct looking *const l = arg;
 
-	l->status = look(l->p, l->page, l->before, l->now, l->why, l->size);
+	l->status = look_again(l->p, l->page, l->before, l->now, l->why, l->size);
 	eventfd_write(l->done, 1);
 	return NULL;
 }
 
-/* Look, on a thread of its own: to read the memory of a process can take as long as that process likes, a signal that is caught
- * does not interrupt it, and the terminal has to be put in order. The status of the look; or -1: it is to end, and all of *l is
- * still in use. */
+/* Look, on a thread of its own: to read the memory of a process can take as long as that process likes, a signal that
+ * is caught does not interrupt it, and the terminal has to be put in order. The status of the look; or -1: it is to
+ * end, and all of *l is still in use. */
 static int look_aside(struct looking *l)
 {
 	struct pollfd fd[] = { { .fd = -1, .events = POLLIN },
@@ -227,7 +233,7 @@ static int look_aside(struct looking *l)
 		if (fd[0].revents)
 			break;
 		if (fd[1].revents) {
-			const enum event event = on_signal();
+			const enum event event = take_signal();
 
 			if (event == QUIT)
 				return -1;
@@ -242,7 +248,7 @@ static int look_aside(struct looking *l)
 	return l->status;
 }
 
-/* Until it is to end. The exit status; if not 0 or if there is something to say, that is in `why`. */
+/* Look and show until the end. Returns the exit status; `why` has the reason, if there is one. */
 static int watch(struct hp_process *p, char *why, size_t size)
 {
 	struct hp_look before = { 0 }, now = { 0 };
@@ -251,11 +257,11 @@ static int watch(struct hp_process *p, char *why, size_t size)
 	int shown = 0, status = 0;
 
 	for (;;) {
-		const enum event event = wait_until(p, next_ns);
+		const enum event event = wait_for_event(p, next_ns);
 		if (event == SUSPENDED)
 			suspend();
 		if (event == QUIT && !shown && !option.screen)
-			status = HP_EXIT_FAILED; /* whoever wants to read it has nothing */
+			status = HP_EXIT_FAILED; /* the reader has nothing to read */
 		if (event == QUIT || (event == ENDED && shown))
 			break;
 		if (event == RESIZED || event == SUSPENDED) {
@@ -267,7 +273,7 @@ static int watch(struct hp_process *p, char *why, size_t size)
 		before = now;
 		now = (struct hp_look){ 0 };
 		status = look_aside(&looking);
-		if (status < 0) { /* at once: the thread ends with the process, and needs what would be freed */
+		if (status < 0) { /* exit at once: the thread ends with the process, and uses the memory until then */
 			if (option.screen)
 				screen_off();
 			fflush(stdout);
@@ -296,7 +302,7 @@ static void catch_signals(void)
 	struct sigaction now;
 	sigset_t set;
 
-	/* Not those that are ignored, as by nohup(1): blocked, they would come all the same. */
+	/* Signals that are ignored, as by nohup(1), are left out: blocked, they would come all the same. */
 	sigemptyset(&set);
 	for (const int *s = (const int[]){ SIGINT, SIGTERM, SIGHUP, SIGQUIT, 0 }; *s; s++)
 		if (!sigaction(*s, NULL, &now) && now.sa_handler != SIG_IGN)
@@ -311,8 +317,8 @@ static void catch_signals(void)
 
 /* ------------------------------------------------------------------ the command line */
 
-/* The exit status if there is nothing to look at, and no process. */
-static int parse(int argc, char **argv, pid_t *ret_pid)
+/* Parse the command line. Returns the exit status if there is no process to look at. */
+static int parse_arguments(int argc, char **argv, pid_t *ret_pid)
 {
 	static const struct option options[] = { { "once", no_argument, NULL, 'o' },
 						 { "json", no_argument, NULL, 'j' },
@@ -369,13 +375,14 @@ int hp_top_main(int argc, char **argv)
 	struct hp_process p;
 	char why[256] = "";
 	pid_t pid = 0;
-	int status = parse(argc, argv, &pid);
+	int status = parse_arguments(argc, argv, &pid);
 
 	if (!pid)
 		return status;
 	status = hp_process_open(&p, pid, why, sizeof why);
 	if (!status) {
-		option.screen = !option.once && !option.json && isatty(STDOUT_FILENO) && !tcgetattr(STDIN_FILENO, &saved);
+		option.screen =
+			!option.once && !option.json && isatty(STDOUT_FILENO) && !tcgetattr(STDIN_FILENO, &saved);
 		catch_signals();
 		if (option.screen)
 			screen_on();

@@ -4,10 +4,10 @@
  *
  *	halo [-d DEVICE] [-e EDGE] [-f FIELDS] [-n STEPS] [-p PORT] [HOST | local]
  *
- * Two processes have half of a periodic box each: FIELDS arrays of EDGE^3 numbers with a layer of ghost cells around. In each
- * step each sends the two faces that the halves have in common, of every field: EDGE strided rows for each. A face is a
- * sub-message, its tag says which; the queue makes messages of as many as fit, gathers long rows from where they lie and
- * copies short ones. What arrives goes to the ghost cells, and is checked.
+ * Two processes have half of a periodic box each: FIELDS arrays of EDGE^3 numbers with a layer of ghost cells around.
+ * In each step each sends the two faces that the halves have in common, of every field: EDGE strided rows for each. A
+ * face is a sub-message, its tag says which; the queue makes messages of as many as fit, gathers long rows from where
+ * they lie and copies short ones. What arrives goes to the ghost cells, and is checked.
  *
  * Without HOST it waits for a peer, with HOST it calls one; "local" has both sides in this process.
  */
@@ -118,7 +118,8 @@ static void connect_peer(struct side *s)
 		IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC), "RTS");
 }
 
-/* ------------------------------------------------------------------ the box: [z][y][x], ghost cells at 0 and edge + 1 */
+/* ------------------------------------------------------------------ the box: [z][y][x], with ghost cells at the
+ * ends */
 
 static size_t cell(unsigned z, unsigned y, unsigned x)
 {
@@ -148,7 +149,8 @@ static void verify(const struct side *s, unsigned step)
 			for (unsigned x = 1; x <= edge; x++)
 				if (s->field[f][cell(z, edge + 1, x)] != value(!s->number, step, f, cell(z, 1, x)) ||
 				    s->field[f][cell(z, 0, x)] != value(!s->number, step, f, cell(z, edge, x)))
-					errx(1, "step %u: field %u has wrong ghost cells at z = %u, x = %u", step, f, z, x);
+					errx(1, "step %u: field %u has wrong ghost cells at z = %u, x = %u",
+					     step, f, z, x);
 }
 
 /* ------------------------------------------------------------------ the exchange */
@@ -196,8 +198,8 @@ static void exchange(struct side *s)
 	s->arrived = 0;
 	for (unsigned i = 0; i < 2 * fields; i++) {
 		const double *first = &s->field[i / 2][cell(1, i % 2 ? edge : 1, 1)];
-		int n = hugepin_sg_strided(first, edge * sizeof *first, (ptrdiff_t)(cell(1, 0, 0) * sizeof *first), edge, row,
-					   EDGE_MAX);
+		int n = hugepin_sg_strided(first, edge * sizeof *first, (ptrdiff_t)(cell(1, 0, 0) * sizeof *first),
+					   edge, row, EDGE_MAX);
 		int got;
 		s->out++;
 		while ((got = hugepin_sgq_add(s->queue, row, n, i, face_sent, s, HUGEPIN_SG_MULTI)) == -EAGAIN)
@@ -234,8 +236,11 @@ static void *run(void *arg)
 			errx(1, "%zu bytes are more than the device registers at once", bytes);
 	}
 	connect_peer(s);
-	struct hugepin_sgq_attr attr = { .size = sizeof attr, .qp = s->qp, .granted = &s->granted, .domain = s->domain,
-		.frame_bytes = FRAME_BYTES, .hold_if_outstanding = 1, .recv_depth = RECEIVES, .recv = face_arrived, .recv_arg = s };
+	struct hugepin_sgq_attr attr = {
+		.size = sizeof attr, .qp = s->qp, .granted = &s->granted, .domain = s->domain,
+		.frame_bytes = FRAME_BYTES, .hold_if_outstanding = 1,
+		.recv_depth = RECEIVES, .recv = face_arrived, .recv_arg = s,
+	};
 	check(hugepin_sgq_open(&attr, &s->queue), "open a queue");
 	meet(s);
 

@@ -1,12 +1,13 @@
 /* link: hugepin */
 /*
- * What an MPI datatype describes, as scatter/gather elements: MPI itself packs such a message into a buffer of its own before
- * it is sent; an adapter can be told where the pieces are.
+ * What an MPI datatype describes, as scatter/gather elements: MPI itself packs such a message into a buffer of its own
+ * before it is sent; an adapter can be told where the pieces are.
  *
  *	mpirun -n 1 mpi_indexed
  *
- * The datatype is taken apart with what MPI offers for that, and the elements are checked by doing what an adapter does: the
- * bytes must be those of MPI_Pack. Memory is locked here; with an adapter, the domain is one of hugepin_verbs_open().
+ * The datatype is taken apart with what MPI offers for that, and the elements are checked by doing what an adapter
+ * does: the bytes must be those of MPI_Pack. Memory is locked here; with an adapter, the domain is one of
+ * hugepin_verbs_open().
  */
 #include <err.h>
 #include <hugepin.h>

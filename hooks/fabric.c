@@ -1,20 +1,21 @@
 /*
- * libfabric: a memory monitor, imported into the cache that its providers share (fi_ext.h, fid_mem_monitor). It stands
- * in for libfabric's own for all memory, so what is not the heap's must be watched as well. The pin cache does both:
- * what libfabric registers is pinned, for a moment, in a domain whose backend does nothing, and stays there for as
- * long as it is known to be the same memory; the domain deregisters what goes away, the heap's before it leaves.
+ * libfabric: a memory monitor, imported into the cache that its providers share (fi_ext.h, fid_mem_monitor). The
+ * monitor stands in for libfabric's own for all memory, so memory that is not the heap's must be watched as well. The
+ * pin cache watches both: a range that libfabric registers is pinned, for a moment, in a domain whose backend does
+ * nothing. It stays registered there as long as it is known to be the same memory. The domain deregisters memory that
+ * goes away, the heap's before it leaves.
  *
- * libfabric calls the monitor with its lock held (mm_lock), takes that same lock to be told of memory that went away,
- * and may allocate while it holds it. So it is never told from within an allocation, nor with a lock of ours held:
- * what was deregistered is queued, for a thread that tells libfabric. Until it has, `valid`, which libfabric asks at
- * each hit, says no to what overlaps with the queue.
+ * libfabric calls the monitor with its lock held (mm_lock), takes that same lock when it is told of memory that went
+ * away, and may allocate while it holds it. So libfabric is never told from within an allocation, nor with a lock of
+ * ours held: a range that was deregistered is queued, for a thread that tells libfabric. Until the thread has,
+ * is_valid(), which libfabric asks at each hit, refuses a range that overlaps with the queue.
  *
- * That a cache entry is the same memory as when it was made follows from two things that `valid` looks at, in this
- * order: the range is registered in our domain now; and no registration of any part of it waits in the queue. If the
- * memory had gone away and been registered anew, by another of libfabric's caches, its old registration would have
- * been queued before the new one was made; and once it has left the queue, libfabric has dropped the entry.
+ * A cache entry is the same memory as when it was made if two things hold, which is_valid() looks at in this order: the
+ * range is registered in our domain now; and no registration of any part of it is in the queue. If the memory had gone
+ * away and been registered anew, by another of libfabric's caches, its old registration would have been queued before
+ * the new one was made. Once a registration has left the queue, libfabric has dropped the entry.
  *
- * In a child of fork the domain is the parent's: nothing is valid there, and nothing is cached.
+ * In a child of fork the domain is the parent's. Nothing is valid there, and nothing is cached.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -47,17 +48,17 @@ static struct {
 	pthread_mutex_t lock; /* a leaf: nothing is called with it held */
 	struct range range[QUEUE_MAX], telling;
 	unsigned count;
-	sem_t filled; /* of zeros: empty, of this process */
+	sem_t filled; /* posted for each range; zeros are an empty semaphore of this process */
 } queue = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-static hugepin_domain *_Atomic domain; /* NULL: libfabric has not started us, or could not */
+static hugepin_domain *_Atomic domain; /* NULL: libfabric has not started the monitor, or that failed */
 
 /* ------------------------------------------------------------------ what went away */
 
 static void queue_push(uintptr_t start, uintptr_t end)
 {
 	pthread_mutex_lock(&queue.lock);
-	if (queue.count == QUEUE_MAX) { /* one for all: too much is dropped, never too little */
+	if (queue.count == QUEUE_MAX) { /* one range for all: too much is dropped, never too little */
 		for (unsigned i = 0; i < queue.count; i++) {
 			start = queue.range[i].start < start ? queue.range[i].start : start;
 			end = queue.range[i].end > end ? queue.range[i].end : end;
@@ -96,7 +97,7 @@ static void queue_pop(void)
 	pthread_mutex_unlock(&queue.lock);
 }
 
-static void *tell(void *arg)
+static void *tell_libfabric(void *arg)
 {
 	struct fid_mem_monitor *monitor = arg;
 
@@ -112,21 +113,21 @@ static void *tell(void *arg)
 
 /* ------------------------------------------------------------------ the backend: remembers the range, in the keys */
 
-static int reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
+static int fabric_reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
 {
 	(void)ctx, (void)access;
 	*ret_ = (struct hugepin_reg){ (uint32_t)len, (uint32_t)((uint64_t)len >> 32), (uintptr_t)addr };
 	return 0;
 }
 
-static int dereg(void *ctx, struct hugepin_reg *r)
+static int fabric_dereg(void *ctx, struct hugepin_reg *r)
 {
 	(void)ctx;
 	queue_push(r->cookie, r->cookie + ((uint64_t)r->rkey << 32 | r->lkey));
 	return 0;
 }
 
-static int limits(void *ctx, struct hugepin_limits *ret_)
+static int fabric_limits(void *ctx, struct hugepin_limits *ret_)
 {
 	(void)ctx;
 	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ };
@@ -138,7 +139,11 @@ static int limits(void *ctx, struct hugepin_limits *ret_)
 static int open_domain(void)
 {
 	static const struct hugepin_backend backend = {
-		.size = sizeof backend, .name = "libfabric", .reg = reg, .dereg = dereg, .limits = limits,
+		.size = sizeof backend,
+		.name = "libfabric",
+		.reg = fabric_reg,
+		.dereg = fabric_dereg,
+		.limits = fabric_limits,
 	};
 	/* Whole extents would keep memory in the heap that libfabric never registered. */
 	struct hugepin_attr attr = {
@@ -149,52 +154,52 @@ static int open_domain(void)
 	};
 
 	hugepin_domain *d;
-	int r = hugepin_domain_open(&backend, NULL, &attr, &d);
+	int err = hugepin_domain_open(&backend, NULL, &attr, &d);
 
-	if (!r)
-		domain = d;
-	return r;
+	if (!err) /* pairs with is_valid() and subscribe_range() */
+		atomic_store_explicit(&domain, d, memory_order_release);
+	return err;
 }
 
 static int start_thread(struct fid_mem_monitor *monitor)
 {
 	sigset_t all, before;
 	pthread_t thread;
-	int r;
+	int err;
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	r = -pthread_create(&thread, NULL, tell, monitor);
+	err = -pthread_create(&thread, NULL, tell_libfabric, monitor);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (!r)
+	if (!err)
 		pthread_setname_np(thread, "hugepin-fabric");
-	return r;
+	return err;
 }
 
-/* With the first cache: before, not even a thread is needed. A failure leaves libfabric without a cache. */
-static int start(struct fid_mem_monitor *monitor)
+/* libfabric starts the monitor with its first cache. A failure leaves libfabric without a cache. */
+static int start_monitor(struct fid_mem_monitor *monitor)
 {
 	static bool started; /* and never stopped */
-	int r = 0;
+	int err = 0;
 
-	if (!domain)
-		r = open_domain();
-	if (!r && !started)
-		r = start_thread(monitor);
-	started |= !r;
-	return r;
+	if (!atomic_load_explicit(&domain, memory_order_relaxed))
+		err = open_domain();
+	if (!err && !started)
+		err = start_thread(monitor);
+	started |= !err;
+	return err;
 }
 
-static void stop(struct fid_mem_monitor *monitor)
+static void stop_monitor(struct fid_mem_monitor *monitor)
 {
 	(void)monitor;
 }
 
-static bool valid(struct fid_mem_monitor *monitor, const void *addr, size_t len)
+static bool is_valid(struct fid_mem_monitor *monitor, const void *addr, size_t len)
 {
 	uintptr_t begin = (uintptr_t)addr;
 	struct hugepin_pin pin = { 0 };
-	hugepin_domain *d = domain;
+	hugepin_domain *d = atomic_load_explicit(&domain, memory_order_acquire); /* pairs with open_domain() */
 	bool whole;
 
 	(void)monitor;
@@ -205,33 +210,34 @@ static bool valid(struct fid_mem_monitor *monitor, const void *addr, size_t len)
 	return whole && !queue_has((struct range){ begin, begin + len });
 }
 
-/* A failure keeps libfabric from caching the range: where the pin cache cannot know of its end, it has let go of it. A second
- * cache, opened while the first still starts us, does not wait for that. */
-static int subscribe(struct fid_mem_monitor *monitor, const void *addr, size_t len)
+/* A failure keeps libfabric from caching the range. A range whose end the pin cache cannot know is no longer registered
+ * then, and fails. A second cache that is opened while the first still starts the monitor does not wait for that, and
+ * fails, too. */
+static int subscribe_range(struct fid_mem_monitor *monitor, const void *addr, size_t len)
 {
 	struct hugepin_pin pin;
-	hugepin_domain *d = domain;
-	int r = d ? hugepin_pin(d, addr, len, HUGEPIN_READ, &pin) : -FI_EOPNOTSUPP;
+	hugepin_domain *d = atomic_load_explicit(&domain, memory_order_acquire); /* pairs with open_domain() */
+	int err = d ? hugepin_pin(d, addr, len, HUGEPIN_READ, &pin) : -FI_EOPNOTSUPP;
 
-	if (r)
-		return r;
+	if (err)
+		return err;
 	hugepin_unpin(d, &pin);
-	return valid(monitor, addr, len) ? 0 : -FI_EOPNOTSUPP;
+	return is_valid(monitor, addr, len) ? 0 : -FI_EOPNOTSUPP;
 }
 
 /* Another cache may have subscribed to the same memory. */
-static void unsubscribe(struct fid_mem_monitor *monitor, const void *addr, size_t len)
+static void unsubscribe_range(struct fid_mem_monitor *monitor, const void *addr, size_t len)
 {
 	(void)monitor, (void)addr, (void)len;
 }
 
 static struct fi_ops_mem_monitor ops = {
 	.size = sizeof ops,
-	.start = start,
-	.stop = stop,
-	.subscribe = subscribe,
-	.unsubscribe = unsubscribe,
-	.valid = valid,
+	.start = start_monitor,
+	.stop = stop_monitor,
+	.subscribe = subscribe_range,
+	.unsubscribe = unsubscribe_range,
+	.valid = is_valid,
 };
 static struct fid_mem_monitor monitor = { .fid.fclass = FI_CLASS_MEM_MONITOR, .export_ops = &ops };
 
@@ -255,20 +261,20 @@ static int import(const struct functions *f)
 	const char *other = getenv("FI_MR_CACHE_MONITOR");
 	struct fi_param *params;
 	struct fid *cache;
-	int r;
+	int count, err;
 
 	if (!f->getparams || !f->freeparams)
 		return -ENOENT;
 	if (other && *other && strcmp(other, "memhooks"))
 		return -EPERM;
-	/* libfabric reads its settings when it is first used, and would then prefer memhooks, if asked to. */
-	if (f->getparams(&params, &r) == 0)
+	/* libfabric reads its settings at its first use. Later it would prefer memhooks, if they are asked for. */
+	if (f->getparams(&params, &count) == 0)
 		f->freeparams(params);
 	if (!f->open_service || f->open_service(FI_VERSION(1, 13), "mr_cache", NULL, 0, 0, &cache, NULL))
 		return -ENOSYS;
-	r = fi_import_fid(cache, &monitor.fid, 0);
+	err = fi_import_fid(cache, &monitor.fid, 0);
 	fi_close(cache);
-	return r;
+	return err;
 }
 
 EXPORT int hugepin_fabric_attach(void)
@@ -276,22 +282,22 @@ EXPORT int hugepin_fabric_attach(void)
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	static bool attached;
 	struct functions f;
-	int r = 0;
+	int err = 0;
 
-	/* Without the lock: a constructor may call this, under the loader's. */
+	/* The lock is not held: a constructor may call this under the loader's lock. */
 	*(void **)&f.getparams = fabric_function("fi_getparams");
 	*(void **)&f.freeparams = fabric_function("fi_freeparams");
 	*(void **)&f.open_service = fabric_function("fi_open");
 	pthread_mutex_lock(&lock);
 	if (!attached)
-		r = import(&f);
-	attached |= !r;
+		err = import(&f);
+	attached |= !err;
 	pthread_mutex_unlock(&lock);
-	return r;
+	return err;
 }
 
-/* Open MPI imports a monitor of its own, fed by patches of munmap and others, but not of mmap, by which the heap unmaps.
- * There is room for one: ours comes first. */
+/* Open MPI imports a monitor of its own, which patches of munmap and others feed, but not of mmap, by which the heap
+ * unmaps. There is room for one monitor, so ours is imported first. */
 EXPORT int fi_open(uint32_t version, const char *name, void *attr, size_t attr_len, uint64_t flags, struct fid **fid,
 		   void *context)
 {
@@ -309,14 +315,15 @@ EXPORT int fi_fabric(struct fi_fabric_attr *attr, struct fid_fabric **fabric, vo
 {
 	static _Atomic bool said;
 	__typeof__(&fi_fabric) next;
-	int r = hugepin_fabric_attach();
+	int err = hugepin_fabric_attach();
 
 	*(void **)&next = fabric_function("fi_fabric");
 	if (!next)
 		return -FI_ENOSYS;
-	if (r && r != -EPERM && !atomic_exchange(&said, true))
+	if (err && err != -EPERM && !atomic_exchange_explicit(&said, true, memory_order_relaxed))
 		dprintf(STDERR_FILENO,
-			"hugepin: libfabric takes no monitor (%s): set FI_MR_CACHE_MONITOR to userfaultfd or disabled\n",
-			strerror(-r));
+			"hugepin: libfabric takes no monitor (%s): set FI_MR_CACHE_MONITOR to userfaultfd or "
+			"disabled\n",
+			strerror(-err));
 	return next(attr, fabric, context);
 }

@@ -1,30 +1,27 @@
 /*
- * The functions of MPI that the layer stands before, each with the buffers that it hands to MPI.
+ * The functions of MPI that the layer stands in front of, each with the buffers that the program hands to it.
  *
- * Both names of a function are taken: MPI_Send is what C calls, PMPI_Send what the Fortran bindings of Open MPI call,
- * in each of their kinds. Each goes on to the next function of its own name, which may be that of a tool preloaded behind us.
- * What MPI, or the tool, calls by these names within a call of the program is passed on.
+ * Both names of a function are taken: C calls MPI_Send, and all Fortran bindings of Open MPI call PMPI_Send. Each
+ * function goes on to the next function of its own name, which may be that of a tool preloaded behind us. A call that
+ * MPI, or the tool, makes by these names within a call of the program is passed on.
  *
- * Left out, because MPI copies: Bsend, Ibsend, Bsend_init, and the single elements of Fetch_and_op and
- * Compare_and_swap. Functions without buffers in which a program may wait are here for the recorder, which tells MPI's
- * time from the program's.
+ * Bsend, Ibsend, Bsend_init and the single elements of Fetch_and_op and Compare_and_swap are left out: MPI copies them.
+ * Functions without buffers in which a program may wait are here for the recorder, which separates MPI's time from the
+ * program's.
  */
 #include "mpi/layer.h"
+#include "mpi/next.h"
+#include "mpi/requests.h"
+#include "mpi/windows.h"
 
-/* A function of MPI's is a jump: to what stands here, or to MPI's own, whose handles may be longer than ours (MPICH's are
- * numbers of 32 bits, Open MPI's are pointers), so that no compiled function could pass them on. */
-struct hp_entry {
-	void **to;
-	const char *name;
-};
-#pragma GCC visibility push(hidden)
-extern struct hp_entry __start_hp_entries[], __stop_hp_entries[];
-#pragma GCC visibility pop
-
+/* Each exported function is a jump: to the layer's function, or to MPI's own (hp_pass_through). No compiled function
+ * could pass the call on, since the handles of another MPI may be longer than ours: MPICH's are numbers of 32 bits,
+ * Open MPI's are pointers. */
 #ifdef __x86_64__
 #define ENTRY(SYMBOL) \
-	__attribute__((used)) static void *to_##SYMBOL = (void *)our_##SYMBOL; \
-	__attribute__((used, section("hp_entries"))) static struct hp_entry entry_##SYMBOL = { &to_##SYMBOL, #SYMBOL }; \
+	__attribute__((used)) static _Atomic(void *) to_##SYMBOL = (void *)our_##SYMBOL; \
+	__attribute__((used, section("hp_entries"))) \
+	static struct hp_entry entry_##SYMBOL = { &to_##SYMBOL, #SYMBOL }; \
 	__asm__(".text\n" \
 		".globl " #SYMBOL "\n" \
 		".type " #SYMBOL ", @function\n" \
@@ -38,23 +35,12 @@ extern struct hp_entry __start_hp_entries[], __stop_hp_entries[];
 #define ENTRY(SYMBOL) __typeof__(SYMBOL) SYMBOL __attribute__((alias("our_" #SYMBOL)));
 #endif
 
-void hp_pass_through(void)
-{
-#ifdef __x86_64__
-	for (struct hp_entry *e = __start_hp_entries; e < __stop_hp_entries; e++) {
-		void *next = hp_find(e->name);
-
-		if (next)
-			__atomic_store_n(e->to, next, __ATOMIC_RELAXED);
-	}
-#endif
-}
-
 #define NEXT(KIND, NAME) \
-	static void *found; \
+	static _Atomic(void *) found; \
 	__typeof__(&PMPI_##NAME) next = (__typeof__(&PMPI_##NAME))hp_next(&found, #KIND "_" #NAME)
 
-/* PARAMETERS and ARGUMENTS are in parentheses; END is what follows the call, then come statements that name buffers. */
+/* PARAMETERS and ARGUMENTS are in parentheses. END are the statements after the call; the last are statements that name
+ * buffers. */
 #define WRAP(NAME, PARAMETERS, ARGUMENTS, END, ...) \
 	WRAP_AS(MPI, #NAME, NAME, PARAMETERS, ARGUMENTS, hp_call_pin(c), END, __VA_ARGS__) \
 	WRAP_AS(PMPI, #NAME, NAME, PARAMETERS, ARGUMENTS, hp_call_pin(c), END, __VA_ARGS__)
@@ -74,7 +60,7 @@ void hp_pass_through(void)
 	} \
 	ENTRY(KIND##_##NAME)
 
-/* The same, but nothing is pinned before a later call: MPI_Send_init and the like. */
+/* The same for MPI_Send_init and the like, whose buffers a later call pins. */
 #define WRAP_INIT(NAME, PARAMETERS, ARGUMENTS, ...) \
 	WRAP_AS(MPI, "Start", NAME, PARAMETERS, ARGUMENTS, , hp_call_end_init(c, err, *request), __VA_ARGS__) \
 	WRAP_AS(PMPI, "Start", NAME, PARAMETERS, ARGUMENTS, , hp_call_end_init(c, err, *request), __VA_ARGS__)
@@ -125,11 +111,13 @@ LAST(PMPI)
 		 (buf, count, type, dest, tag, comm), READS(buf, count, type, dest))
 #define ISEND(NAME) \
 	NONBLOCKING(NAME, \
-		    (const void *buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm, MPI_Request *request), \
+		    (const void *buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm, \
+		     MPI_Request *request), \
 		    (buf, count, type, dest, tag, comm, request), READS(buf, count, type, dest))
 #define SEND_INIT(NAME) \
 	WRAP_INIT(NAME, \
-		  (const void *buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm, MPI_Request *request), \
+		  (const void *buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm, \
+		   MPI_Request *request), \
 		  (buf, count, type, dest, tag, comm, request), READS(buf, count, type, dest))
 SEND(Send)
 SEND(Ssend)
@@ -145,7 +133,8 @@ BLOCKING(Recv, (void *buf, int count, MPI_Datatype type, int source, int tag, MP
 	 (buf, count, type, source, tag, comm, status), WRITES(buf, count, type, source))
 NONBLOCKING(Irecv, (void *buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm, MPI_Request *request),
 	    (buf, count, type, source, tag, comm, request), WRITES(buf, count, type, source))
-WRAP_INIT(Recv_init, (void *buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm, MPI_Request *request),
+WRAP_INIT(Recv_init,
+	  (void *buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm, MPI_Request *request),
 	  (buf, count, type, source, tag, comm, request), WRITES(buf, count, type, source))
 BLOCKING(Mrecv, (void *buf, int count, MPI_Datatype type, MPI_Message *message, MPI_Status *status),
 	 (buf, count, type, message, status), WRITES(buf, count, type, HP_PEER_NONE))
@@ -153,8 +142,8 @@ NONBLOCKING(Imrecv, (void *buf, int count, MPI_Datatype type, MPI_Message *messa
 	    (buf, count, type, message, request), WRITES(buf, count, type, HP_PEER_NONE))
 
 BLOCKING(Sendrecv,
-	 (const void *sbuf, int scount, MPI_Datatype stype, int dest, int stag, void *rbuf, int rcount, MPI_Datatype rtype,
-	  int source, int rtag, MPI_Comm comm, MPI_Status *status),
+	 (const void *sbuf, int scount, MPI_Datatype stype, int dest, int stag, void *rbuf, int rcount,
+	  MPI_Datatype rtype, int source, int rtag, MPI_Comm comm, MPI_Status *status),
 	 (sbuf, scount, stype, dest, stag, rbuf, rcount, rtype, source, rtag, comm, status),
 	 READS(sbuf, scount, stype, dest) WRITES(rbuf, rcount, rtype, source))
 BLOCKING(Sendrecv_replace,
@@ -202,8 +191,8 @@ FREE(PMPI)
 
 /* ------------------------------------------------------------------ collectives */
 
-/* What the caller is, where one process is the root. Within one group the root is among those whom it sends to or
- * receives from; between two, nobody of the root's own group has a part. */
+/* The caller's part in a collective with a root. Within one group the root also sends to itself, or receives from
+ * itself. Between two groups, nobody else of the root's own group has a part. */
 struct role {
 	bool root, other;
 };
@@ -219,7 +208,7 @@ static struct role role_of(MPI_Comm comm, int root)
 	return (struct role){ rank == root, true };
 }
 
-/* Those with whom data is exchanged. */
+/* The number of processes with whom the caller exchanges data. */
 static int peers_of(MPI_Comm comm)
 {
 	int inter, n;
@@ -257,11 +246,12 @@ static int64_t sum_of(const int *counts, int n)
 	return sum;
 }
 
-/* n times count elements. */
+/* The elements of n pieces of `count` each. */
 #define EACH(n, count) ((int64_t)(n) * (count))
 #define ROLE const struct role role = role_of(comm, root);
 
-COLLECTIVE(Bcast, Ibcast, (void *buf, int count, MPI_Datatype type, int root, MPI_Comm comm), (buf, count, type, root, comm),
+COLLECTIVE(Bcast, Ibcast, (void *buf, int count, MPI_Datatype type, int root, MPI_Comm comm),
+	   (buf, count, type, root, comm),
 	   ROLE if (role.root) READS(buf, count, type, root) else if (role.other) WRITES(buf, count, type, root))
 COLLECTIVE(Reduce, Ireduce,
 	   (const void *sbuf, void *rbuf, int count, MPI_Datatype type, MPI_Op op, int root, MPI_Comm comm),
@@ -269,8 +259,10 @@ COLLECTIVE(Reduce, Ireduce,
 	   ROLE if (role.other) READS(sbuf, count, type, root) if (role.root) WRITES(rbuf, count, type, root))
 
 #define REDUCTION(NAME, INAME) \
-	COLLECTIVE(NAME, INAME, (const void *sbuf, void *rbuf, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm), \
-		   (sbuf, rbuf, count, type, op, comm), READS(sbuf, count, type, HP_PEER_NONE) WRITES(rbuf, count, type, HP_PEER_NONE))
+	COLLECTIVE(NAME, INAME, \
+		   (const void *sbuf, void *rbuf, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm), \
+		   (sbuf, rbuf, count, type, op, comm), \
+		   READS(sbuf, count, type, HP_PEER_NONE) WRITES(rbuf, count, type, HP_PEER_NONE))
 REDUCTION(Allreduce, Iallreduce)
 REDUCTION(Scan, Iscan)
 REDUCTION(Exscan, Iexscan)
@@ -285,7 +277,8 @@ COLLECTIVE(Reduce_scatter, Ireduce_scatter,
 	   (const void *sbuf, void *rbuf, const int counts[], MPI_Datatype type, MPI_Op op, MPI_Comm comm),
 	   (sbuf, rbuf, counts, type, op, comm),
 	   READS(sbuf, sum_of(counts, size_of(comm)), type, HP_PEER_NONE)
-	   WRITES(rbuf, sbuf == MPI_IN_PLACE ? sum_of(counts, size_of(comm)) : counts[rank_of(comm)], type, HP_PEER_NONE))
+		   WRITES(rbuf, sbuf == MPI_IN_PLACE ? sum_of(counts, size_of(comm)) : counts[rank_of(comm)], type,
+			  HP_PEER_NONE))
 
 COLLECTIVE(Gather, Igather,
 	   (const void *sbuf, int scount, MPI_Datatype stype, void *rbuf, int rcount, MPI_Datatype rtype, int root,
@@ -312,12 +305,14 @@ COLLECTIVE(Scatterv, Iscatterv,
 	   ROLE if (role.root) hp_call_pieces(c, sbuf, peers_of(comm), scounts, sdispls, stype, NULL, 'S');
 	   if (role.other && rbuf != MPI_IN_PLACE) WRITES(rbuf, rcount, rtype, root))
 
-/* In place, what a process sends lies in its receive buffer, and the counts and types of sending mean nothing. */
+/* In place, a process sends from its receive buffer, and the counts and types of sending mean nothing. */
 #define NOT_IN_PLACE if (sbuf != MPI_IN_PLACE)
 COLLECTIVE(Allgather, Iallgather,
-	   (const void *sbuf, int scount, MPI_Datatype stype, void *rbuf, int rcount, MPI_Datatype rtype, MPI_Comm comm),
+	   (const void *sbuf, int scount, MPI_Datatype stype, void *rbuf, int rcount, MPI_Datatype rtype,
+	    MPI_Comm comm),
 	   (sbuf, scount, stype, rbuf, rcount, rtype, comm),
-	   NOT_IN_PLACE READS(sbuf, scount, stype, HP_PEER_NONE) WRITES(rbuf, EACH(peers_of(comm), rcount), rtype, HP_PEER_NONE))
+	   NOT_IN_PLACE READS(sbuf, scount, stype, HP_PEER_NONE)
+		   WRITES(rbuf, EACH(peers_of(comm), rcount), rtype, HP_PEER_NONE))
 COLLECTIVE(Allgatherv, Iallgatherv,
 	   (const void *sbuf, int scount, MPI_Datatype stype, void *rbuf, const int rcounts[], const int rdispls[],
 	    MPI_Datatype rtype, MPI_Comm comm),
@@ -325,13 +320,14 @@ COLLECTIVE(Allgatherv, Iallgatherv,
 	   NOT_IN_PLACE READS(sbuf, scount, stype, HP_PEER_NONE)
 	   hp_call_pieces(c, rbuf, peers_of(comm), rcounts, rdispls, rtype, NULL, 'R');)
 COLLECTIVE(Alltoall, Ialltoall,
-	   (const void *sbuf, int scount, MPI_Datatype stype, void *rbuf, int rcount, MPI_Datatype rtype, MPI_Comm comm),
+	   (const void *sbuf, int scount, MPI_Datatype stype, void *rbuf, int rcount, MPI_Datatype rtype,
+	    MPI_Comm comm),
 	   (sbuf, scount, stype, rbuf, rcount, rtype, comm),
 	   NOT_IN_PLACE READS(sbuf, EACH(peers_of(comm), scount), stype, HP_PEER_NONE)
-	   WRITES(rbuf, EACH(peers_of(comm), rcount), rtype, HP_PEER_NONE))
+		   WRITES(rbuf, EACH(peers_of(comm), rcount), rtype, HP_PEER_NONE))
 COLLECTIVE(Alltoallv, Ialltoallv,
-	   (const void *sbuf, const int scounts[], const int sdispls[], MPI_Datatype stype, void *rbuf, const int rcounts[],
-	    const int rdispls[], MPI_Datatype rtype, MPI_Comm comm),
+	   (const void *sbuf, const int scounts[], const int sdispls[], MPI_Datatype stype, void *rbuf,
+	    const int rcounts[], const int rdispls[], MPI_Datatype rtype, MPI_Comm comm),
 	   (sbuf, scounts, sdispls, stype, rbuf, rcounts, rdispls, rtype, comm),
 	   NOT_IN_PLACE hp_call_pieces(c, sbuf, peers_of(comm), scounts, sdispls, stype, NULL, 'S');
 	   hp_call_pieces(c, rbuf, peers_of(comm), rcounts, rdispls, rtype, NULL, 'R');)
@@ -348,7 +344,7 @@ WRAP(Win_create, (void *base, MPI_Aint size, int unit, MPI_Info info, MPI_Comm c
      (base, size, unit, info, comm, win), hp_call_end_window(c, err, *win, HP_TARGET_WINDOW),
      WRITES(base, (int64_t)size, MPI_BYTE, HP_PEER_NONE))
 
-/* Where the window is, is known afterwards. */
+/* MPI tells the window's address, so the buffer is pinned after the call. */
 WRAP(Win_allocate, (MPI_Aint size, int unit, MPI_Info info, MPI_Comm comm, void *base, MPI_Win *win),
      (size, unit, info, comm, base, win),
      if (err == MPI_SUCCESS) { WRITES(*(void **)base, (int64_t)size, MPI_BYTE, HP_PEER_NONE) hp_call_pin(c); }
@@ -376,7 +372,8 @@ OPERATION(Put, Rput,
 	   MPI_Win win),
 	  (buf, count, type, target, disp, tcount, ttype, win), READS(buf, count, type, target))
 OPERATION(Get, Rget,
-	  (void *buf, int count, MPI_Datatype type, int target, MPI_Aint disp, int tcount, MPI_Datatype ttype, MPI_Win win),
+	  (void *buf, int count, MPI_Datatype type, int target, MPI_Aint disp, int tcount, MPI_Datatype ttype,
+	   MPI_Win win),
 	  (buf, count, type, target, disp, tcount, ttype, win), WRITES(buf, count, type, target))
 OPERATION(Accumulate, Raccumulate,
 	  (const void *buf, int count, MPI_Datatype type, int target, MPI_Aint disp, int tcount, MPI_Datatype ttype,

@@ -1,12 +1,14 @@
 /*
- * The Fortran functions of the layer. They do nothing but note who called: Open MPI's Fortran bindings keep no frame
- * pointers, so that calls from different places would look alike to a policy that predicts. The bindings then call
- * PMPI_*, see calls.c.
+ * The Fortran functions of the layer. They only note the program's frame, and go on. Open MPI's Fortran bindings keep
+ * no frame pointers, so that calls from different places would look alike to a policy that predicts. The bindings then
+ * call PMPI_* (calls.c).
  *
- * All arguments of Fortran are addresses. `mpi_send_' is what mpif.h and `use mpi' call, `mpi_send_f08_' is that of
- * mpi_f08, `mpi_send_f08ts_' that of MPICH's, whose buffers are descriptors.
+ * All arguments of Fortran are addresses. mpif.h and `use mpi' call `mpi_send_', mpi_f08 calls `mpi_send_f08_', and
+ * MPICH's, whose buffers are descriptors, calls `mpi_send_f08ts_'.
  */
 #include "mpi/layer.h"
+#include "mpi/next.h"
+#include "mpi/stack.h"
 
 #define P1 void *a
 #define P2 P1, void *b
@@ -37,12 +39,13 @@
 #define A13 A12, m
 #define A14 A13, n
 
-/* A function may call another, by other bindings of its own: the program's call is the outermost, unless it was left by longjmp. */
+/* A function may call another by other bindings. Then the program's call is the outermost, unless that was left by
+ * longjmp. */
 #define FUNCTION(SYMBOL, COUNT) \
 	void SYMBOL(P##COUNT); \
 	void SYMBOL(P##COUNT) \
 	{ \
-		static void *found; \
+		static _Atomic(void *) found; \
 		void (*next)(P##COUNT) = (void (*)(P##COUNT))hp_next(&found, #SYMBOL); \
 		const void *here = __builtin_frame_address(0), *outer = hp_fortran_frame; \
 		\
@@ -52,9 +55,10 @@
 		next(A##COUNT); \
 		hp_fortran_frame = outer; \
 	}
-#define EACH(NAME, COUNT) FUNCTION(mpi_##NAME##_, COUNT) FUNCTION(mpi_##NAME##_f08_, COUNT) FUNCTION(mpi_##NAME##_f08ts_, COUNT)
+#define EACH(NAME, COUNT) \
+	FUNCTION(mpi_##NAME##_, COUNT) FUNCTION(mpi_##NAME##_f08_, COUNT) FUNCTION(mpi_##NAME##_f08ts_, COUNT)
 
-/* The number of arguments, with ierror. A nonblocking collective has one more. */
+/* The numbers are those of arguments, with ierror. A nonblocking collective has one more. */
 #define SENDS(X) X(send, 7) X(ssend, 7) X(rsend, 7) X(isend, 8) X(issend, 8) X(irsend, 8) X(recv, 8) X(irecv, 8) \
 	X(mrecv, 6) X(imrecv, 6) X(sendrecv, 13) X(sendrecv_replace, 10) X(start, 2) X(startall, 3)
 #define COLLECTIVES(X) X(bcast, 6) X(reduce, 8) X(allreduce, 7) X(scan, 7) X(exscan, 7) X(reduce_scatter, 7) \

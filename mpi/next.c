@@ -1,18 +1,20 @@
 /*
- * What lies behind the layer: the next function of a name, in the program's MPI or in a tool of the profiling interface that is
- * preloaded behind us; which MPI that is; and whether a call that was begun is still under way.
+ * What is behind the layer: the next function of a name, in the program's MPI or in a tool of the profiling interface
+ * that is preloaded behind us; and which MPI that is.
  *
- * An MPI that was loaded with RTLD_LOCAL (by Python's mpi4py, say, or by a plugin) is behind nobody. It is found by name among
- * all objects, so that what calls us by chance gets what it called.
+ * An MPI that was loaded with RTLD_LOCAL (by Python's mpi4py, say, or by a plugin) is behind nobody. Its functions are
+ * found by name among all objects, so that a caller who reaches us by chance gets the function that it called.
  */
-#include "mpi/layer.h"
+#include "mpi/next.h"
 
 #include <dlfcn.h>
 #include <link.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unwind.h>
+
+#include "mpi/call.h"
 
 enum { OBJECTS_MAX = 4096 };
 
@@ -21,7 +23,7 @@ struct objects {
 	int n;
 };
 
-/* Where the object that has this address begins; NULL: none has. */
+/* The beginning of the object that has this address; NULL: none has. */
 static void *object_of(const void *addr)
 {
 	Dl_info info;
@@ -29,14 +31,14 @@ static void *object_of(const void *addr)
 	return dladdr(addr, &info) ? info.dli_fbase : NULL;
 }
 
-static bool ours(const void *addr)
+bool hp_is_ours(const void *addr)
 {
 	static char here;
 
 	return object_of(addr) == object_of(&here);
 }
 
-static int note(struct dl_phdr_info *info, size_t size, void *objects_)
+static int note_object(struct dl_phdr_info *info, size_t size, void *objects_)
 {
 	struct objects *objects = objects_;
 
@@ -46,7 +48,8 @@ static int note(struct dl_phdr_info *info, size_t size, void *objects_)
 	return 0;
 }
 
-/* In any object but ours, which then stays loaded. Names first: dl_iterate_phdr holds a lock of the loader's. */
+/* Find the name in any object but ours, which then stays loaded. The objects' names are noted first, since
+ * dl_iterate_phdr holds a lock of the loader's. */
 static void *find_anywhere(const char *name)
 {
 	struct objects *objects = calloc(1, sizeof *objects);
@@ -54,12 +57,12 @@ static void *find_anywhere(const char *name)
 
 	if (!objects)
 		return NULL;
-	dl_iterate_phdr(note, objects);
+	dl_iterate_phdr(note_object, objects);
 	for (int i = 0; i < objects->n; i++) {
 		void *object = found ? NULL : dlopen(objects->name[i], RTLD_LAZY | RTLD_NOLOAD);
 
 		found = object ? dlsym(object, name) : found;
-		if (found && object && ours(found))
+		if (found && object && hp_is_ours(found))
 			found = NULL;
 		if (object && !found)
 			dlclose(object);
@@ -76,9 +79,9 @@ void *hp_find(const char *name)
 	return found ? found : find_anywhere(name);
 }
 
-void *hp_next(void **slot, const char *name)
+void *hp_next(_Atomic(void *) *slot, const char *name)
 {
-	void *next = __atomic_load_n(slot, __ATOMIC_RELAXED);
+	void *next = atomic_load_explicit(slot, memory_order_relaxed);
 
 	if (next)
 		return next;
@@ -87,7 +90,7 @@ void *hp_next(void **slot, const char *name)
 		fprintf(stderr, "hugepin: the program's MPI has no %s\n", name);
 		abort();
 	}
-	__atomic_store_n(slot, next, __ATOMIC_RELAXED);
+	atomic_store_explicit(slot, next, memory_order_relaxed);
 	return next;
 }
 
@@ -99,7 +102,7 @@ static const char built_for[] = "MPICH";
 static const bool for_open_mpi = false;
 #endif
 
-/* By the launcher's word: MPI's own functions need handles that may be another MPI's. */
+/* This is rank 0, as the launcher says. MPI's own functions would need handles, which may be another MPI's. */
 static bool first_rank(void)
 {
 	static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID" };
@@ -117,45 +120,31 @@ bool hp_mpi_is_ours(void)
 {
 	if (!!hp_find("ompi_mpi_comm_world") != for_open_mpi) {
 		if (first_rank())
-			fprintf(stderr, "hugepin: libhugepin-mpi.so is for %s, and the program has another MPI: nothing is registered\n",
+			fprintf(stderr,
+				"hugepin: libhugepin-mpi.so is for %s, and the program has another MPI: nothing is "
+				"registered\n",
 				built_for);
 		return false;
 	}
 #ifdef OPEN_MPI
-	return &ompi_mpi_comm_world; /* loaded too late, or with RTLD_LOCAL: our reference leads nowhere */
+	return &ompi_mpi_comm_world; /* NULL if MPI was loaded too late, or with RTLD_LOCAL */
 #else
 	return true;
 #endif
 }
 
-/* ------------------------------------------------------------------ calls that were left by longjmp or throw */
+#pragma GCC visibility push(hidden)
+extern struct hp_entry __start_hp_entries[], __stop_hp_entries[]; /* the entries of calls.c, by the linker */
+#pragma GCC visibility pop
 
-struct search {
-	uintptr_t cfa, inner_ip; /* what is looked for; where the function in front of this one is */
-	bool found, passed;
-};
-
-/* Of each function from the innermost: the CFA that the unwinder has at that time is its callee's. */
-static _Unwind_Reason_Code look(struct _Unwind_Context *at, void *search)
+void hp_pass_through(void)
 {
-	struct search *s = search;
-	const uintptr_t cfa = _Unwind_GetCFA(at);
+#ifdef __x86_64__
+	for (struct hp_entry *e = __start_hp_entries; e < __stop_hp_entries; e++) {
+		void *next = hp_find(e->name);
 
-	/* Where the call was, another function may be by now. */
-	s->found = cfa == s->cfa && ours((void *)s->inner_ip);
-	s->passed = cfa >= s->cfa;
-	s->inner_ip = _Unwind_GetIP(at);
-	return s->passed ? _URC_END_OF_STACK : _URC_NO_REASON;
-}
-
-bool hp_frame_lives(const void *frame, const void *now)
-{
-	struct search s = { .cfa = (uintptr_t)frame + 2 * sizeof(void *) };
-
-	if (!hp_stack_end((uintptr_t)frame) || !hp_stack_end((uintptr_t)now)) /* a fiber's: it may go on later */
-		return true;
-	if ((uintptr_t)frame <= (uintptr_t)now)
-		return false;
-	_Unwind_Backtrace(look, &s);
-	return s.found || !s.passed; /* a stack that cannot be followed so far tells nothing */
+		if (next)
+			atomic_store_explicit(e->to, next, memory_order_relaxed);
+	}
+#endif
 }

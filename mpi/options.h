@@ -19,4 +19,14 @@ enum { HP_MPI_BUDGET_NONE = -1 };
 	X(MPI_STRICT, strict, FLAG, 0, 0, 1, NULL, \
 	  "1: the program is aborted when a buffer cannot be registered; 0: it goes on without, and that is counted")
 
+struct hp_mpi_options {
+#define HP_MPI_MEMBER(NAME, member, ...) int64_t member;
+	HP_MPI_OPTIONS(HP_MPI_MEMBER)
+#undef HP_MPI_MEMBER
+};
+extern struct hp_mpi_options hp_mpi_options;
+
+/* Read them from the environment. Before that they have their defaults. */
+void hp_mpi_options_load(void);
+
 #endif

@@ -1,22 +1,28 @@
 /*
- * The recorder of the MPI layer: one CSV file per rank, a row for each buffer of a call, in the order of the calls.
+ * The recorder of the MPI layer: one CSV file per rank, with a row for each buffer of a call, in the order of the
+ * calls.
  *
- * A row is made when its call begins and completed when the transfer has ended. Rows are kept in blocks; a block is
- * written when it is the oldest and each of its rows is complete, the rest at MPI_Finalize. Threads: `lock` guards the
- * blocks, the file and the sums; the times of a thread are its own. Between writes no descriptor is held: a program may close those
- * that it does not know (closefrom(3)), and the number would soon be that of a file of its own.
+ * A row is made when its call begins, and completed when its transfer has ended. Rows are kept in blocks. The oldest
+ * block is written as soon as each of its rows is complete; the rest is written at MPI_Finalize. No descriptor is held
+ * between writes: a program may close descriptors that it does not know (closefrom(3)), and the number would soon be
+ * that of a file of its own.
+ *
+ * Threads: `lock` guards the blocks, the file and the sums. The times of a thread are its own.
  */
+#include "mpi/trace.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "mpi/layer.h"
+#include "mpi/stack.h"
 
 enum { FRAMES = 4, ROWS = 512 };
 
@@ -41,50 +47,26 @@ bool hp_trace_on;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct block *oldest, *newest;
-static char path_[4096]; /* absolute */
-static int failed; /* what the first write that failed said */
-static int rank_;
-static size_t min_;
-static uint64_t started_ns, calls, buffers, payload_all, payload_logged, dropped;
+static char trace_path[4096]; /* absolute */
+static int failed; /* the error of the first write that failed */
+static int trace_rank;
+static size_t min_payload;
+static uint64_t started_ns, payload_logged, dropped;
+static _Atomic uint64_t calls, buffers, payload_all; /* counted without the lock */
 
-/* Processor time of this thread within MPI. */
+/* The processor time of this thread within MPI. */
 static HP_TLS uint64_t mpi_cpu_ns;
-static HP_TLS uintptr_t stack_start, stack_end; /* of this thread's own; both 1: not known */
 
-static uint64_t clock_ns(clockid_t id)
+static uint64_t thread_cpu_ns(void)
 {
 	struct timespec t;
 
-	clock_gettime(id, &t);
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-uint64_t hp_now_ns(void)
-{
-	return clock_ns(CLOCK_MONOTONIC);
-}
-
-uintptr_t hp_stack_end(uintptr_t frame)
-{
-	if (!stack_end) {
-		pthread_attr_t attr;
-		void *start;
-		size_t size;
-
-		stack_start = stack_end = 1;
-		if (!pthread_getattr_np(pthread_self(), &attr)) {
-			if (!pthread_attr_getstack(&attr, &start, &size)) {
-				stack_start = (uintptr_t)start;
-				stack_end = stack_start + size;
-			}
-			pthread_attr_destroy(&attr);
-		}
-	}
-	return stack_start <= frame && frame < stack_end ? stack_end : 0;
-}
-
-/* Return addresses from `frame` outwards. Code without frame pointers leaves anything in the register: only what lies
- * farther out on the same stack is followed. */
+/* The return addresses from `innermost` outwards. Code without frame pointers leaves anything in the register, so only
+ * frames farther out on the same stack are followed. */
 static void frames_walk(const void *innermost, uintptr_t ret_[FRAMES])
 {
 	uintptr_t frame = (uintptr_t)innermost;
@@ -103,24 +85,24 @@ static void frames_walk(const void *innermost, uintptr_t ret_[FRAMES])
 	}
 }
 
-/* To add to. NULL: errno says why not. */
-static FILE *open_file(bool create)
+/* Open the trace, to append to. NULL: errno has the error. */
+static FILE *open_trace(bool create)
 {
-	const int fd = hp_open_own(path_, O_APPEND | (create ? O_CREAT : 0));
+	const int fd = hp_open_own(trace_path, O_APPEND | (create ? O_CREAT : 0));
 	FILE *f = NULL;
 
 	if (fd < 0) {
 		errno = -fd;
 	} else if ((create && ftruncate(fd, 0)) || !(f = fdopen(fd, "ae"))) {
-		const int e = errno;
+		const int saved_errno = errno;
 
 		close(fd);
-		errno = e;
+		errno = saved_errno;
 	}
 	return f;
 }
 
-static void close_file(FILE *f)
+static void close_trace(FILE *f)
 {
 	const bool bad = ferror(f);
 
@@ -128,55 +110,59 @@ static void close_file(FILE *f)
 		failed = bad ? EIO : errno;
 }
 
-/* The program may change its directory. */
-static bool make_path(const char *prefix, int rank)
+/* Make the path absolute, since the program may change its directory. */
+static bool make_trace_path(const char *prefix, int rank)
 {
-	const size_t len = *prefix == '/' || !getcwd(path_, sizeof path_ - 1) ? 0 : strlen(path_);
+	const size_t len = *prefix == '/' || !getcwd(trace_path, sizeof trace_path - 1) ? 0 : strlen(trace_path);
 
 	errno = ENAMETOOLONG;
-	return (size_t)snprintf(path_ + len, sizeof path_ - len, "%s%s.r%d.csv", len ? "/" : "", prefix, rank) < sizeof path_ - len;
+	return (size_t)snprintf(trace_path + len, sizeof trace_path - len, "%s%s.r%d.csv", len ? "/" : "", prefix,
+				rank) < sizeof trace_path - len;
 }
 
 void hp_trace_open(const char *prefix, int rank, size_t min)
 {
 	FILE *f = NULL;
 
-	started_ns = hp_now_ns();
-	rank_ = rank;
-	min_ = min;
-	if (make_path(prefix, rank))
-		f = open_file(true);
+	started_ns = hp_clock_ns();
+	trace_rank = rank;
+	min_payload = min;
+	if (make_trace_path(prefix, rank))
+		f = open_trace(true);
 	if (!f) {
 		fprintf(stderr, "hugepin: MPI rank %d: no trace %s.r%d.csv: %s\n", rank, prefix, rank,
 			errno == EPERM ? "it takes a regular file of this user's, by its only name" : strerror(errno));
 		return;
 	}
-	fputs("seq(call number),t_start(ns since MPI_Init),t_end(ns; completion of the transfer: for Isend/Irecv the Wait/Test "
-	      "that completed it),cpu_app(ns of thread CPU time outside MPI before this call),op,dir(S=buffer read R=buffer "
-	      "written),addr(hex),len(bytes spanned),payload(bytes),peer(rank or root; -1 none),f0(hex return address in "
+	fputs("seq(call number),t_start(ns since MPI_Init),t_end(ns; completion of the transfer: for Isend/Irecv the "
+	      "Wait/Test "
+	      "that completed it),cpu_app(ns of thread CPU time outside MPI before this call),op,dir(S=buffer read "
+	      "R=buffer "
+	      "written),addr(hex),len(bytes spanned),payload(bytes),peer(rank or root; -1 none),f0(hex return address "
+	      "in "
 	      "caller of MPI),f1,f2,f3\n",
 	      f);
-	close_file(f);
+	close_trace(f);
 	hp_trace_on = true;
 }
 
 void hp_trace_begin(struct hp_call *c)
 {
-	c->seq = __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED);
-	c->start_ns = hp_now_ns();
-	c->cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+	c->seq = atomic_fetch_add_explicit(&calls, 1, memory_order_relaxed) + 1;
+	c->start_ns = hp_clock_ns();
+	c->cpu_ns = thread_cpu_ns();
 }
 
 void hp_trace_end(const struct hp_call *c)
 {
-	mpi_cpu_ns += clock_ns(CLOCK_THREAD_CPUTIME_ID) - c->cpu_ns;
+	mpi_cpu_ns += thread_cpu_ns() - c->cpu_ns;
 }
 
 void hp_trace_payload(size_t payload)
 {
 	if (payload) {
-		__atomic_add_fetch(&buffers, 1, __ATOMIC_RELAXED);
-		__atomic_add_fetch(&payload_all, payload, __ATOMIC_RELAXED);
+		atomic_fetch_add_explicit(&buffers, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&payload_all, payload, memory_order_relaxed);
 	}
 }
 
@@ -199,8 +185,12 @@ struct hp_row *hp_trace_row(const struct hp_call *c, const char *op, const struc
 		r = &newest->rows[newest->used++];
 		newest->open++;
 		payload_logged += b->payload;
-		*r = (struct hp_row){ c->seq,	c->start_ns - started_ns, 0,	 c->cpu_ns - mpi_cpu_ns, op, b->start, { 0 },
-				      b->len, b->payload, b->peer, b->dir, newest };
+		*r = (struct hp_row){ c->seq,	  c->start_ns - started_ns,
+				      0,	  c->cpu_ns - mpi_cpu_ns,
+				      op,	  b->start,
+				      { 0 },	  b->len,
+				      b->payload, b->peer,
+				      b->dir,	  newest };
 		frames_walk(c->frame, r->frames);
 	} else {
 		dropped++;
@@ -213,13 +203,13 @@ static void block_write(FILE *file, const struct block *b, uint64_t now)
 {
 	for (const struct hp_row *r = b->rows; r < b->rows + b->used; r++)
 		fprintf(file,
-			"%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%s,%c,%" PRIxPTR ",%zu,%zu,%d,%" PRIxPTR ",%" PRIxPTR
-			",%" PRIxPTR ",%" PRIxPTR "\n",
+			"%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%s,%c,%" PRIxPTR ",%zu,%zu,%d,%" PRIxPTR
+			",%" PRIxPTR ",%" PRIxPTR ",%" PRIxPTR "\n",
 			r->seq, r->start_ns, r->end_ns ? r->end_ns : now, r->cpu_ns, r->op, r->dir, r->addr, r->len,
 			r->payload, HP_MAX(r->peer, -1), r->frames[0], r->frames[1], r->frames[2], r->frames[3]);
 }
 
-/* The lock is held. Blocks from the oldest on, all, or until one has rows that are not complete. */
+/* Write the oldest blocks: all, or those before the first that has rows that are not complete. Caller holds `lock`. */
 static void write_blocks(FILE *file, bool all, uint64_t now)
 {
 	while (oldest && (all || (oldest->used == ROWS && !oldest->open))) {
@@ -243,27 +233,27 @@ void hp_trace_row_end(struct hp_row *r)
 	if (!r)
 		return;
 	pthread_mutex_lock(&lock);
-	r->end_ns = hp_now_ns() - started_ns;
+	r->end_ns = hp_clock_ns() - started_ns;
 	r->block->open--;
 	if (oldest->used == ROWS && !oldest->open) {
-		file = open_file(false);
+		file = open_trace(false);
 		if (!file && !failed)
 			failed = errno;
 		write_blocks(file, false, 0);
 		if (file)
-			close_file(file);
+			close_trace(file);
 	}
 	pthread_mutex_unlock(&lock);
 }
 
 int hp_trace_close(void)
 {
-	const uint64_t now = hp_now_ns() - started_ns;
+	const uint64_t now = hp_clock_ns() - started_ns;
 	FILE *file;
 
 	hp_trace_on = false;
 	pthread_mutex_lock(&lock);
-	file = open_file(false);
+	file = open_trace(false);
 	if (!file && !failed)
 		failed = errno;
 	write_blocks(file, true, now);
@@ -272,9 +262,12 @@ int hp_trace_close(void)
 			"# rank=%d total_wall_ns=%" PRIu64 " total_app_cpu_ns=%" PRIu64 " mpi_calls=%" PRIu64
 			" nonempty_buffers=%" PRIu64 " payload_bytes_all=%" PRIu64 " payload_bytes_logged=%" PRIu64
 			" dropped=%" PRIu64 " unknown_requests=0 min_payload=%zu\n",
-			rank_, now, clock_ns(CLOCK_THREAD_CPUTIME_ID) - mpi_cpu_ns, calls, buffers, payload_all, payload_logged,
-			dropped, min_);
-		close_file(file);
+			trace_rank, now, thread_cpu_ns() - mpi_cpu_ns,
+			atomic_load_explicit(&calls, memory_order_relaxed),
+			atomic_load_explicit(&buffers, memory_order_relaxed),
+			atomic_load_explicit(&payload_all, memory_order_relaxed), payload_logged,
+			dropped, min_payload);
+		close_trace(file);
 	}
 	pthread_mutex_unlock(&lock);
 	return -failed;

@@ -1,33 +1,43 @@
 /*
- * What is open on windows: the operations that nothing has closed yet, by window and target, and the windows themselves.
- * A flush finds what it closes, and looks at nothing else, however much is open.
+ * What is open on windows: the operations that nothing has closed yet, by window and target, and the windows
+ * themselves. A flush finds the operations that it closes, and looks at nothing else, however many are open.
  *
- * A group is what is open towards one target; it exists while something is. The group of HP_TARGET_WINDOW is the window's: it
- * has the window itself, and leads to the others; it exists until the window is freed.
+ * A group is what is open towards one target. It exists as long as it has members. The group of HP_TARGET_WINDOW is the
+ * window's: it has the window itself, and leads to the others. It exists until the window is freed.
  *
  * Locks: `lock`, a leaf.
  */
-#include "mpi/layer.h"
+#include "mpi/windows.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+
+#include "mpi/report.h"
+#include "mpi/transfer.h"
 
 enum { BUCKETS = 1024 };
 
+/* An operation of a window that nothing has closed yet, or the window itself (HP_TARGET_WINDOW). */
+struct exposure {
+	struct exposure *next;
+	struct hp_transfer transfer;
+};
+
 struct group {
 	struct group *next; /* in the bucket */
-	struct group *members; /* the window's: of targets */
-	struct group *member_next, **member_at; /* a target's */
+	struct group *members; /* of a window's group: the groups of its targets */
+	struct group *member_next, **member_at; /* of a target's group */
 	MPI_Win win;
 	int target;
-	struct hp_exposure *open;
+	struct exposure *open;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct group *groups[BUCKETS];
 static _Atomic int count; /* of exposures */
 
-static struct group **bucket_of(MPI_Win win, int target)
+static struct group **group_bucket(MPI_Win win, int target)
 {
 	const uint64_t key = (uint64_t)(uintptr_t)win + (uint64_t)(unsigned)target * UINT64_C(0xd6e8feb86659fd93);
 
@@ -36,7 +46,7 @@ static struct group **bucket_of(MPI_Win win, int target)
 
 static struct group *group_find(MPI_Win win, int target)
 {
-	struct group *g = *bucket_of(win, target);
+	struct group *g = *group_bucket(win, target);
 
 	while (g && (g->win != win || g->target != target))
 		g = g->next;
@@ -45,7 +55,7 @@ static struct group *group_find(MPI_Win win, int target)
 
 static struct group *group_make(MPI_Win win, int target, struct group *window)
 {
-	struct group *g = calloc(1, sizeof *g), **b = bucket_of(win, target);
+	struct group *g = calloc(1, sizeof *g), **b = group_bucket(win, target);
 
 	if (!g)
 		return NULL;
@@ -61,16 +71,16 @@ static struct group *group_make(MPI_Win win, int target, struct group *window)
 	return g;
 }
 
-/* Put what is open in it in front of *list, and remove it. */
-static void group_take(struct group *g, struct hp_exposure **list)
+/* Move the group's exposures to the front of *list, and remove the group. */
+static void group_take(struct group *g, struct exposure **list)
 {
-	struct group **at = bucket_of(g->win, g->target);
+	struct group **at = group_bucket(g->win, g->target);
 
-	for (struct hp_exposure *e; (e = g->open);) {
+	for (struct exposure *e; (e = g->open);) {
 		g->open = e->next;
 		e->next = *list;
 		*list = e;
-		count--;
+		atomic_fetch_sub_explicit(&count, 1, memory_order_relaxed);
 	}
 	while (*at != g)
 		at = &(*at)->next;
@@ -83,7 +93,8 @@ static void group_take(struct group *g, struct hp_exposure **list)
 	free(g);
 }
 
-bool hp_windows_add(MPI_Win win, int target, struct hp_exposure *e)
+/* False: no memory, and nothing was added. */
+static bool add_exposure(MPI_Win win, int target, struct exposure *e)
 {
 	struct group *window, *g;
 
@@ -97,17 +108,18 @@ bool hp_windows_add(MPI_Win win, int target, struct hp_exposure *e)
 	if (g) {
 		e->next = g->open;
 		g->open = e;
-		count++;
+		atomic_fetch_add_explicit(&count, 1, memory_order_relaxed);
 	}
 	pthread_mutex_unlock(&lock);
 	return g;
 }
 
-struct hp_exposure *hp_windows_take(MPI_Win win, int target)
+/* Take what hp_window_close() closes, as a list, which is the caller's. */
+static struct exposure *take_exposures(MPI_Win win, int target)
 {
-	struct hp_exposure *list = NULL;
+	struct exposure *list = NULL;
 
-	if (!count && target != HP_TARGET_WINDOW)
+	if (!atomic_load_explicit(&count, memory_order_relaxed) && target != HP_TARGET_WINDOW)
 		return NULL;
 	pthread_mutex_lock(&lock);
 	bool all = target == HP_TARGET_ALL || target == HP_TARGET_WINDOW;
@@ -120,19 +132,51 @@ struct hp_exposure *hp_windows_take(MPI_Win win, int target)
 	return list;
 }
 
-struct hp_exposure *hp_windows_take_all(void)
+/* Take everything. */
+static struct exposure *take_all_exposures(void)
 {
-	struct hp_exposure *list = NULL;
+	struct exposure *list = NULL;
 
 	pthread_mutex_lock(&lock);
 	for (int i = 0; i < BUCKETS; i++)
 		while (groups[i]) {
 			struct group *g = groups[i];
-			/* Of a window's members none may lead back to it. */
+			/* The members go first, so that none of them leads to a window that is gone. */
 			while (g->members)
 				group_take(g->members, &list);
 			group_take(g, &list);
 		}
 	pthread_mutex_unlock(&lock);
 	return list;
+}
+
+void hp_windows_add(MPI_Win win, int target, struct hp_transfer *t)
+{
+	struct exposure *e = malloc(sizeof *e);
+
+	if (e)
+		*e = (struct exposure){ .transfer = *t };
+	if (!e || !add_exposure(win, target, e)) {
+		free(e);
+		hp_transfer_release(t);
+		HP_MPI_COUNT(not_pinned);
+	}
+}
+
+void hp_window_close(MPI_Win win, int target)
+{
+	for (struct exposure *e = take_exposures(win, target), *next; e; e = next) {
+		next = e->next;
+		hp_transfer_release(&e->transfer);
+		free(e);
+	}
+}
+
+void hp_windows_close(void)
+{
+	for (struct exposure *e = take_all_exposures(), *next; e; e = next) {
+		next = e->next;
+		hp_transfer_release_left(&e->transfer);
+		free(e);
+	}
 }

@@ -1,11 +1,13 @@
 /*
  * A plan carried out: elements, keys and work requests in the caller's arrays.
  *
- * Pieces to be gathered go to hugepin_sg_map in runs, between those that are copied; a registration that an earlier run has
- * taken serves the later ones. A piece that has no key may be copied instead; so may one that its registrations split, if
- * there are too many elements otherwise. With both, each piece is one element at most, as the plan reckons.
+ * Pieces to be gathered go to hugepin_sg_map in runs, between the pieces that are copied. A registration that an
+ * earlier run has taken serves the later runs. A piece that has no key may be copied instead. So may a piece that its
+ * registrations split, if there are too many elements otherwise. With both, each piece is one element at most, as the
+ * plan reckons.
  *
- * That the pieces are the plan's is known at their end, when pins may have been taken; on failure they are given back.
+ * Only at the end of the pieces it is known whether they are the plan's. Pins may have been taken by then; on failure
+ * they are given back.
  */
 #include "sge/iov.h"
 #include "sge/pins.h"
@@ -19,13 +21,13 @@
 struct filling {
 	const struct hugepin_sg_room *room;
 	hugepin_key_fn key; /* never NULL */
-	uint32_t sges, pins; /* written */
-	uint32_t sorted; /* of the pins (sge/pins.h) */
+	uint32_t sges, pins; /* number written */
+	uint32_t sorted; /* of the pins, those in order (sge/pins.h) */
 	uint32_t run; /* pins in front of those of the latest call of hugepin_sg_map */
 	size_t slot; /* bytes written */
-	size_t spare; /* of the slot: bytes for what the plan does not copy */
-	bool joins; /* the last element is the slot's */
-	bool unsplit; /* not only what has no key is copied, but what is split, too */
+	size_t spare; /* bytes of the slot for pieces that the plan does not copy */
+	bool joins; /* the last element is the slot's: what is copied next joins that element */
+	bool unsplit; /* copy pieces that are split, too, not only those that have no key */
 };
 
 static int no_key(void *arg, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
@@ -34,11 +36,12 @@ static int no_key(void *arg, const void *addr, size_t len, unsigned access, stru
 	return -ENOKEY;
 }
 
-/* As key function: what earlier runs have pinned, then the caller's. */
+/* Key function: the pins of earlier runs, then the caller's key function. */
 static int pinned_or_key(void *filling, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
 {
 	struct filling *f = filling;
-	const struct hugepin_pin *known = addr ? hp_pins_find(f->room->pins, f->pins, f->sorted, (uintptr_t)addr) : NULL;
+	const struct hugepin_pin *known =
+		addr ? hp_pins_find(f->room->pins, f->pins, f->sorted, (uintptr_t)addr) : NULL;
 	if (known) {
 		*ret_ = *known;
 		ret_->ref = 0;
@@ -56,7 +59,7 @@ static void unpin_from(struct filling *f, uint32_t first)
 	}
 }
 
-static HP_COLD void settle(struct filling *f)
+static HP_COLD void settle_filling(struct filling *f)
 {
 	f->pins = f->sorted = hp_pins_settle(f->room->pins, f->pins, f->key, f->room->arg);
 }
@@ -73,8 +76,8 @@ static inline bool copied(const struct hugepin_sg_plan *plan, uint32_t i, size_t
 	return len < plan->copy_below || i - plan->copy_from < plan->copy_to - plan->copy_from;
 }
 
-/* memcpy, which for pieces as short as these is more call than copy. Returns the end. */
-static inline char *put(char *to, const char *from, size_t len)
+/* memcpy() without the call, which for short pieces takes longer than the copy. Returns the end. */
+static inline char *put_bytes(char *to, const char *from, size_t len)
 {
 	if (len >= 16 && len <= 32) {
 		memcpy(to, from, 16);
@@ -88,7 +91,7 @@ static inline char *put(char *to, const char *from, size_t len)
 	return to + len;
 }
 
-static int copy(struct filling *f, const struct iovec *piece)
+static int copy_to_slot(struct filling *f, const struct iovec *piece)
 {
 	char *to = (char *)f->room->slot + f->slot;
 	if (!f->joins) {
@@ -96,25 +99,26 @@ static int copy(struct filling *f, const struct iovec *piece)
 			return -EMSGSIZE;
 		f->room->sge[f->sges++] = (struct ibv_sge){ (uintptr_t)to, 0, f->room->slot_lkey };
 	}
-	put(to, piece->iov_base, piece->iov_len);
+	put_bytes(to, piece->iov_base, piece->iov_len);
 	f->room->sge[f->sges - 1].length += (uint32_t)piece->iov_len;
 	f->slot += piece->iov_len;
 	f->joins = true;
 	return 0;
 }
 
-/* Returns the number of elements, or an error, with nothing taken. */
-static int map(struct filling *f, const struct iovec *iov, int n)
+/* Gather a run of pieces. Returns the number of elements; or an error, and no key is taken. */
+static int map_run(struct filling *f, const struct iovec *iov, int n)
 {
 	const struct hugepin_sg_room *r = f->room;
 	struct hugepin_sg_info info = { 0 };
 	if (HP_UNLIKELY(hp_pins_due(f->pins, f->sorted)))
-		settle(f);
+		settle_filling(f);
 	int sges = hugepin_sg_map(iov, n, HUGEPIN_READ, pinned_or_key, f, (struct hugepin_sge *)(r->sge + f->sges),
 				  int_of(r->sges - f->sges), r->pins + f->pins, int_of(r->pins_max - f->pins), &info);
-	if (sges == -EMSGSIZE && f->pins > f->sorted && info.pins > r->pins_max - f->pins) { /* some may be there twice */
-		settle(f);
-		return map(f, iov, n);
+	/* Of the pins some may be there twice. */
+	if (sges == -EMSGSIZE && f->pins > f->sorted && info.pins > r->pins_max - f->pins) {
+		settle_filling(f);
+		return map_run(f, iov, n);
 	}
 	f->run = f->pins;
 	if (sges > 0) {
@@ -125,12 +129,12 @@ static int map(struct filling *f, const struct iovec *iov, int n)
 	return sges;
 }
 
-/* A piece by itself: gathered, or copied where that may be and must. */
+/* Add one piece: gathered, or copied if it cannot be gathered and there is room. */
 static int gather_or_copy(struct filling *f, const struct iovec *piece)
 {
 	uint32_t sges = f->sges;
 	bool joins = f->joins;
-	int ret = map(f, piece, 1);
+	int ret = map_run(f, piece, 1);
 	bool split = f->unsplit && (ret > 1 || ret == -EMSGSIZE);
 	if ((ret != -ENOKEY && !split) || piece->iov_len > f->spare)
 		return ret < 0 ? ret : 0;
@@ -138,12 +142,12 @@ static int gather_or_copy(struct filling *f, const struct iovec *piece)
 	f->sges = sges;
 	f->joins = joins;
 	f->spare -= piece->iov_len;
-	return copy(f, piece);
+	return copy_to_slot(f, piece);
 }
 
-static int gather(struct filling *f, const struct iovec *iov, int n)
+static int gather_run(struct filling *f, const struct iovec *iov, int n)
 {
-	int err = f->unsplit ? 0 : map(f, iov, n);
+	int err = f->unsplit ? 0 : map_run(f, iov, n);
 	if (!f->unsplit && err != -ENOKEY)
 		return err < 0 ? err : 0;
 	err = 0;
@@ -153,7 +157,7 @@ static int gather(struct filling *f, const struct iovec *iov, int n)
 	return err;
 }
 
-static int elements(struct filling *f, const struct hugepin_sg_plan *plan, const struct iovec *iov, int n)
+static int fill_elements(struct filling *f, const struct hugepin_sg_plan *plan, const struct iovec *iov, int n)
 {
 	int err = 0;
 	for (int i = 0, end; i < n && !err; i = end) {
@@ -161,33 +165,34 @@ static int elements(struct filling *f, const struct hugepin_sg_plan *plan, const
 		if (!iov[i].iov_len) {
 			continue;
 		} else if (copied(plan, (uint32_t)i, iov[i].iov_len)) {
-			err = copy(f, &iov[i]);
+			err = copy_to_slot(f, &iov[i]);
 		} else {
 			while (end < n && (!iov[end].iov_len || !copied(plan, (uint32_t)end, iov[end].iov_len)))
 				end++;
-			err = gather(f, iov + i, end - i);
+			err = gather_run(f, iov + i, end - i);
 		}
 	}
 	return err;
 }
 
-static uint32_t lines_of(const struct ibv_sge *sge, uint32_t n)
+static uint32_t lines_of_elements(const struct ibv_sge *sge, uint32_t n)
 {
 	uint64_t lines = 0;
 	for (uint32_t i = 0; i < n; i++)
-		lines += ((sge[i].addr & 63) + sge[i].length + 63) / 64;
-	return (uint32_t)lines; /* no more than bytes, which are 32 bits, and elements */
+		lines += hp_iov_lines(sge[i].addr, sge[i].length);
+	return (uint32_t)lines; /* no more than the bytes, which are 32 bits, and the elements */
 }
 
-/* What is copied must not lie in the slot, which changes under what is yet to be read. */
+/* The piece is in the slot. It must not be copied from there, since the slot changes before all of it is read. */
 static inline bool in_slot(const struct hugepin_sg_room *r, uintptr_t addr, size_t len)
 {
 	uintptr_t slot = (uintptr_t)r->slot;
 	return r->slot_len && (addr - slot < r->slot_len || slot - addr < len);
 }
 
-/* Whether the pieces are such as the plan was made for: 0, or -EINVAL. */
-static int check(const struct hugepin_sg_plan *plan, const struct iovec *iov, int n, const struct hugepin_sg_room *r)
+/* Check that the plan was made for such pieces. 0 or -EINVAL. */
+static int check_pieces(const struct hugepin_sg_plan *plan, const struct iovec *iov, int n,
+			const struct hugepin_sg_room *r)
 {
 	bool copies = plan->mode & HUGEPIN_SG_COPY && r->slot, bad = false;
 	uint64_t bytes = 0, slot_bytes = 0;
@@ -196,37 +201,37 @@ static int check(const struct hugepin_sg_plan *plan, const struct iovec *iov, in
 		size_t len = iov[i].iov_len;
 		if (!len)
 			continue;
-		bad |= !hp_iov_lies(addr, len) || len > UINT32_MAX || (copies && in_slot(r, addr, len));
+		bad |= !hp_iov_valid(addr, len) || len > UINT32_MAX || (copies && in_slot(r, addr, len));
 		bytes += len;
 		slot_bytes += copied(plan, (uint32_t)i, len) ? len : 0;
 	}
 	return bad || bytes != plan->bytes || slot_bytes != plan->slot ? -EINVAL : 0;
 }
 
-/* The work requests that the elements need; -EMSGSIZE: more than there may be. */
+/* The number of work requests that the elements need; -EMSGSIZE: more than there may be. */
 static int wrs_of(const struct hugepin_sg_plan *plan, const struct filling *f)
 {
 	uint32_t wrs = f->sges <= plan->max_sge ? 1 : plan->max_sge ? (f->sges - 1) / plan->max_sge + 1 : UINT32_MAX;
 	return wrs > f->room->wrs || (wrs > 1 && !(plan->mode & HUGEPIN_SG_WRITE)) ? -EMSGSIZE : int_of(wrs);
 }
 
-/* Some pieces copied and others gathered. */
+/* Copy some pieces and gather the others. */
 static int fill_mixture(struct filling *f, const struct hugepin_sg_plan *plan, const struct iovec *iov, int n)
 {
 	const struct filling start = *f;
-	int err = check(plan, iov, n, f->room);
+	int err = check_pieces(plan, iov, n, f->room);
 	if (!err)
-		err = elements(f, plan, iov, n);
+		err = fill_elements(f, plan, iov, n);
 	if (err == -EMSGSIZE || (!err && wrs_of(plan, f) < 0)) {
 		unpin_from(f, 0);
 		*f = start;
 		f->unsplit = true;
-		err = elements(f, plan, iov, n);
+		err = fill_elements(f, plan, iov, n);
 	}
 	return err;
 }
 
-/* All of them by the same way: one pass. */
+/* Copy all pieces, in one pass. */
 static int fill_copied(struct filling *f, const struct hugepin_sg_plan *plan, const struct iovec *iov, int n)
 {
 	const struct hugepin_sg_room *r = f->room;
@@ -239,9 +244,9 @@ static int fill_copied(struct filling *f, const struct hugepin_sg_plan *plan, co
 		size_t len = iov[i].iov_len;
 		if (!len)
 			continue;
-		if (len > left || !hp_iov_lies(addr, len) || in_slot(r, addr, len))
+		if (len > left || !hp_iov_valid(addr, len) || in_slot(r, addr, len))
 			return -EINVAL;
-		to = put(to, iov[i].iov_base, len);
+		to = put_bytes(to, iov[i].iov_base, len);
 		left -= len;
 	}
 	if (left)
@@ -262,7 +267,7 @@ static int fill_inlined(struct filling *f, const struct hugepin_sg_plan *plan, c
 		size_t len = iov[i].iov_len;
 		if (!len)
 			continue;
-		if (len > left || !hp_iov_lies(addr, len))
+		if (len > left || !hp_iov_valid(addr, len))
 			return -EINVAL;
 		if (sges == r->sges)
 			return -EMSGSIZE;
@@ -273,19 +278,20 @@ static int fill_inlined(struct filling *f, const struct hugepin_sg_plan *plan, c
 	return left ? -EINVAL : 0;
 }
 
-/* There are `pins`, so many that they are to be put in order, or that there is no room. How many are left. */
+/* Put `pins` pins in order, if they are so many that it is due, or there is no room for more. Returns how many are
+ * left. */
 static HP_COLD uint32_t few_left(struct filling *f, uint32_t pins)
 {
 	bool full = pins == f->room->pins_max && pins > HP_PINS_FEW && pins > f->sorted;
 	if (!full && !hp_pins_due(pins, f->sorted))
 		return pins;
 	f->pins = pins;
-	settle(f);
+	settle_filling(f);
 	return f->pins;
 }
 
-/* Elements for pieces as most are, each in one registration, in one loop of a few instructions a piece. Returns how many there
- * are in front of one that is not so, or has no room, or an error. */
+/* Gather pieces that are each in one registration, as most are, in one loop of a few instructions a piece. Returns the
+ * number of pieces in front of the first that is in several, or has no room; or an error. */
 static inline int gather_whole(struct filling *f, const struct iovec *iov, int n, uint64_t *bytes_left)
 {
 	const struct hugepin_sg_room *r = f->room;
@@ -304,9 +310,9 @@ static inline int gather_whole(struct filling *f, const struct iovec *iov, int n
 			const struct hugepin_pin *pin = hp_pins_find(r->pins, pins, f->sorted, addr);
 			if (!pin) {
 				struct hugepin_pin *room = pins == r->pins_max ? &without_room : &r->pins[pins];
-				if (!hp_iov_lies(addr, len))
+				if (!hp_iov_valid(addr, len))
 					break;
-				room->ref = 0; /* good for keys that need not be given back, even without room */
+				room->ref = 0; /* a key that need not be given back serves even without room */
 				err = f->key(r->arg, iov[i].iov_base, len, HUGEPIN_READ, room);
 				if (err)
 					break;
@@ -317,7 +323,8 @@ static inline int gather_whole(struct filling *f, const struct iovec *iov, int n
 				pins += room->ref != 0;
 				pin = room;
 			}
-			/* Cut where addresses begin and end: one comparison tells what is inside. */
+			/* Cut the range at the first and last address, so that one comparison tells whether a piece is
+			 * inside. */
 			base = pin->base + !pin->base;
 			range = pin->len - (pin->len && !pin->base);
 			range = range < UINT64_MAX - base ? range : UINT64_MAX - base;
@@ -359,14 +366,15 @@ static int fill_gathered(struct filling *f, const struct hugepin_sg_plan *plan, 
 			return -EINVAL;
 		left -= iov[i].iov_len;
 	}
-	int sges = left ? -EINVAL : map(f, iov + done, n - done);
+	int sges = left ? -EINVAL : map_run(f, iov + done, n - done);
 	return sges < 0 ? sges : 0;
 }
 
 /* ------------------------------------------------------------------ work requests */
 
-/* From the last to the first, which may be the template itself. */
-static void chain(const struct hugepin_sg_plan *plan, const struct ibv_send_wr *tmpl, const struct filling *f, int wrs)
+/* Write the work requests from the last to the first, since the first may be the template itself. */
+static void chain_requests(const struct hugepin_sg_plan *plan, const struct ibv_send_wr *tmpl, const struct filling *f,
+			   int wrs)
 {
 	const unsigned last_only = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED;
 	struct ibv_sge *end = f->room->sge + f->sges;
@@ -435,7 +443,7 @@ int hugepin_sg_fill(const struct hugepin_sg_plan *plan, const struct iovec *iov,
 	else
 		ret = fill_gathered(&f, plan, iov, n);
 	ret = ret ? ret : wrs_of(plan, &f);
-	if (may_copy && !plan->slot && (ret == -ENOKEY || ret == -EMSGSIZE)) { /* not all can be gathered */
+	if (may_copy && !plan->slot && (ret == -ENOKEY || ret == -EMSGSIZE)) { /* not all pieces can be gathered */
 		unpin_from(&f, 0);
 		f = start;
 		ret = fill_mixture(&f, plan, iov, n);
@@ -445,16 +453,16 @@ int hugepin_sg_fill(const struct hugepin_sg_plan *plan, const struct iovec *iov,
 		unpin_from(&f, 0);
 		return ret;
 	}
-	if (HP_UNLIKELY(f.pins > HP_PINS_FEW && f.pins > f.sorted)) /* each once */
-		settle(&f);
-	chain(plan, tmpl, &f, ret);
+	if (HP_UNLIKELY(f.pins > HP_PINS_FEW && f.pins > f.sorted)) /* each pin once */
+		settle_filling(&f);
+	chain_requests(plan, tmpl, &f, ret);
 	if (ret_info)
 		*ret_info = (struct hugepin_sg_info){
 			.bytes = plan->bytes,
 			.sges = f.sges,
 			.pins = f.pins,
 			.copied = (uint32_t)f.slot,
-			.lines = plan->mode & HUGEPIN_SG_INLINE ? 0 : lines_of(room->sge, f.sges),
+			.lines = plan->mode & HUGEPIN_SG_INLINE ? 0 : lines_of_elements(room->sge, f.sges),
 		};
 	return ret;
 }

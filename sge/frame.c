@@ -1,9 +1,10 @@
 /*
- * The frame (hugepin_sg_frame(5)): a message that says what is in it. Little-endian whatever the machine, at any address.
+ * The frame (hugepin_sg_frame(5)): a message with a table of its contents. Little-endian on any machine, at any
+ * address.
  *
- * What is read may come from anyone: hugepin_sg_iter() checks all of it once, against the length that arrived, and hands out
- * nothing of a frame of which a bit is wrong. A peer that may write to the memory can change the frame after that check, or
- * during it. So each number is loaded once, and each length is cut to what is left of the frame.
+ * A frame may come from anyone. hugepin_sg_iter() checks all of it once, against the length that arrived, and hands out
+ * nothing of a frame of which a bit is wrong. A peer that may write to the memory can change the frame after that
+ * check, or during it. So each number is loaded once, and each length is cut to what is left of the frame.
  */
 #include <endian.h>
 #include <string.h>
@@ -16,7 +17,7 @@ enum { MAGIC = 0, VERSION = 2, ZERO = 3, COUNT = 4, TOTAL = 8, PART = 16, PARTS 
 #define MAGIC_WORD 0x7048 /* "Hp" */
 #define VERSION_BYTE 1
 
-/* The compiler may not load x again from the frame, which may say something else by then. */
+/* The compiler may not load x again from the frame, which may have changed by then. */
 #define LOADED(x) __asm__("" : "+r"(x))
 
 static void put16(unsigned char *at, uint16_t x)
@@ -69,7 +70,7 @@ static size_t length_at(size_t i)
 	return HUGEPIN_SG_HEADER + i * 4;
 }
 
-/* Of tag i in a frame of n. */
+/* The offset of tag i in a frame of n. */
 static size_t tag_at(size_t n, size_t i)
 {
 	return HUGEPIN_SG_TABLE(n) - (n - i) * 8;
@@ -101,9 +102,9 @@ ssize_t hugepin_sg_frame(void *slot, size_t size, const struct iovec *iov, const
 {
 	unsigned char *frame = slot, *data;
 	uint64_t total;
-	int e = hp_iov_bytes(iov, n, &total);
+	int err = hp_iov_bytes(iov, n, &total);
 
-	if (e || !slot)
+	if (err || !slot)
 		return -EINVAL;
 	total += HUGEPIN_SG_TABLE(n);
 	if (total > UINT32_MAX)
@@ -157,8 +158,8 @@ int hugepin_sg_iter(struct hugepin_sg_rx *ret_, const void *frame_, size_t len)
 	count = get32(frame + COUNT);
 	part = get16(frame + PART);
 	parts = get16(frame + PARTS);
-	if (get16(frame + MAGIC) != MAGIC_WORD || frame[VERSION] != VERSION_BYTE || frame[ZERO] || get32(frame + ZEROS) ||
-	    get64(frame + TOTAL) != len || part >= parts || (parts > 1 && count != 1))
+	if (get16(frame + MAGIC) != MAGIC_WORD || frame[VERSION] != VERSION_BYTE || frame[ZERO] ||
+	    get32(frame + ZEROS) || get64(frame + TOTAL) != len || part >= parts || (parts > 1 && count != 1))
 		return -EILSEQ;
 	/* In 64 bits, nothing of this wraps. */
 	if (HUGEPIN_SG_TABLE(count) > len || (count % 2 && get32(frame + length_at(count))))
@@ -180,7 +181,7 @@ int hugepin_sg_next(struct hugepin_sg_rx *rx, struct iovec *ret_, uint64_t *ret_
 		return 0;
 	len = get32(rx->frame + length_at(rx->next));
 	ret_->iov_base = (void *)(rx->frame + rx->data);
-	ret_->iov_len = HP_MIN(len, rx->len - rx->data); /* not what was checked, if the frame has changed */
+	ret_->iov_len = HP_MIN(len, rx->len - rx->data); /* if the frame has changed, len is not what was checked */
 	if (ret_tag)
 		*ret_tag = get64(rx->frame + tag_at(rx->count, rx->next));
 	rx->data += ret_->iov_len;
@@ -193,12 +194,12 @@ ssize_t hugepin_sg_scatter(const void *frame, size_t len, const struct iovec *io
 	struct hugepin_sg_rx rx;
 	uint64_t room, left;
 	const unsigned char *data;
-	int e = hp_iov_bytes(iov, n, &room);
+	int err = hp_iov_bytes(iov, n, &room);
 
-	if (!e)
-		e = hugepin_sg_iter(&rx, frame, len);
-	if (e < 0)
-		return e;
+	if (!err)
+		err = hugepin_sg_iter(&rx, frame, len);
+	if (err < 0)
+		return err;
 	data = rx.frame + rx.data;
 	left = len - rx.data;
 	if (left > room)

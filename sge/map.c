@@ -1,10 +1,10 @@
 /*
- * Pieces of memory in, elements for a work request out: layouts, keys, and where to put a copy. Pure: no state, no allocation,
- * no lock; what blocks is at most the key function. Of key functions hugepin_sg_key is known, which may be told of several
- * lookups at once.
+ * Pieces of memory in, elements for a work request out: layouts, keys, and where to put a copy. Pure: no state, no
+ * allocation, no lock. At most the key function blocks. One key function is known, hugepin_sg_key, whose lookups may be
+ * asked for at once.
  *
- * A key is looked for in the latest range, then in those of the pins that are out (sge/pins.h), which are few (pieces mostly lie
- * in one arena), and only then by the key function.
+ * A key is looked for in the latest range first, then in the ranges of the pins that are out (sge/pins.h), and only
+ * then by the key function. The pins are few, since pieces are mostly in one arena.
  */
 #include <errno.h>
 #include <limits.h>
@@ -17,12 +17,8 @@
 
 #define PAGE ((size_t)4096)
 #define LINE ((size_t)64)
-
-/* Cache lines of a piece that is not empty. */
-static inline uint64_t lines(uint64_t addr, uint64_t len)
-{
-	return len / LINE + (len % LINE + addr % LINE + LINE - 1) / LINE;
-}
+/* The lines of such a piece are more than an unsigned holds, and those of 2^31 pieces fit into 64 bits. */
+#define LEN_MAX (UINT64_C(64) << 32)
 
 /* ------------------------------------------------------------------ elements */
 
@@ -31,23 +27,23 @@ struct keys {
 	hugepin_key_fn find;
 	void *arg;
 	struct hugepin_pin *pins;
-	uint32_t out, max; /* taken so far; there is room for max */
-	uint32_t sorted; /* of those (sge/pins.h) */
+	uint32_t out, max; /* out: pins taken so far; max: pins that there is room for */
+	uint32_t sorted; /* pins in order (sge/pins.h) */
 };
 
-static HP_COLD void settle(struct keys *k)
+static HP_COLD void settle_keys(struct keys *k)
 {
 	k->out = k->sorted = hp_pins_settle(k->pins, k->out, k->find, k->arg);
 }
 
-/* Keep a pin that find_key() has taken, if there is room. Otherwise it serves only to count what is needed, or is there already. */
+/* Keep a pin that find_piece_key() has taken, if there is room. Otherwise count it, unless it is there already. */
 static HP_COLD void keep_of_many(struct keys *k, struct hugepin_pin *pin)
 {
 	struct hugepin_pin again = *pin;
 	uint32_t at;
 
 	if (k->out <= k->max && (k->out == k->max || hp_pins_due(k->out, k->sorted)))
-		settle(k);
+		settle_keys(k);
 	if (k->out < k->max) {
 		k->pins[k->out++] = *pin;
 		return;
@@ -57,35 +53,35 @@ static HP_COLD void keep_of_many(struct keys *k, struct hugepin_pin *pin)
 	k->find(k->arg, NULL, 0, 0, &again);
 }
 
-/* Inlined: a call site is told by few frames (reg/site.h), of which this is to be none. */
-static inline __attribute__((always_inline)) int find_key(struct keys *k, uint64_t addr, size_t len, unsigned access,
-							  struct hugepin_pin *ret_)
+/* Inlined: few frames tell a call site (reg/site.h), and this function must not be one of them. */
+static inline __attribute__((always_inline)) int find_piece_key(struct keys *k, uint64_t addr, size_t len,
+								unsigned access, struct hugepin_pin *ret_)
 {
 	const struct hugepin_pin *known = hp_pins_find(k->pins, HP_MIN(k->out, k->max), k->sorted, addr);
 	struct hugepin_pin pin = { 0 };
-	int e;
+	int err;
 
 	if (known) {
 		*ret_ = *known;
 		return 0;
 	}
-	e = k->find(k->arg, (void *)addr, len, access, &pin);
-	if (e)
-		return e < 0 ? e : -EINVAL;
-	e = pin.len <= UINT64_MAX - pin.base && hp_pin_covers(&pin, addr) ? 0 : -EINVAL;
+	err = k->find(k->arg, (void *)addr, len, access, &pin);
+	if (err)
+		return err < 0 ? err : -EINVAL;
+	err = pin.len <= UINT64_MAX - pin.base && hp_pin_covers(&pin, addr) ? 0 : -EINVAL;
 	*ret_ = pin;
 	if (!pin.ref)
-		return e;
-	if (e)
+		return err;
+	if (err)
 		k->find(k->arg, NULL, 0, 0, &pin);
 	else if (k->out < HP_MIN(k->max, (uint32_t)HP_PINS_FEW))
 		k->pins[k->out++] = pin;
 	else
 		keep_of_many(k, &pin);
-	return e;
+	return err;
 }
 
-static int give_back(struct keys *k, int error)
+static int give_keys_back(struct keys *k, int error)
 {
 	for (uint32_t i = 0; i < HP_MIN(k->out, k->max); i++) {
 		k->find(k->arg, NULL, 0, 0, &k->pins[i]);
@@ -94,25 +90,26 @@ static int give_back(struct keys *k, int error)
 	return error;
 }
 
-static HP_COLD int map_and_ask(const struct iovec *iov, int n, unsigned access, void *domain, struct hugepin_sge *ret_sges,
-			       int sges, struct hugepin_pin *ret_pins, int pins, struct hugepin_sg_info *ret_info);
+static HP_COLD int map_and_ask(const struct iovec *iov, int n, unsigned access, void *domain,
+			       struct hugepin_sge *ret_sges, int sges, struct hugepin_pin *ret_pins, int pins,
+			       struct hugepin_sg_info *ret_info);
 
 int hugepin_sg_map(const struct iovec *iov, int n, unsigned access, hugepin_key_fn key, void *arg,
 		   struct hugepin_sge *ret_sges, int sges, struct hugepin_pin *ret_pins, int pins,
 		   struct hugepin_sg_info *ret_info)
 {
 	struct keys k = { .find = key, .arg = arg, .pins = ret_pins, .max = (uint32_t)pins };
-	struct hugepin_pin range = { 0 }, found; /* the latest */
+	struct hugepin_pin range = { 0 }, found; /* the latest range */
 	struct hugepin_sge beyond, *s = &beyond; /* the latest element; beyond: there was no room for it */
 	struct hugepin_sg_info info = { 0 };
-	uint64_t end = 0; /* of that element */
+	uint64_t end = 0; /* of the latest element */
 	uint32_t count = 0;
-	int e;
+	int err;
 
 	if (HP_UNLIKELY(hp_keys_asked) && key == hugepin_sg_key)
 		return map_and_ask(iov, n, access, arg, ret_sges, sges, ret_pins, pins, ret_info);
-	e = hp_iov_bytes(iov, n, &info.bytes);
-	if (e || !key || sges < 0 || pins < 0 || (sges && !ret_sges) || (pins && !ret_pins))
+	err = hp_iov_bytes(iov, n, &info.bytes);
+	if (err || !key || sges < 0 || pins < 0 || (sges && !ret_sges) || (pins && !ret_pins))
 		return -EINVAL;
 	if (info.bytes > UINT32_MAX)
 		return -EOVERFLOW;
@@ -123,9 +120,9 @@ int hugepin_sg_map(const struct iovec *iov, int n, unsigned access, hugepin_key_
 		for (; left; addr += len, left -= len) {
 			lkey = range.lkey;
 			if (HP_UNLIKELY(!hp_pin_covers(&range, addr))) {
-				e = find_key(&k, addr, left, access, &found);
-				if (e)
-					return give_back(&k, e);
+				err = find_piece_key(&k, addr, left, access, &found);
+				if (err)
+					return give_keys_back(&k, err);
 				range = found;
 			}
 			len = HP_MIN(left, range.len - (addr - range.base));
@@ -140,16 +137,16 @@ int hugepin_sg_map(const struct iovec *iov, int n, unsigned access, hugepin_key_
 		}
 	}
 	if (HP_UNLIKELY(k.out > HP_PINS_FEW && k.out > k.sorted && k.out <= k.max))
-		settle(&k);
+		settle_keys(&k);
 	info.sges = count;
 	info.pins = k.out;
 	if (count > (uint32_t)sges || k.out > k.max)
-		e = give_back(&k, -EMSGSIZE);
-	for (uint32_t i = 0; ret_info && !e && i < count; i++)
-		info.lines += (uint32_t)lines(ret_sges[i].addr, ret_sges[i].length);
+		err = give_keys_back(&k, -EMSGSIZE);
+	for (uint32_t i = 0; ret_info && !err && i < count; i++)
+		info.lines += (uint32_t)hp_iov_lines(ret_sges[i].addr, ret_sges[i].length);
 	if (ret_info)
 		*ret_info = info;
-	return e ? e : (int)count;
+	return err ? err : (int)count;
 }
 
 static int ask_each(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
@@ -157,9 +154,10 @@ static int ask_each(void *domain, const void *addr, size_t len, unsigned access,
 	return hugepin_sg_key(domain, addr, len, access, ret_);
 }
 
-/* Of hugepin_sg_key: one question for all keys; and if something is changing, one for each. */
-static HP_COLD int map_and_ask(const struct iovec *iov, int n, unsigned access, void *domain, struct hugepin_sge *ret_sges,
-			       int sges, struct hugepin_pin *ret_pins, int pins, struct hugepin_sg_info *ret_info)
+/* For hugepin_sg_key: ask once for all keys; and if something is changing, once for each. */
+static HP_COLD int map_and_ask(const struct iovec *iov, int n, unsigned access, void *domain,
+			       struct hugepin_sge *ret_sges, int sges, struct hugepin_pin *ret_pins, int pins,
+			       struct hugepin_sg_info *ret_info)
 {
 	struct hugepin_sg_info info = { 0 };
 	int count = hugepin_sg_map(iov, n, access, hp_key_later, domain, ret_sges, sges, ret_pins, pins, &info);
@@ -185,9 +183,9 @@ int hugepin_sg_strided(const void *base, size_t block, ptrdiff_t stride, size_t 
 		return -EINVAL;
 	if (!block || !count)
 		return 0;
-	/* What lies between a first and a last that lie, lies. */
+	/* If the first and the last block are valid, so are those between. */
 	if (__builtin_mul_overflow(stride, count - 1, &span) || __builtin_add_overflow(first, span, &last) ||
-	    !hp_iov_lies(first, block) || !hp_iov_lies(last, block))
+	    !hp_iov_valid(first, block) || !hp_iov_valid(last, block))
 		return -EINVAL;
 	if (stride > 0 && (size_t)stride == block) {
 		block *= count;
@@ -212,7 +210,7 @@ int hugepin_sg_indexed(const void *base, const size_t *off, const size_t *len, s
 
 		if (!len[i])
 			continue;
-		if (!hp_iov_lies(addr, len[i]))
+		if (!hp_iov_valid(addr, len[i]))
 			return -EINVAL;
 		if (addr != end && count++ < (size_t)max)
 			ret_[count - 1] = (struct iovec){ (void *)addr, 0 };
@@ -231,13 +229,14 @@ unsigned hugepin_sg_lines(const struct iovec *iov, int n)
 
 	for (int i = 0; iov && i < n; i++)
 		if (iov[i].iov_len)
-			count += HP_MIN(lines((uintptr_t)iov[i].iov_base, iov[i].iov_len), UINT64_C(1) << 32);
+			count += hp_iov_lines((uintptr_t)iov[i].iov_base, HP_MIN(iov[i].iov_len, LEN_MAX));
 	return (unsigned)HP_MIN(count, UINT_MAX);
 }
 
-/* A copy in which the store is behind the load by less than a vector or two, modulo a page, waits for its own stores: 4096 bytes
- * at a distance of 8 took 27 times as long as usual, at 64 and more, or 0, as long (Xeon, AVX-512). Twice that is kept away from.
- * The distance is the same all over a piece, so each piece speaks against two offsets. */
+/* A copy waits for its own stores if each store is behind its load by less than a vector or two, modulo a page: 4096
+ * bytes at a distance of 8 took 27 times as long as usual; at 64 and more, or at 0, as long as usual (Xeon, AVX-512).
+ * Offsets are kept away from twice that distance. The distance is the same all over a piece, so each piece rules out
+ * two offsets. */
 size_t hugepin_sg_offset(const struct iovec *iov, int n, size_t len)
 {
 	uint64_t waits[PAGE / LINE] = { 0 }, pages, best_pages = 0;

@@ -1,11 +1,11 @@
 /*
  * What sending costs: terms, fit, and file (model.h).
  *
- * The fit is ordinary linear least squares by the normal equations, each sample divided by its time: what counts is by which
- * part a prediction is wrong. A cost below zero is taken out, as zero, and the rest is fitted again.
+ * The fit is ordinary linear least squares by the normal equations, each sample divided by its time, since the relative
+ * error of a prediction counts. A cost below zero is taken out, as zero, and the rest is fitted again.
  *
- * The file has a line for each number, "name value", in nanoseconds with six decimals whatever the locale. It is believed whole
- * or not at all: each line once, in order, "end" last.
+ * The file has a line for each number, "name value", in nanoseconds with six decimals in any locale. It is believed
+ * whole or not at all: each line once, in order, "end" last.
  */
 #include "sge/model.h"
 
@@ -79,8 +79,8 @@ double hp_sg_model_ns(const struct hugepin_sg_model *m, const struct hp_sg_count
 	return ns;
 }
 
-/* Solve a x = b for k symmetric, positive definite equations, in place (Cholesky without roots). An unknown that the others
- * determine, or that is in no equation, is left at zero. */
+/* Solve a x = b for k symmetric, positive definite equations, in place (Cholesky without roots). An unknown that the
+ * others determine, or that is in no equation, is zero. */
 static void solve(double a[HP_SG_TERMS][HP_SG_TERMS], double b[HP_SG_TERMS], int k)
 {
 	bool dead[HP_SG_TERMS] = { false };
@@ -172,8 +172,8 @@ double hp_sg_model_fit(struct hugepin_sg_model *m, unsigned fitted, const struct
 
 int hp_sg_model_print(const struct hugepin_sg_model *m, const struct hp_sg_place *place, char *text, size_t size)
 {
-	int n = snprintf(text, size, HEAD "device %s\nfirmware %s\ncpu %s\nrefused %u\n", place->device, place->firmware,
-			 place->cpu, m->refused);
+	int n = snprintf(text, size, HEAD "device %s\nfirmware %s\ncpu %s\nrefused %u\n", place->device,
+			 place->firmware, place->cpu, m->refused);
 
 	for (int i = 0; i < HP_SG_TERMS && n >= 0 && (size_t)n < size; i++) {
 		const double v = (double)value_of(m, i);
@@ -211,7 +211,7 @@ static bool line_text(const char **at, const char *name, char *ret_, size_t size
 	return true;
 }
 
-/* Digits, at most nine or ten of them; *at is behind them. */
+/* Read at most nine or ten digits, and step over them. */
 static bool digits(const char **at, uint64_t max, uint64_t *ret_)
 {
 	uint64_t n = 0;
@@ -280,7 +280,7 @@ int hp_sg_model_dir(char path[HP_SG_PATH_MAX])
 	const char *cache = secure_getenv("XDG_CACHE_HOME"), *home = secure_getenv("HOME");
 	int n;
 
-	if (cache && *cache == '/') /* a relative one is to be ignored (XDG Base Directory Specification) */
+	if (cache && *cache == '/') /* the XDG Base Directory Specification ignores a relative one */
 		n = snprintf(path, HP_SG_PATH_MAX, "%s/hugepin", cache);
 	else if (home && *home == '/')
 		n = snprintf(path, HP_SG_PATH_MAX, "%s/.cache/hugepin", home);
@@ -289,7 +289,7 @@ int hp_sg_model_dir(char path[HP_SG_PATH_MAX])
 	return n > 0 && n < HP_SG_PATH_MAX ? 0 : -ENAMETOOLONG;
 }
 
-/* A part of the file's name: what might mean something in a path or to a shell is not in it. */
+/* Append a part of the file's name, without characters that mean something in a path or to a shell. */
 static char *append_name(char *at, const char *name)
 {
 	*at++ = '-';
@@ -316,7 +316,7 @@ int hp_sg_model_path(const struct hp_sg_place *place, char path[HP_SG_PATH_MAX])
 	return 0;
 }
 
-/* Up to size - 1 bytes of a file, terminated. */
+/* Read up to size - 1 bytes of a file, terminated. */
 static ssize_t read_text(const char *path, char *text, size_t size)
 {
 	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -344,7 +344,7 @@ int hp_sg_model_load(const char *path, struct hugepin_sg_model *ret_, struct hp_
 	return strlen(text) == (size_t)n ? hp_sg_model_parse(text, ret_, ret_place) : -EILSEQ;
 }
 
-/* Make the directories that `path` leads through, as far as they are missing. */
+/* Make the directories of `path` that are missing. */
 static void make_dirs(char *path)
 {
 	for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {

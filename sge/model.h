@@ -1,6 +1,6 @@
 /*
- * What sending costs: the model's terms, their least-squares fit to measurements, and the file that keeps them for a device.
- * Pure but for load and store; libibverbs is not called, so that the command can show what is kept.
+ * What sending costs: the model's terms, their least-squares fit to measurements, and the file that keeps them for a
+ * device. Pure but for load and store. libibverbs is not called, so that the command can show the file.
  */
 #ifndef HP_SGE_MODEL_H
 #define HP_SGE_MODEL_H
@@ -18,7 +18,7 @@ enum {
 	HP_SG_TERMS
 };
 
-/* What holds a model's numbers for a machine. Long names are cut. */
+/* The place that a model's numbers are for. Long names are cut. */
 struct hp_sg_place {
 	char device[64], firmware[64], cpu[64];
 };
@@ -28,14 +28,14 @@ struct hp_sg_place {
 
 /* ------------------------------------------------------------------ costs */
 
-/* How often each term is in the cost of a message: the formulas of hugepin_verbs.h. mode: one of HUGEPIN_SG_INLINE, COPY and
- * GATHER, with HUGEPIN_SG_COLD. */
+/* How often each term is in the cost of a message: the formulas of hugepin_verbs.h. mode: one of HUGEPIN_SG_INLINE,
+ * COPY and GATHER, with HUGEPIN_SG_COLD. */
 struct hp_sg_count {
 	double term[HP_SG_TERMS];
 };
 struct hp_sg_count hp_sg_count(unsigned mode, unsigned pieces, uint64_t bytes, unsigned registrations, unsigned lines);
 
-/* In nanoseconds. */
+/* The cost in nanoseconds. */
 double hp_sg_model_ns(const struct hugepin_sg_model *m, const struct hp_sg_count *count);
 
 /* A measurement. */
@@ -44,30 +44,30 @@ struct hp_sg_sample {
 	double ns;
 };
 
-/* Fit those terms of *m that `terms` has bits for (1 << HP_SG_wr ...), the others staying as they are: least squares of the
- * relative errors, no term below zero. A term that no sample has stays as it is, too. Returns the mean square of the relative
- * errors that are left; -1: there are no samples, or one that is no time (*m is then as it was). */
+/* Fit those terms of *m that `terms` has bits for (1 << HP_SG_wr ...), the others staying as they are: least squares of
+ * the relative errors, no term below zero. A term that no sample has stays as it is, too. Returns the mean square of
+ * the relative errors that are left; -1: there are no samples, or one that is no time (*m is then as it was). */
 double hp_sg_model_fit(struct hugepin_sg_model *m, unsigned terms, const struct hp_sg_sample *samples, size_t count);
 
 /* ------------------------------------------------------------------ the file */
 
-/* As text, terminated. Its length, or -EMSGSIZE. */
+/* Print the file, terminated. Its length, or -EMSGSIZE. */
 int hp_sg_model_print(const struct hugepin_sg_model *m, const struct hp_sg_place *place, char *text, size_t size);
 
-/* 0, or -EILSEQ: not a whole file of this version. */
+/* Parse the text of a file. 0, or -EILSEQ: not a whole file of this version. */
 int hp_sg_model_parse(const char *text, struct hugepin_sg_model *ret_, struct hp_sg_place *ret_place);
 
-/* Where models are kept, by the environment: $XDG_CACHE_HOME/hugepin or ~/.cache/hugepin. 0, -ENOENT (the environment does
- * not say), -ENAMETOOLONG. */
+/* The directory of models, by the environment: $XDG_CACHE_HOME/hugepin or ~/.cache/hugepin. 0, -ENOENT (the environment
+ * does not say), -ENAMETOOLONG. */
 int hp_sg_model_dir(char path[HP_SG_PATH_MAX]);
 
 /* The file of a place in that directory. As hp_sg_model_dir. */
 int hp_sg_model_path(const struct hp_sg_place *place, char path[HP_SG_PATH_MAX]);
 
-/* 0, -EILSEQ, or what open() and read() said. */
+/* Read a file. 0, -EILSEQ, or the error of open() or read(). */
 int hp_sg_model_load(const char *path, struct hugepin_sg_model *ret_, struct hp_sg_place *ret_place);
 
-/* Write the file, and directories that are missing, so that others read it whole or not at all. 0 or -errno. */
+/* Write the file, and the directories that are missing. Others read the file whole or not at all. 0 or -errno. */
 int hp_sg_model_store(const char *path, const struct hugepin_sg_model *m, const struct hp_sg_place *place);
 
 /* The CPU's name, or the architecture's. */

@@ -1,10 +1,11 @@
 /*
- * The pins that one call has taken, found by address, without memory but the caller's array.
+ * The pins that one call has taken, found by address, without other memory than the caller's array.
  *
- * A few are looked at one by one. Of more, those in front of `sorted` are in the order of their addresses, and found by halves; of
- * those behind only the latest are looked at. For the others the key function is asked, which costs some 30 ns: so a registration
- * may be there twice, until all are put in order (hp_pins_settle), which gives the second one back. That is done when there are
- * twice as many as the last time, where there is no room, and at the end.
+ * A few pins are looked at one by one. Of more pins, those in front of `sorted` are in the order of their addresses,
+ * and found by halves; of those behind, only the latest are looked at. For the others the key function is asked, which
+ * costs some 30 ns. So a registration may be there twice, until all pins are put in order (hp_pins_settle), which gives
+ * the second one back. Pins are put in order when there are twice as many as the last time, when there is no room, and
+ * at the end.
  */
 #ifndef HP_SGE_PINS_H
 #define HP_SGE_PINS_H
@@ -17,7 +18,7 @@
 
 enum { HP_PINS_FEW = 16 };
 
-/* Of a range that does not wrap. */
+/* The range of the pin must not wrap. */
 static inline bool hp_pin_covers(const struct hugepin_pin *pin, uint64_t addr)
 {
 	return addr - pin->base < pin->len;
@@ -44,9 +45,10 @@ static inline uint32_t hp_pins_position(const struct hugepin_pin *pins, uint32_t
 	return from;
 }
 
-/* The pin that covers addr, of those that are looked at; NULL: none. Ranges may overlap, so that another may. */
-static HP_COLD const struct hugepin_pin *hp_pins_find_in_many(const struct hugepin_pin *pins, uint32_t n, uint32_t sorted,
-							      uint64_t addr)
+/* The pin that covers addr, of those that are looked at; NULL: none. Ranges may overlap, so that another pin may cover
+ * addr, too. */
+static HP_COLD const struct hugepin_pin *hp_pins_find_in_many(const struct hugepin_pin *pins, uint32_t n,
+							      uint32_t sorted, uint64_t addr)
 {
 	const struct hugepin_pin last = { .base = addr, .ref = UINT64_MAX };
 	uint32_t at;
@@ -58,8 +60,8 @@ static HP_COLD const struct hugepin_pin *hp_pins_find_in_many(const struct hugep
 	return at && hp_pin_covers(&pins[at - 1], addr) ? &pins[at - 1] : NULL;
 }
 
-static inline __attribute__((always_inline)) const struct hugepin_pin *hp_pins_find(const struct hugepin_pin *pins, uint32_t n,
-										    uint32_t sorted, uint64_t addr)
+static inline __attribute__((always_inline)) const struct hugepin_pin *
+hp_pins_find(const struct hugepin_pin *pins, uint32_t n, uint32_t sorted, uint64_t addr)
 {
 	if (HP_UNLIKELY(n > HP_PINS_FEW))
 		return hp_pins_find_in_many(pins, n, sorted, addr);
@@ -69,7 +71,7 @@ static inline __attribute__((always_inline)) const struct hugepin_pin *hp_pins_f
 	return NULL;
 }
 
-/* It is time to put them in order. */
+/* The pins are so many that they are to be put in order. */
 static inline bool hp_pins_due(uint32_t n, uint32_t sorted)
 {
 	return n >= 2 * HP_PINS_FEW && n / 2 >= sorted;
@@ -88,8 +90,8 @@ static inline void hp_pins_sink(struct hugepin_pin *pins, uint32_t at, uint32_t 
 	pins[at] = pin;
 }
 
-/* Put n pins in order (heapsort, unless they are), and give those back, by the key function, that are there twice. How many are
- * left. */
+/* Put n pins in order (heapsort, unless they are), and give pins that are there twice back, by the key function.
+ * Returns how many are left. */
 static HP_COLD uint32_t hp_pins_settle(struct hugepin_pin *pins, uint32_t n, hugepin_key_fn key, void *arg)
 {
 	bool ordered = true;

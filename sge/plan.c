@@ -1,26 +1,28 @@
 /*
- * Whether the pieces of a message are inlined, copied or gathered, or some copied and the others gathered: by a model of what
- * each costs, within what the queue pair can do. Rex, Mietke, Rehm 2006, section 4, saw that four elements cost little more
- * than one; where that ends is the model's to say.
+ * Planning: whether the pieces of a message are inlined, copied or gathered, or some copied and the others gathered. A
+ * model of what each costs decides, within what the queue pair can do. Rex, Mietke, Rehm 2006, section 4, saw that four
+ * elements cost little more than one; the model says where that ends.
  *
- * A plan has two numbers for what is copied, a length below which pieces are and a window of pieces that are anyway, so that
- * it is carried out by one comparison a piece. Copied neighbours lie one behind the other in the slot and are one element:
- * so copying pays where short pieces are neighbours, and the window, a run of neighbours, is what brings a message that has
- * too many elements down to what fits at least cost.
+ * A plan has two numbers for what is copied: a length below which pieces are copied, and a window of pieces that are
+ * copied anyway. So it is carried out by one comparison a piece. Copied neighbours are one behind the other in the
+ * slot, and are one element: so copying pays where short pieces are neighbours. The window, a run of neighbours, brings
+ * a message that has too many elements down to what fits, at least cost.
  *
  * Pure, but for hugepin_sg_caps. All costs are of the whole message, so that the work for each piece is counting.
  */
-#include "sge/iov.h"
 #include "sge/plan.h"
 
 #include <errno.h>
 #include <stddef.h>
 #include <string.h>
 
+#include "sge/error.h"
+#include "sge/iov.h"
+
 #define MODES (HUGEPIN_SG_INLINE | HUGEPIN_SG_COPY | HUGEPIN_SG_GATHER)
 
-/* Of an x86 server with the pieces in the cache, but for `element`, which is chosen: neighbours of 256 bytes are the longest
- * that are copied; a device has to fetch each element, and how long that takes has to be measured. */
+/* The costs of an x86 server with the pieces in the cache. Only `element` is chosen, so that neighbours of 256 bytes
+ * are the longest that are copied: a device has to fetch each element, and how long that takes has to be measured. */
 const struct hugepin_sg_model hp_sg_model_default = {
 	.size = sizeof(struct hugepin_sg_model),
 	.source = HUGEPIN_SG_MODEL_DEFAULT,
@@ -41,13 +43,13 @@ int hugepin_sg_caps(struct ibv_qp *qp, const struct ibv_qp_cap *granted, struct 
 	struct ibv_port_attr port = { 0 };
 	struct ibv_device_attr device = { 0 };
 	int err = ibv_query_qp(qp, &attr, IBV_QP_CAP | IBV_QP_PORT, &init);
-	if (!err) /* it has no port before it is initialised */
+	if (!err) /* a queue pair has no port before it is initialised */
 		err = ibv_query_port(qp->context, attr.port_num ? attr.port_num : 1, &port);
 	if (!err)
 		err = ibv_query_device(qp->context, &device);
 	errno = errno_before;
 	if (err)
-		return err > 0 ? -err : err;
+		return hp_verbs_error(err);
 
 	const struct ibv_qp_cap *cap = granted ? granted : &init.cap;
 	uint32_t max_sge_rd = device.max_sge_rd > 0 ? (uint32_t)device.max_sge_rd : cap->max_send_sge;
@@ -58,7 +60,7 @@ int hugepin_sg_caps(struct ibv_qp *qp, const struct ibv_qp_cap *granted, struct 
 		.max_sge_rd = max_sge_rd < cap->max_send_sge ? max_sge_rd : cap->max_send_sge,
 		.max_wr = cap->max_send_wr,
 		.max_recv_wr = cap->max_recv_wr,
-		/* The 40 bytes of the routing header are beyond the MTU, and in the receiver's memory only. */
+		/* The 40 bytes of the routing header are not part of the MTU, and only in the receiver's memory. */
 		.mtu_ud = qp->qp_type == IBV_QPT_UD ? 128u << port.active_mtu : 0,
 		.max_msg = port.max_msg_sz,
 	};
@@ -68,7 +70,7 @@ int hugepin_sg_caps(struct ibv_qp *qp, const struct ibv_qp_cap *granted, struct 
 
 /* ------------------------------------------------------------------ counting */
 
-/* A message of which some pieces are copied. */
+/* The counts of a message of which some pieces are copied. */
 struct tally {
 	uint64_t bytes, copied_bytes;
 	uint64_t lines; /* of the gathered pieces */
@@ -77,8 +79,9 @@ struct tally {
 	bool bad; /* a piece at NULL, or that wraps round */
 };
 
-/* How many registrations the pieces lie in: those in one hugepage, or in the next one, in one. What comes back to a page is
- * known by a hash, so that far more than 64 are counted short, where the number decides nothing any more. */
+/* A guess of the number of registrations that the pieces are in: pieces in the same hugepage, or in the next one, are
+ * in one. A hash knows the pages that were seen. So far more than 64 are counted short, where the number decides
+ * nothing any more. */
 struct guess {
 	uint64_t page, seen;
 	uint32_t regs;
@@ -95,13 +98,13 @@ static inline void guess_add(struct guess *g, uint64_t addr)
 	g->page = page;
 }
 
-/* Inlined, so that nothing is compared where nothing is copied. */
-static inline __attribute__((always_inline)) void tally(const struct iovec *iov, int n, uint32_t copy_below,
+/* Inlined, so that the comparisons are left out where nothing is copied. */
+static inline __attribute__((always_inline)) void count_pieces(const struct iovec *iov, int n, uint32_t copy_below,
 							uint32_t from, uint32_t to, struct tally *ret_)
 {
 	struct tally t = { .shortest = SIZE_MAX };
 	struct guess g = { .page = UINT64_MAX / 2 };
-	bool joins = false; /* the piece before is copied */
+	bool joins = false; /* the piece in front is copied */
 	for (uint32_t i = 0; i < (uint32_t)n; i++) {
 		uint64_t addr = (uintptr_t)iov[i].iov_base;
 		size_t len = iov[i].iov_len;
@@ -109,7 +112,7 @@ static inline __attribute__((always_inline)) void tally(const struct iovec *iov,
 			continue;
 		t.pieces++;
 		t.bytes = t.bytes + len < t.bytes ? UINT64_MAX : t.bytes + len;
-		t.bad |= !hp_iov_lies(addr, len);
+		t.bad |= !hp_iov_valid(addr, len);
 		t.shortest = len < t.shortest ? len : t.shortest;
 		t.longest = len > t.longest ? len : t.longest;
 		bool copied = len < copy_below || i - from < to - from;
@@ -117,7 +120,7 @@ static inline __attribute__((always_inline)) void tally(const struct iovec *iov,
 			t.copied++;
 			t.copied_bytes += len;
 		} else {
-			t.lines += ((addr & 63) + len + 63) / 64;
+			t.lines += hp_iov_lines(addr, len);
 			guess_add(&g, addr);
 		}
 		t.elements += !(copied && joins);
@@ -129,17 +132,17 @@ static inline __attribute__((always_inline)) void tally(const struct iovec *iov,
 
 /* ------------------------------------------------------------------ choosing */
 
-/* The best so far. */
+/* The best plan so far. */
 struct choice {
 	const struct hugepin_sg_model *model;
-	float piece, copy_byte, cold; /* as the pieces are in the cache or not */
+	float piece, copy_byte, cold; /* for pieces in the cache, or for others */
 	uint64_t elements_max; /* of the message */
 	struct hugepin_sg_plan plan;
 	float cost;
 	bool any;
 };
 
-/* What costs wr for each work request and `rest` in all. Returns whether it is the best now. */
+/* Offer a plan that costs wr for each work request and `rest` in all. Returns whether it is the best now. */
 static bool offer(struct choice *c, float wr, float rest, uint32_t mode, const struct tally *t)
 {
 	if (t->elements > c->elements_max)
@@ -182,12 +185,12 @@ static void offer_copy(struct choice *c, const struct tally *t)
 	offer_elements(c, HUGEPIN_SG_COPY, &all);
 }
 
-/* Returns how many elements it takes. */
+/* Offer a mixture. Returns the number of its elements. */
 static uint32_t offer_mixture(struct choice *c, const struct iovec *iov, int n, uint32_t below, uint32_t from,
 			      uint32_t to)
 {
 	struct tally t;
-	tally(iov, n, below, from, to, &t);
+	count_pieces(iov, n, below, from, to, &t);
 	if (offer_elements(c, HUGEPIN_SG_GATHER | HUGEPIN_SG_COPY, &t)) {
 		c->plan.copy_below = below;
 		c->plan.copy_from = from;
@@ -196,16 +199,17 @@ static uint32_t offer_mixture(struct choice *c, const struct iovec *iov, int n, 
 	return t.elements;
 }
 
-/* The cheapest window that takes `excess` elements away, beside what is shorter than `below`. A window of `gathered` pieces that
- * would have been elements of their own, and of `runs` of copied ones between and behind them, becomes one element, with the
- * run in front of it if there is one; without its first piece it would save one less, whatever is in front. So for each end
- * the shortest window is found by dropping pieces at its start: one pass. */
-static bool window(const struct choice *c, const struct iovec *iov, int n, uint32_t below, uint32_t excess,
+/* Find the cheapest window that takes `excess` elements away, beside the pieces shorter than `below`. A window has
+ * `gathered` pieces that would have been elements of their own, and `runs` of copied ones between and behind them. It
+ * becomes one element, with the run in front of it if there is one. Without its first piece it would save one element
+ * less, whatever is in front. So for each end the shortest window is found by dropping pieces at its start, all in one
+ * pass. */
+static bool find_window(const struct choice *c, const struct iovec *iov, int n, uint32_t below, uint32_t excess,
 		   uint32_t *ret_from, uint32_t *ret_to)
 {
 	uint32_t first = 0, gathered = 0, runs = 0;
 	uint64_t bytes = 0;
-	bool joins = false, in_front = false; /* of the window, a piece that is copied */
+	bool joins = false, in_front = false; /* in front of the window is a piece that is copied */
 	bool found = false;
 	float best = 0;
 	for (uint32_t i = 0; i < (uint32_t)n; i++) {
@@ -246,13 +250,13 @@ static void offer_window(struct choice *c, const struct iovec *iov, int n, uint3
 			 uint64_t elements_max)
 {
 	uint32_t from = 0, to = 0;
-	if (elements > elements_max && window(c, iov, n, below, elements - (uint32_t)elements_max, &from, &to))
+	if (elements > elements_max && find_window(c, iov, n, below, elements - (uint32_t)elements_max, &from, &to))
 		offer_mixture(c, iov, n, below, from, to);
 }
 
-/* What is shorter than `below` is copied, and if that is too much for one work request, or for all that there may be, a window
- * of the others. */
-static void mix(struct choice *c, const struct iovec *iov, int n, uint32_t below)
+/* Offer to copy the pieces shorter than `below`; and, if the elements are too many for one work request, or for all
+ * that there may be, a window of the others. */
+static void offer_mixtures_below(struct choice *c, const struct iovec *iov, int n, uint32_t below)
 {
 	uint32_t elements = offer_mixture(c, iov, n, below, 0, 0);
 	offer_window(c, iov, n, below, elements, c->plan.max_sge);
@@ -260,21 +264,21 @@ static void mix(struct choice *c, const struct iovec *iov, int n, uint32_t below
 		offer_window(c, iov, n, below, elements, c->elements_max);
 }
 
-static void mixtures(struct choice *c, const struct iovec *iov, int n, const struct tally *t, bool cold)
+static void offer_mixtures(struct choice *c, const struct iovec *iov, int n, const struct tally *t, bool cold)
 {
 	const struct hugepin_sg_model *m = c->model;
 	float lookups = (float)t->regs / (float)t->pieces;
-	/* where copying ends behind a neighbour that is copied, and where there is none */
+	/* The length where copying ends behind a neighbour that is copied, and where there is none. */
 	uint32_t joined = hp_sg_copy_below(m, cold, m->element, lookups), lone = hp_sg_copy_below(m, cold, 0, lookups);
 	if (joined > t->shortest && joined <= t->longest)
-		mix(c, iov, n, joined);
+		offer_mixtures_below(c, iov, n, joined);
 	if (lone > t->shortest && lone <= t->longest && lone != joined)
-		mix(c, iov, n, lone);
+		offer_mixtures_below(c, iov, n, lone);
 	if (t->pieces <= c->plan.max_sge)
 		return;
-	mix(c, iov, n, 0);
+	offer_mixtures_below(c, iov, n, 0);
 	for (uint64_t below = t->shortest * 4; below <= t->longest; below *= 4)
-		mix(c, iov, n, (uint32_t)below);
+		offer_mixtures_below(c, iov, n, (uint32_t)below);
 }
 
 int hugepin_sg_plan(const struct hugepin_sg_model *model, const struct hugepin_sg_caps *caps, const struct iovec *iov,
@@ -288,7 +292,7 @@ int hugepin_sg_plan(const struct hugepin_sg_model *model, const struct hugepin_s
 	if (!model)
 		model = &hp_sg_model_default;
 	struct tally t;
-	tally(iov, n, 0, 0, 0, &t);
+	count_pieces(iov, n, 0, 0, 0, &t);
 	if (t.bad)
 		return -EINVAL;
 	if (t.bytes > UINT32_MAX)
@@ -319,7 +323,7 @@ int hugepin_sg_plan(const struct hugepin_sg_model *model, const struct hugepin_s
 	if (allowed & HUGEPIN_SG_GATHER)
 		offer_elements(&c, allowed & both, &t);
 	if ((allowed & both) == both && t.pieces > 1 && (t.shortest < t.longest || t.pieces > c.plan.max_sge))
-		mixtures(&c, iov, n, &t, cold);
+		offer_mixtures(&c, iov, n, &t, cold);
 	if (!c.any)
 		return -EMSGSIZE;
 	c.plan.mode |= mode & (HUGEPIN_SG_WRITE | HUGEPIN_SG_RECV);

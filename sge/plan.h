@@ -1,6 +1,4 @@
-/*
- * What those share who make work requests: the layout of elements, and what the cost model says of one piece.
- */
+/* What makes work requests shares this: the layout of elements, and whether the cost model has one piece copied. */
 #ifndef HP_SGE_PLAN_H
 #define HP_SGE_PLAN_H
 
@@ -15,12 +13,13 @@ _Static_assert(sizeof(struct hugepin_sge) == sizeof(struct ibv_sge) &&
 		       offsetof(struct hugepin_sge, lkey) == offsetof(struct ibv_sge, lkey),
 	       "elements are laid out as those of verbs");
 
-/* Where nothing has been measured. */
+/* The model where nothing has been measured. */
 extern const struct hugepin_sg_model hp_sg_model_default;
 
-/* The length in bytes from which on a piece is better gathered, by an element of its own that costs `element` ns and
- * `lookups` searches for a key, than copied behind its neighbour: model->element where it joins one that is copied, 0 where it
- * needs an element of the slot for itself. A line more is touched, and what is longer, again for each 64 bytes. */
+/* The length in bytes from which on a piece is better gathered than copied. Gathering costs `lookups` searches for a
+ * key, and `element` ns for an element of the piece's own: model->element where a copy would join a neighbour's
+ * element, 0 where a copy would need an element of the slot. A gathered piece touches a line more, and one more for
+ * each 64 bytes. */
 static inline uint32_t hp_sg_copy_below(const struct hugepin_sg_model *model, bool cold, float element, float lookups)
 {
 	float saved = element + model->lookup * lookups + model->line - (cold ? model->cold_piece : model->piece);

@@ -1,13 +1,15 @@
 /*
- * What posting costs the CPU where there is no device: work requests written into a ring in memory, in the format and with the
- * work of a provider (mlx5's: segments of 16 bytes, big-endian, a work request of at most 512). No doorbell is rung, which is
- * a write to the device. For measurements.
+ * A provider without a device, for measurements of what posting costs the CPU. Work requests are written into a ring in
+ * memory, in the format and with the work of mlx5's: segments of 16 bytes, big-endian, at most 512 bytes a work
+ * request. The write to the device that would ring its doorbell is left out.
  */
 #ifndef HP_SGE_WQE_H
 #define HP_SGE_WQE_H
 
 #include <endian.h>
+#include <errno.h>
 #include <infiniband/verbs.h>
+#include <stdatomic.h>
 #include <string.h>
 
 enum { HP_WQE_BYTES = 512, HP_WQE_COUNT = 128, HP_WQE_INLINE_MAX = HP_WQE_BYTES - 36, HP_WQE_SGE_MAX = 30 };
@@ -15,7 +17,7 @@ enum { HP_WQE_BYTES = 512, HP_WQE_COUNT = 128, HP_WQE_INLINE_MAX = HP_WQE_BYTES 
 struct hp_wqe_ring {
 	unsigned char *base; /* HP_WQE_COUNT times HP_WQE_BYTES, aligned to 64 */
 	uint32_t at;
-	uint32_t doorbell; /* in memory: what a device looks at when it has lost its way */
+	_Atomic uint32_t doorbell; /* in memory: a device reads it when it has lost its way */
 };
 
 struct hp_wqe_control {
@@ -44,7 +46,7 @@ static inline unsigned char *hp_wqe_inline(unsigned char *to, const struct ibv_s
 	return to;
 }
 
-/* As ibv_post_send's. */
+/* As ibv_post_send(): returns 0 or errno, then with *bad. */
 static inline int hp_wqe_post(struct hp_wqe_ring *ring, const struct ibv_send_wr *wr, const struct ibv_send_wr **bad)
 {
 	for (; wr; wr = wr->next) {
@@ -80,8 +82,8 @@ static inline int hp_wqe_post(struct hp_wqe_ring *ring, const struct ibv_send_wr
 		control->imm = wr->imm_data;
 		ring->at++;
 	}
-	/* release: what the device reads is written before it is told */
-	__atomic_store_n(&ring->doorbell, htobe32(ring->at & 0xffff), __ATOMIC_RELEASE);
+	/* The work requests are written before; pairs with the device, which reads them after the doorbell. */
+	atomic_store_explicit(&ring->doorbell, htobe32(ring->at & 0xffff), memory_order_release);
 	return 0;
 }
 

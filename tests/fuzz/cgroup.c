@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cmd/cmd.h"
+#include "cmd/text.h"
 
 static const char *files[2];
 static size_t lens[2];

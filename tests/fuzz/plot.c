@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "cmd/cmd.h"
+#include "cmd/usage.h"
 
 static jmp_buf refused;
 static const uint8_t *trace;

@@ -1,4 +1,4 @@
-/* link: base/base.c reg/policy/plan.c reg/policy/cf11.c reg/policy/schedule.c reg/policy/predict.c -lz */
+/* link: base/base.c -lz */
 /*
  * Fuzzes what the replay reads: a trace of communication is refused, or its uses are in order and each lies in its region.
  * The first byte says whether the header is put right.
@@ -18,9 +18,7 @@ static gzFile opened; /* errx() does not return to who would close it */
 #define gzclose(f) (opened = NULL, gzclose(f))
 #undef errx
 #define errx(...) longjmp(refused, 1)
-#define main replay_main
-#include "bench/replay.c"
-#undef main
+#include "bench/trace.c"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -48,7 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		assert(write(file, head, sizeof head - 1) == sizeof head - 1);
 	assert(write(file, data + 1, size - 1) == (ssize_t)size - 1);
 	snprintf(path, sizeof path, "/proc/self/fd/%d", file);
-	option.unit = data[0] & 2 ? 2 << 20 : 4096;
+	const uint64_t unit = data[0] & 2 ? 2 << 20 : 4096;
 	opened = NULL;
 	if (setjmp(refused)) {
 		if (opened)
@@ -56,13 +54,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		forget();
 		return 0;
 	}
-	read_file(path, &t);
+	read_file(path, unit, &t);
 	find_regions(path, &t);
 	for (size_t i = 0; i < t.uses; i++) {
 		const struct use *u = &t.use[i];
 
 		assert(u->end >= u->start && (!i || u->start >= t.use[i - 1].start));
-		assert(u->limit > u->addr && u->addr % option.unit == 0 && u->limit % option.unit == 0);
+		assert(u->limit > u->addr && u->addr % unit == 0 && u->limit % unit == 0);
 		assert(u->region >= 1 && u->region <= t.regions && t.bytes[u->region] >= u->limit - u->addr);
 		/* What overlaps is of one region, what is apart is not. */
 		for (size_t k = 0; k < i && k < 64; k++)

@@ -1,0 +1,116 @@
+/*
+ * Small functions of the pin cache's benches.
+ */
+#ifndef BENCH_COMMON_H
+#define BENCH_COMMON_H
+
+#include <err.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "hugepin.h"
+
+#define KiB ((size_t)1 << 10)
+#define MiB ((size_t)1 << 20)
+#define GiB ((size_t)1 << 30)
+#define HUGEPAGE (2 * MiB)
+
+static inline void check(int r, const char *what) /* of a function that returns -errno */
+{
+	if (r < 0)
+		errx(1, "%s: %s", what, strerror(-r));
+}
+
+/* Say that this machine cannot show something, and end the program. That is no failure. */
+__attribute__((format(printf, 1, 2))) static inline _Noreturn void not_shown(const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	fputs("# ", stdout);
+	vprintf(format, args);
+	puts("");
+	va_end(args);
+	exit(0);
+}
+
+static inline double now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+static inline int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+static inline double median(double *v, size_t n)
+{
+	qsort(v, n, sizeof *v, compare);
+	return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+static inline uint64_t next_random(uint64_t *state) /* xorshift64* (Vigna 2016) */
+{
+	*state ^= *state >> 12;
+	*state ^= *state << 25;
+	*state ^= *state >> 27;
+	return *state * UINT64_C(2685821657736338717);
+}
+
+static inline void touch(char *p, size_t len)
+{
+	for (size_t i = 0; i < len; i += 4 * KiB)
+		((volatile char *)p)[i] = 1;
+}
+
+static inline char *get(size_t size)
+{
+	char *p = hugepin_malloc(size);
+
+	if (!p)
+		err(1, "hugepin_malloc");
+	return p;
+}
+
+/* ------------------------------------------------------------------ a backend that registers nothing */
+
+static inline int unregistered_reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
+{
+	static uint32_t key;
+
+	(void)ctx, (void)addr, (void)len, (void)access;
+	key++;
+	*ret_ = (struct hugepin_reg){ .lkey = key, .rkey = key };
+	return 0;
+}
+
+static inline int unregistered_dereg(void *ctx, struct hugepin_reg *reg)
+{
+	(void)ctx, (void)reg;
+	return 0;
+}
+
+static inline int unregistered_limits(void *ctx, struct hugepin_limits *ret_)
+{
+	(void)ctx;
+	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE };
+	return 0;
+}
+
+static const struct hugepin_backend unregistered = {
+	.size = sizeof unregistered, .name = "nothing",
+	.reg = unregistered_reg, .dereg = unregistered_dereg, .limits = unregistered_limits,
+};
+
+#endif

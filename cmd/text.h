@@ -1,0 +1,38 @@
+/*
+ * Small files, and values as text.
+ */
+#ifndef HP_CMD_TEXT_H
+#define HP_CMD_TEXT_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "base/config.h"
+
+/* The name behind the last slash. */
+static inline const char *hp_base_name(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
+/* The number that a small file begins with, or def. */
+uint64_t hp_read_number(const char *path, uint64_t def);
+
+/* The first line of a small file, without its end; empty if there is none. */
+char *hp_read_line(const char *path, char *line, size_t size);
+
+#define HP_TEXT_MAX 32
+
+/* "512 KiB", "2 MiB", "1.5 GiB". */
+char *hp_text_bytes(uint64_t bytes, char buf[HP_TEXT_MAX]);
+
+/* Text from elsewhere must not steer the terminal: control characters but newlines become question marks. */
+char *hp_text_tame(char *text);
+
+/* A value as the user would write it in HUGEPIN_...; in buf, but for a path. */
+const char *hp_text_option(const struct hp_option *o, int64_t value, char buf[HP_TEXT_MAX]);
+
+#endif

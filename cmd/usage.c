@@ -1,0 +1,22 @@
+/*
+ * The lines of usage.
+ */
+#include "cmd/usage.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int hp_usage(const char *title, bool wanted)
+{
+	static const struct {
+		const char *title, *arguments;
+	} usages[] = {
+#define USAGE(name, arguments, does) { "hugepin " #name, arguments },
+		HP_COMMANDS(USAGE)
+	};
+
+	for (size_t i = 0; i < sizeof usages / sizeof usages[0]; i++)
+		if (!strcmp(title, usages[i].title))
+			fprintf(wanted ? stdout : stderr, "usage: %s %s\n", title, usages[i].arguments);
+	return wanted ? 0 : HP_EXIT_USAGE;
+}

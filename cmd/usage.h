@@ -1,0 +1,35 @@
+/*
+ * The sub-commands, how each is called, and what they exit with.
+ */
+#ifndef HP_CMD_USAGE_H
+#define HP_CMD_USAGE_H
+
+#include <stdbool.h>
+
+/* Exit statuses. Those of `run` are what env(1), nohup(1) and shells use. */
+enum {
+	HP_EXIT_FAILED = 1,
+	HP_EXIT_USAGE = 2,
+	HP_EXIT_ADVICE = 3, /* of `info`: something could be better */
+	HP_EXIT_NONE = 4, /* of `info`: there are no hugepages at all */
+	HP_EXIT_REFUSED = 125,
+	HP_EXIT_CANNOT_EXEC = 126,
+	HP_EXIT_NOT_FOUND = 127
+};
+
+/* The sub-commands: name, arguments, purpose. cmd/NAME.c has hp_NAME_main(), but for calibrate, which cmd/models.c
+ * has. */
+#define HP_COMMANDS(X) \
+	X(run, "[OPTION...] [--] PROGRAM [ARG...]", "start PROGRAM with its buffers of 32 KiB and more in hugepages") \
+	X(info, "[--json]", "what this machine offers for that, and what to change") \
+	X(calibrate, "[DEVICE]", "measure what sending small pieces costs on verbs devices") \
+	X(top, "[-d SECONDS] [-n NUMBER] [--once] [--json] PID", \
+	  "what a running process has in its heap and in its pin cache") \
+	X(plot, "[-o FILE] [-t TITLE] TRACE...", \
+	  "a picture of the memory that was registered, from files of HUGEPIN_TRACE")
+
+/* Print the usage of the sub-command with this argv[0]: on stdout if it is wanted, or else on stderr, because the
+ * command line is wrong. Returns the exit status. */
+int hp_usage(const char *title, bool wanted);
+
+#endif

@@ -1,0 +1,102 @@
+/*
+ * The domain of a rank: fixed buffers of an io_uring, or memory regions of the first RDMA device. A rank's budget is
+ * its part of the user's limit, which all ranks on a machine have together.
+ */
+#include "mpi/domain.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <hugepin_uring.h>
+#include <hugepin_verbs.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/base.h"
+#include "mpi/options.h"
+
+enum { SLOTS = 16384 }; /* fixed buffers of the ring: all that the kernel allows */
+
+hugepin_domain *hp_mpi_domain;
+static struct io_uring ring;
+
+/* Ranks of this job on this machine, who have one user's limit together. */
+static unsigned ranks_here(void)
+{
+	static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS" };
+
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+		const char *text = secure_getenv(names[i]);
+		long n = text ? strtol(text, NULL, 10) : 0;
+
+		if (n > 0)
+			return (unsigned)n;
+	}
+	return 1;
+}
+
+static int open_uring(struct hugepin_attr *attr)
+{
+	struct hugepin_domain_stats s;
+	const unsigned ranks = ranks_here();
+	int err = io_uring_queue_init(1, &ring, 0);
+
+	if (err < 0)
+		return err;
+	err = hugepin_uring_open(&ring, 0, SLOTS, attr, &hp_mpi_domain);
+	if (err < 0) {
+		io_uring_queue_exit(&ring);
+		return err;
+	}
+	/* What one rank keeps registered another cannot have. */
+	if (!attr->pinned_bytes_max && ranks > 1 && hugepin_domain_stats(hp_mpi_domain, &s, sizeof s) > 0 &&
+	    s.bytes_max && !hugepin_domain_close(hp_mpi_domain)) {
+		attr->pinned_bytes_max = HP_MAX(s.bytes_max / ranks, (uint64_t)1);
+		hp_mpi_domain = NULL;
+		err = hugepin_uring_open(&ring, 0, SLOTS, attr, &hp_mpi_domain);
+	}
+	return err;
+}
+
+/* Nothing of it is given back: the device is open until the process ends. */
+static int open_verbs(struct hugepin_attr *attr)
+{
+#define FROM(name) __typeof__(&name) name##_ = (__typeof__(&name))dlsym(library, #name)
+	void *library = dlopen(HP_SONAME("libhugepin-verbs"), RTLD_NOW);
+
+	if (!library) {
+		fprintf(stderr, "hugepin: %s\n", dlerror());
+		return -ENOENT;
+	}
+	FROM(hugepin_verbs_open);
+	FROM(ibv_get_device_list);
+	FROM(ibv_open_device);
+	FROM(ibv_alloc_pd);
+	if (!hugepin_verbs_open_ || !ibv_get_device_list_ || !ibv_open_device_ || !ibv_alloc_pd_)
+		return -ENOENT;
+	struct ibv_device **devices = ibv_get_device_list_(NULL);
+	if (!devices || !devices[0])
+		return -ENODEV;
+	struct ibv_context *context = ibv_open_device_(devices[0]);
+	struct ibv_pd *pd = context ? ibv_alloc_pd_(context) : NULL;
+	return pd ? hugepin_verbs_open_(pd, attr, &hp_mpi_domain) : -ENODEV;
+}
+
+int hp_mpi_domain_open(void)
+{
+	const int64_t budget = hp_mpi_options.budget;
+	struct hugepin_attr attr = { .size = sizeof attr };
+	int err;
+
+	attr.pinned_bytes_max = budget == HP_MPI_BUDGET_NONE ? UINT64_MAX : (uint64_t)budget;
+	err = hp_mpi_options.backend == HP_MPI_VERBS ? open_verbs(&attr) : open_uring(&attr);
+	if (err < 0)
+		hp_mpi_domain = NULL;
+	return err;
+}
+
+void hp_mpi_domain_close(void)
+{
+	if (!hugepin_domain_close(hp_mpi_domain) && hp_mpi_options.backend == HP_MPI_URING)
+		io_uring_queue_exit(&ring);
+	hp_mpi_domain = NULL;
+}

@@ -1,0 +1,119 @@
+/*
+ * Pins of the buffers that a transfer touches: taken before MPI sees them, and given back when MPI has let go of them.
+ * A buffer that cannot be pinned is counted. No failure of ours is the program's, unless HUGEPIN_MPI_STRICT=1.
+ */
+#include "mpi/transfer.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "mpi/domain.h"
+#include "mpi/next.h"
+#include "mpi/options.h"
+#include "mpi/report.h"
+#include "mpi/trace.h"
+
+/* hugepin_pin() as if the function with this frame called it. A policy that predicts knows call sites by frame
+ * pointers, and between the program and us there may be Fortran's bindings, which keep none. */
+#ifdef __x86_64__
+int hp_pin_from(hugepin_domain *, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_,
+		const void *frame);
+__asm__(".text\n"
+	".type hp_pin_from, @function\n"
+	"hp_pin_from:\n"
+	".cfi_startproc\n"
+	"push %rbp\n"
+	".cfi_def_cfa_offset 16\n"
+	".cfi_offset %rbp, -16\n"
+	"mov %r9, %rbp\n"
+	"call hugepin_pin@PLT\n"
+	"pop %rbp\n"
+	".cfi_def_cfa_offset 8\n"
+	"ret\n"
+	".cfi_endproc\n"
+	".size hp_pin_from, .-hp_pin_from\n");
+#else
+#define hp_pin_from(domain, addr, len, access, ret_, frame) \
+	((void)(frame), hugepin_pin(domain, addr, len, access, ret_))
+#endif
+
+static void unpin_buffer(struct hp_buffer *b)
+{
+	for (; b->pins_count; b->pins_count--) {
+		hugepin_unpin(hp_mpi_domain, &b->pins[b->pins_count - 1]);
+		HP_MPI_COUNT(unpins);
+	}
+}
+
+static int pin_buffer(struct hp_buffer *b, const void *frame)
+{
+	const unsigned access = b->dir == 'S' ? HUGEPIN_READ : HUGEPIN_WRITE;
+	size_t done = 0;
+
+	while (done < b->len) {
+		struct hugepin_pin *p = &b->pins[b->pins_count];
+		int err = b->pins_count == HP_MPI_PINS_MAX ? -EMSGSIZE
+							   : hp_pin_from(hp_mpi_domain, (const void *)(b->start + done),
+									 b->len - done, access, p, frame);
+
+		if (err < 0) {
+			unpin_buffer(b);
+			return err;
+		}
+		HP_MPI_COUNT(pins);
+		b->pins_count++;
+		done += p->len;
+	}
+	return 0;
+}
+
+static void HP_COLD note_unpinned(const struct hp_transfer *t, const struct hp_buffer *b, int err)
+{
+	int rank;
+
+	HP_MPI_COUNT(not_pinned);
+	if (!hp_mpi_options.strict)
+		return;
+	REAL(Comm_rank)(MPI_COMM_WORLD, &rank);
+	fprintf(stderr, "hugepin: MPI rank %d: %zu bytes at %#" PRIxPTR " cannot be registered for MPI_%s: %s\n", rank,
+		b->len, b->start, t->op, strerror(-err));
+	REAL(Abort)(MPI_COMM_WORLD, 1);
+}
+
+void hp_transfer_acquire(struct hp_transfer *t, const struct hp_call *c)
+{
+	if (!t->count)
+		return;
+	hp_report_sample();
+	for (struct hp_buffer *b = t->buffers; b < t->buffers + t->count; b++) {
+		int err = hp_mpi_domain ? pin_buffer(b, c->frame) : 0;
+
+		if (err < 0)
+			note_unpinned(t, b, err);
+		b->row = hp_trace_on ? hp_trace_row(c, t->op, b) : NULL;
+	}
+	hp_report_sample();
+}
+
+void hp_transfer_release(struct hp_transfer *t)
+{
+	if (!t->count)
+		return;
+	hp_report_sample();
+	for (struct hp_buffer *b = t->buffers; b < t->buffers + t->count; b++) {
+		unpin_buffer(b);
+		hp_trace_row_end(b->row);
+		b->row = NULL;
+	}
+	hp_report_sample();
+}
+
+void hp_transfer_release_left(struct hp_transfer *t)
+{
+	for (int i = 0; i < t->count; i++)
+		if (t->buffers[i].pins_count || t->buffers[i].row)
+			HP_MPI_COUNT(left);
+	hp_transfer_release(t);
+}

@@ -1,0 +1,227 @@
+/*
+ * Making a queue, and destroying it: what the queue pair, the model and the program's attributes make of the queue's
+ * struct, and its memory. All arrays are in one block, allocated once; the slots of frames and receives are one buffer
+ * of the heap, pinned as long as the queue exists.
+ */
+#include "sge/open.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sge/plan.h"
+#include "sge/receive.h"
+
+#define GRH ((size_t)40) /* the routing header, in front of a datagram in the receiver's memory */
+#define LINE ((size_t)64)
+#define DEPTH_MAX (1u << 15)
+
+#define QUEUE_FLAGS (HUGEPIN_SGQ_MT | HUGEPIN_SGQ_RAW | HUGEPIN_SGQ_DEBUG)
+
+unsigned hp_sgq_generation;
+
+static void count_fork(void)
+{
+	hp_sgq_generation++;
+}
+
+static void watch_queue_forks(void)
+{
+	pthread_atfork(NULL, NULL, count_fork);
+}
+
+/* The index mask of a ring with room for n. */
+static uint64_t mask_of(uint64_t n)
+{
+	return n > 1 ? UINT64_MAX >> __builtin_clzll(n - 1) : 0;
+}
+
+/* Fill *q with the settings that follow from the queue pair, the model and *a. 0 or -errno. */
+static int settings_of(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
+{
+	struct hugepin_sg_caps caps;
+	struct hugepin_sg_model model;
+	int err = hugepin_sg_caps(a->qp, a->granted, &caps, sizeof caps);
+	if (err < 0)
+		return err;
+	/* A model that cannot be measured (all domains are in use, say) is no reason not to send. */
+	if (a->model)
+		model = *a->model;
+	else if (hugepin_sg_calibrate(NULL, 0, &model, sizeof model) < 0)
+		model = hp_sg_model_default;
+
+	bool ud = a->qp->qp_type == IBV_QPT_UD, is_raw = a->flags & HUGEPIN_SGQ_RAW;
+	uint32_t wrs = caps.max_wr > a->reserved_wr ? caps.max_wr - a->reserved_wr : 0;
+	uint64_t longest = ud ? HP_MIN(caps.mtu_ud, caps.max_msg) : HP_MIN(caps.max_msg, UINT32_MAX);
+	uint32_t depth = a->depth ? a->depth : HP_MIN(wrs, 64u);
+	uint32_t frame_bytes = a->frame_bytes ? a->frame_bytes : (uint32_t)(ud ? longest : HP_MIN(longest, 8192u));
+	if (!depth || depth > HP_MIN(wrs, DEPTH_MAX) || a->recv_depth > HP_MIN(caps.max_recv_wr, DEPTH_MAX) ||
+	    !caps.max_sge || (a->recv_depth && !caps.max_recv_sge) ||
+	    frame_bytes < (is_raw ? 1 : HUGEPIN_SG_TABLE(1) + 1))
+		return -EINVAL;
+	if (frame_bytes > longest)
+		return -EMSGSIZE;
+
+	/* A frame with this many sub-messages is full. By default that limits frames of less than 64 bytes a
+	 * sub-message. */
+	uint32_t fit = is_raw ? frame_bytes : (frame_bytes - HUGEPIN_SG_HEADER) / 12;
+	uint32_t subs_max = a->flush_count ? a->flush_count : HP_MAX(frame_bytes / 64, 16u);
+	*q = (struct hugepin_sgq){
+		.qp = a->qp,
+		.domain = a->domain,
+		.generation = hp_sgq_generation,
+		.flags = a->flags,
+		.depth = depth,
+		.frame_bytes = frame_bytes,
+		.subs_max = HP_MIN(subs_max, fit),
+		.flush_bytes = a->flush_bytes ? a->flush_bytes : UINT32_MAX,
+		.hold = a->hold_if_outstanding ? a->hold_if_outstanding : HP_MAX(depth - 1, 1u),
+		.signal_every = HP_MAX(depth / 4, 1u),
+		.max_sge = caps.max_sge,
+		.max_inline = model.refused & HUGEPIN_SG_INLINE ? 0 : caps.max_inline,
+		.deadline_ns = a->deadline_ns,
+		.recv_depth = a->recv_depth,
+		.recv = a->recv,
+		.recv_arg = a->recv_arg,
+		.grh = ud ? GRH : 0,
+	};
+	q->slot_mask = (uint32_t)mask_of(depth);
+	q->sub_mask = mask_of(((uint64_t)depth + 1) * q->subs_max); /* one frame's more, for what callbacks add */
+	q->copy_below = q->copy_below_cold = UINT32_MAX;
+	if (!(model.refused & HUGEPIN_SG_GATHER)) {
+		q->copy_below = HP_MAX(hp_sg_copy_below(&model, false, model.element, 1), 1u);
+		q->copy_below_cold = HP_MAX(hp_sg_copy_below(&model, true, model.element, 1), 1u);
+	}
+	q->table_room = is_raw ? 0 : hp_round_up(HUGEPIN_SG_TABLE(q->subs_max), LINE);
+	/* Slots that are a multiple of 4 KiB apart would share the sets of a cache, and alias. */
+	q->slot_bytes = hp_round_up(q->table_room + hp_sgq_room_for(q, 1), LINE);
+	q->slot_bytes += q->slot_bytes % 4096 ? 0 : LINE;
+	q->recv_bytes = hp_round_up(q->grh + frame_bytes, LINE);
+	q->recv_bytes += q->recv_bytes % 4096 ? 0 : LINE;
+	return 0;
+}
+
+/* Cut an array of `count` elements of `size` bytes from a block, at *used. Block NULL: only add up *used. */
+static void *cut_array(char *block, size_t *used, size_t count, size_t size)
+{
+	size_t at = *used;
+	*used = hp_round_up(at + count * size, LINE);
+	return block ? block + at : NULL;
+}
+
+/* Place the arrays in the block; NULL: nowhere. Returns the bytes that the block needs. */
+static size_t lay_out(struct hugepin_sgq *q, char *block)
+{
+	size_t used = 0, slots = (size_t)q->slot_mask + 1;
+	cut_array(block, &used, 1, sizeof *q);
+	q->frame = cut_array(block, &used, slots, sizeof *q->frame);
+	q->sge = cut_array(block, &used, slots * (q->max_sge + 1), sizeof *q->sge);
+	q->pin = cut_array(block, &used, slots * q->max_sge, sizeof *q->pin);
+	q->wr = cut_array(block, &used, slots, sizeof *q->wr);
+	q->sub = cut_array(block, &used, (size_t)q->sub_mask + 1, sizeof *q->sub);
+	q->len = cut_array(block, &used, q->subs_max, sizeof *q->len);
+	q->tag = cut_array(block, &used, q->subs_max, sizeof *q->tag);
+	q->recv_wr = cut_array(block, &used, q->recv_depth, sizeof *q->recv_wr);
+	q->recv_sge = cut_array(block, &used, q->recv_depth, sizeof *q->recv_sge);
+	q->recv_out = cut_array(block, &used, q->recv_depth, sizeof *q->recv_out);
+	q->idle = cut_array(block, &used, q->recv_depth, sizeof *q->idle);
+	return used;
+}
+
+static void prepare_slots(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
+{
+	for (uint32_t i = 0; i <= q->slot_mask; i++) {
+		q->frame[i] = hp_sgq_empty_frame;
+		q->wr[i] = (struct ibv_send_wr){ .opcode = IBV_WR_SEND };
+		if (a->qp->qp_type == IBV_QPT_UD) {
+			q->wr[i].wr.ud.ah = a->ah;
+			q->wr[i].wr.ud.remote_qpn = a->remote_qpn;
+			q->wr[i].wr.ud.remote_qkey = a->remote_qkey;
+		}
+	}
+	for (uint32_t i = 0; i < q->recv_depth; i++) {
+		q->recv_sge[i] = (struct ibv_sge){ .addr = (uintptr_t)(q->recv_slots + i * q->recv_bytes),
+						   .length = (uint32_t)(q->grh + q->frame_bytes),
+						   .lkey = q->slots_pin.lkey };
+		q->recv_wr[i] = (struct ibv_recv_wr){ .wr_id = q->id | HP_SGQ_ID_RECV | i,
+						      .sg_list = &q->recv_sge[i],
+						      .num_sge = 1 };
+		q->idle[i] = i;
+	}
+	q->idle_count = q->recv_depth;
+}
+
+void hp_sgq_destroy(struct hugepin_sgq *q)
+{
+	hugepin_unpin(q->domain, &q->slots_pin); /* in a child of fork: -ESTALE, and nothing to do */
+	hugepin_free(q->slots);
+	pthread_mutex_destroy(&q->lock);
+	free(q);
+}
+
+/* Make the queue, with what settings_of() has found. */
+static int open_queue(const struct hugepin_sgq *settings, const struct hugepin_sgq_attr *a, struct hugepin_sgq **ret_)
+{
+	static _Atomic uint32_t queues;
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	struct hugepin_sgq *q, measure = *settings;
+	char *block = calloc(1, lay_out(&measure, NULL));
+	if (!block)
+		return -ENOMEM;
+	q = (struct hugepin_sgq *)block;
+	*q = *settings;
+	lay_out(q, block);
+	pthread_once(&once, watch_queue_forks);
+	pthread_mutexattr_t recursive;
+	pthread_mutexattr_init(&recursive);
+	pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+	pthread_mutex_init(&q->lock, &recursive);
+	pthread_mutexattr_destroy(&recursive);
+	uint32_t number = atomic_fetch_add_explicit(&queues, 1, memory_order_relaxed) & HP_SGQ_ID_QUEUES;
+	q->id = (uint64_t)HUGEPIN_SGQ_WR_ID << 48 | (uint64_t)number << HP_SGQ_ID_SHIFT;
+
+	size_t sending = ((size_t)q->slot_mask + 1) * q->slot_bytes, len = sending + q->recv_depth * q->recv_bytes;
+	q->slots = hugepin_aligned_alloc(HUGEPIN_LARGE_MIN, len);
+	int err = q->slots ? hugepin_pin(q->domain, q->slots, len, HUGEPIN_READ | (q->recv_depth ? HUGEPIN_WRITE : 0),
+					 &q->slots_pin) : -ENOMEM;
+	if (!err && q->slots_pin.len < len)
+		err = -ENOBUFS;
+	if (!err) {
+		q->recv_slots = q->slots + sending;
+		prepare_slots(q, a);
+		err = hp_sgq_repost(q);
+		if (q->idle_count < q->recv_depth) /* some slots are in use; hugepin_sgq_poll() posts the rest */
+			err = 0;
+	}
+	if (err) {
+		hp_sgq_destroy(q);
+		return err;
+	}
+	*ret_ = q;
+	return 0;
+}
+
+int hugepin_sgq_open(const struct hugepin_sgq_attr *attr, hugepin_sgq **ret_)
+{
+	struct hugepin_sgq_attr a = { 0 };
+	struct hugepin_sgq settings;
+	if (!attr || !ret_ || attr->size < offsetof(struct hugepin_sgq_attr, flags))
+		return -EINVAL;
+	memcpy(&a, attr, HP_MIN(attr->size, sizeof a));
+	if (!a.qp || !a.domain || a.flags & ~(uint32_t)QUEUE_FLAGS || (a.recv_depth && (!a.recv || a.qp->srq)) ||
+	    (a.model && a.model->size < sizeof *a.model))
+		return -EINVAL;
+	if (a.qp->qp_type != IBV_QPT_RC && a.qp->qp_type != IBV_QPT_UD)
+		return -EOPNOTSUPP;
+	if (a.qp->qp_type == IBV_QPT_UD && !a.ah)
+		return -EINVAL;
+
+	int saved_errno = errno, err = settings_of(&settings, &a);
+	if (!err)
+		err = open_queue(&settings, &a, ret_);
+	errno = saved_errno;
+	return err;
+}

@@ -1,0 +1,69 @@
+/*
+ * The receives of a queue: posted, completed and handed to the queue's receiver, and flushed at the end. receive.h has
+ * the contracts; the caller is in the queue, as queue.c describes.
+ */
+#include "sge/receive.h"
+
+#include <stddef.h>
+#include <sys/uio.h>
+
+#include "sge/error.h"
+
+bool hp_sgq_received(struct hugepin_sgq *q, const struct ibv_wc *wc)
+{
+	uint32_t slot = wc->wr_id & HP_SGQ_ID_LOW;
+	if (slot >= q->recv_depth || !q->recv_out[slot])
+		return false;
+	q->recv_out[slot] = false;
+	q->idle[q->idle_count++] = slot;
+	if (wc->status) {
+		hp_sgq_fail(q, wc);
+		return true;
+	}
+	const char *data = q->recv_slots + slot * q->recv_bytes + q->grh;
+	size_t len = wc->byte_len - q->grh;
+	struct hugepin_sg_rx rx;
+	struct iovec record;
+	uint64_t tag = 0;
+	q->in_callback = true;
+	/* An RDMA WRITE with immediate data takes a receive, too, and writes nothing into its slot. */
+	if (wc->opcode != IBV_WC_RECV || wc->byte_len < q->grh || len > q->frame_bytes ||
+	    (!hp_sgq_raw(q) && hugepin_sg_iter(&rx, data, len) < 0))
+		q->recv(q->recv_arg, 0, NULL, 0, 0, 0);
+	else if (hp_sgq_raw(q))
+		q->recv(q->recv_arg, 0, data, len, 0, 1);
+	else
+		while (hugepin_sg_next(&rx, &record, &tag))
+			q->recv(q->recv_arg, tag, record.iov_base, record.iov_len, rx.part, rx.parts);
+	q->in_callback = false;
+	return true;
+}
+
+/* No receive is posted in the error state: not every provider flushes it (soft-RoCE flushes only those that are there
+ * when the state changes), and it would be out for ever. */
+int hp_sgq_repost(struct hugepin_sgq *q)
+{
+	if (!q->idle_count || hp_sgq_moved_to_error(q))
+		return 0;
+	struct ibv_recv_wr *first = NULL, *bad;
+	for (uint32_t i = 0; i < q->idle_count; i++) {
+		struct ibv_recv_wr *wr = &q->recv_wr[q->idle[i]];
+		wr->next = first;
+		first = wr;
+	}
+	bad = first;
+	int err = hp_verbs_error(ibv_post_recv(q->qp, first, &bad));
+	/* The chain begins with the last slot. */
+	while (q->idle_count && !(err && &q->recv_wr[q->idle[q->idle_count - 1]] == bad))
+		q->recv_out[q->idle[--q->idle_count]] = true;
+	return err;
+}
+
+/* A receive that was posted while the state changed, and not flushed, is flushed by another change to the same
+ * state. */
+void hp_sgq_flush_receives(struct hugepin_sgq *q)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	if (q->idle_count < q->recv_depth && hp_sgq_moved_to_error(q))
+		ibv_modify_qp(q->qp, &attr, IBV_QP_STATE);
+}
