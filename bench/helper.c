@@ -1,7 +1,7 @@
 /*
- * What the plan that predicts costs: CPU time of an event in ns (a use begins or ends; what is to be done is asked and
- * told of after each), and memory. The regions are used in a loop, with compute times that vary by 2 %, or at random.
- * One line of key=value pairs a case.
+ * The cost of the plan that predicts: CPU time of an event in ns, and memory. An event is that a use begins or ends;
+ * after each the plan is asked what to do, and told that it is done. The regions are used in a loop, with compute times
+ * that vary by 2 %, or at random. One line of key=value pairs a case.
  *
  *	helper [CASE]
  */

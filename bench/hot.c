@@ -1,9 +1,9 @@
 /*
- * What the helper costs the threads it works for: pins and unpins of registered memory under a policy that predicts,
- * against lru, interleaved. Prints the median of the rounds, in ns a call, and the ratio.
+ * The cost of the helper for the threads that it works for: pins and unpins of registered memory under a policy that
+ * predicts, against lru, interleaved. Prints the median of the rounds, in ns a call, and the ratio.
  *
- * Without a pause between calls the helper cannot keep up, and most records are dropped at the ring; with one after
- * each 64 it takes them all (records_lost tells). The unpin before those that are timed wakes it.
+ * Without a pause between calls the helper cannot keep up, and most records are dropped at the ring. With a pause after
+ * each 64 calls it takes all of them (records_lost tells). The unpin before the timed ones wakes it.
  */
 #include <stdbool.h>
 #include <stdio.h>

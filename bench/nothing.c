@@ -1,7 +1,7 @@
 /*
- * An allocator that does nothing: what a call to malloc and one to free cost at the very least. Every request gets the
- * same memory, so it is of use only to a program that has one large buffer at a time (pairs); small requests are cut
- * from a piece that never comes back.
+ * An allocator that does nothing, for the least that a call to malloc and one to free cost. Every request gets the same
+ * memory. So only a program that has one large buffer at a time can use it (pairs). Small requests are cut from a piece
+ * that never comes back.
  */
 #include <errno.h>
 #include <stddef.h>

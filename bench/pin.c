@@ -166,7 +166,8 @@ static unsigned worker_count;
 static _Atomic long counted; /* chunks, of all threads */
 static pthread_barrier_t start;
 
-/* Stay on the i-th processor that the process may use: the kernel would run two threads on one for a while. */
+/* Stay on the i-th processor that the process may use. The kernel would run two threads on one processor for a
+ * while. */
 static void settle(unsigned i)
 {
 	cpu_set_t all, one;
@@ -407,7 +408,7 @@ static void *pin_once(void *arg)
 	return NULL;
 }
 
-/* Of 64 regions the one used longest ago makes room for each new one; the mean of 32 such misses. */
+/* Each new region takes the room of the one of 64 that was used longest ago. Prints the mean of 32 such misses. */
 static void evictions(unsigned threads, const char *subject)
 {
 	enum { KEPT = 64, TOGETHER = 32, SAMPLES = 200 };

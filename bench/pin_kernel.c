@@ -1,7 +1,5 @@
-/*
- * Registering with io_uring: hugepin's memory beside pages of 4 KiB and of 2 MiB. And fork, with and without memory
- * that is registered, beside the kernel's own copy of pinned memory.
- */
+/* Registering with io_uring: hugepin's memory beside pages of 4 KiB and of 2 MiB; and fork, with and without registered
+ * memory, beside the kernel's own copy of pinned memory. */
 #include "pin_kernel.h"
 
 #include <errno.h>

@@ -1,16 +1,17 @@
 /* link: hugepin-verbs hugepin ibverbs */
 /*
- * What a message of small pieces takes from post to completion, over two connected queue pairs of this process, each
- * side a thread of its own:
+ * The time of a message of small pieces from post to completion, over two connected queue pairs of this process. Each
+ * side is a thread of its own.
  *
  *	sgverbs [-r ROUNDS] [DEVICE]
  *
  * Subjects: each (a work request and a completion for each piece), chain (one post, the last one signalled), gather,
- * pack and inline (one work request), plan (what hugepin_sg_plan chooses after hugepin_sg_calibrate on the device). The
- * receiver posts its receives again, and copies the pieces of one message to where they belong. Prints for each cell
- * medians of ROUNDS (5), taken in turn: microseconds from post to the last completion, CPU microseconds of both sides'
- * threads (the receiver's with its polling), completions of both; then what is to be reached. With soft-RoCE that is
- * system calls and packets, not an adapter.
+ * pack and inline (one work request), plan (hugepin_sg_plan's choice after hugepin_sg_calibrate on the device). The
+ * receiver posts its receives again, and copies the pieces of a message to their places.
+ *
+ * Prints for each cell medians of ROUNDS (5), taken in turn: microseconds from post to the last completion, CPU
+ * microseconds of both sides' threads (the receiver's with its polling), completions of both; then the goals. With
+ * soft-RoCE these are times of system calls and packets, not of an adapter.
  */
 #include <arpa/inet.h>
 #include <err.h>

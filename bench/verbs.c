@@ -1,13 +1,13 @@
 /* link: ibverbs */
 /*
- * What it costs to register memory with a verbs device, by the pages it is made of (Gerofi et al. 2016, figure 3a):
+ * The cost of registering memory with a verbs device, by the kind of its pages (Gerofi et al. 2016, figure 3a).
  *
  *	verbs [-r ROUNDS] [-m MIB] [DEVICE]
  *
  * Plain ibv_reg_mr and ibv_dereg_mr of memory that is there already, from 16 KiB to MIB (256): 4 KiB pages, transparent
  * hugepages, the hugetlb pool. Prints the median of ROUNDS (7) for each, in microseconds, taken in turn, and how many
- * times cheaper than 4 KiB pages the others are. With soft-RoCE only the kernel's part shows: pinning, and a table of
- * 4 KiB pages whatever they are part of; an adapter is also told of each page.
+ * times cheaper than 4 KiB pages the others are. With soft-RoCE only the kernel's part shows: pinning, and a table of 4
+ * KiB pages for every kind. An adapter is also told of each page.
  */
 #include <err.h>
 #include <infiniband/verbs.h>

@@ -358,9 +358,9 @@ int hp_look(const struct hp_source *source, uint64_t page, uint64_t now_ns, uint
 	struct limited limited = { source, LOOK_BYTES_MAX, false };
 	const struct hp_source *const s = &(struct hp_source){ read_limited, &limited };
 	struct hp_look *const look = calloc(1, sizeof *look);
-	int e = look ? read_page(s, page, look) : -ENOMEM;
+	int err = look ? read_page(s, page, look) : -ENOMEM;
 
-	if (!e) {
+	if (!err) {
 		look->at_ns = now_ns;
 		look->passed_ns = before && now_ns > before->at_ns ? now_ns - before->at_ns : 0;
 		if (look->view.domain.domains) {
@@ -372,18 +372,18 @@ int hp_look(const struct hp_source *source, uint64_t page, uint64_t now_ns, uint
 			if (look->used > REGIONS_MAX)
 				look->used = REGIONS_MAX;
 			look->used += !look->used;
-			e = read_tables(s, details, before, look);
+			err = read_tables(s, details, before, look);
 			look->partial |= limited.exhausted;
 		}
 	}
-	if (e) {
+	if (err) {
 		if (look)
 			hp_look_free(look);
 	} else {
 		*ret_ = *look;
 	}
 	free(look);
-	return e;
+	return err;
 }
 
 void hp_look_free(struct hp_look *look)

@@ -272,7 +272,7 @@ int hp_show_json(FILE *to, const struct hp_process *p, const struct hp_look *loo
 {
 	json_t *const o = json_object(), *const heap = json_object(), *const list = json_array();
 	struct timespec now;
-	int e;
+	int err;
 
 	clock_gettime(CLOCK_REALTIME, &now);
 	put_number(o, "pid", (uint64_t)p->pid);
@@ -288,8 +288,8 @@ int hp_show_json(FILE *to, const struct hp_process *p, const struct hp_look *loo
 		json_array_append_new(list, domain_object(p, look, &look->domain[i], regions));
 	json_object_set_new(o, "domains", list);
 	json_object_set_new(o, "complete", json_boolean(!look->partial));
-	e = json_dumpf(o, to, JSON_COMPACT);
+	err = json_dumpf(o, to, JSON_COMPACT);
 	json_decref(o);
 	fputc('\n', to);
-	return e || fflush(to) ? -1 : 0;
+	return err || fflush(to) ? -1 : 0;
 }

@@ -27,13 +27,13 @@ struct slot {
 	char *buffer;
 	struct hugepin_pin pin;
 	off_t at; /* of the block, in the file */
-	size_t len, done; /* of the block; read, or written, so far */
+	size_t len, done; /* len: of the block; done: bytes read, or written, so far */
 	bool writing; /* to TARGET; else reading from SOURCE */
 };
 
 enum { SOURCE, TARGET };
 static char **names; /* of both files */
-static int fds[2][2]; /* of both: through the page cache, and past it */
+static int fds[2][2]; /* of both files: through the page cache, and past it */
 static struct io_uring ring;
 static struct slot slots[DEPTH];
 static off_t size, next; /* of the source; where the next block begins */

@@ -4,12 +4,12 @@
  *
  *	halo [-d DEVICE] [-e EDGE] [-f FIELDS] [-n STEPS] [-p PORT] [HOST | local]
  *
- * Two processes have half of a periodic box each: FIELDS arrays of EDGE^3 numbers with a layer of ghost cells around.
- * In each step each sends the two faces that the halves have in common, of every field: EDGE strided rows for each. A
- * face is a sub-message, its tag says which; the queue makes messages of as many as fit, gathers long rows from where
- * they lie and copies short ones. What arrives goes to the ghost cells, and is checked.
+ * Two processes have half of a periodic box each: FIELDS arrays of EDGE^3 numbers, with a layer of ghost cells around.
+ * In each step each process sends the two faces that the halves have in common, of every field: EDGE strided rows for
+ * each. A face is a sub-message, and its tag says which. The queue makes a message of as many faces as fit, gathers
+ * long rows from their places, and copies short ones. Faces that arrive go to the ghost cells, and are checked.
  *
- * Without HOST it waits for a peer, with HOST it calls one; "local" has both sides in this process.
+ * Without HOST it waits for a peer, with HOST it calls one. "local" has both sides in this process.
  */
 #include <arpa/inet.h>
 #include <err.h>
@@ -25,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Receives for more than is sent in a step: a frame that finds none is sent again after a while. */
+/* There are receives for more frames than a step sends: a frame that finds none is sent again after a while. */
 enum { FRAMES = 16, RECEIVES = 64, FRAME_BYTES = 16384, EDGE_MAX = 256, FIELDS_MAX = 64 };
 
 static const char *device_name, *port = "18516";
@@ -126,7 +126,7 @@ static size_t cell(unsigned z, unsigned y, unsigned x)
 	return ((size_t)z * (edge + 2) + y) * (edge + 2) + x;
 }
 
-/* What a side computes in a step: here, a number that tells where it belongs. */
+/* A side computes this in a step: here, a number that says where it belongs. */
 static double value(unsigned side, unsigned step, unsigned field, size_t cell)
 {
 	return (double)cell + 0.5 * side + 1e8 * field + 1e10 * (step % 1000);
@@ -164,7 +164,7 @@ static void face_sent(void *arg, uint64_t tag, int status)
 	s->out--;
 }
 
-/* A face, or a part of one: its rows go to where they are ghosts. */
+/* Put a face, or a part of one, into the ghost cells. */
 static void face_arrived(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
 {
 	struct side *s = arg;
@@ -187,7 +187,7 @@ static void face_arrived(void *arg, uint64_t tag, const void *data, size_t len, 
 
 static void poll_queue(struct side *s)
 {
-	int n = hugepin_sgq_poll(s->queue, 1); /* one at a time: what comes next may belong to the next step */
+	int n = hugepin_sgq_poll(s->queue, 1); /* one at a time: the next one may be of the next step */
 	if (n < 0)
 		check(n, "poll");
 }
@@ -230,7 +230,7 @@ static void *run(void *arg)
 		s->field[f] = hugepin_calloc(1, bytes);
 		if (!s->field[f])
 			err(1, "%zu bytes", bytes);
-		/* What the queue gathers is registered beforehand; it registers nothing. */
+		/* The queue registers nothing, so memory that it gathers from is registered beforehand. */
 		check(hugepin_pin(s->domain, s->field[f], bytes, HUGEPIN_READ, &s->pin[f]), "pin");
 		if (s->pin[f].len < bytes)
 			errx(1, "%zu bytes are more than the device registers at once", bytes);
@@ -247,7 +247,7 @@ static void *run(void *arg)
 	double us = 0;
 	for (unsigned step = 0; step < steps; step++) {
 		compute(s, step);
-		meet(s); /* or we would measure how long the peer computes */
+		meet(s); /* else the time would include the peer's computing */
 		us -= now_us();
 		exchange(s);
 		us += now_us();

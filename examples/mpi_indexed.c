@@ -37,7 +37,7 @@ static int pieces_of(MPI_Datatype type, const void *base, struct iovec *ret_, in
 	MPI_Type_get_envelope(type, &n_ints, &n_addresses, &n_types, &combiner);
 	if (combiner != MPI_COMBINER_INDEXED)
 		errx(1, "not of MPI_Type_indexed");
-	/* How many blocks, how many elements in each, and where each begins, in elements. */
+	/* The number of blocks, the number of elements in each, and where each begins, in elements. */
 	ints = need(calloc((size_t)n_ints, sizeof *ints));
 	MPI_Type_get_contents(type, n_ints, n_addresses, n_types, ints, NULL, &element);
 	MPI_Type_get_extent(element, &lower, &extent);
@@ -59,7 +59,7 @@ static int pieces_of(MPI_Datatype type, const void *base, struct iovec *ret_, in
 	return n;
 }
 
-/* What an adapter does with a work request. */
+/* Copy the elements, as an adapter does with a work request. */
 static size_t gather(const struct hugepin_sge *sge, int n, char *message)
 {
 	size_t bytes = 0;

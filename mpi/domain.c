@@ -19,7 +19,7 @@ enum { SLOTS = 16384 }; /* fixed buffers of the ring: all that the kernel allows
 hugepin_domain *hp_mpi_domain;
 static struct io_uring ring;
 
-/* Ranks of this job on this machine, who have one user's limit together. */
+/* The ranks of this job on this machine, which share one user's limit. */
 static unsigned ranks_here(void)
 {
 	static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS" };
@@ -47,7 +47,7 @@ static int open_uring(struct hugepin_attr *attr)
 		io_uring_queue_exit(&ring);
 		return err;
 	}
-	/* What one rank keeps registered another cannot have. */
+	/* Memory that one rank keeps registered counts for the others, too: take this rank's part of the limit. */
 	if (!attr->pinned_bytes_max && ranks > 1 && hugepin_domain_stats(hp_mpi_domain, &s, sizeof s) > 0 &&
 	    s.bytes_max && !hugepin_domain_close(hp_mpi_domain)) {
 		attr->pinned_bytes_max = HP_MAX(s.bytes_max / ranks, (uint64_t)1);
@@ -57,7 +57,7 @@ static int open_uring(struct hugepin_attr *attr)
 	return err;
 }
 
-/* Nothing of it is given back: the device is open until the process ends. */
+/* Open the domain on the first device, which stays open until the process ends. */
 static int open_verbs(struct hugepin_attr *attr)
 {
 #define FROM(name) __typeof__(&name) name##_ = (__typeof__(&name))dlsym(library, #name)

@@ -47,7 +47,7 @@ void hp_report_sample(void)
 	pthread_mutex_unlock(&sampling);
 }
 
-/* Processor time that the library's own threads have had, in ns. */
+/* The processor time of the library's own threads, in ns. */
 static uint64_t threads_ns(void)
 {
 	DIR *tasks = opendir("/proc/self/task");

@@ -94,7 +94,8 @@ void hp_requests_start(struct hp_call *c, int n, const MPI_Request *handles)
 		struct hp_request *r = request_find(handles[i]);
 		pthread_mutex_unlock(&lock);
 		if (r) {
-			hp_transfer_release(&r->transfer); /* unless an unseen call completed it, there is nothing */
+			/* Pins are left if a call that we do not see has completed it. */
+			hp_transfer_release(&r->transfer);
 			hp_transfer_acquire(&r->transfer, c);
 		}
 	}

@@ -209,7 +209,7 @@ static void block_write(FILE *file, const struct block *b, uint64_t now)
 			r->payload, HP_MAX(r->peer, -1), r->frames[0], r->frames[1], r->frames[2], r->frames[3]);
 }
 
-/* Write the oldest blocks: all, or those before the first that has rows that are not complete. Caller holds `lock`. */
+/* Write the oldest blocks: all, or those in front of the first with rows that are not complete. Caller holds `lock`. */
 static void write_blocks(FILE *file, bool all, uint64_t now)
 {
 	while (oldest && (all || (oldest->used == ROWS && !oldest->open))) {

@@ -9,14 +9,14 @@
  * Only at the end of the pieces it is known whether they are the plan's. Pins may have been taken by then; on failure
  * they are given back.
  */
-#include "sge/iov.h"
-#include "sge/pins.h"
-#include "sge/plan.h"
-
 #include <errno.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <string.h>
+
+#include "sge/iov.h"
+#include "sge/pins.h"
+#include "sge/plan.h"
 
 struct filling {
 	const struct hugepin_sg_room *room;

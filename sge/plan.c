@@ -37,7 +37,7 @@ int hugepin_sg_caps(struct ibv_qp *qp, const struct ibv_qp_cap *granted, struct 
 {
 	if (!qp || !ret_ || !size)
 		return -EINVAL;
-	int errno_before = errno;
+	int saved_errno = errno;
 	struct ibv_qp_attr attr = { 0 };
 	struct ibv_qp_init_attr init = { 0 };
 	struct ibv_port_attr port = { 0 };
@@ -47,7 +47,7 @@ int hugepin_sg_caps(struct ibv_qp *qp, const struct ibv_qp_cap *granted, struct 
 		err = ibv_query_port(qp->context, attr.port_num ? attr.port_num : 1, &port);
 	if (!err)
 		err = ibv_query_device(qp->context, &device);
-	errno = errno_before;
+	errno = saved_errno;
 	if (err)
 		return hp_verbs_error(err);
 

@@ -39,7 +39,7 @@ enum { BATCH = 16 }; /* completions polled at once */
 
 #define ADD_FLAGS (HUGEPIN_SG_COPY_OK | HUGEPIN_SG_MULTI | HUGEPIN_SG_NOW | HUGEPIN_SG_SOLICITED | HUGEPIN_SG_COLD)
 
-/* ------------------------------------------------------------------ processes and threads */
+/* ------------------------------------------------------------------ threads */
 
 static HP_TLS char self; /* its address tells threads apart */
 

@@ -1,6 +1,7 @@
 /*
- * sge/calibrate.c on the strict device of mock_verbs.h: a provider that loses bytes is found out and refused, whatever fails
- * leaves nothing behind, and what the device grants is what is measured. Its making of objects is replaced here, too.
+ * sge/calibrate.c, with measure_cpu.c and measure_device.c, on the strict device of mock_verbs.h: a provider that loses
+ * bytes is found out and refused, whatever fails leaves nothing behind, and what the device grants is what is measured.
+ * Its making of objects is replaced here, too.
  */
 #include <errno.h>
 #include <netinet/in.h>

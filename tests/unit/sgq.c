@@ -1,6 +1,6 @@
 /*
- * sge/queue.c on the strict device of tests/mock_verbs.h: what goes in comes out, once, in order, and each sub-message is told
- * of once, with a true status, whatever happens.
+ * sge/queue.c, with receive.c and open.c, on the strict device of tests/mock_verbs.h: what goes in comes out, once, in
+ * order, and each sub-message is told of once, with a true status, whatever happens.
  */
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -590,7 +590,8 @@ TEST(a_stream_is_signalled_now_and_then_and_its_tail_always)
 	end();
 }
 
-/* Two go at once, each with a completion to come, one is held; of those between, which others follow, every fourth of the depth. */
+/* Two go at once, each with a completion to come, one is held; of those between, which others follow, every fourth of
+ * the depth. */
 TEST(of_a_stream_that_goes_on_every_fourth_of_the_depth_is_signalled)
 {
 	begin(IBV_QPT_RC, (struct ibv_qp_cap){ 32, 1, 4, 1, 0 },
@@ -647,7 +648,8 @@ TEST(what_does_not_fit_or_has_no_key_leaves_everything_as_it_was)
 	end();
 }
 
-/* A frame is closed since a sub-message does not fit behind it, and that one then fails: the frame must not wait for it. */
+/* A frame is closed since a sub-message does not fit behind it, and that one then fails: the frame must not wait for
+ * it. */
 TEST(nothing_waits_for_a_sub_message_that_was_refused)
 {
 	begin(IBV_QPT_RC, usual, (struct hugepin_sgq_attr){ .depth = 8, .frame_bytes = 512, .hold_if_outstanding = 1 }, NULL);
@@ -1425,7 +1427,8 @@ TEST(callbacks_of_a_queue_that_is_given_up_find_it_closed_and_its_queue_pair_unt
 	EXPECT_EQ(hugepin_sgq_abort(NULL), -EINVAL);
 }
 
-/* ------------------------------------------------------------------ others on the same queue pair, callbacks, threads */
+/* ------------------------------------------------------------------ others on the same queue pair, callbacks,
+ * threads */
 
 static void hear_nothing(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
 {
