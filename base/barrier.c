@@ -10,7 +10,7 @@ static bool ask_membarrier(int command)
 	int saved_errno = errno;
 	bool ok = syscall(SYS_membarrier, command, 0, 0) == 0;
 
-	atomic_signal_fence(memory_order_seq_cst);
+	atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_barrier_often() */
 	errno = saved_errno;
 	return ok;
 }

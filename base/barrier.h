@@ -24,7 +24,7 @@
  */
 static inline void hp_barrier_often(void)
 {
-	atomic_signal_fence(memory_order_seq_cst);
+	atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_barrier_all_threads() */
 }
 
 /* Some microseconds. False: it was refused, as by a filter of system calls that was set since it was registered, and
@@ -38,7 +38,7 @@ bool hp_barrier_register(void);
  * anything of what stands behind it. For the compiler alone. */
 static inline void hp_barrier_handler(void)
 {
-	atomic_signal_fence(memory_order_seq_cst);
+	atomic_signal_fence(memory_order_seq_cst); /* pairs with the same in the handler, or with its interruption */
 }
 
 #endif

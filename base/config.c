@@ -236,7 +236,7 @@ void hp_config_child(void)
 {
 	int reading = READING;
 
-	atomic_compare_exchange_strong(&state, &reading, UNREAD);
+	atomic_compare_exchange_strong_explicit(&state, &reading, UNREAD, memory_order_relaxed, memory_order_relaxed);
 }
 
 int hp_config_load(void)
@@ -244,10 +244,12 @@ int hp_config_load(void)
 	const int saved_errno = errno;
 	int expected = UNREAD;
 
-	if (state == READ)
+	/* acquire: pairs with the store of READ below; hp_config is as it was left. */
+	if (atomic_load_explicit(&state, memory_order_acquire) == READ)
 		return 0;
-	/* While another thread reads, it is too early as well. */
-	if (!environ || !atomic_compare_exchange_strong(&state, &expected, READING))
+	/* While another thread reads, it is too early as well. acquire: pairs with the same store. */
+	if (!environ || !atomic_compare_exchange_strong_explicit(&state, &expected, READING, memory_order_acquire,
+								 memory_order_acquire))
 		return expected == READ ? 0 : -1;
 	for (int i = 0; i < hp_options_count; i++) {
 		const struct hp_option *o = &hp_options[i];
@@ -275,7 +277,8 @@ int hp_config_load(void)
 			      "SMALL=next, whose memory is not ours; using 0", NULL, SIZE_MAX);
 		hp_config.small_pinned = 0;
 	}
-	state = READ; /* releases hp_config to those who see it */
+	/* release: pairs with the load above, of whoever calls next. */
+	atomic_store_explicit(&state, READ, memory_order_release);
 	errno = saved_errno;
 	return 0;
 }

@@ -46,7 +46,7 @@ static inline bool hp_lock_mine(const struct hp_lock *l)
 	return hp_locks_held >> l->rank & 1;
 }
 
-/* acquire: pairs with hp_unlock() */
+/* acquire: pairs with hp_unlock(). */
 static inline bool hp_lock_try(struct hp_lock *l)
 {
 	uint32_t open = 0;
@@ -57,10 +57,10 @@ static inline bool hp_lock_try(struct hp_lock *l)
 /* Nobody has it, and nobody waits: in the child of fork, or before it is first taken. */
 static inline void hp_lock_reset(struct hp_lock *l)
 {
-	l->word = 0;
+	atomic_store_explicit(&l->word, 0, memory_order_relaxed);
 }
 
-/* The fences are for a signal handler that forks (heap.c): it must not find a lock taken and the bit clear. */
+/* The barriers are for a signal handler that forks (heap.c): it must not find a lock taken and the bit clear. */
 static inline void hp_lock(struct hp_lock *l)
 {
 	HP_ASSERT(hp_locks_held < 1u << l->rank);
@@ -70,7 +70,7 @@ static inline void hp_lock(struct hp_lock *l)
 		hp_lock_wait(l);
 }
 
-/* Out of order, too: nobody waits. */
+/* In any order of ranks: it never blocks. */
 static inline bool hp_trylock(struct hp_lock *l)
 {
 	if (!hp_lock_try(l))
@@ -82,7 +82,7 @@ static inline bool hp_trylock(struct hp_lock *l)
 static inline void hp_unlock(struct hp_lock *l)
 {
 	HP_ASSERT(hp_lock_mine(l));
-	/* release: pairs with whoever takes it */
+	/* release: pairs with hp_lock_try() and hp_lock_wait() of whoever takes it next */
 	if (atomic_exchange_explicit(&l->word, 0, memory_order_release) == 2)
 		hp_futex_wake_one(&l->word);
 	hp_barrier_handler();

@@ -9,30 +9,41 @@
 
 #include "base/base.h"
 
-/* Of the process whose memory this is. On a page that the kernel clears for a child: numbers alone do not tell a parent
- * from a child with a copy, as each may be the first in a namespace of its own. Behind it, whether a thread of a child
- * is at it. */
+/* number[0] is the number of the process whose memory this is. The kernel clears its page for a child: numbers alone do
+ * not tell a parent from a child with a copy, since each may be the first in a namespace of its own. number[1] is the
+ * thread of such a child that begins the process anew; 0: none. */
 static _Atomic pid_t *number, fallback[2];
+
+/* 0: the kernel has cleared the page. acquire: pairs with hp_process_begin(); what was begun anew is seen. */
+static pid_t owner_number(void)
+{
+	return atomic_load_explicit(number, memory_order_acquire);
+}
 
 enum hp_process hp_process(void)
 {
+	pid_t owner;
+
 	if (!number)
 		return HP_PROCESS_GUEST;
-	return !*number ? HP_PROCESS_COPY : *number == getpid() ? HP_PROCESS_OWN : HP_PROCESS_GUEST;
+	owner = owner_number();
+	return !owner ? HP_PROCESS_COPY : owner == getpid() ? HP_PROCESS_OWN : HP_PROCESS_GUEST;
 }
 
 bool hp_process_copied(void)
 {
-	return number && !*number;
+	return number && !owner_number();
 }
 
 bool hp_process_claim(void)
 {
 	pid_t self = (pid_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0), nobody = 0;
 
-	if (atomic_compare_exchange_strong(&number[1], &nobody, self))
+	/* The only handshake is who comes first. */
+	if (atomic_compare_exchange_strong_explicit(&number[1], &nobody, self, memory_order_relaxed,
+						    memory_order_relaxed))
 		return true;
-	while (!*number && nobody != self) /* but for a signal handler that interrupted it */
+	while (!owner_number() && nobody != self) /* itself: a signal handler has interrupted it */
 		hp_syscall(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
 	return false;
 }
@@ -48,5 +59,6 @@ void hp_process_begin(void)
 		}
 		number = page ? page : fallback;
 	}
-	*number = getpid();
+	/* release: pairs with owner_number() */
+	atomic_store_explicit(number, getpid(), memory_order_release);
 }

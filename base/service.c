@@ -1,6 +1,14 @@
 /*
- * A job's flag `asked` is set by exchange, and cleared by exchange just before it runs. So who finds it set may leave:
- * the run that is to come sees what he wrote.
+ * How callers and the thread meet. A caller sets a job's flag `asked`; the thread clears it just before it runs the
+ * job. Both do so by an exchange. So a caller that finds the flag set may leave: the run that is still to come sees
+ * what the caller wrote.
+ *
+ * All atomics of this file are sequentially consistent. Each handshake in it is of two words: one side writes the first
+ * and then reads the second, the other side does it the other way round, and at least one of them sees the other's
+ * write.
+ * 	asked, state		hp_service_ask() and serve_jobs(): the job is run by this thread, or another is started
+ * 	alarm, asleep		hp_service_ask() and sleep_until(): the thread is woken, or does not sleep
+ * 	forbidden, state	hp_service_end() and started(): the end waits for the start, or the start is given up
  */
 #include "base/service.h"
 
@@ -27,8 +35,8 @@
 enum { STACK_SIZE = 262144, TRIES_BETWEEN_FAILURES = 1024, JOBS_MAX = 4 };
 enum { OFF, STARTING, RUNNING, ENDING };
 
-/* The thread that loads the library is usually the one that main() runs on. When that one is known to have ended,
- * whether others are left is looked at often; if its end cannot be known, seldom. */
+/* The thread that loads the library is usually the one that main() runs on. Whether others are left is looked at often
+ * once its end is known, and seldom where its end cannot be known. */
 enum { LONG_NS = INT64_C(1) << 55 }; /* a year */
 enum { ORPHAN_NS = 100000000, UNKNOWN_NS = 1000000000 };
 enum { PARENTED, ORPHANED, UNKNOWN };
@@ -36,17 +44,17 @@ enum { PARENTED, ORPHANED, UNKNOWN };
 static struct {
 	_Atomic uint32_t state; /* OFF, STARTING, RUNNING, ENDING */
 	_Atomic uint32_t alarm; /* counts wakes; the thread sleeps on it */
-	_Atomic bool asleep; /* or about to be: pairs with alarm, each is written before the other is read */
+	_Atomic bool asleep; /* or about to be */
 	_Atomic uint32_t skip; /* calls to let pass before the next try */
-	_Atomic uint32_t forbidden;
+	_Atomic uint32_t forbidden; /* hp_service_end() less hp_service_allow(); not 0: no thread is started */
 	_Atomic int main_thread; /* PARENTED, ORPHANED, UNKNOWN */
-	_Atomic uint32_t tid;
+	_Atomic uint32_t tid; /* of the thread; 0: it has not begun */
 	_Atomic bool lapsed; /* it has ended, and there may be work for another */
 	_Atomic bool opens_files;
 	pthread_key_t key; /* set on the main thread */
 } service;
 
-/* Jobs that were ever asked for, in the order in which they were. */
+/* Jobs that were ever asked for, in the order of their first request. */
 static HP_SEALED(struct {
 	struct {
 		_Atomic(struct hp_job *) job;
@@ -69,7 +77,8 @@ static uint64_t run_due(void)
 		if ((j->due_ns && j->due_ns <= now) || (j->again_ns && j->again_ns <= now)) {
 			j->due_ns = 0;
 			j->again_ns = 0;
-			atomic_exchange(&j->asked, false);
+			/* pairs with hp_service_ask() */
+			atomic_exchange_explicit(&j->asked, false, memory_order_seq_cst);
 			if (jobs.is.list[i].run())
 				j->asked = true;
 			if (j->asked)
@@ -102,9 +111,10 @@ static bool is_left_alone(void)
 	return count && count <= hp_thread_count_bare() + 2;
 }
 
-/* Sleep until the alarm, for `ns` at most, which is never for ever: a call without a limit is begun anew after a signal
- * handler, one with a limit fails. False: a handler has run, and the only ones that can are those by which the C
- * library changes the user and the group of each thread; this one's filter keeps it from doing so. */
+/* Sleep until the alarm, for `ns` at most. There is always a limit: after a signal handler the kernel begins a call
+ * without a limit anew, while a call with one fails. False: a handler has run. The only handlers that can run here are
+ * those by which the C library changes the user and the group of each thread. This thread's filter lets that change
+ * nothing, so the thread has to end. */
 static bool sleep_until(uint32_t seen, uint64_t ns)
 {
 	struct timespec t;
@@ -145,9 +155,9 @@ static void *serve_jobs(void *unused)
 			ns = HP_MIN(ns, (uint64_t)(service.main_thread == ORPHANED ? ORPHAN_NS : UNKNOWN_NS));
 		stay = sleep_until(seen, ns) && (service.main_thread == PARENTED || !is_left_alone());
 	}
-	/* Else somebody ends us, and waits. */
+	/* If it does not leave by itself, hp_service_end() has set ENDING and waits. */
 	service.lapsed = true;
-	if (!stay)
+	if (!stay) /* pairs with hp_service_ask(): it sees OFF, or its job was seen */
 		atomic_compare_exchange_strong(&service.state, &running, OFF);
 	return NULL;
 }
@@ -165,9 +175,9 @@ static bool started(void)
 	if (hp_thread_is_bare ||
 	    (service.state == OFF && (service.forbidden || hp_sandboxed || hp_process() != HP_PROCESS_OWN)))
 		return service.state != OFF;
+	/* pairs with hp_service_end(): it waits for STARTING to pass, or is seen here. */
 	if (!atomic_compare_exchange_strong(&service.state, &off, STARTING))
 		return off != ENDING;
-	/* seq_cst, as `state`: who forbids it waits for STARTING to pass, or is seen here. */
 	if (service.forbidden) {
 		service.state = OFF;
 		return false;
@@ -178,6 +188,7 @@ static bool started(void)
 		service.state = OFF;
 		return false;
 	}
+	/* pairs with serve_jobs(), which waits for it */
 	atomic_compare_exchange_strong(&service.state, &starting, RUNNING);
 	return true;
 }
@@ -192,7 +203,7 @@ static bool list_job(struct hp_job *j)
 	if (i < JOBS_MAX && !jobs.is.list[i].job) {
 		if (hp_unseal(&jobs, sizeof jobs)) {
 			jobs.is.list[i].run = j->run;
-			jobs.is.list[i].job = j; /* seq_cst: who sees it sees the function */
+			jobs.is.list[i].job = j; /* pairs with run_due(): it sees the function, too */
 			hp_seal(&jobs, sizeof jobs);
 		} else {
 			i = JOBS_MAX;
@@ -212,8 +223,10 @@ static bool job_listed(struct hp_job *j)
 
 bool hp_service_ask(struct hp_job *j)
 {
-	if (!job_listed(j)) /* first: a flag that is set belongs to a job that the thread, and a child of fork, finds */
+	/* First: a flag that is set belongs to a job that the thread, and a child of fork, finds. */
+	if (!job_listed(j))
 		return false;
+	/* pairs with run_due(), and with the end of serve_jobs() */
 	if (atomic_exchange(&j->asked, true) && service.state != OFF)
 		return true;
 	if (!started()) {
@@ -237,7 +250,8 @@ static void wake_service(void)
 	hp_futex_wake(&service.alarm);
 }
 
-/* If it is the last, the process ends on it, as without us: the C library must not find ours. */
+/* The main thread ends. If it is the last of the program's, the process ends with it, as it would without this library:
+ * so the C library must not find our thread. */
 static void main_ends(void *unused)
 {
 	(void)unused;
@@ -264,6 +278,7 @@ void hp_service_end(void)
 		return;
 	while (service.state == STARTING)
 		sched_yield();
+	/* pairs with serve_jobs() */
 	if (atomic_compare_exchange_strong(&service.state, &running, ENDING)) {
 		wake_service();
 		while (!service.tid)
@@ -284,6 +299,7 @@ void hp_service_allow(void)
 
 void hp_service_resume(void)
 {
+	/* pairs with the end of serve_jobs() */
 	if (service.lapsed && service.state == OFF && atomic_exchange(&service.lapsed, false))
 		started();
 }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -64,10 +65,10 @@ bool hp_there_is_quick(void)
 	static _Atomic int quick; /* 1: yes, -1: no */
 	int saved_errno = errno;
 
-	if (!quick)
-		quick = by_pagemap(HP_PAGE, 2 * HP_PAGE, &none) ? 1 : -1;
+	if (!atomic_load_explicit(&quick, memory_order_relaxed))
+		atomic_store_explicit(&quick, by_pagemap(HP_PAGE, 2 * HP_PAGE, &none) ? 1 : -1, memory_order_relaxed);
 	errno = saved_errno;
-	return quick > 0;
+	return atomic_load_explicit(&quick, memory_order_relaxed) > 0;
 }
 
 bool hp_there(uintptr_t start, uintptr_t end, struct hp_there *there)

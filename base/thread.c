@@ -34,7 +34,7 @@
 
 HP_TLS bool hp_thread_is_bare;
 
-/* Those that were ever started. */
+/* Those that were ever started, all of them static. */
 enum { THREADS_MAX = 4 };
 static struct hp_thread *_Atomic threads[THREADS_MAX];
 
@@ -43,7 +43,9 @@ static bool thread_listed(struct hp_thread *t)
 	for (int i = 0; i < THREADS_MAX; i++) {
 		struct hp_thread *there = NULL;
 
-		if (threads[i] == t || atomic_compare_exchange_strong(&threads[i], &there, t) || there == t)
+		if (atomic_compare_exchange_strong_explicit(&threads[i], &there, t, memory_order_relaxed,
+							    memory_order_relaxed) ||
+		    there == t)
 			return true;
 	}
 	return false;
@@ -492,7 +494,7 @@ unsigned hp_thread_count_bare(void)
 	unsigned n = 0;
 
 	for (int i = 0; i < THREADS_MAX; i++) {
-		const struct hp_thread *t = threads[i];
+		const struct hp_thread *t = atomic_load_explicit(&threads[i], memory_order_relaxed);
 
 		n += t && t->tid;
 	}

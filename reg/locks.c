@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -23,7 +24,7 @@ static struct hp_ranges programs; /* what the program has locked */
 static struct hp_ranges owed;
 static char said[8192]; /* by files of the kernel's */
 static bool all; /* by mlockall: nothing is to be unlocked */
-static bool told; /* by libhugepin-malloc.so, whose calls see what the program locks */
+static _Atomic bool told; /* by libhugepin-malloc.so, whose calls see what the program locks */
 
 static const struct hp_heap_locks of_buffers;
 
@@ -136,7 +137,7 @@ static void learn_locks(void)
 	const struct hp_locked *at = LIST_FIRST(&registered);
 	uint64_t kb;
 
-	if (__atomic_load_n(&told, __ATOMIC_RELAXED))
+	if (atomic_load_explicit(&told, memory_order_relaxed))
 		return;
 	kb = locked_kb();
 	if (!kb)
@@ -147,7 +148,7 @@ static void learn_locks(void)
 
 static void know_locks(void)
 {
-	if (!__atomic_load_n(&told, __ATOMIC_RELAXED))
+	if (!atomic_load_explicit(&told, memory_order_relaxed))
 		known_kb = locked_kb();
 }
 
@@ -267,7 +268,7 @@ int hp_locks_drop(struct hp_locked *r)
 	int err;
 
 	enter_locks();
-	known = __atomic_load_n(&told, __ATOMIC_RELAXED) || locked_kb() == known_kb;
+	known = atomic_load_explicit(&told, memory_order_relaxed) || locked_kb() == known_kb;
 	LIST_REMOVE(r, links);
 	pay_owed();
 	err = unlock_or_owe(r->start, r->end);
@@ -423,7 +424,8 @@ void hp_locks_unmapping(const void *addr, size_t len)
 {
 	uintptr_t start, end;
 
-	__atomic_store_n(&told, true, __ATOMIC_RELAXED);
+	atomic_store_explicit(&told, true, memory_order_relaxed);
+	/* Without the lock, of a set that is plain for all who have it. */
 	if (!__atomic_load_n(&programs.count, __ATOMIC_RELAXED) || !range_of((uintptr_t)addr, len, &start, &end) ||
 	    pthread_mutex_trylock(&lock) != 0)
 		return;
