@@ -8,7 +8,7 @@
 
 #include "base/key.h"
 #include "base/stats.h"
-#include "reg/domain.h"
+#include "reg/domains.h"
 
 /* A scan that goes from one owner to the next waits for memory at each of them; by a table it waits for many at a time. While all
  * have a place in it, it is used. */

@@ -53,7 +53,7 @@ bool hp_counts_adopt(void);
 /* Count a pin given back by a thread that has no counters and can get none. */
 void hp_counts_unpin_shared(uint32_t region);
 
-/* Pins out of the region, over all threads: never less than there are, if no more can be made. See domain.h. */
+/* Pins out of the region, over all threads: never less than there are, if no more can be made. See state.h. */
 uint32_t hp_counts_sum(uint32_t region);
 
 /* Whether more pins were given back than made, with no pin of the region counted in between. Whoever has counted an unpin that is

@@ -7,8 +7,8 @@
  * plan heard of it, and is not what such a pin evicts. The helper holds the domain's lock for one record or one action at a time.
  *	push:	record; look whether the helper was asked to run, and ask it if not
  *	run:	clear that; take the records; if there are none, membarrier on every running thread, and look once more
- * Either the run sees the record or the push sees that it has to ask (as in domain.h). The first pin of a region since the helper
- * last saw it given back leaves a record of its start, others none (`used` in domain.h): a region that is pinned again before the
+ * Either the run sees the record or the push sees that it has to ask (as in state.h). The first pin of a region since the helper
+ * last saw it given back leaves a record of its start, others none (`used` in state.h): a region that is pinned again before the
  * helper comes round is not going to be given back in between.
  *
  * Places. What the plan calls a region is a place here: a range that is or was registered, which keeps its number while it is
@@ -19,23 +19,22 @@
 #include <errno.h>
 #include <sched.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/queue.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/config.h"
-#include "base/service.h"
 #include "base/stats.h"
-#include "reg/policy/cost.h"
 #include "reg/counts.h"
+#include "reg/cover.h"
+#include "reg/domains.h"
+#include "reg/gone.h"
+#include "reg/policy/cost.h"
 #include "reg/policy/plan.h"
+#include "reg/record.h"
+#include "reg/region.h"
 #include "reg/share.h"
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 #define DELAY_MAX_NS UINT64_C(20000000)
 
@@ -535,7 +534,7 @@ void hp_helper_missed(hugepin_domain *d, struct hp_region *r, uint64_t time, uin
 		h->lost_queued++;
 }
 
-void hp_helper_deregistered(hugepin_domain *d, struct hp_region *r, bool gone)
+static void note_deregistered(hugepin_domain *d, struct hp_region *r, bool gone)
 {
 	struct hp_helper *h = d->helper;
 	uint32_t index = (uint32_t)(r - hp_regions), id = h->place_of[index];
@@ -557,7 +556,7 @@ void hp_helper_deregistered(hugepin_domain *d, struct hp_region *r, bool gone)
 	list(h, p);
 }
 
-void hp_helper_gone(hugepin_domain *d, uintptr_t start, uintptr_t end)
+static void forget_gone(hugepin_domain *d, uintptr_t start, uintptr_t end)
 {
 	struct hp_helper *h = d->helper;
 	struct place key = { .start = start - HP_MIN(start, h->len_max) }, *p, *next;
@@ -674,12 +673,9 @@ static void register_again(hugepin_domain *d, struct place *p)
 		return;
 	}
 	if (!hp_domain_may_register(d)) {
-		int saved = errno;
-
-		madvise((void *)start, end - start, MADV_POPULATE_WRITE);
-		errno = saved;
+		hp_cover_make_present(start, end);
 	} else {
-		e = hp_pin_ahead(d, (void *)start, end - start, p->access);
+		e = hp_cover_ahead(d, (void *)start, end - start, p->access);
 		r = e ? NULL : hp_region_find(d, start, p->access);
 	}
 	if (!r) {
@@ -713,7 +709,7 @@ static void tell_some(hugepin_domain *d)
 	}
 }
 
-bool hp_helper_evict(hugepin_domain *d)
+static bool evict_farthest(hugepin_domain *d)
 {
 	struct hp_helper *h = d->helper;
 
@@ -797,7 +793,7 @@ uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
 	HP_DSTAT(d, sharers, h->sharers - d->stats.sharers);
 	HP_DSTAT(d, helper_delay_ns, share.delay_ns - d->stats.helper_delay_ns);
 	for (;;) {
-		hp_domain_drain(d);
+		hp_gone_drain(d);
 		hp_region_bury(d);
 		if (!tell_all(d))
 			return UINT64_MAX;
@@ -910,6 +906,12 @@ static void expose(void)
 	v->site = offsetof(struct place, site);
 }
 
+static const struct hp_helper_hooks helper_hooks = {
+	.deregistered = note_deregistered,
+	.gone = forget_gone,
+	.evict = evict_farthest,
+};
+
 int hp_helper_open(hugepin_domain *d)
 {
 	struct hp_plan_config config = {
@@ -950,6 +952,7 @@ int hp_helper_open(hugepin_domain *d)
 	expose();
 	hp_lock(&records_lock); /* others may have records for it, of when the domain was another */
 	d->helper = h;
+	d->helper_hooks = &helper_hooks;
 	hp_unlock(&records_lock);
 	return 0;
 }

@@ -1,29 +1,38 @@
 /*
  * Pins: the hits, and what happens when there is none.
  *
- * A hit takes no lock, makes no system call and shares no write (domain.h has the protocol). A miss takes the domain's lock,
- * carries out what is queued, looks again, and registers:
- *  - heap memory: the extent (arena), else the hugepages that the range touches, else, on old kernels, the part in one
- *    mapping. The heap's buffers never cross an extent.
- *  - other memory: the base pages that the range touches.
- *  - when that cannot be had: the base pages alone, for this pin only.
+ * A hit takes no lock, makes no system call and shares no write (state.h has the protocol). A miss takes the domain's lock,
+ * carries out what is queued, looks again, and registers (cover.c).
  *
  * A lookup (hugepin_sg_key) is a pin of what is registered at an address, however far it reaches, and of nothing else.
  */
+#include "reg/pin.h"
+
 #include <errno.h>
 #include <string.h>
+#include <sys/single_threaded.h>
 #include <unistd.h>
 
 #include "reg/counts.h"
-#include "reg/domain.h"
+#include "reg/cover.h"
+#include "reg/domains.h"
+#include "reg/gone.h"
 #include "reg/helper.h"
 #include "reg/key.h"
+#include "reg/lookup.h"
+#include "reg/region.h"
+#include "reg/serve.h"
 #include "reg/site.h"
 #include "reg/trace.h"
 #include "reg/uffd.h"
 
+bool hp_keys_asked;
 
-bool hp_sees_unmaps, hp_keys_asked;
+/* Whether threads other than this one may be changing memory that nobody has announced: hits must ask. */
+static inline bool must_ask(const hugepin_domain *d)
+{
+	return !__libc_single_threaded && (!hp_sees_unmaps || d->watch == HUGEPIN_WATCH_KERNEL);
+}
 
 /* ------------------------------------------------------------------ hits */
 
@@ -44,7 +53,7 @@ static inline void fill(struct hugepin_pin *pin, uintptr_t base, size_t len, uin
 
 static int pin_slow(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
-/* Acquire: of what was queued, the tags are gone where PENDING is seen lowered; pairs with hp_domain_drain(). */
+/* Acquire: of what was queued, the tags are gone where PENDING is seen lowered; pairs with hp_gone_drain(). */
 static inline uint32_t look(const hugepin_domain *d, uint32_t bits)
 {
 	return atomic_load_explicit(&d->attention, memory_order_acquire) & bits;
@@ -80,9 +89,9 @@ static inline void record(hugepin_domain *d, struct hp_counts *counts, enum hp_r
 	if (HP_LIKELY(hp_record_room(q, d->number)))
 		hp_record_push(q, HP_LIKELY(!d->own_clock) ? hp_record_time() : hp_helper_time(d), HP_RECORD(kind, index),
 			       site);
-	atomic_signal_fence(memory_order_seq_cst); /* pairs with the barrier in help_all(), domain.c */
-	if (HP_UNLIKELY(!atomic_load_explicit(&hp_helper_job.asked, memory_order_relaxed)))
-		hp_helper_wake();
+	atomic_signal_fence(memory_order_seq_cst); /* pairs with the barrier in help_all(), serve.c */
+	if (HP_UNLIKELY(!atomic_load_explicit(&hp_serve_helper_job.asked, memory_order_relaxed)))
+		hp_serve_wake_helper();
 }
 
 /* Where the public function was called, of which the caller of this is a tail call: clang and gcc 15 make it one where they must,
@@ -139,7 +148,6 @@ static HP_COLD KEEPS_RESULT int first_key(void *d, const void *addr, size_t len,
 	return 0;
 }
 
-/* Whoever retired the region meanwhile may have counted the pin; and the index may be another region's by now, of another domain. */
 HP_COLD void hp_count_back(struct hp_counts *counts, uint32_t index)
 {
 	hugepin_domain *d;
@@ -151,39 +159,6 @@ HP_COLD void hp_count_back(struct hp_counts *counts, uint32_t index)
 		unpin_retired(d, index);
 }
 
-/* Hints: buckets of four words, each an index and some bits of the hash, so that few regions are looked at in vain. The key is
- * the page, or the hugepage where a region covers all of it. Fibonacci hashing (Knuth, volume 3, 6.4). */
-enum { WAYS = 4, CHECK_BITS = 14 };
-_Static_assert(HP_REGIONS_MAX <= 1u << (32 - CHECK_BITS), "an index and the check share a word");
-#define CHECK_MASK ((1u << CHECK_BITS) - 1)
-#define WHOLE_PAGE (UINT64_C(1) << 63) /* tells keys of hugepages from those of pages */
-
-static inline uint64_t hash(uint64_t key)
-{
-	return key * UINT64_C(0x9e3779b97f4a7c15);
-}
-
-static inline uint32_t *bucket(const hugepin_domain *d, uint64_t h)
-{
-	return &d->hint[(h >> __atomic_load_n(&d->hint_shift, __ATOMIC_RELAXED)) * WAYS];
-}
-
-static inline uint32_t check_of(uint64_t h)
-{
-	return h >> 8 & CHECK_MASK;
-}
-
-/* The index in the bucket whose check matches; any if none does: the region will say that it is not the one. */
-static inline uint32_t hinted(const uint32_t *hints, uint32_t check)
-{
-	uint32_t a = __atomic_load_n(&hints[0], __ATOMIC_RELAXED), b = __atomic_load_n(&hints[1], __ATOMIC_RELAXED);
-	uint32_t c = __atomic_load_n(&hints[2], __ATOMIC_RELAXED), d = __atomic_load_n(&hints[3], __ATOMIC_RELAXED);
-	bool is_a = !((a ^ check) & CHECK_MASK), is_b = !((b ^ check) & CHECK_MASK), is_c = !((c ^ check) & CHECK_MASK);
-
-	_Static_assert(WAYS == 4, "");
-	return (is_a ? a : is_b ? b : is_c ? c : d) >> CHECK_BITS;
-}
-
 /* A region that is counted, and of which pin_asked() is to say whether it is a hit. A number, since a variable whose address is
  * handed on would keep callers from ending in a jump. */
 #define TO_ASK(index) (-(int)HP_REGIONS_MAX - (int)(index))
@@ -192,10 +167,10 @@ static inline uint32_t hinted(const uint32_t *hints, uint32_t check)
 
 /* 1: a hit, and its first use is to be told. -ENOENT, or TO_ASK(). later: the kernel will be asked for this one and others together
  * (all_stand). */
-static inline __attribute__((always_inline)) int pin_by_hint(hugepin_domain *d, uint64_t h, uintptr_t addr, size_t len,
+static inline __attribute__((always_inline)) int pin_by_lookup(hugepin_domain *d, uint64_t hash, uintptr_t addr, size_t len,
 							     unsigned access, struct hugepin_pin *ret_, bool later)
 {
-	uint32_t index = hinted(bucket(d, h), check_of(h));
+	uint32_t index = hp_lookup_index(hp_lookup_bucket(d, hash), hp_lookup_check(hash));
 	struct hp_counts *counts = &hp_counts_self[index];
 	struct hp_region *r = &hp_regions[index];
 	uint64_t tag = HP_READ(r->tag), start = HP_READ(r->start), end = HP_READ(r->end), keys = HP_READ(r->keys);
@@ -252,7 +227,7 @@ static __attribute__((noinline)) int pin_asked(hugepin_domain *d, const void *ad
 	uint64_t tag = HP_READ(r->tag), start = HP_READ(r->start), end = HP_READ(r->end), keys = HP_READ(r->keys);
 
 	if (HP_TAG_INDEX(tag) == index && HP_READ(r->domain) == d && addr >= start && addr < end && len - 1 < end - addr &&
-	    !(access & ~HP_READ(r->access)) && (!hp_domain_asks(d) || hp_uffd_ask() == HP_QUIET) &&
+	    !(access & ~HP_READ(r->access)) && (!must_ask(d) || hp_uffd_ask() == HP_QUIET) &&
 	    !look_as(d, hp_counts_self, HP_LOOK) && HP_READ(r->tag) == tag) {
 		fill(ret_, addr, len, keys, ref_of(d, tag));
 		if (HP_LIKELY(__atomic_load_n(&r->used, __ATOMIC_RELAXED)))
@@ -266,8 +241,8 @@ static __attribute__((noinline)) int pin_asked(hugepin_domain *d, const void *ad
 static __attribute__((noinline)) int pin_foreign_large(hugepin_domain *d, const void *addr, size_t len, unsigned access,
 						       struct hugepin_pin *ret_)
 {
-	uint64_t key = (uintptr_t)addr >> HP_PAGE_SHIFT | WHOLE_PAGE;
-	int hit = hp_counts_self ? pin_by_hint(d, hash(key), (uintptr_t)addr, len, access, ret_, false) : -ENOENT;
+	uint64_t hash = hp_lookup_hugepage((uintptr_t)addr);
+	int hit = hp_counts_self ? pin_by_lookup(d, hash, (uintptr_t)addr, len, access, ret_, false) : -ENOENT;
 
 	if (HP_LIKELY(!hit))
 		return 0;
@@ -281,8 +256,8 @@ static __attribute__((noinline)) int pin_foreign_large(hugepin_domain *d, const 
 static __attribute__((noinline)) int pin_foreign(hugepin_domain *d, const void *addr, size_t len, unsigned access,
 						 struct hugepin_pin *ret_)
 {
-	uint64_t key = (uintptr_t)addr >> 12;
-	int hit = hp_counts_self ? pin_by_hint(d, hash(key), (uintptr_t)addr, len, access, ret_, false) : -ENOENT;
+	uint64_t hash = hp_lookup_page((uintptr_t)addr);
+	int hit = hp_counts_self ? pin_by_lookup(d, hash, (uintptr_t)addr, len, access, ret_, false) : -ENOENT;
 
 	if (HP_LIKELY(!hit))
 		return 0;
@@ -318,7 +293,7 @@ int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access
 static int key_slow(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 static int key_asked(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
-/* A byte of the region is looked for. What is asked for is neither empty nor wraps: sum > addr. As pin_by_hint. */
+/* A byte of the region is looked for. What is asked for is neither empty nor wraps: sum > addr. As pin_by_lookup. */
 static inline __attribute__((always_inline)) int find_key(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access,
 							  struct hugepin_pin *ret_, bool later)
 {
@@ -329,8 +304,8 @@ static inline __attribute__((always_inline)) int find_key(hugepin_domain *d, uin
 		if (hp_in_span(d, addr))
 			hit = pin_by_granule(d, addr, 1, access, ret_);
 		else if (hp_counts_self &&
-			 (hit = pin_by_hint(d, hash(addr >> 12), addr, 1, access, ret_, later)) == -ENOENT)
-			hit = pin_by_hint(d, hash(addr >> HP_PAGE_SHIFT | WHOLE_PAGE), addr, 1, access, ret_, later);
+			 (hit = pin_by_lookup(d, hp_lookup_page(addr), addr, 1, access, ret_, later)) == -ENOENT)
+			hit = pin_by_lookup(d, hp_lookup_hugepage(addr), addr, 1, access, ret_, later);
 	}
 	if (HP_UNLIKELY(hit < 0)) {
 		if (IS_TO_ASK(hit)) /* to be looked up again, and then asked for */
@@ -377,7 +352,7 @@ int hp_key_later(void *domain, const void *addr, size_t len, unsigned access, st
  * its tag, unless its memory is gone. */
 static bool all_stand(hugepin_domain *d, const struct hugepin_pin *pins, int n)
 {
-	bool asked = !hp_domain_asks(d);
+	bool asked = !must_ask(d);
 
 	for (int i = 0; i < n; i++) {
 		const struct hp_region *r = &hp_regions[(uint32_t)pins[i].ref];
@@ -488,166 +463,6 @@ int hugepin_unpin(hugepin_domain *d, struct hugepin_pin *pin)
 
 /* ------------------------------------------------------------------ misses; domain's lock held */
 
-/* A range that is to be registered, and the regions inside it, whose place it takes. */
-struct cover {
-	uintptr_t start, end;
-	unsigned access; /* of all */
-	unsigned wanted, regions, lacking; /* lacking: regions with less access than the pin wants */
-	const struct hp_region *by; /* that is registered */
-};
-
-static bool is_inside(uintptr_t start, uintptr_t end, const struct hp_region *r)
-{
-	return r->start >= start && r->end <= end;
-}
-
-static void add(void *cover, struct hp_region *r)
-{
-	struct cover *c = cover;
-
-	if (!is_inside(c->start, c->end, r))
-		return;
-	c->access |= r->access;
-	c->lacking += (c->wanted & ~r->access) != 0;
-	c->regions++;
-}
-
-/* A larger one of the same access would have served; it goes if there is one nevertheless. */
-static void supersede(void *cover, struct hp_region *r)
-{
-	struct cover *c = cover;
-	bool is_around = is_inside(r->start, r->end, c->by) && r->access == c->by->access;
-
-	if (!is_around && !is_inside(c->start, c->end, r))
-		return;
-	hp_region_unpublish(r);
-	c->regions += is_around;
-}
-
-/* Register [start, end) in place of what lies inside it: when it fails, nothing has changed. What only overlaps stays, and nothing
- * of it is registered again: so the bytes of all registrations are those of what misses asked for. told: hits find it without a
- * look under the lock. */
-static int cover(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind, uint64_t gen,
-		 bool evict, bool told, struct hp_region **ret_)
-{
-	struct cover c = { .start = start, .end = end, .access = access, .wanted = access };
-	int e;
-
-	if (end - start > d->len_max)
-		return -EMSGSIZE;
-	if (!d->on_demand && (gen ? hp_domain_discarded(d, start, end) : hp_gone_overlaps(&d->late_gone, start, end)))
-		return -EBUSY;
-	hp_region_each(d, start, end, add, &c);
-	e = hp_region_register(d, start, end, c.access, kind, gen, evict, ret_);
-	if (e)
-		return e;
-	if (c.regions) {
-		HP_DSTAT(d, merged, 1);
-		HP_DSTAT(d, widened, c.lacking != 0);
-	}
-	c.by = *ret_;
-	hp_region_each(d, start, end, supersede, &c);
-	hp_region_publish(*ret_, told);
-	if (c.regions) {
-		hp_region_settle(d);
-		hp_region_bury(d);
-	}
-	return 0;
-}
-
-static uintptr_t round_down(uintptr_t x, uintptr_t power_of_two)
-{
-	return x & ~(power_of_two - 1);
-}
-
-/* Note that the region ends before the range because it could not be longer. */
-static int cut_at(struct hp_region *r, uintptr_t wanted_end)
-{
-	r->cut = r->end < wanted_end;
-	return 0;
-}
-
-/* Nothing of the heap that the program discards (MADV_DONTNEED) is registered along with a buffer that is pinned: we hear of it
- * before the pages go, and when they have gone nobody says. Until the heap gives such a hugepage back, only the very pages of
- * a pin are registered, for this pin. */
-static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, unsigned access, bool evict, struct hp_region **ret_)
-{
-	uintptr_t start = round_down(addr, HP_PAGE), end = hp_round_up(addr_end, HP_PAGE), from, to, mapped;
-	struct hugepin_extent x;
-	int e = -EMSGSIZE;
-
-	if (!hp_heap_extent((void *)addr, &x))
-		return -EFAULT;
-	from = (uintptr_t)x.addr;
-	to = from + x.len;
-	if (addr_end > to)
-		return -EFAULT;
-	if (x.len > d->len_max) { /* in equal pieces, of which the range may begin in one */
-		size_t piece = round_down(d->len_max, HP_PAGE);
-
-		if (!piece)
-			return -EMSGSIZE;
-		from += (addr - from) / piece * piece;
-		to = HP_MIN(to, from + piece);
-		end = HP_MIN(end, to);
-	}
-	/* Not at the price of others: what does not fit as a whole goes page by page. Nor what was let go of but for a part. */
-	if ((d->policy == HUGEPIN_POLICY_ARENA && !hp_region_held_less(d, from, to)) || d->on_demand)
-		e = cover(d, from, to, access | d->access, HP_REGION_EXTENT, x.gen, false, true, ret_);
-	if (e)
-		e = cover(d, start, end, access, HP_REGION_RUN, x.gen, evict, true, ret_);
-	if (e == -EINVAL || e == -EOPNOTSUPP) { /* before Linux 6.5 io_uring takes no buffer over two hugetlb mappings */
-		mapped = start + hp_heap_mapping(start);
-		if (mapped < end)
-			e = cover(d, start, mapped, access, HP_REGION_RUN, x.gen, evict, true, ret_);
-	}
-	return e ? e : cut_at(*ret_, addr_end);
-}
-
-static int cover_foreign(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, bool evict, struct hp_region **ret_)
-{
-	uintptr_t to = start + HP_MIN(end - start, d->len_max);
-	int e = cover(d, start, to, access, HP_REGION_FOREIGN, 0, evict, true, ret_);
-
-	return e ? e : cut_at(*ret_, end);
-}
-
-static int cover_once(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, struct hp_region **ret_)
-{
-	uintptr_t to = start + HP_MIN(end - start, d->len_max);
-	int e = hp_region_register(d, start, to, access, HP_REGION_UNCACHED, 0, true, ret_);
-
-	return e ? e : cut_at(*ret_, end);
-}
-
-/* Four buckets for each region: most are then alone in theirs, and found in the first place, which a branch can predict. When
- * there are more of them, what was hinted before is looked for in another bucket, that is, once, in vain. */
-static void remember(hugepin_domain *d, uintptr_t addr, const struct hp_region *r)
-{
-	uintptr_t page = round_down(addr, HP_PAGE);
-	bool whole = r->start <= page && r->end >= page + HP_PAGE;
-	uint64_t h = hash(whole ? addr >> HP_PAGE_SHIFT | WHOLE_PAGE : addr >> 12);
-	unsigned bits = 64 - d->hint_shift, way = (unsigned)(h & (WAYS - 1));
-	uint32_t *hints;
-
-	if (d->stats.regions >> (bits - 2) && bits < HP_HINT_BITS_MAX)
-		__atomic_store_n(&d->hint_shift, 64 - ++bits, __ATOMIC_RELAXED);
-	hints = bucket(d, h);
-	for (unsigned i = 0; i < WAYS; i++)
-		if (!hints[i] || (hints[i] & CHECK_MASK) == check_of(h)) {
-			way = i;
-			break;
-		}
-	__atomic_store_n(&hints[way], (uint32_t)(r - hp_regions) << CHECK_BITS | check_of(h), __ATOMIC_RELAXED);
-}
-
-static struct hp_region *look_up(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access)
-{
-	struct hp_region *r = hp_region_find(d, addr, access);
-
-	return r && (len <= r->end - addr || r->cut) ? r : NULL;
-}
-
 static int check(const hugepin_domain *d, const void *addr, size_t len, unsigned access)
 {
 	uintptr_t end;
@@ -660,31 +475,6 @@ static int check(const hugepin_domain *d, const void *addr, size_t len, unsigned
 	return d->pid == getpid() ? 0 : -ESTALE;
 }
 
-/* Find or register. once: for this pin alone. */
-static int obtain(hugepin_domain *d, const void *addr_, size_t len, unsigned access, bool once, struct hp_region **ret_)
-{
-	uintptr_t addr = (uintptr_t)addr_, start = round_down(addr, HP_BASE_PAGE), end = hp_round_up(addr + len, HP_BASE_PAGE);
-	int e;
-
-	if (!once && (*ret_ = look_up(d, addr, len, access)))
-		return 0;
-	HP_DSTAT(d, misses, 1);
-	if (hp_trace_on)
-		hp_trace(HP_TRACE_MISS, d, start, end);
-	if (!hp_domain_may_register(d))
-		return -EPERM;
-	if (!once) {
-		e = hp_in_span(d, addr) ? cover_heap(d, addr, addr + len, access, true, ret_)
-				     : cover_foreign(d, start, end, access, true, ret_);
-		if (!e)
-			return 0;
-	}
-	HP_DSTAT(d, uncached, 1);
-	e = cover_once(d, start, end, access, ret_);
-	if (e)
-		HP_DSTAT(d, uncached, -1);
-	return e;
-}
 
 /* Whether what is registered of foreign memory may be taken for what is there: unless it changes all the time. Worth waiting for is
  * about what registering takes (4 GiB a second), up to a second, and that for a thread that may not register. */
@@ -704,7 +494,7 @@ static void enter(hugepin_domain *d)
 	d->waiting++;
 	hp_lock(&d->lock);
 	d->waiting--;
-	hp_domain_drain(d);
+	hp_gone_drain(d);
 	hp_region_bury(d);
 }
 
@@ -714,8 +504,8 @@ static void leave(hugepin_domain *d)
 	bool helped = d->helper;
 
 	hp_unlock(&d->lock);
-	if (helped && !atomic_load_explicit(&hp_helper_job.asked, memory_order_relaxed))
-		hp_helper_wake();
+	if (helped && !atomic_load_explicit(&hp_serve_helper_job.asked, memory_order_relaxed))
+		hp_serve_wake_helper();
 }
 
 /* Count a pin of r, which was found or made under the lock, to this end; 0: of all of it. */
@@ -730,7 +520,7 @@ static void take(hugepin_domain *d, struct hp_region *r, uintptr_t addr, uintptr
 	if (hp_trace_on)
 		hp_trace(HP_TRACE_PIN, d, r->start, r->end);
 	if (r->kind == HP_REGION_FOREIGN)
-		remember(d, addr, r);
+		hp_lookup_remember(d, addr, r);
 	else if (hp_region_is_heap(r))
 		hp_region_name(r, addr);
 }
@@ -752,7 +542,7 @@ static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, uns
 	once = once || !settled(d, addr, len);
 	enter(d);
 	registered = d->stats.registered;
-	e = obtain(d, addr, len, access & d->access_mask, once, &r);
+	e = hp_cover_pin(d, addr, len, access & d->access_mask, once, &r);
 	if (e) {
 		HP_DSTAT(d, nobufs, e == -ENOBUFS);
 	} else {
@@ -779,7 +569,7 @@ static HP_COLD int key_slow(void *domain, const void *addr, size_t len, unsigned
 		return e;
 	e = settled(d, addr, len) ? 0 : -ENOKEY;
 	enter(d);
-	r = e ? NULL : look_up(d, (uintptr_t)addr, 1, access);
+	r = e ? NULL : hp_cover_find(d, (uintptr_t)addr, 1, access);
 	if (r) {
 		take(d, r, (uintptr_t)addr, 0, time, site, false);
 		fill(ret_, r->start, r->end - r->start, r->keys, d->ref | (uint64_t)(r - hp_regions));
@@ -788,46 +578,6 @@ static HP_COLD int key_slow(void *domain, const void *addr, size_t len, unsigned
 	return r ? 0 : -ENOKEY;
 }
 
-int hp_pin_ahead(hugepin_domain *d, const void *addr_, size_t len, unsigned access)
-{
-	uintptr_t addr = (uintptr_t)addr_;
-	struct hp_region *r = look_up(d, addr, len, access);
-	int e = 0;
-
-	if (!r && d->policy != HUGEPIN_POLICY_NONE)
-		e = hp_in_span(d, addr) ? cover_heap(d, addr, addr + len, access, false, &r)
-				     : cover_foreign(d, round_down(addr, HP_BASE_PAGE), hp_round_up(addr + len, HP_BASE_PAGE),
-						     access, false, &r);
-	if (e || !r)
-		return e ? e : -EOPNOTSUPP;
-	if (r->kind == HP_REGION_FOREIGN)
-		remember(d, addr, r);
-	if (d->on_demand && d->backend.prefetch) {
-		e = d->backend.prefetch(d->ctx, &r->reg, (void *)addr, HP_MIN(len, r->end - addr));
-		HP_DSTAT(d, prefetched_otherwise, e > 0);
-	}
-	return e < 0 ? e : 0;
-}
-
-/* Hits are not told: the first pin of an extent is noted. */
-void hp_pin_new_extents(hugepin_domain *d)
-{
-	struct hugepin_extent x;
-	uint64_t youngest = d->extent_gen;
-	struct hp_region *r;
-
-	for (uintptr_t at = d->span_base; hp_heap_next_extent(at, &x); at = (uintptr_t)x.addr + x.len) {
-		uintptr_t start = (uintptr_t)x.addr;
-
-		if (x.gen <= d->extent_gen)
-			continue;
-		youngest = HP_MAX(youngest, x.gen);
-		if (x.len <= d->len_max && !hp_region_find(d, start, 0) &&
-		    cover(d, start, start + x.len, d->access, HP_REGION_EXTENT, x.gen, false, false, &r) == 0)
-			HP_DSTAT(d, ahead, 1);
-	}
-	d->extent_gen = youngest;
-}
 
 /* ------------------------------------------------------------------ several at a time */
 
@@ -851,8 +601,8 @@ static __attribute__((noinline)) int pin_later(hugepin_domain *d, const void *ad
 	access = wanted(d, access);
 	if (hp_in_span(d, addr))
 		hit = pin_by_granule(d, addr, len, access, ret_);
-	else if (hp_counts_self && (hit = pin_by_hint(d, hash(addr >> 12), addr, len, access, ret_, true)) < 0)
-		hit = pin_by_hint(d, hash(addr >> HP_PAGE_SHIFT | WHOLE_PAGE), addr, len, access, ret_, true);
+	else if (hp_counts_self && (hit = pin_by_lookup(d, hp_lookup_page(addr), addr, len, access, ret_, true)) < 0)
+		hit = pin_by_lookup(d, hp_lookup_hugepage(addr), addr, len, access, ret_, true);
 	if (!hit)
 		return 0;
 	if (hit > 0)
@@ -916,9 +666,9 @@ int hugepin_prefetch(hugepin_domain *d, const void *addr, size_t len, unsigned a
 	if (e)
 		return e;
 	hp_lock(&d->queue_lock);
-	if (d->hints_count < HP_HINTS_MAX)
-		d->hints[d->hints_count++] =
-			(struct hp_hint){ addr, len, access };
+	if (d->prefetches_count < HP_PREFETCHES_MAX)
+		d->prefetches[d->prefetches_count++] =
+			(struct hp_prefetch){ addr, len, access };
 	else
 		e = -EBUSY;
 	hp_unlock(&d->queue_lock);

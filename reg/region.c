@@ -1,5 +1,5 @@
 /*
- * Regions: registering, publishing, evicting, retiring, deregistering. All under the domain's lock (domain.h), which is held
+ * Regions: registering, publishing, evicting, retiring, deregistering. All under the domain's lock (state.h), which is held
  * across the backend's calls.
  *
  * Invariants:
@@ -13,14 +13,14 @@
  * Eviction is the clock: regions in the order in which they were registered or last passed over, each with a bit that a hit
  * sets (Corbato 1968). It follows the order of last use as far as the bits tell.
  */
+#include "reg/region.h"
+
 #include <errno.h>
 #include <string.h>
 
-#include "base/bits.h"
 #include "base/stats.h"
 #include "reg/counts.h"
-#include "reg/domain.h"
-#include "reg/helper.h"
+#include "reg/domains.h"
 #include "reg/trace.h"
 #include "reg/uffd.h"
 
@@ -149,11 +149,6 @@ static int compare(const struct hp_region *a, const struct hp_region *b)
 
 RB_GENERATE_INTERNAL(hp_region_tree, hp_region, node, compare, __attribute__((unused)) static)
 
-static size_t granule_of(const hugepin_domain *d, uintptr_t addr)
-{
-	return (addr - d->span_base) >> HP_PAGE_SHIFT;
-}
-
 /* The last that starts at addr or before: none of those reaches farther. */
 static struct hp_region *last_from(struct hp_region_tree *tree, uintptr_t addr)
 {
@@ -273,7 +268,7 @@ uint32_t hp_region_pins(const struct hp_region *r)
 	return hp_counts_sum((uint32_t)(r - hp_regions));
 }
 
-bool hp_domain_pinned(hugepin_domain *d)
+bool hp_regions_pinned(hugepin_domain *d)
 {
 	struct hp_region *r;
 
@@ -320,21 +315,6 @@ void hp_region_settle(hugepin_domain *d)
 
 /* ------------------------------------------------------------------ deregistering */
 
-uint64_t hp_thread_number(void)
-{
-	static _Atomic uint64_t last;
-	static HP_TLS uint64_t number;
-
-	if (!number)
-		number = ++last;
-	return number;
-}
-
-bool hp_domain_may_register(const hugepin_domain *d)
-{
-	return !d->opener_only || d->opener == hp_thread_number();
-}
-
 HP_TLS bool hp_registering;
 
 /* gone: it will not come again as it is. */
@@ -360,7 +340,7 @@ static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 	if (hp_region_is_heap(r) && !d->on_demand)
 		hp_heap_drop(note_of(r)->held_start, note_of(r)->held_end - note_of(r)->held_start, d->hold);
 	if (d->helper)
-		hp_helper_deregistered(d, r, gone);
+		d->helper_hooks->deregistered(d, r, gone);
 	region_free(r);
 }
 
@@ -520,7 +500,7 @@ static bool evict_one(hugepin_domain *d)
 	struct hp_region *r;
 	uint64_t looks = 2 * d->stats.regions;
 
-	if (d->helper && hp_helper_evict(d)) {
+	if (d->helper && d->helper_hooks->evict(d)) {
 		HP_DSTAT(d, evicted, 1);
 		return true;
 	}
@@ -672,86 +652,4 @@ out_hold:
 	if (holds)
 		hp_heap_drop(start, len, d->hold);
 	return e;
-}
-
-/* ------------------------------------------------------------------ memory that went away */
-
-bool hp_domain_discarded(const hugepin_domain *d, uintptr_t start, uintptr_t end)
-{
-	size_t from = granule_of(d, start), to = granule_of(d, end - 1) + 1;
-
-	return hp_bits_find(d->discarded, from, to, true) != to;
-}
-
-/* Of several ranges, in whatever order they came, the discarded win. Other memory is only where all of a hugepage went. */
-static void note_discarded(hugepin_domain *d, const struct hp_gone *queued)
-{
-	for (unsigned pass = 0; pass < 2; pass++)
-		for (unsigned i = 0; i < queued->count; i++) {
-			const struct hp_range *range = &queued->range[i];
-			uintptr_t start = HP_MAX(range->start, d->span_base), end = HP_MIN(range->end, d->span_base + d->span_size);
-
-			if (range->discarded != pass || (range->widened && !pass) || start >= end)
-				continue;
-			if (!pass) {
-				start = hp_round_up(start, HP_PAGE);
-				end &= ~(HP_PAGE - 1);
-			}
-			if (start < end)
-				hp_bits_fill(d->discarded, granule_of(d, start),
-					     granule_of(d, end - 1) + 1 - granule_of(d, start), pass);
-		}
-}
-
-/* The same of foreign memory, but that the event comes before the pages go: what is registered in between may be pages that are
- * going, and no other event will say so. So there is no more registering but for a pin, until all has been unmapped. */
-static void note_late(hugepin_domain *d, const struct hp_gone *queued)
-{
-	for (unsigned i = 0; i < queued->count; i++)
-		if (!queued->range[i].discarded && !queued->range[i].widened)
-			hp_gone_cut(&d->late_gone, queued->range[i].start, queued->range[i].end);
-	for (unsigned i = 0; i < queued->count; i++)
-		if (queued->range[i].late)
-			hp_gone_push(&d->late_gone, queued->range[i]);
-}
-
-static void gone(void *d, struct hp_region *r)
-{
-	if (r->tag)
-		HP_DSTAT((hugepin_domain *)d, invalidated, 1);
-	hp_region_unpublish(r);
-}
-
-void hp_domain_drain(hugepin_domain *d)
-{
-	struct hp_gone queued;
-	uint32_t all;
-
-	if (!(d->attention & HP_PENDING))
-		return;
-	hp_lock(&d->queue_lock);
-	queued = d->gone;
-	d->gone.count = 0;
-	hp_unlock(&d->queue_lock);
-	all = atomic_exchange(&d->all_gone, 0);
-	if (all)
-		hp_gone_push(&queued, (struct hp_range){ .end = UINTPTR_MAX,
-							 .discarded = all & HP_ALL_DISCARDED,
-							 .late = all & HP_ALL_DISCARDED,
-							 .widened = true });
-	for (unsigned i = 0; i < queued.count; i++) {
-		hp_region_each(d, queued.range[i].start, queued.range[i].end, gone, d);
-		if (d->helper)
-			hp_helper_gone(d, queued.range[i].start, queued.range[i].end);
-	}
-	note_discarded(d, &queued);
-	note_late(d, &queued);
-	/* Not before the tags are gone: a pin that does not see PENDING goes by them. */
-	hp_lock(&d->queue_lock);
-	if (!d->gone.count && !d->all_gone)
-		__atomic_fetch_and((uint32_t *)&d->attention, ~(uint32_t)HP_PENDING, __ATOMIC_SEQ_CST);
-	if (d->all_gone) /* said meanwhile */
-		d->attention |= HP_PENDING;
-	hp_unlock(&d->queue_lock);
-	hp_region_settle(d);
 }

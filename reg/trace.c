@@ -18,7 +18,7 @@
 #include "base/base.h"
 #include "base/config.h"
 #include "base/lock.h"
-#include "reg/domain.h"
+#include "reg/state.h"
 
 enum { BUFFER_SIZE = 65536, LINE_SIZE = 160 }; /* 20 digits for each of six numbers, 18 for the address, and the words */
 

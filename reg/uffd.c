@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/thread.h"
-#include "reg/domain.h"
+#include "reg/domains.h"
 
 #ifndef UFFD_USER_MODE_ONLY
 #define UFFD_USER_MODE_ONLY 1
@@ -54,6 +54,7 @@ static struct {
 	_Atomic uint32_t round; /* odd while events are read and queued; waited for */
 	_Atomic uint32_t waiters; /* threads have waited for it since it was last woken */
 	_Atomic uint64_t patience_ns;
+	void (*gone)(hugepin_domain *d, void *range); /* to say it to every domain */
 	/* The trial of the kernel's count, between who opens and the thread. */
 	_Atomic bool trying, ending;
 	_Atomic uint32_t events_tried, counted; /* read one by one; before how many of these something was said to be changing */
@@ -116,7 +117,7 @@ static void push(uint64_t start, uint64_t end, bool discarded)
 {
 	struct hp_range r = { .start = start, .end = end, .discarded = discarded, .late = discarded };
 
-	hp_domains_each(hp_domain_push, &r);
+	hp_domains_each(watch.gone, &r);
 }
 
 static void handle(const struct uffd_msg *m)
@@ -338,10 +339,12 @@ static bool start(int fd)
 	return ok;
 }
 
-void hp_uffd_open(void)
+void hp_uffd_open(void (*gone)(hugepin_domain *d, void *range))
 {
 	int saved = errno, fd;
 
+	if (!watch.gone)
+		watch.gone = gone;
 	/* Whose descriptor was lost has a thread that still reads. */
 	if (watch.uffd.fd < 0 && !watch.thread.tid && (fd = open_fd()) >= 0 && keep(&watch.uffd, fd) && !start(watch.uffd.fd))
 		let_go(&watch.uffd);

@@ -15,11 +15,13 @@
 #define HP_REG_UFFD_H
 
 #include "base/base.h"
+#include "hugepin.h"
 
 /* Start watching, if it was not started before: when no other domain that wants it is open, so that nothing is cached that is
  * not watched. The caller holds the lock of opening domains. Takes a fraction of a millisecond. Where it cannot be had, or the
- * kernel's count is not what it should be, hp_uffd_watch() returns false. */
-void hp_uffd_open(void);
+ * kernel's count is not what it should be, hp_uffd_watch() returns false.
+ * gone: called for every open domain, with a struct hp_range, before whoever unmapped goes on. It must not block. */
+void hp_uffd_open(void (*gone)(hugepin_domain *d, void *range));
 
 enum hp_change {
 	HP_QUIET, /* whatever another thread had unmapped, moved or discarded before the call was read by the watcher */
