@@ -48,6 +48,8 @@ struct hp_records {
 	struct hp_record record[HP_RECORDS_MAX];
 };
 
+/* ------------------------------------------------------------------ time */
+
 /* Where the processor's time stamp counter is what the kernel's clock goes by, it is read; else the clock. */
 extern bool hp_record_by_counter;
 
@@ -59,6 +61,24 @@ static inline uint64_t hp_record_time(void)
 #endif
 	return hp_clock_ns();
 }
+
+/* How the processor's counter goes by the clock. */
+struct hp_record_clock {
+	uint64_t ticks, ns; /* at one moment */
+	uint64_t ns_per_tick; /* 32 bits behind the point */
+};
+
+/* Find out whether the counter can be read, and how it goes; later calls do nothing. Takes a fraction of a millisecond, and then
+ * hp_record_calibrate() now and again corrects it. Both with the lock of opening. */
+void hp_record_open_clock(void);
+void hp_record_calibrate(void);
+
+void hp_record_get_clock(struct hp_record_clock *ret_);
+
+/* A record's time in ns of hp_clock_ns(). */
+uint64_t hp_record_ns(const struct hp_record_clock *clock, uint64_t time);
+
+/* ------------------------------------------------------------------ rings */
 
 /* Whether there is room for one more record of the owner's; else it is counted as lost by the domain. What the helper writes is
  * looked at as seldom as can be. */

@@ -16,6 +16,7 @@
 
 #include "base/base.h"
 #include "reg/policy/predict.h"
+#include "reg/policy/timeline.h"
 
 #define NEVER UINT64_MAX
 
@@ -38,7 +39,6 @@
 #define ABANDONED_USES 8 /* and after so many uses for each region seen */
 #define SITE_REGIONS 8 /* regions first seen at a site, from which it is judged: */
 #define SITE_REUSED 10 /* under one in so many used again, what is first seen there is released at once */
-#define SCORED 4 /* last guesses of a gap that are scored; and the first */
 #define SAMPLES_SAVE 3 /* samples that a context should have; for order, one says it */
 #define SAMPLES_BUDGET 1
 #define DECIDED 12 /* regions decided at an event, at most; of those the ones that followed before: */
@@ -46,39 +46,6 @@
 #define STEPS 256 /* and no more of the others once the guesses have cost this: 3 us where nothing repeats */
 #define SWAPS 8 /* regions looked at for room */
 #define VICTIMS 32 /* that may have to go for one */
-
-enum tree { KEPT, IDLE, LEAVING, DUE, GONE, TREES, BUSY = TREES, FREE };
-
-struct scored {
-	uint64_t at_ns;
-	float low;
-	uint16_t class;
-};
-
-struct region {
-	/* Where it stands. */
-	uint32_t left, right, next_free;
-	uint8_t tree;
-	bool registered;
-	bool released; /* by the plan, and its return is the plan's, too */
-	bool failed; /* not to be asked for again before its next event */
-	bool reused;
-	uint64_t key; /* the tree is ordered by it */
-	int64_t first_ns; /* latest start of the first registration in this subtree, */
-	int64_t work_ns; /* and time that all of them take */
-
-	uint32_t number;
-	uint32_t uses; /* running now */
-	uint64_t bytes;
-	uint64_t idle_ns; /* since */
-	uint64_t next_ns; /* next use expected, or NEVER */
-	uint64_t due_ns; /* to be registered then, or NEVER */
-	uint64_t register_ns, deregister_ns;
-	uint32_t chain;
-	uint32_t site;
-	uint32_t guesses; /* of this gap */
-	struct scored scored[1 + SCORED];
-};
 
 struct site {
 	uint32_t tag;
@@ -90,13 +57,9 @@ struct hp_schedule {
 	size_t mapped;
 	uint64_t now, lead_ns;
 
-	struct region *regions; /* from 1 up */
-	uint32_t capacity, used_up, free, known;
-	uint32_t *index; /* by number, probed in line */
-	uint32_t index_mask;
+	struct hp_timeline timeline;
 	struct site *sites;
 	uint32_t site_mask;
-	uint32_t roots[TREES];
 	uint32_t sweep;
 	uint32_t asked; /* number of the region whose release was asked for last */
 
@@ -107,7 +70,6 @@ struct hp_schedule {
 	/* What the price of a miss follows from. */
 	uint64_t seen; /* regions */
 	uint64_t uses, reuses, misses;
-	uint64_t due; /* regions that are released and to be registered again */
 	uint64_t alarm; /* until so many uses */
 	double area; /* sum of bytes x idle ns before a use */
 	uint64_t gap_max;
@@ -117,214 +79,19 @@ struct hp_schedule {
 	struct hp_predict predict;
 };
 
-/* ------------------------------------------------------------------ trees: treaps, by (key, slot) */
-
-static uint32_t priority(uint32_t slot)
-{
-	return slot * 0x9e3779b9u;
-}
-
-static bool before(const struct hp_schedule *s, uint32_t a, uint32_t b)
-{
-	uint64_t x = s->regions[a].key, y = s->regions[b].key;
-	return x < y || (x == y && a < b);
-}
-
-/* Registrations one after another, each done before its own key: a sequence that has to be done before t must be
- * begun at min(first, t - work). */
-static void sum(struct hp_schedule *s, uint32_t i)
-{
-	struct region *x = &s->regions[i];
-	int64_t own = (int64_t)x->register_ns;
-
-	x->first_ns = (int64_t)HP_MIN(x->key, (uint64_t)INT64_MAX) - own;
-	x->work_ns = own;
-	if (x->right) {
-		x->first_ns = HP_MIN(x->first_ns, s->regions[x->right].first_ns - own);
-		x->work_ns += s->regions[x->right].work_ns;
-	}
-	if (x->left) {
-		const struct region *l = &s->regions[x->left];
-		x->first_ns = HP_MIN(l->first_ns, x->first_ns - l->work_ns);
-		x->work_ns += l->work_ns;
-	}
-}
-
-static void split(struct hp_schedule *s, uint32_t root, uint32_t at, uint32_t *ret_left, uint32_t *ret_right)
-{
-	if (!root) {
-		*ret_left = *ret_right = 0;
-	} else if (before(s, root, at)) {
-		split(s, s->regions[root].right, at, &s->regions[root].right, ret_right);
-		*ret_left = root;
-		sum(s, root);
-	} else {
-		split(s, s->regions[root].left, at, ret_left, &s->regions[root].left);
-		*ret_right = root;
-		sum(s, root);
-	}
-}
-
-static uint32_t merge(struct hp_schedule *s, uint32_t a, uint32_t b)
-{
-	if (!a || !b)
-		return a | b;
-	if (priority(a) < priority(b)) {
-		s->regions[a].right = merge(s, s->regions[a].right, b);
-		sum(s, a);
-		return a;
-	}
-	s->regions[b].left = merge(s, a, s->regions[b].left);
-	sum(s, b);
-	return b;
-}
-
-static uint32_t insert(struct hp_schedule *s, uint32_t root, uint32_t i)
-{
-	struct region *x = &s->regions[i];
-
-	if (!root || priority(i) < priority(root)) {
-		split(s, root, i, &x->left, &x->right);
-		sum(s, i);
-		return i;
-	}
-	struct region *r = &s->regions[root];
-	if (before(s, i, root))
-		r->left = insert(s, r->left, i);
-	else
-		r->right = insert(s, r->right, i);
-	sum(s, root);
-	return root;
-}
-
-static uint32_t cut(struct hp_schedule *s, uint32_t root, uint32_t i)
-{
-	struct region *r = &s->regions[root];
-
-	if (root == i)
-		return merge(s, r->left, r->right);
-	if (before(s, i, root))
-		r->left = cut(s, r->left, i);
-	else
-		r->right = cut(s, r->right, i);
-	sum(s, root);
-	return root;
-}
-
-static void leave(struct hp_schedule *s, struct region *x)
-{
-	s->due -= x->tree == DUE;
-	if (x->tree < TREES)
-		s->roots[x->tree] = cut(s, s->roots[x->tree], (uint32_t)(x - s->regions));
-	x->tree = BUSY;
-}
-
-static void put(struct hp_schedule *s, struct region *x, enum tree tree, uint64_t key)
-{
-	if (x->tree == tree && x->key == key)
-		return;
-	leave(s, x);
-	x->tree = (uint8_t)tree;
-	x->key = key;
-	s->due += tree == DUE;
-	s->roots[tree] = insert(s, s->roots[tree], (uint32_t)(x - s->regions));
-}
-
-static struct region *first(const struct hp_schedule *s, enum tree tree)
-{
-	uint32_t i = s->roots[tree];
-
-	while (i && s->regions[i].left)
-		i = s->regions[i].left;
-	return i ? &s->regions[i] : NULL;
-}
-
-static struct region *last(const struct hp_schedule *s, enum tree tree)
-{
-	uint32_t i = s->roots[tree];
-
-	while (i && s->regions[i].right)
-		i = s->regions[i].right;
-	return i ? &s->regions[i] : NULL;
-}
-
-/* The neighbour of x in its tree, later or earlier. */
-static struct region *neighbour(const struct hp_schedule *s, const struct region *x, bool later)
-{
-	uint32_t at = (uint32_t)(x - s->regions), found = 0;
-
-	for (uint32_t i = s->roots[x->tree]; i;) {
-		const struct region *r = &s->regions[i];
-		bool beyond = later ? before(s, at, i) : before(s, i, at);
-		if (beyond)
-			found = i;
-		i = beyond == later ? r->left : r->right;
-	}
-	return found ? &s->regions[found] : NULL;
-}
-
 /* ------------------------------------------------------------------ regions by number */
 
-static uint32_t home(const struct hp_schedule *s, uint32_t number)
-{
-	return (number * 0x9e3779b9u >> 7) & s->index_mask;
-}
-
-static uint32_t place_of(const struct hp_schedule *s, uint32_t number)
-{
-	uint32_t i = home(s, number);
-
-	while (s->index[i] && s->regions[s->index[i]].number != number)
-		i = (i + 1) & s->index_mask;
-	return i;
-}
-
-static struct region *find(const struct hp_schedule *s, uint32_t number)
-{
-	uint32_t slot = s->index[place_of(s, number)];
-	return slot ? &s->regions[slot] : NULL;
-}
-
-static bool holds(const struct region *x)
+static bool holds(const struct hp_planned *x)
 {
 	return x->registered || x->uses;
 }
 
 /* Its slot is free after this. */
-static void drop(struct hp_schedule *s, struct region *x)
+static void drop_region(struct hp_schedule *s, struct hp_planned *x)
 {
-	uint32_t gap = place_of(s, x->number);
-
-	leave(s, x);
 	if (holds(x))
 		s->held -= x->bytes;
-	for (uint32_t i = (gap + 1) & s->index_mask; s->index[i]; i = (i + 1) & s->index_mask) {
-		uint32_t want = home(s, s->regions[s->index[i]].number);
-		if (((i - want) & s->index_mask) < ((i - gap) & s->index_mask))
-			continue;
-		s->index[gap] = s->index[i];
-		gap = i;
-	}
-	s->index[gap] = 0;
-	*x = (struct region){ .tree = FREE, .next_free = s->free };
-	s->free = (uint32_t)(x - s->regions);
-	s->known--;
-}
-
-/* Room for another: first what no context expects, then what is expected last; not what waits for its registration, if
- * anything else will do. */
-static struct region *forgettable(const struct hp_schedule *s)
-{
-	struct region *gone = first(s, GONE), *idle = first(s, IDLE);
-
-	if (gone && idle)
-		return gone->key < idle->key ? gone : idle;
-	if (gone || idle)
-		return gone ? gone : idle;
-	for (int tree = KEPT; tree <= DUE; tree++)
-		if (tree != IDLE && s->roots[tree])
-			return last(s, (enum tree)tree);
-	return NULL;
+	hp_timeline_drop(&s->timeline, x);
 }
 
 static void lose(struct hp_schedule *s, uint64_t bytes)
@@ -343,27 +110,23 @@ static void find_lost(struct hp_schedule *s, uint64_t bytes)
 	s->lost_bytes -= s->lost ? HP_MIN(HP_MAX(bytes, s->lost_min), s->lost_bytes) : s->lost_bytes;
 }
 
-static struct region *make(struct hp_schedule *s, uint32_t number)
+static struct hp_planned *make_region(struct hp_schedule *s, uint32_t number)
 {
-	if (!s->free && s->used_up == s->capacity) {
-		struct region *x = forgettable(s);
+	struct hp_planned *x;
+
+	if (hp_timeline_is_full(&s->timeline)) {
+		x = hp_timeline_forgettable(&s->timeline);
 		if (!x)
 			return NULL;
 		if (x->registered)
 			lose(s, x->bytes);
-		drop(s, x);
+		drop_region(s, x);
 		s->forgotten++;
 	}
-	uint32_t slot = s->free;
-	if (slot)
-		s->free = s->regions[slot].next_free;
-	else
-		slot = ++s->used_up;
-	s->index[place_of(s, number)] = slot;
-	s->known++;
-	s->regions[slot] = (struct region){ .tree = BUSY, .number = number, .next_ns = NEVER, .due_ns = NEVER,
-					    .chain = HP_PREDICT_NONE };
-	return &s->regions[slot];
+	x = hp_timeline_make(&s->timeline, number);
+	x->next_ns = x->due_ns = NEVER;
+	x->chain = HP_PREDICT_NONE;
+	return x;
 }
 
 /* ------------------------------------------------------------------ prices */
@@ -411,7 +174,7 @@ static struct site *site_of(const struct hp_schedule *s, uint32_t tag)
 	return &s->sites[tag & s->site_mask];
 }
 
-static bool used_once(const struct hp_schedule *s, const struct region *x)
+static bool used_once(const struct hp_schedule *s, const struct hp_planned *x)
 {
 	const struct site *site = site_of(s, x->site);
 	return !x->reused && site->tag == x->site && site->first >= SITE_REGIONS &&
@@ -420,17 +183,17 @@ static bool used_once(const struct hp_schedule *s, const struct region *x)
 
 /* ------------------------------------------------------------------ decisions */
 
-static void rest(struct hp_schedule *s, struct region *x)
+static void rest(struct hp_schedule *s, struct hp_planned *x)
 {
 	if (!x->registered)
-		put(s, x, GONE, x->idle_ns);
+		hp_timeline_put(&s->timeline, x, HP_TREE_GONE, x->idle_ns);
 	else if (x->next_ns != NEVER)
-		put(s, x, KEPT, x->next_ns);
+		hp_timeline_put(&s->timeline, x, HP_TREE_KEPT, x->next_ns);
 	else
-		put(s, x, IDLE, x->idle_ns);
+		hp_timeline_put(&s->timeline, x, HP_TREE_IDLE, x->idle_ns);
 }
 
-static void decide_save(struct hp_schedule *s, struct region *x, const struct hp_predict_guess *guess)
+static void decide_save(struct hp_schedule *s, struct hp_planned *x, const struct hp_predict_guess *guess)
 {
 	float low = (float)guess->low_ns, bytes = (float)x->bytes, margin = 1;
 	float work = (float)(x->register_ns + x->deregister_ns);
@@ -443,10 +206,10 @@ static void decide_save(struct hp_schedule *s, struct region *x, const struct hp
 		if (x->failed)
 			rest(s, x);
 		else
-			put(s, x, DUE, x->due_ns);
+			hp_timeline_put(&s->timeline, x, HP_TREE_DUE, x->due_ns);
 	} else if (pays && margin * low > 2 * work && may_release(s)) {
 		x->due_ns = s->now + wait;
-		put(s, x, LEAVING, x->tree == LEAVING ? x->key : s->now);
+		hp_timeline_put(&s->timeline, x, HP_TREE_LEAVING, x->tree == HP_TREE_LEAVING ? x->key : s->now);
 	} else {
 		x->due_ns = NEVER;
 		rest(s, x);
@@ -454,40 +217,40 @@ static void decide_save(struct hp_schedule *s, struct region *x, const struct hp
 }
 
 /* What the present context says of an idle region. */
-static void decide(struct hp_schedule *s, struct region *x)
+static void decide(struct hp_schedule *s, struct hp_planned *x)
 {
 	bool save = s->config.mode == HP_PLAN_SAVE;
 	struct hp_predict_guess guess;
 
-	if (x->tree >= TREES)
+	if (x->tree >= HP_TREES)
 		return;
 	if (save && x->registered && used_once(s, x) && !x->failed) {
 		x->next_ns = x->due_ns = NEVER;
-		put(s, x, LEAVING, s->now);
+		hp_timeline_put(&s->timeline, x, HP_TREE_LEAVING, s->now);
 		return;
 	}
 	if (!hp_predict_next(&s->predict, x->chain, save ? SAMPLES_SAVE : SAMPLES_BUDGET, &guess)) {
 		x->next_ns = NEVER;
-		if (save && x->tree == DUE) /* as it was expected before */
+		if (save && x->tree == HP_TREE_DUE) /* as it was expected before */
 			return;
 		rest(s, x);
 		return;
 	}
 	x->next_ns = s->now + guess.median_ns;
 	if (save) {
-		unsigned i = x->guesses ? 1 + (x->guesses - 1) % SCORED : 0;
-		x->scored[i] = (struct scored){ s->now, (float)guess.low_ns, guess.class };
+		unsigned i = x->guesses ? 1 + (x->guesses - 1) % HP_PLANNED_GUESSES : 0;
+		x->scored[i] = (struct hp_planned_guess){ s->now, (float)guess.low_ns, guess.class };
 		x->guesses++;
 		decide_save(s, x, &guess);
 	} else if (x->registered) {
-		put(s, x, KEPT, x->next_ns);
+		hp_timeline_put(&s->timeline, x, HP_TREE_KEPT, x->next_ns);
 	} else if (!x->failed) {
-		put(s, x, DUE, x->next_ns);
+		hp_timeline_put(&s->timeline, x, HP_TREE_DUE, x->next_ns);
 	}
 }
 
 /* After each event: the region just idle, those that followed before, those due soon, then others in turn. */
-static void decide_all(struct hp_schedule *s, struct region *idle)
+static void decide_all(struct hp_schedule *s, struct hp_planned *idle)
 {
 	uint32_t followers[FOLLOWERS];
 	unsigned left = DECIDED;
@@ -496,27 +259,27 @@ static void decide_all(struct hp_schedule *s, struct region *idle)
 		decide(s, idle);
 		left--;
 	}
-	if (s->known > DECIDED) {
+	if (s->timeline.known > DECIDED) {
 		unsigned n = hp_predict_followers(&s->predict, followers, FOLLOWERS);
 		for (unsigned i = 0; i < n; i++) {
-			struct region *x = find(s, followers[i]);
+			struct hp_planned *x = hp_timeline_find(&s->timeline, followers[i]);
 			if (!x || x == idle)
 				continue;
 			decide(s, x);
 			left--;
 		}
-		struct region *x = first(s, DUE);
+		struct hp_planned *x = hp_timeline_first(&s->timeline, HP_TREE_DUE);
 		for (unsigned i = 0; x && i < FOLLOWERS; i++, left--) {
-			struct region *then = neighbour(s, x, true);
+			struct hp_planned *then = hp_timeline_neighbour(&s->timeline, x, true);
 			decide(s, x);
 			x = then;
 		}
 	}
-	unsigned looked = HP_MIN(s->used_up, (uint32_t)DECIDED);
+	unsigned looked = HP_MIN(s->timeline.used_up, (uint32_t)DECIDED);
 	for (; left && looked && s->predict.steps < STEPS; looked--) {
-		s->sweep = s->sweep < s->used_up ? s->sweep + 1 : 1;
-		struct region *x = &s->regions[s->sweep];
-		if (x == idle || x->tree >= TREES)
+		s->sweep = s->sweep < s->timeline.used_up ? s->sweep + 1 : 1;
+		struct hp_planned *x = &s->timeline.regions[s->sweep];
+		if (x == idle || x->tree >= HP_TREES)
 			continue;
 		decide(s, x);
 		left--;
@@ -525,19 +288,19 @@ static void decide_all(struct hp_schedule *s, struct region *idle)
 
 /* ------------------------------------------------------------------ what happened */
 
-static void score(struct hp_schedule *s, struct region *x)
+static void score(struct hp_schedule *s, struct hp_planned *x)
 {
-	unsigned n = HP_MIN(x->guesses, 1u + SCORED);
+	unsigned n = HP_MIN(x->guesses, 1u + HP_PLANNED_GUESSES);
 
 	for (unsigned i = 0; i < n; i++) {
-		const struct scored *g = &x->scored[i];
+		const struct hp_planned_guess *g = &x->scored[i];
 		hp_predict_score(&s->predict, g->class, (float)(s->now - g->at_ns) / g->low);
 	}
 	x->guesses = 0;
 }
 
 /* A region's first use is its site's, too: is it worth keeping what is first seen there? */
-static void first_use(struct hp_schedule *s, struct region *x, uint64_t site_hash)
+static void first_use(struct hp_schedule *s, struct hp_planned *x, uint64_t site_hash)
 {
 	x->site = (uint32_t)(site_hash ^ site_hash >> 32) | 1;
 	struct site *site = site_of(s, x->site);
@@ -550,7 +313,7 @@ static void first_use(struct hp_schedule *s, struct region *x, uint64_t site_has
 	site->first++;
 }
 
-static void count_use(struct hp_schedule *s, struct region *x, bool hit)
+static void count_use(struct hp_schedule *s, struct hp_planned *x, bool hit)
 {
 	s->uses++;
 	s->reuses++;
@@ -560,8 +323,8 @@ static void count_use(struct hp_schedule *s, struct region *x, bool hit)
 	if (!hit && (x->released || s->asked == x->number)) {
 		s->misses++;
 		s->mood *= PRICE_MISS;
-		if (tokens(s) - (float)s->due < TOKENS_MIN)
-			s->alarm = s->uses + s->known;
+		if (tokens(s) - (float)s->timeline.due < TOKENS_MIN)
+			s->alarm = s->uses + s->timeline.known;
 	} else if (hit) {
 		s->mood = HP_MAX(PRICE_MIN, s->mood * PRICE_HIT);
 	}
@@ -575,12 +338,12 @@ static void count_use(struct hp_schedule *s, struct region *x, bool hit)
 
 void hp_schedule_start(struct hp_schedule *s, uint32_t region, uint64_t bytes, uint64_t site, uint64_t now_ns, bool hit)
 {
-	struct region *x = find(s, region);
+	struct hp_planned *x = hp_timeline_find(&s->timeline, region);
 	bool known = x != NULL;
 
 	advance(s, now_ns);
 	if (!x)
-		x = make(s, region);
+		x = make_region(s, region);
 	if (!known && hit)
 		find_lost(s, bytes);
 	if (!x) { /* all that can be known are in use */
@@ -596,7 +359,7 @@ void hp_schedule_start(struct hp_schedule *s, uint32_t region, uint64_t bytes, u
 		if (holds(x))
 			s->held -= x->bytes;
 	}
-	leave(s, x);
+	hp_timeline_leave(&s->timeline, x);
 	x->bytes = bytes;
 	x->registered = x->registered || hit;
 	x->released = x->failed = false;
@@ -610,7 +373,7 @@ void hp_schedule_start(struct hp_schedule *s, uint32_t region, uint64_t bytes, u
 
 void hp_schedule_end(struct hp_schedule *s, uint32_t region, uint64_t now_ns)
 {
-	struct region *x = find(s, region);
+	struct hp_planned *x = hp_timeline_find(&s->timeline, region);
 
 	advance(s, now_ns);
 	if (!x || !x->uses)
@@ -631,7 +394,7 @@ void hp_schedule_end(struct hp_schedule *s, uint32_t region, uint64_t now_ns)
 
 void hp_schedule_registered(struct hp_schedule *s, uint32_t region, uint64_t now_ns)
 {
-	struct region *x = find(s, region);
+	struct hp_planned *x = hp_timeline_find(&s->timeline, region);
 
 	advance(s, now_ns);
 	if (!x || x->registered)
@@ -647,7 +410,7 @@ void hp_schedule_registered(struct hp_schedule *s, uint32_t region, uint64_t now
 
 void hp_schedule_deregistered(struct hp_schedule *s, uint32_t region, uint64_t now_ns)
 {
-	struct region *x = find(s, region);
+	struct hp_planned *x = hp_timeline_find(&s->timeline, region);
 
 	advance(s, now_ns);
 	if (!x)
@@ -662,17 +425,17 @@ void hp_schedule_deregistered(struct hp_schedule *s, uint32_t region, uint64_t n
 	if (s->config.mode == HP_PLAN_BUDGET)
 		x->due_ns = x->next_ns;
 	else
-		x->released = x->tree == LEAVING || s->asked == region;
+		x->released = x->tree == HP_TREE_LEAVING || s->asked == region;
 	s->asked = s->asked == region ? 0 : s->asked;
 	if (x->due_ns != NEVER)
-		put(s, x, DUE, x->due_ns);
+		hp_timeline_put(&s->timeline, x, HP_TREE_DUE, x->due_ns);
 	else
 		rest(s, x);
 }
 
 void hp_schedule_failed(struct hp_schedule *s, uint32_t region, uint64_t now_ns)
 {
-	struct region *x = find(s, region);
+	struct hp_planned *x = hp_timeline_find(&s->timeline, region);
 
 	advance(s, now_ns);
 	if (!x)
@@ -686,27 +449,27 @@ void hp_schedule_failed(struct hp_schedule *s, uint32_t region, uint64_t now_ns)
 
 void hp_schedule_forget(struct hp_schedule *s, uint32_t region)
 {
-	struct region *x = find(s, region);
+	struct hp_planned *x = hp_timeline_find(&s->timeline, region);
 
 	if (x)
-		drop(s, x);
+		drop_region(s, x);
 	else
 		find_lost(s, 0);
 }
 
 /* ------------------------------------------------------------------ what to do */
 
-static struct hp_plan_step acquire(const struct region *x)
+static struct hp_plan_step acquire(const struct hp_planned *x)
 {
 	return (struct hp_plan_step){ .what = HP_PLAN_REGISTER, .region = x->number };
 }
 
-static struct hp_plan_step evict(const struct region *x)
+static struct hp_plan_step evict(const struct hp_planned *x)
 {
 	return (struct hp_plan_step){ .what = HP_PLAN_DEREGISTER, .region = x->number };
 }
 
-static struct hp_plan_step release(struct hp_schedule *s, const struct region *x)
+static struct hp_plan_step release(struct hp_schedule *s, const struct hp_planned *x)
 {
 	s->asked = x->number;
 	return evict(x);
@@ -718,55 +481,55 @@ static struct hp_plan_step wait_until(uint64_t until_ns)
 }
 
 /* When the region is expected to be used next: by the order of last use, if nothing is known. */
-static uint64_t expected(const struct hp_schedule *s, const struct region *x)
+static uint64_t expected(const struct hp_schedule *s, const struct hp_planned *x)
 {
-	return x->tree == IDLE ? 2 * s->now - x->idle_ns : x->key;
+	return x->tree == HP_TREE_IDLE ? 2 * s->now - x->idle_ns : x->key;
 }
 
 /* x, or the next one after it that has not just failed: among the first few. */
-static struct region *able(const struct hp_schedule *s, struct region *x, bool later)
+static struct hp_planned *able(const struct hp_schedule *s, struct hp_planned *x, bool later)
 {
 	for (int i = 0; x && x->failed; i++)
-		x = i < SWAPS ? neighbour(s, x, later) : NULL;
+		x = i < SWAPS ? hp_timeline_neighbour(&s->timeline, x, later) : NULL;
 	return x;
 }
 
 /* The registered regions in no use, those first that are expected last, and what is to be released anyhow before all. */
 struct victims {
-	struct region *leaving, *kept, *idle;
+	struct hp_planned *leaving, *kept, *idle;
 };
 
 static struct victims victims_of(const struct hp_schedule *s)
 {
-	return (struct victims){ first(s, LEAVING), able(s, last(s, KEPT), false), able(s, first(s, IDLE), true) };
+	return (struct victims){ hp_timeline_first(&s->timeline, HP_TREE_LEAVING), able(s, hp_timeline_last(&s->timeline, HP_TREE_KEPT), false), able(s, hp_timeline_first(&s->timeline, HP_TREE_IDLE), true) };
 }
 
-static struct region *farthest(const struct hp_schedule *s, struct victims *v)
+static struct hp_planned *farthest(const struct hp_schedule *s, struct victims *v)
 {
-	struct region *x = v->leaving;
+	struct hp_planned *x = v->leaving;
 
 	if (x)
-		v->leaving = neighbour(s, x, true);
+		v->leaving = hp_timeline_neighbour(&s->timeline, x, true);
 	else if ((x = v->kept) && (!v->idle || expected(s, x) > expected(s, v->idle)))
-		v->kept = able(s, neighbour(s, x, false), false);
+		v->kept = able(s, hp_timeline_neighbour(&s->timeline, x, false), false);
 	else if ((x = v->idle))
-		v->idle = able(s, neighbour(s, x, true), true);
+		v->idle = able(s, hp_timeline_neighbour(&s->timeline, x, true), true);
 	return x;
 }
 
 /* Whether to make room for x, which is expected at due: what to deregister first, or NULL. Not if that leads nowhere: x would
  * not fit even so, what had to go for it would come back, and so on for ever. */
-static struct region *exchange(const struct hp_schedule *s, const struct region *x, uint64_t due)
+static struct hp_planned *exchange(const struct hp_schedule *s, const struct hp_planned *x, uint64_t due)
 {
 	uint64_t taken = s->held + s->lost_bytes;
 	struct victims victims = victims_of(s);
-	struct region *chosen = NULL;
+	struct hp_planned *chosen = NULL;
 
 	if (x->bytes > s->config.budget)
 		return NULL;
 	for (int i = 0; i < VICTIMS && taken > s->config.budget - x->bytes; i++) {
-		struct region *victim = farthest(s, &victims);
-		if (!victim || (victim->tree != LEAVING && expected(s, victim) <= HP_MAX(due, s->now) + x->register_ns +
+		struct hp_planned *victim = farthest(s, &victims);
+		if (!victim || (victim->tree != HP_TREE_LEAVING && expected(s, victim) <= HP_MAX(due, s->now) + x->register_ns +
 										      victim->deregister_ns))
 			return NULL;
 		chosen = chosen ? chosen : victim;
@@ -777,12 +540,12 @@ static struct region *exchange(const struct hp_schedule *s, const struct region 
 
 static struct hp_plan_step next_budget(struct hp_schedule *s)
 {
-	struct region *x = first(s, DUE);
+	struct hp_planned *x = hp_timeline_first(&s->timeline, HP_TREE_DUE);
 
-	for (int i = 0; x && i < SWAPS; i++, x = neighbour(s, x, true)) {
+	for (int i = 0; x && i < SWAPS; i++, x = hp_timeline_neighbour(&s->timeline, x, true)) {
 		if (fits(s, x->bytes))
 			return acquire(x);
-		struct region *victim = exchange(s, x, x->key);
+		struct hp_planned *victim = exchange(s, x, x->key);
 		if (victim)
 			return evict(victim);
 	}
@@ -791,23 +554,23 @@ static struct hp_plan_step next_budget(struct hp_schedule *s)
 
 static struct hp_plan_step next_save(struct hp_schedule *s)
 {
-	struct region *x;
+	struct hp_planned *x;
 	uint64_t now = s->now + s->lead_ns, start = NEVER;
 
-	while ((x = first(s, DUE))) {
-		int64_t latest = s->regions[s->roots[DUE]].first_ns;
+	while ((x = hp_timeline_first(&s->timeline, HP_TREE_DUE))) {
+		int64_t latest = s->timeline.regions[s->timeline.roots[HP_TREE_DUE]].first_ns;
 		start = latest < 0 ? 0 : (uint64_t)latest;
 		if (start > now)
 			break;
 		if (fits(s, x->bytes))
 			return acquire(x);
-		struct region *victim = exchange(s, x, x->due_ns);
+		struct hp_planned *victim = exchange(s, x, x->due_ns);
 		if (victim)
 			return evict(victim);
 		rest(s, x); /* until it is decided again */
 		start = NEVER;
 	}
-	while ((x = first(s, LEAVING))) {
+	while ((x = hp_timeline_first(&s->timeline, HP_TREE_LEAVING))) {
 		if (x->due_ns != NEVER && x->due_ns <= now + 2 * (x->register_ns + x->deregister_ns)) {
 			x->due_ns = NEVER; /* too late */
 			rest(s, x);
@@ -817,13 +580,13 @@ static struct hp_plan_step next_save(struct hp_schedule *s)
 			return release(s, x);
 		break;
 	}
-	x = able(s, first(s, IDLE), true);
+	x = able(s, hp_timeline_first(&s->timeline, HP_TREE_IDLE), true);
 	if (x && may_release(s) && s->uses >= ABANDONED_USES * s->seen) {
 		float worth = ABANDONED_PRICE * price(s) / (float)HP_MAX(x->bytes, 1u);
 		uint64_t after = HP_MAX(ABANDONED_GAPS * s->gap_max, (uint64_t)ABANDONED_NS);
 		after = HP_MAX(after, worth > 1e18f ? (uint64_t)1e18f : (uint64_t)worth);
 		if (s->now - x->idle_ns > after && now + x->deregister_ns <= start) {
-			put(s, x, LEAVING, s->now);
+			hp_timeline_put(&s->timeline, x, HP_TREE_LEAVING, s->now);
 			return release(s, x);
 		}
 		if (s->now - x->idle_ns <= after)
@@ -842,9 +605,9 @@ uint32_t hp_schedule_victim(struct hp_schedule *s, uint64_t now_ns)
 {
 	advance(s, now_ns);
 	struct victims victims = victims_of(s);
-	struct region *x = farthest(s, &victims);
+	struct hp_planned *x = farthest(s, &victims);
 	/* Where nothing is expected, those that had to be forgotten have been idle for longer: the caller knows them. */
-	return x && !(x->tree == IDLE && s->lost) ? x->number : 0;
+	return x && !(x->tree == HP_TREE_IDLE && s->lost) ? x->number : 0;
 }
 
 /* ------------------------------------------------------------------ the plan */
@@ -858,7 +621,7 @@ struct hp_schedule *hp_schedule_new(const struct hp_plan_config *config)
 	uint32_t index = 1;
 
 	/* The index has at least twice as many places as there are regions. */
-	while (2 * index * (sizeof(uint32_t) + sizeof(struct region) / 2) <= bytes - fixed)
+	while (2 * index * (sizeof(uint32_t) + sizeof(struct hp_planned) / 2) <= bytes - fixed)
 		index *= 2;
 	struct hp_schedule *s = hp_meta_map(bytes);
 	if (!s)
@@ -870,11 +633,11 @@ struct hp_schedule *hp_schedule_new(const struct hp_plan_config *config)
 	s->mood = 1;
 	s->sites = (struct site *)(at + predict);
 	s->site_mask = sites - 1;
-	s->index = (uint32_t *)(s->sites + sites);
-	s->index_mask = index - 1;
-	s->regions = (struct region *)hp_round_up((uintptr_t)(s->index + index), 8);
-	s->capacity = (uint32_t)((bytes - (size_t)((char *)s->regions - (char *)s)) / sizeof(struct region)) - 1;
-	s->capacity = HP_MIN(s->capacity, index * 3 / 4);
+	s->timeline.index = (uint32_t *)(s->sites + sites);
+	s->timeline.index_mask = index - 1;
+	s->timeline.regions = (struct hp_planned *)hp_round_up((uintptr_t)(s->timeline.index + index), 8);
+	s->timeline.capacity = (uint32_t)((bytes - (size_t)((char *)s->timeline.regions - (char *)s)) / sizeof(struct hp_planned)) - 1;
+	s->timeline.capacity = HP_MIN(s->timeline.capacity, index * 3 / 4);
 	return s;
 }
 
@@ -891,6 +654,6 @@ void hp_schedule_set_lead(struct hp_schedule *s, uint64_t lead_ns)
 
 void hp_schedule_stats(const struct hp_schedule *s, struct hp_plan_stats *ret_)
 {
-	*ret_ = (struct hp_plan_stats){ .memory = s->mapped, .contexts = s->predict.used, .regions = s->known,
+	*ret_ = (struct hp_plan_stats){ .memory = s->mapped, .contexts = s->predict.used, .regions = s->timeline.known,
 					.forgotten = s->predict.forgotten + s->forgotten };
 }

@@ -1,4 +1,4 @@
-/* link: base/base.c reg/policy/plan.c reg/policy/cf11.c reg/policy/schedule.c reg/policy/predict.c -lz */
+/* link: base/base.c reg/policy/plan.c reg/policy/cf11.c reg/policy/schedule.c reg/policy/timeline.c reg/policy/predict.c -lz */
 /*
  * Fuzzes what the replay reads: a trace of communication is refused, or its uses are in order and each lies in its region.
  * The first byte says whether the header is put right.
