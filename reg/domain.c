@@ -208,7 +208,7 @@ static void empty(hugepin_domain *d)
 		RB_INIT(&d->tree[set]);
 	d->gone.count = d->late_gone.count = d->prefetches_count = 0;
 	d->deregistered_at_ns = 0;
-	d->attention = 0;
+	hp_attention_lower(d, UINT32_MAX);
 	d->all_gone = 0;
 	memset(&d->stats, 0, sizeof d->stats);
 	d->stats.version = HUGEPIN_VERSION;
@@ -261,10 +261,11 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 		/* When nothing is cached that is not watched. */
 		if (d->watched && watched++ == 0)
 			hp_uffd_open(hp_gone_tell);
-		d->attention = (d->helper ? HP_RECORD : 0u) | (hp_trace_on ? HP_TRACED : 0u) |
-			       (hp_config.guard ? HP_CHECKED : 0u);
+		hp_attention_lower(d, UINT32_MAX);
+		hp_attention_raise(d, (d->helper ? HP_HELPED : 0u) | (hp_trace_on ? HP_TRACED : 0u) |
+					      (hp_config.guard ? HP_CHECKED : 0u));
 		if (d->watched && hp_uffd_works() && (!hp_sees_unmaps || d->watch == HUGEPIN_WATCH_KERNEL)) {
-			d->attention |= HP_ASK;
+			hp_attention_raise(d, HP_ASK);
 			__atomic_store_n(&hp_keys_asked, true, __ATOMIC_RELAXED);
 		}
 		skip_old_extents(d);

@@ -78,12 +78,12 @@ void hp_gone_tell(hugepin_domain *d, void *range_)
 
 	if (hp_lock_mine(&d->queue_lock)) { /* this one, or another domain's */
 		d->all_gone |= HP_ALL_GONE | (range->discarded ? (uint32_t)HP_ALL_DISCARDED : 0u);
-		d->attention |= HP_PENDING;
+		hp_attention_raise(d, HP_PENDING);
 		return;
 	}
 	hp_lock(&d->queue_lock);
 	hp_gone_push(&d->gone, *range);
-	d->attention |= HP_PENDING;
+	hp_attention_raise(d, HP_PENDING);
 	/* A hint is older than the event: the memory that was meant is going. */
 	for (unsigned i = 0; i < d->prefetches_count; i++)
 		if ((uintptr_t)d->prefetches[i].addr >= range->end || (uintptr_t)d->prefetches[i].addr + d->prefetches[i].len <= range->start)
@@ -150,7 +150,7 @@ void hp_gone_drain(hugepin_domain *d)
 	struct hp_gone queued;
 	uint32_t all;
 
-	if (!(d->attention & HP_PENDING))
+	if (!hp_attention_is(d, HP_PENDING))
 		return;
 	hp_lock(&d->queue_lock);
 	queued = d->gone;
@@ -172,9 +172,9 @@ void hp_gone_drain(hugepin_domain *d)
 	/* Not before the tags are gone: a pin that does not see PENDING goes by them. */
 	hp_lock(&d->queue_lock);
 	if (!d->gone.count && !d->all_gone)
-		__atomic_fetch_and((uint32_t *)&d->attention, ~(uint32_t)HP_PENDING, __ATOMIC_SEQ_CST);
+		hp_attention_lower(d, HP_PENDING);
 	if (d->all_gone) /* said meanwhile */
-		d->attention |= HP_PENDING;
+		hp_attention_raise(d, HP_PENDING);
 	hp_unlock(&d->queue_lock);
 	hp_region_settle(d);
 }

@@ -53,7 +53,7 @@ static inline void fill(struct hugepin_pin *pin, uintptr_t base, size_t len, uin
 
 static int pin_slow(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
-/* Acquire: of what was queued, the tags are gone where PENDING is seen lowered; pairs with hp_gone_drain(). */
+/* Acquire: where PENDING is seen lowered, the tags of what was queued are gone; pairs with hp_gone_drain(). */
 static inline uint32_t look(const hugepin_domain *d, uint32_t bits)
 {
 	return atomic_load_explicit(&d->attention, memory_order_acquire) & bits;
@@ -126,7 +126,7 @@ static inline bool mark_used(hugepin_domain *d, const void *addr, const struct h
 							  &hp_regions[(uint32_t)pin->ref].used;
 
 	HP_WRITE(*used, 1);
-	return atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_RECORD;
+	return atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_HELPED;
 }
 
 /* As hugepin_pin, whose pin it is. */
@@ -174,7 +174,7 @@ static inline __attribute__((always_inline)) int pin_by_lookup(hugepin_domain *d
 	struct hp_counts *counts = &hp_counts_self[index];
 	struct hp_region *r = &hp_regions[index];
 	uint64_t tag = HP_READ(r->tag), start = HP_READ(r->start), end = HP_READ(r->end), keys = HP_READ(r->keys);
-	uint32_t bits = later ? HP_LOOK : HP_LOOK | HP_ASK, seen = 0;
+	uint32_t bits = later ? HP_PIN_SLOW : HP_PIN_SLOW | HP_ASK, seen = 0;
 
 	if (HP_TAG_INDEX(tag) != index || !index || HP_READ(r->domain) != d || addr < start || addr >= end ||
 	    len - 1 >= end - addr || access & ~HP_READ(r->access))
@@ -205,7 +205,7 @@ static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *
 	keys = HP_READ(e->keys);
 	hp_count(&counts[HP_TAG_INDEX(tag)].pins);
 	atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_counts_barrier() of whoever retires it */
-	if (HP_LIKELY(!look_as(d, counts, HP_LOOK) && HP_READ(e->tag) == tag)) {
+	if (HP_LIKELY(!look_as(d, counts, HP_PIN_SLOW) && HP_READ(e->tag) == tag)) {
 		fill(ret_, addr, len, keys, ref_of(d, tag));
 		return !__atomic_load_n(&e->used, __ATOMIC_RELAXED);
 	}
@@ -228,7 +228,7 @@ static __attribute__((noinline)) int pin_asked(hugepin_domain *d, const void *ad
 
 	if (HP_TAG_INDEX(tag) == index && HP_READ(r->domain) == d && addr >= start && addr < end && len - 1 < end - addr &&
 	    !(access & ~HP_READ(r->access)) && (!must_ask(d) || hp_uffd_ask() == HP_QUIET) &&
-	    !look_as(d, hp_counts_self, HP_LOOK) && HP_READ(r->tag) == tag) {
+	    !look_as(d, hp_counts_self, HP_PIN_SLOW) && HP_READ(r->tag) == tag) {
 		fill(ret_, addr, len, keys, ref_of(d, tag));
 		if (HP_LIKELY(__atomic_load_n(&r->used, __ATOMIC_RELAXED)))
 			return 0;
@@ -400,7 +400,7 @@ static __attribute__((noinline)) int key_asked(void *domain, const void *addr, s
 	hugepin_domain *d = domain;
 	int hit = -ENOENT;
 
-	if (!hp_in_span(d, (uintptr_t)addr) && look_as(d, hp_counts_self, HP_LOOK | HP_ASK) == HP_ASK)
+	if (!hp_in_span(d, (uintptr_t)addr) && look_as(d, hp_counts_self, HP_PIN_SLOW | HP_ASK) == HP_ASK)
 		hit = find_key_asked(d, (uintptr_t)addr, len, access, ret_);
 	if (hit < 0)
 		TAIL return key_slow(domain, addr, len, access, ret_);
@@ -417,7 +417,8 @@ static HP_COLD int unpin_first(hugepin_domain *d, struct hugepin_pin *pin)
 		return hugepin_unpin(d, pin);
 	hp_counts_unpin_shared(index);
 	*pin = (struct hugepin_pin){ 0 };
-	return atomic_load_explicit(&d->attention, memory_order_seq_cst) & HP_RETIRED ? unpin_retired(d, index) : 0;
+	/* After the count: pairs with hp_region_settle(), which raises the bit before it sums. */
+	return hp_attention_is(d, HP_RETIRED) ? unpin_retired(d, index) : 0;
 }
 
 /* An unpin was counted. More of them than pins: there was one that had been given back before, as a copy; it is told at the latest when
@@ -432,7 +433,7 @@ static HP_COLD void check_counts(hugepin_domain *d, struct hp_counts *counts, ui
 
 static HP_COLD int unpin_noted(hugepin_domain *d, struct hp_counts *counts, uint32_t index, uint32_t attention)
 {
-	if (HP_LIKELY(attention & HP_RECORD))
+	if (HP_LIKELY(attention & HP_HELPED))
 		record(d, counts, HP_RECORD_END, index, 0);
 	if (attention & (HP_TRACED | HP_CHECKED)) {
 		if (attention & HP_CHECKED)
@@ -456,7 +457,7 @@ int hugepin_unpin(hugepin_domain *d, struct hugepin_pin *pin)
 	*pin = (struct hugepin_pin){ 0 };
 	atomic_signal_fence(memory_order_seq_cst); /* pairs with the barrier of who retires the region */
 	attention = atomic_load_explicit(&d->attention, memory_order_relaxed);
-	if (HP_UNLIKELY(attention & HP_NOTE))
+	if (HP_UNLIKELY(attention & HP_UNPIN_SLOW))
 		return unpin_noted(d, counts, index, attention);
 	return 0;
 }
@@ -489,7 +490,7 @@ static bool settled(const hugepin_domain *d, const void *addr, size_t len)
 /* Lock the domain, and see to what is queued. */
 static void enter(hugepin_domain *d)
 {
-	if (d->attention & HP_BUSY)
+	if (hp_attention_is(d, HP_BUSY))
 		hp_uffd_wait();
 	d->waiting++;
 	hp_lock(&d->lock);

@@ -295,10 +295,10 @@ void hp_region_settle(hugepin_domain *d)
 	uint64_t still = 0;
 
 	if (TAILQ_EMPTY(&d->retired)) {
-		__atomic_fetch_and((uint32_t *)&d->attention, ~(uint32_t)HP_RETIRED, __ATOMIC_SEQ_CST);
+		hp_attention_lower(d, HP_RETIRED);
 	} else {
 		/* Before the barrier: an unpin that the sums do not see will see it. */
-		__atomic_fetch_or((uint32_t *)&d->attention, HP_RETIRED, __ATOMIC_SEQ_CST);
+		hp_attention_raise(d, HP_RETIRED);
 		hp_counts_barrier();
 		for (r = TAILQ_FIRST(&d->retired); r; r = next) {
 			next = TAILQ_NEXT(r, order);
@@ -308,7 +308,7 @@ void hp_region_settle(hugepin_domain *d)
 				bury_later(d, r);
 		}
 		if (!still)
-			__atomic_fetch_and((uint32_t *)&d->attention, ~(uint32_t)HP_RETIRED, __ATOMIC_SEQ_CST);
+			hp_attention_lower(d, HP_RETIRED);
 	}
 	HP_DSTAT(d, retired, still - d->stats.retired);
 }
@@ -351,10 +351,10 @@ void hp_region_bury(hugepin_domain *d)
 	if (TAILQ_EMPTY(&d->dead))
 		return;
 	if (!hp_domain_may_register(d)) {
-		__atomic_fetch_or((uint32_t *)&d->attention, HP_TODO, __ATOMIC_SEQ_CST);
+		hp_attention_raise(d, HP_TODO);
 		return;
 	}
-	__atomic_fetch_and((uint32_t *)&d->attention, ~(uint32_t)HP_TODO, __ATOMIC_SEQ_CST);
+	hp_attention_lower(d, HP_TODO);
 	while ((r = TAILQ_FIRST(&d->dead))) {
 		TAILQ_REMOVE(&d->dead, r, order);
 		deregister(d, r, true);
@@ -373,7 +373,7 @@ void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r)
 	bury_later(d, r);
 	HP_DSTAT(d, retired, -1);
 	if (TAILQ_EMPTY(&d->retired))
-		__atomic_fetch_and((uint32_t *)&d->attention, ~(uint32_t)HP_RETIRED, __ATOMIC_SEQ_CST);
+		hp_attention_lower(d, HP_RETIRED);
 	hp_region_bury(d);
 }
 
@@ -642,7 +642,7 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 		HP_WRITE(r->state, HP_REGION_RETIRED);
 		TAILQ_INSERT_TAIL(&d->retired, r, order);
 		HP_DSTAT(d, retired, 1);
-		__atomic_fetch_or((uint32_t *)&d->attention, HP_RETIRED, __ATOMIC_SEQ_CST);
+		hp_attention_raise(d, HP_RETIRED);
 	}
 	*ret_ = r;
 	return 0;

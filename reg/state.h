@@ -31,6 +31,7 @@
 #define HP_REG_STATE_H
 
 #include <bsd/sys/tree.h>
+#include <stdatomic.h>
 #include <sys/queue.h>
 #include <sys/types.h>
 
@@ -90,17 +91,37 @@ struct hp_region {
 TAILQ_HEAD(hp_region_list, hp_region);
 RB_HEAD(hp_region_tree, hp_region);
 
+/*
+ * A domain's word of attention: what keeps a pin or an unpin from being a hit. Changed by hp_attention_raise() and
+ * hp_attention_lower() alone.
+ *
+ *	bit      raised by, lowered by, acted on by                                        pairs with
+ *	BUSY     uffd.c before it reads events; uffd.c when what was read is queued;       look()
+ *	         pins: enter() in pin.c waits for that
+ *	PENDING  hp_gone_tell() with a range; hp_gone_drain() when no tag of what was      look(): where it is lowered,
+ *	         queued is left; pins: enter() drains, and the service thread does         the tags are gone
+ *	TODO     hp_region_bury() where only the opener may deregister; the same, by       nothing: the list of the dead
+ *	         the opener; the opener's pins: enter() buries                             has the domain's lock
+ *	RETIRED  hp_region_settle() before the sum, hp_region_register() of an uncached    hp_counts_barrier(): an unpin that
+ *	         one; hp_region_settle() and hp_region_last_unpin() when none is left;     the sum does not see sees the bit
+ *	         unpins: unpin_retired() looks whether it was the last
+ *	TRACED   opening; never; pins take the slow path, unpins call hp_trace()           nothing
+ *	HELPED   opening; never; pins and unpins: record()                                 nothing
+ *	CHECKED  opening; never; unpins: check_counts()                                    nothing
+ *	ASK      opening; never; hits on foreign memory: pin_asked()                       nothing
+ */
 enum {
 	HP_BUSY = 1, /* events are being read */
 	HP_PENDING = 2, /* ranges are queued in `gone` */
 	HP_TODO = 4, /* something for the opener to do; of no concern to other threads */
 	HP_TRACED = 16, /* every pin is to be written down */
-	HP_LOOK = HP_BUSY | HP_PENDING | HP_TODO | HP_TRACED, /* a pin that sees one of these takes the slow path */
+	HP_PIN_SLOW = HP_BUSY | HP_PENDING | HP_TODO | HP_TRACED, /* a pin that sees one of these takes the slow path */
 	HP_RETIRED = 8, /* there are retired regions: an unpin may be the last of one */
-	HP_RECORD = 32, /* there is a helper, that is told of pins (helper.c) */
+	HP_HELPED = 32, /* there is a helper, that is told of pins (helper.c) */
 	HP_CHECKED = 128, /* HUGEPIN_GUARD: an unpin is to see whether there was a pin */
-	HP_NOTE = HP_RETIRED | HP_RECORD | HP_TRACED | HP_CHECKED, /* an unpin that sees one of these has more to do than count */
-	HP_ASK = 64, /* a hit on foreign memory is to ask the kernel whether something is changing (uffd.h); set when it opens */
+	/* An unpin that sees one of these has more to do than count. */
+	HP_UNPIN_SLOW = HP_RETIRED | HP_HELPED | HP_TRACED | HP_CHECKED,
+	HP_ASK = 64, /* a hit on foreign memory is to ask the kernel whether something is changing (uffd.h) */
 };
 
 /* What hugepin_prefetch() asked for. */
@@ -192,6 +213,25 @@ struct hugepin_domain {
 	struct hp_prefetch prefetches[HP_PREFETCHES_MAX];
 	unsigned prefetches_count;
 };
+
+/* seq_cst: what was written before is seen by whoever sees the bit, and hp_counts_barrier() comes after it; pairs with look() and
+ * hugepin_unpin() in pin.c. */
+static inline void hp_attention_raise(hugepin_domain *d, uint32_t bits)
+{
+	atomic_fetch_or_explicit(&d->attention, bits, memory_order_seq_cst);
+}
+
+/* seq_cst: the tags of what was queued are gone for whoever sees PENDING lowered; pairs with look() in pin.c. */
+static inline void hp_attention_lower(hugepin_domain *d, uint32_t bits)
+{
+	atomic_fetch_and_explicit(&d->attention, ~bits, memory_order_seq_cst);
+}
+
+/* Off the path of hits. seq_cst: pairs with hp_attention_raise(). */
+static inline bool hp_attention_is(const hugepin_domain *d, uint32_t bit)
+{
+	return atomic_load_explicit(&d->attention, memory_order_seq_cst) & bit;
+}
 
 static inline bool hp_region_is_heap(const struct hp_region *r)
 {

@@ -104,13 +104,13 @@ static void let_go(struct kept *k)
 static void raise_busy(hugepin_domain *d, void *unused)
 {
 	(void)unused;
-	d->attention |= HP_BUSY;
+	hp_attention_raise(d, HP_BUSY);
 }
 
 static void lower_busy(hugepin_domain *d, void *unused)
 {
 	(void)unused;
-	d->attention &= ~(uint32_t)HP_BUSY;
+	hp_attention_lower(d, HP_BUSY);
 }
 
 static void push(uint64_t start, uint64_t end, bool discarded)

@@ -164,7 +164,7 @@ TEST(without_a_helper_everything_stays)
 
 	hp_config.helper = HP_HELPER_OFF;
 	d = open_as(HUGEPIN_POLICY_PREDICT, 0);
-	EXPECT(!d->helper && !(d->attention & HP_RECORD));
+	EXPECT(!d->helper && !(d->attention & HP_HELPED));
 	for (int i = 0; i < 100; i++) {
 		struct hugepin_pin pin;
 

@@ -1855,7 +1855,7 @@ TEST(a_plan_is_made_as_the_options_and_the_domain_say)
 		EXPECT(c->budget == cases[i].budget);
 		EXPECT_EQ(c->memory, hp_config.predict_memory);
 		EXPECT(c->arg == d->helper);
-		EXPECT(d->attention & HP_RECORD);
+		EXPECT(d->attention & HP_HELPED);
 		close_empty(&device, d);
 		EXPECT(!c->arg); /* it was freed */
 		EXPECT(!d->helper);
@@ -1885,7 +1885,7 @@ TEST(a_child_gives_back_its_copy_of_a_helper)
 		EXPECT_EQ(hugepin_domain_close(d), -EINVAL);
 		device_reset(&own);
 		EXPECT_EQ(hugepin_domain_open(&device_backend, &own, &attr, &mine), 0);
-		EXPECT(mine == d && !mine->helper && !(mine->attention & HP_RECORD));
+		EXPECT(mine == d && !mine->helper && !(mine->attention & HP_HELPED));
 		touch(mine, buffer[0]);
 		close_empty(&own, mine);
 		_exit(t_failures != 0);
