@@ -203,6 +203,7 @@ static void empty(hugepin_domain *d)
 {
 	TAILQ_INIT(&d->live);
 	TAILQ_INIT(&d->retired);
+	TAILQ_INIT(&d->uncached);
 	TAILQ_INIT(&d->dead);
 	for (unsigned set = 0; set < HP_ACCESS_SETS; set++)
 		RB_INIT(&d->tree[set]);

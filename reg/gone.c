@@ -194,7 +194,7 @@ static bool is_pinned_still(const hugepin_domain *d, const struct hp_range *rang
 	const struct hp_region *r;
 
 	TAILQ_FOREACH(r, &d->retired, order)
-		if (r->kind != HP_REGION_UNCACHED && r->start < range->end && r->end > range->start && hp_region_pins(r))
+		if (r->start < range->end && r->end > range->start && hp_region_pins(r))
 			return true;
 	return false;
 }

@@ -279,34 +279,52 @@ bool hp_regions_pinned(hugepin_domain *d)
 	TAILQ_FOREACH(r, &d->retired, order)
 		if (hp_region_pins(r))
 			return true;
+	TAILQ_FOREACH(r, &d->uncached, order)
+		if (hp_region_pins(r))
+			return true;
 	return false;
+}
+
+/* Whether no unpin can be the last of a region. */
+static bool none_waits(const hugepin_domain *d)
+{
+	return TAILQ_EMPTY(&d->retired) && TAILQ_EMPTY(&d->uncached);
 }
 
 static void bury_later(hugepin_domain *d, struct hp_region *r)
 {
 	HP_WRITE(r->state, HP_REGION_DEAD);
-	TAILQ_REMOVE(&d->retired, r, order);
+	TAILQ_REMOVE(r->kind == HP_REGION_UNCACHED ? &d->uncached : &d->retired, r, order);
 	TAILQ_INSERT_TAIL(&d->dead, r, order);
 }
 
-void hp_region_settle(hugepin_domain *d)
+/* Of a list, those that are in no use are dead. Returns how many are left. */
+static uint64_t settle_list(hugepin_domain *d, struct hp_region_list *list)
 {
 	struct hp_region *r, *next;
 	uint64_t still = 0;
 
-	if (TAILQ_EMPTY(&d->retired)) {
+	for (r = TAILQ_FIRST(list); r; r = next) {
+		next = TAILQ_NEXT(r, order);
+		if (hp_region_pins(r))
+			still++;
+		else
+			bury_later(d, r);
+	}
+	return still;
+}
+
+void hp_region_settle(hugepin_domain *d)
+{
+	uint64_t still = 0;
+
+	if (none_waits(d)) {
 		hp_attention_lower(d, HP_RETIRED);
 	} else {
 		/* Before the barrier: an unpin that the sums do not see will see it. */
 		hp_attention_raise(d, HP_RETIRED);
 		hp_counts_barrier();
-		for (r = TAILQ_FIRST(&d->retired); r; r = next) {
-			next = TAILQ_NEXT(r, order);
-			if (hp_region_pins(r))
-				still++;
-			else
-				bury_later(d, r);
-		}
+		still = settle_list(d, &d->retired) + settle_list(d, &d->uncached);
 		if (!still)
 			hp_attention_lower(d, HP_RETIRED);
 	}
@@ -372,7 +390,7 @@ void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r)
 		return;
 	bury_later(d, r);
 	HP_DSTAT(d, retired, -1);
-	if (TAILQ_EMPTY(&d->retired))
+	if (none_waits(d))
 		hp_attention_lower(d, HP_RETIRED);
 	hp_region_bury(d);
 }
@@ -640,7 +658,7 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 		HP_DSTAT(d, pinned_peak_bytes, d->stats.pinned_bytes - d->stats.pinned_peak_bytes);
 	if (kind == HP_REGION_UNCACHED) {
 		HP_WRITE(r->state, HP_REGION_RETIRED);
-		TAILQ_INSERT_TAIL(&d->retired, r, order);
+		TAILQ_INSERT_TAIL(&d->uncached, r, order);
 		HP_DSTAT(d, retired, 1);
 		hp_attention_raise(d, HP_RETIRED);
 	}

@@ -17,8 +17,8 @@ uint32_t hp_regions_used(void);
 /* In the child of fork: there are none. */
 void hp_regions_child(void);
 
-/* Register [start, end) for `access`; not yet published. An UNCACHED one is RETIRED from the start, and waits for its pin to
- * be counted. Makes room for it within the budget; evict: by giving other regions back. gen: of the heap's extent, 0 for
+/* Register [start, end) for `access`; not yet published. An UNCACHED one is never published: no pin but the one that it
+ * is made for finds it, and that one is to be counted next. Makes room for it within the budget; evict: by giving other regions back. gen: of the heap's extent, 0 for
  * foreign memory. 0 and *ret_, or -ENOBUFS, -ENOMEM, -ENXIO (foreign memory that nobody would see going away), or what the
  * backend said. */
 int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,

@@ -82,7 +82,7 @@ struct hp_region {
 
 	/* Under the domain's lock. */
 	struct hugepin_reg reg;
-	TAILQ_ENTRY(hp_region) order; /* in domain.live (least recently used first, as far as is known), retired or dead */
+	TAILQ_ENTRY(hp_region) order; /* in domain.live (least recently used first, as far as is known), retired, uncached or dead */
 	RB_ENTRY(hp_region) node; /* in domain.tree */
 	uint32_t gen;
 	bool cut; /* ends because the device's longest registration does */
@@ -197,7 +197,10 @@ struct hugepin_domain {
 	uint32_t regs_max;
 
 	_Alignas(64) struct hp_lock lock; /* held across the backend's calls */
-	struct hp_region_list live, retired, dead; /* dead: retired, and known to be in no use */
+	struct hp_region_list live;
+	struct hp_region_list retired; /* were LIVE, and wait for their last unpin */
+	struct hp_region_list uncached; /* of one pin each, which no other pin finds: RETIRED, too, and wait for that pin's end */
+	struct hp_region_list dead; /* were on one of these two, and are in no use */
 	struct hp_gone late_gone; /* foreign memory of which no region is cached */
 	struct hp_region_tree tree[HP_ACCESS_SETS]; /* LIVE regions, by access */
 	uint64_t extent_gen; /* of the youngest extent that was looked at, to be registered ahead of use */
