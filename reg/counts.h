@@ -15,7 +15,7 @@
 /* Counted apart: else each pin of a region would wait for the store of the last unpin. Both wrap; what counts is the
  * difference of the sums. */
 struct hp_counts {
-	uint32_t pins, unpins;
+	_Atomic uint32_t pins, unpins;
 };
 
 /* This thread's counters, by region; NULL before its first pin and after its end. */
@@ -41,9 +41,9 @@ void hp_counts_each(void (*each)(void *arg, struct hp_records *), void *arg);
 
 /* By the owner alone: no atomic read-modify-write. release: what was done with the memory before a pin is given back happens
  * before its deregistration; pairs with the acquire in hp_counts_sum(). */
-static inline void hp_count(uint32_t *counter)
+static inline void hp_count(_Atomic uint32_t *counter)
 {
-	__atomic_store_n(counter, __atomic_load_n(counter, __ATOMIC_RELAXED) + 1, __ATOMIC_RELEASE);
+	atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + 1, memory_order_release);
 }
 
 /* Give this thread counters. False: no memory. Allocates nothing by malloc but what the C library does for thread-specific

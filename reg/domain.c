@@ -50,7 +50,7 @@ void hp_domain_unlock(hugepin_domain *d)
 
 /* Registrations, rings and devices are the parent's: pins of its domains fail here, and new ones can be opened. Nothing is done
  * before the fork: a signal handler may fork that interrupted us with any lock taken, and others may hold them. */
-static void postfork_child(void)
+static void disown_domains(void)
 {
 	watched = 0;
 	hp_domains_child(); /* first: tables are zeroed below by madvise, whose interposed form looks for domains to tell of it */
@@ -66,12 +66,12 @@ static void postfork_child(void)
 static const struct hp_heap_hooks heap_hooks = {
 	.grown = hp_domains_wake,
 	.let_go = hp_serve_drop_unused_holds,
-	.postfork_child = postfork_child,
+	.postfork_child = disown_domains,
 };
 
 /* ------------------------------------------------------------------ opening */
 
-static uint64_t monotonic_ns(void *unused)
+static uint64_t kernel_clock_ns(void *unused)
 {
 	(void)unused;
 	return hp_clock_ns();
@@ -147,14 +147,14 @@ static enum hp_hold hold_of(const struct hugepin_attr *a)
 }
 
 /* The lower of two limits of which 0 means none. */
-static uint64_t lower(uint64_t a, uint64_t b, uint64_t none)
+static uint64_t lower_limit(uint64_t a, uint64_t b, uint64_t none)
 {
 	a = a ? a : none;
 	b = b ? b : none;
 	return HP_MIN(a, b);
 }
 
-static int set_up(hugepin_domain *d, const struct hugepin_backend *backend, void *ctx, const struct hugepin_attr *a,
+static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backend, void *ctx, const struct hugepin_attr *a,
 		  struct hugepin_limits limits)
 {
 	int e = make_tables(d);
@@ -167,7 +167,7 @@ static int set_up(hugepin_domain *d, const struct hugepin_backend *backend, void
 	memcpy(&d->backend, backend, HP_MIN(backend->size, sizeof d->backend));
 	d->own_clock = d->backend.now_ns;
 	if (!d->own_clock)
-		d->backend.now_ns = monotonic_ns;
+		d->backend.now_ns = kernel_clock_ns;
 	hp_seal(d->backend_page, sizeof d->backend_page);
 	d->ctx = ctx;
 	if (limits.len_max && limits.len_max < HP_BASE_PAGE)
@@ -194,12 +194,12 @@ static int set_up(hugepin_domain *d, const struct hugepin_backend *backend, void
 	d->len_max = limits.len_max ? limits.len_max & ~(HP_BASE_PAGE - 1) : SIZE_MAX / 4 & ~(HP_BASE_PAGE - 1);
 	d->bytes_max = a->pinned_bytes_max == UINT64_MAX
 			       ? UINT64_MAX
-			       : lower(a->pinned_bytes_max, limits.bytes_max, UINT64_MAX - 1);
-	d->regs_max = (uint32_t)lower(a->pinned_regions_max, limits.regs_max, UINT32_MAX);
+			       : lower_limit(a->pinned_bytes_max, limits.bytes_max, UINT64_MAX - 1);
+	d->regs_max = (uint32_t)lower_limit(a->pinned_regions_max, limits.regs_max, UINT32_MAX);
 	return 0;
 }
 
-static void empty(hugepin_domain *d)
+static void empty_domain(hugepin_domain *d)
 {
 	TAILQ_INIT(&d->live);
 	TAILQ_INIT(&d->retired);
@@ -253,9 +253,9 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 	e = e ? e : hp_domains_place(&d);
 	if (!e)
 		hp_trace_start();
-	e = e ? e : set_up(d, backend, ctx, &a, limits);
+	e = e ? e : set_up_domain(d, backend, ctx, &a, limits);
 	if (!e) {
-		empty(d);
+		empty_domain(d);
 		e = hp_helper_open(d);
 	}
 	if (!e) {
@@ -267,7 +267,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 					      (hp_config.guard ? HP_CHECKED : 0u));
 		if (d->watched && hp_uffd_works() && (!hp_sees_unmaps || d->watch == HUGEPIN_WATCH_KERNEL)) {
 			hp_attention_raise(d, HP_ASK);
-			__atomic_store_n(&hp_keys_asked, true, __ATOMIC_RELAXED);
+			HP_SET_FLAG(hp_keys_asked);
 		}
 		skip_old_extents(d);
 		d->pid = getpid();
@@ -357,7 +357,7 @@ int hugepin_domain_stats(hugepin_domain *d, struct hugepin_domain_stats *ret_, s
 
 	if (!d || !ret_)
 		return -EINVAL;
-#define COPY(name, unit, sentence) s.name = __atomic_load_n(&d->stats.name, __ATOMIC_RELAXED);
+#define COPY(name, unit, sentence) s.name = HP_DSTAT_GET(d, name);
 	HUGEPIN_DOMAIN_STATS_LIST(COPY)
 #undef COPY
 	memcpy(ret_, &s, HP_MIN(size, sizeof s));

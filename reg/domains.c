@@ -214,7 +214,7 @@ static void note_opener_ended(hugepin_domain *d, void *thread)
 	if (d->opener != *(uint64_t *)thread)
 		return;
 	d->opener_ended = true;
-	__atomic_store_n(&d->opener_counts, NULL, __ATOMIC_RELAXED); /* another thread will have them */
+	atomic_store_explicit(&d->opener_counts, NULL, memory_order_relaxed); /* another thread will have them */
 }
 
 void hp_domains_thread_ends(void)

@@ -77,7 +77,9 @@ void hp_gone_tell(hugepin_domain *d, void *range_)
 	unsigned n = 0;
 
 	if (hp_lock_mine(&d->queue_lock)) { /* this one, or another domain's */
-		d->all_gone |= HP_ALL_GONE | (range->discarded ? (uint32_t)HP_ALL_DISCARDED : 0u);
+		/* seq_cst: before PENDING is raised; pairs with hp_gone_drain(). */
+		atomic_fetch_or_explicit(&d->all_gone, HP_ALL_GONE | (range->discarded ? (uint32_t)HP_ALL_DISCARDED : 0u),
+					 memory_order_seq_cst);
 		hp_attention_raise(d, HP_PENDING);
 		return;
 	}
@@ -156,7 +158,7 @@ void hp_gone_drain(hugepin_domain *d)
 	queued = d->gone;
 	d->gone.count = 0;
 	hp_unlock(&d->queue_lock);
-	all = atomic_exchange(&d->all_gone, 0);
+	all = atomic_exchange_explicit(&d->all_gone, 0, memory_order_seq_cst); /* pairs with hp_gone_tell() */
 	if (all)
 		hp_gone_push(&queued, (struct hp_range){ .end = UINTPTR_MAX,
 							 .discarded = all & HP_ALL_DISCARDED,
@@ -248,7 +250,7 @@ int hugepin_forget(const void *addr, size_t len)
 
 void hugepin_unmapping_(const void *addr, size_t len, enum hp_unmapping how)
 {
-	__atomic_store_n(&hp_sees_unmaps, true, __ATOMIC_RELAXED);
+	HP_SET_FLAG(hp_sees_unmaps);
 	if (how == HP_UNMAPPED)
 		hp_locks_unmapping(addr, len);
 	/* The heap may be giving memory to what a domain is registering: that would be found gone by the next pin. */

@@ -77,7 +77,7 @@ struct hp_helper {
 	struct queued queue[PENDING_MAX]; /* a heap (Williams 1964), the oldest first */
 	unsigned queue_count;
 	uint32_t queued; /* ever; wraps */
-	uint64_t bytes; /* of all tracked ranges; read without the lock */
+	_Atomic uint64_t bytes; /* of all tracked ranges; read without the lock */
 	uint32_t lost_pending; /* records for which there was no room there */
 	uint32_t lost_queued; /* the same of misses */
 	uint32_t lost_seen; /* of those that did not get into the rings */
@@ -126,13 +126,19 @@ static void unlist_released(struct hp_helper *h, struct tracked *p)
 	h->released_count--;
 }
 
+/* By who has the domain's lock: no atomic read-modify-write. */
+static void add_bytes(struct hp_helper *h, uint64_t bytes)
+{
+	atomic_store_explicit(&h->bytes, atomic_load_explicit(&h->bytes, memory_order_relaxed) + bytes, memory_order_relaxed);
+}
+
 static void tracked_free(struct hp_helper *h, struct tracked *p)
 {
 	uint32_t id = (uint32_t)(p - h->tracked);
 
 	if (p->known)
 		hp_plan_forget(h->plan, id);
-	__atomic_store_n(&h->bytes, h->bytes - (p->end - p->start), __ATOMIC_RELAXED);
+	add_bytes(h, -(p->end - p->start));
 	p->next = h->tracked_free;
 	h->tracked_free = id;
 }
@@ -179,7 +185,7 @@ static struct tracked *tracked_new(struct hp_helper *h, uintptr_t start, uintptr
 	memset(p, 0, sizeof *p);
 	p->start = start;
 	p->end = end;
-	__atomic_store_n(&h->bytes, h->bytes + (end - start), __ATOMIC_RELAXED);
+	add_bytes(h, end - start);
 	return p;
 }
 
@@ -307,7 +313,7 @@ static void collect_from(void *unused, struct hp_records *q)
 		else
 			h->lost_pending++;
 	}
-	/* release: the records were read; pairs with the acquire in hp_record_push(). */
+	/* release: the records were read; pairs with the acquire in hp_record_room(). */
 	atomic_store_explicit(&q->tail, tail, memory_order_release);
 }
 
@@ -343,7 +349,7 @@ static bool comes_before(const struct queued *a, const struct queued *b)
 }
 
 /* There is room. */
-static void enqueue(struct hp_helper *h, const struct hp_record *record)
+static void enqueue_record(struct hp_helper *h, const struct hp_record *record)
 {
 	struct queued q = { *record, h->queued++ };
 	unsigned i = h->queue_count++;
@@ -353,7 +359,7 @@ static void enqueue(struct hp_helper *h, const struct hp_record *record)
 	h->queue[i] = q;
 }
 
-static struct hp_record dequeue(struct hp_helper *h)
+static struct hp_record dequeue_record(struct hp_helper *h)
 {
 	struct hp_record oldest = h->queue[0].record;
 	struct queued q = h->queue[--h->queue_count];
@@ -377,7 +383,7 @@ static unsigned drop_all_but_misses(struct hp_helper *h)
 	h->queue_count = 0;
 	for (unsigned i = 0; i < count; i++)
 		if (HP_RECORD_KIND(h->queue[i].record.subject) == HP_RECORD_MISS)
-			enqueue(h, &h->queue[i].record);
+			enqueue_record(h, &h->queue[i].record);
 	dropped = count - h->queue_count;
 	return dropped;
 }
@@ -394,7 +400,7 @@ static bool collect_records(hugepin_domain *d)
 	hp_counts_each(collect_from, NULL);
 	n = HP_MIN(h->pending_count, PENDING_MAX - h->queue_count);
 	for (unsigned i = 0; i < n; i++)
-		enqueue(h, &h->pending[i]);
+		enqueue_record(h, &h->pending[i]);
 	h->pending_count -= n;
 	memmove(h->pending, h->pending + n, h->pending_count * sizeof *h->pending);
 	lost = h->lost_pending + lost_by(d) - h->lost_seen;
@@ -438,7 +444,7 @@ void hp_helper_missed(hugepin_domain *d, struct hp_region *r, uint64_t time, uin
 		p->since = time;
 	h->any = true;
 	if (h->queue_count < PENDING_MAX)
-		enqueue(h, &record);
+		enqueue_record(h, &record);
 	else
 		h->lost_queued++;
 }
@@ -479,7 +485,7 @@ static void forget_gone(hugepin_domain *d, uintptr_t start, uintptr_t end)
 
 /* ------------------------------------------------------------------ what to do */
 
-static bool give_back(hugepin_domain *d, struct tracked *p)
+static bool give_registration_back(hugepin_domain *d, struct tracked *p)
 {
 	struct hp_helper *h = d->helper;
 	uint64_t bytes = p->end - p->start, start_ns = now_of(d);
@@ -554,7 +560,7 @@ static void tell_some(hugepin_domain *d)
 	if (h->crowded || (h->queue_count < TOLD_BY_A_MISS && !collect_records(d)))
 		return;
 	for (unsigned i = 0; i < TOLD_BY_A_MISS && h->queue_count; i++) {
-		struct hp_record record = dequeue(h);
+		struct hp_record record = dequeue_record(h);
 
 		take_in(d, &record);
 	}
@@ -572,7 +578,7 @@ static bool evict_farthest(hugepin_domain *d)
 			return false;
 		if (region && hp_region_is_used(d, &hp_regions[region]))
 			hp_plan_failed(h->plan, id, now_of(d));
-		else if (give_back(d, &h->tracked[id]))
+		else if (give_registration_back(d, &h->tracked[id]))
 			return true;
 	}
 	return false;
@@ -620,7 +626,7 @@ static bool tell_all(hugepin_domain *d)
 		h->crowded = false;
 	}
 	while (h->queue_count) {
-		struct hp_record record = dequeue(h);
+		struct hp_record record = dequeue_record(h);
 
 		take_in(d, &record);
 		if (d->waiting && !let_pass(d))
@@ -662,7 +668,7 @@ uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
 		else if (h->saves && !hp_processors_may_take(NULL))
 			hp_plan_failed(h->plan, step.region, now_of(d));
 		else
-			HP_DSTAT(d, released, give_back(d, &h->tracked[step.region]));
+			HP_DSTAT(d, released, give_registration_back(d, &h->tracked[step.region]));
 		if (!let_pass(d))
 			return UINT64_MAX;
 	}
@@ -675,10 +681,10 @@ uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
 
 /* ------------------------------------------------------------------ among processes */
 
-static void add_bytes(hugepin_domain *d, void *bytes)
+static void sum_bytes(hugepin_domain *d, void *bytes)
 {
 	if (d->helper)
-		*(uint64_t *)bytes += __atomic_load_n(&d->helper->bytes, __ATOMIC_RELAXED);
+		*(uint64_t *)bytes += atomic_load_explicit(&d->helper->bytes, memory_order_relaxed);
 }
 
 void hp_helper_begin(uint64_t late_ns)
@@ -689,7 +695,7 @@ void hp_helper_begin(uint64_t late_ns)
 	hp_processors_look(late_ns);
 	if (!hp_processors_must_post())
 		return;
-	hp_domains_each(add_bytes, &bytes);
+	hp_domains_each(sum_bytes, &bytes);
 	hp_processors_post(bytes);
 }
 

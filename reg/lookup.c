@@ -12,16 +12,20 @@ void hp_lookup_remember(hugepin_domain *d, uintptr_t addr, const struct hp_regio
 	uintptr_t page = addr & ~(uintptr_t)(HP_PAGE - 1);
 	bool whole = r->start <= page && r->end >= page + HP_PAGE;
 	uint64_t hash = whole ? hp_lookup_hugepage(addr) : hp_lookup_page(addr);
-	unsigned bits = 64 - d->lookup_shift, way = (unsigned)(hash & (HP_LOOKUP_WAYS - 1));
-	uint32_t *words, check = hp_lookup_check(hash);
+	unsigned bits = 64 - atomic_load_explicit(&d->lookup_shift, memory_order_relaxed), way = (unsigned)(hash & (HP_LOOKUP_WAYS - 1));
+	_Atomic uint32_t *words;
+	uint32_t check = hp_lookup_check(hash);
 
 	if (d->stats.regions >> (bits - 2) && bits < HP_LOOKUP_BITS_MAX)
-		__atomic_store_n(&d->lookup_shift, 64 - ++bits, __ATOMIC_RELAXED);
+		atomic_store_explicit(&d->lookup_shift, 64 - ++bits, memory_order_relaxed);
 	words = hp_lookup_bucket(d, hash);
-	for (unsigned i = 0; i < HP_LOOKUP_WAYS; i++)
-		if (!words[i] || (words[i] & HP_LOOKUP_CHECK) == check) {
+	for (unsigned i = 0; i < HP_LOOKUP_WAYS; i++) {
+		uint32_t word = atomic_load_explicit(&words[i], memory_order_relaxed);
+
+		if (!word || (word & HP_LOOKUP_CHECK) == check) {
 			way = i;
 			break;
 		}
-	__atomic_store_n(&words[way], (uint32_t)(r - hp_regions) << HP_LOOKUP_CHECK_BITS | check, __ATOMIC_RELAXED);
+	}
+	atomic_store_explicit(&words[way], (uint32_t)(r - hp_regions) << HP_LOOKUP_CHECK_BITS | check, memory_order_relaxed);
 }

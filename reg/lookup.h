@@ -29,9 +29,9 @@ static inline uint64_t hp_lookup_hugepage(uintptr_t addr)
 	return hp_lookup_hash(addr >> HP_PAGE_SHIFT | UINT64_C(1) << 63); /* the bit tells it from a page */
 }
 
-static inline uint32_t *hp_lookup_bucket(const hugepin_domain *d, uint64_t hash)
+static inline _Atomic uint32_t *hp_lookup_bucket(const hugepin_domain *d, uint64_t hash)
 {
-	return &d->lookup[(hash >> __atomic_load_n(&d->lookup_shift, __ATOMIC_RELAXED)) * HP_LOOKUP_WAYS];
+	return &d->lookup[(hash >> atomic_load_explicit(&d->lookup_shift, memory_order_relaxed)) * HP_LOOKUP_WAYS];
 }
 
 static inline uint32_t hp_lookup_check(uint64_t hash)
@@ -40,10 +40,12 @@ static inline uint32_t hp_lookup_check(uint64_t hash)
 }
 
 /* The index in the bucket whose check matches; any if none does: the region will say that it is not the one. */
-static inline uint32_t hp_lookup_index(const uint32_t *words, uint32_t check)
+static inline uint32_t hp_lookup_index(const _Atomic uint32_t *words, uint32_t check)
 {
-	uint32_t a = __atomic_load_n(&words[0], __ATOMIC_RELAXED), b = __atomic_load_n(&words[1], __ATOMIC_RELAXED);
-	uint32_t c = __atomic_load_n(&words[2], __ATOMIC_RELAXED), d = __atomic_load_n(&words[3], __ATOMIC_RELAXED);
+	uint32_t a = atomic_load_explicit(&words[0], memory_order_relaxed);
+	uint32_t b = atomic_load_explicit(&words[1], memory_order_relaxed);
+	uint32_t c = atomic_load_explicit(&words[2], memory_order_relaxed);
+	uint32_t d = atomic_load_explicit(&words[3], memory_order_relaxed);
 	bool is_a = !((a ^ check) & HP_LOOKUP_CHECK), is_b = !((b ^ check) & HP_LOOKUP_CHECK),
 	     is_c = !((c ^ check) & HP_LOOKUP_CHECK);
 

@@ -54,19 +54,19 @@ static inline void fill(struct hugepin_pin *pin, uintptr_t base, size_t len, uin
 static int pin_slow(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
 /* Acquire: where PENDING is seen lowered, the tags of what was queued are gone; pairs with hp_gone_drain(). */
-static inline uint32_t look(const hugepin_domain *d, uint32_t bits)
+static inline uint32_t attention_of(const hugepin_domain *d, uint32_t bits)
 {
 	return atomic_load_explicit(&d->attention, memory_order_acquire) & bits;
 }
 
 /* The same for a thread with these counters. */
-static inline uint32_t look_as(const hugepin_domain *d, const struct hp_counts *counts, uint32_t bits)
+static inline uint32_t attention_for(const hugepin_domain *d, const struct hp_counts *counts, uint32_t bits)
 {
-	uint32_t seen = look(d, bits);
+	uint32_t seen = attention_of(d, bits);
 
 	if (HP_LIKELY(!seen))
 		return 0;
-	return HP_UNLIKELY(seen & HP_TODO) && __atomic_load_n(&d->opener_counts, __ATOMIC_RELAXED) != counts ? seen & ~(uint32_t)HP_TODO : seen;
+	return HP_UNLIKELY(seen & HP_TODO) && atomic_load_explicit(&d->opener_counts, memory_order_relaxed) != counts ? seen & ~(uint32_t)HP_TODO : seen;
 }
 
 static HP_COLD int unpin_retired(hugepin_domain *d, uint32_t index)
@@ -82,14 +82,14 @@ static HP_COLD int unpin_retired(hugepin_domain *d, uint32_t index)
 }
 
 /* Tell the helper, and wake it if it is not coming anyway: of what is lost, too, which may be the last for long. */
-static inline void record(hugepin_domain *d, struct hp_counts *counts, enum hp_record_kind kind, uint32_t index, uint64_t site)
+static inline void record_use(hugepin_domain *d, struct hp_counts *counts, enum hp_record_kind kind, uint32_t index, uint64_t site)
 {
 	struct hp_records *q = hp_counts_records(counts);
 
 	if (HP_LIKELY(hp_record_room(q, d->number)))
 		hp_record_push(q, HP_LIKELY(!d->own_clock) ? hp_record_time() : hp_helper_time(d), HP_RECORD(kind, index),
 			       site);
-	atomic_signal_fence(memory_order_seq_cst); /* pairs with the barrier in help_all(), serve.c */
+	atomic_signal_fence(memory_order_seq_cst); /* pairs with the barrier in serve.c:help_all() */
 	if (HP_UNLIKELY(!atomic_load_explicit(&hp_serve_helper_job.asked, memory_order_relaxed)))
 		hp_serve_wake_helper();
 }
@@ -107,15 +107,15 @@ static inline void record(hugepin_domain *d, struct hp_counts *counts, enum hp_r
 #else
 #define KEEPS_RESULT
 #endif
-#define SITE(d) site_of(d, __builtin_frame_address(0), __builtin_return_address(0))
+#define SITE(d) call_site(d, __builtin_frame_address(0), __builtin_return_address(0))
 
-static uint64_t site_of(hugepin_domain *d, void *frame, void *return_address)
+static uint64_t call_site(hugepin_domain *d, void *frame, void *return_address)
 {
 	bool alone = false;
 	uint64_t site = hp_site(frame, return_address, &alone);
 
 	if (alone)
-		__atomic_fetch_add(&d->stats.sites_short, 1, __ATOMIC_RELAXED);
+		HP_DSTAT_COUNT(d, sites_short, 1);
 	return site | 1;
 }
 
@@ -135,7 +135,7 @@ static HP_COLD KEEPS_RESULT int first_use(hugepin_domain *d, const void *addr, s
 {
 	(void)len, (void)access;
 	if (mark_used(d, addr, pin))
-		record(d, hp_counts_self, HP_RECORD_START, (uint32_t)pin->ref, SITE(d));
+		record_use(d, hp_counts_self, HP_RECORD_START, (uint32_t)pin->ref, SITE(d));
 	return 0;
 }
 
@@ -144,7 +144,7 @@ static HP_COLD KEEPS_RESULT int first_key(void *d, const void *addr, size_t len,
 {
 	(void)len, (void)access;
 	if (mark_used(d, addr, pin))
-		record(d, hp_counts_self, HP_RECORD_START, (uint32_t)pin->ref, SITE(d));
+		record_use(d, hp_counts_self, HP_RECORD_START, (uint32_t)pin->ref, SITE(d));
 	return 0;
 }
 
@@ -153,7 +153,7 @@ HP_COLD void hp_count_back(struct hp_counts *counts, uint32_t index)
 	hugepin_domain *d;
 
 	hp_count(&counts[index].unpins);
-	atomic_signal_fence(memory_order_seq_cst); /* pairs with the barrier of who retires the region */
+	atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_counts_barrier() of who retires the region */
 	d = HP_READ(hp_regions[index].domain);
 	if (d && atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_RETIRED)
 		unpin_retired(d, index);
@@ -181,11 +181,11 @@ static inline __attribute__((always_inline)) int pin_by_lookup(hugepin_domain *d
 		return -ENOENT;
 	hp_count(&counts->pins);
 	atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_counts_barrier() of whoever retires it */
-	if (HP_UNLIKELY(look(d, bits)) && (seen = look_as(d, hp_counts_self, bits)) == HP_ASK)
+	if (HP_UNLIKELY(attention_of(d, bits)) && (seen = attention_for(d, hp_counts_self, bits)) == HP_ASK)
 		return TO_ASK(index);
 	if (HP_LIKELY(!seen && HP_READ(r->tag) == tag)) {
 		fill(ret_, addr, len, keys, ref_of(d, tag));
-		return !__atomic_load_n(&r->used, __ATOMIC_RELAXED);
+		return !HP_PEEK(r->used);
 	}
 	hp_count_back(hp_counts_self, index);
 	return -ENOENT;
@@ -205,9 +205,9 @@ static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *
 	keys = HP_READ(e->keys);
 	hp_count(&counts[HP_TAG_INDEX(tag)].pins);
 	atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_counts_barrier() of whoever retires it */
-	if (HP_LIKELY(!look_as(d, counts, HP_PIN_SLOW) && HP_READ(e->tag) == tag)) {
+	if (HP_LIKELY(!attention_for(d, counts, HP_PIN_SLOW) && HP_READ(e->tag) == tag)) {
 		fill(ret_, addr, len, keys, ref_of(d, tag));
-		return !__atomic_load_n(&e->used, __ATOMIC_RELAXED);
+		return !HP_PEEK(e->used);
 	}
 	hp_count_back(counts, HP_TAG_INDEX(tag));
 	return -ENOENT;
@@ -228,9 +228,9 @@ static __attribute__((noinline)) int pin_asked(hugepin_domain *d, const void *ad
 
 	if (HP_TAG_INDEX(tag) == index && HP_READ(r->domain) == d && addr >= start && addr < end && len - 1 < end - addr &&
 	    !(access & ~HP_READ(r->access)) && (!must_ask(d) || hp_uffd_ask() == HP_QUIET) &&
-	    !look_as(d, hp_counts_self, HP_PIN_SLOW) && HP_READ(r->tag) == tag) {
+	    !attention_for(d, hp_counts_self, HP_PIN_SLOW) && HP_READ(r->tag) == tag) {
 		fill(ret_, addr, len, keys, ref_of(d, tag));
-		if (HP_LIKELY(__atomic_load_n(&r->used, __ATOMIC_RELAXED)))
+		if (HP_LIKELY(HP_PEEK(r->used)))
 			return 0;
 		TAIL return first_use(d, addr_, len, access, ret_);
 	}
@@ -269,7 +269,7 @@ static __attribute__((noinline)) int pin_foreign(hugepin_domain *d, const void *
 }
 
 /* What a caller asks for by `access`, who may leave it to the domain. */
-static inline unsigned wanted(const hugepin_domain *d, unsigned access)
+static inline unsigned wanted_access(const hugepin_domain *d, unsigned access)
 {
 	access &= ~HP_RELAXED;
 	return access ? access : d->access;
@@ -279,7 +279,7 @@ int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access
 {
 	int hit;
 
-	access = wanted(d, access);
+	access = wanted_access(d, access);
 	if (HP_UNLIKELY(!hp_in_span(d, (uintptr_t)addr)))
 		TAIL return pin_foreign(d, addr, len, access, ret_);
 	hit = pin_by_granule(d, (uintptr_t)addr, len, access, ret_);
@@ -324,7 +324,7 @@ int hugepin_sg_key(void *domain, const void *addr, size_t len, unsigned access, 
 
 	if (HP_UNLIKELY(!addr))
 		return hugepin_unpin(domain, ret_);
-	access = wanted(domain, access);
+	access = wanted_access(domain, access);
 	hit = find_key(domain, (uintptr_t)addr, len, access, ret_, false);
 	if (HP_UNLIKELY(hit < 0))
 		TAIL return key_asked(domain, addr, len, access, ret_);
@@ -339,7 +339,7 @@ int hp_key_later(void *domain, const void *addr, size_t len, unsigned access, st
 
 	if (HP_UNLIKELY(!addr))
 		return hugepin_unpin(domain, ret_);
-	access = wanted(domain, access);
+	access = wanted_access(domain, access);
 	hit = find_key(domain, (uintptr_t)addr, len, access, ret_, true);
 	if (HP_UNLIKELY(hit < 0))
 		TAIL return key_slow(domain, addr, len, access, ret_);
@@ -362,7 +362,7 @@ static bool all_stand(hugepin_domain *d, const struct hugepin_pin *pins, int n)
 		if (!asked && hp_uffd_ask() != HP_QUIET)
 			return false;
 		asked = true;
-		if (look(d, HP_BUSY | HP_PENDING) || !HP_READ(r->tag))
+		if (attention_of(d, HP_BUSY | HP_PENDING) || !HP_READ(r->tag))
 			return false;
 	}
 	return true;
@@ -372,7 +372,7 @@ bool hp_keys_stand(void *domain, const struct hugepin_pin *pins, int n)
 {
 	hugepin_domain *d = domain;
 
-	return !look(d, HP_ASK) || all_stand(d, pins, n);
+	return !attention_of(d, HP_ASK) || all_stand(d, pins, n);
 }
 
 /* A lookup of foreign memory, and the question whether what was found stands. As find_key. */
@@ -400,7 +400,7 @@ static __attribute__((noinline)) int key_asked(void *domain, const void *addr, s
 	hugepin_domain *d = domain;
 	int hit = -ENOENT;
 
-	if (!hp_in_span(d, (uintptr_t)addr) && look_as(d, hp_counts_self, HP_PIN_SLOW | HP_ASK) == HP_ASK)
+	if (!hp_in_span(d, (uintptr_t)addr) && attention_for(d, hp_counts_self, HP_PIN_SLOW | HP_ASK) == HP_ASK)
 		hit = find_key_asked(d, (uintptr_t)addr, len, access, ret_);
 	if (hit < 0)
 		TAIL return key_slow(domain, addr, len, access, ret_);
@@ -434,7 +434,7 @@ static HP_COLD void check_counts(hugepin_domain *d, struct hp_counts *counts, ui
 static HP_COLD int unpin_noted(hugepin_domain *d, struct hp_counts *counts, uint32_t index, uint32_t attention)
 {
 	if (HP_LIKELY(attention & HP_HELPED))
-		record(d, counts, HP_RECORD_END, index, 0);
+		record_use(d, counts, HP_RECORD_END, index, 0);
 	if (attention & (HP_TRACED | HP_CHECKED)) {
 		if (attention & HP_CHECKED)
 			check_counts(d, counts, index);
@@ -455,7 +455,7 @@ int hugepin_unpin(hugepin_domain *d, struct hugepin_pin *pin)
 		return unpin_first(d, pin);
 	hp_count(&counts[index].unpins);
 	*pin = (struct hugepin_pin){ 0 };
-	atomic_signal_fence(memory_order_seq_cst); /* pairs with the barrier of who retires the region */
+	atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_counts_barrier() of who retires the region */
 	attention = atomic_load_explicit(&d->attention, memory_order_relaxed);
 	if (HP_UNLIKELY(attention & HP_UNPIN_SLOW))
 		return unpin_noted(d, counts, index, attention);
@@ -464,7 +464,7 @@ int hugepin_unpin(hugepin_domain *d, struct hugepin_pin *pin)
 
 /* ------------------------------------------------------------------ misses; domain's lock held */
 
-static int check(const hugepin_domain *d, const void *addr, size_t len, unsigned access)
+static int check_request(const hugepin_domain *d, const void *addr, size_t len, unsigned access)
 {
 	uintptr_t end;
 
@@ -488,7 +488,7 @@ static bool settled(const hugepin_domain *d, const void *addr, size_t len)
 }
 
 /* Lock the domain, and see to what is queued. */
-static void enter(hugepin_domain *d)
+static void enter_domain(hugepin_domain *d)
 {
 	if (hp_attention_is(d, HP_BUSY))
 		hp_uffd_wait();
@@ -500,7 +500,7 @@ static void enter(hugepin_domain *d)
 }
 
 /* And unlock it. The helper hears of the pin. */
-static void leave(hugepin_domain *d)
+static void leave_domain(hugepin_domain *d)
 {
 	bool helped = d->helper;
 
@@ -510,7 +510,7 @@ static void leave(hugepin_domain *d)
 }
 
 /* Count a pin of r, which was found or made under the lock, to this end; 0: of all of it. */
-static void take(hugepin_domain *d, struct hp_region *r, uintptr_t addr, uintptr_t end, uint64_t time, uint64_t site, bool registered)
+static void take_pin(hugepin_domain *d, struct hp_region *r, uintptr_t addr, uintptr_t end, uint64_t time, uint64_t site, bool registered)
 {
 	if (r->kind == HP_REGION_EXTENT)
 		hp_region_note(r, end ? addr : r->start, end ? end : r->end);
@@ -535,13 +535,13 @@ static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, uns
 
 	if (!(access & ~(unsigned)HUGEPIN_PIN_UNCACHED))
 		access |= d->access;
-	e = check(d, addr, len, access);
+	e = check_request(d, addr, len, access);
 	if (!e && !hp_counts_self && !hp_counts_adopt())
 		e = -ENOMEM;
 	if (e)
 		return e;
 	once = once || !settled(d, addr, len);
-	enter(d);
+	enter_domain(d);
 	registered = d->stats.registered;
 	e = hp_cover_pin(d, addr, len, access & d->access_mask, once, &r);
 	if (e) {
@@ -549,11 +549,11 @@ static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, uns
 	} else {
 		size_t covered = r->end - (uintptr_t)addr;
 
-		take(d, r, (uintptr_t)addr, (uintptr_t)addr + HP_MIN(len, covered), time, site, d->stats.registered != registered);
+		take_pin(d, r, (uintptr_t)addr, (uintptr_t)addr + HP_MIN(len, covered), time, site, d->stats.registered != registered);
 		HP_DSTAT(d, cut, covered < len);
 		fill(ret_, (uintptr_t)addr, HP_MIN(len, covered), r->keys, d->ref | (uint64_t)(r - hp_regions));
 	}
-	leave(d);
+	leave_domain(d);
 	return e;
 }
 
@@ -562,20 +562,20 @@ static HP_COLD int key_slow(void *domain, const void *addr, size_t len, unsigned
 	hugepin_domain *d = domain;
 	uint64_t site = d->helper ? SITE(d) : 0, time = d->helper ? hp_helper_time(d) : 0;
 	struct hp_region *r;
-	int e = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : check(d, addr, len, access);
+	int e = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : check_request(d, addr, len, access);
 
 	if (!e && !hp_counts_self && !hp_counts_adopt())
 		e = -ENOMEM;
 	if (e)
 		return e;
 	e = settled(d, addr, len) ? 0 : -ENOKEY;
-	enter(d);
+	enter_domain(d);
 	r = e ? NULL : hp_cover_find(d, (uintptr_t)addr, 1, access);
 	if (r) {
-		take(d, r, (uintptr_t)addr, 0, time, site, false);
+		take_pin(d, r, (uintptr_t)addr, 0, time, site, false);
 		fill(ret_, r->start, r->end - r->start, r->keys, d->ref | (uint64_t)(r - hp_regions));
 	}
-	leave(d);
+	leave_domain(d);
 	return r ? 0 : -ENOKEY;
 }
 
@@ -599,7 +599,7 @@ static __attribute__((noinline)) int pin_later(hugepin_domain *d, const void *ad
 	uintptr_t addr = (uintptr_t)addr_;
 	int hit = -ENOENT;
 
-	access = wanted(d, access);
+	access = wanted_access(d, access);
 	if (hp_in_span(d, addr))
 		hit = pin_by_granule(d, addr, len, access, ret_);
 	else if (hp_counts_self && (hit = pin_by_lookup(d, hp_lookup_page(addr), addr, len, access, ret_, true)) < 0)
@@ -651,7 +651,7 @@ int hugepin_pinv(hugepin_domain *d, const struct iovec *v, int n, unsigned acces
 {
 	if (n < 0 || max < 0 || (n && (!v || !ret_)))
 		return -EINVAL;
-	if (HP_UNLIKELY(look(d, HP_ASK)))
+	if (HP_UNLIKELY(attention_of(d, HP_ASK)))
 		TAIL return pin_and_ask(d, v, n, access, ret_, max);
 	return pin_each(d, v, n, access, ret_, max, false);
 }
@@ -662,8 +662,8 @@ int hugepin_prefetch(hugepin_domain *d, const void *addr, size_t len, unsigned a
 {
 	int e;
 
-	access = wanted(d, access);
-	e = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : check(d, addr, len, access);
+	access = wanted_access(d, access);
+	e = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : check_request(d, addr, len, access);
 	if (e)
 		return e;
 	hp_lock(&d->queue_lock);

@@ -89,7 +89,7 @@ static inline bool hp_record_room(struct hp_records *q, uint32_t domain)
 	if (HP_LIKELY(head - q->tail_seen < HP_RECORDS_MAX))
 		return true;
 	if (!q->skip) {
-		q->tail_seen = atomic_load_explicit(&q->tail, memory_order_acquire); /* pairs with the helper's release */
+		q->tail_seen = atomic_load_explicit(&q->tail, memory_order_acquire); /* pairs with helper.c:collect_from() */
 		if (head - q->tail_seen < HP_RECORDS_MAX)
 			return true;
 		q->skip = HP_RECORDS_SKIP;
@@ -100,7 +100,7 @@ static inline bool hp_record_room(struct hp_records *q, uint32_t domain)
 	return false;
 }
 
-/* By the owner, if there is room. release: who sees the head sees the record; pairs with the acquire of who takes it. */
+/* By the owner, if there is room. release: who sees the head sees the record; pairs with helper.c:collect_from(). */
 static inline void hp_record_push(struct hp_records *q, uint64_t time, uint64_t subject, uint64_t site)
 {
 	uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);

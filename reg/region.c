@@ -50,7 +50,7 @@ static struct {
 /* ------------------------------------------------------------------ the table */
 
 /* For hugepin top (base/stats.h). */
-static void expose(void)
+static void expose_regions(void)
 {
 	__typeof__(&hp_exposed.view.region) v = &hp_exposed.view.region;
 
@@ -74,7 +74,7 @@ static bool open_table(uint32_t from)
 int hp_regions_init(void)
 {
 	hp_lock(&table.lock);
-	expose();
+	expose_regions();
 	if (!hp_regions)
 		hp_regions = hp_meta_reserve(HP_REGIONS_MAX * sizeof *hp_regions);
 	if (!notes)
@@ -142,12 +142,12 @@ static struct note *note_of(const struct hp_region *r)
 
 /* ------------------------------------------------------------------ finding */
 
-static int compare(const struct hp_region *a, const struct hp_region *b)
+static int compare_regions(const struct hp_region *a, const struct hp_region *b)
 {
 	return a->start < b->start ? -1 : a->start > b->start;
 }
 
-RB_GENERATE_INTERNAL(hp_region_tree, hp_region, node, compare, __attribute__((unused)) static)
+RB_GENERATE_INTERNAL(hp_region_tree, hp_region, node, compare_regions, __attribute__((unused)) static)
 
 /* The last that starts at addr or before: none of those reaches farther. */
 static struct hp_region *last_from(struct hp_region_tree *tree, uintptr_t addr)
@@ -206,7 +206,7 @@ static bool is_better(const struct hp_region *r, const struct hp_granule *e)
 
 /* Words that pins read are written in this order: no tag, the rest, the tag. Each write releases those before it; pairs with
  * HP_READ. A tag that a granule had once does not come back: a pin that looks at it twice may have read others' words between. */
-static void name(struct hp_region *r)
+static void name_region(struct hp_region *r)
 {
 	uint64_t before = r->tag, tag = HP_TAG(++r->gen, (uint32_t)(r - hp_regions));
 
@@ -233,7 +233,7 @@ void hp_region_publish(struct hp_region *r, bool told)
 	TAILQ_INSERT_TAIL(&d->live, r, order);
 	RB_INSERT(hp_region_tree, &d->tree[r->access], r);
 	if (told)
-		name(r);
+		name_region(r);
 	else
 		HP_WRITE(r->tag, HP_TAG(++r->gen, (uint32_t)(r - hp_regions)));
 }
@@ -241,7 +241,7 @@ void hp_region_publish(struct hp_region *r, bool told)
 void hp_region_name(struct hp_region *r, uintptr_t addr)
 {
 	if (is_better(r, hp_granule_at(r->domain, addr)))
-		name(r);
+		name_region(r);
 }
 
 void hp_region_unpublish(struct hp_region *r)
@@ -423,7 +423,7 @@ static bool is_all_noted(const struct hp_region *r)
 	return n->count && hp_counts_made((uint32_t)(r - hp_regions)) - n->before == n->count;
 }
 
-static bool is_idle(uintptr_t start, uintptr_t end, uint32_t ticks)
+static bool is_part_idle(uintptr_t start, uintptr_t end, uint32_t ticks)
 {
 	return start == end || hp_heap_is_free(start, end - start, ticks);
 }
@@ -433,7 +433,7 @@ bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks)
 	struct note *n = note_of(r);
 
 	if (r->kind != HP_REGION_EXTENT || d->on_demand || !is_all_noted(r) || n->end - n->start == r->end - r->start ||
-	    !is_idle(r->start, n->start, ticks) || !is_idle(n->end, r->end, ticks))
+	    !is_part_idle(r->start, n->start, ticks) || !is_part_idle(n->end, r->end, ticks))
 		return false;
 	hp_region_unpublish(r);
 	hp_counts_barrier();
@@ -536,7 +536,7 @@ static bool evict_one(hugepin_domain *d)
 
 /* ------------------------------------------------------------------ registering */
 
-static bool fits(const hugepin_domain *d, size_t len)
+static bool fits_budget(const hugepin_domain *d, size_t len)
 {
 	if (d->stats.regions >= d->regs_max)
 		return false;
@@ -614,7 +614,7 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	evict &= d->bytes_max != UINT64_MAX;
 	if (!d->on_demand && len > d->bytes_max)
 		return -ENOBUFS;
-	while (!fits(d, len))
+	while (!fits_budget(d, len))
 		if (!evict || !evict_one(d))
 			return d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
 	if (holds && (e = hp_heap_hold(start, len, gen, d->hold)) != 0)

@@ -99,7 +99,7 @@ static bool help_all(void)
 	hp_helper_begin(begun_ns > planned_ns ? begun_ns - planned_ns : 0);
 	hp_domains_unlock();
 	hp_domains_each_held(help_one, &now);
-	/* The barrier interrupts every thread, so not at each run, but at the last before we sleep for long: it pairs with record()
+	/* The barrier interrupts every thread, so not at each run, but at the last before we sleep for long: it pairs with record_use()
 	 * in pin.c, where what is pushed after it asks for another run. */
 	if (!now.news.any) {
 		hp_counts_barrier();

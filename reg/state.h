@@ -51,9 +51,15 @@ _Static_assert(HP_ACCESS_ALL == (HP_RELAXED | (HP_ACCESS_SETS - 1)), "");
 #define HP_LOOKUP_BITS_MAX 17
 #define HP_LOOKUP_BYTES ((size_t)16 << HP_LOOKUP_BITS_MAX)
 
-/* Words that hits read without a lock, in the order in which they stand in the code; written in the opposite one (region.c). */
+/* Words of regions and granules that hits read without a lock: first the tag, then the rest, then the tag again. They are written
+ * under the domain's lock, in the opposite order (region.c:name_region()). Not _Atomic: whoever has the lock reads them as they are.
+ * HP_READ pairs with HP_WRITE: who sees a word sees those that were written before it. */
 #define HP_READ(word) __atomic_load_n(&(word), __ATOMIC_ACQUIRE)
 #define HP_WRITE(word, value) __atomic_store_n(&(word), (value), __ATOMIC_RELEASE)
+#define HP_PEEK(word) __atomic_load_n(&(word), __ATOMIC_RELAXED) /* a word alone */
+
+/* A flag that only ever becomes true. Not _Atomic: hits read it as it is, and compare it in memory. */
+#define HP_SET_FLAG(flag) __atomic_store_n(&(flag), true, __ATOMIC_RELAXED)
 
 /* Of a region that may be found: a number that no other region had at this index, and the index. Else 0. */
 #define HP_TAG(gen, index) ((uint64_t)(gen) << 32 | (index))
@@ -96,17 +102,17 @@ RB_HEAD(hp_region_tree, hp_region);
  * hp_attention_lower() alone.
  *
  *	bit      raised by, lowered by, acted on by                                        pairs with
- *	BUSY     uffd.c before it reads events; uffd.c when what was read is queued;       look()
- *	         pins: enter() in pin.c waits for that
- *	PENDING  hp_gone_tell() with a range; hp_gone_drain() when no tag of what was      look(): where it is lowered,
- *	         queued is left; pins: enter() drains, and the service thread does         the tags are gone
+ *	BUSY     uffd.c before it reads events; uffd.c when what was read is queued;       attention_of()
+ *	         pins: enter_domain() in pin.c waits for that
+ *	PENDING  hp_gone_tell() with a range; hp_gone_drain() when no tag of what was      attention_of(): where it is lowered,
+ *	         queued is left; pins: enter_domain() drains, and the service thread does         the tags are gone
  *	TODO     hp_region_bury() where only the opener may deregister; the same, by       nothing: the list of the dead
- *	         the opener; the opener's pins: enter() buries                             has the domain's lock
+ *	         the opener; the opener's pins: enter_domain() buries                             has the domain's lock
  *	RETIRED  hp_region_settle() before the sum, hp_region_register() of an uncached    hp_counts_barrier(): an unpin that
  *	         one; hp_region_settle() and hp_region_last_unpin() when none is left;     the sum does not see sees the bit
  *	         unpins: unpin_retired() looks whether it was the last
  *	TRACED   opening; never; pins take the slow path, unpins call hp_trace()           nothing
- *	HELPED   opening; never; pins and unpins: record()                                 nothing
+ *	HELPED   opening; never; pins and unpins: record_use()                                 nothing
  *	CHECKED  opening; never; unpins: check_counts()                                    nothing
  *	ASK      opening; never; hits on foreign memory: pin_asked()                       nothing
  */
@@ -169,9 +175,9 @@ struct hugepin_domain {
 	uintptr_t granule; /* of address 0: the table has but those of the span */
 	uint64_t *discarded; /* a bit for each granule: see cover_heap() in cover.c; under the lock */
 	uint64_t ref; /* top bits of the refs of this domain's pins */
-	uint32_t *lookup; /* indexes of regions that may cover a page (lookup.h) */
-	uint32_t lookup_shift; /* 64 - log2 of the buckets in use */
-	const void *opener_counts; /* the opener's counters, by which its hits know that TODO is for them; NULL: nobody's are */
+	_Atomic uint32_t *lookup; /* indexes of regions that may cover a page (lookup.h) */
+	_Atomic uint32_t lookup_shift; /* 64 - log2 of the buckets in use */
+	const void *_Atomic opener_counts; /* the opener's counters, by which its hits know that TODO is for them; NULL: nobody's are */
 
 	_Atomic uint32_t holders; /* that it is to stay open for; changed, as closing, under the lock of opening */
 	bool closing;
@@ -217,14 +223,14 @@ struct hugepin_domain {
 	unsigned prefetches_count;
 };
 
-/* seq_cst: what was written before is seen by whoever sees the bit, and hp_counts_barrier() comes after it; pairs with look() and
+/* seq_cst: what was written before is seen by whoever sees the bit, and hp_counts_barrier() comes after it; pairs with attention_of() and
  * hugepin_unpin() in pin.c. */
 static inline void hp_attention_raise(hugepin_domain *d, uint32_t bits)
 {
 	atomic_fetch_or_explicit(&d->attention, bits, memory_order_seq_cst);
 }
 
-/* seq_cst: the tags of what was queued are gone for whoever sees PENDING lowered; pairs with look() in pin.c. */
+/* seq_cst: the tags of what was queued are gone for whoever sees PENDING lowered; pairs with attention_of() in pin.c. */
 static inline void hp_attention_lower(hugepin_domain *d, uint32_t bits)
 {
 	atomic_fetch_and_explicit(&d->attention, ~bits, memory_order_seq_cst);
@@ -261,6 +267,10 @@ static inline struct hp_granule *hp_granule_at(const hugepin_domain *d, uintptr_
 				     (addr >> (HP_PAGE_SHIFT - HP_GRANULE_SHIFT) & -(uintptr_t)sizeof(struct hp_granule)));
 }
 
+/* A domain's statistics, a public struct, whose members cannot be _Atomic. Counted under the domain's lock; HP_DSTAT_COUNT: from any
+ * thread. */
+#define HP_DSTAT_GET(d, name) __atomic_load_n(&(d)->stats.name, __ATOMIC_RELAXED)
+#define HP_DSTAT_COUNT(d, name, n) ((void)__atomic_fetch_add(&(d)->stats.name, (uint64_t)(n), __ATOMIC_RELAXED))
 #define HP_DSTAT(d, name, n) \
 	__atomic_store_n(&(d)->stats.name, (d)->stats.name + (uint64_t)(n), __ATOMIC_RELAXED)
 

@@ -67,7 +67,7 @@ static bool append_buffer(bool begin)
 }
 
 /* With the lock. */
-static void flush(void)
+static void flush_buffer(void)
 {
 	const int saved = errno;
 
@@ -94,7 +94,7 @@ void hp_trace(enum hp_trace_event event, const hugepin_domain *d, uintptr_t star
 
 	hp_lock(&trace.lock);
 	if (BUFFER_SIZE - trace.used < LINE_SIZE)
-		flush();
+		flush_buffer();
 
 	struct hp_line l = { trace.buffer + trace.used, trace.buffer + BUFFER_SIZE };
 
@@ -106,9 +106,9 @@ void hp_trace(enum hp_trace_event event, const hugepin_domain *d, uintptr_t star
 	hp_line_text(&l, ",");
 	hp_line_number(&l, end - start, 10);
 	hp_line_text(&l, ",");
-	hp_line_number(&l, __atomic_load_n(&d->stats.pinned_bytes, __ATOMIC_RELAXED), 10);
+	hp_line_number(&l, HP_DSTAT_GET(d, pinned_bytes), 10);
 	hp_line_text(&l, ",");
-	hp_line_number(&l, __atomic_load_n(&d->stats.regions, __ATOMIC_RELAXED), 10);
+	hp_line_number(&l, HP_DSTAT_GET(d, regions), 10);
 	hp_line_text(&l, "\n");
 	trace.used = (size_t)(l.at - trace.buffer);
 	trace.waiting++;
@@ -120,30 +120,30 @@ void hp_trace_flush(void)
 	if (!hp_trace_on)
 		return;
 	hp_lock(&trace.lock);
-	flush();
+	flush_buffer();
 	hp_unlock(&trace.lock);
 }
 
 /* ------------------------------------------------------------------ beginning and end */
 
-static const char *wanted(void)
+static const char *wanted_path(void)
 {
 	return (const char *)(intptr_t)hp_config.trace;
 }
 
 /* Make trace.path of the wanted one. False: it is too long, or the directory has no name. */
-static bool make_path(void)
+static bool make_trace_path(void)
 {
 	struct hp_line l = { trace.path, trace.path + sizeof trace.path };
 	char one[2] = "";
 
-	if (*wanted() != '/') {
+	if (*wanted_path() != '/') {
 		if (syscall(SYS_getcwd, trace.path, sizeof trace.path) < 0)
 			return false;
 		l.at += strlen(trace.path);
 		hp_line_text(&l, "/");
 	}
-	for (const char *s = wanted(); *s; s++) {
+	for (const char *s = wanted_path(); *s; s++) {
 		if (s[0] == '%' && s[1] == 'p') {
 			hp_line_number(&l, (uint64_t)trace.pid, 10);
 			s++;
@@ -161,14 +161,14 @@ void hp_trace_start(void)
 	static const char header[] = "t_ns,event,domain,policy,addr,len,pinned_bytes,regions\n";
 	const int saved = errno;
 
-	if (trace.begun || !wanted())
+	if (trace.begun || !wanted_path())
 		return;
 	trace.begun = true;
 	trace.pid = getpid();
 	trace.waiting = trace.lost = 0; /* of the parent's, in a child of fork */
 	memcpy(trace.buffer, header, sizeof header - 1);
 	trace.used = sizeof header - 1;
-	hp_trace_on = make_path() && append_buffer(true);
+	hp_trace_on = make_trace_path() && append_buffer(true);
 	trace.used = 0;
 	if (!hp_trace_on && errno == EPERM)
 		hp_say("HUGEPIN_TRACE: there is no trace: it takes a regular file of this user's, by its only name", NULL, SIZE_MAX);
@@ -180,7 +180,7 @@ void hp_trace_start(void)
 void hp_trace_child(void)
 {
 	hp_lock_reset(&trace.lock);
-	trace.begun = trace.begun && !strstr(wanted(), "%p");
+	trace.begun = trace.begun && !strstr(wanted_path(), "%p");
 	hp_trace_on = false;
 }
 

@@ -70,7 +70,7 @@ static bool is_ours(const struct kept *k)
 }
 
 /* Keep fd, under a number that programs do not come by: they close and open the low ones. */
-static bool keep(struct kept *k, int fd)
+static bool keep_descriptor(struct kept *k, int fd)
 {
 	struct rlimit limit = { .rlim_cur = 0 };
 	struct stat s;
@@ -92,7 +92,7 @@ static bool keep(struct kept *k, int fd)
 	return true;
 }
 
-static void let_go(struct kept *k)
+static void drop_descriptor(struct kept *k)
 {
 	if (is_ours(k))
 		syscall(SYS_close, k->fd);
@@ -113,23 +113,23 @@ static void lower_busy(hugepin_domain *d, void *unused)
 	hp_attention_lower(d, HP_BUSY);
 }
 
-static void push(uint64_t start, uint64_t end, bool discarded)
+static void tell_gone(uint64_t start, uint64_t end, bool discarded)
 {
 	struct hp_range r = { .start = start, .end = end, .discarded = discarded, .late = discarded };
 
 	hp_domains_each(watch.gone, &r);
 }
 
-static void handle(const struct uffd_msg *m)
+static void handle_event(const struct uffd_msg *m)
 {
 	switch (m->event) {
 	case UFFD_EVENT_UNMAP:
 	case UFFD_EVENT_REMOVE: /* comes before the pages go */
-		push(m->arg.remove.start, m->arg.remove.end, m->event == UFFD_EVENT_REMOVE);
+		tell_gone(m->arg.remove.start, m->arg.remove.end, m->event == UFFD_EVENT_REMOVE);
 		break;
 	case UFFD_EVENT_REMAP:
-		push(m->arg.remap.from, m->arg.remap.from + m->arg.remap.len, false);
-		push(m->arg.remap.to, m->arg.remap.to + m->arg.remap.len, false);
+		tell_gone(m->arg.remap.from, m->arg.remap.from + m->arg.remap.len, false);
+		tell_gone(m->arg.remap.to, m->arg.remap.to + m->arg.remap.len, false);
 		break;
 	default:
 		break;
@@ -166,19 +166,20 @@ static bool read_round(int fd)
 	lost = n < 0 && errno != EAGAIN && errno != EINTR; /* where a sanitizer has us share the program's table */
 	if (lost) {
 		watch.uffd.fd = -1;
-		push(0, UINTPTR_MAX, false);
+		tell_gone(0, UINTPTR_MAX, false);
 	}
 	for (long i = 0; i < n / (long)sizeof *m; i++)
-		handle(&m[i]);
+		handle_event(&m[i]);
 	hp_domains_each(lower_busy, NULL);
 	watch.round++;
-	if (atomic_exchange(&watch.waiters, 0))
+	/* seq_cst: who has set it has seen an older round, or waits; pairs with hp_uffd_wait(). */
+	if (atomic_exchange_explicit(&watch.waiters, 0, memory_order_seq_cst))
 		hp_futex_wake(&watch.round);
 	hp_domains_wake();
 	return !lost && !ending;
 }
 
-static void run(void *fd)
+static void run_watcher(void *fd)
 {
 	struct pollfd p = { .fd = (int)(intptr_t)fd, .events = POLLIN };
 
@@ -189,7 +190,7 @@ static void run(void *fd)
 
 static const struct hp_thread_kind kind = {
 	.name = "hugepin watch",
-	.run = run,
+	.run = run_watcher,
 	.calls = { SYS_poll, SYS_read, SYS_ioctl, SYS_futex },
 	.calls_count = 4,
 };
@@ -198,10 +199,10 @@ static const struct hp_thread_kind kind = {
 
 /* The program has closed the descriptor, or put another in its place. The thread goes on: memory is still watched, and who unmaps
  * it waits for us. */
-static void lose(void)
+static void lose_descriptor(void)
 {
 	watch.uffd.fd = -1;
-	push(0, UINTPTR_MAX, false);
+	tell_gone(0, UINTPTR_MAX, false);
 }
 
 enum hp_change hp_uffd_ask(void)
@@ -210,7 +211,7 @@ enum hp_change hp_uffd_ask(void)
 	enum hp_change change = fd < 0 ? HP_UNTOLD : ask(fd);
 
 	if (HP_UNLIKELY(change == HP_UNTOLD && fd >= 0))
-		lose();
+		lose_descriptor();
 	errno = saved;
 	return change;
 }
@@ -220,7 +221,7 @@ void hp_uffd_wait(void)
 	uint32_t seen = watch.round;
 
 	while (seen & 1 && watch.round == seen) {
-		watch.waiters = 1;
+		atomic_store_explicit(&watch.waiters, 1, memory_order_seq_cst); /* before the word is slept on; pairs with read_round() */
 		hp_futex_wait(&watch.round, seen, 1000000);
 	}
 }
@@ -232,7 +233,7 @@ bool hp_uffd_settle(uint64_t worth_ns)
 	unsigned tries = 0;
 
 	if (watch.uffd.fd >= 0 && !is_ours(&watch.uffd)) /* another userfaultfd would answer */
-		lose();
+		lose_descriptor();
 	while (hp_uffd_ask() == HP_CHANGING) {
 		uint64_t now_ns = hp_clock_ns();
 
@@ -278,7 +279,7 @@ static int open_fd(void)
 	return -1;
 }
 
-static bool add(int fd, uintptr_t start, uintptr_t end)
+static bool watch_range(int fd, uintptr_t start, uintptr_t end)
 {
 	struct uffdio_register r = { .range = { start, end - start }, .mode = UFFDIO_REGISTER_MODE_WP };
 
@@ -308,7 +309,7 @@ static bool may_read(int fd)
 	return syscall(SYS_poll, &p, 1, 0) == 0 && syscall(SYS_read, fd, &m, sizeof m) < 0 && errno == EAGAIN;
 }
 
-static bool start(int fd)
+static bool start_watcher(int fd)
 {
 	size_t len = 3 * HP_BASE_PAGE;
 	char *p = (char *)syscall(SYS_mmap, NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -322,7 +323,7 @@ static bool start(int fd)
 		return false;
 	}
 	watch.ending = false;
-	if (add(fd, (uintptr_t)p, (uintptr_t)p + len) && hp_thread_start(&watch.thread, &kind, (void *)(intptr_t)fd, fd)) {
+	if (watch_range(fd, (uintptr_t)p, (uintptr_t)p + len) && hp_thread_start(&watch.thread, &kind, (void *)(intptr_t)fd, fd)) {
 		/* Who unmaps waits for it. Refused without privilege. */
 		syscall(SYS_setpriority, PRIO_PROCESS, watch.thread.tid, -10);
 		ok = counts(fd, p);
@@ -346,8 +347,8 @@ void hp_uffd_open(void (*gone)(hugepin_domain *d, void *range))
 	if (!watch.gone)
 		watch.gone = gone;
 	/* Whose descriptor was lost has a thread that still reads. */
-	if (watch.uffd.fd < 0 && !watch.thread.tid && (fd = open_fd()) >= 0 && keep(&watch.uffd, fd) && !start(watch.uffd.fd))
-		let_go(&watch.uffd);
+	if (watch.uffd.fd < 0 && !watch.thread.tid && (fd = open_fd()) >= 0 && keep_descriptor(&watch.uffd, fd) && !start_watcher(watch.uffd.fd))
+		drop_descriptor(&watch.uffd);
 	errno = saved;
 }
 
@@ -373,7 +374,7 @@ static uint64_t hexadecimal(const char **at)
 }
 
 /* One line of /proc/self/maps: "from-to rw-p offset major:minor inode     name". */
-static struct mapping parse(const char *at)
+static struct mapping parse_mapping(const char *at)
 {
 	struct mapping m;
 	bool shared;
@@ -410,7 +411,7 @@ static bool read_mapping(uintptr_t addr, struct mapping *ret_)
 		have += n;
 		while (!found && !beyond && (end = memchr(line, '\n', (size_t)(text + have - line)))) {
 			*end = 0;
-			*ret_ = parse(line);
+			*ret_ = parse_mapping(line);
 			found = addr >= ret_->start && addr < ret_->end;
 			beyond = addr < ret_->start;
 			line = end + 1;
@@ -433,14 +434,14 @@ static bool open_maps(void)
 	ok = is_ours(&watch.maps);
 	if (!ok) {
 		fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
-		ok = fd >= 0 && keep(&watch.maps, fd);
+		ok = fd >= 0 && keep_descriptor(&watch.maps, fd);
 	}
 	hp_unlock(&watch.maps_lock);
 	return ok;
 }
 
 /* *ret_, the mapping that covers addr: 0, -ENOENT, or that the kernel does not tell in this way. */
-static int query(uintptr_t addr, struct mapping *ret_)
+static int query_mapping(uintptr_t addr, struct mapping *ret_)
 {
 	char name[sizeof ANONYMOUS_HUGETLB + 8] = "";
 	struct map_query q = { .size = sizeof q, .addr = addr, .name = (uintptr_t)name, .name_size = sizeof name };
@@ -463,7 +464,7 @@ static int query(uintptr_t addr, struct mapping *ret_)
 
 static bool mapping_at(uintptr_t addr, struct mapping *ret_)
 {
-	int e = query(addr, ret_);
+	int e = query_mapping(addr, ret_);
 
 	return !e || (e == -ENOSYS && watch.maps.fd >= 0 && read_mapping(addr, ret_));
 }
@@ -483,7 +484,7 @@ bool hp_uffd_is_private(uintptr_t start, uintptr_t end)
 static bool can_add(void)
 {
 	if (watch.uffd.fd >= 0 && !is_ours(&watch.uffd))
-		lose();
+		lose_descriptor();
 	return watch.uffd.fd >= 0;
 }
 
@@ -497,7 +498,7 @@ bool hp_uffd_watch(uintptr_t start, uintptr_t end)
 
 	for (; start < end && ok; start = m.end)
 		ok = mapping_at(start, &m) && m.is_private &&
-		     (add(watch.uffd.fd, m.start, m.end) || add(watch.uffd.fd, start, HP_MIN(end, m.end)));
+		     (watch_range(watch.uffd.fd, m.start, m.end) || watch_range(watch.uffd.fd, start, HP_MIN(end, m.end)));
 	errno = saved;
 	return ok;
 }
@@ -508,10 +509,10 @@ void hp_uffd_watch_heap(uintptr_t start, uintptr_t end)
 	struct mapping m;
 
 	for (bool ok = can_add(); start < end && ok; start = m.end) {
-		e = query(start, &m);
+		e = query_mapping(start, &m);
 		if (e == -ENOSYS)
 			m.end = end;
-		ok = e != -ENOENT && add(watch.uffd.fd, e ? start : m.start, m.end);
+		ok = e != -ENOENT && watch_range(watch.uffd.fd, e ? start : m.start, m.end);
 	}
 	errno = saved;
 }
@@ -525,8 +526,8 @@ void hp_uffd_child(void)
 {
 	int saved = errno;
 
-	let_go(&watch.uffd);
-	let_go(&watch.maps);
+	drop_descriptor(&watch.uffd);
+	drop_descriptor(&watch.maps);
 	hp_lock_reset(&watch.maps_lock);
 	hp_thread_child(&watch.thread);
 	watch.round = 0;

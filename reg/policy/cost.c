@@ -26,7 +26,7 @@ static const double least = 0.125;
 
 static const double ns_max = 0x1p62;
 
-static unsigned class_of(uint64_t bytes)
+static unsigned size_class(uint64_t bytes)
 {
 	unsigned shift = 63 - (unsigned)__builtin_clzll(bytes | 1);
 
@@ -86,7 +86,7 @@ static bool scale_by_neighbours(const struct hp_cost *c, unsigned backing, unsig
 
 static double predict(const struct hp_cost *c, unsigned backing, uint64_t bytes, bool registering)
 {
-	unsigned class = class_of(bytes);
+	unsigned class = size_class(bytes);
 	const struct hp_cost_class *own = &c->classes[backing][registering][class];
 	double scale, ns;
 
@@ -104,7 +104,7 @@ static double predict(const struct hp_cost *c, unsigned backing, uint64_t bytes,
 
 void hp_cost_learn(struct hp_cost *c, unsigned backing, uint64_t bytes, bool registering, uint64_t ns)
 {
-	unsigned class = class_of(bytes);
+	unsigned class = size_class(bytes);
 	struct hp_cost_class *own = &c->classes[backing][registering][class];
 	double predicted = predict(c, backing, bytes, registering), taken = HP_MAX((double)ns, 1);
 	double error = (predicted > taken ? predicted - taken : taken - predicted) / taken;

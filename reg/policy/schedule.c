@@ -87,14 +87,14 @@ static bool holds(const struct hp_planned *x)
 }
 
 /* Its slot is free after this. */
-static void drop_region(struct hp_schedule *s, struct hp_planned *x)
+static void drop_planned(struct hp_schedule *s, struct hp_planned *x)
 {
 	if (holds(x))
 		s->held -= x->bytes;
 	hp_timeline_drop(&s->timeline, x);
 }
 
-static void lose(struct hp_schedule *s, uint64_t bytes)
+static void count_lost(struct hp_schedule *s, uint64_t bytes)
 {
 	s->lost_min = s->lost ? HP_MIN(s->lost_min, bytes) : bytes;
 	s->lost++;
@@ -110,7 +110,7 @@ static void find_lost(struct hp_schedule *s, uint64_t bytes)
 	s->lost_bytes -= s->lost ? HP_MIN(HP_MAX(bytes, s->lost_min), s->lost_bytes) : s->lost_bytes;
 }
 
-static struct hp_planned *make_region(struct hp_schedule *s, uint32_t number)
+static struct hp_planned *make_planned(struct hp_schedule *s, uint32_t number)
 {
 	struct hp_planned *x;
 
@@ -119,8 +119,8 @@ static struct hp_planned *make_region(struct hp_schedule *s, uint32_t number)
 		if (!x)
 			return NULL;
 		if (x->registered)
-			lose(s, x->bytes);
-		drop_region(s, x);
+			count_lost(s, x->bytes);
+		drop_planned(s, x);
 		s->forgotten++;
 	}
 	x = hp_timeline_make(&s->timeline, number);
@@ -131,7 +131,7 @@ static struct hp_planned *make_region(struct hp_schedule *s, uint32_t number)
 
 /* ------------------------------------------------------------------ prices */
 
-static uint64_t advance(struct hp_schedule *s, uint64_t now_ns)
+static uint64_t advance_clock(struct hp_schedule *s, uint64_t now_ns)
 {
 	s->now = HP_MAX(s->now, now_ns);
 	return s->now;
@@ -163,20 +163,20 @@ static bool may_release(const struct hp_schedule *s)
 	return tokens(s) >= TOKENS_MIN && !alarmed(s);
 }
 
-static bool fits(const struct hp_schedule *s, uint64_t bytes)
+static bool fits_beside(const struct hp_schedule *s, uint64_t bytes)
 {
 	uint64_t taken = s->held + s->lost_bytes;
 	return taken <= s->config.budget && bytes <= s->config.budget - taken;
 }
 
-static struct site *site_of(const struct hp_schedule *s, uint32_t tag)
+static struct site *site_entry(const struct hp_schedule *s, uint32_t tag)
 {
 	return &s->sites[tag & s->site_mask];
 }
 
 static bool used_once(const struct hp_schedule *s, const struct hp_planned *x)
 {
-	const struct site *site = site_of(s, x->site);
+	const struct site *site = site_entry(s, x->site);
 	return !x->reused && site->tag == x->site && site->first >= SITE_REGIONS &&
 	       site->reused * SITE_REUSED < site->first;
 }
@@ -300,10 +300,10 @@ static void score(struct hp_schedule *s, struct hp_planned *x)
 }
 
 /* A region's first use is its site's, too: is it worth keeping what is first seen there? */
-static void first_use(struct hp_schedule *s, struct hp_planned *x, uint64_t site_hash)
+static void count_first_use(struct hp_schedule *s, struct hp_planned *x, uint64_t site_hash)
 {
 	x->site = (uint32_t)(site_hash ^ site_hash >> 32) | 1;
-	struct site *site = site_of(s, x->site);
+	struct site *site = site_entry(s, x->site);
 	if (site->tag != x->site)
 		*site = (struct site){ .tag = x->site };
 	if (site->first == UINT16_MAX) {
@@ -317,8 +317,8 @@ static void count_use(struct hp_schedule *s, struct hp_planned *x, bool hit)
 {
 	s->uses++;
 	s->reuses++;
-	if (!x->reused && site_of(s, x->site)->tag == x->site)
-		site_of(s, x->site)->reused++;
+	if (!x->reused && site_entry(s, x->site)->tag == x->site)
+		site_entry(s, x->site)->reused++;
 	x->reused = true;
 	if (!hit && (x->released || s->asked == x->number)) {
 		s->misses++;
@@ -341,17 +341,17 @@ void hp_schedule_start(struct hp_schedule *s, uint32_t region, uint64_t bytes, u
 	struct hp_planned *x = hp_timeline_find(&s->timeline, region);
 	bool known = x != NULL;
 
-	advance(s, now_ns);
+	advance_clock(s, now_ns);
 	if (!x)
-		x = make_region(s, region);
+		x = make_planned(s, region);
 	if (!known && hit)
 		find_lost(s, bytes);
 	if (!x) { /* all that can be known are in use */
-		lose(s, bytes);
+		count_lost(s, bytes);
 		return;
 	}
 	if (!known) {
-		first_use(s, x, site);
+		count_first_use(s, x, site);
 		s->uses++;
 		s->seen += !hit;
 	} else {
@@ -375,7 +375,7 @@ void hp_schedule_end(struct hp_schedule *s, uint32_t region, uint64_t now_ns)
 {
 	struct hp_planned *x = hp_timeline_find(&s->timeline, region);
 
-	advance(s, now_ns);
+	advance_clock(s, now_ns);
 	if (!x || !x->uses)
 		return;
 	hp_predict_end(&s->predict, s->now);
@@ -396,7 +396,7 @@ void hp_schedule_registered(struct hp_schedule *s, uint32_t region, uint64_t now
 {
 	struct hp_planned *x = hp_timeline_find(&s->timeline, region);
 
-	advance(s, now_ns);
+	advance_clock(s, now_ns);
 	if (!x || x->registered)
 		return;
 	if (!holds(x))
@@ -412,7 +412,7 @@ void hp_schedule_deregistered(struct hp_schedule *s, uint32_t region, uint64_t n
 {
 	struct hp_planned *x = hp_timeline_find(&s->timeline, region);
 
-	advance(s, now_ns);
+	advance_clock(s, now_ns);
 	if (!x)
 		find_lost(s, 0);
 	if (!x || !x->registered)
@@ -437,7 +437,7 @@ void hp_schedule_failed(struct hp_schedule *s, uint32_t region, uint64_t now_ns)
 {
 	struct hp_planned *x = hp_timeline_find(&s->timeline, region);
 
-	advance(s, now_ns);
+	advance_clock(s, now_ns);
 	if (!x)
 		return;
 	x->failed = true;
@@ -452,30 +452,30 @@ void hp_schedule_forget(struct hp_schedule *s, uint32_t region)
 	struct hp_planned *x = hp_timeline_find(&s->timeline, region);
 
 	if (x)
-		drop_region(s, x);
+		drop_planned(s, x);
 	else
 		find_lost(s, 0);
 }
 
 /* ------------------------------------------------------------------ what to do */
 
-static struct hp_plan_step acquire(const struct hp_planned *x)
+static struct hp_plan_step step_register(const struct hp_planned *x)
 {
 	return (struct hp_plan_step){ .what = HP_PLAN_REGISTER, .region = x->number };
 }
 
-static struct hp_plan_step evict(const struct hp_planned *x)
+static struct hp_plan_step step_evict(const struct hp_planned *x)
 {
 	return (struct hp_plan_step){ .what = HP_PLAN_DEREGISTER, .region = x->number };
 }
 
-static struct hp_plan_step release(struct hp_schedule *s, const struct hp_planned *x)
+static struct hp_plan_step step_release(struct hp_schedule *s, const struct hp_planned *x)
 {
 	s->asked = x->number;
-	return evict(x);
+	return step_evict(x);
 }
 
-static struct hp_plan_step wait_until(uint64_t until_ns)
+static struct hp_plan_step step_wait(uint64_t until_ns)
 {
 	return (struct hp_plan_step){ .what = HP_PLAN_WAIT, .until_ns = until_ns };
 }
@@ -519,7 +519,7 @@ static struct hp_planned *farthest(const struct hp_schedule *s, struct victims *
 
 /* Whether to make room for x, which is expected at due: what to deregister first, or NULL. Not if that leads nowhere: x would
  * not fit even so, what had to go for it would come back, and so on for ever. */
-static struct hp_planned *exchange(const struct hp_schedule *s, const struct hp_planned *x, uint64_t due)
+static struct hp_planned *victim_for(const struct hp_schedule *s, const struct hp_planned *x, uint64_t due)
 {
 	uint64_t taken = s->held + s->lost_bytes;
 	struct victims victims = victims_of(s);
@@ -543,13 +543,13 @@ static struct hp_plan_step next_budget(struct hp_schedule *s)
 	struct hp_planned *x = hp_timeline_first(&s->timeline, HP_TREE_DUE);
 
 	for (int i = 0; x && i < SWAPS; i++, x = hp_timeline_neighbour(&s->timeline, x, true)) {
-		if (fits(s, x->bytes))
-			return acquire(x);
-		struct hp_planned *victim = exchange(s, x, x->key);
+		if (fits_beside(s, x->bytes))
+			return step_register(x);
+		struct hp_planned *victim = victim_for(s, x, x->key);
 		if (victim)
-			return evict(victim);
+			return step_evict(victim);
 	}
-	return wait_until(NEVER);
+	return step_wait(NEVER);
 }
 
 static struct hp_plan_step next_save(struct hp_schedule *s)
@@ -562,11 +562,11 @@ static struct hp_plan_step next_save(struct hp_schedule *s)
 		start = latest < 0 ? 0 : (uint64_t)latest;
 		if (start > now)
 			break;
-		if (fits(s, x->bytes))
-			return acquire(x);
-		struct hp_planned *victim = exchange(s, x, x->due_ns);
+		if (fits_beside(s, x->bytes))
+			return step_register(x);
+		struct hp_planned *victim = victim_for(s, x, x->due_ns);
 		if (victim)
-			return evict(victim);
+			return step_evict(victim);
 		rest(s, x); /* until it is decided again */
 		start = NEVER;
 	}
@@ -577,7 +577,7 @@ static struct hp_plan_step next_save(struct hp_schedule *s)
 			continue;
 		}
 		if (now + x->deregister_ns <= start && may_release(s))
-			return release(s, x);
+			return step_release(s, x);
 		break;
 	}
 	x = able(s, hp_timeline_first(&s->timeline, HP_TREE_IDLE), true);
@@ -587,23 +587,23 @@ static struct hp_plan_step next_save(struct hp_schedule *s)
 		after = HP_MAX(after, worth > 1e18f ? (uint64_t)1e18f : (uint64_t)worth);
 		if (s->now - x->idle_ns > after && now + x->deregister_ns <= start) {
 			hp_timeline_put(&s->timeline, x, HP_TREE_LEAVING, s->now);
-			return release(s, x);
+			return step_release(s, x);
 		}
 		if (s->now - x->idle_ns <= after)
 			start = HP_MIN(start, x->idle_ns + after + 1 + s->lead_ns);
 	}
-	return wait_until(start == NEVER ? NEVER : start - s->lead_ns);
+	return step_wait(start == NEVER ? NEVER : start - s->lead_ns);
 }
 
 struct hp_plan_step hp_schedule_next(struct hp_schedule *s, uint64_t now_ns)
 {
-	advance(s, now_ns);
+	advance_clock(s, now_ns);
 	return s->config.mode == HP_PLAN_BUDGET ? next_budget(s) : next_save(s);
 }
 
 uint32_t hp_schedule_victim(struct hp_schedule *s, uint64_t now_ns)
 {
-	advance(s, now_ns);
+	advance_clock(s, now_ns);
 	struct victims victims = victims_of(s);
 	struct hp_planned *x = farthest(s, &victims);
 	/* Where nothing is expected, those that had to be forgotten have been idle for longer: the caller knows them. */
