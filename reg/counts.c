@@ -104,13 +104,13 @@ static void expose_counts(void)
 
 int hp_counts_init(void)
 {
-	int saved = errno;
+	int saved_errno = errno;
 
 	expose_counts();
 	if (!have_key)
 		have_key = hp_key_create(&at_exit, disown) == 0;
 	if (!have_key || syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) != 0) {
-		errno = saved;
+		errno = saved_errno;
 		return -ENOSYS;
 	}
 	if (!shared)
@@ -214,14 +214,14 @@ bool hp_counts_short(uint32_t region)
 
 void hp_counts_barrier(void)
 {
-	int saved = errno;
+	int saved_errno = errno;
 
 	/* By a filter of system calls that was set since: from now on all registrations count as in use, for ever. */
 	if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0)
 		blind = true;
 	/* The compiler's half: pairs with the fences of pins and unpins in pin.c. */
 	atomic_signal_fence(memory_order_seq_cst);
-	errno = saved;
+	errno = saved_errno;
 }
 
 void hp_counts_child(void)

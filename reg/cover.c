@@ -63,16 +63,16 @@ static int register_union(hugepin_domain *d, uintptr_t start, uintptr_t end, uns
 		 bool evict, bool told, struct hp_region **ret_)
 {
 	struct cover c = { .start = start, .end = end, .access = access, .wanted = access };
-	int e;
+	int err;
 
 	if (end - start > d->len_max)
 		return -EMSGSIZE;
 	if (!d->on_demand && (gen ? hp_gone_discarded(d, start, end) : hp_gone_overlaps(&d->late_gone, start, end)))
 		return -EBUSY;
 	hp_region_each(d, start, end, add_inside, &c);
-	e = hp_region_register(d, start, end, c.access, kind, gen, evict, ret_);
-	if (e)
-		return e;
+	err = hp_region_register(d, start, end, c.access, kind, gen, evict, ret_);
+	if (err)
+		return err;
 	if (c.regions) {
 		HP_DSTAT(d, merged, 1);
 		HP_DSTAT(d, widened, c.lacking != 0);
@@ -82,7 +82,7 @@ static int register_union(hugepin_domain *d, uintptr_t start, uintptr_t end, uns
 	hp_region_publish(*ret_, told);
 	if (c.regions) {
 		hp_region_settle(d);
-		hp_region_bury(d);
+		hp_region_deregister_dead(d);
 	}
 	return 0;
 }
@@ -106,7 +106,7 @@ static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, uns
 {
 	uintptr_t start = round_down(addr, HP_PAGE), end = hp_round_up(addr_end, HP_PAGE), from, to, mapped;
 	struct hugepin_extent x;
-	int e = -EMSGSIZE;
+	int err = -EMSGSIZE;
 
 	if (!hp_heap_extent((void *)addr, &x))
 		return -EFAULT;
@@ -125,31 +125,31 @@ static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, uns
 	}
 	/* Not at the price of others: what does not fit as a whole goes page by page. Nor what was let go of but for a part. */
 	if ((d->policy == HUGEPIN_POLICY_ARENA && !hp_region_held_less(d, from, to)) || d->on_demand)
-		e = register_union(d, from, to, access | d->access, HP_REGION_EXTENT, x.gen, false, true, ret_);
-	if (e)
-		e = register_union(d, start, end, access, HP_REGION_RUN, x.gen, evict, true, ret_);
-	if (e == -EINVAL || e == -EOPNOTSUPP) { /* before Linux 6.5 io_uring takes no buffer over two hugetlb mappings */
+		err = register_union(d, from, to, access | d->access, HP_REGION_EXTENT, x.gen, false, true, ret_);
+	if (err)
+		err = register_union(d, start, end, access, HP_REGION_RUN, x.gen, evict, true, ret_);
+	if (err == -EINVAL || err == -EOPNOTSUPP) { /* before Linux 6.5 io_uring takes no buffer over two hugetlb mappings */
 		mapped = start + hp_heap_mapping(start);
 		if (mapped < end)
-			e = register_union(d, start, mapped, access, HP_REGION_RUN, x.gen, evict, true, ret_);
+			err = register_union(d, start, mapped, access, HP_REGION_RUN, x.gen, evict, true, ret_);
 	}
-	return e ? e : cut_at(*ret_, addr_end);
+	return err ? err : cut_at(*ret_, addr_end);
 }
 
 static int cover_foreign(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, bool evict, struct hp_region **ret_)
 {
 	uintptr_t to = start + HP_MIN(end - start, d->len_max);
-	int e = register_union(d, start, to, access, HP_REGION_FOREIGN, 0, evict, true, ret_);
+	int err = register_union(d, start, to, access, HP_REGION_FOREIGN, 0, evict, true, ret_);
 
-	return e ? e : cut_at(*ret_, end);
+	return err ? err : cut_at(*ret_, end);
 }
 
 static int cover_once(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, struct hp_region **ret_)
 {
 	uintptr_t to = start + HP_MIN(end - start, d->len_max);
-	int e = hp_region_register(d, start, to, access, HP_REGION_UNCACHED, 0, true, ret_);
+	int err = hp_region_register(d, start, to, access, HP_REGION_UNCACHED, 0, true, ret_);
 
-	return e ? e : cut_at(*ret_, end);
+	return err ? err : cut_at(*ret_, end);
 }
 
 /* ------------------------------------------------------------------ for a pin */
@@ -165,7 +165,7 @@ struct hp_region *hp_cover_find(hugepin_domain *d, uintptr_t addr, size_t len, u
 int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned access, bool once, struct hp_region **ret_)
 {
 	uintptr_t addr = (uintptr_t)addr_, start = round_down(addr, HP_BASE_PAGE), end = hp_round_up(addr + len, HP_BASE_PAGE);
-	int e;
+	int err;
 
 	if (!once && (*ret_ = hp_cover_find(d, addr, len, access)))
 		return 0;
@@ -175,16 +175,16 @@ int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned acce
 	if (!hp_domain_may_register(d))
 		return -EPERM;
 	if (!once) {
-		e = hp_in_span(d, addr) ? cover_heap(d, addr, addr + len, access, true, ret_)
+		err = hp_in_span(d, addr) ? cover_heap(d, addr, addr + len, access, true, ret_)
 				     : cover_foreign(d, start, end, access, true, ret_);
-		if (!e)
+		if (!err)
 			return 0;
 	}
 	HP_DSTAT(d, uncached, 1);
-	e = cover_once(d, start, end, access, ret_);
-	if (e)
+	err = cover_once(d, start, end, access, ret_);
+	if (err)
 		HP_DSTAT(d, uncached, -1);
-	return e;
+	return err;
 }
 
 /* ------------------------------------------------------------------ ahead of pins */
@@ -193,21 +193,21 @@ int hp_cover_ahead(hugepin_domain *d, const void *addr_, size_t len, unsigned ac
 {
 	uintptr_t addr = (uintptr_t)addr_;
 	struct hp_region *r = hp_cover_find(d, addr, len, access);
-	int e = 0;
+	int err = 0;
 
 	if (!r && d->policy != HUGEPIN_POLICY_NONE)
-		e = hp_in_span(d, addr) ? cover_heap(d, addr, addr + len, access, false, &r)
+		err = hp_in_span(d, addr) ? cover_heap(d, addr, addr + len, access, false, &r)
 				     : cover_foreign(d, round_down(addr, HP_BASE_PAGE), hp_round_up(addr + len, HP_BASE_PAGE),
 						     access, false, &r);
-	if (e || !r)
-		return e ? e : -EOPNOTSUPP;
+	if (err || !r)
+		return err ? err : -EOPNOTSUPP;
 	if (r->kind == HP_REGION_FOREIGN)
 		hp_lookup_remember(d, addr, r);
 	if (d->on_demand && d->backend.prefetch) {
-		e = d->backend.prefetch(d->ctx, &r->reg, (void *)addr, HP_MIN(len, r->end - addr));
-		HP_DSTAT(d, prefetched_otherwise, e > 0);
+		err = d->backend.prefetch(d->ctx, &r->reg, (void *)addr, HP_MIN(len, r->end - addr));
+		HP_DSTAT(d, prefetched_otherwise, err > 0);
 	}
-	return e < 0 ? e : 0;
+	return err < 0 ? err : 0;
 }
 
 /* Hits are not told: the first pin of an extent is noted. */

@@ -80,14 +80,14 @@ static uint64_t kernel_clock_ns(void *unused)
 /* A child of fork finds it empty, whatever handlers ran: no hit there gives a key of the parent's. */
 static void *map_table(size_t size)
 {
-	int saved = errno;
+	int saved_errno = errno;
 	void *p = hp_meta_map(size);
 
 	if (p && madvise(p, size, MADV_WIPEONFORK) != 0) {
 		munmap(p, size);
 		p = NULL;
 	}
-	errno = saved;
+	errno = saved_errno;
 	return p;
 }
 
@@ -133,10 +133,13 @@ static int check_attr(const struct hugepin_attr *a)
 
 static uint32_t policy_of(const struct hugepin_attr *a)
 {
-	static const uint32_t by_name[] = { HUGEPIN_POLICY_ARENA,   HUGEPIN_POLICY_LRU, HUGEPIN_POLICY_CF11,
-					    HUGEPIN_POLICY_PREDICT, HUGEPIN_POLICY_ODP, HUGEPIN_POLICY_NONE };
+	static const uint32_t by_option[] = {
+		[HP_POLICY_ARENA] = HUGEPIN_POLICY_ARENA, [HP_POLICY_LRU] = HUGEPIN_POLICY_LRU,
+		[HP_POLICY_CF11] = HUGEPIN_POLICY_CF11,	  [HP_POLICY_PREDICT] = HUGEPIN_POLICY_PREDICT,
+		[HP_POLICY_ODP] = HUGEPIN_POLICY_ODP,	  [HP_POLICY_NONE] = HUGEPIN_POLICY_NONE,
+	};
 
-	return a->policy ? a->policy : by_name[hp_config.policy];
+	return a->policy ? a->policy : by_option[hp_config.policy];
 }
 
 static enum hp_hold hold_of(const struct hugepin_attr *a)
@@ -157,10 +160,10 @@ static uint64_t lower_limit(uint64_t a, uint64_t b, uint64_t none)
 static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backend, void *ctx, const struct hugepin_attr *a,
 		  struct hugepin_limits limits)
 {
-	int e = make_tables(d);
+	int err = make_tables(d);
 
-	if (e)
-		return e;
+	if (err)
+		return err;
 	if (!hp_unseal(d->backend_page, sizeof d->backend_page))
 		return -ENOMEM;
 	memset(&d->backend, 0, sizeof d->backend);
@@ -231,34 +234,34 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 	struct hugepin_attr a = { .size = sizeof a };
 	struct hugepin_limits limits = { .access = HP_ACCESS_ALL };
 	hugepin_domain *d = NULL;
-	int e;
+	int err;
 
 	if (!backend || !ret_ || backend->size < offsetof(struct hugepin_backend, now_ns) || !backend->reg || !backend->dereg ||
 	    !backend->limits || (attr && attr->size < offsetof(struct hugepin_attr, pad)))
 		return -EINVAL;
 	if (attr)
 		memcpy(&a, attr, HP_MIN(attr->size, sizeof a));
-	e = check_attr(&a);
-	if (e == -EINVAL)
-		return e;
+	err = check_attr(&a);
+	if (err == -EINVAL)
+		return err;
 	hp_config_load();
-	if (!e) {
-		e = backend->limits(ctx, &limits);
-		e = e == -EINVAL ? -EIO : e; /* that would say that ctx is still the caller's */
+	if (!err) {
+		err = backend->limits(ctx, &limits);
+		err = err == -EINVAL ? -EIO : err; /* that would say that ctx is still the caller's */
 	}
 	hp_domains_lock();
-	e = e || hp_base_page_fits() ? e : -EOPNOTSUPP;
-	e = e ? e : hp_counts_init();
-	e = e ? e : hp_regions_init();
-	e = e ? e : hp_domains_place(&d);
-	if (!e)
+	err = err || hp_base_page_fits() ? err : -EOPNOTSUPP;
+	err = err ? err : hp_counts_init();
+	err = err ? err : hp_regions_init();
+	err = err ? err : hp_domains_place(&d);
+	if (!err)
 		hp_trace_start();
-	e = e ? e : set_up_domain(d, backend, ctx, &a, limits);
-	if (!e) {
+	err = err ? err : set_up_domain(d, backend, ctx, &a, limits);
+	if (!err) {
 		empty_domain(d);
-		e = hp_helper_open(d);
+		err = hp_helper_open(d);
 	}
-	if (!e) {
+	if (!err) {
 		/* When nothing is cached that is not watched. */
 		if (d->watched && watched++ == 0)
 			hp_uffd_open(hp_gone_tell);
@@ -278,7 +281,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 		*ret_ = d;
 	}
 	hp_domains_unlock();
-	if (e) {
+	if (err) {
 		if (backend->size >= sizeof *backend && backend->close)
 			backend->close(ctx);
 	} else {
@@ -291,7 +294,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 		if (!__libc_single_threaded)
 			hp_domains_start();
 	}
-	return e;
+	return err;
 }
 
 /* ------------------------------------------------------------------ closing */
@@ -332,7 +335,7 @@ int hugepin_domain_close(hugepin_domain *d)
 	while ((r = TAILQ_FIRST(&d->live)))
 		hp_region_unpublish(r);
 	hp_region_settle(d);
-	hp_region_bury(d);
+	hp_region_deregister_dead(d);
 	hp_unlock(&d->lock);
 	hp_domains_lock();
 	hp_lock(&d->lock);

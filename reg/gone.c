@@ -1,7 +1,7 @@
 /*
  * What is heard of memory that went away goes through three steps here: it is queued in every domain (hp_gone_tell), without
  * the domain's lock; whoever has the lock next unpublishes the regions there (hp_gone_drain); and what the device has to be told
- * is left to hp_region_bury().
+ * is left to hp_region_deregister_dead().
  */
 #include "reg/gone.h"
 
@@ -108,7 +108,8 @@ bool hp_gone_discarded(const hugepin_domain *d, uintptr_t start, uintptr_t end)
 	return hp_bits_find(d->discarded, from, to, true) != to;
 }
 
-/* Of several ranges, in whatever order they came, the discarded win. Other memory is only where all of a hugepage went. */
+/* Apply unmaps first, then discards, so that discards win in whatever order the ranges came. Only an unmap of all of a hugepage puts
+ * other memory there. */
 static void note_discarded(hugepin_domain *d, const struct hp_gone *queued)
 {
 	for (unsigned pass = 0; pass < 2; pass++)

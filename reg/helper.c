@@ -523,7 +523,7 @@ static void register_again(hugepin_domain *d, struct tracked *p)
 	uint64_t start_ns = now_of(d), since = hp_helper_time(d);
 	struct hp_region *r = NULL;
 	bool new;
-	int e = -EPERM;
+	int err = -EPERM;
 
 	if (p->region) { /* by somebody else, of whom we have not heard */
 		tell_registered(h, p, start_ns);
@@ -532,8 +532,8 @@ static void register_again(hugepin_domain *d, struct tracked *p)
 	if (!hp_domain_may_register(d)) {
 		hp_cover_make_present(start, end);
 	} else {
-		e = hp_cover_ahead(d, (void *)start, end - start, p->access);
-		r = e ? NULL : hp_region_find(d, start, p->access);
+		err = hp_cover_ahead(d, (void *)start, end - start, p->access);
+		r = err ? NULL : hp_region_find(d, start, p->access);
 	}
 	if (!r) {
 		hp_plan_failed(h->plan, id, now_of(d));
@@ -651,7 +651,7 @@ uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
 	HP_DSTAT(d, helper_delay_ns, hp_processors_delay_ns() - d->stats.helper_delay_ns);
 	for (;;) {
 		hp_gone_drain(d);
-		hp_region_bury(d);
+		hp_region_deregister_dead(d);
 		if (!tell_all(d))
 			return UINT64_MAX;
 		/* What was lost may be uses of what would be given back. */

@@ -81,7 +81,7 @@ static HP_COLD int unpin_retired(hugepin_domain *d, uint32_t index)
 	return 0;
 }
 
-/* Tell the helper, and wake it if it is not coming anyway: of what is lost, too, which may be the last for long. */
+/* Push a record, and wake the helper unless a run is already asked for. Also when the record is dropped: no later one may come. */
 static inline void record_use(hugepin_domain *d, struct hp_counts *counts, enum hp_record_kind kind, uint32_t index, uint64_t site)
 {
 	struct hp_records *q = hp_counts_records(counts);
@@ -496,7 +496,7 @@ static void enter_domain(hugepin_domain *d)
 	hp_lock(&d->lock);
 	d->waiting--;
 	hp_gone_drain(d);
-	hp_region_bury(d);
+	hp_region_deregister_dead(d);
 }
 
 /* And unlock it. The helper hears of the pin. */
@@ -531,21 +531,21 @@ static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, uns
 	bool once = d->policy == HUGEPIN_POLICY_NONE || access & HUGEPIN_PIN_UNCACHED;
 	uint64_t site = d->helper ? SITE(d) : 0, time = d->helper ? hp_helper_time(d) : 0, registered;
 	struct hp_region *r;
-	int e;
+	int err;
 
 	if (!(access & ~(unsigned)HUGEPIN_PIN_UNCACHED))
 		access |= d->access;
-	e = check_request(d, addr, len, access);
-	if (!e && !hp_counts_self && !hp_counts_adopt())
-		e = -ENOMEM;
-	if (e)
-		return e;
+	err = check_request(d, addr, len, access);
+	if (!err && !hp_counts_self && !hp_counts_adopt())
+		err = -ENOMEM;
+	if (err)
+		return err;
 	once = once || !settled(d, addr, len);
 	enter_domain(d);
 	registered = d->stats.registered;
-	e = hp_cover_pin(d, addr, len, access & d->access_mask, once, &r);
-	if (e) {
-		HP_DSTAT(d, nobufs, e == -ENOBUFS);
+	err = hp_cover_pin(d, addr, len, access & d->access_mask, once, &r);
+	if (err) {
+		HP_DSTAT(d, nobufs, err == -ENOBUFS);
 	} else {
 		size_t covered = r->end - (uintptr_t)addr;
 
@@ -554,7 +554,7 @@ static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, uns
 		fill(ret_, (uintptr_t)addr, HP_MIN(len, covered), r->keys, d->ref | (uint64_t)(r - hp_regions));
 	}
 	leave_domain(d);
-	return e;
+	return err;
 }
 
 static HP_COLD int key_slow(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
@@ -562,15 +562,15 @@ static HP_COLD int key_slow(void *domain, const void *addr, size_t len, unsigned
 	hugepin_domain *d = domain;
 	uint64_t site = d->helper ? SITE(d) : 0, time = d->helper ? hp_helper_time(d) : 0;
 	struct hp_region *r;
-	int e = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : check_request(d, addr, len, access);
+	int err = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : check_request(d, addr, len, access);
 
-	if (!e && !hp_counts_self && !hp_counts_adopt())
-		e = -ENOMEM;
-	if (e)
-		return e;
-	e = settled(d, addr, len) ? 0 : -ENOKEY;
+	if (!err && !hp_counts_self && !hp_counts_adopt())
+		err = -ENOMEM;
+	if (err)
+		return err;
+	err = settled(d, addr, len) ? 0 : -ENOKEY;
 	enter_domain(d);
-	r = e ? NULL : hp_cover_find(d, (uintptr_t)addr, 1, access);
+	r = err ? NULL : hp_cover_find(d, (uintptr_t)addr, 1, access);
 	if (r) {
 		take_pin(d, r, (uintptr_t)addr, 0, time, site, false);
 		fill(ret_, r->start, r->end - r->start, r->keys, d->ref | (uint64_t)(r - hp_regions));
@@ -584,12 +584,12 @@ static HP_COLD int key_slow(void *domain, const void *addr, size_t len, unsigned
 
 int hugepin_unpinv(hugepin_domain *d, struct hugepin_pin *pins, int n)
 {
-	int e = 0;
+	int err = 0;
 
 	for (int i = 0; i < n; i++)
 		if (pins[i].ref && hugepin_unpin(d, &pins[i]) != 0)
-			e = -EINVAL;
-	return e;
+			err = -EINVAL;
+	return err;
 }
 
 /* As hugepin_pin, but for the question. */
@@ -614,19 +614,19 @@ static __attribute__((noinline)) int pin_later(hugepin_domain *d, const void *ad
 static inline __attribute__((always_inline)) int pin_each(hugepin_domain *d, const struct iovec *v, int n, unsigned access,
 							  struct hugepin_pin *ret_, int max, bool later)
 {
-	int pins = 0, e;
+	int pins = 0, err;
 
 	for (int i = 0; i < n; i++) {
 		const char *at = v[i].iov_base;
 		size_t left = v[i].iov_len;
 
 		do {
-			e = pins >= max ? -EMSGSIZE :
+			err = pins >= max ? -EMSGSIZE :
 			    later	? pin_later(d, at, left, access, &ret_[pins]) :
 					  hugepin_pin(d, at, left, access, &ret_[pins]);
-			if (e) {
+			if (err) {
 				hugepin_unpinv(d, ret_, pins);
-				return e;
+				return err;
 			}
 			at += ret_[pins].len;
 			left -= ret_[pins++].len;
@@ -660,19 +660,19 @@ int hugepin_pinv(hugepin_domain *d, const struct iovec *v, int n, unsigned acces
 
 int hugepin_prefetch(hugepin_domain *d, const void *addr, size_t len, unsigned access)
 {
-	int e;
+	int err;
 
 	access = wanted_access(d, access);
-	e = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : check_request(d, addr, len, access);
-	if (e)
-		return e;
+	err = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : check_request(d, addr, len, access);
+	if (err)
+		return err;
 	hp_lock(&d->queue_lock);
 	if (d->prefetches_count < HP_PREFETCHES_MAX)
 		d->prefetches[d->prefetches_count++] =
 			(struct hp_prefetch){ addr, len, access };
 	else
-		e = -EBUSY;
+		err = -EBUSY;
 	hp_unlock(&d->queue_lock);
 	hp_domains_start();
-	return e;
+	return err;
 }

@@ -97,7 +97,7 @@ static void choose_processors(void)
 {
 	unsigned long mask[4096 / (8 * sizeof(unsigned long))];
 	unsigned bits = 8 * sizeof *mask;
-	int saved = errno;
+	int saved_errno = errno;
 
 	if (hp_config.helper_cpu == HP_CPU_INHERIT)
 		return;
@@ -106,7 +106,7 @@ static void choose_processors(void)
 		mask[(size_t)hp_config.helper_cpu / bits] |= 1ul << ((size_t)hp_config.helper_cpu % bits);
 	if (syscall(SYS_sched_setaffinity, 0, sizeof mask, mask) != 0 && hp_config.helper_cpu >= 0)
 		hp_say("HUGEPIN_HELPER_CPU: the helper may not run on", NULL, (size_t)hp_config.helper_cpu);
-	errno = saved;
+	errno = saved_errno;
 }
 
 /* The paper reckons with n time slices where n helpers share a core. That is what we begin with; but ours sleep when they have

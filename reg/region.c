@@ -291,7 +291,7 @@ static bool none_waits(const hugepin_domain *d)
 	return TAILQ_EMPTY(&d->retired) && TAILQ_EMPTY(&d->uncached);
 }
 
-static void bury_later(hugepin_domain *d, struct hp_region *r)
+static void declare_dead(hugepin_domain *d, struct hp_region *r)
 {
 	HP_WRITE(r->state, HP_REGION_DEAD);
 	TAILQ_REMOVE(r->kind == HP_REGION_UNCACHED ? &d->uncached : &d->retired, r, order);
@@ -309,7 +309,7 @@ static uint64_t settle_list(hugepin_domain *d, struct hp_region_list *list)
 		if (hp_region_pins(r))
 			still++;
 		else
-			bury_later(d, r);
+			declare_dead(d, r);
 	}
 	return still;
 }
@@ -362,7 +362,7 @@ static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 	region_free(r);
 }
 
-void hp_region_bury(hugepin_domain *d)
+void hp_region_deregister_dead(hugepin_domain *d)
 {
 	struct hp_region *r;
 
@@ -388,11 +388,11 @@ void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r)
 		hp_counts_barrier();
 	if (hp_region_pins(r))
 		return;
-	bury_later(d, r);
+	declare_dead(d, r);
 	HP_DSTAT(d, retired, -1);
 	if (none_waits(d))
 		hp_attention_lower(d, HP_RETIRED);
-	hp_region_bury(d);
+	hp_region_deregister_dead(d);
 }
 
 /* ------------------------------------------------------------------ extents of which little is pinned */
@@ -560,14 +560,14 @@ static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access,
 {
 	uint64_t start_ns = d->backend.now_ns(d->ctx), now_ns;
 	unsigned waits = d->late && d->deregistered_at_ns ? LATE_STEPS : 0;
-	int e;
+	int err;
 
 	for (;;) {
 		hp_registering = true;
-		e = d->backend.reg(d->ctx, (void *)r->start, r->end - r->start, access, &r->reg);
+		err = d->backend.reg(d->ctx, (void *)r->start, r->end - r->start, access, &r->reg);
 		hp_registering = false;
 		now_ns = d->backend.now_ns(d->ctx);
-		if (!is_full(e))
+		if (!is_full(err))
 			break;
 		HP_DSTAT(d, refused, 1);
 		if (!evict)
@@ -579,9 +579,9 @@ static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access,
 			break;
 		sleep_ns(LATE_STEP_NS);
 	}
-	if (e == 0)
+	if (err == 0)
 		HP_DSTAT(d, registered_ns, now_ns - start_ns);
-	return !is_full(e) ? e : d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
+	return !is_full(err) ? err : d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
 }
 
 static uint64_t keys_of(const struct hugepin_reg *reg)
@@ -609,7 +609,7 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	bool holds = gen && !d->on_demand && kind != HP_REGION_UNCACHED;
 	struct hugepin_extent extent;
 	struct hp_region *r;
-	int e;
+	int err;
 
 	evict &= d->bytes_max != UINT64_MAX;
 	if (!d->on_demand && len > d->bytes_max)
@@ -617,25 +617,25 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	while (!fits_budget(d, len))
 		if (!evict || !evict_one(d))
 			return d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
-	if (holds && (e = hp_heap_hold(start, len, gen, d->hold)) != 0)
-		return e;
+	if (holds && (err = hp_heap_hold(start, len, gen, d->hold)) != 0)
+		return err;
 	/* Before it is registered, so that nothing is missed. On-demand registrations follow what the program maps. The heap
 	 * drops what it unmaps before, so there it is but a precaution: against programs that unmap or discard parts of buffers.
 	 * Extents as wholes: each watched part would be a mapping of its own. */
 	if (holds && hp_heap_extent((void *)start, &extent))
 		hp_uffd_watch_heap((uintptr_t)extent.addr, (uintptr_t)extent.addr + extent.len);
-	e = -ENXIO;
+	err = -ENXIO;
 	if (kind == HP_REGION_FOREIGN && !d->on_demand && !is_told_of(d, start, end))
 		goto out_hold;
-	e = -ENOMEM;
+	err = -ENOMEM;
 	while (!(r = region_new()))
 		if (!evict || !evict_one(d))
 			goto out_hold;
 	HP_WRITE(r->start, start);
 	HP_WRITE(r->end, end);
 	HP_WRITE(r->kind, kind);
-	e = call_backend(d, r, access | d->relaxed | (d->on_demand ? HUGEPIN_ON_DEMAND : 0), evict);
-	if (e)
+	err = call_backend(d, r, access | d->relaxed | (d->on_demand ? HUGEPIN_ON_DEMAND : 0), evict);
+	if (err)
 		goto out_region;
 	HP_WRITE(r->domain, d);
 	HP_WRITE(r->keys, keys_of(&r->reg));
@@ -669,5 +669,5 @@ out_region:
 out_hold:
 	if (holds)
 		hp_heap_drop(start, len, d->hold);
-	return e;
+	return err;
 }

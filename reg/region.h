@@ -59,7 +59,7 @@ bool hp_region_clear_used(hugepin_domain *d, struct hp_region *r);
 bool hp_region_is_used(const hugepin_domain *d, const struct hp_region *r);
 
 /* Deregister what is dead. Calls the backend, if this thread may; else leaves it to the opener. */
-void hp_region_bury(hugepin_domain *d);
+void hp_region_deregister_dead(hugepin_domain *d);
 
 /* A RETIRED region may have lost its last pin: see, and bury it. */
 void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r);

@@ -34,7 +34,7 @@ static void serve_one(hugepin_domain *d, void *busy)
 		return;
 	}
 	hp_gone_drain(d);
-	hp_region_bury(d);
+	hp_region_deregister_dead(d);
 	/* After the drain: what goes away from here on will be found registered. */
 	hp_lock(&d->queue_lock);
 	n = d->prefetches_count;
@@ -147,7 +147,7 @@ static void drop_unused_of(hugepin_domain *d, void *ticks)
 		}
 	}
 	hp_region_settle(d);
-	hp_region_bury(d);
+	hp_region_deregister_dead(d);
 	hp_unlock(&d->lock);
 }
 

@@ -106,7 +106,7 @@ RB_HEAD(hp_region_tree, hp_region);
  *	         pins: enter_domain() in pin.c waits for that
  *	PENDING  hp_gone_tell() with a range; hp_gone_drain() when no tag of what was      attention_of(): where it is lowered,
  *	         queued is left; pins: enter_domain() drains, and the service thread does         the tags are gone
- *	TODO     hp_region_bury() where only the opener may deregister; the same, by       nothing: the list of the dead
+ *	TODO     hp_region_deregister_dead() where only the opener may deregister; the same, by       nothing: the list of the dead
  *	         the opener; the opener's pins: enter_domain() buries                             has the domain's lock
  *	RETIRED  hp_region_settle() before the sum, hp_region_register() of an uncached    hp_counts_barrier(): an unpin that
  *	         one; hp_region_settle() and hp_region_last_unpin() when none is left;     the sum does not see sees the bit

@@ -41,7 +41,7 @@ static bool append_buffer(bool begin)
 {
 	const int fd = hp_open_own(trace.path, O_APPEND | (begin ? O_CREAT : 0));
 	size_t done = 0;
-	int e = -fd;
+	int err = fd;
 	long n;
 
 	if (fd >= 0) {
@@ -52,30 +52,30 @@ static bool append_buffer(bool begin)
 
 		while (done < trace.used) {
 			n = syscall(SYS_write, fd, trace.buffer + done, trace.used - done);
-			e = n < 0 ? errno : ENOSPC;
+			err = n < 0 ? -errno : -ENOSPC;
 			if (n > 0)
 				done += (size_t)n;
-			else if (n == 0 || e != EINTR)
+			else if (n == 0 || err != -EINTR)
 				break;
 		}
 		if (done < trace.used && end >= 0)
 			syscall(SYS_ftruncate, fd, end);
 		syscall(SYS_close, fd);
 	}
-	errno = e;
+	errno = -err;
 	return fd >= 0 && done == trace.used;
 }
 
 /* With the lock. */
 static void flush_buffer(void)
 {
-	const int saved = errno;
+	const int saved_errno = errno;
 
 	if (trace.used && trace.pid == getpid() && !append_buffer(false))
 		trace.lost += trace.waiting;
 	trace.used = 0;
 	trace.waiting = 0;
-	errno = saved;
+	errno = saved_errno;
 }
 
 /* ------------------------------------------------------------------ events */
@@ -159,7 +159,7 @@ static bool make_trace_path(void)
 void hp_trace_start(void)
 {
 	static const char header[] = "t_ns,event,domain,policy,addr,len,pinned_bytes,regions\n";
-	const int saved = errno;
+	const int saved_errno = errno;
 
 	if (trace.begun || !wanted_path())
 		return;
@@ -174,7 +174,7 @@ void hp_trace_start(void)
 		hp_say("HUGEPIN_TRACE: there is no trace: it takes a regular file of this user's, by its only name", NULL, SIZE_MAX);
 	else if (!hp_trace_on)
 		hp_say("HUGEPIN_TRACE: there is no trace: its file cannot be written: error", NULL, (size_t)errno);
-	errno = saved;
+	errno = saved_errno;
 }
 
 void hp_trace_child(void)

@@ -207,12 +207,12 @@ static void lose_descriptor(void)
 
 enum hp_change hp_uffd_ask(void)
 {
-	int saved = errno, fd = watch.uffd.fd;
+	int saved_errno = errno, fd = watch.uffd.fd;
 	enum hp_change change = fd < 0 ? HP_UNTOLD : ask(fd);
 
 	if (HP_UNLIKELY(change == HP_UNTOLD && fd >= 0))
 		lose_descriptor();
-	errno = saved;
+	errno = saved_errno;
 	return change;
 }
 
@@ -342,14 +342,14 @@ static bool start_watcher(int fd)
 
 void hp_uffd_open(void (*gone)(hugepin_domain *d, void *range))
 {
-	int saved = errno, fd;
+	int saved_errno = errno, fd;
 
 	if (!watch.gone)
 		watch.gone = gone;
 	/* Whose descriptor was lost has a thread that still reads. */
 	if (watch.uffd.fd < 0 && !watch.thread.tid && (fd = open_fd()) >= 0 && keep_descriptor(&watch.uffd, fd) && !start_watcher(watch.uffd.fd))
 		drop_descriptor(&watch.uffd);
-	errno = saved;
+	errno = saved_errno;
 }
 
 /* ------------------------------------------------------------------ mappings */
@@ -464,20 +464,20 @@ static int query_mapping(uintptr_t addr, struct mapping *ret_)
 
 static bool mapping_at(uintptr_t addr, struct mapping *ret_)
 {
-	int e = query_mapping(addr, ret_);
+	int err = query_mapping(addr, ret_);
 
-	return !e || (e == -ENOSYS && watch.maps.fd >= 0 && read_mapping(addr, ret_));
+	return !err || (err == -ENOSYS && watch.maps.fd >= 0 && read_mapping(addr, ret_));
 }
 
 bool hp_uffd_is_private(uintptr_t start, uintptr_t end)
 {
-	int saved = errno;
+	int saved_errno = errno;
 	struct mapping m;
 	bool ok = true;
 
 	for (; start < end && ok; start = m.end)
 		ok = mapping_at(start, &m) && m.is_private;
-	errno = saved;
+	errno = saved_errno;
 	return ok;
 }
 
@@ -492,29 +492,29 @@ static bool can_add(void)
  * mappings are watched as wholes, unless a part has become another's meanwhile. */
 bool hp_uffd_watch(uintptr_t start, uintptr_t end)
 {
-	int saved = errno;
+	int saved_errno = errno;
 	bool ok = can_add();
 	struct mapping m;
 
 	for (; start < end && ok; start = m.end)
 		ok = mapping_at(start, &m) && m.is_private &&
 		     (watch_range(watch.uffd.fd, m.start, m.end) || watch_range(watch.uffd.fd, start, HP_MIN(end, m.end)));
-	errno = saved;
+	errno = saved_errno;
 	return ok;
 }
 
 void hp_uffd_watch_heap(uintptr_t start, uintptr_t end)
 {
-	int saved = errno, e;
+	int saved_errno = errno, err;
 	struct mapping m;
 
 	for (bool ok = can_add(); start < end && ok; start = m.end) {
-		e = query_mapping(start, &m);
-		if (e == -ENOSYS)
+		err = query_mapping(start, &m);
+		if (err == -ENOSYS)
 			m.end = end;
-		ok = e != -ENOENT && watch_range(watch.uffd.fd, e ? start : m.start, m.end);
+		ok = err != -ENOENT && watch_range(watch.uffd.fd, err ? start : m.start, m.end);
 	}
-	errno = saved;
+	errno = saved_errno;
 }
 
 bool hp_uffd_works(void)
@@ -524,7 +524,7 @@ bool hp_uffd_works(void)
 
 void hp_uffd_child(void)
 {
-	int saved = errno;
+	int saved_errno = errno;
 
 	drop_descriptor(&watch.uffd);
 	drop_descriptor(&watch.maps);
@@ -532,5 +532,5 @@ void hp_uffd_child(void)
 	hp_thread_child(&watch.thread);
 	watch.round = 0;
 	watch.patience_ns = PATIENCE_MAX_NS;
-	errno = saved;
+	errno = saved_errno;
 }

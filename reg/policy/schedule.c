@@ -1,10 +1,8 @@
 /*
- * Every idle region stands in one of five trees, by what is meant for it: registered with a next use expected (KEPT),
- * without (IDLE), to be released (LEAVING); not registered and to be again (DUE), or not (GONE). A tree is ordered by
- * time and knows the latest start of its registrations, one after another, so that each is done when it is due. At
- * each event the regions that it says something of are decided again; how many is bounded, however many regions there
- * are.
+ * Every idle region stands in one of the five trees of timeline.h, by what is meant for it. Each event decides the regions again that
+ * it says something of: a bounded number, however many regions there are.
  *
+ * Invariants:
  * 1. A region in use stands in no tree, so it is never asked for.
  * 2. Only registered regions stand in KEPT, IDLE and LEAVING, only others in DUE and GONE.
  * 3. held is never more than the budget by what is asked for here.
@@ -27,16 +25,17 @@
 #define MISSES_ALLOWED 0.005f /* of re-uses; and one for each region */
 #define PRICE 0.2f /* of a miss: bytes x ns idle before a use on average, times uses so far, by misses that are left */
 #define PRICE_USES 60.0f /* uses that a run is taken to have at least */
-#define PRICE_KEPT 0.75f /* the last miss left is dear: without it nothing is released for a long time; */
-#define PRICE_TOKENS 0.25f /* those before it are taken to be at least this */
+#define PRICE_KEPT 0.75f /* of the misses that are left: kept back, since without the last nothing is released for a long time */
+#define PRICE_TOKENS 0.25f /* the others are taken to be at least so many */
 #define TOKENS_MIN 0.5f /* with fewer misses left nothing is released */
-#define PRICE_MISS 1.2214028f /* factor of the price after a miss, e^0.2; and after a hit, e^-0.0008 */
-#define PRICE_HIT 0.99920032f
-#define PRICE_MIN 0.2f
-#define ABANDONED_GAPS 6 /* an idle region is abandoned after so many times the longest gap of any region, */
-#define ABANDONED_PRICE 0.25f /* when its bytes x ns are so much of a miss, */
-#define ABANDONED_NS 1000000u /* after 1 ms, */
-#define ABANDONED_USES 8 /* and after so many uses for each region seen */
+#define PRICE_MISS 1.2214028f /* e^0.2: factor of the price after a miss */
+#define PRICE_HIT 0.99920032f /* e^-0.0008: factor of the price after a hit */
+#define PRICE_MIN 0.2f /* the least factor */
+/* An idle region is abandoned when all four hold. */
+#define ABANDONED_GAPS 6 /* it has been idle for so many times the longest gap of any region */
+#define ABANDONED_PRICE 0.25f /* its bytes x ns are this part of a miss */
+#define ABANDONED_NS 1000000u /* it has been idle for so long */
+#define ABANDONED_USES 8 /* there were so many uses for each region seen */
 #define SITE_REGIONS 8 /* regions first seen at a site, from which it is judged: */
 #define SITE_REUSED 10 /* under one in so many used again, what is first seen there is released at once */
 #define SAMPLES_SAVE 3 /* samples that a context should have; for order, one says it */
@@ -71,9 +70,9 @@ struct hp_schedule {
 	uint64_t seen; /* regions */
 	uint64_t uses, reuses, misses;
 	uint64_t alarm; /* until so many uses */
-	double area; /* sum of bytes x idle ns before a use */
+	double idle_byte_ns; /* sum of bytes x idle ns before a use */
 	uint64_t gap_max;
-	float mood;
+	float price_factor;
 
 	uint64_t forgotten;
 	struct hp_predict predict;
@@ -146,8 +145,8 @@ static float tokens(const struct hp_schedule *s)
 /* Of a miss, in bytes x ns. */
 static float price(const struct hp_schedule *s)
 {
-	float use = s->uses ? (float)(s->area / (double)s->uses) : 0;
-	return PRICE * s->mood * use * HP_MAX(PRICE_USES, (float)s->uses) /
+	float use = s->uses ? (float)(s->idle_byte_ns / (double)s->uses) : 0;
+	return PRICE * s->price_factor * use * HP_MAX(PRICE_USES, (float)s->uses) /
 	       HP_MAX(PRICE_TOKENS, tokens(s) - PRICE_KEPT);
 }
 
@@ -322,16 +321,16 @@ static void count_use(struct hp_schedule *s, struct hp_planned *x, bool hit)
 	x->reused = true;
 	if (!hit && (x->released || s->asked == x->number)) {
 		s->misses++;
-		s->mood *= PRICE_MISS;
+		s->price_factor *= PRICE_MISS;
 		if (tokens(s) - (float)s->timeline.due < TOKENS_MIN)
 			s->alarm = s->uses + s->timeline.known;
 	} else if (hit) {
-		s->mood = HP_MAX(PRICE_MIN, s->mood * PRICE_HIT);
+		s->price_factor = HP_MAX(PRICE_MIN, s->price_factor * PRICE_HIT);
 	}
 	if (!x->uses) {
 		uint64_t gap = s->now - x->idle_ns;
 		s->gap_max = HP_MAX(s->gap_max, gap);
-		s->area += (double)x->bytes * (double)gap;
+		s->idle_byte_ns += (double)x->bytes * (double)gap;
 		score(s, x);
 	}
 }
@@ -630,7 +629,7 @@ struct hp_schedule *hp_schedule_new(const struct hp_plan_config *config)
 	hp_predict_init(&s->predict, at, predict);
 	s->config = *config;
 	s->mapped = bytes;
-	s->mood = 1;
+	s->price_factor = 1;
 	s->sites = (struct site *)(at + predict);
 	s->site_mask = sites - 1;
 	s->timeline.index = (uint32_t *)(s->sites + sites);
