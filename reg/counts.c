@@ -10,8 +10,8 @@
 #include "base/stats.h"
 #include "reg/domains.h"
 
-/* A scan that goes from one owner to the next waits for memory at each of them; by a table it waits for many at a time. While all
- * have a place in it, it is used. */
+/* A scan that goes from one owner to the next waits for memory at each of them; by a table it waits for many at a time.
+ * While all have a place in it, it is used. */
 enum { TABLE_MAX = 4096 };
 
 HP_TLS struct hp_counts *hp_counts_self;
@@ -26,8 +26,8 @@ static bool have_key;
 #define PAGE 4096
 #define SIZE (HP_COUNTS_OWNER_SIZE + PAGE + HP_REGIONS_MAX * sizeof(struct hp_counts))
 
-/* The counters of one region begin at another cache line of their page for each thread: else they would all contend for one set of
- * each cache. In steps of a line, as far as there is room behind the owner. */
+/* The counters of one region begin at another cache line of their page for each thread: else they would all contend for
+ * one set of each cache. In steps of a line, as far as there is room behind the owner. */
 #define LINE 64
 #define COLOURS ((HP_COUNTS_OWNER_SIZE - sizeof(struct hp_counts_owner)) / LINE)
 _Static_assert(COLOURS > 8 && COLOURS <= PAGE / LINE, "the counters begin on the page after the owner's");
@@ -73,8 +73,10 @@ static struct hp_counts_owner *make_owner(void)
 	return c;
 }
 
-/* Call each() for every owner; acquire: pairs with the releases in make_owner(). One that stands nowhere yet has counted nothing. */
-static inline __attribute__((always_inline)) void scan_owners(void (*each)(struct hp_counts_owner *, void *arg), void *arg)
+/* Call each() for every owner; acquire: pairs with the releases in make_owner(). One that stands nowhere yet has
+ * counted nothing. */
+static inline __attribute__((always_inline)) void scan_owners(void (*each)(struct hp_counts_owner *, void *arg),
+							      void *arg)
 {
 	struct hp_counts_owner *c;
 	uint32_t n = made;
@@ -157,9 +159,9 @@ struct sum {
 	uint32_t region, sum;
 };
 
-/* Read unpins before pins: a pin made and undone in between then counts too much, never too little. A pin that another thread gives
- * back was counted before, and where no more can be made, before the barrier: each count of a pin is seen. acquire: pairs with
- * hp_count(). */
+/* Read unpins before pins: a pin made and undone in between then counts too much, never too little. A pin that another
+ * thread gives back was counted before, and where no more can be made, before the barrier: each count of a pin is seen.
+ * acquire: pairs with hp_count(). */
 static inline void add_pins_out(struct hp_counts_owner *c, void *sum)
 {
 	struct sum *s = sum;

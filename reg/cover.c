@@ -56,11 +56,11 @@ static void supersede(void *cover, struct hp_region *r)
 	c->regions += is_around;
 }
 
-/* Register [start, end) in place of what lies inside it: when it fails, nothing has changed. What only overlaps stays, and nothing
- * of it is registered again: so the bytes of all registrations are those of what misses asked for. told: hits find it without a
- * look under the lock. */
-static int register_union(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind, uint64_t gen,
-		 bool evict, bool told, struct hp_region **ret_)
+/* Register [start, end) in place of what lies inside it: when it fails, nothing has changed. What only overlaps stays,
+ * and nothing of it is registered again: so the bytes of all registrations are those of what misses asked for. told:
+ * hits find it without a look under the lock. */
+static int register_union(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
+			  uint64_t gen, bool evict, bool told, struct hp_region **ret_)
 {
 	struct cover c = { .start = start, .end = end, .access = access, .wanted = access };
 	int err;
@@ -99,10 +99,11 @@ static int cut_at(struct hp_region *r, uintptr_t wanted_end)
 	return 0;
 }
 
-/* Nothing of the heap that the program discards (MADV_DONTNEED) is registered along with a buffer that is pinned: we hear of it
- * before the pages go, and when they have gone nobody says. Until the heap gives such a hugepage back, only the very pages of
- * a pin are registered, for this pin. */
-static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, unsigned access, bool evict, struct hp_region **ret_)
+/* Nothing of the heap that the program discards (MADV_DONTNEED) is registered along with a buffer that is pinned: we
+ * hear of it before the pages go, and when they have gone nobody says. Until the heap gives such a hugepage back, only
+ * the very pages of a pin are registered, for this pin. */
+static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, unsigned access, bool evict,
+		      struct hp_region **ret_)
 {
 	uintptr_t start = round_down(addr, HP_PAGE), end = hp_round_up(addr_end, HP_PAGE), from, to, mapped;
 	struct hugepin_extent x;
@@ -123,12 +124,14 @@ static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, uns
 		to = HP_MIN(to, from + piece);
 		end = HP_MIN(end, to);
 	}
-	/* Not at the price of others: what does not fit as a whole goes page by page. Nor what was let go of but for a part. */
+	/* Not at the price of others: what does not fit as a whole goes page by page. Nor what was let go of but for a
+	 * part. */
 	if ((d->policy == HUGEPIN_POLICY_ARENA && !hp_region_held_less(d, from, to)) || d->on_demand)
 		err = register_union(d, from, to, access | d->access, HP_REGION_EXTENT, x.gen, false, true, ret_);
 	if (err)
 		err = register_union(d, start, end, access, HP_REGION_RUN, x.gen, evict, true, ret_);
-	if (err == -EINVAL || err == -EOPNOTSUPP) { /* before Linux 6.5 io_uring takes no buffer over two hugetlb mappings */
+	/* Before Linux 6.5 io_uring takes no buffer over two hugetlb mappings. */
+	if (err == -EINVAL || err == -EOPNOTSUPP) {
 		mapped = start + hp_heap_mapping(start);
 		if (mapped < end)
 			err = register_union(d, start, mapped, access, HP_REGION_RUN, x.gen, evict, true, ret_);
@@ -136,7 +139,8 @@ static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, uns
 	return err ? err : cut_at(*ret_, addr_end);
 }
 
-static int cover_foreign(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, bool evict, struct hp_region **ret_)
+static int cover_foreign(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, bool evict,
+			 struct hp_region **ret_)
 {
 	uintptr_t to = start + HP_MIN(end - start, d->len_max);
 	int err = register_union(d, start, to, access, HP_REGION_FOREIGN, 0, evict, true, ret_);
@@ -164,7 +168,8 @@ struct hp_region *hp_cover_find(hugepin_domain *d, uintptr_t addr, size_t len, u
 /* Find or register. once: for this pin alone. */
 int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned access, bool once, struct hp_region **ret_)
 {
-	uintptr_t addr = (uintptr_t)addr_, start = round_down(addr, HP_BASE_PAGE), end = hp_round_up(addr + len, HP_BASE_PAGE);
+	uintptr_t addr = (uintptr_t)addr_, start = round_down(addr, HP_BASE_PAGE),
+		  end = hp_round_up(addr + len, HP_BASE_PAGE);
 	int err;
 
 	if (!once && (*ret_ = hp_cover_find(d, addr, len, access)))
@@ -197,8 +202,8 @@ int hp_cover_ahead(hugepin_domain *d, const void *addr_, size_t len, unsigned ac
 
 	if (!r && d->policy != HUGEPIN_POLICY_NONE)
 		err = hp_in_span(d, addr) ? cover_heap(d, addr, addr + len, access, false, &r)
-				     : cover_foreign(d, round_down(addr, HP_BASE_PAGE), hp_round_up(addr + len, HP_BASE_PAGE),
-						     access, false, &r);
+					  : cover_foreign(d, round_down(addr, HP_BASE_PAGE),
+							  hp_round_up(addr + len, HP_BASE_PAGE), access, false, &r);
 	if (err || !r)
 		return err ? err : -EOPNOTSUPP;
 	if (r->kind == HP_REGION_FOREIGN)

@@ -1,12 +1,14 @@
 /*
- * What is registered where nothing registered serves a pin, or ahead of pins. Under the domain's lock, but where it says otherwise.
+ * What is registered where nothing registered serves a pin, or ahead of pins. Under the domain's lock, but where it
+ * says otherwise.
  */
 #ifndef HP_REG_COVER_H
 #define HP_REG_COVER_H
 
 #include "reg/state.h"
 
-/* What is registered and serves a pin of [addr, addr + len), or of its beginning if no registration could be longer; or NULL. */
+/* What is registered and serves a pin of [addr, addr + len), or of its beginning if no registration could be longer; or
+ * NULL. */
 struct hp_region *hp_cover_find(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access);
 
 /* The same, or register it. once: for this pin alone. 0 and *ret_, or -errno as hugepin_pin. */
@@ -18,7 +20,8 @@ int hp_cover_ahead(hugepin_domain *d, const void *addr, size_t len, unsigned acc
 /* Register the extents that were made since the last call, as far as they fit the budget. */
 void hp_cover_new_extents(hugepin_domain *d);
 
-/* Give memory to what only another thread may register, so that it has less to wait for. Without the lock, too; keeps errno. */
+/* Give memory to what only another thread may register, so that it has less to wait for. Without the lock, too; keeps
+ * errno. */
 void hp_cover_make_present(uintptr_t start, uintptr_t end);
 
 #endif

@@ -23,7 +23,8 @@
 #include "reg/trace.h"
 #include "reg/uffd.h"
 
-static unsigned watched; /* open domains whose foreign memory the kernel, or announcements, watch; under the lock of opening */
+/* Open domains whose foreign memory the kernel, or announcements, watch; under the lock of opening. */
+static unsigned watched;
 
 const struct hugepin_backend *hp_domain_backend(hugepin_domain *d, void **ret_ctx)
 {
@@ -48,12 +49,14 @@ void hp_domain_unlock(hugepin_domain *d)
 
 /* ------------------------------------------------------------------ fork */
 
-/* Registrations, rings and devices are the parent's: pins of its domains fail here, and new ones can be opened. Nothing is done
- * before the fork: a signal handler may fork that interrupted us with any lock taken, and others may hold them. */
+/* Registrations, rings and devices are the parent's: pins of its domains fail here, and new ones can be opened. Nothing
+ * is done before the fork: a signal handler may fork that interrupted us with any lock taken, and others may hold
+ * them. */
 static void disown_domains(void)
 {
 	watched = 0;
-	hp_domains_child(); /* first: tables are zeroed below by madvise, whose interposed form looks for domains to tell of it */
+	/* First: tables are zeroed below by madvise, whose interposed form looks for domains to tell of it. */
+	hp_domains_child();
 	hp_regions_child();
 	hp_uffd_child();
 	hp_counts_child();
@@ -125,8 +128,8 @@ static int make_tables(hugepin_domain *d)
 
 static int check_attr(const struct hugepin_attr *a)
 {
-	if (a->policy > HUGEPIN_POLICY_NONE || a->fork > HUGEPIN_FORK_DONTFORK || a->flags || a->access & ~HP_ACCESS_ALL ||
-	    a->watch > HUGEPIN_WATCH_NONE)
+	if (a->policy > HUGEPIN_POLICY_NONE || a->fork > HUGEPIN_FORK_DONTFORK || a->flags ||
+	    a->access & ~HP_ACCESS_ALL || a->watch > HUGEPIN_WATCH_NONE)
 		return -EINVAL;
 	return 0;
 }
@@ -146,7 +149,9 @@ static enum hp_hold hold_of(const struct hugepin_attr *a)
 {
 	if (a->fork == HUGEPIN_FORK_DEFAULT)
 		return hp_config.fork_mode == HP_FORK_COW ? HP_HOLD_COW : HP_HOLD_COPY;
-	return a->fork == HUGEPIN_FORK_COPY ? HP_HOLD_COPY : a->fork == HUGEPIN_FORK_COW ? HP_HOLD_COW : HP_HOLD_DONTFORK;
+	return a->fork == HUGEPIN_FORK_COPY  ? HP_HOLD_COPY
+	       : a->fork == HUGEPIN_FORK_COW ? HP_HOLD_COW
+					     : HP_HOLD_DONTFORK;
 }
 
 /* The lower of two limits of which 0 means none. */
@@ -157,8 +162,8 @@ static uint64_t lower_limit(uint64_t a, uint64_t b, uint64_t none)
 	return HP_MIN(a, b);
 }
 
-static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backend, void *ctx, const struct hugepin_attr *a,
-		  struct hugepin_limits limits)
+static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backend, void *ctx,
+			 const struct hugepin_attr *a, struct hugepin_limits limits)
 {
 	int err = make_tables(d);
 
@@ -236,8 +241,8 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 	hugepin_domain *d = NULL;
 	int err;
 
-	if (!backend || !ret_ || backend->size < offsetof(struct hugepin_backend, now_ns) || !backend->reg || !backend->dereg ||
-	    !backend->limits || (attr && attr->size < offsetof(struct hugepin_attr, pad)))
+	if (!backend || !ret_ || backend->size < offsetof(struct hugepin_backend, now_ns) || !backend->reg ||
+	    !backend->dereg || !backend->limits || (attr && attr->size < offsetof(struct hugepin_attr, pad)))
 		return -EINVAL;
 	if (attr)
 		memcpy(&a, attr, HP_MIN(attr->size, sizeof a));
@@ -289,8 +294,8 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 			hp_service_opens_files();
 		if (d->helper)
 			hp_service_ask(&hp_serve_helper_job);
-		/* Now, where a thread may be started: later it may only be woken. A program of one thread stays one, and its
-		 * next pin does what there is to do. */
+		/* Now, where a thread may be started: later it may only be woken. A program of one thread stays one,
+		 * and its next pin does what there is to do. */
 		if (!__libc_single_threaded)
 			hp_domains_start();
 	}
@@ -331,7 +336,8 @@ int hugepin_domain_close(hugepin_domain *d)
 			hp_serve_wake_helper();
 		return -EBUSY;
 	}
-	d->opener_only = false; /* it is gone, or it is this thread: what the device refuses to take back from others ends with it */
+	/* It is gone, or it is this thread: what the device refuses to take back from others ends with it. */
+	d->opener_only = false;
 	while ((r = TAILQ_FIRST(&d->live)))
 		hp_region_unpublish(r);
 	hp_region_settle(d);

@@ -1,5 +1,6 @@
 /*
- * One lock for opening and closing. A domain that somebody works on is held open by a count: whoever closes it waits for that.
+ * One lock for opening and closing. A domain that somebody works on is held open by a count: whoever closes it waits
+ * for that.
  */
 #include "reg/domains.h"
 

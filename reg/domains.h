@@ -40,7 +40,8 @@ void hp_domains_each(void (*each)(hugepin_domain *d, void *arg), void *arg);
 /* The same, for each that is not being closed, which stays open meanwhile: it may block. No lock is held. */
 void hp_domains_each_held(void (*each)(hugepin_domain *d, void *arg), void *arg);
 
-/* What the service thread does for domains: queued ranges, the dead, prefetches, new extents. serve.c has the function. */
+/* What the service thread does for domains: queued ranges, the dead, prefetches, new extents. serve.c has the
+ * function. */
 extern struct hp_job hp_domains_job;
 
 /* Ask for it. wake() never starts the thread, so may be called anywhere; start() does: no lock is held. */

@@ -1,7 +1,7 @@
 /*
- * What is heard of memory that went away goes through three steps here: it is queued in every domain (hp_gone_tell), without
- * the domain's lock; whoever has the lock next unpublishes the regions there (hp_gone_drain); and what the device has to be told
- * is left to hp_region_deregister_dead().
+ * What is heard of memory that went away goes through three steps here: it is queued in every domain (hp_gone_tell),
+ * without the domain's lock; whoever has the lock next unpublishes the regions there (hp_gone_drain); and what the
+ * device has to be told is left to hp_region_deregister_dead().
  */
 #include "reg/gone.h"
 
@@ -78,7 +78,8 @@ void hp_gone_tell(hugepin_domain *d, void *range_)
 
 	if (hp_lock_mine(&d->queue_lock)) { /* this one, or another domain's */
 		/* seq_cst: before PENDING is raised; pairs with hp_gone_drain(). */
-		atomic_fetch_or_explicit(&d->all_gone, HP_ALL_GONE | (range->discarded ? (uint32_t)HP_ALL_DISCARDED : 0u),
+		atomic_fetch_or_explicit(&d->all_gone,
+					 HP_ALL_GONE | (range->discarded ? (uint32_t)HP_ALL_DISCARDED : 0u),
 					 memory_order_seq_cst);
 		hp_attention_raise(d, HP_PENDING);
 		return;
@@ -88,7 +89,8 @@ void hp_gone_tell(hugepin_domain *d, void *range_)
 	hp_attention_raise(d, HP_PENDING);
 	/* A hint is older than the event: the memory that was meant is going. */
 	for (unsigned i = 0; i < d->prefetches_count; i++)
-		if ((uintptr_t)d->prefetches[i].addr >= range->end || (uintptr_t)d->prefetches[i].addr + d->prefetches[i].len <= range->start)
+		if ((uintptr_t)d->prefetches[i].addr >= range->end ||
+		    (uintptr_t)d->prefetches[i].addr + d->prefetches[i].len <= range->start)
 			d->prefetches[n++] = d->prefetches[i];
 	d->prefetches_count = n;
 	hp_unlock(&d->queue_lock);
@@ -108,14 +110,15 @@ bool hp_gone_discarded(const hugepin_domain *d, uintptr_t start, uintptr_t end)
 	return hp_bits_find(d->discarded, from, to, true) != to;
 }
 
-/* Apply unmaps first, then discards, so that discards win in whatever order the ranges came. Only an unmap of all of a hugepage puts
- * other memory there. */
+/* Apply unmaps first, then discards, so that discards win in whatever order the ranges came. Only an unmap of all of a
+ * hugepage puts other memory there. */
 static void note_discarded(hugepin_domain *d, const struct hp_gone *queued)
 {
 	for (unsigned pass = 0; pass < 2; pass++)
 		for (unsigned i = 0; i < queued->count; i++) {
 			const struct hp_range *range = &queued->range[i];
-			uintptr_t start = HP_MAX(range->start, d->span_base), end = HP_MIN(range->end, d->span_base + d->span_size);
+			uintptr_t start = HP_MAX(range->start, d->span_base),
+				  end = HP_MIN(range->end, d->span_base + d->span_size);
 
 			if (range->discarded != pass || (range->widened && !pass) || start >= end)
 				continue;
@@ -129,8 +132,9 @@ static void note_discarded(hugepin_domain *d, const struct hp_gone *queued)
 		}
 }
 
-/* The same of foreign memory, but that the event comes before the pages go: what is registered in between may be pages that are
- * going, and no other event will say so. So there is no more registering but for a pin, until all has been unmapped. */
+/* The same of foreign memory, but that the event comes before the pages go: what is registered in between may be pages
+ * that are going, and no other event will say so. So there is no more registering but for a pin, until all has been
+ * unmapped. */
 static void note_late(hugepin_domain *d, const struct hp_gone *queued)
 {
 	for (unsigned i = 0; i < queued->count; i++)
@@ -191,7 +195,8 @@ struct forgotten {
 	bool left; /* something for the service thread */
 };
 
-/* By keys that no pin finds any more. The service thread may have been quicker to hear of the range than who said it. */
+/* By keys that no pin finds any more. The service thread may have been quicker to hear of the range than who said
+ * it. */
 static bool is_pinned_still(const hugepin_domain *d, const struct hp_range *range)
 {
 	const struct hp_region *r;
@@ -212,8 +217,8 @@ static void forget(hugepin_domain *d, void *forgotten)
 		f->left = true;
 		return;
 	}
-	/* Whoever has the lock, or comes next, will see to it. We cannot wait for a backend's call, be it one that calls us: then we do
-	 * not say what is in use. */
+	/* Whoever has the lock, or comes next, will see to it. We cannot wait for a backend's call, be it one that
+	 * calls us: then we do not say what is in use. */
 	if (hp_lock_mine(&d->lock) || !(f->waits ? hp_domain_lock_soon(d) : hp_trylock(&d->lock))) {
 		f->left = true;
 		return;

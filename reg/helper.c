@@ -1,18 +1,20 @@
 /*
- * The helper: carries out what a plan (plan.h) decides, for domains whose policy predicts. It runs on the service thread.
+ * The helper: carries out what a plan (plan.h) decides, for domains whose policy predicts. It runs on the service
+ * thread.
  *
- * Threads leave records of what they pinned on rings of their own (record.h), and misses leave theirs with the domain. The helper
- * takes them in and tells the plan, in the order of time. So does a pin that misses and has to evict, so that what it evicts is
- * chosen by late knowledge: but a few only, since each takes microseconds. A region whose `used` flag is set has been used since the
- * plan heard of it, and is not what such a pin evicts. The helper holds the domain's lock for one record or one action at a time.
+ * Threads leave records of what they pinned on rings of their own (record.h), and misses leave theirs with the domain.
+ * The helper takes them in and tells the plan, in the order of time. So does a pin that misses and has to evict, so
+ * that what it evicts is chosen by late knowledge: but a few only, since each takes microseconds. A region whose `used`
+ * flag is set has been used since the plan heard of it, and is not what such a pin evicts. The helper holds the
+ * domain's lock for one record or one action at a time.
  *	push:	record; look whether the helper was asked to run, and ask it if not
  *	run:	clear that; take the records; if there are none, membarrier on every running thread, and look once more
- * Either the run sees the record or the push sees that it has to ask (as in state.h). The first pin of a region since the helper
- * last saw it given back leaves a record of its start, others none (`used` in state.h): a region that is pinned again before the
- * helper comes round is not going to be given back in between.
+ * Either the run sees the record or the push sees that it has to ask (as in state.h). The first pin of a region since
+ * the helper last saw it given back leaves a record of its start, others none (`used` in state.h): a region that is
+ * pinned again before the helper comes round is not going to be given back in between.
  *
- * Tracked ranges. What the plan calls a region is a tracked range here: a range that is or was registered. It keeps its number while
- * it is not registered. A registration of the same range is the same tracked range.
+ * Tracked ranges. What the plan calls a region is a tracked range here: a range that is or was registered. It keeps its
+ * number while it is not registered. A registration of the same range is the same tracked range.
  */
 #include "reg/helper.h"
 
@@ -35,7 +37,8 @@
 #include "reg/share.h"
 
 enum {
-	PENDING_MAX = 2 * HP_RECORDS_MAX, /* records of a domain that wait for its lock; and as many that wait to be told */
+	/* Records of a domain that wait for its lock; and as many that wait to be told. */
+	PENDING_MAX = 2 * HP_RECORDS_MAX,
 	TOLD_BY_A_MISS = 8, /* records; each takes some 3 us */
 	TRACKED_MAX = 1 << 19,
 	TRACKED_STEP = 1 << 10, /* that get memory at a time */
@@ -49,7 +52,9 @@ enum {
 struct tracked {
 	uintptr_t start, end;
 	uint64_t site; /* of the last use */
-	uint64_t since; /* start of this registration, in the time of records: records shortly before are its predecessor's with this index */
+	/* Start of this registration, in the time of records: records shortly before are its predecessor's with this
+	 * index. */
+	uint64_t since;
 	uint32_t access, backing;
 	uint32_t region; /* index, 0: not registered */
 	uint32_t uses; /* that the plan was told the start of, and not the end */
@@ -114,7 +119,9 @@ uint64_t hp_helper_time(const hugepin_domain *d)
 
 static int compare_tracked(const struct tracked *a, const struct tracked *b)
 {
-	return a->start != b->start ? (a->start < b->start ? -1 : 1) : a->end != b->end ? (a->end < b->end ? -1 : 1) : 0;
+	if (a->start != b->start)
+		return a->start < b->start ? -1 : 1;
+	return a->end < b->end ? -1 : a->end > b->end;
 }
 
 RB_GENERATE_INTERNAL(tracked_tree, tracked, node, compare_tracked, __attribute__((unused)) static)
@@ -129,7 +136,8 @@ static void unlist_released(struct hp_helper *h, struct tracked *p)
 /* By who has the domain's lock: no atomic read-modify-write. */
 static void add_bytes(struct hp_helper *h, uint64_t bytes)
 {
-	atomic_store_explicit(&h->bytes, atomic_load_explicit(&h->bytes, memory_order_relaxed) + bytes, memory_order_relaxed);
+	atomic_store_explicit(&h->bytes, atomic_load_explicit(&h->bytes, memory_order_relaxed) + bytes,
+			      memory_order_relaxed);
 }
 
 static void tracked_free(struct hp_helper *h, struct tracked *p)
@@ -196,7 +204,9 @@ static uint32_t backing_of(const struct hp_region *r)
 
 	if (!hp_region_is_heap(r) || !hp_heap_extent((void *)r->start, &x))
 		return HP_COST_BASE;
-	return x.kind == HUGEPIN_KIND_HUGETLB ? HP_COST_HUGETLB : x.kind == HUGEPIN_KIND_THP ? HP_COST_THP : HP_COST_BASE;
+	return x.kind == HUGEPIN_KIND_HUGETLB ? HP_COST_HUGETLB
+	       : x.kind == HUGEPIN_KIND_THP   ? HP_COST_THP
+					      : HP_COST_BASE;
 }
 
 /* The tracked range of a registration; *ret_new: that the plan does not know of yet. NULL: too many. */
@@ -276,7 +286,8 @@ static void take_in(hugepin_domain *d, const struct hp_record *record)
 	struct tracked *p;
 	bool new;
 
-	if ((!hp_region_is(r, d, HP_REGION_LIVE) && !hp_region_is(r, d, HP_REGION_RETIRED)) || r->kind == HP_REGION_UNCACHED)
+	if ((!hp_region_is(r, d, HP_REGION_LIVE) && !hp_region_is(r, d, HP_REGION_RETIRED)) ||
+	    r->kind == HP_REGION_UNCACHED)
 		return;
 	p = tracked_of(h, r, &new);
 	if (!p)
@@ -388,8 +399,8 @@ static unsigned drop_all_but_misses(struct hp_helper *h)
 	return dropped;
 }
 
-/* What is there for the domain, into its queue, as far as there is room. False: records were lost. A sequence with gaps teaches
- * nothing right; and who pins that often is not to be held up by our reading what he writes. */
+/* What is there for the domain, into its queue, as far as there is room. False: records were lost. A sequence with gaps
+ * teaches nothing right; and who pins that often is not to be held up by our reading what he writes. */
 static bool collect_records(hugepin_domain *d)
 {
 	struct hp_helper *h = d->helper;
@@ -746,7 +757,8 @@ int hp_helper_open(hugepin_domain *d)
 	};
 	struct hp_helper *h;
 
-	if ((d->policy != HUGEPIN_POLICY_CF11 && d->policy != HUGEPIN_POLICY_PREDICT) || hp_config.helper == HP_HELPER_OFF)
+	if ((d->policy != HUGEPIN_POLICY_CF11 && d->policy != HUGEPIN_POLICY_PREDICT) ||
+	    hp_config.helper == HP_HELPER_OFF)
 		return 0;
 	config.mode = hp_config.predict_mode == HP_PREDICT_BUDGET ||
 				      (hp_config.predict_mode == HP_PREDICT_AUTO && config.budget != UINT64_MAX)

@@ -1,5 +1,6 @@
 /*
- * Four buckets for each region: most are then alone in theirs, and found in the first place, which a branch can predict.
+ * Four buckets for each region: most are then alone in theirs, and found in the first place, which a branch can
+ * predict.
  *
  * The table grows with the number of regions. Growing changes the buckets of old words: each is missed once.
  */
@@ -12,7 +13,8 @@ void hp_lookup_remember(hugepin_domain *d, uintptr_t addr, const struct hp_regio
 	uintptr_t page = addr & ~(uintptr_t)(HP_PAGE - 1);
 	bool whole = r->start <= page && r->end >= page + HP_PAGE;
 	uint64_t hash = whole ? hp_lookup_hugepage(addr) : hp_lookup_page(addr);
-	unsigned bits = 64 - atomic_load_explicit(&d->lookup_shift, memory_order_relaxed), way = (unsigned)(hash & (HP_LOOKUP_WAYS - 1));
+	unsigned bits = 64 - atomic_load_explicit(&d->lookup_shift, memory_order_relaxed),
+		 way = (unsigned)(hash & (HP_LOOKUP_WAYS - 1));
 	_Atomic uint32_t *words;
 	uint32_t check = hp_lookup_check(hash);
 
@@ -27,5 +29,6 @@ void hp_lookup_remember(hugepin_domain *d, uintptr_t addr, const struct hp_regio
 			break;
 		}
 	}
-	atomic_store_explicit(&words[way], (uint32_t)(r - hp_regions) << HP_LOOKUP_CHECK_BITS | check, memory_order_relaxed);
+	atomic_store_explicit(&words[way], (uint32_t)(r - hp_regions) << HP_LOOKUP_CHECK_BITS | check,
+			      memory_order_relaxed);
 }

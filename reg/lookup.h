@@ -1,8 +1,10 @@
 /*
- * The lookup table of a domain: from an address outside the heap to the region that may cover it. Hits read it without a lock.
+ * The lookup table of a domain: from an address outside the heap to the region that may cover it. Hits read it without
+ * a lock.
  *
- * Buckets of four words, each an index and some bits of the hash, so that few regions are looked at in vain. The key is the page, or
- * the hugepage where a region covers all of it. Fibonacci hashing (Knuth, volume 3, 6.4). A word may be stale: the region decides.
+ * Buckets of four words, each an index and some bits of the hash, so that few regions are looked at in vain. The key is
+ * the page, or the hugepage where a region covers all of it. Fibonacci hashing (Knuth, volume 3, 6.4). A word may be
+ * stale: the region decides.
  */
 #ifndef HP_REG_LOOKUP_H
 #define HP_REG_LOOKUP_H

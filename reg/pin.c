@@ -1,8 +1,8 @@
 /*
  * Pins: the hits, and what happens when there is none.
  *
- * A hit takes no lock, makes no system call and shares no write (state.h has the protocol). A miss takes the domain's lock,
- * carries out what is queued, looks again, and registers (cover.c).
+ * A hit takes no lock, makes no system call and shares no write (state.h has the protocol). A miss takes the domain's
+ * lock, carries out what is queued, looks again, and registers (cover.c).
  *
  * A lookup (hugepin_sg_key) is a pin of what is registered at an address, however far it reaches, and of nothing else.
  */
@@ -44,7 +44,8 @@ static inline uint64_t ref_of(const hugepin_domain *d, uint64_t tag)
 /* The keys in one store. */
 static inline void fill(struct hugepin_pin *pin, uintptr_t base, size_t len, uint64_t keys, uint64_t ref)
 {
-	_Static_assert(sizeof *pin == 32 && offsetof(struct hugepin_pin, rkey) == offsetof(struct hugepin_pin, lkey) + 4, "");
+	_Static_assert(
+		sizeof *pin == 32 && offsetof(struct hugepin_pin, rkey) == offsetof(struct hugepin_pin, lkey) + 4, "");
 	pin->base = base;
 	pin->len = len;
 	memcpy(&pin->lkey, &keys, sizeof keys);
@@ -66,7 +67,9 @@ static inline uint32_t attention_for(const hugepin_domain *d, const struct hp_co
 
 	if (HP_LIKELY(!seen))
 		return 0;
-	return HP_UNLIKELY(seen & HP_TODO) && atomic_load_explicit(&d->opener_counts, memory_order_relaxed) != counts ? seen & ~(uint32_t)HP_TODO : seen;
+	return HP_UNLIKELY(seen & HP_TODO) && atomic_load_explicit(&d->opener_counts, memory_order_relaxed) != counts
+		       ? seen & ~(uint32_t)HP_TODO
+		       : seen;
 }
 
 static HP_COLD int unpin_retired(hugepin_domain *d, uint32_t index)
@@ -81,21 +84,24 @@ static HP_COLD int unpin_retired(hugepin_domain *d, uint32_t index)
 	return 0;
 }
 
-/* Push a record, and wake the helper unless a run is already asked for. Also when the record is dropped: no later one may come. */
-static inline void record_use(hugepin_domain *d, struct hp_counts *counts, enum hp_record_kind kind, uint32_t index, uint64_t site)
+/* Push a record, and wake the helper unless a run is already asked for. Also when the record is dropped: no later one
+ * may come. */
+static inline void record_use(hugepin_domain *d, struct hp_counts *counts, enum hp_record_kind kind, uint32_t index,
+			      uint64_t site)
 {
 	struct hp_records *q = hp_counts_records(counts);
 
 	if (HP_LIKELY(hp_record_room(q, d->number)))
-		hp_record_push(q, HP_LIKELY(!d->own_clock) ? hp_record_time() : hp_helper_time(d), HP_RECORD(kind, index),
-			       site);
+		hp_record_push(q, HP_LIKELY(!d->own_clock) ? hp_record_time() : hp_helper_time(d),
+			       HP_RECORD(kind, index), site);
 	atomic_signal_fence(memory_order_seq_cst); /* pairs with the barrier in serve.c:help_all() */
 	if (HP_UNLIKELY(!atomic_load_explicit(&hp_serve_helper_job.asked, memory_order_relaxed)))
 		hp_serve_wake_helper();
 }
 
-/* Where the public function was called, of which the caller of this is a tail call: clang and gcc 15 make it one where they must,
- * older gcc where it is asked for (Makefile). tools/check-exports looks at the calls of what a TAIL names. */
+/* Where the public function was called, of which the caller of this is a tail call: clang and gcc 15 make it one where
+ * they must, older gcc where it is asked for (Makefile). tools/check-exports looks at the calls of what a TAIL
+ * names. */
 #if __has_attribute(musttail)
 #define TAIL __attribute__((musttail))
 #else
@@ -140,7 +146,8 @@ static HP_COLD KEEPS_RESULT int first_use(hugepin_domain *d, const void *addr, s
 }
 
 /* As hugepin_sg_key: a tail call is to a function of the same type. */
-static HP_COLD KEEPS_RESULT int first_key(void *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *pin)
+static HP_COLD KEEPS_RESULT int first_key(void *d, const void *addr, size_t len, unsigned access,
+					  struct hugepin_pin *pin)
 {
 	(void)len, (void)access;
 	if (mark_used(d, addr, pin))
@@ -159,16 +166,17 @@ HP_COLD void hp_count_back(struct hp_counts *counts, uint32_t index)
 		unpin_retired(d, index);
 }
 
-/* A region that is counted, and of which pin_asked() is to say whether it is a hit. A number, since a variable whose address is
- * handed on would keep callers from ending in a jump. */
+/* A region that is counted, and of which pin_asked() is to say whether it is a hit. A number, since a variable whose
+ * address is handed on would keep callers from ending in a jump. */
 #define TO_ASK(index) (-(int)HP_REGIONS_MAX - (int)(index))
 #define IS_TO_ASK(hit) ((hit) < -(int)HP_REGIONS_MAX)
 #define INDEX_TO_ASK(hit) ((uint32_t)-(hit) - HP_REGIONS_MAX)
 
-/* 1: a hit, and its first use is to be told. -ENOENT, or TO_ASK(). later: the kernel will be asked for this one and others together
- * (all_stand). */
-static inline __attribute__((always_inline)) int pin_by_lookup(hugepin_domain *d, uint64_t hash, uintptr_t addr, size_t len,
-							     unsigned access, struct hugepin_pin *ret_, bool later)
+/* 1: a hit, and its first use is to be told. -ENOENT, or TO_ASK(). later: the kernel will be asked for this one and
+ * others together (all_stand). */
+static inline __attribute__((always_inline)) int pin_by_lookup(hugepin_domain *d, uint64_t hash, uintptr_t addr,
+							       size_t len, unsigned access, struct hugepin_pin *ret_,
+							       bool later)
 {
 	uint32_t index = hp_lookup_index(hp_lookup_bucket(d, hash), hp_lookup_check(hash));
 	struct hp_counts *counts = &hp_counts_self[index];
@@ -192,8 +200,8 @@ static inline __attribute__((always_inline)) int pin_by_lookup(hugepin_domain *d
 }
 
 /* The same for an address in the span. */
-static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access,
-								struct hugepin_pin *ret_)
+static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *d, uintptr_t addr, size_t len,
+								unsigned access, struct hugepin_pin *ret_)
 {
 	struct hp_granule *e = hp_granule_at(d, addr);
 	struct hp_counts *counts = hp_counts_self;
@@ -213,21 +221,21 @@ static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *
 	return -ENOENT;
 }
 
-/* A region that is counted: if it is what is wanted, the count holds it. What the kernel says is done was queued before, or is being
- * queued: so the word is looked at after the question. The index stands in the upper bits of access: a tail call is to a function of
- * the same type. */
+/* A region that is counted: if it is what is wanted, the count holds it. What the kernel says is done was queued
+ * before, or is being queued: so the word is looked at after the question. The index stands in the upper bits of
+ * access: a tail call is to a function of the same type. */
 #define ASK_SHIFT 12
 _Static_assert(HP_REGIONS_MAX <= 1u << (32 - ASK_SHIFT) && HUGEPIN_ON_DEMAND < 1 << ASK_SHIFT, "both share a word");
-static __attribute__((noinline)) int pin_asked(hugepin_domain *d, const void *addr_, size_t len, unsigned access_and_index,
-					       struct hugepin_pin *ret_)
+static __attribute__((noinline)) int pin_asked(hugepin_domain *d, const void *addr_, size_t len,
+					       unsigned access_and_index, struct hugepin_pin *ret_)
 {
 	unsigned access = access_and_index & ((1u << ASK_SHIFT) - 1), index = access_and_index >> ASK_SHIFT;
 	uintptr_t addr = (uintptr_t)addr_;
 	struct hp_region *r = &hp_regions[index];
 	uint64_t tag = HP_READ(r->tag), start = HP_READ(r->start), end = HP_READ(r->end), keys = HP_READ(r->keys);
 
-	if (HP_TAG_INDEX(tag) == index && HP_READ(r->domain) == d && addr >= start && addr < end && len - 1 < end - addr &&
-	    !(access & ~HP_READ(r->access)) && (!must_ask(d) || hp_uffd_ask() == HP_QUIET) &&
+	if (HP_TAG_INDEX(tag) == index && HP_READ(r->domain) == d && addr >= start && addr < end &&
+	    len - 1 < end - addr && !(access & ~HP_READ(r->access)) && (!must_ask(d) || hp_uffd_ask() == HP_QUIET) &&
 	    !attention_for(d, hp_counts_self, HP_PIN_SLOW) && HP_READ(r->tag) == tag) {
 		fill(ret_, addr, len, keys, ref_of(d, tag));
 		if (HP_LIKELY(HP_PEEK(r->used)))
@@ -294,8 +302,8 @@ static int key_slow(void *domain, const void *addr, size_t len, unsigned access,
 static int key_asked(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
 /* A byte of the region is looked for. What is asked for is neither empty nor wraps: sum > addr. As pin_by_lookup. */
-static inline __attribute__((always_inline)) int find_key(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access,
-							  struct hugepin_pin *ret_, bool later)
+static inline __attribute__((always_inline)) int find_key(hugepin_domain *d, uintptr_t addr, size_t len,
+							  unsigned access, struct hugepin_pin *ret_, bool later)
 {
 	const struct hp_region *r;
 	int hit = -ENOENT;
@@ -348,8 +356,8 @@ int hp_key_later(void *domain, const void *addr, size_t len, unsigned access, st
 	return 0;
 }
 
-/* Whether what was pinned without a question stands, by one question for all. The regions are pinned: each is what it was, and has
- * its tag, unless its memory is gone. */
+/* Whether what was pinned without a question stands, by one question for all. The regions are pinned: each is what it
+ * was, and has its tag, unless its memory is gone. */
 static bool all_stand(hugepin_domain *d, const struct hugepin_pin *pins, int n)
 {
 	bool asked = !must_ask(d);
@@ -392,8 +400,8 @@ static __attribute__((noinline)) int find_key_asked(hugepin_domain *d, uintptr_t
 	return hit;
 }
 
-/* What hugepin_sg_key has not found, of foreign memory perhaps because it must ask. The pin above has its memory in another function:
- * a compiler ends in no call while a variable of its own may be in use. */
+/* What hugepin_sg_key has not found, of foreign memory perhaps because it must ask. The pin above has its memory in
+ * another function: a compiler ends in no call while a variable of its own may be in use. */
 static __attribute__((noinline)) int key_asked(void *domain, const void *addr, size_t len, unsigned access,
 					       struct hugepin_pin *ret_)
 {
@@ -421,8 +429,8 @@ static HP_COLD int unpin_first(hugepin_domain *d, struct hugepin_pin *pin)
 	return hp_attention_is(d, HP_RETIRED) ? unpin_retired(d, index) : 0;
 }
 
-/* An unpin was counted. More of them than pins: there was one that had been given back before, as a copy; it is told at the latest when
- * nobody else pins the region. Whoever has counted an unpin that we see had seen its pin. */
+/* An unpin was counted. More of them than pins: there was one that had been given back before, as a copy; it is told at
+ * the latest when nobody else pins the region. Whoever has counted an unpin that we see had seen its pin. */
 static HP_COLD void check_counts(hugepin_domain *d, struct hp_counts *counts, uint32_t index)
 {
 	if (!hp_counts_short(index))
@@ -477,8 +485,9 @@ static int check_request(const hugepin_domain *d, const void *addr, size_t len, 
 }
 
 
-/* Whether what is registered of foreign memory may be taken for what is there: unless it changes all the time. Worth waiting for is
- * about what registering takes (4 GiB a second), up to a second, and that for a thread that may not register. */
+/* Whether what is registered of foreign memory may be taken for what is there: unless it changes all the time. Worth
+ * waiting for is about what registering takes (4 GiB a second), up to a second, and that for a thread that may not
+ * register. */
 static bool settled(const hugepin_domain *d, const void *addr, size_t len)
 {
 	const uint64_t longest_ns = 1000000000;
@@ -510,7 +519,8 @@ static void leave_domain(hugepin_domain *d)
 }
 
 /* Count a pin of r, which was found or made under the lock, to this end; 0: of all of it. */
-static void take_pin(hugepin_domain *d, struct hp_region *r, uintptr_t addr, uintptr_t end, uint64_t time, uint64_t site, bool registered)
+static void take_pin(hugepin_domain *d, struct hp_region *r, uintptr_t addr, uintptr_t end, uint64_t time,
+		     uint64_t site, bool registered)
 {
 	if (r->kind == HP_REGION_EXTENT)
 		hp_region_note(r, end ? addr : r->start, end ? end : r->end);
@@ -549,7 +559,8 @@ static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, uns
 	} else {
 		size_t covered = r->end - (uintptr_t)addr;
 
-		take_pin(d, r, (uintptr_t)addr, (uintptr_t)addr + HP_MIN(len, covered), time, site, d->stats.registered != registered);
+		take_pin(d, r, (uintptr_t)addr, (uintptr_t)addr + HP_MIN(len, covered), time, site,
+			 d->stats.registered != registered);
 		HP_DSTAT(d, cut, covered < len);
 		fill(ret_, (uintptr_t)addr, HP_MIN(len, covered), r->keys, d->ref | (uint64_t)(r - hp_regions));
 	}
@@ -611,8 +622,9 @@ static __attribute__((noinline)) int pin_later(hugepin_domain *d, const void *ad
 	TAIL return pin_slow(d, addr_, len, access, ret_);
 }
 
-static inline __attribute__((always_inline)) int pin_each(hugepin_domain *d, const struct iovec *v, int n, unsigned access,
-							  struct hugepin_pin *ret_, int max, bool later)
+static inline __attribute__((always_inline)) int pin_each(hugepin_domain *d, const struct iovec *v, int n,
+							  unsigned access, struct hugepin_pin *ret_, int max,
+							  bool later)
 {
 	int pins = 0, err;
 
@@ -636,8 +648,8 @@ static inline __attribute__((always_inline)) int pin_each(hugepin_domain *d, con
 }
 
 /* One question for all; and if something is changing, one for each. */
-static HP_COLD int pin_and_ask(hugepin_domain *d, const struct iovec *v, int n, unsigned access, struct hugepin_pin *ret_,
-			       int max)
+static HP_COLD int pin_and_ask(hugepin_domain *d, const struct iovec *v, int n, unsigned access,
+			       struct hugepin_pin *ret_, int max)
 {
 	int pins = pin_each(d, v, n, access, ret_, max, true);
 

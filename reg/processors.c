@@ -1,6 +1,7 @@
 /*
- * Two things bound what the helper takes. Where no core is idle, what it takes is taken from the program: to save memory it may take a
- * small share of a core's time and no more. And helpers of other processes want the same idle cores: share.c decides among them.
+ * Two things bound what the helper takes. Where no core is idle, what it takes is taken from the program: to save
+ * memory it may take a small share of a core's time and no more. And helpers of other processes want the same idle
+ * cores: share.c decides among them.
  */
 #include "reg/processors.h"
 
@@ -26,7 +27,8 @@ enum {
 static struct {
 	_Atomic uint64_t uses; /* since this process told the others of itself */
 	struct hp_share_verdict verdict;
-	uint64_t delay_ns; /* how late the helper comes at most, of late; what is to be ready has to be begun so much earlier */
+	/* How late the helper comes at most, of late; what is to be ready has to be begun so much earlier. */
+	uint64_t delay_ns;
 	bool begun;
 } share = { .verdict = { true, 1 } }; /* alone, until others are known of; but for uses, the helper's */
 
@@ -72,7 +74,8 @@ static void look_at_load(void)
 		return;
 	idle = machine_idle_ns();
 	/* What was taken beyond is taken off. */
-	load.taken_ns = load.allowed_ns == UINT64_MAX ? own_time_ns() : HP_MIN(own_time_ns(), load.taken_ns + load.allowed_ns);
+	load.taken_ns =
+		load.allowed_ns == UINT64_MAX ? own_time_ns() : HP_MIN(own_time_ns(), load.taken_ns + load.allowed_ns);
 	if (load.begun_ns)
 		load.allowed_ns = !idle || idle - load.idle_ns >= passed_ns / 2 ? UINT64_MAX : LOAD_NS / LOAD_SHARE;
 	load.begun_ns = now_ns;
@@ -109,8 +112,8 @@ static void choose_processors(void)
 	errno = saved_errno;
 }
 
-/* The paper reckons with n time slices where n helpers share a core. That is what we begin with; but ours sleep when they have
- * nothing to do, and the kernel lets them run soon, so how late they come is measured. */
+/* The paper reckons with n time slices where n helpers share a core. That is what we begin with; but ours sleep when
+ * they have nothing to do, and the kernel lets them run soon, so how late they come is measured. */
 static void learn_delay(uint64_t late_ns)
 {
 	late_ns = HP_MIN(late_ns, DELAY_MAX_NS);

@@ -1,17 +1,17 @@
 /*
- * Regions: registering, publishing, evicting, retiring, deregistering. All under the domain's lock (state.h), which is held
- * across the backend's calls.
+ * Regions: registering, publishing, evicting, retiring, deregistering. All under the domain's lock (state.h), which is
+ * held across the backend's calls.
  *
  * Invariants:
- *  1. A region's tag is not 0 only while it is LIVE; a granule's or a hint's tag is only ever a LIVE region's, or stale in
- *     a way that its reader notices.
- *  2. LIVE regions of a domain may overlap. None lies inside another of the same access: in each tree they are in the order of
- *     their starts and of their ends.
+ *  1. A region's tag is not 0 only while it is LIVE. A granule's tag is only ever a LIVE region's, or stale in a way
+ *     that its reader notices.
+ *  2. LIVE regions of a domain may overlap. None lies inside another of the same access: in each tree they are in the
+ *     order of their starts and of their ends.
  *  3. What is on `dead` has no pins, and can get none.
  *  4. Each region but the on-demand and uncached ones holds its heap pages once (alloc/hold.h), until deregistered.
  *
- * Eviction is the clock: regions in the order in which they were registered or last passed over, each with a bit that a hit
- * sets (Corbato 1968). It follows the order of last use as far as the bits tell.
+ * Eviction is the clock: regions in the order in which they were registered or last passed over, each with a bit that a
+ * hit sets (Corbato 1968). It follows the order of last use as far as the bits tell.
  */
 #include "reg/region.h"
 
@@ -24,7 +24,8 @@
 #include "reg/trace.h"
 #include "reg/uffd.h"
 
-/* What the kernel has not yet given back is waited for so long (kernel 6.1 unpins io_uring buffers after about a second). */
+/* What the kernel has not yet given back is waited for so long (kernel 6.1 unpins io_uring buffers after about a
+ * second). */
 #define LATE_NS UINT64_C(1500000000)
 #define LATE_STEP_NS UINT64_C(20000000)
 #define LATE_STEPS (LATE_NS / LATE_STEP_NS)
@@ -189,7 +190,8 @@ struct hp_region *hp_region_find(hugepin_domain *d, uintptr_t addr, unsigned acc
 	return best;
 }
 
-void hp_region_each(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*each)(void *arg, struct hp_region *), void *arg)
+void hp_region_each(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*each)(void *arg, struct hp_region *),
+		    void *arg)
 {
 	for (unsigned set = 0; set < HP_ACCESS_SETS; set++)
 		for (struct hp_region *r = first_behind(&d->tree[set], start), *next; r && r->start < end; r = next) {
@@ -204,8 +206,9 @@ static bool is_better(const struct hp_region *r, const struct hp_granule *e)
 	return !e->tag || e->end < r->end || r->access & ~e->access;
 }
 
-/* Words that pins read are written in this order: no tag, the rest, the tag. Each write releases those before it; pairs with
- * HP_READ. A tag that a granule had once does not come back: a pin that looks at it twice may have read others' words between. */
+/* Words that pins read are written in this order: no tag, the rest, the tag. Each write releases those before it; pairs
+ * with HP_READ. A tag that a granule had once does not come back: a pin that looks at it twice may have read others'
+ * words between. */
 static void name_region(struct hp_region *r)
 {
 	uint64_t before = r->tag, tag = HP_TAG(++r->gen, (uint32_t)(r - hp_regions));
@@ -397,8 +400,8 @@ void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r)
 
 /* ------------------------------------------------------------------ extents of which little is pinned */
 
-/* A hit leaves no trace of what it covers. But if as many pins were made as were noted, there was no hit. What is read of `made` before a
- * sum that is 0 has all been given back. */
+/* A hit leaves no trace of what it covers. But if as many pins were made as were noted, there was no hit. What is read
+ * of `made` before a sum that is 0 has all been given back. */
 void hp_region_note(struct hp_region *r, uintptr_t start, uintptr_t end)
 {
 	uint32_t made = hp_counts_made((uint32_t)(r - hp_regions));
@@ -437,7 +440,8 @@ bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks)
 		return false;
 	hp_region_unpublish(r);
 	hp_counts_barrier();
-	if (hp_region_pins(r) == UINT32_MAX || !is_all_noted(r)) { /* it cannot be told any more, or there was a hit just now */
+	/* It cannot be told any more, or there was a hit just now. */
+	if (hp_region_pins(r) == UINT32_MAX || !is_all_noted(r)) {
 		TAILQ_REMOVE(&d->retired, r, order);
 		hp_region_publish(r, true);
 		return false;
@@ -451,7 +455,8 @@ bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks)
 	return true;
 }
 
-/* Registered again as a whole, an extent would be held in parts by one region after the other, each charged for all of it. */
+/* Registered again as a whole, an extent would be held in parts by one region after the other, each charged for all of
+ * it. */
 bool hp_region_held_less(const hugepin_domain *d, uintptr_t start, uintptr_t end)
 {
 	const struct hp_region *r;
@@ -593,8 +598,8 @@ static uint64_t keys_of(const struct hugepin_reg *reg)
 	return keys;
 }
 
-/* Whether somebody will say when this foreign memory goes away. Where the kernel does, the interposed calls announce only part of
- * it (unmapping.h). Another process may take shared memory and files away, of which nobody here hears. */
+/* Whether somebody will say when this foreign memory goes away. Where the kernel does, the interposed calls announce
+ * only part of it (unmapping.h). Another process may take shared memory and files away, of which nobody here hears. */
 static bool is_told_of(const hugepin_domain *d, uintptr_t start, uintptr_t end)
 {
 	if (!d->watched)
@@ -619,9 +624,9 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 			return d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
 	if (holds && (err = hp_heap_hold(start, len, gen, d->hold)) != 0)
 		return err;
-	/* Before it is registered, so that nothing is missed. On-demand registrations follow what the program maps. The heap
-	 * drops what it unmaps before, so there it is but a precaution: against programs that unmap or discard parts of buffers.
-	 * Extents as wholes: each watched part would be a mapping of its own. */
+	/* Before it is registered, so that nothing is missed. On-demand registrations follow what the program maps. The
+	 * heap drops what it unmaps before, so there it is but a precaution: against programs that unmap or discard
+	 * parts of buffers. Extents as wholes: each watched part would be a mapping of its own. */
 	if (holds && hp_heap_extent((void *)start, &extent))
 		hp_uffd_watch_heap((uintptr_t)extent.addr, (uintptr_t)extent.addr + extent.len);
 	err = -ENXIO;

@@ -1,5 +1,6 @@
 /*
- * Regions: registering, publishing, evicting, retiring, deregistering. Under the domain's lock, but where it says otherwise.
+ * Regions: registering, publishing, evicting, retiring, deregistering. Under the domain's lock, but where it says
+ * otherwise.
  */
 #ifndef HP_REG_REGION_H
 #define HP_REG_REGION_H
@@ -18,9 +19,9 @@ uint32_t hp_regions_used(void);
 void hp_regions_child(void);
 
 /* Register [start, end) for `access`; not yet published. An UNCACHED one is never published: no pin but the one that it
- * is made for finds it, and that one is to be counted next. Makes room for it within the budget; evict: by giving other regions back. gen: of the heap's extent, 0 for
- * foreign memory. 0 and *ret_, or -ENOBUFS, -ENOMEM, -ENXIO (foreign memory that nobody would see going away), or what the
- * backend said. */
+ * is made for finds it, and that one is to be counted next. Makes room for it within the budget; evict: by giving other
+ * regions back. gen: of the heap's extent, 0 for foreign memory. 0 and *ret_, or -ENOBUFS, -ENOMEM, -ENXIO (foreign
+ * memory that nobody would see going away), or what the backend said. */
 int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
 		       uint64_t gen, bool evict, struct hp_region **ret_);
 
@@ -34,10 +35,11 @@ void hp_region_name(struct hp_region *r, uintptr_t addr);
 struct hp_region *hp_region_find(hugepin_domain *d, uintptr_t addr, unsigned access);
 
 /* Call each() for the LIVE regions that overlap [start, end); it may take that region out, and no other. */
-void hp_region_each(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*each)(void *arg, struct hp_region *), void *arg);
+void hp_region_each(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*each)(void *arg, struct hp_region *),
+		    void *arg);
 
-/* Take regions out of the cache: no pin finds them any more. unpublish() any number of them, then settle() once: those in
- * use become RETIRED, for the last unpin, the others dead. */
+/* Take regions out of the cache: no pin finds them any more. unpublish() any number of them, then settle() once: those
+ * in use become RETIRED, for the last unpin, the others dead. */
 void hp_region_unpublish(struct hp_region *r);
 void hp_region_settle(hugepin_domain *d);
 
@@ -47,8 +49,8 @@ bool hp_region_release(hugepin_domain *d, struct hp_region *r);
 /* A pin of [start, end) in the heap is about to be counted by who has the lock. */
 void hp_region_note(struct hp_region *r, uintptr_t start, uintptr_t end);
 
-/* An extent is pinned; if it is known where, and all else of it has been free for `ticks`: take it out, and hold no more than what is
- * pinned. */
+/* An extent is pinned; if it is known where, and all else of it has been free for `ticks`: take it out, and hold no
+ * more than what is pinned. */
 bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks);
 
 /* Whether an extent in [start, end) is registered for pins that last, and holds but a part of its memory by now. */

@@ -1,5 +1,6 @@
 /*
- * The service thread's work for domains: what is queued, what is dead, what is to be registered ahead, and the helpers' runs.
+ * The service thread's work for domains: what is queued, what is dead, what is to be registered ahead, and the helpers'
+ * runs.
  */
 #include "reg/serve.h"
 
@@ -99,8 +100,8 @@ static bool help_all(void)
 	hp_helper_begin(begun_ns > planned_ns ? begun_ns - planned_ns : 0);
 	hp_domains_unlock();
 	hp_domains_each_held(help_one, &now);
-	/* The barrier interrupts every thread, so not at each run, but at the last before we sleep for long: it pairs with record_use()
-	 * in pin.c, where what is pushed after it asks for another run. */
+	/* The barrier interrupts every thread, so not at each run, but at the last before we sleep for long: it pairs
+	 * with record_use() in pin.c, where what is pushed after it asks for another run. */
 	if (!now.news.any) {
 		hp_counts_barrier();
 		now.next_ns = UINT64_MAX;

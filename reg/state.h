@@ -4,26 +4,28 @@
  * A region is one registration with a domain's backend. Regions of all domains live in one table and are known by their
  * index in it, 1 and up.
  *
- * Finding. Heap memory: a domain's granule table has an entry for each hugepage of the heap's span, with a copy of what a hit
- * needs from one of the regions that cover it. Other memory: a table of hints, from the hash of a page's address to
- * indexes; what the region itself says decides.
+ * Finding. Heap memory: a domain's granule table has an entry for each hugepage of the heap's span, with a copy of what
+ * a hit needs from one of the regions that cover it. Other memory: a table of hints, from the hash of a page's address
+ * to indexes; what the region itself says decides.
  *
- * Counting. Each thread has counters for each region (counts.h): their sum over all threads is the number of pins out. No
- * lock, no shared write.
- *	pin:	read tag and the rest; count; read `attention`, then tag again: if it changed, count back and take the slow path
+ * Counting. Each thread has counters for each region (counts.h): their sum over all threads is the number of pins out.
+ * No lock, no shared write.
+ *	pin:	read tag and the rest; count; read `attention`, then tag again: if it changed, count back and take the
+ *		slow path
  *	retire:	tag = 0 wherever it stands; membarrier on every running thread; sum
- * Either the sum sees the count, or the pin sees the tag gone (an asymmetric Dekker; membarrier(2) is the retirer's half of
- * the fence). Once the tag is gone the sum only falls: when it is 0 the region can be deregistered.
+ * Either the sum sees the count, or the pin sees the tag gone (an asymmetric Dekker; membarrier(2) is the retirer's
+ * half of the fence). Once the tag is gone the sum only falls: when it is 0 the region can be deregistered.
  *
- * Events from the kernel (uffd.c) come on a thread that must not wait for the domain: it raises BUSY in every domain before it
- * reads them, which is what lets the unmapping thread go on, queues the ranges, which raises PENDING, and lowers BUSY. PENDING
- * is lowered when the tags of all that was queued are gone. So a pin that began after an unmap and sees neither, and then the
- * tag, has a region that the unmap did not touch.
+ * Events from the kernel (uffd.c) come on a thread that must not wait for the domain: it raises BUSY in every domain
+ * before it reads them, which is what lets the unmapping thread go on, queues the ranges, which raises PENDING, and
+ * lowers BUSY. PENDING is lowered when the tags of all that was queued are gone. So a pin that began after an unmap and
+ * sees neither, and then the tag, has a region that the unmap did not touch.
  *
- * Until munmap has returned to the thread that called it, another thread may have been given the addresses, and the event may not
- * have been read. From before the addresses are free until after the event is read, the kernel says that something is changing.
- * So a hit on foreign memory asks it, after the count and before it looks at the word and the tag: it sees one of the four.
- * It does not where the program has one thread, nor where changes are announced before they happen (unmapping.h).
+ * Until munmap has returned to the thread that called it, another thread may have been given the addresses, and the
+ * event may not have been read. From before the addresses are free until after the event is read, the kernel says that
+ * something is changing. So a hit on foreign memory asks it, after the count and before it looks at the word and the
+ * tag: it sees one of the four. It does not where the program has one thread, nor where changes are announced before
+ * they happen (unmapping.h).
  *
  * Lock order: opening, domain, watchers of the heap, heap, table of regions, queue. One domain at a time.
  */
@@ -51,9 +53,9 @@ _Static_assert(HP_ACCESS_ALL == (HP_RELAXED | (HP_ACCESS_SETS - 1)), "");
 #define HP_LOOKUP_BITS_MAX 17
 #define HP_LOOKUP_BYTES ((size_t)16 << HP_LOOKUP_BITS_MAX)
 
-/* Words of regions and granules that hits read without a lock: first the tag, then the rest, then the tag again. They are written
- * under the domain's lock, in the opposite order (region.c:name_region()). Not _Atomic: whoever has the lock reads them as they are.
- * HP_READ pairs with HP_WRITE: who sees a word sees those that were written before it. */
+/* Words of regions and granules that hits read without a lock: first the tag, then the rest, then the tag again. They
+ * are written under the domain's lock, in the opposite order (region.c:name_region()). Not _Atomic: whoever has the
+ * lock reads them as they are. HP_READ pairs with HP_WRITE: who sees a word sees those that were written before it. */
 #define HP_READ(word) __atomic_load_n(&(word), __ATOMIC_ACQUIRE)
 #define HP_WRITE(word, value) __atomic_store_n(&(word), (value), __ATOMIC_RELEASE)
 #define HP_PEEK(word) __atomic_load_n(&(word), __ATOMIC_RELAXED) /* a word alone */
@@ -88,7 +90,8 @@ struct hp_region {
 
 	/* Under the domain's lock. */
 	struct hugepin_reg reg;
-	TAILQ_ENTRY(hp_region) order; /* in domain.live (least recently used first, as far as is known), retired, uncached or dead */
+	/* In domain.live (least recently used first, as far as is known), retired, uncached or dead. */
+	TAILQ_ENTRY(hp_region) order;
 	RB_ENTRY(hp_region) node; /* in domain.tree */
 	uint32_t gen;
 	bool cut; /* ends because the device's longest registration does */
@@ -101,20 +104,22 @@ RB_HEAD(hp_region_tree, hp_region);
  * A domain's word of attention: what keeps a pin or an unpin from being a hit. Changed by hp_attention_raise() and
  * hp_attention_lower() alone.
  *
- *	bit      raised by, lowered by, acted on by                                        pairs with
- *	BUSY     uffd.c before it reads events; uffd.c when what was read is queued;       attention_of()
- *	         pins: enter_domain() in pin.c waits for that
- *	PENDING  hp_gone_tell() with a range; hp_gone_drain() when no tag of what was      attention_of(): where it is lowered,
- *	         queued is left; pins: enter_domain() drains, and the service thread does         the tags are gone
- *	TODO     hp_region_deregister_dead() where only the opener may deregister; the same, by       nothing: the list of the dead
- *	         the opener; the opener's pins: enter_domain() buries                             has the domain's lock
- *	RETIRED  hp_region_settle() before the sum, hp_region_register() of an uncached    hp_counts_barrier(): an unpin that
- *	         one; hp_region_settle() and hp_region_last_unpin() when none is left;     the sum does not see sees the bit
- *	         unpins: unpin_retired() looks whether it was the last
- *	TRACED   opening; never; pins take the slow path, unpins call hp_trace()           nothing
- *	HELPED   opening; never; pins and unpins: record_use()                                 nothing
- *	CHECKED  opening; never; unpins: check_counts()                                    nothing
- *	ASK      opening; never; hits on foreign memory: pin_asked()                       nothing
+ *	bit      up: raised by; down: lowered by; acted on by; pairs with
+ *	BUSY     up: uffd.c, before it reads events; down: uffd.c, when what was read is queued
+ *	         pins: enter_domain() waits for that; pairs with attention_of()
+ *	PENDING  up: hp_gone_tell(), with a range; down: hp_gone_drain(), when no tag of what was queued is left
+ *	         pins: enter_domain() drains, and so does the service thread; pairs with attention_of(): where it is
+ *	         lowered, the tags are gone
+ *	TODO     up: hp_region_deregister_dead(), where only the opener may; down: the same, by the opener
+ *	         the opener's pins: enter_domain() deregisters; pairs with nothing: the list has the domain's lock
+ *	RETIRED  up: hp_region_settle() before the sum, hp_region_register() of an uncached one;
+ *	         down: hp_region_settle(), hp_region_last_unpin(), when none is left
+ *	         unpins: unpin_retired() looks whether it was the last; pairs with hp_counts_barrier(): an unpin
+ *	         that the sum does not see sees the bit
+ *	TRACED   up: opening; pins take the slow path, unpins call hp_trace()
+ *	HELPED   up: opening; pins and unpins: record_use()
+ *	CHECKED  up: opening; unpins: check_counts()
+ *	ASK      up: opening; hits on foreign memory: pin_asked()
  */
 enum {
 	HP_BUSY = 1, /* events are being read */
@@ -157,9 +162,11 @@ struct hp_gone {
 struct hp_helper_hooks {
 	/* r was deregistered. gone: its memory went away, or is part of another region. */
 	void (*deregistered)(hugepin_domain *d, struct hp_region *r, bool gone);
-	/* The memory goes away, perhaps not yet: what is not registered of it is not to be, before it is pinned again. */
+	/* The memory goes away, perhaps not yet: what is not registered of it is not to be, before it is pinned
+	 * again. */
 	void (*gone)(hugepin_domain *d, uintptr_t start, uintptr_t end);
-	/* Give back what will be used last, as far as the plan knows after a few records more. False: nothing is known of any. */
+	/* Give back what will be used last, as far as the plan knows after a few records more. False: nothing is known
+	 * of any. */
 	bool (*evict)(hugepin_domain *d);
 };
 
@@ -177,7 +184,8 @@ struct hugepin_domain {
 	uint64_t ref; /* top bits of the refs of this domain's pins */
 	_Atomic uint32_t *lookup; /* indexes of regions that may cover a page (lookup.h) */
 	_Atomic uint32_t lookup_shift; /* 64 - log2 of the buckets in use */
-	const void *_Atomic opener_counts; /* the opener's counters, by which its hits know that TODO is for them; NULL: nobody's are */
+	/* The opener's counters, by which its hits know that TODO is for them; NULL: nobody's are. */
+	const void *_Atomic opener_counts;
 
 	_Atomic uint32_t holders; /* that it is to stay open for; changed, as closing, under the lock of opening */
 	bool closing;
@@ -190,8 +198,8 @@ struct hugepin_domain {
 	uint64_t opener; /* a thread, by hp_thread_number() */
 	_Atomic bool opener_ended;
 	uint32_t policy; /* HUGEPIN_POLICY_*, never DEFAULT */
-	uint32_t access_mask, relaxed; /* what the device has; HUGEPIN_RELAXED if all is to be registered so, which no access
-					* anywhere else in the cache has */
+	uint32_t access_mask, relaxed; /* what the device has; HUGEPIN_RELAXED if all is to be registered so, which no
+					* access anywhere else in the cache has */
 	enum hp_hold hold;
 	union {
 		_Alignas(HP_SEAL_SIZE) struct hugepin_backend backend; /* sealed */
@@ -205,7 +213,8 @@ struct hugepin_domain {
 	_Alignas(64) struct hp_lock lock; /* held across the backend's calls */
 	struct hp_region_list live;
 	struct hp_region_list retired; /* were LIVE, and wait for their last unpin */
-	struct hp_region_list uncached; /* of one pin each, which no other pin finds: RETIRED, too, and wait for that pin's end */
+	/* Of one pin each, which no other pin finds: RETIRED, too, and wait for that pin's end. */
+	struct hp_region_list uncached;
 	struct hp_region_list dead; /* were on one of these two, and are in no use */
 	struct hp_gone late_gone; /* foreign memory of which no region is cached */
 	struct hp_region_tree tree[HP_ACCESS_SETS]; /* LIVE regions, by access */
@@ -223,14 +232,15 @@ struct hugepin_domain {
 	unsigned prefetches_count;
 };
 
-/* seq_cst: what was written before is seen by whoever sees the bit, and hp_counts_barrier() comes after it; pairs with attention_of() and
- * hugepin_unpin() in pin.c. */
+/* seq_cst: what was written before is seen by whoever sees the bit, and hp_counts_barrier() comes after it; pairs with
+ * attention_of() and hugepin_unpin() in pin.c. */
 static inline void hp_attention_raise(hugepin_domain *d, uint32_t bits)
 {
 	atomic_fetch_or_explicit(&d->attention, bits, memory_order_seq_cst);
 }
 
-/* seq_cst: the tags of what was queued are gone for whoever sees PENDING lowered; pairs with attention_of() in pin.c. */
+/* seq_cst: the tags of what was queued are gone for whoever sees PENDING lowered; pairs with attention_of() in
+ * pin.c. */
 static inline void hp_attention_lower(hugepin_domain *d, uint32_t bits)
 {
 	atomic_fetch_and_explicit(&d->attention, ~bits, memory_order_seq_cst);
@@ -247,8 +257,8 @@ static inline bool hp_region_is_heap(const struct hp_region *r)
 	return r->kind == HP_REGION_EXTENT || r->kind == HP_REGION_RUN;
 }
 
-/* Whether r, which was d's once, is so still, and in that state; under d's lock. Its index may serve another domain by now, which
- * writes the state last: so it is read first. */
+/* Whether r, which was d's once, is so still, and in that state; under d's lock. Its index may serve another domain by
+ * now, which writes the state last: so it is read first. */
 static inline bool hp_region_is(const struct hp_region *r, const hugepin_domain *d, enum hp_region_state state)
 {
 	return HP_READ(r->state) == (uint32_t)state && HP_READ(r->domain) == d;
@@ -263,12 +273,12 @@ static inline bool hp_in_span(const hugepin_domain *d, uintptr_t addr)
 /* Of an address in the span. */
 static inline struct hp_granule *hp_granule_at(const hugepin_domain *d, uintptr_t addr)
 {
-	return (struct hp_granule *)(d->granule +
-				     (addr >> (HP_PAGE_SHIFT - HP_GRANULE_SHIFT) & -(uintptr_t)sizeof(struct hp_granule)));
+	return (struct hp_granule *)(d->granule + (addr >> (HP_PAGE_SHIFT - HP_GRANULE_SHIFT) &
+						   -(uintptr_t)sizeof(struct hp_granule)));
 }
 
-/* A domain's statistics, a public struct, whose members cannot be _Atomic. Counted under the domain's lock; HP_DSTAT_COUNT: from any
- * thread. */
+/* A domain's statistics, a public struct, whose members cannot be _Atomic. Counted under the domain's lock;
+ * HP_DSTAT_COUNT: from any thread. */
 #define HP_DSTAT_GET(d, name) __atomic_load_n(&(d)->stats.name, __ATOMIC_RELAXED)
 #define HP_DSTAT_COUNT(d, name, n) ((void)__atomic_fetch_add(&(d)->stats.name, (uint64_t)(n), __ATOMIC_RELAXED))
 #define HP_DSTAT(d, name, n) \

@@ -1,8 +1,9 @@
 /*
- * Lines are made in a buffer, which is written when it is full, when a domain is closed and at exit, by raw system calls: these
- * are no cancellation points. Between writes no descriptor is held: a program may close those that it does not know (closefrom(3)),
- * and the number would soon be that of a file of its own. So the path is made absolute once, and opened for each write; what
- * lies there is looked at each time, since others may have put something else into its place.
+ * Lines are made in a buffer, which is written when it is full, when a domain is closed and at exit, by raw system
+ * calls: these are no cancellation points. Between writes no descriptor is held: a program may close those that it does
+ * not know (closefrom(3)), and the number would soon be that of a file of its own. So the path is made absolute once,
+ * and opened for each write; what lies there is looked at each time, since others may have put something else into its
+ * place.
  *
  * The lock is the last of all: events come with a domain's lock held, and with the table's.
  */
@@ -20,7 +21,8 @@
 #include "base/lock.h"
 #include "reg/state.h"
 
-enum { BUFFER_SIZE = 65536, LINE_SIZE = 160 }; /* 20 digits for each of six numbers, 18 for the address, and the words */
+/* 20 digits for each of six numbers, 18 for the address, and the words */
+enum { BUFFER_SIZE = 65536, LINE_SIZE = 160 };
 
 bool hp_trace_on;
 
@@ -83,8 +85,9 @@ static void flush_buffer(void)
 void hp_trace(enum hp_trace_event event, const hugepin_domain *d, uintptr_t start, uintptr_t end)
 {
 	static const char *const events[] = {
-		[HP_TRACE_PIN] = ",pin,",		[HP_TRACE_UNPIN] = ",unpin,", [HP_TRACE_REGISTER] = ",register,",
-		[HP_TRACE_DEREGISTER] = ",deregister,", [HP_TRACE_MISS] = ",miss,",
+		[HP_TRACE_PIN] = ",pin,",	    [HP_TRACE_UNPIN] = ",unpin,",
+		[HP_TRACE_REGISTER] = ",register,", [HP_TRACE_DEREGISTER] = ",deregister,",
+		[HP_TRACE_MISS] = ",miss,",
 	};
 	static const char *const policies[] = {
 		[HUGEPIN_POLICY_ARENA] = ",arena,0x", [HUGEPIN_POLICY_LRU] = ",lru,0x",
@@ -171,7 +174,8 @@ void hp_trace_start(void)
 	hp_trace_on = make_trace_path() && append_buffer(true);
 	trace.used = 0;
 	if (!hp_trace_on && errno == EPERM)
-		hp_say("HUGEPIN_TRACE: there is no trace: it takes a regular file of this user's, by its only name", NULL, SIZE_MAX);
+		hp_say("HUGEPIN_TRACE: there is no trace: it takes a regular file of this user's, by its only name",
+		       NULL, SIZE_MAX);
 	else if (!hp_trace_on)
 		hp_say("HUGEPIN_TRACE: there is no trace: its file cannot be written: error", NULL, (size_t)errno);
 	errno = saved_errno;

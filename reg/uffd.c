@@ -29,7 +29,8 @@ struct map_query {
 #define MAP_QUERY _IOWR('f', 17, struct map_query)
 #define MAP_QUERY_SHARED 8
 
-/* What the kernel calls memory of MAP_ANONYMOUS | MAP_HUGETLB, which lies in a file that has no name and no descriptor. */
+/* What the kernel calls memory of MAP_ANONYMOUS | MAP_HUGETLB, which lies in a file that has no name and no
+ * descriptor. */
 #define ANONYMOUS_HUGETLB "/anon_hugepage (deleted)"
 
 enum { EVENTS = 32, DESCRIPTORS_MAX = 1024, YIELDS = 64, PAUSE_NS = 50000 };
@@ -44,8 +45,9 @@ struct kept {
 	uint64_t dev, ino;
 };
 
-/* The thread has a table of descriptors of its own. It never ends: a process that was cloned without our fork handlers may have
- * the descriptor too, and keep it, so that nothing would be released, and who unmaps would wait for a reader that is gone. */
+/* The thread has a table of descriptors of its own. It never ends: a process that was cloned without our fork handlers
+ * may have the descriptor too, and keep it, so that nothing would be released, and who unmaps would wait for a reader
+ * that is gone. */
 static struct {
 	struct kept uffd;
 	struct kept maps; /* /proc/self/maps, to ask for mappings */
@@ -57,7 +59,8 @@ static struct {
 	void (*gone)(hugepin_domain *d, void *range); /* to say it to every domain */
 	/* The trial of the kernel's count, between who opens and the thread. */
 	_Atomic bool trying, ending;
-	_Atomic uint32_t events_tried, counted; /* read one by one; before how many of these something was said to be changing */
+	/* Read one by one; before how many of these something was said to be changing. */
+	_Atomic uint32_t events_tried, counted;
 } watch = { .uffd.fd = -1, .maps.fd = -1, .maps_lock = HP_LOCK_INIT(HP_RANK_MAPS), .patience_ns = PATIENCE_MAX_NS };
 
 /* ------------------------------------------------------------------ descriptors */
@@ -136,8 +139,8 @@ static void handle_event(const struct uffd_msg *m)
 	}
 }
 
-/* UFFDIO_WRITEPROTECT looks at the count before it looks at its argument, a range that is empty and refused. (An address where
- * nothing can be read would be refused, too, but by a page fault in the kernel: five times as long.) */
+/* UFFDIO_WRITEPROTECT looks at the count before it looks at its argument, a range that is empty and refused. (An
+ * address where nothing can be read would be refused, too, but by a page fault in the kernel: five times as long.) */
 static enum hp_change ask(int fd)
 {
 	static const struct uffdio_writeprotect nothing;
@@ -147,7 +150,8 @@ static enum hp_change ask(int fd)
 	return errno == EINVAL ? HP_QUIET : errno == EAGAIN ? HP_CHANGING : HP_UNTOLD;
 }
 
-/* One read a round, so that who waits for its end does not wait as long as others go on unmapping. False: there are no more. */
+/* One read a round, so that who waits for its end does not wait as long as others go on unmapping. False: there are no
+ * more. */
 static bool read_round(int fd)
 {
 	struct uffd_msg m[EVENTS];
@@ -197,8 +201,8 @@ static const struct hp_thread_kind kind = {
 
 /* ------------------------------------------------------------------ waiting */
 
-/* The program has closed the descriptor, or put another in its place. The thread goes on: memory is still watched, and who unmaps
- * it waits for us. */
+/* The program has closed the descriptor, or put another in its place. The thread goes on: memory is still watched, and
+ * who unmaps it waits for us. */
 static void lose_descriptor(void)
 {
 	watch.uffd.fd = -1;
@@ -221,7 +225,8 @@ void hp_uffd_wait(void)
 	uint32_t seen = watch.round;
 
 	while (seen & 1 && watch.round == seen) {
-		atomic_store_explicit(&watch.waiters, 1, memory_order_seq_cst); /* before the word is slept on; pairs with read_round() */
+		/* Before the word is slept on; pairs with read_round(). */
+		atomic_store_explicit(&watch.waiters, 1, memory_order_seq_cst);
 		hp_futex_wait(&watch.round, seen, 1000000);
 	}
 }
@@ -258,7 +263,8 @@ bool hp_uffd_settle(uint64_t worth_ns)
 
 static int open_fd(void)
 {
-	/* What a kernel does not know makes it refuse, and the descriptor is spoilt. The heap's pages of the pool need the second. */
+	/* What a kernel does not know makes it refuse, and the descriptor is spoilt. The heap's pages of the pool need
+	 * the second. */
 	static const uint64_t features[] = {
 		UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_WP_HUGETLBFS_SHMEM,
 		UFFD_FEATURE_PAGEFAULT_FLAG_WP,
@@ -266,8 +272,8 @@ static int open_fd(void)
 
 	for (size_t i = 0; i < sizeof features / sizeof *features; i++) {
 		struct uffdio_api api = { .api = UFFD_API,
-					  .features = features[i] | UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMOVE |
-						      UFFD_FEATURE_EVENT_REMAP };
+					  .features = features[i] | UFFD_FEATURE_EVENT_UNMAP |
+						     UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_REMAP };
 		int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
 
 		if (fd < 0)
@@ -286,9 +292,9 @@ static bool watch_range(int fd, uintptr_t start, uintptr_t end)
 	return syscall(SYS_ioctl, fd, UFFDIO_REGISTER, &r) == 0;
 }
 
-/* Until Linux 5.15 the count was a flag, lowered while a second change was under way. So one call makes two: a watched page moved
- * onto another is first what lay there unmapped, then the move; both are counted before the first is told. The thread reads
- * them one by one, and each time something must be said to be changing. */
+/* Until Linux 5.15 the count was a flag, lowered while a second change was under way. So one call makes two: a watched
+ * page moved onto another is first what lay there unmapped, then the move; both are counted before the first is told.
+ * The thread reads them one by one, and each time something must be said to be changing. */
 static bool counts(int fd, char *three_pages)
 {
 	char *to = three_pages + 2 * HP_BASE_PAGE;
@@ -296,7 +302,8 @@ static bool counts(int fd, char *three_pages)
 
 	watch.events_tried = watch.counted = 0;
 	watch.trying = true;
-	moved = (char *)syscall(SYS_mremap, three_pages, HP_BASE_PAGE, HP_BASE_PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to;
+	moved = (char *)syscall(SYS_mremap, three_pages, HP_BASE_PAGE, HP_BASE_PAGE, MREMAP_MAYMOVE | MREMAP_FIXED,
+				to) == to;
 	watch.trying = false;
 	return moved && quiet && watch.events_tried >= 2 && watch.counted == watch.events_tried && ask(fd) == HP_QUIET;
 }
@@ -323,7 +330,8 @@ static bool start_watcher(int fd)
 		return false;
 	}
 	watch.ending = false;
-	if (watch_range(fd, (uintptr_t)p, (uintptr_t)p + len) && hp_thread_start(&watch.thread, &kind, (void *)(intptr_t)fd, fd)) {
+	if (watch_range(fd, (uintptr_t)p, (uintptr_t)p + len) &&
+	    hp_thread_start(&watch.thread, &kind, (void *)(intptr_t)fd, fd)) {
 		/* Who unmaps waits for it. Refused without privilege. */
 		syscall(SYS_setpriority, PRIO_PROCESS, watch.thread.tid, -10);
 		ok = counts(fd, p);
@@ -347,7 +355,8 @@ void hp_uffd_open(void (*gone)(hugepin_domain *d, void *range))
 	if (!watch.gone)
 		watch.gone = gone;
 	/* Whose descriptor was lost has a thread that still reads. */
-	if (watch.uffd.fd < 0 && !watch.thread.tid && (fd = open_fd()) >= 0 && keep_descriptor(&watch.uffd, fd) && !start_watcher(watch.uffd.fd))
+	if (watch.uffd.fd < 0 && !watch.thread.tid && (fd = open_fd()) >= 0 && keep_descriptor(&watch.uffd, fd) &&
+	    !start_watcher(watch.uffd.fd))
 		drop_descriptor(&watch.uffd);
 	errno = saved_errno;
 }
@@ -365,7 +374,9 @@ static uint64_t hexadecimal(const char **at)
 
 	for (;; ++*at) {
 		char c = **at;
-		unsigned digit = c >= '0' && c <= '9' ? (unsigned)(c - '0') : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a') + 10 : 16;
+		unsigned digit = c >= '0' && c <= '9'	? (unsigned)(c - '0')
+				 : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a') + 10
+							: 16;
 
 		if (digit == 16)
 			return n;
@@ -404,7 +415,8 @@ static bool read_mapping(uintptr_t addr, struct mapping *ret_)
 	bool found = false, beyond = false;
 
 	hp_lock(&watch.maps_lock);
-	while (!found && !beyond && (n = syscall(SYS_pread64, watch.maps.fd, text + have, sizeof text - (size_t)have, at)) > 0) {
+	while (!found && !beyond &&
+	       (n = syscall(SYS_pread64, watch.maps.fd, text + have, sizeof text - (size_t)have, at)) > 0) {
 		char *line = text, *end;
 
 		at += n;
@@ -458,7 +470,8 @@ static int query_mapping(uintptr_t addr, struct mapping *ret_)
 	if (r != 0)
 		return errno == ENOENT ? -ENOENT : -ENOSYS;
 	*ret_ = (struct mapping){ q.start, q.end,
-				  !(q.vma_flags & MAP_QUERY_SHARED) && (!q.inode || strcmp(name, ANONYMOUS_HUGETLB) == 0) };
+				 !(q.vma_flags & MAP_QUERY_SHARED) &&
+					 (!q.inode || strcmp(name, ANONYMOUS_HUGETLB) == 0) };
 	return 0;
 }
 
@@ -488,8 +501,8 @@ static bool can_add(void)
 	return watch.uffd.fd >= 0;
 }
 
-/* What is watched becomes a mapping of its own, of the 65530 that a process may have, and mremap(2) does not take several. So
- * mappings are watched as wholes, unless a part has become another's meanwhile. */
+/* What is watched becomes a mapping of its own, of the 65530 that a process may have, and mremap(2) does not take
+ * several. So mappings are watched as wholes, unless a part has become another's meanwhile. */
 bool hp_uffd_watch(uintptr_t start, uintptr_t end)
 {
 	int saved_errno = errno;
@@ -498,7 +511,8 @@ bool hp_uffd_watch(uintptr_t start, uintptr_t end)
 
 	for (; start < end && ok; start = m.end)
 		ok = mapping_at(start, &m) && m.is_private &&
-		     (watch_range(watch.uffd.fd, m.start, m.end) || watch_range(watch.uffd.fd, start, HP_MIN(end, m.end)));
+		     (watch_range(watch.uffd.fd, m.start, m.end) ||
+		      watch_range(watch.uffd.fd, start, HP_MIN(end, m.end)));
 	errno = saved_errno;
 	return ok;
 }

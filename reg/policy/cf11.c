@@ -449,7 +449,8 @@ void hp_cf11_set_lead(struct hp_cf11 *c, uint64_t lead_ns)
 
 void hp_cf11_start(struct hp_cf11 *c, uint32_t region, uint64_t bytes, uint64_t site, uint64_t now_ns, bool hit)
 {
-	uint64_t point = cf11_mix(site ^ cf11_mix(region)), signature = cf11_mix(point + cf11_mix(c->before[0] + cf11_mix(c->before[1])));
+	uint64_t point = cf11_mix(site ^ cf11_mix(region)),
+		 signature = cf11_mix(point + cf11_mix(c->before[0] + cf11_mix(c->before[1])));
 	struct region *g = find_region(c, region);
 	uint32_t u;
 

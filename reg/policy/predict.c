@@ -5,8 +5,8 @@
 #include "base/base.h"
 
 /*
- * Constants, found by simulation on recorded traces of MPI programs: longer contexts than 512 or more samples than 8 gain
- * nothing there; contexts up to 16 only lose six points of leave-pinned's bytes.
+ * Constants, found by simulation on recorded traces of MPI programs: longer contexts than 512 or more samples than 8
+ * gain nothing there; contexts up to 16 only lose six points of leave-pinned's bytes.
  */
 #define WAYS 4 /* contexts in a set: three cache lines */
 #define ENOUGH_NONE 4 /* the last occurrences of a context without a later use of a region: it is not expected */

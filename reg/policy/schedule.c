@@ -1,6 +1,6 @@
 /*
- * Every idle region stands in one of the five trees of timeline.h, by what is meant for it. Each event decides the regions again that
- * it says something of: a bounded number, however many regions there are.
+ * Every idle region stands in one of the five trees of timeline.h, by what is meant for it. Each event decides the
+ * regions again that it says something of: a bounded number, however many regions there are.
  *
  * Invariants:
  * 1. A region in use stands in no tree, so it is never asked for.
@@ -25,7 +25,8 @@
 #define MISSES_ALLOWED 0.005f /* of re-uses; and one for each region */
 #define PRICE 0.2f /* of a miss: bytes x ns idle before a use on average, times uses so far, by misses that are left */
 #define PRICE_USES 60.0f /* uses that a run is taken to have at least */
-#define PRICE_KEPT 0.75f /* of the misses that are left: kept back, since without the last nothing is released for a long time */
+/* Of the misses that are left: kept back, since without the last nothing is released for a long time. */
+#define PRICE_KEPT 0.75f
 #define PRICE_TOKENS 0.25f /* the others are taken to be at least so many */
 #define TOKENS_MIN 0.5f /* with fewer misses left nothing is released */
 #define PRICE_MISS 1.2214028f /* e^0.2: factor of the price after a miss */
@@ -493,14 +494,17 @@ static struct hp_planned *able(const struct hp_schedule *s, struct hp_planned *x
 	return x;
 }
 
-/* The registered regions in no use, those first that are expected last, and what is to be released anyhow before all. */
+/* The registered regions in no use, those first that are expected last, and what is to be released anyhow before
+ * all. */
 struct victims {
 	struct hp_planned *leaving, *kept, *idle;
 };
 
 static struct victims victims_of(const struct hp_schedule *s)
 {
-	return (struct victims){ hp_timeline_first(&s->timeline, HP_TREE_LEAVING), able(s, hp_timeline_last(&s->timeline, HP_TREE_KEPT), false), able(s, hp_timeline_first(&s->timeline, HP_TREE_IDLE), true) };
+	return (struct victims){ hp_timeline_first(&s->timeline, HP_TREE_LEAVING),
+				able(s, hp_timeline_last(&s->timeline, HP_TREE_KEPT), false),
+				able(s, hp_timeline_first(&s->timeline, HP_TREE_IDLE), true) };
 }
 
 static struct hp_planned *farthest(const struct hp_schedule *s, struct victims *v)
@@ -516,8 +520,8 @@ static struct hp_planned *farthest(const struct hp_schedule *s, struct victims *
 	return x;
 }
 
-/* Whether to make room for x, which is expected at due: what to deregister first, or NULL. Not if that leads nowhere: x would
- * not fit even so, what had to go for it would come back, and so on for ever. */
+/* Whether to make room for x, which is expected at due: what to deregister first, or NULL. Not if that leads nowhere: x
+ * would not fit even so, what had to go for it would come back, and so on for ever. */
 static struct hp_planned *victim_for(const struct hp_schedule *s, const struct hp_planned *x, uint64_t due)
 {
 	uint64_t taken = s->held + s->lost_bytes;
@@ -528,8 +532,8 @@ static struct hp_planned *victim_for(const struct hp_schedule *s, const struct h
 		return NULL;
 	for (int i = 0; i < VICTIMS && taken > s->config.budget - x->bytes; i++) {
 		struct hp_planned *victim = farthest(s, &victims);
-		if (!victim || (victim->tree != HP_TREE_LEAVING && expected(s, victim) <= HP_MAX(due, s->now) + x->register_ns +
-										      victim->deregister_ns))
+		if (!victim || (victim->tree != HP_TREE_LEAVING &&
+				expected(s, victim) <= HP_MAX(due, s->now) + x->register_ns + victim->deregister_ns))
 			return NULL;
 		chosen = chosen ? chosen : victim;
 		taken -= HP_MIN(taken, victim->bytes);
@@ -605,7 +609,8 @@ uint32_t hp_schedule_victim(struct hp_schedule *s, uint64_t now_ns)
 	advance_clock(s, now_ns);
 	struct victims victims = victims_of(s);
 	struct hp_planned *x = farthest(s, &victims);
-	/* Where nothing is expected, those that had to be forgotten have been idle for longer: the caller knows them. */
+	/* Where nothing is expected, those that had to be forgotten have been idle for longer: the caller knows
+	 * them. */
 	return x && !(x->tree == HP_TREE_IDLE && s->lost) ? x->number : 0;
 }
 
@@ -635,7 +640,8 @@ struct hp_schedule *hp_schedule_new(const struct hp_plan_config *config)
 	s->timeline.index = (uint32_t *)(s->sites + sites);
 	s->timeline.index_mask = index - 1;
 	s->timeline.regions = (struct hp_planned *)hp_round_up((uintptr_t)(s->timeline.index + index), 8);
-	s->timeline.capacity = (uint32_t)((bytes - (size_t)((char *)s->timeline.regions - (char *)s)) / sizeof(struct hp_planned)) - 1;
+	s->timeline.capacity =
+		(uint32_t)((bytes - (size_t)((char *)s->timeline.regions - (char *)s)) / sizeof(struct hp_planned)) - 1;
 	s->timeline.capacity = HP_MIN(s->timeline.capacity, index * 3 / 4);
 	return s;
 }

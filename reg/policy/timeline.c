@@ -1,5 +1,6 @@
 /*
- * Trees are treaps (Seidel, Aragon 1996), by (key, slot); the table of numbers is probed in line (Knuth, volume 3, 6.4, algorithm R).
+ * Trees are treaps (Seidel, Aragon 1996), by (key, slot); the table of numbers is probed in line (Knuth, volume 3, 6.4,
+ * algorithm R).
  */
 #include "reg/policy/timeline.h"
 
@@ -18,8 +19,8 @@ static bool is_before(const struct hp_timeline *t, uint32_t a, uint32_t b)
 	return x < y || (x == y && a < b);
 }
 
-/* Registrations one after another, each done before its own key: a sequence that has to be done before a time must be begun at
- * first_ns, or at that time - work_ns if that is earlier. */
+/* Registrations one after another, each done before its own key: a sequence that has to be done before a time must be
+ * begun at first_ns, or at that time - work_ns if that is earlier. */
 static void sum_subtree(struct hp_timeline *t, uint32_t i)
 {
 	struct hp_planned *x = &t->regions[i];

@@ -1,6 +1,7 @@
 /*
- * The regions that a schedule knows, by number, and where each that is idle stands: in one of five trees, by what is meant for it. A
- * tree is ordered by time and knows the latest start of its registrations, one after another, so that each is done when it is due.
+ * The regions that a schedule knows, by number, and where each that is idle stands: in one of five trees, by what is
+ * meant for it. A tree is ordered by time and knows the latest start of its registrations, one after another, so that
+ * each is done when it is due.
  *
  * Pure, as the plan (plan.h). Regions stand in an array, from 1 up: a slot of 0 is none.
  */
@@ -73,8 +74,8 @@ bool hp_timeline_is_full(const struct hp_timeline *t);
 /* x is not known any more: its slot is free after this. */
 void hp_timeline_drop(struct hp_timeline *t, struct hp_planned *x);
 
-/* A region to make room for another: first what no context expects, then what is expected last; not what waits for its registration,
- * if anything else will do. NULL: all are busy. */
+/* A region to make room for another: first what no context expects, then what is expected last; not what waits for its
+ * registration, if anything else will do. NULL: all are busy. */
 struct hp_planned *hp_timeline_forgettable(const struct hp_timeline *t);
 
 /* x stands in that tree, by that key; or in none, and is busy. */
