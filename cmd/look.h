@@ -17,7 +17,7 @@ struct hp_source {
 	void *arg;
 };
 
-/* As hp_region_state and hp_region_kind of reg/domain.h, see tests/unit/look.c. */
+/* As hp_region_state and hp_region_kind of reg/state.h, see tests/unit/look.c. */
 enum hp_look_state { HP_LOOK_FREE, HP_LOOK_LIVE, HP_LOOK_RETIRED, HP_LOOK_DEAD };
 enum hp_look_kind { HP_LOOK_EXTENT, HP_LOOK_RUN, HP_LOOK_FOREIGN, HP_LOOK_UNCACHED };
 

@@ -8,10 +8,10 @@
 #include "base/barrier.h"
 #include "base/key.h"
 #include "base/stats.h"
-#include "reg/domain.h"
+#include "reg/domains.h"
 
-/* A scan that goes from one owner to the next waits for memory at each of them; by a table it waits for many at a time. While all
- * have a place in it, it is used. */
+/* A scan that goes from one owner to the next waits for memory at each of them; by a table it waits for many at a time.
+ * While all have a place in it, it is used. */
 enum { TABLE_MAX = 4096 };
 
 HP_TLS struct hp_counts *hp_counts_self;
@@ -26,8 +26,8 @@ static bool have_key;
 #define PAGE 4096
 #define SIZE (HP_COUNTS_OWNER_SIZE + PAGE + HP_REGIONS_MAX * sizeof(struct hp_counts))
 
-/* The counters of one region begin at another cache line of their page for each thread: else they would all contend for one set of
- * each cache. In steps of a line, as far as there is room behind the owner. */
+/* The counters of one region begin at another cache line of their page for each thread: else they would all contend for
+ * one set of each cache. In steps of a line, as far as there is room behind the owner. */
 #define LINE 64
 #define COLOURS ((HP_COUNTS_OWNER_SIZE - sizeof(struct hp_counts_owner)) / LINE)
 _Static_assert(COLOURS > 8 && COLOURS <= PAGE / LINE, "the counters begin on the page after the owner's");
@@ -41,10 +41,11 @@ static void disown(void *counters)
 {
 	hp_counts_self = NULL;
 	hp_domains_thread_ends();
-	/* release: the next owner sees the counts as they were left; pairs with the exchange in take_spare(). */
+	/* release: the next owner sees the counts as they were left; pairs with take_spare(). */
 	atomic_store_explicit(&((struct hp_counts_owner *)counters)->owned, false, memory_order_release);
 }
 
+/* acquire: the counts are as their owner left them; pairs with disown(). */
 static struct hp_counts_owner *take_spare(void)
 {
 	for (struct hp_counts_owner *c = first; c; c = c->next)
@@ -53,7 +54,7 @@ static struct hp_counts_owner *take_spare(void)
 	return NULL;
 }
 
-static struct hp_counts_owner *make(void)
+static struct hp_counts_owner *make_owner(void)
 {
 	char *at = hp_meta_map(SIZE);
 	struct hp_counts_owner *c = (struct hp_counts_owner *)(at + made % COLOURS * LINE);
@@ -64,16 +65,18 @@ static struct hp_counts_owner *make(void)
 	c->owned = true;
 	c->number = number = made++;
 	c->next = first;
-	/* release: whoever scans sees the counters' link. */
+	/* release: whoever scans sees the counters' link; pairs with scan_owners(). */
 	while (!atomic_compare_exchange_weak_explicit(&first, &c->next, c, memory_order_release, memory_order_relaxed))
 		;
-	if (number < TABLE_MAX) /* release: the same */
+	if (number < TABLE_MAX) /* release: the same; pairs with scan_owners() */
 		atomic_store_explicit(&table[number], c, memory_order_release);
 	return c;
 }
 
-/* Call each() for every owner; acquire: pairs with the releases in make(). One that stands nowhere yet has counted nothing. */
-static inline __attribute__((always_inline)) void scan(void (*each)(struct hp_counts_owner *, void *arg), void *arg)
+/* Call each() for every owner; acquire: pairs with the releases in make_owner(). One that stands nowhere yet has
+ * counted nothing. */
+static inline __attribute__((always_inline)) void scan_owners(void (*each)(struct hp_counts_owner *, void *arg),
+							      void *arg)
 {
 	struct hp_counts_owner *c;
 	uint32_t n = made;
@@ -89,7 +92,7 @@ static inline __attribute__((always_inline)) void scan(void (*each)(struct hp_co
 }
 
 /* For hugepin top (base/stats.h). */
-static void expose(void)
+static void expose_counts(void)
 {
 	__typeof__(&hp_exposed.view.counts) v = &hp_exposed.view.counts;
 
@@ -103,13 +106,13 @@ static void expose(void)
 
 int hp_counts_init(void)
 {
-	expose();
+	expose_counts();
 	if (!have_key)
 		have_key = hp_key_create(&at_exit, disown) == 0;
 	if (!have_key || !hp_barrier_register())
 		return -ENOSYS;
 	if (!shared)
-		shared = make();
+		shared = make_owner();
 	return shared ? 0 : -ENOMEM;
 }
 
@@ -117,7 +120,7 @@ bool hp_counts_adopt(void)
 {
 	struct hp_counts_owner *c = take_spare();
 
-	if (!c && !(c = make()))
+	if (!c && !(c = make_owner()))
 		return false;
 	if (pthread_setspecific(at_exit, c) != 0) {
 		disown(c);
@@ -132,49 +135,52 @@ struct each {
 	void *arg;
 };
 
-static inline void tell(struct hp_counts_owner *c, void *each)
+static inline void tell_records(struct hp_counts_owner *c, void *each)
 {
 	((struct each *)each)->call(((struct each *)each)->arg, &c->records);
 }
 
 void hp_counts_each(void (*each)(void *arg, struct hp_records *), void *arg)
 {
-	scan(tell, &(struct each){ each, arg });
+	scan_owners(tell_records, &(struct each){ each, arg });
 }
 
 void hp_counts_unpin_shared(uint32_t region)
 {
-	__atomic_fetch_add(&counts_of(shared)[region].unpins, 1, __ATOMIC_RELEASE);
+	/* release: as hp_count(); pairs with add_pins_out() */
+	atomic_fetch_add_explicit(&counts_of(shared)[region].unpins, 1, memory_order_release);
 }
 
 struct sum {
 	uint32_t region, sum;
 };
 
-/* Of each thread what was given back first: a pin that does not come about is counted and given back by one thread, and meanwhile
- * counts for too much, not for too little. A pin that another thread gives back was counted before, and where no more can be made,
- * before the barrier: each count of a pin is seen. */
-static inline void add(struct hp_counts_owner *c, void *sum)
+/* Read unpins before pins: a pin made and undone in between then counts too much, never too little. A pin that another
+ * thread gives back was counted before, and where no more can be made, before the barrier: each count of a pin is seen.
+ * acquire: pairs with hp_count(). */
+static inline void add_pins_out(struct hp_counts_owner *c, void *sum)
 {
 	struct sum *s = sum;
 	struct hp_counts *counts = &counts_of(c)[s->region];
 
-	s->sum -= __atomic_load_n(&counts->unpins, __ATOMIC_ACQUIRE);
-	s->sum += __atomic_load_n(&counts->pins, __ATOMIC_ACQUIRE);
+	s->sum -= atomic_load_explicit(&counts->unpins, memory_order_acquire);
+	s->sum += atomic_load_explicit(&counts->pins, memory_order_acquire);
 }
 
+/* acquire: pairs with hp_count(). */
 static inline void add_pins(struct hp_counts_owner *c, void *sum)
 {
 	struct sum *s = sum;
 
-	s->sum += __atomic_load_n(&counts_of(c)[s->region].pins, __ATOMIC_ACQUIRE);
+	s->sum += atomic_load_explicit(&counts_of(c)[s->region].pins, memory_order_acquire);
 }
 
+/* acquire: pairs with hp_count(). */
 static inline void take_unpins(struct hp_counts_owner *c, void *sum)
 {
 	struct sum *s = sum;
 
-	s->sum -= __atomic_load_n(&counts_of(c)[s->region].unpins, __ATOMIC_ACQUIRE);
+	s->sum -= atomic_load_explicit(&counts_of(c)[s->region].unpins, memory_order_acquire);
 }
 
 uint32_t hp_counts_sum(uint32_t region)
@@ -183,7 +189,7 @@ uint32_t hp_counts_sum(uint32_t region)
 
 	if (blind)
 		return UINT32_MAX;
-	scan(add, &s);
+	scan_owners(add_pins_out, &s);
 	return s.sum;
 }
 
@@ -191,7 +197,7 @@ uint32_t hp_counts_made(uint32_t region)
 {
 	struct sum s = { .region = region };
 
-	scan(add_pins, &s);
+	scan_owners(add_pins, &s);
 	return s.sum;
 }
 
@@ -199,8 +205,8 @@ bool hp_counts_short(uint32_t region)
 {
 	struct sum s = { .region = region };
 
-	scan(take_unpins, &s);
-	scan(add_pins, &s);
+	scan_owners(take_unpins, &s);
+	scan_owners(add_pins, &s);
 	return s.sum > INT32_MAX;
 }
 

@@ -1,6 +1,20 @@
+/*
+ * What is heard of memory that went away goes through three steps here: it is queued in every domain (hp_gone_tell),
+ * without the domain's lock; whoever has the lock next unpublishes the regions there (hp_gone_drain); and what the
+ * device has to be told is left to hp_region_deregister_dead().
+ */
 #include "reg/gone.h"
 
-#include "base/base.h"
+#include <errno.h>
+
+#include "base/bits.h"
+#include "reg/domains.h"
+#include "reg/locks.h"
+#include "reg/region.h"
+#include "reg/uffd.h"
+#include "reg/unmapping.h"
+
+/* ------------------------------------------------------------------ sets of ranges */
 
 /* Bytes that r would grow by. */
 static uintptr_t growth(const struct hp_range *r, uintptr_t start, uintptr_t end)
@@ -53,4 +67,207 @@ bool hp_gone_overlaps(const struct hp_gone *g, uintptr_t start, uintptr_t end)
 		if (start < g->range[i].end && end > g->range[i].start)
 			return true;
 	return false;
+}
+
+/* ------------------------------------------------------------------ queueing */
+
+void hp_gone_tell(hugepin_domain *d, void *range_)
+{
+	const struct hp_range *range = range_;
+	unsigned n = 0;
+
+	if (hp_lock_mine(&d->queue_lock)) { /* this one, or another domain's */
+		/* seq_cst: before PENDING is raised; pairs with hp_gone_drain(). */
+		atomic_fetch_or_explicit(&d->all_gone,
+					 HP_ALL_GONE | (range->discarded ? (uint32_t)HP_ALL_DISCARDED : 0u),
+					 memory_order_seq_cst);
+		hp_attention_raise(d, HP_PENDING);
+		return;
+	}
+	hp_lock(&d->queue_lock);
+	hp_gone_push(&d->gone, *range);
+	hp_attention_raise(d, HP_PENDING);
+	/* A hint is older than the event: the memory that was meant is going. */
+	for (unsigned i = 0; i < d->prefetches_count; i++)
+		if ((uintptr_t)d->prefetches[i].addr >= range->end ||
+		    (uintptr_t)d->prefetches[i].addr + d->prefetches[i].len <= range->start)
+			d->prefetches[n++] = d->prefetches[i];
+	d->prefetches_count = n;
+	hp_unlock(&d->queue_lock);
+}
+
+/* ------------------------------------------------------------------ what is queued */
+
+static size_t granule_index(const hugepin_domain *d, uintptr_t addr)
+{
+	return (addr - d->span_base) >> HP_PAGE_SHIFT;
+}
+
+bool hp_gone_discarded(const hugepin_domain *d, uintptr_t start, uintptr_t end)
+{
+	size_t from = granule_index(d, start), to = granule_index(d, end - 1) + 1;
+
+	return hp_bits_find(d->discarded, from, to, true) != to;
+}
+
+/* Apply unmaps first, then discards, so that discards win in whatever order the ranges came. Only an unmap of all of a
+ * hugepage puts other memory there. */
+static void note_discarded(hugepin_domain *d, const struct hp_gone *queued)
+{
+	for (unsigned pass = 0; pass < 2; pass++)
+		for (unsigned i = 0; i < queued->count; i++) {
+			const struct hp_range *range = &queued->range[i];
+			uintptr_t start = HP_MAX(range->start, d->span_base),
+				  end = HP_MIN(range->end, d->span_base + d->span_size);
+
+			if (range->discarded != pass || (range->widened && !pass) || start >= end)
+				continue;
+			if (!pass) {
+				start = hp_round_up(start, HP_PAGE);
+				end &= ~(HP_PAGE - 1);
+			}
+			if (start < end)
+				hp_bits_fill(d->discarded, granule_index(d, start),
+					     granule_index(d, end - 1) + 1 - granule_index(d, start), pass);
+		}
+}
+
+/* The same of foreign memory, but that the event comes before the pages go: what is registered in between may be pages
+ * that are going, and no other event will say so. So there is no more registering but for a pin, until all has been
+ * unmapped. */
+static void note_late(hugepin_domain *d, const struct hp_gone *queued)
+{
+	for (unsigned i = 0; i < queued->count; i++)
+		if (!queued->range[i].discarded && !queued->range[i].widened)
+			hp_gone_cut(&d->late_gone, queued->range[i].start, queued->range[i].end);
+	for (unsigned i = 0; i < queued->count; i++)
+		if (queued->range[i].late)
+			hp_gone_push(&d->late_gone, queued->range[i]);
+}
+
+static void take_out(void *d, struct hp_region *r)
+{
+	if (r->tag)
+		HP_DSTAT((hugepin_domain *)d, invalidated, 1);
+	hp_region_unpublish(r);
+}
+
+void hp_gone_drain(hugepin_domain *d)
+{
+	struct hp_gone queued;
+	uint32_t all;
+
+	if (!hp_attention_is(d, HP_PENDING))
+		return;
+	hp_lock(&d->queue_lock);
+	queued = d->gone;
+	d->gone.count = 0;
+	hp_unlock(&d->queue_lock);
+	all = atomic_exchange_explicit(&d->all_gone, 0, memory_order_seq_cst); /* pairs with hp_gone_tell() */
+	if (all)
+		hp_gone_push(&queued, (struct hp_range){ .end = UINTPTR_MAX,
+							 .discarded = all & HP_ALL_DISCARDED,
+							 .late = all & HP_ALL_DISCARDED,
+							 .widened = true });
+	for (unsigned i = 0; i < queued.count; i++) {
+		hp_region_each(d, queued.range[i].start, queued.range[i].end, take_out, d);
+		if (d->helper)
+			d->helper_hooks->gone(d, queued.range[i].start, queued.range[i].end);
+	}
+	note_discarded(d, &queued);
+	note_late(d, &queued);
+	/* Not before the tags are gone: a pin that does not see PENDING goes by them. */
+	hp_lock(&d->queue_lock);
+	if (!d->gone.count && !d->all_gone)
+		hp_attention_lower(d, HP_PENDING);
+	if (d->all_gone) /* said meanwhile */
+		hp_attention_raise(d, HP_PENDING);
+	hp_unlock(&d->queue_lock);
+	hp_region_settle(d);
+}
+
+/* ------------------------------------------------------------------ announcements */
+
+struct forgotten {
+	struct hp_range range;
+	bool waits; /* for the domain's lock, to say what is in use */
+	bool in_use;
+	bool left; /* something for the service thread */
+};
+
+/* By keys that no pin finds any more. The service thread may have been quicker to hear of the range than who said
+ * it. */
+static bool is_pinned_still(const hugepin_domain *d, const struct hp_range *range)
+{
+	const struct hp_region *r;
+
+	TAILQ_FOREACH(r, &d->retired, order)
+		if (r->start < range->end && r->end > range->start && hp_region_pins(r))
+			return true;
+	return false;
+}
+
+static void forget(hugepin_domain *d, void *forgotten)
+{
+	struct forgotten *f = forgotten;
+	unsigned held = hp_locks_held; /* in a backend of another domain, whose lock has the same rank */
+
+	hp_gone_tell(d, &f->range);
+	if (hp_lock_mine(&d->queue_lock)) { /* a signal handler: whoever was interrupted sees to it */
+		f->left = true;
+		return;
+	}
+	/* Whoever has the lock, or comes next, will see to it. We cannot wait for a backend's call, be it one that
+	 * calls us: then we do not say what is in use. */
+	if (hp_lock_mine(&d->lock) || !(f->waits ? hp_domain_lock_soon(d) : hp_trylock(&d->lock))) {
+		f->left = true;
+		return;
+	}
+	hp_gone_drain(d);
+	f->in_use |= f->waits && is_pinned_still(d, &f->range);
+	f->left |= !TAILQ_EMPTY(&d->dead);
+	hp_unlock(&d->lock);
+	hp_locks_held = held;
+}
+
+static int forget_in_all(const void *addr, size_t len, bool discarded, bool late, bool waits)
+{
+	struct forgotten f = { .waits = waits };
+	uintptr_t end;
+
+	if (!len || __builtin_add_overflow((uintptr_t)addr, len, &end))
+		return -EINVAL;
+	if (!hp_domains_any())
+		return 0;
+	f.range.start = (uintptr_t)addr & ~(HP_BASE_PAGE - 1);
+	f.range.end = HP_MAX(end, (end + HP_BASE_PAGE - 1) & ~(HP_BASE_PAGE - 1));
+	f.range.discarded = discarded;
+	f.range.late = late;
+	hp_domains_each(forget, &f);
+	if (f.left)
+		hp_domains_wake();
+	return f.in_use ? -EBUSY : 0;
+}
+
+int hugepin_forget(const void *addr, size_t len)
+{
+	return forget_in_all(addr, len, true, false, true);
+}
+
+void hugepin_unmapping_(const void *addr, size_t len, enum hp_unmapping how)
+{
+	HP_SET_FLAG(hp_sees_unmaps);
+	if (how == HP_UNMAPPED)
+		hp_locks_unmapping(addr, len);
+	/* The heap may be giving memory to what a domain is registering: that would be found gone by the next pin. */
+	if (hp_heap_placing && (uintptr_t)addr == hp_heap_placing)
+		return;
+	/* Of discarded pages the kernel tells in time. */
+	if (hp_domains_any() && !(how == HP_DISCARDED && hp_uffd_works()))
+		forget_in_all(addr, len, how != HP_UNMAPPED, how != HP_UNMAPPED, false);
+}
+
+bool hugepin_registering_(void)
+{
+	return hp_registering;
 }

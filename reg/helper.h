@@ -4,13 +4,14 @@
 #ifndef HP_REG_HELPER_H
 #define HP_REG_HELPER_H
 
-#include "reg/domain.h"
+#include "reg/state.h"
 
-#define HP_GATHER_NS UINT64_C(50000) /* from the first record to the run that takes it: one wake for many; none is urgent */
+/* From the first record to the run that takes it: one wake for many; none is urgent. */
+#define HP_GATHER_NS UINT64_C(50000)
 #define HP_AGAIN_NS UINT64_C(10000000) /* from a run that found records to the next, if nobody asks for one before */
 #define HP_CROWDED_NS UINT64_C(1000000) /* from one run to the next while records are lost */
 
-/* Sets d->helper, if the policy has a helper and it is not turned off. 0 or -ENOMEM. */
+/* Sets d->helper and its hooks, if the policy has a helper and it is not turned off. 0 or -ENOMEM. */
 int hp_helper_open(hugepin_domain *d);
 void hp_helper_close(hugepin_domain *d);
 
@@ -23,29 +24,20 @@ uint64_t hp_helper_time(const hugepin_domain *d);
 /* Records that were taken in, and that the plan has not been told of. */
 unsigned hp_helper_waiting(const hugepin_domain *d);
 
-/* A pin found r not registered at that time, and it is now; or, not registered: found it only by looking again. The plan is told in
- * time: whoever calls this wakes the helper once the lock is released. */
+/* A pin found r not registered at that time, and it is now; or, not registered: found it only by looking again. The
+ * plan is told in time: whoever calls this wakes the helper once the lock is released. */
 void hp_helper_missed(hugepin_domain *d, struct hp_region *r, uint64_t time, uint64_t site, bool registered);
 
-/* r was deregistered. gone: its memory went away, or is part of another region. */
-void hp_helper_deregistered(hugepin_domain *d, struct hp_region *r, bool gone);
-
-/* The memory goes away, perhaps not yet: what is not registered of it is not to be, before it is pinned again. */
-void hp_helper_gone(hugepin_domain *d, uintptr_t start, uintptr_t end);
-
-/* Give back what will be used last, as far as the plan knows after a few records more. False: nothing is known of any. */
-bool hp_helper_evict(hugepin_domain *d);
-
-/* Before the domains are served, each of them open and staying so: which processors, and whether other processes leave us any.
- * late_ns: how long after it was to wake the helper woke, 0: it did so for a record. On the service thread. */
+/* Before the domains are served, each of them open and staying so: which processors, and whether other processes leave
+ * us any. late_ns: how long after it was to wake the helper woke, 0: it did so for a record. On the service thread. */
 void hp_helper_begin(uint64_t late_ns);
 
-/* From the next record to the run that takes it: long where the helper has taken from the program what it may. On the service
- * thread. */
+/* From the next record to the run that takes it: long where the helper has taken from the program what it may. On the
+ * service thread. */
 uint64_t hp_helper_delay_ns(bool crowded);
 
-/* Do what is to be done now, locking and unlocking; on the service thread. Returns when there is more, by the domain's clock;
- * UINT64_MAX: not before the next record. */
+/* Do what is to be done now, locking and unlocking; on the service thread. Returns when there is more, by the domain's
+ * clock; UINT64_MAX: not before the next record. */
 struct hp_helper_news {
 	bool any; /* there were records since the last time */
 	bool crowded; /* more than it can take */

@@ -1,30 +1,39 @@
 /*
  * Pins: the hits, and what happens when there is none.
  *
- * A hit takes no lock, makes no system call and shares no write (domain.h has the protocol). A miss takes the domain's lock,
- * carries out what is queued, looks again, and registers:
- *  - heap memory: the extent (arena), else the hugepages that the range touches, else, on old kernels, the part in one
- *    mapping. The heap's buffers never cross an extent.
- *  - other memory: the base pages that the range touches.
- *  - when that cannot be had: the base pages alone, for this pin only.
+ * A hit takes no lock, makes no system call and shares no write (state.h has the protocol). A miss takes the domain's
+ * lock, carries out what is queued, looks again, and registers (cover.c).
  *
  * A lookup (hugepin_sg_key) is a pin of what is registered at an address, however far it reaches, and of nothing else.
  */
+#include "reg/pin.h"
+
 #include <errno.h>
 #include <string.h>
+#include <sys/single_threaded.h>
 #include <unistd.h>
 
 #include "base/barrier.h"
 #include "reg/counts.h"
-#include "reg/domain.h"
+#include "reg/cover.h"
+#include "reg/domains.h"
+#include "reg/gone.h"
 #include "reg/helper.h"
 #include "reg/key.h"
+#include "reg/lookup.h"
+#include "reg/region.h"
+#include "reg/serve.h"
 #include "reg/site.h"
 #include "reg/trace.h"
 #include "reg/uffd.h"
 
+bool hp_keys_asked;
 
-bool hp_sees_unmaps, hp_keys_asked;
+/* Whether threads other than this one may be changing memory that nobody has announced: hits must ask. */
+static inline bool must_ask(const hugepin_domain *d)
+{
+	return !__libc_single_threaded && (!hp_sees_unmaps || d->watch == HUGEPIN_WATCH_KERNEL);
+}
 
 /* ------------------------------------------------------------------ hits */
 
@@ -36,7 +45,8 @@ static inline uint64_t ref_of(const hugepin_domain *d, uint64_t tag)
 /* The keys in one store. */
 static inline void fill(struct hugepin_pin *pin, uintptr_t base, size_t len, uint64_t keys, uint64_t ref)
 {
-	_Static_assert(sizeof *pin == 32 && offsetof(struct hugepin_pin, rkey) == offsetof(struct hugepin_pin, lkey) + 4, "");
+	_Static_assert(
+		sizeof *pin == 32 && offsetof(struct hugepin_pin, rkey) == offsetof(struct hugepin_pin, lkey) + 4, "");
 	pin->base = base;
 	pin->len = len;
 	memcpy(&pin->lkey, &keys, sizeof keys);
@@ -45,20 +55,22 @@ static inline void fill(struct hugepin_pin *pin, uintptr_t base, size_t len, uin
 
 static int pin_slow(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
-/* Acquire: of what was queued, the tags are gone where PENDING is seen lowered; pairs with hp_domain_drain(). */
-static inline uint32_t look(const hugepin_domain *d, uint32_t bits)
+/* Acquire: where PENDING is seen lowered, the tags of what was queued are gone; pairs with hp_gone_drain(). */
+static inline uint32_t attention_of(const hugepin_domain *d, uint32_t bits)
 {
 	return atomic_load_explicit(&d->attention, memory_order_acquire) & bits;
 }
 
 /* The same for a thread with these counters. */
-static inline uint32_t look_as(const hugepin_domain *d, const struct hp_counts *counts, uint32_t bits)
+static inline uint32_t attention_for(const hugepin_domain *d, const struct hp_counts *counts, uint32_t bits)
 {
-	uint32_t seen = look(d, bits);
+	uint32_t seen = attention_of(d, bits);
 
 	if (HP_LIKELY(!seen))
 		return 0;
-	return HP_UNLIKELY(seen & HP_TODO) && __atomic_load_n(&d->opener_counts, __ATOMIC_RELAXED) != counts ? seen & ~(uint32_t)HP_TODO : seen;
+	return HP_UNLIKELY(seen & HP_TODO) && atomic_load_explicit(&d->opener_counts, memory_order_relaxed) != counts
+		       ? seen & ~(uint32_t)HP_TODO
+		       : seen;
 }
 
 static HP_COLD int unpin_retired(hugepin_domain *d, uint32_t index)
@@ -73,21 +85,24 @@ static HP_COLD int unpin_retired(hugepin_domain *d, uint32_t index)
 	return 0;
 }
 
-/* Tell the helper, and wake it if it is not coming anyway: of what is lost, too, which may be the last for long. */
-static inline void record(hugepin_domain *d, struct hp_counts *counts, enum hp_record_kind kind, uint32_t index, uint64_t site)
+/* Push a record, and wake the helper unless a run is already asked for. Also when the record is dropped: no later one
+ * may come. */
+static inline void record_use(hugepin_domain *d, struct hp_counts *counts, enum hp_record_kind kind, uint32_t index,
+			      uint64_t site)
 {
 	struct hp_records *q = hp_counts_records(counts);
 
 	if (HP_LIKELY(hp_record_room(q, d->number)))
-		hp_record_push(q, HP_LIKELY(!d->own_clock) ? hp_record_time() : hp_helper_time(d), HP_RECORD(kind, index),
-			       site);
-	hp_barrier_often(); /* pairs with the barrier in help_all(), domain.c */
-	if (HP_UNLIKELY(!atomic_load_explicit(&hp_helper_job.asked, memory_order_relaxed)))
-		hp_helper_wake();
+		hp_record_push(q, HP_LIKELY(!d->own_clock) ? hp_record_time() : hp_helper_time(d),
+			       HP_RECORD(kind, index), site);
+	hp_barrier_often(); /* pairs with the barrier in serve.c:help_all() */
+	if (HP_UNLIKELY(!atomic_load_explicit(&hp_serve_helper_job.asked, memory_order_relaxed)))
+		hp_serve_wake_helper();
 }
 
-/* Where the public function was called, of which the caller of this is a tail call: clang and gcc 15 make it one where they must,
- * older gcc where it is asked for (Makefile). tools/check-exports looks at the calls of what a TAIL names. */
+/* Where the public function was called, of which the caller of this is a tail call: clang and gcc 15 make it one where
+ * they must, older gcc where it is asked for (Makefile). tools/check-exports looks at the calls of what a TAIL
+ * names. */
 #if __has_attribute(musttail)
 #define TAIL __attribute__((musttail))
 #else
@@ -99,15 +114,15 @@ static inline void record(hugepin_domain *d, struct hp_counts *counts, enum hp_r
 #else
 #define KEEPS_RESULT
 #endif
-#define SITE(d) site_of(d, __builtin_frame_address(0), __builtin_return_address(0))
+#define SITE(d) call_site(d, __builtin_frame_address(0), __builtin_return_address(0))
 
-static uint64_t site_of(hugepin_domain *d, void *frame, void *return_address)
+static uint64_t call_site(hugepin_domain *d, void *frame, void *return_address)
 {
 	bool alone = false;
 	uint64_t site = hp_site(frame, return_address, &alone);
 
 	if (alone)
-		__atomic_fetch_add(&d->stats.sites_short, 1, __ATOMIC_RELAXED);
+		HP_DSTAT_COUNT(d, sites_short, 1);
 	return site | 1;
 }
 
@@ -118,7 +133,7 @@ static inline bool mark_used(hugepin_domain *d, const void *addr, const struct h
 							  &hp_regions[(uint32_t)pin->ref].used;
 
 	HP_WRITE(*used, 1);
-	return atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_RECORD;
+	return atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_HELPED;
 }
 
 /* As hugepin_pin, whose pin it is. */
@@ -127,99 +142,67 @@ static HP_COLD KEEPS_RESULT int first_use(hugepin_domain *d, const void *addr, s
 {
 	(void)len, (void)access;
 	if (mark_used(d, addr, pin))
-		record(d, hp_counts_self, HP_RECORD_START, (uint32_t)pin->ref, SITE(d));
+		record_use(d, hp_counts_self, HP_RECORD_START, (uint32_t)pin->ref, SITE(d));
 	return 0;
 }
 
 /* As hugepin_sg_key: a tail call is to a function of the same type. */
-static HP_COLD KEEPS_RESULT int first_key(void *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *pin)
+static HP_COLD KEEPS_RESULT int first_key(void *d, const void *addr, size_t len, unsigned access,
+					  struct hugepin_pin *pin)
 {
 	(void)len, (void)access;
 	if (mark_used(d, addr, pin))
-		record(d, hp_counts_self, HP_RECORD_START, (uint32_t)pin->ref, SITE(d));
+		record_use(d, hp_counts_self, HP_RECORD_START, (uint32_t)pin->ref, SITE(d));
 	return 0;
 }
 
-/* Whoever retired the region meanwhile may have counted the pin; and the index may be another region's by now, of another domain. */
 HP_COLD void hp_count_back(struct hp_counts *counts, uint32_t index)
 {
 	hugepin_domain *d;
 
 	hp_count(&counts[index].unpins);
-	hp_barrier_often(); /* pairs with the barrier of who retires the region */
+	hp_barrier_often(); /* pairs with hp_counts_barrier() of who retires the region */
 	d = HP_READ(hp_regions[index].domain);
 	if (d && atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_RETIRED)
 		unpin_retired(d, index);
 }
 
-/* Hints: buckets of four words, each an index and some bits of the hash, so that few regions are looked at in vain. The key is
- * the page, or the hugepage where a region covers all of it. Fibonacci hashing (Knuth, volume 3, 6.4). */
-enum { WAYS = 4, CHECK_BITS = 14 };
-_Static_assert(HP_REGIONS_MAX <= 1u << (32 - CHECK_BITS), "an index and the check share a word");
-#define CHECK_MASK ((1u << CHECK_BITS) - 1)
-#define WHOLE_PAGE (UINT64_C(1) << 63) /* tells keys of hugepages from those of pages */
-
-static inline uint64_t hash(uint64_t key)
-{
-	return key * UINT64_C(0x9e3779b97f4a7c15);
-}
-
-static inline uint32_t *bucket(const hugepin_domain *d, uint64_t h)
-{
-	return &d->hint[(h >> __atomic_load_n(&d->hint_shift, __ATOMIC_RELAXED)) * WAYS];
-}
-
-static inline uint32_t check_of(uint64_t h)
-{
-	return h >> 8 & CHECK_MASK;
-}
-
-/* The index in the bucket whose check matches; any if none does: the region will say that it is not the one. */
-static inline uint32_t hinted(const uint32_t *hints, uint32_t check)
-{
-	uint32_t a = __atomic_load_n(&hints[0], __ATOMIC_RELAXED), b = __atomic_load_n(&hints[1], __ATOMIC_RELAXED);
-	uint32_t c = __atomic_load_n(&hints[2], __ATOMIC_RELAXED), d = __atomic_load_n(&hints[3], __ATOMIC_RELAXED);
-	bool is_a = !((a ^ check) & CHECK_MASK), is_b = !((b ^ check) & CHECK_MASK), is_c = !((c ^ check) & CHECK_MASK);
-
-	_Static_assert(WAYS == 4, "");
-	return (is_a ? a : is_b ? b : is_c ? c : d) >> CHECK_BITS;
-}
-
-/* A region that is counted, and of which pin_asked() is to say whether it is a hit. A number, since a variable whose address is
- * handed on would keep callers from ending in a jump. */
+/* A region that is counted, and of which pin_asked() is to say whether it is a hit. A number, since a variable whose
+ * address is handed on would keep callers from ending in a jump. */
 #define TO_ASK(index) (-(int)HP_REGIONS_MAX - (int)(index))
 #define IS_TO_ASK(hit) ((hit) < -(int)HP_REGIONS_MAX)
 #define INDEX_TO_ASK(hit) ((uint32_t)-(hit) - HP_REGIONS_MAX)
 
-/* 1: a hit, and its first use is to be told. -ENOENT, or TO_ASK(). later: the kernel will be asked for this one and others together
- * (all_stand). */
-static inline __attribute__((always_inline)) int pin_by_hint(hugepin_domain *d, uint64_t h, uintptr_t addr, size_t len,
-							     unsigned access, struct hugepin_pin *ret_, bool later)
+/* 1: a hit, and its first use is to be told. -ENOENT, or TO_ASK(). later: the kernel will be asked for this one and
+ * others together (all_stand). */
+static inline __attribute__((always_inline)) int pin_by_lookup(hugepin_domain *d, uint64_t hash, uintptr_t addr,
+							       size_t len, unsigned access, struct hugepin_pin *ret_,
+							       bool later)
 {
-	uint32_t index = hinted(bucket(d, h), check_of(h));
+	uint32_t index = hp_lookup_index(hp_lookup_bucket(d, hash), hp_lookup_check(hash));
 	struct hp_counts *counts = &hp_counts_self[index];
 	struct hp_region *r = &hp_regions[index];
 	uint64_t tag = HP_READ(r->tag), start = HP_READ(r->start), end = HP_READ(r->end), keys = HP_READ(r->keys);
-	uint32_t bits = later ? HP_LOOK : HP_LOOK | HP_ASK, seen = 0;
+	uint32_t bits = later ? HP_PIN_SLOW : HP_PIN_SLOW | HP_ASK, seen = 0;
 
 	if (HP_TAG_INDEX(tag) != index || !index || HP_READ(r->domain) != d || addr < start || addr >= end ||
 	    len - 1 >= end - addr || access & ~HP_READ(r->access))
 		return -ENOENT;
 	hp_count(&counts->pins);
 	hp_barrier_often(); /* pairs with hp_counts_barrier() of whoever retires it */
-	if (HP_UNLIKELY(look(d, bits)) && (seen = look_as(d, hp_counts_self, bits)) == HP_ASK)
+	if (HP_UNLIKELY(attention_of(d, bits)) && (seen = attention_for(d, hp_counts_self, bits)) == HP_ASK)
 		return TO_ASK(index);
 	if (HP_LIKELY(!seen && HP_READ(r->tag) == tag)) {
 		fill(ret_, addr, len, keys, ref_of(d, tag));
-		return !__atomic_load_n(&r->used, __ATOMIC_RELAXED);
+		return !HP_PEEK(r->used);
 	}
 	hp_count_back(hp_counts_self, index);
 	return -ENOENT;
 }
 
 /* The same for an address in the span. */
-static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access,
-								struct hugepin_pin *ret_)
+static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *d, uintptr_t addr, size_t len,
+								unsigned access, struct hugepin_pin *ret_)
 {
 	struct hp_granule *e = hp_granule_at(d, addr);
 	struct hp_counts *counts = hp_counts_self;
@@ -231,32 +214,32 @@ static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *
 	keys = HP_READ(e->keys);
 	hp_count(&counts[HP_TAG_INDEX(tag)].pins);
 	hp_barrier_often(); /* pairs with hp_counts_barrier() of whoever retires it */
-	if (HP_LIKELY(!look_as(d, counts, HP_LOOK) && HP_READ(e->tag) == tag)) {
+	if (HP_LIKELY(!attention_for(d, counts, HP_PIN_SLOW) && HP_READ(e->tag) == tag)) {
 		fill(ret_, addr, len, keys, ref_of(d, tag));
-		return !__atomic_load_n(&e->used, __ATOMIC_RELAXED);
+		return !HP_PEEK(e->used);
 	}
 	hp_count_back(counts, HP_TAG_INDEX(tag));
 	return -ENOENT;
 }
 
-/* A region that is counted: if it is what is wanted, the count holds it. What the kernel says is done was queued before, or is being
- * queued: so the word is looked at after the question. The index stands in the upper bits of access: a tail call is to a function of
- * the same type. */
+/* A region that is counted: if it is what is wanted, the count holds it. What the kernel says is done was queued
+ * before, or is being queued: so the word is looked at after the question. The index stands in the upper bits of
+ * access: a tail call is to a function of the same type. */
 #define ASK_SHIFT 12
 _Static_assert(HP_REGIONS_MAX <= 1u << (32 - ASK_SHIFT) && HUGEPIN_ON_DEMAND < 1 << ASK_SHIFT, "both share a word");
-static __attribute__((noinline)) int pin_asked(hugepin_domain *d, const void *addr_, size_t len, unsigned access_and_index,
-					       struct hugepin_pin *ret_)
+static __attribute__((noinline)) int pin_asked(hugepin_domain *d, const void *addr_, size_t len,
+					       unsigned access_and_index, struct hugepin_pin *ret_)
 {
 	unsigned access = access_and_index & ((1u << ASK_SHIFT) - 1), index = access_and_index >> ASK_SHIFT;
 	uintptr_t addr = (uintptr_t)addr_;
 	struct hp_region *r = &hp_regions[index];
 	uint64_t tag = HP_READ(r->tag), start = HP_READ(r->start), end = HP_READ(r->end), keys = HP_READ(r->keys);
 
-	if (HP_TAG_INDEX(tag) == index && HP_READ(r->domain) == d && addr >= start && addr < end && len - 1 < end - addr &&
-	    !(access & ~HP_READ(r->access)) && (!hp_domain_asks(d) || hp_uffd_ask() == HP_QUIET) &&
-	    !look_as(d, hp_counts_self, HP_LOOK) && HP_READ(r->tag) == tag) {
+	if (HP_TAG_INDEX(tag) == index && HP_READ(r->domain) == d && addr >= start && addr < end &&
+	    len - 1 < end - addr && !(access & ~HP_READ(r->access)) && (!must_ask(d) || hp_uffd_ask() == HP_QUIET) &&
+	    !attention_for(d, hp_counts_self, HP_PIN_SLOW) && HP_READ(r->tag) == tag) {
 		fill(ret_, addr, len, keys, ref_of(d, tag));
-		if (HP_LIKELY(__atomic_load_n(&r->used, __ATOMIC_RELAXED)))
+		if (HP_LIKELY(HP_PEEK(r->used)))
 			return 0;
 		TAIL return first_use(d, addr_, len, access, ret_);
 	}
@@ -267,8 +250,8 @@ static __attribute__((noinline)) int pin_asked(hugepin_domain *d, const void *ad
 static __attribute__((noinline)) int pin_foreign_large(hugepin_domain *d, const void *addr, size_t len, unsigned access,
 						       struct hugepin_pin *ret_)
 {
-	uint64_t key = (uintptr_t)addr >> HP_PAGE_SHIFT | WHOLE_PAGE;
-	int hit = hp_counts_self ? pin_by_hint(d, hash(key), (uintptr_t)addr, len, access, ret_, false) : -ENOENT;
+	uint64_t hash = hp_lookup_hugepage((uintptr_t)addr);
+	int hit = hp_counts_self ? pin_by_lookup(d, hash, (uintptr_t)addr, len, access, ret_, false) : -ENOENT;
 
 	if (HP_LIKELY(!hit))
 		return 0;
@@ -282,8 +265,8 @@ static __attribute__((noinline)) int pin_foreign_large(hugepin_domain *d, const 
 static __attribute__((noinline)) int pin_foreign(hugepin_domain *d, const void *addr, size_t len, unsigned access,
 						 struct hugepin_pin *ret_)
 {
-	uint64_t key = (uintptr_t)addr >> 12;
-	int hit = hp_counts_self ? pin_by_hint(d, hash(key), (uintptr_t)addr, len, access, ret_, false) : -ENOENT;
+	uint64_t hash = hp_lookup_page((uintptr_t)addr);
+	int hit = hp_counts_self ? pin_by_lookup(d, hash, (uintptr_t)addr, len, access, ret_, false) : -ENOENT;
 
 	if (HP_LIKELY(!hit))
 		return 0;
@@ -295,7 +278,7 @@ static __attribute__((noinline)) int pin_foreign(hugepin_domain *d, const void *
 }
 
 /* What a caller asks for by `access`, who may leave it to the domain. */
-static inline unsigned wanted(const hugepin_domain *d, unsigned access)
+static inline unsigned wanted_access(const hugepin_domain *d, unsigned access)
 {
 	access &= ~HP_RELAXED;
 	return access ? access : d->access;
@@ -305,7 +288,7 @@ int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access
 {
 	int hit;
 
-	access = wanted(d, access);
+	access = wanted_access(d, access);
 	if (HP_UNLIKELY(!hp_in_span(d, (uintptr_t)addr)))
 		TAIL return pin_foreign(d, addr, len, access, ret_);
 	hit = pin_by_granule(d, (uintptr_t)addr, len, access, ret_);
@@ -319,9 +302,9 @@ int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access
 static int key_slow(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 static int key_asked(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
-/* A byte of the region is looked for. What is asked for is neither empty nor wraps: sum > addr. As pin_by_hint. */
-static inline __attribute__((always_inline)) int find_key(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access,
-							  struct hugepin_pin *ret_, bool later)
+/* A byte of the region is looked for. What is asked for is neither empty nor wraps: sum > addr. As pin_by_lookup. */
+static inline __attribute__((always_inline)) int find_key(hugepin_domain *d, uintptr_t addr, size_t len,
+							  unsigned access, struct hugepin_pin *ret_, bool later)
 {
 	const struct hp_region *r;
 	int hit = -ENOENT;
@@ -330,8 +313,8 @@ static inline __attribute__((always_inline)) int find_key(hugepin_domain *d, uin
 		if (hp_in_span(d, addr))
 			hit = pin_by_granule(d, addr, 1, access, ret_);
 		else if (hp_counts_self &&
-			 (hit = pin_by_hint(d, hash(addr >> 12), addr, 1, access, ret_, later)) == -ENOENT)
-			hit = pin_by_hint(d, hash(addr >> HP_PAGE_SHIFT | WHOLE_PAGE), addr, 1, access, ret_, later);
+			 (hit = pin_by_lookup(d, hp_lookup_page(addr), addr, 1, access, ret_, later)) == -ENOENT)
+			hit = pin_by_lookup(d, hp_lookup_hugepage(addr), addr, 1, access, ret_, later);
 	}
 	if (HP_UNLIKELY(hit < 0)) {
 		if (IS_TO_ASK(hit)) /* to be looked up again, and then asked for */
@@ -350,7 +333,7 @@ int hugepin_sg_key(void *domain, const void *addr, size_t len, unsigned access, 
 
 	if (HP_UNLIKELY(!addr))
 		return hugepin_unpin(domain, ret_);
-	access = wanted(domain, access);
+	access = wanted_access(domain, access);
 	hit = find_key(domain, (uintptr_t)addr, len, access, ret_, false);
 	if (HP_UNLIKELY(hit < 0))
 		TAIL return key_asked(domain, addr, len, access, ret_);
@@ -365,7 +348,7 @@ int hp_key_later(void *domain, const void *addr, size_t len, unsigned access, st
 
 	if (HP_UNLIKELY(!addr))
 		return hugepin_unpin(domain, ret_);
-	access = wanted(domain, access);
+	access = wanted_access(domain, access);
 	hit = find_key(domain, (uintptr_t)addr, len, access, ret_, true);
 	if (HP_UNLIKELY(hit < 0))
 		TAIL return key_slow(domain, addr, len, access, ret_);
@@ -374,11 +357,11 @@ int hp_key_later(void *domain, const void *addr, size_t len, unsigned access, st
 	return 0;
 }
 
-/* Whether what was pinned without a question stands, by one question for all. The regions are pinned: each is what it was, and has
- * its tag, unless its memory is gone. */
+/* Whether what was pinned without a question stands, by one question for all. The regions are pinned: each is what it
+ * was, and has its tag, unless its memory is gone. */
 static bool all_stand(hugepin_domain *d, const struct hugepin_pin *pins, int n)
 {
-	bool asked = !hp_domain_asks(d);
+	bool asked = !must_ask(d);
 
 	for (int i = 0; i < n; i++) {
 		const struct hp_region *r = &hp_regions[(uint32_t)pins[i].ref];
@@ -388,7 +371,7 @@ static bool all_stand(hugepin_domain *d, const struct hugepin_pin *pins, int n)
 		if (!asked && hp_uffd_ask() != HP_QUIET)
 			return false;
 		asked = true;
-		if (look(d, HP_BUSY | HP_PENDING) || !HP_READ(r->tag))
+		if (attention_of(d, HP_BUSY | HP_PENDING) || !HP_READ(r->tag))
 			return false;
 	}
 	return true;
@@ -398,7 +381,7 @@ bool hp_keys_stand(void *domain, const struct hugepin_pin *pins, int n)
 {
 	hugepin_domain *d = domain;
 
-	return !look(d, HP_ASK) || all_stand(d, pins, n);
+	return !attention_of(d, HP_ASK) || all_stand(d, pins, n);
 }
 
 /* A lookup of foreign memory, and the question whether what was found stands. As find_key. */
@@ -418,15 +401,15 @@ static __attribute__((noinline)) int find_key_asked(hugepin_domain *d, uintptr_t
 	return hit;
 }
 
-/* What hugepin_sg_key has not found, of foreign memory perhaps because it must ask. The pin above has its memory in another function:
- * a compiler ends in no call while a variable of its own may be in use. */
+/* What hugepin_sg_key has not found, of foreign memory perhaps because it must ask. The pin above has its memory in
+ * another function: a compiler ends in no call while a variable of its own may be in use. */
 static __attribute__((noinline)) int key_asked(void *domain, const void *addr, size_t len, unsigned access,
 					       struct hugepin_pin *ret_)
 {
 	hugepin_domain *d = domain;
 	int hit = -ENOENT;
 
-	if (!hp_in_span(d, (uintptr_t)addr) && look_as(d, hp_counts_self, HP_LOOK | HP_ASK) == HP_ASK)
+	if (!hp_in_span(d, (uintptr_t)addr) && attention_for(d, hp_counts_self, HP_PIN_SLOW | HP_ASK) == HP_ASK)
 		hit = find_key_asked(d, (uintptr_t)addr, len, access, ret_);
 	if (hit < 0)
 		TAIL return key_slow(domain, addr, len, access, ret_);
@@ -443,11 +426,12 @@ static HP_COLD int unpin_first(hugepin_domain *d, struct hugepin_pin *pin)
 		return hugepin_unpin(d, pin);
 	hp_counts_unpin_shared(index);
 	*pin = (struct hugepin_pin){ 0 };
-	return atomic_load_explicit(&d->attention, memory_order_seq_cst) & HP_RETIRED ? unpin_retired(d, index) : 0;
+	/* After the count: pairs with hp_region_settle(), which raises the bit before it sums. */
+	return hp_attention_is(d, HP_RETIRED) ? unpin_retired(d, index) : 0;
 }
 
-/* An unpin was counted. More of them than pins: there was one that had been given back before, as a copy; it is told at the latest when
- * nobody else pins the region. Whoever has counted an unpin that we see had seen its pin. */
+/* An unpin was counted. More of them than pins: there was one that had been given back before, as a copy; it is told at
+ * the latest when nobody else pins the region. Whoever has counted an unpin that we see had seen its pin. */
 static HP_COLD void check_counts(hugepin_domain *d, struct hp_counts *counts, uint32_t index)
 {
 	if (!hp_counts_short(index))
@@ -458,8 +442,8 @@ static HP_COLD void check_counts(hugepin_domain *d, struct hp_counts *counts, ui
 
 static HP_COLD int unpin_noted(hugepin_domain *d, struct hp_counts *counts, uint32_t index, uint32_t attention)
 {
-	if (HP_LIKELY(attention & HP_RECORD))
-		record(d, counts, HP_RECORD_END, index, 0);
+	if (HP_LIKELY(attention & HP_HELPED))
+		record_use(d, counts, HP_RECORD_END, index, 0);
 	if (attention & (HP_TRACED | HP_CHECKED)) {
 		if (attention & HP_CHECKED)
 			check_counts(d, counts, index);
@@ -480,176 +464,16 @@ int hugepin_unpin(hugepin_domain *d, struct hugepin_pin *pin)
 		return unpin_first(d, pin);
 	hp_count(&counts[index].unpins);
 	*pin = (struct hugepin_pin){ 0 };
-	hp_barrier_often(); /* pairs with the barrier of who retires the region */
+	hp_barrier_often(); /* pairs with hp_counts_barrier() of who retires the region */
 	attention = atomic_load_explicit(&d->attention, memory_order_relaxed);
-	if (HP_UNLIKELY(attention & HP_NOTE))
+	if (HP_UNLIKELY(attention & HP_UNPIN_SLOW))
 		return unpin_noted(d, counts, index, attention);
 	return 0;
 }
 
 /* ------------------------------------------------------------------ misses; domain's lock held */
 
-/* A range that is to be registered, and the regions inside it, whose place it takes. */
-struct cover {
-	uintptr_t start, end;
-	unsigned access; /* of all */
-	unsigned wanted, regions, lacking; /* lacking: regions with less access than the pin wants */
-	const struct hp_region *by; /* that is registered */
-};
-
-static bool is_inside(uintptr_t start, uintptr_t end, const struct hp_region *r)
-{
-	return r->start >= start && r->end <= end;
-}
-
-static void add(void *cover, struct hp_region *r)
-{
-	struct cover *c = cover;
-
-	if (!is_inside(c->start, c->end, r))
-		return;
-	c->access |= r->access;
-	c->lacking += (c->wanted & ~r->access) != 0;
-	c->regions++;
-}
-
-/* A larger one of the same access would have served; it goes if there is one nevertheless. */
-static void supersede(void *cover, struct hp_region *r)
-{
-	struct cover *c = cover;
-	bool is_around = is_inside(r->start, r->end, c->by) && r->access == c->by->access;
-
-	if (!is_around && !is_inside(c->start, c->end, r))
-		return;
-	hp_region_unpublish(r);
-	c->regions += is_around;
-}
-
-/* Register [start, end) in place of what lies inside it: when it fails, nothing has changed. What only overlaps stays, and nothing
- * of it is registered again: so the bytes of all registrations are those of what misses asked for. told: hits find it without a
- * look under the lock. */
-static int cover(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind, uint64_t gen,
-		 bool evict, bool told, struct hp_region **ret_)
-{
-	struct cover c = { .start = start, .end = end, .access = access, .wanted = access };
-	int e;
-
-	if (end - start > d->len_max)
-		return -EMSGSIZE;
-	if (!d->on_demand && (gen ? hp_domain_discarded(d, start, end) : hp_gone_overlaps(&d->late_gone, start, end)))
-		return -EBUSY;
-	hp_region_each(d, start, end, add, &c);
-	e = hp_region_register(d, start, end, c.access, kind, gen, evict, ret_);
-	if (e)
-		return e;
-	if (c.regions) {
-		HP_DSTAT(d, merged, 1);
-		HP_DSTAT(d, widened, c.lacking != 0);
-	}
-	c.by = *ret_;
-	hp_region_each(d, start, end, supersede, &c);
-	hp_region_publish(*ret_, told);
-	if (c.regions) {
-		hp_region_settle(d);
-		hp_region_bury(d);
-	}
-	return 0;
-}
-
-static uintptr_t round_down(uintptr_t x, uintptr_t power_of_two)
-{
-	return x & ~(power_of_two - 1);
-}
-
-/* Note that the region ends before the range because it could not be longer. */
-static int cut_at(struct hp_region *r, uintptr_t wanted_end)
-{
-	r->cut = r->end < wanted_end;
-	return 0;
-}
-
-/* Nothing of the heap that the program discards (MADV_DONTNEED) is registered along with a buffer that is pinned: we hear of it
- * before the pages go, and when they have gone nobody says. Until the heap gives such a hugepage back, only the very pages of
- * a pin are registered, for this pin. */
-static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, unsigned access, bool evict, struct hp_region **ret_)
-{
-	uintptr_t start = round_down(addr, HP_PAGE), end = hp_round_up(addr_end, HP_PAGE), from, to, mapped;
-	struct hugepin_extent x;
-	int e = -EMSGSIZE;
-
-	if (!hp_heap_extent((void *)addr, &x))
-		return -EFAULT;
-	from = (uintptr_t)x.addr;
-	to = from + x.len;
-	if (addr_end > to)
-		return -EFAULT;
-	if (x.len > d->len_max) { /* in equal pieces, of which the range may begin in one */
-		size_t piece = round_down(d->len_max, HP_PAGE);
-
-		if (!piece)
-			return -EMSGSIZE;
-		from += (addr - from) / piece * piece;
-		to = HP_MIN(to, from + piece);
-		end = HP_MIN(end, to);
-	}
-	/* Not at the price of others: what does not fit as a whole goes page by page. Nor what was let go of but for a part. */
-	if ((d->policy == HUGEPIN_POLICY_ARENA && !hp_region_held_less(d, from, to)) || d->on_demand)
-		e = cover(d, from, to, access | d->access, HP_REGION_EXTENT, x.gen, false, true, ret_);
-	if (e)
-		e = cover(d, start, end, access, HP_REGION_RUN, x.gen, evict, true, ret_);
-	if (e == -EINVAL || e == -EOPNOTSUPP) { /* before Linux 6.5 io_uring takes no buffer over two hugetlb mappings */
-		mapped = start + hp_heap_mapping(start);
-		if (mapped < end)
-			e = cover(d, start, mapped, access, HP_REGION_RUN, x.gen, evict, true, ret_);
-	}
-	return e ? e : cut_at(*ret_, addr_end);
-}
-
-static int cover_foreign(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, bool evict, struct hp_region **ret_)
-{
-	uintptr_t to = start + HP_MIN(end - start, d->len_max);
-	int e = cover(d, start, to, access, HP_REGION_FOREIGN, 0, evict, true, ret_);
-
-	return e ? e : cut_at(*ret_, end);
-}
-
-static int cover_once(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, struct hp_region **ret_)
-{
-	uintptr_t to = start + HP_MIN(end - start, d->len_max);
-	int e = hp_region_register(d, start, to, access, HP_REGION_UNCACHED, 0, true, ret_);
-
-	return e ? e : cut_at(*ret_, end);
-}
-
-/* Four buckets for each region: most are then alone in theirs, and found in the first place, which a branch can predict. When
- * there are more of them, what was hinted before is looked for in another bucket, that is, once, in vain. */
-static void remember(hugepin_domain *d, uintptr_t addr, const struct hp_region *r)
-{
-	uintptr_t page = round_down(addr, HP_PAGE);
-	bool whole = r->start <= page && r->end >= page + HP_PAGE;
-	uint64_t h = hash(whole ? addr >> HP_PAGE_SHIFT | WHOLE_PAGE : addr >> 12);
-	unsigned bits = 64 - d->hint_shift, way = (unsigned)(h & (WAYS - 1));
-	uint32_t *hints;
-
-	if (d->stats.regions >> (bits - 2) && bits < HP_HINT_BITS_MAX)
-		__atomic_store_n(&d->hint_shift, 64 - ++bits, __ATOMIC_RELAXED);
-	hints = bucket(d, h);
-	for (unsigned i = 0; i < WAYS; i++)
-		if (!hints[i] || (hints[i] & CHECK_MASK) == check_of(h)) {
-			way = i;
-			break;
-		}
-	__atomic_store_n(&hints[way], (uint32_t)(r - hp_regions) << CHECK_BITS | check_of(h), __ATOMIC_RELAXED);
-}
-
-static struct hp_region *look_up(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access)
-{
-	struct hp_region *r = hp_region_find(d, addr, access);
-
-	return r && (len <= r->end - addr || r->cut) ? r : NULL;
-}
-
-static int check(const hugepin_domain *d, const void *addr, size_t len, unsigned access)
+static int check_request(const hugepin_domain *d, const void *addr, size_t len, unsigned access)
 {
 	uintptr_t end;
 
@@ -661,34 +485,10 @@ static int check(const hugepin_domain *d, const void *addr, size_t len, unsigned
 	return d->pid == getpid() ? 0 : -ESTALE;
 }
 
-/* Find or register. once: for this pin alone. */
-static int obtain(hugepin_domain *d, const void *addr_, size_t len, unsigned access, bool once, struct hp_region **ret_)
-{
-	uintptr_t addr = (uintptr_t)addr_, start = round_down(addr, HP_BASE_PAGE), end = hp_round_up(addr + len, HP_BASE_PAGE);
-	int e;
 
-	if (!once && (*ret_ = look_up(d, addr, len, access)))
-		return 0;
-	HP_DSTAT(d, misses, 1);
-	if (hp_trace_on)
-		hp_trace(HP_TRACE_MISS, d, start, end);
-	if (!hp_domain_may_register(d))
-		return -EPERM;
-	if (!once) {
-		e = hp_in_span(d, addr) ? cover_heap(d, addr, addr + len, access, true, ret_)
-				     : cover_foreign(d, start, end, access, true, ret_);
-		if (!e)
-			return 0;
-	}
-	HP_DSTAT(d, uncached, 1);
-	e = cover_once(d, start, end, access, ret_);
-	if (e)
-		HP_DSTAT(d, uncached, -1);
-	return e;
-}
-
-/* Whether what is registered of foreign memory may be taken for what is there: unless it changes all the time. Worth waiting for is
- * about what registering takes (4 GiB a second), up to a second, and that for a thread that may not register. */
+/* Whether what is registered of foreign memory may be taken for what is there: unless it changes all the time. Worth
+ * waiting for is about what registering takes (4 GiB a second), up to a second, and that for a thread that may not
+ * register. */
 static bool settled(const hugepin_domain *d, const void *addr, size_t len)
 {
 	const uint64_t longest_ns = 1000000000;
@@ -698,29 +498,30 @@ static bool settled(const hugepin_domain *d, const void *addr, size_t len)
 }
 
 /* Lock the domain, and see to what is queued. */
-static void enter(hugepin_domain *d)
+static void enter_domain(hugepin_domain *d)
 {
-	if (d->attention & HP_BUSY)
+	if (hp_attention_is(d, HP_BUSY))
 		hp_uffd_wait();
 	d->waiting++;
 	hp_lock(&d->lock);
 	d->waiting--;
-	hp_domain_drain(d);
-	hp_region_bury(d);
+	hp_gone_drain(d);
+	hp_region_deregister_dead(d);
 }
 
 /* And unlock it. The helper hears of the pin. */
-static void leave(hugepin_domain *d)
+static void leave_domain(hugepin_domain *d)
 {
 	bool helped = d->helper;
 
 	hp_unlock(&d->lock);
-	if (helped && !atomic_load_explicit(&hp_helper_job.asked, memory_order_relaxed))
-		hp_helper_wake();
+	if (helped && !atomic_load_explicit(&hp_serve_helper_job.asked, memory_order_relaxed))
+		hp_serve_wake_helper();
 }
 
 /* Count a pin of r, which was found or made under the lock, to this end; 0: of all of it. */
-static void take(hugepin_domain *d, struct hp_region *r, uintptr_t addr, uintptr_t end, uint64_t time, uint64_t site, bool registered)
+static void take_pin(hugepin_domain *d, struct hp_region *r, uintptr_t addr, uintptr_t end, uint64_t time,
+		     uint64_t site, bool registered)
 {
 	if (r->kind == HP_REGION_EXTENT)
 		hp_region_note(r, end ? addr : r->start, end ? end : r->end);
@@ -731,7 +532,7 @@ static void take(hugepin_domain *d, struct hp_region *r, uintptr_t addr, uintptr
 	if (hp_trace_on)
 		hp_trace(HP_TRACE_PIN, d, r->start, r->end);
 	if (r->kind == HP_REGION_FOREIGN)
-		remember(d, addr, r);
+		hp_lookup_remember(d, addr, r);
 	else if (hp_region_is_heap(r))
 		hp_region_name(r, addr);
 }
@@ -741,30 +542,31 @@ static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, uns
 	bool once = d->policy == HUGEPIN_POLICY_NONE || access & HUGEPIN_PIN_UNCACHED;
 	uint64_t site = d->helper ? SITE(d) : 0, time = d->helper ? hp_helper_time(d) : 0, registered;
 	struct hp_region *r;
-	int e;
+	int err;
 
 	if (!(access & ~(unsigned)HUGEPIN_PIN_UNCACHED))
 		access |= d->access;
-	e = check(d, addr, len, access);
-	if (!e && !hp_counts_self && !hp_counts_adopt())
-		e = -ENOMEM;
-	if (e)
-		return e;
+	err = check_request(d, addr, len, access);
+	if (!err && !hp_counts_self && !hp_counts_adopt())
+		err = -ENOMEM;
+	if (err)
+		return err;
 	once = once || !settled(d, addr, len);
-	enter(d);
+	enter_domain(d);
 	registered = d->stats.registered;
-	e = obtain(d, addr, len, access & d->access_mask, once, &r);
-	if (e) {
-		HP_DSTAT(d, nobufs, e == -ENOBUFS);
+	err = hp_cover_pin(d, addr, len, access & d->access_mask, once, &r);
+	if (err) {
+		HP_DSTAT(d, nobufs, err == -ENOBUFS);
 	} else {
 		size_t covered = r->end - (uintptr_t)addr;
 
-		take(d, r, (uintptr_t)addr, (uintptr_t)addr + HP_MIN(len, covered), time, site, d->stats.registered != registered);
+		take_pin(d, r, (uintptr_t)addr, (uintptr_t)addr + HP_MIN(len, covered), time, site,
+			 d->stats.registered != registered);
 		HP_DSTAT(d, cut, covered < len);
 		fill(ret_, (uintptr_t)addr, HP_MIN(len, covered), r->keys, d->ref | (uint64_t)(r - hp_regions));
 	}
-	leave(d);
-	return e;
+	leave_domain(d);
+	return err;
 }
 
 static HP_COLD int key_slow(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
@@ -772,74 +574,34 @@ static HP_COLD int key_slow(void *domain, const void *addr, size_t len, unsigned
 	hugepin_domain *d = domain;
 	uint64_t site = d->helper ? SITE(d) : 0, time = d->helper ? hp_helper_time(d) : 0;
 	struct hp_region *r;
-	int e = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : check(d, addr, len, access);
+	int err = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : check_request(d, addr, len, access);
 
-	if (!e && !hp_counts_self && !hp_counts_adopt())
-		e = -ENOMEM;
-	if (e)
-		return e;
-	e = settled(d, addr, len) ? 0 : -ENOKEY;
-	enter(d);
-	r = e ? NULL : look_up(d, (uintptr_t)addr, 1, access);
+	if (!err && !hp_counts_self && !hp_counts_adopt())
+		err = -ENOMEM;
+	if (err)
+		return err;
+	err = settled(d, addr, len) ? 0 : -ENOKEY;
+	enter_domain(d);
+	r = err ? NULL : hp_cover_find(d, (uintptr_t)addr, 1, access);
 	if (r) {
-		take(d, r, (uintptr_t)addr, 0, time, site, false);
+		take_pin(d, r, (uintptr_t)addr, 0, time, site, false);
 		fill(ret_, r->start, r->end - r->start, r->keys, d->ref | (uint64_t)(r - hp_regions));
 	}
-	leave(d);
+	leave_domain(d);
 	return r ? 0 : -ENOKEY;
 }
 
-int hp_pin_ahead(hugepin_domain *d, const void *addr_, size_t len, unsigned access)
-{
-	uintptr_t addr = (uintptr_t)addr_;
-	struct hp_region *r = look_up(d, addr, len, access);
-	int e = 0;
-
-	if (!r && d->policy != HUGEPIN_POLICY_NONE)
-		e = hp_in_span(d, addr) ? cover_heap(d, addr, addr + len, access, false, &r)
-				     : cover_foreign(d, round_down(addr, HP_BASE_PAGE), hp_round_up(addr + len, HP_BASE_PAGE),
-						     access, false, &r);
-	if (e || !r)
-		return e ? e : -EOPNOTSUPP;
-	if (r->kind == HP_REGION_FOREIGN)
-		remember(d, addr, r);
-	if (d->on_demand && d->backend.prefetch) {
-		e = d->backend.prefetch(d->ctx, &r->reg, (void *)addr, HP_MIN(len, r->end - addr));
-		HP_DSTAT(d, prefetched_otherwise, e > 0);
-	}
-	return e < 0 ? e : 0;
-}
-
-/* Hits are not told: the first pin of an extent is noted. */
-void hp_pin_new_extents(hugepin_domain *d)
-{
-	struct hugepin_extent x;
-	uint64_t youngest = d->extent_gen;
-	struct hp_region *r;
-
-	for (uintptr_t at = d->span_base; hp_heap_next_extent(at, &x); at = (uintptr_t)x.addr + x.len) {
-		uintptr_t start = (uintptr_t)x.addr;
-
-		if (x.gen <= d->extent_gen)
-			continue;
-		youngest = HP_MAX(youngest, x.gen);
-		if (x.len <= d->len_max && !hp_region_find(d, start, 0) &&
-		    cover(d, start, start + x.len, d->access, HP_REGION_EXTENT, x.gen, false, false, &r) == 0)
-			HP_DSTAT(d, ahead, 1);
-	}
-	d->extent_gen = youngest;
-}
 
 /* ------------------------------------------------------------------ several at a time */
 
 int hugepin_unpinv(hugepin_domain *d, struct hugepin_pin *pins, int n)
 {
-	int e = 0;
+	int err = 0;
 
 	for (int i = 0; i < n; i++)
 		if (pins[i].ref && hugepin_unpin(d, &pins[i]) != 0)
-			e = -EINVAL;
-	return e;
+			err = -EINVAL;
+	return err;
 }
 
 /* As hugepin_pin, but for the question. */
@@ -849,11 +611,11 @@ static __attribute__((noinline)) int pin_later(hugepin_domain *d, const void *ad
 	uintptr_t addr = (uintptr_t)addr_;
 	int hit = -ENOENT;
 
-	access = wanted(d, access);
+	access = wanted_access(d, access);
 	if (hp_in_span(d, addr))
 		hit = pin_by_granule(d, addr, len, access, ret_);
-	else if (hp_counts_self && (hit = pin_by_hint(d, hash(addr >> 12), addr, len, access, ret_, true)) < 0)
-		hit = pin_by_hint(d, hash(addr >> HP_PAGE_SHIFT | WHOLE_PAGE), addr, len, access, ret_, true);
+	else if (hp_counts_self && (hit = pin_by_lookup(d, hp_lookup_page(addr), addr, len, access, ret_, true)) < 0)
+		hit = pin_by_lookup(d, hp_lookup_hugepage(addr), addr, len, access, ret_, true);
 	if (!hit)
 		return 0;
 	if (hit > 0)
@@ -861,22 +623,23 @@ static __attribute__((noinline)) int pin_later(hugepin_domain *d, const void *ad
 	TAIL return pin_slow(d, addr_, len, access, ret_);
 }
 
-static inline __attribute__((always_inline)) int pin_each(hugepin_domain *d, const struct iovec *v, int n, unsigned access,
-							  struct hugepin_pin *ret_, int max, bool later)
+static inline __attribute__((always_inline)) int pin_each(hugepin_domain *d, const struct iovec *v, int n,
+							  unsigned access, struct hugepin_pin *ret_, int max,
+							  bool later)
 {
-	int pins = 0, e;
+	int pins = 0, err;
 
 	for (int i = 0; i < n; i++) {
 		const char *at = v[i].iov_base;
 		size_t left = v[i].iov_len;
 
 		do {
-			e = pins >= max ? -EMSGSIZE :
+			err = pins >= max ? -EMSGSIZE :
 			    later	? pin_later(d, at, left, access, &ret_[pins]) :
 					  hugepin_pin(d, at, left, access, &ret_[pins]);
-			if (e) {
+			if (err) {
 				hugepin_unpinv(d, ret_, pins);
-				return e;
+				return err;
 			}
 			at += ret_[pins].len;
 			left -= ret_[pins++].len;
@@ -886,8 +649,8 @@ static inline __attribute__((always_inline)) int pin_each(hugepin_domain *d, con
 }
 
 /* One question for all; and if something is changing, one for each. */
-static HP_COLD int pin_and_ask(hugepin_domain *d, const struct iovec *v, int n, unsigned access, struct hugepin_pin *ret_,
-			       int max)
+static HP_COLD int pin_and_ask(hugepin_domain *d, const struct iovec *v, int n, unsigned access,
+			       struct hugepin_pin *ret_, int max)
 {
 	int pins = pin_each(d, v, n, access, ret_, max, true);
 
@@ -901,7 +664,7 @@ int hugepin_pinv(hugepin_domain *d, const struct iovec *v, int n, unsigned acces
 {
 	if (n < 0 || max < 0 || (n && (!v || !ret_)))
 		return -EINVAL;
-	if (HP_UNLIKELY(look(d, HP_ASK)))
+	if (HP_UNLIKELY(attention_of(d, HP_ASK)))
 		TAIL return pin_and_ask(d, v, n, access, ret_, max);
 	return pin_each(d, v, n, access, ret_, max, false);
 }
@@ -910,19 +673,19 @@ int hugepin_pinv(hugepin_domain *d, const struct iovec *v, int n, unsigned acces
 
 int hugepin_prefetch(hugepin_domain *d, const void *addr, size_t len, unsigned access)
 {
-	int e;
+	int err;
 
-	access = wanted(d, access);
-	e = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : check(d, addr, len, access);
-	if (e)
-		return e;
+	access = wanted_access(d, access);
+	err = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : check_request(d, addr, len, access);
+	if (err)
+		return err;
 	hp_lock(&d->queue_lock);
-	if (d->hints_count < HP_HINTS_MAX)
-		d->hints[d->hints_count++] =
-			(struct hp_hint){ addr, len, access };
+	if (d->prefetches_count < HP_PREFETCHES_MAX)
+		d->prefetches[d->prefetches_count++] =
+			(struct hp_prefetch){ addr, len, access };
 	else
-		e = -EBUSY;
+		err = -EBUSY;
 	hp_unlock(&d->queue_lock);
 	hp_domains_start();
-	return e;
+	return err;
 }

@@ -1,7 +1,8 @@
 /*
- * What threads tell the helper (helper.c): a bounded ring of records for each thread, which its owner fills and the helper
- * empties (Li et al. 2011, section 4.1: the deregistration queue). No lock, no shared write, no system call while the helper is
- * awake. A full ring drops what is new, and counts it: who pins that often gives nothing back in between.
+ * What threads tell the helper (helper.c): a bounded ring of records for each thread, which its owner fills and the
+ * helper empties (Li et al. 2011, section 4.1: the deregistration queue). No lock, no shared write, no system call
+ * while the helper is awake. A full ring drops what is new, and counts it: who pins that often gives nothing back in
+ * between.
  */
 #ifndef HP_REG_RECORD_H
 #define HP_REG_RECORD_H
@@ -48,6 +49,8 @@ struct hp_records {
 	struct hp_record record[HP_RECORDS_MAX];
 };
 
+/* ------------------------------------------------------------------ time */
+
 /* Where the processor's time stamp counter is what the kernel's clock goes by, it is read; else the clock. */
 extern bool hp_record_by_counter;
 
@@ -60,8 +63,26 @@ static inline uint64_t hp_record_time(void)
 	return hp_clock_ns();
 }
 
-/* Whether there is room for one more record of the owner's; else it is counted as lost by the domain. What the helper writes is
- * looked at as seldom as can be. */
+/* How the processor's counter goes by the clock. */
+struct hp_record_clock {
+	uint64_t ticks, ns; /* at one moment */
+	uint64_t ns_per_tick; /* 32 bits behind the point */
+};
+
+/* Find out whether the counter can be read, and how it goes; later calls do nothing. Takes a fraction of a millisecond,
+ * and then hp_record_calibrate() now and again corrects it. Both with the lock of opening. */
+void hp_record_open_clock(void);
+void hp_record_calibrate(void);
+
+void hp_record_get_clock(struct hp_record_clock *ret_);
+
+/* A record's time in ns of hp_clock_ns(). */
+uint64_t hp_record_ns(const struct hp_record_clock *clock, uint64_t time);
+
+/* ------------------------------------------------------------------ rings */
+
+/* Whether there is room for one more record of the owner's; else it is counted as lost by the domain. What the helper
+ * writes is looked at as seldom as can be. */
 static inline bool hp_record_room(struct hp_records *q, uint32_t domain)
 {
 	uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);
@@ -69,7 +90,8 @@ static inline bool hp_record_room(struct hp_records *q, uint32_t domain)
 	if (HP_LIKELY(head - q->tail_seen < HP_RECORDS_MAX))
 		return true;
 	if (!q->skip) {
-		q->tail_seen = atomic_load_explicit(&q->tail, memory_order_acquire); /* pairs with the helper's release */
+		/* pairs with helper.c:collect_from() */
+		q->tail_seen = atomic_load_explicit(&q->tail, memory_order_acquire);
 		if (head - q->tail_seen < HP_RECORDS_MAX)
 			return true;
 		q->skip = HP_RECORDS_SKIP;
@@ -80,7 +102,7 @@ static inline bool hp_record_room(struct hp_records *q, uint32_t domain)
 	return false;
 }
 
-/* By the owner, if there is room. release: who sees the head sees the record; pairs with the acquire of who takes it. */
+/* By the owner, if there is room. release: who sees the head sees the record; pairs with helper.c:collect_from(). */
 static inline void hp_record_push(struct hp_records *q, uint64_t time, uint64_t subject, uint64_t site)
 {
 	uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);

@@ -1,30 +1,31 @@
 /*
- * Regions: registering, publishing, evicting, retiring, deregistering. All under the domain's lock (domain.h), which is held
- * across the backend's calls.
+ * Regions: registering, publishing, evicting, retiring, deregistering. All under the domain's lock (state.h), which is
+ * held across the backend's calls.
  *
  * Invariants:
- *  1. A region's tag is not 0 only while it is LIVE; a granule's or a hint's tag is only ever a LIVE region's, or stale in
- *     a way that its reader notices.
- *  2. LIVE regions of a domain may overlap. None lies inside another of the same access: in each tree they are in the order of
- *     their starts and of their ends.
+ *  1. A region's tag is not 0 only while it is LIVE. A granule's tag is only ever a LIVE region's, or stale in a way
+ *     that its reader notices.
+ *  2. LIVE regions of a domain may overlap. None lies inside another of the same access: in each tree they are in the
+ *     order of their starts and of their ends.
  *  3. What is on `dead` has no pins, and can get none.
  *  4. Each region but the on-demand and uncached ones holds its heap pages once (alloc/hold.h), until deregistered.
  *
- * Eviction is the clock: regions in the order in which they were registered or last passed over, each with a bit that a hit
- * sets (Corbato 1968). It follows the order of last use as far as the bits tell.
+ * Eviction is the clock: regions in the order in which they were registered or last passed over, each with a bit that a
+ * hit sets (Corbato 1968). It follows the order of last use as far as the bits tell.
  */
+#include "reg/region.h"
+
 #include <errno.h>
 #include <string.h>
 
-#include "base/bits.h"
 #include "base/stats.h"
 #include "reg/counts.h"
-#include "reg/domain.h"
-#include "reg/helper.h"
+#include "reg/domains.h"
 #include "reg/trace.h"
 #include "reg/uffd.h"
 
-/* What the kernel has not yet given back is waited for so long (kernel 6.1 unpins io_uring buffers after about a second). */
+/* What the kernel has not yet given back is waited for so long (kernel 6.1 unpins io_uring buffers after about a
+ * second). */
 #define LATE_NS UINT64_C(1500000000)
 #define LATE_STEP_NS UINT64_C(20000000)
 #define LATE_STEPS (LATE_NS / LATE_STEP_NS)
@@ -50,7 +51,7 @@ static struct {
 /* ------------------------------------------------------------------ the table */
 
 /* For hugepin top (base/stats.h). */
-static void expose(void)
+static void expose_regions(void)
 {
 	__typeof__(&hp_exposed.view.region) v = &hp_exposed.view.region;
 
@@ -74,7 +75,7 @@ static bool open_table(uint32_t from)
 int hp_regions_init(void)
 {
 	hp_lock(&table.lock);
-	expose();
+	expose_regions();
 	if (!hp_regions)
 		hp_regions = hp_meta_reserve(HP_REGIONS_MAX * sizeof *hp_regions);
 	if (!notes)
@@ -142,17 +143,12 @@ static struct note *note_of(const struct hp_region *r)
 
 /* ------------------------------------------------------------------ finding */
 
-static int compare(const struct hp_region *a, const struct hp_region *b)
+static int compare_regions(const struct hp_region *a, const struct hp_region *b)
 {
 	return a->start < b->start ? -1 : a->start > b->start;
 }
 
-RB_GENERATE_INTERNAL(hp_region_tree, hp_region, node, compare, __attribute__((unused)) static)
-
-static size_t granule_of(const hugepin_domain *d, uintptr_t addr)
-{
-	return (addr - d->span_base) >> HP_PAGE_SHIFT;
-}
+RB_GENERATE_INTERNAL(hp_region_tree, hp_region, node, compare_regions, __attribute__((unused)) static)
 
 /* The last that starts at addr or before: none of those reaches farther. */
 static struct hp_region *last_from(struct hp_region_tree *tree, uintptr_t addr)
@@ -194,7 +190,8 @@ struct hp_region *hp_region_find(hugepin_domain *d, uintptr_t addr, unsigned acc
 	return best;
 }
 
-void hp_region_each(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*each)(void *arg, struct hp_region *), void *arg)
+void hp_region_each(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*each)(void *arg, struct hp_region *),
+		    void *arg)
 {
 	for (unsigned set = 0; set < HP_ACCESS_SETS; set++)
 		for (struct hp_region *r = first_behind(&d->tree[set], start), *next; r && r->start < end; r = next) {
@@ -209,9 +206,10 @@ static bool is_better(const struct hp_region *r, const struct hp_granule *e)
 	return !e->tag || e->end < r->end || r->access & ~e->access;
 }
 
-/* Words that pins read are written in this order: no tag, the rest, the tag. Each write releases those before it; pairs with
- * HP_READ. A tag that a granule had once does not come back: a pin that looks at it twice may have read others' words between. */
-static void name(struct hp_region *r)
+/* Words that pins read are written in this order: no tag, the rest, the tag. Each write releases those before it; pairs
+ * with HP_READ. A tag that a granule had once does not come back: a pin that looks at it twice may have read others'
+ * words between. */
+static void name_region(struct hp_region *r)
 {
 	uint64_t before = r->tag, tag = HP_TAG(++r->gen, (uint32_t)(r - hp_regions));
 
@@ -238,7 +236,7 @@ void hp_region_publish(struct hp_region *r, bool told)
 	TAILQ_INSERT_TAIL(&d->live, r, order);
 	RB_INSERT(hp_region_tree, &d->tree[r->access], r);
 	if (told)
-		name(r);
+		name_region(r);
 	else
 		HP_WRITE(r->tag, HP_TAG(++r->gen, (uint32_t)(r - hp_regions)));
 }
@@ -246,7 +244,7 @@ void hp_region_publish(struct hp_region *r, bool told)
 void hp_region_name(struct hp_region *r, uintptr_t addr)
 {
 	if (is_better(r, hp_granule_at(r->domain, addr)))
-		name(r);
+		name_region(r);
 }
 
 void hp_region_unpublish(struct hp_region *r)
@@ -273,7 +271,7 @@ uint32_t hp_region_pins(const struct hp_region *r)
 	return hp_counts_sum((uint32_t)(r - hp_regions));
 }
 
-bool hp_domain_pinned(hugepin_domain *d)
+bool hp_regions_pinned(hugepin_domain *d)
 {
 	struct hp_region *r;
 
@@ -284,56 +282,59 @@ bool hp_domain_pinned(hugepin_domain *d)
 	TAILQ_FOREACH(r, &d->retired, order)
 		if (hp_region_pins(r))
 			return true;
+	TAILQ_FOREACH(r, &d->uncached, order)
+		if (hp_region_pins(r))
+			return true;
 	return false;
 }
 
-static void bury_later(hugepin_domain *d, struct hp_region *r)
+/* Whether no unpin can be the last of a region. */
+static bool none_waits(const hugepin_domain *d)
+{
+	return TAILQ_EMPTY(&d->retired) && TAILQ_EMPTY(&d->uncached);
+}
+
+static void declare_dead(hugepin_domain *d, struct hp_region *r)
 {
 	HP_WRITE(r->state, HP_REGION_DEAD);
-	TAILQ_REMOVE(&d->retired, r, order);
+	TAILQ_REMOVE(r->kind == HP_REGION_UNCACHED ? &d->uncached : &d->retired, r, order);
 	TAILQ_INSERT_TAIL(&d->dead, r, order);
 }
 
-void hp_region_settle(hugepin_domain *d)
+/* Of a list, those that are in no use are dead. Returns how many are left. */
+static uint64_t settle_list(hugepin_domain *d, struct hp_region_list *list)
 {
 	struct hp_region *r, *next;
 	uint64_t still = 0;
 
-	if (TAILQ_EMPTY(&d->retired)) {
-		__atomic_fetch_and((uint32_t *)&d->attention, ~(uint32_t)HP_RETIRED, __ATOMIC_SEQ_CST);
+	for (r = TAILQ_FIRST(list); r; r = next) {
+		next = TAILQ_NEXT(r, order);
+		if (hp_region_pins(r))
+			still++;
+		else
+			declare_dead(d, r);
+	}
+	return still;
+}
+
+void hp_region_settle(hugepin_domain *d)
+{
+	uint64_t still = 0;
+
+	if (none_waits(d)) {
+		hp_attention_lower(d, HP_RETIRED);
 	} else {
 		/* Before the barrier: an unpin that the sums do not see will see it. */
-		__atomic_fetch_or((uint32_t *)&d->attention, HP_RETIRED, __ATOMIC_SEQ_CST);
+		hp_attention_raise(d, HP_RETIRED);
 		hp_counts_barrier();
-		for (r = TAILQ_FIRST(&d->retired); r; r = next) {
-			next = TAILQ_NEXT(r, order);
-			if (hp_region_pins(r))
-				still++;
-			else
-				bury_later(d, r);
-		}
+		still = settle_list(d, &d->retired) + settle_list(d, &d->uncached);
 		if (!still)
-			__atomic_fetch_and((uint32_t *)&d->attention, ~(uint32_t)HP_RETIRED, __ATOMIC_SEQ_CST);
+			hp_attention_lower(d, HP_RETIRED);
 	}
 	HP_DSTAT(d, retired, still - d->stats.retired);
 }
 
 /* ------------------------------------------------------------------ deregistering */
-
-uint64_t hp_thread_number(void)
-{
-	static _Atomic uint64_t last;
-	static HP_TLS uint64_t number;
-
-	if (!number)
-		number = ++last;
-	return number;
-}
-
-bool hp_domain_may_register(const hugepin_domain *d)
-{
-	return !d->opener_only || d->opener == hp_thread_number();
-}
 
 HP_TLS bool hp_registering;
 
@@ -360,21 +361,21 @@ static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 	if (hp_region_is_heap(r) && !d->on_demand)
 		hp_heap_drop(note_of(r)->held_start, note_of(r)->held_end - note_of(r)->held_start, d->hold);
 	if (d->helper)
-		hp_helper_deregistered(d, r, gone);
+		d->helper_hooks->deregistered(d, r, gone);
 	region_free(r);
 }
 
-void hp_region_bury(hugepin_domain *d)
+void hp_region_deregister_dead(hugepin_domain *d)
 {
 	struct hp_region *r;
 
 	if (TAILQ_EMPTY(&d->dead))
 		return;
 	if (!hp_domain_may_register(d)) {
-		__atomic_fetch_or((uint32_t *)&d->attention, HP_TODO, __ATOMIC_SEQ_CST);
+		hp_attention_raise(d, HP_TODO);
 		return;
 	}
-	__atomic_fetch_and((uint32_t *)&d->attention, ~(uint32_t)HP_TODO, __ATOMIC_SEQ_CST);
+	hp_attention_lower(d, HP_TODO);
 	while ((r = TAILQ_FIRST(&d->dead))) {
 		TAILQ_REMOVE(&d->dead, r, order);
 		deregister(d, r, true);
@@ -390,17 +391,17 @@ void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r)
 		hp_counts_barrier();
 	if (hp_region_pins(r))
 		return;
-	bury_later(d, r);
+	declare_dead(d, r);
 	HP_DSTAT(d, retired, -1);
-	if (TAILQ_EMPTY(&d->retired))
-		__atomic_fetch_and((uint32_t *)&d->attention, ~(uint32_t)HP_RETIRED, __ATOMIC_SEQ_CST);
-	hp_region_bury(d);
+	if (none_waits(d))
+		hp_attention_lower(d, HP_RETIRED);
+	hp_region_deregister_dead(d);
 }
 
 /* ------------------------------------------------------------------ extents of which little is pinned */
 
-/* A hit leaves no trace of what it covers. But if as many pins were made as were noted, there was no hit. What is read of `made` before a
- * sum that is 0 has all been given back. */
+/* A hit leaves no trace of what it covers. But if as many pins were made as were noted, there was no hit. What is read
+ * of `made` before a sum that is 0 has all been given back. */
 void hp_region_note(struct hp_region *r, uintptr_t start, uintptr_t end)
 {
 	uint32_t made = hp_counts_made((uint32_t)(r - hp_regions));
@@ -425,7 +426,7 @@ static bool is_all_noted(const struct hp_region *r)
 	return n->count && hp_counts_made((uint32_t)(r - hp_regions)) - n->before == n->count;
 }
 
-static bool is_idle(uintptr_t start, uintptr_t end, uint32_t ticks)
+static bool is_part_idle(uintptr_t start, uintptr_t end, uint32_t ticks)
 {
 	return start == end || hp_heap_is_free(start, end - start, ticks);
 }
@@ -435,11 +436,12 @@ bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks)
 	struct note *n = note_of(r);
 
 	if (r->kind != HP_REGION_EXTENT || d->on_demand || !is_all_noted(r) || n->end - n->start == r->end - r->start ||
-	    !is_idle(r->start, n->start, ticks) || !is_idle(n->end, r->end, ticks))
+	    !is_part_idle(r->start, n->start, ticks) || !is_part_idle(n->end, r->end, ticks))
 		return false;
 	hp_region_unpublish(r);
 	hp_counts_barrier();
-	if (hp_region_pins(r) == UINT32_MAX || !is_all_noted(r)) { /* it cannot be told any more, or there was a hit just now */
+	/* It cannot be told any more, or there was a hit just now. */
+	if (hp_region_pins(r) == UINT32_MAX || !is_all_noted(r)) {
 		TAILQ_REMOVE(&d->retired, r, order);
 		hp_region_publish(r, true);
 		return false;
@@ -453,7 +455,8 @@ bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks)
 	return true;
 }
 
-/* Registered again as a whole, an extent would be held in parts by one region after the other, each charged for all of it. */
+/* Registered again as a whole, an extent would be held in parts by one region after the other, each charged for all of
+ * it. */
 bool hp_region_held_less(const hugepin_domain *d, uintptr_t start, uintptr_t end)
 {
 	const struct hp_region *r;
@@ -520,7 +523,7 @@ static bool evict_one(hugepin_domain *d)
 	struct hp_region *r;
 	uint64_t looks = 2 * d->stats.regions;
 
-	if (d->helper && hp_helper_evict(d)) {
+	if (d->helper && d->helper_hooks->evict(d)) {
 		HP_DSTAT(d, evicted, 1);
 		return true;
 	}
@@ -538,7 +541,7 @@ static bool evict_one(hugepin_domain *d)
 
 /* ------------------------------------------------------------------ registering */
 
-static bool fits(const hugepin_domain *d, size_t len)
+static bool fits_budget(const hugepin_domain *d, size_t len)
 {
 	if (d->stats.regions >= d->regs_max)
 		return false;
@@ -562,14 +565,14 @@ static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access,
 {
 	uint64_t start_ns = d->backend.now_ns(d->ctx), now_ns;
 	unsigned waits = d->late && d->deregistered_at_ns ? LATE_STEPS : 0;
-	int e;
+	int err;
 
 	for (;;) {
 		hp_registering = true;
-		e = d->backend.reg(d->ctx, (void *)r->start, r->end - r->start, access, &r->reg);
+		err = d->backend.reg(d->ctx, (void *)r->start, r->end - r->start, access, &r->reg);
 		hp_registering = false;
 		now_ns = d->backend.now_ns(d->ctx);
-		if (!is_full(e))
+		if (!is_full(err))
 			break;
 		HP_DSTAT(d, refused, 1);
 		if (!evict)
@@ -581,9 +584,9 @@ static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access,
 			break;
 		sleep_ns(LATE_STEP_NS);
 	}
-	if (e == 0)
+	if (err == 0)
 		HP_DSTAT(d, registered_ns, now_ns - start_ns);
-	return !is_full(e) ? e : d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
+	return !is_full(err) ? err : d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
 }
 
 static uint64_t keys_of(const struct hugepin_reg *reg)
@@ -595,8 +598,8 @@ static uint64_t keys_of(const struct hugepin_reg *reg)
 	return keys;
 }
 
-/* Whether somebody will say when this foreign memory goes away. Where the kernel does, the interposed calls announce only part of
- * it (unmapping.h). Another process may take shared memory and files away, of which nobody here hears. */
+/* Whether somebody will say when this foreign memory goes away. Where the kernel does, the interposed calls announce
+ * only part of it (unmapping.h). Another process may take shared memory and files away, of which nobody here hears. */
 static bool is_told_of(const hugepin_domain *d, uintptr_t start, uintptr_t end)
 {
 	if (!d->watched)
@@ -611,33 +614,33 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	bool holds = gen && !d->on_demand && kind != HP_REGION_UNCACHED;
 	struct hugepin_extent extent;
 	struct hp_region *r;
-	int e;
+	int err;
 
 	evict &= d->bytes_max != UINT64_MAX;
 	if (!d->on_demand && len > d->bytes_max)
 		return -ENOBUFS;
-	while (!fits(d, len))
+	while (!fits_budget(d, len))
 		if (!evict || !evict_one(d))
 			return d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
-	if (holds && (e = hp_heap_hold(start, len, gen, d->hold)) != 0)
-		return e;
-	/* Before it is registered, so that nothing is missed. On-demand registrations follow what the program maps. The heap
-	 * drops what it unmaps before, so there it is but a precaution: against programs that unmap or discard parts of buffers.
-	 * Extents as wholes: each watched part would be a mapping of its own. */
+	if (holds && (err = hp_heap_hold(start, len, gen, d->hold)) != 0)
+		return err;
+	/* Before it is registered, so that nothing is missed. On-demand registrations follow what the program maps. The
+	 * heap drops what it unmaps before, so there it is but a precaution: against programs that unmap or discard
+	 * parts of buffers. Extents as wholes: each watched part would be a mapping of its own. */
 	if (holds && hp_heap_extent((void *)start, &extent))
 		hp_uffd_watch_heap((uintptr_t)extent.addr, (uintptr_t)extent.addr + extent.len);
-	e = -ENXIO;
+	err = -ENXIO;
 	if (kind == HP_REGION_FOREIGN && !d->on_demand && !is_told_of(d, start, end))
 		goto out_hold;
-	e = -ENOMEM;
+	err = -ENOMEM;
 	while (!(r = region_new()))
 		if (!evict || !evict_one(d))
 			goto out_hold;
 	HP_WRITE(r->start, start);
 	HP_WRITE(r->end, end);
 	HP_WRITE(r->kind, kind);
-	e = call_backend(d, r, access | d->relaxed | (d->on_demand ? HUGEPIN_ON_DEMAND : 0), evict);
-	if (e)
+	err = call_backend(d, r, access | d->relaxed | (d->on_demand ? HUGEPIN_ON_DEMAND : 0), evict);
+	if (err)
 		goto out_region;
 	HP_WRITE(r->domain, d);
 	HP_WRITE(r->keys, keys_of(&r->reg));
@@ -660,9 +663,9 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 		HP_DSTAT(d, pinned_peak_bytes, d->stats.pinned_bytes - d->stats.pinned_peak_bytes);
 	if (kind == HP_REGION_UNCACHED) {
 		HP_WRITE(r->state, HP_REGION_RETIRED);
-		TAILQ_INSERT_TAIL(&d->retired, r, order);
+		TAILQ_INSERT_TAIL(&d->uncached, r, order);
 		HP_DSTAT(d, retired, 1);
-		__atomic_fetch_or((uint32_t *)&d->attention, HP_RETIRED, __ATOMIC_SEQ_CST);
+		hp_attention_raise(d, HP_RETIRED);
 	}
 	*ret_ = r;
 	return 0;
@@ -671,87 +674,5 @@ out_region:
 out_hold:
 	if (holds)
 		hp_heap_drop(start, len, d->hold);
-	return e;
-}
-
-/* ------------------------------------------------------------------ memory that went away */
-
-bool hp_domain_discarded(const hugepin_domain *d, uintptr_t start, uintptr_t end)
-{
-	size_t from = granule_of(d, start), to = granule_of(d, end - 1) + 1;
-
-	return hp_bits_find(d->discarded, from, to, true) != to;
-}
-
-/* Of several ranges, in whatever order they came, the discarded win. Other memory is only where all of a hugepage went. */
-static void note_discarded(hugepin_domain *d, const struct hp_gone *queued)
-{
-	for (unsigned pass = 0; pass < 2; pass++)
-		for (unsigned i = 0; i < queued->count; i++) {
-			const struct hp_range *range = &queued->range[i];
-			uintptr_t start = HP_MAX(range->start, d->span_base), end = HP_MIN(range->end, d->span_base + d->span_size);
-
-			if (range->discarded != pass || (range->widened && !pass) || start >= end)
-				continue;
-			if (!pass) {
-				start = hp_round_up(start, HP_PAGE);
-				end &= ~(HP_PAGE - 1);
-			}
-			if (start < end)
-				hp_bits_fill(d->discarded, granule_of(d, start),
-					     granule_of(d, end - 1) + 1 - granule_of(d, start), pass);
-		}
-}
-
-/* The same of foreign memory, but that the event comes before the pages go: what is registered in between may be pages that are
- * going, and no other event will say so. So there is no more registering but for a pin, until all has been unmapped. */
-static void note_late(hugepin_domain *d, const struct hp_gone *queued)
-{
-	for (unsigned i = 0; i < queued->count; i++)
-		if (!queued->range[i].discarded && !queued->range[i].widened)
-			hp_gone_cut(&d->late_gone, queued->range[i].start, queued->range[i].end);
-	for (unsigned i = 0; i < queued->count; i++)
-		if (queued->range[i].late)
-			hp_gone_push(&d->late_gone, queued->range[i]);
-}
-
-static void gone(void *d, struct hp_region *r)
-{
-	if (r->tag)
-		HP_DSTAT((hugepin_domain *)d, invalidated, 1);
-	hp_region_unpublish(r);
-}
-
-void hp_domain_drain(hugepin_domain *d)
-{
-	struct hp_gone queued;
-	uint32_t all;
-
-	if (!(d->attention & HP_PENDING))
-		return;
-	hp_lock(&d->queue_lock);
-	queued = d->gone;
-	d->gone.count = 0;
-	hp_unlock(&d->queue_lock);
-	all = atomic_exchange(&d->all_gone, 0);
-	if (all)
-		hp_gone_push(&queued, (struct hp_range){ .end = UINTPTR_MAX,
-							 .discarded = all & HP_ALL_DISCARDED,
-							 .late = all & HP_ALL_DISCARDED,
-							 .widened = true });
-	for (unsigned i = 0; i < queued.count; i++) {
-		hp_region_each(d, queued.range[i].start, queued.range[i].end, gone, d);
-		if (d->helper)
-			hp_helper_gone(d, queued.range[i].start, queued.range[i].end);
-	}
-	note_discarded(d, &queued);
-	note_late(d, &queued);
-	/* Not before the tags are gone: a pin that does not see PENDING goes by them. */
-	hp_lock(&d->queue_lock);
-	if (!d->gone.count && !d->all_gone)
-		__atomic_fetch_and((uint32_t *)&d->attention, ~(uint32_t)HP_PENDING, __ATOMIC_SEQ_CST);
-	if (d->all_gone) /* said meanwhile */
-		d->attention |= HP_PENDING;
-	hp_unlock(&d->queue_lock);
-	hp_region_settle(d);
+	return err;
 }

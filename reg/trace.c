@@ -1,8 +1,9 @@
 /*
- * Lines are made in a buffer, which is written when it is full, when a domain is closed and at exit, by raw system calls: these
- * are no cancellation points. Between writes no descriptor is held: a program may close those that it does not know (closefrom(3)),
- * and the number would soon be that of a file of its own. So the path is made absolute once, and opened for each write; what
- * lies there is looked at each time, since others may have put something else into its place.
+ * Lines are made in a buffer, which is written when it is full, when a domain is closed and at exit, by raw system
+ * calls: these are no cancellation points. Between writes no descriptor is held: a program may close those that it does
+ * not know (closefrom(3)), and the number would soon be that of a file of its own. So the path is made absolute once,
+ * and opened for each write; what lies there is looked at each time, since others may have put something else into its
+ * place.
  *
  * The lock is the last of all: events come with a domain's lock held, and with the table's.
  */
@@ -18,9 +19,10 @@
 #include "base/base.h"
 #include "base/config.h"
 #include "base/lock.h"
-#include "reg/domain.h"
+#include "reg/state.h"
 
-enum { BUFFER_SIZE = 65536, LINE_SIZE = 160 }; /* 20 digits for each of six numbers, 18 for the address, and the words */
+/* 20 digits for each of six numbers, 18 for the address, and the words */
+enum { BUFFER_SIZE = 65536, LINE_SIZE = 160 };
 
 bool hp_trace_on;
 
@@ -41,7 +43,7 @@ static bool append_buffer(bool begin)
 {
 	const int fd = hp_open_own(trace.path, O_APPEND | (begin ? O_CREAT : 0));
 	size_t done = 0;
-	int e = -fd;
+	int err = fd;
 	long n;
 
 	if (fd >= 0) {
@@ -52,30 +54,30 @@ static bool append_buffer(bool begin)
 
 		while (done < trace.used) {
 			n = syscall(SYS_write, fd, trace.buffer + done, trace.used - done);
-			e = n < 0 ? errno : ENOSPC;
+			err = n < 0 ? -errno : -ENOSPC;
 			if (n > 0)
 				done += (size_t)n;
-			else if (n == 0 || e != EINTR)
+			else if (n == 0 || err != -EINTR)
 				break;
 		}
 		if (done < trace.used && end >= 0)
 			syscall(SYS_ftruncate, fd, end);
 		syscall(SYS_close, fd);
 	}
-	errno = e;
+	errno = -err;
 	return fd >= 0 && done == trace.used;
 }
 
 /* With the lock. */
-static void flush(void)
+static void flush_buffer(void)
 {
-	const int saved = errno;
+	const int saved_errno = errno;
 
 	if (trace.used && trace.pid == getpid() && !append_buffer(false))
 		trace.lost += trace.waiting;
 	trace.used = 0;
 	trace.waiting = 0;
-	errno = saved;
+	errno = saved_errno;
 }
 
 /* ------------------------------------------------------------------ events */
@@ -83,8 +85,9 @@ static void flush(void)
 void hp_trace(enum hp_trace_event event, const hugepin_domain *d, uintptr_t start, uintptr_t end)
 {
 	static const char *const events[] = {
-		[HP_TRACE_PIN] = ",pin,",		[HP_TRACE_UNPIN] = ",unpin,", [HP_TRACE_REGISTER] = ",register,",
-		[HP_TRACE_DEREGISTER] = ",deregister,", [HP_TRACE_MISS] = ",miss,",
+		[HP_TRACE_PIN] = ",pin,",	    [HP_TRACE_UNPIN] = ",unpin,",
+		[HP_TRACE_REGISTER] = ",register,", [HP_TRACE_DEREGISTER] = ",deregister,",
+		[HP_TRACE_MISS] = ",miss,",
 	};
 	static const char *const policies[] = {
 		[HUGEPIN_POLICY_ARENA] = ",arena,0x", [HUGEPIN_POLICY_LRU] = ",lru,0x",
@@ -94,7 +97,7 @@ void hp_trace(enum hp_trace_event event, const hugepin_domain *d, uintptr_t star
 
 	hp_lock(&trace.lock);
 	if (BUFFER_SIZE - trace.used < LINE_SIZE)
-		flush();
+		flush_buffer();
 
 	struct hp_line l = { trace.buffer + trace.used, trace.buffer + BUFFER_SIZE };
 
@@ -106,9 +109,9 @@ void hp_trace(enum hp_trace_event event, const hugepin_domain *d, uintptr_t star
 	hp_line_text(&l, ",");
 	hp_line_number(&l, end - start, 10);
 	hp_line_text(&l, ",");
-	hp_line_number(&l, __atomic_load_n(&d->stats.pinned_bytes, __ATOMIC_RELAXED), 10);
+	hp_line_number(&l, HP_DSTAT_GET(d, pinned_bytes), 10);
 	hp_line_text(&l, ",");
-	hp_line_number(&l, __atomic_load_n(&d->stats.regions, __ATOMIC_RELAXED), 10);
+	hp_line_number(&l, HP_DSTAT_GET(d, regions), 10);
 	hp_line_text(&l, "\n");
 	trace.used = (size_t)(l.at - trace.buffer);
 	trace.waiting++;
@@ -120,30 +123,30 @@ void hp_trace_flush(void)
 	if (!hp_trace_on)
 		return;
 	hp_lock(&trace.lock);
-	flush();
+	flush_buffer();
 	hp_unlock(&trace.lock);
 }
 
 /* ------------------------------------------------------------------ beginning and end */
 
-static const char *wanted(void)
+static const char *wanted_path(void)
 {
 	return (const char *)(intptr_t)hp_config.trace;
 }
 
 /* Make trace.path of the wanted one. False: it is too long, or the directory has no name. */
-static bool make_path(void)
+static bool make_trace_path(void)
 {
 	struct hp_line l = { trace.path, trace.path + sizeof trace.path };
 	char one[2] = "";
 
-	if (*wanted() != '/') {
+	if (*wanted_path() != '/') {
 		if (syscall(SYS_getcwd, trace.path, sizeof trace.path) < 0)
 			return false;
 		l.at += strlen(trace.path);
 		hp_line_text(&l, "/");
 	}
-	for (const char *s = wanted(); *s; s++) {
+	for (const char *s = wanted_path(); *s; s++) {
 		if (s[0] == '%' && s[1] == 'p') {
 			hp_line_number(&l, (uint64_t)trace.pid, 10);
 			s++;
@@ -159,28 +162,29 @@ static bool make_path(void)
 void hp_trace_start(void)
 {
 	static const char header[] = "t_ns,event,domain,policy,addr,len,pinned_bytes,regions\n";
-	const int saved = errno;
+	const int saved_errno = errno;
 
-	if (trace.begun || !wanted())
+	if (trace.begun || !wanted_path())
 		return;
 	trace.begun = true;
 	trace.pid = getpid();
 	trace.waiting = trace.lost = 0; /* of the parent's, in a child of fork */
 	memcpy(trace.buffer, header, sizeof header - 1);
 	trace.used = sizeof header - 1;
-	hp_trace_on = make_path() && append_buffer(true);
+	hp_trace_on = make_trace_path() && append_buffer(true);
 	trace.used = 0;
 	if (!hp_trace_on && errno == EPERM)
-		hp_say("HUGEPIN_TRACE: there is no trace: it takes a regular file of this user's, by its only name", NULL, SIZE_MAX);
+		hp_say("HUGEPIN_TRACE: there is no trace: it takes a regular file of this user's, by its only name",
+		       NULL, SIZE_MAX);
 	else if (!hp_trace_on)
 		hp_say("HUGEPIN_TRACE: there is no trace: its file cannot be written: error", NULL, (size_t)errno);
-	errno = saved;
+	errno = saved_errno;
 }
 
 void hp_trace_child(void)
 {
 	hp_lock_reset(&trace.lock);
-	trace.begun = trace.begun && !strstr(wanted(), "%p");
+	trace.begun = trace.begun && !strstr(wanted_path(), "%p");
 	hp_trace_on = false;
 }
 

@@ -3,8 +3,8 @@
  *
  *	t_ns,event,domain,policy,addr,len,pinned_bytes,regions
  *
- * t_ns is CLOCK_MONOTONIC; addr and len are those of the registration (of a miss: of what is to be registered); pinned_bytes
- * and regions are the domain's statistics after the event.
+ * t_ns is CLOCK_MONOTONIC; addr and len are those of the registration (of a miss: of what is to be registered);
+ * pinned_bytes and regions are the domain's statistics after the event.
  */
 #ifndef HP_REG_TRACE_H
 #define HP_REG_TRACE_H
@@ -19,8 +19,8 @@ enum hp_trace_event { HP_TRACE_PIN, HP_TRACE_UNPIN, HP_TRACE_REGISTER, HP_TRACE_
 /* Changes only before a process has its first domain. */
 extern bool hp_trace_on;
 
-/* A domain is going to be opened, and no other is open or ever was; later calls do nothing. Begins the trace, if one is wanted;
- * if its file cannot be written, says so, and there is none. */
+/* A domain is going to be opened, and no other is open or ever was; later calls do nothing. Begins the trace, if one is
+ * wanted; if its file cannot be written, says so, and there is none. */
 void hp_trace_start(void);
 
 /* Something has happened to [start, end). Only if hp_trace_on. From any thread, under any lock but this module's own;

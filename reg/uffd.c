@@ -15,7 +15,7 @@
 #include "base/kept.h"
 #include "base/proc.h"
 #include "base/thread.h"
-#include "reg/domain.h"
+#include "reg/domains.h"
 
 #ifndef UFFD_USER_MODE_ONLY
 #define UFFD_USER_MODE_ONLY 1
@@ -30,7 +30,8 @@ struct map_query {
 #define MAP_QUERY _IOWR('f', 17, struct map_query)
 #define MAP_QUERY_SHARED 8
 
-/* What the kernel calls memory of MAP_ANONYMOUS | MAP_HUGETLB, which lies in a file that has no name and no descriptor. */
+/* What the kernel calls memory of MAP_ANONYMOUS | MAP_HUGETLB, which lies in a file that has no name and no
+ * descriptor. */
 #define ANONYMOUS_HUGETLB "/anon_hugepage (deleted)"
 
 enum { EVENTS = 32, DESCRIPTORS_MAX = 1024, YIELDS = 64, PAUSE_NS = 50000 };
@@ -39,8 +40,9 @@ enum { EVENTS = 32, DESCRIPTORS_MAX = 1024, YIELDS = 64, PAUSE_NS = 50000 };
 #define PATIENCE_MAX_NS UINT64_C(10000000)
 #define PATIENCE_MIN_NS UINT64_C(1000000)
 
-/* The thread has a table of descriptors of its own. It never ends: a process that was cloned without our fork handlers may have
- * the descriptor too, and keep it, so that nothing would be released, and who unmaps would wait for a reader that is gone. */
+/* The thread has a table of descriptors of its own. It never ends: a process that was cloned without our fork handlers
+ * may have the descriptor too, and keep it, so that nothing would be released, and who unmaps would wait for a reader
+ * that is gone. */
 static struct {
 	struct hp_kept uffd;
 	struct hp_kept maps; /* /proc/self/maps, to ask for mappings */
@@ -49,15 +51,17 @@ static struct {
 	_Atomic uint32_t round; /* odd while events are read and queued; waited for */
 	_Atomic uint32_t waiters; /* threads have waited for it since it was last woken */
 	_Atomic uint64_t patience_ns;
+	void (*gone)(hugepin_domain *d, void *range); /* to say it to every domain */
 	/* The trial of the kernel's count, between who opens and the thread. */
 	_Atomic bool trying, ending;
-	_Atomic uint32_t events_tried, counted; /* read one by one; before how many of these something was said to be changing */
+	/* Read one by one; before how many of these something was said to be changing. */
+	_Atomic uint32_t events_tried, counted;
 } watch = { .uffd.fd = -1, .maps.fd = -1, .maps_lock = HP_LOCK_INIT(HP_RANK_MAPS), .patience_ns = PATIENCE_MAX_NS };
 
 /* ------------------------------------------------------------------ descriptors */
 
 /* Keep fd, under a number that programs do not come by: they close and open the low ones. */
-static bool keep(struct hp_kept *k, int fd)
+static bool keep_descriptor(struct hp_kept *k, int fd)
 {
 	struct rlimit limit = { .rlim_cur = 0 };
 	int high;
@@ -79,40 +83,40 @@ static bool keep(struct hp_kept *k, int fd)
 static void raise_busy(hugepin_domain *d, void *unused)
 {
 	(void)unused;
-	d->attention |= HP_BUSY;
+	hp_attention_raise(d, HP_BUSY);
 }
 
 static void lower_busy(hugepin_domain *d, void *unused)
 {
 	(void)unused;
-	d->attention &= ~(uint32_t)HP_BUSY;
+	hp_attention_lower(d, HP_BUSY);
 }
 
-static void push(uint64_t start, uint64_t end, bool discarded)
+static void tell_gone(uint64_t start, uint64_t end, bool discarded)
 {
 	struct hp_range r = { .start = start, .end = end, .discarded = discarded, .late = discarded };
 
-	hp_domains_each(hp_domain_push, &r);
+	hp_domains_each(watch.gone, &r);
 }
 
-static void handle(const struct uffd_msg *m)
+static void handle_event(const struct uffd_msg *m)
 {
 	switch (m->event) {
 	case UFFD_EVENT_UNMAP:
 	case UFFD_EVENT_REMOVE: /* comes before the pages go */
-		push(m->arg.remove.start, m->arg.remove.end, m->event == UFFD_EVENT_REMOVE);
+		tell_gone(m->arg.remove.start, m->arg.remove.end, m->event == UFFD_EVENT_REMOVE);
 		break;
 	case UFFD_EVENT_REMAP:
-		push(m->arg.remap.from, m->arg.remap.from + m->arg.remap.len, false);
-		push(m->arg.remap.to, m->arg.remap.to + m->arg.remap.len, false);
+		tell_gone(m->arg.remap.from, m->arg.remap.from + m->arg.remap.len, false);
+		tell_gone(m->arg.remap.to, m->arg.remap.to + m->arg.remap.len, false);
 		break;
 	default:
 		break;
 	}
 }
 
-/* UFFDIO_WRITEPROTECT looks at the count before it looks at its argument, a range that is empty and refused. (An address where
- * nothing can be read would be refused, too, but by a page fault in the kernel: five times as long.) */
+/* UFFDIO_WRITEPROTECT looks at the count before it looks at its argument, a range that is empty and refused. (An
+ * address where nothing can be read would be refused, too, but by a page fault in the kernel: five times as long.) */
 static enum hp_change ask(int fd)
 {
 	static const struct uffdio_writeprotect nothing;
@@ -122,7 +126,8 @@ static enum hp_change ask(int fd)
 	return errno == EINVAL ? HP_QUIET : errno == EAGAIN ? HP_CHANGING : HP_UNTOLD;
 }
 
-/* One read a round, so that who waits for its end does not wait as long as others go on unmapping. False: there are no more. */
+/* One read a round, so that who waits for its end does not wait as long as others go on unmapping. False: there are no
+ * more. */
 static bool read_round(int fd)
 {
 	struct uffd_msg m[EVENTS];
@@ -141,19 +146,20 @@ static bool read_round(int fd)
 	lost = n < 0 && errno != EAGAIN && errno != EINTR; /* where a sanitizer has us share the program's table */
 	if (lost) {
 		watch.uffd.fd = -1;
-		push(0, UINTPTR_MAX, false);
+		tell_gone(0, UINTPTR_MAX, false);
 	}
 	for (long i = 0; i < n / (long)sizeof *m; i++)
-		handle(&m[i]);
+		handle_event(&m[i]);
 	hp_domains_each(lower_busy, NULL);
 	watch.round++;
-	if (atomic_exchange(&watch.waiters, 0))
+	/* seq_cst: who has set it has seen an older round, or waits; pairs with hp_uffd_wait(). */
+	if (atomic_exchange_explicit(&watch.waiters, 0, memory_order_seq_cst))
 		hp_futex_wake(&watch.round);
 	hp_domains_wake();
 	return !lost && !ending;
 }
 
-static void run(void *fd)
+static void run_watcher(void *fd)
 {
 	struct pollfd p = { .fd = (int)(intptr_t)fd, .events = POLLIN };
 
@@ -164,29 +170,29 @@ static void run(void *fd)
 
 static const struct hp_thread_kind kind = {
 	.name = "hugepin watch",
-	.run = run,
+	.run = run_watcher,
 	.calls = { SYS_poll, SYS_read, SYS_ioctl, SYS_futex },
 	.calls_count = 4,
 };
 
 /* ------------------------------------------------------------------ waiting */
 
-/* The program has closed the descriptor, or put another in its place. The thread goes on: memory is still watched, and who unmaps
- * it waits for us. */
-static void lose(void)
+/* The program has closed the descriptor, or put another in its place. The thread goes on: memory is still watched, and
+ * who unmaps it waits for us. */
+static void lose_descriptor(void)
 {
 	watch.uffd.fd = -1;
-	push(0, UINTPTR_MAX, false);
+	tell_gone(0, UINTPTR_MAX, false);
 }
 
 enum hp_change hp_uffd_ask(void)
 {
-	int saved = errno, fd = watch.uffd.fd;
+	int saved_errno = errno, fd = watch.uffd.fd;
 	enum hp_change change = fd < 0 ? HP_UNTOLD : ask(fd);
 
 	if (HP_UNLIKELY(change == HP_UNTOLD && fd >= 0))
-		lose();
-	errno = saved;
+		lose_descriptor();
+	errno = saved_errno;
 	return change;
 }
 
@@ -195,7 +201,8 @@ void hp_uffd_wait(void)
 	uint32_t seen = watch.round;
 
 	while (seen & 1 && watch.round == seen) {
-		watch.waiters = 1;
+		/* Before the word is slept on; pairs with read_round(). */
+		atomic_store_explicit(&watch.waiters, 1, memory_order_seq_cst);
 		hp_futex_wait(&watch.round, seen, 1000000);
 	}
 }
@@ -207,7 +214,7 @@ bool hp_uffd_settle(uint64_t worth_ns)
 	unsigned tries = 0;
 
 	if (watch.uffd.fd >= 0 && !hp_kept_is_there(&watch.uffd)) /* another userfaultfd would answer */
-		lose();
+		lose_descriptor();
 	while (hp_uffd_ask() == HP_CHANGING) {
 		uint64_t now_ns = hp_clock_ns();
 
@@ -232,7 +239,8 @@ bool hp_uffd_settle(uint64_t worth_ns)
 
 static int open_fd(void)
 {
-	/* What a kernel does not know makes it refuse, and the descriptor is spoilt. The heap's pages of the pool need the second. */
+	/* What a kernel does not know makes it refuse, and the descriptor is spoilt. The heap's pages of the pool need
+	 * the second. */
 	static const uint64_t features[] = {
 		UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_WP_HUGETLBFS_SHMEM,
 		UFFD_FEATURE_PAGEFAULT_FLAG_WP,
@@ -240,8 +248,8 @@ static int open_fd(void)
 
 	for (size_t i = 0; i < sizeof features / sizeof *features; i++) {
 		struct uffdio_api api = { .api = UFFD_API,
-					  .features = features[i] | UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMOVE |
-						      UFFD_FEATURE_EVENT_REMAP };
+					  .features = features[i] | UFFD_FEATURE_EVENT_UNMAP |
+						     UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_REMAP };
 		int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
 
 		if (fd < 0)
@@ -253,16 +261,16 @@ static int open_fd(void)
 	return -1;
 }
 
-static bool add(int fd, uintptr_t start, uintptr_t end)
+static bool watch_range(int fd, uintptr_t start, uintptr_t end)
 {
 	struct uffdio_register r = { .range = { start, end - start }, .mode = UFFDIO_REGISTER_MODE_WP };
 
 	return syscall(SYS_ioctl, fd, UFFDIO_REGISTER, &r) == 0;
 }
 
-/* Until Linux 5.15 the count was a flag, lowered while a second change was under way. So one call makes two: a watched page moved
- * onto another is first what lay there unmapped, then the move; both are counted before the first is told. The thread reads
- * them one by one, and each time something must be said to be changing. */
+/* Until Linux 5.15 the count was a flag, lowered while a second change was under way. So one call makes two: a watched
+ * page moved onto another is first what lay there unmapped, then the move; both are counted before the first is told.
+ * The thread reads them one by one, and each time something must be said to be changing. */
 static bool counts(int fd, char *three_pages)
 {
 	char *to = three_pages + 2 * HP_BASE_PAGE;
@@ -270,7 +278,8 @@ static bool counts(int fd, char *three_pages)
 
 	watch.events_tried = watch.counted = 0;
 	watch.trying = true;
-	moved = (char *)syscall(SYS_mremap, three_pages, HP_BASE_PAGE, HP_BASE_PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to;
+	moved = (char *)syscall(SYS_mremap, three_pages, HP_BASE_PAGE, HP_BASE_PAGE, MREMAP_MAYMOVE | MREMAP_FIXED,
+				to) == to;
 	watch.trying = false;
 	return moved && quiet && watch.events_tried >= 2 && watch.counted == watch.events_tried && ask(fd) == HP_QUIET;
 }
@@ -283,7 +292,7 @@ static bool may_read(int fd)
 	return syscall(SYS_poll, &p, 1, 0) == 0 && syscall(SYS_read, fd, &m, sizeof m) < 0 && errno == EAGAIN;
 }
 
-static bool start(int fd)
+static bool start_watcher(int fd)
 {
 	size_t len = 3 * HP_BASE_PAGE;
 	char *p = (char *)syscall(SYS_mmap, NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -297,7 +306,8 @@ static bool start(int fd)
 		return false;
 	}
 	watch.ending = false;
-	if (add(fd, (uintptr_t)p, (uintptr_t)p + len) && hp_thread_start(&watch.thread, &kind, (void *)(intptr_t)fd, fd)) {
+	if (watch_range(fd, (uintptr_t)p, (uintptr_t)p + len) &&
+	    hp_thread_start(&watch.thread, &kind, (void *)(intptr_t)fd, fd)) {
 		/* Who unmaps waits for it. Refused without privilege. */
 		syscall(SYS_setpriority, PRIO_PROCESS, watch.thread.tid, -10);
 		ok = counts(fd, p);
@@ -314,14 +324,17 @@ static bool start(int fd)
 	return ok;
 }
 
-void hp_uffd_open(void)
+void hp_uffd_open(void (*gone)(hugepin_domain *d, void *range))
 {
-	int saved = errno, fd;
+	int saved_errno = errno, fd;
 
+	if (!watch.gone)
+		watch.gone = gone;
 	/* Whose descriptor was lost has a thread that still reads. */
-	if (watch.uffd.fd < 0 && !watch.thread.tid && (fd = open_fd()) >= 0 && keep(&watch.uffd, fd) && !start(watch.uffd.fd))
+	if (watch.uffd.fd < 0 && !watch.thread.tid && (fd = open_fd()) >= 0 && keep_descriptor(&watch.uffd, fd) &&
+	    !start_watcher(watch.uffd.fd))
 		hp_kept_close(&watch.uffd);
-	errno = saved;
+	errno = saved_errno;
 }
 
 /* ------------------------------------------------------------------ mappings */
@@ -370,14 +383,14 @@ static bool open_maps(void)
 	ok = hp_kept_is_there(&watch.maps);
 	if (!ok) {
 		fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
-		ok = fd >= 0 && keep(&watch.maps, fd);
+		ok = fd >= 0 && keep_descriptor(&watch.maps, fd);
 	}
 	hp_unlock(&watch.maps_lock);
 	return ok;
 }
 
 /* *ret_, the mapping that covers addr: 0, -ENOENT, or that the kernel does not tell in this way. */
-static int query(uintptr_t addr, struct mapping *ret_)
+static int query_mapping(uintptr_t addr, struct mapping *ret_)
 {
 	char name[sizeof ANONYMOUS_HUGETLB + 8] = "";
 	struct map_query q = { .size = sizeof q, .addr = addr, .name = (uintptr_t)name, .name_size = sizeof name };
@@ -394,63 +407,65 @@ static int query(uintptr_t addr, struct mapping *ret_)
 	if (r != 0)
 		return errno == ENOENT ? -ENOENT : -ENOSYS;
 	*ret_ = (struct mapping){ q.start, q.end,
-				  !(q.vma_flags & MAP_QUERY_SHARED) && (!q.inode || strcmp(name, ANONYMOUS_HUGETLB) == 0) };
+				 !(q.vma_flags & MAP_QUERY_SHARED) &&
+					 (!q.inode || strcmp(name, ANONYMOUS_HUGETLB) == 0) };
 	return 0;
 }
 
 static bool mapping_at(uintptr_t addr, struct mapping *ret_)
 {
-	int e = query(addr, ret_);
+	int err = query_mapping(addr, ret_);
 
-	return !e || (e == -ENOSYS && watch.maps.fd >= 0 && read_mapping(addr, ret_));
+	return !err || (err == -ENOSYS && watch.maps.fd >= 0 && read_mapping(addr, ret_));
 }
 
 bool hp_uffd_is_private(uintptr_t start, uintptr_t end)
 {
-	int saved = errno;
+	int saved_errno = errno;
 	struct mapping m;
 	bool ok = true;
 
 	for (; start < end && ok; start = m.end)
 		ok = mapping_at(start, &m) && m.is_private;
-	errno = saved;
+	errno = saved_errno;
 	return ok;
 }
 
 static bool can_add(void)
 {
 	if (watch.uffd.fd >= 0 && !hp_kept_is_there(&watch.uffd))
-		lose();
+		lose_descriptor();
 	return watch.uffd.fd >= 0;
 }
 
-/* What is watched becomes a mapping of its own, of the 65530 that a process may have, and mremap(2) does not take several. So
- * mappings are watched as wholes, unless a part has become another's meanwhile. */
+/* What is watched becomes a mapping of its own, of the 65530 that a process may have, and mremap(2) does not take
+ * several. So mappings are watched as wholes, unless a part has become another's meanwhile. */
 bool hp_uffd_watch(uintptr_t start, uintptr_t end)
 {
-	int saved = errno;
+	int saved_errno = errno;
 	bool ok = can_add();
 	struct mapping m;
 
 	for (; start < end && ok; start = m.end)
 		ok = mapping_at(start, &m) && m.is_private &&
-		     (add(watch.uffd.fd, m.start, m.end) || add(watch.uffd.fd, start, HP_MIN(end, m.end)));
-	errno = saved;
+		     (watch_range(watch.uffd.fd, m.start, m.end) ||
+		      watch_range(watch.uffd.fd, start, HP_MIN(end, m.end)));
+	errno = saved_errno;
 	return ok;
 }
 
 void hp_uffd_watch_heap(uintptr_t start, uintptr_t end)
 {
-	int saved = errno, e;
+	int saved_errno = errno, err;
 	struct mapping m;
 
 	for (bool ok = can_add(); start < end && ok; start = m.end) {
-		e = query(start, &m);
-		if (e == -ENOSYS)
+		err = query_mapping(start, &m);
+		if (err == -ENOSYS)
 			m.end = end;
-		ok = e != -ENOENT && add(watch.uffd.fd, e ? start : m.start, m.end);
+		ok = err != -ENOENT && watch_range(watch.uffd.fd, err ? start : m.start, m.end);
 	}
-	errno = saved;
+	errno = saved_errno;
 }
 
 bool hp_uffd_works(void)
@@ -460,7 +475,7 @@ bool hp_uffd_works(void)
 
 void hp_uffd_child(void)
 {
-	int saved = errno;
+	int saved_errno = errno;
 
 	hp_kept_close(&watch.uffd);
 	hp_kept_close(&watch.maps);
@@ -468,5 +483,5 @@ void hp_uffd_child(void)
 	hp_thread_child(&watch.thread);
 	watch.round = 0;
 	watch.patience_ns = PATIENCE_MAX_NS;
-	errno = saved;
+	errno = saved_errno;
 }

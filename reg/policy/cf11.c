@@ -85,19 +85,19 @@ struct hp_cf11 {
 	struct hp_plan_step step; /* that was answered last, unless it is over */
 };
 
-static uint64_t mix(uint64_t x) /* the finalizer of splitmix64 (Steele et al. 2014) */
+static uint64_t cf11_mix(uint64_t x) /* the finalizer of splitmix64 (Steele et al. 2014) */
 {
 	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
 	x = (x ^ x >> 27) * 0x94d049bb133111eb;
 	return x ^ x >> 31;
 }
 
-static uint64_t advance(struct hp_cf11 *c, uint64_t now_ns)
+static uint64_t cf11_advance(struct hp_cf11 *c, uint64_t now_ns)
 {
 	return c->now_ns = HP_MAX(c->now_ns, now_ns);
 }
 
-static uint64_t minus(uint64_t a, uint64_t b)
+static uint64_t minus_or_zero(uint64_t a, uint64_t b)
 {
 	return a > b ? a - b : 0;
 }
@@ -157,7 +157,7 @@ static uint32_t take_use(struct hp_cf11 *c)
 
 static uint32_t *region_link(struct hp_cf11 *c, uint32_t number)
 {
-	uint32_t *link = &c->region_bucket[mix(number) % c->regions_max];
+	uint32_t *link = &c->region_bucket[cf11_mix(number) % c->regions_max];
 
 	while (*link && c->region[*link].number != number)
 		link = &c->region[*link].next;
@@ -206,7 +206,7 @@ static void drop_context(struct hp_cf11 *c, uint32_t index)
 	c->contexts--;
 }
 
-static void drop_region(struct hp_cf11 *c, uint32_t index)
+static void cf11_drop(struct hp_cf11 *c, uint32_t index)
 {
 	struct region *g = &c->region[index];
 
@@ -238,7 +238,7 @@ static uint32_t take_region(struct hp_cf11 *c)
 			continue;
 		}
 		if (c->region[r].number) {
-			drop_region(c, r);
+			cf11_drop(c, r);
 			c->forgotten++;
 		}
 		return r;
@@ -325,7 +325,7 @@ static struct region *region_due(const struct hp_cf11 *c, uint32_t i)
 }
 
 /* Into the RQ, and earlier ones earlier, as far as they need to be. */
-static void enqueue(struct hp_cf11 *c, uint32_t context)
+static void cf11_enqueue(struct hp_cf11 *c, uint32_t context)
 {
 	uint64_t at_ns = deadline_ns(c, context);
 	uint32_t low = 0, high;
@@ -346,7 +346,7 @@ static void enqueue(struct hp_cf11 *c, uint32_t context)
 		uint64_t latest = NEVER;
 
 		if (i)
-			latest = minus(c->due[i - 1].at_ns, have_again_ns(c, region_due(c, i - 1)));
+			latest = minus_or_zero(c->due[i - 1].at_ns, have_again_ns(c, region_due(c, i - 1)));
 		if (c->due[i].at_ns > latest)
 			c->due[i].at_ns = latest;
 		else if (i > low)
@@ -359,7 +359,7 @@ static bool possible(struct hp_plan_step step, const struct region *g)
 	return g && !g->uses && !g->refused && g->registered == (step.what == HP_PLAN_DEREGISTER);
 }
 
-static void learn(struct hp_cf11 *c, const struct use *u)
+static void cf11_learn(struct hp_cf11 *c, const struct use *u)
 {
 	uint32_t *link = context_link(c, u->signature, u->region), index = *link;
 
@@ -377,7 +377,7 @@ static void learn(struct hp_cf11 *c, const struct use *u)
 		return;
 	}
 	struct context *x = &c->context[index];
-	x->period_ns = HP_MIN(x->period_ns, minus(u->start_ns, x->last_ns));
+	x->period_ns = HP_MIN(x->period_ns, minus_or_zero(u->start_ns, x->last_ns));
 	x->last_ns = u->start_ns;
 	x->recent = true;
 }
@@ -393,14 +393,14 @@ static void process_done(struct hp_cf11 *c)
 
 	if (!u.region) /* forgotten */
 		return;
-	learn(c, &u);
+	cf11_learn(c, &u);
 	step.region = g->number;
 	context = nearest(c, g);
 	deadline = deadline_ns(c, context);
 	if (!possible(step, g) || c->now_ns + give_back_ns(c, g) > deadline)
 		return;
 	if (context)
-		enqueue(c, context);
+		cf11_enqueue(c, context);
 	c->step = step;
 }
 
@@ -418,12 +418,12 @@ static void process_due(struct hp_cf11 *c)
 /* When the RQ's first item can be put off no more; NEVER: there is none. */
 static uint64_t next_due_ns(const struct hp_cf11 *c)
 {
-	return c->dues ? minus(c->due[c->dues - 1].at_ns, have_again_ns(c, region_due(c, c->dues - 1))) : NEVER;
+	return c->dues ? minus_or_zero(c->due[c->dues - 1].at_ns, have_again_ns(c, region_due(c, c->dues - 1))) : NEVER;
 }
 
 struct hp_plan_step hp_cf11_next(struct hp_cf11 *c, uint64_t now_ns)
 {
-	advance(c, now_ns);
+	cf11_advance(c, now_ns);
 	if (c->step.what != HP_PLAN_WAIT && !possible(c->step, find_region(c, c->step.region)))
 		c->step.what = HP_PLAN_WAIT;
 	while (c->step.what == HP_PLAN_WAIT) {
@@ -449,11 +449,12 @@ void hp_cf11_set_lead(struct hp_cf11 *c, uint64_t lead_ns)
 
 void hp_cf11_start(struct hp_cf11 *c, uint32_t region, uint64_t bytes, uint64_t site, uint64_t now_ns, bool hit)
 {
-	uint64_t point = mix(site ^ mix(region)), signature = mix(point + mix(c->before[0] + mix(c->before[1])));
+	uint64_t point = cf11_mix(site ^ cf11_mix(region)),
+		 signature = cf11_mix(point + cf11_mix(c->before[0] + cf11_mix(c->before[1])));
 	struct region *g = find_region(c, region);
 	uint32_t u;
 
-	advance(c, now_ns);
+	cf11_advance(c, now_ns);
 	c->before[1] = c->before[0];
 	c->before[0] = point;
 	if (!g) {
@@ -485,7 +486,7 @@ void hp_cf11_end(struct hp_cf11 *c, uint32_t region, uint64_t now_ns)
 	struct region *g = find_region(c, region);
 	uint32_t u;
 
-	advance(c, now_ns);
+	cf11_advance(c, now_ns);
 	if (!g || !g->uses)
 		return;
 	g->uses--;
@@ -503,7 +504,7 @@ void hp_cf11_end(struct hp_cf11 *c, uint32_t region, uint64_t now_ns)
 
 static void over(struct hp_cf11 *c, uint32_t region, uint64_t now_ns)
 {
-	advance(c, now_ns);
+	cf11_advance(c, now_ns);
 	if (c->step.region == region)
 		c->step.what = HP_PLAN_WAIT;
 }
@@ -548,7 +549,7 @@ void hp_cf11_forget(struct hp_cf11 *c, uint32_t region)
 	if (c->step.region == region)
 		c->step.what = HP_PLAN_WAIT;
 	if (g)
-		drop_region(c, (uint32_t)(g - c->region));
+		cf11_drop(c, (uint32_t)(g - c->region));
 }
 
 uint32_t hp_cf11_victim(struct hp_cf11 *c, uint64_t now_ns)
@@ -556,7 +557,7 @@ uint32_t hp_cf11_victim(struct hp_cf11 *c, uint64_t now_ns)
 	const struct region *victim = NULL;
 	uint64_t farthest = 0;
 
-	advance(c, now_ns);
+	cf11_advance(c, now_ns);
 	for (uint32_t r = 1; r <= c->regions_used; r++) {
 		const struct region *g = &c->region[r];
 

@@ -1,7 +1,7 @@
 /*
- * The cost model: least squares with exponential forgetting, a line for each class, since one line for all sizes is off by up
- * to two thirds (caches, and pages pinned in batches). Within a class sizes often are one and the same, which says nothing of
- * the slope; so the slope is drawn towards that of the first guess, scaled to what was seen.
+ * The cost model: least squares with exponential forgetting, a line for each class, since one line for all sizes is off
+ * by up to two thirds (caches, and pages pinned in batches). Within a class sizes often are one and the same, which
+ * says nothing of the slope; so the slope is drawn towards that of the first guess, scaled to what was seen.
  *
  * A class never seen: the first guess, scaled as its neighbours were; or as the other direction was.
  */
@@ -14,8 +14,9 @@ enum { CLASS_SHIFT = 12, MEMORY = 32, ERROR_MEMORY = 256 };
 /* The first guess is UCX's default for registering, and that deregistering takes 0.4 of it. */
 static const double guess_fixed_ns = 16000, guess_byte_ns = 0.06, guess_dereg = 0.4;
 
-/* Longer than so many times the prediction, it was something else: the helper lost its processor, or waited for a lock. One
- * alone is not believed, the next in a row up to here, so that it takes a few if that is what it costs from now on. */
+/* Longer than so many times the prediction, it was something else: the helper lost its processor, or waited for a lock.
+ * One alone is not believed, the next in a row up to here, so that it takes a few if that is what it costs from now
+ * on. */
 static const double outlier = 4;
 
 /* The guessed slope weighs as much as sizes that scatter by a twentieth around their mean. */
@@ -26,7 +27,7 @@ static const double least = 0.125;
 
 static const double ns_max = 0x1p62;
 
-static unsigned class_of(uint64_t bytes)
+static unsigned size_class(uint64_t bytes)
 {
 	unsigned shift = 63 - (unsigned)__builtin_clzll(bytes | 1);
 
@@ -59,9 +60,10 @@ static double slope_of(const struct hp_cost_class *c, unsigned class, bool regis
 	return HP_MAX(slope, 0);
 }
 
-/* What to scale the guess by in a class that was not seen: as in those seen on both sides of it, the nearer the more. False:
- * none was. */
-static bool scale_by_neighbours(const struct hp_cost *c, unsigned backing, unsigned class, bool registering, double *ret)
+/* What to scale the guess by in a class that was not seen: as in those seen on both sides of it, the nearer the more.
+ * False: none was. */
+static bool scale_by_neighbours(const struct hp_cost *c, unsigned backing, unsigned class, bool registering,
+				double *ret)
 {
 	const struct hp_cost_class *classes = c->classes[backing][registering];
 	unsigned below = class, above = class;
@@ -86,7 +88,7 @@ static bool scale_by_neighbours(const struct hp_cost *c, unsigned backing, unsig
 
 static double predict(const struct hp_cost *c, unsigned backing, uint64_t bytes, bool registering)
 {
-	unsigned class = class_of(bytes);
+	unsigned class = size_class(bytes);
 	const struct hp_cost_class *own = &c->classes[backing][registering][class];
 	double scale, ns;
 
@@ -104,7 +106,7 @@ static double predict(const struct hp_cost *c, unsigned backing, uint64_t bytes,
 
 void hp_cost_learn(struct hp_cost *c, unsigned backing, uint64_t bytes, bool registering, uint64_t ns)
 {
-	unsigned class = class_of(bytes);
+	unsigned class = size_class(bytes);
 	struct hp_cost_class *own = &c->classes[backing][registering][class];
 	double predicted = predict(c, backing, bytes, registering), taken = HP_MAX((double)ns, 1);
 	double error = (predicted > taken ? predicted - taken : taken - predicted) / taken;

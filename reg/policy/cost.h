@@ -32,8 +32,8 @@ void hp_cost_learn(struct hp_cost *, unsigned backing, uint64_t bytes, bool regi
 /* What it will take: from 1 to 2^62. */
 uint64_t hp_cost_ns(const struct hp_cost *, unsigned backing, uint64_t bytes, bool registering);
 
-/* Of what was predicted before it was learnt: the mean of |predicted - taken| / taken, in thousandths, mostly of the last 256
- * operations. */
+/* Of what was predicted before it was learnt: the mean of |predicted - taken| / taken, in thousandths, mostly of the
+ * last 256 operations. */
 uint64_t hp_cost_error_permille(const struct hp_cost *);
 
 /* For the statistics: the line of one class, if any operation was seen there. */

@@ -5,8 +5,8 @@
 #include "base/base.h"
 
 /*
- * Constants, found by simulation on recorded traces of MPI programs: longer contexts than 512 or more samples than 8 gain
- * nothing there; contexts up to 16 only lose six points of leave-pinned's bytes.
+ * Constants, found by simulation on recorded traces of MPI programs: longer contexts than 512 or more samples than 8
+ * gain nothing there; contexts up to 16 only lose six points of leave-pinned's bytes.
  */
 #define WAYS 4 /* contexts in a set: three cache lines */
 #define ENOUGH_NONE 4 /* the last occurrences of a context without a later use of a region: it is not expected */
@@ -44,7 +44,7 @@ struct hp_predict_errors {
 	float early[HP_PREDICT_MARGINS], late[HP_PREDICT_MARGINS]; /* sums, decayed */
 };
 
-static uint64_t mix(uint64_t x)
+static uint64_t mix_uses(uint64_t x)
 {
 	x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93u;
 	x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93u;
@@ -106,7 +106,7 @@ void hp_predict_init(struct hp_predict *p, void *zeroed, size_t bytes)
 /* ------------------------------------------------------------------ contexts */
 
 /* Hash of the 2^level uses that end with number `start`; false: they are not all known. */
-static bool window(const struct hp_predict *p, uint32_t start, unsigned level, uint64_t *ret_)
+static bool window_hash(const struct hp_predict *p, uint32_t start, unsigned level, uint64_t *ret_)
 {
 	uint32_t age = p->starts - start, length = 1u << level;
 
@@ -126,7 +126,7 @@ static uint32_t tag_of(uint64_t key)
 	return (uint32_t)key | 1;
 }
 
-static struct hp_predict_context *find(const struct hp_predict *p, uint64_t key)
+static struct hp_predict_context *find_context(const struct hp_predict *p, uint64_t key)
 {
 	struct hp_predict_context *set = set_of(p, key);
 
@@ -141,7 +141,7 @@ static uint32_t latest(const struct hp_predict_context *c)
 	return c->at[(c->count - 1) % HP_PREDICT_SAMPLES];
 }
 
-static void push(struct hp_predict_context *c, uint32_t event)
+static void push_event(struct hp_predict_context *c, uint32_t event)
 {
 	c->at[c->count++ % HP_PREDICT_SAMPLES] = event;
 	if (!c->count) /* it wrapped */
@@ -149,7 +149,7 @@ static void push(struct hp_predict_context *c, uint32_t event)
 }
 
 /* A free entry, or that of a context seen once, or else of any: the one longest not seen. */
-static struct hp_predict_context *take(struct hp_predict *p, uint64_t key)
+static struct hp_predict_context *take_context(struct hp_predict *p, uint64_t key)
 {
 	struct hp_predict_context *set = set_of(p, key), *victim = NULL;
 
@@ -172,19 +172,19 @@ static struct hp_predict_context *take(struct hp_predict *p, uint64_t key)
 
 static void make_known(struct hp_predict *p, uint64_t key, uint32_t event)
 {
-	struct hp_predict_context *c = find(p, key);
-	push(c ? c : take(p, key), event);
+	struct hp_predict_context *c = find_context(p, key);
+	push_event(c ? c : take_context(p, key), event);
 }
 
 static uint64_t key_of(uint64_t hash, unsigned level, uint32_t ends)
 {
-	return mix(hash + mix(((uint64_t)ends << 4) + level + 1));
+	return mix_uses(hash + mix_uses(((uint64_t)ends << 4) + level + 1));
 }
 
 /* Of all contexts that end here, those are remembered that may come again: none longer than the shortest that is new.
  * When that comes for the second time, the longer ones are made of where it was before and of where it is now:
  * nothing is lost. */
-static void settle(struct hp_predict *p)
+static void remember_contexts(struct hp_predict *p)
 {
 	enum { OLD, ONCE, TWICE, NEW } shorter = OLD; /* the next shorter context, before this event */
 	uint32_t first = 0; /* of ONCE: where it was; of TWICE: it was made now, of that and this event */
@@ -195,7 +195,7 @@ static void settle(struct hp_predict *p)
 	/* What is there is told first: it is the youngest of its set then, and not what makes room. */
 	for (unsigned i = 0; i < HP_PREDICT_LEVELS; i++)
 		if (p->match[i])
-			push(p->match[i], p->events);
+			push_event(p->match[i], p->events);
 	for (unsigned i = 0; i < HP_PREDICT_LEVELS && p->keys[i]; i++) {
 		const struct hp_predict_context *c = p->match[i];
 		uint64_t there;
@@ -207,7 +207,7 @@ static void settle(struct hp_predict *p)
 		if (shorter == NEW)
 			continue;
 		bool two = shorter != OLD && p->events - first <= p->event_mask &&
-			   window(p, p->event_starts[first & p->event_mask], i, &there);
+			   window_hash(p, p->event_starts[first & p->event_mask], i, &there);
 		if (two)
 			make_known(p, key_of(there, i, p->ends), first);
 		make_known(p, p->keys[i], p->events);
@@ -225,10 +225,10 @@ static void event(struct hp_predict *p, uint64_t now_ns)
 		p->match[i] = NULL;
 		p->keys[i] = 0;
 		p->ago_count[i] = -1;
-		if (!window(p, p->starts, i, &hash))
+		if (!window_hash(p, p->starts, i, &hash))
 			continue;
 		p->keys[i] = key_of(hash, i, p->ends);
-		p->match[i] = find(p, p->keys[i]);
+		p->match[i] = find_context(p, p->keys[i]);
 	}
 	p->steps = 0;
 	p->pending = true;
@@ -236,7 +236,7 @@ static void event(struct hp_predict *p, uint64_t now_ns)
 
 void hp_predict_start(struct hp_predict *p, uint32_t region, uint64_t site, uint64_t now_ns, uint32_t *chain)
 {
-	settle(p);
+	remember_contexts(p);
 	uint64_t prefix = p->prefixes[p->starts & p->past_mask];
 	uint32_t number = ++p->starts;
 	struct hp_predict_past *x = &p->past[number & p->past_mask];
@@ -256,7 +256,7 @@ void hp_predict_start(struct hp_predict *p, uint32_t region, uint64_t site, uint
 		}
 	}
 	*chain = number;
-	p->prefixes[number & p->past_mask] = prefix * BASE + mix(site + mix(region));
+	p->prefixes[number & p->past_mask] = prefix * BASE + mix_uses(site + mix_uses(region));
 	p->ends = 0;
 	event(p, now_ns);
 }
@@ -265,7 +265,7 @@ void hp_predict_end(struct hp_predict *p, uint64_t now_ns)
 {
 	if (!p->known)
 		return;
-	settle(p);
+	remember_contexts(p);
 	p->ends++;
 	event(p, now_ns);
 }
@@ -303,7 +303,7 @@ static uint32_t first_within(struct hp_predict *p, uint32_t x, uint32_t age)
 	}
 }
 
-static uint16_t class_of(unsigned samples, uint64_t low, uint64_t high)
+static uint16_t guess_class(unsigned samples, uint64_t low, uint64_t high)
 {
 	unsigned count = samples <= 1 ? 0 : samples <= 3 ? 1 : 2;
 	float spread = (float)high / (float)low;
@@ -373,13 +373,13 @@ bool hp_predict_next(struct hp_predict *p, uint32_t chain, unsigned samples_min,
 		s[j] = v;
 	}
 	uint64_t low = HP_MAX(s[0], 1u), high = HP_MAX(s[best - 1], low);
-	*ret_ = (struct hp_predict_guess){ low, high, s[best / 2], best, class_of(best, low, high) };
+	*ret_ = (struct hp_predict_guess){ low, high, s[best / 2], best, guess_class(best, low, high) };
 	return true;
 }
 
 /* ------------------------------------------------------------------ errors */
 
-static void add(struct hp_predict_errors *e, float ratio)
+static void add_error(struct hp_predict_errors *e, float ratio)
 {
 	e->weight = e->weight * DECAY + 1;
 	for (int i = 0; i < HP_PREDICT_MARGINS; i++) {
@@ -391,8 +391,8 @@ static void add(struct hp_predict_errors *e, float ratio)
 void hp_predict_score(struct hp_predict *p, uint16_t class, float ratio)
 {
 	ratio = HP_MIN(ratio, RATIO_MAX);
-	add(&p->errors[class], ratio);
-	add(&p->errors[CLASSES + class % KINDS], ratio);
+	add_error(&p->errors[class], ratio);
+	add_error(&p->errors[CLASSES + class % KINDS], ratio);
 }
 
 float hp_predict_margin(const struct hp_predict *p, uint16_t class, float wait, float miss, float *ret_margin)

@@ -1,7 +1,7 @@
 /*
- * The plan that predicts (reg/policy/plan.h has the functions' contract): decides by what reg/policy/predict.h expects, and what a
- * miss is worth, which registrations to give back and when to have them again; or, in budget mode, which to have at
- * all.
+ * The plan that predicts (reg/policy/plan.h has the functions' contract): decides by what reg/policy/predict.h expects,
+ * and what a miss is worth, which registrations to give back and when to have them again; or, in budget mode, which to
+ * have at all.
  */
 #ifndef HP_REG_SCHEDULE_H
 #define HP_REG_SCHEDULE_H

@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 
 #include "reg/counts.h"
-#include "reg/domain.h"
+#include "reg/state.h"
 #include "tests/t.h"
 
 enum { REGIONS = 64, THREADS = 8, STEPS = 20000, MANY = 5000 };

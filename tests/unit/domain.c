@@ -219,22 +219,22 @@ TEST(a_hint_about_memory_that_goes_is_dropped_and_no_other)
 		for (unsigned to = from + 1; to <= HINTS; to += 3) {
 			unsigned n = 0;
 
-			d->hints_count = 0;
+			d->prefetches_count = 0;
 			for (unsigned i = 0; i < HINTS; i++)
 				EXPECT_EQ(hugepin_prefetch(d, p + (size_t)i * 4096 + i % 3, 4096 - i % 3 - i % 2, 0), 0);
 			EXPECT_EQ(hugepin_forget(p + (size_t)from * 4096, (size_t)(to - from) * 4096), 0);
-			if (!EXPECT_EQ(d->hints_count, HINTS - (to - from)))
+			if (!EXPECT_EQ(d->prefetches_count, HINTS - (to - from)))
 				continue;
 			for (unsigned i = 0; i < HINTS; i++)
 				if (i < from || i >= to)
-					EXPECT(d->hints[n++].addr == p + (size_t)i * 4096 + i % 3);
+					EXPECT(d->prefetches[n++].addr == p + (size_t)i * 4096 + i % 3);
 		}
-	d->hints_count = 0;
-	for (unsigned i = 0; i < HP_HINTS_MAX; i++)
+	d->prefetches_count = 0;
+	for (unsigned i = 0; i < HP_PREFETCHES_MAX; i++)
 		EXPECT_EQ(hugepin_prefetch(d, p, 4096, 0), 0);
 	EXPECT_EQ(hugepin_prefetch(d, p, 4096, 0), -EBUSY);
-	EXPECT_EQ(d->hints_count, HP_HINTS_MAX);
-	d->hints_count = 0;
+	EXPECT_EQ(d->prefetches_count, HP_PREFETCHES_MAX);
+	d->prefetches_count = 0;
 	hp_domain_unlock(d);
 	munmap(p, (HINTS + 2) * 4096);
 	close_empty(&device, d);

@@ -11,6 +11,7 @@
 
 #include "base/config.h"
 #include "reg/counts.h"
+#include "reg/serve.h"
 #include "reg/share.h"
 #include "tests/device.h"
 #include "tests/t.h"
@@ -43,16 +44,16 @@ static bool wakes_become(unsigned n)
 /* What was asked of the helper so far, it has been woken for. */
 static void rest(void)
 {
-	while (hp_helper_job.asked)
+	while (hp_serve_helper_job.asked)
 		usleep(1000);
 	usleep(20000);
 }
 
 __attribute__((constructor)) static void configure(void)
 {
-	run_helper = hp_helper_job.run;
+	run_helper = hp_serve_helper_job.run;
 	hp_share_directory = "/nonexistent"; /* this process is alone */
-	hp_helper_job.run = seldom; /* not when it wants, but in serve() */
+	hp_serve_helper_job.run = seldom; /* not when it wants, but in serve() */
 	for (int i = 0; i < BUFFERS; i++)
 		buffer[i] = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
@@ -163,7 +164,7 @@ TEST(without_a_helper_everything_stays)
 
 	hp_config.helper = HP_HELPER_OFF;
 	d = open_as(HUGEPIN_POLICY_PREDICT, 0);
-	EXPECT(!d->helper && !(d->attention & HP_RECORD));
+	EXPECT(!d->helper && !(d->attention & HP_HELPED));
 	for (int i = 0; i < 100; i++) {
 		struct hugepin_pin pin;
 
@@ -244,7 +245,7 @@ TEST(the_helper_comes_again_for_what_was_lost_by_whatever_clock)
 	rest();
 	before = wakes;
 	really = true;
-	hp_service_ask(&hp_helper_job);
+	hp_service_ask(&hp_serve_helper_job);
 	EXPECT(wakes_become(before + 2));
 	rest();
 	EXPECT_EQ(wakes, before + 2);

@@ -14,7 +14,11 @@
 #include "base/config.h"
 #include "reg/policy/cost.h"
 #include "reg/counts.h"
+#include "reg/cover.h"
+#include "reg/domain.h"
 #include "reg/policy/plan.h"
+#include "reg/region.h"
+#include "reg/serve.h"
 #include "reg/share.h"
 #include "tests/device.h"
 #include "tests/t.h"
@@ -244,8 +248,8 @@ __attribute__((constructor)) static void configure(void)
 {
 	char *p = map((size_t)2 * BUFFERS * LEN);
 
-	run_helper = hp_helper_job.run;
-	hp_helper_job.run = not_when_it_wants; /* but in serve() */
+	run_helper = hp_serve_helper_job.run;
+	hp_serve_helper_job.run = not_when_it_wants; /* but in serve() */
 	for (int i = 0; i < BUFFERS; i++) /* none beside the other */
 		buffer[i] = p + 2 * (size_t)i * LEN;
 }
@@ -530,7 +534,7 @@ TEST(what_was_registered_ahead_is_told_before_its_first_use)
 
 	open_used(&d, &p);
 	hp_domain_lock(d);
-	EXPECT_EQ(hp_pin_ahead(d, buffer[1], LEN, HUGEPIN_READ | HUGEPIN_WRITE), 0);
+	EXPECT_EQ(hp_cover_ahead(d, buffer[1], LEN, HUGEPIN_READ | HUGEPIN_WRITE), 0);
 	r = hp_region_find(d, (uintptr_t)buffer[1], HUGEPIN_READ);
 	hp_domain_unlock(d);
 	if (!EXPECT(r))
@@ -838,7 +842,7 @@ TEST(after_a_loss_uses_go_on_that_are_pinned_and_all_that_is_registered_is_told)
 	catch_up(d, p);
 	EXPECT_EQ(hugepin_unpin(d, &other), 0);
 	hp_domain_lock(d);
-	EXPECT_EQ(hp_pin_ahead(d, buffer[2], LEN, HUGEPIN_READ | HUGEPIN_WRITE), 0);
+	EXPECT_EQ(hp_cover_ahead(d, buffer[2], LEN, HUGEPIN_READ | HUGEPIN_WRITE), 0);
 	r = hp_region_find(d, (uintptr_t)buffer[2], HUGEPIN_READ);
 	hp_domain_unlock(d);
 	lose(d, 1);
@@ -1669,8 +1673,8 @@ TEST(the_processors_are_those_of_the_option)
 static void comes(uint64_t again_ns, uint64_t delay_ns)
 {
 	EXPECT(!run_helper());
-	EXPECT_EQ(hp_helper_job.again_ns, again_ns);
-	EXPECT_EQ(hp_helper_job.delay_ns, delay_ns);
+	EXPECT_EQ(hp_serve_helper_job.again_ns, again_ns);
+	EXPECT_EQ(hp_serve_helper_job.delay_ns, delay_ns);
 }
 
 TEST(it_comes_again_soon_after_records_sooner_after_losses_and_else_when_the_plan_says)
@@ -1832,7 +1836,7 @@ TEST(a_plan_is_made_as_the_options_and_the_domain_say)
 		EXPECT(c->budget == cases[i].budget);
 		EXPECT_EQ(c->memory, hp_config.predict_memory);
 		EXPECT(c->arg == d->helper);
-		EXPECT(d->attention & HP_RECORD);
+		EXPECT(d->attention & HP_HELPED);
 		close_empty(&device, d);
 		EXPECT(!c->arg); /* it was freed */
 		EXPECT(!d->helper);
@@ -1862,7 +1866,7 @@ TEST(a_child_gives_back_its_copy_of_a_helper)
 		EXPECT_EQ(hugepin_domain_close(d), -EINVAL);
 		device_reset(&own);
 		EXPECT_EQ(hugepin_domain_open(&device_backend, &own, &attr, &mine), 0);
-		EXPECT(mine == d && !mine->helper && !(mine->attention & HP_RECORD));
+		EXPECT(mine == d && !mine->helper && !(mine->attention & HP_HELPED));
 		touch(mine, buffer[0]);
 		close_empty(&own, mine);
 		_exit(t_failures != 0);

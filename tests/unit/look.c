@@ -11,7 +11,7 @@
 #include "alloc/pages.h"
 #include "alloc/small.h"
 #include "cmd/look.h"
-#include "reg/domain.h"
+#include "reg/domains.h"
 #include "tests/any.h"
 #include "tests/device.h"
 #include "tests/t.h"
@@ -25,7 +25,7 @@ _Static_assert((int)HP_LOOK_FREE == (int)HP_REGION_FREE && (int)HP_LOOK_LIVE == 
 		       (int)HP_LOOK_RETIRED == (int)HP_REGION_RETIRED && (int)HP_LOOK_DEAD == (int)HP_REGION_DEAD &&
 		       (int)HP_LOOK_EXTENT == (int)HP_REGION_EXTENT && (int)HP_LOOK_RUN == (int)HP_REGION_RUN &&
 		       (int)HP_LOOK_FOREIGN == (int)HP_REGION_FOREIGN && (int)HP_LOOK_UNCACHED == (int)HP_REGION_UNCACHED,
-	       "as reg/domain.h has them");
+	       "as reg/state.h has them");
 
 static struct device device;
 static long reads, reads_max = -1; /* so many succeed; -1: all */

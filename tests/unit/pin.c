@@ -19,7 +19,12 @@
 #include "base/stats.h"
 #include "base/ticker.h"
 #include "reg/counts.h"
+#include "reg/cover.h"
 #include "reg/domain.h"
+#include "reg/domains.h"
+#include "reg/gone.h"
+#include "reg/pin.h"
+#include "reg/region.h"
 #include "reg/uffd.h"
 #include "tests/device.h"
 #include "tests/t.h"
@@ -1208,7 +1213,7 @@ TEST(what_was_pinned_ahead_is_found_without_the_lock)
 
 	EXPECT_EQ(touch(d, p + 500000, 4096), 0);
 	hp_lock(&d->lock);
-	EXPECT_EQ(hp_pin_ahead(d, p + 10, 9000, HUGEPIN_READ | HUGEPIN_WRITE), 0);
+	EXPECT_EQ(hp_cover_ahead(d, p + 10, 9000, HUGEPIN_READ | HUGEPIN_WRITE), 0);
 	hp_unlock(&d->lock);
 	EXPECT_EQ(device.regs, 2);
 	EXPECT(needs_no_lock(d, p + 10, p + 500000));
@@ -2082,14 +2087,14 @@ TEST(random_use_agrees_with_a_list)
 
 static void queue(hugepin_domain *d, char *p, size_t len, bool discarded)
 {
-	hp_domain_push(d, &(struct hp_range){ .start = (uintptr_t)p, .end = (uintptr_t)p + len, .discarded = discarded });
+	hp_gone_tell(d, &(struct hp_range){ .start = (uintptr_t)p, .end = (uintptr_t)p + len, .discarded = discarded });
 }
 
 static bool drained_as_discarded(hugepin_domain *d, char *p)
 {
 	hp_domain_lock(d);
-	hp_domain_drain(d);
-	bool is = hp_domain_discarded(d, (uintptr_t)p, (uintptr_t)p + 2 * MIB);
+	hp_gone_drain(d);
+	bool is = hp_gone_discarded(d, (uintptr_t)p, (uintptr_t)p + 2 * MIB);
 	hp_domain_unlock(d);
 	return is;
 }

@@ -2,7 +2,7 @@
  * Registrations, one by one: which one is given back for another, against a naive clock; what is counted of each; how often and for
  * how long a refusal is answered; and that tables are exposed for who looks at them from outside.
  */
-#include "reg/domain.h"
+#include "reg/region.h"
 
 #include <stdlib.h>
 #include <sys/wait.h>

@@ -8,7 +8,8 @@
 #include <sys/wait.h>
 
 #include "reg/counts.h"
-#include "reg/domain.h"
+#include "reg/region.h"
+#include "reg/serve.h"
 #include "reg/helper.h"
 #include "reg/uffd.h"
 #include "tests/device.h"
@@ -300,7 +301,7 @@ TEST(the_helper_is_told_of_a_first_use_and_from_where)
 #endif
 	char *memory[2] = { map(MIB), hugepin_aligned_alloc(HP_PAGE, HP_PAGE) };
 
-	hp_helper_job.run = never;
+	hp_serve_helper_job.run = never;
 	for (int i = 0; i < 2; i++) {
 		hugepin_domain *d = open_as(HUGEPIN_POLICY_PREDICT);
 		uint64_t here, there;

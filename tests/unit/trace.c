@@ -16,7 +16,7 @@
 
 #include "base/base.h"
 #include "base/config.h"
-#include "reg/domain.h"
+#include "reg/state.h"
 #include "tests/t.h"
 
 #define HEADER "t_ns,event,domain,policy,addr,len,pinned_bytes,regions\n"

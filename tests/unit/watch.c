@@ -8,13 +8,15 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <sys/single_threaded.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
 #include "base/config.h"
 #include "base/thread.h"
-#include "reg/domain.h"
+#include "reg/domains.h"
+#include "reg/gone.h"
 #include "reg/uffd.h"
 #include "tests/device.h"
 #include "tests/t.h"
@@ -351,7 +353,7 @@ TEST(a_kernel_that_does_not_count_changes_is_not_believed)
 
 static void end_by_pthread_exit(void)
 {
-	hp_uffd_open();
+	hp_uffd_open(hp_gone_tell);
 	EXPECT(hp_uffd_works());
 	EXPECT(__libc_single_threaded);
 	if (!t_failures)
@@ -589,7 +591,7 @@ static void refuse_one(void)
 	opener = (int)raw(SYS_gettid, 0, 0, 0, 0, 0, 0);
 	calls = 0;
 	errno = 77;
-	hp_uffd_open();
+	hp_uffd_open(hp_gone_tell);
 	EXPECT_EQ(errno, 77);
 	opener = 0;
 	if (!hp_uffd_works()) {
@@ -651,7 +653,7 @@ static void find_watcher(struct t_left *unused, int tid)
 
 static void be_first(void)
 {
-	hp_uffd_open();
+	hp_uffd_open(hp_gone_tell);
 	t_numbers("/proc/self/task", find_watcher, NULL);
 	EXPECT(watcher_tid != 0);
 	EXPECT_EQ(getpriority(PRIO_PROCESS, (id_t)watcher_tid), -10);
@@ -827,7 +829,7 @@ static void watch_mappings(void)
 	char *p;
 	bool tells;
 
-	hp_uffd_open();
+	hp_uffd_open(hp_gone_tell);
 	EXPECT(hp_uffd_works());
 	p = three();
 	errno = 77;

@@ -1,0 +1,232 @@
+/*
+ * What is registered, where nothing registered serves a pin:
+ *  - heap memory: the extent (arena), else the hugepages that the range touches, else, on old kernels, the part in one
+ *    mapping. The heap's buffers never cross an extent.
+ *  - other memory: the base pages that the range touches.
+ *  - when that cannot be had: the base pages alone, for this pin only.
+ */
+#include "reg/cover.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+
+#include "reg/domains.h"
+#include "reg/gone.h"
+#include "reg/lookup.h"
+#include "reg/region.h"
+#include "reg/trace.h"
+
+/* A range that is to be registered, and the regions inside it, whose place it takes. */
+struct cover {
+	uintptr_t start, end;
+	unsigned access; /* of all */
+	unsigned wanted, regions, lacking; /* lacking: regions with less access than the pin wants */
+	const struct hp_region *by; /* that is registered */
+};
+
+static bool is_inside(uintptr_t start, uintptr_t end, const struct hp_region *r)
+{
+	return r->start >= start && r->end <= end;
+}
+
+static void add_inside(void *cover, struct hp_region *r)
+{
+	struct cover *c = cover;
+
+	if (!is_inside(c->start, c->end, r))
+		return;
+	c->access |= r->access;
+	c->lacking += (c->wanted & ~r->access) != 0;
+	c->regions++;
+}
+
+/* A larger one of the same access would have served; it goes if there is one nevertheless. */
+static void supersede(void *cover, struct hp_region *r)
+{
+	struct cover *c = cover;
+	bool is_around = is_inside(r->start, r->end, c->by) && r->access == c->by->access;
+
+	if (!is_around && !is_inside(c->start, c->end, r))
+		return;
+	hp_region_unpublish(r);
+	c->regions += is_around;
+}
+
+/* Register [start, end) in place of what lies inside it: when it fails, nothing has changed. What only overlaps stays,
+ * and nothing of it is registered again: so the bytes of all registrations are those of what misses asked for. told:
+ * hits find it without a look under the lock. */
+static int register_union(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
+			  uint64_t gen, bool evict, bool told, struct hp_region **ret_)
+{
+	struct cover c = { .start = start, .end = end, .access = access, .wanted = access };
+	int err;
+
+	if (end - start > d->len_max)
+		return -EMSGSIZE;
+	if (!d->on_demand && (gen ? hp_gone_discarded(d, start, end) : hp_gone_overlaps(&d->late_gone, start, end)))
+		return -EBUSY;
+	hp_region_each(d, start, end, add_inside, &c);
+	err = hp_region_register(d, start, end, c.access, kind, gen, evict, ret_);
+	if (err)
+		return err;
+	if (c.regions) {
+		HP_DSTAT(d, merged, 1);
+		HP_DSTAT(d, widened, c.lacking != 0);
+	}
+	c.by = *ret_;
+	hp_region_each(d, start, end, supersede, &c);
+	hp_region_publish(*ret_, told);
+	if (c.regions) {
+		hp_region_settle(d);
+		hp_region_deregister_dead(d);
+	}
+	return 0;
+}
+
+static uintptr_t round_down(uintptr_t x, uintptr_t power_of_two)
+{
+	return x & ~(power_of_two - 1);
+}
+
+/* Note that the region ends before the range because it could not be longer. */
+static int cut_at(struct hp_region *r, uintptr_t wanted_end)
+{
+	r->cut = r->end < wanted_end;
+	return 0;
+}
+
+/* Nothing of the heap that the program discards (MADV_DONTNEED) is registered along with a buffer that is pinned: we
+ * hear of it before the pages go, and when they have gone nobody says. Until the heap gives such a hugepage back, only
+ * the very pages of a pin are registered, for this pin. */
+static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, unsigned access, bool evict,
+		      struct hp_region **ret_)
+{
+	uintptr_t start = round_down(addr, HP_PAGE), end = hp_round_up(addr_end, HP_PAGE), from, to, mapped;
+	struct hugepin_extent x;
+	int err = -EMSGSIZE;
+
+	if (!hp_heap_extent((void *)addr, &x))
+		return -EFAULT;
+	from = (uintptr_t)x.addr;
+	to = from + x.len;
+	if (addr_end > to)
+		return -EFAULT;
+	if (x.len > d->len_max) { /* in equal pieces, of which the range may begin in one */
+		size_t piece = round_down(d->len_max, HP_PAGE);
+
+		if (!piece)
+			return -EMSGSIZE;
+		from += (addr - from) / piece * piece;
+		to = HP_MIN(to, from + piece);
+		end = HP_MIN(end, to);
+	}
+	/* Not at the price of others: what does not fit as a whole goes page by page. Nor what was let go of but for a
+	 * part. */
+	if ((d->policy == HUGEPIN_POLICY_ARENA && !hp_region_held_less(d, from, to)) || d->on_demand)
+		err = register_union(d, from, to, access | d->access, HP_REGION_EXTENT, x.gen, false, true, ret_);
+	if (err)
+		err = register_union(d, start, end, access, HP_REGION_RUN, x.gen, evict, true, ret_);
+	/* Before Linux 6.5 io_uring takes no buffer over two hugetlb mappings. */
+	if (err == -EINVAL || err == -EOPNOTSUPP) {
+		mapped = start + hp_heap_mapping(start);
+		if (mapped < end)
+			err = register_union(d, start, mapped, access, HP_REGION_RUN, x.gen, evict, true, ret_);
+	}
+	return err ? err : cut_at(*ret_, addr_end);
+}
+
+static int cover_foreign(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, bool evict,
+			 struct hp_region **ret_)
+{
+	uintptr_t to = start + HP_MIN(end - start, d->len_max);
+	int err = register_union(d, start, to, access, HP_REGION_FOREIGN, 0, evict, true, ret_);
+
+	return err ? err : cut_at(*ret_, end);
+}
+
+static int cover_once(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, struct hp_region **ret_)
+{
+	uintptr_t to = start + HP_MIN(end - start, d->len_max);
+	int err = hp_region_register(d, start, to, access, HP_REGION_UNCACHED, 0, true, ret_);
+
+	return err ? err : cut_at(*ret_, end);
+}
+
+/* ------------------------------------------------------------------ for a pin */
+
+struct hp_region *hp_cover_find(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access)
+{
+	struct hp_region *r = hp_region_find(d, addr, access);
+
+	return r && (len <= r->end - addr || r->cut) ? r : NULL;
+}
+
+/* Find or register. once: for this pin alone. */
+int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned access, bool once, struct hp_region **ret_)
+{
+	uintptr_t addr = (uintptr_t)addr_, start = round_down(addr, HP_BASE_PAGE),
+		  end = hp_round_up(addr + len, HP_BASE_PAGE);
+	int err;
+
+	if (!once && (*ret_ = hp_cover_find(d, addr, len, access)))
+		return 0;
+	HP_DSTAT(d, misses, 1);
+	if (hp_trace_on)
+		hp_trace(HP_TRACE_MISS, d, start, end);
+	if (!hp_domain_may_register(d))
+		return -EPERM;
+	if (!once) {
+		err = hp_in_span(d, addr) ? cover_heap(d, addr, addr + len, access, true, ret_)
+				     : cover_foreign(d, start, end, access, true, ret_);
+		if (!err)
+			return 0;
+	}
+	HP_DSTAT(d, uncached, 1);
+	err = cover_once(d, start, end, access, ret_);
+	if (err)
+		HP_DSTAT(d, uncached, -1);
+	return err;
+}
+
+/* ------------------------------------------------------------------ ahead of pins */
+
+int hp_cover_ahead(hugepin_domain *d, const void *addr_, size_t len, unsigned access)
+{
+	uintptr_t addr = (uintptr_t)addr_;
+	struct hp_region *r = hp_cover_find(d, addr, len, access);
+	int err = 0;
+
+	if (!r && d->policy != HUGEPIN_POLICY_NONE)
+		err = hp_in_span(d, addr) ? cover_heap(d, addr, addr + len, access, false, &r)
+					  : cover_foreign(d, round_down(addr, HP_BASE_PAGE),
+							  hp_round_up(addr + len, HP_BASE_PAGE), access, false, &r);
+	if (err || !r)
+		return err ? err : -EOPNOTSUPP;
+	if (r->kind == HP_REGION_FOREIGN)
+		hp_lookup_remember(d, addr, r);
+	if (d->on_demand && d->backend.prefetch) {
+		err = d->backend.prefetch(d->ctx, &r->reg, (void *)addr, HP_MIN(len, r->end - addr));
+		HP_DSTAT(d, prefetched_otherwise, err > 0);
+	}
+	return err < 0 ? err : 0;
+}
+
+/* Hits are not told: the first pin of an extent is noted. */
+void hp_cover_new_extents(hugepin_domain *d)
+{
+	struct hugepin_extent x;
+	uint64_t youngest = d->extent_gen;
+	struct hp_region *r;
+
+	for (uintptr_t at = d->span_base; hp_heap_next_extent(at, &x); at = (uintptr_t)x.addr + x.len) {
+		uintptr_t start = (uintptr_t)x.addr;
+
+		if (x.gen <= d->extent_gen)
+			continue;
+		youngest = HP_MAX(youngest, x.gen);
+		if (x.len <= d->len_max && !hp_region_find(d, start, 0) &&
+		    register_union(d, start, start + x.len, d->access, HP_REGION_EXTENT, x.gen, false, false, &r) == 0)
+			HP_DSTAT(d, ahead, 1);
+	}
+	d->extent_gen = youngest;
+}

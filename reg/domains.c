@@ -1,0 +1,246 @@
+/*
+ * One lock for opening and closing. A domain that somebody works on is held open by a count: whoever closes it waits
+ * for that.
+ */
+#include "reg/domains.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include "base/stats.h"
+
+/* A pin's ref: the domain's number and how often that was used, then the region. */
+#define REF(number, use) ((uint64_t)(number) << 58 | (uint64_t)((use) & 0x3ffffff) << 32)
+#define REF_NONE (UINT64_MAX << 32) /* of a closed domain: no pin's */
+
+/* A domain whose lock is not to be had for about 10 ms is in a call of a slow device. */
+enum { SOON_YIELDS = 100, SOON_SLEEPS = 10, SOON_SLEEP_NS = 1000000 };
+
+static struct {
+	struct hp_lock lock;
+	hugepin_domain *_Atomic domain[HUGEPIN_DOMAINS_MAX]; /* NULL until first used */
+	_Atomic bool open[HUGEPIN_DOMAINS_MAX];
+	_Atomic unsigned count; /* of open ones */
+	uint32_t uses; /* never a multiple of 2^26: no ref is 0 */
+} domains = { .lock = HP_LOCK_INIT(HP_RANK_OPEN) };
+
+struct hp_job hp_domains_job;
+bool hp_sees_unmaps;
+
+/* ------------------------------------------------------------------ opening and closing */
+
+/* For hugepin top (base/stats.h). */
+static void expose_domains(void)
+{
+	__typeof__(&hp_exposed.view.domain) v = &hp_exposed.view.domain;
+
+	v->domains = (uintptr_t)domains.domain;
+	v->open = (uintptr_t)domains.open;
+	v->count = HUGEPIN_DOMAINS_MAX;
+	v->size = sizeof(hugepin_domain);
+	v->ref = offsetof(hugepin_domain, ref);
+	v->policy = offsetof(hugepin_domain, policy);
+	v->helper = offsetof(hugepin_domain, helper);
+	v->backend_name = offsetof(hugepin_domain, backend.name);
+	v->stats = offsetof(hugepin_domain, stats);
+	v->stats_size = sizeof(struct hugepin_domain_stats);
+}
+
+void hp_domains_lock(void)
+{
+	hp_lock(&domains.lock);
+}
+
+void hp_domains_unlock(void)
+{
+	hp_unlock(&domains.lock);
+}
+
+/* Only once for each place: the reader of events may still be in a domain that was closed. */
+static void make_locks(hugepin_domain *d)
+{
+	hp_lock_reset(&d->lock);
+	d->lock.rank = HP_RANK_DOMAIN;
+	hp_lock_reset(&d->queue_lock);
+	d->queue_lock.rank = HP_RANK_QUEUE;
+}
+
+int hp_domains_place(hugepin_domain **ret_)
+{
+	expose_domains();
+	for (uint32_t i = 0; i < HUGEPIN_DOMAINS_MAX; i++) {
+		hugepin_domain *d = domains.domain[i];
+
+		if (d && (d->pid || d->closing)) /* open, or the parent process's and still to be closed */
+			continue;
+		if (!d) {
+			d = hp_meta_map(sizeof *d);
+			if (!d)
+				return -ENOMEM;
+			d->number = i;
+			d->ref = REF_NONE;
+			make_locks(d);
+			domains.domain[i] = d;
+		}
+		*ret_ = d;
+		return 0;
+	}
+	return -ENOSPC;
+}
+
+void hp_domains_add(hugepin_domain *d)
+{
+	domains.uses += ((domains.uses + 1) & 0x3ffffff) ? 1 : 2;
+	d->ref = REF(d->number, domains.uses);
+	domains.open[d->number] = true;
+	domains.count++;
+}
+
+void hp_domains_remove(hugepin_domain *d)
+{
+	domains.open[d->number] = false;
+	domains.count--;
+	d->ref = REF_NONE;
+}
+
+bool hp_domains_start_closing(hugepin_domain *d)
+{
+	uint32_t holders;
+
+	hp_lock(&domains.lock);
+	if (d->closing || !d->pid) {
+		hp_unlock(&domains.lock);
+		return false;
+	}
+	d->closing = true;
+	while ((holders = d->holders)) {
+		hp_unlock(&domains.lock);
+		hp_futex_wait(&d->holders, holders, UINT64_MAX);
+		hp_lock(&domains.lock);
+	}
+	hp_unlock(&domains.lock);
+	return true;
+}
+
+void hp_domains_end_closing(hugepin_domain *d)
+{
+	hp_lock(&domains.lock);
+	d->closing = false;
+	hp_unlock(&domains.lock);
+}
+
+bool hp_domains_any(void)
+{
+	return domains.count;
+}
+
+void hp_domains_child(void)
+{
+	domains.count = 0;
+	hp_lock_reset(&domains.lock);
+	hp_domains_job.asked = 0;
+	for (int i = 0; i < HUGEPIN_DOMAINS_MAX; i++) {
+		hugepin_domain *d = domains.domain[i];
+
+		domains.open[i] = false;
+		if (!d)
+			continue;
+		make_locks(d);
+		d->holders = 0;
+		d->closing = false;
+		d->ref = REF_NONE; /* a pin of the parent's cannot be counted back here */
+		if (d->pid)
+			d->pid = HP_PARENT;
+	}
+}
+
+/* ------------------------------------------------------------------ all that are open */
+
+void hp_domains_each(void (*each)(hugepin_domain *d, void *arg), void *arg)
+{
+	for (int i = 0; i < HUGEPIN_DOMAINS_MAX; i++)
+		if (domains.open[i])
+			each(domains.domain[i], arg);
+}
+
+void hp_domains_each_held(void (*each)(hugepin_domain *d, void *arg), void *arg)
+{
+	for (int i = 0; i < HUGEPIN_DOMAINS_MAX; i++) {
+		hugepin_domain *d;
+		bool last;
+
+		hp_lock(&domains.lock);
+		d = domains.domain[i];
+		if (!domains.open[i] || d->closing) {
+			hp_unlock(&domains.lock);
+			continue;
+		}
+		d->holders++;
+		hp_unlock(&domains.lock);
+		each(d, arg);
+		hp_lock(&domains.lock);
+		last = --d->holders == 0;
+		hp_unlock(&domains.lock);
+		if (last)
+			hp_futex_wake(&d->holders);
+	}
+}
+
+void hp_domains_wake(void)
+{
+	if (domains.count && hp_service_running())
+		hp_service_ask(&hp_domains_job);
+}
+
+void hp_domains_start(void)
+{
+	hp_service_ask(&hp_domains_job);
+}
+
+/* ------------------------------------------------------------------ threads */
+
+uint64_t hp_thread_number(void)
+{
+	static _Atomic uint64_t last;
+	static HP_TLS uint64_t number;
+
+	if (!number)
+		number = ++last;
+	return number;
+}
+
+static void note_opener_ended(hugepin_domain *d, void *thread)
+{
+	if (d->opener != *(uint64_t *)thread)
+		return;
+	d->opener_ended = true;
+	atomic_store_explicit(&d->opener_counts, NULL, memory_order_relaxed); /* another thread will have them */
+}
+
+void hp_domains_thread_ends(void)
+{
+	uint64_t thread = hp_thread_number();
+
+	hp_domains_each(note_opener_ended, &thread);
+}
+
+bool hp_domain_may_register(const hugepin_domain *d)
+{
+	return !d->opener_only || d->opener == hp_thread_number();
+}
+
+bool hp_domain_lock_soon(hugepin_domain *d)
+{
+	static _Atomic uint32_t never;
+
+	for (int i = 0; i < SOON_YIELDS + SOON_SLEEPS; i++) {
+		if (hp_trylock(&d->lock))
+			return true;
+		if (i < SOON_YIELDS)
+			sched_yield();
+		else
+			hp_futex_wait(&never, 0, SOON_SLEEP_NS);
+	}
+	return false;
+}

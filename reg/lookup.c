@@ -1,0 +1,34 @@
+/*
+ * Four buckets for each region: most are then alone in theirs, and found in the first place, which a branch can
+ * predict.
+ *
+ * The table grows with the number of regions. Growing changes the buckets of old words: each is missed once.
+ */
+#include "reg/lookup.h"
+
+#include "reg/region.h"
+
+void hp_lookup_remember(hugepin_domain *d, uintptr_t addr, const struct hp_region *r)
+{
+	uintptr_t page = addr & ~(uintptr_t)(HP_PAGE - 1);
+	bool whole = r->start <= page && r->end >= page + HP_PAGE;
+	uint64_t hash = whole ? hp_lookup_hugepage(addr) : hp_lookup_page(addr);
+	unsigned bits = 64 - atomic_load_explicit(&d->lookup_shift, memory_order_relaxed),
+		 way = (unsigned)(hash & (HP_LOOKUP_WAYS - 1));
+	_Atomic uint32_t *words;
+	uint32_t check = hp_lookup_check(hash);
+
+	if (d->stats.regions >> (bits - 2) && bits < HP_LOOKUP_BITS_MAX)
+		atomic_store_explicit(&d->lookup_shift, 64 - ++bits, memory_order_relaxed);
+	words = hp_lookup_bucket(d, hash);
+	for (unsigned i = 0; i < HP_LOOKUP_WAYS; i++) {
+		uint32_t word = atomic_load_explicit(&words[i], memory_order_relaxed);
+
+		if (!word || (word & HP_LOOKUP_CHECK) == check) {
+			way = i;
+			break;
+		}
+	}
+	atomic_store_explicit(&words[way], (uint32_t)(r - hp_regions) << HP_LOOKUP_CHECK_BITS | check,
+			      memory_order_relaxed);
+}

@@ -1,0 +1,61 @@
+/*
+ * The lookup table of a domain: from an address outside the heap to the region that may cover it. Hits read it without
+ * a lock.
+ *
+ * Buckets of four words, each an index and some bits of the hash, so that few regions are looked at in vain. The key is
+ * the page, or the hugepage where a region covers all of it. Fibonacci hashing (Knuth, volume 3, 6.4). A word may be
+ * stale: the region decides.
+ */
+#ifndef HP_REG_LOOKUP_H
+#define HP_REG_LOOKUP_H
+
+#include "reg/state.h"
+
+enum { HP_LOOKUP_WAYS = 4, HP_LOOKUP_CHECK_BITS = 14 };
+_Static_assert(HP_REGIONS_MAX <= 1u << (32 - HP_LOOKUP_CHECK_BITS), "an index and the check share a word");
+#define HP_LOOKUP_CHECK ((1u << HP_LOOKUP_CHECK_BITS) - 1)
+
+/* The hash of the page of addr, and of its hugepage. */
+static inline uint64_t hp_lookup_hash(uint64_t key)
+{
+	return key * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+static inline uint64_t hp_lookup_page(uintptr_t addr)
+{
+	return hp_lookup_hash(addr >> 12);
+}
+
+static inline uint64_t hp_lookup_hugepage(uintptr_t addr)
+{
+	return hp_lookup_hash(addr >> HP_PAGE_SHIFT | UINT64_C(1) << 63); /* the bit tells it from a page */
+}
+
+static inline _Atomic uint32_t *hp_lookup_bucket(const hugepin_domain *d, uint64_t hash)
+{
+	return &d->lookup[(hash >> atomic_load_explicit(&d->lookup_shift, memory_order_relaxed)) * HP_LOOKUP_WAYS];
+}
+
+static inline uint32_t hp_lookup_check(uint64_t hash)
+{
+	return hash >> 8 & HP_LOOKUP_CHECK;
+}
+
+/* The index in the bucket whose check matches; any if none does: the region will say that it is not the one. */
+static inline uint32_t hp_lookup_index(const _Atomic uint32_t *words, uint32_t check)
+{
+	uint32_t a = atomic_load_explicit(&words[0], memory_order_relaxed);
+	uint32_t b = atomic_load_explicit(&words[1], memory_order_relaxed);
+	uint32_t c = atomic_load_explicit(&words[2], memory_order_relaxed);
+	uint32_t d = atomic_load_explicit(&words[3], memory_order_relaxed);
+	bool is_a = !((a ^ check) & HP_LOOKUP_CHECK), is_b = !((b ^ check) & HP_LOOKUP_CHECK),
+	     is_c = !((c ^ check) & HP_LOOKUP_CHECK);
+
+	_Static_assert(HP_LOOKUP_WAYS == 4, "");
+	return (is_a ? a : is_b ? b : is_c ? c : d) >> HP_LOOKUP_CHECK_BITS;
+}
+
+/* From now on pins at addr find r, which covers it. Under the domain's lock. */
+void hp_lookup_remember(hugepin_domain *d, uintptr_t addr, const struct hp_region *r);
+
+#endif

@@ -1,0 +1,170 @@
+/*
+ * Two things bound what the helper takes. Where no core is idle, what it takes is taken from the program: to save
+ * memory it may take a small share of a core's time and no more. And helpers of other processes want the same idle
+ * cores: share.c decides among them.
+ */
+#include "reg/processors.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "base/config.h"
+#include "base/proc.h"
+#include "reg/share.h"
+
+#define DELAY_MAX_NS UINT64_C(20000000)
+#define LOAD_NS UINT64_C(200000000) /* a period */
+
+enum {
+	LOAD_SHARE = 200, /* 1 / 200 of a processor */
+	DELAY_MEMORY = 32, /* a wake takes 1 / 32 off the remembered delay */
+};
+
+static struct {
+	_Atomic uint64_t uses; /* since this process told the others of itself */
+	struct hp_share_verdict verdict;
+	/* How late the helper comes at most, of late; what is to be ready has to be begun so much earlier. */
+	uint64_t delay_ns;
+	bool begun;
+} share = { .verdict = { true, 1 } }; /* alone, until others are known of; but for uses, the helper's */
+
+static struct {
+	uint64_t begun_ns, idle_ns, taken_ns; /* a period: when, and what had been idle and taken by then */
+	uint64_t allowed_ns; /* in the period; UINT64_MAX: a core is idle */
+} load = { .allowed_ns = UINT64_MAX }; /* the helper's */
+
+/* ------------------------------------------------------------------ the load */
+
+static uint64_t own_time_ns(void)
+{
+	struct timespec t = { 0, 0 };
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* The time that all processors together have been idle, by the kernel's account; 0: it does not say. */
+static uint64_t machine_idle_ns(void)
+{
+	char text[256];
+
+	if (hp_read_file("/proc/stat", text, sizeof text) <= 0 || strncmp(text, "cpu ", 4) != 0)
+		return 0;
+	/* "cpu", user, nice, system, idle, in hundredths of a second. */
+	return hp_number_after(hp_field(text, 4), "", 0) * 10000000;
+}
+
+/* A core counts as idle that has half of its time to spare. */
+static void look_at_load(void)
+{
+	uint64_t now_ns = hp_clock_ns(), passed_ns = now_ns - load.begun_ns, idle;
+
+	if (load.begun_ns && passed_ns < LOAD_NS)
+		return;
+	idle = machine_idle_ns();
+	/* What was taken beyond is taken off. */
+	load.taken_ns =
+		load.allowed_ns == UINT64_MAX ? own_time_ns() : HP_MIN(own_time_ns(), load.taken_ns + load.allowed_ns);
+	if (load.begun_ns)
+		load.allowed_ns = !idle || idle - load.idle_ns >= passed_ns / 2 ? UINT64_MAX : LOAD_NS / LOAD_SHARE;
+	load.begun_ns = now_ns;
+	load.idle_ns = idle;
+}
+
+bool hp_processors_may_take(uint64_t *ret_wait_ns)
+{
+	uint64_t passed_ns = ret_wait_ns ? hp_clock_ns() - load.begun_ns : 0;
+
+	if (load.allowed_ns == UINT64_MAX || own_time_ns() < load.taken_ns + load.allowed_ns)
+		return true;
+	if (ret_wait_ns)
+		*ret_wait_ns = passed_ns < LOAD_NS ? LOAD_NS - passed_ns : 0;
+	return false;
+}
+
+/* ------------------------------------------------------------------ among processes */
+
+/* Programs are bound to cores, and helpers use those that are idle. */
+static void choose_processors(void)
+{
+	unsigned long mask[4096 / (8 * sizeof(unsigned long))];
+	unsigned bits = 8 * sizeof *mask;
+	int saved_errno = errno;
+
+	if (hp_config.helper_cpu == HP_CPU_INHERIT)
+		return;
+	memset(mask, hp_config.helper_cpu == HP_CPU_ANY ? 0xff : 0, sizeof mask);
+	if (hp_config.helper_cpu >= 0)
+		mask[(size_t)hp_config.helper_cpu / bits] |= 1ul << ((size_t)hp_config.helper_cpu % bits);
+	if (syscall(SYS_sched_setaffinity, 0, sizeof mask, mask) != 0 && hp_config.helper_cpu >= 0)
+		hp_say("HUGEPIN_HELPER_CPU: the helper may not run on", NULL, (size_t)hp_config.helper_cpu);
+	errno = saved_errno;
+}
+
+/* The paper reckons with n time slices where n helpers share a core. That is what we begin with; but ours sleep when
+ * they have nothing to do, and the kernel lets them run soon, so how late they come is measured. */
+static void learn_delay(uint64_t late_ns)
+{
+	late_ns = HP_MIN(late_ns, DELAY_MAX_NS);
+	if (late_ns > share.delay_ns)
+		share.delay_ns = late_ns;
+	else
+		share.delay_ns -= (share.delay_ns - late_ns) / DELAY_MEMORY;
+}
+
+void hp_processors_look(uint64_t late_ns)
+{
+	look_at_load();
+	if (late_ns)
+		learn_delay(late_ns);
+}
+
+bool hp_processors_must_post(void)
+{
+	if (!share.begun)
+		choose_processors();
+	else if (share.uses < HP_SHARE_PERIOD)
+		return false;
+	share.begun = true;
+	return true;
+}
+
+void hp_processors_post(uint64_t bytes)
+{
+	static const enum hp_share_policy policies[] = { HP_SHARE_OFF, HP_SHARE_CONSERVATIVE, HP_SHARE_AGGRESSIVE };
+	struct hp_share_verdict verdict;
+
+	if (hp_share_post(bytes, policies[hp_config.helper], &verdict) == -EAGAIN)
+		return;
+	share.uses = 0;
+	if (verdict.sharers > share.verdict.sharers)
+		share.delay_ns = HP_MAX(share.delay_ns, hp_share_lead_ns(verdict.sharers));
+	share.verdict = verdict;
+	if (!verdict.may_help)
+		share.verdict.sharers = 0;
+}
+
+void hp_processors_count_use(void)
+{
+	atomic_fetch_add_explicit(&share.uses, 1, memory_order_relaxed);
+}
+
+uint32_t hp_processors_sharers(void)
+{
+	return share.verdict.sharers;
+}
+
+uint64_t hp_processors_delay_ns(void)
+{
+	return share.delay_ns;
+}
+
+void hp_processors_child(void)
+{
+	share.begun = false;
+}

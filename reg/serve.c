@@ -1,0 +1,171 @@
+/*
+ * The service thread's work for domains: what is queued, what is dead, what is to be registered ahead, and the helpers'
+ * runs.
+ */
+#include "reg/serve.h"
+
+#include <string.h>
+
+#include "reg/counts.h"
+#include "reg/cover.h"
+#include "reg/domains.h"
+#include "reg/gone.h"
+#include "reg/helper.h"
+#include "reg/region.h"
+
+/* The service thread, which is there for all, leaves a domain alone for so long whose lock is not to be had soon. */
+#define BUSY_AGAIN_NS UINT64_C(10000000)
+
+/* ------------------------------------------------------------------ domains */
+
+static void make_present(const struct hp_prefetch *p)
+{
+	uintptr_t start = (uintptr_t)p->addr;
+
+	start &= ~(HP_BASE_PAGE - 1);
+	hp_populate(start, hp_round_up((uintptr_t)p->addr + p->len, HP_BASE_PAGE) - start, true);
+}
+
+static void serve_one(hugepin_domain *d, void *busy)
+{
+	struct hp_prefetch asked[HP_PREFETCHES_MAX];
+	unsigned n;
+
+	if (!hp_domain_lock_soon(d)) {
+		*(bool *)busy = true;
+		return;
+	}
+	hp_gone_drain(d);
+	hp_region_deregister_dead(d);
+	/* After the drain: what goes away from here on will be found registered. */
+	hp_lock(&d->queue_lock);
+	n = d->prefetches_count;
+	memcpy(asked, d->prefetches, n * sizeof *asked);
+	d->prefetches_count = 0;
+	hp_unlock(&d->queue_lock);
+	if (hp_domain_may_register(d)) {
+		if (d->policy == HUGEPIN_POLICY_ARENA)
+			hp_cover_new_extents(d);
+		for (unsigned i = 0; i < n; i++)
+			HP_DSTAT(d, prefetched, hp_cover_ahead(d, asked[i].addr, asked[i].len, asked[i].access) == 0);
+	}
+	hp_unlock(&d->lock);
+	/* The opener will register; what it has to wait for then is less. */
+	if (d->opener_only)
+		for (unsigned i = 0; i < n; i++)
+			make_present(&asked[i]);
+}
+
+static bool serve_all(void)
+{
+	bool busy = false;
+
+	hp_domains_each_held(serve_one, &busy);
+	hp_domains_job.again_ns = busy ? hp_clock_ns() + BUSY_AGAIN_NS : 0;
+	return false;
+}
+
+/* ------------------------------------------------------------------ helpers */
+
+struct round {
+	uint64_t next_ns;
+	struct hp_helper_news news;
+};
+
+static void help_one(hugepin_domain *d, void *round)
+{
+	struct round *now = round;
+	uint64_t due_ns;
+	struct hp_helper_news news;
+
+	if (!d->helper)
+		return;
+	due_ns = hp_helper_serve(d, &news);
+	now->news.any |= news.any;
+	now->news.crowded |= news.crowded;
+	if (news.busy)
+		now->next_ns = HP_MIN(now->next_ns, hp_clock_ns() + BUSY_AGAIN_NS);
+	else if (!d->own_clock) /* else whoever moves it has to wake us */
+		now->next_ns = HP_MIN(now->next_ns, due_ns);
+	else if (news.crowded)
+		now->next_ns = HP_MIN(now->next_ns, hp_clock_ns() + HP_CROWDED_NS);
+}
+
+static bool help_all(void)
+{
+	static uint64_t planned_ns = UINT64_MAX;
+	struct round now = { .next_ns = UINT64_MAX };
+	uint64_t begun_ns = hp_clock_ns();
+
+	hp_domains_lock(); /* none may be closed meanwhile */
+	hp_helper_begin(begun_ns > planned_ns ? begun_ns - planned_ns : 0);
+	hp_domains_unlock();
+	hp_domains_each_held(help_one, &now);
+	/* The barrier interrupts every thread, so not at each run, but at the last before we sleep for long: it pairs
+	 * with record_use() in pin.c, where what is pushed after it asks for another run. */
+	if (!now.news.any) {
+		hp_counts_barrier();
+		now.next_ns = UINT64_MAX;
+		hp_domains_each_held(help_one, &now);
+	}
+	if (now.news.any)
+		now.next_ns = HP_MIN(now.next_ns, hp_clock_ns() + HP_AGAIN_NS);
+	planned_ns = now.next_ns;
+	hp_serve_helper_job.again_ns = now.next_ns == UINT64_MAX ? 0 : now.next_ns;
+	/* Who pins without a pause gains nothing from us. */
+	hp_serve_helper_job.delay_ns = hp_helper_delay_ns(now.news.crowded);
+	return false;
+}
+
+struct hp_job hp_serve_helper_job = { .run = help_all, .delay_ns = HP_GATHER_NS };
+
+void hp_serve_wake_helper(void)
+{
+	if (hp_service_running())
+		hp_service_ask(&hp_serve_helper_job);
+}
+
+/* ------------------------------------------------------------------ heap memory that is wanted back */
+
+/* As the memory decays, it is tried again at the next tick. Who purges waits. */
+static void drop_unused_of(hugepin_domain *d, void *ticks)
+{
+	struct hp_region *r, *next;
+
+	if (!*(uint32_t *)ticks)
+		hp_lock(&d->lock);
+	else if (!hp_domain_lock_soon(d))
+		return;
+	hp_gone_drain(d);
+	for (r = TAILQ_FIRST(&d->live); r; r = next) {
+		next = TAILQ_NEXT(r, order);
+		if (!hp_region_is_heap(r))
+			continue;
+		if (hp_region_pins(r)) {
+			HP_DSTAT(d, decayed, hp_region_hold_less(d, r, *(uint32_t *)ticks));
+		} else if (hp_heap_is_free(r->start, r->end - r->start, *(uint32_t *)ticks)) {
+			hp_region_unpublish(r);
+			HP_DSTAT(d, decayed, 1);
+		}
+	}
+	hp_region_settle(d);
+	hp_region_deregister_dead(d);
+	hp_unlock(&d->lock);
+}
+
+void hp_serve_drop_unused_holds(uint32_t ticks)
+{
+	if (hp_domains_any())
+		hp_domains_each_held(drop_unused_of, &ticks);
+}
+
+void hp_serve_open(void)
+{
+	if (!hp_domains_job.run)
+		hp_domains_job.run = serve_all;
+}
+
+void hp_serve_child(void)
+{
+	hp_serve_helper_job.asked = 0;
+}

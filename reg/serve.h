@@ -1,0 +1,23 @@
+/*
+ * What the service thread does for domains.
+ */
+#ifndef HP_REG_SERVE_H
+#define HP_REG_SERVE_H
+
+#include "base/service.h"
+#include "reg/state.h"
+
+/* Give hp_domains_job its function. With the lock of opening. */
+void hp_serve_open(void);
+
+/* In the child of fork. */
+void hp_serve_child(void);
+
+/* Have the helpers look at records. Asked for already: nothing to do. */
+extern struct hp_job hp_serve_helper_job;
+void hp_serve_wake_helper(void);
+
+/* For the heap (alloc/hold.h): deregister what lies on memory that was free for so many ticks. */
+void hp_serve_drop_unused_holds(uint32_t ticks);
+
+#endif
