@@ -15,6 +15,7 @@ struct hp_cache hp_cache_none;
 HP_TLS struct hp_cache *hp_cache_self = &hp_cache_none;
 extern HP_TLS struct hp_cache *hugepin_cache_self_
 	__attribute__((alias("hp_cache_self"), visibility("default"))); /* fast.h */
+HP_TLS struct hp_cache *hp_cache_aside;
 size_t hp_shared_listed;
 
 static HP_TLS bool exiting; /* destructors of this thread may still call: they get no cache again */
@@ -178,6 +179,17 @@ void hp_cache_admit(struct hp_cache *c)
 		return;
 	c->asked = false;
 	atomic_store_explicit(&c->limit, HP_SLOT_MAX, memory_order_release);
+}
+
+void hp_cache_set_aside(bool on)
+{
+	if (on) {
+		hp_cache_aside = hp_cache_self;
+		hp_cache_self = &hp_cache_none;
+	} else if (hp_cache_aside) {
+		hp_cache_self = hp_cache_aside;
+		hp_cache_aside = NULL;
+	}
 }
 
 /* ------------------------------------------------------------------ threads */

@@ -53,6 +53,10 @@ struct hp_cache {
 extern HP_TLS struct hp_cache *hp_cache_self;
 extern struct hp_cache hp_cache_none;
 
+/* This thread's cache while its large requests go to the small tier, and the fast paths find nothing. NULL: they do not. */
+extern HP_TLS struct hp_cache *hp_cache_aside;
+void hp_cache_set_aside(bool on);
+
 static inline void hp_cache_enter(struct hp_cache *c)
 {
 	/* Before anything else of the cache is read: pairs with the membarrier in hp_cache_steal(). */

@@ -36,6 +36,12 @@ static inline size_t hp_span_opened(const struct hp_span *s)
 	return __atomic_load_n(&s->opened, __ATOMIC_RELAXED);
 }
 
+/* Whether p lies in the opened part of the span, where all buffers of the heap are. */
+static inline bool hp_span_has(const struct hp_span *s, const void *p)
+{
+	return hp_span_offset(s, p) < hp_span_opened(s);
+}
+
 /* Enter the cache; if the slot's buffer fits, leave with it. NULL: still entered. */
 static inline __attribute__((always_inline)) void *hp_cache_pop_slot(struct hp_cache *c, size_t n, size_t align)
 {

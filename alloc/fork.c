@@ -22,8 +22,10 @@
  * cannot be replaced under the running thread: its hugepage stays copy-on-write. So do those with the C library's descriptors of
  * threads, which it reads in the child before any handler runs.
  *
- * Everything here runs between prepare and parent or child with hp_heap_lock held, by raw system calls, signals blocked (heap.c).
+ * Everything here runs between prepare and parent or child with hp_heap_lock held, by raw system calls, signals blocked (atfork.c).
  */
+#include "alloc/fork.h"
+
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>

@@ -52,7 +52,7 @@ struct hp_page {
 	uint16_t fresh; /* chunks of the page at and above this were never handed out: they read as zero */
 	uint16_t held[3]; /* how often, by enum hp_hold; a held page with memory keeps it */
 	uint32_t extent; /* first page of its extent */
-	uint16_t leaves : 1, /* the pool: what is free of it is in no tree, so that nothing is placed there (heap.c) */
+	uint16_t leaves : 1, /* the pool: what is free of it is in no tree, so that nothing is placed there (leave.c) */
 		in_use : 15; /* of a page that leaves: its chunks that are in buffers, or about to be */
 };
 
@@ -153,6 +153,38 @@ static inline size_t hp_chunk_extent(size_t chunk)
 	return HP_CHUNK_COUNT(w) + HP_CHUNK_COUNT(hp_chunk_get(chunk + 1));
 }
 
+/* The hugepage that a chunk lies in. */
+static inline size_t hp_page_of(size_t chunk)
+{
+	return chunk >> HP_PAGE_CHUNKS_SHIFT;
+}
+
+/* Hugepages that [chunk, chunk + n) touches. */
+static inline size_t hp_pages_touched(size_t chunk, size_t n)
+{
+	return hp_page_of(chunk + n - 1) - hp_page_of(chunk) + 1;
+}
+
+/* The hugepage of an address in the span. */
+static inline size_t hp_page_at(uintptr_t addr)
+{
+	return (addr - hp_span.base) >> HP_PAGE_SHIFT;
+}
+
+/* Whether p lies in a part of the span, in an extent or not. The heap's lock need not be held: another thread may be making
+ * the span just now, and then no pointer is the heap's. */
+static inline bool hp_span_reserves(const void *p)
+{
+	return (uintptr_t)p - __atomic_load_n(&hp_span.base, __ATOMIC_RELAXED) <
+	       __atomic_load_n(&hp_span.reserved, __ATOMIC_RELAXED);
+}
+
+/* Whether a page leaves the pool and is in no buffer any more: all that is left to give back is its memory. */
+static inline bool hp_page_has_left(size_t page)
+{
+	return hp_span.page[page].leaves && !hp_span.page[page].in_use;
+}
+
 /* Reserve the span and its tables, once; small: with a part for the small tier. Not locked. 0 or -ENOMEM. */
 int hp_span_init(bool small);
 
@@ -214,12 +246,5 @@ bool hp_pages_inside(void);
 /* What the child of a fork gets of a page: what the kernel gives; a copy of the live buffers; no memory, and no live buffer
  * was there; no memory, and live buffers remain without. */
 enum hp_page_fork { HP_PAGE_SHARED, HP_PAGE_COPIED, HP_PAGE_LEFT, HP_PAGE_LOST };
-
-/* fork.c. Called in fork's handlers, lock held from prepare to the end of parent or child. */
-bool hp_fork_refuses(void); /* neither a copy nor the kernel's copy-on-write is sure to find memory */
-/* listed_too: LISTED buffers may become live before the child is there; alone: there is no other thread; moved: pages (move.h). */
-void hp_fork_prepare(bool listed_too, bool alone, size_t moved);
-void hp_fork_parent(void);
-void hp_fork_child(void);
 
 #endif

@@ -58,7 +58,7 @@ static inline void hp_lock_reset(struct hp_lock *l)
 	l->word = 0;
 }
 
-/* The fences are for a signal handler that forks (heap.c): it must not find a lock taken and the bit clear. */
+/* The fences are for a signal handler that forks (atfork.c): it must not find a lock taken and the bit clear. */
 static inline void hp_lock(struct hp_lock *l)
 {
 	HP_ASSERT(hp_locks_held < 1u << l->rank);

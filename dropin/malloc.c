@@ -34,7 +34,7 @@ EXPORT __attribute__((noinline)) void free(void *p)
 {
 	if (HP_LIKELY(hp_in_arena(p)))
 		hpje_free(p);
-	else if (HP_LIKELY(hp_span_offset(&hugepin_span_, p) < hp_span_opened(&hugepin_span_)))
+	else if (HP_LIKELY(hp_span_has(&hugepin_span_, p)))
 		hp_fast_free(&hugepin_span_, &hugepin_cache_self_, p);
 	else
 		hp_small_free(p);
