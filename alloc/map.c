@@ -15,6 +15,7 @@
 #include "base/bits.h"
 #include "base/config.h"
 #include "base/lock.h"
+#include "base/map.h"
 #include "hugepin.h"
 
 #ifndef MAP_HUGE_SHIFT
@@ -75,7 +76,7 @@ static int advise(uintptr_t at, size_t len, int advice)
 
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
 	do {
-		r = madvise((void *)at, len, advice) ? -errno : 0;
+		r = hp_raw_madvise((void *)at, len, advice) ? -errno : 0;
 	} while (r == -EINTR || (r == -EAGAIN && advice != MADV_POPULATE_WRITE));
 	errno = saved;
 	return r;
@@ -104,12 +105,12 @@ int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base)
 	size_t spare = is_reproducible() ? 0 : SPARE, places = (spare + align) / align;
 	/* Without access nothing is charged, so MAP_NORESERVE is not needed; with it, the access given later would escape the
 	 * overcommit policy. */
-	void *p = mmap(NULL, size + spare + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *p = hp_raw_mmap(size + spare + align, PROT_NONE, 0);
 
 	if (p == MAP_FAILED && spare) { /* RLIMIT_AS */
 		spare = 0;
 		places = 1;
-		p = mmap(NULL, size + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		p = hp_raw_mmap(size + align, PROT_NONE, 0);
 	}
 
 	uintptr_t got = (uintptr_t)p, end = got + size + spare + align, base = hp_round_up(got, align);
@@ -121,9 +122,9 @@ int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base)
 	if (places > 1)
 		base += (random_number() >> 32) * places >> 32 << __builtin_ctzll(align);
 	if (base > got)
-		munmap(p, base - got);
+		hp_raw_munmap(p, base - got);
 	if (end > base + size)
-		munmap((void *)(base + size), end - (base + size));
+		hp_raw_munmap((void *)(base + size), end - (base + size));
 	/* Else gdb's gcore writes the whole span. */
 	advise(base, size, MADV_DONTDUMP);
 	errno = saved;
@@ -141,17 +142,16 @@ int hp_map_hugetlb(uintptr_t at, size_t len, unsigned shift)
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
 	/* Somewhere else first: a MAP_FIXED that the pool refuses has already unmapped what was there, and another thread's
 	 * mapping may land in the hole before we can fill it. */
-	p = mmap(NULL, len, PROT_READ | PROT_WRITE,
-		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | (int)(shift << MAP_HUGE_SHIFT), -1, 0);
+	p = hp_raw_mmap(len, PROT_READ | PROT_WRITE, MAP_HUGETLB | (int)(shift << MAP_HUGE_SHIFT));
 	if (p == MAP_FAILED) {
 		r = -errno;
 	} else {
 		hp_heap_placing = at;
-		if (mremap(p, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)at) == MAP_FAILED)
+		if (hp_raw_mremap(p, len, (void *)at) == MAP_FAILED)
 			r = -errno;
 		hp_heap_placing = 0;
 		if (r) {
-			munmap(p, len);
+			hp_raw_munmap(p, len);
 			hp_map_release(at, len); /* the target may be unmapped by now */
 		}
 	}
@@ -165,7 +165,7 @@ int hp_map_normal(uintptr_t at, size_t len, bool thp)
 
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
 	/* Access to what is reserved, not a mapping over it: when refused, it leaves no hole either. */
-	if (mprotect((void *)at, len, PROT_READ | PROT_WRITE) != 0) {
+	if (hp_raw_mprotect((void *)at, len, PROT_READ | PROT_WRITE) != 0) {
 		int r = -errno;
 
 		/* A part may have got it: there are several mappings in the range. A raw call: nobody has seen this memory, and for
@@ -189,6 +189,8 @@ int hp_map_release(uintptr_t at, size_t len)
 	int saved = errno, r = 0;
 
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
+	/* By the C library's name: libhugepin-malloc.so tells the pin cache, to which a hugepage that was discarded is other memory from
+	 * then on, and other libraries' hooks drop what they have registered. */
 	if (mmap((void *)at, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
 		r = -errno;
 	else

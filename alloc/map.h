@@ -1,7 +1,8 @@
 /*
  * The mapping tier's system calls: the place that maps, advises or unmaps memory for the heap, but for fork's handlers
  * (fork.c, move.c, copy.c), which do it with the lock held. It keeps no state. Needs Linux 5.16: MADV_POPULATE_WRITE (5.14), and
- * mremap of hugetlb pages; older kernels refuse these, and THP is used.
+ * mremap of hugetlb pages; older kernels refuse these, and THP is used. What comes into use comes straight from the kernel
+ * (base/map.h); giving back alone is a call that others see.
  * All addresses and lengths are multiples of HP_PAGE and lie in a reserved span. Functions return 0 or -errno and leave
  * errno alone. No lock of the heap may be held (debug builds assert it), except in fork's handlers, which do without.
  */
