@@ -1,5 +1,6 @@
 /*
- * Fork's handlers: locks and lists before, the parent and the child after. What the child gets of the memory is fork.c's matter.
+ * Fork's handlers: locks and lists before, the parent and the child after. What the child gets of the memory is
+ * fork.c's matter.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -26,8 +27,7 @@ bool hugepin_fork_refused_(void)
 {
 	bool refused;
 
-	if (!hp_heap_ready() || hp_lock_mine(&hp_heap_lock) ||
-	    hp_pages_inside())
+	if (!hp_heap_ready() || hp_lock_mine(&hp_heap_lock) || hp_pages_inside())
 		return false;
 	hp_lock(&hp_heap_lock);
 	hp_pages_quiesce(HP_PART_HEAP);
@@ -51,8 +51,9 @@ static struct {
 } forking;
 
 /* The C library's lock of its list of streams. fork() takes it after all prepare handlers: then a thread that holds a
- * stream's lock and waits for ours, and a third that flushes all streams, would close a circle. Ours is the last prepare
- * handler to run (the first registered), so taking it there, before our locks, keeps the C library's own order. */
+ * stream's lock and waits for ours, and a third that flushes all streams, would close a circle. Ours is the last
+ * prepare handler to run (the first registered), so taking it there, before our locks, keeps the C library's own order.
+ * */
 void _IO_list_lock(void), _IO_list_unlock(void), _IO_list_resetlock(void);
 
 /* Bare threads hold no lock but ranked ones. */
@@ -66,7 +67,8 @@ static bool alone(void)
 	if (hp_watch_any() || hp_heap_has_hooks())
 		return false;
 	count = hp_thread_count();
-	return count == 1 + ours && hp_ticker_tid() == tid; /* one that was counted, and then ended, has let another in */
+	/* The ticker's number again: a thread of ours that was counted, and then ended, has let another in. */
+	return count == 1 + ours && hp_ticker_tid() == tid;
 }
 
 /* Whoever watches knows the pages that would move, and so may a domain that holds none. */
@@ -82,6 +84,14 @@ static bool move_wanted(void)
 	return wanted;
 }
 
+/* A signal handler forks that has interrupted its thread in the middle of its cache. */
+static bool in_own_cache(void)
+{
+	struct hp_cache *c = hp_cache_self;
+
+	return c != &hp_cache_none && atomic_load_explicit(&c->slot.busy, memory_order_relaxed);
+}
+
 static void heap_prefork(void)
 {
 	sigset_t all, old;
@@ -93,11 +103,11 @@ static void heap_prefork(void)
 	is_alone = alone();
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	/* A signal handler may have interrupted its thread with a lock of higher rank taken; whoever has ours takes none of these. */
+	/* A signal handler may have interrupted its thread with a lock of higher rank taken; whoever has ours takes
+	 * none of these. */
 	held = hp_locks_held;
 	hp_locks_held &= (2u << HP_RANK_HEAP) - 1;
-	interrupted = hp_lock_mine(&hp_heap_lock) || hp_pages_inside() ||
-		      (hp_cache_self != &hp_cache_none && hp_cache_self->slot.busy);
+	interrupted = hp_lock_mine(&hp_heap_lock) || hp_pages_inside() || in_own_cache();
 	moves = is_alone && !interrupted && move_wanted();
 	if (moves)
 		hp_ticker_forbid();
@@ -105,7 +115,8 @@ static void heap_prefork(void)
 		_IO_list_lock();
 	locked = !hp_lock_mine(&hp_heap_lock);
 	if (locked) {
-		/* Before jemalloc's locks: a watcher, or a hook on mmap, runs inside a mapping call and may allocate. */
+		/* Before jemalloc's locks: a watcher, or a hook on mmap, runs inside a mapping call and may allocate.
+		 * */
 		hp_lock(&hp_heap_lock);
 		hp_pages_quiesce(HP_PART_HEAP);
 		hp_unlock(&hp_heap_lock);
@@ -168,8 +179,8 @@ static void heap_postfork_parent(void)
 		hp_ask_tick(false);
 }
 
-/* Make the tree say what the chunk words say: the other threads are gone, with what their caches held and what they were
- * about to get. Only live buffers remain. */
+/* Make the tree say what the chunk words say: the other threads are gone, with what their caches held and what they
+ * were about to get. Only live buffers remain. */
 static void rebuild_tree(void)
 {
 	size_t taken = 0, room = 0;
@@ -195,7 +206,8 @@ static void rebuild_tree(void)
 		if (s != HP_CHUNK_FREE)
 			n = hp_chunk_extent(c);
 		if (s == HP_CHUNK_FREE)
-			while (hp_page_of(c + n) == hp_page_of(c) && HP_CHUNK_STATE(hp_chunk_get(c + n)) == HP_CHUNK_FREE &&
+			while (hp_page_of(c + n) == hp_page_of(c) &&
+			       HP_CHUNK_STATE(hp_chunk_get(c + n)) == HP_CHUNK_FREE &&
 			       !hp_tree_free_after(&hp_span.tree, c + n, 1))
 				n++;
 		if (s == HP_CHUNK_FREE || s == HP_CHUNK_LISTED) {
@@ -237,8 +249,9 @@ static void heap_postfork_child(void)
 	end_fork(hp_small()->postfork_child);
 }
 
-/* As early as can be: our child handler must come before those of others, who may touch the heap. libhugepin-malloc.so calls
- * this before it lets anyone else register; with libhugepin.so alone, libraries that are initialised before it come first. */
+/* As early as can be: our child handler must come before those of others, who may touch the heap. libhugepin-malloc.so
+ * calls this before it lets anyone else register; with libhugepin.so alone, libraries that are initialised before it
+ * come first. */
 void hugepin_atfork_(void)
 {
 	static bool done;

@@ -30,7 +30,7 @@ static bool may_leave(size_t page, uint32_t ticks)
 }
 
 /* Pages from p on that lie in one extent and for which may() says so: if they are giant, whole ones. */
-static size_t run_of(size_t p, size_t end, bool (*may)(size_t page, uint32_t ticks), uint32_t ticks)
+static size_t page_run(size_t p, size_t end, bool (*may)(size_t page, uint32_t ticks), uint32_t ticks)
 {
 	const struct hp_page *g = &hp_span.page[p];
 	size_t q = p;
@@ -53,13 +53,13 @@ size_t hp_give_back(size_t first, size_t end, uint32_t ticks, size_t keep, bool 
 		const struct hp_page *g = &hp_span.page[p];
 		size_t extent = g->extent, n;
 
-		if (keep && g->state == HP_PAGE_READY && !g->giant && !(hp_span.no_pool && g->kind == HUGEPIN_KIND_HUGETLB) &&
-		    may_leave(p, 0)) {
+		if (keep && g->state == HP_PAGE_READY && !g->giant && may_leave(p, 0) &&
+		    !(hp_span.no_pool && g->kind == HUGEPIN_KIND_HUGETLB)) {
 			keep--;
 			p++;
 			continue;
 		}
-		n = run_of(p, end, may_leave, ticks);
+		n = page_run(p, end, may_leave, ticks);
 		if (!n) {
 			p++;
 			continue;
@@ -117,7 +117,7 @@ static bool are_more(size_t first, size_t end, size_t keep, bool (*such)(size_t 
 	size_t count = 0, n;
 
 	for (size_t p = first; p < end && count <= keep; p += HP_MAX(n, (size_t)1)) {
-		n = run_of(p, end, such, 0);
+		n = page_run(p, end, such, 0);
 		count += n;
 	}
 	return count > keep;

@@ -1,6 +1,6 @@
 /*
- * What a program does to itself, as libhugepin-malloc.so sees it: it confines itself by a filter of system calls, changes what all its
- * threads may do, or limits its addresses.
+ * What a program does to itself, as libhugepin-malloc.so sees it: it confines itself by a filter of system calls,
+ * changes what all its threads may do, or limits its addresses.
  */
 #include "alloc/copy.h"
 #include "alloc/decay.h"

@@ -44,8 +44,10 @@ static bool tick(bool bare)
 	more |= hp_copy_age(HP_TICKS + 1);
 	more = more || hp_more_to_give(false);
 	if (hp_heap_has_hooks() && hp_more_to_give(true)) {
-		must_drop = bare && !hp_service_running();
-		more |= !must_drop;
+		bool later = bare && !hp_service_running();
+
+		atomic_store_explicit(&must_drop, later, memory_order_relaxed);
+		more |= !later;
 	}
 	hp_ticking.on = more;
 	hp_unlock(&hp_heap_lock);
@@ -97,8 +99,9 @@ static const struct hp_thread_kind tick_kind = {
 	.calls_count = 10,
 };
 
-/* Whether free() may start the service thread, where the ticker will not do. The C library frees the thread-local storage of
- * threads that have exited under a lock that pthread_create takes; where there is but one thread, nothing of that can be going on. */
+/* Whether free() may start the service thread, where the ticker will not do. The C library frees the thread-local
+ * storage of threads that have exited under a lock that pthread_create takes; where there is but one thread, nothing of
+ * that can be going on. */
 static bool free_may_start(void)
 {
 	static unsigned calls; /* looking costs some microseconds */
@@ -110,6 +113,8 @@ static bool free_may_start(void)
  * caller must call hp_ask_tick() once the lock is released. */
 bool hp_want_tick(bool allocating)
 {
+	size_t populated;
+
 	if (!hp_heap_constructed || !hp_config.decay_ms)
 		return false;
 	hp_heap_know_process();
@@ -121,8 +126,8 @@ bool hp_want_tick(bool allocating)
 		hp_ticking.next_ns = hp_clock_ns() + hp_ticking.delay_ns;
 		return true;
 	}
-	if (!hp_copy_kept() && HP_STAT(hugetlb_bytes) + HP_STAT(thp_bytes) + HP_STAT(base_bytes) - HP_STAT(reserved_bytes) <=
-				       (2 * HP_WATERMARK) << HP_PAGE_SHIFT)
+	populated = HP_STAT(hugetlb_bytes) + HP_STAT(thp_bytes) + HP_STAT(base_bytes) - HP_STAT(reserved_bytes);
+	if (!hp_copy_kept() && populated <= (2 * HP_WATERMARK) << HP_PAGE_SHIFT)
 		return false;
 	if (!allocating && !hp_service_running() && !hp_may_tick_alone() && !free_may_start())
 		return false;
@@ -141,13 +146,14 @@ void hp_ask_tick(bool may_start)
 		found = hp_ticker_start(&tick_kind);
 	else
 		found = !hp_sandboxed && (may_start || hp_service_running()) && hp_service_ask(&decay);
-	if (found && may_start && must_drop && !hp_sandboxed) {
-		must_drop = false;
+	if (found && may_start && atomic_load_explicit(&must_drop, memory_order_relaxed) && !hp_sandboxed) {
+		atomic_store_explicit(&must_drop, false, memory_order_relaxed);
 		hp_service_ask(&dropping);
 	}
 	hp_lock(&hp_heap_lock);
 	hp_ticking.by_service = found && service;
-	/* A child of vfork has the heap in common with its parent, and cannot start what is to give back the parent's memory. */
+	/* A child of vfork has the heap in common with its parent, and cannot start what is to give back the parent's
+	 * memory. */
 	if (!found && !hp_sandboxed && hp_process() == HP_PROCESS_GUEST)
 		hp_ticking.on = false;
 	due = !found && hp_ticking.by_calls && may_start;

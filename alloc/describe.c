@@ -10,13 +10,20 @@
 #include "base/there.h"
 #include "hugepin.h"
 
-static bool is_normal(size_t page)
+/* Bytes of struct hp_page, which are not _Atomic: they change with the lock alone, and all else reads them with it. */
+static unsigned load_byte(const uint8_t *member)
 {
-	return __atomic_load_n(&hp_span.page[page].state, __ATOMIC_RELAXED) > HP_PAGE_ABSENT &&
-	       __atomic_load_n(&hp_span.page[page].kind, __ATOMIC_RELAXED) != HUGEPIN_KIND_HUGETLB;
+	return __atomic_load_n(member, __ATOMIC_RELAXED);
 }
 
-/* What the kernel has made of pages of [first, end) that are not the pool's. The lock is not held: they may change meanwhile. */
+static bool is_normal(size_t page)
+{
+	return load_byte(&hp_span.page[page].state) > HP_PAGE_ABSENT &&
+	       load_byte(&hp_span.page[page].kind) != HUGEPIN_KIND_HUGETLB;
+}
+
+/* What the kernel has made of pages of [first, end) that are not the pool's. The lock is not held: they may change
+ * meanwhile. */
 static bool add_there(size_t first, size_t end, struct hp_there *there)
 {
 	/* The list of mappings is read once: it says nothing of the pool's pages. */
@@ -37,7 +44,8 @@ static void tell_what_is_there(struct hugepin_stats *s)
 	const uint64_t normal = s->thp_bytes + s->base_bytes;
 	struct hp_there there = { 0, 0 };
 
-	if (!normal || !add_there(1, hp_span.tree.used, &there) || !add_there(hp_span.small, hp_span.tree.upper_used, &there))
+	if (!normal || !add_there(1, hp_span.tree.used, &there) ||
+	    !add_there(hp_span.small, hp_span.tree.upper_used, &there))
 		return;
 	s->thp_bytes = HP_MIN(there.huge, normal);
 	s->base_bytes = normal - s->thp_bytes;

@@ -32,7 +32,7 @@ static size_t borders_of(size_t chunk, size_t n)
 }
 
 /* One raw system call, which no one's hooks see: the lock may stay. */
-static bool protect(size_t chunk, size_t n, bool close)
+static bool protect_chunks(size_t chunk, size_t n, bool close)
 {
 	HP_STAT_ADD(guard_calls, 1);
 	if (hp_syscall(SYS_mprotect, (long)hp_chunk_addr(chunk), (long)(n << HP_CHUNK_SHIFT),
@@ -56,12 +56,12 @@ bool hp_guard_make(size_t chunk, size_t n, size_t bytes)
 
 	if (!closed)
 		closed = hp_meta_map((hp_span.size >> HP_CHUNK_SHIFT) / 8 + 8);
-	if (!closed || !protect(chunk, n, false))
+	if (!closed || !protect_chunks(chunk, n, false))
 		return false;
-	if (!may_split() || !protect(chunk + n, 1, true)) {
+	if (!may_split() || !protect_chunks(chunk + n, 1, true)) {
 		HP_STAT_ADD(guard_missing, 1);
 		if (hp_bit(closed, chunk + n)) /* and no border there */
-			protect(chunk + n, 1, false);
+			protect_chunks(chunk + n, 1, false);
 	}
 	HP_STAT_ADD(guard_bytes, HP_CHUNK);
 	HP_STAT_ADD(room_bytes, HP_CHUNK);
@@ -90,7 +90,7 @@ void hp_guard_free(size_t chunk)
 
 	const bool splits = !hp_bit(closed, chunk - 1) && !hp_bit(closed, chunk + n) && !hp_bit(closed, chunk + n - 1);
 
-	if ((splits && !may_split()) || !protect(chunk, n, true))
+	if ((splits && !may_split()) || !protect_chunks(chunk, n, true))
 		HP_STAT_ADD(guard_missing, 1);
 	HP_STAT_ADD(guard_bytes, -HP_CHUNK);
 	HP_STAT_ADD(room_bytes, -HP_CHUNK);

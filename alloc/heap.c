@@ -1,17 +1,13 @@
 /*
- * The heap: where a buffer goes, and when freed ones become free memory again. The design, and what was tried and lost,
- * is in docs/ARCHITECTURE.md.
+ * The heap: malloc and free of large buffers. The design, and what was tried and lost, is in docs/ARCHITECTURE.md.
  *
- * malloc: slot, own list (no lock); shared list, tree (hp_heap_lock); new extent. free: slot, own list (no lock); shared
- * list; the tree only when the lists are cleared. Clearing is coalescing. It happens on a miss when the lists hold more
- * than HP_LISTED_MISS; always before a hugepage that is not in use would be taken; when the service thread asks; at fork,
- * thread exit and purge.
+ * malloc: slot, own list (no lock); shared list, tree (hp_heap_lock); new extent. free: slot, own list (no lock);
+ * shared list; the tree only when the lists are cleared. Clearing is coalescing. It happens on a miss when the lists
+ * hold more than HP_LISTED_MISS (place.c); always before a hugepage that is not in use would be taken; when a tick asks
+ * (decay.c); at fork, thread exit and purge.
  *
- * Placement: the tightest of the first HUGEPIN_FIT holes in address order (Rex et al. 2006 and Wilson et al. 1995 for
- * address-ordered first fit, which HUGEPIN_FIT=1 is).
- *
- * Management data lies in tables apart (pages.h): a wild write in a buffer cannot break the heap, and a search touches no
- * buffer memory.
+ * Management data lies in tables apart (pages.h): a wild write in a buffer cannot break the heap, and a search touches
+ * no buffer memory.
  */
 #include "alloc/heap.h"
 
@@ -39,7 +35,7 @@
 /* The owner was asked to empty its cache, or has none in use yet. */
 static void empty_own_cache(struct hp_cache *c)
 {
-	if (c->listed || c->slot.n)
+	if (c->listed || hp_cache_slot(c))
 		hp_cache_clear(c);
 	if (!hp_config.guard) /* else all goes the long way */
 		hp_cache_admit(c);
@@ -64,7 +60,7 @@ __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_request r)
 	hp_cache_adopt();
 	hp_lock(&hp_heap_lock);
 	c = hp_cache_self;
-	if (!hp_cache_limit(c) && (c->listed || c->slot.n))
+	if (!hp_cache_limit(c) && (c->listed || hp_cache_slot(c)))
 		empty_own_cache(c);
 	chunk = r.room ? 0 : hp_shared_pop(r.n, r.align);
 	if (chunk) {
@@ -104,7 +100,8 @@ __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_request r)
 	return h;
 }
 
-/* Before its advice is undone. Of a last chunk that cannot be read, or that a child gets without its contents, nothing is known. */
+/* Before its advice is undone. Of a last chunk that cannot be read, or that a child gets without its contents, nothing
+ * is known. */
 static bool is_overrun(size_t chunk)
 {
 	const size_t last = chunk + HP_CHUNK_COUNT(hp_chunk_get(chunk)) - 1;

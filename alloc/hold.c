@@ -27,21 +27,21 @@ bool hp_heap_span(uintptr_t *ret_base, size_t *ret_size)
 int hp_heap_hold(uintptr_t addr, size_t len, uint64_t gen, enum hp_hold how)
 {
 	size_t first = hp_page_at(addr), count = len >> HP_PAGE_SHIFT, extent;
-	int r = -ENOENT;
+	int err = -ENOENT;
 
 	if (!hp_span_reserves((void *)addr))
-		return r;
+		return err;
 	hp_lock(&hp_heap_lock);
 	extent = hp_span.page[first].extent;
 	if (hp_span.page[first].state != HP_PAGE_NONE && hp_span.extent[extent].gen == gen &&
 	    first + count <= extent + hp_span.extent[extent].pages)
-		r = hp_pages_hold(first, count, how);
-	if (r == -ENOMEM && hp_copy_drop())
-		r = hp_pages_hold(first, count, how);
-	if (r == -ENOMEM)
+		err = hp_pages_hold(first, count, how);
+	if (err == -ENOMEM && hp_copy_drop())
+		err = hp_pages_hold(first, count, how);
+	if (err == -ENOMEM)
 		HP_STAT_ADD(purged_bytes, hp_give_back(first, first + count, 0, 0, true));
 	hp_unlock(&hp_heap_lock);
-	return r;
+	return err;
 }
 
 void hp_heap_drop(uintptr_t addr, size_t len, enum hp_hold how)
@@ -50,7 +50,8 @@ void hp_heap_drop(uintptr_t addr, size_t len, enum hp_hold how)
 
 	hp_lock(&hp_heap_lock);
 	hp_pages_drop(hp_page_at(addr), len >> HP_PAGE_SHIFT, how);
-	/* What is free by now may be due. The caller may hold locks: the C library's thread is woken but not started. */
+	/* What is free by now may be due. The caller may hold locks: the C library's thread is woken but not started.
+	 * */
 	must_ask = (hp_service_running() || hp_may_tick_alone()) && hp_want_tick(false);
 	hp_unlock(&hp_heap_lock);
 	if (must_ask)

@@ -1,6 +1,6 @@
 /*
- * A process with threads that has forked, whose heap cannot move (move.h), leaves the hugetlb pool as buffers come and go. Nothing
- * is placed on pages of the pool any more. A page that is empty goes back without waiting.
+ * A process with threads that has forked, whose heap cannot move (move.h), leaves the hugetlb pool as buffers come and
+ * go. Nothing is placed on pages of the pool any more. A page that is empty goes back without waiting.
  *
  * All functions: hp_heap_lock held.
  */

@@ -1,6 +1,6 @@
 /*
- * Placement: the tightest of the first HUGEPIN_FIT holes in address order (Rex et al. 2006 and Wilson et al. 1995 for address-ordered
- * first fit, which HUGEPIN_FIT=1 is). Where no hole will do, a new extent.
+ * Placement: the tightest of the first HUGEPIN_FIT holes in address order (Rex et al. 2006 and Wilson et al. 1995 for
+ * address-ordered first fit, which HUGEPIN_FIT=1 is). Where no hole will do, a new extent.
  */
 #include "alloc/place.h"
 
@@ -60,8 +60,8 @@ static size_t floor_power_of_two(size_t x)
 	return (size_t)1 << (63 - __builtin_clzll(x));
 }
 
-/* A new extent for the request, which may lie at its start: as large as the heap is by now, naturally aligned, up to the
- * limit; beyond it, its own. Where there are pages of 1 GiB, so many of them. Its first chunk, or 0. */
+/* A new extent for the request, which may lie at its start: as large as the heap is by now, naturally aligned, up to
+ * the limit; beyond it, its own. Where there are pages of 1 GiB, so many of them. Its first chunk, or 0. */
 static size_t grow(const struct hp_request *r)
 {
 	size_t limit = (size_t)hp_config.extent_max >> HP_PAGE_SHIFT;
@@ -87,7 +87,7 @@ static size_t grow(const struct hp_request *r)
 bool hp_lists_clear(void)
 {
 	struct hp_cache *c = hp_cache_self;
-	bool any = hp_shared_listed || c->listed || c->slot.n;
+	bool any = hp_shared_listed || c->listed || hp_cache_slot(c);
 
 	hp_shared_clear();
 	if (c != &hp_cache_none)
@@ -119,7 +119,8 @@ bool hp_buffer_is_lost(size_t chunk, size_t n)
 	return false;
 }
 
-/* Lost pages are not used again, or the buffers beside what is free would read as zero; nor are those that leave the pool. */
+/* Lost pages are not used again, or the buffers beside what is free would read as zero; nor are those that leave the
+ * pool. */
 static bool has_no_tree(size_t page)
 {
 	return hp_span.page[page].lost || hp_span.page[page].leaves;

@@ -1,6 +1,6 @@
 /*
- * Placing requests in the tree of free chunks, and freeing chunks again: all that changes the tree, the words of chunks, and the
- * statistics of what is taken. Above the pages (pages.h), below what decides.
+ * Placing requests in the tree of free chunks, and freeing chunks again: all that changes the tree, the words of
+ * chunks, and the statistics of what is taken. Above the pages (pages.h), below what decides.
  *
  * All functions: hp_heap_lock held by the caller.
  */
@@ -21,10 +21,12 @@ struct hp_request {
 /* Place a request in the tree and give it memory. May release the lock meanwhile. Its first chunk; 0: out of memory. */
 size_t hp_place(struct hp_request *r);
 
-/* A place for the small tier, at `at` if that is not NULL: the chunks are not taken, and have no memory yet. 0: there is none. */
+/* A place for the small tier, at `at` if that is not NULL: the chunks are not taken, and have no memory yet. 0: there
+ * is none. */
 size_t hp_place_small(struct hp_request *r, const void *at);
 
-/* Empty all lists that may be emptied: this thread's and the shared ones. Returns whether there was anything in them. */
+/* Empty all lists that may be emptied: this thread's and the shared ones. Returns whether there was anything in them.
+ * */
 bool hp_lists_clear(void);
 
 /* So many chunks more are taken. */
@@ -33,14 +35,16 @@ void hp_chunks_count_taken(size_t chunks);
 /* Note that [chunk, chunk + n) was handed out. Returns how many of its first chunks may be dirty; the rest are zero. */
 size_t hp_chunks_hand_out(size_t chunk, size_t n);
 
-/* Free taken chunks: those whose pages are lost, or leave the pool, go to no tree. give: and count them as taken no more. */
+/* Free taken chunks: those whose pages are lost, or leave the pool, go to no tree. give: and count them as taken no
+ * more. */
 void hp_chunks_free(size_t chunk, size_t n);
 void hp_chunks_give(size_t chunk, size_t n);
 
 /* Free a live buffer, room and all. */
 void hp_buffer_give(size_t chunk);
 
-/* The word of a live buffer. again: there may be advice about the buffer, and then its free() must not take the fast path. */
+/* The word of a live buffer. again: there may be advice about the buffer, and then its free() must not take the fast
+ * path. */
 void hp_buffer_set_live(size_t chunk, size_t n, size_t room);
 void hp_buffer_set_live_again(size_t chunk, size_t n, size_t room);
 

@@ -1,5 +1,6 @@
 /*
- * realloc: where the buffer stands, if that can be had; else elsewhere. A buffer that the program has advised takes its advice along.
+ * realloc: where the buffer stands, if that can be had; else elsewhere. A buffer that the program has advised takes its
+ * advice along.
  */
 #include <errno.h>
 #include <string.h>
@@ -14,8 +15,8 @@
 #include "base/stats.h"
 #include "hugepin.h"
 
-/* A buffer of so many chunks or more that has to move gets as much room again behind it. From the second size on it gets three times
- * as much, since there a copy costs most and the room is nothing but addresses. */
+/* A buffer of so many chunks or more that has to move gets as much room again behind it. From the second size on it
+ * gets three times as much, since there a copy costs most and the room is nothing but addresses. */
 #define ROOM_MIN HP_PAGE_CHUNKS
 #define ROOM_LARGE (16 * HP_PAGE_CHUNKS)
 
@@ -35,7 +36,9 @@ static bool grow_in_place(size_t chunk, size_t n0, size_t n)
 	for (int tries = 0; more && tries < 2; tries++) {
 		bool border = !(behind & (HP_PAGE_CHUNKS - 1)) && hp_bit(hp_span.tree.starts, hp_page_of(behind));
 
-		got = hp_page_of(behind) < hp_span.pages && !border ? hp_tree_free_after(&hp_span.tree, behind, more) : 0;
+		got = 0;
+		if (hp_page_of(behind) < hp_span.pages && !border)
+			got = hp_tree_free_after(&hp_span.tree, behind, more);
 		if (got == more) {
 			hp_tree_take(&hp_span.tree, behind, more);
 			hp_tree_settle(&hp_span.tree);
@@ -97,8 +100,8 @@ static bool is_advised(size_t chunk)
 	return advised;
 }
 
-/* Move an advised buffer: what was said of it holds where it goes, before its contents are there. NULL: it stays, since there is no
- * memory of which the kernel lets that be said. */
+/* Move an advised buffer: what was said of it holds where it goes, before its contents are there. NULL: it stays, since
+ * there is no memory of which the kernel lets that be said. */
 static void *move_advised(size_t chunk, size_t n0, size_t size)
 {
 	size_t n = hp_advice_cut(chunk + n0, chunk + hp_chunk_extent(chunk)) - chunk, bytes, to;
@@ -181,13 +184,15 @@ void *hugepin_realloc(void *p, size_t size)
 	n0 = HP_CHUNK_COUNT(w);
 	n = hp_chunks_for(size);
 	advised = is_advised(chunk);
-	if (advised && size < HUGEPIN_LARGE_MIN) /* the small tier knows nothing of advice; a word for room needs a second chunk */
+	/* The small tier knows nothing of advice. A word for room needs a second chunk. */
+	if (advised && size < HUGEPIN_LARGE_MIN)
 		n = HP_MAX(n, HP_MIN(n0, (size_t)2));
 	if (size < HUGEPIN_LARGE_MIN && !advised) {
 		q = hp_small()->malloc(size);
 		if (!q)
 			return n <= n0 ? p : NULL;
-		memcpy(q, p, HP_MIN(size, n0 << HP_CHUNK_SHIFT)); /* an aligned buffer may be shorter than what is wanted */
+		/* An aligned buffer may be shorter than what is wanted. */
+		memcpy(q, p, HP_MIN(size, n0 << HP_CHUNK_SHIFT));
 		hugepin_free(p);
 		return q;
 	}
@@ -203,8 +208,8 @@ void *hugepin_realloc(void *p, size_t size)
 		return p;
 	if (advised)
 		return move_advised(chunk, n0, size);
-	/* It grows: give it room, so that the next times need no copy. Only marked, not populated: room that is merely hoped
-	 * for fails where two vectors grow in turn. */
+	/* It grows: give it room, so that the next times need no copy. Only marked, not populated: room that is merely
+	 * hoped for fails where two vectors grow in turn. */
 	struct hp_request r = { .n = n, .align = HP_CHUNK };
 
 	r.room = n0 < ROOM_MIN || n > hp_span.size >> (HP_CHUNK_SHIFT + 6) ? 0 : n < ROOM_LARGE ? n : 3 * n;

@@ -1,6 +1,6 @@
 /*
- * The heap's side of the small tier: which tier that is; memory for it, with HUGEPIN_SMALL_PINNED=1, from a part of the span of its
- * own.
+ * The heap's side of the small tier: which tier that is; memory for it, with HUGEPIN_SMALL_PINNED=1, from a part of the
+ * span of its own.
  */
 #include "alloc/small.h"
 
@@ -83,11 +83,15 @@ int hugepin_small_part_(uintptr_t *ret_base, size_t *ret_size)
 	return err;
 }
 
-/* Nothing in here allocates, or waits for more than the heap's lock and other threads' calls for the same pages: hp_pages_commit()
- * lets a fork pass only when it has jemalloc's locks. */
+/* Nothing in here allocates, or waits for more than the heap's lock and other threads' calls for the same pages:
+ * hp_pages_commit() lets a fork pass only when it has jemalloc's locks. */
 void *hugepin_small_map_(void *at, size_t len)
 {
-	struct hp_request r = { .n = hp_chunks_for(len), .align = len < HP_PAGE ? HP_CHUNK : HP_PAGE, .part = HP_PART_SMALL };
+	struct hp_request r = {
+		.n = hp_chunks_for(len),
+		.align = len < HP_PAGE ? HP_CHUNK : HP_PAGE,
+		.part = HP_PART_SMALL,
+	};
 	size_t chunk, dirty = 0;
 
 	if (hp_lock_mine(&hp_heap_lock)) /* a signal handler allocates */

@@ -22,8 +22,8 @@ struct hp_small {
 /* What follows is exported between the two libraries, for them alone. */
 #pragma GCC visibility push(default)
 
-/* libhugepin-malloc.so's. Where that is not loaded, the address is NULL. A reference that the dynamic linker resolves, since
- * malloc is called before any constructor. */
+/* libhugepin-malloc.so's. Where that is not loaded, the address is NULL. A reference that the dynamic linker resolves,
+ * since malloc is called before any constructor. */
 extern const struct hp_small hugepin_small_ __attribute__((weak));
 
 /* HUGEPIN_SMALL=next; HUGEPIN_SPAN, 0 if not set. */
@@ -39,12 +39,13 @@ void hugepin_small_only_(_Bool on);
 /* The program lowers RLIMIT_AS: give up reserved addresses beyond `limit` bytes, as far as they are not in use. */
 void hugepin_span_limit_(size_t limit);
 
-/* HUGEPIN_SMALL_PINNED: the part of the heap's span that the small tier's memory comes from. 0; -EAGAIN: too early to say;
- * -ENOENT: there is none. */
+/* HUGEPIN_SMALL_PINNED: the part of the heap's span that the small tier's memory comes from. 0; -EAGAIN: too early to
+ * say; -ENOENT: there is none. */
 int hugepin_small_part_(uintptr_t *ret_base, size_t *ret_size);
 
-/* Memory from there, zeroed, at `at`, if that is not NULL: aligned to HP_PAGE if it is as large, else to HP_CHUNK. NULL: there is
- * none. Any part of it, in whole chunks, may be given back. May be called with jemalloc's locks held. Takes hp_heap_lock. */
+/* Memory from there, zeroed, at `at`, if that is not NULL: aligned to HP_PAGE if it is as large, else to HP_CHUNK.
+ * NULL: there is none. Any part of it, in whole chunks, may be given back. May be called with jemalloc's locks held.
+ * Takes hp_heap_lock. */
 void *hugepin_small_map_(void *at, size_t len);
 void hugepin_small_unmap_(void *p, size_t len);
 
@@ -54,7 +55,8 @@ _Bool hugepin_purge_for_small_(void);
 /* The drop-in's munmap, madvise and mmap, and the functions that they go on to. */
 void hugepin_calls_below_(const void *const *own, const void *const *next);
 
-/* The program is about to do what threads of ours would be in the way of: end those that can be ended, and start none until allow. */
+/* The program is about to do what threads of ours would be in the way of: end those that can be ended, and start none
+ * until allow. */
 void hugepin_threads_end_(void);
 void hugepin_threads_allow_(void);
 

@@ -100,6 +100,8 @@ bool hp_heap_starts_here(void)
 
 void hp_heap_start_child(void)
 {
+	uint32_t state = hp_span.size ? HP_HEAP_READY : HP_HEAP_UNUSED;
+
 	if (atomic_load_explicit(&hp_heap_state, memory_order_relaxed) == HP_HEAP_STARTING && !starting)
-		atomic_store_explicit(&hp_heap_state, hp_span.size ? HP_HEAP_READY : HP_HEAP_UNUSED, memory_order_relaxed);
+		atomic_store_explicit(&hp_heap_state, state, memory_order_relaxed);
 }

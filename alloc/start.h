@@ -1,6 +1,6 @@
 /*
- * Whether the heap is there, which process it is in, and what is above it. The lowest file of the heap that knows of both threads and
- * pages: others of alloc/ begin their work here.
+ * Whether the heap is there, which process it is in, and what is above it. The lowest file of the heap that knows of
+ * both threads and pages: others of alloc/ begin their work here.
  */
 #ifndef HP_ALLOC_START_H
 #define HP_ALLOC_START_H
@@ -17,7 +17,8 @@ extern _Atomic uint32_t hp_heap_state;
 /* Our constructor has run: threads may be started. */
 extern bool hp_heap_constructed;
 
-/* Ticks are HUGEPIN_DECAY / HP_TICKS apart, and memory that was wholly free for more than HP_TICKS of them is given back. */
+/* Ticks are HUGEPIN_DECAY / HP_TICKS apart, and memory that was wholly free for more than HP_TICKS of them is given
+ * back. */
 enum { HP_TICKS = 4 };
 
 /* Who ticks (decay.c); a child begins with nobody. Under hp_heap_lock, but for delay_ns. */
@@ -43,8 +44,8 @@ static inline bool hp_heap_ready(void)
 	return atomic_load_explicit(&hp_heap_state, memory_order_acquire) == HP_HEAP_READY;
 }
 
-/* A child in which no handler of fork has run finds out by itself, here. What lies above begins anew, too, unless the caller is above:
- * it holds a lock then. */
+/* A child in which no handler of fork has run finds out by itself, here. What lies above begins anew, too, unless the
+ * caller is above: it holds a lock then. */
 void hp_heap_know_process(void);
 
 /* For a child: no thread is here but this one, and nothing will happen that was about to. */

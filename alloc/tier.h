@@ -1,6 +1,6 @@
 /*
- * The tier below the heap, as the heap calls it: libhugepin-malloc.so's small tier where that library is loaded, else the
- * process's own malloc.
+ * The tier below the heap, as the heap calls it: libhugepin-malloc.so's small tier where that library is loaded, else
+ * the process's own malloc.
  */
 #ifndef HP_ALLOC_TIER_H
 #define HP_ALLOC_TIER_H

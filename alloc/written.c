@@ -23,12 +23,12 @@ static struct kept {
 	ino_t ino;
 } uffd = { .fd = -1 }, pagemap = { .fd = -1 };
 
-static bool call(const struct kept *k, unsigned long request, void *arg)
+static bool call_written(const struct kept *k, unsigned long request, void *arg)
 {
 	return hp_syscall(SYS_ioctl, k->fd, (long)request, (long)arg, 0, 0, 0) >= 0;
 }
 
-static bool keep(struct kept *k, long fd)
+static bool keep_watch(struct kept *k, long fd)
 {
 	struct stat s = { .st_dev = 0 };
 
@@ -41,7 +41,7 @@ static bool keep(struct kept *k, long fd)
 	return true;
 }
 
-static void let_go(struct kept *k)
+static void let_go_watched(struct kept *k)
 {
 	struct stat s;
 
@@ -53,8 +53,8 @@ static void let_go(struct kept *k)
 
 void hp_written_end(void)
 {
-	let_go(&uffd);
-	let_go(&pagemap);
+	let_go_watched(&uffd);
+	let_go_watched(&pagemap);
 }
 
 static void ignore(uintptr_t start, uintptr_t end)
@@ -65,12 +65,13 @@ static void ignore(uintptr_t start, uintptr_t end)
 bool hp_written_begin(void)
 {
 	struct uffdio_api api = { .api = UFFD_API, .features = FEATURE_WP_ASYNC };
+	const long flags = O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY;
 
 	if (hp_sandboxed || hp_syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0, 0) != 0)
 		return false;
-	if (keep(&uffd, hp_syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY, 0, 0, 0, 0, 0)) &&
-	    call(&uffd, UFFDIO_API, &api) &&
-	    keep(&pagemap, hp_syscall(SYS_open, (long)"/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0, 0, 0, 0)))
+	if (keep_watch(&uffd, hp_syscall(SYS_userfaultfd, flags, 0, 0, 0, 0, 0)) &&
+	    call_written(&uffd, UFFDIO_API, &api) &&
+	    keep_watch(&pagemap, hp_syscall(SYS_open, (long)"/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0, 0, 0, 0)))
 		return true;
 	hp_written_end();
 	return false;
@@ -81,7 +82,7 @@ bool hp_written_watch(uintptr_t start, uintptr_t end)
 	struct uffdio_register reg = { .range = { start, end - start }, .mode = UFFDIO_REGISTER_MODE_WP };
 
 	/* Who asks for the first time makes the kernel begin. */
-	return call(&uffd, UFFDIO_REGISTER, &reg) && hp_written_each(start, end, ignore);
+	return call_written(&uffd, UFFDIO_REGISTER, &reg) && hp_written_each(start, end, ignore);
 }
 
 bool hp_written_each(uintptr_t start, uintptr_t end, void (*each)(uintptr_t start, uintptr_t end))

@@ -1,12 +1,13 @@
 /*
- * The mapping calls for memory of ours that nobody has to hear of: it comes into use, or nobody else has known it. They go straight to
- * the kernel. By the C library's names they would come by libhugepin-malloc.so's own functions, which tell the pin cache and note
- * advice, and by other libraries' hooks.
+ * The mapping calls for memory of ours that nobody has to hear of: it comes into use, or nobody else has known it. They
+ * go straight to the kernel. By the C library's names they would come by libhugepin-malloc.so's own functions, which
+ * tell the pin cache and note advice, and by other libraries' hooks.
  *
- * What the program may have known, and what others may have registered, is not taken away by these: whoever hears of mmap and
- * munmap has to hear of that (hp_map_release()).
+ * What the program may have known, and what others may have registered, is not taken away by these: whoever hears of
+ * mmap and munmap has to hear of that (hp_map_release()).
  *
- * As the C library's functions: -1 or MAP_FAILED, and errno. A sanitizer has to see what is mapped, and gets the C library's.
+ * As the C library's functions: -1 or MAP_FAILED, and errno. A sanitizer has to see what is mapped, and gets the C
+ * library's.
  */
 #ifndef HP_BASE_MAP_H
 #define HP_BASE_MAP_H

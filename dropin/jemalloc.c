@@ -42,7 +42,7 @@ static size_t arena_size(void)
 }
 
 /* Statistics are members of a public struct, which cannot be _Atomic. */
-static void add_bytes(uint64_t *statistic, uint64_t bytes)
+static void count_bytes(uint64_t *statistic, uint64_t bytes)
 {
 	__atomic_fetch_add(statistic, bytes, __ATOMIC_RELAXED);
 }
@@ -89,7 +89,7 @@ static void move_arena(uintptr_t base, size_t size)
 	struct hugepin_stats *s = &hugepin_stats_page.stats;
 
 	hp_arena.outside = hp_arena.tried;
-	add_bytes(&s->small_outside_bytes, s->small_bytes);
+	count_bytes(&s->small_outside_bytes, s->small_bytes);
 	__atomic_store_n(&s->small_bytes, 0, __ATOMIC_RELAXED);
 	/* hp_in_arena() must not see the old base with the new size: each of these pairs with its loads. */
 	atomic_store_explicit(&hp_arena.size, 0, memory_order_release);
@@ -168,7 +168,7 @@ static void *map_outside(void *hint, size_t len, int prot, int flags, int fd, of
 
 	if (p != MAP_FAILED) {
 		hp_arena.outside = true;
-		add_bytes(&hugepin_stats_page.stats.small_outside_bytes, len);
+		count_bytes(&hugepin_stats_page.stats.small_outside_bytes, len);
 	}
 	return p;
 }
@@ -225,7 +225,7 @@ void *hpje_mmap(void *hint, size_t len, int prot, int flags, int fd, off_t offse
 	if (!p)
 		return map_outside(hint, len, prot, flags, fd, offset);
 	if (p != MAP_FAILED)
-		add_bytes(&hugepin_stats_page.stats.small_bytes, len);
+		count_bytes(&hugepin_stats_page.stats.small_bytes, len);
 	return p;
 }
 
@@ -237,18 +237,18 @@ int hpje_munmap(void *p, size_t len)
 	if (!hp_in_arena(p)) {
 		if (munmap(p, len) != 0)
 			return -1;
-		add_bytes(&hugepin_stats_page.stats.small_outside_bytes, -len);
+		count_bytes(&hugepin_stats_page.stats.small_outside_bytes, -len);
 		return 0;
 	}
 	if (hp_arena_in_heap()) {
 		hugepin_small_unmap_(p, len);
-		add_bytes(&hugepin_stats_page.stats.small_bytes, -len);
+		count_bytes(&hugepin_stats_page.stats.small_bytes, -len);
 		return 0;
 	}
 	if (mmap(p, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
 		return -1;
 	madvise(p, len, MADV_DONTDUMP);
-	add_bytes(&hugepin_stats_page.stats.small_bytes, -len);
+	count_bytes(&hugepin_stats_page.stats.small_bytes, -len);
 	if (from < to) {
 		pthread_mutex_lock(&hp_arena.lock);
 		hp_bits_fill(hp_arena.used, first, (to - from) >> HP_PAGE_SHIFT, false);
