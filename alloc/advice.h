@@ -1,11 +1,11 @@
 /*
- * What the program has said to the kernel about parts of its own buffers, by madvise, mprotect and mlock: for as long
- * as the buffer is its, and in every child. The kernel keeps it with its mappings, and mappings are not buffers: the
- * heap hands the memory on, copies it for a child, and keeps it out of children itself. So there is a record, by chunk,
- * of those calls that libhugepin-malloc.so sees.
+ * Advice: what the program has said to the kernel about parts of its own buffers, by madvise, mprotect and mlock. It
+ * holds for as long as the buffer is the program's, and in every child. The kernel keeps advice with its mappings, and
+ * mappings are not buffers: the heap hands the memory on, copies it for a child, and keeps it out of children itself.
+ * So there is a record, by chunk, of those calls that libhugepin-malloc.so sees.
  *
- * Who advises nothing pays nothing: the record is made at the first call, a hugepage says whether there is anything
- * about it (page.advised), and an advised buffer is ROOMY, which no fast path takes.
+ * A program that advises nothing pays nothing. The record is made at the first call, a hugepage says whether there is
+ * any advice about it (page.advised), and an advised buffer is ROOMY, which no fast path takes.
  */
 #ifndef HP_ALLOC_ADVICE_H
 #define HP_ALLOC_ADVICE_H
@@ -45,9 +45,9 @@ size_t hp_advice_run(size_t chunk, size_t end, unsigned *ret_advice);
 /* Whether there is any about [chunk, chunk + n). */
 bool hp_advice_any(size_t chunk, size_t n);
 
-/* [chunk, chunk + n) is free: no advice any more. False: the kernel refused, and it may not be handed out. Who is freed
- * as a whole is kept as it is and noted, to be tried again; the first such buffer that begins at `chunk` or behind, or
- * 0. */
+/* [chunk, chunk + n) is free: take its advice back. False: the kernel refused, and the chunks may not be handed out.
+ * stick: a whole buffer that the kernel refused is kept as it is and noted, to be tried again. stuck: the first such
+ * buffer that begins at `chunk` or behind, or 0. */
 bool hp_advice_undo(size_t chunk, size_t n);
 void hp_advice_stick(size_t chunk);
 size_t hp_advice_stuck(size_t chunk);

@@ -1,10 +1,10 @@
 /*
- * Freed buffers on their way back to the tree, not yet coalesced: a slot and small lists for each thread, then shared
- * lists. All are keyed by the exact number of chunks.
+ * Freed buffers on their way back to the tree, not yet coalesced. Each thread has a slot and small lists; then there
+ * are shared lists. All lists are keyed by the exact number of chunks.
  *
  * A thread works on its own cache without a lock. The service thread may empty the cache of a thread that is idle:
- *	owner:	busy = 1; read limit, slot and lists; change them; busy = 0
- *	thief:	limit = 0; membarrier on every running thread; if !busy, the cache is the thief's until limit is set
+ * 	owner:	busy = 1; read limit, slot and lists; change them; busy = 0
+ * 	thief:	limit = 0; membarrier on every running thread; if !busy, the cache is the thief's until limit is set
  * Only a holder of hp_heap_lock sets it again, and the thief holds that. Either the owner's busy was seen, or the owner
  * sees limit == 0 and takes the lock (an asymmetric Dekker, as in the hazard pointers of Folly; membarrier(2) is the
  * thief's half of the fence). A limit of 0 is also how a thread is asked to empty its cache at its next call.
@@ -27,7 +27,7 @@ struct hp_keys {
 };
 
 struct hp_cache {
-	/* What malloc and free touch. */
+	/* malloc and free touch the members up to `listed`. */
 	_Alignas(64) _Atomic uint32_t limit; /* largest count that the fast paths take; 0: none */
 	union {
 		struct {
@@ -114,13 +114,13 @@ extern size_t hp_shared_listed;
 /* Ask every other thread to empty its cache at its next call. */
 void hp_cache_ask_others(void);
 
-/* Let the owner use its cache without the lock. The service thread must be awake from now on: it is what empties the
- * cache when the owner falls idle. */
+/* Let the owner use its cache without the lock. Somebody must tick from now on: a tick empties the cache when the owner
+ * falls idle. */
 void hp_cache_admit(struct hp_cache *c);
 
-/* Ask, and empty the caches of those that are not busy: idle_only takes those that were asked at the last call with
- * idle_only and have not called since; stamps what it finds as free since `age` ticks. Returns whether caches remain
- * that may hold something. */
+/* Ask every other thread, and empty the caches of threads that are not busy. idle_only: of those alone that were asked
+ * at the last call with idle_only and have not called since. What is found is stamped as free since `age` ticks.
+ * Returns whether caches remain that may hold something. */
 bool hp_cache_steal(bool idle_only, uint32_t age);
 
 /* After hp_cache_steal(false, ...), for as long as the lock is held: whether another thread may still turn a LISTED

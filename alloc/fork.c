@@ -3,10 +3,10 @@
  * kills the child, and a child can get no reservation, so looking at the pool first proves nothing. What holds: before
  * fork the live buffers of hugetlb pages are copied to anonymous memory and the originals are kept out of the child
  * (MADV_DONTFORK); the child moves the copy into the hole before anything else runs there; the parent drops it. From
- * then on the child's heap is THP, and its own forks are the kernel's.
+ * then on the child's heap is THP, and the child's own forks are left to the kernel.
  *
  * The same is done with held pages of any kind (hold.h): a device has them pinned, so the kernel would copy them whole,
- * page by page, inside fork. Those whose holders want no copy are kept out of the child, and that is all.
+ * page by page, inside fork. Pages whose holders want no copy are only kept out of the child.
  *
  * Memory of the small tier (HUGEPIN_SMALL_PINNED) is left to the kernel: the C library touches it in the child before
  * any handler runs (its streams' locks, values of thread-specific keys, the list of handlers), so there may be no hole
@@ -20,8 +20,8 @@
  * is then advised as the original.
  *
  * Limits: what other threads write during the last pass over what has changed may arrive in any order. A stack that
- * lies in the heap cannot be replaced under the running thread: its hugepage stays copy-on-write. So do those with the
- * C library's descriptors of threads, which it reads in the child before any handler runs.
+ * lies in the heap cannot be replaced under the running thread: its hugepage stays copy-on-write. Hugepages with the C
+ * library's descriptors of threads stay so, too: it reads these in the child before any handler runs.
  *
  * Everything here runs between prepare and parent or child with hp_heap_lock held, by raw system calls, signals blocked
  * (atfork.c).

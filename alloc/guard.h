@@ -1,8 +1,8 @@
 /*
- * HUGEPIN_GUARD=1, for debugging. A large buffer is followed by an inaccessible base page; the bytes between its end
- * and that page hold a pattern, which free() looks at. A freed buffer is inaccessible, and comes late to be used again.
- * Buffers never enter a cache: a page behind them is room, as the heap calls it, and caches take no buffer with room.
- * The memory is of base pages.
+ * HUGEPIN_GUARD=1, for debugging. A large buffer is followed by an inaccessible base page. The bytes between the
+ * buffer's end and that page hold a pattern, which free() looks at. A freed buffer is inaccessible, and is used again
+ * late. Buffers never enter a cache: the page behind them is room, as the heap calls it, and caches take no buffer with
+ * room. The memory is of base pages.
  *
  * The caller holds hp_heap_lock.
  */

@@ -11,12 +11,13 @@
 #include "base/base.h"
 #include "hugepin.h"
 
-/* What a forked child gets of the pages, but for those of the small tier, which it gets from the kernel; where several
- * hold a page, the first of these that one of them wants. COW: as if the page were not held (the pool's pages are
+/* What a forked child gets of held pages. Pages of the small tier it gets from the kernel in any case. Where several
+ * hold a page, the first of these that one of them wants holds. COW: as if the page were not held (the pool's pages are
  * copied nevertheless, unless HUGEPIN_FORK=cow). */
 enum hp_hold { HP_HOLD_COPY, HP_HOLD_COW, HP_HOLD_DONTFORK };
 
-/* Where the heap's addresses lie, from the first call on for the life of the process. False: there is no heap. */
+/* The range of the heap's addresses: the same from the first call on, for the life of the process. False: there is no
+ * heap. */
 bool hp_heap_span(uintptr_t *ret_base, size_t *ret_size);
 
 /* Hold [addr, addr + len) of the extent whose gen is given, after giving memory to all of it that has none. 0; -ENOENT:
@@ -73,7 +74,8 @@ void hp_heap_set_locks(const struct hp_heap_locks *l);
 /* Note that the program has locked, or unlocked, what of [start, end) lies in live buffers of large requests. */
 void hp_heap_locked(uintptr_t start, uintptr_t end, bool on);
 
-/* Once, for the life of the process: *h is not copied. From then on a fork takes no other thread for idle. */
+/* Set the hooks, once for the life of the process. *h is not copied. From then on a fork takes no other thread for
+ * idle. */
 void hp_heap_set_hooks(const struct hp_heap_hooks *h);
 
 #endif

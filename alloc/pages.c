@@ -629,8 +629,8 @@ int hp_pages_hold(size_t first, size_t count, enum hp_hold how)
 		if (hp_span.page[p].held[how] == UINT16_MAX)
 			return -ENOBUFS;
 	}
-	/* First, so that nothing leaves meanwhile. Not taken from the tree: what is allocated here by then is served,
-	 * after a wait, and makes no other extent. */
+	/* Count the holds first, so that no page leaves meanwhile. The chunks are not taken from the tree: a buffer
+	 * that is placed here meanwhile is served, after a wait, and makes no other extent. */
 	for (size_t p = first; p < end; p++) {
 		hp_span.page[p].held[how]++;
 		if (hp_span.page[p].state != HP_PAGE_READY) /* new memory has its decay time before it */

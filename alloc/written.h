@@ -1,7 +1,7 @@
 /*
- * Which of the heap's memory was written to, by whatever thread, since the last time that was asked: the kernel notes
- * it when told to (a userfaultfd with asynchronous write protection, and PAGEMAP_SCAN: Linux 6.7). Nobody waits for
- * anybody, and no privilege is needed. What devices write is not noted.
+ * Which of the heap's memory was written to, by any thread, since this was asked last. The kernel notes writes when
+ * told to, by a userfaultfd with asynchronous write protection, and tells of them by PAGEMAP_SCAN (Linux 6.7). Nobody
+ * waits for anybody, and no privilege is needed. Writes of devices are not noted.
  *
  * Raw system calls. One user at a time: fork's prepare handler, with hp_heap_lock held. The descriptors are closed by
  * end.
