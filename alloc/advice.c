@@ -216,8 +216,8 @@ size_t hp_advice_cut(size_t chunk, size_t end)
 	return g->advised && g->kind == HUGEPIN_KIND_HUGETLB ? HP_MIN(hp_round_up(chunk, unit), end) : chunk;
 }
 
-/* What the program may not read, the kernel reads. Where nobody sees the program's calls, its protection is left alone:
- * another thread may be changing that. */
+/* The kernel reads memory that the program may not read. Where nobody sees the program's calls, its protection is left
+ * alone: another thread may be changing that. */
 static bool read_unreadable(char *out, uintptr_t at, size_t len)
 {
 	int fd = &hugepin_small_ ? -1 : (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC);

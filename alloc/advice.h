@@ -13,7 +13,7 @@
 #include "alloc/advised.h"
 #include "alloc/pages.h"
 
-/* Of a chunk; 0: as the heap made it. */
+/* The advice of a chunk. 0: the chunk is as the heap made it. */
 enum {
 	HP_ADVICE_DONTFORK = 1,
 	HP_ADVICE_WIPEONFORK = 2,
@@ -29,11 +29,11 @@ enum {
 	HP_ADVICE_STACK = 1024,
 };
 #define HP_ADVICE_PROT (HP_ADVICE_NOREAD | HP_ADVICE_NOWRITE | HP_ADVICE_EXEC)
-/* What a child does not get. */
+/* Chunks with any of these a child does not get. */
 #define HP_ADVICE_KEPT (HP_ADVICE_DONTFORK | HP_ADVICE_WIPEONFORK | HP_ADVICE_GUARD | HP_ADVICE_MISSING)
 
-/* Of a buffer of the caller's own, without the lock: unlock what the program had locked of it; lock the same of
- * another. 0 or -errno. */
+/* For a buffer of the caller's own, without the lock. unlock: unlock what the program had locked of it. lock_alike:
+ * lock the same parts of another buffer. 0 or -errno. */
 void hp_advice_unlock(size_t chunk, size_t n);
 int hp_advice_lock_alike(size_t from, size_t to, size_t n);
 

@@ -71,7 +71,7 @@ static bool alone(void)
 	return count == 1 + ours && hp_ticker_tid() == tid;
 }
 
-/* Whoever watches knows the pages that would move, and so may a domain that holds none. */
+/* Pages do not move where anybody may know them: watchers do, and so may a domain, even one that holds none. */
 static bool move_wanted(void)
 {
 	bool wanted;

@@ -3,8 +3,8 @@
  * are shared lists. All lists are keyed by the exact number of chunks.
  *
  * A thread works on its own cache without a lock. The service thread may empty the cache of a thread that is idle:
- * 	owner:	busy = 1; read limit, slot and lists; change them; busy = 0
- * 	thief:	limit = 0; membarrier on every running thread; if !busy, the cache is the thief's until limit is set
+ *	owner:	busy = 1; read limit, slot and lists; change them; busy = 0
+ *	thief:	limit = 0; membarrier on every running thread; if !busy, the cache is the thief's until limit is set
  * Only a holder of hp_heap_lock sets it again, and the thief holds that. Either the owner's busy was seen, or the owner
  * sees limit == 0 and takes the lock (an asymmetric Dekker, as in the hazard pointers of Folly; membarrier(2) is the
  * thief's half of the fence). A limit of 0 is also how a thread is asked to empty its cache at its next call.

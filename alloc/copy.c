@@ -44,7 +44,7 @@ static char *end_of_copy(void)
 
 /* ------------------------------------------------------------------ which pages */
 
-/* Of pages [p, p + count). */
+/* Whether any of pages [p, p + count) is one that the child's part of fork() works on early. */
 static bool is_used_early(size_t p, size_t count)
 {
 	uintptr_t from = hp_page_addr(p), to = hp_page_addr(p + count), frame = (uintptr_t)__builtin_frame_address(0);
@@ -333,7 +333,7 @@ static bool populate(char *at, size_t pages, uint64_t *ret_ns)
 	return true;
 }
 
-/* What the base pages of a hugepage's size take, on memory that is thrown away. */
+/* The time that the base pages of a hugepage take to be had, tried on memory that is thrown away. */
 static bool time_base_pages(uint64_t *ret_ns)
 {
 	char *map = map_copy(1), *at = (char *)hp_round_up((uintptr_t)map, HP_PAGE);
@@ -377,8 +377,8 @@ static bool populate_copy(void)
 	return true;
 }
 
-/* What is kept, without what is too much. All of it was shared with a child, and each base page would be a fault of its
- * own. */
+/* Use the kept memory, without the part that is too much. All of it was shared with a child, and each base page would
+ * be a fault of its own. */
 static bool use_again(size_t pages)
 {
 	size_t excess = (copy.pages - pages) << HP_PAGE_SHIFT;
@@ -419,7 +419,7 @@ bool hp_copy_hide(void)
 	return syscall(SYS_madvise, copy.at, copy.pages << HP_PAGE_SHIFT, MADV_DONTDUMP) == 0;
 }
 
-/* What is mapped around the copy, a hugepage in all. */
+/* Unmap the memory around the copy, a hugepage in all. */
 static void drop_slack(void)
 {
 	char *end = end_of_copy();

@@ -28,9 +28,9 @@ static bool tick(bool bare)
 
 	hp_lock(&hp_heap_lock);
 	hp_span.tree.now++;
-	/* What an idle thread holds was freed before the last tick. */
+	/* Buffers in an idle thread's cache were freed before the last tick. */
 	more = hp_cache_steal(true, 2);
-	/* What is in the shared lists came since the last tick. */
+	/* Buffers in the shared lists came since the last tick. */
 	hp_span.tree.now--;
 	hp_shared_clear();
 	hp_span.tree.now++;

@@ -22,7 +22,7 @@ static bool is_normal(size_t page)
 	       load_byte(&hp_span.page[page].kind) != HUGEPIN_KIND_HUGETLB;
 }
 
-/* What the kernel has made of pages of [first, end) that are not the pool's. The lock is not held: they may change
+/* Add what the kernel has made of pages of [first, end) that are not the pool's. The lock is not held: pages may change
  * meanwhile. */
 static bool add_there(size_t first, size_t end, struct hp_there *there)
 {
@@ -63,7 +63,7 @@ int hugepin_stats(struct hugepin_stats *ret_, size_t size)
 	return (int)sizeof s;
 }
 
-/* What was asked for, where nothing is there yet. */
+/* The kind of memory that is there; where nothing is there yet, the kind that was asked for. */
 static uint32_t kind_there(const struct hugepin_extent *e)
 {
 	struct hp_there there = { 0, 0 };

@@ -42,7 +42,7 @@
 #include "base/config.h"
 #include "base/stats.h"
 
-/* So often are parts of a copy made that others write to. */
+/* Parts of a copy that others write to are made so often. */
 #define PASSES 4
 
 static struct {

@@ -18,7 +18,8 @@ static struct {
 	size_t from, to; /* counted without end */
 	size_t chunks;
 } kept;
-/* Of each chunk, whether it was made inaccessible here, and where that changes: each such border is a mapping more. */
+/* closed: a bit for each chunk, which says whether it was made inaccessible here. borders: how often that changes from
+ * chunk to chunk. Each border is a mapping more. */
 static uint64_t *closed;
 static size_t borders;
 
@@ -71,7 +72,7 @@ bool hp_guard_make(size_t chunk, size_t n, size_t bytes)
 	return true;
 }
 
-/* Of a page that was discarded, by MADV_DONTNEED or on the way into a child, the bytes behind the end are zero, too. */
+/* The bytes behind the end may also be zero: the page was discarded, by MADV_DONTNEED or on the way into a child. */
 bool hp_guard_intact(size_t chunk)
 {
 	const unsigned char *at = (const unsigned char *)hp_chunk_addr(chunk) + hp_guard_bytes(chunk);

@@ -50,8 +50,8 @@ void hp_heap_drop(uintptr_t addr, size_t len, enum hp_hold how)
 
 	hp_lock(&hp_heap_lock);
 	hp_pages_drop(hp_page_at(addr), len >> HP_PAGE_SHIFT, how);
-	/* What is free by now may be due. The caller may hold locks: the C library's thread is woken but not started.
-	 * */
+	/* Pages that are free by now may be due. The caller may hold locks: the C library's thread is woken but not
+	 * started. */
 	must_ask = (hp_service_running() || hp_may_tick_alone()) && hp_want_tick(false);
 	hp_unlock(&hp_heap_lock);
 	if (must_ask)

@@ -60,8 +60,8 @@ struct hp_heap_hooks {
 	void (*postfork_child)(void);
 };
 
-/* Who knows what else is locked (reg/locks.c); called without a lock of the heap, and for `child` in the child of fork.
- * */
+/* The side that knows what else is locked (reg/locks.c). Called without a lock of the heap; `child` in the child of
+ * fork. */
 struct hp_heap_locks {
 	int (*lock)(uintptr_t start, uintptr_t end);
 	void (*unlock)(uintptr_t start, uintptr_t end);

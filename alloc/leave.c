@@ -34,7 +34,7 @@ void hp_leave_pool(void)
 	hp_tree_settle(&hp_span.tree);
 	if (!any)
 		return;
-	/* What is freed there must come here, and not to a list. */
+	/* Buffers on these pages must come to the tree when they are freed, and not to a list. */
 	for (size_t c = HP_PAGE_CHUNKS; c < hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT;) {
 		uint64_t w = hp_chunk_get(c);
 

@@ -41,7 +41,7 @@
 #include "base/stats.h"
 #include "base/thread.h"
 
-/* Of the pages that a copy is made for. */
+/* Whether a page may move, of the pages that a copy is made for. */
 static bool may_move(size_t p)
 {
 	const struct hp_page *g = &hp_span.page[p];
@@ -241,7 +241,7 @@ static bool make_trial(uint64_t *shared)
 	return r == pid && status == 0;
 }
 
-/* Of the pages marked leave those that may move; the others stay. Returns how many. */
+/* Keep the mark of the pages that may move; the other pages stay. Returns how many may. */
 static size_t leave_unpinned(void)
 {
 	size_t size = hp_round_up(hp_span.tree.used / 8 + 8, 4096), left = 0;

@@ -33,8 +33,8 @@
 enum hp_part { HP_PART_HEAP, HP_PART_SMALL, HP_PARTS };
 enum hp_page_state { HP_PAGE_NONE, HP_PAGE_ABSENT, HP_PAGE_RESERVED, HP_PAGE_READY, HP_PAGE_BUSY };
 
-/* What the heap calls a page is 2 MiB; so many are a page of 1 GiB, a giant one. The span is aligned to these if they
- * are wanted and it is as large as one. */
+/* The heap's page is 2 MiB. So many pages are a page of 1 GiB, a giant one. The span is aligned to these if they are
+ * wanted and it is as large as one. */
 #define HP_GIANT_SHIFT 30
 #define HP_GIANT_PAGES ((size_t)1 << (HP_GIANT_SHIFT - HP_PAGE_SHIFT))
 

@@ -29,7 +29,7 @@ size_t hp_place_small(struct hp_request *r, const void *at);
  * */
 bool hp_lists_clear(void);
 
-/* So many chunks more are taken. */
+/* Count so many chunks more as taken. */
 void hp_chunks_count_taken(size_t chunks);
 
 /* Note that [chunk, chunk + n) was handed out. Returns how many of its first chunks may be dirty; the rest are zero. */

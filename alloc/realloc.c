@@ -74,7 +74,8 @@ static void shrink_in_place(size_t chunk, size_t n)
 		hp_unlock(&hp_heap_lock);
 		return;
 	}
-	/* What is advised as a whole with a part that stays is kept as room; so is what the kernel does not let go. */
+	/* A part that is advised as a whole with a part that stays is kept as room. So is a part whose advice the
+	 * kernel does not take back. */
 	from = hp_advice_cut(chunk + n, end);
 	if (!hp_advice_undo(from, end - from))
 		from = end;
@@ -208,8 +209,8 @@ void *hugepin_realloc(void *p, size_t size)
 		return p;
 	if (advised)
 		return move_advised(chunk, n0, size);
-	/* It grows: give it room, so that the next times need no copy. Only marked, not populated: room that is merely
-	 * hoped for fails where two vectors grow in turn. */
+	/* The buffer grows: give it room, so that the next times need no copy. Room is marked as taken, but not
+	 * populated. Room that is merely hoped for fails where two vectors grow in turn. */
 	struct hp_request r = { .n = n, .align = HP_CHUNK };
 
 	r.room = n0 < ROOM_MIN || n > hp_span.size >> (HP_CHUNK_SHIFT + 6) ? 0 : n < ROOM_LARGE ? n : 3 * n;

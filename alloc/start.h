@@ -21,7 +21,7 @@ extern bool hp_heap_constructed;
  * back. */
 enum { HP_TICKS = 4 };
 
-/* Who ticks (decay.c); a child begins with nobody. Under hp_heap_lock, but for delay_ns. */
+/* Who ticks (decay.c). In a child nobody does at first. Under hp_heap_lock, but for delay_ns. */
 struct hp_ticking {
 	bool on; /* somebody ticks */
 	bool by_service; /* the service thread does, which may end before it is done */

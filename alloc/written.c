@@ -81,7 +81,7 @@ bool hp_written_watch(uintptr_t start, uintptr_t end)
 {
 	struct uffdio_register reg = { .range = { start, end - start }, .mode = UFFDIO_REGISTER_MODE_WP };
 
-	/* Who asks for the first time makes the kernel begin. */
+	/* The first question makes the kernel begin. */
 	return call_written(&uffd, UFFDIO_REGISTER, &reg) && hp_written_each(start, end, ignore);
 }
 

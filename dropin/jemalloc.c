@@ -362,7 +362,7 @@ void hp_next_malloc_find(void)
 
 enum owner { JEMALLOC, NEXT, NOBODY };
 
-/* Of a pointer that is not in the heap's span. */
+/* The owner of a pointer that is not in the heap's span. */
 static enum owner small_owner(const void *p)
 {
 	if (hp_in_arena(p))

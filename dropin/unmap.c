@@ -203,8 +203,8 @@ EXPORT int munlockall(void)
 	return result(hugepin_lock_all_(0));
 }
 
-/* Of another process as well, whose addresses mean nothing here: then something is registered once more than need be.
- * */
+/* The call may be for another process, whose addresses mean nothing here. Then something is registered once more than
+ * need be. */
 EXPORT ssize_t process_madvise(int pidfd, const struct iovec *v, size_t n, int advice, unsigned flags)
 {
 	for (size_t i = 0; i < n; i++)
