@@ -149,7 +149,7 @@ $(BUILD)/jemalloc.a: tools/jemalloc.syms $(BUILD)/flags
 
 # jemalloc's profiler unwinds: the static unwinder keeps libgcc_s.so out of every preloaded program. Assertions bring their
 # messages and lock ranks along.
-# In 5.3.0, and in no other version, a function of jemalloc's is replaced by dropin/malloc.c's.
+# In 5.3.0, and in no other version, a function of jemalloc's is replaced by dropin/jemalloc.c's.
 JEMALLOC_WRAP = $(shell grep -q '5\.3\.0-0-g' '$(JEMALLOC)' && echo -Wl,--wrap=je_tsd_tcache_enabled_data_init)
 DROPIN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard dropin/*.c))) $(if $(DEBUG),$(BUILD)/base/base.o $(BUILD)/base/lock.o)
 $(BUILD)/libhugepin-malloc.so $(BUILD)/installed/libhugepin-malloc.so: $(DROPIN_OBJ) $(BUILD)/jemalloc.a $(BUILD)/libhugepin.so packaging/hugepin-malloc.map

@@ -1,9 +1,9 @@
 /*
  * Invariants:
- *  1. The record is what the kernel's mappings say, for live buffers; elsewhere it is 0, but for what lies behind a shrunk buffer
- *     as its room (hp_advice_cut()). Both change under hp_heap_lock together, so that a fork sees them agree.
- *  2. A page of the pool is advised as a whole, and lies in one buffer: of parts the kernel says EINVAL, and each buffer is
- *     advised by itself.
+ *  1. For live buffers the record is what the kernel says of its mappings. Elsewhere it is 0, but for the room behind
+ *     a shrunk buffer (hp_advice_cut()). Both change under hp_heap_lock together: a fork sees them agree.
+ *  2. A page of the pool is advised as a whole, and lies in one buffer: for parts the kernel returns EINVAL, and each
+ *     buffer is advised by itself.
  *  3. A buffer with advice is ROOMY.
  */
 #include "alloc/advice.h"
@@ -67,7 +67,7 @@ static bool open_record(size_t from, size_t end)
 }
 
 /* The record is open there, if there is anything to set. */
-static void note(size_t from, size_t end, unsigned set, unsigned clear)
+static void note_advice(size_t from, size_t end, unsigned set, unsigned clear)
 {
 	for (size_t to; from < end; from = to) {
 		struct hp_page *g = page_of(from);
@@ -120,7 +120,7 @@ bool hp_advice_any(size_t chunk, size_t n)
 
 /* ------------------------------------------------------------------ the kernel */
 
-static int advise(uintptr_t start, uintptr_t end, int advice)
+static int call_madvise(uintptr_t start, uintptr_t end, int advice)
 {
 	return syscall(SYS_madvise, start, end - start, advice) ? -errno : 0;
 }
@@ -131,16 +131,18 @@ static int prot_of(unsigned a)
 	       (a & HP_ADVICE_EXEC ? PROT_EXEC : 0);
 }
 
-static int protect(uintptr_t start, uintptr_t end, int prot)
+static int call_mprotect(uintptr_t start, uintptr_t end, int prot)
 {
 	return syscall(SYS_mprotect, start, end - start, prot) ? -errno : 0;
 }
 
-/* What the kernel has been advised of, by these calls: it takes advice of a page of the pool as a whole, and locks of a part. */
+/* What the kernel has been advised of, by these calls: it takes advice of a page of the pool as a whole, and locks of a
+ * part. */
 #define CALLED (~(unsigned)(HP_ADVICE_LOCKED | HP_ADVICE_STUCK | HP_ADVICE_STACK))
 
-/* Have chunks [from, end) advised as `to` says, of which the kernel knows `was`. Locks are not among it. 0 or -errno. */
-static int change(size_t from, size_t end, unsigned was, unsigned to)
+/* Have chunks [from, end) advised as `to` says, of which the kernel knows `was`. Locks are not among it. 0 or -errno.
+ * */
+static int change_advice(size_t from, size_t end, unsigned was, unsigned to)
 {
 	static const struct {
 		unsigned bit;
@@ -153,35 +155,35 @@ static int change(size_t from, size_t end, unsigned was, unsigned to)
 	};
 	uintptr_t start = hp_chunk_addr(from), stop = hp_chunk_addr(end);
 	unsigned differs = was ^ to;
-	int r = 0;
+	int err = 0;
 
 	if (differs & (HP_ADVICE_PROT | HP_ADVICE_MISSING))
-		r = protect(start, stop, prot_of(to));
-	for (size_t i = 0; i < sizeof calls / sizeof *calls && r == 0; i++)
+		err = call_mprotect(start, stop, prot_of(to));
+	for (size_t i = 0; i < sizeof calls / sizeof *calls && err == 0; i++)
 		if (differs & calls[i].bit)
-			r = advise(start, stop, to & calls[i].bit ? calls[i].set : calls[i].clear);
-	if (r == 0 && was & ~to & HP_ADVICE_MISSING) { /* reserved as for an extent without memory */
-		r = advise(start, stop, MADV_DODUMP);
+			err = call_madvise(start, stop, to & calls[i].bit ? calls[i].set : calls[i].clear);
+	if (err == 0 && was & ~to & HP_ADVICE_MISSING) { /* reserved as for an extent without memory */
+		err = call_madvise(start, stop, MADV_DODUMP);
 		if (page_of(from)->kind == HUGEPIN_KIND_THP)
-			advise(start, stop, MADV_HUGEPAGE); /* without it base pages do */
+			call_madvise(start, stop, MADV_HUGEPAGE); /* without it base pages do */
 	}
-	return r;
+	return err;
 }
 
 bool hp_advice_undo(size_t chunk, size_t n)
 {
-	int saved = errno;
+	int saved_errno = errno;
 	unsigned a;
 
 	for (size_t c = chunk, end = chunk + n, to; c < end; c = to) {
 		to = run_of(CALLED, c, end, &a);
-		if (a && change(c, to, a, 0) != 0) {
-			errno = saved;
+		if (a && change_advice(c, to, a, 0) != 0) {
+			errno = saved_errno;
 			return false;
 		}
-		note(c, to, 0, ~0u);
+		note_advice(c, to, 0, ~0u);
 	}
-	errno = saved;
+	errno = saved_errno;
 	return true;
 }
 
@@ -189,7 +191,7 @@ void hp_advice_stick(size_t chunk)
 {
 	if (!open_record(chunk, chunk + 1)) /* then it is not tried again */
 		return;
-	note(chunk, chunk + 1, HP_ADVICE_STUCK, 0);
+	note_advice(chunk, chunk + 1, HP_ADVICE_STUCK, 0);
 	stuck = true;
 }
 
@@ -214,8 +216,8 @@ size_t hp_advice_cut(size_t chunk, size_t end)
 	return g->advised && g->kind == HUGEPIN_KIND_HUGETLB ? HP_MIN(hp_round_up(chunk, unit), end) : chunk;
 }
 
-/* What the program may not read, the kernel reads. Where nobody sees the program's calls, its protection is left alone: another
- * thread may be changing that. */
+/* The kernel reads memory that the program may not read. Where nobody sees the program's calls, its protection is left
+ * alone: another thread may be changing that. */
 static bool read_unreadable(char *out, uintptr_t at, size_t len)
 {
 	int fd = &hugepin_small_ ? -1 : (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC);
@@ -223,8 +225,11 @@ static bool read_unreadable(char *out, uintptr_t at, size_t len)
 
 	if (fd < 0)
 		return false;
-	for (size_t done = 0; done < len && (n = syscall(SYS_pread64, fd, out + done, len - done, at + done)) > 0; done += (size_t)n)
-		;
+	for (size_t done = 0; done < len; done += (size_t)n) {
+		n = syscall(SYS_pread64, fd, out + done, len - done, at + done);
+		if (n <= 0)
+			break;
+	}
 	syscall(SYS_close, fd);
 	return n > 0;
 }
@@ -241,19 +246,20 @@ bool hp_advice_read(void *to_, size_t chunk, size_t n)
 		to = run_of(CALLED, c, end, &a);
 		stop = hp_chunk_addr(to);
 		if (!(a & HP_ADVICE_KEPT) && !(a & HP_ADVICE_NOREAD && read_unreadable(out, at, stop - at))) {
-			if (a & HP_ADVICE_NOREAD && protect(at, stop, PROT_READ) != 0)
+			if (a & HP_ADVICE_NOREAD && call_mprotect(at, stop, PROT_READ) != 0)
 				ok = false;
 			else
 				memcpy(out, (void *)at, stop - at);
 			if (a & HP_ADVICE_NOREAD)
-				protect(at, stop, prot_of(a));
+				call_mprotect(at, stop, prot_of(a));
 		}
 		out += stop - at;
 	}
 	return ok;
 }
 
-/* From now on its free() comes to where advice is looked for. Its owner is the caller, or does not free it meanwhile. */
+/* From now on the buffer's free() takes the lock and looks for advice. The buffer's owner is the caller, or does not free
+ * the buffer meanwhile. The exchange pairs with hp_fast_free(), which changes the same word. */
 static void slow_down(size_t chunk)
 {
 	uint64_t w = hp_chunk_get(chunk);
@@ -267,20 +273,20 @@ bool hp_advice_copy(size_t from, size_t to, size_t n, size_t bytes)
 {
 	const unsigned first = HP_ADVICE_DONTFORK | HP_ADVICE_WIPEONFORK | HP_ADVICE_DONTDUMP;
 	const unsigned later = HP_ADVICE_PROT | HP_ADVICE_GUARD;
-	int saved = errno, r = 0;
+	int saved_errno = errno, err = 0;
 	unsigned a;
 
 	if (!open_record(to, to + n))
 		return false;
 	slow_down(to);
 	/* Before the contents are there. */
-	for (size_t c = 0, end; c < n && r == 0; c = end) {
+	for (size_t c = 0, end; c < n && err == 0; c = end) {
 		end = run_of(first, from + c, from + n, &a) - from;
-		r = a ? change(to + c, to + end, 0, a) : 0;
-		note(to + c, to + end, a, 0); /* a part may have been done, too */
+		err = a ? change_advice(to + c, to + end, 0, a) : 0;
+		note_advice(to + c, to + end, a, 0); /* a part may have been done, too */
 	}
 	/* A child gets nothing of some, but here all that can be read is to be there. */
-	for (size_t c = 0, end; c < n && r == 0; c = end) {
+	for (size_t c = 0, end; c < n && err == 0; c = end) {
 		uintptr_t at = hp_chunk_addr(from + c);
 		size_t len;
 
@@ -289,19 +295,19 @@ bool hp_advice_copy(size_t from, size_t to, size_t n, size_t bytes)
 			continue;
 		len = HP_MIN(end << HP_CHUNK_SHIFT, bytes) - (c << HP_CHUNK_SHIFT);
 		if (a & HP_ADVICE_NOREAD)
-			r = protect(at, at + len, PROT_READ);
-		if (r == 0)
+			err = call_mprotect(at, at + len, PROT_READ);
+		if (err == 0)
 			memcpy((void *)hp_chunk_addr(to + c), (void *)at, len);
 		if (a & HP_ADVICE_NOREAD)
-			protect(at, at + len, prot_of(a));
+			call_mprotect(at, at + len, prot_of(a));
 	}
-	for (size_t c = 0, end; c < n && r == 0; c = end) {
+	for (size_t c = 0, end; c < n && err == 0; c = end) {
 		end = run_of(later, from + c, from + n, &a) - from;
-		r = a ? change(to + c, to + end, 0, a) : 0;
-		note(to + c, to + end, a, 0);
+		err = a ? change_advice(to + c, to + end, 0, a) : 0;
+		note_advice(to + c, to + end, a, 0);
 	}
-	errno = saved;
-	return r == 0;
+	errno = saved_errno;
+	return err == 0;
 }
 
 /* ------------------------------------------------------------------ the program's calls */
@@ -324,8 +330,8 @@ static size_t live_at(size_t chunk, size_t *ret_end)
 	return (s == HP_CHUNK_LIVE || s == HP_CHUNK_ROOMY) && chunk < *ret_end ? c : 0;
 }
 
-/* The part of [*from, end) that lies first in one live buffer, or in memory of the small tier's. Returns its end; *from moves to its
- * start. 0: none. */
+/* The part of [*from, end) that lies first in one live buffer, or in memory of the small tier's. Returns its end; *from
+ * moves to its start. 0: none. */
 static size_t next_live(size_t *from, size_t end)
 {
 	while (*from < end) {
@@ -363,40 +369,40 @@ static size_t next_live(size_t *from, size_t end)
 	return 0;
 }
 
-static int call(uintptr_t start, uintptr_t end, long nr, int how)
+static int call_kernel(uintptr_t start, uintptr_t end, long nr, int how)
 {
 	return syscall(nr, start, end - start, how) ? -errno : 0;
 }
 
 static int call_noted(size_t from, size_t end, long nr, int how, unsigned set, unsigned clear)
 {
-	int r = call(hp_chunk_addr(from), hp_chunk_addr(end), nr, how);
+	int err = call_kernel(hp_chunk_addr(from), hp_chunk_addr(end), nr, how);
 
-	if (r == 0) {
-		note(from, end, set, clear);
+	if (err == 0) {
+		note_advice(from, end, set, clear);
 		return 0;
 	}
-	/* A part of it may have been done: the mappings that come before one which refuses. Again, by hugepages and then
-	 * by chunks, to know which. */
+	/* A part of it may have been done: the mappings that come before one which refuses. Again, by hugepages and
+	 * then by chunks, to know which. */
 	for (size_t to; from < end; from = to) {
 		to = HP_MIN(end, next_page(from));
-		r = call(hp_chunk_addr(from), hp_chunk_addr(to), nr, how);
-		if (r != 0) {
+		err = call_kernel(hp_chunk_addr(from), hp_chunk_addr(to), nr, how);
+		if (err != 0) {
 			to = from + 1; /* which is done as a whole, or not at all */
-			r = call(hp_chunk_addr(from), hp_chunk_addr(to), nr, how);
+			err = call_kernel(hp_chunk_addr(from), hp_chunk_addr(to), nr, how);
 		}
-		if (r != 0)
-			return r;
-		note(from, to, set, clear);
+		if (err != 0)
+			return err;
+		note_advice(from, to, set, clear);
 	}
 	return 0;
 }
 
 static int apply(uintptr_t start, size_t len, long nr, int how, unsigned set, unsigned clear)
 {
-	size_t reserved = __atomic_load_n(&hp_span.reserved, __ATOMIC_RELAXED);
-	uintptr_t base = __atomic_load_n(&hp_span.base, __ATOMIC_RELAXED), end = start + hp_round_up(len, HP_CHUNK), from, to;
-	int saved = errno, r = 0;
+	size_t reserved = hp_span_load(&hp_span.reserved);
+	uintptr_t base = hp_span_load(&hp_span.base), end = start + hp_round_up(len, HP_CHUNK), from, to;
+	int saved_errno = errno, err = 0;
 
 	if (start & (HP_CHUNK - 1) || end <= start || base >> 63 || end <= base || start >= base + reserved ||
 	    hp_lock_mine(&hp_heap_lock) || hp_pages_inside()) /* a signal handler, or the heap itself */
@@ -404,21 +410,21 @@ static int apply(uintptr_t start, size_t len, long nr, int how, unsigned set, un
 	from = HP_MAX(start, base);
 	to = HP_MIN(end, base + reserved);
 	if (start < from)
-		r = call(start, from, nr, how);
+		err = call_kernel(start, from, nr, how);
 	hp_lock(&hp_heap_lock);
-	if (r == 0 && set && !open_record((from - base) >> HP_CHUNK_SHIFT, (to - base) >> HP_CHUNK_SHIFT))
-		r = -ENOMEM;
-	for (size_t c = (from - base) >> HP_CHUNK_SHIFT, stop; r == 0; c = stop) {
+	if (err == 0 && set && !open_record((from - base) >> HP_CHUNK_SHIFT, (to - base) >> HP_CHUNK_SHIFT))
+		err = -ENOMEM;
+	for (size_t c = (from - base) >> HP_CHUNK_SHIFT, stop; err == 0; c = stop) {
 		stop = next_live(&c, (to - base) >> HP_CHUNK_SHIFT);
 		if (!stop)
 			break;
-		r = call_noted(c, stop, nr, how, set, clear);
+		err = call_noted(c, stop, nr, how, set, clear);
 	}
 	hp_unlock(&hp_heap_lock);
-	if (r == 0 && to < end)
-		r = call(to, end, nr, how);
-	errno = saved;
-	return r;
+	if (err == 0 && to < end)
+		err = call_kernel(to, end, nr, how);
+	errno = saved_errno;
+	return err;
 }
 
 int hugepin_advise_(void *addr, size_t len, int advice)
@@ -455,8 +461,8 @@ int hugepin_protect_(void *addr, size_t len, int prot)
 
 void hugepin_stack_(void *addr, size_t size)
 {
-	uintptr_t base = __atomic_load_n(&hp_span.base, __ATOMIC_RELAXED), top = (uintptr_t)addr + size, from;
-	int saved = errno;
+	uintptr_t base = hp_span_load(&hp_span.base), top = (uintptr_t)addr + size, from;
+	int saved_errno = errno;
 
 	if (base >> 63 || size < DESCRIPTOR || top < size || hp_lock_mine(&hp_heap_lock) || hp_pages_inside())
 		return;
@@ -467,24 +473,27 @@ void hugepin_stack_(void *addr, size_t size)
 
 		if (open_record(c, to)) /* else there is no memory for a thread either */
 			for (; (stop = next_live(&c, to)) != 0; c = stop)
-				note(c, stop, HP_ADVICE_STACK, 0);
+				note_advice(c, stop, HP_ADVICE_STACK, 0);
 	}
 	hp_unlock(&hp_heap_lock);
-	errno = saved;
+	errno = saved_errno;
 }
 
 /* ------------------------------------------------------------------ what the kernel knows */
 
 #define LEARNT (HP_ADVICE_DONTFORK | HP_ADVICE_WIPEONFORK | HP_ADVICE_DONTDUMP | HP_ADVICE_PROT)
 
-static void learn(void *unused, const struct hp_smaps *m)
+static void learn_mapping(void *unused, const struct hp_smaps *m)
 {
 	uintptr_t start = HP_MAX(m->start, hp_span.base);
 	uintptr_t end = HP_MIN(m->end, hp_chunk_addr(hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT));
 	unsigned f = m->flags;
-	unsigned set = (f & HP_SMAPS_DONTFORK ? HP_ADVICE_DONTFORK : 0) | (f & HP_SMAPS_WIPEONFORK ? HP_ADVICE_WIPEONFORK : 0) |
-		       (f & HP_SMAPS_DONTDUMP ? HP_ADVICE_DONTDUMP : 0) | (f & HP_SMAPS_READ ? 0 : HP_ADVICE_NOREAD) |
-		       (f & HP_SMAPS_WRITE ? 0 : HP_ADVICE_NOWRITE) | (f & HP_SMAPS_EXEC ? HP_ADVICE_EXEC : 0);
+	unsigned set = (f & HP_SMAPS_DONTFORK ? HP_ADVICE_DONTFORK : 0) |
+		       (f & HP_SMAPS_WIPEONFORK ? HP_ADVICE_WIPEONFORK : 0) |
+		       (f & HP_SMAPS_DONTDUMP ? HP_ADVICE_DONTDUMP : 0) |
+		       (f & HP_SMAPS_READ ? 0 : HP_ADVICE_NOREAD) |
+		       (f & HP_SMAPS_WRITE ? 0 : HP_ADVICE_NOWRITE) |
+		       (f & HP_SMAPS_EXEC ? HP_ADVICE_EXEC : 0);
 	size_t from, to;
 
 	(void)unused;
@@ -493,7 +502,7 @@ static void learn(void *unused, const struct hp_smaps *m)
 	from = (start - hp_span.base) >> HP_CHUNK_SHIFT;
 	to = (end - hp_span.base) >> HP_CHUNK_SHIFT;
 	if (!set) {
-		note(from, to, 0, LEARNT);
+		note_advice(from, to, 0, LEARNT);
 		return;
 	}
 	if (!open_record(from, to))
@@ -504,7 +513,7 @@ static void learn(void *unused, const struct hp_smaps *m)
 
 			run = HP_MIN(hp_advice_run(c, stop, &a), next_page(c));
 			if (!(a & HP_ADVICE_MISSING) && !page_of(c)->lost)
-				note(c, run, set, LEARNT & ~set);
+				note_advice(c, run, set, LEARNT & ~set);
 		}
 }
 
@@ -512,26 +521,26 @@ void hp_advice_learn(void)
 {
 	static char text[8192]; /* under hp_heap_lock */
 
-	hp_smaps_each(text, sizeof text, learn, NULL);
+	hp_smaps_each(text, sizeof text, learn_mapping, NULL);
 }
 
 void hp_advice_forget(void)
 {
 	if (record)
-		note(HP_PAGE_CHUNKS, hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT, 0, LEARNT);
+		note_advice(HP_PAGE_CHUNKS, hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT, 0, LEARNT);
 }
 
 /* ------------------------------------------------------------------ locks */
 
 void hp_heap_set_locks(const struct hp_heap_locks *l)
 {
-	/* release: with what it points to. Pairs with the loads below. */
+	/* release: with the functions; pairs with get_locks() */
 	atomic_store_explicit(&locks, l, memory_order_release);
 }
 
 void hp_heap_locked(uintptr_t start, uintptr_t end, bool on)
 {
-	uintptr_t base = __atomic_load_n(&hp_span.base, __ATOMIC_RELAXED);
+	uintptr_t base = hp_span_load(&hp_span.base);
 
 	if (base >> 63 || hp_lock_mine(&hp_heap_lock))
 		return;
@@ -542,17 +551,17 @@ void hp_heap_locked(uintptr_t start, uintptr_t end, bool on)
 		size_t c = (start - base) >> HP_CHUNK_SHIFT, to = (end - base + HP_CHUNK - 1) >> HP_CHUNK_SHIFT, stop;
 
 		if (!on)
-			note(c, to, 0, HP_ADVICE_LOCKED);
+			note_advice(c, to, 0, HP_ADVICE_LOCKED);
 		else if (open_record(c, to)) /* else it stays locked when it is free, as is documented of raw calls */
 			for (; (stop = next_live(&c, to)) != 0; c = stop)
-				note(c, stop, HP_ADVICE_LOCKED, 0);
+				note_advice(c, stop, HP_ADVICE_LOCKED, 0);
 	}
 	hp_unlock(&hp_heap_lock);
 }
 
 static const struct hp_heap_locks *get_locks(void)
 {
-	return atomic_load_explicit(&locks, memory_order_acquire);
+	return atomic_load_explicit(&locks, memory_order_acquire); /* pairs with hp_heap_set_locks() */
 }
 
 void hp_advice_unlock(size_t chunk, size_t n)
@@ -563,7 +572,7 @@ void hp_advice_unlock(size_t chunk, size_t n)
 		hp_lock(&hp_heap_lock);
 		to = hp_advice_run(c, end, &a);
 		if (a & HP_ADVICE_LOCKED)
-			note(c, to, 0, HP_ADVICE_LOCKED);
+			note_advice(c, to, 0, HP_ADVICE_LOCKED);
 		hp_unlock(&hp_heap_lock);
 		if (a & HP_ADVICE_LOCKED)
 			get_locks()->unlock(hp_chunk_addr(c), hp_chunk_addr(to));
@@ -573,20 +582,20 @@ void hp_advice_unlock(size_t chunk, size_t n)
 int hp_advice_lock_alike(size_t from, size_t to, size_t n)
 {
 	unsigned a;
-	int r = 0;
+	int err = 0;
 
-	for (size_t c = 0, end; get_locks() && c < n && r == 0; c = end) {
+	for (size_t c = 0, end; get_locks() && c < n && err == 0; c = end) {
 		bool pool = page_of(to + c)->kind == HUGEPIN_KIND_HUGETLB;
 
 		hp_lock(&hp_heap_lock);
 		end = run_of(HP_ADVICE_LOCKED, from + c, HP_MIN(from + n, from + next_page(to + c) - to), &a) - from;
 		if (a && pool) /* whose pages are never swapped; mlock says ENOMEM where they cannot be read */
-			note(to + c, to + end, HP_ADVICE_LOCKED, 0);
+			note_advice(to + c, to + end, HP_ADVICE_LOCKED, 0);
 		hp_unlock(&hp_heap_lock);
 		if (a && !pool)
-			r = get_locks()->lock(hp_chunk_addr(to + c), hp_chunk_addr(to + end));
+			err = get_locks()->lock(hp_chunk_addr(to + c), hp_chunk_addr(to + end));
 	}
-	return r;
+	return err;
 }
 
 /* ------------------------------------------------------------------ fork */
@@ -625,46 +634,47 @@ bool hp_advice_dofork(size_t first, size_t end_page)
 		size_t to = hp_advice_run(c, end, &a);
 
 		if (a & HP_ADVICE_DONTFORK) {
-			if (from < c && advise(hp_chunk_addr(from), hp_chunk_addr(c), MADV_DOFORK) != 0)
+			if (from < c && call_madvise(hp_chunk_addr(from), hp_chunk_addr(c), MADV_DOFORK) != 0)
 				return false;
 			from = to;
 		}
 		c = to;
 	}
-	return from == end || advise(hp_chunk_addr(from), hp_chunk_addr(end), MADV_DOFORK) == 0;
+	return from == end || call_madvise(hp_chunk_addr(from), hp_chunk_addr(end), MADV_DOFORK) == 0;
 }
 
 /* A hole, or an empty copy: nothing else may come to lie there, and touching it is to be fatal. */
-static bool keep_out(size_t from, size_t end)
+static bool keep_out_advised(size_t from, size_t end)
 {
 	if (syscall(SYS_mmap, hp_chunk_addr(from), (end - from) << HP_CHUNK_SHIFT, PROT_NONE,
 		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0L) == -1)
 		return false;
-	advise(hp_chunk_addr(from), hp_chunk_addr(end), MADV_DONTDUMP);
-	note(from, end, HP_ADVICE_MISSING, ~(unsigned)HP_ADVICE_STUCK);
+	call_madvise(hp_chunk_addr(from), hp_chunk_addr(end), MADV_DONTDUMP);
+	note_advice(from, end, HP_ADVICE_MISSING, ~(unsigned)HP_ADVICE_STUCK);
 	for (size_t p = from >> HP_PAGE_CHUNKS_SHIFT; p <= (end - 1) >> HP_PAGE_CHUNKS_SHIFT; p++)
 		if (hp_span.page[p].kind == HUGEPIN_KIND_HUGETLB) /* the pool's no more */
 			hp_span.page[p].fork = HP_PAGE_COPIED;
 	return true;
 }
 
-/* [from, end), of pages of one fate, in the child. What was not copied the kernel has advised, and what was missing is missing. */
+/* [from, end), of pages of one fate, in the child. What was not copied the kernel has advised, and what was missing is
+ * missing. */
 static bool in_child(size_t from, size_t end, bool copied)
 {
 	const unsigned gone = HP_ADVICE_DONTFORK | (copied ? HP_ADVICE_MISSING : 0);
 	unsigned a, more;
 
-	note(from, end, 0, HP_ADVICE_LOCKED);
+	note_advice(from, end, 0, HP_ADVICE_LOCKED);
 	for (size_t c = from, to, next; c < end; c = to) {
 		to = run_of(gone, c, end, &a);
 		if (a) { /* one mapping for one of the parent's: there may be no more */
 			while (to < end && (next = run_of(gone, to, end, &more), more))
 				to = next;
-			if (!keep_out(c, to))
+			if (!keep_out_advised(c, to))
 				return false;
 		} else if (copied) {
 			to = run_of(CALLED, c, to, &a);
-			if (a && change(c, to, 0, a) != 0)
+			if (a && change_advice(c, to, 0, a) != 0)
 				return false;
 		}
 	}
@@ -680,7 +690,7 @@ static bool child_part(size_t first_page, size_t end_page)
 		if (!g->advised)
 			continue;
 		if (g->fork == HP_PAGE_LEFT || g->fork == HP_PAGE_LOST) {
-			note(c, next_page(c), 0, ~0u);
+			note_advice(c, next_page(c), 0, ~0u);
 			continue;
 		}
 		while (p + 1 < end_page && g[1].advised && g[1].fork == g->fork) {

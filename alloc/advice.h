@@ -1,11 +1,11 @@
 /*
- * What the program has said to the kernel about parts of its own buffers, by madvise, mprotect and mlock: for as long as the
- * buffer is its, and in every child. The kernel keeps it with its mappings, and mappings are not buffers: the heap hands the
- * memory on, copies it for a child, and keeps it out of children itself. So there is a record, by chunk, of those calls that
- * libhugepin-malloc.so sees.
+ * Advice: what the program has said to the kernel about parts of its own buffers, by madvise, mprotect and mlock. It
+ * holds for as long as the buffer is the program's, and in every child. The kernel keeps advice with its mappings, and
+ * mappings are not buffers: the heap hands the memory on, copies it for a child, and keeps it out of children itself.
+ * So there is a record, by chunk, of those calls that libhugepin-malloc.so sees.
  *
- * Who advises nothing pays nothing: the record is made at the first call, a hugepage says whether there is anything about it
- * (page.advised), and an advised buffer is ROOMY, which no fast path takes.
+ * A program that advises nothing pays nothing. The record is made at the first call, a hugepage says whether there is
+ * any advice about it (page.advised), and an advised buffer is ROOMY, which no fast path takes.
  */
 #ifndef HP_ALLOC_ADVICE_H
 #define HP_ALLOC_ADVICE_H
@@ -13,7 +13,7 @@
 #include "alloc/advised.h"
 #include "alloc/pages.h"
 
-/* Of a chunk; 0: as the heap made it. */
+/* The advice of a chunk. 0: the chunk is as the heap made it. */
 enum {
 	HP_ADVICE_DONTFORK = 1,
 	HP_ADVICE_WIPEONFORK = 2,
@@ -25,14 +25,15 @@ enum {
 	HP_ADVICE_LOCKED = 128,
 	HP_ADVICE_MISSING = 256, /* a child of fork: was DONTFORK, and has no memory here */
 	HP_ADVICE_STUCK = 512, /* a buffer begins here that was freed, but the kernel did not take all advice back */
-	HP_ADVICE_STACK = 1024, /* the C library's descriptor of a thread lies here: the top of a stack that the program gave */
+	/* The C library's descriptor of a thread lies here: the top of a stack that the program gave. */
+	HP_ADVICE_STACK = 1024,
 };
 #define HP_ADVICE_PROT (HP_ADVICE_NOREAD | HP_ADVICE_NOWRITE | HP_ADVICE_EXEC)
-/* What a child does not get. */
+/* Chunks with any of these a child does not get. */
 #define HP_ADVICE_KEPT (HP_ADVICE_DONTFORK | HP_ADVICE_WIPEONFORK | HP_ADVICE_GUARD | HP_ADVICE_MISSING)
 
-/* Of a buffer of the caller's own, without the lock: unlock what the program had locked of it; lock the same of another. 0 or
- * -errno. */
+/* For a buffer of the caller's own, without the lock. unlock: unlock what the program had locked of it. lock_alike:
+ * lock the same parts of another buffer. 0 or -errno. */
 void hp_advice_unlock(size_t chunk, size_t n);
 int hp_advice_lock_alike(size_t from, size_t to, size_t n);
 
@@ -44,21 +45,23 @@ size_t hp_advice_run(size_t chunk, size_t end, unsigned *ret_advice);
 /* Whether there is any about [chunk, chunk + n). */
 bool hp_advice_any(size_t chunk, size_t n);
 
-/* [chunk, chunk + n) is free: no advice any more. False: the kernel refused, and it may not be handed out. Who is freed as a whole
- * is kept as it is and noted, to be tried again; the first such buffer that begins at `chunk` or behind, or 0. */
+/* [chunk, chunk + n) is free: take its advice back. False: the kernel refused, and the chunks may not be handed out.
+ * stick: a whole buffer that the kernel refused is kept as it is and noted, to be tried again. stuck: the first such
+ * buffer that begins at `chunk` or behind, or 0. */
 bool hp_advice_undo(size_t chunk, size_t n);
 void hp_advice_stick(size_t chunk);
 size_t hp_advice_stuck(size_t chunk);
 
-/* The first chunk at or behind `chunk` from which on a part of the same buffer can be free by itself: pages of the pool are
- * advised as wholes. */
+/* The first chunk at or behind `chunk` from which on a part of the same buffer can be free by itself: pages of the pool
+ * are advised as wholes. */
 size_t hp_advice_cut(size_t chunk, size_t end);
 
-/* Copy a buffer's contents, these bytes, and its advice, but for locks, to [to, to + n), which has none. False: the kernel refused. */
+/* Copy a buffer's contents, these bytes, and its advice, but for locks, to [to, to + n), which has none. False: the
+ * kernel refused. */
 bool hp_advice_copy(size_t from, size_t to, size_t n, size_t bytes);
 
-/* Read [chunk, chunk + n) for a copy of it, which is zero so far and gets no advice: what may be read by whoever copies. False:
- * some could not be read. */
+/* Read [chunk, chunk + n) for a copy of it, which is zero so far and gets no advice: what may be read by whoever
+ * copies. False: some could not be read. */
 bool hp_advice_read(void *to, size_t chunk, size_t n);
 
 /* Whether a part of the page is at the top of a thread's stack. */
@@ -67,8 +70,8 @@ bool hp_advice_is_stack(size_t page);
 /* Whether anything was ever advised. */
 bool hp_advice_made(void);
 
-/* Where nobody sees the program's calls: note what the kernel knows of live buffers, by /proc/self/smaps. What cannot be read is not
- * noted. */
+/* Where nobody sees the program's calls: note what the kernel knows of live buffers, by /proc/self/smaps. What cannot
+ * be read is not noted. */
 void hp_advice_learn(void);
 
 /* The fork is done: what the kernel said is soon not so any more. */

@@ -8,8 +8,9 @@
 
 #pragma GCC visibility push(default)
 
-/* For libhugepin-malloc.so's madvise and mprotect: carry the call out for what of [addr, addr + len) lies in live buffers of the
- * heap, and for what lies outside the heap, and note it. 0, or -errno; 1: nothing of it concerns the heap, go on. */
+/* For libhugepin-malloc.so's madvise and mprotect: carry the call out for what of [addr, addr + len) lies in live
+ * buffers of the heap, and for what lies outside the heap, and note it. 0, or -errno; 1: nothing of it concerns the
+ * heap, go on. */
 int hugepin_advise_(void *addr, size_t len, int advice);
 int hugepin_protect_(void *addr, size_t len, int prot);
 

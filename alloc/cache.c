@@ -15,6 +15,7 @@ struct hp_cache hp_cache_none;
 HP_TLS struct hp_cache *hp_cache_self = &hp_cache_none;
 extern HP_TLS struct hp_cache *hugepin_cache_self_
 	__attribute__((alias("hp_cache_self"), visibility("default"))); /* fast.h */
+HP_TLS struct hp_cache *hp_cache_aside;
 size_t hp_shared_listed;
 
 static HP_TLS bool exiting; /* destructors of this thread may still call: they get no cache again */
@@ -156,18 +157,20 @@ void hp_cache_spill(struct hp_cache *c)
 
 void hp_cache_clear(struct hp_cache *c)
 {
-	if (c->slot.n) {
+	uint32_t n = hp_cache_slot(c);
+
+	if (n) {
 		size_t chunk = ((uintptr_t)c->slot_ptr - hp_span.base) >> HP_CHUNK_SHIFT;
 
 		hp_chunk_set(chunk, 0);
-		hp_tree_free(&hp_span.tree, chunk, c->slot.n);
+		hp_tree_free(&hp_span.tree, chunk, n);
 		HP_STAT_ADD(cleared, 1);
-		HP_STAT_ADD(taken_bytes, -((uint64_t)c->slot.n << HP_CHUNK_SHIFT));
-		__atomic_store_n(&c->slot.n, 0, __ATOMIC_RELAXED);
+		HP_STAT_ADD(taken_bytes, -((uint64_t)n << HP_CHUNK_SHIFT));
+		atomic_store_explicit(&c->slot.n, 0, memory_order_relaxed);
 	}
 	if (c->listed)
-		for (size_t n = 0; (n = keys_next(&c->keys, n + 1)) != 0;)
-			list_clear(&c->keys, c->head, n);
+		for (size_t key = 0; (key = keys_next(&c->keys, key + 1)) != 0;)
+			list_clear(&c->keys, c->head, key);
 	c->listed = 0;
 	hp_tree_settle(&hp_span.tree);
 }
@@ -177,7 +180,18 @@ void hp_cache_admit(struct hp_cache *c)
 	if (c == &hp_cache_none)
 		return;
 	c->asked = false;
-	atomic_store_explicit(&c->limit, HP_SLOT_MAX, memory_order_release);
+	atomic_store_explicit(&c->limit, HP_SLOT_MAX, memory_order_release); /* pairs with hp_cache_limit() */
+}
+
+void hp_cache_set_aside(bool on)
+{
+	if (on) {
+		hp_cache_aside = hp_cache_self;
+		hp_cache_self = &hp_cache_none;
+	} else if (hp_cache_aside) {
+		hp_cache_self = hp_cache_aside;
+		hp_cache_aside = NULL;
+	}
 }
 
 /* ------------------------------------------------------------------ threads */
@@ -231,8 +245,8 @@ static struct hp_cache *map_caches(void)
 	return first;
 }
 
-/* Threads whose first slow call came in the last round of their destructors have ended without giving up their caches. Some at a
- * time: there may be many threads. */
+/* Threads whose first slow call came in the last round of their destructors have ended without giving up their caches.
+ * Some at a time: there may be many threads. */
 static void reap(void)
 {
 	enum { AT_ONCE = 64 };
@@ -245,7 +259,8 @@ static void reap(void)
 	for (; *at && i < begin + AT_ONCE; i++) {
 		struct hp_cache *c = *at;
 
-		if (i < begin || c == hp_cache_self || !c->tid || hp_syscall(SYS_tgkill, getpid(), c->tid, 0, 0, 0, 0) != -ESRCH) {
+		if (i < begin || c == hp_cache_self || !c->tid ||
+		    hp_syscall(SYS_tgkill, getpid(), c->tid, 0, 0, 0, 0) != -ESRCH) {
 			at = &c->next;
 			continue;
 		}
@@ -263,8 +278,12 @@ void hp_cache_adopt(void)
 	if (exiting)
 		return;
 	if (c == &hp_cache_none) {
-		/* A child that has the memory in common, of vfork(2), say, leaves the cache to the thread whose variables it has. */
-		tid = hp_sandboxed || hp_process() != HP_PROCESS_OWN ? 0 : (uint32_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0);
+		/* A child that has the memory in common, of vfork(2), say, leaves the cache to the thread whose
+		 * variables it has. */
+		if (hp_sandboxed || hp_process() != HP_PROCESS_OWN)
+			tid = 0;
+		else
+			tid = (uint32_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0);
 		hp_lock(&hp_heap_lock);
 		if (!spare)
 			reap();
@@ -290,8 +309,8 @@ void hp_cache_adopt(void)
 		hp_cache_self = c; /* with the lock: the child of a fork from a signal handler has both or none */
 		hp_unlock(&hp_heap_lock);
 	}
-	/* May allocate (its second level of keys does, a small request): no lock is held, and the cache is in place. A thread
-	 * that came before the constructor gets its key at a later slow call. */
+	/* May allocate (its second level of keys does, a small request): no lock is held, and the cache is in place. A
+	 * thread that came before the constructor gets its key at a later slow call. */
 	if (!keyed && exit_key_made) {
 		keyed = true;
 		pthread_setspecific(exit_key, c);
@@ -302,7 +321,7 @@ void hp_cache_ask_others(void)
 {
 	for (struct hp_cache *c = registered; c; c = c->next)
 		if (c != hp_cache_self)
-			atomic_store_explicit(&c->limit, 0, memory_order_release);
+			atomic_store_explicit(&c->limit, 0, memory_order_release); /* pairs with hp_cache_limit() */
 }
 
 bool hp_cache_steal(bool idle_only, uint32_t age)
@@ -312,6 +331,7 @@ bool hp_cache_steal(bool idle_only, uint32_t age)
 	for (struct hp_cache *c = registered; c; c = c->next) {
 		if (c == hp_cache_self)
 			continue;
+		/* Before busy is read, with the membarrier: pairs with hp_cache_enter() and hp_cache_limit(). */
 		atomic_store_explicit(&c->limit, 0, memory_order_seq_cst);
 		fence |= !idle_only || c->asked;
 	}
@@ -325,11 +345,13 @@ bool hp_cache_steal(bool idle_only, uint32_t age)
 	for (struct hp_cache *c = registered; c; c = c->next) {
 		if (c == hp_cache_self)
 			continue;
-		bool mine = fence && (!idle_only || c->asked) && !__atomic_load_n(&c->slot.busy, __ATOMIC_ACQUIRE);
+		/* The owner left by a store to busy, with which the first load pairs, or by one to the whole word: the
+		 * second pairs with hp_cache_pop_slot() and hp_fast_free(). */
+		bool mine = fence && (!idle_only || c->asked) &&
+			    !atomic_load_explicit(&c->slot.busy, memory_order_acquire);
 
-		/* The owner left by a store to busy or to the whole word: this pairs with the latter. */
-		(void)__atomic_load_n(&c->slot.word, __ATOMIC_ACQUIRE);
-		if (mine && (c->slot.n || c->listed)) {
+		(void)atomic_load_explicit(&c->slot.word, memory_order_acquire); /* pairs: see above */
+		if (mine && (hp_cache_slot(c) || c->listed)) {
 			hp_cache_clear(c);
 			HP_STAT_ADD(stolen, 1);
 		}

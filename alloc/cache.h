@@ -1,13 +1,13 @@
 /*
- * Freed buffers on their way back to the tree, not yet coalesced: a slot and small lists for each thread, then shared
- * lists. All are keyed by the exact number of chunks.
+ * Freed buffers on their way back to the tree, not yet coalesced. Each thread has a slot and small lists; then there
+ * are shared lists. All lists are keyed by the exact number of chunks.
  *
  * A thread works on its own cache without a lock. The service thread may empty the cache of a thread that is idle:
  *	owner:	busy = 1; read limit, slot and lists; change them; busy = 0
- *	thief:	limit = 0; membarrier on every running thread; if !busy, the cache is the thief's until limit is set again
- * which only a holder of hp_heap_lock does, and the thief holds it. Either the owner's busy was seen, or the owner sees
- * limit == 0 and takes the lock (an asymmetric Dekker, as in the hazard pointers of Folly; membarrier(2) is the thief's
- * half of the fence). A limit of 0 is also how a thread is asked to empty its cache at its next call.
+ *	thief:	limit = 0; membarrier on every running thread; if !busy, the cache is the thief's until limit is set
+ * Only a holder of hp_heap_lock sets it again, and the thief holds that. Either the owner's busy was seen, or the owner
+ * sees limit == 0 and takes the lock (an asymmetric Dekker, as in the hazard pointers of Folly; membarrier(2) is the
+ * thief's half of the fence). A limit of 0 is also how a thread is asked to empty its cache at its next call.
  */
 #ifndef HP_ALLOC_CACHE_H
 #define HP_ALLOC_CACHE_H
@@ -28,13 +28,13 @@ struct hp_keys {
 };
 
 struct hp_cache {
-	/* What malloc and free touch. */
+	/* malloc and free touch the members up to `listed`. */
 	_Alignas(64) _Atomic uint32_t limit; /* largest count that the fast paths take; 0: none */
 	union {
 		struct {
-			uint32_t n, busy; /* n: chunks of the buffer in the slot, 0: empty */
+			_Atomic uint32_t n, busy; /* n: chunks of the buffer in the slot, 0: empty */
 		};
-		uint64_t word; /* both, for one store that ends an operation */
+		_Atomic uint64_t word; /* both, for one store that ends an operation */
 	} slot;
 	void *slot_ptr;
 	hp_chunk *slot_chunk;
@@ -54,23 +54,34 @@ struct hp_cache {
 extern HP_TLS struct hp_cache *hp_cache_self;
 extern struct hp_cache hp_cache_none;
 
+/* This thread's cache while its large requests go to the small tier, and the fast paths find nothing. NULL: they do
+ * not. */
+extern HP_TLS struct hp_cache *hp_cache_aside;
+void hp_cache_set_aside(bool on);
+
 static inline void hp_cache_enter(struct hp_cache *c)
 {
-	/* Before anything else of the cache is read: pairs with the membarrier in hp_cache_steal(). */
-	__atomic_store_n(&c->slot.busy, 1, __ATOMIC_RELAXED);
+	atomic_store_explicit(&c->slot.busy, 1, memory_order_relaxed);
+	/* Before anything else of the cache is read: pairs with the barrier in hp_cache_steal(). */
 	hp_barrier_often();
 }
 
-/* limit, after enter. acquire: what a thief wrote is seen, or limit is 0. */
+/* limit, after enter. acquire: what a thief wrote is seen, or limit is 0; pairs with hp_cache_admit(). */
 static inline uint32_t hp_cache_limit(struct hp_cache *c)
 {
 	return atomic_load_explicit(&c->limit, memory_order_acquire);
 }
 
-/* release: a thief that sees busy == 0 sees the cache as it was left. */
+/* release: a thief that sees busy == 0 sees the cache as it was left; pairs with hp_cache_steal(). */
 static inline void hp_cache_leave(struct hp_cache *c)
 {
-	__atomic_store_n(&c->slot.busy, 0, __ATOMIC_RELEASE);
+	atomic_store_explicit(&c->slot.busy, 0, memory_order_release);
+}
+
+/* Chunks of the buffer in the slot. 0: there is none. */
+static inline uint32_t hp_cache_slot(struct hp_cache *c)
+{
+	return atomic_load_explicit(&c->slot.n, memory_order_relaxed);
 }
 
 /* The owner's, between enter and leave, limit not 0. pop: 0, or the first chunk of a buffer of n chunks, LIVE; it fits
@@ -78,8 +89,8 @@ static inline void hp_cache_leave(struct hp_cache *c)
 HP_DIRECT size_t hp_cache_pop(struct hp_cache *c, size_t n, size_t align);
 HP_DIRECT bool hp_cache_push(struct hp_cache *c, size_t chunk, uint32_t n);
 
-/* Make sure that this thread has a cache (its limit is 0 until hp_cache_admit) and that it is emptied at thread exit. No
- * lock held. */
+/* Make sure that this thread has a cache (its limit is 0 until hp_cache_admit) and that it is emptied at thread exit.
+ * No lock held. */
 void hp_cache_adopt(void);
 
 /* For the constructor: threads that start to use the heap from now on are known when they exit. */
@@ -104,17 +115,17 @@ extern size_t hp_shared_listed;
 /* Ask every other thread to empty its cache at its next call. */
 void hp_cache_ask_others(void);
 
-/* Let the owner use its cache without the lock. The service thread must be awake from now on: it is what empties the cache
- * when the owner falls idle. */
+/* Let the owner use its cache without the lock. Somebody must tick from now on: a tick empties the cache when the owner
+ * falls idle. */
 void hp_cache_admit(struct hp_cache *c);
 
-/* Ask, and empty the caches of those that are not busy: idle_only takes those that were asked at the last call with
- * idle_only and have not called since; stamps what it finds as free since `age` ticks. Returns whether caches remain that
- * may hold something. */
+/* Ask every other thread, and empty the caches of threads that are not busy. idle_only: of those alone that were asked
+ * at the last call with idle_only and have not called since. What is found is stamped as free since `age` ticks.
+ * Returns whether caches remain that may hold something. */
 bool hp_cache_steal(bool idle_only, uint32_t age);
 
-/* After hp_cache_steal(false, ...), for as long as the lock is held: whether another thread may still turn a LISTED buffer into a live
- * one without the lock. */
+/* After hp_cache_steal(false, ...), for as long as the lock is held: whether another thread may still turn a LISTED
+ * buffer into a live one without the lock. */
 bool hp_cache_unsettled(void);
 
 /* In the child of fork: the other threads and their caches are gone; all lists are empty. */

@@ -15,17 +15,19 @@
 /* Bytes around the stack pointer that the handlers' callees and fork()'s own frames may write. */
 #define STACK_BELOW 65536
 #define STACK_ABOVE 16384
-/* Bytes below a thread-local variable of ours or of the C library's that hold the others, and above the thread pointer. */
+/* Bytes below a thread-local variable of ours or of the C library's that hold the others, and above the thread pointer.
+ * */
 #define THREAD_BELOW 8192
 #define THREAD_ABOVE 8192
 
-/* In a copy of TRIAL_PAGES or more, once SLOW_PAGES hugepages have taken SLOW_TIMES what base pages take, the others are of these. */
+/* In a copy of TRIAL_PAGES or more, once SLOW_PAGES hugepages have taken SLOW_TIMES what base pages take, the others
+ * are of these. */
 #define TRIAL_PAGES 4
 #define SLOW_PAGES 2
 #define SLOW_TIMES 3
 
 static struct {
-	char *map, *at; /* the mapping, and the aligned copy inside it, or what is left of that; none if there is none */
+	char *map, *at; /* the mapping, and the aligned copy inside it, or what is left of that; NULL: there is none */
 	char *end; /* of the mapping */
 	size_t pages;
 	bool used; /* kept since tick `since`: not zero */
@@ -39,14 +41,15 @@ static char *end_of_copy(void)
 
 /* ------------------------------------------------------------------ which pages */
 
-/* Of pages [p, p + count). */
+/* Whether any of pages [p, p + count) is one that the child's part of fork() works on early. */
 static bool is_used_early(size_t p, size_t count)
 {
 	uintptr_t from = hp_page_addr(p), to = hp_page_addr(p + count), frame = (uintptr_t)__builtin_frame_address(0);
 	uintptr_t thread = (uintptr_t)__builtin_thread_pointer();
 	uintptr_t variables = HP_MIN((uintptr_t)&errno, (uintptr_t)&hp_locks_held) - THREAD_BELOW;
 
-	if ((from < frame + STACK_ABOVE && to > frame - STACK_BELOW) || (from < thread + THREAD_ABOVE && to > variables))
+	if ((from < frame + STACK_ABOVE && to > frame - STACK_BELOW) ||
+	    (from < thread + THREAD_ABOVE && to > variables))
 		return true;
 	for (size_t q = p; q < p + count; q++)
 		if (hp_advice_is_stack(q))
@@ -67,10 +70,10 @@ int hp_copy_runs(bool (*take)(size_t p), int (*each)(void *arg, size_t first, si
 		while (q < hp_span.tree.used && take(q))
 			q++;
 		if (q > p) {
-			int r = each(arg, p, q);
+			int err = each(arg, p, q);
 
-			if (r)
-				return r;
+			if (err)
+				return err;
 		}
 		p = q + 1;
 	}
@@ -261,8 +264,8 @@ static uint64_t free_room(void)
 	return room;
 }
 
-/* Whether no child has what is kept: each page that one has would be copied before it is written. A filter of system calls may end
- * who asks. */
+/* Whether no child has what is kept: each page that one has would be copied before it is written. A filter of system
+ * calls may end who asks. */
 static bool is_own(void)
 {
 	bool may_ask = !hp_sandboxed && syscall(SYS_prctl, PR_GET_SECCOMP) == 0;
@@ -290,7 +293,7 @@ uint64_t hp_copy_room(size_t pages)
 
 /* ------------------------------------------------------------------ its memory */
 
-static void *map_pages(size_t pages)
+static void *map_copy(size_t pages)
 {
 	return (void *)syscall(SYS_mmap, NULL, (pages + 1) << HP_PAGE_SHIFT, PROT_READ | PROT_WRITE,
 			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
@@ -298,7 +301,7 @@ static void *map_pages(size_t pages)
 
 static bool could_map(size_t pages)
 {
-	void *p = map_pages(pages);
+	void *p = map_copy(pages);
 
 	if (p == MAP_FAILED)
 		return false;
@@ -311,7 +314,7 @@ bool hp_copy_may_map(size_t pages)
 	return pages <= copy.pages || could_map(pages);
 }
 
-static void advise(char *at, size_t pages, int advice)
+static void advise_copy(char *at, size_t pages, int advice)
 {
 	syscall(SYS_madvise, at, pages << HP_PAGE_SHIFT, advice); /* without it base pages do, or others */
 }
@@ -327,23 +330,24 @@ static bool populate(char *at, size_t pages, uint64_t *ret_ns)
 	return true;
 }
 
-/* What the base pages of a hugepage's size take, on memory that is thrown away. */
+/* The time that the base pages of a hugepage take to be had, tried on memory that is thrown away. */
 static bool time_base_pages(uint64_t *ret_ns)
 {
-	char *map = map_pages(1), *at = (char *)hp_round_up((uintptr_t)map, HP_PAGE);
+	char *map = map_copy(1), *at = (char *)hp_round_up((uintptr_t)map, HP_PAGE);
 	bool ok;
 
 	if (map == MAP_FAILED)
 		return false;
-	advise(at, 1, MADV_NOHUGEPAGE);
+	advise_copy(at, 1, MADV_NOHUGEPAGE);
 	ok = populate(at, 1, ret_ns);
 	syscall(SYS_munmap, map, 2 << HP_PAGE_SHIFT);
 	return ok;
 }
 
-/* THP, until some take much longer than base pages: on a virtual machine a free hugepage is often one that the host has yet to find.
- * Before Linux 6.17 mremap moves no more than one mapping, and parts that were first populated under different advice stay several
- * for good. So the first page is populated before anything is split, and at the end all is advised the same. */
+/* THP, until some take much longer than base pages: on a virtual machine a free hugepage is often one that the host has
+ * yet to find. Before Linux 6.17 mremap moves no more than one mapping, and parts that were first populated under
+ * different advice stay several for good. So the first page is populated before anything is split, and at the end all
+ * is advised the same. */
 static bool populate_copy(void)
 {
 	uint64_t base_ns, ns;
@@ -351,7 +355,7 @@ static bool populate_copy(void)
 	size_t n = 0, left;
 	char *rest;
 
-	advise(copy.at, copy.pages, MADV_HUGEPAGE);
+	advise_copy(copy.at, copy.pages, MADV_HUGEPAGE);
 	if (copy.pages < TRIAL_PAGES || !time_base_pages(&base_ns))
 		return populate(copy.at, copy.pages, &ns);
 	for (; n < copy.pages && slow < SLOW_PAGES; n++) {
@@ -363,14 +367,15 @@ static bool populate_copy(void)
 	left = copy.pages - n;
 	if (!left)
 		return true;
-	advise(rest, left, MADV_NOHUGEPAGE);
+	advise_copy(rest, left, MADV_NOHUGEPAGE);
 	if (!populate(rest, left, &ns))
 		return false;
-	advise(rest, left, MADV_HUGEPAGE); /* the kernel may collapse them later */
+	advise_copy(rest, left, MADV_HUGEPAGE); /* the kernel may collapse them later */
 	return true;
 }
 
-/* What is kept, without what is too much. All of it was shared with a child, and each base page would be a fault of its own. */
+/* Use the kept memory, without the part that is too much. All of it was shared with a child, and each base page would
+ * be a fault of its own. */
 static bool use_again(size_t pages)
 {
 	size_t excess = (copy.pages - pages) << HP_PAGE_SHIFT;
@@ -392,7 +397,7 @@ bool hp_copy_map(size_t pages)
 	if (copy.used && use_again(pages))
 		return true;
 	hp_copy_drop();
-	map = map_pages(pages);
+	map = map_copy(pages);
 	if (map == MAP_FAILED)
 		return false;
 	copy.map = map;
@@ -411,7 +416,7 @@ bool hp_copy_hide(void)
 	return syscall(SYS_madvise, copy.at, copy.pages << HP_PAGE_SHIFT, MADV_DONTDUMP) == 0;
 }
 
-/* What is mapped around the copy, a hugepage in all. */
+/* Unmap the memory around the copy, a hugepage in all. */
 static void drop_slack(void)
 {
 	char *end = end_of_copy();
@@ -424,7 +429,7 @@ static void drop_slack(void)
 	copy.end = end;
 }
 
-static bool put(size_t first, size_t count)
+static bool put_run(size_t first, size_t count)
 {
 	size_t len = count << HP_PAGE_SHIFT;
 
@@ -438,7 +443,8 @@ static bool put(size_t first, size_t count)
 /* Where mremap refuses a single page, too. */
 static bool put_contents(size_t p)
 {
-	if (syscall(SYS_mmap, hp_page_addr(p), HP_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0L) == -1)
+	if (syscall(SYS_mmap, hp_page_addr(p), HP_PAGE, PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0L) == -1)
 		return false;
 	syscall(SYS_madvise, hp_page_addr(p), HP_PAGE, MADV_HUGEPAGE);
 	memcpy((void *)hp_page_addr(p), copy.at, HP_PAGE);
@@ -449,13 +455,14 @@ static bool put_contents(size_t p)
 
 size_t hp_copy_put(size_t first, size_t end)
 {
-	if (put(first, end - first))
+	if (put_run(first, end - first))
 		return end;
-	/* Page by page: the copy may be several mappings; or it counts twice for strict overcommit while it moves, and the kernel has
-	 * refused that when it had unmapped the target. What is dropped here is the room for one page. */
+	/* Page by page: the copy may be several mappings; or it counts twice for strict overcommit while it moves, and
+	 * the kernel has refused that when it had unmapped the target. What is dropped here is the room for one page.
+	 * */
 	drop_slack();
 	for (size_t p = first; p < end; p++)
-		if (!put(p, 1) && !put_contents(p))
+		if (!put_run(p, 1) && !put_contents(p))
 			return p;
 	return end;
 }

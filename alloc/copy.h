@@ -1,7 +1,7 @@
 /*
- * A copy of live buffers in memory that is not the pool's, by hugepage: for the child of a fork (fork.c), or to take the originals'
- * place (move.c). One at a time. hp_page.fork says which pages are copied, HP_PAGE_COPIED. The copy is packed: the n-th page so
- * marked, in address order, is the n-th hugepage of the copy.
+ * A copy of live buffers, by hugepage, in memory that is not the pool's. It is for the child of a fork (fork.c), or
+ * takes the originals' place (move.c). There is one copy at a time. hp_page.fork says which pages are copied:
+ * HP_PAGE_COPIED. The copy is packed: the n-th page so marked, in address order, is the n-th hugepage of the copy.
  *
  * All functions: hp_heap_lock held, in fork's handlers or before them; raw system calls.
  */
@@ -13,38 +13,41 @@
 /* Left to the rest of the machine when a copy is made, in bytes. */
 #define HP_COPY_MARGIN ((uint64_t)64 << 20)
 
-/* Whether the child's part of fork() works on page p before our handler runs there: the running stack; what the C library and we keep
- * for this thread; and its descriptors of all threads, which it has in a list. Of a giant page: on any part. */
+/* Whether the child's part of fork() works on page p before our handler runs there. Such are the pages of the running
+ * stack, of what the C library and we keep for this thread, and of the C library's descriptors of all threads, which
+ * are in a list. Of a giant page: whether it works on any part. */
 bool hp_copy_is_early(size_t p);
 
-/* Mark the pages with live buffers, and with LISTED ones if listed_too, as fate() says. Returns how many are HP_PAGE_COPIED. */
+/* Mark the pages with live buffers, and with LISTED ones if listed_too, as fate() says. Returns how many are
+ * HP_PAGE_COPIED. */
 size_t hp_copy_mark(enum hp_page_fork (*fate)(size_t p), bool listed_too);
 void hp_copy_unmark(void);
 bool hp_copy_is_marked(size_t p);
 
-/* Call each(arg, first, end) for every run of neighbouring pages for which take() says so, until it returns other than 0. */
+/* Call each(arg, first, end) for every run of neighbouring pages for which take() says so, until it returns other than
+ * 0. */
 int hp_copy_runs(bool (*take)(size_t p), int (*each)(void *arg, size_t first, size_t end), void *arg);
 
-/* Bytes that a copy of so many pages may take, as the machine and the memory cgroups of the process say, and what is kept for it;
- * UINT64_MAX: nobody says. What is kept and will not do is dropped. */
+/* Bytes that a copy of so many pages may take, as the machine and the memory cgroups of the process say, and what is
+ * kept for it. UINT64_MAX: nobody says. Kept memory that will not do is dropped. */
 uint64_t hp_copy_room(size_t pages);
 
 /* Whether the limits on addresses, data and overcommit let a copy of so many pages be mapped. */
 bool hp_copy_may_map(size_t pages);
 
-/* Memory for the copy of so many pages, which are none yet: populated, one mapping; zero, or what is kept. False: there is
- * none. */
+/* Map memory for a copy of so many pages, where there is no copy yet. The memory is populated and one mapping; it is
+ * zero, or what is kept. False: there is no memory. */
 bool hp_copy_map(size_t pages);
 
-/* Fill the copy with the live buffers of the pages marked, and zeros between them; again: of those marked `again` only. False:
- * something could not be read. */
+/* Fill the copy with the live buffers of the pages marked, and zeros between them; again: of those marked `again` only.
+ * False: something could not be read. */
 bool hp_copy_fill(bool again, bool listed_too);
 
-/* The same memory's last part, if that is not to be dumped. False: refused. */
+/* Have the copy left out of core dumps. False: the kernel refused. */
 bool hp_copy_hide(void);
 
-/* Put the next hugepages of the copy, beginning with its first, in the place of [first, end). Returns where that had to end: at
- * that page lies what lay there, or nothing. */
+/* Put the next hugepages of the copy, beginning with its first, in the place of [first, end). Returns where that had to
+ * end: at that page lies what lay there, or nothing. */
 size_t hp_copy_put(size_t first, size_t end);
 
 /* Drop what was not put anywhere, or is kept. Returns its bytes. */

@@ -25,15 +25,10 @@ static inline size_t hp_chunks_for(size_t size)
 	return ((size - 1) >> HP_CHUNK_SHIFT) + 1;
 }
 
-/* Another thread may be making the span just now: then no pointer is the heap's. */
-static inline size_t hp_span_offset(const struct hp_span *s, const void *p)
+/* Whether p lies in the opened part of the span, where all buffers of the heap are. */
+static inline bool hp_span_has(const struct hp_span *s, const void *p)
 {
-	return (uintptr_t)p - __atomic_load_n(&s->base, __ATOMIC_RELAXED);
-}
-
-static inline size_t hp_span_opened(const struct hp_span *s)
-{
-	return __atomic_load_n(&s->opened, __ATOMIC_RELAXED);
+	return hp_span_offset(s, p) < hp_span_opened(s);
 }
 
 /* Enter the cache; if the slot's buffer fits, leave with it. NULL: still entered. */
@@ -41,15 +36,17 @@ static inline __attribute__((always_inline)) void *hp_cache_pop_slot(struct hp_c
 {
 	uint64_t word = HP_CHUNK_WORD(n, HP_CHUNK_LIVE);
 
-	/* What free() will load is computed from the request, not from slot.n: else each pair waits for the last one's stores. */
+	/* What free() will load is computed from the request, not from slot.n: else each pair waits for the last one's
+	 * stores. */
 	__asm__("" : "+r"(word));
 	hp_cache_enter(c);
-	if (HP_LIKELY(n == __atomic_load_n(&c->slot.n, __ATOMIC_RELAXED) && n <= hp_cache_limit(c) &&
+	if (HP_LIKELY(n == hp_cache_slot(c) && n <= hp_cache_limit(c) &&
 		      (align <= HP_CHUNK || !((uintptr_t)c->slot_ptr & (align - 1))))) {
 		void *p = c->slot_ptr;
 
 		atomic_store_explicit(c->slot_chunk, word, memory_order_relaxed);
-		__atomic_store_n(&c->slot.word, 0, __ATOMIC_RELEASE); /* empty, and left */
+		/* Empty, and left: pairs with hp_cache_steal(). */
+		atomic_store_explicit(&c->slot.word, 0, memory_order_release);
 		return p;
 	}
 	return NULL;
@@ -66,7 +63,8 @@ static inline __attribute__((always_inline)) void *hp_fast_malloc(struct hp_cach
 }
 
 /* p lies in the opened part of the span */
-static inline __attribute__((always_inline)) void hp_fast_free(const struct hp_span *s, struct hp_cache *const *self, void *p)
+static inline __attribute__((always_inline)) void hp_fast_free(const struct hp_span *s, struct hp_cache *const *self,
+							       void *p)
 {
 	size_t off = hp_span_offset(s, p);
 	struct hp_cache *c = *self;
@@ -75,7 +73,7 @@ static inline __attribute__((always_inline)) void hp_fast_free(const struct hp_s
 
 	hp_cache_enter(c);
 	if (HP_LIKELY(((off & (HP_CHUNK - 1)) | (HP_CHUNK_STATE(w) ^ HP_CHUNK_LIVE) |
-		       __atomic_load_n(&c->slot.n, __ATOMIC_RELAXED)) == 0 &&
+		       hp_cache_slot(c)) == 0 &&
 		      HP_CHUNK_COUNT(w) <= hp_cache_limit(c))) {
 		atomic_store_explicit(chunk, w ^ HP_CHUNK_LIVE ^ HP_CHUNK_LISTED, memory_order_relaxed);
 		/* Mostly it came from there: what malloc loads is then no store of ours just before. */
@@ -83,7 +81,8 @@ static inline __attribute__((always_inline)) void hp_fast_free(const struct hp_s
 			c->slot_ptr = p;
 			c->slot_chunk = chunk;
 		}
-		__atomic_store_n(&c->slot.word, HP_CHUNK_COUNT(w), __ATOMIC_RELEASE); /* full, and left */
+		/* Full, and left: pairs with hp_cache_steal(). */
+		atomic_store_explicit(&c->slot.word, HP_CHUNK_COUNT(w), memory_order_release);
 		return;
 	}
 	hugepin_free_listed_(c, p);

@@ -3,27 +3,31 @@
  * kills the child, and a child can get no reservation, so looking at the pool first proves nothing. What holds: before
  * fork the live buffers of hugetlb pages are copied to anonymous memory and the originals are kept out of the child
  * (MADV_DONTFORK); the child moves the copy into the hole before anything else runs there; the parent drops it. From
- * then on the child's heap is THP, and its own forks are the kernel's.
+ * then on the child's heap is THP, and the child's own forks are left to the kernel.
  *
- * The same is done with held pages of any kind (hold.h): a device has them pinned, so the kernel would copy them whole, page by
- * page, inside fork. Those whose holders want no copy are kept out of the child, and that is all.
+ * The same is done with held pages of any kind (hold.h): a device has them pinned, so the kernel would copy them whole,
+ * page by page, inside fork. Pages whose holders want no copy are only kept out of the child.
  *
- * Memory of the small tier (HUGEPIN_SMALL_PINNED) is left to the kernel: the C library touches it in the child before any handler
- * runs (its streams' locks, values of thread-specific keys, the list of handlers), so there may be no hole at that time. That
- * is safe, since it has no pages of the pool; of pages that a device has pinned the kernel gives the child a copy at once.
+ * Memory of the small tier (HUGEPIN_SMALL_PINNED) is left to the kernel: the C library touches it in the child before
+ * any handler runs (its streams' locks, values of thread-specific keys, the list of handlers), so there may be no hole
+ * at that time. That is safe, since it has no pages of the pool; of pages that a device has pinned the kernel gives the
+ * child a copy at once.
  *
- * A process with one thread may have the copy in place of the originals itself, before the fork (move.c): then there is nothing to be
- * kept out.
+ * A process with one thread may have the copy in place of the originals itself, before the fork (move.c): then there is
+ * nothing to be kept out.
  *
- * What the program has said of parts of its buffers (advice.h) holds in the child: some is left out of the copy, which is then
- * advised as the original.
+ * What the program has said of parts of its buffers (advice.h) holds in the child: some is left out of the copy, which
+ * is then advised as the original.
  *
- * Limits: what other threads write during the last pass over what has changed may arrive in any order. A stack that lies in the heap
- * cannot be replaced under the running thread: its hugepage stays copy-on-write. So do those with the C library's descriptors of
- * threads, which it reads in the child before any handler runs.
+ * Limits: what other threads write during the last pass over what has changed may arrive in any order. A stack that
+ * lies in the heap cannot be replaced under the running thread: its hugepage stays copy-on-write. Hugepages with the C
+ * library's descriptors of threads stay so, too: it reads these in the child before any handler runs.
  *
- * Everything here runs between prepare and parent or child with hp_heap_lock held, by raw system calls, signals blocked (heap.c).
+ * Everything here runs between prepare and parent or child with hp_heap_lock held, by raw system calls, signals blocked
+ * (atfork.c).
  */
+#include "alloc/fork.h"
+
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -38,7 +42,7 @@
 #include "base/config.h"
 #include "base/stats.h"
 
-/* So often are parts of a copy made that others write to. */
+/* Parts of a copy that others write to are made so often. */
 #define PASSES 4
 
 static struct {
@@ -87,7 +91,7 @@ static enum fate fate(size_t p)
 	return f;
 }
 
-static enum hp_page_fork mark(size_t p)
+static enum hp_page_fork mark_child(size_t p)
 {
 	enum fate f = fate(p);
 
@@ -139,7 +143,7 @@ static struct plan plan(bool refusal)
 	if (refusal && !other && covers_pool(r.pool))
 		return r;
 	if (copy_some || keep_out)
-		r.copied = hp_copy_mark(mark, listed_too);
+		r.copied = hp_copy_mark(mark_child, listed_too);
 	if (!copy_some && !r.pool.pages && !r.pool.giants)
 		return r;
 	r.how = BY_COW;
@@ -172,7 +176,7 @@ static int advise_run(void *advice, size_t first, size_t end)
 	return (int)syscall(SYS_madvise, hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, *(int *)advice);
 }
 
-static bool advise(bool (*take)(size_t p), int advice)
+static bool advise_runs(bool (*take)(size_t p), int advice)
 {
 	return hp_copy_runs(take, advise_run, &advice) == 0;
 }
@@ -189,7 +193,7 @@ static bool is_kept_out(size_t p)
 }
 
 /* Keep out of the child what is marked, and what holds nothing that it needs. */
-static void keep_out(void)
+static void keep_out_pages(void)
 {
 	for (size_t p = 1; p < hp_span.tree.used; p++) {
 		struct hp_page *g = &hp_span.page[p];
@@ -202,7 +206,7 @@ static void keep_out(void)
 		kept_some |= g->fork != HP_PAGE_SHARED;
 	}
 	if (kept_some)
-		advise(is_kept_out, MADV_DONTFORK); /* where it is refused, the child maps over what it has got */
+		advise_runs(is_kept_out, MADV_DONTFORK); /* where it is refused, the child maps over what it has got */
 }
 
 static void drop_copy(void)
@@ -237,8 +241,9 @@ static int look_at_run(void *unused, size_t first, size_t end)
 	return 0;
 }
 
-/* Copy while other threads run, and then what they wrote meanwhile, until that is nothing or has been done often enough: what may
- * arrive in parts is what they write during the last pass, or to what somebody else watches. False: something could not be read. */
+/* Copy while other threads run, and then what they wrote meanwhile, until that is nothing or has been done often
+ * enough: what may arrive in parts is what they write during the last pass, or to what somebody else watches. False:
+ * something could not be read. */
 static bool copy_by_passes(void)
 {
 	bool watched = false, whole;
@@ -260,8 +265,8 @@ static bool copy_by_passes(void)
 	return whole;
 }
 
-/* alone: there is no other thread. The memory of a copy is kept where a child that writes to all that both have would not run short:
- * not that of a process with one thread, which has the copy in place of the originals as a rule. */
+/* alone: there is no other thread. The memory of a copy is kept where a child that writes to all that both have would
+ * not run short: not that of a process with one thread, which has the copy in place of the originals as a rule. */
 static bool make_copy(const struct plan *p, bool alone)
 {
 	if (p->copied) {
@@ -285,7 +290,8 @@ static void count_copied(size_t pages, bool alone)
 		return;
 	counted = true;
 	HP_STAT_ADD(forks_copied, 1);
-	/* It keeps forking, or has threads, so that nothing moves: memory whose copy-on-write needs no pool, from here on. */
+	/* It keeps forking, or has threads, so that nothing moves: memory whose copy-on-write needs no pool, from here
+	 * on. */
 	if (++copies >= 2 || !alone)
 		hp_span.no_pool = true;
 }
@@ -298,7 +304,8 @@ static bool any_not_shared(void)
 	return false;
 }
 
-/* Where no drop-in sees the program's madvise, the kernel is asked. Not after it has refused to let in what we kept out. */
+/* Where no drop-in sees the program's madvise, the kernel is asked. Not after it has refused to let in what we kept
+ * out. */
 static void learn_advice(void)
 {
 	if (!&hugepin_small_ && !dofork_refused && any_not_shared())
@@ -313,7 +320,7 @@ static void forget_advice(void)
 
 void hp_fork_prepare(bool listed, bool alone, size_t moved)
 {
-	int saved = errno;
+	int saved_errno = errno;
 	struct plan p;
 
 	listed_too = listed;
@@ -333,13 +340,13 @@ void hp_fork_prepare(bool listed, bool alone, size_t moved)
 		if (!covers_pool(p.pool))
 			HP_STAT_ADD(forks_uncovered, 1);
 	}
-	keep_out();
-	errno = saved;
+	keep_out_pages();
+	errno = saved_errno;
 }
 
 void hp_fork_parent(void)
 {
-	int saved = errno;
+	int saved_errno = errno;
 
 	listed_too = false;
 	if (kept_some)
@@ -354,7 +361,7 @@ void hp_fork_parent(void)
 		drop_copy();
 	}
 	hp_copy_unmark();
-	errno = saved;
+	errno = saved_errno;
 }
 
 static bool is_gone(size_t p)
@@ -390,12 +397,12 @@ static int keep_reserved(void *unused, size_t first, size_t end)
 
 void hp_fork_child(void)
 {
-	int saved = errno;
+	int saved_errno = errno;
 
 	listed_too = counted = false;
 	hp_copy_runs(hp_copy_is_marked, move_in, NULL);
 	if (copy.hidden)
-		advise(hp_copy_is_marked, MADV_DODUMP);
+		advise_runs(hp_copy_is_marked, MADV_DODUMP);
 	hp_copy_runs(is_gone, keep_reserved, NULL);
 	if (!hp_advice_child())
 		cannot("madvise");
@@ -410,5 +417,5 @@ void hp_fork_child(void)
 	kept_some = false;
 	drop_copy(); /* what is left of the mapping: before and behind the copy */
 	hp_copy_unmark();
-	errno = saved;
+	errno = saved_errno;
 }

@@ -18,7 +18,8 @@ static struct {
 	size_t from, to; /* counted without end */
 	size_t chunks;
 } kept;
-/* Of each chunk, whether it was made inaccessible here, and where that changes: each such border is a mapping more. */
+/* closed: a bit for each chunk, which says whether it was made inaccessible here. borders: how often that changes from
+ * chunk to chunk. Each border is a mapping more. */
 static uint64_t *closed;
 static size_t borders;
 
@@ -32,7 +33,7 @@ static size_t borders_of(size_t chunk, size_t n)
 }
 
 /* One raw system call, which no one's hooks see: the lock may stay. */
-static bool protect(size_t chunk, size_t n, bool close)
+static bool protect_chunks(size_t chunk, size_t n, bool close)
 {
 	HP_STAT_ADD(guard_calls, 1);
 	if (hp_syscall(SYS_mprotect, (long)hp_chunk_addr(chunk), (long)(n << HP_CHUNK_SHIFT),
@@ -56,12 +57,12 @@ bool hp_guard_make(size_t chunk, size_t n, size_t bytes)
 
 	if (!closed)
 		closed = hp_meta_map((hp_span.size >> HP_CHUNK_SHIFT) / 8 + 8);
-	if (!closed || !protect(chunk, n, false))
+	if (!closed || !protect_chunks(chunk, n, false))
 		return false;
-	if (!may_split() || !protect(chunk + n, 1, true)) {
+	if (!may_split() || !protect_chunks(chunk + n, 1, true)) {
 		HP_STAT_ADD(guard_missing, 1);
 		if (hp_bit(closed, chunk + n)) /* and no border there */
-			protect(chunk + n, 1, false);
+			protect_chunks(chunk + n, 1, false);
 	}
 	HP_STAT_ADD(guard_bytes, HP_CHUNK);
 	HP_STAT_ADD(room_bytes, HP_CHUNK);
@@ -71,7 +72,7 @@ bool hp_guard_make(size_t chunk, size_t n, size_t bytes)
 	return true;
 }
 
-/* Of a page that was discarded, by MADV_DONTNEED or on the way into a child, the bytes behind the end are zero, too. */
+/* The bytes behind the end may also be zero: the page was discarded, by MADV_DONTNEED or on the way into a child. */
 bool hp_guard_intact(size_t chunk)
 {
 	const unsigned char *at = (const unsigned char *)hp_chunk_addr(chunk) + hp_guard_bytes(chunk);
@@ -90,7 +91,7 @@ void hp_guard_free(size_t chunk)
 
 	const bool splits = !hp_bit(closed, chunk - 1) && !hp_bit(closed, chunk + n) && !hp_bit(closed, chunk + n - 1);
 
-	if ((splits && !may_split()) || !protect(chunk, n, true))
+	if ((splits && !may_split()) || !protect_chunks(chunk, n, true))
 		HP_STAT_ADD(guard_missing, 1);
 	HP_STAT_ADD(guard_bytes, -HP_CHUNK);
 	HP_STAT_ADD(room_bytes, -HP_CHUNK);

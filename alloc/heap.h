@@ -1,14 +1,21 @@
 /*
- * What the tests, and later the pin cache, see of the heap beside hugepin.h.
+ * The heap's own entry below the public ones: for what decides about a request itself (realloc.c). And what unit tests
+ * see of the heap beside hugepin.h.
  */
 #ifndef HP_ALLOC_HEAP_H
 #define HP_ALLOC_HEAP_H
 
-#include "base/base.h"
+#include "alloc/decay.h"
+#include "alloc/place.h"
 
-/* One tick of the service thread: ticks are HUGEPIN_DECAY / HP_TICKS apart, and memory that was wholly free for more than
- * HP_TICKS of them is given back. Returns whether another tick has anything to do. */
-bool hp_heap_tick(void);
-enum { HP_TICKS = 4 };
+/* A buffer, or NULL, and the bytes at its start that may not be zero. In registers: a caller whose stack it were on
+ * would have the stack protector's price on its way without a lock. */
+struct hp_handed {
+	void *p;
+	size_t dirty;
+};
+
+/* A buffer from the shared lists or the tree. */
+struct hp_handed hp_alloc_locked(struct hp_request r);
 
 #endif

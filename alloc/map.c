@@ -15,14 +15,15 @@
 #include "base/bits.h"
 #include "base/config.h"
 #include "base/lock.h"
+#include "base/map.h"
 #include "hugepin.h"
 
 #ifndef MAP_HUGE_SHIFT
 #define MAP_HUGE_SHIFT 26
 #endif
 
-/* Addresses among which the span lies, beside its own: 2^19 hugepages. The kernel's own randomness is more or less than that,
- * by architecture; and what it maps next lies at a known distance of what it mapped before. */
+/* Addresses among which the span lies, beside its own: 2^19 hugepages. The kernel's own randomness is more or less than
+ * that, by architecture; and what it maps next lies at a known distance of what it mapped before. */
 #define SPARE ((size_t)1 << 40)
 
 /* The drop-in's functions, and those that they go on to. */
@@ -66,20 +67,21 @@ bool hp_map_hooked(void)
 	       !(saves || is_plain((const void *)(uintptr_t)mmap, plain_mmap, sizeof plain_mmap));
 }
 
-static int advise(uintptr_t at, size_t len, int advice)
+static int advise_mapping(uintptr_t at, size_t len, int advice)
 {
-	int saved = errno, r;
+	int saved_errno = errno, err;
 
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
 	do {
-		r = madvise((void *)at, len, advice) ? -errno : 0;
-	} while (r == -EINTR || r == -EAGAIN);
-	errno = saved;
-	return r;
+		err = hp_raw_madvise((void *)at, len, advice) ? -errno : 0;
+	} while (err == -EINTR || err == -EAGAIN);
+	errno = saved_errno;
+	return err;
 }
 
-/* Whether the kernel gave this process the same addresses as any other (personality(2), as under gdb; kernel.randomize_va_space):
- * then the string above all that is on the stack ends where the user half does. No system call, which a filter may not know. */
+/* Whether the kernel gave this process the same addresses as any other (personality(2), as under gdb;
+ * kernel.randomize_va_space): then the string above all that is on the stack ends where the user half does. No system
+ * call, which a filter may not know. */
 static bool is_reproducible(void)
 {
 	return hp_is_power_of_two((getauxval(AT_EXECFN) | 0x3fff) + 1);
@@ -97,10 +99,10 @@ static uint64_t random_number(void)
 
 int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base)
 {
-	int saved = errno;
+	int saved_errno = errno;
 	size_t spare = is_reproducible() ? 0 : SPARE, places = (spare + align) / align;
-	/* Without access nothing is charged, so MAP_NORESERVE is not needed; with it, the access given later would escape the
-	 * overcommit policy. */
+	/* Without access nothing is charged, so MAP_NORESERVE is not needed; with it, the access given later would
+	 * escape the overcommit policy. */
 	void *p = mmap(NULL, size + spare + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	if (p == MAP_FAILED && spare) { /* RLIMIT_AS */
@@ -112,7 +114,7 @@ int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base)
 	uintptr_t got = (uintptr_t)p, end = got + size + spare + align, base = hp_round_up(got, align);
 
 	if (p == MAP_FAILED) {
-		errno = saved;
+		errno = saved_errno;
 		return -ENOMEM;
 	}
 	if (places > 1)
@@ -122,8 +124,8 @@ int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base)
 	if (end > base + size)
 		munmap((void *)(base + size), end - (base + size));
 	/* Else gdb's gcore writes the whole span. */
-	advise(base, size, MADV_DONTDUMP);
-	errno = saved;
+	advise_mapping(base, size, MADV_DONTDUMP);
+	errno = saved_errno;
 	*ret_base = base;
 	return 0;
 }
@@ -132,48 +134,48 @@ HP_TLS uintptr_t hp_heap_placing;
 
 int hp_map_hugetlb(uintptr_t at, size_t len, unsigned shift)
 {
-	int saved = errno, r = 0;
+	int saved_errno = errno, err = 0;
 	void *p;
 
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
-	/* Somewhere else first: a MAP_FIXED that the pool refuses has already unmapped what was there, and another thread's
-	 * mapping may land in the hole before we can fill it. */
-	p = mmap(NULL, len, PROT_READ | PROT_WRITE,
-		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | (int)(shift << MAP_HUGE_SHIFT), -1, 0);
+	/* Somewhere else first: a MAP_FIXED that the pool refuses has already unmapped what was there, and another
+	 * thread's mapping may land in the hole before we can fill it. */
+	p = hp_raw_mmap(len, PROT_READ | PROT_WRITE, MAP_HUGETLB | (int)(shift << MAP_HUGE_SHIFT));
 	if (p == MAP_FAILED) {
-		r = -errno;
+		err = -errno;
 	} else {
 		hp_heap_placing = at;
-		if (mremap(p, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)at) == MAP_FAILED)
-			r = -errno;
+		if (hp_raw_mremap(p, len, (void *)at) == MAP_FAILED)
+			err = -errno;
 		hp_heap_placing = 0;
-		if (r) {
-			munmap(p, len);
+		if (err) {
+			hp_raw_munmap(p, len);
 			hp_map_release(at, len); /* the target may be unmapped by now */
 		}
 	}
-	errno = saved;
-	return r;
+	errno = saved_errno;
+	return err;
 }
 
 int hp_map_normal(uintptr_t at, size_t len, bool thp)
 {
-	int saved = errno;
+	int saved_errno = errno;
 
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
 	/* Access to what is reserved, not a mapping over it: when refused, it leaves no hole either. */
-	if (mprotect((void *)at, len, PROT_READ | PROT_WRITE) != 0) {
-		int r = -errno;
+	if (hp_raw_mprotect((void *)at, len, PROT_READ | PROT_WRITE) != 0) {
+		int err = -errno;
 
-		/* A part may have got it: there are several mappings in the range. A raw call: nobody has seen this memory, and for
-		 * the small tier we are here under locks of jemalloc's, which hooks on mmap that allocate would want. */
+		/* A part may have got it: there are several mappings in the range. A raw call: nobody has seen this
+		 * memory, and for the small tier we are here under locks of jemalloc's, which hooks on mmap that
+		 * allocate would want. */
 		syscall(SYS_mmap, at, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0L);
-		advise(at, len, MADV_DONTDUMP);
-		errno = saved;
-		return r;
+		advise_mapping(at, len, MADV_DONTDUMP);
+		errno = saved_errno;
+		return err;
 	}
-	advise(at, len, MADV_DODUMP);
-	return thp && advise(at, len, MADV_HUGEPAGE) == 0 ? HUGEPIN_KIND_THP : HUGEPIN_KIND_BASE;
+	advise_mapping(at, len, MADV_DODUMP);
+	return thp && advise_mapping(at, len, MADV_HUGEPAGE) == 0 ? HUGEPIN_KIND_THP : HUGEPIN_KIND_BASE;
 }
 
 int hp_map_populate(uintptr_t at, size_t len)
@@ -184,15 +186,17 @@ int hp_map_populate(uintptr_t at, size_t len)
 
 int hp_map_release(uintptr_t at, size_t len)
 {
-	int saved = errno, r = 0;
+	int saved_errno = errno, err = 0;
 
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
+	/* By the C library's name: libhugepin-malloc.so tells the pin cache, to which a hugepage that was discarded is
+	 * other memory from then on, and other libraries' hooks drop what they have registered. */
 	if (mmap((void *)at, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
-		r = -errno;
+		err = -errno;
 	else
-		advise(at, len, MADV_DONTDUMP);
-	errno = saved;
-	return r;
+		advise_mapping(at, len, MADV_DONTDUMP);
+	errno = saved_errno;
+	return err;
 }
 
 static uint64_t read_number(const char *path)
@@ -203,7 +207,7 @@ static uint64_t read_number(const char *path)
 }
 
 /* A file of the pool of one page size. */
-static uint64_t pool_number(unsigned shift, int node, const char *file)
+static uint64_t pool_figure(unsigned shift, int node, const char *file)
 {
 	char path[128];
 	struct hp_line l = { path, path + sizeof path };
@@ -223,10 +227,11 @@ static uint64_t pool_number(unsigned shift, int node, const char *file)
 
 size_t hp_map_pool_free(unsigned shift, int node)
 {
-	uint64_t free = pool_number(shift, -1, "free_hugepages"), reserved = pool_number(shift, -1, "resv_hugepages");
+	uint64_t free = pool_figure(shift, -1, "free_hugepages"), reserved = pool_figure(shift, -1, "resv_hugepages");
 
 	free = free > reserved ? free - reserved : 0;
-	return node < 0 ? free : HP_MIN(free, pool_number(shift, node, "free_hugepages")); /* reserved ones are of no node */
+	/* Reserved ones are of no node. */
+	return node < 0 ? free : HP_MIN(free, pool_figure(shift, node, "free_hugepages"));
 }
 
 /* Set the bits of a list like "0-1,4". */
@@ -249,7 +254,7 @@ int hp_map_choose_nodes(int64_t numa, uintptr_t at, struct hp_nodes *ret_)
 {
 	struct hp_nodes n = { .policy = HP_NODES_LOCAL, .node = -1 };
 	char list[1024];
-	int r;
+	int err;
 
 	if (numa == HP_NUMA_INTERLEAVE) {
 		n.policy = HP_NODES_INTERLEAVE;
@@ -260,23 +265,23 @@ int hp_map_choose_nodes(int64_t numa, uintptr_t at, struct hp_nodes *ret_)
 		n.node = (int)numa;
 		hp_bit_set(n.mask, (size_t)numa);
 	}
-	r = hp_map_bind(at, HP_PAGE, &n, true);
-	if (r == 0)
+	err = hp_map_bind(at, HP_PAGE, &n, true);
+	if (err == 0)
 		*ret_ = n;
-	return r;
+	return err;
 }
 
 int hp_map_bind(uintptr_t at, size_t len, const struct hp_nodes *nodes, bool strict)
 {
-	int saved = errno, mode, r = 0;
+	int saved_errno = errno, mode, err = 0;
 
 	if (nodes->policy == HP_NODES_LOCAL)
 		return 0;
 	mode = nodes->policy == HP_NODES_INTERLEAVE ? MPOL_INTERLEAVE : strict ? MPOL_BIND : MPOL_PREFERRED;
 	if (syscall(SYS_mbind, at, len, mode, nodes->mask, sizeof nodes->mask * 8 + 1, 0) != 0)
-		r = -errno;
-	errno = saved;
-	return r;
+		err = -errno;
+	errno = saved_errno;
+	return err;
 }
 
 #define THP "/sys/kernel/mm/transparent_hugepage/"
@@ -289,7 +294,8 @@ bool hp_map_thp_allows(const char *global, const char *const *sizes, size_t coun
 		if (!*sizes[i])
 			continue;
 		known = true;
-		if (strstr(sizes[i], "[always]") || strstr(sizes[i], "[madvise]") || (allowed && strstr(sizes[i], "[inherit]")))
+		if (strstr(sizes[i], "[always]") || strstr(sizes[i], "[madvise]") ||
+		    (allowed && strstr(sizes[i], "[inherit]")))
 			return true;
 	}
 	return allowed && !known;

@@ -1,18 +1,21 @@
 /*
  * Whoever writes to a page between its copy and its move writes in vain. So nobody may:
- *  - this process's threads: there must be one, which the kernel is asked for, and which has signals blocked;
- *  - devices, and the kernel on a device's behalf, which have the page pinned. The kernel tells of that only by what a fork does: it
- *    copies what is pinned, and shares the rest. So a child is made on trial, which looks which of its pages are shared, and ends. A
- *    page that it has not got, as the program kept it out of children, is not known to be free of pins. Nothing comes to be pinned
- *    between that and the move, since that takes a thread of this process;
- *  - the kernel for what the thread began earlier, and not by a pin: asynchronous I/O and rings of io_uring (NFS, and FUSE before Linux
- *    6.14, read into pages that are not pinned; a ring receives when the thread enters the kernel), and devices that look up pages by
- *    themselves (RDMA on demand). A process that has any of these open does not move at all.
+ *  - This process's threads: there must be one, for which the kernel is asked, and which has signals blocked.
+ *  - Devices, and the kernel on a device's behalf, which have the page pinned. The kernel tells of pins only by what
+ *    a fork does: it copies what is pinned, and shares the rest. So a child is made on trial. The child looks which
+ *    of its pages are shared, and ends. A page that the child has not got, as the program kept it out of children, is
+ *    not known to be free of pins. Nothing comes to be pinned between the trial and the move, since that takes a
+ *    thread of this process.
+ *  - The kernel, for what the thread began earlier, and not by a pin: asynchronous I/O and rings of io_uring (NFS,
+ *    and FUSE before Linux 6.14, read into pages that are not pinned; a ring receives when the thread enters the
+ *    kernel), and devices that look up pages by themselves (RDMA on demand). A process that has any of these open
+ *    does not move at all.
  * What another process writes by process_vm_writev(2), ptrace(2) or /proc/PID/mem just then may be lost.
  *
- * Nor may the kernel know anything of the memory that other memory would have to be told: what the program has advised, protected
- * or sealed, watches by a userfaultfd, or gave a protection key; locks; a binding to nodes, if there are several. mlock(2) of pages of
- * the pool leaves no trace in the kernel: by a program without the drop-in it is lost.
+ * Nor may the kernel know anything of the memory that other memory would have to be told: what the program has advised,
+ * protected or sealed, watches by a userfaultfd, or gave a protection key; locks; a binding to nodes, if there are
+ * several. mlock(2) of pages of the pool leaves no trace in the kernel: a lock by a program without the drop-in is
+ * lost.
  *
  * What did not move at one fork stays for good (page.stays), so that later forks do not try in vain.
  */
@@ -38,15 +41,16 @@
 #include "base/stats.h"
 #include "base/thread.h"
 
-/* Of the pages that a copy is made for. */
+/* Whether a page may move, of the pages that a copy is made for. */
 static bool may_move(size_t p)
 {
 	const struct hp_page *g = &hp_span.page[p];
 
-	return g->state == HP_PAGE_READY && g->kind == HUGEPIN_KIND_HUGETLB && !g->giant && !g->stays && !g->leaves && !hp_copy_is_early(p);
+	return g->state == HP_PAGE_READY && g->kind == HUGEPIN_KIND_HUGETLB && !g->giant && !g->stays && !g->leaves &&
+	       !hp_copy_is_early(p);
 }
 
-static enum hp_page_fork mark(size_t p)
+static enum hp_page_fork mark_moving(size_t p)
 {
 	return may_move(p) ? HP_PAGE_COPIED : HP_PAGE_SHARED;
 }
@@ -104,7 +108,8 @@ static bool read_link(int dir, const char *name, char *text, size_t size)
 	return true;
 }
 
-/* The first child of a process that unshared its namespace of processes is the first of a new one, which ends with it. */
+/* The first child of a process that unshared its namespace of processes is the first of a new one, which ends with it.
+ * */
 static bool is_own_namespace(void)
 {
 	char own[64], next[64];
@@ -150,8 +155,12 @@ static bool has_open_writer(void)
 	long n = 0;
 
 	while (!found && (n = syscall(SYS_getdents64, fd, list, sizeof list)) > 0)
-		for (long at = 0; at < n && !found; at += ((struct dirent64 *)(list + at))->d_reclen)
-			found = read_link(fd, ((struct dirent64 *)(list + at))->d_name, path, sizeof path) && may_write(path);
+		for (long at = 0; at < n && !found;) {
+			const struct dirent64 *d = (const struct dirent64 *)(list + at);
+
+			found = read_link(fd, d->d_name, path, sizeof path) && may_write(path);
+			at += d->d_reclen;
+		}
 	if (fd >= 0)
 		syscall(SYS_close, fd);
 	return found || n < 0;
@@ -169,7 +178,8 @@ static void look_at(void *look, const struct hp_smaps *m)
 	uintptr_t end = HP_MIN(m->end, hp_page_addr(hp_span.tree.used));
 
 	l->any = true;
-	l->special |= (m->flags & (HP_SMAPS_LOCKED | HP_SMAPS_IO | HP_SMAPS_UFFD)) != 0; /* a userfaultfd may tell of the trial */
+	/* A userfaultfd may tell of the trial. */
+	l->special |= (m->flags & (HP_SMAPS_LOCKED | HP_SMAPS_IO | HP_SMAPS_UFFD)) != 0;
 	if ((m->flags & plain) == plain && !(m->flags & special))
 		return;
 	for (uintptr_t a = HP_MAX(m->start, hp_page_addr(1)); a < end; a += HP_PAGE)
@@ -194,7 +204,8 @@ static bool runs_on_heap(void)
 
 /* ------------------------------------------------------------------ the trial */
 
-/* In the child: note the pages that it shares with its parent, which are not pinned. Nobody sees what else it writes. */
+/* In the child: note the pages that it shares with its parent, which are not pinned. Nobody sees what else it writes.
+ * */
 static bool find_shared(uint64_t *shared)
 {
 	int fd = (int)hp_syscall(SYS_open, (long)"/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0, 0, 0, 0);
@@ -204,8 +215,8 @@ static bool find_shared(uint64_t *shared)
 	for (size_t p = 1; ok && p < hp_span.tree.used; p++) {
 		if (!hp_copy_is_marked(p))
 			continue;
-		ok = hp_syscall(SYS_pread64, fd, (long)&entry, sizeof entry, (long)(hp_page_addr(p) / 4096 * sizeof entry), 0, 0) ==
-		     sizeof entry;
+		ok = hp_syscall(SYS_pread64, fd, (long)&entry, sizeof entry,
+				(long)(hp_page_addr(p) / 4096 * sizeof entry), 0, 0) == sizeof entry;
 		if (ok && (entry & HP_PAGEMAP_PRESENT) && !(entry & HP_PAGEMAP_EXCLUSIVE))
 			hp_bit_set(shared, p);
 	}
@@ -230,11 +241,12 @@ static bool make_trial(uint64_t *shared)
 	return r == pid && status == 0;
 }
 
-/* Of the pages marked leave those that may move; the others stay. Returns how many. */
+/* Keep the mark of the pages that may move; the other pages stay. Returns how many may. */
 static size_t leave_unpinned(void)
 {
 	size_t size = hp_round_up(hp_span.tree.used / 8 + 8, 4096), left = 0;
-	uint64_t *shared = (uint64_t *)syscall(SYS_mmap, NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0L);
+	uint64_t *shared = (uint64_t *)syscall(SYS_mmap, NULL, size, PROT_READ | PROT_WRITE,
+					       MAP_SHARED | MAP_ANONYMOUS, -1, 0L);
 	bool ok = shared != MAP_FAILED && make_trial(shared);
 
 	for (size_t p = 1; p < hp_span.tree.used; p++) {
@@ -294,34 +306,34 @@ bool hp_move_wanted(void)
 {
 	bool any;
 
-	if (!HP_THREAD_BARE || hp_config.fork_mode != HP_FORK_COPY || HP_STAT(hugetlb_bytes) == HP_STAT(reserved_bytes) ||
-	    any_advised_or_held() || runs_on_heap())
+	if (!HP_THREAD_BARE || hp_config.fork_mode != HP_FORK_COPY ||
+	    HP_STAT(hugetlb_bytes) == HP_STAT(reserved_bytes) || any_advised_or_held() || runs_on_heap())
 		return false;
-	any = hp_copy_mark(mark, false) > 0;
+	any = hp_copy_mark(mark_moving, false) > 0;
 	hp_copy_unmark();
 	/* A filter may end who calls what it does not know. */
 	return any && syscall(SYS_prctl, PR_GET_SECCOMP) == 0 && kernel_pins();
 }
 
 /* The copy, and later what parent or child write to: the pool's pages are charged to no memory cgroup, these are. */
-static bool fits(size_t pages)
+static bool move_fits(size_t pages)
 {
 	return hp_copy_room(pages) >= 2 * ((uint64_t)pages << HP_PAGE_SHIFT) + HP_COPY_MARGIN;
 }
 
 size_t hp_move(void)
 {
-	int saved = errno;
+	int saved_errno = errno;
 	size_t pages, moved = 0;
 
 	if (!hp_move_wanted() || !hp_thread_alone() || !is_own_namespace() || !is_one_node() || has_registered_ring() ||
 	    has_open_writer() || is_special()) {
-		errno = saved;
+		errno = saved_errno;
 		return 0;
 	}
 	hp_copy_drop(); /* what is kept of an earlier copy the program may have locked since */
-	pages = hp_copy_mark(mark, false);
-	if (fits(pages) && mappings_allow()) {
+	pages = hp_copy_mark(mark_moving, false);
+	if (move_fits(pages) && mappings_allow()) {
 		pages = leave_unpinned();
 		if (pages && mappings_allow() && hp_copy_map(pages)) {
 			hp_copy_fill(false, false);
@@ -330,6 +342,6 @@ size_t hp_move(void)
 		}
 	}
 	hp_copy_unmark();
-	errno = saved;
+	errno = saved_errno;
 	return moved;
 }

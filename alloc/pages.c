@@ -1,18 +1,14 @@
 /*
  * Invariants:
  *  1. A page is in the tree (free) only if it belongs to an extent; ABSENT and RESERVED pages may be free there.
- *  2. A BUSY page is wholly or partly taken, or held, or lies behind such a page in an extent made ahead; the thread that
- *     made it BUSY will make it `next`. Who allocates there meanwhile waits.
+ *  2. A BUSY page is wholly or partly taken, or held, or lies behind such a page in an extent made ahead. The thread
+ *     that made it BUSY will make it `next`. Who allocates there meanwhile waits.
  *  3. extent.present and by_kind count pages that are not ABSENT (BUSY ones as what they were before).
  */
 #include "alloc/pages.h"
 
 #include <errno.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <sys/sysinfo.h>
-#include <unistd.h>
 
 #include "alloc/watch.h"
 #include "base/config.h"
@@ -23,16 +19,9 @@
 #define POOL_SKIP 8
 /* Pages that hp_pages_hold() populates at a time: who allocates there waits for so many, some milliseconds. */
 #define HOLD_STEP 8
-#define ROOT_PAGES ((size_t)1 << (3 * (HP_TREE_LEVELS - 1)))
 
-/* No pointer of the user half is less than 4 TiB above this base: until the span is there, and while it is being
- * published, none is ours. */
-struct hp_span hp_span = { .base = (uintptr_t)1 << 63 };
-extern struct hp_span hugepin_span_ __attribute__((alias("hp_span"), visibility("default"))); /* fast.h */
-struct hp_lock hp_heap_lock = HP_LOCK_INIT(HP_RANK_HEAP);
-
-/* Mapping calls are of two classes: those that make pages of the small tier READY, and all others. The first are made by threads
- * that hold locks of jemalloc's, which a fork has yet to get when it keeps out the others. */
+/* Mapping calls are of two classes: those that make pages of the small tier READY, and all others. The first are made
+ * by threads that hold locks of jemalloc's, which a fork has yet to get when it keeps out the others. */
 static unsigned inflight[HP_PARTS]; /* threads between call_begin() and call_end() */
 static bool quiet[HP_PARTS]; /* fork waits: no more may begin */
 static _Atomic uint32_t turn; /* counts ends and resumptions; waited for */
@@ -40,145 +29,17 @@ static unsigned waiters;
 static HP_TLS bool waiting; /* this thread is in wait_turn() */
 static HP_TLS unsigned depth[HP_PARTS]; /* of this thread's mapping calls: hooks on mmap may allocate */
 
-/* ------------------------------------------------------------------ the span */
-
-static size_t memory_size(void)
-{
-	struct sysinfo info;
-
-	return sysinfo(&info) == 0 ? (size_t)info.totalram * info.mem_unit : 16 * GIB;
-}
-
-static size_t span_size_wanted(size_t ram)
-{
-	size_t size = (size_t)hp_config.span;
-	struct rlimit limit;
-
-	if (!size) {
-		for (size = 64 * GIB; size < 4 * ram && size < (size_t)1 << 42; size *= 2)
-			;
-	}
-	/* The rest of the program needs addresses too: thread stacks, libraries, files. */
-	if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-		size = HP_MIN(size, limit.rlim_cur / 4);
-	/* The tables count as data, and no more data than that can come to lie in the span. */
-	if (getrlimit(RLIMIT_DATA, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-		size = HP_MIN(size, 4 * HP_MIN(limit.rlim_cur, (rlim_t)1 << 40));
-	return size & ~(HP_PAGE - 1);
-}
-
-static bool tables_init(struct hp_span *s, size_t pages)
-{
-	bool has_small = s->small < s->small_end;
-	size_t tree_pages = hp_round_up(pages, ROOT_PAGES);
-	char *m = hp_meta_map(pages * (sizeof *s->page + sizeof *s->extent) + pages / 8 + 80 + hp_tree_size(tree_pages));
-
-	/* The largest table, 1/512 of the span, becomes accessible as extents come: ulimit -d, mlockall and a strict
-	 * overcommit policy count what is. One hugepage's words are one 4 KiB page of it, to be given back with it. */
-	s->chunk = hp_meta_reserve(s->pages * HP_PAGE_CHUNKS * sizeof(hp_chunk));
-	if (!m || !s->chunk)
-		return false;
-	s->extent = (struct hp_extent *)m;
-	m += pages * sizeof *s->extent;
-	s->page = (struct hp_page *)m;
-	m += pages * sizeof *s->page;
-	s->used = (uint64_t *)hp_round_up((uintptr_t)m, 8);
-	m = (char *)hp_round_up((uintptr_t)(s->used + (pages + 63) / 64), 64);
-	hp_tree_init(&s->tree, tree_pages, m);
-	if (has_small)
-		s->tree.upper = s->small;
-	return true;
-}
-
-static void expose(void)
-{
-	__typeof__(&hp_exposed.view.heap) v = &hp_exposed.view.heap;
-
-	v->base = hp_span.base;
-	v->size = hp_span.reserved;
-	v->pages = (uintptr_t)hp_span.page;
-	v->page_shift = HP_PAGE_SHIFT;
-	v->stride = sizeof(struct hp_page);
-	v->state = offsetof(struct hp_page, state);
-	v->kind = offsetof(struct hp_page, kind);
-	v->state_min = HP_PAGE_RESERVED;
-}
-
-int hp_span_init(bool small)
-{
-	struct hp_span s = { .ram = memory_size() };
-	size_t size = span_size_wanted(s.ram), more = 0;
-	int saved = errno;
-
-	for (; size >= 2 * HP_PAGE; size = size / 2 & ~(HP_PAGE - 1)) {
-		more = small ? size / 2 & ~(HP_PAGE - 1) : 0;
-		/* Only pages of 1 GiB need more than a hugepage's alignment, which costs randomness. */
-		if (hp_map_reserve(size + more, size < GIB || hp_config.pages != HP_PAGES_1G ? HP_PAGE : GIB, &s.base) == 0)
-			break;
-	}
-	errno = saved;
-	if (size < 2 * HP_PAGE)
-		return -ENOMEM;
-	s.pages = s.small = size >> HP_PAGE_SHIFT;
-	s.small_end = s.small + (more >> HP_PAGE_SHIFT);
-	s.reserved = size + more;
-	if (!tables_init(&s, s.small_end))
-		return -ENOMEM;
-	if (hp_map_choose_nodes(hp_config.numa, s.base, &s.nodes) != 0) {
-		hp_say(hp_config.numa < 0 ? "HUGEPIN_NUMA=interleave: the kernel refuses; using local"
-					  : "HUGEPIN_NUMA: using local, since the kernel gives us no memory on node",
-		       NULL, hp_config.numa < 0 ? SIZE_MAX : (size_t)hp_config.numa);
-		hp_map_choose_nodes(HP_NUMA_LOCAL, s.base, &s.nodes);
-	}
-	s.thp = hp_map_thp_enabled();
-	s.heads_max = hp_map_count_max() / 4; /* half of the mappings; each may be followed by a gap */
-	s.size = size;
-	hp_bit_set(s.used, 0);
-	hp_exposed.page.magic = HUGEPIN_STATS_MAGIC;
-	hp_lock(&hp_heap_lock); /* a fork finds all of it, or nothing */
-	/* Every free() reads base and opened without synchronisation: they are not written here but by atomic stores, base
-	 * now and opened with the first extent. */
-	memcpy((char *)&hp_span + offsetof(struct hp_span, chunk), (char *)&s + offsetof(struct hp_span, chunk),
-	       sizeof s - offsetof(struct hp_span, chunk));
-	__atomic_store_n(&hp_span.base, s.base, __ATOMIC_RELEASE);
-	expose();
-	hp_unlock(&hp_heap_lock);
-	return 0;
-}
-
-/* Where the part [first, end) ends from now on; so many pages behind the last extent stay. */
-static size_t shrink(size_t first, size_t end, size_t limit, size_t gap)
-{
-	size_t keep = first + (limit >> HP_PAGE_SHIFT), last = end;
-
-	while (last > first && !hp_bit(hp_span.used, last - 1))
-		last--;
-	keep = HP_MAX(keep, last + gap);
-	/* One raw system call, which no one's hooks see: the lock may stay. */
-	if (keep >= end || syscall(SYS_munmap, hp_page_addr(keep), (end - keep) << HP_PAGE_SHIFT) != 0)
-		return end;
-	return keep;
-}
-
-void hp_span_shrink(size_t limit)
-{
-	hp_span.pages = shrink(0, hp_span.pages, limit, 0);
-	hp_span.size = hp_span.pages << HP_PAGE_SHIFT;
-	if (hp_span.opened > hp_span.size)
-		__atomic_store_n(&hp_span.opened, hp_span.size, __ATOMIC_RELEASE);
-	if (hp_span.small < hp_span.small_end)
-		hp_span.small_end = shrink(hp_span.small, hp_span.small_end, limit, 1);
-	__atomic_store_n(&hp_span.reserved,
-			 hp_span.small < hp_span.small_end ? hp_span.small_end << HP_PAGE_SHIFT : hp_span.size,
-			 __ATOMIC_RELAXED);
-	hp_exposed.view.heap.size = hp_span.reserved;
-}
-
 /* ------------------------------------------------------------------ threads inside mapping calls */
+
+/* Changed with the lock held. */
+static uint32_t turn_now(void)
+{
+	return atomic_load_explicit(&turn, memory_order_relaxed);
+}
 
 static void wait_turn(void)
 {
-	uint32_t seen = turn;
+	uint32_t seen = turn_now();
 
 	waiters++;
 	waiting = true;
@@ -191,7 +52,7 @@ static void wait_turn(void)
 
 static void next_turn(void)
 {
-	turn++;
+	atomic_store_explicit(&turn, turn_now() + 1, memory_order_relaxed);
 	if (waiters)
 		hp_futex_wake(&turn);
 }
@@ -262,7 +123,7 @@ static bool open_chunks(size_t end)
 	if (!hp_meta_open((char *)hp_span.chunk + from * page_words, (to - from) * page_words))
 		return false;
 	/* Read without synchronisation by every free(). */
-	__atomic_store_n(&hp_span.opened, to << HP_PAGE_SHIFT, __ATOMIC_RELEASE);
+	hp_span_store(&hp_span.opened, to << HP_PAGE_SHIFT);
 	return true;
 }
 
@@ -450,7 +311,8 @@ void hp_page_in_child(size_t p)
 
 /* ------------------------------------------------------------------ commit */
 
-/* What map_pages() did, for the second half under the lock: it writes nothing that others read. */
+/* A record of what map_pages() did, for the second half, under the lock: map_pages() writes nothing that others read.
+ * */
 struct mapped {
 	size_t end; /* pages below this are READY */
 	size_t ahead_end; /* up to here mapped as well */
@@ -461,7 +323,7 @@ struct mapped {
 	bool released; /* the pages were RESERVED and are ABSENT now, where they got no other memory */
 };
 
-static void note(struct mapped *m, size_t from, size_t to, int kind)
+static void note_mapping(struct mapped *m, size_t from, size_t to, int kind)
 {
 	if (m->heads_count < sizeof m->heads / sizeof *m->heads)
 		m->heads[m->heads_count++] = from;
@@ -471,8 +333,8 @@ static void note(struct mapped *m, size_t from, size_t to, int kind)
 		m->kind = (uint8_t)kind;
 }
 
-/* Map hugetlb pages from `at` on: all up to `ahead` if they can be had, or up to `end`, or half of that, and so on. Returns
- * where the mapping ends; `at`: no page can be had. */
+/* Map hugetlb pages from `at` on: all up to `ahead` if they can be had, or up to `end`, or half of that, and so on.
+ * Returns where the mapping ends; `at`: no page can be had. */
 static size_t map_hugetlb(size_t at, size_t end, size_t ahead, struct mapped *m)
 {
 	size_t want = ahead - at;
@@ -508,13 +370,13 @@ static void map_pages(size_t at, size_t end, size_t ahead, bool pool, struct map
 			/* A cgroup's fault limit, or a signal that kills: mapping over gives the pages back. */
 			m->pool_denied += (unsigned)(HP_MIN(got, end) - at);
 			if (hp_map_release(hp_page_addr(at), (got - at) << HP_PAGE_SHIFT) != 0) {
-				note(m, at, got, HUGEPIN_KIND_HUGETLB); /* stays reserved */
+				note_mapping(m, at, got, HUGEPIN_KIND_HUGETLB); /* stays reserved */
 				m->ahead_end = got;
 				return;
 			}
 			break;
 		}
-		note(m, at, got, HUGEPIN_KIND_HUGETLB);
+		note_mapping(m, at, got, HUGEPIN_KIND_HUGETLB);
 		m->end = HP_MIN(got, end);
 		m->ahead_end = got;
 		at = m->end;
@@ -534,7 +396,7 @@ static void map_pages(size_t at, size_t end, size_t ahead, bool pool, struct map
 		return;
 	hp_map_bind(hp_page_addr(at), (to - at) << HP_PAGE_SHIFT, &hp_span.nodes, false);
 	m->thp_failed += thp && kind == HUGEPIN_KIND_BASE;
-	note(m, at, to, kind);
+	note_mapping(m, at, to, kind);
 	m->end = end;
 	m->ahead_end = to;
 }
@@ -665,7 +527,7 @@ bool hp_pages_commit(size_t first, size_t count)
 	size_t end = first + count, refused = 0; /* refused: where no giant page can be had */
 
 	for (;;) {
-		uint32_t seen = turn;
+		uint32_t seen = turn_now();
 		bool busy = false;
 
 		for (size_t p = first; p < end;) {
@@ -691,9 +553,9 @@ bool hp_pages_commit(size_t first, size_t count)
 		}
 		if (!busy)
 			return true;
-		/* Another thread's pages: ours are done by now, so no two wait for each other. If anything has ended since
-		 * we looked, as our own calls have, they may be ready, and nobody would wake us: look again. */
-		if (turn != seen)
+		/* Another thread's pages: ours are done by now, so no two wait for each other. If anything has ended
+		 * since we looked, as our own calls have, they may be ready, and nobody would wake us: look again. */
+		if (turn_now() != seen)
 			continue;
 		HP_STAT_ADD(commit_waits, 1);
 		wait_turn();
@@ -768,8 +630,8 @@ int hp_pages_hold(size_t first, size_t count, enum hp_hold how)
 		if (hp_span.page[p].held[how] == UINT16_MAX)
 			return -ENOBUFS;
 	}
-	/* First, so that nothing leaves meanwhile. Not taken from the tree: what is allocated here by then is served, after a
-	 * wait, and makes no other extent. */
+	/* Count the holds first, so that no page leaves meanwhile. The chunks are not taken from the tree: a buffer
+	 * that is placed here meanwhile is served, after a wait, and makes no other extent. */
 	for (size_t p = first; p < end; p++) {
 		hp_span.page[p].held[how]++;
 		if (hp_span.page[p].state != HP_PAGE_READY) /* new memory has its decay time before it */

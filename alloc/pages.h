@@ -2,11 +2,12 @@
  * The span and its hugepages: which addresses belong to extents, what backs them, and the transitions that need the
  * kernel. Below the heap's policy, above the bare system calls (map.h).
  *
- * One span of addresses, reserved once; every table is a flat array indexed by offset, so that "is this pointer ours" is
- * one subtraction and one compare. Page 0 is never used: index 0 means "none".
+ * One span of addresses is reserved once. Every table is a flat array indexed by offset, so that "is this pointer ours"
+ * is one subtraction and one compare. Page 0 is never used: index 0 means "none".
  *
- * With HUGEPIN_SMALL_PINNED=1 the span has a second part above the heap's, with extents for the small tier. Its chunks have no
- * words: what is taken there is told by the tree. It has no pages of the pool, and no copy is made of it at fork (fork.c).
+ * With HUGEPIN_SMALL_PINNED=1 the span has a second part above the heap's, with extents for the small tier. Its chunks
+ * have no words: the tree alone says what is taken there. It has no pages of the pool, and no copy is made of it at
+ * fork (fork.c).
  *
  * States of a hugepage, changed under hp_heap_lock only:
  *	NONE      its address is free
@@ -15,9 +16,8 @@
  *	READY     may be handed out
  *	BUSY      a thread works on it without the lock; who needs it waits (hp_pages_commit does)
  *
- * Lock order: watchers' lock, then hp_heap_lock. Neither is held across a mapping call, but for
- * raw system calls that no one's hooks see; while a thread is between
- * begin and end of one it counts in `inflight`, for which fork waits.
+ * Lock order: watchers' lock, then hp_heap_lock. Neither is held across a mapping call, but for raw system calls that
+ * no one's hooks see. A thread inside a mapping call counts in `inflight`, for which fork waits.
  */
 #ifndef HP_ALLOC_PAGES_H
 #define HP_ALLOC_PAGES_H
@@ -33,8 +33,8 @@
 enum hp_part { HP_PART_HEAP, HP_PART_SMALL, HP_PARTS };
 enum hp_page_state { HP_PAGE_NONE, HP_PAGE_ABSENT, HP_PAGE_RESERVED, HP_PAGE_READY, HP_PAGE_BUSY };
 
-/* What the heap calls a page is 2 MiB; so many are a page of 1 GiB, a giant one. The span is aligned to these if they are wanted
- * and it is as large as one. */
+/* The heap's page is 2 MiB. So many pages are a page of 1 GiB, a giant one. The span is aligned to these if they are
+ * wanted and it is as large as one. */
 #define HP_GIANT_SHIFT 30
 #define HP_GIANT_PAGES ((size_t)1 << (HP_GIANT_SHIFT - HP_PAGE_SHIFT))
 
@@ -43,7 +43,7 @@ struct hp_page {
 	uint8_t kind; /* HUGEPIN_KIND_*, of RESERVED, READY and BUSY pages */
 	uint8_t next; /* state to enter when no longer BUSY; owned by who made it BUSY */
 	uint8_t head : 1, /* first page of a mapping of its own */
-		lost : 1, /* a child of fork: live buffers of its parent lie here, without memory. ABSENT, wholly taken for good */
+		lost : 1, /* a child of fork: live buffers of its parent are here, without memory; ABSENT, all taken */
 		fork : 2, /* enum hp_page_fork */
 		giant : 1, /* a part of a page of 1 GiB, all parts of which are in one state but for what is BUSY */
 		again : 1, /* to be copied again (fork.c) */
@@ -52,7 +52,7 @@ struct hp_page {
 	uint16_t fresh; /* chunks of the page at and above this were never handed out: they read as zero */
 	uint16_t held[3]; /* how often, by enum hp_hold; a held page with memory keeps it */
 	uint32_t extent; /* first page of its extent */
-	uint16_t leaves : 1, /* the pool: what is free of it is in no tree, so that nothing is placed there (heap.c) */
+	uint16_t leaves : 1, /* the pool: what is free of it is in no tree, so that nothing is placed there (leave.c) */
 		in_use : 15; /* of a page that leaves: its chunks that are in buffers, or about to be */
 };
 
@@ -66,17 +66,23 @@ struct hp_extent {
 	uint32_t pages; /* 0: no extent begins here */
 	uint32_t present; /* pages that are not ABSENT */
 	uint32_t by_kind[3]; /* of those, HUGEPIN_KIND_* */
-	bool ahead; /* map the rest of it together with the first page that is needed; a power of two of pages, and begins at a
-		     * multiple of that in the span */
+	/* Map the rest of it together with the first page that is needed. A power of two of pages, which begins at a
+	 * multiple of that in the span. */
+	bool ahead;
 	bool giant; /* take pages of 1 GiB, if there are any; its size and place are multiples of that */
 };
 
-/* A chunk's word: what begins there. Only the first chunk of a buffer has one (and the second, if it has room). The owner
- * of a buffer changes LIVE to LISTED and back without a lock; all else is done under hp_heap_lock. */
+/* A chunk's word: what begins there. Only the first chunk of a buffer has one (and the second, if it has room). The
+ * owner of a buffer changes LIVE to LISTED and back without a lock; all else is done under hp_heap_lock. */
 typedef _Atomic uint64_t hp_chunk;
-enum { HP_CHUNK_FREE, HP_CHUNK_LIVE, HP_CHUNK_LISTED, HP_CHUNK_ROOMY }; /* ROOMY: live, with room behind it; or on a page
-									  * that is lost or leaves the pool; or advised (advice.h).
-									  * Never goes to a list */
+enum {
+	HP_CHUNK_FREE,
+	HP_CHUNK_LIVE,
+	HP_CHUNK_LISTED,
+	/* Live, with room behind it; or on a page that is lost or leaves the pool; or advised (advice.h). Never goes to
+	 * a list. */
+	HP_CHUNK_ROOMY,
+};
 #define HP_CHUNK_WORD(count, state) ((uint64_t)(count) << 2 | (state))
 #define HP_CHUNK_STATE(word) ((unsigned)(word) & 3)
 #define HP_CHUNK_COUNT(word) ((uint32_t)(word) >> 2)
@@ -110,6 +116,30 @@ struct hp_span {
 extern struct hp_span hp_span;
 extern struct hp_lock hp_heap_lock;
 
+/* For base, opened and reserved, which are read without the lock, too: another thread may be making the span just now,
+ * and then no pointer is the heap's. These members are not _Atomic, since every address is computed from base, and
+ * neither with the lock nor of a live buffer does it change. */
+static inline size_t hp_span_load(const size_t *member)
+{
+	return __atomic_load_n(member, __ATOMIC_RELAXED);
+}
+
+/* release: the tables are there; pairs with hp_span_load() */
+static inline void hp_span_store(size_t *member, size_t value)
+{
+	__atomic_store_n(member, value, __ATOMIC_RELEASE);
+}
+
+static inline size_t hp_span_offset(const struct hp_span *s, const void *p)
+{
+	return (uintptr_t)p - hp_span_load(&s->base);
+}
+
+static inline size_t hp_span_opened(const struct hp_span *s)
+{
+	return hp_span_load(&s->opened);
+}
+
 static inline enum hp_part hp_part_of(size_t page)
 {
 	return page < hp_span.small ? HP_PART_HEAP : HP_PART_SMALL;
@@ -126,7 +156,8 @@ static inline uintptr_t hp_page_addr(size_t page)
 }
 
 /* A chunk's word. Buffers start at the start of a page; so would the words of those that start a hugepage, and programs
- * that touch a word in each page would throw them out of the first-level cache. Words are permuted within their hugepage. */
+ * that touch a word in each page would throw them out of the first-level cache. Words are permuted within their
+ * hugepage. */
 #define HP_CHUNK_SKEW 0xa8
 static inline hp_chunk *hp_chunk_at(const struct hp_span *s, size_t chunk)
 {
@@ -153,6 +184,36 @@ static inline size_t hp_chunk_extent(size_t chunk)
 	return HP_CHUNK_COUNT(w) + HP_CHUNK_COUNT(hp_chunk_get(chunk + 1));
 }
 
+/* The hugepage that a chunk lies in. */
+static inline size_t hp_page_of(size_t chunk)
+{
+	return chunk >> HP_PAGE_CHUNKS_SHIFT;
+}
+
+/* Hugepages that [chunk, chunk + n) touches. */
+static inline size_t hp_pages_touched(size_t chunk, size_t n)
+{
+	return hp_page_of(chunk + n - 1) - hp_page_of(chunk) + 1;
+}
+
+/* The hugepage of an address in the span. */
+static inline size_t hp_page_at(uintptr_t addr)
+{
+	return (addr - hp_span.base) >> HP_PAGE_SHIFT;
+}
+
+/* Whether p lies in a part of the span, in an extent or not. The lock need not be held. */
+static inline bool hp_span_reserves(const void *p)
+{
+	return hp_span_offset(&hp_span, p) < hp_span_load(&hp_span.reserved);
+}
+
+/* Whether a page leaves the pool and is in no buffer any more: all that is left to give back is its memory. */
+static inline bool hp_page_has_left(size_t page)
+{
+	return hp_span.page[page].leaves && !hp_span.page[page].in_use;
+}
+
 /* Reserve the span and its tables, once; small: with a part for the small tier. Not locked. 0 or -ENOMEM. */
 int hp_span_init(bool small);
 
@@ -161,9 +222,9 @@ int hp_span_init(bool small);
 /* Give up reserved addresses of each part, beyond `limit` bytes and behind the last extent. */
 void hp_span_shrink(size_t limit);
 
-/* A new extent of ABSENT pages, aligned to `align` bytes; its chunks are free in the tree, not settled. Its first page, or
- * 0 when the span has no room. Extents of the small tier touch nothing: jemalloc makes one piece of neighbours, and a buffer
- * would lie in two. */
+/* A new extent of ABSENT pages, aligned to `align` bytes; its chunks are free in the tree, not settled. Its first page,
+ * or 0 when the span has no room. Extents of the small tier touch nothing: jemalloc makes one piece of neighbours, and
+ * a buffer would lie in two. */
 enum { HP_EXTENT_AHEAD = 1, HP_EXTENT_GIANT = 2 }; /* flags: as in struct hp_extent */
 size_t hp_extent_create(enum hp_part part, size_t pages, size_t align, unsigned flags);
 
@@ -173,17 +234,16 @@ bool hp_pages_giants_left(void);
 /* Take the extent that begins at `first` out of the span if it has no memory and no buffer. */
 void hp_extent_destroy_if_empty(size_t first);
 
-/* Make pages [first, first + count) READY. The caller has taken a part of each, or holds them. Releases the lock meanwhile
- * when there is work to do. False: out of memory; some of the pages may be READY. */
+/* Make pages [first, first + count) READY. The caller has taken a part of each, or holds them. Releases the lock
+ * meanwhile when there is work to do. False: out of memory; some of the pages may be READY. */
 bool hp_pages_commit(size_t first, size_t count);
 
 /* Whether hp_pages_commit would have work to do. */
 bool hp_pages_need_commit(size_t first, size_t count);
 
-/* Give back pages [first, first + count) of one extent, READY or RESERVED, whose chunks the caller has all taken; giant ones
- * as wholes. Calls
- * the watchers. Releases the lock meanwhile. The pages are ABSENT afterwards; false: the kernel refused, or one of them is
- * held by now; nothing changed. */
+/* Give back pages [first, first + count) of one extent, READY or RESERVED, whose chunks the caller has all taken; giant
+ * ones as wholes. Calls the watchers. Releases the lock meanwhile. The pages are ABSENT afterwards. False: the kernel
+ * refused, or one of them is held by now; nothing changed. */
 bool hp_pages_release(size_t first, size_t count);
 
 /* Hold pages [first, first + count) of one extent, and make them READY. Releases the lock meanwhile. 0, or what
@@ -191,7 +251,8 @@ bool hp_pages_release(size_t first, size_t count);
 int hp_pages_hold(size_t first, size_t count, enum hp_hold how);
 void hp_pages_drop(size_t first, size_t count, enum hp_hold how);
 
-/* Pages [first, end), READY and nobody's hold, have got memory that is not the pool's, each run of an extent one mapping. */
+/* Pages [first, end), READY and nobody's hold, have got memory that is not the pool's, each run of an extent one
+ * mapping. */
 void hp_pages_moved(size_t first, size_t end);
 
 /* In the child of fork: page p is what page.fork says, and nobody holds it. */
@@ -200,26 +261,24 @@ void hp_page_in_child(size_t p);
 /* Describe the extent of `page`, as hugepin_extent() returns it. */
 struct hugepin_extent hp_extent_describe(size_t page);
 
-/* For fork: wait until no thread is inside a mapping call and keep them out, but for those that give memory to the small tier;
- * then those, once jemalloc's locks are taken, under which they are made; let all in again, and forget the other threads' calls
- * (there are none: for the child). */
+/* For fork: wait until no thread is inside a mapping call for this part, and keep threads out from then on. First for
+ * the heap's part. Then for the small tier's, once the caller has jemalloc's locks, under which those calls are made.
+ * */
 void hp_pages_quiesce(enum hp_part part);
-bool hp_pages_quiet(void); /* between the first and the last */
+
+/* Whether a fork waits, or keeps threads out: from the first hp_pages_quiesce() to hp_pages_resume(). */
+bool hp_pages_quiet(void);
+
+/* Let threads in again, for both parts. The calls of other threads are forgotten: in the child those threads are gone,
+ * and in the parent there are no calls. */
 void hp_pages_resume(void);
 
-/* True while this thread runs a watcher or a mapping call, or waits for one: it must not start another release, and a fork
- * from a signal handler must touch nothing. */
+/* True while this thread runs a watcher or a mapping call, or waits for one: it must not start another release, and a
+ * fork from a signal handler must touch nothing. */
 bool hp_pages_inside(void);
 
-/* What the child of a fork gets of a page: what the kernel gives; a copy of the live buffers; no memory, and no live buffer
- * was there; no memory, and live buffers remain without. */
+/* What the child of a fork gets of a page: what the kernel gives; a copy of the live buffers; no memory, and no live
+ * buffer was there; no memory, and live buffers remain without. */
 enum hp_page_fork { HP_PAGE_SHARED, HP_PAGE_COPIED, HP_PAGE_LEFT, HP_PAGE_LOST };
-
-/* fork.c. Called in fork's handlers, lock held from prepare to the end of parent or child. */
-bool hp_fork_refuses(void); /* neither a copy nor the kernel's copy-on-write is sure to find memory */
-/* listed_too: LISTED buffers may become live before the child is there; alone: there is no other thread; moved: pages (move.h). */
-void hp_fork_prepare(bool listed_too, bool alone, size_t moved);
-void hp_fork_parent(void);
-void hp_fork_child(void);
 
 #endif

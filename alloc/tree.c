@@ -56,7 +56,7 @@ void hp_tree_init(struct hp_tree *t, size_t pages, void *memory)
 	t->stamps = (uint32_t *)m;
 }
 
-static void mark(struct hp_tree *t, unsigned level, size_t node)
+static void mark_dirty(struct hp_tree *t, unsigned level, size_t node)
 {
 	size_t w = node >> 6;
 
@@ -75,10 +75,10 @@ static void set_page(struct hp_tree *t, size_t page, hp_sum s)
 	t->sums[0][page] = s;
 	if (s == HP_SUM_PAGE)
 		t->stamps[page] = t->now;
-	mark(t, 1, page >> 3);
+	mark_dirty(t, 1, page >> 3);
 }
 
-static void change(struct hp_tree *t, size_t chunk, size_t count, bool free)
+static void change_chunks(struct hp_tree *t, size_t chunk, size_t count, bool free)
 {
 	while (count) {
 		size_t page = chunk >> HP_PAGE_CHUNKS_SHIFT, o = chunk & (HP_PAGE_CHUNKS - 1);
@@ -95,7 +95,7 @@ static void change(struct hp_tree *t, size_t chunk, size_t count, bool free)
 				memset(map, s == HP_SUM_PAGE ? 0xff : 0, sizeof t->maps[page]);
 			HP_ASSERT(hp_bits_find(map, o, o + k, free) == o + k);
 			hp_bits_fill(map, o, k, free);
-			mark(t, 0, page);
+			mark_dirty(t, 0, page);
 		}
 		chunk += k;
 		count -= k;
@@ -104,15 +104,16 @@ static void change(struct hp_tree *t, size_t chunk, size_t count, bool free)
 
 void hp_tree_free(struct hp_tree *t, size_t chunk, size_t count)
 {
-	size_t end = ((chunk + count - 1) >> HP_PAGE_CHUNKS_SHIFT) + 1, *used = end > t->upper ? &t->upper_used : &t->used;
+	size_t end = ((chunk + count - 1) >> HP_PAGE_CHUNKS_SHIFT) + 1;
+	size_t *used = end > t->upper ? &t->upper_used : &t->used;
 
 	*used = HP_MAX(*used, end);
-	change(t, chunk, count, true);
+	change_chunks(t, chunk, count, true);
 }
 
 void hp_tree_take(struct hp_tree *t, size_t chunk, size_t count)
 {
-	change(t, chunk, count, false);
+	change_chunks(t, chunk, count, false);
 }
 
 static unsigned borders(const struct hp_tree *t, unsigned level, size_t node)
@@ -149,7 +150,7 @@ void hp_tree_settle(struct hp_tree *t)
 					continue;
 				t->sums[l][node] = s;
 				if (l + 1 < HP_TREE_LEVELS)
-					mark(t, l + 1, node >> 3);
+					mark_dirty(t, l + 1, node >> 3);
 			}
 		}
 		t->dirty_from[l] = SIZE_MAX;

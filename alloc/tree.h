@@ -14,7 +14,8 @@
 struct hp_tree {
 	size_t pages; /* hugepages of the span, a multiple of 8^4 */
 	size_t upper; /* pages from here on are searched by themselves; `pages` if there are none such */
-	size_t used, upper_used; /* no page below `upper`, or above, at or above this was ever freed: where searches end */
+	/* Where searches end below `upper`, and above: no page at or behind this was ever freed. */
+	size_t used, upper_used;
 	struct hp_map512 *maps;
 	hp_sum *sums[HP_TREE_LEVELS];
 	uint64_t *dirty[HP_TREE_LEVELS]; /* nodes to recompute; all clear between calls of hp_tree_settle() */
@@ -38,9 +39,9 @@ void hp_tree_free(struct hp_tree *t, size_t chunk, size_t count);
 void hp_tree_take(struct hp_tree *t, size_t chunk, size_t count);
 void hp_tree_settle(struct hp_tree *t);
 
-/* The first maximal free run of at least n chunks that begins at or after chunk `from`, which must not lie inside a free
- * run (0, or the end of a hole found before), and on its side of `upper`, whose first chunk is still the lower. False: there is
- * none. */
+/* The first maximal free run of at least n chunks that begins at or after chunk `from`, which must not lie inside a
+ * free run (0, or the end of a hole found before), and on its side of `upper`, whose first chunk is still the lower.
+ * False: there is none. */
 bool hp_tree_next_hole(const struct hp_tree *t, size_t from, size_t n, struct hp_hole *ret_hole);
 
 /* How many chunks from `chunk` on are free, looking no further than `most`. */

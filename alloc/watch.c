@@ -24,42 +24,42 @@ static HP_TLS bool inside;
 
 int hugepin_watch(void (*leaving)(void *arg, const struct hugepin_extent *), void *arg, int *ret_id)
 {
-	int r = -ENOSPC;
+	int err = -ENOSPC;
 
 	if (!leaving || !ret_id)
 		return -EINVAL;
 	if (inside)
 		return -EDEADLK;
 	hp_lock(&lock);
-	for (int i = 0; i < WATCHERS_MAX && r; i++) {
+	for (int i = 0; i < WATCHERS_MAX && err; i++) {
 		if (live >> i & 1)
 			continue;
 		if (!hp_unseal(&watchers, sizeof watchers)) {
-			r = -ENOMEM;
+			err = -ENOMEM;
 			break;
 		}
-		if (!count) /* what is called may be anything, and needs a thread that the C library knows */
+		if (!hp_watch_any()) /* what is called may be anything, and needs a thread that the C library knows */
 			hp_ticker_forbid();
 		watchers.is.list[i].arg = arg;
 		watchers.is.list[i].id = *ret_id = ++last_id;
 		watchers.is.list[i].leaving = leaving;
 		hp_seal(&watchers, sizeof watchers);
 		live |= 1u << i;
-		count++;
-		r = 0;
+		atomic_fetch_add_explicit(&count, 1, memory_order_relaxed);
+		err = 0;
 	}
 	hp_unlock(&lock);
-	return r;
+	return err;
 }
 
 int hugepin_unwatch(int id)
 {
-	int r = -ENOENT;
+	int err = -ENOENT;
 
 	if (inside)
 		return -EDEADLK;
 	hp_lock(&lock); /* held while callbacks run: this waits for them */
-	for (int i = 0; i < WATCHERS_MAX && r; i++) {
+	for (int i = 0; i < WATCHERS_MAX && err; i++) {
 		if (!(live >> i & 1) || watchers.is.list[i].id != id)
 			continue;
 		live &= ~(1u << i);
@@ -67,17 +67,17 @@ int hugepin_unwatch(int id)
 			watchers.is.list[i].leaving = NULL;
 			hp_seal(&watchers, sizeof watchers);
 		}
-		if (--count == 0)
+		if (atomic_fetch_sub_explicit(&count, 1, memory_order_relaxed) == 1)
 			hp_ticker_allow();
-		r = 0;
+		err = 0;
 	}
 	hp_unlock(&lock);
-	return r;
+	return err;
 }
 
 void hp_watch_leaving(const struct hugepin_extent *e)
 {
-	if (!count)
+	if (!hp_watch_any())
 		return;
 	hp_lock(&lock);
 	inside = true;
@@ -90,7 +90,7 @@ void hp_watch_leaving(const struct hugepin_extent *e)
 
 _Bool hp_watch_any(void)
 {
-	return count;
+	return atomic_load_explicit(&count, memory_order_relaxed);
 }
 
 _Bool hp_watch_inside(void)

@@ -1,5 +1,5 @@
 /*
- * Who wants to know what leaves the heap: hugepin_watch().
+ * The table of those who are told what leaves the heap: hugepin_watch().
  */
 #ifndef HP_ALLOC_WATCH_H
 #define HP_ALLOC_WATCH_H

@@ -18,7 +18,7 @@
 
 static struct hp_kept uffd = HP_KEPT_NONE, pagemap = HP_KEPT_NONE;
 
-static bool call(const struct hp_kept *k, unsigned long request, void *arg)
+static bool call_written(const struct hp_kept *k, unsigned long request, void *arg)
 {
 	return hp_syscall(SYS_ioctl, k->fd, (long)request, (long)arg, 0, 0, 0) >= 0;
 }
@@ -37,11 +37,12 @@ static void ignore(uintptr_t start, uintptr_t end)
 bool hp_written_begin(void)
 {
 	struct uffdio_api api = { .api = UFFD_API, .features = FEATURE_WP_ASYNC };
+	const long flags = O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY;
 
 	if (hp_sandboxed || hp_syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0, 0) != 0)
 		return false;
-	if (hp_kept_set(&uffd, (int)hp_syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY, 0, 0, 0, 0, 0)) &&
-	    call(&uffd, UFFDIO_API, &api) &&
+	if (hp_kept_set(&uffd, (int)hp_syscall(SYS_userfaultfd, flags, 0, 0, 0, 0, 0)) &&
+	    call_written(&uffd, UFFDIO_API, &api) &&
 	    hp_kept_set(&pagemap, (int)hp_syscall(SYS_open, (long)"/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0, 0, 0, 0)))
 		return true;
 	hp_written_end();
@@ -52,8 +53,8 @@ bool hp_written_watch(uintptr_t start, uintptr_t end)
 {
 	struct uffdio_register reg = { .range = { start, end - start }, .mode = UFFDIO_REGISTER_MODE_WP };
 
-	/* Who asks for the first time makes the kernel begin. */
-	return call(&uffd, UFFDIO_REGISTER, &reg) && hp_written_each(start, end, ignore);
+	/* The first question makes the kernel begin. */
+	return call_written(&uffd, UFFDIO_REGISTER, &reg) && hp_written_each(start, end, ignore);
 }
 
 bool hp_written_each(uintptr_t start, uintptr_t end, void (*each)(uintptr_t start, uintptr_t end))

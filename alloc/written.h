@@ -1,9 +1,10 @@
 /*
- * Which of the heap's memory was written to, by whatever thread, since the last time that was asked: the kernel notes it when told to
- * (a userfaultfd with asynchronous write protection, and PAGEMAP_SCAN: Linux 6.7). Nobody waits for anybody, and no privilege is
- * needed. What devices write is not noted.
+ * Which of the heap's memory was written to, by any thread, since this was asked last. The kernel notes writes when
+ * told to, by a userfaultfd with asynchronous write protection, and tells of them by PAGEMAP_SCAN (Linux 6.7). Nobody
+ * waits for anybody, and no privilege is needed. Writes of devices are not noted.
  *
- * Raw system calls. One user at a time: fork's prepare handler, with hp_heap_lock held. The descriptors are closed by end.
+ * Raw system calls. One user at a time: fork's prepare handler, with hp_heap_lock held. The descriptors are closed by
+ * end.
  */
 #ifndef HP_ALLOC_WRITTEN_H
 #define HP_ALLOC_WRITTEN_H
@@ -13,12 +14,12 @@
 /* False: the kernel cannot; or a filter of system calls is in force, which may end who calls what it does not know. */
 bool hp_written_begin(void);
 
-/* Note what is written to in [start, end) from now on: multiples of a hugepage. False: somebody else watches a part of it, the pin
- * cache of what is registered, say. */
+/* Note what is written to in [start, end) from now on: multiples of a hugepage. False: somebody else watches a part of
+ * it, the pin cache of what is registered, say. */
 bool hp_written_watch(uintptr_t start, uintptr_t end);
 
-/* Call each() for every range of [start, end) that was written to since it was asked for last, or since watch: whole pages of those
- * that the memory is made of. False: it is not known any more. */
+/* Call each() for every range of [start, end) that was written to since it was asked for last, or since watch: whole
+ * pages of those that the memory is made of. False: it is not known any more. */
 bool hp_written_each(uintptr_t start, uintptr_t end, void (*each)(uintptr_t start, uintptr_t end));
 
 void hp_written_end(void);

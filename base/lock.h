@@ -60,7 +60,7 @@ static inline void hp_lock_reset(struct hp_lock *l)
 	atomic_store_explicit(&l->word, 0, memory_order_relaxed);
 }
 
-/* The barriers are for a signal handler that forks (heap.c): it must not find a lock taken and the bit clear. */
+/* The barriers are for a signal handler that forks (atfork.c): it must not find a lock taken and the bit clear. */
 static inline void hp_lock(struct hp_lock *l)
 {
 	HP_ASSERT(hp_locks_held < 1u << l->rank);

@@ -1,6 +1,6 @@
 /*
  * Which process this is. What is known of threads, and who may start some, hangs on that, and each that knows something
- * begins anew in a child: of fork(2) by its handler (alloc/heap.c), of _Fork(3) and clone(2), which run none, when the
+ * begins anew in a child: of fork(2) by its handler (alloc/atfork.c), of _Fork(3) and clone(2), which run none, when the
  * heap is next asked.
  */
 #ifndef HP_BASE_PROCESS_H

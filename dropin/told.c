@@ -1,6 +1,6 @@
 /*
- * Part of libhugepin-malloc.so: what malloc tells of itself in the C library's form. Not called by malloc, so stdio, which may
- * allocate, has its place here.
+ * Part of libhugepin-malloc.so: what malloc tells of itself in the C library's form. Not called by malloc, so stdio,
+ * which may allocate, has its place here.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -8,19 +8,18 @@
 #include <pthread.h>
 #include <stdio.h>
 
+#include "dropin/dropin.h"
 #include "hugepin.h"
 
-#define EXPORT __attribute__((visibility("default")))
-
 /*
- * As hugepin_stats(3) names them; then sums, small buffers included, in the words of the C library. Not a cancellation point,
- * as the C library's is none.
+ * As hugepin_stats(3) names them; then sums, small buffers included, in the words of the C library. Not a cancellation
+ * point, as the C library's is none.
  */
 EXPORT void malloc_stats(void)
 {
 	struct mallinfo2 m = mallinfo2();
 	struct hugepin_stats s;
-	int saved = errno, cancel;
+	int saved_errno = errno, cancel;
 
 	hugepin_stats(&s, sizeof s);
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
@@ -36,7 +35,7 @@ EXPORT void malloc_stats(void)
 		m.arena + m.hblkhd, m.uordblks, s.taken_peak_bytes);
 	funlockfile(stderr);
 	pthread_setcancelstate(cancel, NULL);
-	errno = saved;
+	errno = saved_errno;
 }
 
 /* Those of the C library's elements that have a meaning here. EINVAL: options are not 0. */

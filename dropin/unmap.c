@@ -1,12 +1,15 @@
 /*
- * Part of libhugepin-malloc.so: the calls that take memory away from a program, so that the pin cache hears of it where the
- * kernel does not tell, or tells too late: it announces that something was unmapped when another thread may have got the
- * addresses already (reg/uffd.c); and those that say something of it, which of a buffer ends with its free() and holds in children
- * (alloc/advice.h, reg/locks.h). They see what the program calls, not what the C library calls inside, nor raw system calls.
+ * Part of libhugepin-malloc.so: the calls that take memory away from a program, or that say something about it.
  *
- * Each goes on to the next function of its name, which other libraries may have replaced or patched for the same purpose.
- * Before our constructor, and for a name that there is no other of, the system call; so are what is said of the heap's memory, under
- * its lock, and all locks.
+ * The first kind is announced to the pin cache, for where the kernel does not tell of unmapping, or tells too late:
+ * when it announces that something was unmapped, another thread may have got the addresses already (reg/uffd.c). The
+ * second kind is noted: what the program says of a buffer ends with the buffer's free(), and holds in children
+ * (alloc/advice.h, reg/locks.h). Only the calls of the program are seen: neither what the C library calls inside, nor
+ * raw system calls.
+ *
+ * Each function goes on to the next function of its name, which other libraries may have replaced or patched for the
+ * same purpose. The system call is made instead before our constructor, and for a name that has no other function. So
+ * it is for what is said of the heap's memory, under the heap's lock, and for all locks.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -24,11 +27,10 @@
 #include "alloc/advised.h"
 #include "base/base.h"
 #include "base/seal.h"
+#include "dropin/dropin.h"
 #include "hugepin.h"
 #include "reg/locks.h"
 #include "reg/unmapping.h"
-
-#define EXPORT __attribute__((visibility("default")))
 
 static HP_SEALED(struct {
 	int (*munmap)(void *, size_t);
@@ -44,39 +46,39 @@ static HP_SEALED(struct {
 	void *(*sbrk)(intptr_t);
 	int (*pthread_attr_setstack)(pthread_attr_t *, void *, size_t);
 	int (*pthread_attr_setstackaddr)(pthread_attr_t *, void *);
-}) next;
+}) next_maps;
 
 /* In our constructor, or before in that of another library that moves the break. Not within malloc. */
-static void find(void)
+static void find_next_calls(void)
 {
-	if (next.is.munmap)
+	if (next_maps.is.munmap)
 		return;
-	*(void **)&next.is.munmap = dlsym(RTLD_NEXT, "munmap");
-	*(void **)&next.is.mmap = dlsym(RTLD_NEXT, "mmap");
-	*(void **)&next.is.mremap = dlsym(RTLD_NEXT, "mremap");
-	*(void **)&next.is.madvise = dlsym(RTLD_NEXT, "madvise");
-	*(void **)&next.is.mprotect = dlsym(RTLD_NEXT, "mprotect");
-	*(void **)&next.is.process_madvise = dlsym(RTLD_NEXT, "process_madvise");
-	*(void **)&next.is.shmdt = dlsym(RTLD_NEXT, "shmdt");
-	*(void **)&next.is.shmat = dlsym(RTLD_NEXT, "shmat");
-	*(void **)&next.is.remap_file_pages = dlsym(RTLD_NEXT, "remap_file_pages");
-	*(void **)&next.is.brk = dlsym(RTLD_NEXT, "brk");
-	*(void **)&next.is.sbrk = dlsym(RTLD_NEXT, "sbrk");
-	*(void **)&next.is.pthread_attr_setstack = dlsym(RTLD_NEXT, "pthread_attr_setstack");
-	*(void **)&next.is.pthread_attr_setstackaddr = dlsym(RTLD_NEXT, "pthread_attr_setstackaddr");
-	hp_seal(&next, sizeof next);
+	*(void **)&next_maps.is.munmap = dlsym(RTLD_NEXT, "munmap");
+	*(void **)&next_maps.is.mmap = dlsym(RTLD_NEXT, "mmap");
+	*(void **)&next_maps.is.mremap = dlsym(RTLD_NEXT, "mremap");
+	*(void **)&next_maps.is.madvise = dlsym(RTLD_NEXT, "madvise");
+	*(void **)&next_maps.is.mprotect = dlsym(RTLD_NEXT, "mprotect");
+	*(void **)&next_maps.is.process_madvise = dlsym(RTLD_NEXT, "process_madvise");
+	*(void **)&next_maps.is.shmdt = dlsym(RTLD_NEXT, "shmdt");
+	*(void **)&next_maps.is.shmat = dlsym(RTLD_NEXT, "shmat");
+	*(void **)&next_maps.is.remap_file_pages = dlsym(RTLD_NEXT, "remap_file_pages");
+	*(void **)&next_maps.is.brk = dlsym(RTLD_NEXT, "brk");
+	*(void **)&next_maps.is.sbrk = dlsym(RTLD_NEXT, "sbrk");
+	*(void **)&next_maps.is.pthread_attr_setstack = dlsym(RTLD_NEXT, "pthread_attr_setstack");
+	*(void **)&next_maps.is.pthread_attr_setstackaddr = dlsym(RTLD_NEXT, "pthread_attr_setstackaddr");
+	hp_seal(&next_maps, sizeof next_maps);
 }
 
-static __attribute__((constructor)) void construct(void)
+static __attribute__((constructor)) void start_unmapping(void)
 {
-	find();
+	find_next_calls();
 	hugepin_unmapping_(NULL, 0, HP_UNMAPPED);
 }
 
 EXPORT int munmap(void *addr, size_t len)
 {
 	hugepin_unmapping_(addr, len, HP_UNMAPPED);
-	return next.is.munmap ? next.is.munmap(addr, len) : (int)syscall(SYS_munmap, addr, len);
+	return next_maps.is.munmap ? next_maps.is.munmap(addr, len) : (int)syscall(SYS_munmap, addr, len);
 }
 
 EXPORT void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset)
@@ -85,10 +87,10 @@ EXPORT void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off
 
 	if (flags & MAP_FIXED && (flags & MAP_FIXED_NOREPLACE) != MAP_FIXED_NOREPLACE)
 		hugepin_unmapping_(addr, len, HP_UNMAPPED);
-	p = next.is.mmap ? next.is.mmap(addr, len, prot, flags, fd, offset)
+	p = next_maps.is.mmap ? next_maps.is.mmap(addr, len, prot, flags, fd, offset)
 		      : (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, offset);
-	/* What lay there before may have been unmapped a moment ago by code that does not come by here, and the kernel says so only
-	 * after it has let go of the addresses. */
+	/* The memory that lay there before may have been unmapped a moment ago by code that does not come by here. The
+	 * kernel says so only after it has let go of the addresses. */
 	if (p != MAP_FAILED)
 		hugepin_unmapping_(p, len, HP_UNMAPPED);
 	if (p != MAP_FAILED && flags & MAP_LOCKED)
@@ -112,11 +114,11 @@ EXPORT void *mremap(void *addr, size_t old_len, size_t len, int flags, ...)
 		to = va_arg(args, void *);
 		va_end(args);
 	}
-	/* Wherever it ends: a registration of the old place is worth little. */
+	/* Wherever the memory moves: a registration of the old place is worth little. */
 	hugepin_unmapping_(addr, HP_MAX(old_len, (size_t)1), HP_UNMAPPED);
 	if (flags & MREMAP_FIXED)
 		hugepin_unmapping_(to, len, HP_UNMAPPED);
-	return next.is.mremap ? next.is.mremap(addr, old_len, len, flags, to)
+	return next_maps.is.mremap ? next_maps.is.mremap(addr, old_len, len, flags, to)
 			   : (void *)syscall(SYS_mremap, addr, old_len, len, flags, to);
 }
 
@@ -152,16 +154,17 @@ EXPORT int madvise(void *addr, size_t len, int advice)
 	int r;
 
 	announce_advice(addr, len, advice);
-	/* libibverbs, after ibv_fork_init() on a kernel before 5.12, asks this for what a domain of ours registers. What children get
-	 * of that is the domain's to say, and the heap sees to it; of parts of the pool's pages the kernel would refuse it, and a hole
-	 * among small buffers kills children. */
+	/* libibverbs, after ibv_fork_init() on a kernel before 5.12, makes this call for memory that a domain of ours
+	 * registers. The domain says what children get of that memory, and the heap sees to it. The kernel would refuse
+	 * this advice for parts of the pool's pages, and a hole among small buffers kills children. */
 	if ((advice == MADV_DONTFORK || advice == MADV_DOFORK) && hugepin_registering_() &&
 	    hugepin_extent(addr, &extent, offsetof(struct hugepin_extent, kind)) > 0)
 		return 0;
 	r = hugepin_advise_(addr, len, advice);
 	if (r <= 0)
 		return result(r);
-	return next.is.madvise ? next.is.madvise(addr, len, advice) : (int)syscall(SYS_madvise, addr, len, advice);
+	return next_maps.is.madvise ? next_maps.is.madvise(addr, len, advice)
+				    : (int)syscall(SYS_madvise, addr, len, advice);
 }
 
 EXPORT int mprotect(void *addr, size_t len, int prot)
@@ -170,7 +173,8 @@ EXPORT int mprotect(void *addr, size_t len, int prot)
 
 	if (r <= 0)
 		return result(r);
-	return next.is.mprotect ? next.is.mprotect(addr, len, prot) : (int)syscall(SYS_mprotect, addr, len, prot);
+	return next_maps.is.mprotect ? next_maps.is.mprotect(addr, len, prot)
+				     : (int)syscall(SYS_mprotect, addr, len, prot);
 }
 
 /* A buffer's locks end with it, and those of the mlock backend are others. */
@@ -199,12 +203,13 @@ EXPORT int munlockall(void)
 	return result(hugepin_lock_all_(0));
 }
 
-/* Of another process as well, whose addresses mean nothing here: then something is registered once more than need be. */
+/* The call may be for another process, whose addresses mean nothing here. Then something is registered once more than
+ * need be. */
 EXPORT ssize_t process_madvise(int pidfd, const struct iovec *v, size_t n, int advice, unsigned flags)
 {
 	for (size_t i = 0; i < n; i++)
 		announce_advice(v[i].iov_base, v[i].iov_len, advice);
-	return next.is.process_madvise ? next.is.process_madvise(pidfd, v, n, advice, flags)
+	return next_maps.is.process_madvise ? next_maps.is.process_madvise(pidfd, v, n, advice, flags)
 				    : syscall(SYS_process_madvise, pidfd, v, n, advice, flags);
 }
 
@@ -212,7 +217,7 @@ EXPORT ssize_t process_madvise(int pidfd, const struct iovec *v, size_t n, int a
 EXPORT int shmdt(const void *addr)
 {
 	hugepin_unmapping_(addr, ((uintptr_t)1 << 47) - (uintptr_t)addr, HP_UNMAPPED);
-	return next.is.shmdt ? next.is.shmdt(addr) : (int)syscall(SYS_shmdt, addr);
+	return next_maps.is.shmdt ? next_maps.is.shmdt(addr) : (int)syscall(SYS_shmdt, addr);
 }
 
 /* With SHM_REMAP, over whatever is there, of which the kernel says nothing to who watches. */
@@ -220,27 +225,27 @@ EXPORT void *shmat(int id, const void *addr, int flags)
 {
 	struct shmid_ds s;
 	size_t len = 0;
-	int saved = errno;
+	int saved_errno = errno;
 
 	if (flags & SHM_REMAP && addr) {
 		len = syscall(SYS_shmctl, id, IPC_STAT, &s) == 0 ? s.shm_segsz : ((uintptr_t)1 << 47) - (uintptr_t)addr;
-		errno = saved;
+		errno = saved_errno;
 		hugepin_unmapping_(addr, len, HP_UNMAPPED);
 	}
-	return next.is.shmat ? next.is.shmat(id, addr, flags) : (void *)syscall(SYS_shmat, id, addr, flags);
+	return next_maps.is.shmat ? next_maps.is.shmat(id, addr, flags) : (void *)syscall(SYS_shmat, id, addr, flags);
 }
 
 EXPORT int remap_file_pages(void *addr, size_t len, int prot, size_t offset, int flags)
 {
 	hugepin_unmapping_(addr, len, HP_UNMAPPED);
-	return next.is.remap_file_pages ? next.is.remap_file_pages(addr, len, prot, offset, flags)
+	return next_maps.is.remap_file_pages ? next_maps.is.remap_file_pages(addr, len, prot, offset, flags)
 				     : (int)syscall(SYS_remap_file_pages, addr, len, prot, offset, flags);
 }
 
 static char *current_break(void)
 {
-	find();
-	return next.is.sbrk ? next.is.sbrk(0) : NULL;
+	find_next_calls();
+	return next_maps.is.sbrk ? next_maps.is.sbrk(0) : NULL;
 }
 
 EXPORT int brk(void *to)
@@ -249,8 +254,8 @@ EXPORT int brk(void *to)
 
 	if (now > (char *)to)
 		hugepin_unmapping_(to, (size_t)(now - (char *)to), HP_UNMAPPED);
-	if (next.is.brk)
-		return next.is.brk(to);
+	if (next_maps.is.brk)
+		return next_maps.is.brk(to);
 	errno = ENOMEM;
 	return -1;
 }
@@ -261,16 +266,17 @@ EXPORT void *sbrk(intptr_t by)
 
 	if (by < 0 && now)
 		hugepin_unmapping_(now + by, (size_t)-by, HP_UNMAPPED);
-	if (next.is.sbrk)
-		return next.is.sbrk(by);
+	if (next_maps.is.sbrk)
+		return next_maps.is.sbrk(by);
 	errno = ENOMEM;
 	return (void *)-1;
 }
 
-/* A stack in the heap: what the C library keeps there of the thread it reads in each child, before anybody's handlers. */
+/* A stack in the heap: what the C library keeps there of the thread it reads in each child, before anybody's handlers.
+ * */
 EXPORT int pthread_attr_setstack(pthread_attr_t *attr, void *addr, size_t size)
 {
-	int (*set)(pthread_attr_t *, void *, size_t) = next.is.pthread_attr_setstack;
+	int (*set)(pthread_attr_t *, void *, size_t) = next_maps.is.pthread_attr_setstack;
 
 	if (!set)
 		*(void **)&set = dlsym(RTLD_NEXT, "pthread_attr_setstack");
@@ -282,7 +288,7 @@ EXPORT int pthread_attr_setstack(pthread_attr_t *attr, void *addr, size_t size)
 EXPORT int pthread_attr_setstackaddr(pthread_attr_t *attr, void *top)
 {
 	const size_t least = 16384; /* PTHREAD_STACK_MIN of old */
-	int (*set)(pthread_attr_t *, void *) = next.is.pthread_attr_setstackaddr;
+	int (*set)(pthread_attr_t *, void *) = next_maps.is.pthread_attr_setstackaddr;
 
 	if (!set)
 		*(void **)&set = dlsym(RTLD_NEXT, "pthread_attr_setstackaddr");

@@ -1,0 +1,69 @@
+/*
+ * What a program does to itself, as libhugepin-malloc.so sees it: it confines itself by a filter of system calls,
+ * changes what all its threads may do, or limits its addresses.
+ */
+#include "alloc/copy.h"
+#include "alloc/decay.h"
+#include "alloc/pages.h"
+#include "alloc/small.h"
+#include "alloc/start.h"
+#include "base/process.h"
+#include "base/service.h"
+#include "base/ticker.h"
+
+bool hugepin_confining_(bool all_threads)
+{
+	bool was = hp_sandboxed;
+
+	hp_heap_start(); /* what it asks of the kernel may be forbidden soon */
+	hp_sandboxed = true;
+	if (all_threads)
+		hugepin_threads_end_();
+	return was;
+}
+
+void hugepin_confined_(bool all_threads, bool is)
+{
+	hp_sandboxed = is;
+	if (all_threads)
+		hugepin_threads_allow_();
+}
+
+bool hugepin_own_process_(void)
+{
+	hp_heap_know_process();
+	return hp_process() == HP_PROCESS_OWN;
+}
+
+void hugepin_threads_end_(void)
+{
+	hp_heap_know_process();
+	hp_ticker_forbid();
+	hp_service_end();
+}
+
+void hugepin_threads_allow_(void)
+{
+	bool must_ask = false;
+
+	hp_service_allow();
+	hp_service_resume();
+	hp_ticker_allow();
+	if (hp_heap_ready() && !hp_lock_mine(&hp_heap_lock)) {
+		hp_lock(&hp_heap_lock);
+		must_ask = hp_want_tick(true);
+		hp_unlock(&hp_heap_lock);
+	}
+	if (must_ask)
+		hp_ask_tick(true);
+}
+
+void hugepin_span_limit_(size_t limit)
+{
+	if (!hp_heap_ready())
+		return; /* hp_span_init() will see the limit */
+	hp_lock(&hp_heap_lock);
+	hp_copy_drop();
+	hp_span_shrink(limit);
+	hp_unlock(&hp_heap_lock);
+}

@@ -1,0 +1,167 @@
+#include "alloc/decay.h"
+
+#include <stdatomic.h>
+#include <sys/single_threaded.h>
+#include <sys/syscall.h>
+
+#include "alloc/back.h"
+#include "alloc/cache.h"
+#include "alloc/copy.h"
+#include "alloc/map.h"
+#include "alloc/start.h"
+#include "base/config.h"
+#include "base/proc.h"
+#include "base/process.h"
+#include "base/service.h"
+#include "base/stats.h"
+#include "base/ticker.h"
+
+static bool drop_holds(void);
+static struct hp_job decay = { .run = hp_heap_tick };
+static struct hp_job dropping = { .run = drop_holds };
+static _Atomic bool must_drop; /* memory is idle that domains hold, and there was no thread to ask them */
+
+/* On a bare thread, which calls no hook: what domains hold waits for a thread that may. */
+static bool tick(bool bare)
+{
+	void (*let_go)(uint32_t) = bare ? NULL : hp_heap_hooks()->let_go;
+	bool more;
+
+	hp_lock(&hp_heap_lock);
+	hp_span.tree.now++;
+	/* Buffers in an idle thread's cache were freed before the last tick. */
+	more = hp_cache_steal(true, 2);
+	/* Buffers in the shared lists came since the last tick. */
+	hp_span.tree.now--;
+	hp_shared_clear();
+	hp_span.tree.now++;
+	if (let_go) { /* now that the lists are cleared */
+		hp_unlock(&hp_heap_lock);
+		let_go(HP_TICKS + 1);
+		hp_lock(&hp_heap_lock);
+	}
+	HP_STAT_ADD(decayed_bytes, hp_give_back(1, hp_span.tree.used, HP_TICKS + 1, HP_WATERMARK, true));
+	HP_STAT_ADD(decayed_bytes, hp_give_back(hp_span.small, hp_span.tree.upper_used, HP_TICKS + 1, 0, true));
+	more |= hp_copy_age(HP_TICKS + 1);
+	more = more || hp_more_to_give(false);
+	if (hp_heap_has_hooks() && hp_more_to_give(true)) {
+		bool later = bare && !hp_service_running();
+
+		atomic_store_explicit(&must_drop, later, memory_order_relaxed);
+		more |= !later;
+	}
+	hp_ticking.on = more;
+	hp_unlock(&hp_heap_lock);
+	if (bare && hp_heap_has_hooks() && hp_service_running())
+		hp_service_ask(&dropping);
+	return more;
+}
+
+bool hp_heap_tick(void)
+{
+	return tick(false);
+}
+
+static bool drop_holds(void)
+{
+	if (hp_heap_hooks()->let_go)
+		hp_heap_hooks()->let_go(HP_TICKS + 1);
+	return false;
+}
+
+static void disarm(void)
+{
+	hp_lock(&hp_heap_lock);
+	hp_ticking.on = false;
+	hp_unlock(&hp_heap_lock);
+}
+
+static void tick_alone(void *unused)
+{
+	(void)unused;
+	hp_cache_self = &hp_cache_none;
+	while (hp_ticker_sleep(hp_ticking.delay_ns) && !hp_map_hooked())
+		if (!tick(true))
+			return;
+	disarm(); /* the next slow path sees to it that somebody ticks */
+}
+
+/* Hooks on mapping calls, watchers and backends may do anything, and need a thread that the C library knows. */
+bool hp_may_tick_alone(void)
+{
+	return !hp_ticker_forbidden() && !hp_map_hooked();
+}
+
+static const struct hp_thread_kind tick_kind = {
+	.name = "hugepin decay",
+	.run = tick_alone,
+	.calls = { SYS_futex, SYS_madvise, SYS_mmap, SYS_munmap, SYS_mremap, SYS_mprotect, SYS_mbind, SYS_membarrier,
+		   SYS_clock_gettime, SYS_sched_yield },
+	.calls_count = 10,
+};
+
+/* Whether free() may start the service thread, where the ticker will not do. The C library frees the thread-local
+ * storage of threads that have exited under a lock that pthread_create takes; where there is but one thread, nothing of
+ * that can be going on. */
+static bool free_may_start(void)
+{
+	static unsigned calls; /* looking costs some microseconds */
+
+	return calls++ % 64 == 0 && (__libc_single_threaded || hp_thread_count() == 1);
+}
+
+/* Have somebody tick from now on, if the heap is so large that memory may be given back. Returns whether the
+ * caller must call hp_ask_tick() once the lock is released. */
+bool hp_want_tick(bool allocating)
+{
+	size_t populated;
+
+	if (!hp_heap_constructed || !hp_config.decay_ms)
+		return false;
+	hp_heap_know_process();
+	if (hp_ticking.on && hp_ticking.by_service && !hp_service_running()) /* it has ended meanwhile */
+		hp_ticking.on = false;
+	if (hp_ticking.on) {
+		if (!hp_ticking.by_calls || hp_clock_ns() < hp_ticking.next_ns)
+			return false;
+		hp_ticking.next_ns = hp_clock_ns() + hp_ticking.delay_ns;
+		return true;
+	}
+	populated = HP_STAT(hugetlb_bytes) + HP_STAT(thp_bytes) + HP_STAT(base_bytes) - HP_STAT(reserved_bytes);
+	if (!hp_copy_kept() && populated <= (2 * HP_WATERMARK) << HP_PAGE_SHIFT)
+		return false;
+	if (!allocating && !hp_service_running() && !hp_may_tick_alone() && !free_may_start())
+		return false;
+	if (!decay.delay_ns) /* nobody has asked for the job yet */
+		decay.delay_ns = hp_ticking.delay_ns;
+	hp_ticking.on = true;
+	return true;
+}
+
+/* may_start: no lock is held, and the C library may be called. */
+void hp_ask_tick(bool may_start)
+{
+	bool service = !hp_may_tick_alone(), found, due;
+
+	if (!service)
+		found = hp_ticker_start(&tick_kind);
+	else
+		found = !hp_sandboxed && (may_start || hp_service_running()) && hp_service_ask(&decay);
+	if (found && may_start && atomic_load_explicit(&must_drop, memory_order_relaxed) && !hp_sandboxed) {
+		atomic_store_explicit(&must_drop, false, memory_order_relaxed);
+		hp_service_ask(&dropping);
+	}
+	hp_lock(&hp_heap_lock);
+	hp_ticking.by_service = found && service;
+	/* A child of vfork has the heap in common with its parent, and cannot start what is to give back the parent's
+	 * memory. */
+	if (!found && !hp_sandboxed && hp_process() == HP_PROCESS_GUEST)
+		hp_ticking.on = false;
+	due = !found && hp_ticking.by_calls && may_start;
+	hp_ticking.by_calls = !found && hp_ticking.on;
+	if (!found && !due)
+		hp_ticking.next_ns = hp_clock_ns() + hp_ticking.delay_ns;
+	hp_unlock(&hp_heap_lock);
+	if (due)
+		tick(true); /* no hook: who allocates may hold locks of a backend's */
+}

@@ -1,0 +1,113 @@
+#include "alloc/hold.h"
+
+#include <errno.h>
+
+#include "alloc/back.h"
+#include "alloc/copy.h"
+#include "alloc/decay.h"
+#include "alloc/pages.h"
+#include "alloc/start.h"
+#include "base/bits.h"
+#include "base/config.h"
+#include "base/service.h"
+#include "base/stats.h"
+
+bool hp_heap_span(uintptr_t *ret_base, size_t *ret_size)
+{
+	/* Guards among the buffers are registered by nobody: each buffer is for itself, as memory of others is. */
+	if (!hp_heap_start() || hp_config.guard)
+		return false;
+	hp_lock(&hp_heap_lock);
+	*ret_base = hp_span.base;
+	*ret_size = hp_span.reserved;
+	hp_unlock(&hp_heap_lock);
+	return true;
+}
+
+int hp_heap_hold(uintptr_t addr, size_t len, uint64_t gen, enum hp_hold how)
+{
+	size_t first = hp_page_at(addr), count = len >> HP_PAGE_SHIFT, extent;
+	int err = -ENOENT;
+
+	if (!hp_span_reserves((void *)addr))
+		return err;
+	hp_lock(&hp_heap_lock);
+	extent = hp_span.page[first].extent;
+	if (hp_span.page[first].state != HP_PAGE_NONE && hp_span.extent[extent].gen == gen &&
+	    first + count <= extent + hp_span.extent[extent].pages)
+		err = hp_pages_hold(first, count, how);
+	if (err == -ENOMEM && hp_copy_drop())
+		err = hp_pages_hold(first, count, how);
+	if (err == -ENOMEM)
+		HP_STAT_ADD(purged_bytes, hp_give_back(first, first + count, 0, 0, true));
+	hp_unlock(&hp_heap_lock);
+	return err;
+}
+
+void hp_heap_drop(uintptr_t addr, size_t len, enum hp_hold how)
+{
+	bool must_ask;
+
+	hp_lock(&hp_heap_lock);
+	hp_pages_drop(hp_page_at(addr), len >> HP_PAGE_SHIFT, how);
+	/* Pages that are free by now may be due. The caller may hold locks: the C library's thread is woken but not
+	 * started. */
+	must_ask = (hp_service_running() || hp_may_tick_alone()) && hp_want_tick(false);
+	hp_unlock(&hp_heap_lock);
+	if (must_ask)
+		hp_ask_tick(false);
+}
+
+bool hp_heap_next_extent(uintptr_t from, struct hugepin_extent *ret_)
+{
+	size_t page, next;
+	bool found;
+
+	if (!hp_heap_ready() || hp_config.guard)
+		return false;
+	hp_lock(&hp_heap_lock);
+	page = from <= hp_span.base ? 0 : hp_page_at(from + HP_PAGE - 1);
+	next = hp_bits_find(hp_span.tree.starts, page, hp_span.tree.used, true);
+	found = next < hp_span.tree.used;
+	if (!found) {
+		next = hp_bits_find(hp_span.tree.starts, HP_MAX(page, hp_span.small), hp_span.tree.upper_used, true);
+		found = next < hp_span.tree.upper_used;
+	}
+	if (found)
+		*ret_ = hp_extent_describe(next);
+	hp_unlock(&hp_heap_lock);
+	return found;
+}
+
+static bool is_mapped(size_t page)
+{
+	return hp_span.page[page].state == HP_PAGE_READY || hp_span.page[page].state == HP_PAGE_RESERVED;
+}
+
+size_t hp_heap_mapping(uintptr_t addr)
+{
+	size_t page = hp_page_at(addr), end, to = 0;
+
+	if (!hp_span_reserves((void *)addr))
+		return 0;
+	hp_lock(&hp_heap_lock);
+	if (is_mapped(page)) {
+		end = hp_span.page[page].extent + hp_span.extent[hp_span.page[page].extent].pages;
+		for (page++; page < end && is_mapped(page) && !hp_span.page[page].head; page++)
+			;
+		to = hp_page_addr(page) - addr;
+	}
+	hp_unlock(&hp_heap_lock);
+	return to;
+}
+
+bool hp_heap_is_free(uintptr_t addr, size_t len, uint32_t ticks)
+{
+	bool free = true;
+
+	hp_lock(&hp_heap_lock);
+	for (size_t p = hp_page_at(addr), end = p + (len >> HP_PAGE_SHIFT); p < end && free; p++)
+		free = hp_page_is_free(p, ticks) || hp_page_has_left(p);
+	hp_unlock(&hp_heap_lock);
+	return free;
+}

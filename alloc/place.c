@@ -1,0 +1,263 @@
+/*
+ * Placement: the tightest of the first HUGEPIN_FIT holes in address order (Rex et al. 2006 and Wilson et al. 1995 for
+ * address-ordered first fit, which HUGEPIN_FIT=1 is). Where no hole will do, a new extent.
+ */
+#include "alloc/place.h"
+
+#include "alloc/advice.h"
+#include "alloc/cache.h"
+#include "base/config.h"
+#include "base/stats.h"
+
+/* Holes that exceed the request by so many chunks count as equally loose: the lowest wins. */
+#define LOOSE 2048
+/* Holes too short for the alignment to pass over before asking for one that fits in any case. */
+#define MISFITS 16
+
+static size_t pages_for(size_t chunks)
+{
+	return (chunks + HP_PAGE_CHUNKS - 1) >> HP_PAGE_CHUNKS_SHIFT;
+}
+
+/* The chunk at which a request would begin in this hole; it may not fit. */
+static size_t place_in(const struct hp_hole *h, const struct hp_request *r)
+{
+	uintptr_t at = hp_round_up(hp_chunk_addr(h->start), r->align);
+
+	return (at - hp_span.base) >> HP_CHUNK_SHIFT;
+}
+
+/* The tightest of the first few holes. 0: none. */
+static size_t find_hole(const struct hp_request *r)
+{
+	size_t n = r->n + r->room, ask = n, best = 0, best_len = SIZE_MAX;
+	size_t from = r->part == HP_PART_HEAP ? 0 : (hp_span.small + 1) << HP_PAGE_CHUNKS_SHIFT;
+	int64_t looked = 0, misfits = 0;
+	struct hp_hole h;
+
+	while (looked < hp_config.fit && hp_tree_next_hole(&hp_span.tree, from, ask, &h)) {
+		size_t at = place_in(&h, r), len = HP_MIN(h.len, n + LOOSE);
+
+		from = h.start + h.len;
+		if (at + n > from) {
+			if (++misfits == MISFITS)
+				ask = n + (r->align >> HP_CHUNK_SHIFT) - 1;
+			continue;
+		}
+		looked++;
+		if (len < best_len) {
+			best = at;
+			best_len = len;
+		}
+		if (h.len == n)
+			break;
+	}
+	return best;
+}
+
+static size_t floor_power_of_two(size_t x)
+{
+	return (size_t)1 << (63 - __builtin_clzll(x));
+}
+
+/* A new extent for the request, which may lie at its start: as large as the heap is by now, naturally aligned, up to
+ * the limit; beyond it, its own. Where there are pages of 1 GiB, so many of them. Its first chunk, or 0. */
+static size_t grow(const struct hp_request *r)
+{
+	size_t limit = (size_t)hp_config.extent_max >> HP_PAGE_SHIFT;
+	size_t need = pages_for(r->n + r->room), pages = need, first = 0;
+
+	if (r->part == HP_PART_HEAP && hp_pages_giants_left())
+		first = hp_extent_create(r->part, hp_round_up(need, HP_GIANT_PAGES),
+					 HP_MAX((size_t)1 << HP_GIANT_SHIFT, r->align), HP_EXTENT_GIANT);
+	if (need <= limit) {
+		pages = HP_MIN(floor_power_of_two(HP_MAX(hp_span.extent_pages[r->part], (size_t)1)), limit);
+		if (pages < need)
+			pages = floor_power_of_two(2 * need - 1);
+	}
+	if (!first)
+		first = hp_extent_create(r->part, pages, r->align, need <= limit ? HP_EXTENT_AHEAD : 0);
+	if (!first && pages > need)
+		first = hp_extent_create(r->part, need, r->align, 0);
+	hp_tree_settle(&hp_span.tree);
+	return first << HP_PAGE_CHUNKS_SHIFT;
+}
+
+/* Empty all lists that may be emptied. Returns whether there was anything in them. */
+bool hp_lists_clear(void)
+{
+	struct hp_cache *c = hp_cache_self;
+	bool any = hp_shared_listed || c->listed || hp_cache_slot(c);
+
+	hp_shared_clear();
+	if (c != &hp_cache_none)
+		hp_cache_clear(c);
+	return any;
+}
+
+void hp_chunks_count_taken(size_t chunks)
+{
+	HP_STAT_ADD(taken_bytes, chunks << HP_CHUNK_SHIFT);
+	if (HP_STAT(taken_bytes) > HP_STAT(taken_peak_bytes))
+		HP_STAT(taken_peak_bytes) = HP_STAT(taken_bytes);
+}
+
+static void take_chunks(size_t chunk, const struct hp_request *r)
+{
+	hp_tree_take(&hp_span.tree, chunk, r->n + r->room);
+	hp_tree_settle(&hp_span.tree);
+	hp_chunks_count_taken(r->n + r->room);
+	HP_STAT_ADD(room_bytes, r->room << HP_CHUNK_SHIFT);
+}
+
+/* Whether a buffer has lost memory in a fork. */
+bool hp_buffer_is_lost(size_t chunk, size_t n)
+{
+	for (size_t p = hp_page_of(chunk); p <= hp_page_of(chunk + n - 1); p++)
+		if (hp_span.page[p].lost)
+			return true;
+	return false;
+}
+
+/* Lost pages are not used again, or the buffers beside what is free would read as zero; nor are those that leave the
+ * pool. */
+static bool has_no_tree(size_t page)
+{
+	return hp_span.page[page].lost || hp_span.page[page].leaves;
+}
+
+void hp_chunks_free(size_t chunk, size_t n)
+{
+	for (size_t at = chunk, end = chunk + n, to; at < end; at = to) {
+		bool no_tree = has_no_tree(hp_page_of(at));
+
+		to = at;
+		do {
+			struct hp_page *g = &hp_span.page[hp_page_of(to)];
+			size_t from = to;
+
+			to = HP_MIN(end, (hp_page_of(to) + 1) << HP_PAGE_CHUNKS_SHIFT);
+			if (g->leaves) {
+				g->in_use = (g->in_use - (to - from)) & 0x7fff;
+				hp_span.left += hp_page_has_left(hp_page_of(from));
+			}
+		} while (to < end && has_no_tree(hp_page_of(to)) == no_tree);
+		if (!no_tree)
+			hp_tree_free(&hp_span.tree, at, to - at);
+	}
+	hp_tree_settle(&hp_span.tree);
+}
+
+void hp_chunks_give(size_t chunk, size_t n)
+{
+	hp_chunks_free(chunk, n);
+	HP_STAT_ADD(taken_bytes, -(n << HP_CHUNK_SHIFT));
+}
+
+/* A live buffer, room and all. */
+void hp_buffer_give(size_t chunk)
+{
+	size_t n = hp_chunk_extent(chunk), count = HP_CHUNK_COUNT(hp_chunk_get(chunk));
+
+	HP_STAT_ADD(room_bytes, -((n - count) << HP_CHUNK_SHIFT));
+	if (n > 1)
+		hp_chunk_set(chunk + 1, 0);
+	hp_chunk_set(chunk, 0);
+	hp_chunks_give(chunk, n);
+}
+
+/* Note that [chunk, chunk + n) was handed out. Returns how many of its first chunks may be dirty; the rest are zero. */
+size_t hp_chunks_hand_out(size_t chunk, size_t n)
+{
+	size_t dirty = 0;
+
+	for (size_t at = chunk, end = chunk + n; at < end;) {
+		struct hp_page *g = &hp_span.page[hp_page_of(at)];
+		size_t page_start = at & ~(HP_PAGE_CHUNKS - 1);
+		size_t to = HP_MIN(end, page_start + HP_PAGE_CHUNKS);
+
+		if (page_start + g->fresh > at)
+			dirty = HP_MIN(to, page_start + g->fresh) - chunk;
+		g->fresh = (uint16_t)HP_MAX(g->fresh, to - page_start);
+		at = to;
+	}
+	return dirty;
+}
+
+/* Whether a part of it lies on a page that leaves the pool. */
+bool hp_buffer_leaves(size_t chunk, size_t n)
+{
+	for (size_t p = hp_page_of(chunk); hp_span.no_pool && p <= hp_page_of(chunk + n - 1); p++)
+		if (hp_span.page[p].leaves)
+			return true;
+	return false;
+}
+
+void hp_buffer_set_live(size_t chunk, size_t n, size_t room)
+{
+	if (room)
+		hp_chunk_set(chunk + 1, HP_CHUNK_WORD(room, HP_CHUNK_FREE));
+	else if (n > 1)
+		hp_chunk_set(chunk + 1, 0);
+	hp_chunk_set(chunk, HP_CHUNK_WORD(n, room || hp_buffer_leaves(chunk, n) ? HP_CHUNK_ROOMY : HP_CHUNK_LIVE));
+}
+
+/* The same where there may be advice about it: then its free() must not take the fast path. */
+void hp_buffer_set_live_again(size_t chunk, size_t n, size_t room)
+{
+	hp_buffer_set_live(chunk, n, room);
+	if (!room && hp_advice_any(chunk, n))
+		hp_chunk_set(chunk, HP_CHUNK_WORD(n, HP_CHUNK_ROOMY));
+}
+
+/* Place a request in the tree and give it memory. May release the lock meanwhile. 0: out of memory. */
+size_t hp_place(struct hp_request *r)
+{
+	size_t chunk;
+
+	if (hp_shared_listed + hp_cache_self->listed > HP_LISTED_MISS)
+		hp_lists_clear();
+	chunk = find_hole(r);
+	if (!chunk || hp_pages_need_commit(hp_page_of(chunk), hp_pages_touched(chunk, r->n))) {
+		/* Memory that is in use already comes before memory that is not. */
+		hp_cache_ask_others();
+		if (hp_lists_clear())
+			chunk = find_hole(r);
+	}
+	if (!chunk) {
+		chunk = grow(r);
+		if (!chunk)
+			return 0;
+		r->grew = true;
+	}
+	take_chunks(chunk, r);
+	if (hp_pages_commit(hp_page_of(chunk), hp_pages_touched(chunk, r->n)))
+		return chunk;
+	r->memory_short = true;
+	HP_STAT_ADD(room_bytes, -(r->room << HP_CHUNK_SHIFT));
+	hp_chunks_give(chunk, r->n + r->room);
+	hp_extent_destroy_if_empty(hp_span.page[hp_page_of(chunk)].extent);
+	return 0;
+}
+
+/* The chunk at this address, if it and the next ones can be had. */
+static size_t place_small_at(const void *at, const struct hp_request *r)
+{
+	size_t chunk = ((uintptr_t)at - hp_span.base) >> HP_CHUNK_SHIFT;
+
+	return hp_page_of(chunk) >= hp_span.small && hp_page_of(chunk) < hp_span.small_end &&
+			       hp_tree_free_after(&hp_span.tree, chunk, r->n) == r->n
+		       ? chunk
+		       : 0;
+}
+
+size_t hp_place_small(struct hp_request *r, const void *at)
+{
+	size_t chunk = at ? place_small_at(at, r) : find_hole(r);
+
+	if (!chunk && !at) {
+		chunk = grow(r);
+		r->grew = chunk;
+	}
+	return chunk;
+}

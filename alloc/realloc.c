@@ -1,0 +1,226 @@
+/*
+ * realloc: where the buffer stands, if that can be had; else elsewhere. A buffer that the program has advised takes its
+ * advice along.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "alloc/advice.h"
+#include "alloc/fast.h"
+#include "alloc/guard.h"
+#include "alloc/heap.h"
+#include "alloc/misuse.h"
+#include "alloc/tier.h"
+#include "base/config.h"
+#include "base/stats.h"
+#include "hugepin.h"
+
+/* A buffer of so many chunks or more that has to move gets as much room again behind it. From the second size on it
+ * gets three times as much, since there a copy costs most and the room is nothing but addresses. */
+#define ROOM_MIN HP_PAGE_CHUNKS
+#define ROOM_LARGE (16 * HP_PAGE_CHUNKS)
+
+/* Grow the live buffer at `chunk` from n0 to n chunks where it stands. */
+static bool grow_in_place(size_t chunk, size_t n0, size_t n)
+{
+	size_t room, room_left, behind, more, got;
+	bool ok = false;
+
+	hp_lock(&hp_heap_lock);
+	if (hp_buffer_is_lost(chunk, n0))
+		goto out;
+	room = hp_chunk_extent(chunk) - n0;
+	room_left = room > n - n0 ? room - (n - n0) : 0;
+	behind = chunk + n0 + room;
+	more = n - n0 + room_left - room;
+	for (int tries = 0; more && tries < 2; tries++) {
+		bool border = !(behind & (HP_PAGE_CHUNKS - 1)) && hp_bit(hp_span.tree.starts, hp_page_of(behind));
+
+		got = 0;
+		if (hp_page_of(behind) < hp_span.pages && !border)
+			got = hp_tree_free_after(&hp_span.tree, behind, more);
+		if (got == more) {
+			hp_tree_take(&hp_span.tree, behind, more);
+			hp_tree_settle(&hp_span.tree);
+			hp_chunks_count_taken(more);
+			break;
+		}
+		if (tries || border || n0 < ROOM_MIN / 8 || !hp_lists_clear())
+			goto out;
+	}
+	ok = hp_pages_commit(hp_page_of(chunk), hp_pages_touched(chunk, n));
+	if (ok) { /* a fork that passed meanwhile has not taken what had no memory for a part of it */
+		HP_STAT_ADD(room_bytes, (room_left - room) << HP_CHUNK_SHIFT);
+		hp_buffer_set_live_again(chunk, n, room_left);
+		hp_chunks_hand_out(chunk + n0, n - n0);
+		HP_STAT_ADD(grown_in_place, 1);
+	} else if (more) {
+		hp_chunks_give(behind, more);
+	}
+out:
+	hp_unlock(&hp_heap_lock);
+	return ok;
+}
+
+/* Give the tail of a live buffer back, room and all. */
+static void shrink_in_place(size_t chunk, size_t n)
+{
+	size_t all = hp_chunk_extent(chunk), end = chunk + all, from; /* from: what is given back */
+	bool must_ask;
+
+	hp_advice_unlock(chunk + n, all - n);
+	hp_lock(&hp_heap_lock);
+	if (hp_buffer_is_lost(chunk, all)) {
+		hp_unlock(&hp_heap_lock);
+		return;
+	}
+	/* A part that is advised as a whole with a part that stays is kept as room. So is a part whose advice the
+	 * kernel does not take back. */
+	from = hp_advice_cut(chunk + n, end);
+	if (!hp_advice_undo(from, end - from))
+		from = end;
+	HP_STAT_ADD(room_bytes, (from - chunk - n - (all - HP_CHUNK_COUNT(hp_chunk_get(chunk)))) << HP_CHUNK_SHIFT);
+	hp_buffer_set_live_again(chunk, n, from - chunk - n);
+	if (from < end)
+		hp_chunks_give(from, end - from);
+	must_ask = hp_want_tick(true);
+	hp_unlock(&hp_heap_lock);
+	if (must_ask)
+		hp_ask_tick(true);
+}
+
+static bool is_advised(size_t chunk)
+{
+	bool advised;
+
+	if (!hp_advice_made() || HP_CHUNK_STATE(hp_chunk_get(chunk)) != HP_CHUNK_ROOMY)
+		return false;
+	hp_lock(&hp_heap_lock);
+	advised = hp_advice_any(chunk, hp_chunk_extent(chunk));
+	hp_unlock(&hp_heap_lock);
+	return advised;
+}
+
+/* Move an advised buffer: what was said of it holds where it goes, before its contents are there. NULL: it stays, since
+ * there is no memory of which the kernel lets that be said. */
+static void *move_advised(size_t chunk, size_t n0, size_t size)
+{
+	size_t n = hp_advice_cut(chunk + n0, chunk + hp_chunk_extent(chunk)) - chunk, bytes, to;
+	bool ok = false;
+	void *q;
+
+	if (hp_config.guard) { /* what lies behind its end stays behind */
+		size = HP_MAX(size, (size_t)HUGEPIN_LARGE_MIN);
+		n = HP_MIN(n0, hp_chunks_for(size));
+		bytes = HP_MIN(size, hp_guard_bytes(chunk));
+	} else { /* whole hugepages stay whole */
+		bytes = n << HP_CHUNK_SHIFT;
+		size = HP_MAX(size, HP_MAX(bytes, (size_t)HUGEPIN_LARGE_MIN));
+	}
+	q = hugepin_aligned_alloc(chunk & (HP_PAGE_CHUNKS - 1) ? HP_CHUNK : HP_PAGE, size);
+
+	if (q && hp_span_has(&hp_span, q)) {
+		to = ((uintptr_t)q - hp_span.base) >> HP_CHUNK_SHIFT;
+		hp_lock(&hp_heap_lock);
+		ok = hp_advice_copy(chunk, to, n, bytes);
+		hp_unlock(&hp_heap_lock);
+		ok = ok && hp_advice_lock_alike(chunk, to, n) == 0;
+	}
+	if (!ok) {
+		hugepin_free(q);
+		errno = ENOMEM;
+		return NULL;
+	}
+	HP_STAT_COUNT(moved, 1);
+	hugepin_free((void *)hp_chunk_addr(chunk));
+	return q;
+}
+
+/* Moves: who keeps the old pointer is to be seen. */
+static __attribute__((noinline)) void *realloc_guarded(void *p, size_t size)
+{
+	void *q = hugepin_malloc(size);
+
+	if (q) {
+		memcpy(q, p, HP_MIN(size, hp_guard_bytes(hp_span_offset(&hp_span, p) >> HP_CHUNK_SHIFT)));
+		hugepin_free(p);
+	}
+	return q;
+}
+
+void *hugepin_realloc(void *p, size_t size)
+{
+	size_t off = hp_span_offset(&hp_span, p), chunk = off >> HP_CHUNK_SHIFT, n, n0;
+	const char *why;
+	bool advised;
+	uint64_t w;
+	void *q;
+
+	if (!p)
+		return hugepin_malloc(size);
+	if (!hp_span_has(&hp_span, p)) {
+		if (size < HUGEPIN_LARGE_MIN)
+			return hp_small()->realloc(p, size);
+
+		size_t had = hp_small()->usable_size(p);
+
+		q = had ? hugepin_malloc(size) : NULL; /* 0: not a buffer, reported */
+		if (q) {
+			memcpy(q, p, HP_MIN(had, size));
+			hp_small()->free(p);
+		}
+		return q;
+	}
+	why = hp_misuse_reason(off);
+	if (why) {
+		hugepin_misuse_("realloc", p, why);
+		errno = EINVAL;
+		return NULL;
+	}
+	if (!size) {
+		hugepin_free(p);
+		return NULL;
+	}
+	w = hp_chunk_get(chunk);
+	n0 = HP_CHUNK_COUNT(w);
+	n = hp_chunks_for(size);
+	advised = is_advised(chunk);
+	/* The small tier knows nothing of advice. A word for room needs a second chunk. */
+	if (advised && size < HUGEPIN_LARGE_MIN)
+		n = HP_MAX(n, HP_MIN(n0, (size_t)2));
+	if (size < HUGEPIN_LARGE_MIN && !advised) {
+		q = hp_small()->malloc(size);
+		if (!q)
+			return n <= n0 ? p : NULL;
+		/* An aligned buffer may be shorter than what is wanted. */
+		memcpy(q, p, HP_MIN(size, n0 << HP_CHUNK_SHIFT));
+		hugepin_free(p);
+		return q;
+	}
+	if (n == w >> 2 && (!hp_config.guard || size == hp_guard_bytes(chunk))) /* n0, and no bytes of it are guarded */
+		return p;
+	if (HP_UNLIKELY(hp_config.guard))
+		return advised ? move_advised(chunk, n0, size) : realloc_guarded(p, size);
+	if (n < n0) {
+		shrink_in_place(chunk, n);
+		return p;
+	}
+	if (n <= hp_span.size >> HP_CHUNK_SHIFT && grow_in_place(chunk, n0, n))
+		return p;
+	if (advised)
+		return move_advised(chunk, n0, size);
+	/* The buffer grows: give it room, so that the next times need no copy. Room is marked as taken, but not
+	 * populated. Room that is merely hoped for fails where two vectors grow in turn. */
+	struct hp_request r = { .n = n, .align = HP_CHUNK };
+
+	r.room = n0 < ROOM_MIN || n > hp_span.size >> (HP_CHUNK_SHIFT + 6) ? 0 : n < ROOM_LARGE ? n : 3 * n;
+	q = r.room ? hp_alloc_locked(r).p : NULL;
+	if (!q)
+		q = hugepin_malloc(size);
+	if (!q)
+		return NULL;
+	memcpy(q, p, n0 << HP_CHUNK_SHIFT);
+	HP_STAT_COUNT(moved, 1);
+	hugepin_free(p);
+	return q;
+}

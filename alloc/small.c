@@ -1,0 +1,138 @@
+/*
+ * The heap's side of the small tier: which tier that is; memory for it, with HUGEPIN_SMALL_PINNED=1, from a part of the
+ * span of its own.
+ */
+#include "alloc/small.h"
+
+#include <errno.h>
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc/advice.h"
+#include "alloc/cache.h"
+#include "alloc/decay.h"
+#include "alloc/fast.h"
+#include "alloc/place.h"
+#include "alloc/start.h"
+#include "alloc/tier.h"
+#include "base/config.h"
+#include "base/service.h"
+
+/* ------------------------------------------------------------------ the process's own malloc */
+
+static void *aligned_alloc_of_process(size_t align, size_t size)
+{
+	void *p;
+	int err = posix_memalign(&p, HP_MAX(align, sizeof(void *)), size);
+
+	if (err == 0)
+		return p;
+	errno = err;
+	return NULL;
+}
+
+static size_t usable_size_of_process(const void *p)
+{
+	return malloc_usable_size((void *)p);
+}
+
+const struct hp_small hp_process_malloc = {
+	.malloc = malloc,
+	.calloc = calloc,
+	.realloc = realloc,
+	.aligned_alloc = aligned_alloc_of_process,
+	.free = free,
+	.usable_size = usable_size_of_process,
+};
+
+void hugepin_small_only_(bool on)
+{
+	hp_cache_set_aside(on);
+}
+
+bool hugepin_small_is_next_(void)
+{
+	hp_config_load();
+	return hp_config.small == HP_SMALL_NEXT;
+}
+
+size_t hugepin_small_span_(void)
+{
+	hp_config_load();
+	return (size_t)hp_config.span;
+}
+
+int hugepin_small_part_(uintptr_t *ret_base, size_t *ret_size)
+{
+	int err = -ENOENT;
+
+	if (hp_config_load() != 0)
+		return -EAGAIN;
+	if (!hp_config.small_pinned)
+		return err;
+	if (!hp_heap_start())
+		return hp_heap_starts_here() ? -EAGAIN : err;
+	hp_lock(&hp_heap_lock);
+	if (hp_span.small < hp_span.small_end) {
+		*ret_base = hp_page_addr(hp_span.small);
+		*ret_size = (hp_span.small_end - hp_span.small) << HP_PAGE_SHIFT;
+		err = 0;
+	}
+	hp_unlock(&hp_heap_lock);
+	return err;
+}
+
+/* Nothing in here allocates, or waits for more than the heap's lock and other threads' calls for the same pages:
+ * hp_pages_commit() lets a fork pass only when it has jemalloc's locks. */
+void *hugepin_small_map_(void *at, size_t len)
+{
+	struct hp_request r = {
+		.n = hp_chunks_for(len),
+		.align = len < HP_PAGE ? HP_CHUNK : HP_PAGE,
+		.part = HP_PART_SMALL,
+	};
+	size_t chunk, dirty = 0;
+
+	if (hp_lock_mine(&hp_heap_lock)) /* a signal handler allocates */
+		return NULL;
+	hp_lock(&hp_heap_lock);
+	chunk = hp_place_small(&r, at);
+	if (chunk) {
+		hp_tree_take(&hp_span.tree, chunk, r.n);
+		hp_tree_settle(&hp_span.tree);
+		hp_span.small_taken += r.n;
+		if (hp_pages_commit(hp_page_of(chunk), hp_pages_touched(chunk, r.n))) {
+			dirty = hp_chunks_hand_out(chunk, r.n) << HP_CHUNK_SHIFT;
+		} else {
+			hp_tree_free(&hp_span.tree, chunk, r.n);
+			hp_tree_settle(&hp_span.tree);
+			hp_span.small_taken -= r.n;
+			hp_extent_destroy_if_empty(hp_span.page[hp_page_of(chunk)].extent);
+			chunk = 0;
+		}
+	}
+	hp_unlock(&hp_heap_lock);
+	if (r.grew && hp_heap_hooks()->grown)
+		hp_heap_hooks()->grown();
+	return chunk ? memset((void *)hp_chunk_addr(chunk), 0, HP_MIN(dirty, len)) : NULL;
+}
+
+void hugepin_small_unmap_(void *p, size_t len)
+{
+	bool must_ask;
+
+	hp_lock(&hp_heap_lock);
+	if (!hp_advice_undo(((uintptr_t)p - hp_span.base) >> HP_CHUNK_SHIFT, hp_chunks_for(len))) {
+		hp_unlock(&hp_heap_lock); /* nobody else may have it */
+		return;
+	}
+	hp_tree_free(&hp_span.tree, ((uintptr_t)p - hp_span.base) >> HP_CHUNK_SHIFT, hp_chunks_for(len));
+	hp_tree_settle(&hp_span.tree);
+	hp_span.small_taken -= hp_chunks_for(len);
+	/* The caller holds locks of jemalloc's: the C library's thread is woken but not started. */
+	must_ask = (hp_service_running() || hp_may_tick_alone()) && hp_want_tick(false);
+	hp_unlock(&hp_heap_lock);
+	if (must_ask)
+		hp_ask_tick(false);
+}

@@ -1,0 +1,155 @@
+/*
+ * The span: its addresses and its tables (pages.h).
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include "alloc/pages.h"
+#include "base/config.h"
+#include "base/stats.h"
+
+#define GIB ((size_t)1 << 30)
+#define ROOT_PAGES ((size_t)1 << (3 * (HP_TREE_LEVELS - 1)))
+
+/* No pointer of the user half is less than 4 TiB above this base: until the span is there, and while it is being
+ * published, none is ours. */
+struct hp_span hp_span = { .base = (uintptr_t)1 << 63 };
+extern struct hp_span hugepin_span_ __attribute__((alias("hp_span"), visibility("default"))); /* fast.h */
+struct hp_lock hp_heap_lock = HP_LOCK_INIT(HP_RANK_HEAP);
+
+static size_t memory_size(void)
+{
+	struct sysinfo info;
+
+	return sysinfo(&info) == 0 ? (size_t)info.totalram * info.mem_unit : 16 * GIB;
+}
+
+static size_t span_size_wanted(size_t ram)
+{
+	size_t size = (size_t)hp_config.span;
+	struct rlimit limit;
+
+	if (!size) {
+		for (size = 64 * GIB; size < 4 * ram && size < (size_t)1 << 42; size *= 2)
+			;
+	}
+	/* The rest of the program needs addresses too: thread stacks, libraries, files. */
+	if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+		size = HP_MIN(size, limit.rlim_cur / 4);
+	/* The tables count as data, and no more data than that can come to lie in the span. */
+	if (getrlimit(RLIMIT_DATA, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+		size = HP_MIN(size, 4 * HP_MIN(limit.rlim_cur, (rlim_t)1 << 40));
+	return size & ~(HP_PAGE - 1);
+}
+
+static bool tables_init(struct hp_span *s, size_t pages)
+{
+	bool has_small = s->small < s->small_end;
+	size_t tree_pages = hp_round_up(pages, ROOT_PAGES);
+	size_t per_page = sizeof *s->page + sizeof *s->extent;
+	char *m = hp_meta_map(pages * per_page + pages / 8 + 80 + hp_tree_size(tree_pages));
+
+	/* The largest table, 1/512 of the span, becomes accessible as extents come: ulimit -d, mlockall and a strict
+	 * overcommit policy count what is. One hugepage's words are one 4 KiB page of it, to be given back with it. */
+	s->chunk = hp_meta_reserve(s->pages * HP_PAGE_CHUNKS * sizeof(hp_chunk));
+	if (!m || !s->chunk)
+		return false;
+	s->extent = (struct hp_extent *)m;
+	m += pages * sizeof *s->extent;
+	s->page = (struct hp_page *)m;
+	m += pages * sizeof *s->page;
+	s->used = (uint64_t *)hp_round_up((uintptr_t)m, 8);
+	m = (char *)hp_round_up((uintptr_t)(s->used + (pages + 63) / 64), 64);
+	hp_tree_init(&s->tree, tree_pages, m);
+	if (has_small)
+		s->tree.upper = s->small;
+	return true;
+}
+
+static void expose_pages(void)
+{
+	__typeof__(&hp_exposed.view.heap) v = &hp_exposed.view.heap;
+
+	v->base = hp_span.base;
+	v->size = hp_span.reserved;
+	v->pages = (uintptr_t)hp_span.page;
+	v->page_shift = HP_PAGE_SHIFT;
+	v->stride = sizeof(struct hp_page);
+	v->state = offsetof(struct hp_page, state);
+	v->kind = offsetof(struct hp_page, kind);
+	v->state_min = HP_PAGE_RESERVED;
+}
+
+int hp_span_init(bool small)
+{
+	struct hp_span s = { .ram = memory_size() };
+	size_t size = span_size_wanted(s.ram), more = 0, align;
+	int saved_errno = errno;
+
+	for (; size >= 2 * HP_PAGE; size = size / 2 & ~(HP_PAGE - 1)) {
+		more = small ? size / 2 & ~(HP_PAGE - 1) : 0;
+		/* Only pages of 1 GiB need more than a hugepage's alignment, which costs randomness. */
+		align = size < GIB || hp_config.pages != HP_PAGES_1G ? HP_PAGE : GIB;
+		if (hp_map_reserve(size + more, align, &s.base) == 0)
+			break;
+	}
+	errno = saved_errno;
+	if (size < 2 * HP_PAGE)
+		return -ENOMEM;
+	s.pages = s.small = size >> HP_PAGE_SHIFT;
+	s.small_end = s.small + (more >> HP_PAGE_SHIFT);
+	s.reserved = size + more;
+	if (!tables_init(&s, s.small_end))
+		return -ENOMEM;
+	if (hp_map_choose_nodes(hp_config.numa, s.base, &s.nodes) != 0) {
+		hp_say(hp_config.numa < 0 ? "HUGEPIN_NUMA=interleave: the kernel refuses; using local"
+					  : "HUGEPIN_NUMA: using local, since the kernel gives us no memory on node",
+		       NULL, hp_config.numa < 0 ? SIZE_MAX : (size_t)hp_config.numa);
+		hp_map_choose_nodes(HP_NUMA_LOCAL, s.base, &s.nodes);
+	}
+	s.thp = hp_map_thp_enabled();
+	s.heads_max = hp_map_count_max() / 4; /* half of the mappings; each may be followed by a gap */
+	s.size = size;
+	hp_bit_set(s.used, 0);
+	hp_exposed.page.magic = HUGEPIN_STATS_MAGIC;
+	hp_lock(&hp_heap_lock); /* a fork finds all of it, or nothing */
+	/* Every free() reads base and opened without synchronisation: they are not written here but by atomic stores,
+	 * base now and opened with the first extent. */
+	memcpy((char *)&hp_span + offsetof(struct hp_span, chunk), (char *)&s + offsetof(struct hp_span, chunk),
+	       sizeof s - offsetof(struct hp_span, chunk));
+	hp_span_store(&hp_span.base, s.base);
+	expose_pages();
+	hp_unlock(&hp_heap_lock);
+	return 0;
+}
+
+/* Where the part [first, end) ends from now on; so many pages behind the last extent stay. */
+static size_t shrink_part(size_t first, size_t end, size_t limit, size_t gap)
+{
+	size_t keep = first + (limit >> HP_PAGE_SHIFT), last = end;
+
+	while (last > first && !hp_bit(hp_span.used, last - 1))
+		last--;
+	keep = HP_MAX(keep, last + gap);
+	/* One raw system call, which no one's hooks see: the lock may stay. */
+	if (keep >= end || syscall(SYS_munmap, hp_page_addr(keep), (end - keep) << HP_PAGE_SHIFT) != 0)
+		return end;
+	return keep;
+}
+
+void hp_span_shrink(size_t limit)
+{
+	hp_span.pages = shrink_part(0, hp_span.pages, limit, 0);
+	hp_span.size = hp_span.pages << HP_PAGE_SHIFT;
+	if (hp_span.opened > hp_span.size)
+		hp_span_store(&hp_span.opened, hp_span.size);
+	if (hp_span.small < hp_span.small_end)
+		hp_span.small_end = shrink_part(hp_span.small, hp_span.small_end, limit, 1);
+	hp_span_store(&hp_span.reserved,
+		      hp_span.small < hp_span.small_end ? hp_span.small_end << HP_PAGE_SHIFT : hp_span.size);
+	hp_exposed.view.heap.size = hp_span.reserved;
+}

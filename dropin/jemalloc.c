@@ -1,0 +1,484 @@
+/*
+ * The small tier of libhugepin-malloc.so.
+ *
+ * jemalloc is linked in under other names (hpje_*), so that it needs neither dlsym nor a bootstrap, is reached by one
+ * jump, and asks this file for its memory. All its memory comes from a second reserved span, the arena: a pointer
+ * outside both spans is known to be nobody's. With HUGEPIN_SMALL_PINNED=1 the arena is a part of the heap's span, and
+ * its memory comes from extents of the heap. HUGEPIN_SMALL=next sends small requests on to the next malloc of the
+ * process once our constructor has run. Buffers from before stay jemalloc's, and every pointer goes back by its
+ * address.
+ */
+#include "dropin/jemalloc.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/sysinfo.h>
+
+#include "base/bits.h"
+#include "base/key.h"
+#include "dropin/dropin.h"
+#include "hugepin.h"
+
+extern struct hugepin_stats_page hugepin_stats_page;
+
+/* ------------------------------------------------------------------ the arena */
+
+struct hp_arena hp_arena = { .base = (uintptr_t)1 << 63,
+			     .jemalloc_below = HUGEPIN_LARGE_MIN,
+			     .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static uintptr_t arena_base(void)
+{
+	return atomic_load_explicit(&hp_arena.base, memory_order_relaxed);
+}
+
+static size_t arena_size(void)
+{
+	return atomic_load_explicit(&hp_arena.size, memory_order_relaxed);
+}
+
+/* Statistics are members of a public struct, which cannot be _Atomic. */
+static void count_bytes(uint64_t *statistic, uint64_t bytes)
+{
+	__atomic_fetch_add(statistic, bytes, __ATOMIC_RELAXED);
+}
+
+/* Called once, with the lock held: at jemalloc's first mapping. */
+static void reserve_arena(void)
+{
+	struct rlimit as;
+	struct sysinfo info;
+	size_t size = hugepin_small_span_();
+	char *p = MAP_FAILED;
+
+	if (!size) {
+		size = (size_t)64 << 30;
+		while (sysinfo(&info) == 0 && size < 4 * (size_t)info.totalram * info.mem_unit)
+			size *= 2;
+	}
+	if (getrlimit(RLIMIT_AS, &as) == 0 && as.rlim_cur != RLIM_INFINITY)
+		size = HP_MIN(size, as.rlim_cur / 8);
+	for (size &= ~(HP_PAGE - 1); size >= 2 * HP_PAGE; size = size / 2 & ~(HP_PAGE - 1)) {
+		p = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (p != MAP_FAILED)
+			break;
+	}
+	if (p == MAP_FAILED)
+		return;
+	madvise(p, size, MADV_DONTDUMP);
+
+	size_t units = (size >> HP_PAGE_SHIFT) - 1; /* one is lost to alignment */
+
+	hp_arena.used = mmap(NULL, units / 8 + 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (hp_arena.used == MAP_FAILED) {
+		munmap(p, size);
+		return;
+	}
+	/* The base first, then the size: each pairs with hp_in_arena(). */
+	atomic_store_explicit(&hp_arena.base, hp_round_up((uintptr_t)p, HP_PAGE), memory_order_release);
+	atomic_store_explicit(&hp_arena.size, units << HP_PAGE_SHIFT, memory_order_release);
+}
+
+/* The arena is the heap's part from now on. Memory from before, of a span of its own, is outside. The lock is held. */
+static void move_arena(uintptr_t base, size_t size)
+{
+	struct hugepin_stats *s = &hugepin_stats_page.stats;
+
+	hp_arena.outside = hp_arena.tried;
+	count_bytes(&s->small_outside_bytes, s->small_bytes);
+	__atomic_store_n(&s->small_bytes, 0, __ATOMIC_RELAXED);
+	/* hp_in_arena() must not see the old base with the new size: each of these pairs with its loads. */
+	atomic_store_explicit(&hp_arena.size, 0, memory_order_release);
+	atomic_store_explicit(&hp_arena.base, base, memory_order_release);
+	atomic_store_explicit(&hp_arena.size, size, memory_order_release);
+	/* pairs with hp_arena_in_heap() */
+	atomic_store_explicit(&hp_arena.in_heap, true, memory_order_release);
+}
+
+/* Have an arena. */
+static void settle_arena(void)
+{
+	uintptr_t base;
+	size_t size;
+	int err;
+
+	if (atomic_load_explicit(&hp_arena.settled, memory_order_acquire)) /* pairs with the store below */
+		return;
+	err = hugepin_small_part_(&base, &size); /* without the lock: hooks on mmap may allocate */
+	pthread_mutex_lock(&hp_arena.lock);
+	if (err == 0 && !hp_arena_in_heap()) {
+		move_arena(base, size);
+	} else if (err != 0 && !hp_arena.tried) {
+		hp_arena.tried = true;
+		reserve_arena();
+	}
+	/* pairs with the load above */
+	atomic_store_explicit(&hp_arena.settled, err != -EAGAIN, memory_order_release);
+	pthread_mutex_unlock(&hp_arena.lock);
+}
+
+void hp_arena_limit(size_t limit)
+{
+	uintptr_t base;
+	size_t size, last;
+
+	if (hp_arena_in_heap()) {
+		/* hugepin_span_limit_() has shortened the heap's part. The store pairs with hp_in_arena(). */
+		if (hugepin_small_part_(&base, &size) == 0)
+			atomic_store_explicit(&hp_arena.size, size, memory_order_release);
+		return;
+	}
+	pthread_mutex_lock(&hp_arena.lock);
+	size = arena_size();
+	for (last = size >> HP_PAGE_SHIFT; last && !hp_bit(hp_arena.used, last - 1); last--)
+		;
+	limit = HP_MAX(limit, last << HP_PAGE_SHIFT);
+	if (limit < size && munmap((void *)(arena_base() + limit), size - limit) == 0)
+		atomic_store_explicit(&hp_arena.size, limit, memory_order_release); /* pairs with hp_in_arena() */
+	pthread_mutex_unlock(&hp_arena.lock);
+}
+
+/* ------------------------------------------------------------------ what jemalloc asks of kernel and C library */
+
+/* The first free run of units, or of those at `hint` if they are free. SIZE_MAX: none. */
+static size_t take_units(size_t units, const void *hint)
+{
+	size_t all = arena_size() >> HP_PAGE_SHIFT, at = 0, taken;
+
+	if (hp_in_arena(hint) && !((uintptr_t)hint & (HP_PAGE - 1)))
+		at = ((uintptr_t)hint - arena_base()) >> HP_PAGE_SHIFT;
+	while (units <= all && at <= all - units) {
+		taken = hp_bits_find(hp_arena.used, at, at + units, true);
+		if (taken == at + units) {
+			hp_bits_fill(hp_arena.used, at, units, true);
+			return at;
+		}
+		at = hp_bits_find(hp_arena.used, taken, all, false);
+	}
+	return SIZE_MAX;
+}
+
+static void *map_outside(void *hint, size_t len, int prot, int flags, int fd, off_t offset)
+{
+	void *p = mmap(hint, len, prot, flags, fd, offset);
+
+	if (p != MAP_FAILED) {
+		hp_arena.outside = true;
+		count_bytes(&hugepin_stats_page.stats.small_outside_bytes, len);
+	}
+	return p;
+}
+
+/* From units of an arena of our own. NULL: the arena is full. */
+static void *map_units(void *hint, size_t len, int prot)
+{
+	size_t units = (len + HP_PAGE - 1) >> HP_PAGE_SHIFT, at;
+	void *p;
+
+	pthread_mutex_lock(&hp_arena.lock);
+	at = take_units(units, hint);
+	pthread_mutex_unlock(&hp_arena.lock);
+	if (at == SIZE_MAX)
+		return NULL;
+	/* Access to what is reserved: a refused MAP_FIXED may leave a hole (alloc/map.c). */
+	p = (void *)(arena_base() + (at << HP_PAGE_SHIFT));
+	if (mprotect(p, len, prot) != 0 && (!hugepin_purge_for_small_() || mprotect(p, len, prot) != 0)) {
+		pthread_mutex_lock(&hp_arena.lock);
+		hp_bits_fill(hp_arena.used, at, units, false);
+		pthread_mutex_unlock(&hp_arena.lock);
+		return MAP_FAILED;
+	}
+	madvise(p, len, MADV_DODUMP);
+	return p;
+}
+
+/* From the heap's part. NULL: there is none left. */
+static void *map_in_heap(void *hint, size_t len)
+{
+	void *p;
+
+	if (hint && !hp_in_arena(hint))
+		return NULL;
+	p = hugepin_small_map_(hint, len);
+	if (!p && hint) /* jemalloc wants to go on just there, or not at all */
+		p = MAP_FAILED;
+	else if (!p && hugepin_purge_for_small_())
+		p = hugepin_small_map_(NULL, len);
+	return p;
+}
+
+void *hpje_mmap(void *hint, size_t len, int prot, int flags, int fd, off_t offset)
+{
+	void *p;
+
+	settle_arena();
+	if (flags & MAP_FIXED) { /* under vm.overcommit_memory=2 jemalloc commits and decommits parts of what it has */
+		if (!hp_arena_in_heap() || !hp_in_arena(hint))
+			return mmap(hint, len, prot, flags, fd, offset);
+		return prot == PROT_NONE ? MAP_FAILED : hint; /* there all is committed, and stays */
+	}
+	p = hp_arena_in_heap() ? map_in_heap(hint, len) : map_units(hint, len, prot);
+	if (!p)
+		return map_outside(hint, len, prot, flags, fd, offset);
+	if (p != MAP_FAILED)
+		count_bytes(&hugepin_stats_page.stats.small_bytes, len);
+	return p;
+}
+
+int hpje_munmap(void *p, size_t len)
+{
+	uintptr_t from = hp_round_up((uintptr_t)p, HP_PAGE), to = ((uintptr_t)p + len) & ~(HP_PAGE - 1);
+	size_t first = (from - arena_base()) >> HP_PAGE_SHIFT;
+
+	if (!hp_in_arena(p)) {
+		if (munmap(p, len) != 0)
+			return -1;
+		count_bytes(&hugepin_stats_page.stats.small_outside_bytes, -len);
+		return 0;
+	}
+	if (hp_arena_in_heap()) {
+		hugepin_small_unmap_(p, len);
+		count_bytes(&hugepin_stats_page.stats.small_bytes, -len);
+		return 0;
+	}
+	if (mmap(p, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+		return -1;
+	madvise(p, len, MADV_DONTDUMP);
+	count_bytes(&hugepin_stats_page.stats.small_bytes, -len);
+	if (from < to) {
+		pthread_mutex_lock(&hp_arena.lock);
+		hp_bits_fill(hp_arena.used, first, (to - from) >> HP_PAGE_SHIFT, false);
+		pthread_mutex_unlock(&hp_arena.lock);
+	}
+	return 0;
+}
+
+/* jemalloc's second source of memory, which would be nobody's by its address. jemalloc tries it as it starts, and does
+ * not look at errno, which main() is to find as if nothing had been tried. */
+void *hpje_sbrk(intptr_t increment)
+{
+	(void)increment;
+	return (void *)-1;
+}
+
+int hpje_madvise(void *p, size_t len, int advice)
+{
+	/* Memory that may be registered is not purged. To say that it was would be a lie that jemalloc notices: it
+	 * looks for zeros. */
+	if ((advice == MADV_DONTNEED || advice == MADV_FREE) && hp_arena_in_heap() && hp_in_arena(p)) {
+		errno = EINVAL;
+		return -1;
+	}
+	return madvise(p, len, advice);
+}
+
+int hpje_pthread_key_create(pthread_key_t *key, void (*at_exit)(void *))
+{
+	return hp_key_create(key, at_exit);
+}
+
+/* jemalloc asks for MALLOC_CONF when it starts. In the heap's part it is to keep nothing that it does not use (retain):
+ * then its arenas share hugepages, and hugepages that are wholly free can be given back. The user's words come later,
+ * and win. */
+char *hpje_secure_getenv(const char *name)
+{
+	static const char ours[] = "retain:false,";
+	static char conf[4096];
+	const char *users = secure_getenv(name);
+	size_t len = users ? strlen(users) : 0;
+
+	settle_arena();
+	if (!hp_arena_in_heap() || sizeof ours + len > sizeof conf)
+		return (char *)users;
+	memcpy(conf, ours, sizeof ours - 1);
+	if (users)
+		memcpy(conf + sizeof ours - 1, users, len);
+	conf[sizeof ours - 1 + len - !len] = 0; /* without the comma, if the text ends there */
+	return conf;
+}
+
+/* jemalloc 5.3.0 gives each thread a cache, and does not notice when there was no memory for it: the thread's first
+ * request reads through NULL. This function stands in for jemalloc's (Makefile), and leaves the thread without a cache
+ * then. */
+extern bool je_opt_tcache;
+bool je_tsd_tcache_data_init(void *tsd);
+void je_tsd_slow_update(void *tsd);
+bool __wrap_je_tsd_tcache_enabled_data_init(void *tsd);
+bool __wrap_je_tsd_tcache_enabled_data_init(void *tsd)
+{
+	bool *enabled = tsd; /* the first member of what jemalloc keeps for a thread */
+
+	*enabled = je_opt_tcache;
+	je_tsd_slow_update(tsd);
+	if (je_opt_tcache && je_tsd_tcache_data_init(tsd)) {
+		*enabled = false;
+		je_tsd_slow_update(tsd);
+	}
+	return false;
+}
+
+/* ------------------------------------------------------------------ the next malloc, with HUGEPIN_SMALL=next */
+
+struct hp_small hp_next_malloc;
+
+static int (*next_posix_memalign)(void **, size_t, size_t);
+
+static void *aligned_alloc_of_next(size_t align, size_t size)
+{
+	void *p;
+	int err = next_posix_memalign(&p, HP_MAX(align, sizeof(void *)), size);
+
+	if (err == 0)
+		return p;
+	errno = err;
+	return NULL;
+}
+
+static bool find_next_malloc(void)
+{
+	struct hp_small *const next = &hp_next_malloc;
+
+	*(void **)&next->malloc = dlsym(RTLD_NEXT, "malloc");
+	*(void **)&next->calloc = dlsym(RTLD_NEXT, "calloc");
+	*(void **)&next->realloc = dlsym(RTLD_NEXT, "realloc");
+	*(void **)&next->free = dlsym(RTLD_NEXT, "free");
+	*(void **)&next->usable_size = dlsym(RTLD_NEXT, "malloc_usable_size");
+	*(void **)&next_posix_memalign = dlsym(RTLD_NEXT, "posix_memalign");
+	next->aligned_alloc = aligned_alloc_of_next;
+	return next->malloc && next->calloc && next->realloc && next->free && next->usable_size && next_posix_memalign;
+}
+
+void hp_next_malloc_find(void)
+{
+	if (hugepin_small_is_next_() && find_next_malloc())
+		hp_arena.jemalloc_below = 0;
+}
+
+/* ------------------------------------------------------------------ the small tier, as the heap sees it */
+
+enum owner { JEMALLOC, NEXT, NOBODY };
+
+/* The owner of a pointer that is not in the heap's span. */
+static enum owner small_owner(const void *p)
+{
+	if (hp_in_arena(p))
+		return JEMALLOC;
+	/* Nobody can tell when both mallocs map where they like. jemalloc has memory outside only when the arena is
+	 * full. */
+	if (!hp_arena.jemalloc_below)
+		return NEXT;
+	return hp_arena.outside ? JEMALLOC : NOBODY;
+}
+
+static void *small_malloc(size_t size)
+{
+	return hp_arena.jemalloc_below ? hpje_malloc(size) : hp_next_malloc.malloc(size);
+}
+
+static void *small_calloc(size_t count, size_t size)
+{
+	return hp_arena.jemalloc_below ? hpje_calloc(count, size) : hp_next_malloc.calloc(count, size);
+}
+
+static void *small_aligned_alloc(size_t align, size_t size)
+{
+	if (!hp_arena.jemalloc_below)
+		return hp_next_malloc.aligned_alloc(align, size);
+	/* jemalloc's classes from here on are multiples of a cache line anyway, and its malloc has a cache for them. */
+	if (align <= 64 && size > 14336 && size < HUGEPIN_LARGE_MIN)
+		return hpje_malloc(size);
+	return hpje_aligned_alloc(align, size);
+}
+
+void hp_small_free(void *p)
+{
+	enum owner o = small_owner(p);
+
+	if (!p)
+		return;
+	if (o == JEMALLOC)
+		hpje_free(p);
+	else if (o == NEXT)
+		hp_next_malloc.free(p);
+	else
+		hugepin_misuse_("free", p, "not from this heap");
+}
+
+static size_t small_usable_size(const void *p)
+{
+	enum owner o = small_owner(p);
+
+	if (o == JEMALLOC)
+		return hpje_malloc_usable_size(p);
+	if (o == NEXT)
+		return hp_next_malloc.usable_size(p);
+	hugepin_misuse_("usable_size", p, "not from this heap");
+	return 0;
+}
+
+static void *small_realloc(void *p, size_t size)
+{
+	enum owner o = small_owner(p);
+
+	if (!size) {
+		hp_small_free(p);
+		return NULL;
+	}
+	if (o == JEMALLOC)
+		return hpje_realloc(p, size);
+	if (o == NEXT)
+		return hp_next_malloc.realloc(p, size);
+	hugepin_misuse_("realloc", p, "not from this heap");
+	errno = EINVAL;
+	return NULL;
+}
+
+/* jemalloc hands us its handlers at its own start; ours run them in the one order that cannot deadlock: its
+ * small_prefork before the heap's lock is taken, since other threads may be in the heap with a lock of jemalloc's. */
+static void (*je_prefork)(void), (*je_parent)(void), (*je_child)(void);
+
+int hpje_pthread_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void))
+{
+	je_prefork = prepare;
+	je_parent = parent;
+	je_child = child;
+	return 0;
+}
+
+static void small_prefork(void)
+{
+	if (je_prefork)
+		je_prefork();
+	/* hp_arena_limit() takes it without any lock of jemalloc's. */
+	pthread_mutex_lock(&hp_arena.lock);
+}
+
+static void small_postfork_parent(void)
+{
+	pthread_mutex_unlock(&hp_arena.lock);
+	if (je_prefork)
+		je_parent();
+}
+
+static void small_postfork_child(void)
+{
+	pthread_mutex_unlock(&hp_arena.lock);
+	if (je_prefork)
+		je_child();
+}
+
+EXPORT const struct hp_small hugepin_small_ = {
+	.malloc = small_malloc,
+	.calloc = small_calloc,
+	.realloc = small_realloc,
+	.aligned_alloc = small_aligned_alloc,
+	.free = hp_small_free,
+	.usable_size = small_usable_size,
+	.prefork = small_prefork,
+	.postfork_parent = small_postfork_parent,
+	.postfork_child = small_postfork_child,
+};

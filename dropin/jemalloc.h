@@ -1,0 +1,74 @@
+/*
+ * The small tier of libhugepin-malloc.so: jemalloc under other names (hpje_*), the addresses that its memory comes
+ * from, and the next malloc of the process.
+ *
+ * Everything here is valid when zero or as initialised: malloc is called before any constructor and after all
+ * destructors.
+ */
+#ifndef HP_DROPIN_JEMALLOC_H
+#define HP_DROPIN_JEMALLOC_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "alloc/small.h"
+#include "base/base.h"
+
+/* jemalloc's functions, as tools/jemalloc.syms renames them. */
+void *hpje_malloc(size_t), *hpje_calloc(size_t, size_t), *hpje_realloc(void *, size_t);
+void *hpje_aligned_alloc(size_t, size_t), *hpje_mallocx(size_t, int), *hpje_rallocx(void *, size_t, int);
+void hpje_free(void *), hpje_dallocx(void *, int), hpje_sdallocx(void *, size_t, int);
+size_t hpje_malloc_usable_size(const void *), hpje_sallocx(const void *, int), hpje_nallocx(size_t, int);
+size_t hpje_xallocx(void *, size_t, size_t, int);
+
+/* jemalloc's controls, which libhugepin-malloc.so exports, too. */
+int mallctl(const char *, void *, size_t *, void *, size_t);
+
+#pragma GCC visibility push(hidden)
+
+/* The span of addresses that jemalloc's memory comes from, in units of a hugepage. What jemalloc unmaps in smaller
+ * parts stays reserved. */
+struct hp_arena {
+	/* malloc() and free() read the next three members. They begin off the start of a page, as chunk words do
+	 * (pages.h). */
+	_Alignas(4096) char unused[1024];
+	_Atomic uintptr_t base;
+	_Atomic size_t size;
+	size_t jemalloc_below; /* requests below this go to jemalloc: HUGEPIN_LARGE_MIN, or 0 with HUGEPIN_SMALL=next */
+	uint64_t *used; /* a bit for each unit */
+	bool outside; /* the span was full or could not be had: jemalloc owns memory elsewhere too */
+	bool tried;
+	_Atomic bool settled; /* it is known whether the arena is the heap's part */
+	_Atomic bool in_heap; /* the arena is the heap's part, and its memory comes from hugepin_small_map_() */
+	pthread_mutex_t lock; /* taken under locks of jemalloc's; no lock is taken under it */
+};
+extern struct hp_arena hp_arena;
+
+/* The next malloc of the process, with HUGEPIN_SMALL=next: all members are set, or none. */
+extern struct hp_small hp_next_malloc;
+
+/* Whether p is jemalloc's, by its address. */
+static inline bool hp_in_arena(const void *p)
+{
+	return (uintptr_t)p - atomic_load_explicit(&hp_arena.base, memory_order_relaxed) <
+	       atomic_load_explicit(&hp_arena.size, memory_order_relaxed);
+}
+
+/* HUGEPIN_SMALL_PINNED: whether the arena is the heap's part. */
+static inline bool hp_arena_in_heap(void)
+{
+	return atomic_load_explicit(&hp_arena.in_heap, memory_order_acquire); /* pairs with settle_arena() */
+}
+
+/* Give up the addresses behind `limit` bytes and behind what is in use. */
+void hp_arena_limit(size_t limit);
+
+/* For free(): any pointer that is neither in the arena nor in the heap. */
+void hp_small_free(void *p);
+
+/* With HUGEPIN_SMALL=next: look for the next malloc, and send small requests there from now on. */
+void hp_next_malloc_find(void);
+
+#pragma GCC visibility pop
+
+#endif

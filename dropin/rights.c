@@ -1,0 +1,160 @@
+/*
+ * Part of libhugepin-malloc.so: the calls by which a program gives up rights or changes namespaces, syscall() among
+ * them.
+ *
+ * What the kernel does for all threads of a process, or refuses to processes of several, finds no thread of ours. What
+ * the kernel does for the calling thread alone, as a raw setresuid, leaves no thread of ours with more rights. Calls
+ * made without the C library are not seen.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <grp.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "alloc/small.h"
+#include "base/base.h"
+#include "base/seal.h"
+#include "dropin/dropin.h"
+
+static HP_SEALED(struct {
+	bool found;
+	int (*unshare)(int), (*setns)(int, int), (*prctl)(int, ...);
+	long (*syscall)(long, ...);
+	int (*setuid)(uid_t), (*seteuid)(uid_t), (*setgid)(gid_t), (*setegid)(gid_t);
+	int (*setreuid)(uid_t, uid_t), (*setregid)(gid_t, gid_t);
+	int (*setresuid)(uid_t, uid_t, uid_t), (*setresgid)(gid_t, gid_t, gid_t);
+	int (*setgroups)(size_t, const gid_t *), (*initgroups)(const char *, gid_t);
+}) next_calls;
+
+void hp_rights_find(void)
+{
+	static const void *own[3], *following[3];
+
+	if (next_calls.is.found)
+		return;
+#define FIND(name) (*(void **)&next_calls.is.name = dlsym(RTLD_NEXT, #name))
+	FIND(unshare), FIND(setns), FIND(prctl), FIND(syscall);
+	FIND(setuid), FIND(seteuid), FIND(setgid), FIND(setegid);
+	FIND(setreuid), FIND(setregid), FIND(setresuid), FIND(setresgid);
+	FIND(setgroups), FIND(initgroups);
+#undef FIND
+	next_calls.is.found = true;
+	hp_seal(&next_calls, sizeof next_calls);
+	own[0] = (const void *)(uintptr_t)munmap;
+	own[1] = (const void *)(uintptr_t)madvise;
+	own[2] = (const void *)(uintptr_t)mmap;
+	following[0] = dlsym(RTLD_NEXT, "munmap");
+	following[1] = dlsym(RTLD_NEXT, "madvise");
+	following[2] = dlsym(RTLD_NEXT, "mmap");
+	hugepin_calls_below_(own, following);
+}
+
+#define INTERPOSE(name, parameters, ...)                                                                               \
+	EXPORT int name parameters                                                                                     \
+	{                                                                                                              \
+		int r;                                                                                                 \
+                                                                                                                       \
+		if (!next_calls.is.found) /* in the constructor of another library */                                  \
+			hp_rights_find();                                                                              \
+		hugepin_threads_end_();                                                                                \
+		r = next_calls.is.name(__VA_ARGS__);                                                                   \
+		hugepin_threads_allow_();                                                                              \
+		return r;                                                                                              \
+	}
+
+INTERPOSE(unshare, (int flags), flags)
+INTERPOSE(setns, (int fd, int type), fd, type)
+INTERPOSE(setuid, (uid_t id), id)
+INTERPOSE(seteuid, (uid_t id), id)
+INTERPOSE(setgid, (gid_t id), id)
+INTERPOSE(setegid, (gid_t id), id)
+INTERPOSE(setreuid, (uid_t real, uid_t effective), real, effective)
+INTERPOSE(setregid, (gid_t real, gid_t effective), real, effective)
+INTERPOSE(setresuid, (uid_t real, uid_t effective, uid_t saved), real, effective, saved)
+INTERPOSE(setresgid, (gid_t real, gid_t effective, gid_t saved), real, effective, saved)
+INTERPOSE(setgroups, (size_t count, const gid_t *groups), count, groups)
+INTERPOSE(initgroups, (const char *user, gid_t group), user, group)
+
+EXPORT int prctl(int option, ...)
+{
+	unsigned long a[4];
+	va_list args;
+	bool was;
+	int r;
+
+	va_start(args, option);
+	for (int i = 0; i < 4; i++)
+		a[i] = va_arg(args, unsigned long);
+	va_end(args);
+	if (!next_calls.is.found)
+		hp_rights_find();
+	if (option != PR_SET_SECCOMP)
+		return next_calls.is.prctl(option, a[0], a[1], a[2], a[3]);
+	was = hugepin_confining_(false);
+	r = next_calls.is.prctl(option, a[0], a[1], a[2], a[3]);
+	hugepin_confined_(false, was || r == 0);
+	return r;
+}
+
+/* Before our constructor the kernel itself: malloc calls this, and looking for the next would allocate. */
+static long next_syscall(long n, const long *a)
+{
+	long r;
+
+	if (next_calls.is.found)
+		return next_calls.is.syscall(n, a[0], a[1], a[2], a[3], a[4], a[5]);
+	r = hp_syscall(n, a[0], a[1], a[2], a[3], a[4], a[5]);
+	if (r >= 0 || r < -4095)
+		return r;
+	errno = (int)-r;
+	return -1;
+}
+
+EXPORT long syscall(long n, ...)
+{
+	long a[6], r;
+	va_list args;
+	bool all, was;
+
+	va_start(args, n);
+	for (int i = 0; i < 6; i++)
+		a[i] = va_arg(args, long);
+	va_end(args);
+	switch (n) {
+	case SYS_unshare:
+	case SYS_setns:
+	case SYS_setuid:
+	case SYS_setgid:
+	case SYS_setreuid:
+	case SYS_setregid:
+	case SYS_setresuid:
+	case SYS_setresgid:
+	case SYS_setgroups:
+		hugepin_threads_end_();
+		r = next_syscall(n, a);
+		hugepin_threads_allow_();
+		return r;
+	case SYS_prctl:
+		if (a[0] != PR_SET_SECCOMP)
+			return next_syscall(n, a);
+		break;
+	case SYS_seccomp:
+		if (a[0] != SECCOMP_SET_MODE_STRICT && a[0] != SECCOMP_SET_MODE_FILTER)
+			return next_syscall(n, a);
+		break;
+	default:
+		return next_syscall(n, a);
+	}
+	/* A thread with a filter of its own, as ours have, keeps the program from giving all threads one. */
+	all = n == SYS_seccomp && a[0] == SECCOMP_SET_MODE_FILTER && (unsigned)a[1] & SECCOMP_FILTER_FLAG_TSYNC;
+	was = hugepin_confining_(all);
+	r = next_syscall(n, a);
+	hugepin_confined_(all, was || r == 0); /* TSYNC: a thread that is in the way */
+	return r;
+}
