@@ -1,7 +1,7 @@
 /*
- * Threads: `lock` guards both sets and every change of what is locked. It is taken with a domain's lock held, in free()
- * with none, and the heap's is taken under it. Whoever holds it waits for the kernel alone: for that to read memory in,
- * at worst.
+ * Two sets: what is registered, and what the program has locked. `lock` guards both, and every change of what the
+ * kernel has locked. It is taken with a domain's lock held, and in free() with no lock held. The heap's lock is taken
+ * under it. Its holder waits for the kernel alone, which at worst reads memory in.
  */
 #include "reg/locks.h"
 

@@ -1,15 +1,17 @@
 /*
- * Sharing idle cores. Processes of one user tell each other of themselves in a file of /dev/shm, a slot each. It is
- * read and written under flock(2), not mapped: nobody's contents, or truncating, can do worse than mislead, nothing is
- * open from one post to the next, and after a fork, or when somebody has removed the file, the next post begins anew.
- * It costs 15 to 40 us of the helper's time in HP_SHARE_PERIOD operations.
+ * Sharing idle cores. The processes of one user tell each other of themselves in a file of /dev/shm, in which each has
+ * a slot. The file is read and written under flock(2). It is not mapped: whatever somebody writes there, or truncates,
+ * can mislead the helpers but do no other harm. Nothing is open from one post to the next. So after a fork, or when
+ * somebody has removed the file, the next post begins anew. A post takes 15 to 40 us of the helper's time, once in
+ * HP_SHARE_PERIOD operations.
  *
- * All of a user's processes come to the same ranking, since they read the same slots; for a period after a change two
- * helpers may be on one core, or none. The cores are those of all the masks told (of a helper and its main thread, as
- * programs are bound to cores of their own); how a mask lies in another is not looked at.
+ * All processes of a user come to the same ranking, since they read the same slots. For one period after a change two
+ * helpers may be on one core, or none. The cores are those of all masks in the slots together: of each helper and of
+ * its process's main thread, since programs are bound to cores of their own. How one mask overlaps another is not
+ * looked at.
  *
- * Processes of another PID namespace cannot be told alive from dead, so they have a file of their own. A file that is
- * not of this kind and version is left as it is.
+ * Processes of another PID namespace cannot be told alive from dead, so each namespace has a file of its own. A file of
+ * another kind or version is left as it is.
  */
 #include "reg/share.h"
 

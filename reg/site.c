@@ -1,13 +1,16 @@
 /*
- * Call sites. Both x86-64 and AArch64 put the caller's frame pointer and the return address side by side, and point the
- * frame pointer at them: a chain through the stack. Where a function was compiled without, the register holds what it
- * likes, so a link is followed only upwards and within what is known to be this thread's stack.
+ * Call sites by frame pointers. x86-64 and AArch64 both put the caller's frame pointer and the return address side by
+ * side, and the frame pointer points at them: they are a chain through the stack. In code that was compiled without
+ * frame pointers the register holds any value. So a link is followed only upwards, and only within the stack that is
+ * known to be this thread's.
  *
- * That must not only be mapped now, but for as long as the thread runs. A mapping's bounds do not say so: the kernel
- * merges neighbours, so what follows a thread's stack in the same mapping may be anyone's. What does: from a frame that
- * is live up to something at the top of the same stack. The C library puts a thread's static TLS there, the kernel the
- * random bytes that it tells the main thread of. Not told apart: a fiber's stack that lies in one mapping with the
- * thread's, below it, with no guard between them.
+ * That memory must stay mapped for as long as the thread runs. The bounds of its mapping do not prove this: the kernel
+ * merges neighbours, and what follows a thread's stack in one mapping may belong to anyone. The proof is two addresses
+ * on one stack: a frame that is live, and something that stands at the top of the stack. The C library puts a thread's
+ * static TLS there. For the main thread it is the random bytes whose address the kernel tells (AT_RANDOM).
+ *
+ * One case is not recognized: a fiber's stack that lies below the thread's in the same mapping, without a guard
+ * between.
  */
 #include "reg/site.h"
 
