@@ -102,7 +102,7 @@ uint64_t hp_share_cost_ns(uint32_t sharers, uint64_t cost_ns)
 
 /* ------------------------------------------------------------------ who lives */
 
-/* Of process pid: 0 if there is none, or it has ended; 1 if that cannot be told. */
+/* The owner's number of process pid. 0: there is none, or it has ended. 1: that cannot be told. */
 static uint64_t process_owner(int pid)
 {
 	char path[32], stat[1024];
@@ -164,7 +164,7 @@ static void slots_path(char *path, size_t size)
 	hp_line_number(&l, self.namespace, 10);
 }
 
-/* Explicitly: a child of fork may have the descriptor, too. */
+/* The lock is given up by name: a child of fork may have the descriptor, too. */
 static void close_slots(int fd)
 {
 	syscall(SYS_flock, fd, LOCK_UN);
@@ -222,7 +222,7 @@ static int write_slot(int fd, size_t i, const struct slot *s)
 	return n == sizeof *s ? 0 : n < 0 ? -errno : -ENOSPC;
 }
 
-/* What the slots say. */
+/* What a look at all slots has found. */
 struct survey {
 	size_t own, free; /* slots; HP_SHARE_MAX: none */
 	size_t slots; /* in the file */
@@ -231,7 +231,8 @@ struct survey {
 };
 static struct hp_share_entry seen[HP_SHARE_MAX]; /* the others, in the order of slots; the helper's thread alone */
 
-/* Read all slots, and empty those whose owner has ended: all such, or one that it is the turn of. */
+/* Read all slots, and empty those whose owner has ended. check_all: each owner is looked for; otherwise one, each in
+ * its turn. */
 static void read_slots(int fd, bool check_all, struct survey *v)
 {
 	static const struct slot empty;
@@ -266,7 +267,7 @@ static void read_slots(int fd, bool check_all, struct survey *v)
 		self.next_check = 0;
 }
 
-/* Where this thread may run, and the main thread. */
+/* The processors on which this thread may run, and the main thread. */
 static int read_cpus(uint64_t *cpus)
 {
 	uint64_t main[CPU_WORDS] = { 0 };
