@@ -1,6 +1,6 @@
 /*
- * What every tier leans on: assertions, hints, bit helpers, raw files and messages. Nothing here allocates, takes a
- * lock or calls stdio, so all of it may be used inside malloc.
+ * What every tier stands on: assertions, hints for the compiler, raw files, messages, memory for tables, futexes, the
+ * clock. Nothing here allocates, takes a lock or calls stdio, so all of it may be used inside malloc.
  */
 #ifndef HP_BASE_BASE_H
 #define HP_BASE_BASE_H
@@ -15,7 +15,8 @@
 #define HP_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define HP_TLS _Thread_local __attribute__((tls_model("initial-exec")))
 #define HP_COLD __attribute__((cold, noinline))
-/* Of a function that is called by its name alone: without CET's landing place for jumps, which is an instruction. */
+/* For a function that is only called by its name. It needs no landing place of CET's for jumps, which is an
+ * instruction. */
 #if defined __CET__ && __CET__ & 1
 #define HP_DIRECT __attribute__((nocf_check))
 #else

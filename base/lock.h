@@ -1,9 +1,9 @@
 /*
- * Ranked locks. A thread takes locks in rising rank; debug builds check it, and check in the mapping tier that the
- * heap's is not held: other people's hooks on mmap, munmap and madvise may call malloc.
+ * Ranked locks. A thread takes locks in rising rank. Debug builds check that. They also check in the mapping tier that
+ * the heap's lock is not held: other people's hooks on mmap, munmap and madvise may call malloc.
  *
- * The lock is a futex word of our own (the third of Drepper's "Futexes Are Tricky"). A mutex of the C library's would
- * not do: while the C library knows of one thread, it takes and releases its own without atomic instructions, and there
+ * A lock is a futex word of our own (the third of Drepper's "Futexes Are Tricky"). A mutex of the C library's would not
+ * do: while the C library knows of one thread, it takes and releases its mutexes without atomic instructions, and there
  * are threads of ours that it does not know (thread.h). A child of fork may release what its parent's thread took in
  * the prepare handler.
  */

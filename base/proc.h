@@ -1,6 +1,6 @@
 /*
  * The kernel's files about processes (proc(5)): their lines and fields, the list of mappings, the line of
- * /proc/PID/stat. Raw system calls; nothing is allocated, and errno is kept.
+ * /proc/PID/stat. Raw system calls. Nothing is allocated, and errno is kept.
  */
 #ifndef HP_BASE_PROC_H
 #define HP_BASE_PROC_H

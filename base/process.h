@@ -1,7 +1,7 @@
 /*
- * Which process this is. What is known of threads, and who may start some, hangs on that, and each that knows something
- * begins anew in a child: of fork(2) by its handler (alloc/atfork.c), of _Fork(3) and clone(2), which run none, when the
- * heap is next asked.
+ * Which process this is. Whatever is known of threads, and the right to start some, belongs to one process. A child
+ * begins all of it anew: a child of fork(2) by its handler (alloc/atfork.c), a child of _Fork(3) or clone(2), which run
+ * no handler, when the heap is next asked.
  */
 #ifndef HP_BASE_PROCESS_H
 #define HP_BASE_PROCESS_H

@@ -15,7 +15,7 @@ struct hp_ranges {
 	size_t count, max;
 };
 
-/* Have room for two more, which is what the next change may need. False: no memory. */
+/* Make room for two more ranges: the next change needs no more. False: no memory. */
 bool hp_ranges_reserve(struct hp_ranges *r);
 
 /* Add or take out [start, end). After hp_ranges_reserve(). */

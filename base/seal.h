@@ -1,6 +1,6 @@
 /*
- * Memory that is read-only but while it is written: pointers to functions that threads of ours call, so that who can
- * write to memory somewhere does not decide what runs there. An object so declared has its pages for itself.
+ * Memory that is read-only except while it is written. It holds pointers to functions that threads of ours call:
+ * somebody who can write to memory somewhere must not decide what runs there. Such an object has its pages for itself.
  */
 #ifndef HP_BASE_SEAL_H
 #define HP_BASE_SEAL_H

@@ -1,15 +1,15 @@
 /*
- * The service thread: one background thread that the C library knows, for work that calls what is not ours: backends of
- * the pin cache, watchers, hooks on mapping calls. What needs none of these is done by a bare thread (ticker.h). It is
- * started when there is such work, and asleep without a timer when there is nothing to do.
+ * The service thread: one background thread that the C library knows. It does the work that calls code of others:
+ * backends of the pin cache, watchers, hooks on mapping calls. Work that calls no such code is done by a bare thread
+ * (ticker.h). The service thread is started when there is work, and sleeps without a timer when there is none.
  *
- * It is started outside every lock, with all signals blocked, and never before the library's constructor has run. Not
- * in free(), unless the process has one thread: the C library frees the thread-local storage of exited threads under a
- * lock that pthread_create takes.
+ * It is started outside every lock, with all signals blocked, and never before the library's constructor has run.
+ * free() starts it only in a process with one thread: the C library frees the thread-local storage of exited threads
+ * under a lock that pthread_create takes.
  *
- * Its rights: no capabilities, no_new_privs, and a filter that refuses what opens or begins anything (thread.h). It
- * ends when the program's user or group changes, when the program asks (hp_service_end), and when no thread of the
- * program's is left, so that the process can end; whoever has work next starts another.
+ * Its rights: no capabilities, no_new_privs, and a filter that refuses the calls that open or begin anything
+ * (thread.h). It ends when the program's user or group changes, when the program asks for that (hp_service_end), and
+ * when no thread of the program's is left, so that the process can end. The next caller with work starts another.
  */
 #ifndef HP_BASE_SERVICE_H
 #define HP_BASE_SERVICE_H

@@ -1,6 +1,6 @@
 /*
- * What the kernel knows of this process's mappings, by /proc/self/smaps. Raw system calls; it takes microseconds for
- * each mapping.
+ * The mappings of this process with what /proc/self/smaps tells of each. Raw system calls. A reading takes microseconds
+ * for each mapping.
  */
 #ifndef HP_BASE_SMAPS_H
 #define HP_BASE_SMAPS_H

@@ -1,10 +1,9 @@
 /*
- * The statistics page. Members that change under the heap's lock only are updated with HP_STAT_ADD, others with
- * HP_STAT_COUNT; readers take each word as it is.
+ * The statistics page. HP_STAT_ADD updates members that change under the heap's lock only, HP_STAT_COUNT all others.
+ * Readers take each word as it is.
  *
- * Behind the statistics, for `hugepin top` alone, it says where the tables of the heap and the pin cache lie and what
- * an entry looks like, so that these can be read from outside, and nothing is to be counted or copied here for the one
- * who looks.
+ * Behind the statistics the page tells `hugepin top` where the tables of the heap and of the pin cache lie, and how an
+ * entry is laid out. So the tables can be read from outside, and nothing has to be counted or copied here for that.
  */
 #ifndef HP_BASE_STATS_H
 #define HP_BASE_STATS_H
@@ -56,7 +55,7 @@ extern struct hp_exposed hp_exposed;
 #define HP_STAT_ADD(name, n) __atomic_store_n(&HP_STAT(name), HP_STAT(name) + (uint64_t)(n), __ATOMIC_RELAXED)
 #define HP_STAT_COUNT(name, n) ((void)__atomic_fetch_add(&HP_STAT(name), (uint64_t)(n), __ATOMIC_RELAXED))
 
-/* As they are counted: what the kernel made of memory that it was asked for as THP, hugepin_stats() alone tells. */
+/* The counters as they are. Only hugepin_stats() asks the kernel what became of memory that was to be THP. */
 void hp_stats_copy(struct hugepin_stats *ret_);
 
 /* Keep a way to what stderr is now, since programs close theirs before the end, and print them there, "hugepin: name

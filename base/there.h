@@ -1,6 +1,6 @@
 /*
- * What memory is there, by /proc/self/pagemap (Linux 6.7) or /proc/self/smaps: the kernel is asked for transparent
- * hugepages, and gives what it has. Raw system calls.
+ * How much memory a range has, by /proc/self/pagemap (Linux 6.7) or /proc/self/smaps. The kernel is asked for
+ * transparent hugepages and gives what it has: this tells what that was. Raw system calls.
  */
 #ifndef HP_BASE_THERE_H
 #define HP_BASE_THERE_H

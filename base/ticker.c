@@ -14,7 +14,7 @@ static struct {
 	_Atomic uint32_t forbidden; /* raised under the lock, but by signal handlers */
 } ticker = { .lock = HP_LOCK_INIT(HP_RANK_TICKER) };
 
-/* A signal handler may call setuid(2), say, and so come by here: not while this thread has the lock. */
+/* Signals are blocked with it: a handler may call setuid(2), say, and so come here. */
 static void lock_ticker(sigset_t *ret_old)
 {
 	sigset_t all;
@@ -30,7 +30,7 @@ static void unlock_ticker(const sigset_t *old)
 	pthread_sigmask(SIG_SETMASK, old, NULL);
 }
 
-/* The lock is held. The thread may wait for the heap's lock first. */
+/* The lock is held. It may take a while: the thread may be waiting for the heap's lock. */
 static void end_ticker(void)
 {
 	ticker.end = 1;
@@ -65,8 +65,8 @@ bool hp_ticker_sleep(uint64_t ns)
 
 void hp_ticker_forbid(void)
 {
-	/* A signal handler that interrupted this thread with the heap's lock, or on its way to it: the ticker may wait
-	 * for that, and has no rights that would matter. */
+	/* A signal handler has interrupted this thread while it held the heap's lock, or was about to take it. The
+	 * ticker may wait for that lock, and has no rights that would matter. */
 	unsigned above = hp_locks_held & ~((1u << HP_RANK_TICKER) - 1);
 	sigset_t old;
 

@@ -1,7 +1,7 @@
 /*
- * The ticker: the bare thread (thread.h) that gives the heap's idle memory back. It is there while such memory waits,
- * and ends when none is left; a slow path of the heap starts it again. It may be started under any lock of lower rank,
- * jemalloc's too.
+ * The ticker: the bare thread (thread.h) that gives the heap's idle memory back. The thread exists while such memory
+ * waits, and ends when none is left. A slow path of the heap starts it again, under any lock of lower rank, jemalloc's
+ * included.
  */
 #ifndef HP_BASE_TICKER_H
 #define HP_BASE_TICKER_H

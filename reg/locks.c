@@ -1,7 +1,7 @@
 /*
- * Threads: `lock` guards both sets and every change of what is locked. It is taken with a domain's lock held, in free()
- * with none, and the heap's is taken under it. Whoever holds it waits for the kernel alone: for that to read memory in,
- * at worst.
+ * Two sets: what is registered, and what the program has locked. `lock` guards both, and every change of what the
+ * kernel has locked. It is taken with a domain's lock held, and in free() with no lock held. The heap's lock is taken
+ * under it. Its holder waits for the kernel alone, which at worst reads memory in.
  */
 #include "reg/locks.h"
 
@@ -22,20 +22,20 @@ static LIST_HEAD(, hp_locked) registered = LIST_HEAD_INITIALIZER(registered);
 static struct hp_ranges programs; /* what the program has locked */
 /* What the kernel did not unlock yet: there was no mapping left for the parts, or no descriptor. */
 static struct hp_ranges owed;
-static char said[8192]; /* by files of the kernel's */
-static bool all; /* by mlockall: nothing is to be unlocked */
-static _Atomic bool told; /* by libhugepin-malloc.so, whose calls see what the program locks */
+static char said[8192]; /* what a file of the kernel's says */
+static bool all; /* the program has called mlockall: nothing is to be unlocked */
+static _Atomic bool told; /* libhugepin-malloc.so has called: it sees what the program locks */
 
 static const struct hp_heap_locks of_buffers;
 
-/* The heap is told first: a child of a fork meanwhile is to have the lock free. */
+/* The heap learns of the lock before it is taken: the child of a fork that comes meanwhile is to have it free. */
 static void enter_locks(void)
 {
 	hp_heap_set_locks(&of_buffers);
 	pthread_mutex_lock(&lock);
 }
 
-/* mlock and munlock by number: under sanitizers the functions do nothing. */
+/* mlock and munlock are called by number: under sanitizers the functions do nothing. */
 static int pages_lock(uintptr_t start, uintptr_t end, unsigned flags)
 {
 	long failed = flags ? syscall(SYS_mlock2, start, end - start, flags) : syscall(SYS_mlock, start, end - start);
@@ -48,7 +48,7 @@ static int pages_unlock(uintptr_t start, uintptr_t end)
 	return (int)syscall(SYS_munlock, start, end - start);
 }
 
-/* By number: msync(3) is a cancellation point. */
+/* By number, since msync(3) is a cancellation point. */
 static bool has_holes(uintptr_t start, uintptr_t end)
 {
 	return (int)syscall(SYS_msync, start, end - start, MS_ASYNC) < 0;
@@ -69,9 +69,9 @@ static bool unlock_mapping(void *unlocking, const struct hp_mapping *m)
 	return true;
 }
 
-/* munlock stops at the first hole. What lies behind it is found in the list of mappings, which is read without stdio:
- * this may run inside a watcher of the heap (hugepin_watch). No cancellation point: `lock` is held. -ENOMEM: there was
- * another hole by then. */
+/* munlock stops at the first hole. The list of mappings shows what lies behind it. That list is read without stdio,
+ * because this may run inside a watcher of the heap (hugepin_watch), and without a cancellation point, because `lock`
+ * is held. -ENOMEM: there was another hole by then. */
 static int unlock_mappings(uintptr_t start, uintptr_t end)
 {
 	struct unlocking u = { .start = start, .end = end };
@@ -81,8 +81,8 @@ static int unlock_mappings(uintptr_t start, uintptr_t end)
 	return err ? err : u.err;
 }
 
-/* ENOMEM is said of a hole and also where the process may have no more mappings. Others may unmap parts, or map
- * something where the hole was, between any two of these calls: all is asked again until the answers agree. */
+/* munlock says ENOMEM for a hole, and also where the process may have no more mappings. Between any two of these calls
+ * others may unmap parts, or map something where the hole was. So everything is asked again until the answers agree. */
 static int unlock_range(uintptr_t start, uintptr_t end)
 {
 	int err = -ENOMEM;
@@ -95,8 +95,8 @@ static int unlock_range(uintptr_t start, uintptr_t end)
 	return err;
 }
 
-/* VmLck when a change of ours was done. Where it is another now, the program has locked or unlocked something. UNKNOWN:
- * it had, and nobody has looked at what. */
+/* VmLck as it was after our last change. If it differs, the program has locked or unlocked something. UNKNOWN: it had
+ * done so before, and nobody has looked at what. */
 #define UNKNOWN UINT64_MAX
 static uint64_t known_kb;
 
@@ -105,9 +105,9 @@ static uint64_t locked_kb(void)
 	return hp_read_file("/proc/self/status", said, sizeof said) > 0 ? hp_number_after(said, "VmLck:", 0) : known_kb;
 }
 
-/* What is locked in a mapping, and not for a registration, the program has locked; what is not, it has unlocked, even
- * if it is registered. Both come in the order of their addresses: *at_ is the first registration that may reach into
- * this mapping or a later one. */
+/* Memory that is locked, but not for a registration, was locked by the program. Memory that is not locked was unlocked
+ * by the program, even if it is registered. Mappings and registrations both come in the order of their addresses: *at_
+ * is the first registration that may reach into this mapping or a later one. */
 static void learn_mapping(void *at_, const struct hp_smaps *m)
 {
 	const struct hp_locked **at = at_, *l;
@@ -130,8 +130,8 @@ static void learn_mapping(void *at_, const struct hp_smaps *m)
 }
 
 /* Where nobody sees the program's calls, the kernel is asked before a range is locked: what the program has locked by
- * then it keeps. Asking takes long where there are many mappings, so only after a change that was not ours. Pages of
- * the pool are not counted, nor locked. */
+ * then stays locked. Asking takes long where there are many mappings, so it is done only after a change that was not
+ * ours. Pages of the pool are neither counted nor locked. */
 static void learn_locks(void)
 {
 	const struct hp_locked *at = LIST_FIRST(&registered);
@@ -190,7 +190,7 @@ static int unlock_uncovered(uintptr_t start, uintptr_t end)
 	return err;
 }
 
-/* Some may be the program's again, or unmapped. */
+/* Unlock what is owed. A part may be the program's again by now, or unmapped. */
 static void pay_owed(void)
 {
 	while (owed.count && hp_ranges_reserve(&owed)) {
@@ -229,9 +229,9 @@ static void insert_locked(struct hp_locked *r)
 	LIST_INSERT_AFTER(at, r, links);
 }
 
-/* mlock says ENOMEM to a hole, to pages that cannot be had for their protection or their file's end, and to the limit.
- * Only the limit stops it from locking what will come later (MLOCK_ONFAULT) in a range without holes; unless it was
- * raised meanwhile, or the process may exceed it again. */
+/* mlock says ENOMEM for a hole, for pages that cannot be had because of their protection or their file's end, and for
+ * the limit. In a range without holes only the limit stops it from locking what will come later (MLOCK_ONFAULT). But
+ * the limit may have been raised meanwhile, or the process may exceed it again. */
 static int lock_or_why_not(uintptr_t start, uintptr_t end)
 {
 	int err = pages_lock(start, end, 0);
@@ -303,7 +303,7 @@ static void note_range(uintptr_t start, uintptr_t end, bool on)
 	hp_heap_locked(start, end, on);
 }
 
-/* The parts that are locked, and not for a registration. */
+/* Note the parts that are locked, but not for a registration. */
 static void note_locked(void *within_, const struct hp_smaps *m)
 {
 	const struct hp_stretch *within = within_;
@@ -323,7 +323,7 @@ static void note_locked(void *within_, const struct hp_smaps *m)
 		note_range(start, end, true);
 }
 
-/* A call that said an error may have done a part: mlock of memory that cannot be read locks all of it. */
+/* A call that failed may have done a part: mlock of memory that cannot be read locks all of it. */
 static void note_what_is(uintptr_t start, uintptr_t end)
 {
 	struct hp_stretch within = { start, end };
@@ -331,7 +331,7 @@ static void note_what_is(uintptr_t start, uintptr_t end)
 	hp_smaps_each(said, sizeof said, note_locked, &within);
 }
 
-/* What can be read there is in memory already. Of what cannot, only this way of locking says no error. */
+/* Whatever can be read there is in memory already. For the rest only this way of locking gives no error. */
 static int lock_alike(uintptr_t start, uintptr_t end)
 {
 	return hugepin_lock_(start, end - start, MLOCK_ONFAULT);
@@ -339,7 +339,7 @@ static int lock_alike(uintptr_t start, uintptr_t end)
 
 static const struct hp_heap_locks of_buffers = { .lock = lock_alike, .unlock = free_locks, .child = hp_locks_child };
 
-/* As the kernel rounds. False: it says what is wrong with that. */
+/* The range as the kernel rounds it. False: the kernel has an error for this one. */
 static bool range_of(uintptr_t addr, size_t len, uintptr_t *ret_start, uintptr_t *ret_end)
 {
 	uintptr_t start = addr & ~(HP_CHUNK - 1), end = hp_round_up(addr + len, HP_CHUNK);
@@ -387,7 +387,7 @@ int hugepin_unlock_(uintptr_t addr, size_t len)
 			LIST_FOREACH(l, &registered, links)
 				if (l->start < end && l->end > start)
 					break;
-			/* Of what is registered only the rest. */
+			/* Where a part is registered, only the rest is unlocked. */
 			err = l ? unlock_uncovered(start, end) : pages_unlock(start, end) ? -errno : 0;
 			if (err != 0)
 				note_what_is(start, end);
@@ -425,7 +425,7 @@ void hp_locks_unmapping(const void *addr, size_t len)
 	uintptr_t start, end;
 
 	atomic_store_explicit(&told, true, memory_order_relaxed);
-	/* Without the lock, of a set that is plain for all who have it. */
+	/* The lock is not held here. All other accesses hold it, so the member is plain. */
 	if (!__atomic_load_n(&programs.count, __ATOMIC_RELAXED) || !range_of((uintptr_t)addr, len, &start, &end) ||
 	    pthread_mutex_trylock(&lock) != 0)
 		return;

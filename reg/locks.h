@@ -1,6 +1,6 @@
 /*
- * What is locked in memory, and for whom: the program itself, by calls that libhugepin-malloc.so sees, and the mlock
- * backend. mlock(2) does not nest: what nobody else needs is unlocked, and no more.
+ * What is locked in memory, and for whom: for the program itself, by calls that libhugepin-malloc.so sees, and for the
+ * mlock backend. mlock(2) does not nest. So a range is unlocked when nobody needs it any more, and no earlier.
  */
 #ifndef HP_REG_LOCKS_H
 #define HP_REG_LOCKS_H

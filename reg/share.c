@@ -1,15 +1,17 @@
 /*
- * Sharing idle cores. Processes of one user tell each other of themselves in a file of /dev/shm, a slot each. It is
- * read and written under flock(2), not mapped: nobody's contents, or truncating, can do worse than mislead, nothing is
- * open from one post to the next, and after a fork, or when somebody has removed the file, the next post begins anew.
- * It costs 15 to 40 us of the helper's time in HP_SHARE_PERIOD operations.
+ * Sharing idle cores. The processes of one user tell each other of themselves in a file of /dev/shm, in which each has
+ * a slot. The file is read and written under flock(2). It is not mapped: whatever somebody writes there, or truncates,
+ * can mislead the helpers but do no other harm. Nothing is open from one post to the next. So after a fork, or when
+ * somebody has removed the file, the next post begins anew. A post takes 15 to 40 us of the helper's time, once in
+ * HP_SHARE_PERIOD operations.
  *
- * All of a user's processes come to the same ranking, since they read the same slots; for a period after a change two
- * helpers may be on one core, or none. The cores are those of all the masks told (of a helper and its main thread, as
- * programs are bound to cores of their own); how a mask lies in another is not looked at.
+ * All processes of a user come to the same ranking, since they read the same slots. For one period after a change two
+ * helpers may be on one core, or none. The cores are those of all masks in the slots together: of each helper and of
+ * its process's main thread, since programs are bound to cores of their own. How one mask overlaps another is not
+ * looked at.
  *
- * Processes of another PID namespace cannot be told alive from dead, so they have a file of their own. A file that is
- * not of this kind and version is left as it is.
+ * Processes of another PID namespace cannot be told alive from dead, so each namespace has a file of its own. A file of
+ * another kind or version is left as it is.
  */
 #include "reg/share.h"
 
@@ -100,7 +102,7 @@ uint64_t hp_share_cost_ns(uint32_t sharers, uint64_t cost_ns)
 
 /* ------------------------------------------------------------------ who lives */
 
-/* Of process pid: 0 if there is none, or it has ended; 1 if that cannot be told. */
+/* The owner's number of process pid. 0: there is none, or it has ended. 1: that cannot be told. */
 static uint64_t process_owner(int pid)
 {
 	char path[32], stat[1024];
@@ -162,7 +164,7 @@ static void slots_path(char *path, size_t size)
 	hp_line_number(&l, self.namespace, 10);
 }
 
-/* Explicitly: a child of fork may have the descriptor, too. */
+/* The lock is given up by name: a child of fork may have the descriptor, too. */
 static void close_slots(int fd)
 {
 	syscall(SYS_flock, fd, LOCK_UN);
@@ -220,7 +222,7 @@ static int write_slot(int fd, size_t i, const struct slot *s)
 	return n == sizeof *s ? 0 : n < 0 ? -errno : -ENOSPC;
 }
 
-/* What the slots say. */
+/* What a look at all slots has found. */
 struct survey {
 	size_t own, free; /* slots; HP_SHARE_MAX: none */
 	size_t slots; /* in the file */
@@ -229,7 +231,8 @@ struct survey {
 };
 static struct hp_share_entry seen[HP_SHARE_MAX]; /* the others, in the order of slots; the helper's thread alone */
 
-/* Read all slots, and empty those whose owner has ended: all such, or one that it is the turn of. */
+/* Read all slots, and empty those whose owner has ended. check_all: each owner is looked for; otherwise one, each in
+ * its turn. */
 static void read_slots(int fd, bool check_all, struct survey *v)
 {
 	static const struct slot empty;
@@ -264,7 +267,7 @@ static void read_slots(int fd, bool check_all, struct survey *v)
 		self.next_check = 0;
 }
 
-/* Where this thread may run, and the main thread. */
+/* The processors on which this thread may run, and the main thread. */
 static int read_cpus(uint64_t *cpus)
 {
 	uint64_t main[CPU_WORDS] = { 0 };

@@ -1,13 +1,16 @@
 /*
- * Call sites. Both x86-64 and AArch64 put the caller's frame pointer and the return address side by side, and point the
- * frame pointer at them: a chain through the stack. Where a function was compiled without, the register holds what it
- * likes, so a link is followed only upwards and within what is known to be this thread's stack.
+ * Call sites by frame pointers. x86-64 and AArch64 both put the caller's frame pointer and the return address side by
+ * side, and the frame pointer points at them: they are a chain through the stack. In code that was compiled without
+ * frame pointers the register holds any value. So a link is followed only upwards, and only within the stack that is
+ * known to be this thread's.
  *
- * That must not only be mapped now, but for as long as the thread runs. A mapping's bounds do not say so: the kernel
- * merges neighbours, so what follows a thread's stack in the same mapping may be anyone's. What does: from a frame that
- * is live up to something at the top of the same stack. The C library puts a thread's static TLS there, the kernel the
- * random bytes that it tells the main thread of. Not told apart: a fiber's stack that lies in one mapping with the
- * thread's, below it, with no guard between them.
+ * That memory must stay mapped for as long as the thread runs. The bounds of its mapping do not prove this: the kernel
+ * merges neighbours, and what follows a thread's stack in one mapping may belong to anyone. The proof is two addresses
+ * on one stack: a frame that is live, and something that stands at the top of the stack. The C library puts a thread's
+ * static TLS there. For the main thread it is the random bytes whose address the kernel tells (AT_RANDOM).
+ *
+ * One case is not recognized: a fiber's stack that lies below the thread's in the same mapping, without a guard
+ * between.
  */
 #include "reg/site.h"
 
@@ -27,9 +30,10 @@ enum { ALIGNED = 8, ADDRESS_BITS = 48 };
 #endif
 #define ADDRESS_MASK (((uintptr_t)1 << ADDRESS_BITS) - 1)
 enum { CODE_MAX = 512, LINE = 512 };
-#define LOOK_AT_LEAST 4096 /* of so many strangers, at one */
+#define LOOK_AT_LEAST 4096 /* one in so many strangers is looked at, at least */
 
-/* Of this thread. A frame in [low, low + size) is its own, and so is all above it up to there, and two words more. */
+/* Of this thread. A frame in [low, low + size) is its own. So is everything above it up to the end, and two words
+ * more. */
 static HP_TLS struct {
 	uintptr_t low, size;
 	uint32_t strangers; /* frames seen elsewhere, since the bounds were last learnt */
@@ -59,8 +63,7 @@ static bool look_around(void *around, const struct hp_mapping *m)
 	return true;
 }
 
-/* The mapping of `at`, and the end of those that follow without a gap (mlock(2) and others split mappings) and can be
- * read. */
+/* The mapping of `at`, with those that follow it without a gap and can be read: mlock(2) and others split mappings. */
 static bool find_stack(uintptr_t at, uintptr_t *ret_start, uintptr_t *ret_end)
 {
 	struct around a = { .at = at };
@@ -73,9 +76,9 @@ static bool find_stack(uintptr_t at, uintptr_t *ret_start, uintptr_t *ret_end)
 	return true;
 }
 
-/* Where code lies. Without frame pointers the register often points at variables of the caller's: what stands there is
- * no return address, and changes from call to call. Nothing is read through these bounds: that another thread may be
- * writing them does no more harm than a chain that ends too early, once. */
+/* Where code lies. Without frame pointers the register often points at the caller's variables. What stands there is no
+ * return address, and it changes from call to call. Nothing is read through these bounds. So another thread may write
+ * them meanwhile: at worst one chain ends too early, once. */
 static struct {
 	_Atomic bool taken; /* by a thread that reads the mappings */
 	_Atomic uint32_t strangers; /* addresses outside since they were last read */
@@ -112,8 +115,8 @@ static bool known_code(uintptr_t address)
 	return false;
 }
 
-/* The mappings are read anew for the first stranger, the second, fourth and so on: of a library that was loaded
- * since. */
+/* The mappings are read anew for the first stranger, the second, the fourth and so on: it may be of a library that was
+ * loaded since. */
 static HP_COLD bool learn_code(uintptr_t address)
 {
 	uint32_t nth = atomic_fetch_add_explicit(&code.strangers, 1, memory_order_relaxed) + 1, count = 0;
@@ -133,9 +136,9 @@ static HP_COLD bool learn_code(uintptr_t address)
 	return known_code(address);
 }
 
-/* False: `at` is not on this thread's stack, as far as can be told. Looked at for the first stranger, the second,
- * fourth and so on: a main thread's stack grows, and a thread may begin in a fiber; but one that stays there pays
- * little. */
+/* False: `at` is not on this thread's stack, as far as can be told. The mappings are read for the first stranger, the
+ * second, the fourth and so on. A main thread's stack grows, and a thread may begin in a fiber; but a thread that stays
+ * in one pays little. */
 static HP_COLD bool learn_stack(uintptr_t at)
 {
 	uint32_t nth = ++stack.strangers;
@@ -171,7 +174,7 @@ static uint64_t mix_address(uint64_t hash, uintptr_t address)
 	return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-/* What lies where a wrong link leads may be anyone's: the sanitizers need not look. */
+/* A wrong link may lead to anyone's memory: the sanitizers must not look at these reads. */
 __attribute__((no_sanitize("address"), no_sanitize("thread"))) uint64_t hp_site(const void *frame,
 										 const void *return_address,
 										 bool *ret_short)
@@ -197,7 +200,7 @@ __attribute__((no_sanitize("address"), no_sanitize("thread"))) uint64_t hp_site(
 		}
 	}
 	*ret_short = depth == 1;
-	/* The chain is told by half of the hash as well as by all of it; the other half tells who looks where the call
+	/* Half of the hash tells chains apart as well as all of it does. The other half tells a reader where the call
 	 * is. */
 	return (hash & ~(uint64_t)UINT32_MAX) | (uint32_t)(uintptr_t)return_address;
 }

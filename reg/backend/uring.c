@@ -23,7 +23,6 @@
 #include "reg/backend/backend.h"
 #include "reg/domain.h"
 
-
 /* Of Linux 6.13; liburing 2.3 has none of it. */
 #define REGISTER_CLONE_BUFFERS 30
 #define CLONE_INTO_TABLE 2 /* IORING_REGISTER_DST_REPLACE */

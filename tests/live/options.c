@@ -1,7 +1,7 @@
 /* link: hugepin */
 /*
- * What options do that a user sees from outside, set as users set them: this program runs itself with the variable, and looks at what
- * becomes of its threads, of its memory and of the pool.
+ * What options do that a user sees from outside, set as users set them: this program runs itself with the variable, and
+ * looks at what becomes of its threads, of its memory and of the pool.
  */
 #include "live.h"
 
