@@ -37,8 +37,6 @@
 #include "reg/share.h"
 
 enum {
-	/* Records of a domain that wait for its lock; and as many that wait to be told. */
-	PENDING_MAX = 2 * HP_RECORDS_MAX,
 	TOLD_BY_A_MISS = 8, /* records; each takes some 3 us */
 	TRACKED_MAX = 1 << 19,
 	TRACKED_STEP = 1 << 10, /* that get memory at a time */
@@ -46,8 +44,6 @@ enum {
 	VICTIMS_TRIED = 16,
 	WAITER_YIELDS = 50,
 };
-
-#define STALE (UINT64_C(1) << 32) /* no record waits longer; a clock that went back further began anew */
 
 struct tracked {
 	uintptr_t start, end;
@@ -65,23 +61,15 @@ struct tracked {
 };
 RB_HEAD(tracked_tree, tracked);
 
-/* Records come thread by thread, those of each thread in the order of time. */
-struct queued {
-	struct hp_record record;
-	uint32_t number; /* in the order in which they came: decides between records of one time */
-};
-
 struct hp_helper {
 	struct hp_plan *plan;
 	bool saves; /* the plan's mode */
 	struct hp_record_clock clock;
 	struct hp_cost cost;
 	uint32_t sharers; /* helpers on this core, this one included; 0: it may not run, or has not yet */
-	struct hp_record pending[PENDING_MAX]; /* under records_lock */
+	struct hp_record pending[HP_RECORD_QUEUE_MAX]; /* under records_lock */
 	unsigned pending_count;
-	struct queued queue[PENDING_MAX]; /* a heap (Williams 1964), the oldest first */
-	unsigned queue_count;
-	uint32_t queued; /* ever; wraps */
+	struct hp_record_queue queue; /* records that wait to be told */
 	_Atomic uint64_t bytes; /* of all tracked ranges; read without the lock */
 	uint32_t lost_pending; /* records for which there was no room in `pending` */
 	uint32_t lost_queued; /* records of misses for which there was no room in `queue` */
@@ -296,7 +284,7 @@ static void take_in(hugepin_domain *d, const struct hp_record *record)
 		return;
 	if (new)
 		p->since = record->time;
-	if (p->since - record->time - 1 < STALE)
+	if (p->since - record->time - 1 < HP_RECORD_STALE)
 		return;
 	if (kind == HP_RECORD_MISS)
 		tell_start(d, p, record->site, at_ns, false);
@@ -321,7 +309,7 @@ static void collect_from(void *unused, struct hp_records *q)
 
 		if (!h)
 			continue;
-		if (h->pending_count < PENDING_MAX)
+		if (h->pending_count < HP_RECORD_QUEUE_MAX)
 			h->pending[h->pending_count++] = *record;
 		else
 			h->lost_pending++;
@@ -351,56 +339,6 @@ static uint32_t lost_by(const hugepin_domain *d)
 	return l.sum;
 }
 
-/* By time. As they came, if the time is the same, or if one was made before a clock began anew. */
-static bool comes_before(const struct queued *a, const struct queued *b)
-{
-	uint64_t later = b->record.time - a->record.time;
-
-	if (later && later + STALE < 2 * STALE)
-		return later < STALE;
-	return (int32_t)(b->number - a->number) > 0;
-}
-
-/* There is room. */
-static void enqueue_record(struct hp_helper *h, const struct hp_record *record)
-{
-	struct queued q = { *record, h->queued++ };
-	unsigned i = h->queue_count++;
-
-	for (; i && comes_before(&q, &h->queue[(i - 1) / 2]); i = (i - 1) / 2)
-		h->queue[i] = h->queue[(i - 1) / 2];
-	h->queue[i] = q;
-}
-
-static struct hp_record dequeue_record(struct hp_helper *h)
-{
-	struct hp_record oldest = h->queue[0].record;
-	struct queued q = h->queue[--h->queue_count];
-	unsigned n = h->queue_count, i = 0;
-
-	for (unsigned child = 1; child < n; i = child, child = 2 * i + 1) {
-		child += child + 1 < n && comes_before(&h->queue[child + 1], &h->queue[child]);
-		if (comes_before(&q, &h->queue[child]))
-			break;
-		h->queue[i] = h->queue[child];
-	}
-	h->queue[i] = q;
-	return oldest;
-}
-
-/* After a loss: a record of a miss is right by itself, the others are not. Returns how many were dropped. */
-static unsigned drop_all_but_misses(struct hp_helper *h)
-{
-	unsigned count = h->queue_count, dropped;
-
-	h->queue_count = 0;
-	for (unsigned i = 0; i < count; i++)
-		if (HP_RECORD_KIND(h->queue[i].record.subject) == HP_RECORD_MISS)
-			enqueue_record(h, &h->queue[i].record);
-	dropped = count - h->queue_count;
-	return dropped;
-}
-
 /* Move the domain's records into its queue, as far as there is room. False: records were lost, and the others are
  * dropped: a sequence with gaps teaches nothing right, and a program that pins so often is not to be held up by it. */
 static bool collect_records(hugepin_domain *d)
@@ -411,9 +349,9 @@ static bool collect_records(hugepin_domain *d)
 
 	hp_lock(&records_lock);
 	hp_counts_each(collect_from, NULL);
-	n = HP_MIN(h->pending_count, PENDING_MAX - h->queue_count);
+	n = HP_MIN(h->pending_count, HP_RECORD_QUEUE_MAX - h->queue.count);
 	for (unsigned i = 0; i < n; i++)
-		enqueue_record(h, &h->pending[i]);
+		hp_record_enqueue(&h->queue, &h->pending[i]);
 	h->pending_count -= n;
 	memmove(h->pending, h->pending + n, h->pending_count * sizeof *h->pending);
 	lost = h->lost_pending + lost_by(d) - h->lost_seen;
@@ -427,14 +365,14 @@ static bool collect_records(hugepin_domain *d)
 	h->any |= n || lost;
 	if (lost) {
 		h->crowded = true;
-		HP_DSTAT(d, records_lost, lost + drop_all_but_misses(h));
+		HP_DSTAT(d, records_lost, lost + hp_record_drop_all_but_misses(&h->queue));
 	}
 	return !lost;
 }
 
 unsigned hp_helper_waiting(const hugepin_domain *d)
 {
-	return d->helper->queue_count;
+	return d->helper->queue.count;
 }
 
 void hp_helper_missed(hugepin_domain *d, struct hp_region *r, uint64_t time, uint64_t site, bool registered)
@@ -456,8 +394,8 @@ void hp_helper_missed(hugepin_domain *d, struct hp_region *r, uint64_t time, uin
 	if (new)
 		p->since = time;
 	h->any = true;
-	if (h->queue_count < PENDING_MAX)
-		enqueue_record(h, &record);
+	if (h->queue.count < HP_RECORD_QUEUE_MAX)
+		hp_record_enqueue(&h->queue, &record);
 	else
 		h->lost_queued++;
 }
@@ -570,10 +508,10 @@ static void tell_some(hugepin_domain *d)
 {
 	struct hp_helper *h = d->helper;
 
-	if (h->crowded || (h->queue_count < TOLD_BY_A_MISS && !collect_records(d)))
+	if (h->crowded || (h->queue.count < TOLD_BY_A_MISS && !collect_records(d)))
 		return;
-	for (unsigned i = 0; i < TOLD_BY_A_MISS && h->queue_count; i++) {
-		struct hp_record record = dequeue_record(h);
+	for (unsigned i = 0; i < TOLD_BY_A_MISS && h->queue.count; i++) {
+		struct hp_record record = hp_record_dequeue(&h->queue);
 
 		take_in(d, &record);
 	}
@@ -638,8 +576,8 @@ static bool tell_all(hugepin_domain *d)
 			return false;
 		h->crowded = false;
 	}
-	while (h->queue_count) {
-		struct hp_record record = dequeue_record(h);
+	while (h->queue.count) {
+		struct hp_record record = hp_record_dequeue(&h->queue);
 
 		take_in(d, &record);
 		if (d->waiting && !let_pass(d))
