@@ -23,7 +23,7 @@ enum { HP_SMALL_JEMALLOC, HP_SMALL_NEXT };
 enum { HP_HELPER_OFF, HP_HELPER_CONSERVATIVE, HP_HELPER_AGGRESSIVE };
 enum { HP_PREDICT_AUTO, HP_PREDICT_SAVE, HP_PREDICT_BUDGET };
 enum { HP_CPU_ANY = -1, HP_CPU_INHERIT = -2 }; /* or a processor */
-enum { HP_POLICY_ARENA }; /* the first word of POLICY; policy_of() in reg/domain.c has the meaning of each */
+enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POLICY_ODP, HP_POLICY_NONE };
 
 #define HP_OPTIONS(X) \
 	X(PAGES, pages, WORD, HP_PAGES_AUTO, 0, 0, "auto|hugetlb|thp|base|1g", \

@@ -16,12 +16,14 @@
 #include "reg/region.h"
 #include "reg/trace.h"
 
-/* A range that is to be registered, and the regions inside it, whose place it takes. */
+/* ------------------------------------------------------------------ registering a range */
+
+/* A range that is to be registered. It takes the place of the regions inside it. */
 struct cover {
 	uintptr_t start, end;
-	unsigned access; /* of all */
+	unsigned access; /* of the range and of all regions inside it */
 	unsigned wanted, regions, lacking; /* lacking: regions with less access than the pin wants */
-	const struct hp_region *by; /* that is registered */
+	const struct hp_region *by; /* the new registration */
 };
 
 static bool is_inside(uintptr_t start, uintptr_t end, const struct hp_region *r)
@@ -40,7 +42,8 @@ static void add_inside(void *cover, struct hp_region *r)
 	c->regions++;
 }
 
-/* A larger one of the same access would have served; it goes if there is one nevertheless. */
+/* Take out the regions inside the new one. A larger region of the same access would have served; if there is one
+ * nevertheless, it is taken out, too. */
 static void supersede(void *cover, struct hp_region *r)
 {
 	struct cover *c = cover;
@@ -52,9 +55,9 @@ static void supersede(void *cover, struct hp_region *r)
 	c->regions += is_around;
 }
 
-/* Register [start, end) in place of what lies inside it: when it fails, nothing has changed. What only overlaps stays,
- * and nothing of it is registered again: so the bytes of all registrations are those of what misses asked for. told:
- * hits find it without a look under the lock. */
+/* Register [start, end) in place of the regions inside it. When it fails, nothing has changed. A region that only
+ * overlaps stays: so the bytes of all registrations are those that misses asked for. told: hits find it without a look
+ * under the lock. */
 static int register_union(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
 			  uint64_t gen, bool evict, bool told, struct hp_region **ret_)
 {
@@ -88,16 +91,16 @@ static uintptr_t round_down(uintptr_t x, uintptr_t power_of_two)
 	return x & ~(power_of_two - 1);
 }
 
-/* Note that the region ends before the range because it could not be longer. */
+/* Note that the region ends before the range, because it could not be longer. */
 static int cut_at(struct hp_region *r, uintptr_t wanted_end)
 {
 	r->cut = r->end < wanted_end;
 	return 0;
 }
 
-/* Nothing of the heap that the program discards (MADV_DONTNEED) is registered along with a buffer that is pinned: we
- * hear of it before the pages go, and when they have gone nobody says. Until the heap gives such a hugepage back, only
- * the very pages of a pin are registered, for this pin. */
+/* Heap memory that the program discards (MADV_DONTNEED) is not registered along with a pinned buffer: the discard is
+ * announced before the pages go, and nobody says when they have gone. Until the heap gives such a hugepage back, only
+ * the base pages of a pin are registered, for this pin. */
 static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, unsigned access, bool evict,
 		      struct hp_region **ret_)
 {
@@ -120,8 +123,8 @@ static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, uns
 		to = HP_MIN(to, from + piece);
 		end = HP_MIN(end, to);
 	}
-	/* Not at the price of others: what does not fit as a whole goes page by page. Nor what was let go of but for a
-	 * part. */
+	/* The extent as a whole, but not at the price of other regions: evict is false. Not an extent that is
+	 * registered and held in part. */
 	if ((d->policy == HUGEPIN_POLICY_ARENA && !hp_region_held_less(d, from, to)) || d->on_demand)
 		err = register_union(d, from, to, access | d->access, HP_REGION_EXTENT, x.gen, false, true, ret_);
 	if (err)
@@ -211,7 +214,7 @@ int hp_cover_ahead(hugepin_domain *d, const void *addr_, size_t len, unsigned ac
 	return err < 0 ? err : 0;
 }
 
-/* Hits are not told: the first pin of an extent is noted. */
+/* Granules are not told: the first pin of an extent takes the slow path, and is noted. */
 void hp_cover_new_extents(hugepin_domain *d)
 {
 	struct hugepin_extent x;

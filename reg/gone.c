@@ -87,7 +87,7 @@ void hp_gone_tell(hugepin_domain *d, void *range_)
 	hp_lock(&d->queue_lock);
 	hp_gone_push(&d->gone, *range);
 	hp_attention_raise(d, HP_PENDING);
-	/* A hint is older than the event: the memory that was meant is going. */
+	/* A prefetch is older than the event: it meant the memory that is going. */
 	for (unsigned i = 0; i < d->prefetches_count; i++)
 		if ((uintptr_t)d->prefetches[i].addr >= range->end ||
 		    (uintptr_t)d->prefetches[i].addr + d->prefetches[i].len <= range->start)
@@ -132,8 +132,8 @@ static void note_discarded(hugepin_domain *d, const struct hp_gone *queued)
 		}
 }
 
-/* The same of foreign memory, but that the event comes before the pages go: what is registered in between may be pages
- * that are going, and no other event will say so. So there is no more registering but for a pin, until all has been
+/* The same for foreign memory. The event of a discard comes before the pages go, and no other event says when they have
+ * gone: a registration in between may have pages that are going. So nothing is cached there until all has been
  * unmapped. */
 static void note_late(hugepin_domain *d, const struct hp_gone *queued)
 {
@@ -176,7 +176,7 @@ void hp_gone_drain(hugepin_domain *d)
 	}
 	note_discarded(d, &queued);
 	note_late(d, &queued);
-	/* Not before the tags are gone: a pin that does not see PENDING goes by them. */
+	/* Not before the tags are gone: a pin that does not see PENDING goes by the tags. */
 	hp_lock(&d->queue_lock);
 	if (!d->gone.count && !d->all_gone)
 		hp_attention_lower(d, HP_PENDING);
@@ -190,13 +190,13 @@ void hp_gone_drain(hugepin_domain *d)
 
 struct forgotten {
 	struct hp_range range;
-	bool waits; /* for the domain's lock, to say what is in use */
+	bool waits; /* for the domain's lock, to tell whether memory there is in use */
 	bool in_use;
 	bool left; /* something for the service thread */
 };
 
-/* By keys that no pin finds any more. The service thread may have been quicker to hear of the range than who said
- * it. */
+/* Whether pins are out of regions there that no pin finds any more. All of them are retired: the service thread may
+ * have drained the range before the thread that announced it. */
 static bool is_pinned_still(const hugepin_domain *d, const struct hp_range *range)
 {
 	const struct hp_region *r;
@@ -210,15 +210,16 @@ static bool is_pinned_still(const hugepin_domain *d, const struct hp_range *rang
 static void forget(hugepin_domain *d, void *forgotten)
 {
 	struct forgotten *f = forgotten;
-	unsigned held = hp_locks_held; /* in a backend of another domain, whose lock has the same rank */
+	/* this thread may be in a backend of another domain, whose lock has the same rank */
+	unsigned held = hp_locks_held;
 
 	hp_gone_tell(d, &f->range);
-	if (hp_lock_mine(&d->queue_lock)) { /* a signal handler: whoever was interrupted sees to it */
+	if (hp_lock_mine(&d->queue_lock)) { /* in a signal handler: the thread that it interrupted drains */
 		f->left = true;
 		return;
 	}
-	/* Whoever has the lock, or comes next, will see to it. We cannot wait for a backend's call, be it one that
-	 * calls us: then we do not say what is in use. */
+	/* Where the lock is taken, its holder or the next one drains. A backend's call is not waited for, and may even
+	 * be what calls this: then nothing is told of memory in use. */
 	if (hp_lock_mine(&d->lock) || !(f->waits ? hp_domain_lock_soon(d) : hp_trylock(&d->lock))) {
 		f->left = true;
 		return;
@@ -259,10 +260,10 @@ void hugepin_unmapping_(const void *addr, size_t len, enum hp_unmapping how)
 	HP_SET_FLAG(hp_sees_unmaps);
 	if (how == HP_UNMAPPED)
 		hp_locks_unmapping(addr, len);
-	/* The heap may be giving memory to what a domain is registering: that would be found gone by the next pin. */
+	/* The heap may be mapping memory at addresses that a domain is registering: nothing goes away. */
 	if (hp_heap_placing && (uintptr_t)addr == hp_heap_placing)
 		return;
-	/* Of discarded pages the kernel tells in time. */
+	/* Where the kernel is heard, it tells of discarded pages in time. */
 	if (hp_domains_any() && !(how == HP_DISCARDED && hp_uffd_works()))
 		forget_in_all(addr, len, how != HP_UNMAPPED, how != HP_UNMAPPED, false);
 }

@@ -3,9 +3,9 @@
  * thread.
  *
  * Threads leave records of what they pinned on rings of their own (record.h), and misses leave theirs with the domain.
- * The helper takes them in and tells the plan, in the order of time. So does a pin that misses and has to evict, so
- * that what it evicts is chosen by late knowledge: but a few only, since each takes microseconds. A region whose `used`
- * flag is set has been used since the plan heard of it, and is not what such a pin evicts. The helper holds the
+ * The helper takes them in and tells the plan, in the order of time. A pin that misses and has to evict does the same
+ * with a few records, so that it evicts by late knowledge; a few only, since each takes microseconds. Such a pin does
+ * not evict a region whose `used` flag is set: that one has been used since the plan heard of it. The helper holds the
  * domain's lock for one record or one action at a time.
  *	push:	record; look whether the helper was asked to run, and ask it if not
  *	run:	clear that; take the records; if there are none, membarrier on every running thread, and look once more
@@ -37,8 +37,6 @@
 #include "reg/share.h"
 
 enum {
-	/* Records of a domain that wait for its lock; and as many that wait to be told. */
-	PENDING_MAX = 2 * HP_RECORDS_MAX,
 	TOLD_BY_A_MISS = 8, /* records; each takes some 3 us */
 	TRACKED_MAX = 1 << 19,
 	TRACKED_STEP = 1 << 10, /* that get memory at a time */
@@ -46,8 +44,6 @@ enum {
 	VICTIMS_TRIED = 16,
 	WAITER_YIELDS = 50,
 };
-
-#define STALE (UINT64_C(1) << 32) /* no record waits longer; a clock that went back further began anew */
 
 struct tracked {
 	uintptr_t start, end;
@@ -57,19 +53,13 @@ struct tracked {
 	uint64_t since;
 	uint32_t access, backing;
 	uint32_t region; /* index, 0: not registered */
-	uint32_t uses; /* that the plan was told the start of, and not the end */
-	bool known, told; /* the plan was told of it; that it is registered */
+	uint32_t uses; /* whose start the plan was told, and not the end */
+	bool known, told; /* the plan was told of the range; and that it is registered */
 	uint32_t next; /* of the free */
 	TAILQ_ENTRY(tracked) order; /* in released */
 	RB_ENTRY(tracked) node; /* in by_start */
 };
 RB_HEAD(tracked_tree, tracked);
-
-/* Threads' records come one after the other, each thread's in the order of time. */
-struct queued {
-	struct hp_record record;
-	uint32_t number; /* in which they came: for those of one time */
-};
 
 struct hp_helper {
 	struct hp_plan *plan;
@@ -77,29 +67,28 @@ struct hp_helper {
 	struct hp_record_clock clock;
 	struct hp_cost cost;
 	uint32_t sharers; /* helpers on this core, this one included; 0: it may not run, or has not yet */
-	struct hp_record pending[PENDING_MAX]; /* under records_lock */
+	struct hp_record pending[HP_RECORD_QUEUE_MAX]; /* under records_lock */
 	unsigned pending_count;
-	struct queued queue[PENDING_MAX]; /* a heap (Williams 1964), the oldest first */
-	unsigned queue_count;
-	uint32_t queued; /* ever; wraps */
+	struct hp_record_queue queue; /* records that wait to be told */
 	_Atomic uint64_t bytes; /* of all tracked ranges; read without the lock */
-	uint32_t lost_pending; /* records for which there was no room there */
-	uint32_t lost_queued; /* the same of misses */
-	uint32_t lost_seen; /* of those that did not get into the rings */
-	bool any; /* records were there, since the helper came last */
-	bool crowded; /* records were lost: what it knows is not to be relied on */
+	uint32_t lost_pending; /* records for which there was no room in `pending` */
+	uint32_t lost_queued; /* records of misses for which there was no room in `queue` */
+	uint32_t lost_seen; /* records lost by the rings, that are already counted */
+	bool any; /* there were records since the helper's last run */
+	bool crowded; /* records were lost: what the plan knows is not reliable */
 	TAILQ_HEAD(, tracked) released; /* not registered, oldest first */
 	uint32_t released_count, tracked_used, tracked_free, tracked_opened; /* opened: those below have memory */
-	struct tracked_tree by_start; /* the same */
-	size_t len_max; /* of any that was among them */
+	struct tracked_tree by_start; /* those in released */
+	size_t len_max; /* of all that ever were in released */
 	uint32_t *tracked_of; /* by region */
 	struct tracked *tracked; /* number 1 and up */
 };
 
 static struct hp_lock records_lock = HP_LOCK_INIT(HP_RANK_QUEUE); /* the taking end of the rings, and what is pending */
+
 /* ------------------------------------------------------------------ time */
 
-/* Of a record's time, in the domain's clock. */
+/* A record's time, in ns of the domain's clock. */
 static uint64_t record_ns(const hugepin_domain *d, uint64_t time)
 {
 	return d->own_clock ? time : hp_record_ns(&d->helper->clock, time);
@@ -276,7 +265,8 @@ static void tell_end(hugepin_domain *d, struct tracked *p, struct hp_region *r, 
 		hp_region_clear_used(d, r);
 }
 
-/* A record is older than now, whatever the clock does meanwhile; the plan would wait for a time that is far ahead. */
+/* Tell the plan of a record. No record is later than now, whatever the clock did: else the plan would wait for that
+ * time. */
 static void take_in(hugepin_domain *d, const struct hp_record *record)
 {
 	struct hp_helper *h = d->helper;
@@ -294,7 +284,7 @@ static void take_in(hugepin_domain *d, const struct hp_record *record)
 		return;
 	if (new)
 		p->since = record->time;
-	if (p->since - record->time - 1 < STALE)
+	if (p->since - record->time - 1 < HP_RECORD_STALE)
 		return;
 	if (kind == HP_RECORD_MISS)
 		tell_start(d, p, record->site, at_ns, false);
@@ -319,7 +309,7 @@ static void collect_from(void *unused, struct hp_records *q)
 
 		if (!h)
 			continue;
-		if (h->pending_count < PENDING_MAX)
+		if (h->pending_count < HP_RECORD_QUEUE_MAX)
 			h->pending[h->pending_count++] = *record;
 		else
 			h->lost_pending++;
@@ -349,58 +339,8 @@ static uint32_t lost_by(const hugepin_domain *d)
 	return l.sum;
 }
 
-/* By time; as they came, if it is the same, or one was made before a clock began anew. */
-static bool comes_before(const struct queued *a, const struct queued *b)
-{
-	uint64_t later = b->record.time - a->record.time;
-
-	if (later && later + STALE < 2 * STALE)
-		return later < STALE;
-	return (int32_t)(b->number - a->number) > 0;
-}
-
-/* There is room. */
-static void enqueue_record(struct hp_helper *h, const struct hp_record *record)
-{
-	struct queued q = { *record, h->queued++ };
-	unsigned i = h->queue_count++;
-
-	for (; i && comes_before(&q, &h->queue[(i - 1) / 2]); i = (i - 1) / 2)
-		h->queue[i] = h->queue[(i - 1) / 2];
-	h->queue[i] = q;
-}
-
-static struct hp_record dequeue_record(struct hp_helper *h)
-{
-	struct hp_record oldest = h->queue[0].record;
-	struct queued q = h->queue[--h->queue_count];
-	unsigned n = h->queue_count, i = 0;
-
-	for (unsigned child = 1; child < n; i = child, child = 2 * i + 1) {
-		child += child + 1 < n && comes_before(&h->queue[child + 1], &h->queue[child]);
-		if (comes_before(&q, &h->queue[child]))
-			break;
-		h->queue[i] = h->queue[child];
-	}
-	h->queue[i] = q;
-	return oldest;
-}
-
-/* What a miss has told is right by itself. Returns how many were dropped. */
-static unsigned drop_all_but_misses(struct hp_helper *h)
-{
-	unsigned count = h->queue_count, dropped;
-
-	h->queue_count = 0;
-	for (unsigned i = 0; i < count; i++)
-		if (HP_RECORD_KIND(h->queue[i].record.subject) == HP_RECORD_MISS)
-			enqueue_record(h, &h->queue[i].record);
-	dropped = count - h->queue_count;
-	return dropped;
-}
-
-/* What is there for the domain, into its queue, as far as there is room. False: records were lost. A sequence with gaps
- * teaches nothing right; and who pins that often is not to be held up by our reading what he writes. */
+/* Move the domain's records into its queue, as far as there is room. False: records were lost, and the others are
+ * dropped: a sequence with gaps teaches nothing right, and a program that pins so often is not to be held up by it. */
 static bool collect_records(hugepin_domain *d)
 {
 	struct hp_helper *h = d->helper;
@@ -409,9 +349,9 @@ static bool collect_records(hugepin_domain *d)
 
 	hp_lock(&records_lock);
 	hp_counts_each(collect_from, NULL);
-	n = HP_MIN(h->pending_count, PENDING_MAX - h->queue_count);
+	n = HP_MIN(h->pending_count, HP_RECORD_QUEUE_MAX - h->queue.count);
 	for (unsigned i = 0; i < n; i++)
-		enqueue_record(h, &h->pending[i]);
+		hp_record_enqueue(&h->queue, &h->pending[i]);
 	h->pending_count -= n;
 	memmove(h->pending, h->pending + n, h->pending_count * sizeof *h->pending);
 	lost = h->lost_pending + lost_by(d) - h->lost_seen;
@@ -425,14 +365,14 @@ static bool collect_records(hugepin_domain *d)
 	h->any |= n || lost;
 	if (lost) {
 		h->crowded = true;
-		HP_DSTAT(d, records_lost, lost + drop_all_but_misses(h));
+		HP_DSTAT(d, records_lost, lost + hp_record_drop_all_but_misses(&h->queue));
 	}
 	return !lost;
 }
 
 unsigned hp_helper_waiting(const hugepin_domain *d)
 {
-	return d->helper->queue_count;
+	return d->helper->queue.count;
 }
 
 void hp_helper_missed(hugepin_domain *d, struct hp_region *r, uint64_t time, uint64_t site, bool registered)
@@ -450,12 +390,12 @@ void hp_helper_missed(hugepin_domain *d, struct hp_region *r, uint64_t time, uin
 		return;
 	if (registered && p->site)
 		HP_DSTAT(d, late, 1);
-	p->site = site; /* for who looks at the domain before the record is told */
+	p->site = site; /* for hugepin top, which may look before the record is told */
 	if (new)
 		p->since = time;
 	h->any = true;
-	if (h->queue_count < PENDING_MAX)
-		enqueue_record(h, &record);
+	if (h->queue.count < HP_RECORD_QUEUE_MAX)
+		hp_record_enqueue(&h->queue, &record);
 	else
 		h->lost_queued++;
 }
@@ -474,7 +414,7 @@ static void note_deregistered(hugepin_domain *d, struct hp_region *r, bool gone)
 		tracked_free(h, p);
 		return;
 	}
-	for (; p->uses; p->uses--) /* whose ends are still on their way, and will find no region */
+	for (; p->uses; p->uses--) /* the records of their ends are on their way, and will find no region */
 		hp_plan_end(h->plan, id, now_of(d));
 	if (p->told)
 		hp_plan_deregistered(h->plan, id, now_of(d));
@@ -536,7 +476,7 @@ static void register_again(hugepin_domain *d, struct tracked *p)
 	bool new;
 	int err = -EPERM;
 
-	if (p->region) { /* by somebody else, of whom we have not heard */
+	if (p->region) { /* somebody else has registered it, and the record is on its way */
 		tell_registered(h, p, start_ns);
 		return;
 	}
@@ -563,15 +503,15 @@ static void register_again(hugepin_domain *d, struct tracked *p)
 	tell_registered(h, p, now_of(d));
 }
 
-/* For a thread of the program. After a loss the helper goes on. */
+/* On a thread of the program that has to evict: tell the plan of a few records. After a loss only the helper does. */
 static void tell_some(hugepin_domain *d)
 {
 	struct hp_helper *h = d->helper;
 
-	if (h->crowded || (h->queue_count < TOLD_BY_A_MISS && !collect_records(d)))
+	if (h->crowded || (h->queue.count < TOLD_BY_A_MISS && !collect_records(d)))
 		return;
-	for (unsigned i = 0; i < TOLD_BY_A_MISS && h->queue_count; i++) {
-		struct hp_record record = dequeue_record(h);
+	for (unsigned i = 0; i < TOLD_BY_A_MISS && h->queue.count; i++) {
+		struct hp_record record = hp_record_dequeue(&h->queue);
 
 		take_in(d, &record);
 	}
@@ -595,7 +535,7 @@ static bool evict_farthest(hugepin_domain *d)
 	return false;
 }
 
-/* Let a thread have the lock that waits for it: mutexes are not fair. False: the lock is not to be had again. */
+/* Let a thread that waits for the lock have it: locks are not fair. False: the lock is not to be had again. */
 static bool let_pass(hugepin_domain *d)
 {
 	hp_unlock(&d->lock);
@@ -626,7 +566,7 @@ static bool end_lost(hugepin_domain *d)
 	return true;
 }
 
-/* Tell the plan of all that is there, letting pass who waits. False: as let_pass(). */
+/* Tell the plan of all records, and let threads pass that wait for the lock. False: as let_pass(). */
 static bool tell_all(hugepin_domain *d)
 {
 	struct hp_helper *h = d->helper;
@@ -636,8 +576,8 @@ static bool tell_all(hugepin_domain *d)
 			return false;
 		h->crowded = false;
 	}
-	while (h->queue_count) {
-		struct hp_record record = dequeue_record(h);
+	while (h->queue.count) {
+		struct hp_record record = hp_record_dequeue(&h->queue);
 
 		take_in(d, &record);
 		if (d->waiting && !let_pass(d))
@@ -665,7 +605,7 @@ uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
 		hp_region_deregister_dead(d);
 		if (!tell_all(d))
 			return UINT64_MAX;
-		/* What was lost may be uses of what would be given back. */
+		/* After a loss nothing is given back: lost records may be uses of it. */
 		if (!h->sharers) {
 			step = (struct hp_plan_step){ .what = HP_PLAN_WAIT, .until_ns = UINT64_MAX };
 			break;

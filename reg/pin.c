@@ -1,5 +1,5 @@
 /*
- * Pins: the hits, and what happens when there is none.
+ * Pins: the hits, and the way through a miss.
  *
  * A hit takes no lock, makes no system call and shares no write (state.h has the protocol). A miss takes the domain's
  * lock, carries out what is queued, looks again, and registers (cover.c).
@@ -42,7 +42,7 @@ static inline uint64_t ref_of(const hugepin_domain *d, uint64_t tag)
 	return d->ref | HP_TAG_INDEX(tag);
 }
 
-/* The keys in one store. */
+/* Fill in a pin, both keys in one store. */
 static inline void fill(struct hugepin_pin *pin, uintptr_t base, size_t len, uint64_t keys, uint64_t ref)
 {
 	_Static_assert(
@@ -61,7 +61,7 @@ static inline uint32_t attention_of(const hugepin_domain *d, uint32_t bits)
 	return atomic_load_explicit(&d->attention, memory_order_acquire) & bits;
 }
 
-/* The same for a thread with these counters. */
+/* The same for the thread with these counters: TODO concerns the opener alone. */
 static inline uint32_t attention_for(const hugepin_domain *d, const struct hp_counts *counts, uint32_t bits)
 {
 	uint32_t seen = attention_of(d, bits);
@@ -100,15 +100,16 @@ static inline void record_use(hugepin_domain *d, struct hp_counts *counts, enum 
 		hp_serve_wake_helper();
 }
 
-/* Where the public function was called, of which the caller of this is a tail call: clang and gcc 15 make it one where
- * they must, older gcc where it is asked for (Makefile). tools/check-exports looks at the calls of what a TAIL
- * names. */
+/* SITE() is where the program called the public function. The function that says SITE() must have been reached by tail
+ * calls alone: then its return address is the program's. clang and gcc 15 make a tail call where TAIL says that they
+ * must; older gcc makes one with -foptimize-sibling-calls (Makefile). tools/check-exports looks at the calls of each
+ * function that a TAIL names. */
 #if __has_attribute(musttail)
 #define TAIL __attribute__((musttail))
 #else
 #define TAIL
 #endif
-/* gcc takes away a result that is always 0, and a call whose caller has to make the 0 is no tail call. */
+/* gcc drops a result that is always 0. Then the caller has to make the 0, and its call is no tail call. */
 #if __has_attribute(noipa)
 #define KEEPS_RESULT __attribute__((noipa))
 #else
@@ -126,7 +127,7 @@ static uint64_t call_site(hugepin_domain *d, void *frame, void *return_address)
 	return site | 1;
 }
 
-/* A hit, the first since somebody looked whether the region was used. Whether the helper is to be told. */
+/* The first hit since somebody asked whether the region was used: note that. Returns whether to tell the helper. */
 static inline bool mark_used(hugepin_domain *d, const void *addr, const struct hugepin_pin *pin)
 {
 	uint32_t *used = hp_in_span(d, (uintptr_t)addr) ? &hp_granule_at(d, (uintptr_t)addr)->used :
@@ -136,7 +137,7 @@ static inline bool mark_used(hugepin_domain *d, const void *addr, const struct h
 	return atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_HELPED;
 }
 
-/* As hugepin_pin, whose pin it is. */
+/* The end of hugepin_pin, after a first hit. Same arguments: a tail call is to a function of the same type. */
 static HP_COLD KEEPS_RESULT int first_use(hugepin_domain *d, const void *addr, size_t len, unsigned access,
 					  struct hugepin_pin *pin)
 {
@@ -146,7 +147,7 @@ static HP_COLD KEEPS_RESULT int first_use(hugepin_domain *d, const void *addr, s
 	return 0;
 }
 
-/* As hugepin_sg_key: a tail call is to a function of the same type. */
+/* The same for hugepin_sg_key. */
 static HP_COLD KEEPS_RESULT int first_key(void *d, const void *addr, size_t len, unsigned access,
 					  struct hugepin_pin *pin)
 {
@@ -167,14 +168,14 @@ HP_COLD void hp_count_back(struct hp_counts *counts, uint32_t index)
 		unpin_retired(d, index);
 }
 
-/* A region that is counted, and of which pin_asked() is to say whether it is a hit. A number, since a variable whose
+/* A region that is counted; pin_asked() is to say whether it is a hit. It is a number, not an output: a variable whose
  * address is handed on would keep callers from ending in a jump. */
 #define TO_ASK(index) (-(int)HP_REGIONS_MAX - (int)(index))
 #define IS_TO_ASK(hit) ((hit) < -(int)HP_REGIONS_MAX)
 #define INDEX_TO_ASK(hit) ((uint32_t)-(hit) - HP_REGIONS_MAX)
 
-/* 1: a hit, and its first use is to be told. -ENOENT, or TO_ASK(). later: the kernel will be asked for this one and
- * others together (all_stand). */
+/* 0: a hit. 1: a hit, and its first use is to be told. -ENOENT: no hit. TO_ASK(): the kernel is to be asked first.
+ * later: the caller will ask the kernel for this one and others together (all_stand). */
 static inline __attribute__((always_inline)) int pin_by_lookup(hugepin_domain *d, uint64_t hash, uintptr_t addr,
 							       size_t len, unsigned access, struct hugepin_pin *ret_,
 							       bool later)
@@ -208,7 +209,8 @@ static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *
 	struct hp_counts *counts = hp_counts_self;
 	uint64_t tag = HP_READ(e->tag), keys;
 
-	/* A region that a granule names covers addr: only its end is to be looked at. len - 1: 0 does not pass. */
+	/* The region that a granule names covers addr, so only its end is compared. len - 1: a length of 0 is
+	 * refused. */
 	if (HP_UNLIKELY(!tag || len - 1 >= HP_READ(e->end) - addr || access & ~HP_READ(e->access) || !counts))
 		return -ENOENT;
 	keys = HP_READ(e->keys);
@@ -222,9 +224,9 @@ static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *
 	return -ENOENT;
 }
 
-/* A region that is counted: if it is what is wanted, the count holds it. What the kernel says is done was queued
- * before, or is being queued: so the word is looked at after the question. The index stands in the upper bits of
- * access: a tail call is to a function of the same type. */
+/* The region is counted, so it stays what it is if it is the right one. Ask the kernel first, then look at the word of
+ * attention: a change that the kernel calls done is queued, or is being queued. The index stands in the upper bits of
+ * access, since a tail call is to a function of the same type. */
 #define ASK_SHIFT 12
 _Static_assert(HP_REGIONS_MAX <= 1u << (32 - ASK_SHIFT) && HUGEPIN_ON_DEMAND < 1 << ASK_SHIFT, "both share a word");
 static __attribute__((noinline)) int pin_asked(hugepin_domain *d, const void *addr_, size_t len,
@@ -277,7 +279,7 @@ static __attribute__((noinline)) int pin_foreign(hugepin_domain *d, const void *
 	TAIL return pin_foreign_large(d, addr, len, access, ret_);
 }
 
-/* What a caller asks for by `access`, who may leave it to the domain. */
+/* The access that a caller asks for; 0 leaves it to the domain. */
 static inline unsigned wanted_access(const hugepin_domain *d, unsigned access)
 {
 	access &= ~HP_RELAXED;
@@ -302,7 +304,8 @@ int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access
 static int key_slow(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 static int key_asked(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
-/* A byte of the region is looked for. What is asked for is neither empty nor wraps: sum > addr. As pin_by_lookup. */
+/* Look for a region that covers the first byte. Returns as pin_by_lookup. An empty range, or one that wraps, is
+ * refused: the sum is not above addr. */
 static inline __attribute__((always_inline)) int find_key(hugepin_domain *d, uintptr_t addr, size_t len,
 							  unsigned access, struct hugepin_pin *ret_, bool later)
 {
@@ -317,7 +320,7 @@ static inline __attribute__((always_inline)) int find_key(hugepin_domain *d, uin
 			hit = pin_by_lookup(d, hp_lookup_hugepage(addr), addr, 1, access, ret_, later);
 	}
 	if (HP_UNLIKELY(hit < 0)) {
-		if (IS_TO_ASK(hit)) /* to be looked up again, and then asked for */
+		if (IS_TO_ASK(hit)) /* the caller looks it up again, and asks then */
 			hp_count_back(hp_counts_self, INDEX_TO_ASK(hit));
 		return hit;
 	}
@@ -357,8 +360,8 @@ int hp_key_later(void *domain, const void *addr, size_t len, unsigned access, st
 	return 0;
 }
 
-/* Whether what was pinned without a question stands, by one question for all. The regions are pinned: each is what it
- * was, and has its tag, unless its memory is gone. */
+/* Whether regions that were pinned without asking the kernel are good, by one question for all of them. They are
+ * pinned, so each is the region that it was, and has its tag unless its memory is gone. */
 static bool all_stand(hugepin_domain *d, const struct hugepin_pin *pins, int n)
 {
 	bool asked = !must_ask(d);
@@ -384,7 +387,7 @@ bool hp_keys_stand(void *domain, const struct hugepin_pin *pins, int n)
 	return !attention_of(d, HP_ASK) || all_stand(d, pins, n);
 }
 
-/* A lookup of foreign memory, and the question whether what was found stands. As find_key. */
+/* Look up foreign memory, then ask the kernel whether the region found is good. Returns as find_key. */
 static __attribute__((noinline)) int find_key_asked(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access,
 						    struct hugepin_pin *ret_)
 {
@@ -401,8 +404,8 @@ static __attribute__((noinline)) int find_key_asked(hugepin_domain *d, uintptr_t
 	return hit;
 }
 
-/* What hugepin_sg_key has not found, of foreign memory perhaps because it must ask. The pin above has its memory in
- * another function: a compiler ends in no call while a variable of its own may be in use. */
+/* hugepin_sg_key has found nothing, for foreign memory perhaps because it must ask. The local pin is in
+ * find_key_asked(): a compiler makes no tail call while a variable of the function may be in use. */
 static __attribute__((noinline)) int key_asked(void *domain, const void *addr, size_t len, unsigned access,
 					       struct hugepin_pin *ret_)
 {
@@ -430,8 +433,9 @@ static HP_COLD int unpin_first(hugepin_domain *d, struct hugepin_pin *pin)
 	return hp_attention_is(d, HP_RETIRED) ? unpin_retired(d, index) : 0;
 }
 
-/* An unpin was counted. More of them than pins: there was one that had been given back before, as a copy; it is told at
- * the latest when nobody else pins the region. Whoever has counted an unpin that we see had seen its pin. */
+/* An unpin was counted. If there are more unpins than pins, somebody gave a copy of a pin back that had been given back
+ * before. That is found at the latest when nobody else pins the region. Each unpin that is seen here had seen its
+ * pin. */
 static HP_COLD void check_counts(hugepin_domain *d, struct hp_counts *counts, uint32_t index)
 {
 	if (!hp_counts_short(index))
@@ -486,9 +490,9 @@ static int check_request(const hugepin_domain *d, const void *addr, size_t len, 
 }
 
 
-/* Whether what is registered of foreign memory may be taken for what is there: unless it changes all the time. Worth
- * waiting for is about what registering takes (4 GiB a second), up to a second, and that for a thread that may not
- * register. */
+/* Whether registered foreign memory may be taken for the memory that is there now: not if it changes all the time. Wait
+ * about as long as registering takes (4 GiB a second), at most a second; a thread that may not register waits that
+ * second. */
 static bool settled(const hugepin_domain *d, const void *addr, size_t len)
 {
 	const uint64_t longest_ns = 1000000000;
@@ -497,7 +501,7 @@ static bool settled(const hugepin_domain *d, const void *addr, size_t len)
 	       hp_uffd_settle(hp_domain_may_register(d) ? HP_MIN(len / 4, longest_ns) : longest_ns);
 }
 
-/* Lock the domain, and see to what is queued. */
+/* Lock the domain, take out what is queued, deregister what is dead. */
 static void enter_domain(hugepin_domain *d)
 {
 	if (hp_attention_is(d, HP_BUSY))
@@ -509,7 +513,7 @@ static void enter_domain(hugepin_domain *d)
 	hp_region_deregister_dead(d);
 }
 
-/* And unlock it. The helper hears of the pin. */
+/* Unlock the domain, and have the helper take in the miss. */
 static void leave_domain(hugepin_domain *d)
 {
 	bool helped = d->helper;
@@ -519,7 +523,7 @@ static void leave_domain(hugepin_domain *d)
 		hp_serve_wake_helper();
 }
 
-/* Count a pin of r, which was found or made under the lock, to this end; 0: of all of it. */
+/* Count a pin of [addr, end) of r, which was found or registered under the lock; end 0: a pin of all of r. */
 static void take_pin(hugepin_domain *d, struct hp_region *r, uintptr_t addr, uintptr_t end, uint64_t time,
 		     uint64_t site, bool registered)
 {
@@ -604,7 +608,7 @@ int hugepin_unpinv(hugepin_domain *d, struct hugepin_pin *pins, int n)
 	return err;
 }
 
-/* As hugepin_pin, but for the question. */
+/* As hugepin_pin, but without asking the kernel. */
 static __attribute__((noinline)) int pin_later(hugepin_domain *d, const void *addr_, size_t len, unsigned access,
 					       struct hugepin_pin *ret_)
 {
@@ -648,7 +652,7 @@ static inline __attribute__((always_inline)) int pin_each(hugepin_domain *d, con
 	return pins;
 }
 
-/* One question for all; and if something is changing, one for each. */
+/* Ask the kernel once for all; if something is changing, pin each again and ask for each. */
 static HP_COLD int pin_and_ask(hugepin_domain *d, const struct iovec *v, int n, unsigned access,
 			       struct hugepin_pin *ret_, int max)
 {
@@ -669,7 +673,7 @@ int hugepin_pinv(hugepin_domain *d, const struct iovec *v, int n, unsigned acces
 	return pin_each(d, v, n, access, ret_, max, false);
 }
 
-/* ------------------------------------------------------------------ hints */
+/* ------------------------------------------------------------------ prefetches */
 
 int hugepin_prefetch(hugepin_domain *d, const void *addr, size_t len, unsigned access)
 {

@@ -1,5 +1,6 @@
 /*
- * The time of records: the processor's counter, where the kernel's clock goes by it, and how it goes by that clock.
+ * The time of records: the processor's counter, where the kernel's clock goes by it, and how it goes by that clock. And
+ * the queue that brings records of all threads into the order of time: a heap (Williams 1964), the oldest first.
  */
 #include "reg/record.h"
 
@@ -11,6 +12,8 @@ enum {
 };
 
 bool hp_record_by_counter;
+
+/* ------------------------------------------------------------------ time */
 
 /* Under the lock of opening. */
 static struct hp_record_clock counter;
@@ -85,4 +88,53 @@ uint64_t hp_record_ns(const struct hp_record_clock *clock, uint64_t time)
 	if (!hp_record_by_counter)
 		return time;
 	return clock->ns + (uint64_t)(int64_t)(((__int128)ticks * (int64_t)clock->ns_per_tick) >> 32);
+}
+
+/* ------------------------------------------------------------------ the queue */
+
+/* By time. As they came, if the time is the same, or if one was made before a clock began anew. */
+static bool comes_before(const struct hp_record_queued *a, const struct hp_record_queued *b)
+{
+	uint64_t later = b->record.time - a->record.time;
+
+	if (later && later + HP_RECORD_STALE < 2 * HP_RECORD_STALE)
+		return later < HP_RECORD_STALE;
+	return (int32_t)(b->number - a->number) > 0;
+}
+
+void hp_record_enqueue(struct hp_record_queue *q, const struct hp_record *record)
+{
+	struct hp_record_queued last = { *record, q->number++ };
+	unsigned i = q->count++;
+
+	for (; i && comes_before(&last, &q->record[(i - 1) / 2]); i = (i - 1) / 2)
+		q->record[i] = q->record[(i - 1) / 2];
+	q->record[i] = last;
+}
+
+struct hp_record hp_record_dequeue(struct hp_record_queue *q)
+{
+	struct hp_record oldest = q->record[0].record;
+	struct hp_record_queued last = q->record[--q->count];
+	unsigned n = q->count, i = 0;
+
+	for (unsigned child = 1; child < n; i = child, child = 2 * i + 1) {
+		child += child + 1 < n && comes_before(&q->record[child + 1], &q->record[child]);
+		if (comes_before(&last, &q->record[child]))
+			break;
+		q->record[i] = q->record[child];
+	}
+	q->record[i] = last;
+	return oldest;
+}
+
+unsigned hp_record_drop_all_but_misses(struct hp_record_queue *q)
+{
+	unsigned count = q->count;
+
+	q->count = 0;
+	for (unsigned i = 0; i < count; i++)
+		if (HP_RECORD_KIND(q->record[i].record.subject) == HP_RECORD_MISS)
+			hp_record_enqueue(q, &q->record[i].record);
+	return count - q->count;
 }

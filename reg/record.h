@@ -111,4 +111,28 @@ static inline void hp_record_push(struct hp_records *q, uint64_t time, uint64_t 
 	atomic_store_explicit(&q->head, head + 1, memory_order_release);
 }
 
+/* ------------------------------------------------------------------ the queue */
+
+enum { HP_RECORD_QUEUE_MAX = 2 * HP_RECORDS_MAX };
+#define HP_RECORD_STALE (UINT64_C(1) << 32) /* no record waits longer; a clock that went back further began anew */
+
+/* Records come thread by thread, those of each thread in the order of time. They leave in the order of time. */
+struct hp_record_queue {
+	struct hp_record_queued {
+		struct hp_record record;
+		uint32_t number; /* in the order in which they came: decides between records of one time */
+	} record[HP_RECORD_QUEUE_MAX];
+	unsigned count;
+	uint32_t number; /* of the next; wraps */
+};
+
+/* Fewer than HP_RECORD_QUEUE_MAX are in it. */
+void hp_record_enqueue(struct hp_record_queue *q, const struct hp_record *record);
+
+/* The oldest; it is not empty. */
+struct hp_record hp_record_dequeue(struct hp_record_queue *q);
+
+/* After records were lost: a record of a miss is right by itself, the others are not. Returns how many were dropped. */
+unsigned hp_record_drop_all_but_misses(struct hp_record_queue *q);
+
 #endif

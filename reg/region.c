@@ -24,8 +24,8 @@
 #include "reg/trace.h"
 #include "reg/uffd.h"
 
-/* What the kernel has not yet given back is waited for so long (kernel 6.1 unpins io_uring buffers after about a
- * second). */
+/* How long to wait for what the kernel has not yet given back: kernel 6.1 unpins io_uring buffers after about a
+ * second. */
 #define LATE_NS UINT64_C(1500000000)
 #define LATE_STEP_NS UINT64_C(20000000)
 #define LATE_STEPS (LATE_NS / LATE_STEP_NS)
@@ -34,11 +34,11 @@
 
 struct hp_region *hp_regions;
 
-/* Of the heap's regions, by index; apart from these, whose size hits reckon with. */
+/* Notes on the heap's regions, by index. They are not in struct hp_region, since its size is in the code of hits. */
 static struct note {
 	uintptr_t held_start, held_end; /* of the heap's pages */
 	uintptr_t start, end; /* hugepages, in which all of the noted pins lie; none if both are 0 */
-	uint32_t before, count; /* pins made before those that were noted; these */
+	uint32_t before, count; /* pins made before the noted ones; noted pins */
 } *notes;
 
 static struct {
@@ -80,14 +80,15 @@ int hp_regions_init(void)
 		hp_regions = hp_meta_reserve(HP_REGIONS_MAX * sizeof *hp_regions);
 	if (!notes)
 		notes = hp_meta_reserve(HP_REGIONS_MAX * sizeof *notes);
-	/* The first of them now: hits look at number 0 where nothing is hinted. */
+	/* The first step now: hits look at region 0 where the lookup table has nothing. */
 	if (!table.opened && hp_regions && notes && open_table(0))
 		table.opened = TABLE_STEP;
 	hp_unlock(&table.lock);
 	return table.opened ? 0 : -ENOMEM;
 }
 
-/* Whatever state the fork found it in: all registrations are the parent's, and nothing leads to them any more. */
+/* All registrations are the parent's, and nothing leads to them any more, whatever state the fork found the table
+ * in. */
 void hp_regions_child(void)
 {
 	hp_lock_reset(&table.lock);
@@ -150,7 +151,7 @@ static int compare_regions(const struct hp_region *a, const struct hp_region *b)
 
 RB_GENERATE_INTERNAL(hp_region_tree, hp_region, node, compare_regions, __attribute__((unused)) static)
 
-/* The last that starts at addr or before: none of those reaches farther. */
+/* The last region that starts at addr or before. No other of these reaches farther. */
 static struct hp_region *last_from(struct hp_region_tree *tree, uintptr_t addr)
 {
 	struct hp_region *best = NULL;
@@ -164,7 +165,7 @@ static struct hp_region *last_from(struct hp_region_tree *tree, uintptr_t addr)
 	return best;
 }
 
-/* The first that ends behind addr. */
+/* The first region that ends behind addr. */
 static struct hp_region *first_behind(struct hp_region_tree *tree, uintptr_t addr)
 {
 	struct hp_region *best = NULL;
@@ -200,15 +201,15 @@ void hp_region_each(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*ea
 		}
 }
 
-/* Whether hits at a granule are better told of r. */
+/* Whether the granule should name r instead of the region that it names. */
 static bool is_better(const struct hp_region *r, const struct hp_granule *e)
 {
 	return !e->tag || e->end < r->end || r->access & ~e->access;
 }
 
-/* Words that pins read are written in this order: no tag, the rest, the tag. Each write releases those before it; pairs
- * with HP_READ. A tag that a granule had once does not come back: a pin that looks at it twice may have read others'
- * words between. */
+/* Give r a new tag, and write it into its granules. Words that pins read are written in this order: no tag, the rest,
+ * the tag; each write pairs with HP_READ. A tag that a granule had once does not come back: a pin that reads the same
+ * tag twice has read that region's words in between. */
 static void name_region(struct hp_region *r)
 {
 	uint64_t before = r->tag, tag = HP_TAG(++r->gen, (uint32_t)(r - hp_regions));
@@ -252,7 +253,7 @@ void hp_region_unpublish(struct hp_region *r)
 	hugepin_domain *d = r->domain;
 	uint64_t tag = r->tag;
 
-	if (!tag) /* by an earlier range of the same batch */
+	if (!tag) /* an earlier range of the same batch has taken it out */
 		return;
 	HP_WRITE(r->tag, 0);
 	TAILQ_REMOVE(&d->live, r, order);
@@ -301,7 +302,7 @@ static void declare_dead(hugepin_domain *d, struct hp_region *r)
 	TAILQ_INSERT_TAIL(&d->dead, r, order);
 }
 
-/* Of a list, those that are in no use are dead. Returns how many are left. */
+/* The regions of a list that are in no use are dead. Returns how many are left. */
 static uint64_t settle_list(hugepin_domain *d, struct hp_region_list *list)
 {
 	struct hp_region *r, *next;
@@ -324,7 +325,7 @@ void hp_region_settle(hugepin_domain *d)
 	if (none_waits(d)) {
 		hp_attention_lower(d, HP_RETIRED);
 	} else {
-		/* Before the barrier: an unpin that the sums do not see will see it. */
+		/* Before the barrier: an unpin that the sums do not see sees the bit. */
 		hp_attention_raise(d, HP_RETIRED);
 		hp_counts_barrier();
 		still = settle_list(d, &d->retired) + settle_list(d, &d->uncached);
@@ -338,7 +339,7 @@ void hp_region_settle(hugepin_domain *d)
 
 HP_TLS bool hp_registering;
 
-/* gone: it will not come again as it is. */
+/* gone: the same range will not be registered again. */
 static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 {
 	uint64_t start_ns = d->backend.now_ns(d->ctx);
@@ -384,10 +385,10 @@ void hp_region_deregister_dead(hugepin_domain *d)
 
 void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r)
 {
-	/* Another thread may have been here before, and the index serve for another region by now. */
+	/* Another thread may have been faster, and the index may be another region's by now. */
 	if (!hp_region_is(r, d, HP_REGION_RETIRED))
 		return;
-	if (r->kind != HP_REGION_UNCACHED) /* of which there is one pin, that nobody else can be counting */
+	if (r->kind != HP_REGION_UNCACHED) /* which has one pin, and nobody else can be counting that */
 		hp_counts_barrier();
 	if (hp_region_pins(r))
 		return;
@@ -400,8 +401,8 @@ void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r)
 
 /* ------------------------------------------------------------------ extents of which little is pinned */
 
-/* A hit leaves no trace of what it covers. But if as many pins were made as were noted, there was no hit. What is read
- * of `made` before a sum that is 0 has all been given back. */
+/* A hit leaves no trace of the range that it pins. But where as many pins were made as were noted, there was no hit.
+ * `made` is read before the sum: when the sum is 0, all these pins have been given back. */
 void hp_region_note(struct hp_region *r, uintptr_t start, uintptr_t end)
 {
 	uint32_t made = hp_counts_made((uint32_t)(r - hp_regions));
@@ -440,7 +441,7 @@ bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks)
 		return false;
 	hp_region_unpublish(r);
 	hp_counts_barrier();
-	/* It cannot be told any more, or there was a hit just now. */
+	/* The counts cannot be trusted any more, or there was a hit just now. */
 	if (hp_region_pins(r) == UINT32_MAX || !is_all_noted(r)) {
 		TAILQ_REMOVE(&d->retired, r, order);
 		hp_region_publish(r, true);
@@ -455,8 +456,8 @@ bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks)
 	return true;
 }
 
-/* Registered again as a whole, an extent would be held in parts by one region after the other, each charged for all of
- * it. */
+/* Such an extent is not registered again as a whole: it would be held in parts by one region after the other, and each
+ * would be charged for all of it. */
 bool hp_region_held_less(const hugepin_domain *d, uintptr_t start, uintptr_t end)
 {
 	const struct hp_region *r;
@@ -503,7 +504,7 @@ static void to_tail(hugepin_domain *d, struct hp_region *r)
 
 bool hp_region_release(hugepin_domain *d, struct hp_region *r)
 {
-	/* A glance at the counters saves most barriers. */
+	/* A first look at the counters saves most barriers. */
 	if (r->state != HP_REGION_LIVE || hp_region_pins(r))
 		return false;
 	hp_region_unpublish(r);
@@ -560,7 +561,7 @@ static void sleep_ns(uint64_t ns)
 	hp_futex_wait(&never, 0, ns);
 }
 
-/* The backend's reg, as often as a refusal can be answered by giving something back. */
+/* Call the backend's reg again after each refusal, as long as something can be given back. */
 static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access, bool evict)
 {
 	uint64_t start_ns = d->backend.now_ns(d->ctx), now_ns;
@@ -579,7 +580,7 @@ static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access,
 			break;
 		if (evict_one(d))
 			continue;
-		/* Nothing is left to give, but what was given may still be charged. */
+		/* Nothing is left to give back, but the kernel may still charge what was given back. */
 		if (!waits-- || now_ns - d->deregistered_at_ns > LATE_NS)
 			break;
 		sleep_ns(LATE_STEP_NS);
@@ -598,8 +599,9 @@ static uint64_t keys_of(const struct hugepin_reg *reg)
 	return keys;
 }
 
-/* Whether somebody will say when this foreign memory goes away. Where the kernel does, the interposed calls announce
- * only part of it (unmapping.h). Another process may take shared memory and files away, of which nobody here hears. */
+/* Whether somebody will say when this foreign memory goes away: the kernel, or else the interposed calls, which
+ * announce only a part of it where the kernel is heard (unmapping.h). Nobody here hears of shared memory and files that
+ * another process takes away. */
 static bool is_told_of(const hugepin_domain *d, uintptr_t start, uintptr_t end)
 {
 	if (!d->watched)

@@ -5,8 +5,8 @@
  * index in it, 1 and up.
  *
  * Finding. Heap memory: a domain's granule table has an entry for each hugepage of the heap's span, with a copy of what
- * a hit needs from one of the regions that cover it. Other memory: a table of hints, from the hash of a page's address
- * to indexes; what the region itself says decides.
+ * a hit needs from one of the regions that cover it. Other memory: a lookup table (lookup.h), from the hash of a page's
+ * address to indexes; what the region itself says decides.
  *
  * Counting. Each thread has counters for each region (counts.h): their sum over all threads is the number of pins out.
  * No lock, no shared write.

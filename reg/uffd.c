@@ -36,13 +36,13 @@ struct map_query {
 
 enum { EVENTS = 32, DESCRIPTORS_MAX = 1024, YIELDS = 64, PAUSE_NS = 50000 };
 
-/* How long a pin waits for what is changing. Who has waited in vain waits less the next time. */
+/* How long a pin waits until nothing is changing. After each wait in vain the next one is shorter. */
 #define PATIENCE_MAX_NS UINT64_C(10000000)
 #define PATIENCE_MIN_NS UINT64_C(1000000)
 
-/* The thread has a table of descriptors of its own. It never ends: a process that was cloned without our fork handlers
- * may have the descriptor too, and keep it, so that nothing would be released, and who unmaps would wait for a reader
- * that is gone. */
+/* The thread has a table of descriptors of its own. It never ends. A process that was cloned without fork handlers may
+ * have the descriptor, too, and keep it open: then nothing would be released, and whoever unmaps would wait for a
+ * reader that is gone. */
 static struct {
 	struct hp_kept uffd;
 	struct hp_kept maps; /* /proc/self/maps, to ask for mappings */
@@ -51,7 +51,7 @@ static struct {
 	_Atomic uint32_t round; /* odd while events are read and queued; waited for */
 	_Atomic uint32_t waiters; /* threads have waited for it since it was last woken */
 	_Atomic uint64_t patience_ns;
-	void (*gone)(hugepin_domain *d, void *range); /* to say it to every domain */
+	void (*gone)(hugepin_domain *d, void *range); /* queues a range in a domain */
 	/* The trial of the kernel's count, between who opens and the thread. */
 	_Atomic bool trying, ending;
 	/* Read one by one; before how many of these something was said to be changing. */
@@ -126,8 +126,8 @@ static enum hp_change ask(int fd)
 	return errno == EINVAL ? HP_QUIET : errno == EAGAIN ? HP_CHANGING : HP_UNTOLD;
 }
 
-/* One read a round, so that who waits for its end does not wait as long as others go on unmapping. False: there are no
- * more. */
+/* One read a round: whoever waits for the end of a round would else wait as long as others go on unmapping. False:
+ * there are no more rounds. */
 static bool read_round(int fd)
 {
 	struct uffd_msg m[EVENTS];
@@ -140,7 +140,7 @@ static bool read_round(int fd)
 		watch.counted += ask(fd) == HP_CHANGING;
 	}
 	watch.round++;
-	/* Before the event is read: then the thread that waits for that finds it raised. */
+	/* Before the event is read: the thread that unmaps waits for that read, and finds BUSY raised. */
 	hp_domains_each(raise_busy, NULL);
 	n = syscall(SYS_read, fd, m, trying ? sizeof *m : sizeof m);
 	lost = n < 0 && errno != EAGAIN && errno != EINTR; /* where a sanitizer has us share the program's table */
@@ -178,7 +178,7 @@ static const struct hp_thread_kind kind = {
 /* ------------------------------------------------------------------ waiting */
 
 /* The program has closed the descriptor, or put another in its place. The thread goes on: memory is still watched, and
- * who unmaps it waits for us. */
+ * whoever unmaps it waits for the thread. */
 static void lose_descriptor(void)
 {
 	watch.uffd.fd = -1;
@@ -223,7 +223,7 @@ bool hp_uffd_settle(uint64_t worth_ns)
 			watch.patience_ns = HP_MAX(watch.patience_ns / 2, PATIENCE_MIN_NS);
 			return false;
 		}
-		/* Often at first: where others unmap all the time, the moments in which none does are short. */
+		/* Ask often at first: where others unmap all the time, the moments in which none does are short. */
 		if (tries++ < YIELDS)
 			sched_yield();
 		else
@@ -300,7 +300,8 @@ static bool start_watcher(int fd)
 
 	if (p == MAP_FAILED)
 		return false;
-	/* The thread has the filters of this one: what it may not do must be known before anybody waits for it. */
+	/* The thread gets the seccomp filters of this one: what they refuse must be known before anybody waits for
+	 * it. */
 	if (!may_read(fd)) {
 		syscall(SYS_munmap, p, len);
 		return false;
@@ -308,7 +309,7 @@ static bool start_watcher(int fd)
 	watch.ending = false;
 	if (watch_range(fd, (uintptr_t)p, (uintptr_t)p + len) &&
 	    hp_thread_start(&watch.thread, &kind, (void *)(intptr_t)fd, fd)) {
-		/* Who unmaps waits for it. Refused without privilege. */
+		/* Whoever unmaps waits for the thread: a higher priority, which is refused without privilege. */
 		syscall(SYS_setpriority, PRIO_PROCESS, watch.thread.tid, -10);
 		ok = counts(fd, p);
 		watch.ending = !ok;
@@ -330,7 +331,7 @@ void hp_uffd_open(void (*gone)(hugepin_domain *d, void *range))
 
 	if (!watch.gone)
 		watch.gone = gone;
-	/* Whose descriptor was lost has a thread that still reads. */
+	/* After a descriptor was lost there is a thread that still reads: no second one. */
 	if (watch.uffd.fd < 0 && !watch.thread.tid && (fd = open_fd()) >= 0 && keep_descriptor(&watch.uffd, fd) &&
 	    !start_watcher(watch.uffd.fd))
 		hp_kept_close(&watch.uffd);
@@ -389,7 +390,7 @@ static bool open_maps(void)
 	return ok;
 }
 
-/* *ret_, the mapping that covers addr: 0, -ENOENT, or that the kernel does not tell in this way. */
+/* The mapping that covers addr. 0 and *ret_; -ENOENT: none; -ENOSYS: the kernel does not tell in this way. */
 static int query_mapping(uintptr_t addr, struct mapping *ret_)
 {
 	char name[sizeof ANONYMOUS_HUGETLB + 8] = "";
@@ -438,8 +439,8 @@ static bool can_add(void)
 	return watch.uffd.fd >= 0;
 }
 
-/* What is watched becomes a mapping of its own, of the 65530 that a process may have, and mremap(2) does not take
- * several. So mappings are watched as wholes, unless a part has become another's meanwhile. */
+/* A watched range becomes a mapping of its own, of the 65530 that a process may have, and mremap(2) does not take
+ * several mappings. So a mapping is watched as a whole, unless a part of it has become another mapping meanwhile. */
 bool hp_uffd_watch(uintptr_t start, uintptr_t end)
 {
 	int saved_errno = errno;
