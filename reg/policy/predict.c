@@ -149,7 +149,7 @@ static void push_event(struct hp_predict_context *c, uint32_t event)
 }
 
 /* A free entry, or that of a context seen once, or else of any: the one longest not seen. */
-static struct hp_predict_context *take_context(struct hp_predict *p, uint64_t key)
+static struct hp_predict_context *claim_context(struct hp_predict *p, uint64_t key)
 {
 	struct hp_predict_context *set = set_of(p, key), *victim = NULL;
 
@@ -173,7 +173,7 @@ static struct hp_predict_context *take_context(struct hp_predict *p, uint64_t ke
 static void make_known(struct hp_predict *p, uint64_t key, uint32_t event)
 {
 	struct hp_predict_context *c = find_context(p, key);
-	push_event(c ? c : take_context(p, key), event);
+	push_event(c ? c : claim_context(p, key), event);
 }
 
 static uint64_t key_of(uint64_t hash, unsigned level, uint32_t ends)
