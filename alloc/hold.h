@@ -36,10 +36,6 @@ bool hp_heap_next_extent(uintptr_t from, struct hugepin_extent *ret_);
 /* Bytes from addr on that surely belong to one mapping of the kernel's, in one extent. 0: not mapped. */
 size_t hp_heap_mapping(uintptr_t addr);
 
-/* Where this thread is mapping memory to the heap's addresses, which had none: nothing is taken from anybody. Else 0.
- * */
-extern HP_TLS uintptr_t hp_heap_placing;
-
 /* Whether no buffer lies in [addr, addr + len), and none did for so many ticks. */
 bool hp_heap_is_free(uintptr_t addr, size_t len, uint32_t ticks);
 

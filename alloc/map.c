@@ -130,8 +130,6 @@ int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base)
 	return 0;
 }
 
-HP_TLS uintptr_t hp_heap_placing;
-
 int hp_map_hugetlb(uintptr_t at, size_t len, unsigned shift)
 {
 	int saved_errno = errno, err = 0;
@@ -144,11 +142,8 @@ int hp_map_hugetlb(uintptr_t at, size_t len, unsigned shift)
 	if (p == MAP_FAILED) {
 		err = -errno;
 	} else {
-		hp_heap_placing = at;
-		if (hp_raw_mremap(p, len, (void *)at) == MAP_FAILED)
+		if (hp_raw_mremap(p, len, (void *)at) == MAP_FAILED) {
 			err = -errno;
-		hp_heap_placing = 0;
-		if (err) {
 			hp_raw_munmap(p, len);
 			hp_map_release(at, len); /* the target may be unmapped by now */
 		}

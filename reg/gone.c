@@ -260,9 +260,6 @@ void hugepin_unmapping_(const void *addr, size_t len, enum hp_unmapping how)
 	HP_SET_FLAG(hp_sees_unmaps);
 	if (how == HP_UNMAPPED)
 		hp_locks_unmapping(addr, len);
-	/* The heap may be mapping memory at addresses that a domain is registering: nothing goes away. */
-	if (hp_heap_placing && (uintptr_t)addr == hp_heap_placing)
-		return;
 	/* Where the kernel is heard, it tells of discarded pages in time. */
 	if (hp_domains_any() && !(how == HP_DISCARDED && hp_uffd_works()))
 		forget_in_all(addr, len, how != HP_UNMAPPED, how != HP_UNMAPPED, false);

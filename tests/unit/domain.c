@@ -197,12 +197,6 @@ TEST(ranges_are_queued_by_whole_pages_and_as_what_they_were_said_to_be)
 	queued(d, at, at + 8192, true, true);
 	hugepin_unmapping_(p, 4097, HP_DISCARDED_UNTOLD);
 	queued(d, at, at + 8192, true, true);
-	hp_heap_placing = at; /* the heap's own */
-	hugepin_unmapping_(p, 4096, HP_UNMAPPED);
-	EXPECT_EQ(d->gone.count, 0);
-	hugepin_unmapping_(p + 4096, 4096, HP_UNMAPPED);
-	queued(d, at + 4096, at + 8192, false, false);
-	hp_heap_placing = 0;
 	hp_domain_unlock(d);
 	munmap(p, 16 * 4096);
 	close_empty(&device, d);
