@@ -140,8 +140,8 @@ static int call_mprotect(uintptr_t start, uintptr_t end, int prot)
  * part. */
 #define CALLED (~(unsigned)(HP_ADVICE_LOCKED | HP_ADVICE_STUCK | HP_ADVICE_STACK))
 
-/* Have chunks [from, end) advised as `to` says, of which the kernel knows `was`. Locks are not among it. 0 or -errno.
- * */
+/* Have chunks [from, end) advised as `to` says, of which the kernel knows `was`. Locks are not among it. 0 or
+ * -errno. */
 static int change_advice(size_t from, size_t end, unsigned was, unsigned to)
 {
 	static const struct {
@@ -258,8 +258,8 @@ bool hp_advice_read(void *to_, size_t chunk, size_t n)
 	return ok;
 }
 
-/* From now on the buffer's free() takes the lock and looks for advice. The buffer's owner is the caller, or does not free
- * the buffer meanwhile. The exchange pairs with hp_fast_free(), which changes the same word. */
+/* From now on the buffer's free() takes the lock and looks for advice. The buffer's owner is the caller, or does not
+ * free the buffer meanwhile. The exchange pairs with hp_fast_free(), which changes the same word. */
 static void slow_down(size_t chunk)
 {
 	uint64_t w = hp_chunk_get(chunk);

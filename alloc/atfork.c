@@ -53,8 +53,8 @@ static struct {
 
 /* The C library's lock of its list of streams. fork() takes it after all prepare handlers: then a thread that holds a
  * stream's lock and waits for ours, and a third that flushes all streams, would close a circle. Ours is the last
- * prepare handler to run (the first registered), so taking it there, before our locks, keeps the C library's own order.
- * */
+ * prepare handler to run (the first registered), so taking it there, before our locks, keeps the C library's own
+ * order. */
 void _IO_list_lock(void), _IO_list_unlock(void), _IO_list_resetlock(void);
 
 /* Bare threads hold no lock but ranked ones. */
@@ -116,8 +116,8 @@ static void heap_prefork(void)
 		_IO_list_lock();
 	locked = !hp_lock_mine(&hp_heap_lock);
 	if (locked) {
-		/* Before jemalloc's locks: a watcher, or a hook on mmap, runs inside a mapping call and may allocate.
-		 * */
+		/* Before jemalloc's locks: a watcher, or a hook on mmap, runs inside a mapping call and may
+		 * allocate. */
 		hp_lock(&hp_heap_lock);
 		hp_pages_quiesce(HP_PART_HEAP);
 		hp_unlock(&hp_heap_lock);

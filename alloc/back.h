@@ -21,8 +21,8 @@ size_t hp_give_back(size_t first, size_t end, uint32_t ticks, size_t keep, bool 
 /* Whether there is more to give back, by and by. held_too: of pages that domains hold, too. */
 bool hp_more_to_give(bool held_too);
 
-/* Bytes that are mapped, but in no live buffer as far as is known without asking the threads; or kept of a fork's copy.
- * */
+/* Bytes that are mapped, but in no live buffer as far as is known without asking the threads; or kept of a fork's
+ * copy. */
 size_t hp_idle_bytes(void);
 
 /* Give back freed buffers that were kept inaccessible for long enough (HUGEPIN_GUARD), or all. */

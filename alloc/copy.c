@@ -15,8 +15,8 @@
 /* Bytes around the stack pointer that the handlers' callees and fork()'s own frames may write. */
 #define STACK_BELOW 65536
 #define STACK_ABOVE 16384
-/* Bytes below a thread-local variable of ours or of the C library's that hold the others, and above the thread pointer.
- * */
+/* Bytes below a thread-local variable of ours or of the C library's that hold the others, and above the thread
+ * pointer. */
 #define THREAD_BELOW 8192
 #define THREAD_ABOVE 8192
 
@@ -458,8 +458,8 @@ size_t hp_copy_put(size_t first, size_t end)
 	if (put_run(first, end - first))
 		return end;
 	/* Page by page: the copy may be several mappings; or it counts twice for strict overcommit while it moves, and
-	 * the kernel has refused that when it had unmapped the target. What is dropped here is the room for one page.
-	 * */
+	 * the kernel has refused that when it had unmapped the target. What is dropped here is the room for one
+	 * page. */
 	drop_slack();
 	for (size_t p = first; p < end; p++)
 		if (!put_run(p, 1) && !put_contents(p))

@@ -51,8 +51,8 @@ int hp_map_choose_nodes(int64_t numa, uintptr_t at, struct hp_nodes *ret_);
  * short. Otherwise other nodes help out. One raw system call. Memory that cannot be bound stays where it is. */
 int hp_map_bind(uintptr_t at, size_t len, const struct hp_nodes *nodes, bool strict);
 
-/* Hugepages of 1 << shift bytes that are neither used nor reserved, on a node (-1: on all). 0 where there is no pool.
- * */
+/* Hugepages of 1 << shift bytes that are neither used nor reserved, on a node (-1: on all). 0 where there is no
+ * pool. */
 size_t hp_map_pool_free(unsigned shift, int node);
 
 /* Whether the kernel gives THP of any size on advice. allows: by its files, the one for all sizes and those of each;

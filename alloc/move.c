@@ -108,8 +108,8 @@ static bool read_link(int dir, const char *name, char *text, size_t size)
 	return true;
 }
 
-/* The first child of a process that unshared its namespace of processes is the first of a new one, which ends with it.
- * */
+/* The first child of a process that unshared its namespace of processes is the first of a new one, which ends with
+ * it. */
 static bool is_own_namespace(void)
 {
 	char own[64], next[64];
@@ -204,8 +204,8 @@ static bool runs_on_heap(void)
 
 /* ------------------------------------------------------------------ the trial */
 
-/* In the child: note the pages that it shares with its parent, which are not pinned. Nobody sees what else it writes.
- * */
+/* In the child: note the pages that it shares with its parent, which are not pinned. Nobody sees what else it
+ * writes. */
 static bool find_shared(uint64_t *shared)
 {
 	int fd = (int)hp_syscall(SYS_open, (long)"/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0, 0, 0, 0);

@@ -311,8 +311,8 @@ void hp_page_in_child(size_t p)
 
 /* ------------------------------------------------------------------ commit */
 
-/* A record of what map_pages() did, for the second half, under the lock: map_pages() writes nothing that others read.
- * */
+/* A record of what map_pages() did, for the second half, under the lock: map_pages() writes nothing that others
+ * read. */
 struct mapped {
 	size_t end; /* pages below this are READY */
 	size_t ahead_end; /* up to here mapped as well */

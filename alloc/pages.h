@@ -262,8 +262,8 @@ void hp_page_in_child(size_t p);
 struct hugepin_extent hp_extent_describe(size_t page);
 
 /* For fork: wait until no thread is inside a mapping call for this part, and keep threads out from then on. First for
- * the heap's part. Then for the small tier's, once the caller has jemalloc's locks, under which those calls are made.
- * */
+ * the heap's part. Then for the small tier's, once the caller has jemalloc's locks, under which those calls are
+ * made. */
 void hp_pages_quiesce(enum hp_part part);
 
 /* Whether a fork waits, or keeps threads out: from the first hp_pages_quiesce() to hp_pages_resume(). */

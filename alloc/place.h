@@ -25,8 +25,8 @@ size_t hp_place(struct hp_request *r);
  * is none. */
 size_t hp_place_small(struct hp_request *r, const void *at);
 
-/* Empty all lists that may be emptied: this thread's and the shared ones. Returns whether there was anything in them.
- * */
+/* Empty all lists that may be emptied: this thread's and the shared ones. Returns whether there was anything in
+ * them. */
 bool hp_lists_clear(void);
 
 /* Count so many chunks more as taken. */

@@ -38,12 +38,13 @@ bool hp_written_begin(void)
 {
 	struct uffdio_api api = { .api = UFFD_API, .features = FEATURE_WP_ASYNC };
 	const long flags = O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY;
+	const char *path = "/proc/self/pagemap";
 
 	if (hp_sandboxed || hp_syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0, 0) != 0)
 		return false;
 	if (hp_kept_set(&uffd, (int)hp_syscall(SYS_userfaultfd, flags, 0, 0, 0, 0, 0)) &&
 	    call_written(&uffd, UFFDIO_API, &api) &&
-	    hp_kept_set(&pagemap, (int)hp_syscall(SYS_open, (long)"/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0, 0, 0, 0)))
+	    hp_kept_set(&pagemap, (int)hp_syscall(SYS_open, (long)path, O_RDONLY | O_CLOEXEC, 0, 0, 0, 0)))
 		return true;
 	hp_written_end();
 	return false;

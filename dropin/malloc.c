@@ -93,8 +93,8 @@ EXPORT void *aligned_alloc(size_t align, size_t size)
 	return hugepin_aligned_alloc(align, size);
 }
 
-/* memptr is left alone on failure; errno is set to ENOMEM beside the return value, as glibc does and programs rely on.
- * */
+/* memptr is left alone on failure; errno is set to ENOMEM beside the return value, as glibc does and programs rely
+ * on. */
 EXPORT int posix_memalign(void **memptr, size_t align, size_t size)
 {
 	void *p;

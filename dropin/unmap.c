@@ -272,8 +272,8 @@ EXPORT void *sbrk(intptr_t by)
 	return (void *)-1;
 }
 
-/* A stack in the heap: what the C library keeps there of the thread it reads in each child, before anybody's handlers.
- * */
+/* A stack in the heap: what the C library keeps there of the thread it reads in each child, before anybody's
+ * handlers. */
 EXPORT int pthread_attr_setstack(pthread_attr_t *attr, void *addr, size_t size)
 {
 	int (*set)(pthread_attr_t *, void *, size_t) = next_maps.is.pthread_attr_setstack;
