@@ -216,8 +216,9 @@ size_t hp_advice_cut(size_t chunk, size_t end)
 	return g->advised && g->kind == HUGEPIN_KIND_HUGETLB ? HP_MIN(hp_round_up(chunk, unit), end) : chunk;
 }
 
-/* The kernel reads memory that the program may not read. Where nobody sees the program's calls, its protection is left
- * alone: another thread may be changing that. */
+/* Without the drop-in: read memory that the program may not read, through /proc/self/mem. Another thread may be
+ * changing the protection unseen, so the protection is left alone. With the drop-in: false, and the caller changes the
+ * protection for the time of the copy. */
 static bool read_unreadable(char *out, uintptr_t at, size_t len)
 {
 	int fd = &hugepin_small_ ? -1 : (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC);
@@ -279,7 +280,8 @@ bool hp_advice_copy(size_t from, size_t to, size_t n, size_t bytes)
 	if (!open_record(to, to + n))
 		return false;
 	slow_down(to);
-	/* Before the contents are there. */
+	/* The new buffer is advised before the contents are copied to it: the copy is then of the memory that was
+	 * asked for. */
 	for (size_t c = 0, end; c < n && err == 0; c = end) {
 		end = run_of(first, from + c, from + n, &a) - from;
 		err = a ? change_advice(to + c, to + end, 0, a) : 0;

@@ -15,7 +15,7 @@
 #include "alloc/move.h"
 #include "alloc/place.h"
 #include "alloc/start.h"
-#include "alloc/tier.h"
+#include "alloc/below.h"
 #include "alloc/watch.h"
 #include "base/config.h"
 #include "base/proc.h"

@@ -138,7 +138,8 @@ bool hp_want_tick(bool allocating)
 	return true;
 }
 
-/* may_start: no lock is held, and the C library may be called. */
+/* Have somebody tick. may_start: the caller holds no lock and may call the C library, so the service thread may be
+ * started. */
 void hp_ask_tick(bool may_start)
 {
 	bool service = !hp_may_tick_alone(), found, due;

@@ -161,6 +161,7 @@ static struct plan plan(bool refusal)
 	return r;
 }
 
+/* The drop-in's fork() asks (dropin/fork.c). */
 bool hp_fork_refuses(void)
 {
 	bool refuses = plan(true).how == REFUSE;

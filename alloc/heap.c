@@ -13,9 +13,6 @@
 
 #include <errno.h>
 #include <malloc.h>
-#include "alloc/heap.h"
-
-#include <errno.h>
 #include <string.h>
 #include <sys/auxv.h>
 
@@ -26,7 +23,7 @@
 #include "alloc/guard.h"
 #include "alloc/misuse.h"
 #include "alloc/start.h"
-#include "alloc/tier.h"
+#include "alloc/below.h"
 #include "base/config.h"
 #include "base/proc.h"
 #include "base/process.h"

@@ -1,3 +1,6 @@
+/*
+ * A misused pointer is reported here, or ends the process. The caller has found it by hp_misuse_reason() (misuse.h).
+ */
 #include "alloc/misuse.h"
 
 #include "base/config.h"

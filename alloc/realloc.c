@@ -10,7 +10,7 @@
 #include "alloc/guard.h"
 #include "alloc/heap.h"
 #include "alloc/misuse.h"
-#include "alloc/tier.h"
+#include "alloc/below.h"
 #include "base/config.h"
 #include "base/stats.h"
 #include "hugepin.h"

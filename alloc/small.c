@@ -15,7 +15,7 @@
 #include "alloc/fast.h"
 #include "alloc/place.h"
 #include "alloc/start.h"
-#include "alloc/tier.h"
+#include "alloc/below.h"
 #include "base/config.h"
 #include "base/service.h"
 

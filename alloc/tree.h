@@ -1,8 +1,9 @@
 /*
- * The free chunks of the whole span: maps of hugepages under a radix tree of summaries, fan-out 8, each level one flat
- * array (Go's page allocator, mpagealloc.go). It finds holes in address order and knows nothing of what fills them.
+ * The free chunks of the whole span. Each hugepage has a bitmap of its free chunks. Above the bitmaps stands a radix
+ * tree of summaries with fan-out 8; each of its levels is one flat array (Go's page allocator, mpagealloc.go). The tree
+ * finds holes in address order.
  *
- * Roots are 8 GiB; they are searched one after another. The caller locks.
+ * A root covers 8 GiB of the span. Roots are searched one after another. The caller locks.
  */
 #ifndef HP_ALLOC_TREE_H
 #define HP_ALLOC_TREE_H

@@ -1,10 +1,10 @@
 /*
- * Which of the heap's memory was written to, by any thread, since this was asked last. The kernel notes writes when
- * told to, by a userfaultfd with asynchronous write protection, and tells of them by PAGEMAP_SCAN (Linux 6.7). Nobody
- * waits for anybody, and no privilege is needed. Writes of devices are not noted.
+ * Which of the heap's memory any thread has written to since the last hp_written_each(). A userfaultfd with
+ * asynchronous write protection makes the kernel note writes. PAGEMAP_SCAN lists them (Linux 6.7). Nobody waits for
+ * anybody, and no privilege is needed. Writes of devices are not noted.
  *
- * Raw system calls. One user at a time: fork's prepare handler, with hp_heap_lock held. The descriptors are closed by
- * end.
+ * Raw system calls. One user at a time: fork's prepare handler, with hp_heap_lock held. hp_written_end() closes the
+ * descriptors.
  */
 #ifndef HP_ALLOC_WRITTEN_H
 #define HP_ALLOC_WRITTEN_H

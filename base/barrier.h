@@ -34,8 +34,8 @@ bool hp_barrier_all_threads(void);
 /* Before the first of those, by each who will call it. False: the kernel or a filter refuses. errno is kept. */
 bool hp_barrier_register(void);
 
-/* Between a thread and a signal handler that interrupts it: the handler finds what stands before it done if it finds
- * anything of what stands behind it. For the compiler alone. */
+/* Order between a thread and a signal handler that interrupts the thread. A handler that sees a write made after the
+ * barrier sees every write made before the barrier. The barrier stops the compiler alone. */
 static inline void hp_barrier_handler(void)
 {
 	atomic_signal_fence(memory_order_seq_cst); /* pairs with the same in the handler, or with its interruption */

@@ -1,10 +1,8 @@
 /*
- * libhugepin-malloc.so: the C library's malloc family and fork, each call sent to the heap or to the small tier. No
- * policy here.
+ * libhugepin-malloc.so: the C library's malloc family, each call sent to the heap or to the small tier. No policy here.
  *
  * Everything static here is valid when zero: malloc is called before any constructor and after all destructors.
  */
-#include <dlfcn.h>
 #include <errno.h>
 #include <malloc.h>
 #include <stdlib.h>
@@ -306,39 +304,6 @@ EXPORT void *rallocx(void *p, size_t size, int flags)
 		free(p);
 	}
 	return q;
-}
-
-/* ------------------------------------------------------------------ fork */
-
-/* The handlers cannot fail a fork; this can. The callers inside the C library (forkpty, daemon) get the kernel's
- * copy-on-write instead. */
-EXPORT pid_t fork(void)
-{
-	static pid_t (*next_fork)(void);
-
-	if (!next_fork)
-		*(void **)&next_fork = dlsym(RTLD_NEXT, "fork");
-	if (hugepin_fork_refused_()) {
-		errno = ENOMEM;
-		return -1;
-	}
-	return next_fork();
-}
-
-/* glibc reads its table of fork handlers in the child before the first of them, ours, has put the pool's memory in
- * place: a large table must not lie there. */
-EXPORT int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *dso)
-{
-	static int (*next_register)(void (*)(void), void (*)(void), void (*)(void), void *);
-	int r;
-
-	hugepin_atfork_(); /* ours first: its child handler must run before this one */
-	if (!next_register)
-		*(void **)&next_register = dlsym(RTLD_NEXT, "__register_atfork");
-	hugepin_small_only_(true);
-	r = next_register(prepare, parent, child, dso);
-	hugepin_small_only_(false);
-	return r;
 }
 
 static __attribute__((constructor)) void start_dropin(void)

@@ -149,7 +149,7 @@ void hp_domains_child(void)
 		make_locks(d);
 		d->holders = 0;
 		d->closing = false;
-		d->ref = REF_NONE; /* a pin of the parent's cannot be counted back here */
+		d->ref = REF_NONE; /* the child accepts no ref: an unpin of the parent's pin fails */
 		if (d->pid)
 			d->pid = HP_PARENT;
 	}

@@ -360,8 +360,8 @@ int hp_key_later(void *domain, const void *addr, size_t len, unsigned access, st
 	return 0;
 }
 
-/* Whether regions that were pinned without asking the kernel are good, by one question for all of them. They are
- * pinned, so each is the region that it was, and has its tag unless its memory is gone. */
+/* Whether the memory of all these pinned regions is still there. The kernel is asked once for all of them. A pinned
+ * region keeps its index. It loses its tag only when its memory goes away. */
 static bool all_stand(hugepin_domain *d, const struct hugepin_pin *pins, int n)
 {
 	bool asked = !must_ask(d);

@@ -32,7 +32,7 @@ uint32_t hp_processors_sharers(void);
 /* How late the helper came at most, of late. */
 uint64_t hp_processors_delay_ns(void);
 
-/* In the child of fork. */
+/* The child of fork calls this: it shares no core with its parent's helpers yet. */
 void hp_processors_child(void);
 
 #endif

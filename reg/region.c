@@ -518,7 +518,8 @@ bool hp_region_release(hugepin_domain *d, struct hp_region *r)
 	return true;
 }
 
-/* Give back one region that is not in use. False: there is none. */
+/* Evict one region that is not in use: the plan's choice where there is a helper, else the first that the clock finds
+ * unused. False: there is none. */
 static bool evict_one(hugepin_domain *d)
 {
 	struct hp_region *r;

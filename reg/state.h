@@ -23,9 +23,10 @@
  *
  * Until munmap has returned to the thread that called it, another thread may have been given the addresses, and the
  * event may not have been read. From before the addresses are free until after the event is read, the kernel says that
- * something is changing. So a hit on foreign memory asks it, after the count and before it looks at the word and the
- * tag: it sees one of the four. It does not where the program has one thread, nor where changes are announced before
- * they happen (unmapping.h).
+ * something is changing. So a hit on foreign memory asks the kernel after it has counted, and before it reads
+ * `attention` and the tag. The hit then sees at least one of four signs: the kernel's answer, BUSY, PENDING, or a
+ * missing tag. A hit does not ask where the program has one thread, or where changes are announced before they happen
+ * (unmapping.h).
  *
  * Lock order: opening, domain, watchers of the heap, heap, table of regions, queue. One domain at a time.
  */
@@ -207,7 +208,7 @@ struct hugepin_domain {
 	};
 	void *ctx;
 	size_t len_max; /* a multiple of the base page */
-	uint64_t bytes_max; /* UINT64_MAX: no budget */
+	uint64_t bytes_max; /* the lower of attribute and backend's limit (domain.c); UINT64_MAX: no budget */
 	uint32_t regs_max;
 
 	_Alignas(64) struct hp_lock lock; /* held across the backend's calls */

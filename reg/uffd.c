@@ -363,7 +363,7 @@ static bool look_at_mapping(void *sought, const struct hp_mapping *m)
 	return s->addr >= m->end;
 }
 
-/* Before Linux 6.11: the lines from the first on. */
+/* Find the mapping of addr in /proc/self/maps, from the first line on: Linux before 6.11 has no PROCMAP_QUERY. */
 static bool read_mapping(uintptr_t addr, struct mapping *ret_)
 {
 	struct sought s = { .addr = addr, .ret_ = ret_ };

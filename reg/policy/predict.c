@@ -1,3 +1,6 @@
+/*
+ * When a region is expected to be used again. Which region goes, schedule.c decides: hp_schedule_victim().
+ */
 #include "reg/policy/predict.h"
 
 #include <string.h>

@@ -2,8 +2,8 @@
  * The tier below the heap, as the heap calls it: libhugepin-malloc.so's small tier where that library is loaded, else
  * the process's own malloc.
  */
-#ifndef HP_ALLOC_TIER_H
-#define HP_ALLOC_TIER_H
+#ifndef HP_ALLOC_BELOW_H
+#define HP_ALLOC_BELOW_H
 
 #include "alloc/small.h"
 
