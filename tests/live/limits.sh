@@ -88,7 +88,7 @@ group()
 }
 
 enabled=
-if [ "$(pool_free)" -lt 20 ]; then
+if ! pool_has 20; then
 	skip 'hugetlb cgroup limits' "hugetlb pool: 20 free pages needed, $(pool_free) there"
 else
 	# a limit on faults: mmap grants, and the touch would kill
@@ -101,7 +101,7 @@ fi
 
 # ---------------------------------------------------------------- a pool that others drain
 
-if [ "$(pool_free)" -lt 20 ]; then
+if ! pool_has 20; then
 	skip 'a pool drained at any moment' "hugetlb pool: 20 free pages needed, $(pool_free) there"
 else
 	(

@@ -106,10 +106,21 @@ static inline long pool_free(void)
 	return free_pages > reserved ? free_pages - reserved : 0;
 }
 
+/* Whether a mapping can get so many. A process that has just ended may still be giving its pages back. */
+static inline bool pool_has(long pages)
+{
+	for (int tries = 0; pool_free() < pages; tries++) {
+		if (file_number("/proc/sys/vm/nr_hugepages") < pages || tries == 100)
+			return false;
+		nanosleep(&(struct timespec){ 0, 50000000 }, NULL);
+	}
+	return true;
+}
+
 /* Leave a test that needs `pages` free pages. */
 #define NEEDS_POOL(pages)                                                                                              \
 	do {                                                                                                           \
-		if (pool_free() < (pages))                                                                             \
+		if (!pool_has(pages))                                                                                  \
 			SKIP("hugetlb pool: %d free pages needed, %ld there", (int)(pages), pool_free());              \
 	} while (0)
 

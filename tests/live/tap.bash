@@ -41,6 +41,16 @@ says()
 	fi
 }
 
+# pool_has PAGES: whether a mapping can get so many. A process that has just ended may still be giving its pages back.
+pool_has()
+{
+	local tries=0
+	while [ "$(pool_free)" -lt "$1" ]; do
+		[ "$(cat /proc/sys/vm/nr_hugepages)" -ge "$1" ] && [ $((tries++)) -lt 100 ] || return 1
+		sleep 0.05
+	done
+}
+
 # pool_free: pages of 2 MiB that a mapping can still get.
 pool_free()
 {
