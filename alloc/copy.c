@@ -11,7 +11,6 @@
 #include "alloc/advice.h"
 #include "base/pagescan.h"
 
-
 /* Bytes around the stack pointer that the handlers' callees and fork()'s own frames may write. */
 #define STACK_BELOW 65536
 #define STACK_ABOVE 16384

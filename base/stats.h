@@ -49,7 +49,7 @@ struct hp_exposed {
 };
 extern struct hp_exposed hp_exposed;
 
-/* The page is a public struct without _Atomic members, which C++ could not read: so __atomic_*, here alone. */
+/* The page is a public struct. C++ could not read _Atomic members, so these macros use __atomic_*. */
 #define HP_STAT(name) (hp_exposed.page.stats.name)
 #define HP_STAT_GET(name) __atomic_load_n(&HP_STAT(name), __ATOMIC_RELAXED)
 #define HP_STAT_ADD(name, n) __atomic_store_n(&HP_STAT(name), HP_STAT(name) + (uint64_t)(n), __ATOMIC_RELAXED)

@@ -183,7 +183,7 @@ static char *read_maps(pid_t pid)
 }
 
 /* Parse one line. The name stays in the line. */
-static bool parse_mapping(char *line, struct hp_mapping *ret_)
+static bool parse_range(char *line, struct hp_process_range *ret_)
 {
 	char access[5] = "";
 	int name = 0;
@@ -214,11 +214,11 @@ bool hp_process_map(struct hp_process *p)
 		room += *c == '\n';
 	p->mapping = calloc(room + !room, sizeof *p->mapping);
 	while (p->mapping && p->mappings < room && (line = strsep(&rest, "\n")))
-		p->mappings += parse_mapping(line, &p->mapping[p->mappings]);
+		p->mappings += parse_range(line, &p->mapping[p->mappings]);
 	return p->mappings > 0;
 }
 
-const struct hp_mapping *hp_process_mapping(const struct hp_process *p, uint64_t addr)
+const struct hp_process_range *hp_process_mapping(const struct hp_process *p, uint64_t addr)
 {
 	size_t low = 0, high = p->mappings;
 
@@ -235,11 +235,11 @@ const struct hp_mapping *hp_process_mapping(const struct hp_process *p, uint64_t
 }
 
 /* Find the address in the file: the file is loaded from the nearest mapping of its beginning on. */
-static bool address_in_file(const struct hp_process *p, const struct hp_mapping *m, uint64_t addr, uint64_t *ret_)
+static bool address_in_file(const struct hp_process *p, const struct hp_process_range *m, uint64_t addr, uint64_t *ret_)
 {
 	Elf64_Ehdr header;
 
-	for (const struct hp_mapping *first = m; first >= p->mapping; first--) {
+	for (const struct hp_process_range *first = m; first >= p->mapping; first--) {
 		if (first->offset || strcmp(first->name, m->name))
 			continue;
 		if (!hp_process_read((void *)p, first->start, &header, sizeof header) ||
@@ -253,10 +253,10 @@ static bool address_in_file(const struct hp_process *p, const struct hp_mapping 
 
 bool hp_process_code(const struct hp_process *p, uint32_t low, const char **ret_file, uint64_t *ret_address)
 {
-	const struct hp_mapping *found = NULL;
+	const struct hp_process_range *found = NULL;
 	uint64_t at = 0;
 
-	for (const struct hp_mapping *m = p->mapping; m < p->mapping + p->mappings; m++) {
+	for (const struct hp_process_range *m = p->mapping; m < p->mapping + p->mappings; m++) {
 		uint64_t addr = (m->start & ~(uint64_t)UINT32_MAX) | low;
 
 		if (addr < m->start)
@@ -283,7 +283,7 @@ uint64_t hp_process_find_page(const struct hp_process *p)
 	uint64_t unused = 0, left = PAGES_MAX, magic, view;
 	bool executed = false;
 
-	for (const struct hp_mapping *m = p->mapping; m < p->mapping + p->mappings; m++) {
+	for (const struct hp_process_range *m = p->mapping; m < p->mapping + p->mappings; m++) {
 		executed = m->executable || (executed && !strcmp(m->name, m[-1].name));
 		const bool data = executed && m->writable && !m->shared && m->name[0] == '/';
 		for (uint64_t at = data ? m->start : m->end; at < m->end && left; at += HP_STATS_PAGE, left--) {

@@ -111,7 +111,7 @@ static void close_trace(FILE *f)
 }
 
 /* Make the path absolute, since the program may change its directory. */
-static bool make_trace_path(const char *prefix, int rank)
+static bool make_rank_path(const char *prefix, int rank)
 {
 	const size_t len = *prefix == '/' || !getcwd(trace_path, sizeof trace_path - 1) ? 0 : strlen(trace_path);
 
@@ -127,7 +127,7 @@ void hp_trace_open(const char *prefix, int rank, size_t min)
 	started_ns = hp_clock_ns();
 	trace_rank = rank;
 	min_payload = min;
-	if (make_trace_path(prefix, rank))
+	if (make_rank_path(prefix, rank))
 		f = open_trace(true);
 	if (!f) {
 		fprintf(stderr, "hugepin: MPI rank %d: no trace %s.r%d.csv: %s\n", rank, prefix, rank,

@@ -172,7 +172,7 @@ void hp_gone_drain(hugepin_domain *d)
 	for (unsigned i = 0; i < queued.count; i++) {
 		hp_region_each(d, queued.range[i].start, queued.range[i].end, take_out, d);
 		if (d->helper)
-			d->helper_hooks->gone(d, queued.range[i].start, queued.range[i].end);
+			hp_region_helper()->gone(d, queued.range[i].start, queued.range[i].end);
 	}
 	note_discarded(d, &queued);
 	note_late(d, &queued);

@@ -726,9 +726,9 @@ int hp_helper_open(hugepin_domain *d)
 	hp_record_get_clock(&h->clock);
 	h->lost_seen = lost_by(d);
 	expose_helper();
+	hp_region_set_helper(&helper_hooks);
 	hp_lock(&records_lock); /* others may have records for it, of when the domain was another */
 	d->helper = h;
-	d->helper_hooks = &helper_hooks;
 	hp_unlock(&records_lock);
 	return 0;
 }

@@ -108,7 +108,7 @@ static uint64_t locked_kb(void)
 /* Memory that is locked, but not for a registration, was locked by the program. Memory that is not locked was unlocked
  * by the program, even if it is registered. Mappings and registrations both come in the order of their addresses: *at_
  * is the first registration that may reach into this mapping or a later one. */
-static void learn_mapping(void *at_, const struct hp_smaps *m)
+static void learn_locked(void *at_, const struct hp_smaps *m)
 {
 	const struct hp_locked **at = at_, *l;
 	uintptr_t start = m->start, end = m->end;
@@ -143,7 +143,7 @@ static void learn_locks(void)
 	if (!kb)
 		programs.count = 0;
 	else if (kb != known_kb)
-		hp_smaps_each(said, sizeof said, learn_mapping, &at);
+		hp_smaps_each(said, sizeof said, learn_locked, &at);
 }
 
 static void know_locks(void)

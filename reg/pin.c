@@ -157,6 +157,8 @@ static HP_COLD KEEPS_RESULT int first_key(void *d, const void *addr, size_t len,
 	return 0;
 }
 
+/* A thread that retired the region meanwhile may have counted this pin. The index may be another region's by now, of
+ * another domain. */
 HP_COLD void hp_count_back(struct hp_counts *counts, uint32_t index)
 {
 	hugepin_domain *d;
@@ -489,7 +491,6 @@ static int check_request(const hugepin_domain *d, const void *addr, size_t len, 
 	return d->pid == getpid() ? 0 : -ESTALE;
 }
 
-
 /* Whether registered foreign memory may be taken for the memory that is there now: not if it changes all the time. Wait
  * about as long as registering takes (4 GiB a second), at most a second; a thread that may not register waits that
  * second. */
@@ -594,7 +595,6 @@ static HP_COLD int key_slow(void *domain, const void *addr, size_t len, unsigned
 	leave_domain(d);
 	return r ? 0 : -ENOKEY;
 }
-
 
 /* ------------------------------------------------------------------ several at a time */
 

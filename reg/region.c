@@ -48,6 +48,22 @@ static struct {
 	uint32_t free; /* first of a list through `start`, 0: none */
 } table = { .lock = HP_LOCK_INIT(HP_RANK_TABLE), .used = 1 };
 
+/* Sealed: the service thread calls these functions. */
+static HP_SEALED(struct { const struct hp_helper_hooks *hooks; }) helper;
+
+void hp_region_set_helper(const struct hp_helper_hooks *hooks)
+{
+	if (helper.is.hooks)
+		return;
+	helper.is.hooks = hooks;
+	hp_seal(&helper, sizeof helper);
+}
+
+const struct hp_helper_hooks *hp_region_helper(void)
+{
+	return helper.is.hooks;
+}
+
 /* ------------------------------------------------------------------ the table */
 
 /* For hugepin top (base/stats.h). */
@@ -362,7 +378,7 @@ static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 	if (hp_region_is_heap(r) && !d->on_demand)
 		hp_heap_drop(note_of(r)->held_start, note_of(r)->held_end - note_of(r)->held_start, d->hold);
 	if (d->helper)
-		d->helper_hooks->deregistered(d, r, gone);
+		hp_region_helper()->deregistered(d, r, gone);
 	region_free(r);
 }
 
@@ -525,7 +541,7 @@ static bool evict_one(hugepin_domain *d)
 	struct hp_region *r;
 	uint64_t looks = 2 * d->stats.regions;
 
-	if (d->helper && d->helper_hooks->evict(d)) {
+	if (d->helper && hp_region_helper()->evict(d)) {
 		HP_DSTAT(d, evicted, 1);
 		return true;
 	}

@@ -18,6 +18,10 @@ uint32_t hp_regions_used(void);
 /* In the child of fork: there are none. */
 void hp_regions_child(void);
 
+/* What a domain with a helper tells it. Set when the first helper is opened, under the lock of opening; then sealed. */
+void hp_region_set_helper(const struct hp_helper_hooks *hooks);
+const struct hp_helper_hooks *hp_region_helper(void);
+
 /* Register [start, end) for `access`; not yet published. An UNCACHED one is never published: no pin but the one that it
  * is made for finds it, and that one is to be counted next. Makes room for it within the budget; evict: by giving other
  * regions back. gen: of the heap's extent, 0 for foreign memory. 0 and *ret_, or -ENOBUFS, -ENOMEM, -ENXIO (foreign
@@ -63,7 +67,7 @@ bool hp_region_is_used(const hugepin_domain *d, const struct hp_region *r);
 /* Deregister what is dead. Calls the backend, if this thread may; else leaves it to the opener. */
 void hp_region_deregister_dead(hugepin_domain *d);
 
-/* A RETIRED region may have lost its last pin: see, and bury it. */
+/* A RETIRED region may have lost its last pin: see, and deregister it. */
 void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r);
 
 /* Pins out of a region, or of the domain; exact only if no pins are being made. */

@@ -222,7 +222,6 @@ struct hugepin_domain {
 	uint64_t extent_gen; /* of the youngest extent that was looked at, to be registered ahead of use */
 	uint64_t deregistered_at_ns;
 	struct hp_helper *helper; /* or NULL */
-	const struct hp_helper_hooks *helper_hooks; /* of every helper; NULL where there is none */
 	_Atomic uint32_t waiting; /* pins wait for the lock */
 	struct hugepin_domain_stats stats;
 

@@ -51,12 +51,14 @@ static struct {
 	_Atomic uint32_t round; /* odd while events are read and queued; waited for */
 	_Atomic uint32_t waiters; /* threads have waited for it since it was last woken */
 	_Atomic uint64_t patience_ns;
-	void (*gone)(hugepin_domain *d, void *range); /* queues a range in a domain */
 	/* The trial of the kernel's count, between who opens and the thread. */
 	_Atomic bool trying, ending;
 	/* Read one by one; before how many of these something was said to be changing. */
 	_Atomic uint32_t events_tried, counted;
 } watch = { .uffd.fd = -1, .maps.fd = -1, .maps_lock = HP_LOCK_INIT(HP_RANK_MAPS), .patience_ns = PATIENCE_MAX_NS };
+
+/* Queues a range in a domain. Sealed: the watcher calls it. */
+static HP_SEALED(struct { void (*tell)(hugepin_domain *d, void *range); }) gone_hook;
 
 /* ------------------------------------------------------------------ descriptors */
 
@@ -96,7 +98,7 @@ static void tell_gone(uint64_t start, uint64_t end, bool discarded)
 {
 	struct hp_range r = { .start = start, .end = end, .discarded = discarded, .late = discarded };
 
-	hp_domains_each(watch.gone, &r);
+	hp_domains_each(gone_hook.is.tell, &r);
 }
 
 static void handle_event(const struct uffd_msg *m)
@@ -329,8 +331,10 @@ void hp_uffd_open(void (*gone)(hugepin_domain *d, void *range))
 {
 	int saved_errno = errno, fd;
 
-	if (!watch.gone)
-		watch.gone = gone;
+	if (!gone_hook.is.tell) {
+		gone_hook.is.tell = gone;
+		hp_seal(&gone_hook, sizeof gone_hook);
+	}
 	/* After a descriptor was lost there is a thread that still reads: no second one. */
 	if (watch.uffd.fd < 0 && !watch.thread.tid && (fd = open_fd()) >= 0 && keep_descriptor(&watch.uffd, fd) &&
 	    !start_watcher(watch.uffd.fd))

@@ -22,7 +22,6 @@
 #include "reg/policy/cf11.h"
 
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/base.h"
 
@@ -135,7 +134,7 @@ struct hp_cf11 *hp_cf11_new(const struct hp_plan_config *config)
 
 void hp_cf11_free(struct hp_cf11 *c)
 {
-	munmap(c, c->size);
+	hp_meta_unmap(c, c->size);
 }
 
 static void give_use(struct hp_cf11 *c, uint32_t u)

@@ -1,7 +1,6 @@
 /* Which policy plans for a domain. */
 #include "reg/policy/plan.h"
 
-#include <sys/mman.h>
 
 #include "base/base.h"
 #include "reg/policy/cf11.h"
@@ -27,14 +26,14 @@ struct hp_plan *hp_plan_new(const struct hp_plan_config *config)
 		p->schedule = hp_schedule_new(config);
 	if (p->cf11 || p->schedule)
 		return p;
-	munmap(p, sizeof *p);
+	hp_meta_unmap(p, sizeof *p);
 	return NULL;
 }
 
 void hp_plan_free(struct hp_plan *p)
 {
 	CALL(p, free);
-	munmap(p, sizeof *p);
+	hp_meta_unmap(p, sizeof *p);
 }
 
 void hp_plan_set_lead(struct hp_plan *p, uint64_t lead_ns)

@@ -10,7 +10,6 @@
 #include "reg/policy/schedule.h"
 
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/base.h"
 #include "reg/policy/predict.h"
@@ -649,7 +648,7 @@ struct hp_schedule *hp_schedule_new(const struct hp_plan_config *config)
 void hp_schedule_free(struct hp_schedule *s)
 {
 	if (s)
-		munmap(s, s->mapped);
+		hp_meta_unmap(s, s->mapped);
 }
 
 void hp_schedule_set_lead(struct hp_schedule *s, uint64_t lead_ns)

@@ -31,7 +31,6 @@ CASE(a_file_remapped, MEMFD, remap_pages, 0)
 CASE(a_truncated_file_pinned_uncached, MEMFD, truncate_file, HUGEPIN_PIN_UNCACHED)
 CASE(a_file_with_a_hole_punched_pinned_uncached, MEMFD, punch_hole, HUGEPIN_PIN_UNCACHED)
 
-
 TEST(foreign_memory_that_nobody_watches_is_not_cached)
 {
 	without_userfaultfd = true;

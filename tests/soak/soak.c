@@ -272,7 +272,6 @@ static char *foreign_resize(char *before, size_t old, size_t size)
 #endif
 }
 
-
 static void slot_resize(struct slot *s, uint64_t *rand)
 {
 	const size_t old = s->size, size = rand_next(rand) % 2 ? old + old / 2 + 1 : rand_size(rand, 1, 4 * MIB);

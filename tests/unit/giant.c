@@ -24,7 +24,6 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-
 /* ------------------------------------------------------------------ the kernel */
 
 enum { GIANTS = 4 };

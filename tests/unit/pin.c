@@ -2056,7 +2056,7 @@ static void random_steps(uint32_t policy, unsigned seed)
 		} else {
 			fork_and_look(d, p);
 		}
-		hp_domain_lock(d); /* the service thread may be burying what was forgotten */
+		hp_domain_lock(d); /* the service thread may be deregistering what was forgotten */
 		EXPECT(device.bytes <= 6 * MIB && device.regs <= 20);
 		EXPECT_EQ(stats_of(d).pinned_bytes, device.bytes);
 		hp_domain_unlock(d);
