@@ -164,8 +164,8 @@ TEST(a_domain_takes_as_much_memory_for_its_policy_as_the_option_says)
 		EXPECT_EQ(run("TZ=", "--memory", policies[i], &four, 1), 1);
 		EXPECT_EQ(run("HUGEPIN_PREDICT_MEMORY=100M", "--memory", policies[i], &much, 1), 1);
 		/* But for what a sanitizer maps meanwhile. */
-		EXPECT(labs(four - least - (4 * MIB - 64 * KIB)) < MIB / 2);
-		EXPECT(labs(much - four - 96 * MIB) < MIB / 2);
+		EXPECT(labs(four - least - (long)(4 * MIB - 64 * KIB)) < (long)MIB / 2);
+		EXPECT(labs(much - four - (long)(96 * MIB)) < (long)MIB / 2);
 	}
 }
 
