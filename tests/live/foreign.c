@@ -275,15 +275,18 @@ static void *take_in_turn(void *change)
 	return NULL;
 }
 
+/* A round takes microseconds where both threads have a processor, and some milliseconds where others want it, too: then
+ * some rounds must do. */
 static void race(struct change c, int rounds)
 {
+	uint64_t end_ms = clock_ms() + 5000;
 	pthread_t t;
 
 	wrong = 0;
 	turn = 0;
 	*place = 1;
 	EXPECT_EQ(pthread_create(&t, NULL, take_in_turn, &c), 0);
-	for (int i = 0; i < rounds; i++) {
+	for (int i = 0; i < rounds && (i < 100 || clock_ms() < end_ms); i++) {
 		found_at(place); /* as a rule the taker's */
 		turn = 1;
 		c.change();

@@ -57,6 +57,14 @@ static inline void *hide(void *p)
 	return p;
 }
 
+static inline uint64_t clock_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
 static inline void sleep_ms(long ms)
 {
 	struct timespec t = { ms / 1000, ms % 1000 * 1000000 };
