@@ -330,7 +330,8 @@ static bool has_left(size_t page)
 	return hp_span.page[page].leaves && !hp_span.page[page].in_use;
 }
 
-/* Lost pages are not used again, or the buffers beside what is free would read as zero; nor are those that leave the pool. */
+/* The free chunks of such a page are in no tree. A lost page is not used again: buffers beside the free chunks would
+ * read as zero. On a page that leaves the pool nothing is placed. */
 static bool has_no_tree(size_t page)
 {
 	return hp_span.page[page].lost || hp_span.page[page].leaves;
@@ -452,8 +453,8 @@ static size_t place(struct request *r)
 
 /* ------------------------------------------------------------------ leaving the pool; hp_heap_lock held */
 
-/* A process with threads that has forked, whose heap cannot move, leaves the pool as buffers come and go. Nothing is placed on pages of
- * the pool any more. A page that is empty goes back without waiting. */
+/* The heap of a process with threads cannot move at a fork. Such a process leaves the pool as buffers come and go.
+ * Nothing is placed on pages of the pool any more. An empty page goes back without waiting. */
 
 /* False: the page is not the pool's, or has begun already. */
 static bool begin_to_leave(size_t page)
@@ -1817,11 +1818,12 @@ static void postfork_parent(void)
 		hp_fork_parent();
 		if (!forking.alone && hp_span.no_pool && !hp_cache_unsettled())
 			leave_pool();
+		if (forking.ticker_forbidden)
+			hp_ticker_allow();
+		/* Not where a handler forks: a ticker that is to be replaced may wait for the interrupted frame's lock. */
+		if (forking.ticker_forbidden || hp_span.left || hp_copy_kept())
+			must_wake = arm(true);
 	}
-	if (forking.ticker_forbidden)
-		hp_ticker_allow();
-	if (!forking.interrupted && (forking.ticker_forbidden || hp_span.left || hp_copy_kept()))
-		must_wake = arm(true);
 	postfork(small()->postfork_parent);
 	if (!was_alone)
 		_IO_list_unlock();
