@@ -76,6 +76,16 @@ static void list_push(struct hp_keys *k, uint32_t *head, size_t chunk, uint32_t 
 	head[n] = (uint32_t)chunk;
 }
 
+/* A listed buffer, not settled. No part of it lies on a page that leaves the pool: such a buffer is in no list. */
+static void to_tree(size_t chunk, size_t n)
+{
+	HP_ASSERT(!hp_span.page[chunk >> HP_PAGE_CHUNKS_SHIFT].leaves);
+	HP_ASSERT(!hp_span.page[(chunk + n - 1) >> HP_PAGE_CHUNKS_SHIFT].leaves);
+	hp_chunk_set(chunk, 0);
+	hp_tree_free(&hp_span.tree, chunk, n);
+	HP_STAT_ADD(cleared, 1);
+}
+
 /* Give a whole list to the tree, not settled. Returns chunks. */
 static size_t list_clear(struct hp_keys *k, uint32_t *head, size_t n)
 {
@@ -84,9 +94,7 @@ static size_t list_clear(struct hp_keys *k, uint32_t *head, size_t n)
 	while (chunk) {
 		size_t next = HP_CHUNK_LINK(hp_chunk_get(chunk));
 
-		hp_chunk_set(chunk, 0);
-		hp_tree_free(&hp_span.tree, chunk, n);
-		HP_STAT_ADD(cleared, 1);
+		to_tree(chunk, n);
 		total += n;
 		chunk = next;
 	}
@@ -157,11 +165,7 @@ void hp_cache_spill(struct hp_cache *c)
 void hp_cache_clear(struct hp_cache *c)
 {
 	if (c->slot.n) {
-		size_t chunk = ((uintptr_t)c->slot_ptr - hp_span.base) >> HP_CHUNK_SHIFT;
-
-		hp_chunk_set(chunk, 0);
-		hp_tree_free(&hp_span.tree, chunk, c->slot.n);
-		HP_STAT_ADD(cleared, 1);
+		to_tree(((uintptr_t)c->slot_ptr - hp_span.base) >> HP_CHUNK_SHIFT, c->slot.n);
 		HP_STAT_ADD(taken_bytes, -((uint64_t)c->slot.n << HP_CHUNK_SHIFT));
 		__atomic_store_n(&c->slot.n, 0, __ATOMIC_RELAXED);
 	}
