@@ -168,11 +168,12 @@ static void heap_postfork_parent(void)
 		hp_fork_parent();
 		if (!forking.alone && hp_span.no_pool && !hp_cache_unsettled())
 			hp_leave_pool();
+		if (forking.ticker_forbidden)
+			hp_ticker_allow();
+		/* Not where a handler forks: a ticker that is to be replaced may wait for the interrupted frame's lock. */
+		if (forking.ticker_forbidden || hp_span.left || hp_copy_kept())
+			must_ask = hp_want_tick(true);
 	}
-	if (forking.ticker_forbidden)
-		hp_ticker_allow();
-	if (!forking.interrupted && (forking.ticker_forbidden || hp_span.left || hp_copy_kept()))
-		must_ask = hp_want_tick(true);
 	end_fork(hp_small()->postfork_parent);
 	if (!was_alone)
 		_IO_list_unlock();

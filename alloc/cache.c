@@ -77,6 +77,16 @@ static void list_push(struct hp_keys *k, uint32_t *head, size_t chunk, uint32_t 
 	head[n] = (uint32_t)chunk;
 }
 
+/* Give a listed buffer to the tree, not settled. A buffer on a page that leaves the pool is in no list. */
+static void give_to_tree(size_t chunk, size_t n)
+{
+	HP_ASSERT(!hp_span.page[hp_page_of(chunk)].leaves);
+	HP_ASSERT(!hp_span.page[hp_page_of(chunk + n - 1)].leaves);
+	hp_chunk_set(chunk, 0);
+	hp_tree_free(&hp_span.tree, chunk, n);
+	HP_STAT_ADD(cleared, 1);
+}
+
 /* Give a whole list to the tree, not settled. Returns chunks. */
 static size_t list_clear(struct hp_keys *k, uint32_t *head, size_t n)
 {
@@ -85,9 +95,7 @@ static size_t list_clear(struct hp_keys *k, uint32_t *head, size_t n)
 	while (chunk) {
 		size_t next = HP_CHUNK_LINK(hp_chunk_get(chunk));
 
-		hp_chunk_set(chunk, 0);
-		hp_tree_free(&hp_span.tree, chunk, n);
-		HP_STAT_ADD(cleared, 1);
+		give_to_tree(chunk, n);
 		total += n;
 		chunk = next;
 	}
@@ -160,11 +168,7 @@ void hp_cache_clear(struct hp_cache *c)
 	uint32_t n = hp_cache_slot(c);
 
 	if (n) {
-		size_t chunk = ((uintptr_t)c->slot_ptr - hp_span.base) >> HP_CHUNK_SHIFT;
-
-		hp_chunk_set(chunk, 0);
-		hp_tree_free(&hp_span.tree, chunk, n);
-		HP_STAT_ADD(cleared, 1);
+		give_to_tree(((uintptr_t)c->slot_ptr - hp_span.base) >> HP_CHUNK_SHIFT, n);
 		HP_STAT_ADD(taken_bytes, -((uint64_t)n << HP_CHUNK_SHIFT));
 		atomic_store_explicit(&c->slot.n, 0, memory_order_relaxed);
 	}

@@ -144,8 +144,7 @@ static __attribute__((noinline)) void free_locked(void *p)
 	}
 	if (!hp_cache_aside)
 		hp_cache_adopt();
-	roomy = HP_CHUNK_STATE(hp_chunk_get(chunk)) == HP_CHUNK_ROOMY;
-	if (HP_UNLIKELY(roomy))
+	if (HP_UNLIKELY(HP_CHUNK_STATE(hp_chunk_get(chunk)) == HP_CHUNK_ROOMY))
 		hp_advice_unlock(chunk, hp_chunk_extent(chunk));
 	hp_lock(&hp_heap_lock);
 	why = hp_misuse_reason(off); /* two threads may free it at once */
@@ -154,6 +153,8 @@ static __attribute__((noinline)) void free_locked(void *p)
 		hugepin_misuse_("free", p, why);
 		return;
 	}
+	/* A fork that had the lock meanwhile may have made the buffer's page leave the pool. */
+	roomy = HP_CHUNK_STATE(hp_chunk_get(chunk)) == HP_CHUNK_ROOMY;
 	overrun = hp_config.guard && is_overrun(chunk);
 	if (HP_UNLIKELY(roomy) && !hp_advice_undo(chunk, hp_chunk_extent(chunk))) {
 		hp_advice_stick(chunk); /* nobody else may have it */

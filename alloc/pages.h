@@ -53,7 +53,7 @@ struct hp_page {
 	uint16_t held[3]; /* how often, by enum hp_hold; a held page with memory keeps it */
 	uint32_t extent; /* first page of its extent */
 	uint16_t leaves : 1, /* the pool: what is free of it is in no tree, so that nothing is placed there (leave.c) */
-		in_use : 15; /* of a page that leaves: its chunks that are in buffers, or about to be */
+		in_use : 15; /* chunks of a page that leaves which are in buffers, or about to be */
 };
 
 static inline bool hp_page_held(const struct hp_page *g)

@@ -181,7 +181,7 @@ void hp_share_leave(void)
 
 static struct {
 	uint64_t clock_ns, taken_ns; /* of this machine and the thread; 0: the kernel's */
-	const char *stat; /* /proc/stat; what is no such text does not say how idle the machine is */
+	const char *stat; /* /proc/stat; "": the kernel does not say how idle the machine is */
 	const char *source; /* of the kernel's clock; NULL: the kernel's */
 	unsigned long mask[64]; /* of sched_setaffinity */
 	unsigned masks, mask_bytes;
@@ -1376,7 +1376,7 @@ static void idle_machine(void)
 	EXPECT_EQ(hp_helper_delay_ns(false), HP_GATHER_NS);
 }
 
-/* What the fake one allowed is forgotten: the next test takes what it needs. */
+/* The next test takes what it needs, whatever the fake machine allowed. */
 static void real_machine(void)
 {
 	idle_machine();

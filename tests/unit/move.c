@@ -45,6 +45,7 @@ static struct {
 	uintptr_t map_max; /* and nothing is mapped there or above */
 	int looks; /* at the descriptors */
 	int small; /* pages that were to be no hugepages */
+	void (*meanwhile)(void); /* once, while a fork makes its copy */
 } says;
 
 /* Files of devices that do not write by themselves, as descriptors FIRST and above. */
@@ -114,6 +115,12 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 	} else if (nr == SYS_mlock && (uintptr_t)a - hp_span.base < hp_span.size) {
 		r = 0; /* without a trace, as of the pool's pages */
 	} else {
+		void (*meanwhile)(void) = nr == SYS_madvise && c == 23 ? says.meanwhile : NULL;
+
+		if (meanwhile) {
+			says.meanwhile = NULL;
+			meanwhile();
+		}
 		says.looks += nr == SYS_getdents64;
 		says.small += nr == SYS_madvise && c == MADV_NOHUGEPAGE ? (int)((size_t)b / HP_PAGE) : 0;
 		r = raw(nr, a, b, c, d, e, f);
@@ -735,6 +742,57 @@ static void replace_with_a_thread(void)
 TEST(with_threads_the_heap_leaves_the_pool_as_buffers_come_and_go)
 {
 	in_a_process(replace_with_a_thread);
+}
+
+static _Atomic int freeing;
+
+static void *free_a_buffer(void *arg)
+{
+	hugepin_free(hugepin_malloc(64 << 10)); /* so that free() takes the heap's lock once, and not twice */
+	freeing = 1;
+	while (freeing != 2)
+		sleep_ms(1);
+	hugepin_free(arg);
+	freeing = 3;
+	while (!told)
+		sleep_ms(1);
+	return arg;
+}
+
+static void wait_at_the_lock(void)
+{
+	freeing = 2;
+	while (hp_heap_lock.word != 2) /* somebody sleeps there */
+		sleep_ms(1);
+}
+
+static void free_meanwhile(void)
+{
+	unsigned char *p = hugepin_malloc(64 << 10);
+	pthread_t t;
+
+	take();
+	EXPECT(hp_span.page[page_at(p)].kind == HUGEPIN_KIND_HUGETLB);
+	EXPECT(!pthread_create(&t, NULL, free_a_buffer, p));
+	while (freeing != 1)
+		sleep_ms(1);
+	says.meanwhile = wait_at_the_lock;
+	fork_once();
+	EXPECT(!says.meanwhile && hp_span.no_pool);
+	while (freeing != 3)
+		sleep_ms(1);
+	for (int i = 0; i < BUFFERS; i++)
+		hugepin_free(buffers[i]);
+	hugepin_purge();
+	EXPECT_EQ(HP_STAT(taken_bytes), 0);
+	EXPECT_EQ(HP_STAT(hugetlb_bytes), 0);
+	told = 1;
+	pthread_join(t, NULL);
+}
+
+TEST(a_buffer_that_waits_to_be_freed_while_its_page_begins_to_leave_the_pool_leaves_nothing_behind)
+{
+	in_a_process(free_meanwhile);
 }
 
 /* Sizes at random, and a fork now and then. */
