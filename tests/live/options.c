@@ -200,8 +200,42 @@ TEST(so_many_pages_of_the_pool_are_left_as_the_option_says)
 	}
 }
 
+/* ------------------------------------------------------------------ HUGEPIN_EXTENT */
+
+/* Says how large the largest extent is that buffers of 1 MiB lie in, in MiB, and that of a buffer of 40 MiB. */
+static int say_extents(void)
+{
+	struct hugepin_extent x;
+	size_t largest = 0;
+
+	for (int i = 0; i < 64; i++) {
+		if (hugepin_extent(hugepin_malloc(MIB), &x, sizeof x) < 0)
+			return 1;
+		largest = x.len > largest ? x.len : largest;
+	}
+	if (hugepin_extent(hugepin_malloc(40 * MIB), &x, sizeof x) < 0)
+		return 2;
+	t_print("%ld %ld\n", (long)(largest / MIB), (long)(x.len / MIB));
+	return 0;
+}
+
+TEST(no_mapping_made_ahead_of_need_is_larger_than_the_option_says)
+{
+	char setting[64];
+	long said[2];
+
+	for (long most = 2; most <= 16; most *= 2) {
+		snprintf(setting, sizeof setting, "HUGEPIN_EXTENT=%ldM", most);
+		EXPECT_EQ(run(setting, "--extents", "", said, 2), 2);
+		EXPECT_EQ(said[0], most);
+		EXPECT_EQ(said[1], 40); /* as much as it needs */
+	}
+}
+
 int main(int argc, char **argv)
 {
+	if (argc == 3 && !strcmp(argv[1], "--extents"))
+		return say_extents();
 	if (argc == 3 && !strcmp(argv[1], "--processors"))
 		return say_processors(strtoul(argv[2], NULL, 10));
 	if (argc == 3 && !strcmp(argv[1], "--memory"))
