@@ -1,9 +1,10 @@
 /*
  * Invariants:
- *  1. For live buffers the record is what the kernel says of its mappings. Elsewhere it is 0, but for the room behind
- *     a shrunk buffer (hp_advice_cut()). Both change under hp_heap_lock together: a fork sees them agree.
- *  2. A page of the pool is advised as a whole, and lies in one buffer: for parts the kernel returns EINVAL, and each
- *     buffer is advised by itself.
+ *  1. For live buffers the record says the same as the kernel's mappings. Elsewhere the record is 0, except for the
+ *     room behind a shrunk buffer (hp_advice_cut()). Record and mappings change together under hp_heap_lock, so a fork
+ *     sees them agree.
+ *  2. An advised page of the pool lies in one buffer and has one advice: the kernel returns EINVAL for a part of such
+ *     a page, and each buffer is advised by a call of its own.
  *  3. A buffer with advice is ROOMY.
  */
 #include "alloc/advice.h"
@@ -25,9 +26,9 @@
 
 #define GIB_CHUNKS_SHIFT (30 - HP_CHUNK_SHIFT)
 
-static uint16_t *record; /* by chunk of the span; accessible by GiB */
-static uint64_t *opened; /* a bit for each */
-static bool stuck; /* there may be such buffers */
+static uint16_t *record; /* indexed by chunk of the span; made accessible by GiB */
+static uint64_t *opened; /* a bit for each GiB whose record is accessible */
+static bool stuck; /* false: no chunk is HP_ADVICE_STUCK */
 static const struct hp_heap_locks *_Atomic locks;
 
 /* ------------------------------------------------------------------ the record */
@@ -66,7 +67,7 @@ static bool open_record(size_t from, size_t end)
 	return true;
 }
 
-/* The record is open there, if there is anything to set. */
+/* If `set` is not 0, the record must be open for these chunks. */
 static void note_advice(size_t from, size_t end, unsigned set, unsigned clear)
 {
 	for (size_t to; from < end; from = to) {
@@ -85,7 +86,7 @@ static void note_advice(size_t from, size_t end, unsigned set, unsigned clear)
 	}
 }
 
-/* The same, of these bits alone. */
+/* As hp_advice_run(), but compares these bits only. */
 static size_t run_of(unsigned bits, size_t chunk, size_t end, unsigned *ret_advice)
 {
 	unsigned a = page_of(chunk)->advised ? record[chunk] & bits : 0;
@@ -136,12 +137,11 @@ static int call_mprotect(uintptr_t start, uintptr_t end, int prot)
 	return syscall(SYS_mprotect, start, end - start, prot) ? -errno : 0;
 }
 
-/* What the kernel has been advised of, by these calls: it takes advice of a page of the pool as a whole, and locks of a
- * part. */
+/* The advice that change_advice() undoes or copies, by calls on whole pages of the pool. Locks are left out, since
+ * mlock takes parts of such a page. The other two are the heap's own notes. */
 #define CALLED (~(unsigned)(HP_ADVICE_LOCKED | HP_ADVICE_STUCK | HP_ADVICE_STACK))
 
-/* Have chunks [from, end) advised as `to` says, of which the kernel knows `was`. Locks are not among it. 0 or
- * -errno. */
+/* Change the advice of chunks [from, end) from `was` to `to`. Locks are not changed. Returns 0 or -errno. */
 static int change_advice(size_t from, size_t end, unsigned was, unsigned to)
 {
 	static const struct {
@@ -162,10 +162,11 @@ static int change_advice(size_t from, size_t end, unsigned was, unsigned to)
 	for (size_t i = 0; i < sizeof calls / sizeof *calls && err == 0; i++)
 		if (differs & calls[i].bit)
 			err = call_madvise(start, stop, to & calls[i].bit ? calls[i].set : calls[i].clear);
-	if (err == 0 && was & ~to & HP_ADVICE_MISSING) { /* reserved as for an extent without memory */
+	/* from now on reserved memory, like that of an extent without pages */
+	if (err == 0 && was & ~to & HP_ADVICE_MISSING) {
 		err = call_madvise(start, stop, MADV_DODUMP);
 		if (page_of(from)->kind == HUGEPIN_KIND_THP)
-			call_madvise(start, stop, MADV_HUGEPAGE); /* without it base pages do */
+			call_madvise(start, stop, MADV_HUGEPAGE); /* a refusal is harmless: base pages serve as well */
 	}
 	return err;
 }
@@ -189,7 +190,7 @@ bool hp_advice_undo(size_t chunk, size_t n)
 
 void hp_advice_stick(size_t chunk)
 {
-	if (!open_record(chunk, chunk + 1)) /* then it is not tried again */
+	if (!open_record(chunk, chunk + 1)) /* no memory: this buffer is never tried again */
 		return;
 	note_advice(chunk, chunk + 1, HP_ADVICE_STUCK, 0);
 	stuck = true;
@@ -216,9 +217,9 @@ size_t hp_advice_cut(size_t chunk, size_t end)
 	return g->advised && g->kind == HUGEPIN_KIND_HUGETLB ? HP_MIN(hp_round_up(chunk, unit), end) : chunk;
 }
 
-/* Without the drop-in: read memory that the program may not read, through /proc/self/mem. Another thread may be
- * changing the protection unseen, so the protection is left alone. With the drop-in: false, and the caller changes the
- * protection for the time of the copy. */
+/* Read memory that the program has made unreadable, through /proc/self/mem. This is for programs without the drop-in:
+ * another thread may change the protection unseen, so we must not change it. With the drop-in: returns false, and the
+ * caller makes the memory readable during the copy. */
 static bool read_unreadable(char *out, uintptr_t at, size_t len)
 {
 	int fd = &hugepin_small_ ? -1 : (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC);
@@ -259,8 +260,8 @@ bool hp_advice_read(void *to_, size_t chunk, size_t n)
 	return ok;
 }
 
-/* From now on the buffer's free() takes the lock and looks for advice. The buffer's owner is the caller, or does not
- * free the buffer meanwhile. The exchange pairs with hp_fast_free(), which changes the same word. */
+/* Make the buffer's free() take the lock and look for advice. The buffer's owner is the caller, or does not free the
+ * buffer meanwhile. The exchange pairs with hp_fast_free(), which changes the same word. */
 static void slow_down(size_t chunk)
 {
 	uint64_t w = hp_chunk_get(chunk);
@@ -280,14 +281,16 @@ bool hp_advice_copy(size_t from, size_t to, size_t n, size_t bytes)
 	if (!open_record(to, to + n))
 		return false;
 	slow_down(to);
-	/* The new buffer is advised before the contents are copied to it: the copy is then of the memory that was
-	 * asked for. */
+	/* Advise the new buffer before its contents are copied: otherwise the copy would be in memory without that
+	 * advice. */
 	for (size_t c = 0, end; c < n && err == 0; c = end) {
 		end = run_of(first, from + c, from + n, &a) - from;
 		err = a ? change_advice(to + c, to + end, 0, a) : 0;
-		note_advice(to + c, to + end, a, 0); /* a part may have been done, too */
+		/* note it even after an error: the call may have worked for a part */
+		note_advice(to + c, to + end, a, 0);
 	}
-	/* A child gets nothing of some, but here all that can be read is to be there. */
+	/* A child does not get DONTFORK memory. This copy is for the same process, so it needs all memory that can be
+	 * read. */
 	for (size_t c = 0, end; c < n && err == 0; c = end) {
 		uintptr_t at = hp_chunk_addr(from + c);
 		size_t len;
@@ -314,7 +317,7 @@ bool hp_advice_copy(size_t from, size_t to, size_t n, size_t bytes)
 
 /* ------------------------------------------------------------------ the program's calls */
 
-/* The first chunk of the live buffer that `chunk` lies in, or 0; *ret_end: where that ends. */
+/* The first chunk of the live buffer that contains `chunk`, or 0. *ret_end: the end of that buffer. */
 static size_t live_at(size_t chunk, size_t *ret_end)
 {
 	size_t p = chunk >> HP_PAGE_CHUNKS_SHIFT, first, c = chunk;
@@ -332,14 +335,15 @@ static size_t live_at(size_t chunk, size_t *ret_end)
 	return (s == HP_CHUNK_LIVE || s == HP_CHUNK_ROOMY) && chunk < *ret_end ? c : 0;
 }
 
-/* The part of [*from, end) that lies first in one live buffer, or in memory of the small tier's. Returns its end; *from
- * moves to its start. 0: none. */
+/* The first part of [*from, end) that lies in one live buffer, or in memory that the small tier has taken. Moves *from
+ * to the start of that part and returns its end. 0: there is none. */
 static size_t next_live(size_t *from, size_t end)
 {
 	while (*from < end) {
 		size_t c = *from, first, stop;
 
-		if (c >= hp_span.small << HP_PAGE_CHUNKS_SHIFT) { /* what is taken there is told by the tree */
+		/* the small tier keeps no chunk words: ask the tree */
+		if (c >= hp_span.small << HP_PAGE_CHUNKS_SHIFT) {
 			size_t gap;
 
 			if (page_of(c)->state == HP_PAGE_NONE) {
@@ -361,7 +365,7 @@ static size_t next_live(size_t *from, size_t end)
 			slow_down(first);
 			return HP_MIN(stop, end);
 		}
-		/* To where the next buffer begins. */
+		/* Go on to the next buffer's first chunk. */
 		do
 			c = page_of(c)->state == HP_PAGE_NONE ? next_page(c) : c + 1;
 		while (c < HP_MIN(end, hp_span.small << HP_PAGE_CHUNKS_SHIFT) &&
@@ -384,13 +388,13 @@ static int call_noted(size_t from, size_t end, long nr, int how, unsigned set, u
 		note_advice(from, end, set, clear);
 		return 0;
 	}
-	/* A part of it may have been done: the mappings that come before one which refuses. Again, by hugepages and
-	 * then by chunks, to know which. */
+	/* The kernel may have done a part: the mappings before the one that refused. To learn which part, repeat the
+	 * call by hugepages, and a failed hugepage by chunks. */
 	for (size_t to; from < end; from = to) {
 		to = HP_MIN(end, next_page(from));
 		err = call_kernel(hp_chunk_addr(from), hp_chunk_addr(to), nr, how);
 		if (err != 0) {
-			to = from + 1; /* which is done as a whole, or not at all */
+			to = from + 1; /* a chunk is one base page: the call works for all of it or none */
 			err = call_kernel(hp_chunk_addr(from), hp_chunk_addr(to), nr, how);
 		}
 		if (err != 0)
@@ -407,7 +411,7 @@ static int apply(uintptr_t start, size_t len, long nr, int how, unsigned set, un
 	int saved_errno = errno, err = 0;
 
 	if (start & (HP_CHUNK - 1) || end <= start || base >> 63 || end <= base || start >= base + reserved ||
-	    hp_lock_mine(&hp_heap_lock) || hp_pages_inside()) /* a signal handler, or the heap itself */
+	    hp_lock_mine(&hp_heap_lock) || hp_pages_inside()) /* a signal handler, or a call by the heap itself */
 		return 1;
 	from = HP_MAX(start, base);
 	to = HP_MIN(end, base + reserved);
@@ -458,7 +462,8 @@ int hugepin_protect_(void *addr, size_t len, int prot)
 	return apply((uintptr_t)addr, len, SYS_mprotect, prot, set, HP_ADVICE_PROT);
 }
 
-/* The C library puts its descriptor of a thread at the top, and aligns it as thread-local variables want it. */
+/* Bytes at the top of a stack that may hold the C library's descriptor of the thread, with the alignment that
+ * thread-local variables may need. */
 #define DESCRIPTOR 8192
 
 void hugepin_stack_(void *addr, size_t size)
@@ -473,7 +478,7 @@ void hugepin_stack_(void *addr, size_t size)
 	if (from >= base && top <= base + (hp_span.tree.used << HP_PAGE_SHIFT)) {
 		size_t c = (from - base) >> HP_CHUNK_SHIFT, to = (top - base + HP_CHUNK - 1) >> HP_CHUNK_SHIFT, stop;
 
-		if (open_record(c, to)) /* else there is no memory for a thread either */
+		if (open_record(c, to)) /* without a record there is no memory for a thread either */
 			for (; (stop = next_live(&c, to)) != 0; c = stop)
 				note_advice(c, stop, HP_ADVICE_STACK, 0);
 	}
@@ -521,7 +526,7 @@ static void learn_mapping(void *unused, const struct hp_smaps *m)
 
 void hp_advice_learn(void)
 {
-	static char text[8192]; /* under hp_heap_lock */
+	static char text[8192]; /* protected by hp_heap_lock */
 
 	hp_smaps_each(text, sizeof text, learn_mapping, NULL);
 }
@@ -536,7 +541,7 @@ void hp_advice_forget(void)
 
 void hp_heap_set_locks(const struct hp_heap_locks *l)
 {
-	/* release: with the functions; pairs with get_locks() */
+	/* release: get_locks() sees the struct's functions; pairs with get_locks() */
 	atomic_store_explicit(&locks, l, memory_order_release);
 }
 
@@ -554,7 +559,7 @@ void hp_heap_locked(uintptr_t start, uintptr_t end, bool on)
 
 		if (!on)
 			note_advice(c, to, 0, HP_ADVICE_LOCKED);
-		else if (open_record(c, to)) /* else it stays locked when it is free, as is documented of raw calls */
+		else if (open_record(c, to)) /* refused: freed memory stays locked, as documented for raw calls */
 			for (; (stop = next_live(&c, to)) != 0; c = stop)
 				note_advice(c, stop, HP_ADVICE_LOCKED, 0);
 	}
@@ -591,7 +596,8 @@ int hp_advice_lock_alike(size_t from, size_t to, size_t n)
 
 		hp_lock(&hp_heap_lock);
 		end = run_of(HP_ADVICE_LOCKED, from + c, HP_MIN(from + n, from + next_page(to + c) - to), &a) - from;
-		if (a && pool) /* whose pages are never swapped; mlock says ENOMEM where they cannot be read */
+		/* pages of the pool are never swapped, so noting suffices; mlock fails on unreadable ones */
+		if (a && pool)
 			note_advice(to + c, to + end, HP_ADVICE_LOCKED, 0);
 		hp_unlock(&hp_heap_lock);
 		if (a && !pool)
@@ -631,7 +637,7 @@ bool hp_advice_dofork(size_t first, size_t end_page)
 	size_t end = end_page << HP_PAGE_CHUNKS_SHIFT, from = first << HP_PAGE_CHUNKS_SHIFT;
 	unsigned a;
 
-	/* Runs that differ in something else are one call. */
+	/* Join runs that differ only in other advice: fewer calls. */
 	for (size_t c = from; c < end;) {
 		size_t to = hp_advice_run(c, end, &a);
 
@@ -645,7 +651,8 @@ bool hp_advice_dofork(size_t first, size_t end_page)
 	return from == end || call_madvise(hp_chunk_addr(from), hp_chunk_addr(end), MADV_DOFORK) == 0;
 }
 
-/* A hole, or an empty copy: nothing else may come to lie there, and touching it is to be fatal. */
+/* Chunks that the child has no memory for, or only an empty copy. Reserve the addresses: no other mapping may come to
+ * lie there, and an access must be fatal. */
 static bool keep_out_advised(size_t from, size_t end)
 {
 	if (syscall(SYS_mmap, hp_chunk_addr(from), (end - from) << HP_CHUNK_SHIFT, PROT_NONE,
@@ -654,13 +661,13 @@ static bool keep_out_advised(size_t from, size_t end)
 	call_madvise(hp_chunk_addr(from), hp_chunk_addr(end), MADV_DONTDUMP);
 	note_advice(from, end, HP_ADVICE_MISSING, ~(unsigned)HP_ADVICE_STUCK);
 	for (size_t p = from >> HP_PAGE_CHUNKS_SHIFT; p <= (end - 1) >> HP_PAGE_CHUNKS_SHIFT; p++)
-		if (hp_span.page[p].kind == HUGEPIN_KIND_HUGETLB) /* the pool's no more */
+		if (hp_span.page[p].kind == HUGEPIN_KIND_HUGETLB) /* the page is no longer the pool's */
 			hp_span.page[p].fork = HP_PAGE_COPIED;
 	return true;
 }
 
-/* [from, end), of pages of one fate, in the child. What was not copied the kernel has advised, and what was missing is
- * missing. */
+/* Set the advice of pages [from, end) in the child. copied: all of these pages are our copy; otherwise the kernel gave
+ * them to the child, with their advice. MISSING chunks of the parent stay MISSING. */
 static bool in_child(size_t from, size_t end, bool copied)
 {
 	const unsigned gone = HP_ADVICE_DONTFORK | (copied ? HP_ADVICE_MISSING : 0);
@@ -669,7 +676,9 @@ static bool in_child(size_t from, size_t end, bool copied)
 	note_advice(from, end, 0, HP_ADVICE_LOCKED);
 	for (size_t c = from, to, next; c < end; c = to) {
 		to = run_of(gone, c, end, &a);
-		if (a) { /* one mapping for one of the parent's: there may be no more */
+		/* join neighbours: one mapping of the parent's becomes one, so the child does not run out of
+		 * mappings */
+		if (a) {
 			while (to < end && (next = run_of(gone, to, end, &more), more))
 				to = next;
 			if (!keep_out_advised(c, to))

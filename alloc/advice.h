@@ -1,11 +1,13 @@
 /*
- * Advice: what the program has said to the kernel about parts of its own buffers, by madvise, mprotect and mlock. It
- * holds for as long as the buffer is the program's, and in every child. The kernel keeps advice with its mappings, and
- * mappings are not buffers: the heap hands the memory on, copies it for a child, and keeps it out of children itself.
- * So there is a record, by chunk, of those calls that libhugepin-malloc.so sees.
+ * Advice: the program's calls of madvise, mprotect and mlock on parts of its own buffers. Advice holds as long as the
+ * program owns the buffer, and holds in every child. The kernel keeps advice with its mappings, but a mapping is not a
+ * buffer. The heap hands freed memory to other buffers, copies memory for a child, and keeps memory out of children.
+ * For these the heap has its own record of the advice, by chunk. The record holds the calls that libhugepin-malloc.so
+ * sees.
  *
- * A program that advises nothing pays nothing. The record is made at the first call, a hugepage says whether there is
- * any advice about it (page.advised), and an advised buffer is ROOMY, which no fast path takes.
+ * A program that advises nothing pays nothing. The first call makes the record. A flag of each hugepage, page.advised,
+ * says whether the record holds advice for a part of the page. A buffer with advice is ROOMY, and no fast path takes a
+ * ROOMY buffer.
  */
 #ifndef HP_ALLOC_ADVICE_H
 #define HP_ALLOC_ADVICE_H
@@ -23,67 +25,69 @@ enum {
 	HP_ADVICE_NOWRITE = 32,
 	HP_ADVICE_EXEC = 64,
 	HP_ADVICE_LOCKED = 128,
-	HP_ADVICE_MISSING = 256, /* a child of fork: was DONTFORK, and has no memory here */
-	HP_ADVICE_STUCK = 512, /* a buffer begins here that was freed, but the kernel did not take all advice back */
-	/* The C library's descriptor of a thread lies here: the top of a stack that the program gave. */
+	HP_ADVICE_MISSING = 256, /* in a child of fork: the parent's chunk was DONTFORK, and no memory is here */
+	HP_ADVICE_STUCK = 512, /* a freed buffer begins here; the kernel refused to undo some of its advice */
+	/* The C library's descriptor of a thread lies here: the top of a stack that the program supplied. */
 	HP_ADVICE_STACK = 1024,
 };
 #define HP_ADVICE_PROT (HP_ADVICE_NOREAD | HP_ADVICE_NOWRITE | HP_ADVICE_EXEC)
-/* Chunks with any of these a child does not get. */
+/* A child does not get a chunk that has any of these. */
 #define HP_ADVICE_KEPT (HP_ADVICE_DONTFORK | HP_ADVICE_WIPEONFORK | HP_ADVICE_GUARD | HP_ADVICE_MISSING)
 
-/* For a buffer of the caller's own, without the lock. unlock: unlock what the program had locked of it. lock_alike:
- * lock the same parts of another buffer. 0 or -errno. */
+/* hp_advice_unlock() unlocks those parts of a buffer that the program locked. hp_advice_lock_alike() locks the same
+ * parts of buffer `to` as are locked in buffer `from`; it returns 0 or -errno. The caller owns the buffers, and does
+ * not hold hp_heap_lock. */
 void hp_advice_unlock(size_t chunk, size_t n);
 int hp_advice_lock_alike(size_t from, size_t to, size_t n);
 
-/* All below: hp_heap_lock held, or in fork's handlers. Only raw system calls. */
+/* All functions below: the caller holds hp_heap_lock, or runs in a fork handler. They make raw system calls only. */
 
-/* Where the run of equal advice that begins at `chunk` ends, at most at `end`. */
+/* Chunks from `chunk` to the returned end have equal advice, *ret_advice. The run ends at `end` at the latest. */
 size_t hp_advice_run(size_t chunk, size_t end, unsigned *ret_advice);
 
-/* Whether there is any about [chunk, chunk + n). */
+/* Whether any of [chunk, chunk + n) has advice. */
 bool hp_advice_any(size_t chunk, size_t n);
 
-/* [chunk, chunk + n) is free: take its advice back. False: the kernel refused, and the chunks may not be handed out.
- * stick: a whole buffer that the kernel refused is kept as it is and noted, to be tried again. stuck: the first such
- * buffer that begins at `chunk` or behind, or 0. */
+/* undo: take back the advice of [chunk, chunk + n), which is free. False: the kernel refused, and the heap must not
+ * hand out these chunks. stick: note a whole buffer whose advice could not be undone. The buffer stays taken until a
+ * later undo succeeds. stuck: the first chunk of the first such buffer at or behind `chunk`; 0: none. */
 bool hp_advice_undo(size_t chunk, size_t n);
 void hp_advice_stick(size_t chunk);
 size_t hp_advice_stuck(size_t chunk);
 
-/* The first chunk at or behind `chunk` from which on a part of the same buffer can be free by itself: pages of the pool
- * are advised as wholes. */
+/* The first chunk at or behind `chunk` at which the tail of this buffer may be cut off and freed. The kernel advises
+ * pages of the pool only as wholes, so an advised page there is not divided. */
 size_t hp_advice_cut(size_t chunk, size_t end);
 
-/* Copy a buffer's contents, these bytes, and its advice, but for locks, to [to, to + n), which has none. False: the
+/* Copy `bytes` bytes of a buffer, and its advice except locks, to [to, to + n), which has no advice yet. False: the
  * kernel refused. */
 bool hp_advice_copy(size_t from, size_t to, size_t n, size_t bytes);
 
-/* Read [chunk, chunk + n) for a copy of it, which is zero so far and gets no advice: what may be read by whoever
- * copies. False: some could not be read. */
+/* Read [chunk, chunk + n) into `to`, which is zero and gets no advice. Chunks that a child does not get are left out.
+ * False: a part could not be read. */
 bool hp_advice_read(void *to, size_t chunk, size_t n);
 
-/* Whether a part of the page is at the top of a thread's stack. */
+/* Whether a part of the page is the top of a thread's stack. */
 bool hp_advice_is_stack(size_t page);
 
-/* Whether anything was ever advised. */
+/* Whether any advice was ever noted. */
 bool hp_advice_made(void);
 
-/* Where nobody sees the program's calls: note what the kernel knows of live buffers, by /proc/self/smaps. What cannot
- * be read is not noted. */
+/* Without the drop-in nobody sees the program's calls. Note then what /proc/self/smaps says of live buffers. Advice
+ * that smaps does not show is not noted. */
 void hp_advice_learn(void);
 
-/* The fork is done: what the kernel said is soon not so any more. */
+/* The fork is over: forget what hp_advice_learn() noted, since the program may change it unseen. */
 void hp_advice_forget(void);
 
-/* Whether a child gets nothing of a hugepage, by the kernel: all of it is DONTFORK. */
+/* Whether the kernel gives a child nothing of a hugepage, because all of the page is DONTFORK. */
 bool hp_advice_withheld(size_t page);
 
-/* Advise the hugepages [first, end) by MADV_DOFORK, but for what the program wants kept out of children. */
+/* Advise the hugepages [first, end) with MADV_DOFORK, except chunks that the program itself made DONTFORK. */
 bool hp_advice_dofork(size_t first, size_t end);
 
-/* In the child of fork, its memory in place: have it advised as the parent's was. False: the kernel refused. */
+/* In the child of fork, when its memory is in place: advise the memory as the parent's was. False: the kernel
+ * refused. */
 bool hp_advice_child(void);
 
 #endif

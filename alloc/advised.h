@@ -1,5 +1,6 @@
 /*
- * Between libhugepin-malloc.so, which interposes madvise and mprotect, and the heap's record of them (advice.h).
+ * The calls by which libhugepin-malloc.so, which interposes madvise and mprotect, reports advice to the heap. The heap
+ * keeps a record of advice (advice.h).
  */
 #ifndef HP_ALLOC_ADVISED_H
 #define HP_ALLOC_ADVISED_H
@@ -8,9 +9,9 @@
 
 #pragma GCC visibility push(default)
 
-/* For libhugepin-malloc.so's madvise and mprotect: carry the call out for what of [addr, addr + len) lies in live
- * buffers of the heap, and for what lies outside the heap, and note it. 0, or -errno; 1: nothing of it concerns the
- * heap, go on. */
+/* For libhugepin-malloc.so's madvise and mprotect. If a part of [addr, addr + len) lies in the heap's span, these make
+ * the system call for the live buffers in it and for all parts outside the span, and note the advice. They return 0 or
+ * -errno. They return 1 if the heap is not concerned: the caller then makes the call itself. */
 int hugepin_advise_(void *addr, size_t len, int advice);
 int hugepin_protect_(void *addr, size_t len, int prot);
 

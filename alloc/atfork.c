@@ -1,6 +1,6 @@
 /*
- * Fork's handlers: locks and lists before, the parent and the child after. What the child gets of the memory is
- * fork.c's matter.
+ * Fork's handlers. Before the fork they take locks and empty lists; after it they undo this, in the parent and in the
+ * child. Which memory the child gets is decided in fork.c.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -40,24 +40,24 @@ bool hugepin_fork_refused_(void)
 	return refused;
 }
 
-/* How this fork goes; set in heap_prefork() and read in the handlers after it. While other threads may fork too, under
- * hp_heap_lock. */
+/* The state of the fork under way. heap_prefork() sets it, and the handlers after it read it. While other threads may
+ * fork too, hp_heap_lock protects it. */
 static struct {
-	sigset_t signals; /* of the forking thread */
-	unsigned held; /* its locks */
-	bool alone; /* no other thread of the program's: no one else holds a lock of anyone's */
-	bool interrupted; /* a signal handler forks, and the code below it was in the heap: touch nothing */
+	sigset_t signals; /* the forking thread's signal mask */
+	unsigned held; /* ranked locks that the forking thread holds */
+	bool alone; /* no other thread of the program's exists, so nobody else holds any lock */
+	bool interrupted; /* a signal handler forks, and has interrupted the heap: touch nothing */
 	bool locked; /* hp_heap_lock was taken in heap_prefork() */
-	bool ticker_forbidden; /* until the parent goes on */
+	bool ticker_forbidden; /* until hp_fork_parent() is done */
 } forking;
 
-/* The C library's lock of its list of streams. fork() takes it after all prepare handlers: then a thread that holds a
- * stream's lock and waits for ours, and a third that flushes all streams, would close a circle. Ours is the last
- * prepare handler to run (the first registered), so taking it there, before our locks, keeps the C library's own
- * order. */
+/* The C library's lock of its list of streams. fork() takes it after all prepare handlers, and three threads could
+ * then deadlock: the fork, a thread that holds a stream's lock and waits for our lock, and a thread that flushes all
+ * streams. We keep the C library's own order: our prepare handler is the last to run, since it was registered first,
+ * and takes the list's lock before our locks. */
 void _IO_list_lock(void), _IO_list_unlock(void), _IO_list_resetlock(void);
 
-/* Bare threads hold no lock but ranked ones. */
+/* Whether no other thread of the program's exists. Our bare threads may exist: they hold ranked locks only. */
 static bool alone(void)
 {
 	uint32_t tid = hp_ticker_tid();
@@ -68,11 +68,12 @@ static bool alone(void)
 	if (hp_watch_any() || hp_heap_has_hooks())
 		return false;
 	count = hp_thread_count();
-	/* The ticker's number again: a thread of ours that was counted, and then ended, has let another in. */
+	/* Read the ticker's number again: if one of our threads was counted and then ended, a thread of the program's
+	 * may have taken its place in the count. */
 	return count == 1 + ours && hp_ticker_tid() == tid;
 }
 
-/* Pages do not move where anybody may know them: watchers do, and so may a domain, even one that holds none. */
+/* Pages do not move if anybody may remember them: a watcher, or a domain, even one that holds no page. */
 static bool move_wanted(void)
 {
 	bool wanted;
@@ -85,7 +86,7 @@ static bool move_wanted(void)
 	return wanted;
 }
 
-/* A signal handler forks that has interrupted its thread in the middle of its cache. */
+/* Whether a signal handler forks that has interrupted its own thread inside the thread's cache. */
 static bool in_own_cache(void)
 {
 	struct hp_cache *c = hp_cache_self;
@@ -104,8 +105,8 @@ static void heap_prefork(void)
 	is_alone = alone();
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	/* A signal handler may have interrupted its thread with a lock of higher rank taken; whoever has ours takes
-	 * none of these. */
+	/* A signal handler may have interrupted its thread while that held a lock of higher rank. Ignore such locks
+	 * here: a holder of our lock never takes them. */
 	held = hp_locks_held;
 	hp_locks_held &= (2u << HP_RANK_HEAP) - 1;
 	interrupted = hp_lock_mine(&hp_heap_lock) || hp_pages_inside() || in_own_cache();
@@ -116,8 +117,8 @@ static void heap_prefork(void)
 		_IO_list_lock();
 	locked = !hp_lock_mine(&hp_heap_lock);
 	if (locked) {
-		/* Before jemalloc's locks: a watcher, or a hook on mmap, runs inside a mapping call and may
-		 * allocate. */
+		/* Quiesce the heap before taking jemalloc's locks: a watcher, or a hook on mmap, runs inside a mapping
+		 * call and may allocate. */
 		hp_lock(&hp_heap_lock);
 		hp_pages_quiesce(HP_PART_HEAP);
 		hp_unlock(&hp_heap_lock);
@@ -137,7 +138,7 @@ static void heap_prefork(void)
 	if (interrupted)
 		return;
 	hp_lists_clear();
-	/* The others are at the lock from now on, or are seen to be in the middle of something. */
+	/* After this, other threads wait for the lock, or hp_cache_unsettled() says that one may be busy. */
 	hp_cache_steal(false, 0);
 	if (moves)
 		moved = hp_move();
@@ -170,7 +171,8 @@ static void heap_postfork_parent(void)
 			hp_leave_pool();
 		if (forking.ticker_forbidden)
 			hp_ticker_allow();
-		/* Not where a handler forks: a ticker that is to be replaced may wait for the interrupted frame's lock. */
+		/* Not after a fork in a signal handler: replacing the ticker may wait for the lock that the
+		 * interrupted code holds. */
 		if (forking.ticker_forbidden || hp_span.left || hp_copy_kept())
 			must_ask = hp_want_tick(true);
 	}
@@ -181,8 +183,8 @@ static void heap_postfork_parent(void)
 		hp_ask_tick(false);
 }
 
-/* Make the tree say what the chunk words say: the other threads are gone, with what their caches held and what they
- * were about to get. Only live buffers remain. */
+/* In the child, make the tree agree with the chunk words. The other threads are gone; buffers in their caches, and
+ * chunks that they were about to get, become free. Only live buffers remain. */
 static void rebuild_tree(void)
 {
 	size_t taken = 0, room = 0;
@@ -251,15 +253,15 @@ static void heap_postfork_child(void)
 	end_fork(hp_small()->postfork_child);
 }
 
-/* As early as can be: our child handler must come before those of others, who may touch the heap. libhugepin-malloc.so
- * calls this before it lets anyone else register; with libhugepin.so alone, libraries that are initialised before it
- * come first. */
+/* Register the handlers as early as possible: our child handler must run before others, which may use the heap.
+ * libhugepin-malloc.so calls this before anyone else can register. With libhugepin.so alone, handlers of libraries
+ * that are initialised before it run first. */
 void hugepin_atfork_(void)
 {
 	static bool done;
 
 	if (done)
 		return;
-	done = true; /* now: registering passes by here again */
+	done = true; /* set before registering, which may call this function again */
 	pthread_atfork(heap_prefork, heap_postfork_parent, heap_postfork_child);
 }

@@ -16,7 +16,7 @@ bool hp_page_is_free(size_t page, uint32_t ticks)
 	return hp_tree_page_free(&hp_span.tree, page) && hp_span.tree.now - hp_span.tree.stamps[page] >= ticks;
 }
 
-/* Has memory that is in no buffer. */
+/* Whether the page has memory, but no part of a buffer. */
 static bool has_idle_memory(size_t page, uint32_t ticks)
 {
 	unsigned s = hp_span.page[page].state;
@@ -29,7 +29,8 @@ static bool may_leave(size_t page, uint32_t ticks)
 	return has_idle_memory(page, ticks) && !hp_page_held(&hp_span.page[page]);
 }
 
-/* Pages from p on that lie in one extent and for which may() says so: if they are giant, whole ones. */
+/* The number of pages from p on that lie in one extent and for which may() is true. Giant pages count as wholes
+ * only. */
 static size_t page_run(size_t p, size_t end, bool (*may)(size_t page, uint32_t ticks), uint32_t ticks)
 {
 	const struct hp_page *g = &hp_span.page[p];
@@ -111,7 +112,7 @@ size_t hp_idle_bytes(void)
 	return (mapped > live ? mapped - live : 0) + hp_copy_kept();
 }
 
-/* Whether more than `keep` pages of [first, end) are such. */
+/* Whether more than `keep` pages of [first, end) satisfy such(). */
 static bool are_more(size_t first, size_t end, size_t keep, bool (*such)(size_t page, uint32_t ticks))
 {
 	size_t count = 0, n;
@@ -156,10 +157,11 @@ bool hugepin_purge_for_small_(void)
 	size_t bytes = 0;
 
 	if (!hp_heap_ready() || hp_lock_mine(&hp_heap_lock) ||
-	    hp_watch_any()) /* a watcher may allocate, and the caller holds locks of jemalloc's */
+	    hp_watch_any()) /* a watcher may allocate, but the caller holds locks of jemalloc's */
 		return false;
 	hp_lock(&hp_heap_lock);
-	if (!hp_pages_inside() && !hp_pages_quiet()) /* the fork that waits is about to take the caller's locks */
+	/* a waiting fork is about to take jemalloc's locks, which the caller holds: do not wait for it */
+	if (!hp_pages_inside() && !hp_pages_quiet())
 		bytes = hp_purge(false);
 	hp_unlock(&hp_heap_lock);
 	return bytes;

@@ -18,7 +18,7 @@ extern HP_TLS struct hp_cache *hugepin_cache_self_
 HP_TLS struct hp_cache *hp_cache_aside;
 size_t hp_shared_listed;
 
-static HP_TLS bool exiting; /* destructors of this thread may still call: they get no cache again */
+static HP_TLS bool exiting; /* destructors of this thread may still call us: they get no cache again */
 static HP_TLS bool keyed; /* exit_key is set for this thread */
 
 static struct hp_keys shared_keys;
@@ -27,7 +27,7 @@ static uint32_t shared_head[HP_SLOT_MAX + 1];
 static struct hp_cache *registered, *spare;
 static pthread_key_t exit_key;
 static bool exit_key_made, membarrier_ready;
-static bool unsettled; /* of the last hp_cache_steal(): it could not tell of one cache that its owner does nothing */
+static bool unsettled; /* in the last hp_cache_steal(), the owner of some cache may have been active */
 
 /* ------------------------------------------------------------------ lists */
 
@@ -77,7 +77,7 @@ static void list_push(struct hp_keys *k, uint32_t *head, size_t chunk, uint32_t 
 	head[n] = (uint32_t)chunk;
 }
 
-/* Give a listed buffer to the tree, not settled. A buffer on a page that leaves the pool is in no list. */
+/* Give a listed buffer to the tree, not settled. No list has a buffer on a page that leaves the pool. */
 static void give_to_tree(size_t chunk, size_t n)
 {
 	HP_ASSERT(!hp_span.page[hp_page_of(chunk)].leaves);
@@ -200,7 +200,7 @@ void hp_cache_set_aside(bool on)
 
 /* ------------------------------------------------------------------ threads */
 
-/* Out of the list already; the lock is held. */
+/* The cache is no longer in the list `registered`. The lock is held. */
 static void retire(struct hp_cache *c)
 {
 	hp_cache_clear(c);
@@ -228,14 +228,14 @@ static void at_exit(void *cache)
 void hp_cache_init(void)
 {
 	exit_key_made = hp_key_create(&exit_key, at_exit) == 0;
-	/* Refused by old kernels and some sandboxes: then idle caches are not emptied. */
+	/* Old kernels and some sandboxes refuse this: then idle caches are not emptied. */
 	membarrier_ready = hp_barrier_register();
 }
 
-/* Several caches at a time: one mapping. */
+/* Map several caches at a time, as one mapping. */
 static struct hp_cache *map_caches(void)
 {
-	/* Off the start of a page, as chunk words are (pages.h). */
+	/* Caches do not begin at the start of a page, for the reason given at HP_CHUNK_SKEW (pages.h). */
 	enum { BATCH = 8, SKEW = 1088, STRIDE = (sizeof(struct hp_cache) + SKEW + 4095) / 4096 * 4096 };
 	char *m = hp_meta_map(BATCH * STRIDE);
 	struct hp_cache *first = NULL;
@@ -249,12 +249,12 @@ static struct hp_cache *map_caches(void)
 	return first;
 }
 
-/* Threads whose first slow call came in the last round of their destructors have ended without giving up their caches.
- * Some at a time: there may be many threads. */
+/* Retire caches of threads that have ended without giving them up. Such a thread made its first slow call in the last
+ * round of its destructors. Looks at AT_ONCE caches per call, since there may be many threads. */
 static void reap(void)
 {
 	enum { AT_ONCE = 64 };
-	static size_t begin; /* how many to pass over */
+	static size_t begin; /* how many caches to skip: earlier calls looked at them */
 	struct hp_cache **at = &registered;
 	size_t i = 0;
 
@@ -282,8 +282,8 @@ void hp_cache_adopt(void)
 	if (exiting)
 		return;
 	if (c == &hp_cache_none) {
-		/* A child that has the memory in common, of vfork(2), say, leaves the cache to the thread whose
-		 * variables it has. */
+		/* A child that shares the parent's memory (of vfork(2), say) runs with the variables of the parent's
+		 * thread. The cache becomes that thread's, so the child's tid must not be noted. */
 		if (hp_sandboxed || hp_process() != HP_PROCESS_OWN)
 			tid = 0;
 		else
@@ -310,11 +310,11 @@ void hp_cache_adopt(void)
 		c->tid = tid;
 		registered = c;
 		HP_STAT_ADD(threads, 1);
-		hp_cache_self = c; /* with the lock: the child of a fork from a signal handler has both or none */
+		hp_cache_self = c; /* set under the lock: a fork from a signal handler then copies both or neither */
 		hp_unlock(&hp_heap_lock);
 	}
-	/* May allocate (its second level of keys does, a small request): no lock is held, and the cache is in place. A
-	 * thread that came before the constructor gets its key at a later slow call. */
+	/* pthread_setspecific() may allocate: its second level of keys is a small request. So no lock is held here,
+	 * and the cache is in place. A thread that came before the constructor gets its key at a later slow call. */
 	if (!keyed && exit_key_made) {
 		keyed = true;
 		pthread_setspecific(exit_key, c);
@@ -335,7 +335,8 @@ bool hp_cache_steal(bool idle_only, uint32_t age)
 	for (struct hp_cache *c = registered; c; c = c->next) {
 		if (c == hp_cache_self)
 			continue;
-		/* Before busy is read, with the membarrier: pairs with hp_cache_enter() and hp_cache_limit(). */
+		/* Set limit before reading busy, with the membarrier between: pairs with hp_cache_enter() and
+		 * hp_cache_limit(). */
 		atomic_store_explicit(&c->limit, 0, memory_order_seq_cst);
 		fence |= !idle_only || c->asked;
 	}
@@ -349,8 +350,8 @@ bool hp_cache_steal(bool idle_only, uint32_t age)
 	for (struct hp_cache *c = registered; c; c = c->next) {
 		if (c == hp_cache_self)
 			continue;
-		/* The owner left by a store to busy, with which the first load pairs, or by one to the whole word: the
-		 * second pairs with hp_cache_pop_slot() and hp_fast_free(). */
+		/* The owner has left by a store to busy, which pairs with the first load, or by a store to the whole
+		 * word: that pairs with the second load (hp_cache_pop_slot(), hp_fast_free()). */
 		bool mine = fence && (!idle_only || c->asked) &&
 			    !atomic_load_explicit(&c->slot.busy, memory_order_acquire);
 
@@ -360,7 +361,7 @@ bool hp_cache_steal(bool idle_only, uint32_t age)
 			HP_STAT_ADD(stolen, 1);
 		}
 		unsettled |= !mine;
-		/* Without the fence an idle thread's cache cannot be emptied: no reason to look again. */
+		/* Without membarrier an idle thread's cache is never emptied: looking again would be in vain. */
 		remain |= membarrier_ready && !hp_sandboxed && !mine;
 		c->asked = true;
 	}
@@ -376,14 +377,15 @@ bool hp_cache_unsettled(void)
 void hp_cache_copied(void)
 {
 	for (struct hp_cache *c = registered; c; c = c->next)
-		c->tid = 0; /* their threads are another process's */
+		c->tid = 0; /* the caches' threads belong to another process */
 }
 
 void hp_cache_child(void)
 {
 	for (struct hp_cache *c = registered, *next; c; c = next) {
 		next = c->next;
-		/* Another thread's may have been caught in the middle of a change; the heap has cleared all words. */
+		/* Another thread's cache may have been in the middle of a change. The heap has cleared the words of
+		 * its chunks. */
 		memset(c, 0, sizeof *c);
 		if (c == hp_cache_self)
 			continue;

@@ -11,25 +11,25 @@
 #include "alloc/advice.h"
 #include "base/pagescan.h"
 
-/* Bytes around the stack pointer that the handlers' callees and fork()'s own frames may write. */
+/* Bytes around the stack pointer that fork()'s own frames and the functions called by the handlers may write. */
 #define STACK_BELOW 65536
 #define STACK_ABOVE 16384
-/* Bytes below a thread-local variable of ours or of the C library's that hold the others, and above the thread
+/* Thread-local data: so many bytes below a known variable of ours or of the C library's, and above the thread
  * pointer. */
 #define THREAD_BELOW 8192
 #define THREAD_ABOVE 8192
 
-/* In a copy of TRIAL_PAGES or more, once SLOW_PAGES hugepages have taken SLOW_TIMES what base pages take, the others
- * are of these. */
+/* A hugepage is slow if populating it takes SLOW_TIMES as long as populating as many base pages. After SLOW_PAGES slow
+ * hugepages, the rest of the copy is of base pages. A copy of fewer than TRIAL_PAGES does not look at the times. */
 #define TRIAL_PAGES 4
 #define SLOW_PAGES 2
 #define SLOW_TIMES 3
 
 static struct {
-	char *map, *at; /* the mapping, and the aligned copy inside it, or what is left of that; NULL: there is none */
-	char *end; /* of the mapping */
+	char *map, *at; /* at: the aligned copy inside the mapping, or its part not yet moved; NULL: none */
+	char *end; /* end of the mapping */
 	size_t pages;
-	bool used; /* kept since tick `since`: not zero */
+	bool used; /* memory kept since tick `since`; its contents are not zero */
 	uint32_t since;
 } copy;
 
@@ -40,7 +40,7 @@ static char *end_of_copy(void)
 
 /* ------------------------------------------------------------------ which pages */
 
-/* Whether any of pages [p, p + count) is one that the child's part of fork() works on early. */
+/* Whether the child's part of fork() uses any of pages [p, p + count) before our handlers run. */
 static bool is_used_early(size_t p, size_t count)
 {
 	uintptr_t from = hp_page_addr(p), to = hp_page_addr(p + count), frame = (uintptr_t)__builtin_frame_address(0);
@@ -109,7 +109,7 @@ static void each_live(bool listed_too, each_part *each, void *arg)
 		uint64_t w = hp_chunk_get(c);
 		unsigned state = HP_CHUNK_STATE(w);
 
-		if (state == HP_CHUNK_FREE) { /* taken by an allocation that waits for its pages */
+		if (state == HP_CHUNK_FREE) { /* taken by an allocation that still waits for its pages */
 			c++;
 			continue;
 		}
@@ -158,9 +158,9 @@ void hp_copy_unmark(void)
 }
 
 struct filling {
-	size_t slot, last; /* of page `last` */
+	size_t slot, last; /* slot: index of page `last` in the copy */
 	bool again, torn;
-	char *zeroed; /* a copy in used memory: what lies below is filled; else NULL */
+	char *zeroed; /* for kept memory: the copy is filled up to here; else NULL */
 };
 
 static void fill_part(void *filling, size_t page, size_t from, size_t to)
@@ -175,7 +175,7 @@ static void fill_part(void *filling, size_t page, size_t from, size_t to)
 		f->slot += hp_copy_is_marked(f->last);
 	out = copy.at + (f->slot << HP_PAGE_SHIFT) + ((from & (HP_PAGE_CHUNKS - 1)) << HP_CHUNK_SHIFT);
 	end = out + ((to - from) << HP_CHUNK_SHIFT);
-	if (f->zeroed) { /* of what is advised parts may be left out */
+	if (f->zeroed) { /* parts of an advised page may be left out of the copy: clear the whole page */
 		memset(f->zeroed, 0, (size_t)((g->advised ? end : out) - f->zeroed));
 		f->zeroed = end;
 	}
@@ -199,7 +199,7 @@ bool hp_copy_fill(bool again, bool listed_too)
 
 static uint64_t read_value(const char *dir, const char *file, const char *key)
 {
-	static char text[8192]; /* under hp_heap_lock */
+	static char text[8192]; /* protected by hp_heap_lock */
 	char path[512];
 	struct hp_line l = { path, path + sizeof path };
 
@@ -237,7 +237,7 @@ static uint64_t cgroup_room(const char *mount, const char *path, const char *lim
 
 static uint64_t free_room(void)
 {
-	static char text[4096]; /* under hp_heap_lock */
+	static char text[4096]; /* protected by hp_heap_lock */
 	uint64_t room = read_value("/proc/meminfo", "", "MemAvailable:");
 
 	room = room == UINT64_MAX ? room : room * 1024;
@@ -263,8 +263,8 @@ static uint64_t free_room(void)
 	return room;
 }
 
-/* Whether no child has what is kept: each page that one has would be copied before it is written. A filter of system
- * calls may end who asks. */
+/* Whether no child shares the kept memory: the next write to a shared page would copy the page. With a filter of
+ * system calls in force the answer is false, since the filter might end the process for the question. */
 static bool is_own(void)
 {
 	bool may_ask = !hp_sandboxed && syscall(SYS_prctl, PR_GET_SECCOMP) == 0;
@@ -315,10 +315,10 @@ bool hp_copy_may_map(size_t pages)
 
 static void advise_copy(char *at, size_t pages, int advice)
 {
-	syscall(SYS_madvise, at, pages << HP_PAGE_SHIFT, advice); /* without it base pages do, or others */
+	syscall(SYS_madvise, at, pages << HP_PAGE_SHIFT, advice); /* a refusal is harmless: pages of another size do */
 }
 
-/* ret_ns: how long it took. False: there is none. */
+/* ret_ns: the time it took. False: there is no memory. */
 static bool populate(char *at, size_t pages, uint64_t *ret_ns)
 {
 	uint64_t start = hp_clock_ns();
@@ -329,7 +329,7 @@ static bool populate(char *at, size_t pages, uint64_t *ret_ns)
 	return true;
 }
 
-/* The time that the base pages of a hugepage take to be had, tried on memory that is thrown away. */
+/* The time to populate the base pages of one hugepage, measured on memory that is thrown away. */
 static bool time_base_pages(uint64_t *ret_ns)
 {
 	char *map = map_copy(1), *at = (char *)hp_round_up((uintptr_t)map, HP_PAGE);
@@ -343,10 +343,12 @@ static bool time_base_pages(uint64_t *ret_ns)
 	return ok;
 }
 
-/* THP, until some take much longer than base pages: on a virtual machine a free hugepage is often one that the host has
- * yet to find. Before Linux 6.17 mremap moves no more than one mapping, and parts that were first populated under
- * different advice stay several for good. So the first page is populated before anything is split, and at the end all
- * is advised the same. */
+/* Populate the copy as THP. If some hugepages are much slower than base pages, the rest is of base pages: on a virtual
+ * machine, a hugepage that is free in the guest often has no memory in the host yet.
+ *
+ * The whole copy must stay one mapping, since before Linux 6.17 mremap moves no more than one. Parts that were first
+ * populated under different advice remain several mappings for good. So the first page is populated before the advice
+ * differs, and at the end all parts have the same advice. */
 static bool populate_copy(void)
 {
 	uint64_t base_ns, ns;
@@ -369,12 +371,12 @@ static bool populate_copy(void)
 	advise_copy(rest, left, MADV_NOHUGEPAGE);
 	if (!populate(rest, left, &ns))
 		return false;
-	advise_copy(rest, left, MADV_HUGEPAGE); /* the kernel may collapse them later */
+	advise_copy(rest, left, MADV_HUGEPAGE); /* the kernel may collapse the base pages later */
 	return true;
 }
 
-/* Use the kept memory, without the part that is too much. All of it was shared with a child, and each base page would
- * be a fault of its own. */
+/* Use the kept memory, without the excess. Populate all of it now: it was shared with a child, so each base page would
+ * take a fault of its own. */
 static bool use_again(size_t pages)
 {
 	size_t excess = (copy.pages - pages) << HP_PAGE_SHIFT;
@@ -415,7 +417,7 @@ bool hp_copy_hide(void)
 	return syscall(SYS_madvise, copy.at, copy.pages << HP_PAGE_SHIFT, MADV_DONTDUMP) == 0;
 }
 
-/* Unmap the memory around the copy, a hugepage in all. */
+/* Unmap the memory around the copy, one hugepage in total. */
 static void drop_slack(void)
 {
 	char *end = end_of_copy();
@@ -439,7 +441,7 @@ static bool put_run(size_t first, size_t count)
 	return true;
 }
 
-/* Where mremap refuses a single page, too. */
+/* For a page that mremap refuses to move even alone. */
 static bool put_contents(size_t p)
 {
 	if (syscall(SYS_mmap, hp_page_addr(p), HP_PAGE, PROT_READ | PROT_WRITE,
@@ -456,9 +458,9 @@ size_t hp_copy_put(size_t first, size_t end)
 {
 	if (put_run(first, end - first))
 		return end;
-	/* Page by page: the copy may be several mappings; or it counts twice for strict overcommit while it moves, and
-	 * the kernel has refused that when it had unmapped the target. What is dropped here is the room for one
-	 * page. */
+	/* Go page by page, since mremap may refuse the whole run for two reasons. The copy may be several mappings. Or
+	 * strict overcommit counts the copy twice while it moves; then the kernel has unmapped the target before it
+	 * refuses. Dropping the slack makes room for one page. */
 	drop_slack();
 	for (size_t p = first; p < end; p++)
 		if (!put_run(p, 1) && !put_contents(p))

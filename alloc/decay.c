@@ -19,9 +19,9 @@
 static bool drop_holds(void);
 static struct hp_job decay = { .run = hp_heap_tick };
 static struct hp_job dropping = { .run = drop_holds };
-static _Atomic bool must_drop; /* memory is idle that domains hold, and there was no thread to ask them */
+static _Atomic bool must_drop; /* domains hold idle memory, and there was no thread to ask them */
 
-/* On a bare thread, which calls no hook: what domains hold waits for a thread that may. */
+/* A bare thread calls no hook: memory that domains hold waits for a thread that may ask them. */
 static bool tick(bool bare)
 {
 	void (*let_go)(uint32_t) = bare ? NULL : hp_heap_hooks()->let_go;
@@ -29,13 +29,13 @@ static bool tick(bool bare)
 
 	hp_lock(&hp_heap_lock);
 	hp_span.tree.now++;
-	/* Buffers in an idle thread's cache were freed before the last tick. */
+	/* Buffers in an idle thread's cache were freed before the last tick: hence 2. */
 	more = hp_cache_steal(true, 2);
-	/* Buffers in the shared lists came since the last tick. */
+	/* Buffers in the shared lists were freed since the last tick: stamp them with its time. */
 	hp_span.tree.now--;
 	hp_shared_clear();
 	hp_span.tree.now++;
-	if (let_go) { /* now that the lists are cleared */
+	if (let_go) { /* the lists are empty now, so that domains see all free pages */
 		hp_unlock(&hp_heap_lock);
 		let_go(HP_TICKS + 1);
 		hp_lock(&hp_heap_lock);
@@ -83,10 +83,9 @@ static void tick_alone(void *unused)
 	while (hp_ticker_sleep(hp_ticking.delay_ns) && !hp_map_hooked())
 		if (!tick(true))
 			return;
-	disarm(); /* the next slow path sees to it that somebody ticks */
+	disarm(); /* the next slow path makes somebody tick */
 }
 
-/* Hooks on mapping calls, watchers and backends may do anything, and need a thread that the C library knows. */
 bool hp_may_tick_alone(void)
 {
 	return !hp_ticker_forbidden() && !hp_map_hooked();
@@ -100,18 +99,16 @@ static const struct hp_thread_kind tick_kind = {
 	.calls_count = 10,
 };
 
-/* Whether free() may start the service thread, where the ticker will not do. The C library frees the thread-local
- * storage of threads that have exited under a lock that pthread_create takes; where there is but one thread, nothing of
- * that can be going on. */
+/* Whether free() may start the service thread, if a bare thread must not tick. When a thread has exited, the C library
+ * frees its thread-local storage under a lock that pthread_create() takes: starting a thread there would deadlock. If
+ * there is only one thread, no thread has just exited. */
 static bool free_may_start(void)
 {
-	static unsigned calls; /* looking costs some microseconds */
+	static unsigned calls; /* counting threads costs some microseconds */
 
 	return calls++ % 64 == 0 && (__libc_single_threaded || hp_thread_count() == 1);
 }
 
-/* Have somebody tick from now on, if the heap is so large that memory may be given back. Returns whether the
- * caller must call hp_ask_tick() once the lock is released. */
 bool hp_want_tick(bool allocating)
 {
 	size_t populated;
@@ -119,7 +116,8 @@ bool hp_want_tick(bool allocating)
 	if (!hp_heap_constructed || !hp_config.decay_ms)
 		return false;
 	hp_heap_know_process();
-	if (hp_ticking.on && hp_ticking.by_service && !hp_service_running()) /* it has ended meanwhile */
+	/* the service thread has ended meanwhile */
+	if (hp_ticking.on && hp_ticking.by_service && !hp_service_running())
 		hp_ticking.on = false;
 	if (hp_ticking.on) {
 		if (!hp_ticking.by_calls || hp_clock_ns() < hp_ticking.next_ns)
@@ -138,8 +136,6 @@ bool hp_want_tick(bool allocating)
 	return true;
 }
 
-/* Have somebody tick. may_start: the caller holds no lock and may call the C library, so the service thread may be
- * started. */
 void hp_ask_tick(bool may_start)
 {
 	bool service = !hp_may_tick_alone(), found, due;
@@ -154,7 +150,7 @@ void hp_ask_tick(bool may_start)
 	}
 	hp_lock(&hp_heap_lock);
 	hp_ticking.by_service = found && service;
-	/* A child of vfork has the heap in common with its parent, and cannot start what is to give back the parent's
+	/* A child of vfork shares the heap with its parent, and cannot start a thread that gives back the parent's
 	 * memory. */
 	if (!found && !hp_sandboxed && hp_process() == HP_PROCESS_GUEST)
 		hp_ticking.on = false;
@@ -164,5 +160,5 @@ void hp_ask_tick(bool may_start)
 		hp_ticking.next_ns = hp_clock_ns() + hp_ticking.delay_ns;
 	hp_unlock(&hp_heap_lock);
 	if (due)
-		tick(true); /* no hook: who allocates may hold locks of a backend's */
+		tick(true); /* as a bare thread: the caller may hold locks of a backend's, so no hook may run */
 }

@@ -1,30 +1,32 @@
 /*
- * Fork. A private hugetlb page that is written after fork needs a free page in the pool; with an empty pool the kernel
- * kills the child, and a child can get no reservation, so looking at the pool first proves nothing. What holds: before
- * fork the live buffers of hugetlb pages are copied to anonymous memory and the originals are kept out of the child
- * (MADV_DONTFORK); the child moves the copy into the hole before anything else runs there; the parent drops it. From
- * then on the child's heap is THP, and the child's own forks are left to the kernel.
+ * Fork. After a fork, a write to a private hugetlb page needs a free page in the pool. If the pool is empty, the
+ * kernel kills the child. A look at the free pages before the fork proves nothing, since a child can get no
+ * reservation. The remedy is a copy. Before the fork, the parent copies the live buffers of hugetlb pages to anonymous
+ * memory and keeps the originals out of the child (MADV_DONTFORK). The child moves the copy into the hole before
+ * anything else runs there. The parent drops its copy. From then on the child's heap is THP, and the child's own forks
+ * are left to the kernel.
  *
- * The same is done with held pages of any kind (hold.h): a device has them pinned, so the kernel would copy them whole,
- * page by page, inside fork. Pages whose holders want no copy are only kept out of the child.
+ * Held pages of any kind (hold.h) are copied in the same way: a device has pinned them, so the kernel would copy each
+ * page whole inside fork. Pages whose holders want no copy are only kept out of the child.
  *
- * Memory of the small tier (HUGEPIN_SMALL_PINNED) is left to the kernel: the C library touches it in the child before
- * any handler runs (its streams' locks, values of thread-specific keys, the list of handlers), so there may be no hole
- * at that time. That is safe, since it has no pages of the pool; of pages that a device has pinned the kernel gives the
- * child a copy at once.
+ * Memory of the small tier (HUGEPIN_SMALL_PINNED) is left to the kernel. The C library touches it in the child before
+ * any handler runs (locks of streams, values of thread-specific keys, the list of handlers), so it must not be a hole
+ * at that time. Leaving it to the kernel is safe, since it contains no pages of the pool. The kernel copies those of
+ * its pages that a device has pinned at once, inside fork.
  *
- * A process with one thread may have the copy in place of the originals itself, before the fork (move.c): then there is
- * nothing to be kept out.
+ * A process with one thread may put the copy in place of the originals itself, before the fork (move.c). Then no page
+ * has to be kept out.
  *
- * What the program has said of parts of its buffers (advice.h) holds in the child: some is left out of the copy, which
- * is then advised as the original.
+ * The child's memory has the advice that the program gave to its buffers (advice.h). Buffers that the program keeps
+ * out of children are left out of the copy, and the copy is advised like the originals.
  *
- * Limits: what other threads write during the last pass over what has changed may arrive in any order. A stack that
- * lies in the heap cannot be replaced under the running thread: its hugepage stays copy-on-write. Hugepages with the C
- * library's descriptors of threads stay so, too: it reads these in the child before any handler runs.
+ * Limits: writes by other threads during the last pass of the copy may reach the child in any order. A stack that lies
+ * in the heap cannot be replaced under its running thread: its hugepage stays copy-on-write. Hugepages with the C
+ * library's descriptors of threads stay copy-on-write too, since the C library reads these in the child before any
+ * handler runs.
  *
- * Everything here runs between prepare and parent or child with hp_heap_lock held, by raw system calls, signals blocked
- * (atfork.c).
+ * All code here runs between prepare and parent or child, with hp_heap_lock held and signals blocked (atfork.c). It
+ * makes raw system calls only.
  */
 #include "alloc/fork.h"
 
@@ -42,19 +44,19 @@
 #include "base/config.h"
 #include "base/stats.h"
 
-/* Parts of a copy that others write to are made so often. */
+/* At most so many passes copy what other threads write during the copy. */
 #define PASSES 4
 
 static struct {
-	bool made; /* for this fork; it may be of nothing */
-	bool hidden; /* not dumped: some of the originals are not */
-	bool keep; /* its memory, for the next fork's */
+	bool made; /* a copy exists for this fork; it may have no pages */
+	bool hidden; /* left out of core dumps, because some originals are */
+	bool keep; /* keep the copy's memory for the next fork */
 } copy;
-static bool listed_too; /* LISTED buffers are copied: their threads may take them meanwhile */
-static bool kept_some; /* pages are kept out of the child */
-static unsigned copies; /* forks of this process that copied, be it to move */
-static bool counted; /* this fork */
-static bool dofork_refused; /* MADV_DOFORK was refused: to be tried again before a fork that relies on it */
+static bool listed_too; /* copy LISTED buffers too: other threads may take them meanwhile */
+static bool kept_some; /* some pages are kept out of the child */
+static unsigned copies; /* forks of this process that copied or moved memory */
+static bool counted; /* this fork is counted in `copies` */
+static bool dofork_refused; /* the kernel refused MADV_DOFORK: try again before the next fork */
 
 /* ------------------------------------------------------------------ which pages */
 
@@ -63,7 +65,7 @@ static bool has_memory(size_t p)
 	return hp_span.page[p].state == HP_PAGE_READY || hp_span.page[p].state == HP_PAGE_RESERVED;
 }
 
-/* What the child is to get of a page: what the kernel gives, a copy of its live buffers, or nothing. */
+/* What the child gets of a page: the kernel's copy-on-write, our copy of its live buffers, or nothing. */
 enum fate { SHARED, COPY, NOTHING };
 
 static enum fate fate_of(const struct hp_page *g)
@@ -84,7 +86,7 @@ static enum fate fate(size_t p)
 		return SHARED;
 	if (!g->giant || hp_config.fork_mode == HP_FORK_COPY)
 		return f;
-	/* The kernel keeps all of a giant page out of the child, or nothing. */
+	/* The kernel can only keep a giant page out of the child as a whole. */
 	g -= p & (HP_GIANT_PAGES - 1);
 	for (size_t i = 0; i < HP_GIANT_PAGES && f != COPY; i++)
 		f = f == SHARED && fate_of(&g[i]) == NOTHING ? SHARED : fate_of(&g[i]);
@@ -100,7 +102,7 @@ static enum hp_page_fork mark_child(size_t p)
 
 /* ------------------------------------------------------------------ does it fit */
 
-/* Pages of the pool. */
+/* Numbers of pages in the pools of both sizes. */
 struct pool {
 	size_t pages, giants;
 };
@@ -114,16 +116,18 @@ static bool covers_pool(struct pool p)
 struct plan {
 	enum { NO_COPY, BY_COPY, BY_COW, REFUSE } how;
 	size_t copied; /* pages that need a copy */
-	struct pool pool; /* those that the kernel would have to copy */
-	bool ample; /* room for twice the copy */
+	struct pool pool; /* pages that the kernel may have to copy on write */
+	bool ample; /* memory has room for twice the copy */
 };
 
-/* Marks pages; the caller unmarks or uses them. refusal: it is asked only whether to refuse. */
+/* Decide how this fork goes. Marks pages; the caller unmarks or uses them. refusal: only `how == REFUSE` is of
+ * interest. */
 static struct plan plan(bool refusal)
 {
 	struct plan r = { .how = NO_COPY };
 	struct pool stack = { .pages = 0 };
-	size_t copy_some = 0, keep_out = 0, other = 0; /* other: held pages that the kernel would have to copy */
+	/* other: held pages that are not the pool's, which the kernel would have to copy */
+	size_t copy_some = 0, keep_out = 0, other = 0;
 
 	for (size_t p = 1; p < hp_span.tree.used; p++) {
 		const struct hp_page *g = &hp_span.page[p];
@@ -161,7 +165,6 @@ static struct plan plan(bool refusal)
 	return r;
 }
 
-/* The drop-in's fork() asks (dropin/fork.c). */
 bool hp_fork_refuses(void)
 {
 	bool refuses = plan(true).how == REFUSE;
@@ -193,7 +196,7 @@ static bool is_kept_out(size_t p)
 	return hp_span.page[p].fork != HP_PAGE_SHARED;
 }
 
-/* Keep out of the child what is marked, and what holds nothing that it needs. */
+/* Keep two kinds of pages out of the child: marked ones, and pages of the same fates without live buffers. */
 static void keep_out_pages(void)
 {
 	for (size_t p = 1; p < hp_span.tree.used; p++) {
@@ -207,7 +210,7 @@ static void keep_out_pages(void)
 		kept_some |= g->fork != HP_PAGE_SHARED;
 	}
 	if (kept_some)
-		advise_runs(is_kept_out, MADV_DONTFORK); /* where it is refused, the child maps over what it has got */
+		advise_runs(is_kept_out, MADV_DONTFORK); /* if refused, the child maps over its inherited pages */
 }
 
 static void drop_copy(void)
@@ -216,7 +219,7 @@ static void drop_copy(void)
 	copy.made = copy.hidden = copy.keep = false;
 }
 
-static size_t changed; /* pages */
+static size_t changed; /* pages, in this pass */
 
 static void note_written(uintptr_t start, uintptr_t end)
 {
@@ -242,14 +245,14 @@ static int look_at_run(void *unused, size_t first, size_t end)
 	return 0;
 }
 
-/* Copy while other threads run, and then what they wrote meanwhile, until that is nothing or has been done often
- * enough: what may arrive in parts is what they write during the last pass, or to what somebody else watches. False:
- * something could not be read. */
+/* Copy while other threads run. Then copy again what they wrote meanwhile, until nothing changes or after PASSES
+ * passes. Only two kinds of writes may reach the child in part: those during the last pass, and those to memory that
+ * another userfaultfd watches. False: a part could not be read. */
 static bool copy_by_passes(void)
 {
 	bool watched = false, whole;
 
-	/* Nothing but what is copied: what is write-protected and then written to is split into base pages. */
+	/* Watch only pages that are copied: a write to a write-protected THP splits it into base pages. */
 	if (hp_written_begin())
 		hp_copy_runs(hp_copy_is_marked, watch_run, &watched);
 	whole = hp_copy_fill(false, listed_too);
@@ -266,8 +269,9 @@ static bool copy_by_passes(void)
 	return whole;
 }
 
-/* alone: there is no other thread. The memory of a copy is kept where a child that writes to all that both have would
- * not run short: not that of a process with one thread, which has the copy in place of the originals as a rule. */
+/* alone: the process has one thread. Memory of a copy is kept for the next fork on two conditions. There must be ample
+ * memory, in case a child writes to all pages that it shares with us. And the process must have several threads: with
+ * one thread, the copy usually takes the place of the originals. */
 static bool make_copy(const struct plan *p, bool alone)
 {
 	if (p->copied) {
@@ -291,8 +295,8 @@ static void count_copied(size_t pages, bool alone)
 		return;
 	counted = true;
 	HP_STAT_ADD(forks_copied, 1);
-	/* It keeps forking, or has threads, so that nothing moves: memory whose copy-on-write needs no pool, from here
-	 * on. */
+	/* This process forks repeatedly, or has threads, so that its heap cannot move. Its new memory must need no
+	 * pool for copy-on-write. */
 	if (++copies >= 2 || !alone)
 		hp_span.no_pool = true;
 }
@@ -305,8 +309,8 @@ static bool any_not_shared(void)
 	return false;
 }
 
-/* Where no drop-in sees the program's madvise, the kernel is asked. Not after it has refused to let in what we kept
- * out. */
+/* Without the drop-in nobody saw the program's madvise: ask the kernel. If an earlier MADV_DOFORK of ours was refused,
+ * do not ask: some DONTFORK is then ours, not the program's. */
 static void learn_advice(void)
 {
 	if (!&hugepin_small_ && !dofork_refused && any_not_shared())
@@ -333,7 +337,7 @@ void hp_fork_prepare(bool listed, bool alone, size_t moved)
 		dofork_refused = hp_copy_runs(has_memory, let_in_run, NULL) != 0;
 	learn_advice();
 	if (p.how != BY_COPY || !p.copied)
-		hp_copy_drop(); /* what is kept */
+		hp_copy_drop(); /* drop memory kept from an earlier fork */
 	if (p.how == BY_COPY && make_copy(&p, alone)) {
 		count_copied(p.copied, alone);
 	} else if (p.how != NO_COPY) {
@@ -370,8 +374,8 @@ static bool is_gone(size_t p)
 	return hp_span.page[p].fork == HP_PAGE_LEFT || hp_span.page[p].fork == HP_PAGE_LOST;
 }
 
-/* With a hole in the heap the child must not run: anything may come to lie there. The child has fewer mappings than the
- * parent had, and asks for no memory, so there is no known reason for the kernel to refuse. */
+/* The child must not run with a hole in the heap, since another mapping could come to lie there. No reason is known
+ * for which the kernel would refuse: the child has fewer mappings than the parent had, and asks for no memory. */
 static _Noreturn void cannot(const char *call)
 {
 	hp_say("errno", NULL, (size_t)errno);
@@ -414,9 +418,9 @@ void hp_fork_child(void)
 		hp_page_in_child(p);
 	hp_span.left = 0;
 	if (copies)
-		hp_span.no_pool = true; /* its own forks need no copy then */
+		hp_span.no_pool = true; /* the child's own forks then need no copy */
 	kept_some = false;
-	drop_copy(); /* what is left of the mapping: before and behind the copy */
+	drop_copy(); /* unmap the slack before and behind the copy */
 	hp_copy_unmark();
 	errno = saved_errno;
 }

@@ -1,6 +1,6 @@
 /*
- * What a child of fork gets of the heap (fork.c). Called in fork's handlers (atfork.c): hp_heap_lock is held from
- * prepare to the end of parent or child.
+ * Which of the heap's memory a child of fork gets (fork.c). Fork's handlers (atfork.c) call these functions.
+ * hp_heap_lock is held from hp_fork_prepare() to the end of hp_fork_parent() or hp_fork_child().
  */
 #ifndef HP_ALLOC_FORK_H
 #define HP_ALLOC_FORK_H
@@ -8,11 +8,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Whether neither a copy nor the kernel's copy-on-write is sure to find memory. */
+/* Whether the fork must be refused: the pool may run out of pages for the kernel's copy-on-write, and there is no room
+ * for a copy either. */
 bool hp_fork_refuses(void);
 
-/* listed_too: LISTED buffers may become live before the child is there. alone: there is no other thread. moved: pages
- * that were moved for this fork (move.h). */
+/* listed_too: other threads may still turn LISTED buffers into live ones. alone: the process has one thread. moved:
+ * pages that were moved for this fork (move.h). */
 void hp_fork_prepare(bool listed_too, bool alone, size_t moved);
 void hp_fork_parent(void);
 void hp_fork_child(void);

@@ -12,14 +12,14 @@
 _Static_assert(KEPT_MAX / 2 + 2 <= KEPT_COUNT, "buffers have two chunks at least, and may be one too many");
 #define PATTERN 0xfd
 
-/* Freed buffers in the order of their coming. */
+/* Freed buffers, oldest first. */
 static struct {
 	uint32_t chunk[KEPT_COUNT];
-	size_t from, to; /* counted without end */
+	size_t from, to; /* oldest and next index, never wrapped */
 	size_t chunks;
 } kept;
-/* closed: a bit for each chunk, which says whether it was made inaccessible here. borders: how often that changes from
- * chunk to chunk. Each border is a mapping more. */
+/* closed: a bit for each chunk that was made inaccessible here. borders: the number of neighbouring chunks that differ
+ * in it. Each border costs one more mapping. */
 static uint64_t *closed;
 static size_t borders;
 
@@ -32,7 +32,7 @@ static size_t borders_of(size_t chunk, size_t n)
 	return count;
 }
 
-/* One raw system call, which no one's hooks see: the lock may stay. */
+/* This is one raw system call, which no hook sees, so the lock may stay held. */
 static bool protect_chunks(size_t chunk, size_t n, bool close)
 {
 	HP_STAT_ADD(guard_calls, 1);
@@ -45,7 +45,7 @@ static bool protect_chunks(size_t chunk, size_t n, bool close)
 	return true;
 }
 
-/* Whether there may be two borders more: half of the process's mappings are for others. */
+/* Whether two more borders are allowed. Half of the process's mappings are left to others. */
 static bool may_split(void)
 {
 	return borders + 2 <= 2 * hp_span.heads_max;
@@ -61,7 +61,7 @@ bool hp_guard_make(size_t chunk, size_t n, size_t bytes)
 		return false;
 	if (!may_split() || !protect_chunks(chunk + n, 1, true)) {
 		HP_STAT_ADD(guard_missing, 1);
-		if (hp_bit(closed, chunk + n)) /* and no border there */
+		if (hp_bit(closed, chunk + n)) /* open the page: then no border lies before it */
 			protect_chunks(chunk + n, 1, false);
 	}
 	HP_STAT_ADD(guard_bytes, HP_CHUNK);
@@ -72,7 +72,7 @@ bool hp_guard_make(size_t chunk, size_t n, size_t bytes)
 	return true;
 }
 
-/* The bytes behind the end may also be zero: the page was discarded, by MADV_DONTNEED or on the way into a child. */
+/* Zeros are accepted, too: MADV_DONTNEED, or the way into a child, may have discarded the page. */
 bool hp_guard_intact(size_t chunk)
 {
 	const unsigned char *at = (const unsigned char *)hp_chunk_addr(chunk) + hp_guard_bytes(chunk);
@@ -97,7 +97,8 @@ void hp_guard_free(size_t chunk)
 	HP_STAT_ADD(room_bytes, -HP_CHUNK);
 	HP_STAT_ADD(guard_kept_bytes, n << HP_CHUNK_SHIFT);
 	hp_chunk_set(chunk + 1, 0);
-	hp_chunk_set(chunk, HP_CHUNK_WORD(n, HP_CHUNK_LISTED)); /* free() will say so, if it comes again */
+	/* a second free() of the buffer sees LISTED and reports it */
+	hp_chunk_set(chunk, HP_CHUNK_WORD(n, HP_CHUNK_LISTED));
 	kept.chunk[kept.to++ & (KEPT_COUNT - 1)] = (uint32_t)chunk;
 	kept.chunks += n;
 }

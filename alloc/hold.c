@@ -14,7 +14,8 @@
 
 bool hp_heap_span(uintptr_t *ret_base, size_t *ret_size)
 {
-	/* Guards among the buffers are registered by nobody: each buffer is for itself, as memory of others is. */
+	/* With HUGEPIN_GUARD nobody may register the guard pages between buffers. So the pin cache sees no heap, and
+	 * treats each buffer by itself, like memory of others. */
 	if (!hp_heap_start() || hp_config.guard)
 		return false;
 	hp_lock(&hp_heap_lock);
@@ -50,8 +51,8 @@ void hp_heap_drop(uintptr_t addr, size_t len, enum hp_hold how)
 
 	hp_lock(&hp_heap_lock);
 	hp_pages_drop(hp_page_at(addr), len >> HP_PAGE_SHIFT, how);
-	/* Pages that are free by now may be due. The caller may hold locks: the C library's thread is woken but not
-	 * started. */
+	/* Pages that are free now may be due for decay. The caller may hold locks, so the service thread may be woken
+	 * but not started. */
 	must_ask = (hp_service_running() || hp_may_tick_alone()) && hp_want_tick(false);
 	hp_unlock(&hp_heap_lock);
 	if (must_ask)

@@ -14,7 +14,7 @@ hp_sum hp_map512_sum(const struct hp_map512 *m)
 			continue;
 		}
 		while (left) {
-			/* The low bits: a free run, which ends inside this word, then taken ones. */
+			/* The low bits of w are a free run, which ends inside this word, and then taken chunks. */
 			unsigned ones = w == ~UINT64_C(0) ? 64 : (unsigned)__builtin_ctzll(~w);
 
 			if (ones >= left) {
@@ -46,7 +46,7 @@ hp_sum hp_map512_sum(const struct hp_map512 *m)
 
 hp_sum hp_sum_merge(const hp_sum child[8], size_t chunks, unsigned borders)
 {
-	size_t start = 0, longest = 0, run = 0; /* run: free up to where we are */
+	size_t start = 0, longest = 0, run = 0; /* run: free chunks directly before child i */
 	bool at_start = true;
 
 	for (unsigned i = 0; i < 8; i++) {

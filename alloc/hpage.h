@@ -1,12 +1,12 @@
 /*
- * One hugepage's free chunks: a bitmap and its summary, and how summaries of neighbours merge. Pure values.
+ * The free chunks of one hugepage: a bitmap and its summary. Summaries of neighbours can be merged. Pure values.
  *
- * A summary packs three lengths, in chunks, of free runs inside a node (a hugepage or eight, 64, ... of them): at the
- * start, the longest anywhere, at the end (Go's page allocator, mpallocbits.go and mpagealloc.go: pallocSum). 0 says
- * that nothing is free, so tables that were never written read as full. Lengths need 22 bits only for a root that is
- * wholly free (2^21 chunks, 8 GiB): the top bit stands for that.
+ * A node is a hugepage, or 8, 64, ... of them. Its summary packs the lengths, in chunks, of three free runs inside the
+ * node: at the start, the longest anywhere, at the end (Go's page allocator, mpallocbits.go and mpagealloc.go:
+ * pallocSum). 0 means that nothing is free, so tables that were never written read as full. A length needs 22 bits
+ * only for a root that is wholly free (2^21 chunks, 8 GiB): the top bit stands for that.
  *
- * A free run never crosses the border of an extent: where a node begins an extent, it does not join its left neighbour.
+ * A free run never crosses the border of an extent: a node that begins an extent does not join its left neighbour.
  */
 #ifndef HP_ALLOC_HPAGE_H
 #define HP_ALLOC_HPAGE_H
@@ -21,8 +21,8 @@ typedef uint64_t hp_sum;
 #define HP_SUM_WHOLE (UINT64_C(1) << 63)
 #define HP_SUM_NONE UINT64_C(0)
 
-/* The free-chunk map of one hugepage: bit set = free. Valid only while the summary is neither none nor all free, so
- * that operations on whole hugepages write one word. */
+/* The free-chunk map of one hugepage: bit set = free. Valid only if the summary is neither HP_SUM_NONE nor
+ * HP_SUM_PAGE. So operations on whole hugepages write only the summary. */
 struct hp_map512 {
 	uint64_t w[8];
 };

@@ -3,7 +3,7 @@
 #include "alloc/place.h"
 #include "alloc/start.h"
 
-/* False: the page is not the pool's, or has begun already. */
+/* Returns false if the page is not the pool's, or is leaving already. */
 static bool begin_to_leave(size_t page)
 {
 	struct hp_page *g = &hp_span.page[page];
@@ -34,7 +34,7 @@ void hp_leave_pool(void)
 	hp_tree_settle(&hp_span.tree);
 	if (!any)
 		return;
-	/* Buffers on these pages must come to the tree when they are freed, and not to a list. */
+	/* A freed buffer on one of these pages must return to the tree, not to a list: ROOMY sees to that. */
 	for (size_t c = HP_PAGE_CHUNKS; c < hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT;) {
 		uint64_t w = hp_chunk_get(c);
 

@@ -22,11 +22,11 @@
 #define MAP_HUGE_SHIFT 26
 #endif
 
-/* Addresses among which the span lies, beside its own: 2^19 hugepages. The kernel's own randomness is more or less than
- * that, by architecture; and what it maps next lies at a known distance of what it mapped before. */
+/* The span lies at a random place among so many more addresses: 2^19 hugepages. The kernel's own randomness may be
+ * less, by architecture, and the kernel places later mappings at a known distance from earlier ones. */
 #define SPARE ((size_t)1 << 40)
 
-/* The drop-in's functions, and those that they go on to. */
+/* The drop-in's munmap, madvise and mmap, and the functions that these call in turn. */
 static struct {
 	const void *own, *next;
 } below[3];
@@ -55,7 +55,8 @@ static bool is_plain(const void *function, const unsigned char *begin, size_t le
 
 bool hp_map_hooked(void)
 {
-	/* mov $NUMBER, %eax; syscall. The wrapper of mmap first looks at the offset: test $0xfff, %r9d. */
+	/* The C library's wrapper is: mov $NUMBER, %eax; syscall. That of mmap first tests the offset: test $0xfff,
+	 * %r9d. */
 	static const unsigned char plain_munmap[] = { 0xb8, SYS_munmap, 0, 0, 0, 0x0f, 0x05 },
 				   plain_madvise[] = { 0xb8, SYS_madvise, 0, 0, 0, 0x0f, 0x05 },
 				   plain_mmap[] = { 0x41, 0xf7, 0xc1, 0xff, 0x0f, 0, 0 },
@@ -79,9 +80,9 @@ static int advise_mapping(uintptr_t at, size_t len, int advice)
 	return err;
 }
 
-/* Whether the kernel gave this process the same addresses as any other (personality(2), as under gdb;
- * kernel.randomize_va_space): then the string above all that is on the stack ends where the user half does. No system
- * call, which a filter may not know. */
+/* Whether the kernel gives this process the same addresses at each run (personality(2), as under gdb;
+ * kernel.randomize_va_space). The topmost string on the stack then ends exactly where user addresses end. A system
+ * call could ask the kernel, but a filter might not allow it. */
 static bool is_reproducible(void)
 {
 	return hp_is_power_of_two((getauxval(AT_EXECFN) | 0x3fff) + 1);
@@ -93,7 +94,7 @@ static uint64_t random_number(void)
 
 	if (syscall(SYS_getrandom, &r, sizeof r, GRND_NONBLOCK) == sizeof r)
 		return r;
-	/* Early at boot, or behind a filter: the place of the stack, and the time. */
+	/* Early at boot, or behind a filter: use the stack's address and the time. */
 	return ((uintptr_t)&r ^ hp_clock_ns() << 20) * UINT64_C(0x9e3779b97f4a7c15);
 }
 
@@ -101,11 +102,11 @@ int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base)
 {
 	int saved_errno = errno;
 	size_t spare = is_reproducible() ? 0 : SPARE, places = (spare + align) / align;
-	/* Without access nothing is charged, so MAP_NORESERVE is not needed; with it, the access given later would
-	 * escape the overcommit policy. */
+	/* Memory without access is charged to nobody, so MAP_NORESERVE is not needed. With MAP_NORESERVE, access given
+	 * later would escape the overcommit policy. */
 	void *p = mmap(NULL, size + spare + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	if (p == MAP_FAILED && spare) { /* RLIMIT_AS */
+	if (p == MAP_FAILED && spare) { /* RLIMIT_AS may be too low for the spare addresses */
 		spare = 0;
 		places = 1;
 		p = mmap(NULL, size + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -123,7 +124,7 @@ int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base)
 		munmap(p, base - got);
 	if (end > base + size)
 		munmap((void *)(base + size), end - (base + size));
-	/* Else gdb's gcore writes the whole span. */
+	/* Otherwise gdb's gcore would write the whole span. */
 	advise_mapping(base, size, MADV_DONTDUMP);
 	errno = saved_errno;
 	*ret_base = base;
@@ -136,8 +137,8 @@ int hp_map_hugetlb(uintptr_t at, size_t len, unsigned shift)
 	void *p;
 
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
-	/* Somewhere else first: a MAP_FIXED that the pool refuses has already unmapped what was there, and another
-	 * thread's mapping may land in the hole before we can fill it. */
+	/* Map elsewhere first. If the pool refuses a MAP_FIXED, the kernel has already unmapped the old mapping, and
+	 * another thread's mapping may land in the hole before we can fill it. */
 	p = hp_raw_mmap(len, PROT_READ | PROT_WRITE, MAP_HUGETLB | (int)(shift << MAP_HUGE_SHIFT));
 	if (p == MAP_FAILED) {
 		err = -errno;
@@ -157,13 +158,13 @@ int hp_map_normal(uintptr_t at, size_t len, bool thp)
 	int saved_errno = errno;
 
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
-	/* Access to what is reserved, not a mapping over it: when refused, it leaves no hole either. */
+	/* Give access to the reserved mapping instead of mapping over it: a refusal then leaves no hole. */
 	if (hp_raw_mprotect((void *)at, len, PROT_READ | PROT_WRITE) != 0) {
 		int err = -errno;
 
-		/* A part may have got it: there are several mappings in the range. A raw call: nobody has seen this
-		 * memory, and for the small tier we are here under locks of jemalloc's, which hooks on mmap that
-		 * allocate would want. */
+		/* The range has several mappings, and some may have got access: reserve all of it again. A raw call
+		 * will do, since nobody has seen this memory. It is also needed: for the small tier the caller holds
+		 * locks of jemalloc's, and a hook on mmap that allocates would take them. */
 		syscall(SYS_mmap, at, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0L);
 		advise_mapping(at, len, MADV_DONTDUMP);
 		errno = saved_errno;
@@ -184,8 +185,8 @@ int hp_map_release(uintptr_t at, size_t len)
 	int saved_errno = errno, err = 0;
 
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
-	/* By the C library's name: libhugepin-malloc.so tells the pin cache, to which a hugepage that was discarded is
-	 * other memory from then on, and other libraries' hooks drop what they have registered. */
+	/* Call the C library's mmap, so that hooks see it. libhugepin-malloc.so tells the pin cache, which treats
+	 * memory there as new from then on. Hooks of other libraries drop what they have registered. */
 	if (mmap((void *)at, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
 		err = -errno;
 	else
@@ -201,7 +202,7 @@ static uint64_t read_number(const char *path)
 	return hp_read_file(path, buf, sizeof buf) > 0 ? hp_number_after(buf, "", 0) : 0;
 }
 
-/* A file of the pool of one page size. */
+/* Read a number from a file of the pool of one page size. */
 static uint64_t pool_figure(unsigned shift, int node, const char *file)
 {
 	char path[128];
@@ -225,7 +226,7 @@ size_t hp_map_pool_free(unsigned shift, int node)
 	uint64_t free = pool_figure(shift, -1, "free_hugepages"), reserved = pool_figure(shift, -1, "resv_hugepages");
 
 	free = free > reserved ? free - reserved : 0;
-	/* Reserved ones are of no node. */
+	/* Reserved pages are not counted by node. */
 	return node < 0 ? free : HP_MIN(free, pool_figure(shift, node, "free_hugepages"));
 }
 
@@ -296,7 +297,7 @@ bool hp_map_thp_allows(const char *global, const char *const *sizes, size_t coun
 	return allowed && !known;
 }
 
-/* Since Linux 6.8 each size has a file of its own. */
+/* Since Linux 6.8 each size of THP has a file of its own. */
 bool hp_map_thp_enabled(void)
 {
 	enum { SHIFT_MIN = 14, SIZES = HP_PAGE_SHIFT - SHIFT_MIN + 1 };
@@ -316,7 +317,7 @@ bool hp_map_thp_enabled(void)
 			text[i][0] = 0;
 		sizes[i] = text[i];
 	}
-	/* 1: for all memory of this process; 3: but for what is advised. */
+	/* 1: THP is disabled for all memory of this process. 3: for all memory but advised memory. */
 	return hp_syscall(SYS_prctl, PR_GET_THP_DISABLE, 0, 0, 0, 0, 0) != 1 && hp_map_thp_allows(global, sizes, SIZES);
 }
 

@@ -1,23 +1,24 @@
 /*
- * Whoever writes to a page between its copy and its move writes in vain. So nobody may:
- *  - This process's threads: there must be one, for which the kernel is asked, and which has signals blocked.
- *  - Devices, and the kernel on a device's behalf, which have the page pinned. The kernel tells of pins only by what
- *    a fork does: it copies what is pinned, and shares the rest. So a child is made on trial. The child looks which
- *    of its pages are shared, and ends. A page that the child has not got, as the program kept it out of children, is
- *    not known to be free of pins. Nothing comes to be pinned between the trial and the move, since that takes a
- *    thread of this process.
- *  - The kernel, for what the thread began earlier, and not by a pin: asynchronous I/O and rings of io_uring (NFS,
- *    and FUSE before Linux 6.14, read into pages that are not pinned; a ring receives when the thread enters the
- *    kernel), and devices that look up pages by themselves (RDMA on demand). A process that has any of these open
- *    does not move at all.
- * What another process writes by process_vm_writev(2), ptrace(2) or /proc/PID/mem just then may be lost.
+ * A write to a page between its copy and its move would be lost. So nobody may write then:
+ *  - This process's threads. The process must have one thread only, as the kernel confirms, and this thread has
+ *    signals blocked.
+ *  - Devices that have pinned the page, and the kernel on a device's behalf. The kernel does not list pins, but a fork
+ *    shows them: it copies pinned pages and shares the others. So we fork a child on trial, which looks which of its
+ *    pages are shared, and ends. A page that the program keeps out of children may be pinned, so it does not move.
+ *    Between the trial and the move no page can become pinned, since pinning takes a thread of this process.
+ *  - The kernel, for operations that the thread began earlier without a pin. These are asynchronous I/O and io_uring:
+ *    NFS, and FUSE before Linux 6.14, read into unpinned pages, and a ring receives when the thread enters the kernel.
+ *    Devices that look up pages by themselves (RDMA on demand) write without a pin too. A process that has any of
+ *    these open does not move at all.
  *
- * Nor may the kernel know anything of the memory that other memory would have to be told: what the program has advised,
- * protected or sealed, watches by a userfaultfd, or gave a protection key; locks; a binding to nodes, if there are
- * several. mlock(2) of pages of the pool leaves no trace in the kernel: a lock by a program without the drop-in is
- * lost.
+ * Writes by another process in this moment (process_vm_writev(2), ptrace(2), /proc/PID/mem) may be lost.
  *
- * What did not move at one fork stays for good (page.stays), so that later forks do not try in vain.
+ * Other memory would not inherit what the kernel keeps about the old memory. So pages with any of these do not move:
+ * advice, protection, seals, userfaultfds and protection keys of the program; locks; a binding to nodes, if there are
+ * several nodes. An mlock(2) of pages of the pool leaves no trace in the kernel: a lock by a program without the
+ * drop-in is lost.
+ *
+ * A page that could not move at one fork stays for good (page.stays), so that later forks do not try in vain.
  */
 #include "alloc/move.h"
 
@@ -41,7 +42,7 @@
 #include "base/stats.h"
 #include "base/thread.h"
 
-/* Whether a page may move, of the pages that a copy is made for. */
+/* Whether a page may move. The answer also decides which pages are copied. */
 static bool may_move(size_t p)
 {
 	const struct hp_page *g = &hp_span.page[p];
@@ -55,7 +56,8 @@ static enum hp_page_fork mark_moving(size_t p)
 	return may_move(p) ? HP_PAGE_COPIED : HP_PAGE_SHARED;
 }
 
-/* A program that advises memory may do so by calls that nobody sees, too; pages are held by who knows them. */
+/* A program that advises some memory may also do so by calls that nobody sees. And the holder of a page knows its
+ * memory. So one advised or held page forbids all moves. */
 static bool any_advised_or_held(void)
 {
 	for (size_t p = 1; p < hp_span.tree.used; p++)
@@ -66,7 +68,8 @@ static bool any_advised_or_held(void)
 
 /* ------------------------------------------------------------------ what the kernel is asked */
 
-/* Since Linux 6.7 direct I/O to what a program has mapped by itself pins, on all file systems but those above. */
+/* Since Linux 6.7, direct I/O to a program's own anonymous memory pins the pages, except on the file systems named
+ * above. PAGEMAP_SCAN came in the same release, so a kernel that has this call pins. */
 static bool kernel_pins(void)
 {
 	static enum { UNKNOWN, NO, YES } known;
@@ -83,7 +86,7 @@ static bool kernel_pins(void)
 	return known == YES;
 }
 
-/* All memory comes from one node. */
+/* Whether all memory comes from one node. */
 static bool is_one_node(void)
 {
 	enum { NODES = 1024, BITS = 64 };
@@ -108,8 +111,8 @@ static bool read_link(int dir, const char *name, char *text, size_t size)
 	return true;
 }
 
-/* The first child of a process that unshared its namespace of processes is the first of a new one, which ends with
- * it. */
+/* False if the process has called unshare(CLONE_NEWPID): its next child would be the first process of a new namespace,
+ * and the namespace would end with our trial. */
 static bool is_own_namespace(void)
 {
 	char own[64], next[64];
@@ -118,7 +121,7 @@ static bool is_own_namespace(void)
 	       read_link(AT_FDCWD, "/proc/self/ns/pid_for_children", next, sizeof next) && !strcmp(own, next);
 }
 
-/* Rings that have no descriptor but the one registered with the task. */
+/* Whether the task has a ring whose only descriptor is the one registered with the task. */
 static bool has_registered_ring(void)
 {
 	enum { RINGS = 16, REGISTERED = 1 << 4 };
@@ -130,7 +133,7 @@ static bool has_registered_ring(void)
 	return false;
 }
 
-/* Whether what is open there may write to memory that nobody has pinned. */
+/* Whether an open file of this path may write to memory without a pin. */
 static bool may_write(const char *path)
 {
 	static const char *const harmless[] = { "null", "zero", "full", "random", "urandom", "tty", "pts/", "ptmx",
@@ -148,7 +151,7 @@ static bool may_write(const char *path)
 
 static bool has_open_writer(void)
 {
-	static _Alignas(struct dirent64) char list[4096]; /* under hp_heap_lock */
+	static _Alignas(struct dirent64) char list[4096]; /* protected by hp_heap_lock */
 	int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	char path[64];
 	bool found = fd < 0;
@@ -178,7 +181,7 @@ static void look_at(void *look, const struct hp_smaps *m)
 	uintptr_t end = HP_MIN(m->end, hp_page_addr(hp_span.tree.used));
 
 	l->any = true;
-	/* A userfaultfd may tell of the trial. */
+	/* A userfaultfd may report the trial's fork to its reader. */
 	l->special |= (m->flags & (HP_SMAPS_LOCKED | HP_SMAPS_IO | HP_SMAPS_UFFD)) != 0;
 	if ((m->flags & plain) == plain && !(m->flags & special))
 		return;
@@ -186,17 +189,17 @@ static void look_at(void *look, const struct hp_smaps *m)
 		l->special |= may_move((a - hp_span.base) >> HP_PAGE_SHIFT);
 }
 
-/* Pages that the program keeps out of children the trial finds. */
+/* Whether the kernel keeps something about our pages that other memory would lack. DONTFORK is left to the trial. */
 static bool is_special(void)
 {
-	static char text[8192]; /* under hp_heap_lock */
+	static char text[8192]; /* protected by hp_heap_lock */
 	struct look l = { .any = false };
 
 	hp_smaps_each(text, sizeof text, look_at, &l);
 	return l.special || !l.any;
 }
 
-/* A page of the pool under the running thread would be written by the child on trial. */
+/* If the thread's stack lies in the heap, the trial would write to it: a page of the pool. */
 static bool runs_on_heap(void)
 {
 	return (uintptr_t)__builtin_frame_address(0) - hp_span.base < hp_span.size;
@@ -204,8 +207,8 @@ static bool runs_on_heap(void)
 
 /* ------------------------------------------------------------------ the trial */
 
-/* In the child: note the pages that it shares with its parent, which are not pinned. Nobody sees what else it
- * writes. */
+/* In the child: note the marked pages that the child shares with its parent. A shared page is not pinned. The child's
+ * other writes stay private. */
 static bool find_shared(uint64_t *shared)
 {
 	int fd = (int)hp_syscall(SYS_open, (long)"/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0, 0, 0, 0);
@@ -220,12 +223,13 @@ static bool find_shared(uint64_t *shared)
 		if (ok && (entry & HP_PAGEMAP_PRESENT) && !(entry & HP_PAGEMAP_EXCLUSIVE))
 			hp_bit_set(shared, p);
 	}
-	if (fd >= 0) /* the table is the parent's, too: a copy of it would flush all files when it goes */
+	/* the table of files is shared with the parent (CLONE_FILES): a private one would flush all files at its end */
+	if (fd >= 0)
 		hp_syscall(SYS_close, fd, 0, 0, 0, 0, 0);
 	return ok;
 }
 
-/* No signal tells of the child's end, no wait of the program's finds it, and no debugger follows it. */
+/* Run the child. No signal reports its end, no wait of the program's finds it, and no debugger follows it. */
 static bool make_trial(uint64_t *shared)
 {
 	long pid = hp_syscall(SYS_clone, CLONE_VFORK | CLONE_FILES | CLONE_UNTRACED, 0, 0, 0, 0, 0), r;
@@ -241,7 +245,7 @@ static bool make_trial(uint64_t *shared)
 	return r == pid && status == 0;
 }
 
-/* Keep the mark of the pages that may move; the other pages stay. Returns how many may. */
+/* Unmark the pages that may be pinned; they stay for good. Returns the number of pages still marked. */
 static size_t leave_unpinned(void)
 {
 	size_t size = hp_round_up(hp_span.tree.used / 8 + 8, 4096), left = 0;
@@ -275,7 +279,7 @@ static int count_run(void *runs, size_t first, size_t end)
 	return 0;
 }
 
-/* Each run may make three mappings of one. */
+/* Moving a run may split its mapping in three. */
 static bool mappings_allow(void)
 {
 	size_t runs = 0;
@@ -297,7 +301,7 @@ static int move_run(void *moved, size_t first, size_t end)
 	*(size_t *)moved += to - first;
 	if (to == end)
 		return 0;
-	if (!is_there(to)) /* nothing is known to do that but a shortage that nobody survives */
+	if (!is_there(to)) /* the only known reason for a hole is a shortage that would end any process */
 		hp_die("a fork has lost memory of the heap", NULL, SIZE_MAX);
 	return -1;
 }
@@ -311,11 +315,12 @@ bool hp_move_wanted(void)
 		return false;
 	any = hp_copy_mark(mark_moving, false) > 0;
 	hp_copy_unmark();
-	/* A filter may end who calls what it does not know. */
+	/* A filter of system calls may end the process for a call that the filter does not know. */
 	return any && syscall(SYS_prctl, PR_GET_SECCOMP) == 0 && kernel_pins();
 }
 
-/* The copy, and later what parent or child write to: the pool's pages are charged to no memory cgroup, these are. */
+/* Room for the copy, and for as much again: parent or child may later write to all of it. Pages of the pool are
+ * charged to no memory cgroup, but these are. */
 static bool move_fits(size_t pages)
 {
 	return hp_copy_room(pages) >= 2 * ((uint64_t)pages << HP_PAGE_SHIFT) + HP_COPY_MARGIN;
@@ -331,7 +336,7 @@ size_t hp_move(void)
 		errno = saved_errno;
 		return 0;
 	}
-	hp_copy_drop(); /* what is kept of an earlier copy the program may have locked since */
+	hp_copy_drop(); /* the program may have locked memory kept from an earlier copy */
 	pages = hp_copy_mark(mark_moving, false);
 	if (move_fits(pages) && mappings_allow()) {
 		pages = leave_unpinned();

@@ -1,7 +1,7 @@
 /*
- * Moving: before a fork the live buffers in pages of the pool get other memory at the same addresses, in the process
- * itself. Then nothing has to be copied for the child, at this fork and at later ones: the kernel's copy-on-write of
- * such memory needs no pool.
+ * Moving. Before a fork, the live buffers in pages of the pool get other memory at the same addresses, in the process
+ * itself. Then this fork and later ones have nothing to copy for the child: copy-on-write of the other memory needs no
+ * pool.
  */
 #ifndef HP_ALLOC_MOVE_H
 #define HP_ALLOC_MOVE_H
@@ -9,12 +9,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Whether there is anything that may move: asked of a process that knows of no other thread of the program's.
- * hp_heap_lock held. */
+/* Whether any page may move. The caller holds hp_heap_lock, and knows of no other thread of the program. */
 bool hp_move_wanted(void);
 
-/* Move what can move. In fork's handlers, before prepare, with hp_heap_lock held, signals blocked and no thread of
- * ours. Returns hugepages. Raw system calls; errno is kept. */
+/* Move the pages that can move. Returns hugepages. Called in fork's handlers, before hp_fork_prepare(), with
+ * hp_heap_lock held and signals blocked, while no thread of ours runs. Makes raw system calls, and keeps errno. */
 size_t hp_move(void);
 
 #endif

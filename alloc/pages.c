@@ -1,9 +1,9 @@
 /*
  * Invariants:
- *  1. A page is in the tree (free) only if it belongs to an extent; ABSENT and RESERVED pages may be free there.
- *  2. A BUSY page is wholly or partly taken, or held, or lies behind such a page in an extent made ahead. The thread
- *     that made it BUSY will make it `next`. Who allocates there meanwhile waits.
- *  3. extent.present and by_kind count pages that are not ABSENT (BUSY ones as what they were before).
+ *  1. A page has free chunks in the tree only if it belongs to an extent. ABSENT and RESERVED pages may have some.
+ *  2. A BUSY page has taken chunks, or is held, or lies behind such a page in an extent that is mapped ahead. The
+ *     thread that made the page BUSY will set its state to `next`. Other threads that allocate there wait.
+ *  3. extent.present and by_kind count pages that are not ABSENT. A BUSY page counts as it did before it was BUSY.
  */
 #include "alloc/pages.h"
 
@@ -15,23 +15,24 @@
 #include "base/stats.h"
 
 #define GIB ((size_t)1 << 30)
-/* Commits that do not ask the pool after it had not a single page left. */
+/* After the pool had no page left, so many commits do not ask the pool. */
 #define POOL_SKIP 8
-/* Pages that hp_pages_hold() populates at a time: who allocates there waits for so many, some milliseconds. */
+/* hp_pages_hold() populates so many pages at a time. An allocation in these pages waits meanwhile, some
+ * milliseconds. */
 #define HOLD_STEP 8
 
-/* Mapping calls are of two classes: those that make pages of the small tier READY, and all others. The first are made
- * by threads that hold locks of jemalloc's, which a fork has yet to get when it keeps out the others. */
+/* Mapping calls have two classes: calls that make pages of the small tier READY, and all others. Threads that make the
+ * first class hold locks of jemalloc's. When a fork keeps out the second class, it does not have these locks yet. */
 static unsigned inflight[HP_PARTS]; /* threads between call_begin() and call_end() */
-static bool quiet[HP_PARTS]; /* fork waits: no more may begin */
-static _Atomic uint32_t turn; /* counts ends and resumptions; waited for */
+static bool quiet[HP_PARTS]; /* a fork waits: no more calls of this class may begin */
+static _Atomic uint32_t turn; /* a futex: goes up when a mapping call ends, or a fork lets threads in again */
 static unsigned waiters;
 static HP_TLS bool waiting; /* this thread is in wait_turn() */
-static HP_TLS unsigned depth[HP_PARTS]; /* of this thread's mapping calls: hooks on mmap may allocate */
+static HP_TLS unsigned depth[HP_PARTS]; /* this thread's nested mapping calls: a hook on mmap may allocate */
 
 /* ------------------------------------------------------------------ threads inside mapping calls */
 
-/* Changed with the lock held. */
+/* The value of `turn`, which changes only under hp_heap_lock. */
 static uint32_t turn_now(void)
 {
 	return atomic_load_explicit(&turn, memory_order_relaxed);
@@ -57,7 +58,7 @@ static void next_turn(void)
 		hp_futex_wake(&turn);
 }
 
-/* Before any page is made BUSY: a fork must not find one. */
+/* Called before making a page BUSY: a fork must not find a BUSY page. */
 static void let_fork_pass(enum hp_part class)
 {
 	while (quiet[class] && !depth[HP_PART_HEAP] && !depth[HP_PART_SMALL])
@@ -99,7 +100,7 @@ void hp_pages_resume(void)
 		if (!quiet[class])
 			continue;
 		quiet[class] = false;
-		inflight[class] = depth[class]; /* in the child the others' calls are gone */
+		inflight[class] = depth[class]; /* in the child, other threads' calls are gone */
 	}
 	next_turn();
 }
@@ -122,7 +123,7 @@ static bool open_chunks(size_t end)
 		return true;
 	if (!hp_meta_open((char *)hp_span.chunk + from * page_words, (to - from) * page_words))
 		return false;
-	/* Read without synchronisation by every free(). */
+	/* release: free() reads this without the lock. */
 	hp_span_store(&hp_span.opened, to << HP_PAGE_SHIFT);
 	return true;
 }
@@ -130,10 +131,11 @@ static bool open_chunks(size_t end)
 size_t hp_extent_create(enum hp_part part, size_t pages, size_t align, unsigned flags)
 {
 	size_t align_pages = HP_MAX(align >> HP_PAGE_SHIFT, (size_t)1);
-	size_t natural = flags & HP_EXTENT_AHEAD ? pages : 1; /* within the span, whose base is random */
+	/* natural alignment counts within the span, since the base is random */
+	size_t natural = flags & HP_EXTENT_AHEAD ? pages : 1;
 	size_t base_page = hp_span.base >> HP_PAGE_SHIFT, p = 1, end = hp_span.pages, gap = 0;
 
-	if (part == HP_PART_SMALL) { /* leaves the first and the last page free, too */
+	if (part == HP_PART_SMALL) { /* keep a page free before and behind each extent */
 		p = hp_span.small + 1;
 		end = hp_span.small_end;
 		gap = 1;
@@ -234,7 +236,7 @@ static void count_kind(struct hp_extent *e, unsigned kind, int by)
 		HP_STAT_ADD(base_bytes, bytes);
 }
 
-/* The page leaves BUSY, which it entered from `was`. */
+/* The page leaves BUSY. Its state before BUSY was `was`. */
 static void settle_page(size_t p, unsigned was)
 {
 	struct hp_page *g = &hp_span.page[p];
@@ -249,7 +251,7 @@ static void settle_page(size_t p, unsigned was)
 	g->state = g->next;
 }
 
-/* Whether a mapping that began before page p has pages from p on. */
+/* Whether a mapping that began before page p continues at p. */
 static bool goes_on_at(size_t p, size_t extent_end)
 {
 	return p < extent_end && hp_span.page[p].state > HP_PAGE_ABSENT && !hp_span.page[p].head;
@@ -311,16 +313,16 @@ void hp_page_in_child(size_t p)
 
 /* ------------------------------------------------------------------ commit */
 
-/* A record of what map_pages() did, for the second half, under the lock: map_pages() writes nothing that others
- * read. */
+/* What map_pages() did. map_pages() runs without the lock, so it writes nothing that others read. commit_run() applies
+ * this record under the lock. */
 struct mapped {
 	size_t end; /* pages below this are READY */
-	size_t ahead_end; /* up to here mapped as well */
-	size_t hugetlb_end; /* pages below this are the pool's, */
-	uint8_t kind; /* and the others of this kind */
+	size_t ahead_end; /* pages below this are mapped */
+	size_t hugetlb_end; /* pages below this are the pool's */
+	uint8_t kind; /* HUGEPIN_KIND_* of the mapped pages that are not the pool's */
 	size_t heads[40]; /* pages that begin a mapping */
 	unsigned heads_count, pool_short, pool_denied, thp_failed;
-	bool released; /* the pages were RESERVED and are ABSENT now, where they got no other memory */
+	bool released; /* RESERVED pages were given back: a page without other memory is ABSENT */
 };
 
 static void note_mapping(struct mapped *m, size_t from, size_t to, int kind)
@@ -333,8 +335,8 @@ static void note_mapping(struct mapped *m, size_t from, size_t to, int kind)
 		m->kind = (uint8_t)kind;
 }
 
-/* Map hugetlb pages from `at` on: all up to `ahead` if they can be had, or up to `end`, or half of that, and so on.
- * Returns where the mapping ends; `at`: no page can be had. */
+/* Map hugetlb pages from `at` on: up to `ahead` if the pool has so many, otherwise up to `end`, or half of that, and
+ * so on. Returns the end of the mapping; `at` if the pool has none. */
 static size_t map_hugetlb(size_t at, size_t end, size_t ahead, struct mapped *m)
 {
 	size_t want = ahead - at;
@@ -344,7 +346,8 @@ static size_t map_hugetlb(size_t at, size_t end, size_t ahead, struct mapped *m)
 
 		want = HP_MIN(want, free > reserve ? free - reserve : 0);
 	}
-	if (hp_span.nodes.node >= 0) /* mmap counts all nodes, and populating would fail as a whole */
+	/* mmap counts all nodes; a shortage on this one would make populating fail as a whole */
+	if (hp_span.nodes.node >= 0)
 		want = HP_MIN(want, hp_map_pool_free(HP_PAGE_SHIFT, hp_span.nodes.node));
 	for (; want; want = want > end - at ? end - at : want / 2) {
 		if (hp_map_hugetlb(hp_page_addr(at), want << HP_PAGE_SHIFT, HP_PAGE_SHIFT) == 0)
@@ -356,7 +359,8 @@ static size_t map_hugetlb(size_t at, size_t end, size_t ahead, struct mapped *m)
 	return at;
 }
 
-/* Give the absent pages [at, end) memory, and those up to `ahead` a mapping if it comes at no risk. Not locked. */
+/* Give the absent pages [at, end) memory. Map pages up to `ahead` as well, unless that might cost memory of others.
+ * The lock is not held. */
 static void map_pages(size_t at, size_t end, size_t ahead, bool pool, struct mapped *m)
 {
 	m->end = m->ahead_end = at;
@@ -367,10 +371,10 @@ static void map_pages(size_t at, size_t end, size_t ahead, bool pool, struct map
 			break;
 		hp_map_bind(hp_page_addr(at), (got - at) << HP_PAGE_SHIFT, &hp_span.nodes, true);
 		if (hp_map_populate(hp_page_addr(at), (HP_MIN(got, end) - at) << HP_PAGE_SHIFT) != 0) {
-			/* A cgroup's fault limit, or a signal that kills: mapping over gives the pages back. */
+			/* The fault limit of a cgroup, or a fatal signal: mapping over gives the pages back. */
 			m->pool_denied += (unsigned)(HP_MIN(got, end) - at);
 			if (hp_map_release(hp_page_addr(at), (got - at) << HP_PAGE_SHIFT) != 0) {
-				note_mapping(m, at, got, HUGEPIN_KIND_HUGETLB); /* stays reserved */
+				note_mapping(m, at, got, HUGEPIN_KIND_HUGETLB); /* pages stay RESERVED */
 				m->ahead_end = got;
 				return;
 			}
@@ -401,7 +405,7 @@ static void map_pages(size_t at, size_t end, size_t ahead, bool pool, struct map
 	m->ahead_end = to;
 }
 
-/* Pages [first, end), all in state `was`, ABSENT or RESERVED: make them READY. */
+/* Make pages [first, end) READY. All of them are in state `was`, ABSENT or RESERVED. */
 static bool commit_run(size_t first, size_t end, unsigned was)
 {
 	size_t extent_end = hp_span.page[first].extent + hp_span.extent[hp_span.page[first].extent].pages;
@@ -428,7 +432,7 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 	} else if (hp_map_populate(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT) == 0) {
 		m.end = m.ahead_end = m.hugetlb_end = end;
 	} else {
-		/* Reserved but not to be had: other memory in its place. */
+		/* The pool cannot give the reserved pages: use other memory. */
 		m.pool_denied = (unsigned)(end - first);
 		m.end = m.ahead_end = first;
 		m.released = hp_map_release(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT) == 0;
@@ -471,7 +475,7 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 	return m.end == end;
 }
 
-/* The giant page that pages p to p + HP_GIANT_PAGES - 1 may become is without memory. */
+/* Whether no part of the giant page that begins at p has memory. */
 static bool giant_absent(size_t p)
 {
 	for (size_t q = p; q < p + HP_GIANT_PAGES; q++)
@@ -480,7 +484,7 @@ static bool giant_absent(size_t p)
 	return true;
 }
 
-/* Make it READY. False: there is none in the pool. */
+/* Make the giant page that begins at `first` READY. False: the pool has no such page. */
 static bool commit_giant(size_t first)
 {
 	size_t end = first + HP_GIANT_PAGES, len = (size_t)1 << HP_GIANT_SHIFT;
@@ -524,7 +528,7 @@ bool hp_pages_need_commit(size_t first, size_t count)
 
 bool hp_pages_commit(size_t first, size_t count)
 {
-	size_t end = first + count, refused = 0; /* refused: where no giant page can be had */
+	size_t end = first + count, refused = 0; /* refused: a giant page that the pool could not give */
 
 	for (;;) {
 		uint32_t seen = turn_now();
@@ -553,8 +557,9 @@ bool hp_pages_commit(size_t first, size_t count)
 		}
 		if (!busy)
 			return true;
-		/* Another thread's pages: ours are done by now, so no two wait for each other. If anything has ended
-		 * since we looked, as our own calls have, they may be ready, and nobody would wake us: look again. */
+		/* Only pages of other threads are BUSY now. Ours are done, so no two threads wait for each other. If a
+		 * call has ended since `seen` was read, our own for instance, pages may be ready and no wake may
+		 * follow: look again. */
 		if (turn_now() != seen)
 			continue;
 		HP_STAT_ADD(commit_waits, 1);
@@ -574,9 +579,9 @@ bool hp_pages_release(size_t first, size_t count)
 	bool tail_goes_on = goes_on_at(end, extent_end);
 
 	for (size_t p = first; p < end; p++)
-		if (hp_page_held(&hp_span.page[p])) /* while a fork passed */
+		if (hp_page_held(&hp_span.page[p])) /* a hold was added while a fork passed */
 			return false;
-	/* Each split mapping is one more of the 65530 that a process may have. */
+	/* A split costs one more of the mappings that a process may have (65530 by default). */
 	if (hp_span.heads > hp_span.heads_max && (tail_goes_on || !hp_span.page[first].head))
 		return false;
 	e.addr = (void *)hp_page_addr(first);
@@ -590,7 +595,8 @@ bool hp_pages_release(size_t first, size_t count)
 
 	bool ok = hp_map_release(hp_page_addr(first), e.len) == 0;
 
-	if (ok && hp_part_of(first) == HP_PART_HEAP) /* their words in the chunk table: all zero, so may go too */
+	/* all chunk words of these pages are zero: give their memory back, too */
+	if (ok && hp_part_of(first) == HP_PART_HEAP)
 		hp_meta_zero(&hp_span.chunk[first << HP_PAGE_CHUNKS_SHIFT],
 			     (count << HP_PAGE_CHUNKS_SHIFT) * sizeof(hp_chunk));
 	call_end(HP_PART_HEAP);
@@ -603,7 +609,7 @@ bool hp_pages_release(size_t first, size_t count)
 				HP_STAT_ADD(reserved_bytes, -HP_PAGE);
 			count_kind(&hp_span.extent[extent], g->kind, -1);
 			g->next = HP_PAGE_ABSENT;
-			g->leaves = 0; /* it may have begun while a fork passed */
+			g->leaves = 0; /* may have been set while a fork passed */
 			g->fresh = 0;
 			g->giant = 0;
 			g->stays = 0;
@@ -630,11 +636,11 @@ int hp_pages_hold(size_t first, size_t count, enum hp_hold how)
 		if (hp_span.page[p].held[how] == UINT16_MAX)
 			return -ENOBUFS;
 	}
-	/* Count the holds first, so that no page leaves meanwhile. The chunks are not taken from the tree: a buffer
-	 * that is placed here meanwhile is served, after a wait, and makes no other extent. */
+	/* Count the holds first, so that no page is given back meanwhile. The chunks stay free in the tree: a buffer
+	 * that is placed here meanwhile waits for the page, and no other extent is made for it. */
 	for (size_t p = first; p < end; p++) {
 		hp_span.page[p].held[how]++;
-		if (hp_span.page[p].state != HP_PAGE_READY) /* new memory has its decay time before it */
+		if (hp_span.page[p].state != HP_PAGE_READY) /* the decay time of new memory begins now */
 			hp_span.tree.stamps[p] = hp_span.tree.now;
 	}
 	for (size_t p = first; p < end; p += HOLD_STEP) {

@@ -1,6 +1,6 @@
 /*
- * Placement: the tightest of the first HUGEPIN_FIT holes in address order (Rex et al. 2006 and Wilson et al. 1995 for
- * address-ordered first fit, which HUGEPIN_FIT=1 is). Where no hole will do, a new extent.
+ * Placement: the tightest of the first HUGEPIN_FIT holes in address order (Rex et al. 2006). HUGEPIN_FIT=1 is
+ * address-ordered first fit (Wilson et al. 1995). If no hole fits, a new extent is made.
  */
 #include "alloc/place.h"
 
@@ -9,9 +9,9 @@
 #include "base/config.h"
 #include "base/stats.h"
 
-/* Holes that exceed the request by so many chunks count as equally loose: the lowest wins. */
+/* Holes that are longer than the request by so many chunks count as equally loose: the lowest wins. */
 #define LOOSE 2048
-/* Holes too short for the alignment to pass over before asking for one that fits in any case. */
+/* After so many holes that are too short once aligned, look only for holes that fit at any alignment. */
 #define MISFITS 16
 
 static size_t pages_for(size_t chunks)
@@ -19,7 +19,7 @@ static size_t pages_for(size_t chunks)
 	return (chunks + HP_PAGE_CHUNKS - 1) >> HP_PAGE_CHUNKS_SHIFT;
 }
 
-/* The chunk at which a request would begin in this hole; it may not fit. */
+/* The chunk at which a request would begin in this hole. The rest of the hole may be too short. */
 static size_t place_in(const struct hp_hole *h, const struct hp_request *r)
 {
 	uintptr_t at = hp_round_up(hp_chunk_addr(h->start), r->align);
@@ -27,7 +27,7 @@ static size_t place_in(const struct hp_hole *h, const struct hp_request *r)
 	return (at - hp_span.base) >> HP_CHUNK_SHIFT;
 }
 
-/* The tightest of the first few holes. 0: none. */
+/* The first chunk for the request in the tightest of the first few holes. 0: there is none. */
 static size_t find_hole(const struct hp_request *r)
 {
 	size_t n = r->n + r->room, ask = n, best = 0, best_len = SIZE_MAX;
@@ -60,8 +60,9 @@ static size_t floor_power_of_two(size_t x)
 	return (size_t)1 << (63 - __builtin_clzll(x));
 }
 
-/* A new extent for the request, which may lie at its start: as large as the heap is by now, naturally aligned, up to
- * the limit; beyond it, its own. Where there are pages of 1 GiB, so many of them. Its first chunk, or 0. */
+/* Make a new extent for the request, and return its first chunk, or 0. An extent is as large as the heap is by now,
+ * naturally aligned, up to a limit. A request beyond the limit gets an extent of its own size. If pages of 1 GiB are
+ * left, the extent consists of these. */
 static size_t grow(const struct hp_request *r)
 {
 	size_t limit = (size_t)hp_config.extent_max >> HP_PAGE_SHIFT;
@@ -83,7 +84,6 @@ static size_t grow(const struct hp_request *r)
 	return first << HP_PAGE_CHUNKS_SHIFT;
 }
 
-/* Empty all lists that may be emptied. Returns whether there was anything in them. */
 bool hp_lists_clear(void)
 {
 	struct hp_cache *c = hp_cache_self;
@@ -110,7 +110,6 @@ static void take_chunks(size_t chunk, const struct hp_request *r)
 	HP_STAT_ADD(room_bytes, r->room << HP_CHUNK_SHIFT);
 }
 
-/* Whether a buffer has lost memory in a fork. */
 bool hp_buffer_is_lost(size_t chunk, size_t n)
 {
 	for (size_t p = hp_page_of(chunk); p <= hp_page_of(chunk + n - 1); p++)
@@ -119,8 +118,8 @@ bool hp_buffer_is_lost(size_t chunk, size_t n)
 	return false;
 }
 
-/* Lost pages are not used again, or the buffers beside what is free would read as zero; nor are those that leave the
- * pool. */
+/* Pages whose free chunks must not return to the tree. On a lost page, live buffers have no memory: new memory would
+ * make them read as zero. On a page that leaves the pool, nothing more is placed. */
 static bool has_no_tree(size_t page)
 {
 	return hp_span.page[page].lost || hp_span.page[page].leaves;
@@ -154,7 +153,6 @@ void hp_chunks_give(size_t chunk, size_t n)
 	HP_STAT_ADD(taken_bytes, -(n << HP_CHUNK_SHIFT));
 }
 
-/* A live buffer, room and all. */
 void hp_buffer_give(size_t chunk)
 {
 	size_t n = hp_chunk_extent(chunk), count = HP_CHUNK_COUNT(hp_chunk_get(chunk));
@@ -166,7 +164,6 @@ void hp_buffer_give(size_t chunk)
 	hp_chunks_give(chunk, n);
 }
 
-/* Note that [chunk, chunk + n) was handed out. Returns how many of its first chunks may be dirty; the rest are zero. */
 size_t hp_chunks_hand_out(size_t chunk, size_t n)
 {
 	size_t dirty = 0;
@@ -184,7 +181,6 @@ size_t hp_chunks_hand_out(size_t chunk, size_t n)
 	return dirty;
 }
 
-/* Whether a part of it lies on a page that leaves the pool. */
 bool hp_buffer_leaves(size_t chunk, size_t n)
 {
 	for (size_t p = hp_page_of(chunk); hp_span.no_pool && p <= hp_page_of(chunk + n - 1); p++)
@@ -202,7 +198,6 @@ void hp_buffer_set_live(size_t chunk, size_t n, size_t room)
 	hp_chunk_set(chunk, HP_CHUNK_WORD(n, room || hp_buffer_leaves(chunk, n) ? HP_CHUNK_ROOMY : HP_CHUNK_LIVE));
 }
 
-/* The same where there may be advice about it: then its free() must not take the fast path. */
 void hp_buffer_set_live_again(size_t chunk, size_t n, size_t room)
 {
 	hp_buffer_set_live(chunk, n, room);
@@ -210,7 +205,6 @@ void hp_buffer_set_live_again(size_t chunk, size_t n, size_t room)
 		hp_chunk_set(chunk, HP_CHUNK_WORD(n, HP_CHUNK_ROOMY));
 }
 
-/* Place a request in the tree and give it memory. May release the lock meanwhile. 0: out of memory. */
 size_t hp_place(struct hp_request *r)
 {
 	size_t chunk;
@@ -219,7 +213,7 @@ size_t hp_place(struct hp_request *r)
 		hp_lists_clear();
 	chunk = find_hole(r);
 	if (!chunk || hp_pages_need_commit(hp_page_of(chunk), hp_pages_touched(chunk, r->n))) {
-		/* Memory that is in use already comes before memory that is not. */
+		/* Prefer memory that is in use already: empty the lists, and look again. */
 		hp_cache_ask_others();
 		if (hp_lists_clear())
 			chunk = find_hole(r);
@@ -240,7 +234,7 @@ size_t hp_place(struct hp_request *r)
 	return 0;
 }
 
-/* The chunk at this address, if it and the next ones can be had. */
+/* The chunk at this address, if it and the n - 1 chunks behind it are free in the small tier's part; else 0. */
 static size_t place_small_at(const void *at, const struct hp_request *r)
 {
 	size_t chunk = ((uintptr_t)at - hp_span.base) >> HP_CHUNK_SHIFT;

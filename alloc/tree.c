@@ -1,9 +1,9 @@
 /*
- * Source: Go's page allocator (runtime/mpagealloc.go), with two additions: borders between extents, and a search that
- * goes on from the last hole, so that the tightest of the first few can be chosen.
+ * Source: Go's page allocator (runtime/mpagealloc.go), with two additions. Extents have borders. A search can go on
+ * from the last hole, so that the caller can choose the tightest of the first few.
  *
  * Invariants:
- *  1. sums[0][p] describes maps[p], or is none or HP_SUM_PAGE and then alone is true.
+ *  1. sums[0][p] describes maps[p]. If it is HP_SUM_NONE or HP_SUM_PAGE, it alone is true, and maps[p] is stale.
  *  2. sums[l + 1][i] is the merge of sums[l][8 i .. 8 i + 7], except for nodes marked dirty.
  */
 #include "alloc/tree.h"
@@ -67,7 +67,7 @@ static void mark_dirty(struct hp_tree *t, unsigned level, size_t node)
 		t->dirty_to[level] = w + 1;
 }
 
-/* Set the summary of one page, and have its parent recomputed. */
+/* Set the summary of one page, and mark its parent for recomputing. */
 static void set_page(struct hp_tree *t, size_t page, hp_sum s)
 {
 	if (t->sums[0][page] == s)
@@ -162,9 +162,9 @@ bool hp_tree_next_hole(const struct hp_tree *t, size_t from, size_t n, struct hp
 {
 	size_t pos = from;
 	size_t end = (from <= t->upper << HP_PAGE_CHUNKS_SHIFT ? t->used : t->upper_used) << HP_PAGE_CHUNKS_SHIFT;
-	size_t run = 0; /* free chunks that end at pos, at the border of a page */
+	size_t run = 0; /* free chunks that end at pos, when pos is the border of a page */
 	unsigned level = 0;
-	bool arrived = true; /* at pos, and not by descending */
+	bool arrived = true; /* pos was reached by going right, not by descending */
 
 	while (pos < end) {
 		size_t o = pos & (HP_PAGE_CHUNKS - 1), page = pos >> HP_PAGE_CHUNKS_SHIFT;
@@ -175,13 +175,13 @@ bool hp_tree_next_hole(const struct hp_tree *t, size_t from, size_t n, struct hp
 					break;
 				run = 0;
 			}
-			/* Climb as far as a node begins here. */
+			/* Climb as long as a larger node begins here. */
 			while (level + 1 < HP_TREE_LEVELS && !(page & ((1u << (3 * (level + 1))) - 1)))
 				level++;
 		}
 		arrived = true;
 
-		/* Take whole nodes while nothing inside them can be the answer. */
+		/* Go over whole nodes. Look inside a node only if the hole may lie wholly inside. */
 		hp_sum s = t->sums[level][page >> (3 * level)];
 		size_t size = level_chunks(level);
 
@@ -201,14 +201,14 @@ bool hp_tree_next_hole(const struct hp_tree *t, size_t from, size_t n, struct hp
 				pos += size;
 				continue;
 			}
-			if (level) { /* the answer may be inside: descend */
+			if (level) { /* the hole may begin and end inside: descend */
 				level--;
 				arrived = false;
 				continue;
 			}
 		}
 
-		/* A page with a long enough run, or the rest of the page we started in: read its map. */
+		/* This page has a long enough run, or the search began inside it: read its map. */
 		size_t page_end = pos - o + HP_PAGE_CHUNKS;
 
 		run = 0;
@@ -220,7 +220,7 @@ bool hp_tree_next_hole(const struct hp_tree *t, size_t from, size_t n, struct hp
 		const uint64_t *map = t->maps[page].w;
 		size_t a = o, b;
 
-		if (s == HP_SUM_PAGE) /* only when `from` is misused: a run is not entered in its middle */
+		if (s == HP_SUM_PAGE) /* `from` lies inside a free run, which the caller must not do */
 			return false;
 		for (;;) {
 			a = hp_bits_find(map, a, HP_PAGE_CHUNKS, true);

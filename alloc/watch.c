@@ -15,10 +15,11 @@ static HP_SEALED(struct {
 		int id;
 	} list[WATCHERS_MAX];
 }) watchers;
-/* Bits, by place in the list. A watch ends even where the list cannot be written (RLIMIT_DATA). */
+/* Bit i: list[i] is in use. Kept outside the sealed list, so that a watch can end even if the list cannot be made
+ * writable (RLIMIT_DATA). */
 static uint32_t live;
 static int last_id;
-static _Atomic uint32_t count; /* lets hp_watch_leaving skip the lock; only a hint */
+static _Atomic uint32_t count; /* a hint that lets hp_watch_leaving() skip the lock */
 static struct hp_lock lock = HP_LOCK_INIT(HP_RANK_WATCH);
 static HP_TLS bool inside;
 
@@ -38,7 +39,7 @@ int hugepin_watch(void (*leaving)(void *arg, const struct hugepin_extent *), voi
 			err = -ENOMEM;
 			break;
 		}
-		if (!hp_watch_any()) /* what is called may be anything, and needs a thread that the C library knows */
+		if (!hp_watch_any()) /* a watcher may call anything, and needs a thread that the C library knows */
 			hp_ticker_forbid();
 		watchers.is.list[i].arg = arg;
 		watchers.is.list[i].id = *ret_id = ++last_id;
@@ -58,7 +59,7 @@ int hugepin_unwatch(int id)
 
 	if (inside)
 		return -EDEADLK;
-	hp_lock(&lock); /* held while callbacks run: this waits for them */
+	hp_lock(&lock); /* The lock is held while callbacks run: this waits for them. */
 	for (int i = 0; i < WATCHERS_MAX && err; i++) {
 		if (!(live >> i & 1) || watchers.is.list[i].id != id)
 			continue;
@@ -100,6 +101,6 @@ _Bool hp_watch_inside(void)
 
 void hp_watch_child(void)
 {
-	if (!inside) /* else this thread holds it, and will release it */
+	if (!inside) /* otherwise this thread holds the lock, and will release it */
 		hp_lock_reset(&lock);
 }

@@ -10,7 +10,7 @@
 #include "base/lock.h"
 #include "base/pagescan.h"
 
-/* Debian 12's headers are of Linux 6.1. Names as in linux/userfaultfd.h. */
+/* Debian 12's headers are those of Linux 6.1 and lack these. Names as in linux/userfaultfd.h. */
 #define FEATURE_WP_ASYNC ((uint64_t)1 << 15)
 #ifndef UFFD_USER_MODE_ONLY
 #define UFFD_USER_MODE_ONLY 1
@@ -54,7 +54,7 @@ bool hp_written_watch(uintptr_t start, uintptr_t end)
 {
 	struct uffdio_register reg = { .range = { start, end - start }, .mode = UFFDIO_REGISTER_MODE_WP };
 
-	/* The first question makes the kernel begin. */
+	/* The first scan makes the kernel begin to note writes. */
 	return call_written(&uffd, UFFDIO_REGISTER, &reg) && hp_written_each(start, end, ignore);
 }
 
