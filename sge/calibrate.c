@@ -1,8 +1,8 @@
 /*
- * The model of a device, or of this CPU: measured once (measure_cpu.c, measure_device.c), then remembered. That of the
- * CPU is remembered by the process, that of a device in a file (model.h).
+ * The cost model of a device, or of this CPU. It is measured once (measure_cpu.c, measure_device.c), and then
+ * remembered. The process remembers the CPU's model; a file keeps a device's model (model.h).
  *
- * Threads: any. `lock` is held while one measures; the others wait, and find what it has measured.
+ * Threads: any. A thread holds `lock` while it measures. Other threads wait for it, and then find the result.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -15,10 +15,11 @@
 #include "sge/measure_device.h"
 #include "sge/model.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `cpu`, and measuring */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects `cpu`, and is held while a thread measures */
 static struct hugepin_sg_model cpu; /* source DEFAULT: not measured yet */
 
-/* The thread that was measuring at a fork does not exist in the child. */
+/* In the child of a fork: if another thread was measuring, that thread does not exist here. Forget its half-done
+ * work. */
 static void forget_measuring(void)
 {
 	if (pthread_mutex_trylock(&lock)) {
@@ -45,7 +46,7 @@ static int known_cpu(bool anew, struct hugepin_sg_model *ret_)
 	return err;
 }
 
-/* Line breaks are replaced: each name is a line of the file. */
+/* Each name is a line of the file, so line breaks are replaced. */
 static void put_name(char *to, size_t size, const char *format, const char *text, unsigned a, unsigned b)
 {
 	snprintf(to, size, format, text, a, b);

@@ -1,6 +1,6 @@
 /*
- * The cells of calibration: messages of one to as many pieces as there are elements, of 8 to 1024 bytes each. The lower
- * quartile of a cell's times counts, since disturbances only add.
+ * The cells of calibration. Messages have from one piece to as many pieces as there are elements, of 8 to 1024 bytes
+ * each. The lower quartile of a cell's times counts, since disturbances only make times longer.
  */
 #include "sge/cells.h"
 

@@ -1,6 +1,6 @@
 /*
- * The grid of messages that calibration measures: its cells, laid out, planned, and fitted to the model. measure_cpu.c
- * fills in their times without a device, measure_device.c with one.
+ * The grid of messages that calibration measures. This file lays out its cells, plans them, and fits the model to
+ * their times. measure_cpu.c measures the times without a device, measure_device.c with one.
  */
 #ifndef HP_SGE_CELLS_H
 #define HP_SGE_CELLS_H
@@ -13,7 +13,8 @@
 enum {
 	HP_CELL_PIECES_MAX = HP_WQE_SGE_MAX,
 	HP_CELL_PIECE_MAX = 1024, /* bytes */
-	/* Between pieces, so that their offsets within a line differ, and the prefetcher is of no help. */
+	/* Bytes between pieces. The pieces' offsets within a cache line then differ, and the prefetcher does not
+	 * help. */
 	HP_CELL_STRIDE_MORE = 168,
 	/* Bytes that the pieces of a message span. */
 	HP_CELL_LAYOUT_MAX = HP_CELL_PIECES_MAX * (HP_CELL_PIECE_MAX + HP_CELL_STRIDE_MORE),
@@ -28,7 +29,7 @@ enum {
 /* One kind of message. */
 struct hp_sg_cell {
 	unsigned mode, n, bytes; /* n pieces of `bytes` bytes each */
-	bool scattered; /* each piece is in a registration of its own; else all are in one */
+	bool scattered; /* each piece is in a registration of its own; otherwise one registration has all */
 	struct hugepin_sg_plan plan;
 	struct hp_sg_count count;
 	float ns[HP_CELL_ROUNDS_MAX];
@@ -37,12 +38,12 @@ struct hp_sg_cell {
 /* Write the iovecs of `pieces` pieces that begin `stride` bytes after each other. */
 void hp_cell_lay(struct iovec *iov, unsigned pieces, unsigned bytes, char *at, size_t stride);
 
-/* Add the cells of a mode to the *count that are there, for all numbers of pieces that `caps` allow. Their pieces will
- * be at `source`. 0, or the error of hugepin_sg_plan(). */
+/* Append the cells of a mode to the *count cells that are in the array, for all numbers of pieces that `caps` allow.
+ * Their pieces begin at `source`. Returns 0, or the error of hugepin_sg_plan(). */
 int hp_cells_add(struct hp_sg_cell *cells, unsigned *count, const struct hugepin_sg_caps *caps, char *source,
 		 unsigned mode, bool scattered);
 
-/* Fit the terms of *m to the lower quartile of each cell's rounds. Returns the error that is left (hp_sg_model_fit). */
+/* Fit the terms of *m to the lower quartile of each cell's times. Returns the remaining error (hp_sg_model_fit()). */
 double hp_cells_fit(struct hugepin_sg_model *m, unsigned terms, struct hp_sg_cell *cells, unsigned count,
 		    unsigned rounds);
 

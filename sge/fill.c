@@ -1,13 +1,13 @@
 /*
- * A plan carried out: elements, keys and work requests in the caller's arrays.
+ * Carrying out a plan: elements, keys and work requests are written to the caller's arrays.
  *
- * Pieces to be gathered go to hugepin_sg_map in runs, between the pieces that are copied. A registration that an
- * earlier run has taken serves the later runs. A piece that has no key may be copied instead. So may a piece that its
- * registrations split, if there are too many elements otherwise. With both, each piece is one element at most, as the
- * plan reckons.
+ * Pieces to be gathered go to hugepin_sg_map() in runs, between the copied pieces. A registration that an earlier run
+ * took serves later runs, too. A piece without a key may be copied instead. If there are too many elements otherwise,
+ * a piece that lies in several registrations may be copied, too. If both happen, each piece is one element at most, as
+ * the plan assumes.
  *
- * Only at the end of the pieces it is known whether they are the plan's. Pins may have been taken by then; on failure
- * they are given back.
+ * Whether the pieces are those of the plan is known only behind the last piece. Pins may have been taken by then; a
+ * failure gives them back.
  */
 #include <errno.h>
 #include <limits.h>
@@ -21,13 +21,13 @@
 struct filling {
 	const struct hugepin_sg_room *room;
 	hugepin_key_fn key; /* never NULL */
-	uint32_t sges, pins; /* number written */
-	uint32_t sorted; /* of the pins, those in order (sge/pins.h) */
-	uint32_t run; /* pins in front of those of the latest call of hugepin_sg_map */
+	uint32_t sges, pins; /* elements and pins written so far */
+	uint32_t sorted; /* pins[0 .. sorted - 1] are in order (sge/pins.h) */
+	uint32_t run; /* pins that were taken before the latest call of hugepin_sg_map() */
 	size_t slot; /* bytes written */
-	size_t spare; /* bytes of the slot for pieces that the plan does not copy */
-	bool joins; /* the last element is the slot's: what is copied next joins that element */
-	bool unsplit; /* copy pieces that are split, too, not only those that have no key */
+	size_t spare; /* bytes of the slot left for pieces that the plan does not copy */
+	bool joins; /* the last element is the slot's: the next copied piece extends it */
+	bool unsplit; /* copy also pieces that lie in several registrations */
 };
 
 static int no_key(void *arg, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
@@ -36,7 +36,7 @@ static int no_key(void *arg, const void *addr, size_t len, unsigned access, stru
 	return -ENOKEY;
 }
 
-/* Key function: the pins of earlier runs, then the caller's key function. */
+/* Key function: looks in the pins of earlier runs, then calls the caller's key function. */
 static int pinned_or_key(void *filling, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
 {
 	struct filling *f = filling;
@@ -76,7 +76,7 @@ static inline bool copied(const struct hugepin_sg_plan *plan, uint32_t i, size_t
 	return len < plan->copy_below || i - plan->copy_from < plan->copy_to - plan->copy_from;
 }
 
-/* memcpy() without the call, which for short pieces takes longer than the copy. Returns the end. */
+/* As memcpy(), but without the call: for short pieces the call takes longer than the copy. Returns the end. */
 static inline char *put_bytes(char *to, const char *from, size_t len)
 {
 	if (len >= 16 && len <= 32) {
@@ -106,7 +106,7 @@ static int copy_to_slot(struct filling *f, const struct iovec *piece)
 	return 0;
 }
 
-/* Gather a run of pieces. Returns the number of elements; or an error, and no key is taken. */
+/* Gather a run of pieces. Returns the number of elements, or an error. After an error no key of the run is held. */
 static int map_run(struct filling *f, const struct iovec *iov, int n)
 {
 	const struct hugepin_sg_room *r = f->room;
@@ -115,7 +115,7 @@ static int map_run(struct filling *f, const struct iovec *iov, int n)
 		settle_filling(f);
 	int sges = hugepin_sg_map(iov, n, HUGEPIN_READ, pinned_or_key, f, (struct hugepin_sge *)(r->sge + f->sges),
 				  int_of(r->sges - f->sges), r->pins + f->pins, int_of(r->pins_max - f->pins), &info);
-	/* Of the pins some may be there twice. */
+	/* Some registrations may be pinned twice: settling the pins may make room. */
 	if (sges == -EMSGSIZE && f->pins > f->sorted && info.pins > r->pins_max - f->pins) {
 		settle_filling(f);
 		return map_run(f, iov, n);
@@ -129,7 +129,7 @@ static int map_run(struct filling *f, const struct iovec *iov, int n)
 	return sges;
 }
 
-/* Add one piece: gathered, or copied if it cannot be gathered and there is room. */
+/* Add one piece. It is gathered, or copied if it cannot be gathered and the slot has room. */
 static int gather_or_copy(struct filling *f, const struct iovec *piece)
 {
 	uint32_t sges = f->sges;
@@ -180,17 +180,18 @@ static uint32_t lines_of_elements(const struct ibv_sge *sge, uint32_t n)
 	uint64_t lines = 0;
 	for (uint32_t i = 0; i < n; i++)
 		lines += hp_iov_lines(sge[i].addr, sge[i].length);
-	return (uint32_t)lines; /* no more than the bytes, which are 32 bits, and the elements */
+	return (uint32_t)lines; /* fits: the plan's bytes fit into 32 bits, and so does the number of elements */
 }
 
-/* The piece is in the slot. It must not be copied from there, since the slot changes before all of it is read. */
+/* Whether the piece overlaps the slot. Such a piece cannot be copied: the copy would overwrite it before all is
+ * read. */
 static inline bool in_slot(const struct hugepin_sg_room *r, uintptr_t addr, size_t len)
 {
 	uintptr_t slot = (uintptr_t)r->slot;
 	return r->slot_len && (addr - slot < r->slot_len || slot - addr < len);
 }
 
-/* Check that the plan was made for such pieces. 0 or -EINVAL. */
+/* Check that the plan was made for pieces like these. 0 or -EINVAL. */
 static int check_pieces(const struct hugepin_sg_plan *plan, const struct iovec *iov, int n,
 			const struct hugepin_sg_room *r)
 {
@@ -208,7 +209,7 @@ static int check_pieces(const struct hugepin_sg_plan *plan, const struct iovec *
 	return bad || bytes != plan->bytes || slot_bytes != plan->slot ? -EINVAL : 0;
 }
 
-/* The number of work requests that the elements need; -EMSGSIZE: more than there may be. */
+/* The number of work requests that the elements need. -EMSGSIZE: too many. */
 static int wrs_of(const struct hugepin_sg_plan *plan, const struct filling *f)
 {
 	uint32_t wrs = f->sges <= plan->max_sge ? 1 : plan->max_sge ? (f->sges - 1) / plan->max_sge + 1 : UINT32_MAX;
@@ -278,8 +279,7 @@ static int fill_inlined(struct filling *f, const struct hugepin_sg_plan *plan, c
 	return left ? -EINVAL : 0;
 }
 
-/* Put `pins` pins in order, if they are so many that it is due, or there is no room for more. Returns how many are
- * left. */
+/* Put the first `pins` pins in order if there are enough new ones, or no room for more. Returns how many remain. */
 static HP_COLD uint32_t few_left(struct filling *f, uint32_t pins)
 {
 	bool full = pins == f->room->pins_max && pins > HP_PINS_FEW && pins > f->sorted;
@@ -290,8 +290,9 @@ static HP_COLD uint32_t few_left(struct filling *f, uint32_t pins)
 	return f->pins;
 }
 
-/* Gather pieces that are each in one registration, as most are, in one loop of a few instructions a piece. Returns the
- * number of pieces in front of the first that is in several, or has no room; or an error. */
+/* Gather pieces that each lie in one registration, as most do. The loop takes a few instructions per piece. Returns
+ * the number of pieces done; the next piece lies in several registrations, or there is no room for it. Or returns an
+ * error. */
 static inline int gather_whole(struct filling *f, const struct iovec *iov, int n, uint64_t *bytes_left)
 {
 	const struct hugepin_sg_room *r = f->room;
@@ -312,7 +313,7 @@ static inline int gather_whole(struct filling *f, const struct iovec *iov, int n
 				struct hugepin_pin *room = pins == r->pins_max ? &without_room : &r->pins[pins];
 				if (!hp_iov_valid(addr, len))
 					break;
-				room->ref = 0; /* a key that need not be given back serves even without room */
+				room->ref = 0; /* without room, a key still serves if it need not be given back */
 				err = f->key(r->arg, iov[i].iov_base, len, HUGEPIN_READ, room);
 				if (err)
 					break;
@@ -323,7 +324,7 @@ static inline int gather_whole(struct filling *f, const struct iovec *iov, int n
 				pins += room->ref != 0;
 				pin = room;
 			}
-			/* Cut the range at the first and last address, so that one comparison tells whether a piece is
+			/* Clip the range at the first and last address: one comparison then decides whether a piece is
 			 * inside. */
 			base = pin->base + !pin->base;
 			range = pin->len - (pin->len && !pin->base);
@@ -372,7 +373,7 @@ static int fill_gathered(struct filling *f, const struct hugepin_sg_plan *plan, 
 
 /* ------------------------------------------------------------------ work requests */
 
-/* Write the work requests from the last to the first, since the first may be the template itself. */
+/* Write the work requests from last to first: `tmpl` may be the first of them. */
 static void chain_requests(const struct hugepin_sg_plan *plan, const struct ibv_send_wr *tmpl, const struct filling *f,
 			   int wrs)
 {
@@ -392,7 +393,7 @@ static void chain_requests(const struct hugepin_sg_plan *plan, const struct ibv_
 			wr->send_flags |= IBV_SEND_INLINE;
 		if (!last) {
 			wr->send_flags &= ~last_only;
-			wr->opcode = IBV_WR_RDMA_WRITE; /* a send is one work request */
+			wr->opcode = IBV_WR_RDMA_WRITE; /* only writes are split: a send is one work request */
 		}
 		if (!i)
 			break;
@@ -443,7 +444,7 @@ int hugepin_sg_fill(const struct hugepin_sg_plan *plan, const struct iovec *iov,
 	else
 		ret = fill_gathered(&f, plan, iov, n);
 	ret = ret ? ret : wrs_of(plan, &f);
-	if (may_copy && !plan->slot && (ret == -ENOKEY || ret == -EMSGSIZE)) { /* not all pieces can be gathered */
+	if (may_copy && !plan->slot && (ret == -ENOKEY || ret == -EMSGSIZE)) { /* some piece cannot be gathered */
 		unpin_from(&f, 0);
 		f = start;
 		ret = fill_mixture(&f, plan, iov, n);
@@ -453,7 +454,7 @@ int hugepin_sg_fill(const struct hugepin_sg_plan *plan, const struct iovec *iov,
 		unpin_from(&f, 0);
 		return ret;
 	}
-	if (HP_UNLIKELY(f.pins > HP_PINS_FEW && f.pins > f.sorted)) /* each pin once */
+	if (HP_UNLIKELY(f.pins > HP_PINS_FEW && f.pins > f.sorted)) /* give back registrations that were pinned twice */
 		settle_filling(&f);
 	chain_requests(plan, tmpl, &f, ret);
 	if (ret_info)

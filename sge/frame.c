@@ -1,10 +1,10 @@
 /*
- * The frame (hugepin_sg_frame(5)): a message with a table of its contents. Little-endian on any machine, at any
- * address.
+ * The frame (hugepin_sg_frame(5)): a message that begins with a table of its contents. Numbers are little-endian on
+ * any machine. The frame may begin at any address.
  *
- * A frame may come from anyone. hugepin_sg_iter() checks all of it once, against the length that arrived, and hands out
- * nothing of a frame of which a bit is wrong. A peer that may write to the memory can change the frame after that
- * check, or during it. So each number is loaded once, and each length is cut to what is left of the frame.
+ * A frame may come from anyone. hugepin_sg_iter() checks all of it once, against the length that arrived, and refuses
+ * the frame if any bit is wrong. A peer that may write to the memory can change the frame during that check, or later.
+ * So each number is loaded once, and each length is cut to the rest of the frame.
  */
 #include <endian.h>
 #include <string.h>
@@ -12,12 +12,12 @@
 #include "hugepin.h"
 #include "sge/iov.h"
 
-/* Offsets. The lengths follow the header, the tags the lengths. */
+/* Offsets in the header. The lengths follow the header, and the tags follow the lengths. */
 enum { MAGIC = 0, VERSION = 2, ZERO = 3, COUNT = 4, TOTAL = 8, PART = 16, PARTS = 18, ZEROS = 20 };
 #define MAGIC_WORD 0x7048 /* "Hp" */
 #define VERSION_BYTE 1
 
-/* The compiler may not load x again from the frame, which may have changed by then. */
+/* Keeps the compiler from loading x from the frame again: the frame may have changed. */
 #define LOADED(x) __asm__("" : "+r"(x))
 
 static void put16(unsigned char *at, uint16_t x)
@@ -161,7 +161,7 @@ int hugepin_sg_iter(struct hugepin_sg_rx *ret_, const void *frame_, size_t len)
 	if (get16(frame + MAGIC) != MAGIC_WORD || frame[VERSION] != VERSION_BYTE || frame[ZERO] ||
 	    get32(frame + ZEROS) || get64(frame + TOTAL) != len || part >= parts || (parts > 1 && count != 1))
 		return -EILSEQ;
-	/* In 64 bits, nothing of this wraps. */
+	/* These sums are in 64 bits and cannot wrap. */
 	if (HUGEPIN_SG_TABLE(count) > len || (count % 2 && get32(frame + length_at(count))))
 		return -EILSEQ;
 	for (uint32_t i = 0; i < count; i++)
@@ -181,7 +181,7 @@ int hugepin_sg_next(struct hugepin_sg_rx *rx, struct iovec *ret_, uint64_t *ret_
 		return 0;
 	len = get32(rx->frame + length_at(rx->next));
 	ret_->iov_base = (void *)(rx->frame + rx->data);
-	ret_->iov_len = HP_MIN(len, rx->len - rx->data); /* if the frame has changed, len is not what was checked */
+	ret_->iov_len = HP_MIN(len, rx->len - rx->data); /* the frame may have changed since len was checked */
 	if (ret_tag)
 		*ret_tag = get64(rx->frame + tag_at(rx->count, rx->next));
 	rx->data += ret_->iov_len;

@@ -1,10 +1,10 @@
 /*
- * Pieces of memory in, elements for a work request out: layouts, keys, and where to put a copy. Pure: no state, no
- * allocation, no lock. At most the key function blocks. One key function is known, hugepin_sg_key, whose lookups may be
- * asked for at once.
+ * Turning pieces of memory into elements of a work request: layouts, keys, and where to put a copy. Pure: no state, no
+ * allocation, no lock; only the key function may block. One key function gets special treatment: the keys of
+ * hugepin_sg_key() are asked for all at once.
  *
- * A key is looked for in the latest range first, then in the ranges of the pins that are out (sge/pins.h), and only
- * then by the key function. The pins are few, since pieces are mostly in one arena.
+ * A key is searched in three places: the latest range, then the pins taken so far (sge/pins.h), then the key function.
+ * The pins are few, since pieces mostly lie in one arena.
  */
 #include <errno.h>
 #include <limits.h>
@@ -17,18 +17,19 @@
 
 #define PAGE ((size_t)4096)
 #define LINE ((size_t)64)
-/* The lines of such a piece are more than an unsigned holds, and those of 2^31 pieces fit into 64 bits. */
+/* The length at which a piece is cut for counting. Its lines already exceed an unsigned, and the lines of 2^31 such
+ * pieces fit into 64 bits. */
 #define LEN_MAX (UINT64_C(64) << 32)
 
 /* ------------------------------------------------------------------ elements */
 
-/* The keys of one call of hugepin_sg_map. */
+/* The keys of one call of hugepin_sg_map(). */
 struct keys {
 	hugepin_key_fn find;
 	void *arg;
 	struct hugepin_pin *pins;
-	uint32_t out, max; /* out: pins taken so far; max: pins that there is room for */
-	uint32_t sorted; /* pins in order (sge/pins.h) */
+	uint32_t out, max; /* out: pins taken so far; max: room in the array */
+	uint32_t sorted; /* pins[0 .. sorted - 1] are in order (sge/pins.h) */
 };
 
 static HP_COLD void settle_keys(struct keys *k)
@@ -36,7 +37,8 @@ static HP_COLD void settle_keys(struct keys *k)
 	k->out = k->sorted = hp_pins_settle(k->pins, k->out, k->find, k->arg);
 }
 
-/* Keep a pin that find_piece_key() has taken, if there is room. Otherwise count it, unless it is there already. */
+/* Keep the pin that find_piece_key() took, if there is room. Otherwise give it back, and count it unless the same
+ * registration is in the array. */
 static HP_COLD void keep_of_many(struct keys *k, struct hugepin_pin *pin)
 {
 	struct hugepin_pin again = *pin;
@@ -53,7 +55,7 @@ static HP_COLD void keep_of_many(struct keys *k, struct hugepin_pin *pin)
 	k->find(k->arg, NULL, 0, 0, &again);
 }
 
-/* Inlined: few frames tell a call site (reg/site.h), and this function must not be one of them. */
+/* Always inlined: few stack frames identify a call site (reg/site.h), and this function must not use up one of them. */
 static inline __attribute__((always_inline)) int find_piece_key(struct keys *k, uint64_t addr, size_t len,
 								unsigned access, struct hugepin_pin *ret_)
 {
@@ -100,9 +102,9 @@ int hugepin_sg_map(const struct iovec *iov, int n, unsigned access, hugepin_key_
 {
 	struct keys k = { .find = key, .arg = arg, .pins = ret_pins, .max = (uint32_t)pins };
 	struct hugepin_pin range = { 0 }, found; /* the latest range */
-	struct hugepin_sge beyond, *s = &beyond; /* the latest element; beyond: there was no room for it */
+	struct hugepin_sge beyond, *s = &beyond; /* the latest element; `beyond` if there was no room for it */
 	struct hugepin_sg_info info = { 0 };
-	uint64_t end = 0; /* of the latest element */
+	uint64_t end = 0; /* end of the latest element */
 	uint32_t count = 0;
 	int err;
 
@@ -154,7 +156,7 @@ static int ask_each(void *domain, const void *addr, size_t len, unsigned access,
 	return hugepin_sg_key(domain, addr, len, access, ret_);
 }
 
-/* For hugepin_sg_key: ask once for all keys; and if something is changing, once for each. */
+/* For hugepin_sg_key(): ask for all keys at once. If registrations are just changing, ask for each. */
 static HP_COLD int map_and_ask(const struct iovec *iov, int n, unsigned access, void *domain,
 			       struct hugepin_sge *ret_sges, int sges, struct hugepin_pin *ret_pins, int pins,
 			       struct hugepin_sg_info *ret_info)
@@ -200,7 +202,7 @@ int hugepin_sg_strided(const void *base, size_t block, ptrdiff_t stride, size_t 
 
 int hugepin_sg_indexed(const void *base, const size_t *off, const size_t *len, size_t n, struct iovec *ret_, int max)
 {
-	uintptr_t end = 0; /* of the latest piece */
+	uintptr_t end = 0; /* end of the latest piece */
 	size_t count = 0;
 
 	if (max < 0 || (max && !ret_) || (n && (!off || !len)))
@@ -233,10 +235,10 @@ unsigned hugepin_sg_lines(const struct iovec *iov, int n)
 	return (unsigned)HP_MIN(count, UINT_MAX);
 }
 
-/* A copy waits for its own stores if each store is behind its load by less than a vector or two, modulo a page: 4096
- * bytes at a distance of 8 took 27 times as long as usual; at 64 and more, or at 0, as long as usual (Xeon, AVX-512).
- * Offsets are kept away from twice that distance. The distance is the same all over a piece, so each piece rules out
- * two offsets. */
+/* The offset for a copy at which the CPU waits least. A copy waits for its own stores if each store lies behind its
+ * load by less than a vector or two, modulo a page. Copying 4096 bytes took 27 times as long at a distance of 8 bytes
+ * as at 0, or at 64 and more (Xeon, AVX-512). So offsets up to twice that distance are avoided. The distance is the
+ * same throughout a piece, so each piece rules out two offsets. */
 size_t hugepin_sg_offset(const struct iovec *iov, int n, size_t len)
 {
 	uint64_t waits[PAGE / LINE] = { 0 }, pages, best_pages = 0;

@@ -1,9 +1,9 @@
 /*
- * Calibration without a device: what hugepin_sg_fill() and posting take of the CPU. Work requests are written into
- * memory as a provider writes them (wqe.h). The pieces are in the CPU's cache, or have been flushed from it. Keys come
- * from a domain of a backend that registers nothing, with one registration or with 256.
+ * Calibration without a device: the CPU time of hugepin_sg_fill() and of posting. Work requests are written to memory
+ * as a provider writes them (wqe.h). The pieces are in the CPU's cache, or were flushed from it. The keys come from a
+ * domain whose backend registers nothing, and which has one registration or 256.
  *
- * Rounds are interleaved, so that a disturbance meets all cells alike.
+ * Rounds of all cells alternate, so that a disturbance affects all cells alike.
  */
 #include "sge/measure_cpu.h"
 
@@ -25,16 +25,16 @@
 
 enum {
 	CPU_ROUNDS = 9,
-	BATCH = 32, /* messages in one measurement; the clock takes as long as a few */
-	BATCH_BYTES = 128 << 10, /* or as many messages as have so many bytes: flushing takes time */
-	HOT = 4, /* messages in turn, of those in the cache */
+	BATCH = 32, /* messages in one measurement; reading the clock takes as long as a few messages */
+	BATCH_BYTES = 128 << 10, /* fewer messages if they have more bytes than this: flushing takes time */
+	HOT = 4, /* different messages in the cache, used in turn */
 	SLOTS = 8,
 	REGISTRATIONS = 256,
-	REGION = 2 * 4096, /* a page that is registered and one that is not */
+	REGION = 2 * 4096, /* one registered page, and one that is not */
 };
 
 struct bench {
-	char *memory; /* all of the below, in one mapping */
+	char *memory; /* holds all of the following, in one mapping */
 	char *source, *slots, *regions;
 	struct hp_wqe_ring ring;
 	hugepin_domain *domain;
@@ -75,7 +75,8 @@ static int bench_open(struct bench *b)
 		.size = sizeof nothing, .name = "calibration",
 		.reg = register_nothing, .dereg = deregister_nothing, .limits = limit_nothing,
 	};
-	/* Nobody unmaps the memory that is measured. That a hit may have to ask the kernel is no cost of any mode. */
+	/* Nobody unmaps the measured memory. A hit that would have to ask the kernel about unmaps costs the same in
+	 * each mode, so leave this question out. */
 	const struct hugepin_attr attr = {
 		.size = sizeof attr, .policy = HUGEPIN_POLICY_LRU, .watch = HUGEPIN_WATCH_PROGRAM
 	};
@@ -122,7 +123,7 @@ static void wait_for_flush(void)
 	__builtin_ia32_mfence();
 }
 #else
-#define CAN_FLUSH 0 /* the cold terms keep their defaults */
+#define CAN_FLUSH 0 /* the cold terms keep their default values */
 static void flush_pieces(const struct iovec *iov, unsigned n)
 {
 	(void)iov, (void)n;
@@ -132,8 +133,9 @@ static void wait_for_flush(void)
 }
 #endif
 
-/* Lay out the messages of the batch: a few in turn, which stay in the cache, or all different ones. Their pieces are
- * one after the other, or each is somewhere in some registration. */
+/* Lay out the messages of a batch. Hot: a few messages in turn, which stay in the cache. Cold: each message is
+ * different. The pieces of a message follow each other; scattered pieces lie anywhere in some registration. Returns
+ * the number of messages. */
 static unsigned lay_batch(struct bench *b, const struct hp_sg_cell *c)
 {
 	const bool cold = c->mode & HUGEPIN_SG_COLD;
@@ -155,15 +157,15 @@ static unsigned lay_batch(struct bench *b, const struct hp_sg_cell *c)
 	return batch;
 }
 
-/* volatile: called as a provider is, by an address that the compiler does not know. */
+/* volatile: the compiler does not know the address, as for a call of a provider. */
 static int (*volatile post)(struct hp_wqe_ring *, const struct ibv_send_wr *,
 			    const struct ibv_send_wr **) = hp_wqe_post;
 
-/* Measure one round of one cell, in nanoseconds a message. */
+/* Measure one round of one cell: nanoseconds per message. */
 static int bench_cell(struct bench *b, const struct hp_sg_cell *c, float *ret_ns)
 {
 	const unsigned batch = lay_batch(b, c);
-	const size_t slot = ((size_t)c->n * c->bytes + 63) / 64 * 64 + 64; /* as the frames of a queue are placed */
+	const size_t slot = ((size_t)c->n * c->bytes + 63) / 64 * 64 + 64; /* the distance of frames in a queue */
 	struct ibv_sge sge[HP_CELL_PIECES_MAX];
 	struct ibv_send_wr wr, tmpl = { .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
 	const struct ibv_send_wr *bad;
@@ -220,7 +222,7 @@ int hp_measure_cpu(struct hugepin_sg_model *ret_)
 {
 	struct hugepin_sg_model m = hp_sg_model_default;
 	struct bench *b = calloc(1, sizeof *b);
-	m.line = m.byte = 0; /* terms of a device */
+	m.line = m.byte = 0; /* these are a device's */
 	int err = b ? bench_run(b, &m) : -ENOMEM;
 
 	if (b)

@@ -6,7 +6,7 @@
 
 #include "hugepin_verbs.h"
 
-/* Measure those terms that the CPU alone decides. 0 or -errno, and *ret_ is as it was. */
+/* Measure the terms that the CPU alone determines. 0 or -errno; an error leaves *ret_ alone. */
 int hp_measure_cpu(struct hugepin_sg_model *ret_);
 
 #endif

@@ -1,10 +1,13 @@
 /*
- * Calibration over a device: two queue pairs of this process, connected to each other; a message takes from its post to
- * its completion. Before anything is timed, each message of the grid is sent in each mode, by SEND and by RDMA WRITE,
- * and compared: some providers report success and deliver less. A mode that arrives wrong once is refused. The terms
- * that the CPU alone decides, copying and lookups, are kept from the measurement without a device.
+ * Calibration over a device. Two queue pairs of this process are connected to each other. The time of a message runs
+ * from its posting to its completion.
  *
- * Rounds are interleaved, so that a disturbance meets all cells alike.
+ * Some providers report success but deliver less. So before any measurement, each message of the grid is sent in each
+ * mode, by SEND and by RDMA WRITE, and compared. A mode that arrives wrong once is refused.
+ *
+ * The terms that the CPU alone determines, copying and lookups, are taken from the measurement without a device.
+ *
+ * Rounds of all cells alternate, so that a disturbance affects all cells alike.
  */
 #include "sge/measure_device.h"
 
@@ -53,15 +56,15 @@ static int find_port(struct wire *w)
 	     w->port++)
 		if (w->port >= device.phys_port_cnt)
 			return -EOPNOTSUPP;
-	/* RoCE wants the IPv4 address of its interface, InfiniBand takes its first GID. */
+	/* RoCE needs the GID with its interface's IPv4 address. InfiniBand uses its first GID. */
 	for (w->gid_index = w->attr.gid_tbl_len - 1; w->gid_index > 0; w->gid_index--)
 		if (!ibv_query_gid(w->pd->context, w->port, w->gid_index, &w->gid) && IN6_IS_ADDR_V4MAPPED(w->gid.raw))
 			return 0;
 	return hp_verbs_errno(ibv_query_gid(w->pd->context, w->port, w->gid_index = 0, &w->gid));
 }
 
-/* Create a queue pair with as many elements and as much inline data as the device grants. A device that cannot do so
- * many fails. */
+/* Create a queue pair with as many elements and as much inline data as the device grants. A device may refuse a
+ * request for too many, so ask for fewer and fewer. */
 static struct ibv_qp *create_qp(struct wire *w, struct ibv_qp_cap *ret_granted)
 {
 	static const uint32_t inlines[] = { HP_WQE_INLINE_MAX, 220, 60, 0 };
@@ -172,7 +175,7 @@ static int wire_key(void *arg, const void *addr, size_t len, unsigned access, st
 	return 0;
 }
 
-/* Wait for `wanted` completions. False: one has failed, or is lost. */
+/* Wait for `wanted` completions. False: one failed, or did not come in time. */
 static bool wait_for_completions(struct wire *w, int wanted)
 {
 	const uint64_t end = hp_clock_ns() + LOST_MS * 1000000ull;
@@ -187,7 +190,7 @@ static bool wait_for_completions(struct wire *w, int wanted)
 	return true;
 }
 
-/* Send one message of the cell. *ret_ns: the time from filling to completion on both sides. */
+/* Send one message of the cell. *ret_ns: the time from filling to the completion on both sides. */
 static bool send_cell(struct wire *w, const struct hp_sg_cell *c, enum ibv_wr_opcode opcode, float *ret_ns)
 {
 	char *const slot = w->memory + HP_CELL_LAYOUT_MAX, *const to = slot + HP_CELL_SLOT_BYTES;
@@ -213,7 +216,7 @@ static bool send_cell(struct wire *w, const struct hp_sg_cell *c, enum ibv_wr_op
 	return ok;
 }
 
-/* Whether the message of a cell arrives, with its bytes and no others. */
+/* Whether a cell's message arrives complete, and nothing behind it is overwritten. */
 static bool cell_arrives(struct wire *w, const struct hp_sg_cell *c, enum ibv_wr_opcode opcode)
 {
 	char *const to = w->memory + HP_CELL_LAYOUT_MAX + HP_CELL_SLOT_BYTES;
@@ -238,7 +241,7 @@ static bool cell_arrives(struct wire *w, const struct hp_sg_cell *c, enum ibv_wr
 	return len == HP_CELL_SLOT_BYTES || to[len] == behind;
 }
 
-/* Take the cells of modes that arrive wrong out of the list. */
+/* Remove the cells of modes that arrive wrong. */
 static int refuse_wrong(struct wire *w, uint32_t *refused)
 {
 	unsigned kept = 0;

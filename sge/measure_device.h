@@ -6,8 +6,8 @@
 
 #include "hugepin_verbs.h"
 
-/* Measure those terms of *m that the device decides, and note the modes that it gets wrong. The other terms stay. 0 or
- * -errno, and *m may be partly changed. */
+/* Measure the terms of *m that the device determines, and note the modes in which messages arrive wrong. Other terms
+ * stay. 0 or -errno; after an error *m may be partly changed. */
 int hp_measure_device(struct ibv_pd *pd, struct hugepin_sg_model *m);
 
 #endif

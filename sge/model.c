@@ -1,11 +1,12 @@
 /*
- * What sending costs: terms, fit, and file (model.h).
+ * The costs of sending: terms, fit, and file (model.h).
  *
- * The fit is ordinary linear least squares by the normal equations, each sample divided by its time, since the relative
- * error of a prediction counts. A cost below zero is taken out, as zero, and the rest is fitted again.
+ * The fit is ordinary linear least squares by the normal equations. Each sample is divided by its time, since the
+ * relative error of a prediction counts. If a term comes out negative, it is set to zero and the others are fitted
+ * again.
  *
- * The file has a line for each number, "name value", in nanoseconds with six decimals in any locale. It is believed
- * whole or not at all: each line once, in order, "end" last.
+ * The file has one line "name value" for each number, in nanoseconds with six decimals in any locale. The parser
+ * accepts only a complete file: each line once, in order, "end" last.
  */
 #include "sge/model.h"
 
@@ -79,8 +80,8 @@ double hp_sg_model_ns(const struct hugepin_sg_model *m, const struct hp_sg_count
 	return ns;
 }
 
-/* Solve a x = b for k symmetric, positive definite equations, in place (Cholesky without roots). An unknown that the
- * others determine, or that is in no equation, is zero. */
+/* Solve a x = b for k symmetric, positive definite equations, in place (Cholesky without roots). An unknown is set to
+ * zero if the others determine it, or if it is in no equation. */
 static void solve(double a[HP_SG_TERMS][HP_SG_TERMS], double b[HP_SG_TERMS], int k)
 {
 	bool dead[HP_SG_TERMS] = { false };
@@ -106,7 +107,7 @@ static void solve(double a[HP_SG_TERMS][HP_SG_TERMS], double b[HP_SG_TERMS], int
 	}
 }
 
-/* The best values of the k terms in `term`, which may be negative. */
+/* The best values of the k terms in `term`. They may be negative. */
 static void least_squares(const struct hugepin_sg_model *m, const int *term, int k, const struct hp_sg_sample *samples,
 			  size_t count, double ret_[HP_SG_TERMS])
 {
@@ -186,7 +187,7 @@ int hp_sg_model_print(const struct hugepin_sg_model *m, const struct hp_sg_place
 	return n >= 0 && (size_t)n < size ? n : -EMSGSIZE;
 }
 
-/* Step over the line "name VALUE". Returns its value, which ends with the line, or NULL. */
+/* Step over the line "name VALUE". Returns VALUE, which extends to the end of the line. NULL: this is another line. */
 static const char *line(const char **at, const char *name, size_t *ret_len)
 {
 	const size_t n = strlen(name);
@@ -211,7 +212,7 @@ static bool line_text(const char **at, const char *name, char *ret_, size_t size
 	return true;
 }
 
-/* Read at most nine or ten digits, and step over them. */
+/* Read digits up to the value `max`, and step over them. False: no digits, or a larger value. */
 static bool digits(const char **at, uint64_t max, uint64_t *ret_)
 {
 	uint64_t n = 0;
@@ -280,7 +281,7 @@ int hp_sg_model_dir(char path[HP_SG_PATH_MAX])
 	const char *cache = secure_getenv("XDG_CACHE_HOME"), *home = secure_getenv("HOME");
 	int n;
 
-	if (cache && *cache == '/') /* the XDG Base Directory Specification ignores a relative one */
+	if (cache && *cache == '/') /* the XDG Base Directory Specification says to ignore a relative path */
 		n = snprintf(path, HP_SG_PATH_MAX, "%s/hugepin", cache);
 	else if (home && *home == '/')
 		n = snprintf(path, HP_SG_PATH_MAX, "%s/.cache/hugepin", home);
@@ -289,7 +290,7 @@ int hp_sg_model_dir(char path[HP_SG_PATH_MAX])
 	return n > 0 && n < HP_SG_PATH_MAX ? 0 : -ENAMETOOLONG;
 }
 
-/* Append a part of the file's name, without characters that mean something in a path or to a shell. */
+/* Append a part of the file's name. Characters with a meaning in paths or for a shell are replaced. */
 static char *append_name(char *at, const char *name)
 {
 	*at++ = '-';
@@ -316,7 +317,7 @@ int hp_sg_model_path(const struct hp_sg_place *place, char path[HP_SG_PATH_MAX])
 	return 0;
 }
 
-/* Read up to size - 1 bytes of a file, terminated. */
+/* Read up to size - 1 bytes of a file, and terminate the text. */
 static ssize_t read_text(const char *path, char *text, size_t size)
 {
 	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -344,7 +345,7 @@ int hp_sg_model_load(const char *path, struct hugepin_sg_model *ret_, struct hp_
 	return strlen(text) == (size_t)n ? hp_sg_model_parse(text, ret_, ret_place) : -EILSEQ;
 }
 
-/* Make the directories of `path` that are missing. */
+/* Make missing directories of `path`. */
 static void make_dirs(char *path)
 {
 	for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {

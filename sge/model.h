@@ -1,6 +1,6 @@
 /*
- * What sending costs: the model's terms, their least-squares fit to measurements, and the file that keeps them for a
- * device. Pure but for load and store. libibverbs is not called, so that the command can show the file.
+ * The costs of sending: the model's terms, their least-squares fit to measurements, and the file that keeps a device's
+ * model. Pure, except load and store. Does not call libibverbs, so that the command can show the file.
  */
 #ifndef HP_SGE_MODEL_H
 #define HP_SGE_MODEL_H
@@ -18,7 +18,7 @@ enum {
 	HP_SG_TERMS
 };
 
-/* The place that a model's numbers are for. Long names are cut. */
+/* What a model was measured for. Long names are cut. */
 struct hp_sg_place {
 	char device[64], firmware[64], cpu[64];
 };
@@ -28,8 +28,8 @@ struct hp_sg_place {
 
 /* ------------------------------------------------------------------ costs */
 
-/* How often each term is in the cost of a message: the formulas of hugepin_verbs.h. mode: one of HUGEPIN_SG_INLINE,
- * COPY and GATHER, with HUGEPIN_SG_COLD. */
+/* How often each term occurs in a message's cost, by the formulas of hugepin_verbs.h. mode: one of HUGEPIN_SG_INLINE,
+ * COPY and GATHER, possibly with HUGEPIN_SG_COLD. */
 struct hp_sg_count {
 	double term[HP_SG_TERMS];
 };
@@ -38,36 +38,37 @@ struct hp_sg_count hp_sg_count(unsigned mode, unsigned pieces, uint64_t bytes, u
 /* The cost in nanoseconds. */
 double hp_sg_model_ns(const struct hugepin_sg_model *m, const struct hp_sg_count *count);
 
-/* A measurement. */
+/* A measured message. */
 struct hp_sg_sample {
 	struct hp_sg_count count;
 	double ns;
 };
 
-/* Fit those terms of *m that `terms` has bits for (1 << HP_SG_wr ...), the others staying as they are: least squares of
- * the relative errors, no term below zero. A term that no sample has stays as it is, too. Returns the mean square of
- * the relative errors that are left; -1: there are no samples, or one that is no time (*m is then as it was). */
+/* Fit the terms of *m whose bits are set in `terms` (1 << HP_SG_wr ...), by least squares of the relative errors. No
+ * term becomes negative. Other terms, and terms that occur in no sample, keep their values. Returns the mean square of
+ * the remaining relative errors. Returns -1, and leaves *m alone, if there are no samples, or a sample's time is not
+ * valid. */
 double hp_sg_model_fit(struct hugepin_sg_model *m, unsigned terms, const struct hp_sg_sample *samples, size_t count);
 
 /* ------------------------------------------------------------------ the file */
 
-/* Print the file, terminated. Its length, or -EMSGSIZE. */
+/* Print the file's text, with a terminating 0. Returns its length, or -EMSGSIZE. */
 int hp_sg_model_print(const struct hugepin_sg_model *m, const struct hp_sg_place *place, char *text, size_t size);
 
-/* Parse the text of a file. 0, or -EILSEQ: not a whole file of this version. */
+/* Parse a file's text. 0, or -EILSEQ: not a complete file of this version. */
 int hp_sg_model_parse(const char *text, struct hugepin_sg_model *ret_, struct hp_sg_place *ret_place);
 
-/* The directory of models, by the environment: $XDG_CACHE_HOME/hugepin or ~/.cache/hugepin. 0, -ENOENT (the environment
- * does not say), -ENAMETOOLONG. */
+/* The directory of models: $XDG_CACHE_HOME/hugepin or ~/.cache/hugepin. 0; -ENOENT: neither variable is set;
+ * -ENAMETOOLONG. */
 int hp_sg_model_dir(char path[HP_SG_PATH_MAX]);
 
-/* The file of a place in that directory. As hp_sg_model_dir. */
+/* The path of a place's file in that directory. Returns as hp_sg_model_dir(). */
 int hp_sg_model_path(const struct hp_sg_place *place, char path[HP_SG_PATH_MAX]);
 
-/* Read a file. 0, -EILSEQ, or the error of open() or read(). */
+/* Read a file. Returns 0, -EILSEQ, or the error of open() or read(). */
 int hp_sg_model_load(const char *path, struct hugepin_sg_model *ret_, struct hp_sg_place *ret_place);
 
-/* Write the file, and the directories that are missing. Others read the file whole or not at all. 0 or -errno. */
+/* Write the file, and make missing directories. Readers see the whole file or none. 0 or -errno. */
 int hp_sg_model_store(const char *path, const struct hugepin_sg_model *m, const struct hp_sg_place *place);
 
 /* The CPU's name, or the architecture's. */

@@ -1,7 +1,7 @@
 /*
- * Making a queue, and destroying it: what the queue pair, the model and the program's attributes make of the queue's
- * struct, and its memory. All arrays are in one block, allocated once; the slots of frames and receives are one buffer
- * of the heap, pinned as long as the queue exists.
+ * Making a queue, and destroying it. The queue's settings follow from the queue pair, the model and the program's
+ * attributes. One block, allocated once, holds all arrays. One buffer of the heap holds the slots of frames and
+ * receives; it stays pinned as long as the queue exists.
  */
 #include "sge/open.h"
 
@@ -15,7 +15,7 @@
 #include "sge/plan.h"
 #include "sge/receive.h"
 
-#define GRH ((size_t)40) /* the routing header, in front of a datagram in the receiver's memory */
+#define GRH ((size_t)40) /* bytes of the routing header, which precedes a datagram in the receiver's memory */
 #define LINE ((size_t)64)
 #define DEPTH_MAX (1u << 15)
 
@@ -33,7 +33,7 @@ static void watch_queue_forks(void)
 	pthread_atfork(NULL, NULL, count_fork);
 }
 
-/* The index mask of a ring with room for n. */
+/* The index mask of a ring of at least n entries. */
 static uint64_t mask_of(uint64_t n)
 {
 	return n > 1 ? UINT64_MAX >> __builtin_clzll(n - 1) : 0;
@@ -47,7 +47,7 @@ static int settings_of(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
 	int err = hugepin_sg_caps(a->qp, a->granted, &caps, sizeof caps);
 	if (err < 0)
 		return err;
-	/* A model that cannot be measured (all domains are in use, say) is no reason not to send. */
+	/* If no model can be measured (all domains are in use, say), send by the default model. */
 	if (a->model)
 		model = *a->model;
 	else if (hugepin_sg_calibrate(NULL, 0, &model, sizeof model) < 0)
@@ -65,7 +65,7 @@ static int settings_of(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
 	if (frame_bytes > longest)
 		return -EMSGSIZE;
 
-	/* A frame with this many sub-messages is full. By default that limits frames of less than 64 bytes a
+	/* The number of sub-messages that fill a frame. By default it limits only frames with less than 64 bytes per
 	 * sub-message. */
 	uint32_t fit = is_raw ? frame_bytes : (frame_bytes - HUGEPIN_SG_HEADER) / 12;
 	uint32_t subs_max = a->flush_count ? a->flush_count : HP_MAX(frame_bytes / 64, 16u);
@@ -89,14 +89,15 @@ static int settings_of(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
 		.grh = ud ? GRH : 0,
 	};
 	q->slot_mask = (uint32_t)mask_of(depth);
-	q->sub_mask = mask_of(((uint64_t)depth + 1) * q->subs_max); /* one frame's more, for what callbacks add */
+	/* depth + 1: callbacks may add another frame's sub-messages */
+	q->sub_mask = mask_of(((uint64_t)depth + 1) * q->subs_max);
 	q->copy_below = q->copy_below_cold = UINT32_MAX;
 	if (!(model.refused & HUGEPIN_SG_GATHER)) {
 		q->copy_below = HP_MAX(hp_sg_copy_below(&model, false, model.element, 1), 1u);
 		q->copy_below_cold = HP_MAX(hp_sg_copy_below(&model, true, model.element, 1), 1u);
 	}
 	q->table_room = is_raw ? 0 : hp_round_up(HUGEPIN_SG_TABLE(q->subs_max), LINE);
-	/* Slots that are a multiple of 4 KiB apart would share the sets of a cache, and alias. */
+	/* Slots at a distance of a multiple of 4 KiB would use the same sets of a cache, and alias. */
 	q->slot_bytes = hp_round_up(q->table_room + hp_sgq_room_for(q, 1), LINE);
 	q->slot_bytes += q->slot_bytes % 4096 ? 0 : LINE;
 	q->recv_bytes = hp_round_up(q->grh + frame_bytes, LINE);
@@ -104,7 +105,7 @@ static int settings_of(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
 	return 0;
 }
 
-/* Cut an array of `count` elements of `size` bytes from a block, at *used. Block NULL: only add up *used. */
+/* Cut an array of `count` elements of `size` bytes from the block, at *used. Block NULL: only add the size to *used. */
 static void *cut_array(char *block, size_t *used, size_t count, size_t size)
 {
 	size_t at = *used;
@@ -112,7 +113,7 @@ static void *cut_array(char *block, size_t *used, size_t count, size_t size)
 	return block ? block + at : NULL;
 }
 
-/* Place the arrays in the block; NULL: nowhere. Returns the bytes that the block needs. */
+/* Place the arrays in the block; NULL: only compute. Returns the bytes that the block needs. */
 static size_t lay_out(struct hugepin_sgq *q, char *block)
 {
 	size_t used = 0, slots = (size_t)q->slot_mask + 1;
@@ -156,13 +157,14 @@ static void prepare_slots(struct hugepin_sgq *q, const struct hugepin_sgq_attr *
 
 void hp_sgq_destroy(struct hugepin_sgq *q)
 {
-	hugepin_unpin(q->domain, &q->slots_pin); /* in a child of fork: -ESTALE, and nothing to do */
+	/* in a child of fork this returns -ESTALE: there is nothing to unpin */
+	hugepin_unpin(q->domain, &q->slots_pin);
 	hugepin_free(q->slots);
 	pthread_mutex_destroy(&q->lock);
 	free(q);
 }
 
-/* Make the queue, with what settings_of() has found. */
+/* Make the queue from the settings of settings_of(). */
 static int open_queue(const struct hugepin_sgq *settings, const struct hugepin_sgq_attr *a, struct hugepin_sgq **ret_)
 {
 	static _Atomic uint32_t queues;
@@ -193,7 +195,7 @@ static int open_queue(const struct hugepin_sgq *settings, const struct hugepin_s
 		q->recv_slots = q->slots + sending;
 		prepare_slots(q, a);
 		err = hp_sgq_repost(q);
-		if (q->idle_count < q->recv_depth) /* some slots are in use; hugepin_sgq_poll() posts the rest */
+		if (q->idle_count < q->recv_depth) /* some receives are posted; hugepin_sgq_poll() posts the rest */
 			err = 0;
 	}
 	if (err) {

@@ -6,10 +6,10 @@
 
 #include "sge/queue.h"
 
-/* This process, counted by forks: a queue is its opener's only. */
-extern __attribute__((visibility("hidden"))) unsigned hp_sgq_generation; /* no detour by the table of addresses */
+/* Forks on the way to this process. A queue belongs to the process that opened it. */
+extern __attribute__((visibility("hidden"))) unsigned hp_sgq_generation; /* read without the table of addresses */
 
-/* Give back the queue's memory. Looks at no queue pair, which may be gone. */
+/* Free the queue's memory. Does not touch the queue pair, which may be destroyed already. */
 void hp_sgq_destroy(struct hugepin_sgq *q);
 
 #endif

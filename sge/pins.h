@@ -1,10 +1,10 @@
 /*
- * The pins that one call has taken, found by address, without other memory than the caller's array.
+ * The pins that one call has taken, found by address. The caller's array is the only memory.
  *
- * A few pins are looked at one by one. Of more pins, those in front of `sorted` are in the order of their addresses,
- * and found by halves; of those behind, only the latest are looked at. For the others the key function is asked, which
- * costs some 30 ns. So a registration may be there twice, until all pins are put in order (hp_pins_settle), which gives
- * the second one back. Pins are put in order when there are twice as many as the last time, when there is no room, and
+ * A few pins are searched one by one. If there are more, pins[0 .. sorted - 1] are in the order of their addresses and
+ * searched by halves. Of the pins behind them only the latest are searched. For a pin that is not found the key
+ * function is asked, which costs some 30 ns; so the array may hold a registration twice. hp_pins_settle() puts all
+ * pins in order, and gives second pins back. It runs when the number of pins has doubled, when there is no room, and
  * at the end.
  */
 #ifndef HP_SGE_PINS_H
@@ -18,7 +18,7 @@
 
 enum { HP_PINS_FEW = 16 };
 
-/* The range of the pin must not wrap. */
+/* The pin's range must not wrap. */
 static inline bool hp_pin_covers(const struct hugepin_pin *pin, uint64_t addr)
 {
 	return addr - pin->base < pin->len;
@@ -29,7 +29,7 @@ static inline bool hp_pin_before(const struct hugepin_pin *a, const struct hugep
 	return a->base < b->base || (a->base == b->base && a->ref < b->ref);
 }
 
-/* The first of n in order that is not before `pin`. */
+/* The index of the first of n ordered pins that does not come before `pin`. */
 static inline uint32_t hp_pins_position(const struct hugepin_pin *pins, uint32_t n, const struct hugepin_pin *pin)
 {
 	uint32_t from = 0;
@@ -45,7 +45,7 @@ static inline uint32_t hp_pins_position(const struct hugepin_pin *pins, uint32_t
 	return from;
 }
 
-/* The pin that covers addr, of those that are looked at; NULL: none. Ranges may overlap, so that another pin may cover
+/* Find a pin that covers addr among those that are searched; NULL: none. Ranges may overlap, so another pin may cover
  * addr, too. */
 static HP_COLD const struct hugepin_pin *hp_pins_find_in_many(const struct hugepin_pin *pins, uint32_t n,
 							      uint32_t sorted, uint64_t addr)
@@ -71,7 +71,7 @@ hp_pins_find(const struct hugepin_pin *pins, uint32_t n, uint32_t sorted, uint64
 	return NULL;
 }
 
-/* The pins are so many that they are to be put in order. */
+/* Whether so many pins are out of order that they should be settled. */
 static inline bool hp_pins_due(uint32_t n, uint32_t sorted)
 {
 	return n >= 2 * HP_PINS_FEW && n / 2 >= sorted;
@@ -90,8 +90,8 @@ static inline void hp_pins_sink(struct hugepin_pin *pins, uint32_t at, uint32_t 
 	pins[at] = pin;
 }
 
-/* Put n pins in order (heapsort, unless they are), and give pins that are there twice back, by the key function.
- * Returns how many are left. */
+/* Put n pins in order (by heapsort if necessary). Second pins of a registration are given back through the key
+ * function. Returns how many remain. */
 static HP_COLD uint32_t hp_pins_settle(struct hugepin_pin *pins, uint32_t n, hugepin_key_fn key, void *arg)
 {
 	bool ordered = true;

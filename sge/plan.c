@@ -1,14 +1,14 @@
 /*
- * Planning: whether the pieces of a message are inlined, copied or gathered, or some copied and the others gathered. A
- * model of what each costs decides, within what the queue pair can do. Rex, Mietke, Rehm 2006, section 4, saw that four
- * elements cost little more than one; the model says where that ends.
+ * Planning: whether the pieces of a message are inlined, copied or gathered, or some copied and others gathered. A
+ * cost model decides, within the limits of the queue pair. Rex, Mietke, Rehm 2006, section 4, found that four elements
+ * cost little more than one; the model knows up to where this holds.
  *
- * A plan has two numbers for what is copied: a length below which pieces are copied, and a window of pieces that are
- * copied anyway. So it is carried out by one comparison a piece. Copied neighbours are one behind the other in the
- * slot, and are one element: so copying pays where short pieces are neighbours. The window, a run of neighbours, brings
- * a message that has too many elements down to what fits, at least cost.
+ * A plan names the copied pieces by two things: a length, below which pieces are copied, and a window of pieces that
+ * are copied anyway. So carrying it out takes one comparison per piece. Neighbouring copied pieces follow each other
+ * in the slot and are one element. So copying pays if short pieces are neighbours. The window is a run of neighbours.
+ * It reduces the elements of a message to the number that is allowed, at least cost.
  *
- * Pure, but for hugepin_sg_caps. All costs are of the whole message, so that the work for each piece is counting.
+ * Pure, except hugepin_sg_caps(). Costs are computed for the whole message, so the work per piece is only counting.
  */
 #include "sge/plan.h"
 
@@ -21,8 +21,9 @@
 
 #define MODES (HUGEPIN_SG_INLINE | HUGEPIN_SG_COPY | HUGEPIN_SG_GATHER)
 
-/* The costs of an x86 server with the pieces in the cache. Only `element` is chosen, so that neighbours of 256 bytes
- * are the longest that are copied: a device has to fetch each element, and how long that takes has to be measured. */
+/* Costs of an x86 server with the pieces in the cache. Only `element` is not measured, since it depends on how long a
+ * device takes to fetch an element. Its value makes 256 bytes the longest piece that is copied beside a copied
+ * neighbour. */
 const struct hugepin_sg_model hp_sg_model_default = {
 	.size = sizeof(struct hugepin_sg_model),
 	.source = HUGEPIN_SG_MODEL_DEFAULT,
@@ -60,7 +61,8 @@ int hugepin_sg_caps(struct ibv_qp *qp, const struct ibv_qp_cap *granted, struct 
 		.max_sge_rd = max_sge_rd < cap->max_send_sge ? max_sge_rd : cap->max_send_sge,
 		.max_wr = cap->max_send_wr,
 		.max_recv_wr = cap->max_recv_wr,
-		/* The 40 bytes of the routing header are not part of the MTU, and only in the receiver's memory. */
+		/* mtu_ud does not include the 40 bytes of the routing header, which exist in the receiver's memory
+		 * only. */
 		.mtu_ud = qp->qp_type == IBV_QPT_UD ? 128u << port.active_mtu : 0,
 		.max_msg = port.max_msg_sz,
 	};
@@ -70,18 +72,18 @@ int hugepin_sg_caps(struct ibv_qp *qp, const struct ibv_qp_cap *granted, struct 
 
 /* ------------------------------------------------------------------ counting */
 
-/* The counts of a message of which some pieces are copied. */
+/* The counts of a message, some of whose pieces are copied. */
 struct tally {
 	uint64_t bytes, copied_bytes;
-	uint64_t lines; /* of the gathered pieces */
+	uint64_t lines; /* touched by the gathered pieces */
 	uint32_t pieces, copied, elements, regs;
 	size_t shortest, longest;
-	bool bad; /* a piece at NULL, or that wraps round */
+	bool bad; /* a piece is at NULL, or wraps */
 };
 
-/* A guess of the number of registrations that the pieces are in: pieces in the same hugepage, or in the next one, are
- * in one. A hash knows the pages that were seen. So far more than 64 are counted short, where the number decides
- * nothing any more. */
+/* A guess of the number of registrations that contain the pieces. Pieces in the same hugepage or in the next one count
+ * as one registration. A hash remembers the pages seen. It has 64 bits, so larger numbers are too low, but then the
+ * number no longer matters. */
 struct guess {
 	uint64_t page, seen;
 	uint32_t regs;
@@ -98,13 +100,13 @@ static inline void guess_add(struct guess *g, uint64_t addr)
 	g->page = page;
 }
 
-/* Inlined, so that the comparisons are left out where nothing is copied. */
+/* Always inlined, so that the compiler drops the comparisons where nothing is copied. */
 static inline __attribute__((always_inline)) void count_pieces(const struct iovec *iov, int n, uint32_t copy_below,
 							uint32_t from, uint32_t to, struct tally *ret_)
 {
 	struct tally t = { .shortest = SIZE_MAX };
 	struct guess g = { .page = UINT64_MAX / 2 };
-	bool joins = false; /* the piece in front is copied */
+	bool joins = false; /* the previous piece is copied */
 	for (uint32_t i = 0; i < (uint32_t)n; i++) {
 		uint64_t addr = (uintptr_t)iov[i].iov_base;
 		size_t len = iov[i].iov_len;
@@ -135,14 +137,14 @@ static inline __attribute__((always_inline)) void count_pieces(const struct iove
 /* The best plan so far. */
 struct choice {
 	const struct hugepin_sg_model *model;
-	float piece, copy_byte, cold; /* for pieces in the cache, or for others */
-	uint64_t elements_max; /* of the message */
+	float piece, copy_byte, cold; /* costs for pieces in the cache, or for cold ones */
+	uint64_t elements_max; /* for the whole message */
 	struct hugepin_sg_plan plan;
 	float cost;
 	bool any;
 };
 
-/* Offer a plan that costs wr for each work request and `rest` in all. Returns whether it is the best now. */
+/* Offer a plan that costs `wr` for each work request, and `rest` once. Returns whether it is now the best. */
 static bool offer(struct choice *c, float wr, float rest, uint32_t mode, const struct tally *t)
 {
 	if (t->elements > c->elements_max)
@@ -185,7 +187,7 @@ static void offer_copy(struct choice *c, const struct tally *t)
 	offer_elements(c, HUGEPIN_SG_COPY, &all);
 }
 
-/* Offer a mixture. Returns the number of its elements. */
+/* Offer a plan that copies some pieces and gathers others. Returns the number of its elements. */
 static uint32_t offer_mixture(struct choice *c, const struct iovec *iov, int n, uint32_t below, uint32_t from,
 			      uint32_t to)
 {
@@ -199,17 +201,17 @@ static uint32_t offer_mixture(struct choice *c, const struct iovec *iov, int n, 
 	return t.elements;
 }
 
-/* Find the cheapest window that takes `excess` elements away, beside the pieces shorter than `below`. A window has
- * `gathered` pieces that would have been elements of their own, and `runs` of copied ones between and behind them. It
- * becomes one element, with the run in front of it if there is one. Without its first piece it would save one element
- * less, whatever is in front. So for each end the shortest window is found by dropping pieces at its start, all in one
- * pass. */
+/* Find the cheapest window that saves `excess` elements, where pieces shorter than `below` are copied anyway. A window
+ * begins with a gathered piece. It contains `gathered` pieces that would otherwise be elements of their own, and
+ * `runs` runs of copied pieces between and behind them. The window becomes one element, together with a run of copied
+ * pieces in front of it. Without its first piece a window saves one element less, with or without such a run. So one
+ * pass suffices: for each end, pieces are dropped from the start while the window still saves enough. */
 static bool find_window(const struct choice *c, const struct iovec *iov, int n, uint32_t below, uint32_t excess,
 		   uint32_t *ret_from, uint32_t *ret_to)
 {
 	uint32_t first = 0, gathered = 0, runs = 0;
 	uint64_t bytes = 0;
-	bool joins = false, in_front = false; /* in front of the window is a piece that is copied */
+	bool joins = false, in_front = false; /* in_front: the piece in front of the window is copied */
 	bool found = false;
 	float best = 0;
 	for (uint32_t i = 0; i < (uint32_t)n; i++) {
@@ -254,8 +256,8 @@ static void offer_window(struct choice *c, const struct iovec *iov, int n, uint3
 		offer_mixture(c, iov, n, below, from, to);
 }
 
-/* Offer to copy the pieces shorter than `below`; and, if the elements are too many for one work request, or for all
- * that there may be, a window of the others. */
+/* Offer to copy the pieces shorter than `below`. If that leaves too many elements for one work request, or for the
+ * whole message, also offer to copy a window of the others. */
 static void offer_mixtures_below(struct choice *c, const struct iovec *iov, int n, uint32_t below)
 {
 	uint32_t elements = offer_mixture(c, iov, n, below, 0, 0);
@@ -268,7 +270,7 @@ static void offer_mixtures(struct choice *c, const struct iovec *iov, int n, con
 {
 	const struct hugepin_sg_model *m = c->model;
 	float lookups = (float)t->regs / (float)t->pieces;
-	/* The length where copying ends behind a neighbour that is copied, and where there is none. */
+	/* The length up to which copying pays: behind a copied neighbour (joined), and without one (lone). */
 	uint32_t joined = hp_sg_copy_below(m, cold, m->element, lookups), lone = hp_sg_copy_below(m, cold, 0, lookups);
 	if (joined > t->shortest && joined <= t->longest)
 		offer_mixtures_below(c, iov, n, joined);

@@ -1,4 +1,5 @@
-/* What makes work requests shares this: the layout of elements, and whether the cost model has one piece copied. */
+/* Shared by all files that make work requests: the layout of elements, and whether the model prefers to copy a
+ * piece. */
 #ifndef HP_SGE_PLAN_H
 #define HP_SGE_PLAN_H
 
@@ -13,12 +14,12 @@ _Static_assert(sizeof(struct hugepin_sge) == sizeof(struct ibv_sge) &&
 		       offsetof(struct hugepin_sge, lkey) == offsetof(struct ibv_sge, lkey),
 	       "elements are laid out as those of verbs");
 
-/* The model where nothing has been measured. */
+/* The model used if nothing was measured. */
 extern const struct hugepin_sg_model hp_sg_model_default;
 
-/* The length in bytes from which on a piece is better gathered than copied. Gathering costs `lookups` searches for a
- * key, and `element` ns for an element of the piece's own: model->element where a copy would join a neighbour's
- * element, 0 where a copy would need an element of the slot. A gathered piece touches a line more, and one more for
+/* The length in bytes from which on gathering a piece is cheaper than copying it. Gathering costs `lookups` searches
+ * for a key, and `element` ns for a further element. `element` is model->element if a copy would join a neighbour's
+ * element, and 0 if a copy would need an element of its own, too. A gathered piece touches one line, and one more for
  * each 64 bytes. */
 static inline uint32_t hp_sg_copy_below(const struct hugepin_sg_model *model, bool cold, float element, float lookups)
 {

@@ -1,25 +1,25 @@
 /*
- * A queue of sub-messages for one destination: several go as one frame (hugepin_sg_frame(5)), by one work request.
- * queue.h has the struct and the numbering of frames.
+ * A queue of sub-messages for one destination. Several sub-messages go as one frame (hugepin_sg_frame(5)), by one work
+ * request. queue.h has the struct and the numbering of frames.
  *
- * Small pieces are copied into the frame's slot at once; long ones become elements. The length of the frame's table is
- * known last. So the table is written at the end of the room in front of the data, and the table and the first data are
- * one element.
+ * Short pieces are copied into the frame's slot at once; long pieces become elements. The length of the frame's table
+ * is known only at the end. So the table is written to the end of the room in front of the data: table and first data
+ * are then one element.
  *
  * Completions come in the order of frames. Callbacks run in the order of adds.
  *
- * Coalescing is for backlog, as in openib of Open MPI and in MVAPICH2: while few frames are out, a sub-message goes at
- * once.
+ * Coalescing is for backlog, as in openib of Open MPI and in MVAPICH2. While few frames are outstanding, a sub-message
+ * goes at once.
  *
- * A work request goes unsignalled only if another one of this queue is sure to follow: one in the same chain, or the
- * frame under construction, which is posted at the latest when no signalled one is out (due()). So the last one is
- * always signalled, and a later completion covers the unsignalled ones. This holds after a failure, too, when a frame
- * that is posted is flushed.
+ * A work request goes unsignalled only if another one of this queue is certain to follow. That is one in the same
+ * chain, or the frame under construction, which is posted at the latest when no signalled one is outstanding (due()).
+ * So the last work request is always signalled, and a later completion covers the unsignalled ones. This holds after a
+ * failure, too: then a posted frame is flushed and completes.
  *
- * Threads: one at a time, or several under a recursive lock (HUGEPIN_SGQ_MT). The lock is held while callbacks run, and
- * ranks above all locks of domains. Without the lock a call notes its thread, and a call of another thread that finds
- * the note is refused. Two calls that begin at once may miss each other, unless the queue is to be debugged. Nothing is
- * allocated after opening.
+ * Threads: one at a time, or several under a recursive lock (HUGEPIN_SGQ_MT). The lock is held while callbacks run,
+ * and ranks above all locks of domains. Without the lock a call notes its thread, and a call of another thread that
+ * finds the note is refused. Two calls that begin at the same moment may miss each other, unless HUGEPIN_SGQ_DEBUG is
+ * set. Nothing is allocated after opening.
  */
 #include "sge/queue.h"
 
@@ -43,7 +43,8 @@ enum { BATCH = 16 }; /* completions polled at once */
 
 static HP_TLS char self; /* its address tells threads apart */
 
-/* Note this thread as the queue's caller. A call from a callback finds its own note. False: another thread is noted. */
+/* Note this thread as the queue's caller. A call from within a callback finds its own note. False: the note is another
+ * thread's. */
 static bool note_caller(struct hugepin_sgq *q)
 {
 	const char *caller = atomic_load_explicit(&q->caller, memory_order_relaxed);
@@ -56,8 +57,7 @@ static bool note_caller(struct hugepin_sgq *q)
 	return true;
 }
 
-/* Each public function begins with enter_queue() and ends with leave_queue(), which gives the program its errno
- * back. */
+/* Each public function begins with enter_queue(). It ends with leave_queue(), which restores the program's errno. */
 static int enter_queue(struct hugepin_sgq *q, int *saved_errno)
 {
 	if (!q)
@@ -94,7 +94,7 @@ static inline struct hp_sgq_frame *frame_of(const struct hugepin_sgq *q, uint64_
 	return &q->frame[slot_of(q, number)];
 }
 
-/* There are as many elements as a work request takes, and the slot's own, which may stay empty. */
+/* A frame has one element more than a work request: its first element is in the slot and may stay empty. */
 static inline struct hugepin_sge *sges_of(const struct hugepin_sgq *q, uint64_t number)
 {
 	return &q->sge[(size_t)slot_of(q, number) * (q->max_sge + 1)];
@@ -110,7 +110,7 @@ static inline char *data_of(const struct hugepin_sgq *q, uint64_t number)
 	return q->slots + (size_t)slot_of(q, number) * q->slot_bytes + q->table_room;
 }
 
-/* A frame is under construction, and has sub-messages. */
+/* Whether a frame with sub-messages is under construction. */
 static inline bool holds_frame(const struct hugepin_sgq *q)
 {
 	return q->next - q->done < q->depth && frame_of(q, q->next)->subs;
@@ -130,8 +130,8 @@ static void unpin_frame(struct hugepin_sgq *q, uint64_t number, uint32_t from)
 	f->pins = from;
 }
 
-/* Key function. One reference on a registration serves all of the frame. The key is looked up each time all the same:
- * since an earlier add a part of the registration may have been unmapped, and other memory may be there under another
+/* Key function. One reference on a registration serves the whole frame. The key is nevertheless looked up each time:
+ * since an earlier add, a part of the registration may have been unmapped, and new memory there may have another
  * key. */
 static int frame_key(void *queue, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
 {
@@ -148,8 +148,7 @@ static int frame_key(void *queue, const void *addr, size_t len, unsigned access,
 	return err;
 }
 
-/* Add a piece as elements, `left` of them at most. 1: added; 0: the piece needs more elements; -errno: it has no
- * key. */
+/* Add a piece as at most `left` elements. 1: added; 0: the piece needs more elements; -errno: there is no key. */
 static int gather_piece(struct hugepin_sgq *q, const struct iovec *piece, uint32_t left)
 {
 	struct hp_sgq_frame *f = frame_of(q, q->next);
@@ -187,14 +186,15 @@ static void copy_piece(struct hugepin_sgq *q, const struct iovec *piece)
 		last->length += (uint32_t)piece->iov_len;
 }
 
-/* The place in a sub-message from which the next byte is read. */
+/* The position of the next byte to read in a sub-message. */
 struct cursor {
 	const struct iovec *iov;
 	size_t offset;
 };
 
-/* Append the next `bytes` bytes to the frame under construction. Pieces of copy_below bytes and more are gathered, as
- * long as elements are left. Returns the number of pieces gathered; or -errno, with the frame as it was. */
+/* Append the next `bytes` bytes to the frame under construction. Pieces of at least copy_below bytes are gathered, as
+ * long as elements are left. Returns the number of pieces gathered. Or returns -errno, and leaves the frame as it
+ * was. */
 static int append(struct hugepin_sgq *q, struct cursor *at, uint64_t bytes, uint32_t copy_below, unsigned flags)
 {
 	struct hp_sgq_frame *f = frame_of(q, q->next);
@@ -212,7 +212,7 @@ static int append(struct hugepin_sgq *q, struct cursor *at, uint64_t bytes, uint
 		if (!len)
 			continue;
 		bytes -= len;
-		/* One element is kept for the rest, so that the rest can always be copied. */
+		/* Keep one element free, so that the remaining bytes can always be copied. */
 		uint32_t sges = sges_left(q, f), kept = bytes > 0;
 		int got = len >= copy_below && sges > kept ? gather_piece(q, &piece, sges - kept) : 0;
 		if (got == -ENOKEY && flags & HUGEPIN_SG_COPY_OK)
@@ -230,7 +230,7 @@ static int append(struct hugepin_sgq *q, struct cursor *at, uint64_t bytes, uint
 	return gathered;
 }
 
-/* Write the table of the frame under construction, of n records, and its work request. */
+/* Close the frame under construction: write its table of n records, and its work request. */
 static void frame_close(struct hugepin_sgq *q, const size_t *len, const uint64_t *tag, uint32_t n, uint32_t part,
 			uint32_t parts)
 {
@@ -261,11 +261,11 @@ static void close_held(struct hugepin_sgq *q)
 
 /* ------------------------------------------------------------------ posting */
 
-/* Post the closed frames. 0, or the provider's error: the frames that it refused stay, for the next call to post. */
+/* Post the closed frames. 0, or the provider's error: refused frames stay closed, for the next call. */
 static int post_closed(struct hugepin_sgq *q)
 {
 	struct ibv_send_wr *first = &q->wr[slot_of(q, q->posted)], *bad = first;
-	/* The frame under construction is sure to follow only while a completion is to come. */
+	/* The frame under construction is certain to follow only if a completion will come: the completion posts it. */
 	bool follows = holds_frame(q) && q->signalled_out;
 	uint32_t unsignalled = q->unsignalled;
 
@@ -293,7 +293,7 @@ static int post_closed(struct hugepin_sgq *q)
 	return err;
 }
 
-/* The frame under construction has to be sent now. */
+/* Whether the frame under construction must be sent now. */
 static bool due(const struct hugepin_sgq *q)
 {
 	const struct hp_sgq_frame *f = frame_of(q, q->next);
@@ -312,7 +312,7 @@ static int kick(struct hugepin_sgq *q, bool now)
 
 /* ------------------------------------------------------------------ completion */
 
-/* For HUGEPIN_SGQ_DEBUG: the sub-message of frame `done` that has a piece whose key is no longer the same; -1: none. */
+/* For HUGEPIN_SGQ_DEBUG: the first sub-message of frame `done` that has a piece whose key has changed; -1: none. */
 static int64_t guilty(const struct hugepin_sgq *q)
 {
 	const struct hp_sgq_frame *f = frame_of(q, q->done);
@@ -345,7 +345,7 @@ static void frame_end(struct hugepin_sgq *q, int status)
 	int64_t who = -1;
 	if (status == -EIO && q->flags & HUGEPIN_SGQ_DEBUG && f->parts == 1)
 		who = guilty(q);
-	if (f->parts > 1) { /* the status of a sub-message is that of the first part that failed */
+	if (f->parts > 1) { /* the first part that failed decides the sub-message's status */
 		q->carry = status = q->carry ? q->carry : status;
 		if (f->part + 1 == f->parts)
 			q->carry = 0;
@@ -360,7 +360,7 @@ static void frame_end(struct hugepin_sgq *q, int status)
 
 static void run_callbacks(struct hugepin_sgq *q)
 {
-	if (q->in_callback) /* the caller of that callback goes on with these */
+	if (q->in_callback) /* the outer call of this function runs the remaining callbacks */
 		return;
 	while (q->told < q->settled) {
 		struct hp_sgq_sub s = q->sub[q->told++ & q->sub_mask];
@@ -381,9 +381,9 @@ static void cancel_rest(struct hugepin_sgq *q)
 		frame_end(q, -ECANCELED);
 }
 
-/* After a failure each work request that is out is flushed, and completes. Those that had completed before,
- * unsignalled, do not: another frame is posted behind them, and its flush covers them. If the provider refuses that
- * frame, no more completions will come. */
+/* After a failure each outstanding work request is flushed, and completes. Unsignalled ones that had completed before
+ * do not complete again. So another frame is posted behind them, and its flush covers them. If the provider refuses
+ * that frame, no more completions will come. */
 static void wind_up(struct hugepin_sgq *q)
 {
 	if (!q->signalled_out && q->done < q->posted)
@@ -397,9 +397,9 @@ static bool complete_send(struct hugepin_sgq *q, const struct ibv_wc *wc)
 	uint64_t number = q->done + ((wc->wr_id - q->done) & HP_SGQ_ID_LOW);
 	if (number >= q->posted)
 		return false;
-	/* Completions are in order, so the unsignalled frames before this one have completed; after a failure each has
-	 * a completion of its own. The completion of a signalled frame may have been lost: then only a success says
-	 * that the frame had completed, too. */
+	/* Completions come in order, so the unsignalled frames before this one have completed. After a failure each
+	 * frame has a completion of its own. The completion of a signalled frame may have been lost: then only a
+	 * success of this frame shows that the other one succeeded, too. */
 	while (q->done < number) {
 		bool unknown = q->send_failed || (wc->status && frame_of(q, q->done)->signalled);
 		frame_end(q, unknown ? -ECANCELED : 0);
@@ -419,7 +419,7 @@ static bool take_completion(struct hugepin_sgq *q, const struct ibv_wc *wc)
 	return wc->wr_id & HP_SGQ_ID_RECV ? hp_sgq_received(q, wc) : complete_send(q, wc);
 }
 
-/* What follows completions. Callbacks run first, so that their adds go with the frame under construction. */
+/* The work after completions. Callbacks run first, so that their adds go with the frame under construction. */
 static int after_completions(struct hugepin_sgq *q)
 {
 	int err = 0;
@@ -433,8 +433,7 @@ static int after_completions(struct hugepin_sgq *q)
 		err = kick(q, false);
 		err = err ? err : recv_err;
 	}
-	/* With nothing under way, no frame is under construction either: begin again at the first slot, which is in the
-	 * cache. */
+	/* If no frame is outstanding or under construction, begin again with the first slot, which is in the cache. */
 	if (q->done == q->next && !q->in_callback) {
 		q->done = q->posted = q->next = hp_round_up(q->next, (size_t)q->slot_mask + 1);
 		q->told = q->settled = q->added = 0;
@@ -444,7 +443,7 @@ static int after_completions(struct hugepin_sgq *q)
 
 /* ------------------------------------------------------------------ adding */
 
-/* The number of elements that the pieces need. open: a piece that is copied first joins the element before. */
+/* The number of elements that the pieces need. open: a copied first piece extends the previous element. */
 static uint32_t sges_needed(const struct iovec *iov, int n, uint32_t copy_below, bool open)
 {
 	uint32_t need = 0;
@@ -465,7 +464,7 @@ static int add_sub(struct hugepin_sgq *q, const struct iovec *iov, int n, uint64
 	bool whole = bytes <= part_bytes;
 	if (!whole) {
 		parts = (bytes + part_bytes - 1) / part_bytes;
-		/* With datagrams a part may be lost, and the parts of two sub-messages taken for one. */
+		/* Datagrams may get lost, and then parts of two sub-messages could be taken for one: do not split. */
 		bool split = flags & HUGEPIN_SG_MULTI && !hp_sgq_raw(q) && !q->grh;
 		if (!split || parts > HP_MIN(q->depth, PARTS_MAX))
 			return -EMSGSIZE;
@@ -473,7 +472,7 @@ static int add_sub(struct hugepin_sgq *q, const struct iovec *iov, int n, uint64
 	if (q->added - q->told > q->sub_mask)
 		return -EAGAIN;
 
-	/* If a frame has too few elements, the longest pieces get them. */
+	/* If the pieces need too many elements, copy longer pieces, too: the longest pieces keep theirs. */
 	uint32_t copy_below = flags & HUGEPIN_SG_COLD ? q->copy_below_cold : q->copy_below;
 	while (whole && sges_needed(iov, n, copy_below, true) > q->max_sge - !hp_sgq_raw(q) && copy_below < UINT32_MAX)
 		copy_below = copy_below < UINT32_MAX / 2 ? copy_below * 2 : UINT32_MAX;
@@ -519,7 +518,8 @@ static int add_sub(struct hugepin_sgq *q, const struct iovec *iov, int n, uint64
 		left -= len;
 	}
 	q->sub[q->added++ & q->sub_mask] = *sub;
-	/* The sub-message is the queue's now. If it cannot be posted yet, it stays, and the next flush says why. */
+	/* The queue has accepted the sub-message. If posting fails now, the sub-message stays, and the next flush
+	 * returns the error. */
 	kick(q, flags & HUGEPIN_SG_NOW);
 	return !gathered;
 }
@@ -555,7 +555,7 @@ int hugepin_sgq_flush(hugepin_sgq *q)
 	return leave_queue(q, saved_errno, kick(q, true));
 }
 
-/* Take at most max completions from one completion queue. Returns their number, or -errno. */
+/* Take at most `max` completions from one completion queue. Returns their number, or -errno. */
 static int poll_one(struct hugepin_sgq *q, struct ibv_cq *cq, int max)
 {
 	struct ibv_wc wc[BATCH];
@@ -604,7 +604,7 @@ int hugepin_sgq_wc(hugepin_sgq *q, const struct ibv_wc *wc)
 
 enum ibv_wc_status hugepin_sgq_wc_status(const hugepin_sgq *queue, uint32_t *ret_vendor_err)
 {
-	struct hugepin_sgq *q = (struct hugepin_sgq *)(uintptr_t)queue; /* to lock it */
+	struct hugepin_sgq *q = (struct hugepin_sgq *)(uintptr_t)queue; /* drop const, for the lock */
 	int saved_errno;
 	if (enter_queue(q, &saved_errno))
 		return IBV_WC_SUCCESS;
@@ -615,7 +615,8 @@ enum ibv_wc_status hugepin_sgq_wc_status(const hugepin_sgq *queue, uint32_t *ret
 	return status;
 }
 
-/* End a queue of which nothing is out, or no completion will come. Looks at no queue pair, which may be gone. */
+/* End a queue with nothing outstanding, or with completions that will never come. Does not touch the queue pair, which
+ * may be destroyed already. */
 static int finish(struct hugepin_sgq *q, int saved_errno)
 {
 	q->closing = true;
@@ -627,7 +628,7 @@ static int finish(struct hugepin_sgq *q, int saved_errno)
 	return 0;
 }
 
-/* As enter_queue(), for a call that ends the queue. 1: this process is a child, and its copy of the queue is
+/* As enter_queue(), for calls that end the queue. 1: this process is a child of fork, and its copy of the queue is now
  * destroyed. */
 static int enter_to_end(struct hugepin_sgq *q, int *saved_errno)
 {

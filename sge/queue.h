@@ -1,18 +1,21 @@
 /*
- * A queue of sub-messages, as the three files that make it up see it: the struct, and the small functions that they
- * share. queue.c adds, posts and completes; receive.c has the receives; open.c makes a queue and destroys it.
+ * A queue of sub-messages: the struct and the small functions that three files share. queue.c adds, posts and
+ * completes sub-messages, receive.c has the receives, and open.c makes and destroys a queue.
  *
- * A frame is several sub-messages that go by one work request (hugepin_sg_frame(5)). Each frame has a slot: memory for
- * the frame's table and all of its bytes, so that any piece can be copied, and a work request and elements of the
- * frame's own. There are as many slots as work requests may be out. So a frame that has a slot can be posted, and no
- * other credit is counted.
+ * A frame is several sub-messages that go by one work request (hugepin_sg_frame(5)). Each frame has a slot, with
+ * memory for the frame's table and all of its bytes, so that any piece can be copied. A slot also has a work request
+ * and elements of its own. The number of slots is the number of work requests that may be outstanding. So a frame that
+ * has a slot can be posted, and no other credit is counted.
  *
  * Frames are numbered, and take the slots in turn:
  *
- *	done <= posted <= next    completed | out | closed, to be posted | next: under construction, if a slot is free
+ *	done <= posted <= next
+ *
+ * Frames below `done` have completed. Frames from `done` to `posted` - 1 are outstanding. Frames from `posted` to
+ * `next` - 1 are closed, and wait to be posted. Frame `next` is under construction, if a slot is free.
  *
  * Sub-messages are in a ring of their own, in the order of adds: told <= settled <= added. A slot is free as soon as
- * its frame has completed, whether or not the callbacks have run.
+ * its frame has completed, even if the callbacks have not run.
  */
 #ifndef HP_SGE_QUEUE_H
 #define HP_SGE_QUEUE_H
@@ -25,9 +28,9 @@
 #include "hugepin_verbs.h"
 
 /* wr_id: sixteen bits that all queues have, the queue's number, a bit for receives, then the slot of a receive or the
- * low bits of a frame's number. A pointer is not in it: so a completion that is not the queue's does no harm, nor does
- * one that is handed in late or twice, when another frame has the slot. */
-#define HP_SGQ_ID_SHIFT 24 /* of the queue's number */
+ * low bits of a frame's number. A wr_id contains no pointer. So a completion of another queue does no harm, nor a
+ * completion that is handed in twice, or so late that another frame has the slot. */
+#define HP_SGQ_ID_SHIFT 24 /* position of the queue's number */
 #define HP_SGQ_ID_QUEUES ((1u << 24) - 1)
 #define HP_SGQ_ID_RECV (1u << 23)
 #define HP_SGQ_ID_LOW (HP_SGQ_ID_RECV - 1)
@@ -37,19 +40,19 @@ struct hp_sgq_sub {
 	void *arg;
 	uint64_t tag;
 	uint32_t len;
-	int32_t status; /* once settled */
+	int32_t status; /* valid once the sub-message is settled */
 };
 
-/* A frame under construction has all members but first_ns, too. */
+/* For a frame under construction all members are valid, first_ns only if the queue has a deadline. */
 struct hp_sgq_frame {
-	uint64_t first_ns; /* when its first sub-message was added, where there is a deadline */
-	uint32_t subs; /* callbacks that its completion settles */
+	uint64_t first_ns; /* the time at which the first sub-message was added */
+	uint32_t subs; /* sub-messages whose callbacks run when the frame has completed */
 	uint32_t bytes; /* of the sub-messages */
-	uint32_t head; /* bytes that are copied into the first element */
-	uint32_t fill; /* bytes that are copied */
-	uint32_t sges, pins; /* the first element is the slot's; it may be empty */
+	uint32_t head; /* bytes copied into the first element */
+	uint32_t fill; /* bytes copied into the slot */
+	uint32_t sges, pins; /* the first element is in the slot, and may be empty */
 	uint16_t part, parts;
-	bool open; /* the last element is the slot's: what is copied now joins that element */
+	bool open; /* the last element is in the slot: the next copied piece extends it */
 	bool solicited, signalled;
 };
 
@@ -59,70 +62,73 @@ struct hugepin_sgq {
 	/* Set once, at opening. */
 	struct ibv_qp *qp;
 	hugepin_domain *domain;
-	uint64_t id; /* of its wr_ids, without the lowest bits */
-	unsigned generation; /* the process: hp_sgq_generation at opening */
-	uint32_t flags, depth, frame_bytes, subs_max; /* subs_max: of one frame */
-	uint32_t slot_mask; /* slots are depth, rounded up to a power of two, less one */
+	uint64_t id; /* the part of wr_id that is common to the queue */
+	unsigned generation; /* hp_sgq_generation at opening: tells the process */
+	uint32_t flags, depth, frame_bytes, subs_max; /* subs_max: sub-messages of one frame */
+	uint32_t slot_mask; /* the number of slots, less one; that number is depth rounded up to a power of two */
 	uint32_t flush_bytes, hold, signal_every;
 	uint32_t max_sge, max_inline;
 	uint32_t copy_below, copy_below_cold;
 	uint64_t deadline_ns;
-	uint64_t sub_mask; /* of the ring of sub-messages */
+	uint64_t sub_mask; /* index mask of the ring of sub-messages */
 	uint32_t recv_depth;
 	hugepin_recv_fn recv;
 	void *recv_arg;
-	size_t grh, table_room, slot_bytes, recv_bytes; /* a slot begins with table_room */
+	/* table_room: bytes for the table, at the beginning of a slot */
+	size_t grh, table_room, slot_bytes, recv_bytes;
 	char *slots, *recv_slots;
 	struct hugepin_pin slots_pin;
 	pthread_mutex_t lock;
-	const char *_Atomic caller; /* by its `self`, the thread that is in a call; NULL: none. Used without a lock */
+	/* the address of `self` of the thread that is in a call; NULL: none. For queues without a lock */
+	const char *_Atomic caller;
 
-	struct hp_sgq_frame *frame; /* these four: for each slot, with as many as a frame has */
+	struct hp_sgq_frame *frame; /* These four have, for each slot, as many entries as a frame needs. */
 	struct hugepin_sge *sge;
 	struct hugepin_pin *pin;
 	struct ibv_send_wr *wr;
 	struct hp_sgq_sub *sub; /* a ring */
-	size_t *len; /* of the frame under construction */
+	size_t *len; /* of the frame under construction: lengths and tags */
 	uint64_t *tag;
-	struct ibv_recv_wr *recv_wr; /* of each slot */
+	struct ibv_recv_wr *recv_wr; /* for each slot */
 	struct ibv_sge *recv_sge;
-	bool *recv_out; /* of each slot: its receive is posted */
-	uint32_t *idle; /* the slots whose receives are not posted */
+	bool *recv_out; /* for each slot: its receive is posted */
+	uint32_t *idle; /* slots whose receives are not posted */
 
-	uint64_t done, posted, next; /* frames */
-	uint64_t told, settled, added; /* sub-messages */
+	uint64_t done, posted, next; /* numbers of frames: see above */
+	uint64_t told, settled, added; /* numbers of sub-messages: see above */
 	uint32_t signalled_out;
-	uint32_t unsignalled; /* posted since the last signalled one */
+	uint32_t unsignalled; /* frames posted since the last signalled one */
 	uint32_t idle_count;
-	int carry; /* of the parts of a sub-message that have failed */
+	int carry; /* status of a sub-message's failed part, until its last part has completed */
 	bool in_callback;
 	bool failed; /* the queue pair has failed */
-	bool send_failed; /* a send's completion said so */
+	bool send_failed; /* the completion of a send reported the failure */
 	bool closing;
 	enum ibv_wc_status status;
 	uint32_t vendor_err;
 };
 
-/* The table of the frame is left out: each sub-message goes alone. */
+/* Whether frames have no table: each sub-message goes alone. */
 static inline bool hp_sgq_raw(const struct hugepin_sgq *q)
 {
 	return q->flags & HUGEPIN_SGQ_RAW;
 }
 
-/* Bytes of n sub-messages that one frame has room for. */
+/* Bytes for the data of n sub-messages in one frame. */
 static inline uint64_t hp_sgq_room_for(const struct hugepin_sgq *q, uint32_t n)
 {
 	uint64_t table = hp_sgq_raw(q) ? 0 : HUGEPIN_SG_TABLE(n);
 	return table < q->frame_bytes ? q->frame_bytes - table : 0;
 }
 
-/* The program has moved the queue pair to the error state. Of an error of the device's own a completion tells first. */
+/* Whether the program has moved the queue pair to the error state. An error of the device itself shows up in a
+ * completion first. */
 static inline bool hp_sgq_moved_to_error(const struct hugepin_sgq *q)
 {
 	return q->qp->state == IBV_QPS_ERR;
 }
 
-/* Note that the queue pair has failed. The first status that is no flush is the reason. */
+/* Note that the queue pair has failed. The first status other than a flush is kept as the reason. */
 static inline void hp_sgq_fail(struct hugepin_sgq *q, const struct ibv_wc *wc)
 {
 	if (q->status == IBV_WC_SUCCESS || (q->status == IBV_WC_WR_FLUSH_ERR && wc->status != IBV_WC_WR_FLUSH_ERR)) {

@@ -1,6 +1,6 @@
 /*
- * The receives of a queue: posted, completed and handed to the queue's receiver, and flushed at the end. receive.h has
- * the contracts; the caller is in the queue, as queue.c describes.
+ * The receives of a queue: posting them, handing completed ones to the queue's receiver, and flushing them at the end.
+ * receive.h has the contracts. The caller has entered the queue, as queue.c describes.
  */
 #include "sge/receive.h"
 
@@ -26,7 +26,7 @@ bool hp_sgq_received(struct hugepin_sgq *q, const struct ibv_wc *wc)
 	struct iovec record;
 	uint64_t tag = 0;
 	q->in_callback = true;
-	/* An RDMA WRITE with immediate data takes a receive, too, and writes nothing into its slot. */
+	/* The completion of an RDMA WRITE with immediate data uses up a receive, too, but its slot holds no data. */
 	if (wc->opcode != IBV_WC_RECV || wc->byte_len < q->grh || len > q->frame_bytes ||
 	    (!hp_sgq_raw(q) && hugepin_sg_iter(&rx, data, len) < 0))
 		q->recv(q->recv_arg, 0, NULL, 0, 0, 0);
@@ -39,8 +39,8 @@ bool hp_sgq_received(struct hugepin_sgq *q, const struct ibv_wc *wc)
 	return true;
 }
 
-/* No receive is posted in the error state: not every provider flushes it (soft-RoCE flushes only those that are there
- * when the state changes), and it would be out for ever. */
+/* In the error state nothing is posted, since the receive might be outstanding for ever: some providers do not flush
+ * it. Soft-RoCE flushes only receives that were posted before the state changed. */
 int hp_sgq_repost(struct hugepin_sgq *q)
 {
 	if (!q->idle_count || hp_sgq_moved_to_error(q))
@@ -53,14 +53,14 @@ int hp_sgq_repost(struct hugepin_sgq *q)
 	}
 	bad = first;
 	int err = hp_verbs_error(ibv_post_recv(q->qp, first, &bad));
-	/* The chain begins with the last slot. */
+	/* The chain begins with the last slot in `idle`. */
 	while (q->idle_count && !(err && &q->recv_wr[q->idle[q->idle_count - 1]] == bad))
 		q->recv_out[q->idle[--q->idle_count]] = true;
 	return err;
 }
 
-/* A receive that was posted while the state changed, and not flushed, is flushed by another change to the same
- * state. */
+/* A receive that was posted while the state changed may not have been flushed. Setting the same state again flushes
+ * it. */
 void hp_sgq_flush_receives(struct hugepin_sgq *q)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };

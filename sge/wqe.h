@@ -1,7 +1,7 @@
 /*
- * A provider without a device, for measurements of what posting costs the CPU. Work requests are written into a ring in
- * memory, in the format and with the work of mlx5's: segments of 16 bytes, big-endian, at most 512 bytes a work
- * request. The write to the device that would ring its doorbell is left out.
+ * A provider without a device, to measure the CPU time of posting. It writes work requests to a ring in memory, with
+ * the format and the work of mlx5's: segments of 16 bytes, big-endian, at most 512 bytes per work request. Only the
+ * write to the device that rings its doorbell is left out.
  */
 #ifndef HP_SGE_WQE_H
 #define HP_SGE_WQE_H
@@ -17,7 +17,7 @@ enum { HP_WQE_BYTES = 512, HP_WQE_COUNT = 128, HP_WQE_INLINE_MAX = HP_WQE_BYTES 
 struct hp_wqe_ring {
 	unsigned char *base; /* HP_WQE_COUNT times HP_WQE_BYTES, aligned to 64 */
 	uint32_t at;
-	_Atomic uint32_t doorbell; /* in memory: a device reads it when it has lost its way */
+	_Atomic uint32_t doorbell; /* in memory: a device reads this copy to recover */
 };
 
 struct hp_wqe_control {
@@ -46,7 +46,7 @@ static inline unsigned char *hp_wqe_inline(unsigned char *to, const struct ibv_s
 	return to;
 }
 
-/* As ibv_post_send(): returns 0 or errno, then with *bad. */
+/* As ibv_post_send(): returns 0, or errno with *bad set. */
 static inline int hp_wqe_post(struct hp_wqe_ring *ring, const struct ibv_send_wr *wr, const struct ibv_send_wr **bad)
 {
 	for (; wr; wr = wr->next) {
@@ -82,7 +82,8 @@ static inline int hp_wqe_post(struct hp_wqe_ring *ring, const struct ibv_send_wr
 		control->imm = wr->imm_data;
 		ring->at++;
 	}
-	/* The work requests are written before; pairs with the device, which reads them after the doorbell. */
+	/* release: the work requests are written before the doorbell; pairs with the device, which reads them after
+	 * the doorbell. */
 	atomic_store_explicit(&ring->doorbell, htobe32(ring->at & 0xffff), memory_order_release);
 	return 0;
 }
