@@ -1,7 +1,8 @@
 /*
  * The backend that only locks memory.
  *
- * Registrations overlap, of one domain and of several, and what the program has locked itself stays so: locks.c.
+ * Registrations may overlap, in one domain and between domains. Memory that the program has locked itself must stay
+ * locked. reg/locks.c sees to both.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -1,14 +1,14 @@
 /*
- * The io_uring backend: a registration is a slot of a ring's table of fixed buffers, its key the slot's index.
+ * The io_uring backend. A registration is a slot in a ring's table of fixed buffers, and its key is the slot's index.
  *
  * Slots are filled and cleared one at a time, by IORING_REGISTER_BUFFERS_UPDATE without tags: a tag would post
- * completions on a ring that belongs to the program. A request that is in flight keeps the pages of its slot; a request
- * with an index that was cleared, or with an address outside the slot, gets -EFAULT, and never another page.
+ * completions on a ring that belongs to the program. A request in flight keeps the pages of its slot. A request with a
+ * cleared index, or with an address outside the slot, gets -EFAULT, and never reaches another page.
  *
- * Rings that are attached get copies of the slots (IORING_REGISTER_CLONE_BUFFERS), which share the pages and are
- * charged once. The kernel builds the whole table anew for each slot that is cloned, so the time grows with the table.
+ * Attached rings get copies of the slots (IORING_REGISTER_CLONE_BUFFERS). The copies share the pages, which are
+ * charged once. The kernel builds the whole table anew for each cloned slot, so the time grows with the table.
  *
- * Threads: every function here runs with the lock of its domain held, which guards struct hp_uring.
+ * Threads: all functions run with the lock of their domain held. That lock guards struct hp_uring.
  */
 #include <errno.h>
 #include <liburing.h>
@@ -23,7 +23,7 @@
 #include "reg/backend/backend.h"
 #include "reg/domain.h"
 
-/* Of Linux 6.13; liburing 2.3 has none of it. */
+/* These came with Linux 6.13. liburing 2.3 lacks them. */
 #define REGISTER_CLONE_BUFFERS 30
 #define CLONE_INTO_TABLE 2 /* IORING_REGISTER_DST_REPLACE */
 struct clone_buffers {
@@ -34,10 +34,10 @@ enum { SLOTS_MAX = 16384, ATTACHED_MAX = 16 };
 #define LEN_MAX ((size_t)1 << 30)
 
 struct hp_uring {
-	struct io_uring *rings[1 + ATTACHED_MAX]; /* the domain's own is the first */
+	struct io_uring *rings[1 + ATTACHED_MAX]; /* rings[0] is the domain's own */
 	unsigned rings_count;
 	unsigned slot0, slots;
-	pid_t owner; /* the thread that may register with a ring that has an owner; 0: any */
+	pid_t owner; /* the thread that alone may register, if a ring has an owner; 0: any thread */
 	uint64_t used[]; /* bit i: slot slot0 + i is registered */
 };
 
@@ -55,7 +55,7 @@ static int slot_set(struct io_uring *ring, unsigned slot, void *addr, size_t len
 	return err < 0 ? err : 0;
 }
 
-/* Clear a slot in the first n rings. All of them are tried; the first failure is returned. */
+/* Clear a slot in the first n rings. Tries all rings, and returns the first error. */
 static int slot_clear(struct hp_uring *u, unsigned slot, unsigned n)
 {
 	int err = 0;
@@ -89,7 +89,7 @@ static int uring_reg(void *ctx, void *addr, size_t len, unsigned access, struct 
 	unsigned slot = u->slot0 + (unsigned)i;
 	int err;
 
-	(void)access; /* the kernel pins for writing, whatever the requests will be */
+	(void)access; /* the kernel always pins for writing */
 	if (i == u->slots)
 		return -ENOMEM;
 	err = slot_set(u->rings[0], slot, addr, len);
@@ -107,7 +107,7 @@ static int uring_reg(void *ctx, void *addr, size_t len, unsigned access, struct 
 	return 0;
 }
 
-/* A slot that could not be cleared may be given out again: filling it drops what it had. */
+/* A slot that could not be cleared may be reused: filling it drops its old pages. */
 static int uring_dereg(void *ctx, struct hugepin_reg *reg)
 {
 	struct hp_uring *u = ctx;
@@ -116,8 +116,8 @@ static int uring_dereg(void *ctx, struct hugepin_reg *reg)
 	return slot_clear(u, reg->lkey, u->rings_count);
 }
 
-/* Until 6.3 what was cleared is unpinned by work that is put off for a second, and until 6.12 not before older requests
- * on any slot of the ring are done. Since 6.13 each slot counts its own. */
+/* Whether the kernel may unpin a cleared slot late. Up to 6.2 unpinning is deferred work, which waits a second. Up to
+ * 6.12 it also waits for older requests on any slot of the ring. From 6.13 on each slot counts its own requests. */
 static bool kernel_unpins_late(void)
 {
 	struct utsname name;
@@ -155,11 +155,11 @@ const struct hugepin_backend hp_uring_backend = {
 	.close = free,
 };
 
-/* 0 and *ret_made, if the ring has, or now got, a table with slots up to `end`. */
+/* Make sure that the ring has a table with slots up to `end`. *ret_made: the table was made now. 0 or -errno. */
 static int table_make(struct io_uring *ring, unsigned end, bool *ret_made)
 {
-	/* What the slot would be filled with is not readable, so it stays as it is: -EFAULT says that there is such a
-	 * slot, -EINVAL that the table is shorter, -ENXIO that there is none. */
+	/* Ask without changing the slot: the new contents are unreadable, so the update fails. -EFAULT: the slot
+	 * exists; -EINVAL: the table is shorter; -ENXIO: there is no table. */
 	int err = io_uring_register_buffers_update_tag(ring, end - 1, (const struct iovec *)UINTPTR_MAX, NULL, 1);
 
 	*ret_made = false;
@@ -171,7 +171,7 @@ static int table_make(struct io_uring *ring, unsigned end, bool *ret_made)
 		return err;
 	err = io_uring_register_buffers_sparse(ring, end);
 	if (err < 0)
-		return err == -EINVAL ? -EOPNOTSUPP : err; /* before 5.19 */
+		return err == -EINVAL ? -EOPNOTSUPP : err; /* before Linux 5.19 */
 	*ret_made = true;
 	return 0;
 }
@@ -212,7 +212,7 @@ int hugepin_uring_open(struct io_uring *ring, unsigned slot0, unsigned slots, co
 	err = hp_uring_new(ring, slot0, slots, &u, &made);
 	if (!err) {
 		err = hugepin_domain_open(&hp_uring_backend, u, attr, ret_);
-		if (err == -EINVAL) /* the one failure after which ctx is still ours */
+		if (err == -EINVAL) /* only this error leaves ctx to the caller */
 			free(u);
 		if (err < 0 && made)
 			io_uring_unregister_buffers(ring);
@@ -225,7 +225,7 @@ int hp_uring_attach(struct hp_uring *u, struct io_uring *ring)
 {
 	int err;
 
-	/* The threads that may register are known since the domain was opened. */
+	/* The domain was told at opening which threads may register: attaching must not change that. */
 	if (u->owner ? u->owner != gettid() : has_owner(ring))
 		return -EPERM;
 	if (u->rings_count > ATTACHED_MAX)

@@ -1,15 +1,16 @@
 /*
- * The verbs backend: a registration is a memory region (MR) of the caller's protection domain, made by ibv_reg_mr.
+ * The verbs backend. A registration is a memory region (MR) of the caller's protection domain, made by ibv_reg_mr().
  *
- * An MR is always made at the address that the program uses (iova == addr): addresses in work requests are then the
- * program's pointers, and a device can use a large page only where both agree in its low bits (ib_umem_find_best_pgsz).
+ * An MR is always made at the program's own address (iova == addr). Addresses in work requests are then the program's
+ * pointers. Also, a device can use a large page only if both addresses agree in their low bits
+ * (ib_umem_find_best_pgsz).
  *
- * The kernel (ib_umem_get) charges each 4 KiB page of each MR against RLIMIT_MEMLOCK, those of hugepages too, and what
- * two MRs cover twice; the charge ends with ibv_dereg_mr. Its errors are those of struct hugepin_backend: ENOMEM over
- * that limit, EPERM where it is 0, EAGAIN at a limit of the rdma cgroup, EFAULT for memory that is not there, or that
- * is read-only and to be written.
+ * The kernel (ib_umem_get) charges each 4 KiB page of each MR against RLIMIT_MEMLOCK, until ibv_dereg_mr(). Pages of
+ * hugepages are charged too, and a page in two MRs is charged twice. Errors are those of struct hugepin_backend.
+ * ENOMEM: above that limit. EPERM: the limit is 0. EAGAIN: a limit of the rdma cgroup. EFAULT: the memory does not
+ * exist, or is read-only and would be written.
  *
- * Threads: the domain calls one function at a time. What is kept here is written once, when the domain is opened.
+ * Threads: the domain calls one function at a time. struct verbs is written once, when the domain is opened.
  */
 #include "hugepin_verbs.h"
 
@@ -22,19 +23,19 @@
 #include "base/base.h"
 #include "base/memlock.h"
 
-#define PREFETCH_BYTES ((size_t)1 << 30) /* of one piece of advice: struct ibv_sge counts 32 bits */
-#define PREFETCH_TRIES 8 /* EAGAIN: the mapping changed meanwhile */
+#define PREFETCH_BYTES ((size_t)1 << 30) /* at most so much in one call: the length in struct ibv_sge has 32 bits */
+#define PREFETCH_TRIES 8 /* on EAGAIN: the mapping changed meanwhile */
 
-/* hugepin_reg.cookie is the struct ibv_mr, with this bit where the device may write. */
+/* hugepin_reg.cookie is the address of struct ibv_mr. This bit is set if the device may write. */
 #define COOKIE_WRITABLE UINT64_C(1)
 
-/* What a reliable connection must be able to do on memory that is not pinned. */
+/* Operations that a reliable connection must support on memory that is not pinned. */
 #define ODP_NEEDED (IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ)
 
 struct verbs {
 	struct ibv_pd *pd;
 	struct hugepin_limits limits;
-	bool odp_atomic; /* the device does atomics on memory that is not pinned */
+	bool odp_atomic; /* the device supports atomics on memory that is not pinned */
 };
 
 /* ------------------------------------------------------------------ limits */
@@ -49,7 +50,7 @@ static int query_device(struct verbs *v, struct ibv_pd *pd)
 
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	uint64_t len_max = device.orig_attr.max_mr_size;
-	/* Devices without a limit report 0, or all ones in their own number of bits. */
+	/* Devices without a limit report 0, or the largest number of their own width. */
 	if (len_max >= page && len_max <= SIZE_MAX / 2)
 		v->limits.len_max = len_max & -page;
 	v->limits.bytes_max = hp_memlock_max(HP_MEMLOCK_PIN);
@@ -89,7 +90,7 @@ static int verbs_reg(void *ctx, void *addr, size_t len, unsigned access, struct 
 {
 	const struct verbs *v = ctx;
 	unsigned flags = 0;
-	if (device_writes(access)) /* a peer may write only where the device itself may */
+	if (device_writes(access)) /* verbs demand local write access for remote writes */
 		flags |= IBV_ACCESS_LOCAL_WRITE;
 	if (access & HUGEPIN_REMOTE_READ)
 		flags |= IBV_ACCESS_REMOTE_READ;
@@ -128,7 +129,7 @@ static int verbs_dereg(void *ctx, struct hugepin_reg *reg)
 	return err > 0 ? -err : err;
 }
 
-/* The device's page table is filled, and what it lacks is faulted in. */
+/* Have the device fill its page table. Missing pages are faulted in. 0 or errno. */
 static int prefetch_by_device(const struct verbs *v, const struct hugepin_reg *reg, char *addr, size_t len)
 {
 	enum ibv_advise_mr_advice advice = reg->cookie & COOKIE_WRITABLE ? IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE :
@@ -146,8 +147,8 @@ static int prefetch_by_device(const struct verbs *v, const struct hugepin_reg *r
 	return 0;
 }
 
-/* Not every provider passes advice on, and some devices take it for writable memory only. With the pages in memory at
- * least, the device's own fault is short. */
+/* Some providers do not pass the advice on, and some devices accept it for writable memory only. Then at least bring
+ * the pages into memory: the device's own faults are short then. */
 static int verbs_prefetch(void *ctx, const struct hugepin_reg *reg, void *addr, size_t len)
 {
 	int saved_errno = errno, ret = 0;
@@ -183,7 +184,7 @@ int hugepin_verbs_open(struct ibv_pd *pd, const struct hugepin_attr *attr, hugep
 	int err = v ? query_device(v, pd) : -ENOMEM;
 	if (!err) {
 		err = hugepin_domain_open(&backend, v, attr, ret_);
-		if (err != -EINVAL) /* it is the domain's now, or closed already */
+		if (err != -EINVAL) /* the domain owns v now, or has freed it */
 			v = NULL;
 	}
 	free(v);
