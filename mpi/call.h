@@ -1,6 +1,5 @@
 /*
- * A call of the program to MPI, as all files of the layer see it: its buffers, the requests that it waits for, and its
- * frame.
+ * A call of the program to MPI, as all files of the layer see it: its buffers, its requests, and its stack frame.
  */
 #ifndef HP_MPI_CALL_H
 #define HP_MPI_CALL_H
@@ -14,57 +13,58 @@
 #include "base/base.h"
 #include "hugepin.h"
 
-/* The layer is preloaded into whatever mpirun starts. So it needs no library of MPI, but finds the one that is there.
- * These are Open MPI's handles; MPICH's are numbers. */
+/* The layer is preloaded into every program that mpirun starts. So it must not need a library of MPI, but uses the one
+ * that is loaded. These four are handles of Open MPI; MPICH's handles are numbers. */
 #pragma weak ompi_mpi_byte
 #pragma weak ompi_mpi_comm_world
 #pragma weak ompi_mpi_op_no_op
 #pragma weak ompi_request_null
 
-/* One pin for each GiB, the longest registration of io_uring. Longer buffers count as failed. */
+/* One pin for each GiB, the longest registration of io_uring. Longer buffers are counted as not pinned. */
 #define HP_MPI_PINS_MAX 4
 
-struct hp_row; /* of the trace */
+struct hp_row; /* a row of the trace */
 
-/* No peer. MPI's numbers for nobody and anybody are others: small and negative. */
+/* No peer. MPI's own special ranks (none, any) are other small negative numbers. */
 #define HP_PEER_NONE INT_MIN
 
-/* The memory that one argument of a call touches. */
+/* The memory that one argument of a call covers. */
 struct hp_buffer {
 	uintptr_t start;
-	size_t len, payload; /* len: from the first to the last byte; payload: the bytes that are sent */
-	char dir; /* S: it is read, R: it is written */
-	int peer; /* a rank or root; below 0: none, or nobody in particular */
+	size_t len, payload; /* len: from the first to the last byte; payload: bytes that are transferred */
+	char dir; /* S: MPI reads the buffer, R: MPI writes it */
+	int peer; /* a rank or root; below 0: none, or no particular one */
 	int pins_count;
 	struct hugepin_pin pins[HP_MPI_PINS_MAX];
 	struct hp_row *row;
 };
 
-/* The buffers of a call or request. No function of MPI needs more than two beyond its return. */
+/* The buffers of a call or request. No function of MPI uses more than two after its return. */
 struct hp_transfer {
 	const char *op;
 	int count;
 	struct hp_buffer buffers[2];
 };
 
-/* The layer's part of requests that are waited for or tested. */
+/* The layer's requests that belong to the MPI requests of a Wait or Test. */
 struct hp_request;
 struct hp_claims {
 	int n;
 	struct hp_request **of, *few[32];
 };
 
-/* A call of the program that is under way, one for each thread. It is not on the wrapper's stack, which is gone when an
- * error handler leaves the call by longjmp or throw. */
+/* A call of the program that is under way; one for each thread. It is not on the wrapper's stack, since an error
+ * handler may leave the call by longjmp or throw, and then that stack is gone. */
 struct hp_call {
 	struct hp_transfer transfer;
 	struct hp_claims claims;
-	const void *own; /* the wrapper's frame */
-	/* The frame of the function that the program called: { the caller's frame, the return address }. */
+	const void *own; /* the wrapper's stack frame */
+	/* The stack frame of the function that the program called: { the caller's frame, the return address }. */
 	const void *frame;
 	uint64_t seq, start_ns, cpu_ns; /* for the trace */
 };
 
-enum { HP_TARGET_ALL = INT_MIN + 1, HP_TARGET_WINDOW }; /* of operations; MPI has small negative numbers of its own */
+/* for targets of window operations; MPI's own special ranks are other small negative numbers */
+enum { HP_TARGET_ALL = INT_MIN + 1, HP_TARGET_WINDOW };
 
 #endif

@@ -1,22 +1,22 @@
 /*
- * The functions of MPI that the layer stands in front of, each with the buffers that the program hands to it.
+ * The functions of MPI that the layer wraps, each with the program's buffers.
  *
- * Both names of a function are taken: C calls MPI_Send, and all Fortran bindings of Open MPI call PMPI_Send. Each
- * function goes on to the next function of its own name, which may be that of a tool preloaded behind us. A call that
- * MPI, or the tool, makes by these names within a call of the program is passed on.
+ * The layer wraps both names of a function: C calls MPI_Send, and all Fortran bindings of Open MPI call PMPI_Send.
+ * Each wrapper calls the next function of its own name, which may belong to a tool preloaded behind us. If MPI or the
+ * tool calls a wrapper during a call of the program, the wrapper only passes the call on.
  *
- * Bsend, Ibsend, Bsend_init and the single elements of Fetch_and_op and Compare_and_swap are left out: MPI copies them.
- * Functions without buffers in which a program may wait are here for the recorder, which separates MPI's time from the
- * program's.
+ * Bsend, Ibsend, Bsend_init and the single elements of Fetch_and_op and Compare_and_swap are left out, since MPI
+ * copies their data. Some functions without buffers are wrapped because a program may wait in them: the recorder
+ * separates MPI's time from the program's.
  */
 #include "mpi/layer.h"
 #include "mpi/next.h"
 #include "mpi/requests.h"
 #include "mpi/windows.h"
 
-/* Each exported function is a jump: to the layer's function, or to MPI's own (hp_pass_through). No compiled function
- * could pass the call on, since the handles of another MPI may be longer than ours: MPICH's are numbers of 32 bits,
- * Open MPI's are pointers. */
+/* Each exported function is a jump to the layer's function, or to MPI's own (hp_pass_through()). A compiled function
+ * could not pass on calls to another MPI, since handles may differ in length: MPICH's are numbers of 32 bits, Open
+ * MPI's are pointers. */
 #ifdef __x86_64__
 #define ENTRY(SYMBOL) \
 	__attribute__((used)) static _Atomic(void *) to_##SYMBOL = (void *)our_##SYMBOL; \
@@ -39,8 +39,8 @@
 	static _Atomic(void *) found; \
 	__typeof__(&PMPI_##NAME) next = (__typeof__(&PMPI_##NAME))hp_next(&found, #KIND "_" #NAME)
 
-/* PARAMETERS and ARGUMENTS are in parentheses. END are the statements after the call; the last are statements that name
- * buffers. */
+/* PARAMETERS and ARGUMENTS are in parentheses. END: statements after the call. The last arguments are statements that
+ * name the buffers. */
 #define WRAP(NAME, PARAMETERS, ARGUMENTS, END, ...) \
 	WRAP_AS(MPI, #NAME, NAME, PARAMETERS, ARGUMENTS, hp_call_pin(c), END, __VA_ARGS__) \
 	WRAP_AS(PMPI, #NAME, NAME, PARAMETERS, ARGUMENTS, hp_call_pin(c), END, __VA_ARGS__)
@@ -60,7 +60,7 @@
 	} \
 	ENTRY(KIND##_##NAME)
 
-/* The same for MPI_Send_init and the like, whose buffers a later call pins. */
+/* As WRAP, for MPI_Send_init and similar functions: a later call pins the buffers. */
 #define WRAP_INIT(NAME, PARAMETERS, ARGUMENTS, ...) \
 	WRAP_AS(MPI, "Start", NAME, PARAMETERS, ARGUMENTS, , hp_call_end_init(c, err, *request), __VA_ARGS__) \
 	WRAP_AS(PMPI, "Start", NAME, PARAMETERS, ARGUMENTS, , hp_call_end_init(c, err, *request), __VA_ARGS__)
@@ -69,7 +69,7 @@
 #define BLOCKING(NAME, PARAMETERS, ARGUMENTS, ...) WRAP(NAME, PARAMETERS, ARGUMENTS, hp_call_end(c), __VA_ARGS__)
 #define NONBLOCKING(NAME, PARAMETERS, ARGUMENTS, ...) \
 	WRAP(NAME, PARAMETERS, ARGUMENTS, hp_call_end_request(c, err, *request), __VA_ARGS__)
-/* A collective and its nonblocking form, which has a request besides. */
+/* A collective and its nonblocking form, which has a further argument, the request. */
 #define COLLECTIVE(NAME, INAME, PARAMETERS, ARGUMENTS, ...) \
 	BLOCKING(NAME, PARAMETERS, ARGUMENTS, __VA_ARGS__) \
 	NONBLOCKING(INAME, (BARE PARAMETERS, MPI_Request *request), (BARE ARGUMENTS, request), __VA_ARGS__)
@@ -191,8 +191,8 @@ FREE(PMPI)
 
 /* ------------------------------------------------------------------ collectives */
 
-/* The caller's part in a collective with a root. Within one group the root also sends to itself, or receives from
- * itself. Between two groups, nobody else of the root's own group has a part. */
+/* The caller's part in a collective with a root. In one group, the root also exchanges data with itself. Between two
+ * groups, only the root takes part from its group. */
 struct role {
 	bool root, other;
 };
@@ -208,7 +208,7 @@ static struct role role_of(MPI_Comm comm, int root)
 	return (struct role){ rank == root, true };
 }
 
-/* The number of processes with whom the caller exchanges data. */
+/* The number of processes with which the caller exchanges data. */
 static int peers_of(MPI_Comm comm)
 {
 	int inter, n;
@@ -246,7 +246,7 @@ static int64_t sum_of(const int *counts, int n)
 	return sum;
 }
 
-/* The elements of n pieces of `count` each. */
+/* The elements of n pieces of `count` elements. */
 #define EACH(n, count) ((int64_t)(n) * (count))
 #define ROLE const struct role role = role_of(comm, root);
 
@@ -267,7 +267,7 @@ REDUCTION(Allreduce, Iallreduce)
 REDUCTION(Scan, Iscan)
 REDUCTION(Exscan, Iexscan)
 
-/* In place, the whole vector is in the receive buffer. */
+/* With MPI_IN_PLACE, the receive buffer holds the whole vector. */
 COLLECTIVE(Reduce_scatter_block, Ireduce_scatter_block,
 	   (const void *sbuf, void *rbuf, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
 	   (sbuf, rbuf, count, type, op, comm),
@@ -305,7 +305,7 @@ COLLECTIVE(Scatterv, Iscatterv,
 	   ROLE if (role.root) hp_call_pieces(c, sbuf, peers_of(comm), scounts, sdispls, stype, NULL, 'S');
 	   if (role.other && rbuf != MPI_IN_PLACE) WRITES(rbuf, rcount, rtype, root))
 
-/* In place, a process sends from its receive buffer, and the counts and types of sending mean nothing. */
+/* With MPI_IN_PLACE, a process sends from its receive buffer, and the send counts and types mean nothing. */
 #define NOT_IN_PLACE if (sbuf != MPI_IN_PLACE)
 COLLECTIVE(Allgather, Iallgather,
 	   (const void *sbuf, int scount, MPI_Datatype stype, void *rbuf, int rcount, MPI_Datatype rtype,
@@ -344,7 +344,7 @@ WRAP(Win_create, (void *base, MPI_Aint size, int unit, MPI_Info info, MPI_Comm c
      (base, size, unit, info, comm, win), hp_call_end_window(c, err, *win, HP_TARGET_WINDOW),
      WRITES(base, (int64_t)size, MPI_BYTE, HP_PEER_NONE))
 
-/* MPI tells the window's address, so the buffer is pinned after the call. */
+/* MPI chooses the window's address, so the buffer is pinned after the call. */
 WRAP(Win_allocate, (MPI_Aint size, int unit, MPI_Info info, MPI_Comm comm, void *base, MPI_Win *win),
      (size, unit, info, comm, base, win),
      if (err == MPI_SUCCESS) { WRITES(*(void **)base, (int64_t)size, MPI_BYTE, HP_PEER_NONE) hp_call_pin(c); }
@@ -363,7 +363,7 @@ SYNCHRONISATION(Win_flush_local_all, (MPI_Win win), (win), HP_TARGET_ALL)
 WRAP(Win_free, (MPI_Win * win), (win), if (err == MPI_SUCCESS) hp_window_close(freed, HP_TARGET_WINDOW); hp_call_end(c),
      const MPI_Win freed = *win;)
 
-/* An operation that a later call closes, and its form with a request. */
+/* An operation that ends with a later synchronisation call, and its form with a request. */
 #define OPERATION(NAME, RNAME, PARAMETERS, ARGUMENTS, ...) \
 	WRAP(NAME, PARAMETERS, ARGUMENTS, hp_call_end_window(c, err, win, target), __VA_ARGS__) \
 	NONBLOCKING(RNAME, (BARE PARAMETERS, MPI_Request *request), (BARE ARGUMENTS, request), __VA_ARGS__)

@@ -1,6 +1,6 @@
 /*
- * The domain of a rank: fixed buffers of an io_uring, or memory regions of the first RDMA device. A rank's budget is
- * its part of the user's limit, which all ranks on a machine have together.
+ * The domain of a rank: fixed buffers of an io_uring, or memory regions of the first RDMA device. All ranks of a
+ * machine share one user's limit on locked memory. A rank's budget is its part of that limit.
  */
 #include "mpi/domain.h"
 
@@ -14,12 +14,12 @@
 #include "base/base.h"
 #include "mpi/options.h"
 
-enum { SLOTS = 16384 }; /* fixed buffers of the ring: all that the kernel allows */
+enum { SLOTS = 16384 }; /* fixed buffers of the ring: the kernel's maximum */
 
 hugepin_domain *hp_mpi_domain;
 static struct io_uring ring;
 
-/* The ranks of this job on this machine, which share one user's limit. */
+/* The number of this job's ranks on this machine. */
 static unsigned ranks_here(void)
 {
 	static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS" };
@@ -47,7 +47,7 @@ static int open_uring(struct hugepin_attr *attr)
 		io_uring_queue_exit(&ring);
 		return err;
 	}
-	/* Memory that one rank keeps registered counts for the others, too: take this rank's part of the limit. */
+	/* All ranks are charged against one limit: give this rank its part. */
 	if (!attr->pinned_bytes_max && ranks > 1 && hugepin_domain_stats(hp_mpi_domain, &s, sizeof s) > 0 &&
 	    s.bytes_max && !hugepin_domain_close(hp_mpi_domain)) {
 		attr->pinned_bytes_max = HP_MAX(s.bytes_max / ranks, (uint64_t)1);
@@ -57,7 +57,7 @@ static int open_uring(struct hugepin_attr *attr)
 	return err;
 }
 
-/* Open the domain on the first device, which stays open until the process ends. */
+/* Open the domain on the first device. The device stays open until the process ends. */
 static int open_verbs(struct hugepin_attr *attr)
 {
 #define FROM(name) __typeof__(&name) name##_ = (__typeof__(&name))dlsym(library, #name)

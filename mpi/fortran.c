@@ -1,10 +1,10 @@
 /*
- * The Fortran functions of the layer. They only note the program's frame, and go on. Open MPI's Fortran bindings keep
- * no frame pointers, so that calls from different places would look alike to a policy that predicts. The bindings then
- * call PMPI_* (calls.c).
+ * The Fortran functions of the layer. They only note the program's stack frame, and call the next function. Open MPI's
+ * Fortran bindings keep no frame pointers. Without these functions, calls from different places would look alike to
+ * the policy predict. The bindings then call PMPI_* (calls.c).
  *
- * All arguments of Fortran are addresses. mpif.h and `use mpi' call `mpi_send_', mpi_f08 calls `mpi_send_f08_', and
- * MPICH's, whose buffers are descriptors, calls `mpi_send_f08ts_'.
+ * All arguments in Fortran are addresses. mpif.h and `use mpi' call `mpi_send_', and mpi_f08 calls `mpi_send_f08_'.
+ * MPICH's mpi_f08 passes buffers as descriptors, and calls `mpi_send_f08ts_'.
  */
 #include "mpi/layer.h"
 #include "mpi/next.h"
@@ -39,8 +39,7 @@
 #define A13 A12, m
 #define A14 A13, n
 
-/* A function may call another by other bindings. Then the program's call is the outermost, unless that was left by
- * longjmp. */
+/* One binding may call another. The outermost one is then the program's call, unless that call was left by longjmp. */
 #define FUNCTION(SYMBOL, COUNT) \
 	void SYMBOL(P##COUNT); \
 	void SYMBOL(P##COUNT) \
@@ -58,7 +57,7 @@
 #define EACH(NAME, COUNT) \
 	FUNCTION(mpi_##NAME##_, COUNT) FUNCTION(mpi_##NAME##_f08_, COUNT) FUNCTION(mpi_##NAME##_f08ts_, COUNT)
 
-/* The numbers are those of arguments, with ierror. A nonblocking collective has one more. */
+/* The number is the function's number of arguments, ierror included. A nonblocking collective has one more. */
 #define SENDS(X) X(send, 7) X(ssend, 7) X(rsend, 7) X(isend, 8) X(issend, 8) X(irsend, 8) X(recv, 8) X(irecv, 8) \
 	X(mrecv, 6) X(imrecv, 6) X(sendrecv, 13) X(sendrecv_replace, 10) X(start, 2) X(startall, 3)
 #define COLLECTIVES(X) X(bcast, 6) X(reduce, 8) X(allreduce, 7) X(scan, 7) X(exscan, 7) X(reduce_scatter, 7) \

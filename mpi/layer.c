@@ -1,16 +1,17 @@
 /*
- * The MPI layer, libhugepin-mpi.so: preloaded under an unmodified MPI program, it pins the buffers of each call for as
- * long as MPI may touch them.
+ * The MPI layer, libhugepin-mpi.so. Preloaded into an unmodified MPI program, it pins the buffers of each call as long
+ * as MPI may access them.
  *
- * calls.c has the functions of MPI, with the buffers of each; fortran.c has those of Fortran, which only note the
- * caller; next.c finds MPI's own. This file begins and ends calls, and opens and closes the layer. transfer.c pins and
- * unpins. requests.c and windows.c keep the transfers that outlast a call. trace.c records, and report.c counts.
+ * calls.c has the functions of MPI, with the buffers of each. fortran.c has the Fortran functions, which only note the
+ * caller. next.c finds MPI's own functions. This file begins and ends calls, and opens and closes the layer.
+ * transfer.c pins and unpins. requests.c and windows.c keep transfers that outlast a call. trace.c records, and
+ * report.c counts.
  *
- * A buffer is pinned before MPI sees it, and unpinned when MPI has let go of it: when the call returns, when the
+ * A buffer is pinned before MPI sees it. It is unpinned when MPI no longer uses it: when the call returns, when the
  * request is done, when the window's operations are closed, or when the window is freed.
  *
- * A call may be left by longjmp or throw, where the program's error handler does so. Then the next call of its thread
- * finds it, and ends it.
+ * The program's error handler may leave a call by longjmp or throw. The next call of the thread notices this, and ends
+ * the call that was left.
  */
 #include "mpi/layer.h"
 
@@ -29,26 +30,27 @@
 #include "mpi/transfer.h"
 #include "mpi/windows.h"
 
-/* MPI 4.1 deprecates Type_size_x; MPI 3 does not have Type_size_c. */
+/* MPI 4.1 deprecates Type_size_x. MPI 3 lacks Type_size_c. */
 #if MPI_VERSION * 100 + MPI_SUBVERSION >= 401
 #define REAL_TYPE_SIZE REAL(Type_size_c)
 #else
 #define REAL_TYPE_SIZE REAL(Type_size_x)
 #endif
 
-/* Any MPI packs a buffer that spans so many times its payload, and would not register it. */
+/* A buffer that spans more than so many times its payload is not pinned: any MPI would pack it instead of registering
+ * it. */
 #define SPARSE 16
 
 HP_TLS const void *hp_fortran_frame;
-static HP_TLS bool inside; /* a call of the program is under way: calls within it are MPI's own */
-static HP_TLS struct hp_call call; /* the call of the program that is under way */
+static HP_TLS bool inside; /* a call of the program is under way: calls inside it come from MPI */
+static HP_TLS struct hp_call call; /* this thread's call of the program that is under way */
 
 static bool is_open; /* between MPI_Init and MPI_Finalize */
 static int rank;
 
 /* ------------------------------------------------------------------ calls */
 
-/* The call was left by longjmp or throw. MPI does not say whether its buffers are the program's again. */
+/* The call was left by longjmp or throw. The buffers of requests may still be in use: MPI does not say. */
 static void HP_COLD call_abandon(void)
 {
 	hp_transfer_release(&call.transfer);
@@ -86,7 +88,7 @@ static void call_leave(struct hp_call *c)
 	inside = false;
 }
 
-/* Add a buffer to the call, that begins at `start` and spans len bytes. */
+/* Add a buffer of len bytes at `start` to the call. */
 static void buffer_add(struct hp_call *c, uintptr_t start, int64_t len, int64_t payload, char dir, int peer)
 {
 	if (hp_trace_on)
@@ -102,7 +104,7 @@ static void buffer_add(struct hp_call *c, uintptr_t start, int64_t len, int64_t 
 	};
 }
 
-/* The bytes that `count` elements of a type touch, from *ret_from to *ret_to behind the buffer's address. */
+/* The range of bytes that `count` elements of a type cover, relative to the buffer's address. */
 static bool span_of(int64_t count, MPI_Datatype type, int64_t *ret_from, int64_t *ret_to, int64_t *ret_payload)
 {
 	MPI_Aint lb, extent, true_lb, true_extent;
@@ -125,7 +127,7 @@ void hp_call_buffer(struct hp_call *c, const void *buf, int64_t count, MPI_Datat
 
 	if (count <= 0 || buf == MPI_IN_PLACE || peer == MPI_PROC_NULL || !span_of(count, type, &from, &to, &payload))
 		return;
-	if (buf == MPI_BOTTOM) { /* the type has addresses, from anywhere to anywhere */
+	if (buf == MPI_BOTTOM) { /* the type contains absolute addresses, which may lie anywhere */
 		HP_MPI_COUNT(bottom);
 		return;
 	}

@@ -1,9 +1,10 @@
 /*
- * What is behind the layer: the next function of a name, in the program's MPI or in a tool of the profiling interface
- * that is preloaded behind us; and which MPI that is.
+ * Finding the next function of a name behind the layer: in the program's MPI, or in a profiling tool that is preloaded
+ * behind us. Also finding out which MPI it is.
  *
- * An MPI that was loaded with RTLD_LOCAL (by Python's mpi4py, say, or by a plugin) is behind nobody. Its functions are
- * found by name among all objects, so that a caller who reaches us by chance gets the function that it called.
+ * An MPI that was loaded with RTLD_LOCAL (by Python's mpi4py or a plugin, say) is not in the search order behind us.
+ * Its functions are searched by name in all loaded objects. So a caller that reaches our function by accident still
+ * gets the function that it called.
  */
 #include "mpi/next.h"
 
@@ -23,7 +24,7 @@ struct objects {
 	int n;
 };
 
-/* The beginning of the object that has this address; NULL: none has. */
+/* The start of the loaded object that contains this address; NULL: none does. */
 static void *object_of(const void *addr)
 {
 	Dl_info info;
@@ -48,8 +49,8 @@ static int note_object(struct dl_phdr_info *info, size_t size, void *objects_)
 	return 0;
 }
 
-/* Find the name in any object but ours, which then stays loaded. The objects' names are noted first, since
- * dl_iterate_phdr holds a lock of the loader's. */
+/* Find a function by name in any loaded object except ours. The object stays loaded. The objects' names are collected
+ * first, since dl_iterate_phdr() holds a lock of the loader's. */
 static void *find_anywhere(const char *name)
 {
 	struct objects *objects = calloc(1, sizeof *objects);
@@ -102,7 +103,7 @@ static const char built_for[] = "MPICH";
 static const bool for_open_mpi = false;
 #endif
 
-/* This is rank 0, as the launcher says. MPI's own functions would need handles, which may be another MPI's. */
+/* Whether this is rank 0 by the launcher's variables. MPI's own functions need handles, which may be another MPI's. */
 static bool first_rank(void)
 {
 	static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID" };
@@ -134,7 +135,7 @@ bool hp_mpi_is_ours(void)
 }
 
 #pragma GCC visibility push(hidden)
-extern struct hp_entry __start_hp_entries[], __stop_hp_entries[]; /* the entries of calls.c, by the linker */
+extern struct hp_entry __start_hp_entries[], __stop_hp_entries[]; /* entries of calls.c, collected by the linker */
 #pragma GCC visibility pop
 
 void hp_pass_through(void)

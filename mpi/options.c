@@ -1,5 +1,5 @@
 /*
- * Reading the layer's variables. A value that is not understood, and a variable that is not known, is told on stderr.
+ * Reading the layer's variables. Malformed values and unknown variables are reported on stderr.
  */
 #include "mpi/options.h"
 

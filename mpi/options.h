@@ -1,6 +1,6 @@
 /*
- * The variables of the MPI layer, as HP_OPTIONS (base/config.h) has those of the library. hugepin_mpi(7) repeats them,
- * and tools/check-man compares. Beside them there is HUGEPIN_MPI_TRACE, a path.
+ * The variables of the MPI layer, in the form of HP_OPTIONS (base/config.h). hugepin_mpi(7) repeats them, and
+ * tools/check-man compares. HUGEPIN_MPI_TRACE, a path, is not in this table.
  */
 #ifndef HP_MPI_OPTIONS_H
 #define HP_MPI_OPTIONS_H
@@ -26,7 +26,7 @@ struct hp_mpi_options {
 };
 extern struct hp_mpi_options hp_mpi_options;
 
-/* Read them from the environment. Before that they have their defaults. */
+/* Read the options from the environment. Before that they have their defaults. */
 void hp_mpi_options_load(void);
 
 #endif

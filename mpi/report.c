@@ -1,7 +1,7 @@
 /*
- * The layer's report: its counters, the average of pinned memory over time, and the line that it ends with.
+ * The layer's report: counters, the time average of pinned memory, and the line written at the end.
  *
- * Threads: any. `sampling` guards the integral; the domain is not called while it is held.
+ * Threads: any. `sampling` guards the integral. It is not held while the domain is called.
  */
 #include "mpi/report.h"
 
@@ -24,7 +24,7 @@ static uint64_t opened_ns;
 
 static pthread_mutex_t sampling = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t sampled_ns, sampled_bytes;
-static double byte_ns; /* pinned bytes over time, by the trapezoidal rule */
+static double byte_ns; /* integral of pinned bytes over time, by the trapezoidal rule */
 
 void hp_report_open(bool told)
 {
@@ -47,7 +47,7 @@ void hp_report_sample(void)
 	pthread_mutex_unlock(&sampling);
 }
 
-/* The processor time of the library's own threads, in ns. */
+/* The processor time of this library's own threads, in ns. */
 static uint64_t threads_ns(void)
 {
 	DIR *tasks = opendir("/proc/self/task");
@@ -68,7 +68,7 @@ static uint64_t threads_ns(void)
 	return sum;
 }
 
-/* One line, "key=value", in one write: ranks share stderr. */
+/* One line of "key=value", in one write(), since all ranks share stderr. */
 void hp_report_write(int rank)
 {
 	const uint64_t ns = hp_clock_ns() - opened_ns;

@@ -1,5 +1,5 @@
 /*
- * What the layer has done, counted and averaged, and told at the end (HUGEPIN_STATS=1).
+ * Counts and averages of the layer's work, reported at the end with HUGEPIN_STATS=1.
  */
 #ifndef HP_MPI_REPORT_H
 #define HP_MPI_REPORT_H
@@ -17,13 +17,13 @@ struct hp_mpi_counters {
 extern struct hp_mpi_counters hp_mpi_counters;
 #define HP_MPI_COUNT(name) ((void)atomic_fetch_add_explicit(&hp_mpi_counters.name, 1, memory_order_relaxed))
 
-/* The average of pinned memory begins now. Not `told`: it is not kept, and nothing is written at the end. */
+/* Begin the average of pinned memory. Not `told`: keep no average, and write nothing at the end. */
 void hp_report_open(bool told);
 
-/* Before and after pinned memory changes: add to the average. */
+/* Add to the average. Called before and after each change of pinned memory. */
 void hp_report_sample(void);
 
-/* One line on stderr, if the report is to be told. */
+/* Write the report to stderr as one line, if hp_report_open() was `told`. */
 void hp_report_write(int rank);
 
 #endif

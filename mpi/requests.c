@@ -1,9 +1,11 @@
 /*
- * Requests, found by their handles. MPI uses a handle again as soon as its request is done, perhaps for another thread
- * before the layer has noticed; and requests that were done at once may share one. So the table may hold a handle more
- * than once: the newest comes first, and an entry that a Wait or Test has claimed is not found by another.
+ * Requests, found by their handles. The table may hold a handle more than once, for two reasons. MPI reuses a handle
+ * as soon as its request is done, perhaps for another thread, before the layer has noticed. And requests that were
+ * already done when they began may share one handle. The newest entry comes first. An entry that a Wait or Test has
+ * claimed is not found by others.
  *
- * A request whose Wait was left by longjmp or throw keeps its pins until a later Wait finds it done, or MPI_Finalize.
+ * If a Wait was left by longjmp or throw, its request keeps its pins until a later Wait finds the request done, or
+ * until MPI_Finalize.
  *
  * Locks: `lock` guards the table and the orphans. It is not held while the domain or MPI is called.
  */
@@ -19,7 +21,7 @@
 #include "mpi/transfer.h"
 
 enum { BUCKETS = 1024 };
-/* Orphans that are not done, tested in one call: each test costs some 0.2 us, and there may be thousands. */
+/* The number of unfinished orphans tested in one call. Each test costs some 0.2 us, and there may be thousands. */
 enum { ORPHANS_AT_ONCE = 2 };
 
 struct hp_request {
@@ -32,12 +34,12 @@ struct hp_request {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct hp_request *requests[BUCKETS];
 static _Atomic int requests_count;
-/* Requests that the program has freed while they are under way, the oldest first. */
+/* Orphans: requests that the program freed while they were under way. The oldest comes first. */
 static struct hp_request *orphans, **orphans_end = &orphans;
 static _Atomic int orphans_count;
 
-/* Changed under the lock. Without the lock it says whether to look at all: a request of this thread's is always
- * counted. */
+/* Changed under the lock. Read without the lock, to skip the search if there are none: requests of this thread are
+ * always counted. */
 static bool any_requests(void)
 {
 	return atomic_load_explicit(&requests_count, memory_order_relaxed);
@@ -52,7 +54,7 @@ void hp_requests_add(struct hp_call *c, MPI_Request handle, bool persistent)
 {
 	struct hp_request *r = malloc(sizeof *r);
 
-	if (!r) { /* the buffers are pinned for too short a time, but never for ever */
+	if (!r) { /* unpin early rather than never */
 		hp_transfer_release(&c->transfer);
 		HP_MPI_COUNT(not_pinned);
 		return;
@@ -94,7 +96,7 @@ void hp_requests_start(struct hp_call *c, int n, const MPI_Request *handles)
 		struct hp_request *r = request_find(handles[i]);
 		pthread_mutex_unlock(&lock);
 		if (r) {
-			/* Pins are left if a call that we do not see has completed it. */
+			/* Pins remain if the request was completed by a call that we do not see. */
 			hp_transfer_release(&r->transfer);
 			hp_transfer_acquire(&r->transfer, c);
 		}
@@ -122,8 +124,8 @@ void hp_requests_claim(struct hp_call *c, int n, const MPI_Request *handles)
 	pthread_mutex_unlock(&lock);
 }
 
-/* MPI_Wait and MPI_Test make the handle of a request that is done null. A persistent one stays, inactive, which MPI
- * calls done. */
+/* Whether a request is done. MPI_Wait and MPI_Test set the handle of a finished request to null. A persistent request
+ * keeps its handle and becomes inactive, which MPI reports as done. */
 static bool request_done(const struct hp_request *r, MPI_Request now)
 {
 	int done = now == MPI_REQUEST_NULL;
@@ -146,7 +148,7 @@ void hp_requests_settle(struct hp_call *c, const MPI_Request *handles)
 		if (done && !r->persistent) {
 			request_remove(r);
 			free(r);
-			claims->of[i] = NULL; /* the test of the next one may be left by longjmp */
+			claims->of[i] = NULL; /* testing the next request may be left by longjmp */
 		} else if (r) {
 			pthread_mutex_lock(&lock);
 			r->claimed = false;
@@ -204,7 +206,7 @@ int hp_request_free(struct hp_call *c, MPI_Request *handle, int (*next)(MPI_Requ
 	return err;
 }
 
-/* Test the oldest orphans until `tests` of them are not done. Those go to the end, so that each is tested in its
+/* Test the oldest orphans, until `tests` of them were not done. These go to the end, so that each orphan gets its
  * turn. */
 static void poll_orphans(int tests)
 {
@@ -217,7 +219,8 @@ static void poll_orphans(int tests)
 		orphans = r->next;
 		if (!orphans)
 			orphans_end = &orphans;
-		pthread_mutex_unlock(&lock); /* not held: the program's error handler may leave the test */
+		/* not held during the test: the program's error handler may leave the test */
+		pthread_mutex_unlock(&lock);
 		REAL(Test)(&r->handle, &flag, MPI_STATUS_IGNORE);
 		pthread_mutex_lock(&lock);
 		if (!flag) {
@@ -257,7 +260,7 @@ void hp_requests_close(void)
 			hp_transfer_release_left(&r->transfer);
 			free(r);
 		}
-	/* The program may end with requests that it has freed. */
+	/* The program may end before requests that it freed are done. */
 	for (struct hp_request *r = orphans, *next; r; r = next) {
 		next = r->next;
 		REAL(Request_free)(&r->handle);

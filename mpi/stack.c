@@ -1,6 +1,6 @@
 /*
- * The bounds of a thread's stack, and calls that were left by longjmp or throw: their functions are on the stack no
- * more.
+ * The bounds of a thread's stack, and whether a call was left by longjmp or throw: its function is then no longer on
+ * the stack.
  */
 #include "mpi/stack.h"
 
@@ -10,7 +10,7 @@
 #include "base/base.h"
 #include "mpi/next.h"
 
-static HP_TLS uintptr_t stack_start, stack_end; /* of this thread's own; both 1: not known */
+static HP_TLS uintptr_t stack_start, stack_end; /* of this thread's own stack; both 1: not known */
 
 uintptr_t hp_stack_end(uintptr_t frame)
 {
@@ -32,18 +32,19 @@ uintptr_t hp_stack_end(uintptr_t frame)
 }
 
 struct search {
-	uintptr_t cfa, inner_ip; /* the frame that is looked for; the address in the function that was called */
+	/* cfa: of the frame to find; inner_ip: the address in the function called by the current one */
+	uintptr_t cfa, inner_ip;
 	bool found, passed;
 };
 
-/* Called for each function, from the innermost one. The CFA that the unwinder has then is that of the function's
- * callee. */
+/* The unwinder calls this for each function, from the innermost outwards. The CFA that it reports is that of the
+ * function's callee. */
 static _Unwind_Reason_Code match_frame(struct _Unwind_Context *at, void *search)
 {
 	struct search *s = search;
 	const uintptr_t cfa = _Unwind_GetCFA(at);
 
-	/* By now another function may be where the call was. */
+	/* Check the code, too: another function may have the same place on the stack by now. */
 	s->found = cfa == s->cfa && hp_is_ours((void *)s->inner_ip);
 	s->passed = cfa >= s->cfa;
 	s->inner_ip = _Unwind_GetIP(at);
@@ -54,11 +55,11 @@ bool hp_frame_lives(const void *frame, const void *now)
 {
 	struct search s = { .cfa = (uintptr_t)frame + 2 * sizeof(void *) };
 
-	/* The fiber of a fiber's frame may go on later. */
+	/* A fiber that was left may go on later, so its frame counts as alive. */
 	if (!hp_stack_end((uintptr_t)frame) || !hp_stack_end((uintptr_t)now))
 		return true;
 	if ((uintptr_t)frame <= (uintptr_t)now)
 		return false;
 	_Unwind_Backtrace(match_frame, &s);
-	return s.found || !s.passed; /* true, too, if the stack cannot be followed so far */
+	return s.found || !s.passed; /* also true if the unwinder did not get that far */
 }

@@ -7,11 +7,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The end of the stack that `frame` is in; 0: that stack is not the thread's own, but a fiber's. */
+/* The end of the stack that contains `frame`. 0: it is not the thread's own stack, but a fiber's. */
 uintptr_t hp_stack_end(uintptr_t frame);
 
-/* The function of ours that has this frame, { the caller's frame, the return address }, has neither returned nor been
- * left otherwise; now: the frame of the function of ours that asks. Of a fiber's frame, or for a fiber: true. */
+/* Whether the layer's function with this frame, { the caller's frame, the return address }, is still on the stack,
+ * neither returned nor left. now: the frame of the function that asks. True for frames on a fiber's stack, and for
+ * callers there. */
 bool hp_frame_lives(const void *frame, const void *now);
 
 #endif

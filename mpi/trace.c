@@ -1,13 +1,13 @@
 /*
- * The recorder of the MPI layer: one CSV file per rank, with a row for each buffer of a call, in the order of the
- * calls.
+ * The recorder of the MPI layer. Each rank writes one CSV file, with a row for each buffer of a call, in the order of
+ * the calls.
  *
- * A row is made when its call begins, and completed when its transfer has ended. Rows are kept in blocks. The oldest
- * block is written as soon as each of its rows is complete; the rest is written at MPI_Finalize. No descriptor is held
- * between writes: a program may close descriptors that it does not know (closefrom(3)), and the number would soon be
- * that of a file of its own.
+ * A row begins with its call, and is complete when its transfer has ended. Rows are kept in blocks. The oldest block
+ * is written as soon as all of its rows are complete; the rest is written at MPI_Finalize. Between writes the file is
+ * closed: a program may close descriptors that it does not know (closefrom(3)), and the descriptor's number could then
+ * be that of a file of the program's.
  *
- * Threads: `lock` guards the blocks, the file and the sums. The times of a thread are its own.
+ * Threads: `lock` guards the blocks, the file and the sums. The times of a thread belong to the thread.
  */
 #include "mpi/trace.h"
 
@@ -48,13 +48,13 @@ bool hp_trace_on;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct block *oldest, *newest;
 static char trace_path[4096]; /* absolute */
-static int failed; /* the error of the first write that failed */
+static int failed; /* the first error of a write */
 static int trace_rank;
 static size_t min_payload;
 static uint64_t started_ns, payload_logged, dropped;
 static _Atomic uint64_t calls, buffers, payload_all; /* counted without the lock */
 
-/* The processor time of this thread within MPI. */
+/* The processor time that this thread has spent in MPI. */
 static HP_TLS uint64_t mpi_cpu_ns;
 
 static uint64_t thread_cpu_ns(void)
@@ -65,8 +65,8 @@ static uint64_t thread_cpu_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* The return addresses from `innermost` outwards. Code without frame pointers leaves anything in the register, so only
- * frames farther out on the same stack are followed. */
+/* Collect return addresses from `innermost` outwards. Code without frame pointers may leave any value in the register,
+ * so the walk goes on only while each frame lies farther out on the same stack. */
 static void frames_walk(const void *innermost, uintptr_t ret_[FRAMES])
 {
 	uintptr_t frame = (uintptr_t)innermost;
@@ -85,7 +85,7 @@ static void frames_walk(const void *innermost, uintptr_t ret_[FRAMES])
 	}
 }
 
-/* Open the trace, to append to. NULL: errno has the error. */
+/* Open the trace for appending. NULL: see errno. */
 static FILE *open_trace(bool create)
 {
 	const int fd = hp_open_own(trace_path, O_APPEND | (create ? O_CREAT : 0));
@@ -209,7 +209,7 @@ static void block_write(FILE *file, const struct block *b, uint64_t now)
 			r->payload, HP_MAX(r->peer, -1), r->frames[0], r->frames[1], r->frames[2], r->frames[3]);
 }
 
-/* Write the oldest blocks: all, or those in front of the first with rows that are not complete. Caller holds `lock`. */
+/* Write the oldest blocks: all, or only those before the first incomplete one. The caller holds `lock`. */
 static void write_blocks(FILE *file, bool all, uint64_t now)
 {
 	while (oldest && (all || (oldest->used == ROWS && !oldest->open))) {

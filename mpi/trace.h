@@ -8,20 +8,20 @@
 
 extern bool hp_trace_on;
 
-/* Begin to record into PREFIX.rRANK.csv; a failure is told on stderr, and nothing is recorded. */
+/* Begin to record to PREFIX.rRANK.csv. If that fails, a message on stderr says so, and nothing is recorded. */
 void hp_trace_open(const char *prefix, int rank, size_t min);
 
 void hp_trace_begin(struct hp_call *);
 void hp_trace_end(const struct hp_call *);
 
-/* Count every buffer of a call, logged or not. */
+/* Count a buffer of a call, recorded or not. */
 void hp_trace_payload(size_t payload);
 
-/* A row for a buffer, which ends with hp_trace_row_end(). NULL: no memory. */
+/* Begin a row for a buffer. hp_trace_row_end() ends it. NULL: no memory. */
 struct hp_row *hp_trace_row(const struct hp_call *, const char *op, const struct hp_buffer *);
 void hp_trace_row_end(struct hp_row *);
 
-/* Write the rows that are left. 0 or -errno. */
+/* Write the remaining rows. 0 or -errno. */
 int hp_trace_close(void);
 
 #endif

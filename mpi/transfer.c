@@ -1,6 +1,6 @@
 /*
- * Pins of the buffers that a transfer touches: taken before MPI sees them, and given back when MPI has let go of them.
- * A buffer that cannot be pinned is counted. No failure of ours is the program's, unless HUGEPIN_MPI_STRICT=1.
+ * The pins of a transfer's buffers. They are taken before MPI sees the buffers, and given back when MPI no longer uses
+ * them. A buffer that cannot be pinned is counted, and the program goes on, unless HUGEPIN_MPI_STRICT=1.
  */
 #include "mpi/transfer.h"
 
@@ -15,8 +15,8 @@
 #include "mpi/report.h"
 #include "mpi/trace.h"
 
-/* hugepin_pin() as if the function with this frame called it. A policy that predicts knows call sites by frame
- * pointers, and between the program and us there may be Fortran's bindings, which keep none. */
+/* hugepin_pin(), as if the function with this stack frame called it. A policy that predicts identifies call sites by
+ * frame pointers, and Fortran's bindings between the program and us keep none. */
 #ifdef __x86_64__
 int hp_pin_from(hugepin_domain *, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_,
 		const void *frame);

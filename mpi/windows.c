@@ -1,9 +1,10 @@
 /*
- * What is open on windows: the operations that nothing has closed yet, by window and target, and the windows
- * themselves. A flush finds the operations that it closes, and looks at nothing else, however many are open.
+ * Open operations on windows, by window and target, and the windows themselves. An operation is open until a later
+ * call closes it. A flush looks only at the operations that it closes, however many are open.
  *
- * A group is what is open towards one target. It exists as long as it has members. The group of HP_TARGET_WINDOW is the
- * window's: it has the window itself, and leads to the others. It exists until the window is freed.
+ * A group holds the open operations towards one target. It exists as long as it has any. A window has one further
+ * group, with target HP_TARGET_WINDOW: it holds the window's own memory, and leads to the other groups. It exists
+ * until the window is freed.
  *
  * Locks: `lock`, a leaf.
  */
@@ -18,16 +19,16 @@
 
 enum { BUCKETS = 1024 };
 
-/* An operation of a window that nothing has closed yet, or the window itself (HP_TARGET_WINDOW). */
+/* An open operation, or the window's own memory (HP_TARGET_WINDOW). */
 struct exposure {
 	struct exposure *next;
 	struct hp_transfer transfer;
 };
 
 struct group {
-	struct group *next; /* in the bucket */
-	struct group *members; /* of a window's group: the groups of its targets */
-	struct group *member_next, **member_at; /* of a target's group */
+	struct group *next; /* in the hash bucket */
+	struct group *members; /* in a window's group: the first of its targets' groups */
+	struct group *member_next, **member_at; /* in a target's group: its links in that list */
 	MPI_Win win;
 	int target;
 	struct exposure *open;
@@ -35,7 +36,7 @@ struct group {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct group *groups[BUCKETS];
-static _Atomic int count; /* of exposures */
+static _Atomic int count; /* number of exposures */
 
 static struct group **group_bucket(MPI_Win win, int target)
 {
@@ -93,7 +94,7 @@ static void group_take(struct group *g, struct exposure **list)
 	free(g);
 }
 
-/* False: no memory, and nothing was added. */
+/* False: out of memory; nothing was added. */
 static bool add_exposure(MPI_Win win, int target, struct exposure *e)
 {
 	struct group *window, *g;
@@ -114,7 +115,7 @@ static bool add_exposure(MPI_Win win, int target, struct exposure *e)
 	return g;
 }
 
-/* Take what hp_window_close() closes, as a list, which is the caller's. */
+/* Take out the exposures that hp_window_close() closes. Returns them as a list, which the caller frees. */
 static struct exposure *take_exposures(MPI_Win win, int target)
 {
 	struct exposure *list = NULL;
@@ -132,7 +133,6 @@ static struct exposure *take_exposures(MPI_Win win, int target)
 	return list;
 }
 
-/* Take everything. */
 static struct exposure *take_all_exposures(void)
 {
 	struct exposure *list = NULL;
@@ -141,7 +141,7 @@ static struct exposure *take_all_exposures(void)
 	for (int i = 0; i < BUCKETS; i++)
 		while (groups[i]) {
 			struct group *g = groups[i];
-			/* The members go first, so that none of them leads to a window that is gone. */
+			/* Take out the members first: each of them is linked to its window's group. */
 			while (g->members)
 				group_take(g->members, &list);
 			group_take(g, &list);

@@ -1,19 +1,20 @@
 /*
- * What is open on windows: operations that no later call has closed yet, and the windows themselves.
+ * Open operations on windows, which a later call closes, and the windows themselves.
  */
 #ifndef HP_MPI_WINDOWS_H
 #define HP_MPI_WINDOWS_H
 
 #include "mpi/call.h"
 
-/* The transfer stays with the window's operations towards target, or with the window (HP_TARGET_WINDOW). Without memory
- * for it the transfer is released, and that is counted. */
+/* Keep the transfer with the window's operations towards `target`, or with the window (HP_TARGET_WINDOW). Without
+ * memory for this, the transfer is released and counted as not pinned. */
 void hp_windows_add(MPI_Win, int target, struct hp_transfer *);
 
-/* The operations of win towards target, or all of them, are done; HP_TARGET_WINDOW: the window is gone, too. */
+/* Release the operations of win towards `target`; HP_TARGET_ALL: all of them; HP_TARGET_WINDOW: also the window's
+ * memory. */
 void hp_window_close(MPI_Win win, int target);
 
-/* MPI is about to go down: release all, and count what was left. */
+/* Before MPI_Finalize: release everything, and count what no call has closed. */
 void hp_windows_close(void);
 
 #endif
