@@ -1,8 +1,8 @@
 /*
- * Configuration: the parser of the HUGEPIN_* variables and the messages about them, driven by the table in config.h.
+ * Configuration: the parser of the HUGEPIN_* variables, and its messages, driven by the table in config.h.
  *
- * hp_config_load() runs within the process's first malloc, perhaps before any constructor: so no allocation, stdio or
- * locale here. The rest of the file is pure.
+ * hp_config_load() runs within the process's first malloc, perhaps before any constructor. So it must not allocate, or
+ * use stdio or the locale. The rest of the file is pure.
  */
 #include <errno.h>
 #include <stdatomic.h>
@@ -15,8 +15,8 @@
 #include "base/config.h"
 
 #define PREFIX "HUGEPIN_"
-#define LINE_MAX_BYTES 240 /* what hp_say() prints whole */
-#define SHOWN_MAX 48 /* of a wrong value or name: the rest must remain readable */
+#define LINE_MAX_BYTES 240 /* the longest line that hp_say() prints whole */
+#define SHOWN_MAX 48 /* bytes of a wrong value or name: the message must remain readable */
 
 #define OPTION(NAME, member, type, def, min, max, words, sentence) \
 	{ PREFIX #NAME, HP_##type, def, min, max, words, sentence, offsetof(struct hp_config, member) },
@@ -26,7 +26,7 @@ const int hp_options_count = sizeof hp_options / sizeof hp_options[0];
 #define DEFAULT(NAME, member, type, def, ...) .member = def,
 struct hp_config hp_config = { HP_OPTIONS(DEFAULT) };
 
-/* What the heap can only do with powers of two, it should not round behind the user's back. */
+/* Whether a value must be a power of two. The heap can use no other, and must not silently round the user's value. */
 static bool wants_power_of_two(const struct hp_option *o)
 {
 	return o->offset == offsetof(struct hp_config, extent_max);
@@ -49,7 +49,7 @@ static int parse_word(const char *words, const char *text, int64_t *ret_value)
 	}
 }
 
-/* What a number with this suffix is to be multiplied with; 0 if the type has no such suffix. */
+/* The factor that a suffix stands for. 0: the type has no such suffix. */
 static int64_t suffix_unit(enum hp_option_type type, const char *s)
 {
 	static const char sizes[] = "kmgt";
@@ -90,7 +90,7 @@ int hp_option_parse(const struct hp_option *o, const char *text, int64_t *ret_va
 	const int64_t unit = suffix_unit(o->type, s);
 	if (s == text || !unit || __builtin_mul_overflow(value, unit, &value))
 		return -1;
-	/* A default may lie outside the range: the 0 of HUGEPIN_SPAN, "choose yourself". */
+	/* The default may lie outside the range: HUGEPIN_SPAN=0 means that the heap chooses. */
 	if ((value < o->min || value > o->max) && value != o->def)
 		return -1;
 	if (wants_power_of_two(o) && !hp_is_power_of_two((size_t)value))
@@ -99,7 +99,7 @@ int hp_option_parse(const struct hp_option *o, const char *text, int64_t *ret_va
 	return 0;
 }
 
-/* Write value as a user would have written it, with the largest suffix that keeps it whole. */
+/* Write a value as a user would: with the largest suffix that leaves a whole number. */
 static void line_value(struct hp_line *l, const struct hp_option *o, int64_t value)
 {
 	static const char *const sizes[] = { "", "K", "M", "G", "T" };
@@ -167,7 +167,8 @@ char *hp_option_accepts(const struct hp_option *o, char *buf, size_t size)
 	return buf;
 }
 
-/* Text from outside, at most len bytes of it: shortened, and without characters that control a terminal. */
+/* Write at most len bytes of text from outside. Long text is cut, and characters that control a terminal are
+ * replaced. */
 static void line_foreign(struct hp_line *l, const char *s, size_t len)
 {
 	char shown[SHOWN_MAX + 1];
@@ -212,7 +213,7 @@ static void complain_unknown(const char *name, size_t len)
 
 static bool is_known(const char *name, size_t len)
 {
-	if (!strncmp(name, PREFIX "MPI_", sizeof PREFIX "MPI_" - 1)) /* libhugepin-mpi.so has its own */
+	if (!strncmp(name, PREFIX "MPI_", sizeof PREFIX "MPI_" - 1)) /* libhugepin-mpi.so checks its own variables */
 		return true;
 	for (int i = 0; i < hp_options_count; i++)
 		if (strlen(hp_options[i].name) == len && !memcmp(hp_options[i].name, name, len))
@@ -220,10 +221,10 @@ static bool is_known(const char *name, size_t len)
 	return false;
 }
 
-/* Programs write over their environment, to be seen under other names. */
+/* Copy the path: programs may write over their environment, to change their name in ps. */
 static int64_t keep_path(const char *text)
 {
-	static char kept[4096]; /* there is one such option */
+	static char kept[4096]; /* one is enough: only one option is a PATH */
 
 	memcpy(kept, text, strlen(text) + 1);
 	return (intptr_t)kept;
@@ -244,10 +245,10 @@ int hp_config_load(void)
 	const int saved_errno = errno;
 	int expected = UNREAD;
 
-	/* acquire: pairs with the store of READ below; hp_config is as it was left. */
+	/* acquire: hp_config is seen complete; pairs with the store of READ below */
 	if (atomic_load_explicit(&state, memory_order_acquire) == READ)
 		return 0;
-	/* While another thread reads, it is too early as well. acquire: pairs with the same store. */
+	/* If another thread is just reading, it is too early, too. acquire: pairs with the same store. */
 	if (!environ || !atomic_compare_exchange_strong_explicit(&state, &expected, READING, memory_order_acquire,
 								 memory_order_acquire))
 		return expected == READ ? 0 : -1;
@@ -260,14 +261,14 @@ int hp_config_load(void)
 		else if (text && o->type == HP_PATH)
 			*value = keep_path(text);
 	}
-	/* A setuid program says nothing about variables that it does not read. */
+	/* A setuid program does not read these variables, so it must not complain about them. */
 	for (char **e = environ; *e && !getauxval(AT_SECURE); e++) {
 		const size_t len = strcspn(*e, "=");
 		if (!strncmp(*e, PREFIX, sizeof PREFIX - 1) && !is_known(*e, len))
 			complain_unknown(*e, len);
 	}
 	if (hp_config.guard) {
-		hp_config.pages = HP_PAGES_BASE; /* the only ones that can be guarded one by one */
+		hp_config.pages = HP_PAGES_BASE; /* only base pages can be guarded one by one */
 		if (hp_config.small_pinned)
 			hp_say(PREFIX "SMALL_PINNED=1 cannot be had with " PREFIX "GUARD=1; using 0", NULL, SIZE_MAX);
 		hp_config.small_pinned = 0;
@@ -277,7 +278,7 @@ int hp_config_load(void)
 			      "SMALL=next, whose memory is not ours; using 0", NULL, SIZE_MAX);
 		hp_config.small_pinned = 0;
 	}
-	/* release: pairs with the load above, of whoever calls next. */
+	/* release: later callers see hp_config complete; pairs with the loads above */
 	atomic_store_explicit(&state, READ, memory_order_release);
 	errno = saved_errno;
 	return 0;

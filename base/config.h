@@ -1,14 +1,14 @@
 /*
- * Configuration: one table of environment variables. The parser, `hugepin run`, `hugepin info` and the check of
- * hugepin(7) (tools/check-man) are all driven by HP_OPTIONS.
+ * Configuration: one table of environment variables, HP_OPTIONS. The parser, `hugepin run`, `hugepin info` and the
+ * check of hugepin(7) (tools/check-man) use this table.
  *
  * X(NAME, member, type, default, minimum, maximum, words, sentence)
- *   NAME      the variable is HUGEPIN_NAME, the option of `hugepin run` is --name with _ as -
+ *   NAME      the variable is HUGEPIN_NAME; the option of `hugepin run` is --name, with - for _
  *   type      FLAG (0 or 1), NUM, SIZE (bytes, suffix K M G T), TIME (milliseconds, suffix ms or s), WORD, or PATH:
  *             the value is a const char *, or 0
- *   words     for WORD: "first|second|...", the value is its index. For NUM: words that are taken beside numbers, with
- *             the values -1, -2, ...; otherwise NULL
- * Numbers outside minimum..maximum are refused, and paths with fewer or more bytes.
+ *   words     for WORD: "first|second|..."; the value is the word's index. For NUM: words accepted beside numbers;
+ *             their values are -1, -2, ... Otherwise NULL
+ * Numbers outside minimum..maximum are refused. For a PATH these are lengths in bytes.
  */
 #ifndef HP_BASE_CONFIG_H
 #define HP_BASE_CONFIG_H
@@ -17,12 +17,12 @@
 #include <stdint.h>
 
 enum { HP_PAGES_AUTO, HP_PAGES_HUGETLB, HP_PAGES_THP, HP_PAGES_BASE, HP_PAGES_1G };
-enum { HP_NUMA_LOCAL = -1, HP_NUMA_INTERLEAVE = -2 }; /* or a node */
+enum { HP_NUMA_LOCAL = -1, HP_NUMA_INTERLEAVE = -2 }; /* or the number of a node */
 enum { HP_FORK_COPY, HP_FORK_COW };
 enum { HP_SMALL_JEMALLOC, HP_SMALL_NEXT };
 enum { HP_HELPER_OFF, HP_HELPER_CONSERVATIVE, HP_HELPER_AGGRESSIVE };
 enum { HP_PREDICT_AUTO, HP_PREDICT_SAVE, HP_PREDICT_BUDGET };
-enum { HP_CPU_ANY = -1, HP_CPU_INHERIT = -2 }; /* or a processor */
+enum { HP_CPU_ANY = -1, HP_CPU_INHERIT = -2 }; /* or the number of a processor */
 enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POLICY_ODP, HP_POLICY_NONE };
 
 #define HP_OPTIONS(X) \
@@ -74,7 +74,7 @@ struct hp_option {
 	enum hp_option_type type;
 	int64_t def, min, max;
 	const char *words, *sentence;
-	size_t offset; /* of its int64_t in struct hp_config */
+	size_t offset; /* offset of the option's int64_t in struct hp_config */
 };
 
 struct hp_config {
@@ -86,20 +86,22 @@ struct hp_config {
 extern const struct hp_option hp_options[];
 extern const int hp_options_count;
 
-/* The configuration in force: defaults until hp_config_load() has run. Read-only afterwards. */
+/* The configuration in force. It has the defaults until hp_config_load() has run, and is read-only afterwards. */
 extern struct hp_config hp_config;
 
-/* Read HUGEPIN_* once (secure_getenv; later calls do nothing). One line on stderr for each malformed value or unknown
- * name. Allocates nothing. Returns 0, or -1 when the C library has not set `environ` yet: call again later. */
+/* Read the HUGEPIN_* variables, by secure_getenv(). Only the first call reads. Prints one line on stderr for each
+ * malformed value or unknown name. Allocates nothing. Returns 0, or -1 if it is too early: the C library has not set
+ * `environ` yet, or another thread is reading. */
 int hp_config_load(void);
 
-/* In the child of fork: whoever was reading is gone. */
+/* In the child of fork: a thread that was reading does not exist any more. */
 void hp_config_child(void);
 
-/* Parse one value. 0 and *ret_value, or -1. Pure: the value of a PATH is text itself. */
+/* Parse one value. Returns 0 and *ret_value, or -1. Pure. The value of a PATH is `text` itself. */
 int hp_option_parse(const struct hp_option *o, const char *text, int64_t *ret_value);
 
-/* Write what o accepts ("0 or 1", "one of auto, hugetlb", "a size from 4M to 4T") to buf; returns buf. Pure. */
+/* Write to buf which values option o accepts ("0 or 1", "one of auto, hugetlb", "a size from 4M to 4T"). Returns buf.
+ * Pure. */
 char *hp_option_accepts(const struct hp_option *o, char *buf, size_t size);
 
 #endif
