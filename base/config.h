@@ -29,14 +29,15 @@ enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POL
 	X(PAGES, pages, WORD, HP_PAGES_AUTO, 0, 0, "auto|hugetlb|thp|base|1g", \
 	  "kinds of memory to use: auto takes the hugetlb pool, then THP; base pages are always the last resort") \
 	X(NUMA, numa, NUM, HP_NUMA_LOCAL, 0, 1023, "local|interleave", \
-	  "the NUMA node that memory comes from; local means that of the processor that first uses it") \
+	  "the NUMA node of the heap's memory; local: the node of the processor that first uses the memory") \
 	X(FORK, fork_mode, WORD, HP_FORK_COPY, 0, 0, "copy|cow", \
 	  "what a forked child gets of the pool's memory: a copy, or the kernel's copy-on-write") \
 	X(SMALL, small, WORD, HP_SMALL_JEMALLOC, 0, 0, "jemalloc|next", \
-	  "who serves requests below 32 KiB in libhugepin-malloc.so: the built-in jemalloc, or the next malloc") \
+	  "the allocator for requests below 32 KiB in libhugepin-malloc.so: the built-in jemalloc, or the next " \
+	  "malloc") \
 	X(SMALL_PINNED, small_pinned, FLAG, 0, 0, 1, NULL, \
-	  "1: memory of the built-in jemalloc is the heap's, too, so that small buffers need no registration " \
-	  "of their own") \
+	  "1: the built-in jemalloc takes its memory from the heap, so that small buffers need no registration of " \
+	  "their own") \
 	X(SPAN, span, SIZE, 0, 4194304, INT64_C(1) << 42, NULL, \
 	  "address space reserved for the heap; 0 means four times the memory, at least 64G") \
 	X(EXTENT, extent_max, SIZE, 67108864, 2097152, INT64_C(1) << 30, NULL, \
@@ -44,26 +45,29 @@ enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POL
 	X(RESERVE, reserve, NUM, 0, 0, INT64_C(1) << 30, NULL, \
 	  "hugepages to leave free in the pool, for the copies of forked children in the cow mode") \
 	X(DECAY, decay_ms, TIME, 10000, 0, INT64_C(1) << 40, NULL, \
-	  "how long memory stays wholly free before it is given back; 0 means never") \
+	  "the time that memory stays wholly free before the heap gives it back; 0 means never") \
 	X(FIT, fit, NUM, 4, 1, 64, NULL, \
-	  "how many holes, in address order, a search looks at for the tightest; 1 is first fit to the letter") \
+	  "the number of holes, lowest addresses first, of which a search takes the tightest; 1 is first fit") \
 	X(POLICY, policy, WORD, HP_POLICY_ARENA, 0, 0, "arena|lru|cf11|predict|odp|none", \
-	  "when memory is registered, in domains of the pin cache that do not say") \
+	  "the policy of those domains of the pin cache that choose none: when memory is registered") \
 	X(HELPER, helper, WORD, HP_HELPER_AGGRESSIVE, 0, 0, "off|conservative|aggressive", \
-	  "who registers ahead of use where there are few idle cores: of one user's processes those that pin most, " \
-	  "or all") \
+	  "the processes that register ahead of use: none (off), all (aggressive), or, while few cores are idle, " \
+	  "only those of a user that pin most (conservative)") \
 	X(HELPER_CPU, helper_cpu, NUM, HP_CPU_ANY, 0, 4095, "any|inherit", \
-	  "where the helper runs: on any processor, on those of the thread that opened the first domain, or on one") \
+	  "the processors of the helper: any, those of the thread that opened the first domain (inherit), or one") \
 	X(PREDICT_MODE, predict_mode, WORD, HP_PREDICT_AUTO, 0, 0, "auto|save|budget", \
-	  "what the policy predict aims at: fewest bytes, or fewest misses; auto: the latter where there is a budget") \
+	  "the aim of the policy predict: fewest bytes (save) or fewest misses (budget); auto: fewest misses if " \
+	  "there is a budget, otherwise fewest bytes") \
 	X(PREDICT_MEMORY, predict_memory, SIZE, 4194304, 65536, INT64_C(1) << 30, NULL, \
-	  "memory that the policies cf11 and predict may take for a domain") \
+	  "memory that the policies cf11 and predict may use for each domain") \
 	X(ABORT, abort_on_misuse, FLAG, 1, 0, 1, NULL, \
 	  "1: a wrong or doubly freed pointer stops the program; 0: it is reported and ignored") \
 	X(GUARD, guard, FLAG, 0, 0, 1, NULL, \
-	  "1: for debugging: large buffers end at inaccessible pages, and freed ones are inaccessible for a while") \
+	  "1: for debugging: large buffers end at inaccessible pages, and freed buffers are inaccessible for a " \
+	  "while") \
 	X(TRACE, trace, PATH, 0, 1, 4095, NULL, \
-	  "file for the events of the pin cache, for hugepin plot; %p in it stands for the number of the process") \
+	  "file for the events of the pin cache, which hugepin plot reads; %p in the path stands for the number of " \
+	  "the process") \
 	X(STATS, stats, FLAG, 0, 0, 1, NULL, \
 	  "1: print the statistics on stderr at exit")
 
