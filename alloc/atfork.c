@@ -48,7 +48,7 @@ static struct {
 	bool alone; /* no other thread of the program's exists, so nobody else holds any lock */
 	bool interrupted; /* a signal handler forks, and has interrupted the heap: touch nothing */
 	bool locked; /* hp_heap_lock was taken in heap_prefork() */
-	bool ticker_forbidden; /* until hp_fork_parent() is done */
+	bool ticker_forbidden; /* the parent allows the ticker again after hp_fork_parent() */
 } forking;
 
 /* The C library's lock of its list of streams. fork() takes it after all prepare handlers, and three threads could
@@ -105,8 +105,8 @@ static void heap_prefork(void)
 	is_alone = alone();
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	/* A signal handler may have interrupted its thread while that held a lock of higher rank. Ignore such locks
-	 * here: a holder of our lock never takes them. */
+	/* A signal handler may have interrupted its thread while the thread held a lock of higher rank. Leave such
+	 * locks out of the check of ranks: a holder of our lock never takes one of them, so no deadlock can arise. */
 	held = hp_locks_held;
 	hp_locks_held &= (2u << HP_RANK_HEAP) - 1;
 	interrupted = hp_lock_mine(&hp_heap_lock) || hp_pages_inside() || in_own_cache();
@@ -138,7 +138,7 @@ static void heap_prefork(void)
 	if (interrupted)
 		return;
 	hp_lists_clear();
-	/* After this, other threads wait for the lock, or hp_cache_unsettled() says that one may be busy. */
+	/* After this, every other thread waits for the lock, or hp_cache_unsettled() says that one may be busy. */
 	hp_cache_steal(false, 0);
 	if (moves)
 		moved = hp_move();

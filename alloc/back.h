@@ -14,16 +14,16 @@
 /* Whether a page has been wholly free for so many ticks. */
 bool hp_page_is_free(size_t page, uint32_t ticks);
 
-/* Give back hugepages of [first, end) that have been wholly free for `ticks`. `keep` free hugepages stay; giant ones
- * do not count. may_wait: if a fork waits, let it pass first; otherwise stop. Returns bytes. Releases the lock
- * meanwhile. */
+/* Give back hugepages of [first, end) that have been wholly free for `ticks`. `keep` free hugepages stay; giant pages
+ * do not count. may_wait: whether to wait if a fork is waiting; otherwise the call ends early. Returns bytes. Releases
+ * the lock meanwhile. */
 size_t hp_give_back(size_t first, size_t end, uint32_t ticks, size_t keep, bool may_wait);
 
 /* Whether there will be more pages to give back later. held_too: count pages that domains hold, too. */
 bool hp_more_to_give(bool held_too);
 
-/* Bytes that are mapped but in no live buffer, and bytes of a copy that is kept for the next fork. Buffers in other
- * threads' caches count as live. */
+/* Bytes that are mapped but in no live buffer, and bytes of a copy that is kept for the next fork. Buffers in threads'
+ * caches count as live. */
 size_t hp_idle_bytes(void);
 
 /* With HUGEPIN_GUARD, freed buffers are kept inaccessible for a while. Give back those kept long enough, or all. */

@@ -44,7 +44,7 @@ static void keys_clear(struct hp_keys *k, size_t n)
 		hp_bit_clear(k->some, n >> 6);
 }
 
-/* A key in use at or above `from`, or 0. */
+/* The lowest key of a non-empty list at or above `from`; 0: none. */
 static size_t keys_next(const struct hp_keys *k, size_t from)
 {
 	size_t words = sizeof k->all / sizeof *k->all;
@@ -87,7 +87,7 @@ static void give_to_tree(size_t chunk, size_t n)
 	HP_STAT_ADD(cleared, 1);
 }
 
-/* Give a whole list to the tree, not settled. Returns chunks. */
+/* Give a whole list to the tree, not settled. Returns the number of chunks. */
 static size_t list_clear(struct hp_keys *k, uint32_t *head, size_t n)
 {
 	size_t chunk = head[n], total = 0;
@@ -310,7 +310,9 @@ void hp_cache_adopt(void)
 		c->tid = tid;
 		registered = c;
 		HP_STAT_ADD(threads, 1);
-		hp_cache_self = c; /* set under the lock: a fork from a signal handler then copies both or neither */
+		/* set under the lock: a child forked by a signal handler has this pointer and the list entry, or
+		 * neither */
+		hp_cache_self = c;
 		hp_unlock(&hp_heap_lock);
 	}
 	/* pthread_setspecific() may allocate: its second level of keys is a small request. So no lock is held here,
@@ -350,8 +352,8 @@ bool hp_cache_steal(bool idle_only, uint32_t age)
 	for (struct hp_cache *c = registered; c; c = c->next) {
 		if (c == hp_cache_self)
 			continue;
-		/* The owner has left by a store to busy, which pairs with the first load, or by a store to the whole
-		 * word: that pairs with the second load (hp_cache_pop_slot(), hp_fast_free()). */
+		/* The owner left its cache in one of two ways. A store to busy pairs with the first load. A store to
+		 * the whole word pairs with the second load (hp_cache_pop_slot(), hp_fast_free()). */
 		bool mine = fence && (!idle_only || c->asked) &&
 			    !atomic_load_explicit(&c->slot.busy, memory_order_acquire);
 

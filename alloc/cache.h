@@ -31,24 +31,24 @@ struct hp_keys {
 };
 
 struct hp_cache {
-	/* malloc and free touch the members up to `listed`. */
+	/* The fast paths of malloc and free touch the members up to `listed`. */
 	_Alignas(64) _Atomic uint32_t limit; /* largest count that the fast paths take; 0: none */
 	union {
 		struct {
 			_Atomic uint32_t n, busy; /* n: chunks of the buffer in the slot; 0: the slot is empty */
 		};
-		_Atomic uint64_t word; /* n and busy: one store ends an operation */
+		_Atomic uint64_t word; /* n and busy together: one store can end an operation */
 	} slot;
 	void *slot_ptr;
 	hp_chunk *slot_chunk;
 	uint32_t listed; /* chunks in the lists */
 
-	/* Under hp_heap_lock. */
+	/* Protected by hp_heap_lock: next, tid and asked. */
 	struct hp_cache *next; /* link in the list `registered` or `spare` */
 	uint32_t tid; /* the kernel's id of the cache's thread; 0: not known */
 	bool asked; /* the last tick set limit to 0, and the owner has made no slow call since */
 
-	/* The owner's, by the protocol at the head of this file. */
+	/* The owner's, by the protocol at the head of this file: keys and head. */
 	struct hp_keys keys;
 	uint32_t head[HP_LIST_MAX + 1]; /* first chunk of the first buffer, 0: none */
 };

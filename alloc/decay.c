@@ -21,7 +21,8 @@ static struct hp_job decay = { .run = hp_heap_tick };
 static struct hp_job dropping = { .run = drop_holds };
 static _Atomic bool must_drop; /* domains hold idle memory, and there was no thread to ask them */
 
-/* A bare thread calls no hook: memory that domains hold waits for a thread that may ask them. */
+/* Do one tick. bare: this is a bare thread, which calls no hook. Memory that domains hold then waits for a thread that
+ * may ask them. */
 static bool tick(bool bare)
 {
 	void (*let_go)(uint32_t) = bare ? NULL : hp_heap_hooks()->let_go;
@@ -29,13 +30,13 @@ static bool tick(bool bare)
 
 	hp_lock(&hp_heap_lock);
 	hp_span.tree.now++;
-	/* Buffers in an idle thread's cache were freed before the last tick: hence 2. */
+	/* 2: buffers in an idle thread's cache were freed before the last tick. */
 	more = hp_cache_steal(true, 2);
-	/* Buffers in the shared lists were freed since the last tick: stamp them with its time. */
+	/* Buffers in the shared lists were freed since the last tick: stamp them with the time of that tick. */
 	hp_span.tree.now--;
 	hp_shared_clear();
 	hp_span.tree.now++;
-	if (let_go) { /* the lists are empty now, so that domains see all free pages */
+	if (let_go) { /* after the lists are cleared: domains then see all free pages */
 		hp_unlock(&hp_heap_lock);
 		let_go(HP_TICKS + 1);
 		hp_lock(&hp_heap_lock);

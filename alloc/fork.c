@@ -9,10 +9,10 @@
  * Held pages of any kind (hold.h) are copied in the same way: a device has pinned them, so the kernel would copy each
  * page whole inside fork. Pages whose holders want no copy are only kept out of the child.
  *
- * Memory of the small tier (HUGEPIN_SMALL_PINNED) is left to the kernel. The C library touches it in the child before
- * any handler runs (locks of streams, values of thread-specific keys, the list of handlers), so it must not be a hole
- * at that time. Leaving it to the kernel is safe, since it contains no pages of the pool. The kernel copies those of
- * its pages that a device has pinned at once, inside fork.
+ * Memory of the small tier (HUGEPIN_SMALL_PINNED) is left to the kernel. The C library touches this memory in the
+ * child before any handler runs (locks of streams, values of thread-specific keys, the list of handlers), so there
+ * must not be a hole at that time. Leaving the memory to the kernel is safe, since it contains no pages of the pool.
+ * If a device has pinned some of its pages, the kernel copies these at once, inside fork.
  *
  * A process with one thread may put the copy in place of the originals itself, before the fork (move.c). Then no page
  * has to be kept out.
@@ -44,7 +44,7 @@
 #include "base/config.h"
 #include "base/stats.h"
 
-/* At most so many passes copy what other threads write during the copy. */
+/* The number of passes over memory that other threads write to while it is copied, at most. */
 #define PASSES 4
 
 static struct {
@@ -196,7 +196,7 @@ static bool is_kept_out(size_t p)
 	return hp_span.page[p].fork != HP_PAGE_SHARED;
 }
 
-/* Keep two kinds of pages out of the child: marked ones, and pages of the same fates without live buffers. */
+/* Keep marked pages out of the child, and also pages of fate COPY or NOTHING that contain no live buffer. */
 static void keep_out_pages(void)
 {
 	for (size_t p = 1; p < hp_span.tree.used; p++) {
@@ -219,7 +219,7 @@ static void drop_copy(void)
 	copy.made = copy.hidden = copy.keep = false;
 }
 
-static size_t changed; /* pages, in this pass */
+static size_t changed; /* pages written to since the previous pass */
 
 static void note_written(uintptr_t start, uintptr_t end)
 {
@@ -252,7 +252,7 @@ static bool copy_by_passes(void)
 {
 	bool watched = false, whole;
 
-	/* Watch only pages that are copied: a write to a write-protected THP splits it into base pages. */
+	/* Watch only pages that are copied: a write to a write-protected THP splits the THP into base pages. */
 	if (hp_written_begin())
 		hp_copy_runs(hp_copy_is_marked, watch_run, &watched);
 	whole = hp_copy_fill(false, listed_too);
@@ -374,7 +374,7 @@ static bool is_gone(size_t p)
 	return hp_span.page[p].fork == HP_PAGE_LEFT || hp_span.page[p].fork == HP_PAGE_LOST;
 }
 
-/* The child must not run with a hole in the heap, since another mapping could come to lie there. No reason is known
+/* End the child: it must not run with a hole in the heap, where another mapping could come to lie. No reason is known
  * for which the kernel would refuse: the child has fewer mappings than the parent had, and asks for no memory. */
 static _Noreturn void cannot(const char *call)
 {

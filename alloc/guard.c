@@ -15,7 +15,7 @@ _Static_assert(KEPT_MAX / 2 + 2 <= KEPT_COUNT, "buffers have two chunks at least
 /* Freed buffers, oldest first. */
 static struct {
 	uint32_t chunk[KEPT_COUNT];
-	size_t from, to; /* oldest and next index, never wrapped */
+	size_t from, to; /* indices of the oldest and the next entry; they only go up, and count modulo KEPT_COUNT */
 	size_t chunks;
 } kept;
 /* closed: a bit for each chunk that was made inaccessible here. borders: the number of neighbouring chunks that differ

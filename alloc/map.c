@@ -39,7 +39,8 @@ void hugepin_calls_below_(const void *const *own, const void *const *next)
 	}
 }
 
-/* Whether a function begins as the C library's does. */
+/* Whether a function begins with these bytes, as the C library's does. For a function of the drop-in: whether the
+ * function that it calls begins with them. */
 static bool is_plain(const void *function, const unsigned char *begin, size_t len)
 {
 	static const unsigned char endbr64[] = { 0xf3, 0x0f, 0x1e, 0xfa };

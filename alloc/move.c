@@ -42,7 +42,7 @@
 #include "base/stats.h"
 #include "base/thread.h"
 
-/* Whether a page may move. The answer also decides which pages are copied. */
+/* Whether page p may move. Only pages that may move are copied. */
 static bool may_move(size_t p)
 {
 	const struct hp_page *g = &hp_span.page[p];
@@ -56,8 +56,8 @@ static enum hp_page_fork mark_moving(size_t p)
 	return may_move(p) ? HP_PAGE_COPIED : HP_PAGE_SHARED;
 }
 
-/* A program that advises some memory may also do so by calls that nobody sees. And the holder of a page knows its
- * memory. So one advised or held page forbids all moves. */
+/* Whether any page is advised or held: then no page moves. A program that advises memory may also do so by calls that
+ * nobody sees, and a holder relies on the memory of its pages. */
 static bool any_advised_or_held(void)
 {
 	for (size_t p = 1; p < hp_span.tree.used; p++)
@@ -199,7 +199,8 @@ static bool is_special(void)
 	return l.special || !l.any;
 }
 
-/* If the thread's stack lies in the heap, the trial would write to it: a page of the pool. */
+/* Whether the running thread's stack lies in the heap. The trial's child would write to the stack, and thus to a page
+ * of the pool. */
 static bool runs_on_heap(void)
 {
 	return (uintptr_t)__builtin_frame_address(0) - hp_span.base < hp_span.size;
@@ -245,7 +246,7 @@ static bool make_trial(uint64_t *shared)
 	return r == pid && status == 0;
 }
 
-/* Unmark the pages that may be pinned; they stay for good. Returns the number of pages still marked. */
+/* Unmark the pages that may be pinned; these stay for good. Returns the number of pages that are still marked. */
 static size_t leave_unpinned(void)
 {
 	size_t size = hp_round_up(hp_span.tree.used / 8 + 8, 4096), left = 0;
@@ -301,7 +302,8 @@ static int move_run(void *moved, size_t first, size_t end)
 	*(size_t *)moved += to - first;
 	if (to == end)
 		return 0;
-	if (!is_there(to)) /* the only known reason for a hole is a shortage that would end any process */
+	/* the kernel has left a hole: the only known reason is a shortage that would end any process */
+	if (!is_there(to))
 		hp_die("a fork has lost memory of the heap", NULL, SIZE_MAX);
 	return -1;
 }

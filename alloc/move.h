@@ -12,8 +12,9 @@
 /* Whether any page may move. The caller holds hp_heap_lock, and knows of no other thread of the program. */
 bool hp_move_wanted(void);
 
-/* Move the pages that can move. Returns hugepages. Called in fork's handlers, before hp_fork_prepare(), with
- * hp_heap_lock held and signals blocked, while no thread of ours runs. Makes raw system calls, and keeps errno. */
+/* Move the pages that can move. Returns the number of hugepages moved. Called in fork's handlers, before
+ * hp_fork_prepare(), with hp_heap_lock held and signals blocked, while no thread of ours runs. Makes raw system calls,
+ * and keeps errno. */
 size_t hp_move(void);
 
 #endif

@@ -236,7 +236,7 @@ static void count_kind(struct hp_extent *e, unsigned kind, int by)
 		HP_STAT_ADD(base_bytes, bytes);
 }
 
-/* The page leaves BUSY. Its state before BUSY was `was`. */
+/* The page leaves state BUSY. `was`: its state before BUSY. */
 static void settle_page(size_t p, unsigned was)
 {
 	struct hp_page *g = &hp_span.page[p];
@@ -359,8 +359,8 @@ static size_t map_hugetlb(size_t at, size_t end, size_t ahead, struct mapped *m)
 	return at;
 }
 
-/* Give the absent pages [at, end) memory. Map pages up to `ahead` as well, unless that might cost memory of others.
- * The lock is not held. */
+/* Give the absent pages [at, end) memory. Also map the pages up to `ahead`, unless only [at, end) can be mapped. The
+ * lock is not held. */
 static void map_pages(size_t at, size_t end, size_t ahead, bool pool, struct mapped *m)
 {
 	m->end = m->ahead_end = at;

@@ -50,7 +50,8 @@ static int rank;
 
 /* ------------------------------------------------------------------ calls */
 
-/* The call was left by longjmp or throw. The buffers of requests may still be in use: MPI does not say. */
+/* End a call that was left by longjmp or throw. Its buffers are unpinned, although MPI does not say whether it still
+ * uses them. */
 static void HP_COLD call_abandon(void)
 {
 	hp_transfer_release(&call.transfer);

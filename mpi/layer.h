@@ -22,9 +22,9 @@ void hp_call_pieces(struct hp_call *, const void *buf, int n, const int *counts,
 /* Pin the named buffers. */
 void hp_call_pin(struct hp_call *);
 
-/* End a call. hp_call_end() releases its buffers. The others keep them: with a request; with a persistent request, not
- * pinned until it is started; with a window's operations that a later call closes, or with the window itself. err is
- * MPI's result. If it is not MPI_SUCCESS, the buffers are released. */
+/* End a call. hp_call_end() releases its buffers. The other functions release them only if MPI has failed (err).
+ * Otherwise the buffers stay: with a request; with a persistent request, which pins them when it is started; with a
+ * window's operations that a later call closes, or with the window itself. */
 void hp_call_end(struct hp_call *);
 void hp_call_end_request(struct hp_call *, int err, MPI_Request);
 void hp_call_end_init(struct hp_call *, int err, MPI_Request);

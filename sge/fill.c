@@ -6,7 +6,7 @@
  * a piece that lies in several registrations may be copied, too. If both happen, each piece is one element at most, as
  * the plan assumes.
  *
- * Whether the pieces are those of the plan is known only behind the last piece. Pins may have been taken by then; a
+ * Only behind the last piece the pieces' lengths can be compared with the plan. Pins may have been taken by then; a
  * failure gives them back.
  */
 #include <errno.h>
@@ -24,7 +24,7 @@ struct filling {
 	uint32_t sges, pins; /* elements and pins written so far */
 	uint32_t sorted; /* pins[0 .. sorted - 1] are in order (sge/pins.h) */
 	uint32_t run; /* pins that were taken before the latest call of hugepin_sg_map() */
-	size_t slot; /* bytes written */
+	size_t slot; /* bytes of the slot written so far */
 	size_t spare; /* bytes of the slot left for pieces that the plan does not copy */
 	bool joins; /* the last element is the slot's: the next copied piece extends it */
 	bool unsplit; /* copy also pieces that lie in several registrations */

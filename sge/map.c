@@ -17,8 +17,8 @@
 
 #define PAGE ((size_t)4096)
 #define LINE ((size_t)64)
-/* The length at which a piece is cut for counting. Its lines already exceed an unsigned, and the lines of 2^31 such
- * pieces fit into 64 bits. */
+/* A longer piece is counted as if it had this length. The lines of such a piece exceed an unsigned already, and the
+ * lines of 2^31 such pieces fit into 64 bits. */
 #define LEN_MAX (UINT64_C(64) << 32)
 
 /* ------------------------------------------------------------------ elements */

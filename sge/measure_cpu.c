@@ -222,7 +222,7 @@ int hp_measure_cpu(struct hugepin_sg_model *ret_)
 {
 	struct hugepin_sg_model m = hp_sg_model_default;
 	struct bench *b = calloc(1, sizeof *b);
-	m.line = m.byte = 0; /* these are a device's */
+	m.line = m.byte = 0; /* only a device's model has these terms */
 	int err = b ? bench_run(b, &m) : -ENOMEM;
 
 	if (b)

@@ -46,11 +46,11 @@ struct hp_sgq_sub {
 /* For a frame under construction all members are valid, first_ns only if the queue has a deadline. */
 struct hp_sgq_frame {
 	uint64_t first_ns; /* the time at which the first sub-message was added */
-	uint32_t subs; /* sub-messages whose callbacks run when the frame has completed */
-	uint32_t bytes; /* of the sub-messages */
+	uint32_t subs; /* number of sub-messages: their callbacks run when the frame has completed */
+	uint32_t bytes; /* bytes of the sub-messages */
 	uint32_t head; /* bytes copied into the first element */
 	uint32_t fill; /* bytes copied into the slot */
-	uint32_t sges, pins; /* the first element is in the slot, and may be empty */
+	uint32_t sges, pins; /* elements and pins; the first element is in the slot, and may be empty */
 	uint16_t part, parts;
 	bool open; /* the last element is in the slot: the next copied piece extends it */
 	bool solicited, signalled;
@@ -62,7 +62,7 @@ struct hugepin_sgq {
 	/* Set once, at opening. */
 	struct ibv_qp *qp;
 	hugepin_domain *domain;
-	uint64_t id; /* the part of wr_id that is common to the queue */
+	uint64_t id; /* the queue's part of every wr_id; the lowest bits are 0 */
 	unsigned generation; /* hp_sgq_generation at opening: tells the process */
 	uint32_t flags, depth, frame_bytes, subs_max; /* subs_max: sub-messages of one frame */
 	uint32_t slot_mask; /* the number of slots, less one; that number is depth rounded up to a power of two */

@@ -116,7 +116,7 @@ static int uring_dereg(void *ctx, struct hugepin_reg *reg)
 	return slot_clear(u, reg->lkey, u->rings_count);
 }
 
-/* Whether the kernel may unpin a cleared slot late. Up to 6.2 unpinning is deferred work, which waits a second. Up to
+/* Whether the kernel may unpin a cleared slot late. Up to 6.3 unpinning is deferred work, which waits a second. Up to
  * 6.12 it also waits for older requests on any slot of the ring. From 6.13 on each slot counts its own requests. */
 static bool kernel_unpins_late(void)
 {
