@@ -267,7 +267,9 @@ static void slow_down(size_t chunk)
 	uint64_t w = hp_chunk_get(chunk);
 
 	while (HP_CHUNK_STATE(w) == HP_CHUNK_LIVE &&
-	       !atomic_compare_exchange_weak(hp_chunk_at(&hp_span, chunk), &w, w ^ HP_CHUNK_LIVE ^ HP_CHUNK_ROOMY))
+	       !atomic_compare_exchange_weak_explicit(hp_chunk_at(&hp_span, chunk), &w,
+						      w ^ HP_CHUNK_LIVE ^ HP_CHUNK_ROOMY, memory_order_seq_cst,
+						      memory_order_seq_cst))
 		;
 }
 

@@ -20,7 +20,7 @@ static struct hp_kept uffd = HP_KEPT_NONE, pagemap = HP_KEPT_NONE;
 
 static bool call_written(const struct hp_kept *k, unsigned long request, void *arg)
 {
-	return hp_syscall(SYS_ioctl, k->fd, (long)request, (long)arg, 0, 0, 0) >= 0;
+	return hp_syscall(SYS_ioctl, hp_kept_fd(k), (long)request, (long)arg, 0, 0, 0) >= 0;
 }
 
 void hp_written_end(void)
@@ -71,7 +71,7 @@ bool hp_written_each(uintptr_t start, uintptr_t end, void (*each)(uintptr_t star
 				 .return_mask = HP_PAGESCAN_WRITTEN };
 
 	while (s.start < end) {
-		long n = hp_syscall(SYS_ioctl, pagemap.fd, (long)HP_PAGESCAN, (long)&s, 0, 0, 0);
+		long n = hp_syscall(SYS_ioctl, hp_kept_fd(&pagemap), (long)HP_PAGESCAN, (long)&s, 0, 0, 0);
 
 		if (n == -EINTR)
 			continue;

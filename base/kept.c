@@ -10,17 +10,22 @@ static bool identify(int fd, struct stat *ret_)
 	return fd >= 0 && hp_syscall(SYS_fstat, fd, (long)ret_, 0, 0, 0, 0) == 0;
 }
 
+void hp_kept_forget(struct hp_kept *k)
+{
+	atomic_store_explicit(&k->fd, -1, memory_order_relaxed); /* who sees the number still asks for its file */
+}
+
 bool hp_kept_set(struct hp_kept *k, int fd)
 {
 	struct stat s;
 
 	if (!identify(fd, &s)) {
-		k->fd = -1;
+		hp_kept_forget(k);
 		return false;
 	}
 	k->dev = s.st_dev;
 	k->ino = s.st_ino;
-	k->fd = fd;
+	atomic_store_explicit(&k->fd, fd, memory_order_release); /* pairs with hp_kept_fd() */
 	return true;
 }
 
@@ -33,12 +38,12 @@ bool hp_kept_is(const struct hp_kept *k, int fd)
 
 bool hp_kept_is_there(const struct hp_kept *k)
 {
-	return hp_kept_is(k, k->fd);
+	return hp_kept_is(k, hp_kept_fd(k));
 }
 
 void hp_kept_close(struct hp_kept *k)
 {
 	if (hp_kept_is_there(k))
-		hp_syscall(SYS_close, k->fd, 0, 0, 0, 0, 0);
-	k->fd = -1;
+		hp_syscall(SYS_close, hp_kept_fd(k), 0, 0, 0, 0, 0);
+	hp_kept_forget(k);
 }

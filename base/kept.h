@@ -5,6 +5,7 @@
 #ifndef HP_BASE_KEPT_H
 #define HP_BASE_KEPT_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -14,6 +15,12 @@ struct hp_kept {
 };
 
 #define HP_KEPT_NONE { .fd = -1 }
+
+/* The descriptor; -1: none. acquire: who sees it sees which file it is; pairs with hp_kept_set(). */
+static inline int hp_kept_fd(const struct hp_kept *k)
+{
+	return atomic_load_explicit(&k->fd, memory_order_acquire);
+}
 
 /* Keep fd. False: it is no descriptor, nothing is kept, and fd is the caller's to close. */
 bool hp_kept_set(struct hp_kept *k, int fd);
@@ -26,5 +33,8 @@ bool hp_kept_is_there(const struct hp_kept *k);
 
 /* Close it, if it is still ours. None is kept any more. */
 void hp_kept_close(struct hp_kept *k);
+
+/* None is kept any more; it stays open, if it is. */
+void hp_kept_forget(struct hp_kept *k);
 
 #endif

@@ -3,7 +3,7 @@
  * job. Both do so by an exchange. So a caller that finds the flag set may leave: the run that is still to come sees
  * what the caller wrote.
  *
- * All atomics of this file are sequentially consistent. Each handshake in it is of two words: one side writes the first
+ * The atomics of the handshakes are sequentially consistent. Each handshake is of two words: one side writes the first
  * and then reads the second, the other side does it the other way round, and at least one of them sees the other's
  * write.
  * 	asked, state		hp_service_ask() and serve_jobs(): the job is run by this thread, or another is started
@@ -63,25 +63,100 @@ static HP_SEALED(struct {
 }) jobs;
 static struct hp_lock jobs_lock = HP_LOCK_INIT(HP_RANK_JOBS);
 
+/* ------------------------------------------------------------------ the words of the handshakes */
+
+/* seq_cst: pairs with set_state() and change_state(). */
+static uint32_t get_state(void)
+{
+	return atomic_load_explicit(&service.state, memory_order_seq_cst);
+}
+
+/* By the thread whose state it is. seq_cst: pairs with get_state() and change_state(). */
+static void set_state(uint32_t state)
+{
+	atomic_store_explicit(&service.state, state, memory_order_seq_cst);
+}
+
+/* Returns the state that was found: if it was `from`, it is `to` now. seq_cst: pairs with get_state() and set_state(),
+ * and with other threads that change it. */
+static uint32_t change_state(uint32_t from, uint32_t to)
+{
+	atomic_compare_exchange_strong_explicit(&service.state, &from, to, memory_order_seq_cst, memory_order_seq_cst);
+	return from;
+}
+
+/* seq_cst: pairs with exchange_asked(). */
+static bool is_asked(struct hp_job *j)
+{
+	return atomic_load_explicit(&j->asked, memory_order_seq_cst);
+}
+
+/* seq_cst: run_due() pairs with hp_service_ask(). The thread sees what was written before the flag was set, also if it
+ * sets the flag itself. */
+static bool exchange_asked(struct hp_job *j, bool asked)
+{
+	return atomic_exchange_explicit(&j->asked, asked, memory_order_seq_cst);
+}
+
+/* seq_cst: pairs with serve_jobs(), which reads it before it looks at the jobs. */
+static void count_alarm(void)
+{
+	atomic_fetch_add_explicit(&service.alarm, 1, memory_order_seq_cst);
+}
+
+/* seq_cst: started() pairs with hp_service_end(). */
+static bool is_forbidden(void)
+{
+	return atomic_load_explicit(&service.forbidden, memory_order_seq_cst);
+}
+
+/* The job of that number, NULL: none. acquire: with its function; pairs with list_job(). */
+static struct hp_job *get_job(int i)
+{
+	return atomic_load_explicit(&jobs.is.list[i].job, memory_order_acquire);
+}
+
+/* relaxed: the thread that is there when it changes is ended next, by main_ends(). */
+static int get_main_thread(void)
+{
+	return atomic_load_explicit(&service.main_thread, memory_order_relaxed);
+}
+
+static void set_main_thread(int state)
+{
+	atomic_store_explicit(&service.main_thread, state, memory_order_relaxed);
+}
+
+static uint32_t get_tid(void)
+{
+	return atomic_load_explicit(&service.tid, memory_order_relaxed);
+}
+
+static void set_tid(uint32_t tid)
+{
+	atomic_store_explicit(&service.tid, tid, memory_order_relaxed);
+}
+
+/* ------------------------------------------------------------------ the thread */
+
 /* Run what is due. Returns when the next one is: UINT64_MAX if there is none. */
 static uint64_t run_due(void)
 {
 	uint64_t next = UINT64_MAX;
 
-	for (int i = 0; i < JOBS_MAX && jobs.is.list[i].job; i++) {
-		struct hp_job *j = jobs.is.list[i].job;
+	for (int i = 0; i < JOBS_MAX && get_job(i); i++) {
+		struct hp_job *j = get_job(i);
 		uint64_t now = hp_clock_ns();
 
-		if (!j->due_ns && j->asked)
+		if (!j->due_ns && is_asked(j))
 			j->due_ns = now + j->delay_ns;
 		if ((j->due_ns && j->due_ns <= now) || (j->again_ns && j->again_ns <= now)) {
 			j->due_ns = 0;
 			j->again_ns = 0;
-			/* pairs with hp_service_ask() */
-			atomic_exchange_explicit(&j->asked, false, memory_order_seq_cst);
+			exchange_asked(j, false);
 			if (jobs.is.list[i].run())
-				j->asked = true;
-			if (j->asked)
+				exchange_asked(j, true);
+			if (is_asked(j))
 				j->due_ns = hp_clock_ns() + j->delay_ns;
 		}
 		if (j->due_ns)
@@ -122,9 +197,10 @@ static bool sleep_until(uint32_t seen, uint64_t ns)
 
 	ns = HP_MIN(ns, (uint64_t)LONG_NS);
 	t = (struct timespec){ (time_t)(ns / 1000000000), (long)(ns % 1000000000) };
-	service.asleep = true;
+	/* seq_cst: before the kernel reads the alarm; pairs with hp_service_ask(). */
+	atomic_store_explicit(&service.asleep, true, memory_order_seq_cst);
 	r = hp_syscall(SYS_futex, (long)&service.alarm, FUTEX_WAIT_PRIVATE, (long)seen, (long)&t, 0, 0);
-	service.asleep = false;
+	atomic_store_explicit(&service.asleep, false, memory_order_relaxed); /* who does not see it wakes in vain */
 	HP_STAT_COUNT(service_wakeups, 1);
 	return r != -EINTR;
 }
@@ -132,78 +208,82 @@ static bool sleep_until(uint32_t seen, uint64_t ns)
 static void *serve_jobs(void *unused)
 {
 	bool stay = true;
-	uint32_t running = RUNNING;
 
 	(void)unused;
 	hp_syscall(SYS_prctl, PR_SET_NAME, (long)"hugepin", 0, 0, 0, 0);
 	/* ns: the helper of the pin cache comes just in time. */
 	hp_syscall(SYS_prctl, PR_SET_TIMERSLACK, 1000, 0, 0, 0, 0);
-	hp_thread_confine(service.opens_files);
-	service.tid = (uint32_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0);
-	while (service.state == STARTING) /* whoever starts it says that it runs */
+	hp_thread_confine(atomic_load_explicit(&service.opens_files, memory_order_relaxed));
+	set_tid((uint32_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0));
+	while (get_state() == STARTING) /* whoever starts it says that it runs */
 		sched_yield();
-	while (stay && service.state != ENDING) {
-		uint32_t seen = service.alarm; /* before the jobs are looked at: who asks later changes it */
+	while (stay && get_state() != ENDING) {
+		/* Before the jobs are looked at: who asks later changes it. seq_cst: pairs with count_alarm(). */
+		uint32_t seen = atomic_load_explicit(&service.alarm, memory_order_seq_cst);
 		uint64_t next = run_due(), now = hp_clock_ns(), ns;
 
 		if (next <= now)
 			continue;
-		if (service.state == ENDING) /* before `alarm` was read: whoever ends us changes that after this */
+		if (get_state() == ENDING) /* before `alarm` was read: whoever ends us changes that after this */
 			break;
 		ns = next == UINT64_MAX ? next : next - now;
-		if (service.main_thread != PARENTED)
-			ns = HP_MIN(ns, (uint64_t)(service.main_thread == ORPHANED ? ORPHAN_NS : UNKNOWN_NS));
-		stay = sleep_until(seen, ns) && (service.main_thread == PARENTED || !is_left_alone());
+		if (get_main_thread() != PARENTED)
+			ns = HP_MIN(ns, (uint64_t)(get_main_thread() == ORPHANED ? ORPHAN_NS : UNKNOWN_NS));
+		stay = sleep_until(seen, ns) && (get_main_thread() == PARENTED || !is_left_alone());
 	}
 	/* If it does not leave by itself, hp_service_end() has set ENDING and waits. */
-	service.lapsed = true;
+	/* release: with what its jobs noted; pairs with hp_service_end(). */
+	atomic_store_explicit(&service.lapsed, true, memory_order_release);
 	if (!stay) /* pairs with hp_service_ask(): it sees OFF, or its job was seen */
-		atomic_compare_exchange_strong(&service.state, &running, OFF);
+		change_state(RUNNING, OFF);
 	return NULL;
 }
 
 /* False: refused just now, or a short while ago, or by a caller who has not come back yet. */
 static bool started(void)
 {
-	uint32_t off = OFF, starting = STARTING;
+	uint32_t was, skip = atomic_load_explicit(&service.skip, memory_order_relaxed);
 
-	if (service.state == OFF && service.skip) {
-		service.skip--;
+	if (get_state() == OFF && skip) { /* never below 0, whoever else is here */
+		atomic_store_explicit(&service.skip, skip - 1, memory_order_relaxed);
 		return false;
 	}
 	/* A bare thread wakes the thread, but starts none. */
 	if (hp_thread_is_bare ||
-	    (service.state == OFF && (service.forbidden || hp_sandboxed || hp_process() != HP_PROCESS_OWN)))
-		return service.state != OFF;
+	    (get_state() == OFF && (is_forbidden() || hp_sandboxed || hp_process() != HP_PROCESS_OWN)))
+		return get_state() != OFF;
+	was = change_state(OFF, STARTING);
+	if (was != OFF)
+		return was != ENDING;
 	/* pairs with hp_service_end(): it waits for STARTING to pass, or is seen here. */
-	if (!atomic_compare_exchange_strong(&service.state, &off, STARTING))
-		return off != ENDING;
-	if (service.forbidden) {
-		service.state = OFF;
+	if (is_forbidden()) {
+		set_state(OFF);
 		return false;
 	}
-	service.tid = 0;
+	set_tid(0);
 	if (!hp_thread_start_known(serve_jobs, NULL, STACK_SIZE)) {
-		service.skip = TRIES_BETWEEN_FAILURES;
-		service.state = OFF;
+		atomic_store_explicit(&service.skip, TRIES_BETWEEN_FAILURES, memory_order_relaxed);
+		set_state(OFF);
 		return false;
 	}
-	/* pairs with serve_jobs(), which waits for it */
-	atomic_compare_exchange_strong(&service.state, &starting, RUNNING);
+	change_state(STARTING, RUNNING); /* pairs with serve_jobs(), which waits for it */
 	return true;
 }
+
+/* ------------------------------------------------------------------ asking */
 
 static bool list_job(struct hp_job *j)
 {
 	int i;
 
 	hp_lock(&jobs_lock);
-	for (i = 0; i < JOBS_MAX && jobs.is.list[i].job && jobs.is.list[i].job != j; i++)
+	for (i = 0; i < JOBS_MAX && get_job(i) && get_job(i) != j; i++)
 		;
-	if (i < JOBS_MAX && !jobs.is.list[i].job) {
+	if (i < JOBS_MAX && !get_job(i)) {
 		if (hp_unseal(&jobs, sizeof jobs)) {
 			jobs.is.list[i].run = j->run;
-			jobs.is.list[i].job = j; /* pairs with run_due(): it sees the function, too */
+			/* release: run_due() sees the function, too; pairs with get_job(). */
+			atomic_store_explicit(&jobs.is.list[i].job, j, memory_order_release);
 			hp_seal(&jobs, sizeof jobs);
 		} else {
 			i = JOBS_MAX;
@@ -216,7 +296,7 @@ static bool list_job(struct hp_job *j)
 static bool job_listed(struct hp_job *j)
 {
 	for (int i = 0; i < JOBS_MAX; i++)
-		if (jobs.is.list[i].job == j)
+		if (get_job(i) == j)
 			return true;
 	return list_job(j);
 }
@@ -227,26 +307,29 @@ bool hp_service_ask(struct hp_job *j)
 	if (!job_listed(j))
 		return false;
 	/* pairs with run_due(), and with the end of serve_jobs() */
-	if (atomic_exchange(&j->asked, true) && service.state != OFF)
+	if (exchange_asked(j, true) && get_state() != OFF)
 		return true;
 	if (!started()) {
-		j->asked = false;
+		exchange_asked(j, false);
 		return false;
 	}
-	service.alarm++;
-	if (service.asleep)
+	count_alarm();
+	/* seq_cst: after the alarm was counted; pairs with sleep_until(). */
+	if (atomic_load_explicit(&service.asleep, memory_order_seq_cst))
 		hp_futex_wake(&service.alarm);
 	return true;
 }
 
 bool hp_service_running(void)
 {
-	return service.state == RUNNING;
+	return get_state() == RUNNING;
 }
+
+/* ------------------------------------------------------------------ ending */
 
 static void wake_service(void)
 {
-	service.alarm++;
+	count_alarm();
 	hp_futex_wake(&service.alarm);
 }
 
@@ -255,10 +338,12 @@ static void wake_service(void)
 static void main_ends(void *unused)
 {
 	(void)unused;
-	service.main_thread = ORPHANED;
+	set_main_thread(ORPHANED);
 	hp_service_end();
 	hp_service_allow();
-	service.lapsed = service.lapsed && count_threads() > 1 + hp_thread_count_bare();
+	if (atomic_load_explicit(&service.lapsed, memory_order_relaxed) &&
+	    count_threads() <= 1 + hp_thread_count_bare())
+		atomic_store_explicit(&service.lapsed, false, memory_order_relaxed);
 }
 
 void hp_service_init(void)
@@ -266,70 +351,73 @@ void hp_service_init(void)
 	bool is_main = hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0) == getpid();
 
 	if (!is_main || hp_key_create(&service.key, main_ends) != 0 || pthread_setspecific(service.key, &service) != 0)
-		service.main_thread = UNKNOWN;
+		set_main_thread(UNKNOWN);
 }
 
 void hp_service_end(void)
 {
-	uint32_t running = RUNNING;
-
-	service.forbidden++;
-	if (hp_process() != HP_PROCESS_OWN || service.tid == (uint32_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0))
+	/* seq_cst: before the state is read; pairs with started(). */
+	atomic_fetch_add_explicit(&service.forbidden, 1, memory_order_seq_cst);
+	if (hp_process() != HP_PROCESS_OWN || get_tid() == (uint32_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0))
 		return;
-	while (service.state == STARTING)
+	while (get_state() == STARTING)
 		sched_yield();
-	/* pairs with serve_jobs() */
-	if (atomic_compare_exchange_strong(&service.state, &running, ENDING)) {
+	if (change_state(RUNNING, ENDING) == RUNNING) { /* pairs with serve_jobs() */
 		wake_service();
-		while (!service.tid)
+		while (!get_tid())
 			sched_yield();
-		hp_thread_gone(service.tid);
-		(void)service.lapsed; /* what its jobs noted, for the next thread's; pairs with serve_jobs() */
-		service.tid = 0;
-		service.state = OFF;
+		hp_thread_gone(get_tid());
+		/* acquire: what its jobs noted, for the next thread's; pairs with serve_jobs(). */
+		(void)atomic_load_explicit(&service.lapsed, memory_order_acquire);
+		set_tid(0);
+		set_state(OFF);
 	}
-	while (service.state == ENDING) /* by another thread */
+	while (get_state() == ENDING) /* by another thread */
 		sched_yield();
 }
 
 void hp_service_allow(void)
 {
-	service.forbidden--;
+	/* release: with what was done meanwhile; pairs with started(). */
+	atomic_fetch_sub_explicit(&service.forbidden, 1, memory_order_release);
 }
 
 void hp_service_resume(void)
 {
-	/* pairs with the end of serve_jobs() */
-	if (service.lapsed && service.state == OFF && atomic_exchange(&service.lapsed, false))
+	/* acquire: pairs with the end of serve_jobs() */
+	if (atomic_load_explicit(&service.lapsed, memory_order_acquire) && get_state() == OFF &&
+	    atomic_exchange_explicit(&service.lapsed, false, memory_order_acquire))
 		started();
 }
 
 void hp_service_opens_files(void)
 {
-	if (service.opens_files)
+	if (atomic_load_explicit(&service.opens_files, memory_order_relaxed))
 		return;
-	service.opens_files = true;
+	/* relaxed: for a thread that starts later; the one that is there is ended. */
+	atomic_store_explicit(&service.opens_files, true, memory_order_relaxed);
 	hp_service_end();
 	hp_service_allow();
 }
 
+/* There is no other thread: nothing needs an order. */
 void hp_service_child(void)
 {
 	hp_lock_reset(&jobs_lock);
-	for (int i = 0; i < JOBS_MAX && jobs.is.list[i].job; i++) {
-		struct hp_job *j = jobs.is.list[i].job;
+	for (int i = 0; i < JOBS_MAX && get_job(i); i++) {
+		struct hp_job *j = get_job(i);
 
-		j->asked = false;
+		atomic_store_explicit(&j->asked, false, memory_order_relaxed);
 		j->due_ns = 0;
 		j->again_ns = 0;
 	}
 	/* The thread that forked is the main thread here. */
-	service.main_thread = service.main_thread == PARENTED && pthread_getspecific(service.key) ? PARENTED : UNKNOWN;
-	service.asleep = false;
-	service.state = OFF;
-	service.alarm = 0;
-	service.skip = 0;
-	service.forbidden = 0;
-	service.lapsed = false;
-	service.tid = 0;
+	set_main_thread(get_main_thread() == PARENTED && pthread_getspecific(service.key) ? PARENTED : UNKNOWN);
+	atomic_store_explicit(&service.asleep, false, memory_order_relaxed);
+	atomic_store_explicit(&service.state, OFF, memory_order_relaxed);
+	atomic_store_explicit(&service.alarm, 0, memory_order_relaxed);
+	atomic_store_explicit(&service.skip, 0, memory_order_relaxed);
+	atomic_store_explicit(&service.forbidden, 0, memory_order_relaxed);
+	atomic_store_explicit(&service.lapsed, false, memory_order_relaxed);
+	set_tid(0);
 }

@@ -51,9 +51,9 @@ void hp_stats_keep(void)
 
 void hp_stats_print_kept(const struct hugepin_stats *stats)
 {
-	const int fds[] = { kept_stderr.fd, STDERR_FILENO };
+	const int fds[] = { hp_kept_fd(&kept_stderr), STDERR_FILENO };
 
-	for (int i = 0; i < 2 && kept_stderr.fd >= 0; i++) {
+	for (int i = 0; i < 2 && fds[0] >= 0; i++) {
 		if (hp_kept_is(&kept_stderr, fds[i])) {
 			print(fds[i], stats);
 			return;

@@ -385,28 +385,29 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 	struct start s = { t, kind, arg, keep_fd };
 	uint64_t all = UINT64_MAX, old; /* the C library's own signals as well */
 	void **stack;
+	uint32_t told = STARTING;
 	long tid;
 
-	HP_ASSERT(!t->tid && kind->calls_count <= HP_THREAD_CALLS_MAX);
+	HP_ASSERT(!hp_thread_tid(t) && kind->calls_count <= HP_THREAD_CALLS_MAX);
 	if (hp_process() != HP_PROCESS_OWN || !thread_listed(t) || !map_thread(t, thread_pointer))
 		return false;
 	stack = (void **)(t->map + GUARD + STACK) - 2;
 	stack[0] = &s;
 	stack[1] = (void *)(uintptr_t)enter_thread;
-	t->told = STARTING;
+	atomic_store_explicit(&t->told, STARTING, memory_order_relaxed);
 	raw(SYS_rt_sigprocmask, SIG_SETMASK, (long)&all, (long)&old, sizeof all, 0);
 	tid = hp_thread_clone(flags, stack, &t->tid, &t->tid, make_tls(t, thread_pointer));
 	if (tid > 0) {
 		t->last_tid = (uint32_t)tid;
 		/* acquire: pairs with enter_thread(). A signal handler must not fork meanwhile: its child would wait
 		 * for ever. */
-		while (atomic_load_explicit(&t->told, memory_order_acquire) == STARTING)
+		while ((told = atomic_load_explicit(&t->told, memory_order_acquire)) == STARTING)
 			hp_futex_wait(&t->told, STARTING, UINT64_MAX);
 	}
 	raw(SYS_rt_sigprocmask, SIG_SETMASK, (long)&old, 0, sizeof old, 0);
-	if (tid > 0 && t->told == REFUSED)
+	if (told == REFUSED)
 		hp_thread_join(t);
-	return tid > 0 && t->told == RUNS;
+	return told == RUNS;
 }
 
 bool hp_thread_alone(void)
@@ -420,7 +421,7 @@ void hp_thread_join(struct hp_thread *t)
 	uint32_t tid;
 
 	/* The kernel's wake is for waiters of any process. */
-	while ((tid = t->tid) != 0)
+	while ((tid = hp_thread_tid(t)) != 0)
 		raw(SYS_futex, (long)&t->tid, FUTEX_WAIT, tid, 0, 0);
 	/* It is still counted for a while: until then unshare(2) takes the process for one of two threads. */
 	hp_thread_gone(t->last_tid);
@@ -455,7 +456,8 @@ static void *enter_thread(void *start)
 	atomic_store_explicit(&s.thread->told, 1, memory_order_release);
 	hp_futex_wake(&s.thread->told);
 	s.kind->run(s.arg);
-	s.thread->tid = 0;
+	/* release: pairs with hp_thread_tid(). */
+	atomic_store_explicit(&s.thread->tid, 0, memory_order_release);
 	hp_futex_wake(&s.thread->tid);
 	return NULL;
 }
@@ -468,14 +470,14 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 	(void)keep_fd;
 	if (hp_process() != HP_PROCESS_OWN || !thread_listed(t))
 		return false;
-	t->told = 0;
-	t->tid = 1;
+	atomic_store_explicit(&t->told, 0, memory_order_relaxed);
+	atomic_store_explicit(&t->tid, 1, memory_order_relaxed);
 	ok = hp_thread_start_known(enter_thread, &s, 0);
 	/* acquire: pairs with enter_thread() */
 	while (ok && !atomic_load_explicit(&t->told, memory_order_acquire))
 		hp_futex_wait(&t->told, 0, UINT64_MAX);
 	if (!ok)
-		t->tid = 0;
+		atomic_store_explicit(&t->tid, 0, memory_order_relaxed);
 	return ok;
 }
 
@@ -483,7 +485,7 @@ void hp_thread_join(struct hp_thread *t)
 {
 	uint32_t tid;
 
-	while ((tid = t->tid) != 0)
+	while ((tid = hp_thread_tid(t)) != 0)
 		hp_futex_wait(&t->tid, tid, UINT64_MAX);
 }
 
@@ -496,7 +498,7 @@ unsigned hp_thread_count_bare(void)
 	for (int i = 0; i < THREADS_MAX; i++) {
 		const struct hp_thread *t = atomic_load_explicit(&threads[i], memory_order_relaxed);
 
-		n += t && t->tid;
+		n += t && hp_thread_tid(t);
 	}
 	return HP_THREAD_BARE ? n : 0;
 }
@@ -509,6 +511,7 @@ void hp_thread_gone(uint32_t tid)
 
 void hp_thread_child(struct hp_thread *t)
 {
-	t->tid = t->told = 0;
+	atomic_store_explicit(&t->tid, 0, memory_order_relaxed);
+	atomic_store_explicit(&t->told, 0, memory_order_relaxed);
 	t->last_tid = 0;
 }

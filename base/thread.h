@@ -15,6 +15,7 @@
 #ifndef HP_BASE_THREAD_H
 #define HP_BASE_THREAD_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -54,6 +55,13 @@ struct hp_thread {
 	char *map;
 	size_t map_size, tls_size;
 };
+
+/* Its number, for the kernel; 0: there is none. acquire: what the thread did is done; pairs with the kernel, or
+ * enter_thread(), which clears it at the end. */
+static inline uint32_t hp_thread_tid(const struct hp_thread *t)
+{
+	return atomic_load_explicit(&t->tid, memory_order_acquire);
+}
 
 /* This thread is a bare one: nothing of the C library may be called. */
 extern HP_TLS bool hp_thread_is_bare;

@@ -30,13 +30,19 @@ static void unlock_ticker(const sigset_t *old)
 	pthread_sigmask(SIG_SETMASK, old, NULL);
 }
 
+/* acquire: hp_ticker_start() sees what was done until then; pairs with hp_ticker_allow(). */
+static uint32_t times_forbidden(void)
+{
+	return atomic_load_explicit(&ticker.forbidden, memory_order_acquire);
+}
+
 /* The lock is held. It may take a while: the thread may be waiting for the heap's lock. */
 static void end_ticker(void)
 {
-	ticker.end = 1;
+	atomic_store_explicit(&ticker.end, 1, memory_order_relaxed);
 	hp_futex_wake(&ticker.end);
 	hp_thread_join(&ticker.thread);
-	ticker.end = 0;
+	atomic_store_explicit(&ticker.end, 0, memory_order_relaxed);
 }
 
 bool hp_ticker_start(const struct hp_thread_kind *kind)
@@ -48,7 +54,7 @@ bool hp_ticker_start(const struct hp_thread_kind *kind)
 	if (hp_sandboxed || hp_process() != HP_PROCESS_OWN)
 		return false;
 	lock_ticker(&old);
-	if (!ticker.forbidden) {
+	if (!times_forbidden()) {
 		end_ticker();
 		ok = hp_thread_start(&ticker.thread, kind, NULL, -1);
 	}
@@ -60,7 +66,7 @@ bool hp_ticker_sleep(uint64_t ns)
 {
 	hp_futex_wait(&ticker.end, 0, ns);
 	HP_STAT_COUNT(service_wakeups, 1);
-	return !ticker.end;
+	return !atomic_load_explicit(&ticker.end, memory_order_relaxed);
 }
 
 void hp_ticker_forbid(void)
@@ -71,11 +77,11 @@ void hp_ticker_forbid(void)
 	sigset_t old;
 
 	if (above) {
-		ticker.forbidden++;
+		atomic_fetch_add_explicit(&ticker.forbidden, 1, memory_order_relaxed);
 		return;
 	}
 	lock_ticker(&old);
-	ticker.forbidden++;
+	atomic_fetch_add_explicit(&ticker.forbidden, 1, memory_order_relaxed);
 	if (hp_process() == HP_PROCESS_OWN)
 		end_ticker();
 	unlock_ticker(&old);
@@ -83,23 +89,23 @@ void hp_ticker_forbid(void)
 
 void hp_ticker_allow(void)
 {
-	ticker.forbidden--;
+	atomic_fetch_sub_explicit(&ticker.forbidden, 1, memory_order_release); /* pairs with times_forbidden() */
 }
 
 bool hp_ticker_forbidden(void)
 {
-	return ticker.forbidden;
+	return times_forbidden();
 }
 
 uint32_t hp_ticker_tid(void)
 {
-	return ticker.thread.tid;
+	return hp_thread_tid(&ticker.thread);
 }
 
 void hp_ticker_child(bool forbidden)
 {
 	hp_thread_child(&ticker.thread);
 	hp_lock_reset(&ticker.lock);
-	ticker.end = 0;
-	ticker.forbidden = forbidden;
+	atomic_store_explicit(&ticker.end, 0, memory_order_relaxed);
+	atomic_store_explicit(&ticker.forbidden, forbidden, memory_order_relaxed);
 }

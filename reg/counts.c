@@ -45,11 +45,18 @@ static void disown(void *counters)
 	atomic_store_explicit(&((struct hp_counts_owner *)counters)->owned, false, memory_order_release);
 }
 
+/* acquire: with its links; pairs with make_owner(). */
+static inline struct hp_counts_owner *get_first(void)
+{
+	return atomic_load_explicit(&first, memory_order_acquire);
+}
+
 /* acquire: the counts are as their owner left them; pairs with disown(). */
 static struct hp_counts_owner *take_spare(void)
 {
-	for (struct hp_counts_owner *c = first; c; c = c->next)
-		if (!c->owned && !atomic_exchange_explicit(&c->owned, true, memory_order_acquire))
+	for (struct hp_counts_owner *c = get_first(); c; c = c->next)
+		if (!atomic_load_explicit(&c->owned, memory_order_relaxed) &&
+		    !atomic_exchange_explicit(&c->owned, true, memory_order_acquire))
 			return c;
 	return NULL;
 }
@@ -57,14 +64,14 @@ static struct hp_counts_owner *take_spare(void)
 static struct hp_counts_owner *make_owner(void)
 {
 	char *at = hp_meta_map(SIZE);
-	struct hp_counts_owner *c = (struct hp_counts_owner *)(at + made % COLOURS * LINE);
-	uint32_t number;
+	uint32_t number = atomic_load_explicit(&made, memory_order_relaxed); /* about */
+	struct hp_counts_owner *c = (struct hp_counts_owner *)(at + number % COLOURS * LINE);
 
 	if (!at)
 		return NULL;
-	c->owned = true;
-	c->number = number = made++;
-	c->next = first;
+	atomic_store_explicit(&c->owned, true, memory_order_relaxed);
+	c->number = number = atomic_fetch_add_explicit(&made, 1, memory_order_relaxed);
+	c->next = atomic_load_explicit(&first, memory_order_relaxed);
 	/* release: whoever scans sees the counters' link; pairs with scan_owners(). */
 	while (!atomic_compare_exchange_weak_explicit(&first, &c->next, c, memory_order_release, memory_order_relaxed))
 		;
@@ -79,10 +86,11 @@ static inline __attribute__((always_inline)) void scan_owners(void (*each)(struc
 							      void *arg)
 {
 	struct hp_counts_owner *c;
-	uint32_t n = made;
+	/* relaxed: whoever has counted made the counters before, and a scan that must see the count comes after it. */
+	uint32_t n = atomic_load_explicit(&made, memory_order_relaxed);
 
 	if (n > TABLE_MAX) {
-		for (c = atomic_load_explicit(&first, memory_order_acquire); c; c = c->next)
+		for (c = get_first(); c; c = c->next)
 			each(c, arg);
 		return;
 	}
@@ -187,7 +195,7 @@ uint32_t hp_counts_sum(uint32_t region)
 {
 	struct sum s = { .region = region };
 
-	if (blind)
+	if (atomic_load_explicit(&blind, memory_order_relaxed))
 		return UINT32_MAX;
 	scan_owners(add_pins_out, &s);
 	return s.sum;
@@ -214,33 +222,40 @@ void hp_counts_barrier(void)
 {
 	/* By a filter of system calls that was set since: from now on all registrations count as in use, for ever. */
 	if (!hp_barrier_all_threads())
-		blind = true;
+		atomic_store_explicit(&blind, true, memory_order_relaxed);
 }
 
+static void list_again(struct hp_counts_owner *c)
+{
+	if (c->number < TABLE_MAX) /* its maker may have been about to */
+		atomic_store_explicit(&table[c->number], c, memory_order_relaxed);
+	c->next = atomic_load_explicit(&first, memory_order_relaxed);
+	atomic_store_explicit(&first, c, memory_order_relaxed);
+}
+
+/* There is no other thread: nothing needs an order. */
 void hp_counts_child(void)
 {
-	struct hp_counts_owner *all = first;
+	struct hp_counts_owner *all = atomic_load_explicit(&first, memory_order_relaxed);
 
-	first = NULL;
-	blind = false;
+	atomic_store_explicit(&first, NULL, memory_order_relaxed);
+	atomic_store_explicit(&blind, false, memory_order_relaxed);
 	for (struct hp_counts_owner *c = all, *next; c; c = next) {
 		uintptr_t counts = (uintptr_t)counts_of(c) & ~((uintptr_t)PAGE - 1);
 
 		next = c->next;
 		hp_meta_zero((void *)counts, SIZE - HP_COUNTS_OWNER_SIZE);
 		/* Of the parent's domains. */
-		c->records.tail = c->records.tail_seen = c->records.head;
+		c->records.tail_seen = atomic_load_explicit(&c->records.head, memory_order_relaxed);
+		atomic_store_explicit(&c->records.tail, c->records.tail_seen, memory_order_relaxed);
 		/* This thread's are left alone: a signal handler may have forked that interrupted counting. */
 		if (counts_of(c) == hp_counts_self) {
 			if (c->number < TABLE_MAX)
-				table[c->number] = NULL;
+				atomic_store_explicit(&table[c->number], NULL, memory_order_relaxed);
 			continue;
 		}
-		c->owned = c == shared;
-		if (c->number < TABLE_MAX) /* its maker may have been about to */
-			table[c->number] = c;
-		c->next = first;
-		first = c;
+		atomic_store_explicit(&c->owned, c == shared, memory_order_relaxed);
+		list_again(c);
 	}
 	hp_counts_self = NULL;
 }

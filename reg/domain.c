@@ -105,7 +105,7 @@ static int make_tables(hugepin_domain *d)
 			return -ENOMEM;
 	}
 	hp_meta_zero(d->lookup, HP_LOOKUP_BYTES);
-	d->lookup_shift = 64 - HP_LOOKUP_BITS_MIN;
+	atomic_store_explicit(&d->lookup_shift, 64 - HP_LOOKUP_BITS_MIN, memory_order_relaxed);
 	if (!hp_heap_span(&d->span_base, &d->span_size)) {
 		d->span_base = (uintptr_t)1 << 63; /* no pointer lies there */
 		d->span_size = 0;
@@ -195,10 +195,10 @@ static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backen
 	d->opener_only = limits.flags & HUGEPIN_LIMIT_OPENER;
 	d->late = limits.flags & HUGEPIN_LIMIT_LATE;
 	d->opener = hp_thread_number();
-	d->opener_ended = false;
+	atomic_store_explicit(&d->opener_ended, false, memory_order_relaxed);
 	if (d->opener_only && !hp_counts_self && !hp_counts_adopt())
 		return -ENOMEM;
-	d->opener_counts = d->opener_only ? hp_counts_self : NULL;
+	atomic_store_explicit(&d->opener_counts, d->opener_only ? hp_counts_self : NULL, memory_order_relaxed);
 	d->len_max = limits.len_max ? limits.len_max & ~(HP_BASE_PAGE - 1) : SIZE_MAX / 4 & ~(HP_BASE_PAGE - 1);
 	d->bytes_max = a->pinned_bytes_max == UINT64_MAX
 			       ? UINT64_MAX
@@ -218,7 +218,7 @@ static void empty_domain(hugepin_domain *d)
 	d->gone.count = d->late_gone.count = d->prefetches_count = 0;
 	d->deregistered_at_ns = 0;
 	hp_attention_lower(d, UINT32_MAX);
-	d->all_gone = 0;
+	atomic_store_explicit(&d->all_gone, 0, memory_order_relaxed);
 	memset(&d->stats, 0, sizeof d->stats);
 	d->stats.version = HUGEPIN_VERSION;
 	d->stats.bytes_max = d->bytes_max >= UINT64_MAX - 1 ? 0 : d->bytes_max;
@@ -322,7 +322,8 @@ int hugepin_domain_close(hugepin_domain *d)
 		drop_child_copy(d);
 		return 0;
 	}
-	if (!hp_domain_may_register(d) && !d->opener_ended)
+	/* acquire: the opener's last calls are done; pairs with note_opener_ended(). */
+	if (!hp_domain_may_register(d) && !atomic_load_explicit(&d->opener_ended, memory_order_acquire))
 		return -EPERM;
 	if (!hp_domains_start_closing(d))
 		return -EINVAL;

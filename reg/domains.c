@@ -66,11 +66,23 @@ static void make_locks(hugepin_domain *d)
 	d->queue_lock.rank = HP_RANK_QUEUE;
 }
 
+/* Which was seen to be open, or under the lock. */
+static hugepin_domain *get_place(uint32_t i)
+{
+	return atomic_load_explicit(&domains.domain[i], memory_order_relaxed);
+}
+
+/* acquire: the domain is as it was opened; pairs with hp_domains_add(). */
+static bool place_is_open(uint32_t i)
+{
+	return atomic_load_explicit(&domains.open[i], memory_order_acquire);
+}
+
 int hp_domains_place(hugepin_domain **ret_)
 {
 	expose_domains();
 	for (uint32_t i = 0; i < HUGEPIN_DOMAINS_MAX; i++) {
-		hugepin_domain *d = domains.domain[i];
+		hugepin_domain *d = get_place(i);
 
 		if (d && (d->pid || d->closing)) /* open, or the parent process's and still to be closed */
 			continue;
@@ -81,7 +93,7 @@ int hp_domains_place(hugepin_domain **ret_)
 			d->number = i;
 			d->ref = REF_NONE;
 			make_locks(d);
-			domains.domain[i] = d;
+			atomic_store_explicit(&domains.domain[i], d, memory_order_relaxed);
 		}
 		*ret_ = d;
 		return 0;
@@ -93,14 +105,14 @@ void hp_domains_add(hugepin_domain *d)
 {
 	domains.uses += ((domains.uses + 1) & 0x3ffffff) ? 1 : 2;
 	d->ref = REF(d->number, domains.uses);
-	domains.open[d->number] = true;
-	domains.count++;
+	atomic_store_explicit(&domains.open[d->number], true, memory_order_release); /* pairs with place_is_open() */
+	atomic_fetch_add_explicit(&domains.count, 1, memory_order_relaxed);
 }
 
 void hp_domains_remove(hugepin_domain *d)
 {
-	domains.open[d->number] = false;
-	domains.count--;
+	atomic_store_explicit(&domains.open[d->number], false, memory_order_relaxed); /* some may be in it still */
+	atomic_fetch_sub_explicit(&domains.count, 1, memory_order_relaxed);
 	d->ref = REF_NONE;
 }
 
@@ -114,7 +126,7 @@ bool hp_domains_start_closing(hugepin_domain *d)
 		return false;
 	}
 	d->closing = true;
-	while ((holders = d->holders)) {
+	while ((holders = atomic_load_explicit(&d->holders, memory_order_relaxed))) {
 		hp_unlock(&domains.lock);
 		hp_futex_wait(&d->holders, holders, UINT64_MAX);
 		hp_lock(&domains.lock);
@@ -132,22 +144,23 @@ void hp_domains_end_closing(hugepin_domain *d)
 
 bool hp_domains_any(void)
 {
-	return domains.count;
+	return atomic_load_explicit(&domains.count, memory_order_relaxed);
 }
 
+/* There is no other thread: nothing needs an order. */
 void hp_domains_child(void)
 {
-	domains.count = 0;
+	atomic_store_explicit(&domains.count, 0, memory_order_relaxed);
 	hp_lock_reset(&domains.lock);
-	hp_domains_job.asked = 0;
-	for (int i = 0; i < HUGEPIN_DOMAINS_MAX; i++) {
-		hugepin_domain *d = domains.domain[i];
+	atomic_store_explicit(&hp_domains_job.asked, false, memory_order_relaxed);
+	for (uint32_t i = 0; i < HUGEPIN_DOMAINS_MAX; i++) {
+		hugepin_domain *d = get_place(i);
 
-		domains.open[i] = false;
+		atomic_store_explicit(&domains.open[i], false, memory_order_relaxed);
 		if (!d)
 			continue;
 		make_locks(d);
-		d->holders = 0;
+		atomic_store_explicit(&d->holders, 0, memory_order_relaxed);
 		d->closing = false;
 		d->ref = REF_NONE; /* the child accepts no ref: an unpin of the parent's pin fails */
 		if (d->pid)
@@ -159,28 +172,28 @@ void hp_domains_child(void)
 
 void hp_domains_each(void (*each)(hugepin_domain *d, void *arg), void *arg)
 {
-	for (int i = 0; i < HUGEPIN_DOMAINS_MAX; i++)
-		if (domains.open[i])
-			each(domains.domain[i], arg);
+	for (uint32_t i = 0; i < HUGEPIN_DOMAINS_MAX; i++)
+		if (place_is_open(i))
+			each(get_place(i), arg);
 }
 
 void hp_domains_each_held(void (*each)(hugepin_domain *d, void *arg), void *arg)
 {
-	for (int i = 0; i < HUGEPIN_DOMAINS_MAX; i++) {
+	for (uint32_t i = 0; i < HUGEPIN_DOMAINS_MAX; i++) {
 		hugepin_domain *d;
 		bool last;
 
 		hp_lock(&domains.lock);
-		d = domains.domain[i];
-		if (!domains.open[i] || d->closing) {
+		d = get_place(i);
+		if (!place_is_open(i) || d->closing) {
 			hp_unlock(&domains.lock);
 			continue;
 		}
-		d->holders++;
+		atomic_fetch_add_explicit(&d->holders, 1, memory_order_relaxed);
 		hp_unlock(&domains.lock);
 		each(d, arg);
 		hp_lock(&domains.lock);
-		last = --d->holders == 0;
+		last = atomic_fetch_sub_explicit(&d->holders, 1, memory_order_relaxed) == 1;
 		hp_unlock(&domains.lock);
 		if (last)
 			hp_futex_wake(&d->holders);
@@ -189,7 +202,7 @@ void hp_domains_each_held(void (*each)(hugepin_domain *d, void *arg), void *arg)
 
 void hp_domains_wake(void)
 {
-	if (domains.count && hp_service_running())
+	if (hp_domains_any() && hp_service_running())
 		hp_service_ask(&hp_domains_job);
 }
 
@@ -206,7 +219,7 @@ uint64_t hp_thread_number(void)
 	static HP_TLS uint64_t number;
 
 	if (!number)
-		number = ++last;
+		number = atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
 	return number;
 }
 
@@ -214,7 +227,7 @@ static void note_opener_ended(hugepin_domain *d, void *thread)
 {
 	if (d->opener != *(uint64_t *)thread)
 		return;
-	d->opener_ended = true;
+	atomic_store_explicit(&d->opener_ended, true, memory_order_release); /* pairs with hugepin_domain_close() */
 	atomic_store_explicit(&d->opener_counts, NULL, memory_order_relaxed); /* another thread will have them */
 }
 

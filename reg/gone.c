@@ -71,6 +71,12 @@ bool hp_gone_overlaps(const struct hp_gone *g, uintptr_t start, uintptr_t end)
 
 /* ------------------------------------------------------------------ queueing */
 
+/* seq_cst: after PENDING was lowered; pairs with hp_gone_tell(). */
+static bool is_all_gone(const hugepin_domain *d)
+{
+	return atomic_load_explicit(&d->all_gone, memory_order_seq_cst);
+}
+
 void hp_gone_tell(hugepin_domain *d, void *range_)
 {
 	const struct hp_range *range = range_;
@@ -178,9 +184,9 @@ void hp_gone_drain(hugepin_domain *d)
 	note_late(d, &queued);
 	/* Not before the tags are gone: a pin that does not see PENDING goes by the tags. */
 	hp_lock(&d->queue_lock);
-	if (!d->gone.count && !d->all_gone)
+	if (!d->gone.count && !is_all_gone(d))
 		hp_attention_lower(d, HP_PENDING);
-	if (d->all_gone) /* said meanwhile */
+	if (is_all_gone(d)) /* said meanwhile */
 		hp_attention_raise(d, HP_PENDING);
 	hp_unlock(&d->queue_lock);
 	hp_region_settle(d);

@@ -535,11 +535,17 @@ static bool evict_farthest(hugepin_domain *d)
 	return false;
 }
 
+/* Pins wait for the lock, or are about to. */
+static bool pins_wait(const hugepin_domain *d)
+{
+	return atomic_load_explicit(&d->waiting, memory_order_relaxed);
+}
+
 /* Let a thread that waits for the lock have it: locks are not fair. False: the lock is not to be had again. */
 static bool let_pass(hugepin_domain *d)
 {
 	hp_unlock(&d->lock);
-	for (int i = 0; d->waiting && i < WAITER_YIELDS; i++)
+	for (int i = 0; pins_wait(d) && i < WAITER_YIELDS; i++)
 		sched_yield();
 	return hp_domain_lock_soon(d);
 }
@@ -560,7 +566,7 @@ static bool end_lost(hugepin_domain *d)
 				tell_registered(h, p, now_of(d));
 			hp_region_clear_used(d, r);
 		}
-		if (d->waiting && !let_pass(d))
+		if (pins_wait(d) && !let_pass(d))
 			return false;
 	}
 	return true;
@@ -580,7 +586,7 @@ static bool tell_all(hugepin_domain *d)
 		struct hp_record record = hp_record_dequeue(&h->queue);
 
 		take_in(d, &record);
-		if (d->waiting && !let_pass(d))
+		if (pins_wait(d) && !let_pass(d))
 			return false;
 	}
 	return true;

@@ -507,9 +507,9 @@ static void enter_domain(hugepin_domain *d)
 {
 	if (hp_attention_is(d, HP_BUSY))
 		hp_uffd_wait();
-	d->waiting++;
+	atomic_fetch_add_explicit(&d->waiting, 1, memory_order_relaxed);
 	hp_lock(&d->lock);
-	d->waiting--;
+	atomic_fetch_sub_explicit(&d->waiting, 1, memory_order_relaxed);
 	hp_gone_drain(d);
 	hp_region_deregister_dead(d);
 }

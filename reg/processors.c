@@ -128,7 +128,7 @@ bool hp_processors_must_post(void)
 {
 	if (!share.begun)
 		choose_processors();
-	else if (share.uses < HP_SHARE_PERIOD)
+	else if (atomic_load_explicit(&share.uses, memory_order_relaxed) < HP_SHARE_PERIOD)
 		return false;
 	share.begun = true;
 	return true;
@@ -141,7 +141,7 @@ void hp_processors_post(uint64_t bytes)
 
 	if (hp_share_post(bytes, policies[hp_config.helper], &verdict) == -EAGAIN)
 		return;
-	share.uses = 0;
+	atomic_store_explicit(&share.uses, 0, memory_order_relaxed);
 	if (verdict.sharers > share.verdict.sharers)
 		share.delay_ns = HP_MAX(share.delay_ns, hp_share_lead_ns(verdict.sharers));
 	share.verdict = verdict;

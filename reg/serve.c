@@ -167,5 +167,5 @@ void hp_serve_open(void)
 
 void hp_serve_child(void)
 {
-	hp_serve_helper_job.asked = 0;
+	atomic_store_explicit(&hp_serve_helper_job.asked, false, memory_order_relaxed);
 }

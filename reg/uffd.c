@@ -128,32 +128,41 @@ static enum hp_change ask(int fd)
 	return errno == EINVAL ? HP_QUIET : errno == EAGAIN ? HP_CHANGING : HP_UNTOLD;
 }
 
+/* seq_cst: the second time before `waiters` is read; pairs with hp_uffd_wait(). */
+static void turn_round(void)
+{
+	atomic_fetch_add_explicit(&watch.round, 1, memory_order_seq_cst);
+}
+
 /* One read a round: whoever waits for the end of a round would else wait as long as others go on unmapping. False:
  * there are no more rounds. */
 static bool read_round(int fd)
 {
 	struct uffd_msg m[EVENTS];
-	bool trying = watch.trying, ending = watch.ending; /* before the event that comes after it is read */
+	/* Before the event that comes after it is read. acquire: pairs with counts() and start_watcher(). */
+	bool trying = atomic_load_explicit(&watch.trying, memory_order_acquire);
+	bool ending = atomic_load_explicit(&watch.ending, memory_order_acquire);
 	long n;
 	bool lost;
 
 	if (trying) {
-		watch.events_tried++;
-		watch.counted += ask(fd) == HP_CHANGING;
+		/* release: before the event is read; pairs with has_counted_all(). */
+		atomic_fetch_add_explicit(&watch.events_tried, 1, memory_order_release);
+		atomic_fetch_add_explicit(&watch.counted, ask(fd) == HP_CHANGING, memory_order_release);
 	}
-	watch.round++;
+	turn_round();
 	/* Before the event is read: the thread that unmaps waits for that read, and finds BUSY raised. */
 	hp_domains_each(raise_busy, NULL);
 	n = syscall(SYS_read, fd, m, trying ? sizeof *m : sizeof m);
 	lost = n < 0 && errno != EAGAIN && errno != EINTR; /* where a sanitizer has us share the program's table */
 	if (lost) {
-		watch.uffd.fd = -1;
+		hp_kept_forget(&watch.uffd);
 		tell_gone(0, UINTPTR_MAX, false);
 	}
 	for (long i = 0; i < n / (long)sizeof *m; i++)
 		handle_event(&m[i]);
 	hp_domains_each(lower_busy, NULL);
-	watch.round++;
+	turn_round();
 	/* seq_cst: who has set it has seen an older round, or waits; pairs with hp_uffd_wait(). */
 	if (atomic_exchange_explicit(&watch.waiters, 0, memory_order_seq_cst))
 		hp_futex_wake(&watch.round);
@@ -183,13 +192,13 @@ static const struct hp_thread_kind kind = {
  * whoever unmaps it waits for the thread. */
 static void lose_descriptor(void)
 {
-	watch.uffd.fd = -1;
+	hp_kept_forget(&watch.uffd);
 	tell_gone(0, UINTPTR_MAX, false);
 }
 
 enum hp_change hp_uffd_ask(void)
 {
-	int saved_errno = errno, fd = watch.uffd.fd;
+	int saved_errno = errno, fd = hp_kept_fd(&watch.uffd);
 	enum hp_change change = fd < 0 ? HP_UNTOLD : ask(fd);
 
 	if (HP_UNLIKELY(change == HP_UNTOLD && fd >= 0))
@@ -198,31 +207,48 @@ enum hp_change hp_uffd_ask(void)
 	return change;
 }
 
+/* seq_cst: after `waiters` is written; pairs with turn_round(). */
+static uint32_t get_round(void)
+{
+	return atomic_load_explicit(&watch.round, memory_order_seq_cst);
+}
+
 void hp_uffd_wait(void)
 {
-	uint32_t seen = watch.round;
+	uint32_t seen = get_round();
 
-	while (seen & 1 && watch.round == seen) {
+	while (seen & 1 && get_round() == seen) {
 		/* Before the word is slept on; pairs with read_round(). */
 		atomic_store_explicit(&watch.waiters, 1, memory_order_seq_cst);
 		hp_futex_wait(&watch.round, seen, 1000000);
 	}
 }
 
+static uint64_t get_patience(void)
+{
+	return atomic_load_explicit(&watch.patience_ns, memory_order_relaxed);
+}
+
+static void set_patience(uint64_t ns)
+{
+	atomic_store_explicit(&watch.patience_ns, ns, memory_order_relaxed);
+}
+
 bool hp_uffd_settle(uint64_t worth_ns)
 {
 	static _Atomic uint32_t never;
-	uint64_t patience_ns = HP_MAX(watch.patience_ns, worth_ns), begun_ns = 0;
+	uint64_t usual_ns = get_patience(), patience_ns = HP_MAX(usual_ns, worth_ns), begun_ns = 0;
 	unsigned tries = 0;
 
-	if (watch.uffd.fd >= 0 && !hp_kept_is_there(&watch.uffd)) /* another userfaultfd would answer */
+	if (hp_kept_fd(&watch.uffd) >= 0 && !hp_kept_is_there(&watch.uffd)) /* another userfaultfd would answer */
 		lose_descriptor();
 	while (hp_uffd_ask() == HP_CHANGING) {
 		uint64_t now_ns = hp_clock_ns();
 
 		begun_ns = begun_ns ? begun_ns : now_ns;
 		if (now_ns - begun_ns > patience_ns) {
-			watch.patience_ns = HP_MAX(watch.patience_ns / 2, PATIENCE_MIN_NS);
+			usual_ns = get_patience() / 2;
+			set_patience(HP_MAX(usual_ns, PATIENCE_MIN_NS));
 			return false;
 		}
 		/* Ask often at first: where others unmap all the time, the moments in which none does are short. */
@@ -231,8 +257,8 @@ bool hp_uffd_settle(uint64_t worth_ns)
 		else
 			hp_futex_wait(&never, 0, PAUSE_NS);
 	}
-	if (watch.patience_ns < PATIENCE_MAX_NS)
-		watch.patience_ns = PATIENCE_MAX_NS;
+	if (get_patience() < PATIENCE_MAX_NS)
+		set_patience(PATIENCE_MAX_NS);
 	hp_uffd_wait(); /* what was read is being queued */
 	return true;
 }
@@ -270,6 +296,14 @@ static bool watch_range(int fd, uintptr_t start, uintptr_t end)
 	return syscall(SYS_ioctl, fd, UFFDIO_REGISTER, &r) == 0;
 }
 
+/* After events were read, as calls that made them have waited for that. acquire: pairs with read_round(). */
+static bool has_counted_all(uint32_t at_least)
+{
+	uint32_t events = atomic_load_explicit(&watch.events_tried, memory_order_acquire);
+
+	return events >= at_least && atomic_load_explicit(&watch.counted, memory_order_acquire) == events;
+}
+
 /* Until Linux 5.15 the count was a flag, lowered while a second change was under way. So one call makes two: a watched
  * page moved onto another is first what lay there unmapped, then the move; both are counted before the first is told.
  * The thread reads them one by one, and each time something must be said to be changing. */
@@ -278,12 +312,13 @@ static bool counts(int fd, char *three_pages)
 	char *to = three_pages + 2 * HP_BASE_PAGE;
 	bool moved, quiet = ask(fd) == HP_QUIET;
 
-	watch.events_tried = watch.counted = 0;
-	watch.trying = true;
+	atomic_store_explicit(&watch.events_tried, 0, memory_order_relaxed);
+	atomic_store_explicit(&watch.counted, 0, memory_order_relaxed);
+	atomic_store_explicit(&watch.trying, true, memory_order_release); /* pairs with read_round() */
 	moved = (char *)syscall(SYS_mremap, three_pages, HP_BASE_PAGE, HP_BASE_PAGE, MREMAP_MAYMOVE | MREMAP_FIXED,
 				to) == to;
-	watch.trying = false;
-	return moved && quiet && watch.events_tried >= 2 && watch.counted == watch.events_tried && ask(fd) == HP_QUIET;
+	atomic_store_explicit(&watch.trying, false, memory_order_release); /* pairs with read_round() */
+	return moved && quiet && has_counted_all(2) && ask(fd) == HP_QUIET;
 }
 
 static bool may_read(int fd)
@@ -308,13 +343,13 @@ static bool start_watcher(int fd)
 		syscall(SYS_munmap, p, len);
 		return false;
 	}
-	watch.ending = false;
+	atomic_store_explicit(&watch.ending, false, memory_order_relaxed);
 	if (watch_range(fd, (uintptr_t)p, (uintptr_t)p + len) &&
 	    hp_thread_start(&watch.thread, &kind, (void *)(intptr_t)fd, fd)) {
 		/* Whoever unmaps waits for the thread: a higher priority, which is refused without privilege. */
-		syscall(SYS_setpriority, PRIO_PROCESS, watch.thread.tid, -10);
+		syscall(SYS_setpriority, PRIO_PROCESS, hp_thread_tid(&watch.thread), -10);
 		ok = counts(fd, p);
-		watch.ending = !ok;
+		atomic_store_explicit(&watch.ending, !ok, memory_order_release); /* pairs with read_round() */
 		syscall(SYS_munmap, p, len); /* which it is told, and so comes to its end, if it is to */
 		if (!ok)
 			hp_thread_join(&watch.thread);
@@ -336,8 +371,8 @@ void hp_uffd_open(void (*gone)(hugepin_domain *d, void *range))
 		hp_seal(&gone_hook, sizeof gone_hook);
 	}
 	/* After a descriptor was lost there is a thread that still reads: no second one. */
-	if (watch.uffd.fd < 0 && !watch.thread.tid && (fd = open_fd()) >= 0 && keep_descriptor(&watch.uffd, fd) &&
-	    !start_watcher(watch.uffd.fd))
+	if (hp_kept_fd(&watch.uffd) < 0 && !hp_thread_tid(&watch.thread) && (fd = open_fd()) >= 0 &&
+	    keep_descriptor(&watch.uffd, fd) && !start_watcher(hp_kept_fd(&watch.uffd)))
 		hp_kept_close(&watch.uffd);
 	errno = saved_errno;
 }
@@ -374,7 +409,7 @@ static bool read_mapping(uintptr_t addr, struct mapping *ret_)
 	char text[8192];
 
 	hp_lock(&watch.maps_lock);
-	hp_mappings_each(watch.maps.fd, text, sizeof text, look_at_mapping, &s);
+	hp_mappings_each(hp_kept_fd(&watch.maps), text, sizeof text, look_at_mapping, &s);
 	hp_unlock(&watch.maps_lock);
 	return s.found;
 }
@@ -403,11 +438,11 @@ static int query_mapping(uintptr_t addr, struct mapping *ret_)
 
 	if (!open_maps())
 		return -ENOSYS;
-	r = syscall(SYS_ioctl, watch.maps.fd, MAP_QUERY, &q);
+	r = syscall(SYS_ioctl, hp_kept_fd(&watch.maps), MAP_QUERY, &q);
 	if (r != 0 && errno == ENAMETOOLONG) {
 		q.name_size = 0;
 		q.name = 0;
-		r = syscall(SYS_ioctl, watch.maps.fd, MAP_QUERY, &q);
+		r = syscall(SYS_ioctl, hp_kept_fd(&watch.maps), MAP_QUERY, &q);
 	}
 	if (r != 0)
 		return errno == ENOENT ? -ENOENT : -ENOSYS;
@@ -421,7 +456,7 @@ static bool mapping_at(uintptr_t addr, struct mapping *ret_)
 {
 	int err = query_mapping(addr, ret_);
 
-	return !err || (err == -ENOSYS && watch.maps.fd >= 0 && read_mapping(addr, ret_));
+	return !err || (err == -ENOSYS && hp_kept_fd(&watch.maps) >= 0 && read_mapping(addr, ret_));
 }
 
 bool hp_uffd_is_private(uintptr_t start, uintptr_t end)
@@ -438,9 +473,9 @@ bool hp_uffd_is_private(uintptr_t start, uintptr_t end)
 
 static bool can_add(void)
 {
-	if (watch.uffd.fd >= 0 && !hp_kept_is_there(&watch.uffd))
+	if (hp_kept_fd(&watch.uffd) >= 0 && !hp_kept_is_there(&watch.uffd))
 		lose_descriptor();
-	return watch.uffd.fd >= 0;
+	return hp_kept_fd(&watch.uffd) >= 0;
 }
 
 /* A watched range becomes a mapping of its own, of the 65530 that a process may have, and mremap(2) does not take
@@ -453,8 +488,8 @@ bool hp_uffd_watch(uintptr_t start, uintptr_t end)
 
 	for (; start < end && ok; start = m.end)
 		ok = mapping_at(start, &m) && m.is_private &&
-		     (watch_range(watch.uffd.fd, m.start, m.end) ||
-		      watch_range(watch.uffd.fd, start, HP_MIN(end, m.end)));
+		     (watch_range(hp_kept_fd(&watch.uffd), m.start, m.end) ||
+		      watch_range(hp_kept_fd(&watch.uffd), start, HP_MIN(end, m.end)));
 	errno = saved_errno;
 	return ok;
 }
@@ -468,14 +503,14 @@ void hp_uffd_watch_heap(uintptr_t start, uintptr_t end)
 		err = query_mapping(start, &m);
 		if (err == -ENOSYS)
 			m.end = end;
-		ok = err != -ENOENT && watch_range(watch.uffd.fd, err ? start : m.start, m.end);
+		ok = err != -ENOENT && watch_range(hp_kept_fd(&watch.uffd), err ? start : m.start, m.end);
 	}
 	errno = saved_errno;
 }
 
 bool hp_uffd_works(void)
 {
-	return watch.uffd.fd >= 0;
+	return hp_kept_fd(&watch.uffd) >= 0;
 }
 
 void hp_uffd_child(void)
@@ -486,7 +521,7 @@ void hp_uffd_child(void)
 	hp_kept_close(&watch.maps);
 	hp_lock_reset(&watch.maps_lock);
 	hp_thread_child(&watch.thread);
-	watch.round = 0;
-	watch.patience_ns = PATIENCE_MAX_NS;
+	atomic_store_explicit(&watch.round, 0, memory_order_relaxed);
+	set_patience(PATIENCE_MAX_NS);
 	errno = saved_errno;
 }
