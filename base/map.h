@@ -1,7 +1,9 @@
 /*
  * The mapping calls for memory of ours that nobody has to hear of: it comes into use, or nobody else has known it. They
  * go straight to the kernel. By the C library's names they would come by libhugepin-malloc.so's own functions, which
- * tell the pin cache and note advice, and by other libraries' hooks.
+ * tell the pin cache and note advice, and by other libraries' hooks. Those of UCX before version 1.14 lose the fifth
+ * argument of mremap(), which is where the memory is to go: at best the kernel refuses, and the heap has no pages of
+ * the pool from then on.
  *
  * What the program may have known, and what others may have registered, is not taken away by these: whoever hears of
  * mmap and munmap has to hear of that (hp_map_release()).

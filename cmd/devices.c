@@ -38,9 +38,9 @@ static void tell_userfaultfd(void)
 		hp_facts_add("userfaultfd", json_pack("{s:b, s:n}", "usable", 1, "error"), "userfaultfd",
 			     "usable: the kernel tells when memory that is not the heap's goes away");
 	} else {
-		const char *const error = strerror(errno);
-		hp_facts_add("userfaultfd", json_pack("{s:b, s:s}", "usable", 0, "error", error), "userfaultfd",
-			     "not usable (%s)", error);
+		const char *const reason = strerror(errno);
+		hp_facts_add("userfaultfd", json_pack("{s:b, s:s}", "usable", 0, "error", reason), "userfaultfd",
+			     "not usable (%s)", reason);
 		hp_facts_lack(
 			"what is not the heap's is registered anew for each pin, except under libhugepin-malloc.so, "
 			"which "
@@ -91,12 +91,12 @@ static void tell_io_uring(void)
 	const int fd = ring_with_table(0, &fixed);
 
 	if (fd < 0) {
-		const int error = errno;
-		hp_facts_add("io_uring", json_pack("{s:b, s:s}", "usable", 0, "error", strerror(error)), "io_uring",
-			     "not usable (%s)", strerror(error));
+		const int err = errno;
+		hp_facts_add("io_uring", json_pack("{s:b, s:s}", "usable", 0, "error", strerror(err)), "io_uring",
+			     "not usable (%s)", strerror(err));
 		if (hp_read_number(file, 0))
 			hp_facts_advise("switched off", "echo 0 > %s", file);
-		else if (error == EPERM)
+		else if (err == EPERM)
 			hp_facts_lack("forbidden by seccomp: let it pass io_uring_setup, io_uring_enter and "
 				      "io_uring_register");
 		else
@@ -165,44 +165,44 @@ static int try_uverbs(const char *device)
 {
 	char path[512], name[64];
 	struct dirent *e;
-	int error = ENOENT;
+	int err = ENOENT;
 	DIR *d = opendir("/sys/class/infiniband_verbs");
 
-	while (d && error && (e = readdir(d))) {
+	while (d && err && (e = readdir(d))) {
 		snprintf(path, sizeof path, "/sys/class/infiniband_verbs/%.100s/ibdev", e->d_name);
 		if (strcmp(hp_read_line(path, name, sizeof name), device))
 			continue;
 		snprintf(path, sizeof path, "/dev/infiniband/%.100s", e->d_name);
-		error = access(path, R_OK | W_OK) ? errno : 0;
+		err = access(path, R_OK | W_OK) ? errno : 0;
 		break;
 	}
 	if (d)
 		closedir(d);
-	return error;
+	return err;
 }
 
 static void tell_device(const char *device)
 {
 	char path[512], firmware[64], text[400], why[256];
 	json_t *ports = json_array(), *port;
-	const int error = try_uverbs(device);
+	const int err = try_uverbs(device);
 	const int odp = hp_models_odp(device, why, sizeof why);
 
 	snprintf(path, sizeof path, INFINIBAND "/%s/fw_ver", device);
 	hp_read_line(path, firmware, sizeof firmware);
 	hp_facts_add("devices",
-		     json_pack("{s:s, s:s, s:b, s:o, s:O}", "name", device, "firmware", firmware, "usable", !error,
+		     json_pack("{s:s, s:s, s:b, s:o, s:O}", "name", device, "firmware", firmware, "usable", !err,
 			       "on_demand", odp < 0 ? json_null() : json_boolean(odp), "ports", ports),
 		     device, "%s%s, registers on demand: %s%s%s%s", *firmware ? "firmware " : "no firmware", firmware,
 		     odp < 0 ? "unknown"
 		     : odp   ? "yes"
 			     : "no",
 		     odp < 0 ? " (" : "", odp < 0 ? why : "", odp < 0 ? ")" : "");
-	if (error == ENOENT)
+	if (err == ENOENT)
 		hp_facts_advise(
 			"programs cannot reach it; in a container it has to be given with --device=/dev/infiniband",
 			"modprobe ib_uverbs");
-	else if (error)
+	else if (err)
 		hp_facts_advise("this user may not open it", "chmod a+rw /dev/infiniband/uverbs*");
 	for (int i = 1; i <= PORTS_MAX && (port = port_json(device, i, text, sizeof text)); i++) {
 		json_array_append_new(ports, port);

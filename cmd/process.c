@@ -56,28 +56,28 @@ static void read_command(struct hp_process *p)
 
 /* Write the reason why the process's memory may not be read. The status has its user; the files belong to root if it
  * keeps others out. */
-static void explain(const struct hp_process *p, int error, char *why, size_t size)
+static void explain(const struct hp_process *p, int err, char *why, size_t size)
 {
 	char path[64], text[1024];
 	const struct passwd *owner;
 	uint64_t uid, scope;
 
-	if (error == ESRCH && p->ended >= 0 && !hp_process_has_ended(p)) {
+	if (err == ESRCH && p->ended >= 0 && !hp_process_has_ended(p)) {
 		snprintf(why, size,
 			 "process %d has no memory to look at: its first thread has ended, or it is the kernel's",
 			 (int)p->pid);
 		return;
 	}
 	snprintf(path, sizeof path, "/proc/%d/status", (int)p->pid);
-	if (error == ENOENT || error == ESRCH || hp_read_file(path, text, sizeof text) <= 0) {
+	if (err == ENOENT || err == ESRCH || hp_read_file(path, text, sizeof text) <= 0) {
 		snprintf(why, size, "there is no process %d", (int)p->pid);
 		return;
 	}
 	uid = hp_number_after(text, "\nUid:", 0);
 	scope = hp_read_number("/proc/sys/kernel/yama/ptrace_scope", 0);
 	owner = getpwuid((uid_t)uid);
-	if (error != EACCES && error != EPERM)
-		snprintf(why, size, "process %d: %s", (int)p->pid, strerror(error));
+	if (err != EACCES && err != EPERM)
+		snprintf(why, size, "process %d: %s", (int)p->pid, strerror(err));
 	else if (uid != geteuid())
 		snprintf(why, size, "process %d is of user %s: that user may look at it, and root", (int)p->pid,
 			 owner ? owner->pw_name : "another");

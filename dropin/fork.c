@@ -29,13 +29,13 @@ EXPORT pid_t fork(void)
 EXPORT int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *dso)
 {
 	static int (*next_register)(void (*)(void), void (*)(void), void (*)(void), void *);
-	int r;
+	int err;
 
 	hugepin_atfork_(); /* ours first: its child handler must run before this one */
 	if (!next_register)
 		*(void **)&next_register = dlsym(RTLD_NEXT, "__register_atfork");
 	hugepin_small_only_(true);
-	r = next_register(prepare, parent, child, dso);
+	err = next_register(prepare, parent, child, dso);
 	hugepin_small_only_(false);
-	return r;
+	return err;
 }

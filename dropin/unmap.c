@@ -123,11 +123,11 @@ EXPORT void *mremap(void *addr, size_t old_len, size_t len, int flags, ...)
 }
 
 /* 0 or -errno, as the system call returns it. */
-static int result(int r)
+static int result(int err)
 {
-	if (r == 0)
+	if (err == 0)
 		return 0;
-	errno = -r;
+	errno = -err;
 	return -1;
 }
 

@@ -566,9 +566,9 @@ static bool fits_budget(const hugepin_domain *d, size_t len)
 	return d->on_demand || (d->stats.pinned_bytes <= d->bytes_max && len <= d->bytes_max - d->stats.pinned_bytes);
 }
 
-static bool is_full(int error)
+static bool is_full(int err)
 {
-	return error == -ENOMEM || error == -EPERM || error == -EAGAIN;
+	return err == -ENOMEM || err == -EPERM || err == -EAGAIN;
 }
 
 static void sleep_ns(uint64_t ns)

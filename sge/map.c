@@ -83,13 +83,13 @@ static inline __attribute__((always_inline)) int find_piece_key(struct keys *k, 
 	return err;
 }
 
-static int give_keys_back(struct keys *k, int error)
+static int give_keys_back(struct keys *k, int err)
 {
 	for (uint32_t i = 0; i < HP_MIN(k->out, k->max); i++) {
 		k->find(k->arg, NULL, 0, 0, &k->pins[i]);
 		k->pins[i] = (struct hugepin_pin){ 0 };
 	}
-	return error;
+	return err;
 }
 
 static HP_COLD int map_and_ask(const struct iovec *iov, int n, unsigned access, void *domain,
