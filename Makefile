@@ -65,7 +65,7 @@ LIVE_SRC := $(wildcard tests/live/*.c tests/guest/*.c tests/soak/*.c)
 EXAMPLE_SRC := $(filter-out $(if $(MPICC),,examples/mpi_%),$(wildcard examples/*.c))
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
 VERBS_OBJ := $(VERBS_SRC:%.c=$(BUILD)/%.o)
-CMD_OBJ := $(CMD_SRC:%.c=$(BUILD)/%.o) $(BUILD)/base/base.o $(BUILD)/base/config.o $(BUILD)/sge/model.o
+CMD_OBJ := $(CMD_SRC:%.c=$(BUILD)/%.o) $(BUILD)/base/base.o $(BUILD)/base/config.o $(BUILD)/base/proc.o $(BUILD)/sge/model.o
 UNIT := $(UNIT_SRC:%.c=$(BUILD)/%)
 LIVE := $(LIVE_SRC:%.c=$(BUILD)/%)
 EXAMPLES := $(EXAMPLE_SRC:%.c=$(BUILD)/%)

@@ -49,19 +49,19 @@ const char *hp_field(const char *line, unsigned n)
 
 /* ------------------------------------------------------------------ mappings */
 
-static uintptr_t hex_number(const char **at)
+static uint64_t hex_number(const char **at)
 {
-	uintptr_t n = 0;
+	uint64_t n = 0;
 
 	for (; (**at >= '0' && **at <= '9') || (**at >= 'a' && **at <= 'f'); (*at)++)
-		n = n << 4 | (uintptr_t)(**at <= '9' ? **at - '0' : **at - 'a' + 10);
+		n = n << 4 | (uint64_t)(**at <= '9' ? **at - '0' : **at - 'a' + 10);
 	return n;
 }
 
 /* "7f00-7f80 rw-p offset major:minor inode     name" */
 bool hp_mapping_parse(const char *line, struct hp_mapping *ret_)
 {
-	const char *at = line;
+	const char *at = line, *offset;
 	uintptr_t start = hex_number(&at), end;
 
 	if (at == line || *at != '-')
@@ -70,9 +70,11 @@ bool hp_mapping_parse(const char *line, struct hp_mapping *ret_)
 	end = hex_number(&at);
 	if (strlen(at) < 5)
 		return false;
+	offset = hp_field(line, 2);
 	*ret_ = (struct hp_mapping){
 		.start = start,
 		.end = end,
+		.offset = hex_number(&offset),
 		.readable = at[1] == 'r',
 		.writable = at[2] == 'w',
 		.executable = at[3] == 'x',

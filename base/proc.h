@@ -21,6 +21,7 @@ const char *hp_field(const char *line, unsigned n);
 /* A line of /proc/PID/maps, with which an entry of smaps begins, too. */
 struct hp_mapping {
 	uintptr_t start, end;
+	uint64_t offset; /* in its file */
 	bool readable, writable, executable, shared;
 	bool has_inode; /* a file backs it, if only one without a name */
 	bool cut; /* nothing is known of what follows the rights: the line was too long */

@@ -182,21 +182,12 @@ static char *read_maps(pid_t pid)
 	return text;
 }
 
-/* Parse one line. The name stays in the line. */
-static bool parse_range(char *line, struct hp_process_range *ret_)
+/* The name stays in the line. */
+static bool parse_line(char *line, struct hp_mapping *ret_)
 {
-	char access[5] = "";
-	int name = 0;
-
-	if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %" SCNx64 " %*s %*s %n", &ret_->start, &ret_->end, access,
-		   &ret_->offset, &name) != 4 ||
-	    !name)
+	if (!hp_mapping_parse(line, ret_))
 		return false;
-	ret_->writable = access[1] == 'w';
-	ret_->executable = access[2] == 'x';
-	ret_->shared = access[3] == 's';
-	ret_->name = line + name;
-	make_printable(line + name);
+	make_printable(line + (ret_->name - line));
 	return true;
 }
 
@@ -214,11 +205,11 @@ bool hp_process_map(struct hp_process *p)
 		room += *c == '\n';
 	p->mapping = calloc(room + !room, sizeof *p->mapping);
 	while (p->mapping && p->mappings < room && (line = strsep(&rest, "\n")))
-		p->mappings += parse_range(line, &p->mapping[p->mappings]);
+		p->mappings += parse_line(line, &p->mapping[p->mappings]);
 	return p->mappings > 0;
 }
 
-const struct hp_process_range *hp_process_mapping(const struct hp_process *p, uint64_t addr)
+const struct hp_mapping *hp_process_mapping(const struct hp_process *p, uint64_t addr)
 {
 	size_t low = 0, high = p->mappings;
 
@@ -235,11 +226,11 @@ const struct hp_process_range *hp_process_mapping(const struct hp_process *p, ui
 }
 
 /* Find the address in the file: the file is loaded from the nearest mapping of its beginning on. */
-static bool address_in_file(const struct hp_process *p, const struct hp_process_range *m, uint64_t addr, uint64_t *ret_)
+static bool address_in_file(const struct hp_process *p, const struct hp_mapping *m, uint64_t addr, uint64_t *ret_)
 {
 	Elf64_Ehdr header;
 
-	for (const struct hp_process_range *first = m; first >= p->mapping; first--) {
+	for (const struct hp_mapping *first = m; first >= p->mapping; first--) {
 		if (first->offset || strcmp(first->name, m->name))
 			continue;
 		if (!hp_process_read((void *)p, first->start, &header, sizeof header) ||
@@ -253,10 +244,10 @@ static bool address_in_file(const struct hp_process *p, const struct hp_process_
 
 bool hp_process_code(const struct hp_process *p, uint32_t low, const char **ret_file, uint64_t *ret_address)
 {
-	const struct hp_process_range *found = NULL;
+	const struct hp_mapping *found = NULL;
 	uint64_t at = 0;
 
-	for (const struct hp_process_range *m = p->mapping; m < p->mapping + p->mappings; m++) {
+	for (const struct hp_mapping *m = p->mapping; m < p->mapping + p->mappings; m++) {
 		uint64_t addr = (m->start & ~(uint64_t)UINT32_MAX) | low;
 
 		if (addr < m->start)
@@ -283,7 +274,7 @@ uint64_t hp_process_find_page(const struct hp_process *p)
 	uint64_t unused = 0, left = PAGES_MAX, magic, view;
 	bool executed = false;
 
-	for (const struct hp_process_range *m = p->mapping; m < p->mapping + p->mappings; m++) {
+	for (const struct hp_mapping *m = p->mapping; m < p->mapping + p->mappings; m++) {
 		executed = m->executable || (executed && !strcmp(m->name, m[-1].name));
 		const bool data = executed && m->writable && !m->shared && m->name[0] == '/';
 		for (uint64_t at = data ? m->start : m->end; at < m->end && left; at += HP_STATS_PAGE, left--) {
@@ -303,7 +294,8 @@ bool hp_process_thp(const struct hp_process *p, uint64_t start, uint64_t end, ui
 {
 	const int fd = open_proc(p->pid, "smaps");
 	FILE *const f = fd < 0 ? NULL : fdopen(fd, "r");
-	uint64_t from, to, kib, sum = 0;
+	struct hp_mapping m;
+	uint64_t kib, sum = 0;
 	char line[8192];
 	bool inside = false;
 
@@ -313,8 +305,8 @@ bool hp_process_thp(const struct hp_process *p, uint64_t start, uint64_t end, ui
 		return false;
 	}
 	while (fgets(line, sizeof line, f)) {
-		if (sscanf(line, "%" SCNx64 "-%" SCNx64 " ", &from, &to) == 2)
-			inside = from < end && to > start;
+		if (hp_mapping_parse(line, &m))
+			inside = m.start < end && m.end > start;
 		else if (inside && sscanf(line, "AnonHugePages: %" SCNu64, &kib) == 1)
 			sum += kib << 10;
 	}

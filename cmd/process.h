@@ -8,17 +8,13 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-struct hp_process_range {
-	uint64_t start, end, offset;
-	bool writable, executable, shared;
-	const char *name; /* "" if it has none; printable ASCII */
-};
+#include "base/proc.h"
 
 struct hp_process {
 	pid_t pid;
 	int mem, ended; /* descriptors: of its memory, and one that is readable when it has ended */
 	char command[64]; /* how it was started; printable ASCII */
-	struct hp_process_range *mapping; /* in order of addresses */
+	struct hp_mapping *mapping; /* in order of addresses; names are printable ASCII, "" if there is none */
 	size_t mappings;
 	char *text; /* the names' */
 };
@@ -40,7 +36,7 @@ bool hp_process_has_ended(const struct hp_process *);
 bool hp_process_map(struct hp_process *);
 
 /* The mapping of addr, or NULL. */
-const struct hp_process_range *hp_process_mapping(const struct hp_process *, uint64_t addr);
+const struct hp_mapping *hp_process_mapping(const struct hp_process *, uint64_t addr);
 
 /* Find code of the program or of a library, by the lower half of its address: the file, and the address in the file as
  * addr2line(1) takes it. False: there is none, or in several places. */

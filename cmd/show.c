@@ -71,7 +71,7 @@ static const char *site_text(const struct hp_process *p, const struct hp_look_re
 /* The kernel's name for the memory. */
 static const char *mapping_name(const struct hp_process *p, const struct hp_look_region *r)
 {
-	const struct hp_process_range *const m = hp_process_mapping(p, r->start);
+	const struct hp_mapping *const m = hp_process_mapping(p, r->start);
 
 	return !m ? "unmapped" : m->name[0] ? m->name : "anonymous";
 }

@@ -100,11 +100,11 @@ TEST(a_line_of_a_mapping_says_where_it_is_and_what_may_be_done)
 		const char *line;
 		struct hp_mapping m;
 	} lines[] = {
-		{ "7f00-7f80 r--p 00000000 00:00 0 ", { 0x7f00, 0x7f80, true, false, false, false, false, false, "" } },
-		{ "0-fedcba9876543210 -w-s 01 08:01 10     /a b",
-		  { 0, 0xfedcba9876543210, false, true, false, true, true, false, "/a b" } },
-		{ "1-2 --xp 00 00:0f 0 [stack]", { 1, 2, false, false, true, false, false, false, "[stack]" } },
-		{ "1-2 rwxp", { 1, 2, true, true, true, false, false, false, "" } },
+		{ "7f00-7f80 r--p 00000000 00:00 0 ", { 0x7f00, 0x7f80, 0, true, false, false, false, false, false, "" } },
+		{ "0-fedcba9876543210 -w-s 0001f000 08:01 10     /a b",
+		  { 0, 0xfedcba9876543210, 0x1f000, false, true, false, true, true, false, "/a b" } },
+		{ "1-2 --xp 00 00:0f 0 [stack]", { 1, 2, 0, false, false, true, false, false, false, "[stack]" } },
+		{ "1-2 rwxp", { 1, 2, 0, true, true, true, false, false, false, "" } },
 	};
 	static const char *const others[] = { "",    "-",	"-2 rwxp",   "1",	 "1-",
 					      "1-2", "1-2 rwx", "Rss: 4 kB", "G-2 rwxp", "1 2 rwxp" };
@@ -114,7 +114,7 @@ TEST(a_line_of_a_mapping_says_where_it_is_and_what_may_be_done)
 		const struct hp_mapping *e = &lines[i].m;
 
 		EXPECT(hp_mapping_parse(lines[i].line, &m));
-		EXPECT(m.start == e->start && m.end == e->end);
+		EXPECT(m.start == e->start && m.end == e->end && m.offset == e->offset);
 		EXPECT(m.readable == e->readable && m.writable == e->writable && m.executable == e->executable);
 		EXPECT(m.shared == e->shared && m.has_inode == e->has_inode && !m.cut);
 		EXPECT(same(m.name, e->name));
