@@ -1,0 +1,102 @@
+/*
+ * Completions that the program polls itself and hands in: among completions of its own work requests, late, or twice.
+ */
+#include "tests/unit/sgq.h"
+
+TEST(a_completion_queue_is_shared_with_the_callers_own_work_requests)
+{
+	struct ibv_qp_cap cap = usual;
+	begin(IBV_QPT_RC, cap, (struct hugepin_sgq_attr){ .depth = 12, .reserved_wr = 4, .frame_bytes = 256 }, NULL);
+	char own[16] = "mine", theirs[16] = "";
+	uint32_t key = mock_reg(own, sizeof own, HUGEPIN_READ), rkey = mock_reg(theirs, sizeof theirs,
+										HUGEPIN_REMOTE_WRITE);
+	unsigned mine = 0, out = 0;
+	for (int i = 0; i < 1000 || told < added || out; i++) {
+		if (i < 1000 && dice(2))
+			add_random(200, HUGEPIN_SG_COPY_OK);
+		if (i < 1000 && out < 4) {
+			struct ibv_sge sge = { (uintptr_t)own, sizeof own, key };
+			struct ibv_send_wr *bad, wr = { .wr_id = 0x1234, .sg_list = &sge, .num_sge = 1,
+							.opcode = IBV_WR_RDMA_WRITE,
+				.send_flags = IBV_SEND_SIGNALED, .wr.rdma = { (uintptr_t)theirs, rkey | MOCK_RKEY } };
+			EXPECT_EQ(ibv_post_send(&w.qp[0]->qp, &wr, &bad), 0);
+			out++;
+		}
+		struct ibv_wc wc[3];
+		int n = dice(2) ? ibv_poll_cq(w.cq[0], 3, wc) : 0;
+		for (int k = 0; k < n; k++) {
+			struct ibv_wc elsewhere = wc[k];
+			elsewhere.qp_num++;
+			EXPECT_EQ(hugepin_sgq_wc(w.out, &elsewhere), 0);
+			int ours = hugepin_sgq_wc(w.out, &wc[k]);
+			EXPECT_EQ(ours, wc[k].wr_id >> 48 == HUGEPIN_SGQ_WR_ID);
+			EXPECT_EQ(hugepin_sgq_wc(w.in, &wc[k]), 0); /* another queue */
+			if (ours)
+				EXPECT_EQ(hugepin_sgq_wc(w.out, &wc[k]), 0); /* it is not out any more */
+			mine += !ours;
+			out -= !ours;
+		}
+		hugepin_sgq_poll(w.in, 3);
+		if (!EXPECT(i < 100000))
+			break;
+	}
+	EXPECT(mine > 100 && !strcmp(theirs, "mine"));
+	EXPECT_EQ(hugepin_sgq_wc(w.out, NULL), -EINVAL);
+	mock_dereg(key);
+	mock_dereg(rkey);
+	drain();
+	all_well();
+	end();
+}
+
+/* Completions alone drive the queue, also after a provider refused a frame once. No frame waits for a further call. */
+TEST(completions_handed_in_are_all_that_a_queue_needs)
+{
+	begin(IBV_QPT_RC, usual, (struct hugepin_sgq_attr){ .depth = 8, .frame_bytes = 256, .hold_if_outstanding = 1 },
+	      NULL);
+	mock.pace = 0;
+	EXPECT(add_one(150, 0) >= 0);
+	EXPECT(add_one(150, 0) >= 0);
+	w.qp[0]->refuse_in = 1;
+	EXPECT(add_one(150, 0) >= 0);
+	EXPECT_EQ(w.qp[0]->posted, 1);
+	mock.pace = UINT_MAX;
+	struct ibv_wc wc;
+	while (ibv_poll_cq(w.cq[0], 1, &wc) == 1)
+		EXPECT_EQ(hugepin_sgq_wc(w.out, &wc), 1);
+	EXPECT_EQ(told, 3);
+	EXPECT_EQ(drain(), 0);
+	all_well();
+	end();
+}
+
+TEST(a_completion_that_is_handed_in_late_or_twice_completes_no_other_frame)
+{
+	for (int idle = 0; idle < 2; idle++) {
+		begin(IBV_QPT_RC, usual, (struct hugepin_sgq_attr){ .depth = 2 }, NULL);
+		struct ibv_wc wc[2];
+		mock.pace = 0;
+		for (int i = 0; i < 2; i++)
+			EXPECT(add_one(10, HUGEPIN_SG_NOW) >= 0);
+		EXPECT_EQ(mock_run(w.qp[0], 2), 2);
+		EXPECT_EQ(ibv_poll_cq(w.cq[0], 2, wc), 2);
+		if (!idle) { /* another frame follows before the last one has completed */
+			EXPECT_EQ(hugepin_sgq_wc(w.out, &wc[0]), 1);
+			EXPECT(add_one(10, HUGEPIN_SG_NOW) >= 0);
+		}
+		EXPECT_EQ(hugepin_sgq_wc(w.out, &wc[1]), 1);
+		EXPECT_EQ(told, 2);
+		while (add_one(10, HUGEPIN_SG_NOW) >= 0)
+			;
+		EXPECT_EQ(w.qp[0]->posted, 4);
+		for (int i = 0; i < 2; i++)
+			EXPECT_EQ(hugepin_sgq_wc(w.out, &wc[i]), 0);
+		EXPECT_EQ(told, 2);
+		mock.pace = UINT_MAX;
+		EXPECT_EQ(drain(), 0);
+		all_well();
+		end();
+	}
+}
+
+T_MAIN

@@ -1,0 +1,180 @@
+/*
+ * Threads that share a queue, threads that must not, and children of fork.
+ */
+#include <sys/wait.h>
+
+#include "tests/unit/sgq.h"
+
+enum { THREADS = 4, EACH = 1500 };
+static unsigned thread_heard[THREADS];
+static _Atomic bool thread_stop;
+
+static void hear_thread(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
+{
+	(void)arg, (void)part, (void)parts;
+	unsigned t = (unsigned)(tag >> 32);
+	uint32_t n;
+	memcpy(&n, data, sizeof n);
+	EXPECT(len == 4 && n == (uint32_t)tag && n == thread_heard[t]++); /* the order of each thread is kept */
+}
+
+static void *add_thread(void *arg)
+{
+	uint64_t t = (uintptr_t)arg;
+	for (uint32_t i = 0; i < EACH; i++)
+		while (hugepin_sgq_add(w.out, &(struct iovec){ &i, 4 }, 1, t << 32 | i, count_done, NULL, 0) == -EAGAIN)
+			hugepin_sgq_poll(w.out, 4);
+	return NULL;
+}
+
+static void *receive_thread(void *arg)
+{
+	while (!thread_stop)
+		hugepin_sgq_poll(w.in, 4);
+	return arg;
+}
+
+TEST(threads_share_a_queue_under_its_lock)
+{
+	T_THREADS_RUN(6);
+	begin(IBV_QPT_RC, usual, (struct hugepin_sgq_attr){ .depth = 4, .frame_bytes = 300, .flags = HUGEPIN_SGQ_MT,
+							    .recv = hear_thread }, NULL);
+	memset(thread_heard, 0, sizeof thread_heard);
+	thread_done = 0;
+	thread_stop = false;
+	pthread_t thread[THREADS + 1];
+	for (uintptr_t i = 0; i < THREADS; i++)
+		pthread_create(&thread[i], NULL, add_thread, (void *)i);
+	pthread_create(&thread[THREADS], NULL, receive_thread, NULL);
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(thread[i], NULL);
+	while (thread_done < THREADS * EACH)
+		EXPECT(hugepin_sgq_poll(w.out, 4) >= 0);
+	thread_stop = true;
+	pthread_join(thread[THREADS], NULL);
+	while (hugepin_sgq_poll(w.in, 9) > 0)
+		;
+	for (int i = 0; i < THREADS; i++)
+		EXPECT_EQ(thread_heard[i], EACH);
+	end();
+}
+
+static hugepin_sgq *_Atomic owned;
+static _Atomic int got_there, told_by_another;
+
+static void *add_as_another(void *arg)
+{
+	struct ibv_wc wc = { 0 };
+	(void)arg;
+	got_there = hugepin_sgq_add(owned, &(struct iovec){ memory, 10 }, 1, 0, NULL, NULL, 0);
+	EXPECT_EQ(hugepin_sgq_flush(owned), got_there);
+	EXPECT_EQ(hugepin_sgq_poll(owned, 1), got_there);
+	EXPECT_EQ(hugepin_sgq_wc(owned, &wc), got_there);
+	EXPECT_EQ(hugepin_sgq_close(owned), got_there);
+	EXPECT_EQ(hugepin_sgq_abort(owned), got_there);
+	return NULL;
+}
+
+static void call_from_another(void *arg, uint64_t tag, int status)
+{
+	pthread_t thread;
+	(void)arg, (void)tag, (void)status;
+	pthread_create(&thread, NULL, add_as_another, NULL);
+	pthread_join(thread, NULL);
+	EXPECT_EQ(hugepin_sgq_flush(owned), 0); /* the calling thread owns the queue */
+	told_by_another++;
+}
+
+static void *poll_as_another(void *arg)
+{
+	*(int *)arg = hugepin_sgq_poll(owned, 9);
+	return NULL;
+}
+
+TEST(a_second_thread_in_a_queue_without_a_lock_is_told_so_and_a_later_one_is_served)
+{
+	for (uint32_t flags = 0; flags <= HUGEPIN_SGQ_DEBUG; flags += HUGEPIN_SGQ_DEBUG) {
+		pthread_t thread;
+		int polled = -1;
+		begin(IBV_QPT_RC, usual, (struct hugepin_sgq_attr){ .depth = 4, .flags = flags,
+								    .recv = hear_nothing }, NULL);
+		owned = w.out;
+		told_by_another = 0;
+		EXPECT(hugepin_sgq_add(w.out, &(struct iovec){ memory, 10 }, 1, 0, call_from_another, NULL, 0) >= 0);
+		EXPECT_EQ(hugepin_sgq_poll(w.out, 9), 1);
+		EXPECT_EQ(told_by_another, 1);
+		EXPECT_EQ(got_there, -EPERM);
+		EXPECT(hugepin_sgq_add(w.out, &(struct iovec){ memory, 10 }, 1, 0, call_from_another, NULL, 0) >= 0);
+		pthread_create(&thread, NULL, poll_as_another, &polled); /* one after the other is what the rule asks */
+		pthread_join(thread, NULL);
+		EXPECT_EQ(polled, 1);
+		EXPECT_EQ(told_by_another, 2);
+		end();
+	}
+}
+
+TEST(in_a_child_the_queue_is_the_parents)
+{
+	T_THREADS_RUN(2);
+	begin(IBV_QPT_RC, usual, (struct hugepin_sgq_attr){ .depth = 4, .hold_if_outstanding = 1 }, NULL);
+	mock.pace = 0;
+	EXPECT(add_one(10, 0) >= 0);
+	EXPECT(add_one(10, 0) >= 0);
+	pid_t child = fork();
+	if (!child) {
+		struct ibv_wc wc = { 0 };
+		bool good = hugepin_sgq_add(w.out, NULL, 0, 0, NULL, NULL, 0) == -ESTALE &&
+			hugepin_sgq_flush(w.out) == -ESTALE &&
+			    hugepin_sgq_poll(w.out, 1) == -ESTALE && hugepin_sgq_wc(w.out, &wc) == -ESTALE &&
+			    hugepin_sgq_abort(w.in) == 0 && hugepin_sgq_close(w.out) == 0 && told == 0;
+		_exit(good ? 0 : 1);
+	}
+	int status = -1;
+	EXPECT_EQ(waitpid(child, &status, 0), child);
+	EXPECT_EQ(status, 0);
+	mock.pace = UINT_MAX;
+	EXPECT_EQ(drain(), 0);
+	all_well();
+	end();
+}
+
+/* Each way to fork leaves a child with another part of the slots' memory. */
+TEST(a_child_frees_its_copy_under_every_way_to_fork)
+{
+	for (uint32_t fork_mode = HUGEPIN_FORK_DEFAULT; fork_mode <= HUGEPIN_FORK_DONTFORK; fork_mode++) {
+		struct hugepin_attr of_domain = { .size = sizeof of_domain, .fork = fork_mode,
+						  .pinned_bytes_max = UINT64_MAX };
+		struct ibv_cq *cq = mock_cq(16);
+		struct mock_qp *qp = mock_qp(IBV_QPT_RC, cq, &(struct ibv_qp_cap){ 16, 8, 4, 1, 0 }, NULL);
+		hugepin_domain *d;
+		hugepin_sgq *q;
+		EXPECT_EQ(hugepin_domain_open(&mock_backend, NULL, &of_domain, &d), 0);
+		struct hugepin_sgq_attr a = { .size = sizeof a, .qp = &qp->qp, .domain = d, .model = &model,
+					      .recv_depth = 8,
+					      .recv = hear_nothing };
+		EXPECT_EQ(hugepin_sgq_open(&a, &q), 0);
+		pid_t child = fork();
+		if (!child) {
+			bool good = hugepin_sgq_close(q) == 0 && hugepin_domain_close(d) == 0;
+			for (int i = 0; i < 50; i++) {
+				char *p = hugepin_malloc(100000u * (1 + dice(30)));
+				good &= p != NULL;
+				if (p)
+					p[0] = p[99999] = 1;
+				hugepin_free(p);
+			}
+			_exit(good ? 0 : 1);
+		}
+		int status = -1;
+		EXPECT_EQ(waitpid(child, &status, 0), child);
+		EXPECT_EQ(status, 0);
+		mock_error(qp, IBV_WC_SUCCESS);
+		EXPECT_EQ(hugepin_sgq_poll(q, 9), 8);
+		EXPECT_EQ(hugepin_sgq_close(q), 0);
+		EXPECT_EQ(hugepin_domain_close(d), 0);
+		mock_qp_free(qp);
+		mock_cq_free(cq);
+	}
+}
+
+T_MAIN
