@@ -1,11 +1,28 @@
-/* A child of fork that waits before it does anything. */
+/* Children of fork: one that runs a function at once, and one that waits first. */
 #ifndef TESTS_UNIT_CHILD_H
 #define TESTS_UNIT_CHILD_H
 
 #include <fcntl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/t.h"
+
+/* Call run() in a process of its own, because run() changes the process for good. Fail if an expectation fails
+ * there. */
+static inline void in_child(void (*run)(void))
+{
+	int status;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		alarm(60);
+		run();
+		_exit(t_failures != 0);
+	}
+	waitpid(pid, &status, 0);
+	EXPECT_EQ(status, 0);
+}
 
 /* Fork a child that waits for a byte to be written to *ret_go, which is the caller's to close, then runs in() and exits
  * with whether that failed. -1: there is none. */

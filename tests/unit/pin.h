@@ -1,0 +1,63 @@
+/* The fake device, domains on it, and pins that are checked and given back: shared by the tests of the pin cache. */
+#ifndef TESTS_UNIT_PIN_H
+#define TESTS_UNIT_PIN_H
+
+#include "base/config.h"
+#include "tests/device.h"
+#include "tests/t.h"
+
+#define KIB ((size_t)1 << 10)
+#define MIB ((size_t)1 << 20)
+#define GIB ((size_t)1 << 30)
+
+static struct device device;
+
+static inline hugepin_domain *open_as(uint32_t policy, uint64_t bytes_max, uint32_t regions_max)
+{
+	struct hugepin_attr attr = { .size = sizeof attr,
+				     .policy = policy,
+				     .pinned_bytes_max = bytes_max,
+				     .pinned_regions_max = regions_max };
+	hugepin_domain *d = NULL;
+
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
+	return d;
+}
+
+static inline hugepin_domain *open_lru(void)
+{
+	device_reset(&device);
+	return open_as(HUGEPIN_POLICY_LRU, 0, 0);
+}
+
+/* Pin and give back at once. */
+static inline int touch(hugepin_domain *d, const void *p, size_t len)
+{
+	struct hugepin_pin pin;
+	int e = hugepin_pin(d, p, len, 0, &pin);
+
+	if (e)
+		return e;
+	EXPECT(device_covers(&device, &pin, HUGEPIN_READ | HUGEPIN_WRITE));
+	EXPECT(pin.base == (uintptr_t)p && pin.len == len);
+	return hugepin_unpin(d, &pin);
+}
+
+/* Whether a pin finds the range registered. The pin itself carries out the ranges that the watcher has queued: the test
+ * need not wait. */
+static inline bool registered(hugepin_domain *d, const void *p, size_t len)
+{
+	long before = device.calls;
+
+	EXPECT_EQ(touch(d, p, len), 0);
+	return device.calls == before;
+}
+
+__attribute__((constructor)) static void configure(void)
+{
+	hp_config.span = (int64_t)4 << 30;
+	hp_config.pages = HP_PAGES_BASE;
+	hp_config.decay_ms = 0;
+}
+
+#endif

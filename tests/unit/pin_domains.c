@@ -1,0 +1,164 @@
+/*
+ * Domains: opening and closing, the structures of older programs, how many domains there may be, and that each domain
+ * has registrations and access of its own.
+ */
+#include "tests/unit/pin.h"
+
+TEST(a_domain_is_closed_once)
+{
+	hugepin_domain *d = open_lru();
+
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	EXPECT_EQ(hugepin_domain_close(d), -EINVAL);
+	EXPECT_EQ(device.closed, 1);
+}
+
+TEST(a_domain_with_pins_out_is_not_closed_and_works_on)
+{
+	hugepin_domain *d = open_lru();
+	struct hugepin_pin pin;
+	char *p = map(MIB);
+
+	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &pin), 0);
+	EXPECT_EQ(hugepin_domain_close(d), -EBUSY);
+	EXPECT_EQ(device.closed, 0);
+	EXPECT(registered(d, p, 4096));
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	close_empty(&device, d);
+	munmap(p, MIB);
+}
+
+TEST(opening_refuses_what_it_cannot_do)
+{
+	struct hugepin_backend b = device_backend;
+	struct hugepin_attr attr = { .size = sizeof attr };
+	hugepin_domain *d = (void *)77;
+
+	device_reset(&device);
+	EXPECT_EQ(hugepin_domain_open(NULL, &device, NULL, &d), -EINVAL);
+	EXPECT_EQ(hugepin_domain_open(&b, &device, NULL, NULL), -EINVAL);
+	b.reg = NULL;
+	EXPECT_EQ(hugepin_domain_open(&b, &device, NULL, &d), -EINVAL);
+	b = device_backend;
+	b.size = 8;
+	EXPECT_EQ(hugepin_domain_open(&b, &device, NULL, &d), -EINVAL);
+	b.size = offsetof(struct hugepin_backend, limits);
+	EXPECT_EQ(hugepin_domain_open(&b, &device, NULL, &d), -EINVAL);
+	attr.size = 4;
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), -EINVAL);
+	attr = (struct hugepin_attr){ .size = sizeof attr, .policy = 99 };
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), -EINVAL);
+	attr = (struct hugepin_attr){ .size = sizeof attr, .flags = 1 };
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), -EINVAL);
+	attr = (struct hugepin_attr){ .size = sizeof attr, .fork = 9 };
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), -EINVAL);
+	attr = (struct hugepin_attr){ .size = sizeof attr, .access = HUGEPIN_PIN_UNCACHED };
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), -EINVAL);
+	attr = (struct hugepin_attr){ .size = sizeof attr, .watch = HUGEPIN_WATCH_NONE + 1 };
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), -EINVAL);
+	EXPECT_EQ(device.closed, 0);
+	attr = (struct hugepin_attr){ .size = sizeof attr, .access = HUGEPIN_REMOTE_ATOMIC };
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), -EOPNOTSUPP);
+	attr = (struct hugepin_attr){ .size = sizeof attr, .policy = HUGEPIN_POLICY_ODP };
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), -EOPNOTSUPP);
+	device.limits.len_max = 4095;
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, NULL, &d), -EOPNOTSUPP);
+	EXPECT_EQ(device.closed, 3); /* the context is the backend's to free */
+	EXPECT(d == (void *)77);
+	EXPECT_EQ(hugepin_domain_close(NULL), -EINVAL);
+}
+
+TEST(the_oldest_structures_will_do_and_none_that_end_before)
+{
+	struct hugepin_backend b = device_backend;
+	struct hugepin_attr attr = { .size = offsetof(struct hugepin_attr, pad) };
+	hugepin_domain *d = NULL;
+
+	device_reset(&device);
+	b.size = offsetof(struct hugepin_backend, now_ns);
+	EXPECT_EQ(hugepin_domain_open(&b, &device, &attr, &d), 0);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	EXPECT_EQ(device.closed, 0); /* it has not got that function */
+	b.size--;
+	EXPECT_EQ(hugepin_domain_open(&b, &device, &attr, &d), -EINVAL);
+	b.size++;
+	attr.size--;
+	EXPECT_EQ(hugepin_domain_open(&b, &device, &attr, &d), -EINVAL);
+}
+
+TEST(as_many_domains_as_there_is_room_for)
+{
+	T_STAYS(4 * HUGEPIN_DOMAINS_MAX, "each domain's tables are kept for the next one");
+	hugepin_domain *d[HUGEPIN_DOMAINS_MAX], *more;
+
+	device_reset(&device);
+	for (int i = 0; i < HUGEPIN_DOMAINS_MAX; i++)
+		d[i] = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, NULL, &more), -ENOSPC);
+	EXPECT_EQ(hugepin_domain_close(d[7]), 0);
+	d[7] = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	for (int i = 0; i < HUGEPIN_DOMAINS_MAX; i++)
+		EXPECT_EQ(hugepin_domain_close(d[i]), 0);
+}
+
+TEST(statistics_are_cut_to_what_the_caller_knows)
+{
+	hugepin_domain *d = open_lru();
+	uint64_t few[2] = { 0, 77 };
+
+	EXPECT_EQ(hugepin_domain_stats(d, (void *)few, 8), sizeof(struct hugepin_domain_stats));
+	EXPECT_EQ(few[0], HUGEPIN_VERSION);
+	EXPECT_EQ(few[1], 77);
+	EXPECT_EQ(hugepin_domain_stats(d, NULL, 8), -EINVAL);
+	close_empty(&device, d);
+}
+
+TEST(relaxed_ordering_is_the_domains_choice)
+{
+	struct hugepin_attr attr = { .size = sizeof attr,
+				     .policy = HUGEPIN_POLICY_LRU,
+				     .access = HUGEPIN_READ | HUGEPIN_RELAXED };
+	hugepin_domain *strict, *relaxed;
+	struct hugepin_pin pin;
+	char *p = map(MIB);
+
+	device_reset(&device);
+	device.limits.access |= HUGEPIN_RELAXED;
+	strict = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	EXPECT_EQ(hugepin_pin(strict, p, 4096, HUGEPIN_READ | HUGEPIN_RELAXED, &pin), 0);
+	EXPECT_EQ(device.reg[pin.lkey].access, HUGEPIN_READ);
+	EXPECT_EQ(hugepin_unpin(strict, &pin), 0);
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &relaxed), 0);
+	EXPECT_EQ(hugepin_pin(relaxed, p, 4096, HUGEPIN_READ, &pin), 0);
+	EXPECT_EQ(device.reg[pin.lkey].access, HUGEPIN_READ | HUGEPIN_RELAXED);
+	EXPECT_EQ(hugepin_unpin(relaxed, &pin), 0);
+	EXPECT_EQ(device.calls, 2);
+	EXPECT_EQ(hugepin_domain_close(relaxed), 0);
+	EXPECT_EQ(hugepin_domain_close(strict), 0);
+	munmap(p, MIB);
+}
+
+TEST(domains_register_the_same_memory_each_for_itself)
+{
+	hugepin_domain *a, *b;
+	char *p = hugepin_malloc(4 * MIB);
+	struct hugepin_pin pin;
+
+	device_reset(&device);
+	a = open_as(HUGEPIN_POLICY_ARENA, 0, 0);
+	b = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	EXPECT_EQ(touch(a, p, 4 * MIB), 0);
+	EXPECT_EQ(hugepin_pin(b, p, 4 * MIB, 0, &pin), 0);
+	EXPECT_EQ(device.regs, 2);
+	hugepin_free(p);
+	hugepin_purge(); /* a lets go of it, b cannot */
+	EXPECT_EQ(device.regs, 1);
+	memset(p, 1, 4 * MIB);
+	EXPECT_EQ(hugepin_unpin(b, &pin), 0);
+	hugepin_purge();
+	EXPECT_EQ(device.regs, 0);
+	EXPECT_EQ(hugepin_domain_close(a), 0);
+	EXPECT_EQ(hugepin_domain_close(b), 0);
+}
+
+T_MAIN

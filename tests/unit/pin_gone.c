@@ -1,0 +1,310 @@
+/*
+ * Memory that goes away: the program forgets, unmaps or discards a range, and the next pin registers the range anew.
+ * The queue of such ranges. Foreign memory is real, and really watched.
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "reg/domain.h"
+#include "reg/domains.h"
+#include "reg/gone.h"
+#include "reg/uffd.h"
+#include "tests/unit/pin.h"
+
+TEST(what_is_forgotten_is_registered_anew)
+{
+	hugepin_domain *d = open_lru();
+	struct hugepin_pin held;
+	char *p = map(MIB);
+
+	EXPECT_EQ(touch(d, p, 4 * 4096), 0);
+	EXPECT_EQ(touch(d, p + 100000, 4096), 0);
+	EXPECT_EQ(hugepin_forget(p + 3 * 4096 + 1, 1), 0);
+	EXPECT(registered(d, p + 100000, 4096));
+	EXPECT(!registered(d, p, 4 * 4096));
+	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &held), 0);
+	EXPECT_EQ(hugepin_forget(p, 4096), -EBUSY);
+	EXPECT(device_covers(&device, &held, HUGEPIN_WRITE)); /* it is still in use */
+	EXPECT(!registered(d, p, 4 * 4096));
+	EXPECT_EQ(hugepin_unpin(d, &held), 0);
+	EXPECT_EQ(stats_of(d).invalidated, 2);
+	EXPECT_EQ(stats_of(d).retired, 0);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+static int forget_and_purge(void *addr, size_t len)
+{
+	static char other[4096];
+
+	(void)addr;
+	(void)len;
+	EXPECT_EQ(hugepin_forget(other, sizeof other), 0);
+	EXPECT_EQ(hugepin_purge(), 0);
+	return 0;
+}
+
+TEST(a_backend_may_forget_and_purge)
+{
+	hugepin_domain *d = open_lru(), *other = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	char *h = hugepin_malloc(4 * MIB);
+
+	device.refuse = forget_and_purge;
+	EXPECT_EQ(touch(d, h, 4 * MIB), 0);
+	device.refuse = NULL;
+	hugepin_free(h);
+	EXPECT_EQ(hugepin_domain_close(other), 0);
+	device.closed = 0;
+	close_empty(&device, d);
+}
+
+TEST(unmapped_memory_is_registered_anew_without_being_told)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB);
+
+	if (!hp_uffd_works()) {
+		EXPECT_EQ(hugepin_domain_close(d), 0);
+		SKIP("no userfaultfd");
+	}
+	for (int i = 0; i < 50; i++) {
+		EXPECT_EQ(touch(d, p, 4 * 4096), 0);
+		syscall(SYS_munmap, p + 4096, 4096);
+		EXPECT_EQ(mmap(p + 4096, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+			       0) == p + 4096, 1);
+		EXPECT(!registered(d, p, 4 * 4096));
+		madvise(p, 4096, MADV_DONTNEED);
+		EXPECT(!registered(d, p, 4 * 4096));
+	}
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+TEST(a_clone_that_keeps_the_descriptor_holds_up_no_unmapping)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB);
+	pid_t pid;
+
+	EXPECT_EQ(touch(d, p, 4096), 0);
+	pid = (pid_t)syscall(SYS_fork); /* without handlers */
+	if (pid == 0) {
+		pause();
+		_exit(0);
+	}
+	close_empty(&device, d);
+	munmap(p, MIB); /* or the test's time runs out */
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+}
+
+static int userfaultfd_of_ours(void)
+{
+	char path[32], what[64];
+
+	for (int fd = 0; fd < 1024; fd++) {
+		ssize_t n;
+
+		snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+		n = readlink(path, what, sizeof what);
+		if (n > 0 && memmem(what, (size_t)n, "userfaultfd", 11))
+			return fd;
+	}
+	return -1;
+}
+
+TEST(a_program_that_closes_our_descriptor_is_cached_for_no_more)
+{
+	int status;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		hugepin_domain *d = open_lru();
+		char *p = map(MIB);
+
+		alarm(60);
+		EXPECT(!registered(d, p, 4096));
+		if (!hp_uffd_works())
+			_exit(t_failures != 0);
+		EXPECT_EQ(close(userfaultfd_of_ours()), 0);
+		munmap(p, MIB);
+		EXPECT(mmap(p, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
+		EXPECT(!registered(d, p, 4096)); /* the watcher's own has told */
+		EXPECT(!hp_uffd_works());
+		EXPECT(!registered(d, p, 4096)); /* uncached from now on */
+		EXPECT_EQ(hugepin_domain_close(d), 0);
+		_exit(t_failures != 0);
+	}
+	waitpid(pid, &status, 0);
+	EXPECT_EQ(status, 0);
+}
+
+TEST(what_cannot_be_watched_is_not_cached_under_the_drop_in_either)
+{
+	hugepin_domain *d = open_lru();
+	char name[] = "/tmp/hugepin-test-XXXXXX", *p;
+	int fd = mkstemp(name);
+
+	EXPECT(fd >= 0 && unlink(name) == 0 && ftruncate(fd, (off_t)MIB) == 0);
+	p = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	hp_sees_unmaps = true;
+	EXPECT(!registered(d, p, 4096));
+	/* As the C library unmaps a shared object: nobody calls hugepin_unmapping_(). */
+	EXPECT(mmap(p, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd, 0) == p);
+	EXPECT(!hp_uffd_works() || !registered(d, p, 4096));
+	hp_sees_unmaps = false;
+	munmap(p, MIB);
+	close(fd);
+	close_empty(&device, d);
+}
+
+static _Atomic bool sleeping;
+
+static void *sleep_on(void *unused)
+{
+	while (sleeping)
+		usleep(1000);
+	return unused;
+}
+
+TEST(memory_that_is_gone_is_deregistered_without_another_pin)
+{
+	hugepin_domain *d;
+	char *p = map(MIB);
+	pthread_t t;
+
+	/* In a program of one thread, its next pin does it. */
+	sleeping = true;
+	pthread_create(&t, NULL, sleep_on, NULL);
+	d = open_lru();
+
+	if (!hp_uffd_works()) {
+		EXPECT_EQ(hugepin_domain_close(d), 0);
+		SKIP("no userfaultfd");
+	}
+	hp_domains_start(); /* as in a program of several threads, from the start */
+	EXPECT_EQ(touch(d, p, MIB), 0);
+	munmap(p, MIB);
+	for (int i = 0; i < 20000 && stats_of(d).regions; i++)
+		usleep(1000);
+	EXPECT_EQ(stats_of(d).regions, 0);
+	sleeping = false;
+	pthread_join(t, NULL);
+	close_empty(&device, d);
+}
+
+/* ------------------------------------------------------------------ the queue of ranges */
+
+static void queue(hugepin_domain *d, char *p, size_t len, bool discarded)
+{
+	hp_gone_tell(d, &(struct hp_range){ .start = (uintptr_t)p, .end = (uintptr_t)p + len, .discarded = discarded });
+}
+
+static bool drained_as_discarded(hugepin_domain *d, char *p)
+{
+	hp_domain_lock(d);
+	hp_gone_drain(d);
+	bool is = hp_gone_discarded(d, (uintptr_t)p, (uintptr_t)p + 2 * MIB);
+	hp_domain_unlock(d);
+	return is;
+}
+
+TEST(a_hugepage_is_discarded_until_all_of_it_was_unmapped_since)
+{
+	hugepin_domain *d = open_lru();
+	char *p = hugepin_aligned_alloc(2 * MIB, 512 * MIB);
+
+	/* Queued all at a time: the service thread does not have the lock in between. */
+	hp_domain_lock(d);
+	queue(d, p, 2 * MIB, true);
+	queue(d, p, 2 * MIB, false);
+	queue(d, p, 2 * MIB, true); /* part of the first */
+	hp_domain_unlock(d);
+	EXPECT(drained_as_discarded(d, p));
+	queue(d, p + MIB, 4096, false);
+	EXPECT(drained_as_discarded(d, p));
+	/* So many that one is widened over p. */
+	hp_domain_lock(d);
+	for (size_t i = 100; i < 100 + HP_GONE_MAX; i++)
+		queue(d, p + 2 * i * MIB, 2 * MIB, false);
+	queue(d, p - 2 * MIB, 2 * MIB, false);
+	hp_domain_unlock(d);
+	EXPECT(drained_as_discarded(d, p));
+	queue(d, p - 2 * MIB, 6 * MIB, false);
+	EXPECT(!drained_as_discarded(d, p));
+	hugepin_free(p);
+	close_empty(&device, d);
+}
+
+/* The kernel tells of a discarded range before the pages go, and not when the pages have gone. */
+TEST(foreign_memory_that_was_discarded_is_registered_for_each_pin_until_it_is_unmapped)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB);
+	long calls;
+
+	if (!hp_uffd_works()) {
+		EXPECT_EQ(hugepin_domain_close(d), 0);
+		SKIP("no userfaultfd");
+	}
+	EXPECT_EQ(touch(d, p, 8192), 0);
+	EXPECT_EQ(touch(d, p + MIB / 2, 4096), 0);
+	madvise(p, 4096, MADV_DONTNEED);
+	calls = device.calls;
+	EXPECT_EQ(touch(d, p, 4096) || touch(d, p, 8192) || touch(d, p, 4096), 0);
+	EXPECT_EQ(device.calls - calls, 3);
+	EXPECT_EQ(touch(d, p + 4096, 4096) || touch(d, p + MIB / 2, 4096), 0); /* registered anew, and as it was */
+	calls = device.calls;
+	EXPECT_EQ(touch(d, p + 4096, 4096) || touch(d, p + MIB / 2, 4096), 0);
+	EXPECT_EQ(device.calls, calls);
+	EXPECT(mmap(p, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
+	EXPECT_EQ(touch(d, p, 8192), 0);
+	calls = device.calls;
+	EXPECT_EQ(touch(d, p, 8192), 0);
+	EXPECT_EQ(device.calls, calls);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+TEST(what_is_cut_out_of_a_set_of_ranges_is_the_ends_and_wholes)
+{
+	struct hp_gone g = { .count = 0 };
+
+	hp_gone_push(&g, (struct hp_range){ 1000, 2000, .late = true });
+	hp_gone_push(&g, (struct hp_range){ 3000, 4000, .late = true });
+	hp_gone_cut(&g, 1200, 1300); /* in the middle: it stays */
+	EXPECT(hp_gone_overlaps(&g, 1250, 1251));
+	hp_gone_cut(&g, 500, 1100);
+	hp_gone_cut(&g, 1900, 3000);
+	EXPECT(!hp_gone_overlaps(&g, 0, 1100) && hp_gone_overlaps(&g, 1099, 1101) && !hp_gone_overlaps(&g, 1900, 3000));
+	EXPECT(hp_gone_overlaps(&g, 3000, 3001));
+	hp_gone_cut(&g, 1100, 1900);
+	hp_gone_cut(&g, 3000, 4000);
+	EXPECT_EQ(g.count, 0);
+}
+
+TEST(a_full_queue_of_ranges_forgets_none)
+{
+	struct hp_gone g = { .count = 0 };
+
+	for (uintptr_t i = 0; i < 4 * HP_GONE_MAX; i++)
+		hp_gone_push(&g, (struct hp_range){ .start = 0x10000 * (2 * i + 1),
+						       .end = 0x10000 * (2 * i + 2),
+						       .discarded = i % 3 == 0 });
+	EXPECT_EQ(g.count, HP_GONE_MAX);
+	for (uintptr_t i = 0; i < 4 * HP_GONE_MAX; i++) {
+		bool covered = false;
+
+		for (unsigned j = 0; j < g.count; j++)
+			covered |= g.range[j].start <= 0x10000 * (2 * i + 1) &&
+				   g.range[j].end >= 0x10000 * (2 * i + 2) &&
+				   g.range[j].discarded >= (i % 3 == 0);
+		EXPECT(covered);
+	}
+	for (unsigned j = 0; j < g.count; j++)
+		EXPECT(g.range[j].start > 0x8000); /* nothing below the first */
+}
+
+T_MAIN

@@ -1,0 +1,168 @@
+/*
+ * Random pins, unpins, mappings, allocations and forks under each policy, compared with a naive list of pins.
+ */
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "base/base.h"
+#include "reg/domain.h"
+#include "reg/uffd.h"
+#include "tests/unit/pin.h"
+
+/* The naive model: the pins, the live buffers of the heap, and for how much of the memory a key is good. */
+enum { PAGES = 64, PINS = 40, BUFFERS = 6, STEPS = 30000 };
+
+static void note_gone(uintptr_t start, uintptr_t end)
+{
+	for (int k = 1; k < DEVICE_REGS; k++)
+		if (device.reg[k].live && device.reg[k].addr < end && device.reg[k].addr + device.reg[k].len > start)
+			device.reg[k].stale = true;
+}
+
+/* Replace the page by another page, in one of four ways. */
+static void replace_page(void *page)
+{
+	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+	void *elsewhere;
+
+	switch (random() % 4) {
+	case 0:
+		madvise(page, 4096, MADV_DONTNEED);
+		break;
+	case 1:
+		syscall(SYS_munmap, page, 4096);
+		EXPECT(mmap(page, 4096, PROT_READ | PROT_WRITE, flags, -1, 0) == page);
+		break;
+	case 2:
+		EXPECT(mmap(page, 4096, PROT_READ | PROT_WRITE, flags, -1, 0) == page);
+		break;
+	default:
+		elsewhere = map(4096);
+		EXPECT(mremap(page, 4096, 4096, MREMAP_MAYMOVE | MREMAP_FIXED, elsewhere) == elsewhere);
+		EXPECT(mmap(page, 4096, PROT_READ | PROT_WRITE, flags, -1, 0) == page);
+		munmap(elsewhere, 4096);
+	}
+}
+
+/* The child has no part in the domain. The page that the child discards is its own. */
+static void fork_and_look(hugepin_domain *d, void *p)
+{
+	struct hugepin_pin pin;
+	int status = 1;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		madvise(p, 4096, MADV_DONTNEED);
+		_exit(hugepin_pin(d, p, 4096, 0, &pin) != -ESTALE);
+	}
+	waitpid(pid, &status, 0);
+	EXPECT_EQ(status, 0);
+}
+
+static void random_steps(uint32_t policy, unsigned seed)
+{
+	struct {
+		struct hugepin_pin pin;
+		unsigned access;
+		int buffer; /* of the heap; -1: foreign */
+	} out[PINS] = { 0 };
+	struct {
+		char *p;
+		size_t size;
+		int pins;
+	} buffers[BUFFERS] = { 0 };
+	hugepin_domain *d;
+	char *p = map(PAGES * 4096);
+
+	device_reset(&device);
+	d = open_as(policy, 6 * MIB, 20);
+	srandom(seed);
+	for (int step = 0; step < STEPS && t_failures < 5; step++) {
+		size_t at = (size_t)random() % (PAGES * 4096);
+		size_t len = 1 + (size_t)random() % HP_MIN(8 * 4096, PAGES * 4096 - at);
+		unsigned access = 1u << random() % 4;
+		int i = (int)(random() % PINS), b = (int)(random() % BUFFERS), what = (int)(random() % 1000), e;
+
+		if (out[i].pin.ref) {
+			EXPECT(device_covers(&device, &out[i].pin, out[i].access));
+			device.reg[out[i].pin.lkey].uses--;
+			EXPECT_EQ(hugepin_unpin(d, &out[i].pin), 0);
+			if (out[i].buffer >= 0)
+				buffers[out[i].buffer].pins--;
+		} else if (what < 850) {
+			const char *from = p + at;
+
+			out[i].buffer = -1;
+			if (what < 300 && buffers[b].p) {
+				out[i].buffer = b;
+				at = (size_t)random() % buffers[b].size;
+				len = 1 + (size_t)random() % (buffers[b].size - at);
+				from = buffers[b].p + at;
+			}
+			e = hugepin_pin(d, from, len, access, &out[i].pin);
+			EXPECT(e == 0 || e == -ENOBUFS);
+			if (e)
+				continue;
+			out[i].access = access;
+			EXPECT(device_covers(&device, &out[i].pin, access));
+			EXPECT_EQ(out[i].pin.len, len);
+			EXPECT(!device.reg[out[i].pin.lkey].stale);
+			device.reg[out[i].pin.lkey].uses++;
+			if (out[i].buffer >= 0)
+				buffers[b].pins++;
+		} else if (what < 900) {
+			/* The helper may register it again as soon as it is forgotten. */
+			hp_domain_lock(d);
+			note_gone((uintptr_t)p + at, (uintptr_t)p + at + len);
+			hp_domain_unlock(d);
+			EXPECT(hugepin_forget(p + at, len) <= 0);
+		} else if (what < 950) {
+			if (!hp_uffd_works())
+				continue;
+			at &= ~(size_t)4095;
+			hp_domain_lock(d);
+			replace_page(p + at);
+			note_gone((uintptr_t)p + at, (uintptr_t)p + at + 4096);
+			hp_domain_unlock(d);
+		} else if (what < 990) {
+			if (buffers[b].p && buffers[b].pins == 0) {
+				hugepin_free(buffers[b].p);
+				buffers[b].p = NULL;
+			} else if (!buffers[b].p) {
+				buffers[b].size = 32 * KIB + (size_t)random() % (2 * MIB);
+				buffers[b].p = hugepin_malloc(buffers[b].size);
+			}
+		} else if (what < 998) {
+			hugepin_purge();
+		} else {
+			fork_and_look(d, p);
+		}
+		hp_domain_lock(d); /* the service thread may be deregistering what was forgotten */
+		EXPECT(device.bytes <= 6 * MIB && device.regs <= 20);
+		EXPECT_EQ(stats_of(d).pinned_bytes, device.bytes);
+		hp_domain_unlock(d);
+	}
+	for (int i = 0; i < PINS; i++)
+		if (out[i].pin.ref) {
+			device.reg[out[i].pin.lkey].uses--;
+			EXPECT_EQ(hugepin_unpin(d, &out[i].pin), 0);
+		}
+	for (int b = 0; b < BUFFERS; b++)
+		hugepin_free(buffers[b].p);
+	munmap(p, PAGES * 4096);
+	close_empty(&device, d);
+	hugepin_purge();
+}
+
+TEST(random_use_agrees_with_a_list)
+{
+	for (unsigned seed = 1; seed <= 3; seed++)
+		random_steps(HUGEPIN_POLICY_LRU, seed);
+	random_steps(HUGEPIN_POLICY_NONE, 4);
+	random_steps(HUGEPIN_POLICY_ARENA, 5);
+	random_steps(HUGEPIN_POLICY_CF11, 6);
+	random_steps(HUGEPIN_POLICY_PREDICT, 7);
+}
+
+T_MAIN

@@ -1,0 +1,381 @@
+/*
+ * Pins of several threads: a device that only its opener may call, hits without the domain's lock, unpins that need no
+ * lock, and counts that another thread makes late.
+ */
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <semaphore.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "base/lock.h"
+#include "base/service.h"
+#include "base/ticker.h"
+#include "reg/counts.h"
+#include "reg/cover.h"
+#include "reg/domain.h"
+#include "reg/pin.h"
+#include "reg/region.h"
+#include "tests/unit/child.h"
+#include "tests/unit/pin.h"
+
+/* ------------------------------------------------------------------ a device that only its opener may call */
+
+static void *other_thread(void *d)
+{
+	static char unregistered[8192];
+	struct hugepin_pin pin;
+	char *p = device.reg[1].live ? (char *)device.reg[1].addr : NULL;
+
+	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &pin), 0); /* a hit is for everybody */
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	EXPECT_EQ(hugepin_pin(d, unregistered, 4096, 0, &pin), -EPERM);
+	EXPECT_EQ(hugepin_domain_close(d), -EPERM);
+	EXPECT_EQ(hugepin_forget(p, 4096), 0);
+	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &pin), -EPERM);
+	return NULL;
+}
+
+TEST(an_opener_only_device_is_called_by_the_opener_alone)
+{
+	hugepin_domain *d;
+	pthread_t t;
+	char *p = map(MIB);
+
+	device_reset(&device);
+	device.limits.flags = HUGEPIN_LIMIT_OPENER;
+	d = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	EXPECT_EQ(touch(d, p, 4096), 0);
+	EXPECT_EQ(touch(d, p + 100000, 4096), 0);
+	pthread_create(&t, NULL, other_thread, d);
+	pthread_join(t, NULL);
+	EXPECT_EQ(device.regs, 2);
+	EXPECT(registered(d, p + 100000, 4096)); /* and what was left to it is done */
+	EXPECT_EQ(device.regs, 1);
+	EXPECT(pthread_equal(device.thread, pthread_self()));
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+struct opened {
+	hugepin_domain *d;
+	struct hugepin_pin pin; /* made and not given back */
+	char *p;
+};
+
+static void *open_and_end(void *opened)
+{
+	struct opened *o = opened;
+
+	o->d = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	EXPECT_EQ(touch(o->d, o->p, 4096), 0);
+	EXPECT_EQ(hugepin_pin(o->d, o->p + 8192, 4096, 0, &o->pin), 0);
+	return NULL;
+}
+
+static void *take_for_opener(void *opened)
+{
+	struct opened *o = opened;
+	struct hugepin_pin pin;
+
+	EXPECT_EQ(hugepin_pin(o->d, o->p + 65536, 4096, 0, &pin), -EPERM);
+	EXPECT_EQ(hugepin_prefetch(o->d, o->p, 4096, 0), 0);
+	return NULL;
+}
+
+TEST(a_domain_whose_opener_has_ended_is_closed_by_another_thread)
+{
+	struct opened o = { .p = map(MIB) };
+	bool same = false;
+	pthread_t opener, t;
+	long calls;
+
+	device_reset(&device);
+	device.limits.flags = HUGEPIN_LIMIT_OPENER;
+	pthread_create(&opener, NULL, open_and_end, &o);
+	pthread_join(opener, NULL);
+	/* A new thread may have its pthread_t, and is another nevertheless. */
+	calls = device.calls;
+	for (int i = 0; i < 20 && !same; i++) {
+		pthread_create(&t, NULL, take_for_opener, &o);
+		same = pthread_equal(t, opener);
+		pthread_join(t, NULL);
+	}
+	EXPECT(same);
+	EXPECT_EQ(device.calls, calls);
+	EXPECT_EQ(hugepin_domain_close(o.d), -EBUSY);
+	EXPECT_EQ(touch(o.d, o.p + 65536, 4096), -EPERM); /* for all that */
+	EXPECT_EQ(hugepin_unpin(o.d, &o.pin), 0);
+	device.dereg_error = -EEXIST; /* as a ring says whose owner is gone */
+	EXPECT_EQ(hugepin_domain_close(o.d), 0);
+	EXPECT_EQ(device.deregs, 2);
+	EXPECT_EQ(device.closed, 1);
+	munmap(o.p, MIB);
+}
+
+/* Hits of a thread that is not the opener, while the test holds the domain's lock. */
+struct hits {
+	hugepin_domain *d;
+	char *heap, *foreign;
+	_Atomic long done; /* the first, by which a thread gets its counters, takes the lock */
+	_Atomic bool go;
+};
+enum { HITS = 1000 };
+
+static void *hit_without_the_lock(void *arg)
+{
+	struct hits *h = arg;
+
+	for (int i = 0; i < HITS; i++) {
+		struct iovec v[] = { { h->heap, 100 }, { h->foreign, 100 } };
+		struct hugepin_pin pins[2];
+
+		for (int k = 0; k < 2; k++) {
+			EXPECT_EQ(hugepin_pin(h->d, v[k].iov_base, 100, 0, &pins[0]), 0);
+			EXPECT_EQ(hugepin_unpin(h->d, &pins[0]), 0);
+			EXPECT_EQ(hugepin_sg_key(h->d, v[k].iov_base, 100, 0, &pins[0]), 0);
+			EXPECT_EQ(hugepin_unpin(h->d, &pins[0]), 0);
+		}
+		EXPECT_EQ(hugepin_pinv(h->d, v, 2, 0, pins, 2), 2);
+		EXPECT_EQ(hugepin_unpinv(h->d, pins, 2), 0);
+		h->done++;
+		while (!h->go)
+			usleep(1000);
+	}
+	return NULL;
+}
+
+/* Whether the opener's next hit deregisters regions that other threads have left to the opener. */
+static bool opener_looks(hugepin_domain *d, const char *p)
+{
+	long deregs = device.deregs;
+
+	EXPECT_EQ(touch(d, p, 4096), 0);
+	return device.deregs != deregs;
+}
+
+TEST(what_is_left_to_the_opener_keeps_other_threads_hits_from_nothing)
+{
+	struct hits h = { .heap = hugepin_malloc(MIB), .foreign = map(MIB) };
+	pthread_t t;
+
+	device_reset(&device);
+	device.limits.flags = HUGEPIN_LIMIT_OPENER;
+	h.d = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	EXPECT_EQ(touch(h.d, h.heap, 4096), 0);
+	EXPECT_EQ(touch(h.d, h.foreign, 4096), 0);
+	EXPECT_EQ(touch(h.d, h.foreign + 100000, 4096), 0);
+	EXPECT(!(h.d->attention & HP_TODO));
+	pthread_create(&t, NULL, hit_without_the_lock, &h);
+	while (!h.done)
+		usleep(1000);
+	/* Retired, and known to be in no use, by a thread that may not deregister. */
+	hp_lock(&h.d->lock);
+	hp_region_unpublish(hp_region_find(h.d, (uintptr_t)h.foreign + 100000, 0));
+	hp_region_settle(h.d);
+	h.d->attention |= HP_TODO;
+	h.go = true;
+	for (int i = 0; i < 50000 && h.done < HITS; i++)
+		usleep(1000);
+	EXPECT_EQ(h.done, HITS);
+	hp_unlock(&h.d->lock);
+	pthread_join(t, NULL);
+	EXPECT(h.d->attention & HP_TODO);
+	EXPECT(opener_looks(h.d, h.foreign));
+	EXPECT(!(h.d->attention & HP_TODO) && !opener_looks(h.d, h.foreign));
+	munmap(h.foreign, MIB);
+	hugepin_free(h.heap);
+	close_empty(&device, h.d);
+}
+
+/* ------------------------------------------------------------------ without the lock */
+
+static struct {
+	hugepin_domain *d;
+	char *p, *other;
+	sem_t ready, go, done;
+} quick;
+
+/* A thread's first pin takes the lock. */
+static void *pin_quickly(void *unused)
+{
+	struct hugepin_pin pin;
+
+	(void)unused;
+	EXPECT_EQ(touch(quick.d, quick.other, 100), 0);
+	sem_post(&quick.ready);
+	sem_wait(&quick.go);
+	EXPECT_EQ(hugepin_pin(quick.d, quick.p, 5000, 0, &pin), 0);
+	EXPECT_EQ(hugepin_unpin(quick.d, &pin), 0);
+	sem_post(&quick.done);
+	return NULL;
+}
+
+/* Whether p is pinned and given back while the domain is locked. */
+static bool needs_no_lock(hugepin_domain *d, char *p, char *other)
+{
+	struct timespec end;
+	pthread_t t;
+	bool quickly;
+
+	quick.d = d;
+	quick.p = p;
+	quick.other = other;
+	sem_init(&quick.ready, 0, 0);
+	sem_init(&quick.go, 0, 0);
+	sem_init(&quick.done, 0, 0);
+	pthread_create(&t, NULL, pin_quickly, NULL);
+	sem_wait(&quick.ready);
+	hp_lock(&d->lock);
+	sem_post(&quick.go);
+	clock_gettime(CLOCK_REALTIME, &end);
+	end.tv_sec += 50;
+	quickly = sem_timedwait(&quick.done, &end) == 0;
+	hp_unlock(&d->lock);
+	pthread_join(t, NULL);
+	return quickly;
+}
+
+/* A domain that no kernel watches: hits need not ask the kernel. */
+static hugepin_domain *open_unwatched(void)
+{
+	struct hugepin_attr attr = { .size = sizeof attr,
+				     .policy = HUGEPIN_POLICY_LRU,
+				     .watch = HUGEPIN_WATCH_PROGRAM };
+	hugepin_domain *d = NULL;
+
+	device_reset(&device);
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
+	return d;
+}
+
+TEST(what_was_pinned_ahead_is_found_without_the_lock)
+{
+	hugepin_domain *d = open_unwatched();
+	char *p = map(MIB);
+
+	EXPECT_EQ(touch(d, p + 500000, 4096), 0);
+	hp_lock(&d->lock);
+	EXPECT_EQ(hp_cover_ahead(d, p + 10, 9000, HUGEPIN_READ | HUGEPIN_WRITE), 0);
+	hp_unlock(&d->lock);
+	EXPECT_EQ(device.regs, 2);
+	EXPECT(needs_no_lock(d, p + 10, p + 500000));
+	EXPECT_EQ(device.regs, 2);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+TEST(what_was_pinned_is_found_without_the_lock)
+{
+	hugepin_domain *d = open_unwatched();
+	char *p = map(8 * MIB);
+
+	EXPECT_EQ(touch(d, p + 500000, 4096), 0);
+	EXPECT_EQ(touch(d, p + 10, 9000), 0);
+	EXPECT(needs_no_lock(d, p + 10, p + 500000));
+	EXPECT_EQ(touch(d, p + MIB, 7 * MIB), 0);
+	EXPECT(needs_no_lock(d, p + MIB, p + 500000));
+	EXPECT_EQ(touch(d, p + 5 * MIB, 4096), 0);
+	EXPECT(needs_no_lock(d, p + 5 * MIB + 100000, p + 500000)); /* by the hugepage, all of which is registered */
+	EXPECT_EQ(device.calls, 3);
+	munmap(p, 8 * MIB);
+	close_empty(&device, d);
+}
+
+TEST(what_went_away_unpinned_makes_no_unpin_slow)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB);
+
+	EXPECT_EQ(touch(d, p, 4096), 0);
+	EXPECT_EQ(hugepin_forget(p, 4096), 0);
+	EXPECT(!(d->attention & HP_RETIRED)); /* though it may not be deregistered yet */
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+TEST(after_the_last_unpin_of_what_went_away_unpins_are_quick_again)
+{
+	hugepin_domain *d = open_unwatched();
+	struct hugepin_pin one, two, other;
+	char *p = map(MIB);
+
+	EXPECT_EQ(touch(d, p + 500000, 4096), 0);
+	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &one), 0);
+	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &two), 0);
+	EXPECT_EQ(hugepin_forget(p, 4096), -EBUSY); /* pins are out */
+	EXPECT_EQ(hugepin_pin(d, p + 500000, 4096, 0, &other), 0);
+	EXPECT_EQ(stats_of(d).retired, 1);
+	EXPECT(d->attention & HP_RETIRED);
+	EXPECT_EQ(hugepin_unpin(d, &one), 0);
+	EXPECT(d->attention & HP_RETIRED);
+	EXPECT_EQ(hugepin_unpin(d, &two), 0);
+	EXPECT_EQ(d->attention, 0);
+	EXPECT_EQ(stats_of(d).retired, 0);
+	EXPECT_EQ(device.regs, 1);
+	EXPECT_EQ(hugepin_unpin(d, &other), 0);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+/* ------------------------------------------------------------------ counts */
+
+/* A thread is held up between its look at a region and its count. By then the region is another domain's. */
+TEST(what_was_counted_in_vain_lets_go_of_whose_region_it_is)
+{
+	hugepin_domain *d = open_lru();
+	struct hugepin_pin pin;
+	uint32_t index;
+	char *p = map(MIB);
+
+	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &pin), 0);
+	index = (uint32_t)pin.ref;
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	hp_count(&hp_counts_self[index].pins);
+	EXPECT_EQ(hugepin_forget(p, 4096), -EBUSY);
+	EXPECT_EQ(device.regs, 1);
+	hp_count_back(hp_counts_self, index);
+	EXPECT_EQ(device.regs, 0);
+	EXPECT_EQ(stats_of(d).retired, 0);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+static void forbid_membarrier(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { sizeof code / sizeof *code, code };
+
+	/* As the drop-in does. */
+	hp_service_end();
+	hp_ticker_forbid();
+	EXPECT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+	/* Of this thread: those of the library have filters of their own, and take no other. */
+	EXPECT_EQ(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program), 0);
+}
+
+static void lose_membarrier(void)
+{
+	hugepin_domain *d = open_lru(), *other;
+	char *p = map(MIB);
+
+	EXPECT_EQ(touch(d, p, 4096), 0);
+	forbid_membarrier();
+	EXPECT_EQ(touch(d, p, 8192), 0);
+	EXPECT_EQ(device.deregs, 0); /* nobody can say that it is not in use */
+	EXPECT_EQ(hugepin_domain_close(d), -EBUSY);
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, NULL, &other), -ENOSYS);
+}
+
+TEST(without_membarrier_nothing_is_deregistered)
+{
+	in_child(lose_membarrier);
+}
+
+T_MAIN
