@@ -1,0 +1,281 @@
+/*
+ * Questions to the kernel whether memory is changing: which pins ask, how often, how long a pin waits for the answer,
+ * and which answers the watcher does not believe.
+ */
+#include <sys/single_threaded.h>
+
+#include "reg/domains.h"
+#include "tests/unit/uffd.h"
+
+/* ------------------------------------------------------------------ several threads, or one */
+
+static void ask_in_threads_only(void)
+{
+	hugepin_domain *d = open_with(0);
+	char *p = map(MIB);
+	long before;
+
+	__libc_single_threaded = 1; /* whatever the service thread is */
+	EXPECT_EQ(made(d, p), 1);
+	before = questions;
+	for (int i = 0; i < 10; i++)
+		EXPECT_EQ(made(d, p), 0);
+	EXPECT_EQ(questions, before);
+	second_thread(true);
+	before = questions;
+	for (int i = 0; i < 10; i++)
+		EXPECT_EQ(made(d, p), 0);
+	EXPECT_EQ(questions, before + 10);
+	hp_sees_unmaps = true; /* the drop-in announces */
+	before = questions;
+	EXPECT_EQ(made(d, p), 0);
+	EXPECT_EQ(questions, before);
+	hp_sees_unmaps = false;
+	second_thread(false);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+TEST(hits_ask_once_and_only_where_the_program_has_several_threads)
+{
+	in_child(ask_in_threads_only);
+}
+
+static void ask_under_the_drop_in(void)
+{
+	hugepin_domain *d, *exact;
+	char *p = map(MIB);
+	long before;
+
+	hp_sees_unmaps = true;
+	d = open_with(0);
+	exact = open_with(HUGEPIN_WATCH_KERNEL);
+	second_thread(true);
+	EXPECT_EQ(made(d, p) + made(exact, p), 2);
+	before = questions;
+	EXPECT_EQ(made(d, p), 0);
+	EXPECT_EQ(questions, before);
+	EXPECT_EQ(made(exact, p), 0);
+	EXPECT_EQ(questions, before + 1);
+	second_thread(false);
+}
+
+TEST(under_the_drop_in_only_domains_that_want_the_kernel_ask)
+{
+	in_child(ask_under_the_drop_in);
+}
+
+static void ask_once_for_all(void)
+{
+	hugepin_domain *d = open_with(0);
+	struct hugepin_pin pins[8];
+	struct hugepin_sge sges[8];
+	struct iovec v[8];
+	char *p = map(MIB);
+	long before, calls;
+
+	for (int i = 0; i < 8; i++) {
+		v[i] = (struct iovec){ p + (size_t)i * 64 * KIB, 4096 };
+		EXPECT_EQ(made(d, v[i].iov_base), 1);
+	}
+	second_thread(true);
+	calls = device.calls;
+	before = questions;
+	EXPECT_EQ(hugepin_pinv(d, v, 8, 0, pins, 8), 8);
+	EXPECT_EQ(questions, before + 1);
+	hugepin_unpinv(d, pins, 8);
+	before = questions;
+	EXPECT_EQ(hugepin_sg_map(v, 8, 0, hugepin_sg_key, d, sges, 8, pins, 8, NULL), 8);
+	EXPECT_EQ(questions, before + 1);
+	hugepin_unpinv(d, pins, 8);
+	/* Something is changing: each for itself, which waits. */
+	answers(EAGAIN, 3);
+	before = questions;
+	EXPECT_EQ(hugepin_pinv(d, v, 8, 0, pins, 8), 8);
+	EXPECT(questions > before + 8);
+	hugepin_unpinv(d, pins, 8);
+	answers(EAGAIN, 3);
+	EXPECT_EQ(hugepin_sg_map(v, 8, 0, hugepin_sg_key, d, sges, 8, pins, 8, NULL), 8);
+	hugepin_unpinv(d, pins, 8);
+	EXPECT_EQ(device.calls, calls);
+	second_thread(false);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+TEST(several_pieces_are_one_question)
+{
+	in_child(ask_once_for_all);
+}
+
+/* ------------------------------------------------------------------ answers */
+
+static void change_for_long(void)
+{
+	hugepin_domain *d = open_with(0);
+	struct hugepin_pin pin;
+	char *p = map(MIB);
+	uint64_t begun = hp_clock_ns();
+
+	second_thread(true);
+	EXPECT_EQ(made(d, p), 1);
+	answers(EAGAIN, 1000000000);
+	for (int i = 0; i < 20; i++)
+		EXPECT_EQ(made(d, p), 1); /* for itself, each time */
+	EXPECT_EQ(hugepin_sg_key(d, p, 1, 0, &pin), -ENOKEY);
+	EXPECT(hp_clock_ns() - begun < UINT64_C(10000000000));
+	EXPECT_EQ(stats_of(d).uncached, 20);
+	answers(EAGAIN, 2); /* and then no more */
+	EXPECT_EQ(made(d, p), 0);
+	EXPECT_EQ(hugepin_sg_key(d, p, 1, 0, &pin), 0);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	second_thread(false);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+TEST(what_changes_for_long_is_registered_for_each_pin)
+{
+	in_child(change_for_long);
+}
+
+static int which;
+
+static void lose_the_descriptor(void)
+{
+	static const int others[] = { EBADF, ENOTTY, EFAULT };
+	hugepin_domain *d = open_with(0);
+	char *p = map(MIB);
+
+	second_thread(true);
+	EXPECT_EQ(made(d, p), 1);
+	EXPECT_EQ(made(d, p), 0);
+	answers(others[which], 1);
+	EXPECT_EQ(made(d, p), 1);
+	EXPECT(!hp_uffd_works());
+	EXPECT_EQ(made(d, p), 1);
+	munmap(p, MIB);
+	second_thread(false);
+	close_empty(&device, d);
+}
+
+TEST(a_descriptor_that_answers_otherwise_is_not_believed)
+{
+	for (which = 0; which < 3; which++)
+		in_child(lose_the_descriptor);
+}
+
+static void be_an_old_kernel(void)
+{
+	hugepin_domain *d;
+	char *p = map(MIB);
+
+	is_flag = true;
+	d = open_with(0);
+	EXPECT(opened > 0);
+	EXPECT(!hp_uffd_works());
+	EXPECT_EQ(made(d, p), 1);
+	EXPECT_EQ(made(d, p), 1);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+TEST(a_kernel_that_does_not_count_changes_is_not_believed)
+{
+	in_child(be_an_old_kernel);
+}
+
+/* ------------------------------------------------------------------ how long a pin waits */
+
+static uint64_t fake_clock(void)
+{
+	return fake_ns;
+}
+
+/* How many questions are asked until an answer is yes, or the asker gives up. A question takes 50 us. After the first
+ * 64 the asker sleeps before each. */
+static long asked_for(uint64_t worth_ns, bool settles)
+{
+	long before = questions, asked;
+
+	yields = 0;
+	EXPECT_EQ(hp_uffd_settle(worth_ns), settles);
+	asked = questions - before;
+	EXPECT_EQ(yields, HP_MIN(asked - 1, 64));
+	return asked;
+}
+
+static void be_patient(void)
+{
+	hugepin_domain *d = open_with(0);
+
+	opener = (int)raw(SYS_gettid, 0, 0, 0, 0, 0, 0);
+	fake_ns = 1000000000;
+	hp_clock_set(fake_clock);
+	EXPECT_EQ(asked_for(0, true), 1);
+	for (int i = 0; i < 2; i++) {
+		answers(EAGAIN, 1000000);
+		EXPECT_EQ(asked_for(0, false), 202);
+		EXPECT_EQ(asked_for(0, false), 102);
+		EXPECT_EQ(asked_for(0, false), 52);
+		EXPECT_EQ(asked_for(20000000, false), 402); /* it is worth more */
+		EXPECT_EQ(asked_for(0, false), 22); /* a millisecond at least */
+		EXPECT_EQ(asked_for(0, false), 22);
+		EXPECT_EQ(asked_for(100, false), 22);
+		answers(EAGAIN, 20); /* and then no more: patience is as at first */
+		EXPECT_EQ(asked_for(0, true), 21);
+	}
+	answers(EAGAIN, 1000000);
+	errno = 77;
+	EXPECT_EQ(hp_uffd_ask(), HP_CHANGING);
+	EXPECT_EQ(errno, 77);
+	answers(EINVAL, 1);
+	EXPECT_EQ(hp_uffd_ask(), HP_QUIET);
+	EXPECT_EQ(errno, 77);
+	hp_clock_set(NULL);
+	opener = 0;
+	close_empty(&device, d);
+}
+
+TEST(who_has_waited_in_vain_waits_half_as_long_and_a_millisecond_at_least)
+{
+	in_child(be_patient);
+}
+
+static void *let_reader_go(void *unused)
+{
+	usleep(30000);
+	hold_reader = false;
+	return unused;
+}
+
+static void wait_for_the_reader(void)
+{
+	hugepin_domain *d = open_with(0);
+	char *p = map(MIB);
+	pthread_t other;
+
+	EXPECT_EQ(made(d, p), 1);
+	hp_uffd_wait();
+	seen_reading = d;
+	hold_reader = true;
+	munmap(p, MIB); /* returns when that was read */
+	EXPECT(d->attention & HP_BUSY);
+	EXPECT_EQ(pthread_create(&other, NULL, let_reader_go, NULL), 0);
+	hp_uffd_wait();
+	EXPECT(!hold_reader);
+	EXPECT(!(d->attention & HP_BUSY));
+	EXPECT(d->attention & HP_PENDING || stats_of(d).invalidated == 1);
+	pthread_join(other, NULL);
+	EXPECT(reads > 0);
+	EXPECT_EQ(busy_reads, reads);
+	seen_reading = NULL;
+	close_empty(&device, d);
+}
+
+TEST(while_events_are_read_pins_wait_and_see_what_they_say)
+{
+	in_child(wait_for_the_reader);
+}
+
+T_MAIN

@@ -1,0 +1,270 @@
+/*
+ * Mappings that are watched: which kinds of memory, as a whole or in parts, and which pages an event is about.
+ */
+#include "alloc/hold.h"
+#include "reg/gone.h"
+#include "tests/unit/uffd.h"
+
+/* ------------------------------------------------------------------ private or not */
+
+static void kinds(void)
+{
+	hugepin_domain *d = open_with(0);
+	char *shared = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	char *of_file, *p = map(MIB);
+	int fd = memfd_create("file", MFD_CLOEXEC);
+
+	EXPECT_EQ(ftruncate(fd, (off_t)MIB), 0);
+	of_file = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	EXPECT_EQ(made(d, shared), 1);
+	EXPECT_EQ(made(d, shared), 1);
+	EXPECT_EQ(made(d, of_file), 1);
+	EXPECT_EQ(made(d, of_file), 1);
+	EXPECT_EQ(made(d, p), 1);
+	EXPECT_EQ(made(d, p), 0);
+	EXPECT(hp_uffd_is_private((uintptr_t)p, (uintptr_t)p + MIB));
+	EXPECT(!hp_uffd_is_private((uintptr_t)shared, (uintptr_t)shared + 1));
+	EXPECT(!hp_uffd_is_private((uintptr_t)of_file, (uintptr_t)of_file + 1));
+	EXPECT(!hp_uffd_is_private(4096, 8192));
+	EXPECT(hp_uffd_is_private((uintptr_t)&fd, (uintptr_t)&fd + 1));
+	munmap(p, MIB);
+	EXPECT_EQ(stats_of(d).uncached, 4);
+}
+
+TEST(shared_memory_and_files_are_registered_for_each_pin)
+{
+	in_child(kinds);
+	no_query = true; /* and read of all mappings */
+	in_child(kinds);
+	no_query = false;
+}
+
+static void many_mappings(void)
+{
+	hugepin_domain *d = open_with(0);
+	char *p = mmap(NULL, 4000 * 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	for (int i = 0; i < 4000; i++)
+		EXPECT_EQ(mprotect(p + i * 8192, 4096, PROT_READ | PROT_WRITE), 0);
+	for (int i = 0; i < 4000; i += 397) {
+		EXPECT_EQ(made(d, p + i * 8192), 1);
+		EXPECT_EQ(made(d, p + i * 8192), 0);
+	}
+	lists = 0;
+	EXPECT(!hp_uffd_is_private(4096, 8192)); /* below the first: no more is read */
+	EXPECT_EQ(lists, 1);
+	lists = 0;
+	EXPECT(!hp_uffd_is_private((uintptr_t)-8192, (uintptr_t)-4096)); /* above the last */
+	EXPECT(lists > 50);
+	lists = 0;
+	EXPECT(hp_uffd_is_private((uintptr_t)p, (uintptr_t)p + 1));
+	EXPECT(lists > 0);
+}
+
+TEST(one_of_many_mappings_is_found)
+{
+	no_query = true;
+	in_child(many_mappings);
+	no_query = false;
+}
+
+static void long_names(void)
+{
+	char name[240], *p = map(4096), *file;
+	bool told;
+	int fd;
+
+	memset(name, 'n', sizeof name);
+	name[sizeof name - 1] = '\0';
+	fd = memfd_create(name, MFD_CLOEXEC);
+	EXPECT_EQ(ftruncate(fd, 4096), 0);
+	file = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	EXPECT(hp_uffd_is_private((uintptr_t)p, (uintptr_t)p + 1));
+	told = !lists; /* of one mapping, by the kernel: then of this as well */
+	EXPECT(!hp_uffd_is_private((uintptr_t)file, (uintptr_t)file + 1));
+	EXPECT_EQ(lists > 0, !told);
+	EXPECT(!told || !no_query);
+}
+
+/* The name is longer than the buffer for it. */
+TEST(a_file_with_a_long_name_is_a_file)
+{
+	in_child(long_names);
+	no_query = true;
+	in_child(long_names);
+	no_query = false;
+}
+
+static void neighbours(void)
+{
+	char *p = mmap(NULL, 12 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	const uintptr_t at = (uintptr_t)p;
+
+	munmap(p + 4096, 4096); /* a hole */
+	EXPECT(mmap(p + 4 * 4096, 4096, PROT_READ, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p + 4 * 4096);
+	/* a mapping of its own, private as those beside it */
+	EXPECT_EQ(mprotect(p + 7 * 4096, 4096, PROT_READ | PROT_WRITE), 0);
+	for (unsigned from = 0; from < 12; from++)
+		for (unsigned to = from + 1; to <= 12; to++) {
+			bool is = !(from <= 1 && to > 1) && !(from <= 4 && to > 4);
+
+			EXPECT_EQ(hp_uffd_is_private(at + from * 4096, at + to * 4096), is);
+			if (to - from > 1)
+				EXPECT_EQ(hp_uffd_is_private(at + from * 4096 + 4095, at + to * 4096 - 4095), is);
+		}
+	EXPECT(hp_uffd_is_private(at + 4096, at + 4096)); /* nothing */
+	errno = 77;
+	EXPECT(!hp_uffd_is_private(at + 4096, at + 4097));
+	EXPECT_EQ(errno, 77);
+}
+
+TEST(a_range_is_private_if_each_of_its_mappings_is)
+{
+	in_child(neighbours);
+	no_query = true;
+	in_child(neighbours);
+	no_query = false;
+}
+
+/* ------------------------------------------------------------------ as wholes or in parts */
+
+static bool was_added(unsigned nth, const char *start, size_t pages)
+{
+	return EXPECT_EQ(added[nth].start, (uintptr_t)start) && EXPECT_EQ(added[nth].len, pages * 4096);
+}
+
+/* Three mappings of four pages each. No mapping lies beside them. */
+static char *three(void)
+{
+	char *p = (char *)mmap(NULL, 14 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) + 4096;
+
+	EXPECT_EQ(mprotect(p, 4 * 4096, PROT_READ | PROT_WRITE), 0);
+	EXPECT_EQ(mprotect(p + 4 * 4096, 4 * 4096, PROT_READ), 0);
+	EXPECT_EQ(mprotect(p + 8 * 4096, 4 * 4096, PROT_READ | PROT_WRITE), 0);
+	adds = 0;
+	return p;
+}
+
+static void watch_mappings(void)
+{
+	char *p;
+	bool tells;
+
+	hp_uffd_open(hp_gone_tell);
+	EXPECT(hp_uffd_works());
+	p = three();
+	errno = 77;
+	lists = 0;
+	EXPECT(hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 9 * 4096));
+	tells = !lists; /* the kernel, of one mapping */
+	EXPECT_EQ(adds, 3); /* as wholes */
+	EXPECT(was_added(0, p, 4) && was_added(1, p + 4 * 4096, 4) && was_added(2, p + 8 * 4096, 4));
+	p = three();
+	add_max = 3 * 4096; /* what is more is in part another's: the parts */
+	EXPECT(hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 3 * 4096));
+	EXPECT_EQ(adds, 1);
+	was_added(0, p + 2 * 4096, 1);
+	p = three();
+	EXPECT(!hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 10 * 4096)); /* not all of it */
+	EXPECT_EQ(adds, 1);
+	was_added(0, p + 2 * 4096, 2);
+	add_max = UINT64_MAX;
+	p = three();
+	munmap(p + 5 * 4096, 4096);
+	EXPECT(!hp_uffd_watch((uintptr_t)p + 4 * 4096, (uintptr_t)p + 10 * 4096)); /* a hole */
+	EXPECT_EQ(adds, 1);
+
+	p = three();
+	hp_uffd_watch_heap((uintptr_t)p, (uintptr_t)p + 12 * 4096);
+	EXPECT_EQ(adds, tells ? 3 : 1);
+	was_added(0, p, tells ? 4 : 12);
+	p = three();
+	munmap(p + 4 * 4096, 4096);
+	/* as far as there is any; all of it where nobody tells */
+	hp_uffd_watch_heap((uintptr_t)p, (uintptr_t)p + 12 * 4096);
+	EXPECT_EQ(adds, 1);
+	was_added(0, p, tells ? 4 : 12);
+	p = three();
+	add_max = 4096;
+	hp_uffd_watch_heap((uintptr_t)p, (uintptr_t)p + 12 * 4096);
+	EXPECT_EQ(adds, 0);
+	add_max = UINT64_MAX;
+	EXPECT_EQ(errno, 77);
+}
+
+TEST(mappings_are_watched_as_wholes_and_a_part_where_more_cannot_be)
+{
+	in_child(watch_mappings);
+	no_query = true;
+	in_child(watch_mappings);
+	no_query = false;
+}
+
+static void watch_the_heaps(void)
+{
+	hugepin_domain *d = open_with(0);
+	char *p = hugepin_malloc(MIB);
+	struct hugepin_extent x;
+	uint64_t end;
+
+	EXPECT(hp_heap_extent(p, &x));
+	adds = 0;
+	EXPECT_EQ(made(d, p), 1);
+	EXPECT(adds >= 1 && adds < 64);
+	EXPECT(added[0].start <= (uintptr_t)x.addr);
+	end = added[0].start;
+	for (unsigned i = 0; i < adds; end = added[i].start + added[i].len, i++)
+		EXPECT_EQ(added[i].start, end);
+	EXPECT(end >= (uintptr_t)x.addr + x.len);
+	close_empty(&device, d);
+	hugepin_free(p);
+}
+
+TEST(of_the_heap_all_of_the_extent_is_watched)
+{
+	in_child(watch_the_heaps);
+}
+
+/* ------------------------------------------------------------------ events */
+
+/* A bit for each page of p that a pin finds registered no more. Every second page is looked at. */
+static uint64_t missed(hugepin_domain *d, char *p, unsigned pages)
+{
+	uint64_t which_ = 0;
+
+	for (unsigned i = 0; i < pages; i += 2)
+		which_ |= (uint64_t)(made(d, p + (size_t)i * 4096) != 0) << i;
+	return which_;
+}
+
+static void move_and_unmap(void)
+{
+	enum { PAGES = 40 };
+	hugepin_domain *d = open_with(0);
+	char *p = map(PAGES * 4096);
+	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+	const uint64_t one = 1;
+
+	EXPECT_EQ(missed(d, p, PAGES), UINT64_C(0x5555555555));
+	EXPECT_EQ(missed(d, p, PAGES), 0);
+	EXPECT(mremap(p + 3 * 4096, 3 * 4096, 3 * 4096, MREMAP_MAYMOVE | MREMAP_FIXED, p + 19 * 4096) == p + 19 * 4096);
+	EXPECT(mmap(p + 3 * 4096, 3 * 4096, PROT_READ | PROT_WRITE, flags, -1, 0) == p + 3 * 4096);
+	EXPECT_EQ(missed(d, p, PAGES), one << 4 | one << 20);
+	EXPECT_EQ(missed(d, p, PAGES), 0);
+	munmap(p + 9 * 4096, 2 * 4096);
+	EXPECT(mmap(p + 9 * 4096, 2 * 4096, PROT_READ | PROT_WRITE, flags, -1, 0) == p + 9 * 4096);
+	EXPECT_EQ(missed(d, p, PAGES), one << 10);
+	EXPECT_EQ(missed(d, p, PAGES), 0);
+	EXPECT_EQ(madvise(p + 29 * 4096, 4 * 4096, MADV_DONTNEED), 0);
+	EXPECT_EQ(missed(d, p, PAGES), one << 30 | one << 32);
+	EXPECT_EQ(missed(d, p, PAGES), one << 30 | one << 32); /* the event came before the pages went */
+	munmap(p, PAGES * 4096);
+	close_empty(&device, d);
+}
+
+TEST(an_event_is_about_the_pages_that_move_go_or_are_discarded)
+{
+	in_child(move_and_unmap);
+}
+
+T_MAIN
