@@ -1,6 +1,7 @@
 /*
- * Held pages (alloc/hold.h): what holding gives memory to, what it keeps, and for how long; against counters of its own in a
- * random run; and what the hooks are told. Forks with held pages are in forkheld.c, failures of the kernel in faults.c.
+ * Held pages (alloc/hold.h): what holding gives memory to, what it keeps, and for how long; against counters of its own
+ * in a random run; and what the hooks are told. Forks with held pages are in fork_copied.c and fork_lost.c, failures of
+ * the kernel in faults.c.
  */
 #include "alloc/hold.h"
 

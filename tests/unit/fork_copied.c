@@ -1,0 +1,264 @@
+/*
+ * Held memory of which a child gets a copy, by us or by the kernel: the child has its own memory, the hook of fork sees
+ * that memory in place, and the parent's pages stay those that the ring writes to.
+ */
+#include "base/lock.h"
+#include "base/service.h"
+#include "tests/unit/fork.h"
+
+/* The child has all buffers. They are its own, and none is held. */
+static void use_all(void)
+{
+	EXPECT(!any_held());
+	expect_intact();
+	rewrite(5);
+	expect_intact();
+	hp_heap_tick();
+	for (int i = 1; i < BUFFERS; i += 5) {
+		buffers[i].p = hugepin_calloc(1, buffers[i].size);
+		EXPECT_EQ(zero_check(buffers[i].p, buffers[i].size), -1);
+		fill(&buffers[i], 7);
+	}
+	for (int i = 0; i < BUFFERS; i += 2)
+		buffers[i].p = hugepin_realloc(buffers[i].p, buffers[i].size + 3 * MIB);
+	expect_intact();
+	EXPECT_EQ(HP_STAT(hugetlb_bytes), 0);
+	EXPECT_EQ(HP_STAT(reserved_bytes), 0);
+	expect_counted();
+	free_heap();
+}
+
+static void copied(int64_t pages)
+{
+	uint64_t copies = HP_STAT(forks_copied);
+	struct kinds k;
+
+	fill_heap(pages);
+	hold_all(HP_HOLD_COPY);
+	register_all();
+	k = smaps_kinds(0, hp_span.base, hp_span.base + hp_span.size);
+	note_frames();
+	for (int i = 1; i <= 2; i++) {
+		EXPECT_EQ(fork_with(use_all), 0);
+		EXPECT_EQ(HP_STAT(forks_copied), copies + (unsigned)i);
+		if (!no_ring)
+			read_into_all((uint64_t)i << 32);
+		expect_intact();
+		if (frames[0])
+			expect_frames();
+	}
+	EXPECT_EQ(smaps_kinds(0, hp_span.base, hp_span.base + hp_span.size).hugetlb, k.hugetlb);
+	unregister_all();
+	drop_all();
+	if (pages != HP_PAGES_HUGETLB) { /* nothing of it is held any more: the kernel's copy-on-write does */
+		EXPECT_EQ(fork_with(expect_intact), 0);
+		EXPECT_EQ(HP_STAT(forks_copied), copies + 2);
+	}
+	free_heap();
+	if (no_ring)
+		SKIP("io_uring: %s", no_ring);
+}
+
+TEST(a_child_gets_a_copy_of_held_pool_pages_and_the_ring_keeps_the_originals)
+{
+	NEEDS_POOL(80);
+	copied(HP_PAGES_HUGETLB);
+}
+
+TEST(a_child_gets_a_copy_of_held_thp_and_the_ring_keeps_the_originals)
+{
+	copied(HP_PAGES_THP);
+}
+
+TEST(a_child_gets_a_copy_of_held_base_pages_and_the_ring_keeps_the_originals)
+{
+	copied(HP_PAGES_BASE);
+}
+
+TEST(a_child_gets_a_copy_of_held_pool_pages_with_the_pool_empty_and_in_the_cow_mode)
+{
+	struct drainer d;
+
+	NEEDS_POOL(80);
+	hp_config.fork_mode = HP_FORK_COW;
+	fill_heap(HP_PAGES_HUGETLB);
+	hold_all(HP_HOLD_COPY);
+	register_all();
+	d = pool_drain(0);
+	EXPECT_EQ(fork_with(use_all), 0);
+	if (!no_ring)
+		read_into_all(3);
+	pool_refill(d);
+	unregister_all();
+	drop_all();
+	free_heap();
+	hp_config.fork_mode = HP_FORK_COPY;
+}
+
+TEST(a_copy_goes_before_nothing)
+{
+	fill_heap(HP_PAGES_THP);
+	hold_all(HP_HOLD_DONTFORK);
+	hold_all(HP_HOLD_COPY);
+	EXPECT_EQ(fork_with(use_all), 0);
+	hold_all(HP_HOLD_COW);
+	EXPECT_EQ(fork_with(use_all), 0);
+	drop_all();
+	free_heap();
+}
+
+/* ------------------------------------------------------------------ the kernel's copy-on-write */
+
+TEST(held_memory_that_is_left_to_the_kernel_is_not_copied_by_us)
+{
+	uint64_t copies = HP_STAT(forks_copied);
+
+	fill_heap(HP_PAGES_THP);
+	hold_all(HP_HOLD_COW);
+	EXPECT_EQ(fork_with(use_all), 0);
+	hold_all(HP_HOLD_DONTFORK); /* copy-on-write goes before nothing */
+	EXPECT_EQ(fork_with(use_all), 0);
+	EXPECT_EQ(HP_STAT(forks_copied), copies);
+	drop_all();
+	free_heap();
+}
+
+/* ------------------------------------------------------------------ the hook, and what stays */
+
+static long address_space(void)
+{
+	return file_number("/proc/self/statm");
+}
+
+TEST(forks_leave_nothing_mapped_behind)
+{
+	size_t mappings;
+	long pages;
+
+	fill_heap(HP_PAGES_THP);
+	hold_all(HP_HOLD_COPY);
+	EXPECT_EQ(fork_with(expect_intact), 0);
+	mappings = smaps_kinds(0, 0, UINTPTR_MAX).mappings;
+	pages = address_space();
+	for (int i = 0; i < 10; i++)
+		EXPECT_EQ(fork_with(expect_counted), 0);
+	EXPECT_EQ(smaps_kinds(0, 0, UINTPTR_MAX).mappings, mappings);
+	EXPECT_EQ(address_space(), pages);
+	drop_all();
+	free_heap();
+}
+
+static int told; /* times */
+static bool told_wrong;
+
+static void told_child(void)
+{
+	told++;
+	told_wrong |= !hp_lock_mine(&hp_heap_lock) || any_held() || hp_service_running() ||
+		      pattern_check(buffers[0].p, buffers[0].size, buffers[0].seed) != -1;
+}
+
+static void expect_told_child(void)
+{
+	EXPECT_EQ(told, 1);
+	EXPECT(!told_wrong);
+}
+
+TEST(fork_tells_the_child_when_its_memory_is_in_place)
+{
+	static const struct hp_heap_hooks ours = { .postfork_child = told_child }, none;
+
+	fill_heap(HP_PAGES_AUTO);
+	hold_all(HP_HOLD_COPY);
+	hp_heap_set_hooks(&ours);
+	EXPECT_EQ(fork_with(expect_told_child), 0);
+	EXPECT_EQ(told, 0);
+	hp_heap_set_hooks(&none);
+	drop_all();
+	free_heap();
+}
+
+/* As when a signal handler forks. Debug builds assert the order of locks. */
+TEST(a_fork_may_come_while_its_thread_has_a_lock_of_the_pin_cache)
+{
+	struct hp_lock lock = HP_LOCK_INIT(HP_RANK_QUEUE);
+	int status = -1;
+	pid_t pid;
+
+	hugepin_free(hugepin_malloc(MIB));
+	hp_lock(&lock);
+	pid = fork();
+	hp_unlock(&lock);
+	if (pid == 0)
+		_exit(0);
+	EXPECT_EQ(waitpid(pid, &status, 0), pid);
+	EXPECT_EQ(status, 0);
+}
+
+/* ------------------------------------------------------------------ costs */
+
+enum { LARGE = 64, LARGE_SIZE = 16 << 20 };
+
+struct cost {
+	double ms; /* negative: not possible */
+	uint64_t copied;
+};
+
+/* The cost of the first fork of a heap of 1 GiB in pool pages, in a process of its own. */
+static struct cost fork_cost(bool registered)
+{
+	int result[2];
+	struct cost cost = { .ms = -1 };
+	pid_t pid;
+
+	if (!EXPECT(!pipe2(result, O_CLOEXEC)))
+		return cost;
+	pid = fork();
+	if (pid == 0) {
+		uint64_t start;
+		pid_t child;
+
+		hp_span.no_pool = false;
+		hp_config.pages = HP_PAGES_HUGETLB;
+		for (int i = 0; i < LARGE; i++) {
+			void *p = hugepin_malloc(LARGE_SIZE);
+
+			memset(p, i, LARGE_SIZE);
+		}
+		if (registered) {
+			hold_all(HP_HOLD_COPY);
+			register_all();
+		}
+		start = hp_clock_ns();
+		child = fork();
+		if (child == 0)
+			_exit(0);
+		cost = (struct cost){ (double)(hp_clock_ns() - start) / 1e6, HP_STAT(fork_copied_bytes) };
+		waitpid(child, NULL, 0);
+		if (registered && no_ring)
+			cost.ms = -1;
+		_exit(write(result[1], &cost, sizeof cost) != sizeof cost);
+	}
+	EXPECT_EQ(child_wait(pid, 40), 0);
+	EXPECT(read(result[0], &cost, sizeof cost) == sizeof cost);
+	close(result[0]);
+	close(result[1]);
+	return cost;
+}
+
+/* The times are for the reader. `make bench-pin` compares times. */
+TEST(a_fork_copies_as_much_of_registered_memory_as_of_unregistered_memory)
+{
+	struct cost plain, registered;
+
+	NEEDS_POOL(540);
+	plain = fork_cost(false);
+	registered = fork_cost(true);
+	if (plain.ms < 0 || registered.ms < 0)
+		SKIP("io_uring: %s", no_ring ? no_ring : "1 GiB cannot be registered");
+	t_print("# first fork of 1 GiB: %.0f ms, registered %.0f ms\n", plain.ms, registered.ms);
+	EXPECT(plain.copied >= (uint64_t)LARGE * LARGE_SIZE);
+	EXPECT_EQ(registered.copied, plain.copied);
+}
+
+LIVE_MAIN
