@@ -1,5 +1,6 @@
 #include "alloc/leave.h"
 
+#include "alloc/cache.h"
 #include "alloc/place.h"
 #include "alloc/start.h"
 
@@ -34,6 +35,10 @@ void hp_leave_pool(void)
 	hp_tree_settle(&hp_span.tree);
 	if (!any)
 		return;
+	/* This thread may fork in a signal handler that interrupted its own free() just before that entered the cache. Then
+	 * the interrupted free() must not believe what it has read. */
+	if (hp_cache_self != &hp_cache_none)
+		atomic_store_explicit(&hp_cache_self->limit, 0, memory_order_relaxed);
 	/* A freed buffer on one of these pages must return to the tree, not to a list: ROOMY sees to that. */
 	for (size_t c = HP_PAGE_CHUNKS; c < hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT;) {
 		uint64_t w = hp_chunk_get(c);

@@ -12,7 +12,9 @@ static bool identify(int fd, struct stat *ret_)
 
 void hp_kept_forget(struct hp_kept *k)
 {
-	atomic_store_explicit(&k->fd, -1, memory_order_relaxed); /* who sees the number still asks for its file */
+	/* seq_cst: before the watcher looks for open domains; pairs with hp_domains_add(). Whoever still sees the number
+	 * asks for its file. */
+	atomic_store_explicit(&k->fd, -1, memory_order_seq_cst);
 }
 
 bool hp_kept_set(struct hp_kept *k, int fd)

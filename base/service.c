@@ -394,9 +394,10 @@ void hp_service_opens_files(void)
 {
 	if (atomic_load_explicit(&service.opens_files, memory_order_relaxed))
 		return;
-	/* relaxed: for a thread that starts later; the one that is there is ended. */
-	atomic_store_explicit(&service.opens_files, true, memory_order_relaxed);
 	hp_service_end();
+	/* relaxed: hp_service_allow() publishes it to the thread that starts next. Not before the old thread has ended: a
+	 * second caller that sees the flag may rely on a thread that opens files. */
+	atomic_store_explicit(&service.opens_files, true, memory_order_relaxed);
 	hp_service_allow();
 }
 

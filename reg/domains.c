@@ -72,10 +72,11 @@ static hugepin_domain *get_place(uint32_t i)
 	return atomic_load_explicit(&domains.domain[i], memory_order_relaxed);
 }
 
-/* acquire: the domain is as it was opened; pairs with hp_domains_add(). */
+/* seq_cst: the domain is as it was opened; pairs with hp_domains_add(). The watcher has counted its round before: either
+ * the watcher sees the domain, or the opener sees the round and waits for it (hp_uffd_wait()). */
 static bool place_is_open(uint32_t i)
 {
-	return atomic_load_explicit(&domains.open[i], memory_order_acquire);
+	return atomic_load_explicit(&domains.open[i], memory_order_seq_cst);
 }
 
 int hp_domains_place(hugepin_domain **ret_)
@@ -105,7 +106,7 @@ void hp_domains_add(hugepin_domain *d)
 {
 	domains.uses += ((domains.uses + 1) & 0x3ffffff) ? 1 : 2;
 	d->ref = REF(d->number, domains.uses);
-	atomic_store_explicit(&domains.open[d->number], true, memory_order_release); /* pairs with place_is_open() */
+	atomic_store_explicit(&domains.open[d->number], true, memory_order_seq_cst); /* pairs with place_is_open() */
 	atomic_fetch_add_explicit(&domains.count, 1, memory_order_relaxed);
 }
 

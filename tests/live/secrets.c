@@ -5,7 +5,6 @@
  *
  * HUGEPIN_PAGES is read once, so each kind of memory is a process of its own: this program with --kind.
  */
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <spawn.h>
@@ -24,7 +23,7 @@
 
 extern char **environ;
 
-enum { SIZE = 6 << 20, HUGE = 2 << 20, PART = 1 << 16, SECRET = 0x5a, MISSING = 77 };
+enum { SIZE = 6 << 20, HUGE = 2 << 20, PART = 1 << 16, SECRET = 0x5a };
 enum call { MADVISE, MPROTECT };
 static const char *kind;
 static bool alone; /* without the drop-in, which sees the calls */
@@ -444,31 +443,6 @@ static void locks_of_the_program_and_of_pins_do_not_undo_each_other(void)
 	hugepin_domain_close(d);
 }
 
-/* libibverbs gives up a registration where its advice is refused, as the kernel does for parts of the pool's pages. */
-static int what_libibverbs_says_is_not_refused(void)
-{
-	void *verbs = dlopen("libibverbs.so.1", RTLD_NOW);
-	int (*state)(void), (*init)(void), (*dont_fork)(void *, size_t), (*do_fork)(void *, size_t);
-	unsigned char *p = ours_new();
-
-	if (!verbs)
-		return MISSING;
-	*(void **)&state = dlsym(verbs, "ibv_is_fork_initialized");
-	*(void **)&init = dlsym(RTLD_DEFAULT, "ibv_fork_init"); /* as for who is linked with it */
-	*(void **)&dont_fork = dlsym(verbs, "ibv_dontfork_range");
-	*(void **)&do_fork = dlsym(verbs, "ibv_dofork_range");
-	if (!EXPECT(init) || !state || !dont_fork || !do_fork || state() != 2) /* the kernel does not say it is unneeded */
-		return MISSING;
-	EXPECT_EQ(init(), 0);
-	EXPECT_EQ(dont_fork(p + PART, PART), 0);
-	EXPECT_EQ(dont_fork(p, HUGE + PART), 0);
-	EXPECT_EQ(do_fork(p, HUGE + PART), 0);
-	EXPECT_EQ(do_fork(p + PART, PART), 0);
-	EXPECT(madvise(p + PART, PART, MADV_DONTFORK) == -1 && errno == EINVAL); /* as of a mapping of its own */
-	hugepin_free(p);
-	return t_failures != 0;
-}
-
 static int run_cases(const char *how)
 {
 	size_t all = sizeof ranges / sizeof *ranges, ranges_count = !strcmp(how, "not pinned") ? all : 2;
@@ -507,7 +481,6 @@ static void spawn_with(const char *what, const char *how, bool without)
 {
 	char *args[] = { (char *)"secrets", (char *)"--kind", (char *)what, (char *)how, NULL };
 	char *preload = getenv("LD_PRELOAD");
-	int status;
 	pid_t pid;
 
 	setenv("HUGEPIN_PAGES", what, 1);
@@ -517,10 +490,7 @@ static void spawn_with(const char *what, const char *how, bool without)
 	unsetenv("HUGEPIN_PAGES");
 	if (preload)
 		setenv("LD_PRELOAD", preload, 1);
-	status = child_wait(pid, 45);
-	if (status == MISSING)
-		SKIP("no libibverbs, or no kernel that says that nothing is needed");
-	EXPECT_EQ(status, 0);
+	EXPECT_EQ(child_wait(pid, 45), 0);
 }
 
 static void spawn(const char *what, const char *how)
@@ -539,12 +509,6 @@ TEST(advice_holds_on_pinned_pages_of_the_pool)
 	NEEDS_POOL(40);
 	spawn("hugetlb", "copied");
 	spawn("hugetlb", "left to the kernel");
-}
-
-TEST(after_ibv_fork_init_parts_of_pages_of_the_pool_can_be_registered)
-{
-	NEEDS_POOL(40);
-	spawn("hugetlb", "libibverbs");
 }
 
 TEST(advice_holds_on_thp)
@@ -583,7 +547,7 @@ int main(int argc, char **argv)
 		kind = argv[2];
 		alone = !getenv("LD_PRELOAD");
 		alarm(120);
-		return strcmp(argv[3], "libibverbs") ? run_cases(argv[3]) : what_libibverbs_says_is_not_refused();
+		return run_cases(argv[3]);
 	}
 	return t_run(argc, argv);
 }

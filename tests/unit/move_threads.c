@@ -6,6 +6,8 @@
 
 #include <pthread.h>
 
+#include "alloc/cache.h"
+
 static _Atomic int told;
 
 static void *wait_told(void *arg)
@@ -135,6 +137,29 @@ static void free_meanwhile(void)
 TEST(a_buffer_that_waits_to_be_freed_while_its_page_begins_to_leave_the_pool_leaves_nothing_behind)
 {
 	in_a_process(free_meanwhile);
+}
+
+/* A handler may fork just when the free() that its signal interrupted has found a buffer fit for a list. */
+static void fork_and_look_at_the_lists(void)
+{
+	pthread_t t;
+
+	take();
+	hugepin_free(hugepin_malloc(64 << 10));
+	EXPECT(hp_cache_limit(hp_cache_self) > 0);
+	EXPECT(!pthread_create(&t, NULL, wait_told, NULL));
+	fork_once();
+	EXPECT(hp_span.no_pool);
+	EXPECT_EQ(hp_cache_limit(hp_cache_self), 0);
+	hugepin_free(hugepin_malloc(64 << 10));
+	EXPECT(hp_cache_limit(hp_cache_self) > 0);
+	told = 1;
+	pthread_join(t, NULL);
+}
+
+TEST(a_fork_by_which_pages_leave_the_pool_closes_the_lists_of_its_own_thread_too)
+{
+	in_a_process(fork_and_look_at_the_lists);
 }
 
 /* Buffers of random sizes, and a fork now and then. */
