@@ -12,7 +12,8 @@ static bool identify(int fd, struct stat *ret_)
 
 void hp_kept_forget(struct hp_kept *k)
 {
-	atomic_store_explicit(&k->fd, -1, memory_order_relaxed); /* who sees the number still asks for its file */
+	/* a reader that still sees the number checks its file */
+	atomic_store_explicit(&k->fd, -1, memory_order_relaxed);
 }
 
 bool hp_kept_set(struct hp_kept *k, int fd)

@@ -9,7 +9,7 @@
 #include "base/pagescan.h"
 #include "base/smaps.h"
 
-enum { REGIONS = 32 }; /* told of in one call */
+enum { REGIONS = 32 }; /* regions that one call reports */
 
 static bool by_pagemap(uintptr_t start, uintptr_t end, struct hp_there *there)
 {
