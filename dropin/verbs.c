@@ -1,9 +1,10 @@
 /*
  * Part of libhugepin-malloc.so: ibv_fork_init(), which libraries such as UCX call for the program.
  *
- * After it libibverbs says MADV_DONTFORK of all that is registered, by pages of 4 KiB, and fails to register what the
- * kernel refuses this for: parts of the pool's pages. On Linux 5.12 and later a fork leaves pinned pages to the parent,
- * and libibverbs says that nothing is needed. rdma-core 44 does it nevertheless.
+ * After ibv_fork_init(), libibverbs calls madvise(MADV_DONTFORK) for all registered memory, in units of 4 KiB. The
+ * kernel refuses this for parts of the pool's pages, and then the registration fails. On Linux 5.12 and later the call
+ * is not needed, since a fork leaves pinned pages to the parent. libibverbs reports this, but rdma-core 44 calls
+ * madvise nevertheless. So this function does nothing if libibverbs reports that nothing is needed.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -11,12 +12,13 @@
 
 #include "dropin/dropin.h"
 
-enum { FORK_UNNEEDED = 2 }; /* IBV_FORK_UNNEEDED; the headers are not needed for the drop-in */
+/* IBV_FORK_UNNEEDED; defined here, so that building the drop-in needs no headers of libibverbs */
+enum { FORK_UNNEEDED = 2 };
 
 EXPORT int ibv_fork_init(void);
 EXPORT int ibv_fork_init(void)
 {
-	/* Most programs have it as a part of a plugin, where RTLD_NEXT does not look. */
+	/* Most programs load libibverbs with a plugin, where RTLD_NEXT does not look. */
 	void *verbs = dlopen("libibverbs.so.1", RTLD_LAZY | RTLD_NOLOAD);
 	int (*state)(void), (*init)(void);
 	int err = ENOSYS;
