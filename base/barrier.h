@@ -18,7 +18,7 @@
  * nothing. The other side makes the processor of every running thread pass a barrier (membarrier(2)).
  *
  *	a thread's cache (alloc/cache.h)	busy; then limit	| hp_cache_steal(): limit; then busy
- *	pins and unpins (reg/pin.c)		a count; then the tag	| who retires a region: the tag; then the counts
+ *	pins and unpins (reg/pin.c)		a count; then the tag	| retiring a region: the tag; then the counts
  *	records (reg/pin.c)			a record; then `asked`	| the helper's run: `asked`; then the records
  */
 static inline void hp_barrier_often(void)

@@ -22,7 +22,7 @@ enum hp_rank {
 	HP_RANK_TICKER, /* starting and ending the ticker */
 	HP_RANK_HEAP, /* tree, pages, shared lists, thread registry */
 	HP_RANK_TABLE, /* the table of regions */
-	HP_RANK_MAPS, /* /proc/self/maps */
+	HP_RANK_MAPS, /* the descriptor of /proc/self/maps */
 	HP_RANK_QUEUE, /* a domain's queues */
 	HP_RANK_JOBS, /* the list of the service thread's jobs */
 	HP_RANK_TRACE, /* the trace's buffer */

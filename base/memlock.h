@@ -9,10 +9,10 @@
 /*
  * The kernel compares the limit with three separate accounts:
  *
- *	mlock(2)	VmLck, of the process. A page counts once, however often it is locked.
- *	io_uring	what rings have registered, of the user over all of his processes. No file says how much.
- *	memory regions	VmPin, of the process. Each region counts in full, even if it covers what another one does.
- *			What io_uring has pinned for the process is in VmPin, too.
+ *	mlock(2)	VmLck of the process. A page counts once, however often it is locked.
+ *	io_uring	registered buffers of all rings of the user, in all his processes. No file shows the sum.
+ *	memory regions	VmPin of the process. Each region counts in full, even if another one covers the same memory.
+ *			Memory that io_uring has pinned for the process is in VmPin, too.
  *
  * So VmPin is the used part of the limit for memory regions, but not for the others. VmLck does not show how much is
  * left for mlock(2): if memory that the program has locked is registered later, registering it costs nothing.

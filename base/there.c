@@ -62,7 +62,7 @@ static void add_mapping(void *within, const struct hp_smaps *m)
 bool hp_there_is_quick(void)
 {
 	struct hp_there none = { 0, 0 };
-	static _Atomic int quick; /* 1: yes, -1: no */
+	static _Atomic int quick; /* 1: yes; -1: no; 0: not known yet */
 	int saved_errno = errno;
 
 	if (!atomic_load_explicit(&quick, memory_order_relaxed))

@@ -1,6 +1,6 @@
 /*
  * How much memory a range has, by /proc/self/pagemap (Linux 6.7) or /proc/self/smaps. If the heap asks for transparent
- * hugepages, the kernel may give base pages instead. This tells what it gave. Makes raw system calls.
+ * hugepages, the kernel may give base pages instead. These functions tell what the kernel gave. Makes raw system calls.
  */
 #ifndef HP_BASE_THERE_H
 #define HP_BASE_THERE_H

@@ -39,7 +39,7 @@
 #define POLICY_MAX 16
 
 enum { COLUMNS = 2400 }; /* twice the picture's pixels */
-/* In pixels. */
+/* Sizes of the picture's parts, in pixels. */
 enum { WIDTH = 1200, PLOT_HEIGHT = 440, ROW_HEIGHT = 22, MARKS_HEIGHT = 14, EDGE = 24, LEFT = 96, BELOW = 72 };
 
 enum kind { PIN, UNPIN, REGISTER, DEREGISTER, MISS, KINDS };
@@ -121,7 +121,7 @@ static void write_name(FILE *to, int file, const char *name)
 				 "name", hp_facts_string(name)));
 }
 
-/* Write an event: registered bytes as a curve, registrations and pins from begin to end, and misses. */
+/* Write an event: registered bytes as a curve, registrations and pins as spans, misses as instants. */
 static void write_event(FILE *to, int file, const struct event *e)
 {
 	static const char *const phases[] = { "b", "e", "b", "e", "i" };
@@ -195,7 +195,7 @@ static void add_event(struct picture *p, int file, const struct event *e)
 	}
 }
 
-/* Parse a line, which has no newline any more, and which *ret_ points into. NULL, or what is wrong with the line. */
+/* Parse a line without its newline. *ret_ points into the line. Returns NULL, or the error in the line. */
 static const char *parse_event(char *line, struct event *ret_)
 {
 	uint64_t unused;
@@ -295,7 +295,7 @@ static struct scale time_scale(uint64_t most_ns)
 				      : (struct scale){ 1e9, "s" };
 }
 
-/* Text in gnuplot's single quotes, where nothing but the quote is special. UTF-8, which an SVG has to be. */
+/* Write text in gnuplot's single quotes, where only the quote is special. Makes it valid UTF-8, as an SVG must be. */
 static void quote(FILE *to, const char *text)
 {
 	json_t *const valid = hp_facts_string(text);

@@ -142,7 +142,8 @@ static void suspend(void)
 
 /* ------------------------------------------------------------------ looking */
 
-/* Correct the statistics in `look`: they count the THP that the kernel was asked for. Count what it gave. */
+/* Correct the statistics in `look`: they count the THP that the kernel was asked for. Replace them by what the kernel
+ * gave. */
 static void correct_thp(const struct hp_process *p, struct hp_look *look)
 {
 	const uint64_t normal = look->heap.thp_bytes + look->heap.base_bytes, start = look->view.heap.base;

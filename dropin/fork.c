@@ -25,7 +25,7 @@ EXPORT pid_t fork(void)
 }
 
 /* In the child, glibc reads its table of fork handlers before it calls the first of them. That first handler, ours,
- * puts the pool's memory in place. So the table must not be in memory of the pool, however large it is. */
+ * puts the pool's memory in place. A large table would be in the pool's memory, so the small tier serves it. */
 EXPORT int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *dso)
 {
 	static int (*next_register)(void (*)(void), void (*)(void), void (*)(void), void *);

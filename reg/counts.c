@@ -101,7 +101,7 @@ static inline __attribute__((always_inline)) void scan_owners(void (*each)(struc
 			each(c, arg);
 }
 
-/* For hugepin top (base/stats.h). */
+/* Tell hugepin top where the counters are (base/stats.h). */
 static void expose_counts(void)
 {
 	__typeof__(&hp_exposed.view.counts) v = &hp_exposed.view.counts;

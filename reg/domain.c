@@ -50,9 +50,9 @@ void hp_domain_unlock(hugepin_domain *d)
 
 /* ------------------------------------------------------------------ fork */
 
-/* In the child. Registrations, rings and devices belong to the parent, so pins of its domains fail here. New domains
- * can be opened. Nothing is done before the fork: the fork may come from a signal handler that interrupted this code
- * with any lock taken, and other threads may hold locks, too. */
+/* Called in the child of fork. Registrations, rings and devices belong to the parent, so pins of its domains fail here.
+ * New domains can be opened. Nothing is done before the fork: the fork may come from a signal handler that interrupted
+ * this code with any lock taken, and other threads may hold locks, too. */
 static void disown_domains(void)
 {
 	watched = 0;

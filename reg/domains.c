@@ -22,7 +22,7 @@ static struct {
 	hugepin_domain *_Atomic domain[HUGEPIN_DOMAINS_MAX]; /* NULL until first used */
 	_Atomic bool open[HUGEPIN_DOMAINS_MAX];
 	_Atomic unsigned count; /* open domains */
-	uint32_t uses; /* never a multiple of 2^26: no ref is 0 */
+	uint32_t uses; /* openings so far; never a multiple of 2^26, so that no ref is 0 */
 } domains = { .lock = HP_LOCK_INIT(HP_RANK_OPEN) };
 
 struct hp_job hp_domains_job;
@@ -30,7 +30,7 @@ bool hp_sees_unmaps;
 
 /* ------------------------------------------------------------------ opening and closing */
 
-/* For hugepin top (base/stats.h). */
+/* Tell hugepin top where the domains are (base/stats.h). */
 static void expose_domains(void)
 {
 	__typeof__(&hp_exposed.view.domain) v = &hp_exposed.view.domain;

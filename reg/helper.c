@@ -63,25 +63,25 @@ RB_HEAD(tracked_tree, tracked);
 
 struct hp_helper {
 	struct hp_plan *plan;
-	bool saves; /* the plan's mode */
+	bool saves; /* the plan's mode is HP_PLAN_SAVE */
 	struct hp_record_clock clock;
 	struct hp_cost cost;
 	uint32_t sharers; /* helpers on this core, this one included; 0: this helper may not run, or has not run yet */
 	struct hp_record pending[HP_RECORD_QUEUE_MAX]; /* under records_lock */
 	unsigned pending_count;
-	struct hp_record_queue queue; /* records that wait to be told */
+	struct hp_record_queue queue; /* records that wait until the plan is told of them */
 	_Atomic uint64_t bytes; /* of all tracked ranges; read without the lock */
 	uint32_t lost_pending; /* records for which there was no room in `pending` */
 	uint32_t lost_queued; /* records of misses for which there was no room in `queue` */
 	uint32_t lost_seen; /* records lost by the rings, that are already counted */
 	bool any; /* there were records since the helper's last run */
-	bool crowded; /* records were lost: what the plan knows is not reliable */
+	bool crowded; /* records were lost, so the plan's knowledge is not reliable */
 	TAILQ_HEAD(, tracked) released; /* not registered, oldest first */
 	uint32_t released_count, tracked_used, tracked_free, tracked_opened; /* opened: numbers below have memory */
 	struct tracked_tree by_start; /* the tracked ranges in `released` */
 	size_t len_max; /* the longest range that was ever in `released` */
 	uint32_t *tracked_of; /* number of the tracked range, by region */
-	struct tracked *tracked; /* number 1 and up */
+	struct tracked *tracked; /* table of tracked ranges, from number 1 up */
 };
 
 /* guards the taking end of the rings, and all `pending` */
@@ -683,7 +683,7 @@ static void destroy_helper(struct hp_helper *h)
 	hp_meta_unmap(h, sizeof *h);
 }
 
-/* For hugepin top (base/stats.h). */
+/* Tell hugepin top where the tracked ranges are (base/stats.h). */
 static void expose_helper(void)
 {
 	__typeof__(&hp_exposed.view.helper) v = &hp_exposed.view.helper;

@@ -166,7 +166,7 @@ HP_COLD void hp_count_back(struct hp_counts *counts, uint32_t index)
 	hugepin_domain *d;
 
 	hp_count(&counts[index].unpins);
-	hp_barrier_often(); /* pairs with hp_counts_barrier() of who retires the region */
+	hp_barrier_often(); /* pairs with hp_counts_barrier() of a thread that retires the region */
 	d = HP_READ(hp_regions[index].domain);
 	if (d && atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_RETIRED)
 		unpin_retired(d, index);
@@ -196,7 +196,7 @@ static inline __attribute__((always_inline)) int pin_by_lookup(hugepin_domain *d
 	    len - 1 >= end - addr || access & ~HP_READ(r->access))
 		return -ENOENT;
 	hp_count(&counts->pins);
-	hp_barrier_often(); /* pairs with hp_counts_barrier() of whoever retires it */
+	hp_barrier_often(); /* pairs with hp_counts_barrier() of a thread that retires the region */
 	if (HP_UNLIKELY(attention_of(d, bits)) && (seen = attention_for(d, hp_counts_self, bits)) == HP_ASK)
 		return TO_ASK(index);
 	if (HP_LIKELY(!seen && HP_READ(r->tag) == tag)) {
@@ -221,7 +221,7 @@ static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *
 		return -ENOENT;
 	keys = HP_READ(e->keys);
 	hp_count(&counts[HP_TAG_INDEX(tag)].pins);
-	hp_barrier_often(); /* pairs with hp_counts_barrier() of whoever retires it */
+	hp_barrier_often(); /* pairs with hp_counts_barrier() of a thread that retires the region */
 	if (HP_LIKELY(!attention_for(d, counts, HP_PIN_SLOW) && HP_READ(e->tag) == tag)) {
 		fill(ret_, addr, len, keys, ref_of(d, tag));
 		return !HP_PEEK(e->used);
@@ -477,7 +477,7 @@ int hugepin_unpin(hugepin_domain *d, struct hugepin_pin *pin)
 		return unpin_first(d, pin);
 	hp_count(&counts[index].unpins);
 	*pin = (struct hugepin_pin){ 0 };
-	hp_barrier_often(); /* pairs with hp_counts_barrier() of who retires the region */
+	hp_barrier_often(); /* pairs with hp_counts_barrier() of a thread that retires the region */
 	attention = atomic_load_explicit(&d->attention, memory_order_relaxed);
 	if (HP_UNLIKELY(attention & HP_UNPIN_SLOW))
 		return unpin_noted(d, counts, index, attention);

@@ -67,7 +67,7 @@ static inline uint64_t hp_record_time(void)
 /* The processor's counter against the kernel's clock. */
 struct hp_record_clock {
 	uint64_t ticks, ns; /* both read at one moment */
-	uint64_t ns_per_tick; /* 32 bits behind the point */
+	uint64_t ns_per_tick; /* fixed point, with 32 bits behind the point */
 };
 
 /* open_clock() finds out whether the counter can be used, and its rate. Later calls do nothing. The first call takes a

@@ -46,7 +46,7 @@ static struct note {
 static struct {
 	struct hp_lock lock;
 	uint32_t opened; /* indexes below have memory */
-	uint32_t used; /* indexes below were in use */
+	uint32_t used; /* all indexes that were ever in use are below this */
 	uint32_t free; /* first of the free regions, which are linked by `start`; 0: none */
 } table = { .lock = HP_LOCK_INIT(HP_RANK_TABLE), .used = 1 };
 
@@ -68,7 +68,7 @@ const struct hp_helper_hooks *hp_region_helper(void)
 
 /* ------------------------------------------------------------------ the table */
 
-/* For hugepin top (base/stats.h). */
+/* Tell hugepin top where the regions are (base/stats.h). */
 static void expose_regions(void)
 {
 	__typeof__(&hp_exposed.view.region) v = &hp_exposed.view.region;

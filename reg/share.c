@@ -226,7 +226,7 @@ static int write_slot(int fd, size_t i, const struct slot *s)
 /* The result of reading all slots. */
 struct survey {
 	size_t own, free; /* slot numbers; HP_SHARE_MAX: none */
-	size_t slots; /* in the file */
+	size_t slots; /* slots in the file */
 	size_t others;
 	uint64_t cpus[CPU_WORDS]; /* processors of the others, added to the earlier contents */
 };

@@ -17,7 +17,7 @@ enum hp_share_policy {
 	HP_SHARE_AGGRESSIVE, /* every process has a helper; helpers that share a core begin earlier */
 };
 
-enum { HP_SHARE_MAX = 512 }; /* processes */
+enum { HP_SHARE_MAX = 512 }; /* processes in the file, at most */
 
 /* One process. bytes: the bytes that it would pin without a helper. tie: a random number, which the process keeps while
  * it lives. */

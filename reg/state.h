@@ -110,16 +110,16 @@ RB_HEAD(hp_region_tree, hp_region);
  * and hp_attention_lower() change the word.
  *
  *	bit      up: raised by; down: lowered by; acted on by; pairs with
- *	BUSY     up: uffd.c, before it reads events; down: uffd.c, when what was read is queued
- *	         pins: enter_domain() waits for that; pairs with attention_of()
- *	PENDING  up: hp_gone_tell(), with a range; down: hp_gone_drain(), when no tag of what was queued is left
+ *	BUSY     up: uffd.c, before it reads events; down: uffd.c, when the ranges of these events are queued
+ *	         pins: enter_domain() waits until it is down; pairs with attention_of()
+ *	PENDING  up: hp_gone_tell(), with a range; down: hp_gone_drain(), when no tag in the queued ranges is left
  *	         pins: enter_domain() drains, and so does the service thread; pairs with attention_of(): where it is
  *	         lowered, the tags are gone
- *	TODO     up: hp_region_deregister_dead(), where only the opener may; down: the same, by the opener
- *	         the opener's pins: enter_domain() deregisters; pairs with nothing: the list has the domain's lock
- *	RETIRED  up: hp_region_settle() before the sum, hp_region_register() of an uncached one;
- *	         down: hp_region_settle(), hp_region_last_unpin(), when none is left
- *	         unpins: unpin_retired() looks whether it was the last; pairs with hp_counts_barrier(): an unpin
+ *	TODO     up: hp_region_deregister_dead(), if only the opener may; down: the same, by the opener
+ *	         the opener's pins: enter_domain() deregisters; pairs with nothing: the domain's lock guards the list
+ *	RETIRED  up: hp_region_settle() before the sum, hp_region_register() of an uncached region;
+ *	         down: hp_region_settle(), hp_region_last_unpin(), when no such region is left
+ *	         unpins: unpin_retired() checks whether it was the last; pairs with hp_counts_barrier(): an unpin
  *	         that the sum does not see sees the bit
  *	TRACED   up: opening; pins take the slow path, unpins call hp_trace()
  *	HELPED   up: opening; pins and unpins: record_use()

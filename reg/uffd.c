@@ -437,8 +437,8 @@ static bool open_maps(void)
 	return ok;
 }
 
-/* The mapping that covers addr. 0 and *ret_; -ENOENT: there is none; -ENOSYS: the kernel has no PROCMAP_QUERY, or it
- * failed. */
+/* Find the mapping that covers addr. 0 and *ret_; -ENOENT: there is none; -ENOSYS: the kernel has no PROCMAP_QUERY, or
+ * it failed. */
 static int query_mapping(uintptr_t addr, struct mapping *ret_)
 {
 	char name[sizeof ANONYMOUS_HUGETLB + 8] = "";

@@ -48,7 +48,7 @@ void hp_uffd_watch_heap(uintptr_t start, uintptr_t end);
  * another userfaultfd, no mapping). May be called any number of times. */
 bool hp_uffd_watch(uintptr_t start, uintptr_t end);
 
-/* Whether [start, end) is private memory that no file backs: nobody but this process can take it away. */
+/* Whether [start, end) is private memory that no file backs: only this process can take it away. */
 bool hp_uffd_is_private(uintptr_t start, uintptr_t end);
 
 bool hp_uffd_works(void);

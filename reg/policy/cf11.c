@@ -76,7 +76,7 @@ struct hp_cf11 {
 	uint32_t *region_bucket, *context_bucket;
 	uint32_t regions_max, contexts_max, uses_max; /* the first two are also the numbers of buckets */
 	uint32_t regions, contexts, dues, registered; /* numbers of present items */
-	uint32_t regions_used, contexts_used, uses_used; /* entries below were in use */
+	uint32_t regions_used, contexts_used, uses_used; /* entries up to these were ever in use */
 	uint32_t free_use, region_hand, context_hand;
 	uint64_t forgotten;
 

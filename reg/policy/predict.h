@@ -27,7 +27,7 @@ struct hp_predict_past; /* a use that has begun */
 struct hp_predict_errors;
 
 struct hp_predict_context {
-	uint32_t tag; /* 0: free */
+	uint32_t tag; /* identifies the context; 0: a free entry */
 	uint32_t count; /* number of occurrences ever */
 	uint32_t at[HP_PREDICT_SAMPLES]; /* events of the last occurrences; number i is at i % SAMPLES */
 };
@@ -78,9 +78,9 @@ unsigned hp_predict_followers(const struct hp_predict *p, uint32_t *ret_, unsign
 
 /* The region's next use, in ns after the latest event. */
 struct hp_predict_guess {
-	uint64_t low_ns, high_ns, median_ns; /* of the samples */
+	uint64_t low_ns, high_ns, median_ns; /* lowest, highest and median sample */
 	unsigned samples;
-	uint16_t class; /* of errors */
+	uint16_t class; /* class of guesses, for the table of errors */
 };
 /* Guess by the longest context with samples_min samples, or else by the longest with any. False: nothing is known, or
  * no use is expected. */

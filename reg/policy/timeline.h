@@ -38,7 +38,7 @@ struct hp_planned {
 	bool released; /* the plan released the region, and will register it again */
 	bool failed; /* a step failed: the plan does not ask again before the region's next event */
 	bool reused;
-	uint64_t key; /* the tree is ordered by it */
+	uint64_t key; /* orders the regions in the tree */
 	int64_t first_ns; /* latest start of the first registration in this subtree */
 	int64_t work_ns; /* time that all registrations in this subtree take */
 
