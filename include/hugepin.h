@@ -39,13 +39,14 @@ unsigned hugepin_version(void);
 #define HUGEPIN_LARGE_MIN 32768
 
 /* As malloc, calloc, realloc and free of ISO C. Buffers that the heap serves start on a 4 KiB boundary.
- * hugepin_realloc(p, 0) frees p and returns NULL, as glibc does. The caller owns the buffer until he frees it, on any
- * thread. Buffers of hugepin_malloc must go to hugepin_free. If libhugepin-malloc.so is loaded, the two families are
- * one. Errors: NULL with ENOMEM. hugepin_free leaves errno alone. May block: on a lock, mostly held for less than a
- * microsecond (fork holds it for the time of the copy), and while the kernel zeroes new pages. Not async-signal-safe.
- * May be called from fork handlers and thread destructors. Algorithm: address-ordered first fit over 4 KiB chunks
- * without coalescing on free (Rex et al. 2006, section 3.2; Wilson et al. 1995). Packed summaries in a radix tree find
- * the chunks (the page allocator of Go 1.14). */
+ * hugepin_realloc(p, 0) frees p and returns NULL, as glibc does.
+ * The caller owns the buffer until he frees it, on any thread. Buffers of hugepin_malloc must go to hugepin_free. If
+ * libhugepin-malloc.so is loaded, the two families are one.
+ * Errors: NULL with ENOMEM. hugepin_free leaves errno alone.
+ * May block: on a lock, mostly held for less than a microsecond (fork holds it for the time of the copy), and while the
+ * kernel zeroes new pages. Not async-signal-safe. May be called from fork handlers and thread destructors.
+ * Algorithm: address-ordered first fit over 4 KiB chunks without coalescing on free (Rex et al. 2006, section 3.2;
+ * Wilson et al. 1995). Packed summaries in a radix tree find the chunks (the page allocator of Go 1.14). */
 void *hugepin_malloc(size_t size);
 void *hugepin_calloc(size_t count, size_t size);
 void *hugepin_realloc(void *ptr, size_t size);
@@ -112,7 +113,7 @@ typedef struct hugepin_domain hugepin_domain;
 enum {
 	HUGEPIN_READ = 1, /* the device reads the memory: sending, writing to a file */
 	HUGEPIN_WRITE = 2, /* the device writes to the memory: receiving, reading a file */
-	HUGEPIN_REMOTE_READ = 4, /* a peer may read the memory; the next two likewise */
+	HUGEPIN_REMOTE_READ = 4, /* a peer may read the memory */
 	HUGEPIN_REMOTE_WRITE = 8,
 	HUGEPIN_REMOTE_ATOMIC = 16,
 	HUGEPIN_RELAXED = 32, /* relaxed ordering, if the device has it; an attribute of the domain, not of a pin */
@@ -146,14 +147,17 @@ struct hugepin_reg {
 /* How a domain registers. Write your own backend for a device that has none here. The library holds the domain's lock
  * in all calls except now_ns: one call at a time for each domain, on any thread (HUGEPIN_LIMIT_OPENER: on the
  * opener's). A function may block and allocate. It must not call functions of any domain except hugepin_forget. addr
- * and len are multiples of the base page. reg 0 and *ret_, or -errno. -ENOMEM, -EPERM, -EAGAIN: a limit is reached; the
- * library deregisters something and calls again. -EFAULT: the memory is not there, or not for that access. -EINVAL,
- * -EOPNOTSUPP: the device cannot take this memory (or not in one piece). dereg 0, or -errno: the library counts the
- * failure and forgets the registration. prefetch may be NULL. Bring the memory [addr, addr + len) of an on-demand
- * registration in. 0: the device did this; 1: the backend did it by other means. limits 0 and *ret_, or -errno, which
- * hugepin_domain_open returns. now_ns may be NULL: CLOCK_MONOTONIC. The domain's clock, for tests and simulations. With
- * such a clock the helper has no timer: it acts at the next pin or unpin. close may be NULL. The domain is closed, or
- * could not be opened: free ctx. */
+ * and len are multiples of the base page.
+ *  reg       0 and *ret_, or -errno. -ENOMEM, -EPERM, -EAGAIN: a limit is reached; the library deregisters something
+ *            and calls again. -EFAULT: the memory is not there, or not for that access. -EINVAL, -EOPNOTSUPP: the
+ *            device cannot take this memory (or not in one piece).
+ *  dereg     0, or -errno: the library counts the failure and forgets the registration.
+ *  prefetch  may be NULL. Bring the memory [addr, addr + len) of an on-demand registration in. 0: the device did
+ *            this; 1: the backend did it by other means.
+ *  limits    0 and *ret_, or -errno, which hugepin_domain_open returns.
+ *  now_ns    may be NULL: CLOCK_MONOTONIC. The domain's clock, for tests and simulations. With such a clock the helper
+ *            has no timer: it acts at the next pin or unpin.
+ *  close     may be NULL. The domain is closed, or could not be opened: free ctx. */
 struct hugepin_backend {
 	size_t size; /* sizeof(struct hugepin_backend) */
 	const char *name;
