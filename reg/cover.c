@@ -1,7 +1,7 @@
 /*
  * Which range is registered for a pin that no existing registration serves:
- *  - heap memory: the extent (arena), else the hugepages that the range touches, else, on old kernels, the part in one
- *    mapping. The heap's buffers never cross an extent.
+ *  - heap memory: the extent (policy arena), else the hugepages that the range touches, else, on old kernels, the part
+ *    in one mapping. The heap's buffers never cross an extent.
  *  - other memory: the base pages that the range touches.
  *  - if neither can be registered: only the base pages, and only for this pin.
  */

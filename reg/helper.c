@@ -7,8 +7,9 @@
  * also tells the plan of a few records, so that it evicts by recent knowledge. It tells only a few, since each takes
  * microseconds. Such a pin does not evict a region whose `used` flag is set, since the region was used after the plan
  * last heard of it. The helper holds the domain's lock for one record or one action at a time.
- *	push:	record; look whether the helper was asked to run, and ask it if not
- *	run:	clear that; take the records; if there are none, membarrier on every running thread, and look once more
+ *	push:	record; look whether a run is asked for, and ask for one if not
+ *	run:	clear the request; take the records; if there are none, membarrier on every running thread, and look
+ *		once more
  * Either the run sees the record, or the push sees that it has to ask (as in state.h). The first pin of a region after
  * the helper last saw the region unpinned leaves a record of its start. Later pins leave none (`used` in state.h): a
  * region that is pinned again before the helper's next run is not going to be given back in between.

@@ -12,7 +12,7 @@
  * out. Counting takes no lock and shares no write.
  *	pin:	read tag and the rest; count; read `attention`, then tag again: if it changed, count back and take the
  *		slow path
- *	retire:	tag = 0 wherever it stands; membarrier on every running thread; sum
+ *	retire:	tag = 0 in the region and its granules; membarrier on every running thread; sum
  * Either the sum sees the count, or the pin sees that the tag is gone. This is an asymmetric Dekker; membarrier(2) is
  * the retirer's half of the fence. Once the tag is gone the sum only falls: when it is 0, the region can be
  * deregistered.
@@ -99,7 +99,7 @@ struct hp_region {
 	TAILQ_ENTRY(hp_region) order;
 	RB_ENTRY(hp_region) node; /* in domain.tree */
 	uint32_t gen;
-	bool cut; /* ends early, because the device's longest registration does */
+	bool cut; /* ends before the range that was wanted, since it could not be longer */
 };
 
 TAILQ_HEAD(hp_region_list, hp_region);
@@ -113,7 +113,7 @@ RB_HEAD(hp_region_tree, hp_region);
  *	BUSY     up: uffd.c, before it reads events; down: uffd.c, when the ranges of these events are queued
  *	         pins: enter_domain() waits until it is down; pairs with attention_of()
  *	PENDING  up: hp_gone_tell(), with a range; down: hp_gone_drain(), when no tag in the queued ranges is left
- *	         pins: enter_domain() drains, and so does the service thread; pairs with attention_of(): where it is
+ *	         pins: enter_domain() drains, and so does the service thread; pairs with attention_of(): if it is
  *	         lowered, the tags are gone
  *	TODO     up: hp_region_deregister_dead(), if only the opener may; down: the same, by the opener
  *	         the opener's pins: enter_domain() deregisters; pairs with nothing: the domain's lock guards the list

@@ -12,11 +12,13 @@
  * turns. A region that the helper has registered stays registered until its next use has ended, even if that use never
  * comes.
  *
- * * A region may be in the RQ several times, with a deadline of each of its contexts. * If uses overlap, a region is
- * not given back before the last has ended. * The estimate for "one DQ item" uses the region of the RQ item in
- * question. * The context window has the call site's hash where the paper has the type of the call. * If regions must
- * go to make room for others, the one with the farthest deadline goes first. Regions without a deadline count as
- * farthest, and of these the one idle longest goes.
+ * Further choices of our own:
+ *  - * A region may be in the RQ several times, with a deadline of each of its contexts.
+ *  - * If uses overlap, a region is not given back before the last has ended.
+ *  - * The estimate for "one DQ item" uses the region of the RQ item in question.
+ *  - * The context window has the call site's hash where the paper has the type of the call.
+ *  - * If regions must go to make room for others, the one with the farthest deadline goes first. Regions without a
+ *    deadline count as farthest, and of these the one idle longest goes.
  *
  * All memory is taken at the start and divided into regions, contexts and uses under way. If the regions or contexts
  * are full, the clock algorithm (Corbato 1968) chooses one to forget, among regions one that is not in use. If the uses
