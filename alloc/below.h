@@ -1,6 +1,6 @@
 /*
- * The tier below the heap, as the heap calls it: libhugepin-malloc.so's small tier where that library is loaded, else
- * the process's own malloc.
+ * Access to the tier below the heap: the small tier of libhugepin-malloc.so if that library is loaded, otherwise the
+ * process's own malloc.
  */
 #ifndef HP_ALLOC_BELOW_H
 #define HP_ALLOC_BELOW_H

@@ -1,6 +1,6 @@
 /*
- * What a program does to itself, as libhugepin-malloc.so sees it: it confines itself by a filter of system calls,
- * changes what all its threads may do, or limits its addresses.
+ * Calls from libhugepin-malloc.so when a program restricts itself: by a filter of system calls, by changing the rights
+ * of all its threads, or by limiting its addresses.
  */
 #include "alloc/copy.h"
 #include "alloc/decay.h"
@@ -15,7 +15,7 @@ bool hugepin_confining_(bool all_threads)
 {
 	bool was = hp_sandboxed;
 
-	hp_heap_start(); /* what it asks of the kernel may be forbidden soon */
+	hp_heap_start(); /* start the heap now: the filter may forbid its system calls */
 	hp_sandboxed = true;
 	if (all_threads)
 		hugepin_threads_end_();

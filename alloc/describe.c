@@ -1,5 +1,5 @@
 /*
- * What the heap tells of itself: statistics, and the extent of a pointer.
+ * The heap's public information: statistics, and the extent of a pointer.
  */
 #include <errno.h>
 #include <string.h>
@@ -10,7 +10,8 @@
 #include "base/there.h"
 #include "hugepin.h"
 
-/* Bytes of struct hp_page, which are not _Atomic: they change with the lock alone, and all else reads them with it. */
+/* Read a byte of struct hp_page without the lock. The bytes are not _Atomic, since all other accesses are made under
+ * the lock. */
 static unsigned load_byte(const uint8_t *member)
 {
 	return __atomic_load_n(member, __ATOMIC_RELAXED);
@@ -22,11 +23,12 @@ static bool is_normal(size_t page)
 	       load_byte(&hp_span.page[page].kind) != HUGEPIN_KIND_HUGETLB;
 }
 
-/* Add what the kernel has made of pages of [first, end) that are not the pool's. The lock is not held: pages may change
+/* Add the memory in pages [first, end) that are not the pool's, by kind. Called without the lock, so pages may change
  * meanwhile. */
 static bool add_there(size_t first, size_t end, struct hp_there *there)
 {
-	/* The list of mappings is read once: it says nothing of the pool's pages. */
+	/* The slow way reads the list of mappings, so do it once for the whole range. It does not count the pool's
+	 * pages. */
 	if (!hp_there_is_quick())
 		return first >= end || hp_there(hp_page_addr(first), hp_page_addr(end), there);
 	for (size_t p = first, q; p < end; p = q + 1) {
@@ -38,7 +40,7 @@ static bool add_there(size_t first, size_t end, struct hp_there *there)
 	return true;
 }
 
-/* In place of what the kernel was asked for. */
+/* Replace the kinds that the kernel was asked for by the kinds that it gave. */
 static void tell_what_is_there(struct hugepin_stats *s)
 {
 	const uint64_t normal = s->thp_bytes + s->base_bytes;
@@ -63,7 +65,7 @@ int hugepin_stats(struct hugepin_stats *ret_, size_t size)
 	return (int)sizeof s;
 }
 
-/* The kind of memory that is there; where nothing is there yet, the kind that was asked for. */
+/* The kind of memory in the extent. If it has no memory yet, the kind that the kernel was asked for. */
 static uint32_t kind_there(const struct hugepin_extent *e)
 {
 	struct hp_there there = { 0, 0 };

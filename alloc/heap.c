@@ -1,13 +1,14 @@
 /*
- * The heap: malloc and free of large buffers. The design, and what was tried and lost, is in docs/ARCHITECTURE.md.
+ * The heap: malloc and free of large buffers. docs/ARCHITECTURE.md has the design, and the alternatives that lost.
  *
- * malloc: slot, own list (no lock); shared list, tree (hp_heap_lock); new extent. free: slot, own list (no lock);
- * shared list; the tree only when the lists are cleared. Clearing is coalescing. It happens on a miss when the lists
- * hold more than HP_LISTED_MISS (place.c); always before a hugepage that is not in use would be taken; when a tick asks
- * (decay.c); at fork, thread exit and purge.
+ * malloc tries in this order: the thread's slot and own list (no lock), the shared lists and the tree (hp_heap_lock), a
+ * new extent. free puts a buffer into the slot or the own list (no lock), or else into a shared list. Buffers return to
+ * the tree only when the lists are cleared, which coalesces them. Lists are cleared in four cases: on a miss, when they
+ * hold more than HP_LISTED_MISS (place.c); before an unused hugepage would be taken; when a tick asks (decay.c); at
+ * fork, thread exit and purge.
  *
- * Management data lies in tables apart (pages.h): a wild write in a buffer cannot break the heap, and a search touches
- * no buffer memory.
+ * Management data is in separate tables (pages.h). So a wild write in a buffer cannot break the heap, and a search
+ * touches no buffer memory.
  */
 #include "alloc/heap.h"
 
@@ -30,12 +31,13 @@
 #include "base/service.h"
 #include "base/stats.h"
 
-/* The owner was asked to empty its cache, or has none in use yet. */
+/* Empty this thread's cache, and admit buffers to it again. Called if another thread asked for this, or if the cache is
+ * not yet in use. */
 static void empty_own_cache(struct hp_cache *c)
 {
 	if (c->listed || hp_cache_slot(c))
 		hp_cache_clear(c);
-	if (!hp_config.guard) /* else all goes the long way */
+	if (!hp_config.guard) /* with guards, every request takes the slow path */
 		hp_cache_admit(c);
 }
 
@@ -65,7 +67,8 @@ __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_request r)
 		h.dirty = r.n << HP_CHUNK_SHIFT;
 	} else {
 		chunk = hp_place(&r);
-		/* Memory may be short because we keep it. What no purge can give is not worth one. */
+		/* Memory may be short because the heap keeps idle memory. Purge, but only if the idle memory could make
+		 * a difference. */
 		if (!chunk && r.memory_short && r.n << HP_CHUNK_SHIFT <= hp_span.ram &&
 		    hp_idle_bytes() >= r.n << (HP_CHUNK_SHIFT - 3) && hp_purge(true))
 			chunk = hp_place(&r);
@@ -98,8 +101,8 @@ __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_request r)
 	return h;
 }
 
-/* Before its advice is undone. Of a last chunk that cannot be read, or that a child gets without its contents, nothing
- * is known. */
+/* Whether the buffer was written to behind its end. Called before the buffer's advice is undone. If the last chunk
+ * cannot be read, or has no contents in a child, this is not known and the result is false. */
 static bool is_overrun(size_t chunk)
 {
 	const size_t last = chunk + HP_CHUNK_COUNT(hp_chunk_get(chunk)) - 1;
@@ -109,7 +112,7 @@ static bool is_overrun(size_t chunk)
 	return !(a & (HP_ADVICE_KEPT | HP_ADVICE_NOREAD)) && !hp_guard_intact(chunk);
 }
 
-/* With HUGEPIN_GUARD; the lock is held, and released. */
+/* Free a buffer with HUGEPIN_GUARD. Called with the lock, which is released here. */
 static void free_guarded(void *p, size_t chunk, bool overrun)
 {
 	const size_t bytes = hp_guard_bytes(chunk);
@@ -147,17 +150,18 @@ static __attribute__((noinline)) void free_locked(void *p)
 	if (HP_UNLIKELY(HP_CHUNK_STATE(hp_chunk_get(chunk)) == HP_CHUNK_ROOMY))
 		hp_advice_unlock(chunk, hp_chunk_extent(chunk));
 	hp_lock(&hp_heap_lock);
-	why = hp_misuse_reason(off); /* two threads may free it at once */
+	why = hp_misuse_reason(off); /* check again under the lock, since two threads may free p at once */
 	if (why) {
 		hp_unlock(&hp_heap_lock);
 		hugepin_misuse_("free", p, why);
 		return;
 	}
-	/* A fork that had the lock meanwhile may have made the buffer's page leave the pool. */
+	/* Read the state under the lock: a fork that had the lock meanwhile may have changed it by moving the buffer's
+	 * page out of the pool. */
 	roomy = HP_CHUNK_STATE(hp_chunk_get(chunk)) == HP_CHUNK_ROOMY;
 	overrun = hp_config.guard && is_overrun(chunk);
 	if (HP_UNLIKELY(roomy) && !hp_advice_undo(chunk, hp_chunk_extent(chunk))) {
-		hp_advice_stick(chunk); /* nobody else may have it */
+		hp_advice_stick(chunk); /* the kernel kept the advice, so this memory is never handed out again */
 		hp_unlock(&hp_heap_lock);
 		return;
 	}
@@ -184,7 +188,7 @@ static __attribute__((noinline)) void free_locked(void *p)
 	errno = saved_errno;
 }
 
-/* More than PTRDIFF_MAX bytes: no tier is to see it. */
+/* Whether n chunks are more than PTRDIFF_MAX bytes. No tier may get such a request. */
 static bool too_large(size_t n)
 {
 	if (n <= PTRDIFF_MAX >> HP_CHUNK_SHIFT)
@@ -202,7 +206,7 @@ void *hugepin_malloc_listed_(size_t size, size_t n, struct hp_cache *c)
 
 	if (HP_LIKELY(hp_cache_limit(c))) {
 		chunk = hp_cache_pop(c, n, HP_CHUNK);
-		size = n << HP_CHUNK_SHIFT; /* only guards ask for what it was, and they have no lists */
+		size = n << HP_CHUNK_SHIFT; /* only guards need the exact size, and with guards there are no lists */
 	}
 	hp_cache_leave(c);
 	if (HP_LIKELY(chunk))
@@ -297,7 +301,8 @@ void *hugepin_calloc(size_t count, size_t size)
 	if (too_large(n))
 		return NULL;
 	h = hp_alloc_locked((struct hp_request){ .n = n, .align = HP_CHUNK, .bytes = bytes });
-	/* The tier below knows which of its memory is zero: the request may be for more than there is memory. */
+	/* On failure use the lower tier's calloc, which knows which of its memory is zero. Clearing it here could touch
+	 * more memory than there is. */
 	return h.p ? memset(h.p, 0, HP_MIN(h.dirty, bytes)) : hp_small()->calloc(count, size);
 }
 
@@ -314,7 +319,7 @@ size_t hugepin_usable_size(const void *p)
 		hugepin_misuse_("usable_size", p, why);
 		return 0;
 	}
-	return hp_guard_bytes(off >> HP_CHUNK_SHIFT); /* without a guard, all of its chunks */
+	return hp_guard_bytes(off >> HP_CHUNK_SHIFT); /* without a guard: the size of all its chunks */
 }
 
 /* ------------------------------------------------------------------ load and exit */
@@ -349,7 +354,8 @@ static __attribute__((destructor)) void destruct_heap(void)
 {
 	struct hugepin_stats s;
 
-	/* A program that the library was loaded into for something else, the MPI layer say, has nothing to tell. */
+	/* Print nothing if the program did not use the heap: the library may be loaded for another reason, for example
+	 * by the MPI layer. */
 	if (!hp_config.stats || !(&hugepin_small_ || HP_STAT_GET(placed)))
 		return;
 	hugepin_stats(&s, sizeof s);

@@ -1,6 +1,5 @@
 /*
- * The heap's own entry below the public ones: for what decides about a request itself (realloc.c). And what unit tests
- * see of the heap beside hugepin.h.
+ * The heap's internal entry, for callers that build the request themselves (realloc.c), and for unit tests.
  */
 #ifndef HP_ALLOC_HEAP_H
 #define HP_ALLOC_HEAP_H
@@ -8,14 +7,14 @@
 #include "alloc/decay.h"
 #include "alloc/place.h"
 
-/* A buffer, or NULL, and the bytes at its start that may not be zero. In registers: a caller whose stack it were on
- * would have the stack protector's price on its way without a lock. */
+/* p: a buffer, or NULL. dirty: the bytes at its start that may not be zero. The struct is small enough to be returned
+ * in registers. On the caller's stack it would make the compiler add stack protection to the path without a lock. */
 struct hp_handed {
 	void *p;
 	size_t dirty;
 };
 
-/* A buffer from the shared lists or the tree. */
+/* Take a buffer from the shared lists or the tree, under hp_heap_lock. */
 struct hp_handed hp_alloc_locked(struct hp_request r);
 
 #endif

@@ -1,5 +1,6 @@
 /*
- * A misused pointer is reported here, or ends the process. The caller has found it by hp_misuse_reason() (misuse.h).
+ * Reports a misused pointer, or ends the process. The caller has detected the misuse, mostly by hp_misuse_reason()
+ * (misuse.h).
  */
 #include "alloc/misuse.h"
 

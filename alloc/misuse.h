@@ -1,5 +1,5 @@
 /*
- * Pointers that are given to free() and its like and are not the start of a live buffer.
+ * Detects pointers that are passed to free() or realloc() but are not the start of a live buffer.
  */
 #ifndef HP_ALLOC_MISUSE_H
 #define HP_ALLOC_MISUSE_H
@@ -7,7 +7,7 @@
 #include "alloc/pages.h"
 #include "alloc/small.h" /* hugepin_misuse_() */
 
-/* What is wrong with the pointer at this offset in the span; NULL: nothing. */
+/* Why the pointer at this offset in the span is invalid. NULL: it is valid. */
 static inline const char *hp_misuse_reason(size_t off)
 {
 	uint64_t w = hp_chunk_get(off >> HP_CHUNK_SHIFT);

@@ -1,6 +1,6 @@
 /*
- * realloc: where the buffer stands, if that can be had; else elsewhere. A buffer that the program has advised takes its
- * advice along.
+ * realloc: in place if possible, otherwise by a move. If the program has advised a buffer, its new place gets the same
+ * advice.
  */
 #include <errno.h>
 #include <string.h>
@@ -15,8 +15,8 @@
 #include "base/stats.h"
 #include "hugepin.h"
 
-/* A buffer of so many chunks or more that has to move gets as much room again behind it. From the second size on it
- * gets three times as much, since there a copy costs most and the room is nothing but addresses. */
+/* A buffer of at least ROOM_MIN chunks that has to move gets room of its own length behind it. From ROOM_LARGE chunks
+ * on it gets three times its length: then a copy costs most, and room is only addresses. */
 #define ROOM_MIN HP_PAGE_CHUNKS
 #define ROOM_LARGE (16 * HP_PAGE_CHUNKS)
 
@@ -49,7 +49,7 @@ static bool grow_in_place(size_t chunk, size_t n0, size_t n)
 			goto out;
 	}
 	ok = hp_pages_commit(hp_page_of(chunk), hp_pages_touched(chunk, n));
-	if (ok) { /* a fork that passed meanwhile has not taken what had no memory for a part of it */
+	if (ok) { /* a fork during the commit has not moved a buffer whose chunks partly had no memory */
 		HP_STAT_ADD(room_bytes, (room_left - room) << HP_CHUNK_SHIFT);
 		hp_buffer_set_live_again(chunk, n, room_left);
 		hp_chunks_hand_out(chunk + n0, n - n0);
@@ -62,10 +62,11 @@ out:
 	return ok;
 }
 
-/* Give the tail of a live buffer back, room and all. */
+/* Shorten a live buffer to n chunks. Give its tail and its room back. */
 static void shrink_in_place(size_t chunk, size_t n)
 {
-	size_t all = hp_chunk_extent(chunk), end = chunk + all, from; /* from: what is given back */
+	/* from: the chunks from here to `end` are given back */
+	size_t all = hp_chunk_extent(chunk), end = chunk + all, from;
 	bool must_ask;
 
 	hp_advice_unlock(chunk + n, all - n);
@@ -74,8 +75,8 @@ static void shrink_in_place(size_t chunk, size_t n)
 		hp_unlock(&hp_heap_lock);
 		return;
 	}
-	/* A part that is advised as a whole with a part that stays is kept as room. So is a part whose advice the
-	 * kernel does not take back. */
+	/* Two kinds of parts are kept as room: a part that can only be advised together with a part that stays, and a
+	 * part whose advice the kernel does not undo. */
 	from = hp_advice_cut(chunk + n, end);
 	if (!hp_advice_undo(from, end - from))
 		from = end;
@@ -101,19 +102,19 @@ static bool is_advised(size_t chunk)
 	return advised;
 }
 
-/* Move an advised buffer: what was said of it holds where it goes, before its contents are there. NULL: it stays, since
- * there is no memory of which the kernel lets that be said. */
+/* Move an advised buffer. The new place gets the same advice before it gets the contents. NULL: the buffer stays, since
+ * no memory can be had for which the kernel accepts the advice. */
 static void *move_advised(size_t chunk, size_t n0, size_t size)
 {
 	size_t n = hp_advice_cut(chunk + n0, chunk + hp_chunk_extent(chunk)) - chunk, bytes, to;
 	bool ok = false;
 	void *q;
 
-	if (hp_config.guard) { /* what lies behind its end stays behind */
+	if (hp_config.guard) { /* the bytes behind the buffer's end are not copied */
 		size = HP_MAX(size, (size_t)HUGEPIN_LARGE_MIN);
 		n = HP_MIN(n0, hp_chunks_for(size));
 		bytes = HP_MIN(size, hp_guard_bytes(chunk));
-	} else { /* whole hugepages stay whole */
+	} else { /* hugepages that are advised as wholes are copied as wholes */
 		bytes = n << HP_CHUNK_SHIFT;
 		size = HP_MAX(size, HP_MAX(bytes, (size_t)HUGEPIN_LARGE_MIN));
 	}
@@ -136,7 +137,7 @@ static void *move_advised(size_t chunk, size_t n0, size_t size)
 	return q;
 }
 
-/* Moves: who keeps the old pointer is to be seen. */
+/* With guards realloc always moves, so that a later use of the old pointer is noticed. */
 static __attribute__((noinline)) void *realloc_guarded(void *p, size_t size)
 {
 	void *q = hugepin_malloc(size);
@@ -164,7 +165,7 @@ void *hugepin_realloc(void *p, size_t size)
 
 		size_t had = hp_small()->usable_size(p);
 
-		q = had ? hugepin_malloc(size) : NULL; /* 0: not a buffer, reported */
+		q = had ? hugepin_malloc(size) : NULL; /* 0: not a buffer, which usable_size() has reported */
 		if (q) {
 			memcpy(q, p, HP_MIN(had, size));
 			hp_small()->free(p);
@@ -185,19 +186,21 @@ void *hugepin_realloc(void *p, size_t size)
 	n0 = HP_CHUNK_COUNT(w);
 	n = hp_chunks_for(size);
 	advised = is_advised(chunk);
-	/* The small tier knows nothing of advice. A word for room needs a second chunk. */
+	/* An advised buffer stays in the heap, since the small tier has no advice. It keeps at least two chunks, since
+	 * the word for room is in the second. */
 	if (advised && size < HUGEPIN_LARGE_MIN)
 		n = HP_MAX(n, HP_MIN(n0, (size_t)2));
 	if (size < HUGEPIN_LARGE_MIN && !advised) {
 		q = hp_small()->malloc(size);
 		if (!q)
 			return n <= n0 ? p : NULL;
-		/* An aligned buffer may be shorter than what is wanted. */
+		/* An aligned buffer may be shorter than `size`. */
 		memcpy(q, p, HP_MIN(size, n0 << HP_CHUNK_SHIFT));
 		hugepin_free(p);
 		return q;
 	}
-	if (n == w >> 2 && (!hp_config.guard || size == hp_guard_bytes(chunk))) /* n0, and no bytes of it are guarded */
+	/* n == n0, and no guard needs the exact size */
+	if (n == w >> 2 && (!hp_config.guard || size == hp_guard_bytes(chunk)))
 		return p;
 	if (HP_UNLIKELY(hp_config.guard))
 		return advised ? move_advised(chunk, n0, size) : realloc_guarded(p, size);
@@ -209,8 +212,9 @@ void *hugepin_realloc(void *p, size_t size)
 		return p;
 	if (advised)
 		return move_advised(chunk, n0, size);
-	/* The buffer grows: give it room, so that the next times need no copy. Room is marked as taken, but not
-	 * populated. Room that is merely hoped for fails where two vectors grow in turn. */
+	/* The buffer grows: give it room, so that the next growth needs no copy. Room is marked as taken, but not
+	 * populated. Free memory behind the buffer would not do: if two vectors grow in turn, each takes the
+	 * other's. */
 	struct hp_request r = { .n = n, .align = HP_CHUNK };
 
 	r.room = n0 < ROOM_MIN || n > hp_span.size >> (HP_CHUNK_SHIFT + 6) ? 0 : n < ROOM_LARGE ? n : 3 * n;

@@ -1,6 +1,6 @@
 /*
- * The heap's side of the small tier: which tier that is; memory for it, with HUGEPIN_SMALL_PINNED=1, from a part of the
- * span of its own.
+ * The heap's side of the small tier: which allocator it is, and its memory with HUGEPIN_SMALL_PINNED=1, which comes
+ * from a separate part of the span.
  */
 #include "alloc/small.h"
 
@@ -83,8 +83,9 @@ int hugepin_small_part_(uintptr_t *ret_base, size_t *ret_size)
 	return err;
 }
 
-/* Nothing in here allocates, or waits for more than the heap's lock and other threads' calls for the same pages:
- * hp_pages_commit() lets a fork pass only when it has jemalloc's locks. */
+/* The caller may hold jemalloc's locks. So nothing here allocates, and nothing waits except for the heap's lock and for
+ * other threads that commit the same pages. hp_pages_commit() releases the heap's lock while it works, but a fork that
+ * takes it then already has jemalloc's locks. */
 void *hugepin_small_map_(void *at, size_t len)
 {
 	struct hp_request r = {
@@ -94,7 +95,7 @@ void *hugepin_small_map_(void *at, size_t len)
 	};
 	size_t chunk, dirty = 0;
 
-	if (hp_lock_mine(&hp_heap_lock)) /* a signal handler allocates */
+	if (hp_lock_mine(&hp_heap_lock)) /* a signal handler allocates while this thread holds the lock */
 		return NULL;
 	hp_lock(&hp_heap_lock);
 	chunk = hp_place_small(&r, at);
@@ -124,13 +125,13 @@ void hugepin_small_unmap_(void *p, size_t len)
 
 	hp_lock(&hp_heap_lock);
 	if (!hp_advice_undo(((uintptr_t)p - hp_span.base) >> HP_CHUNK_SHIFT, hp_chunks_for(len))) {
-		hp_unlock(&hp_heap_lock); /* nobody else may have it */
+		hp_unlock(&hp_heap_lock); /* the kernel kept the advice, so this memory is never handed out again */
 		return;
 	}
 	hp_tree_free(&hp_span.tree, ((uintptr_t)p - hp_span.base) >> HP_CHUNK_SHIFT, hp_chunks_for(len));
 	hp_tree_settle(&hp_span.tree);
 	hp_span.small_taken -= hp_chunks_for(len);
-	/* The caller holds locks of jemalloc's: the C library's thread is woken but not started. */
+	/* The caller holds locks of jemalloc, so the service thread may be woken, but not started. */
 	must_ask = (hp_service_running() || hp_may_tick_alone()) && hp_want_tick(false);
 	hp_unlock(&hp_heap_lock);
 	if (must_ask)

@@ -15,8 +15,8 @@
 #define GIB ((size_t)1 << 30)
 #define ROOT_PAGES ((size_t)1 << (3 * (HP_TREE_LEVELS - 1)))
 
-/* No pointer of the user half is less than 4 TiB above this base: until the span is there, and while it is being
- * published, none is ours. */
+/* This base is more than 4 TiB away from every pointer of the user half. So no pointer counts as ours before the span
+ * exists, or while it is being published. */
 struct hp_span hp_span = { .base = (uintptr_t)1 << 63 };
 extern struct hp_span hugepin_span_ __attribute__((alias("hp_span"), visibility("default"))); /* fast.h */
 struct hp_lock hp_heap_lock = HP_LOCK_INIT(HP_RANK_HEAP);
@@ -40,7 +40,8 @@ static size_t span_size_wanted(size_t ram)
 	/* The rest of the program needs addresses too: thread stacks, libraries, files. */
 	if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
 		size = HP_MIN(size, limit.rlim_cur / 4);
-	/* The tables count as data, and no more data than that can come to lie in the span. */
+	/* The tables count as data. A span longer than this could not be filled, since its contents count as data,
+	 * too. */
 	if (getrlimit(RLIMIT_DATA, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
 		size = HP_MIN(size, 4 * HP_MIN(limit.rlim_cur, (rlim_t)1 << 40));
 	return size & ~(HP_PAGE - 1);
@@ -53,8 +54,9 @@ static bool tables_init(struct hp_span *s, size_t pages)
 	size_t per_page = sizeof *s->page + sizeof *s->extent;
 	char *m = hp_meta_map(pages * per_page + pages / 8 + 80 + hp_tree_size(tree_pages));
 
-	/* The largest table, 1/512 of the span, becomes accessible as extents come: ulimit -d, mlockall and a strict
-	 * overcommit policy count what is. One hugepage's words are one 4 KiB page of it, to be given back with it. */
+	/* The largest table has 1/512 of the span's size. It becomes accessible only as extents are made, since ulimit
+	 * -d, mlockall and a strict overcommit policy count accessible memory. The words of one hugepage are one 4 KiB
+	 * page of the table, which is given back with the hugepage. */
 	s->chunk = hp_meta_reserve(s->pages * HP_PAGE_CHUNKS * sizeof(hp_chunk));
 	if (!m || !s->chunk)
 		return false;
@@ -112,13 +114,13 @@ int hp_span_init(bool small)
 		hp_map_choose_nodes(HP_NUMA_LOCAL, s.base, &s.nodes);
 	}
 	s.thp = hp_map_thp_enabled();
-	s.heads_max = hp_map_count_max() / 4; /* half of the mappings; each may be followed by a gap */
+	s.heads_max = hp_map_count_max() / 4; /* heads take half of the mappings at most, since a gap may follow each */
 	s.size = size;
 	hp_bit_set(s.used, 0);
 	hp_exposed.page.magic = HUGEPIN_STATS_MAGIC;
-	hp_lock(&hp_heap_lock); /* a fork finds all of it, or nothing */
-	/* Every free() reads base and opened without synchronisation: they are not written here but by atomic stores,
-	 * base now and opened with the first extent. */
+	hp_lock(&hp_heap_lock); /* under the lock, so that a child of fork finds the complete span, or none */
+	/* Do not copy base and opened, which every free() reads without a lock. They are written by atomic stores only:
+	 * base below, and opened with the first extent. */
 	memcpy((char *)&hp_span + offsetof(struct hp_span, chunk), (char *)&s + offsetof(struct hp_span, chunk),
 	       sizeof s - offsetof(struct hp_span, chunk));
 	hp_span_store(&hp_span.base, s.base);
@@ -127,7 +129,8 @@ int hp_span_init(bool small)
 	return 0;
 }
 
-/* Where the part [first, end) ends from now on; so many pages behind the last extent stay. */
+/* Shorten the part [first, end) of the span to `limit` bytes. Keeps all extents, and `gap` pages behind the last one.
+ * Returns the new end. */
 static size_t shrink_part(size_t first, size_t end, size_t limit, size_t gap)
 {
 	size_t keep = first + (limit >> HP_PAGE_SHIFT), last = end;
@@ -135,7 +138,7 @@ static size_t shrink_part(size_t first, size_t end, size_t limit, size_t gap)
 	while (last > first && !hp_bit(hp_span.used, last - 1))
 		last--;
 	keep = HP_MAX(keep, last + gap);
-	/* One raw system call, which no one's hooks see: the lock may stay. */
+	/* A raw system call, which no hooks see, may be made under the lock. */
 	if (keep >= end || syscall(SYS_munmap, hp_page_addr(keep), (end - keep) << HP_PAGE_SHIFT) != 0)
 		return end;
 	return keep;

@@ -76,7 +76,8 @@ bool hp_heap_start(void)
 	if (starting || atomic_load_explicit(&hp_heap_state, memory_order_relaxed) == HP_HEAP_UNAVAILABLE ||
 	    hp_config_load() != 0)
 		return false;
-	/* Both orders: what the thread before has made is seen; pairs with the store below, of another thread. */
+	/* acq_rel and acquire: this thread sees the writes of the thread that set the state; pairs with the store
+	 * below, of another thread. */
 	if (atomic_compare_exchange_strong_explicit(&hp_heap_state, &expected, HP_HEAP_STARTING, memory_order_acq_rel,
 						    memory_order_acquire)) {
 		starting = true;

@@ -1,6 +1,6 @@
 /*
- * Whether the heap is there, which process it is in, and what is above it. The lowest file of the heap that knows of
- * both threads and pages: others of alloc/ begin their work here.
+ * The start of the heap, the process that owns it, and the hooks of the layer above. This is the lowest file of the
+ * heap that knows both threads and pages. Other files of alloc/ begin their work here.
  */
 #ifndef HP_ALLOC_START_H
 #define HP_ALLOC_START_H
@@ -14,47 +14,48 @@
 enum hp_heap_state { HP_HEAP_UNUSED, HP_HEAP_STARTING, HP_HEAP_READY, HP_HEAP_UNAVAILABLE };
 extern _Atomic uint32_t hp_heap_state;
 
-/* Our constructor has run: threads may be started. */
+/* Whether our constructor has run, so that threads may be started. */
 extern bool hp_heap_constructed;
 
-/* Ticks are HUGEPIN_DECAY / HP_TICKS apart, and memory that was wholly free for more than HP_TICKS of them is given
+/* The number of ticks in the time HUGEPIN_DECAY. Memory that was wholly free for more than so many ticks is given
  * back. */
 enum { HP_TICKS = 4 };
 
-/* Who ticks (decay.c). In a child nobody does at first. Under hp_heap_lock, but for delay_ns. */
+/* Which thread makes the ticks (decay.c). In a child there are no ticks at first. Guarded by hp_heap_lock, except
+ * delay_ns. */
 struct hp_ticking {
-	bool on; /* somebody ticks */
-	bool by_service; /* the service thread does, which may end before it is done */
-	bool by_calls; /* no thread is to be had: slow paths tick */
-	uint64_t next_ns; /* their next tick */
-	uint64_t delay_ns; /* from tick to tick; set at start */
+	bool on; /* ticks are being made */
+	bool by_service; /* the service thread makes them; it may end before it has finished */
+	bool by_calls; /* no thread can be had: slow paths make the ticks */
+	uint64_t next_ns; /* time of the next tick by a slow path */
+	uint64_t delay_ns; /* time from tick to tick; set at start */
 };
 extern struct hp_ticking hp_ticking;
 
-/* Reserve the span, once. False: there is no heap, or not yet; the tier below serves all. */
+/* Reserve the span, once. False: there is no heap, or not yet. Then the lower tier serves all requests. */
 bool hp_heap_start(void);
 
-/* This thread is in hp_heap_start(): hooks on mmap may allocate. */
+/* Whether this thread is inside hp_heap_start(). This can happen because hooks on mmap may allocate. */
 bool hp_heap_starts_here(void);
 
-/* Whether there is a heap, without making one. */
+/* Whether the heap has started. Does not start it. */
 static inline bool hp_heap_ready(void)
 {
 	/* acquire: pairs with hp_heap_start() */
 	return atomic_load_explicit(&hp_heap_state, memory_order_acquire) == HP_HEAP_READY;
 }
 
-/* A child in which no handler of fork has run finds out by itself, here. What lies above begins anew, too, unless the
- * caller is above: it holds a lock then. */
+/* Begin the process anew, if this is a child in which no fork handler has run. The layer above begins anew, too, unless
+ * it is the caller: then it holds a lock. */
 void hp_heap_know_process(void);
 
-/* For a child: no thread is here but this one, and nothing will happen that was about to. */
+/* Called in a child, which has no other thread: forget the threads and everything that they were going to do. */
 void hp_heap_begin_process(void);
 
-/* In the child of fork: a thread that was just making the span is gone. */
+/* Called in the child of fork: if another thread was just making the span, that thread does not exist here. */
 void hp_heap_start_child(void);
 
-/* What is above the heap: what hp_heap_set_hooks() was given, or hooks that are all NULL. */
+/* The hooks of the layer above, as given to hp_heap_set_hooks(). If none were given, all members are NULL. */
 const struct hp_heap_hooks *hp_heap_hooks(void);
 bool hp_heap_has_hooks(void);
 

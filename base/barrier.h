@@ -1,6 +1,6 @@
 /*
- * Barriers by what they are for. Each use has a name, so that a reader of one side knows where the other is. Locks have
- * none here: lock.h, and the orders of C11's atomics where two places alone are concerned.
+ * Barriers, named by their use. The name of one side leads a reader to the other side. Locks are in lock.h, not here.
+ * Neither are orders of C11 atomics that only concern two places.
  */
 #ifndef HP_BASE_BARRIER_H
 #define HP_BASE_BARRIER_H
@@ -9,17 +9,16 @@
 #include <stdbool.h>
 
 /*
- * Dekker's handshake between a side that comes often and one that comes seldom:
+ * Dekker's handshake between a side that runs often and a side that runs seldom:
  *
  *	often		store own word;  hp_barrier_often();         load the other's word
  *	seldom		store own word;  hp_barrier_all_threads();   load the other's word
  *
- * At least one of them sees what the other has stored. The side that comes often pays nothing: its barrier holds back
- * the compiler alone, and the processor of every running thread is made to pass one when the other side comes
- * (membarrier(2)).
+ * At least one side sees the other's store. The barrier of the frequent side stops only the compiler, so it costs
+ * nothing. The other side makes the processor of every running thread pass a barrier (membarrier(2)).
  *
  *	a thread's cache (alloc/cache.h)	busy; then limit	| hp_cache_steal(): limit; then busy
- *	pins and unpins (reg/pin.c)		a count; then the tag	| who retires a region: the tag; then the counts
+ *	pins and unpins (reg/pin.c)		a count; then the tag	| retiring a region: the tag; then the counts
  *	records (reg/pin.c)			a record; then `asked`	| the helper's run: `asked`; then the records
  */
 static inline void hp_barrier_often(void)
@@ -27,15 +26,15 @@ static inline void hp_barrier_often(void)
 	atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_barrier_all_threads() */
 }
 
-/* Some microseconds. False: it was refused, as by a filter of system calls that was set since it was registered, and
- * the handshake does not hold. errno is kept. */
+/* Takes some microseconds. False: the kernel refused, for example because a filter of system calls was installed after
+ * the registration. Then the handshake does not hold. Keeps errno. */
 bool hp_barrier_all_threads(void);
 
-/* Before the first of those, by each who will call it. False: the kernel or a filter refuses. errno is kept. */
+/* Every user of hp_barrier_all_threads() calls this once before. False: the kernel or a filter refuses. Keeps errno. */
 bool hp_barrier_register(void);
 
 /* Order between a thread and a signal handler that interrupts the thread. A handler that sees a write made after the
- * barrier sees every write made before the barrier. The barrier stops the compiler alone. */
+ * barrier sees every write made before the barrier. The barrier stops only the compiler. */
 static inline void hp_barrier_handler(void)
 {
 	atomic_signal_fence(memory_order_seq_cst); /* pairs with the same in the handler, or with its interruption */

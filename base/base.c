@@ -115,14 +115,15 @@ static int check_own(long fd)
 		return -errno;
 	if (!S_ISREG(s.st_mode) || s.st_nlink > 1 || (s.st_uid && !syscall(SYS_geteuid)))
 		return -EPERM;
-	/* Who may do this is the owner, or root. File systems of other machines tell of other owners than there are. */
+	/* fchmod succeeds only for the owner and root. This is better than comparing st_uid: network file systems may
+	 * report other owners. */
 	return s.st_mode & 077 && syscall(SYS_fchmod, fd, 0600) != 0 ? -errno : 0;
 }
 
 int hp_open_own(const char *path, int flags)
 {
 	const int saved_errno = errno;
-	/* O_NONBLOCK: a FIFO that nobody reads. */
+	/* O_NONBLOCK: do not wait for a reader of a FIFO. */
 	long fd = syscall(SYS_openat, AT_FDCWD, path,
 			  O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | flags, 0600);
 	int err = fd < 0 ? -errno : check_own(fd);

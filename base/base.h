@@ -1,5 +1,5 @@
 /*
- * What every tier stands on: assertions, hints for the compiler, raw files, messages, memory for tables, futexes, the
+ * The base of every tier: assertions, hints for the compiler, raw files, messages, memory for tables, futexes, the
  * clock. Nothing here allocates, takes a lock or calls stdio, so all of it may be used inside malloc.
  */
 #ifndef HP_BASE_BASE_H
@@ -15,8 +15,7 @@
 #define HP_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define HP_TLS _Thread_local __attribute__((tls_model("initial-exec")))
 #define HP_COLD __attribute__((cold, noinline))
-/* For a function that is only called by its name. It needs no landing place of CET's for jumps, which is an
- * instruction. */
+/* Marks a function that is only called by its name. It needs no landing instruction of CET for indirect jumps. */
 #if defined __CET__ && __CET__ & 1
 #define HP_DIRECT __attribute__((nocf_check))
 #else
@@ -31,8 +30,8 @@
 #define HP_PAGE_CHUNKS_SHIFT (HP_PAGE_SHIFT - HP_CHUNK_SHIFT)
 #define HP_PAGE_CHUNKS ((size_t)1 << HP_PAGE_CHUNKS_SHIFT)
 
-/* The name that a library of ours is loaded by: "libhugepin-verbs.so.0". The one without a number is for compilers, and
- * may not be there. */
+/* The name by which one of our libraries is loaded: "libhugepin-verbs.so.0". The name without a number is for
+ * compilers, and may not be installed. */
 #define HP_SONAME(library) library ".so." HP_QUOTED(HUGEPIN_VERSION_MAJOR)
 #define HP_QUOTED(x) HP_QUOTED_(x)
 #define HP_QUOTED_(x) #x
@@ -70,12 +69,12 @@ struct hp_line {
 void hp_line_text(struct hp_line *l, const char *s);
 void hp_line_number(struct hp_line *l, uint64_t n, unsigned radix);
 
-/* The program has confined itself: no system call is made that it did not see before, no file is opened, and no thread
- * started. */
+/* The program has confined itself. From then on we make no system call of a new kind, open no file and start no
+ * thread. */
 extern bool hp_sandboxed;
 
-/* Straight to the kernel, for bare threads: the program, or the drop-in for it, may have a syscall() of its own. What
- * the kernel returns: a result, or -errno. */
+/* Make a system call directly. Bare threads need this: the program or the drop-in may have a syscall() of its own.
+ * Returns the kernel's result, or -errno. */
 #if defined(__x86_64__) && defined(__LP64__)
 static inline long hp_syscall(long n, long a, long b, long c, long d, long e, long f)
 {
@@ -97,35 +96,36 @@ long hp_syscall(long n, long a, long b, long c, long d, long e, long f);
 /* Read a small file by raw system calls, without cancellation points: bytes read (buf is terminated) or -errno. */
 long hp_read_file(const char *path, char *buf, size_t size);
 
-/* Open a file to write to, by raw system calls, without cancellation points; flags: O_APPEND, and O_CREAT to make it
- * where it is not, for this user alone. No link is followed, and nothing is waited for. A descriptor, or -errno; -EPERM
- * for what is not a regular file of this user's with one name: somebody else may have put it there. Of one that others
- * may read the mode becomes 0600. */
+/* Open a file for writing, by raw system calls, without cancellation points. flags: O_APPEND, and O_CREAT to create a
+ * missing file with mode 0600. Follows no link and waits for nothing. Returns a descriptor or -errno. -EPERM: the file
+ * is not a regular file of this user with one name, so another user may have put it there. If others may read the file,
+ * its mode becomes 0600. */
 int hp_open_own(const char *path, int flags);
 
-/* Whether base pages are of 4 KiB. Where they are not, advice on a part of a table would go to its neighbours, too, as
- * the kernel rounds: then there is no heap, and no domain. */
+/* Whether base pages have 4 KiB. With larger ones the kernel would round advice on a part of a table to its neighbours,
+ * too. Then there is no heap and no domain. */
 bool hp_base_page_fits(void);
 
 /* The unsigned number that follows `key` in text (as in "MemAvailable:   123 kB"), or def. */
 uint64_t hp_number_after(const char *text, const char *key, uint64_t def);
 
-/* Memory for tables: zeroed, never executable, outside malloc's view; NULL when the kernel refuses. */
+/* Map memory for tables: zeroed, never executable, not known to malloc. NULL: the kernel refuses. */
 void *hp_meta_map(size_t size);
 
-/* The same in two steps: addresses now, access later (one raw system call, which no one's hooks see). */
+/* Map memory for tables in two steps: reserve() takes the addresses, and open() gives access (by one raw system call,
+ * which no hooks see). */
 void *hp_meta_reserve(size_t size);
 bool hp_meta_open(void *p, size_t size);
 
-/* Of hp_meta_map() or hp_meta_reserve(). NULL is nothing. */
+/* Unmap memory of hp_meta_map() or hp_meta_reserve(). p may be NULL. */
 void hp_meta_unmap(void *p, size_t size);
 
-/* Give back whole base pages of table memory: they read as zero again. */
+/* Give whole base pages of table memory back to the kernel. They read as zero again. */
 void hp_meta_zero(void *p, size_t size);
 
-/* Have the kernel put memory under [start, start + len), to be written to, or to be read: a hugepage of the pool that
- * is missing, say, is an error here, and would be SIGBUS at a touch (Linux 5.14). 0 or -errno; errno is kept. Raw: no
- * one's hooks see it. */
+/* Have the kernel put memory under [start, start + len), for writing or for reading (Linux 5.14). A missing hugepage of
+ * the pool is an error here, instead of SIGBUS at the first touch. 0 or -errno; keeps errno. Makes a raw system call,
+ * which no hooks see. */
 int hp_populate(uintptr_t start, size_t len, bool write);
 
 /* Sleep until *word differs from expected, a wake comes or timeout_ns has passed (UINT64_MAX: no limit). May return
@@ -137,8 +137,7 @@ void hp_futex_wake_one(_Atomic uint32_t *word);
 /* CLOCK_MONOTONIC in ns. */
 uint64_t hp_clock_ns(void);
 
-/* Another clock, for tests; NULL: that one. The constructor calls it, too: nobody writes to the pointer from then
- * on. */
+/* Set another clock, for tests; NULL: CLOCK_MONOTONIC. The constructor calls this, too, to seal the pointer. */
 void hp_clock_set(uint64_t (*clock_ns)(void));
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * A descriptor of ours in the program's table. The program may close it at any time, and another file may then have its
- * number: so it is known by its file as well. Raw system calls; errno is kept.
+ * A descriptor of ours in the program's table. The program may close it at any time, and another file may then get its
+ * number. So the descriptor is known by its file, too. Makes raw system calls and keeps errno.
  */
 #ifndef HP_BASE_KEPT_H
 #define HP_BASE_KEPT_H
@@ -11,30 +11,30 @@
 
 struct hp_kept {
 	_Atomic int fd; /* -1: none */
-	uint64_t dev, ino; /* of its file */
+	uint64_t dev, ino; /* device and inode of its file */
 };
 
 #define HP_KEPT_NONE { .fd = -1 }
 
-/* The descriptor; -1: none. acquire: who sees it sees which file it is; pairs with hp_kept_set(). */
+/* The descriptor; -1: none. acquire: a reader that sees the descriptor sees dev and ino; pairs with hp_kept_set(). */
 static inline int hp_kept_fd(const struct hp_kept *k)
 {
 	return atomic_load_explicit(&k->fd, memory_order_acquire);
 }
 
-/* Keep fd. False: it is no descriptor, nothing is kept, and fd is the caller's to close. */
+/* Keep fd. False: fd is not an open descriptor, nothing is kept, and the caller closes fd. */
 bool hp_kept_set(struct hp_kept *k, int fd);
 
-/* Whether fd, which may be the number of any file by now, is the file that is kept. */
+/* Whether fd, which may by now be any file, is the kept file. */
 bool hp_kept_is(const struct hp_kept *k, int fd);
 
-/* Whether it is still there under its number. */
+/* Whether the kept file is still open under its number. */
 bool hp_kept_is_there(const struct hp_kept *k);
 
-/* Close it, if it is still ours. None is kept any more. */
+/* Close the descriptor, if it is still ours. Afterwards none is kept. */
 void hp_kept_close(struct hp_kept *k);
 
-/* None is kept any more; it stays open, if it is. */
+/* Keep no descriptor any more, without closing it. */
 void hp_kept_forget(struct hp_kept *k);
 
 #endif

@@ -7,9 +7,9 @@
 #include <pthread.h>
 
 /*
- * pthread_key_create, but for number 0. A program that takes a zeroed pthread_key_t for a key, before or without making
- * one, finds no value there, and cannot set one, as long as nobody has made a first key. With a key of ours at 0 it
- * would find our pointers, and write over them.
+ * pthread_key_create, but never gives key 0. Some programs use a zeroed pthread_key_t as a key without creating one. As
+ * long as no library has created key 0, such a program finds no value there and cannot set one. If we had key 0, the
+ * program would find our pointers and overwrite them.
  */
 static inline int hp_key_create(pthread_key_t *ret_key, void (*at_exit)(void *))
 {

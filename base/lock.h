@@ -1,10 +1,10 @@
 /*
- * Ranked locks. A thread takes locks in rising rank. Debug builds check that. They also check in the mapping tier that
- * the heap's lock is not held: other people's hooks on mmap, munmap and madvise may call malloc.
+ * Ranked locks. A thread takes locks in the order of rising rank. Debug builds check this. In the mapping tier they
+ * also check that the heap's lock is not held: hooks of other libraries on mmap, munmap and madvise may call malloc.
  *
- * A lock is a futex word of our own (the third of Drepper's "Futexes Are Tricky"). A mutex of the C library's would not
- * do: while the C library knows of one thread, it takes and releases its mutexes without atomic instructions, and there
- * are threads of ours that it does not know (thread.h). A child of fork may release what its parent's thread took in
+ * A lock is a futex word of our own (the third mutex of Drepper's "Futexes Are Tricky"). A mutex of the C library does
+ * not suffice: while the C library knows of only one thread, it takes and releases mutexes without atomic instructions,
+ * but it does not know our bare threads (thread.h). A child of fork may release a lock that the parent's thread took in
  * the prepare handler.
  */
 #ifndef HP_BASE_LOCK_H
@@ -22,23 +22,23 @@ enum hp_rank {
 	HP_RANK_TICKER, /* starting and ending the ticker */
 	HP_RANK_HEAP, /* tree, pages, shared lists, thread registry */
 	HP_RANK_TABLE, /* the table of regions */
-	HP_RANK_MAPS, /* /proc/self/maps */
+	HP_RANK_MAPS, /* the descriptor of /proc/self/maps */
 	HP_RANK_QUEUE, /* a domain's queues */
 	HP_RANK_JOBS, /* the list of the service thread's jobs */
 	HP_RANK_TRACE, /* the trace's buffer */
 };
 
 struct hp_lock {
-	_Atomic uint32_t word; /* 0: free; 1: taken; 2: taken, and somebody may sleep */
+	_Atomic uint32_t word; /* 0: free; 1: taken; 2: taken, and threads may sleep on it */
 	enum hp_rank rank;
 };
 
 #define HP_LOCK_INIT(r) { 0, (r) }
 
-/* Of this thread; bit r: it holds, or is about to take, a lock of rank r. */
+/* The ranks of this thread's locks. Bit r: the thread holds, or is about to take, a lock of rank r. */
 extern HP_TLS unsigned hp_locks_held;
 
-/* Sleep until the lock is this thread's. */
+/* Sleep until this thread has the lock. */
 void hp_lock_wait(struct hp_lock *l);
 
 static inline bool hp_lock_mine(const struct hp_lock *l)
@@ -54,13 +54,13 @@ static inline bool hp_lock_try(struct hp_lock *l)
 	return atomic_compare_exchange_strong_explicit(&l->word, &open, 1, memory_order_acquire, memory_order_relaxed);
 }
 
-/* Nobody has it, and nobody waits: in the child of fork, or before it is first taken. */
+/* Make the lock free, in the child of fork, or before the first use. No thread has it or waits for it. */
 static inline void hp_lock_reset(struct hp_lock *l)
 {
 	atomic_store_explicit(&l->word, 0, memory_order_relaxed);
 }
 
-/* The barriers are for a signal handler that forks (atfork.c): it must not find a lock taken and the bit clear. */
+/* The barriers are for a signal handler that forks (atfork.c): it must never find the lock taken and its bit clear. */
 static inline void hp_lock(struct hp_lock *l)
 {
 	HP_ASSERT(hp_locks_held < 1u << l->rank);
@@ -70,7 +70,7 @@ static inline void hp_lock(struct hp_lock *l)
 		hp_lock_wait(l);
 }
 
-/* In any order of ranks: it never blocks. */
+/* May be called in any order of ranks, since it never blocks. */
 static inline bool hp_trylock(struct hp_lock *l)
 {
 	if (!hp_lock_try(l))
@@ -82,7 +82,7 @@ static inline bool hp_trylock(struct hp_lock *l)
 static inline void hp_unlock(struct hp_lock *l)
 {
 	HP_ASSERT(hp_lock_mine(l));
-	/* release: pairs with hp_lock_try() and hp_lock_wait() of whoever takes it next */
+	/* release: pairs with hp_lock_try() and hp_lock_wait() of the next holder */
 	if (atomic_exchange_explicit(&l->word, 0, memory_order_release) == 2)
 		hp_futex_wake_one(&l->word);
 	hp_barrier_handler();

@@ -1,15 +1,15 @@
 /*
- * The mapping calls for memory of ours that nobody has to hear of: it comes into use, or nobody else has known it. They
- * go straight to the kernel. By the C library's names they would come by libhugepin-malloc.so's own functions, which
- * tell the pin cache and note advice, and by other libraries' hooks. Those of UCX before version 1.14 lose the fifth
- * argument of mremap(), which is where the memory is to go: at best the kernel refuses, and the heap has no pages of
- * the pool from then on.
+ * Mapping calls for our own memory that no other library needs to know of: the memory just comes into use, or was never
+ * known outside. The calls go straight to the kernel. By the C library's names they would reach the functions of
+ * libhugepin-malloc.so, which tell the pin cache and note advice, and hooks of other libraries. The hooks of UCX before
+ * version 1.14 lose the fifth argument of mremap(), the memory's destination. At best the kernel then refuses, and the
+ * heap gets no more pages of the pool.
  *
- * What the program may have known, and what others may have registered, is not taken away by these: whoever hears of
- * mmap and munmap has to hear of that (hp_map_release()).
+ * Never use these calls to take away memory that the program may know, or that others may have registered: hooks on
+ * mmap and munmap must see this (hp_map_release()).
  *
- * As the C library's functions: -1 or MAP_FAILED, and errno. A sanitizer has to see what is mapped, and gets the C
- * library's.
+ * They return like the C library's functions: -1 or MAP_FAILED, and errno. Under a sanitizer, which has to see each
+ * mapping, they are the C library's functions.
  */
 #ifndef HP_BASE_MAP_H
 #define HP_BASE_MAP_H
@@ -31,7 +31,7 @@
 #define HP_MAP_RAW 1
 #endif
 
-/* Anonymous, private memory where the kernel likes; flags: MAP_HUGETLB and the like, to be added. */
+/* Map anonymous, private memory at an address of the kernel's choice. flags: further flags, such as MAP_HUGETLB. */
 static inline void *hp_raw_mmap(size_t len, int prot, int flags)
 {
 	flags |= MAP_PRIVATE | MAP_ANONYMOUS;
@@ -51,7 +51,7 @@ static inline int hp_raw_munmap(void *p, size_t len)
 #endif
 }
 
-/* To another place, over what lies there. */
+/* Move a mapping to `to`, replacing any mapping there. */
 static inline void *hp_raw_mremap(void *p, size_t len, void *to)
 {
 #if HP_MAP_RAW

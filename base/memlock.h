@@ -7,25 +7,25 @@
 #include <stddef.h>
 
 /*
- * The kernel holds the limit against three accounts that know nothing of each other:
+ * The kernel compares the limit with three separate accounts:
  *
- *	mlock(2)	VmLck, of the process. A page counts once, however often it is locked.
- *	io_uring	what rings have registered, of the user over all of his processes. No file says how much.
- *	memory regions	VmPin, of the process. Each region counts in full, even if it covers what another one does.
- *			What io_uring has pinned for the process is in VmPin, too.
+ *	mlock(2)	VmLck of the process. A page counts once, however often it is locked.
+ *	io_uring	registered buffers of all rings of the user, in all his processes. No file shows the sum.
+ *	memory regions	VmPin of the process. Each region counts in full, even if another one covers the same memory.
+ *			Memory that io_uring has pinned for the process is in VmPin, too.
  *
- * So VmPin is what the process has used up where memory regions are made, and only there. VmLck says nothing of what is
- * left for mlock(2): what the program has locked may be what will be registered, and then costs nothing.
+ * So VmPin is the used part of the limit for memory regions, but not for the others. VmLck does not show how much is
+ * left for mlock(2): if memory that the program has locked is registered later, registering it costs nothing.
  */
 enum hp_memlock_use {
-	HP_MEMLOCK_LOCK, /* mlock(2), and for want of a better answer io_uring */
+	HP_MEMLOCK_LOCK, /* mlock(2); also io_uring, for lack of a better number */
 	HP_MEMLOCK_PIN, /* memory regions */
 };
 
-/* Bytes, in whole base pages; 1: less than a page. 0: no limit. A first guess. In a user namespace of its own a process
- * may hold the capability and be limited all the same, since the kernel asks for it in the initial one; other threads
- * and processes use memory up, and the limit may be changed. The pin cache learns from what the kernel refuses, but not
- * that it might have asked for more: where it is not known, this says too much. */
+/* The limit in bytes, in whole base pages. 1: less than a page. 0: no limit. This is a first guess. In its own user
+ * namespace a process may have the capability and still be limited, since the kernel asks for the capability in the
+ * initial namespace. Other threads and processes use up the limit, and it may be changed. The pin cache learns a lower
+ * limit from refusals, but would never learn a higher one. So if the limit is not known, this returns too much. */
 size_t hp_memlock_max(enum hp_memlock_use use);
 
 #endif

@@ -1,5 +1,5 @@
-/* /proc/PID/pagemap: its entries, and PAGEMAP_SCAN, an ioctl since Linux 6.7. The names are those of <linux/fs.h>;
- * Debian 12's is of Linux 6.1. */
+/* /proc/PID/pagemap: its entries, and PAGEMAP_SCAN, an ioctl since Linux 6.7. The names are those of <linux/fs.h>, but
+ * Debian 12 has the header of Linux 6.1. */
 #ifndef HP_BASE_PAGESCAN_H
 #define HP_BASE_PAGESCAN_H
 
@@ -15,7 +15,7 @@ struct hp_pagescan_region {
 	uint64_t start, end, categories;
 };
 
-/* An entry of 8 bytes for each base page: Documentation/admin-guide/mm/pagemap.rst. */
+/* Bits of the entries, which have 8 bytes for each base page: Documentation/admin-guide/mm/pagemap.rst. */
 #define HP_PAGEMAP_PRESENT ((uint64_t)1 << 63)
 #define HP_PAGEMAP_EXCLUSIVE ((uint64_t)1 << 56)
 

@@ -10,7 +10,7 @@ int hp_lines_each(int fd, bool by_position, char *buffer, size_t size,
 		  bool (*each)(void *arg, const char *line, bool cut), void *arg)
 {
 	int saved_errno = errno, err;
-	bool more = true, skip = false; /* skip: up to the end of a line that was cut */
+	bool more = true, skip = false; /* skip: drop text up to the end of a line that was cut */
 	size_t have = 0;
 	long got = 0, at = 0;
 

@@ -9,12 +9,13 @@
 
 #include "base/base.h"
 
-/* number[0] is the number of the process whose memory this is. The kernel clears its page for a child: numbers alone do
- * not tell a parent from a child with a copy, since each may be the first in a namespace of its own. number[1] is the
+/* number[0] is the number of the process that owns this memory. The kernel clears the page in a child. The number alone
+ * does not tell a parent from a child with a copy, since each may be process 1 of its own namespace. number[1] is the
  * thread of such a child that begins the process anew; 0: none. */
 static _Atomic pid_t *number, fallback[2];
 
-/* 0: the kernel has cleared the page. acquire: pairs with hp_process_begin(); what was begun anew is seen. */
+/* The owner's number. 0: the kernel has cleared the page. acquire: a reader sees the state that was begun anew; pairs
+ * with hp_process_begin(). */
 static pid_t owner_number(void)
 {
 	return atomic_load_explicit(number, memory_order_acquire);
@@ -39,11 +40,12 @@ bool hp_process_claim(void)
 {
 	pid_t self = (pid_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0), nobody = 0;
 
-	/* The only handshake is who comes first. */
+	/* relaxed: the exchange only decides which thread comes first. */
 	if (atomic_compare_exchange_strong_explicit(&number[1], &nobody, self, memory_order_relaxed,
 						    memory_order_relaxed))
 		return true;
-	while (!owner_number() && nobody != self) /* itself: a signal handler has interrupted it */
+	/* nobody == self: this is a signal handler that interrupted the claiming thread */
+	while (!owner_number() && nobody != self)
 		hp_syscall(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
 	return false;
 }

@@ -1,7 +1,7 @@
 /*
- * Which process this is. Whatever is known of threads, and the right to start some, belongs to one process. A child
- * begins all of it anew: a child of fork(2) by its handler (alloc/atfork.c), a child of _Fork(3) or clone(2), which run
- * no handler, when the heap is next asked.
+ * Which process this is. Knowledge about threads, and the right to start some, belongs to one process. A child begins
+ * this state anew. A child of fork(2) does so in its handler (alloc/atfork.c). A child of _Fork(3) or clone(2) runs no
+ * handler, so it does so at its next call of the heap.
  */
 #ifndef HP_BASE_PROCESS_H
 #define HP_BASE_PROCESS_H
@@ -9,23 +9,24 @@
 #include <stdbool.h>
 
 enum hp_process {
-	HP_PROCESS_GUEST, /* the memory is another's: a child of vfork(2), say; or the constructor has not run */
-	HP_PROCESS_COPY, /* a child with a copy of its parent's memory that has not begun anew */
+	/* the memory belongs to another process, for example in a child of vfork(2); or the constructor has not run */
+	HP_PROCESS_GUEST,
+	HP_PROCESS_COPY, /* this is a child with a copy of its parent's memory, and has not begun anew */
 	HP_PROCESS_OWN,
 };
 
-/* One system call. */
+/* Which process this is. Makes one system call. */
 enum hp_process hp_process(void);
 
-/* HP_PROCESS_COPY, without a system call. Where the kernel does not clear memory for children, false: such a child is a
- * guest. */
+/* Whether hp_process() is HP_PROCESS_COPY, without a system call. Always false if the kernel does not clear memory for
+ * children: such a child counts as a guest. */
 bool hp_process_copied(void);
 
-/* For a thread that found HP_PROCESS_COPY: whether this one is to begin the process anew, and call hp_process_begin()
- * at last. If not, another thread has done so meanwhile. */
+/* Called by a thread that found HP_PROCESS_COPY. True: this thread must begin the process anew, and at last call
+ * hp_process_begin(). False: another thread has done so meanwhile. */
 bool hp_process_claim(void);
 
-/* This process is the memory's own from now on. For the constructor, and for a child. */
+/* Make this process the owner of the memory. Called by the constructor, and by a child. */
 void hp_process_begin(void);
 
 #endif

@@ -58,7 +58,7 @@ void hp_ranges_set(struct hp_ranges *r, uintptr_t start, uintptr_t end, bool on)
 
 	if (start >= end)
 		return;
-	/* Those that it touches or covers in part. */
+	/* [first, last) are the ranges that [start, end) touches or overlaps. */
 	first = last = find_range(r, start);
 	while (last < r->count && r->at[last].start <= end)
 		last++;

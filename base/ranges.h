@@ -1,5 +1,6 @@
 /*
- * A set of addresses: sorted, disjoint ranges that do not touch, in table memory. Pure but for that; not locked.
+ * A set of addresses: sorted ranges that neither overlap nor touch, in table memory (hp_meta_map). Otherwise pure.
+ * Takes no lock.
  */
 #ifndef HP_BASE_RANGES_H
 #define HP_BASE_RANGES_H
@@ -15,10 +16,10 @@ struct hp_ranges {
 	size_t count, max;
 };
 
-/* Make room for two more ranges: the next change needs no more. False: no memory. */
+/* Make room for two more ranges, which is enough for the next change. False: no memory. */
 bool hp_ranges_reserve(struct hp_ranges *r);
 
-/* Add or take out [start, end). After hp_ranges_reserve(). */
+/* Add [start, end), or take it out. Call hp_ranges_reserve() before. */
 void hp_ranges_set(struct hp_ranges *r, uintptr_t start, uintptr_t end, bool on);
 
 /* The first range that ends behind addr, or NULL. */

@@ -1,6 +1,7 @@
 /*
- * Memory that is read-only except while it is written. It holds pointers to functions that threads of ours call:
- * somebody who can write to memory somewhere must not decide what runs there. Such an object has its pages for itself.
+ * Sealed memory: read-only, except while we write it. It contains pointers to functions that our threads call. So an
+ * attacker who can write to other memory cannot choose the code that runs there. A sealed object has its pages for
+ * itself.
  */
 #ifndef HP_BASE_SEAL_H
 #define HP_BASE_SEAL_H
@@ -19,13 +20,14 @@
 		char page_[HP_SEAL_SIZE];                                                                              \
 	} __attribute__((aligned(HP_SEAL_SIZE)))
 
-/* By one thread at a time. size: a multiple of HP_SEAL_SIZE. A system that refuses leaves it as it is. */
+/* Make the memory read-only. One thread at a time; size is a multiple of HP_SEAL_SIZE. If the kernel refuses, the
+ * memory stays writable. */
 static inline void hp_seal(void *p, size_t size)
 {
 	hp_syscall(SYS_mprotect, (long)p, (long)size, PROT_READ, 0, 0, 0);
 }
 
-/* False: this thread may not (thread.h), and must not write there. */
+/* Make the memory writable. False: this thread is not allowed to (thread.h), and must not write there. */
 static inline bool hp_unseal(void *p, size_t size)
 {
 	return hp_syscall(SYS_mprotect, (long)p, (long)size, PROT_READ | PROT_WRITE, 0, 0, 0) == 0;

@@ -1,14 +1,14 @@
 /*
- * How callers and the thread meet. A caller sets a job's flag `asked`; the thread clears it just before it runs the
- * job. Both do so by an exchange. So a caller that finds the flag set may leave: the run that is still to come sees
+ * The handshake between callers and the thread. A caller sets a job's flag `asked`. The thread clears the flag just
+ * before it runs the job. Both use an exchange. So a caller that finds the flag set may leave: the job's next run sees
  * what the caller wrote.
  *
- * The atomics of the handshakes are sequentially consistent. Each handshake is of two words: one side writes the first
- * and then reads the second, the other side does it the other way round, and at least one of them sees the other's
- * write.
- * 	asked, state		hp_service_ask() and serve_jobs(): the job is run by this thread, or another is started
- * 	alarm, asleep		hp_service_ask() and sleep_until(): the thread is woken, or does not sleep
- * 	forbidden, state	hp_service_end() and started(): the end waits for the start, or the start is given up
+ * The atomics of the handshakes are sequentially consistent. Each handshake has two words. One side writes the first
+ * word and then reads the second. The other side writes the second and then reads the first. So at least one side sees
+ * the other's write.
+ *	asked, state		hp_service_ask() and serve_jobs(): the job is run by this thread, or another is started
+ *	alarm, asleep		hp_service_ask() and sleep_until(): the thread is woken, or does not sleep
+ *	forbidden, state	hp_service_end() and started(): the end waits for the start, or the start is given up
  */
 #include "base/service.h"
 
@@ -35,8 +35,8 @@
 enum { STACK_SIZE = 262144, TRIES_BETWEEN_FAILURES = 1024, JOBS_MAX = 4 };
 enum { OFF, STARTING, RUNNING, ENDING };
 
-/* The thread that loads the library is usually the one that main() runs on. Whether others are left is looked at often
- * once its end is known, and seldom where its end cannot be known. */
+/* Usually the library is loaded on the main thread. The service thread checks whether other threads are left: often
+ * after the main thread has ended, and seldom if its end cannot be noticed. */
 enum { LONG_NS = INT64_C(1) << 55 }; /* a year */
 enum { ORPHAN_NS = 100000000, UNKNOWN_NS = 1000000000 };
 enum { PARENTED, ORPHANED, UNKNOWN };
@@ -44,12 +44,13 @@ enum { PARENTED, ORPHANED, UNKNOWN };
 static struct {
 	_Atomic uint32_t state; /* OFF, STARTING, RUNNING, ENDING */
 	_Atomic uint32_t alarm; /* counts wakes; the thread sleeps on it */
-	_Atomic bool asleep; /* or about to be */
-	_Atomic uint32_t skip; /* calls to let pass before the next try */
-	_Atomic uint32_t forbidden; /* hp_service_end() less hp_service_allow(); not 0: no thread is started */
+	_Atomic bool asleep; /* the thread sleeps or is about to */
+	_Atomic uint32_t skip; /* calls to ignore before the next try to start */
+	/* calls of hp_service_end() minus those of hp_service_allow(); not 0: no thread is started */
+	_Atomic uint32_t forbidden;
 	_Atomic int main_thread; /* PARENTED, ORPHANED, UNKNOWN */
-	_Atomic uint32_t tid; /* of the thread; 0: it has not begun */
-	_Atomic bool lapsed; /* it has ended, and there may be work for another */
+	_Atomic uint32_t tid; /* number of the thread; 0: it has not begun */
+	_Atomic bool lapsed; /* the thread has ended, and there may be work for another */
 	_Atomic bool opens_files;
 	pthread_key_t key; /* set on the main thread */
 } service;
@@ -71,13 +72,13 @@ static uint32_t get_state(void)
 	return atomic_load_explicit(&service.state, memory_order_seq_cst);
 }
 
-/* By the thread whose state it is. seq_cst: pairs with get_state() and change_state(). */
+/* Called by the thread that is changing the state. seq_cst: pairs with get_state() and change_state(). */
 static void set_state(uint32_t state)
 {
 	atomic_store_explicit(&service.state, state, memory_order_seq_cst);
 }
 
-/* Returns the state that was found: if it was `from`, it is `to` now. seq_cst: pairs with get_state() and set_state(),
+/* Change the state to `to` if it is `from`. Returns the state before. seq_cst: pairs with get_state() and set_state(),
  * and with other threads that change it. */
 static uint32_t change_state(uint32_t from, uint32_t to)
 {
@@ -91,8 +92,8 @@ static bool is_asked(struct hp_job *j)
 	return atomic_load_explicit(&j->asked, memory_order_seq_cst);
 }
 
-/* seq_cst: run_due() pairs with hp_service_ask(). The thread sees what was written before the flag was set, also if it
- * sets the flag itself. */
+/* seq_cst: run_due() pairs with hp_service_ask(). The thread that runs the job sees what was written before the flag
+ * was set, even if the thread sets the flag again itself. */
 static bool exchange_asked(struct hp_job *j, bool asked)
 {
 	return atomic_exchange_explicit(&j->asked, asked, memory_order_seq_cst);
@@ -110,13 +111,13 @@ static bool is_forbidden(void)
 	return atomic_load_explicit(&service.forbidden, memory_order_seq_cst);
 }
 
-/* The job of that number, NULL: none. acquire: with its function; pairs with list_job(). */
+/* The job of that number; NULL: none. acquire: a reader sees the job's function; pairs with list_job(). */
 static struct hp_job *get_job(int i)
 {
 	return atomic_load_explicit(&jobs.is.list[i].job, memory_order_acquire);
 }
 
-/* relaxed: the thread that is there when it changes is ended next, by main_ends(). */
+/* relaxed: when the value changes, main_ends() next ends the present service thread. */
 static int get_main_thread(void)
 {
 	return atomic_load_explicit(&service.main_thread, memory_order_relaxed);
@@ -139,7 +140,7 @@ static void set_tid(uint32_t tid)
 
 /* ------------------------------------------------------------------ the thread */
 
-/* Run what is due. Returns when the next one is: UINT64_MAX if there is none. */
+/* Run the jobs that are due. Returns the time of the next due job; UINT64_MAX: there is none. */
 static uint64_t run_due(void)
 {
 	uint64_t next = UINT64_MAX;
@@ -167,7 +168,8 @@ static uint64_t run_due(void)
 	return next;
 }
 
-/* Threads of the process; 0: the kernel does not say. A directory has two links and one more for each in it. */
+/* The number of threads of the process; 0: the kernel does not tell. The directory has two links, and one more for each
+ * thread in it. */
 static unsigned count_threads(void)
 {
 	struct stat s;
@@ -177,8 +179,8 @@ static unsigned count_threads(void)
 	return (unsigned)s.st_nlink - 2;
 }
 
-/* Whether no thread of the program's is left but perhaps its main thread, which counts as long as the process is there.
- * If that one lives, no harm is done. */
+/* Whether no thread of the program is left, except perhaps its main thread, which the kernel counts even after its end.
+ * If the main thread still lives, ending the service thread does no harm. */
 static bool is_left_alone(void)
 {
 	unsigned count = count_threads();
@@ -186,10 +188,10 @@ static bool is_left_alone(void)
 	return count && count <= hp_thread_count_bare() + 2;
 }
 
-/* Sleep until the alarm, for `ns` at most. There is always a limit: after a signal handler the kernel begins a call
- * without a limit anew, while a call with one fails. False: a handler has run. The only handlers that can run here are
- * those by which the C library changes the user and the group of each thread. This thread's filter lets that change
- * nothing, so the thread has to end. */
+/* Sleep until the alarm, for `ns` at most. False: a signal handler has run. The sleep always has a limit: after a
+ * signal handler, the kernel restarts a wait without a limit, but a wait with a limit fails. The only handlers that can
+ * run here are those by which the C library changes the user and group of each thread. This thread's filter makes that
+ * change do nothing, so the thread has to end. */
 static bool sleep_until(uint32_t seen, uint64_t ns)
 {
 	struct timespec t;
@@ -197,10 +199,11 @@ static bool sleep_until(uint32_t seen, uint64_t ns)
 
 	ns = HP_MIN(ns, (uint64_t)LONG_NS);
 	t = (struct timespec){ (time_t)(ns / 1000000000), (long)(ns % 1000000000) };
-	/* seq_cst: before the kernel reads the alarm; pairs with hp_service_ask(). */
+	/* seq_cst: written before the kernel reads the alarm; pairs with hp_service_ask(). */
 	atomic_store_explicit(&service.asleep, true, memory_order_seq_cst);
 	r = hp_syscall(SYS_futex, (long)&service.alarm, FUTEX_WAIT_PRIVATE, (long)seen, (long)&t, 0, 0);
-	atomic_store_explicit(&service.asleep, false, memory_order_relaxed); /* who does not see it wakes in vain */
+	/* relaxed: a caller that sees the old value only wakes in vain */
+	atomic_store_explicit(&service.asleep, false, memory_order_relaxed);
 	HP_STAT_COUNT(service_wakeups, 1);
 	return r != -EINTR;
 }
@@ -211,51 +214,53 @@ static void *serve_jobs(void *unused)
 
 	(void)unused;
 	hp_syscall(SYS_prctl, PR_SET_NAME, (long)"hugepin", 0, 0, 0, 0);
-	/* ns: the helper of the pin cache comes just in time. */
+	/* 1000 ns of slack: the pin cache's helper has to wake just in time. */
 	hp_syscall(SYS_prctl, PR_SET_TIMERSLACK, 1000, 0, 0, 0, 0);
 	hp_thread_confine(atomic_load_explicit(&service.opens_files, memory_order_relaxed));
 	set_tid((uint32_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0));
-	while (get_state() == STARTING) /* whoever starts it says that it runs */
+	while (get_state() == STARTING) /* the starting thread sets RUNNING */
 		sched_yield();
 	while (stay && get_state() != ENDING) {
-		/* Before the jobs are looked at: who asks later changes it. seq_cst: pairs with count_alarm(). */
+		/* Read the alarm before looking at the jobs: a later caller changes it. seq_cst: pairs with
+		 * count_alarm(). */
 		uint32_t seen = atomic_load_explicit(&service.alarm, memory_order_seq_cst);
 		uint64_t next = run_due(), now = hp_clock_ns(), ns;
 
 		if (next <= now)
 			continue;
-		if (get_state() == ENDING) /* before `alarm` was read: whoever ends us changes that after this */
+		/* checked after `alarm` was read: hp_service_end() sets ENDING first and then changes the alarm */
+		if (get_state() == ENDING)
 			break;
 		ns = next == UINT64_MAX ? next : next - now;
 		if (get_main_thread() != PARENTED)
 			ns = HP_MIN(ns, (uint64_t)(get_main_thread() == ORPHANED ? ORPHAN_NS : UNKNOWN_NS));
 		stay = sleep_until(seen, ns) && (get_main_thread() == PARENTED || !is_left_alone());
 	}
-	/* If it does not leave by itself, hp_service_end() has set ENDING and waits. */
-	/* release: with what its jobs noted; pairs with hp_service_end(). */
+	/* If the thread does not end by itself (!stay), hp_service_end() has set ENDING and waits. */
+	/* release: the jobs' writes are seen with it; pairs with hp_service_end(). */
 	atomic_store_explicit(&service.lapsed, true, memory_order_release);
-	if (!stay) /* pairs with hp_service_ask(): it sees OFF, or its job was seen */
+	if (!stay) /* pairs with hp_service_ask(): the caller sees OFF, or this thread has seen its job */
 		change_state(RUNNING, OFF);
 	return NULL;
 }
 
-/* False: refused just now, or a short while ago, or by a caller who has not come back yet. */
+/* Start the thread, unless it runs. False: starting fails, or failed a short while ago, or is forbidden. */
 static bool started(void)
 {
 	uint32_t was, skip = atomic_load_explicit(&service.skip, memory_order_relaxed);
 
-	if (get_state() == OFF && skip) { /* never below 0, whoever else is here */
+	if (get_state() == OFF && skip) { /* `skip` never falls below 0, even if other threads do the same */
 		atomic_store_explicit(&service.skip, skip - 1, memory_order_relaxed);
 		return false;
 	}
-	/* A bare thread wakes the thread, but starts none. */
+	/* A bare thread may wake the service thread, but not start it. */
 	if (hp_thread_is_bare ||
 	    (get_state() == OFF && (is_forbidden() || hp_sandboxed || hp_process() != HP_PROCESS_OWN)))
 		return get_state() != OFF;
 	was = change_state(OFF, STARTING);
 	if (was != OFF)
 		return was != ENDING;
-	/* pairs with hp_service_end(): it waits for STARTING to pass, or is seen here. */
+	/* pairs with hp_service_end(): it waits until STARTING has passed, or its `forbidden` is seen here. */
 	if (is_forbidden()) {
 		set_state(OFF);
 		return false;
@@ -266,7 +271,7 @@ static bool started(void)
 		set_state(OFF);
 		return false;
 	}
-	change_state(STARTING, RUNNING); /* pairs with serve_jobs(), which waits for it */
+	change_state(STARTING, RUNNING); /* pairs with serve_jobs(), which waits for RUNNING */
 	return true;
 }
 
@@ -282,7 +287,7 @@ static bool list_job(struct hp_job *j)
 	if (i < JOBS_MAX && !get_job(i)) {
 		if (hp_unseal(&jobs, sizeof jobs)) {
 			jobs.is.list[i].run = j->run;
-			/* release: run_due() sees the function, too; pairs with get_job(). */
+			/* release: get_job()'s reader sees the function, too; pairs with get_job(). */
 			atomic_store_explicit(&jobs.is.list[i].job, j, memory_order_release);
 			hp_seal(&jobs, sizeof jobs);
 		} else {
@@ -303,7 +308,7 @@ static bool job_listed(struct hp_job *j)
 
 bool hp_service_ask(struct hp_job *j)
 {
-	/* First: a flag that is set belongs to a job that the thread, and a child of fork, finds. */
+	/* List the job first: the thread, and a child of fork, must find each job whose flag is set. */
 	if (!job_listed(j))
 		return false;
 	/* pairs with run_due(), and with the end of serve_jobs() */
@@ -314,7 +319,7 @@ bool hp_service_ask(struct hp_job *j)
 		return false;
 	}
 	count_alarm();
-	/* seq_cst: after the alarm was counted; pairs with sleep_until(). */
+	/* seq_cst: read after the alarm was counted; pairs with sleep_until(). */
 	if (atomic_load_explicit(&service.asleep, memory_order_seq_cst))
 		hp_futex_wake(&service.alarm);
 	return true;
@@ -333,8 +338,8 @@ static void wake_service(void)
 	hp_futex_wake(&service.alarm);
 }
 
-/* The main thread ends. If it is the last of the program's, the process ends with it, as it would without this library:
- * so the C library must not find our thread. */
+/* Called when the main thread ends. If it is the program's last thread, the process must end with it, as without this
+ * library. So the service thread ends first: the C library must not count it. */
 static void main_ends(void *unused)
 {
 	(void)unused;
@@ -356,7 +361,7 @@ void hp_service_init(void)
 
 void hp_service_end(void)
 {
-	/* seq_cst: before the state is read; pairs with started(). */
+	/* seq_cst: written before the state is read; pairs with started(). */
 	atomic_fetch_add_explicit(&service.forbidden, 1, memory_order_seq_cst);
 	if (hp_process() != HP_PROCESS_OWN || get_tid() == (uint32_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0))
 		return;
@@ -367,18 +372,19 @@ void hp_service_end(void)
 		while (!get_tid())
 			sched_yield();
 		hp_thread_gone(get_tid());
-		/* acquire: what its jobs noted, for the next thread's; pairs with serve_jobs(). */
+		/* acquire: makes the ended thread's writes visible to the next thread's jobs; pairs with
+		 * serve_jobs(). */
 		(void)atomic_load_explicit(&service.lapsed, memory_order_acquire);
 		set_tid(0);
 		set_state(OFF);
 	}
-	while (get_state() == ENDING) /* by another thread */
+	while (get_state() == ENDING) /* another thread is ending it */
 		sched_yield();
 }
 
 void hp_service_allow(void)
 {
-	/* release: with what was done meanwhile; pairs with started(). */
+	/* release: writes made while starting was forbidden are seen with it; pairs with started(). */
 	atomic_fetch_sub_explicit(&service.forbidden, 1, memory_order_release);
 }
 
@@ -401,7 +407,7 @@ void hp_service_opens_files(void)
 	hp_service_allow();
 }
 
-/* There is no other thread: nothing needs an order. */
+/* There is no other thread, so no operation needs a memory order. */
 void hp_service_child(void)
 {
 	hp_lock_reset(&jobs_lock);
@@ -412,7 +418,7 @@ void hp_service_child(void)
 		j->due_ns = 0;
 		j->again_ns = 0;
 	}
-	/* The thread that forked is the main thread here. */
+	/* In the child, the thread that forked is the main thread. */
 	set_main_thread(get_main_thread() == PARENTED && pthread_getspecific(service.key) ? PARENTED : UNKNOWN);
 	atomic_store_explicit(&service.asleep, false, memory_order_relaxed);
 	atomic_store_explicit(&service.state, OFF, memory_order_relaxed);

@@ -52,10 +52,10 @@ bool hp_smaps_line(const char *line, struct hp_smaps *m)
 struct each_entry {
 	void (*call)(void *arg, const struct hp_smaps *m);
 	void *arg;
-	struct hp_smaps m; /* as far as it was read */
+	struct hp_smaps m; /* the part of the entry that was read so far */
 };
 
-/* Of a line that was cut nothing is known. */
+/* Add a line to the entry. A line that was cut is ignored. */
 static bool add_line(void *each_, const char *line, bool cut)
 {
 	struct each_entry *each = each_;

@@ -9,7 +9,7 @@
 #include "base/pagescan.h"
 #include "base/smaps.h"
 
-enum { REGIONS = 32 }; /* told of in one call */
+enum { REGIONS = 32 }; /* regions that one call reports */
 
 static bool by_pagemap(uintptr_t start, uintptr_t end, struct hp_there *there)
 {
@@ -62,7 +62,7 @@ static void add_mapping(void *within, const struct hp_smaps *m)
 bool hp_there_is_quick(void)
 {
 	struct hp_there none = { 0, 0 };
-	static _Atomic int quick; /* 1: yes, -1: no */
+	static _Atomic int quick; /* 1: yes; -1: no; 0: not known yet */
 	int saved_errno = errno;
 
 	if (!atomic_load_explicit(&quick, memory_order_relaxed))

@@ -1,8 +1,9 @@
 /*
- * The flags of clone(2) are those of pthread_create, since valgrind and user-mode emulators take no others; what is
- * shared by them is made the thread's own from within. Its memory, upwards: a page without access, the stack,
- * thread-local variables, and where the thread pointer points, room for the C library's descriptor of a thread, which
- * is zero but for what compilers and inline functions read (x86-64 ABI: TLS variant II, "Thread-Local Storage").
+ * Bare threads. The flags of clone(2) are those of pthread_create, since valgrind and user-mode emulators accept no
+ * others. So the new thread itself replaces state that it shares by these flags with its own (descriptors, directory).
+ * Its memory is, upwards: a page without access, the stack, the thread-local variables, and at the thread pointer room
+ * for the C library's descriptor of a thread. The descriptor is zero except the members that compilers and inline
+ * functions read (x86-64 ABI: TLS variant II, "Thread-Local Storage").
  */
 #include "base/thread.h"
 
@@ -34,7 +35,7 @@
 
 HP_TLS bool hp_thread_is_bare;
 
-/* Those that were ever started, all of them static. */
+/* All threads that were ever started. Each is a static object. */
 enum { THREADS_MAX = 4 };
 static struct hp_thread *_Atomic threads[THREADS_MAX];
 
@@ -77,7 +78,8 @@ bool hp_thread_start_known(void *(*run)(void *arg), void *arg, size_t stack_size
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	err = create_detached(run, arg, stack_size);
-	/* The stack has to hold the thread-local variables of the whole program as well, which may be too many. */
+	/* The C library puts the program's thread-local variables on the stack, too. If they do not fit, use the usual
+	 * stack size. */
 	if (err && stack_size)
 		err = create_detached(run, arg, 0);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -97,8 +99,8 @@ bool hp_thread_start_known(void *(*run)(void *arg), void *arg, size_t stack_size
 enum { GUARD = 4096, STACK = 65536, DESCRIPTOR = 8192, BELOW = 4096 };
 enum { STARTING, RUNS, REFUSED };
 
-/* clone(2), whose child calls what lies on its stack: the argument, then the function. Debuggers learn that nobody
- * called it. */
+/* Calls clone(2). The child pops an argument and a function from its stack and calls the function. .cfi_undefined tells
+ * debuggers that the child has no caller. */
 long hp_thread_clone(unsigned long flags, void *stack, void *parent_tid, void *child_tid, void *thread_pointer)
 	__attribute__((visibility("hidden")));
 __asm__(".pushsection .text\n"
@@ -124,7 +126,8 @@ __asm__(".pushsection .text\n"
 	".size hp_thread_clone, . - hp_thread_clone\n"
 	".popsection\n");
 
-/* Lies on the starting thread's stack: it waits until the new one has told how it goes. */
+/* The arguments for the new thread. They are on the stack of the starting thread, which waits until the new thread has
+ * set `told`. */
 struct start {
 	struct hp_thread *thread;
 	const struct hp_thread_kind *kind;
@@ -148,8 +151,9 @@ static bool own_files(int keep_fd)
 	       (keep_fd == 0 || raw(SYS_close_range, 0, keep_fd - 1, 0, 0, 0) == 0);
 }
 
-/* The starting thread may be bound to a processor that it never leaves, or run before all others. What is refused here
- * costs time, or a directory that stays in use, but no more. */
+/* Give the new thread its own name, scheduling, processors and directory. The starting thread may be bound to one
+ * processor which it keeps busy, or have real-time priority. Refusals are harmless: they cost time, or keep a directory
+ * in use. */
 static void own_place(const char *name)
 {
 	char cpus[1024];
@@ -164,8 +168,9 @@ static void own_place(const char *name)
 		raw(SYS_chdir, (long)"/", 0, 0, 0, 0);
 }
 
-/* Valgrind makes system calls of its own on every thread, and would be stopped by a filter. It answers where processors
- * turn a register round to where it was (its manual, "The Client Request mechanism"). */
+/* Whether valgrind runs this program. Its own system calls on every thread would be stopped by a filter. The rotations
+ * below leave a register unchanged on a processor, but valgrind sees them as a question and answers (its manual, "The
+ * Client Request mechanism"). */
 static bool on_valgrind(void)
 {
 	volatile uint64_t question[6] = { 0x1001 };
@@ -184,7 +189,7 @@ static bool on_valgrind(void)
 #define END(what) ((struct sock_filter)BPF_STMT(BPF_RET | BPF_K, (what)))
 #define REFUSE END(SECCOMP_RET_ERRNO | EPERM)
 
-/* The beginning of a filter: leaves the number of the call to be looked at. */
+/* The beginning of a filter: checks the architecture and loads the number of the system call. */
 static unsigned begin_filter(struct sock_filter *f)
 {
 	unsigned n = 0;
@@ -204,13 +209,13 @@ static bool set_filter(struct sock_filter *f, unsigned n)
 	       raw(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)&program, 0, 0) == 0;
 }
 
-/* Let through those calls, and others fail with EPERM. Nothing is made executable. */
+/* Install a filter that allows only the calls of the kind, and never executable memory. Other calls fail with EPERM. */
 static bool allow(const struct hp_thread_kind *kind)
 {
 	struct sock_filter f[2 * HP_THREAD_CALLS_MAX + 16];
 	unsigned n = begin_filter(f);
 
-	/* The third argument of both is the protection. */
+	/* The third argument of mmap and mprotect is the protection. */
 	f[n++] = IF(BPF_JEQ, SYS_mmap, 1, 0);
 	f[n++] = IF(BPF_JEQ, SYS_mprotect, 0, 4);
 	f[n++] = LOAD(args[2]);
@@ -229,7 +234,7 @@ static bool allow(const struct hp_thread_kind *kind)
 	return set_filter(f, n);
 }
 
-/* Numbers of calls that Debian 12's headers have no name for are those of all architectures. */
+/* Calls without a name in Debian 12's headers. Their numbers are the same on all architectures. */
 enum {
 	OPEN_TREE = 428,
 	PIDFD_OPEN = 434,
@@ -258,7 +263,7 @@ static const uint16_t refused[] = {
 	SYS_lsetxattr, SYS_removexattr, SYS_lremovexattr, SYS_utimensat, SYS_chroot, SYS_pivot_root, SYS_mount,
 	SYS_umount2, OPEN_TREE, SYS_move_mount, SYS_fsopen, SYS_fsconfig, SYS_fsmount, SYS_fspick, MOUNT_SETATTR,
 	SYS_swapon, SYS_swapoff, SYS_acct, SYS_quotactl,
-	/* sockets, rings, and what the kernel runs for others */
+	/* sockets, rings, and code that the kernel runs for the caller */
 	SYS_socket, SYS_connect, SYS_bind, SYS_accept, SYS_accept4, SYS_io_uring_setup, SYS_io_uring_enter,
 	SYS_io_setup, SYS_io_submit, SYS_bpf, SYS_perf_event_open, SYS_userfaultfd, SYS_add_key, SYS_request_key,
 	SYS_keyctl, SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_kexec_load, SYS_reboot, SYS_iopl,
@@ -286,14 +291,15 @@ bool hp_thread_confine(bool opens_files)
 #undef EACH
 	f[n++] = IF(BPF_JGE, 0x40000000, 0, 1); /* the numbers of the x32 ABI */
 	f[n++] = REFUSE;
-	f[n++] = IF(BPF_JEQ, CLONE3, 0, 1); /* its flags lie in memory; who calls it makes do with clone */
+	/* a filter cannot read its flags, which are in memory; callers then use clone */
+	f[n++] = IF(BPF_JEQ, CLONE3, 0, 1);
 	f[n++] = END(SECCOMP_RET_ERRNO | ENOSYS);
 	f[n++] = IF(BPF_JEQ, SYS_clone, 0, 4);
 	f[n++] = LOAD(args[0]);
 	f[n++] = IF(BPF_JSET, CLONE_THREAD, 0, 1);
 	f[n++] = END(SECCOMP_RET_ALLOW);
 	f[n++] = REFUSE;
-	/* Only to itself, as abort() does. */
+	/* Allow a signal only to this thread, for abort(). */
 	f[n++] = IF(BPF_JEQ, SYS_tgkill, 0, 5);
 	f[n++] = LOAD(args[0]);
 	f[n++] = IF(BPF_JEQ, getpid(), 0, 2);
@@ -313,7 +319,7 @@ static _Noreturn void enter_thread(struct start *s)
 
 	own_place(kind->name);
 	ok = ok && drop_capabilities() && (on_valgrind() || allow(kind));
-	/* release: pairs with hp_thread_start(); *s is gone after this. */
+	/* release: pairs with hp_thread_start(). *s may not be used after this. */
 	atomic_store_explicit(&t->told, ok ? RUNS : REFUSED, memory_order_release);
 	hp_futex_wake(&t->told);
 	hp_thread_is_bare = true;
@@ -325,15 +331,16 @@ static _Noreturn void enter_thread(struct start *s)
 
 extern const Elf64_Ehdr hp_ehdr __asm__("__ehdr_start") __attribute__((visibility("hidden"), weak));
 
-/* Bytes below the thread pointer that hold our variables and errno. The thread-local variables of the file that this is
- * linked into lie together; where among them ours are is not known. */
+/* The number of bytes below the thread pointer that contain our thread-local variables and errno. The variables of one
+ * file (library or program) are contiguous. The place of ours among them is not known, so the result covers the file's
+ * whole block on either side. */
 static size_t tls_below(uintptr_t thread_pointer)
 {
 	const Elf64_Phdr *p;
 	uintptr_t one_of_ours = (uintptr_t)&hp_locks_held;
 	size_t ours = 0;
 
-	/* Linkers know how to find a variable of a program's, but not how to subtract it. */
+	/* Hide the address from the compiler: linkers have no relocation for a difference of thread-local addresses. */
 	__asm__("" : "+r"(one_of_ours));
 
 	if (&hp_ehdr) {
@@ -352,7 +359,7 @@ static bool map_thread(struct hp_thread *t, uintptr_t thread_pointer)
 		return true;
 	t->tls_size = tls_below(thread_pointer);
 	t->map_size = GUARD + STACK + t->tls_size + DESCRIPTOR + 4096;
-	/* No one's hooks see it: they might allocate. */
+	/* Make a raw system call, since hooks on mmap might allocate. */
 	t->map = (char *)hp_syscall(SYS_mmap, 0, (long)t->map_size, PROT_READ | PROT_WRITE,
 				    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
 	if ((uintptr_t)t->map > (uintptr_t)-4096)
@@ -362,18 +369,19 @@ static bool map_thread(struct hp_thread *t, uintptr_t thread_pointer)
 	return t->map;
 }
 
-/* The new thread's pointer: as ours within its page, so that what is aligned here is aligned there. */
+/* Fill in the new thread's TLS and return its thread pointer. The pointer has the same offset in its page as ours,
+ * which keeps the alignment of all variables. */
 static char *make_tls(const struct hp_thread *t, uintptr_t thread_pointer)
 {
 	char *block = t->map + GUARD + STACK, *there = block + t->tls_size + (thread_pointer & 4095);
 	const uint64_t *here = (const uint64_t *)thread_pointer;
 
 	memset(block, 0, (size_t)(t->map + t->map_size - block));
-	((uint64_t *)there)[0] = (uint64_t)there; /* what %fs:0 reads */
+	((uint64_t *)there)[0] = (uint64_t)there; /* read by %fs:0 */
 	((uint64_t *)there)[2] = (uint64_t)there; /* pthread_self() */
 	((uint64_t *)there)[3] = 1; /* there are several threads */
-	((uint64_t *)there)[5] = here[5]; /* of -fstack-protector */
-	((uint64_t *)there)[6] = here[6]; /* of setjmp's pointers */
+	((uint64_t *)there)[5] = here[5]; /* the canary of -fstack-protector */
+	((uint64_t *)there)[6] = here[6]; /* the guard of setjmp's pointers */
 	return there;
 }
 
@@ -383,7 +391,7 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 				    CLONE_SETTLS | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
 	uintptr_t thread_pointer = (uintptr_t)__builtin_thread_pointer();
 	struct start s = { t, kind, arg, keep_fd };
-	uint64_t all = UINT64_MAX, old; /* the C library's own signals as well */
+	uint64_t all = UINT64_MAX, old; /* all signals, including the C library's own */
 	void **stack;
 	uint32_t told = STARTING;
 	long tid;
@@ -399,8 +407,8 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 	tid = hp_thread_clone(flags, stack, &t->tid, &t->tid, make_tls(t, thread_pointer));
 	if (tid > 0) {
 		t->last_tid = (uint32_t)tid;
-		/* acquire: pairs with enter_thread(). A signal handler must not fork meanwhile: its child would wait
-		 * for ever. */
+		/* acquire: pairs with enter_thread(). Signals stay blocked meanwhile: if a handler forked here, the
+		 * child would wait for ever. */
 		while ((told = atomic_load_explicit(&t->told, memory_order_acquire)) == STARTING)
 			hp_futex_wait(&t->told, STARTING, UINT64_MAX);
 	}
@@ -412,7 +420,8 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 
 bool hp_thread_alone(void)
 {
-	/* Changes nothing for who is alone, and is refused to all others. */
+	/* unshare(CLONE_VM) tests this: it does nothing if no other thread or process shares the memory, and fails
+	 * otherwise. */
 	return !on_valgrind() && raw(SYS_unshare, CLONE_VM, 0, 0, 0, 0) == 0;
 }
 
@@ -420,10 +429,10 @@ void hp_thread_join(struct hp_thread *t)
 {
 	uint32_t tid;
 
-	/* The kernel's wake is for waiters of any process. */
+	/* The kernel wakes `tid` as a futex shared between processes, so this wait must not be FUTEX_WAIT_PRIVATE. */
 	while ((tid = hp_thread_tid(t)) != 0)
 		raw(SYS_futex, (long)&t->tid, FUTEX_WAIT, tid, 0, 0);
-	/* It is still counted for a while: until then unshare(2) takes the process for one of two threads. */
+	/* The kernel still counts an ended thread for a while. Until it stops, unshare(2) would see two threads. */
 	hp_thread_gone(t->last_tid);
 	t->last_tid = 0;
 }
@@ -452,7 +461,7 @@ static void *enter_thread(void *start)
 	struct start s = *(struct start *)start;
 
 	raw(SYS_prctl, PR_SET_NAME, (long)s.kind->name, 0, 0, 0);
-	/* release: pairs with hp_thread_start(); *start is gone after this. */
+	/* release: pairs with hp_thread_start(). *start may not be used after this. */
 	atomic_store_explicit(&s.thread->told, 1, memory_order_release);
 	hp_futex_wake(&s.thread->told);
 	s.kind->run(s.arg);

@@ -9,12 +9,12 @@
 
 static struct {
 	struct hp_lock lock;
-	struct hp_thread thread; /* under the lock, but for its tid */
-	_Atomic uint32_t end; /* not 0: the thread is to end; it sleeps on this */
-	_Atomic uint32_t forbidden; /* raised under the lock, but by signal handlers */
+	struct hp_thread thread; /* guarded by the lock, except its tid */
+	_Atomic uint32_t end; /* not 0: the thread must end; it sleeps on this word */
+	_Atomic uint32_t forbidden; /* raised under the lock, except by signal handlers */
 } ticker = { .lock = HP_LOCK_INIT(HP_RANK_TICKER) };
 
-/* Signals are blocked with it: a handler may call setuid(2), say, and so come here. */
+/* Take the lock and block signals: a handler may come here, for example by calling setuid(2). */
 static void lock_ticker(sigset_t *ret_old)
 {
 	sigset_t all;
@@ -30,13 +30,13 @@ static void unlock_ticker(const sigset_t *old)
 	pthread_sigmask(SIG_SETMASK, old, NULL);
 }
 
-/* acquire: hp_ticker_start() sees what was done until then; pairs with hp_ticker_allow(). */
+/* acquire: hp_ticker_start() sees what was written before the permission; pairs with hp_ticker_allow(). */
 static uint32_t times_forbidden(void)
 {
 	return atomic_load_explicit(&ticker.forbidden, memory_order_acquire);
 }
 
-/* The lock is held. It may take a while: the thread may be waiting for the heap's lock. */
+/* End the thread. Called with the lock. May take a while, since the thread may be waiting for the heap's lock. */
 static void end_ticker(void)
 {
 	atomic_store_explicit(&ticker.end, 1, memory_order_relaxed);
@@ -50,7 +50,7 @@ bool hp_ticker_start(const struct hp_thread_kind *kind)
 	sigset_t old;
 	bool ok = false;
 
-	/* In a child of vfork the thread, and what is said of it here, are its parent's. */
+	/* In a child of vfork, the thread and this module's variables belong to the parent. */
 	if (hp_sandboxed || hp_process() != HP_PROCESS_OWN)
 		return false;
 	lock_ticker(&old);
@@ -71,8 +71,9 @@ bool hp_ticker_sleep(uint64_t ns)
 
 void hp_ticker_forbid(void)
 {
-	/* A signal handler has interrupted this thread while it held the heap's lock, or was about to take it. The
-	 * ticker may wait for that lock, and has no rights that would matter. */
+	/* This is a signal handler that interrupted the thread while it held the heap's lock, or was about to take it.
+	 * Waiting for the ticker's end could deadlock, since the ticker may wait for that lock. Letting it run is
+	 * harmless: it has no rights. */
 	unsigned above = hp_locks_held & ~((1u << HP_RANK_TICKER) - 1);
 	sigset_t old;
 

@@ -8,23 +8,23 @@
 
 #include "base/thread.h"
 
-/* Start the thread, after the end of one that is about to end. False: it is forbidden or cannot be had. */
+/* Start the thread. If an old one is about to end, wait for its end first. False: starting is forbidden, or fails. */
 bool hp_ticker_start(const struct hp_thread_kind *kind);
 
-/* On the thread: sleep so long. False: it is to end. */
+/* Called on the ticker: sleep for `ns`. False: the thread must end. */
 bool hp_ticker_sleep(uint64_t ns);
 
-/* End the thread, if there is one, and let none be started until as many calls of allow. When forbid returns, what the
- * thread was at is done. No lock of the heap's or of higher rank is held. */
+/* forbid() ends the thread, if there is one, and forbids a new one until allow() was called as often as forbid(). When
+ * forbid() returns, the thread has finished its work. Call with no lock of the heap's rank or a higher one held. */
 void hp_ticker_forbid(void);
 void hp_ticker_allow(void);
 
 bool hp_ticker_forbidden(void);
 
-/* Its number, for the kernel; 0: there is none. */
+/* The thread's number for the kernel; 0: there is no thread. */
 uint32_t hp_ticker_tid(void);
 
-/* In the child of fork: it is gone, and is forbidden once, or not. */
+/* Called in the child of fork, where the thread does not exist. forbidden: starting it is forbidden once. */
 void hp_ticker_child(bool forbidden);
 
 #endif

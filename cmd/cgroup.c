@@ -1,6 +1,6 @@
 /*
- * Ceilings by control groups, both versions (cgroups(7)): those of the process's own group and of every group above it
- * that is visible here. A controller lives in one version only.
+ * Limits by control groups of both versions (cgroups(7)): the limits of the process's own group, and of every visible
+ * group above it. A controller exists in one version only.
  */
 #include "cmd/cgroup.h"
 
@@ -14,12 +14,12 @@
 #include "cmd/facts.h"
 #include "cmd/text.h"
 
-#define UNLIMITED (UINT64_C(1) << 60) /* version 1 has no word for it, only numbers near INT64_MAX */
+#define UNLIMITED (UINT64_C(1) << 60) /* version 1 has no word for "no limit", only numbers near INT64_MAX */
 
 struct hierarchy {
 	bool v1;
 	char group[PATH_MAX]; /* the directory of the process's group */
-	size_t mount_len; /* how much of it is the mount point */
+	size_t mount_len; /* the length of the mount point in `group` */
 };
 
 static bool list_has(const char *list, const char *word)
@@ -32,8 +32,8 @@ static bool list_has(const char *list, const char *word)
 	return false;
 }
 
-/* Find the process's group in /proc/self/cgroup: that of a version 1 hierarchy with the controller, or else that of
- * version 2. */
+/* Find the process's group in /proc/self/cgroup: in a version 1 hierarchy with the controller, or otherwise in version
+ * 2. */
 static int find_group(const char *controller, bool *ret_v1, char path[PATH_MAX])
 {
 	FILE *f = fopen("/proc/self/cgroup", "re");
@@ -72,7 +72,7 @@ static int find_mount(const char *controller, bool v1, char mount[PATH_MAX], cha
 		line[strcspn(line, "\n")] = '\0';
 		for (size_t i = 0; i < 6; i++)
 			field[i] = strsep(&rest, " ");
-		/* Optional fields end with a lone dash; then come type, source and the hierarchy's options. */
+		/* The optional fields end with a single dash. Then follow type, source and the hierarchy's options. */
 		while ((type = strsep(&rest, " ")) && strcmp(type, "-"))
 			;
 		type = strsep(&rest, " ");
@@ -107,8 +107,9 @@ static int find_hierarchy(const char *controller, struct hierarchy *ret_h)
 	return 0;
 }
 
-/* Add a fact for each group that has this limit (a file's name), from the process's own upwards. Returns their number.
- * page_size: the size of the hugepages that the limit counts, 0 for other memory. */
+/* Add a fact for each group that has this limit, from the process's own group upwards. `limit` is the name of the
+ * limit's file. Returns the number of facts. page_size: the size of the hugepages that the limit counts; 0 for other
+ * memory. */
 static int tell_ceilings(const struct hierarchy *h, const char *limit, const char *usage, uint64_t page_size)
 {
 	char group[PATH_MAX], path[2 * PATH_MAX], max[HP_TEXT_MAX], now[HP_TEXT_MAX];
@@ -120,7 +121,8 @@ static int tell_ceilings(const struct hierarchy *h, const char *limit, const cha
 		snprintf(path, sizeof path, "%s/%s", group, usage);
 		const uint64_t used = hp_read_number(path, 0);
 		snprintf(path, sizeof path, "%s/%s", group, limit);
-		const uint64_t ceiling = hp_read_number(path, UINT64_MAX); /* "max" is no number */
+		/* "max" is not a number, so it reads as UINT64_MAX */
+		const uint64_t ceiling = hp_read_number(path, UINT64_MAX);
 		if (ceiling >= UNLIMITED)
 			continue;
 		count++;
@@ -136,7 +138,7 @@ static int tell_ceilings(const struct hierarchy *h, const char *limit, const cha
 	return count;
 }
 
-/* "2MB", "1GB", "64KB": as the kernel names the hugetlb controller's files. */
+/* The kernel's name for a page size in the hugetlb controller's files: "2MB", "1GB", "64KB". */
 static char *hugetlb_name(long page_size, char buf[HP_TEXT_MAX])
 {
 	if (page_size >= 1L << 30)
@@ -165,7 +167,7 @@ void hp_cgroup_facts(const long *page_sizes, int count)
 	}
 	const bool hugetlb = !find_hierarchy("hugetlb", &h);
 	for (int i = 0; hugetlb && i < count; i++) {
-		/* One ceiling on pages that are populated, another on those that mmap promises. */
+		/* "" limits populated pages, "rsvd." limits pages that mmap reserves. */
 		static const char *const kinds[] = { "", "rsvd." };
 		for (size_t k = 0; k < 2; k++) {
 			hugetlb_name(page_sizes[i], name);

@@ -1,11 +1,10 @@
 /*
- * Ceilings by control groups.
+ * Limits by control groups.
  */
 #ifndef HP_CMD_CGROUP_H
 #define HP_CMD_CGROUP_H
 
-/* The ceilings that cgroups put on the memory and the hugepages of this process: facts of the section that has
- * begun. */
+/* Add the limits of this process's control groups on memory and hugepages, as facts of the present section. */
 void hp_cgroup_facts(const long *page_sizes, int count);
 
 #endif

@@ -1,5 +1,5 @@
-/* What the pin cache can have of the kernel and of devices: userfaultfd(2), io_uring, and verbs devices as
- * /sys/class/infiniband shows them. Where there is a device, libibverbs is asked about what only libibverbs knows. */
+/* Features of the kernel and of devices for the pin cache: userfaultfd(2), io_uring, and verbs devices in
+ * /sys/class/infiniband. If there is a device, libibverbs is asked for facts that only libibverbs knows. */
 #include "cmd/devices.h"
 
 #include <dirent.h>
@@ -50,7 +50,7 @@ static void tell_userfaultfd(void)
 		close(fd);
 }
 
-/* Open a ring with these flags and a table of one empty slot for a fixed buffer; -1: it cannot be had. */
+/* Open a ring with these flags, and with a table of one empty slot for a fixed buffer. -1: there is no ring. */
 static int ring_with_table(unsigned flags, bool *ret_table)
 {
 	struct io_uring_params params = { .flags = flags };

@@ -1,10 +1,10 @@
 /*
- * What the pin cache can have of the kernel and of devices.
+ * Features of the kernel and of devices for the pin cache.
  */
 #ifndef HP_CMD_DEVICES_H
 #define HP_CMD_DEVICES_H
 
-/* What userfaultfd, io_uring and RDMA devices can do for the pin cache: sections. */
+/* Add sections about userfaultfd, io_uring and RDMA devices. */
 void hp_devices_facts(void);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * What `hugepin info` has found out: facts in sections, and advice on them. A fact is added once, with its line for a
- * reader and its value for a script. In the end one of the two is printed.
+ * The facts that `hugepin info` has found, in sections, with advice. A fact is added once, with a line of text for a
+ * reader and a JSON value for a script. At the end either the text or the JSON is printed.
  */
 #include "cmd/facts.h"
 
@@ -82,7 +82,7 @@ void hp_facts_add(const char *key, json_t *value, const char *name, const char *
 	putc('\n', facts.text);
 }
 
-/* command: what to type, or NULL. */
+/* command: the shell command that follows the advice, or NULL. */
 static void add_advice(const char *why, const char *command)
 {
 	char about[64];
@@ -117,7 +117,7 @@ json_t *hp_facts_string(const char *s)
 
 	if (json)
 		return json;
-	/* Names of files are any bytes, and JSON is UTF-8. */
+	/* Names of files may have any bytes, but JSON must be UTF-8. */
 	char *plain = strdup(s);
 	require(plain);
 	for (char *c = plain; *c; c++)

@@ -1,5 +1,5 @@
 /*
- * Facts that the command has found out, in sections, and advice on them; printed as text or as JSON.
+ * Facts that the command has found, in sections, with advice on them. They are printed as text or as JSON.
  */
 #ifndef HP_CMD_FACTS_H
 #define HP_CMD_FACTS_H
@@ -11,23 +11,24 @@
 /* Begin a section, which has a key in the JSON and a heading in the text. */
 void hp_facts_section(const char *key, const char *heading);
 
-/* The facts of this section with this key are elements of a list, of which there may be none. */
+/* Make this key of the section a list: each fact with the key is an element. The list may stay empty. */
 void hp_facts_list(const char *key);
 
-/* Add a fact: for scripts the value, which is taken, under the key; for readers a line, under the name. */
+/* Add a fact. Scripts get the value under the key; readers get a line with the name. Takes over the reference to the
+ * value. */
 __attribute__((format(printf, 4, 5))) void hp_facts_add(const char *key, json_t *value, const char *name,
 							const char *format, ...);
 
-/* The two halves of a fact, for a text that is a table. */
+/* Add only the value, or only the text, of a fact. For sections whose text is a table. */
 void hp_facts_value(const char *key, json_t *value);
 __attribute__((format(printf, 1, 2))) void hp_facts_text(const char *format, ...);
 
-/* Advice on the last fact: what could be better, and the command that makes it so, or none. */
+/* Add advice on the last fact: what could be better, and the command that improves it, or NULL. */
 __attribute__((format(printf, 2, 3))) void hp_facts_advise(const char *why, const char *format, ...);
 void hp_facts_lack(const char *why);
 size_t hp_facts_advice_count(void);
 
-/* Values: any text, or NULL; a number of bytes, null for those that stand for no limit. */
+/* Make JSON values: of any text, or NULL; of a number of bytes, which becomes null if it means "no limit". */
 json_t *hp_facts_string(const char *s);
 json_t *hp_facts_bytes(uint64_t bytes);
 

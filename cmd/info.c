@@ -1,11 +1,11 @@
 /*
- * hugepin info: what this machine and this shell's limits offer to the heap, and what to change. A line that begins
- * with an arrow is advice, and holds the command.
+ * hugepin info: shows what this machine and this shell's limits offer to the heap, and what to change. A line that
+ * begins with an arrow is advice, with the command.
  */
 #include "cmd/info.h"
 
 #include <getopt.h>
-#include <stddef.h> /* which hugetlbfs.h needs */
+#include <stddef.h> /* hugetlbfs.h needs this */
 #include <hugetlbfs.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -34,13 +34,14 @@
 
 #define THP "/sys/kernel/mm/transparent_hugepage/"
 #define POOLS "/sys/kernel/mm"
-#define NR_PAGES "/hugepages/hugepages-2048kB/nr_hugepages" /* of the size that the heap uses; below POOLS, or a node */
+/* for the size that the heap uses; in the directory POOLS or in that of a node */
+#define NR_PAGES "/hugepages/hugepages-2048kB/nr_hugepages"
 #define NODE "/sys/devices/system/node/node%d"
 #define SIZES_MAX 8
 #define NODES_MAX 1024
 #define POOL_SUGGESTED 512 /* pages: 1 GiB, enough to see a difference */
 
-/* The word in force in a file of choices: "always [madvise] never". "" if there is no such file. */
+/* The present choice in a file such as "always [madvise] never". "": the file does not exist. */
 static char *read_choice(const char *path, char word[HP_TEXT_MAX])
 {
 	char text[256];
@@ -62,7 +63,7 @@ static void tell_system(void)
 	uname(&u);
 	hp_facts_add("kernel", json_pack("{s:s, s:s}", "release", u.release, "machine", u.machine), "kernel", "%s, %s",
 		     u.release, u.machine);
-	/* An empty range: the kernel only says whether it knows the advice. */
+	/* For an empty range the kernel only tells whether it knows the advice. */
 	if (madvise((void *)(uintptr_t)HP_PAGE, 0, MADV_POPULATE_WRITE))
 		hp_facts_lack("MADV_POPULATE_WRITE is missing, with which hugepages are taken safely: use Linux 5.16 "
 			      "or newer");
@@ -126,7 +127,7 @@ static void advise_pool(const struct pool *p)
 				p->total - p->surplus + POOL_SUGGESTED);
 }
 
-/* Whether there is a page to be had of the size that the heap uses. */
+/* Add facts about the pools. Returns whether a mapping can get a hugepage of the size that the heap uses. */
 static bool tell_pools(const long *sizes, int count)
 {
 	char name[HP_TEXT_MAX];
@@ -177,7 +178,7 @@ static void tell_mounts(void)
 		hp_facts_text("  %-21s %s\n", "hugetlbfs", "not mounted; the heap does not need it");
 }
 
-/* Pools of other sizes are shown where they are. */
+/* Add facts about the pools of each node. Other sizes are shown only if a node has pages of them. */
 static void tell_nodes(const long *sizes, int count)
 {
 	const struct pool all = read_pool(POOLS, (long)HP_PAGE);
@@ -209,7 +210,7 @@ static void tell_nodes(const long *sizes, int count)
 
 /* ------------------------------------------------------------------ transparent hugepages */
 
-/* Whether transparent hugepages are to be had. */
+/* Add facts about transparent hugepages. Returns whether the heap can get them. */
 static bool tell_transparent(void)
 {
 	char all[HP_TEXT_MAX], own[HP_TEXT_MAX], defrag[HP_TEXT_MAX], size[HP_TEXT_MAX];
@@ -257,7 +258,8 @@ static bool tell_transparent(void)
 
 enum ipc_lock { LOCK_NO, LOCK_CONFINED, LOCK_YES };
 
-/* The kernel asks for CAP_IPC_LOCK in the first user namespace: one of a container does not count. */
+/* Whether this process has CAP_IPC_LOCK. The kernel asks for it in the first user namespace, so the capability in a
+ * container's namespace does not count. */
 static enum ipc_lock ipc_lock(void)
 {
 	char text[8192], ns[64] = "";
@@ -266,13 +268,14 @@ static enum ipc_lock ipc_lock(void)
 	if (hp_read_file("/proc/self/status", text, sizeof text) <= 0 || !(caps = strstr(text, "CapEff:")) ||
 	    !(strtoull(caps + strlen("CapEff:"), NULL, 16) >> CAP_IPC_LOCK & 1))
 		return LOCK_NO;
-	/* The number is the kernel's PROC_USER_INIT_INO. */
+	/* The first user namespace always has this number (the kernel's PROC_USER_INIT_INO). */
 	if (readlink("/proc/self/ns/user", ns, sizeof ns - 1) > 0 && strcmp(ns, "user:[4026531837]"))
 		return LOCK_CONFINED;
 	return LOCK_YES;
 }
 
-/* why: the reason to raise a limit, or NULL; letter and word: the limit's names in ulimit and prlimit(1). */
+/* Add a fact about a limit. why: the reason to raise the limit, or NULL. letter, word: the limit's names in ulimit and
+ * prlimit(1). */
 static void tell_limit(const char *key, const char *name, int resource, const char *why, char letter, const char *word)
 {
 	char soft[HP_TEXT_MAX], hard[HP_TEXT_MAX];
@@ -318,7 +321,7 @@ static void tell_limits(const long *sizes, int count)
 
 /* ------------------------------------------------------------------ hugepin itself */
 
-/* The value for a script: bytes, milliseconds and numbers as such, words as text. */
+/* The value of an option for scripts: bytes, milliseconds and numbers as numbers, words as text. */
 static json_t *option_json(const struct hp_option *o, int64_t value)
 {
 	char text[HP_TEXT_MAX];
@@ -372,7 +375,7 @@ int hp_info_main(int argc, char **argv)
 		return hp_usage(argv[0], false);
 
 	const int found = gethugepagesizes(sizes, SIZES_MAX), count = found < 0 ? 0 : found;
-	hp_config_load(); /* tells stderr about values that it does not understand */
+	hp_config_load(); /* prints a line on stderr for each value that it does not understand */
 	tell_system();
 	const bool pool = tell_pools(sizes, count);
 	tell_mounts();

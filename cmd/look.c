@@ -1,5 +1,5 @@
 /*
- * A look at the tables of another process (look.h).
+ * Reads the tables of another process (look.h).
  */
 #include "cmd/look.h"
 
@@ -12,11 +12,11 @@
 #define DOMAIN_SIZE_MAX 65536
 #define STRIDE_MAX 1024
 #define STEP 256 /* entries read at a time */
-/* Of counters that are read: their list may have no end, or be of thousands of threads. */
+/* At most so many bytes of counters are read: their list may be endless, or may be of thousands of threads. */
 #define COUNTS_BYTES_MAX ((uint64_t)256 << 20)
-#define PAGES_MAX 65536 /* of a region whose backing is looked at */
-#define LOOK_BYTES_MAX ((uint64_t)2 << 30) /* that one look reads: some seconds */
-#define READ_BYTES 512 /* that a shorter read counts for */
+#define PAGES_MAX 65536 /* pages of a region whose backing is read, at most */
+#define LOOK_BYTES_MAX ((uint64_t)2 << 30) /* bytes that one look may read, in some seconds */
+#define READ_BYTES 512 /* a shorter read counts as so many bytes */
 #define NOBODY 0xff
 
 static bool get(const struct hp_source *s, uint64_t addr, void *buf, size_t len)
@@ -24,7 +24,7 @@ static bool get(const struct hp_source *s, uint64_t addr, void *buf, size_t len)
 	return addr && s->read(s->arg, addr, buf, len);
 }
 
-/* The bytes that one look may read, so that a look ends whatever the process says of its tables. */
+/* A source with a limit on the bytes that one look may read. So a look ends even if the process's tables are wrong. */
 struct limited {
 	const struct hp_source *source;
 	uint64_t left;
@@ -56,7 +56,7 @@ static uint32_t half(const struct hp_source *s, uint64_t addr)
 	return get(s, addr, &w, sizeof w) ? w : 0;
 }
 
-/* A member is 0 if the entry is too short for it. */
+/* Read a member of an entry. It is 0 if the entry is too short. */
 static uint64_t word_at(const unsigned char *entry, size_t size, size_t offset)
 {
 	uint64_t w = 0;
@@ -102,7 +102,7 @@ static const struct hp_look_domain *same(const struct hp_look *before, const str
 	return NULL;
 }
 
-/* The new part of a counter. A counter that went back began anew. */
+/* Compute the growth of each counter since the last look. If a counter went back, it began anew. */
 static void differ(struct hp_look_domain *d, const struct hp_look_domain *was)
 {
 #define DIFFERENCE(name, unit, sentence)                                                                               \
@@ -186,8 +186,8 @@ static uint32_t read_regions(const struct hp_source *s, struct hp_look *look)
 
 /* ------------------------------------------------------------------ pins */
 
-/* Add the counts of one thread. Unpins are read first: a pin that is made and given back in between counts for too
- * much, not for less than none. */
+/* Add the counts of one thread. Read unpins before pins: a pin made and undone in between then counts too much, never
+ * below zero. */
 static bool add_counts(const struct hp_source *s, struct hp_look *look, uint64_t counts, uint32_t *out)
 {
 	__typeof__(look->view.counts) *v = &look->view.counts;
@@ -292,7 +292,7 @@ static int read_page(const struct hp_source *s, uint64_t page, struct hp_look *l
 	look->heap_used = stats.magic == HUGEPIN_STATS_MAGIC;
 	if (look->view.magic != HP_VIEW_MAGIC)
 		return look->heap_used ? -EPROTO : -ESRCH;
-	if (!look->view.heap.stride) /* being filled in */
+	if (!look->view.heap.stride) /* the process is still filling in its view */
 		look->view.heap.size = 0;
 	if (!is_sane(&look->view))
 		return -EPROTO;
@@ -300,7 +300,7 @@ static int read_page(const struct hp_source *s, uint64_t page, struct hp_look *l
 	return 0;
 }
 
-/* Pins since the last look, also of regions that are gone by now. */
+/* Count the pins since the last look, including those of regions that no longer exist. */
 static void count_pins(struct hp_look *look, const struct hp_look *before, const uint32_t *out, uint32_t regions)
 {
 	struct hp_look_domain *by_number[NOBODY + 1] = { NULL };
@@ -342,7 +342,7 @@ static int read_tables(const struct hp_source *s, uint32_t details, const struct
 	count_pins(look, before, out, regions);
 	free(out);
 	qsort(look->region, regions, sizeof *look->region, larger_first);
-	for (unsigned i = 0, at = 0; i < look->domains; i++) { /* in the order of their numbers */
+	for (unsigned i = 0, at = 0; i < look->domains; i++) { /* domains are in the order of their numbers */
 		struct hp_look_domain *const d = &look->domain[i];
 		d->region = &look->region[at];
 		for (; at < regions && look->region[at].domain == d->number; at++)
@@ -366,7 +366,8 @@ int hp_look(const struct hp_source *source, uint64_t page, uint64_t now_ns, uint
 		if (look->view.domain.domains) {
 			for (uint32_t i = 0; i < look->view.domain.count; i++)
 				read_domain(s, look, before, i);
-			/* The table is being filled in. An entry of no bytes is never the last. */
+			/* stride 0: the process is still filling in its view. Reading entries of 0 bytes would never
+			 * end. */
 			if (look->view.region.stride && look->view.counts.stride)
 				look->used = half(s, look->view.region.used);
 			if (look->used > REGIONS_MAX)

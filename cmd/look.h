@@ -1,7 +1,7 @@
 /*
- * What `hugepin top` sees of a process: its heap, its domains, and what each of them has registered. All of it comes
- * from words that are read out of that process (base/stats.h says where they are). None of them is trusted: they change
- * meanwhile, and may be anything. Pure but for memory.
+ * The state of a process for `hugepin top`: its heap, its domains, and the regions of each domain. All of it comes from
+ * words that are read from that process (base/stats.h tells where). The words are not trusted: they change meanwhile,
+ * and may have any value. Pure, except for malloc.
  */
 #ifndef HP_CMD_LOOK_H
 #define HP_CMD_LOOK_H
@@ -11,56 +11,56 @@
 
 #include "base/stats.h"
 
-/* Read len bytes at addr of the process. False: they are not there. */
+/* A process to read from. read: copies len bytes at addr of the process. False: there is no memory. */
 struct hp_source {
 	bool (*read)(void *arg, uint64_t addr, void *buf, size_t len);
 	void *arg;
 };
 
-/* As hp_region_state and hp_region_kind of reg/state.h, see tests/unit/look.c. */
+/* Copies of hp_region_state and hp_region_kind in reg/state.h; tests/unit/look.c compares them. */
 enum hp_look_state { HP_LOOK_FREE, HP_LOOK_LIVE, HP_LOOK_RETIRED, HP_LOOK_DEAD };
 enum hp_look_kind { HP_LOOK_EXTENT, HP_LOOK_RUN, HP_LOOK_FOREIGN, HP_LOOK_UNCACHED };
 
 struct hp_look_region {
 	uint64_t start, end;
-	uint64_t site; /* of its last use, as hp_site() tells it; 0: not known */
+	uint64_t site; /* call site of the last use, from hp_site(); 0: not known */
 	uint32_t index;
-	uint32_t out; /* pins of it now */
-	uint32_t pins; /* made since the last look */
+	uint32_t out; /* pins out now */
+	uint32_t pins; /* pins made since the last look */
 	uint8_t state, kind; /* enum hp_look_state, enum hp_look_kind */
-	uint8_t domain; /* its number */
+	uint8_t domain; /* the domain's number */
 	bool in_heap;
-	int8_t backing; /* HUGEPIN_KIND_*, the weakest of its pages; -1: not known */
+	int8_t backing; /* HUGEPIN_KIND_* of its weakest page; -1: not known */
 };
 
 struct hp_look_domain {
-	uint64_t address, ref; /* together tell it from others */
-	uint64_t helper; /* address, 0: it has none */
+	uint64_t address, ref; /* together they identify the domain */
+	uint64_t helper; /* address of the helper; 0: none */
 	uint32_t number, policy;
 	char backend[24];
-	struct hugepin_domain_stats stats, since; /* stats: now; since: how much more than at the last look */
-	uint64_t out, pins; /* of all its regions */
-	struct hp_look_region *region; /* largest first; site and backing are those of the first `details` */
+	struct hugepin_domain_stats stats, since; /* stats: now; since: growth since the last look */
+	uint64_t out, pins; /* of all regions of the domain */
+	struct hp_look_region *region; /* largest first; only the first `details` have site and backing */
 	uint32_t regions;
 };
 
 struct hp_look {
-	uint64_t at_ns, passed_ns; /* since the last look, 0: this is the first */
+	uint64_t at_ns, passed_ns; /* passed_ns: time since the last look; 0: this is the first look */
 	struct hp_view view;
 	struct hugepin_stats heap;
 	bool heap_used;
-	bool partial; /* tables could not be read to their end */
+	bool partial; /* some tables could not be read completely */
 	unsigned domains;
 	struct hp_look_domain domain[HUGEPIN_DOMAINS_MAX];
-	/* By index of a region: made: pins ever made; owner: the number of its latest domain, NONE before. */
+	/* By index of a region. made: pins ever made; owner: the number of the latest domain, NONE before the first. */
 	uint32_t used, *made;
 	uint8_t *owner;
 	struct hp_look_region *region;
 };
 
-/* Look at the process whose statistics page is at `page`; `details` regions of each domain are looked at closely.
- * before: the last look, or NULL. 0 and *ret_, to be freed; -ESRCH: there is no such page; -EPROTO: of a library that
- * is another version's; -ENOMEM. */
+/* Look at the process whose statistics page is at `page`. For `details` regions of each domain, also read site and
+ * backing. before: the last look, or NULL. 0 and *ret_, which the caller frees. -ESRCH: there is no such page. -EPROTO:
+ * the process has another version of the library. -ENOMEM. */
 int hp_look(const struct hp_source *, uint64_t page, uint64_t now_ns, uint32_t details, const struct hp_look *before,
 	    struct hp_look *ret_);
 void hp_look_free(struct hp_look *);

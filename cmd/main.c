@@ -1,6 +1,6 @@
 /*
- * hugepin(1): starts programs under the drop-in malloc, says what this machine offers it, and shows what the
- * pin cache does and did.
+ * hugepin(1): starts programs under the drop-in malloc, shows what this machine offers, and shows the present and past
+ * work of the pin cache.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 #include "hugepin.h"
 
 static const struct {
-	const char *title; /* a sub-command's argv[0]: getopt begins its messages with it */
+	const char *title; /* argv[0] of a sub-command: getopt's messages begin with it */
 	const char *arguments, *does;
 	int (*main)(int argc, char **argv);
 } commands[] = {
@@ -78,8 +78,8 @@ int main(int argc, char **argv)
 {
 	int fd, status;
 
-	/* Where standard input or output is closed, no file that is opened here takes its place. Writing fails as
-	 * before. */
+	/* If a standard descriptor is closed, put one for reading /dev/null in its place. So no file that is opened
+	 * later gets its number, and writing to it still fails. */
 	while ((fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0 && fd <= STDERR_FILENO)
 		;
 	if (fd >= 0)

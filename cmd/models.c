@@ -1,6 +1,6 @@
 /*
- * What sending costs on this user's devices (hugepin_sg(7)): `hugepin info` shows the models that are kept, and
- * `hugepin calibrate` measures. The library for verbs, and libibverbs with it, are only looked for then.
+ * The cost of sending on this user's devices (hugepin_sg(7)). `hugepin info` shows the stored models, and `hugepin
+ * calibrate` measures. Only these commands load our library for verbs, and libibverbs with it.
  */
 #include "cmd/models.h"
 
@@ -22,11 +22,11 @@
 #include "cmd/usage.h"
 #include "sge/model.h"
 
-#define INLINE_MOST 512 /* bytes: no device is known that takes more */
+#define INLINE_MOST 512 /* bytes: no known device takes more */
 
 /* ------------------------------------------------------------------ shown */
 
-/* The mode that costs least for n pieces in one registration, that each begin a cache line. */
+/* The cheapest mode for n pieces in one registration, each of which begins at a cache line. */
 static char cheapest(const struct hugepin_sg_model *m, unsigned n, unsigned bytes, unsigned cold)
 {
 	static const struct {
@@ -158,7 +158,8 @@ static struct {
 	FUNCTIONS(MEMBER)
 } verbs;
 
-/* Load the libraries: beside the library that `run` preloads, or where the loader looks. 0; or -1, with the reason. */
+/* Load the libraries, from the directory of the library that `run` preloads, or from the loader's directories. 0; or
+ * -1, with the reason in `why`. */
 static int load_verbs(char *why, size_t size)
 {
 	static const char name[] = HP_SONAME("libhugepin-verbs");
@@ -188,7 +189,8 @@ static int load_verbs(char *why, size_t size)
 	return 0;
 }
 
-/* ibv_query_device_ex() without linking: it is inline. Asks what reg/backend/verbs.c asks. */
+/* Whether the device has on-demand paging, with the same test as reg/backend/verbs.c. ibv_query_device_ex() is inline
+ * and needs linking, so its code is repeated here. */
 static int on_demand(struct ibv_context *context)
 {
 	const uint32_t needed =

@@ -1,13 +1,13 @@
 /*
- * hugepin plot: draws what HUGEPIN_TRACE has recorded, by gnuplot(1): the memory that each domain of each trace had
- * registered over time, above a row of marks where its pins missed. Traces begin at the same point of the picture, so
- * that those of a program under several policies can be compared. Or it writes them anew as Trace Event JSON (Duca,
- * Sinclair: Trace Event Format, 2016), which Perfetto and chrome://tracing open, with the times that they were recorded
- * at.
+ * hugepin plot: draws traces of HUGEPIN_TRACE by gnuplot(1). The picture shows the registered memory of each domain
+ * over time, and below it a row of marks for each domain's misses. All traces begin at the left edge, so that runs of a
+ * program under several policies can be compared. If the output's name ends in .json, the command writes the traces as
+ * Trace Event JSON instead (Duca, Sinclair: Trace Event Format, 2016), with the recorded times. Perfetto and
+ * chrome://tracing open such files.
  *
- * A trace may have many more events than the picture has columns. Of each column the first, the lowest, the highest and
- * the last value are kept, which draws the same picture (Jugel et al., M4: A Visualization-Oriented Time Series Data
- * Aggregation, VLDB 2014).
+ * A trace may have many more events than the picture has columns. For each column only the first, the lowest, the
+ * highest and the last value are kept. This draws the same picture (Jugel et al., M4: A Visualization-Oriented Time
+ * Series Data Aggregation, VLDB 2014).
  */
 #include "cmd/plot.h"
 
@@ -39,7 +39,7 @@
 #define POLICY_MAX 16
 
 enum { COLUMNS = 2400 }; /* twice the picture's pixels */
-/* In pixels. */
+/* Sizes of the picture's parts, in pixels. */
 enum { WIDTH = 1200, PLOT_HEIGHT = 440, ROW_HEIGHT = 22, MARKS_HEIGHT = 14, EDGE = 24, LEFT = 96, BELOW = 72 };
 
 enum kind { PIN, UNPIN, REGISTER, DEREGISTER, MISS, KINDS };
@@ -72,9 +72,9 @@ struct picture {
 	int count;
 	char **file;
 	int files;
-	uint64_t *begin_ns, *end_ns; /* of each file */
+	uint64_t *begin_ns, *end_ns; /* by file */
 	uint64_t length_ns, peak_bytes; /* peak_bytes: the most of any series */
-	FILE *json; /* written instead of the picture; NULL: the picture is drawn */
+	FILE *json; /* output of the JSON; NULL: draw the picture */
 };
 
 __attribute__((format(printf, 1, 2))) static _Noreturn void fail(const char *format, ...)
@@ -89,7 +89,7 @@ __attribute__((format(printf, 1, 2))) static _Noreturn void fail(const char *for
 	exit(HP_EXIT_FAILED);
 }
 
-/* Room for one more element behind count of them: the room is always the next power of two. */
+/* Make room for one more element behind `count`. The room is always the next power of two. */
 static void *grown(void *array, size_t count, size_t size)
 {
 	if (count & (count - 1))
@@ -121,7 +121,7 @@ static void write_name(FILE *to, int file, const char *name)
 				 "name", hp_facts_string(name)));
 }
 
-/* Write an event: registered bytes as a curve, registrations and pins from begin to end, and misses. */
+/* Write an event: registered bytes as a curve, registrations and pins as spans, misses as instants. */
 static void write_event(FILE *to, int file, const struct event *e)
 {
 	static const char *const phases[] = { "b", "e", "b", "e", "i" };
@@ -195,7 +195,7 @@ static void add_event(struct picture *p, int file, const struct event *e)
 	}
 }
 
-/* Parse a line, which has no newline any more, and which *ret_ points into. NULL, or what is wrong with the line. */
+/* Parse a line without its newline. *ret_ points into the line. Returns NULL, or the error in the line. */
 static const char *parse_event(char *line, struct event *ret_)
 {
 	uint64_t unused;
@@ -295,7 +295,7 @@ static struct scale time_scale(uint64_t most_ns)
 				      : (struct scale){ 1e9, "s" };
 }
 
-/* Text in gnuplot's single quotes, where nothing but the quote is special. UTF-8, which an SVG has to be. */
+/* Write text in gnuplot's single quotes, where only the quote is special. Makes it valid UTF-8, as an SVG must be. */
 static void quote(FILE *to, const char *text)
 {
 	json_t *const valid = hp_facts_string(text);
@@ -332,7 +332,7 @@ static void write_values(FILE *to, const struct picture *p, const struct series 
 			low = s->value[next].bytes < s->value[low].bytes ? next : low;
 			high = s->value[next].bytes > s->value[high].bytes ? next : high;
 		}
-		/* The times are in order, each once. */
+		/* Keep these four values in the order of time, each once. */
 		const size_t keep[] = { first, low < high ? low : high, low < high ? high : low, next - 1 };
 		for (int i = 0; i < 4; i++)
 			if (!i || keep[i] > keep[i - 1])
@@ -355,7 +355,7 @@ static void write_misses(FILE *to, const struct picture *p, const struct series 
 	}
 }
 
-/* The average over time, from the series' first event to the end of its trace. */
+/* The average of a series over time, from its first event to the end of its trace. */
 static uint64_t mean_bytes(const struct picture *p, const struct series *s)
 {
 	const uint64_t end_ns = p->end_ns[s->file];
@@ -391,7 +391,8 @@ static void write_label(FILE *to, const struct picture *p, const struct series *
 	quote(to, label);
 }
 
-/* The colours of Okabe and Ito, which most who are colour-blind can tell apart; then again with other dashes. */
+/* The colours of Okabe and Ito, which most colour-blind people can tell apart. Further series repeat them with other
+ * dashes. */
 static void write_style(FILE *to, int i)
 {
 	static const char *const colours[] = { "#0072b2", "#d55e00", "#009e73", "#cc79a7",
@@ -401,7 +402,7 @@ static void write_style(FILE *to, int i)
 	fprintf(to, "linecolor rgb '%s' dashtype %d", colours[i % n], i / n % 5 + 1);
 }
 
-/* The height above the bottom of the picture. */
+/* Write gnuplot's margins: `bottom` is the height above the bottom of the picture. */
 static void write_margins(FILE *to, int height, int bottom, int top)
 {
 	fprintf(to,
@@ -480,7 +481,8 @@ static void write_script(FILE *to, const struct picture *p, const char *title, b
 	fputs("unset multiplot\n", to);
 }
 
-/* Have gnuplot draw in memory, and write that to a file: gnuplot says nothing when a disk is full. */
+/* Have gnuplot draw into memory, then write the picture to a file: gnuplot itself reports no error if a disk is
+ * full. */
 static void draw_picture(const struct picture *p, const char *title, bool svg, FILE *output)
 {
 	char *const args[] = { (char *)"gnuplot", (char *)"-d", (char *)"-", NULL };
@@ -497,7 +499,7 @@ static void draw_picture(const struct picture *p, const char *title, bool svg, F
 	posix_spawn_file_actions_adddup2(&actions, script[0], STDIN_FILENO);
 	posix_spawn_file_actions_adddup2(&actions, drawn, STDOUT_FILENO);
 	setenv("LC_ALL", "C.UTF-8", 1); /* the script's encoding; in plain C gnuplot warns of other characters */
-	signal(SIGCHLD, SIG_DFL); /* where it is ignored, there is no status to wait for */
+	signal(SIGCHLD, SIG_DFL); /* if SIGCHLD is ignored, there is no status to wait for */
 	e = posix_spawnp(&pid, args[0], &actions, NULL, args, environ);
 	posix_spawn_file_actions_destroy(&actions);
 	if (e == ENOENT)
@@ -505,7 +507,7 @@ static void draw_picture(const struct picture *p, const char *title, bool svg, F
 	if (e)
 		fail("gnuplot: %s", strerror(e));
 	close(script[0]);
-	signal(SIGPIPE, SIG_IGN); /* if it ends early, its status says so */
+	signal(SIGPIPE, SIG_IGN); /* if gnuplot ends early, its status tells */
 
 	FILE *to = fdopen(script[1], "w");
 	if (!to)
@@ -521,7 +523,7 @@ static void draw_picture(const struct picture *p, const char *title, bool svg, F
 
 /* ------------------------------------------------------------------ the command */
 
-static char *volatile unfinished; /* a file's name: it is removed at exit */
+static char *volatile unfinished; /* name of a file that is removed at exit */
 
 static void remove_unfinished(void)
 {
@@ -536,8 +538,7 @@ static void end_by_signal(int s)
 	raise(s);
 }
 
-/* Create the file that becomes the output. Its name is new, so that nothing is written to a file that somebody else may
- * have put there. */
+/* Create the file that becomes the output. It has a new name, so that no file of another user is written to. */
 static FILE *create(const char *output)
 {
 	static const int ends[] = { SIGINT, SIGTERM, SIGHUP };

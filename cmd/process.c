@@ -1,7 +1,8 @@
 /*
- * A process seen from outside. Its memory is read through /proc/PID/mem, opened once. The file stays that of the memory
- * that the process had then, and ends when the process ends or executes another program. No file of the process's is
- * opened. So the process may be in a container, and its library deleted, stripped or linked into the program.
+ * A process seen from outside. Its memory is read through /proc/PID/mem, which is opened once. The descriptor stays
+ * bound to the memory of that moment. Reads fail once the process has ended or has executed another program. No file
+ * that the process uses is opened. So the process may be in a container, and its library may be deleted, stripped or
+ * linked into the program.
  */
 #include "cmd/process.h"
 
@@ -22,9 +23,10 @@
 #include "cmd/text.h"
 #include "cmd/usage.h"
 
-#define PAGES_MAX ((uint64_t)1 << 20) /* searched for the statistics: 4 GiB of data of programs and libraries */
+/* pages searched for the statistics, at most: 4 GiB of data of programs and libraries */
+#define PAGES_MAX ((uint64_t)1 << 20)
 
-/* A process may have any name, which must not reach the terminal as it is. */
+/* Replace unprintable characters: a process may have any name, which must not control the terminal. */
 static void make_printable(char *s)
 {
 	for (; *s; s++)
@@ -54,8 +56,8 @@ static void read_command(struct hp_process *p)
 	make_printable(p->command);
 }
 
-/* Write the reason why the process's memory may not be read. The status has its user; the files belong to root if it
- * keeps others out. */
+/* Write the reason why the process's memory may not be read. The user is taken from the file `status`: the files in
+ * /proc/PID belong to root if the process is not dumpable. */
 static void explain(const struct hp_process *p, int err, char *why, size_t size)
 {
 	char path[64], text[1024];
@@ -113,7 +115,7 @@ int hp_process_open(struct hp_process *ret_, pid_t pid, char *why, size_t size)
 {
 	*ret_ = (struct hp_process){ .pid = pid, .mem = -1, .ended = (int)syscall(SYS_pidfd_open, pid, 0) };
 	if (ret_->ended < 0) {
-		/* EINVAL: it is the number of a thread. */
+		/* EINVAL: pid is the number of a thread. */
 		explain(ret_, errno == EINVAL ? ESRCH : errno, why, size);
 		return HP_EXIT_FAILED;
 	}
@@ -182,7 +184,7 @@ static char *read_maps(pid_t pid)
 	return text;
 }
 
-/* The name stays in the line. */
+/* Parse a line of maps. The name points into the line. */
 static bool parse_line(char *line, struct hp_mapping *ret_)
 {
 	if (!hp_mapping_parse(line, ret_))
@@ -225,7 +227,8 @@ const struct hp_mapping *hp_process_mapping(const struct hp_process *p, uint64_t
 	return NULL;
 }
 
-/* Find the address in the file: the file is loaded from the nearest mapping of its beginning on. */
+/* Find the address in the file that belongs to an address in memory. The file is loaded relative to the nearest mapping
+ * of its beginning. */
 static bool address_in_file(const struct hp_process *p, const struct hp_mapping *m, uint64_t addr, uint64_t *ret_)
 {
 	Elf64_Ehdr header;
@@ -267,8 +270,8 @@ bool hp_process_code(const struct hp_process *p, uint32_t low, const char **ret_
 
 /* ------------------------------------------------------------------ the page */
 
-/* The page is in the data of a program or library, which is a file with code in a mapping before. It is known by its
- * magic numbers. */
+/* The page is in the data of a program or library: a file that has a mapping with code before that of the data. Magic
+ * numbers identify the page. */
 uint64_t hp_process_find_page(const struct hp_process *p)
 {
 	uint64_t unused = 0, left = PAGES_MAX, magic, view;

@@ -1,5 +1,5 @@
 /*
- * hugepin run: options become HUGEPIN_* variables, the libraries go into LD_PRELOAD, and the program is executed.
+ * hugepin run: turns options into HUGEPIN_* variables, puts the libraries into LD_PRELOAD, and executes the program.
  */
 #include "cmd/run.h"
 
@@ -69,7 +69,7 @@ static int options_to_environment(int argc, char **argv)
 	}
 	longs[help] = (struct option){ "help", no_argument, NULL, help };
 
-	/* "+": what comes after PROGRAM is its own. */
+	/* "+": stop at PROGRAM, since later arguments belong to it. */
 	while ((i = getopt_long(argc, argv, "+", longs, NULL)) != -1) {
 		if (i == help) {
 			found = 0;
@@ -101,8 +101,8 @@ out:
 	return found;
 }
 
-/* A build directory has the library beside the command, an installation that was moved has it in ../lib; HP_LIBDIR is
- * where `make install` puts it. */
+/* Three places are tried: the command's directory, for a build; ../lib, for an installation that was moved; HP_LIBDIR,
+ * where `make install` puts the library. */
 int hp_run_find_library(char path[PATH_MAX])
 {
 	char self[PATH_MAX], dir[PATH_MAX];
@@ -111,7 +111,8 @@ int hp_run_find_library(char path[PATH_MAX])
 	self[n > 0 ? n : 0] = '\0';
 	self[strlen(self) - strlen(basename(self))] = '\0'; /* keeps the slash */
 	const char *const places[][2] = { { self, "." }, { self, "../lib" }, { "", HP_LIBDIR } };
-	for (size_t i = self[0] ? 0 : 2; i < sizeof places / sizeof places[0]; i++) { /* never the current directory */
+	/* if `self` is empty, start at 2: never look in the current directory */
+	for (size_t i = self[0] ? 0 : 2; i < sizeof places / sizeof places[0]; i++) {
 		const int len = snprintf(path, PATH_MAX, "%s%s", places[i][0], places[i][1]);
 		if (len >= PATH_MAX || !realpath(path, dir) ||
 		    snprintf(path, PATH_MAX, "%s/" LIBRARY, dir) >= PATH_MAX || access(path, R_OK))
@@ -130,8 +131,8 @@ bool hp_run_beside(const char *library, const char *name, char ret_path[PATH_MAX
 	return snprintf(ret_path, PATH_MAX, "%.*s%s", dir, library, name) < PATH_MAX && !access(ret_path, R_OK);
 }
 
-/* Put the library first, so that its malloc is found before that of another preloaded library; and behind it the one
- * that it needs, which the loader may not find in a prefix that it does not search. */
+/* Put our library first into LD_PRELOAD, so that its malloc is found before that of another preloaded library. Behind
+ * it put libhugepin.so, which it needs: the loader may not search the directory where we are installed. */
 static int preload(const char *library)
 {
 	const char *old = getenv("LD_PRELOAD");

@@ -1,5 +1,5 @@
 /*
- * `hugepin run`, and where its libraries are.
+ * `hugepin run`, and the places of its libraries.
  */
 #ifndef HP_CMD_RUN_H
 #define HP_CMD_RUN_H
@@ -13,10 +13,10 @@ int hp_run_main(int argc, char **argv);
 /* Print the options of `run`, from the table. */
 void hp_run_print_options(void);
 
-/* Find libhugepin-malloc.so. 0 and its path; or -1, and as a sentence the places where it was looked for. */
+/* Find libhugepin-malloc.so. 0 and its path; or -1, and in `path` a sentence with the places that were searched. */
 int hp_run_find_library(char path[PATH_MAX]);
 
-/* The path of the file of this name in the directory of the library. Returns whether the file can be read. */
+/* Make the path of a file with this name in the library's directory. Returns whether the file can be read. */
 bool hp_run_beside(const char *library, const char *name, char ret_path[PATH_MAX]);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * A look at a process, as text and as JSON.
+ * Prints a look at a process, as text or as JSON.
  */
 #include "cmd/show.h"
 
@@ -41,26 +41,27 @@ static double seconds(uint64_t ns)
 	return (double)ns / 1e9;
 }
 
-/* The rate of something that was counted since the last look. */
+/* The rate per second of a count since the last look. */
 static double per_second(const struct hp_look *look, uint64_t count)
 {
 	return look->passed_ns ? (double)count / seconds(look->passed_ns) : 0;
 }
 
-/* The share of time spent in work of so many nanoseconds. */
+/* The share of the time since the last look that was spent in work of `ns`. */
 static double load(const struct hp_look *look, uint64_t ns)
 {
 	return look->passed_ns ? (double)ns / (double)look->passed_ns : 0;
 }
 
-/* "solver+0x1234", or "" where it is not known. */
+/* The site as text, such as "solver+0x1234"; "" if it is not known. */
 static const char *site_text(const struct hp_process *p, const struct hp_look_region *r, char *buf, size_t size)
 {
 	const char *file;
 	uint64_t address;
 
 	buf[0] = '\0';
-	/* Bit 0 is always set. The address in front of a return address belongs to the call. */
+	/* Bit 0 of a site is always set, so the return address is site - 1 or site. Subtract up to 2, since the bytes
+	 * in front of the return address belong to the call. */
 	if (r->site && hp_process_code(p, (uint32_t)(r->site | 1) - 2, &file, &address)) {
 		const char *const slash = strrchr(file, '/');
 		snprintf(buf, size, "%s+0x%" PRIx64, slash ? slash + 1 : file, address);

@@ -1,5 +1,5 @@
 /*
- * What `hugepin top` prints of a look at a process.
+ * Prints a look at a process, for `hugepin top`.
  */
 #ifndef HP_CMD_SHOW_H
 #define HP_CMD_SHOW_H
@@ -10,10 +10,10 @@
 #include "cmd/look.h"
 #include "cmd/process.h"
 
-/* As text, with the `regions` largest of each domain. */
+/* Print the look as text, with the `regions` largest regions of each domain. */
 void hp_show_text(FILE *to, const struct hp_process *, const struct hp_look *, uint32_t regions);
 
-/* As one line of JSON. 0 or -1. */
+/* Print the look as one line of JSON. 0 or -1. */
 int hp_show_json(FILE *to, const struct hp_process *, const struct hp_look *, uint32_t regions);
 
 #endif

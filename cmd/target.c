@@ -1,5 +1,5 @@
-/* The kind of program that would be started. Static programs, and programs that gain privileges, ignore LD_PRELOAD
- * silently, and the user should hear of it. */
+/* Checks the program that `hugepin run` would start. Static programs, and programs that gain privileges, silently
+ * ignore LD_PRELOAD. The user is told of this. */
 #include "cmd/target.h"
 
 #include <errno.h>
@@ -30,8 +30,8 @@ struct image {
 	enum kind kind;
 	unsigned char ident[EI_NIDENT];
 	unsigned machine;
-	char loader[PATH_MAX]; /* empty: statically linked */
-	char interpreter[SCRIPT_LINE_MAX]; /* of a script */
+	char loader[PATH_MAX]; /* path of the program's loader; empty: statically linked */
+	char interpreter[SCRIPT_LINE_MAX]; /* the interpreter of a script */
 	char argument[SCRIPT_LINE_MAX];
 };
 
@@ -78,7 +78,7 @@ static int read_image(const char *path, struct image *image)
 	return 0;
 }
 
-/* A part of a file in memory that holds `count` elements of this size; NULL: it does not. */
+/* A pointer to `count` elements of this size at offset `at` of a file in memory. NULL: the file ends before. */
 static const void *part(const void *file, size_t file_len, uint64_t at, uint64_t count, size_t size)
 {
 	if (at > file_len || at % sizeof(ElfW(Addr)) || count > (file_len - at) / size)
@@ -109,8 +109,8 @@ static bool defines_malloc(const void *file, size_t len)
 	return false;
 }
 
-/* Whether a program has an allocator linked into it, and exports it. The loader looks there before it looks at
- * preloaded libraries. */
+/* Whether a program has its own allocator linked in and exports it. The loader searches the program before preloaded
+ * libraries. */
 static bool has_malloc(const char *path)
 {
 	const int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -159,8 +159,8 @@ static int find_program(const char *name, char path[PATH_MAX])
 	return status;
 }
 
-/* Would starting this file raise privileges, so that the loader ignores LD_PRELOAD? (AT_SECURE:
- * cap_bprm_creds_from_file in the kernel's security/commoncap.c.) Says how, or NULL. */
+/* How starting this file would raise privileges, or NULL if it would not. If it does, the loader ignores LD_PRELOAD
+ * (AT_SECURE: cap_bprm_creds_from_file in the kernel's security/commoncap.c). */
 static const char *gains_privileges(const char *path)
 {
 	struct statvfs fs;

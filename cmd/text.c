@@ -32,7 +32,7 @@ char *hp_text_bytes(uint64_t bytes, char buf[HP_TEXT_MAX])
 
 	for (; value >= 1024 && unit < 4; unit++)
 		value /= 1024;
-	/* One decimal where it says something: 1.5 GiB, but 2 MiB and 750 MiB. */
+	/* One decimal only if it is useful: 1.5 GiB, but 2 MiB and 750 MiB. */
 	const int decimals = value < 100 && value * 10 - (double)(uint64_t)value * 10 >= 0.5;
 	snprintf(buf, HP_TEXT_MAX, "%.*f %s", decimals, value, units[unit]);
 	return buf;

@@ -18,7 +18,7 @@ static inline const char *hp_base_name(const char *path)
 	return slash ? slash + 1 : path;
 }
 
-/* The number that a small file begins with, or def. */
+/* The number at the beginning of a small file, or `def`. */
 uint64_t hp_read_number(const char *path, uint64_t def);
 
 /* The first line of a small file, without its end; empty if there is none. */
@@ -26,13 +26,13 @@ char *hp_read_line(const char *path, char *line, size_t size);
 
 #define HP_TEXT_MAX 32
 
-/* "512 KiB", "2 MiB", "1.5 GiB". */
+/* A number of bytes as text: "512 KiB", "2 MiB", "1.5 GiB". */
 char *hp_text_bytes(uint64_t bytes, char buf[HP_TEXT_MAX]);
 
-/* Text from elsewhere must not steer the terminal: control characters but newlines become question marks. */
+/* Replace control characters, except newlines, by question marks: foreign text must not control the terminal. */
 char *hp_text_tame(char *text);
 
-/* A value as the user would write it in HUGEPIN_...; in buf, but for a path. */
+/* An option's value as the user would write it in HUGEPIN_... The text is in buf, except a path. */
 const char *hp_text_option(const struct hp_option *o, int64_t value, char buf[HP_TEXT_MAX]);
 
 #endif

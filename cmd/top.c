@@ -1,7 +1,7 @@
 /*
- * hugepin top: looks at a running process again and again, and shows what is new. On a terminal it redraws a screen:
- * lines that are cut to its size, by the sequences that every terminal has (ECMA-48; the second screen is xterm's). The
- * process is not stopped, and does nothing for it.
+ * hugepin top: looks at a running process repeatedly, and shows its present state. On a terminal it redraws the screen,
+ * with lines that are cut to its size. It uses control sequences that every terminal has (ECMA-48; the alternate screen
+ * is xterm's). The observed process is not stopped, and does no work for this.
  */
 #include "cmd/top.h"
 
@@ -27,7 +27,7 @@
 #include "cmd/usage.h"
 
 #define NS UINT64_C(1000000000)
-#define FIRST_NS (NS / 10) /* from the first look, which has nothing to compare with, to the first screen */
+#define FIRST_NS (NS / 10) /* from the first look, which has none to compare with, to the first screen */
 
 enum event { TIME, RESIZED, SUSPENDED, ENDED, QUIT };
 
@@ -37,7 +37,7 @@ static struct {
 	bool once, json, screen;
 } option = { .delay_ns = NS, .regions = 10 };
 
-static int signals; /* a descriptor to read them from */
+static int signals; /* a descriptor to read signals from */
 static struct termios saved;
 
 /* ------------------------------------------------------------------ the terminal */
@@ -48,7 +48,7 @@ static void screen_on(void)
 
 	t.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
 	tcsetattr(STDIN_FILENO, TCSADRAIN, &t);
-	fputs("\033[?1049h\033[?25l", stdout); /* the second screen, no cursor */
+	fputs("\033[?1049h\033[?25l", stdout); /* switch to the alternate screen and hide the cursor */
 }
 
 static void screen_off(void)
@@ -110,7 +110,7 @@ static enum event take_signal(void)
 	return s.ssi_signo == SIGTSTP ? SUSPENDED : QUIT;
 }
 
-/* Wait until a time, or until something happens. */
+/* Wait until a time, or until an event. */
 static enum event wait_for_event(const struct hp_process *p, uint64_t at_ns)
 {
 	struct pollfd fd[] = { { .fd = p->ended, .events = POLLIN },
@@ -120,7 +120,7 @@ static enum event wait_for_event(const struct hp_process *p, uint64_t at_ns)
 
 	for (;;) {
 		const uint64_t now_ns = hp_clock_ns();
-		/* Rounded up: not to come early. */
+		/* Round up, so that the wait does not end early. */
 		const int n = poll(fd, 3, now_ns < at_ns ? (int)((at_ns - now_ns + 999999) / 1000000) : 0);
 		if (fd[0].revents)
 			return ENDED;
@@ -142,7 +142,8 @@ static void suspend(void)
 
 /* ------------------------------------------------------------------ looking */
 
-/* The statistics count what the kernel was asked for: count what it gave. */
+/* Correct the statistics in `look`: they count the THP that the kernel was asked for. Replace them by what the kernel
+ * gave. */
 static void correct_thp(const struct hp_process *p, struct hp_look *look)
 {
 	const uint64_t normal = look->heap.thp_bytes + look->heap.base_bytes, start = look->view.heap.base;
@@ -154,7 +155,8 @@ static void correct_thp(const struct hp_process *p, struct hp_look *look)
 	look->heap.base_bytes = normal - look->heap.thp_bytes;
 }
 
-/* Look. If the process has executed another program its memory is another: then begin anew. 0; or the exit status. */
+/* Look at the process. If it has executed another program, open its new memory and begin anew. 0; or the exit
+ * status. */
 static int look_again(struct hp_process *p, uint64_t *page, struct hp_look *now, struct hp_look *ret_, char *why,
 		      size_t size)
 {
@@ -212,9 +214,9 @@ static void *look_thread(void *arg)
 	return NULL;
 }
 
-/* Look, on a thread of its own: to read the memory of a process can take as long as that process likes, a signal that
- * is caught does not interrupt it, and the terminal has to be put in order. The status of the look; or -1: it is to
- * end, and all of *l is still in use. */
+/* Look on a separate thread. The observed process can make a read of its memory take arbitrarily long, and signals do
+ * not interrupt the read. This thread must still be able to restore the terminal. Returns the status of the look. -1:
+ * the command must end while the other thread still uses *l. */
 static int look_aside(struct looking *l)
 {
 	struct pollfd fd[] = { { .fd = -1, .events = POLLIN },
@@ -261,7 +263,7 @@ static int watch(struct hp_process *p, char *why, size_t size)
 		if (event == SUSPENDED)
 			suspend();
 		if (event == QUIT && !shown && !option.screen)
-			status = HP_EXIT_FAILED; /* the reader has nothing to read */
+			status = HP_EXIT_FAILED; /* the command ends before anything was shown */
 		if (event == QUIT || (event == ENDED && shown))
 			break;
 		if (event == RESIZED || event == SUSPENDED) {
@@ -273,7 +275,8 @@ static int watch(struct hp_process *p, char *why, size_t size)
 		before = now;
 		now = (struct hp_look){ 0 };
 		status = look_aside(&looking);
-		if (status < 0) { /* exit at once: the thread ends with the process, and uses the memory until then */
+		/* exit at once, without freeing memory that the other thread uses until the process ends */
+		if (status < 0) {
 			if (option.screen)
 				screen_off();
 			fflush(stdout);
@@ -302,7 +305,7 @@ static void catch_signals(void)
 	struct sigaction now;
 	sigset_t set;
 
-	/* Signals that are ignored, as by nohup(1), are left out: blocked, they would come all the same. */
+	/* Leave out ignored signals (nohup(1) ignores SIGHUP): a blocked signal would still reach the descriptor. */
 	sigemptyset(&set);
 	for (const int *s = (const int[]){ SIGINT, SIGTERM, SIGHUP, SIGQUIT, 0 }; *s; s++)
 		if (!sigaction(*s, NULL, &now) && now.sa_handler != SIG_IGN)

@@ -1,5 +1,5 @@
 /*
- * The lines of usage.
+ * Prints the usage of the sub-commands.
  */
 #include "cmd/usage.h"
 

@@ -1,24 +1,24 @@
 /*
- * The sub-commands, how each is called, and what they exit with.
+ * The sub-commands, their arguments, and their exit statuses.
  */
 #ifndef HP_CMD_USAGE_H
 #define HP_CMD_USAGE_H
 
 #include <stdbool.h>
 
-/* Exit statuses. Those of `run` are what env(1), nohup(1) and shells use. */
+/* Exit statuses. Those of `run` are the same as in env(1), nohup(1) and shells. */
 enum {
 	HP_EXIT_FAILED = 1,
 	HP_EXIT_USAGE = 2,
-	HP_EXIT_ADVICE = 3, /* of `info`: something could be better */
-	HP_EXIT_NONE = 4, /* of `info`: there are no hugepages at all */
+	HP_EXIT_ADVICE = 3, /* `info` has advice */
+	HP_EXIT_NONE = 4, /* `info` found no hugepages at all */
 	HP_EXIT_REFUSED = 125,
 	HP_EXIT_CANNOT_EXEC = 126,
 	HP_EXIT_NOT_FOUND = 127
 };
 
-/* The sub-commands: name, arguments, purpose. cmd/NAME.c has hp_NAME_main(), but for calibrate, which cmd/models.c
- * has. */
+/* The sub-commands: name, arguments, purpose. cmd/NAME.c has hp_NAME_main(), except for calibrate, which is in
+ * cmd/models.c. */
 #define HP_COMMANDS(X) \
 	X(run, "[OPTION...] [--] PROGRAM [ARG...]", "start PROGRAM with its buffers of 32 KiB and more in hugepages") \
 	X(info, "[--json]", "what this machine offers for that, and what to change") \

@@ -1,6 +1,6 @@
 /*
- * What the files of libhugepin-malloc.so have in common, beside the small tier (jemalloc.h): how a name is exported,
- * and what the library's constructor calls.
+ * Declarations that the files of libhugepin-malloc.so share, except those of the small tier (jemalloc.h): the mark of
+ * exported functions, and the functions that the library's constructor calls.
  */
 #ifndef HP_DROPIN_DROPIN_H
 #define HP_DROPIN_DROPIN_H
@@ -9,10 +9,10 @@
 
 #pragma GCC visibility push(hidden)
 
-/* rights.c: find the functions that its interposed ones go on to. */
+/* rights.c: find the next functions of the names that rights.c interposes. */
 void hp_rights_find(void);
 
-/* limits.c: be prepared for limits that the process was started with. */
+/* limits.c: prepare for limits that the process was started with. */
 void hp_limits_look(void);
 
 #pragma GCC visibility pop

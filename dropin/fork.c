@@ -9,8 +9,8 @@
 #include "alloc/small.h"
 #include "dropin/dropin.h"
 
-/* The handlers cannot fail a fork; this can. The callers inside the C library (forkpty, daemon) get the kernel's
- * copy-on-write instead. */
+/* This function can refuse a fork; fork handlers cannot. Calls from inside the C library (forkpty, daemon) do not come
+ * here, so they are not refused and get the kernel's copy-on-write. */
 EXPORT pid_t fork(void)
 {
 	static pid_t (*next_fork)(void);
@@ -24,14 +24,14 @@ EXPORT pid_t fork(void)
 	return next_fork();
 }
 
-/* glibc reads its table of fork handlers in the child before the first of them, ours, has put the pool's memory in
- * place: a large table must not lie there. */
+/* In the child, glibc reads its table of fork handlers before it calls the first of them. That first handler, ours,
+ * puts the pool's memory in place. A large table would be in the pool's memory, so the small tier serves it. */
 EXPORT int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *dso)
 {
 	static int (*next_register)(void (*)(void), void (*)(void), void (*)(void), void *);
 	int err;
 
-	hugepin_atfork_(); /* ours first: its child handler must run before this one */
+	hugepin_atfork_(); /* register our handlers first: our child handler must run before the caller's */
 	if (!next_register)
 		*(void **)&next_register = dlsym(RTLD_NEXT, "__register_atfork");
 	hugepin_small_only_(true);

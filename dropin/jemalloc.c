@@ -1,12 +1,13 @@
 /*
  * The small tier of libhugepin-malloc.so.
  *
- * jemalloc is linked in under other names (hpje_*), so that it needs neither dlsym nor a bootstrap, is reached by one
- * jump, and asks this file for its memory. All its memory comes from a second reserved span, the arena: a pointer
- * outside both spans is known to be nobody's. With HUGEPIN_SMALL_PINNED=1 the arena is a part of the heap's span, and
- * its memory comes from extents of the heap. HUGEPIN_SMALL=next sends small requests on to the next malloc of the
- * process once our constructor has run. Buffers from before stay jemalloc's, and every pointer goes back by its
- * address.
+ * jemalloc is linked in under other names (hpje_*). So it needs neither dlsym nor a bootstrap, is reached by one jump,
+ * and gets its memory from this file. All its memory comes from a second reserved span, the arena. So a pointer outside
+ * both spans belongs to neither allocator. With HUGEPIN_SMALL_PINNED=1 the arena is a part of the heap's span, and its
+ * memory comes from extents of the heap.
+ *
+ * HUGEPIN_SMALL=next sends small requests on to the next malloc of the process once our constructor has run. Earlier
+ * buffers stay with jemalloc. free() finds the owner of each pointer by its address.
  */
 #include "dropin/jemalloc.h"
 
@@ -71,7 +72,7 @@ static void reserve_arena(void)
 		return;
 	madvise(p, size, MADV_DONTDUMP);
 
-	size_t units = (size >> HP_PAGE_SHIFT) - 1; /* one is lost to alignment */
+	size_t units = (size >> HP_PAGE_SHIFT) - 1; /* aligning the base costs one unit */
 
 	hp_arena.used = mmap(NULL, units / 8 + 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (hp_arena.used == MAP_FAILED) {
@@ -83,7 +84,7 @@ static void reserve_arena(void)
 	atomic_store_explicit(&hp_arena.size, units << HP_PAGE_SHIFT, memory_order_release);
 }
 
-/* The arena is the heap's part from now on. Memory from before, of a span of its own, is outside. The lock is held. */
+/* Make the arena a part of the heap's span. Memory from an earlier arena counts as outside. Called with the lock. */
 static void move_arena(uintptr_t base, size_t size)
 {
 	struct hugepin_stats *s = &hugepin_stats_page.stats;
@@ -99,7 +100,7 @@ static void move_arena(uintptr_t base, size_t size)
 	atomic_store_explicit(&hp_arena.in_heap, true, memory_order_release);
 }
 
-/* Have an arena. */
+/* Decide which span the arena is, and reserve one if needed. */
 static void settle_arena(void)
 {
 	uintptr_t base;
@@ -108,7 +109,7 @@ static void settle_arena(void)
 
 	if (atomic_load_explicit(&hp_arena.settled, memory_order_acquire)) /* pairs with the store below */
 		return;
-	err = hugepin_small_part_(&base, &size); /* without the lock: hooks on mmap may allocate */
+	err = hugepin_small_part_(&base, &size); /* called without the lock, since hooks on mmap may allocate */
 	pthread_mutex_lock(&hp_arena.lock);
 	if (err == 0 && !hp_arena_in_heap()) {
 		move_arena(base, size);
@@ -144,7 +145,7 @@ void hp_arena_limit(size_t limit)
 
 /* ------------------------------------------------------------------ what jemalloc asks of kernel and C library */
 
-/* The first free run of units, or of those at `hint` if they are free. SIZE_MAX: none. */
+/* Take a free run of units: at `hint` if it is free there, otherwise the first one. SIZE_MAX: there is none. */
 static size_t take_units(size_t units, const void *hint)
 {
 	size_t all = arena_size() >> HP_PAGE_SHIFT, at = 0, taken;
@@ -173,7 +174,7 @@ static void *map_outside(void *hint, size_t len, int prot, int flags, int fd, of
 	return p;
 }
 
-/* From units of an arena of our own. NULL: the arena is full. */
+/* Map units of an arena that is not part of the heap's span. NULL: the arena is full. */
 static void *map_units(void *hint, size_t len, int prot)
 {
 	size_t units = (len + HP_PAGE - 1) >> HP_PAGE_SHIFT, at;
@@ -184,7 +185,7 @@ static void *map_units(void *hint, size_t len, int prot)
 	pthread_mutex_unlock(&hp_arena.lock);
 	if (at == SIZE_MAX)
 		return NULL;
-	/* Access to what is reserved: a refused MAP_FIXED may leave a hole (alloc/map.c). */
+	/* Give access by mprotect, not by mmap: a refused MAP_FIXED may leave a hole (alloc/map.c). */
 	p = (void *)(arena_base() + (at << HP_PAGE_SHIFT));
 	if (mprotect(p, len, prot) != 0 && (!hugepin_purge_for_small_() || mprotect(p, len, prot) != 0)) {
 		pthread_mutex_lock(&hp_arena.lock);
@@ -196,7 +197,7 @@ static void *map_units(void *hint, size_t len, int prot)
 	return p;
 }
 
-/* From the heap's part. NULL: there is none left. */
+/* Map memory in the arena that is part of the heap's span. NULL: it is full. */
 static void *map_in_heap(void *hint, size_t len)
 {
 	void *p;
@@ -204,7 +205,7 @@ static void *map_in_heap(void *hint, size_t len)
 	if (hint && !hp_in_arena(hint))
 		return NULL;
 	p = hugepin_small_map_(hint, len);
-	if (!p && hint) /* jemalloc wants to go on just there, or not at all */
+	if (!p && hint) /* jemalloc wants memory exactly at the hint, or none */
 		p = MAP_FAILED;
 	else if (!p && hugepin_purge_for_small_())
 		p = hugepin_small_map_(NULL, len);
@@ -216,10 +217,11 @@ void *hpje_mmap(void *hint, size_t len, int prot, int flags, int fd, off_t offse
 	void *p;
 
 	settle_arena();
-	if (flags & MAP_FIXED) { /* under vm.overcommit_memory=2 jemalloc commits and decommits parts of what it has */
+	if (flags & MAP_FIXED) { /* under vm.overcommit_memory=2 jemalloc commits and decommits parts of its memory */
 		if (!hp_arena_in_heap() || !hp_in_arena(hint))
 			return mmap(hint, len, prot, flags, fd, offset);
-		return prot == PROT_NONE ? MAP_FAILED : hint; /* there all is committed, and stays */
+		/* all memory in the heap is committed, and stays committed */
+		return prot == PROT_NONE ? MAP_FAILED : hint;
 	}
 	p = hp_arena_in_heap() ? map_in_heap(hint, len) : map_units(hint, len, prot);
 	if (!p)
@@ -257,8 +259,8 @@ int hpje_munmap(void *p, size_t len)
 	return 0;
 }
 
-/* jemalloc's second source of memory, which would be nobody's by its address. jemalloc tries it as it starts, and does
- * not look at errno, which main() is to find as if nothing had been tried. */
+/* jemalloc's second source of memory, the break, is refused: its memory would be in neither span. jemalloc tries this
+ * once at its start and does not look at errno. errno is left as it is, so that main() finds it unchanged. */
 void *hpje_sbrk(intptr_t increment)
 {
 	(void)increment;
@@ -267,8 +269,8 @@ void *hpje_sbrk(intptr_t increment)
 
 int hpje_madvise(void *p, size_t len, int advice)
 {
-	/* Memory that may be registered is not purged. To say that it was would be a lie that jemalloc notices: it
-	 * looks for zeros. */
+	/* Memory that may be registered is not purged. Refuse, since jemalloc would notice a false success: it expects
+	 * zeros. */
 	if ((advice == MADV_DONTNEED || advice == MADV_FREE) && hp_arena_in_heap() && hp_in_arena(p)) {
 		errno = EINVAL;
 		return -1;
@@ -281,9 +283,9 @@ int hpje_pthread_key_create(pthread_key_t *key, void (*at_exit)(void *))
 	return hp_key_create(key, at_exit);
 }
 
-/* jemalloc asks for MALLOC_CONF when it starts. In the heap's part it is to keep nothing that it does not use (retain):
- * then its arenas share hugepages, and hugepages that are wholly free can be given back. The user's words come later,
- * and win. */
+/* jemalloc reads MALLOC_CONF by this function when it starts. If the arena is part of the heap's span, prepend
+ * retain:false, so that jemalloc does not keep unused memory. Then jemalloc's own arenas share hugepages, and
+ * completely free hugepages can be given back. The user's text comes later and wins. */
 char *hpje_secure_getenv(const char *name)
 {
 	static const char ours[] = "retain:false,";
@@ -297,20 +299,20 @@ char *hpje_secure_getenv(const char *name)
 	memcpy(conf, ours, sizeof ours - 1);
 	if (users)
 		memcpy(conf + sizeof ours - 1, users, len);
-	conf[sizeof ours - 1 + len - !len] = 0; /* without the comma, if the text ends there */
+	conf[sizeof ours - 1 + len - !len] = 0; /* if the user's text is empty, drop the comma */
 	return conf;
 }
 
-/* jemalloc 5.3.0 gives each thread a cache, and does not notice when there was no memory for it: the thread's first
- * request reads through NULL. This function stands in for jemalloc's (Makefile), and leaves the thread without a cache
- * then. */
+/* Stands in for jemalloc's function (Makefile). jemalloc 5.3.0 gives each thread a cache, but does not notice if there
+ * was no memory for it: the thread's first request then reads through NULL. This function leaves such a thread without
+ * a cache. */
 extern bool je_opt_tcache;
 bool je_tsd_tcache_data_init(void *tsd);
 void je_tsd_slow_update(void *tsd);
 bool __wrap_je_tsd_tcache_enabled_data_init(void *tsd);
 bool __wrap_je_tsd_tcache_enabled_data_init(void *tsd)
 {
-	bool *enabled = tsd; /* the first member of what jemalloc keeps for a thread */
+	bool *enabled = tsd; /* the first member of jemalloc's struct for a thread */
 
 	*enabled = je_opt_tcache;
 	je_tsd_slow_update(tsd);
@@ -367,8 +369,8 @@ static enum owner small_owner(const void *p)
 {
 	if (hp_in_arena(p))
 		return JEMALLOC;
-	/* Nobody can tell when both mallocs map where they like. jemalloc has memory outside only when the arena is
-	 * full. */
+	/* If both mallocs have memory outside, the address does not tell the owner. Assume the next malloc: jemalloc
+	 * has memory outside only if the arena is full. */
 	if (!hp_arena.jemalloc_below)
 		return NEXT;
 	return hp_arena.outside ? JEMALLOC : NOBODY;
@@ -388,7 +390,8 @@ static void *small_aligned_alloc(size_t align, size_t size)
 {
 	if (!hp_arena.jemalloc_below)
 		return hp_next_malloc.aligned_alloc(align, size);
-	/* jemalloc's classes from here on are multiples of a cache line anyway, and its malloc has a cache for them. */
+	/* In this range jemalloc's size classes are multiples of a cache line anyway, and its malloc has a cache for
+	 * them. */
 	if (align <= 64 && size > 14336 && size < HUGEPIN_LARGE_MIN)
 		return hpje_malloc(size);
 	return hpje_aligned_alloc(align, size);
@@ -437,8 +440,9 @@ static void *small_realloc(void *p, size_t size)
 	return NULL;
 }
 
-/* jemalloc hands us its handlers at its own start; ours run them in the one order that cannot deadlock: its
- * small_prefork before the heap's lock is taken, since other threads may be in the heap with a lock of jemalloc's. */
+/* jemalloc registers its fork handlers here at its start. Our handlers run them in the only order that cannot deadlock:
+ * small_prefork() runs before the heap's lock is taken, since other threads may be in the heap while they hold a lock
+ * of jemalloc. */
 static void (*je_prefork)(void), (*je_parent)(void), (*je_child)(void);
 
 int hpje_pthread_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void))
@@ -453,7 +457,7 @@ static void small_prefork(void)
 {
 	if (je_prefork)
 		je_prefork();
-	/* hp_arena_limit() takes it without any lock of jemalloc's. */
+	/* Take this lock, too: hp_arena_limit() takes it without a lock of jemalloc. */
 	pthread_mutex_lock(&hp_arena.lock);
 }
 

@@ -21,7 +21,7 @@ void hpje_free(void *), hpje_dallocx(void *, int), hpje_sdallocx(void *, size_t,
 size_t hpje_malloc_usable_size(const void *), hpje_sallocx(const void *, int), hpje_nallocx(size_t, int);
 size_t hpje_xallocx(void *, size_t, size_t, int);
 
-/* jemalloc's controls, which libhugepin-malloc.so exports, too. */
+/* jemalloc's controls, which libhugepin-malloc.so also exports. */
 int mallctl(const char *, void *, size_t *, void *, size_t);
 
 #pragma GCC visibility push(hidden)
@@ -36,34 +36,34 @@ struct hp_arena {
 	_Atomic size_t size;
 	size_t jemalloc_below; /* requests below this go to jemalloc: HUGEPIN_LARGE_MIN, or 0 with HUGEPIN_SMALL=next */
 	uint64_t *used; /* a bit for each unit */
-	bool outside; /* the span was full or could not be had: jemalloc owns memory elsewhere too */
+	bool outside; /* the span was full or could not be reserved, so jemalloc has memory elsewhere, too */
 	bool tried;
-	_Atomic bool settled; /* it is known whether the arena is the heap's part */
-	_Atomic bool in_heap; /* the arena is the heap's part, and its memory comes from hugepin_small_map_() */
-	pthread_mutex_t lock; /* taken under locks of jemalloc's; no lock is taken under it */
+	_Atomic bool settled; /* it is decided whether the arena is part of the heap's span */
+	_Atomic bool in_heap; /* the arena is part of the heap's span, and its memory comes from hugepin_small_map_() */
+	pthread_mutex_t lock; /* taken under locks of jemalloc; no lock is taken under it */
 };
 extern struct hp_arena hp_arena;
 
 /* The next malloc of the process, with HUGEPIN_SMALL=next: all members are set, or none. */
 extern struct hp_small hp_next_malloc;
 
-/* Whether p is jemalloc's, by its address. */
+/* Whether p is in the arena, and so jemalloc's. */
 static inline bool hp_in_arena(const void *p)
 {
 	return (uintptr_t)p - atomic_load_explicit(&hp_arena.base, memory_order_relaxed) <
 	       atomic_load_explicit(&hp_arena.size, memory_order_relaxed);
 }
 
-/* HUGEPIN_SMALL_PINNED: whether the arena is the heap's part. */
+/* HUGEPIN_SMALL_PINNED: whether the arena is part of the heap's span. */
 static inline bool hp_arena_in_heap(void)
 {
 	return atomic_load_explicit(&hp_arena.in_heap, memory_order_acquire); /* pairs with settle_arena() */
 }
 
-/* Give up the addresses behind `limit` bytes and behind what is in use. */
+/* Shorten the arena to `limit` bytes, but give up only addresses behind the last used unit. */
 void hp_arena_limit(size_t limit);
 
-/* For free(): any pointer that is neither in the arena nor in the heap. */
+/* Called by free() for a pointer that is neither in the arena nor in the heap's span. */
 void hp_small_free(void *p);
 
 /* With HUGEPIN_SMALL=next: look for the next malloc, and send small requests there from now on. */

@@ -10,8 +10,8 @@
 #include "dropin/dropin.h"
 #include "dropin/jemalloc.h"
 
-/* jemalloc 5.3 reads through NULL when a thread's first request finds no memory for a new arena. Where a limit makes
- * that likely, all arenas are made beforehand (2 MiB of addresses each). Choosing an arena for a thread makes it. */
+/* Make all of jemalloc's arenas now, by choosing each for this thread (2 MiB of addresses each). jemalloc 5.3 reads
+ * through NULL if a thread's first request finds no memory for a new arena. A limit makes that likely. */
 static void make_arenas(void)
 {
 	unsigned mine, all, i;
@@ -29,13 +29,13 @@ static bool limits_memory(int resource, const struct rlimit *r)
 	return r && r->rlim_cur != RLIM_INFINITY && (resource == RLIMIT_AS || resource == RLIMIT_DATA);
 }
 
-/* A program that limits its own address space means what it uses, and we have reserved many times that: give up
- * addresses that are not in use, down to a quarter of the limit in all. */
+/* A program that limits its address space thinks of the memory that it uses, but we have reserved many times that. So
+ * give up unused addresses, until the heap and the small tier together keep a quarter of the limit. */
 static void limit_address_space(int resource, const struct rlimit *r)
 {
 	size_t each;
 
-	/* A child of vfork has our memory, but limits of its own. */
+	/* A child of vfork uses our memory, but has its own limits. */
 	if (!limits_memory(resource, r) || !hugepin_own_process_())
 		return;
 	make_arenas();
@@ -63,7 +63,7 @@ EXPORT int setrlimit(__rlimit_resource_t resource, const struct rlimit *r)
 
 EXPORT int setrlimit64(__rlimit_resource_t resource, const struct rlimit64 *r)
 {
-	return setrlimit(resource, (const struct rlimit *)r); /* the same on every 64-bit Linux */
+	return setrlimit(resource, (const struct rlimit *)r); /* the struct is the same on every 64-bit Linux */
 }
 
 EXPORT int prlimit(pid_t pid, __rlimit_resource_t resource, const struct rlimit *r, struct rlimit *old)

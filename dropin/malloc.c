@@ -1,5 +1,6 @@
 /*
- * libhugepin-malloc.so: the C library's malloc family, each call sent to the heap or to the small tier. No policy here.
+ * libhugepin-malloc.so: the C library's malloc family. Each call is passed on to the heap or to the small tier. There
+ * is no policy here.
  *
  * Everything static here is valid when zero: malloc is called before any constructor and after all destructors.
  */
@@ -27,7 +28,8 @@ EXPORT void *malloc(size_t size)
 	return hp_next_malloc.malloc(size);
 }
 
-/* noinline: gcc would move the heap's half out of line, to inline the other into the callers below. */
+/* noinline: otherwise gcc would inline the first branch into the callers below, and move the heap's branch out of
+ * line. */
 EXPORT __attribute__((noinline)) void free(void *p)
 {
 	if (HP_LIKELY(hp_in_arena(p)))
@@ -87,12 +89,11 @@ EXPORT size_t malloc_usable_size(void *p)
 
 EXPORT void *aligned_alloc(size_t align, size_t size)
 {
-	/* EINVAL unless a power of two, as C17 with DR 460 and C23 have it. */
+	/* EINVAL if align is not a power of two, as in C17 with DR 460 and in C23. */
 	return hugepin_aligned_alloc(align, size);
 }
 
-/* memptr is left alone on failure; errno is set to ENOMEM beside the return value, as glibc does and programs rely
- * on. */
+/* On failure *memptr is not changed. errno is also set to ENOMEM, as in glibc, since programs rely on that. */
 EXPORT int posix_memalign(void **memptr, size_t align, size_t size)
 {
 	void *p;
@@ -106,7 +107,7 @@ EXPORT int posix_memalign(void **memptr, size_t align, size_t size)
 	return 0;
 }
 
-/* As glibc: an alignment that is not a power of two is rounded up to one. */
+/* As in glibc, an alignment that is not a power of two is rounded up to one. */
 EXPORT void *memalign(size_t align, size_t size)
 {
 	size_t a = 16;
@@ -136,9 +137,10 @@ EXPORT void *pvalloc(size_t size)
 	return hugepin_aligned_alloc(page, HP_MAX(rounded, page));
 }
 
-/* The C library's own names for the same, and an old one: libraries that stand before malloc call by them what lies
- * behind them, and free() by the other. With HUGEPIN_SMALL=next that is where they are called from, so requests are
- * jemalloc's here: of large ones those that the heap could not serve. */
+/* The C library's internal names of these functions, and the old name cfree(). Libraries that interpose malloc call the
+ * next malloc by these names, and also call free(). With HUGEPIN_SMALL=next such libraries get our small requests, and
+ * call these functions from there. So these functions send small requests to jemalloc, and with HUGEPIN_SMALL=next
+ * large ones, too: those that the heap could not serve. */
 static bool is_jemallocs(size_t size)
 {
 	return size < HUGEPIN_LARGE_MIN || !hp_arena.jemalloc_below;
@@ -253,7 +255,8 @@ EXPORT struct mallinfo mallinfo(void)
 
 /* ------------------------------------------------------------------ jemalloc's own interface */
 
-/* A program that calls it also calls free(), and the other way round: buffers of the heap are served too. */
+/* A program that calls jemalloc's own functions also calls malloc() and free(). So these functions accept buffers of
+ * the heap, too. */
 EXPORT void *mallocx(size_t size, int flags)
 {
 	return hpje_mallocx(size, flags);

@@ -1,10 +1,10 @@
 /*
- * Part of libhugepin-malloc.so: the calls by which a program gives up rights or changes namespaces, syscall() among
- * them.
+ * Part of libhugepin-malloc.so: interposes the calls by which a program gives up rights or changes namespaces,
+ * including syscall().
  *
- * What the kernel does for all threads of a process, or refuses to processes of several, finds no thread of ours. What
- * the kernel does for the calling thread alone, as a raw setresuid, leaves no thread of ours with more rights. Calls
- * made without the C library are not seen.
+ * Our threads are ended before each such call. So a call that the kernel applies to all threads, or refuses if there
+ * are several, finds no thread of ours. And after a call that changes only the calling thread, such as a raw setresuid,
+ * no thread of ours keeps more rights. Calls made without the C library are not seen.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -102,7 +102,8 @@ EXPORT int prctl(int option, ...)
 	return r;
 }
 
-/* Before our constructor the kernel itself: malloc calls this, and looking for the next would allocate. */
+/* Call the next syscall(), or the kernel if our constructor has not run: malloc may call this, and looking up the next
+ * function would allocate. */
 static long next_syscall(long n, const long *a)
 {
 	long r;
@@ -151,10 +152,11 @@ EXPORT long syscall(long n, ...)
 	default:
 		return next_syscall(n, a);
 	}
-	/* A thread with a filter of its own, as ours have, keeps the program from giving all threads one. */
+	/* With TSYNC the kernel gives all threads a filter. It fails if a thread has a filter of its own, as our
+	 * threads have. */
 	all = n == SYS_seccomp && a[0] == SECCOMP_SET_MODE_FILTER && (unsigned)a[1] & SECCOMP_FILTER_FLAG_TSYNC;
 	was = hugepin_confining_(all);
 	r = next_syscall(n, a);
-	hugepin_confined_(all, was || r == 0); /* TSYNC: a thread that is in the way */
+	hugepin_confined_(all, was || r == 0); /* with TSYNC, r > 0 is a thread that prevented it */
 	return r;
 }

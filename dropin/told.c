@@ -1,6 +1,6 @@
 /*
- * Part of libhugepin-malloc.so: what malloc tells of itself in the C library's form. Not called by malloc, so stdio,
- * which may allocate, has its place here.
+ * Part of libhugepin-malloc.so: malloc_stats() and malloc_info(), which report malloc's state as the C library does.
+ * malloc never calls them, so they may use stdio, which may allocate.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -12,8 +12,8 @@
 #include "hugepin.h"
 
 /*
- * As hugepin_stats(3) names them; then sums, small buffers included, in the words of the C library. Not a cancellation
- * point, as the C library's is none.
+ * Prints the counters by their names in hugepin_stats(3), then sums in the words of the C library, which include small
+ * buffers. Like the C library's function, this is not a cancellation point.
  */
 EXPORT void malloc_stats(void)
 {
@@ -38,7 +38,7 @@ EXPORT void malloc_stats(void)
 	errno = saved_errno;
 }
 
-/* Those of the C library's elements that have a meaning here. EINVAL: options are not 0. */
+/* Prints those XML elements of the C library's malloc_info() that have a meaning here. EINVAL: options is not 0. */
 EXPORT int malloc_info(int options, FILE *file)
 {
 	struct mallinfo2 m;

@@ -1,15 +1,15 @@
 /*
- * Part of libhugepin-malloc.so: the calls that take memory away from a program, or that say something about it.
+ * Part of libhugepin-malloc.so: interposes the calls that take memory away, and the calls that advise, protect or lock
+ * memory.
  *
- * The first kind is announced to the pin cache, for where the kernel does not tell of unmapping, or tells too late:
- * when it announces that something was unmapped, another thread may have got the addresses already (reg/uffd.c). The
- * second kind is noted: what the program says of a buffer ends with the buffer's free(), and holds in children
- * (alloc/advice.h, reg/locks.h). Only the calls of the program are seen: neither what the C library calls inside, nor
- * raw system calls.
+ * Calls of the first kind are announced to the pin cache. The kernel may not tell of an unmapping, or may tell too
+ * late: by then another thread may have got the addresses already (reg/uffd.c). Calls of the second kind are noted:
+ * advice for a buffer ends with the buffer's free(), and holds in children (alloc/advice.h, reg/locks.h). Only calls by
+ * the program are seen. Calls inside the C library and raw system calls are not.
  *
- * Each function goes on to the next function of its name, which other libraries may have replaced or patched for the
- * same purpose. The system call is made instead before our constructor, and for a name that has no other function. So
- * it is for what is said of the heap's memory, under the heap's lock, and for all locks.
+ * Each function then calls the next function of its name, which other libraries may have replaced or patched for the
+ * same purpose. In four cases it makes the system call instead: before our constructor has run, for a name without
+ * another function, for advice and protection of the heap's memory (under the heap's lock), and for all locks.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -48,7 +48,8 @@ static HP_SEALED(struct {
 	int (*pthread_attr_setstackaddr)(pthread_attr_t *, void *);
 }) next_maps;
 
-/* In our constructor, or before in that of another library that moves the break. Not within malloc. */
+/* Called in our constructor, or earlier in the constructor of another library that moves the break. Never called within
+ * malloc, since dlsym may allocate. */
 static void find_next_calls(void)
 {
 	if (next_maps.is.munmap)
@@ -89,12 +90,13 @@ EXPORT void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off
 		hugepin_unmapping_(addr, len, HP_UNMAPPED);
 	p = next_maps.is.mmap ? next_maps.is.mmap(addr, len, prot, flags, fd, offset)
 		      : (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, offset);
-	/* The memory that lay there before may have been unmapped a moment ago by code that does not come by here. The
-	 * kernel says so only after it has let go of the addresses. */
+	/* Code that does not call us may have unmapped the previous memory at p a moment ago. The kernel tells of that
+	 * only after the addresses are free. So announce p's range once more. */
 	if (p != MAP_FAILED)
 		hugepin_unmapping_(p, len, HP_UNMAPPED);
 	if (p != MAP_FAILED && flags & MAP_LOCKED)
-		hugepin_lock_((uintptr_t)p, len, 0); /* it is, but not noted */
+		/* MAP_LOCKED has locked the memory; this call also notes the lock */
+		hugepin_lock_((uintptr_t)p, len, 0);
 	return p;
 }
 
@@ -114,7 +116,7 @@ EXPORT void *mremap(void *addr, size_t old_len, size_t len, int flags, ...)
 		to = va_arg(args, void *);
 		va_end(args);
 	}
-	/* Wherever the memory moves: a registration of the old place is worth little. */
+	/* Announce the old range whether or not the memory moves: a registration of the old place is worth little. */
 	hugepin_unmapping_(addr, HP_MAX(old_len, (size_t)1), HP_UNMAPPED);
 	if (flags & MREMAP_FIXED)
 		hugepin_unmapping_(to, len, HP_UNMAPPED);
@@ -122,7 +124,7 @@ EXPORT void *mremap(void *addr, size_t old_len, size_t len, int flags, ...)
 			   : (void *)syscall(SYS_mremap, addr, old_len, len, flags, to);
 }
 
-/* 0 or -errno, as the system call returns it. */
+/* Turn 0 or -errno into the C library's result. */
 static int result(int err)
 {
 	if (err == 0)
@@ -154,9 +156,10 @@ EXPORT int madvise(void *addr, size_t len, int advice)
 	int r;
 
 	announce_advice(addr, len, advice);
-	/* libibverbs, after ibv_fork_init() on a kernel before 5.12, makes this call for memory that a domain of ours
-	 * registers. The domain says what children get of that memory, and the heap sees to it. The kernel would refuse
-	 * this advice for parts of the pool's pages, and a hole among small buffers kills children. */
+	/* After ibv_fork_init() on a kernel before 5.12, libibverbs makes this call for memory that a domain of ours
+	 * registers. Ignore the call. The domain has its own setting for what children get of that memory, and the heap
+	 * carries it out. The kernel would refuse this advice for parts of the pool's pages. And a hole among small
+	 * buffers would kill children. */
 	if ((advice == MADV_DONTFORK || advice == MADV_DOFORK) && hugepin_registering_() &&
 	    hugepin_extent(addr, &extent, offsetof(struct hugepin_extent, kind)) > 0)
 		return 0;
@@ -177,7 +180,8 @@ EXPORT int mprotect(void *addr, size_t len, int prot)
 				     : (int)syscall(SYS_mprotect, addr, len, prot);
 }
 
-/* A buffer's locks end with it, and those of the mlock backend are others. */
+/* reg/locks.c notes the program's locks: a buffer's locks end with the buffer, and must not be confused with those of
+ * the mlock backend. */
 EXPORT int mlock(const void *addr, size_t len)
 {
 	return result(hugepin_lock_((uintptr_t)addr, len, 0));
@@ -203,8 +207,8 @@ EXPORT int munlockall(void)
 	return result(hugepin_lock_all_(0));
 }
 
-/* The call may be for another process, whose addresses mean nothing here. Then something is registered once more than
- * need be. */
+/* The call may be for another process, whose addresses mean nothing here. Then some memory is registered again without
+ * need. */
 EXPORT ssize_t process_madvise(int pidfd, const struct iovec *v, size_t n, int advice, unsigned flags)
 {
 	for (size_t i = 0; i < n; i++)
@@ -213,14 +217,16 @@ EXPORT ssize_t process_madvise(int pidfd, const struct iovec *v, size_t n, int a
 				    : syscall(SYS_process_madvise, pidfd, v, n, advice, flags);
 }
 
-/* The segment's length is not told: all that lies above its start is registered anew when it is pinned again. */
+/* The segment's length is not known here, so everything above its start is announced. Such memory is registered again
+ * when it is next pinned. */
 EXPORT int shmdt(const void *addr)
 {
 	hugepin_unmapping_(addr, ((uintptr_t)1 << 47) - (uintptr_t)addr, HP_UNMAPPED);
 	return next_maps.is.shmdt ? next_maps.is.shmdt(addr) : (int)syscall(SYS_shmdt, addr);
 }
 
-/* With SHM_REMAP, over whatever is there, of which the kernel says nothing to who watches. */
+/* With SHM_REMAP the segment replaces the memory at addr. A userfaultfd gets no event of this, so it is announced
+ * here. */
 EXPORT void *shmat(int id, const void *addr, int flags)
 {
 	struct shmid_ds s;
@@ -272,8 +278,8 @@ EXPORT void *sbrk(intptr_t by)
 	return (void *)-1;
 }
 
-/* A stack in the heap: what the C library keeps there of the thread it reads in each child, before anybody's
- * handlers. */
+/* Tell the heap of a thread's stack in its memory. The C library keeps the thread's descriptor there, and in each child
+ * of fork reads it before any handler runs. */
 EXPORT int pthread_attr_setstack(pthread_attr_t *attr, void *addr, size_t size)
 {
 	int (*set)(pthread_attr_t *, void *, size_t) = next_maps.is.pthread_attr_setstack;
@@ -284,10 +290,10 @@ EXPORT int pthread_attr_setstack(pthread_attr_t *attr, void *addr, size_t size)
 	return set(attr, addr, size);
 }
 
-/* The top alone: where the stack grows downwards. */
+/* Only the top of the stack is known, which grows downwards: tell the heap of the least possible size. */
 EXPORT int pthread_attr_setstackaddr(pthread_attr_t *attr, void *top)
 {
-	const size_t least = 16384; /* PTHREAD_STACK_MIN of old */
+	const size_t least = 16384; /* the old PTHREAD_STACK_MIN */
 	int (*set)(pthread_attr_t *, void *) = next_maps.is.pthread_attr_setstackaddr;
 
 	if (!set)

@@ -1,21 +1,21 @@
 /*
- * libfabric: a memory monitor, imported into the cache that its providers share (fi_ext.h, fid_mem_monitor). The
- * monitor stands in for libfabric's own for all memory, so memory that is not the heap's must be watched as well. The
- * pin cache watches both: a range that libfabric registers is pinned, for a moment, in a domain whose backend does
- * nothing. It stays registered there as long as it is known to be the same memory. The domain deregisters memory that
- * goes away, the heap's before it leaves.
+ * libfabric: a memory monitor, imported into the cache that libfabric's providers share (fi_ext.h, fid_mem_monitor).
+ * The monitor replaces libfabric's own for all memory, so it must watch other memory than the heap's, too. The pin
+ * cache watches both. A range that libfabric registers is pinned for a moment in a domain, whose backend does nothing.
+ * The range stays registered in this domain while its memory is known to be the same. When memory goes away, the domain
+ * deregisters it; memory of the heap before it leaves.
  *
- * libfabric calls the monitor with its lock held (mm_lock), takes that same lock when it is told of memory that went
- * away, and may allocate while it holds it. So libfabric is never told from within an allocation, nor with a lock of
- * ours held: a range that was deregistered is queued, for a thread that tells libfabric. Until the thread has,
- * is_valid(), which libfabric asks at each hit, refuses a range that overlaps with the queue.
+ * libfabric calls the monitor with its own lock held (mm_lock). It takes the same lock when it is notified of memory
+ * that went away, and may allocate under it. So libfabric is never notified from within an allocation, nor with a lock
+ * of ours held. Instead, a deregistered range is queued, and a thread notifies libfabric. libfabric asks is_valid() at
+ * each hit. Until libfabric was notified, is_valid() refuses ranges that overlap with the queue.
  *
- * A cache entry is the same memory as when it was made if two things hold, which is_valid() looks at in this order: the
- * range is registered in our domain now; and no registration of any part of it is in the queue. If the memory had gone
- * away and been registered anew, by another of libfabric's caches, its old registration would have been queued before
- * the new one was made. Once a registration has left the queue, libfabric has dropped the entry.
+ * A cache entry still means the same memory if two conditions hold, which is_valid() checks in this order. The range is
+ * registered in our domain now. And the queue has no earlier registration of any part of it. Suppose the memory had
+ * gone away and another cache of libfabric had registered new memory there. Then the old registration would have been
+ * queued before the new one was made. And when a registration leaves the queue, libfabric has dropped the entry.
  *
- * In a child of fork the domain is the parent's. Nothing is valid there, and nothing is cached.
+ * In a child of fork the domain belongs to the parent. There no entry is valid, and no range is cached.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -41,24 +41,25 @@
 enum { QUEUE_MAX = 64 };
 
 struct range {
-	uintptr_t start, end; /* equal: none */
+	uintptr_t start, end; /* start == end: no range */
 };
 
 static struct {
-	pthread_mutex_t lock; /* a leaf: nothing is called with it held */
+	pthread_mutex_t lock; /* a leaf lock: no other function is called with it held */
 	struct range range[QUEUE_MAX], telling;
 	unsigned count;
-	sem_t filled; /* posted for each range; zeros are an empty semaphore of this process */
+	sem_t filled; /* posted for each range; all zero bits are a valid empty semaphore */
 } queue = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-static hugepin_domain *_Atomic domain; /* NULL: libfabric has not started the monitor, or that failed */
+static hugepin_domain *_Atomic domain; /* NULL: libfabric has not started the monitor, or the start failed */
 
 /* ------------------------------------------------------------------ what went away */
 
 static void queue_push(uintptr_t start, uintptr_t end)
 {
 	pthread_mutex_lock(&queue.lock);
-	if (queue.count == QUEUE_MAX) { /* one range for all: too much is dropped, never too little */
+	/* full: merge all into one range, so that too much is dropped, never too little */
+	if (queue.count == QUEUE_MAX) {
 		for (unsigned i = 0; i < queue.count; i++) {
 			start = queue.range[i].start < start ? queue.range[i].start : start;
 			end = queue.range[i].end > end ? queue.range[i].end : end;
@@ -145,7 +146,7 @@ static int open_domain(void)
 		.dereg = fabric_dereg,
 		.limits = fabric_limits,
 	};
-	/* Whole extents would keep memory in the heap that libfabric never registered. */
+	/* Not the arena policy: whole extents would keep heap memory that libfabric never registered. */
 	struct hugepin_attr attr = {
 		.size = sizeof attr,
 		.policy = HUGEPIN_POLICY_LRU,
@@ -176,10 +177,10 @@ static int start_thread(struct fid_mem_monitor *monitor)
 	return err;
 }
 
-/* libfabric starts the monitor with its first cache. A failure leaves libfabric without a cache. */
+/* libfabric calls this with its first cache. If this fails, libfabric has no cache. */
 static int start_monitor(struct fid_mem_monitor *monitor)
 {
-	static bool started; /* and never stopped */
+	static bool started; /* the thread was started; it never stops */
 	int err = 0;
 
 	if (!atomic_load_explicit(&domain, memory_order_relaxed))
@@ -210,9 +211,9 @@ static bool is_valid(struct fid_mem_monitor *monitor, const void *addr, size_t l
 	return whole && !queue_has((struct range){ begin, begin + len });
 }
 
-/* A failure keeps libfabric from caching the range. A range whose end the pin cache cannot know is no longer registered
- * then, and fails. A second cache that is opened while the first still starts the monitor does not wait for that, and
- * fails, too. */
+/* If this fails, libfabric does not cache the range. It fails if the pin cache cannot know when the range's memory goes
+ * away: then the range is not registered after the unpin. It also fails for a second cache that is opened while the
+ * first is still starting the monitor. */
 static int subscribe_range(struct fid_mem_monitor *monitor, const void *addr, size_t len)
 {
 	struct hugepin_pin pin;
@@ -225,7 +226,7 @@ static int subscribe_range(struct fid_mem_monitor *monitor, const void *addr, si
 	return is_valid(monitor, addr, len) ? 0 : -FI_EOPNOTSUPP;
 }
 
-/* Another cache may have subscribed to the same memory. */
+/* Do nothing, since another cache may have subscribed to the same memory. */
 static void unsubscribe_range(struct fid_mem_monitor *monitor, const void *addr, size_t len)
 {
 	(void)monitor, (void)addr, (void)len;
@@ -245,7 +246,7 @@ static struct fid_mem_monitor monitor = { .fid.fclass = FI_CLASS_MEM_MONITOR, .e
 
 static void *fabric_function(const char *name)
 {
-	void *fabric = dlopen("libfabric.so.1", RTLD_LAZY | RTLD_NOLOAD); /* kept */
+	void *fabric = dlopen("libfabric.so.1", RTLD_LAZY | RTLD_NOLOAD); /* never closed, so that it stays */
 
 	return fabric ? dlsym(fabric, name) : NULL;
 }
@@ -267,7 +268,8 @@ static int import(const struct functions *f)
 		return -ENOENT;
 	if (other && *other && strcmp(other, "memhooks"))
 		return -EPERM;
-	/* libfabric reads its settings at its first use. Later it would prefer memhooks, if they are asked for. */
+	/* This call makes libfabric read its settings, which must happen before the import. If libfabric read
+	 * FI_MR_CACHE_MONITOR=memhooks later, it would use memhooks instead. */
 	if (f->getparams(&params, &count) == 0)
 		f->freeparams(params);
 	if (!f->open_service || f->open_service(FI_VERSION(1, 13), "mr_cache", NULL, 0, 0, &cache, NULL))
@@ -284,7 +286,7 @@ EXPORT int hugepin_fabric_attach(void)
 	struct functions f;
 	int err = 0;
 
-	/* The lock is not held: a constructor may call this under the loader's lock. */
+	/* Look up the functions before taking our lock: a constructor may call this under the loader's lock. */
 	*(void **)&f.getparams = fabric_function("fi_getparams");
 	*(void **)&f.freeparams = fabric_function("fi_freeparams");
 	*(void **)&f.open_service = fabric_function("fi_open");
@@ -296,8 +298,8 @@ EXPORT int hugepin_fabric_attach(void)
 	return err;
 }
 
-/* Open MPI imports a monitor of its own, which patches of munmap and others feed, but not of mmap, by which the heap
- * unmaps. There is room for one monitor, so ours is imported first. */
+/* Import our monitor before Open MPI imports its own, since libfabric takes only one. Open MPI's gets its events from
+ * patches of munmap and other calls, but not of mmap, by which the heap unmaps. */
 EXPORT int fi_open(uint32_t version, const char *name, void *attr, size_t attr_len, uint64_t flags, struct fid **fid,
 		   void *context)
 {

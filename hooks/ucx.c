@@ -1,14 +1,14 @@
 /*
- * UCX: its memory hooks (libucm) are patches of the C library's mapping calls. Where the patches are not in place, or
- * no longer, UCX's caches do not hear of memory that the heap unmaps. So memory that leaves the heap is announced to
- * them, by the function that UCX has for callers with hooks of their own.
+ * UCX: its memory hooks (libucm) patch the C library's mapping calls. If the patches are missing, UCX's caches are not
+ * told of memory that the heap unmaps. So this file announces memory that leaves the heap, by the function that UCX has
+ * for callers with their own hooks.
  *
- * ucm_set_event_handler() asks for such events; each ucs_rcache calls it first of all. Ours stands in front of it, and
- * attaches. By then UCX may have been loaded into a scope of its own (a component of Open MPI), so it is looked for by
- * name.
+ * Each ucs_rcache first calls ucm_set_event_handler() to get such events. This file interposes that function, and
+ * attaches there. UCX may have been loaded into a scope of its own, by a component of Open MPI. So the library is
+ * looked up by its name.
  *
- * Locks: hugepin's lock of watchers is held while UCX is told. That is as safe as a munmap inside malloc, which UCX is
- * made for: handlers do not allocate, nor wait for a thread that does (ucm.h; ucs_rcache only tries its lock, or
+ * Locks: hugepin's lock of watchers is held while UCX is told. This is as safe as a munmap inside malloc, which UCX
+ * supports: its handlers neither allocate nor wait for a thread that does (ucm.h; ucs_rcache only tries its lock, or
  * queues).
  */
 #include <dlfcn.h>
@@ -39,7 +39,7 @@ static void leaving(void *vm_munmap, const struct hugepin_extent *e)
 
 EXPORT int hugepin_ucx_attach(void)
 {
-	/* The lock is not held: a constructor may call this under the loader's lock. */
+	/* Look up the function before taking our lock: a constructor may call this under the loader's lock. */
 	void *vm_munmap = ucm_function("ucm_vm_munmap");
 	int err = 0, id;
 
@@ -57,7 +57,7 @@ EXPORT ucs_status_t ucm_set_event_handler(int events, int priority, ucm_event_ca
 	__typeof__(&ucm_set_event_handler) next;
 
 	*(void **)&next = ucm_function("ucm_set_event_handler");
-	/* Without our events a cache would keep memory that the heap has unmapped. So there must be no cache then. */
+	/* Refuse if attaching failed: without our events a cache would keep memory that the heap has unmapped. */
 	if (!next || hugepin_ucx_attach())
 		return UCS_ERR_UNSUPPORTED;
 	return next(events, priority, callback, arg);

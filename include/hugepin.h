@@ -40,8 +40,8 @@ unsigned hugepin_version(void);
 
 /* As malloc, calloc, realloc and free of ISO C. Buffers that the heap serves start on a 4 KiB boundary.
  * hugepin_realloc(p, 0) frees p and returns NULL, as glibc does.
- * The caller owns the buffer until he frees it, on any thread. Buffers of hugepin_malloc must go to hugepin_free. Where
- * libhugepin-malloc.so is loaded the two families are one.
+ * The caller owns the buffer until he frees it, on any thread. Buffers of hugepin_malloc must go to hugepin_free. If
+ * libhugepin-malloc.so is loaded, the two families are one.
  * Errors: NULL with ENOMEM. hugepin_free leaves errno alone.
  * May block: on a lock, mostly held for less than a microsecond (fork holds it for the time of the copy), and while the
  * kernel zeroes new pages. Not async-signal-safe. May be called from fork handlers and thread destructors.
@@ -111,21 +111,21 @@ typedef struct hugepin_domain hugepin_domain;
 
 /* The access that memory is registered for. A pin that says 0 gets the domain's default. */
 enum {
-	HUGEPIN_READ = 1, /* the device reads on our behalf: sending, writing to a file */
-	HUGEPIN_WRITE = 2, /* the device writes on our behalf: receiving, reading a file */
-	HUGEPIN_REMOTE_READ = 4, /* a peer may read */
+	HUGEPIN_READ = 1, /* the device reads the memory: sending, writing to a file */
+	HUGEPIN_WRITE = 2, /* the device writes to the memory: receiving, reading a file */
+	HUGEPIN_REMOTE_READ = 4, /* a peer may read the memory */
 	HUGEPIN_REMOTE_WRITE = 8,
 	HUGEPIN_REMOTE_ATOMIC = 16,
-	HUGEPIN_RELAXED = 32, /* relaxed ordering, where the device has it: a choice of the domain, not of a pin */
-	HUGEPIN_PIN_UNCACHED = 64, /* no access: register for this pin alone, deregister at its unpin */
-	HUGEPIN_ON_DEMAND = 128, /* not for callers: a domain of policy odp asks its backend for it */
+	HUGEPIN_RELAXED = 32, /* relaxed ordering, if the device has it; an attribute of the domain, not of a pin */
+	HUGEPIN_PIN_UNCACHED = 64, /* not an access: register for this pin alone, deregister at its unpin */
+	HUGEPIN_ON_DEMAND = 128, /* not for callers: a domain of policy odp passes this to its backend */
 };
 
 /* The abilities of a backend. The library asks once, when a domain is opened. Zero in the first three members: no
  * limit. */
 struct hugepin_limits {
-	size_t len_max; /* bytes, of one registration */
-	size_t bytes_max; /* bytes, of all registrations at a time */
+	size_t len_max; /* bytes of one registration */
+	size_t bytes_max; /* bytes of all registrations at a time */
 	uint32_t regs_max; /* registrations at a time */
 	uint32_t access; /* HUGEPIN_READ ... HUGEPIN_RELAXED; a pin that wants others gets -EOPNOTSUPP */
 	uint32_t flags; /* HUGEPIN_LIMIT_* */
@@ -137,7 +137,8 @@ enum {
 	HUGEPIN_LIMIT_ODP = 4, /* registers without pinning when asked for HUGEPIN_ON_DEMAND */
 };
 
-/* The keys of one registration. With io_uring, lkey is the buffer index. cookie is the backend's. */
+/* The keys of one registration. With io_uring, lkey is the buffer index. The library does not use `cookie`, which is
+ * the backend's. */
 struct hugepin_reg {
 	uint32_t lkey, rkey;
 	uint64_t cookie;
@@ -151,8 +152,8 @@ struct hugepin_reg {
  *            and calls again. -EFAULT: the memory is not there, or not for that access. -EINVAL, -EOPNOTSUPP: the
  *            device cannot take this memory (or not in one piece).
  *  dereg     0, or -errno: the library counts the failure and forgets the registration.
- *  prefetch  may be NULL. Bring [addr, addr + len) of an on-demand registration in. 0: the device did; 1: by other
- *            means.
+ *  prefetch  may be NULL. Bring the memory [addr, addr + len) of an on-demand registration in. 0: the device did
+ *            this; 1: the backend did it by other means.
  *  limits    0 and *ret_, or -errno, which hugepin_domain_open returns.
  *  now_ns    may be NULL: CLOCK_MONOTONIC. The domain's clock, for tests and simulations. With such a clock the helper
  *            has no timer: it acts at the next pin or unpin.
@@ -207,12 +208,13 @@ enum { HUGEPIN_WATCH_DEFAULT, HUGEPIN_WATCH_KERNEL, HUGEPIN_WATCH_PROGRAM, HUGEP
 struct hugepin_attr {
 	size_t size; /* sizeof(struct hugepin_attr) */
 	uint32_t policy; /* HUGEPIN_POLICY_* */
-	uint32_t access; /* default of pins that say 0; 0: HUGEPIN_READ | HUGEPIN_WRITE; HUGEPIN_RELAXED may be added */
+	uint32_t access; /* default access of pins; 0: HUGEPIN_READ | HUGEPIN_WRITE; HUGEPIN_RELAXED may be added */
 	uint32_t fork; /* HUGEPIN_FORK_* */
 	uint32_t flags; /* 0 */
-	uint64_t pinned_bytes_max; /* budget. 0: what RLIMIT_MEMLOCK and the device allow; UINT64_MAX: none, nothing is
-				    * evicted and the kernel's -ENOMEM is returned */
-	uint32_t pinned_regions_max; /* 0: what the device allows */
+	/* budget. 0: the limit of RLIMIT_MEMLOCK and of the device; UINT64_MAX: no budget, so nothing is evicted and
+	 * the kernel's -ENOMEM is returned */
+	uint64_t pinned_bytes_max;
+	uint32_t pinned_regions_max; /* 0: the device's limit */
 	uint32_t pad;
 	uint32_t watch; /* HUGEPIN_WATCH_* */
 	uint32_t pad2;
@@ -286,10 +288,11 @@ int hugepin_domain_stats(hugepin_domain *, struct hugepin_domain_stats *ret_, si
 /* A pin: a reference on a registration that covers [base, base + len). Pins are the caller's memory, 32 bytes for ever.
  * The caller may move them and hand them to other threads. */
 struct hugepin_pin {
-	uint64_t base, len; /* the part of the range that the keys cover, from its start. len is shorter than asked only
-			     * where the device's longest registration ends inside: pin the rest by another call */
+	/* the part of the range that the keys cover, from its start. len is shorter than asked only if the device's
+	 * longest registration ends inside the range: pin the rest by another call */
+	uint64_t base, len;
 	uint32_t lkey, rkey;
-	uint64_t ref; /* the library's; 0: not a pin */
+	uint64_t ref; /* used by the library; 0: not a pin */
 };
 
 /* Pin [addr, addr + len) and return one reference in *ret_. While the reference is out, the range stays registered with
@@ -324,10 +327,11 @@ int hugepin_unpinv(hugepin_domain *, struct hugepin_pin *pins, int n);
  * many hints are waiting. -ESTALE. */
 int hugepin_prefetch(hugepin_domain *, const void *addr, size_t len, unsigned access);
 
-/* The range is about to be unmapped, replaced or discarded by means that hugepin does not see (hugepin_pin(3) has the
- * list). It is not the heap's. From now on no pin in any domain finds it registered. -EBUSY: a part is pinned, and
- * stays registered until its last unpin. (While another thread registers with the same domain, 0 is possible there,
- * too.) -EINVAL: empty or wrapping. Allocates nothing and calls no backend, so unmap hooks may call it. */
+/* Announce that the range is about to be unmapped, replaced or discarded by means that hugepin does not see
+ * (hugepin_pin(3) has the list). The range is not in the heap. From now on no pin in any domain finds it registered.
+ * -EBUSY: a part is pinned, and stays registered until its last unpin. (While another thread registers with the same
+ * domain, 0 is possible there, too.) -EINVAL: empty or wrapping. Allocates nothing and calls no backend, so unmap hooks
+ * may call it. */
 int hugepin_forget(const void *addr, size_t len);
 
 /* ------------------------------------------------------------------ packing, without a device: hugepin_sg(7) */
@@ -347,8 +351,8 @@ struct hugepin_sge {
 
 /* The outcome of mapping or filling. */
 struct hugepin_sg_info {
-	uint64_t bytes; /* of the message */
-	uint32_t sges, pins; /* elements, and pins to be given back */
+	uint64_t bytes; /* bytes of the message */
+	uint32_t sges, pins; /* numbers of elements, and of pins to give back */
 	uint32_t copied; /* bytes that were copied; no element points into their pieces */
 	uint32_t lines; /* cache lines of 64 bytes that the elements touch: the device reads these */
 };
@@ -403,8 +407,8 @@ size_t hugepin_sg_offset(const struct iovec *iov, int n, size_t len);
 /* The frame is a message that describes itself: a header, a length and a tag for each record, then the records' bytes
  * one after the other (hugepin_sg_frame(5); little-endian). A record may be empty. */
 
-#define HUGEPIN_SG_HEADER 24 /* bytes before the lengths */
-/* Bytes in front of the records of a frame of n. */
+#define HUGEPIN_SG_HEADER 24 /* bytes of the header, in front of the lengths */
+/* Bytes in front of the records, in a frame of n records. */
 #define HUGEPIN_SG_TABLE(n) (HUGEPIN_SG_HEADER + ((size_t)(n) * 4 + 7) / 8 * 8 + (size_t)(n) * 8)
 
 /* Write the frame of n records into slot. Record i has iov[i].iov_len bytes and tag[i] (tag NULL: zeros). The pieces
@@ -421,9 +425,9 @@ ssize_t hugepin_sg_table(void *slot, size_t size, const size_t *len, const uint6
 struct hugepin_sg_rx {
 	const unsigned char *frame;
 	uint64_t data; /* offset of the next record */
-	uint32_t count, next; /* all records, and the next */
+	uint32_t count, next; /* number of records, and index of the next */
 	uint16_t part, parts; /* 0, 1: whole records */
-	uint32_t len; /* of the frame */
+	uint32_t len; /* length of the frame */
 };
 
 /* Begin to read a frame of `len` bytes, as received. The whole frame is checked first, so later calls cannot fail. The

@@ -1,5 +1,5 @@
 /*
- * The registration caches of UCX and libfabric, told of memory that leaves the heap. The guide is hugepin_hooks(3).
+ * Tells the registration caches of UCX and libfabric of memory that leaves the heap. The guide is hugepin_hooks(3).
  */
 #ifndef HUGEPIN_HOOKS_H
 #define HUGEPIN_HOOKS_H
@@ -12,9 +12,9 @@ extern "C" {
 #endif
 
 /* Both functions are for programs that load libhugepin-hooks.so too late for it to stand before the other library, or
- * that want to know the result. Where the library is preloaded or linked, it calls them itself: when UCX makes its
- * first cache, and when libfabric opens its first fabric. The process stays attached for good: a second call does
- * nothing and returns 0. Any thread. May block and allocate. Not from unmap hooks. */
+ * that want to know the result. If the library is preloaded or linked, it calls them itself: when UCX makes its first
+ * cache, and when libfabric opens its first fabric. The process stays attached for good: a second call does nothing and
+ * returns 0. Any thread. May block and allocate. Not from unmap hooks. */
 
 /* Report to UCX's caches all memory that leaves the heap from now on, as if munmap() had unmapped it. UCX itself
  * watches other memory. -ENOENT: libucm.so.0 is not loaded. Or the error of hugepin_watch. */

@@ -1,4 +1,5 @@
-/* hugepin with io_uring: registered ("fixed") buffers of whatever malloc returns. The guide is hugepin_uring(3). */
+/* hugepin with io_uring: registered ("fixed") buffers in any memory that malloc returns. The guide is
+ * hugepin_uring(3). */
 #ifndef HUGEPIN_URING_H
 #define HUGEPIN_URING_H
 

@@ -27,12 +27,12 @@ int hugepin_verbs_open(struct ibv_pd *pd, const struct hugepin_attr *attr, hugep
 
 /* The limits of a queue pair, as they were granted. Sizes are bytes. */
 struct hugepin_sg_caps {
-	uint32_t max_sge, max_recv_sge, max_inline; /* of one work request */
+	uint32_t max_sge, max_recv_sge, max_inline; /* limits of one work request */
 	uint32_t max_sge_rd; /* elements of an RDMA READ */
 	uint32_t max_wr, max_recv_wr;
-	uint32_t mtu_ud; /* payload of a datagram; 0: connected */
+	uint32_t mtu_ud; /* payload of a datagram; 0: the queue pair is connected */
 	uint32_t pad;
-	uint64_t max_msg; /* of one message */
+	uint64_t max_msg; /* bytes of one message */
 };
 
 /* Ask a queue pair for its limits. *granted is the struct that ibv_create_qp wrote back. If granted is NULL,
@@ -82,9 +82,9 @@ struct hugepin_sg_plan {
 	uint64_t bytes; /* of the message */
 	uint32_t mode; /* HUGEPIN_SG_INLINE, COPY, GATHER, or GATHER | COPY: both are allowed; with WRITE or RECV */
 	uint32_t n; /* pieces, empty ones included */
-	uint32_t copy_below; /* copy pieces shorter than this, */
+	uint32_t copy_below; /* copy pieces that are shorter than this, */
 	uint32_t copy_from, copy_to; /* and pieces with these indices: copy_from to copy_to - 1 */
-	uint32_t slot; /* bytes of the slot that the plan takes */
+	uint32_t slot; /* bytes of the slot that the plan uses */
 	uint32_t wrs, sges; /* work requests and elements at most, if each piece lies in one registration */
 	uint32_t cost_ns; /* the model's estimate */
 	uint32_t max_sge; /* elements of one work request */
@@ -167,17 +167,17 @@ enum {
 struct hugepin_sgq_attr {
 	size_t size; /* sizeof */
 	struct ibv_qp *qp; /* RC or UD, ready to send, made with sq_sig_all = 0 */
-	const struct ibv_qp_cap *granted; /* as ibv_create_qp wrote it back; NULL: asked for */
+	const struct ibv_qp_cap *granted; /* as ibv_create_qp wrote it back; NULL: the queue pair is asked */
 	hugepin_domain *domain; /* keys of gathered pieces and of the queue's slots; on the same protection domain */
 	const struct hugepin_sg_model *model; /* copied; NULL: the model of hugepin_sg_calibrate without a device */
 	uint32_t flags;
 	uint32_t depth; /* frames at once; 0: 64, or as many as the queue pair takes without reserved_wr */
-	uint32_t reserved_wr; /* part of its send queue for the caller's own work requests */
+	uint32_t reserved_wr; /* part of the send queue for the caller's own work requests */
 	uint32_t frame_bytes; /* the longest frame; 0: 8 KiB, or a datagram */
 	/* A frame is sent when it has one of these amounts, and when nothing is outstanding (backlog). */
-	uint32_t flush_bytes, flush_count; /* 0: when a frame is full */
-	uint32_t hold_if_outstanding; /* wait while so many frames are out; 0: send at once, unless the queue is full */
-	uint64_t deadline_ns; /* after the first add into it; 0: none */
+	uint32_t flush_bytes, flush_count; /* 0: no such limit, so a frame is sent when it is full */
+	uint32_t hold_if_outstanding; /* hold frames while so many are out; 0: send at once, unless the queue is full */
+	uint64_t deadline_ns; /* time from the first add to a frame until the frame is sent; 0: no deadline */
 	/* UD: the destination */
 	struct ibv_ah *ah;
 	uint32_t remote_qpn, remote_qkey;

@@ -10,15 +10,16 @@
 #include "base/stats.h"
 #include "reg/domains.h"
 
-/* A scan that goes from one owner to the next waits for memory at each of them; by a table it waits for many at a time.
- * While all have a place in it, it is used. */
+/* A scan that follows the list waits for memory at each owner. A scan of the table waits for many owners at a time. The
+ * table is used while it has a place for every owner. */
 enum { TABLE_MAX = 4096 };
 
 HP_TLS struct hp_counts *hp_counts_self;
 static struct hp_counts_owner *_Atomic first;
 static struct hp_counts_owner *_Atomic table[TABLE_MAX]; /* by number */
 static _Atomic uint32_t made;
-static struct hp_counts_owner *shared; /* of threads that can have none of their own, to give pins back */
+/* counters for threads that cannot get their own; only unpins are counted here */
+static struct hp_counts_owner *shared;
 static _Atomic bool blind; /* membarrier(2) was refused */
 static pthread_key_t at_exit;
 static bool have_key;
@@ -26,8 +27,8 @@ static bool have_key;
 #define PAGE 4096
 #define SIZE (HP_COUNTS_OWNER_SIZE + PAGE + HP_REGIONS_MAX * sizeof(struct hp_counts))
 
-/* The counters of one region begin at another cache line of their page for each thread: else they would all contend for
- * one set of each cache. In steps of a line, as far as there is room behind the owner. */
+/* For each thread the counters begin at another cache line of their page. Otherwise the counters of one region would
+ * contend for one set of each cache. The offset grows in steps of a line, as far as there is room behind the owner. */
 #define LINE 64
 #define COLOURS ((HP_COUNTS_OWNER_SIZE - sizeof(struct hp_counts_owner)) / LINE)
 _Static_assert(COLOURS > 8 && COLOURS <= PAGE / LINE, "the counters begin on the page after the owner's");
@@ -41,17 +42,17 @@ static void disown(void *counters)
 {
 	hp_counts_self = NULL;
 	hp_domains_thread_ends();
-	/* release: the next owner sees the counts as they were left; pairs with take_spare(). */
+	/* release: the next owner sees the counts that this thread left; pairs with take_spare(). */
 	atomic_store_explicit(&((struct hp_counts_owner *)counters)->owned, false, memory_order_release);
 }
 
-/* acquire: with its links; pairs with make_owner(). */
+/* acquire: the owner's links are seen too; pairs with make_owner(). */
 static inline struct hp_counts_owner *get_first(void)
 {
 	return atomic_load_explicit(&first, memory_order_acquire);
 }
 
-/* acquire: the counts are as their owner left them; pairs with disown(). */
+/* acquire: the counts that the last owner left are seen; pairs with disown(). */
 static struct hp_counts_owner *take_spare(void)
 {
 	for (struct hp_counts_owner *c = get_first(); c; c = c->next)
@@ -64,7 +65,7 @@ static struct hp_counts_owner *take_spare(void)
 static struct hp_counts_owner *make_owner(void)
 {
 	char *at = hp_meta_map(SIZE);
-	uint32_t number = atomic_load_explicit(&made, memory_order_relaxed); /* about */
+	uint32_t number = atomic_load_explicit(&made, memory_order_relaxed); /* approximate: only for the cache line */
 	struct hp_counts_owner *c = (struct hp_counts_owner *)(at + number % COLOURS * LINE);
 
 	if (!at)
@@ -72,21 +73,22 @@ static struct hp_counts_owner *make_owner(void)
 	atomic_store_explicit(&c->owned, true, memory_order_relaxed);
 	c->number = number = atomic_fetch_add_explicit(&made, 1, memory_order_relaxed);
 	c->next = atomic_load_explicit(&first, memory_order_relaxed);
-	/* release: whoever scans sees the counters' link; pairs with scan_owners(). */
+	/* release: a scan sees the owner's link; pairs with scan_owners(). */
 	while (!atomic_compare_exchange_weak_explicit(&first, &c->next, c, memory_order_release, memory_order_relaxed))
 		;
-	if (number < TABLE_MAX) /* release: the same; pairs with scan_owners() */
+	if (number < TABLE_MAX) /* release: a scan sees the owner's members; pairs with scan_owners() */
 		atomic_store_explicit(&table[number], c, memory_order_release);
 	return c;
 }
 
-/* Call each() for every owner; acquire: pairs with the releases in make_owner(). One that stands nowhere yet has
- * counted nothing. */
+/* Call each() for every owner. acquire: pairs with the releases in make_owner(). An owner that is not yet in the list
+ * or table has counted nothing. */
 static inline __attribute__((always_inline)) void scan_owners(void (*each)(struct hp_counts_owner *, void *arg),
 							      void *arg)
 {
 	struct hp_counts_owner *c;
-	/* relaxed: whoever has counted made the counters before, and a scan that must see the count comes after it. */
+	/* relaxed: a thread makes its counters before it counts, and a scan that must see the count comes after the
+	 * count. */
 	uint32_t n = atomic_load_explicit(&made, memory_order_relaxed);
 
 	if (n > TABLE_MAX) {
@@ -99,7 +101,7 @@ static inline __attribute__((always_inline)) void scan_owners(void (*each)(struc
 			each(c, arg);
 }
 
-/* For hugepin top (base/stats.h). */
+/* Tell hugepin top where the counters are (base/stats.h). */
 static void expose_counts(void)
 {
 	__typeof__(&hp_exposed.view.counts) v = &hp_exposed.view.counts;
@@ -155,7 +157,7 @@ void hp_counts_each(void (*each)(void *arg, struct hp_records *), void *arg)
 
 void hp_counts_unpin_shared(uint32_t region)
 {
-	/* release: as hp_count(); pairs with add_pins_out() */
+	/* release: as in hp_count(); pairs with add_pins_out() */
 	atomic_fetch_add_explicit(&counts_of(shared)[region].unpins, 1, memory_order_release);
 }
 
@@ -163,9 +165,9 @@ struct sum {
 	uint32_t region, sum;
 };
 
-/* Read unpins before pins: a pin made and undone in between then counts too much, never too little. A pin that another
- * thread gives back was counted before, and where no more can be made, before the barrier: each count of a pin is seen.
- * acquire: pairs with hp_count(). */
+/* Read unpins before pins: a pin made and undone in between then counts too much, never too little. Every pin that was
+ * counted is seen. If another thread gives a pin back, that thread saw the pin first. If no more pins can be made, all
+ * pins were counted before the barrier. acquire: pairs with hp_count(). */
 static inline void add_pins_out(struct hp_counts_owner *c, void *sum)
 {
 	struct sum *s = sum;
@@ -220,20 +222,21 @@ bool hp_counts_short(uint32_t region)
 
 void hp_counts_barrier(void)
 {
-	/* By a filter of system calls that was set since: from now on all registrations count as in use, for ever. */
+	/* A filter of system calls that was installed since refuses membarrier(2). From now on all registrations count
+	 * as in use, for ever. */
 	if (!hp_barrier_all_threads())
 		atomic_store_explicit(&blind, true, memory_order_relaxed);
 }
 
 static void list_again(struct hp_counts_owner *c)
 {
-	if (c->number < TABLE_MAX) /* its maker may have been about to */
+	if (c->number < TABLE_MAX) /* the thread that made it may have been interrupted before it did so */
 		atomic_store_explicit(&table[c->number], c, memory_order_relaxed);
 	c->next = atomic_load_explicit(&first, memory_order_relaxed);
 	atomic_store_explicit(&first, c, memory_order_relaxed);
 }
 
-/* There is no other thread: nothing needs an order. */
+/* There is no other thread, so no operation needs a memory order. */
 void hp_counts_child(void)
 {
 	struct hp_counts_owner *all = atomic_load_explicit(&first, memory_order_relaxed);
@@ -245,10 +248,11 @@ void hp_counts_child(void)
 
 		next = c->next;
 		hp_meta_zero((void *)counts, SIZE - HP_COUNTS_OWNER_SIZE);
-		/* Of the parent's domains. */
+		/* The records are about the parent's domains: drop them. */
 		c->records.tail_seen = atomic_load_explicit(&c->records.head, memory_order_relaxed);
 		atomic_store_explicit(&c->records.tail, c->records.tail_seen, memory_order_relaxed);
-		/* This thread's are left alone: a signal handler may have forked that interrupted counting. */
+		/* Leave this thread's counters alone: a signal handler may have forked while it interrupted
+		 * counting. */
 		if (counts_of(c) == hp_counts_self) {
 			if (c->number < TABLE_MAX)
 				atomic_store_explicit(&table[c->number], NULL, memory_order_relaxed);

@@ -1,8 +1,8 @@
 /*
- * How many pins are out of each region: one counter for each thread and region, so that counting needs no lock and
- * shares no cache line. A pin may be given back on another thread: only the sum over all threads means something.
+ * The number of pins out of each region. There is one counter for each thread and region, so counting needs no lock and
+ * shares no cache line. Another thread may give a pin back, so only the sum over all threads means something.
  *
- * A thread's counters outlive it, and the next thread goes on with them.
+ * A thread's counters outlive the thread. The next new thread goes on with them.
  */
 #ifndef HP_REG_COUNTS_H
 #define HP_REG_COUNTS_H
@@ -12,8 +12,8 @@
 #include "base/base.h"
 #include "reg/record.h"
 
-/* Counted apart: else each pin of a region would wait for the store of the last unpin. Both wrap; what counts is the
- * difference of the sums. */
+/* Pins and unpins are counted apart: otherwise each pin of a region would wait for the store of the last unpin. Both
+ * counters wrap. Only the difference of the sums has a meaning. */
 struct hp_counts {
 	_Atomic uint32_t pins, unpins;
 };
@@ -21,12 +21,12 @@ struct hp_counts {
 /* This thread's counters, by region; NULL before its first pin and after its end. */
 extern HP_TLS struct hp_counts *hp_counts_self;
 
-/* What the thread keeps on the pages in front of its counters. Never freed: a scan may be under way. */
+/* The header on the pages in front of a thread's counters. It is never freed, since a scan may be under way. */
 struct hp_counts_owner {
-	struct hp_counts_owner *next; /* older */
-	uint32_t number; /* how many were before */
-	_Atomic bool owned; /* by a thread that lives */
-	struct hp_records records; /* of this thread and those that had the counters before */
+	struct hp_counts_owner *next; /* the next older one */
+	uint32_t number; /* the number of owners made before this one */
+	_Atomic bool owned; /* a living thread has these counters */
+	struct hp_records records; /* records of this thread, and of threads that had the counters before */
 };
 #define HP_COUNTS_OWNER_SIZE 16384
 
@@ -39,32 +39,33 @@ static inline struct hp_records *hp_counts_records(struct hp_counts *counts)
 /* Call each() for the records of every thread that ever had counters. */
 void hp_counts_each(void (*each)(void *arg, struct hp_records *), void *arg);
 
-/* By the owner alone: no atomic read-modify-write. release: what was done with the memory before a pin is given back
- * happens before its deregistration; pairs with the acquire in hp_counts_sum(). */
+/* Only the owner counts, so no atomic read-modify-write is needed. release: accesses to the memory before the unpin
+ * happen before the deregistration; pairs with the acquire in hp_counts_sum(). */
 static inline void hp_count(_Atomic uint32_t *counter)
 {
 	atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + 1, memory_order_release);
 }
 
-/* Give this thread counters. False: no memory. Allocates nothing by malloc but what the C library does for
- * thread-specific data. */
+/* Give this thread counters. False: no memory. Calls no malloc, except where the C library does for thread-specific
+ * data. */
 bool hp_counts_adopt(void);
 
-/* Count a pin given back by a thread that has no counters and can get none. */
+/* Count an unpin for a thread that has no counters and can get none. */
 void hp_counts_unpin_shared(uint32_t region);
 
-/* Pins out of the region, over all threads: never less than there are, if no more can be made. See state.h. */
+/* The pins out of the region, over all threads. If no more pins can be made, the result is never less than the true
+ * number. See state.h. */
 uint32_t hp_counts_sum(uint32_t region);
 
-/* Whether more pins were given back than made, with no pin of the region counted in between. Whoever has counted an
- * unpin that is seen had seen its pin, so all unpins are read before the pins. */
+/* Whether more unpins than pins were counted, while no new pin of the region is counted. All unpins are read before the
+ * pins: a thread that counts an unpin has seen its pin, so each unpin that is read has its pin read, too. */
 bool hp_counts_short(uint32_t region);
 
-/* How many pins were ever made; wraps. */
+/* The number of pins ever made of the region; wraps. */
 uint32_t hp_counts_made(uint32_t region);
 
-/* Whatever any thread has counted so far is seen by the sums that follow; and threads that count from now on see what
- * was written before. */
+/* Sums after this call see all counts made before it. Threads that count after it see everything that this thread wrote
+ * before it. */
 void hp_counts_barrier(void);
 
 /* 0; -ENOSYS: the kernel has no membarrier(2); -ENOMEM. Before the first pin. */

@@ -1,9 +1,9 @@
 /*
- * What is registered, where nothing registered serves a pin:
- *  - heap memory: the extent (arena), else the hugepages that the range touches, else, on old kernels, the part in one
- *    mapping. The heap's buffers never cross an extent.
+ * Which range is registered for a pin that no existing registration serves:
+ *  - heap memory: the extent (policy arena), else the hugepages that the range touches, else, on old kernels, the part
+ *    in one mapping. The heap's buffers never cross an extent.
  *  - other memory: the base pages that the range touches.
- *  - when that cannot be had: the base pages alone, for this pin only.
+ *  - if neither can be registered: only the base pages, and only for this pin.
  */
 #include "reg/cover.h"
 
@@ -18,12 +18,12 @@
 
 /* ------------------------------------------------------------------ registering a range */
 
-/* A range that is to be registered. It takes the place of the regions inside it. */
+/* A range that is going to be registered. The new region replaces the regions inside it. */
 struct cover {
 	uintptr_t start, end;
-	unsigned access; /* of the range and of all regions inside it */
+	unsigned access; /* access of the range and of all regions inside it */
 	unsigned wanted, regions, lacking; /* lacking: regions with less access than the pin wants */
-	const struct hp_region *by; /* the new registration */
+	const struct hp_region *by; /* the new region */
 };
 
 static bool is_inside(uintptr_t start, uintptr_t end, const struct hp_region *r)
@@ -42,8 +42,8 @@ static void add_inside(void *cover, struct hp_region *r)
 	c->regions++;
 }
 
-/* Take out the regions inside the new one. A larger region of the same access would have served; if there is one
- * nevertheless, it is taken out, too. */
+/* Unpublish the regions inside the new one. A larger region of the same access would have served the pin. If one exists
+ * nevertheless, unpublish it, too. */
 static void supersede(void *cover, struct hp_region *r)
 {
 	struct cover *c = cover;
@@ -55,9 +55,9 @@ static void supersede(void *cover, struct hp_region *r)
 	c->regions += is_around;
 }
 
-/* Register [start, end) in place of the regions inside it. When it fails, nothing has changed. A region that only
- * overlaps stays: so the bytes of all registrations are those that misses asked for. told: hits find it without a look
- * under the lock. */
+/* Register [start, end) in place of the regions inside it. On failure nothing has changed. A region that only overlaps
+ * stays, so only bytes that misses asked for are registered. told: hits find the region without a look under the
+ * lock. */
 static int register_union(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
 			  uint64_t gen, bool evict, bool told, struct hp_region **ret_)
 {
@@ -91,16 +91,16 @@ static uintptr_t round_down(uintptr_t x, uintptr_t power_of_two)
 	return x & ~(power_of_two - 1);
 }
 
-/* Note that the region ends before the range, because it could not be longer. */
+/* Note whether the region ends before the range because a longer one was not possible. */
 static int cut_at(struct hp_region *r, uintptr_t wanted_end)
 {
 	r->cut = r->end < wanted_end;
 	return 0;
 }
 
-/* Heap memory that the program discards (MADV_DONTNEED) is not registered along with a pinned buffer: the discard is
- * announced before the pages go, and nobody says when they have gone. Until the heap gives such a hugepage back, only
- * the base pages of a pin are registered, for this pin. */
+/* Register for a pin in the heap. Hugepages of which the program discarded a part (MADV_DONTNEED) are not registered
+ * along with a pinned buffer: the discard is announced before the pages go, and no event says when they have gone.
+ * Until the heap gives such a hugepage back, only the base pages of a pin are registered, and only for that pin. */
 static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, unsigned access, bool evict,
 		      struct hp_region **ret_)
 {
@@ -114,7 +114,7 @@ static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, uns
 	to = from + x.len;
 	if (addr_end > to)
 		return -EFAULT;
-	if (x.len > d->len_max) { /* in equal pieces, of which the range may begin in one */
+	if (x.len > d->len_max) { /* register one of several equal pieces: the one in which the range begins */
 		size_t piece = round_down(d->len_max, HP_PAGE);
 
 		if (!piece)
@@ -123,13 +123,13 @@ static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, uns
 		to = HP_MIN(to, from + piece);
 		end = HP_MIN(end, to);
 	}
-	/* The extent as a whole, but not at the price of other regions: evict is false. Not an extent that is
-	 * registered and held in part. */
+	/* Try the extent as a whole, but evict no other region for it (evict is false). Skip an extent that is
+	 * registered and held only in part. */
 	if ((d->policy == HUGEPIN_POLICY_ARENA && !hp_region_held_less(d, from, to)) || d->on_demand)
 		err = register_union(d, from, to, access | d->access, HP_REGION_EXTENT, x.gen, false, true, ret_);
 	if (err)
 		err = register_union(d, start, end, access, HP_REGION_RUN, x.gen, evict, true, ret_);
-	/* Before Linux 6.5 io_uring takes no buffer over two hugetlb mappings. */
+	/* Before Linux 6.5 io_uring refuses a buffer that lies in two hugetlb mappings. */
 	if (err == -EINVAL || err == -EOPNOTSUPP) {
 		mapped = start + hp_heap_mapping(start);
 		if (mapped < end)
@@ -164,7 +164,6 @@ struct hp_region *hp_cover_find(hugepin_domain *d, uintptr_t addr, size_t len, u
 	return r && (len <= r->end - addr || r->cut) ? r : NULL;
 }
 
-/* Find or register. once: for this pin alone. */
 int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned access, bool once, struct hp_region **ret_)
 {
 	uintptr_t addr = (uintptr_t)addr_, start = round_down(addr, HP_BASE_PAGE),
@@ -214,7 +213,7 @@ int hp_cover_ahead(hugepin_domain *d, const void *addr_, size_t len, unsigned ac
 	return err < 0 ? err : 0;
 }
 
-/* Granules are not told: the first pin of an extent takes the slow path, and is noted. */
+/* The granules do not name these regions. So the first pin of an extent takes the slow path, which notes it. */
 void hp_cover_new_extents(hugepin_domain *d)
 {
 	struct hugepin_extent x;

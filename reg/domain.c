@@ -1,5 +1,5 @@
 /*
- * Domains: opening, closing, attributes, statistics, and what a fork leaves of them.
+ * Domains: opening, closing, attributes, statistics, and their state in the child of a fork.
  */
 #include "reg/domain.h"
 
@@ -23,7 +23,8 @@
 #include "reg/trace.h"
 #include "reg/uffd.h"
 
-/* Open domains whose foreign memory the kernel, or announcements, watch; under the lock of opening. */
+/* The number of open domains whose foreign memory is watched, by the kernel or by announcements. Guarded by the lock of
+ * opening. */
 static unsigned watched;
 
 const struct hugepin_backend *hp_domain_backend(hugepin_domain *d, void **ret_ctx)
@@ -49,13 +50,14 @@ void hp_domain_unlock(hugepin_domain *d)
 
 /* ------------------------------------------------------------------ fork */
 
-/* Registrations, rings and devices are the parent's: pins of its domains fail here, and new ones can be opened. Nothing
- * is done before the fork: a signal handler may fork that interrupted us with any lock taken, and others may hold
- * them. */
+/* Called in the child of fork. Registrations, rings and devices belong to the parent, so pins of its domains fail here.
+ * New domains can be opened. Nothing is done before the fork: the fork may come from a signal handler that interrupted
+ * this code with any lock taken, and other threads may hold locks, too. */
 static void disown_domains(void)
 {
 	watched = 0;
-	/* First: tables are zeroed below by madvise, whose interposed form looks for domains to tell of it. */
+	/* This must come first: the calls below zero tables by madvise, and the interposed madvise looks for open
+	 * domains to tell. */
 	hp_domains_child();
 	hp_regions_child();
 	hp_uffd_child();
@@ -80,7 +82,8 @@ static uint64_t kernel_clock_ns(void *unused)
 	return hp_clock_ns();
 }
 
-/* A child of fork finds it empty, whatever handlers ran: no hit there gives a key of the parent's. */
+/* Map a table that the kernel empties in a child of fork. So no hit in the child gives a key of the parent, whatever
+ * fork handlers ran. */
 static void *map_table(size_t size)
 {
 	int saved_errno = errno;
@@ -94,7 +97,7 @@ static void *map_table(size_t size)
 	return p;
 }
 
-/* Tables, kept from one use of the domain to the next. */
+/* Make the tables. They are kept when the domain is closed and used again. */
 static int make_tables(hugepin_domain *d)
 {
 	size_t granules, table_bytes;
@@ -154,7 +157,7 @@ static enum hp_hold hold_of(const struct hugepin_attr *a)
 					     : HP_HOLD_DONTFORK;
 }
 
-/* The lower of two limits of which 0 means none. */
+/* The lower of two limits, where 0 means no limit. */
 static uint64_t lower_limit(uint64_t a, uint64_t b, uint64_t none)
 {
 	a = a ? a : none;
@@ -252,7 +255,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 	hp_config_load();
 	if (!err) {
 		err = backend->limits(ctx, &limits);
-		err = err == -EINVAL ? -EIO : err; /* that would say that ctx is still the caller's */
+		err = err == -EINVAL ? -EIO : err; /* -EINVAL would tell the caller that ctx is still his */
 	}
 	hp_domains_lock();
 	err = err || hp_base_page_fits() ? err : -EOPNOTSUPP;
@@ -267,7 +270,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 		err = hp_helper_open(d);
 	}
 	if (!err) {
-		/* When nothing is cached that is not watched. */
+		/* The first domain that wants watching starts it, before anything is cached. */
 		if (d->watched && watched++ == 0)
 			hp_uffd_open(hp_gone_tell);
 		hp_attention_lower(d, UINT32_MAX);
@@ -281,7 +284,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 		d->pid = getpid();
 		hp_serve_open();
 		hp_domains_add(d);
-		hp_uffd_wait(); /* the next events are read when this domain is known */
+		hp_uffd_wait(); /* events that are read from now on reach this domain */
 		hp_heap_set_hooks(&heap_hooks);
 		*ret_ = d;
 	}
@@ -294,8 +297,8 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 			hp_service_opens_files();
 		if (d->helper)
 			hp_service_ask(&hp_serve_helper_job);
-		/* Now, where a thread may be started: later it may only be woken. A program of one thread stays one,
-		 * and its next pin does what there is to do. */
+		/* Start the service thread now, since here a thread may be started: later calls only wake it. If the
+		 * program has one thread it keeps one, and its next pin does the queued work. */
 		if (!__libc_single_threaded)
 			hp_domains_start();
 	}
@@ -322,7 +325,7 @@ int hugepin_domain_close(hugepin_domain *d)
 		drop_child_copy(d);
 		return 0;
 	}
-	/* acquire: the opener's last calls are done; pairs with note_opener_ended(). */
+	/* acquire: the opener's last calls have finished; pairs with note_opener_ended(). */
 	if (!hp_domain_may_register(d) && !atomic_load_explicit(&d->opener_ended, memory_order_acquire))
 		return -EPERM;
 	if (!hp_domains_start_closing(d))
@@ -332,12 +335,13 @@ int hugepin_domain_close(hugepin_domain *d)
 	if (hp_regions_pinned(d)) {
 		hp_unlock(&d->lock);
 		hp_domains_end_closing(d);
-		hp_domains_wake(); /* the service thread has passed it over meanwhile */
+		hp_domains_wake(); /* the service thread has skipped this domain while it was closing */
 		if (d->helper)
 			hp_serve_wake_helper();
 		return -EBUSY;
 	}
-	/* It is gone, or it is this thread: what the device refuses to take back from others ends with it. */
+	/* The opener has ended, or is this thread. If the device refuses to deregister for another thread, close()
+	 * below ends the registrations. */
 	d->opener_only = false;
 	while ((r = TAILQ_FIRST(&d->live)))
 		hp_region_unpublish(r);
@@ -357,7 +361,7 @@ int hugepin_domain_close(hugepin_domain *d)
 	hp_domains_unlock();
 	if (d->backend.close)
 		d->backend.close(d->ctx);
-	hp_domains_end_closing(d); /* it may be opened again */
+	hp_domains_end_closing(d); /* the domain's memory may be used again */
 	return 0;
 }
 

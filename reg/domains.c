@@ -1,6 +1,6 @@
 /*
- * One lock for opening and closing. A domain that somebody works on is held open by a count: whoever closes it waits
- * for that.
+ * One lock guards opening and closing. A thread that works on a domain holds it open by a count. A thread that closes
+ * the domain waits until the count is 0.
  */
 #include "reg/domains.h"
 
@@ -10,19 +10,19 @@
 
 #include "base/stats.h"
 
-/* A pin's ref: the domain's number and how often that was used, then the region. */
+/* A pin's ref: the domain's number, how often this number was used, and the region. */
 #define REF(number, use) ((uint64_t)(number) << 58 | (uint64_t)((use) & 0x3ffffff) << 32)
-#define REF_NONE (UINT64_MAX << 32) /* of a closed domain: no pin's */
+#define REF_NONE (UINT64_MAX << 32) /* the ref of a closed domain, which no pin has */
 
-/* A domain whose lock is not to be had for about 10 ms is in a call of a slow device. */
+/* If a domain's lock stays taken for about 10 ms, its holder is in a call of a slow device. */
 enum { SOON_YIELDS = 100, SOON_SLEEPS = 10, SOON_SLEEP_NS = 1000000 };
 
 static struct {
 	struct hp_lock lock;
 	hugepin_domain *_Atomic domain[HUGEPIN_DOMAINS_MAX]; /* NULL until first used */
 	_Atomic bool open[HUGEPIN_DOMAINS_MAX];
-	_Atomic unsigned count; /* of open ones */
-	uint32_t uses; /* never a multiple of 2^26: no ref is 0 */
+	_Atomic unsigned count; /* open domains */
+	uint32_t uses; /* openings so far; never a multiple of 2^26, so that no ref is 0 */
 } domains = { .lock = HP_LOCK_INIT(HP_RANK_OPEN) };
 
 struct hp_job hp_domains_job;
@@ -30,7 +30,7 @@ bool hp_sees_unmaps;
 
 /* ------------------------------------------------------------------ opening and closing */
 
-/* For hugepin top (base/stats.h). */
+/* Tell hugepin top where the domains are (base/stats.h). */
 static void expose_domains(void)
 {
 	__typeof__(&hp_exposed.view.domain) v = &hp_exposed.view.domain;
@@ -57,7 +57,7 @@ void hp_domains_unlock(void)
 	hp_unlock(&domains.lock);
 }
 
-/* Only once for each place: the reader of events may still be in a domain that was closed. */
+/* Called once for each place, not at each opening: the reader of events may still be in a domain that was closed. */
 static void make_locks(hugepin_domain *d)
 {
 	hp_lock_reset(&d->lock);
@@ -66,7 +66,7 @@ static void make_locks(hugepin_domain *d)
 	d->queue_lock.rank = HP_RANK_QUEUE;
 }
 
-/* Which was seen to be open, or under the lock. */
+/* The domain at a place. Call with the lock of opening, or after the place was seen open. */
 static hugepin_domain *get_place(uint32_t i)
 {
 	return atomic_load_explicit(&domains.domain[i], memory_order_relaxed);
@@ -85,7 +85,7 @@ int hp_domains_place(hugepin_domain **ret_)
 	for (uint32_t i = 0; i < HUGEPIN_DOMAINS_MAX; i++) {
 		hugepin_domain *d = get_place(i);
 
-		if (d && (d->pid || d->closing)) /* open, or the parent process's and still to be closed */
+		if (d && (d->pid || d->closing)) /* the domain is open, or the parent's and not yet closed here */
 			continue;
 		if (!d) {
 			d = hp_meta_map(sizeof *d);
@@ -112,7 +112,8 @@ void hp_domains_add(hugepin_domain *d)
 
 void hp_domains_remove(hugepin_domain *d)
 {
-	atomic_store_explicit(&domains.open[d->number], false, memory_order_relaxed); /* some may be in it still */
+	/* other threads may still be in the domain */
+	atomic_store_explicit(&domains.open[d->number], false, memory_order_relaxed);
 	atomic_fetch_sub_explicit(&domains.count, 1, memory_order_relaxed);
 	d->ref = REF_NONE;
 }
@@ -148,7 +149,7 @@ bool hp_domains_any(void)
 	return atomic_load_explicit(&domains.count, memory_order_relaxed);
 }
 
-/* There is no other thread: nothing needs an order. */
+/* There is no other thread, so no operation needs a memory order. */
 void hp_domains_child(void)
 {
 	atomic_store_explicit(&domains.count, 0, memory_order_relaxed);
@@ -229,7 +230,8 @@ static void note_opener_ended(hugepin_domain *d, void *thread)
 	if (d->opener != *(uint64_t *)thread)
 		return;
 	atomic_store_explicit(&d->opener_ended, true, memory_order_release); /* pairs with hugepin_domain_close() */
-	atomic_store_explicit(&d->opener_counts, NULL, memory_order_relaxed); /* another thread will have them */
+	/* another thread will get these counters */
+	atomic_store_explicit(&d->opener_counts, NULL, memory_order_relaxed);
 }
 
 void hp_domains_thread_ends(void)

@@ -1,7 +1,7 @@
 /*
- * What is heard of memory that went away goes through three steps here: it is queued in every domain (hp_gone_tell),
- * without the domain's lock; whoever has the lock next unpublishes the regions there (hp_gone_drain); and what the
- * device has to be told is left to hp_region_deregister_dead().
+ * Memory that went away is handled in three steps. hp_gone_tell() queues the range in every domain, without the
+ * domain's lock. The next thread that has the lock unpublishes the regions there (hp_gone_drain).
+ * hp_region_deregister_dead() later tells the device.
  */
 #include "reg/gone.h"
 
@@ -16,7 +16,7 @@
 
 /* ------------------------------------------------------------------ sets of ranges */
 
-/* Bytes that r would grow by. */
+/* The number of bytes by which r would grow to cover [start, end). */
 static uintptr_t growth(const struct hp_range *r, uintptr_t start, uintptr_t end)
 {
 	return (start < r->start ? r->start - start : 0) + (end > r->end ? end - r->end : 0);
@@ -71,7 +71,7 @@ bool hp_gone_overlaps(const struct hp_gone *g, uintptr_t start, uintptr_t end)
 
 /* ------------------------------------------------------------------ queueing */
 
-/* seq_cst: after PENDING was lowered; pairs with hp_gone_tell(). */
+/* seq_cst: read after PENDING was lowered; pairs with hp_gone_tell(). */
 static bool is_all_gone(const hugepin_domain *d)
 {
 	return atomic_load_explicit(&d->all_gone, memory_order_seq_cst);
@@ -82,8 +82,8 @@ void hp_gone_tell(hugepin_domain *d, void *range_)
 	const struct hp_range *range = range_;
 	unsigned n = 0;
 
-	if (hp_lock_mine(&d->queue_lock)) { /* this one, or another domain's */
-		/* seq_cst: before PENDING is raised; pairs with hp_gone_drain(). */
+	if (hp_lock_mine(&d->queue_lock)) { /* the queue's lock of this domain, or of another */
+		/* seq_cst: written before PENDING is raised; pairs with hp_gone_drain(). */
 		atomic_fetch_or_explicit(&d->all_gone,
 					 HP_ALL_GONE | (range->discarded ? (uint32_t)HP_ALL_DISCARDED : 0u),
 					 memory_order_seq_cst);
@@ -93,7 +93,8 @@ void hp_gone_tell(hugepin_domain *d, void *range_)
 	hp_lock(&d->queue_lock);
 	hp_gone_push(&d->gone, *range);
 	hp_attention_raise(d, HP_PENDING);
-	/* A prefetch is older than the event: it meant the memory that is going. */
+	/* Drop queued prefetches of the range: they are older than the event, so they meant the memory that is
+	 * going. */
 	for (unsigned i = 0; i < d->prefetches_count; i++)
 		if ((uintptr_t)d->prefetches[i].addr >= range->end ||
 		    (uintptr_t)d->prefetches[i].addr + d->prefetches[i].len <= range->start)
@@ -116,8 +117,9 @@ bool hp_gone_discarded(const hugepin_domain *d, uintptr_t start, uintptr_t end)
 	return hp_bits_find(d->discarded, from, to, true) != to;
 }
 
-/* Apply unmaps first, then discards, so that discards win in whatever order the ranges came. Only an unmap of all of a
- * hugepage puts other memory there. */
+/* Note which granules have discarded pages. Apply unmaps first, then discards, so that discards win in whatever order
+ * the ranges came. Only an unmap of a whole hugepage clears its bit, since only then other memory can come to lie
+ * there. */
 static void note_discarded(hugepin_domain *d, const struct hp_gone *queued)
 {
 	for (unsigned pass = 0; pass < 2; pass++)
@@ -138,9 +140,9 @@ static void note_discarded(hugepin_domain *d, const struct hp_gone *queued)
 		}
 }
 
-/* The same for foreign memory. The event of a discard comes before the pages go, and no other event says when they have
- * gone: a registration in between may have pages that are going. So nothing is cached there until all has been
- * unmapped. */
+/* Note discards of foreign memory. The event of a discard comes before the pages go, and no other event says when they
+ * have gone. A registration in between may contain pages that are going. So no region is cached there until all of that
+ * memory has been unmapped. */
 static void note_late(hugepin_domain *d, const struct hp_gone *queued)
 {
 	for (unsigned i = 0; i < queued->count; i++)
@@ -182,11 +184,11 @@ void hp_gone_drain(hugepin_domain *d)
 	}
 	note_discarded(d, &queued);
 	note_late(d, &queued);
-	/* Not before the tags are gone: a pin that does not see PENDING goes by the tags. */
+	/* Lower PENDING only after the tags are gone: a pin that does not see PENDING relies on the tags. */
 	hp_lock(&d->queue_lock);
 	if (!d->gone.count && !is_all_gone(d))
 		hp_attention_lower(d, HP_PENDING);
-	if (is_all_gone(d)) /* said meanwhile */
+	if (is_all_gone(d)) /* all_gone was set meanwhile */
 		hp_attention_raise(d, HP_PENDING);
 	hp_unlock(&d->queue_lock);
 	hp_region_settle(d);
@@ -196,12 +198,12 @@ void hp_gone_drain(hugepin_domain *d)
 
 struct forgotten {
 	struct hp_range range;
-	bool waits; /* for the domain's lock, to tell whether memory there is in use */
+	bool waits; /* wait for the domain's lock, to find out whether memory in the range is pinned */
 	bool in_use;
-	bool left; /* something for the service thread */
+	bool left; /* the service thread has work left to do */
 };
 
-/* Whether pins are out of regions there that no pin finds any more. All of them are retired: the service thread may
+/* Whether unpublished regions in the range have pins out. Look at all retired regions, since the service thread may
  * have drained the range before the thread that announced it. */
 static bool is_pinned_still(const hugepin_domain *d, const struct hp_range *range)
 {
@@ -220,12 +222,12 @@ static void forget(hugepin_domain *d, void *forgotten)
 	unsigned held = hp_locks_held;
 
 	hp_gone_tell(d, &f->range);
-	if (hp_lock_mine(&d->queue_lock)) { /* in a signal handler: the thread that it interrupted drains */
+	if (hp_lock_mine(&d->queue_lock)) { /* this is a signal handler: the interrupted thread drains */
 		f->left = true;
 		return;
 	}
-	/* Where the lock is taken, its holder or the next one drains. A backend's call is not waited for, and may even
-	 * be what calls this: then nothing is told of memory in use. */
+	/* If the lock is taken, its holder or the next holder drains. Do not wait for a backend's call, which may even
+	 * be the caller of this function. Then memory in use is not reported. */
 	if (hp_lock_mine(&d->lock) || !(f->waits ? hp_domain_lock_soon(d) : hp_trylock(&d->lock))) {
 		f->left = true;
 		return;
@@ -266,7 +268,7 @@ void hugepin_unmapping_(const void *addr, size_t len, enum hp_unmapping how)
 	HP_SET_FLAG(hp_sees_unmaps);
 	if (how == HP_UNMAPPED)
 		hp_locks_unmapping(addr, len);
-	/* Where the kernel is heard, it tells of discarded pages in time. */
+	/* If the kernel's events are read, the kernel tells of discarded pages in time. */
 	if (hp_domains_any() && !(how == HP_DISCARDED && hp_uffd_works()))
 		forget_in_all(addr, len, how != HP_UNMAPPED, how != HP_UNMAPPED, false);
 }

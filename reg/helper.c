@@ -1,20 +1,21 @@
 /*
- * The helper: carries out what a plan (plan.h) decides, for domains whose policy predicts. It runs on the service
+ * The helper carries out the decisions of a plan (plan.h), for domains whose policy predicts. It runs on the service
  * thread.
  *
- * Threads leave records of what they pinned on rings of their own (record.h), and misses leave theirs with the domain.
- * The helper takes them in and tells the plan, in the order of time. A pin that misses and has to evict does the same
- * with a few records, so that it evicts by late knowledge; a few only, since each takes microseconds. Such a pin does
- * not evict a region whose `used` flag is set: that one has been used since the plan heard of it. The helper holds the
- * domain's lock for one record or one action at a time.
- *	push:	record; look whether the helper was asked to run, and ask it if not
- *	run:	clear that; take the records; if there are none, membarrier on every running thread, and look once more
- * Either the run sees the record or the push sees that it has to ask (as in state.h). The first pin of a region since
- * the helper last saw it given back leaves a record of its start, others none (`used` in state.h): a region that is
- * pinned again before the helper comes round is not going to be given back in between.
+ * Each thread leaves records of its pins on a ring of its own (record.h). Misses leave their records with the domain.
+ * The helper takes the records and tells the plan of them, in the order of time. A pin that misses and has to evict
+ * also tells the plan of a few records, so that it evicts by recent knowledge. It tells only a few, since each takes
+ * microseconds. Such a pin does not evict a region whose `used` flag is set, since the region was used after the plan
+ * last heard of it. The helper holds the domain's lock for one record or one action at a time.
+ *	push:	record; look whether a run is asked for, and ask for one if not
+ *	run:	clear the request; take the records; if there are none, membarrier on every running thread, and look
+ *		once more
+ * Either the run sees the record, or the push sees that it has to ask (as in state.h). The first pin of a region after
+ * the helper last saw the region unpinned leaves a record of its start. Later pins leave none (`used` in state.h): a
+ * region that is pinned again before the helper's next run is not going to be given back in between.
  *
- * Tracked ranges. What the plan calls a region is a tracked range here: a range that is or was registered. It keeps its
- * number while it is not registered. A registration of the same range is the same tracked range.
+ * Tracked ranges. The plan's regions are called tracked ranges here: ranges that are or were registered. A tracked
+ * range keeps its number while it is not registered. A new registration of the same range is the same tracked range.
  */
 #include "reg/helper.h"
 
@@ -39,7 +40,7 @@
 enum {
 	TOLD_BY_A_MISS = 8, /* records; each takes some 3 us */
 	TRACKED_MAX = 1 << 19,
-	TRACKED_STEP = 1 << 10, /* that get memory at a time */
+	TRACKED_STEP = 1 << 10, /* tracked ranges that get memory at a time */
 	RELEASED_MAX = 1 << 16, /* tracked ranges that are not registered; the oldest are forgotten */
 	VICTIMS_TRIED = 16,
 	WAITER_YIELDS = 50,
@@ -47,44 +48,45 @@ enum {
 
 struct tracked {
 	uintptr_t start, end;
-	uint64_t site; /* of the last use */
-	/* Start of this registration, in the time of records: records shortly before are its predecessor's with this
-	 * index. */
+	uint64_t site; /* the site of the last use */
+	/* Start of this registration, in the time of records. Records from shortly before it belong to the previous
+	 * region with this index. */
 	uint64_t since;
 	uint32_t access, backing;
-	uint32_t region; /* index, 0: not registered */
-	uint32_t uses; /* whose start the plan was told, and not the end */
-	bool known, told; /* the plan was told of the range; and that it is registered */
-	uint32_t next; /* of the free */
-	TAILQ_ENTRY(tracked) order; /* in released */
-	RB_ENTRY(tracked) node; /* in by_start */
+	uint32_t region; /* the region's index; 0: not registered */
+	uint32_t uses; /* uses whose start the plan was told, but not yet their end */
+	bool known, told; /* known: the plan was told of the range; told: also that the range is registered */
+	uint32_t next; /* the next free one */
+	TAILQ_ENTRY(tracked) order; /* in `released` */
+	RB_ENTRY(tracked) node; /* in `by_start` */
 };
 RB_HEAD(tracked_tree, tracked);
 
 struct hp_helper {
 	struct hp_plan *plan;
-	bool saves; /* the plan's mode */
+	bool saves; /* the plan's mode is HP_PLAN_SAVE */
 	struct hp_record_clock clock;
 	struct hp_cost cost;
-	uint32_t sharers; /* helpers on this core, this one included; 0: it may not run, or has not yet */
+	uint32_t sharers; /* helpers on this core, this one included; 0: this helper may not run, or has not run yet */
 	struct hp_record pending[HP_RECORD_QUEUE_MAX]; /* under records_lock */
 	unsigned pending_count;
-	struct hp_record_queue queue; /* records that wait to be told */
+	struct hp_record_queue queue; /* records that wait until the plan is told of them */
 	_Atomic uint64_t bytes; /* of all tracked ranges; read without the lock */
 	uint32_t lost_pending; /* records for which there was no room in `pending` */
 	uint32_t lost_queued; /* records of misses for which there was no room in `queue` */
 	uint32_t lost_seen; /* records lost by the rings, that are already counted */
 	bool any; /* there were records since the helper's last run */
-	bool crowded; /* records were lost: what the plan knows is not reliable */
+	bool crowded; /* records were lost, so the plan's knowledge is not reliable */
 	TAILQ_HEAD(, tracked) released; /* not registered, oldest first */
-	uint32_t released_count, tracked_used, tracked_free, tracked_opened; /* opened: those below have memory */
-	struct tracked_tree by_start; /* those in released */
-	size_t len_max; /* of all that ever were in released */
-	uint32_t *tracked_of; /* by region */
-	struct tracked *tracked; /* number 1 and up */
+	uint32_t released_count, tracked_used, tracked_free, tracked_opened; /* opened: numbers below have memory */
+	struct tracked_tree by_start; /* the tracked ranges in `released` */
+	size_t len_max; /* the longest range that was ever in `released` */
+	uint32_t *tracked_of; /* number of the tracked range, by region */
+	struct tracked *tracked; /* table of tracked ranges, from number 1 up */
 };
 
-static struct hp_lock records_lock = HP_LOCK_INIT(HP_RANK_QUEUE); /* the taking end of the rings, and what is pending */
+/* guards the taking end of the rings, and all `pending` */
+static struct hp_lock records_lock = HP_LOCK_INIT(HP_RANK_QUEUE);
 
 /* ------------------------------------------------------------------ time */
 
@@ -122,7 +124,7 @@ static void unlist_released(struct hp_helper *h, struct tracked *p)
 	h->released_count--;
 }
 
-/* By who has the domain's lock: no atomic read-modify-write. */
+/* The caller has the domain's lock, so no atomic read-modify-write is needed. */
 static void add_bytes(struct hp_helper *h, uint64_t bytes)
 {
 	atomic_store_explicit(&h->bytes, atomic_load_explicit(&h->bytes, memory_order_relaxed) + bytes,
@@ -146,10 +148,11 @@ static void forget_released(struct hp_helper *h, struct tracked *p)
 	tracked_free(h, p);
 }
 
-/* A range that is not registered any more waits to be used again. */
+/* Keep a range that is no longer registered: it may be used again. */
 static void list_released(struct hp_helper *h, struct tracked *p)
 {
-	RB_INSERT(tracked_tree, &h->by_start, p); /* there is none of the same range: p would be that */
+	/* the tree has no other entry of this range: tracked_of() would have found that one */
+	RB_INSERT(tracked_tree, &h->by_start, p);
 	h->len_max = HP_MAX(h->len_max, p->end - p->start);
 	TAILQ_INSERT_TAIL(&h->released, p, order);
 	if (h->released_count++ >= RELEASED_MAX)
@@ -186,7 +189,7 @@ static struct tracked *tracked_new(struct hp_helper *h, uintptr_t start, uintptr
 	return p;
 }
 
-/* What registering costs depends on the pages behind it. */
+/* The kind of pages behind a region, on which the cost of registering depends. */
 static uint32_t backing_of(const struct hp_region *r)
 {
 	struct hugepin_extent x;
@@ -198,7 +201,7 @@ static uint32_t backing_of(const struct hp_region *r)
 					      : HP_COST_BASE;
 }
 
-/* The tracked range of a registration; *ret_new: that the plan does not know of yet. NULL: too many. */
+/* The tracked range of a region. *ret_new: the region had none before. NULL: there are too many. */
 static struct tracked *tracked_of(struct hp_helper *h, struct hp_region *r, bool *ret_new)
 {
 	uint32_t index = (uint32_t)(r - hp_regions), id = h->tracked_of[index];
@@ -254,9 +257,9 @@ static void tell_registered(struct hp_helper *h, struct tracked *p, uint64_t now
 
 static void tell_end(hugepin_domain *d, struct tracked *p, struct hp_region *r, uint64_t now_ns)
 {
-	if (!p->uses) /* its start was not seen */
+	if (!p->uses) /* the record of the start was lost */
 		tell_start(d, p, p->site, now_ns, true);
-	/* While others are out it goes on, as one use. */
+	/* While other pins are out, one use goes on. */
 	while (p->uses > (hp_region_pins(r) ? 1u : 0u)) {
 		p->uses--;
 		hp_plan_end(d->helper->plan, id_of(d->helper, p), now_ns);
@@ -265,8 +268,8 @@ static void tell_end(hugepin_domain *d, struct tracked *p, struct hp_region *r, 
 		hp_region_clear_used(d, r);
 }
 
-/* Tell the plan of a record. No record is later than now, whatever the clock did: else the plan would wait for that
- * time. */
+/* Tell the plan of a record. A time in the future becomes now, whatever the clock did: otherwise the plan would wait
+ * for it. */
 static void take_in(hugepin_domain *d, const struct hp_record *record)
 {
 	struct hp_helper *h = d->helper;
@@ -319,7 +322,7 @@ static void collect_from(void *unused, struct hp_records *q)
 }
 
 struct losses {
-	uint32_t domain, sum; /* wraps: what counts is how much more it is than before */
+	uint32_t domain, sum; /* wraps: only the difference from an earlier sum has a meaning */
 };
 
 static void add_lost(void *losses, struct hp_records *q)
@@ -329,7 +332,7 @@ static void add_lost(void *losses, struct hp_records *q)
 	l->sum += atomic_load_explicit(&q->lost[l->domain], memory_order_relaxed);
 }
 
-/* Of the domain's records, how many were dropped for want of room in the rings, ever. */
+/* The number of the domain's records that were ever dropped because a ring was full. */
 static uint32_t lost_by(const hugepin_domain *d)
 {
 	struct losses l = { .domain = d->number };
@@ -339,8 +342,9 @@ static uint32_t lost_by(const hugepin_domain *d)
 	return l.sum;
 }
 
-/* Move the domain's records into its queue, as far as there is room. False: records were lost, and the others are
- * dropped: a sequence with gaps teaches nothing right, and a program that pins so often is not to be held up by it. */
+/* Move the domain's records into its queue, as far as there is room. False: records were lost. Then the others are
+ * dropped, except those of misses: a sequence with gaps teaches nothing right, and must not slow down a program that
+ * pins this often. */
 static bool collect_records(hugepin_domain *d)
 {
 	struct hp_helper *h = d->helper;
@@ -390,7 +394,7 @@ void hp_helper_missed(hugepin_domain *d, struct hp_region *r, uint64_t time, uin
 		return;
 	if (registered && p->site)
 		HP_DSTAT(d, late, 1);
-	p->site = site; /* for hugepin top, which may look before the record is told */
+	p->site = site; /* hugepin top may show the site before the plan is told of this record */
 	if (new)
 		p->since = time;
 	h->any = true;
@@ -414,7 +418,7 @@ static void note_deregistered(hugepin_domain *d, struct hp_region *r, bool gone)
 		tracked_free(h, p);
 		return;
 	}
-	for (; p->uses; p->uses--) /* the records of their ends are on their way, and will find no region */
+	for (; p->uses; p->uses--) /* the records of their ends are still queued, and will find no region */
 		hp_plan_end(h->plan, id, now_of(d));
 	if (p->told)
 		hp_plan_deregistered(h->plan, id, now_of(d));
@@ -450,7 +454,7 @@ static bool give_registration_back(hugepin_domain *d, struct tracked *p)
 	return true;
 }
 
-/* For the statistics: the line of what was registered most often. */
+/* For the statistics: the fitted cost of the kind of memory that was registered most often. */
 static void show_cost(hugepin_domain *d)
 {
 	const struct hp_cost *cost = &d->helper->cost;
@@ -465,7 +469,8 @@ static void show_cost(hugepin_domain *d)
 	HP_DSTAT(d, cost_error, hp_cost_error_permille(cost) - d->stats.cost_error);
 }
 
-/* What only the opener may register is made present, so that the opener has less to wait for. */
+/* Register a range ahead of its next use. If only the opener may register, make the pages present: then the opener
+ * waits less. */
 static void register_again(hugepin_domain *d, struct tracked *p)
 {
 	struct hp_helper *h = d->helper;
@@ -476,7 +481,7 @@ static void register_again(hugepin_domain *d, struct tracked *p)
 	bool new;
 	int err = -EPERM;
 
-	if (p->region) { /* somebody else has registered it, and the record is on its way */
+	if (p->region) { /* another thread has registered it, and its record is still queued */
 		tell_registered(h, p, start_ns);
 		return;
 	}
@@ -490,7 +495,7 @@ static void register_again(hugepin_domain *d, struct tracked *p)
 		hp_plan_failed(h->plan, id, now_of(d));
 		return;
 	}
-	if (r->start != start || r->end != end) { /* part of a larger one by now */
+	if (r->start != start || r->end != end) { /* the range is now part of a larger region */
 		forget_released(h, p);
 		return;
 	}
@@ -503,7 +508,8 @@ static void register_again(hugepin_domain *d, struct tracked *p)
 	tell_registered(h, p, now_of(d));
 }
 
-/* On a thread of the program that has to evict: tell the plan of a few records. After a loss only the helper does. */
+/* Tell the plan of a few records, on a thread of the program that has to evict. After a loss only the helper tells
+ * records. */
 static void tell_some(hugepin_domain *d)
 {
 	struct hp_helper *h = d->helper;
@@ -535,13 +541,13 @@ static bool evict_farthest(hugepin_domain *d)
 	return false;
 }
 
-/* Pins wait for the lock, or are about to. */
+/* Whether pins wait for the lock, or are about to. */
 static bool pins_wait(const hugepin_domain *d)
 {
 	return atomic_load_explicit(&d->waiting, memory_order_relaxed);
 }
 
-/* Let a thread that waits for the lock have it: locks are not fair. False: the lock is not to be had again. */
+/* Let a waiting thread have the lock, since the lock is not fair. False: this thread did not get the lock back. */
 static bool let_pass(hugepin_domain *d)
 {
 	hp_unlock(&d->lock);
@@ -550,7 +556,8 @@ static bool let_pass(hugepin_domain *d)
 	return hp_domain_lock_soon(d);
 }
 
-/* After records were lost: the uses whose ends were among them have ended. False: as let_pass(). */
+/* After records were lost: end the uses of regions that have no pins out, since the records of their ends may be lost.
+ * False: as let_pass(). */
 static bool end_lost(hugepin_domain *d)
 {
 	struct hp_helper *h = d->helper;
@@ -572,7 +579,7 @@ static bool end_lost(hugepin_domain *d)
 	return true;
 }
 
-/* Tell the plan of all records, and let threads pass that wait for the lock. False: as let_pass(). */
+/* Tell the plan of all records. Let waiting threads have the lock in between. False: as let_pass(). */
 static bool tell_all(hugepin_domain *d)
 {
 	struct hp_helper *h = d->helper;
@@ -611,7 +618,8 @@ uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
 		hp_region_deregister_dead(d);
 		if (!tell_all(d))
 			return UINT64_MAX;
-		/* After a loss nothing is given back: lost records may be uses of it. */
+		/* Give nothing back after a loss: the lost records may be of uses. Do nothing at all if other processes
+		 * leave no core. */
 		if (!h->sharers) {
 			step = (struct hp_plan_step){ .what = HP_PLAN_WAIT, .until_ns = UINT64_MAX };
 			break;
@@ -676,7 +684,7 @@ static void destroy_helper(struct hp_helper *h)
 	hp_meta_unmap(h, sizeof *h);
 }
 
-/* For hugepin top (base/stats.h). */
+/* Tell hugepin top where the tracked ranges are (base/stats.h). */
 static void expose_helper(void)
 {
 	__typeof__(&hp_exposed.view.helper) v = &hp_exposed.view.helper;
@@ -717,7 +725,7 @@ int hp_helper_open(hugepin_domain *d)
 	h->saves = config.mode == HP_PLAN_SAVE;
 	h->tracked_of = hp_meta_map(HP_REGIONS_MAX * sizeof *h->tracked_of);
 	h->tracked = hp_meta_reserve(TRACKED_MAX * sizeof *h->tracked);
-	/* The first of them now: number 0 stands for none. */
+	/* The first step gets memory now, since number 0 stands for none and is read. */
 	if (h->tracked_of && h->tracked && hp_meta_open(h->tracked, TRACKED_STEP * sizeof *h->tracked)) {
 		h->tracked_opened = TRACKED_STEP;
 		h->plan = hp_plan_new(&config);
@@ -733,7 +741,8 @@ int hp_helper_open(hugepin_domain *d)
 	h->lost_seen = lost_by(d);
 	expose_helper();
 	hp_region_set_helper(&helper_hooks);
-	hp_lock(&records_lock); /* others may have records for it, of when the domain was another */
+	/* helpers of other domains may hold records that an earlier domain in this place left */
+	hp_lock(&records_lock);
 	d->helper = h;
 	hp_unlock(&records_lock);
 	return 0;
@@ -743,7 +752,7 @@ void hp_helper_close(hugepin_domain *d)
 {
 	struct hp_helper *h = d->helper;
 
-	hp_lock(&records_lock); /* others take records for us */
+	hp_lock(&records_lock); /* helpers of other domains put records into our `pending` */
 	d->helper = NULL;
 	hp_unlock(&records_lock);
 	if (h)

@@ -1,6 +1,6 @@
 /*
- * Between hugepin_sg_map() and hugepin_sg_key(): the keys of one call are looked up first, and the kernel is asked once
- * for all of them whether something is changing (uffd.h), not once for each.
+ * Lookups of several keys for hugepin_sg_map(). All keys of one call are looked up first. Then the kernel is asked once
+ * for all of them whether memory is changing (uffd.h), instead of once for each, as hugepin_sg_key() does.
  */
 #ifndef HP_REG_KEY_H
 #define HP_REG_KEY_H
@@ -9,14 +9,15 @@
 
 #include "hugepin.h"
 
-/* A domain is open, or was, whose keys are to be asked for. */
+/* Whether any domain was ever opened for whose keys the kernel must be asked. */
 extern bool hp_keys_asked __attribute__((visibility("hidden")));
 
-/* As hugepin_sg_key, but what was found is good only if hp_keys_stand() says so. */
+/* As hugepin_sg_key(), but the key may be used only after hp_keys_stand() returned true. */
 int hp_key_later(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
-/* Whether these pins, all of hp_key_later() and none given back, are of memory that was there when the first was looked
- * up. False: give them back, and look each up by hugepin_sg_key. At most one system call. */
+/* Whether the memory of these pins was still there when the first of them was looked up. The pins come from
+ * hp_key_later(), and none was given back. False: give them back, and look each up by hugepin_sg_key(). Makes at most
+ * one system call. */
 bool hp_keys_stand(void *domain, const struct hugepin_pin *pins, int n);
 
 #endif

@@ -1,7 +1,8 @@
 /*
- * Two sets: what is registered, and what the program has locked. `lock` guards both, and every change of what the
- * kernel has locked. It is taken with a domain's lock held, and in free() with no lock held. The heap's lock is taken
- * under it. Its holder waits for the kernel alone, which at worst reads memory in.
+ * This file keeps two sets of ranges: the registered ranges of the mlock backend, and the ranges that the program has
+ * locked. `lock` guards both sets, and every change of the kernel's locks on memory. It is taken with a domain's lock
+ * held, and in free() with no lock held. The heap's lock is taken under it. A holder of `lock` waits for nothing but
+ * the kernel, which at worst reads memory in.
  */
 #include "reg/locks.h"
 
@@ -19,16 +20,18 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(, hp_locked) registered = LIST_HEAD_INITIALIZER(registered);
-static struct hp_ranges programs; /* what the program has locked */
-/* What the kernel did not unlock yet: there was no mapping left for the parts, or no descriptor. */
+static struct hp_ranges programs; /* ranges that the program has locked */
+/* Ranges that the kernel has not unlocked yet, because the process had no mapping left to split one, or no
+ * descriptor. */
 static struct hp_ranges owed;
-static char said[8192]; /* what a file of the kernel's says */
-static bool all; /* the program has called mlockall: nothing is to be unlocked */
-static _Atomic bool told; /* libhugepin-malloc.so has called: it sees what the program locks */
+static char said[8192]; /* text of a file in /proc */
+static bool all; /* the program has called mlockall, so nothing may be unlocked */
+static _Atomic bool told; /* libhugepin-malloc.so has called, so it reports the program's mlock calls */
 
 static const struct hp_heap_locks of_buffers;
 
-/* The heap learns of the lock before it is taken: the child of a fork that comes meanwhile is to have it free. */
+/* Tell the heap of this lock before taking it: if another thread forks meanwhile, the heap frees the lock in the
+ * child. */
 static void enter_locks(void)
 {
 	hp_heap_set_locks(&of_buffers);
@@ -48,7 +51,7 @@ static int pages_unlock(uintptr_t start, uintptr_t end)
 	return (int)syscall(SYS_munlock, start, end - start);
 }
 
-/* By number, since msync(3) is a cancellation point. */
+/* msync is called by number, since msync(3) is a cancellation point. */
 static bool has_holes(uintptr_t start, uintptr_t end)
 {
 	return (int)syscall(SYS_msync, start, end - start, MS_ASYNC) < 0;
@@ -56,7 +59,7 @@ static bool has_holes(uintptr_t start, uintptr_t end)
 
 struct unlocking {
 	uintptr_t start, end;
-	int err; /* the last */
+	int err; /* the last error */
 };
 
 static bool unlock_mapping(void *unlocking, const struct hp_mapping *m)
@@ -95,8 +98,8 @@ static int unlock_range(uintptr_t start, uintptr_t end)
 	return err;
 }
 
-/* VmLck as it was after our last change. If it differs, the program has locked or unlocked something. UNKNOWN: it had
- * done so before, and nobody has looked at what. */
+/* VmLck as it was after our last change. If it is another now, the program has locked or unlocked memory. UNKNOWN: the
+ * program had done this before our last change, and its locks have not been looked at since. */
 #define UNKNOWN UINT64_MAX
 static uint64_t known_kb;
 
@@ -129,9 +132,9 @@ static void learn_locked(void *at_, const struct hp_smaps *m)
 		hp_ranges_set(&programs, start, end, true);
 }
 
-/* Where nobody sees the program's calls, the kernel is asked before a range is locked: what the program has locked by
- * then stays locked. Asking takes long where there are many mappings, so it is done only after a change that was not
- * ours. Pages of the pool are neither counted nor locked. */
+/* If the program's calls are not reported, ask the kernel before a range is locked: memory that the program has locked
+ * by then stays locked. Asking takes long if there are many mappings, so it is done only after a change that was not
+ * ours. The kernel neither counts nor locks pages of the pool. */
 static void learn_locks(void)
 {
 	const struct hp_locked *at = LIST_FIRST(&registered);
@@ -152,11 +155,11 @@ static void know_locks(void)
 		known_kb = locked_kb();
 }
 
-/* Unlock what the program has not locked. */
+/* Unlock the parts that the program has not locked. */
 static int unlock_of_nobody(uintptr_t start, uintptr_t end)
 {
 	const struct hp_stretch *p;
-	int one, err = 0; /* of one part; the first */
+	int one, err = 0; /* the result of one part; the first error */
 
 	for (; start < end; start = p ? p->end : end) {
 		p = hp_ranges_next(&programs, start);
@@ -168,11 +171,11 @@ static int unlock_of_nobody(uintptr_t start, uintptr_t end)
 	return err;
 }
 
-/* Unlock what nobody has locked. */
+/* Unlock the parts that neither a registration nor the program has locked. */
 static int unlock_uncovered(uintptr_t start, uintptr_t end)
 {
 	const struct hp_locked *r;
-	int one, err = 0; /* of one part; the first */
+	int one, err = 0; /* the result of one part; the first error */
 
 	LIST_FOREACH(r, &registered, links) {
 		if (start >= end || r->start >= end)
@@ -190,7 +193,7 @@ static int unlock_uncovered(uintptr_t start, uintptr_t end)
 	return err;
 }
 
-/* Unlock what is owed. A part may be the program's again by now, or unmapped. */
+/* Unlock the ranges in `owed`. By now the program may have locked or unmapped a part of them. */
 static void pay_owed(void)
 {
 	while (owed.count && hp_ranges_reserve(&owed)) {
@@ -202,7 +205,7 @@ static void pay_owed(void)
 	}
 }
 
-/* Unlock what nobody has locked, now or later. */
+/* Unlock the parts that neither a registration nor the program has locked. If that fails, keep the range in `owed`. */
 static int unlock_or_owe(uintptr_t start, uintptr_t end)
 {
 	int err = all ? 0 : unlock_uncovered(start, end);
@@ -229,9 +232,9 @@ static void insert_locked(struct hp_locked *r)
 	LIST_INSERT_AFTER(at, r, links);
 }
 
-/* mlock says ENOMEM for a hole, for pages that cannot be had because of their protection or their file's end, and for
- * the limit. In a range without holes only the limit stops it from locking what will come later (MLOCK_ONFAULT). But
- * the limit may have been raised meanwhile, or the process may exceed it again. */
+/* mlock says ENOMEM in three cases: a hole, the limit, and pages that cannot be read in because of their protection or
+ * their file's end. MLOCK_ONFAULT tells the cases apart: in a range without holes only the limit makes it fail. The
+ * last call tries again, since the limit may have been raised meanwhile. It may also fail because of the limit. */
 static int lock_or_why_not(uintptr_t start, uintptr_t end)
 {
 	int err = pages_lock(start, end, 0);
@@ -255,7 +258,7 @@ int hp_locks_take(struct hp_locked *r)
 	if (err == 0)
 		insert_locked(r);
 	else
-		unlock_or_owe(r->start, r->end); /* a part may have been locked */
+		unlock_or_owe(r->start, r->end); /* mlock may have locked a part */
 	pay_owed();
 	know_locks();
 	pthread_mutex_unlock(&lock);
@@ -303,7 +306,7 @@ static void note_range(uintptr_t start, uintptr_t end, bool on)
 	hp_heap_locked(start, end, on);
 }
 
-/* Note the parts that are locked, but not for a registration. */
+/* Note the parts that are locked, but not by a registration. */
 static void note_locked(void *within_, const struct hp_smaps *m)
 {
 	const struct hp_stretch *within = within_;
@@ -323,7 +326,8 @@ static void note_locked(void *within_, const struct hp_smaps *m)
 		note_range(start, end, true);
 }
 
-/* A call that failed may have done a part: mlock of memory that cannot be read locks all of it. */
+/* Ask the kernel what is locked after a failed call, which may have done a part. mlock of memory that cannot be read
+ * fails, but locks all of it. */
 static void note_what_is(uintptr_t start, uintptr_t end)
 {
 	struct hp_stretch within = { start, end };
@@ -331,7 +335,8 @@ static void note_what_is(uintptr_t start, uintptr_t end)
 	hp_smaps_each(said, sizeof said, note_locked, &within);
 }
 
-/* Whatever can be read there is in memory already. For the rest only this way of locking gives no error. */
+/* For the heap: lock a range like its source. All readable pages are in memory already. For the others only
+ * MLOCK_ONFAULT gives no error. */
 static int lock_alike(uintptr_t start, uintptr_t end)
 {
 	return hugepin_lock_(start, end - start, MLOCK_ONFAULT);
@@ -339,7 +344,7 @@ static int lock_alike(uintptr_t start, uintptr_t end)
 
 static const struct hp_heap_locks of_buffers = { .lock = lock_alike, .unlock = free_locks, .child = hp_locks_child };
 
-/* The range as the kernel rounds it. False: the kernel has an error for this one. */
+/* The range, rounded as the kernel rounds it. False: the kernel refuses this range. */
 static bool range_of(uintptr_t addr, size_t len, uintptr_t *ret_start, uintptr_t *ret_end)
 {
 	uintptr_t start = addr & ~(HP_CHUNK - 1), end = hp_round_up(addr + len, HP_CHUNK);
@@ -387,7 +392,7 @@ int hugepin_unlock_(uintptr_t addr, size_t len)
 			LIST_FOREACH(l, &registered, links)
 				if (l->start < end && l->end > start)
 					break;
-			/* Where a part is registered, only the rest is unlocked. */
+			/* If a part is registered, unlock only the rest. */
 			err = l ? unlock_uncovered(start, end) : pages_unlock(start, end) ? -errno : 0;
 			if (err != 0)
 				note_what_is(start, end);
@@ -425,7 +430,8 @@ void hp_locks_unmapping(const void *addr, size_t len)
 	uintptr_t start, end;
 
 	atomic_store_explicit(&told, true, memory_order_relaxed);
-	/* The lock is not held here. All other accesses hold it, so the member is plain. */
+	/* The lock is not held here, so the read is atomic. All other accesses hold the lock, so the member is not
+	 * _Atomic. */
 	if (!__atomic_load_n(&programs.count, __ATOMIC_RELAXED) || !range_of((uintptr_t)addr, len, &start, &end) ||
 	    pthread_mutex_trylock(&lock) != 0)
 		return;

@@ -1,6 +1,6 @@
 /*
- * What is locked in memory, and for whom: for the program itself, by calls that libhugepin-malloc.so sees, and for the
- * mlock backend. mlock(2) does not nest. So a range is unlocked when nobody needs it any more, and no earlier.
+ * Ranges that are locked in memory: by the program, whose calls libhugepin-malloc.so reports, and by the mlock backend.
+ * Locks of mlock(2) do not nest. So a range is unlocked only when neither the program nor the backend needs its lock.
  */
 #ifndef HP_REG_LOCKS_H
 #define HP_REG_LOCKS_H
@@ -9,29 +9,30 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-/* The backend's: in the order of their addresses; they may overlap. */
+/* A range that the backend has locked. The ranges are listed in the order of their start addresses. They may
+ * overlap. */
 struct hp_locked {
 	uintptr_t start, end;
 	LIST_ENTRY(hp_locked) links;
 };
 
-/* Lock *r, which stays the caller's until hp_locks_drop(). 0 or -errno; then no lock of it remains that nobody else
- * needs. */
+/* take() locks the range *r. *r must stay valid until drop(), which removes this lock. The memory stays locked if the
+ * program or another hp_locked needs it. 0 or -errno; if take() fails, it leaves no lock of its own. */
 int hp_locks_take(struct hp_locked *r);
 int hp_locks_drop(struct hp_locked *r);
 
-/* [addr, addr + len) is unmapped, says libhugepin-malloc.so, which sees the program's mlock then, too. Waits for
- * nobody: what is missed stays locked when registrations of it go. */
+/* libhugepin-malloc.so calls this when [addr, addr + len) is unmapped. From the first call on it also reports the
+ * program's mlock calls. Never waits for the lock: if another thread holds it, the range stays noted as the program's,
+ * and so stays locked when registrations of it go. */
 void hp_locks_unmapping(const void *addr, size_t len);
 
-/* A forked child has nothing locked (mlock(2)). */
+/* Called in the child of fork, in which no memory is locked (mlock(2)). */
 void hp_locks_child(void);
 
 #pragma GCC visibility push(default)
 
-/* For libhugepin-malloc.so's mlock2, munlock, and mlockall (munlockall: flags 0). 0 or -errno. Addresses are numbers,
- * since glibc 2.41 declares that mlock reads nothing through its pointer, and gcc warns where such a pointer is handed
- * on. */
+/* For mlock2, munlock and mlockall in libhugepin-malloc.so (munlockall: flags 0). 0 or -errno. Addresses are numbers:
+ * glibc 2.41 declares that mlock reads nothing through its pointer, and gcc warns if the pointer is passed on. */
 int hugepin_lock_(uintptr_t addr, size_t len, unsigned flags);
 int hugepin_unlock_(uintptr_t addr, size_t len);
 int hugepin_lock_all_(int flags);

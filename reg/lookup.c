@@ -1,8 +1,9 @@
 /*
- * Four buckets for each region: most are then alone in theirs, and found in the first place, which a branch can
- * predict.
+ * The table has four buckets for each region, up to its largest size. Most regions are then alone in their bucket and
+ * found in its first word, so the processor predicts the branch.
  *
- * The table grows with the number of regions. Growing changes the buckets of old words: each is missed once.
+ * The table grows with the number of regions. Growing changes the bucket of each page, so each old entry is missed
+ * once.
  */
 #include "reg/lookup.h"
 

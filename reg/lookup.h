@@ -2,9 +2,9 @@
  * The lookup table of a domain: from an address outside the heap to the region that may cover it. Hits read it without
  * a lock.
  *
- * Buckets of four words, each an index and some bits of the hash, so that few regions are looked at in vain. The key is
- * the page, or the hugepage where a region covers all of it. Fibonacci hashing (Knuth, volume 3, 6.4). A word may be
- * stale: the region decides.
+ * A bucket has four words. Each word is a region's index and some bits of the hash, so few regions are looked at in
+ * vain. The key is the page's address, or the hugepage's if a region covers all of it. Fibonacci hashing (Knuth, volume
+ * 3, 6.4). A word may be stale, so the reader checks the region's own members.
  */
 #ifndef HP_REG_LOOKUP_H
 #define HP_REG_LOOKUP_H
@@ -28,7 +28,7 @@ static inline uint64_t hp_lookup_page(uintptr_t addr)
 
 static inline uint64_t hp_lookup_hugepage(uintptr_t addr)
 {
-	return hp_lookup_hash(addr >> HP_PAGE_SHIFT | UINT64_C(1) << 63); /* the bit tells it from a page */
+	return hp_lookup_hash(addr >> HP_PAGE_SHIFT | UINT64_C(1) << 63); /* the bit tells a hugepage from a page */
 }
 
 static inline _Atomic uint32_t *hp_lookup_bucket(const hugepin_domain *d, uint64_t hash)
@@ -41,7 +41,8 @@ static inline uint32_t hp_lookup_check(uint64_t hash)
 	return hash >> 8 & HP_LOOKUP_CHECK;
 }
 
-/* The index in the bucket whose check matches; any if none does: the region will say that it is not the one. */
+/* The index in the bucket whose check matches. If none matches, any index: the region's members then show that it does
+ * not cover the address. */
 static inline uint32_t hp_lookup_index(const _Atomic uint32_t *words, uint32_t check)
 {
 	uint32_t a = atomic_load_explicit(&words[0], memory_order_relaxed);
@@ -55,7 +56,7 @@ static inline uint32_t hp_lookup_index(const _Atomic uint32_t *words, uint32_t c
 	return (is_a ? a : is_b ? b : is_c ? c : d) >> HP_LOOKUP_CHECK_BITS;
 }
 
-/* From now on pins at addr find r, which covers it. Under the domain's lock. */
+/* Let pins at addr find r, which covers addr. Call with the domain's lock. */
 void hp_lookup_remember(hugepin_domain *d, uintptr_t addr, const struct hp_region *r);
 
 #endif

@@ -1,10 +1,10 @@
 /*
- * Pins: the hits, and the way through a miss.
+ * Pins: hits and misses.
  *
  * A hit takes no lock, makes no system call and shares no write (state.h has the protocol). A miss takes the domain's
- * lock, carries out what is queued, looks again, and registers (cover.c).
+ * lock, does the queued work, looks again, and registers (cover.c).
  *
- * A lookup (hugepin_sg_key) is a pin of what is registered at an address, however far it reaches, and of nothing else.
+ * A lookup (hugepin_sg_key) pins the region that is registered at an address, whatever its length. It never registers.
  */
 #include "reg/pin.h"
 
@@ -29,7 +29,7 @@
 
 bool hp_keys_asked;
 
-/* Whether threads other than this one may be changing memory that nobody has announced: hits must ask. */
+/* Whether another thread may be changing memory without an announcement. Then hits must ask the kernel. */
 static inline bool must_ask(const hugepin_domain *d)
 {
 	return !__libc_single_threaded && (!hp_sees_unmaps || d->watch == HUGEPIN_WATCH_KERNEL);
@@ -55,13 +55,14 @@ static inline void fill(struct hugepin_pin *pin, uintptr_t base, size_t len, uin
 
 static int pin_slow(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
-/* Acquire: where PENDING is seen lowered, the tags of what was queued are gone; pairs with hp_gone_drain(). */
+/* acquire: a reader that sees PENDING lowered also sees that the tags of the queued ranges are gone; pairs with
+ * hp_gone_drain(). */
 static inline uint32_t attention_of(const hugepin_domain *d, uint32_t bits)
 {
 	return atomic_load_explicit(&d->attention, memory_order_acquire) & bits;
 }
 
-/* The same for the thread with these counters: TODO concerns the opener alone. */
+/* The attention bits for the thread with these counters: TODO counts only for the opener. */
 static inline uint32_t attention_for(const hugepin_domain *d, const struct hp_counts *counts, uint32_t bits)
 {
 	uint32_t seen = attention_of(d, bits);
@@ -85,7 +86,7 @@ static HP_COLD int unpin_retired(hugepin_domain *d, uint32_t index)
 	return 0;
 }
 
-/* Push a record, and wake the helper unless a run is already asked for. Also when the record is dropped: no later one
+/* Push a record. Wake the helper, unless a run is already asked for. Wake it for a dropped record, too: no later record
  * may come. */
 static inline void record_use(hugepin_domain *d, struct hp_counts *counts, enum hp_record_kind kind, uint32_t index,
 			      uint64_t site)
@@ -100,16 +101,16 @@ static inline void record_use(hugepin_domain *d, struct hp_counts *counts, enum 
 		hp_serve_wake_helper();
 }
 
-/* SITE() is where the program called the public function. The function that says SITE() must have been reached by tail
- * calls alone: then its return address is the program's. clang and gcc 15 make a tail call where TAIL says that they
- * must; older gcc makes one with -foptimize-sibling-calls (Makefile). tools/check-exports looks at the calls of each
- * function that a TAIL names. */
+/* SITE() is the place from which the program called the public function. The function that uses SITE() must have been
+ * reached by tail calls alone, so that its return address is in the program. clang and gcc 15 are forced to make a tail
+ * call by TAIL. Older gcc makes one with -foptimize-sibling-calls (Makefile). tools/check-exports checks the calls of
+ * each function that a TAIL names. */
 #if __has_attribute(musttail)
 #define TAIL __attribute__((musttail))
 #else
 #define TAIL
 #endif
-/* gcc drops a result that is always 0. Then the caller has to make the 0, and its call is no tail call. */
+/* gcc drops a result that is always 0. Then the caller has to make the 0 itself, so its call cannot be a tail call. */
 #if __has_attribute(noipa)
 #define KEEPS_RESULT __attribute__((noipa))
 #else
@@ -127,7 +128,7 @@ static uint64_t call_site(hugepin_domain *d, void *frame, void *return_address)
 	return site | 1;
 }
 
-/* The first hit since somebody asked whether the region was used: note that. Returns whether to tell the helper. */
+/* Set the region's `used` flag, at the first hit after it was cleared. Returns whether to tell the helper. */
 static inline bool mark_used(hugepin_domain *d, const void *addr, const struct hugepin_pin *pin)
 {
 	uint32_t *used = hp_in_span(d, (uintptr_t)addr) ? &hp_granule_at(d, (uintptr_t)addr)->used :
@@ -137,7 +138,8 @@ static inline bool mark_used(hugepin_domain *d, const void *addr, const struct h
 	return atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_HELPED;
 }
 
-/* The end of hugepin_pin, after a first hit. Same arguments: a tail call is to a function of the same type. */
+/* The end of hugepin_pin, after a first hit. It has the same arguments, since a tail call needs a function of the same
+ * type. */
 static HP_COLD KEEPS_RESULT int first_use(hugepin_domain *d, const void *addr, size_t len, unsigned access,
 					  struct hugepin_pin *pin)
 {
@@ -147,7 +149,7 @@ static HP_COLD KEEPS_RESULT int first_use(hugepin_domain *d, const void *addr, s
 	return 0;
 }
 
-/* The same for hugepin_sg_key. */
+/* The end of hugepin_sg_key, after a first hit. */
 static HP_COLD KEEPS_RESULT int first_key(void *d, const void *addr, size_t len, unsigned access,
 					  struct hugepin_pin *pin)
 {
@@ -157,27 +159,29 @@ static HP_COLD KEEPS_RESULT int first_key(void *d, const void *addr, size_t len,
 	return 0;
 }
 
-/* A thread that retired the region meanwhile may have counted this pin. The index may be another region's by now, of
- * another domain. */
+/* The region may have been retired meanwhile by a thread that saw this pin counted. Then this is the last unpin. By now
+ * the index may belong to another region, of another domain. */
 HP_COLD void hp_count_back(struct hp_counts *counts, uint32_t index)
 {
 	hugepin_domain *d;
 
 	hp_count(&counts[index].unpins);
-	hp_barrier_often(); /* pairs with hp_counts_barrier() of who retires the region */
+	hp_barrier_often(); /* pairs with hp_counts_barrier() of a thread that retires the region */
 	d = HP_READ(hp_regions[index].domain);
 	if (d && atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_RETIRED)
 		unpin_retired(d, index);
 }
 
-/* A region that is counted; pin_asked() is to say whether it is a hit. It is a number, not an output: a variable whose
- * address is handed on would keep callers from ending in a jump. */
+/* The result for a region that was counted, but of which only pin_asked() can tell whether it is a hit. The index is
+ * part of the result, not an output: a variable whose address is passed on would keep callers from ending in a tail
+ * call. */
 #define TO_ASK(index) (-(int)HP_REGIONS_MAX - (int)(index))
 #define IS_TO_ASK(hit) ((hit) < -(int)HP_REGIONS_MAX)
 #define INDEX_TO_ASK(hit) ((uint32_t)-(hit) - HP_REGIONS_MAX)
 
-/* 0: a hit. 1: a hit, and its first use is to be told. -ENOENT: no hit. TO_ASK(): the kernel is to be asked first.
- * later: the caller will ask the kernel for this one and others together (all_stand). */
+/* Pin foreign memory by the lookup table. 0: a hit. 1: a hit, and its first use must be told. -ENOENT: no hit.
+ * TO_ASK(): the kernel must be asked first. later: the caller asks the kernel once for this pin and others together
+ * (all_stand). */
 static inline __attribute__((always_inline)) int pin_by_lookup(hugepin_domain *d, uint64_t hash, uintptr_t addr,
 							       size_t len, unsigned access, struct hugepin_pin *ret_,
 							       bool later)
@@ -192,7 +196,7 @@ static inline __attribute__((always_inline)) int pin_by_lookup(hugepin_domain *d
 	    len - 1 >= end - addr || access & ~HP_READ(r->access))
 		return -ENOENT;
 	hp_count(&counts->pins);
-	hp_barrier_often(); /* pairs with hp_counts_barrier() of whoever retires it */
+	hp_barrier_often(); /* pairs with hp_counts_barrier() of a thread that retires the region */
 	if (HP_UNLIKELY(attention_of(d, bits)) && (seen = attention_for(d, hp_counts_self, bits)) == HP_ASK)
 		return TO_ASK(index);
 	if (HP_LIKELY(!seen && HP_READ(r->tag) == tag)) {
@@ -203,7 +207,7 @@ static inline __attribute__((always_inline)) int pin_by_lookup(hugepin_domain *d
 	return -ENOENT;
 }
 
-/* The same for an address in the span. */
+/* Pin heap memory by the granule table. Returns 0, 1 or -ENOENT, as pin_by_lookup(). */
 static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *d, uintptr_t addr, size_t len,
 								unsigned access, struct hugepin_pin *ret_)
 {
@@ -217,7 +221,7 @@ static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *
 		return -ENOENT;
 	keys = HP_READ(e->keys);
 	hp_count(&counts[HP_TAG_INDEX(tag)].pins);
-	hp_barrier_often(); /* pairs with hp_counts_barrier() of whoever retires it */
+	hp_barrier_often(); /* pairs with hp_counts_barrier() of a thread that retires the region */
 	if (HP_LIKELY(!attention_for(d, counts, HP_PIN_SLOW) && HP_READ(e->tag) == tag)) {
 		fill(ret_, addr, len, keys, ref_of(d, tag));
 		return !HP_PEEK(e->used);
@@ -226,9 +230,10 @@ static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *
 	return -ENOENT;
 }
 
-/* The region is counted, so it stays what it is if it is the right one. Ask the kernel first, then look at the word of
- * attention: a change that the kernel calls done is queued, or is being queued. The index stands in the upper bits of
- * access, since a tail call is to a function of the same type. */
+/* Find out whether a region that was counted is a hit. Since it is counted, the right region cannot be replaced by
+ * another. Ask the kernel first, then look at the word of attention: if the kernel says that a change is done, its
+ * range is queued or is being queued. The index is in the upper bits of `access`, since a tail call needs a function of
+ * the same type. */
 #define ASK_SHIFT 12
 _Static_assert(HP_REGIONS_MAX <= 1u << (32 - ASK_SHIFT) && HUGEPIN_ON_DEMAND < 1 << ASK_SHIFT, "both share a word");
 static __attribute__((noinline)) int pin_asked(hugepin_domain *d, const void *addr_, size_t len,
@@ -281,7 +286,7 @@ static __attribute__((noinline)) int pin_foreign(hugepin_domain *d, const void *
 	TAIL return pin_foreign_large(d, addr, len, access, ret_);
 }
 
-/* The access that a caller asks for; 0 leaves it to the domain. */
+/* The access that a caller asks for. 0 means the domain's default. */
 static inline unsigned wanted_access(const hugepin_domain *d, unsigned access)
 {
 	access &= ~HP_RELAXED;
@@ -322,11 +327,11 @@ static inline __attribute__((always_inline)) int find_key(hugepin_domain *d, uin
 			hit = pin_by_lookup(d, hp_lookup_hugepage(addr), addr, 1, access, ret_, later);
 	}
 	if (HP_UNLIKELY(hit < 0)) {
-		if (IS_TO_ASK(hit)) /* the caller looks it up again, and asks then */
+		if (IS_TO_ASK(hit)) /* the caller looks the region up again, and then asks the kernel */
 			hp_count_back(hp_counts_self, INDEX_TO_ASK(hit));
 		return hit;
 	}
-	r = &hp_regions[(uint32_t)ret_->ref]; /* which is pinned, and stays what it is */
+	r = &hp_regions[(uint32_t)ret_->ref]; /* the region is pinned, so its members do not change */
 	ret_->base = r->start;
 	ret_->len = r->end - r->start;
 	return hit;
@@ -389,7 +394,8 @@ bool hp_keys_stand(void *domain, const struct hugepin_pin *pins, int n)
 	return !attention_of(d, HP_ASK) || all_stand(d, pins, n);
 }
 
-/* Look up foreign memory, then ask the kernel whether the region found is good. Returns as find_key. */
+/* Look up foreign memory, then ask the kernel whether the found region's memory is still there. Returns as
+ * find_key(). */
 static __attribute__((noinline)) int find_key_asked(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access,
 						    struct hugepin_pin *ret_)
 {
@@ -406,8 +412,9 @@ static __attribute__((noinline)) int find_key_asked(hugepin_domain *d, uintptr_t
 	return hit;
 }
 
-/* hugepin_sg_key has found nothing, for foreign memory perhaps because it must ask. The local pin is in
- * find_key_asked(): a compiler makes no tail call while a variable of the function may be in use. */
+/* The way of hugepin_sg_key after it has found no region. For foreign memory the reason may be that the kernel must be
+ * asked. The local pin is in find_key_asked(): a compiler makes no tail call while a variable of the function may be in
+ * use. */
 static __attribute__((noinline)) int key_asked(void *domain, const void *addr, size_t len, unsigned access,
 					       struct hugepin_pin *ret_)
 {
@@ -431,13 +438,13 @@ static HP_COLD int unpin_first(hugepin_domain *d, struct hugepin_pin *pin)
 		return hugepin_unpin(d, pin);
 	hp_counts_unpin_shared(index);
 	*pin = (struct hugepin_pin){ 0 };
-	/* After the count: pairs with hp_region_settle(), which raises the bit before it sums. */
+	/* The bit is read after the count; pairs with hp_region_settle(), which raises the bit before it sums. */
 	return hp_attention_is(d, HP_RETIRED) ? unpin_retired(d, index) : 0;
 }
 
-/* An unpin was counted. If there are more unpins than pins, somebody gave a copy of a pin back that had been given back
- * before. That is found at the latest when nobody else pins the region. Each unpin that is seen here had seen its
- * pin. */
+/* Called after an unpin was counted. If there are more unpins than pins, the program has unpinned a copy of a pin a
+ * second time. This is found at the latest when no other pin of the region is out. Each unpin that is summed here comes
+ * after its pin. */
 static HP_COLD void check_counts(hugepin_domain *d, struct hp_counts *counts, uint32_t index)
 {
 	if (!hp_counts_short(index))
@@ -470,7 +477,7 @@ int hugepin_unpin(hugepin_domain *d, struct hugepin_pin *pin)
 		return unpin_first(d, pin);
 	hp_count(&counts[index].unpins);
 	*pin = (struct hugepin_pin){ 0 };
-	hp_barrier_often(); /* pairs with hp_counts_barrier() of who retires the region */
+	hp_barrier_often(); /* pairs with hp_counts_barrier() of a thread that retires the region */
 	attention = atomic_load_explicit(&d->attention, memory_order_relaxed);
 	if (HP_UNLIKELY(attention & HP_UNPIN_SLOW))
 		return unpin_noted(d, counts, index, attention);
@@ -491,9 +498,9 @@ static int check_request(const hugepin_domain *d, const void *addr, size_t len, 
 	return d->pid == getpid() ? 0 : -ESTALE;
 }
 
-/* Whether registered foreign memory may be taken for the memory that is there now: not if it changes all the time. Wait
- * about as long as registering takes (4 GiB a second), at most a second; a thread that may not register waits that
- * second. */
+/* Whether a region of foreign memory may be trusted to be the memory that is there now. This is not possible while
+ * memory changes all the time. Waits about as long as registering takes (4 GiB a second), at most a second. A thread
+ * that may not register waits up to that second. */
 static bool settled(const hugepin_domain *d, const void *addr, size_t len)
 {
 	const uint64_t longest_ns = 1000000000;
@@ -502,7 +509,7 @@ static bool settled(const hugepin_domain *d, const void *addr, size_t len)
 	       hp_uffd_settle(hp_domain_may_register(d) ? HP_MIN(len / 4, longest_ns) : longest_ns);
 }
 
-/* Lock the domain, take out what is queued, deregister what is dead. */
+/* Lock the domain, unpublish the regions in queued ranges, deregister dead regions. */
 static void enter_domain(hugepin_domain *d)
 {
 	if (hp_attention_is(d, HP_BUSY))
@@ -514,7 +521,7 @@ static void enter_domain(hugepin_domain *d)
 	hp_region_deregister_dead(d);
 }
 
-/* Unlock the domain, and have the helper take in the miss. */
+/* Unlock the domain, and wake the helper to take the record of the miss. */
 static void leave_domain(hugepin_domain *d)
 {
 	bool helped = d->helper;
@@ -524,7 +531,7 @@ static void leave_domain(hugepin_domain *d)
 		hp_serve_wake_helper();
 }
 
-/* Count a pin of [addr, end) of r, which was found or registered under the lock; end 0: a pin of all of r. */
+/* Count a pin of [addr, end) of r. end 0: a pin of all of r. r was found or registered under the lock. */
 static void take_pin(hugepin_domain *d, struct hp_region *r, uintptr_t addr, uintptr_t end, uint64_t time,
 		     uint64_t site, bool registered)
 {
@@ -652,7 +659,7 @@ static inline __attribute__((always_inline)) int pin_each(hugepin_domain *d, con
 	return pins;
 }
 
-/* Ask the kernel once for all; if something is changing, pin each again and ask for each. */
+/* Ask the kernel once for all pins. If memory is changing, pin each buffer again and ask for each. */
 static HP_COLD int pin_and_ask(hugepin_domain *d, const struct iovec *v, int n, unsigned access,
 			       struct hugepin_pin *ret_, int max)
 {

@@ -1,13 +1,13 @@
 /*
- * Pins, for tests: the API is hugepin.h's.
+ * A function of pin.c that tests call. The public functions are in hugepin.h.
  */
 #ifndef HP_REG_PIN_H
 #define HP_REG_PIN_H
 
 #include "reg/counts.h"
 
-/* A pin of the region was counted and did not come about. No lock is held. Whoever retired the region meanwhile may
- * have counted the pin; and the index may be another region's by now, of another domain. */
+/* Undo a pin that was counted but is not a hit. No lock is held. A thread that retired the region meanwhile may have
+ * seen the pin counted. By now the index may belong to another region, of another domain. */
 void hp_count_back(struct hp_counts *counts, uint32_t index);
 
 #endif

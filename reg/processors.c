@@ -1,7 +1,7 @@
 /*
- * Two things bound what the helper takes. Where no core is idle, what it takes is taken from the program: to save
- * memory it may take a small share of a core's time and no more. And helpers of other processes want the same idle
- * cores: share.c decides among them.
+ * Two things limit the processor time that the helper takes. If no core is idle, the helper takes its time from the
+ * program: then it may take only a small share of a core's time to save memory. And helpers of other processes want the
+ * same idle cores: share.c decides among them.
  */
 #include "reg/processors.h"
 
@@ -18,25 +18,25 @@
 #include "reg/share.h"
 
 #define DELAY_MAX_NS UINT64_C(20000000)
-#define LOAD_NS UINT64_C(200000000) /* a period */
+#define LOAD_NS UINT64_C(200000000) /* a period of measurement */
 
 enum {
-	LOAD_SHARE = 200, /* 1 / 200 of a processor */
+	LOAD_SHARE = 200, /* the helper may take 1 / 200 of a processor */
 	DELAY_MEMORY = 32, /* a wake takes 1 / 32 off the remembered delay */
 };
 
 static struct {
-	_Atomic uint64_t uses; /* since this process told the others of itself */
+	_Atomic uint64_t uses; /* uses since the last post to other processes */
 	struct hp_share_verdict verdict;
-	/* How late the helper comes at most, of late; what is to be ready has to be begun so much earlier. */
+	/* The helper's recent worst lateness. Work must begin that much earlier. */
 	uint64_t delay_ns;
 	bool begun;
-} share = { .verdict = { true, 1 } }; /* alone, until others are known of; but for uses, the helper's */
+} share = { .verdict = { true, 1 } }; /* at first as for a process that is alone; the service thread's, except `uses` */
 
 static struct {
-	uint64_t begun_ns, idle_ns, taken_ns; /* a period: when, and what had been idle and taken by then */
-	uint64_t allowed_ns; /* in the period; UINT64_MAX: a core is idle */
-} load = { .allowed_ns = UINT64_MAX }; /* the helper's */
+	uint64_t begun_ns, idle_ns, taken_ns; /* the period's begin, and the idle time and own time until then */
+	uint64_t allowed_ns; /* own time allowed in the period; UINT64_MAX: a core is idle, so there is no limit */
+} load = { .allowed_ns = UINT64_MAX }; /* of the service thread only */
 
 /* ------------------------------------------------------------------ the load */
 
@@ -48,7 +48,7 @@ static uint64_t own_time_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* The time that all processors together have been idle, by the kernel's account; 0: it does not say. */
+/* The idle time of all processors together, as the kernel counts it. 0: the kernel does not tell. */
 static uint64_t machine_idle_ns(void)
 {
 	char text[256];
@@ -59,7 +59,7 @@ static uint64_t machine_idle_ns(void)
 	return hp_number_after(hp_field(text, 4), "", 0) * 10000000;
 }
 
-/* A core counts as idle that has half of its time to spare. */
+/* Measure the load once in a period. A core counts as idle if it was idle for half of the period. */
 static void look_at_load(void)
 {
 	uint64_t now_ns = hp_clock_ns(), passed_ns = now_ns - load.begun_ns, idle;
@@ -67,7 +67,7 @@ static void look_at_load(void)
 	if (load.begun_ns && passed_ns < LOAD_NS)
 		return;
 	idle = machine_idle_ns();
-	/* What was taken beyond is taken off. */
+	/* Time that was taken beyond the limit is taken off the next period. */
 	load.taken_ns =
 		load.allowed_ns == UINT64_MAX ? own_time_ns() : HP_MIN(own_time_ns(), load.taken_ns + load.allowed_ns);
 	if (load.begun_ns)
@@ -89,7 +89,7 @@ bool hp_processors_may_take(uint64_t *ret_wait_ns)
 
 /* ------------------------------------------------------------------ among processes */
 
-/* Programs are bound to cores, and helpers use those that are idle. */
+/* Leave the processors that the program is bound to: helpers use idle cores. */
 static void choose_processors(void)
 {
 	unsigned long mask[4096 / (8 * sizeof(unsigned long))];
@@ -106,8 +106,8 @@ static void choose_processors(void)
 	errno = saved_errno;
 }
 
-/* The paper reckons with n time slices where n helpers share a core. That is what we begin with; but ours sleep when
- * they have nothing to do, and the kernel lets them run soon, so how late they come is measured. */
+/* Update the lateness. The paper assumes n time slices if n helpers share a core. The delay starts with that value. But
+ * our helpers sleep when they have no work, and the kernel then runs them soon, so the real lateness is measured. */
 static void learn_delay(uint64_t late_ns)
 {
 	late_ns = HP_MIN(late_ns, DELAY_MAX_NS);

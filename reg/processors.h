@@ -1,6 +1,7 @@
 /*
- * What the helper gets of the machine's processors: on which it runs, how much of their time it may take, how late it
- * comes, and how many helpers of other processes share its core. On the service thread, but where it says otherwise.
+ * The helper's share of the machine's processors: on which processors it runs, how much of their time it may take, how
+ * late it wakes, and how many helpers of other processes share its core. Call on the service thread, except where a
+ * comment says otherwise.
  */
 #ifndef HP_REG_PROCESSORS_H
 #define HP_REG_PROCESSORS_H
@@ -8,31 +9,31 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The helper is awake: look at the load of the machine, once in a period. late_ns: how long after it was to wake it
- * woke; 0: it woke for a record. */
+/* Called when the helper wakes. Looks at the load of the machine, once in a period. late_ns: how long after the planned
+ * time the helper woke; 0: a record woke it. */
 void hp_processors_look(uint64_t late_ns);
 
-/* Whether other processes are to be told of this one now: at first, and after so many uses. The first call chooses the
- * processors that the thread runs on. */
+/* Whether it is time to tell other processes of this one: at first, and then after each HP_SHARE_PERIOD uses. The first
+ * call chooses the processors that the calling thread runs on. */
 bool hp_processors_must_post(void);
 
-/* Tell them that this process would pin so many bytes without a helper, and hear what they have told. */
+/* Tell other processes that this one would pin so many bytes without a helper, and read what they have told. */
 void hp_processors_post(uint64_t bytes);
 
-/* A use was told to a plan. From any thread. */
+/* Count a use that was told to a plan. Any thread may call this. */
 void hp_processors_count_use(void);
 
-/* Whether the helper may take more of the processors' time to save memory. If not, and ret_wait_ns is not NULL:
- * *ret_wait_ns until it may; 0: soon. From any thread where ret_wait_ns is NULL. */
+/* Whether the helper may take more of the processors' time to save memory. If not, and ret_wait_ns is not NULL,
+ * *ret_wait_ns is the time until it may; 0: soon. Any thread may call this if ret_wait_ns is NULL. */
 bool hp_processors_may_take(uint64_t *ret_wait_ns);
 
-/* Helpers on its core, this one included; 0: it may not run. */
+/* The number of helpers on this helper's core, itself included. 0: it may not run. */
 uint32_t hp_processors_sharers(void);
 
-/* How late the helper came at most, of late. */
+/* The helper's recent worst lateness, in nanoseconds. */
 uint64_t hp_processors_delay_ns(void);
 
-/* The child of fork calls this: it shares no core with its parent's helpers yet. */
+/* Called in the child of fork, which has not posted to other processes yet. */
 void hp_processors_child(void);
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * The time of records: the processor's counter, where the kernel's clock goes by it, and how it goes by that clock. And
- * the queue that brings records of all threads into the order of time: a heap (Williams 1964), the oldest first.
+ * Two parts. First the time of records: the processor's time stamp counter, if the kernel's clock uses it, and its rate
+ * against that clock. Second the queue that sorts the records of all threads by time: a heap (Williams 1964), the
+ * oldest first.
  */
 #include "reg/record.h"
 
@@ -8,18 +9,19 @@
 
 enum {
 	CALIBRATION_NS = 200000,
-	SETTLED_NS = 1000000000, /* once settled so long between calibrations */
+	SETTLED_NS = 1000000000, /* time between calibrations, after the first second */
 };
 
 bool hp_record_by_counter;
 
 /* ------------------------------------------------------------------ time */
 
-/* Under the lock of opening. */
+/* Guarded by the lock of opening. */
 static struct hp_record_clock counter;
 static bool settled;
 
-/* Both clocks at one moment: the thread may lose its processor in between, but hardly each time. */
+/* Read both clocks at one moment. The thread may lose its processor between the two reads, so the quickest of three
+ * tries counts. */
 static void look_at_clocks(uint64_t *ret_ticks, uint64_t *ret_ns)
 {
 	uint64_t least = UINT64_MAX;
@@ -35,7 +37,8 @@ static void look_at_clocks(uint64_t *ret_ticks, uint64_t *ret_ns)
 	}
 }
 
-/* Of late, not since the start: in a suspend the one clock stands still, and the other goes on or begins anew. */
+/* Measure the counter's rate since the last calibration, not since the start: while the machine is suspended, one clock
+ * stands still and the other goes on or begins anew. */
 static void correct(uint64_t least_ns)
 {
 	uint64_t ticks, ns, passed;
@@ -92,7 +95,8 @@ uint64_t hp_record_ns(const struct hp_record_clock *clock, uint64_t time)
 
 /* ------------------------------------------------------------------ the queue */
 
-/* By time. As they came, if the time is the same, or if one was made before a clock began anew. */
+/* Whether a is older than b. Records of the same time stay in the order in which they came. So do records that lie too
+ * far apart, since a clock began anew between them. */
 static bool comes_before(const struct hp_record_queued *a, const struct hp_record_queued *b)
 {
 	uint64_t later = b->record.time - a->record.time;

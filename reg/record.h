@@ -1,8 +1,8 @@
 /*
- * What threads tell the helper (helper.c): a bounded ring of records for each thread, which its owner fills and the
- * helper empties (Li et al. 2011, section 4.1: the deregistration queue). No lock, no shared write, no system call
- * while the helper is awake. A full ring drops what is new, and counts it: who pins that often gives nothing back in
- * between.
+ * Records by which threads tell the helper (helper.c) of their pins. Each thread has a bounded ring of records, which
+ * the thread fills and the helper empties (Li et al. 2011, section 4.1: the deregistration queue). Pushing takes no
+ * lock, shares no write, and makes no system call while the helper is awake. A full ring drops and counts new records:
+ * a program that pins this often leaves the helper no time to give memory back in between.
  */
 #ifndef HP_REG_RECORD_H
 #define HP_REG_RECORD_H
@@ -18,15 +18,15 @@
 #include "base/base.h"
 
 enum hp_record_kind {
-	HP_RECORD_END, /* of a pin; value: the region's index */
-	HP_RECORD_START, /* of the first pin since the helper looked; value: the region's index */
-	HP_RECORD_MISS, /* of a pin that found nothing registered; value: the index of what it registered */
+	HP_RECORD_END, /* the end of a pin; value: the region's index */
+	HP_RECORD_START, /* the first pin since the helper looked; value: the region's index */
+	HP_RECORD_MISS, /* a pin that found no region; value: the index of the region that it registered */
 };
 
 struct hp_record {
 	uint64_t time; /* hp_record_time() */
 	uint64_t subject; /* kind in the top byte, then the value */
-	uint64_t site; /* of the call, not 0, but for END */
+	uint64_t site; /* of the program's call, never 0; 0 in an END */
 };
 #define HP_RECORD(kind, value) ((uint64_t)(kind) << 56 | (uint64_t)(value))
 #define HP_RECORD_KIND(subject) ((enum hp_record_kind)((subject) >> 56))
@@ -35,23 +35,24 @@ struct hp_record {
 enum {
 	HP_RECORDS_MAX = 512,
 	HP_RECORDS_DOMAINS = 64,
-	HP_RECORDS_SKIP = 64, /* that are dropped after a ring was found full, before it is looked at again */
+	HP_RECORDS_SKIP = 64, /* records dropped after a ring was found full, before its tail is read again */
 };
 
 struct hp_records {
-	/* The owner's. */
+	/* Written by the owner. */
 	_Alignas(64) _Atomic uint32_t head; /* records ever pushed */
 	uint32_t tail_seen;
 	uint32_t skip;
 	_Atomic uint32_t lost[HP_RECORDS_DOMAINS]; /* records of each domain ever dropped */
-	/* The helper's. */
+	/* Written by the helper, except the records. */
 	_Alignas(64) _Atomic uint32_t tail; /* records ever taken */
 	struct hp_record record[HP_RECORDS_MAX];
 };
 
 /* ------------------------------------------------------------------ time */
 
-/* Where the processor's time stamp counter is what the kernel's clock goes by, it is read; else the clock. */
+/* Whether records are timed by the processor's time stamp counter, because the kernel's clock uses it. Otherwise they
+ * are timed by the kernel's clock. */
 extern bool hp_record_by_counter;
 
 static inline uint64_t hp_record_time(void)
@@ -63,14 +64,15 @@ static inline uint64_t hp_record_time(void)
 	return hp_clock_ns();
 }
 
-/* How the processor's counter goes by the clock. */
+/* The processor's counter against the kernel's clock. */
 struct hp_record_clock {
-	uint64_t ticks, ns; /* at one moment */
-	uint64_t ns_per_tick; /* 32 bits behind the point */
+	uint64_t ticks, ns; /* both read at one moment */
+	uint64_t ns_per_tick; /* fixed point, with 32 bits behind the point */
 };
 
-/* Find out whether the counter can be read, and how it goes; later calls do nothing. Takes a fraction of a millisecond,
- * and then hp_record_calibrate() now and again corrects it. Both with the lock of opening. */
+/* open_clock() finds out whether the counter can be used, and its rate. Later calls do nothing. The first call takes a
+ * fraction of a millisecond. calibrate() corrects the rate; it is called now and again. Call both with the lock of
+ * opening. */
 void hp_record_open_clock(void);
 void hp_record_calibrate(void);
 
@@ -81,8 +83,8 @@ uint64_t hp_record_ns(const struct hp_record_clock *clock, uint64_t time);
 
 /* ------------------------------------------------------------------ rings */
 
-/* Whether there is room for one more record of the owner's; else it is counted as lost by the domain. What the helper
- * writes is looked at as seldom as can be. */
+/* For the owner: whether the ring has room for one more record. If not, the record is counted as lost by the domain.
+ * The tail, which the helper writes, is read as seldom as possible. */
 static inline bool hp_record_room(struct hp_records *q, uint32_t domain)
 {
 	uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);
@@ -102,7 +104,8 @@ static inline bool hp_record_room(struct hp_records *q, uint32_t domain)
 	return false;
 }
 
-/* By the owner, if there is room. release: who sees the head sees the record; pairs with helper.c:collect_from(). */
+/* For the owner, if there is room. release: a thread that sees the head sees the record; pairs with
+ * helper.c:collect_from(). */
 static inline void hp_record_push(struct hp_records *q, uint64_t time, uint64_t subject, uint64_t site)
 {
 	uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);
@@ -114,25 +117,28 @@ static inline void hp_record_push(struct hp_records *q, uint64_t time, uint64_t 
 /* ------------------------------------------------------------------ the queue */
 
 enum { HP_RECORD_QUEUE_MAX = 2 * HP_RECORDS_MAX };
-#define HP_RECORD_STALE (UINT64_C(1) << 32) /* no record waits longer; a clock that went back further began anew */
+/* in units of time: no record waits longer, so a clock that went back further began anew */
+#define HP_RECORD_STALE (UINT64_C(1) << 32)
 
-/* Records come thread by thread, those of each thread in the order of time. They leave in the order of time. */
+/* Records enter thread by thread; those of one thread are in the order of time. They all leave in the order of time. */
 struct hp_record_queue {
 	struct hp_record_queued {
 		struct hp_record record;
-		uint32_t number; /* in the order in which they came: decides between records of one time */
+		/* counts the records in the order in which they came: decides between records of the same time */
+		uint32_t number;
 	} record[HP_RECORD_QUEUE_MAX];
 	unsigned count;
-	uint32_t number; /* of the next; wraps */
+	uint32_t number; /* number of the next record; wraps */
 };
 
-/* Fewer than HP_RECORD_QUEUE_MAX are in it. */
+/* Add a record. The queue has fewer than HP_RECORD_QUEUE_MAX. */
 void hp_record_enqueue(struct hp_record_queue *q, const struct hp_record *record);
 
-/* The oldest; it is not empty. */
+/* Remove and return the oldest record. The queue is not empty. */
 struct hp_record hp_record_dequeue(struct hp_record_queue *q);
 
-/* After records were lost: a record of a miss is right by itself, the others are not. Returns how many were dropped. */
+/* Called after records were lost. Keeps records of misses, which are right by themselves, and drops the others, which
+ * are not. Returns the number dropped. */
 unsigned hp_record_drop_all_but_misses(struct hp_record_queue *q);
 
 #endif

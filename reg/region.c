@@ -1,17 +1,18 @@
 /*
- * Regions: registering, publishing, evicting, retiring, deregistering. All under the domain's lock (state.h), which is
- * held across the backend's calls.
+ * Regions: registering, publishing, evicting, retiring, deregistering. All functions run under the domain's lock
+ * (state.h), which is held across the backend's calls.
  *
  * Invariants:
- *  1. A region's tag is not 0 only while it is LIVE. A granule's tag is only ever a LIVE region's, or stale in a way
- *     that its reader notices.
- *  2. LIVE regions of a domain may overlap. None lies inside another of the same access: in each tree they are in the
- *     order of their starts and of their ends.
- *  3. What is on `dead` has no pins, and can get none.
- *  4. Each region but the on-demand and uncached ones holds its heap pages once (alloc/hold.h), until deregistered.
+ *  1. Only a LIVE region has a tag other than 0. A granule's tag is that of a LIVE region, or stale in a way that its
+ *     reader notices.
+ *  2. LIVE regions of a domain may overlap, but none lies inside another of the same access. So in each tree the order
+ *     of starts is also the order of ends.
+ *  3. Regions on the list `dead` have no pins and can get none.
+ *  4. Each region of the heap, except on-demand and uncached ones, holds its heap pages once (alloc/hold.h) until it is
+ *     deregistered.
  *
- * Eviction is the clock: regions in the order in which they were registered or last passed over, each with a bit that a
- * hit sets (Corbato 1968). It follows the order of last use as far as the bits tell.
+ * Eviction uses the clock algorithm (Corbato 1968): regions are in the order in which they were registered or last
+ * passed over, and a hit sets a bit in its region. So eviction roughly follows the order of last use.
  */
 #include "reg/region.h"
 
@@ -24,8 +25,8 @@
 #include "reg/trace.h"
 #include "reg/uffd.h"
 
-/* How long to wait for what the kernel has not yet given back: kernel 6.1 unpins io_uring buffers after about a
- * second. */
+/* How long to wait until the kernel no longer charges memory that was deregistered: kernel 6.1 unpins io_uring buffers
+ * after about a second. */
 #define LATE_NS UINT64_C(1500000000)
 #define LATE_STEP_NS UINT64_C(20000000)
 #define LATE_STEPS (LATE_NS / LATE_STEP_NS)
@@ -34,18 +35,19 @@
 
 struct hp_region *hp_regions;
 
-/* Notes on the heap's regions, by index. They are not in struct hp_region, since its size is in the code of hits. */
+/* Notes on the heap's regions, by index. They are not in struct hp_region, since the code of hits depends on its
+ * size. */
 static struct note {
-	uintptr_t held_start, held_end; /* of the heap's pages */
-	uintptr_t start, end; /* hugepages, in which all of the noted pins lie; none if both are 0 */
-	uint32_t before, count; /* pins made before the noted ones; noted pins */
+	uintptr_t held_start, held_end; /* the range of heap pages that the region holds */
+	uintptr_t start, end; /* the hugepages that contain all noted pins; 0 and 0: no pin is noted */
+	uint32_t before, count; /* before: pins made before the noted ones; count: noted pins */
 } *notes;
 
 static struct {
 	struct hp_lock lock;
 	uint32_t opened; /* indexes below have memory */
-	uint32_t used; /* indexes below were in use */
-	uint32_t free; /* first of a list through `start`, 0: none */
+	uint32_t used; /* all indexes that were ever in use are below this */
+	uint32_t free; /* first of the free regions, which are linked by `start`; 0: none */
 } table = { .lock = HP_LOCK_INIT(HP_RANK_TABLE), .used = 1 };
 
 /* Sealed: the service thread calls these functions. */
@@ -66,7 +68,7 @@ const struct hp_helper_hooks *hp_region_helper(void)
 
 /* ------------------------------------------------------------------ the table */
 
-/* For hugepin top (base/stats.h). */
+/* Tell hugepin top where the regions are (base/stats.h). */
 static void expose_regions(void)
 {
 	__typeof__(&hp_exposed.view.region) v = &hp_exposed.view.region;
@@ -96,15 +98,14 @@ int hp_regions_init(void)
 		hp_regions = hp_meta_reserve(HP_REGIONS_MAX * sizeof *hp_regions);
 	if (!notes)
 		notes = hp_meta_reserve(HP_REGIONS_MAX * sizeof *notes);
-	/* The first step now: hits look at region 0 where the lookup table has nothing. */
+	/* Open the first step now: hits look at region 0 if the lookup table has no entry. */
 	if (!table.opened && hp_regions && notes && open_table(0))
 		table.opened = TABLE_STEP;
 	hp_unlock(&table.lock);
 	return table.opened ? 0 : -ENOMEM;
 }
 
-/* All registrations are the parent's, and nothing leads to them any more, whatever state the fork found the table
- * in. */
+/* All registrations belong to the parent. Empty the table, whatever state it was in at the fork. */
 void hp_regions_child(void)
 {
 	hp_lock_reset(&table.lock);
@@ -167,7 +168,7 @@ static int compare_regions(const struct hp_region *a, const struct hp_region *b)
 
 RB_GENERATE_INTERNAL(hp_region_tree, hp_region, node, compare_regions, __attribute__((unused)) static)
 
-/* The last region that starts at addr or before. No other of these reaches farther. */
+/* The last region that starts at or before addr. No earlier region reaches farther (invariant 2). */
 static struct hp_region *last_from(struct hp_region_tree *tree, uintptr_t addr)
 {
 	struct hp_region *best = NULL;
@@ -217,15 +218,15 @@ void hp_region_each(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*ea
 		}
 }
 
-/* Whether the granule should name r instead of the region that it names. */
+/* Whether the granule should name r instead of its present region. */
 static bool is_better(const struct hp_region *r, const struct hp_granule *e)
 {
 	return !e->tag || e->end < r->end || r->access & ~e->access;
 }
 
-/* Give r a new tag, and write it into its granules. Words that pins read are written in this order: no tag, the rest,
- * the tag; each write pairs with HP_READ. A tag that a granule had once does not come back: a pin that reads the same
- * tag twice has read that region's words in between. */
+/* Give r a new tag, and write it into its granules. Words that pins read are written in this order: tag 0, the rest,
+ * the new tag; each write pairs with HP_READ. A granule never gets the same tag twice. So a pin that reads the same tag
+ * twice has read that region's words in between. */
 static void name_region(struct hp_region *r)
 {
 	uint64_t before = r->tag, tag = HP_TAG(++r->gen, (uint32_t)(r - hp_regions));
@@ -269,7 +270,7 @@ void hp_region_unpublish(struct hp_region *r)
 	hugepin_domain *d = r->domain;
 	uint64_t tag = r->tag;
 
-	if (!tag) /* an earlier range of the same batch has taken it out */
+	if (!tag) /* an earlier range of the same batch has unpublished r */
 		return;
 	HP_WRITE(r->tag, 0);
 	TAILQ_REMOVE(&d->live, r, order);
@@ -305,7 +306,7 @@ bool hp_regions_pinned(hugepin_domain *d)
 	return false;
 }
 
-/* Whether no unpin can be the last of a region. */
+/* Whether no region waits for its last unpin. */
 static bool none_waits(const hugepin_domain *d)
 {
 	return TAILQ_EMPTY(&d->retired) && TAILQ_EMPTY(&d->uncached);
@@ -318,7 +319,7 @@ static void declare_dead(hugepin_domain *d, struct hp_region *r)
 	TAILQ_INSERT_TAIL(&d->dead, r, order);
 }
 
-/* The regions of a list that are in no use are dead. Returns how many are left. */
+/* Declare the regions of a list dead that have no pins. Returns the number of the others. */
 static uint64_t settle_list(hugepin_domain *d, struct hp_region_list *list)
 {
 	struct hp_region *r, *next;
@@ -341,7 +342,7 @@ void hp_region_settle(hugepin_domain *d)
 	if (none_waits(d)) {
 		hp_attention_lower(d, HP_RETIRED);
 	} else {
-		/* Before the barrier: an unpin that the sums do not see sees the bit. */
+		/* Raise the bit before the barrier: an unpin that the sums do not see then sees the bit. */
 		hp_attention_raise(d, HP_RETIRED);
 		hp_counts_barrier();
 		still = settle_list(d, &d->retired) + settle_list(d, &d->uncached);
@@ -355,7 +356,7 @@ void hp_region_settle(hugepin_domain *d)
 
 HP_TLS bool hp_registering;
 
-/* gone: the same range will not be registered again. */
+/* Deregister r. gone: its memory went away, or is part of another region. */
 static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 {
 	uint64_t start_ns = d->backend.now_ns(d->ctx);
@@ -401,10 +402,10 @@ void hp_region_deregister_dead(hugepin_domain *d)
 
 void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r)
 {
-	/* Another thread may have been faster, and the index may be another region's by now. */
+	/* Another thread may have handled the last unpin already. By now the index may belong to another region. */
 	if (!hp_region_is(r, d, HP_REGION_RETIRED))
 		return;
-	if (r->kind != HP_REGION_UNCACHED) /* which has one pin, and nobody else can be counting that */
+	if (r->kind != HP_REGION_UNCACHED) /* an uncached region has one pin, which only this thread can be counting */
 		hp_counts_barrier();
 	if (hp_region_pins(r))
 		return;
@@ -417,8 +418,8 @@ void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r)
 
 /* ------------------------------------------------------------------ extents of which little is pinned */
 
-/* A hit leaves no trace of the range that it pins. But where as many pins were made as were noted, there was no hit.
- * `made` is read before the sum: when the sum is 0, all these pins have been given back. */
+/* A hit does not note the range that it pins. But if the number of pins made equals the number of pins noted, there was
+ * no hit. `made` is read before the sum of pins: if the sum is 0, all pins in `made` have been given back. */
 void hp_region_note(struct hp_region *r, uintptr_t start, uintptr_t end)
 {
 	uint32_t made = hp_counts_made((uint32_t)(r - hp_regions));
@@ -457,7 +458,7 @@ bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks)
 		return false;
 	hp_region_unpublish(r);
 	hp_counts_barrier();
-	/* The counts cannot be trusted any more, or there was a hit just now. */
+	/* The counts are no longer reliable (UINT32_MAX), or a hit came meanwhile: undo. */
 	if (hp_region_pins(r) == UINT32_MAX || !is_all_noted(r)) {
 		TAILQ_REMOVE(&d->retired, r, order);
 		hp_region_publish(r, true);
@@ -472,8 +473,9 @@ bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks)
 	return true;
 }
 
-/* Such an extent is not registered again as a whole: it would be held in parts by one region after the other, and each
- * would be charged for all of it. */
+/* Whether a retired extent in [start, end) still holds a part of its memory. The caller then registers no new region
+ * for the whole extent. Otherwise several regions in turn could each hold a part of the extent, and the budget would be
+ * charged its whole length for each. */
 bool hp_region_held_less(const hugepin_domain *d, uintptr_t start, uintptr_t end)
 {
 	const struct hp_region *r;
@@ -527,15 +529,15 @@ bool hp_region_release(hugepin_domain *d, struct hp_region *r)
 	hp_counts_barrier();
 	TAILQ_REMOVE(&d->retired, r, order);
 	if (hp_region_pins(r)) {
-		hp_region_publish(r, true); /* pinned just now */
+		hp_region_publish(r, true); /* a pin came meanwhile */
 		return false;
 	}
 	deregister(d, r, false);
 	return true;
 }
 
-/* Evict one region that is not in use: the plan's choice where there is a helper, else the first that the clock finds
- * unused. False: there is none. */
+/* Evict one region that is not in use. If there is a helper, the plan chooses; otherwise the clock does. False: every
+ * region is in use. */
 static bool evict_one(hugepin_domain *d)
 {
 	struct hp_region *r;
@@ -578,7 +580,7 @@ static void sleep_ns(uint64_t ns)
 	hp_futex_wait(&never, 0, ns);
 }
 
-/* Call the backend's reg again after each refusal, as long as something can be given back. */
+/* Register r with the backend. After each refusal evict a region and try again, as long as there is one to evict. */
 static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access, bool evict)
 {
 	uint64_t start_ns = d->backend.now_ns(d->ctx), now_ns;
@@ -597,7 +599,7 @@ static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access,
 			break;
 		if (evict_one(d))
 			continue;
-		/* Nothing is left to give back, but the kernel may still charge what was given back. */
+		/* No region is left to evict. But the kernel may still charge memory that was deregistered. */
 		if (!waits-- || now_ns - d->deregistered_at_ns > LATE_NS)
 			break;
 		sleep_ns(LATE_STEP_NS);
@@ -616,9 +618,9 @@ static uint64_t keys_of(const struct hugepin_reg *reg)
 	return keys;
 }
 
-/* Whether somebody will say when this foreign memory goes away: the kernel, or else the interposed calls, which
- * announce only a part of it where the kernel is heard (unmapping.h). Nobody here hears of shared memory and files that
- * another process takes away. */
+/* Whether the cache will be told when this foreign memory goes away: by the kernel, or else by the interposed calls. If
+ * the kernel's events are read, the interposed calls announce only a part (unmapping.h). Neither tells of shared memory
+ * and files that another process takes away. */
 static bool is_told_of(const hugepin_domain *d, uintptr_t start, uintptr_t end)
 {
 	if (!d->watched)
@@ -643,9 +645,10 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 			return d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
 	if (holds && (err = hp_heap_hold(start, len, gen, d->hold)) != 0)
 		return err;
-	/* Before it is registered, so that nothing is missed. On-demand registrations follow what the program maps. The
-	 * heap drops what it unmaps before, so there it is but a precaution: against programs that unmap or discard
-	 * parts of buffers. Extents as wholes: each watched part would be a mapping of its own. */
+	/* Watch the memory before it is registered, so that no change is missed. On-demand registrations follow the
+	 * program's mappings by themselves. The heap drops regions before it unmaps their memory. So watching the heap
+	 * is only a precaution against programs that unmap or discard parts of buffers. Watch the whole extent: each
+	 * watched part would become a mapping of its own. */
 	if (holds && hp_heap_extent((void *)start, &extent))
 		hp_uffd_watch_heap((uintptr_t)extent.addr, (uintptr_t)extent.addr + extent.len);
 	err = -ENXIO;

@@ -1,6 +1,5 @@
 /*
- * The service thread's work for domains: what is queued, what is dead, what is to be registered ahead, and the helpers'
- * runs.
+ * The service thread's work for domains: queued ranges, dead regions, registering ahead of pins, and the helpers' runs.
  */
 #include "reg/serve.h"
 
@@ -13,7 +12,8 @@
 #include "reg/helper.h"
 #include "reg/region.h"
 
-/* The service thread, which is there for all, leaves a domain alone for so long whose lock is not to be had soon. */
+/* If a domain's lock stays taken, the service thread leaves the domain alone for this long, since it serves all
+ * domains. */
 #define BUSY_AGAIN_NS UINT64_C(10000000)
 
 /* ------------------------------------------------------------------ domains */
@@ -37,7 +37,8 @@ static void serve_one(hugepin_domain *d, void *busy)
 	}
 	hp_gone_drain(d);
 	hp_region_deregister_dead(d);
-	/* After the drain: what goes away from here on will be found registered. */
+	/* Take the prefetches after the drain: if their memory goes away from here on, the next drain finds it
+	 * registered. */
 	hp_lock(&d->queue_lock);
 	n = d->prefetches_count;
 	memcpy(asked, d->prefetches, n * sizeof *asked);
@@ -50,7 +51,7 @@ static void serve_one(hugepin_domain *d, void *busy)
 			HP_DSTAT(d, prefetched, hp_cover_ahead(d, asked[i].addr, asked[i].len, asked[i].access) == 0);
 	}
 	hp_unlock(&d->lock);
-	/* The opener will register; what it has to wait for then is less. */
+	/* Only the opener may register. Make the pages present, so that the opener waits less. */
 	if (d->opener_only)
 		for (unsigned i = 0; i < n; i++)
 			make_present(&asked[i]);
@@ -85,7 +86,7 @@ static void help_one(hugepin_domain *d, void *round)
 	now->news.crowded |= news.crowded;
 	if (news.busy)
 		now->next_ns = HP_MIN(now->next_ns, hp_clock_ns() + BUSY_AGAIN_NS);
-	else if (!d->own_clock) /* else whoever moves it has to wake us */
+	else if (!d->own_clock) /* if the backend has a clock of its own, its owner has to wake us */
 		now->next_ns = HP_MIN(now->next_ns, due_ns);
 	else if (news.crowded)
 		now->next_ns = HP_MIN(now->next_ns, hp_clock_ns() + HP_CROWDED_NS);
@@ -97,12 +98,12 @@ static bool help_all(void)
 	struct round now = { .next_ns = UINT64_MAX };
 	uint64_t begun_ns = hp_clock_ns();
 
-	hp_domains_lock(); /* none may be closed meanwhile */
+	hp_domains_lock(); /* no domain may be closed meanwhile */
 	hp_helper_begin(begun_ns > planned_ns ? begun_ns - planned_ns : 0);
 	hp_domains_unlock();
 	hp_domains_each_held(help_one, &now);
-	/* The barrier interrupts every thread, so not at each run, but at the last before we sleep for long: it pairs
-	 * with record_use() in pin.c, where what is pushed after it asks for another run. */
+	/* The barrier interrupts every thread, so it is used only in the last run before a long sleep. It pairs with
+	 * record_use() in pin.c: a record that is pushed after the barrier asks for another run. */
 	if (!now.news.any) {
 		hp_counts_barrier();
 		now.next_ns = UINT64_MAX;
@@ -112,7 +113,7 @@ static bool help_all(void)
 		now.next_ns = HP_MIN(now.next_ns, hp_clock_ns() + HP_AGAIN_NS);
 	planned_ns = now.next_ns;
 	hp_serve_helper_job.again_ns = now.next_ns == UINT64_MAX ? 0 : now.next_ns;
-	/* Who pins without a pause gains nothing from us. */
+	/* The helper gains nothing for a program that pins without a pause, so the next run then waits longer. */
 	hp_serve_helper_job.delay_ns = hp_helper_delay_ns(now.news.crowded);
 	return false;
 }
@@ -127,7 +128,8 @@ void hp_serve_wake_helper(void)
 
 /* ------------------------------------------------------------------ heap memory that is wanted back */
 
-/* As the memory decays, it is tried again at the next tick. Who purges waits. */
+/* Deregister unused heap memory of one domain. ticks > 0: the memory decays, so do not wait for a domain in a slow
+ * call: the next tick tries again. 0: the caller purges, so wait. */
 static void drop_unused_of(hugepin_domain *d, void *ticks)
 {
 	struct hp_region *r, *next;

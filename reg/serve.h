@@ -1,5 +1,5 @@
 /*
- * What the service thread does for domains.
+ * The service thread's jobs for domains.
  */
 #ifndef HP_REG_SERVE_H
 #define HP_REG_SERVE_H
@@ -7,17 +7,17 @@
 #include "base/service.h"
 #include "reg/state.h"
 
-/* Give hp_domains_job its function. With the lock of opening. */
+/* Give hp_domains_job its function. Call with the lock of opening. */
 void hp_serve_open(void);
 
-/* In the child of fork. */
+/* Called in the child of fork. */
 void hp_serve_child(void);
 
-/* Have the helpers look at records. Asked for already: nothing to do. */
+/* Ask for a run of the helpers, which takes records. Does nothing if a run is already asked for. */
 extern struct hp_job hp_serve_helper_job;
 void hp_serve_wake_helper(void);
 
-/* For the heap (alloc/hold.h): deregister what lies on memory that was free for so many ticks. */
+/* For the heap (alloc/hold.h): deregister regions on memory that was free for so many ticks. */
 void hp_serve_drop_unused_holds(uint32_t ticks);
 
 #endif

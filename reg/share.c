@@ -1,17 +1,17 @@
 /*
- * Sharing idle cores. The processes of one user tell each other of themselves in a file of /dev/shm, in which each has
- * a slot. The file is read and written under flock(2). It is not mapped: whatever somebody writes there, or truncates,
- * can mislead the helpers but do no other harm. Nothing is open from one post to the next. So after a fork, or when
- * somebody has removed the file, the next post begins anew. A post takes 15 to 40 us of the helper's time, once in
+ * Sharing idle cores. The processes of one user tell each other of themselves in a file of /dev/shm, in which each
+ * process has a slot. The file is read and written under flock(2). It is not mapped: bad contents or a truncation can
+ * mislead the helpers, but do no other harm. No descriptor stays open from one post to the next. So after a fork, or if
+ * the file was removed, the next post begins anew. A post takes 15 to 40 us of the helper's time, once in
  * HP_SHARE_PERIOD operations.
  *
- * All processes of a user come to the same ranking, since they read the same slots. For one period after a change two
- * helpers may be on one core, or none. The cores are those of all masks in the slots together: of each helper and of
- * its process's main thread, since programs are bound to cores of their own. How one mask overlaps another is not
- * looked at.
+ * All processes of a user compute the same ranking, since they read the same slots. For one period after a change a
+ * core may have two helpers, or none. The usable cores are the union of all masks in the slots. A slot's mask has the
+ * cores of the helper and of its process's main thread, since programs are bound to cores of their own. Partly
+ * overlapping masks are not treated specially.
  *
- * Processes of another PID namespace cannot be told alive from dead, so each namespace has a file of its own. A file of
- * another kind or version is left as it is.
+ * Each PID namespace has a file of its own, since a process cannot tell whether processes of another namespace live. A
+ * file of another kind or version is left as it is.
  */
 #include "reg/share.h"
 
@@ -27,21 +27,22 @@
 #include "base/base.h"
 #include "base/proc.h"
 
-/* A slice of Linux's fair scheduler with eight processors or more (0.7 ms * (1 + log2 8), of EEVDF; 3 ms before), and
- * what it takes to switch. */
+/* SLICE_NS: a time slice of Linux's fair scheduler with eight processors or more (EEVDF: 0.7 ms * (1 + log2 8); 3 ms
+ * before). SWITCH_NS: the time of a switch between threads. */
 #define SLICE_NS UINT64_C(3000000)
 #define SWITCH_NS UINT64_C(5000)
 
 enum { CPU_WORDS = 16, SLOTS_AT_ONCE = 16, LEAVE_TRIES = 100 };
 
-/* The contents of the file: a header, and slots, of which those of owner 0 are free. */
+/* The contents of the file: a header, then slots. A slot of owner 0 is free. */
 struct header {
 	uint64_t magic;
 	uint32_t version, slot_size;
 };
 
 struct slot {
-	uint64_t owner; /* when it started, in ticks since boot, and its PID: never those of another process */
+	/* the process's start in ticks since boot, and its PID: together never those of another process */
+	uint64_t owner;
 	struct hp_share_entry entry;
 	uint64_t cpus[CPU_WORDS];
 };
@@ -51,12 +52,12 @@ static const struct header expected = { UINT64_C(0x65726168736e7068), 1, sizeof(
 
 const char *hp_share_directory = "/dev/shm";
 
-/* This process; the helper's thread alone. */
+/* This process. Only the helper's thread uses this. */
 static struct {
-	int pid; /* for which the rest holds */
+	int pid; /* the process that the other members are about */
 	uint64_t owner, tie, namespace;
 	bool joined;
-	size_t next_check; /* the slot whose owner is looked for at the next post */
+	size_t next_check; /* the slot whose owner's life is checked at the next post */
 } self;
 
 struct hp_share_verdict hp_share_decide(const struct hp_share_entry *processes, size_t n, size_t me, unsigned idle,
@@ -102,7 +103,7 @@ uint64_t hp_share_cost_ns(uint32_t sharers, uint64_t cost_ns)
 
 /* ------------------------------------------------------------------ who lives */
 
-/* The owner's number of process pid. 0: there is none, or it has ended. 1: that cannot be told. */
+/* The number for `slot.owner` of process pid. 0: the process does not exist, or has ended. 1: this cannot be told. */
 static uint64_t process_owner(int pid)
 {
 	char path[32], stat[1024];
@@ -164,7 +165,7 @@ static void slots_path(char *path, size_t size)
 	hp_line_number(&l, self.namespace, 10);
 }
 
-/* The lock is given up by name: a child of fork may have the descriptor, too. */
+/* Unlock explicitly: a child of fork may also have the descriptor, so close() alone would keep the lock. */
 static void close_slots(int fd)
 {
 	syscall(SYS_flock, fd, LOCK_UN);
@@ -183,7 +184,7 @@ static int check_slots(int fd)
 	    s.stx_nlink > 1)
 		return -EPERM;
 	if (!s.stx_nlink)
-		return -EAGAIN; /* the last to leave has just removed it */
+		return -EAGAIN; /* the last process to leave has just removed the file */
 	if (!s.stx_size) {
 		n = syscall(SYS_pwrite64, fd, &expected, sizeof expected, 0);
 		return n == sizeof expected ? 0 : n < 0 ? -errno : -ENOSPC;
@@ -192,7 +193,7 @@ static int check_slots(int fd)
 	return n == sizeof h && memcmp(&h, &expected, sizeof h) == 0 ? 0 : -EPROTO;
 }
 
-/* The file, locked, or -errno. */
+/* A descriptor of the file, locked; or -errno. */
 static int open_slots(int flags)
 {
 	char path[256];
@@ -203,7 +204,7 @@ static int open_slots(int flags)
 	if (fd < 0)
 		return -errno;
 	if (syscall(SYS_flock, fd, LOCK_EX | LOCK_NB) != 0) {
-		err = -errno; /* EAGAIN: somebody else has it */
+		err = -errno; /* EAGAIN: another process has the lock */
 		syscall(SYS_close, fd);
 		return err;
 	}
@@ -222,17 +223,18 @@ static int write_slot(int fd, size_t i, const struct slot *s)
 	return n == sizeof *s ? 0 : n < 0 ? -errno : -ENOSPC;
 }
 
-/* What a look at all slots has found. */
+/* The result of reading all slots. */
 struct survey {
-	size_t own, free; /* slots; HP_SHARE_MAX: none */
-	size_t slots; /* in the file */
+	size_t own, free; /* slot numbers; HP_SHARE_MAX: none */
+	size_t slots; /* slots in the file */
 	size_t others;
-	uint64_t cpus[CPU_WORDS]; /* theirs, and what was there before */
+	uint64_t cpus[CPU_WORDS]; /* processors of the others, added to the earlier contents */
 };
-static struct hp_share_entry seen[HP_SHARE_MAX]; /* the others, in the order of slots; the helper's thread alone */
+/* the other processes, in the order of slots; used by the helper's thread only */
+static struct hp_share_entry seen[HP_SHARE_MAX];
 
-/* Read all slots, and empty those whose owner has ended. check_all: each owner is looked for; otherwise one, each in
- * its turn. */
+/* Read all slots, and empty those whose owner has ended. check_all: check every owner; otherwise check one owner, the
+ * next one in turn. */
 static void read_slots(int fd, bool check_all, struct survey *v)
 {
 	static const struct slot empty;
@@ -267,14 +269,14 @@ static void read_slots(int fd, bool check_all, struct survey *v)
 		self.next_check = 0;
 }
 
-/* The processors on which this thread may run, and the main thread. */
+/* The processors on which this thread or the main thread may run. */
 static int read_cpus(uint64_t *cpus)
 {
 	uint64_t main[CPU_WORDS] = { 0 };
 
 	if (syscall(SYS_sched_getaffinity, 0, sizeof main, cpus) < 0)
 		return -errno;
-	syscall(SYS_sched_getaffinity, self.pid, sizeof main, main); /* it may have ended */
+	syscall(SYS_sched_getaffinity, self.pid, sizeof main, main); /* this fails if the main thread has ended */
 	for (int w = 0; w < CPU_WORDS; w++)
 		cpus[w] |= main[w];
 	return 0;

@@ -1,16 +1,16 @@
 /*
- * Call sites by frame pointers. x86-64 and AArch64 both put the caller's frame pointer and the return address side by
- * side, and the frame pointer points at them: they are a chain through the stack. In code that was compiled without
- * frame pointers the register holds any value. So a link is followed only upwards, and only within the stack that is
- * known to be this thread's.
+ * Call sites by frame pointers. x86-64 and AArch64 both store the caller's frame pointer and the return address side by
+ * side, and the frame pointer points at this pair. So the pairs form a chain through the stack. In code that was
+ * compiled without frame pointers the register may hold any value. So a link is followed only upwards, and only within
+ * memory that is known to be this thread's stack.
  *
- * That memory must stay mapped for as long as the thread runs. The bounds of its mapping do not prove this: the kernel
- * merges neighbours, and what follows a thread's stack in one mapping may belong to anyone. The proof is two addresses
- * on one stack: a frame that is live, and something that stands at the top of the stack. The C library puts a thread's
- * static TLS there. For the main thread it is the random bytes whose address the kernel tells (AT_RANDOM).
+ * That memory must stay mapped while the thread runs. The bounds of its mapping do not prove this: the kernel merges
+ * neighbouring mappings, so memory of any owner may follow a stack in the same mapping. The proof is two addresses on
+ * one stack: a live frame, and an object at the top of the stack. For most threads this object is the static TLS, which
+ * the C library puts there. For the main thread it is the random bytes whose address the kernel tells (AT_RANDOM).
  *
- * One case is not recognized: a fiber's stack that lies below the thread's in the same mapping, without a guard
- * between.
+ * One case is not recognized: the stack of a fiber that lies below the thread's stack in the same mapping, without a
+ * guard page between them.
  */
 #include "reg/site.h"
 
@@ -30,13 +30,13 @@ enum { ALIGNED = 8, ADDRESS_BITS = 48 };
 #endif
 #define ADDRESS_MASK (((uintptr_t)1 << ADDRESS_BITS) - 1)
 enum { CODE_MAX = 512, LINE = 512 };
-#define LOOK_AT_LEAST 4096 /* one in so many strangers is looked at, at least */
+#define LOOK_AT_LEAST 4096 /* the mappings are read for at least one in so many strangers */
 
-/* Of this thread. A frame in [low, low + size) is its own. So is everything above it up to the end, and two words
- * more. */
+/* This thread's stack. A frame in [low, low + size) is on it. So is all memory from that frame to the end, and two
+ * words more. */
 static HP_TLS struct {
 	uintptr_t low, size;
-	uint32_t strangers; /* frames seen elsewhere, since the bounds were last learnt */
+	uint32_t strangers; /* frames seen outside since the bounds were last learnt */
 } stack;
 
 static bool on_stack(uintptr_t at)
@@ -63,7 +63,8 @@ static bool look_around(void *around, const struct hp_mapping *m)
 	return true;
 }
 
-/* The mapping of `at`, with those that follow it without a gap and can be read: mlock(2) and others split mappings. */
+/* Find the mapping that contains `at`, together with readable mappings that follow it without a gap: mlock(2) and other
+ * calls split mappings. */
 static bool find_stack(uintptr_t at, uintptr_t *ret_start, uintptr_t *ret_end)
 {
 	struct around a = { .at = at };
@@ -76,12 +77,12 @@ static bool find_stack(uintptr_t at, uintptr_t *ret_start, uintptr_t *ret_end)
 	return true;
 }
 
-/* Where code lies. Without frame pointers the register often points at the caller's variables. What stands there is no
- * return address, and it changes from call to call. Nothing is read through these bounds. So another thread may write
- * them meanwhile: at worst one chain ends too early, once. */
+/* The addresses of code. Without frame pointers the register often points at the caller's variables. The word there is
+ * no return address, and it changes from call to call. So an address counts only if it is in code. The code never reads
+ * memory through these bounds, so another thread may write them meanwhile: at worst one chain ends too early, once. */
 static struct {
-	_Atomic bool taken; /* by a thread that reads the mappings */
-	_Atomic uint32_t strangers; /* addresses outside since they were last read */
+	_Atomic bool taken; /* a thread is reading the mappings */
+	_Atomic uint32_t strangers; /* addresses seen outside since the mappings were last read */
 	_Atomic uint32_t count;
 	_Atomic uintptr_t start[CODE_MAX], end[CODE_MAX];
 } code;
@@ -115,8 +116,8 @@ static bool known_code(uintptr_t address)
 	return false;
 }
 
-/* The mappings are read anew for the first stranger, the second, the fourth and so on: it may be of a library that was
- * loaded since. */
+/* Look for a stranger, an address outside the known code. It may be in a library that was loaded since, so read the
+ * mappings again for the first stranger, the second, the fourth and so on. */
 static HP_COLD bool learn_code(uintptr_t address)
 {
 	uint32_t nth = atomic_fetch_add_explicit(&code.strangers, 1, memory_order_relaxed) + 1, count = 0;
@@ -136,9 +137,9 @@ static HP_COLD bool learn_code(uintptr_t address)
 	return known_code(address);
 }
 
-/* False: `at` is not on this thread's stack, as far as can be told. The mappings are read for the first stranger, the
- * second, the fourth and so on. A main thread's stack grows, and a thread may begin in a fiber; but a thread that stays
- * in one pays little. */
+/* Learn the stack of a frame outside the known bounds. False: `at` is not on this thread's stack, as far as can be
+ * told. The mappings are read for the first such frame, the second, the fourth and so on: a main thread's stack grows,
+ * and a thread may begin in a fiber. So a thread that stays in a fiber pays little. */
 static HP_COLD bool learn_stack(uintptr_t at)
 {
 	uint32_t nth = ++stack.strangers;
@@ -148,7 +149,7 @@ static HP_COLD bool learn_stack(uintptr_t at)
 
 	if (nth & (nth - 1) && nth % LOOK_AT_LEAST)
 		return false;
-	/* A main thread's TLS is a mapping of the loader's, which may merge with anything. */
+	/* A main thread's TLS is in a mapping made by the loader, which may merge with any other. */
 	if (syscall(SYS_gettid) == getpid())
 		top = getauxval(AT_RANDOM);
 	ok = find_stack(at, &start, &end) && at < top && top < end;
@@ -156,7 +157,8 @@ static HP_COLD bool learn_stack(uintptr_t at)
 	if (!ok)
 		return false;
 
-	/* For a signal handler that comes here, nothing is inside until both are known. */
+	/* A signal handler may come in between: the size is 0 until both values are known, so it finds no frame
+	 * inside. */
 	stack.size = 0;
 	hp_barrier_handler();
 	stack.low = start;

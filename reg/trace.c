@@ -1,11 +1,11 @@
 /*
- * Lines are made in a buffer, which is written when it is full, when a domain is closed and at exit, by raw system
- * calls: these are no cancellation points. Between writes no descriptor is held: a program may close those that it does
- * not know (closefrom(3)), and the number would soon be that of a file of its own. So the path is made absolute once,
- * and opened for each write; what lies there is looked at each time, since others may have put something else into its
- * place.
+ * Lines are written into a buffer. The buffer is written to the file when it is full, when a domain is closed and at
+ * exit, by raw system calls, which are not cancellation points. Between writes no descriptor is kept: a program may
+ * close descriptors that it does not know (closefrom(3)), and the number would soon be that of a file of its own. So
+ * the path is made absolute once, and opened for each write. Each time the file is checked, since another file may have
+ * taken its place.
  *
- * The lock is the last of all: events come with a domain's lock held, and with the table's.
+ * The lock is the last in the order of locks: events come with a domain's lock held, and with the table's.
  */
 #include "reg/trace.h"
 
@@ -28,17 +28,17 @@ bool hp_trace_on;
 
 static struct {
 	struct hp_lock lock;
-	bool begun; /* or tried to, or not to be */
-	pid_t pid; /* whose trace this is: children of _Fork(3) and clone(2) run no handlers */
-	size_t used; /* bytes of the buffer */
-	uint64_t waiting, lost; /* lines: in the buffer; not written */
+	bool begun; /* the trace was begun, or beginning failed */
+	pid_t pid; /* the process of this trace: children of _Fork(3) and clone(2) run no fork handlers */
+	size_t used; /* bytes used of the buffer */
+	uint64_t waiting, lost; /* waiting: lines in the buffer; lost: lines that could not be written */
 	char path[PATH_MAX];
 	char buffer[BUFFER_SIZE];
 } trace = { .lock = HP_LOCK_INIT(HP_RANK_TRACE) };
 
 /* ------------------------------------------------------------------ the file */
 
-/* A failure leaves no part of a line behind, where the file can be cut. */
+/* Append the buffer to the file. After a failure the file is cut back, if possible, so that it has no partial line. */
 static bool append_buffer(bool begin)
 {
 	const int fd = hp_open_own(trace.path, O_APPEND | (begin ? O_CREAT : 0));
@@ -47,7 +47,7 @@ static bool append_buffer(bool begin)
 	long n;
 
 	if (fd >= 0) {
-		if (begin) /* here, and not by O_TRUNC: what is not ours keeps its contents */
+		if (begin) /* not by O_TRUNC, so that a file which is not ours keeps its contents */
 			syscall(SYS_ftruncate, fd, 0L);
 
 		const long end = syscall(SYS_lseek, fd, 0L, SEEK_END);
@@ -68,7 +68,7 @@ static bool append_buffer(bool begin)
 	return fd >= 0 && done == trace.used;
 }
 
-/* With the lock. */
+/* Write the buffer. Called with the lock. */
 static void flush_buffer(void)
 {
 	const int saved_errno = errno;
@@ -134,7 +134,7 @@ static const char *wanted_path(void)
 	return (const char *)(intptr_t)hp_config.trace;
 }
 
-/* Make trace.path of the wanted one. False: it is too long, or the directory has no name. */
+/* Make trace.path from the wanted path. False: the path is too long, or the current directory has no path. */
 static bool make_trace_path(void)
 {
 	struct hp_line l = { trace.path, trace.path + sizeof trace.path };
@@ -168,7 +168,7 @@ void hp_trace_start(void)
 		return;
 	trace.begun = true;
 	trace.pid = getpid();
-	trace.waiting = trace.lost = 0; /* of the parent's, in a child of fork */
+	trace.waiting = trace.lost = 0; /* in a child of fork these were the parent's */
 	memcpy(trace.buffer, header, sizeof header - 1);
 	trace.used = sizeof header - 1;
 	hp_trace_on = make_trace_path() && append_buffer(true);
@@ -188,7 +188,7 @@ void hp_trace_child(void)
 	hp_trace_on = false;
 }
 
-/* A signal handler may have called exit() in the midst of a line. */
+/* Do nothing if this thread has the lock: a signal handler may have called exit() while it interrupted hp_trace(). */
 static __attribute__((destructor)) void destruct(void)
 {
 	if (!hp_trace_on || hp_lock_mine(&trace.lock))

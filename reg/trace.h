@@ -1,10 +1,10 @@
 /*
- * HUGEPIN_TRACE: the events of all domains in a file, a line of CSV each, which `hugepin plot` draws.
+ * HUGEPIN_TRACE: writes the events of all domains to a CSV file, one line each. `hugepin plot` draws the file.
  *
  *	t_ns,event,domain,policy,addr,len,pinned_bytes,regions
  *
- * t_ns is CLOCK_MONOTONIC; addr and len are those of the registration (of a miss: of what is to be registered);
- * pinned_bytes and regions are the domain's statistics after the event.
+ * t_ns is CLOCK_MONOTONIC. addr and len are those of the registration; for a miss, those of the range that is going to
+ * be registered. pinned_bytes and regions are the domain's statistics after the event.
  */
 #ifndef HP_REG_TRACE_H
 #define HP_REG_TRACE_H
@@ -19,18 +19,19 @@ enum hp_trace_event { HP_TRACE_PIN, HP_TRACE_UNPIN, HP_TRACE_REGISTER, HP_TRACE_
 /* Changes only before a process has its first domain. */
 extern bool hp_trace_on;
 
-/* A domain is going to be opened, and no other is open or ever was; later calls do nothing. Begins the trace, if one is
- * wanted; if its file cannot be written, says so, and there is none. */
+/* Begin the trace, if one is wanted. Called when a process opens its first domain; later calls do nothing. If the file
+ * cannot be written, says so on stderr, and there is no trace. */
 void hp_trace_start(void);
 
-/* Something has happened to [start, end). Only if hp_trace_on. From any thread, under any lock but this module's own;
- * allocates nothing; may block in write(2). What cannot be written is counted, and the number told at exit. */
+/* Write down an event of [start, end). Call only if hp_trace_on. Any thread may call this, under any lock except this
+ * module's. Allocates nothing. May block in write(2). Events that cannot be written are counted, and the number is
+ * reported at exit. */
 void hp_trace(enum hp_trace_event event, const hugepin_domain *d, uintptr_t start, uintptr_t end);
 
-/* Write what is waiting in the buffer: a domain is being closed. */
+/* Write the lines that wait in the buffer, since a domain is being closed. */
 void hp_trace_flush(void);
 
-/* In the child of fork: its trace is its own, if the path has a %p; else it has none. */
+/* Called in the child of fork. The child has a trace of its own if the path has a %p; otherwise it has none. */
 void hp_trace_child(void);
 
 #endif

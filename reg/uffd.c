@@ -21,7 +21,7 @@
 #define UFFD_USER_MODE_ONLY 1
 #endif
 
-/* PROCMAP_QUERY, of Linux 6.11: the mapping that covers an address. */
+/* The argument of PROCMAP_QUERY (Linux 6.11), which finds the mapping that covers an address. */
 struct map_query {
 	uint64_t size, flags, addr, start, end, vma_flags, page_size, offset, inode;
 	uint32_t dev_major, dev_minor, name_size, build_id_size;
@@ -30,39 +30,40 @@ struct map_query {
 #define MAP_QUERY _IOWR('f', 17, struct map_query)
 #define MAP_QUERY_SHARED 8
 
-/* What the kernel calls memory of MAP_ANONYMOUS | MAP_HUGETLB, which lies in a file that has no name and no
+/* The kernel's name for memory of MAP_ANONYMOUS | MAP_HUGETLB, which is in a file without a name and without a
  * descriptor. */
 #define ANONYMOUS_HUGETLB "/anon_hugepage (deleted)"
 
 enum { EVENTS = 32, DESCRIPTORS_MAX = 1024, YIELDS = 64, PAUSE_NS = 50000 };
 
-/* How long a pin waits until nothing is changing. After each wait in vain the next one is shorter. */
+/* How long a pin waits until no memory is changing. After each wait in vain the next one is shorter. */
 #define PATIENCE_MAX_NS UINT64_C(10000000)
 #define PATIENCE_MIN_NS UINT64_C(1000000)
 
-/* The thread has a table of descriptors of its own. It never ends. A process that was cloned without fork handlers may
- * have the descriptor, too, and keep it open: then nothing would be released, and whoever unmaps would wait for a
- * reader that is gone. */
+/* The watcher. Its thread has a table of descriptors of its own, and never ends. A process that was cloned without fork
+ * handlers may also have the descriptor and keep it open. If the thread ended, the kernel would then not release the
+ * userfaultfd, and threads that unmap would wait for a reader that no longer exists. */
 static struct {
 	struct hp_kept uffd;
-	struct hp_kept maps; /* /proc/self/maps, to ask for mappings */
-	struct hp_lock maps_lock; /* of opening it, and of its position */
+	struct hp_kept maps; /* /proc/self/maps, to look up mappings */
+	struct hp_lock maps_lock; /* guards the opening of `maps` and its file position */
 	struct hp_thread thread;
-	_Atomic uint32_t round; /* odd while events are read and queued; waited for */
-	_Atomic uint32_t waiters; /* threads have waited for it since it was last woken */
+	_Atomic uint32_t round; /* odd while events are read and queued; a futex */
+	_Atomic uint32_t waiters; /* threads have waited for `round` since the last wake */
 	_Atomic uint64_t patience_ns;
-	/* The trial of the kernel's count, between who opens and the thread. */
+	/* The trial of the kernel's count, between the opening thread and the watcher. */
 	_Atomic bool trying, ending;
-	/* Read one by one; before how many of these something was said to be changing. */
+	/* events_tried: events read one by one in the trial. counted: those before which the kernel said that something
+	 * is changing. */
 	_Atomic uint32_t events_tried, counted;
 } watch = { .uffd.fd = -1, .maps.fd = -1, .maps_lock = HP_LOCK_INIT(HP_RANK_MAPS), .patience_ns = PATIENCE_MAX_NS };
 
-/* Queues a range in a domain. Sealed: the watcher calls it. */
+/* A function that queues a range in a domain. Sealed, since the watcher calls it. */
 static HP_SEALED(struct { void (*tell)(hugepin_domain *d, void *range); }) gone_hook;
 
 /* ------------------------------------------------------------------ descriptors */
 
-/* Keep fd, under a number that programs do not come by: they close and open the low ones. */
+/* Keep fd under a high number, since programs close and open low ones. */
 static bool keep_descriptor(struct hp_kept *k, int fd)
 {
 	struct rlimit limit = { .rlim_cur = 0 };
@@ -105,7 +106,7 @@ static void handle_event(const struct uffd_msg *m)
 {
 	switch (m->event) {
 	case UFFD_EVENT_UNMAP:
-	case UFFD_EVENT_REMOVE: /* comes before the pages go */
+	case UFFD_EVENT_REMOVE: /* this event comes before the pages go */
 		tell_gone(m->arg.remove.start, m->arg.remove.end, m->event == UFFD_EVENT_REMOVE);
 		break;
 	case UFFD_EVENT_REMAP:
@@ -117,8 +118,9 @@ static void handle_event(const struct uffd_msg *m)
 	}
 }
 
-/* UFFDIO_WRITEPROTECT looks at the count before it looks at its argument, a range that is empty and refused. (An
- * address where nothing can be read would be refused, too, but by a page fault in the kernel: five times as long.) */
+/* Ask the kernel whether something is changing. UFFDIO_WRITEPROTECT reads the count of changes before it checks its
+ * argument. The argument is an empty range, which is refused. (An unreadable address would be refused, too, but by a
+ * page fault in the kernel, which takes five times as long.) */
 static enum hp_change ask(int fd)
 {
 	static const struct uffdio_writeprotect nothing;
@@ -128,33 +130,34 @@ static enum hp_change ask(int fd)
 	return errno == EINVAL ? HP_QUIET : errno == EAGAIN ? HP_CHANGING : HP_UNTOLD;
 }
 
-/* seq_cst: the second time before `waiters` is read; pairs with hp_uffd_wait(). */
+/* seq_cst: the second turn of a round comes before `waiters` is read; pairs with hp_uffd_wait(). */
 static void turn_round(void)
 {
 	atomic_fetch_add_explicit(&watch.round, 1, memory_order_seq_cst);
 }
 
-/* One read a round: whoever waits for the end of a round would else wait as long as others go on unmapping. False:
- * there are no more rounds. */
+/* Read and queue events once. A round has only one read: with more, a thread that waits for the end of the round would
+ * wait while others go on unmapping. False: there are no more rounds. */
 static bool read_round(int fd)
 {
 	struct uffd_msg m[EVENTS];
-	/* Before the event that comes after it is read. acquire: pairs with counts() and start_watcher(). */
+	/* acquire: read before the event that comes after the flag was set; pairs with counts() and start_watcher(). */
 	bool trying = atomic_load_explicit(&watch.trying, memory_order_acquire);
 	bool ending = atomic_load_explicit(&watch.ending, memory_order_acquire);
 	long n;
 	bool lost;
 
 	if (trying) {
-		/* release: before the event is read; pairs with has_counted_all(). */
+		/* release: counted before the event is read; pairs with has_counted_all(). */
 		atomic_fetch_add_explicit(&watch.events_tried, 1, memory_order_release);
 		atomic_fetch_add_explicit(&watch.counted, ask(fd) == HP_CHANGING, memory_order_release);
 	}
 	turn_round();
-	/* Before the event is read: the thread that unmaps waits for that read, and finds BUSY raised. */
+	/* Raise BUSY before the event is read: the thread that unmaps waits for the read, and so finds BUSY raised. */
 	hp_domains_each(raise_busy, NULL);
 	n = syscall(SYS_read, fd, m, trying ? sizeof *m : sizeof m);
-	lost = n < 0 && errno != EAGAIN && errno != EINTR; /* where a sanitizer has us share the program's table */
+	/* possible under a sanitizer, where the thread shares the program's table */
+	lost = n < 0 && errno != EAGAIN && errno != EINTR;
 	if (lost) {
 		hp_kept_forget(&watch.uffd);
 		tell_gone(0, UINTPTR_MAX, false);
@@ -163,7 +166,7 @@ static bool read_round(int fd)
 		handle_event(&m[i]);
 	hp_domains_each(lower_busy, NULL);
 	turn_round();
-	/* seq_cst: who has set it has seen an older round, or waits; pairs with hp_uffd_wait(). */
+	/* seq_cst: a thread that set `waiters` has seen an older round, or waits; pairs with hp_uffd_wait(). */
 	if (atomic_exchange_explicit(&watch.waiters, 0, memory_order_seq_cst))
 		hp_futex_wake(&watch.round);
 	hp_domains_wake();
@@ -188,8 +191,8 @@ static const struct hp_thread_kind kind = {
 
 /* ------------------------------------------------------------------ waiting */
 
-/* The program has closed the descriptor, or put another in its place. The thread goes on: memory is still watched, and
- * whoever unmaps it waits for the thread. */
+/* Called when the program has closed the descriptor, or put another in its place. The watcher goes on: memory is still
+ * watched, and threads that unmap wait for the watcher. */
 static void lose_descriptor(void)
 {
 	hp_kept_forget(&watch.uffd);
@@ -207,7 +210,7 @@ enum hp_change hp_uffd_ask(void)
 	return change;
 }
 
-/* seq_cst: after `waiters` is written; pairs with turn_round(). */
+/* seq_cst: read after `waiters` is written; pairs with turn_round(). */
 static uint32_t get_round(void)
 {
 	return atomic_load_explicit(&watch.round, memory_order_seq_cst);
@@ -218,7 +221,7 @@ void hp_uffd_wait(void)
 	uint32_t seen = get_round();
 
 	while (seen & 1 && get_round() == seen) {
-		/* Before the word is slept on; pairs with read_round(). */
+		/* seq_cst: written before this thread sleeps; pairs with read_round(). */
 		atomic_store_explicit(&watch.waiters, 1, memory_order_seq_cst);
 		hp_futex_wait(&watch.round, seen, 1000000);
 	}
@@ -240,7 +243,8 @@ bool hp_uffd_settle(uint64_t worth_ns)
 	uint64_t usual_ns = get_patience(), patience_ns = HP_MAX(usual_ns, worth_ns), begun_ns = 0;
 	unsigned tries = 0;
 
-	if (hp_kept_fd(&watch.uffd) >= 0 && !hp_kept_is_there(&watch.uffd)) /* another userfaultfd would answer */
+	/* otherwise a userfaultfd of the program might answer */
+	if (hp_kept_fd(&watch.uffd) >= 0 && !hp_kept_is_there(&watch.uffd))
 		lose_descriptor();
 	while (hp_uffd_ask() == HP_CHANGING) {
 		uint64_t now_ns = hp_clock_ns();
@@ -251,7 +255,7 @@ bool hp_uffd_settle(uint64_t worth_ns)
 			set_patience(HP_MAX(usual_ns, PATIENCE_MIN_NS));
 			return false;
 		}
-		/* Ask often at first: where others unmap all the time, the moments in which none does are short. */
+		/* Ask often at first: if other threads unmap all the time, quiet moments are short. */
 		if (tries++ < YIELDS)
 			sched_yield();
 		else
@@ -259,7 +263,7 @@ bool hp_uffd_settle(uint64_t worth_ns)
 	}
 	if (get_patience() < PATIENCE_MAX_NS)
 		set_patience(PATIENCE_MAX_NS);
-	hp_uffd_wait(); /* what was read is being queued */
+	hp_uffd_wait(); /* events that were read may still be on their way into the queues */
 	return true;
 }
 
@@ -267,8 +271,8 @@ bool hp_uffd_settle(uint64_t worth_ns)
 
 static int open_fd(void)
 {
-	/* What a kernel does not know makes it refuse, and the descriptor is spoilt. The heap's pages of the pool need
-	 * the second. */
+	/* A kernel refuses features that it does not know, and the descriptor is then useless. WP_HUGETLBFS_SHMEM is
+	 * needed for the heap's pages of the pool. */
 	static const uint64_t features[] = {
 		UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_WP_HUGETLBFS_SHMEM,
 		UFFD_FEATURE_PAGEFAULT_FLAG_WP,
@@ -296,7 +300,8 @@ static bool watch_range(int fd, uintptr_t start, uintptr_t end)
 	return syscall(SYS_ioctl, fd, UFFDIO_REGISTER, &r) == 0;
 }
 
-/* After events were read, as calls that made them have waited for that. acquire: pairs with read_round(). */
+/* Whether the kernel's count was right for every event of the trial. Called after the calls that made the events, which
+ * have waited until they were read. acquire: pairs with read_round(). */
 static bool has_counted_all(uint32_t at_least)
 {
 	uint32_t events = atomic_load_explicit(&watch.events_tried, memory_order_acquire);
@@ -304,9 +309,10 @@ static bool has_counted_all(uint32_t at_least)
 	return events >= at_least && atomic_load_explicit(&watch.counted, memory_order_acquire) == events;
 }
 
-/* Until Linux 5.15 the count was a flag, lowered while a second change was under way. So one call makes two: a watched
- * page moved onto another is first what lay there unmapped, then the move; both are counted before the first is told.
- * The thread reads them one by one, and each time something must be said to be changing. */
+/* Try whether the kernel really counts changes. Until Linux 5.15 the count was a flag, which was lowered while a second
+ * change was under way. So one call makes two changes: mremap moves a watched page onto another page, which is first
+ * unmapped. Both changes are counted before the first event is delivered. The watcher reads the events one by one, and
+ * before each the kernel must say that something is changing. */
 static bool counts(int fd, char *three_pages)
 {
 	char *to = three_pages + 2 * HP_BASE_PAGE;
@@ -337,8 +343,8 @@ static bool start_watcher(int fd)
 
 	if (p == MAP_FAILED)
 		return false;
-	/* The thread gets the seccomp filters of this one: what they refuse must be known before anybody waits for
-	 * it. */
+	/* The watcher inherits this thread's seccomp filters. If they refuse poll or read, that must be known before
+	 * any thread waits for the watcher. */
 	if (!may_read(fd)) {
 		syscall(SYS_munmap, p, len);
 		return false;
@@ -346,17 +352,18 @@ static bool start_watcher(int fd)
 	atomic_store_explicit(&watch.ending, false, memory_order_relaxed);
 	if (watch_range(fd, (uintptr_t)p, (uintptr_t)p + len) &&
 	    hp_thread_start(&watch.thread, &kind, (void *)(intptr_t)fd, fd)) {
-		/* Whoever unmaps waits for the thread: a higher priority, which is refused without privilege. */
+		/* Threads that unmap wait for the watcher, so give it a higher priority. Without privilege the kernel
+		 * refuses. */
 		syscall(SYS_setpriority, PRIO_PROCESS, hp_thread_tid(&watch.thread), -10);
 		ok = counts(fd, p);
 		atomic_store_explicit(&watch.ending, !ok, memory_order_release); /* pairs with read_round() */
-		syscall(SYS_munmap, p, len); /* which it is told, and so comes to its end, if it is to */
+		syscall(SYS_munmap, p, len); /* the watcher gets this event, and ends after it if `ending` is set */
 		if (!ok)
 			hp_thread_join(&watch.thread);
 	} else {
 		struct uffdio_range r = { (uintptr_t)p, len };
 
-		syscall(SYS_ioctl, fd, UFFDIO_UNREGISTER, &r); /* nobody would read what munmap waits for */
+		syscall(SYS_ioctl, fd, UFFDIO_UNREGISTER, &r); /* munmap would wait for an event that no thread reads */
 		syscall(SYS_munmap, p, len);
 	}
 	return ok;
@@ -370,7 +377,7 @@ void hp_uffd_open(void (*gone)(hugepin_domain *d, void *range))
 		gone_hook.is.tell = gone;
 		hp_seal(&gone_hook, sizeof gone_hook);
 	}
-	/* After a descriptor was lost there is a thread that still reads: no second one. */
+	/* After a descriptor was lost the watcher still reads. Do not start a second one. */
 	if (hp_kept_fd(&watch.uffd) < 0 && !hp_thread_tid(&watch.thread) && (fd = open_fd()) >= 0 &&
 	    keep_descriptor(&watch.uffd, fd) && !start_watcher(hp_kept_fd(&watch.uffd)))
 		hp_kept_close(&watch.uffd);
@@ -381,7 +388,7 @@ void hp_uffd_open(void (*gone)(hugepin_domain *d, void *range))
 
 struct mapping {
 	uintptr_t start, end;
-	bool is_private; /* and no file backs it */
+	bool is_private; /* private, and no file backs it */
 };
 
 struct sought {
@@ -402,7 +409,8 @@ static bool look_at_mapping(void *sought, const struct hp_mapping *m)
 	return s->addr >= m->end;
 }
 
-/* Find the mapping of addr in /proc/self/maps, from the first line on: Linux before 6.11 has no PROCMAP_QUERY. */
+/* Find the mapping of addr by reading /proc/self/maps from the first line on, for Linux before 6.11, which has no
+ * PROCMAP_QUERY. */
 static bool read_mapping(uintptr_t addr, struct mapping *ret_)
 {
 	struct sought s = { .addr = addr, .ret_ = ret_ };
@@ -429,7 +437,8 @@ static bool open_maps(void)
 	return ok;
 }
 
-/* The mapping that covers addr. 0 and *ret_; -ENOENT: none; -ENOSYS: the kernel does not tell in this way. */
+/* Find the mapping that covers addr. 0 and *ret_; -ENOENT: there is none; -ENOSYS: the kernel has no PROCMAP_QUERY, or
+ * it failed. */
 static int query_mapping(uintptr_t addr, struct mapping *ret_)
 {
 	char name[sizeof ANONYMOUS_HUGETLB + 8] = "";
@@ -478,8 +487,9 @@ static bool can_add(void)
 	return hp_kept_fd(&watch.uffd) >= 0;
 }
 
-/* A watched range becomes a mapping of its own, of the 65530 that a process may have, and mremap(2) does not take
- * several mappings. So a mapping is watched as a whole, unless a part of it has become another mapping meanwhile. */
+/* A watched range becomes a mapping of its own. A process may have only 65530 mappings, and mremap(2) does not move
+ * several at once. So watch whole mappings. Only if that fails, since a part of the mapping has become another mapping
+ * meanwhile, watch the range alone. */
 bool hp_uffd_watch(uintptr_t start, uintptr_t end)
 {
 	int saved_errno = errno;

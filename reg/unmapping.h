@@ -1,5 +1,6 @@
 /*
- * Between libhugepin-malloc.so, which interposes the calls that unmap or discard memory, and the pin cache.
+ * The functions by which libhugepin-malloc.so tells the pin cache of unmapped and discarded memory. It interposes the
+ * calls that unmap or discard.
  */
 #ifndef HP_REG_UNMAPPING_H
 #define HP_REG_UNMAPPING_H
@@ -11,15 +12,15 @@
 
 enum hp_unmapping {
 	HP_UNMAPPED,
-	HP_DISCARDED, /* the pages, not the mapping */
-	HP_DISCARDED_UNTOLD, /* the same, by a call of which the kernel says nothing to who watches */
+	HP_DISCARDED, /* the pages go away, the mapping stays */
+	HP_DISCARDED_UNTOLD, /* the same, by a call for which a userfaultfd gets no event */
 };
 
-/* [addr, addr + len) is about to go away. No more than a look at a word where there are no domains. Called once with a
- * length of 0 to say that it will be called. errno is left alone. */
+/* Announce that [addr, addr + len) is about to go away. Costs one read of memory if no domain is open. Called once with
+ * a length of 0, to say that announcements will come. Keeps errno. */
 void hugepin_unmapping_(const void *addr, size_t len, enum hp_unmapping how);
 
-/* Whether this thread is inside a call of a backend: what registers memory, or lets go of it. */
+/* Whether this thread is inside a backend's call that registers or deregisters memory. */
 bool hugepin_registering_(void);
 
 #pragma GCC visibility pop

@@ -1,23 +1,28 @@
 /*
- * Li et al. 2011, to the letter where the paper has one; what it leaves open is marked with an asterisk.
+ * The policy of Li et al. 2011, followed to the letter where the paper is exact. Our own choices, where it is not, are
+ * marked with an asterisk.
  *
- * A finished use goes into the deregistration queue DQ (done): a ring that overwrites its oldest. The helper takes it
- * out, finds the context of its call site by a signature of region, call site and the two communication points before
- * it, and learns the context's period: the shortest time between two starts in it (3.1, 4.2). A context's deadline is
- * its last start plus its period; a region's is the nearest future one of its contexts (* one that has passed counts as
- * none). The region is given back if there is time to have it again, and always at first sight; then the deadline goes
- * into the registration queue RQ (due), which is in the order of deadlines, apart enough for an item of either queue
- * between any two (3.2). DQ and RQ take turns. What is registered by the helper stays so until its next use has ended,
- * whether that comes or not.
+ * A finished use goes into the deregistration queue DQ (`done`), a ring that overwrites its oldest item. The helper
+ * takes a use out and finds the context of its call site, by a signature of region, call site and the two communication
+ * points before it. Then it learns the context's period, which is the shortest time between two starts in the context
+ * (3.1, 4.2). A context's deadline is its last start plus its period. A region's deadline is the nearest future one of
+ * its contexts (* a past deadline counts as none). The region is given back if there is time to register it again, and
+ * always when it is first seen. Then the deadline goes into the registration queue RQ (`due`). The RQ is in the order
+ * of deadlines. They lie far enough apart for handling one item of either queue between any two (3.2). DQ and RQ take
+ * turns. A region that the helper has registered stays registered until its next use has ended, even if that use never
+ * comes.
  *
- * * A region may be in the RQ with a deadline of each of its contexts. * A region in another use is not given back at
- * the end of the first. * The estimate for "one DQ item" takes the region of the RQ item in question. * The context
- * window has the call site's hash where the paper has the type of the call. * Of regions that must go for others, the
- * one with the farthest deadline goes, and the one idle longest among those without.
+ * Further choices of our own:
+ *  - * A region may be in the RQ several times, with a deadline of each of its contexts.
+ *  - * If uses overlap, a region is not given back before the last has ended.
+ *  - * The estimate for "one DQ item" uses the region of the RQ item in question.
+ *  - * The context window has the call site's hash where the paper has the type of the call.
+ *  - * If regions must go to make room for others, the one with the farthest deadline goes first. Regions without a
+ *    deadline count as farthest, and of these the one idle longest goes.
  *
- * Memory is taken at once and divided into regions, contexts and uses that are under way. When one of the first two is
- * full, the clock algorithm (Corbato 1968) finds what to forget, among regions one in no use; a use that finds no room
- * is not learnt from.
+ * All memory is taken at the start and divided into regions, contexts and uses under way. If the regions or contexts
+ * are full, the clock algorithm (Corbato 1968) chooses one to forget, among regions one that is not in use. If the uses
+ * are full, nothing is learnt from a new use.
  */
 #include "reg/policy/cf11.h"
 
@@ -27,23 +32,23 @@
 
 #define NEVER UINT64_MAX
 
-/* Indices of tables begin at 1; 0 is none. */
+/* Indexes of the tables begin at 1; 0 means none. */
 struct region {
-	uint32_t number; /* the caller's; 0: free */
+	uint32_t number; /* the caller's number for it; 0: this entry is free */
 	uint32_t next; /* in its bucket */
 	uint32_t contexts;
-	uint32_t first_use, last_use; /* under way, oldest first */
+	uint32_t first_use, last_use; /* list of uses under way, oldest first */
 	uint32_t uses;
 	bool registered, recent;
-	bool refused; /* it could not be done, and nothing has happened since */
+	bool refused; /* a step for this region failed, and no event of it has come since */
 	uint64_t bytes;
 	uint64_t last_end_ns;
 };
 
 struct context {
 	uint64_t signature;
-	uint64_t last_ns; /* start */
-	uint64_t period_ns; /* NEVER: seen once */
+	uint64_t last_ns; /* its last start */
+	uint64_t period_ns; /* NEVER: the context was seen once */
 	uint32_t region; /* 0: free */
 	uint32_t next; /* in its bucket */
 	uint32_t next_of_region;
@@ -52,7 +57,7 @@ struct context {
 
 struct use {
 	uint64_t signature, start_ns;
-	uint32_t region, next; /* of its region, or of the free */
+	uint32_t region, next; /* next use of its region, or next free one */
 };
 
 struct due {
@@ -63,25 +68,25 @@ struct due {
 struct hp_cf11 {
 	struct hp_plan_config config;
 	uint64_t now_ns, lead_ns;
-	uint64_t before[2]; /* communication points: the last, and the one before it */
-	size_t size; /* of the mapping */
+	uint64_t before[2]; /* the last two communication points, the later one first */
+	size_t size; /* size of the mapping */
 
 	struct region *region;
 	struct context *context;
 	struct use *use;
-	struct due *due; /* the last is the earliest */
+	struct due *due; /* sorted; the last item is the earliest */
 	uint32_t *region_bucket, *context_bucket;
-	uint32_t regions_max, contexts_max, uses_max; /* the first two: buckets, too */
-	uint32_t regions, contexts, dues, registered; /* how many there are */
-	uint32_t regions_used, contexts_used, uses_used; /* that were ever taken from the tables' ends */
+	uint32_t regions_max, contexts_max, uses_max; /* the first two are also the numbers of buckets */
+	uint32_t regions, contexts, dues, registered; /* numbers of present items */
+	uint32_t regions_used, contexts_used, uses_used; /* entries up to these were ever in use */
 	uint32_t free_use, region_hand, context_hand;
 	uint64_t forgotten;
 
 	struct use done[HP_CF11_DONE_MAX];
-	uint64_t done_head, done_tail; /* counts */
+	uint64_t done_head, done_tail; /* numbers of items ever put in and taken out */
 	bool dq_next;
 
-	struct hp_plan_step step; /* that was answered last, unless it is over */
+	struct hp_plan_step step; /* the last answer, until it is done */
 };
 
 static uint64_t cf11_mix(uint64_t x) /* the finalizer of splitmix64 (Steele et al. 2014) */
@@ -106,7 +111,7 @@ static uint64_t minus_or_zero(uint64_t a, uint64_t b)
 struct hp_cf11 *hp_cf11_new(const struct hp_plan_config *config)
 {
 	size_t memory = HP_MAX(config->memory, HP_PLAN_MEMORY_MIN), rest = memory - sizeof(struct hp_cf11);
-	/* Most regions have one or two contexts, and a use each under way would be more than enough. */
+	/* Most regions have one or two contexts, and one use under way for each is more than enough. */
 	size_t n = rest / (sizeof(struct region) + 2 * (sizeof(struct context) + sizeof(struct due)) +
 			   sizeof(struct use) + 3 * sizeof(uint32_t));
 	struct hp_cf11 *c = hp_meta_map(memory);
@@ -224,7 +229,7 @@ static void cf11_drop(struct hp_cf11 *c, uint32_t index)
 	c->regions--;
 }
 
-/* A free entry, with what was in it forgotten; 0 if every region is in use. */
+/* A free entry; if there is none, forget a region. 0 if every region is in use. */
 static uint32_t take_region(struct hp_cf11 *c)
 {
 	if (c->regions_used < c->regions_max)
@@ -271,7 +276,7 @@ static uint64_t cost_ns(const struct hp_cf11 *c, const struct region *g, bool re
 	return c->config.cost_ns(c->config.arg, g->number, g->bytes, registering);
 }
 
-/* Every item of the queue is counted as compared (3.2). */
+/* The time of a search, as if every item of the queue were compared (3.2). */
 static uint64_t search_ns(uint32_t n)
 {
 	return (uint64_t)n * HP_CF11_COMPARE_NS;
@@ -293,7 +298,7 @@ static uint64_t have_again_ns(const struct hp_cf11 *c, const struct region *g)
 	return hash + cache + give_back_ns(c, g);
 }
 
-/* NEVER: none that is known, or in the future. */
+/* A context's deadline. NEVER: it is not known, or has passed. */
 static uint64_t deadline_ns(const struct hp_cf11 *c, uint32_t context)
 {
 	const struct context *x = &c->context[context];
@@ -323,7 +328,7 @@ static struct region *region_due(const struct hp_cf11 *c, uint32_t i)
 	return &c->region[c->context[c->due[i].context].region];
 }
 
-/* Into the RQ, and earlier ones earlier, as far as they need to be. */
+/* Put a context into the RQ, and move earlier deadlines to an earlier time, as far as needed to keep them apart. */
 static void cf11_enqueue(struct hp_cf11 *c, uint32_t context)
 {
 	uint64_t at_ns = deadline_ns(c, context);
@@ -381,7 +386,7 @@ static void cf11_learn(struct hp_cf11 *c, const struct use *u)
 	x->recent = true;
 }
 
-/* One item of the DQ. */
+/* Process one item of the DQ. */
 static void process_done(struct hp_cf11 *c)
 {
 	struct use u = c->done[c->done_tail++ % HP_CF11_DONE_MAX];
@@ -390,7 +395,7 @@ static void process_done(struct hp_cf11 *c)
 	uint64_t deadline;
 	uint32_t context;
 
-	if (!u.region) /* forgotten */
+	if (!u.region) /* the region was forgotten */
 		return;
 	cf11_learn(c, &u);
 	step.region = g->number;
@@ -403,7 +408,7 @@ static void process_done(struct hp_cf11 *c)
 	c->step = step;
 }
 
-/* The RQ's first item, whose time has come. */
+/* Process the RQ's first item, which is due. */
 static void process_due(struct hp_cf11 *c)
 {
 	const struct region *g = region_due(c, --c->dues);
@@ -414,7 +419,7 @@ static void process_due(struct hp_cf11 *c)
 		c->step = step;
 }
 
-/* When the RQ's first item can be put off no more; NEVER: there is none. */
+/* The latest time for processing the RQ's first item. NEVER: the RQ is empty. */
 static uint64_t next_due_ns(const struct hp_cf11 *c)
 {
 	return c->dues ? minus_or_zero(c->due[c->dues - 1].at_ns, have_again_ns(c, region_due(c, c->dues - 1))) : NEVER;
@@ -479,7 +484,7 @@ void hp_cf11_start(struct hp_cf11 *c, uint32_t region, uint64_t bytes, uint64_t 
 	g->last_use = u;
 }
 
-/* Which of the region's uses has ended is not told: the oldest, then. */
+/* The caller does not tell which of the region's uses has ended: assume the oldest. */
 void hp_cf11_end(struct hp_cf11 *c, uint32_t region, uint64_t now_ns)
 {
 	struct region *g = find_region(c, region);

@@ -23,7 +23,7 @@ struct hp_plan_step hp_cf11_next(struct hp_cf11 *, uint64_t now_ns);
 uint32_t hp_cf11_victim(struct hp_cf11 *, uint64_t now_ns);
 void hp_cf11_stats(const struct hp_cf11 *, struct hp_plan_stats *ret_);
 
-/* What the algorithm takes for its own work, beside the registrations; the second for each item of what is searched. */
+/* The time that the algorithm takes for its own work: HASH for finding a context, COMPARE for each item of a search. */
 #define HP_CF11_HASH_NS 200
 #define HP_CF11_COMPARE_NS 10
 #define HP_CF11_DONE_MAX 128 /* finished uses that wait for the helper; more overwrite the oldest */

@@ -1,9 +1,11 @@
 /*
- * The cost model: least squares with exponential forgetting, a line for each class, since one line for all sizes is off
- * by up to two thirds (caches, and pages pinned in batches). Within a class sizes often are one and the same, which
- * says nothing of the slope; so the slope is drawn towards that of the first guess, scaled to what was seen.
+ * The cost model: least squares with exponential forgetting, with a line for each size class. One line for all sizes
+ * would be wrong by up to two thirds, because of caches and of pages that are pinned in batches. The sizes within a
+ * class are often all the same, which gives no slope. So the slope is drawn towards that of the first guess, scaled to
+ * the observed times.
  *
- * A class never seen: the first guess, scaled as its neighbours were; or as the other direction was.
+ * For a class without observations, the first guess is scaled like its neighbours. If there are none, it is scaled like
+ * the other direction (registering or deregistering).
  */
 #include "reg/policy/cost.h"
 
@@ -11,18 +13,19 @@
 
 enum { CLASS_SHIFT = 12, MEMORY = 32, ERROR_MEMORY = 256 };
 
-/* The first guess is UCX's default for registering, and that deregistering takes 0.4 of it. */
+/* The first guess: UCX's default for registering, and 0.4 of it for deregistering. */
 static const double guess_fixed_ns = 16000, guess_byte_ns = 0.06, guess_dereg = 0.4;
 
-/* Longer than so many times the prediction, it was something else: the helper lost its processor, or waited for a lock.
- * One alone is not believed, the next in a row up to here, so that it takes a few if that is what it costs from now
- * on. */
+/* An operation that takes more than this many times the prediction is an outlier: the helper lost its processor, or
+ * waited for a lock. A single outlier is ignored. If outliers follow each other, the second and later ones count as
+ * this limit. So the model needs a few operations to follow a lasting change. */
 static const double outlier = 4;
 
 /* The guessed slope weighs as much as sizes that scatter by a twentieth around their mean. */
 static const double guess_weight = 0.0025;
 
-/* Lines cross zero somewhere, operations do not: no prediction is below this part of the class's mean. */
+/* A fitted line may fall to zero or below, but no operation takes so little: each prediction is at least this part of
+ * the class's mean. */
 static const double least = 0.125;
 
 static const double ns_max = 0x1p62;
@@ -44,13 +47,13 @@ static double guess(double bytes, bool registering)
 	return (guess_fixed_ns + guess_byte_ns * bytes) * (registering ? 1 : guess_dereg);
 }
 
-/* How much the class's mean is above the guess. */
+/* The ratio of the class's mean to the guess. */
 static double scale_of(const struct hp_cost_class *c, unsigned class, bool registering)
 {
 	return c->y / guess(c->x * unit(class), registering);
 }
 
-/* ns for each unit of the class. */
+/* The slope, in ns for each unit of the class. */
 static double slope_of(const struct hp_cost_class *c, unsigned class, bool registering)
 {
 	double guessed = scale_of(c, class, registering) * (guess(unit(class), registering) - guess(0, registering));
@@ -60,8 +63,8 @@ static double slope_of(const struct hp_cost_class *c, unsigned class, bool regis
 	return HP_MAX(slope, 0);
 }
 
-/* What to scale the guess by in a class that was not seen: as in those seen on both sides of it, the nearer the more.
- * False: none was. */
+/* The scale of the guess for a class without observations: interpolated between the nearest observed classes on both
+ * sides. False: there are none. */
 static bool scale_by_neighbours(const struct hp_cost *c, unsigned backing, unsigned class, bool registering,
 				double *ret)
 {

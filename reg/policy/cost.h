@@ -1,8 +1,8 @@
 /*
- * What an operation of the helper takes: t = a * pages + b, for each backing and size class, and for registering and
- * deregistering apart; learnt from the operations themselves.
+ * The time that an operation of the helper takes: t = a * pages + b, with values for each backing and size class, and
+ * for registering and deregistering. They are learnt from the operations.
  *
- * Pure; a struct of zeros has learnt nothing. Who has one takes care that one thread at a time uses it.
+ * Pure. A struct of zeros has learnt nothing. Only one thread at a time may use it.
  */
 #ifndef HP_REG_COST_H
 #define HP_REG_COST_H
@@ -12,7 +12,8 @@
 
 enum hp_cost_backing { HP_COST_BASE, HP_COST_THP, HP_COST_HUGETLB, HP_COST_BACKINGS };
 
-/* Class i is from 4 KiB * 4^i to four times that; the first takes what is smaller, the last what is larger, too. */
+/* Class i has sizes from 4 KiB * 4^i to four times that. The first class also has all smaller sizes, the last all
+ * larger ones. */
 enum { HP_COST_CLASSES = 16 };
 
 struct hp_cost {
@@ -20,26 +21,26 @@ struct hp_cost {
 		uint64_t count;
 		double x, y; /* means: size in units of the class, ns */
 		double xx, xy; /* variance, covariance */
-		bool doubted; /* the last one took too long to be believed */
+		bool doubted; /* the last operation was an outlier */
 	} classes[HP_COST_BACKINGS][2][HP_COST_CLASSES];
 	uint64_t count;
 	double error; /* mean relative error */
 };
 
-/* It took ns to register (or deregister) so many bytes. */
+/* Learn that registering (or deregistering) so many bytes took `ns`. */
 void hp_cost_learn(struct hp_cost *, unsigned backing, uint64_t bytes, bool registering, uint64_t ns);
 
-/* What it will take: from 1 to 2^62. */
+/* The expected time in ns, from 1 to 2^62. */
 uint64_t hp_cost_ns(const struct hp_cost *, unsigned backing, uint64_t bytes, bool registering);
 
-/* Of what was predicted before it was learnt: the mean of |predicted - taken| / taken, in thousandths, mostly of the
- * last 256 operations. */
+/* The mean of |predicted - taken| / taken in thousandths, where each prediction was made before the operation was
+ * learnt. Mostly of the last 256 operations. */
 uint64_t hp_cost_error_permille(const struct hp_cost *);
 
 /* For the statistics: the line of one class, if any operation was seen there. */
 struct hp_cost_fit {
 	uint64_t count; /* operations seen */
-	double page_ns, fixed_ns; /* a and b; pages of 4 KiB in HP_COST_BASE, else of 2 MiB */
+	double page_ns, fixed_ns; /* a and b; a page has 4 KiB in HP_COST_BASE, otherwise 2 MiB */
 };
 bool hp_cost_fit(const struct hp_cost *, unsigned backing, unsigned class, bool registering, struct hp_cost_fit *ret);
 

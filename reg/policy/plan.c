@@ -1,4 +1,4 @@
-/* Which policy plans for a domain. */
+/* Calls the policy that plans for a domain. */
 #include "reg/policy/plan.h"
 
 
@@ -7,7 +7,7 @@
 #include "reg/policy/schedule.h"
 
 struct hp_plan {
-	struct hp_cf11 *cf11; /* one of the two */
+	struct hp_cf11 *cf11; /* either this or `schedule` is set */
 	struct hp_schedule *schedule;
 };
 

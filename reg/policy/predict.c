@@ -1,5 +1,5 @@
 /*
- * When a region is expected to be used again. Which region goes, schedule.c decides: hp_schedule_victim().
+ * Predicts when a region will be used again. schedule.c decides which region to give back: hp_schedule_victim().
  */
 #include "reg/policy/predict.h"
 
@@ -8,26 +8,28 @@
 #include "base/base.h"
 
 /*
- * Constants, found by simulation on recorded traces of MPI programs: longer contexts than 512 or more samples than 8
- * gain nothing there; contexts up to 16 only lose six points of leave-pinned's bytes.
+ * Constants, found by simulation on recorded traces of MPI programs. There, contexts longer than 512 and more samples
+ * than 8 gain nothing. With contexts only up to 16, six points of the bytes that leave-pinned would hold are no longer
+ * saved.
  */
 #define WAYS 4 /* contexts in a set: three cache lines */
-#define ENOUGH_NONE 4 /* the last occurrences of a context without a later use of a region: it is not expected */
-#define DECAY 0.997f /* of the error tables, a sample: they remember about 300 */
-#define PRIOR 10.0f /* samples that the prior counts as, of a kind of guesses; and the kind, of a class */
-#define RATIO_MAX 3.0f /* later is as bad: the region is re-timed meanwhile */
-#define SPREAD_LOW 1.05f /* high / low of samples that agree, and that about agree */
+#define ENOUGH_NONE 4 /* if a region was not used after the last 4 occurrences of a context, it is not expected */
+#define DECAY 0.997f /* decay of the error tables for each sample: they remember about 300 samples */
+/* the prior of a kind counts as so many samples; so do the samples of a kind for each of its classes */
+#define PRIOR 10.0f
+#define RATIO_MAX 3.0f /* a later use counts no worse: a new guess is made meanwhile */
+#define SPREAD_LOW 1.05f /* high / low of samples that agree; SPREAD_MIDDLE: that nearly agree */
 #define SPREAD_MIDDLE 1.2f
 #define LENGTHS 24 /* classes of low: by 1.5 octaves, from 1 us */
 #define LENGTH_FIRST 20 /* half octaves in 1 us */
-#define KINDS (3 * 3) /* by samples and by how far they agree */
+#define KINDS (3 * 3) /* kinds of guesses: by the number of samples, and by how well they agree */
 #define CLASSES (KINDS * LENGTHS)
 
 static const float margins[HP_PREDICT_MARGINS] = { .3f,	 .5f,  .65f, .75f, .8f,	 .85f, .9f, .93f,
 						   .95f, .97f, .98f, .99f, 1.0f, 1.02f, 1.05f };
-/* What is believed before anything was seen: how often a use comes before margin * low. By one sample, as often as it
- * was on average over the traces; by more, more often than it was: it pays to see what a program is like before much
- * is risked. */
+/* The prior: how often a use comes before margin * low. For guesses by one sample, this is the average of the traces.
+ * For guesses by more samples, it is higher than the average: it pays to learn what a program is like before much is
+ * risked. */
 static const float early[2][HP_PREDICT_MARGINS] = {
 	{ .02f, .025f, .03f, .04f, .05f, .06f, .12f, .2f, .28f, .38f, .46f, .55f, .63f, .75f, .9f },
 	{ .012f, .014f, .018f, .022f, .026f, .03f, .05f, .07f, .1f, .16f, .21f, .31f, .51f, .71f, .91f },
@@ -36,15 +38,18 @@ static const float early[2][HP_PREDICT_MARGINS] = {
 struct hp_predict_past {
 	uint64_t time;
 	uint32_t region;
-	uint32_t prev; /* use of the same region */
-	uint32_t jump; /* an earlier one: with depth, the links of Myers' skew-binary list; log n steps to any */
+	uint32_t prev; /* the previous use of the same region */
+	/* an earlier use of the same region. With depth these are the links of Myers' skew-binary list, which reaches
+	 * any use in log n steps. */
+	uint32_t jump;
 	uint32_t depth;
 };
 
-/* Of a class of guesses, after those of all classes of its kind: a run is too short to learn each length by itself. */
+/* The errors of a class of guesses, or of a kind. A class starts from the errors of its kind, since a run is too short
+ * to learn each length by itself. */
 struct hp_predict_errors {
 	float weight;
-	float early[HP_PREDICT_MARGINS], late[HP_PREDICT_MARGINS]; /* sums, decayed */
+	float early[HP_PREDICT_MARGINS], late[HP_PREDICT_MARGINS]; /* decayed sums */
 };
 
 static uint64_t mix_uses(uint64_t x)
@@ -53,11 +58,11 @@ static uint64_t mix_uses(uint64_t x)
 	x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93u;
 	return x ^ (x >> 32);
 }
-#define BASE 0x9e3779b97f4a7c15u /* of the prefix hash: any odd number with its bits mixed */
+#define BASE 0x9e3779b97f4a7c15u /* base of the prefix hash: any odd number with well mixed bits */
 
 /* ------------------------------------------------------------------ memory */
 
-/* A quarter is the past, the rest are contexts, after the table of errors. */
+/* The number of past uses to remember. The rest of the memory is the table of errors, then the contexts. */
 static uint32_t past_count(size_t bytes)
 {
 	uint32_t n = 128;
@@ -108,7 +113,7 @@ void hp_predict_init(struct hp_predict *p, void *zeroed, size_t bytes)
 
 /* ------------------------------------------------------------------ contexts */
 
-/* Hash of the 2^level uses that end with number `start`; false: they are not all known. */
+/* The hash of the 2^level uses that end with use number `start`. False: not all of them are known. */
 static bool window_hash(const struct hp_predict *p, uint32_t start, unsigned level, uint64_t *ret_)
 {
 	uint32_t age = p->starts - start, length = 1u << level;
@@ -147,11 +152,12 @@ static uint32_t latest(const struct hp_predict_context *c)
 static void push_event(struct hp_predict_context *c, uint32_t event)
 {
 	c->at[c->count++ % HP_PREDICT_SAMPLES] = event;
-	if (!c->count) /* it wrapped */
+	if (!c->count) /* the count wrapped */
 		c->count = HP_PREDICT_SAMPLES;
 }
 
-/* A free entry, or that of a context seen once, or else of any: the one longest not seen. */
+/* Claim an entry: a free one, or that of a context seen once, or that of any context. Of several, the one not seen for
+ * the longest time. */
 static struct hp_predict_context *claim_context(struct hp_predict *p, uint64_t key)
 {
 	struct hp_predict_context *set = set_of(p, key), *victim = NULL;
@@ -184,18 +190,19 @@ static uint64_t key_of(uint64_t hash, unsigned level, uint32_t ends)
 	return mix_uses(hash + mix_uses(((uint64_t)ends << 4) + level + 1));
 }
 
-/* Of all contexts that end here, those are remembered that may come again: none longer than the shortest that is new.
- * When that comes for the second time, the longer ones are made of where it was before and of where it is now:
- * nothing is lost. */
+/* Remember some of the contexts that end at this event: none longer than the shortest new one. When that one comes a
+ * second time, the longer contexts are made from both places, the earlier one and this one. So no knowledge is lost. */
 static void remember_contexts(struct hp_predict *p)
 {
-	enum { OLD, ONCE, TWICE, NEW } shorter = OLD; /* the next shorter context, before this event */
-	uint32_t first = 0; /* of ONCE: where it was; of TWICE: it was made now, of that and this event */
+	enum { OLD, ONCE, TWICE, NEW } shorter = OLD; /* state of the next shorter context, before this event */
+	/* the event at which it was seen first. TWICE: the context was made just now, from that event and this one. */
+	uint32_t first = 0;
 
 	if (!p->pending)
 		return;
 	p->pending = false;
-	/* What is there is told first: it is the youngest of its set then, and not what makes room. */
+	/* Add the event to existing contexts first. That makes each the youngest of its set, so that the new contexts
+	 * do not replace it. */
 	for (unsigned i = 0; i < HP_PREDICT_LEVELS; i++)
 		if (p->match[i])
 			push_event(p->match[i], p->events);
@@ -291,7 +298,8 @@ unsigned hp_predict_followers(const struct hp_predict *p, uint32_t *ret_, unsign
 	return 0;
 }
 
-/* The first use of x's region, of those up to x, that is younger than `age` uses; x is. */
+/* Find the earliest use of a region that is younger than `age` uses. x is a use of the region that is younger. Adds the
+ * steps to p->steps. */
 static uint32_t first_within(struct hp_predict *p, uint32_t x, uint32_t age)
 {
 	for (;; p->steps++) {
@@ -338,7 +346,7 @@ static unsigned look_up(struct hp_predict *p, unsigned level)
 
 bool hp_predict_next(struct hp_predict *p, uint32_t chain, unsigned samples_min, struct hp_predict_guess *ret_)
 {
-	uint64_t samples[2][HP_PREDICT_SAMPLES]; /* of the context at hand, and of the longest with any */
+	uint64_t samples[2][HP_PREDICT_SAMPLES]; /* of the present context, and of the best one so far */
 	unsigned best = 0, to = 0;
 	uint64_t now = p->event_times[p->events & p->event_mask];
 
@@ -351,7 +359,7 @@ bool hp_predict_next(struct hp_predict *p, uint32_t chain, unsigned samples_min,
 		uint32_t x = chain;
 		for (unsigned i = 0; i < occurrences; i++) {
 			const struct hp_predict_ago *ago = &p->ago[level][i];
-			if (p->starts - chain >= ago->uses) { /* not used since */
+			if (p->starts - chain >= ago->uses) { /* the region was not used since */
 				without++;
 				continue;
 			}

@@ -1,11 +1,11 @@
 /*
- * Every idle region stands in one of the five trees of timeline.h, by what is meant for it. Each event decides the
- * regions again that it says something of: a bounded number, however many regions there are.
+ * Every idle region is in one of the five trees of timeline.h, by what the plan means to do with it. Each event decides
+ * again about a bounded number of regions that it may concern, however many regions there are.
  *
  * Invariants:
- * 1. A region in use stands in no tree, so it is never asked for.
- * 2. Only registered regions stand in KEPT, IDLE and LEAVING, only others in DUE and GONE.
- * 3. held is never more than the budget by what is asked for here.
+ * 1. A region in use is in no tree, so no step is ever for it.
+ * 2. KEPT, IDLE and LEAVING contain only registered regions, DUE and GONE only others.
+ * 3. The steps asked for here never make `held` exceed the budget.
  */
 #include "reg/policy/schedule.h"
 
@@ -18,37 +18,41 @@
 #define NEVER UINT64_MAX
 
 /*
- * Constants, none of them a trace's: they are where means over recorded traces of MPI programs, over pieces of them of
- * 30 to 1500 uses, with jitter and other times between uses, and over invented shapes of programs are flat.
+ * Constants. None of them is fitted to one trace. At these values the mean results hardly change with the constant,
+ * over recorded traces of MPI programs, over pieces of 30 to 1500 uses with jitter and other times between uses, and
+ * over invented shapes of programs.
  */
-#define MISSES_ALLOWED 0.005f /* of re-uses; and one for each region */
-#define PRICE 0.2f /* of a miss: bytes x ns idle before a use on average, times uses so far, by misses that are left */
-#define PRICE_USES 60.0f /* uses that a run is taken to have at least */
-/* Of the misses that are left: kept back, since without the last nothing is released for a long time. */
+#define MISSES_ALLOWED 0.005f /* misses allowed: this part of all re-uses, but at least one for each region */
+/* factor in the price of a miss: average bytes x ns idle before a use, times uses so far, divided by the misses left */
+#define PRICE 0.2f
+#define PRICE_USES 60.0f /* a run is taken to have at least so many uses */
+/* This part of the misses left is kept back: without a last miss no region would be released for a long time. */
 #define PRICE_KEPT 0.75f
-#define PRICE_TOKENS 0.25f /* the others are taken to be at least so many */
-#define TOKENS_MIN 0.5f /* with fewer misses left nothing is released */
+#define PRICE_TOKENS 0.25f /* the other misses left count as at least so many */
+#define TOKENS_MIN 0.5f /* with fewer misses left no region is released */
 #define PRICE_MISS 1.2214028f /* e^0.2: factor of the price after a miss */
 #define PRICE_HIT 0.99920032f /* e^-0.0008: factor of the price after a hit */
-#define PRICE_MIN 0.2f /* the least factor */
+#define PRICE_MIN 0.2f /* the least price_factor */
 /* An idle region is abandoned when all four hold. */
-#define ABANDONED_GAPS 6 /* it has been idle for so many times the longest gap of any region */
-#define ABANDONED_PRICE 0.25f /* its bytes x ns are this part of a miss */
-#define ABANDONED_NS 1000000u /* it has been idle for so long */
-#define ABANDONED_USES 8 /* there were so many uses for each region seen */
-#define SITE_REGIONS 8 /* regions first seen at a site, from which it is judged: */
-#define SITE_REUSED 10 /* under one in so many used again, what is first seen there is released at once */
-#define SAMPLES_SAVE 3 /* samples that a context should have; for order, one says it */
+#define ABANDONED_GAPS 6 /* it has been idle this many times as long as the longest gap of any region */
+#define ABANDONED_PRICE 0.25f /* its bytes x ns idle are worth this part of a miss */
+#define ABANDONED_NS 1000000u /* it has been idle for at least this time */
+#define ABANDONED_USES 8 /* there were on average so many uses for each region */
+#define SITE_REGIONS 8 /* a site is judged once so many regions were first seen there */
+/* if fewer than one in so many is used again, regions first seen at the site are released at once */
+#define SITE_REUSED 10
+/* samples that a context should have; in budget mode only the order matters, for which one is enough */
+#define SAMPLES_SAVE 3
 #define SAMPLES_BUDGET 1
-#define DECIDED 12 /* regions decided at an event, at most; of those the ones that followed before: */
+#define DECIDED 12 /* regions decided at an event, at most */
 #define FOLLOWERS 4
-#define STEPS 256 /* and no more of the others once the guesses have cost this: 3 us where nothing repeats */
-#define SWAPS 8 /* regions looked at for room */
-#define VICTIMS 32 /* that may have to go for one */
+#define STEPS 256 /* no more regions are decided after so many steps of guesses: 3 us if nothing repeats */
+#define SWAPS 8 /* regions for which room is sought, at most */
+#define VICTIMS 32 /* regions that may have to go for one, at most */
 
 struct site {
 	uint32_t tag;
-	uint16_t first, reused; /* regions */
+	uint16_t first, reused; /* numbers of regions */
 };
 
 struct hp_schedule {
@@ -60,16 +64,17 @@ struct hp_schedule {
 	struct site *sites;
 	uint32_t site_mask;
 	uint32_t sweep;
-	uint32_t asked; /* number of the region whose release was asked for last */
+	uint32_t asked; /* number of the region in the last step to release */
 
-	uint64_t held; /* bytes of the regions known that are registered, or used and soon to be */
-	/* Regions forgotten while they were registered: their bytes count until it is told that they are not. */
+	uint64_t held; /* bytes of known regions that are registered, or in use and about to be registered */
+	/* Regions forgotten while they were registered. Their bytes count until the caller tells that they are
+	 * deregistered. */
 	uint64_t lost, lost_bytes, lost_min;
 
-	/* What the price of a miss follows from. */
-	uint64_t seen; /* regions */
+	/* The price of a miss is computed from these. */
+	uint64_t seen; /* number of regions ever seen */
 	uint64_t uses, reuses, misses;
-	uint64_t alarm; /* until so many uses */
+	uint64_t alarm; /* the alarm lasts until this number of uses */
 	double idle_byte_ns; /* sum of bytes x idle ns before a use */
 	uint64_t gap_max;
 	float price_factor;
@@ -85,7 +90,7 @@ static bool holds(const struct hp_planned *x)
 	return x->registered || x->uses;
 }
 
-/* Its slot is free after this. */
+/* Forget x. Its slot is free after this. */
 static void drop_planned(struct hp_schedule *s, struct hp_planned *x)
 {
 	if (holds(x))
@@ -100,7 +105,7 @@ static void count_lost(struct hp_schedule *s, uint64_t bytes)
 	s->lost_bytes += bytes;
 }
 
-/* A registration of a region that is not known has ended: of at least the bytes that the smallest of them has. */
+/* A registration of a forgotten region has ended. If its bytes are not told, assume those of the smallest. */
 static void find_lost(struct hp_schedule *s, uint64_t bytes)
 {
 	if (!s->lost)
@@ -136,13 +141,13 @@ static uint64_t advance_clock(struct hp_schedule *s, uint64_t now_ns)
 	return s->now;
 }
 
-/* Misses that are left. */
+/* The number of misses left. */
 static float tokens(const struct hp_schedule *s)
 {
 	return HP_MAX((float)s->seen, MISSES_ALLOWED * (float)s->reuses) - (float)s->misses;
 }
 
-/* Of a miss, in bytes x ns. */
+/* The price of a miss, in bytes x ns. */
 static float price(const struct hp_schedule *s)
 {
 	float use = s->uses ? (float)(s->idle_byte_ns / (double)s->uses) : 0;
@@ -150,8 +155,8 @@ static float price(const struct hp_schedule *s)
 	       HP_MAX(PRICE_TOKENS, tokens(s) - PRICE_KEPT);
 }
 
-/* After a miss, the others that are away may be missed for the same reason. If that is more than is left, all of them
- * come back, until each has been used once. */
+/* Whether there is an alarm. After a miss, the other released regions may be missed for the same reason. If there are
+ * more of them than misses left, all of them are registered again, until each has been used once. */
 static bool alarmed(const struct hp_schedule *s)
 {
 	return s->uses < s->alarm;
@@ -215,7 +220,7 @@ static void decide_save(struct hp_schedule *s, struct hp_planned *x, const struc
 	}
 }
 
-/* What the present context says of an idle region. */
+/* Decide about an idle region, by the present context. */
 static void decide(struct hp_schedule *s, struct hp_planned *x)
 {
 	bool save = s->config.mode == HP_PLAN_SAVE;
@@ -230,7 +235,7 @@ static void decide(struct hp_schedule *s, struct hp_planned *x)
 	}
 	if (!hp_predict_next(&s->predict, x->chain, save ? SAMPLES_SAVE : SAMPLES_BUDGET, &guess)) {
 		x->next_ns = NEVER;
-		if (save && x->tree == HP_TREE_DUE) /* as it was expected before */
+		if (save && x->tree == HP_TREE_DUE) /* keep the earlier expectation */
 			return;
 		rest(s, x);
 		return;
@@ -248,7 +253,8 @@ static void decide(struct hp_schedule *s, struct hp_planned *x)
 	}
 }
 
-/* After each event: the region just idle, those that followed before, those due soon, then others in turn. */
+/* Called after each event. Decides about the region just idle, regions that followed this context before, regions due
+ * soon, then others in turn. */
 static void decide_all(struct hp_schedule *s, struct hp_planned *idle)
 {
 	uint32_t followers[FOLLOWERS];
@@ -298,7 +304,7 @@ static void score(struct hp_schedule *s, struct hp_planned *x)
 	x->guesses = 0;
 }
 
-/* A region's first use is its site's, too: is it worth keeping what is first seen there? */
+/* Count a region's first use for its site, to learn whether regions first seen there are used again. */
 static void count_first_use(struct hp_schedule *s, struct hp_planned *x, uint64_t site_hash)
 {
 	x->site = (uint32_t)(site_hash ^ site_hash >> 32) | 1;
@@ -345,7 +351,7 @@ void hp_schedule_start(struct hp_schedule *s, uint32_t region, uint64_t bytes, u
 		x = make_planned(s, region);
 	if (!known && hit)
 		find_lost(s, bytes);
-	if (!x) { /* all that can be known are in use */
+	if (!x) { /* every known region is in use, so this one cannot be known */
 		count_lost(s, bytes);
 		return;
 	}
@@ -479,13 +485,13 @@ static struct hp_plan_step step_wait(uint64_t until_ns)
 	return (struct hp_plan_step){ .what = HP_PLAN_WAIT, .until_ns = until_ns };
 }
 
-/* When the region is expected to be used next: by the order of last use, if nothing is known. */
+/* The expected time of the next use. If nothing is known, the region that was idle longest is expected last. */
 static uint64_t expected(const struct hp_schedule *s, const struct hp_planned *x)
 {
 	return x->tree == HP_TREE_IDLE ? 2 * s->now - x->idle_ns : x->key;
 }
 
-/* x, or the next one after it that has not just failed: among the first few. */
+/* x, or the next region after it that has not just failed. Looks at a few regions only. */
 static struct hp_planned *able(const struct hp_schedule *s, struct hp_planned *x, bool later)
 {
 	for (int i = 0; x && x->failed; i++)
@@ -493,8 +499,8 @@ static struct hp_planned *able(const struct hp_schedule *s, struct hp_planned *x
 	return x;
 }
 
-/* The registered regions in no use, those first that are expected last, and what is to be released anyhow before
- * all. */
+/* The registered regions that are not in use, in the order of eviction: first those that are leaving anyway, then those
+ * whose next use is farthest. */
 struct victims {
 	struct hp_planned *leaving, *kept, *idle;
 };
@@ -519,8 +525,8 @@ static struct hp_planned *farthest(const struct hp_schedule *s, struct victims *
 	return x;
 }
 
-/* Whether to make room for x, which is expected at due: what to deregister first, or NULL. Not if that leads nowhere: x
- * would not fit even so, what had to go for it would come back, and so on for ever. */
+/* Find the region to deregister first to make room for x, which is expected at `due`. NULL: do not make room. Room is
+ * made only if x then fits. Otherwise regions would be evicted for it, come back, and so on for ever. */
 static struct hp_planned *victim_for(const struct hp_schedule *s, const struct hp_planned *x, uint64_t due)
 {
 	uint64_t taken = s->held + s->lost_bytes;
@@ -569,12 +575,12 @@ static struct hp_plan_step next_save(struct hp_schedule *s)
 		struct hp_planned *victim = victim_for(s, x, x->due_ns);
 		if (victim)
 			return step_evict(victim);
-		rest(s, x); /* until it is decided again */
+		rest(s, x); /* until the next decision about x */
 		start = NEVER;
 	}
 	while ((x = hp_timeline_first(&s->timeline, HP_TREE_LEAVING))) {
 		if (x->due_ns != NEVER && x->due_ns <= now + 2 * (x->register_ns + x->deregister_ns)) {
-			x->due_ns = NEVER; /* too late */
+			x->due_ns = NEVER; /* too late to release x before its next use */
 			rest(s, x);
 			continue;
 		}
@@ -608,8 +614,8 @@ uint32_t hp_schedule_victim(struct hp_schedule *s, uint64_t now_ns)
 	advance_clock(s, now_ns);
 	struct victims victims = victims_of(s);
 	struct hp_planned *x = farthest(s, &victims);
-	/* Where nothing is expected, those that had to be forgotten have been idle for longer: the caller knows
-	 * them. */
+	/* If no use is expected, forgotten regions have been idle for longer than x. The caller knows these, so let it
+	 * choose. */
 	return x && !(x->tree == HP_TREE_IDLE && s->lost) ? x->number : 0;
 }
 
@@ -623,7 +629,7 @@ struct hp_schedule *hp_schedule_new(const struct hp_plan_config *config)
 	size_t fixed = hp_round_up(sizeof(struct hp_schedule), 64) + predict + sites * sizeof(struct site);
 	uint32_t index = 1;
 
-	/* The index has at least twice as many places as there are regions. */
+	/* Choose an index with enough places for all regions that fit. */
 	while (2 * index * (sizeof(uint32_t) + sizeof(struct hp_planned) / 2) <= bytes - fixed)
 		index *= 2;
 	struct hp_schedule *s = hp_meta_map(bytes);

@@ -1,6 +1,6 @@
 /*
- * Trees are treaps (Seidel, Aragon 1996), by (key, slot); the table of numbers is probed in line (Knuth, volume 3, 6.4,
- * algorithm R).
+ * The trees are treaps (Seidel, Aragon 1996), ordered by (key, slot). The index of numbers is a hash table with linear
+ * probing (Knuth, volume 3, 6.4, algorithm R).
  */
 #include "reg/policy/timeline.h"
 
@@ -19,8 +19,9 @@ static bool is_before(const struct hp_timeline *t, uint32_t a, uint32_t b)
 	return x < y || (x == y && a < b);
 }
 
-/* Registrations one after another, each done before its own key: a sequence that has to be done before a time must be
- * begun at first_ns, or at that time - work_ns if that is earlier. */
+/* Compute when the registrations of a subtree must begin. They are made one after another, each done before its own
+ * key: then the first must begin at first_ns. If all must also be done before a certain time, they must begin at that
+ * time - work_ns, if that is earlier. */
 static void sum_subtree(struct hp_timeline *t, uint32_t i)
 {
 	struct hp_planned *x = &t->regions[i];

@@ -1,7 +1,8 @@
 /* link: hugepin */
 /*
- * Programs of libhugepin.so alone, whose mprotect and madvise nobody sees: what the kernel says of a buffer at a fork is for that
- * fork. Each in a process of its own, with memory that a domain holds, so that a fork copies it.
+ * Programs that use only libhugepin.so, so that their mprotect and madvise calls are not seen. At a fork, the kernel's
+ * state of a buffer counts for that fork only. Each test is a process of its own. A domain holds its memory, so a fork
+ * copies the memory.
  */
 #include "live.h"
 
@@ -22,7 +23,7 @@ static char *held_buffer(void)
 
 	if (!p || hugepin_domain_open(hugepin_mlock(), NULL, NULL, &domain) || hugepin_pin(domain, p, SIZE, 0, &pin))
 		_exit(UNKNOWN);
-	hugepin_unpin(domain, &pin); /* which goes on being registered */
+	hugepin_unpin(domain, &pin); /* the memory stays registered */
 	pattern_write(p, SIZE, 5);
 	return p;
 }
@@ -57,7 +58,7 @@ static int read_it(char *p)
 	return mprotect(p, SIZE, PROT_READ | PROT_WRITE) || pattern_check(p, SIZE, 5) != -1;
 }
 
-/* The child of a fork that had it so, too. */
+/* In a child of a fork at which the buffer was protected, too: make it writable and move it. */
 static int move_it(char *p)
 {
 	EXPECT_EQ(mprotect(p, SIZE, PROT_READ | PROT_WRITE), 0);
@@ -77,7 +78,8 @@ static void move_what_was_protected(void)
 	move_it(p);
 }
 
-/* Nobody makes memory of the program's readable for a moment: another thread may be at that, too. */
+/* The fork must copy memory that cannot be read, without making it readable for a moment: another thread may call
+ * mprotect on it, too. So the filter refuses mprotect(PROT_READ). */
 static void copy_what_cannot_be_read(void)
 {
 	struct sock_filter f[] = {

@@ -1,5 +1,6 @@
 /* link: hugepin */
-/* The functions of hugepin.h beyond malloc's: extents, watchers, purging, statistics; and what wrong arguments give. */
+/* The functions of hugepin.h beyond malloc's: extents, watchers, purging, statistics; and their errors for wrong
+ * arguments. */
 #include "live.h"
 
 #include <dlfcn.h>
@@ -80,7 +81,7 @@ TEST(alignments_are_powers_of_two)
 			memset(p, 1, n);
 			struct hugepin_extent e;
 			int r = hugepin_extent(p, &e, sizeof e);
-			/* from 32 KiB on, of size or of alignment, it is the heap's */
+			/* from 32 KiB on, of size or of alignment, the heap serves the request */
 			EXPECT((r > 0) == (n >= HUGEPIN_LARGE_MIN || align >= HUGEPIN_LARGE_MIN));
 			hugepin_free(p);
 		}
@@ -155,7 +156,7 @@ struct seen {
 	_Atomic int calls;
 	_Atomic size_t bytes;
 	struct hugepin_extent last;
-	bool nested; /* try what a watcher may and must not do */
+	bool nested; /* try the calls that a watcher may make, and those it must not */
 	int id;
 };
 
@@ -165,8 +166,8 @@ static void leaving(void *arg, const struct hugepin_extent *e)
 	s->calls++;
 	s->bytes += e->len;
 	s->last = *e;
-	if (!getenv("HUGEPIN_GUARD")) /* which makes it inaccessible */
-		*(volatile char *)e->addr = 1; /* it is still there */
+	if (!getenv("HUGEPIN_GUARD")) /* with a guard the freed memory is inaccessible */
+		*(volatile char *)e->addr = 1; /* the memory still exists during the callback */
 	if (s->nested) {
 		int id;
 		struct hugepin_extent f;
@@ -206,7 +207,7 @@ TEST(a_watcher_hears_of_all_memory_before_it_leaves)
 	EXPECT((uintptr_t)s.last.addr % PAGE == 0 && s.last.len % PAGE == 0 && s.last.len > 0);
 	int calls = s.calls;
 	EXPECT_EQ(hugepin_purge(), 0);
-	EXPECT_EQ(s.calls, calls); /* nothing is left */
+	EXPECT_EQ(s.calls, calls); /* no watcher is left */
 	EXPECT_EQ(hugepin_unwatch(s.id), 0);
 	churn(20 * MIB);
 	EXPECT_EQ(s.calls, calls);
@@ -228,7 +229,7 @@ TEST(a_pinned_extent_has_the_generation_that_leaves)
 	struct hugepin_extent e, f;
 	if (!EXPECT_EQ(hugepin_watch(leaving, &s, &s.id), 0))
 		return;
-	char *p = hugepin_malloc(100 * MIB); /* an extent of its own */
+	char *p = hugepin_malloc(100 * MIB); /* the buffer gets an extent of its own */
 	EXPECT_EQ(hugepin_extent(p, &e, sizeof e), sizeof e);
 	memset(p, 1, 100 * MIB);
 	hugepin_free(p);
@@ -242,7 +243,7 @@ TEST(a_pinned_extent_has_the_generation_that_leaves)
 	EXPECT_EQ(hugepin_unwatch(s.id), 0);
 }
 
-/* Run in a child of fork, where nothing more may be made writable: that counts against the limit. */
+/* Run in a child of fork whose RLIMIT_DATA is used up, so that no more memory can be made writable. */
 static void without_data(void (*run)(void))
 {
 	const pid_t pid = fork();
@@ -320,7 +321,7 @@ TEST(wrong_watches_are_refused)
 		for (int j = 0; j < i; j++)
 			EXPECT(id[i] != id[j]);
 	churn(4 * MIB);
-	EXPECT(s.calls % 16 == 0 && s.calls > 0); /* each of them heard all */
+	EXPECT(s.calls % 16 == 0 && s.calls > 0); /* each watcher heard every event */
 	for (int i = 0; i < got; i++)
 		EXPECT_EQ(hugepin_unwatch(id[i]), 0);
 	for (int i = 0; i < got; i++)
@@ -476,7 +477,7 @@ TEST(another_process_can_read_the_statistics_page)
 			_exit(4);
 		if (page.stats.version != HUGEPIN_VERSION)
 			_exit(5);
-		_exit(page.stats.taken_bytes >= 70 * MIB ? 0 : 6); /* the parent's, not the child's */
+		_exit(page.stats.taken_bytes >= 70 * MIB ? 0 : 6); /* this is the parent's page, not the child's */
 	}
 	char *q = hugepin_malloc(70 * MIB);
 	EXPECT(write(ready[1], &c, 1) == 1);

@@ -1,4 +1,5 @@
-/* A control group (version 1 or 2) for a test: below the process's own, or below an ancestor where only that works. */
+/* A control group (version 1 or 2) for a test: below the process's own group, or, if that fails, below an ancestor of
+ * it. */
 #ifndef TESTS_LIVE_CGROUP_H
 #define TESTS_LIVE_CGROUP_H
 
@@ -7,7 +8,7 @@
 #include <sys/stat.h>
 
 struct cgroup {
-	char path[512]; /* of the group; after a failure, why */
+	char path[512]; /* path of the group; after a failure, the reason */
 };
 
 /* Make a group below mount + path with file = value. Tries the ancestors of path, too. */
@@ -29,7 +30,7 @@ static inline bool cgroup_make_at(struct cgroup *g, const char *mount, char *pat
 	}
 }
 
-/* A group of `controller` where v1_file (version 1) or v2_file (version 2) is `value`. */
+/* Make a group of `controller` in which v1_file (version 1) or v2_file (version 2) has this value. */
 static inline bool cgroup_make(struct cgroup *g, const char *controller, const char *v1_file, const char *v2_file,
 			       const char *value)
 {

@@ -1,8 +1,8 @@
 /* link: none */
 /*
- * What the C standard, POSIX and glibc promise of malloc's family, with the sizes at which a heap of hugepages changes
- * its ways: 32 KiB, 2 MiB, 64 MiB. All of it is true of glibc 2.36 too, except for the last two tests and for
- * aligned_alloc, which rejects odd alignments since glibc 2.38.
+ * The promises of the C standard, POSIX and glibc about malloc's family, tested around the sizes at which a heap of
+ * hugepages changes its method: 32 KiB, 2 MiB, 64 MiB. glibc 2.36 passes these tests too, except the last two and
+ * aligned_alloc, which rejects odd alignments only since glibc 2.38.
  */
 #include "live.h"
 
@@ -21,7 +21,7 @@ static const size_t sizes[] = {
 };
 #define SIZES (sizeof sizes / sizeof *sizes)
 
-/* Around these, too, but not with each other: they are slow to fill. */
+/* Sizes around these are tested, too, but not combined with each other, since they are slow to fill. */
 static const size_t large_sizes[] = {
 	32 * MIB, 64 * MIB - 4096, 64 * MIB - 1, 64 * MIB, 64 * MIB + 1, 66 * MIB, 130 * MIB + 12345,
 };
@@ -31,13 +31,13 @@ static volatile size_t too_large[] = {
 	(size_t)PTRDIFF_MAX + 1, (size_t)PTRDIFF_MAX + 4096, SIZE_MAX / 2 + 2 * MIB, SIZE_MAX / 3 * 2, SIZE_MAX - 1 * GIB,
 	SIZE_MAX - 64 * MIB, SIZE_MAX - 2 * MIB, SIZE_MAX - 2 * MIB + 1, SIZE_MAX - 32 * KIB, SIZE_MAX - 4096,
 	SIZE_MAX - 4095, SIZE_MAX - 4094, SIZE_MAX - 63, SIZE_MAX - 16, SIZE_MAX - 15, SIZE_MAX - 1, SIZE_MAX,
-	/* these may be asked, but no machine has them */
+	/* a program may ask for these sizes, but no machine has so much memory */
 	(size_t)PTRDIFF_MAX, (size_t)PTRDIFF_MAX - 1, (size_t)PTRDIFF_MAX - 4096, (size_t)PTRDIFF_MAX - 2 * MIB,
 	(size_t)PTRDIFF_MAX - 64 * MIB, (size_t)1 << 62, (size_t)1 << 57,
 };
 #define TOO_LARGE (sizeof too_large / sizeof *too_large)
 
-/* Must be NULL with ENOMEM; what is not, is said. */
+/* The call must return NULL with ENOMEM. Print a call that does not. */
 #define EXPECT_NOMEM(call)                                                                                             \
 	do {                                                                                                           \
 		errno = 0;                                                                                             \
@@ -144,7 +144,7 @@ TEST(realloc_to_zero_frees_and_returns_null)
 			EXPECT(p && !hide(q));
 			EXPECT_EQ(errno, 77);
 		}
-	/* freed it was: otherwise this would need 64 GiB */
+	/* the buffers must really be freed: otherwise this would need 64 GiB */
 	for (int i = 0; i < 1000; i++) {
 		char *p = hide(malloc(64 * MIB));
 		if (!EXPECT(p))
@@ -316,7 +316,7 @@ TEST(valloc_and_pvalloc_give_whole_pages)
 	}
 	volatile size_t page_below = SIZE_MAX - 4094;
 	errno = 0;
-	EXPECT(!hide(pvalloc(page_below))); /* rounds up to 0 */
+	EXPECT(!hide(pvalloc(page_below))); /* the size wraps to 0 when it is rounded up */
 	EXPECT_EQ(errno, ENOMEM);
 }
 
@@ -340,7 +340,8 @@ TEST(all_usable_bytes_may_be_written)
 		free(p[i]);
 }
 
-/* Resize from a to b; the bytes both have must stay. Of buffers over a MiB every 4093rd is looked at, and the last. */
+/* Resize from a to b. The bytes that both sizes have must stay. In buffers over 1 MiB only each 4093rd byte is checked,
+ * and the last. */
 static void resize(size_t a, size_t b)
 {
 	unsigned char *p = hide(malloc(a));
@@ -467,10 +468,10 @@ TEST(mallinfo_counts_small_memory_and_large)
 	for (size_t i = 0; i < N; i++)
 		p[i] = hide(malloc(SIZE));
 	struct mallinfo2 b = mallinfo2();
-	/* what lay in caches counted before */
+	/* uordblks already counted buffers in caches, so it grows less */
 	if (!EXPECT(b.uordblks >= a.uordblks + N * SIZE / 2))
 		T_FAIL("%zu bytes in use, %zu after %d bytes more", a.uordblks, b.uordblks, N * SIZE);
-	/* More at once than there is memory and swap the kernel refuses (vm.overcommit_memory). */
+	/* The kernel refuses a mapping that is larger than memory and swap together (vm.overcommit_memory). */
 	const size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * 4096, size = memory / 2 < 3 * GIB ? memory / 2 & ~(PAGE - 1) : 3 * GIB;
 	void *large = hide(malloc(size));
 	struct mallinfo2 c = mallinfo2();
@@ -492,7 +493,7 @@ void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(voi
 void *__libc_valloc(size_t), *__libc_pvalloc(size_t);
 void __libc_free(void *);
 
-/* Libraries that stand before malloc call what lies behind them so. */
+/* Libraries that interpose malloc call the next malloc by these names. */
 TEST(the_c_librarys_own_names_for_malloc_and_free_are_of_one_family_with_the_others)
 {
 	static const size_t sizes[] = { 0, 1, 100, 5000, 20000, 32767, 32768, 100000, 5 * MIB };
@@ -528,7 +529,7 @@ TEST(the_c_librarys_own_names_for_malloc_and_free_are_of_one_family_with_the_oth
 	__libc_free(p);
 }
 
-/* What `print` writes to `fd`, into text. */
+/* Run print() and catch the text that it writes to `fd`. */
 static size_t printed(int fd, void (*print)(void), char *text, size_t size)
 {
 	int file = (int)syscall(SYS_memfd_create, "printed", 0), saved = dup(fd);

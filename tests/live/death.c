@@ -1,7 +1,7 @@
 /* link: none */
 /*
- * What free() and realloc() must not be given: the program stops with one line that names the pointer and what is known
- * about it; with HUGEPIN_ABORT=0 it goes on as if the call had not been made.
+ * Invalid pointers for free() and realloc(). The program stops with one line that names the pointer and the reason.
+ * With HUGEPIN_ABORT=0 it goes on as if the call had not been made.
  */
 #include "live.h"
 
@@ -41,7 +41,8 @@ static char *mapped(void)
 static char global[64 * KIB];
 
 enum { CASES = 15 };
-/* NULL: any of them; what was coalesced since, or never in use, the heap cannot tell apart. */
+/* The expected reasons. NULL: any reason, since the heap cannot tell a buffer that was coalesced from memory that was
+ * never in use. */
 static const char *const reasons[CASES] = {
 	AGAIN, AGAIN, AGAIN, NULL, NULL, START, START, START, START, START, NULL, FOREIGN, FOREIGN, FOREIGN, FOREIGN,
 };
@@ -60,7 +61,7 @@ static char *wrong_pointer(int n)
 	case 7: return made(MIB) + 1;
 	case 8: return made(MIB) + MIB - 1;
 	case 9: return made(65 * MIB) + 64 * MIB;
-	case 10: return (char *)((uintptr_t)made(MIB) + 2 * GIB); /* in the heap's addresses, never allocated */
+	case 10: return (char *)((uintptr_t)made(MIB) + 2 * GIB); /* in the heap's span, but never allocated */
 	case 11: return mapped();
 	case 12: return global + 16;
 	case 13: return (char *)__builtin_frame_address(0) - 16;
@@ -79,7 +80,7 @@ static void misuse(int n, bool by_realloc)
 	hide(p);
 }
 
-/* Run case n in a program of its own; text gets what it wrote. */
+/* Run case n in a program of its own, and put its output into text. */
 static int run_case(const char *how, int n, char *text, size_t size)
 {
 	pid_t pid;

@@ -1,5 +1,5 @@
 /* link: none */
-/* Memory that stays free goes back after the decay time, whoever freed it; then the process sleeps. */
+/* Memory that stays free is given back after the decay time, whichever thread freed it. Then the process sleeps. */
 #include "live.h"
 
 #include <dirent.h>
@@ -27,7 +27,7 @@ static void drop(void)
 
 static _Atomic bool dropped;
 
-/* Frees, then lives on without ever calling the heap again. */
+/* A thread that frees, then lives on without calling the heap again. */
 static void *drop_and_wait(void *wake)
 {
 	char c;
@@ -36,7 +36,7 @@ static void *drop_and_wait(void *wake)
 	return read(*(int *)wake, &c, 1) == 0 ? NULL : wake;
 }
 
-/* Some time after the decay time: of what was resident before the buffers were, and with them. */
+/* Wait until the buffers' memory was given back. before, full: resident bytes without the buffers and with them. */
 static void expect_given_back(size_t before, size_t full)
 {
 	size_t now = resident();
@@ -110,9 +110,9 @@ static void decay_and_rest(void)
 	for (int i = 0; i < 10; i++)
 		keep[i] = hide(malloc(100 * KIB));
 	drop();
-	expect_given_back(before + 10 * PAGE, full); /* those that hold something */
-	/* Looking uses the heap (opendir takes 32 KiB): the thread wakes for that, and rests again. A timer would wake it 20
-	 * times. When it has come to rest is its affair. */
+	expect_given_back(before + 10 * PAGE, full); /* some pages still contain live buffers */
+	/* The check itself uses the heap (opendir takes 32 KiB): the thread wakes for that, and sleeps again. A timer
+	 * would wake it 20 times. The thread may take any time before it comes to rest. */
 	for (int i = 0; i < 10; i++) {
 		long from = switches(&threads);
 		sleep_ms(2500);
@@ -133,7 +133,7 @@ static void decay_in_a_child(void)
 	full = resident();
 	pid_t pid = fork();
 	if (pid == 0) {
-		/* what was shared with the parent is not resident twice: rewrite it */
+		/* pages shared with the parent are not resident twice, so rewrite them */
 		for (int i = 0; i < COUNT; i++)
 			buffers[i][0] = 2;
 		drop();
@@ -153,7 +153,7 @@ static void no_decay(void)
 	EXPECT(resident() > before + 50 * MIB);
 }
 
-/* Each in a program of its own, that has the decay time from its environment. */
+/* Each runs in a program of its own, which has the decay time in its environment. */
 static void (*const subjects[])(void) = { decay, decay_of_silent_threads, decay_and_rest, decay_in_a_child, no_decay };
 
 static void again(int subject, const char *decay_time)

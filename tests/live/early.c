@@ -1,7 +1,7 @@
 /* link: none */
 /*
- * Allocation at unusual times: before and after everybody's constructors and destructors, while threads end or are
- * cancelled or cannot start, and in the dynamic loader. lib/ has the libraries.
+ * Allocation at unusual times: before all constructors and after all destructors, while threads end, are cancelled or
+ * cannot start, and in the dynamic loader. lib/ has the test libraries.
  */
 #include "live.h"
 
@@ -15,7 +15,7 @@
 
 extern int __cxa_thread_atexit_impl(void (*)(void *), void *, void *);
 
-static char *dir(const char *name) /* of this program, and a file there */
+static char *dir(const char *name) /* a file in this program's directory */
 {
 	static char path[600];
 	ssize_t n = readlink("/proc/self/exe", path, 500);
@@ -36,7 +36,7 @@ static int again(const char *what, char **env)
 
 enum { OWN_FILE = 20 };
 
-/* A program that has closed what it does not know, and has a file of its own under all those numbers. */
+/* A program that closes all descriptors that it does not know, and then opens its own files under these numbers. */
 static int closes_all(bool errors_too)
 {
 	free(hide(malloc(MIB)));
@@ -83,7 +83,7 @@ static void preinit(int argc, char **argv, char **env)
 {
 	(void)argc, (void)argv, (void)env;
 	preinit_break = sbrk(4096);
-	if (preinit_break != (char *)-1) /* the memory is ours */
+	if (preinit_break != (char *)-1) /* sbrk() succeeded, so the memory may be used */
 		preinit_break[4095] = 1;
 	if (sbrk(0) != preinit_break + 4096 || brk(preinit_break + 8192) || sbrk(0) != preinit_break + 8192 || sbrk(-8192) == (void *)-1)
 		preinit_break = (char *)-1;
@@ -126,7 +126,7 @@ static void *allocate_both(void *unused)
 	return NULL;
 }
 
-/* As a program has that forgot to make it. */
+/* A key that the program forgot to create. */
 static pthread_key_t no_key;
 
 TEST(the_key_with_number_0_is_nobodys)
@@ -214,7 +214,8 @@ static void *use_opened(void *lib)
 	return NULL;
 }
 
-/* A program without us opens the library, uses it in threads, and closes it; its code and memory must stay. */
+/* A program that is not linked with the library opens it, uses it in threads, and closes it. The library's code and
+ * memory must stay. */
 static int dlopen_main(void)
 {
 	void *lib = dlopen(dir("../../libhugepin.so"), RTLD_NOW), *result = NULL;
@@ -233,7 +234,7 @@ static int dlopen_main(void)
 		_exit(pattern_check(p, MIB, 5) != -1 || use_opened(lib));
 	if (child_wait(pid, 20) || dlclose(lib))
 		return 3;
-	sleep_ms(50); /* its service thread runs on */
+	sleep_ms(50); /* the library's service thread still runs */
 	return pattern_check(p, MIB, 5) != -1 || !get(2 * MIB);
 }
 
@@ -262,7 +263,7 @@ static void destroy(void *value)
 	free(q);
 	free(r);
 	destroyed++;
-	if (n < 4) /* destructors run again while there are values */
+	if (n < 4) /* destructors run again while keys have values */
 		pthread_setspecific(key, (void *)(n + 1));
 }
 
@@ -292,7 +293,7 @@ TEST(destructors_of_threads_may_allocate_and_free)
 		pthread_t t;
 		if (EXPECT(!pthread_create(&t, NULL, end_with_values, NULL)))
 			pthread_join(t, NULL);
-		held[i] = hide(malloc(50000)); /* nobody else may own this */
+		held[i] = hide(malloc(50000)); /* no other thread may get this buffer */
 		pattern_write(held[i], 50000, (uint64_t)i);
 	}
 	EXPECT_EQ(destroyed, 40 * 5);
@@ -302,7 +303,8 @@ TEST(destructors_of_threads_may_allocate_and_free)
 	}
 }
 
-/* Again with each round of destructors; the heap is used in the last alone, of which the C library tells nobody the end. */
+/* Runs in each round of destructors, but uses the heap in the last round only. After that round the C library calls no
+ * more destructors. */
 static void destroy_last(void *round)
 {
 	if ((intptr_t)round < PTHREAD_DESTRUCTOR_ITERATIONS)
@@ -318,7 +320,7 @@ static void *end_late(void *tid)
 	return NULL;
 }
 
-/* The kernel knows a thread for a moment after it was joined. */
+/* Whether the kernel has forgotten a thread, which takes a moment after the join. */
 static bool is_gone(pid_t tid)
 {
 	for (int ms = 0; ms < 50000; ms++) {
@@ -350,7 +352,7 @@ TEST(threads_that_use_the_heap_in_their_last_moment_leave_nothing)
 	pthread_key_delete(key);
 }
 
-/* Every slow way through the heap with a cancellation pending; then the thread must still be there. */
+/* Take every slow path of the heap with a cancellation pending. The thread must survive them. */
 static void *allocate_cancelled(void *arg)
 {
 	char *p[40];
@@ -408,7 +410,7 @@ TEST(a_thread_that_allocates_can_be_cancelled)
 		for (int j = 0; j < 4; j++)
 			pthread_join(t[j], NULL);
 	}
-	char *p = hide(malloc(5 * MIB)); /* they left no lock behind */
+	char *p = hide(malloc(5 * MIB)); /* the cancelled threads left no lock taken */
 	EXPECT(p);
 	free(p);
 }
@@ -441,7 +443,7 @@ static int churn(void)
 	return 0;
 }
 
-/* A user who may not have another thread, so that the heap has none either. */
+/* A user whose limit allows no further thread, so that the heap cannot start one either. */
 static int no_threads_main(void)
 {
 	struct rlimit one = { 1, 1 };
@@ -449,7 +451,7 @@ static int no_threads_main(void)
 	if (setrlimit(RLIMIT_NPROC, &one) || setresuid(65534, 65534, 65534))
 		return 77;
 	if (!pthread_create(&t, NULL, nothing, NULL))
-		return 77; /* the limit does not bind */
+		return 77; /* the limit has no effect for this user */
 	return churn();
 }
 
@@ -472,7 +474,7 @@ static void *stay(void *arg)
 	return arg;
 }
 
-/* Threads until no more fit; when they have ended, another must fit. */
+/* Start threads until no more fit. When they have ended, another must fit. */
 static int many_threads_main(void)
 {
 	static pthread_t t[2000];
@@ -481,7 +483,7 @@ static int many_threads_main(void)
 		n++;
 	if (n == 2000)
 		return 77;
-	/* address space is used up: malloc may fail, not crash */
+	/* the address space is used up: malloc may fail, but must not crash */
 	for (size_t size = 1; size < 64 * MIB; size *= 2) {
 		char *p = hide(malloc(size));
 		if (p)

@@ -1,7 +1,7 @@
 /* link: none */
 /*
- * Memory that runs out. Run alone, and by limits.sh under limits of every kind: whatever the reason, malloc gives NULL
- * and ENOMEM, nothing that was given is lost, and what is freed can be had again.
+ * Memory that runs out. Run alone, and by limits.sh under limits of every kind. Whatever the limit, malloc returns NULL
+ * with ENOMEM, buffers keep their contents, and freed memory can be allocated again.
  *
  * EXHAUST_MIB: how much to take at most; EXHAUST_MLOCK: the argument of mlockall() to begin with.
  */
@@ -15,7 +15,7 @@ static size_t most(void)
 	return (s ? strtoul(s, NULL, 10) : 400) * MIB;
 }
 
-/* Sizes depend on the place alone, unless all are the same. */
+/* The size of buffer i. step: the size of all buffers; 0: a size that depends on i only. */
 static size_t size_at(size_t i, size_t step)
 {
 	return step ? step : 100 + i * 7919 % (i % 8 ? 60 * KIB : 3 * MIB);
@@ -75,14 +75,14 @@ static int start_small(pthread_t *t, void *(*run)(void *))
 	return r;
 }
 
-/* They start before memory is used up: it is malloc's right to keep what was freed for some seconds. */
+/* The threads start before memory is used up, since malloc may keep freed memory for some seconds. */
 static void threads_exhaust(void)
 {
 	pthread_t t[4];
 	pthread_barrier_init(&all_there, NULL, 5);
 	for (int i = 0; i < 4; i++)
 		if (!EXPECT(!start_small(&t[i], exhaust)))
-			_exit(3); /* those that started wait for ever */
+			_exit(3); /* the threads that did start would wait for ever */
 	pthread_barrier_wait(&all_there);
 	for (int i = 0; i < 4; i++)
 		pthread_join(t[i], NULL);

@@ -1,8 +1,8 @@
 /* link: hugepin uring */
 /*
- * Foreign memory that other threads take away, without the drop-in and without hugepin_forget: a thread that has memory and pins it
- * must get a registration of what is there. Two devices tell: io_uring, which writes where it was told to, and one that notes
- * what it found in the memory when that was registered.
+ * Foreign memory that other threads take away, without the drop-in and without hugepin_forget(). A thread that owns
+ * memory and pins it must get a registration of the present memory. Two devices check this: io_uring, which writes to
+ * the registered memory, and a device that notes the memory's contents when it registers.
  */
 #include "stale.h"
 
@@ -56,7 +56,8 @@ static void give_malloc(char *p, size_t size)
 
 static pthread_mutex_t ring_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* In one domain: what a thread finds registered in a domain of its own, it has unmapped itself. */
+/* All threads use one domain: in a domain of its own, a thread would only find registrations of memory that it has
+ * unmapped itself. */
 static void *read_and_look(void *taken)
 {
 	const struct taken *how = taken;
@@ -165,7 +166,7 @@ static void open_notes(uint32_t watch)
 	EXPECT_EQ(hugepin_domain_open(&notebook, NULL, &attr, &domain), 0);
 }
 
-/* What was found at p when it was registered. */
+/* The contents of p when it was registered. */
 static uint64_t found_at(char *p)
 {
 	struct hugepin_pin pin;
@@ -178,21 +179,21 @@ static uint64_t found_at(char *p)
 	return found;
 }
 
-/* Whether memory at p, new to this thread, is registered anew. */
+/* Whether memory at p, which this thread just got, is registered again. */
 static bool is_fresh(char *p, uint64_t mark)
 {
 	*(volatile uint64_t *)p = mark;
 	return found_at(p) == mark;
 }
 
-/* One thread changes what is at `place`, another takes it as soon as it can tell that it has changed. */
+/* One thread changes the memory at `place`. Another thread takes the memory as soon as it sees the change. */
 enum { PLACE = 1 << 20 };
 static char *place;
-static _Atomic int turn; /* 0: the changer's; 1: the taker's; 2: the end */
+static _Atomic int turn; /* 0: the changer's turn; 1: the taker's turn; 2: the end */
 
 struct change {
 	void (*change)(void);
-	void (*take)(void); /* returns when the memory is there */
+	void (*take)(void); /* returns when the new memory is there */
 };
 
 static void until_zero(void)
@@ -275,8 +276,8 @@ static void *take_in_turn(void *change)
 	return NULL;
 }
 
-/* A round takes microseconds where both threads have a processor, and some milliseconds where others want it, too: then
- * some rounds must do. */
+/* A round takes microseconds if both threads have a processor, and milliseconds if they share it with others. Then
+ * fewer rounds suffice. */
 static void race(struct change c, int rounds)
 {
 	uint64_t end_ms = clock_ms() + 5000;
@@ -287,7 +288,7 @@ static void race(struct change c, int rounds)
 	*place = 1;
 	EXPECT_EQ(pthread_create(&t, NULL, take_in_turn, &c), 0);
 	for (int i = 0; i < rounds && (i < 100 || clock_ms() < end_ms); i++) {
-		found_at(place); /* as a rule the taker's */
+		found_at(place); /* usually the taker's mark */
 		turn = 1;
 		c.change();
 		while (turn == 1)
@@ -337,7 +338,7 @@ RACE(a_break_that_another_thread_has_lowered, lower, raise_again, at_the_break()
 
 enum { PIECES = 8, ONE = 64 << 10 };
 
-/* Each piece is a mapping of its own; every second one is then another's. */
+/* Each piece is a mapping of its own. Then every second one is replaced by other memory. */
 static void *pin_several(void *by_map)
 {
 	struct iovec v[PIECES];
@@ -359,7 +360,7 @@ static void *pin_several(void *by_map)
 				wrong += notes.found[pins[i].lkey] != *(uint64_t *)v[i].iov_base;
 			reads++;
 		} else {
-			EXPECT(by_map && n == -ENOKEY); /* lookups find what another thread had there, or nothing */
+			EXPECT(by_map && n == -ENOKEY); /* a lookup registers nothing, so it may find no key */
 		}
 		if (n > 0)
 			hugepin_unpinv(domain, pins, n);
@@ -395,7 +396,7 @@ static void *unmap_all_the_time(void *unused)
 	while (!stop) {
 		char *p = take_mapping(8192);
 
-		/* Watched, from the first one's pin on. */
+		/* The memory is watched from this first pin on. */
 		found_at(p);
 		munmap(p, 8192);
 	}

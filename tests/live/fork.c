@@ -1,7 +1,8 @@
 /* link: none */
 /*
- * Fork: every child has what its parent had, may rewrite it, and does not die of a pool that is empty, now or later.
- * The kernel's copy-on-write of private hugetlb pages keeps none of this; with an empty pool it kills the child.
+ * Fork: every child has its parent's memory, may rewrite it, and does not die because the pool is empty, now or later.
+ * The kernel's copy-on-write of private hugetlb pages does not guarantee this: if the pool is empty, it kills the
+ * child.
  */
 #include "cgroup.h"
 
@@ -17,7 +18,7 @@ static size_t heap_fill(struct heap *h, size_t total, uint64_t seed)
 {
 	size_t sum = 0;
 	for (int i = 0; i < BUFFERS; i++) {
-		/* 40 KiB, some MiB, and odd ends; every fifth stays small */
+		/* sizes from 40 KiB to some MiB, not multiples of a page; every fifth buffer is small */
 		h->size[i] = i % 5 == 4 ? 100 * (size_t)i : 40 * KIB + total / BUFFERS * (size_t)(i % 7) / 4 + (size_t)i * 13;
 		h->seed[i] = seed << 20 | (uint64_t)i << 8;
 		h->p[i] = hide(malloc(h->size[i]));
@@ -29,7 +30,7 @@ static size_t heap_fill(struct heap *h, size_t total, uint64_t seed)
 	return sum;
 }
 
-/* How many buffers are not as they were filled. */
+/* The number of buffers whose contents have changed. */
 static int heap_check(const struct heap *h)
 {
 	int bad = 0;
@@ -52,7 +53,7 @@ static void heap_free(struct heap *h)
 		free(h->p[i]);
 }
 
-/* What a child does: read all, write all, read all; and its heap still serves. */
+/* The work of a child: read all, write all, read all, then use its heap. */
 static int use(struct heap *h, uint64_t seed)
 {
 	int bad = heap_check(h);
@@ -72,7 +73,7 @@ static int use(struct heap *h, uint64_t seed)
 	return bad;
 }
 
-/* Fork a child that runs use(). Its exit status (0: all was right), -1 if it hung, -2 if the fork was refused. */
+/* Fork a child that runs use(). Returns its exit status (0: no error), -1 if it hung, -2 if the fork was refused. */
 static int fork_and_use(struct heap *h, uint64_t seed)
 {
 	pid_t pid = fork();
@@ -216,7 +217,7 @@ TEST(a_fork_among_threads_that_come_and_go_does_not_hang)
 				return;
 		pid_t pid = fork();
 		if (pid == 0) {
-			pthread_t u; /* the child may have threads of its own */
+			pthread_t u; /* the child may start threads */
 			if (pthread_create(&u, NULL, come_and_go, NULL) || pthread_join(u, NULL))
 				_exit(1);
 			come_and_go(NULL);
@@ -339,7 +340,7 @@ static void *read_directly(void *arg)
 	return NULL;
 }
 
-/* A file of the pattern on a file system that takes O_DIRECT, or -1. */
+/* A file with the pattern, on a file system that supports O_DIRECT; or -1. */
 static int direct_file(void)
 {
 	static const char *const dirs[] = { "/tmp", "/var/tmp", "." };
@@ -394,7 +395,7 @@ TEST(forks_work_with_direct_reads_in_flight)
 
 /* ------------------------------------------------------------------ a memory cgroup smaller than the heap */
 
-/* Run this program again with one argument, in a cgroup. Its exit status as child_wait() has it. */
+/* Run this program again with one argument, in a cgroup. Returns its exit status as child_wait() does. */
 static int again_in(struct cgroup *g, const char *what)
 {
 	pid_t pid;
@@ -406,12 +407,12 @@ static int again_in(struct cgroup *g, const char *what)
 	return child_wait(pid, 40);
 }
 
-/* Status 0: the forks worked; 40: they were refused with ENOMEM; else something is wrong. */
+/* Exit status 0: the forks worked; 40: they were refused with ENOMEM; others: an error. */
 static int small_cgroup_main(const char *procs, bool drain)
 {
 	struct heap h;
 	int refused = 0;
-	heap_fill(&h, 200 * MIB, 20); /* from the pool: not charged */
+	heap_fill(&h, 200 * MIB, 20); /* memory from the pool is not charged to the group */
 	if (!file_write(procs, "0"))
 		return 50;
 	struct drainer d = { -1, -1 };
@@ -472,7 +473,7 @@ static int small_limit_main(int which, const char *key)
 		return 52;
 	for (uint64_t i = 0; i < 3; i++) {
 		pid_t pid = fork();
-		if (pid == 0) { /* the child may have no memory, but must have its own */
+		if (pid == 0) { /* the child may get no more memory, but must have its own contents */
 			heap_rewrite(&h, 51 + i);
 			_exit(heap_check(&h) != 0);
 		}
@@ -523,7 +524,7 @@ TEST(the_cow_mode_forks_without_a_copy)
 	EXPECT_EQ(child_wait(pid, 30), 0);
 }
 
-/* The child finds everything, and hugetlb pages, not a copy of them. */
+/* The child has all contents, in hugetlb pages by copy-on-write instead of a copy in other memory. */
 static int cow_main(void)
 {
 	struct heap h;

@@ -1,6 +1,6 @@
 /* link: none */
-/* A fork while another thread is about to do what happens once, or holds what children need, as the calls of the C library that stand
- * before the kernel's see it. Each subject is a program of its own. */
+/* A fork while another thread is doing something that happens only once, or holds a lock that children need. The test
+ * stops that thread in an interposed function of the C library. Each subject is a program of its own. */
 #include "live.h"
 
 #include <sys/syscall.h>
@@ -9,7 +9,8 @@ enum { STEPS = 400 };
 
 static _Atomic bool stop_mmap, stop_munmap, inside, forked;
 
-/* The other thread waits here, until the fork is over; a fork that waits for it in turn gets its way after a while. */
+/* The other thread waits here until the fork is over. It waits for a limited time, since the fork may itself wait for
+ * this thread. */
 static void wait_inside(void)
 {
 	inside = true;

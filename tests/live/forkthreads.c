@@ -1,7 +1,8 @@
 /* link: none */
 /*
- * Forks of programs with threads: stacks that lie in the heap, whose tops the C library reads in the child before any handler, and
- * threads that allocate while it happens. A child finds what the C library's own malloc would have given it.
+ * Forks of programs with threads: with stacks in the heap, whose tops the C library reads in the child before any
+ * handler, and with threads that allocate during the fork. A child has the same contents as with the C library's own
+ * malloc.
  */
 #include "live.h"
 
@@ -38,7 +39,7 @@ static void *do_nothing(void *arg)
 	return arg;
 }
 
-/* Fork a child that ends with 7, after it has had a thread of its own. */
+/* Fork a child that starts and joins a thread, and then exits with status 7. */
 static void fork_a_child(void)
 {
 	pid_t pid = fork();
@@ -111,7 +112,7 @@ TEST(a_child_lives_that_is_forked_deep_in_a_stack_from_malloc)
 	}
 }
 
-/* The mark of a stack ends with the buffer: it is copied as any other. */
+/* The mark of a stack ends when the buffer is freed: later its memory is copied like any other. */
 TEST(a_buffer_that_was_a_stack_is_a_buffer_again)
 {
 	char *p = hide(malloc(STACK_SIZE));
@@ -135,7 +136,7 @@ static char *_Atomic published;
 
 enum { BUFFER = 4 << 20 };
 
-/* By turns the thread's list has the buffer, and the program. */
+/* In turn, the program owns the buffer and the thread's list has it. */
 static void *take_and_give_back(void *arg)
 {
 	(void)arg;
@@ -159,7 +160,7 @@ TEST(a_child_can_read_what_a_thread_took_from_its_list_during_the_fork)
 	char *filler[FILLERS];
 	pthread_t t;
 
-	for (int i = 0; i < FILLERS; i++) { /* the copy takes its time */
+	for (int i = 0; i < FILLERS; i++) { /* makes the copy take longer */
 		filler[i] = hide(malloc(16 * MIB));
 		memset(filler[i], i, 16 * MIB);
 	}
@@ -167,7 +168,7 @@ TEST(a_child_can_read_what_a_thread_took_from_its_list_during_the_fork)
 	if (!EXPECT(!pthread_create(&t, NULL, take_and_give_back, NULL)))
 		return;
 	for (int i = 0; i < 40; i++) {
-		sleep_ms(4); /* it goes without the heap's lock again */
+		sleep_ms(4); /* so that the thread uses its own list again, without the heap's lock */
 		pid_t pid = fork();
 		if (pid == 0) {
 			const char *p = published;
@@ -191,7 +192,7 @@ static uint64_t *_Atomic newest;
 
 enum { WORDS = BUFFER / 8 };
 
-/* A buffer is published when it is full, and freed when another has taken its place. */
+/* A buffer is published when it is filled, and freed when another has replaced it. */
 static void *fill_and_publish(void *arg)
 {
 	uint64_t *old = NULL;
@@ -238,7 +239,7 @@ TEST(a_child_seldom_sees_a_part_of_what_a_thread_wrote_during_the_copy)
 		return;
 	while (!newest)
 		sleep_ms(1);
-	filler = hide(malloc(64 * MIB)); /* behind the thread's buffers: copied after them */
+	filler = hide(malloc(64 * MIB)); /* this buffer is behind the thread's buffers, so it is copied after them */
 	memset(filler, 1, 64 * MIB);
 	for (int i = 0; i < FORKS; i++) {
 		sleep_ms(3);
@@ -260,7 +261,8 @@ TEST(a_child_seldom_sees_a_part_of_what_a_thread_wrote_during_the_copy)
 	pthread_join(t, NULL);
 	free(filler);
 	t_print("# %d of %d children saw a part\n", torn, FORKS);
-	EXPECT(torn <= FORKS / 10); /* without the passes a fifth of them; on a busy machine one now and then with them */
+	/* without the passes a fifth of the forks would be torn; with them, rarely one on a busy machine */
+	EXPECT(torn <= FORKS / 10);
 }
 
 LIVE_MAIN

@@ -1,7 +1,7 @@
 /* link: none */
 /*
- * HUGEPIN_GUARD=1: what a program does to large buffers that it should not is noticed at once, or at free(); what it may do works.
- * Each case is a run of this program of its own.
+ * HUGEPIN_GUARD=1: wrong uses of large buffers are noticed at once or at free(), and correct uses work. Each case is a
+ * separate run of this program.
  */
 #include "live.h"
 
@@ -28,7 +28,7 @@ static int use_after_free(size_t size)
 	char *p = made(size);
 
 	free(p);
-	for (int i = 0; i < 100; i++) /* others come and go */
+	for (int i = 0; i < 100; i++) /* allocate and free other buffers meanwhile */
 		free(made(40 * KIB + (size_t)i * 4096));
 	sink = ((char *)hide(p))[size / 2];
 	return 0;
@@ -43,7 +43,7 @@ static int write_after_free(size_t size)
 	return 0;
 }
 
-/* One byte, in the page of the end. */
+/* Write one byte behind the end, in the last page of the buffer. */
 static int overflow(size_t size)
 {
 	char *p = made(size);
@@ -88,7 +88,7 @@ static int overflow_after_less(size_t unused)
 	return 0;
 }
 
-/* What the kernel is told of pages, it is told of the last one as a whole. */
+/* Advice for a buffer's pages applies to its last page as a whole. */
 static int told(size_t size)
 {
 	static const int how[] = { MADV_DONTFORK, MADV_WIPEONFORK, MADV_DONTNEED, MADV_DONTDUMP };
@@ -162,12 +162,12 @@ static int in_a_child(size_t size)
 		for (size_t i = 0; i < size; i++)
 			if (kept[i] != 1)
 				_exit(2);
-		char *mine[3]; /* what was freed in the parent is used again, and not for another beside */
+		char *mine[3]; /* memory that the parent freed is used again, for one buffer only */
 
 		for (int i = 0; i < 3; i++)
 			memset(mine[i] = made(size), 10 + i, size);
 		for (size_t bytes = 0; bytes < 200 * MIB; bytes += size)
-			free(made(size - 4096)); /* fits where one of them was without its guard */
+			free(made(size - 4096)); /* would fit into the place of one of them, without its guard */
 		for (int i = 0; i < 3; i++)
 			for (size_t at = 0; at < size; at += 100)
 				if (mine[i][at] != 10 + i)
@@ -240,7 +240,7 @@ static int threads(size_t unused)
 	return 0;
 }
 
-/* More than there may be mappings for. */
+/* Make more buffers than the process may have mappings. */
 static int many(size_t size)
 {
 	enum { MANY = 40000 };
@@ -259,7 +259,7 @@ static int many(size_t size)
 	return 0;
 }
 
-/* And of those that are free, every other is a hole. */
+/* Make more buffers than mappings, then free every other one. */
 static int many_holes(size_t size)
 {
 	enum { MANY = 50000 };
@@ -310,7 +310,7 @@ static const struct {
 	CASE(told), CASE(overflow_after_advice), CASE(many_holes),
 };
 
-/* Run a case; its wait status. What it says is in `said`. */
+/* Run a case. Returns its wait status, and puts its output into `said`. */
 static int run(const char *name, size_t bytes, const char *more)
 {
 	char size[30], load[4200], *args[] = { (char *)"guard", (char *)name, size, NULL };
@@ -440,7 +440,7 @@ TEST(a_child_of_fork_has_guards_too)
 TEST(threads_find_their_bytes)
 {
 	EXPECT_EQ(run("threads", 0, NULL), 0);
-	/* What it cost: three calls for each buffer. Nothing is live, and no more is kept than may be, nor less than that would be. */
+	/* The cost is three calls for each buffer. No buffer is live. The kept memory is close to its limit. */
 	EXPECT(statistic("guard_calls ") > 40000);
 	EXPECT_EQ(statistic("guard_missing "), 0);
 	EXPECT_EQ(statistic("guard_bytes "), 0);

@@ -1,5 +1,5 @@
 /* link: hugepin preload */
-/* Signal handlers that map and unmap, whatever they interrupt. */
+/* Signal handlers that map and unmap memory, whatever code they interrupt. */
 #include "live.h"
 
 #include <sys/time.h>
@@ -54,7 +54,8 @@ TEST(a_handler_may_unmap_whatever_it_interrupts)
 	uint64_t random = 1;
 	do {
 		for (int i = 0; i < 100; i++) {
-			/* Once each time: a handler takes longer than it may be until the next. */
+			/* Set the timer for one signal at a time: a handler may take longer than the time to the next
+			 * signal. */
 			struct itimerval soon = { { 0, 0 }, { 0, 1 + (long)(rand_next(&random) % 60) } };
 			setitimer(ITIMER_REAL, &soon, NULL);
 			void *p = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -1,8 +1,8 @@
 /* link: hugepin preload */
 /*
- * What libraries that interpose the C library's mapping calls hear of the heap, before the drop-in and behind it, where
- * all that reaches the drop-in's own functions arrives too: memory that is given back, and nothing of memory that comes
- * into use.
+ * Libraries that interpose the C library's mapping calls, one in front of the drop-in and one behind it. The one behind
+ * it also gets all calls of the drop-in's own functions. Both must see memory that the heap gives back, and must not
+ * see memory that comes into use.
  */
 #include "live.h"
 
@@ -38,7 +38,7 @@ static int what_is_heard(void)
 
 	if (!EXPECT(now))
 		return 1;
-	fill(); /* the span is reserved, and whatever the first call does is done */
+	fill(); /* reserve the span, and do all other work of a first call */
 	drop();
 	malloc_trim(0);
 	before = *now;
@@ -52,7 +52,7 @@ static int what_is_heard(void)
 	drop();
 	malloc_trim(0);
 	EXPECT(now->given_back > before.given_back);
-	/* Now a thread of ours gives back. */
+	/* Now one of the library's threads gives the memory back. */
 	fill();
 	before = *now;
 	drop();

@@ -1,5 +1,5 @@
 /* link: hugepin uring */
-/* The helper as it runs: its own thread, the real clock, memory that is really locked. */
+/* The helper under real conditions: its own thread, the real clock, memory that is really locked. */
 #include <hugepin_uring.h>
 
 #include "live.h"
@@ -7,14 +7,14 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 
-/* What a child of a process with threads may do: the thread sanitizer lets it have none; the address sanitizer leaves it the locks
- * of its own allocator as they were, on which new threads then wait for ever. */
+/* Whether a child of a process with threads can be tested. The thread sanitizer allows no threads in it. The address
+ * sanitizer leaves its own allocator's locks taken in it, so that new threads wait for ever. */
 #if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
 #define CHILD_MAY_HAVE_THREADS false
 #else
 #define CHILD_MAY_HAVE_THREADS true
 #endif
-/* Buffers mapped and unmapped, each of which waits for the thread that is told of it. */
+/* The number of buffers that are mapped and unmapped. Each unmap waits for the watcher. */
 #ifdef __SANITIZE_THREAD__
 enum { COME_AND_GO = 3000 };
 #else
@@ -40,7 +40,7 @@ static hugepin_domain *open_with(uint32_t policy, uint64_t bytes_max)
 	return d;
 }
 
-/* Nothing has run below zero. */
+/* A domain's statistics, after a check that no number has fallen below zero. */
 static struct hugepin_domain_stats stats_of(hugepin_domain *d)
 {
 	struct hugepin_domain_stats s;
@@ -66,12 +66,12 @@ static bool use(hugepin_domain *d, char *p, size_t len, long ms)
 
 	if (!EXPECT_EQ(hugepin_pin(d, p, len, 0, &pin), 0))
 		return false;
-	__atomic_fetch_add(p, 1, __ATOMIC_RELAXED); /* others may be at it */
+	__atomic_fetch_add(p, 1, __ATOMIC_RELAXED); /* atomic, since other threads may write there, too */
 	sleep_ms(ms);
 	return EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 }
 
-/* One after the other, round after round. */
+/* Pin and unpin the buffers one after the other, for a number of rounds. */
 static void go_round(hugepin_domain *d, char **buffer, int rounds, long ms)
 {
 	for (int i = 0; i < rounds; i++)
@@ -93,8 +93,8 @@ static void unmap_all(char **buffer)
 		munmap(buffer[b], LEN);
 }
 
-/* The helper comes to this domain. How many records it takes before the ring is full is the scheduler's affair; that it takes some
- * is not. */
+/* Whether the helper serves this domain. The scheduler decides how many records it takes before the ring is full, but
+ * it must take some. */
 static bool is_served(hugepin_domain *d, char **buffer)
 {
 	uint64_t before = stats_of(d).helper_ns;
@@ -106,9 +106,10 @@ static bool is_served(hugepin_domain *d, char **buffer)
 	return stats_of(d).helper_ns > before;
 }
 
-/* A helper that comes late, where many want its processor, gives back what has a long time until its next use: the pauses get
- * longer, until something was given back and had again. For a domain and a process without a past: misses may have become dear,
- * and the helper may have taken more than it is allowed where no core is idle. */
+/* Whether the helper gives buffers back and registers them again in time. If many threads want its processor, the
+ * helper is late, and then gives back only regions whose next use is far away. So the pauses get longer until it works.
+ * The domain and the process must be new: otherwise misses may have become dear, and the helper may have used up its
+ * time if no core is idle. */
 static bool has_again(hugepin_domain *d, char **buffer, long ms)
 {
 	for (; ms < 100 && !stats_of(d).repinned; ms *= 2)
@@ -137,7 +138,8 @@ TEST(what_comes_round_is_given_back_and_had_again)
 	}
 }
 
-/* Nothing wakes for a while, sooner or later: what is due comes first, and what is given back for good after a long time. */
+/* Whether at some time no thread wakes for `while_ms`. Before that the helper does the work that is due, and after a
+ * long time gives back regions for good. */
 static bool comes_to_rest(int while_ms)
 {
 	for (int waited_ms = 0; waited_ms < 25000; waited_ms += while_ms) {
@@ -160,7 +162,7 @@ TEST(at_rest_the_helper_does_not_wake)
 		d[i] = open_with(i ? HUGEPIN_POLICY_PREDICT : HUGEPIN_POLICY_CF11, UINT64_MAX);
 	for (int i = 0; i < 2; i++)
 		go_round(d[i], buffer, 30, 3);
-	for (int i = 0; i < 30000; i++) /* and some records are lost */
+	for (int i = 0; i < 30000; i++) /* so many pins that some records are lost */
 		use(d[i & 1], buffer[i % BUFFERS], LEN, 0);
 	EXPECT(comes_to_rest(2000));
 	for (int i = 0; i < 2; i++) {
@@ -247,7 +249,8 @@ TEST(parent_and_child_go_on_after_a_fork_at_any_moment)
 		pthread_join(w[i].thread, NULL);
 		EXPECT(w[i].pins > 0);
 	}
-	/* Where no core is idle it owes the program the time that the threads have cost it, and gives nothing back for long. */
+	/* If no core is idle, the helper has used up its time on the threads' records, and gives nothing back for
+	 * long. */
 	EXPECT(is_served(d, buffer));
 	EXPECT_EQ(hugepin_domain_close(d), 0);
 	unmap_all(buffer);
@@ -375,7 +378,7 @@ TEST(memory_that_comes_and_goes_leaves_nothing_behind)
 	t_print("# resident: %ld KiB, then %ld KiB\n", before, rss_kib());
 	EXPECT(rss_kib() - before < 8192);
 	for (int tries = 0; tries < 2000 && stats_of(d).pinned_bytes >= MIB; tries++)
-		sleep_ms(10); /* for those to whom the kernel told what is gone */
+		sleep_ms(10); /* give the watcher time to handle the kernel's events */
 	EXPECT(stats_of(d).pinned_bytes < MIB);
 	EXPECT_EQ(hugepin_domain_close(d), 0);
 }
@@ -428,7 +431,7 @@ static void *use_some(void *d)
 	char *buffer[BUFFERS];
 
 	map_all(buffer);
-	for (int b = 0; b < BUFFERS; b++) /* a miss each, that finds records */
+	for (int b = 0; b < BUFFERS; b++) /* each pin is a miss, which finds records to tell */
 		for (int i = 0; i < 200; i++)
 			use(d, buffer[b], LEN, 0);
 	unmap_all(buffer);
@@ -456,7 +459,7 @@ TEST(a_thread_with_a_small_stack_may_pin)
 	munmap(stack, below + size);
 }
 
-/* With a helper for every process, and without those of others on the machine. */
+/* Run with a helper for every process, and apart from other helpers on the machine. */
 int main(int argc, char **argv)
 {
 	if (!getenv("HUGEPIN_HELPER")) {

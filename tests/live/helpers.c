@@ -1,17 +1,18 @@
 /* link: hugepin */
 /*
- * Four processes, each with a domain that predicts: whose helpers work, as HUGEPIN_HELPER says. Each process looks at the
- * statistics of its own domain until they are as they should be.
+ * Four processes, each with a domain that predicts. HUGEPIN_HELPER decides which helpers work. Each process waits until
+ * the statistics of its own domain are as expected.
  */
 #include "live.h"
 
 #include "../device.h"
 
-enum { PROCESSES = 4, LEN = 65536, PATIENCE_MS = 20000, TOLD_MS = 1000 }; /* TOLD: each has told the others of itself */
+/* TOLD_MS: until each process has told the others of itself */
+enum { PROCESSES = 4, LEN = 65536, PATIENCE_MS = 20000, TOLD_MS = 1000 };
 
 static struct device device;
 
-/* Pin about until the helper is told to share its core with so many, itself among them. */
+/* Pin buffers until the helper shares its core with so many helpers, itself included. */
 static int process(int buffers, unsigned sharers)
 {
 	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_PREDICT };
@@ -31,7 +32,7 @@ static int process(int buffers, unsigned sharers)
 				return 2;
 		hugepin_domain_stats(d, &s, sizeof s);
 		if (ms > TOLD_MS && s.sharers == sharers) {
-			/* The others need us until they have seen it, too. */
+			/* Stay alive until the other processes have seen their numbers, too. */
 			if (write(STDOUT_FILENO, ".", 1) != 1 || read(STDIN_FILENO, &c, 1) != 0)
 				return 3;
 			return hugepin_domain_close(d) != 0;
@@ -41,7 +42,7 @@ static int process(int buffers, unsigned sharers)
 	return 4;
 }
 
-/* All of them as `policy` says: each alike. */
+/* Run all processes under `policy`, and expect the same number of sharers in each. */
 static void run_all(const char *policy, unsigned sharers)
 {
 	char *env[] = { NULL, NULL }, setting[64], number[12], c;

@@ -1,8 +1,8 @@
 /* link: hugepin preload uring */
 /*
  * UCX's registration cache over the heap, with libhugepin-hooks.so and without. Registering is done with io_uring,
- * whose fixed buffers are pinned: with a stale key, the device writes where the program does not read. UCX is loaded
- * as a component of Open MPI would load it, late and into a scope of its own.
+ * whose fixed buffers are pinned: with a stale key, the device writes to memory that the program no longer sees. UCX is
+ * loaded late and into a scope of its own, as a component of Open MPI would load it.
  */
 #include "live.h"
 
@@ -19,7 +19,7 @@
 
 #include "hugepin.h"
 
-/* UCX 1.17 moved the alignment from the cache to each get, and tells of regions that it merges. */
+/* UCX 1.17 moved the alignment from the cache to each get, and reports the regions that it merges. */
 #define ALIGNS_EACH (UCP_API_VERSION >= UCP_VERSION(1, 17))
 
 enum { SIZE = 8 << 20, PIECE = 64 << 10, SLOTS = 4096, THREADS = 4, REACHED = 0, STALE = 3, MISSING = 77 };
@@ -99,7 +99,7 @@ static ucs_status_t get_region(void *p, size_t len, ucs_rcache_region_t **ret_)
 #endif
 }
 
-/* external: without UCX's own patches of the C library, as for programs that have hooks themselves. */
+/* external: without UCX's own patches of the C library, as for programs that have their own hooks. */
 static void open_all(bool external)
 {
 	static const ucs_rcache_ops_t rcache_ops = {
@@ -144,7 +144,8 @@ static void open_all(bool external)
 		file[i] = memfd_create("file", MFD_CLOEXEC);
 }
 
-/* Have the device write [p, p + PIECE), by the key that UCX's cache has for [p, p + len), and see whether it did. */
+/* Have the device write to [p, p + PIECE), with the key that UCX's cache has for [p, p + len). Returns whether the
+ * bytes arrived. */
 static int device_reaches(int who, char *p, size_t len)
 {
 	static _Thread_local char text[PIECE];
@@ -244,7 +245,7 @@ static const char *built(const char *library)
 }
 #define HOOKS built("libhugepin-hooks.so")
 
-/* This program again, with the hook and the drop-in preloaded, or without. */
+/* Run this program again, with or without the hook and the drop-in preloaded. */
 static int run_with(bool hook, bool dropin, const char *what)
 {
 	pid_t pid = fork();
@@ -268,7 +269,7 @@ static int run_with(bool hook, bool dropin, const char *what)
 			SKIP("libhugepin-hooks.so was not built");                                                     \
 	} while (0)
 
-/* If this fails, UCX hears of the heap without the library. */
+/* If this test fails, UCX learns of the heap's unmappings without the library. */
 TEST(without_the_hook_and_its_patches_ucx_keeps_the_key_of_memory_that_left)
 {
 	int r = run_with(false, false, "--leave-external");
@@ -341,7 +342,7 @@ static void *attach(void *over_)
 	return NULL;
 }
 
-/* Libraries that attach as they are loaded, under the loader's lock. */
+/* As libraries do that attach while they are loaded, under the loader's lock. */
 static int attach_at_once(void)
 {
 	pthread_t thread;

@@ -1,6 +1,6 @@
 /* link: none */
-/* Children of every kind know who they are: they limit themselves, start threads and give memory back as their parent does. Each
- * subject is a program of its own. */
+/* Children of every kind know which process they are: they can limit themselves, start threads and give memory back
+ * like their parent. Each subject is a program of its own. */
 #include "live.h"
 
 #include <pty.h>
@@ -8,7 +8,7 @@
 
 enum { DECAY_MS = 200, SKIPPED = 77 };
 
-/* A thread of the C library needs room for it beside its stack. */
+/* Each thread of the C library needs room for this beside its stack. */
 static _Thread_local char much[300 * 1024];
 
 static void *nothing(void *arg)
@@ -16,7 +16,7 @@ static void *nothing(void *arg)
 	return arg;
 }
 
-/* After the limit there is room for what the program may want. */
+/* After the limit the program still has room for its own mappings. */
 static int limits_itself(void)
 {
 	const struct rlimit r = { GIB, GIB };
@@ -41,7 +41,7 @@ static int gives_back(void)
 		memset(p, 1, 48 * MIB);
 		full = resident();
 		free(p);
-		/* Nobody else calls the heap. */
+		/* Wait without calling the heap. */
 		for (int j = 0; (now = resident()) > full - 40 * MIB && j < 50000 / DECAY_MS; j++)
 			sleep_ms(DECAY_MS);
 		if (now > full - 40 * MIB)
@@ -50,14 +50,14 @@ static int gives_back(void)
 	return 0;
 }
 
-/* One after the other, in this order: the limit leaves little. */
+/* In this order, since the limit leaves little memory. */
 static int does_both(void)
 {
 	int r = gives_back();
 	return r ? r : limits_itself();
 }
 
-/* The status of a child that is not this process's own comes by a pipe. */
+/* A pipe for the status of a grandchild, which this process cannot wait for. */
 static int status[2];
 
 static _Noreturn void tell(int r)
@@ -110,7 +110,7 @@ static int is_cloned(void)
 	return told();
 }
 
-/* A child has its parent's number, each in a namespace of its own. */
+/* Parent and child have the same number, each in a namespace of its own. */
 static int has_the_same_number(void)
 {
 	pid_t child;
@@ -121,7 +121,7 @@ static int has_the_same_number(void)
 		int r = gives_back();
 		if (getpid() != 1)
 			r = 41;
-		if (r == 0) { /* some of its memory is about to be given back, and a thread is there for that */
+		if (r == 0) { /* some of its memory is about to be given back, by a thread */
 			free(hide(malloc(48 * MIB)));
 			pid_t second = (pid_t)syscall(SYS_clone, SIGCHLD | CLONE_NEWPID, NULL, NULL, NULL, NULL);
 			if (second == 0)
@@ -145,7 +145,7 @@ static int again(int (*subject)(void))
 	snprintf(number, sizeof number, "%d", i);
 	char *args[] = { (char *)"identity", (char *)"--subject", number, NULL };
 	setenv("HUGEPIN_DECAY", "200ms", 1);
-	setenv("HUGEPIN_PAGES", "thp", 1); /* pages of the pool are not promised to children without handlers */
+	setenv("HUGEPIN_PAGES", "thp", 1); /* children in which no handler runs are promised no pages of the pool */
 	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
 	return child_wait(pid, 200);
 }
@@ -168,8 +168,8 @@ TEST(a_child_with_a_terminal_limits_itself_and_gives_memory_back)
 	EXPECT_EQ(r, 0);
 }
 
-/* Where no handler runs, the parent's thread may be in the middle of giving back: what it has in hand then nobody gives back in the
- * child. That is no promise (hugepin(7)), and rare. */
+/* Try again if no fork handlers run: at the fork, the parent's thread may be in the middle of giving memory back, and
+ * no thread finishes that in the child. This is rare, and not promised (hugepin(7)). */
 static int again_without_handlers(int (*subject)(void))
 {
 	int r = again(subject);
@@ -199,7 +199,7 @@ TEST(children_with_their_parents_number_are_not_taken_for_it)
 int main(int argc, char **argv)
 {
 	if (argc == 3 && !strcmp(argv[1], "--subject")) {
-		/* The parent's memory has been given back by a thread, or is about to be. */
+		/* Make memory that a thread gives back, or is about to give back, when the child starts. */
 		char *p = hide(malloc(48 * MIB));
 		if (!p || pipe2(status, O_CLOEXEC))
 			return 1;

@@ -1,8 +1,8 @@
 /* link: hugepin preload */
 /*
- * Where large buffers lie: nobody can tell beforehand, nor from the place of the tables or of the small tier. Each mode is a few
- * hundred short runs of this program; what 19 random bits give is expected of them. Bits are looked at one by one, since so few
- * runs would not tell 17 bits from 19 by their collisions.
+ * The addresses of large buffers: they cannot be predicted, neither before nor from the addresses of the tables or of
+ * the small tier. Each mode is a few hundred short runs of this program. The addresses must look like 19 random bits.
+ * Bits are checked one by one, since collisions in so few runs would not tell 17 bits from 19.
  */
 #include "live.h"
 
@@ -36,7 +36,7 @@ static int child(const char *size)
 	return write(STDOUT_FILENO, &l, sizeof l) != sizeof l;
 }
 
-/* Run this program so often; setting: a variable, or NULL. */
+/* Run this program n times. setting: an environment variable, or NULL. */
 static bool runs(struct layout *ret_, int n, bool preload, const char *setting, size_t bytes)
 {
 	char load[PATH_MAX + 60], size[30];
@@ -69,7 +69,7 @@ static int compare(const void *a_, const void *b_)
 	return a < b ? -1 : a > b;
 }
 
-/* The numbers are what BITS random bits give, from LOW_BIT on. */
+/* Expect that the numbers have BITS random bits, from LOW_BIT on. */
 static void expect_random(const char *what, uintptr_t *x, int n)
 {
 	int equal = 0;

@@ -1,6 +1,6 @@
 /*
- * What the live tests share: the hugetlb pool and who drains it, what smaps says of memory, children, and patterns.
- * Nothing here allocates by malloc, except where it says so.
+ * Shared by the live tests: the hugetlb pool and a process that drains it, the facts in smaps, children, and patterns.
+ * Nothing here calls malloc, except where a comment says so.
  */
 #ifndef TESTS_LIVE_LIVE_H
 #define TESTS_LIVE_LIVE_H
@@ -34,7 +34,7 @@
 
 extern char **environ;
 
-/* Sanitizers end a program that asks too much; here it is to get NULL. */
+/* Sanitizers kill a program that asks for too much memory. Here malloc must return NULL instead. */
 #ifdef __SANITIZE_THREAD__
 const char *__tsan_default_options(void);
 const char *__tsan_default_options(void)
@@ -50,7 +50,7 @@ const char *__asan_default_options(void)
 }
 #endif
 
-/* Keep the compiler from seeing where a pointer comes from, and so from dropping malloc and free as a pair. */
+/* Hide from the compiler where a pointer comes from, so that it does not remove a pair of malloc and free. */
 static inline void *hide(void *p)
 {
 	__asm__ volatile("" : "+r"(p) : : "memory");
@@ -107,14 +107,15 @@ static inline bool file_write(const char *path, const char *text)
 
 #define POOL_DIR "/sys/kernel/mm/hugepages/hugepages-2048kB/"
 
-/* Pages that a mapping can still get. */
+/* The number of pages that a mapping can still get. */
 static inline long pool_free(void)
 {
 	long free_pages = file_number(POOL_DIR "free_hugepages"), reserved = file_number(POOL_DIR "resv_hugepages");
 	return free_pages > reserved ? free_pages - reserved : 0;
 }
 
-/* Whether a mapping can get so many. A process that has just ended may still be giving its pages back. */
+/* Whether a mapping can get so many pages. Waits a little, since a process that has just ended may still be giving its
+ * pages back. */
 static inline bool pool_has(long pages)
 {
 	for (int tries = 0; pool_free() < pages; tries++) {
@@ -125,15 +126,15 @@ static inline bool pool_has(long pages)
 	return true;
 }
 
-/* Leave a test that needs `pages` free pages. */
+/* Skip a test that needs `pages` free pages of the pool, if there are fewer. */
 #define NEEDS_POOL(pages)                                                                                              \
 	do {                                                                                                           \
 		if (!pool_has(pages))                                                                                  \
 			SKIP("hugetlb pool: %d free pages needed, %ld there", (int)(pages), pool_free());              \
 	} while (0)
 
-/* Another process that takes all but `leave` free pages of the pool. It is this program, started anew without a
- * preloaded library, so that it has none of our memory; it ends when pool_refill() or our exit closes its input. */
+/* Another process that takes all but `leave` free pages of the pool. It is this program, executed again without a
+ * preloaded library, so that it has none of our memory. It ends when pool_refill() or our exit closes its input. */
 struct drainer {
 	pid_t pid;
 	int hold;
@@ -180,7 +181,7 @@ static inline int pool_drain_main(long leave)
 {
 	long n;
 	char c;
-	while ((n = pool_free() - leave) > 0) { /* others may take or give pages meanwhile */
+	while ((n = pool_free() - leave) > 0) { /* other processes may take or give back pages meanwhile */
 		void *p = mmap(NULL, (size_t)n * PAGE, PROT_READ | PROT_WRITE,
 			       MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_POPULATE, -1, 0);
 		if (p == MAP_FAILED && errno != ENOMEM)
@@ -194,11 +195,11 @@ static inline int pool_drain_main(long leave)
 /* ------------------------------------------------------------------ what memory is made of */
 
 struct kinds {
-	size_t hugetlb, thp, base; /* bytes, resident */
+	size_t hugetlb, thp, base; /* resident bytes */
 	size_t mappings;
 };
 
-/* The mappings of process `pid` (0: this one) that touch [from, to), as smaps has them, whole. */
+/* Sum the mappings of process `pid` (0: this one) that touch [from, to), as wholes, from smaps. */
 static inline struct kinds smaps_kinds(pid_t pid, uintptr_t from, uintptr_t to)
 {
 	static char buf[1 << 16]; /* one caller at a time */
@@ -251,9 +252,9 @@ static inline size_t resident(void)
 
 /* ------------------------------------------------------------------ children */
 
-/* Wait for a child that needs `seconds` at most on a machine of its own; here it gets three times that, and is ended then.
- * Returns its exit status, 128 + the signal that ended it, or -1 when it hung, or when there is none: a fork that failed
- * gives -1, and as root kill(-1) ends everybody's processes. */
+/* Wait for a child that needs at most `seconds` on an idle machine. It gets three times as long, and is then killed.
+ * Returns its exit status, or 128 + the signal that ended it, or -1 if it hung. Also returns -1 for pid -1, from a fork
+ * that failed: as root, kill(-1) would end all processes. */
 static inline int child_wait(pid_t pid, int seconds)
 {
 	int status;
@@ -272,7 +273,8 @@ static inline int child_wait(pid_t pid, int seconds)
 	return -1;
 }
 
-/* A /dev/shm of our own, where that can be had: helpers of other programs on the machine are told nothing of ours. */
+/* Give this process its own /dev/shm, if possible, so that helpers of other programs on the machine do not learn of
+ * ours. */
 static inline void shm_unshare(void)
 {
 	if (unshare(CLONE_NEWNS) == 0 && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0)
@@ -281,7 +283,7 @@ static inline void shm_unshare(void)
 
 /* ------------------------------------------------------------------ patterns */
 
-/* Every 8 bytes tell where they are and whose they are; the last size % 8 bytes as well. */
+/* A pattern: every 8 bytes depend on their place and on their owner's seed, and so do the last size % 8 bytes. */
 static inline uint64_t pattern_word(uint64_t seed, size_t i)
 {
 	uint64_t x = (seed + i) * UINT64_C(0x9e3779b97f4a7c15);
@@ -297,7 +299,7 @@ static inline void pattern_write(void *p, size_t size, uint64_t seed)
 	memcpy((char *)p + size / 8 * 8, &last, size % 8);
 }
 
-/* The offset of the first byte that differs (to 8), or -1. */
+/* The offset of the first difference, rounded down to 8; or -1. */
 static inline ptrdiff_t pattern_check(const void *p, size_t size, uint64_t seed)
 {
 	const uint64_t *word = p;
@@ -341,7 +343,7 @@ static inline size_t rand_size(uint64_t *state, size_t min, size_t max)
 	}
 }
 
-/* main of a live test: also the drainer, and whatever else is started by name. */
+/* main() of a live test. It also runs the drainer, and other parts that are started by name. */
 #define LIVE_MAIN                                                                                                      \
 	int main(int argc, char **argv)                                                                                \
 	{                                                                                                              \

@@ -1,8 +1,9 @@
 /* link: hugepin uring */
 /*
- * Two buffers of the heap in one hugepage: one thread discards the pages of its own again and again (MADV_DONTNEED, a correct
- * program) and has the device write there, the other only has the device write to its buffer. The kernel tells of discarded
- * pages before they go: what the second thread registers meanwhile must not be found by the first one afterwards.
+ * Two buffers of the heap in one hugepage. One thread repeatedly discards pages of its own buffer (MADV_DONTNEED, a
+ * correct program) and has the device write there. The other thread only has the device write to its buffer. The kernel
+ * tells of discarded pages before they go. So the second thread may register in between, and the first thread must not
+ * find that registration afterwards.
  */
 #include "live.h"
 
@@ -16,7 +17,7 @@ static hugepin_domain *domain;
 static int file;
 static _Atomic long wrong;
 
-/* The file's bytes by the device, where the program reads? */
+/* Whether the device writes the file's bytes to the memory that the program reads. */
 static bool device_reaches(char *p)
 {
 	struct io_uring_cqe *cqe;
@@ -39,7 +40,8 @@ static bool device_reaches(char *p)
 
 static void *write_only(void *p)
 {
-	for (int i = 0; i < ROUNDS; i++) /* the other one's calls take the registration away, to be made again at any moment */
+	/* the other thread's calls take the registration away, so this thread may make it again at any moment */
+	for (int i = 0; i < ROUNDS; i++)
 		wrong += !device_reaches(p);
 	return NULL;
 }

@@ -1,5 +1,5 @@
 /* link: none */
-/* Memory that is used up: threads get NULL. Each subject is a program of its own, which the limit ends with. */
+/* Memory that is used up: threads get NULL. Each subject is a program of its own, since it cannot undo its limit. */
 #include "live.h"
 
 #include <malloc.h>
@@ -20,11 +20,11 @@ static _Noreturn void *first_request(void *unused)
 	refused += !p && errno == ENOMEM;
 	free(p);
 	sem_post(&done);
-	for (;;) /* nothing is given back while others ask */
+	for (;;) /* keep all memory while other threads ask */
 		pause();
 }
 
-/* All of what the limit leaves, by large requests, small ones and mappings. */
+/* Use up all memory that the limit leaves, by large requests, small requests and mappings. */
 static void use_up(void)
 {
 	for (size_t size = 64 * MIB; size >= 16; size /= 2)
@@ -41,7 +41,7 @@ static int limit(size_t bytes)
 	return setrlimit(RLIMIT_AS, &r);
 }
 
-/* Threads that exist when memory runs out ask for the first time. */
+/* Threads make their first request when memory has run out. */
 static int asks_first(size_t mebibytes)
 {
 	pthread_t thread[THREADS];
@@ -68,7 +68,7 @@ static int asks_first(size_t mebibytes)
 	int n = snprintf(line, sizeof line, "# %zu MiB: %d of %d threads got none\n", mebibytes, refused, THREADS);
 	if (write(1, line, (size_t)n) < 0)
 		return 1;
-	/* Some may find a hole that nobody else could use. */
+	/* Some threads may find a hole that fitted no other request. */
 	_exit(refused >= THREADS / 2 ? 0 : 2);
 }
 
@@ -92,7 +92,7 @@ TEST(threads_whose_first_request_finds_no_memory_get_null)
 	static const size_t mebibytes[] = { 100, 101, 200, 201, 400, 401 };
 	for (size_t i = 0; i < sizeof mebibytes / sizeof *mebibytes; i++) {
 		int r = again("--first", mebibytes[i]);
-		if (r == SKIPPED) /* less than the program itself has */
+		if (r == SKIPPED) /* the limit is below the memory that the program has already */
 			continue;
 		EXPECT(r == 0 || T_FAIL("%zu MiB: %d", mebibytes[i], r));
 	}

@@ -1,7 +1,7 @@
 /* link: hugepin */
 /*
- * What options do that a user sees from outside, set as users set them: this program runs itself with the variable, and
- * looks at what becomes of its threads, of its memory and of the pool.
+ * Effects of options that a user can see from outside, with options set as users set them. This program runs itself
+ * with the variable, and checks its threads, its memory and the pool.
  */
 #include "live.h"
 
@@ -26,7 +26,7 @@ static hugepin_domain *open_with(uint32_t policy)
 	return hugepin_domain_open(&backend, &device, &attr, &d) == 0 ? d : NULL;
 }
 
-/* Run this program with one variable, and nothing else in its environment. Returns the numbers that it says. */
+/* Run this program with only this variable in its environment. Returns the numbers that it prints. */
 static int run(const char *setting, const char *part, const char *arg, long *ret_said, int max)
 {
 	char *env[] = { (char *)(uintptr_t)setting, NULL };
@@ -54,7 +54,7 @@ static int run(const char *setting, const char *part, const char *arg, long *ret
 
 /* ------------------------------------------------------------------ HUGEPIN_HELPER_CPU */
 
-/* The number of the thread that the helper works on; 0: it is not there. */
+/* The number of the thread on which the helper works; 0: it does not exist. */
 static pid_t helper_thread(void)
 {
 	char path[64], name[32];
@@ -68,7 +68,7 @@ static pid_t helper_thread(void)
 	return found;
 }
 
-/* Says the processors that the helper may run on. The program itself is bound to one. */
+/* Print the processors on which the helper may run. The program itself is bound to one. */
 static int say_processors(size_t own)
 {
 	static unsigned long mask[CPUS / 64];
@@ -106,7 +106,7 @@ TEST(the_helper_runs_on_the_processors_of_the_option)
 	cpu_set_t mask;
 	int n, count = 0;
 
-	/* Of those of the control group. */
+	/* Let the kernel reduce this to the processors of the control group. */
 	memset(&mask, 0xff, sizeof mask);
 	EXPECT_EQ(sched_setaffinity(0, sizeof mask, &mask), 0);
 	EXPECT_EQ(sched_getaffinity(0, sizeof mask, &mask), 0);
@@ -139,13 +139,13 @@ static long address_space(void)
 	return file_read("/proc/self/statm", text, sizeof text) > 0 ? strtol(text, NULL, 10) * 4096 : -1;
 }
 
-/* Says what address space a domain takes: its tables are one mapping of all that they may take. */
+/* Print the address space that a domain takes. Its tables are one mapping of their largest size. */
 static int say_memory(uint32_t policy)
 {
 	long before;
 
 	mallopt(M_ARENA_MAX, 1);
-	if (!open_with(policy)) /* what all domains have in common */
+	if (!open_with(policy)) /* open one first, for memory that all domains share */
 		return 1;
 	before = address_space();
 	if (!open_with(policy))
@@ -163,7 +163,7 @@ TEST(a_domain_takes_as_much_memory_for_its_policy_as_the_option_says)
 		EXPECT_EQ(run("HUGEPIN_PREDICT_MEMORY=64K", "--memory", policies[i], &least, 1), 1);
 		EXPECT_EQ(run("TZ=", "--memory", policies[i], &four, 1), 1);
 		EXPECT_EQ(run("HUGEPIN_PREDICT_MEMORY=100M", "--memory", policies[i], &much, 1), 1);
-		/* But for what a sanitizer maps meanwhile. */
+		/* Allow for mappings that a sanitizer makes meanwhile. */
 		EXPECT(labs(four - least - (long)(4 * MIB - 64 * KIB)) < (long)MIB / 2);
 		EXPECT(labs(much - four - (long)(96 * MIB)) < (long)MIB / 2);
 	}
@@ -171,7 +171,7 @@ TEST(a_domain_takes_as_much_memory_for_its_policy_as_the_option_says)
 
 /* ------------------------------------------------------------------ HUGEPIN_RESERVE */
 
-/* Says how much memory of the pool the heap has, in pages, and how many pages the pool has. */
+/* Print how many pages of the pool the heap has, and how many the pool has. */
 static int say_pool(void)
 {
 	struct hugepin_stats s;
@@ -202,7 +202,7 @@ TEST(so_many_pages_of_the_pool_are_left_as_the_option_says)
 
 /* ------------------------------------------------------------------ HUGEPIN_EXTENT */
 
-/* Says how large the largest extent is that buffers of 1 MiB lie in, in MiB, and that of a buffer of 40 MiB. */
+/* Print in MiB the largest extent that contains buffers of 1 MiB, and the extent of a buffer of 40 MiB. */
 static int say_extents(void)
 {
 	struct hugepin_extent x;
@@ -228,7 +228,7 @@ TEST(no_mapping_made_ahead_of_need_is_larger_than_the_option_says)
 		snprintf(setting, sizeof setting, "HUGEPIN_EXTENT=%ldM", most);
 		EXPECT_EQ(run(setting, "--extents", "", said, 2), 2);
 		EXPECT_EQ(said[0], most);
-		EXPECT_EQ(said[1], 40); /* as much as it needs */
+		EXPECT_EQ(said[1], 40); /* exactly as long as the buffer needs */
 	}
 }
 
@@ -242,6 +242,6 @@ int main(int argc, char **argv)
 		return say_memory(!strcmp(argv[2], "cf11") ? HUGEPIN_POLICY_CF11 : HUGEPIN_POLICY_PREDICT);
 	if (argc == 3 && !strcmp(argv[1], "--pool"))
 		return say_pool();
-	shm_unshare(); /* no other process's helper counts */
+	shm_unshare(); /* so that helpers of other processes do not count */
 	return t_run(argc, argv);
 }

@@ -1,7 +1,7 @@
 /* link: hugepin preload */
 /*
- * A registration of an extent gives memory to those of its pages that have none. What the heap maps there takes nothing from anybody,
- * and the interposed calls do not announce it to the domain that is registering.
+ * A registration of an extent gives memory to its pages that have none. The heap's mappings there replace no memory in
+ * use, so the interposed calls must not announce them to the domain that is registering.
  */
 #include "live.h"
 

@@ -1,7 +1,8 @@
 /* link: hugepin preload */
 /*
- * One thread unmaps memory that is registered, another is given the addresses at once and pins them: what it gets must have
- * been registered since. The kernel tells of the unmap only after that; the interposed calls say it before.
+ * One thread unmaps registered memory. Another thread gets the addresses at once and pins them: its registration must
+ * be newer than the unmap. The kernel may tell of the unmap only after the pin, but the interposed calls announce it
+ * before.
  */
 #include "live.h"
 
@@ -12,7 +13,7 @@ enum { ROUNDS = 3000, LEN = 1 << 20 };
 static struct device device;
 static hugepin_domain *domain;
 static char *at;
-static _Atomic int turn; /* 0: of the first thread; 1: it is unmapping; 2: the end */
+static _Atomic int turn; /* 0: the first thread's turn; 1: it is unmapping; 2: the end */
 
 static void pin_once(void)
 {
@@ -41,7 +42,7 @@ static void *other(void *stale)
 
 TEST(addresses_that_another_thread_gets_at_once_are_registered_anew)
 {
-	uint64_t end_ms = clock_ms() + 10000; /* where others want the processor, too, some rounds must do */
+	uint64_t end_ms = clock_ms() + 10000; /* if other programs use the processors, fewer rounds suffice */
 	pthread_t t;
 	long stale = 0;
 

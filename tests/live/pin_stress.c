@@ -1,8 +1,8 @@
 /* link: hugepin */
 /*
- * Many threads pin, look up keys and give back at random, on the heap and elsewhere, while memory is freed, forgotten, discarded and
- * unmapped under registrations that nobody uses, and the budget is too small for all. The device notes any registration that
- * is given back while it is in use, and any pin that its keys do not cover.
+ * Many threads pin, look up keys and unpin at random, on the heap and elsewhere. Meanwhile memory under unused
+ * registrations is freed, forgotten, discarded and unmapped, and the budget is too small for all. The device detects a
+ * deregistration while a registration is in use, and a pin that its keys do not cover.
  */
 #include "live.h"
 
@@ -22,7 +22,7 @@ enum { SLOWER = 10 };
 enum { SLOWER = 1 };
 #endif
 
-/* Pins that another thread gives back; whoever takes one out of its place owns it. */
+/* Places for pins that another thread gives back. The thread that takes a pin out of its place owns it. */
 enum { EMPTY, MOVING, FULL };
 static struct {
 	_Atomic int state;
@@ -35,7 +35,7 @@ static void give_back(struct hugepin_pin *pin)
 	EXPECT_EQ(hugepin_unpin(domain, pin), 0);
 }
 
-/* By hugepin_pin, or as what is registered at p already, which is to be good as far as it reaches. */
+/* Pin by hugepin_pin(), or by a lookup of the region at p, whose key must be valid for its whole range. */
 static void pin_once(const char *p, size_t len, uint64_t *seed)
 {
 	struct hugepin_pin pin;
@@ -59,7 +59,7 @@ static void pin_once(const char *p, size_t len, uint64_t *seed)
 	if (rand_next(seed) % 4 == 0 && atomic_compare_exchange_strong(&handed[h].state, &(int){ EMPTY }, MOVING)) {
 		handed[h].pin = pin;
 		handed[h].state = FULL;
-		return; /* in use until someone takes it */
+		return; /* the pin stays out until another thread takes it */
 	}
 	EXPECT(device_covers(&device, &pin, access));
 	give_back(&pin);
@@ -123,8 +123,8 @@ static void fork_once(void)
 	EXPECT_EQ(status, 0);
 }
 
-/* What goes away is pinned by others at the same time: whether they get the old or the new memory is their race, but no
- * registration in use may go. */
+/* Takes memory away while other threads pin it. They may get the old or the new memory, but no registration in use may
+ * be deregistered. */
 static void *troubler(void *unused)
 {
 	uint64_t seed = 99;
@@ -134,7 +134,7 @@ static void *troubler(void *unused)
 		size_t page = rand_next(&seed) % (FOREIGN_PAGES - 8);
 		char *p = foreign + page * 4096;
 
-		if (SLOWER == 1 && round % 64 == 0) /* under TSan a child of a process with threads cannot do much */
+		if (SLOWER == 1 && round % 64 == 0) /* under TSan a child of a process with threads can do little */
 			fork_once();
 		switch (rand_next(&seed) % 5) {
 		case 0:
@@ -169,7 +169,7 @@ static void stress(uint32_t policy)
 	pins = found = 0;
 	memset(handed, 0, sizeof handed);
 	foreign = mmap(NULL, FOREIGN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	backend.now_ns = NULL; /* real time: the helper works with it */
+	backend.now_ns = NULL; /* use the real clock, so that the helper works */
 	EXPECT_EQ(hugepin_domain_open(&backend, &device, &attr, &domain), 0);
 	pthread_create(&trouble, NULL, troubler, NULL);
 	for (uintptr_t i = 0; i < THREADS; i++)

@@ -1,9 +1,10 @@
 /* link: hugepin preload */
 /*
- * What a program says to the kernel about parts of its own buffers holds as it does for a mapping of its own: from the call to the
- * free, and in every child. What that is, is measured here: the same calls, by number, on plain mappings of the same kind.
+ * Advice and protection that a program gives to parts of its buffers must act as on a mapping of its own: from the call
+ * to the free, and in every child. The test measures the expected effect: it makes the same calls, by number, on plain
+ * mappings of the same kind.
  *
- * HUGEPIN_PAGES is read once, so each kind of memory is a process of its own: this program with --kind.
+ * HUGEPIN_PAGES is read only once, so each kind of memory has its own process: this program with --kind.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -66,7 +67,7 @@ static const struct {
 	{ "a page", SIZE - 4096, 4096 },
 };
 
-/* Where it is looked: inside and outside of each. */
+/* The checked places: inside and outside of each part. */
 static const size_t spots[] = { 0, PART, HUGE - 4096, HUGE, HUGE + PART, HUGE + 2 * PART - 1, HUGE + 2 * PART, 2 * HUGE, SIZE - PART,
 				SIZE - 4096, SIZE - 1 };
 enum { SPOTS = sizeof spots / sizeof *spots };
@@ -75,16 +76,16 @@ enum { SPOTS = sizeof spots / sizeof *spots };
 
 enum { HIDDEN = 0x100, NO_WRITE = 0x200 };
 struct view {
-	int byte[SPOTS]; /* or HIDDEN; NO_WRITE beside it */
-	char flags[SPOTS][16]; /* of VmFlags, where there is anything to read */
+	int byte[SPOTS]; /* a byte's value or HIDDEN; NO_WRITE may be added */
+	char flags[SPOTS][16]; /* flags from VmFlags, if there is a mapping */
 };
 
 static struct seen {
 	int results[3];
-	struct view parent, child, grandchild, second; /* second: a child of the parent, too */
-} *shared; /* with children */
+	struct view parent, child, grandchild, second; /* second: a second child of the parent */
+} *shared; /* shared with the children */
 
-/* dc wf dd lo of each spot. */
+/* Read the flags dc, wf, dd and lo of each spot. */
 static void look_at_flags(const unsigned char *p, struct view *v)
 {
 	static char text[1 << 16];
@@ -124,7 +125,7 @@ static void look_at_flags(const unsigned char *p, struct view *v)
 	close(fd);
 }
 
-/* Without dying of it: the kernel reads and writes. */
+/* Read and write each spot by system calls, so that a failure does not kill the process. */
 static void look(unsigned char *p, struct view *v)
 {
 	int pipes[2];
@@ -167,7 +168,7 @@ static int do_step(const struct step *s, void *p, size_t len, bool raw)
 	return r ? errno : 0;
 }
 
-/* At once: there are thousands. Whoever hangs is ended by an alarm. */
+/* Wait for a child without polling, since there are thousands. An alarm ends a child that hangs. */
 static bool ended_well(pid_t pid)
 {
 	int status;
@@ -248,7 +249,7 @@ static unsigned char *plain_new(void)
 	p = mmap(NULL, SIZE + HUGE, PROT_READ | PROT_WRITE, flags, -1, 0);
 	if (p == MAP_FAILED)
 		return NULL;
-	/* A gap on either side keeps it from becoming one with what lies there. */
+	/* A gap on either side keeps the kernel from merging the mapping with its neighbours. */
 	unsigned char *at = (unsigned char *)(((uintptr_t)p + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
 
 	munmap(p, (size_t)(at - p));
@@ -264,15 +265,15 @@ static unsigned char *ours_new(void)
 
 	if (!p || hugepin_extent(p, &e, sizeof e) < 0)
 		return NULL;
-	/* What is advised in parts splits hugepages that are not the pool's. */
+	/* Advice for a part splits hugepages, except those of the pool. */
 	EXPECT_EQ(e.kind == HUGEPIN_KIND_HUGETLB, !strcmp(kind, "hugetlb"));
 	return memset(p, SECRET, SIZE);
 }
 
 /* ------------------------------------------------------------------ pinned */
 
-/* As libibverbs does after ibv_fork_init() on kernels before 5.12. What children get of what is registered is the domain's to say, so
- * nothing of this may show. */
+/* Calls madvise as libibverbs does after ibv_fork_init() on kernels before 5.12. The domain decides what children get
+ * of registered memory, so these calls must have no effect. */
 static int reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
 {
 	(void)ctx;
@@ -327,7 +328,8 @@ static void one_case(size_t c, size_t r, const char *how)
 	if (domain)
 		hugepin_unpin(domain, &pin);
 
-	/* The next owner has nothing of it, unless nobody has seen the calls: then who made them undoes them. */
+	/* The next owner of the memory must not inherit the state. If the calls were not seen (alone), the program has
+	 * to undo them itself. */
 	for (int i = 0; alone && i < 3 && cases[c].steps[i]; i++) {
 		const struct step *undo = cases[c].steps[i] == &dontfork    ? &dofork
 					  : cases[c].steps[i] == &wipe	    ? &keep
@@ -338,7 +340,7 @@ static void one_case(size_t c, size_t r, const char *how)
 	}
 	hugepin_free(p);
 	q = ours_new();
-	EXPECT(q == p); /* or it shows nothing */
+	EXPECT(q == p); /* otherwise the test shows nothing */
 	memset(&fresh, 0, sizeof fresh);
 	for (int i = 0; i < SPOTS; i++)
 		fresh.parent.byte[i] = SECRET;
@@ -352,7 +354,7 @@ static void one_case(size_t c, size_t r, const char *how)
 	hugepin_free(q);
 }
 
-/* What a child is not to get costs no copy, and no page of the pool. */
+/* Memory that is withheld from children costs no copy, and no page of the pool. */
 static void what_is_withheld_is_not_copied(void)
 {
 	struct hugepin_stats before, after;
@@ -383,7 +385,7 @@ static size_t locked_kb(void)
 	return got > 0 && at ? strtoul(at + 6, NULL, 10) : SIZE_MAX;
 }
 
-/* Pages of the pool are not counted as locked by the kernel, nor need they be. */
+/* The kernel does not count pages of the pool as locked, since they are never swapped. */
 static void locks_end_with_the_buffer(void)
 {
 	size_t unit = strcmp(kind, "hugetlb") ? 1 : 0;
@@ -410,7 +412,7 @@ static void locks_end_with_the_buffer(void)
 	hugepin_free(q);
 }
 
-/* Of a domain of the mlock backend, whose registrations are wider than what is pinned, and last longer. */
+/* With a domain of the mlock backend, whose registrations are wider than the pinned range, and last longer. */
 static void locks_of_the_program_and_of_pins_do_not_undo_each_other(void)
 {
 	const struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_NONE };
@@ -433,7 +435,7 @@ static void locks_of_the_program_and_of_pins_do_not_undo_each_other(void)
 		EXPECT_EQ(locked_kb(), unit * (PART + SIZE / 2) / 1024);
 	}
 	EXPECT_EQ(hugepin_pin(d, p, SIZE, 0, &pin), 0);
-	hugepin_free(p); /* what is registered stays locked */
+	hugepin_free(p); /* registered memory stays locked */
 	EXPECT_EQ(locked_kb(), unit * (SIZE + SIZE / 2) / 1024);
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	EXPECT_EQ(locked_kb(), unit * (SIZE / 2) / 1024);

@@ -1,7 +1,7 @@
 /* link: hugepin uring preload */
 /*
- * HUGEPIN_SMALL_PINNED=1: what the built-in jemalloc gives out, and what it keeps for itself, lies in extents of the heap, is
- * pinned by their keys, and stands forks. The program starts itself anew with the option.
+ * HUGEPIN_SMALL_PINNED=1: the buffers and the internal memory of the built-in jemalloc are in extents of the heap, are
+ * pinned by the extents' keys, and survive forks. The program executes itself again with the option.
  */
 #include <hugepin_uring.h>
 
@@ -50,8 +50,8 @@ static struct hugepin_domain_stats domain_stats(void)
 	return s;
 }
 
-/* Pairs of pins of one extent that found it registered anew in between: what is given back while it is being registered is
- * told of a moment later, and believed. */
+/* Number of pairs of pins between which the extent was registered again. This may happen: if memory is given back
+ * during the registration, the event comes a moment later and invalidates it. */
 static _Atomic uint64_t differ;
 
 /* ------------------------------------------------------------------ buffers of all kinds */
@@ -64,7 +64,7 @@ struct buffer {
 	size_t size;
 };
 
-/* Below 600 bytes as a rule, and at most so many. */
+/* Make a buffer, mostly below 600 bytes, and at most of size `largest`. */
 static struct buffer make(uint64_t *seed, size_t largest)
 {
 	size_t size = 1 + rand_next(seed) % (rand_next(seed) % 8 ? 600 : largest);
@@ -103,7 +103,7 @@ static void drop(struct buffer *b, uint64_t *seed)
 	b->p = NULL;
 }
 
-/* It lies in one extent, and all of it is pinned by the key of that. */
+/* Expect that the buffer is in one extent, and that the extent's key covers all of it. */
 static void expect_pinned(const struct buffer *b)
 {
 	struct hugepin_extent e = { .len = 0 }, last;
@@ -112,7 +112,8 @@ static void expect_pinned(const struct buffer *b)
 	if (!EXPECT_EQ(hugepin_extent(b->p, &e, sizeof e), sizeof e))
 		return;
 	EXPECT(b->p + b->size <= (char *)e.addr + e.len);
-	EXPECT(b->size >= HUGEPIN_LARGE_MIN || e.kind != HUGEPIN_KIND_HUGETLB); /* a child would need pages of the pool */
+	/* small buffers must not be in the pool, or a child would need pages of it */
+	EXPECT(b->size >= HUGEPIN_LARGE_MIN || e.kind != HUGEPIN_KIND_HUGETLB);
 	EXPECT(hugepin_extent(b->p + b->size - 1, &last, sizeof last) > 0 && last.gen == e.gen);
 	if (!domain || !EXPECT_EQ(hugepin_pin(domain, b->p, b->size, 0, &pin), 0))
 		return;
@@ -124,7 +125,7 @@ static void expect_pinned(const struct buffer *b)
 	hugepin_unpin(domain, &whole);
 }
 
-/* The threads go through `rounds` and keep what they have then; all meet before and after. */
+/* Each thread does `rounds` rounds and keeps its last buffers. All threads meet before and after. */
 static struct buffer kept[THREADS][KEPT];
 static pthread_barrier_t meet;
 static _Atomic long rounds;
@@ -199,14 +200,15 @@ static void fill(void)
 	}
 }
 
-/* The first ones last: what the thread keeps for reuse lies where it lay all the time, and holds no further extent. */
+/* Free the first buffers last: the thread's cache then keeps buffers in old extents, and no newer extent stays in
+ * use. */
 static void clear(int n)
 {
 	while (n--)
 		free(many[n]);
 }
 
-/* jemalloc makes one piece of neighbours that are free, and cuts it anew. */
+/* jemalloc merges free neighbours, and cuts them in a new way. */
 TEST(no_piece_lies_in_two_extents)
 {
 	fill();
@@ -240,11 +242,12 @@ TEST(what_stays_free_goes_back_by_itself)
 {
 	size_t full, now;
 
-	free(hide(malloc(8 * MIB))); /* the heap serves large buffers, too: so it has its thread */
+	free(hide(malloc(8 * MIB))); /* the heap serves a large buffer, too, so that its thread runs */
 	fill();
 	full = now = resident();
 	clear(MANY);
-	for (int i = 0; i < 1000 && now + 100 * MIB >= full; i++) { /* jemalloc lets go in passing */
+	/* jemalloc gives memory back only during other calls */
+	for (int i = 0; i < 1000 && now + 100 * MIB >= full; i++) {
 		for (int k = 0; k < 5000; k++)
 			free(hide(malloc((size_t)k)));
 		sleep_ms(50);
@@ -255,8 +258,8 @@ TEST(what_stays_free_goes_back_by_itself)
 
 /* ------------------------------------------------------------------ where memory is */
 
-/* Bytes of private anonymous memory that may be written, outside the span of the heap; the span is what lies between the lowest
- * and the highest address that has an extent. */
+/* Bytes of writable private anonymous memory outside the heap's span. The span is taken to be the addresses from the
+ * lowest to the highest extent. */
 static size_t elsewhere(void)
 {
 	static char text[1 << 20];
@@ -292,13 +295,13 @@ TEST(every_piece_lies_in_an_extent_and_is_pinned_by_its_key)
 		return;
 	EXPECT(s.small_bytes > 0);
 	churn_start();
-	churn_run(20000); /* tables of the heap and of the pin cache, that is, and stacks */
+	churn_run(20000); /* such as tables of the heap and of the pin cache, and stacks */
 	before = elsewhere();
 	churn_run(ROUNDS);
 	EXPECT(elsewhere() <= before);
 	s = stats();
 	EXPECT_EQ(s.small_outside_bytes, 0);
-	/* Extents are registered as they come; whoever is faster than that misses once. */
+	/* Extents are registered as they are made. A pin that comes earlier misses once. */
 	d = domain_stats();
 	EXPECT(differ <= d.invalidated);
 	EXPECT(d.invalidated <= s.decayed_bytes / PAGE);
@@ -318,7 +321,7 @@ TEST(every_piece_lies_in_an_extent_and_is_pinned_by_its_key)
 
 static _Atomic bool stop;
 
-/* New arenas: jemalloc asks for memory while it holds locks that its own fork handler wants. */
+/* Make new arenas: jemalloc then asks for memory while it holds locks that its own fork handler takes. */
 static void *make_arenas(void *unused)
 {
 	int (*mallctl)(const char *, void *, size_t *, void *, size_t);
@@ -351,8 +354,8 @@ static void *allocate(void *number)
 	return NULL;
 }
 
-/* The C library does this in the child before any handler runs: with streams, values of keys beyond the first 32, and handlers
- * beyond the first 48, all in small buffers, in a program of several threads. */
+/* In a program with several threads, the C library uses small buffers in the child before any handler runs: for
+ * streams, for values of keys beyond the first 32, and for handlers beyond the first 48. */
 static int handlers, handled;
 static void handler(void)
 {
@@ -395,7 +398,7 @@ static void fork_under_threads(int forks)
 		if (!pthread_key_create(&key, NULL))
 			pthread_setspecific(key, &key);
 	for (int i = 0; i < MINE; i++) {
-		b[i] = make(&seed, HUGEPIN_LARGE_MIN - 1); /* HUGEPIN_FORK_DONTFORK is for the large ones */
+		b[i] = make(&seed, HUGEPIN_LARGE_MIN - 1); /* HUGEPIN_FORK_DONTFORK applies to large buffers only */
 		if (domain && i % 2)
 			EXPECT_EQ(hugepin_pin(domain, b[i].p, b[i].size, 0, &pin[i]), 0);
 	}
@@ -461,7 +464,7 @@ static int exhaust(void)
 
 static char *self;
 
-/* This program with other variables in front. Its exit status. */
+/* Run this program with one more variable. Returns its exit status. */
 static int run_with(const char *variable, const char *value, const char *test)
 {
 	pid_t pid = fork();
@@ -484,7 +487,7 @@ static bool readable(const char *p)
 	return ok;
 }
 
-/* Of its own pages, as without us. */
+/* Advice for whole pages acts as without the library. */
 TEST(what_a_program_keeps_from_its_children_they_do_not_have)
 {
 	char *p = malloc(24000), *page = (char *)(((uintptr_t)p + 4095) & ~(uintptr_t)4095);
@@ -501,7 +504,7 @@ TEST(what_a_program_keeps_from_its_children_they_do_not_have)
 			pid_t next;
 
 			t_failures = 0;
-			for (int k = 0; k < 50; k++) /* nothing comes to lie in a hole */
+			for (int k = 0; k < 50; k++) /* no new memory may come to lie in a hole */
 				b[k] = make(&seed, HUGEPIN_LARGE_MIN - 1);
 			EXPECT(!readable(page) && page[4096] == 0 && page[8192] == 7);
 			next = fork();

@@ -1,5 +1,5 @@
 /* link: none */
-/* Where buffers lie, as the kernel tells it in smaps: in pages of the hugetlb pool, in THP, or in base pages. */
+/* The pages of buffers according to smaps: pages of the hugetlb pool, THP, or base pages. */
 #include "live.h"
 
 #include <malloc.h>
@@ -11,7 +11,7 @@ static const size_t sizes[COUNT] = {
 };
 static char *buffers[COUNT];
 
-/* Some 53 MiB by every way to get memory, touched. */
+/* Allocate and touch some 53 MiB by every function that gives memory. */
 static size_t allocate(void)
 {
 	size_t sum = 0;
@@ -35,12 +35,12 @@ static void release(void)
 	malloc_trim(0);
 }
 
-/* Whether all buffers lie in mappings of the kinds named. */
+/* Expect that all buffers are in mappings of these kinds. */
 static void expect_kinds(bool hugetlb, bool thp, bool base)
 {
 	for (int i = 0; i < COUNT; i++) {
 		struct kinds k = smaps_kinds(0, (uintptr_t)buffers[i], (uintptr_t)buffers[i] + sizes[i]);
-		/* the edges of what is advised as THP may be base pages */
+		/* the edges of a range advised as THP may be base pages */
 		if (!k.mappings || (k.hugetlb && !hugetlb) || (k.thp && !thp) ||
 		    (k.base > (thp ? k.thp / 4 : 0) && !base))
 			T_FAIL("buffer of %zu bytes lies in %zu KiB of hugetlb pages, %zu KiB of THP, %zu KiB of base pages",
@@ -91,7 +91,7 @@ TEST(given_back_pages_are_the_pools_again)
 {
 	NEEDS_POOL(40);
 	long before = 0, used = 0, after = -1;
-	/* others may use the pool meanwhile, but not each time; and ours is the larger part */
+	/* other processes may use the pool meanwhile, but not each time, and our part is larger */
 	for (int i = 0; i < 20 && (before - used < 20 || after < before - 4); i++) {
 		malloc_trim(0);
 		before = pool_free();
@@ -117,7 +117,7 @@ TEST(a_hugepage_of_the_pool_never_backs_what_nobody_asked_for)
 	malloc_trim(0);
 }
 
-/* The rest needs the environment: the program runs itself again. */
+/* Run the program again with another environment. */
 static void again(const char *kinds, const char *pages)
 {
 	pid_t pid;

@@ -1,5 +1,6 @@
 /* link: hugepin uring */
-/* No key is stale where the kernel tells of memory that goes away; and where it may not, nothing is cached that could be. */
+/* If the kernel tells of memory that goes away, no key is stale. If it does not, memory whose key could become stale is
+ * not cached. */
 #include "stale.h"
 
 CASE(foreign_memory_unmapped_by_libc, FOREIGN, libc_munmap, 0)

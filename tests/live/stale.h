@@ -1,7 +1,7 @@
 /*
- * Ways in which memory goes away under a registration, and a real device that tells whether a key is stale: io_uring, with fixed
- * buffers, must write where the program reads. Each case is a process of its own, since some leave the heap in pieces: what
- * they do to heap buffers is a program's error, and must be a miss all the same.
+ * Ways in which memory goes away under a registration, and a real device that shows whether a key is stale: io_uring
+ * with fixed buffers must write to the memory that the program reads. Each case is a process of its own, since some
+ * damage the heap. What those do to heap buffers is an error of the program, but it must be a miss nevertheless.
  */
 #ifndef TESTS_LIVE_STALE_H
 #define TESTS_LIVE_STALE_H
@@ -30,7 +30,8 @@ static int file = -1;
 
 /* ------------------------------------------------------------------ the device */
 
-/* Read the file, with contents never used before, into [p, p + len) by the pin's index. */
+/* Give the file new contents, have the device read it into [p, p + len) by the pin's index, and return whether the
+ * program sees them. */
 static inline bool device_reaches(char *p, size_t len, unsigned access)
 {
 	static unsigned char tag;
@@ -46,11 +47,11 @@ static inline bool device_reaches(char *p, size_t len, unsigned access)
 		return T_FAIL("cannot write the file");
 	e = hugepin_pin(domain, p, len, access, &pin);
 	munmap(text, e ? len : 0);
-	if (e == -EINVAL && len == SIZE) { /* before Linux 6.5 io_uring takes no buffer over mappings of two files */
+	if (e == -EINVAL && len == SIZE) { /* before Linux 6.5 io_uring refuses a buffer in mappings of two files */
 		same = device_reaches(p, HALF, access);
 		return device_reaches(p + HALF, HALF, access) && same;
 	}
-	if (e == -EOPNOTSUPP) /* nor System V shared memory */
+	if (e == -EOPNOTSUPP) /* nor does it accept System V shared memory */
 		_exit(78);
 	if (e || pin.len != len)
 		return T_FAIL("pin: %d", e);
@@ -126,7 +127,7 @@ static inline void move_away(char *p)
 static inline void move_leaving_it_empty(char *p)
 {
 	if (mremap(p, HALF, HALF, MREMAP_MAYMOVE | MREMAP_DONTUNMAP) == MAP_FAILED)
-		map_over(p); /* not for this memory */
+		map_over(p); /* this call is not possible for this memory */
 }
 
 static inline void discard(char *p)
@@ -136,12 +137,12 @@ static inline void discard(char *p)
 
 static inline void free_lazily(char *p)
 {
-	EXPECT(madvise(p, HALF, MADV_FREE) == 0 || errno == EINVAL); /* not for hugetlb memory */
+	EXPECT(madvise(p, HALF, MADV_FREE) == 0 || errno == EINVAL); /* MADV_FREE is not possible for hugetlb memory */
 }
 
 static inline void discard_locked(char *p)
 {
-	if (madvise(p, HALF, MADV_DONTNEED_LOCKED) != 0) /* before 5.18 */
+	if (madvise(p, HALF, MADV_DONTNEED_LOCKED) != 0) /* not possible before Linux 5.18 */
 		discard(p);
 }
 
@@ -150,7 +151,7 @@ static inline void discard_by_process(char *p)
 	struct iovec v = { p, HALF };
 	int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
 
-	/* Before Linux 6.13 it takes other advice only. */
+	/* Before Linux 6.13 process_madvise() refuses this advice. */
 	if (syscall(SYS_process_madvise, self, &v, 1, MADV_DONTNEED, 0) != HALF)
 		discard(p);
 	close(self);
@@ -178,7 +179,7 @@ static inline void detach(char *p)
 {
 	EXPECT_EQ(shmdt(p), 0);
 	EXPECT(shmat(shm_id, p, 0) == p);
-	EXPECT_EQ(shmdt(p), 0); /* other memory there */
+	EXPECT_EQ(shmdt(p), 0); /* other memory is there now */
 	shmctl(shm_id, IPC_RMID, NULL);
 	shm_id = shmget(IPC_PRIVATE, SIZE, 0600);
 	EXPECT(shmat(shm_id, p, 0) == p);
@@ -203,7 +204,7 @@ static inline void punch_hole(char *p)
 	EXPECT_EQ(fallocate(memfd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, HALF), 0);
 }
 
-/* Of the next three the kernel says nothing. */
+/* For the next three ways a userfaultfd gets no event. */
 static inline void put_guards(char *p)
 {
 	if (madvise(p, HALF, 102) || madvise(p, HALF, 103)) /* MADV_GUARD_INSTALL and _REMOVE, of Linux 6.13 */
@@ -236,7 +237,7 @@ static inline bool watched(void)
 	return fd >= 0;
 }
 
-/* What containers do. */
+/* Forbid userfaultfd(2) by a filter, as containers do. */
 static inline void forbid_userfaultfd(void)
 {
 	struct sock_filter code[] = {
@@ -264,10 +265,10 @@ static inline void open_all(uint32_t policy)
 	file = memfd_create("file", MFD_CLOEXEC);
 }
 
-static bool without_userfaultfd; /* in the cases that follow */
-static uint64_t uncached_at_least; /* pins that must have been registered for themselves */
+static bool without_userfaultfd; /* userfaultfd is forbidden in the cases that follow */
+static uint64_t uncached_at_least; /* at least so many pins must have been registered for themselves alone */
 
-/* In a process of its own, under a policy. */
+/* Run a case in a process of its own, under a policy. */
 static inline void in_child(uint32_t policy, enum source s, void (*event)(char *p), unsigned access)
 {
 	int status;
@@ -284,7 +285,7 @@ static inline void in_child(uint32_t policy, enum source s, void (*event)(char *
 		open_all(policy);
 		p = obtain(s);
 		EXPECT(p != MAP_FAILED && p != NULL);
-		/* Thrice: the second time what is there was registered after an event. */
+		/* Three times: from the second time on, the present memory was registered after an event. */
 		for (int i = 0; i < 3 && !t_failures; i++) {
 			EXPECT(device_reaches(p, SIZE, access));
 			event(p);

@@ -1,7 +1,7 @@
 /* link: hugepin uring preload */
 /*
- * Without userfaultfd, the calls that libhugepin-malloc.so interposes tell of memory that goes away: those of the program. Raw
- * system calls, and what the C library does inside, are not seen (hugepin_pin(3) says so).
+ * Without userfaultfd, the interposed calls of libhugepin-malloc.so tell of memory that the program takes away. Raw
+ * system calls and calls inside the C library are not seen (see hugepin_pin(3)).
  */
 #include "stale.h"
 

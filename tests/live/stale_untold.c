@@ -1,7 +1,7 @@
 /* link: hugepin uring preload */
 /*
- * Calls of which the kernel says nothing to who watches, where userfaultfd is to be had: those that libhugepin-malloc.so interposes
- * tell of them.
+ * Calls for which a userfaultfd gets no event: the interposed calls of libhugepin-malloc.so tell of them, while a
+ * userfaultfd tells of all others.
  */
 #include "stale.h"
 

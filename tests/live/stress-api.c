@@ -1,5 +1,6 @@
 /* link: hugepin */
-/* stress.c on the explicit functions, in a program that keeps its own malloc: the one that sanitizers can follow. */
+/* stress.c with the functions of hugepin.h, in a program that keeps its own malloc, so that sanitizers can follow
+ * it. */
 #include "live.h"
 
 #include <hugepin.h>

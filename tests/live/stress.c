@@ -1,10 +1,10 @@
 /* link: none */
 /*
- * Threads allocate, resize, hand over and free buffers of 1 byte to 8 MiB. Every byte of a buffer carries its owner's
- * pattern, and is looked at before the buffer is freed, resized or inherited: no two owners may share one.
+ * Threads allocate, resize, hand over and free buffers of 1 byte to 8 MiB. Every byte of a buffer has its owner's
+ * pattern, and is checked before the buffer is freed, resized or inherited. So a byte with two owners is noticed.
  *
- * STRESS_SECONDS and STRESS_THREADS (environment) make the runs longer and wider. stress-api.c is the same program on the
- * explicit functions.
+ * STRESS_SECONDS and STRESS_THREADS (environment) make the runs longer and wider. stress-api.c is the same program on
+ * the explicit functions.
  */
 #include "live.h"
 
@@ -18,7 +18,7 @@
 #define x_aligned_alloc aligned_alloc
 #endif
 
-/* What the sanitizer keeps of memory, in times of it, depends on who came to run when. */
+/* Under this sanitizer resident memory is not checked: its shadow memory depends on the schedule of the threads. */
 #ifdef __SANITIZE_THREAD__
 enum { SHADOW = true };
 #else
@@ -33,7 +33,7 @@ struct buffer {
 	uint64_t seed;
 };
 
-/* Slots are anyone's: who holds the lock may free or resize what another thread has allocated. */
+/* Shared slots: a thread that holds a slot's lock may free or resize a buffer that another thread has allocated. */
 static struct slot {
 	pthread_mutex_t lock;
 	struct buffer b;
@@ -49,7 +49,7 @@ static long option(const char *name, long otherwise)
 	return s ? strtol(s, NULL, 10) : otherwise;
 }
 
-/* False, after a message, when b's memory is not as its owner left it. */
+/* Check that b's memory is as its owner left it. False, after a message, if not. */
 static bool buffer_check(const struct buffer *b, size_t size)
 {
 	ptrdiff_t at = b->p ? pattern_check(b->p, size / 8 * 8, b->seed) : -1;
@@ -73,7 +73,7 @@ static void buffer_drop(struct buffer *b)
 	b->p = NULL;
 }
 
-/* Without memory a buffer stays empty: that is malloc's right, when limits are low. */
+/* Allocate and fill a buffer. It stays empty if malloc fails, which is allowed if limits are low. */
 static void buffer_fill(struct buffer *b, uint64_t *state)
 {
 	uint64_t r = rand_next(state);
@@ -120,7 +120,7 @@ static void buffer_step(struct buffer *b, uint64_t *state)
 	}
 }
 
-/* A thread works on its own buffers and on everyone's; it ends after a while, and another takes its place. */
+/* A thread that works on its own buffers and on shared ones. It ends after a while, and another takes its place. */
 static void *work(void *arg)
 {
 	uint64_t state = (uint64_t)(uintptr_t)arg * 77 + 1;
@@ -139,7 +139,7 @@ static void *work(void *arg)
 	return NULL;
 }
 
-/* Keeps a place at work filled until the end. */
+/* Keeps one such thread running until the end: starts the next when one has ended. */
 static void *employ(void *arg)
 {
 	uintptr_t n = (uintptr_t)arg;
@@ -188,9 +188,10 @@ TEST(threads_never_see_each_others_bytes)
 	threads_stop(t, n);
 }
 
-#ifndef __SANITIZE_THREAD__ /* which does not go on after a fork of many threads */
+#ifndef __SANITIZE_THREAD__ /* the thread sanitizer does not continue after a fork with many threads */
 
-/* In a child of many threads: everything must be there and belong to the child alone; and the heap must work. */
+/* Run in a child of a process with many threads. All buffers must be there and belong to the child alone, and the heap
+ * must work. */
 static int inherit(uint64_t state, int generations)
 {
 	t_failures = 0;
@@ -221,7 +222,7 @@ TEST(children_of_busy_threads_inherit_every_byte)
 	long n = threads_start(t);
 	for (uint64_t i = 1; (time(NULL) < end || !forks) && !t_failures; i++) {
 		sleep_ms(20);
-		/* the shared buffers stand still, the threads' own do not */
+		/* hold the locks of the shared buffers over the fork, so that the child finds these unchanged */
 		for (int k = 0; k < SLOTS; k++)
 			pthread_mutex_lock(&slots[k].lock);
 		pid_t pid = fork();
@@ -280,7 +281,7 @@ TEST(what_one_thread_allocates_another_may_free_without_end)
 		buffer_drop(&b);
 	}
 	pthread_join(t, NULL);
-	/* 3 GiB went through; at most 512 buffers were alive */
+	/* 3 GiB were allocated in all, but at most 512 buffers were live at a time */
 	EXPECT(SHADOW || resident() < before + GIB);
 }
 
@@ -316,7 +317,7 @@ TEST(what_a_thread_leaves_behind_outlives_it)
 		for (int i = 0; i < 100; i++)
 			buffer_drop(&ring[i]);
 	}
-	/* their freed buffers are nobody's hoard: 400 threads cost no more than a few */
+	/* ended threads keep no freed buffers: 400 threads cost no more than a few */
 	EXPECT(SHADOW || resident() < before + 2 * live + 128 * MIB);
 }
 

@@ -1,5 +1,6 @@
 /* link: hugepin */
-/* What is said of transparent hugepages is what is there, and not what was asked for. Each subject is a program of its own. */
+/* Statistics of transparent hugepages show what the kernel gave, not what it was asked for. Each subject is a program
+ * of its own. */
 #include "live.h"
 
 #include <sys/prctl.h>
@@ -10,7 +11,7 @@ enum { SKIPPED = 77, SIZE = 64 << 20 };
 
 static char *buffer;
 
-/* What the kernel says of the buffer, which is the only one. */
+/* The bytes in transparent hugepages of the only buffer, as the kernel tells them. */
 static size_t there(void)
 {
 	return smaps_kinds(0, (uintptr_t)buffer, (uintptr_t)buffer + SIZE).thp;
@@ -46,7 +47,7 @@ static int is_huge(void)
 		return SKIPPED;
 	expect_what_is_there();
 	EXPECT_EQ(kind(), HUGEPIN_KIND_THP);
-	/* One is split, and has a base page in it. */
+	/* Split one hugepage, so that it has base pages. */
 	char *at = (char *)(((uintptr_t)buffer + SIZE / 2) & ~(PAGE - 1)) + 4096;
 	if (madvise(at, 4096, MADV_DONTNEED) || there() > SIZE - PAGE)
 		return SKIPPED;

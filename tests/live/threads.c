@@ -1,6 +1,7 @@
 /* link: none */
-/* A program of one thread stays one, for the C library and for what the kernel does for such alone; and threads of ours have
- * no more rights than are left to the program. Each subject is a program of its own: the heap's state is a process's. */
+/* A program with one thread keeps one, for the C library and for kernel functions that exist only for such programs.
+ * And the library's threads have no more rights than the program has left. Each subject is a program of its own, since
+ * each process has one heap. */
 #include "live.h"
 
 #include <dirent.h>
@@ -21,7 +22,7 @@
 
 enum { DECAY_MS = 500, SKIPPED = 77 };
 
-/* All threads of this process: their number, and how many have `key` at other than `value` in their status. */
+/* Count the threads of this process. *ret_others: those whose status has a value of `key` other than `value`. */
 static int tasks(const char *key, const char *value, int *ret_others)
 {
 	char path[300], text[4000];
@@ -35,7 +36,7 @@ static int tasks(const char *key, const char *value, int *ret_others)
 		snprintf(path, sizeof path, "/proc/self/task/%s/status", e->d_name);
 		char *at = file_read(path, text, sizeof text) > 0 ? strstr(text, key) : NULL;
 		if (!at)
-			continue; /* ended meanwhile */
+			continue; /* the thread has ended meanwhile */
 		at += strlen(key);
 		at += strspn(at, ":\t ");
 		at[strcspn(at, "\n")] = 0;
@@ -49,7 +50,7 @@ static int tasks(const char *key, const char *value, int *ret_others)
 	return n;
 }
 
-/* Threads that the kernel counts, without directories, which use the heap. */
+/* The number of threads that the kernel counts. Does not read a directory, which would use the heap. */
 static int num_threads(void)
 {
 	char text[4000], *at;
@@ -83,7 +84,7 @@ static int stays_one(void)
 	free(p);
 	EXPECT(__libc_single_threaded);
 	EXPECT(full >= before + 48 * MIB);
-	/* Nothing else calls the heap. Twice the decay time is what it takes where somebody has a processor for it. */
+	/* Wait without calling the heap. It takes twice the decay time if a processor is free. */
 	size_t now;
 	for (int i = 0; (now = resident()) > before + 4 * MIB && i < 40; i++)
 		sleep_ms(DECAY_MS);
@@ -144,7 +145,8 @@ static int ends_with_its_last_thread(void)
 	pthread_exit(NULL);
 }
 
-/* Of the calling thread alone: capabilities, what execve may give, and a filter that lets everything through. */
+/* Restrict the calling thread only: drop its capabilities and the rights that execve could give, and install a filter
+ * that allows everything. */
 static bool give_rights_up(void)
 {
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
@@ -184,7 +186,7 @@ static int changes_its_user(void)
 	return 0;
 }
 
-/* For all threads, from now on: what malloc of the C library needs, and no more, or the process is killed. */
+/* From now on all threads may make only the system calls that the C library's malloc needs. Others kill the process. */
 static bool confine(void)
 {
 	static const int calls[] = { SYS_mmap,	 SYS_munmap, SYS_mremap,     SYS_madvise,	  SYS_mprotect, SYS_brk,
@@ -204,7 +206,7 @@ static bool confine(void)
 	       syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0;
 }
 
-/* On random sizes, kept and freed, past a few decay times. */
+/* Keep and free buffers of random sizes for a few decay times. */
 static void churn_confined(void)
 {
 	enum { COUNT = 24 };
@@ -248,7 +250,7 @@ static void *nothing(void *arg)
 	return arg;
 }
 
-/* Threads that have ended, and one that waits: their caches are not to be had without membarrier(2). */
+/* With threads that have ended, and one that waits: their caches cannot be emptied without membarrier(2). */
 static int confines_its_threads(void)
 {
 	pthread_t t;
@@ -271,7 +273,7 @@ static int allocate_in_child(void *unused)
 static int survives_vfork(void)
 {
 	size_t before = resident(), full;
-	/* As vfork(2): the child has the parent's memory. */
+	/* As with vfork(2), the child uses the parent's memory. */
 	pid_t child = clone(allocate_in_child, child_stack + sizeof child_stack, CLONE_VM | CLONE_VFORK | SIGCHLD, NULL);
 	EXPECT_EQ(child_wait(child, 10), 0);
 	use(64 * MIB);
@@ -318,7 +320,7 @@ static void change_user(int signal)
 		refused++;
 }
 
-/* POSIX lets signal handlers do so, whatever they have interrupted. */
+/* POSIX allows setuid() in signal handlers, whatever they have interrupted. */
 static int changes_its_user_in_handlers(void)
 {
 	struct itimerval often = { { 0, 100 }, { 0, 100 } }, never = { { 0, 0 }, { 0, 0 } };
@@ -336,7 +338,7 @@ static int changes_its_user_in_handlers(void)
 	return 0;
 }
 
-/* For threads_count.sh: nanoseconds for each byte from one stream to another, with 16 MiB allocated. */
+/* For threads_count.sh: print the nanoseconds for copying a byte from one stream to another, with 16 MiB allocated. */
 static int copy_bytes(long count)
 {
 	static char in[65536], out[65536];
@@ -381,7 +383,7 @@ static int again(int (*subject)(void), const char *pages)
 	return child_wait(pid, 30);
 }
 
-/* On pages of the pool, where there are some, and on others. */
+/* Run a subject on pages of the pool, if there are some, and on other pages. */
 static bool both(int (*subject)(void))
 {
 	int r = again(subject, "thp");
@@ -420,7 +422,7 @@ TEST(no_thread_keeps_the_user_that_the_program_was)
 
 TEST(a_signal_handler_may_change_the_user_whatever_it_interrupts)
 {
-	decay = "20ms"; /* threads come and go all the time */
+	decay = "20ms"; /* a short decay time, so that threads start and end all the time */
 	both(changes_its_user_in_handlers);
 	decay = "500ms";
 }

@@ -1,5 +1,6 @@
 /* link: hugepin */
-/* Domains, in a program that is not preloaded: what their threads leave to the program, and what is left to them. */
+/* Threads of domains, in a program without the drop-in: they do not disturb the program, and have no more rights than
+ * the program. */
 #include "live.h"
 
 #include <dirent.h>
@@ -16,10 +17,10 @@ enum { SKIPPED = 77 };
 
 static hugepin_domain *domain;
 
-/* The stack of each thread holds these as well. */
+/* Each thread of the C library needs room for this beside its stack. */
 static _Thread_local volatile char much[300000];
 
-/* At least one pin, by way of the thread that registers ahead if `hint`. */
+/* Make at least one pin. hint: through the thread that registers ahead. */
 static void use_domain(bool hint)
 {
 	struct hugepin_pin pin;
@@ -40,7 +41,8 @@ static void use_domain(bool hint)
 	hugepin_free(p);
 }
 
-/* How many threads beside this one have `key` at other than `value`, and whether there is one of that name. */
+/* The number of other threads whose status has a value of `key` other than `value`. Also finds whether there is a
+ * thread of that name. */
 static int others(const char *key, const char *value, const char *name, bool *ret_there)
 {
 	char path[300], text[4000], *at;
@@ -96,7 +98,7 @@ static void *end_later(void *arg)
 	return arg;
 }
 
-/* The main thread is not the last. */
+/* The main thread ends before another thread. */
 static int ends_after_main(void)
 {
 	pthread_t t;
@@ -120,7 +122,7 @@ static int leaves_no_rights(void)
 	return 0;
 }
 
-/* The C library has each thread that it knows change its user, and aborts when one of them cannot. */
+/* The C library changes the user of each thread that it knows, and aborts if that fails for one. */
 static int changes_its_user(void)
 {
 	bool there;
@@ -133,7 +135,7 @@ static int changes_its_user(void)
 			break;
 		sleep_ms(10);
 	}
-	EXPECT(!there); /* the one that was another user's has ended */
+	EXPECT(!there); /* the thread with the old user has ended */
 	return 0;
 }
 

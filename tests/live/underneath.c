@@ -1,6 +1,7 @@
 /* link: none */
-/* What a process does to itself that a library in it stands on: it is stopped, its clock steps, its limits fall to nothing, it gives up
- * THP, locks all its memory, loads a second C library. Each in a program of its own, whose heap gives memory back after 300 ms. */
+/* Changes to a process on which its libraries depend: it is stopped, its clock steps, its limits fall to 0, it gives up
+ * THP, locks all its memory, or loads a second C library. Each is in a program of its own, whose heap gives memory back
+ * after 300 ms. */
 #include "live.h"
 
 #include <dlfcn.h>
@@ -11,7 +12,7 @@
 #define CLONE_NEWTIME 0x80
 #endif
 
-enum { UNKNOWN = 77, COUNT = 16 }; /* status: the kernel does not let the subject be shown */
+enum { UNKNOWN = 77, COUNT = 16 }; /* UNKNOWN: exit status if the kernel does not allow this test */
 
 static void *buffers[COUNT];
 
@@ -34,7 +35,7 @@ static void drop(void)
 	}
 }
 
-/* What was resident with all buffers is so no more, though nobody calls the heap again. */
+/* Wait until less is resident than with all buffers (`full`), without calling the heap. */
 static void expect_given_back(size_t full)
 {
 	size_t now = resident();
@@ -67,7 +68,7 @@ static void be_stopped(void)
 	drop();
 	other = fork();
 	if (other == 0) {
-		sleep_ms(2000); /* several times the decay time */
+		sleep_ms(2000); /* several decay times */
 		kill(pid, SIGCONT);
 		_exit(0);
 	}
@@ -77,8 +78,8 @@ static void be_stopped(void)
 	give_back();
 }
 
-/* As after a checkpoint, and with the offsets of a container: for a child CLOCK_MONOTONIC is another. What its parent noted of times
- * to come is ages ahead, or long past. */
+/* Give a child another CLOCK_MONOTONIC, as after a checkpoint or in a container with time offsets. Times that its
+ * parent noted are then far ahead, or long past. */
 static void with_offset(const char *offset)
 {
 	pid_t pid;
@@ -86,7 +87,7 @@ static void with_offset(const char *offset)
 	fill();
 	if (syscall(SYS_unshare, CLONE_NEWTIME) || !file_write("/proc/self/timens_offsets", offset))
 		_exit(UNKNOWN);
-	drop(); /* ticks are under way */
+	drop(); /* now the heap makes ticks */
 	pid = fork();
 	if (pid == 0) {
 		t_failures = 0;

@@ -1,5 +1,5 @@
 /* link: hugepin uring */
-/* Domains of io_uring by the public interface: the heap's memory as fixed buffers. */
+/* Domains of io_uring through the public functions, with the heap's memory as fixed buffers. */
 #include <hugepin_uring.h>
 
 #include "live.h"
@@ -29,7 +29,7 @@ static bool ring_open(struct io_uring *ring)
 	return EXPECT_EQ(err, 0);
 }
 
-/* Have the kernel read len bytes of a file to p, by buffer index: bytes or -errno. */
+/* Have the kernel read len bytes of a file to p, by buffer index. Returns the bytes read, or -errno. */
 static int read_fixed(struct io_uring *ring, void *p, unsigned len, unsigned index)
 {
 	struct io_uring_cqe *cqe;
@@ -74,7 +74,7 @@ TEST(a_pinned_buffer_is_read_into_by_its_key)
 	EXPECT_EQ(hugepin_domain_close(d), 0);
 	EXPECT(read_fixed(&ring, p + 1000, 5000, pin.lkey) < 0);
 
-	/* The table stays, and is good for another domain. */
+	/* The table stays with the ring, and another domain can use it. */
 	EXPECT_EQ(hugepin_uring_open(&ring, 0, 12, NULL, &d), -EINVAL);
 	EXPECT_EQ(hugepin_uring_open(&ring, 0, 11, NULL, &d), 0);
 	EXPECT_EQ(hugepin_pin(d, p, MIB, 0, &pin), 0);
@@ -106,7 +106,7 @@ TEST(a_domain_that_cannot_be_opened_leaves_the_ring_as_it_was)
 	EXPECT_EQ(errno, 0);
 	EXPECT(d == NULL);
 
-	/* A table that the ring had is not taken away. */
+	/* A table that the ring had before is not removed. */
 	EXPECT_EQ(io_uring_register_buffers_sparse(&ring, 8), 0);
 	EXPECT_EQ(hugepin_uring_open(&ring, 0, 8, &remote, &d), -EOPNOTSUPP);
 	EXPECT(has_table(&ring));
@@ -152,7 +152,7 @@ static long pinned_kib(void)
 	return file_read("/proc/self/status", text, sizeof text) > 0 ? atol(strstr(text, "VmPin:") + 6) : -1;
 }
 
-/* Some kernels do not count what those pin who may pin what they like. */
+/* Drop CAP_IPC_LOCK: some kernels do not count the pins of processes that have it. */
 static void drop_ipc_lock(void)
 {
 	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
@@ -173,7 +173,8 @@ static bool kernel_unpins_late(void)
 	return major < 6 || (major == 6 && minor < 13);
 }
 
-/* At once, or within two seconds; later where the kernel's threads have to wait for a processor. */
+/* Expect that the memory is unpinned at once or within two seconds. It may take longer if the kernel's threads have to
+ * wait for a processor. */
 static void expect_unpinned(long before)
 {
 	for (int waits = 0; kernel_unpins_late() && waits < 2000 && pinned_kib() > before; waits++)
@@ -222,7 +223,7 @@ TEST(nothing_is_pinned_any_more_when_the_domain_is_closed)
 	EXPECT_EQ(status, 0);
 }
 
-/* As the ordinary user that most programs run as, but one who has no other programs: 8 MiB, for all rings of the user. */
+/* Run as an ordinary user, but one without other programs: the limit of 8 MiB is for all rings of a user. */
 static void work_within_the_limit(void)
 {
 	uid_t uid = 61000 + (uid_t)getpid() % 4000;
@@ -234,13 +235,14 @@ static void work_within_the_limit(void)
 	char *buffers[48];
 
 	EXPECT_EQ(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
-	EXPECT_EQ(setresuid(uid, uid, uid), 0); /* and no capability any more */
+	EXPECT_EQ(setresuid(uid, uid, uid), 0); /* this also drops all capabilities */
 	if (io_uring_queue_init(4, &ring, 0) != 0)
 		_exit(77);
 	EXPECT_EQ(hugepin_uring_open(&ring, 0, 64, NULL, &d), 0);
 	for (size_t i = 0; i < 48; i++)
 		buffers[i] = hugepin_malloc(512 * KIB);
-	for (int i = kernel_unpins_late() ? 285 : 0; i < 300 && !t_failures; i++) { /* a second for each eviction there */
+	/* on such kernels each eviction takes a second */
+	for (int i = kernel_unpins_late() ? 285 : 0; i < 300 && !t_failures; i++) {
 		char *p = buffers[rand_next(&seed) % 48];
 		struct hugepin_pin pin;
 

@@ -1,7 +1,8 @@
 /* link: hugepin */
 /*
- * The thread that reads what the kernel tells of memory: whoever unmaps waits for it. What the program does with descriptors, and
- * where and how its threads run, is nothing to it. Each test is a process of its own.
+ * The watcher, which reads the kernel's events about memory. Threads that unmap wait for it. It must not depend on the
+ * program's use of descriptors, nor on the processors and priorities of the program's threads. Each test is a process
+ * of its own.
  */
 #include "live.h"
 
@@ -37,7 +38,8 @@ static void in_process(void (*run)(void))
 	EXPECT_EQ(status, 0);
 }
 
-/* Open a domain in a process where `call` is refused, or, for 0, no thread can be had, and unmap what was pinned. */
+/* Open a domain in a process where `call` is refused (0: where no thread can be started), and unmap memory that was
+ * pinned. */
 static void open_without(int call)
 {
 	char *p = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -83,7 +85,7 @@ TEST(a_domain_opens_where_there_can_be_no_watcher)
 		open_without(0);
 }
 
-/* The number of a descriptor of ours; -1: there is none. */
+/* The number of a descriptor of the library; -1: there is none. */
 static int number_of(const char *what)
 {
 	char path[32], name[64];
@@ -126,7 +128,7 @@ static void replace(char *p)
 
 /* ------------------------------------------------------------------ descriptors */
 
-/* Every number that was ours becomes the end of a pipe. */
+/* Close all descriptors from 3 on, and put ends of pipes in their places. */
 static void close_from_three(bool with_bytes)
 {
 	char *p = map(MIB), text[100] = "";
@@ -142,13 +144,13 @@ static void close_from_three(bool with_bytes)
 	if (with_bytes)
 		EXPECT_EQ(write(ends[1], "these bytes are the program's", 29), 29);
 	for (int i = 0; i < 20; i++) {
-		replace(p); /* or the test's time runs out */
+		replace(p); /* this must not hang */
 		EXPECT_EQ(made(p), 1);
 	}
 	if (with_bytes)
 		EXPECT(read(ends[0], text, sizeof text) == 29 && memcmp(text, "these bytes are the program's", 29) == 0);
 	for (int fd = 3; fd <= highest + 2; fd++)
-		EXPECT(fcntl(fd, F_GETFD) >= 0); /* nor has anybody closed them */
+		EXPECT(fcntl(fd, F_GETFD) >= 0); /* the program's descriptors were not closed */
 	EXPECT_EQ(hugepin_domain_close(domain), 0);
 }
 
@@ -190,7 +192,7 @@ static void put_another_userfaultfd(void)
 	pthread_create(&t, NULL, unmap_and_map, p);
 	pthread_join(t, NULL);
 	EXPECT_EQ(made(p), 1);
-	EXPECT_EQ(made(p), 1); /* nobody watches for us any more */
+	EXPECT_EQ(made(p), 1); /* memory is no longer watched */
 }
 
 TEST(another_userfaultfd_in_the_place_of_ours_is_not_taken_for_it)
@@ -280,7 +282,7 @@ static void open_bound(void)
 	for (size_t i = 0; i < CPU_SETSIZE && !CPU_COUNT(&one); i++)
 		if (CPU_ISSET(i, &before))
 			CPU_SET(i, &one);
-	if (fork()) { /* a process in which there is no watcher yet */
+	if (fork()) { /* continue in a process that has no watcher yet */
 		int status;
 
 		wait(&status);
@@ -289,7 +291,7 @@ static void open_bound(void)
 	}
 	EXPECT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
 	EXPECT(setpriority(PRIO_PROCESS, 0, 5) == 0);
-	sched_setscheduler(0, SCHED_FIFO, &p); /* as root */
+	sched_setscheduler(0, SCHED_FIFO, &p); /* works as root only */
 	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, NULL, &d), 0);
 	NEEDS_USERFAULTFD();
 	tid = watcher();
@@ -343,11 +345,12 @@ static void *unmap_often(void *unused)
 	qsort(ns, ROUNDS, sizeof *ns, ascending);
 	t_print("# munmap beside an opener that polls: median %lld us, longest %lld us\n", ns[ROUNDS / 2] / 1000,
 		ns[ROUNDS - 1] / 1000);
-	EXPECT(ns[ROUNDS / 2] < 20000000); /* without end, where the watcher runs as its opener does */
+	EXPECT(ns[ROUNDS / 2] < 20000000); /* the wait would never end if the watcher ran as its opener does */
 	return NULL;
 }
 
-/* Opens in a fresh process, bound and in real time, then polls; another thread unmaps on any processor. */
+/* Open a domain in a new process, bound to a processor and with real-time priority, then poll. Another thread unmaps on
+ * any processor. */
 static void poll_in_real_time(void)
 {
 	const struct sched_param p = { .sched_priority = 1 }, none = { 0 };
