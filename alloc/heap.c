@@ -2,8 +2,9 @@
  * The heap: malloc and free of large buffers. docs/ARCHITECTURE.md has the design, and the alternatives that lost.
  *
  * malloc tries in this order: the thread's slot and own list (no lock), the shared lists and the tree (hp_heap_lock), a
- * new extent. free puts a buffer into the slot or the own list (no lock), or else into a shared list. Buffers return to
- * the tree only when the lists are cleared, which coalesces them. Lists are cleared in four cases: on a miss, when they
+ * new extent. free puts a buffer into the slot or the own list (no lock), or else into a shared list. Buffers of more
+ * than HP_SLOT_MAX chunks, and ROOMY ones, return to the tree at once; others when the lists are cleared. The tree
+ * coalesces. Lists are cleared in four cases: on a miss, when they
  * hold more than HP_LISTED_MISS (place.c); before an unused hugepage would be taken; when a tick asks (decay.c); at
  * fork, thread exit and purge.
  *

@@ -138,7 +138,7 @@ static size_t shrink_part(size_t first, size_t end, size_t limit, size_t gap)
 	while (last > first && !hp_bit(hp_span.used, last - 1))
 		last--;
 	keep = HP_MAX(keep, last + gap);
-	/* A raw system call, which no hooks see, may be made under the lock. */
+	/* No hook on munmap sees a raw system call, so hp_heap_lock may be held. */
 	if (keep >= end || syscall(SYS_munmap, hp_page_addr(keep), (end - keep) << HP_PAGE_SHIFT) != 0)
 		return end;
 	return keep;

@@ -1,6 +1,6 @@
 /*
- * Barriers, named by their use. The name of one side leads a reader to the other side. Locks are in lock.h, not here.
- * Neither are orders of C11 atomics that only concern two places.
+ * Memory barriers, one function for each side of a use: the name of one side leads a reader to the other side. Locks
+ * are in lock.h. If only two places must agree, they use orders of C11 atomics, and each names the other ("pairs with").
  */
 #ifndef HP_BASE_BARRIER_H
 #define HP_BASE_BARRIER_H

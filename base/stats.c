@@ -50,6 +50,7 @@ void hp_stats_keep(void)
 	errno = saved_errno;
 }
 
+/* Called at exit by alloc/heap.c. */
 void hp_stats_print_kept(const struct hugepin_stats *stats)
 {
 	const int fds[] = { hp_kept_fd(&kept_stderr), STDERR_FILENO };

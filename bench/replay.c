@@ -408,7 +408,7 @@ static double bound(const struct run *r)
 		g->reg_end = g->until < next ? g->until : next;
 		g->reg_at = g->reg_end == NEVER ? NEVER : g->reg_end - cost_ns(r->t->bytes[g->region], true);
 		if (g->reg_at <= g->from + cost_ns(r->t->bytes[g->region], false))
-			g->region = 0; /* the gap is too short beside the later registrations: the region stays */
+			g->region = 0; /* the helper has no time left in this gap: the region stays registered */
 		else
 			next = g->reg_at;
 	}

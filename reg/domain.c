@@ -203,6 +203,7 @@ static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backen
 		return -ENOMEM;
 	atomic_store_explicit(&d->opener_counts, d->opener_only ? hp_counts_self : NULL, memory_order_relaxed);
 	d->len_max = limits.len_max ? limits.len_max & ~(HP_BASE_PAGE - 1) : SIZE_MAX / 4 & ~(HP_BASE_PAGE - 1);
+	/* The budget. The backend's limit, mostly hp_memlock_max(), is the default and the most. */
 	d->bytes_max = a->pinned_bytes_max == UINT64_MAX
 			       ? UINT64_MAX
 			       : lower_limit(a->pinned_bytes_max, limits.bytes_max, UINT64_MAX - 1);

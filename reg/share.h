@@ -33,8 +33,8 @@ struct hp_share_verdict {
 /* ------------------------------------------------------------------ pure */
 
 /* Decide for processes[self] of n. Each process is taken to have one busy thread; `idle` further cores have none. A
- * process that is alone has its helper on any number of cores. Otherwise a single process on one core would never have
- * a helper; there it takes turns with the program. */
+ * process that is alone always has its helper, also with no idle core. On a single core the helper takes turns with the
+ * program. */
 struct hp_share_verdict hp_share_decide(const struct hp_share_entry *processes, size_t n, size_t self, unsigned idle,
 					enum hp_share_policy policy);
 

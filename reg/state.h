@@ -205,9 +205,8 @@ struct hugepin_domain {
 	uint64_t opener; /* the thread that opened the domain, by hp_thread_number() */
 	_Atomic bool opener_ended;
 	uint32_t policy; /* HUGEPIN_POLICY_*, never DEFAULT */
-	/* access_mask: the access that the device supports. relaxed: HUGEPIN_RELAXED if every registration gets it; no
-	 * other access in the cache has this bit. */
-	uint32_t access_mask, relaxed;
+	uint32_t access_mask; /* the access bits that the device supports */
+	uint32_t relaxed; /* HUGEPIN_RELAXED if every registration gets it, else 0; no other value in the cache has it */
 	enum hp_hold hold;
 	union {
 		_Alignas(HP_SEAL_SIZE) struct hugepin_backend backend; /* sealed */

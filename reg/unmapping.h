@@ -1,6 +1,6 @@
 /*
  * The functions by which libhugepin-malloc.so tells the pin cache of unmapped and discarded memory. It interposes the
- * calls that unmap or discard.
+ * calls that unmap or discard. reg/gone.c has the functions.
  */
 #ifndef HP_REG_UNMAPPING_H
 #define HP_REG_UNMAPPING_H

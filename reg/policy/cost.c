@@ -1,8 +1,9 @@
 /*
- * The cost model: least squares with exponential forgetting, with a line for each size class. One line for all sizes
- * would be wrong by up to two thirds, because of caches and of pages that are pinned in batches. The sizes within a
- * class are often all the same, which gives no slope. So the slope is drawn towards that of the first guess, scaled to
- * the observed times.
+ * The cost model, a pure function: reg/helper.c feeds it with the times that reg/region.c has measured.
+ *
+ * Least squares with exponential forgetting, with a line for each size class. One line for all sizes would be wrong by up
+ * to two thirds, because of caches and of pages that are pinned in batches. The sizes within a class are often all the
+ * same, which gives no slope. So the slope is drawn towards that of the first guess, scaled to the observed times.
  *
  * For a class without observations, the first guess is scaled like its neighbours. If there are none, it is scaled like
  * the other direction (registering or deregistering).

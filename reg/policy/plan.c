@@ -1,6 +1,8 @@
-/* Calls the policy that plans for a domain. */
+/*
+ * Calls the policy that plans for a domain: predict (schedule.c) or cf11. The policies arena and lru have no plan: their
+ * victims are chosen by reg/region.c, evict_one().
+ */
 #include "reg/policy/plan.h"
-
 
 #include "base/base.h"
 #include "reg/policy/cf11.h"

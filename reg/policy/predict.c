@@ -27,9 +27,9 @@
 
 static const float margins[HP_PREDICT_MARGINS] = { .3f,	 .5f,  .65f, .75f, .8f,	 .85f, .9f, .93f,
 						   .95f, .97f, .98f, .99f, 1.0f, 1.02f, 1.05f };
-/* The prior: how often a use comes before margin * low. For guesses by one sample, this is the average of the traces.
- * For guesses by more samples, it is higher than the average: it pays to learn what a program is like before much is
- * risked. */
+/* The prior: the share of uses that come before margins[i] * low. Row 0: guesses from one sample, the average of the
+ * traces. Row 1: guesses from several samples, more than the average of the traces: the policy risks little before it
+ * knows the program. */
 static const float early[2][HP_PREDICT_MARGINS] = {
 	{ .02f, .025f, .03f, .04f, .05f, .06f, .12f, .2f, .28f, .38f, .46f, .55f, .63f, .75f, .9f },
 	{ .012f, .014f, .018f, .022f, .026f, .03f, .05f, .07f, .1f, .16f, .21f, .31f, .51f, .71f, .91f },

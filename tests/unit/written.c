@@ -229,7 +229,7 @@ TEST(what_somebody_else_watches_is_left_alone)
 	end();
 }
 
-/* The program may close all descriptors, and open files of its own that come by the numbers. */
+/* A program may close all descriptors. A file that it opens afterwards may get a number of ours. */
 TEST(a_file_that_took_the_number_of_one_is_not_closed)
 {
 	for (int n = 0; n < 2; n++) {

@@ -1,6 +1,7 @@
 /*
- * What libibverbs does about forks at each registration, without a device. For fork_advice.c. SAYS_UNNEEDED is what
- * rdma-core 44 says on Linux 5.12 and later.
+ * A stand-in for libibverbs, without a device: the calls about forks that libibverbs makes at each registration. For
+ * fork_advice.c. If the environment has SAYS_UNNEEDED, ibv_is_fork_initialized() returns 2 (IBV_FORK_UNNEEDED), as
+ * rdma-core 44 does on Linux 5.12 and later.
  */
 #include <stddef.h>
 #include <stdlib.h>
