@@ -879,9 +879,18 @@ static bool seal(struct worker *unused)
 	return p && syscall(SYSTEM_CALL_MSEAL, p, AREA, 0) == 0 && EXPECT(munmap(p, AREA) != 0);
 }
 
+/* Under no limit that another thread of the parent had lowered for the moment of the fork: a shell needs memory and files. */
 static bool run_program(struct worker *unused)
 {
+	static const int lowered[] = { RLIMIT_AS, RLIMIT_DATA, RLIMIT_NOFILE, RLIMIT_NPROC };
+	struct rlimit limit;
+
 	(void)unused;
+	for (size_t i = 0; i < sizeof lowered / sizeof *lowered; i++)
+		if (!getrlimit((unsigned)lowered[i], &limit)) {
+			limit.rlim_cur = limit.rlim_max;
+			EXPECT_EQ(setrlimit((unsigned)lowered[i], &limit), 0);
+		}
 	return EXPECT_EQ(system("exit 3"), 3 << 8);
 }
 
