@@ -274,9 +274,20 @@ static bool seal(struct worker *unused)
 	return p && syscall(SYSTEM_CALL_MSEAL, p, AREA, 0) == 0 && EXPECT(munmap(p, AREA) != 0);
 }
 
+/* Another thread of the parent may have lowered a limit for the moment of the fork. A shell needs memory and files, so
+ * the limits go up again. */
 static bool run_program(struct worker *unused)
 {
+	static const int lowered[] = { RLIMIT_AS, RLIMIT_DATA, RLIMIT_NOFILE, RLIMIT_NPROC };
+	struct rlimit limit;
+
 	(void)unused;
+	for (size_t i = 0; i < sizeof lowered / sizeof *lowered; i++) {
+		if (getrlimit((unsigned)lowered[i], &limit))
+			continue;
+		limit.rlim_cur = limit.rlim_max;
+		EXPECT_EQ(setrlimit((unsigned)lowered[i], &limit), 0);
+	}
 	return EXPECT_EQ(system("exit 3"), 3 << 8);
 }
 
