@@ -29,16 +29,6 @@ void hp_written_end(void)
 	hp_kept_close(&pagemap);
 }
 
-/* fd: a descriptor, or -errno. */
-static bool keep_or_close(struct hp_kept *k, int fd)
-{
-	if (hp_kept_set(k, fd))
-		return true;
-	if (fd >= 0)
-		hp_syscall(SYS_close, fd, 0, 0, 0, 0, 0);
-	return false;
-}
-
 static void ignore(uintptr_t start, uintptr_t end)
 {
 	(void)start, (void)end;
@@ -52,9 +42,9 @@ bool hp_written_begin(void)
 
 	if (hp_sandboxed || hp_syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0, 0) != 0)
 		return false;
-	if (keep_or_close(&uffd, (int)hp_syscall(SYS_userfaultfd, flags, 0, 0, 0, 0, 0)) &&
+	if (hp_kept_set_or_close(&uffd, (int)hp_syscall(SYS_userfaultfd, flags, 0, 0, 0, 0, 0)) &&
 	    call_written(&uffd, UFFDIO_API, &api) &&
-	    keep_or_close(&pagemap, (int)hp_syscall(SYS_open, (long)path, O_RDONLY | O_CLOEXEC, 0, 0, 0, 0)))
+	    hp_kept_set_or_close(&pagemap, (int)hp_syscall(SYS_open, (long)path, O_RDONLY | O_CLOEXEC, 0, 0, 0, 0)))
 		return true;
 	hp_written_end();
 	return false;

@@ -31,6 +31,15 @@ bool hp_kept_set(struct hp_kept *k, int fd)
 	return true;
 }
 
+bool hp_kept_set_or_close(struct hp_kept *k, int fd)
+{
+	if (hp_kept_set(k, fd))
+		return true;
+	if (fd >= 0)
+		hp_syscall(SYS_close, fd, 0, 0, 0, 0, 0);
+	return false;
+}
+
 bool hp_kept_is(const struct hp_kept *k, int fd)
 {
 	struct stat s;

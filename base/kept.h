@@ -25,6 +25,9 @@ static inline int hp_kept_fd(const struct hp_kept *k)
 /* Keep fd. False: fd is not an open descriptor, nothing is kept, and the caller closes fd. */
 bool hp_kept_set(struct hp_kept *k, int fd);
 
+/* Keep fd, or close it. fd: a descriptor of ours, or -errno. */
+bool hp_kept_set_or_close(struct hp_kept *k, int fd);
+
 /* Whether fd, which may by now be any file, is the kept file. */
 bool hp_kept_is(const struct hp_kept *k, int fd);
 

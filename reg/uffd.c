@@ -75,10 +75,7 @@ static bool keep_descriptor(struct hp_kept *k, int fd)
 		syscall(SYS_close, fd);
 		fd = high;
 	}
-	if (hp_kept_set(k, fd))
-		return true;
-	syscall(SYS_close, fd);
-	return false;
+	return hp_kept_set_or_close(k, fd);
 }
 
 /* ------------------------------------------------------------------ the thread */

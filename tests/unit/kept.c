@@ -68,6 +68,11 @@ TEST(what_is_no_descriptor_is_not_kept)
 	EXPECT(k.fd == -1 && is_open(fd));
 	EXPECT(!hp_kept_set(&k, 1023));
 	EXPECT_EQ(k.fd, -1);
+	errno = 77;
+	EXPECT(!hp_kept_set_or_close(&k, -EMFILE) && k.fd == -1);
+	EXPECT(!hp_kept_set_or_close(&k, 1023) && k.fd == -1);
+	EXPECT_EQ(errno, 77);
+	EXPECT(hp_kept_set_or_close(&k, fd) && k.fd == fd && is_open(fd));
 	close(fd);
 }
 
