@@ -187,6 +187,13 @@ void hp_cache_admit(struct hp_cache *c)
 	atomic_store_explicit(&c->limit, HP_SLOT_MAX, memory_order_release); /* pairs with hp_cache_limit() */
 }
 
+void hp_cache_shut_own(void)
+{
+	/* relaxed: only this thread reads it, if in the code that a signal handler interrupted */
+	if (hp_cache_self != &hp_cache_none)
+		atomic_store_explicit(&hp_cache_self->limit, 0, memory_order_relaxed);
+}
+
 void hp_cache_set_aside(bool on)
 {
 	if (on) {

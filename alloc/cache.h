@@ -125,6 +125,9 @@ void hp_cache_ask_others(void);
  * the cache when the owner falls idle. */
 void hp_cache_admit(struct hp_cache *c);
 
+/* The opposite, for this thread's own cache, which is empty: its calls take the lock until hp_cache_admit(). */
+void hp_cache_shut_own(void);
+
 /* Ask every other thread to empty its cache, and empty the caches of threads that are not busy. idle_only: empty only
  * caches that were asked by the previous such call and whose owners have made no slow call since. The buffers found
  * are stamped as free for `age` ticks. Returns whether a cache that was not emptied may hold buffers. */

@@ -35,10 +35,9 @@ void hp_leave_pool(void)
 	hp_tree_settle(&hp_span.tree);
 	if (!any)
 		return;
-	/* This thread may fork in a signal handler that interrupted its own free() just before that entered the cache. Then
-	 * the interrupted free() must not believe what it has read. */
-	if (hp_cache_self != &hp_cache_none)
-		atomic_store_explicit(&hp_cache_self->limit, 0, memory_order_relaxed);
+	/* A signal handler of this thread may fork after an interrupted free() has read that its buffer is LIVE, and before
+	 * free() enters the cache. The interrupted free() then finds the cache shut, and reads the word again. */
+	hp_cache_shut_own();
 	/* A freed buffer on one of these pages must return to the tree, not to a list: ROOMY sees to that. */
 	for (size_t c = HP_PAGE_CHUNKS; c < hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT;) {
 		uint64_t w = hp_chunk_get(c);
