@@ -39,24 +39,18 @@ static void case_of(step *begin, step *end)
 	EXPECT_EQ(pool_left(), 0);
 }
 
+static step *begin_case, *end_case;
+
+static void run_case(void)
+{
+	case_of(begin_case, end_case);
+}
+
 static void nothing_moves(step *begin, step *end)
 {
-	pid_t pid;
-	int status;
-
-	if (!HP_THREAD_BARE)
-		SKIP("nothing moves under sanitizers");
-	pid = fork();
-	if (pid == 0) {
-		t_failures = 0;
-		alarm(60);
-		case_of(begin, end);
-		_exit(t_failures != 0);
-	}
-	status = child_wait(pid, 60);
-	if (status == SKIPPED)
-		SKIP("not to be had on this machine");
-	EXPECT_EQ(status, 0);
+	begin_case = begin;
+	end_case = end;
+	in_a_process(run_case);
 }
 
 static bool is_old(void)
