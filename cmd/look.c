@@ -397,7 +397,11 @@ void hp_look_free(struct hp_look *look)
 
 double hp_look_hit_rate(const struct hp_look_domain *d)
 {
+	/* Failed pins are among the misses, but not among the pins. */
+	const uint64_t failed = d->since.nobufs,
+		       misses = d->since.misses > failed ? d->since.misses - failed : 0;
+
 	if (!d->pins)
 		return -1;
-	return d->since.misses < d->pins ? (double)(d->pins - d->since.misses) / (double)d->pins : 0;
+	return misses < d->pins ? (double)(d->pins - misses) / (double)d->pins : 0;
 }

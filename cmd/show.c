@@ -124,7 +124,10 @@ static void print_rates(FILE *to, const struct hp_look *look, const struct hp_lo
 	fprintf(to, "  pins    %.0f/s", per_second(look, d->pins));
 	if (hits >= 0)
 		fprintf(to, ", hits %.2f %%", hits * 100);
-	fprintf(to, ", misses %.0f/s\n", per_second(look, d->since.misses));
+	fprintf(to, ", misses %.0f/s", per_second(look, difference(d->since.misses, d->since.nobufs)));
+	if (d->since.nobufs)
+		fprintf(to, ", no room %.0f/s", per_second(look, d->since.nobufs));
+	fputc('\n', to);
 	fprintf(to, "  calls   registering %.0f/s, %.2f %% of the time; deregistering %.0f/s, %.2f %%\n",
 		per_second(look, d->since.registered), 100 * load(look, d->since.registered_ns),
 		per_second(look, d->since.deregistered), 100 * load(look, d->since.deregistered_ns));
@@ -253,6 +256,7 @@ static json_t *domain_object(const struct hp_process *p, const struct hp_look *l
 #undef PUT
 	put_number(since, "pins", d->pins);
 	put_number(since, "misses", d->since.misses);
+	put_number(since, "nobufs", d->since.nobufs);
 	json_object_set_new(since, "hit_rate", hits < 0 ? json_null() : json_real(hits));
 	put_number(since, "registered", d->since.registered);
 	put_number(since, "deregistered", d->since.deregistered);

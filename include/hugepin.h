@@ -135,6 +135,7 @@ enum {
 	HUGEPIN_LIMIT_OPENER = 1, /* only the thread that opened the domain may register and deregister */
 	HUGEPIN_LIMIT_LATE = 2, /* the kernel may charge for deregistered memory up to two seconds longer */
 	HUGEPIN_LIMIT_ODP = 4, /* registers without pinning when asked for HUGEPIN_ON_DEMAND */
+	HUGEPIN_LIMIT_BOTH = 8, /* registers for reading and writing, whatever is asked for */
 };
 
 /* The keys of one registration. With io_uring, lkey is the buffer index. The library does not use `cookie`, which is
@@ -273,7 +274,8 @@ const struct hugepin_backend *hugepin_mlock(void);
 	X(helper_delay_ns, n, "recent worst lateness of the helper, by which it begins earlier, in nanoseconds") \
 	X(cost_fixed_ns, n, "the helper's estimate for one registration of its most frequent size: fixed nanoseconds") \
 	X(cost_page_ns, n, "the same estimate: nanoseconds for each page") \
-	X(cost_error, n, "mean error of this estimate, in thousandths")
+	X(cost_error, n, "mean error of this estimate, in thousandths") \
+	X(crowded, c, "registrations that found as many others as the device, or pinned_regions_max, allows")
 
 struct hugepin_domain_stats {
 	uint64_t version; /* HUGEPIN_VERSION of the library that filled it */

@@ -61,7 +61,7 @@ static void supersede(void *cover, struct hp_region *r)
 static int register_union(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
 			  uint64_t gen, bool evict, bool told, struct hp_region **ret_)
 {
-	struct cover c = { .start = start, .end = end, .access = access, .wanted = access };
+	struct cover c = { .start = start, .end = end, .access = access | d->access_least, .wanted = access };
 	int err;
 
 	if (end - start > d->len_max)
@@ -89,6 +89,25 @@ static int register_union(hugepin_domain *d, uintptr_t start, uintptr_t end, uns
 static uintptr_t round_down(uintptr_t x, uintptr_t power_of_two)
 {
 	return x & ~(power_of_two - 1);
+}
+
+/* Whether [from, to) may be registered as an extent. One pin holds all of its extent. So whole extents take at most
+ * half of the budget, and the other half serves pins elsewhere. An extent of which a part is still held is left out. */
+static bool may_take_whole(const hugepin_domain *d, uintptr_t from, uintptr_t to)
+{
+	const uint64_t most = d->bytes_max / 2;
+
+	if (d->on_demand)
+		return true;
+	return d->extent_bytes <= most && to - from <= most - d->extent_bytes && !hp_region_held_less(d, from, to);
+}
+
+/* Whether the hugepages [start, end) may be registered for a pin of [addr, addr_end). In a budget of less than two
+ * hugepages one small pin would leave no room for a second one. */
+static bool may_round_up(const hugepin_domain *d, uintptr_t start, uintptr_t end, uintptr_t addr, uintptr_t addr_end)
+{
+	return d->on_demand || d->bytes_max >= 2 * HP_PAGE ||
+	       (round_down(addr, HP_BASE_PAGE) == start && hp_round_up(addr_end, HP_BASE_PAGE) == end);
 }
 
 /* Note whether the region ends before the range because a longer one was not possible. */
@@ -123,10 +142,11 @@ static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, uns
 		to = HP_MIN(to, from + piece);
 		end = HP_MIN(end, to);
 	}
-	/* Try the extent as a whole, but evict no other region for it (evict is false). Skip an extent that is
-	 * registered and held only in part. */
-	if ((d->policy == HUGEPIN_POLICY_ARENA && !hp_region_held_less(d, from, to)) || d->on_demand)
+	/* Try the extent as a whole, but evict no other region for it (evict is false). */
+	if ((d->policy == HUGEPIN_POLICY_ARENA || d->on_demand) && may_take_whole(d, from, to))
 		err = register_union(d, from, to, access | d->access, HP_REGION_EXTENT, x.gen, false, true, ret_);
+	if (err && !may_round_up(d, start, end, addr, addr_end))
+		return -ENOBUFS;
 	if (err)
 		err = register_union(d, start, end, access, HP_REGION_RUN, x.gen, evict, true, ret_);
 	/* Before Linux 6.5 io_uring refuses a buffer that lies in two hugetlb mappings. */
@@ -226,7 +246,7 @@ void hp_cover_new_extents(hugepin_domain *d)
 		if (x.gen <= d->extent_gen)
 			continue;
 		youngest = HP_MAX(youngest, x.gen);
-		if (x.len <= d->len_max && !hp_region_find(d, start, 0) &&
+		if (x.len <= d->len_max && may_take_whole(d, start, start + x.len) && !hp_region_find(d, start, 0) &&
 		    register_union(d, start, start + x.len, d->access, HP_REGION_EXTENT, x.gen, false, false, &r) == 0)
 			HP_DSTAT(d, ahead, 1);
 	}

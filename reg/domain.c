@@ -186,6 +186,7 @@ static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backen
 	d->access_mask = limits.access & HP_ACCESS_ALL & ~HP_RELAXED;
 	d->access = a->access & ~HP_RELAXED ? a->access & ~HP_RELAXED : HUGEPIN_READ | HUGEPIN_WRITE;
 	d->relaxed = a->access & limits.access & HP_RELAXED;
+	d->access_least = limits.flags & HUGEPIN_LIMIT_BOTH ? (HUGEPIN_READ | HUGEPIN_WRITE) & d->access_mask : 0;
 	d->policy = policy_of(a);
 	d->on_demand = d->policy == HUGEPIN_POLICY_ODP;
 	if (d->access & ~d->access_mask || (d->on_demand && !(limits.flags & HUGEPIN_LIMIT_ODP)))
@@ -221,6 +222,7 @@ static void empty_domain(hugepin_domain *d)
 		RB_INIT(&d->tree[set]);
 	d->gone.count = d->late_gone.count = d->prefetches_count = 0;
 	d->deregistered_at_ns = 0;
+	d->extent_bytes = 0;
 	hp_attention_lower(d, UINT32_MAX);
 	atomic_store_explicit(&d->all_gone, 0, memory_order_relaxed);
 	memset(&d->stats, 0, sizeof d->stats);

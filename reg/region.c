@@ -372,8 +372,10 @@ static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 	HP_DSTAT(d, regions, -1);
 	if (!d->on_demand)
 		HP_DSTAT(d, pinned_bytes, -len);
-	if (r->kind == HP_REGION_EXTENT)
+	if (r->kind == HP_REGION_EXTENT) {
 		HP_DSTAT(d, extents, -1);
+		d->extent_bytes -= len;
+	}
 	if (hp_trace_on)
 		hp_trace(HP_TRACE_DEREGISTER, d, r->start, r->end);
 	if (hp_region_is_heap(r) && !d->on_demand)
@@ -640,9 +642,13 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	evict &= d->bytes_max != UINT64_MAX;
 	if (!d->on_demand && len > d->bytes_max)
 		return -ENOBUFS;
-	while (!fits_budget(d, len))
+	while (!fits_budget(d, len)) {
+		bool crowded = evict && d->stats.regions >= d->regs_max;
+
+		HP_DSTAT(d, crowded, crowded);
 		if (!evict || !evict_one(d))
 			return d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
+	}
 	if (holds && (err = hp_heap_hold(start, len, gen, d->hold)) != 0)
 		return err;
 	/* Watch the memory before it is registered, so that no change is missed. On-demand registrations follow the
@@ -675,8 +681,10 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	HP_DSTAT(d, registered, 1);
 	HP_DSTAT(d, registered_bytes, len);
 	HP_DSTAT(d, regions, 1);
-	if (kind == HP_REGION_EXTENT)
+	if (kind == HP_REGION_EXTENT) {
 		HP_DSTAT(d, extents, 1);
+		d->extent_bytes += len;
+	}
 	if (!d->on_demand)
 		HP_DSTAT(d, pinned_bytes, len);
 	if (hp_trace_on)

@@ -226,6 +226,8 @@ struct hugepin_domain {
 	struct hp_region_list dead; /* regions from `retired` or `uncached` that are no longer in use */
 	struct hp_gone late_gone; /* foreign memory in which no region is cached */
 	struct hp_region_tree tree[HP_ACCESS_SETS]; /* LIVE regions, by access */
+	uint32_t access_least; /* the access that every registration in the cache has */
+	uint64_t extent_bytes; /* bytes of all regions that are whole extents */
 	uint64_t extent_gen; /* number of the youngest extent that hp_cover_new_extents() has seen */
 	uint64_t deregistered_at_ns;
 	struct hp_helper *helper; /* or NULL */

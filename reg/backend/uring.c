@@ -141,7 +141,8 @@ static int uring_limits(void *ctx, struct hugepin_limits *ret_)
 		.bytes_max = hp_memlock_max(HP_MEMLOCK_LOCK),
 		.regs_max = u->slots,
 		.access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_RELAXED,
-		.flags = (u->owner ? HUGEPIN_LIMIT_OPENER : 0u) | (kernel_unpins_late() ? HUGEPIN_LIMIT_LATE : 0u),
+		.flags = HUGEPIN_LIMIT_BOTH | (u->owner ? HUGEPIN_LIMIT_OPENER : 0u) |
+			 (kernel_unpins_late() ? HUGEPIN_LIMIT_LATE : 0u),
 	};
 	return 0;
 }

@@ -244,6 +244,10 @@ TEST(pins_of_all_threads_since_the_last_look_are_counted)
 	EXPECT_EQ(now.domain[0].pins, 20);
 	EXPECT_EQ(now.domain[0].since.misses, 10);
 	EXPECT(hp_look_hit_rate(&now.domain[0]) > 0.4999 && hp_look_hit_rate(&now.domain[0]) < 0.5001);
+	/* Pins that fail are among the misses, not among the pins. */
+	now.domain[0].since.misses += 70;
+	now.domain[0].since.nobufs += 70;
+	EXPECT(hp_look_hit_rate(&now.domain[0]) > 0.4999 && hp_look_hit_rate(&now.domain[0]) < 0.5001);
 	/* Pinned, and gone before anyone looked. */
 	touch(d, work.p, 4096, 5);
 	munmap(work.p, MIB);

@@ -300,4 +300,28 @@ TEST(a_pin_can_be_given_back_where_there_is_no_memory)
 	in_child(unpin_without_memory);
 }
 
+/* With io_uring the kernel pins for both, whatever is asked for. */
+TEST(a_backend_that_registers_for_both_need_not_widen)
+{
+	char *p[2] = { map(MIB), hugepin_malloc(MIB) };
+
+	for (size_t i = 0; i < 2; i++) {
+		struct hugepin_pin pin;
+		hugepin_domain *d;
+
+		device_reset(&device);
+		device.limits.flags = HUGEPIN_LIMIT_BOTH;
+		d = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+		EXPECT_EQ(hugepin_pin(d, p[i], 4096, HUGEPIN_WRITE, &pin), 0);
+		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+		EXPECT_EQ(hugepin_pin(d, p[i], 4096, HUGEPIN_READ, &pin), 0);
+		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+		EXPECT_EQ(stats_of(d).registered, 1);
+		EXPECT_EQ(stats_of(d).widened, 0);
+		close_empty(&device, d);
+	}
+	munmap(p[0], MIB);
+	hugepin_free(p[1]);
+}
+
 T_MAIN

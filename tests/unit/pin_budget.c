@@ -76,6 +76,7 @@ TEST(when_all_is_in_use_a_pin_fails_and_nothing_changes)
 	EXPECT_EQ(hugepin_pin(d, p + 100000, 1, 0, &pin), -ENOBUFS);
 	EXPECT_EQ(hugepin_pin(d, p + 100000, 5 * 4096, 0, &pin), -ENOBUFS);
 	EXPECT_EQ(stats_of(d).nobufs, 2);
+	EXPECT_EQ(stats_of(d).crowded, 0);
 	EXPECT_EQ(device.regs, 4);
 	for (size_t i = 0; i < 4; i++) {
 		EXPECT(device_covers(&device, &held[i], HUGEPIN_WRITE));
@@ -98,8 +99,110 @@ TEST(no_more_regions_than_the_device_has)
 		EXPECT_EQ(touch(d, p + i * 8192, 4096), 0);
 		EXPECT(device.regs <= 5);
 	}
+	EXPECT_EQ(stats_of(d).crowded, 15);
+	EXPECT_EQ(stats_of(d).evicted, 15);
 	munmap(p, MIB);
 	close_empty(&device, d);
+}
+
+/* ------------------------------------------------------------------ the budget and the heap's extents */
+
+enum { HEAP_BUFFERS = 48 };
+static char *heap_buffer[HEAP_BUFFERS];
+
+static void heap_fill(void)
+{
+	for (size_t i = 0; i < HEAP_BUFFERS; i++)
+		heap_buffer[i] = hugepin_malloc(MIB);
+}
+
+static void heap_free(void)
+{
+	for (size_t i = 0; i < HEAP_BUFFERS; i++)
+		hugepin_free(heap_buffer[i]);
+}
+
+/* The hugepages, or for a small budget the base pages, that pins take up at most. */
+static uint64_t size_of(uint64_t budget, const char *p, size_t len)
+{
+	const uintptr_t unit = budget < 2 * HP_PAGE ? HP_BASE_PAGE : HP_PAGE;
+
+	return (((uintptr_t)p + len + unit - 1) & ~(unit - 1)) - ((uintptr_t)p & ~(unit - 1));
+}
+
+/* Pin at random, in any order, at most half of the budget at a time. */
+static void pin_half(uint32_t policy, uint64_t budget, unsigned *seed)
+{
+	struct { struct hugepin_pin pin; uint64_t size; } out[64];
+	uint64_t sum = 0, size;
+	hugepin_domain *d;
+	unsigned n = 0;
+
+	device_reset(&device);
+	d = open_as(policy, budget, 0);
+	for (int i = 0; i < 200; i++) {
+		char *p = heap_buffer[(unsigned)rand_r(seed) % HEAP_BUFFERS];
+		size_t len = rand_r(seed) % 3 ? 4096 : MIB;
+
+		size = size_of(budget, p, len);
+		while (n && (n == 64 || sum + size > budget / 2)) {
+			unsigned which = (unsigned)rand_r(seed) % n;
+
+			EXPECT_EQ(hugepin_unpin(d, &out[which].pin), 0);
+			sum -= out[which].size;
+			out[which] = out[--n];
+		}
+		if (sum + size > budget / 2)
+			continue;
+		if (EXPECT_EQ(hugepin_pin(d, p, len, 0, &out[n].pin), 0)) {
+			out[n++].size = size;
+			sum += size;
+		} else {
+			t_print("# policy %u, budget %llu KiB\n", policy, (unsigned long long)(budget >> 10));
+			break;
+		}
+	}
+	EXPECT_EQ(stats_of(d).nobufs, 0);
+	EXPECT(device.bytes <= budget);
+	while (n)
+		EXPECT_EQ(hugepin_unpin(d, &out[--n].pin), 0);
+	close_empty(&device, d);
+}
+
+TEST(pins_of_half_the_budget_fit_whatever_the_budget)
+{
+	static const uint32_t policies[] = { HUGEPIN_POLICY_ARENA, HUGEPIN_POLICY_LRU };
+	unsigned seed = 1;
+
+	heap_fill();
+	for (size_t i = 0; i < 2; i++) {
+		for (uint64_t budget = 4096; budget < 4 * MIB && !t_failures;
+		     budget += budget < 64 * KIB ? 4096 : 60 * KIB)
+			pin_half(policies[i], budget, &seed);
+		for (uint64_t budget = 4 * MIB; budget <= 2 * HEAP_BUFFERS * MIB && !t_failures; budget += MIB)
+			pin_half(policies[i], budget, &seed);
+	}
+	heap_free();
+}
+
+TEST(extents_are_registered_whole_in_half_of_the_budget)
+{
+	struct hugepin_extent x;
+	hugepin_domain *d;
+	size_t i = 0;
+
+	heap_fill();
+	while (hugepin_extent(heap_buffer[i], &x, sizeof x) > 0 && x.len == HP_PAGE && i + 1 < HEAP_BUFFERS)
+		i++;
+	for (uint64_t less = 0; less < 2; less++) {
+		device_reset(&device);
+		d = open_as(HUGEPIN_POLICY_ARENA, 2 * x.len - less, 0);
+		EXPECT_EQ(touch(d, heap_buffer[i], 4096), 0);
+		EXPECT_EQ(stats_of(d).extents, !less);
+		EXPECT_EQ(device.bytes, less ? HP_PAGE : x.len);
+		close_empty(&device, d);
+	}
+	heap_free();
 }
 
 /* ------------------------------------------------------------------ the kernel refuses, the device fails */
