@@ -29,14 +29,16 @@ works()
 	return $status
 }
 
-# says NAME STATUS PATTERN COMMAND...: the command ends so, and its output or errors have a line like PATTERN.
+# says NAME STATUS PATTERN COMMAND...: the command ends so (a pattern of the shell), and its output or errors have a line like
+# PATTERN.
 says()
 {
 	local name=$1 status=$2 pattern=$3 out got
 	shift 3
 	out=$("$@" 2>&1 </dev/null)
 	got=$?
-	if [ $got = "$status" ] && grep -Eq -e "$pattern" <<<"$out"; then pass "$name"; else
+	# shellcheck disable=SC2053 # a pattern
+	if [[ $got == $status ]] && grep -Eq -e "$pattern" <<<"$out"; then pass "$name"; else
 		fail "$name" "status $got, expected $status; no line like: $pattern" "$(tail -n 30 <<<"$out")"
 	fi
 }
