@@ -62,6 +62,23 @@ void hp_say(const char *what, const void *ptr, size_t number)
 	errno = saved_errno;
 }
 
+void hp_say_unwritten(const char *option, const char *path, int err)
+{
+	char text[4096 + 160];
+	struct hp_line l = { text, text + sizeof text };
+	int saved_errno = errno;
+
+	hp_line_text(&l, "hugepin: ");
+	hp_line_text(&l, option);
+	hp_line_text(&l, ": ");
+	hp_line_text(&l, path);
+	hp_line_text(&l, " cannot be written: error ");
+	hp_line_number(&l, (uint64_t)err, 10);
+	hp_line_text(&l, "\n");
+	syscall(SYS_write, 2, text, (size_t)(l.at - text));
+	errno = saved_errno;
+}
+
 void hp_die(const char *what, const void *ptr, size_t number)
 {
 	hp_say(what, ptr, number);

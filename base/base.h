@@ -59,6 +59,9 @@ static inline bool hp_is_power_of_two(size_t x)
 /* One line on stderr by write(2): "hugepin: what[ ptr][ number]\n". ptr NULL and number SIZE_MAX are left out. */
 void hp_say(const char *what, const void *ptr, size_t number);
 
+/* Say that the file of an option cannot be written, and the error's number. */
+void hp_say_unwritten(const char *option, const char *path, int err);
+
 /* hp_say(), then abort(). */
 _Noreturn void hp_die(const char *what, const void *ptr, size_t number);
 

@@ -67,7 +67,7 @@ enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POL
 	  "while") \
 	X(TRACE, trace, PATH, 0, 1, 4095, NULL, \
 	  "file for the events of the pin cache, which hugepin plot reads; %p in the path stands for the number of " \
-	  "the process") \
+	  "the process, %r for its rank under MPI") \
 	X(STATS, stats, FLAG, 0, 0, 1, NULL, \
 	  "1: print the statistics on stderr at exit")
 

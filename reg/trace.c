@@ -3,7 +3,8 @@
  * exit, by raw system calls, which are not cancellation points. Between writes no descriptor is kept: a program may
  * close descriptors that it does not know (closefrom(3)), and the number would soon be that of a file of its own. So
  * the path is made absolute once, and opened for each write. Each time the file is checked, since another file may have
- * taken its place.
+ * taken its place. If the file is not as long as this process left it, another process writes it, too: then the trace
+ * ends, so that the two do not mix.
  *
  * The lock is the last in the order of locks: events come with a domain's lock held, and with the table's.
  */
@@ -13,11 +14,14 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "base/base.h"
 #include "base/config.h"
+#include "base/rank.h"
 #include "base/lock.h"
 #include "reg/state.h"
 
@@ -30,6 +34,10 @@ static struct {
 	struct hp_lock lock;
 	bool begun; /* the trace was begun, or beginning failed */
 	pid_t pid; /* the process of this trace: children of _Fork(3) and clone(2) run no fork handlers */
+	int rank; /* -1: none */
+	bool taken; /* another process writes the file */
+	long size; /* the file's, as this process left it */
+	rlim_t limit; /* RLIMIT_FSIZE at the beginning: writing more would end the process by SIGXFSZ */
 	size_t used; /* bytes used of the buffer */
 	uint64_t waiting, lost; /* waiting: lines in the buffer; lost: lines that could not be written */
 	char path[PATH_MAX];
@@ -38,34 +46,56 @@ static struct {
 
 /* ------------------------------------------------------------------ the file */
 
-/* Append the buffer to the file. After a failure the file is cut back, if possible, so that it has no partial line. */
+static void say_taken(void)
+{
+	trace.taken = true;
+	hp_say("HUGEPIN_TRACE: another process writes the same file, so this trace ends here; with %p in the path each "
+	       "process has a file of its own", NULL, SIZE_MAX);
+}
+
+/* Append the buffer to the open file. After a failure the file is cut back, if possible, so that it has no partial
+ * line. 0 or -errno. */
+static int append_to(int fd)
+{
+	const long end = syscall(SYS_lseek, fd, 0L, SEEK_END);
+	size_t done = 0;
+	int err = 0;
+
+	if (end >= 0 && end != trace.size) {
+		say_taken();
+		return -EBUSY;
+	}
+	if ((rlim_t)trace.size + trace.used > trace.limit)
+		return -EFBIG;
+	while (!err && done < trace.used) {
+		const long n = syscall(SYS_write, fd, trace.buffer + done, trace.used - done);
+
+		if (n > 0)
+			done += (size_t)n;
+		else if (n == 0 || errno != EINTR)
+			err = n < 0 ? -errno : -ENOSPC;
+	}
+	if (!err)
+		trace.size += (long)done;
+	else if (end >= 0)
+		syscall(SYS_ftruncate, fd, end);
+	return err;
+}
+
+/* Append the buffer to the file. False: see errno. */
 static bool append_buffer(bool begin)
 {
 	const int fd = hp_open_own(trace.path, O_APPEND | (begin ? O_CREAT : 0));
-	size_t done = 0;
-	int err = fd;
-	long n;
+	int err = fd < 0 ? fd : 0;
 
 	if (fd >= 0) {
 		if (begin) /* not by O_TRUNC, so that a file which is not ours keeps its contents */
 			syscall(SYS_ftruncate, fd, 0L);
-
-		const long end = syscall(SYS_lseek, fd, 0L, SEEK_END);
-
-		while (done < trace.used) {
-			n = syscall(SYS_write, fd, trace.buffer + done, trace.used - done);
-			err = n < 0 ? -errno : -ENOSPC;
-			if (n > 0)
-				done += (size_t)n;
-			else if (n == 0 || err != -EINTR)
-				break;
-		}
-		if (done < trace.used && end >= 0)
-			syscall(SYS_ftruncate, fd, end);
+		err = append_to(fd);
 		syscall(SYS_close, fd);
 	}
 	errno = -err;
-	return fd >= 0 && done == trace.used;
+	return !err;
 }
 
 /* Write the buffer. Called with the lock. */
@@ -73,7 +103,7 @@ static void flush_buffer(void)
 {
 	const int saved_errno = errno;
 
-	if (trace.used && trace.pid == getpid() && !append_buffer(false))
+	if (trace.used && trace.pid == getpid() && (trace.taken || !append_buffer(false)))
 		trace.lost += trace.waiting;
 	trace.used = 0;
 	trace.waiting = 0;
@@ -138,7 +168,6 @@ static const char *wanted_path(void)
 static bool make_trace_path(void)
 {
 	struct hp_line l = { trace.path, trace.path + sizeof trace.path };
-	char one[2] = "";
 
 	if (*wanted_path() != '/') {
 		if (syscall(SYS_getcwd, trace.path, sizeof trace.path) < 0)
@@ -146,45 +175,63 @@ static bool make_trace_path(void)
 		l.at += strlen(trace.path);
 		hp_line_text(&l, "/");
 	}
-	for (const char *s = wanted_path(); *s; s++) {
-		if (s[0] == '%' && s[1] == 'p') {
-			hp_line_number(&l, (uint64_t)trace.pid, 10);
-			s++;
-		} else {
-			one[0] = *s;
-			hp_line_text(&l, one);
-		}
-	}
+	hp_rank_path(&l, wanted_path(), trace.pid, trace.rank);
 	errno = ENAMETOOLONG;
 	return l.at + 1 < l.end;
 }
 
+/* Put the first lines into the buffer: the names of the fields; for a rank, whose trace this is. */
+static void begin_buffer(void)
+{
+	struct hp_line l = { trace.buffer, trace.buffer + BUFFER_SIZE };
+	struct utsname system;
+
+	hp_line_text(&l, "t_ns,event,domain,policy,addr,len,pinned_bytes,regions\n");
+	if (trace.rank >= 0 && !syscall(SYS_uname, &system)) {
+		hp_line_text(&l, "# rank=");
+		hp_line_number(&l, (uint64_t)trace.rank, 10);
+		hp_line_text(&l, " pid=");
+		hp_line_number(&l, (uint64_t)trace.pid, 10);
+		hp_line_text(&l, " host=");
+		hp_line_text(&l, system.nodename);
+		hp_line_text(&l, "\n");
+	}
+	trace.used = (size_t)(l.at - trace.buffer);
+}
+
 void hp_trace_start(void)
 {
-	static const char header[] = "t_ns,event,domain,policy,addr,len,pinned_bytes,regions\n";
 	const int saved_errno = errno;
+	struct rlimit limit;
+	bool named;
 
 	if (trace.begun || !wanted_path())
 		return;
 	trace.begun = true;
 	trace.pid = getpid();
-	trace.waiting = trace.lost = 0; /* in a child of fork these were the parent's */
-	memcpy(trace.buffer, header, sizeof header - 1);
-	trace.used = sizeof header - 1;
-	hp_trace_on = make_trace_path() && append_buffer(true);
+	trace.rank = hp_rank();
+	trace.waiting = trace.lost = 0; /* in a child of fork these were the parent's, and so are the next two */
+	trace.taken = false;
+	trace.size = 0;
+	trace.limit = RLIM_INFINITY;
+	if (!syscall(SYS_getrlimit, RLIMIT_FSIZE, &limit))
+		trace.limit = limit.rlim_cur;
+	begin_buffer();
+	named = make_trace_path();
+	hp_trace_on = named && append_buffer(true);
 	trace.used = 0;
 	if (!hp_trace_on && errno == EPERM)
 		hp_say("HUGEPIN_TRACE: there is no trace: it takes a regular file of this user's, by its only name",
 		       NULL, SIZE_MAX);
-	else if (!hp_trace_on)
-		hp_say("HUGEPIN_TRACE: there is no trace: its file cannot be written: error", NULL, (size_t)errno);
+	else if (!hp_trace_on && !trace.taken)
+		hp_say_unwritten("HUGEPIN_TRACE", named ? trace.path : wanted_path(), errno);
 	errno = saved_errno;
 }
 
 void hp_trace_child(void)
 {
 	hp_lock_reset(&trace.lock);
-	trace.begun = trace.begun && !strstr(wanted_path(), "%p");
+	trace.begun = trace.begun && !hp_rank_path_has_pid(wanted_path(), trace.rank);
 	hp_trace_on = false;
 }
 

@@ -4,7 +4,8 @@
  *	t_ns,event,domain,policy,addr,len,pinned_bytes,regions
  *
  * t_ns is CLOCK_MONOTONIC. addr and len are those of the registration; for a miss, those of the range that is going to
- * be registered. pinned_bytes and regions are the domain's statistics after the event.
+ * be registered. pinned_bytes and regions are the domain's statistics after the event. In a process with a rank of MPI
+ * (base/rank.h) the second line is "# rank=3 pid=1234 host=node7".
  */
 #ifndef HP_REG_TRACE_H
 #define HP_REG_TRACE_H
@@ -31,7 +32,8 @@ void hp_trace(enum hp_trace_event event, const hugepin_domain *d, uintptr_t star
 /* Write the lines that wait in the buffer, since a domain is being closed. */
 void hp_trace_flush(void);
 
-/* Called in the child of fork. The child has a trace of its own if the path has a %p; otherwise it has none. */
+/* Called in the child of fork. The child has a trace of its own if the name of the file has the number
+ * of the process; otherwise the child has none. */
 void hp_trace_child(void);
 
 #endif
