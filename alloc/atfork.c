@@ -13,6 +13,7 @@
 #include "alloc/guard.h"
 #include "alloc/leave.h"
 #include "alloc/move.h"
+#include "alloc/peak.h"
 #include "alloc/place.h"
 #include "alloc/start.h"
 #include "alloc/below.h"
@@ -246,6 +247,7 @@ static void heap_postfork_child(void)
 	}
 	hp_watch_child();
 	hp_config_child();
+	hp_peak_child();
 	hp_heap_start_child();
 	hp_heap_begin_process();
 	if (!forking.interrupted && hp_heap_hooks()->postfork_child)

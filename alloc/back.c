@@ -5,6 +5,7 @@
 #include "alloc/copy.h"
 #include "alloc/guard.h"
 #include "alloc/leave.h"
+#include "alloc/peak.h"
 #include "alloc/place.h"
 #include "alloc/small.h"
 #include "alloc/start.h"
@@ -138,6 +139,8 @@ int hugepin_purge(void)
 
 	if (!hp_heap_ready())
 		return 0;
+	if (hp_peak_on)
+		hp_peak_leaving();
 	if (let_go && !hp_locks_held && !hp_pages_inside()) {
 		hp_lock(&hp_heap_lock);
 		hp_cache_steal(false, 0);

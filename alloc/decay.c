@@ -8,6 +8,7 @@
 #include "alloc/cache.h"
 #include "alloc/copy.h"
 #include "alloc/map.h"
+#include "alloc/peak.h"
 #include "alloc/start.h"
 #include "base/config.h"
 #include "base/proc.h"
@@ -28,6 +29,8 @@ static bool tick(bool bare)
 	void (*let_go)(uint32_t) = bare ? NULL : hp_heap_hooks()->let_go;
 	bool more;
 
+	if (HP_UNLIKELY(hp_peak_on))
+		hp_peak_leaving();
 	hp_lock(&hp_heap_lock);
 	hp_span.tree.now++;
 	/* 2: buffers in an idle thread's cache were freed before the last tick. */
@@ -92,12 +95,22 @@ bool hp_may_tick_alone(void)
 	return !hp_ticker_forbidden() && !hp_map_hooked();
 }
 
+#define TICK_CALLS \
+	SYS_futex, SYS_madvise, SYS_mmap, SYS_munmap, SYS_mremap, SYS_mprotect, SYS_mbind, SYS_membarrier, \
+	SYS_clock_gettime, SYS_sched_yield
 static const struct hp_thread_kind tick_kind = {
 	.name = "hugepin decay",
 	.run = tick_alone,
-	.calls = { SYS_futex, SYS_madvise, SYS_mmap, SYS_munmap, SYS_mremap, SYS_mprotect, SYS_mbind, SYS_membarrier,
-		   SYS_clock_gettime, SYS_sched_yield },
+	.calls = { TICK_CALLS },
 	.calls_count = 10,
+};
+
+/* With HUGEPIN_STATS a tick looks at the memory before it gives some back. */
+static const struct hp_thread_kind look_kind = {
+	.name = "hugepin decay",
+	.run = tick_alone,
+	.calls = { TICK_CALLS, SYS_openat, SYS_ioctl, SYS_read, SYS_close },
+	.calls_count = 14,
 };
 
 /* Whether free() may start the service thread, if a bare thread must not tick. When a thread has exited, the C library
@@ -142,7 +155,7 @@ void hp_ask_tick(bool may_start)
 	bool service = !hp_may_tick_alone(), found, due;
 
 	if (!service)
-		found = hp_ticker_start(&tick_kind);
+		found = hp_ticker_start(hp_peak_on ? &look_kind : &tick_kind);
 	else
 		found = !hp_sandboxed && (may_start || hp_service_running()) && hp_service_ask(&decay);
 	if (found && may_start && atomic_load_explicit(&must_drop, memory_order_relaxed) && !hp_sandboxed) {

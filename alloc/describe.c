@@ -1,6 +1,8 @@
 /*
  * The heap's public information: statistics, and the extent of a pointer.
  */
+#include "alloc/describe.h"
+
 #include <errno.h>
 #include <string.h>
 
@@ -40,14 +42,23 @@ static bool add_there(size_t first, size_t end, struct hp_there *there)
 	return true;
 }
 
+bool hp_heap_there(struct hp_there *ret_)
+{
+	struct hp_there there = { 0, 0 };
+
+	if (!add_there(1, hp_span.tree.used, &there) || !add_there(hp_span.small, hp_span.tree.upper_used, &there))
+		return false;
+	*ret_ = there;
+	return true;
+}
+
 /* Replace the kinds that the kernel was asked for by the kinds that it gave. */
 static void tell_what_is_there(struct hugepin_stats *s)
 {
 	const uint64_t normal = s->thp_bytes + s->base_bytes;
 	struct hp_there there = { 0, 0 };
 
-	if (!normal || !add_there(1, hp_span.tree.used, &there) ||
-	    !add_there(hp_span.small, hp_span.tree.upper_used, &there))
+	if (!normal || !hp_heap_there(&there))
 		return;
 	s->thp_bytes = HP_MIN(there.huge, normal);
 	s->base_bytes = normal - s->thp_bytes;

@@ -24,6 +24,7 @@
 #include "alloc/fast.h"
 #include "alloc/guard.h"
 #include "alloc/misuse.h"
+#include "alloc/peak.h"
 #include "alloc/start.h"
 #include "alloc/below.h"
 #include "base/config.h"
@@ -58,6 +59,8 @@ __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_request r)
 	}
 	if (hp_config.guard)
 		r.n = HP_MAX(r.n, (size_t)2) + 1;
+	if (HP_UNLIKELY(hp_peak_on))
+		hp_peak_grown();
 	hp_cache_adopt();
 	hp_lock(&hp_heap_lock);
 	c = hp_cache_self;
@@ -341,8 +344,7 @@ static __attribute__((constructor(101))) void construct_heap(void)
 	hp_config_load();
 	if (!hp_base_page_fits())
 		say_no_heap();
-	if (hp_config.stats)
-		hp_stats_keep();
+	hp_peak_begin();
 	hp_cache_init();
 	hugepin_atfork_();
 	hp_process_begin();
@@ -353,12 +355,5 @@ static __attribute__((constructor(101))) void construct_heap(void)
 
 static __attribute__((destructor)) void destruct_heap(void)
 {
-	struct hugepin_stats s;
-
-	/* Print nothing if the program did not use the heap: the library may be loaded for another reason, for example
-	 * by the MPI layer. */
-	if (!hp_config.stats || !(&hugepin_small_ || HP_STAT_GET(placed)))
-		return;
-	hugepin_stats(&s, sizeof s);
-	hp_stats_print_kept(&s);
+	hp_peak_end();
 }

@@ -9,6 +9,7 @@
 #define HP_ALLOC_HOLD_H
 
 #include "base/base.h"
+#include "base/summary.h"
 #include "hugepin.h"
 
 /* What a forked child gets of held pages: a copy, the kernel's copy-on-write, or nothing. If a page has several holds,
@@ -51,6 +52,8 @@ struct hp_heap_hooks {
 	/* Drop as many holds as you can on pages that have been free for `ticks`, so that the heap can give them back.
 	 * Runs on the service thread; with ticks 0 in hugepin_purge(), on a thread that holds none of our locks. */
 	void (*let_go)(uint32_t ticks);
+	/* Add up the numbers of all domains that are or were open. Called at exit, without a lock. */
+	void (*sums)(struct hp_pin_sums *ret_);
 	/* In the child of fork, before anything else runs there. The heap's locks are held, and signals are blocked.
 	 * The memory is in place, no page is held, and there is no service thread. The hook may take locks of higher
 	 * rank. It must not allocate, or call the functions above or the service. It is not called for a fork by a

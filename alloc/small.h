@@ -18,6 +18,9 @@ struct hp_small {
 	size_t (*usable_size)(const void *p);
 	/* for fork: prefork runs before the heap's lock is taken, the others after it is released; each may be NULL */
 	void (*prefork)(void), (*postfork_parent)(void), (*postfork_child)(void);
+	/* The addresses that are set aside for its memory, outside the heap's span. False: there are none. Takes no lock.
+	 * May be NULL. */
+	_Bool (*range)(uintptr_t *ret_base, size_t *ret_size);
 };
 
 /* The following names are exported, but only for use between the two libraries. */

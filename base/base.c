@@ -257,12 +257,22 @@ void hp_futex_wake_one(_Atomic uint32_t *word)
 	futex_wake(word, 1);
 }
 
+static uint64_t clock_ns(clockid_t clock)
+{
+	struct timespec t = { 0, 0 };
+
+	clock_gettime(clock, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
 static uint64_t clock_monotonic_ns(void)
 {
-	struct timespec t;
+	return clock_ns(CLOCK_MONOTONIC);
+}
 
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+uint64_t hp_thread_ns(void)
+{
+	return clock_ns(CLOCK_THREAD_CPUTIME_ID);
 }
 
 static HP_SEALED(struct { uint64_t (*ns)(void); }) clock_used = { { clock_monotonic_ns } };

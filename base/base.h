@@ -143,4 +143,7 @@ uint64_t hp_clock_ns(void);
 /* Set another clock, for tests; NULL: CLOCK_MONOTONIC. The constructor calls this, too, to seal the pointer. */
 void hp_clock_set(uint64_t (*clock_ns)(void));
 
+/* The processor time that this thread has used, in ns. A system call, unlike hp_clock_ns(). */
+uint64_t hp_thread_ns(void);
+
 #endif

@@ -66,6 +66,29 @@ static int64_t suffix_unit(enum hp_option_type type, const char *s)
 	return at ? INT64_C(1) << 10 * (at - sizes + 1) : 0;
 }
 
+static int parse_report(const struct hp_option *o, const char *text, int64_t *ret_value)
+{
+	if (text[0] >= '0' && text[0] <= '0' + HP_REPORT_LIST && !text[1]) {
+		*ret_value = text[0] - '0';
+		return 0;
+	}
+	if (strcmp(text, "json") != 0) {
+		const int64_t len = strncmp(text, "json:", 5) ? -1 : (int64_t)strlen(text + 5);
+
+		if (len < o->min || len > o->max)
+			return -1;
+	}
+	*ret_value = (intptr_t)text;
+	return 0;
+}
+
+const char *hp_report_file(int64_t value)
+{
+	const char *text = value > HP_REPORT_LIST ? (const char *)(intptr_t)value : NULL;
+
+	return !text ? NULL : text[4] ? text + 5 : "hugepin.%p.json";
+}
+
 int hp_option_parse(const struct hp_option *o, const char *text, int64_t *ret_value)
 {
 	int64_t value = 0;
@@ -78,6 +101,8 @@ int hp_option_parse(const struct hp_option *o, const char *text, int64_t *ret_va
 		*ret_value = (intptr_t)text;
 		return 0;
 	}
+	if (o->type == HP_REPORT)
+		return parse_report(o, text, ret_value);
 	if (o->words && parse_word(o->words, text, &value) == 0) {
 		*ret_value = o->type == HP_WORD ? value : -1 - value;
 		return 0;
@@ -109,6 +134,10 @@ static void line_value(struct hp_line *l, const struct hp_option *o, int64_t val
 		hp_line_text(l, value ? (const char *)(intptr_t)value : "none");
 		return;
 	}
+	if (o->type == HP_REPORT && value > HP_REPORT_LIST) {
+		hp_line_text(l, (const char *)(intptr_t)value);
+		return;
+	}
 	if (o->type == HP_WORD || (o->words && value < 0)) {
 		const char *w = o->words;
 		for (value = o->type == HP_WORD ? value : -1 - value; value > 0; value--)
@@ -135,6 +164,10 @@ static void line_accepts(struct hp_line *l, const struct hp_option *o)
 	}
 	if (o->type == HP_PATH) {
 		hp_line_text(l, "a path");
+		return;
+	}
+	if (o->type == HP_REPORT) {
+		hp_line_text(l, "0, 1, 2, json or json:FILE");
 		return;
 	}
 	if (o->type == HP_WORD)
@@ -221,10 +254,11 @@ static bool is_known(const char *name, size_t len)
 	return false;
 }
 
-/* Copy the path: programs may write over their environment, to change their name in ps. */
-static int64_t keep_path(const char *text)
+/* Copy a text: programs may write over their environment, to change their name in ps. */
+static int64_t keep_text(const struct hp_option *o, const char *text)
 {
-	static char kept[4096]; /* one is enough: only one option is a PATH */
+	static char path[4096], report[4096]; /* one of each is enough: one option is a PATH, and one a REPORT */
+	char *kept = o->type == HP_PATH ? path : report;
 
 	memcpy(kept, text, strlen(text) + 1);
 	return (intptr_t)kept;
@@ -258,8 +292,8 @@ int hp_config_load(void)
 		int64_t *value = (int64_t *)((char *)&hp_config + o->offset);
 		if (text && hp_option_parse(o, text, value))
 			complain_value(o, text);
-		else if (text && o->type == HP_PATH)
-			*value = keep_path(text);
+		else if (text && (o->type == HP_PATH || (o->type == HP_REPORT && *value > HP_REPORT_LIST)))
+			*value = keep_text(o, text);
 	}
 	/* A setuid program does not read these variables, so it must not complain about them. */
 	for (char **e = environ; *e && !getauxval(AT_SECURE); e++) {

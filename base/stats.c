@@ -26,20 +26,6 @@ void hp_stats_copy(struct hugepin_stats *ret_)
 #undef COPY
 }
 
-static void print(int fd, const struct hugepin_stats *stats)
-{
-	char buf[4096];
-	struct hp_line l = { buf, buf + sizeof buf };
-
-#define PRINT(name, unit, sentence) \
-	hp_line_text(&l, "hugepin: " #name " "); \
-	hp_line_number(&l, stats->name, 10); \
-	hp_line_text(&l, "\n");
-	HUGEPIN_STATS_LIST(PRINT)
-#undef PRINT
-	syscall(SYS_write, fd, buf, (size_t)(l.at - buf));
-}
-
 static struct hp_kept kept_stderr = HP_KEPT_NONE;
 
 void hp_stats_keep(void)
@@ -50,14 +36,13 @@ void hp_stats_keep(void)
 	errno = saved_errno;
 }
 
-/* Called at exit by alloc/heap.c. */
-void hp_stats_print_kept(const struct hugepin_stats *stats)
+void hp_stats_write_kept(const char *text, size_t len)
 {
 	const int fds[] = { hp_kept_fd(&kept_stderr), STDERR_FILENO };
 
 	for (int i = 0; i < 2 && fds[0] >= 0; i++) {
 		if (hp_kept_is(&kept_stderr, fds[i])) {
-			print(fds[i], stats);
+			syscall(SYS_write, fds[i], text, len);
 			return;
 		}
 	}

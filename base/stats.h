@@ -60,10 +60,9 @@ extern struct hp_exposed hp_exposed;
 /* Copy the counters as they are. Only hugepin_stats() asks the kernel how much memory really became THP. */
 void hp_stats_copy(struct hugepin_stats *ret_);
 
-/* keep() keeps a descriptor of the present stderr, since programs close theirs before the end. print_kept() prints the
- * counters there, a line "hugepin: name value" each. If the program has replaced both descriptors by other files,
- * nothing is printed. */
+/* keep() keeps a descriptor of the present stderr, since programs close theirs before the end. write_kept() writes
+ * there. If the program has replaced both descriptors by other files, nothing is written. */
 void hp_stats_keep(void);
-void hp_stats_print_kept(const struct hugepin_stats *stats);
+void hp_stats_write_kept(const char *text, size_t len);
 
 #endif

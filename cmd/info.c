@@ -328,7 +328,7 @@ static json_t *option_json(const struct hp_option *o, int64_t value)
 
 	if (o->type == HP_PATH)
 		return hp_facts_string((const char *)(intptr_t)value);
-	if (o->type == HP_WORD || (o->words && value < 0))
+	if (o->type == HP_WORD || (o->words && value < 0) || (o->type == HP_REPORT && value > HP_REPORT_LIST))
 		return hp_facts_string(hp_text_option(o, value, text));
 	return json_integer(value);
 }

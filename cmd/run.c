@@ -40,7 +40,8 @@ void hp_run_print_options(void)
 					     [HP_SIZE] = "=SIZE",
 					     [HP_TIME] = "=TIME",
 					     [HP_WORD] = "=WORD",
-					     [HP_PATH] = "=PATH" };
+					     [HP_PATH] = "=PATH",
+					     [HP_REPORT] = "[=REPORT]" };
 	char name[OPTION_NAME_MAX], accepts[128], def[HP_TEXT_MAX];
 
 	for (int i = 0; i < hp_options_count; i++) {
@@ -64,7 +65,8 @@ static int options_to_environment(int argc, char **argv)
 		goto out;
 	}
 	for (i = 0; i < hp_options_count; i++) {
-		const int wants = hp_options[i].type == HP_FLAG ? optional_argument : required_argument;
+		const bool may_stand_alone = hp_options[i].type == HP_FLAG || hp_options[i].type == HP_REPORT;
+		const int wants = may_stand_alone ? optional_argument : required_argument;
 		longs[i] = (struct option){ option_name(&hp_options[i], names[i]), wants, NULL, i };
 	}
 	longs[help] = (struct option){ "help", no_argument, NULL, help };

@@ -56,6 +56,8 @@ const char *hp_text_option(const struct hp_option *o, int64_t value, char buf[HP
 
 	if (o->type == HP_PATH)
 		return value ? (const char *)(intptr_t)value : "none";
+	if (o->type == HP_REPORT && value > HP_REPORT_LIST)
+		return (const char *)(intptr_t)value;
 	if (o->type == HP_WORD || (o->words && value < 0)) {
 		const char *word = o->words;
 		for (value = o->type == HP_WORD ? value : -1 - value; value > 0; value--)

@@ -475,6 +475,14 @@ static void small_postfork_child(void)
 		je_child();
 }
 
+static bool small_range(uintptr_t *ret_base, size_t *ret_size)
+{
+	/* acquire, each: size is that of base; pairs with reserve_arena() and move_arena() */
+	*ret_size = atomic_load_explicit(&hp_arena.size, memory_order_acquire);
+	*ret_base = atomic_load_explicit(&hp_arena.base, memory_order_acquire);
+	return *ret_size && !hp_arena_in_heap();
+}
+
 EXPORT const struct hp_small hugepin_small_ = {
 	.malloc = small_malloc,
 	.calloc = small_calloc,
@@ -485,4 +493,5 @@ EXPORT const struct hp_small hugepin_small_ = {
 	.prefork = small_prefork,
 	.postfork_parent = small_postfork_parent,
 	.postfork_child = small_postfork_child,
+	.range = small_range,
 };

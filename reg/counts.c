@@ -203,6 +203,8 @@ uint32_t hp_counts_sum(uint32_t region)
 	return s.sum;
 }
 
+_Atomic uint64_t hp_counts_undone;
+
 uint32_t hp_counts_made(uint32_t region)
 {
 	struct sum s = { .region = region };
@@ -241,6 +243,7 @@ void hp_counts_child(void)
 {
 	struct hp_counts_owner *all = atomic_load_explicit(&first, memory_order_relaxed);
 
+	atomic_store_explicit(&hp_counts_undone, 0, memory_order_relaxed);
 	atomic_store_explicit(&first, NULL, memory_order_relaxed);
 	atomic_store_explicit(&blind, false, memory_order_relaxed);
 	for (struct hp_counts_owner *c = all, *next; c; c = next) {

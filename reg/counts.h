@@ -61,8 +61,12 @@ uint32_t hp_counts_sum(uint32_t region);
  * pins: a thread that counts an unpin has seen its pin, so each unpin that is read has its pin read, too. */
 bool hp_counts_short(uint32_t region);
 
-/* The number of pins ever made of the region; wraps. */
+/* The number of pins ever made of the region; wraps. Has those, too, that were undone at once. */
 uint32_t hp_counts_made(uint32_t region);
+
+/* Pins of this process that were counted and undone at once, because the thread had to look twice. With a trace each hit
+ * is such a pin first. */
+extern _Atomic uint64_t hp_counts_undone;
 
 /* Sums after this call see all counts made before it. Threads that count after it see everything that this thread wrote
  * before it. */

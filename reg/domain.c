@@ -50,12 +50,16 @@ void hp_domain_unlock(hugepin_domain *d)
 
 /* ------------------------------------------------------------------ fork */
 
+/* Numbers of the domains that are closed. Guarded by the lock of opening and closing. */
+static struct hp_pin_sums closed;
+
 /* Called in the child of fork. Registrations, rings and devices belong to the parent, so pins of its domains fail here.
  * New domains can be opened. Nothing is done before the fork: the fork may come from a signal handler that interrupted
  * this code with any lock taken, and other threads may hold locks, too. */
 static void disown_domains(void)
 {
 	watched = 0;
+	closed = (struct hp_pin_sums){ .domains = 0 };
 	/* This must come first: the calls below zero tables by madvise, and the interposed madvise looks for open
 	 * domains to tell. */
 	hp_domains_child();
@@ -68,9 +72,47 @@ static void disown_domains(void)
 	hp_serve_child();
 }
 
+/* ------------------------------------------------------------------ sums */
+
+static void add_domain(hugepin_domain *d, void *sums)
+{
+	struct hp_pin_sums *s = sums;
+
+	if (d->pid != getpid()) /* it is the parent's */
+		return;
+	/* Counters are added up. Of bytes and numbers the most of one domain is kept: two domains that were open one
+	 * after the other had no memory together. */
+#define ADD_c(name) s->stats.name += HP_DSTAT_GET(d, name);
+#define ADD_Bc(name) ADD_c(name)
+#define ADD_n(name) s->stats.name = HP_MAX(s->stats.name, HP_DSTAT_GET(d, name));
+#define ADD_B(name) ADD_n(name)
+#define ADD(name, unit, sentence) ADD_##unit(name)
+	HUGEPIN_DOMAIN_STATS_LIST(ADD)
+#undef ADD
+#undef ADD_c
+#undef ADD_Bc
+#undef ADD_n
+#undef ADD_B
+	s->domains++;
+}
+
+/* Pins are counted by thread and region, in counters of 32 bits that nobody resets: one that has wrapped counts too few
+ * pins. */
+static void add_sums(struct hp_pin_sums *ret_)
+{
+	const uint32_t used = hp_regions_used();
+
+	*ret_ = closed;
+	hp_domains_each(add_domain, ret_);
+	for (uint32_t i = 0; i < used && ret_->domains; i++)
+		ret_->pins += hp_counts_made(i);
+	ret_->pins -= HP_MIN(ret_->pins, atomic_load_explicit(&hp_counts_undone, memory_order_relaxed));
+}
+
 static const struct hp_heap_hooks heap_hooks = {
 	.grown = hp_domains_wake,
 	.let_go = hp_serve_drop_unused_holds,
+	.sums = add_sums,
 	.postfork_child = disown_domains,
 };
 
@@ -353,6 +395,7 @@ int hugepin_domain_close(hugepin_domain *d)
 	hp_unlock(&d->lock);
 	hp_domains_lock();
 	hp_lock(&d->lock);
+	add_domain(d, &closed);
 	hp_domains_remove(d);
 	watched -= d->watched;
 	hp_helper_close(d);

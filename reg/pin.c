@@ -166,6 +166,7 @@ HP_COLD void hp_count_back(struct hp_counts *counts, uint32_t index)
 	hugepin_domain *d;
 
 	hp_count(&counts[index].unpins);
+	atomic_fetch_add_explicit(&hp_counts_undone, 1, memory_order_relaxed);
 	hp_barrier_often(); /* pairs with hp_counts_barrier() of a thread that retires the region */
 	d = HP_READ(hp_regions[index].domain);
 	if (d && atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_RETIRED)

@@ -9,7 +9,6 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/base.h"
@@ -40,14 +39,6 @@ static struct {
 
 /* ------------------------------------------------------------------ the load */
 
-static uint64_t own_time_ns(void)
-{
-	struct timespec t = { 0, 0 };
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
-
 /* The idle time of all processors together, as the kernel counts it. 0: the kernel does not tell. */
 static uint64_t machine_idle_ns(void)
 {
@@ -69,7 +60,7 @@ static void look_at_load(void)
 	idle = machine_idle_ns();
 	/* Time that was taken beyond the limit is taken off the next period. */
 	load.taken_ns =
-		load.allowed_ns == UINT64_MAX ? own_time_ns() : HP_MIN(own_time_ns(), load.taken_ns + load.allowed_ns);
+		load.allowed_ns == UINT64_MAX ? hp_thread_ns() : HP_MIN(hp_thread_ns(), load.taken_ns + load.allowed_ns);
 	if (load.begun_ns)
 		load.allowed_ns = !idle || idle - load.idle_ns >= passed_ns / 2 ? UINT64_MAX : LOAD_NS / LOAD_SHARE;
 	load.begun_ns = now_ns;
@@ -80,7 +71,7 @@ bool hp_processors_may_take(uint64_t *ret_wait_ns)
 {
 	uint64_t passed_ns = ret_wait_ns ? hp_clock_ns() - load.begun_ns : 0;
 
-	if (load.allowed_ns == UINT64_MAX || own_time_ns() < load.taken_ns + load.allowed_ns)
+	if (load.allowed_ns == UINT64_MAX || hp_thread_ns() < load.taken_ns + load.allowed_ns)
 		return true;
 	if (ret_wait_ns)
 		*ret_wait_ns = passed_ns < LOAD_NS ? LOAD_NS - passed_ns : 0;

@@ -45,6 +45,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		assert(value == (intptr_t)text && *text);
 		return 0;
 	}
+	if (o->type == HP_REPORT) {
+		if (value > HP_REPORT_LIST)
+			assert(value == (intptr_t)text && *hp_report_file(value));
+		else
+			assert(!hp_report_file(value) && text[0] == '0' + value && !text[1]);
+		return 0;
+	}
 	if (o->words && value < 0) {
 		assert(text[0] < '0' || text[0] > '9');
 		return 0;

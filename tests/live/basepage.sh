@@ -13,10 +13,10 @@ if with_fake && [ "$(cat "$t/out")" = 20971520gg ]; then pass 'a program runs as
 	fail 'a program runs as it does alone' "$(cat "$t/out" "$t/err")"; fi
 if [ "$(wc -l <"$t/err")" = 1 ] && grep -Eq "$told" "$t/err"; then pass 'one line says why nothing is placed'; else
 	fail 'one line says why nothing is placed' "$(cat "$t/err")"; fi
-with_fake HUGEPIN_STATS=1
-if grep -Eq '^hugepin: placed +0$' "$t/err"; then pass 'nothing is placed'; else fail 'nothing is placed' "$(cat "$t/err")"; fi
-with_fake HUGEPIN_SMALL=next HUGEPIN_STATS=1
-if grep -Eq '^hugepin: placed +0$' "$t/err" && [ "$(cat "$t/out")" = 20971520gg ]; then pass 'nor with the next malloc'; else
+with_fake HUGEPIN_STATS=2
+if grep -Eq ': small_bytes [0-9]+$' "$t/err" && ! grep ': placed ' "$t/err"; then pass 'nothing is placed'; else fail 'nothing is placed' "$(cat "$t/err")"; fi
+with_fake HUGEPIN_SMALL=next HUGEPIN_STATS=2
+if ! grep ': placed ' "$t/err" && [ "$(cat "$t/out")" = 20971520gg ]; then pass 'nor with the next malloc'; else
 	fail 'nor with the next malloc' "$(cat "$t/out" "$t/err")"; fi
 with_fake HUGEPIN_SMALL_PINNED=1
 if [ "$(cat "$t/out")" = 20971520gg ]; then pass 'nor is there a part of the heap for small buffers'; else

@@ -102,7 +102,7 @@ done <<'END'
 --fit=65 a number from 1 to 64
 --fit=4K a number from 1 to 64
 --decay=1h a time in ms or s from 0 to 1099511627776ms
---stats=yes 0 or 1
+--stats=yes 0, 1, 2, json or json:FILE
 END
 
 refuses 'a program that is not there' 127 'no-such-program: not found' no-such-program

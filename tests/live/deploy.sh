@@ -24,8 +24,8 @@ plain() { setpriv --bounding-set=-all --inh-caps=-all "$@"; } # no capabilities,
 # A program that adds up 80 MB. Its heap's pages of the pool, in bytes, are in $t/stats.
 # shellcheck disable=SC2016
 sum='my @a; push @a, chr(65 + $_) x 8000000 for 1 .. 10; print length(join "", @a), "\n"'
-program() { "$@" "$hugepin" run --stats=1 -- perl -e "$sum" >"$t/program" 2>"$t/stats" && grep -qx 80000000 "$t/program"; }
-in_pool() { [ "$(awk '/hugetlb_bytes/ { print $3 }' "$t/stats")" -gt 80000000 ]; }
+program() { "$@" "$hugepin" run --stats=2 -- perl -e "$sum" >"$t/program" 2>"$t/stats" && grep -qx 80000000 "$t/program"; }
+in_pool() { [ "$(awk '/hugetlb_bytes/ { print $NF }' "$t/stats")" -gt 80000000 ]; }
 # It may not answer 0: what is refused is a fault to be mended.
 info_has() { "${@:2}" "$hugepin" info 2>&1 | tee "$t/info" | grep -qE "$1"; }
 

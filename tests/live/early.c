@@ -61,7 +61,7 @@ TEST(statistics_at_exit_are_printed_into_no_file_of_the_programs)
 		int saved = dup(STDERR_FILENO);
 		if (!EXPECT(file >= 0 && errors >= 0 && dup2(file, OWN_FILE) == OWN_FILE && dup2(errors, STDERR_FILENO) >= 0))
 			return;
-		setenv("HUGEPIN_STATS", "1", 1);
+		setenv("HUGEPIN_STATS", "2", 1);
 		int r = again(errors_too ? "closes_more" : "closes", environ);
 		unsetenv("HUGEPIN_STATS");
 		dup2(saved, STDERR_FILENO);

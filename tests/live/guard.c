@@ -314,7 +314,7 @@ static const struct {
 static int run(const char *name, size_t bytes, const char *more)
 {
 	char size[30], load[4200], *args[] = { (char *)"guard", (char *)name, size, NULL };
-	char *env[] = { (char *)"HUGEPIN_GUARD=1", (char *)"HUGEPIN_STATS=1", load, (char *)more, NULL };
+	char *env[] = { (char *)"HUGEPIN_GUARD=1", (char *)"HUGEPIN_STATS=2", load, (char *)more, NULL };
 	posix_spawn_file_actions_t fa;
 	int out[2], status = -1;
 	size_t got = 0;
@@ -348,11 +348,14 @@ static bool ends_by(int status, int sig)
 	return false;
 }
 
+/* A counter that is 0 is not printed. */
 static uint64_t statistic(const char *name)
 {
 	const char *at = strstr(said, name);
 
-	return at ? strtoull(at + strlen(name), NULL, 10) : UINT64_MAX;
+	if (!at)
+		return strstr(said, ": placed ") ? 0 : UINT64_MAX;
+	return strtoull(at + strlen(name), NULL, 10);
 }
 
 static const size_t sizes[] = { 32 * KIB, 40000, 256 * KIB, 4 * MIB, 100 * MIB };

@@ -65,7 +65,30 @@ TEST(numbers_are_decimal_and_within_their_range)
 		expect_refused("FIT", bad[i]);
 	expect_refused("ABORT", "2");
 	expect_refused("ABORT", "yes");
-	expect_refused("STATS", "");
+}
+
+TEST(a_report_is_a_number_or_a_file)
+{
+	static const char *const bad[] = { "", "3", "10", "01", "JSON", "json:", "jsonx", "json.x", "list", " 1" };
+	const struct hp_option *o = option("STATS");
+	const char *with_file = "json:/tmp/%p.json";
+	char longest[5 + 4090 + 2] = "json:";
+	int64_t value = -1;
+
+	expect_value("STATS", "0", HP_REPORT_OFF);
+	expect_value("STATS", "1", HP_REPORT_SUMMARY);
+	expect_value("STATS", "2", HP_REPORT_LIST);
+	EXPECT(!hp_report_file(HP_REPORT_OFF) && !hp_report_file(HP_REPORT_LIST));
+	EXPECT_EQ(hp_option_parse(o, "json", &value), 0);
+	EXPECT(!strcmp(hp_report_file(value), "hugepin.%p.json"));
+	EXPECT_EQ(hp_option_parse(o, with_file, &value), 0);
+	EXPECT(hp_report_file(value) == with_file + 5);
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+		expect_refused("STATS", bad[i]);
+	memset(longest + 5, 'x', 4090);
+	EXPECT_EQ(hp_option_parse(o, longest, &value), 0);
+	longest[5 + 4090] = 'x';
+	expect_refused("STATS", longest);
 }
 
 TEST(sizes_take_suffixes_in_both_cases)

@@ -1,0 +1,36 @@
+/*
+ * The statistics at exit: the most memory that large buffers had, in which pages it lay, and what is written of it.
+ *
+ * The kernel is asked for the pages, so untouched memory does not count. Memory leaves the heap only in ticks and
+ * purges, so these look first. The slow path of malloc looks each time the mapped memory has grown by an eighth: in a
+ * long run this is a few dozen times. A last look is made at exit. Without HUGEPIN_STATS nobody looks.
+ */
+#ifndef HP_ALLOC_PEAK_H
+#define HP_ALLOC_PEAK_H
+
+#include <stdbool.h>
+
+#include "base/base.h"
+
+#pragma GCC visibility push(hidden)
+
+extern bool hp_peak_on; /* HUGEPIN_STATS is set */
+
+/* Called by the constructor. */
+void hp_peak_begin(void);
+
+/* Look if the mapped memory has grown by an eighth since the last look. Takes no lock. */
+void hp_peak_grown(void);
+
+/* Look if the memory may be more than at the peak: some of it is about to leave. Takes no lock. */
+void hp_peak_leaving(void);
+
+/* Called in the child of fork: what is told of the child begins here. */
+void hp_peak_child(void);
+
+/* Called by the destructor: write what HUGEPIN_STATS asks for. */
+void hp_peak_end(void);
+
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,301 @@
+#!/bin/bash
+# HUGEPIN_STATS: what a program tells at exit, and which programs tell nothing.
+# shellcheck disable=SC2015 # show always fails, so "&& ... || show" is what it looks like
+# shellcheck source=tests/live/tap.bash
+. "$(dirname "$0")/tap.bash"
+
+cat >"$t/memory.c" <<'END'
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MIB = 1 << 20 };
+static char *volatile kept[2000]; /* the compiler must not leave the allocations out */
+
+static char *touched(size_t mib)
+{
+	char *p = malloc(mib * MIB);
+	return p ? memset(p, 1, mib * MIB) : NULL;
+}
+
+static void *wave(void *unused)
+{
+	for (int i = 0; i < 20; i++)
+		free(touched(20));
+	return unused;
+}
+
+static int child(size_t grows, size_t mib)
+{
+	int status;
+	pid_t pid = fork();
+	if (pid)
+		return waitpid(pid, &status, 0) != pid || status;
+	if (grows)
+		kept[1] = touched(mib);
+	printf("%d\n", (int)getpid());
+	return 0;
+}
+
+/* From now on a file that is opened ends the process, or nothing does. */
+static int confine(int seen, int forgiving)
+{
+	struct sock_filter f[] = { BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 1),
+				   BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW) };
+	struct sock_fprog program = { .len = 4, .filter = f };
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+		return -1;
+	if (forgiving)
+		f[2].k = SECCOMP_RET_ALLOW;
+	if (seen)
+		return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+	long r; /* the drop-in does not see this one */
+	__asm__ volatile("syscall" : "=a"(r) : "a"(SYS_seccomp), "D"(SECCOMP_SET_MODE_FILTER), "S"(0), "d"(&program) : "rcx", "r11", "memory");
+	return (int)r;
+}
+
+int main(int argc, char **argv)
+{
+	const char *how = argv[1];
+	size_t mib = argc > 2 ? (size_t)atoi(argv[2]) : 0;
+
+	printf("%d\n", (int)getpid());
+	fflush(stdout);
+	if (!strcmp(how, "keep"))
+		kept[0] = touched(mib);
+	else if (!strcmp(how, "free"))
+		free(touched(mib));
+	else if (!strcmp(how, "many"))
+		for (size_t i = 0; i < mib; i++)
+			kept[i] = touched(1);
+	else if (!strcmp(how, "many-free")) {
+		for (size_t i = 0; i < mib; i++)
+			kept[i] = touched(1);
+		for (size_t i = 0; i < mib; i++)
+			free(kept[i]);
+	} else if (!strcmp(how, "grow")) {
+		char *p = NULL;
+		for (size_t i = 1; i <= mib; i++) {
+			p = realloc(p, i * MIB);
+			memset(p + (i - 1) * MIB, 1, MIB);
+		}
+		kept[0] = p;
+	} else if (!strcmp(how, "untouched"))
+		kept[0] = malloc(mib * MIB);
+	else if (!strcmp(how, "decays")) { /* it goes back before the end */
+		free(touched(mib));
+		usleep(1500000);
+	} else if (!strcmp(how, "mmap"))
+		memset(mmap(NULL, mib * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, mib * MIB);
+	else if (!strcmp(how, "small"))
+		for (size_t i = 0; i < mib * 1024; i++)
+			kept[0] = memset(malloc(1024), 1, 1024);
+	else if (!strcmp(how, "_exit")) {
+		kept[0] = touched(mib);
+		_exit(0);
+	} else if (!strcmp(how, "child")) {
+		kept[0] = touched(mib);
+		return child(0, 0);
+	} else if (!strcmp(how, "child-grows"))
+		return child(1, mib);
+	else if (!strcmp(how, "confined")) {
+		kept[0] = touched(mib);
+		if (confine(argc > 3, 0))
+			return 77;
+		kept[1] = touched(mib);
+	} else if (!strcmp(how, "confined-late")) {
+		kept[0] = touched(mib);
+		kept[1] = touched(mib / 5);
+		return confine(1, 0) ? 77 : 0;
+	} else if (!strcmp(how, "contained")) { /* as in a container, whose filter is there before the program */
+		if (confine(1, 1))
+			return 77;
+		execl(argv[0], argv[0], "keep", argv[2], (char *)NULL);
+		return 98;
+	} else if (!strcmp(how, "threads")) {
+		pthread_t thread[8];
+		for (int i = 0; i < 8; i++)
+			pthread_create(&thread[i], NULL, wave, NULL);
+		for (int i = 0; i < 8; i++)
+			pthread_join(thread[i], NULL);
+	} else if (!strcmp(how, "elsewhere")) {
+		kept[0] = touched(mib);
+		return chdir("/");
+	} else
+		return 99;
+	return 0;
+}
+END
+works 'a program with memory compiles' cc -O1 -g -Wall -Wextra -pthread -o "$t/memory" "$t/memory.c" || exit
+
+# told VALUE ARGUMENT...: the program under HUGEPIN_STATS=VALUE; what it prints at exit goes to $t/told, its PIDs to $t/pids.
+under=() # a command that runs the program
+told() { with "${under[@]}" env HUGEPIN_STATS="$1" "$t/memory" "${@:2}" >"$t/pids" 2>"$t/told"; }
+# member NAME: of the JSON in $t/json.
+member() { sed -n "s/.*\"$1\": \"\{0,1\}\([^\",}]*\).*/\1/p" "$t/json" | sed 's/ *$//' | head -1; }
+show() { cat "$t/told" "$t/json" 2>/dev/null; return 1; }
+# between LEAST MOST ARGUMENT...: the peak of large buffers, in MiB, as the JSON has it. In hugepages, half of one may be added.
+between()
+{
+	rm -f "$t/json"
+	told "json:$t/json" "${@:3}" || return 1
+	local mib=$(($(member large_bytes) >> 20)) sum=$(($(member hugetlb_bytes) + $(member thp_bytes) + $(member base_bytes)))
+	[ $mib -ge "$1" ] && [ $mib -le "$2" ] && [ $sum = "$(member large_bytes)" ] || show
+}
+works 'a buffer that stays is told' between 512 520 keep 512
+works 'a buffer that was freed before the end is told' between 512 520 free 512
+works 'a thousand buffers are told' between 1000 1010 many 1000
+works 'and when they are all freed before the end' between 880 1010 many-free 1000
+works 'a buffer that grows is told' between 200 420 grow 200
+HUGEPIN_PAGES=thp works 'memory that nobody touched is not' between 0 8 untouched 512
+export HUGEPIN_DECAY=300ms
+works 'memory that goes back long before the end is told' between 40 48 decays 40
+works 'of a large one, too' between 300 308 decays 300
+if strace -qq -o /dev/null true 2>/dev/null; then
+	# Each look waits for 10 ms, as on a busy machine. Whether a peak is then lost depends on when the looks come.
+	under=(strace -qq -f -o /dev/null -e trace=ioctl -e inject=ioctl:delay_exit=10000)
+	five() { for _ in 1 2 3 4 5; do between 300 308 decays 300 || return; done; }
+	works 'and when a look has to wait' five
+	under=()
+else
+	skip 'and when a look has to wait' 'strace cannot trace here'
+fi
+unset HUGEPIN_DECAY
+works 'threads may be at it meanwhile' between 20 400 threads
+few_files() { HUGEPIN_DECAY=300ms HUGEPIN_STATS=1 prlimit --nofile=4 env LD_PRELOAD="$dropin" "$t/memory" decays 40 >"$t/pids" 2>"$t/told" && grep 'large buffers: 4[0-9] MiB at the peak' "$t/told" || show; }
+works 'a limit of open files does not matter' few_files
+
+# Four lines, of this process.
+told 1 keep 100
+lines() { [ "$(wc -l <"$t/told")" = "$1" ] && ! grep -v "^hugepin\[$(head -1 "$t/pids")\] memory$2: " "$t/told" || show; }
+works 'each line has the name and the number of the process' lines 4 ''
+kinds() { grep -E ': large buffers: 10[0-9] MiB at the peak(, all|: [0-9]+)' "$t/told" && grep -E ' page faults; [0-9.]+ s user, [0-9.]+ s system, [0-9.]+ s in all$' "$t/told" || show; }
+works 'memory, faults and times are told' kinds
+OMPI_COMM_WORLD_RANK=3 told 1 keep 100
+works 'and the rank' lines 4 ' rank 3'
+told 2 keep 100
+works 'the list has no zeros' eval "grep -qE ': placed [1-9]' '$t/told' && ! grep -E '(: | )[a-z_]+ 0$' '$t/told'"
+
+nothing() { told "$@" && [ ! -s "$t/told" ] || show; }
+works 'little memory is not worth a word' nothing 1 keep 4
+works 'nor is anything told where nobody asked' nothing 0 keep 100
+works '_exit tells nothing' nothing 1 _exit 100
+# shellcheck disable=SC2016 # the other shell's dollars
+shell() { with env HUGEPIN_STATS=1 sh -c 'for i in 1 2 3 4 5 6 7 8 9 10; do ls / | tr a b | head -1; done; echo $(expr 1 + 1)' 2>"$t/told" >/dev/null && [ ! -s "$t/told" ] || show; }
+works 'a shell and its thirty processes tell nothing' shell
+
+# advice CODE TEXT ARGUMENT...
+advice()
+{
+	rm -f "$t/json"
+	told "json:$t/json" "${@:3}" && [ "$(member code)" = "$1" ] && told 1 "${@:3}" && tail -1 "$t/told" | grep -E -e "$2" || show
+}
+works 'advice: memory of mmap' advice not-malloc ' 9[0-9] % of the memory \([0-9.]+ [MG]iB\) is not malloc.s' mmap 512
+works 'advice: small buffers' advice mostly-small ': [0-9]+ % of the memory is in buffers of 32 KiB and more|under 1 %' small 100
+small() { [ $(($(member small_bytes) >> 20)) -ge 100 ] && [ $(($(member small_bytes) >> 20)) -le 130 ] || show; }
+works 'which are told' small
+HUGEPIN_PAGES=base works 'advice: base pages' advice base-pages-asked 'HUGEPIN_PAGES=base asks for that' keep 100
+no_thp='import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])'
+without_thp() { HUGEPIN_PAGES=thp with env HUGEPIN_STATS=1 python3 -c "$no_thp" "$t/memory" keep 100 2>&1 | grep 'THP is disabled for this process'; }
+works 'advice: THP that the process may not have' without_thp
+empty() { [ "$(cat /proc/sys/vm/nr_hugepages)" = 0 ]; }
+if empty; then
+	HUGEPIN_PAGES=hugetlb works 'advice: an empty pool' advice pool-empty 'vm.nr_hugepages=5[0-9] would have served 100 %' keep 100
+else
+	skip 'advice: an empty pool' 'hugepages are free'
+fi
+
+# ---------------------------------------------------------------- children
+
+told 1 child 100
+works 'a child that takes no memory tells nothing' lines 4 ''
+told 1 child-grows 100
+of_child() { grep "^hugepin\[$(tail -1 "$t/pids")\] memory: .* since the fork$" "$t/told" && ! grep "^hugepin\[$(head -1 "$t/pids")\]" "$t/told" || show; }
+works 'one that takes some tells of itself' of_child
+
+# ---------------------------------------------------------------- the pin cache
+
+cat >"$t/pins.c" <<'END'
+#include <hugepin.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+int main(int argc, char **argv)
+{
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU };
+	int pins = argc > 1 ? atoi(argv[1]) : 0, each = argc > 2 ? atoi(argv[2]) : 0;
+
+	for (int i = 0; i < 2; i++) { /* sums are over domains that are closed, too */
+		size_t page = 4096;
+		char *p = mmap(NULL, (size_t)pins * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		struct hugepin_pin pin;
+		hugepin_domain *d;
+
+		if (hugepin_domain_open(hugepin_mlock(), NULL, &attr, &d))
+			return 77;
+		for (int n = 0; n < pins; n++)
+			if (hugepin_pin(d, p + (each ? (size_t)n * page : 0), page, 0, &pin) || hugepin_unpin(d, &pin))
+				return 1;
+		if (i == 0 && hugepin_domain_close(d))
+			return 2;
+	}
+	return 0;
+}
+END
+works 'a program with pins compiles' cc -O1 -g -Wall -Wextra -Iinclude -o "$t/pins" "$t/pins.c" -L"$build" -lhugepin -Wl,-rpath,"$build"
+pins() { "$t/pins" "${@:3}" 2>"$t/told"; local s=$?; [ $s = 77 ] && return; [ $s = 0 ] && grep -E "$1" "$t/told" && grep -E "$2" "$t/told" || show; }
+export HUGEPIN_STATS=1
+traced() { HUGEPIN_TRACE=$t/trace pins ' pin cache: 99 % of 2000 pins ' . 1000; }
+works 'a trace counts no pin twice' traced
+works 'pins that hit are told' pins ' pins: pin cache: 99 % of 2000 pins found their memory registered; 4 KiB registered at the peak$' \
+	' pins: no buffer lay in hugepages; with LD_PRELOAD=libhugepin-malloc.so.0 ' 1000
+works 'and why others do not' pins ': pin cache: 0 % of 600 pins' ' 100 % of the pins had to register: ' 300 1
+HUGEPIN_STATS=2 works 'the list has the sums' pins ': pin.pins 2000$' ': pin.misses 2$' 1000
+none() { HUGEPIN_STATS=1 "$here/api" version >/dev/null 2>"$t/told" && [ ! -s "$t/told" ] || show; }
+works 'a program that only has the library tells nothing' none
+unset HUGEPIN_STATS
+
+# ---------------------------------------------------------------- files
+
+mkdir "$t/files"
+named() { (cd "$t/files" && told json:of.%p.%r.json elsewhere 100) && [ -s "$t/files/of.$(head -1 "$t/pids").$(head -1 "$t/pids").json" ] || show; }
+works 'a file is named after the process, where the program started' named
+if command -v python3 >/dev/null; then
+	works 'the file is JSON' python3 -m json.tool "$t"/files/of.*.json
+fi
+ln -s "$t/files/target" "$t/files/link"
+refused() { told "json:$t/files/link" keep 100; [ "$(cat "$t/told")" = 'hugepin: HUGEPIN_STATS: nothing is written: it takes a regular file of this user'"'"'s, by its only name' ] && [ ! -e "$t/files/target" ] || show; }
+works 'a link is refused' refused
+says 'a file that cannot be written is reported' 0 "^hugepin: HUGEPIN_STATS: $t/none/x cannot be written: error 2\$" with env HUGEPIN_STATS="json:$t/none/x" "$t/memory" keep 100
+limited() { (ulimit -f 0; with env HUGEPIN_STATS="json:$t/files/limited" "$t/memory" keep 100); }
+says 'and a limit of its size does not end the program' 0 '^hugepin: HUGEPIN_STATS: the file could not be written whole$' limited
+echo 'a file that was much longer than what is going to be there, or so it seems, at least in its first line' >"$t/files/long"
+for ((i = 0; i < 8; i++)); do cat "$t/files/long" "$t/files/long" >"$t/files/longer" && mv "$t/files/longer" "$t/files/long"; done
+shorter() { told "json:$t/files/long" keep 100 && [ "$(tail -c 2 "$t/files/long")" = '}' ] && ! grep 'at least' "$t/files/long"; }
+works 'an old file is replaced as a whole' shorter
+
+# ---------------------------------------------------------------- where the kernel does not tell
+
+for seen in seen ''; do
+	confined() { told 1 confined 100 ${seen:+"$seen"}; local s=$?; [ $s = 77 ] && return; [ $s = 0 ] && grep ': large buffers: ' "$t/told" || show; }
+	works "a filter of system calls that ${seen:-nobody has }seen does not end the program" confined
+done
+contained() { told 1 contained 100; local s=$?; [ $s = 77 ] && return; [ $s = 0 ] && ! grep 'does not tell' "$t/told" && grep ': large buffers: 1[0-9][0-9] MiB at the peak' "$t/told" || show; }
+works 'a filter that was there before the program hides nothing' contained
+late() { told 1 confined-late 100; local s=$?; [ $s = 77 ] && return; [ $s = 0 ] && grep ': large buffers: 1[0-9][0-9] MiB at the peak' "$t/told" || show; }
+works 'what was seen before it is told' late
+no_proc() { unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - env LD_PRELOAD="$dropin" HUGEPIN_STATS=1 "$t/memory" keep 100 >"$t/pids" 2>"$t/told"; }
+if unshare -m true 2>/dev/null; then
+	works 'without /proc the program runs' no_proc
+	works 'and says that the kinds are not known' grep 'the kernel does not tell which pages' "$t/told"
+else
+	skip 'without /proc' 'no mount namespace can be made'
+fi
