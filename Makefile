@@ -112,7 +112,7 @@ $(MPI_OBJ): $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  MPICC   $<'
 	$(Q)OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(FLAGS) -fno-omit-frame-pointer -MMD -MP -c -o $@ $<
-$(BUILD)/libhugepin-mpi.so $(BUILD)/installed/libhugepin-mpi.so: $(MPI_OBJ) $(BUILD)/base/base.o $(BUILD)/base/config.o $(BUILD)/libhugepin.so packaging/hugepin-mpi.map
+$(BUILD)/libhugepin-mpi.so $(BUILD)/installed/libhugepin-mpi.so: $(MPI_OBJ) $(addprefix $(BUILD)/base/,advice.o base.o config.o rank.o summary.o) $(BUILD)/libhugepin.so packaging/hugepin-mpi.map
 	@mkdir -p $(@D)
 	@echo '  LD      $@'
 	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-z,undefs -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin-mpi.map \

@@ -202,7 +202,7 @@ void hp_call_end_window(struct hp_call *c, int err, MPI_Win win, int target)
 void hp_layer_open(void)
 {
 	const char *trace = secure_getenv("HUGEPIN_MPI_TRACE"), *stats = secure_getenv("HUGEPIN_STATS");
-	const bool stats_on = stats && !strcmp(stats, "1");
+	const bool stats_on = stats && strcmp(stats, "0") != 0;
 	int err;
 
 	if (is_open)
@@ -223,7 +223,7 @@ void hp_layer_open(void)
 	}
 	if (trace && *trace)
 		hp_trace_open(trace, rank, (size_t)hp_mpi_options.min);
-	hp_report_open(stats_on);
+	hp_report_open(stats);
 	is_open = true;
 }
 
@@ -239,6 +239,7 @@ void hp_layer_close(void)
 	hp_windows_close();
 	is_open = false;
 	hp_report_sample();
+	hp_report_sum(rank);
 	if (hp_trace_on && (err = hp_trace_close()) < 0)
 		fprintf(stderr, "hugepin: MPI rank %d: the trace could not be written: %s\n", rank, strerror(-err));
 	if (!hp_mpi_domain)

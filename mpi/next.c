@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/rank.h"
 #include "mpi/call.h"
 
 enum { OBJECTS_MAX = 4096 };
@@ -103,24 +104,10 @@ static const char built_for[] = "MPICH";
 static const bool for_open_mpi = false;
 #endif
 
-/* Whether this is rank 0 by the launcher's variables. MPI's own functions need handles, which may be another MPI's. */
-static bool first_rank(void)
-{
-	static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID" };
-
-	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-		const char *text = secure_getenv(names[i]);
-
-		if (text)
-			return !strcmp(text, "0");
-	}
-	return true;
-}
-
 bool hp_mpi_is_ours(void)
 {
 	if (!!hp_find("ompi_mpi_comm_world") != for_open_mpi) {
-		if (first_rank())
+		if (hp_rank() <= 0) /* by the environment: MPI's functions need handles, which may be another MPI's */
 			fprintf(stderr,
 				"hugepin: libhugepin-mpi.so is for %s, and the program has another MPI: nothing is "
 				"registered\n",

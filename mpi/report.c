@@ -1,5 +1,5 @@
 /*
- * The layer's report: counters, the time average of pinned memory, and the line written at the end.
+ * The layer's report: counters, the time average of pinned memory, and what is written at the end.
  *
  * Threads: any. `sampling` guards the integral. It is not held while the domain is called.
  */
@@ -14,21 +14,29 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/summary.h"
 #include "hugepin.h"
+#include "mpi/call.h"
 #include "mpi/domain.h"
+#include "mpi/next.h"
+
+/* So long a rank waits for the others at the end, from its own MPI_Finalize on. */
+#define TOGETHER_NS (UINT64_C(20) * 1000000000)
 
 struct hp_mpi_counters hp_mpi_counters;
 
-static bool is_told;
+static bool is_told; /* HUGEPIN_STATS=2 */
+static bool is_summed; /* HUGEPIN_STATS=1 */
 static uint64_t opened_ns;
 
 static pthread_mutex_t sampling = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t sampled_ns, sampled_bytes;
 static double byte_ns; /* integral of pinned bytes over time, by the trapezoidal rule */
 
-void hp_report_open(bool told)
+void hp_report_open(const char *stats)
 {
-	is_told = told;
+	is_told = stats && !strcmp(stats, "2");
+	is_summed = stats && !strcmp(stats, "1");
 	opened_ns = sampled_ns = hp_clock_ns();
 }
 
@@ -89,4 +97,76 @@ void hp_report_write(int rank)
 	HUGEPIN_DOMAIN_STATS_LIST(PRINT_STATISTIC)
 	n += snprintf(line + n, sizeof line - (size_t)n, " threads_ns=%" PRIu64 "\n", threads_ns());
 	(void)!write(STDERR_FILENO, line, (size_t)n);
+	hugepin_summary_told_();
+}
+
+/* Whether mpirun started several programs (OMPI_NUM_APP_CTX is Open MPI's). */
+static bool are_several_programs(void)
+{
+	const char *count = secure_getenv("OMPI_NUM_APP_CTX");
+
+	return count && strcmp(count, "1") != 0;
+}
+
+/* The operation of MPI_Reduce: in holds lower ranks. */
+static void add_ranks(void *in, void *inout, int *n, MPI_Datatype *type)
+{
+	(void)type;
+	for (int i = 0; i < *n; i++) {
+		struct hp_summary sum = ((struct hp_summary *)in)[i];
+
+		hp_summary_add(&sum, &((struct hp_summary *)inout)[i]);
+		((struct hp_summary *)inout)[i] = sum;
+	}
+}
+
+/* Add up the summaries of all ranks. Every rank gets the sum, so all ranks know whether it was reached. A rank may lack
+ * the layer, or have another HUGEPIN_STATS, and then takes no part: after TOGETHER_NS the others go on without a sum.
+ * What MPI may still write to is static. */
+static bool reduce(const struct hp_summary *mine, struct hp_summary *ret_sum)
+{
+	static struct hp_summary in, out;
+	const uint64_t begin = hp_clock_ns();
+	MPI_Request request;
+	MPI_Datatype type;
+	MPI_Op op;
+	int done = 0;
+
+	in = *mine;
+	if (REAL(Type_contiguous)(sizeof in, MPI_BYTE, &type) != MPI_SUCCESS || REAL(Type_commit)(&type) != MPI_SUCCESS ||
+	    REAL(Op_create)(add_ranks, 0, &op) != MPI_SUCCESS ||
+	    REAL(Iallreduce)(&in, &out, 1, type, op, MPI_COMM_WORLD, &request) != MPI_SUCCESS)
+		return false;
+	while (REAL(Test)(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) {
+		if (hp_clock_ns() - begin > TOGETHER_NS)
+			return false;
+		usleep(100);
+	}
+	if (!done)
+		return false;
+	REAL(Op_free)(&op);
+	REAL(Type_free)(&type);
+	*ret_sum = out;
+	return true;
+}
+
+void hp_report_sum(int rank)
+{
+	struct hp_summary mine = { .pid = 0 }, sum = { .pid = 0 };
+	char text[2048];
+	struct hp_line l = { text, text + sizeof text };
+	int size;
+
+	if (!is_summed || are_several_programs() || REAL(Comm_size)(MPI_COMM_WORLD, &size) != MPI_SUCCESS || size < 2)
+		return;
+	/* A rank that has nothing to tell takes part nevertheless, since the others wait for it. */
+	if (!hugepin_summary_(&mine, sizeof mine))
+		mine = (struct hp_summary){ .pid = 0 };
+	if (!reduce(&mine, &sum))
+		return;
+	hugepin_summary_told_();
+	if (rank || !sum.pid)
+		return;
+	hp_summary_text(&l, &sum);
+	(void)!write(STDERR_FILENO, text, (size_t)(l.at - text));
 }

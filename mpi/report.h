@@ -1,5 +1,6 @@
 /*
- * Counts and averages of the layer's work, reported at the end with HUGEPIN_STATS=1.
+ * What is told at the end: with HUGEPIN_STATS=1 one summary of all ranks, with 2 a line of counts and averages of the
+ * layer's work for each rank.
  */
 #ifndef HP_MPI_REPORT_H
 #define HP_MPI_REPORT_H
@@ -17,13 +18,18 @@ struct hp_mpi_counters {
 extern struct hp_mpi_counters hp_mpi_counters;
 #define HP_MPI_COUNT(name) ((void)atomic_fetch_add_explicit(&hp_mpi_counters.name, 1, memory_order_relaxed))
 
-/* Begin the average of pinned memory. Not `told`: keep no average, and write nothing at the end. */
-void hp_report_open(bool told);
+/* Begin the average of pinned memory. stats: the value of HUGEPIN_STATS, or NULL. Without "2" keep no average. */
+void hp_report_open(const char *stats);
 
 /* Add to the average. Called before and after each change of pinned memory. */
 void hp_report_sample(void);
 
-/* Write the report to stderr as one line, if hp_report_open() was `told`. */
+/* With HUGEPIN_STATS=2 write this rank's line to stderr. */
 void hp_report_write(int rank);
+
+/* With HUGEPIN_STATS=1 rank 0 writes the sum of all ranks to stderr. All ranks must call this, before MPI_Finalize. If
+ * the job has several programs, some of which may be without the layer, nothing is sent: each rank then writes its own
+ * summary at exit. */
+void hp_report_sum(int rank);
 
 #endif

@@ -22,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/rank.h"
 #include "mpi/stack.h"
 
 enum { FRAMES = 4, ROWS = 512 };
@@ -120,6 +121,23 @@ static bool make_rank_path(const char *prefix, int rank)
 				rank) < sizeof trace_path - len;
 }
 
+/* Whether the file is that of the events of the pin cache, HUGEPIN_TRACE. */
+static bool is_events_path(void)
+{
+	const char *events = secure_getenv("HUGEPIN_TRACE");
+	char path[sizeof trace_path] = "";
+	struct hp_line l = { path, path + sizeof path };
+
+	if (!events)
+		return false;
+	if (*events != '/' && getcwd(path, sizeof path)) {
+		l.at += strlen(path);
+		hp_line_text(&l, "/");
+	}
+	hp_rank_path(&l, events, getpid(), hp_rank());
+	return !strcmp(path, trace_path);
+}
+
 void hp_trace_open(const char *prefix, int rank, size_t min)
 {
 	FILE *f = NULL;
@@ -127,8 +145,16 @@ void hp_trace_open(const char *prefix, int rank, size_t min)
 	started_ns = hp_clock_ns();
 	trace_rank = rank;
 	min_payload = min;
-	if (make_rank_path(prefix, rank))
+	if (make_rank_path(prefix, rank)) {
+		if (is_events_path()) {
+			fprintf(stderr,
+				"hugepin: MPI rank %d: the calls are not recorded: HUGEPIN_MPI_TRACE=%s and "
+				"HUGEPIN_TRACE stand for one file, %s; they take different names\n",
+				rank, prefix, trace_path);
+			return;
+		}
 		f = open_trace(true);
+	}
 	if (!f) {
 		fprintf(stderr, "hugepin: MPI rank %d: no trace %s.r%d.csv: %s\n", rank, prefix, rank,
 			errno == EPERM ? "it takes a regular file of this user's, by its only name" : strerror(errno));

@@ -35,6 +35,29 @@ fi
 for policy in none arena cf11 predict; do
 	works "all of it under the policy $policy" run $policy HUGEPIN_POLICY=$policy "$t/all"
 done
+# told [VARIABLE=VALUE...] COMMAND...: two ranks with HUGEPIN_STATS=1; their errors go to $t/told.
+told() { layer HUGEPIN_STATS=1 HUGEPIN_POLICY=lru "$@" >"$t/told.out" 2>"$t/told" || { cat "$t/told.out" "$t/told"; return 1; }; }
+# lines COUNT PREFIX: so many lines are hugepin's, and begin so.
+lines() { cat "$t/told"; [ "$(grep -c '^hugepin' "$t/told")" = "$1" ] && [ "$(grep -c "^hugepin\\[$2: " "$t/told")" = "$1" ]; }
+works 'HUGEPIN_STATS=1: the ranks add up what they have to tell' told "$t/all" point_to_point
+works 'and rank 0 prints it once' lines 3 '2 ranks\] all'
+works 'with the pins of both' grep -E ': pin cache: [0-9]+ % of 40 pins found their memory registered; ' "$t/told"
+works 'with the heap under the layer' told LD_PRELOAD="$mpi_layer $dropin" "$t/all" point_to_point
+works 'there is one summary, too' lines 5 '2 ranks\] all'
+# shellcheck disable=SC2016 # Perl's dollar
+works 'without MPI calls' told LD_PRELOAD="$dropin" perl -e 'my $x = "a" x 100_000_000'
+works 'each rank tells of itself' lines 8 '[0-9]*\] perl rank [01]'
+works 'a rank that needs little' told LD_PRELOAD="$dropin" true
+works 'tells nothing' lines 0 ''
+# Some mpirun of Open MPI 5 cannot start two programs.
+if ! "$mpicc" -show 2>/dev/null | grep -q openmpi || ! "$mpirun" -n 1 "$t/all" types : -n 1 "$t/all" types >/dev/null 2>&1; then
+	skip 'two programs of one job' 'this mpirun starts none such'
+else
+	several() { timeout -k 5 150 "$mpirun" -n 1 env HUGEPIN_STATS=1 LD_PRELOAD="$mpi_layer" "$t/all" types : -n 1 "$t/all" types >"$t/told.out" 2>"$t/told"; }
+	works 'where a program is without the layer, nobody waits for its numbers' several
+	works 'and the other tells of itself' lines 3 '[0-9]*\] all rank 0'
+fi
+
 with_heap() { run heap HUGEPIN_POLICY=arena LD_PRELOAD="$mpi_layer $dropin" "$t/all"; }
 works 'all of it on the heap of the drop-in' with_heap
 extents() { [ "$(says "$t/heap.out" 0 ahead)" -gt 0 ] || [ "$(says "$t/heap.out" 0 extents)" -gt 0 ]; }
@@ -107,6 +130,23 @@ linked()
 works 'a link in its place is not followed' linked
 works 'the trace of rank 0 has each buffer of each call' parses 0
 works 'the trace of rank 1, too' parses 1
+# Each rank's events are in a file of its own, which says whose it is; %r puts the rank elsewhere. plot draws them as one run.
+events()
+{
+	rm -f "$t"/events*
+	run events HUGEPIN_POLICY=lru HUGEPIN_TRACE="$1" "$t/transpose" 3 64 5 2 &&
+		grep -qx '# rank=0 pid=[0-9]* host=.*' "$2" && grep -qx '# rank=1 pid=[0-9]* host=.*' "$3" &&
+		[ "$(cat "$t"/events*[01]*csv | grep -c '^[0-9]*,pin,')" = 60 ] && [ "$(find "$t" -name 'events*csv' | wc -l)" = 2 ]
+}
+works 'the events of each rank are in a file of its own' events "$t/events.csv" "$t/events.r0.csv" "$t/events.r1.csv"
+one_file()
+{
+	run events HUGEPIN_TRACE="$t/events.csv" HUGEPIN_MPI_TRACE="$t/events" "$t/transpose" 3 64 5 2 &&
+		[ "$(grep -c 'the calls are not recorded: HUGEPIN_MPI_TRACE=.* stand for one file' "$t/events.out")" = 2 ] &&
+		grep -q '^[0-9]*,pin,' "$t/events.r1.csv" && ! grep -q Alltoall "$t/events.r1.csv"
+}
+works 'which is not that of the calls' one_file
+works 'whose name has the rank where %r stands' events "$t/events-%r-x.csv" "$t/events-0-x.csv" "$t/events-1-x.csv"
 compile sites -O1 -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls
 sites() { traced sites "$t/sites" && awk -F, '$5 == "Bcast" { print $11 != last, $12 != before; last = $11; before = $12 }' \
 	"$t/sites.r0.csv" | xargs | tee /dev/stderr | grep -qx '1 1 0 1 1 1'; }

@@ -7,6 +7,7 @@ mpirun=${mpicc/mpicc/mpirun}
 # Open MPI as root, on one machine, by shared memory only, whatever it has of processors.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
+export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe # Open MPI 5's name for the last but one
 
 # mpi_or_skip NAME: skip everything where there is no MPI.
 mpi_or_skip()
@@ -32,7 +33,7 @@ run()
 {
 	local name=$1 rank
 	shift
-	layer HUGEPIN_STATS=1 "$@" >"$t/$name.out" 2>&1 || { cat "$t/$name.out"; return 1; }
+	layer HUGEPIN_STATS=2 "$@" >"$t/$name.out" 2>&1 || { cat "$t/$name.out"; return 1; }
 	for rank in 0 1; do
 		echo "$(says "$t/$name.out" $rank pins) pins, $(says "$t/$name.out" $rank unpins) unpins, not pinned" \
 			"$(says "$t/$name.out" $rank not_pinned), bottom $(says "$t/$name.out" $rank bottom), sparse" \
