@@ -16,6 +16,8 @@ PKG_CONFIG ?= pkgconf
 OBJCOPY ?= objcopy
 # A compiler of Open MPI or MPICH, for libhugepin-mpi.so; none: that library is left out.
 MPICC ?= $(shell command -v mpicc.openmpi || command -v mpicc || command -v mpicc.mpich)
+# The probes (base/probe.h), where <sys/sdt.h> is; PROBES=: none.
+PROBES ?= 1
 CFLAGS ?= $(if $(DEBUG)$(SAN)$(COV),-O1,-O2) -g
 # jemalloc as position-independent objects: small requests of libhugepin-malloc.so.
 JEMALLOC ?= $(shell $(CC) -print-file-name=libjemalloc_pic.a)
@@ -29,14 +31,16 @@ HARDENING := $(filter-out $(CPPFLAGS) $(CFLAGS),-fstack-protector-strong \
 	$(if $(filter x86_64-%,$(shell $(CC) -dumpmachine)),-fcf-protection) $(if $(COV),,-ffile-prefix-map=$(CURDIR)=.) \
 	$(if $(SAN)$(findstring _FORTIFY_SOURCE,$(CPPFLAGS) $(CFLAGS)),,$(if $(filter-out -O0,$(lastword $(filter -O%,$(CFLAGS)))),\
 		-D_FORTIFY_SOURCE=2)))
-FLAGS = -std=gnu11 -D_GNU_SOURCE -Iinclude -I. -fPIC $(WARNINGS) $(SANFLAGS) $(if $(DEBUG),-DHP_DEBUG) $(HARDENING) $(CPPFLAGS) \
-	$(CFLAGS)
+FLAGS = -std=gnu11 -D_GNU_SOURCE -Iinclude -I. -fPIC $(WARNINGS) $(SANFLAGS) \
+	$(if $(DEBUG),-DHP_DEBUG)$(if $(PROBES),, -DHP_NO_PROBES) $(HARDENING) $(CPPFLAGS) $(CFLAGS)
 # Calls within a library and to the next one are direct or one jump: nothing is looked up lazily inside malloc.
 FLAGS_base := -fvisibility=hidden -fno-semantic-interposition -fno-plt -ftls-model=initial-exec
 FLAGS_alloc := $(FLAGS_base)
 FLAGS_dropin := $(FLAGS_base)
 # A pin's call site is found from the functions that the public one ends in, hits and misses alike.
 FLAGS_reg := $(FLAGS_base) -foptimize-sibling-calls
+# Probes lie below these (base/probe.h), and a call site above: the kernel finds it by frame pointers. None is on a path of hits.
+$(addprefix $(BUILD)/,$(addprefix reg/,cover.o domain.o domains.o gone.o helper.o region.o) dropin/unmap.o): FLAGS += -fno-omit-frame-pointer
 # Call sites are seen through it.
 FLAGS_sge := $(FLAGS_base) -fno-omit-frame-pointer
 FLAGS_hooks := $(FLAGS_base)
@@ -133,11 +137,16 @@ $(BUILD)/libhugepin-hooks.so $(BUILD)/installed/libhugepin-hooks.so: $(HOOKS_SRC
 hooks: $(HOOKS_LIB)
 	@$(if $(HOOKS_LIB),:,echo '  SKIP    libhugepin-hooks.so: no headers of libfabric and UCX')
 
-# One object in which only hugepin_* is global, so that no name of ours can meet one of the program's.
-$(BUILD)/libhugepin.a: $(LIB_OBJ)
+# One object in which only hugepin_* is global, so that no name of ours can meet one of the program's. The weak name to which
+# probes refer has to stay global: a program with probes of its own has one such section in all.
+# Of -flto -ffat-lto-objects its machine code alone stays: the other half has names that objcopy does not hide.
+$(BUILD)/libhugepin.a: $(LIB_OBJ) Makefile
 	@echo '  AR      $@'
 	$(Q)$(LD) -r -o $(BUILD)/libhugepin.o $(LIB_OBJ)
-	$(Q)$(OBJCOPY) --localize-hidden $(BUILD)/libhugepin.o
+	$(Q)$(OBJCOPY) --wildcard --keep-global-symbol='hugepin_*' --keep-global-symbol=_.stapsdt.base \
+		--remove-section='.gnu.lto_*' --remove-section='.gnu.debuglto_*' $(BUILD)/libhugepin.o
+	$(Q)$(OBJCOPY:objcopy=nm) $(BUILD)/libhugepin.o | grep -q 'T hugepin_malloc$$' || \
+		{ echo '$@: no machine code in its objects: -flto needs -ffat-lto-objects' >&2; exit 1; }
 	$(Q)rm -f $@ && $(AR) rcsD $@ $(BUILD)/libhugepin.o
 
 # jemalloc with its public names and its ways to the kernel renamed; operators new and delete stay libstdc++'s.

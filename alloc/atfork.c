@@ -19,6 +19,7 @@
 #include "alloc/below.h"
 #include "alloc/watch.h"
 #include "base/config.h"
+#include "base/probe.h"
 #include "base/proc.h"
 #include "base/process.h"
 #include "base/service.h"
@@ -103,6 +104,7 @@ static void heap_prefork(void)
 	size_t moved = 0;
 
 	hp_heap_know_process();
+	hp_probe_fork_begin(HP_STAT_GET(hugetlb_bytes));
 	is_alone = alone();
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);

@@ -42,6 +42,7 @@
 #include "alloc/small.h"
 #include "alloc/written.h"
 #include "base/config.h"
+#include "base/probe.h"
 #include "base/stats.h"
 
 /* The number of passes over memory that other threads write to while it is copied, at most. */
@@ -325,6 +326,7 @@ static void forget_advice(void)
 
 void hp_fork_prepare(bool listed, bool alone, size_t moved)
 {
+	enum hp_forked how = moved ? HP_FORKED_MOVED : HP_FORKED_NOTHING;
 	int saved_errno = errno;
 	struct plan p;
 
@@ -340,12 +342,15 @@ void hp_fork_prepare(bool listed, bool alone, size_t moved)
 		hp_copy_drop(); /* drop memory kept from an earlier fork */
 	if (p.how == BY_COPY && make_copy(&p, alone)) {
 		count_copied(p.copied, alone);
+		how = p.copied ? HP_FORKED_COPIED : how;
 	} else if (p.how != NO_COPY) {
+		how = HP_FORKED_COW;
 		HP_STAT_ADD(forks_cow, 1);
 		if (!covers_pool(p.pool))
 			HP_STAT_ADD(forks_uncovered, 1);
 	}
 	keep_out_pages();
+	hp_probe_fork_copy(how, how == HP_FORKED_COPIED ? p.copied << HP_PAGE_SHIFT : 0, moved << HP_PAGE_SHIFT);
 	errno = saved_errno;
 }
 

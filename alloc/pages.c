@@ -12,6 +12,7 @@
 
 #include "alloc/watch.h"
 #include "base/config.h"
+#include "base/probe.h"
 #include "base/stats.h"
 
 #define GIB ((size_t)1 << 30)
@@ -165,6 +166,7 @@ size_t hp_extent_create(enum hp_part part, size_t pages, size_t align, unsigned 
 	HP_STAT_ADD(extents, 1);
 	hp_bit_set(hp_span.tree.starts, p);
 	hp_tree_free(&hp_span.tree, p << HP_PAGE_CHUNKS_SHIFT, pages << HP_PAGE_CHUNKS_SHIFT);
+	hp_probe_extent_made(hp_page_addr(p), pages << HP_PAGE_SHIFT, hp_span.gen);
 	return p;
 }
 
@@ -185,6 +187,7 @@ void hp_extent_destroy_if_empty(size_t first)
 	hp_bits_fill(hp_span.used, first, e->pages, false);
 	hp_span.extent_pages[hp_part_of(first)] -= e->pages;
 	HP_STAT_ADD(extents, -1);
+	hp_probe_extent_gone(hp_page_addr(first), (size_t)e->pages << HP_PAGE_SHIFT, e->gen);
 	e->pages = 0;
 }
 
@@ -405,6 +408,17 @@ static void map_pages(size_t at, size_t end, size_t ahead, bool pool, struct map
 	m->ahead_end = to;
 }
 
+/* Tell the probe what commit_run() has mapped of [first, end), and ahead of it. */
+static inline void tell_commit(const struct mapped *m, size_t first, size_t end, unsigned was)
+{
+	size_t to = was == HP_PAGE_ABSENT ? m->ahead_end : first; /* RESERVED pages were mapped before */
+	size_t pool_end = HP_MIN(HP_MAX(m->hugetlb_end, first), to);
+	size_t hugetlb = pool_end - first, other = to - pool_end, thp = m->kind == HUGEPIN_KIND_THP ? other : 0;
+
+	hp_probe_commit(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, hugetlb << HP_PAGE_SHIFT,
+			thp << HP_PAGE_SHIFT, (other - thp) << HP_PAGE_SHIFT);
+}
+
 /* Make pages [first, end) READY. All of them are in state `was`, ABSENT or RESERVED. */
 static bool commit_run(size_t first, size_t end, unsigned was)
 {
@@ -426,6 +440,7 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 			ahead++;
 	for (size_t p = first; p < ahead; p++)
 		hp_span.page[p].state = HP_PAGE_BUSY;
+	hp_probe_commit_begin(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT);
 	call_begin(part);
 	if (was == HP_PAGE_ABSENT) {
 		map_pages(first, end, ahead, pool, &m);
@@ -450,7 +465,10 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 		if (goes_on_at(end, extent_end))
 			set_heads(end, 1, true);
 		was = HP_PAGE_ABSENT;
+		hp_probe_give_back(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT,
+				   (end - first) << HP_PAGE_SHIFT, 0, 0);
 	}
+	tell_commit(&m, first, end, was);
 	for (size_t p = first; p < ahead; p++) {
 		bool lazy = p >= m.hugetlb_end;
 
@@ -493,6 +511,7 @@ static bool commit_giant(size_t first)
 
 	for (size_t p = first; p < end; p++)
 		hp_span.page[p].state = HP_PAGE_BUSY;
+	hp_probe_commit_begin(hp_page_addr(first), len);
 	call_begin(HP_PART_HEAP);
 	granted = hp_map_hugetlb(hp_page_addr(first), len, HP_GIANT_SHIFT) == 0;
 	if (granted) {
@@ -511,6 +530,7 @@ static bool commit_giant(size_t first)
 		g->next = (uint8_t)next;
 		settle_page(p, HP_PAGE_ABSENT);
 	}
+	hp_probe_commit(hp_page_addr(first), len, next != HP_PAGE_ABSENT ? len : 0, 0, 0);
 	if (next != HP_PAGE_ABSENT)
 		set_heads(first, HP_GIANT_PAGES, true);
 	HP_STAT_ADD(pool_short, !granted);
@@ -577,6 +597,7 @@ bool hp_pages_release(size_t first, size_t count)
 	size_t extent_end = extent + hp_span.extent[extent].pages;
 	struct hugepin_extent e = hp_extent_describe(first);
 	bool tail_goes_on = goes_on_at(end, extent_end);
+	size_t gave[] = { [HUGEPIN_KIND_BASE] = 0, [HUGEPIN_KIND_THP] = 0, [HUGEPIN_KIND_HUGETLB] = 0 };
 
 	for (size_t p = first; p < end; p++)
 		if (hp_page_held(&hp_span.page[p])) /* a hold was added while a fork passed */
@@ -608,6 +629,7 @@ bool hp_pages_release(size_t first, size_t count)
 			if (g->next == HP_PAGE_RESERVED)
 				HP_STAT_ADD(reserved_bytes, -HP_PAGE);
 			count_kind(&hp_span.extent[extent], g->kind, -1);
+			gave[g->kind] += HP_PAGE;
 			g->next = HP_PAGE_ABSENT;
 			g->leaves = 0; /* may have been set while a fork passed */
 			g->fresh = 0;
@@ -620,6 +642,8 @@ bool hp_pages_release(size_t first, size_t count)
 		set_heads(first, count, false);
 		if (tail_goes_on)
 			set_heads(end, 1, true);
+		hp_probe_give_back(hp_page_addr(first), e.len, gave[HUGEPIN_KIND_HUGETLB], gave[HUGEPIN_KIND_THP],
+				   gave[HUGEPIN_KIND_BASE]);
 	}
 	return ok;
 }

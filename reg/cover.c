@@ -51,6 +51,7 @@ static void supersede(void *cover, struct hp_region *r)
 
 	if (!is_around && !is_inside(c->start, c->end, r))
 		return;
+	hp_region_evicted(r, HP_EVICTED_MERGED);
 	hp_region_unpublish(r);
 	c->regions += is_around;
 }
@@ -167,12 +168,33 @@ static int cover_foreign(hugepin_domain *d, uintptr_t start, uintptr_t end, unsi
 	return err ? err : cut_at(*ret_, end);
 }
 
-static int cover_once(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, struct hp_region **ret_)
+static int cover_once(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_once why,
+		      struct hp_region **ret_)
 {
 	uintptr_t to = start + HP_MIN(end - start, d->len_max);
 	int err = hp_region_register(d, start, to, access, HP_REGION_UNCACHED, 0, true, ret_);
 
-	return err ? err : cut_at(*ret_, end);
+	if (err)
+		return err;
+	hp_probe_uncached(d->number, start, to - start, why);
+	return cut_at(*ret_, end);
+}
+
+/* Why a range is registered for one pin: by the error of registering it for longer. */
+static enum hp_once reason_of(int err)
+{
+	switch (err) {
+	case -ENXIO: return HP_ONCE_UNWATCHED;
+	case -EXDEV: return HP_ONCE_SHARED;
+	case -EADDRINUSE: return HP_ONCE_UNWATCHABLE;
+	case -EBUSY: return HP_ONCE_DISCARDED;
+	case -ENOBUFS:
+	case -ENOMEM: return HP_ONCE_BUDGET;
+	case -EMSGSIZE: return HP_ONCE_LENGTH;
+	case -EFAULT:
+	case -ENOENT: return HP_ONCE_LOST;
+	default: return HP_ONCE_DEVICE;
+	}
 }
 
 /* ------------------------------------------------------------------ for a pin */
@@ -184,27 +206,29 @@ struct hp_region *hp_cover_find(hugepin_domain *d, uintptr_t addr, size_t len, u
 	return r && (len <= r->end - addr || r->cut) ? r : NULL;
 }
 
-int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned access, bool once, struct hp_region **ret_)
+int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned access, int once, struct hp_region **ret_)
 {
 	uintptr_t addr = (uintptr_t)addr_, start = round_down(addr, HP_BASE_PAGE),
 		  end = hp_round_up(addr + len, HP_BASE_PAGE);
 	int err;
 
-	if (!once && (*ret_ = hp_cover_find(d, addr, len, access)))
+	if (once == HP_CACHED && (*ret_ = hp_cover_find(d, addr, len, access)))
 		return 0;
 	HP_DSTAT(d, misses, 1);
+	hp_probe_miss(d->number, addr, len, access);
 	if (hp_trace_on)
 		hp_trace(HP_TRACE_MISS, d, start, end);
 	if (!hp_domain_may_register(d))
 		return -EPERM;
-	if (!once) {
+	if (once == HP_CACHED) {
 		err = hp_in_span(d, addr) ? cover_heap(d, addr, addr + len, access, true, ret_)
 				     : cover_foreign(d, start, end, access, true, ret_);
 		if (!err)
 			return 0;
+		once = (int)reason_of(err);
 	}
 	HP_DSTAT(d, uncached, 1);
-	err = cover_once(d, start, end, access, ret_);
+	err = cover_once(d, start, end, access, (enum hp_once)once, ret_);
 	if (err)
 		HP_DSTAT(d, uncached, -1);
 	return err;

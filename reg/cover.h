@@ -10,9 +10,10 @@
  * registration could be longer. */
 struct hp_region *hp_cover_find(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access);
 
-/* Find a region that serves this pin, or register one. once: register only for this pin. 0 and *ret_, or -errno as
- * hugepin_pin(). */
-int hp_cover_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access, bool once, struct hp_region **ret_);
+/* Find a region that serves this pin, or register one. once: HP_CACHED, or the reason to register only for this pin
+ * (enum hp_once). 0 and *ret_, or -errno as hugepin_pin(). */
+enum { HP_CACHED = -1 };
+int hp_cover_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access, int once, struct hp_region **ret_);
 
 /* Register the same range that hugepin_pin() would register, but make no pin. */
 int hp_cover_ahead(hugepin_domain *d, const void *addr, size_t len, unsigned access);

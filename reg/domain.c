@@ -388,8 +388,10 @@ int hugepin_domain_close(hugepin_domain *d)
 	/* The opener has ended, or is this thread. If the device refuses to deregister for another thread, close()
 	 * below ends the registrations. */
 	d->opener_only = false;
-	while ((r = TAILQ_FIRST(&d->live)))
+	while ((r = TAILQ_FIRST(&d->live))) {
+		hp_region_evicted(r, HP_EVICTED_CLOSED);
 		hp_region_unpublish(r);
+	}
 	hp_region_settle(d);
 	hp_region_deregister_dead(d);
 	hp_unlock(&d->lock);

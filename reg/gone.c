@@ -153,10 +153,24 @@ static void note_late(hugepin_domain *d, const struct hp_gone *queued)
 			hp_gone_push(&d->late_gone, queued->range[i]);
 }
 
-static void take_out(void *d, struct hp_region *r)
+/* A range that hugepin_forget() queued is a discard, but none of which the pages go later. */
+static enum hp_gone_reason reason_of(const struct hp_range *range)
 {
-	if (r->tag)
-		HP_DSTAT((hugepin_domain *)d, invalidated, 1);
+	return range->widened	   ? HP_GONE_WIDENED
+	       : !range->discarded ? HP_GONE_UNMAPPED
+	       : range->late	   ? HP_GONE_DISCARDED
+				   : HP_GONE_FORGOTTEN;
+}
+
+static void take_out(void *range_, struct hp_region *r)
+{
+	const struct hp_range *range = range_;
+
+	if (r->tag) { /* otherwise an earlier range of the same batch has taken it out */
+		HP_DSTAT(r->domain, invalidated, 1);
+		hp_probe_invalidation(r->domain->number, r->start, r->end - r->start, reason_of(range), range->start,
+				      range->end - range->start);
+	}
 	hp_region_unpublish(r);
 }
 
@@ -178,7 +192,7 @@ void hp_gone_drain(hugepin_domain *d)
 							 .late = all & HP_ALL_DISCARDED,
 							 .widened = true });
 	for (unsigned i = 0; i < queued.count; i++) {
-		hp_region_each(d, queued.range[i].start, queued.range[i].end, take_out, d);
+		hp_region_each(d, queued.range[i].start, queued.range[i].end, take_out, &queued.range[i]);
 		if (d->helper)
 			hp_region_helper()->gone(d, queued.range[i].start, queued.range[i].end);
 	}

@@ -440,13 +440,13 @@ static void forget_gone(hugepin_domain *d, uintptr_t start, uintptr_t end)
 
 /* ------------------------------------------------------------------ what to do */
 
-static bool give_registration_back(hugepin_domain *d, struct tracked *p)
+static bool give_registration_back(hugepin_domain *d, struct tracked *p, enum hp_evicted why)
 {
 	struct hp_helper *h = d->helper;
 	uint64_t bytes = p->end - p->start, start_ns = now_of(d);
 	uint32_t id = id_of(h, p), backing = p->backing;
 
-	if (!p->region || !hp_domain_may_register(d) || !hp_region_release(d, &hp_regions[p->region])) {
+	if (!p->region || !hp_domain_may_register(d) || !hp_region_release(d, &hp_regions[p->region], why)) {
 		hp_plan_failed(h->plan, id, now_of(d));
 		return false;
 	}
@@ -523,7 +523,7 @@ static void tell_some(hugepin_domain *d)
 	}
 }
 
-static bool evict_farthest(hugepin_domain *d)
+static bool evict_farthest(hugepin_domain *d, enum hp_evicted why)
 {
 	struct hp_helper *h = d->helper;
 
@@ -535,7 +535,7 @@ static bool evict_farthest(hugepin_domain *d)
 			return false;
 		if (region && hp_region_is_used(d, &hp_regions[region]))
 			hp_plan_failed(h->plan, id, now_of(d));
-		else if (give_registration_back(d, &h->tracked[id]))
+		else if (give_registration_back(d, &h->tracked[id], why))
 			return true;
 	}
 	return false;
@@ -633,7 +633,8 @@ uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
 		else if (h->saves && !hp_processors_may_take(NULL))
 			hp_plan_failed(h->plan, step.region, now_of(d));
 		else
-			HP_DSTAT(d, released, give_registration_back(d, &h->tracked[step.region]));
+			HP_DSTAT(d, released,
+				 give_registration_back(d, &h->tracked[step.region], HP_EVICTED_IDLE));
 		if (!let_pass(d))
 			return UINT64_MAX;
 	}

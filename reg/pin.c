@@ -552,7 +552,9 @@ static void take_pin(hugepin_domain *d, struct hp_region *r, uintptr_t addr, uin
 
 static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
 {
-	bool once = d->policy == HUGEPIN_POLICY_NONE || access & HUGEPIN_PIN_UNCACHED;
+	int once = d->policy == HUGEPIN_POLICY_NONE ? (int)HP_ONCE_POLICY
+		   : access & HUGEPIN_PIN_UNCACHED  ? (int)HP_ONCE_ASKED
+						    : HP_CACHED;
 	uint64_t site = d->helper ? SITE(d) : 0, time = d->helper ? hp_helper_time(d) : 0, registered;
 	struct hp_region *r;
 	int err;
@@ -564,7 +566,8 @@ static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, uns
 		err = -ENOMEM;
 	if (err)
 		return err;
-	once = once || !settled(d, addr, len);
+	if (once == HP_CACHED && !settled(d, addr, len))
+		once = HP_ONCE_CHANGING;
 	enter_domain(d);
 	registered = d->stats.registered;
 	err = hp_cover_pin(d, addr, len, access & d->access_mask, once, &r);

@@ -43,6 +43,12 @@ static struct note {
 	uint32_t before, count; /* before: pins made before the noted ones; count: noted pins */
 } *notes;
 
+#define SAME_KIND(NAME, word, sentence) KIND_##NAME,
+enum { HP_PROBE_KINDS(SAME_KIND) };
+_Static_assert(KIND_EXTENT == (int)HP_REGION_EXTENT && KIND_RUN == (int)HP_REGION_RUN &&
+		       KIND_FOREIGN == (int)HP_REGION_FOREIGN && KIND_UNCACHED == (int)HP_REGION_UNCACHED,
+	       "the probes tell regions apart by these numbers");
+
 static struct {
 	struct hp_lock lock;
 	uint32_t opened; /* indexes below have memory */
@@ -282,6 +288,11 @@ void hp_region_unpublish(struct hp_region *r)
 			HP_WRITE(hp_granule_at(d, at)->tag, 0);
 }
 
+void hp_region_evicted(const struct hp_region *r, enum hp_evicted why)
+{
+	hp_probe_eviction(r->domain->number, r->start, r->end - r->start, why);
+}
+
 /* ------------------------------------------------------------------ pins out */
 
 uint32_t hp_region_pins(const struct hp_region *r)
@@ -376,6 +387,7 @@ static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 		HP_DSTAT(d, extents, -1);
 		d->extent_bytes -= len;
 	}
+	hp_probe_deregistration(d->number, r->start, len, r->kind, d->deregistered_at_ns - start_ns);
 	if (hp_trace_on)
 		hp_trace(HP_TRACE_DEREGISTER, d, r->start, r->end);
 	if (hp_region_is_heap(r) && !d->on_demand)
@@ -466,6 +478,7 @@ bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks)
 		hp_region_publish(r, true);
 		return false;
 	}
+	hp_region_evicted(r, HP_EVICTED_PARTLY);
 	n->held_start = n->start;
 	n->held_end = n->end;
 	if (r->start < n->start)
@@ -522,7 +535,7 @@ static void to_tail(hugepin_domain *d, struct hp_region *r)
 	TAILQ_INSERT_TAIL(&d->live, r, order);
 }
 
-bool hp_region_release(hugepin_domain *d, struct hp_region *r)
+bool hp_region_release(hugepin_domain *d, struct hp_region *r, enum hp_evicted why)
 {
 	/* A first look at the counters saves most barriers. */
 	if (r->state != HP_REGION_LIVE || hp_region_pins(r))
@@ -534,23 +547,24 @@ bool hp_region_release(hugepin_domain *d, struct hp_region *r)
 		hp_region_publish(r, true); /* a pin came meanwhile */
 		return false;
 	}
+	hp_region_evicted(r, why);
 	deregister(d, r, false);
 	return true;
 }
 
 /* Evict one region that is not in use. If there is a helper, the plan chooses; otherwise the clock does. False: every
  * region is in use. */
-static bool evict_one(hugepin_domain *d)
+static bool evict_one(hugepin_domain *d, enum hp_evicted why)
 {
 	struct hp_region *r;
 	uint64_t looks = 2 * d->stats.regions;
 
-	if (d->helper && hp_region_helper()->evict(d)) {
+	if (d->helper && hp_region_helper()->evict(d, why)) {
 		HP_DSTAT(d, evicted, 1);
 		return true;
 	}
 	while (looks-- && (r = TAILQ_FIRST(&d->live))) {
-		if (hp_region_clear_used(d, r) || !hp_region_release(d, r)) {
+		if (hp_region_clear_used(d, r) || !hp_region_release(d, r, why)) {
 			if (r->state == HP_REGION_LIVE)
 				to_tail(d, r);
 			continue;
@@ -599,7 +613,7 @@ static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access,
 		HP_DSTAT(d, refused, 1);
 		if (!evict)
 			break;
-		if (evict_one(d))
+		if (evict_one(d, HP_EVICTED_REFUSED))
 			continue;
 		/* No region is left to evict. But the kernel may still charge memory that was deregistered. */
 		if (!waits-- || now_ns - d->deregistered_at_ns > LATE_NS)
@@ -608,6 +622,7 @@ static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access,
 	}
 	if (err == 0)
 		HP_DSTAT(d, registered_ns, now_ns - start_ns);
+	hp_probe_registration(d->number, r->start, r->end - r->start, r->kind, now_ns - start_ns, (uint64_t)-err);
 	return !is_full(err) ? err : d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
 }
 
@@ -620,14 +635,18 @@ static uint64_t keys_of(const struct hugepin_reg *reg)
 	return keys;
 }
 
-/* Whether the cache will be told when this foreign memory goes away: by the kernel, or else by the interposed calls. If
- * the kernel's events are read, the interposed calls announce only a part (unmapping.h). Neither tells of shared memory
- * and files that another process takes away. */
-static bool is_told_of(const hugepin_domain *d, uintptr_t start, uintptr_t end)
+/* Have the cache told when this foreign memory goes away: by the kernel, or else by the interposed calls. If the
+ * kernel's events are read, the interposed calls announce only a part (unmapping.h). Neither tells of shared memory and
+ * files that another process takes away. 0, -ENXIO, -EXDEV or -EADDRINUSE, as hp_region_register(). */
+static int watch_foreign(const hugepin_domain *d, uintptr_t start, uintptr_t end)
 {
 	if (!d->watched)
-		return d->watch == HUGEPIN_WATCH_PROGRAM;
-	return hp_uffd_works() ? hp_uffd_watch(start, end) : hp_sees_unmaps && hp_uffd_is_private(start, end);
+		return d->watch == HUGEPIN_WATCH_PROGRAM ? 0 : -ENXIO;
+	if (hp_uffd_works())
+		return hp_uffd_watch(start, end);
+	if (!hp_sees_unmaps)
+		return -ENXIO;
+	return hp_uffd_is_private(start, end) ? 0 : -EXDEV;
 }
 
 int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
@@ -646,7 +665,7 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 		bool crowded = evict && d->stats.regions >= d->regs_max;
 
 		HP_DSTAT(d, crowded, crowded);
-		if (!evict || !evict_one(d))
+		if (!evict || !evict_one(d, crowded ? HP_EVICTED_COUNT : HP_EVICTED_BUDGET))
 			return d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
 	}
 	if (holds && (err = hp_heap_hold(start, len, gen, d->hold)) != 0)
@@ -657,12 +676,11 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	 * watched part would become a mapping of its own. */
 	if (holds && hp_heap_extent((void *)start, &extent))
 		hp_uffd_watch_heap((uintptr_t)extent.addr, (uintptr_t)extent.addr + extent.len);
-	err = -ENXIO;
-	if (kind == HP_REGION_FOREIGN && !d->on_demand && !is_told_of(d, start, end))
+	if (kind == HP_REGION_FOREIGN && !d->on_demand && (err = watch_foreign(d, start, end)) != 0)
 		goto out_hold;
 	err = -ENOMEM;
 	while (!(r = region_new()))
-		if (!evict || !evict_one(d))
+		if (!evict || !evict_one(d, HP_EVICTED_TABLE))
 			goto out_hold;
 	HP_WRITE(r->start, start);
 	HP_WRITE(r->end, end);

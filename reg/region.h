@@ -26,7 +26,8 @@ const struct hp_helper_hooks *hp_region_helper(void);
 /* Register [start, end) for `access`, without publishing the region. An UNCACHED region is never published: no pin
  * finds it except the one that it is made for, which the caller must count next. Keeps within the budget. evict: other
  * regions may be evicted to make room. gen: the number of the heap's extent; 0 for foreign memory. 0 and *ret_, or
- * -ENOBUFS, -ENOMEM, -ENXIO (no one would tell when this foreign memory goes away), or the backend's error. */
+ * -ENOBUFS, -ENOMEM, or the backend's error. Of foreign memory also: -ENXIO: nobody would tell when it goes away;
+ * -EXDEV: it is shared or a file's; -EADDRINUSE: the kernel refuses to watch it. */
 int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
 		       uint64_t gen, bool evict, struct hp_region **ret_);
 
@@ -50,8 +51,11 @@ void hp_region_each(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*ea
 void hp_region_unpublish(struct hp_region *r);
 void hp_region_settle(hugepin_domain *d);
 
-/* Unpublish and deregister r, if it is not in use. False: it is in use, and nothing has changed. */
-bool hp_region_release(hugepin_domain *d, struct hp_region *r);
+/* Tell the probe that the LIVE region r leaves the cache while its memory stays. The caller unpublishes it next. */
+void hp_region_evicted(const struct hp_region *r, enum hp_evicted why);
+
+/* Unpublish and deregister r, if it is not in use. False: it is in use, and nothing has changed. why: for the probe. */
+bool hp_region_release(hugepin_domain *d, struct hp_region *r, enum hp_evicted why);
 
 /* Note a pin of [start, end) in the extent r. The caller has the lock and counts the pin next. */
 void hp_region_note(struct hp_region *r, uintptr_t start, uintptr_t end);

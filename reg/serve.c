@@ -146,6 +146,7 @@ static void drop_unused_of(hugepin_domain *d, void *ticks)
 		if (hp_region_pins(r)) {
 			HP_DSTAT(d, decayed, hp_region_hold_less(d, r, *(uint32_t *)ticks));
 		} else if (hp_heap_is_free(r->start, r->end - r->start, *(uint32_t *)ticks)) {
+			hp_region_evicted(r, *(uint32_t *)ticks ? HP_EVICTED_DECAYED : HP_EVICTED_PURGED);
 			hp_region_unpublish(r);
 			HP_DSTAT(d, decayed, 1);
 		}

@@ -42,6 +42,7 @@
 
 #include "alloc/hold.h"
 #include "base/lock.h"
+#include "base/probe.h"
 #include "base/seal.h"
 #include "hugepin.h"
 
@@ -171,8 +172,8 @@ struct hp_helper_hooks {
 	 * are pinned again. */
 	void (*gone)(hugepin_domain *d, uintptr_t start, uintptr_t end);
 	/* Evict the region that will be used last, as far as the plan knows after a few more records. False: the plan
-	 * knows no region to evict. */
-	bool (*evict)(hugepin_domain *d);
+	 * knows no region to evict. why: for the probe. */
+	bool (*evict)(hugepin_domain *d, enum hp_evicted why);
 };
 
 /* Values of all_gone: any memory may have been unmapped, or discarded. */

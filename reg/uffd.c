@@ -487,18 +487,20 @@ static bool can_add(void)
 /* A watched range becomes a mapping of its own. A process may have only 65530 mappings, and mremap(2) does not move
  * several at once. So watch whole mappings. Only if that fails, since a part of the mapping has become another mapping
  * meanwhile, watch the range alone. */
-bool hp_uffd_watch(uintptr_t start, uintptr_t end)
+int hp_uffd_watch(uintptr_t start, uintptr_t end)
 {
-	int saved_errno = errno;
-	bool ok = can_add();
+	int saved_errno = errno, err = can_add() ? 0 : -ENXIO;
 	struct mapping m;
 
-	for (; start < end && ok; start = m.end)
-		ok = mapping_at(start, &m) && m.is_private &&
-		     (watch_range(hp_kept_fd(&watch.uffd), m.start, m.end) ||
-		      watch_range(hp_kept_fd(&watch.uffd), start, HP_MIN(end, m.end)));
+	for (; start < end && !err; start = m.end) {
+		if (!mapping_at(start, &m) || !m.is_private)
+			err = -EXDEV;
+		else if (!watch_range(hp_kept_fd(&watch.uffd), m.start, m.end) &&
+			 !watch_range(hp_kept_fd(&watch.uffd), start, HP_MIN(end, m.end)))
+			err = -EADDRINUSE;
+	}
 	errno = saved_errno;
-	return ok;
+	return err;
 }
 
 void hp_uffd_watch_heap(uintptr_t start, uintptr_t end)

@@ -20,7 +20,7 @@
 
 /* Start watching, unless it was started before. Call with the lock of opening domains, while no other domain that wants
  * watching is open, so that no unwatched memory is cached. Takes a fraction of a millisecond. If watching is not
- * possible, or the kernel's count is wrong, hp_uffd_watch() returns false. gone: called for every open domain, with a
+ * possible, or the kernel's count is wrong, hp_uffd_watch() returns -ENXIO. gone: called for every open domain, with a
  * struct hp_range, before the unmapping thread goes on. It must not block. */
 void hp_uffd_open(void (*gone)(hugepin_domain *d, void *range));
 
@@ -44,9 +44,10 @@ void hp_uffd_wait(void);
 /* Watch [start, end) of the heap from now on, as far as possible. May be called any number of times. */
 void hp_uffd_watch_heap(uintptr_t start, uintptr_t end);
 
-/* Watch [start, end) from now on, until it is unmapped. False: this memory cannot be watched (files, shared memory,
- * another userfaultfd, no mapping). May be called any number of times. */
-bool hp_uffd_watch(uintptr_t start, uintptr_t end);
+/* Watch [start, end) from now on, until it is unmapped. May be called any number of times. 0, or why this memory cannot
+ * be watched: -EXDEV: it is a file's, shared, or not mapped; -EADDRINUSE: the kernel refuses, as where another
+ * userfaultfd watches; -ENXIO: no memory can be watched. */
+int hp_uffd_watch(uintptr_t start, uintptr_t end);
 
 /* Whether [start, end) is private memory that no file backs: only this process can take it away. */
 bool hp_uffd_is_private(uintptr_t start, uintptr_t end);

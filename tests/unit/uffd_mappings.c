@@ -155,23 +155,23 @@ static void watch_mappings(void)
 	p = three();
 	errno = 77;
 	lists = 0;
-	EXPECT(hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 9 * 4096));
+	EXPECT_EQ(hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 9 * 4096), 0);
 	tells = !lists; /* the kernel, of one mapping */
 	EXPECT_EQ(adds, 3); /* as wholes */
 	EXPECT(was_added(0, p, 4) && was_added(1, p + 4 * 4096, 4) && was_added(2, p + 8 * 4096, 4));
 	p = three();
 	add_max = 3 * 4096; /* what is more is in part another's: the parts */
-	EXPECT(hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 3 * 4096));
+	EXPECT_EQ(hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 3 * 4096), 0);
 	EXPECT_EQ(adds, 1);
 	was_added(0, p + 2 * 4096, 1);
 	p = three();
-	EXPECT(!hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 10 * 4096)); /* not all of it */
+	EXPECT_EQ(hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 10 * 4096), -EADDRINUSE); /* not all of it */
 	EXPECT_EQ(adds, 1);
 	was_added(0, p + 2 * 4096, 2);
 	add_max = UINT64_MAX;
 	p = three();
 	munmap(p + 5 * 4096, 4096);
-	EXPECT(!hp_uffd_watch((uintptr_t)p + 4 * 4096, (uintptr_t)p + 10 * 4096)); /* a hole */
+	EXPECT_EQ(hp_uffd_watch((uintptr_t)p + 4 * 4096, (uintptr_t)p + 10 * 4096), -EXDEV); /* a hole */
 	EXPECT_EQ(adds, 1);
 
 	p = three();
