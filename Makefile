@@ -69,7 +69,7 @@ LIVE_SRC := $(wildcard tests/live/*.c tests/guest/*.c tests/soak/*.c)
 EXAMPLE_SRC := $(filter-out $(if $(MPICC),,examples/mpi_%),$(wildcard examples/*.c))
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
 VERBS_OBJ := $(VERBS_SRC:%.c=$(BUILD)/%.o)
-CMD_OBJ := $(CMD_SRC:%.c=$(BUILD)/%.o) $(BUILD)/base/base.o $(BUILD)/base/config.o $(BUILD)/base/proc.o $(BUILD)/sge/model.o
+CMD_OBJ := $(CMD_SRC:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/base/,advice.o base.o config.o proc.o) $(BUILD)/sge/model.o
 UNIT := $(UNIT_SRC:%.c=$(BUILD)/%)
 LIVE := $(LIVE_SRC:%.c=$(BUILD)/%)
 EXAMPLES := $(EXAMPLE_SRC:%.c=$(BUILD)/%)
@@ -178,7 +178,7 @@ $(BUILD)/hugepin: $(CMD_OBJ)
 TEST_FLAGS = -Itests -fno-builtin -U_FORTIFY_SOURCE
 LINK_LINE = $$(sed -n 's|^/\* link: \(.*\) \*/$$|\1|p;4q' $< | xargs -n1 | sed -n 's/^hugepin.*\|^uring\|^ibverbs/-l&/p' | xargs)
 LINK_DIRS = -L$(BUILD) $(addprefix -Xlinker ,-rpath $(abspath $(BUILD)) -rpath-link $(BUILD))
-UNIT_OBJ := $(LIB_OBJ) $(VERBS_OBJ) $(BUILD)/cmd/look.o
+UNIT_OBJ := $(LIB_OBJ) $(VERBS_OBJ) $(addprefix $(BUILD)/cmd/,launch.o look.o)
 FLAGS_tests = $(TEST_FLAGS) -DT_UNIT
 $(UNIT): %: %.o $(UNIT_OBJ)
 	@echo '  TEST    $@'

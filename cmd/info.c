@@ -5,6 +5,7 @@
 #include "cmd/info.h"
 
 #include <getopt.h>
+#include <glob.h>
 #include <stddef.h> /* hugetlbfs.h needs this */
 #include <hugetlbfs.h>
 #include <inttypes.h>
@@ -26,31 +27,24 @@
 #include "cmd/cgroup.h"
 #include "cmd/devices.h"
 #include "cmd/facts.h"
+#include "cmd/launch.h"
+#include "cmd/machine.h"
 #include "cmd/models.h"
 #include "cmd/run.h"
 #include "cmd/text.h"
 #include "cmd/usage.h"
 #include "hugepin.h"
 
-#define THP "/sys/kernel/mm/transparent_hugepage/"
-#define POOLS "/sys/kernel/mm"
-/* for the size that the heap uses; in the directory POOLS or in that of a node */
+/* for the size that the heap uses; in the directory HP_POOLS_DIR or in that of a node */
 #define NR_PAGES "/hugepages/hugepages-2048kB/nr_hugepages"
 #define NODE "/sys/devices/system/node/node%d"
 #define SIZES_MAX 8
 #define NODES_MAX 1024
+#define RING_BYTES 65536 /* memory of a ring with some hundred entries, which counts as locked, too */
+#define MEDIUM_KIB (64 | 128 | 256 | 512) /* sizes of mTHP that save faults, and are easily found */
+#define FALLBACKS_MIN 512 /* hugepages that were not found: fewer tell nothing about the machine */
+#define FALLBACKS_SHARE 5 /* in percent of those asked for */
 #define POOL_SUGGESTED 512 /* pages: 1 GiB, enough to see a difference */
-
-/* The present choice in a file such as "always [madvise] never". "": the file does not exist. */
-static char *read_choice(const char *path, char word[HP_TEXT_MAX])
-{
-	char text[256];
-
-	word[0] = '\0';
-	if (hp_read_file(path, text, sizeof text) > 0 && strchr(text, '['))
-		sscanf(strchr(text, '['), "[%31[^]]", word);
-	return word;
-}
 
 /* ------------------------------------------------------------------ kernel and memory */
 
@@ -88,42 +82,14 @@ static void tell_system(void)
 
 /* ------------------------------------------------------------------ hugetlb pools */
 
-struct pool {
-	uint64_t total, free, reserved, surplus, overcommit;
-};
-
-static uint64_t pool_file(const char *dir, long page_size, const char *file)
-{
-	char path[256];
-
-	snprintf(path, sizeof path, "%s/hugepages/hugepages-%ldkB/%s", dir, page_size >> 10, file);
-	return hp_read_number(path, 0);
-}
-
-static struct pool read_pool(const char *dir, long page_size)
-{
-	return (struct pool){
-		.total = pool_file(dir, page_size, "nr_hugepages"),
-		.free = pool_file(dir, page_size, "free_hugepages"),
-		.reserved = pool_file(dir, page_size, "resv_hugepages"),
-		.surplus = pool_file(dir, page_size, "surplus_hugepages"),
-		.overcommit = pool_file(dir, page_size, "nr_overcommit_hugepages"),
-	};
-}
-
-/* Whether a mapping can get a page of the pool. */
-static bool pool_has(const struct pool *p)
-{
-	return p->free > p->reserved || p->surplus < p->overcommit;
-}
-
-static void advise_pool(const struct pool *p)
+static void advise_pool(const struct hp_pool *p)
 {
 	if (p->total + p->overcommit == 0)
-		hp_facts_advise("the heap will do with THP. To reserve 1 GiB", "echo %d > " POOLS NR_PAGES,
-				POOL_SUGGESTED);
-	else if (!pool_has(p))
-		hp_facts_advise("all of them are taken. For 1 GiB more", "echo %" PRIu64 " > " POOLS NR_PAGES,
+		hp_facts_advise(hp_machine_thp() ? "the heap will do with THP. To reserve 1 GiB" :
+						   "there is no THP in its place either (see below). To reserve 1 GiB",
+				"echo %d > " HP_POOLS_DIR NR_PAGES, POOL_SUGGESTED);
+	else if (!hp_pool_has(p))
+		hp_facts_advise("all of them are taken. For 1 GiB more", "echo %" PRIu64 " > " HP_POOLS_DIR NR_PAGES,
 				p->total - p->surplus + POOL_SUGGESTED);
 }
 
@@ -136,7 +102,7 @@ static bool tell_pools(const long *sizes, int count)
 	hp_facts_section("pools", "Hugetlb pools, in pages     total       free   reserved    surplus overcommit");
 	hp_facts_list("sizes");
 	for (int i = 0; i < count; i++) {
-		const struct pool p = read_pool(POOLS, sizes[i]);
+		const struct hp_pool p = hp_machine_pool(HP_POOLS_DIR, sizes[i]);
 		const bool def = sizes[i] == gethugepagesize();
 		hp_facts_value("sizes",
 			       json_pack("{s:I, s:b, s:I, s:I, s:I, s:I, s:I}", "page_bytes", (json_int_t)sizes[i],
@@ -148,7 +114,7 @@ static bool tell_pools(const long *sizes, int count)
 			      p.reserved, p.surplus, p.overcommit);
 		if (sizes[i] == (long)HP_PAGE) {
 			known = true;
-			has = pool_has(&p);
+			has = hp_pool_has(&p);
 			advise_pool(&p);
 		}
 	}
@@ -181,7 +147,7 @@ static void tell_mounts(void)
 /* Add facts about the pools of each node. Other sizes are shown only if a node has pages of them. */
 static void tell_nodes(const long *sizes, int count)
 {
-	const struct pool all = read_pool(POOLS, (long)HP_PAGE);
+	const struct hp_pool all = hp_machine_pool(HP_POOLS_DIR, (long)HP_PAGE);
 	char dir[64], name[64], size[HP_TEXT_MAX];
 	uint64_t nodes = 0;
 
@@ -193,7 +159,7 @@ static void tell_nodes(const long *sizes, int count)
 	for (int n = 0; n < NODES_MAX; n++) {
 		snprintf(dir, sizeof dir, NODE, n);
 		for (int i = 0; i < count && !access(dir, F_OK); i++) {
-			const struct pool p = read_pool(dir, sizes[i]);
+			const struct hp_pool p = hp_machine_pool(dir, sizes[i]);
 			if (!p.total && sizes[i] != (long)HP_PAGE)
 				continue;
 			snprintf(name, sizeof name, "node %d, %s", n, hp_text_bytes((uint64_t)sizes[i], size));
@@ -210,42 +176,107 @@ static void tell_nodes(const long *sizes, int count)
 
 /* ------------------------------------------------------------------ transparent hugepages */
 
+static int ascending(const void *a, const void *b)
+{
+	const unsigned long x = *(const unsigned long *)a, y = *(const unsigned long *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* Add facts about the sizes of THP between base pages and hugepages (mTHP, Linux 6.8). They are used where memory is
+ * too fragmented for a hugepage. So there is advice only where the kernel has failed to find some. */
+static void tell_smaller(const char *all)
+{
+	unsigned long kib[SIZES_MAX * 2];
+	uint64_t on = 0, off = 0;
+	size_t count = 0;
+	char path[128], state[HP_TEXT_MAX], text[32768] = "";
+	glob_t found;
+
+	if (!glob(HP_THP_DIR "hugepages-*kB", GLOB_NOSORT, NULL, &found)) {
+		for (size_t i = 0; i < found.gl_pathc && count < sizeof kib / sizeof *kib; i++)
+			count += sscanf(found.gl_pathv[i], HP_THP_DIR "hugepages-%lukB", &kib[count]) == 1 &&
+				 kib[count] << 10 < HP_PAGE;
+		globfree(&found);
+	}
+	qsort(kib, count, sizeof *kib, ascending);
+	hp_facts_list("smaller_sizes");
+	for (size_t i = 0; i < count; i++) {
+		snprintf(path, sizeof path, HP_THP_DIR "hugepages-%lukB/enabled", kib[i]);
+		if (!*hp_machine_choice(path, state)) /* of shared memory alone */
+			continue;
+		hp_facts_value("smaller_sizes",
+			       json_pack("{s:I, s:s}", "page_bytes", (json_int_t)kib[i] << 10, "enabled", state));
+		if (!strcmp(state, "never") || (!strcmp(state, "inherit") && !strcmp(all, "never")))
+			off |= kib[i];
+		else
+			on |= kib[i];
+	}
+	if (on | off) {
+		hp_facts_text("  %-21s ", "smaller sizes");
+		if (!on)
+			hp_facts_text("off");
+		for (size_t i = 0, n = 0; i < count; i++)
+			if (on & kib[i])
+				hp_facts_text("%s%lu", n++ ? ", " : "", kib[i]);
+		hp_facts_text("%s\n", on ? " KiB" : "");
+	}
+
+	hp_read_file("/proc/vmstat", text, sizeof text);
+	const uint64_t given = hp_number_after(text, "\nthp_fault_alloc ", 0);
+	const uint64_t refused = hp_number_after(text, "\nthp_fault_fallback ", 0);
+	const double share = given + refused ? 100 * (double)refused / (double)(given + refused) : 0;
+	hp_facts_add("faults", json_pack("{s:I, s:I}", "given", (json_int_t)given, "refused", (json_int_t)refused),
+		     "since boot", "%" PRIu64 " hugepages given, %" PRIu64 " not found (%.0f %%)", given, refused,
+		     share);
+	if (refused < FALLBACKS_MIN || share < FALLBACKS_SHARE)
+		return;
+	if (off & MEDIUM_KIB)
+		hp_facts_advise("memory is fragmented, and smaller sizes save most of the page faults then",
+				"for s in 64 128 256 512; do echo madvise > " HP_THP_DIR
+				"hugepages-${s}kB/enabled; done");
+	else
+		hp_facts_advise("memory is fragmented", "echo 1 > /proc/sys/vm/compact_memory");
+}
+
 /* Add facts about transparent hugepages. Returns whether the heap can get them. */
 static bool tell_transparent(void)
 {
 	char all[HP_TEXT_MAX], own[HP_TEXT_MAX], defrag[HP_TEXT_MAX], size[HP_TEXT_MAX];
 
 	hp_facts_section("thp", "Transparent hugepages (THP)");
-	if (!*read_choice(THP "enabled", all)) {
+	if (!*hp_machine_choice(HP_THP_DIR "enabled", all)) {
 		hp_facts_value("enabled", json_null());
 		hp_facts_lack("this kernel has none: one built with CONFIG_TRANSPARENT_HUGEPAGE has");
 		return false;
 	}
 	/* Since Linux 6.8 each size may have a setting of its own. */
-	read_choice(THP "hugepages-2048kB/enabled", own);
+	hp_machine_choice(HP_THP_DIR "hugepages-2048kB/enabled", own);
 	hp_facts_value("enabled_2m", hp_facts_string(*own ? own : NULL));
 	hp_facts_add("enabled", hp_facts_string(all), "enabled", "%s%s%s", all, *own ? ", for 2 MiB: " : "", own);
 	const bool inherits = !*own || !strcmp(own, "inherit"), own_never = !strcmp(own, "never");
 	const bool all_never = !strcmp(all, "never");
 	if (own_never)
 		hp_facts_advise("off for the size that the heap uses",
-				"echo inherit > " THP "hugepages-2048kB/enabled");
+				"echo inherit > " HP_THP_DIR "hugepages-2048kB/enabled");
 	if (all_never && (inherits || own_never))
-		hp_facts_advise("off", "echo madvise > " THP "enabled");
-	read_choice(THP "defrag", defrag);
+		hp_facts_advise("off", "echo madvise > " HP_THP_DIR "enabled");
+	hp_machine_choice(HP_THP_DIR "defrag", defrag);
 	hp_facts_add("defrag", hp_facts_string(defrag), "defrag", "%s", defrag);
 	if (!strcmp(defrag, "never") || !strcmp(defrag, "defer"))
-		hp_facts_advise("where memory is fragmented, buffers get base pages", "echo madvise > " THP "defrag");
-	const uint64_t page_bytes = hp_read_number(THP "hpage_pmd_size", 0);
+		hp_facts_advise("where memory is fragmented, buffers get base pages",
+				"echo madvise > " HP_THP_DIR "defrag");
+	const uint64_t page_bytes = hp_read_number(HP_THP_DIR "hpage_pmd_size", 0);
 	hp_facts_add("page_bytes", hp_facts_bytes(page_bytes), "size", "%s", hp_text_bytes(page_bytes, size));
-	const bool compacts = hp_read_number(THP "khugepaged/defrag", 0);
-	const uint64_t pages = hp_read_number(THP "khugepaged/pages_to_scan", 0);
-	const uint64_t pause_ms = hp_read_number(THP "khugepaged/scan_sleep_millisecs", 0);
+	const bool compacts = hp_read_number(HP_THP_DIR "khugepaged/defrag", 0);
+	const uint64_t pages = hp_read_number(HP_THP_DIR "khugepaged/pages_to_scan", 0);
+	const uint64_t pause_ms = hp_read_number(HP_THP_DIR "khugepaged/scan_sleep_millisecs", 0);
 	hp_facts_add("khugepaged",
 		     json_pack("{s:b, s:I, s:I}", "compacts", compacts, "pages_to_scan", (json_int_t)pages, "pause_ms",
 			       (json_int_t)pause_ms),
 		     "khugepaged", "%s, %" PRIu64 " pages every %" PRIu64 " ms",
 		     compacts ? "compacts" : "does not compact", pages, pause_ms);
+	tell_smaller(all);
 	const bool disabled = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) == 1;
 	hp_facts_value("disabled_for_process", json_boolean(disabled));
 	if (disabled)
@@ -297,6 +328,21 @@ static void tell_limit(const char *key, const char *name, int resource, const ch
 		hp_facts_advise(why, "ulimit -%c unlimited", letter);
 }
 
+/* Add the number of hugepages that may be pinned. Each hugepage that a pin touches counts as a whole. */
+static void tell_room(rlim_t limit)
+{
+	const uint64_t pages = limit / HP_PAGE, beside = limit > RING_BYTES ? (limit - RING_BYTES) / HP_PAGE : 0;
+
+	if (limit == RLIM_INFINITY)
+		hp_facts_add("pinned_hugepages", json_null(), "room for pins", "as much as there is memory");
+	else if (beside == pages)
+		hp_facts_add("pinned_hugepages", json_integer((json_int_t)pages), "room for pins",
+			     "%" PRIu64 " hugepages", pages);
+	else
+		hp_facts_add("pinned_hugepages", json_integer((json_int_t)pages), "room for pins",
+			     "%" PRIu64 " hugepages, %" PRIu64 " beside the memory of an io_uring", pages, beside);
+}
+
 static void tell_limits(const long *sizes, int count)
 {
 	hp_facts_section("limits", "Limits of this process and what it starts");
@@ -313,9 +359,16 @@ static void tell_limits(const long *sizes, int count)
 	tell_limit("locked_memory", "locked memory", RLIMIT_MEMLOCK,
 		   unlimited || r.rlim_cur >= (rlim_t)hp_config.extent_max ?
 			   NULL :
-			   "the pin cache may register no more, and that is less than one extent",
+			   "the pin cache may register no more, and that is less than one extent (large buffers need none of it)",
 		   'l', "memlock");
+	const enum hp_launch place = hp_launch();
+	if (!unlimited && r.rlim_cur < (rlim_t)hp_config.extent_max && hp_launch_memlock(place))
+		hp_facts_lack(hp_launch_memlock(place));
+	tell_room(unlimited ? RLIM_INFINITY : r.rlim_cur);
 	hp_facts_add("ipc_lock", json_boolean(unlimited), "CAP_IPC_LOCK", "%s", says[lock]);
+	hp_facts_value("started_by", hp_facts_string(hp_launch_name(place)));
+	if (hp_launch_name(place))
+		hp_facts_text("  %-21s %s\n", "started by", hp_launch_name(place));
 	hp_cgroup_facts(sizes, count);
 }
 
@@ -358,6 +411,30 @@ static void tell_hugepin(void)
 	}
 }
 
+/* Say in one line which pages large buffers get here, with the variables in force. */
+static void tell_summary(bool pool, bool thp, char *text, size_t size)
+{
+	const struct hp_pool p = hp_machine_pool(HP_POOLS_DIR, (long)HP_PAGE);
+	const int64_t pages = hp_config.pages;
+	const bool from_pool = pool && pages != HP_PAGES_THP && pages != HP_PAGES_BASE;
+	const bool from_thp = thp && pages != HP_PAGES_HUGETLB && pages != HP_PAGES_BASE;
+	char room[HP_TEXT_MAX];
+
+	if (from_pool)
+		snprintf(text, size, "Large buffers get pages of the hugetlb pool (%s free), then %s.",
+			 hp_text_bytes((p.free > p.reserved ? p.free - p.reserved : 0) * HP_PAGE, room),
+			 from_thp ? "transparent hugepages" : "base pages");
+	else if (from_thp)
+		snprintf(text, size, "Large buffers get transparent hugepages, as far as the kernel finds some.");
+	else
+		snprintf(text, size, "Large buffers get base pages: %s.",
+			 pages == HP_PAGES_BASE	     ? "HUGEPIN_PAGES=base asks for them" :
+			 pages == HP_PAGES_HUGETLB   ? "the pool has no free page, and HUGEPIN_PAGES=hugetlb forbids THP" :
+			 pages == HP_PAGES_THP && pool ? "THP is off, and HUGEPIN_PAGES=thp forbids the pool" :
+						       "the pool has no free page, and THP is off");
+	hp_facts_value("pages", json_string(from_pool ? "hugetlb" : from_thp ? "thp" : "base"));
+}
+
 int hp_info_main(int argc, char **argv)
 {
 	static const struct option longs[] = { { "help", no_argument, NULL, 'h' },
@@ -376,7 +453,6 @@ int hp_info_main(int argc, char **argv)
 
 	const int found = gethugepagesizes(sizes, SIZES_MAX), count = found < 0 ? 0 : found;
 	hp_config_load(); /* prints a line on stderr for each value that it does not understand */
-	tell_system();
 	const bool pool = tell_pools(sizes, count);
 	tell_mounts();
 	tell_nodes(sizes, count);
@@ -384,7 +460,10 @@ int hp_info_main(int argc, char **argv)
 	tell_limits(sizes, count);
 	hp_devices_facts();
 	hp_models_facts();
+	tell_system();
 	tell_hugepin();
+	char summary[256];
+	tell_summary(pool, thp, summary, sizeof summary);
 
 	const size_t advice = hp_facts_advice_count();
 	const int status = !pool && !thp ? HP_EXIT_NONE : advice ? HP_EXIT_ADVICE : 0;
@@ -392,6 +471,7 @@ int hp_info_main(int argc, char **argv)
 		hp_facts_print_json(status);
 		return status;
 	}
+	printf("%s\n\n", summary);
 	hp_facts_print_text();
 	if (status == HP_EXIT_NONE)
 		puts("\nThere are no hugepages here.");

@@ -89,7 +89,9 @@ static void explain(const struct hp_process *p, int err, char *why, size_t size)
 			 "; as root, or after sysctl kernel.yama.ptrace_scope=0",
 			 (int)p->pid, scope);
 	else
-		snprintf(why, size, "process %d keeps others out (see PR_SET_DUMPABLE in prctl(2)), but for root",
+		snprintf(why, size,
+			 "process %d may not be looked at: it keeps others out (see PR_SET_DUMPABLE in prctl(2)), or this "
+			 "user lacks CAP_SYS_PTRACE here",
 			 (int)p->pid);
 }
 

@@ -6,6 +6,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "cmd/machine.h"
 #include "cmd/target.h"
 #include "cmd/text.h"
 #include "cmd/usage.h"
@@ -156,6 +158,22 @@ static int preload(const char *library)
 	return 0;
 }
 
+/* Say once, and not in each process, that there will be no hugepages although HUGEPIN_PAGES asks for those of the pool
+ * alone. */
+static void warn_of_empty_pool(void)
+{
+	const struct hp_pool pool = hp_machine_pool(HP_POOLS_DIR, (long)HP_PAGE);
+	const char *const pages = getenv("HUGEPIN_PAGES");
+
+	if (!pages || strcmp(pages, "hugetlb") || hp_pool_has(&pool))
+		return;
+	fprintf(stderr,
+		"hugepin run: --pages=hugetlb, and the hugetlb pool has no free page (%" PRIu64 " in all): buffers get "
+		"base pages, unless the program itself asks for THP. `hugepin info` says how to reserve some; "
+		"--pages=auto would take THP\n",
+		pool.total);
+}
+
 int hp_run_main(int argc, char **argv)
 {
 	char library[PATH_MAX], why[PATH_MAX + 256];
@@ -179,6 +197,7 @@ int hp_run_main(int argc, char **argv)
 	if (!status) {
 		if (*why)
 			fprintf(stderr, "hugepin run: %s\n", hp_text_tame(why));
+		warn_of_empty_pool();
 		execvp(argv[program], argv + program);
 		status = errno == ENOENT ? HP_EXIT_NOT_FOUND : HP_EXIT_CANNOT_EXEC;
 		snprintf(why, sizeof why, "%s: %s", argv[program], strerror(errno));

@@ -102,7 +102,7 @@ static void print_heap(FILE *to, const struct hp_look *look)
 	}
 	print_bytes(to, "heap      hugetlb ", s->hugetlb_bytes);
 	print_bytes(to, "  THP ", s->thp_bytes);
-	print_bytes(to, "  base pages ", s->base_bytes);
+	print_bytes(to, "  base pages or untouched ", s->base_bytes);
 	fprintf(to, "  in %" PRIu64 " extents\n", s->extents);
 	print_bytes(to, "          live ", difference(s->taken_bytes, s->listed_bytes + s->room_bytes));
 	print_bytes(to, "  listed ", s->listed_bytes);
@@ -112,7 +112,7 @@ static void print_heap(FILE *to, const struct hp_look *look)
 	fputc('\n', to);
 	if (s->pool_short || s->pool_denied || s->thp_failed || s->nomem)
 		fprintf(to,
-			"          refused by the pool %" PRIu64 ", not populated %" PRIu64 ", not THP %" PRIu64
+			"          refused by the pool %" PRIu64 ", not populated %" PRIu64 ", not advised as THP %" PRIu64
 			", no memory %" PRIu64 "\n",
 			s->pool_short, s->pool_denied, s->thp_failed, s->nomem);
 }

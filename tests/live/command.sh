@@ -288,9 +288,13 @@ check 'info has no advice about ulimit -l for who may exceed it' 1 '' \
 	bash -c "ulimit -l 64; '$hugepin' info | grep -A1 '^  locked memory' | grep -e '->'"
 if setpriv --bounding-set=-all --inh-caps=-all true 2>/dev/null; then
 	few=(bash -c "ulimit -l \$0 && setpriv --bounding-set=-all --inh-caps=-all '$hugepin' info |
-		grep -A1 '^  locked memory'")
+		grep -A3 '^  locked memory'")
 	check 'info says that ulimit -l is less than an extent' "$any" '^    -> .*: as root, prlimit --pid [0-9]+ --memlock=' \
 		"${few[@]}" 64
+	check 'info says how many hugepages may be pinned' "$any" '^  room for pins +4 hugepages, 3 beside the memory of an io_uring$' "${few[@]}" 8192
+	check 'and that none may' "$any" '^  room for pins +0 hugepages$' "${few[@]}" 64
+	# The innermost place counts: that of the tests may be a container.
+	check 'info says how a job raises it for good' "$any" '^    -> for good: .*(memlock|MEMLOCK|IPC_LOCK)' env SLURM_JOB_ID=7 "${few[@]}" 64
 	check 'info is content with an extent' "$any" '^  CAP_IPC_LOCK +no' env HUGEPIN_EXTENT=2M "${few[@]}" 2048
 else
 	skip 'info says that ulimit -l is less than an extent' 'capabilities cannot be dropped here'
@@ -408,6 +412,16 @@ if j["thp"]["enabled"]:
     k = j["thp"]["khugepaged"]
     line("khugepaged", "%s, %d pages every %d ms" % ("compacts" if k["compacts"] else "does not compact", k["pages_to_scan"], k["pause_ms"]))
 
+    on = [z["page_bytes"] // 1024 for z in j["thp"]["smaller_sizes"] if z["enabled"] in ("always", "madvise") or
+          z["enabled"] == "inherit" and j["thp"]["enabled"] != "never"]
+    if j["thp"]["smaller_sizes"]:
+        line("smaller sizes", ", ".join(map(str, on)) + " KiB" if on else "off")
+    m = line("since boot", "([0-9]+) hugepages given, ([0-9]+) not found .*")
+    assert int(m[1]) <= j["thp"]["faults"]["given"] and int(m[2]) <= j["thp"]["faults"]["refused"]
+first = {"hugetlb": "Large buffers get pages of the hugetlb pool", "thp": "Large buffers get transparent hugepages",
+         "base": "Large buffers get base pages"}
+assert text.startswith(first[j["hugepin"]["pages"]]), text
+
 for key, name, limit in ("address_space", "address space", resource.RLIMIT_AS), ("data", "data", resource.RLIMIT_DATA), \
         ("locked_memory", "locked memory", resource.RLIMIT_MEMLOCK):
     soft, hard = j["limits"][key]["soft_bytes"], j["limits"][key]["hard_bytes"]
@@ -417,6 +431,12 @@ for key, name, limit in ("address_space", "address space", resource.RLIMIT_AS), 
         m = line(name, "(.*), at most (.*)")
         near(m[1], soft)
         assert hard is None and m[2] == "unlimited" or near(m[2], hard) is None
+room = j["limits"]["pinned_hugepages"]
+assert (room is None) == (j["limits"]["ipc_lock"] or soft is None)
+line("room for pins", "as much as there is memory" if room is None else "%d hugepages.*" % room)
+assert room is None or room == soft >> 21
+if j["limits"]["started_by"]:
+    line("started by", j["limits"]["started_by"])
 line("CAP_IPC_LOCK", "yes.*" if j["limits"]["ipc_lock"] else "(no|in this).*")
 for c in j["limits"]["cgroup"]:
     m = line(c["limit"], "(.*), (.*) of it used, by " + re.escape(c["file"]))
@@ -502,6 +522,7 @@ exec "$@"'
 thp=/sys/kernel/mm/transparent_hugepage
 nodes=/sys/devices/system/node
 no_pool=("$pool/nr_hugepages=0" "$pool/free_hugepages=0")
+calm=/proc/vmstat=$'nr_free_pages 1\nthp_fault_alloc 9000\nthp_fault_fallback 0'
 some_thp=("$thp/enabled=always [madvise] never")
 if ! unshare -m bash -c "$pretend" "$t" /proc/sys/vm/max_map_count=1 -- true 2>/dev/null || [ ! -d $pool ] || [ ! -d $thp ]; then
 	skip 'info gives advice' 'nothing can be mounted here, or this kernel has no hugepages'
@@ -515,10 +536,34 @@ else
 	as -- 'also what sending costs' "$any" . env XDG_CACHE_HOME="$t/cache" "${info[@]}"
 	if python3 -c "$allowed" 323 1 && python3 -c "$allowed" 425 1; then
 		content=(/proc/sys/vm/overcommit_memory=0 /proc/sys/vm/max_map_count=65530
-			"$thp/defrag=always defer defer+madvise [madvise] never")
+			"$thp/defrag=always defer defer+madvise [madvise] never" "$calm")
 		[ ! -d /sys/class/infiniband ] || content+=(/sys/class/infiniband/)
 		[ ! -e $thp/hugepages-2048kB/enabled ] || content+=("$thp/hugepages-2048kB/enabled=always [inherit] madvise never")
 		as "${some_thp[@]}" "${content[@]}" -- 'info is content' 0 '^All of this is as it should be\.$' env XDG_CACHE_HOME=/nowhere "${info[@]}"
+	fi
+	as "${some_thp[@]}" -- 'info begins with the pages that buffers get' "$any" '^Large buffers get pages of the hugetlb pool \(1\.2 GiB free\), then transp' \
+		"${info[@]}"
+	as "${no_pool[@]}" "${some_thp[@]}" -- 'without a pool those are THP' 3 '^Large buffers get transparent hugepages' "${info[@]}"
+	as "${no_pool[@]}" "${some_thp[@]}" -- 'or base pages, where only the pool is asked for' 3 \
+		'^Large buffers get base pages: the pool has no free page, and HUGEPIN_PAGES=hugetlb forbids THP\.$' env HUGEPIN_PAGES=hugetlb "${info[@]}"
+	as $thp/enabled='always madvise [never]' -- 'or THP, and they are off' 3 \
+		'^Large buffers get base pages: THP is off, and HUGEPIN_PAGES=thp forbids the pool\.$' env HUGEPIN_PAGES=thp "${info[@]}"
+	as "${no_pool[@]}" "${some_thp[@]}" -- 'run says once that the pool is empty' 0 \
+		'^1 hugepin run: --pages=hugetlb, and the hugetlb pool has no free page \(0 in all\): buffers get base pages' \
+		bash -c "'$hugepin' run --pages=hugetlb sh -c 'true; ls / >/dev/null; true' 2>&1 | uniq -c | sed 's/^ *//'"
+	as "${some_thp[@]}" -- 'and nothing where it is not' 0 '^$' "$hugepin" run --pages=hugetlb true
+	as "${no_pool[@]}" "${some_thp[@]}" -- 'or not asked for alone' 0 '^$' "$hugepin" run --pages=auto true
+	medium=()
+	for s in 64 128 256 512; do medium+=("$thp/hugepages-${s}kB/enabled=always inherit [madvise] never"); done
+	fragmented=/proc/vmstat=$'nr_free_pages 1\nthp_fault_alloc 9000\nthp_fault_fallback 1000'
+	if [ -e $thp/hugepages-64kB/enabled ]; then
+		as "${some_thp[@]}" "$fragmented" "${medium[@]/%*/$thp/hugepages-64kB/enabled=always inherit madvise [never]}" -- \
+			'info sees that memory is fragmented, and smaller sizes off' 3 \
+			'-> memory is fragmented, and smaller sizes save .*: for s in 64 128 256 512; do echo madvise' "${info[@]}"
+		as "${some_thp[@]}" "$calm" "${medium[@]/%*/$thp/hugepages-64kB/enabled=always inherit madvise [never]}" -- \
+			'but not where hugepages are found' 1 '^$' bash -c "'$hugepin' info | grep 'fragmented'"
+		as "${some_thp[@]}" "$fragmented" "${medium[@]}" -- 'nor where smaller sizes are on' 3 \
+			'-> memory is fragmented: echo 1 > /proc/sys/vm/compact_memory$' "${info[@]}"
 	fi
 	as /proc/sys/vm/overcommit_memory=2 -- 'info sees that memory is not overcommitted' 3 ': sysctl vm\.overcommit_memory=0$' "${info[@]}"
 	as /proc/sys/vm/max_map_count=4096 -- 'info sees that there are few mappings' 3 ': sysctl vm\.max_map_count=65530$' "${info[@]}"
@@ -536,7 +581,7 @@ else
 	as $thp/defrag='always defer defer+madvise madvise [never]' -- 'info sees that THP are not compacted for' 3 \
 		": echo madvise > $thp/defrag\$" "${info[@]}"
 	as $thp/ -- 'info sees a kernel without THP' 3 '-> this kernel has none: one built with' "${info[@]}"
-	as "${no_pool[@]}" "${some_thp[@]}" -- 'info sees that THP are switched off for the process' 4 '-> switched off for this process' \
+	as "${no_pool[@]}" "${some_thp[@]}" -- 'info sees that THP are switched off for the process' 4 '-> there is no THP in its place either' \
 		python3 -c 'import ctypes, os, sys
 ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)
 os.execv(sys.argv[1], sys.argv[1:])' "${info[@]}"
