@@ -1,8 +1,8 @@
-/* link: cmd/facts.c cmd/text.c base/base.c base/config.c -ljansson */
+/* link: cmd/plot_json.c cmd/facts.c cmd/text.c base/base.c base/config.c -ljansson */
 /*
  * Fuzzes what hugepin plot reads: a trace is refused, or its picture is written, of lines that gnuplot understands: nothing
  * that came from a file stands there but numbers and what is quoted. The first byte says whether the header is put right,
- * and whether the events are written as JSON, too.
+ * whether the events are written as JSON, too, and whether the trace is that of one process or of several ranks.
  */
 #include <assert.h>
 #include <setjmp.h>
@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "cmd/plot_json.h"
 #include "cmd/usage.h"
 
 static jmp_buf refused;
@@ -23,7 +24,7 @@ static FILE *fopen_(const char *path, const char *mode)
 	return fopen(path, mode);
 }
 
-static FILE *opened; /* fail() does not return to who would close it */
+static FILE *opened; /* hp_plot_fail() does not return to who would close it */
 
 static FILE *trace_open(void)
 {
@@ -38,38 +39,58 @@ static FILE *trace_open(void)
 #undef stderr
 #define stderr nobody
 #define exit(status) longjmp(refused, status)
-#include "cmd/plot.c"
-
-/* For hp_plot_main(), which is not called here. */
-int hp_usage(const char *title, bool wanted)
-{
-	(void)title;
-	return wanted;
-}
+#include "cmd/plot_read.c"
+#undef fopen
+#undef fclose
+#include "cmd/plot_sum.c"
+#include "cmd/plot_draw.c"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static struct picture p; /* nor to who would free it */
+static struct hp_traces t; /* nor to who would free it */
+static struct hp_picture p;
 
 static void forget(void)
 {
-	FILE *f = opened;
-
-	if (f)
-		fclose(f);
-	for (int i = 0; i < p.count; i++) {
-		free(p.series[i].value);
-		free(p.series[i].miss_ns);
+	if (opened)
+		fclose(opened);
+	opened = NULL;
+	for (int i = 0; i < t.count; i++) {
+		free(t.series[i].value);
+		free(t.series[i].miss_ns);
 	}
-	free(p.series);
+	free(t.series);
+	for (int i = 0; i < p.curves; i++) {
+		free(p.curve[i].value);
+		free(p.curve[i].miss_ns);
+		free(p.curve[i].low);
+		free(p.curve[i].high);
+	}
+	free(p.curve);
+	for (int i = 0; i < p.runs; i++)
+		free(p.run[i].name);
+	free(p.run);
+}
+
+/* A line of several members is between the least and the most of them, times their number. */
+static void check_curve(const struct hp_curve *c)
+{
+	assert(c->values && c->mean_bytes <= c->peak_bytes + c->peak_bytes / 1000 + 1);
+	for (size_t i = 1; i < c->values; i++)
+		assert(c->value[i].t_ns >= c->value[i - 1].t_ns);
+	assert(c->value[c->values - 1].t_ns <= c->end_ns && c->end_ns <= p.length_ns);
+	for (size_t i = 1; i < c->misses; i++)
+		assert(c->miss_ns[i] >= c->miss_ns[i - 1]);
+	for (int i = 0; c->members > 1 && i < HP_BAND; i++)
+		assert(c->low[i] <= c->high[i] && c->high[i] <= c->member_peak_bytes);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static const char head[] = HEADER "\n";
 	static const char *const no_numbers[] = { " nan", " -nan", " inf", " -inf", "\nnan", "\n-nan", "\ninf", "\n-inf" };
-	static char *file = (char *)"trace.csv";
-	static uint64_t begin_ns, end_ns;
+	static const char *const names[] = { "a.r0.csv", "b/a.r1.csv", "b/a.r2.csv", "b/a.r3.csv", "b/a.r4.csv", "b/a.r5.csv" };
+	static struct hp_file files[6];
 	static uint8_t text[4096];
 	char *script = NULL;
 	size_t script_len, values = 0;
@@ -81,30 +102,43 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	memcpy(text + trace_len, data + 1, size - 1);
 	trace = text;
 	trace_len += size - 1;
-	begin_ns = end_ns = 0;
 	if (!nobody)
 		nobody = fopen_("/dev/null", "w");
-	p = (struct picture){ .file = &file, .files = 1, .begin_ns = &begin_ns, .end_ns = &end_ns };
-	p.json = data[0] & 4 ? nobody : NULL;
+	t = (struct hp_traces){ .file = files, .files = data[0] & 8 ? 6 : 1 };
+	p = (struct hp_picture){ 0 };
+	memset(files, 0, sizeof files);
+	for (int i = 0; i < t.files; i++)
+		files[i].name = names[i];
+	if (data[0] & 4) {
+		t.each = hp_json_event;
+		t.arg = nobody;
+	}
 	if (setjmp(refused)) {
 		forget();
 		return 0;
 	}
-	read_trace(&p, 0);
-	for (int i = 0; i < p.count; i++) {
-		const struct series *s = &p.series[i];
+	for (int i = 0; i < t.files; i++)
+		hp_plot_read(&t, i);
+	for (int i = 0; i < t.count; i++) {
+		const struct hp_series *s = &t.series[i];
+		const struct hp_file *f = &files[s->file];
 
-		assert(s->values && s->value[0].t_ns >= begin_ns && s->value[s->values - 1].t_ns <= end_ns);
+		assert(s->values && s->value[0].t_ns >= f->begin_ns && s->value[s->values - 1].t_ns <= f->end_ns);
 		for (size_t k = 1; k < s->values; k++)
 			assert(s->value[k].t_ns >= s->value[k - 1].t_ns && s->value[k].bytes != s->value[k - 1].bytes);
-		p.peak_bytes = s->peak_bytes > p.peak_bytes ? s->peak_bytes : p.peak_bytes;
 		values += s->values;
 	}
-	assert(values <= trace_len);
-	if (p.count) {
+	assert(values <= trace_len * (size_t)t.files);
+	if (t.count) {
+		hp_plot_sum(&p, &t);
+		for (int i = 0; i < p.curves; i++)
+			check_curve(&p.curve[i]);
+		free(hp_plot_output(&p.run[0]));
+	}
+	if (t.count && p.panels <= HP_PANELS_MAX) {
 		FILE *to = open_memstream(&script, &script_len);
 
-		write_script(to, &p, "it's", data[0] & 2);
+		hp_plot_script(to, &p, "it's", data[0] & 2);
 		fclose(to);
 		for (size_t i = 0; i < sizeof no_numbers / sizeof *no_numbers; i++)
 			assert(!strstr(script, no_numbers[i]));

@@ -55,23 +55,25 @@ if command -v gnuplot >/dev/null; then
 		'predict, predict.csv: mean 1.6 MiB, peak 2 MiB, 1 miss'; do
 		works "which shows: $text" grep -F "<text>$text</text>" a.svg
 	done
-	says 'gnuplot has nothing to say' 0 '^0$' sh -c "'$hugepin' plot -o a.png lru.csv 2>&1 | wc -c"
+	says 'gnuplot has nothing to say' 0 '^0$' sh -c "'$hugepin' plot -o a.png lru.csv 2>&1 >/dev/null | wc -c"
 	printf '%s\n' $header 5,pin,0,none,0x1,1,0,0 >point.csv
-	says 'nor about a trace of one event' 0 '^0$' sh -c "'$hugepin' plot -o a.png point.csv 2>&1 | wc -c"
+	says 'nor about a trace of one event' 0 '^0$' sh -c "'$hugepin' plot -o a.png point.csv 2>&1 >/dev/null | wc -c"
 else
 	skip 'draws a PNG' 'gnuplot is not installed'
 fi
 
 # ---------------------------------------------------------------- what gnuplot is told
 
-works 'plots' plot lru.csv
-says 'to pinned.png, if not told otherwise' 0 '^picture$' cat pinned.png
+says 'names the picture and what it shows' 0 '^lru\.png: 1 trace, 1 policy, 5 s; 1200 x [0-9]* pixels$' plot lru.csv
+says 'which has the name of the trace, if not told otherwise' 0 '^picture$' cat lru.png
+says 'says so if it replaces a file' 0 '^lru\.png \(replaced\): 1 trace' plot lru.csv
 has 'steps in MiB and seconds from the first event to the last' '$values0 << END' '0 0' '0.001 2' '2 0' '3 2' '5 2' END
-has 'a mark for the miss' '$misses0 << END' '0 0.15' END
+has 'a mark for the miss' '$misses0 << END' '0 0.15 0.7' END
 mentions 'the axes begin at 0' '^set xrange \[0:5\]$'
 mentions 'and hold the most' '^set yrange \[0:2.1\]$'
-works 'plots several' plot -t "it's" lru.csv other/predict.csv
+says 'plots several' 0 '^pinned\.png: 2 traces, 2 policies, 5 s; ' plot -t "it's" lru.csv other/predict.csv
 mentions 'labels are of policy and file' ", \\\$values1 .* title 'predict, predict\\.csv: "
+mentions 'the first of two lines is wider, so that the other does not hide it' 'values0 using 1:2 with steps linewidth 4.2 .*values1 using 1:2 with steps linewidth 2 '
 mentions 'quotes are doubled' "'it''s'"
 works 'plots two of one name' plot lru.csv other/lru.csv
 mentions 'which have their paths then' "'predict, other/lru\\.csv: .*"
@@ -82,16 +84,17 @@ mentions 'which have their numbers then' "'lru, domain 1, two\\.csv: mean 8 KiB,
 works 'plots a domain that was opened again' plot again.csv
 mentions 'which has a line for each policy' "'none, again\\.csv: mean 8 KiB, peak 8 KiB, 0 misses'"
 works 'reads from a pipe' plot <(cat lru.csv)
-rm pinned.png
+rm -f pinned.png lru.png
 works 'plots where standard input and output are closed' \
 	bash -c 'PATH=$0/fake:$PATH; exec "$@" <&- >&-' "$t" "$hugepin" plot lru.csv
-says 'as elsewhere' 0 '^picture$' cat pinned.png
+says 'as elsewhere' 0 '^picture$' cat lru.png
 works 'plots where the end of children is ignored' env PATH="$t/fake:$PATH" python3 -c 'import os, signal, sys
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 os.execv(sys.argv[1], sys.argv[1:])' "$hugepin" plot lru.csv
 cp lru.csv $'l\xfc.csv'
 works 'plots a file whose name is not UTF-8' plot $'l\xfc.csv'
 mentions 'as what is' 'l\?\.csv: mean'
+says 'beside it' 0 '^picture$' cat $'l\xfc.png'
 
 # More than a million events of 1 us, in saw teeth, with one peak; the file does not end with a newline.
 {
@@ -106,6 +109,69 @@ says 'of which it keeps a few for each column' 0 '^ok$' \
 	END { print (n > 2400 && n < 10000 && peak > 953.6 && peak < 953.7 && last == "1200 0.00117683411" && !back ? "ok" : n " " peak " " last) }' script
 says 'and one miss for each' 0 '^2400$' awk '/^.misses0/ { on = 1; next } /^END/ { on = 0 } on { n++ } END { print n }' script
 mentions 'but counts them all' 'peak 954 MiB, 12000 misses'
+
+# ---------------------------------------------------------------- ranks
+
+# rank RUN POLICY RANK BYTES [HOST SHIFT]: a trace of a rank that registers so much at 1 s + SHIFT, half of it from 2 s on, ends at 3 s.
+rank()
+{
+	local s=${6:-0}
+	{
+		printf '%s\n' $header "# rank=$3 pid=$((100 + $3)) host=${5:-one}"
+		echo "$((1 + s))000000000,miss,0,$2,0x1000,$4,0,0"
+		echo "$((1 + s))000000000,register,0,$2,0x1000,$4,$4,1"
+		echo "$((2 + s))000000000,deregister,0,$2,0x1000,$4,$(($4 / 2)),1"
+		echo "$((3 + s))000000000,unpin,0,$2,0x1000,$4,$(($4 / 2)),1"
+	} >"$1"
+}
+for n in 0 1 2 3 4 5; do rank run.r$n.csv lru $n $(((n + 1) << 20)); done
+says 'the ranks of a program are one run' 0 '^run\.png: 6 ranks, 1 policy, 2 s; 1200 x' plot run.r*.csv
+# 21 MiB together, of each 3.5; then half of it. A value that lasts no time is there for nobody.
+has 'the line is their sum, on the scale of a rank' '$values0 << END' '0 3.5' '1 1.75' '2 1.75' END
+says 'the band is from the one that has least to the one that has most' 0 '^0\.5 3$' \
+	awk '/^.band0/ { on = 1; next } /^END/ { on = 0 } on && $1 > 1.9 && $1 < 1.91 { print $2, $3; exit }' script
+mentions 'the right axis is that of the sum' '^set y2range \[0:37.8\]$'
+mentions 'the label has both' "'lru, run\.r\*\.csv: 6 ranks together: mean 15.8 MiB, peak 21 MiB; a rank at most 6 MiB; 6 misses'"
+says 'misses of one time are one mark' 0 '^1$' awk '/^.misses0/ { on = 1; next } /^END/ { on = 0 } on { n++ } END { print n }' script
+rank run.r6.csv lru 6 1048576 one 2
+works 'a rank that begins later' plot run.r*.csv
+has 'begins later in the picture, if it has the clock of the others' '$values0 << END' '0 3' '1 1.5' '2 1.64285714' '3 1.57142857' '4 1.57142857' END
+rank run.r6.csv lru 6 1048576 two 2000
+works 'a rank with a clock of its own' plot run.r*.csv
+has 'begins at the left' '$values0 << END' '0 3.14285714' '1 1.57142857' '2 1.57142857' END
+rm run.r6.csv
+for policy in lru predict none; do for n in $(seq 0 15); do rank $policy.r"$n".csv $policy "$n" 1048576; done; done
+says 'sixteen ranks under three policies are three runs' 0 '^pinned\.png: 3 runs, 16 ranks, 3 policies, 2 s; 1200 x' \
+	plot lru.r*.csv predict.r*.csv none.r*.csv
+says 'each with a panel of its own' 0 '^3$' grep -c '^plot .band[012] .* .values[012] ' script
+says 'and the same axes' 0 '^1$' sh -c "grep '^set yrange .0:1\.05' script | sort -u | wc -l"
+works 'up to four ranks' plot run.r[0-3].csv
+says 'have a panel each' 0 '^4$' grep -c '^plot .values' script
+mentions 'and their own names' "'lru, run\.r2\.csv: mean"
+mkdir -p jobs
+for n in 0 1 2 3 4; do rank jobs/$n-of-run.csv lru "$n" 1048576; rank jobs/run.10$n.csv lru "$n" 1048576; done
+says 'a rank in another place of the name' 0 '^jobs/of-run\.png: 5 ranks' plot jobs/?-of-run.csv
+says 'the number of the process in its place' 0 '^jobs/run\.png: 5 ranks' plot jobs/run.10?.csv
+says 'both are two runs' 0 '^pinned\.png( \(replaced\))?: 2 runs, 5 ranks' plot jobs/*.csv
+says 'the same files twice are two runs' 0 '^pinned\.png( \(replaced\))?: 2 runs, 6 ranks' plot run.r*.csv run.r*.csv
+for n in 0 1 2 3 4; do grep -v '#' run.r$n.csv >old.r$n.csv; cp old.r$n.csv single$n.csv; done
+says 'ranks of a trace that does not have them inside' 0 '^old\.png: 5 ranks' plot old.r*.csv
+says 'files without ranks are runs of their own' 0 '^pinned\.png( \(replaced\))?: 5 traces, 1 policy' plot single?.csv
+{ echo $header; seq 0 4 | awk '{ print "1,register," $1 ",lru,0x1000,4096,4096,1" }'; } >wide.csv
+says 'five domains of a process are a sum, too' 0 '^wide\.png: 1 trace' plot wide.csv
+mentions 'which says so' "'lru, wide\.csv: 5 domains together"
+for n in $(seq 97); do cp lru.csv m"$n".csv; done
+says 'too many runs for a picture' 1 '97 runs and policies are too many for one picture, which takes 96' plot m?.csv m??.csv
+works 'but not for one of less' plot m[1-8]?.csv
+rm -f m?.csv m??.csv
+if command -v gnuplot >/dev/null; then
+	says 'gnuplot has nothing to say about ranks' 0 '^0$' \
+		sh -c "'$hugepin' plot -o a.png lru.r*.csv predict.r*.csv run.r*.csv single?.csv 2>&1 >/dev/null | wc -c"
+fi
+cp lru.csv same.png
+says 'a trace is not replaced by its picture' 1 'same\.png: this is a trace; the picture needs another name' plot -o same.png same.png
+cmp -s lru.csv same.png || fail 'it is whole'
+rm same.png
 
 # ---------------------------------------------------------------- Trace Event JSON
 
@@ -146,18 +212,18 @@ fi
 # ---------------------------------------------------------------- the file on its way
 
 echo precious >precious
-ln -s precious pinned.png.part
+ln -s precious lru.png.part
 works 'plots where a link lies beside the picture' plot lru.csv
 says 'which it does not write through' 0 '^precious$' cat precious
-rm pinned.png.part pinned.png precious
+rm lru.png.part lru.png precious
 says 'the picture is as readable as other files' 0 '^-rw-r-----$' \
-	sh -c 'umask 027; "$@" && stat -c %A pinned.png' sh env PATH="$t/fake:$PATH" "$hugepin" plot lru.csv
+	sh -c 'umask 027; "$@" >/dev/null && stat -c %A lru.png' sh env PATH="$t/fake:$PATH" "$hugepin" plot lru.csv
 echo old >pinned.png
 mkfifo slow
 for name in SIGINT SIGTERM SIGHUP; do
 	says "ended by $name, it leaves the old picture and nothing else" 0 "^-$name \\['pinned.png'\\] old$" \
 		python3 -c 'import os, signal, subprocess, sys, time, glob
-p = subprocess.Popen([sys.argv[1], "plot", "slow"])
+p = subprocess.Popen([sys.argv[1], "plot", "-o", "pinned.png", "slow"])
 slow = open("slow", "w")
 assert glob.glob("pinned.png.*.part"), os.listdir()
 p.send_signal(getattr(signal, sys.argv[2]))
@@ -188,10 +254,12 @@ an end within|7|12000000000,un|no such event
 only an event|7|12000000000,unpin|the domain
 only a policy|7|12000000000,unpin,0,lru|the last four
 END
+{ echo 'seq(call number),t_start(ns since MPI_Init),t_end,cpu_app,op'; echo 1,2,3,4,Send; } >calls.csv
+says 'a file of the calls of MPI' 1 'calls\.csv:1: this file has the calls of an MPI program, of HUGEPIN_MPI_TRACE; .* HUGEPIN_TRACE=run\.csv' plot calls.csv
 printf '%s\n' $header >none.csv
 : >empty.csv
 { cat lru.csv; printf '13000000000,pin,0,lru,0x1,1,1,1\0,x\n'; } >zero.csv
-rm -f pinned.png
+rm -f ./*.png
 says 'a zero byte' 1 'zero\.csv:8: a zero byte' plot zero.csv
 says 'a trace without events' 1 'no events in none\.csv$' plot none.csv
 says 'an empty file' 1 'empty\.csv:1: not a trace' plot empty.csv
@@ -203,8 +271,9 @@ says 'a name without ending, in a directory with one' 2 'ends in' plot -o x.png/
 says 'a directory that is not there' 1 'nowhere/a\.png.*: No such file' plot -o nowhere/a.png lru.csv
 works 'an ending in capitals is the same' plot -o A.SVG lru.csv
 says 'helps' 0 '^usage: hugepin plot' plot --help
-echo old >pinned.png
+echo old >lru.png
 says 'without gnuplot it says what is missing' 1 'apt-get install gnuplot-nox' env PATH="$t" "$hugepin" plot lru.csv
+echo old >big.png
 says 'when gnuplot fails it says so' 1 'gnuplot failed' env PATH="$t/broken" "$hugepin" plot big.csv
-says 'and the old picture stays' 0 '^old$' cat pinned.png
+says 'and the old picture stays' 0 '^old$' cat big.png
 says 'and nothing else' 0 '^0$' sh -c 'ls -- *.part 2>/dev/null | wc -l'
