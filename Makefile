@@ -170,7 +170,7 @@ $(BUILD)/libhugepin-malloc.so $(BUILD)/installed/libhugepin-malloc.so: $(DROPIN_
 
 $(BUILD)/hugepin: $(CMD_OBJ)
 	@echo '  LD      $@'
-	$(Q)$(CC) -pie $(RELRO) $(SANFLAGS) $(LDFLAGS) -o $@ $^ -lhugetlbfs -ljansson
+	$(Q)$(CC) -pie $(RELRO) $(SANFLAGS) $(LDFLAGS) -o $@ $^ -lhugetlbfs -ljansson -lm
 
 # Unit tests see the library's hidden names. A live test, and an example, says in its first lines what it is linked with:
 # libraries of ours (hugepin, hugepin-verbs) and others (uring, ibverbs).
@@ -178,11 +178,11 @@ $(BUILD)/hugepin: $(CMD_OBJ)
 TEST_FLAGS = -Itests -fno-builtin -U_FORTIFY_SOURCE
 LINK_LINE = $$(sed -n 's|^/\* link: \(.*\) \*/$$|\1|p;4q' $< | xargs -n1 | sed -n 's/^hugepin.*\|^uring\|^ibverbs/-l&/p' | xargs)
 LINK_DIRS = -L$(BUILD) $(addprefix -Xlinker ,-rpath $(abspath $(BUILD)) -rpath-link $(BUILD))
-UNIT_OBJ := $(LIB_OBJ) $(VERBS_OBJ) $(addprefix $(BUILD)/cmd/,launch.o look.o)
+UNIT_OBJ := $(LIB_OBJ) $(VERBS_OBJ) $(addprefix $(BUILD)/cmd/,judge.o launch.o look.o text.o)
 FLAGS_tests = $(TEST_FLAGS) -DT_UNIT
 $(UNIT): %: %.o $(UNIT_OBJ)
 	@echo '  TEST    $@'
-	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $(filter-out $(STANDS_IN_FOR),$(filter %.o,$^)) $(LIB_LIBS) -libverbs
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $(filter-out $(STANDS_IN_FOR),$(filter %.o,$^)) $(LIB_LIBS) -libverbs -lm
 # What a test has in place of these.
 $(BUILD)/tests/unit/helper_plan_%: STANDS_IN_FOR := $(BUILD)/reg/policy/plan.o $(BUILD)/reg/share.o
 $(LIVE): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/flags

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cmd/check.h"
 #include "cmd/info.h"
 #include "cmd/models.h"
 #include "cmd/plot.h"
@@ -44,7 +45,7 @@ static int print_help(void)
 	putchar('\n');
 	for (int i = 0; i < COMMANDS; i++)
 		printf("%-10s %s\n", word_of(i), commands[i].does);
-	puts("\nOptions of run, each in place of the environment variable HUGEPIN_...:");
+	puts("\nOptions of run and check, each in place of the environment variable HUGEPIN_...:");
 	hp_run_print_options();
 	return 0;
 }

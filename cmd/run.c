@@ -21,15 +21,14 @@
 #include "cmd/usage.h"
 
 #define LIBRARY HP_SONAME("libhugepin-malloc")
-#define OPTION_NAME_MAX 64
+#define FIRST 256 /* number of the first option of the table, above all letters */
 
-/* HUGEPIN_SOME_NAME -> some-name */
-static char *option_name(const struct hp_option *o, char buf[OPTION_NAME_MAX])
+char *hp_run_option_name(const struct hp_option *o, char buf[HP_OPTION_NAME_MAX])
 {
 	const char *s = strchr(o->name, '_') + 1;
 	size_t i = 0;
 
-	for (; s[i] && i < OPTION_NAME_MAX - 1; i++)
+	for (; s[i] && i < HP_OPTION_NAME_MAX - 1; i++)
 		buf[i] = (char)(s[i] == '_' ? '-' : tolower((unsigned char)s[i]));
 	buf[i] = '\0';
 	return buf;
@@ -44,61 +43,68 @@ void hp_run_print_options(void)
 					     [HP_WORD] = "=WORD",
 					     [HP_PATH] = "=PATH",
 					     [HP_REPORT] = "[=REPORT]" };
-	char name[OPTION_NAME_MAX], accepts[128], def[HP_TEXT_MAX];
+	char name[HP_OPTION_NAME_MAX], accepts[128], def[HP_TEXT_MAX];
 
 	for (int i = 0; i < hp_options_count; i++) {
 		const struct hp_option *o = &hp_options[i];
-		printf("  --%s%s\n      %s.\n      Takes %s; the default is %s.\n", option_name(o, name),
+		printf("  --%s%s\n      %s.\n      Takes %s; the default is %s.\n", hp_run_option_name(o, name),
 		       kinds[o->type], o->sentence, hp_option_accepts(o, accepts, sizeof accepts),
 		       hp_text_option(o, o->def, def));
 	}
 }
 
-/* Turn options into environment variables. Returns the index of PROGRAM in argv, 0 for --help, or -1. */
-static int options_to_environment(int argc, char **argv)
+int hp_run_take_options(int argc, char **argv, const struct hp_run_more *more)
 {
-	struct option *longs = calloc((size_t)hp_options_count + 2, sizeof *longs);
-	char(*names)[OPTION_NAME_MAX] = calloc((size_t)hp_options_count, sizeof *names);
-	const int help = hp_options_count;
+	const int ours = hp_options_count, theirs = more ? more->count : 0;
+	struct option *longs = calloc((size_t)(ours + theirs) + 2, sizeof *longs);
+	char(*names)[HP_OPTION_NAME_MAX] = calloc((size_t)ours, sizeof *names);
+	const int help = ours;
 	int found = -1, i;
 
 	if (!longs || !names) {
-		perror("hugepin");
+		perror(argv[0]);
 		goto out;
 	}
-	for (i = 0; i < hp_options_count; i++) {
+	for (i = 0; i < ours; i++) {
 		const bool may_stand_alone = hp_options[i].type == HP_FLAG || hp_options[i].type == HP_REPORT;
 		const int wants = may_stand_alone ? optional_argument : required_argument;
-		longs[i] = (struct option){ option_name(&hp_options[i], names[i]), wants, NULL, i };
+		longs[i] = (struct option){ hp_run_option_name(&hp_options[i], names[i]), wants, NULL, FIRST + i };
 	}
-	longs[help] = (struct option){ "help", no_argument, NULL, help };
+	longs[help] = (struct option){ "help", no_argument, NULL, FIRST + help };
+	for (i = 0; i < theirs; i++)
+		longs[help + 1 + i] = more->longs[i];
 
 	/* "+": stop at PROGRAM, since later arguments belong to it. */
-	while ((i = getopt_long(argc, argv, "+", longs, NULL)) != -1) {
-		if (i == help) {
+	while ((i = getopt_long(argc, argv, more ? more->letters : "+", longs, NULL)) != -1) {
+		if (i == FIRST + help) {
 			found = 0;
 			goto out;
 		}
-		if (i < 0 || i >= hp_options_count)
+		if (i == '?')
 			goto out;
-		const struct hp_option *o = &hp_options[i];
+		if (i < FIRST) {
+			if (more->take(i, optarg))
+				goto out;
+			continue;
+		}
+		const struct hp_option *o = &hp_options[i - FIRST];
 		const char *text = optarg ? optarg : "1";
 		char accepts[128];
 		int64_t value;
 		if (hp_option_parse(o, text, &value)) {
-			fprintf(stderr, "hugepin run: --%s=%s is not understood: it takes %s\n", names[i], text,
+			fprintf(stderr, "%s: --%s=%s is not understood: it takes %s\n", argv[0], names[i - FIRST], text,
 				hp_option_accepts(o, accepts, sizeof accepts));
 			goto out;
 		}
 		if (setenv(o->name, text, 1)) {
-			perror("hugepin run");
+			perror(argv[0]);
 			goto out;
 		}
 	}
 	if (optind < argc)
 		found = optind;
 	else
-		fputs("hugepin run: which program?\n", stderr);
+		fprintf(stderr, "%s: which program?\n", argv[0]);
 out:
 	free(longs);
 	free(names);
@@ -135,23 +141,21 @@ bool hp_run_beside(const char *library, const char *name, char ret_path[PATH_MAX
 	return snprintf(ret_path, PATH_MAX, "%.*s%s", dir, library, name) < PATH_MAX && !access(ret_path, R_OK);
 }
 
-/* Put our library first into LD_PRELOAD, so that its malloc is found before that of another preloaded library. Behind
- * it put libhugepin.so, which it needs: the loader may not search the directory where we are installed. */
-static int preload(const char *library)
+int hp_run_preload(const char *title, const char *library)
 {
 	const char *old = getenv("LD_PRELOAD");
 	char *list, needed[PATH_MAX];
 	const bool beside = hp_run_beside(library, HP_SONAME("libhugepin"), needed);
 
 	if (strpbrk(library, ": ")) {
-		fprintf(stderr, "hugepin run: %s: the loader cannot preload from a path with a colon or a space\n",
+		fprintf(stderr, "%s: %s: the loader cannot preload from a path with a colon or a space\n", title,
 			library);
 		return -1;
 	}
 	if (asprintf(&list, "%s%s%s%s%s", library, beside ? ":" : "", beside ? needed : "", old && *old ? ":" : "",
 		     old ? old : "") < 0 ||
 	    setenv("LD_PRELOAD", list, 1)) {
-		perror("hugepin run");
+		perror(title);
 		return -1;
 	}
 	free(list);
@@ -177,7 +181,7 @@ static void warn_of_empty_pool(void)
 int hp_run_main(int argc, char **argv)
 {
 	char library[PATH_MAX], why[PATH_MAX + 256];
-	const int program = options_to_environment(argc, argv);
+	const int program = hp_run_take_options(argc, argv, NULL);
 
 	if (program <= 0) {
 		const int status = hp_usage(argv[0], program == 0);
@@ -191,7 +195,7 @@ int hp_run_main(int argc, char **argv)
 		fprintf(stderr, "hugepin run: %s\n", library);
 		return HP_EXIT_REFUSED;
 	}
-	if (preload(library))
+	if (hp_run_preload(argv[0], library))
 		return HP_EXIT_REFUSED;
 	int status = hp_target_check(argv[program], why, sizeof why);
 	if (!status) {

@@ -7,11 +7,36 @@
 #include <limits.h>
 #include <stdbool.h>
 
+#include "base/config.h"
+
+struct option;
+
 /* The sub-command. Returns the exit status. */
 int hp_run_main(int argc, char **argv);
 
 /* Print the options of `run`, from the table. */
 void hp_run_print_options(void);
+
+/* The name of an option of `run`: HUGEPIN_SOME_NAME -> some-name. Returns buf. */
+#define HP_OPTION_NAME_MAX 64
+char *hp_run_option_name(const struct hp_option *o, char buf[HP_OPTION_NAME_MAX]);
+
+/* Further options of a sub-command that starts a program. */
+struct hp_run_more {
+	const char *letters;	    /* of getopt(3), with "+" in front */
+	const struct option *longs; /* their `val` is below 256 */
+	int count;
+	int (*take)(int letter, const char *argument); /* not 0: refused, with a message on stderr */
+};
+
+/* Turn the options of the table into environment variables, and hand the others on. more: NULL if there are none.
+ * Returns the index of PROGRAM in argv; 0 for --help; -1 if the command line is wrong, with a message on stderr. */
+int hp_run_take_options(int argc, char **argv, const struct hp_run_more *more);
+
+/* Put the library first into LD_PRELOAD, so that its malloc is found before that of another preloaded library. Behind
+ * it put libhugepin.so, which it needs: the loader may not search the directory where we are installed. 0; or -1 with a
+ * message on stderr, which begins with `title`. */
+int hp_run_preload(const char *title, const char *library);
 
 /* Find libhugepin-malloc.so. 0 and its path; or -1, and in `path` a sentence with the places that were searched. */
 int hp_run_find_library(char path[PATH_MAX]);

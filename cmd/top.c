@@ -24,6 +24,7 @@
 
 #include "base/base.h"
 #include "cmd/show.h"
+#include "cmd/signals.h"
 #include "cmd/usage.h"
 
 #define NS UINT64_C(1000000000)
@@ -302,14 +303,9 @@ static int watch(struct hp_process *p, char *why, size_t size)
 
 static void catch_signals(void)
 {
-	struct sigaction now;
 	sigset_t set;
 
-	/* Leave out ignored signals (nohup(1) ignores SIGHUP): a blocked signal would still reach the descriptor. */
-	sigemptyset(&set);
-	for (const int *s = (const int[]){ SIGINT, SIGTERM, SIGHUP, SIGQUIT, 0 }; *s; s++)
-		if (!sigaction(*s, NULL, &now) && now.sa_handler != SIG_IGN)
-			sigaddset(&set, *s);
+	hp_signals_that_end(&set);
 	if (option.screen) {
 		sigaddset(&set, SIGWINCH);
 		sigaddset(&set, SIGTSTP);

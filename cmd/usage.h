@@ -12,6 +12,9 @@ enum {
 	HP_EXIT_USAGE = 2,
 	HP_EXIT_ADVICE = 3, /* `info` has advice */
 	HP_EXIT_NONE = 4, /* `info` found no hugepages at all */
+	HP_EXIT_NO = 5, /* `check`: the program gains nothing, or loses */
+	HP_EXIT_UNSURE = 6, /* `check` cannot tell */
+	HP_EXIT_BREAKS = 7, /* `check`: the program fails with hugepin, and works without */
 	HP_EXIT_REFUSED = 125,
 	HP_EXIT_CANNOT_EXEC = 126,
 	HP_EXIT_NOT_FOUND = 127
@@ -21,6 +24,8 @@ enum {
  * cmd/models.c. */
 #define HP_COMMANDS(X) \
 	X(run, "[OPTION...] [--] PROGRAM [ARG...]", "start PROGRAM with its buffers of 32 KiB and more in hugepages") \
+	X(check, "[-t SECONDS] [-n ROUNDS] [--json] [OPTION...] [--] PROGRAM [ARG...]", \
+	  "run PROGRAM without and with hugepin, and say whether it gains") \
 	X(info, "[--json]", "what this machine offers for that, and what to change") \
 	X(calibrate, "[DEVICE]", "measure what sending small pieces costs on verbs devices") \
 	X(top, "[-d SECONDS] [-n NUMBER] [--once] [--json] PID", \

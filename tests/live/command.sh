@@ -341,7 +341,7 @@ fi
 check 'info takes no arguments' 2 '^usage: hugepin info' "$hugepin" info me
 
 check 'info has no other options' 2 '^usage: hugepin info' "$hugepin" info --all
-for sub in run info calibrate top plot; do
+for sub in run check info calibrate top plot; do
 	check "$sub helps" 0 "^usage: hugepin $sub " "$hugepin" $sub --help
 	check "$sub refuses an unknown option" 2 "^hugepin $sub: unrecognized option '--walk'" "$hugepin" $sub --walk
 	check 'and shows its usage then' 2 "^usage: hugepin $sub " "$hugepin" $sub --walk

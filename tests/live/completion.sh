@@ -62,6 +62,11 @@ offers 'programs behind options' 'basename' run --pages = thp --stats --fit 3 --
 offers 'programs behind a flag' 'basename' run --stats basenam
 offers 'files for a program' 'three.txt' run --fit = 3 cat th
 offers 'files, also where an option could be' '' run cat --pa
+offers 'the options of check itself' '--json' check --js
+offers 'and those of run' '1g auto base hugetlb thp' check -t 5 --pages = ''
+offers 'programs to check' 'basename' check -t 5 -n 3 --json --fork = cow -- basenam
+offers 'no file for its seconds' '' check -t o
+offers 'files for a program to check' 'three.txt' check -n 3 cat th
 offers 'options of info' '--help --json' info -
 offers 'nothing behind info' '' info ''
 offers 'options of plot' '--help -o -t' plot -

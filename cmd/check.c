@@ -1,0 +1,685 @@
+/*
+ * hugepin check: runs a program without and with hugepin, in turns, and says whether it gains. The first run of each
+ * warms the machine's caches up and is not counted; in the first run with hugepin the heap writes its statistics. Then
+ * come rounds, of one run each, which begin with the one and the other by turns. They end when the rules (cmd/judge.c)
+ * are sure, or when the time is over.
+ */
+#include "cmd/check.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <jansson.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "base/config.h"
+#include "cmd/facts.h"
+#include "cmd/judge.h"
+#include "cmd/machine.h"
+#include "cmd/run.h"
+#include "cmd/target.h"
+#include "cmd/text.h"
+#include "cmd/trial.h"
+#include "cmd/usage.h"
+
+#define SECOND UINT64_C(1000000000)
+#define COMMAND_MAX 200
+
+enum { ROUNDS_MIN = 5, ROUNDS_DEFAULT = 20, THP_ROUNDS = 10 };
+enum variant { WITHOUT, WITH, WITH_STATS, WITH_THP, VARIANTS };
+
+static struct {
+	double limit_s;
+	unsigned rounds_min, rounds_max;
+	bool json;
+} option = { .limit_s = 60, .rounds_min = ROUNDS_MIN, .rounds_max = ROUNDS_DEFAULT };
+
+static struct {
+	const char *temporary; /* where temporary files may lie */
+	char directory[PATH_MAX]; /* of the statistics and of perf's output */
+	char **environment[VARIANTS];
+	struct hp_trial_how how;
+	uint64_t start_ns, limit_ns;
+	char tail[HP_TAIL_MAX];
+	struct hp_trial trial[2][HP_ROUNDS_MAX], thp[2][HP_ROUNDS_MAX];
+} check;
+
+/* ------------------------------------------------------------------ the command line */
+
+static int take_option(int letter, const char *argument)
+{
+	char *end;
+
+	if (letter == 'j') {
+		option.json = true;
+	} else if (letter == 't') {
+		option.limit_s = strtod(argument, &end);
+		if (*end || end == argument || !(option.limit_s >= 1 && option.limit_s <= 86400)) {
+			fprintf(stderr, "hugepin check: -t takes seconds, 1 to 86400, not '%s'\n", argument);
+			return -1;
+		}
+	} else {
+		const long n = strtol(argument, &end, 10);
+		if (*end || end == argument || n < 1 || n > HP_ROUNDS_MAX) {
+			fprintf(stderr, "hugepin check: -n takes a number from 1 to %d, not '%s'\n", HP_ROUNDS_MAX,
+				argument);
+			return -1;
+		}
+		option.rounds_min = option.rounds_max = (unsigned)n;
+	}
+	return 0;
+}
+
+/* The command as a shell takes it, cut if it is long. */
+static char *command_text(char **argv, char *text, size_t size)
+{
+	size_t len = 0;
+
+	*text = '\0';
+	for (; *argv && len < size; argv++) {
+		const bool plain =
+			**argv && !(*argv)[strspn(*argv, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+							 "0123456789_-+=:,./@%")];
+		const char *const quote = plain ? "" : strchr(*argv, '\'') ? "\"" : "'";
+		len += (size_t)snprintf(text + len, size - len, "%s%s%s%s", len ? " " : "", quote, *argv, quote);
+	}
+	if (len >= size)
+		strcpy(text + size - 4, "...");
+	for (char *c = text; *c; c++)
+		*c = *c == '\n' ? ' ' : *c;
+	return hp_text_tame(text);
+}
+
+/* ------------------------------------------------------------------ what the program is given */
+
+static char **copy_environment(void)
+{
+	size_t n = 0;
+	char **copy;
+
+	while (environ[n])
+		n++;
+	copy = calloc(n + 1, sizeof *copy);
+	for (size_t i = 0; copy && i < n; i++)
+		if (!(copy[i] = strdup(environ[i])))
+			return NULL;
+	return copy;
+}
+
+/* Make the environments of all variants. The process's own stays that of WITHOUT. 0, or -1 with a message. */
+static int make_environments(const char *library)
+{
+	char stats[PATH_MAX + 32], *const old = getenv("LD_PRELOAD") ? strdup(getenv("LD_PRELOAD")) : NULL,
+					  *const pages =
+						  getenv("HUGEPIN_PAGES") ? strdup(getenv("HUGEPIN_PAGES")) : NULL;
+
+	unsetenv("HUGEPIN_STATS");
+	check.environment[WITHOUT] = copy_environment();
+	if (hp_run_preload("hugepin check", library))
+		return -1;
+	check.environment[WITH] = copy_environment();
+	snprintf(stats, sizeof stats, "json:%s/%%p", check.directory);
+	setenv("HUGEPIN_STATS", stats, 1);
+	check.environment[WITH_STATS] = copy_environment();
+	unsetenv("HUGEPIN_STATS");
+	setenv("HUGEPIN_PAGES", "thp", 1);
+	check.environment[WITH_THP] = copy_environment();
+	if (pages)
+		setenv("HUGEPIN_PAGES", pages, 1);
+	else
+		unsetenv("HUGEPIN_PAGES");
+	if (old)
+		setenv("LD_PRELOAD", old, 1);
+	else
+		unsetenv("LD_PRELOAD");
+	free(old);
+	free(pages);
+	for (int i = 0; i < VARIANTS; i++)
+		if (!check.environment[i]) {
+			perror("hugepin check");
+			return -1;
+		}
+	return 0;
+}
+
+/* Copy a pipe or a socket into a file without a name, until its end. -1: with a message. A signal may end this process
+ * meanwhile, so there is no directory yet. */
+static int copy_input(void)
+{
+	const uint64_t limit_ns = hp_clock_ns() + (uint64_t)(option.limit_s * (double)SECOND);
+	const int to = open(check.temporary, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+	struct pollfd fd = { .fd = STDIN_FILENO, .events = POLLIN };
+	static char buf[65536];
+	ssize_t n = 1;
+
+	if (to < 0) {
+		fprintf(stderr, "hugepin check: no file in %s: %s\n", check.temporary, strerror(errno));
+		return -1;
+	}
+	while (n > 0) {
+		const uint64_t now_ns = hp_clock_ns();
+		if (now_ns >= limit_ns || !poll(&fd, 1, (int)((limit_ns - now_ns) / 1000000) + 1)) {
+			fprintf(stderr,
+				"hugepin check: the standard input has not ended within the %.0f s of -t, and each run "
+				"needs all of it: give a file, or </dev/null\n",
+				option.limit_s);
+			close(to);
+			return -1;
+		}
+		n = read(STDIN_FILENO, buf, sizeof buf);
+		if (n < 0 || write(to, buf, (size_t)n) != n) {
+			fprintf(stderr, "hugepin check: the standard input cannot be copied: %s\n", strerror(errno));
+			close(to);
+			return -1;
+		}
+	}
+	return to;
+}
+
+/* Choose the program's standard input, which each run gets from its beginning. */
+static int choose_input(void)
+{
+	struct stat st;
+
+	check.how.input_at = -1;
+	if (fstat(STDIN_FILENO, &st))
+		st.st_mode = 0;
+	if (S_ISREG(st.st_mode)) {
+		check.how.input = STDIN_FILENO;
+		check.how.input_at = lseek(STDIN_FILENO, 0, SEEK_CUR);
+	} else if (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode)) {
+		check.how.input = copy_input();
+		check.how.input_at = 0;
+	} else {
+		check.how.input = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	}
+	return check.how.input < 0 ? -1 : 0;
+}
+
+static void remove_directory(void)
+{
+	DIR *const d = opendir(check.directory);
+	struct dirent *e;
+
+	while (d && (e = readdir(d)))
+		if (e->d_name[0] != '.')
+			unlinkat(dirfd(d), e->d_name, 0);
+	if (d)
+		closedir(d);
+	rmdir(check.directory);
+}
+
+/* ------------------------------------------------------------------ running */
+
+/* Tell people on a terminal what goes on. NULL: nothing any more. */
+static void tell_progress(const char *what, unsigned round)
+{
+	if (!isatty(STDERR_FILENO))
+		return;
+	fputs("\r\033[K", stderr);
+	if (what && round)
+		fprintf(stderr, "hugepin check: %s, round %u", what, round);
+	else if (what)
+		fprintf(stderr, "hugepin check: %s", what);
+}
+
+/* Run the program once. 0; -EINTR: a signal came; another -errno: it could not be started. */
+static int run_once(enum variant v, struct hp_trial *ret_)
+{
+	char tail[HP_TAIL_MAX];
+
+	check.how.environment = check.environment[v];
+	const int err = hp_trial_run(&check.how, ret_, tail);
+	if (!err && ret_->status)
+		memcpy(check.tail, tail, sizeof tail);
+	return err;
+}
+
+/* Whether runs that take so many seconds end before the time is over. */
+static bool has_time(double seconds)
+{
+	return (double)(check.limit_ns - hp_clock_ns()) > seconds * 1.1 * (double)SECOND &&
+	       hp_clock_ns() < check.limit_ns;
+}
+
+/* Run a round: a then b, or b then a. 0 or -errno; -ETIME: the time was over before its end. */
+static int run_round(unsigned round, enum variant a, struct hp_trial *ret_a, enum variant b, struct hp_trial *ret_b)
+{
+	const bool a_first = round % 2 == 0;
+	int err = run_once(a_first ? a : b, a_first ? ret_a : ret_b);
+
+	if (!err)
+		err = run_once(a_first ? b : a, a_first ? ret_b : ret_a);
+	return err ? err : ret_a->ended && ret_b->ended ? 0 : -ETIME;
+}
+
+/* Run rounds of two variants until the rules are sure. judge() says so. */
+static int run_rounds(const char *what, enum variant a, enum variant b, struct hp_trial trial[2][HP_ROUNDS_MAX],
+		      unsigned max, double seconds, struct hp_measured *m, unsigned *count,
+		      bool (*is_sure)(const struct hp_measured *m))
+{
+	int err = 0;
+
+	while (*count < max && (*count < option.rounds_min || !is_sure(m)) && has_time(seconds)) {
+		tell_progress(what, *count + 1);
+		err = run_round(*count, a, &trial[0][*count], b, &trial[1][*count]);
+		if (err)
+			break;
+		seconds = HP_MAX(seconds, trial[0][*count].wall_s + trial[1][*count].wall_s);
+		++*count;
+		const enum hp_answer answer = hp_judge(m).answer;
+		if (*count >= 2 && (answer == HP_ANSWER_BREAKS || answer == HP_ANSWER_FAILS))
+			break;
+	}
+	return err == -ETIME ? 0 : err;
+}
+
+static bool is_sure(const struct hp_measured *m)
+{
+	return hp_judge(m).sure == HP_SURE;
+}
+
+static bool is_sure_of_thp(const struct hp_measured *m)
+{
+	return hp_judge(m).thp.sure == HP_SURE;
+}
+
+/* ------------------------------------------------------------------ dTLB misses */
+
+/* Read what `perf stat -x,` has written: "VALUE,UNIT,EVENT,...". -1: it did not count. */
+static int64_t read_perf(const char *path)
+{
+	char line[512];
+	long long count = -1;
+	FILE *const f = fopen(path, "re");
+
+	while (f && fgets(line, sizeof line, f))
+		if (strstr(line, "dTLB-load-misses") && sscanf(line, "%lld,", &count) != 1)
+			count = -1;
+	if (f)
+		fclose(f);
+	return count;
+}
+
+/* Count the dTLB misses of a run. argv: of the program, or of true(1), to try. preload: what perf itself must not
+ * have. */
+static int count_tlb(char **argv, const char *preload, int64_t *ret_)
+{
+	char path[PATH_MAX + 16], assignment[2 * PATH_MAX];
+	struct hp_trial_how how = check.how;
+	struct hp_trial t;
+	char tail[HP_TAIL_MAX];
+	int n = 0, err;
+
+	snprintf(path, sizeof path, "%s/perf", check.directory);
+	snprintf(assignment, sizeof assignment, "LD_PRELOAD=%s", preload);
+	const char *const before[] = { "perf", "stat", "-x,", "-e",  "dTLB-load-misses",
+				       "-o",   path,   "--",  "env", assignment };
+	while (argv[n])
+		n++;
+	how.argv = calloc((size_t)n + sizeof before / sizeof *before + 1, sizeof *how.argv);
+	if (!how.argv)
+		return -ENOMEM;
+	memcpy(how.argv, before, sizeof before);
+	memcpy(how.argv + sizeof before / sizeof *before, argv, (size_t)n * sizeof *argv);
+	how.environment = check.environment[WITHOUT];
+	unlink(path);
+	err = hp_trial_run(&how, &t, tail);
+	*ret_ = err || !t.ended || t.status ? -1 : read_perf(path);
+	free(how.argv);
+	return err == -EINTR ? err : 0;
+}
+
+static const char *variable(char **environment, const char *name)
+{
+	const size_t len = strlen(name);
+
+	for (; *environment; environment++)
+		if (!strncmp(*environment, name, len) && (*environment)[len] == '=')
+			return *environment + len + 1;
+	return "";
+}
+
+static int count_misses(struct hp_measured *m, double seconds)
+{
+	const char *const without = variable(check.environment[WITHOUT], "LD_PRELOAD"), *const with = variable(
+												check.environment[WITH],
+												"LD_PRELOAD");
+	char *try[] = { "true", NULL };
+	int64_t count;
+	int err = 0;
+
+	if (m->without[0].status || !has_time(seconds + 1))
+		return 0;
+	tell_progress("counting dTLB misses", 0);
+	err = count_tlb(try, without, &count);
+	if (err || count < 0)
+		return err;
+	err = count_tlb(check.how.argv, without, &m->tlb_without);
+	return err ? err : count_tlb(check.how.argv, with, &m->tlb_with);
+}
+
+/* ------------------------------------------------------------------ the heap's statistics */
+
+static uint64_t number_of(const json_t *object, const char *key)
+{
+	const json_int_t n = json_integer_value(json_object_get(object, key));
+
+	return n > 0 ? (uint64_t)n : 0;
+}
+
+/* Read the files that the processes of a run have written, and keep the facts of the one with most memory of malloc's.
+ * rss_bytes: of the run's largest process. */
+static void read_statistics(struct hp_measured *m, uint64_t rss_bytes)
+{
+	DIR *const d = opendir(check.directory);
+	uint64_t most = 0;
+	struct dirent *e;
+
+	while (d && (e = readdir(d))) {
+		char path[PATH_MAX + 300];
+		snprintf(path, sizeof path, "%s/%s", check.directory, e->d_name);
+		json_t *const all = e->d_name[0] == '.' ? NULL : json_load_file(path, JSON_REJECT_DUPLICATES, NULL);
+		const json_t *const peak = json_object_get(all, "peak"), *const advice = json_object_get(all, "advice");
+		const char *const why = json_string_value(json_object_get(advice, "text"));
+		const uint64_t hugetlb = number_of(peak, "hugetlb_bytes"), thp = number_of(peak, "thp_bytes"),
+			       large = hugetlb + thp + number_of(peak, "base_bytes"),
+			       malloced = large + number_of(all, "small_bytes");
+
+		if (peak && (!m->known || malloced > most)) {
+			most = malloced;
+			m->known = true;
+			m->large_bytes = large;
+			m->hugetlb_bytes = hugetlb;
+			m->thp_bytes = thp;
+			const uint64_t rss = number_of(all, "rss_peak_bytes");
+			const uint64_t whole = HP_MAX((rss ? rss : rss_bytes) + hugetlb, malloced);
+			m->other_bytes = whole - HP_MIN(whole, large);
+			snprintf(m->why, sizeof m->why, "%s", why ? why : "");
+			hp_text_tame(m->why);
+		}
+		json_decref(all);
+	}
+	if (d)
+		closedir(d);
+}
+
+/* ------------------------------------------------------------------ the whole */
+
+/* Measure everything. 0 or -errno. */
+static int measure(struct hp_measured *m, bool may_try_thp)
+{
+	const uint64_t half_ns = (check.limit_ns - check.start_ns) / 2;
+	struct hp_trial with, without;
+	int err;
+
+	tell_progress("a first run with hugepin", 0);
+	check.how.limit_ns = check.start_ns + half_ns;
+	err = run_once(WITH_STATS, &with);
+	check.how.limit_ns = check.limit_ns;
+	if (err)
+		return err;
+	check.trial[1][0] = with;
+	if (!with.ended) {
+		m->rounds = 1;
+		return 0;
+	}
+	read_statistics(m, with.rss_bytes);
+	tell_progress("a first run without", 0);
+	err = run_once(WITHOUT, &without);
+	if (err)
+		return err;
+	check.trial[0][0] = without;
+	if (!without.ended) {
+		m->rounds = 1;
+		return 0;
+	}
+	const double seconds = with.wall_s + without.wall_s;
+	err = run_rounds("without and with", WITHOUT, WITH, check.trial, option.rounds_max, seconds, m, &m->rounds,
+			 is_sure);
+	if (err)
+		return err;
+	if (!m->rounds) { /* no time: the first runs have to do */
+		check.trial[0][0] = without;
+		check.trial[1][0] = with;
+		m->rounds = 1;
+	}
+	if (may_try_thp && m->hugetlb_bytes && hp_judge(m).answer == HP_ANSWER_YES) {
+		m->chosen = check.thp[0];
+		m->thp = check.thp[1];
+		err = run_rounds("the pool and THP", WITH, WITH_THP, check.thp,
+				 HP_MIN(option.rounds_max, (unsigned)THP_ROUNDS), 2 * with.wall_s, m, &m->thp_rounds,
+				 is_sure_of_thp);
+	}
+	return err ? err : count_misses(m, seconds);
+}
+
+static int status_of(enum hp_answer answer)
+{
+	static const int statuses[] = {
+		[HP_ANSWER_YES] = 0,
+		[HP_ANSWER_SAME] = HP_EXIT_NO,
+		[HP_ANSWER_SLOWER] = HP_EXIT_NO,
+		[HP_ANSWER_UNSURE] = HP_EXIT_UNSURE,
+		[HP_ANSWER_LONG] = HP_EXIT_UNSURE,
+		[HP_ANSWER_BREAKS] = HP_EXIT_BREAKS,
+		[HP_ANSWER_FAILS] = HP_EXIT_UNSURE,
+	};
+
+	return statuses[answer];
+}
+
+/* ------------------------------------------------------------------ JSON */
+
+static json_t *trials_json(const struct hp_trial *trial, unsigned count)
+{
+	json_t *const list = json_array();
+
+	for (unsigned i = 0; i < count; i++) {
+		const struct hp_trial *const t = &trial[i];
+		json_t *const o = json_pack("{s:f, s:f, s:f, s:I, s:I, s:o, s:b}", "seconds", t->wall_s, "user_seconds",
+					    t->user_s, "system_seconds", t->system_s, "minor_faults",
+					    (json_int_t)t->minor_faults, "major_faults", (json_int_t)t->major_faults,
+					    "rss_bytes", hp_facts_bytes(t->rss_bytes), "ended", t->ended);
+		json_object_set_new(o, "exit_status",
+				    WIFEXITED(t->status) ? json_integer(WEXITSTATUS(t->status)) : json_null());
+		json_object_set_new(o, "signal",
+				    WIFSIGNALED(t->status) ? json_integer(WTERMSIG(t->status)) : json_null());
+		json_array_append_new(list, o);
+	}
+	return list;
+}
+
+static json_t *comparison_json(const struct hp_comparison *c)
+{
+	static const char *const sure[] = { "unsure", "likely", "sure" };
+	static const char *const better[] = { "without", "neither", "with" };
+
+	if (!(c->ratio > 0))
+		return json_null();
+	return json_pack("{s:f, s:o, s:o, s:f, s:s, s:s}", "ratio", c->ratio, "low",
+			 c->low > 0 ? json_real(c->low) : json_null(), "high",
+			 c->low > 0 ? json_real(c->high) : json_null(), "spread", c->spread, "better",
+			 better[c->better + 1], "sure", sure[c->sure]);
+}
+
+static void print_json(const struct hp_measured *m, const struct hp_judgement *j, char line[][HP_SAY_SIZE],
+		       unsigned lines, int status)
+{
+	json_t *const all = json_object(), *const text = json_array();
+
+	json_object_set_new(all, "program", hp_facts_string(m->program));
+	json_object_set_new(all, "options", hp_facts_string(m->options));
+	json_object_set_new(all, "verdict", json_string(hp_answer_name(j->answer)));
+	json_object_set_new(all, "time", comparison_json(&j->wall));
+	json_object_set_new(all, "processor_time", comparison_json(&j->cpu));
+	json_object_set_new(all, "pool_to_thp", comparison_json(&j->thp));
+	json_object_set_new(all, "memory",
+			    !m->known ? json_null()
+				      : json_pack("{s:o, s:o, s:o, s:o}", "large_bytes", hp_facts_bytes(m->large_bytes),
+						  "hugetlb_bytes", hp_facts_bytes(m->hugetlb_bytes), "thp_bytes",
+						  hp_facts_bytes(m->thp_bytes), "other_bytes",
+						  hp_facts_bytes(m->other_bytes)));
+	json_object_set_new(all, "dtlb_misses",
+			    m->tlb_with < 0 || m->tlb_without < 0
+				    ? json_null()
+				    : json_pack("{s:I, s:I}", "without", (json_int_t)m->tlb_without, "with",
+						(json_int_t)m->tlb_with));
+	json_object_set_new(all, "without", trials_json(m->without, m->rounds));
+	json_object_set_new(all, "with", trials_json(m->with, m->rounds));
+	for (unsigned i = 0; i < lines; i++)
+		json_array_append_new(text, hp_facts_string(line[i]));
+	json_object_set_new(all, "text", text);
+	json_object_set_new(all, "status", json_integer(status));
+	json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+	putchar('\n');
+	json_decref(all);
+}
+
+/* ------------------------------------------------------------------ main */
+
+/* Say that a program cannot be helped, as the rules of `run` have it. */
+static int refuse(const char *program, char *why, int status)
+{
+	hp_text_tame(why);
+	if (status != HP_EXIT_REFUSED)
+		fprintf(stderr, "hugepin check: %s\n", why);
+	else if (option.json)
+		json_dumpf(json_pack("{s:o, s:s, s:[o], s:i}", "program", hp_facts_string(program), "verdict",
+				     "refused", "text", hp_facts_string(why), "status", status),
+			   stdout, JSON_INDENT(2));
+	else
+		printf("use hugepin: no, %s", why);
+	if (status == HP_EXIT_REFUSED)
+		putchar('\n');
+	return status;
+}
+
+/* Write the options that differ from the environment's values: "--pages=thp --fork=cow ". */
+static void options_text(char *const *before, char *text, size_t size)
+{
+	size_t len = 0;
+
+	*text = '\0';
+	for (int i = 0; i < hp_options_count && len < size; i++) {
+		const char *const now = getenv(hp_options[i].name);
+		char name[HP_OPTION_NAME_MAX];
+		if (now && (!before[i] || strcmp(now, before[i])))
+			len += (size_t)snprintf(text + len, size - len, "--%s=%s ",
+						hp_run_option_name(&hp_options[i], name), now);
+	}
+}
+
+static int check_program(char **argv, const char *options)
+{
+	char program[COMMAND_MAX], line[HP_SAY_MAX][HP_SAY_SIZE];
+	struct hp_measured m = { .without = check.trial[0],
+				 .with = check.trial[1],
+				 .tlb_without = -1,
+				 .tlb_with = -1,
+				 .limit_s = option.limit_s,
+				 .options = options,
+				 .program = command_text(argv, program, sizeof program),
+				 .tail = check.tail };
+	const char *const pages = getenv("HUGEPIN_PAGES");
+	int err = -hp_trial_prepare();
+
+	check.how.argv = argv;
+	check.start_ns = hp_clock_ns();
+	check.limit_ns = check.start_ns + (uint64_t)(option.limit_s * (double)SECOND);
+	if (!err)
+		err = -measure(&m, (!pages || !strcmp(pages, "auto")) && hp_machine_thp());
+	tell_progress(NULL, 0);
+	remove_directory(); /* before anything is printed: SIGPIPE may end this process then */
+	if (err == EINTR && hp_trial_signal()) {
+		sigset_t set;
+		sigemptyset(&set);
+		sigaddset(&set, hp_trial_signal());
+		raise(hp_trial_signal());
+		sigprocmask(SIG_UNBLOCK, &set, NULL);
+	}
+	if (err) {
+		fprintf(stderr, "hugepin check: %s: %s\n", argv[0], strerror(err));
+		return err == ENOENT ? HP_EXIT_NOT_FOUND : HP_EXIT_CANNOT_EXEC;
+	}
+	m.processors = (unsigned)HP_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1);
+	if (getloadavg(&m.load, 1) != 1)
+		m.load = 0;
+	const struct hp_judgement j = hp_judge(&m);
+	const unsigned lines = hp_judge_say(&m, &j, line);
+	const int status = status_of(j.answer);
+
+	for (unsigned i = 0; i < lines; i++)
+		hp_text_tame(line[i]);
+	if (option.json)
+		print_json(&m, &j, line, lines, status);
+	for (unsigned i = 0; i < lines && !option.json; i++)
+		puts(line[i]);
+	return status;
+}
+
+int hp_check_main(int argc, char **argv)
+{
+	static const struct option longs[] = { { "json", no_argument, NULL, 'j' } };
+	static const struct hp_run_more more = { "+t:n:", longs, 1, take_option };
+	char **const before = calloc((size_t)hp_options_count, sizeof *before);
+	char library[PATH_MAX], why[PATH_MAX + 256], options[512];
+
+	for (int i = 0; before && i < hp_options_count; i++)
+		before[i] = getenv(hp_options[i].name) ? strdup(getenv(hp_options[i].name)) : NULL;
+	const int program = hp_run_take_options(argc, argv, &more);
+	if (program <= 0 || !before) {
+		const int usage = hp_usage(argv[0], program == 0);
+		if (program == 0) {
+			printf("\n  -t SECONDS\n      Time for all runs together.\n"
+			       "      Takes 1 to 86400; the default is %.0f.\n"
+			       "  -n ROUNDS\n      How many rounds to measure.\n"
+			       "      Takes 1 to %d; the default is %d to %d, until the verdict is sure.\n"
+			       "  --json\n      Print one object with the figures of each run.\n",
+			       option.limit_s, HP_ROUNDS_MAX, ROUNDS_MIN, ROUNDS_DEFAULT);
+			hp_run_print_options();
+		}
+		return usage;
+	}
+	options_text(before, options, sizeof options);
+	if (hp_run_find_library(library)) {
+		fprintf(stderr, "hugepin check: %s\n", library);
+		return HP_EXIT_REFUSED;
+	}
+	if (strstr(variable(environ, "LD_PRELOAD"), "libhugepin")) {
+		fputs("hugepin check: LD_PRELOAD has hugepin already, so there is no run without it: unset "
+		      "LD_PRELOAD\n",
+		      stderr);
+		return HP_EXIT_USAGE;
+	}
+	int status = hp_target_check(argv[program], why, sizeof why);
+	if (status || *why)
+		return refuse(argv[program], why, status ? status : HP_EXIT_REFUSED);
+	check.temporary = getenv("TMPDIR");
+	if (!check.temporary || !*check.temporary)
+		check.temporary = "/tmp";
+	if (choose_input())
+		return HP_EXIT_FAILED;
+	snprintf(check.directory, sizeof check.directory, "%s/hugepin-check-XXXXXX", check.temporary);
+	if (!mkdtemp(check.directory)) {
+		fprintf(stderr, "hugepin check: %s: %s\n", check.directory, strerror(errno));
+		return HP_EXIT_FAILED;
+	}
+	if (make_environments(library)) {
+		remove_directory();
+		return HP_EXIT_FAILED;
+	}
+	return check_program(argv + program, options);
+}

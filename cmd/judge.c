@@ -1,0 +1,561 @@
+/*
+ * The rules of `hugepin check`. The test is the rank sum test of Mann and Whitney (Annals of Mathematical Statistics
+ * 18, 1947), with the exact distribution of U; the limits of the ratio are the matching order statistics of all
+ * ratios of a run of A to a run of B (Hodges and Lehmann 1963).
+ */
+#include "cmd/judge.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "base/advice.h"
+#include "base/base.h"
+#include "cmd/text.h"
+
+/* The chance of an error on one side, above which an answer is not "sure", or not "likely". */
+#define SURE_ERROR 0.01
+#define LIKELY_ERROR 0.05
+
+/* A program that takes less than this may be slower only by what loading the library takes. */
+#define SHORT_S 0.2
+#define START_S 0.01
+
+/* ------------------------------------------------------------------ numbers */
+
+static int ascending(const void *a, const void *b)
+{
+	const double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+static double median(double *value, unsigned n)
+{
+	if (!n)
+		return 0;
+	qsort(value, n, sizeof *value, ascending);
+	return (value[(n - 1) / 2] + value[n / 2]) / 2;
+}
+
+struct hp_medians hp_medians(const struct hp_trial *trial, unsigned count)
+{
+	double wall[HP_ROUNDS_MAX], cpu[HP_ROUNDS_MAX], faults[HP_ROUNDS_MAX], rss[HP_ROUNDS_MAX];
+
+	for (unsigned i = 0; i < count; i++) {
+		wall[i] = trial[i].wall_s;
+		cpu[i] = trial[i].user_s + trial[i].system_s;
+		faults[i] = (double)(trial[i].minor_faults + trial[i].major_faults);
+		rss[i] = (double)trial[i].rss_bytes;
+	}
+	return (struct hp_medians){ median(wall, count), median(cpu, count), (uint64_t)median(faults, count),
+				    (uint64_t)median(rss, count) };
+}
+
+/* Of the n * n pairs of a run of A and a run of B: the largest number k so that, if A and B were the same, fewer than k
+ * pairs would have the longer run in A with a probability of at most `error`. 0: even no such pair is too probable.
+ *
+ * count[u]: the ways to order i runs of A and j of B in which u pairs have the longer run in A. The last run in order
+ * is either of A, and is longer than j others, or of B. */
+static unsigned quantile(unsigned n, double error)
+{
+	const unsigned pairs = n * n;
+	double *const chance = calloc((size_t)(n + 1) * (pairs + 1), sizeof *chance);
+	double sum = 0;
+	unsigned k = 0;
+
+	if (!chance)
+		return 0;
+	/* chance[j * (pairs + 1) + u], of i runs of A and j of B, for i = 0 first: no pair at all */
+	for (unsigned j = 0; j <= n; j++)
+		chance[j * (pairs + 1)] = 1;
+	for (unsigned i = 1; i <= n; i++)
+		for (unsigned j = 1; j <= n; j++)
+			for (unsigned u = pairs + 1; u-- > 0;) {
+				double *const at = &chance[j * (pairs + 1) + u];
+				const double from_a = u >= j ? at[-(int)j] : 0, from_b = at[-(int)(pairs + 1)];
+				*at = (i * from_a + j * from_b) / (i + j);
+			}
+	while (k <= pairs && (sum += chance[n * (pairs + 1) + k]) <= error + 1e-9)
+		k++;
+	free(chance);
+	return k;
+}
+
+static double spread(double *value, unsigned n)
+{
+	const double middle = median(value, n); /* sorts */
+
+	return middle > 0 ? (value[n - 1] - value[0]) / middle : 0;
+}
+
+/* Which is better, where the ratio is between low and high. */
+static bool decided(double ratio, double low, double high, int *ret_better)
+{
+	*ret_better = 0;
+	if (low > 1 && ratio >= 1 + HP_MARGIN)
+		*ret_better = 1;
+	else if (high < 1 && ratio <= 1 / (1 + HP_MARGIN))
+		*ret_better = -1;
+	else /* neither, if even the limits are no difference that counts */
+		return low > 1 / (1 + 2 * HP_MARGIN) && high < 1 + 2 * HP_MARGIN;
+	return true;
+}
+
+struct hp_comparison hp_compare(const double *a, const double *b, unsigned n)
+{
+	struct hp_comparison c = { .high = HUGE_VAL };
+	double x[HP_ROUNDS_MAX], y[HP_ROUNDS_MAX], *ratio;
+	const unsigned pairs = n * n, sure = quantile(n, SURE_ERROR), likely = quantile(n, LIKELY_ERROR);
+
+	if (!n)
+		return c;
+	memcpy(x, a, n * sizeof *x);
+	memcpy(y, b, n * sizeof *y);
+	c.spread = fmax(spread(x, n), spread(y, n)); /* x and y are sorted now */
+	const double middle = median(y, n);
+	c.ratio = middle > 0 ? median(x, n) / middle : 1;
+	ratio = calloc(pairs, sizeof *ratio);
+	if (!ratio)
+		return c;
+	for (unsigned i = 0; i < pairs; i++)
+		ratio[i] = y[i % n] > 0 ? x[i / n] / y[i % n] : 1;
+	qsort(ratio, pairs, sizeof *ratio, ascending);
+	if (sure) {
+		c.low = ratio[sure - 1];
+		c.high = ratio[pairs - sure];
+	}
+	if (sure && decided(c.ratio, c.low, c.high, &c.better))
+		c.sure = HP_SURE;
+	else if (likely && decided(c.ratio, ratio[likely - 1], ratio[pairs - likely], &c.better))
+		c.sure = HP_LIKELY;
+	c.separate = (c.better > 0 && ratio[0] > 1) || (c.better < 0 && ratio[pairs - 1] < 1);
+	free(ratio);
+	return c;
+}
+
+static struct hp_comparison compare_walls(const struct hp_trial *a, const struct hp_trial *b, unsigned n)
+{
+	double x[HP_ROUNDS_MAX], y[HP_ROUNDS_MAX];
+
+	for (unsigned i = 0; i < n; i++) {
+		x[i] = a[i].wall_s;
+		y[i] = b[i].wall_s;
+	}
+	return hp_compare(x, y, n);
+}
+
+static struct hp_comparison compare_cpu(const struct hp_trial *a, const struct hp_trial *b, unsigned n)
+{
+	double x[HP_ROUNDS_MAX], y[HP_ROUNDS_MAX];
+
+	for (unsigned i = 0; i < n; i++) {
+		x[i] = a[i].user_s + a[i].system_s;
+		y[i] = b[i].user_s + b[i].system_s;
+	}
+	return hp_compare(x, y, n);
+}
+
+/* ------------------------------------------------------------------ the answer */
+
+/* What the exit statuses say. HP_ANSWER_YES: the runs can be compared. */
+static enum hp_answer judge_statuses(const struct hp_measured *m)
+{
+	const int expected = m->without[0].status;
+
+	for (unsigned i = 0; i < m->rounds; i++)
+		if (m->without[i].status != expected || WIFSIGNALED(m->without[i].status))
+			return HP_ANSWER_FAILS;
+	for (unsigned i = 0; i < m->rounds; i++)
+		if (m->with[i].status != expected)
+			return expected ? HP_ANSWER_FAILS : HP_ANSWER_BREAKS;
+	return HP_ANSWER_YES;
+}
+
+/* Whether the program has so little in large buffers that hugepages cannot matter. A hugepage saves up to 511 page
+ * faults, so faults that stay tell the same where the heap told nothing: the program may have ended by _exit(2). */
+static bool has_little(const struct hp_measured *m, uint64_t faults_without, uint64_t faults_with)
+{
+	if (faults_with < faults_without / 5 * 4)
+		return false;
+	return !m->known || m->large_bytes < HP_LITTLE_BYTES || m->large_bytes < m->other_bytes / 9;
+}
+
+struct hp_judgement hp_judge(const struct hp_measured *m)
+{
+	static const enum hp_answer answers[] = { HP_ANSWER_SLOWER, HP_ANSWER_SAME, HP_ANSWER_YES };
+	struct hp_judgement j = { .answer = HP_ANSWER_LONG };
+
+	if (!m->rounds)
+		return j;
+	for (unsigned i = 0; i < m->rounds; i++)
+		if (!m->without[i].ended || !m->with[i].ended)
+			return j;
+	j.answer = judge_statuses(m);
+	if (j.answer != HP_ANSWER_YES) {
+		j.sure = j.answer == HP_ANSWER_BREAKS && m->rounds > 1 ? HP_SURE : HP_LIKELY;
+		return j;
+	}
+	j.wall = compare_walls(m->without, m->with, m->rounds);
+	j.cpu = compare_cpu(m->without, m->with, m->rounds);
+	if (m->thp_rounds) {
+		const struct hp_comparison cpu = compare_cpu(m->chosen, m->thp, m->thp_rounds);
+		j.thp = compare_walls(m->chosen, m->thp, m->thp_rounds);
+		j.thp_by_cpu = cpu.sure > j.thp.sure;
+		if (j.thp_by_cpu)
+			j.thp = cpu;
+	}
+
+	/* The time decides. If it is the same, or tells less surely, the processor time does: other programs get what
+	 * is saved, and it is less noisy on a busy machine. A difference counts against the time, of which a program
+	 * that waits needs next to none on a processor. */
+	const struct hp_medians a = hp_medians(m->without, m->rounds), b = hp_medians(m->with, m->rounds);
+	const bool much = fabs(a.cpu_s - b.cpu_s) >= a.wall_s / 100;
+	if (j.wall.sure < j.cpu.sure)
+		j.by_cpu = !j.cpu.better || much;
+	else
+		j.by_cpu = !j.wall.better && j.cpu.sure && j.cpu.better && much;
+	const struct hp_comparison *const by = j.by_cpu ? &j.cpu : &j.wall;
+	j.answer = by->sure ? answers[by->better + 1] : HP_ANSWER_UNSURE;
+	j.sure = by->sure;
+	if (j.answer == HP_ANSWER_UNSURE && has_little(m, a.faults, b.faults)) {
+		j.by_facts = true;
+		j.answer = HP_ANSWER_SAME;
+		j.sure = HP_LIKELY;
+	}
+	return j;
+}
+
+const char *hp_answer_name(enum hp_answer a)
+{
+	static const char *const names[] = {
+		[HP_ANSWER_YES] = "yes",       [HP_ANSWER_SAME] = "same", [HP_ANSWER_SLOWER] = "slower",
+		[HP_ANSWER_UNSURE] = "unsure", [HP_ANSWER_LONG] = "long", [HP_ANSWER_BREAKS] = "breaks",
+		[HP_ANSWER_FAILS] = "fails",
+	};
+
+	return names[a];
+}
+
+/* ------------------------------------------------------------------ sentences */
+
+struct sentence {
+	char *text;
+	size_t len;
+};
+
+__attribute__((format(printf, 2, 3))) static void add(struct sentence *s, const char *format, ...)
+{
+	va_list args;
+	int n;
+
+	va_start(args, format);
+	n = vsnprintf(s->text + s->len, HP_SAY_SIZE - s->len, format, args);
+	va_end(args);
+	s->len = HP_MIN(s->len + (size_t)HP_MAX(n, 0), HP_SAY_SIZE - 1);
+}
+
+static void add_seconds(struct sentence *s, double seconds)
+{
+	if (seconds < 0.1)
+		add(s, "%.1f ms", seconds * 1e3);
+	else
+		add(s, "%.*f s", seconds < 10 ? 3 : 1, seconds);
+}
+
+static void add_bytes(struct sentence *s, uint64_t bytes)
+{
+	char buf[HP_TEXT_MAX];
+
+	add(s, "%s", hp_text_bytes(bytes, buf));
+}
+
+/* 131842 -> "131,842" */
+static void add_count(struct sentence *s, uint64_t count)
+{
+	if (count >= 1000) {
+		add_count(s, count / 1000);
+		add(s, ",%03" PRIu64, count % 1000);
+	} else {
+		add(s, "%" PRIu64, count);
+	}
+}
+
+/* "is 1.80 times as fast", "takes 5 % less time". cpu: always the latter, of processor time. */
+static void add_ratio(struct sentence *s, double ratio, bool cpu)
+{
+	const bool gains = ratio >= 1;
+	const double times = gains ? ratio : 1 / ratio;
+
+	if (cpu || times < 1.2)
+		add(s, "takes %.0f %% %s %stime", (gains ? 1 - 1 / times : times - 1) * 100, gains ? "less" : "more",
+		    cpu ? "processor " : "");
+	else
+		add(s, "is %.*f times as %s", times < 9.95 ? 2 : 0, times, gains ? "fast" : "slow");
+}
+
+static void add_status(struct sentence *s, int status)
+{
+	if (WIFSIGNALED(status))
+		add(s, "killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+	else
+		add(s, "exit status %d", WEXITSTATUS(status));
+}
+
+static void add_percent(struct sentence *s, uint64_t part, uint64_t whole)
+{
+	const double percent = whole ? (double)part * 100 / (double)whole : 0;
+
+	add(s, "%.0f %%", part < whole ? fmin(percent, 99) : percent);
+}
+
+/* "2.31 s without, 1.28 s with (medians of 5 rounds each)" */
+static void add_times(struct sentence *s, const struct hp_measured *m, bool cpu)
+{
+	const struct hp_medians a = hp_medians(m->without, m->rounds), b = hp_medians(m->with, m->rounds);
+
+	add_seconds(s, cpu ? a.cpu_s : a.wall_s);
+	add(s, " without, ");
+	add_seconds(s, cpu ? b.cpu_s : b.wall_s);
+	add(s, " with");
+	if (m->rounds > 1)
+		add(s, " (medians of %u rounds each)", m->rounds);
+	else
+		add(s, " (one round)");
+}
+
+static void say_sure(struct sentence *s, const struct hp_measured *m, const struct hp_judgement *j)
+{
+	const struct hp_comparison *const c = j->by_cpu ? &j->cpu : &j->wall;
+
+	if (j->by_facts) {
+		add(s, "how sure: likely, by its memory and faults; ");
+		if (m->rounds > 1)
+			add(s, "its times do not tell: equal rounds differ by %.0f %%", j->wall.spread * 100);
+		else
+			add(s, "there was time for one round");
+		return;
+	}
+	add(s, "how sure: %s", j->sure == HP_SURE ? "sure" : "likely, more rounds (-n) may tell");
+	if (c->separate)
+		add(s, "; each round %s took less than each round %s", c->better > 0 ? "with it" : "without it",
+		    c->better > 0 ? "without it" : "with it");
+	else if (c->low > 0)
+		add(s, "; between %.2f and %.2f times as fast, with 98 %% confidence", c->low, c->high);
+	if (j->by_cpu && j->wall.better == 0 && j->wall.sure)
+		add(s, "; the time from start to end is the same");
+	else if (j->by_cpu)
+		add(s, "; the time from start to end tells less, its rounds differ by %.0f %%", j->wall.spread * 100);
+}
+
+static void say_why(struct sentence *s, const struct hp_measured *m, const struct hp_judgement *j)
+{
+	const struct hp_medians a = hp_medians(m->without, m->rounds), b = hp_medians(m->with, m->rounds);
+
+	add(s, "why: ");
+	if (j->answer == HP_ANSWER_SLOWER && !j->by_cpu && a.wall_s < SHORT_S && b.wall_s - a.wall_s < START_S) {
+		add(s, "it is short, and to load hugepin takes ");
+		add_seconds(s, b.wall_s - a.wall_s);
+		add(s, " of each start; ");
+	} else if (j->answer == HP_ANSWER_SLOWER && b.faults > a.faults && has_little(m, a.faults, b.faults)) {
+		add(s, "to load hugepin takes time of each start of a process; ");
+	}
+	/* Large buffers are a part that counts, and lay in hugepages. */
+	const uint64_t huge = m->hugetlb_bytes + m->thp_bytes;
+	const bool counts = m->large_bytes >= HP_LITTLE_BYTES && m->large_bytes >= m->other_bytes / 9;
+	const bool helped = counts && huge >= m->large_bytes / 10 * 9;
+	if (m->known && helped && j->answer == HP_ANSWER_SAME) {
+		add(s, "its large buffers lay in hugepages, but page faults and TLB misses cost it little time; ");
+	} else if (m->known && (helped || j->answer == HP_ANSWER_YES || !m->why[0])) {
+		add_percent(s, m->large_bytes, m->large_bytes + m->other_bytes);
+		add(s, " of its memory is in large buffers");
+		if (m->large_bytes) {
+			add(s, ", of that ");
+			add_percent(s, huge, m->large_bytes);
+			add(s, " lay in hugepages");
+		}
+		add(s, "; ");
+	} else if (m->known) {
+		add(s, "%s; ", m->why);
+	} else if (j->by_facts) {
+		add(s, "hugepin saves it no page faults, so its memory is hardly in large buffers of malloc's; ");
+	}
+	add(s, "page faults ");
+	add_count(s, a.faults);
+	add(s, " -> ");
+	add_count(s, b.faults);
+	if (m->tlb_without >= 0 && m->tlb_with >= 0) {
+		add(s, "; dTLB misses ");
+		add_count(s, (uint64_t)m->tlb_without);
+		add(s, " -> ");
+		add_count(s, (uint64_t)m->tlb_with);
+	} else {
+		add(s, "; dTLB misses: not counted here");
+	}
+}
+
+/* Notes on how the program ended. What processes do that outlive it is not measured. */
+static void add_ending(struct sentence *s, const struct hp_measured *m)
+{
+	if (m->without[0].status) {
+		add(s, "; each run ended with ");
+		add_status(s, m->without[0].status);
+	}
+	if (m->with[0].left)
+		add(s, "; it left %u %s running, which %s not measured but ended", m->with[0].left,
+		    m->with[0].left == 1 ? "process" : "processes", m->with[0].left == 1 ? "was" : "were");
+}
+
+static void say_cost(struct sentence *s, const struct hp_measured *m, const struct hp_judgement *j)
+{
+	const struct hp_medians a = hp_medians(m->without, m->rounds), b = hp_medians(m->with, m->rounds);
+
+	add(s, "cost: memory of its largest process ");
+	add_bytes(s, a.rss_bytes);
+	add(s, " -> ");
+	add_bytes(s, b.rss_bytes);
+	if (m->hugetlb_bytes) {
+		add(s, ", and ");
+		add_bytes(s, m->hugetlb_bytes);
+		add(s, " of the pool");
+	}
+	if (j->by_cpu) {
+		add(s, "; time from start to end ");
+		add_times(s, m, false);
+	} else {
+		add(s, "; processor time ");
+		add_seconds(s, a.cpu_s);
+		add(s, " -> ");
+		add_seconds(s, b.cpu_s);
+	}
+	add_ending(s, m);
+}
+
+static void say_how(struct sentence *s, const struct hp_measured *m, const struct hp_judgement *j)
+{
+	const struct hp_comparison *const t = &j->thp;
+	const bool thp = t->sure && t->better > 0;
+
+	add(s, "how: hugepin run %s%s-- %s", m->options, thp ? "--pages=thp " : "", m->program);
+	if (thp) {
+		add(s, "; it ");
+		add_ratio(s, t->ratio, j->thp_by_cpu);
+		add(s, " with THP instead of the pool");
+	} else if (m->thp_rounds && t->sure && !t->better) {
+		add(s, "; --pages=thp is as fast, and needs no pool");
+	} else if (m->thp_rounds && t->sure) {
+		add(s, "; the pool gains: with --pages=thp it ");
+		add_ratio(s, t->ratio, j->thp_by_cpu);
+	}
+}
+
+static void say_failure(struct sentence *s, const struct hp_measured *m, enum hp_answer answer)
+{
+	unsigned bad = 0;
+
+	if (answer == HP_ANSWER_BREAKS) {
+		while (m->with[bad].status == m->without[0].status)
+			bad++;
+		add(s, "use hugepin: no, %s fails with it: ", m->program);
+		add_status(s, m->with[bad].status);
+		add(s, ", without it ");
+		add_status(s, m->without[0].status);
+		return;
+	}
+	for (unsigned i = 0; i < m->rounds && !bad; i++)
+		bad = m->without[i].status != m->without[0].status ? i : 0;
+	add(s, "use hugepin: cannot tell, %s ", m->program);
+	if (bad) {
+		add(s, "does not always end in the same way without it: ");
+		add_status(s, m->without[0].status);
+		add(s, ", then ");
+		add_status(s, m->without[bad].status);
+	} else {
+		add(s, "fails without it: ");
+		add_status(s, m->without[0].status);
+	}
+}
+
+/* The program's last lines, one each. */
+static unsigned say_tail(const char *tail, char line[][HP_SAY_SIZE], unsigned room)
+{
+	unsigned lines = 0, skip = 0;
+
+	for (const char *c = tail; *c; c += strcspn(c, "\n"), c += *c == '\n')
+		lines++;
+	for (skip = lines > room ? lines - room : 0; skip; skip--)
+		tail += strcspn(tail, "\n") + 1;
+	for (lines = 0; *tail && lines < room; lines++) {
+		const int len = (int)strcspn(tail, "\n");
+		snprintf(line[lines], HP_SAY_SIZE, "its output ended: %.*s", HP_MIN(len, 400), tail);
+		tail += len + (tail[len] == '\n');
+	}
+	return lines;
+}
+
+unsigned hp_judge_say(const struct hp_measured *m, const struct hp_judgement *j, char line[HP_SAY_MAX][HP_SAY_SIZE])
+{
+	struct sentence s[HP_SAY_MAX];
+	const struct hp_comparison *const by = j->by_cpu ? &j->cpu : &j->wall;
+
+	for (unsigned i = 0; i < HP_SAY_MAX; i++) {
+		line[i][0] = '\0';
+		s[i] = (struct sentence){ line[i], 0 };
+	}
+	switch (j->answer) {
+	case HP_ANSWER_LONG:
+		add(&s[0], "use hugepin: cannot tell, a run of %s takes longer than half of the %.*f s that -t allows",
+		    m->program, m->limit_s < 10 ? 1 : 0, m->limit_s);
+		add(&s[1], "how: if it ends by itself, hugepin check -t %.0f %s-- %s", ceil(m->limit_s * 10),
+		    m->options, m->program);
+		add(&s[2],
+		    "how: if it is a server, check a script that starts it, sends it work and stops it; or look at it "
+		    "by hugepin top, started by HUGEPIN_STATS=1 hugepin run %s-- %s",
+		    m->options, m->program);
+		return 3;
+	case HP_ANSWER_BREAKS:
+	case HP_ANSWER_FAILS:
+		say_failure(&s[0], m, j->answer);
+		return 1 + say_tail(m->tail, line + 1, HP_SAY_MAX - 2);
+	case HP_ANSWER_UNSURE:
+		if (m->rounds > 1)
+			add(&s[0],
+			    "use hugepin: cannot tell, rounds of the same program differ by %.0f %%, the medians by "
+			    "%.1f %%: ",
+			    j->wall.spread * 100, fabs(1 - 1 / j->wall.ratio) * 100);
+		else
+			add(&s[0], "use hugepin: cannot tell, there was time for one round: ");
+		add_times(&s[0], m, false);
+		say_why(&s[1], m, j);
+		say_cost(&s[2], m, j);
+		add(&s[3], "how: hugepin check -n %u -t %.0f %s-- %s, when the machine does nothing else",
+		    HP_MIN(4 * m->rounds + 5, HP_ROUNDS_MAX), ceil(m->limit_s * 5), m->options, m->program);
+		if (m->load > m->processors)
+			add(&s[3], " (now %.0f programs want its %u processors)", m->load, m->processors);
+		return 4;
+	case HP_ANSWER_SAME:
+		add(&s[0], "use hugepin: no, nothing to gain%s: ", j->by_cpu ? ", by processor time" : "");
+		break;
+	case HP_ANSWER_YES:
+	case HP_ANSWER_SLOWER:
+		add(&s[0], "use hugepin: %s, it ", j->answer == HP_ANSWER_YES ? "yes" : "no");
+		add_ratio(&s[0], by->ratio, j->by_cpu);
+		add(&s[0], ": ");
+		break;
+	}
+	if (j->by_facts && m->rounds == 1) /* the times of one round tell nothing, and may look like a loss */
+		add(&s[0], "by its memory and faults");
+	else
+		add_times(&s[0], m, j->by_cpu);
+	say_sure(&s[1], m, j);
+	say_why(&s[2], m, j);
+	say_cost(&s[3], m, j);
+	if (j->answer != HP_ANSWER_YES)
+		return 4;
+	say_how(&s[4], m, j);
+	return 5;
+}

@@ -1,0 +1,103 @@
+/*
+ * The rules of `hugepin check`: which of two variants of a program is better, and how sure that is. Pure: measurements
+ * in, a judgement and sentences out.
+ */
+#ifndef HP_CMD_JUDGE_H
+#define HP_CMD_JUDGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define HP_ROUNDS_MAX 100
+
+/* One run of the program, with all processes that it started. */
+struct hp_trial {
+	double wall_s, user_s, system_s;
+	uint64_t minor_faults, major_faults;
+	uint64_t rss_bytes; /* of its largest process, at that process's peak; without the hugetlb pool's pages */
+	int status; /* as of waitpid(2) */
+	bool ended; /* false: the time limit ended it */
+	unsigned left; /* processes that were still running when the program itself had ended */
+};
+
+/* The medians of several runs. */
+struct hp_medians {
+	double wall_s, cpu_s;
+	uint64_t faults, rss_bytes;
+};
+struct hp_medians hp_medians(const struct hp_trial *trial, unsigned count);
+
+/* ------------------------------------------------------------------ comparing */
+
+enum hp_sure { HP_UNSURE, HP_LIKELY, HP_SURE };
+
+/* The comparison of n runs of A with n runs of B. */
+struct hp_comparison {
+	double ratio; /* median of A / median of B: above 1, B takes less */
+	double low, high; /* 98 % confidence: the ratio is between these; 0 and HUGE_VAL if there are too few runs */
+	double spread; /* the larger of the two: (longest - shortest) / median */
+	int better; /* 1: B, -1: A, 0: neither, or it is not known */
+	enum hp_sure sure; /* that `better` is right. HP_UNSURE: the runs do not tell */
+	bool separate; /* each run of the better one took less than each run of the other */
+};
+
+/* A difference below this share of the time counts as none. */
+#define HP_MARGIN 0.03
+
+/* Compare n times of A with n of B by the rank sum test of Mann and Whitney. It needs no assumption on how times are
+ * distributed, and an outlier counts no more than any other long run. n: up to HP_ROUNDS_MAX. */
+struct hp_comparison hp_compare(const double *a, const double *b, unsigned n);
+
+/* ------------------------------------------------------------------ judging */
+
+/* The facts of the runs with and without hugepin. */
+struct hp_measured {
+	const struct hp_trial *without, *with; /* `rounds` of each */
+	unsigned rounds;
+	/* Memory at the peak, by the kernel; summed over processes. known: the heap told. */
+	bool known;
+	uint64_t large_bytes, hugetlb_bytes, thp_bytes, other_bytes; /* other: memory that is in no large buffer */
+	char why[256]; /* the heap's sentence for the largest process (base/advice.h); "" */
+	int64_t tlb_without, tlb_with; /* dTLB misses; -1: not counted */
+	/* Rounds of HUGEPIN_PAGES=thp, and as many of the present choice, to compare them with. 0: not tried */
+	const struct hp_trial *thp, *chosen;
+	unsigned thp_rounds;
+	double limit_s; /* the time limit */
+	double load; /* of the machine, as of getloadavg(3); 0: not known */
+	unsigned processors;
+	const char *options, *program; /* for the advice: "--fork=cow ", "sort" */
+	const char *tail; /* the last lines that the program printed before it failed; "" */
+};
+
+enum hp_answer {
+	HP_ANSWER_YES,
+	HP_ANSWER_SAME, /* nothing gained */
+	HP_ANSWER_SLOWER,
+	HP_ANSWER_UNSURE, /* the rounds do not tell */
+	HP_ANSWER_LONG, /* too long for the time limit, or without end */
+	HP_ANSWER_BREAKS, /* it fails with hugepin only */
+	HP_ANSWER_FAILS, /* it fails without hugepin, too, or not always in the same way */
+};
+
+struct hp_judgement {
+	enum hp_answer answer;
+	enum hp_sure sure;
+	bool by_cpu; /* the processor time decided, since the time itself does not differ or does not tell */
+	bool by_facts; /* no time decided, but the program has next to nothing that hugepages could serve */
+	struct hp_comparison wall, cpu;
+	struct hp_comparison thp; /* of `chosen` with `thp`; all 0 if that was not tried */
+	bool thp_by_cpu;
+};
+
+struct hp_judgement hp_judge(const struct hp_measured *m);
+
+/* The name of the answer, for scripts: "yes", "same" ... */
+const char *hp_answer_name(enum hp_answer a);
+
+#define HP_SAY_MAX 5
+#define HP_SAY_SIZE 600
+/* Write up to five lines for people. Returns their number. */
+unsigned hp_judge_say(const struct hp_measured *m, const struct hp_judgement *j, char line[HP_SAY_MAX][HP_SAY_SIZE]);
+
+#endif

@@ -1,0 +1,239 @@
+#!/bin/bash
+# hugepin check: real programs that gain, that do not, that fail with it, that do not end; what it leaves behind.
+# shellcheck source=tests/live/tap.bash
+. "$(dirname "$0")/tap.bash"
+cd "$(dirname "$0")/../.." || exit 2
+for v in LD_PRELOAD "${!HUGEPIN_@}"; do unset "$v"; done
+check=("$build/hugepin" check)
+mkdir "$t/tmp"
+export TMPDIR=$t/tmp
+
+# waves N MIB: allocates, fills and frees so many MiB, N times. glibc maps and unmaps each.
+cat >"$t/waves.c" <<'END'
+#include <stdlib.h>
+#include <string.h>
+int main(int argc, char **argv)
+{
+	const size_t len = (size_t)atol(argv[2]) << 20;
+	for (int i = 0; argc && i < atoi(argv[1]); i++) {
+		char *volatile p = malloc(len);
+		if (!p)
+			return 1;
+		memset(p, i + 1, len);
+		free(p);
+	}
+	return 0;
+}
+END
+gcc -O1 -o "$t/waves" "$t/waves.c" || exit 2
+script() { printf '#!/bin/sh\n%s\n' "$2" >"$t/$1"; chmod 755 "$t/$1"; }
+
+# ---------------------------------------------------------------- verdicts
+
+# hugepages N: whether N MiB that this shell maps now would be in hugepages: the pool, or THP.
+hugepages() { pool_has $(($1 / 2)) || grep -Eq '\[(always|madvise)\]' /sys/kernel/mm/transparent_hugepage/enabled; }
+
+for own in '-t SECONDS' '-n ROUNDS' --json; do
+	says "its help has a line for $own" 0 "^  $own$" "${check[@]}" --help
+done
+
+# Programs whose time hangs on the library by design. What the verdict is where it depends on what else the machine does is for
+# tests/unit/judge.c.
+# shellcheck disable=SC2016
+script gains '[ -n "$LD_PRELOAD" ] || sleep 0.4'
+# shellcheck disable=SC2016
+script loses '[ -z "$LD_PRELOAD" ] || sleep 0.4'
+says 'a program that takes less time with it gains: status 0' 0 '^use hugepin: yes, it is [0-9.]* times as fast' \
+	"${check[@]}" -n 4 "$t/gains"
+says 'and is told how' 0 '^how: hugepin run --decay=5s -- ' "${check[@]}" -n 4 --decay=5s -- "$t/gains"
+says 'one that takes more does not: status 5' 5 '^use hugepin: no, it is [0-9.]* times as slow' "${check[@]}" -n 4 "$t/loses"
+if hugepages 128; then
+	faults()
+	{
+		"${check[@]}" --json -n 3 "$t/waves" 12 48 >"$t/json"
+		python3 - "$t/json" <<-'END'
+			import json, sys
+			j = json.load(open(sys.argv[1]))
+			a, b = (sorted(r["minor_faults"] for r in j[k])[1] for k in ("without", "with"))
+			assert len(j["without"]) == len(j["with"]) == 3, j
+			assert a > 12 * 48 * 256 > 20 * b, (a, b)
+			for r in j["without"] + j["with"]:
+			    assert r["seconds"] > 0 and r["user_seconds"] + r["system_seconds"] > 0, r
+			    assert r["ended"] and r["exit_status"] == 0 and r["signal"] is None, r
+			assert min(r["rss_bytes"] for r in j["without"]) > 48 << 20, j
+			assert j["time"]["ratio"] > 0 and j["text"][0].startswith("use hugepin: "), j
+			assert j["status"] in (0, 5, 6), j
+		END
+	}
+	if command -v python3 >/dev/null; then works 'its faults are those of the kernel, in JSON' faults; else
+		skip 'its faults are those of the kernel, in JSON' 'no python3'
+	fi
+else
+	skip 'its faults are those of the kernel, in JSON' 'no hugepages here'
+fi
+says 'a program that waits does not gain: status 5 or 6' '[56]' '^use hugepin: (no, nothing to gain|cannot tell)' \
+	"${check[@]}" -n 2 sleep 0.3
+# shellcheck disable=SC2016
+says 'one that fails with it is told so: status 7' 7 '^use hugepin: no, .* fails with it: exit status 9, without it exit status 0$' \
+	\
+	"${check[@]}" -- sh -c '[ -z "$LD_PRELOAD" ] || { echo before; echo broken by it >&2; exit 9; }'
+# shellcheck disable=SC2016
+says 'with its last lines' 7 '^its output ended: broken by it$' \
+	"${check[@]}" -- sh -c '[ -z "$LD_PRELOAD" ] || { echo before; echo broken by it >&2; exit 9; }'
+# shellcheck disable=SC2016
+says 'one that is killed with it, too' 7 ' fails with it: killed by signal 11 ' \
+	"${check[@]}" -- sh -c '[ -z "$LD_PRELOAD" ] || kill -SEGV $$'
+says 'a status that is always the same is no failure' '[056]' '; each run ended with exit status 3' \
+	"${check[@]}" -n 2 -- sh -c 'exit 3'
+script flaky "echo >>'$t/runs'; exit \$((\$(wc -l <'$t/runs') % 2))"
+says 'a status that changes by itself is told: status 6' 6 '^use hugepin: cannot tell, .* (does not always end|fails)' \
+	"${check[@]}" "$t/flaky"
+
+# ---------------------------------------------------------------- what is refused
+
+gcc -static -o "$t/static" "$t/waves.c"
+says 'a static program: status 125' 125 "^use hugepin: no, $t/static is statically linked" "${check[@]}" "$t/static" 1 1
+says 'also for scripts' 125 '"verdict": "refused"' "${check[@]}" --json "$t/static" 1 1
+cat >"$t/own.c" <<'END'
+#include <stddef.h>
+static char arena[1 << 20];
+void *malloc(size_t size) { return size < sizeof arena ? arena : NULL; }
+void free(void *p) { (void)p; }
+int main(void) { return 0; }
+END
+gcc -fno-builtin -o "$t/own" "$t/own.c"
+says 'a program with its own malloc: status 125' 125 "^use hugepin: no, $t/own has a malloc of its own" \
+	"${check[@]}" "$t/own"
+says 'a program that is not there: status 127' 127 '^hugepin check: no-such-program: not found$' \
+	"${check[@]}" no-such-program
+says 'no program' 2 '^hugepin check: which program' "${check[@]}"
+says 'a time that is none' 2 "^hugepin check: -t takes seconds, 1 to 86400, not 'x'" "${check[@]}" -t x true
+says 'rounds that are none' 2 "^hugepin check: -n takes a number from 1 to 100, not '0'" "${check[@]}" -n 0 true
+says 'a wrong option of run' 2 '^hugepin check: --pages=huge is not understood: it takes one of ' \
+	"${check[@]}" --pages=huge true
+says 'being preloaded already' 2 '^hugepin check: LD_PRELOAD has hugepin already' \
+	env LD_PRELOAD="$dropin" "${check[@]}" true
+
+# ---------------------------------------------------------------- what each run gets
+
+printf 'four\n' >"$t/input"
+# shellcheck disable=SC2016
+each_gets() { "${check[@]}" -n 3 --json -- sh -c '[ "$(cat)" = four ]' | grep -q '"exit_status": 1' && return 1; return 0; }
+from_file() { each_gets <"$t/input"; }
+# shellcheck disable=SC2016
+from_middle() { { read -r -n 4; "${check[@]}" -n 2 --json -- sh -c '[ "$(cat)" = x ]'; } <<<'abc
+x' | grep -q '"exit_status": 0'; }
+# shellcheck disable=SC2002 # a pipe is wanted
+from_pipe() { cat "$t/input" | each_gets; }
+works 'each run gets the whole file' from_file
+works 'from where it stood' from_middle
+works 'each run gets all of a pipe' from_pipe
+endless() { sleep 3 | "${check[@]}" -t 1 cat; }
+says 'a pipe that does not end is refused' 1 '^hugepin check: the standard input has not ended within the 1 s' endless
+# shellcheck disable=SC2016
+says 'both get the variables of options' 7 'fails with it: exit status 4,' "${check[@]}" --fork=cow -- \
+	sh -c '[ "$HUGEPIN_FORK" = cow ] || exit 8; [ -z "$LD_PRELOAD" ] || exit 4'
+says 'what the program prints is not mixed with the verdict' '[056]' '^use hugepin' \
+	"${check[@]}" -n 2 sh -c 'echo noise; echo noise >&2'
+quiet() { ! "${check[@]}" -n 2 sh -c 'printf no; echo ise; printf no >&2; echo ise >&2' 2>&1 | grep -q noise; }
+works 'not a line of it' quiet
+says 'much output does not block' '[056]' '^use hugepin: ' "${check[@]}" -n 1 sh -c 'head -c 30000000 /dev/zero'
+
+# The heap's own statistics, of a run that is not timed.
+told()
+{
+	HUGEPIN_STATS=json:$t/stats with "$t/waves" 1 48 2>/dev/null
+	[ -s "$t/stats" ]
+}
+if ! told; then
+	skip 'where the memory lay is told' 'the library writes no statistics as JSON'
+elif ! hugepages 128; then
+	skip 'where the memory lay is told' 'no hugepages here'
+else
+	memory() { "${check[@]}" --json -n 1 "$t/waves" 4 48 | jq -e '.memory | .large_bytes >= 48 * 1048576 and
+		.hugetlb_bytes + .thp_bytes >= 40 * 1048576 and .other_bytes < 40 * 1048576'; }
+	if command -v jq >/dev/null; then works 'where the memory lay is told' memory; else skip 'where the memory lay is told' 'no jq'; fi
+	says 'why little can be gained is told' '[56]' '^why: .*too little memory to gain from' "${check[@]}" -n 1 sh -c 'ls >/dev/null'
+fi
+
+# perf that is not the real one: it counts 5000 misses, 70 with the library.
+mkdir "$t/bin"
+# shellcheck disable=SC2016
+printf '%s\n' '#!/bin/bash' 'n=5000; [[ "$*" != *libhugepin-malloc* ]] || n=70' \
+	'while [ "$1" != -- ]; do [ "$1" != -o ] || out=$2; shift; done' \
+	'echo "# started" >$out; echo "${NO_PMU-$n},,dTLB-load-misses:u,1000,100.00,," >>$out; shift; exec "$@"' >"$t/bin/perf"
+chmod 755 "$t/bin/perf"
+says 'dTLB misses are counted by perf' '[056]' '; dTLB misses 5,000 -> 70$' \
+	env PATH="$t/bin:$PATH" "${check[@]}" -n 2 "$t/waves" 2 8
+says 'where the processor counts them' '[056]' '; dTLB misses: not counted here$' \
+	env NO_PMU='<not supported>' PATH="$t/bin:$PATH" \
+	"${check[@]}" -n 2 "$t/waves" 2 8
+
+# ---------------------------------------------------------------- the tree of processes
+
+if command -v python3 >/dev/null; then
+	tree()
+	{
+		"${check[@]}" --json -n 2 sh -c \
+			"for i in 1 2 3 4 5 6; do '$t/waves' 1 8; (('$t/waves' 1 8) &); done; wait; sleep 0.3" >"$t/json"
+		python3 - "$t/json" <<-'END'
+			import json, sys
+			j = json.load(open(sys.argv[1]))
+			for r in j["without"]:  # orphans, too
+			    assert r["minor_faults"] > 12 * 8 * 256, r
+		END
+	}
+	works 'all processes of the program count' tree
+fi
+gone() { ! pgrep -f "^sleep $1\$" >/dev/null; }
+says 'what the program leaves running is told' '[056]' '; it left 2 processes running' "${check[@]}" -n 2 \
+	sh -c 'sleep 98761 & setsid sleep 98761 & sleep 0.2'
+works 'and is ended' gone 98761
+says 'what does not end is ended: status 6' 6 '^use hugepin: cannot tell, a run of .* takes longer than half of the 1.0 s' \
+	"${check[@]}" -t 1 \
+	sh -c 'trap "" TERM; sleep 98762 & sleep 98762; sleep 98762'
+works 'with all its processes' gone 98762
+interrupted()
+{
+	"${check[@]}" -t 60 sh -c 'setsid sleep 98763 & sleep 98763' >"$t/said" 2>&1 &
+	local pid=$! i
+	for ((i = 0; i < 200; i++)); do
+		[ "$(pgrep -c -f '^sleep 98763$')" != 2 ] || break
+		sleep 0.05
+	done
+	kill -"$1" $pid
+	wait $pid
+	[ $? = "$2" ] && [ ! -s "$t/said" ] && gone 98763
+}
+works 'SIGTERM ends it and the program' interrupted TERM 143
+# An interactive shell's children do not ignore it; those of this one do.
+works 'as Ctrl-C does' env -C / python3 -c 'import signal, subprocess, sys, time
+p = subprocess.Popen(sys.argv[1:], preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+time.sleep(1)
+p.send_signal(signal.SIGINT)
+sys.exit(p.wait() != -signal.SIGINT)' "${check[@]}" sleep 98764
+works 'and leaves nothing' gone 98764
+killed()
+{
+	"${check[@]}" -t 60 sleep 98765 >/dev/null 2>&1 &
+	local pid=$! i
+	for ((i = 0; i < 200; i++)); do
+		gone 98765 || break
+		sleep 0.05
+	done
+	kill -KILL $pid
+	wait $pid
+	for ((i = 0; i < 100; i++)); do
+		! gone 98765 || break
+		sleep 0.05
+	done
+	rm -rf "$t/tmp"/*
+	gone 98765
+}
+works 'even when it is killed' killed
+empty() { [ -z "$(ls -A "$t/tmp")" ]; }
+works 'no file stays behind' empty
+in_input() { sleep 3 | timeout 1 "${check[@]}" cat; empty; }
+works 'nor if a signal ends it while it reads a pipe' in_input
+unread() { { "${check[@]}" --json -n 30 true; echo $? >"$t/status"; } | true; [ "$(cat "$t/status")" = 141 ] && empty; }
+works 'nor if nobody reads what it prints' unread
