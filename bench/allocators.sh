@@ -46,16 +46,20 @@ present() {
 }
 
 pool=/sys/kernel/mm/hugepages/hugepages-2048kB
-pool_added=0
+pool_added=0 pool_before=''
 # pool_reserve PAGES: so many free hugepages, if we may and they are to be had. pool_restore takes away what was added,
-# whatever others have changed meanwhile.
+# whatever others have changed meanwhile. Finding pages may take seconds: after a signal during that, pool_before tells.
 pool_reserve() {
 	local free before
 	free=$(cat $pool/free_hugepages) && before=$(cat $pool/nr_hugepages) && [ "$free" -lt "$1" ] || return 0
+	pool_before=$before
 	{ echo 1 >/proc/sys/vm/compact_memory && echo $((before + $1 - free)) >$pool/nr_hugepages; } 2>/dev/null
 	pool_added=$(($(cat $pool/nr_hugepages) - before))
+	pool_before=''
 }
 pool_restore() {
+	[ -z "$pool_before" ] || pool_added=$(($(cat $pool/nr_hugepages) - pool_before))
+	pool_before=''
 	[ "$pool_added" = 0 ] || echo $(($(cat $pool/nr_hugepages) - pool_added)) >$pool/nr_hugepages
 	pool_added=0
 }

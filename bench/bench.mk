@@ -11,6 +11,10 @@ $(BENCH)/alloc-counters: bench/alloc.c bench/counters.c bench/counters.h $(BUILD
 	@mkdir -p $(@D)
 	@echo '  BENCH   bench/counters.c'
 	$(Q)$(BENCH_CC) -pthread -o $@ bench/alloc.c bench/counters.c -lm $$($(PKG_CONFIG) --cflags --libs papi)
+$(BENCH)/gather $(BENCH)/counted: $(BENCH)/%: bench/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo '  BENCH   $<'
+	$(Q)$(BENCH_CC) -o $@ $<
 $(BENCH)/nothing.so: bench/nothing.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  BENCH   $<'
@@ -58,6 +62,7 @@ $(BENCH)/sg: bench/sg.c bench/common.h sge/wqe.h $(BUILD)/libhugepin.so $(BUILD)
 
 tests: $(if $(SAN),,$(BENCH)/sg)
 
+tests: $(if $(SAN),,$(BENCH)/gather $(BENCH)/counted)
 bench: $(BENCH)/alloc $(BENCH)/nothing.so $(BENCH_PAPI)
 
 # The second make sees what setup has installed.
