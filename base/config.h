@@ -48,12 +48,13 @@ enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POL
 	X(DECAY, decay_ms, TIME, 10000, 0, INT64_C(1) << 40, NULL, \
 	  "the time that memory stays wholly free before the heap gives it back; 0 means never") \
 	X(FIT, fit, NUM, 4, 1, 64, NULL, \
-	  "the number of holes, lowest addresses first, of which a search takes the tightest; 1 is first fit") \
+	  "a search looks at this many holes that are large enough, from the lowest address on, and takes the " \
+	  "smallest; 1 is first fit") \
 	X(POLICY, policy, WORD, HP_POLICY_ARENA, 0, 0, "arena|lru|cf11|predict|odp|none", \
 	  "the policy of those domains of the pin cache that choose none: when memory is registered") \
 	X(HELPER, helper, WORD, HP_HELPER_AGGRESSIVE, 0, 0, "off|conservative|aggressive", \
-	  "the processes that register ahead of use: none (off), all (aggressive), or, while few cores are idle, " \
-	  "only those of a user that pin most (conservative)") \
+	  "the processes that have a helper thread; off: none; aggressive: all; conservative: while few cores are " \
+	  "idle, only the user's processes that pin most") \
 	X(HELPER_CPU, helper_cpu, NUM, HP_CPU_ANY, 0, 4095, "any|inherit", \
 	  "the processors of the helper: any, those of the thread that opened the first domain (inherit), or one") \
 	X(PREDICT_MODE, predict_mode, WORD, HP_PREDICT_AUTO, 0, 0, "auto|save|budget", \
@@ -62,7 +63,7 @@ enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POL
 	X(PREDICT_MEMORY, predict_memory, SIZE, 4194304, 65536, INT64_C(1) << 30, NULL, \
 	  "memory that the policies cf11 and predict may use for each domain") \
 	X(ABORT, abort_on_misuse, FLAG, 1, 0, 1, NULL, \
-	  "1: a wrong or doubly freed pointer stops the program; 0: it is reported and ignored") \
+	  "1: a wrong or doubly freed pointer of a large buffer stops the program; 0: it is reported and ignored") \
 	X(GUARD, guard, FLAG, 0, 0, 1, NULL, \
 	  "1: for debugging: large buffers end at inaccessible pages, and freed buffers are inaccessible for a " \
 	  "while") \

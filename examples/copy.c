@@ -11,6 +11,7 @@
 #include <hugepin_uring.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -33,9 +34,11 @@ struct slot {
 
 enum { SOURCE, TARGET };
 static char **names; /* of both files */
-static int fds[2][2]; /* of both files: through the page cache, and past it */
+static int fds[2][2] = { { -1, -1 }, { -1, -1 } }; /* of both files: through the page cache, and past it */
 static struct io_uring ring;
+static hugepin_domain *domain;
 static struct slot slots[DEPTH];
+static int busy; /* slots with a request under way */
 static off_t size, next; /* of the source; where the next block begins */
 static bool fixed; /* use the pins */
 
@@ -54,22 +57,55 @@ static void open_file(int which, int flags)
 		fds[which][1] = dup(fds[which][0]);
 }
 
-static void close_file(int which)
+/* Returns -1 with errno if what was written may be lost. */
+static int close_file(int which)
 {
-	if (close(fds[which][1]) < 0 || close(fds[which][0]) < 0)
-		err(1, "%s", names[which]);
+	int *fd = fds[which], ret = 0;
+
+	for (int i = 0; i < 2; i++) {
+		if (fd[i] >= 0 && close(fd[i]) < 0)
+			ret = -1;
+		fd[i] = -1;
+	}
+	return ret;
+}
+
+/* At exit, after an error, too: first the requests, since the kernel uses the buffers until they are done. */
+static void give_back(void)
+{
+	struct io_uring_cqe *cqe;
+
+	while (busy && io_uring_submit_and_wait(&ring, 1) >= 0)
+		while (!io_uring_peek_cqe(&ring, &cqe)) {
+			io_uring_cqe_seen(&ring, cqe);
+			busy--;
+		}
+	for (struct slot *s = slots; domain && s < slots + DEPTH; s++) {
+		hugepin_unpin(domain, &s->pin); /* -EINVAL where there is none */
+		hugepin_free(s->buffer);
+	}
+	hugepin_domain_close(domain); /* before the ring */
+	io_uring_queue_exit(&ring);
+}
+
+static void close_files(void)
+{
+	close_file(SOURCE);
+	close_file(TARGET);
 }
 
 /* Ask for the rest of the slot's block. Through the page cache goes what is not whole blocks of the disk: the end of
  * most files, and what is left of a request that came back short. */
 static void request(struct slot *s)
 {
-	struct io_uring_sqe *sqe = io_uring_get_sqe(&ring); /* never NULL: there are no more slots than entries */
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
 	off_t at = s->at + (off_t)s->done;
 	unsigned len = (unsigned)(s->len - s->done);
 	int fd = fds[s->writing][at % ALIGN == 0 && len % ALIGN == 0];
 	bool by_index = fixed && s->pin.len == BLOCK; /* shorter: cut, or no pin at all */
 
+	if (!sqe)
+		fail(-EBUSY, "io_uring_get_sqe");
 	if (by_index && s->writing)
 		io_uring_prep_write_fixed(sqe, fd, s->buffer + s->done, len, (__u64)at, (int)s->pin.lkey);
 	else if (by_index)
@@ -119,7 +155,6 @@ static double copy(void)
 {
 	struct timespec begin, end;
 	struct io_uring_cqe *cqe;
-	int busy = 0;
 
 	clock_gettime(CLOCK_MONOTONIC, &begin);
 	for (next = 0; busy < DEPTH && start(&slots[busy]); busy++)
@@ -154,13 +189,13 @@ static void compare(void)
 int main(int argc, char **argv)
 {
 	double best[2] = { 0, 0 }, speed;
-	hugepin_domain *domain;
 	struct stat from, to;
 	int error;
 
 	if (argc != 3)
 		errx(2, "usage: copy SOURCE TARGET");
 	names = argv + 1;
+	atexit(close_files);
 	open_file(SOURCE, O_RDONLY);
 	if (fstat(fds[SOURCE][0], &from) < 0 || !S_ISREG(from.st_mode))
 		errx(1, "%s is not a regular file", names[SOURCE]);
@@ -168,8 +203,10 @@ int main(int argc, char **argv)
 		errx(1, "%s and %s are the same file", names[SOURCE], names[TARGET]);
 	size = from.st_size;
 
-	if ((error = io_uring_queue_init(DEPTH, &ring, 0)) < 0 ||
-	    (error = hugepin_uring_open(&ring, 0, DEPTH, NULL, &domain)) < 0)
+	if ((error = io_uring_queue_init(DEPTH, &ring, 0)) < 0)
+		fail(error, "io_uring");
+	atexit(give_back);
+	if ((error = hugepin_uring_open(&ring, 0, DEPTH, NULL, &domain)) < 0)
 		fail(error, "io_uring");
 	for (struct slot *s = slots; s < slots + DEPTH; s++) {
 		s->buffer = hugepin_malloc(BLOCK); /* or malloc, under the drop-in */
@@ -184,18 +221,11 @@ int main(int argc, char **argv)
 		open_file(TARGET, O_RDWR | O_CREAT | O_TRUNC);
 		speed = copy();
 		compare();
-		close_file(TARGET);
+		if (close_file(TARGET) < 0)
+			err(1, "%s", names[TARGET]);
 		if (best[fixed] < speed)
 			best[fixed] = speed;
 	}
 	printf("%.0f MiB/s with ordinary buffers, %.0f MiB/s with pinned ones\n", best[0], best[1]);
-
-	for (struct slot *s = slots; s < slots + DEPTH; s++) {
-		hugepin_unpin(domain, &s->pin); /* -EINVAL where there is none */
-		hugepin_free(s->buffer);
-	}
-	hugepin_domain_close(domain);
-	io_uring_queue_exit(&ring);
-	close_file(SOURCE);
 	return 0;
 }

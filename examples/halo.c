@@ -10,6 +10,9 @@
  * long rows from their places, and copies short ones. Faces that arrive go to the ghost cells, and are checked.
  *
  * Without HOST it waits for a peer, with HOST it calls one. "local" has both sides in this process.
+ *
+ * An error ends the process, and the kernel takes back what is open. hugepin_verbs(3) has a program that gives everything
+ * back itself after each error.
  */
 #include <arpa/inet.h>
 #include <err.h>

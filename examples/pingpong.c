@@ -9,6 +9,9 @@
  * large buffers in hugepages, which are registered once and for all:
  *
  *	LD_PRELOAD=libhugepin-malloc.so.0 pingpong local
+ *
+ * An error ends the process, and the kernel takes back what is open. hugepin_verbs(3) has a program that gives everything
+ * back itself after each error.
  */
 #include <arpa/inet.h>
 #include <err.h>
@@ -166,7 +169,9 @@ static void *run(void *arg)
 	s->in = calloc(1, size);
 	if (!s->in)
 		err(1, "%zu bytes", size);
-	check(hugepin_pin(s->domain, s->in, size, HUGEPIN_WRITE | HUGEPIN_REMOTE_WRITE, &s->in_pin), "pin");
+	/* The peer gets this key, so it is of these pages alone: see hugepin_verbs(3). */
+	check(hugepin_pin(s->domain, s->in, size, HUGEPIN_WRITE | HUGEPIN_REMOTE_WRITE | HUGEPIN_PIN_UNCACHED, &s->in_pin),
+	      "pin");
 	if (s->in_pin.len < size)
 		errx(1, "%zu bytes are more than the device registers at once", size);
 	connect_peer(s);

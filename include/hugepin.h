@@ -5,7 +5,9 @@
  *  - `int` functions return 0 or more, or -errno. On failure errno, stderr and every ret_ argument are left alone.
  *    Functions shaped like malloc return NULL and set errno.
  *  - Sizes are bytes. Any thread may call. Handles and buffers may be handed between threads.
- *  - Nothing prints or exits, with three exceptions: a malformed HUGEPIN_ variable (one line), HUGEPIN_STATS=1 at exit,
+ *  - A struct that shares its name with a function has a second name in _t, for C++: there `hugepin_stats s;` would name
+ *    the function, and `hugepin_stats_t s;` names the struct.
+ *  - Nothing prints or exits, with three exceptions: a malformed HUGEPIN_ variable (one line), HUGEPIN_STATS at exit,
  *    and a heap found misused (one line, then abort; HUGEPIN_ABORT=0 makes it a reported no-op).
  *
  * The guide is hugepin(7). Each group of functions has its page in section 3.
@@ -20,6 +22,9 @@
 
 #ifdef __cplusplus
 extern "C" {
+/* A struct and a function of one name: to C++, the function hides a constructor that nobody calls. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"
 #endif
 #ifdef __GNUC__
 #pragma GCC visibility push(default)
@@ -77,6 +82,7 @@ struct hugepin_extent {
 	int32_t node;
 	uint32_t pad;
 };
+typedef struct hugepin_extent hugepin_extent_t;
 
 /* Describe the extent that contains ptr, an address anywhere inside a heap buffer. `size` is sizeof *ret_: the library
  * writes as many bytes as both sides know. Returns the number of bytes the library knows. -ENOENT: ptr is not in the
@@ -283,6 +289,7 @@ struct hugepin_domain_stats {
 	HUGEPIN_DOMAIN_STATS_LIST(HUGEPIN_STATS_MEMBER)
 #undef HUGEPIN_STATS_MEMBER
 };
+typedef struct hugepin_domain_stats hugepin_domain_stats_t;
 
 /* Copy a domain's statistics, as hugepin_stats does. Never blocks. */
 int hugepin_domain_stats(hugepin_domain *, struct hugepin_domain_stats *ret_, size_t size);
@@ -296,6 +303,7 @@ struct hugepin_pin {
 	uint32_t lkey, rkey;
 	uint64_t ref; /* used by the library; 0: not a pin */
 };
+typedef struct hugepin_pin hugepin_pin_t;
 
 /* Pin [addr, addr + len) and return one reference in *ret_. While the reference is out, the range stays registered with
  * these keys, at least for `access` (HUGEPIN_READ ...; 0: the domain's default). The registration is rounded out: heap
@@ -494,6 +502,7 @@ struct hugepin_stats {
 	HUGEPIN_STATS_LIST(HUGEPIN_STATS_MEMBER)
 #undef HUGEPIN_STATS_MEMBER
 };
+typedef struct hugepin_stats hugepin_stats_t;
 
 /* Copy the statistics. `size` is sizeof *ret_: the library writes as many bytes as both sides know. Returns the number
  * of bytes the library knows. -EINVAL: ret_ is NULL. Each member is exact at some moment of the call, but not all at
@@ -513,6 +522,7 @@ struct hugepin_stats_page {
 #pragma GCC visibility pop
 #endif
 #ifdef __cplusplus
+#pragma GCC diagnostic pop
 }
 #endif
 #endif

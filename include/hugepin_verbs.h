@@ -11,6 +11,9 @@
 
 #ifdef __cplusplus
 extern "C" {
+/* A struct and a function of one name: to C++, the function hides a constructor that nobody calls. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"
 #endif
 #ifdef __GNUC__
 #pragma GCC visibility push(default)
@@ -34,6 +37,7 @@ struct hugepin_sg_caps {
 	uint32_t pad;
 	uint64_t max_msg; /* bytes of one message */
 };
+typedef struct hugepin_sg_caps hugepin_sg_caps_t;
 
 /* Ask a queue pair for its limits. *granted is the struct that ibv_create_qp wrote back. If granted is NULL,
  * ibv_query_qp is asked. `size` is sizeof *ret_. Makes system calls. -EINVAL, or the provider's error. */
@@ -89,6 +93,7 @@ struct hugepin_sg_plan {
 	uint32_t cost_ns; /* the model's estimate */
 	uint32_t max_sge; /* elements of one work request */
 };
+typedef struct hugepin_sg_plan hugepin_sg_plan_t;
 
 /* Decide. `model` may be NULL: then the defaults of hugepin_sg_model hold (inline if the message fits, else neighbours
  * below 256 bytes are copied and longer pieces gathered). The addresses in iov only tell how many registrations and
@@ -238,6 +243,7 @@ int hugepin_sgq_abort(hugepin_sgq *q);
 #pragma GCC visibility pop
 #endif
 #ifdef __cplusplus
+#pragma GCC diagnostic pop
 }
 #endif
 #endif

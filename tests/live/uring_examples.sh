@@ -2,6 +2,8 @@
 # The programs that show io_uring do what they say: examples/copy.c, and the one in hugepin_uring(3).
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/tap.bash"
+# shellcheck source=tests/live/failing.bash
+. "$(dirname "$0")/failing.bash"
 top=$(cd "$(dirname "$0")/../.." && pwd)
 copy=$build/examples/copy
 cd "$t" || exit 2
@@ -61,14 +63,33 @@ else
 	skip 'copy: with little locked memory' 'the user cannot be changed here'
 fi
 
+head -c 600001 whole >file
+cp "$top/examples/copy.c" .
+failing_tolerates='hugepin_pin open' leaves_nothing 'copy' copy.c file target
+
 # The program that the page displays.
 "$top/tools/examples" "$top/man/hugepin_uring.3" page
-# shellcheck disable=SC2086 # CC may be a command with options
-if works 'hugepin_uring(3): the example compiles' ${CC:-cc} -Wall -Wextra -Werror -I"$top/include" -o page page-1.c \
-	-L"$build" -Wl,-rpath,"$build" -lhugepin -luring; then
-	head -c 70001 whole >file
-	shows() { [ "$("$@")" = '70001 bytes' ]; }
-	works 'hugepin_uring(3): the example reads a file' shows ./page file
-	gone() { "$@" >said 2>&1; [ $? = 1 ]; }
-	works 'hugepin_uring(3): the example fails without a file' gone ./page missing
+# shellcheck disable=SC2086,SC2046 # CC may be a command with options
+if works 'hugepin_uring(3): the program compiles' ${CC:-cc} -Wall -Wextra -Werror -I"$top/include" -o page page-1.c \
+	-L"$build" -Wl,-rpath,"$build" $(libraries page-1.c); then
+	head -c 3000001 whole >file
+	# page_copies LINE [COMMAND...]: it says how many buffers it has pinned, and makes a copy.
+	page_copies() { rm -f to; [[ $("${@:2}" ./page file to 2>&1) =~ ^$1$ ]] && cmp file to; }
+	works 'hugepin_uring(3): the program copies a file' page_copies '16 of 16 blocks are pinned'
+	works 'hugepin_uring(3): under the drop-in, too' page_copies '16 of 16 blocks are pinned' env LD_PRELOAD="$dropin"
+	# A hugepage is charged as a whole, and so is the ring.
+	unprivileged=(setpriv --reuid=$((uid + 1)) --bounding-set=-all --inh-caps=-all)
+	if "${unprivileged[@]}" true 2>/dev/null; then
+		works 'hugepin_uring(3): with 8 MiB of locked memory, some blocks go without a pin' \
+			page_copies '[1-7] of 16 blocks are pinned' "${unprivileged[@]}" prlimit --memlock=$((8 << 20))
+	else
+		skip 'hugepin_uring(3): with 8 MiB of locked memory' 'the user cannot be changed here'
+	fi
+	gone() { "$@" >said 2>&1; [ $? = 1 ] && grep -qx "./page: $why" said; }
+	why='No such file or directory'
+	works 'hugepin_uring(3): the program says that a file is missing' gone ./page missing to
+	why='No space left on device'
+	works 'hugepin_uring(3): and that the disk is full' gone ./page file /dev/full
+	head -c 1500001 whole >file
+	leaves_nothing 'hugepin_uring(3): the program' page-1.c file to
 fi
