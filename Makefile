@@ -242,7 +242,7 @@ install: all $(INSTALL_LIBS:%=$(BUILD)/installed/%.so) ## install under $(DESTDI
 	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(PREFIX)/include $(LIBDIR)/pkgconfig $(CMAKE_DIR) $(PREFIX)/share/man \
 		$(PREFIX)/share/bash-completion/completions)
 	install -m 755 $(BUILD)/hugepin $(DESTDIR)$(PREFIX)/bin
-	install -m 644 include/*.h $(DESTDIR)$(PREFIX)/include
+	install -m 644 include/*.h include/*.hpp $(DESTDIR)$(PREFIX)/include
 	install -m 644 $(BUILD)/libhugepin.a $(DESTDIR)$(LIBDIR)
 	for l in $(INSTALL_LIBS); do \
 		install -m 755 $(BUILD)/installed/$$l.so $(DESTDIR)$(LIBDIR)/$$l.so.$(VERSION) && \

@@ -108,6 +108,7 @@ shows hugepin_sg_map.3 1 '65 elements, 528 bytes, [12] pins'
 shows hugepin_sg_frame.3 1 $'10: north\n11: \n12: east'
 shows hugepin_extent.3 1 $'in [0-9]+ bytes of (base pages|transparent hugepages|hugetlb pages) at 0x[0-9a-f]+\n[0-9]+ bytes went back'
 works 'hugepin_extent.3: all of it' awk '/^in / { n = $2 } / went back/ { exit !($1 >= 8388608 && $1 % 2097152 == 0 && n >= 8388608) }' said
+shows hugepin_pmr.3 1 $'samples in (base pages|hugepages)\nthe last name in (base pages|hugepages)'
 shows hugepin_malloc.3 1 '1000000 samples, room for [0-9]+ bytes'
 works 'hugepin_malloc.3: there is room' awk '{ exit !($6 >= 8000000) }' said
 shows hugepin_stats.3 1 $'([0-9]+ hugepages were not to be had\n)?[0-9]+ of [0-9]+ bytes in hugetlb pages'
