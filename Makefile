@@ -9,9 +9,16 @@ COV ?=
 BUILD ?= build$(if $(SAN),/$(SAN))$(if $(COV),/cov,$(if $(DEBUG),/debug))
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
-# Where an installed library of ours looks for the others first, for a prefix that the loader does not search. Nothing: whoever
-# may write there would choose all libraries that ours need. In build/ they look beside themselves.
-RUNPATH ?=
+$(foreach v,PREFIX LIBDIR,$(if $(word 2,$($v)),$(error $v has a space, which make takes for the end of a path: $($v))))
+# Relative to here: what is installed names these paths, and no process may look for a library below its working directory.
+override PREFIX := $(abspath $(PREFIX))
+override LIBDIR := $(abspath $(LIBDIR))
+# Where an installed library of ours looks for the others first. Nothing, if the loader searches LIBDIR, and in a package
+# (DESTDIR), whose LIBDIR the loader searches. Else LIBDIR: whoever may write there may replace our libraries themselves, so the
+# path gives nobody anything new. The path is absolute, since a copy of a library, in a directory of others, must not look there
+# ($$ORIGIN). In build/ they look beside themselves.
+# The loader is asked once, and only if the path is wanted.
+RUNPATH ?= $(eval RUNPATH := $$(if $$(DESTDIR),,$$(shell tools/install-tree searched '$(LIBDIR)' || echo '$(LIBDIR)')))$(RUNPATH)
 PKG_CONFIG ?= pkgconf
 OBJCOPY ?= objcopy
 # A compiler of Open MPI or MPICH, for libhugepin-mpi.so; none: that library is left out.
@@ -44,7 +51,9 @@ $(addprefix $(BUILD)/,$(addprefix reg/,cover.o domain.o domains.o gone.o helper.
 # Call sites are seen through it.
 FLAGS_sge := $(FLAGS_base) -fno-omit-frame-pointer
 FLAGS_hooks := $(FLAGS_base)
-FLAGS_cmd = -DHP_LIBDIR='"$(LIBDIR)"'
+# Where `hugepin run` looks at last, if the drop-in is not beside the command, as in build/. One object is compiled anew for
+# `make install`, so that LIBDIR changes no other.
+FLAGS_cmd := -DHP_LIBDIR='"/usr/local/lib"'
 # What the program may not write after start: the tables of addresses, all found then.
 RELRO := $(filter-out $(LDFLAGS),-Wl,-z,relro -Wl,-z,now)
 # A malloc cannot be unloaded. Sanitizers leave their runtime's names to the program.
@@ -83,13 +92,24 @@ all: $(BUILD)/libhugepin.so $(BUILD)/libhugepin.a $(if $(SAN),,$(BUILD)/libhugep
 	$(BUILD)/libhugepin-verbs.so $(if $(SAN),,mpi) hooks $(BUILD)/hugepin ## build the libraries and the command
 
 -include bench/bench.mk
--include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg reg/backend reg/policy dropin sge mpi hooks cmd examples $(addprefix tests/,unit live guest soak)))
+-include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg reg/backend reg/policy dropin sge mpi hooks cmd examples installed $(addprefix tests/,unit live guest soak)))
 
 # What objects were compiled with; changes only when that does.
 COMMAND = $(CC) $(FLAGS) $(FLAGS_reg) $(FLAGS_sge) $(FLAGS_cmd)
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(subst ','\'',$(COMMAND))' | cmp -s - $@ || echo '$(subst ','\'',$(COMMAND))' >$@
+
+# The same for what `make install` links: it has paths.
+INSTALLED = $(LIBDIR) $(RUNPATH)
+$(BUILD)/installed/paths: FORCE
+	@mkdir -p $(@D) 2>/dev/null && test -w $(@D) || { echo '$(@D): no permission to write. `make install` links once more in $(BUILD)/;' \
+		'in a clone of somebody else: BUILD=DIRECTORY, one of your own' >&2; exit 1; }
+	@echo '$(INSTALLED)' | cmp -s - $@ || echo '$(INSTALLED)' >$@
+
+$(BUILD)/installed/run.o: cmd/run.c $(BUILD)/flags $(BUILD)/installed/paths
+	@echo '  CC      $<'
+	$(Q)$(CC) $(FLAGS) -DHP_LIBDIR='"$(LIBDIR)"' -MMD -MP -c -o $@ $<
 
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -112,7 +132,10 @@ $(BUILD)/libhugepin-verbs.so $(BUILD)/installed/libhugepin-verbs.so: $(VERBS_OBJ
 # The layer under MPI programs. The compiler is ours, the headers are MPI's; call sites are told apart by frame pointers.
 MPI_LIB := $(if $(MPICC),$(BUILD)/libhugepin-mpi.so)
 MPI_OBJ := $(MPI_SRC:%.c=$(BUILD)/%.o)
-$(MPI_OBJ): $(BUILD)/%.o: %.c $(BUILD)/flags
+$(BUILD)/mpicc: FORCE
+	@mkdir -p $(@D)
+	@echo '$(MPICC)' | cmp -s - $@ || echo '$(MPICC)' >$@
+$(MPI_OBJ): $(BUILD)/%.o: %.c $(BUILD)/flags $(BUILD)/mpicc
 	@mkdir -p $(@D)
 	@echo '  MPICC   $<'
 	$(Q)OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(FLAGS) -fno-omit-frame-pointer -MMD -MP -c -o $@ $<
@@ -169,6 +192,8 @@ $(BUILD)/libhugepin-malloc.so $(BUILD)/installed/libhugepin-malloc.so: $(DROPIN_
 	$(Q)ln -sf $(@F) $@.$(SO)
 
 $(BUILD)/hugepin: $(CMD_OBJ)
+$(BUILD)/installed/hugepin: $(CMD_OBJ:$(BUILD)/cmd/run.o=$(BUILD)/installed/run.o)
+$(BUILD)/hugepin $(BUILD)/installed/hugepin:
 	@echo '  LD      $@'
 	$(Q)$(CC) -pie $(RELRO) $(SANFLAGS) $(LDFLAGS) -o $@ $^ -lhugetlbfs -ljansson -lm
 
@@ -237,25 +262,45 @@ man-check: ## check the man pages against mandoc and the tables they repeat
 	tools/check-man
 
 INSTALL_LIBS = libhugepin libhugepin-malloc libhugepin-verbs $(basename $(notdir $(MPI_LIB) $(HOOKS_LIB)))
+INSTALL_LINKED = $(INSTALL_LIBS:%=$(BUILD)/installed/%.so)
+$(INSTALL_LINKED): $(BUILD)/installed/paths
 CMAKE_DIR := $(LIBDIR)/cmake/hugepin
-install: all $(INSTALL_LIBS:%=$(BUILD)/installed/%.so) ## install under $(DESTDIR)$(PREFIX)
-	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(PREFIX)/include $(LIBDIR)/pkgconfig $(CMAKE_DIR) $(PREFIX)/share/man \
-		$(PREFIX)/share/bash-completion/completions)
-	install -m 755 $(BUILD)/hugepin $(DESTDIR)$(PREFIX)/bin
-	install -m 644 include/*.h include/*.hpp $(DESTDIR)$(PREFIX)/include
-	install -m 644 $(BUILD)/libhugepin.a $(DESTDIR)$(LIBDIR)
-	for l in $(INSTALL_LIBS); do \
-		install -m 755 $(BUILD)/installed/$$l.so $(DESTDIR)$(LIBDIR)/$$l.so.$(VERSION) && \
-		ln -sf $$l.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$$l.so.$(SO) && \
-		ln -sf $$l.so.$(SO) $(DESTDIR)$(LIBDIR)/$$l.so || exit 1; done
-	for f in packaging/*.pc.in packaging/cmake/*.in; do \
+# Other names under which people look for the libraries: libhugepin.pc beside hugepin.pc.
+PACKAGES = $(filter-out $(if $(HOOKS_LIB),,hugepin-hooks),$(patsubst packaging/%.pc.in,%,$(wildcard packaging/*.pc.in)))
+# Headers, and pages with their further names, of libraries that are not built.
+NO_HEADERS = $(if $(HOOKS_LIB),,include/hugepin_hooks.h)
+NO_PAGES = $(if $(HOOKS_LIB),,hugepin_hooks.3) $(if $(MPI_LIB),,hugepin_mpi.7)
+# What is installed, as it will lie below $(DESTDIR)/.
+TREE := $(abspath $(BUILD)/installed/tree)
+install: all $(INSTALL_LINKED) $(BUILD)/installed/hugepin ## install under $(DESTDIR)$(PREFIX)
+	$(Q)rm -rf $(TREE)
+	$(Q)install -d $(addprefix $(TREE),$(PREFIX)/bin $(PREFIX)/include $(LIBDIR)/pkgconfig $(CMAKE_DIR) $(PREFIX)/share/man \
+		$(PREFIX)/share/bash-completion/completions $(PREFIX)/share/hugepin/bpftrace $(PREFIX)/share/doc/hugepin)
+	$(Q)install -m 755 $(BUILD)/installed/hugepin $(TREE)$(PREFIX)/bin
+	$(Q)install -m 644 $(filter-out $(NO_HEADERS),$(wildcard include/*.h)) include/*.hpp $(TREE)$(PREFIX)/include
+	$(Q)install -m 644 $(BUILD)/libhugepin.a $(TREE)$(LIBDIR)
+	$(Q)for l in $(INSTALL_LIBS); do \
+		install -m 755 $(BUILD)/installed/$$l.so $(TREE)$(LIBDIR)/$$l.so.$(VERSION) && \
+		ln -sf $$l.so.$(VERSION) $(TREE)$(LIBDIR)/$$l.so.$(SO) && \
+		ln -sf $$l.so.$(SO) $(TREE)$(LIBDIR)/$$l.so || exit 1; done
+	$(Q)for f in $(PACKAGES:%=packaging/%.pc.in) packaging/cmake/*.in; do \
 		case $$f in *.pc.in) to=$(LIBDIR)/pkgconfig ;; *) to=$(CMAKE_DIR) ;; esac; f=$${f%.in} && \
-		sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|g' -e 's|@SO@|$(SO)|' \
+		sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|' \
+			-e 's|@VERSION@|$(VERSION)|g' -e 's|@SO@|$(SO)|' \
 			-e "s|@INCLUDE@|$$(realpath -ms --relative-to=$(CMAKE_DIR) $(PREFIX)/include)|" \
-			$$f.in >$(DESTDIR)$$to/$${f##*/} || exit 1; done
-	install -m 644 packaging/completions/hugepin $(DESTDIR)$(PREFIX)/share/bash-completion/completions
-	tools/install-man $(DESTDIR)$(PREFIX)/share/man
-	$(if $(DESTDIR),,-[ "$$(id -u)" != 0 ] || ldconfig)
+			-e 's| @RUNPATH@|$(if $(RUNPATH), -Wl$(comma)-rpath$(comma)$(patsubst $(LIBDIR),$${libdir},$(RUNPATH)))|' \
+			$$f.in >$(TREE)$$to/$${f##*/} || exit 1; done
+	$(Q)for p in $(PACKAGES); do ln -sf $$p.pc $(TREE)$(LIBDIR)/pkgconfig/lib$$p.pc || exit 1; done
+	$(Q)install -m 644 packaging/completions/hugepin $(TREE)$(PREFIX)/share/bash-completion/completions
+	$(Q)install -m 644 contrib/bpftrace/*.bt $(TREE)$(PREFIX)/share/hugepin/bpftrace
+	$(Q)install -m 644 LICENSE packaging/COPYING.jemalloc $(TREE)$(PREFIX)/share/doc/hugepin
+	$(Q)tools/install-man $(TREE)$(PREFIX)/share/man $(NO_PAGES)
+	$(Q)tools/install-tree install $(TREE) '$(DESTDIR)' '$(PREFIX)'
+	$(Q)rm -rf $(TREE)
+	$(if $(DESTDIR),,$(Q)tools/install-tree say '$(PREFIX)' '$(LIBDIR)' '$(SO)')
+
+uninstall: ## remove what `make install` has put under $(PREFIX)
+	$(Q)tools/install-tree uninstall '$(DESTDIR)' '$(PREFIX)'
 
 clean: ## remove what was built
 	rm -rf build $(BUILD)
@@ -265,4 +310,4 @@ help: ## list the targets
 
 FORCE:
 .DELETE_ON_ERROR:
-.PHONY: all mpi hooks tests check soak demo lint man-check install clean help FORCE
+.PHONY: all mpi hooks tests check soak demo lint man-check install uninstall clean help FORCE
