@@ -1,6 +1,6 @@
 # hugepin. `make` builds into build/ without privilege and without network; `make help` lists the targets.
 #
-# Variables: BUILD DESTDIR PREFIX LIBDIR RUNPATH CC MPICC CFLAGS LDFLAGS PKG_CONFIG JEMALLOC, V=1 (show commands), WERROR=1,
+# Variables: BUILD DESTDIR PREFIX LIBDIR RUNPATH CC MPICC PYTHON CFLAGS LDFLAGS PKG_CONFIG JEMALLOC, V=1 (show commands), WERROR=1,
 #   DEBUG=1 (assertions), COV=1 (tools/coverage) and SAN=thread|address|undefined, which build in directories of their own.
 
 DEBUG ?=
@@ -25,6 +25,8 @@ OBJCOPY ?= objcopy
 MPICC ?= $(shell command -v mpicc.openmpi || command -v mpicc || command -v mpicc.mpich)
 # The probes (base/probe.h), where <sys/sdt.h> is; PROBES=: none.
 PROBES ?= 1
+# Debian's Python, which has Debian's NumPy, for contrib/numpy.
+PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
 CFLAGS ?= $(if $(DEBUG)$(SAN)$(COV),-O1,-O2) -g
 # jemalloc as position-independent objects: small requests of libhugepin-malloc.so.
 JEMALLOC ?= $(shell $(CC) -print-file-name=libjemalloc_pic.a)
@@ -160,6 +162,21 @@ $(BUILD)/libhugepin-hooks.so $(BUILD)/installed/libhugepin-hooks.so: $(HOOKS_SRC
 hooks: $(HOOKS_LIB)
 	@$(if $(HOOKS_LIB),:,echo '  SKIP    libhugepin-hooks.so: no headers of libfabric and UCX')
 
+# The module for NumPy. Its setup.py finds libhugepin by pkgconf, here in $(BUILD).
+NUMPY_FOUND = $(shell $(PYTHON) -c 'import os, numpy, setuptools, sysconfig; \
+	print(os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null)
+NUMPY_DIR = $(abspath $(BUILD))/numpy
+$(BUILD)/numpy/built: $(wildcard contrib/numpy/*.c contrib/numpy/*.toml contrib/numpy/setup.py) packaging/hugepin.pc.in include/hugepin.h \
+		| $(BUILD)/libhugepin.so
+	@mkdir -p $(@D)
+	$(Q)sed 's|@PREFIX@|$(CURDIR)|; s|@LIBDIR@|$(abspath $(BUILD))|; s|@VERSION@|$(VERSION)|; s| @RUNPATH@||' packaging/hugepin.pc.in \
+		>$(@D)/hugepin.pc
+	$(Q)if [ '$(NUMPY_FOUND)' != True ]; then echo '  SKIP    hugepin_numpy: no NumPy, setuptools or Python.h'; else \
+		echo '  PYTHON  $(@D)' && cd contrib/numpy && PKG_CONFIG='$(PKG_CONFIG)' PKG_CONFIG_PATH='$(NUMPY_DIR)' CC='$(CC)' \
+		CFLAGS='$(filter-out -Wconversion,$(WARNINGS)) $(CFLAGS)' $(PYTHON) setup.py -q egg_info --egg-base '$(NUMPY_DIR)' \
+		build_ext --force --build-lib '$(NUMPY_DIR)' --build-temp '$(NUMPY_DIR)/temp' && touch '$(NUMPY_DIR)/built'; fi
+numpy: $(BUILD)/numpy/built ## build the module for NumPy, contrib/numpy, in $(BUILD)/numpy
+
 # One object in which only hugepin_* is global, so that no name of ours can meet one of the program's. The weak name to which
 # probes refer has to stay global: a program with probes of its own has one such section in all.
 # Of -flto -ffat-lto-objects its machine code alone stays: the other half has names that objcopy does not hide.
@@ -223,7 +240,7 @@ $(TEST_LIBS): $(BUILD)/tests/live/%.so: tests/live/lib/%.c $(BUILD)/flags
 	@echo '  TEST    $<'
 	$(Q)$(CC) $(FLAGS) -fno-builtin -shared $(LDFLAGS) -o $@ $<
 
-tests: all $(UNIT) $(LIVE) $(EXAMPLES) $(if $(SAN),,$(TEST_LIBS)) ## build the tests
+tests: all $(UNIT) $(LIVE) $(EXAMPLES) $(if $(SAN),,$(TEST_LIBS) numpy) ## build the tests
 
 # As root, so many hugepages are reserved for the tests, and given back: see tests/run. POOL=: the pool is as it is.
 POOL ?= 600
@@ -310,4 +327,4 @@ help: ## list the targets
 
 FORCE:
 .DELETE_ON_ERROR:
-.PHONY: all mpi hooks tests check soak demo lint man-check install uninstall clean help FORCE
+.PHONY: all mpi hooks numpy tests check soak demo lint man-check install uninstall clean help FORCE
