@@ -2,6 +2,8 @@
 #
 # Variables: BUILD DESTDIR PREFIX LIBDIR RUNPATH CC MPICC PYTHON CFLAGS LDFLAGS PKG_CONFIG JEMALLOC, V=1 (show commands), WERROR=1,
 #   DEBUG=1 (assertions), COV=1 (tools/coverage) and SAN=thread|address|undefined, which build in directories of their own.
+# Empty, they leave out what is built or compiled in where its compiler or headers are: MPICC= (libhugepin-mpi.so), HOOKS_LIB=
+#   (libhugepin-hooks.so), PROBES= (the probes). For packagers: docs/PACKAGING.md.
 
 DEBUG ?=
 SAN ?=
@@ -189,9 +191,16 @@ $(BUILD)/libhugepin.a: $(LIB_OBJ) Makefile
 		{ echo '$@: no machine code in its objects: -flto needs -ffat-lto-objects' >&2; exit 1; }
 	$(Q)rm -f $@ && $(AR) rcsD $@ $(BUILD)/libhugepin.o
 
+# Which archive that is, by path and checksum; changes only when that does, and fails without it.
+$(BUILD)/jemalloc.from: FORCE
+	@mkdir -p $(@D)
+	@test -f '$(JEMALLOC)' || { printf '%s\n' '$(JEMALLOC): no such file. It is jemalloc as a static archive of position-independent objects.' \
+		'On Debian: tools/setup build. Elsewhere docs/DEPLOY.md, "A jemalloc to link with", has the commands that build one;' \
+		'then: make JEMALLOC=PATH/lib/libjemalloc_pic.a' >&2; exit 1; }
+	@from=$$(cksum '$(JEMALLOC)') && { echo "$$from" | cmp -s - $@ || echo "$$from" >$@; }
+
 # jemalloc with its public names and its ways to the kernel renamed; operators new and delete stay libstdc++'s.
-$(BUILD)/jemalloc.a: tools/jemalloc.syms $(BUILD)/flags
-	@test -f '$(JEMALLOC)' || { echo 'libjemalloc_pic.a not found: run tools/setup build, or set JEMALLOC'; exit 1; }
+$(BUILD)/jemalloc.a: tools/jemalloc.syms $(BUILD)/flags $(BUILD)/jemalloc.from
 	@echo '  OBJCOPY $@'
 	$(Q)$(OBJCOPY) -D --redefine-syms=tools/jemalloc.syms '$(JEMALLOC)' $@
 	$(Q)$(AR) dD $@ $$($(AR) t $@ | grep '^jemalloc_cpp')

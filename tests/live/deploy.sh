@@ -62,12 +62,12 @@ place 'a user namespace' '' unshare -Ur
 # snippet LANGUAGE N: the Nth one of docs/DEPLOY.md.
 snippet() { awk -v start="^\`\`\`$1\$" -v n="$2" '/^```/ { inside = $0 ~ start && ++seen == n; next } inside' docs/DEPLOY.md; }
 
-for n in 1 2 3; do
+for n in 1 2 3 4; do
 	works "shell snippet $n has no syntax error" bash -n <(snippet sh $n)
 done
 if command -v jq >/dev/null; then
 	echo '{"syscalls": [{"names": ["userfaultfd", "vm86"], "action": "SCMP_ACT_ERRNO"}]}' >"$t/default.json"
-	(cd "$t" && bash <(cd "$OLDPWD" && snippet sh 3)) 2>&1
+	(cd "$t" && bash <(cd "$OLDPWD" && snippet sh 4)) 2>&1
 	works 'the changed profile allows userfaultfd, and refuses what it did' jq -e \
 		'.syscalls == [{names: ["vm86"], action: "SCMP_ACT_ERRNO"}, {names: ["io_uring_setup", "io_uring_enter", "io_uring_register"], action: "SCMP_ACT_ALLOW"},
 			{names: ["userfaultfd"], action: "SCMP_ACT_ALLOW", args: [{index: 0, value: 1, valueTwo: 1, op: "SCMP_CMP_MASKED_EQ"}]}]' "$t/hugepin.json"
