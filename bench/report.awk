@@ -21,10 +21,33 @@ function show(x)
 	return x == 0 || x >= 1000 ? sprintf("%.0f", x) : sprintf(x < 0.1 ? "%.2g" : x < 10 ? "%.2f" : "%.1f", x)
 }
 function label(b, s) { return ((b, s) in label_of) ? label_of[b, s] : s }
-function printed(t, name)
+# A part of a row's name, in words.
+function worded(part)
 {
-	if (("strip", t) in spec && index(name, spec["strip", t]) == 1)
-		name = substr(name, length(spec["strip", t]) + 1)
+	if (part ~ /^[0-9]+K$/ && part % 1024 == 0)
+		return part / 1024 " MiB"
+	if (part ~ /^[0-9]+[KMG]$/)
+		return substr(part, 1, length(part) - 1) " " substr(part, length(part)) "iB"
+	if (part ~ /^t[0-9]+$/)
+		return substr(part, 2) (part == "t1" ? " thread" : " threads")
+	if (part ~ /^r[0-9]+$/)
+		return "rank " substr(part, 2)
+	if (part ~ /^[0-9]+x[0-9]+$/)
+		return substr(part, 1, index(part, "x") - 1) (part ~ /^1x/ ? " piece of " : " pieces of ") substr(part, index(part, "x") + 1) " bytes"
+	return part == "busy" ? "at once" : part == "paced" ? "with pauses" : part
+}
+# What a row is called: its own name if no line of the tables knows it.
+function printed(b, name,	i, k, n, part, text)
+{
+	for (i = 1; i <= row_count[b]; i++)
+		if (name ~ row_match[b, i]) {
+			text = row_text[b, i]
+			n = split(name, part, ".")
+			for (k = 1; k <= n; k++)
+				while (i = index(text, "$" k))
+					text = substr(text, 1, i - 1) worded(part[k]) substr(text, i + 1 + length(k))
+			return text
+		}
 	return name
 }
 # Into q: quartiles and number (q[0]) of subject's samples, or of their ratios to base's within a round.
@@ -57,11 +80,29 @@ function quartiles(b, name, subject, base, q,	r, v, n, x, y, infinite)
 				q[r] = "inf"
 	return n
 }
-# Strict with wins: their upper quartile is below 1, too.
-function verdict(q, level)
+function middle(b, name, subject,	q) { quartiles(b, name, subject, "-", q); return q[2] }
+function apart(x, y) { return x > y ? x - y : y - x }
+# Strict with wins: their upper quartile is below 1, too. A difference that is small in itself is level, however large its ratio.
+function verdict(b, t, name, part, q)
 {
-	return q[2] == "inf" || q[2] > 1 + level ? "loss" : q[2] < 1 - level && q[3] != "inf" && q[3] < 1 ? "win" : "level"
+	if (("floor", t) in spec && apart(middle(b, name, part[1]), middle(b, name, part[2])) <= spec["floor", t])
+		return "level"
+	return q[2] == "inf" || q[2] > 1 + spec["level", t] ? "loss" : \
+		q[2] < 1 - spec["level", t] && q[3] != "inf" && q[3] < 1 ? "win" : "level"
 }
+# Whether the counterpart of this row has the opposite verdict: less of one thing for more of another.
+function traded(b, t, name, part, word,	x, q, other)
+{
+	if (!(("trade", t) in spec) || word == "level")
+		return 0
+	split(spec["trade", t], x, "/")
+	other = name
+	if (!sub("^" x[1], x[2], other) || !quartiles(b, other, part[1], part[2], q))
+		return 0
+	other = verdict(b, t, other, part, q)
+	return other != "level" && other != word
+}
+function is_peer(b, subject) { return index(" " spec["peers", b] " ", " " subject " ") > 0 }
 function spread(q) { return q[0] > 1 ? "<span class='small'>" show(q[1]) " to " show(q[3]) "</span>" : "" }
 
 # ---------------------------------------------------------------- input
@@ -84,6 +125,11 @@ FILENAME == ARGV[1] {
 		key = text
 		sub(/ .*/, "", key)
 		label_of[bench, key] = substr(text, length(key) + 2)
+	} else if (key == "row") {
+		key = text
+		sub(/ .*/, "", key)
+		row_match[bench, ++row_count[bench]] = "^(" key ")$"
+		row_text[bench, row_count[bench]] = substr(text, length(key) + 2)
 	} else
 		spec[key, table == "" ? bench : table] = text
 	next
@@ -102,24 +148,44 @@ FILENAME == ARGV[1] {
 # ---------------------------------------------------------------- a table
 
 function figure(t, name, what, x, u) { print t ":" name ":" what, x u >figures }
-function measured(b, name, subject,	q)
+function measured(b, name, subject) { return show(middle(b, name, subject)) }
+# A comparison in words, for the first paragraph.
+function compared(b, t, name, part)
 {
-	quartiles(b, name, subject, "-", q)
-	return show(q[2])
+	return sprintf("%s %s where %s took %s %s (%s: %s)", measured(b, name, part[1]), unit[b, name], label(b, part[2]),
+		measured(b, name, part[2]), unit[b, name], lower(spec["title", t]), printed(b, name))
 }
-# Count a ratio with quartiles q. Its verdict; a loss goes to the list.
-function count(b, t, name, part, q,	word)
+function lower(text) { return tolower(substr(text, 1, 1)) substr(text, 2) }
+# Count a ratio with quartiles q: beside a peer, or beside another choice of hugepin's own. Its verdict; a loss goes to the list.
+function count(b, t, name, part, q,	word, kind, size)
 {
-	word = verdict(q, spec["level", t])
-	counted[b, word]++
+	word = verdict(b, t, name, part, q)
+	if (traded(b, t, name, part, word)) {
+		counted[t, "trade"]++
+		return "trade"
+	}
+	kind = is_peer(b, part[2]) ? "peer" : "own"
+	size = q[2] == "inf" ? 1e300 : q[2]
+	counted[b, kind, word]++
+	counted[t, kind, word]++
+	counted[t, kind]++
 	counted[t, word]++
 	counted[t]++
 	counted_all[word]++
+	counted_all[kind, word]++
+	if (kind == "peer" && word == "win" && (best == "" || size < best)) {
+		best = size
+		best_text = compared(b, t, name, part)
+	}
+	if (kind == "peer" && word == "loss" && size > worst + 0) {
+		worst = size
+		worst_text = compared(b, t, name, part)
+	}
 	if (word == "loss") {
-		loss_size[++losses] = q[2] == "inf" ? 1e300 : q[2]
-		loss_row[losses] = sprintf("<tr><td class='num loss'><b>%s</b> loss%s</td><td>%s<br>beside <b>%s</b></td>", show(q[2]),
-			spread(q), esc(label(b, part[1])), esc(label(b, part[2]))) \
-			sprintf("<th scope='row'>%s</th><td class='num'>%s : %s %s</td>", esc(printed(t, name)),
+		loss_size[kind, ++losses[kind]] = size
+		loss_row[kind, losses[kind]] = sprintf("<tr><td class='num loss'><b>%s</b> loss%s</td><td>%s<br>beside <b>%s</b></td>",
+			show(q[2]), spread(q), esc(label(b, part[1])), esc(label(b, part[2]))) \
+			sprintf("<th scope='row'>%s</th><td class='num'>%s : %s %s</td>", esc(printed(b, name)),
 			measured(b, name, part[1]), measured(b, name, part[2]), esc(unit[b, name])) \
 			sprintf("<td><a href='#%s'>%s</a><span class='small'>%s</span></td></tr>\n", t, esc(spec["title", t]),
 			esc(spec["title", b]))
@@ -153,7 +219,7 @@ function head_html(b, t,	html, n, m, k, val, rat, hidden, part)
 }
 function row_html(b, t, name,	html, n, m, k, val, rat, hidden, part, q, word)
 {
-	html = sprintf("<tr><th scope='row'>%s</th>", esc(printed(t, name)))
+	html = sprintf("<tr><th scope='row' title='%s'>%s</th>", esc(t ":" name), esc(printed(b, name)))
 	n = split(spec["values", t], val, " ")
 	for (k = 1; k <= n; k++) {
 		if (quartiles(b, name, val[k], "-", q))
@@ -170,7 +236,7 @@ function row_html(b, t, name,	html, n, m, k, val, rat, hidden, part, q, word)
 			continue
 		}
 		figure(t, name, rat[k], q[2], "")
-		word = (k in hidden) ? "" : count(b, t, name, part, q)
+		word = (k in hidden) || ("shown", t) in spec && name ~ "^(" spec["shown", t] ")$" ? "" : count(b, t, name, part, q)
 		html = html sprintf("<td class='num%s'><b>%s</b>%s%s</td>", word ? " " word : "", show(q[2]), word ? " " word : "", spread(q))
 	}
 	return html "</tr>\n"
@@ -190,7 +256,9 @@ function caption(t,	text, own)
 	return text "Ratios" (own ? "" : " are the medians of the rounds' ratios, quartiles below them") \
 		sprintf(": under %s%s is a <span class='win'>win</span>, over %s a <span class='loss'>loss</span>, ", 1 - spec["level", t],
 		most_rounds[t] > 1 ? " with both quartiles under 1" : "", 1 + spec["level", t]) \
-		"else <span class='level'>level</span>."
+		"else <span class='level'>level</span>." \
+		(("floor", t) in spec ? " A difference of " spec["floor", t] " points or fewer is level, too." : "") \
+		(("trade", t) in spec ? " Less memory for more misses, or the reverse, is a <span class='trade'>trade</span>, and not counted." : "")
 }
 # What is wider than the window scrolls by itself.
 function scroll(attributes, html)
@@ -217,6 +285,8 @@ function table_html(b, t,	head, html, i, name, units, rows, tally)
 	tally = rows " row" (rows == 1 ? "" : "s")
 	if (counted[t])
 		tally = tally sprintf(": %d wins, %d level, %d losses", counted[t, "win"], counted[t, "level"], counted[t, "loss"])
+	if (counted[t, "trade"])
+		tally = tally sprintf(", %d trades", counted[t, "trade"])
 	html = scroll("aria-labelledby='" t "'", "<table aria-describedby='" t "-caption'><thead>" head_html(b, t) \
 		"</thead>\n<tbody>\n" html "</tbody></table>")
 	return head "<p class='caption' id='" t "-caption'>" caption(t) "</p>\n" picture(b, t, rows) \
@@ -238,7 +308,7 @@ function write_data(b, t, rows, p, n, file,	i, k, q, line, name, any)
 	print line >file
 	for (i = 1; i <= rows; i++) {
 		name = row_name[t, i]
-		line = plain(printed(t, name))
+		line = plain(printed(b, name))
 		for (k = 3; k <= n; k++) {
 			any += quartiles(b, name, p[k], p[2], q) > 0
 			line = line point(q, 2) point(q, 1) point(q, 3)
@@ -256,7 +326,7 @@ function write_scatter(b, t, rows, p, n, file,	i, k, q, line, name)
 		line = line "\t" plain(label(b, p[k]))
 	print line >file
 	for (i = 1; i <= rows; i++) {
-		line = plain(printed(t, row_name[t, i]))
+		line = plain(printed(b, row_name[t, i]))
 		for (k = 3; k <= n; k++) {
 			name = row_name[t, i]
 			line = line "\t" (quartiles(b, name, p[k], "-", q) ? q[2] : "?")
@@ -289,7 +359,7 @@ function inlined(t, file, description,	svg, line, k)
 	close(file)
 	return svg
 }
-function picture(b, t, rows,	n, p, file, what, some)
+function picture(b, t, rows,	n, p, file, what, some, i, longest)
 {
 	if (!(("plot", t) in spec))
 		return ""
@@ -300,10 +370,12 @@ function picture(b, t, rows,	n, p, file, what, some)
 		what = "misses over what is registered"
 	} else {
 		some = write_data(b, t, rows, p, n, file ".dat")
-		what = p[2] == "-" ? "time, " unit[b, row_name[t, 1]] : "time over that of " label(b, p[2]) " (below 1: faster)"
+		what = p[2] == "-" ? "time, " unit[b, row_name[t, 1]] : "time over " label(b, p[2]) "’s (below 1: faster)"
 	}
-	if (!some || system(sprintf("gnuplot -e 'file=\"%s\"; kind=\"%s\"; ylabel=%s; xlabel=%s' '%s/report.gnuplot' 2>'%s.log'", file,
-		p[1], plain(what), plain(spec["xlabel", t]), here, file)))
+	for (i = 1; i <= rows && p[1] != "scatter"; i++)
+		longest = length(printed(b, row_name[t, i])) > longest ? length(printed(b, row_name[t, i])) : longest
+	if (!some || system(sprintf("gnuplot -e 'file=\"%s\"; kind=\"%s\"; longest=%d; ylabel=%s; xlabel=%s' '%s/report.gnuplot' 2>'%s.log'",
+		file, p[1], longest, plain(what), plain(spec["xlabel", t]), here, file)))
 		return "<p class='absent'>No picture: gnuplot is not installed, or failed.</p>\n"
 	return scroll("aria-label='Picture: " esc(spec["title", t]) "'",
 		inlined(t, file ".svg", esc(spec["title", t]) ": " esc(what)))
@@ -338,9 +410,9 @@ function said(b)
 }
 function bar(b,	all, html, i, x, width)
 {
-	all = counted[b, "win"] + counted[b, "level"] + counted[b, "loss"]
+	all = counted[b, "peer", "win"] + counted[b, "peer", "level"] + counted[b, "peer", "loss"]
 	for (i = 1; i <= 3 && all; i++) {
-		width = 100 * counted[b, words[i]] / all
+		width = 100 * counted[b, "peer", words[i]] / all
 		html = html sprintf("<rect class='%s' x='%.2f' width='%.2f' height='8'/>", words[i], x, width)
 		x += width
 	}
@@ -349,34 +421,74 @@ function bar(b,	all, html, i, x, width)
 function th(text) { return "<th scope='col'>" text "</th>" }
 function th_num(text) { return "<th scope='col' class='num'>" text "</th>" }
 function td_num(text) { return "<td class='num'>" text "</td>" }
+# Three cells; dashes if there is nothing of the kind.
+function tallies(b, kind,	i, html, any)
+{
+	any = counted[b, kind, "win"] + counted[b, kind, "level"] + counted[b, kind, "loss"]
+	for (i = 1; i <= 3; i++)
+		html = html td_num(any ? counted[b, kind, words[i]] + 0 : "–")
+	return html
+}
 function summary(	i, b, html)
 {
 	for (i = 1; i <= bench_count; i++) {
 		b = benches[i]
-		html = html "<tr><th scope='row'><a href='#" b "'>" esc(spec["title", b]) "</a></th>" td_num(counted[b, "win"] + 0) \
-			td_num(counted[b, "level"] + 0) td_num(counted[b, "loss"] + 0) "<td>" bar(b) "</td>" \
+		html = html "<tr><th scope='row'><a href='#" b "'>" esc(spec["title", b]) "</a></th>" tallies(b, "peer") \
+			"<td>" bar(b) "</td>" tallies(b, "own") \
 			td_num(state[b] == "absent" ? "–" : missed_targets(b)) td_num(esc(seconds[b])) \
 			"<td class='state'>" said(b) "</td></tr>\n"
 	}
-	return scroll("aria-labelledby='verdict'", "<table class='summary'><thead><tr>" th("bench") th_num("wins") th_num("level") \
-		th_num("losses") th("") th_num("own bounds missed") th_num("seconds") th("state") "</tr></thead>\n<tbody>\n" html \
+	return scroll("aria-labelledby='verdict'", "<table class='summary'><thead><tr><td></td>" \
+		"<th scope='colgroup' colspan='4'>beside other software</th>" \
+		"<th scope='colgroup' colspan='3'>beside its own choices</th><td></td><td></td><td></td></tr>\n<tr>" th("bench") \
+		th_num("wins") th_num("level") th_num("losses") th("") th_num("wins") th_num("level") th_num("losses") \
+		th_num("bounds missed") th_num("seconds") th("state") "</tr></thead>\n<tbody>\n" html \
 		"</tbody></table>")
 }
-function loss_list(	i, j, x, s, html)
+function loss_list(kind, by,	i, j, x, html)
 {
-	if (!losses)
+	if (!losses[kind])
 		return "<p>None, of what was measured.</p>\n"
-	for (i = 2; i <= losses; i++)
-		for (j = i; j > 1 && loss_size[j - 1] < loss_size[j]; j--) {
-			x = loss_size[j]; loss_size[j] = loss_size[j - 1]; loss_size[j - 1] = x
-			s = loss_row[j]; loss_row[j] = loss_row[j - 1]; loss_row[j - 1] = s
+	for (i = 2; i <= losses[kind]; i++)
+		for (j = i; j > 1 && loss_size[kind, j - 1] < loss_size[kind, j]; j--) {
+			x = loss_size[kind, j]; loss_size[kind, j] = loss_size[kind, j - 1]; loss_size[kind, j - 1] = x
+			x = loss_row[kind, j]; loss_row[kind, j] = loss_row[kind, j - 1]; loss_row[kind, j - 1] = x
 		}
-	for (i = 1; i <= losses; i++)
-		html = html loss_row[i]
-	html = scroll("aria-labelledby='losses'", "<table><thead><tr>" th_num("ratio") th("what") th("row") th_num("medians") th("table") \
-		"</tr></thead>\n<tbody>\n" html "</tbody></table>")
+	for (i = 1; i <= losses[kind]; i++)
+		html = html loss_row[kind, i]
+	html = scroll("aria-labelledby='" by "'", "<table><thead><tr>" th_num("ratio") th("what") th("row") th_num("medians") \
+		th("table") "</tr></thead>\n<tbody>\n" html "</tbody></table>")
 	sub(/class='scroll'/, "class='scroll tall'", html)
 	return html
+}
+# What a stranger is to know first: what hugepin is, what this run says, and what follows from it.
+function first_words(	html, i, k, t, b, wins, level, lost, pays, costs)
+{
+	html = "hugepin is a malloc for Linux that puts large buffers in hugepages, and a cache of registrations for programs that hand " \
+		"buffers to devices. "
+	wins = counted_all["peer", "win"] + 0
+	level = counted_all["peer", "level"] + 0
+	lost = counted_all["peer", "loss"] + 0
+	if (!(wins + level + lost))
+		return html "This run measured nothing beside other software. So it says nothing about other software."
+	html = html sprintf("On this machine it needed less time or memory than other software in %d of %d comparisons, as much in %d and " \
+		"more in %d", wins, wins + level + lost, level, lost)
+	html = html (best_text ? "; at best it took " best_text : "") (worst_text ? ", at worst " worst_text : "") ". "
+	if (machine["mode"] == "smoke")
+		return html "This was a smoke run, so these numbers mean nothing."
+	for (i = 1; i <= bench_count; i++)
+		for (k = 1; k <= table_count[benches[i]]; k++) {
+			t = tables[benches[i], k]
+			if (!counted[t, "peer"] || !(("does", t) in spec))
+				continue
+			if (3 * counted[t, "peer", "win"] >= 2 * counted[t, "peer"] && 10 * counted[t, "peer", "loss"] <= counted[t, "peer"])
+				pays = pays (pays ? ", or " : "") spec["does", t]
+			else if (3 * counted[t, "peer", "loss"] >= counted[t, "peer"])
+				costs = costs (costs ? ", or " : "") spec["does", t]
+		}
+	if (!pays)
+		return html "So this run has no reason to use it" (costs ? ", least of all for a program that " costs "." : ".")
+	return html "So it pays here for a program that " pays (costs ? "; it costs a program that " costs "." : ".")
 }
 function section_html(b,	html, k, text)
 {
@@ -404,13 +516,16 @@ END {
 		status(b)
 		sections = sections section_html(b)
 		nav = nav nav_item(b, esc(spec["title", b]))
-		for (k = 1; k <= 3; k++)
-			print b ":" words[k], counted[b, words[k]] + 0 >figures
+		for (k = 1; k <= 3; k++) {
+			print b ":peer-" words[k], counted[b, "peer", words[k]] + 0 >figures
+			print b ":own-" words[k], counted[b, "own", words[k]] + 0 >figures
+		}
 	}
 	for (k = 1; k <= 3; k++) {
 		print "all:" words[k], counted_all[words[k]] + 0 >figures
-		counts = counts "<li class='" words[k] "'><b>" counted_all[words[k]] + 0 "</b> " plural[words[k]] "</li>\n"
-		comparisons += counted_all[words[k]]
+		counts = counts "<li class='" words[k] "'><b>" counted_all["peer", words[k]] + 0 "</b> " plural[words[k]] "</li>\n"
+		comparisons["peer"] += counted_all["peer", words[k]]
+		comparisons["own"] += counted_all["own", words[k]]
 	}
 
 	print "<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>"
@@ -418,21 +533,26 @@ END {
 	print "<title>hugepin: measured on " machine["date"] "</title>\n<link rel='icon' href='data:,'>"
 	print "<style>\n" read_all(here "/report.css") "</style>\n</head>\n<body>"
 	print "<header>\n<p class='kicker'>hugepin, commit " machine["commit"] "</p>\n<h1>What it wins and what it loses</h1>"
-	print "<p class='lead'>Every bench beside its peers, on one machine: " machine["processor"] ", " machine["cores"] ", Linux " \
-		machine["kernel"] ". " machine["date"] ".</p>"
+	print "<p class='lead' id='first'>" esc(first_words()) "</p>"
+	print "<p class='kicker'>" machine["processor"] ", " machine["cores"] ", Linux " machine["kernel"] ". " machine["date"] ".</p>"
 	if (machine["mode"] != "full")
 		print "<p class='notice'><b>A " machine["mode"] " run</b>: " machine["reduced"] "</p>"
-	print "<ul class='count'>\n" counts "</ul>\n</header>"
+	print "<ul class='count' aria-label='Comparisons with other software'>\n" counts "</ul>\n</header>"
 	print "<nav aria-label='Contents'><ul>\n" nav_item("verdict", "By bench") nav_item("losses", "All losses") nav \
 		nav_item("machine", "The machine") "</ul></nav>\n<main>"
-	print "<section>\n<h2 id='verdict'>Wins and losses by bench</h2>\n<p>Each ratio of a table is one comparison. Unless its table " \
-		"says otherwise, within 5&nbsp;% is level; above that, hugepin takes more time, memory or misses: a loss; below it, " \
-		"less: a win, if by more than the spread of its rounds, else level. Own bounds are those that the benches set for " \
-		"hugepin, missed ones; some are of comparisons that are wins here.</p>"
+	print "<section>\n<h2 id='verdict'>Wins and losses by bench</h2>\n<p>A comparison is a ratio of a table: what hugepin took to " \
+		"what the other took for the same work. Unless its table says otherwise, within 5&nbsp;% is level; above, hugepin took more " \
+		"time, memory or misses: a loss; below, less: a win, if by more than the spread of its rounds, else level. Where less memory " \
+		"was paid for by misses, neither is counted, and small differences of percentages are level.</p>"
+	print "<p>Comparisons with other software are counted apart from those with choices of hugepin's own: base pages instead of " \
+		"hugepages, another policy, a fixed way of packing. Only the former say which software is faster. Bounds are those that the " \
+		"benches set for hugepin.</p>"
 	print summary() "</section>"
-	print "<section>\n<h2 id='losses'>All losses, worst first</h2>\n<p>" losses + 0 " of " comparisons + 0 " comparisons. " \
-		"The ratio is of what hugepin took to what the other took.</p>"
-	print loss_list() "</section>"
+	print "<section>\n<h2 id='losses'>All losses, worst first</h2>\n<h3 id='losses-peer'>Beside other software</h3>\n<p>" \
+		losses["peer"] + 0 " of " comparisons["peer"] + 0 " comparisons. The ratio is of what hugepin took to what the other took.</p>"
+	print loss_list("peer", "losses-peer") "<h3 id='losses-own'>Beside its own choices</h3>\n<p>" losses["own"] + 0 " of " \
+		comparisons["own"] + 0 " comparisons: what a choice costs that hugepin leaves to the program.</p>"
+	print loss_list("own", "losses-own") "</section>"
 	print sections
 	print "<section>\n<h2 id='machine'>The machine, and how this was made</h2>\n<table class='facts'><tbody>\n" facts "</tbody></table>"
 	print "<p>Made by <code>make report</code>. Every sample is in <code>raw/</code> beside this page, every figure in " \

@@ -1,8 +1,8 @@
-# gnuplot -e "file='NAME'; kind='lines'; ylabel='...'; xlabel='...'" report.gnuplot: NAME.svg from NAME.dat.
+# gnuplot -e "file='NAME'; kind='lines'; longest=8; ylabel='...'; xlabel='...'" report.gnuplot: NAME.svg from NAME.dat.
 # kind: lines or points (a row's name, then median and quartiles of each series; its first line names the series), or scatter
 # (missed and registered of each series).
 # Colours are numbers that bench/report.awk replaces by the page's: 1,1,1 ink, 2,2,2 rules, N,0,0 the Nth series.
-set terminal svg size 860,(kind eq "points" ? 460 : 400) dynamic font "sans,13" linewidth 1.2
+set terminal svg size 860,360 + 6 * longest dynamic font "sans,13" linewidth 1.2
 set output file.".svg"
 ink = "#010101"
 set border 3 linecolor rgb ink
@@ -31,6 +31,7 @@ if (kind eq "scatter") {
 	set xtics rotate by 50 right noenhanced textcolor rgb ink
 	set key noenhanced
 	set xrange [-0.5:*]
+	set lmargin longest > 20 ? 9 + 0.6 * (longest - 20) : 9 # names stand slantwise below the axis: long ones need room
 	set offsets 0, 0.5, 0, 0
 	if (kind eq "lines") {
 		plot for [i = 1:series] file.".dat" every ::1 using 0:(column(3 * i - 1)):xticlabels(1) with linespoints \

@@ -32,13 +32,68 @@ is 'every loss of a table is in the list of losses' "$losses" $((2 * $(figure al
 is 'there are losses to be seen' "$(($(figure all:loss) > 5))" 1
 wins=$(grep -o "<td class='num win'>" "$page" | wc -l)
 is 'wins are counted as they are shown' "$wins" "$(figure all:win)"
-sed -n "/id='losses'/,/<\/section>/p" "$page" | sed -n "s|^<tr><td class='num loss'><b>\([^<]*\)</b> loss.*|\1|p" | sed 's/∞/inf/' >"$t/list"
-works 'the worst loss comes first' sort -gr -c "$t/list"
+for kind in peer own; do
+	sed -n "/id='losses-$kind'/,/<\/tbody>/p" "$page" | sed -n "s|^<tr><td class='num loss'><b>\([^<]*\)</b> loss.*|\1|p" |
+		sed 's/∞/inf/' >"$t/list"
+	is "losses are listed: $kind" "$(wc -l <"$t/list")" "$(awk "/:$kind-loss / { n += \$2 } END { print n }" "$figures")"
+	works 'the worst loss comes first' sort -gr -c "$t/list"
+done
+first() { sed -n "s|^<p class='lead' id='first'>\(.*\)</p>|\1|p" "$1"; }
+has() { if [[ $2 == *"$3"* ]]; then pass "$1"; else fail "$1" "$2" "has not: $3"; fi; }
+has 'the page begins with what hugepin is' "$(first "$page")" 'hugepin is a malloc for Linux that puts large buffers in hugepages'
+counts=$(awk -F'[: ]' '{ n[$2] += $3 } END { printf "%d of %d comparisons, as much in %d and more in %d", n["peer-win"],
+	n["peer-win"] + n["peer-level"] + n["peer-loss"], n["peer-level"], n["peer-loss"] }' "$figures")
+has 'then what this run says' "$(first "$page")" "$counts"
+has 'and its worst, with what was measured' "$(first "$page")" \
+	'at worst 4.55 us where UCX took 0.66 us (evictions from the pin cache: 512 threads that have pinned before)'
+has 'and what follows' "$(first "$page")" 'So it pays here for a program that allocates and frees large buffers all the time'
+has 'and for whom it is not' "$(first "$page")" 'it costs a program that pins other memory again and again'
+again slow 's/^\([1-5],hugepin,pair[^,]*\),[^,]*/\1,999999/' alloc.csv
+has 'a run in which it loses says so' "$(first "$t/slow/index.html")" 'it costs a program that allocates and frees large buffers all the time'
+again level 's/^\([1-5],[^,]*,[^,]*\),[0-9.]*,ns/\1,100,ns/' alloc.csv
+rm -f "$t"/level/raw/pin.*
+render "$t/level" >"$t/out"
+has 'a run without gain says so' "$(first "$t/level/index.html")" 'So this run has no reason to use it.'
+again smoke '/^mode/s/quick/smoke/' machine.tsv
+has 'a smoke run concludes nothing' "$(first "$t/smoke/index.html")" 'This was a smoke run, so these numbers mean nothing.'
+rm -f "$t"/level/raw/alloc.*
+render "$t/level" >"$t/out"
+has 'nor does one that measured no other software' "$(first "$t/level/index.html")" 'This run measured nothing beside other software.'
+
+works 'rows have names that a stranger understands' grep -qF \
+	"<th scope='row' title='replay-misses:misses.save.shape-noreuse'>made-up: a loop whose buffers are never reused</th>" "$page"
+cell() { sed -n "s|^.*<th scope='row' title='$1'>[^<]*</th>.*<td class='num\( [a-z]*\)'><b>\([^<]*\)</b>.*|\2\1|p" "$2"; }
+is 'a few per cent of nothing are no loss' "$(cell replay-bytes:bytes.save.shape-noreuse "$page")" '∞ level'
+is 'less memory for more misses is a trade' "$(cell replay-bytes:bytes.save.shape-zipf "$page")" '300.9 trade'
+is 'and so is the other side of it' "$(cell replay-misses:misses.save.shape-zipf "$page" | sed 's/.* //')" 'trade'
+again same '/trace=zipf policy=cf11/s/miss_pct=[0-9.]*/miss_pct=0.10/' replay.csv
+is 'without its other side it is a loss' "$(cell replay-bytes:bytes.save.shape-zipf "$t/same/index.html")" '300.9 loss'
 is 'a colour never stands alone' "$(grep -oE "<td class='num (win|loss|level)'><b>[^<]*</b> " "$page" | wc -l)" \
 	"$(grep -oE "<td class='num (win|loss|level)'>" "$page" | wc -l)"
 again better '/,hugepin,touch.128K,/s/,[0-9.]*,ns/,1,ns/' alloc.csv
 is 'a loss that is none any longer leaves the list' "$(($(figure all:loss "$t/better/figures.txt") < $(figure all:loss)))" 1
 
+# A name in a page that no run of the report can have would stay a dash.
+awk '
+	FILENAME ~ /tables$/ {
+		if ($1 == "bench") { bench = $2; table = ""; known[bench] }
+		if ($1 == "table") table = bench "-" $2
+		if ($1 == "rows") rows[table] = "^(" substr($0, 6) ")$"
+		if ($1 == "values" || $1 == "ratios") { gsub(/[()]/, ""); what[table] = what[table] " " substr($0, 8) " " }
+		next
+	}
+	{
+		while (match($0, /<!--[a-z0-9-]+:[^>]*-->/)) {
+			n = split(substr($0, RSTART + 4, RLENGTH - 7), part, ":")
+			$0 = substr($0, RSTART + RLENGTH)
+			if (part[1] != "machine" && !(n == 2 && part[1] in known && part[2] ~ /^(peer|own)-(win|level|loss)$/) &&
+			    !(n == 3 && part[1] in rows && part[2] ~ rows[part[1]] && index(what[part[1]], " " part[3] " ")))
+				print part[1] ":" part[2] ":" part[3]
+			seen++
+		}
+	}
+	END { if (seen < 100) print seen + 0 " figures" }' "$top/bench/report.tables" "$top/docs/PERFORMANCE.md" "$top/README.md" >"$t/unknown"
+is 'figures of the pages are rows of the report' "$(cat "$t/unknown")" ''
 
 # In a log scale two tics give a decade, and glibc's own line is at 1. Rounds far apart: quartiles are elsewhere.
 again spread 's/^\([12]\),hugepin,pair.32K,[^,]*/\1,hugepin,pair.32K,0.01/; s/^\([45]\),hugepin,pair.32K,[^,]*/\1,hugepin,pair.32K,99999/' alloc.csv
