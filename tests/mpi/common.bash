@@ -8,6 +8,9 @@ mpirun=${mpicc/mpicc/mpirun}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
 export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe # Open MPI 5's name for the last but one
+# Each mpirun makes its directory below one that all share in TMPDIR, and the last to end removes that one: between the two calls of
+# mkdir of another, which then fails.
+export TMPDIR=$t
 
 # mpi_or_skip NAME: skip everything where there is no MPI.
 mpi_or_skip()
