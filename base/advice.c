@@ -11,21 +11,21 @@ enum {
 	PART_MIN = 10, /* a part counts from one tenth of the whole on */
 };
 
-static uint64_t large_bytes(const struct hp_run *r)
+uint64_t hp_run_large_bytes(const struct hp_run *r)
 {
 	return r->hugetlb_bytes + r->thp_bytes + r->base_bytes;
 }
 
-/* All memory of the process at its peak. The parts were not all measured at the same moment. */
-static uint64_t all_bytes(const struct hp_run *r)
+/* The parts were not all measured at the same moment. */
+uint64_t hp_run_all_bytes(const struct hp_run *r)
 {
-	return HP_MAX(r->hugetlb_bytes + r->rss_peak_bytes, large_bytes(r) + r->small_bytes);
+	return HP_MAX(r->hugetlb_bytes + r->rss_peak_bytes, hp_run_large_bytes(r) + r->small_bytes);
 }
 
 /* Memory that is neither in large nor in small buffers. If nobody knows the small ones, they may be all of it: 0. */
 static uint64_t elsewhere_bytes(const struct hp_run *r)
 {
-	return r->small_unknown ? 0 : all_bytes(r) - large_bytes(r) - r->small_bytes;
+	return r->small_unknown ? 0 : hp_run_all_bytes(r) - hp_run_large_bytes(r) - r->small_bytes;
 }
 
 static bool is_part(uint64_t part, uint64_t whole)
@@ -84,7 +84,7 @@ static enum hp_verdict judge_base(const struct hp_run *r)
 
 enum hp_verdict hp_verdict(const struct hp_run *r)
 {
-	const uint64_t large = large_bytes(r), all = all_bytes(r);
+	const uint64_t large = hp_run_large_bytes(r), all = hp_run_all_bytes(r);
 	const enum hp_verdict pins = judge_pins(r);
 
 	if (pins != HP_VERDICT_HUGE)
@@ -174,7 +174,7 @@ static void line_pool(struct hp_line *l, const struct hp_run *r)
 	}
 	hp_line_text(l, " would have served ");
 	hp_line_percent(l, r->hugetlb_bytes + r->thp_bytes + HP_MIN((more << HP_PAGE_SHIFT) / here * ranks, r->base_bytes),
-			large_bytes(r));
+			hp_run_large_bytes(r));
 }
 
 /* What the pool could do where THP is off: "; vm.nr_hugepages=512 would have served 98 %". */
@@ -189,7 +189,7 @@ static void line_pool_instead(struct hp_line *l, const struct hp_run *r)
 /* "91 % of the large buffers lay in base pages: " */
 static void line_base(struct hp_line *l, const struct hp_run *r)
 {
-	hp_line_percent(l, r->base_bytes, large_bytes(r));
+	hp_line_percent(l, r->base_bytes, hp_run_large_bytes(r));
 	hp_line_text(l, " of the large buffers lay in base pages: ");
 }
 
@@ -198,7 +198,7 @@ static void line_huge(struct hp_line *l, const struct hp_run *r)
 {
 	const uint64_t huge = r->hugetlb_bytes + r->thp_bytes;
 
-	hp_line_percent(l, huge, large_bytes(r));
+	hp_line_percent(l, huge, hp_run_large_bytes(r));
 	hp_line_text(l, " of the large buffers lay in hugepages: up to ");
 	hp_line_number(l, (huge >> HP_CHUNK_SHIFT) - (huge >> HP_PAGE_SHIFT), 10);
 	hp_line_text(l, " page faults fewer than in base pages");
@@ -240,11 +240,11 @@ char *hp_verdict_text(const struct hp_run *r, char *buf, size_t size)
 	switch (hp_verdict(r)) {
 	case HP_VERDICT_LITTLE:
 		hp_line_text(l, "malloc gave ");
-		hp_line_size(l, large_bytes(r) + r->small_bytes);
+		hp_line_size(l, hp_run_large_bytes(r) + r->small_bytes);
 		hp_line_text(l, ": too little memory to gain from hugepages");
 		break;
 	case HP_VERDICT_SMALL:
-		hp_line_percent(l, large_bytes(r), all_bytes(r));
+		hp_line_percent(l, hp_run_large_bytes(r), hp_run_all_bytes(r));
 		hp_line_text(l, r->small_unknown ? " of the memory is in buffers of hugepin: little to gain here" :
 						   " of the memory is in buffers of 32 KiB and more: little to gain here");
 		break;
@@ -258,7 +258,7 @@ char *hp_verdict_text(const struct hp_run *r, char *buf, size_t size)
 		hp_line_text(l, "no buffer lay in hugepages; with LD_PRELOAD=libhugepin-malloc.so.0 the large ones of malloc do");
 		break;
 	case HP_VERDICT_ELSEWHERE:
-		hp_line_percent(l, elsewhere_bytes(r), all_bytes(r));
+		hp_line_percent(l, elsewhere_bytes(r), hp_run_all_bytes(r));
 		hp_line_text(l, " of the memory (");
 		hp_line_size(l, elsewhere_bytes(r));
 		hp_line_text(l, ") is not malloc's: the program or its runtime maps it, and hugepin cannot help there");
@@ -276,7 +276,7 @@ char *hp_verdict_text(const struct hp_run *r, char *buf, size_t size)
 		break;
 	case HP_VERDICT_POOL_SHORT:
 		hp_line_text(l, "the hugetlb pool served ");
-		hp_line_percent(l, r->hugetlb_bytes, large_bytes(r));
+		hp_line_percent(l, r->hugetlb_bytes, hp_run_large_bytes(r));
 		hp_line_text(l, " of the large buffers: ");
 		line_pool(l, r);
 		break;

@@ -77,6 +77,10 @@ enum hp_verdict {
  * has no pin cache. */
 #define HP_LITTLE_BYTES ((uint64_t)8 << 20)
 
+/* Bytes of large buffers, and of all memory of the process, at its peak. */
+uint64_t hp_run_large_bytes(const struct hp_run *r);
+uint64_t hp_run_all_bytes(const struct hp_run *r);
+
 /* Judge a run. */
 enum hp_verdict hp_verdict(const struct hp_run *r);
 

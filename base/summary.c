@@ -5,21 +5,15 @@
 /* A process with less memory than this, and no large buffers, has nothing to gain. */
 #define MUCH_BYTES ((uint64_t)64 << 20)
 
-static uint64_t large_bytes(const struct hp_run *r)
-{
-	return r->hugetlb_bytes + r->thp_bytes + r->base_bytes;
-}
-
 bool hp_summary_matters(const struct hp_summary *s)
 {
-	const uint64_t large = large_bytes(&s->run);
+	const uint64_t large = hp_run_large_bytes(&s->run);
 
 	if (s->domains)
 		return true;
 	if (s->child)
 		return large >= s->inherited_bytes + HP_LITTLE_BYTES;
-	return large >= HP_LITTLE_BYTES ||
-	       HP_MAX(s->run.hugetlb_bytes + s->run.rss_peak_bytes, large + s->run.small_bytes) >= MUCH_BYTES;
+	return large >= HP_LITTLE_BYTES || hp_run_all_bytes(&s->run) >= MUCH_BYTES;
 }
 
 /* ------------------------------------------------------------------ the summary */
@@ -57,16 +51,16 @@ static void large_line(struct hp_line *l, const struct hp_summary *s)
 	const struct hp_run *r = &s->run;
 	bool first = true;
 
-	if (!large_bytes(r) && r->small_unknown)
+	if (!hp_run_large_bytes(r) && r->small_unknown)
 		return;
 	begin_line(l, s);
 	hp_line_text(l, s->small_inside ? "buffers: " : "large buffers: ");
-	hp_line_size(l, large_bytes(r));
-	if (large_bytes(r)) {
+	hp_line_size(l, hp_run_large_bytes(r));
+	if (hp_run_large_bytes(r)) {
 		hp_line_text(l, r->kinds_unknown ? " asked for" : " at the peak");
-		add_kind(l, r->hugetlb_bytes, large_bytes(r), " in the hugetlb pool", &first);
-		add_kind(l, r->thp_bytes, large_bytes(r), " in THP", &first);
-		add_kind(l, r->base_bytes, large_bytes(r), " in base pages", &first);
+		add_kind(l, r->hugetlb_bytes, hp_run_large_bytes(r), " in the hugetlb pool", &first);
+		add_kind(l, r->thp_bytes, hp_run_large_bytes(r), " in THP", &first);
+		add_kind(l, r->base_bytes, hp_run_large_bytes(r), " in base pages", &first);
 	}
 	if (r->ranks > 1) {
 		hp_line_text(l, "; ");
@@ -81,7 +75,7 @@ static void large_line(struct hp_line *l, const struct hp_summary *s)
 static void small_line(struct hp_line *l, const struct hp_summary *s)
 {
 	const struct hp_run *r = &s->run;
-	const uint64_t mallocs = large_bytes(r) + r->small_bytes, all = r->hugetlb_bytes + r->rss_peak_bytes;
+	const uint64_t mallocs = hp_run_large_bytes(r) + r->small_bytes, all = r->hugetlb_bytes + r->rss_peak_bytes;
 
 	if (r->small_unknown)
 		return;
@@ -251,7 +245,7 @@ void hp_summary_json(struct hp_line *l, const struct hp_summary *s, const struct
 	json_known(l, "minor_faults", !s->times_unknown, s->minor_faults);
 	json_known(l, "major_faults", !s->times_unknown, s->major_faults);
 	json_key(l, ",\n  ", "peak");
-	json_number(l, "{ ", "large_bytes", large_bytes(r));
+	json_number(l, "{ ", "large_bytes", hp_run_large_bytes(r));
 	json_number(l, ", ", "hugetlb_bytes", r->hugetlb_bytes);
 	json_number(l, ", ", "thp_bytes", r->thp_bytes);
 	json_number(l, ", ", "base_bytes", r->base_bytes);
@@ -293,7 +287,7 @@ static struct hp_summary as_sum(const struct hp_summary *s)
 
 	if (s->pid && !s->run.ranks) {
 		sum.run.ranks = 1;
-		sum.large_min = sum.large_max = large_bytes(&s->run);
+		sum.large_min = sum.large_max = hp_run_large_bytes(&s->run);
 	}
 	return sum;
 }

@@ -42,13 +42,23 @@ static double median(double *value, unsigned n)
 	return (value[(n - 1) / 2] + value[n / 2]) / 2;
 }
 
+static double wall_of(const struct hp_trial *t)
+{
+	return t->wall_s;
+}
+
+static double cpu_of(const struct hp_trial *t)
+{
+	return t->user_s + t->system_s;
+}
+
 struct hp_medians hp_medians(const struct hp_trial *trial, unsigned count)
 {
 	double wall[HP_ROUNDS_MAX], cpu[HP_ROUNDS_MAX], faults[HP_ROUNDS_MAX], rss[HP_ROUNDS_MAX];
 
 	for (unsigned i = 0; i < count; i++) {
 		wall[i] = trial[i].wall_s;
-		cpu[i] = trial[i].user_s + trial[i].system_s;
+		cpu[i] = cpu_of(&trial[i]);
 		faults[i] = (double)(trial[i].minor_faults + trial[i].major_faults);
 		rss[i] = (double)trial[i].rss_bytes;
 	}
@@ -138,24 +148,14 @@ struct hp_comparison hp_compare(const double *a, const double *b, unsigned n)
 	return c;
 }
 
-static struct hp_comparison compare_walls(const struct hp_trial *a, const struct hp_trial *b, unsigned n)
+static struct hp_comparison compare(const struct hp_trial *a, const struct hp_trial *b, unsigned n,
+				    double (*time_of)(const struct hp_trial *))
 {
 	double x[HP_ROUNDS_MAX], y[HP_ROUNDS_MAX];
 
 	for (unsigned i = 0; i < n; i++) {
-		x[i] = a[i].wall_s;
-		y[i] = b[i].wall_s;
-	}
-	return hp_compare(x, y, n);
-}
-
-static struct hp_comparison compare_cpu(const struct hp_trial *a, const struct hp_trial *b, unsigned n)
-{
-	double x[HP_ROUNDS_MAX], y[HP_ROUNDS_MAX];
-
-	for (unsigned i = 0; i < n; i++) {
-		x[i] = a[i].user_s + a[i].system_s;
-		y[i] = b[i].user_s + b[i].system_s;
+		x[i] = time_of(&a[i]);
+		y[i] = time_of(&b[i]);
 	}
 	return hp_compare(x, y, n);
 }
@@ -176,13 +176,19 @@ static enum hp_answer judge_statuses(const struct hp_measured *m)
 	return HP_ANSWER_YES;
 }
 
+/* Whether large buffers are a part of the program's memory that counts. */
+static bool large_count(const struct hp_measured *m)
+{
+	return m->large_bytes >= HP_LITTLE_BYTES && m->large_bytes >= m->other_bytes / 9;
+}
+
 /* Whether the program has so little in large buffers that hugepages cannot matter. A hugepage saves up to 511 page
  * faults, so faults that stay tell the same where the heap told nothing: the program may have ended by _exit(2). */
 static bool has_little(const struct hp_measured *m, uint64_t faults_without, uint64_t faults_with)
 {
 	if (faults_with < faults_without / 5 * 4)
 		return false;
-	return !m->known || m->large_bytes < HP_LITTLE_BYTES || m->large_bytes < m->other_bytes / 9;
+	return !m->known || !large_count(m);
 }
 
 struct hp_judgement hp_judge(const struct hp_measured *m)
@@ -200,11 +206,11 @@ struct hp_judgement hp_judge(const struct hp_measured *m)
 		j.sure = j.answer == HP_ANSWER_BREAKS && m->rounds > 1 ? HP_SURE : HP_LIKELY;
 		return j;
 	}
-	j.wall = compare_walls(m->without, m->with, m->rounds);
-	j.cpu = compare_cpu(m->without, m->with, m->rounds);
+	j.wall = compare(m->without, m->with, m->rounds, wall_of);
+	j.cpu = compare(m->without, m->with, m->rounds, cpu_of);
 	if (m->thp_rounds) {
-		const struct hp_comparison cpu = compare_cpu(m->chosen, m->thp, m->thp_rounds);
-		j.thp = compare_walls(m->chosen, m->thp, m->thp_rounds);
+		const struct hp_comparison cpu = compare(m->chosen, m->thp, m->thp_rounds, cpu_of);
+		j.thp = compare(m->chosen, m->thp, m->thp_rounds, wall_of);
 		j.thp_by_cpu = cpu.sure > j.thp.sure;
 		if (j.thp_by_cpu)
 			j.thp = cpu;
@@ -364,10 +370,8 @@ static void say_why(struct sentence *s, const struct hp_measured *m, const struc
 	} else if (j->answer == HP_ANSWER_SLOWER && b.faults > a.faults && has_little(m, a.faults, b.faults)) {
 		add(s, "to load hugepin takes time of each start of a process; ");
 	}
-	/* Large buffers are a part that counts, and lay in hugepages. */
 	const uint64_t huge = m->hugetlb_bytes + m->thp_bytes;
-	const bool counts = m->large_bytes >= HP_LITTLE_BYTES && m->large_bytes >= m->other_bytes / 9;
-	const bool helped = counts && huge >= m->large_bytes / 10 * 9;
+	const bool helped = large_count(m) && huge >= m->large_bytes / 10 * 9;
 	if (m->known && helped && j->answer == HP_ANSWER_SAME) {
 		add(s, "its large buffers lay in hugepages, but page faults and TLB misses cost it little time; ");
 	} else if (m->known && (helped || j->answer == HP_ANSWER_YES || !m->why[0])) {

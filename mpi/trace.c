@@ -58,14 +58,6 @@ static _Atomic uint64_t calls, buffers, payload_all; /* counted without the lock
 /* The processor time that this thread has spent in MPI. */
 static HP_TLS uint64_t mpi_cpu_ns;
 
-static uint64_t thread_cpu_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
-
 /* Collect return addresses from `innermost` outwards. Code without frame pointers may leave any value in the register,
  * so the walk goes on only while each frame lies farther out on the same stack. */
 static void frames_walk(const void *innermost, uintptr_t ret_[FRAMES])
@@ -176,12 +168,12 @@ void hp_trace_begin(struct hp_call *c)
 {
 	c->seq = atomic_fetch_add_explicit(&calls, 1, memory_order_relaxed) + 1;
 	c->start_ns = hp_clock_ns();
-	c->cpu_ns = thread_cpu_ns();
+	c->cpu_ns = hp_thread_ns();
 }
 
 void hp_trace_end(const struct hp_call *c)
 {
-	mpi_cpu_ns += thread_cpu_ns() - c->cpu_ns;
+	mpi_cpu_ns += hp_thread_ns() - c->cpu_ns;
 }
 
 void hp_trace_payload(size_t payload)
@@ -288,7 +280,7 @@ int hp_trace_close(void)
 			"# rank=%d total_wall_ns=%" PRIu64 " total_app_cpu_ns=%" PRIu64 " mpi_calls=%" PRIu64
 			" nonempty_buffers=%" PRIu64 " payload_bytes_all=%" PRIu64 " payload_bytes_logged=%" PRIu64
 			" dropped=%" PRIu64 " unknown_requests=0 min_payload=%zu\n",
-			trace_rank, now, thread_cpu_ns() - mpi_cpu_ns,
+			trace_rank, now, hp_thread_ns() - mpi_cpu_ns,
 			atomic_load_explicit(&calls, memory_order_relaxed),
 			atomic_load_explicit(&buffers, memory_order_relaxed),
 			atomic_load_explicit(&payload_all, memory_order_relaxed), payload_logged,
