@@ -1,7 +1,7 @@
 /*
  * What registering memory costs, one workload and one subject a run:
  *
- *	pin [-q] [-s SEED] hits heap|foreign REGIONS tTHREADS ucx|arena|lru|told|told-call|floor
+ *	pin [-q] [-s SEED] hits heap|foreign REGIONS tTHREADS ucx|arena|lru|peer|told|told-call|floor
  *	                   register SIZE 4K|2M|hugepin
  *	                   fork first|thp plain|registered|kernel
  *	                   growth SIZE
@@ -65,7 +65,7 @@ static int nothing_dereg(void *ctx, struct hugepin_reg *reg)
 static int nothing_limits(void *ctx, struct hugepin_limits *ret_)
 {
 	(void)ctx;
-	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE };
+	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_WRITE };
 	return 0;
 }
 
@@ -73,12 +73,12 @@ static hugepin_domain *domain;
 
 static uint64_t budget = UINT64_C(1) << 40; /* never reached: the figures include the cost of keeping a budget */
 
-static void open_nothing(uint32_t policy, uint32_t watch)
+static void open_nothing(uint32_t policy, uint32_t watch, uint32_t access)
 {
 	static const struct hugepin_backend nothing = { .size = sizeof nothing, .name = "nothing", .reg = nothing_reg,
 							.dereg = nothing_dereg, .limits = nothing_limits };
 	struct hugepin_attr attr = { .size = sizeof attr, .policy = policy, .pinned_bytes_max = budget,
-				     .watch = watch };
+				     .watch = watch, .access = access };
 
 	check(hugepin_domain_open(&nothing, NULL, &attr, &domain), "hugepin_domain_open");
 }
@@ -139,17 +139,20 @@ static long no_registrations(void)
 
 static const struct subject {
 	const char *name;
-	uint32_t policy, watch;
+	uint32_t policy, watch, access;
 	void (*walk)(struct walk *, long n);
 	long (*registrations)(void);
 } subjects[] = {
-	{ "arena", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_DEFAULT, walk_hugepin, hugepin_registrations },
-	{ "lru", HUGEPIN_POLICY_LRU, HUGEPIN_WATCH_DEFAULT, walk_hugepin, hugepin_registrations },
+	{ "arena", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_DEFAULT, 0, walk_hugepin, hugepin_registrations },
+	{ "lru", HUGEPIN_POLICY_LRU, HUGEPIN_WATCH_DEFAULT, 0, walk_hugepin, hugepin_registrations },
+	/* The key is for a peer: each buffer has a registration of its own pages. */
+	{ "peer", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_DEFAULT, HUGEPIN_WRITE | HUGEPIN_REMOTE_WRITE, walk_hugepin,
+	  hugepin_registrations },
 	/* The program says when memory goes, as the drop-in does, so hits need not ask the kernel. */
-	{ "told", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_PROGRAM, walk_hugepin, hugepin_registrations },
-	{ "told-call", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_PROGRAM, walk_hugepin_and_call, hugepin_registrations },
-	{ "floor", 0, 0, walk_floor, no_registrations },
-	{ "ucx", 0, 0, rcache_walk, rcache_registrations },
+	{ "told", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_PROGRAM, 0, walk_hugepin, hugepin_registrations },
+	{ "told-call", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_PROGRAM, 0, walk_hugepin_and_call, hugepin_registrations },
+	{ "floor", 0, 0, 0, walk_floor, no_registrations },
+	{ "ucx", 0, 0, 0, rcache_walk, rcache_registrations },
 };
 
 struct worker {
@@ -292,7 +295,7 @@ static void hits(const char *where, size_t count, unsigned threads, const char *
 	for (size_t i = 0; i < count; i++)
 		regions[i] = foreign ? foreign + 2 * REGION * i : get(REGION);
 	if (s->policy)
-		open_nothing(s->policy, s->watch);
+		open_nothing(s->policy, s->watch, s->access);
 	else if (s->walk == rcache_walk)
 		rcache_open(SIZE_MAX);
 	snprintf(name, sizeof name, "hits.%s.%zu.t%u", where, count, threads);
@@ -307,7 +310,7 @@ static void growth(size_t size)
 	size_t extents = size / (64 * MiB);
 	char **extent = calloc(extents, sizeof *extent);
 
-	open_nothing(HUGEPIN_POLICY_ARENA, 0);
+	open_nothing(HUGEPIN_POLICY_ARENA, 0, 0);
 	if (!extent)
 		err(1, "calloc");
 	for (size_t i = 0; i < extents; i++) {
@@ -367,7 +370,7 @@ static void misses(const char *subject)
 
 	for (size_t i = 0; i < 3; i++)
 		if (!strcmp(policies[i].name, subject))
-			open_nothing(policies[i].policy, 0);
+			open_nothing(policies[i].policy, 0, 0);
 	if (ucx && !rcache_walk)
 		not_shown("miss: built without UCX");
 	if (ucx)
@@ -425,7 +428,7 @@ static void evictions(unsigned threads, const char *subject)
 	if (ucx)
 		rcache_open(KEPT);
 	else
-		open_nothing(HUGEPIN_POLICY_LRU, 0);
+		open_nothing(HUGEPIN_POLICY_LRU, 0, 0);
 	sem_init(&pinned, 0, 0);
 	workers[0].walk.order = &regions;
 	for (unsigned i = 0; i < threads; i++) {
@@ -460,7 +463,7 @@ static void register_extent(size_t size)
 
 	touch(p, size);
 	check(hugepin_extent(p, &e, sizeof e), "hugepin_extent");
-	open_nothing(HUGEPIN_POLICY_ARENA, 0);
+	open_nothing(HUGEPIN_POLICY_ARENA, 0, 0);
 	if (registrations)
 		errx(1, "registered before the pin, which is what is counted");
 	use_hugepin(p, size);
@@ -472,7 +475,7 @@ static void register_extent(size_t size)
 static _Noreturn void usage(void)
 {
 	fputs("usage: pin [-q] [-s SEED] WORKLOAD ARGUMENT...\n"
-	      "  hits heap|foreign REGIONS tTHREADS ucx|arena|lru|told|told-call|floor\n"
+	      "  hits heap|foreign REGIONS tTHREADS ucx|arena|lru|peer|told|told-call|floor\n"
 	      "  register SIZE 4K|2M|hugepin\n"
 	      "  fork first|thp plain|registered|kernel    growth SIZE    extent SIZE\n"
 	      "  overlap forwards|backwards|shuffled|any    miss predict|cf11|lru|ucx    evict tTHREADS lru|ucx\n",
@@ -497,7 +500,7 @@ static void overlap(const char *order)
 		err(1, "mmap");
 	if (!any && !shuffled && !backwards && strcmp(order, "forwards") != 0)
 		usage();
-	open_nothing(HUGEPIN_POLICY_LRU, 0);
+	open_nothing(HUGEPIN_POLICY_LRU, 0, 0);
 	for (size_t i = 0; i < n; i++) {
 		/* 389 has no divisor in common with n, which is 1023. */
 		size_t at = 64 + (backwards ? n - 1 - i : shuffled ? i * 389 % n : i) * piece, len = piece;

@@ -211,6 +211,21 @@ enum { HUGEPIN_FORK_DEFAULT, HUGEPIN_FORK_COPY, HUGEPIN_FORK_COW, HUGEPIN_FORK_D
  *  NONE     nobody: such memory is registered for each pin */
 enum { HUGEPIN_WATCH_DEFAULT, HUGEPIN_WATCH_KERNEL, HUGEPIN_WATCH_PROGRAM, HUGEPIN_WATCH_NONE };
 
+/* How much of the memory a pin for remote access (HUGEPIN_REMOTE_*) opens to the peer that gets its rkey.
+ *  EXACT   the base pages of the pinned range, and nothing else
+ *  EXTENT  the registration that any pin of the range would get: whole hugepages of the heap, or an extent. For peers
+ *          that may see, or write, the whole heap. Fewer registrations */
+enum { HUGEPIN_REACH_EXACT, HUGEPIN_REACH_EXTENT };
+
+/* A registration with remote access comes to its end. It was pinned, so its rkey may be with a peer. `pinned` 0: the key
+ * stops working when the callback returns. 1: pins are out, the key works until their last unpin, and the memory is
+ * wanted back. This is told once of the pins that are out, and the end is told again. */
+struct hugepin_expiry {
+	uint64_t addr, len; /* what is registered */
+	uint32_t rkey, pinned;
+};
+typedef struct hugepin_expiry hugepin_expiry_t;
+
 /* How to open a domain. All members zero except size is a good choice. NULL means the same. */
 struct hugepin_attr {
 	size_t size; /* sizeof(struct hugepin_attr) */
@@ -224,12 +239,16 @@ struct hugepin_attr {
 	uint32_t pinned_regions_max; /* 0: the device's limit */
 	uint32_t pad;
 	uint32_t watch; /* HUGEPIN_WATCH_* */
-	uint32_t pad2;
+	uint32_t reach; /* HUGEPIN_REACH_* */
+	/* May be NULL. Called with expire_arg, on any thread, also inside the program's own calls that pin, unpin, purge or
+	 * close, with the domain's lock: must not block, and must call no function of a domain. */
+	void (*expire)(void *arg, const struct hugepin_expiry *);
+	void *expire_arg;
 };
 
 /* Open a domain. *backend is copied. ctx is the caller's, or backend->close frees it. close is called on failure as
  * well, except for -EINVAL. May block and allocate.
- * -EINVAL: a NULL, or an unknown size, policy, access, fork, flag or watch. -EOPNOTSUPP: the device lacks the policy or
+ * -EINVAL: a NULL, or an unknown size, policy, access, fork, flag, watch or reach. -EOPNOTSUPP: the device lacks the policy or
  * the access, or base pages are not of 4 KiB. -ENOSPC: HUGEPIN_DOMAINS_MAX. -ENOSYS: no membarrier(2). -ENOMEM. Or the
  * error of limits() (-EIO for its -EINVAL). */
 int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const struct hugepin_attr *attr,
@@ -307,7 +326,8 @@ typedef struct hugepin_pin hugepin_pin_t;
 
 /* Pin [addr, addr + len) and return one reference in *ret_. While the reference is out, the range stays registered with
  * these keys, at least for `access` (HUGEPIN_READ ...; 0: the domain's default). The registration is rounded out: heap
- * memory to whole hugepages or the extent, other memory to base pages.
+ * memory to whole hugepages or the extent, other memory to base pages. With remote access: to base pages, for this
+ * access alone (HUGEPIN_REACH_EXACT).
  * -EINVAL: len is 0, the range wraps, or access has unknown bits. -EFAULT: the memory is not there, or is read-only and
  * to be written (with ODP the device finds out later). -EOPNOTSUPP: the device lacks the access, or cannot register the
  * memory. -ENOBUFS: over the budget or a kernel limit, and everything registered is in use. -ENOMEM: the same without a
@@ -377,10 +397,10 @@ struct hugepin_sg_info {
 typedef int (*hugepin_key_fn)(void *arg, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
 /* The pin cache as a key function. Its argument is a hugepin_domain. It finds registered memory and takes one reference
- * on it, as hugepin_pin does, but registers nothing (-ENOKEY). It returns the whole registration's range. A caller who
- * wants registration passes his own function, which calls hugepin_pin, and hugepin_unpin for addr NULL. -EINVAL,
- * -EOPNOTSUPP, -ESTALE and -ENOMEM as hugepin_pin. Threads as hugepin_pin: a range that is not found at once is looked
- * up under the domain's lock. */
+ * on it, as hugepin_pin does, but registers nothing (-ENOKEY). It returns the whole registration's range. It finds no
+ * registration of a peer's own (HUGEPIN_REACH_EXACT). A caller who wants registration passes his own function, which
+ * calls hugepin_pin, and hugepin_unpin for addr NULL. -EINVAL, -EOPNOTSUPP, -ESTALE and -ENOMEM as hugepin_pin. Threads
+ * as hugepin_pin: a range that is not found at once is looked up under the domain's lock. */
 int hugepin_sg_key(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
 /* Make elements for n pieces, in their order. Empty pieces are dropped. A piece is split where its registration ends.

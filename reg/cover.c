@@ -3,7 +3,9 @@
  *  - heap memory: the extent (policy arena), else the hugepages that the range touches, else, on old kernels, the part
  *    in one mapping. The heap's buffers never cross an extent.
  *  - other memory: the base pages that the range touches.
- *  - if neither can be registered: only the base pages, and only for this pin.
+ *  - for a pin with remote access that gets an exact region (state.h): the base pages that the range touches, apart from
+ *    all other registrations.
+ *  - if none of these can be registered: only the base pages, and only for this pin.
  */
 #include "reg/cover.h"
 
@@ -19,7 +21,7 @@
 /* ------------------------------------------------------------------ registering a range */
 
 /* A range that is going to be registered. The new region replaces the regions inside it. */
-struct cover {
+struct taking {
 	uintptr_t start, end;
 	unsigned access; /* access of the range and of all regions inside it */
 	unsigned wanted, regions, lacking; /* lacking: regions with less access than the pin wants */
@@ -31,9 +33,9 @@ static bool is_inside(uintptr_t start, uintptr_t end, const struct hp_region *r)
 	return r->start >= start && r->end <= end;
 }
 
-static void add_inside(void *cover, struct hp_region *r)
+static void add_inside(void *taking, struct hp_region *r)
 {
-	struct cover *c = cover;
+	struct taking *c = taking;
 
 	if (!is_inside(c->start, c->end, r))
 		return;
@@ -44,9 +46,9 @@ static void add_inside(void *cover, struct hp_region *r)
 
 /* Unpublish the regions inside the new one. A larger region of the same access would have served the pin. If one exists
  * nevertheless, unpublish it, too. */
-static void supersede(void *cover, struct hp_region *r)
+static void supersede(void *taking, struct hp_region *r)
 {
-	struct cover *c = cover;
+	struct taking *c = taking;
 	bool is_around = is_inside(r->start, r->end, c->by) && r->access == c->by->access;
 
 	if (!is_around && !is_inside(c->start, c->end, r))
@@ -56,18 +58,25 @@ static void supersede(void *cover, struct hp_region *r)
 	c->regions += is_around;
 }
 
+/* Whether no region may be cached in [start, end), since pages there were discarded. gen: as hp_region_register(). */
+static bool is_discarded(hugepin_domain *d, uintptr_t start, uintptr_t end, uint64_t gen)
+{
+	return !d->on_demand &&
+	       (gen ? hp_gone_discarded(d, start, end) : hp_gone_overlaps(&d->late_gone, start, end));
+}
+
 /* Register [start, end) in place of the regions inside it. On failure nothing has changed. A region that only overlaps
  * stays, so only bytes that misses asked for are registered. told: hits find the region without a look under the
  * lock. */
 static int register_union(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
 			  uint64_t gen, bool evict, bool told, struct hp_region **ret_)
 {
-	struct cover c = { .start = start, .end = end, .access = access | d->access_least, .wanted = access };
+	struct taking c = { .start = start, .end = end, .access = access | d->access_least, .wanted = access };
 	int err;
 
 	if (end - start > d->len_max)
 		return -EMSGSIZE;
-	if (!d->on_demand && (gen ? hp_gone_discarded(d, start, end) : hp_gone_overlaps(&d->late_gone, start, end)))
+	if (is_discarded(d, start, end, gen))
 		return -EBUSY;
 	hp_region_each(d, start, end, add_inside, &c);
 	err = hp_region_register(d, start, end, c.access, kind, gen, evict, ret_);
@@ -145,7 +154,8 @@ static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, uns
 	}
 	/* Try the extent as a whole, but evict no other region for it (evict is false). */
 	if ((d->policy == HUGEPIN_POLICY_ARENA || d->on_demand) && may_take_whole(d, from, to))
-		err = register_union(d, from, to, access | d->access, HP_REGION_EXTENT, x.gen, false, true, ret_);
+		err = register_union(d, from, to, access | (d->access & ~d->exact), HP_REGION_EXTENT, x.gen, false, true,
+				     ret_);
 	if (err && !may_round_up(d, start, end, addr, addr_end))
 		return -ENOBUFS;
 	if (err)
@@ -166,6 +176,29 @@ static int cover_foreign(hugepin_domain *d, uintptr_t start, uintptr_t end, unsi
 	int err = register_union(d, start, to, access, HP_REGION_FOREIGN, 0, evict, true, ret_);
 
 	return err ? err : cut_at(*ret_, end);
+}
+
+/* Register for a pin with remote access by itself: nothing around the range is opened to the peer, and no other region is
+ * replaced. */
+static int cover_exact(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, bool evict,
+		       struct hp_region **ret_)
+{
+	uintptr_t to = start + HP_MIN(end - start, d->len_max);
+	struct hugepin_extent x = { .gen = 0 };
+	int err;
+
+	if (hp_in_span(d, start)) {
+		if (!hp_heap_extent((void *)start, &x) || end > (uintptr_t)x.addr + x.len)
+			return -EFAULT;
+	}
+	if (is_discarded(d, start, to, x.gen))
+		return -EBUSY;
+	err = hp_region_register(d, start, to, access | d->access_least, x.gen ? HP_REGION_RUN : HP_REGION_FOREIGN, x.gen,
+				 evict, ret_);
+	if (err)
+		return err;
+	hp_region_publish(*ret_, true);
+	return cut_at(*ret_, end);
 }
 
 static int cover_once(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_once why,
@@ -197,12 +230,30 @@ static enum hp_once reason_of(int err)
 	}
 }
 
+/* Register for pins of [addr, addr + len), as the first comment of this file says. */
+static int cover(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access, bool evict, struct hp_region **ret_)
+{
+	uintptr_t start = round_down(addr, HP_BASE_PAGE), end = hp_round_up(addr + len, HP_BASE_PAGE);
+
+	if (hp_is_exact(d, access))
+		return cover_exact(d, start, end, access, evict, ret_);
+	if (hp_in_span(d, addr))
+		return cover_heap(d, addr, addr + len, access, evict, ret_);
+	return cover_foreign(d, start, end, access, evict, ret_);
+}
+
 /* ------------------------------------------------------------------ for a pin */
 
 struct hp_region *hp_cover_find(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access)
 {
-	struct hp_region *r = hp_region_find(d, addr, access);
+	struct hp_region *r;
 
+	if (hp_is_exact(d, access)) {
+		uintptr_t start = round_down(addr, HP_BASE_PAGE), end = hp_round_up(addr + len, HP_BASE_PAGE);
+
+		return hp_region_find_exact(d, start, start + HP_MIN(end - start, d->len_max), access | d->access_least);
+	}
+	r = hp_region_find(d, addr, access);
 	return r && (len <= r->end - addr || r->cut) ? r : NULL;
 }
 
@@ -221,8 +272,7 @@ int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned acce
 	if (!hp_domain_may_register(d))
 		return -EPERM;
 	if (once == HP_CACHED) {
-		err = hp_in_span(d, addr) ? cover_heap(d, addr, addr + len, access, true, ret_)
-				     : cover_foreign(d, start, end, access, true, ret_);
+		err = cover(d, addr, len, access, true, ret_);
 		if (!err)
 			return 0;
 		once = (int)reason_of(err);
@@ -231,6 +281,8 @@ int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned acce
 	err = cover_once(d, start, end, access, (enum hp_once)once, ret_);
 	if (err)
 		HP_DSTAT(d, uncached, -1);
+	if ((err == -ENOBUFS || err == -ENOMEM) && d->lender)
+		d->lender->crowded(d->lender_arg, end - start);
 	return err;
 }
 
@@ -243,12 +295,10 @@ int hp_cover_ahead(hugepin_domain *d, const void *addr_, size_t len, unsigned ac
 	int err = 0;
 
 	if (!r && d->policy != HUGEPIN_POLICY_NONE)
-		err = hp_in_span(d, addr) ? cover_heap(d, addr, addr + len, access, false, &r)
-					  : cover_foreign(d, round_down(addr, HP_BASE_PAGE),
-							  hp_round_up(addr + len, HP_BASE_PAGE), access, false, &r);
+		err = cover(d, addr, len, access, false, &r);
 	if (err || !r)
 		return err ? err : -EOPNOTSUPP;
-	if (r->kind == HP_REGION_FOREIGN)
+	if (r->kind == HP_REGION_FOREIGN || hp_region_is_exact(r))
 		hp_lookup_remember(d, addr, r);
 	if (d->on_demand && d->backend.prefetch) {
 		err = d->backend.prefetch(d->ctx, &r->reg, (void *)addr, HP_MIN(len, r->end - addr));
@@ -262,8 +312,11 @@ void hp_cover_new_extents(hugepin_domain *d)
 {
 	struct hugepin_extent x;
 	uint64_t youngest = d->extent_gen;
+	unsigned access = d->access & ~d->exact;
 	struct hp_region *r;
 
+	if (!access) /* every pin that says nothing gets an exact region */
+		return;
 	for (uintptr_t at = d->span_base; hp_heap_next_extent(at, &x); at = (uintptr_t)x.addr + x.len) {
 		uintptr_t start = (uintptr_t)x.addr;
 
@@ -271,7 +324,7 @@ void hp_cover_new_extents(hugepin_domain *d)
 			continue;
 		youngest = HP_MAX(youngest, x.gen);
 		if (x.len <= d->len_max && may_take_whole(d, start, start + x.len) && !hp_region_find(d, start, 0) &&
-		    register_union(d, start, start + x.len, d->access, HP_REGION_EXTENT, x.gen, false, false, &r) == 0)
+		    register_union(d, start, start + x.len, access, HP_REGION_EXTENT, x.gen, false, false, &r) == 0)
 			HP_DSTAT(d, ahead, 1);
 	}
 	d->extent_gen = youngest;

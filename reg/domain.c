@@ -174,7 +174,7 @@ static int make_tables(hugepin_domain *d)
 static int check_attr(const struct hugepin_attr *a)
 {
 	if (a->policy > HUGEPIN_POLICY_NONE || a->fork > HUGEPIN_FORK_DONTFORK || a->flags ||
-	    a->access & ~HP_ACCESS_ALL || a->watch > HUGEPIN_WATCH_NONE)
+	    a->access & ~HP_ACCESS_ALL || a->watch > HUGEPIN_WATCH_NONE || a->reach > HUGEPIN_REACH_EXTENT)
 		return -EINVAL;
 	return 0;
 }
@@ -238,6 +238,9 @@ static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backen
 	d->watch = a->watch;
 	d->watched = !d->on_demand && d->policy != HUGEPIN_POLICY_NONE && a->watch < HUGEPIN_WATCH_PROGRAM;
 	d->hold = hold_of(a);
+	d->exact = a->reach == HUGEPIN_REACH_EXACT ? HP_ACCESS_REMOTE : 0;
+	d->expire = a->expire;
+	d->expire_arg = a->expire_arg;
 	d->opener_only = limits.flags & HUGEPIN_LIMIT_OPENER;
 	d->late = limits.flags & HUGEPIN_LIMIT_LATE;
 	d->opener = hp_thread_number();
@@ -262,9 +265,14 @@ static void empty_domain(hugepin_domain *d)
 	TAILQ_INIT(&d->dead);
 	for (unsigned set = 0; set < HP_ACCESS_SETS; set++)
 		RB_INIT(&d->tree[set]);
+	for (unsigned class = 0; class < HP_EXACT_CLASSES; class++)
+		RB_INIT(&d->exact_tree[class]);
 	d->gone.count = d->late_gone.count = d->prefetches_count = 0;
 	d->deregistered_at_ns = 0;
 	d->extent_bytes = 0;
+	d->exact_count = 0;
+	d->lender = NULL;
+	d->wanted = 0;
 	hp_attention_lower(d, UINT32_MAX);
 	atomic_store_explicit(&d->all_gone, 0, memory_order_relaxed);
 	memset(&d->stats, 0, sizeof d->stats);

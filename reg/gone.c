@@ -174,6 +174,16 @@ static void take_out(void *range_, struct hp_region *r)
 	hp_region_unpublish(r);
 }
 
+/* Ask for the pins of regions that no other pin finds. They end with their pin. */
+static void want_uncached(const hugepin_domain *d, const struct hp_range *range)
+{
+	struct hp_region *r;
+
+	TAILQ_FOREACH(r, &d->uncached, order)
+		if (r->start < range->end && r->end > range->start)
+			hp_region_want_pins(r, true);
+}
+
 void hp_gone_drain(hugepin_domain *d)
 {
 	struct hp_gone queued;
@@ -193,6 +203,8 @@ void hp_gone_drain(hugepin_domain *d)
 							 .widened = true });
 	for (unsigned i = 0; i < queued.count; i++) {
 		hp_region_each(d, queued.range[i].start, queued.range[i].end, take_out, &queued.range[i]);
+		hp_region_each_exact(d, queued.range[i].start, queued.range[i].end, take_out, &queued.range[i]);
+		want_uncached(d, &queued.range[i]);
 		if (d->helper)
 			hp_region_helper()->gone(d, queued.range[i].start, queued.range[i].end);
 	}
@@ -248,7 +260,7 @@ static void forget(hugepin_domain *d, void *forgotten)
 	}
 	hp_gone_drain(d);
 	f->in_use |= f->waits && is_pinned_still(d, &f->range);
-	f->left |= !TAILQ_EMPTY(&d->dead);
+	f->left |= !TAILQ_EMPTY(&d->dead) || d->wanted;
 	hp_unlock(&d->lock);
 	hp_locks_held = held;
 }

@@ -53,6 +53,7 @@ struct tracked {
 	 * region with this index. */
 	uint64_t since;
 	uint32_t access, backing;
+	uint32_t exact; /* the access of an exact region: there may be others of the same range; else 0 */
 	uint32_t region; /* the region's index; 0: not registered */
 	uint32_t uses; /* uses whose start the plan was told, but not yet their end */
 	bool known, told; /* known: the plan was told of the range; told: also that the range is registered */
@@ -112,7 +113,9 @@ static int compare_tracked(const struct tracked *a, const struct tracked *b)
 {
 	if (a->start != b->start)
 		return a->start < b->start ? -1 : 1;
-	return a->end < b->end ? -1 : a->end > b->end;
+	if (a->end != b->end)
+		return a->end < b->end ? -1 : 1;
+	return a->exact < b->exact ? -1 : a->exact > b->exact;
 }
 
 RB_GENERATE_INTERNAL(tracked_tree, tracked, node, compare_tracked, __attribute__((unused)) static)
@@ -151,17 +154,24 @@ static void forget_released(struct hp_helper *h, struct tracked *p)
 /* Keep a range that is no longer registered: it may be used again. */
 static void list_released(struct hp_helper *h, struct tracked *p)
 {
-	/* the tree has no other entry of this range: tracked_of() would have found that one */
-	RB_INSERT(tracked_tree, &h->by_start, p);
+	struct tracked *other = RB_INSERT(tracked_tree, &h->by_start, p);
+
+	HP_ASSERT(!other); /* tracked_of() would have found that one */
+	(void)other;
 	h->len_max = HP_MAX(h->len_max, p->end - p->start);
 	TAILQ_INSERT_TAIL(&h->released, p, order);
 	if (h->released_count++ >= RELEASED_MAX)
 		forget_released(h, TAILQ_FIRST(&h->released));
 }
 
-static struct tracked *find_released(struct hp_helper *h, uintptr_t start, uintptr_t end)
+static uint32_t exact_access(const struct hp_region *r)
 {
-	struct tracked key = { .start = start, .end = end };
+	return hp_region_is_exact(r) ? r->access : 0;
+}
+
+static struct tracked *find_released(struct hp_helper *h, const struct hp_region *r)
+{
+	struct tracked key = { .start = r->start, .end = r->end, .exact = exact_access(r) };
 
 	return RB_FIND(tracked_tree, &h->by_start, &key);
 }
@@ -210,7 +220,7 @@ static struct tracked *tracked_of(struct hp_helper *h, struct hp_region *r, bool
 	*ret_new = !id;
 	if (id)
 		return &h->tracked[id];
-	p = find_released(h, r->start, r->end);
+	p = find_released(h, r);
 	if (p)
 		unlist_released(h, p);
 	else
@@ -218,6 +228,7 @@ static struct tracked *tracked_of(struct hp_helper *h, struct hp_region *r, bool
 	if (!p)
 		return NULL;
 	p->access = r->access;
+	p->exact = exact_access(r);
 	p->backing = backing_of(r);
 	p->region = index;
 	p->uses = 0;
@@ -489,20 +500,21 @@ static void register_again(hugepin_domain *d, struct tracked *p)
 		hp_populate(start, end - start, true);
 	} else {
 		err = hp_cover_ahead(d, (void *)start, end - start, p->access);
-		r = err ? NULL : hp_region_find(d, start, p->access);
+		r = err ? NULL : hp_cover_find(d, start, end - start, p->access);
 	}
 	if (!r) {
 		hp_plan_failed(h->plan, id, now_of(d));
 		return;
 	}
-	if (r->start != start || r->end != end) { /* the range is now part of a larger region */
+	/* The range is now part of a larger region. Or r is tracked by another entry: without this one, the plan would
+	 * ask for the range again and again. */
+	if (r->start != start || r->end != end || tracked_of(h, r, &new) != p) {
 		forget_released(h, p);
 		return;
 	}
 	HP_DSTAT(d, repinned, 1);
 	hp_cost_learn(&h->cost, backing, end - start, true, now_of(d) - start_ns);
 	show_cost(d);
-	p = tracked_of(h, r, &new);
 	p->since = since;
 	hp_region_clear_used(d, r);
 	tell_registered(h, p, now_of(d));

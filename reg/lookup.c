@@ -13,7 +13,9 @@ void hp_lookup_remember(hugepin_domain *d, uintptr_t addr, const struct hp_regio
 {
 	uintptr_t page = addr & ~(uintptr_t)(HP_PAGE - 1);
 	bool whole = r->start <= page && r->end >= page + HP_PAGE;
-	uint64_t hash = whole ? hp_lookup_hugepage(addr) : hp_lookup_page(addr);
+	uint64_t hash = hp_region_is_exact(r) ? hp_lookup_exact(r->start, r->end, r->access) :
+			whole		      ? hp_lookup_hugepage(addr) :
+						hp_lookup_page(addr);
 	unsigned bits = 64 - atomic_load_explicit(&d->lookup_shift, memory_order_relaxed),
 		 way = (unsigned)(hash & (HP_LOOKUP_WAYS - 1));
 	_Atomic uint32_t *words;

@@ -3,8 +3,8 @@
  * a lock.
  *
  * A bucket has four words. Each word is a region's index and some bits of the hash, so few regions are looked at in
- * vain. The key is the page's address, or the hugepage's if a region covers all of it. Fibonacci hashing (Knuth, volume
- * 3, 6.4). A word may be stale, so the reader checks the region's own members.
+ * vain. The key is the page's address, or the hugepage's if a region covers all of it; of an exact region, its range and
+ * access. Fibonacci hashing (Knuth, volume 3, 6.4). A word may be stale, so the reader checks the region's own members.
  */
 #ifndef HP_REG_LOOKUP_H
 #define HP_REG_LOOKUP_H
@@ -29,6 +29,12 @@ static inline uint64_t hp_lookup_page(uintptr_t addr)
 static inline uint64_t hp_lookup_hugepage(uintptr_t addr)
 {
 	return hp_lookup_hash(addr >> HP_PAGE_SHIFT | UINT64_C(1) << 63); /* the bit tells a hugepage from a page */
+}
+
+/* The key of an exact region is its range and access: the pins that it serves have just these. */
+static inline uint64_t hp_lookup_exact(uintptr_t start, uintptr_t end, unsigned access)
+{
+	return hp_lookup_hash(hp_lookup_hash(start >> 12) + (end >> 12) + ((uint64_t)access << 48));
 }
 
 static inline _Atomic uint32_t *hp_lookup_bucket(const hugepin_domain *d, uint64_t hash)
@@ -56,7 +62,8 @@ static inline uint32_t hp_lookup_index(const _Atomic uint32_t *words, uint32_t c
 	return (is_a ? a : is_b ? b : is_c ? c : d) >> HP_LOOKUP_CHECK_BITS;
 }
 
-/* Let pins at addr find r, which covers addr. Call with the domain's lock. */
+/* Let pins at addr find r, which covers addr. An exact region is found by all pins that it serves, whatever addr is. Call
+ * with the domain's lock. */
 void hp_lookup_remember(hugepin_domain *d, uintptr_t addr, const struct hp_region *r);
 
 #endif

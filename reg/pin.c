@@ -131,10 +131,12 @@ static uint64_t call_site(hugepin_domain *d, void *frame, void *return_address)
 /* Set the region's `used` flag, at the first hit after it was cleared. Returns whether to tell the helper. */
 static inline bool mark_used(hugepin_domain *d, const void *addr, const struct hugepin_pin *pin)
 {
-	uint32_t *used = hp_in_span(d, (uintptr_t)addr) ? &hp_granule_at(d, (uintptr_t)addr)->used :
-							  &hp_regions[(uint32_t)pin->ref].used;
+	struct hp_region *r = &hp_regions[(uint32_t)pin->ref];
 
-	HP_WRITE(*used, 1);
+	if (hp_in_span(d, (uintptr_t)addr) && !hp_region_is_exact(r))
+		HP_WRITE(hp_granule_at(d, (uintptr_t)addr)->used, 1);
+	else
+		HP_WRITE(r->used, 1);
 	return atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_HELPED;
 }
 
@@ -180,12 +182,33 @@ HP_COLD void hp_count_back(struct hp_counts *counts, uint32_t index)
 #define IS_TO_ASK(hit) ((hit) < -(int)HP_REGIONS_MAX)
 #define INDEX_TO_ASK(hit) ((uint32_t)-(hit) - HP_REGIONS_MAX)
 
-/* Pin foreign memory by the lookup table. 0: a hit. 1: a hit, and its first use must be told. -ENOENT: no hit.
- * TO_ASK(): the kernel must be asked first. later: the caller asks the kernel once for this pin and others together
- * (all_stand). */
+/* The base pages that a range touches. last_page() is behind the last one. */
+static inline uintptr_t first_page(uintptr_t addr)
+{
+	return addr & -HP_BASE_PAGE;
+}
+
+static inline uintptr_t last_page(uintptr_t addr, size_t len)
+{
+	return (addr + len + HP_BASE_PAGE - 1) & -HP_BASE_PAGE;
+}
+
+/* Whether a region of this range and access serves a pin. exact: the pin must get a region of just its own pages, with
+ * just its own access (state.h). */
+static inline __attribute__((always_inline)) bool serves(uintptr_t start, uintptr_t end, unsigned has, uintptr_t addr,
+							 size_t len, unsigned access, bool exact)
+{
+	if (exact)
+		return start == first_page(addr) && end == last_page(addr, len) && len - 1 < end - addr && has == access;
+	return addr >= start && addr < end && len - 1 < end - addr && !(access & ~has);
+}
+
+/* Pin memory by the lookup table: foreign memory, or by an exact region. 0: a hit. 1: a hit, and its first use must be
+ * told. -ENOENT: no hit. TO_ASK(): the kernel must be asked first. later: the caller asks the kernel once for this pin and
+ * others together (all_stand). */
 static inline __attribute__((always_inline)) int pin_by_lookup(hugepin_domain *d, uint64_t hash, uintptr_t addr,
 							       size_t len, unsigned access, struct hugepin_pin *ret_,
-							       bool later)
+							       bool later, bool exact)
 {
 	uint32_t index = hp_lookup_index(hp_lookup_bucket(d, hash), hp_lookup_check(hash));
 	struct hp_counts *counts = &hp_counts_self[index];
@@ -193,8 +216,8 @@ static inline __attribute__((always_inline)) int pin_by_lookup(hugepin_domain *d
 	uint64_t tag = HP_READ(r->tag), start = HP_READ(r->start), end = HP_READ(r->end), keys = HP_READ(r->keys);
 	uint32_t bits = later ? HP_PIN_SLOW : HP_PIN_SLOW | HP_ASK, seen = 0;
 
-	if (HP_TAG_INDEX(tag) != index || !index || HP_READ(r->domain) != d || addr < start || addr >= end ||
-	    len - 1 >= end - addr || access & ~HP_READ(r->access))
+	if (HP_TAG_INDEX(tag) != index || !index || HP_READ(r->domain) != d ||
+	    !serves(start, end, HP_READ(r->access), addr, len, access, exact))
 		return -ENOENT;
 	hp_count(&counts->pins);
 	hp_barrier_often(); /* pairs with hp_counts_barrier() of a thread that retires the region */
@@ -242,12 +265,14 @@ static __attribute__((noinline)) int pin_asked(hugepin_domain *d, const void *ad
 {
 	unsigned access = access_and_index & ((1u << ASK_SHIFT) - 1), index = access_and_index >> ASK_SHIFT;
 	uintptr_t addr = (uintptr_t)addr_;
+	bool exact = hp_is_exact(d, access);
 	struct hp_region *r = &hp_regions[index];
 	uint64_t tag = HP_READ(r->tag), start = HP_READ(r->start), end = HP_READ(r->end), keys = HP_READ(r->keys);
 
-	if (HP_TAG_INDEX(tag) == index && HP_READ(r->domain) == d && addr >= start && addr < end &&
-	    len - 1 < end - addr && !(access & ~HP_READ(r->access)) && (!must_ask(d) || hp_uffd_ask() == HP_QUIET) &&
-	    !attention_for(d, hp_counts_self, HP_PIN_SLOW) && HP_READ(r->tag) == tag) {
+	if (HP_TAG_INDEX(tag) == index && HP_READ(r->domain) == d &&
+	    serves(start, end, HP_READ(r->access), addr, len, access | (exact ? d->access_least : 0), exact) &&
+	    (!must_ask(d) || hp_uffd_ask() == HP_QUIET) && !attention_for(d, hp_counts_self, HP_PIN_SLOW) &&
+	    HP_READ(r->tag) == tag) {
 		fill(ret_, addr, len, keys, ref_of(d, tag));
 		if (HP_LIKELY(HP_PEEK(r->used)))
 			return 0;
@@ -257,11 +282,39 @@ static __attribute__((noinline)) int pin_asked(hugepin_domain *d, const void *ad
 	TAIL return pin_slow(d, addr_, len, access, ret_);
 }
 
+/* Pin with remote access where it must open no other page: heap memory, too, by a region of its own. Nobody but the heap
+ * takes heap memory away, and the heap asks no kernel: only foreign memory may have to be asked for. */
+static inline __attribute__((always_inline)) int pin_by_exact(hugepin_domain *d, uintptr_t addr, size_t len,
+							      unsigned access, struct hugepin_pin *ret_, bool later)
+{
+	uint64_t hash;
+
+	access |= d->access_least;
+	hash = hp_lookup_exact(first_page(addr), last_page(addr, len), access);
+	if (HP_UNLIKELY(!hp_counts_self))
+		return -ENOENT;
+	return pin_by_lookup(d, hash, addr, len, access, ret_, later || hp_in_span(d, addr), true);
+}
+
+static __attribute__((noinline)) int pin_exact(hugepin_domain *d, const void *addr, size_t len, unsigned access,
+					       struct hugepin_pin *ret_)
+{
+	int hit = pin_by_exact(d, (uintptr_t)addr, len, access, ret_, false);
+
+	if (HP_LIKELY(!hit))
+		return 0;
+	if (hit > 0)
+		TAIL return first_use(d, addr, len, access, ret_);
+	if (IS_TO_ASK(hit))
+		TAIL return pin_asked(d, addr, len, access | INDEX_TO_ASK(hit) << ASK_SHIFT, ret_);
+	TAIL return pin_slow(d, addr, len, access, ret_);
+}
+
 static __attribute__((noinline)) int pin_foreign_large(hugepin_domain *d, const void *addr, size_t len, unsigned access,
 						       struct hugepin_pin *ret_)
 {
 	uint64_t hash = hp_lookup_hugepage((uintptr_t)addr);
-	int hit = hp_counts_self ? pin_by_lookup(d, hash, (uintptr_t)addr, len, access, ret_, false) : -ENOENT;
+	int hit = hp_counts_self ? pin_by_lookup(d, hash, (uintptr_t)addr, len, access, ret_, false, false) : -ENOENT;
 
 	if (HP_LIKELY(!hit))
 		return 0;
@@ -276,7 +329,11 @@ static __attribute__((noinline)) int pin_foreign(hugepin_domain *d, const void *
 						 struct hugepin_pin *ret_)
 {
 	uint64_t hash = hp_lookup_page((uintptr_t)addr);
-	int hit = hp_counts_self ? pin_by_lookup(d, hash, (uintptr_t)addr, len, access, ret_, false) : -ENOENT;
+	int hit;
+
+	if (HP_UNLIKELY(hp_is_exact(d, access)))
+		TAIL return pin_exact(d, addr, len, access, ret_);
+	hit = hp_counts_self ? pin_by_lookup(d, hash, (uintptr_t)addr, len, access, ret_, false, false) : -ENOENT;
 
 	if (HP_LIKELY(!hit))
 		return 0;
@@ -306,6 +363,8 @@ int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access
 		return 0;
 	if (hit > 0)
 		TAIL return first_use(d, addr, len, access, ret_);
+	if (hp_is_exact(d, access)) /* no granule has remote access */
+		TAIL return pin_exact(d, addr, len, access, ret_);
 	TAIL return pin_slow(d, addr, len, access, ret_);
 }
 
@@ -323,9 +382,9 @@ static inline __attribute__((always_inline)) int find_key(hugepin_domain *d, uin
 	if (HP_LIKELY(addr + len > addr)) {
 		if (hp_in_span(d, addr))
 			hit = pin_by_granule(d, addr, 1, access, ret_);
-		else if (hp_counts_self &&
-			 (hit = pin_by_lookup(d, hp_lookup_page(addr), addr, 1, access, ret_, later)) == -ENOENT)
-			hit = pin_by_lookup(d, hp_lookup_hugepage(addr), addr, 1, access, ret_, later);
+		else if (hp_counts_self && !hp_is_exact(d, access) &&
+			 (hit = pin_by_lookup(d, hp_lookup_page(addr), addr, 1, access, ret_, later, false)) == -ENOENT)
+			hit = pin_by_lookup(d, hp_lookup_hugepage(addr), addr, 1, access, ret_, later, false);
 	}
 	if (HP_UNLIKELY(hit < 0)) {
 		if (IS_TO_ASK(hit)) /* the caller looks the region up again, and then asks the kernel */
@@ -544,7 +603,7 @@ static void take_pin(hugepin_domain *d, struct hp_region *r, uintptr_t addr, uin
 		hp_helper_missed(d, r, time, site, registered);
 	if (hp_trace_on)
 		hp_trace(HP_TRACE_PIN, d, r->start, r->end);
-	if (r->kind == HP_REGION_FOREIGN)
+	if (r->kind == HP_REGION_FOREIGN || hp_region_is_exact(r))
 		hp_lookup_remember(d, addr, r);
 	else if (hp_region_is_heap(r))
 		hp_region_name(r, addr);
@@ -598,7 +657,8 @@ static HP_COLD int key_slow(void *domain, const void *addr, size_t len, unsigned
 		return err;
 	err = settled(d, addr, len) ? 0 : -ENOKEY;
 	enter_domain(d);
-	r = err ? NULL : hp_cover_find(d, (uintptr_t)addr, 1, access);
+	/* Exact regions serve pins of their own range alone. */
+	r = err || hp_is_exact(d, access) ? NULL : hp_cover_find(d, (uintptr_t)addr, 1, access);
 	if (r) {
 		take_pin(d, r, (uintptr_t)addr, 0, time, site, false);
 		fill(ret_, r->start, r->end - r->start, r->keys, d->ref | (uint64_t)(r - hp_regions));
@@ -627,10 +687,13 @@ static __attribute__((noinline)) int pin_later(hugepin_domain *d, const void *ad
 	int hit = -ENOENT;
 
 	access = wanted_access(d, access);
-	if (hp_in_span(d, addr))
+	if (hp_is_exact(d, access))
+		hit = pin_by_exact(d, addr, len, access, ret_, true);
+	else if (hp_in_span(d, addr))
 		hit = pin_by_granule(d, addr, len, access, ret_);
-	else if (hp_counts_self && (hit = pin_by_lookup(d, hp_lookup_page(addr), addr, len, access, ret_, true)) < 0)
-		hit = pin_by_lookup(d, hp_lookup_hugepage(addr), addr, len, access, ret_, true);
+	else if (hp_counts_self &&
+		 (hit = pin_by_lookup(d, hp_lookup_page(addr), addr, len, access, ret_, true, false)) < 0)
+		hit = pin_by_lookup(d, hp_lookup_hugepage(addr), addr, len, access, ret_, true, false);
 	if (!hit)
 		return 0;
 	if (hit > 0)

@@ -5,8 +5,8 @@
  * Invariants:
  *  1. Only a LIVE region has a tag other than 0. A granule's tag is that of a LIVE region, or stale in a way that its
  *     reader notices.
- *  2. LIVE regions of a domain may overlap, but none lies inside another of the same access. So in each tree the order
- *     of starts is also the order of ends.
+ *  2. LIVE regions of a domain may overlap, but none lies inside another of the same access, except exact ones. So in
+ *     each tree of the others the order of starts is also the order of ends.
  *  3. Regions on the list `dead` have no pins and can get none.
  *  4. Each region of the heap, except on-demand and uncached ones, holds its heap pages once (alloc/hold.h) until it is
  *     deregistered.
@@ -31,6 +31,8 @@
 #define LATE_STEP_NS UINT64_C(20000000)
 #define LATE_STEPS (LATE_NS / LATE_STEP_NS)
 
+enum { EXACT_MAX = 1 << 15, EXACT_LOOKS = 64 };
+
 #define TABLE_STEP 1024u /* regions that get memory at a time */
 
 struct hp_region *hp_regions;
@@ -41,6 +43,10 @@ static struct note {
 	uintptr_t held_start, held_end; /* the range of heap pages that the region holds */
 	uintptr_t start, end; /* the hugepages that contain all noted pins; 0 and 0: no pin is noted */
 	uint32_t before, count; /* before: pins made before the noted ones; count: noted pins */
+	uint32_t made; /* pins made at this index before the region was registered */
+	uint32_t idle; /* the same before the lend gave its last pin back (lent.h) */
+	uint32_t told; /* the same before it was told that the pins are wanted back */
+	enum { NOT_WANTED, WANTED, TOLD } wanted; /* the pins are wanted back */
 } *notes;
 
 #define SAME_KIND(NAME, word, sentence) KIND_##NAME,
@@ -131,7 +137,7 @@ uint32_t hp_regions_used(void)
 	return used;
 }
 
-static struct hp_region *region_new(void)
+struct hp_region *hp_region_new(void)
 {
 	struct hp_region *r = NULL;
 
@@ -150,7 +156,7 @@ static struct hp_region *region_new(void)
 	return r;
 }
 
-static void region_free(struct hp_region *r)
+void hp_region_free(struct hp_region *r)
 {
 	HP_ASSERT(!r->tag);
 	HP_WRITE(r->state, HP_REGION_FREE);
@@ -173,6 +179,49 @@ static int compare_regions(const struct hp_region *a, const struct hp_region *b)
 }
 
 RB_GENERATE_INTERNAL(hp_region_tree, hp_region, node, compare_regions, __attribute__((unused)) static)
+
+static int compare_exact(const struct hp_region *a, const struct hp_region *b)
+{
+	return a->start != b->start ? (a->start < b->start ? -1 : 1)
+	       : a->end != b->end   ? (a->end < b->end ? -1 : 1)
+	       : a->access < b->access ? -1 : a->access > b->access;
+}
+
+RB_GENERATE_INTERNAL(hp_exact_tree, hp_region, node, compare_exact, __attribute__((unused)) static)
+
+static unsigned exact_class(uintptr_t start, uintptr_t end)
+{
+	return 63 - (unsigned)__builtin_clzl(end - start);
+}
+
+static struct hp_exact_tree *exact_tree_of(const struct hp_region *r)
+{
+	return &r->domain->exact_tree[exact_class(r->start, r->end)];
+}
+
+struct hp_region *hp_region_find_exact(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access)
+{
+	struct hp_region key = { .start = start, .end = end, .access = access };
+
+	return RB_FIND(hp_exact_tree, &d->exact_tree[exact_class(start, end)], &key);
+}
+
+void hp_region_each_exact(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*each)(void *arg, struct hp_region *),
+			  void *arg)
+{
+	for (unsigned class = 0; class < HP_EXACT_CLASSES; class++) {
+		uintptr_t longest = class == HP_EXACT_CLASSES - 1 ? UINTPTR_MAX : ((uintptr_t)2 << class) - 1;
+		struct hp_region from = { .start = start > longest ? start - longest : 0 }, *r, *next;
+
+		if (RB_EMPTY(&d->exact_tree[class]))
+			continue;
+		for (r = RB_NFIND(hp_exact_tree, &d->exact_tree[class], &from); r && r->start < end; r = next) {
+			next = RB_NEXT(hp_exact_tree, &d->exact_tree[class], r);
+			if (r->end > start)
+				each(arg, r);
+		}
+	}
+}
 
 /* The last region that starts at or before addr. No earlier region reaches farther (invariant 2). */
 static struct hp_region *last_from(struct hp_region_tree *tree, uintptr_t addr)
@@ -258,8 +307,11 @@ void hp_region_publish(struct hp_region *r, bool told)
 
 	HP_WRITE(r->state, HP_REGION_LIVE);
 	TAILQ_INSERT_TAIL(&d->live, r, order);
-	RB_INSERT(hp_region_tree, &d->tree[r->access], r);
-	if (told)
+	if (hp_region_is_exact(r))
+		RB_INSERT(hp_exact_tree, exact_tree_of(r), r);
+	else
+		RB_INSERT(hp_region_tree, &d->tree[r->access], r);
+	if (told && !hp_region_is_exact(r))
 		name_region(r);
 	else
 		HP_WRITE(r->tag, HP_TAG(++r->gen, (uint32_t)(r - hp_regions)));
@@ -282,6 +334,10 @@ void hp_region_unpublish(struct hp_region *r)
 	TAILQ_REMOVE(&d->live, r, order);
 	HP_WRITE(r->state, HP_REGION_RETIRED);
 	TAILQ_INSERT_TAIL(&d->retired, r, order);
+	if (hp_region_is_exact(r)) {
+		RB_REMOVE(hp_exact_tree, exact_tree_of(r), r);
+		return;
+	}
 	RB_REMOVE(hp_region_tree, &d->tree[r->access], r);
 	for (uintptr_t at = r->start; hp_region_is_heap(r) && at < r->end; at += HP_PAGE)
 		if (hp_granule_at(d, at)->tag == tag)
@@ -330,6 +386,18 @@ static void declare_dead(hugepin_domain *d, struct hp_region *r)
 	TAILQ_INSERT_TAIL(&d->dead, r, order);
 }
 
+void hp_region_held(const struct hp_region *r, uintptr_t *ret_start, uintptr_t *ret_end)
+{
+	*ret_start = note_of(r)->held_start;
+	*ret_end = note_of(r)->held_end;
+}
+
+bool hp_region_holds_less(const struct hp_region *r)
+{
+	return r->kind == HP_REGION_EXTENT &&
+	       note_of(r)->held_end - note_of(r)->held_start < r->end - r->start;
+}
+
 /* Declare the regions of a list dead that have no pins. Returns the number of the others. */
 static uint64_t settle_list(hugepin_domain *d, struct hp_region_list *list)
 {
@@ -338,10 +406,14 @@ static uint64_t settle_list(hugepin_domain *d, struct hp_region_list *list)
 
 	for (r = TAILQ_FIRST(list); r; r = next) {
 		next = TAILQ_NEXT(r, order);
-		if (hp_region_pins(r))
-			still++;
-		else
+		if (!hp_region_pins(r)) {
 			declare_dead(d, r);
+			continue;
+		}
+		still++;
+		/* Of an extent that holds less, somebody may want what is held. A region for one pin is always here. */
+		if (!hp_region_holds_less(r) && r->kind != HP_REGION_UNCACHED)
+			hp_region_want_pins(r, true);
 	}
 	return still;
 }
@@ -367,12 +439,71 @@ void hp_region_settle(hugepin_domain *d)
 
 HP_TLS bool hp_registering;
 
+/* Whether r's rkey may be with a peer: r has remote access, and was pinned. */
+static bool is_handed_out(const struct hp_region *r)
+{
+	return r->access & HP_ACCESS_REMOTE && hp_counts_made((uint32_t)(r - hp_regions)) != note_of(r)->made;
+}
+
+/* Tell the lend and the program that r ends, or (pinned) that its pins are wanted back. */
+static void tell_end(hugepin_domain *d, const struct hp_region *r, bool pinned)
+{
+	const struct hugepin_expiry expiry = {
+		.addr = r->start, .len = r->end - r->start, .rkey = r->reg.rkey, .pinned = pinned
+	};
+
+	if (!is_handed_out(r))
+		return;
+	if (d->lender)
+		(pinned ? d->lender->wanted : d->lender->dropped)(d->lender_arg, (uint32_t)(r - hp_regions));
+	if (d->expire)
+		d->expire(d->expire_arg, &expiry);
+}
+
+/* Whether this was told of the pins that are out. A region that is not LIVE gets no others. */
+static bool is_told(const struct hp_region *r)
+{
+	const struct note *n = note_of(r);
+
+	return n->wanted == TOLD && (!r->tag || hp_counts_made((uint32_t)(r - hp_regions)) == n->told);
+}
+
+void hp_region_want_pins(struct hp_region *r, bool wanted)
+{
+	struct note *n = note_of(r);
+
+	if (n->wanted == WANTED)
+		return;
+	if (!wanted) {
+		n->wanted = NOT_WANTED; /* the memory was given to another buffer */
+	} else if (!is_told(r) && is_handed_out(r)) {
+		n->wanted = WANTED;
+		r->domain->wanted++;
+	}
+}
+
+static void tell_wanted_of(hugepin_domain *d, const struct hp_region_list *list)
+{
+	struct hp_region *r;
+
+	TAILQ_FOREACH(r, list, order)
+		if (note_of(r)->wanted == WANTED) {
+			note_of(r)->wanted = TOLD;
+			note_of(r)->told = hp_counts_made((uint32_t)(r - hp_regions));
+			d->wanted--;
+			tell_end(d, r, true);
+		}
+}
+
 /* Deregister r. gone: its memory went away, or is part of another region. */
 static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 {
 	uint64_t start_ns = d->backend.now_ns(d->ctx);
 	size_t len = r->end - r->start;
 
+	if (note_of(r)->wanted == WANTED)
+		d->wanted--;
+	tell_end(d, r, false);
 	hp_registering = true;
 	if (d->backend.dereg(d->ctx, &r->reg) != 0)
 		HP_DSTAT(d, failed, 1);
@@ -387,6 +518,7 @@ static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 		HP_DSTAT(d, extents, -1);
 		d->extent_bytes -= len;
 	}
+	d->exact_count -= hp_region_is_exact(r);
 	hp_probe_deregistration(d->number, r->start, len, r->kind, d->deregistered_at_ns - start_ns);
 	if (hp_trace_on)
 		hp_trace(HP_TRACE_DEREGISTER, d, r->start, r->end);
@@ -394,13 +526,18 @@ static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 		hp_heap_drop(note_of(r)->held_start, note_of(r)->held_end - note_of(r)->held_start, d->hold);
 	if (d->helper)
 		hp_region_helper()->deregistered(d, r, gone);
-	region_free(r);
+	hp_region_free(r);
 }
 
 void hp_region_deregister_dead(hugepin_domain *d)
 {
 	struct hp_region *r;
 
+	if (d->wanted) {
+		tell_wanted_of(d, &d->retired);
+		tell_wanted_of(d, &d->uncached);
+		tell_wanted_of(d, &d->live);
+	}
 	if (TAILQ_EMPTY(&d->dead))
 		return;
 	if (!hp_domain_may_register(d)) {
@@ -503,6 +640,16 @@ bool hp_region_held_less(const hugepin_domain *d, uintptr_t start, uintptr_t end
 
 /* ------------------------------------------------------------------ eviction */
 
+void hp_region_note_idle(struct hp_region *r)
+{
+	note_of(r)->idle = hp_counts_made((uint32_t)(r - hp_regions));
+}
+
+bool hp_region_is_idle(const struct hp_region *r)
+{
+	return note_of(r)->idle == hp_counts_made((uint32_t)(r - hp_regions));
+}
+
 bool hp_region_clear_used(hugepin_domain *d, struct hp_region *r)
 {
 	bool used = HP_READ(r->used);
@@ -573,6 +720,19 @@ static bool evict_one(hugepin_domain *d, enum hp_evicted why)
 		return true;
 	}
 	return false;
+}
+
+/* Exact regions do not merge: the ranges of one hugepage alone are more than the table has places. So a domain keeps about
+ * so many that are not in use, whatever its budget is. Looks at a few for each one that is registered. */
+static void limit_exact(hugepin_domain *d)
+{
+	struct hp_region *r;
+
+	for (unsigned looks = EXACT_LOOKS; d->exact_count >= EXACT_MAX && looks && (r = TAILQ_FIRST(&d->live)); looks--)
+		if (hp_region_is_exact(r) && !hp_region_clear_used(d, r) && hp_region_release(d, r, HP_EVICTED_TABLE))
+			HP_DSTAT(d, evicted, 1);
+		else if (r->state == HP_REGION_LIVE && r == TAILQ_FIRST(&d->live))
+			to_tail(d, r);
 }
 
 /* ------------------------------------------------------------------ registering */
@@ -654,10 +814,13 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 {
 	size_t len = end - start;
 	bool holds = gen && !d->on_demand && kind != HP_REGION_UNCACHED;
+	uintptr_t held_start = start & ~(HP_PAGE - 1), held_end = hp_round_up(end, HP_PAGE);
 	struct hugepin_extent extent;
 	struct hp_region *r;
 	int err;
 
+	if (evict && hp_is_exact(d, access) && kind != HP_REGION_UNCACHED)
+		limit_exact(d);
 	evict &= d->bytes_max != UINT64_MAX;
 	if (!d->on_demand && len > d->bytes_max)
 		return -ENOBUFS;
@@ -668,7 +831,7 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 		if (!evict || !evict_one(d, crowded ? HP_EVICTED_COUNT : HP_EVICTED_BUDGET))
 			return d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
 	}
-	if (holds && (err = hp_heap_hold(start, len, gen, d->hold)) != 0)
+	if (holds && (err = hp_heap_hold(held_start, held_end - held_start, gen, d->hold)) != 0)
 		return err;
 	/* Watch the memory before it is registered, so that no change is missed. On-demand registrations follow the
 	 * program's mappings by themselves. The heap drops regions before it unmaps their memory. So watching the heap
@@ -679,7 +842,7 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	if (kind == HP_REGION_FOREIGN && !d->on_demand && (err = watch_foreign(d, start, end)) != 0)
 		goto out_hold;
 	err = -ENOMEM;
-	while (!(r = region_new()))
+	while (!(r = hp_region_new()))
 		if (!evict || !evict_one(d, HP_EVICTED_TABLE))
 			goto out_hold;
 	HP_WRITE(r->start, start);
@@ -692,9 +855,9 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	HP_WRITE(r->keys, keys_of(&r->reg));
 	HP_WRITE(r->access, access);
 	HP_WRITE(r->used, 1);
-	*note_of(r) = (struct note){ .held_start = start, .held_end = end };
-	if (kind == HP_REGION_EXTENT)
-		note_of(r)->before = hp_counts_made((uint32_t)(r - hp_regions));
+	*note_of(r) = (struct note){ .held_start = held_start, .held_end = held_end };
+	if (kind == HP_REGION_EXTENT || access & HP_ACCESS_REMOTE)
+		note_of(r)->before = note_of(r)->made = hp_counts_made((uint32_t)(r - hp_regions));
 	r->cut = false;
 	HP_DSTAT(d, registered, 1);
 	HP_DSTAT(d, registered_bytes, len);
@@ -703,6 +866,7 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 		HP_DSTAT(d, extents, 1);
 		d->extent_bytes += len;
 	}
+	d->exact_count += hp_region_is_exact(r);
 	if (!d->on_demand)
 		HP_DSTAT(d, pinned_bytes, len);
 	if (hp_trace_on)
@@ -718,9 +882,9 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	*ret_ = r;
 	return 0;
 out_region:
-	region_free(r);
+	hp_region_free(r);
 out_hold:
 	if (holds)
-		hp_heap_drop(start, len, d->hold);
+		hp_heap_drop(held_start, held_end - held_start, d->hold);
 	return err;
 }

@@ -12,6 +12,10 @@ extern struct hp_region *hp_regions; /* table of HP_REGIONS_MAX regions; NULL be
 /* Make the tables, once. 0 or -ENOMEM. */
 int hp_regions_init(void);
 
+/* A place in the table, FREE still, or NULL; give a place back. Any thread. */
+struct hp_region *hp_region_new(void);
+void hp_region_free(struct hp_region *r);
+
 /* All indexes that were ever in use are below this number. */
 uint32_t hp_regions_used(void);
 
@@ -42,7 +46,19 @@ void hp_region_name(struct hp_region *r, uintptr_t addr);
  * farthest. */
 struct hp_region *hp_region_find(hugepin_domain *d, uintptr_t addr, unsigned access);
 
-/* Call each() for the LIVE regions that overlap [start, end). each() may unpublish that region, and no other. */
+/* Whether r, which is registered, is exact (state.h). A region for one pin is not, as no other pin finds it. */
+static inline bool hp_region_is_exact(const struct hp_region *r)
+{
+	return hp_is_exact(r->domain, r->access) && r->kind != HP_REGION_UNCACHED;
+}
+
+/* The LIVE exact region of this range and access, or NULL. */
+struct hp_region *hp_region_find_exact(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access);
+
+/* Call each() for the LIVE regions that overlap [start, end): for exact ones, and for the others. each() may unpublish that
+ * region, and no other. */
+void hp_region_each_exact(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*each)(void *arg, struct hp_region *),
+			  void *arg);
 void hp_region_each(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*each)(void *arg, struct hp_region *),
 		    void *arg);
 
@@ -71,7 +87,21 @@ bool hp_region_held_less(const hugepin_domain *d, uintptr_t start, uintptr_t end
 bool hp_region_clear_used(hugepin_domain *d, struct hp_region *r);
 bool hp_region_is_used(const hugepin_domain *d, const struct hp_region *r);
 
-/* Deregister the dead regions, if this thread may call the backend. Otherwise leave them to the opener. */
+/* Note whether the pins of r are wanted back: r's memory was freed, or has gone away, or r was superseded. The next
+ * hp_region_deregister_dead() tells the domain's lend and the program's callback. It tells once of the pins that are out,
+ * and again if there were others since, or if the memory was in use again. */
+void hp_region_want_pins(struct hp_region *r, bool wanted);
+
+/* The heap pages that r holds, and whether r is an extent that holds only a part of its own. */
+void hp_region_held(const struct hp_region *r, uintptr_t *ret_start, uintptr_t *ret_end);
+bool hp_region_holds_less(const struct hp_region *r);
+
+/* Note that the lend has given its last pin of r back; whether no pin was made since. */
+void hp_region_note_idle(struct hp_region *r);
+bool hp_region_is_idle(const struct hp_region *r);
+
+/* Deregister the dead regions, if this thread may call the backend. Otherwise leave them to the opener. Tell of pins that
+ * are wanted back, on any thread. */
 void hp_region_deregister_dead(hugepin_domain *d);
 
 /* Deregister a RETIRED region if it has no pins left. */

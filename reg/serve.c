@@ -128,6 +128,15 @@ void hp_serve_wake_helper(void)
 
 /* ------------------------------------------------------------------ heap memory that is wanted back */
 
+/* Whether no buffer lies in the hugepages that r holds. */
+static bool is_free(const struct hp_region *r, uint32_t ticks)
+{
+	uintptr_t start, end;
+
+	hp_region_held(r, &start, &end);
+	return hp_heap_is_free(start, end - start, ticks);
+}
+
 /* Deregister unused heap memory of one domain. ticks > 0: the memory decays, so do not wait for a domain in a slow
  * call: the next tick tries again. 0: the caller purges, so wait. */
 static void drop_unused_of(hugepin_domain *d, void *ticks)
@@ -144,13 +153,21 @@ static void drop_unused_of(hugepin_domain *d, void *ticks)
 		if (!hp_region_is_heap(r))
 			continue;
 		if (hp_region_pins(r)) {
-			HP_DSTAT(d, decayed, hp_region_hold_less(d, r, *(uint32_t *)ticks));
-		} else if (hp_heap_is_free(r->start, r->end - r->start, *(uint32_t *)ticks)) {
+			if (hp_region_hold_less(d, r, *(uint32_t *)ticks))
+				HP_DSTAT(d, decayed, 1);
+			else if (is_free(r, *(uint32_t *)ticks))
+				hp_region_want_pins(r, true);
+			else if (!is_free(r, 0))
+				hp_region_want_pins(r, false);
+		} else if (is_free(r, *(uint32_t *)ticks)) {
 			hp_region_evicted(r, *(uint32_t *)ticks ? HP_EVICTED_DECAYED : HP_EVICTED_PURGED);
 			hp_region_unpublish(r);
 			HP_DSTAT(d, decayed, 1);
 		}
 	}
+	TAILQ_FOREACH(r, &d->retired, order)
+		if (hp_region_holds_less(r) && is_free(r, *(uint32_t *)ticks))
+			hp_region_want_pins(r, true);
 	hp_region_settle(d);
 	hp_region_deregister_dead(d);
 	hp_unlock(&d->lock);

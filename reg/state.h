@@ -8,6 +8,10 @@
  * The entry copies what a hit needs from one of the regions that cover the hugepage. For other memory, a lookup table
  * (lookup.h) leads from the hash of a page's address to indexes. The hit then checks the region's own members.
  *
+ * Exact regions. In a domain with HUGEPIN_REACH_EXACT, a region with remote access covers the base pages of the pins that
+ * it serves, and no other pins find it: a peer with its key reaches nothing else. Pins find exact regions by the lookup
+ * table, also those of the heap's memory. So regions in trees and granules have no remote access in such a domain.
+ *
  * Counting pins. Each thread has counters for each region (counts.h). Their sum over all threads is the number of pins
  * out. Counting takes no lock and shares no write.
  *	pin:	read tag and the rest; count; read `attention`, then tag again: if it changed, count back and take the
@@ -51,6 +55,7 @@
 #define HP_RELAXED ((unsigned)HUGEPIN_RELAXED)
 #define HP_ACCESS_ALL                                                                                                  \
 	(HP_RELAXED | HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE | HUGEPIN_REMOTE_ATOMIC)
+#define HP_ACCESS_REMOTE ((unsigned)(HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE | HUGEPIN_REMOTE_ATOMIC))
 #define HP_ACCESS_SETS 32u /* sets of access that a region may have, without HUGEPIN_RELAXED */
 _Static_assert(HP_ACCESS_ALL == (HP_RELAXED | (HP_ACCESS_SETS - 1)), "");
 #define HP_LOOKUP_BITS_MIN 8 /* log2 of the buckets of the lookup table (lookup.h) */
@@ -72,6 +77,8 @@ _Static_assert(HP_ACCESS_ALL == (HP_RELAXED | (HP_ACCESS_SETS - 1)), "");
  * have tag 0. */
 #define HP_TAG(gen, index) ((uint64_t)(gen) << 32 | (index))
 #define HP_TAG_INDEX(tag) ((uint32_t)(tag))
+
+enum { HP_EXACT_CLASSES = 64 };
 
 struct hp_granule {
 	uint64_t tag, end;
@@ -98,13 +105,14 @@ struct hp_region {
 	struct hugepin_reg reg;
 	/* In domain.live (least recently used first, as far as is known), retired, uncached or dead. */
 	TAILQ_ENTRY(hp_region) order;
-	RB_ENTRY(hp_region) node; /* in domain.tree */
+	RB_ENTRY(hp_region) node; /* in domain.tree or domain.exact_tree */
 	uint32_t gen;
 	bool cut; /* ends before the range that was wanted, since it could not be longer */
 };
 
 TAILQ_HEAD(hp_region_list, hp_region);
 RB_HEAD(hp_region_tree, hp_region);
+RB_HEAD(hp_exact_tree, hp_region);
 
 /*
  * A domain's word of attention. Each bit keeps pins or unpins from taking the path of hits. Only hp_attention_raise()
@@ -176,6 +184,20 @@ struct hp_helper_hooks {
 	bool (*evict)(hugepin_domain *d, enum hp_evicted why);
 };
 
+/* Functions of the lend of a domain. The pin cache calls them with the domain's lock, on any thread, also inside munmap
+ * and malloc. They must not call the pin cache, allocate or block, and may take locks of rank HP_RANK_QUEUE. region: the
+ * lower half of the ref of pins. */
+struct hp_lender {
+	/* The region's memory went away, has long been free, or is registered anew with more access: its pins should be
+	 * given back. Told of every region with remote access that was ever pinned, by whomever. */
+	void (*wanted)(void *arg, uint32_t region);
+	/* The region is deregistered, and has no pins. Its index may be another's next. Told of the same regions, also
+	 * inside the lend's own unpin, or hp_lent_drop(). */
+	void (*dropped)(void *arg, uint32_t region);
+	/* A pin of so many bytes finds no room, since everything registered is in use. */
+	void (*crowded)(void *arg, size_t bytes);
+};
+
 /* Values of all_gone: any memory may have been unmapped, or discarded. */
 enum { HP_ALL_GONE = 1, HP_ALL_DISCARDED = 2 };
 
@@ -183,17 +205,18 @@ struct hugepin_domain {
 	/* Hits read these members. They are written when the domain is opened, except attention and lookup_shift. */
 	_Alignas(64) _Atomic uint32_t attention; /* HP_BUSY ... */
 	uint32_t access; /* the default access of pins */
+	uint32_t exact; /* a pin that asks for one of these gets an exact region: HP_ACCESS_REMOTE or 0 */
+	_Atomic uint32_t lookup_shift; /* 64 - log2 of the buckets in use */
 	uintptr_t span_base;
 	size_t span_size; /* 0: the heap's memory is not cached */
 	uintptr_t granule; /* where the granule of address 0 would be; the table has only those of the span */
-	uint64_t *discarded; /* a bit for each granule, see cover_heap() in cover.c; guarded by the lock */
 	uint64_t ref; /* top bits of the refs of this domain's pins */
 	_Atomic uint32_t *lookup; /* indexes of regions that may cover a page (lookup.h) */
-	_Atomic uint32_t lookup_shift; /* 64 - log2 of the buckets in use */
 	/* The opener's counters. A hit compares them with its own to know whether TODO is for its thread. NULL: TODO is
 	 * for no thread. */
 	const void *_Atomic opener_counts;
 
+	uint64_t *discarded; /* a bit for each granule, see cover_heap() in cover.c; guarded by the lock */
 	/* threads that hold the domain open; guarded by the lock of opening, as is `closing` */
 	_Atomic uint32_t holders;
 	bool closing;
@@ -226,12 +249,23 @@ struct hugepin_domain {
 	struct hp_region_list uncached;
 	struct hp_region_list dead; /* regions from `retired` or `uncached` that are no longer in use */
 	struct hp_gone late_gone; /* foreign memory in which no region is cached */
-	struct hp_region_tree tree[HP_ACCESS_SETS]; /* LIVE regions, by access */
+	struct hp_region_tree tree[HP_ACCESS_SETS]; /* LIVE regions but exact ones, by access */
+	/* LIVE exact regions, by the base 2 logarithm of their length in bytes. They may lie inside each other, so their
+	 * ends are not in the order of their starts. But whatever overlaps an address starts less than twice its class
+	 * below. */
+	struct hp_exact_tree exact_tree[HP_EXACT_CLASSES];
 	uint32_t access_least; /* the access that every registration in the cache has */
 	uint64_t extent_bytes; /* bytes of all regions that are whole extents */
+	uint32_t exact_count; /* exact regions */
 	uint64_t extent_gen; /* number of the youngest extent that hp_cover_new_extents() has seen */
 	uint64_t deregistered_at_ns;
 	struct hp_helper *helper; /* or NULL */
+	/* The program's callback before a registration for remote access ends, or NULL. */
+	void (*expire)(void *arg, const struct hugepin_expiry *);
+	void *expire_arg;
+	uint32_t wanted; /* pinned regions whose pins are wanted back, of which nobody was told yet */
+	const struct hp_lender *lender; /* the domain's lend, which is in a higher layer (lent.h), or NULL */
+	void *lender_arg;
 	_Atomic uint32_t waiting; /* number of pins that wait for the lock */
 	struct hugepin_domain_stats stats;
 
@@ -260,6 +294,12 @@ static inline void hp_attention_lower(hugepin_domain *d, uint32_t bits)
 static inline bool hp_attention_is(const hugepin_domain *d, uint32_t bit)
 {
 	return atomic_load_explicit(&d->attention, memory_order_seq_cst) & bit;
+}
+
+/* Whether a pin for this access is served by an exact region. */
+static inline bool hp_is_exact(const hugepin_domain *d, unsigned access)
+{
+	return access & d->exact;
 }
 
 static inline bool hp_region_is_heap(const struct hp_region *r)

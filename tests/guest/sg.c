@@ -22,7 +22,7 @@ static struct {
 	struct ibv_ah *ah;
 	hugepin_domain *domain, *each; /* the second registers for each pin */
 	unsigned char *source, *sink, *slot; /* ARENA bytes each */
-	struct hugepin_pin sink_pin, slot_pin;
+	struct hugepin_pin sink_pin, put_pin, slot_pin; /* put_pin: the sink's key for the peer, which receives do not find */
 } wire;
 
 static uint64_t seed = 4711;
@@ -87,7 +87,8 @@ static bool wire_open(void)
 	wire.sink = map();
 	wire.slot = map();
 	if (hugepin_verbs_open(wire.port.pd, &attr, &wire.domain) || hugepin_verbs_open(wire.port.pd, &attr_each, &wire.each) ||
-	    hugepin_pin(wire.domain, wire.sink, ARENA, HUGEPIN_WRITE | HUGEPIN_REMOTE_WRITE, &wire.sink_pin) ||
+	    hugepin_pin(wire.domain, wire.sink, ARENA, HUGEPIN_WRITE, &wire.sink_pin) ||
+	    hugepin_pin(wire.domain, wire.sink, ARENA, HUGEPIN_WRITE | HUGEPIN_REMOTE_WRITE, &wire.put_pin) ||
 	    hugepin_pin(wire.domain, wire.slot, ARENA, HUGEPIN_READ, &wire.slot_pin))
 		return false;
 	/* Of 16 pages each, the first 7 and the next 6 are two registrations, and 3 are none. */
@@ -250,7 +251,7 @@ static bool message(enum kind kind, bool longest)
 		tmpl.wr.ud.remote_qkey = WIRE_QKEY;
 	} else if (write) {
 		tmpl.wr.rdma.remote_addr = (uintptr_t)wire.sink + at;
-		tmpl.wr.rdma.rkey = wire.sink_pin.rkey;
+		tmpl.wr.rdma.rkey = wire.put_pin.rkey;
 	}
 	int wrs = hugepin_sg_fill(&p, iov, n, &tmpl, &room, &info);
 	if (wrs < 0) {
@@ -405,6 +406,7 @@ TEST(no_pin_is_left)
 {
 	NEEDS_WIRE;
 	EXPECT_EQ(hugepin_unpin(wire.domain, &wire.sink_pin), 0);
+	EXPECT_EQ(hugepin_unpin(wire.domain, &wire.put_pin), 0);
 	EXPECT_EQ(hugepin_unpin(wire.domain, &wire.slot_pin), 0);
 	EXPECT_EQ(hugepin_domain_close(wire.domain), 0);
 	EXPECT_EQ(hugepin_domain_close(wire.each), 0);

@@ -122,12 +122,17 @@ static bool lands(void *p, const struct hugepin_pin *pin, size_t len)
 
 /* ------------------------------------------------------------------ domains and memory */
 
-static hugepin_domain *domain(uint32_t policy)
+static hugepin_domain *reaching(uint32_t policy, uint32_t reach)
 {
-	struct hugepin_attr attr = { .size = sizeof attr, .policy = policy };
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = policy, .reach = reach };
 	hugepin_domain *d = NULL;
 	EXPECT_EQ(hugepin_verbs_open(wire.port.pd, &attr, &d), 0);
 	return d;
+}
+
+static hugepin_domain *domain(uint32_t policy)
+{
+	return reaching(policy, HUGEPIN_REACH_EXACT);
 }
 
 static struct hugepin_domain_stats stats(hugepin_domain *d)
@@ -276,10 +281,41 @@ TEST(a_key_ends_with_its_registration)
 	munmap(p, 2 * LEN);
 }
 
+TEST(a_peer_reaches_the_pages_of_the_pin_and_no_other_buffer)
+{
+	NEEDS_WIRE;
+	/* Whether a write beside the pinned page must fail, and where it would land otherwise. */
+	for (uint32_t reach = HUGEPIN_REACH_EXACT; reach <= HUGEPIN_REACH_EXTENT; reach++) {
+		hugepin_domain *d = reaching(HUGEPIN_POLICY_DEFAULT, reach);
+		char *open = hugepin_malloc(LEN), *other = hugepin_malloc(LEN);
+		struct hugepin_pin pin, copy;
+		if (!d || !EXPECT(open && other))
+			return;
+		int expected = reach == HUGEPIN_REACH_EXACT ? IBV_WC_REM_ACCESS_ERR : IBV_WC_SUCCESS;
+		pattern_write(other, LEN, 3);
+		EXPECT_EQ(hugepin_pin(d, other, LEN, HUGEPIN_WRITE, &pin), 0); /* ours, not the peer's */
+		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+		EXPECT_EQ(hugepin_pin(d, open, LEN, HUGEPIN_REMOTE_WRITE, &pin), 0);
+		copy = pin;
+		EXPECT(lands(open, &pin, LEN));
+		for (int after_unpin = 0; after_unpin < 2; after_unpin++) {
+			char *near = other > open && other < open + 2 * MIB ? other : open + LEN;
+			EXPECT_EQ(wire_do(IBV_WR_RDMA_WRITE, wire.source, wire.source_mr->lkey, near, copy.rkey, 8), expected);
+			if (!after_unpin)
+				EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+		}
+		if (expected)
+			EXPECT_EQ(pattern_check(other, LEN, 3), -1);
+		EXPECT_EQ(hugepin_domain_close(d), 0);
+		hugepin_free(open);
+		hugepin_free(other);
+	}
+}
+
 TEST(a_pin_for_more_access_widens_and_the_earlier_pin_stays_good)
 {
 	NEEDS_WIRE;
-	hugepin_domain *d = domain(HUGEPIN_POLICY_LRU);
+	hugepin_domain *d = reaching(HUGEPIN_POLICY_LRU, HUGEPIN_REACH_EXTENT);
 	char *p = map(LEN);
 	struct hugepin_pin reading, writing, again;
 	pattern_write(p, LEN, 9);

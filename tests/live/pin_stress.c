@@ -13,6 +13,7 @@ enum { THREADS = 4, FOREIGN_PAGES = 512, FOREIGN = FOREIGN_PAGES * 4096, ROUNDS 
 static struct device device;
 static hugepin_domain *domain;
 static char *foreign;
+static uint32_t reach;
 static _Atomic bool stop;
 static _Atomic long pins, refused, found;
 
@@ -33,6 +34,12 @@ static void give_back(struct hugepin_pin *pin)
 {
 	device.reg[pin->lkey].uses--;
 	EXPECT_EQ(hugepin_unpin(domain, pin), 0);
+}
+
+/* The base pages that a range touches, in bytes. */
+static size_t rounded(uintptr_t addr, size_t len)
+{
+	return ((addr + len + 4095) & -(uintptr_t)4096) - (addr & -(uintptr_t)4096);
 }
 
 /* Pin by hugepin_pin(), or by a lookup of the region at p, whose key must be valid for its whole range. */
@@ -56,6 +63,8 @@ static void pin_once(const char *p, size_t len, uint64_t *seed)
 	pins++;
 	device.reg[pin.lkey].uses++;
 	EXPECT(device_covers(&device, &pin, access));
+	if (reach == HUGEPIN_REACH_EXACT && access > HUGEPIN_WRITE && EXPECT(!by_key))
+		EXPECT_EQ(device.reg[pin.lkey].len, rounded((uintptr_t)p, len));
 	if (rand_next(seed) % 4 == 0 && atomic_compare_exchange_strong(&handed[h].state, &(int){ EMPTY }, MOVING)) {
 		handed[h].pin = pin;
 		handed[h].state = FULL;
@@ -157,15 +166,18 @@ static void *troubler(void *unused)
 	return NULL;
 }
 
-static void stress(uint32_t policy)
+static void stress(uint32_t policy, uint32_t reach_)
 {
-	struct hugepin_attr attr = { .size = sizeof attr, .policy = policy, .pinned_bytes_max = 10 * MIB };
+	struct hugepin_attr attr = {
+		.size = sizeof attr, .policy = policy, .reach = reach_, .pinned_bytes_max = 10 * MIB
+	};
 	struct hugepin_backend backend = device_backend;
 	struct hugepin_domain_stats s;
 	pthread_t t[THREADS], trouble;
 
 	device_reset(&device);
 	stop = false;
+	reach = reach_;
 	pins = found = 0;
 	memset(handed, 0, sizeof handed);
 	foreign = mmap(NULL, FOREIGN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -195,22 +207,27 @@ static void stress(uint32_t policy)
 
 TEST(under_arena_nothing_in_use_is_given_back)
 {
-	stress(HUGEPIN_POLICY_ARENA);
+	stress(HUGEPIN_POLICY_ARENA, HUGEPIN_REACH_EXACT);
 }
 
 TEST(under_lru_nothing_in_use_is_given_back)
 {
-	stress(HUGEPIN_POLICY_LRU);
+	stress(HUGEPIN_POLICY_LRU, HUGEPIN_REACH_EXTENT);
 }
 
 TEST(under_cf11_nothing_in_use_is_given_back)
 {
-	stress(HUGEPIN_POLICY_CF11);
+	stress(HUGEPIN_POLICY_CF11, HUGEPIN_REACH_EXACT);
 }
 
 TEST(under_predict_nothing_in_use_is_given_back)
 {
-	stress(HUGEPIN_POLICY_PREDICT);
+	stress(HUGEPIN_POLICY_PREDICT, HUGEPIN_REACH_EXTENT);
+}
+
+TEST(where_peers_share_extents_nothing_in_use_is_given_back)
+{
+	stress(HUGEPIN_POLICY_ARENA, HUGEPIN_REACH_EXTENT);
 }
 
 T_MAIN

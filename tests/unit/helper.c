@@ -147,6 +147,29 @@ TEST(what_comes_round_is_registered_in_time_under_cf11)
 	come_round(HUGEPIN_POLICY_CF11, buffer, LEN, 6);
 }
 
+/* Otherwise the helper takes one for the other, and registers without end. */
+TEST(a_range_that_a_peer_has_too_comes_round_twice)
+{
+	hugepin_domain *d = open_as(HUGEPIN_POLICY_PREDICT, 0);
+	struct hugepin_domain_stats s;
+	struct hugepin_pin pin;
+
+	for (int i = 0; i < 60 && device.calls < 10000; i++)
+		for (int b = 0; b < BUFFERS; b++) {
+			EXPECT_EQ(use(d, buffer[b], LEN), 0);
+			EXPECT_EQ(hugepin_pin(d, buffer[b], LEN, HUGEPIN_REMOTE_WRITE, &pin), 0);
+			EXPECT_EQ(device.reg[pin.lkey].access, HUGEPIN_REMOTE_WRITE);
+			EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+			for (int k = 0; k < 10 && device.calls < 10000; k++)
+				pass(d, 2 * MS);
+		}
+	s = stats_of(d);
+	EXPECT(s.repinned > 40);
+	EXPECT_EQ(device.calls, s.misses + s.repinned);
+	EXPECT(device.calls < 1000);
+	close_empty(&device, d);
+}
+
 TEST(so_is_the_heaps_memory)
 {
 	char *heap[BUFFERS];

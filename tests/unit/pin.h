@@ -12,22 +12,32 @@
 
 static struct device device;
 
-static inline hugepin_domain *open_as(uint32_t policy, uint64_t bytes_max, uint32_t regions_max)
+static inline hugepin_domain *open_with(struct hugepin_attr attr)
 {
-	struct hugepin_attr attr = { .size = sizeof attr,
-				     .policy = policy,
-				     .pinned_bytes_max = bytes_max,
-				     .pinned_regions_max = regions_max };
 	hugepin_domain *d = NULL;
 
+	attr.size = sizeof attr;
 	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
 	return d;
+}
+
+static inline hugepin_domain *open_as(uint32_t policy, uint64_t bytes_max, uint32_t regions_max)
+{
+	return open_with((struct hugepin_attr){
+		.policy = policy, .pinned_bytes_max = bytes_max, .pinned_regions_max = regions_max });
 }
 
 static inline hugepin_domain *open_lru(void)
 {
 	device_reset(&device);
 	return open_as(HUGEPIN_POLICY_LRU, 0, 0);
+}
+
+/* Pins for peers are served as all others. */
+static inline hugepin_domain *open_to_peers(void)
+{
+	device_reset(&device);
+	return open_with((struct hugepin_attr){ .policy = HUGEPIN_POLICY_LRU, .reach = HUGEPIN_REACH_EXTENT });
 }
 
 /* Pin and give back at once. */

@@ -60,7 +60,18 @@ static void fork_and_look(hugepin_domain *d, void *p)
 	EXPECT_EQ(status, 0);
 }
 
-static void random_steps(uint32_t policy, unsigned seed)
+/* A pin for a peer opens its own pages with its own access; others give no peer anything. */
+static bool opens_its_pages(const struct hugepin_pin *pin, unsigned access)
+{
+	const __typeof__(device.reg[0]) *r = &device.reg[pin->lkey];
+
+	if (access & (HUGEPIN_READ | HUGEPIN_WRITE))
+		return !(r->access & (HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE));
+	return r->access == access && r->addr == (pin->base & -(uintptr_t)4096) &&
+	       r->addr + r->len == hp_round_up(pin->base + pin->len, 4096);
+}
+
+static void random_steps(uint32_t policy, uint32_t reach, unsigned seed)
 {
 	struct {
 		struct hugepin_pin pin;
@@ -76,7 +87,8 @@ static void random_steps(uint32_t policy, unsigned seed)
 	char *p = map(PAGES * 4096);
 
 	device_reset(&device);
-	d = open_as(policy, 6 * MIB, 20);
+	d = open_with((struct hugepin_attr){
+		.policy = policy, .reach = reach, .pinned_bytes_max = 6 * MIB, .pinned_regions_max = 20 });
 	srandom(seed);
 	for (int step = 0; step < STEPS && t_failures < 5; step++) {
 		size_t at = (size_t)random() % (PAGES * 4096);
@@ -108,6 +120,7 @@ static void random_steps(uint32_t policy, unsigned seed)
 			EXPECT(device_covers(&device, &out[i].pin, access));
 			EXPECT_EQ(out[i].pin.len, len);
 			EXPECT(!device.reg[out[i].pin.lkey].stale);
+			EXPECT(reach == HUGEPIN_REACH_EXTENT || opens_its_pages(&out[i].pin, access));
 			device.reg[out[i].pin.lkey].uses++;
 			if (out[i].buffer >= 0)
 				buffers[b].pins++;
@@ -158,11 +171,19 @@ static void random_steps(uint32_t policy, unsigned seed)
 TEST(random_use_agrees_with_a_list)
 {
 	for (unsigned seed = 1; seed <= 3; seed++)
-		random_steps(HUGEPIN_POLICY_LRU, seed);
-	random_steps(HUGEPIN_POLICY_NONE, 4);
-	random_steps(HUGEPIN_POLICY_ARENA, 5);
-	random_steps(HUGEPIN_POLICY_CF11, 6);
-	random_steps(HUGEPIN_POLICY_PREDICT, 7);
+		random_steps(HUGEPIN_POLICY_LRU, HUGEPIN_REACH_EXTENT, seed);
+	random_steps(HUGEPIN_POLICY_NONE, HUGEPIN_REACH_EXACT, 4);
+	random_steps(HUGEPIN_POLICY_ARENA, HUGEPIN_REACH_EXTENT, 5);
+	random_steps(HUGEPIN_POLICY_CF11, HUGEPIN_REACH_EXTENT, 6);
+	random_steps(HUGEPIN_POLICY_PREDICT, HUGEPIN_REACH_EXTENT, 7);
+}
+
+TEST(random_use_opens_to_peers_what_was_pinned_for_them)
+{
+	random_steps(HUGEPIN_POLICY_LRU, HUGEPIN_REACH_EXACT, 8);
+	random_steps(HUGEPIN_POLICY_ARENA, HUGEPIN_REACH_EXACT, 9);
+	random_steps(HUGEPIN_POLICY_CF11, HUGEPIN_REACH_EXACT, 10);
+	random_steps(HUGEPIN_POLICY_PREDICT, HUGEPIN_REACH_EXACT, 11);
 }
 
 T_MAIN

@@ -111,7 +111,7 @@ static int forgotten_of_list(int n, uintptr_t start, uintptr_t end)
 static void overlap_at_random(char *p, size_t size, size_t page, bool many_kinds, unsigned seed)
 {
 	uint64_t asked = 0, rounded = 0, misses = 0;
-	hugepin_domain *d = open_lru();
+	hugepin_domain *d = open_to_peers();
 	int n = 0;
 
 	srandom(seed);
@@ -165,7 +165,7 @@ TEST(what_is_registered_is_at_most_twice_what_misses_asked_for)
 
 TEST(more_access_takes_the_place_of_less)
 {
-	hugepin_domain *d = open_lru();
+	hugepin_domain *d = open_to_peers();
 	struct hugepin_pin pin;
 	char *p = map(MIB);
 

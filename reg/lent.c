@@ -1,0 +1,93 @@
+/*
+ * What the pin cache does for lend/. Locks: the domain's.
+ */
+#include "reg/lent.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+#include "reg/domains.h"
+#include "reg/region.h"
+
+int hp_lent_set(hugepin_domain *d, const struct hp_lender *lender, void *arg)
+{
+	int err = 0;
+
+	if (!d || d->pid != getpid())
+		return -EINVAL;
+	hp_lock(&d->lock);
+	if (d->lender) {
+		err = -EBUSY;
+	} else {
+		d->lender = lender;
+		d->lender_arg = arg;
+	}
+	hp_unlock(&d->lock);
+	return err;
+}
+
+void hp_lent_clear(hugepin_domain *d)
+{
+	hp_lock(&d->lock);
+	d->lender = NULL;
+	hp_unlock(&d->lock);
+}
+
+uint64_t hp_lent_budget(const hugepin_domain *d)
+{
+	return d->bytes_max;
+}
+
+bool hp_lent_exact(const hugepin_domain *d)
+{
+	return d->exact != 0;
+}
+
+bool hp_lent_access(const hugepin_domain *d, unsigned access)
+{
+	return !(access & ~d->access_mask);
+}
+
+uint32_t hp_lent_number(const hugepin_domain *d)
+{
+	return d->number;
+}
+
+void hp_lent_range(uint32_t region, uint64_t *ret_start, uint64_t *ret_end)
+{
+	*ret_start = hp_regions[region].start;
+	*ret_end = hp_regions[region].end;
+}
+
+void hp_lent_idle(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t end)
+{
+	struct hp_region *r = &hp_regions[region];
+
+	hp_lock(&d->lock);
+	if (hp_region_is(r, d, HP_REGION_LIVE) && r->start == start && r->end == end)
+		hp_region_note_idle(r);
+	hp_unlock(&d->lock);
+}
+
+void hp_lent_drop(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t end)
+{
+	struct hp_region *r = &hp_regions[region];
+
+	hp_lock(&d->lock);
+	if (hp_region_is(r, d, HP_REGION_LIVE) && r->start == start && r->end == end && hp_region_is_idle(r) &&
+	    hp_domain_may_register(d))
+		hp_region_release(d, r, HP_EVICTED_BUDGET);
+	hp_unlock(&d->lock);
+}
+
+uint32_t hp_lent_index_new(void)
+{
+	struct hp_region *r = hp_region_new();
+
+	return r ? (uint32_t)(r - hp_regions) : 0;
+}
+
+void hp_lent_index_free(uint32_t index)
+{
+	hp_region_free(&hp_regions[index]);
+}

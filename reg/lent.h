@@ -1,0 +1,40 @@
+/*
+ * What the pin cache does for lend/: indexes for borrowed keys, news of registrations that are lent, and letting go of
+ * them.
+ *
+ * A lent piece of memory has a pin. So its registration, its pages and its key stay until the pin is given back. The pin
+ * cache asks for pins back by news.
+ */
+#ifndef HP_REG_LENT_H
+#define HP_REG_LENT_H
+
+#include "reg/state.h"
+
+/* Set the domain's lend. 0; -EBUSY: the domain has one; -EINVAL: NULL, closed, or the parent process's. clear: from the return on no function is
+ * called. */
+int hp_lent_set(hugepin_domain *d, const struct hp_lender *lender, void *arg);
+void hp_lent_clear(hugepin_domain *d);
+
+/* The budget in bytes; UINT64_MAX - 1 or more: none. */
+uint64_t hp_lent_budget(const hugepin_domain *d);
+
+/* Whether the domain's remote pins open their exact pages; whether its device has this access; its number. */
+bool hp_lent_exact(const hugepin_domain *d);
+bool hp_lent_access(const hugepin_domain *d, unsigned access);
+uint32_t hp_lent_number(const hugepin_domain *d);
+
+/* The registered range of a region that the caller has a pin of. */
+void hp_lent_range(uint32_t region, uint64_t *ret_start, uint64_t *ret_end);
+
+/* The last pin that lend/ had of a region was given back: idle() notes that pins from now on are others'. drop()
+ * deregisters the region if no pin is out, none was made since idle(), and this thread may. start and end: the region's
+ * range while it was pinned. Both take the domain's lock, and drop() blocks for the backend. */
+void hp_lent_idle(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t end);
+void hp_lent_drop(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t end);
+
+/* An index of the table of regions that no region has: uses of a borrowed key are counted at it, by counts.h. 0: none is
+ * left. Give it back when no use is out, and never in a child of fork, whose table is empty. */
+uint32_t hp_lent_index_new(void);
+void hp_lent_index_free(uint32_t index);
+
+#endif

@@ -1,0 +1,235 @@
+/*
+ * What the pin cache does for lends: news of registrations, and letting go of them.
+ */
+#include "reg/lent.h"
+
+#include <pthread.h>
+#include <sys/wait.h>
+
+#include "tests/unit/pin.h"
+
+enum { PAGE = 4096, PEER = HUGEPIN_WRITE | HUGEPIN_REMOTE_WRITE };
+
+static unsigned wanted, dropped, crowded;
+static uint32_t last;
+static size_t last_bytes;
+
+static void on_wanted(void *arg, uint32_t region)
+{
+	EXPECT(arg == &last);
+	wanted++;
+	last = region;
+}
+
+static void on_dropped(void *arg, uint32_t region)
+{
+	EXPECT(arg == &last);
+	dropped++;
+	last = region;
+}
+
+static void on_crowded(void *arg, size_t bytes)
+{
+	EXPECT(arg == &last);
+	crowded++;
+	last_bytes = bytes;
+}
+
+static const struct hp_lender lender = { on_wanted, on_dropped, on_crowded };
+
+static hugepin_domain *open_lent(uint64_t bytes_max)
+{
+	hugepin_domain *d;
+
+	device_reset(&device);
+	wanted = dropped = crowded = 0;
+	d = open_as(HUGEPIN_POLICY_LRU, bytes_max, 0);
+	EXPECT_EQ(hp_lent_set(d, &lender, &last), 0);
+	return d;
+}
+
+static void close_lent(hugepin_domain *d)
+{
+	hp_lent_clear(d);
+	close_empty(&device, d);
+}
+
+/* A region that a pin had, which was given back. */
+struct given {
+	hugepin_domain *d;
+	uint32_t region;
+	uint64_t start, end;
+};
+
+static struct given lend_once(hugepin_domain *d, char *p)
+{
+	struct given g = { .d = d };
+	struct hugepin_pin pin;
+
+	EXPECT_EQ(hugepin_pin(d, p, PAGE, PEER, &pin), 0);
+	g.region = (uint32_t)pin.ref;
+	hp_lent_range(g.region, &g.start, &g.end);
+	EXPECT(g.start == (uintptr_t)p && g.end == g.start + PAGE);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	hp_lent_idle(d, g.region, g.start, g.end);
+	return g;
+}
+
+static void *drop(void *given)
+{
+	struct given *g = given;
+
+	hp_lent_drop(g->d, g->region, g->start, g->end);
+	return NULL;
+}
+
+TEST(a_domain_has_one_lend)
+{
+	hugepin_domain *d = open_lent(0);
+	int status = 1;
+	pid_t pid;
+
+	EXPECT_EQ(hp_lent_set(d, &lender, &last), -EBUSY);
+	EXPECT_EQ(hp_lent_set(NULL, &lender, &last), -EINVAL);
+	hp_lent_clear(d);
+	EXPECT_EQ(hp_lent_set(d, &lender, &last), 0);
+	hp_lent_clear(d);
+	pid = fork();
+	if (!pid)
+		_exit(hp_lent_set(d, &lender, &last) != -EINVAL);
+	waitpid(pid, &status, 0);
+	EXPECT_EQ(status, 0);
+	close_empty(&device, d);
+}
+
+TEST(news_are_of_registrations_for_peers)
+{
+	hugepin_domain *d = open_lent(0);
+	struct hugepin_pin pin, ours;
+	uint32_t region;
+	char *p = map(MIB);
+
+	EXPECT_EQ(hugepin_pin(d, p, PAGE, HUGEPIN_READ, &ours), 0);
+	EXPECT_EQ(hugepin_pin(d, p, PAGE, PEER, &pin), 0);
+	region = (uint32_t)pin.ref;
+	EXPECT_EQ(hugepin_forget(p, PAGE), -EBUSY);
+	EXPECT_EQ(touch(d, p + 8 * PAGE, PAGE), 0);
+	EXPECT(wanted == 1 && last == region);
+	EXPECT_EQ(hugepin_unpin(d, &ours), 0);
+	EXPECT_EQ(dropped, 0);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	EXPECT(dropped == 1 && last == region);
+	close_lent(d);
+	EXPECT_EQ(dropped, 1); /* after clear() nothing is told */
+	munmap(p, MIB);
+}
+
+TEST(what_is_idle_is_dropped_once_nobody_else_used_it)
+{
+	hugepin_domain *d = open_lent(0);
+	struct hugepin_pin pin;
+	struct given g;
+	char *p = map(MIB);
+
+	g = lend_once(d, p);
+	drop(&g);
+	EXPECT_EQ(device.regs, 0);
+	g = lend_once(d, p);
+	EXPECT_EQ(hugepin_pin(d, p, PAGE, PEER, &pin), 0);
+	drop(&g);
+	EXPECT_EQ(device.regs, 1);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	drop(&g);
+	EXPECT_EQ(device.regs, 1);
+	g = lend_once(d, p);
+	g.end += PAGE; /* another region has the index by now */
+	drop(&g);
+	EXPECT_EQ(device.regs, 1);
+	munmap(p, MIB);
+	close_lent(d);
+}
+
+TEST(what_was_used_since_is_kept_though_the_clock_has_passed_over_it)
+{
+	hugepin_domain *d = open_lent(3 * PAGE);
+	struct hugepin_pin pin, held;
+	struct given g;
+	long deregs;
+	char *p = map(MIB);
+
+	lend_once(d, p + 2 * PAGE);
+	g = lend_once(d, p);
+	EXPECT_EQ(hugepin_pin(d, p + 4 * PAGE, PAGE, PEER, &held), 0);
+	EXPECT_EQ(hugepin_pin(d, p, PAGE, PEER, &pin), 0);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	lend_once(d, p + 6 * PAGE);
+	deregs = device.deregs;
+	EXPECT_EQ(deregs, 1);
+	drop(&g);
+	EXPECT_EQ(device.deregs, deregs);
+	EXPECT_EQ(hugepin_unpin(d, &held), 0);
+	munmap(p, MIB);
+	close_lent(d);
+}
+
+TEST(only_the_opener_drops_where_the_device_wants_it)
+{
+	hugepin_domain *d;
+	struct given g;
+	pthread_t t;
+	char *p = map(MIB);
+
+	device_reset(&device);
+	device.limits.flags = HUGEPIN_LIMIT_OPENER;
+	d = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	g = lend_once(d, p);
+	EXPECT_EQ(pthread_create(&t, NULL, drop, &g), 0);
+	pthread_join(t, NULL);
+	EXPECT_EQ(device.regs, 1);
+	drop(&g);
+	EXPECT_EQ(device.regs, 0);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+TEST(a_pin_that_finds_no_room_is_told_once)
+{
+	hugepin_domain *d = open_lent(4 * MIB);
+	struct hugepin_pin held, pin;
+	char *p = map(MIB), *h = hugepin_malloc(4 * MIB);
+
+	EXPECT_EQ(hugepin_pin(d, p, MIB, PEER, &held), 0);
+	EXPECT_EQ(hugepin_pin(d, h, 4 * MIB, HUGEPIN_READ, &pin), -ENOBUFS);
+	EXPECT(crowded == 1 && last_bytes == 4 * MIB);
+	EXPECT_EQ(hugepin_pin(d, h, 2 * MIB + PAGE, HUGEPIN_READ, &pin), 0); /* whole hugepages do not fit, its pages do */
+	EXPECT_EQ(crowded, 1);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	device.kernel_bytes_max = MIB;
+	EXPECT_EQ(hugepin_pin(d, h, PAGE, HUGEPIN_READ, &pin), -ENOBUFS);
+	EXPECT_EQ(crowded, 2);
+	EXPECT_EQ(hugepin_unpin(d, &held), 0);
+	munmap(p, MIB);
+	hugepin_free(h);
+	close_lent(d);
+	hugepin_purge();
+}
+
+TEST(an_index_is_no_regions)
+{
+	hugepin_domain *d = open_lent(0);
+	uint32_t index = hp_lent_index_new();
+	struct hugepin_pin pin;
+	char *p = map(MIB);
+
+	EXPECT(index);
+	EXPECT_EQ(hugepin_pin(d, p, PAGE, PEER, &pin), 0);
+	EXPECT((uint32_t)pin.ref != index);
+	EXPECT(hp_lent_index_new() != (uint32_t)pin.ref);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	hp_lent_index_free(index);
+	EXPECT_EQ(hp_lent_index_new(), index);
+	munmap(p, MIB);
+	close_lent(d);
+}
+
+T_MAIN
