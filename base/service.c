@@ -32,7 +32,7 @@
 #include "base/stats.h"
 #include "base/thread.h"
 
-enum { STACK_SIZE = 262144, TRIES_BETWEEN_FAILURES = 1024, JOBS_MAX = 4 };
+enum { STACK_SIZE = 262144, TRIES_BETWEEN_FAILURES = 1024, JOBS_MAX = 8 };
 enum { OFF, STARTING, RUNNING, ENDING };
 
 /* Usually the library is loaded on the main thread. The service thread checks whether other threads are left: often

@@ -254,8 +254,8 @@ struct hugepin_attr {
 int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const struct hugepin_attr *attr,
 			hugepin_domain **ret_);
 
-/* Deregister everything and close. No other thread may be using the domain. -EBUSY: pins are out, and nothing has
- * changed. -EPERM: only the opener may use the domain, the caller is not the opener, and the opener still lives.
+/* Deregister everything and close. No other thread may be using the domain. Requests of hugepin_pin_try that wait get
+ * -ECANCELED before this returns. -EBUSY: pins are out, and nothing has changed. -EPERM: only the opener may use the domain, the caller is not the opener, and the opener still lives.
  * -EINVAL: NULL, or closed before. In a child of fork this frees the child's copy, even while pins are out. */
 int hugepin_domain_close(hugepin_domain *);
 
@@ -337,6 +337,24 @@ typedef struct hugepin_pin hugepin_pin_t;
  * memory has gone away. Any other pin blocks for the backend, and for other registrations of the same domain. Not from
  * unmap hooks (hugepin_watch, backends), not in signal handlers. */
 int hugepin_pin(hugepin_domain *, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
+
+/* The outcome of a request of hugepin_pin_try. err 0: *pin is a pin of the range, which is the program's from now on; copy
+ * it. Otherwise pin is NULL: -ECANCELED: the memory went away, or the domain was closed; or an error of hugepin_pin.
+ * Called once, without a lock, on the service thread, or by hugepin_domain_close on its own. All signals are blocked on
+ * the service thread, and it serves all domains: return soon. May call functions of the domain, except after
+ * -ECANCELED, and never hugepin_domain_close. */
+typedef void (*hugepin_pinned_fn)(void *arg, int err, const struct hugepin_pin *pin);
+
+/* hugepin_pin that does not wait for the backend. 0 and *ret_: the range is registered, and this is a pin as of
+ * hugepin_pin, at the same cost. -EAGAIN: not registered, as far as could be found out without waiting. The service thread
+ * registers the range as hugepin_pin would, and evicts as that does; then done(arg, ...) is called, which may be before
+ * this call returns. done NULL: no pin is taken, and no error told. Memory that can be cached is registered when a later
+ * call asks for it.
+ * -EBUSY: 64 requests of the domain wait, or there can be no service thread: nothing was started. -EPERM: not registered,
+ * and only the opener may register: the opener calls hugepin_pin. -EINVAL: as hugepin_pin, and for HUGEPIN_PIN_UNCACHED
+ * without done. Other errors as hugepin_pin. A child of fork has no requests. */
+int hugepin_pin_try(hugepin_domain *, const void *addr, size_t len, unsigned access, hugepin_pinned_fn done, void *arg,
+		    struct hugepin_pin *ret_);
 
 /* Give a pin back, on any thread. The memory may stay registered. Clears *pin: a second unpin of it is -EINVAL, and so
  * is an unpin with another domain. Blocks only to deregister memory that was invalidated while it was pinned, or that

@@ -11,6 +11,7 @@
 
 #include "base/config.h"
 #include "base/service.h"
+#include "reg/answer.h"
 #include "reg/counts.h"
 #include "reg/domains.h"
 #include "reg/gone.h"
@@ -267,7 +268,7 @@ static void empty_domain(hugepin_domain *d)
 		RB_INIT(&d->tree[set]);
 	for (unsigned class = 0; class < HP_EXACT_CLASSES; class++)
 		RB_INIT(&d->exact_tree[class]);
-	d->gone.count = d->late_gone.count = d->prefetches_count = 0;
+	d->gone.count = d->late_gone.count = d->prefetches_count = d->requests_count = 0;
 	d->deregistered_at_ns = 0;
 	d->extent_bytes = 0;
 	d->exact_count = 0;
@@ -336,6 +337,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 		skip_old_extents(d);
 		d->pid = getpid();
 		hp_serve_open();
+		hp_answer_open();
 		hp_domains_add(d);
 		hp_uffd_wait(); /* events that are read from now on reach this domain */
 		hp_heap_set_hooks(&heap_hooks);
@@ -391,6 +393,7 @@ int hugepin_domain_close(hugepin_domain *d)
 		hp_domains_wake(); /* the service thread has skipped this domain while it was closing */
 		if (d->helper)
 			hp_serve_wake_helper();
+		hp_answer_stays(d);
 		return -EBUSY;
 	}
 	/* The opener has ended, or is this thread. If the device refuses to deregister for another thread, close()
@@ -417,6 +420,7 @@ int hugepin_domain_close(hugepin_domain *d)
 	hp_domains_unlock();
 	if (d->backend.close)
 		d->backend.close(d->ctx);
+	hp_answer_closed(d);
 	hp_domains_end_closing(d); /* the domain's memory may be used again */
 	return 0;
 }

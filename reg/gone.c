@@ -11,6 +11,7 @@
 #include "reg/domains.h"
 #include "reg/locks.h"
 #include "reg/region.h"
+#include "reg/request.h"
 #include "reg/uffd.h"
 #include "reg/unmapping.h"
 
@@ -100,6 +101,7 @@ void hp_gone_tell(hugepin_domain *d, void *range_)
 		    (uintptr_t)d->prefetches[i].addr + d->prefetches[i].len <= range->start)
 			d->prefetches[n++] = d->prefetches[i];
 	d->prefetches_count = n;
+	hp_request_cancel(d, range->start, range->end);
 	hp_unlock(&d->queue_lock);
 }
 
@@ -196,11 +198,15 @@ void hp_gone_drain(hugepin_domain *d)
 	d->gone.count = 0;
 	hp_unlock(&d->queue_lock);
 	all = atomic_exchange_explicit(&d->all_gone, 0, memory_order_seq_cst); /* pairs with hp_gone_tell() */
-	if (all)
+	if (all) {
+		hp_lock(&d->queue_lock);
+		hp_request_cancel(d, 0, UINTPTR_MAX);
+		hp_unlock(&d->queue_lock);
 		hp_gone_push(&queued, (struct hp_range){ .end = UINTPTR_MAX,
 							 .discarded = all & HP_ALL_DISCARDED,
 							 .late = all & HP_ALL_DISCARDED,
 							 .widened = true });
+	}
 	for (unsigned i = 0; i < queued.count; i++) {
 		hp_region_each(d, queued.range[i].start, queued.range[i].end, take_out, &queued.range[i]);
 		hp_region_each_exact(d, queued.range[i].start, queued.range[i].end, take_out, &queued.range[i]);

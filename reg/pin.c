@@ -22,6 +22,7 @@
 #include "reg/key.h"
 #include "reg/lookup.h"
 #include "reg/region.h"
+#include "reg/request.h"
 #include "reg/serve.h"
 #include "reg/site.h"
 #include "reg/trace.h"
@@ -368,6 +369,99 @@ int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access
 	TAIL return pin_slow(d, addr, len, access, ret_);
 }
 
+/* Look for a region that covers the range, without asking the kernel. 0: a hit. 1: a hit, and its first use must be
+ * told. -ENOENT: no hit. */
+static inline __attribute__((always_inline)) int find_later(hugepin_domain *d, uintptr_t addr, size_t len,
+							    unsigned access, struct hugepin_pin *ret_)
+{
+	int hit = -ENOENT;
+
+	if (hp_is_exact(d, access))
+		hit = pin_by_exact(d, addr, len, access, ret_, true);
+	else if (hp_in_span(d, addr))
+		hit = pin_by_granule(d, addr, len, access, ret_);
+	else if (hp_counts_self &&
+		 (hit = pin_by_lookup(d, hp_lookup_page(addr), addr, len, access, ret_, true, false)) < 0)
+		hit = pin_by_lookup(d, hp_lookup_hugepage(addr), addr, len, access, ret_, true, false);
+	return hit;
+}
+
+/* ------------------------------------------------------------------ hits or nothing; hugepin_pin_try */
+
+static int try_slow(hugepin_domain *d, const void *addr, size_t len, unsigned access, hugepin_pinned_fn done, void *arg,
+		    struct hugepin_pin *ret_);
+static bool all_stand(hugepin_domain *d, const struct hugepin_pin *pins, int n);
+
+/* The end of hugepin_pin_try, after a first hit: as first_use(). */
+static HP_COLD KEEPS_RESULT int try_first(hugepin_domain *d, const void *addr, size_t len, unsigned access,
+					  hugepin_pinned_fn done, void *arg, struct hugepin_pin *pin)
+{
+	(void)len, (void)access, (void)done, (void)arg;
+	if (mark_used(d, addr, pin))
+		record_use(d, hp_counts_self, HP_RECORD_START, (uint32_t)pin->ref, SITE(d));
+	return 0;
+}
+
+/* Whether a hit on foreign memory stands. If not, the pin is given back. */
+static __attribute__((noinline)) bool try_stands(hugepin_domain *d, struct hugepin_pin *pin)
+{
+	if (all_stand(d, pin, 1))
+		return true;
+	hugepin_unpin(d, pin);
+	return false;
+}
+
+/* Hits that neither a granule nor a page's address finds. The heap's memory goes with an announcement: the kernel need not
+ * be asked. */
+static __attribute__((noinline)) int try_otherwise(hugepin_domain *d, const void *addr, size_t len, unsigned access,
+						   hugepin_pinned_fn done, void *arg, struct hugepin_pin *ret_)
+{
+	int hit = find_later(d, (uintptr_t)addr, len, access, ret_);
+
+	if (HP_UNLIKELY(hit < 0 || (attention_of(d, HP_ASK) && !try_stands(d, ret_))))
+		TAIL return try_slow(d, addr, len, access, done, arg, ret_);
+	if (HP_UNLIKELY(hit))
+		TAIL return try_first(d, addr, len, access, done, arg, ret_);
+	return 0;
+}
+
+static __attribute__((noinline)) int try_foreign(hugepin_domain *d, const void *addr, size_t len, unsigned access,
+						 hugepin_pinned_fn done, void *arg, struct hugepin_pin *ret_)
+{
+	uint64_t hash = hp_lookup_page((uintptr_t)addr);
+	int hit = -ENOENT;
+
+	if (HP_LIKELY(hp_counts_self && !hp_is_exact(d, access)))
+		hit = pin_by_lookup(d, hash, (uintptr_t)addr, len, access, ret_, true, false);
+	if (HP_UNLIKELY(hit < 0))
+		TAIL return try_otherwise(d, addr, len, access, done, arg, ret_);
+	if (HP_UNLIKELY(attention_of(d, HP_ASK)) && !try_stands(d, ret_))
+		TAIL return try_slow(d, addr, len, access, done, arg, ret_);
+	if (HP_UNLIKELY(hit))
+		TAIL return try_first(d, addr, len, access, done, arg, ret_);
+	return 0;
+}
+
+int hugepin_pin_try(hugepin_domain *d, const void *addr, size_t len, unsigned access, hugepin_pinned_fn done, void *arg,
+		    struct hugepin_pin *ret_)
+{
+	int hit;
+
+	access = wanted_access(d, access);
+	if (HP_UNLIKELY(!hp_in_span(d, (uintptr_t)addr)))
+		TAIL return try_foreign(d, addr, len, access, done, arg, ret_);
+	hit = pin_by_granule(d, (uintptr_t)addr, len, access, ret_);
+	if (HP_LIKELY(!hit))
+		return 0;
+	if (hit > 0)
+		TAIL return try_first(d, addr, len, access, done, arg, ret_);
+	if (hp_is_exact(d, access)) /* no granule has remote access */
+		TAIL return try_otherwise(d, addr, len, access, done, arg, ret_);
+	TAIL return try_slow(d, addr, len, access, done, arg, ret_);
+}
+
+/* ------------------------------------------------------------------ lookups: hugepin_sg_key */
+
 static int key_slow(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 static int key_asked(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
@@ -609,17 +703,53 @@ static void take_pin(hugepin_domain *d, struct hp_region *r, uintptr_t addr, uin
 		hp_region_name(r, addr);
 }
 
+/* Count a pin of [addr, addr + len), or of as much of it as r covers, and fill it in. */
+static void pin_region(hugepin_domain *d, struct hp_region *r, uintptr_t addr, size_t len, uint64_t time, uint64_t site,
+		       bool registered, struct hugepin_pin *ret_)
+{
+	size_t covered = r->end - addr;
+
+	take_pin(d, r, addr, addr + HP_MIN(len, covered), time, site, registered);
+	HP_DSTAT(d, cut, covered < len);
+	fill(ret_, addr, HP_MIN(len, covered), r->keys, d->ref | (uint64_t)(r - hp_regions));
+}
+
+/* Pin by a region that is there or is registered now. once: as hp_cover_pin(). */
+static int pin_locked(hugepin_domain *d, const void *addr, size_t len, unsigned access, int once, uint64_t time,
+		      uint64_t site, struct hugepin_pin *ret_)
+{
+	uint64_t registered = d->stats.registered;
+	struct hp_region *r;
+	int err = hp_cover_pin(d, addr, len, access & d->access_mask, once, &r);
+
+	if (err)
+		HP_DSTAT(d, nobufs, err == -ENOBUFS);
+	else
+		pin_region(d, r, (uintptr_t)addr, len, time, site, d->stats.registered != registered, ret_);
+	return err;
+}
+
+/* Whether a pin is registered for by itself, and why: as hp_cover_pin(). */
+static int once_of(const hugepin_domain *d, unsigned access)
+{
+	return d->policy == HUGEPIN_POLICY_NONE ? (int)HP_ONCE_POLICY
+	       : access & HUGEPIN_PIN_UNCACHED	? (int)HP_ONCE_ASKED
+						: HP_CACHED;
+}
+
+/* The access of a pin that may ask for HUGEPIN_PIN_UNCACHED alone. */
+static unsigned whole_access(const hugepin_domain *d, unsigned access)
+{
+	return access & ~(unsigned)HUGEPIN_PIN_UNCACHED ? access : access | d->access;
+}
+
 static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
 {
-	int once = d->policy == HUGEPIN_POLICY_NONE ? (int)HP_ONCE_POLICY
-		   : access & HUGEPIN_PIN_UNCACHED  ? (int)HP_ONCE_ASKED
-						    : HP_CACHED;
-	uint64_t site = d->helper ? SITE(d) : 0, time = d->helper ? hp_helper_time(d) : 0, registered;
-	struct hp_region *r;
+	int once = once_of(d, access);
+	uint64_t site = d->helper ? SITE(d) : 0, time = d->helper ? hp_helper_time(d) : 0;
 	int err;
 
-	if (!(access & ~(unsigned)HUGEPIN_PIN_UNCACHED))
-		access |= d->access;
+	access = whole_access(d, access);
 	err = check_request(d, addr, len, access);
 	if (!err && !hp_counts_self && !hp_counts_adopt())
 		err = -ENOMEM;
@@ -628,18 +758,7 @@ static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, uns
 	if (once == HP_CACHED && !settled(d, addr, len))
 		once = HP_ONCE_CHANGING;
 	enter_domain(d);
-	registered = d->stats.registered;
-	err = hp_cover_pin(d, addr, len, access & d->access_mask, once, &r);
-	if (err) {
-		HP_DSTAT(d, nobufs, err == -ENOBUFS);
-	} else {
-		size_t covered = r->end - (uintptr_t)addr;
-
-		take_pin(d, r, (uintptr_t)addr, (uintptr_t)addr + HP_MIN(len, covered), time, site,
-			 d->stats.registered != registered);
-		HP_DSTAT(d, cut, covered < len);
-		fill(ret_, (uintptr_t)addr, HP_MIN(len, covered), r->keys, d->ref | (uint64_t)(r - hp_regions));
-	}
+	err = pin_locked(d, addr, len, access, once, time, site, ret_);
 	leave_domain(d);
 	return err;
 }
@@ -667,6 +786,78 @@ static HP_COLD int key_slow(void *domain, const void *addr, size_t len, unsigned
 	return r ? 0 : -ENOKEY;
 }
 
+/* ------------------------------------------------------------------ requests */
+
+/* Look under the lock for a region that serves a pin, but wait neither for the lock nor for the kernel. */
+static bool find_now(hugepin_domain *d, const void *addr, size_t len, unsigned access, uint64_t time, uint64_t site,
+		     struct hugepin_pin *ret_)
+{
+	struct hp_region *r;
+	bool dead;
+
+	if (d->watched && !hp_in_span(d, (uintptr_t)addr) && must_ask(d) && hp_uffd_ask() != HP_QUIET)
+		return false;
+	if (hp_attention_is(d, HP_BUSY))
+		hp_uffd_wait();
+	if (!hp_trylock(&d->lock))
+		return false;
+	hp_gone_drain(d);
+	if (d->opener_only)
+		hp_region_deregister_dead(d);
+	dead = !TAILQ_EMPTY(&d->dead);
+	r = hp_cover_find(d, (uintptr_t)addr, len, access & d->access_mask);
+	if (r)
+		pin_region(d, r, (uintptr_t)addr, len, time, site, false, ret_);
+	leave_domain(d);
+	if (dead && !d->opener_only)
+		hp_domains_wake();
+	return r;
+}
+
+static HP_COLD int try_slow(hugepin_domain *d, const void *addr, size_t len, unsigned access, hugepin_pinned_fn done,
+			    void *arg, struct hugepin_pin *ret_)
+{
+	bool cached = once_of(d, access) == HP_CACHED;
+	struct hp_request q = { .addr = addr, .len = len, .access = whole_access(d, access), .done = done, .arg = arg };
+	int err = !done && access & HUGEPIN_PIN_UNCACHED ? -EINVAL : check_request(d, addr, len, q.access);
+
+	if (d->helper) {
+		q.site = SITE(d);
+		q.time = hp_helper_time(d);
+	}
+	if (!err && !hp_counts_self && !hp_counts_adopt())
+		err = -ENOMEM;
+	if (err)
+		return err;
+	if (cached && find_now(d, addr, len, q.access, q.time, q.site, ret_))
+		return 0;
+	if (d->opener_only)
+		return -EPERM;
+	err = hp_request_add(d, &q);
+	return err ? err : -EAGAIN;
+}
+
+bool hp_pin_for(hugepin_domain *d, const struct hp_request *q, struct hugepin_pin *ret_, int *ret_err)
+{
+	int once = once_of(d, q->access);
+
+	if (!hp_counts_self && !hp_counts_adopt()) {
+		*ret_err = -ENOMEM;
+		return true;
+	}
+	if (once == HP_CACHED && !settled(d, q->addr, q->len))
+		once = HP_ONCE_CHANGING;
+	if (hp_attention_is(d, HP_BUSY))
+		hp_uffd_wait();
+	if (!hp_domain_lock_soon(d))
+		return false;
+	hp_gone_drain(d);
+	hp_region_deregister_dead(d);
+	*ret_err = pin_locked(d, q->addr, q->len, q->access, once, q->time, q->site, ret_);
+	leave_domain(d);
+	return true;
+}
+
 /* ------------------------------------------------------------------ several at a time */
 
 int hugepin_unpinv(hugepin_domain *d, struct hugepin_pin *pins, int n)
@@ -680,25 +871,18 @@ int hugepin_unpinv(hugepin_domain *d, struct hugepin_pin *pins, int n)
 }
 
 /* As hugepin_pin, but without asking the kernel. */
-static __attribute__((noinline)) int pin_later(hugepin_domain *d, const void *addr_, size_t len, unsigned access,
+static __attribute__((noinline)) int pin_later(hugepin_domain *d, const void *addr, size_t len, unsigned access,
 					       struct hugepin_pin *ret_)
 {
-	uintptr_t addr = (uintptr_t)addr_;
-	int hit = -ENOENT;
+	int hit;
 
 	access = wanted_access(d, access);
-	if (hp_is_exact(d, access))
-		hit = pin_by_exact(d, addr, len, access, ret_, true);
-	else if (hp_in_span(d, addr))
-		hit = pin_by_granule(d, addr, len, access, ret_);
-	else if (hp_counts_self &&
-		 (hit = pin_by_lookup(d, hp_lookup_page(addr), addr, len, access, ret_, true, false)) < 0)
-		hit = pin_by_lookup(d, hp_lookup_hugepage(addr), addr, len, access, ret_, true, false);
+	hit = find_later(d, (uintptr_t)addr, len, access, ret_);
 	if (!hit)
 		return 0;
 	if (hit > 0)
-		TAIL return first_use(d, addr_, len, access, ret_);
-	TAIL return pin_slow(d, addr_, len, access, ret_);
+		TAIL return first_use(d, addr, len, access, ret_);
+	TAIL return pin_slow(d, addr, len, access, ret_);
 }
 
 static inline __attribute__((always_inline)) int pin_each(hugepin_domain *d, const struct iovec *v, int n,

@@ -157,6 +157,19 @@ struct hp_prefetch {
 };
 enum { HP_PREFETCHES_MAX = 64, HP_PARENT = -1 };
 
+/* A request by hugepin_pin_try() (request.h). */
+struct hp_request {
+	const void *addr;
+	size_t len;
+	unsigned access;
+	bool begun; /* the service thread is registering for it */
+	bool cancelled; /* its memory went away meanwhile */
+	hugepin_pinned_fn done;
+	void *arg;
+	uint64_t site, time; /* for the helper: where and when the program asked */
+};
+enum { HP_REQUESTS_MAX = 64 };
+
 enum { HP_GONE_MAX = 64 };
 
 /* A range of memory that went away. The thread that notices this queues the range in each domain (gone.c). */
@@ -274,6 +287,8 @@ struct hugepin_domain {
 	_Atomic uint32_t all_gone; /* HP_ALL_...: set by a signal handler whose thread had the queue's lock */
 	struct hp_prefetch prefetches[HP_PREFETCHES_MAX];
 	unsigned prefetches_count;
+	struct hp_request requests[HP_REQUESTS_MAX]; /* in the order in which they came */
+	unsigned requests_count;
 };
 
 /* seq_cst: a thread that sees the bit sees what was written before it, and hp_counts_barrier() comes after it; pairs

@@ -368,6 +368,46 @@ TEST(unwatch_waits_for_a_callback_that_runs)
 	pthread_join(t, NULL);
 }
 
+/* ------------------------------------------------------------------ pins that do not wait */
+
+static struct {
+	_Atomic int told;
+	int err;
+	struct hugepin_pin pin;
+} asked;
+
+static void is_pinned(void *arg, int err, const struct hugepin_pin *pin)
+{
+	EXPECT(arg == &asked);
+	asked.err = err;
+	if (pin)
+		asked.pin = *pin;
+	asked.told++;
+}
+
+TEST(what_is_not_registered_is_pinned_meanwhile)
+{
+	char *p = hugepin_malloc(MIB);
+	struct hugepin_pin pin;
+	hugepin_domain *d = NULL;
+
+	EXPECT_EQ(hugepin_domain_open(hugepin_mlock(), NULL, NULL, &d), 0);
+	EXPECT_EQ(hugepin_pin_try(d, p, 0, 0, is_pinned, &asked, &pin), -EINVAL);
+	EXPECT_EQ(hugepin_pin_try(d, p, MIB, 0, is_pinned, &asked, &pin), -EAGAIN);
+	for (int i = 0; i < 20000 && !asked.told; i++)
+		usleep(1000);
+	EXPECT_EQ(asked.told, 1);
+	EXPECT_EQ(asked.err, 0);
+	EXPECT(asked.pin.base == (uintptr_t)p && asked.pin.len == MIB);
+	EXPECT_EQ(hugepin_pin_try(d, p, MIB, 0, is_pinned, &asked, &pin), 0);
+	EXPECT_EQ(hugepin_domain_close(d), -EBUSY);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	EXPECT_EQ(hugepin_unpin(d, &asked.pin), 0);
+	EXPECT_EQ(asked.told, 1);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	hugepin_free(p);
+}
+
 /* ------------------------------------------------------------------ statistics */
 
 TEST(pieces_of_the_heap_become_elements_under_one_key)

@@ -1,0 +1,82 @@
+/*
+ * The service thread's work for requests of hugepin_pin_try().
+ *
+ * A request's memory may go away until the program is told. The thread that takes the memory away marks the request
+ * (request.h). That is looked at last, when the pin is made: if the memory went before, the program does not get the pin.
+ *
+ * Locks: none is held while the program is told. hp_domains_each_held() keeps the domain open meanwhile.
+ */
+#include "reg/answer.h"
+
+#include <errno.h>
+
+#include "reg/domains.h"
+#include "reg/pin.h"
+#include "reg/request.h"
+#include "reg/uffd.h"
+
+/* If a domain's lock stays taken, its requests wait for this long, since the service thread serves all domains. */
+#define BUSY_AGAIN_NS UINT64_C(10000000)
+
+static void tell(hugepin_domain *d, const struct hp_request *q, int err, struct hugepin_pin *pin)
+{
+	if (q->done)
+		q->done(q->arg, err, err ? NULL : pin);
+	else if (!err)
+		hugepin_unpin(d, pin);
+}
+
+/* Serve as many requests as there are now: a callback may add further ones. */
+static void answer_one(hugepin_domain *d, void *busy)
+{
+	struct hp_request q;
+	struct hugepin_pin pin;
+
+	for (unsigned n = hp_request_count(d); n && hp_request_begin(d, &q); n--) {
+		int err = -ECANCELED;
+
+		if (!q.cancelled && !hp_pin_for(d, &q, &pin, &err)) {
+			*(bool *)busy = true;
+			return;
+		}
+		if (hp_attention_is(d, HP_BUSY)) /* the range of a change that has ended may not be queued yet */
+			hp_uffd_wait();
+		if (hp_request_end(d)) {
+			if (!err)
+				hugepin_unpin(d, &pin);
+			err = -ECANCELED;
+		}
+		tell(d, &q, err, &pin);
+	}
+}
+
+static bool answer_all(void)
+{
+	bool busy = false;
+
+	hp_domains_each_held(answer_one, &busy);
+	hp_request_job.again_ns = busy ? hp_clock_ns() + BUSY_AGAIN_NS : 0;
+	return false;
+}
+
+void hp_answer_open(void)
+{
+	if (!hp_request_job.run)
+		hp_request_job.run = answer_all;
+}
+
+void hp_answer_closed(hugepin_domain *d)
+{
+	struct hp_request q;
+
+	while (hp_request_begin(d, &q)) {
+		hp_request_end(d);
+		tell(d, &q, -ECANCELED, NULL);
+	}
+}
+
+void hp_answer_stays(hugepin_domain *d)
+{
+	if (hp_request_count(d))
+		hp_service_ask(&hp_request_job);
+}

@@ -1,0 +1,107 @@
+/*
+ * Requests of hugepin_pin_try() that wait. Locks: the queue's, of the domain.
+ */
+#include "reg/request.h"
+
+#include <errno.h>
+#include <string.h>
+
+struct hp_job hp_request_job;
+
+static bool is_same(const struct hp_request *a, const struct hp_request *b)
+{
+	return a->addr == b->addr && a->len == b->len && a->access == b->access && a->done == b->done &&
+	       a->arg == b->arg;
+}
+
+/* Call with the queue's lock. */
+static void take_out(hugepin_domain *d, unsigned i)
+{
+	d->requests_count--;
+	memmove(&d->requests[i], &d->requests[i + 1], (d->requests_count - i) * sizeof d->requests[0]);
+}
+
+/* Take out a request like this, unless it is being served or has been served already. */
+static bool withdraw(hugepin_domain *d, const struct hp_request *q)
+{
+	bool found = false;
+
+	hp_lock(&d->queue_lock);
+	for (unsigned i = d->requests_count; i-- && !found;)
+		if (is_same(&d->requests[i], q) && !d->requests[i].begun) {
+			take_out(d, i);
+			found = true;
+		}
+	hp_unlock(&d->queue_lock);
+	return found;
+}
+
+/* Whether a request without a callback is queued already. Call with the queue's lock. */
+static bool is_known(const hugepin_domain *d, const struct hp_request *q)
+{
+	for (unsigned i = 0; i < d->requests_count && !q->done; i++)
+		if (is_same(&d->requests[i], q) && !d->requests[i].cancelled)
+			return true;
+	return false;
+}
+
+int hp_request_add(hugepin_domain *d, const struct hp_request *q)
+{
+	int err = 0;
+
+	hp_lock(&d->queue_lock);
+	if (!is_known(d, q)) {
+		if (d->requests_count < HP_REQUESTS_MAX)
+			d->requests[d->requests_count++] = *q;
+		else
+			err = -EBUSY;
+	}
+	hp_unlock(&d->queue_lock);
+	if (!hp_service_ask(&hp_request_job) && !err && withdraw(d, q))
+		err = -EBUSY;
+	return err;
+}
+
+bool hp_request_begin(hugepin_domain *d, struct hp_request *ret_)
+{
+	bool any;
+
+	hp_lock(&d->queue_lock);
+	any = d->requests_count;
+	if (any) {
+		d->requests[0].begun = true;
+		*ret_ = d->requests[0];
+	}
+	hp_unlock(&d->queue_lock);
+	return any;
+}
+
+bool hp_request_end(hugepin_domain *d)
+{
+	bool cancelled;
+
+	hp_lock(&d->queue_lock);
+	cancelled = d->requests[0].cancelled;
+	take_out(d, 0);
+	hp_unlock(&d->queue_lock);
+	return cancelled;
+}
+
+unsigned hp_request_count(hugepin_domain *d)
+{
+	unsigned n;
+
+	hp_lock(&d->queue_lock);
+	n = d->requests_count;
+	hp_unlock(&d->queue_lock);
+	return n;
+}
+
+void hp_request_cancel(hugepin_domain *d, uintptr_t start, uintptr_t end)
+{
+	for (unsigned i = 0; i < d->requests_count; i++) {
+		struct hp_request *q = &d->requests[i];
+
+		q->cancelled |= (uintptr_t)q->addr < end && (uintptr_t)q->addr + q->len > start;
+	}
+}

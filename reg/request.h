@@ -1,0 +1,31 @@
+/*
+ * The queue of requests of hugepin_pin_try(), one for each domain. The service thread serves them in order (answer.c). A
+ * request stays in the queue until it is served, so that it can be marked as cancelled meanwhile.
+ *
+ * The queue's lock guards the queue. Functions take it, except where a comment says otherwise.
+ */
+#ifndef HP_REG_REQUEST_H
+#define HP_REG_REQUEST_H
+
+#include "base/service.h"
+#include "reg/state.h"
+
+/* The service thread's job for requests. answer.c has its function. */
+extern struct hp_job hp_request_job;
+
+/* Queue a request, and have the service thread serve it. Starts the thread if needed, so no lock may be held. A request
+ * without a callback is not queued twice. 0; -EBUSY: the queue is full, or there is no service thread. */
+int hp_request_add(hugepin_domain *d, const struct hp_request *q);
+
+/* For the service thread: begin to serve the first request, and take it out of the queue when it is served. begin()
+ * returns false if none waits. end() returns whether its memory went away. */
+bool hp_request_begin(hugepin_domain *d, struct hp_request *ret_);
+bool hp_request_end(hugepin_domain *d);
+
+unsigned hp_request_count(hugepin_domain *d);
+
+/* Mark the requests that overlap [start, end) as cancelled. Call with the queue's lock: this runs inside munmap, so the
+ * service thread tells the program. */
+void hp_request_cancel(hugepin_domain *d, uintptr_t start, uintptr_t end);
+
+#endif

@@ -1,0 +1,681 @@
+/*
+ * hugepin_pin_try: a hit is a pin at once; what is not registered is registered by the service thread, which tells the
+ * program once.
+ */
+#include <semaphore.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include "base/lock.h"
+#include "base/service.h"
+#include "reg/request.h"
+#include "tests/unit/pin.h"
+
+/* What a request was told. */
+struct told {
+	sem_t done;
+	_Atomic int times;
+	int err;
+	struct hugepin_pin pin;
+	pthread_t thread;
+	unsigned locks;
+};
+
+static void tell(void *arg, int err, const struct hugepin_pin *pin)
+{
+	struct told *t = arg;
+
+	EXPECT_EQ(!pin, err != 0);
+	t->err = err;
+	t->pin = pin ? *pin : (struct hugepin_pin){ 0 };
+	t->thread = pthread_self();
+	t->locks = hp_locks_held;
+	t->times++;
+	sem_post(&t->done);
+}
+
+/* Ask for a range that is not registered, and wait. Returns what was told. */
+static int ask(hugepin_domain *d, const void *p, size_t len, unsigned access, struct told *t)
+{
+	struct hugepin_pin pin = { .ref = 77 };
+
+	memset(t, 0, sizeof *t);
+	sem_init(&t->done, 0, 0);
+	EXPECT_EQ(hugepin_pin_try(d, p, len, access, tell, t, &pin), -EAGAIN);
+	EXPECT_EQ(pin.ref, 77);
+	sem_wait(&t->done);
+	return t->err;
+}
+
+static hugepin_domain *open_limited(uint64_t bytes_max)
+{
+	device_reset(&device);
+	return open_as(HUGEPIN_POLICY_LRU, bytes_max, 0);
+}
+
+/* ------------------------------------------------------------------ hits and misses */
+
+TEST(what_is_registered_is_pinned_at_once)
+{
+	hugepin_domain *d = open_lru();
+	char *memory[] = { map(4 * MIB), hugepin_malloc(4 * MIB) };
+	struct hugepin_pin pin, other;
+
+	for (int i = 0; i < 2; i++) {
+		char *p = memory[i];
+		long calls;
+
+		EXPECT_EQ(touch(d, p, 3 * MIB), 0);
+		EXPECT_EQ(touch(d, p + 3 * MIB + 5000, 100), 0);
+		calls = device.calls;
+		for (int k = 0; k < 3; k++) {
+			EXPECT_EQ(hugepin_pin_try(d, p + 2 * MIB + 10, 9000, 0, tell, NULL, &pin), 0);
+			EXPECT_EQ(hugepin_pin(d, p + 2 * MIB + 10, 9000, 0, &other), 0);
+			EXPECT_EQ(memcmp(&pin, &other, sizeof pin), 0);
+			EXPECT_EQ(hugepin_domain_close(d), -EBUSY);
+			EXPECT_EQ(hugepin_unpin(d, &pin) || hugepin_unpin(d, &other), 0);
+			EXPECT_EQ(hugepin_pin_try(d, p + 3 * MIB + 5001, 5, 0, NULL, NULL, &pin), 0);
+			EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+		}
+		EXPECT_EQ(device.calls, calls);
+	}
+	munmap(memory[0], 4 * MIB);
+	hugepin_free(memory[1]);
+	close_empty(&device, d);
+}
+
+TEST(a_pin_for_a_peer_is_a_hit_only_of_its_own_pages)
+{
+	const unsigned remote = HUGEPIN_REMOTE_WRITE | HUGEPIN_WRITE;
+	hugepin_domain *d = open_lru();
+	char *memory[] = { map(MIB), hugepin_malloc(MIB) };
+	struct hugepin_pin pin;
+	struct told t;
+
+	for (int i = 0; i < 2; i++) {
+		char *p = (char *)(((uintptr_t)memory[i] + 4095) & -(uintptr_t)4096);
+		long calls;
+
+		EXPECT_EQ(touch(d, p, MIB / 2), 0);
+		EXPECT_EQ(ask(d, p, 8192, remote, &t), 0);
+		EXPECT_EQ(device.reg[t.pin.lkey].len, 8192);
+		calls = device.calls;
+		for (int k = 0; k < 2; k++) {
+			EXPECT_EQ(hugepin_pin_try(d, p, 8192, remote, NULL, NULL, &pin), 0);
+			EXPECT_EQ(pin.rkey, t.pin.rkey);
+			EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+		}
+		EXPECT_EQ(device.calls, calls);
+		EXPECT_EQ(hugepin_unpin(d, &t.pin), 0);
+		EXPECT_EQ(ask(d, p, 4096, remote, &t), 0);
+		EXPECT_EQ(device.reg[t.pin.lkey].len, 4096);
+		EXPECT_EQ(hugepin_unpin(d, &t.pin), 0);
+	}
+	munmap(memory[0], MIB);
+	hugepin_free(memory[1]);
+	close_empty(&device, d);
+}
+
+TEST(what_is_not_registered_is_told_once_by_the_service_thread_without_a_lock)
+{
+	hugepin_domain *d = open_lru();
+	char *memory[] = { map(MIB), hugepin_malloc(MIB) };
+	struct told t;
+
+	for (int i = 0; i < 2; i++) {
+		EXPECT_EQ(ask(d, memory[i] + 100, 9000, 0, &t), 0);
+		EXPECT(device_covers(&device, &t.pin, HUGEPIN_READ | HUGEPIN_WRITE));
+		EXPECT(t.pin.base == (uintptr_t)memory[i] + 100 && t.pin.len == 9000);
+		EXPECT(!pthread_equal(t.thread, pthread_self()) && pthread_equal(t.thread, device.thread));
+		EXPECT_EQ(t.locks, 0);
+		EXPECT(registered(d, memory[i] + 100, 9000));
+		EXPECT_EQ(hugepin_domain_close(d), -EBUSY); /* the pin is the program's */
+		EXPECT_EQ(hugepin_unpin(d, &t.pin), 0);
+		EXPECT_EQ(t.times, 1);
+	}
+	EXPECT_EQ(stats_of(d).misses, 2);
+	munmap(memory[0], MIB);
+	hugepin_free(memory[1]);
+	close_empty(&device, d);
+}
+
+TEST(a_request_without_a_callback_registers_and_pins_nothing)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB);
+	struct hugepin_pin pin;
+	int err = -EAGAIN;
+
+	for (int i = 0; i < 20000 && err == -EAGAIN; i++) {
+		err = hugepin_pin_try(d, p, 8192, 0, NULL, NULL, &pin);
+		usleep(err ? 1000 : 0);
+	}
+	EXPECT_EQ(err, 0);
+	EXPECT_EQ(device.calls, 1);
+	EXPECT(device_covers(&device, &pin, HUGEPIN_WRITE));
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	munmap(p, MIB);
+	close_empty(&device, d); /* no pin is out */
+}
+
+TEST(a_pin_is_shorter_where_the_longest_registration_ends)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB);
+	struct told t;
+
+	close_empty(&device, d);
+	device_reset(&device);
+	device.limits.len_max = 8192;
+	d = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	EXPECT_EQ(ask(d, p + 1, 20000, 0, &t), 0);
+	EXPECT_EQ(t.pin.len, 8191);
+	EXPECT_EQ(stats_of(d).cut, 1);
+	EXPECT_EQ(hugepin_unpin(d, &t.pin), 0);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+TEST(memory_that_is_not_cached_is_registered_for_the_request_alone)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB);
+	struct told t;
+	struct hugepin_pin pin;
+
+	EXPECT_EQ(ask(d, p, 4096, HUGEPIN_PIN_UNCACHED, &t), 0);
+	EXPECT(device_covers(&device, &t.pin, HUGEPIN_READ | HUGEPIN_WRITE));
+	EXPECT_EQ(hugepin_pin_try(d, p, 4096, HUGEPIN_PIN_UNCACHED, NULL, NULL, &pin), -EINVAL);
+	EXPECT_EQ(hugepin_unpin(d, &t.pin), 0);
+	EXPECT_EQ(device.regs, 0);
+	close_empty(&device, d);
+	device_reset(&device);
+	d = open_as(HUGEPIN_POLICY_NONE, 0, 0);
+	for (int i = 1; i <= 2; i++) {
+		EXPECT_EQ(ask(d, p, 4096, 0, &t), 0);
+		EXPECT_EQ(device.calls, i);
+		EXPECT_EQ(hugepin_unpin(d, &t.pin), 0);
+	}
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+TEST(what_only_a_look_under_the_lock_finds_is_a_hit)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB);
+	struct hugepin_pin pin;
+
+	EXPECT_EQ(touch(d, p, 20 * 4096), 0);
+	EXPECT_EQ(hugepin_pin_try(d, p + 5 * 4096, 4096, 0, NULL, NULL, &pin), 0); /* no hint for this page */
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	EXPECT_EQ(hugepin_forget(p + MIB / 2, 4096), 0);
+	EXPECT_EQ(hugepin_pin_try(d, p + 6 * 4096, 4096, 0, NULL, NULL, &pin), 0);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	EXPECT_EQ(device.calls, 1);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+/* ------------------------------------------------------------------ failures */
+
+TEST(wrong_arguments_start_nothing)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB);
+	struct hugepin_pin pin;
+
+	EXPECT_EQ(hugepin_pin_try(d, p, 0, 0, tell, NULL, &pin), -EINVAL);
+	EXPECT_EQ(hugepin_pin_try(d, p, SIZE_MAX, 0, tell, NULL, &pin), -EINVAL);
+	EXPECT_EQ(hugepin_pin_try(d, p, 4096, 1u << 20, tell, NULL, &pin), -EINVAL);
+	EXPECT_EQ(hugepin_pin_try(d, p, 4096, HUGEPIN_REMOTE_ATOMIC, tell, NULL, &pin), -EOPNOTSUPP);
+	EXPECT_EQ(d->requests_count, 0);
+	EXPECT_EQ(device.calls, 0);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+TEST(a_request_makes_room_as_a_pin_does)
+{
+	hugepin_domain *d = open_limited(4 * 4096);
+	char *p = map(MIB);
+	struct told t;
+	struct hugepin_pin held[3];
+
+	for (size_t i = 0; i < 8; i++) {
+		EXPECT_EQ(ask(d, p + i * 8192, 4096, 0, &t), 0);
+		EXPECT_EQ(hugepin_unpin(d, &t.pin), 0);
+	}
+	EXPECT_EQ(stats_of(d).evicted, 4);
+	for (size_t i = 0; i < 3; i++)
+		EXPECT_EQ(hugepin_pin(d, p + i * 8192, 4096, 0, &held[i]), 0);
+	EXPECT_EQ(ask(d, p + 100000, 8192, 0, &t), -ENOBUFS);
+	EXPECT_EQ(stats_of(d).nobufs, 1);
+	for (size_t i = 0; i < 3; i++) {
+		EXPECT(device_covers(&device, &held[i], HUGEPIN_WRITE));
+		EXPECT_EQ(hugepin_unpin(d, &held[i]), 0);
+	}
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+TEST(each_failure_of_the_backend_is_told_as_a_pin_would_tell_it)
+{
+	static const int errors[] = { -EFAULT, -EINVAL, -EOPNOTSUPP, -EIO, -ENOMEM, -EAGAIN, -EPERM };
+	char *p = map(MIB), *h = hugepin_malloc(MIB);
+
+	for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+		for (int heap = 0; heap < 2; heap++)
+			for (long nth = 1; nth <= 3; nth++) {
+				hugepin_domain *d = open_lru();
+				struct hugepin_pin pin = { 0 };
+				struct told t;
+				int as_pin, told;
+
+				for (int k = 0; k < 2; k++) {
+					int *err = k ? &told : &as_pin;
+
+					device.nth = nth;
+					device.for_good = nth > 1 ? false : true;
+					device.with = errors[i];
+					*err = k ? ask(d, heap ? h : p, 8192, 0, &t) :
+						   hugepin_pin(d, heap ? h : p, 8192, 0, &pin);
+					device.nth = 0;
+					if (!*err)
+						EXPECT_EQ(hugepin_unpin(d, k ? &t.pin : &pin), 0);
+					EXPECT_EQ(hugepin_domain_close(d), 0);
+					EXPECT_EQ(device.regs, 0);
+					d = open_lru();
+				}
+				EXPECT_EQ(told, as_pin);
+				EXPECT(nth > 1 || told < 0);
+				close_empty(&device, d);
+			}
+	munmap(p, MIB);
+	hugepin_free(h);
+}
+
+static void *try_as_another(void *d)
+{
+	static char other[4096];
+	struct hugepin_pin pin;
+
+	EXPECT_EQ(hugepin_pin_try(d, other, 100, 0, tell, NULL, &pin), -EPERM);
+	return NULL;
+}
+
+TEST(where_only_the_opener_may_register_nothing_is_asked_of_the_service_thread)
+{
+	char *p = map(MIB);
+	struct hugepin_pin pin;
+	hugepin_domain *d;
+	pthread_t t;
+
+	device_reset(&device);
+	device.limits.flags = HUGEPIN_LIMIT_OPENER;
+	d = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	EXPECT_EQ(touch(d, p, 4096), 0);
+	EXPECT_EQ(hugepin_pin_try(d, p, 100, 0, NULL, NULL, &pin), 0);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	EXPECT_EQ(hugepin_pin_try(d, p + 8192, 100, 0, tell, NULL, &pin), -EPERM);
+	pthread_create(&t, NULL, try_as_another, d);
+	pthread_join(t, NULL);
+	EXPECT_EQ(device.calls, 1);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+/* ------------------------------------------------------------------ while a request waits */
+
+/* The service thread waits in a callback of another domain. */
+static struct {
+	hugepin_domain *d;
+	char *p;
+	sem_t held, go;
+} stuck;
+
+static void get_stuck(void *unused, int err, const struct hugepin_pin *pin)
+{
+	struct hugepin_pin mine = *pin;
+
+	(void)unused;
+	EXPECT_EQ(err, 0);
+	EXPECT_EQ(hugepin_unpin(stuck.d, &mine), 0);
+	sem_post(&stuck.held);
+	sem_wait(&stuck.go);
+}
+
+static void hold_service(void)
+{
+	struct hugepin_pin pin;
+
+	stuck.d = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	stuck.p = map(4096);
+	sem_init(&stuck.held, 0, 0);
+	sem_init(&stuck.go, 0, 0);
+	EXPECT_EQ(hugepin_pin_try(stuck.d, stuck.p, 4096, 0, get_stuck, NULL, &pin), -EAGAIN);
+	sem_wait(&stuck.held);
+}
+
+static void let_service_go(void)
+{
+	sem_post(&stuck.go);
+	EXPECT_EQ(hugepin_domain_close(stuck.d), 0);
+	munmap(stuck.p, 4096);
+	device.closed = 0;
+}
+
+/* Ask, and do not wait. */
+static void ask_later(hugepin_domain *d, const void *p, size_t len, struct told *t)
+{
+	struct hugepin_pin pin;
+
+	memset(t, 0, sizeof *t);
+	sem_init(&t->done, 0, 0);
+	EXPECT_EQ(hugepin_pin_try(d, p, len, 0, tell, t, &pin), -EAGAIN);
+}
+
+TEST(a_request_whose_memory_goes_away_is_cancelled)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB);
+	struct told gone, stays, forgotten;
+	long calls;
+
+	hold_service();
+	calls = device.calls;
+	ask_later(d, p, 8192, &gone);
+	ask_later(d, p + 65536, 4096, &stays);
+	ask_later(d, p + 100000, 20000, &forgotten);
+	/* Announced, so that it does not depend on the kernel. */
+	EXPECT_EQ(hugepin_forget(p + 4096, 4096), 0);
+	EXPECT_EQ(hugepin_forget(p + 110000, 1), 0);
+	EXPECT_EQ(gone.times || forgotten.times, 0); /* no callback inside of munmap */
+	let_service_go();
+	sem_wait(&gone.done);
+	sem_wait(&stays.done);
+	sem_wait(&forgotten.done);
+	EXPECT_EQ(gone.err, -ECANCELED);
+	EXPECT_EQ(forgotten.err, -ECANCELED);
+	EXPECT_EQ(stays.err, 0);
+	EXPECT_EQ(device.calls - calls, 1);
+	EXPECT_EQ(hugepin_unpin(d, &stays.pin), 0);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+static int forget_it(void *addr, size_t len)
+{
+	EXPECT_EQ(hugepin_forget(addr, len), 0);
+	return 0;
+}
+
+TEST(a_request_whose_memory_goes_away_while_it_is_registered_is_cancelled)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB);
+	struct told t;
+
+	device.refuse = forget_it;
+	EXPECT_EQ(ask(d, p, 8192, 0, &t), -ECANCELED);
+	device.refuse = NULL;
+	EXPECT_EQ(device.calls, 1);
+	EXPECT_EQ(ask(d, p, 8192, 0, &t), 0);
+	EXPECT_EQ(hugepin_unpin(d, &t.pin), 0);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+TEST(too_many_requests_are_refused_and_one_without_a_callback_waits_once)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(4 * MIB);
+	static struct told t[HP_REQUESTS_MAX];
+	struct hugepin_pin pin;
+
+	hold_service();
+	for (int i = 0; i < 3; i++)
+		EXPECT_EQ(hugepin_pin_try(d, p, 4096, 0, NULL, NULL, &pin), -EAGAIN);
+	EXPECT_EQ(d->requests_count, 1);
+	for (size_t i = 1; i < HP_REQUESTS_MAX; i++)
+		ask_later(d, p + i * 8192, 4096, &t[i]);
+	EXPECT_EQ(hugepin_pin_try(d, p + 2 * MIB, 4096, 0, tell, NULL, &pin), -EBUSY);
+	EXPECT_EQ(hugepin_pin_try(d, p, 4096, 0, NULL, NULL, &pin), -EAGAIN); /* it waits already */
+	let_service_go();
+	for (size_t i = 1; i < HP_REQUESTS_MAX; i++) {
+		sem_wait(&t[i].done);
+		EXPECT_EQ(t[i].err, 0);
+		EXPECT_EQ(t[i].pin.base, p + i * 8192); /* in order, each its own */
+		EXPECT_EQ(hugepin_unpin(d, &t[i].pin), 0);
+	}
+	EXPECT_EQ(d->requests_count, 0);
+	munmap(p, 4 * MIB);
+	close_empty(&device, d);
+}
+
+TEST(without_a_service_thread_a_request_is_refused)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB);
+	struct hugepin_pin pin;
+	struct told t;
+
+	hp_service_end();
+	EXPECT_EQ(hugepin_pin_try(d, p, 4096, 0, tell, NULL, &pin), -EBUSY);
+	EXPECT_EQ(d->requests_count, 0);
+	hp_service_allow();
+	EXPECT_EQ(ask(d, p, 4096, 0, &t), 0);
+	EXPECT_EQ(hugepin_unpin(d, &t.pin), 0);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+TEST(a_domain_that_another_thread_keeps_is_served_later)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB);
+	struct told t;
+
+	hp_lock(&d->lock);
+	memset(&t, 0, sizeof t);
+	sem_init(&t.done, 0, 0);
+	EXPECT_EQ(hp_request_add(d, &(struct hp_request){ .addr = p, .len = 4096, .access = HUGEPIN_READ,
+							  .done = tell, .arg = &t }), 0);
+	usleep(50000);
+	EXPECT_EQ(t.times, 0);
+	hp_unlock(&d->lock);
+	sem_wait(&t.done);
+	EXPECT_EQ(t.err, 0);
+	EXPECT_EQ(hugepin_unpin(d, &t.pin), 0);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+TEST(closing_cancels_the_requests_that_wait)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB);
+	struct told t[3];
+	struct hugepin_pin pin;
+
+	hold_service();
+	for (size_t i = 0; i < 3; i++)
+		ask_later(d, p + i * 8192, 4096, &t[i]);
+	EXPECT_EQ(hugepin_pin_try(d, p + 65536, 4096, 0, NULL, NULL, &pin), -EAGAIN);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	for (size_t i = 0; i < 3; i++) {
+		EXPECT_EQ(t[i].times, 1); /* before close returned */
+		EXPECT_EQ(t[i].err, -ECANCELED);
+		EXPECT_EQ(t[i].locks, 0);
+	}
+	let_service_go();
+	EXPECT_EQ(t[0].times + t[1].times + t[2].times, 3);
+	munmap(p, MIB);
+}
+
+TEST(a_domain_that_is_not_closed_keeps_its_requests)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB);
+	struct hugepin_pin held;
+	struct told t;
+
+	EXPECT_EQ(hugepin_pin(d, p + 65536, 4096, 0, &held), 0);
+	hold_service();
+	ask_later(d, p, 4096, &t);
+	EXPECT_EQ(hugepin_domain_close(d), -EBUSY);
+	EXPECT_EQ(t.times, 0);
+	let_service_go();
+	sem_wait(&t.done);
+	EXPECT_EQ(t.err, 0);
+	EXPECT_EQ(hugepin_unpin(d, &held) || hugepin_unpin(d, &t.pin), 0);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+TEST(a_child_of_fork_has_no_requests)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB);
+	struct hugepin_pin pin;
+	struct told t;
+	int status;
+	pid_t pid;
+
+	hold_service();
+	ask_later(d, p, 4096, &t);
+	pid = fork();
+	if (pid == 0) {
+		hugepin_domain *own;
+
+		EXPECT_EQ(hugepin_pin_try(d, p, 4096, 0, tell, &t, &pin), -ESTALE);
+		EXPECT_EQ(hugepin_domain_close(d), 0);
+		EXPECT_EQ(hugepin_domain_close(stuck.d), 0);
+		device_reset(&device);
+		for (int i = 0; i < 3; i++) { /* the places of the parent's domains are used again */
+			struct told mine;
+
+			own = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+			EXPECT_EQ(ask(own, p + 65536, 4096, 0, &mine), 0);
+			EXPECT_EQ(hugepin_unpin(own, &mine.pin), 0);
+			EXPECT_EQ(hugepin_domain_close(own), 0);
+		}
+		EXPECT_EQ(t.times, 0);
+		_exit(t_failures != 0);
+	}
+	waitpid(pid, &status, 0);
+	EXPECT_EQ(status, 0);
+	let_service_go();
+	sem_wait(&t.done);
+	EXPECT_EQ(t.err, 0);
+	EXPECT_EQ(hugepin_unpin(d, &t.pin), 0);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+/* ------------------------------------------------------------------ callbacks */
+
+struct chain {
+	hugepin_domain *d;
+	char *p;
+	int left, hits;
+	sem_t done;
+};
+
+/* Give the pin back, pin it again, and ask for the next page. */
+static void go_on(void *chain, int err, const struct hugepin_pin *pin)
+{
+	struct chain *c = chain;
+	struct hugepin_pin mine = *pin;
+
+	EXPECT_EQ(err, 0);
+	EXPECT_EQ(hugepin_unpin(c->d, &mine), 0);
+	c->hits += hugepin_pin_try(c->d, c->p, 4096, 0, go_on, c, &mine) == 0;
+	EXPECT_EQ(hugepin_unpin(c->d, &mine), 0);
+	c->p += 8192;
+	if (c->left--)
+		EXPECT_EQ(hugepin_pin_try(c->d, c->p, 4096, 0, go_on, c, &mine), -EAGAIN);
+	else
+		sem_post(&c->done);
+}
+
+TEST(a_callback_may_unpin_pin_and_ask_again)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(4 * MIB);
+	struct chain c = { .d = d, .p = p, .left = 100 };
+	struct hugepin_pin pin;
+
+	sem_init(&c.done, 0, 0);
+	EXPECT_EQ(hugepin_pin_try(d, p, 4096, 0, go_on, &c, &pin), -EAGAIN);
+	sem_wait(&c.done);
+	EXPECT_EQ(c.hits, 101);
+	munmap(p, 4 * MIB);
+	close_empty(&device, d);
+}
+
+static struct {
+	hugepin_domain *d;
+	char *p;
+	_Atomic long asked, told, cancelled;
+} many;
+
+enum { PAGES = 64, THREADS = 4, TURNS = 3000 };
+
+static void count(void *arg, int err, const struct hugepin_pin *pin)
+{
+	(void)arg;
+	if (pin) {
+		struct hugepin_pin mine = *pin;
+
+		EXPECT(device_covers(&device, &mine, HUGEPIN_READ | HUGEPIN_WRITE));
+		EXPECT_EQ(hugepin_unpin(many.d, &mine), 0);
+	} else {
+		EXPECT_EQ(err, -ECANCELED);
+		many.cancelled++;
+	}
+	many.told++;
+}
+
+static void *ask_at_random(void *seed)
+{
+	unsigned state = (unsigned)(uintptr_t)seed;
+
+	for (int i = 0; i < TURNS; i++) {
+		char *p = many.p + (size_t)rand_r(&state) % PAGES * 8192;
+		struct hugepin_pin pin;
+		int err = hugepin_pin_try(many.d, p, 4096, 0, count, NULL, &pin);
+
+		if (!err)
+			EXPECT_EQ(hugepin_unpin(many.d, &pin), 0);
+		else if (err == -EAGAIN)
+			many.asked++;
+		else
+			EXPECT_EQ(err, -EBUSY);
+		if (rand_r(&state) % 4 == 0)
+			hugepin_forget(p, 4096);
+	}
+	return NULL;
+}
+
+TEST(each_of_many_requests_is_told_once)
+{
+	pthread_t t[THREADS];
+
+	T_THREADS_RUN(THREADS);
+	many.d = open_limited(16 * 4096);
+	many.p = map(PAGES * 8192);
+	for (uintptr_t i = 0; i < THREADS; i++)
+		pthread_create(&t[i], NULL, ask_at_random, (void *)(i + 1));
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(t[i], NULL);
+	for (int i = 0; i < 20000 && many.told != many.asked; i++)
+		usleep(1000);
+	EXPECT_EQ(many.told, many.asked);
+	EXPECT(many.asked > 100 && many.cancelled > 0);
+	t_print("# %ld told, %ld cancelled\n", many.told, many.cancelled);
+	munmap(many.p, PAGES * 8192);
+	close_empty(&device, many.d);
+}
+
+T_MAIN
