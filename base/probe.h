@@ -46,7 +46,8 @@
 	X(PURGED, "purged", "the program calls hugepin_purge, and the heap's memory there is free")                  \
 	X(PARTLY, "partly", "only a part of an extent is pinned, and the rest has been free for long")                 \
 	X(MERGED, "merged", "a larger registration takes its place")                                                   \
-	X(CLOSED, "closed", "the domain is closed")
+	X(CLOSED, "closed", "the domain is closed")                                                                    \
+	X(ASKED, "asked", "the program called hugepin_deregister")
 
 /* Why a registration is stale. */
 #define HP_PROBE_GONE(X)                                                                                               \

@@ -142,6 +142,7 @@ enum {
 	HUGEPIN_LIMIT_LATE = 2, /* the kernel may charge for deregistered memory up to two seconds longer */
 	HUGEPIN_LIMIT_ODP = 4, /* registers without pinning when asked for HUGEPIN_ON_DEMAND */
 	HUGEPIN_LIMIT_BOTH = 8, /* registers for reading and writing, whatever is asked for */
+	HUGEPIN_LIMIT_PARALLEL = 16, /* several calls of reg may run at a time, and that is quicker (hugepin_register) */
 };
 
 /* The keys of one registration. With io_uring, lkey is the buffer index. The library does not use `cookie`, which is
@@ -153,7 +154,8 @@ struct hugepin_reg {
 
 /* How a domain registers. Write your own backend for a device that has none here. The library holds the domain's lock
  * in all calls except now_ns: one call at a time for each domain, on any thread (HUGEPIN_LIMIT_OPENER: on the
- * opener's). A function may block and allocate. It must not call functions of any domain except hugepin_forget. addr
+ * opener's). With HUGEPIN_LIMIT_PARALLEL, hugepin_register calls reg on several threads at a time, while its own thread
+ * holds the lock for all of them; no other function is called meanwhile. A function may block and allocate. It must not call functions of any domain except hugepin_forget. addr
  * and len are multiples of the base page.
  *  reg       0 and *ret_, or -errno. -ENOMEM, -EPERM, -EAGAIN: a limit is reached; the library deregisters something
  *            and calls again. -EFAULT: the memory is not there, or not for that access. -EINVAL, -EOPNOTSUPP: the
@@ -338,21 +340,21 @@ typedef struct hugepin_pin hugepin_pin_t;
  * unmap hooks (hugepin_watch, backends), not in signal handlers. */
 int hugepin_pin(hugepin_domain *, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
-/* The outcome of a request of hugepin_pin_try. err 0: *pin is a pin of the range, which is the program's from now on; copy
- * it. Otherwise pin is NULL: -ECANCELED: the memory went away, or the domain was closed; or an error of hugepin_pin.
- * Called once, without a lock, on the service thread, or by hugepin_domain_close on its own. All signals are blocked on
- * the service thread, and it serves all domains: return soon. May call functions of the domain, except after
- * -ECANCELED, and never hugepin_domain_close. */
+/* The outcome of a request of hugepin_pin_try. err 0: *pin is a pin of the range, which is the program's from now on:
+ * copy it. Otherwise pin is NULL: -ECANCELED: the memory went away, or the domain was closed; or an error of
+ * hugepin_pin. Called once, without a lock, on the service thread, or by hugepin_domain_close on its own. All signals
+ * are blocked on the service thread, and it serves all domains: return soon. May call functions of the domain, except
+ * after -ECANCELED, and never hugepin_domain_close. */
 typedef void (*hugepin_pinned_fn)(void *arg, int err, const struct hugepin_pin *pin);
 
 /* hugepin_pin that does not wait for the backend. 0 and *ret_: the range is registered, and this is a pin as of
- * hugepin_pin, at the same cost. -EAGAIN: not registered, as far as could be found out without waiting. The service thread
- * registers the range as hugepin_pin would, and evicts as that does; then done(arg, ...) is called, which may be before
- * this call returns. done NULL: no pin is taken, and no error told. Memory that can be cached is registered when a later
- * call asks for it.
- * -EBUSY: 64 requests of the domain wait, or there can be no service thread: nothing was started. -EPERM: not registered,
- * and only the opener may register: the opener calls hugepin_pin. -EINVAL: as hugepin_pin, and for HUGEPIN_PIN_UNCACHED
- * without done. Other errors as hugepin_pin. A child of fork has no requests. */
+ * hugepin_pin, at the same cost. -EAGAIN: not registered, as far as could be found out without waiting. The service
+ * thread registers the range as hugepin_pin would, and evicts as that does; then done(arg, ...) is called, which may be
+ * before this call returns. done NULL: no pin is taken, and no error told. Memory that can be cached is registered when
+ * a later call asks for it.
+ * -EBUSY: 64 requests of the domain wait, or there can be no service thread: nothing was started. -EPERM: not
+ * registered, and only the opener may register: the opener calls hugepin_pin. -EINVAL: as hugepin_pin, and for
+ * HUGEPIN_PIN_UNCACHED without done. Other errors as hugepin_pin. A child of fork has no requests. */
 int hugepin_pin_try(hugepin_domain *, const void *addr, size_t len, unsigned access, hugepin_pinned_fn done, void *arg,
 		    struct hugepin_pin *ret_);
 
@@ -369,6 +371,18 @@ int hugepin_pinv(hugepin_domain *, const struct iovec *, int n, unsigned access,
 /* Give n pins back. Cleared pins are skipped. 0, or -EINVAL when one of them was not the domain's (the others are given
  * back). */
 int hugepin_unpinv(hugepin_domain *, struct hugepin_pin *pins, int n);
+
+/* Register pools of buffers that stay, and pin them: as hugepin_pinv, but several ranges are registered at a time on up
+ * to four threads, if the backend gains by that (HUGEPIN_LIMIT_PARALLEL), the process may use several processors, and
+ * the policy has no helper. The threads end before the call returns. The pins keep the registrations from being evicted,
+ * and pins of buffers inside find them registered. Ranges that do not fit the budget, or that the device refuses, are
+ * registered one after the other, as hugepin_pin does it, and evict others. Errors as hugepin_pinv, with nothing pinned.
+ * Takes the domain's lock for up to 64 registrations at a time. */
+int hugepin_register(hugepin_domain *, const struct iovec *, int n, unsigned access, struct hugepin_pin *ret_, int max);
+
+/* Give n pins back, as hugepin_unpinv, and deregister at once what has no other pin. What has, stays registered. Pins of
+ * hugepin_pin may be among them. 0, or -EINVAL as hugepin_unpinv. Blocks for the backend. */
+int hugepin_deregister(hugepin_domain *, struct hugepin_pin *pins, int n);
 
 /* A hint: the range will be pinned soon. Returns at once. The service thread registers the range if it fits the budget
  * without evicting. Under ODP the service thread has the device bring the range in. -EINVAL as hugepin_pin. -EBUSY: too

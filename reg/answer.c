@@ -2,7 +2,8 @@
  * The service thread's work for requests of hugepin_pin_try().
  *
  * A request's memory may go away until the program is told. The thread that takes the memory away marks the request
- * (request.h). That is looked at last, when the pin is made: if the memory went before, the program does not get the pin.
+ * (request.h). That is looked at last, when the pin is made: if the memory went before, the program does not get the
+ * pin.
  *
  * Locks: none is held while the program is told. hp_domains_each_held() keeps the domain open meanwhile.
  */

@@ -106,10 +106,17 @@ static uintptr_t round_down(uintptr_t x, uintptr_t power_of_two)
 static bool may_take_whole(const hugepin_domain *d, uintptr_t from, uintptr_t to)
 {
 	const uint64_t most = d->bytes_max / 2;
+	uint64_t extents = d->extent_bytes;
 
 	if (d->on_demand)
 		return true;
-	return d->extent_bytes <= most && to - from <= most - d->extent_bytes && !hp_region_held_less(d, from, to);
+	for (unsigned i = 0; d->ready && i < d->ready->count; i++) {
+		const struct hp_ready *r = &d->ready->list[i];
+
+		if (r->kind == HP_REGION_EXTENT && !r->err && !r->taken && r->start != from)
+			extents += r->end - r->start;
+	}
+	return extents <= most && to - from <= most - extents && !hp_region_held_less(d, from, to);
 }
 
 /* Whether the hugepages [start, end) may be registered for a pin of [addr, addr_end). In a budget of less than two
@@ -127,15 +134,17 @@ static int cut_at(struct hp_region *r, uintptr_t wanted_end)
 	return 0;
 }
 
-/* Register for a pin in the heap. Hugepages of which the program discarded a part (MADV_DONTNEED) are not registered
- * along with a pinned buffer: the discard is announced before the pages go, and no event says when they have gone.
- * Until the heap gives such a hugepage back, only the base pages of a pin are registered, and only for that pin. */
-static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, unsigned access, bool evict,
-		      struct hp_region **ret_)
+/* What may be registered for a pin of [addr, addr_end) in the heap: its hugepages, or else the extent. */
+struct heap_range {
+	uintptr_t start, end; /* the hugepages */
+	uintptr_t from, to; /* the extent, or the piece of it that one registration may have */
+	uint64_t gen;
+};
+
+static int find_in_heap(const hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, struct heap_range *ret_)
 {
-	uintptr_t start = round_down(addr, HP_PAGE), end = hp_round_up(addr_end, HP_PAGE), from, to, mapped;
+	uintptr_t start = round_down(addr, HP_PAGE), end = hp_round_up(addr_end, HP_PAGE), from, to;
 	struct hugepin_extent x;
-	int err = -EMSGSIZE;
 
 	if (!hp_heap_extent((void *)addr, &x))
 		return -EFAULT;
@@ -152,19 +161,47 @@ static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, uns
 		to = HP_MIN(to, from + piece);
 		end = HP_MIN(end, to);
 	}
+	*ret_ = (struct heap_range){ start, end, from, to, x.gen };
+	return 0;
+}
+
+static bool takes_extents(const hugepin_domain *d)
+{
+	return d->policy == HUGEPIN_POLICY_ARENA || d->on_demand;
+}
+
+/* The access of an extent that is registered for a pin. */
+static unsigned extent_access(const hugepin_domain *d, unsigned access)
+{
+	return access | (d->access & ~d->exact);
+}
+
+/* Register for a pin in the heap. Hugepages of which the program discarded a part (MADV_DONTNEED) are not registered
+ * along with a pinned buffer: the discard is announced before the pages go, and no event says when they have gone.
+ * Until the heap gives such a hugepage back, only the base pages of a pin are registered, and only for that pin. */
+static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, unsigned access, bool evict,
+		      struct hp_region **ret_)
+{
+	struct heap_range h;
+	uintptr_t mapped;
+	int err = find_in_heap(d, addr, addr_end, &h);
+
+	if (err)
+		return err;
 	/* Try the extent as a whole, but evict no other region for it (evict is false). */
-	if ((d->policy == HUGEPIN_POLICY_ARENA || d->on_demand) && may_take_whole(d, from, to))
-		err = register_union(d, from, to, access | (d->access & ~d->exact), HP_REGION_EXTENT, x.gen, false, true,
+	err = -EMSGSIZE;
+	if (takes_extents(d) && may_take_whole(d, h.from, h.to))
+		err = register_union(d, h.from, h.to, extent_access(d, access), HP_REGION_EXTENT, h.gen, false, true,
 				     ret_);
-	if (err && !may_round_up(d, start, end, addr, addr_end))
+	if (err && !may_round_up(d, h.start, h.end, addr, addr_end))
 		return -ENOBUFS;
 	if (err)
-		err = register_union(d, start, end, access, HP_REGION_RUN, x.gen, evict, true, ret_);
+		err = register_union(d, h.start, h.end, access, HP_REGION_RUN, h.gen, evict, true, ret_);
 	/* Before Linux 6.5 io_uring refuses a buffer that lies in two hugetlb mappings. */
 	if (err == -EINVAL || err == -EOPNOTSUPP) {
-		mapped = start + hp_heap_mapping(start);
-		if (mapped < end)
-			err = register_union(d, start, mapped, access, HP_REGION_RUN, x.gen, evict, true, ret_);
+		mapped = h.start + hp_heap_mapping(h.start);
+		if (mapped < h.end)
+			err = register_union(d, h.start, mapped, access, HP_REGION_RUN, h.gen, evict, true, ret_);
 	}
 	return err ? err : cut_at(*ret_, addr_end);
 }
@@ -305,6 +342,67 @@ int hp_cover_ahead(hugepin_domain *d, const void *addr_, size_t len, unsigned ac
 		HP_DSTAT(d, prefetched_otherwise, err > 0);
 	}
 	return err < 0 ? err : 0;
+}
+
+/* Whether a registration that is foreseen, of those from number `from` on, is going to take the place of
+ * [start, end). */
+static bool is_replaced(const hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned from)
+{
+	for (unsigned i = from; i < d->ready->count; i++) {
+		const struct hp_ready *r = &d->ready->list[i];
+
+		if (r->start <= start && r->end >= end)
+			return true;
+	}
+	return false;
+}
+
+/* As add_inside(), for a range that is registered when all that is foreseen so far has been. */
+static void add_foreseen(void *taking, struct hp_region *r)
+{
+	if (!is_replaced(r->domain, r->start, r->end, 0))
+		add_inside(taking, r);
+}
+
+/* Note that a pin will register [start, end), unless it may not. The new region will have the access of those inside
+ * it, except if it is exact. */
+static bool foresee(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
+		    uint64_t gen, struct hp_ready *ret_)
+{
+	struct taking c = { .start = start, .end = end, .access = access | d->access_least };
+
+	if (end - start > d->len_max || is_discarded(d, start, end, gen) || !hp_region_may_be_ready(d, end - start))
+		return false;
+	if (!hp_is_exact(d, access)) {
+		hp_region_each(d, start, end, add_foreseen, &c);
+		for (unsigned i = 0; i < d->ready->count; i++) {
+			const struct hp_ready *r = &d->ready->list[i];
+
+			if (start <= r->start && end >= r->end && !is_replaced(d, r->start, r->end, i + 1))
+				c.access |= r->access;
+		}
+	}
+	*ret_ = (struct hp_ready){ .start = start, .end = end, .access = c.access, .kind = kind, .gen = gen };
+	return true;
+}
+
+bool hp_cover_foresee(hugepin_domain *d, const void *addr_, size_t len, unsigned access, struct hp_ready *ret_)
+{
+	uintptr_t addr = (uintptr_t)addr_, start = round_down(addr, HP_BASE_PAGE),
+		  end = hp_round_up(addr + len, HP_BASE_PAGE), to = start + HP_MIN(end - start, d->len_max);
+	struct heap_range h = { .gen = 0 };
+
+	if (hp_in_span(d, addr) && find_in_heap(d, addr, addr + len, &h) != 0)
+		return false;
+	if (hp_is_exact(d, access))
+		return foresee(d, start, to, access, h.gen ? HP_REGION_RUN : HP_REGION_FOREIGN, h.gen, ret_);
+	if (!h.gen)
+		return foresee(d, start, to, access, HP_REGION_FOREIGN, 0, ret_);
+	if (takes_extents(d) && may_take_whole(d, h.from, h.to) &&
+	    foresee(d, h.from, h.to, extent_access(d, access), HP_REGION_EXTENT, h.gen, ret_))
+		return true;
+	return may_round_up(d, h.start, h.end, addr, addr + len) &&
+	       foresee(d, h.start, h.end, access, HP_REGION_RUN, h.gen, ret_);
 }
 
 /* The granules do not name these regions. So the first pin of an extent takes the slow path, which notes it. */

@@ -18,6 +18,10 @@ int hp_cover_pin(hugepin_domain *d, const void *addr, size_t len, unsigned acces
 /* Register the same range that hugepin_pin() would register, but make no pin. */
 int hp_cover_ahead(hugepin_domain *d, const void *addr, size_t len, unsigned access);
 
+/* What hp_cover_pin() would register first for this pin, which no region serves yet, once all of d->ready is
+ * registered: its range, access, kind and gen. False: nothing can be said, or there is no room without evicting. */
+bool hp_cover_foresee(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hp_ready *ret_);
+
 /* Register the extents that were made since the last call, as far as they fit the budget. */
 void hp_cover_new_extents(hugepin_domain *d);
 

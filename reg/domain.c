@@ -244,6 +244,7 @@ static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backen
 	d->expire_arg = a->expire_arg;
 	d->opener_only = limits.flags & HUGEPIN_LIMIT_OPENER;
 	d->late = limits.flags & HUGEPIN_LIMIT_LATE;
+	d->parallel = limits.flags & HUGEPIN_LIMIT_PARALLEL && !d->opener_only;
 	d->opener = hp_thread_number();
 	atomic_store_explicit(&d->opener_ended, false, memory_order_relaxed);
 	if (d->opener_only && !hp_counts_self && !hp_counts_adopt())
@@ -273,6 +274,7 @@ static void empty_domain(hugepin_domain *d)
 	d->extent_bytes = 0;
 	d->exact_count = 0;
 	d->lender = NULL;
+	d->ready = NULL;
 	d->wanted = 0;
 	hp_attention_lower(d, UINT32_MAX);
 	atomic_store_explicit(&d->all_gone, 0, memory_order_relaxed);

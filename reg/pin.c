@@ -411,8 +411,8 @@ static __attribute__((noinline)) bool try_stands(hugepin_domain *d, struct hugep
 	return false;
 }
 
-/* Hits that neither a granule nor a page's address finds. The heap's memory goes with an announcement: the kernel need not
- * be asked. */
+/* Hits that neither a granule nor a page's address finds. The heap's memory goes with an announcement: the kernel need
+ * not be asked. */
 static __attribute__((noinline)) int try_otherwise(hugepin_domain *d, const void *addr, size_t len, unsigned access,
 						   hugepin_pinned_fn done, void *arg, struct hugepin_pin *ret_)
 {
@@ -640,7 +640,7 @@ int hugepin_unpin(hugepin_domain *d, struct hugepin_pin *pin)
 
 /* ------------------------------------------------------------------ misses; domain's lock held */
 
-static int check_request(const hugepin_domain *d, const void *addr, size_t len, unsigned access)
+int hp_pin_check(const hugepin_domain *d, const void *addr, size_t len, unsigned access)
 {
 	uintptr_t end;
 
@@ -652,10 +652,8 @@ static int check_request(const hugepin_domain *d, const void *addr, size_t len, 
 	return d->pid == getpid() ? 0 : -ESTALE;
 }
 
-/* Whether a region of foreign memory may be trusted to be the memory that is there now. This is not possible while
- * memory changes all the time. Waits about as long as registering takes (4 GiB a second), at most a second. A thread
- * that may not register waits up to that second. */
-static bool settled(const hugepin_domain *d, const void *addr, size_t len)
+/* Registering takes about as long as the wait: 4 GiB a second. A thread that may not register waits up to a second. */
+bool hp_pin_settled(const hugepin_domain *d, const void *addr, size_t len)
 {
 	const uint64_t longest_ns = 1000000000;
 
@@ -663,8 +661,7 @@ static bool settled(const hugepin_domain *d, const void *addr, size_t len)
 	       hp_uffd_settle(hp_domain_may_register(d) ? HP_MIN(len / 4, longest_ns) : longest_ns);
 }
 
-/* Lock the domain, unpublish the regions in queued ranges, deregister dead regions. */
-static void enter_domain(hugepin_domain *d)
+void hp_pin_enter(hugepin_domain *d)
 {
 	if (hp_attention_is(d, HP_BUSY))
 		hp_uffd_wait();
@@ -675,8 +672,7 @@ static void enter_domain(hugepin_domain *d)
 	hp_region_deregister_dead(d);
 }
 
-/* Unlock the domain, and wake the helper to take the record of the miss. */
-static void leave_domain(hugepin_domain *d)
+void hp_pin_leave(hugepin_domain *d)
 {
 	bool helped = d->helper;
 
@@ -714,8 +710,7 @@ static void pin_region(hugepin_domain *d, struct hp_region *r, uintptr_t addr, s
 	fill(ret_, addr, HP_MIN(len, covered), r->keys, d->ref | (uint64_t)(r - hp_regions));
 }
 
-/* Pin by a region that is there or is registered now. once: as hp_cover_pin(). */
-static int pin_locked(hugepin_domain *d, const void *addr, size_t len, unsigned access, int once, uint64_t time,
+int hp_pin_locked(hugepin_domain *d, const void *addr, size_t len, unsigned access, int once, uint64_t time,
 		      uint64_t site, struct hugepin_pin *ret_)
 {
 	uint64_t registered = d->stats.registered;
@@ -750,16 +745,16 @@ static HP_COLD int pin_slow(hugepin_domain *d, const void *addr, size_t len, uns
 	int err;
 
 	access = whole_access(d, access);
-	err = check_request(d, addr, len, access);
+	err = hp_pin_check(d, addr, len, access);
 	if (!err && !hp_counts_self && !hp_counts_adopt())
 		err = -ENOMEM;
 	if (err)
 		return err;
-	if (once == HP_CACHED && !settled(d, addr, len))
+	if (once == HP_CACHED && !hp_pin_settled(d, addr, len))
 		once = HP_ONCE_CHANGING;
-	enter_domain(d);
-	err = pin_locked(d, addr, len, access, once, time, site, ret_);
-	leave_domain(d);
+	hp_pin_enter(d);
+	err = hp_pin_locked(d, addr, len, access, once, time, site, ret_);
+	hp_pin_leave(d);
 	return err;
 }
 
@@ -768,21 +763,21 @@ static HP_COLD int key_slow(void *domain, const void *addr, size_t len, unsigned
 	hugepin_domain *d = domain;
 	uint64_t site = d->helper ? SITE(d) : 0, time = d->helper ? hp_helper_time(d) : 0;
 	struct hp_region *r;
-	int err = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : check_request(d, addr, len, access);
+	int err = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : hp_pin_check(d, addr, len, access);
 
 	if (!err && !hp_counts_self && !hp_counts_adopt())
 		err = -ENOMEM;
 	if (err)
 		return err;
-	err = settled(d, addr, len) ? 0 : -ENOKEY;
-	enter_domain(d);
+	err = hp_pin_settled(d, addr, len) ? 0 : -ENOKEY;
+	hp_pin_enter(d);
 	/* Exact regions serve pins of their own range alone. */
 	r = err || hp_is_exact(d, access) ? NULL : hp_cover_find(d, (uintptr_t)addr, 1, access);
 	if (r) {
 		take_pin(d, r, (uintptr_t)addr, 0, time, site, false);
 		fill(ret_, r->start, r->end - r->start, r->keys, d->ref | (uint64_t)(r - hp_regions));
 	}
-	leave_domain(d);
+	hp_pin_leave(d);
 	return r ? 0 : -ENOKEY;
 }
 
@@ -808,7 +803,7 @@ static bool find_now(hugepin_domain *d, const void *addr, size_t len, unsigned a
 	r = hp_cover_find(d, (uintptr_t)addr, len, access & d->access_mask);
 	if (r)
 		pin_region(d, r, (uintptr_t)addr, len, time, site, false, ret_);
-	leave_domain(d);
+	hp_pin_leave(d);
 	if (dead && !d->opener_only)
 		hp_domains_wake();
 	return r;
@@ -819,7 +814,7 @@ static HP_COLD int try_slow(hugepin_domain *d, const void *addr, size_t len, uns
 {
 	bool cached = once_of(d, access) == HP_CACHED;
 	struct hp_request q = { .addr = addr, .len = len, .access = whole_access(d, access), .done = done, .arg = arg };
-	int err = !done && access & HUGEPIN_PIN_UNCACHED ? -EINVAL : check_request(d, addr, len, q.access);
+	int err = !done && access & HUGEPIN_PIN_UNCACHED ? -EINVAL : hp_pin_check(d, addr, len, q.access);
 
 	if (d->helper) {
 		q.site = SITE(d);
@@ -845,7 +840,7 @@ bool hp_pin_for(hugepin_domain *d, const struct hp_request *q, struct hugepin_pi
 		*ret_err = -ENOMEM;
 		return true;
 	}
-	if (once == HP_CACHED && !settled(d, q->addr, q->len))
+	if (once == HP_CACHED && !hp_pin_settled(d, q->addr, q->len))
 		once = HP_ONCE_CHANGING;
 	if (hp_attention_is(d, HP_BUSY))
 		hp_uffd_wait();
@@ -853,8 +848,8 @@ bool hp_pin_for(hugepin_domain *d, const struct hp_request *q, struct hugepin_pi
 		return false;
 	hp_gone_drain(d);
 	hp_region_deregister_dead(d);
-	*ret_err = pin_locked(d, q->addr, q->len, q->access, once, q->time, q->site, ret_);
-	leave_domain(d);
+	*ret_err = hp_pin_locked(d, q->addr, q->len, q->access, once, q->time, q->site, ret_);
+	hp_pin_leave(d);
 	return true;
 }
 
@@ -938,7 +933,7 @@ int hugepin_prefetch(hugepin_domain *d, const void *addr, size_t len, unsigned a
 	int err;
 
 	access = wanted_access(d, access);
-	err = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : check_request(d, addr, len, access);
+	err = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : hp_pin_check(d, addr, len, access);
 	if (err)
 		return err;
 	hp_lock(&d->queue_lock);

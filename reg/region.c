@@ -737,11 +737,29 @@ static void limit_exact(hugepin_domain *d)
 
 /* ------------------------------------------------------------------ registering */
 
-static bool fits_budget(const hugepin_domain *d, size_t len)
+/* Whether r, which was made ahead, still waits for its pin. */
+static bool is_ready(const struct hp_ready *r)
 {
-	if (d->stats.regions >= d->regs_max)
+	return !r->err && !r->taken;
+}
+
+/* Whether there is room for a region of that length. Those that are made ahead have their room, too, except `own`: the
+ * new region is that one. */
+static bool fits_budget(const hugepin_domain *d, size_t len, const struct hp_ready *own)
+{
+	uint64_t bytes = d->stats.pinned_bytes, regions = d->stats.regions;
+
+	for (unsigned i = 0; d->ready && i < d->ready->count; i++) {
+		const struct hp_ready *r = &d->ready->list[i];
+
+		if (r != own && is_ready(r)) {
+			bytes += r->end - r->start;
+			regions++;
+		}
+	}
+	if (regions >= d->regs_max)
 		return false;
-	return d->on_demand || (d->stats.pinned_bytes <= d->bytes_max && len <= d->bytes_max - d->stats.pinned_bytes);
+	return d->on_demand || (bytes <= d->bytes_max && len <= d->bytes_max - bytes);
 }
 
 static bool is_full(int err)
@@ -754,6 +772,12 @@ static void sleep_ns(uint64_t ns)
 	static _Atomic uint32_t never;
 
 	hp_futex_wait(&never, 0, ns);
+}
+
+/* The access that the backend is asked for. */
+static unsigned backend_access(const hugepin_domain *d, unsigned access)
+{
+	return access | d->relaxed | (d->on_demand ? HUGEPIN_ON_DEMAND : 0);
 }
 
 /* Register r with the backend. After each refusal evict a region and try again, as long as there is one to evict. */
@@ -809,13 +833,73 @@ static int watch_foreign(const hugepin_domain *d, uintptr_t start, uintptr_t end
 	return hp_uffd_is_private(start, end) ? 0 : -EXDEV;
 }
 
+/* The heap's pages that a region of [start, end) holds. */
+static uintptr_t held_start(uintptr_t start)
+{
+	return start & ~(HP_PAGE - 1);
+}
+
+static uintptr_t held_end(uintptr_t end)
+{
+	return hp_round_up(end, HP_PAGE);
+}
+
+static bool is_held(const hugepin_domain *d, enum hp_region_kind kind, uint64_t gen)
+{
+	return gen && !d->on_demand && kind != HP_REGION_UNCACHED;
+}
+
+static void let_go(const hugepin_domain *d, uintptr_t start, uintptr_t end, enum hp_region_kind kind, uint64_t gen)
+{
+	if (is_held(d, kind, gen))
+		hp_heap_drop(held_start(start), held_end(end) - held_start(start), d->hold);
+}
+
+/* Have memory stay what it is, or have the cache told when it goes, before it is registered, so that no change is
+ * missed. On-demand registrations follow the program's mappings by themselves. The heap drops regions before it unmaps
+ * their memory. So watching the heap is only a precaution against programs that unmap or discard parts of buffers. Watch
+ * the whole extent: each watched part would become a mapping of its own. */
+static int keep(const hugepin_domain *d, uintptr_t start, uintptr_t end, enum hp_region_kind kind, uint64_t gen)
+{
+	struct hugepin_extent extent;
+	int err;
+
+	if (is_held(d, kind, gen)) {
+		err = hp_heap_hold(held_start(start), held_end(end) - held_start(start), gen, d->hold);
+		if (err)
+			return err;
+		if (hp_heap_extent((void *)start, &extent))
+			hp_uffd_watch_heap((uintptr_t)extent.addr, (uintptr_t)extent.addr + extent.len);
+	}
+	return kind == HP_REGION_FOREIGN && !d->on_demand ? watch_foreign(d, start, end) : 0;
+}
+
+/* r is what was made ahead. */
+static void take_ready(hugepin_domain *d, struct hp_ready *ready, struct hp_region *r)
+{
+	ready->taken = true;
+	r->reg = ready->reg;
+	HP_DSTAT(d, registered_ns, ready->ns);
+	hp_probe_registration(d->number, r->start, r->end - r->start, r->kind, ready->ns, 0);
+}
+
+static struct hp_ready *find_ready(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access,
+				   enum hp_region_kind kind)
+{
+	for (unsigned i = 0; d->ready && i < d->ready->count; i++) {
+		struct hp_ready *r = &d->ready->list[i];
+
+		if (r->start == start && r->end == end && r->access == access && r->kind == kind && is_ready(r))
+			return r;
+	}
+	return NULL;
+}
+
 int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
 		       uint64_t gen, bool evict, struct hp_region **ret_)
 {
+	struct hp_ready *ready = find_ready(d, start, end, access, kind);
 	size_t len = end - start;
-	bool holds = gen && !d->on_demand && kind != HP_REGION_UNCACHED;
-	uintptr_t held_start = start & ~(HP_PAGE - 1), held_end = hp_round_up(end, HP_PAGE);
-	struct hugepin_extent extent;
 	struct hp_region *r;
 	int err;
 
@@ -824,38 +908,34 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	evict &= d->bytes_max != UINT64_MAX;
 	if (!d->on_demand && len > d->bytes_max)
 		return -ENOBUFS;
-	while (!fits_budget(d, len)) {
+	while (!fits_budget(d, len, ready)) {
 		bool crowded = evict && d->stats.regions >= d->regs_max;
 
 		HP_DSTAT(d, crowded, crowded);
 		if (!evict || !evict_one(d, crowded ? HP_EVICTED_COUNT : HP_EVICTED_BUDGET))
 			return d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
 	}
-	if (holds && (err = hp_heap_hold(held_start, held_end - held_start, gen, d->hold)) != 0)
+	if (!ready && (err = keep(d, start, end, kind, gen)) != 0)
 		return err;
-	/* Watch the memory before it is registered, so that no change is missed. On-demand registrations follow the
-	 * program's mappings by themselves. The heap drops regions before it unmaps their memory. So watching the heap
-	 * is only a precaution against programs that unmap or discard parts of buffers. Watch the whole extent: each
-	 * watched part would become a mapping of its own. */
-	if (holds && hp_heap_extent((void *)start, &extent))
-		hp_uffd_watch_heap((uintptr_t)extent.addr, (uintptr_t)extent.addr + extent.len);
-	if (kind == HP_REGION_FOREIGN && !d->on_demand && (err = watch_foreign(d, start, end)) != 0)
-		goto out_hold;
 	err = -ENOMEM;
 	while (!(r = hp_region_new()))
 		if (!evict || !evict_one(d, HP_EVICTED_TABLE))
-			goto out_hold;
+			goto out_keep;
 	HP_WRITE(r->start, start);
 	HP_WRITE(r->end, end);
 	HP_WRITE(r->kind, kind);
-	err = call_backend(d, r, access | d->relaxed | (d->on_demand ? HUGEPIN_ON_DEMAND : 0), evict);
-	if (err)
-		goto out_region;
+	if (ready) {
+		take_ready(d, ready, r);
+	} else {
+		err = call_backend(d, r, backend_access(d, access), evict);
+		if (err)
+			goto out_region;
+	}
 	HP_WRITE(r->domain, d);
 	HP_WRITE(r->keys, keys_of(&r->reg));
 	HP_WRITE(r->access, access);
 	HP_WRITE(r->used, 1);
-	*note_of(r) = (struct note){ .held_start = held_start, .held_end = held_end };
+	*note_of(r) = (struct note){ .held_start = held_start(start), .held_end = held_end(end) };
 	if (kind == HP_REGION_EXTENT || access & HP_ACCESS_REMOTE)
 		note_of(r)->before = note_of(r)->made = hp_counts_made((uint32_t)(r - hp_regions));
 	r->cut = false;
@@ -883,8 +963,49 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	return 0;
 out_region:
 	hp_region_free(r);
-out_hold:
-	if (holds)
-		hp_heap_drop(held_start, held_end - held_start, d->hold);
+out_keep:
+	if (!ready)
+		let_go(d, start, end, kind, gen);
 	return err;
+}
+
+/* ------------------------------------------------------------------ registering ahead of pins */
+
+bool hp_region_may_be_ready(const hugepin_domain *d, size_t len)
+{
+	return fits_budget(d, len, NULL);
+}
+
+void hp_region_keep_ready(hugepin_domain *d, struct hp_ready *r)
+{
+	r->err = keep(d, r->start, r->end, r->kind, r->gen);
+}
+
+void hp_region_make_ready(hugepin_domain *d, struct hp_ready *r)
+{
+	uint64_t start_ns;
+
+	if (r->err)
+		return;
+	start_ns = d->backend.now_ns(d->ctx);
+	hp_registering = true;
+	r->err = d->backend.reg(d->ctx, (void *)r->start, r->end - r->start, backend_access(d, r->access), &r->reg);
+	hp_registering = false;
+	r->ns = d->backend.now_ns(d->ctx) - start_ns;
+	if (r->err)
+		let_go(d, r->start, r->end, r->kind, r->gen);
+}
+
+void hp_region_end_ready(hugepin_domain *d, struct hp_ready *r)
+{
+	if (is_full(r->err))
+		HP_DSTAT(d, refused, 1);
+	if (!is_ready(r))
+		return;
+	hp_registering = true;
+	if (d->backend.dereg(d->ctx, &r->reg) != 0)
+		HP_DSTAT(d, failed, 1);
+	hp_registering = false;
+	d->deregistered_at_ns = d->backend.now_ns(d->ctx);
+	let_go(d, r->start, r->end, r->kind, r->gen);
 }

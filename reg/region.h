@@ -35,6 +35,14 @@ const struct hp_helper_hooks *hp_region_helper(void);
 int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
 		       uint64_t gen, bool evict, struct hp_region **ret_);
 
+/* Registering ahead of the pins, for d->ready. may_be_ready(): whether the budget has room for one more. keep_ready():
+ * hold or watch the memory of *r, whose range, access, kind and gen are set. make_ready(): register it; on any thread,
+ * while the caller's thread holds the lock. end_ready(): forget *r; nobody has asked for it if it is not taken. */
+bool hp_region_may_be_ready(const hugepin_domain *d, size_t len);
+void hp_region_keep_ready(hugepin_domain *d, struct hp_ready *r);
+void hp_region_make_ready(hugepin_domain *d, struct hp_ready *r);
+void hp_region_end_ready(hugepin_domain *d, struct hp_ready *r);
+
 /* Let pins find r. told: let pins find it without the lock, too. The caller has already unpublished the regions that
  * lie inside r and have the same access. */
 void hp_region_publish(struct hp_region *r, bool told);

@@ -1,6 +1,6 @@
 /*
- * The queue of requests of hugepin_pin_try(), one for each domain. The service thread serves them in order (answer.c). A
- * request stays in the queue until it is served, so that it can be marked as cancelled meanwhile.
+ * The queue of requests of hugepin_pin_try(), one for each domain. The service thread serves them in order (answer.c).
+ * A request stays in the queue until it is served, so that it can be marked as cancelled meanwhile.
  *
  * The queue's lock guards the queue. Functions take it, except where a comment says otherwise.
  */

@@ -120,12 +120,12 @@ RB_HEAD(hp_exact_tree, hp_region);
  *
  *	bit      up: raised by; down: lowered by; acted on by; pairs with
  *	BUSY     up: uffd.c, before it reads events; down: uffd.c, when the ranges of these events are queued
- *	         pins: enter_domain() waits until it is down; pairs with attention_of()
+ *	         pins: hp_pin_enter() waits until it is down; pairs with attention_of()
  *	PENDING  up: hp_gone_tell(), with a range; down: hp_gone_drain(), when no tag in the queued ranges is left
- *	         pins: enter_domain() drains, and so does the service thread; pairs with attention_of(): if it is
+ *	         pins: hp_pin_enter() drains, and so does the service thread; pairs with attention_of(): if it is
  *	         lowered, the tags are gone
  *	TODO     up: hp_region_deregister_dead(), if only the opener may; down: the same, by the opener
- *	         the opener's pins: enter_domain() deregisters; pairs with nothing: the domain's lock guards the list
+ *	         the opener's pins: hp_pin_enter() deregisters; pairs with nothing: the domain's lock guards the list
  *	RETIRED  up: hp_region_settle() before the sum, hp_region_register() of an uncached region;
  *	         down: hp_region_settle(), hp_region_last_unpin(), when no such region is left
  *	         unpins: unpin_retired() checks whether it was the last; pairs with hp_counts_barrier(): an unpin
@@ -169,6 +169,27 @@ struct hp_request {
 	uint64_t site, time; /* for the helper: where and when the program asked */
 };
 enum { HP_REQUESTS_MAX = 64 };
+
+/* A registration that hugepin_register() makes ahead of the pin that asks for it (register.c). Its heap pages are held,
+ * or its foreign memory is watched. hp_region_register() takes it over. */
+struct hp_ready {
+	uintptr_t start, end;
+	unsigned access;
+	uint32_t kind; /* enum hp_region_kind */
+	uint64_t gen; /* as hp_region_register() */
+	int err; /* -errno: the backend, or the heap, has refused it */
+	bool cut; /* a pin gets no more of its range than this */
+	bool taken; /* it is a region's now, which has its hold */
+	uint64_t ns; /* what the backend took */
+	struct hugepin_reg reg;
+};
+enum { HP_READY_MAX = 64 };
+
+/* The registrations made ahead while one thread has the domain's lock. */
+struct hp_ready_set {
+	unsigned count;
+	struct hp_ready list[HP_READY_MAX];
+};
 
 enum { HP_GONE_MAX = 64 };
 
@@ -235,7 +256,7 @@ struct hugepin_domain {
 	bool closing;
 	pid_t pid; /* the process that opened the domain; HP_PARENT: an ancestor of this process; 0: closed */
 	uint32_t number;
-	bool opener_only, on_demand, late;
+	bool opener_only, on_demand, late, parallel;
 	bool own_clock; /* the backend has a clock */
 	uint32_t watch; /* HUGEPIN_WATCH_* */
 	bool watched; /* the cache watches foreign memory, by the kernel's events or by announcements; not under ODP */
@@ -277,6 +298,7 @@ struct hugepin_domain {
 	void (*expire)(void *arg, const struct hugepin_expiry *);
 	void *expire_arg;
 	uint32_t wanted; /* pinned regions whose pins are wanted back, of which nobody was told yet */
+	struct hp_ready_set *ready; /* of the holder of the lock, or NULL */
 	const struct hp_lender *lender; /* the domain's lend, which is in a higher layer (lent.h), or NULL */
 	void *lender_arg;
 	_Atomic uint32_t waiting; /* number of pins that wait for the lock */

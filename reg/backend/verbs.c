@@ -10,7 +10,9 @@
  * ENOMEM: above that limit. EPERM: the limit is 0. EAGAIN: a limit of the rdma cgroup. EFAULT: the memory does not
  * exist, or is read-only and would be written.
  *
- * Threads: the domain calls one function at a time. struct verbs is written once, when the domain is opened.
+ * Threads: the domain calls verbs_reg() on several threads at a time (HUGEPIN_LIMIT_PARALLEL): ibv_reg_mr() may be called
+ * so, and the kernel pins pages of several MRs at a time. Other functions are called one at a time. struct verbs is written
+ * once, when the domain is opened.
  */
 #include "hugepin_verbs.h"
 
@@ -61,6 +63,7 @@ static int query_device(struct verbs *v, struct ibv_pd *pd)
 	if (device.orig_attr.atomic_cap != IBV_ATOMIC_NONE)
 		v->limits.access |= HUGEPIN_REMOTE_ATOMIC;
 
+	v->limits.flags = HUGEPIN_LIMIT_PARALLEL;
 	uint32_t odp = device.odp_caps.per_transport_caps.rc_odp_caps;
 	if (device.odp_caps.general_caps & IBV_ODP_SUPPORT && (odp & ODP_NEEDED) == ODP_NEEDED)
 		v->limits.flags |= HUGEPIN_LIMIT_ODP;

@@ -1,6 +1,7 @@
 #!/bin/bash
 # guest: plain odp
-# What registering costs by kinds of pages (bench/verbs.c), printed: times decide nothing.
+# What registering costs by kinds of pages (bench/verbs.c), and at a program's start (bench/startup.c), printed: times decide
+# nothing.
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/../live/tap.bash"
 
@@ -13,4 +14,10 @@ works 'it measures' timeout -k 5 150 "$t/verbs"
 cp "$t/out" "$t/table"
 sed 's/^/# /' "$t/table"
 works 'and prints a line for each size' rows
+works 'bench/startup.c compiles' cc -std=gnu11 -D_GNU_SOURCE -O2 -Iinclude -o "$t/startup" bench/startup.c -L"$build" \
+	-Wl,-rpath,"$build" -lhugepin-verbs -lhugepin -libverbs
+for kind in base hugetlb; do
+	works "it measures, with $kind pages" env HUGEPIN_PAGES=$kind timeout -k 5 100 "$t/startup" -r 5
+	sed 's/^/# /' "$t/out"
+done
 echo "$pool" >/proc/sys/vm/nr_hugepages

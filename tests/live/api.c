@@ -388,6 +388,7 @@ static void is_pinned(void *arg, int err, const struct hugepin_pin *pin)
 TEST(what_is_not_registered_is_pinned_meanwhile)
 {
 	char *p = hugepin_malloc(MIB);
+	struct hugepin_domain_stats s = { 0 };
 	struct hugepin_pin pin;
 	hugepin_domain *d = NULL;
 
@@ -399,13 +400,44 @@ TEST(what_is_not_registered_is_pinned_meanwhile)
 	EXPECT_EQ(asked.told, 1);
 	EXPECT_EQ(asked.err, 0);
 	EXPECT(asked.pin.base == (uintptr_t)p && asked.pin.len == MIB);
-	EXPECT_EQ(hugepin_pin_try(d, p, MIB, 0, is_pinned, &asked, &pin), 0);
+	EXPECT(hugepin_domain_stats(d, &s, sizeof s) > 0);
+	if (!s.uncached) { /* under HUGEPIN_GUARD a buffer is registered for each pin */
+		EXPECT_EQ(hugepin_pin_try(d, p, MIB, 0, is_pinned, &asked, &pin), 0);
+		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	}
 	EXPECT_EQ(hugepin_domain_close(d), -EBUSY);
-	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	EXPECT_EQ(hugepin_unpin(d, &asked.pin), 0);
 	EXPECT_EQ(asked.told, 1);
 	EXPECT_EQ(hugepin_domain_close(d), 0);
 	hugepin_free(p);
+}
+
+/* ------------------------------------------------------------------ pools */
+
+TEST(a_pool_is_registered_and_pinned_until_it_is_deregistered)
+{
+	enum { BLOCKS = 8 };
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU, .pinned_bytes_max = UINT64_MAX };
+	struct hugepin_domain_stats s;
+	struct hugepin_pin pins[BLOCKS], other;
+	struct iovec v[BLOCKS];
+	hugepin_domain *d = NULL;
+
+	for (int i = 0; i < BLOCKS; i++)
+		v[i] = (struct iovec){ hugepin_aligned_alloc(2 * MIB, 2 * MIB), 2 * MIB };
+	EXPECT_EQ(hugepin_domain_open(hugepin_mlock(), NULL, &attr, &d), 0);
+	EXPECT_EQ(hugepin_register(d, v, BLOCKS, HUGEPIN_REMOTE_READ, pins, BLOCKS), -EOPNOTSUPP);
+	EXPECT_EQ(hugepin_register(d, v, BLOCKS, 0, pins, BLOCKS), BLOCKS);
+	EXPECT_EQ(hugepin_pin(d, (char *)v[2].iov_base + 5000, 100000, 0, &other), 0);
+	EXPECT(hugepin_domain_stats(d, &s, sizeof s) > 0);
+	EXPECT_EQ(s.registered, BLOCKS);
+	EXPECT_EQ(hugepin_deregister(d, pins, BLOCKS), 0);
+	EXPECT(hugepin_domain_stats(d, &s, sizeof s) > 0);
+	EXPECT_EQ(s.pinned_bytes, 2 * MIB); /* what has another pin */
+	EXPECT_EQ(hugepin_deregister(d, &other, 1), 0);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	for (int i = 0; i < BLOCKS; i++)
+		hugepin_free(v[i].iov_base);
 }
 
 /* ------------------------------------------------------------------ statistics */

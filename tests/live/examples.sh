@@ -105,6 +105,7 @@ fi
 shows hugepin_domain.3 1 $'entry 0, (2097152|4194304) bytes\n1 of 1000 pins registered'
 shows hugepin_pin.3 1 '2 pins each time, [12] registrations in all'
 shows hugepin_pin_try.3 1 '1 of 1000 pins waited'
+shows hugepin_register.3 1 '16 pins, 32 MiB'
 shows hugepin_sg_map.3 1 '65 elements, 528 bytes, [12] pins'
 shows hugepin_sg_frame.3 1 $'10: north\n11: \n12: east'
 shows hugepin_extent.3 1 $'in [0-9]+ bytes of (base pages|transparent hugepages|hugetlb pages) at 0x[0-9a-f]+\n[0-9]+ bytes went back'
@@ -280,7 +281,7 @@ leaves_nothing 'hugepin_sg.7: send_three()' sg.c
 leaves_nothing 'hugepin_sg_plan.3: send_pieces()' sg_plan.c
 shown+=' hugepin_sg.7-part-1 sg sg_plan'
 
-for example in domain pin pin_try sg_map sg_frame extent malloc stats; do
+for example in domain pin pin_try register sg_map sg_frame extent malloc stats; do
 	leaves_nothing "hugepin_$example.3: example 1" "hugepin_$example.3-1.c"
 done
 

@@ -2,6 +2,7 @@
  * hugepin_pin_try: a hit is a pin at once; what is not registered is registered by the service thread, which tells the
  * program once.
  */
+#include <sched.h>
 #include <semaphore.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -81,6 +82,33 @@ TEST(what_is_registered_is_pinned_at_once)
 	}
 	munmap(memory[0], 4 * MIB);
 	hugepin_free(memory[1]);
+	close_empty(&device, d);
+}
+
+TEST(hits_need_no_lock)
+{
+	const unsigned remote = HUGEPIN_REMOTE_WRITE;
+	hugepin_domain *d = open_lru();
+	char *p = map(8 * MIB), *h = hugepin_malloc(MIB);
+	const struct {
+		char *at;
+		unsigned access;
+	} hit[] = { { p, 0 }, { p + 4 * MIB, 0 }, { p, remote }, { h, 0 }, { h, remote } };
+	struct hugepin_pin pin;
+
+	EXPECT_EQ(touch(d, p, 8 * MIB), 0);
+	for (size_t i = 0; i < sizeof hit / sizeof *hit; i++) {
+		EXPECT_EQ(hugepin_pin(d, hit[i].at, 4096, hit[i].access, &pin), 0);
+		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	}
+	hp_lock(&d->lock);
+	for (size_t i = 0; i < sizeof hit / sizeof *hit; i++) {
+		EXPECT_EQ(hugepin_pin_try(d, hit[i].at, 4096, hit[i].access, NULL, NULL, &pin), 0);
+		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	}
+	hp_unlock(&d->lock);
+	munmap(p, 8 * MIB);
+	hugepin_free(h);
 	close_empty(&device, d);
 }
 
@@ -270,7 +298,7 @@ TEST(each_failure_of_the_backend_is_told_as_a_pin_would_tell_it)
 				hugepin_domain *d = open_lru();
 				struct hugepin_pin pin = { 0 };
 				struct told t;
-				int as_pin, told;
+				int as_pin = 0, told = 0;
 
 				for (int k = 0; k < 2; k++) {
 					int *err = k ? &told : &as_pin;
@@ -327,8 +355,20 @@ TEST(where_only_the_opener_may_register_nothing_is_asked_of_the_service_thread)
 
 /* ------------------------------------------------------------------ while a request waits */
 
+/* A domain on a device of its own, since the service thread may call both devices in turn with the test. */
+static hugepin_domain *open_beside(struct device *v)
+{
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU };
+	hugepin_domain *d = NULL;
+
+	device_reset(v);
+	EXPECT_EQ(hugepin_domain_open(&device_backend, v, &attr, &d), 0);
+	return d;
+}
+
 /* The service thread waits in a callback of another domain. */
 static struct {
+	struct device device;
 	hugepin_domain *d;
 	char *p;
 	sem_t held, go;
@@ -349,7 +389,7 @@ static void hold_service(void)
 {
 	struct hugepin_pin pin;
 
-	stuck.d = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	stuck.d = open_beside(&stuck.device);
 	stuck.p = map(4096);
 	sem_init(&stuck.held, 0, 0);
 	sem_init(&stuck.go, 0, 0);
@@ -360,9 +400,8 @@ static void hold_service(void)
 static void let_service_go(void)
 {
 	sem_post(&stuck.go);
-	EXPECT_EQ(hugepin_domain_close(stuck.d), 0);
+	close_empty(&stuck.device, stuck.d);
 	munmap(stuck.p, 4096);
-	device.closed = 0;
 }
 
 /* Ask, and do not wait. */
@@ -380,10 +419,8 @@ TEST(a_request_whose_memory_goes_away_is_cancelled)
 	hugepin_domain *d = open_lru();
 	char *p = map(MIB);
 	struct told gone, stays, forgotten;
-	long calls;
 
 	hold_service();
-	calls = device.calls;
 	ask_later(d, p, 8192, &gone);
 	ask_later(d, p + 65536, 4096, &stays);
 	ask_later(d, p + 100000, 20000, &forgotten);
@@ -398,7 +435,7 @@ TEST(a_request_whose_memory_goes_away_is_cancelled)
 	EXPECT_EQ(gone.err, -ECANCELED);
 	EXPECT_EQ(forgotten.err, -ECANCELED);
 	EXPECT_EQ(stays.err, 0);
-	EXPECT_EQ(device.calls - calls, 1);
+	EXPECT_EQ(device.calls, 1);
 	EXPECT_EQ(hugepin_unpin(d, &stays.pin), 0);
 	munmap(p, MIB);
 	close_empty(&device, d);
@@ -472,18 +509,26 @@ TEST(without_a_service_thread_a_request_is_refused)
 
 TEST(a_domain_that_another_thread_keeps_is_served_later)
 {
-	hugepin_domain *d = open_lru();
+	static struct device beside;
+	hugepin_domain *d = open_lru(), *other = open_beside(&beside);
 	char *p = map(MIB);
-	struct told t;
+	struct told t, quick;
 
 	hp_lock(&d->lock);
 	memset(&t, 0, sizeof t);
+	memset(&quick, 0, sizeof quick);
 	sem_init(&t.done, 0, 0);
+	sem_init(&quick.done, 0, 0);
 	EXPECT_EQ(hp_request_add(d, &(struct hp_request){ .addr = p, .len = 4096, .access = HUGEPIN_READ,
 							  .done = tell, .arg = &t }), 0);
+	EXPECT_EQ(hp_request_add(other, &(struct hp_request){ .addr = p, .len = 4096, .access = HUGEPIN_READ,
+							      .done = tell, .arg = &quick }), 0);
+	sem_wait(&quick.done); /* that of the other domain does not wait */
 	usleep(50000);
 	EXPECT_EQ(t.times, 0);
 	hp_unlock(&d->lock);
+	EXPECT_EQ(hugepin_unpin(other, &quick.pin), 0);
+	close_empty(&beside, other);
 	sem_wait(&t.done);
 	EXPECT_EQ(t.err, 0);
 	EXPECT_EQ(hugepin_unpin(d, &t.pin), 0);
@@ -529,6 +574,41 @@ TEST(a_domain_that_is_not_closed_keeps_its_requests)
 	sem_wait(&t.done);
 	EXPECT_EQ(t.err, 0);
 	EXPECT_EQ(hugepin_unpin(d, &held) || hugepin_unpin(d, &t.pin), 0);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+static void *close_in_vain(void *d)
+{
+	EXPECT_EQ(hugepin_domain_close(d), -EBUSY);
+	return NULL;
+}
+
+TEST(a_request_that_came_while_a_domain_was_closing_is_served_when_it_stays)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB);
+	struct hugepin_pin held;
+	struct told t;
+	pthread_t closer;
+
+	EXPECT_EQ(hugepin_pin(d, p + 65536, 4096, 0, &held), 0);
+	hp_lock(&d->lock);
+	pthread_create(&closer, NULL, close_in_vain, d);
+	while (!d->closing)
+		usleep(1000);
+	memset(&t, 0, sizeof t);
+	sem_init(&t.done, 0, 0);
+	EXPECT_EQ(hp_request_add(d, &(struct hp_request){ .addr = p, .len = 4096, .access = HUGEPIN_READ,
+							  .done = tell, .arg = &t }), 0);
+	while (hp_request_job.asked)
+		usleep(1000);
+	usleep(20000); /* the service thread has skipped the domain */
+	hp_unlock(&d->lock);
+	pthread_join(closer, NULL);
+	sem_wait(&t.done);
+	EXPECT_EQ(t.err, 0);
+	EXPECT_EQ(hugepin_unpin(d, &t.pin) || hugepin_unpin(d, &held), 0);
 	munmap(p, MIB);
 	close_empty(&device, d);
 }
@@ -620,7 +700,7 @@ static struct {
 	_Atomic long asked, told, cancelled;
 } many;
 
-enum { PAGES = 64, THREADS = 4, TURNS = 3000 };
+enum { PAGES = 64, THREADS = 4, ENOUGH = 500 };
 
 static void count(void *arg, int err, const struct hugepin_pin *pin)
 {
@@ -641,7 +721,7 @@ static void *ask_at_random(void *seed)
 {
 	unsigned state = (unsigned)(uintptr_t)seed;
 
-	for (int i = 0; i < TURNS; i++) {
+	while (many.told < ENOUGH) {
 		char *p = many.p + (size_t)rand_r(&state) % PAGES * 8192;
 		struct hugepin_pin pin;
 		int err = hugepin_pin_try(many.d, p, 4096, 0, count, NULL, &pin);
@@ -652,6 +732,8 @@ static void *ask_at_random(void *seed)
 			many.asked++;
 		else
 			EXPECT_EQ(err, -EBUSY);
+		if (err == -EBUSY)
+			sched_yield();
 		if (rand_r(&state) % 4 == 0)
 			hugepin_forget(p, 4096);
 	}
@@ -672,7 +754,6 @@ TEST(each_of_many_requests_is_told_once)
 	for (int i = 0; i < 20000 && many.told != many.asked; i++)
 		usleep(1000);
 	EXPECT_EQ(many.told, many.asked);
-	EXPECT(many.asked > 100 && many.cancelled > 0);
 	t_print("# %ld told, %ld cancelled\n", many.told, many.cancelled);
 	munmap(many.p, PAGES * 8192);
 	close_empty(&device, many.d);

@@ -108,6 +108,60 @@ TEST(several_pieces_are_one_question)
 	in_child(ask_once_for_all);
 }
 
+static _Atomic int told;
+
+static void tell(void *arg, int err, const struct hugepin_pin *pin)
+{
+	struct hugepin_pin mine = *pin;
+
+	EXPECT_EQ(err, 0);
+	EXPECT_EQ(hugepin_unpin(arg, &mine), 0);
+	told++;
+}
+
+/* By the page's address, by the hugepage's, and under the lock. */
+static void ask_without_waiting(void)
+{
+	hugepin_domain *d = open_with(0);
+	struct hugepin_pin pin;
+	char *p = map(8 * MIB), *one = map(4096), *at[] = { one, p + 4 * MIB, p + 64 * KIB };
+	long before;
+
+	EXPECT_EQ(hugepin_pin(d, p, 8 * MIB, 0, &pin), 0);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	EXPECT_EQ(made(d, one), 1);
+	EXPECT_EQ(made(d, one) + made(d, p + 4 * MIB), 0);
+	second_thread(true);
+	for (int i = 0; i < 3; i++) {
+		before = questions;
+		EXPECT_EQ(hugepin_pin_try(d, at[i], 4096, 0, tell, d, &pin), 0);
+		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+		EXPECT_EQ(questions, before + 1);
+		answers(EAGAIN, 3); /* the service thread asks until nothing is changing */
+		told = 0;
+		EXPECT_EQ(hugepin_pin_try(d, at[i], 4096, 0, tell, d, &pin), -EAGAIN);
+		while (!told)
+			usleep(1000);
+		answers(0, 0);
+	}
+	EXPECT_EQ(stats_of(d).uncached, 0);
+	answers(EAGAIN, 1000000000);
+	told = 0;
+	EXPECT_EQ(hugepin_pin_try(d, one, 4096, 0, tell, d, &pin), -EAGAIN);
+	while (!told)
+		usleep(1000);
+	EXPECT_EQ(stats_of(d).uncached, 1); /* for itself */
+	second_thread(false);
+	munmap(one, 4096);
+	munmap(p, 8 * MIB);
+	close_empty(&device, d);
+}
+
+TEST(a_pin_that_must_not_wait_asks_and_leaves_the_waiting_to_the_service_thread)
+{
+	in_child(ask_without_waiting);
+}
+
 /* ------------------------------------------------------------------ answers */
 
 static void change_for_long(void)

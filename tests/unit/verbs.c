@@ -160,7 +160,7 @@ TEST(limits_are_those_that_the_device_says_where_it_has_any)
 	}
 	EXPECT_EQ(l.regs_max, 0);
 	EXPECT_EQ(l.bytes_max, 0);
-	EXPECT_EQ(l.flags, 0);
+	EXPECT_EQ(l.flags, HUGEPIN_LIMIT_PARALLEL);
 	EXPECT_EQ(l.access, HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE | HUGEPIN_RELAXED);
 	dev.attr.orig_attr.atomic_cap = IBV_ATOMIC_HCA;
 	dev.attr.orig_attr.max_mr = 1;
@@ -181,14 +181,14 @@ TEST(a_device_has_memory_on_demand_if_all_of_it_may_be)
 		all |= needed[i];
 	dev.attr.odp_caps.general_caps = IBV_ODP_SUPPORT;
 	dev.attr.odp_caps.per_transport_caps.rc_odp_caps = all;
-	EXPECT_EQ(limits_now().flags, HUGEPIN_LIMIT_ODP);
+	EXPECT_EQ(limits_now().flags, HUGEPIN_LIMIT_ODP | HUGEPIN_LIMIT_PARALLEL);
 	for (int i = 0; i < 4; i++) {
 		dev.attr.odp_caps.per_transport_caps.rc_odp_caps = all & ~needed[i];
-		EXPECT_EQ(limits_now().flags, 0);
+		EXPECT_EQ(limits_now().flags, HUGEPIN_LIMIT_PARALLEL);
 	}
 	dev.attr.odp_caps.per_transport_caps.rc_odp_caps = all;
 	dev.attr.odp_caps.general_caps = 0;
-	EXPECT_EQ(limits_now().flags, 0);
+	EXPECT_EQ(limits_now().flags, HUGEPIN_LIMIT_PARALLEL);
 }
 
 static void limit_locked(void)
