@@ -55,6 +55,7 @@ $(addprefix $(BUILD)/,$(addprefix reg/,cover.o domain.o domains.o gone.o helper.
 # Call sites are seen through it.
 FLAGS_sge := $(FLAGS_base) -fno-omit-frame-pointer
 FLAGS_hooks := $(FLAGS_base)
+FLAGS_lend := $(FLAGS_base)
 # Where `hugepin run` looks at last, if the drop-in is not beside the command, as in build/. One object is compiled anew for
 # `make install`, so that LIBDIR changes no other.
 FLAGS_cmd := -DHP_LIBDIR='"/usr/local/lib"'
@@ -70,7 +71,7 @@ comma := ,
 VERSION := $(shell awk '/^.define HUGEPIN_VERSION_M/ { v = v "." $$3 } END { print substr(v, 2) }' include/hugepin.h)
 SO := $(firstword $(subst ., ,$(VERSION)))
 
-LIB_SRC := $(filter-out reg/backend/verbs.c,$(sort $(wildcard base/*.c alloc/*.c reg/*.c reg/*/*.c sge/map.c sge/frame.c)))
+LIB_SRC := $(filter-out reg/backend/verbs.c,$(sort $(wildcard base/*.c alloc/*.c reg/*.c reg/*/*.c lend/*.c sge/map.c sge/frame.c)))
 LIB_LIBS := -luring
 # Needs libibverbs; of ours the public API, and the clock.
 VERBS_SRC := reg/backend/verbs.c $(filter-out sge/map.c sge/frame.c,$(sort $(wildcard sge/*.c)))
@@ -96,7 +97,7 @@ all: $(BUILD)/libhugepin.so $(BUILD)/libhugepin.a $(if $(SAN),,$(BUILD)/libhugep
 	$(BUILD)/libhugepin-verbs.so $(if $(SAN),,mpi) hooks $(BUILD)/hugepin ## build the libraries and the command
 
 -include bench/bench.mk
--include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg reg/backend reg/policy dropin sge mpi hooks cmd examples installed $(addprefix tests/,unit live guest soak)))
+-include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg reg/backend reg/policy lend dropin sge mpi hooks cmd examples installed $(addprefix tests/,unit live guest soak)))
 
 # What objects were compiled with; changes only when that does.
 COMMAND = $(CC) $(FLAGS) $(FLAGS_reg) $(FLAGS_sge) $(FLAGS_cmd)

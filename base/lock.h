@@ -16,6 +16,7 @@
 #include "base/base.h"
 
 enum hp_rank {
+	HP_RANK_LEND, /* one lend: held during send() and across calls of the pin cache; the list of lends */
 	HP_RANK_OPEN, /* opening and closing of domains */
 	HP_RANK_DOMAIN, /* one domain of the pin cache: held across its backend's calls */
 	HP_RANK_WATCH, /* the watchers' table: held while callbacks run, which may allocate */

@@ -49,6 +49,10 @@ $(BENCH)/helper: bench/helper.c $(LIB_OBJ) $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  BENCH   $<'
 	$(Q)$(CC) $(FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LIB_OBJ) $(LIB_LIBS)
+$(BENCH)/borrow: bench/borrow.c bench/common.h include/hugepin.h $(BUILD)/libhugepin.so $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo '  BENCH   $<'
+	$(Q)$(BENCH_PIN)
 $(BENCH)/hot: bench/hot.c bench/common.h $(BUILD)/libhugepin.so $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  BENCH   $<'
@@ -63,7 +67,7 @@ $(BENCH)/sg: bench/sg.c bench/common.h sge/wqe.h $(BUILD)/libhugepin.so $(BUILD)
 tests: $(if $(SAN),,$(BENCH)/sg)
 
 tests: $(if $(SAN),,$(BENCH)/gather $(BENCH)/counted)
-bench: $(BENCH)/alloc $(BENCH)/nothing.so $(BENCH_PAPI)
+bench: $(BENCH)/alloc $(BENCH)/nothing.so $(BENCH)/borrow $(BENCH_PAPI)
 
 # The second make sees what setup has installed.
 bench-alloc: ## measure against other allocators; ARGS are bench/run-alloc's

@@ -11,6 +11,7 @@
 #define PLACES_MAX ((uint32_t)1 << 19)
 #define DOMAIN_SIZE_MAX 65536
 #define STRIDE_MAX 1024
+#define PEERS_MAX 65536 /* peers of a lend that are looked at */
 #define STEP 256 /* entries read at a time */
 /* At most so many bytes of counters are read: their list may be endless, or may be of thousands of threads. */
 #define COUNTS_BYTES_MAX ((uint64_t)256 << 20)
@@ -111,6 +112,59 @@ static void differ(struct hp_look_domain *d, const struct hp_look_domain *was)
 #undef DIFFERENCE
 }
 
+/* ------------------------------------------------------------------ lends */
+
+static uint64_t bytes_of(const struct hp_look_peer *p)
+{
+	const uint64_t sum = p->stats.lent_bytes + p->stats.borrowed_bytes;
+
+	return sum < p->stats.lent_bytes ? UINT64_MAX : sum;
+}
+
+/* Keep the peers with most bytes, in this order. */
+static void add_peer(struct hp_look_domain *d, const struct hp_look_peer *p)
+{
+	uint32_t at = d->peers_shown;
+
+	if (!p->stats.lent && !p->stats.borrowed)
+		return;
+	d->peers++;
+	while (at && bytes_of(&d->peer[at - 1]) < bytes_of(p)) {
+		if (at < HP_LOOK_PEERS)
+			d->peer[at] = d->peer[at - 1];
+		at--;
+	}
+	if (at < HP_LOOK_PEERS)
+		d->peer[at] = *p;
+	d->peers_shown += d->peers_shown < HP_LOOK_PEERS;
+}
+
+static void read_lend(const struct hp_source *s, struct hp_look *look, struct hp_look_domain *d, uint64_t lend)
+{
+	__typeof__(look->view.lend) *v = &look->view.lend;
+	const uint64_t table = word(s, lend + v->table);
+	uint32_t peers = half(s, lend + v->peers);
+	unsigned char raw[STRIDE_MAX];
+
+	d->lends = true;
+	d->lent = word(s, lend + v->lent);
+	d->idle = word(s, lend + v->idle);
+	if (peers > PEERS_MAX) {
+		peers = PEERS_MAX;
+		look->partial = true;
+	}
+	for (uint32_t i = 0; i < peers; i++) {
+		struct hp_look_peer p = { .number = i };
+
+		if (!table || !get(s, table + (uint64_t)i * v->stride, raw, v->stride)) {
+			look->partial = true;
+			return;
+		}
+		memcpy(&p.stats, raw + v->stats, least(least(v->stats_size, sizeof p.stats), v->stride - v->stats));
+		add_peer(d, &p);
+	}
+}
+
 static void read_domain(const struct hp_source *s, struct hp_look *look, const struct hp_look *before, uint32_t number)
 {
 	__typeof__(look->view.domain) *v = &look->view.domain;
@@ -130,6 +184,8 @@ static void read_domain(const struct hp_source *s, struct hp_look *look, const s
 		memcpy(&d->stats, raw + v->stats, least(least(v->stats_size, sizeof d->stats), v->size - v->stats));
 	if (before)
 		differ(d, same(before, d));
+	if (look->view.lend.stride && word_at(raw, v->size, look->view.lend.lender))
+		read_lend(s, look, d, word_at(raw, v->size, look->view.lend.lend));
 	look->domains++;
 }
 
@@ -275,6 +331,8 @@ static bool is_sane(const struct hp_view *v)
 		return false;
 	if (v->heap.size && (v->heap.stride > STRIDE_MAX || v->heap.state >= v->heap.stride ||
 			     v->heap.kind >= v->heap.stride || v->heap.page_shift > 63))
+		return false;
+	if (v->lend.stride > STRIDE_MAX || (v->lend.stride && v->lend.stats > v->lend.stride))
 		return false;
 	return !v->domain.domains || (v->domain.count <= HUGEPIN_DOMAINS_MAX && v->domain.size <= DOMAIN_SIZE_MAX &&
 				      v->region.stride <= STRIDE_MAX && v->counts.stride <= STRIDE_MAX);

@@ -33,6 +33,13 @@ struct hp_look_region {
 	int8_t backing; /* HUGEPIN_KIND_* of its weakest page; -1: not known */
 };
 
+/* A peer of a domain's lend. */
+struct hp_look_peer {
+	uint32_t number;
+	struct hugepin_lend_stats stats;
+};
+enum { HP_LOOK_PEERS = 8 };
+
 struct hp_look_domain {
 	uint64_t address, ref; /* together they identify the domain */
 	uint64_t helper; /* address of the helper; 0: none */
@@ -42,6 +49,10 @@ struct hp_look_domain {
 	uint64_t out, pins; /* of all regions of the domain */
 	struct hp_look_region *region; /* largest first; only the first `details` have site and backing */
 	uint32_t regions;
+	bool lends; /* the domain has a lend */
+	uint64_t lent, idle; /* bytes */
+	uint32_t peers, peers_shown; /* peers: those that have or gave keys */
+	struct hp_look_peer peer[HP_LOOK_PEERS]; /* those with most bytes, most first */
 };
 
 struct hp_look {

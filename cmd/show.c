@@ -169,6 +169,22 @@ static void print_region(FILE *to, const struct hp_process *p, const struct hp_l
 	fputc('\n', to);
 }
 
+static void print_lend(FILE *to, const struct hp_look_domain *d)
+{
+	print_bytes(to, "  lend    lent ", d->lent);
+	print_bytes(to, ", idle ", d->idle);
+	fprintf(to, "; peers %" PRIu32 "\n", d->peers);
+	for (uint32_t i = 0; i < d->peers_shown; i++) {
+		const struct hugepin_lend_stats *const s = &d->peer[i].stats;
+
+		fprintf(to, "          %" PRIu32 ":", d->peer[i].number);
+		print_bytes(to, " lent ", s->lent_bytes);
+		print_bytes(to, ", borrowed ", s->borrowed_bytes);
+		fprintf(to, "; asked %" PRIu64 ", waited %" PRIu64 ", refused %" PRIu64 ", recalls %" PRIu64 ", recalled %" PRIu64 "\n",
+			s->asked, s->waited, s->refused, s->recalls, s->recalled);
+	}
+}
+
 static void print_domain(FILE *to, const struct hp_process *p, const struct hp_look *look,
 			 const struct hp_look_domain *d, uint32_t regions)
 {
@@ -187,6 +203,8 @@ static void print_domain(FILE *to, const struct hp_process *p, const struct hp_l
 	print_rates(to, look, d);
 	if (d->helper)
 		print_helper(to, look, d);
+	if (d->lends)
+		print_lend(to, d);
 	if (d->regions && regions)
 		fprintf(to, "  %14s %10s %6s %9s  %s\n", "ADDRESS", "LENGTH", "OUT", "PINS/S", "MEMORY");
 	for (uint32_t i = 0; i < d->regions && i < regions; i++)
@@ -240,6 +258,36 @@ static json_t *region_object(const struct hp_process *p, const struct hp_look_re
 	return o;
 }
 
+/* The members that are of all peers only are left out. */
+static json_t *lend_object(const struct hp_look_domain *d)
+{
+	json_t *const o = json_object(), *const list = json_array();
+
+	put_number(o, "lent_bytes", d->lent);
+	put_number(o, "idle_bytes", d->idle);
+	put_number(o, "peers", d->peers);
+	for (uint32_t i = 0; i < d->peers_shown; i++) {
+		const struct hugepin_lend_stats *const s = &d->peer[i].stats;
+		json_t *const p = json_object();
+
+		put_number(p, "peer", d->peer[i].number);
+		put_number(p, "lent_bytes", s->lent_bytes);
+		put_number(p, "lent", s->lent);
+		put_number(p, "borrowed_bytes", s->borrowed_bytes);
+		put_number(p, "borrowed", s->borrowed);
+		put_number(p, "asked", s->asked);
+		put_number(p, "waited", s->waited);
+		put_number(p, "refused", s->refused);
+		put_number(p, "asks", s->asks);
+		put_number(p, "denied", s->denied);
+		put_number(p, "recalls", s->recalls);
+		put_number(p, "recalled", s->recalled);
+		json_array_append_new(list, p);
+	}
+	json_object_set_new(o, "most", list);
+	return o;
+}
+
 static json_t *domain_object(const struct hp_process *p, const struct hp_look *look, const struct hp_look_domain *d,
 			     uint32_t regions)
 {
@@ -266,6 +314,7 @@ static json_t *domain_object(const struct hp_process *p, const struct hp_look *l
 	put_number(since, "late", d->since.late);
 	put_number(since, "records_lost", d->since.records_lost);
 	json_object_set_new(o, "interval", since);
+	json_object_set_new(o, "lend", d->lends ? lend_object(d) : json_null());
 	for (uint32_t i = 0; i < d->regions && i < regions; i++)
 		json_array_append_new(list, region_object(p, &d->region[i]));
 	json_object_set_new(o, "registrations", list);

@@ -37,9 +37,15 @@ static inline uint64_t hp_lookup_exact(uintptr_t start, uintptr_t end, unsigned 
 	return hp_lookup_hash(hp_lookup_hash(start >> 12) + (end >> 12) + ((uint64_t)access << 48));
 }
 
+/* The words of the bucket, in a table of 2^(64 - shift) buckets. */
+static inline _Atomic uint32_t *hp_lookup_words(_Atomic uint32_t *table, uint32_t shift, uint64_t hash)
+{
+	return &table[(hash >> shift) * HP_LOOKUP_WAYS];
+}
+
 static inline _Atomic uint32_t *hp_lookup_bucket(const hugepin_domain *d, uint64_t hash)
 {
-	return &d->lookup[(hash >> atomic_load_explicit(&d->lookup_shift, memory_order_relaxed)) * HP_LOOKUP_WAYS];
+	return hp_lookup_words(d->lookup, atomic_load_explicit(&d->lookup_shift, memory_order_relaxed), hash);
 }
 
 static inline uint32_t hp_lookup_check(uint64_t hash)
@@ -61,6 +67,9 @@ static inline uint32_t hp_lookup_index(const _Atomic uint32_t *words, uint32_t c
 	_Static_assert(HP_LOOKUP_WAYS == 4, "");
 	return (is_a ? a : is_b ? b : is_c ? c : d) >> HP_LOOKUP_CHECK_BITS;
 }
+
+/* Put an index into its bucket. Returns whether another one had to leave. One thread at a time. */
+bool hp_lookup_put(_Atomic uint32_t *words, uint64_t hash, uint32_t index);
 
 /* Let pins at addr find r, which covers addr. An exact region is found by all pins that it serves, whatever addr is. Call
  * with the domain's lock. */

@@ -106,6 +106,7 @@ shows hugepin_domain.3 1 $'entry 0, (2097152|4194304) bytes\n1 of 1000 pins regi
 shows hugepin_pin.3 1 '2 pins each time, [12] registrations in all'
 shows hugepin_pin_try.3 1 '1 of 1000 pins waited'
 shows hugepin_register.3 1 '16 pins, 32 MiB'
+shows hugepin_lend.3 1 'borrowed already, by 2 messages'
 shows hugepin_sg_map.3 1 '65 elements, 528 bytes, [12] pins'
 shows hugepin_sg_frame.3 1 $'10: north\n11: \n12: east'
 shows hugepin_extent.3 1 $'in [0-9]+ bytes of (base pages|transparent hugepages|hugetlb pages) at 0x[0-9a-f]+\n[0-9]+ bytes went back'

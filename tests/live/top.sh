@@ -143,6 +143,22 @@ wait $watcher
 says 'ended before there is anything to see it has failed' 1 '^$' \
 	timeout --preserve-status 1 "$hugepin" top --once -d 60 "$pid"
 
+# ---------------------------------------------------------------- a process that lends
+
+stop
+pinner ./pinner lend
+once "$pid" >text 2>&1
+for what in '^domain 4  nothing, lru$' '^  lend    lent 4 MiB, idle [^;]*; peers 1$' \
+	'^          2: lent 4 MiB, borrowed 4 MiB; asked 1, waited 0, refused 0, recalls 0, recalled 0$'; do
+	works "shows: $what" grep -Eq -e "$what" text
+done
+once --json "$pid" >json 2>err
+sees 'what is lent, and to whom' 'o["domains"][4]["lend"]["lent_bytes"] == 4 << 20 and o["domains"][4]["lend"]["peers"] == 1 and
+	o["domains"][4]["lend"]["most"][0]["peer"] == 2 and o["domains"][4]["lend"]["most"][0]["borrowed"] == 1'
+sees 'nothing of domains that do not lend' 'o["domains"][0]["lend"] is None'
+stop
+pinner ./pinner
+
 # ---------------------------------------------------------------- the screen
 
 cat >screen.py <<'END'

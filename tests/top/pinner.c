@@ -1,7 +1,7 @@
 /*
  * A process for `hugepin top` to look at: a heap, and domains of several policies and backends. Says on stdout what is to be
  * seen, then pins and unpins until its input ends. "fork": waits in a child. "alone": pins nothing, and keeps others out.
- * "many": 20000 registrations more.
+ * "many": 20000 registrations more. "lend": lends memory to peers that ask by themselves.
  */
 #include <hugepin.h>
 #include <hugepin_uring.h>
@@ -88,6 +88,80 @@ static int input_ended(void)
 	return poll(&fd, 1, 1) == 1 && read(0, &c, 1) <= 0;
 }
 
+/* ------------------------------------------------------------------ lending */
+
+static int reg_nothing(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
+{
+	(void)ctx, (void)addr, (void)len, (void)access;
+	*ret_ = (struct hugepin_reg){ 1, 1, 0 };
+	return 0;
+}
+
+static int dereg_nothing(void *ctx, struct hugepin_reg *reg)
+{
+	(void)ctx, (void)reg;
+	return 0;
+}
+
+static int limits_of_all(void *ctx, struct hugepin_limits *ret_)
+{
+	(void)ctx;
+	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE };
+	return 0;
+}
+
+static struct {
+	uint32_t peer;
+	size_t len;
+	char bytes[HUGEPIN_LEND_MESSAGE_MAX];
+} wire[64];
+static unsigned wired;
+static char *lent;
+enum { LENT = 4 << 20, PEERS = 3 };
+
+static int send_message(void *arg, uint32_t peer, const void *msg, size_t len)
+{
+	(void)arg;
+	wire[wired].peer = peer;
+	wire[wired].len = len;
+	memcpy(wire[wired++].bytes, msg, len);
+	return 0;
+}
+
+static void ready(void *arg, void *token, int err, const struct hugepin_far *key)
+{
+	(void)arg, (void)token, (void)err, (void)key;
+}
+
+static int offer(void *arg, uint32_t peer, uint64_t addr, size_t len, struct iovec *ret_buffer)
+{
+	(void)arg, (void)peer, (void)addr, (void)len;
+	*ret_buffer = (struct iovec){ lent, LENT };
+	return 0;
+}
+
+/* The process is its own peer 2: it has a key of its memory. */
+static void lend_to_itself(void)
+{
+	static const struct hugepin_backend backend = {
+		.size = sizeof backend, .name = "nothing", .reg = reg_nothing, .dereg = dereg_nothing, .limits = limits_of_all
+	};
+	struct hugepin_lend_attr attr = { .size = sizeof attr,
+					  .peers = PEERS,
+					  .send = send_message,
+					  .ready = ready,
+					  .offer = offer };
+	hugepin_domain *const d = open_with(&backend, HUGEPIN_POLICY_LRU, 512 * MIB);
+	hugepin_lend *l;
+	struct hugepin_far key;
+
+	lent = (char *)(((size_t)map(2 * LENT) + LENT - 1) & ~(size_t)(LENT - 1));
+	need(hugepin_lend_open(d, &attr, NULL, &l) == 0, "no lend");
+	need(hugepin_lend_key(l, 2, (size_t)lent, 1, NULL, &key) == 0, "no question");
+	for (unsigned i = 0; i < wired; i++)
+		need(hugepin_lend_message(l, wire[i].peer, wire[i].bytes, wire[i].len) == 0, "no answer");
+}
+
 int main(int argc, char **argv)
 {
 	const char *const how = argc > 1 ? argv[1] : "";
@@ -111,6 +185,8 @@ int main(int argc, char **argv)
 			;
 		return 0;
 	}
+	if (!strcmp(how, "lend"))
+		lend_to_itself();
 	use(arena, buffer, 8 * MIB);
 	use(rings, map_named("mapped", MIB), MIB);
 	for (int i = 0; i < HELD; i++)

@@ -11,6 +11,7 @@
 #include "alloc/pages.h"
 #include "alloc/small.h"
 #include "cmd/look.h"
+#include "lend/lend.h"
 #include "reg/domains.h"
 #include "tests/any.h"
 #include "tests/device.h"
@@ -475,6 +476,57 @@ TEST(noise_is_looked_at_without_harm)
 		}
 		hp_look_free(&a);
 	}
+}
+
+static int no_send(void *arg, uint32_t peer, const void *msg, size_t len)
+{
+	(void)arg, (void)peer, (void)msg, (void)len;
+	return 0;
+}
+
+static void no_ready(void *arg, void *token, int err, const struct hugepin_far *key)
+{
+	(void)arg, (void)token, (void)err, (void)key;
+}
+
+static int no_offer(void *arg, uint32_t peer, uint64_t addr, size_t len, struct iovec *ret_buffer)
+{
+	(void)arg, (void)peer, (void)addr, (void)len, (void)ret_buffer;
+	return -EACCES;
+}
+
+TEST(peers_with_most_bytes_are_seen_first)
+{
+	enum { PEERS = 12, HAVE = 11 };
+	struct hugepin_lend_attr attr = { .size = sizeof attr,
+					  .peers = PEERS,
+					  .send = no_send,
+					  .ready = no_ready,
+					  .offer = no_offer };
+	hugepin_domain *d = open_as(HUGEPIN_POLICY_LRU, 64 * MIB);
+	const struct hp_look_domain *seen;
+	hugepin_lend *l = NULL;
+
+	EXPECT(!look()->domain[0].lends);
+	EXPECT_EQ(hugepin_lend_open(d, &attr, NULL, &l), 0);
+	for (uint32_t i = 0; i < HAVE; i++) {
+		l->peer[i].stats.lent = i % 2;
+		l->peer[i].stats.borrowed = !(i % 2);
+		l->peer[i].stats.lent_bytes = (i * 5 % HAVE + 1) * MIB;
+	}
+	l->lender.idle = 12345;
+	seen = &look()->domain[0];
+	EXPECT(seen->lends && seen->idle == 12345 && seen->lent == 0);
+	EXPECT(seen->peers == HAVE && seen->peers_shown == HP_LOOK_PEERS);
+	for (uint32_t i = 0; i < HP_LOOK_PEERS; i++) {
+		EXPECT_EQ(seen->peer[i].stats.lent_bytes, (HAVE - i) * MIB);
+		EXPECT_EQ(seen->peer[i].stats.lent_bytes, l->peer[seen->peer[i].number].stats.lent_bytes);
+	}
+	l->lender.idle = 0;
+	EXPECT_EQ(hugepin_lend_close(l), 0);
+	EXPECT(!look()->domain[0].lends);
+	look_away();
+	EXPECT_EQ(hugepin_domain_close(d), 0);
 }
 
 T_MAIN

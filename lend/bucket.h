@@ -1,0 +1,35 @@
+/*
+ * Buckets by their names, for lender.c. See bucket.c.
+ */
+#ifndef HP_LEND_BUCKET_H
+#define HP_LEND_BUCKET_H
+
+#include "lend/lender.h"
+
+/* What was to be pinned. A bucket keeps its name if the device registers less. */
+struct hp_bucket_name {
+	uint64_t base, want;
+};
+
+uint64_t hp_bucket_hash(struct hp_bucket_name n);
+
+/* The bytes of the base pages that a range touches. */
+uint64_t hp_bucket_page_bytes(uint64_t base, uint64_t len);
+
+/* The part of the question's buffer in the aligned piece around its address. */
+struct hp_bucket_name hp_bucket_piece(const struct hp_question *q, unsigned class);
+
+/* The bucket of that name that contains addr, the newest one, or NULL. */
+struct hp_bucket *hp_bucket_find(const struct hp_lending *ln, struct hp_bucket_name n, uint64_t addr);
+
+/* Take a bucket out of all tables and sums. It is the caller's to free. */
+void hp_bucket_detach(struct hp_lending *ln, struct hp_bucket *b);
+
+/* A bucket of `bytes` is made. If one of that name was dropped, more is kept idle from now on. Returns whether its last loan had
+ * ended because room was wanted. */
+bool hp_bucket_regret(struct hp_lending *ln, struct hp_bucket_name n, uint64_t bytes);
+
+/* Count a question, once. At the end of an epoch the size of buckets may change. */
+void hp_bucket_count(struct hp_lending *ln, struct hp_question *q);
+
+#endif

@@ -1,0 +1,411 @@
+/*
+ * Borrowed keys. lend.h has how hits find them. Call with the lend's lock, except hp_far_unused().
+ *
+ * The borrower's side must find the key that contains an address, whatever the lengths of keys are. So a key stands in a hash
+ * table by the frames that it touches, of a size that makes these two at most: its own length, rounded up to a power of two. A
+ * find looks at each size of which there are keys, and there are as many sizes as bits of an address.
+ *
+ * What was not used for longest is found by a clock (second chance): a hit sets `used` only once, and a look clears it.
+ */
+#include <errno.h>
+#include <sys/mman.h>
+
+#include "base/barrier.h"
+#include "lend/key.h"
+#include "lend/lend.h"
+#include "reg/counts.h"
+#include "reg/lent.h"
+#include "reg/lookup.h"
+
+enum { FAR_STEP = 512, LEVEL_MIN = 6, LEVEL_MAX = 63 };
+#define TABLE_BYTES (HP_REGIONS_MAX * sizeof(struct hp_far))
+_Static_assert(sizeof(struct hp_far) == 128, "");
+_Static_assert(HP_REGIONS_MAX <= 1u << HP_KEY_SLOT_BITS, "slots and indexes of a ref");
+
+/* ------------------------------------------------------------------ tables */
+
+int hp_far_open(hugepin_lend *l)
+{
+	static _Atomic uint32_t opened;
+	uint64_t head;
+
+	TAILQ_INIT(&l->far_free);
+	TAILQ_INIT(&l->leaving);
+	l->far = hp_meta_reserve(TABLE_BYTES);
+	l->lookup = hp_meta_map(HP_LOOKUP_BYTES);
+	/* The kernel empties the keys in a child of fork, so no hit there gives a key of the parent. */
+	if (!l->far || !l->lookup || madvise(l->far, TABLE_BYTES, MADV_WIPEONFORK) != 0 ||
+	    !hp_meta_open(l->far, FAR_STEP * sizeof *l->far) || !hp_table_init(&l->by_ref) || !hp_table_init(&l->by_frame))
+		return -ENOMEM;
+	atomic_store_explicit(&l->lookup_shift, 64 - HP_LOOKUP_BITS_MIN, memory_order_relaxed);
+	l->far_opened = FAR_STEP;
+	l->far_used = 1; /* the first is the head */
+	do
+		head = (uint64_t)(atomic_fetch_add_explicit(&opened, 1, memory_order_relaxed) + 1) << HP_KEY_HEAD_SHIFT;
+	while (!head);
+	l->far[0].name = head;
+	return 0;
+}
+
+static struct hp_far *slot_of(hugepin_lend *l, uint32_t slot)
+{
+	return &l->far[slot];
+}
+
+static void give_index(struct hp_far *f)
+{
+	/* The uses were no pins. */
+	atomic_fetch_add_explicit(&hp_counts_undone, hp_counts_made(f->index) - f->made, memory_order_relaxed);
+	hp_lent_index_free(f->index);
+	f->index = 0;
+}
+
+void hp_far_close(hugepin_lend *l, bool child)
+{
+	for (uint32_t i = 1; !child && i < l->far_used; i++)
+		if (slot_of(l, i)->index)
+			give_index(slot_of(l, i));
+	if (l->far)
+		hp_meta_unmap(l->far, TABLE_BYTES);
+	if (l->lookup)
+		hp_meta_unmap(l->lookup, HP_LOOKUP_BYTES);
+	if (child)
+		return;
+	hp_table_free(&l->by_ref);
+	hp_table_free(&l->by_frame);
+}
+
+uint64_t hp_far_bytes(const hugepin_lend *l)
+{
+	unsigned bits = 64 - atomic_load_explicit(&l->lookup_shift, memory_order_relaxed);
+
+	return l->far_opened * sizeof *l->far + ((uint64_t)16 << bits) + hp_table_bytes(&l->by_ref) +
+	       hp_table_bytes(&l->by_frame);
+}
+
+/* ------------------------------------------------------------------ finding */
+
+/* The last byte. */
+static uint64_t last_of(const struct hp_far *f)
+{
+	return f->start + f->len - 1;
+}
+
+static unsigned level_of(const struct hp_far *f)
+{
+	unsigned level = f->len > 1 ? 64 - (unsigned)__builtin_clzll(f->len - 1) : 0;
+
+	return HP_MIN(HP_MAX(level, (unsigned)LEVEL_MIN), (unsigned)LEVEL_MAX);
+}
+
+static uint64_t frame_hash(uint32_t peer, uint64_t addr, unsigned level)
+{
+	return hp_lend_hash(addr >> level, (uint64_t)peer << 8 | level);
+}
+
+/* The number of frames that f touches, 1 or 2. */
+static int frames_of(const struct hp_far *f, unsigned level)
+{
+	return f->start >> level == last_of(f) >> level ? 1 : 2;
+}
+
+static void add_frames(hugepin_lend *l, struct hp_far *f)
+{
+	unsigned level = level_of(f);
+
+	hp_table_add(&l->by_frame, &f->by_frame[0], frame_hash(f->peer, f->start, level));
+	if (frames_of(f, level) == 2)
+		hp_table_add(&l->by_frame, &f->by_frame[1], frame_hash(f->peer, last_of(f), level));
+	l->frame_level_count[level]++;
+	l->frame_levels |= UINT64_C(1) << level;
+}
+
+static void remove_frames(hugepin_lend *l, struct hp_far *f)
+{
+	unsigned level = level_of(f);
+
+	hp_table_remove(&l->by_frame, &f->by_frame[0]);
+	if (frames_of(f, level) == 2)
+		hp_table_remove(&l->by_frame, &f->by_frame[1]);
+	if (!--l->frame_level_count[level])
+		l->frame_levels &= ~(UINT64_C(1) << level);
+}
+
+struct hp_far *hp_far_find(hugepin_lend *l, uint32_t peer, uint64_t addr)
+{
+	struct hp_far *found = NULL;
+
+	for (uint64_t left = l->frame_levels; left; left &= left - 1) {
+		unsigned level = (unsigned)__builtin_ctzll(left);
+		struct hp_link *at = hp_table_first(&l->by_frame, frame_hash(peer, addr, level));
+
+		for (; at; at = hp_table_next(at)) {
+			/* The link is the first or the second of the entry, whose size is its alignment. */
+			struct hp_far *f = (struct hp_far *)((uintptr_t)at & ~(sizeof *f - 1));
+
+			if (f->peer == peer && addr - f->start < f->len && (!found || last_of(f) > last_of(found)))
+				found = f;
+		}
+	}
+	return found;
+}
+
+struct hp_far *hp_far_by_ref(hugepin_lend *l, uint32_t peer, uint64_t ref)
+{
+	struct hp_link *at = hp_table_first(&l->by_ref, hp_lend_hash(ref, peer));
+
+	for (; at; at = hp_table_next(at)) {
+		struct hp_far *f = HP_OF(at, struct hp_far, by_ref);
+
+		if (f->ref == ref && f->peer == peer)
+			return f;
+	}
+	return NULL;
+}
+
+/* Let hits at addr find f. The table doubles when half of its buckets have lost a word to another. Growing changes the bucket
+ * of each frame, so each old word is missed once. */
+static void remember(hugepin_lend *l, const struct hp_far *f, uint64_t addr)
+{
+	uint64_t page = addr & ~(uint64_t)(HP_PAGE - 1), hash;
+	unsigned bits = 64 - atomic_load_explicit(&l->lookup_shift, memory_order_relaxed);
+
+	hash = f->start <= page && last_of(f) - page >= HP_PAGE - 1 ? hp_key_hugepage(f->peer, addr) : hp_key_page(f->peer, addr);
+	if (hp_lookup_put(hp_lookup_words(l->lookup, 64 - bits, hash), hash, (uint32_t)(f - l->far)) &&
+	    ++l->lookup_clashes >= 1u << bits >> 1 && bits < HP_LOOKUP_BITS_MAX) {
+		l->lookup_clashes = 0;
+		atomic_store_explicit(&l->lookup_shift, 64 - (bits + 1), memory_order_relaxed);
+	}
+}
+
+void hp_far_use(hugepin_lend *l, struct hp_far *f, uint64_t addr, uint64_t len, struct hugepin_far *ret_)
+{
+	hp_count(&hp_counts_self[f->index].pins);
+	HP_WRITE(f->used, 1);
+	remember(l, f, addr);
+	hp_key_fill(ret_, addr, HP_MIN(len, f->start + f->len - addr), f->keys, f->name);
+}
+
+/* ------------------------------------------------------------------ beginning and ending */
+
+struct hp_far *hp_far_reserve(hugepin_lend *l)
+{
+	struct hp_far *f = TAILQ_FIRST(&l->far_free);
+	uint32_t index;
+
+	if (!f && l->far_used == l->far_opened) {
+		if (l->far_opened == HP_REGIONS_MAX ||
+		    !hp_meta_open(&l->far[l->far_opened], FAR_STEP * sizeof *l->far))
+			return NULL;
+		l->far_opened += FAR_STEP;
+	}
+	index = hp_lent_index_new();
+	if (!index)
+		return NULL;
+	if (f)
+		TAILQ_REMOVE(&l->far_free, f, order);
+	else
+		f = &l->far[l->far_used++];
+	f->index = index;
+	f->made = hp_counts_made(index);
+	return f;
+}
+
+void hp_far_unreserve(hugepin_lend *l, struct hp_far *f)
+{
+	give_index(f);
+	HP_WRITE(f->state, HP_FAR_FREE);
+	TAILQ_INSERT_HEAD(&l->far_free, f, order);
+}
+
+/* Give f a tag that it never had, so that hits find it. The other members are written before; pairs with HP_READ in
+ * hugepin_lend_key(). */
+static void publish(hugepin_lend *l, struct hp_far *f)
+{
+	l->far_gen += l->far_gen == UINT32_MAX ? 2 : 1;
+	HP_WRITE(f->tag, HP_TAG(l->far_gen, f->index));
+}
+
+void hp_far_begin(hugepin_lend *l, struct hp_far *f, uint32_t peer, uint64_t base, uint64_t len, uint32_t rkey, uint64_t ref)
+{
+	HP_WRITE(f->start, base);
+	HP_WRITE(f->len, len);
+	HP_WRITE(f->rkey, rkey);
+	HP_WRITE(f->peer, peer);
+	HP_WRITE(f->name, hp_key_name(l->far[0].name, (uint32_t)(f - l->far), f->index));
+	HP_WRITE(f->used, 1);
+	HP_WRITE(f->state, HP_FAR_LIVE);
+	f->ref = ref;
+	hp_table_add(&l->by_ref, &f->by_ref, hp_lend_hash(ref, peer));
+	add_frames(l, f);
+	TAILQ_INSERT_TAIL(&l->peer[peer].far, f, order);
+	l->far_count++;
+	l->peer[peer].stats.borrowed++;
+	l->peer[peer].stats.borrowed_bytes += len;
+	publish(l, f);
+}
+
+/* f is in none of the lists any more, and has no uses. */
+static void end(hugepin_lend *l, struct hp_far *f)
+{
+	if (f->state != HP_FAR_LOST) {
+		l->peer[f->peer].stats.borrowed--;
+		l->peer[f->peer].stats.borrowed_bytes -= f->len;
+	}
+	hp_table_remove(&l->by_ref, &f->by_ref);
+	l->far_count--;
+	hp_far_unreserve(l, f);
+}
+
+/* seq_cst: the bit is up before hp_counts_barrier(); pairs with hugepin_lend_done(). */
+static void attend(hugepin_lend *l)
+{
+	atomic_fetch_or_explicit(&l->attention, HP_ATTEND_USES, memory_order_seq_cst);
+}
+
+static void attend_less(hugepin_lend *l)
+{
+	if (TAILQ_EMPTY(&l->leaving))
+		atomic_fetch_and_explicit(&l->attention, ~(uint32_t)HP_ATTEND_USES, memory_order_relaxed);
+}
+
+unsigned hp_far_retire(hugepin_lend *l, struct hp_far **list, unsigned n, enum hp_far_state state, uint64_t *ret_refs)
+{
+	bool back = state == HP_FAR_LIVE;
+	unsigned freed = 0;
+
+	for (unsigned i = 0; i < n; i++) {
+		HP_WRITE(list[i]->tag, 0);
+		/* A thread that gives its use back after the sum must see that the key waits for that. */
+		HP_WRITE(list[i]->state, (uint8_t)state);
+	}
+	if (!back)
+		attend(l);
+	hp_counts_barrier(); /* pairs with hp_barrier_often() in hugepin_lend_key() and hugepin_lend_done() */
+	for (unsigned i = 0; i < n; i++) {
+		struct hp_far *f = list[i];
+		bool used = hp_counts_sum(f->index);
+
+		if (used && back) {
+			HP_WRITE(f->used, 1);
+			publish(l, f);
+			continue;
+		}
+		TAILQ_REMOVE(&l->peer[f->peer].far, f, order);
+		remove_frames(l, f);
+		if (state == HP_FAR_LOST) {
+			l->peer[f->peer].stats.borrowed--;
+			l->peer[f->peer].stats.borrowed_bytes -= f->len;
+		}
+		if (used) {
+			TAILQ_INSERT_TAIL(&l->leaving, f, order);
+			continue;
+		}
+		ret_refs[freed++] = f->ref;
+		end(l, f);
+	}
+	attend_less(l);
+	return freed;
+}
+
+unsigned hp_far_give(hugepin_lend *l, uint32_t peer, uint64_t bytes, uint64_t *looks, uint64_t *ret_refs, uint64_t *ret_bytes)
+{
+	struct hp_far_list *all = &l->peer[peer].far;
+	struct hp_far *list[HP_WIRE_REFS_MAX], *f;
+	uint64_t had = l->peer[peer].stats.borrowed_bytes, chosen = 0;
+	unsigned n = 0;
+
+	while (n < HP_WIRE_REFS_MAX && chosen < bytes && *looks && (f = TAILQ_FIRST(all)) && (!n || f != list[0])) {
+		--*looks;
+		TAILQ_REMOVE(all, f, order);
+		TAILQ_INSERT_TAIL(all, f, order);
+		if (HP_PEEK(f->used)) {
+			HP_WRITE(f->used, 0);
+			continue;
+		}
+		list[n++] = f;
+		chosen += f->len;
+	}
+	n = n ? hp_far_retire(l, list, n, HP_FAR_LIVE, ret_refs) : 0;
+	*ret_bytes = had - l->peer[peer].stats.borrowed_bytes;
+	return n;
+}
+
+/* ------------------------------------------------------------------ last uses */
+
+/* f waits for its last use. If that is over, free f, and give the key back to a peer that is there. */
+static bool settle(hugepin_lend *l, struct hp_far *f)
+{
+	uint32_t peer = f->peer;
+	bool wanted = f->state == HP_FAR_WANTED;
+	uint64_t ref = f->ref;
+
+	if (hp_counts_sum(f->index))
+		return false;
+	TAILQ_REMOVE(&l->leaving, f, order);
+	end(l, f);
+	if (wanted)
+		hp_post_return(l, peer, 0, &ref, 1, false);
+	return true;
+}
+
+void hp_far_settle(hugepin_lend *l, unsigned most)
+{
+	struct hp_far *f = TAILQ_FIRST(&l->leaving), *last = TAILQ_LAST(&l->leaving, hp_far_list), *next;
+
+	for (; f && most--; f = next) {
+		next = f == last ? NULL : TAILQ_NEXT(f, order);
+		if (settle(l, f))
+			continue;
+		TAILQ_REMOVE(&l->leaving, f, order);
+		TAILQ_INSERT_TAIL(&l->leaving, f, order);
+	}
+	attend_less(l);
+}
+
+void hp_far_lose(hugepin_lend *l, uint32_t peer)
+{
+	struct hp_far *list[HP_WIRE_REFS_MAX], *f;
+	uint64_t refs[HP_WIRE_REFS_MAX];
+
+	TAILQ_FOREACH(f, &l->leaving, order)
+		if (f->peer == peer && f->state == HP_FAR_WANTED) {
+			HP_WRITE(f->state, HP_FAR_LOST);
+			l->peer[peer].stats.borrowed--;
+			l->peer[peer].stats.borrowed_bytes -= f->len;
+		}
+	while (!TAILQ_EMPTY(&l->peer[peer].far)) {
+		unsigned n = 0;
+
+		TAILQ_FOREACH(f, &l->peer[peer].far, order) {
+			list[n++] = f;
+			if (n == HP_WIRE_REFS_MAX)
+				break;
+		}
+		hp_far_retire(l, list, n, HP_FAR_LOST, refs);
+	}
+}
+
+/* The key may be another one by now, or none. */
+HP_COLD void hp_far_unused(hugepin_lend *l, uint32_t slot)
+{
+	struct hp_far *f = slot_of(l, slot);
+	uint8_t state = HP_READ(f->state); /* pairs with HP_WRITE in hp_far_retire() */
+
+	if (state != HP_FAR_WANTED && state != HP_FAR_LOST)
+		return;
+	hp_lock(&l->lock);
+	if (f->state == HP_FAR_WANTED || f->state == HP_FAR_LOST) {
+		settle(l, f);
+		attend_less(l);
+	}
+	hp_unlock(&l->lock);
+}
+
+bool hp_far_uses(hugepin_lend *l)
+{
+	for (uint32_t i = 1; i < l->far_used; i++)
+		if (slot_of(l, i)->state != HP_FAR_FREE && hp_counts_sum(slot_of(l, i)->index))
+			return true;
+	return false;
+}

@@ -1,0 +1,501 @@
+/*
+ * Lending keys to peers: the public functions. hugepin_lend(7) has the protocol, lend.h the state and its locks.
+ *
+ * Source: Bonachea and Bell 2003, "A New DMA Registration Strategy for Pinning-Based High Performance Networks" (Firehose).
+ */
+#include "lend/lend.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/barrier.h"
+#include "base/stats.h"
+#include "lend/key.h"
+#include "reg/counts.h"
+#include "reg/lent.h"
+#include "reg/pin.h"
+
+#define ACCESS_REMOTE ((unsigned)(HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE | HUGEPIN_REMOTE_ATOMIC))
+
+/* Whether the lend is this process's. */
+static inline bool is_ours(const hugepin_lend *l)
+{
+	return l->pid == getpid();
+}
+
+static bool is_peer(const hugepin_lend *l, uint32_t peer)
+{
+	return peer < l->attr.peers;
+}
+
+static void enter(hugepin_lend *l)
+{
+	hp_lock(&l->lock);
+	if (hp_lend_attends(l, HP_ATTEND_NEWS))
+		hp_news_take(l);
+}
+
+/* Unlock, and call ready() for what was answered meanwhile. */
+static void leave(hugepin_lend *l)
+{
+	struct hp_asks ready = TAILQ_HEAD_INITIALIZER(ready);
+	struct hp_ask *a;
+
+	TAILQ_CONCAT(&ready, &l->ready, order);
+	TAILQ_FOREACH(a, &ready, order)
+		l->asks_count--;
+	hp_unlock(&l->lock);
+	while ((a = TAILQ_FIRST(&ready))) {
+		TAILQ_REMOVE(&ready, a, order);
+		l->attr.ready(l->arg, a->token, a->err, a->err ? NULL : &a->key);
+		free(a);
+	}
+}
+
+/* ------------------------------------------------------------------ hits */
+
+/* The slot that a bucket of the lookup table has for this hash; 0: none. Most often it is in the first word, and only there
+ * `first` looks. */
+static inline __attribute__((always_inline)) uint32_t slot_at(const hugepin_lend *l, uint64_t hash, bool first)
+{
+	uint32_t shift = atomic_load_explicit(&l->lookup_shift, memory_order_relaxed), check = hp_lookup_check(hash);
+	_Atomic uint32_t *words = hp_lookup_words(l->lookup, shift, hash);
+	uint32_t word = atomic_load_explicit(&words[0], memory_order_relaxed);
+
+	if (!first)
+		return hp_lookup_index(words, check);
+	return HP_LIKELY(!((word ^ check) & HP_LOOKUP_CHECK)) ? word >> HP_LOOKUP_CHECK_BITS : 0;
+}
+
+/* Take a use of the borrowed key in that slot. 1: a hit. 0: it does not cover addr, or len is 0. -1:
+ * the use was counted and is none, of the key with the name *ret_name. */
+static inline __attribute__((always_inline)) int hit(hugepin_lend *l, uint32_t slot, uint32_t peer, uint64_t addr, size_t len,
+						     struct hugepin_far *ret_, uint64_t *ret_name)
+{
+	struct hp_far *f = &l->far[slot];
+	/* HP_READ pairs with HP_WRITE in hp_far_begin() and publish() */
+	uint64_t tag = HP_READ(f->tag), off = addr - HP_READ(f->start), left = HP_READ(f->len) - off, keys, name;
+	struct hp_counts *counts;
+
+	if (HP_UNLIKELY(!tag || HP_READ(f->peer) != peer || off >= left + off))
+		return 0;
+	if (HP_UNLIKELY(len - 1 >= left)) { /* the key ends earlier, or there is nothing to cover */
+		if (!len)
+			return 0;
+		len = left;
+	}
+	counts = hp_counts_self;
+	if (HP_UNLIKELY(!counts))
+		return 0;
+	hp_count(&counts[HP_TAG_INDEX(tag)].pins);
+	hp_barrier_often(); /* pairs with hp_counts_barrier() in hp_far_retire() */
+	name = HP_READ(f->name);
+	keys = HP_READ(f->keys);
+	if (HP_UNLIKELY(HP_READ(f->tag) != tag)) {
+		*ret_name = hp_key_name(0, (uint32_t)(f - l->far), HP_TAG_INDEX(tag));
+		return -1;
+	}
+	if (HP_UNLIKELY(!HP_PEEK(f->used)))
+		HP_WRITE(f->used, 1);
+	hp_key_fill(ret_, addr, len, keys, name);
+	return 1;
+}
+
+static HP_COLD int borrow(hugepin_lend *l, uint32_t peer, uint64_t addr, size_t len, const void *data, void *token,
+			  struct hugepin_far *ret_)
+{
+	int err;
+
+	if (!is_peer(l, peer) || !len || addr + len <= addr)
+		return -EINVAL;
+	if (!is_ours(l))
+		return -ESTALE;
+	if (!hp_counts_self && !hp_counts_adopt())
+		return -ENOMEM;
+	enter(l);
+	err = hp_borrow(l, peer, addr, len, data, token, ret_);
+	leave(l);
+	return err;
+}
+
+/* Undo a use that was counted and is none. By now the index may be a region's, or another key's. */
+static void undo(hugepin_lend *l, uint64_t name)
+{
+	hp_count_back(hp_counts_self, (uint32_t)name & HP_KEY_MASK);
+	if (hp_lend_attends(l, HP_ATTEND_USES))
+		hp_far_unused(l, hp_key_slot(name));
+}
+
+/* These are functions of their own, so that the most frequent hit needs no registers saved: it ends in calls with its own
+ * arguments. */
+static HP_COLD int key_undone(hugepin_lend *l, uint32_t peer, uint64_t addr, size_t len, void *token, struct hugepin_far *ret_,
+			      uint64_t name)
+{
+	undo(l, name);
+	return borrow(l, peer, addr, len, NULL, token, ret_);
+}
+
+static HP_COLD int key_unknown(hugepin_lend *l, uint32_t peer, uint64_t addr, size_t len, void *token, struct hugepin_far *ret_)
+{
+	return borrow(l, peer, addr, len, NULL, token, ret_);
+}
+
+#define KEY_FUNCTION(name_, hash, first, next)                                                                                 	static __attribute__((noinline)) int name_(hugepin_lend *l, uint32_t peer, uint64_t addr, size_t len, void *token,     						   struct hugepin_far *ret_)                                                   	{                                                                                                                      		uint64_t name;                                                                                                 		int found = hit(l, slot_at(l, hash(peer, addr), first), peer, addr, len, ret_, &name);                                                                                                                                                        		if (HP_LIKELY(found > 0))                                                                                      			return 1;                                                                                              		return HP_LIKELY(!found) ? next(l, peer, addr, len, token, ret_) :                                             					   key_undone(l, peer, addr, len, token, ret_, name);                                  	}
+KEY_FUNCTION(key_of_any_page, hp_key_page, false, key_unknown)
+KEY_FUNCTION(key_of_any_hugepage, hp_key_hugepage, false, key_of_any_page)
+KEY_FUNCTION(key_of_page, hp_key_page, true, key_of_any_hugepage)
+
+int hugepin_lend_key(hugepin_lend *l, uint32_t peer, uint64_t addr, size_t len, void *token, struct hugepin_far *ret_)
+{
+	uint64_t name;
+	int found = hit(l, slot_at(l, hp_key_hugepage(peer, addr), true), peer, addr, len, ret_, &name);
+
+	if (HP_LIKELY(found > 0))
+		return 1;
+	return HP_LIKELY(!found) ? key_of_page(l, peer, addr, len, token, ret_) :
+				   key_undone(l, peer, addr, len, token, ret_, name);
+}
+
+int hugepin_lend_put(hugepin_lend *l, uint32_t peer, uint64_t addr, const void *data, size_t len, void *token,
+		     struct hugepin_far *ret_)
+{
+	uint64_t name;
+	int found = hit(l, slot_at(l, hp_key_hugepage(peer, addr), false), peer, addr, len, ret_, &name);
+
+	if (!found)
+		found = hit(l, slot_at(l, hp_key_page(peer, addr), false), peer, addr, len, ret_, &name);
+	if (HP_LIKELY(found > 0))
+		return 1;
+	if (found)
+		undo(l, name);
+	return data ? borrow(l, peer, addr, len, data, token, ret_) : -EINVAL;
+}
+
+/* A key that is not of this lend, or a thread without counters. */
+static HP_COLD int done_slow(hugepin_lend *l, struct hugepin_far *key)
+{
+	uint64_t ref;
+
+	if (!key->ref)
+		return -EINVAL;
+	if (!is_ours(l))
+		return -ESTALE;
+	ref = key->ref;
+	if ((ref ^ l->far[0].name) >> HP_KEY_HEAD_SHIFT)
+		return -EINVAL;
+	if (hp_counts_adopt())
+		return hugepin_lend_done(l, key);
+	hp_counts_unpin_shared((uint32_t)ref & HP_KEY_MASK);
+	*key = (struct hugepin_far){ 0 };
+	/* seq_cst: the bit is read after the count; pairs with attend() in far.c */
+	if (atomic_load_explicit(&l->attention, memory_order_seq_cst) & HP_ATTEND_USES)
+		hp_far_unused(l, hp_key_slot(ref));
+	return 0;
+}
+
+int hugepin_lend_done(hugepin_lend *l, struct hugepin_far *key)
+{
+	struct hp_counts *counts = hp_counts_self;
+	uint64_t ref = key->ref;
+
+	if (HP_UNLIKELY((ref ^ l->far[0].name) >> HP_KEY_HEAD_SHIFT || !counts))
+		return done_slow(l, key);
+	hp_count(&counts[(uint32_t)ref & HP_KEY_MASK].unpins);
+	*key = (struct hugepin_far){ 0 };
+	hp_barrier_often(); /* pairs with hp_counts_barrier() in hp_far_retire() */
+	if (HP_UNLIKELY(hp_lend_attends(l, HP_ATTEND_USES)))
+		hp_far_unused(l, hp_key_slot(ref));
+	return 0;
+}
+
+/* ------------------------------------------------------------------ messages */
+
+static int dispatch(hugepin_lend *l, uint32_t peer, const struct hp_wire *w)
+{
+	switch (w->type) {
+	case HP_WIRE_ASK:
+		return hp_serve_asked(l, peer, w);
+	case HP_WIRE_LEND:
+		return hp_borrow_lent(l, peer, w);
+	case HP_WIRE_NO:
+		return hp_borrow_refused(l, peer, w);
+	case HP_WIRE_RECALL:
+		return hp_borrow_recalled(l, peer, w);
+	case HP_WIRE_WANT:
+		return hp_borrow_wanted(l, peer, w);
+	default:
+		return hp_serve_returned(l, peer, w);
+	}
+}
+
+int hugepin_lend_message(hugepin_lend *l, uint32_t peer, const void *msg, size_t len)
+{
+	struct hp_wire w;
+	int err;
+
+	if (!l || !msg || !is_peer(l, peer))
+		return -EINVAL;
+	if (!is_ours(l))
+		return -ESTALE;
+	if (!hp_counts_self && !hp_counts_adopt())
+		return -ENOMEM;
+	enter(l);
+	if (l->peer[peer].gone) {
+		leave(l);
+		return -ENOTCONN;
+	}
+	err = hp_wire_read(&w, msg, len);
+	err = err ? err : dispatch(l, peer, &w);
+	if (err)
+		l->peer[peer].stats.broken++;
+	else
+		l->peer[peer].stats.received++;
+	leave(l);
+	return err;
+}
+
+int hugepin_lend_progress(hugepin_lend *l)
+{
+	enum { LOOKS = 16 };
+
+	if (!l)
+		return -EINVAL;
+	if (HP_LIKELY(!hp_lend_attends(l, UINT32_MAX)))
+		return is_ours(l) ? 0 : -ESTALE;
+	if (!is_ours(l))
+		return -ESTALE;
+	enter(l);
+	if (hp_lend_attends(l, HP_ATTEND_LETTERS))
+		hp_post_again(l);
+	/* A use that was counted at the index before it was the key's may have hidden the last one. */
+	if (hp_lend_attends(l, HP_ATTEND_USES))
+		hp_far_settle(l, LOOKS);
+	leave(l);
+	return 0;
+}
+
+/* ------------------------------------------------------------------ peers */
+
+int hugepin_lend_gone(hugepin_lend *l, uint32_t peer)
+{
+	struct hp_peer *p;
+
+	if (!l || !is_peer(l, peer))
+		return -EINVAL;
+	if (!is_ours(l))
+		return -ESTALE;
+	enter(l);
+	p = &l->peer[peer];
+	if (p->gone) {
+		leave(l);
+		return -EALREADY;
+	}
+	p->gone = true;
+	hp_post_forget(l, peer);
+	hp_borrow_gone(l, peer, -ECONNRESET);
+	hp_far_lose(l, peer);
+	hp_serve_gone(l, peer);
+	p->lost = 0;
+	p->ask_last = p->want_last = 0;
+	p->ref_last = p->bucket = 0;
+	p->share = UINT64_MAX;
+	leave(l);
+	return 0;
+}
+
+int hugepin_lend_again(hugepin_lend *l, uint32_t peer)
+{
+	int err = -EALREADY;
+
+	if (!l || !is_peer(l, peer))
+		return -EINVAL;
+	if (!is_ours(l))
+		return -ESTALE;
+	enter(l);
+	if (l->peer[peer].gone) {
+		l->peer[peer].gone = false;
+		err = 0;
+	}
+	leave(l);
+	return err;
+}
+
+/* ------------------------------------------------------------------ opening and closing */
+
+static int check_attr(hugepin_domain *d, struct hugepin_lend_attr *a)
+{
+	uint64_t budget = hp_lent_budget(d), sum;
+
+	if (!a->send || !a->ready || (!a->offer && hp_lent_exact(d)) || !a->peers || a->policy > HUGEPIN_LEND_STATIC ||
+	    a->access & ~ACCESS_REMOTE || a->carry_max > HP_WIRE_CARRY_MAX)
+		return -EINVAL;
+	if (budget >= UINT64_MAX - 1)
+		budget = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	if (!a->access)
+		a->access = HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE;
+	if (!a->lent_bytes_max)
+		a->lent_bytes_max = budget / 2;
+	if (!a->idle_bytes_max)
+		a->idle_bytes_max = budget / 8;
+	if (__builtin_add_overflow(a->lent_bytes_max, a->idle_bytes_max, &sum))
+		return -EINVAL;
+	return hp_lent_access(d, a->access) ? 0 : -EOPNOTSUPP;
+}
+
+/* Tell hugepin top where lends are (base/stats.h). */
+static void expose_lends(void)
+{
+	__typeof__(&hp_exposed.view.lend) v = &hp_exposed.view.lend;
+
+	v->lender = offsetof(struct hugepin_domain, lender);
+	v->lend = offsetof(struct hugepin_domain, lender_arg);
+	v->peers = offsetof(hugepin_lend, attr.peers);
+	v->table = offsetof(hugepin_lend, peer);
+	v->lent = offsetof(hugepin_lend, lender.lent);
+	v->idle = offsetof(hugepin_lend, lender.idle);
+	v->stats = offsetof(struct hp_peer, stats);
+	v->stats_size = sizeof(struct hugepin_lend_stats);
+	v->stride = sizeof(struct hp_peer);
+}
+
+/* Free what there is. What is linked may have been changing at the fork: in a child it is left alone. */
+static void free_lend(hugepin_lend *l, bool child)
+{
+	hp_far_close(l, child);
+	if (!child) {
+		hp_lender_free(&l->lender);
+		hp_table_free(&l->asks_by_number);
+		hp_table_free(&l->asks_by_frame);
+	}
+	free(l->peer);
+	free(l->buf);
+	free(l);
+}
+
+static int set_up(hugepin_lend *l)
+{
+	l->peer = calloc(l->attr.peers, sizeof *l->peer);
+	l->buf = malloc(HUGEPIN_LEND_MESSAGE_MAX + (size_t)l->attr.carry_max);
+	if (!l->peer || !l->buf || !hp_table_init(&l->asks_by_number) || !hp_table_init(&l->asks_by_frame) ||
+	    !hp_lender_init(&l->lender, l->attr.policy, l->attr.peers, l->attr.lent_bytes_max, l->attr.idle_bytes_max))
+		return -ENOMEM;
+	for (uint32_t i = 0; i < l->attr.peers; i++) {
+		struct hp_peer *p = &l->peer[i];
+
+		TAILQ_INIT(&p->far);
+		TAILQ_INIT(&p->asks);
+		STAILQ_INIT(&p->letters);
+		p->share = UINT64_MAX;
+	}
+	return hp_far_open(l);
+}
+
+int hugepin_lend_open(hugepin_domain *d, const struct hugepin_lend_attr *attr, void *arg, hugepin_lend **ret_)
+{
+	struct hugepin_lend_attr a = { 0 };
+	hugepin_lend *l;
+	int err;
+
+	if (!d || !attr || !ret_ || attr->size < sizeof *attr || !d->pid)
+		return -EINVAL;
+	if (d->pid != getpid())
+		return -ESTALE;
+	memcpy(&a, attr, sizeof a);
+	err = check_attr(d, &a);
+	if (err)
+		return err;
+	l = aligned_alloc(_Alignof(hugepin_lend), sizeof *l);
+	if (!l)
+		return -ENOMEM;
+	memset(l, 0, sizeof *l);
+	l->pid = getpid();
+	l->domain = d;
+	l->attr = a;
+	l->arg = arg;
+	l->access = a.access;
+	l->lock = (struct hp_lock)HP_LOCK_INIT(HP_RANK_LEND);
+	TAILQ_INIT(&l->ready);
+	STAILQ_INIT(&l->unsent);
+	err = set_up(l);
+	expose_lends();
+	err = err ? err : hp_news_begin(l);
+	if (err) {
+		free_lend(l, false);
+		return err;
+	}
+	*ret_ = l;
+	return 0;
+}
+
+/* Whether peers have keys of ours, or uses are out. */
+static bool is_busy(hugepin_lend *l)
+{
+	for (uint32_t i = 0; i < l->attr.peers; i++)
+		if (l->lender.holder[i].loans_count)
+			return true;
+	return hp_far_uses(l);
+}
+
+int hugepin_lend_close(hugepin_lend *l)
+{
+	if (!l)
+		return -EINVAL;
+	if (!is_ours(l)) {
+		free_lend(l, true);
+		return 0;
+	}
+	enter(l);
+	if (is_busy(l)) {
+		leave(l);
+		return -EBUSY;
+	}
+	for (uint32_t i = 0; i < l->attr.peers; i++)
+		hp_borrow_gone(l, i, -ECANCELED);
+	hp_serve_refuse_all(l);
+	hp_borrow_return_all(l);
+	hp_serve_drop_idle(l);
+	hp_post_again(l);
+	for (uint32_t i = 0; i < l->attr.peers; i++) {
+		hp_post_forget(l, i);
+		hp_far_lose(l, i);
+	}
+	leave(l);
+	hp_news_end(l);
+	free_lend(l, false);
+	return 0;
+}
+
+/* ------------------------------------------------------------------ statistics */
+
+int hugepin_lend_stats(hugepin_lend *l, uint32_t peer, struct hugepin_lend_stats *ret_, size_t size)
+{
+	struct hugepin_lend_stats s = { 0 };
+
+	if (!l || !ret_ || (peer != HUGEPIN_LEND_ALL && !is_peer(l, peer)))
+		return -EINVAL;
+	if (!is_ours(l))
+		return -ESTALE;
+	hp_lock(&l->lock);
+	for (uint32_t i = 0; i < l->attr.peers; i++) {
+		if (peer != HUGEPIN_LEND_ALL && peer != i)
+			continue;
+#define ADD(name, unit, sentence) s.name += l->peer[i].stats.name;
+		HUGEPIN_LEND_STATS_LIST(ADD)
+#undef ADD
+	}
+	if (peer == HUGEPIN_LEND_ALL) {
+		s.lent_bytes = l->lender.lent;
+		s.idle_bytes = l->lender.idle;
+		s.idle_bytes_max = l->lender.idle_max;
+		s.bytes_peak = l->lender.peak;
+		s.bucket_bytes = hp_lend_class_bytes[l->lender.class];
+		s.table_bytes = sizeof *l + HUGEPIN_LEND_MESSAGE_MAX + l->attr.carry_max + l->attr.peers * sizeof *l->peer +
+				l->letter_bytes + l->asks_count * sizeof(struct hp_ask) + hp_table_bytes(&l->asks_by_number) +
+				hp_table_bytes(&l->asks_by_frame) + hp_far_bytes(l) + hp_lender_table_bytes(&l->lender);
+	}
+	s.version = HUGEPIN_VERSION;
+	hp_unlock(&l->lock);
+	memcpy(ret_, &s, HP_MIN(size, sizeof s));
+	return (int)sizeof s;
+}

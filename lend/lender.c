@@ -1,0 +1,496 @@
+#include "lend/lender.h"
+
+#include <errno.h>
+
+#include "base/base.h"
+#include "lend/bucket.h"
+
+enum { ROUNDS_MAX = 4 };
+
+/* ------------------------------------------------------------------ opening */
+
+bool hp_lender_init(struct hp_lending *ln, uint32_t policy, uint32_t peers, uint64_t lent_max, uint64_t idle_max)
+{
+	*ln = (struct hp_lending){ .policy = policy,
+				  .peers = peers,
+				  .lent_max = lent_max,
+				  .idle_base = idle_max,
+				  .idle_max = idle_max };
+	TAILQ_INIT(&ln->lent_list);
+	TAILQ_INIT(&ln->idle_list);
+	TAILQ_INIT(&ln->ghost_list);
+	TAILQ_INIT(&ln->asked);
+	TAILQ_INIT(&ln->waiting);
+	for (int i = 0; i < 65; i++)
+		TAILQ_INIT(&ln->ranked[i]);
+	ln->holder = calloc(peers, sizeof *ln->holder);
+	for (uint32_t i = 0; ln->holder && i < peers; i++) {
+		TAILQ_INIT(&ln->holder[i].loans);
+		TAILQ_INIT(&ln->holder[i].waiting);
+	}
+	ln->class_fixed = policy == HUGEPIN_LEND_STATIC;
+	while (policy == HUGEPIN_LEND_STATIC && ln->class < HP_LEND_CLASSES - 1 && !hp_lender_share(ln))
+		ln->class++;
+	if (ln->holder && hp_table_init(&ln->buckets) && hp_table_init(&ln->regions) && hp_table_init(&ln->ghosts))
+		return true;
+	hp_lender_free(ln);
+	return false;
+}
+
+void hp_lender_free(struct hp_lending *ln)
+{
+	struct hp_bucket_list *list[] = { &ln->lent_list, &ln->idle_list };
+	struct hp_bucket *b;
+	struct hp_ghost *g;
+
+	for (int i = 0; i < 2; i++)
+		while ((b = TAILQ_FIRST(list[i]))) {
+			TAILQ_REMOVE(list[i], b, order);
+			free(b);
+		}
+	while ((g = TAILQ_FIRST(&ln->ghost_list))) {
+		TAILQ_REMOVE(&ln->ghost_list, g, order);
+		free(g);
+	}
+	for (uint32_t i = 0; i < ln->loans; i++)
+		free(ln->loan[i]);
+	free(ln->loan);
+	free(ln->holder);
+	hp_table_free(&ln->buckets);
+	hp_table_free(&ln->regions);
+	hp_table_free(&ln->ghosts);
+	ln->holder = NULL;
+	ln->loan = NULL;
+}
+
+void hp_lender_fix_class(struct hp_lending *ln, unsigned class)
+{
+	ln->class = class;
+	ln->class_fixed = true;
+}
+
+uint64_t hp_lender_share(const struct hp_lending *ln)
+{
+	uint64_t bucket = hp_lend_class_bytes[ln->class];
+
+	if (ln->policy != HUGEPIN_LEND_STATIC)
+		return UINT64_MAX;
+	return ln->lent_max / (ln->peers > 1 ? ln->peers - 1 : 1) / bucket * bucket;
+}
+
+uint64_t hp_lender_table_bytes(const struct hp_lending *ln)
+{
+	return ln->peers * sizeof *ln->holder + hp_table_bytes(&ln->buckets) + hp_table_bytes(&ln->regions) +
+	       hp_table_bytes(&ln->ghosts) + ln->buckets_count * sizeof(struct hp_bucket) +
+	       ln->ghosts_count * sizeof(struct hp_ghost) + ln->loans_room * sizeof *ln->loan +
+	       ln->loans * sizeof(struct hp_loan) + ln->waiting_count * sizeof(struct hp_question);
+}
+
+/* ------------------------------------------------------------------ who has most */
+
+/* The holder's bytes have changed. */
+static void rank(struct hp_lending *ln, struct hp_holder *h)
+{
+	uint8_t level = h->bytes ? (uint8_t)(64 - __builtin_clzll(h->bytes)) : 0;
+
+	if (h->asked || level == h->level) {
+		if (h->asked)
+			h->level = level;
+		return;
+	}
+	if (h->level) {
+		TAILQ_REMOVE(&ln->ranked[h->level], h, order);
+		if (TAILQ_EMPTY(&ln->ranked[h->level]))
+			ln->ranks &= ~(UINT64_C(1) << (h->level - 1));
+	}
+	h->level = level;
+	if (level) {
+		TAILQ_INSERT_TAIL(&ln->ranked[level], h, order);
+		ln->ranks |= UINT64_C(1) << (level - 1);
+	}
+}
+
+/* Take a holder out of the ranks, since it was asked for the first waiting question; put all those back. */
+static void set_asked(struct hp_lending *ln, struct hp_holder *h)
+{
+	uint64_t bytes = h->bytes;
+
+	h->bytes = 0;
+	rank(ln, h);
+	h->bytes = bytes;
+	h->asked = true;
+	TAILQ_INSERT_TAIL(&ln->asked, h, order);
+}
+
+static void clear_asked(struct hp_lending *ln)
+{
+	struct hp_holder *h;
+
+	while ((h = TAILQ_FIRST(&ln->asked))) {
+		TAILQ_REMOVE(&ln->asked, h, order);
+		h->asked = false;
+		h->level = 0;
+		rank(ln, h);
+	}
+}
+
+/* The holder of most bytes, but for a factor of two, that was not asked; NULL: there is none. A mute one counts as asked. */
+static struct hp_holder *largest(struct hp_lending *ln)
+{
+	while (ln->ranks) {
+		struct hp_holder *h = TAILQ_FIRST(&ln->ranked[64 - __builtin_clzll(ln->ranks)]);
+
+		if (!h->mute)
+			return h;
+		set_asked(ln, h);
+	}
+	return NULL;
+}
+
+/* Note that this holder is asked, and with which number. */
+static struct hp_act want(struct hp_lending *ln, struct hp_holder *h, uint64_t bytes)
+{
+	uint32_t peer = (uint32_t)(h - ln->holder);
+
+	if (h->want) /* asked for other room a moment ago */
+		return (struct hp_act){ .step = HP_STEP_WAIT, .peer = peer };
+	h->want_last += h->want_last == UINT32_MAX ? 2 : 1;
+	h->want = h->want_last;
+	return (struct hp_act){ .step = HP_STEP_WANT, .peer = peer, .bytes = bytes };
+}
+
+void hp_lender_answered(struct hp_lending *ln, uint32_t peer)
+{
+	struct hp_question *q = hp_lender_front(ln, peer);
+
+	ln->holder[peer].want = 0;
+	if (q && q->asking == peer)
+		q->asking = HP_LEND_NOBODY;
+}
+
+struct hp_act hp_lender_crowded(struct hp_lending *ln, uint64_t bytes)
+{
+	struct hp_holder *h = largest(ln);
+	struct hp_act act = { .step = HP_STEP_WAIT };
+
+	if (h && !h->want)
+		act = want(ln, h, HP_MAX(bytes, 1));
+	if (ln->policy == HUGEPIN_LEND_STATIC || !ln->waiting_count) /* mute holders */
+		clear_asked(ln);
+	return act;
+}
+
+/* ------------------------------------------------------------------ loans */
+
+/* Make room for one more loan. False: no memory. */
+static bool reserve_loan(struct hp_lending *ln)
+{
+	struct hp_loan *loan;
+
+	if (ln->loan_free)
+		return true;
+	if (ln->loans == ln->loans_room) {
+		uint32_t room = ln->loans_room ? 2 * ln->loans_room : 16;
+		struct hp_loan **more = room > 1u << HP_LOAN_SLOT_BITS ? NULL : realloc(ln->loan, room * sizeof *more);
+
+		if (!more)
+			return false;
+		ln->loan = more;
+		ln->loans_room = room;
+	}
+	loan = malloc(sizeof *loan);
+	if (!loan)
+		return false;
+	*loan = (struct hp_loan){ .slot = ln->loans };
+	ln->loan[ln->loans++] = loan;
+	ln->loan_free = ln->loans;
+	return true;
+}
+
+struct hp_loan *hp_lender_lend(struct hp_lending *ln, struct hp_bucket *b, uint32_t peer)
+{
+	struct hp_loan *loan = ln->loan[ln->loan_free - 1];
+	struct hp_holder *h = &ln->holder[peer];
+
+	ln->loan_free = loan->next_free;
+	loan->ref = ++ln->loan_number << HP_LOAN_SLOT_BITS | loan->slot;
+	loan->bucket = b;
+	loan->peer = peer;
+	loan->recalled = false;
+	TAILQ_INSERT_TAIL(&b->loans, loan, of_bucket);
+	TAILQ_INSERT_TAIL(&h->loans, loan, of_peer);
+	h->loans_count++;
+	h->bytes += hp_bucket_bytes(b);
+	rank(ln, h);
+	return loan;
+}
+
+struct hp_loan *hp_lender_find(const struct hp_lending *ln, uint32_t peer, uint64_t ref)
+{
+	uint32_t slot = ref & ((1u << HP_LOAN_SLOT_BITS) - 1);
+	struct hp_loan *loan = slot < ln->loans ? ln->loan[slot] : NULL;
+
+	return loan && ref && loan->ref == ref && loan->peer == peer ? loan : NULL;
+}
+
+struct hp_bucket *hp_lender_end(struct hp_lending *ln, struct hp_loan *loan, bool taken)
+{
+	struct hp_bucket *b = loan->bucket;
+	struct hp_holder *h = &ln->holder[loan->peer];
+
+	TAILQ_REMOVE(&b->loans, loan, of_bucket);
+	TAILQ_REMOVE(&h->loans, loan, of_peer);
+	h->loans_count--;
+	h->bytes -= hp_bucket_bytes(b);
+	rank(ln, h);
+	loan->ref = 0;
+	loan->bucket = NULL;
+	loan->next_free = ln->loan_free;
+	ln->loan_free = loan->slot + 1;
+	b->taken = taken;
+	ln->taken += taken;
+	return TAILQ_EMPTY(&b->loans) ? b : NULL;
+}
+
+void hp_lender_idle(struct hp_lending *ln, struct hp_bucket *b)
+{
+	TAILQ_REMOVE(&ln->lent_list, b, order);
+	ln->lent -= hp_bucket_bytes(b);
+	b->state = HP_BUCKET_IDLE;
+	TAILQ_INSERT_TAIL(&ln->idle_list, b, order);
+	ln->idle += hp_bucket_bytes(b);
+	ln->idle_count++;
+}
+
+/* ------------------------------------------------------------------ questions that wait */
+
+static struct hp_questions *queue_of(const struct hp_lending *ln, uint32_t peer)
+{
+	/* With shares of their own, no peer waits for another. */
+	return ln->policy == HUGEPIN_LEND_STATIC ? &ln->holder[peer].waiting : (struct hp_questions *)&ln->waiting;
+}
+
+struct hp_question *hp_lender_front(const struct hp_lending *ln, uint32_t peer)
+{
+	return TAILQ_FIRST(queue_of(ln, peer));
+}
+
+struct hp_question *hp_lender_waiting_of(const struct hp_lending *ln, uint32_t peer)
+{
+	struct hp_question *q = NULL;
+
+	if (ln->holder[peer].waiting_count)
+		TAILQ_FOREACH(q, queue_of(ln, peer), order)
+			if (q->peer == peer)
+				break;
+	return q;
+}
+
+bool hp_lender_may_wait(const struct hp_lending *ln, const struct hp_question *q, uint32_t carry_max)
+{
+	const struct hp_holder *h = &ln->holder[q->peer];
+
+	return h->waiting_count < HP_LEND_WAITING_MAX && q->carried <= carry_max - HP_MIN(carry_max, h->waiting_carried);
+}
+
+void hp_lender_wait(struct hp_lending *ln, struct hp_question *q)
+{
+	struct hp_holder *h = &ln->holder[q->peer];
+
+	h->waiting_count++;
+	h->waiting_carried += q->carried;
+	ln->waiting_count++;
+	q->waiting = true;
+	TAILQ_INSERT_TAIL(queue_of(ln, q->peer), q, order);
+}
+
+void hp_lender_unwait(struct hp_lending *ln, struct hp_question *q)
+{
+	struct hp_holder *h = &ln->holder[q->peer];
+
+	if (ln->policy == HUGEPIN_LEND_POOL && q == TAILQ_FIRST(&ln->waiting))
+		clear_asked(ln);
+	TAILQ_REMOVE(queue_of(ln, q->peer), q, order);
+	h->waiting_count--;
+	h->waiting_carried -= q->carried;
+	ln->waiting_count--;
+	q->waiting = false;
+}
+
+/* ------------------------------------------------------------------ deciding */
+
+static struct hp_act no(int err)
+{
+	return (struct hp_act){ .step = HP_STEP_NO, .err = err };
+}
+
+/* The next holder to ask, of this round or of another one; NULL: there is none. */
+static struct hp_holder *next_holder(struct hp_lending *ln, struct hp_question *q)
+{
+	struct hp_holder *h;
+
+	if (!q->rounds) {
+		q->rounds = 1;
+		q->round_taken = ln->taken;
+	}
+	h = largest(ln);
+	if (!h && q->rounds < ROUNDS_MAX && q->round_taken != ln->taken) {
+		q->rounds++;
+		q->round_taken = ln->taken;
+		clear_asked(ln);
+		h = largest(ln);
+	}
+	return h;
+}
+
+/* Ask a holder for `bytes`, or wait for the one that was asked, or give up. */
+static struct hp_act want_room(struct hp_lending *ln, struct hp_question *q, uint64_t bytes)
+{
+	struct hp_holder *h = NULL;
+	struct hp_act act;
+
+	if (!q->waiting || q->asking != HP_LEND_NOBODY)
+		return (struct hp_act){ .step = HP_STEP_WAIT };
+	if (ln->policy == HUGEPIN_LEND_STATIC)
+		h = q->wanted || !ln->holder[q->peer].bytes || ln->holder[q->peer].mute ? NULL : &ln->holder[q->peer];
+	else
+		h = next_holder(ln, q);
+	if (!h)
+		return no(ENOBUFS);
+	if (ln->policy == HUGEPIN_LEND_POOL)
+		set_asked(ln, h);
+	act = want(ln, h, bytes);
+	q->wanted = true;
+	q->crowded = 0; /* try to pin again when the answer is here */
+	q->asking = (int64_t)(h - ln->holder);
+	return act;
+}
+
+/* A bucket with loans needs no room, except in the peer's share. */
+static struct hp_bucket *find_lent(const struct hp_lending *ln, const struct hp_question *q)
+{
+	for (unsigned class = 0; class < HP_LEND_CLASSES; class++) {
+		struct hp_bucket *b = hp_bucket_find(ln, hp_bucket_piece(q, class), q->addr);
+
+		if (b && b->state == HP_BUCKET_LENT &&
+		    (ln->policy == HUGEPIN_LEND_POOL ||
+		     hp_bucket_bytes(b) <= hp_lender_share(ln) - HP_MIN(hp_lender_share(ln), ln->holder[q->peer].bytes)))
+			return b;
+	}
+	return NULL;
+}
+
+/* The piece to lend: of the present class, or of the next smaller one that can fit at all. False: there is none. */
+static bool choose_piece(const struct hp_lending *ln, const struct hp_question *q, struct hp_bucket_name *ret_)
+{
+	uint64_t most = HP_MIN(ln->lent_max, hp_lender_share(ln));
+
+	for (unsigned class = HP_MAX(ln->class, q->class_min); class < HP_LEND_CLASSES; class++) {
+		*ret_ = hp_bucket_piece(q, class);
+		if (hp_bucket_page_bytes(ret_->base, ret_->want) <= most)
+			return true;
+	}
+	return false;
+}
+
+/* Make a bucket, or take the idle one again. It counts as lent from now on, before it is pinned. */
+static struct hp_act pin(struct hp_lending *ln, struct hp_question *q, struct hp_bucket_name n, struct hp_bucket *b)
+{
+	if (!reserve_loan(ln))
+		return no(ENOMEM);
+	if (b) {
+		q->taken |= b->taken;
+		hp_bucket_detach(ln, b);
+		b->state = HP_BUCKET_NEW;
+	} else {
+		b = calloc(1, sizeof *b);
+		if (!b)
+			return no(ENOMEM);
+		*b = (struct hp_bucket){ .base = n.base, .want = n.want, .len = n.want };
+	}
+	TAILQ_INIT(&b->loans);
+	hp_table_add(&ln->buckets, &b->by_name, hp_bucket_hash(n));
+	TAILQ_INSERT_TAIL(&ln->lent_list, b, order);
+	ln->buckets_count++;
+	ln->lent += hp_bucket_bytes(b);
+	ln->peak = HP_MAX(ln->peak, ln->lent + ln->idle);
+	q->taken |= hp_bucket_regret(ln, n, hp_bucket_bytes(b));
+	return (struct hp_act){ .step = HP_STEP_PIN, .bucket = b };
+}
+
+static struct hp_act drop(struct hp_lending *ln)
+{
+	return (struct hp_act){ .step = HP_STEP_DROP, .bucket = hp_lender_oldest(ln) };
+}
+
+struct hp_act hp_lender_step(struct hp_lending *ln, struct hp_question *q)
+{
+	uint64_t bytes, share = hp_lender_share(ln), held = ln->holder[q->peer].bytes;
+	struct hp_bucket *b;
+	struct hp_bucket_name n;
+
+	hp_bucket_count(ln, q);
+	b = find_lent(ln, q);
+	if (b)
+		return reserve_loan(ln) ? (struct hp_act){ .step = HP_STEP_LEND, .bucket = b } : no(ENOMEM);
+	if (q->err)
+		return no(q->err);
+	/* What needs room waits behind what waits for room. */
+	if (!q->waiting && hp_lender_front(ln, q->peer))
+		return (struct hp_act){ .step = HP_STEP_WAIT };
+	if (!choose_piece(ln, q, &n))
+		return no(q->class_min == HP_LEND_CLASSES ? EFAULT : ENOBUFS);
+	if (q->crowded)
+		return ln->idle_count ? (q->crowded = 0, drop(ln)) : want_room(ln, q, q->crowded);
+	b = hp_bucket_find(ln, n, q->addr);
+	if (b && b->state != HP_BUCKET_IDLE)
+		b = NULL; /* over the share: the sums below say so */
+	bytes = b ? hp_bucket_bytes(b) : hp_bucket_page_bytes(n.base, n.want);
+	if (held + bytes > share && share != UINT64_MAX)
+		return want_room(ln, q, HP_MIN(held, held + bytes - share));
+	if (ln->lent + bytes > ln->lent_max)
+		return ln->policy == HUGEPIN_LEND_STATIC ? no(ENOBUFS) : want_room(ln, q, ln->lent + bytes - ln->lent_max);
+	if (!b && ln->lent + ln->idle + bytes > ln->lent_max + ln->idle_base)
+		return drop(ln);
+	return pin(ln, q, n, b);
+}
+
+/* The device's longest registration ends before the address: try a smaller piece, which begins nearer to it. */
+static void try_smaller(struct hp_lending *ln, struct hp_question *q, const struct hp_bucket *b)
+{
+	for (unsigned class = q->class_min; class < HP_LEND_CLASSES; class++)
+		if (hp_bucket_piece(q, class).base == b->base && hp_bucket_piece(q, class).want == b->want)
+			q->class_min = class + 1;
+	if (!ln->class_fixed && q->class_min < HP_LEND_CLASSES)
+		ln->class = HP_MAX(ln->class, q->class_min);
+}
+
+bool hp_lender_pinned(struct hp_lending *ln, struct hp_question *q, struct hp_bucket *b, int err, const struct hugepin_pin *pin,
+		      uint64_t start, uint64_t end)
+{
+	bool reaches = !err && q->addr - b->base < pin->len;
+
+	if (!ln->class_fixed && q->taken)
+		ln->epoch_taken++;
+	q->taken = false;
+	if (!reaches) {
+		if (err == -ENOBUFS || err == -ENOMEM || err == -EAGAIN)
+			q->crowded = hp_bucket_bytes(b);
+		else if (err)
+			q->err = -err;
+		else
+			try_smaller(ln, q, b);
+		hp_lender_forget(ln, b);
+		return false;
+	}
+	ln->lent -= hp_bucket_bytes(b);
+	b->len = pin->len;
+	ln->lent += hp_bucket_bytes(b);
+	b->pin = *pin;
+	b->region = (uint32_t)pin->ref;
+	b->start = start;
+	b->end = end;
+	b->state = HP_BUCKET_LENT;
+	hp_table_add(&ln->regions, &b->by_region, hp_lend_hash(b->region, 0));
+	return true;
+}

@@ -1,0 +1,226 @@
+/*
+ * The lending side's decisions: which piece of memory a peer gets a key of, whether there is room, and who is asked to give
+ * keys back. Pure: nothing here pins, sends or looks at a clock. hp_lender_step() says what to do next for a question; the
+ * caller (serve.c) does it and comes again. All of it takes constant time, or time that earlier calls have paid for.
+ *
+ * Source: Bonachea and Bell 2003 (Firehose). What they call a bucket is lent as a whole. A bucket with loans is pinned. A
+ * bucket whose last loan has ended stays registered in a list, oldest first (their victim FIFO), until the room is needed.
+ * M is lent_bytes_max, MAXVICTIM is idle_bytes_max: lent <= M and lent + idle <= M + MAXVICTIM at all times.
+ *
+ * STATIC is their policy: each peer has F = M / (bucket * (peers - 1)) buckets. POOL is what they leave to future work. A peer
+ * gets what is free. If nothing is, holders of keys are asked for their least used ones (WANT), the one with most bytes first.
+ * Several peers may have keys of one bucket, and only the last one that comes back makes room. So holders are asked once more
+ * if some gave keys back and there is still no room, in four rounds at most. And two sizes adapt:
+ *
+ *  - The idle list. A bucket that is asked for again soon after it was dropped makes the list longer by its bytes. A bucket
+ *    that nobody asks for again makes the list shorter by an eighth of its bytes, down to a quarter of idle_bytes_max. "Soon" is
+ *    while not more than M + MAXVICTIM was dropped after it (the ghosts of Megiddo and Modha 2003, ARC).
+ *  - The bucket. It is 64 MiB at first, an extent of the heap. If in an epoch more than a quarter of the questions ask for
+ *    memory that had to be taken back from a peer (sixteen times as many ghosts are remembered), what is in use does not fit: the next smaller bucket is taken. If all
+ *    memory that is lent, idle or was dropped in the epoch would fit three quarters of M in the next larger bucket, that is taken. A
+ *    size that had to be left again is tried again after twice as many epochs as before.
+ *
+ * The caller has the lend's lock.
+ */
+#ifndef HP_LEND_LENDER_H
+#define HP_LEND_LENDER_H
+
+#include <sys/queue.h>
+
+#include "hugepin.h"
+#include "lend/table.h"
+
+enum { HP_LEND_CLASSES = 3, HP_LEND_NOBODY = -1, HP_LEND_WAITING_MAX = 64 };
+
+/* The sizes of buckets: an extent, a hugepage, and what Chapel's Firehose has. */
+static const uint64_t hp_lend_class_bytes[HP_LEND_CLASSES] = { UINT64_C(1) << 26, UINT64_C(1) << 21, UINT64_C(1) << 17 };
+
+struct hp_bucket;
+
+/* A key that a peer has. The number in the upper 40 bits of its ref grows with each loan, so the refs of a peer do, too. */
+struct hp_loan {
+	uint64_t ref; /* 0: not lent */
+	struct hp_bucket *bucket;
+	uint32_t peer;
+	bool recalled; /* asked back: once is enough */
+	uint32_t slot, next_free;
+	TAILQ_ENTRY(hp_loan) of_peer, of_bucket;
+};
+TAILQ_HEAD(hp_loans, hp_loan);
+#define HP_LOAN_SLOT_BITS 24
+
+enum hp_bucket_state { HP_BUCKET_NEW, HP_BUCKET_LENT, HP_BUCKET_IDLE };
+struct hp_bucket {
+	struct hp_link by_name; /* by base and want */
+	struct hp_link by_region;
+	uint64_t base, want; /* what was to be pinned */
+	uint64_t len; /* what is pinned, from base on: `want`, or less if the device registers no more at a time */
+	uint64_t start, end; /* the registration that the pin is of */
+	struct hugepin_pin pin; /* while it is lent */
+	uint32_t region;
+	uint8_t state; /* enum hp_bucket_state */
+	bool leaving; /* its memory is wanted back: no further loan, and it will not be idle */
+	bool taken; /* its last loan ended because room was wanted */
+	struct hp_loans loans;
+	TAILQ_ENTRY(hp_bucket) order; /* in lender.lent or lender.idle */
+};
+TAILQ_HEAD(hp_bucket_list, hp_bucket);
+
+/* A bucket that is no longer registered. */
+struct hp_ghost {
+	struct hp_link by_name;
+	uint64_t base, want;
+	uint64_t dropped; /* lender.dropped when it was */
+	uint32_t epoch; /* in which it was */
+	bool taken;
+	TAILQ_ENTRY(hp_ghost) order;
+};
+TAILQ_HEAD(hp_ghost_list, hp_ghost);
+
+/* A peer's question. It lies in the caller's frame until it has to wait. */
+struct hp_question {
+	uint32_t peer, number;
+	uint64_t addr, len;
+	uint64_t buffer, buffer_end; /* what may be lent around addr */
+	const void *carry;
+	uint32_t carried;
+	unsigned class_min; /* larger buckets than this class were tried in vain */
+	int64_t asking; /* the peer whose answer to WANT is awaited, or HP_LEND_NOBODY */
+	bool waiting; /* in a queue */
+	bool wanted; /* STATIC: the asker was asked to give back */
+	uint8_t rounds; /* POOL: how often all holders were asked */
+	uint64_t round_taken; /* lender.taken when the round began */
+	bool taken; /* the bucket had to be taken back from a peer before */
+	bool seen; /* counted in the epoch */
+	uint64_t crowded; /* a pin of so many bytes found no room */
+	int err; /* of the pin */
+	TAILQ_ENTRY(hp_question) order;
+};
+TAILQ_HEAD(hp_questions, hp_question);
+
+/* A peer, as the lending side sees it. */
+struct hp_holder {
+	uint64_t bytes; /* of its loans' buckets; a bucket that it has two keys of counts twice */
+	uint32_t loans_count, waiting_count, waiting_carried;
+	uint32_t want, want_last; /* the number of the WANT that is out, 0: none; of the last one */
+	uint32_t asked_last; /* the number of its last question */
+	uint8_t level; /* of `ranked`, 0: no loans */
+	bool asked; /* was asked for the first waiting question: it is in lender.asked */
+	bool mute; /* no message reaches it */
+	struct hp_loans loans;
+	struct hp_questions waiting; /* STATIC */
+	TAILQ_ENTRY(hp_holder) order;
+};
+TAILQ_HEAD(hp_holders, hp_holder);
+
+struct hp_lending {
+	uint32_t policy, peers;
+	uint64_t lent_max, idle_base; /* M, MAXVICTIM */
+	uint64_t lent, idle, idle_max, peak;
+	unsigned class; /* of new buckets */
+	bool class_fixed;
+
+	struct hp_table buckets, regions, ghosts;
+	struct hp_bucket_list lent_list, idle_list; /* idle: oldest first */
+	struct hp_ghost_list ghost_list; /* oldest first */
+	struct hp_ghost *soon; /* the oldest of those after which not more than M + MAXVICTIM was dropped */
+	uint64_t ghost_bytes, dropped; /* dropped: bytes, since the lend was opened */
+
+	struct hp_holder *holder;
+	struct hp_holders ranked[65]; /* by log2 of their bytes, plus 1 */
+	uint64_t ranks; /* bit i: ranked[i + 1] has one */
+	struct hp_holders asked; /* who was asked for the first waiting question */
+	struct hp_questions waiting; /* POOL */
+	uint32_t waiting_count;
+	uint64_t taken; /* loans that ended because room was wanted */
+
+	struct hp_loan **loan; /* by slot */
+	uint32_t loans, loans_room, loan_free; /* loan_free: slot + 1 of the first free one */
+	uint64_t loan_number;
+	uint32_t buckets_count, idle_count, ghosts_count;
+
+	/* The epoch, counted in questions. */
+	uint32_t epoch, epoch_asks, epoch_len, epoch_taken;
+	uint32_t patience, patience_next; /* epochs until a larger bucket may be tried */
+};
+
+/* False: no memory. free() frees what it knows; pins and what waits are the caller's to have ended before. */
+bool hp_lender_init(struct hp_lending *ln, uint32_t policy, uint32_t peers, uint64_t lent_max, uint64_t idle_max);
+void hp_lender_free(struct hp_lending *ln);
+
+/* Buckets of this class from now on, whatever happens: for measurements. */
+void hp_lender_fix_class(struct hp_lending *ln, unsigned class);
+
+/* The bytes that a peer may have keys of; UINT64_MAX: no limit of its own. */
+uint64_t hp_lender_share(const struct hp_lending *ln);
+
+/* What to do next for a question. */
+enum hp_step {
+	HP_STEP_LEND, /* hp_lender_lend() with `bucket`: it is pinned. Then answer. */
+	HP_STEP_PIN, /* pin [bucket->base, bucket->base + bucket->len), then hp_lender_pinned() */
+	HP_STEP_DROP, /* drop the registration of `bucket`, which is forgotten, and free it */
+	HP_STEP_WANT, /* send WANT of `bytes` to `peer`, with number holder.want; only of the first that waits */
+	HP_STEP_WAIT, /* the question waits: put it into its queue, and step the first one there */
+	HP_STEP_NO, /* answer: err, a number of errno */
+};
+struct hp_act {
+	enum hp_step step;
+	struct hp_bucket *bucket;
+	uint32_t peer;
+	uint64_t bytes;
+	int err;
+};
+struct hp_act hp_lender_step(struct hp_lending *ln, struct hp_question *q);
+
+/* The outcome of HP_STEP_PIN: err 0 and the pin, with the region's range; else the bucket is forgotten and freed. False: the
+ * pin does not reach the address that was asked for; give it back, since the bucket is forgotten. */
+bool hp_lender_pinned(struct hp_lending *ln, struct hp_question *q, struct hp_bucket *b, int err, const struct hugepin_pin *pin,
+		      uint64_t start, uint64_t end);
+
+/* Lend a bucket, after HP_STEP_LEND. Cannot fail. */
+struct hp_loan *hp_lender_lend(struct hp_lending *ln, struct hp_bucket *b, uint32_t peer);
+
+/* The loan with this ref, if the peer has it, or NULL. */
+struct hp_loan *hp_lender_find(const struct hp_lending *ln, uint32_t peer, uint64_t ref);
+
+/* End a loan. Returns its bucket if no loan of it is left: give its pin back, then call hp_lender_idle(), or
+ * hp_lender_forget() if it is leaving. taken: it was given back because room was wanted. */
+struct hp_bucket *hp_lender_end(struct hp_lending *ln, struct hp_loan *loan, bool taken);
+void hp_lender_idle(struct hp_lending *ln, struct hp_bucket *b);
+
+/* The bucket is no longer lent or idle. Frees it. */
+void hp_lender_forget(struct hp_lending *ln, struct hp_bucket *b);
+
+/* A bucket that the idle list has no room for, or that is the oldest (any), or NULL: drop its registration and free it. */
+struct hp_bucket *hp_lender_over(struct hp_lending *ln);
+struct hp_bucket *hp_lender_oldest(struct hp_lending *ln);
+
+/* No further loan of this bucket, since its memory is wanted back. */
+void hp_lender_leave(struct hp_lending *ln, struct hp_bucket *b);
+
+/* The first bucket with this region, and the next. */
+struct hp_bucket *hp_lender_of_region(const struct hp_lending *ln, uint32_t region);
+struct hp_bucket *hp_lender_next_of_region(const struct hp_bucket *b);
+
+/* Whether a question may wait, after HP_STEP_WAIT: a peer may have so many that wait, and carry so many bytes. wait() puts it
+ * into its queue, where it is the caller's memory, and unwait() takes it out. front() is the one to step next when the peer
+ * gave something back. waiting_of() is a question of that peer's. NULL: there is none. */
+bool hp_lender_may_wait(const struct hp_lending *ln, const struct hp_question *q, uint32_t carry_max);
+void hp_lender_wait(struct hp_lending *ln, struct hp_question *q);
+void hp_lender_unwait(struct hp_lending *ln, struct hp_question *q);
+struct hp_question *hp_lender_front(const struct hp_lending *ln, uint32_t peer);
+struct hp_question *hp_lender_waiting_of(const struct hp_lending *ln, uint32_t peer);
+
+/* The peer's answer to WANT is complete, or will not come. */
+void hp_lender_answered(struct hp_lending *ln, uint32_t peer);
+
+/* The holder of most bytes that may be asked for `bytes` outside of any question: HP_STEP_WANT, or HP_STEP_WAIT: nobody. */
+struct hp_act hp_lender_crowded(struct hp_lending *ln, uint64_t bytes);
+
+/* Bytes of memory of all tables here. */
+uint64_t hp_lender_table_bytes(const struct hp_lending *ln);
+
+/* The bytes that a bucket counts: whole base pages. */
+uint64_t hp_bucket_bytes(const struct hp_bucket *b);
+
+#endif

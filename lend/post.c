@@ -1,0 +1,112 @@
+/*
+ * Messages to peers. A message that send() has no room for is kept, and all later ones to that peer wait behind it. Without
+ * memory to keep it the peer is lost, as by an error of send(): a message must not be left out. Call with the lend's lock.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "lend/lend.h"
+
+/* No message reaches the peer any more. */
+static int lose(hugepin_lend *l, uint32_t peer, int err)
+{
+	hp_post_forget(l, peer);
+	l->peer[peer].lost = err;
+	l->lender.holder[peer].mute = true;
+	return err;
+}
+
+/* 0, -EAGAIN, or the peer is lost. */
+static int send_now(hugepin_lend *l, uint32_t peer, const void *msg, size_t len)
+{
+	int err = l->attr.send(l->arg, peer, msg, len);
+
+	if (!err)
+		l->peer[peer].stats.sent++;
+	return !err || err == -EAGAIN ? err : lose(l, peer, err < 0 ? err : -EIO);
+}
+
+/* Send what is kept for the peer, as far as there is room. */
+static void send_kept(hugepin_lend *l, uint32_t peer)
+{
+	struct hp_peer *p = &l->peer[peer];
+	struct hp_letter *letter;
+
+	while ((letter = STAILQ_FIRST(&p->letters)) && send_now(l, peer, letter->bytes, letter->len) == 0) {
+		STAILQ_REMOVE_HEAD(&p->letters, next);
+		l->letter_bytes -= sizeof *letter + letter->len;
+		free(letter);
+	}
+}
+
+static int keep(hugepin_lend *l, uint32_t peer, size_t len)
+{
+	struct hp_peer *p = &l->peer[peer];
+	struct hp_letter *letter = malloc(sizeof *letter + len);
+
+	if (!letter)
+		return lose(l, peer, -ENOMEM);
+	letter->len = len;
+	memcpy(letter->bytes, l->buf, len);
+	l->letter_bytes += sizeof *letter + len;
+	if (!p->unsent) {
+		p->unsent = true;
+		STAILQ_INSERT_TAIL(&l->unsent, p, next_unsent);
+	}
+	STAILQ_INSERT_TAIL(&p->letters, letter, next);
+	atomic_fetch_or_explicit(&l->attention, HP_ATTEND_LETTERS, memory_order_relaxed);
+	return 0;
+}
+
+int hp_post(hugepin_lend *l, uint32_t peer, const struct hp_wire *w)
+{
+	struct hp_peer *p = &l->peer[peer];
+	int err = p->gone ? -ENOTCONN : p->lost;
+	size_t len;
+
+	if (err)
+		return err;
+	send_kept(l, peer);
+	if (p->lost)
+		return p->lost;
+	len = hp_wire_write(l->buf, w);
+	err = STAILQ_EMPTY(&p->letters) ? send_now(l, peer, l->buf, len) : -EAGAIN;
+	return err == -EAGAIN ? keep(l, peer, len) : err;
+}
+
+int hp_post_return(hugepin_lend *l, uint32_t peer, uint32_t number, const uint64_t *refs, unsigned n, bool more)
+{
+	struct hp_wire w = { .type = HP_WIRE_RETURN, .n = (uint8_t)n, .number = number, .flags = more ? HP_WIRE_MORE : 0 };
+
+	memcpy(w.refs, refs, n * sizeof *refs);
+	return hp_post(l, peer, &w);
+}
+
+void hp_post_again(hugepin_lend *l)
+{
+	STAILQ_HEAD(, hp_peer) all = STAILQ_HEAD_INITIALIZER(all);
+	struct hp_peer *p;
+
+	atomic_fetch_and_explicit(&l->attention, ~(uint32_t)HP_ATTEND_LETTERS, memory_order_relaxed);
+	STAILQ_CONCAT(&all, &l->unsent);
+	while ((p = STAILQ_FIRST(&all))) {
+		STAILQ_REMOVE_HEAD(&all, next_unsent);
+		send_kept(l, (uint32_t)(p - l->peer));
+		p->unsent = !STAILQ_EMPTY(&p->letters);
+		if (p->unsent) {
+			STAILQ_INSERT_TAIL(&l->unsent, p, next_unsent);
+			atomic_fetch_or_explicit(&l->attention, HP_ATTEND_LETTERS, memory_order_relaxed);
+		}
+	}
+}
+
+void hp_post_forget(hugepin_lend *l, uint32_t peer)
+{
+	struct hp_letter *letter;
+
+	while ((letter = STAILQ_FIRST(&l->peer[peer].letters))) {
+		STAILQ_REMOVE_HEAD(&l->peer[peer].letters, next);
+		l->letter_bytes -= sizeof *letter + letter->len;
+		free(letter);
+	}
+}

@@ -1,0 +1,387 @@
+/*
+ * The lending side: carries out what lender.c decides. Call with the lend's lock. Calls the pin cache, which has locks of
+ * higher rank, and so may block for its backend.
+ */
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lend/lend.h"
+#include "reg/lent.h"
+
+HP_TLS bool hp_serve_pins;
+HP_TLS uint32_t hp_serve_ends;
+
+/* ------------------------------------------------------------------ buckets */
+
+/* The bucket's registration may end, which is no news, unless it is that of other buckets, too. b is in no table. */
+static void end_registration(hugepin_lend *l, struct hp_bucket *b)
+{
+	hp_serve_ends = hp_lender_of_region(&l->lender, b->region) ? 0 : b->region;
+	hp_lent_drop(l->domain, b->region, b->start, b->end);
+	hp_serve_ends = 0;
+}
+
+static void drop(hugepin_lend *l, struct hp_bucket *b)
+{
+	end_registration(l, b);
+	free(b);
+}
+
+/* The bucket has no loans any more. */
+static void end_bucket(hugepin_lend *l, struct hp_bucket *b)
+{
+	hp_serve_ends = b->leaving ? b->region : 0;
+	hugepin_unpin(l->domain, &b->pin);
+	hp_lent_idle(l->domain, b->region, b->start, b->end);
+	if (b->leaving) /* its memory is wanted: what the cache has left of the registration is of no use */
+		hp_lent_drop(l->domain, b->region, b->start, b->end);
+	hp_serve_ends = 0;
+	if (b->leaving) {
+		hp_lender_forget(&l->lender, b);
+		return;
+	}
+	hp_lender_idle(&l->lender, b);
+	while ((b = hp_lender_over(&l->lender)))
+		drop(l, b);
+}
+
+static void end_loan(hugepin_lend *l, struct hp_loan *loan, bool taken)
+{
+	struct hugepin_lend_stats *s = &l->peer[loan->peer].stats;
+	struct hp_bucket *b;
+
+	s->lent--;
+	s->lent_bytes -= hp_bucket_bytes(loan->bucket);
+	b = hp_lender_end(&l->lender, loan, taken);
+	if (b)
+		end_bucket(l, b);
+}
+
+static void pin_bucket(hugepin_lend *l, struct hp_question *q, struct hp_bucket *b)
+{
+	struct hugepin_pin pin = { 0 };
+	uint64_t start = 0, end = 0;
+	int err;
+
+	hp_serve_pins = true;
+	err = hugepin_pin(l->domain, (const void *)(uintptr_t)b->base, b->len, l->access, &pin);
+	hp_serve_pins = false;
+	if (!err)
+		hp_lent_range((uint32_t)pin.ref, &start, &end);
+	if (!hp_lender_pinned(&l->lender, q, b, err, &pin, start, end) && !err)
+		hugepin_unpin(l->domain, &pin);
+}
+
+/* ------------------------------------------------------------------ questions */
+
+/* Write to this process's memory as a peer would: if it is not there, that is an error and not a signal. */
+static int write_memory(uint64_t addr, const void *data, size_t len)
+{
+	struct iovec from = { (void *)data, len }, to = { (void *)(uintptr_t)addr, len };
+	int saved_errno = errno;
+	ssize_t written = process_vm_writev(getpid(), &from, 1, &to, 1, 0);
+
+	if (written < 0 && errno != EFAULT) { /* a filter of system calls refuses */
+		memcpy(to.iov_base, data, len);
+		written = (ssize_t)len;
+	}
+	errno = saved_errno;
+	return written == (ssize_t)len ? 0 : EFAULT;
+}
+
+static void refuse(hugepin_lend *l, uint32_t peer, uint32_t number, int err)
+{
+	struct hp_wire w = { .type = HP_WIRE_NO,
+			     .number = number,
+			     .error = err > 0 && err <= HP_WIRE_ERRNO_MAX ? (uint32_t)err : EIO,
+			     .share = hp_lender_share(&l->lender) };
+
+	l->peer[peer].stats.refused++;
+	hp_post(l, peer, &w);
+}
+
+/* b is pinned. Returns 0, or a number of errno, with b as it was. */
+static int lend_bucket(hugepin_lend *l, struct hp_question *q, struct hp_bucket *b)
+{
+	struct hugepin_lend_stats *s = &l->peer[q->peer].stats;
+	uint64_t end = b->base + b->len;
+	struct hp_wire w = { .type = HP_WIRE_LEND,
+			     .number = q->number,
+			     .addr = b->base,
+			     .len = b->len,
+			     .rkey = b->pin.rkey,
+			     .share = hp_lender_share(&l->lender),
+			     .flags = q->carried ? HP_WIRE_CARRIED : 0 };
+	int err = q->carried ? write_memory(q->addr, q->carry, HP_MIN((uint64_t)q->carried, end - q->addr)) : 0;
+
+	if (err)
+		return err;
+	w.ref = hp_lender_lend(&l->lender, b, q->peer)->ref;
+	s->carried += q->carried;
+	s->waited += q->waiting;
+	s->lent++;
+	s->lent_bytes += hp_bucket_bytes(b);
+	hp_post(l, q->peer, &w);
+	return 0;
+}
+
+/* Do what is next until the question is answered. False: it waits. */
+static bool serve(hugepin_lend *l, struct hp_question *q)
+{
+	for (;;) {
+		struct hp_act act = hp_lender_step(&l->lender, q);
+		int err;
+
+		switch (act.step) {
+		case HP_STEP_LEND:
+			err = lend_bucket(l, q, act.bucket);
+			if (!err)
+				return true;
+			refuse(l, q->peer, q->number, err);
+			if (TAILQ_EMPTY(&act.bucket->loans))
+				end_bucket(l, act.bucket);
+			return true;
+		case HP_STEP_PIN:
+			pin_bucket(l, q, act.bucket);
+			break;
+		case HP_STEP_DROP:
+			drop(l, act.bucket);
+			break;
+		case HP_STEP_WANT: {
+			struct hp_wire w = { .type = HP_WIRE_WANT, .number = l->lender.holder[act.peer].want, .bytes = act.bytes };
+
+			if (hp_post(l, act.peer, &w) != 0) /* it is lost: others may have room */
+				hp_lender_answered(&l->lender, act.peer);
+			break;
+		}
+		case HP_STEP_WAIT:
+			return false;
+		case HP_STEP_NO:
+			refuse(l, q->peer, q->number, act.err);
+			return true;
+		}
+	}
+}
+
+/* Serve the questions that wait, in their order. peer: whose, where each peer has a share of its own. */
+static void serve_waiting(hugepin_lend *l, uint32_t peer)
+{
+	struct hp_question *q;
+
+	while ((q = hp_lender_front(&l->lender, peer)) && serve(l, q)) {
+		hp_lender_unwait(&l->lender, q);
+		free(q);
+	}
+}
+
+/* Keep the question. False: it cannot wait. */
+static bool keep(hugepin_lend *l, const struct hp_question *q)
+{
+	struct hp_question *kept;
+
+	if (!hp_lender_may_wait(&l->lender, q, l->attr.carry_max) || !(kept = malloc(sizeof *kept + q->carried)))
+		return false;
+	*kept = *q;
+	if (q->carried) {
+		memcpy(kept + 1, q->carry, q->carried);
+		kept->carry = kept + 1;
+	}
+	hp_lender_wait(&l->lender, kept);
+	return true;
+}
+
+/* What may be lent around the address: 0 and its range in q, or a number of errno. */
+static int ask_program(hugepin_lend *l, struct hp_question *q)
+{
+	struct iovec buffer = { 0 };
+	int err = 0;
+
+	if (l->attr.offer) {
+		err = l->attr.offer(l->arg, q->peer, q->addr, q->len, &buffer);
+	} else {
+		struct hugepin_extent x;
+
+		err = hugepin_extent((const void *)(uintptr_t)q->addr, &x, sizeof x) < 0 ? -EACCES : 0;
+		if (!err)
+			buffer = (struct iovec){ x.addr, x.len };
+	}
+	if (err)
+		return err < 0 ? -err : EACCES;
+	q->buffer = (uintptr_t)buffer.iov_base;
+	q->buffer_end = q->buffer + buffer.iov_len;
+	return q->addr >= q->buffer && q->addr < q->buffer_end ? 0 : EACCES;
+}
+
+int hp_serve_asked(hugepin_lend *l, uint32_t peer, const struct hp_wire *w)
+{
+	struct hp_holder *h = &l->lender.holder[peer];
+	struct hp_question q = { .peer = peer,
+				 .number = w->number,
+				 .addr = w->addr,
+				 .len = w->len,
+				 .carry = w->carry,
+				 .carried = w->carried,
+				 .asking = HP_LEND_NOBODY };
+	int err = 0;
+
+	if (w->number != h->asked_last + 1)
+		return -EILSEQ;
+	for (unsigned i = 0; i < w->n; i++)
+		if (!hp_lender_find(&l->lender, peer, w->refs[i]))
+			return -EILSEQ;
+	h->asked_last = w->number;
+	l->peer[peer].stats.asked++;
+	for (unsigned i = 0; i < w->n; i++)
+		end_loan(l, hp_lender_find(&l->lender, peer, w->refs[i]), true);
+	if (w->carried > l->attr.carry_max)
+		err = EMSGSIZE;
+	else if (w->carried && !(l->access & HUGEPIN_REMOTE_WRITE))
+		err = EACCES;
+	else
+		err = ask_program(l, &q);
+	if (err)
+		refuse(l, peer, w->number, err);
+	else if (!serve(l, &q) && !keep(l, &q))
+		refuse(l, peer, w->number, ENOBUFS);
+	serve_waiting(l, peer);
+	return 0;
+}
+
+int hp_serve_returned(hugepin_lend *l, uint32_t peer, const struct hp_wire *w)
+{
+	if (w->number && w->number != l->lender.holder[peer].want)
+		return -EILSEQ;
+	for (unsigned i = 0; i < w->n; i++)
+		if (!hp_lender_find(&l->lender, peer, w->refs[i]))
+			return -EILSEQ;
+	for (unsigned i = 0; i < w->n; i++)
+		end_loan(l, hp_lender_find(&l->lender, peer, w->refs[i]), w->number);
+	if (w->number && !(w->flags & HP_WIRE_MORE))
+		hp_lender_answered(&l->lender, peer);
+	serve_waiting(l, peer);
+	return 0;
+}
+
+void hp_serve_gone(hugepin_lend *l, uint32_t peer)
+{
+	struct hp_holder *h = &l->lender.holder[peer];
+	struct hp_question *q;
+
+	while ((q = hp_lender_waiting_of(&l->lender, peer))) {
+		hp_lender_unwait(&l->lender, q);
+		free(q);
+	}
+	while (!TAILQ_EMPTY(&h->loans))
+		end_loan(l, TAILQ_FIRST(&h->loans), false);
+	hp_lender_answered(&l->lender, peer);
+	h->want_last = h->asked_last = 0;
+	h->mute = false;
+	serve_waiting(l, peer);
+}
+
+void hp_serve_refuse_all(hugepin_lend *l)
+{
+	for (uint32_t peer = 0; peer < l->attr.peers; peer++) {
+		struct hp_question *q;
+
+		while ((q = hp_lender_waiting_of(&l->lender, peer))) {
+			refuse(l, peer, q->number, ECANCELED);
+			hp_lender_unwait(&l->lender, q);
+			free(q);
+		}
+	}
+}
+
+/* ------------------------------------------------------------------ news */
+
+/* Refs to ask back, of one peer at a time. */
+struct recall {
+	uint32_t peer;
+	struct hp_wire w;
+};
+
+static void send_recall(hugepin_lend *l, struct recall *r)
+{
+	if (r->w.n)
+		hp_post(l, r->peer, &r->w);
+	l->peer[r->peer].stats.recalls += r->w.n;
+	r->w.n = 0;
+}
+
+/* The bucket's memory is wanted back. The bucket is lent. */
+static void recall_bucket(hugepin_lend *l, struct hp_bucket *b, struct recall *r)
+{
+	struct hp_loan *loan;
+
+	hp_lender_leave(&l->lender, b);
+	TAILQ_FOREACH(loan, &b->loans, of_bucket) {
+		if (loan->recalled)
+			continue;
+		loan->recalled = true;
+		if (loan->peer != r->peer || r->w.n == HP_WIRE_REFS_MAX)
+			send_recall(l, r);
+		r->peer = loan->peer;
+		r->w.refs[r->w.n++] = loan->ref;
+	}
+}
+
+void hp_serve_region(hugepin_lend *l, uint32_t region, bool dropped)
+{
+	struct recall r = { .w.type = HP_WIRE_RECALL };
+
+	for (struct hp_bucket *b = hp_lender_of_region(&l->lender, region), *next; b; b = next) {
+		next = hp_lender_next_of_region(b);
+		if (b->state == HP_BUCKET_LENT) {
+			if (!dropped)
+				recall_bucket(l, b, &r);
+			continue;
+		}
+		hp_serve_ends = region;
+		if (!dropped)
+			hp_lent_drop(l->domain, b->region, b->start, b->end);
+		hp_serve_ends = 0;
+		hp_lender_forget(&l->lender, b);
+	}
+	send_recall(l, &r);
+}
+
+void hp_serve_all_regions(hugepin_lend *l)
+{
+	struct recall r = { .w.type = HP_WIRE_RECALL };
+	struct hp_bucket *b;
+
+	hp_serve_drop_idle(l);
+	TAILQ_FOREACH(b, &l->lender.lent_list, order)
+		recall_bucket(l, b, &r);
+	send_recall(l, &r);
+}
+
+void hp_serve_crowded(hugepin_lend *l, uint64_t bytes)
+{
+	uint64_t dropped = 0;
+	struct hp_bucket *b;
+	struct hp_act act;
+
+	while (dropped < bytes && (b = hp_lender_oldest(&l->lender))) {
+		dropped += hp_bucket_bytes(b);
+		drop(l, b);
+	}
+	if (dropped >= bytes)
+		return;
+	act = hp_lender_crowded(&l->lender, bytes - dropped);
+	if (act.step == HP_STEP_WANT) {
+		struct hp_wire w = { .type = HP_WIRE_WANT, .number = l->lender.holder[act.peer].want, .bytes = act.bytes };
+
+		if (hp_post(l, act.peer, &w) != 0)
+			hp_lender_answered(&l->lender, act.peer);
+	}
+}
+
+void hp_serve_drop_idle(hugepin_lend *l)
+{
+	struct hp_bucket *b;
+
+	while ((b = hp_lender_oldest(&l->lender)))
+		drop(l, b);
+}

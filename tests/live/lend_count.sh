@@ -1,0 +1,21 @@
+#!/bin/bash
+# A key that is borrowed already takes at most 1.2 times the instructions of a pin that finds its memory registered, each with its
+# end; and so does a key of a few pages, beside memory outside the heap (bench/borrow.c, counted by callgrind).
+# shellcheck source=tests/live/tap.bash
+. "$(dirname "$0")/tap.bash"
+top=$PWD
+cd "$t" || exit 2
+command -v valgrind >/dev/null || { skip 'instructions of a borrowed key' 'valgrind is not installed'; exit; }
+# shellcheck disable=SC2086 # CC may be a command with options
+works 'the program compiles' ${CC:-cc} -D_GNU_SOURCE -O2 -I"$top/include" -o borrow "$top/bench/borrow.c" -L"$build" -lhugepin \
+	-Wl,-rpath,"$build" || exit
+count()
+{
+	valgrind --tool=callgrind --callgrind-out-file=counts ./borrow "$1" "$2" >log 2>&1 || { cat log; return 1; }
+	sed -n 's/^summary: //p' counts
+}
+# each WHAT: instructions of a use, between a short and a longer run.
+each() { echo $((($(count "$1" 3000) - $(count "$1" 1000)) / 2000)); }
+heap=$(each heap) foreign=$(each foreign) key=$(each key) page=$(each page)
+works "a key: $key instructions, a pin of the heap: $heap" [ $((key * 10)) -le $((heap * 12)) ]
+works "a key of some pages: $page instructions, a pin outside the heap: $foreign" [ $((page * 10)) -le $((foreign * 12)) ]

@@ -1,0 +1,468 @@
+/*
+ * Decisions of the lending side, by themselves: nothing is pinned or sent. Memory is a range of numbers.
+ */
+#include <errno.h>
+
+#include "lend/lender.h"
+#include "tests/any.h"
+#include "tests/t.h"
+
+#define KIB ((uint64_t)1 << 10)
+#define MIB ((uint64_t)1 << 20)
+#define BASE (UINT64_C(1) << 40)
+
+enum { PEERS = 4 };
+
+static struct hp_lending ln;
+static uint64_t buffer = BASE, buffer_end = BASE + (UINT64_C(1) << 36);
+static uint64_t pin_max; /* the device's longest registration; 0: any */
+static int pin_error;
+static unsigned pins, drops;
+static uint32_t wanted[32];
+static uint64_t wanted_bytes;
+static unsigned wants;
+
+static void begin(uint32_t policy, uint64_t lent_max, uint64_t idle_max)
+{
+	EXPECT(hp_lender_init(&ln, policy, PEERS, lent_max, idle_max));
+	pin_max = 0;
+	pin_error = 0;
+	pins = drops = wants = 0;
+}
+
+static struct hp_question question(uint32_t peer, uint64_t addr)
+{
+	return (struct hp_question){
+		.peer = peer, .addr = addr, .len = 1, .buffer = buffer, .buffer_end = buffer_end, .asking = HP_LEND_NOBODY
+	};
+}
+
+/* Step until the question is answered or waits. Returns what ended it. */
+static struct hp_act run(struct hp_question *q)
+{
+	for (;;) {
+		struct hp_act act = hp_lender_step(&ln, q);
+		struct hugepin_pin pin = { .base = 1, .ref = 1 + pins };
+
+		EXPECT(ln.lent <= ln.lent_max && ln.lent + ln.idle <= ln.lent_max + ln.idle_base);
+		switch (act.step) {
+		case HP_STEP_PIN:
+			pins++;
+			pin.len = pin_max && act.bucket->len > pin_max ? pin_max : act.bucket->len;
+			hp_lender_pinned(&ln, q, act.bucket, pin_error, &pin, act.bucket->base, act.bucket->base + pin.len);
+			break;
+		case HP_STEP_DROP:
+			drops++;
+			free(act.bucket);
+			break;
+		case HP_STEP_WANT:
+			wanted[wants++ % 32] = act.peer;
+			wanted_bytes = act.bytes;
+			return act;
+		case HP_STEP_LEND:
+			hp_lender_lend(&ln, act.bucket, q->peer);
+			return act;
+		default:
+			return act;
+		}
+	}
+}
+
+static struct hp_act ask(uint32_t peer, uint64_t addr)
+{
+	struct hp_question q = question(peer, addr);
+
+	return run(&q);
+}
+
+static void give_back(struct hp_loan *loan, bool taken)
+{
+	struct hp_bucket *b = hp_lender_end(&ln, loan, taken);
+
+	if (b)
+		hp_lender_idle(&ln, b);
+	while ((b = hp_lender_over(&ln))) {
+		drops++;
+		free(b);
+	}
+}
+
+static void end(void)
+{
+	for (uint32_t i = 0; i < PEERS; i++)
+		while (!TAILQ_EMPTY(&ln.holder[i].loans))
+			give_back(TAILQ_FIRST(&ln.holder[i].loans), false);
+	EXPECT_EQ(ln.lent, 0);
+	for (struct hp_bucket *b; (b = hp_lender_oldest(&ln));)
+		free(b);
+	EXPECT_EQ(ln.idle, 0);
+	hp_lender_free(&ln);
+}
+
+TEST(a_static_share_is_of_whole_buckets_of_the_largest_size_that_fits)
+{
+	begin(HUGEPIN_LEND_STATIC, 1024 * MIB, 0);
+	EXPECT_EQ(hp_lender_share(&ln), 320 * MIB); /* 1024 / 3, in buckets of 64 */
+	EXPECT_EQ(ln.class, 0);
+	end();
+	begin(HUGEPIN_LEND_STATIC, 10 * MIB, 0);
+	EXPECT_EQ(hp_lender_share(&ln), 2 * MIB);
+	end();
+	begin(HUGEPIN_LEND_STATIC, MIB, 0);
+	EXPECT_EQ(hp_lender_share(&ln), 256 * KIB);
+	end();
+	begin(HUGEPIN_LEND_STATIC, 300 * KIB, 0);
+	EXPECT_EQ(hp_lender_share(&ln), 0);
+	EXPECT_EQ(ask(0, BASE).step, HP_STEP_NO);
+	end();
+	begin(HUGEPIN_LEND_POOL, MIB, 0);
+	EXPECT(hp_lender_share(&ln) == UINT64_MAX);
+	end();
+}
+
+TEST(a_peer_over_its_static_share_is_asked_itself_once)
+{
+	struct hp_question q;
+
+	begin(HUGEPIN_LEND_STATIC, 12 * MIB, 0);
+	EXPECT_EQ(ask(1, BASE).step, HP_STEP_LEND);
+	EXPECT_EQ(ask(1, BASE + 2 * MIB).step, HP_STEP_LEND);
+	q = question(1, BASE + 4 * MIB);
+	EXPECT_EQ(run(&q).step, HP_STEP_WAIT);
+	hp_lender_wait(&ln, &q);
+	EXPECT_EQ(run(&q).step, HP_STEP_WANT);
+	EXPECT(wants == 1 && wanted[0] == 1 && wanted_bytes == 2 * MIB);
+	EXPECT_EQ(run(&q).step, HP_STEP_WAIT);
+	EXPECT_EQ(ask(2, BASE).step, HP_STEP_LEND); /* others have shares of their own */
+	hp_lender_answered(&ln, 1);
+	EXPECT_EQ(run(&q).step, HP_STEP_NO);
+	hp_lender_unwait(&ln, &q);
+	q = question(1, BASE + 4 * MIB);
+	hp_lender_wait(&ln, &q);
+	EXPECT_EQ(run(&q).step, HP_STEP_WANT);
+	give_back(TAILQ_FIRST(&ln.holder[1].loans), true);
+	hp_lender_answered(&ln, 1);
+	EXPECT_EQ(run(&q).step, HP_STEP_LEND);
+	hp_lender_unwait(&ln, &q);
+	end();
+}
+
+TEST(a_pool_asks_the_holder_of_most_bytes_first_each_once_and_then_refuses)
+{
+	struct hp_question q;
+
+	begin(HUGEPIN_LEND_POOL, 14 * MIB, 0);
+	hp_lender_fix_class(&ln, 1);
+	for (unsigned i = 0; i < 4; i++)
+		EXPECT_EQ(ask(2, BASE + i * 2 * MIB).step, HP_STEP_LEND);
+	for (unsigned i = 4; i < 6; i++)
+		EXPECT_EQ(ask(1, BASE + i * 2 * MIB).step, HP_STEP_LEND);
+	EXPECT_EQ(ask(0, BASE + 12 * MIB).step, HP_STEP_LEND);
+	q = question(3, BASE + 20 * MIB);
+	EXPECT_EQ(run(&q).step, HP_STEP_WAIT);
+	hp_lender_wait(&ln, &q);
+	for (uint32_t peer = 2; peer < 3; peer--) {
+		EXPECT_EQ(run(&q).step, HP_STEP_WANT);
+		EXPECT_EQ(wanted[wants - 1], peer);
+		hp_lender_answered(&ln, peer);
+	}
+	EXPECT_EQ(run(&q).step, HP_STEP_NO);
+	hp_lender_unwait(&ln, &q);
+	q = question(3, BASE + 20 * MIB); /* and the next question may ask them again */
+	hp_lender_wait(&ln, &q);
+	EXPECT_EQ(run(&q).step, HP_STEP_WANT);
+	EXPECT_EQ(wanted[wants - 1], 2);
+	give_back(TAILQ_FIRST(&ln.holder[2].loans), true);
+	hp_lender_answered(&ln, 2);
+	EXPECT_EQ(run(&q).step, HP_STEP_LEND);
+	hp_lender_unwait(&ln, &q);
+	end();
+}
+
+TEST(holders_are_asked_again_while_they_give_keys_of_shared_buckets)
+{
+	struct hp_question q;
+
+	begin(HUGEPIN_LEND_POOL, 4 * MIB, 0);
+	hp_lender_fix_class(&ln, 1);
+	for (uint32_t peer = 1; peer < 3; peer++)
+		for (unsigned i = 0; i < 2; i++)
+			EXPECT_EQ(ask(peer, BASE + i * 2 * MIB).step, HP_STEP_LEND);
+	q = question(3, BASE + 20 * MIB);
+	hp_lender_wait(&ln, &q);
+	for (unsigned i = 0; i < 2; i++) { /* one gives the first bucket, one the second: both stay lent */
+		EXPECT_EQ(run(&q).step, HP_STEP_WANT);
+		give_back(i ? TAILQ_LAST(&ln.holder[wanted[i]].loans, hp_loans) : TAILQ_FIRST(&ln.holder[wanted[i]].loans), true);
+		hp_lender_answered(&ln, wanted[i]);
+	}
+	EXPECT_EQ(run(&q).step, HP_STEP_WANT);
+	give_back(TAILQ_FIRST(&ln.holder[wanted[2]].loans), true);
+	hp_lender_answered(&ln, wanted[2]);
+	EXPECT_EQ(run(&q).step, HP_STEP_LEND);
+	hp_lender_unwait(&ln, &q);
+	end();
+}
+
+TEST(a_holder_that_no_message_reaches_is_not_asked)
+{
+	struct hp_question q;
+
+	begin(HUGEPIN_LEND_POOL, 6 * MIB, 0);
+	hp_lender_fix_class(&ln, 1);
+	EXPECT_EQ(ask(1, BASE).step, HP_STEP_LEND);
+	EXPECT_EQ(ask(1, BASE + 2 * MIB).step, HP_STEP_LEND);
+	EXPECT_EQ(ask(2, BASE + 4 * MIB).step, HP_STEP_LEND);
+	ln.holder[1].mute = true;
+	q = question(3, BASE + 6 * MIB);
+	hp_lender_wait(&ln, &q);
+	EXPECT_EQ(run(&q).step, HP_STEP_WANT);
+	EXPECT_EQ(wanted[0], 2);
+	hp_lender_answered(&ln, 2);
+	EXPECT_EQ(run(&q).step, HP_STEP_NO);
+	hp_lender_unwait(&ln, &q);
+	EXPECT_EQ(hp_lender_crowded(&ln, 5).peer, 2);
+	ln.holder[1].mute = false;
+	EXPECT_EQ(hp_lender_crowded(&ln, 5).peer, 1);
+	end();
+}
+
+TEST(what_needs_room_waits_behind_what_waits_and_what_needs_none_does_not)
+{
+	struct hp_question q, behind;
+
+	begin(HUGEPIN_LEND_POOL, 4 * MIB, 0);
+	hp_lender_fix_class(&ln, 1);
+	EXPECT_EQ(ask(1, BASE).step, HP_STEP_LEND);
+	EXPECT_EQ(ask(1, BASE + 2 * MIB).step, HP_STEP_LEND);
+	q = question(2, BASE + 4 * MIB);
+	hp_lender_wait(&ln, &q);
+	EXPECT_EQ(run(&q).step, HP_STEP_WANT);
+	behind = question(3, BASE + 6 * MIB);
+	EXPECT_EQ(run(&behind).step, HP_STEP_WAIT);
+	EXPECT_EQ(ask(3, BASE + 100).step, HP_STEP_LEND); /* lent to peer 1 already */
+	EXPECT(hp_lender_front(&ln, 0) == &q && hp_lender_waiting_of(&ln, 2) == &q && !hp_lender_waiting_of(&ln, 3));
+	hp_lender_unwait(&ln, &q);
+	hp_lender_answered(&ln, 1);
+	end();
+}
+
+TEST(a_peer_has_so_many_questions_and_bytes_that_wait)
+{
+	static struct hp_question q[HP_LEND_WAITING_MAX + 1];
+
+	begin(HUGEPIN_LEND_POOL, MIB, 0);
+	for (unsigned i = 0; i < HP_LEND_WAITING_MAX; i++) {
+		q[i] = question(1, BASE);
+		q[i].carried = i < 2 ? 50 : 0;
+		EXPECT(hp_lender_may_wait(&ln, &q[i], 100));
+		hp_lender_wait(&ln, &q[i]);
+		if (i == 1) {
+			q[i + 1] = question(1, BASE);
+			q[i + 1].carried = 1;
+			EXPECT(!hp_lender_may_wait(&ln, &q[i + 1], 100));
+		}
+	}
+	q[HP_LEND_WAITING_MAX] = question(1, BASE);
+	EXPECT(!hp_lender_may_wait(&ln, &q[HP_LEND_WAITING_MAX], 100));
+	for (unsigned i = 0; i < HP_LEND_WAITING_MAX; i++)
+		hp_lender_unwait(&ln, &q[i]);
+	EXPECT_EQ(ln.holder[1].waiting_carried, 0);
+	end();
+}
+
+TEST(a_bucket_is_the_part_of_the_buffer_in_the_aligned_piece)
+{
+	struct hp_act act;
+
+	begin(HUGEPIN_LEND_POOL, 256 * MIB, 0);
+	buffer = BASE + 3 * MIB + 100;
+	buffer_end = BASE + 70 * MIB + 5;
+	act = ask(1, BASE + 4 * MIB);
+	EXPECT(act.bucket->base == buffer && act.bucket->len == 61 * MIB - 100);
+	EXPECT_EQ(hp_bucket_bytes(act.bucket), 61 * MIB); /* whole base pages */
+	act = ask(1, BASE + 65 * MIB);
+	EXPECT(act.bucket->base == BASE + 64 * MIB && act.bucket->len == 6 * MIB + 5);
+	EXPECT_EQ(hp_bucket_bytes(act.bucket), 6 * MIB + 4096);
+	buffer = UINT64_MAX - 4 * MIB; /* at the end of all addresses */
+	buffer_end = UINT64_MAX;
+	act = ask(1, UINT64_MAX - 10);
+	EXPECT(act.step == HP_STEP_LEND && act.bucket->base + act.bucket->len == UINT64_MAX);
+	buffer = BASE;
+	buffer_end = BASE + (UINT64_C(1) << 36);
+	end();
+}
+
+TEST(a_device_with_short_registrations_gets_smaller_pieces)
+{
+	struct hp_act act;
+
+	begin(HUGEPIN_LEND_POOL, 256 * MIB, 0);
+	pin_max = MIB;
+	act = ask(1, BASE + 10); /* the first part of the piece has it */
+	EXPECT(act.step == HP_STEP_LEND && act.bucket->len == MIB);
+	EXPECT_EQ(ln.lent, MIB);
+	act = ask(1, BASE + 63 * MIB + 100);
+	EXPECT(act.step == HP_STEP_LEND && act.bucket->len == 128 * KIB);
+	pin_max = 4096;
+	act = ask(1, BASE + 100 * MIB + 8192);
+	EXPECT(act.step == HP_STEP_NO && act.err == EFAULT);
+	end();
+}
+
+TEST(a_pin_without_room_drops_what_is_idle_and_then_asks_for_keys)
+{
+	struct hp_question q;
+
+	begin(HUGEPIN_LEND_POOL, 64 * MIB, 64 * MIB);
+	hp_lender_fix_class(&ln, 1);
+	EXPECT_EQ(ask(1, BASE).step, HP_STEP_LEND);
+	give_back(TAILQ_FIRST(&ln.holder[1].loans), false);
+	EXPECT_EQ(ask(1, BASE + 8 * MIB).step, HP_STEP_LEND);
+	EXPECT_EQ(ln.idle_count, 1);
+	pin_error = -ENOMEM;
+	q = question(2, BASE + 16 * MIB);
+	EXPECT_EQ(run(&q).step, HP_STEP_WAIT);
+	EXPECT(drops == 1 && ln.idle_count == 0);
+	hp_lender_wait(&ln, &q);
+	EXPECT_EQ(run(&q).step, HP_STEP_WANT);
+	EXPECT(wanted[0] == 1 && wanted_bytes == 2 * MIB);
+	hp_lender_answered(&ln, 1);
+	EXPECT_EQ(run(&q).step, HP_STEP_NO);
+	hp_lender_unwait(&ln, &q);
+	pin_error = -EFAULT; /* any other error is the answer */
+	EXPECT_EQ(ask(2, BASE + 16 * MIB).err, EFAULT);
+	EXPECT_EQ(ln.lent, 2 * MIB);
+	end();
+}
+
+TEST(a_bucket_that_is_given_back_is_idle_until_others_come_after_it)
+{
+	begin(HUGEPIN_LEND_STATIC, 64 * MIB, 4 * MIB);
+	for (unsigned i = 0; i < 3; i++) {
+		EXPECT_EQ(ask(1, BASE + i * 2 * MIB).step, HP_STEP_LEND);
+		give_back(TAILQ_FIRST(&ln.holder[1].loans), false);
+	}
+	EXPECT(pins == 3 && drops == 1 && ln.idle == 4 * MIB); /* the victim FIFO: the first is gone */
+	EXPECT_EQ(ask(1, BASE + 2 * MIB).step, HP_STEP_LEND);
+	EXPECT_EQ(ln.idle, 2 * MIB);
+	EXPECT_EQ(ln.idle_max, 4 * MIB); /* static: as in the paper */
+	end();
+}
+
+TEST(the_idle_list_grows_by_what_is_asked_for_again_and_shrinks_by_what_is_not)
+{
+	uint64_t grown;
+
+	begin(HUGEPIN_LEND_POOL, 32 * MIB, 4 * MIB);
+	hp_lender_fix_class(&ln, 1);
+	for (unsigned round = 0; round < 20; round++)
+		for (unsigned i = 0; i < 6; i++) { /* six in turns, of which two fit */
+			EXPECT_EQ(ask(1, BASE + i * 2 * MIB).step, HP_STEP_LEND);
+			give_back(TAILQ_FIRST(&ln.holder[1].loans), false);
+		}
+	EXPECT(ln.idle_max >= 10 * MIB && ln.idle_max <= 36 * MIB);
+	drops = 0;
+	for (unsigned i = 0; i < 6; i++) {
+		EXPECT_EQ(ask(1, BASE + i * 2 * MIB).step, HP_STEP_LEND);
+		give_back(TAILQ_FIRST(&ln.holder[1].loans), false);
+	}
+	EXPECT_EQ(drops, 0);
+	grown = ln.idle_max;
+	for (unsigned i = 100; i < 400; i++) {
+		EXPECT_EQ(ask(1, BASE + i * 2 * MIB).step, HP_STEP_LEND);
+		give_back(TAILQ_FIRST(&ln.holder[1].loans), false);
+	}
+	EXPECT(ln.idle_max < grown);
+	EXPECT_EQ(ln.idle_max, MIB); /* a quarter of what was set */
+	end();
+}
+
+/* Peers 1 and 2 ask for any of n hugepages, and get room from the larger of them. */
+static void use_hugepages(unsigned n, unsigned asks)
+{
+	for (unsigned i = 0; i < asks; i++) {
+		uint32_t peer = 1 + (uint32_t)any(2);
+		struct hp_question q = question(peer, BASE + any(n) * 64 * MIB);
+
+		for (struct hp_act act; (act = run(&q)).step != HP_STEP_LEND && act.step != HP_STEP_NO;) {
+			if (act.step == HP_STEP_WAIT) {
+				hp_lender_wait(&ln, &q);
+				continue;
+			}
+			for (uint64_t given = 0; given < act.bytes && !TAILQ_EMPTY(&ln.holder[act.peer].loans);) {
+				given += hp_bucket_bytes(TAILQ_FIRST(&ln.holder[act.peer].loans)->bucket);
+				give_back(TAILQ_FIRST(&ln.holder[act.peer].loans), true);
+			}
+			hp_lender_answered(&ln, act.peer);
+		}
+		if (q.waiting)
+			hp_lender_unwait(&ln, &q);
+	}
+}
+
+TEST(buckets_get_smaller_when_what_is_in_use_does_not_fit_and_larger_when_it_does)
+{
+	begin(HUGEPIN_LEND_POOL, 256 * MIB, 64 * MIB);
+	EXPECT_EQ(ln.class, 0);
+	use_hugepages(3, 2000); /* three extents fit */
+	EXPECT_EQ(ln.class, 0);
+	use_hugepages(40, 2000); /* forty do not, but forty hugepages */
+	EXPECT_EQ(ln.class, 1);
+	for (unsigned i = 0; i < 400; i++)
+		use_hugepages(40, 10);
+	EXPECT_EQ(ln.class, 1);
+	while (!TAILQ_EMPTY(&ln.holder[1].loans))
+		give_back(TAILQ_FIRST(&ln.holder[1].loans), false);
+	while (!TAILQ_EMPTY(&ln.holder[2].loans))
+		give_back(TAILQ_FIRST(&ln.holder[2].loans), false);
+	for (struct hp_bucket *b; (b = hp_lender_oldest(&ln));)
+		free(b);
+	for (unsigned i = 0; i < 30000 && ln.class > 0; i++) { /* two extents are left in use; older ones are forgotten */
+		EXPECT_EQ(ask(1, BASE + (i % 64) * 2 * MIB).step, HP_STEP_LEND);
+		give_back(TAILQ_FIRST(&ln.holder[1].loans), false);
+	}
+	EXPECT_EQ(ln.class, 0);
+	end();
+}
+
+TEST(refs_of_loans_grow_and_are_found_by_their_peer_alone)
+{
+	uint64_t last = 0;
+
+	begin(HUGEPIN_LEND_POOL, 256 * MIB, 64 * MIB);
+	for (unsigned i = 0; i < 100; i++) {
+		struct hp_loan *loan;
+
+		EXPECT_EQ(ask(1, BASE + (i % 3) * 64 * MIB).step, HP_STEP_LEND);
+		loan = TAILQ_LAST(&ln.holder[1].loans, hp_loans);
+		EXPECT(loan->ref > last);
+		last = loan->ref;
+		EXPECT(hp_lender_find(&ln, 1, last) == loan);
+		EXPECT(!hp_lender_find(&ln, 2, last) && !hp_lender_find(&ln, 1, last + 1) && !hp_lender_find(&ln, 1, 0));
+		if (i % 2) {
+			give_back(loan, false);
+			EXPECT(!hp_lender_find(&ln, 1, last));
+		}
+	}
+	end();
+}
+
+TEST(memory_that_is_wanted_is_not_lent_again_from_the_same_pin)
+{
+	struct hp_act act;
+	struct hp_bucket *old;
+
+	begin(HUGEPIN_LEND_POOL, 256 * MIB, 0);
+	old = ask(1, BASE).bucket;
+	EXPECT(hp_lender_of_region(&ln, old->region) == old && !hp_lender_next_of_region(old));
+	hp_lender_leave(&ln, old);
+	hp_lender_leave(&ln, old);
+	act = ask(2, BASE);
+	EXPECT(act.step == HP_STEP_LEND && act.bucket != old);
+	EXPECT(hp_lender_end(&ln, TAILQ_FIRST(&old->loans), false) == old);
+	hp_lender_forget(&ln, old);
+	EXPECT_EQ(ln.lent, 64 * MIB);
+	end();
+}
+
+T_MAIN
