@@ -44,6 +44,14 @@ $(BENCH)/shapes: bench/shapes.c $(BUILD)/flags
 	$(Q)$(BENCH_CC) -o $@ $< -lm
 tests: $(if $(SAN),,$(BENCH)/replay $(BENCH)/shapes)
 
+
+# Lent keys in virtual time: the size of buckets is a hidden name.
+$(BENCH)/lend: bench/lend.c bench/trace.c bench/trace.h $(LIB_OBJ) $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo '  BENCH   $<'
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $(filter %.c %.o,$^) $(LIB_LIBS) -lz
+tests: $(if $(SAN),,$(BENCH)/lend)
+
 # What the helper's plan costs: also of hidden names.
 $(BENCH)/helper: bench/helper.c $(LIB_OBJ) $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -98,6 +106,12 @@ bench-sg: ## small pieces as one message: gathered, packed, inline, as planned; 
 	$(Q)$(BENCH)/sg $(ARGS) >$(BENCH)/sg.csv
 	$(Q)awk -f bench/median.awk -f bench/sg.awk $(BENCH)/sg.csv | tee $(BENCH)/sg.txt
 
+bench-lend: ## keys lent to peers, by patterns of puts in virtual time; ARGS are bench/lend's
+	$(Q)tools/setup build check
+	$(Q)$(MAKE) $(BENCH)/lend
+	$(Q)$(BENCH)/lend $(ARGS) >$(BENCH)/lend.txt
+	$(Q)awk -f bench/lend.awk $(BENCH)/lend.txt
+
 bench-pin-programs: $(BENCH)/pin $(BENCH_UCX) $(BENCH)/alloc # alloc warms memory up
 
 bench-replay: ## policies of the pin cache on communication traces; ARGS are bench/run-replay's
@@ -113,7 +127,7 @@ bench-mpi: ## an MPI program by policies of the pin cache; ARGS are bench/run-mp
 # All of them, those for which something is missing too: they say so in the page.
 report: ## every bench beside its peers, as one page: build/report/index.html; ARGS are bench/report's
 	$(Q)tools/setup build check bench guest
-	$(Q)$(MAKE) all bench bench-pin-programs $(addprefix $(BENCH)/,replay shapes helper hot sg)
+	$(Q)$(MAKE) all bench bench-pin-programs $(addprefix $(BENCH)/,replay shapes helper hot sg lend)
 	$(Q)BUILD='$(BUILD)' bench/report $(ARGS)
 
-.PHONY: report bench bench-helper bench-alloc bench-programs bench-pin bench-pin-programs bench-replay bench-mpi bench-sg
+.PHONY: report bench bench-helper bench-alloc bench-programs bench-pin bench-pin-programs bench-replay bench-mpi bench-sg bench-lend

@@ -426,7 +426,7 @@ typedef struct hugepin_far hugepin_far_t;
  * thread that made the call, except `wake`. */
 struct hugepin_lend_attr {
 	size_t size; /* sizeof(struct hugepin_lend_attr) */
-	uint32_t peers; /* peers have the numbers 0 to peers - 1 */
+	uint32_t peers; /* processes, this one included: they have the numbers 0 to peers - 1 */
 	uint32_t policy; /* HUGEPIN_LEND_* */
 	uint32_t access; /* what lent keys open: HUGEPIN_REMOTE_*; 0: HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE */
 	uint32_t carry_max; /* the caller's own bytes in a message, at most; 0: none; no more than 1 MiB */
@@ -449,8 +449,8 @@ struct hugepin_lend_attr {
 	 * HUGEPIN_REACH_EXTENT: the whole heap, and nothing else. Called with the lend's lock: must call no function of the
 	 * lend. */
 	int (*offer)(void *arg, uint32_t peer, uint64_t addr, size_t len, struct iovec *ret_buffer);
-	/* May be NULL. There is work for hugepin_lend_progress(): memory is wanted back. Called on the service thread, without
-	 * a lock: must return soon, and call no function of the lend. */
+	/* May be NULL. There is work for hugepin_lend_progress(): memory is wanted back. Called on the service thread, which a
+	 * lend with this callback starts, without a lock: must return soon, and call no function of the lend. */
 	void (*wake)(void *arg);
 };
 
@@ -480,7 +480,8 @@ int hugepin_lend_done(hugepin_lend *, struct hugepin_far *key);
 
 /* Hand in a message from a peer. Messages from one peer must be handed in in their order. -EILSEQ: no message of this
  * protocol, or not one that this peer can have sent now; nothing has changed. -ENOTCONN: the peer is gone. -EINVAL.
- * May register memory, and so block. Any thread. */
+ * -ENOMEM: no memory for this thread's counters; nothing has changed, hand it in again. -ESTALE. May register memory, and
+ * so block. Any thread. */
 int hugepin_lend_message(hugepin_lend *, uint32_t peer, const void *msg, size_t len);
 
 /* Send what could not be sent before, and ask for keys back whose memory is wanted. Call it where the program makes

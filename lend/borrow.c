@@ -48,7 +48,8 @@ static struct hp_ask *find_by_frame(hugepin_lend *l, uint32_t peer, uint64_t add
 static uint8_t make_room(hugepin_lend *l, uint32_t peer, uint64_t *ret_refs)
 {
 	struct hp_peer *p = &l->peer[peer];
-	uint64_t looks = 2 * p->stats.borrowed, bytes, most = p->share - HP_MIN(p->share, p->bucket);
+	uint64_t looks = 2 * p->stats.borrowed, bytes, coming = p->bucket * (p->asks_out + 1); /* keys that were asked for, too */
+	uint64_t most = p->share - HP_MIN(p->share, HP_MIN(coming, HP_MAX(p->bucket, p->share / 2)));
 
 	if (p->stats.borrowed_bytes <= most)
 		return 0;

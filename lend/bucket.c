@@ -1,12 +1,19 @@
 /*
- * Buckets by their names, those that were dropped (ghosts), and what both say of sizes: how much is kept idle, and how large a
- * bucket is. lender.h has the rules. Pure. The caller has the lend's lock.
+ * Buckets by their names, those that were dropped (ghosts), what peers had to give back, and what these say of sizes: how much
+ * is kept idle, and how large a bucket is. lender.h has the rules. Pure. The caller has the lend's lock.
  */
 #include "lend/bucket.h"
 
 #include "base/base.h"
 
-enum { GHOSTS_MAX = 4096, GHOSTS_OF_ALL = 16, EPOCH_MIN = 256, PATIENCE_MIN = 4, PATIENCE_MAX = 256 };
+enum {
+	GHOSTS_MAX = 4096,
+	EPOCH_MIN = 256,
+	PATIENCE_MIN = 4,
+	PATIENCE_MAX = 256,
+	GIVEN_BITS_MIN = 6,
+	GIVEN_BITS_MAX = 16,
+};
 #define PAGE UINT64_C(4096)
 
 uint64_t hp_bucket_page_bytes(uint64_t base, uint64_t len)
@@ -63,8 +70,6 @@ static struct hp_ghost *find_ghost(const struct hp_lending *ln, struct hp_bucket
 static void free_ghost(struct hp_lending *ln, struct hp_ghost *g)
 {
 	hp_table_remove(&ln->ghosts, &g->by_name);
-	if (g == ln->soon)
-		ln->soon = TAILQ_NEXT(g, order);
 	TAILQ_REMOVE(&ln->ghost_list, g, order);
 	ln->ghost_bytes -= hp_bucket_page_bytes(g->base, g->want);
 	ln->ghosts_count--;
@@ -85,25 +90,22 @@ static void add_ghost(struct hp_lending *ln, const struct hp_bucket *b)
 {
 	struct hp_bucket_name n = { b->base, b->want };
 	struct hp_ghost *g = find_ghost(ln, n);
-	uint64_t all = ln->lent_max + ln->idle_base;
 
 	if (g)
 		free_ghost(ln, g);
 	g = malloc(sizeof *g);
 	if (!g)
 		return;
-	ln->dropped += hp_bucket_page_bytes(b->base, b->want);
-	*g = (struct hp_ghost){ .base = b->base, .want = b->want, .dropped = ln->dropped, .epoch = ln->epoch, .taken = b->taken };
+	*g = (struct hp_ghost){ .base = b->base, .want = b->want, .epoch = ln->epoch };
 	hp_table_add(&ln->ghosts, &g->by_name, hp_bucket_hash(n));
 	TAILQ_INSERT_TAIL(&ln->ghost_list, g, order);
 	ln->ghost_bytes += hp_bucket_page_bytes(g->base, g->want);
 	ln->ghosts_count++;
-	if (!ln->soon)
-		ln->soon = g;
-	for (; ln->dropped - ln->soon->dropped > all; ln->soon = TAILQ_NEXT(ln->soon, order))
-		shorten(ln, hp_bucket_page_bytes(ln->soon->base, ln->soon->want));
-	while (ln->ghosts_count > GHOSTS_MAX || ln->ghost_bytes / GHOSTS_OF_ALL > all)
-		free_ghost(ln, TAILQ_FIRST(&ln->ghost_list));
+	while (ln->ghosts_count > GHOSTS_MAX || ln->ghost_bytes > ln->lent_max + ln->idle_base) {
+		g = TAILQ_FIRST(&ln->ghost_list);
+		shorten(ln, hp_bucket_page_bytes(g->base, g->want));
+		free_ghost(ln, g);
+	}
 }
 
 /* Take a bucket out of what is known. It is the caller's to free. */
@@ -121,6 +123,8 @@ void hp_bucket_detach(struct hp_lending *ln, struct hp_bucket *b)
 		TAILQ_REMOVE(&ln->lent_list, b, order);
 		ln->lent -= hp_bucket_bytes(b);
 	}
+	if (b->leaving)
+		ln->leaving -= hp_bucket_bytes(b);
 	ln->buckets_count--;
 }
 
@@ -152,6 +156,7 @@ void hp_lender_leave(struct hp_lending *ln, struct hp_bucket *b)
 		return;
 	hp_table_remove(&ln->buckets, &b->by_name);
 	b->leaving = true;
+	ln->leaving += hp_bucket_bytes(b);
 }
 
 static struct hp_bucket *same_region(struct hp_link *at, uint32_t region)
@@ -172,17 +177,15 @@ struct hp_bucket *hp_lender_next_of_region(const struct hp_bucket *b)
 	return same_region(hp_table_next(&b->by_region), b->region);
 }
 
-bool hp_bucket_regret(struct hp_lending *ln, struct hp_bucket_name n, uint64_t bytes)
+void hp_bucket_regret(struct hp_lending *ln, struct hp_bucket_name n, uint64_t bytes)
 {
 	struct hp_ghost *g = find_ghost(ln, n);
-	uint64_t all = ln->lent_max + ln->idle_base;
-	bool taken = g && g->taken;
 
-	if (g && ln->policy == HUGEPIN_LEND_POOL && ln->dropped - g->dropped <= all)
-		ln->idle_max = HP_MIN(all, ln->idle_max + bytes);
-	if (g)
-		free_ghost(ln, g);
-	return taken;
+	if (!g)
+		return;
+	if (ln->policy == HUGEPIN_LEND_POOL)
+		ln->idle_max = HP_MIN(ln->lent_max + ln->idle_base, ln->idle_max + bytes);
+	free_ghost(ln, g);
 }
 
 /* ------------------------------------------------------------------ the size of buckets */
@@ -221,23 +224,47 @@ static uint64_t count_larger(const struct hp_lending *ln)
 	return count;
 }
 
+bool hp_bucket_is_larger(const struct hp_lending *ln, const struct hp_bucket *b)
+{
+	return b->want > hp_lend_class_bytes[ln->class] && b->state == HP_BUCKET_LENT && !b->leaving;
+}
+
+/* Take the next smaller bucket. Lent ones that are larger now come first in their list: they are asked back first. */
+static void take_smaller(struct hp_lending *ln)
+{
+	struct hp_bucket *b = TAILQ_FIRST(&ln->lent_list), *last = TAILQ_LAST(&ln->lent_list, hp_bucket_list), *next;
+
+	ln->class++;
+	ln->patience = ln->patience_next;
+	ln->patience_next = HP_MIN(2 * ln->patience_next, (uint32_t)PATIENCE_MAX);
+	for (; b; b = next) {
+		next = b == last ? NULL : TAILQ_NEXT(b, order);
+		if (!hp_bucket_is_larger(ln, b))
+			continue;
+		TAILQ_REMOVE(&ln->lent_list, b, order);
+		TAILQ_INSERT_HEAD(&ln->lent_list, b, order);
+	}
+}
+
 /* At the end of an epoch, take the next smaller or larger bucket, if that is better. An epoch has twice as many questions as
  * there are buckets, so looking at all of them costs each question a constant time. */
 static void end_epoch(struct hp_lending *ln)
 {
-	bool thrashed = ln->epoch_taken > ln->epoch_asks / 4;
+	bool thrashed = ln->epoch_again > ln->epoch_asks / 8, ordered = ln->epoch_near > ln->epoch_asks / 4 * 3;
 	uint64_t larger;
 
-	ln->epoch_asks = ln->epoch_taken = 0;
-	ln->epoch_len = 2 * (ln->buckets_count + ln->ghosts_count);
+	ln->epoch_asks = ln->epoch_again = ln->epoch_near = 0;
+	ln->epoch_len = HP_MAX((uint32_t)EPOCH_MIN, 2 * (ln->buckets_count + ln->ghosts_count));
 	if (ln->patience)
 		ln->patience--;
-	if (thrashed) {
-		if (ln->class < HP_LEND_CLASSES - 1) {
-			ln->class++;
-			ln->patience = HP_MAX(ln->patience_next, (uint32_t)PATIENCE_MIN);
-			ln->patience_next = HP_MIN(2 * ln->patience, (uint32_t)PATIENCE_MAX);
-		}
+	if (ln->kept)
+		ln->kept--;
+	if (ordered) {
+		ln->class--;
+		ln->kept = ln->patience_next;
+	} else if (thrashed) {
+		if (ln->class < HP_LEND_CLASSES - 1 && !ln->kept)
+			take_smaller(ln);
 	} else if (ln->class > 0 && !ln->patience) {
 		larger = count_larger(ln);
 		if (larger && larger <= ln->lent_max / 4 * 3 / hp_lend_class_bytes[ln->class - 1])
@@ -246,9 +273,80 @@ static void end_epoch(struct hp_lending *ln)
 	ln->epoch++;
 }
 
+/* log2 of how many things that peers had to give back are remembered, with buckets of this class. */
+static unsigned given_bits(const struct hp_lending *ln, unsigned class)
+{
+	unsigned bits = GIVEN_BITS_MIN;
+
+	while (bits < GIVEN_BITS_MAX && hp_lend_class_bytes[class] << bits < 8 * ln->lent_max)
+		bits++;
+	return bits;
+}
+
+/* A peer gave this back because room was wanted. The next one of the same place is remembered instead. With the smallest
+ * buckets nothing has to be known. */
+static uint64_t *given_place(const struct hp_lending *ln, uint64_t hash)
+{
+	return &ln->given[hash >> (64 - HP_MIN(ln->given_bits, given_bits(ln, ln->class)))];
+}
+
+static uint64_t given_hash(uint32_t peer, struct hp_bucket_name n)
+{
+	return hp_lend_hash(hp_bucket_hash(n), peer) | 1;
+}
+
+void hp_bucket_note_given(struct hp_lending *ln, uint32_t peer, struct hp_bucket_name n)
+{
+	uint64_t hash = given_hash(peer, n);
+
+	if (ln->class < HP_LEND_CLASSES - 1)
+		*given_place(ln, hash) = hash;
+}
+
+static bool was_given(struct hp_lending *ln, uint32_t peer, struct hp_bucket_name n)
+{
+	uint64_t hash = given_hash(peer, n), *place = given_place(ln, hash);
+	bool given = ln->class < HP_LEND_CLASSES - 1 && *place == hash;
+
+	if (given)
+		*place = 0;
+	return given;
+}
+
+/* Whether this question is in the same piece of the next larger bucket as one of the peer's last two. */
+static bool is_near(struct hp_lending *ln, const struct hp_question *q)
+{
+	struct hp_holder *h = &ln->holder[q->peer];
+	uint64_t at;
+
+	if (!ln->class)
+		return false;
+	at = q->addr / hp_lend_class_bytes[ln->class - 1] + 1;
+	if (at == h->near[0] || at == h->near[1])
+		return true;
+	h->near[1] = h->near[0];
+	h->near[0] = at;
+	return false;
+}
+
 void hp_bucket_count(struct hp_lending *ln, struct hp_question *q)
 {
-	if (!q->seen && !ln->class_fixed && ++ln->epoch_asks >= HP_MAX(ln->epoch_len, (uint32_t)EPOCH_MIN))
-		end_epoch(ln);
+	if (q->seen)
+		return;
 	q->seen = true;
+	if (ln->class_fixed)
+		return;
+	ln->epoch_near += is_near(ln, q);
+	ln->epoch_again += was_given(ln, q->peer, hp_bucket_piece(q, ln->class));
+	if (++ln->epoch_asks >= ln->epoch_len)
+		end_epoch(ln);
+}
+
+bool hp_bucket_begin(struct hp_lending *ln)
+{
+	ln->epoch_len = EPOCH_MIN;
+	ln->patience_next = PATIENCE_MIN;
+	ln->given_bits = given_bits(ln, 1);
+	ln->given = calloc((size_t)1 << ln->given_bits, sizeof *ln->given);
+	return ln->given;
 }

@@ -25,11 +25,19 @@ struct hp_bucket *hp_bucket_find(const struct hp_lending *ln, struct hp_bucket_n
 /* Take a bucket out of all tables and sums. It is the caller's to free. */
 void hp_bucket_detach(struct hp_lending *ln, struct hp_bucket *b);
 
-/* A bucket of `bytes` is made. If one of that name was dropped, more is kept idle from now on. Returns whether its last loan had
- * ended because room was wanted. */
-bool hp_bucket_regret(struct hp_lending *ln, struct hp_bucket_name n, uint64_t bytes);
+/* A bucket of `bytes` is made. If one of that name was dropped, more is kept idle from now on. */
+void hp_bucket_regret(struct hp_lending *ln, struct hp_bucket_name n, uint64_t bytes);
+
+/* The peer gave the bucket of that name back because room was wanted. */
+void hp_bucket_note_given(struct hp_lending *ln, uint32_t peer, struct hp_bucket_name n);
+
+/* Whether a lent bucket is larger than those that are made now. */
+bool hp_bucket_is_larger(const struct hp_lending *ln, const struct hp_bucket *b);
 
 /* Count a question, once. At the end of an epoch the size of buckets may change. */
 void hp_bucket_count(struct hp_lending *ln, struct hp_question *q);
+
+/* Begin to count. False: no memory. */
+bool hp_bucket_begin(struct hp_lending *ln);
 
 #endif

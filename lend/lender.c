@@ -5,7 +5,7 @@
 #include "base/base.h"
 #include "lend/bucket.h"
 
-enum { ROUNDS_MAX = 4 };
+enum { ROUNDS_MAX = 4, WANTS_MAX = 16 };
 
 /* ------------------------------------------------------------------ opening */
 
@@ -31,7 +31,7 @@ bool hp_lender_init(struct hp_lending *ln, uint32_t policy, uint32_t peers, uint
 	ln->class_fixed = policy == HUGEPIN_LEND_STATIC;
 	while (policy == HUGEPIN_LEND_STATIC && ln->class < HP_LEND_CLASSES - 1 && !hp_lender_share(ln))
 		ln->class++;
-	if (ln->holder && hp_table_init(&ln->buckets) && hp_table_init(&ln->regions) && hp_table_init(&ln->ghosts))
+	if (hp_bucket_begin(ln) && ln->holder && hp_table_init(&ln->buckets) && hp_table_init(&ln->regions) && hp_table_init(&ln->ghosts))
 		return true;
 	hp_lender_free(ln);
 	return false;
@@ -56,10 +56,12 @@ void hp_lender_free(struct hp_lending *ln)
 		free(ln->loan[i]);
 	free(ln->loan);
 	free(ln->holder);
+	free(ln->given);
 	hp_table_free(&ln->buckets);
 	hp_table_free(&ln->regions);
 	hp_table_free(&ln->ghosts);
 	ln->holder = NULL;
+	ln->given = NULL;
 	ln->loan = NULL;
 }
 
@@ -78,10 +80,22 @@ uint64_t hp_lender_share(const struct hp_lending *ln)
 	return ln->lent_max / (ln->peers > 1 ? ln->peers - 1 : 1) / bucket * bucket;
 }
 
+uint64_t hp_lender_told(const struct hp_lending *ln, uint32_t peer, uint64_t bytes)
+{
+	const struct hp_holder *h = &ln->holder[peer];
+
+	if (ln->policy == HUGEPIN_LEND_STATIC)
+		return hp_lender_share(ln);
+	bytes = HP_MIN(bytes, hp_lend_class_bytes[ln->class]); /* larger ones are of the past */
+	if (ln->lent + bytes <= ln->lent_max || !h->level || ln->ranks >> h->level)
+		return UINT64_MAX;
+	return h->bytes + (ln->lent_max - ln->lent);
+}
+
 uint64_t hp_lender_table_bytes(const struct hp_lending *ln)
 {
 	return ln->peers * sizeof *ln->holder + hp_table_bytes(&ln->buckets) + hp_table_bytes(&ln->regions) +
-	       hp_table_bytes(&ln->ghosts) + ln->buckets_count * sizeof(struct hp_bucket) +
+	       (sizeof *ln->given << ln->given_bits) + hp_table_bytes(&ln->ghosts) + ln->buckets_count * sizeof(struct hp_bucket) +
 	       ln->ghosts_count * sizeof(struct hp_ghost) + ln->loans_room * sizeof *ln->loan +
 	       ln->loans * sizeof(struct hp_loan) + ln->waiting_count * sizeof(struct hp_question);
 }
@@ -243,11 +257,12 @@ struct hp_bucket *hp_lender_end(struct hp_lending *ln, struct hp_loan *loan, boo
 	h->loans_count--;
 	h->bytes -= hp_bucket_bytes(b);
 	rank(ln, h);
+	if (taken && !ln->class_fixed)
+		hp_bucket_note_given(ln, loan->peer, (struct hp_bucket_name){ b->base, b->want });
 	loan->ref = 0;
 	loan->bucket = NULL;
 	loan->next_free = ln->loan_free;
 	ln->loan_free = loan->slot + 1;
-	b->taken = taken;
 	ln->taken += taken;
 	return TAILQ_EMPTY(&b->loans) ? b : NULL;
 }
@@ -333,6 +348,8 @@ static struct hp_holder *next_holder(struct hp_lending *ln, struct hp_question *
 		q->rounds = 1;
 		q->round_taken = ln->taken;
 	}
+	if (++q->wants > WANTS_MAX)
+		return NULL;
 	h = largest(ln);
 	if (!h && q->rounds < ROUNDS_MAX && q->round_taken != ln->taken) {
 		q->rounds++;
@@ -343,10 +360,26 @@ static struct hp_holder *next_holder(struct hp_lending *ln, struct hp_question *
 	return h;
 }
 
+/* No holder gives anything. If not so much is leaving already, the bucket that was lent first is asked back. */
+static struct hp_act refuse(struct hp_lending *ln, uint64_t bytes)
+{
+	struct hp_act act = no(ENOBUFS);
+	struct hp_bucket *b = TAILQ_FIRST(&ln->lent_list);
+
+	if (ln->policy == HUGEPIN_LEND_STATIC || ln->leaving >= bytes || !b || b->state != HP_BUCKET_LENT)
+		return act;
+	TAILQ_REMOVE(&ln->lent_list, b, order);
+	TAILQ_INSERT_TAIL(&ln->lent_list, b, order);
+	if (!b->leaving)
+		act.bucket = b;
+	return act;
+}
+
 /* Ask a holder for `bytes`, or wait for the one that was asked, or give up. */
 static struct hp_act want_room(struct hp_lending *ln, struct hp_question *q, uint64_t bytes)
 {
 	struct hp_holder *h = NULL;
+	struct hp_bucket *larger;
 	struct hp_act act;
 
 	if (!q->waiting || q->asking != HP_LEND_NOBODY)
@@ -356,10 +389,18 @@ static struct hp_act want_room(struct hp_lending *ln, struct hp_question *q, uin
 	else
 		h = next_holder(ln, q);
 	if (!h)
-		return no(ENOBUFS);
+		return refuse(ln, bytes);
 	if (ln->policy == HUGEPIN_LEND_POOL)
 		set_asked(ln, h);
-	act = want(ln, h, bytes);
+	larger = TAILQ_FIRST(&ln->lent_list);
+	if (larger && hp_bucket_is_larger(ln, larger) && !ln->class_fixed && !h->want) {
+		act = want(ln, h, 0);
+		act.bucket = larger;
+		TAILQ_REMOVE(&ln->lent_list, larger, order);
+		TAILQ_INSERT_TAIL(&ln->lent_list, larger, order);
+	} else {
+		act = want(ln, h, bytes);
+	}
 	q->wanted = true;
 	q->crowded = 0; /* try to pin again when the answer is here */
 	q->asking = (int64_t)(h - ln->holder);
@@ -394,12 +435,11 @@ static bool choose_piece(const struct hp_lending *ln, const struct hp_question *
 }
 
 /* Make a bucket, or take the idle one again. It counts as lent from now on, before it is pinned. */
-static struct hp_act pin(struct hp_lending *ln, struct hp_question *q, struct hp_bucket_name n, struct hp_bucket *b)
+static struct hp_act pin(struct hp_lending *ln, struct hp_bucket_name n, struct hp_bucket *b)
 {
 	if (!reserve_loan(ln))
 		return no(ENOMEM);
 	if (b) {
-		q->taken |= b->taken;
 		hp_bucket_detach(ln, b);
 		b->state = HP_BUCKET_NEW;
 	} else {
@@ -414,7 +454,7 @@ static struct hp_act pin(struct hp_lending *ln, struct hp_question *q, struct hp
 	ln->buckets_count++;
 	ln->lent += hp_bucket_bytes(b);
 	ln->peak = HP_MAX(ln->peak, ln->lent + ln->idle);
-	q->taken |= hp_bucket_regret(ln, n, hp_bucket_bytes(b));
+	hp_bucket_regret(ln, n, hp_bucket_bytes(b));
 	return (struct hp_act){ .step = HP_STEP_PIN, .bucket = b };
 }
 
@@ -452,7 +492,7 @@ struct hp_act hp_lender_step(struct hp_lending *ln, struct hp_question *q)
 		return ln->policy == HUGEPIN_LEND_STATIC ? no(ENOBUFS) : want_room(ln, q, ln->lent + bytes - ln->lent_max);
 	if (!b && ln->lent + ln->idle + bytes > ln->lent_max + ln->idle_base)
 		return drop(ln);
-	return pin(ln, q, n, b);
+	return pin(ln, n, b);
 }
 
 /* The device's longest registration ends before the address: try a smaller piece, which begins nearer to it. */
@@ -470,9 +510,6 @@ bool hp_lender_pinned(struct hp_lending *ln, struct hp_question *q, struct hp_bu
 {
 	bool reaches = !err && q->addr - b->base < pin->len;
 
-	if (!ln->class_fixed && q->taken)
-		ln->epoch_taken++;
-	q->taken = false;
 	if (!reaches) {
 		if (err == -ENOBUFS || err == -ENOMEM || err == -EAGAIN)
 			q->crowded = hp_bucket_bytes(b);

@@ -10,15 +10,20 @@
  * STATIC is their policy: each peer has F = M / (bucket * (peers - 1)) buckets. POOL is what they leave to future work. A peer
  * gets what is free. If nothing is, holders of keys are asked for their least used ones (WANT), the one with most bytes first.
  * Several peers may have keys of one bucket, and only the last one that comes back makes room. So holders are asked once more
- * if some gave keys back and there is still no room, in four rounds at most. And two sizes adapt:
+ * if some gave keys back and there is still no room, in four rounds and sixteen questions at most. They give no key that they use. So if there is no
+ * room at last, the bucket that was lent first is asked back (RECALL): then it is given back with its last use, and a peer that
+ * uses its keys all the time keeps nobody out for long. And two sizes adapt:
  *
  *  - The idle list. A bucket that is asked for again soon after it was dropped makes the list longer by its bytes. A bucket
  *    that nobody asks for again makes the list shorter by an eighth of its bytes, down to a quarter of idle_bytes_max. "Soon" is
  *    while not more than M + MAXVICTIM was dropped after it (the ghosts of Megiddo and Modha 2003, ARC).
- *  - The bucket. It is 64 MiB at first, an extent of the heap. If in an epoch more than a quarter of the questions ask for
- *    memory that had to be taken back from a peer (sixteen times as many ghosts are remembered), what is in use does not fit: the next smaller bucket is taken. If all
- *    memory that is lent, idle or was dropped in the epoch would fit three quarters of M in the next larger bucket, that is taken. A
- *    size that had to be left again is tried again after twice as many epochs as before.
+ *  - The bucket. It is 64 MiB at first, an extent of the heap. If in an epoch more than an eighth of the questions ask for a
+ *    bucket that the same peer had to give back lately, what is in use does not fit: the next smaller bucket is taken. "Lately"
+ *    is while not more than some eight M were given back after it. If all memory that is lent, idle or was dropped in the epoch
+ *    would fit three quarters of M in the next larger bucket, that is taken. A size that had to be left again is tried again
+ *    after twice as many epochs as before. After a step down, room is made by asking larger buckets back (RECALL), one at a
+ *    time. If more than three quarters of the questions follow another of the same peer in the same larger bucket, the peers go
+ *    through memory in order: that bucket is taken, whether it fits or not, and kept for so many epochs at least.
  *
  * The caller has the lend's lock.
  */
@@ -60,7 +65,6 @@ struct hp_bucket {
 	uint32_t region;
 	uint8_t state; /* enum hp_bucket_state */
 	bool leaving; /* its memory is wanted back: no further loan, and it will not be idle */
-	bool taken; /* its last loan ended because room was wanted */
 	struct hp_loans loans;
 	TAILQ_ENTRY(hp_bucket) order; /* in lender.lent or lender.idle */
 };
@@ -70,9 +74,7 @@ TAILQ_HEAD(hp_bucket_list, hp_bucket);
 struct hp_ghost {
 	struct hp_link by_name;
 	uint64_t base, want;
-	uint64_t dropped; /* lender.dropped when it was */
-	uint32_t epoch; /* in which it was */
-	bool taken;
+	uint32_t epoch; /* in which it was dropped */
 	TAILQ_ENTRY(hp_ghost) order;
 };
 TAILQ_HEAD(hp_ghost_list, hp_ghost);
@@ -88,9 +90,8 @@ struct hp_question {
 	int64_t asking; /* the peer whose answer to WANT is awaited, or HP_LEND_NOBODY */
 	bool waiting; /* in a queue */
 	bool wanted; /* STATIC: the asker was asked to give back */
-	uint8_t rounds; /* POOL: how often all holders were asked */
+	uint8_t rounds, wants; /* POOL: how often all holders were asked; how many were */
 	uint64_t round_taken; /* lender.taken when the round began */
-	bool taken; /* the bucket had to be taken back from a peer before */
 	bool seen; /* counted in the epoch */
 	uint64_t crowded; /* a pin of so many bytes found no room */
 	int err; /* of the pin */
@@ -104,6 +105,7 @@ struct hp_holder {
 	uint32_t loans_count, waiting_count, waiting_carried;
 	uint32_t want, want_last; /* the number of the WANT that is out, 0: none; of the last one */
 	uint32_t asked_last; /* the number of its last question */
+	uint64_t near[2]; /* where its last two questions were, in pieces of the next larger bucket, plus 1 */
 	uint8_t level; /* of `ranked`, 0: no loans */
 	bool asked; /* was asked for the first waiting question: it is in lender.asked */
 	bool mute; /* no message reaches it */
@@ -117,14 +119,14 @@ struct hp_lending {
 	uint32_t policy, peers;
 	uint64_t lent_max, idle_base; /* M, MAXVICTIM */
 	uint64_t lent, idle, idle_max, peak;
+	uint64_t leaving; /* bytes of lent buckets that are leaving */
 	unsigned class; /* of new buckets */
 	bool class_fixed;
 
 	struct hp_table buckets, regions, ghosts;
 	struct hp_bucket_list lent_list, idle_list; /* idle: oldest first */
 	struct hp_ghost_list ghost_list; /* oldest first */
-	struct hp_ghost *soon; /* the oldest of those after which not more than M + MAXVICTIM was dropped */
-	uint64_t ghost_bytes, dropped; /* dropped: bytes, since the lend was opened */
+	uint64_t ghost_bytes;
 
 	struct hp_holder *holder;
 	struct hp_holders ranked[65]; /* by log2 of their bytes, plus 1 */
@@ -140,8 +142,12 @@ struct hp_lending {
 	uint32_t buckets_count, idle_count, ghosts_count;
 
 	/* The epoch, counted in questions. */
-	uint32_t epoch, epoch_asks, epoch_len, epoch_taken;
+	uint32_t epoch, epoch_asks, epoch_len, epoch_again; /* again: for what the peer had to give back lately */
+	uint64_t *given; /* hashes of what peers had to give back: of the peer and the bucket's name */
+	unsigned given_bits;
+	uint32_t epoch_near; /* questions near one of the peer's last two */
 	uint32_t patience, patience_next; /* epochs until a larger bucket may be tried */
+	uint32_t kept; /* epochs until a smaller bucket may be taken */
 };
 
 /* False: no memory. free() frees what it knows; pins and what waits are the caller's to have ended before. */
@@ -154,14 +160,19 @@ void hp_lender_fix_class(struct hp_lending *ln, unsigned class);
 /* The bytes that a peer may have keys of; UINT64_MAX: no limit of its own. */
 uint64_t hp_lender_share(const struct hp_lending *ln);
 
+/* What a peer is told of that. POOL: if there is no room for another bucket of so many bytes, those that have most keep within
+ * what they have and what is free, so that they give back in their questions what they would be asked for next. */
+uint64_t hp_lender_told(const struct hp_lending *ln, uint32_t peer, uint64_t bytes);
+
 /* What to do next for a question. */
 enum hp_step {
 	HP_STEP_LEND, /* hp_lender_lend() with `bucket`: it is pinned. Then answer. */
 	HP_STEP_PIN, /* pin [bucket->base, bucket->base + bucket->len), then hp_lender_pinned() */
 	HP_STEP_DROP, /* drop the registration of `bucket`, which is forgotten, and free it */
-	HP_STEP_WANT, /* send WANT of `bytes` to `peer`, with number holder.want; only of the first that waits */
+	HP_STEP_WANT, /* ask `bucket` back, if that is not NULL; then send WANT of `bytes` to `peer`, with number holder.want;
+		       * only of the first that waits */
 	HP_STEP_WAIT, /* the question waits: put it into its queue, and step the first one there */
-	HP_STEP_NO, /* answer: err, a number of errno */
+	HP_STEP_NO, /* answer: err, a number of errno; ask `bucket` back, if that is not NULL */
 };
 struct hp_act {
 	enum hp_step step;

@@ -14,24 +14,29 @@ HP_TLS uint32_t hp_serve_ends;
 
 /* ------------------------------------------------------------------ buckets */
 
-/* The bucket's registration may end, which is no news, unless it is that of other buckets, too. b is in no table. */
-static void end_registration(hugepin_lend *l, struct hp_bucket *b)
+/* The registration of b may end now. That is no news, unless it is another bucket's, too. in_table: b is among those of its
+ * region. */
+static void expect_end(const hugepin_lend *l, const struct hp_bucket *b, bool in_table)
 {
-	hp_serve_ends = hp_lender_of_region(&l->lender, b->region) ? 0 : b->region;
-	hp_lent_drop(l->domain, b->region, b->start, b->end);
-	hp_serve_ends = 0;
+	const struct hp_bucket *first = hp_lender_of_region(&l->lender, b->region);
+	bool others = in_table ? first != b || hp_lender_next_of_region(b) : first != NULL;
+
+	hp_serve_ends = others ? 0 : b->region;
 }
 
 static void drop(hugepin_lend *l, struct hp_bucket *b)
 {
-	end_registration(l, b);
+	expect_end(l, b, false);
+	hp_lent_drop(l->domain, b->region, b->start, b->end);
+	hp_serve_ends = 0;
 	free(b);
 }
 
 /* The bucket has no loans any more. */
 static void end_bucket(hugepin_lend *l, struct hp_bucket *b)
 {
-	hp_serve_ends = b->leaving ? b->region : 0;
+	if (b->leaving)
+		expect_end(l, b, true);
 	hugepin_unpin(l->domain, &b->pin);
 	hp_lent_idle(l->domain, b->region, b->start, b->end);
 	if (b->leaving) /* its memory is wanted: what the cache has left of the registration is of no use */
@@ -73,6 +78,48 @@ static void pin_bucket(hugepin_lend *l, struct hp_question *q, struct hp_bucket 
 		hugepin_unpin(l->domain, &pin);
 }
 
+/* ------------------------------------------------------------------ asking back */
+
+/* Refs to ask back, of one peer at a time. */
+struct recall {
+	uint32_t peer;
+	struct hp_wire w;
+};
+
+static void send_recall(hugepin_lend *l, struct recall *r)
+{
+	if (r->w.n)
+		hp_post(l, r->peer, &r->w);
+	l->peer[r->peer].stats.recalls += r->w.n;
+	r->w.n = 0;
+}
+
+/* The bucket's memory is wanted back. The bucket is lent. */
+static void recall_bucket(hugepin_lend *l, struct hp_bucket *b, struct recall *r)
+{
+	struct hp_loan *loan;
+
+	hp_lender_leave(&l->lender, b);
+	TAILQ_FOREACH(loan, &b->loans, of_bucket) {
+		if (loan->recalled)
+			continue;
+		loan->recalled = true;
+		if (loan->peer != r->peer || r->w.n == HP_WIRE_REFS_MAX)
+			send_recall(l, r);
+		r->peer = loan->peer;
+		r->w.refs[r->w.n++] = loan->ref;
+	}
+}
+
+static void recall(hugepin_lend *l, struct hp_bucket *b)
+{
+	struct recall r = { .w.type = HP_WIRE_RECALL };
+
+	if (b)
+		recall_bucket(l, b, &r);
+	send_recall(l, &r);
+}
+
 /* ------------------------------------------------------------------ questions */
 
 /* Write to this process's memory as a peer would: if it is not there, that is an error and not a signal. */
@@ -95,7 +142,7 @@ static void refuse(hugepin_lend *l, uint32_t peer, uint32_t number, int err)
 	struct hp_wire w = { .type = HP_WIRE_NO,
 			     .number = number,
 			     .error = err > 0 && err <= HP_WIRE_ERRNO_MAX ? (uint32_t)err : EIO,
-			     .share = hp_lender_share(&l->lender) };
+			     .share = hp_lender_told(&l->lender, peer, 1) };
 
 	l->peer[peer].stats.refused++;
 	hp_post(l, peer, &w);
@@ -111,13 +158,13 @@ static int lend_bucket(hugepin_lend *l, struct hp_question *q, struct hp_bucket 
 			     .addr = b->base,
 			     .len = b->len,
 			     .rkey = b->pin.rkey,
-			     .share = hp_lender_share(&l->lender),
 			     .flags = q->carried ? HP_WIRE_CARRIED : 0 };
 	int err = q->carried ? write_memory(q->addr, q->carry, HP_MIN((uint64_t)q->carried, end - q->addr)) : 0;
 
 	if (err)
 		return err;
 	w.ref = hp_lender_lend(&l->lender, b, q->peer)->ref;
+	w.share = hp_lender_told(&l->lender, q->peer, hp_bucket_bytes(b));
 	s->carried += q->carried;
 	s->waited += q->waiting;
 	s->lent++;
@@ -151,6 +198,7 @@ static bool serve(hugepin_lend *l, struct hp_question *q)
 		case HP_STEP_WANT: {
 			struct hp_wire w = { .type = HP_WIRE_WANT, .number = l->lender.holder[act.peer].want, .bytes = act.bytes };
 
+			recall(l, act.bucket);
 			if (hp_post(l, act.peer, &w) != 0) /* it is lost: others may have room */
 				hp_lender_answered(&l->lender, act.peer);
 			break;
@@ -158,6 +206,7 @@ static bool serve(hugepin_lend *l, struct hp_question *q)
 		case HP_STEP_WAIT:
 			return false;
 		case HP_STEP_NO:
+			recall(l, act.bucket);
 			refuse(l, q->peer, q->number, act.err);
 			return true;
 		}
@@ -295,37 +344,6 @@ void hp_serve_refuse_all(hugepin_lend *l)
 
 /* ------------------------------------------------------------------ news */
 
-/* Refs to ask back, of one peer at a time. */
-struct recall {
-	uint32_t peer;
-	struct hp_wire w;
-};
-
-static void send_recall(hugepin_lend *l, struct recall *r)
-{
-	if (r->w.n)
-		hp_post(l, r->peer, &r->w);
-	l->peer[r->peer].stats.recalls += r->w.n;
-	r->w.n = 0;
-}
-
-/* The bucket's memory is wanted back. The bucket is lent. */
-static void recall_bucket(hugepin_lend *l, struct hp_bucket *b, struct recall *r)
-{
-	struct hp_loan *loan;
-
-	hp_lender_leave(&l->lender, b);
-	TAILQ_FOREACH(loan, &b->loans, of_bucket) {
-		if (loan->recalled)
-			continue;
-		loan->recalled = true;
-		if (loan->peer != r->peer || r->w.n == HP_WIRE_REFS_MAX)
-			send_recall(l, r);
-		r->peer = loan->peer;
-		r->w.refs[r->w.n++] = loan->ref;
-	}
-}
-
 void hp_serve_region(hugepin_lend *l, uint32_t region, bool dropped)
 {
 	struct recall r = { .w.type = HP_WIRE_RECALL };
@@ -337,7 +355,7 @@ void hp_serve_region(hugepin_lend *l, uint32_t region, bool dropped)
 				recall_bucket(l, b, &r);
 			continue;
 		}
-		hp_serve_ends = region;
+		expect_end(l, b, true);
 		if (!dropped)
 			hp_lent_drop(l->domain, b->region, b->start, b->end);
 		hp_serve_ends = 0;

@@ -86,7 +86,7 @@ static bool read_fixed(struct hp_wire *w, const unsigned char *at)
 		return w->n && !w->flags && !w->number;
 	case HP_WIRE_WANT:
 		w->bytes = get64(at);
-		return w->bytes && w->number && !w->n && !w->flags;
+		return w->number && !w->n && !w->flags;
 	default: /* RETURN */
 		return !(w->flags & ~HP_WIRE_MORE) && (w->number || (w->n && !w->flags));
 	}

@@ -14,7 +14,8 @@
  *	LEND        ref u64, base u64, len u64, share u64, rkey u32, 0 u32
  *	NO          error u32, 0 u32, share u64
  *	RECALL      n refs: give these keys back, each when it has no uses
- *	WANT        bytes u64: give back keys of so many bytes, those that were not used for longest and have no uses
+ *	WANT        bytes u64: give back keys of so many bytes, those that were not used for longest and have no uses. 0: only
+ *	            answer, after the RECALLs before
  *	RETURN      n refs that are given back; with a number: of the answer of that WANT, the last part without flag MORE
  */
 #ifndef HP_LEND_WIRE_H

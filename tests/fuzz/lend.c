@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/service.h"
+#include "base/stats.h"
 #include "lend/lend.h"
 #include "reg/counts.h"
 #include "reg/lent.h"
@@ -142,6 +143,8 @@ bool hp_lookup_put(_Atomic uint32_t *words, uint64_t hash, uint32_t index)
 	atomic_store_explicit(&words[0], index << HP_LOOKUP_CHECK_BITS | hp_lookup_check(hash), memory_order_relaxed);
 	return false;
 }
+
+struct hp_exposed hp_exposed;
 
 bool hp_service_running(void)
 {

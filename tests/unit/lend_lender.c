@@ -425,6 +425,151 @@ TEST(buckets_get_smaller_when_what_is_in_use_does_not_fit_and_larger_when_it_doe
 	end();
 }
 
+/* Peer 2 has four extents, all that may be lent. Peer 1 asks for each of them again and again, and has to give it back. */
+static void share_too_much(void)
+{
+	for (unsigned i = 0; i < 4; i++)
+		EXPECT_EQ(ask(2, BASE + i * 64 * MIB).step, HP_STEP_LEND);
+	for (unsigned i = 0; i < 600; i++) {
+		EXPECT_EQ(ask(1, BASE + i % 4 * 64 * MIB).step, HP_STEP_LEND);
+		give_back(TAILQ_FIRST(&ln.holder[1].loans), true);
+	}
+}
+
+TEST(buckets_get_smaller_when_a_peer_loses_keys_of_what_another_has)
+{
+	begin(HUGEPIN_LEND_POOL, 256 * MIB, 64 * MIB);
+	share_too_much();
+	EXPECT_EQ(ln.class, 1);
+	EXPECT_EQ(pins, 4);
+	end();
+	begin(HUGEPIN_LEND_POOL, 256 * MIB, 64 * MIB);
+	for (unsigned i = 0; i < 600; i++) { /* given back, but not because room was wanted */
+		EXPECT_EQ(ask(1, BASE + i % 4 * 64 * MIB).step, HP_STEP_LEND);
+		give_back(TAILQ_FIRST(&ln.holder[1].loans), false);
+	}
+	EXPECT_EQ(ln.class, 0);
+	end();
+}
+
+TEST(after_a_step_down_larger_buckets_are_asked_back_first)
+{
+	struct hp_question q = question(1, BASE + 256 * MIB);
+	struct hp_bucket *first = NULL;
+
+	begin(HUGEPIN_LEND_POOL, 256 * MIB, 64 * MIB);
+	share_too_much();
+	EXPECT_EQ(run(&q).step, HP_STEP_WAIT);
+	hp_lender_wait(&ln, &q);
+	for (unsigned i = 0; i < 2; i++) {
+		struct hp_act act = run(&q);
+
+		EXPECT_EQ(act.step, HP_STEP_WANT);
+		EXPECT(act.peer == 2 && act.bytes == 0 && act.bucket && act.bucket != first);
+		if (!act.bucket)
+			return;
+		EXPECT_EQ(act.bucket->want, 64 * MIB);
+		hp_lender_leave(&ln, act.bucket);
+		first = act.bucket;
+		hp_lender_answered(&ln, 2);
+		ln.taken++; /* it gave something back, and is asked once more */
+	}
+	EXPECT(hp_lender_end(&ln, TAILQ_FIRST(&first->loans), false) == first);
+	hp_lender_forget(&ln, first);
+	EXPECT_EQ(run(&q).step, HP_STEP_LEND);
+	hp_lender_unwait(&ln, &q);
+	while (!TAILQ_EMPTY(&ln.holder[2].loans)) {
+		struct hp_bucket *b = hp_lender_end(&ln, TAILQ_FIRST(&ln.holder[2].loans), false);
+
+		if (b->leaving)
+			hp_lender_forget(&ln, b);
+		else
+			hp_lender_idle(&ln, b);
+	}
+	end();
+}
+
+TEST(peers_that_go_through_memory_in_order_get_larger_buckets)
+{
+	uint64_t size = 128 * KIB;
+
+	begin(HUGEPIN_LEND_POOL, 256 * MIB, 64 * MIB);
+	ln.class = 2;
+	for (unsigned class = 2; class > 0; class--) {
+		for (unsigned i = 0; i < 1200 && ln.class == class; i++) {
+			EXPECT_EQ(ask(1, BASE + class * 64 * 1024 * MIB / 4 + i * size).step, HP_STEP_LEND);
+			give_back(TAILQ_FIRST(&ln.holder[1].loans), true);
+		}
+		EXPECT_EQ(ln.class, class - 1);
+		size = 2 * MIB;
+	}
+	use_hugepages(8, 300); /* eight extents do not fit, but the size is kept for a while */
+	EXPECT_EQ(ln.class, 0);
+	use_hugepages(40, 10000);
+	EXPECT_EQ(ln.class, 1);
+	end();
+	begin(HUGEPIN_LEND_POOL, 256 * MIB, 64 * MIB);
+	ln.class = 2;
+	for (unsigned i = 0; i < 1200; i++) { /* every hugepage has one piece in use: not in order */
+		EXPECT_EQ(ask(1, BASE + i * 2 * MIB).step, HP_STEP_LEND);
+		give_back(TAILQ_FIRST(&ln.holder[1].loans), true);
+	}
+	EXPECT_EQ(ln.class, 2);
+	end();
+}
+
+TEST(without_room_those_that_have_most_are_told_to_keep_within_that)
+{
+	begin(HUGEPIN_LEND_POOL, 8 * MIB, 0);
+	hp_lender_fix_class(&ln, 1);
+	EXPECT_EQ(ask(1, BASE).step, HP_STEP_LEND);
+	EXPECT_EQ(ask(2, BASE + 2 * MIB).step, HP_STEP_LEND);
+	EXPECT_EQ(ask(2, BASE + 4 * MIB).step, HP_STEP_LEND);
+	EXPECT(hp_lender_told(&ln, 2, 2 * MIB) == UINT64_MAX); /* there is room for one more */
+	EXPECT_EQ(ask(2, BASE + 6 * MIB).step, HP_STEP_LEND);
+	EXPECT_EQ(hp_lender_told(&ln, 2, 2 * MIB), 6 * MIB);
+	EXPECT(hp_lender_told(&ln, 1, 2 * MIB) == UINT64_MAX);
+	EXPECT(hp_lender_told(&ln, 3, 2 * MIB) == UINT64_MAX);
+	end();
+	begin(HUGEPIN_LEND_STATIC, 12 * MIB, 0);
+	EXPECT_EQ(hp_lender_told(&ln, 3, 2 * MIB), 4 * MIB);
+	end();
+}
+
+TEST(a_pool_whose_holders_give_nothing_asks_the_bucket_back_that_was_lent_first)
+{
+	struct hp_question q;
+	struct hp_act act;
+	struct hp_bucket *b;
+
+	begin(HUGEPIN_LEND_POOL, 4 * MIB, 0);
+	hp_lender_fix_class(&ln, 1);
+	EXPECT_EQ(ask(1, BASE).step, HP_STEP_LEND);
+	EXPECT_EQ(ask(2, BASE + 2 * MIB).step, HP_STEP_LEND);
+	b = TAILQ_FIRST(&ln.holder[1].loans)->bucket;
+	for (unsigned i = 0; i < 2; i++) {
+		q = question(3, BASE + 4 * MIB);
+		EXPECT_EQ(run(&q).step, HP_STEP_WAIT);
+		hp_lender_wait(&ln, &q);
+		for (unsigned k = 0; k < 2; k++) {
+			act = run(&q);
+			EXPECT_EQ(act.step, HP_STEP_WANT);
+			hp_lender_answered(&ln, act.peer); /* with nothing */
+		}
+		act = run(&q);
+		EXPECT(act.step == HP_STEP_NO && act.err == ENOBUFS);
+		EXPECT(act.bucket == (i == 0 ? b : NULL)); /* as much as is wanted leaves already */
+		if (act.bucket)
+			hp_lender_leave(&ln, act.bucket);
+		hp_lender_unwait(&ln, &q);
+	}
+	EXPECT(hp_lender_end(&ln, TAILQ_FIRST(&b->loans), false) == b); /* its last use is over */
+	hp_lender_forget(&ln, b);
+	EXPECT_EQ(ln.leaving, 0);
+	EXPECT_EQ(ask(3, BASE + 4 * MIB).step, HP_STEP_LEND);
+	end();
+}
+
 TEST(refs_of_loans_grow_and_are_found_by_their_peer_alone)
 {
 	uint64_t last = 0;

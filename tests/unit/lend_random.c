@@ -367,7 +367,7 @@ static void forge(unsigned from, unsigned to)
 
 	if (is_down(from, to) || node[to].lend->peer[from].gone)
 		return;
-	switch (any(11)) {
+	switch (any(12)) {
 	case 0: /* an answer that nobody asked for */
 		w.type = HP_WIRE_LEND;
 		w.ref = UINT64_MAX / 2;
@@ -431,6 +431,16 @@ static void forge(unsigned from, unsigned to)
 		w.addr = pair[from][to].asked[0].addr;
 		w.len = 10;
 		w.flags = pair[from][to].asked[0].carried ? HP_WIRE_CARRIED : 0;
+		break;
+	case 10: /* an answer that says of the carried bytes what is not so */
+		if (!pair[from][to].asks)
+			return;
+		w.type = HP_WIRE_LEND;
+		w.number = pair[from][to].asked[0].number;
+		w.ref = UINT64_MAX / 2;
+		w.addr = pair[from][to].asked[0].addr;
+		w.len = 10;
+		w.flags = pair[from][to].asked[0].carried ? 0 : HP_WIRE_CARRIED;
 		break;
 	default: /* no message at all */
 		w.type = HP_WIRE_WANT;
@@ -640,6 +650,7 @@ static void interleave(uint32_t policy, uint64_t lent, uint64_t idle, unsigned t
 	}
 	for (unsigned i = 0; i < NODES; i++)
 		close_node(i);
+	EXPECT(hp_regions_used() < 4096); /* no index is lost */
 	forget_messages();
 }
 

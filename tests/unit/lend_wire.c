@@ -97,7 +97,6 @@ TEST(members_that_no_lend_sends_are_refused)
 	refused(&sample[4], 4, 1, 4); /* RECALL with a number */
 	refused(&sample[4], 3, 1, 1);
 	refused(&sample[5], 4, 0, 4); /* WANT without one */
-	refused(&sample[5], 8, 0, 8); /* of nothing */
 	refused(&sample[5], 3, 1, 1);
 	refused(&sample[8], 3, HP_WIRE_MORE, 1); /* more to follow, of no answer */
 }

@@ -1,0 +1,451 @@
+/*
+ * The protocol of lent keys (lend/): two peers borrow, one lends. tests/model/run checks all interleavings with spin.
+ *
+ * The lender has three pieces of memory, frames 0 to 2. Peer 0 uses frames 0 and 1, peer 1 uses frames 1 and 2. A bucket is
+ * a registration of a frame. The lender may lend LENT_MAX buckets at a time. A bucket without loans is deregistered at
+ * once: the cache of idle ones changes no message. A loan is a peer's key of a bucket, and a ref is its number. The model
+ * takes a number again as soon as no table and no message has it. That stands for numbers that are never taken again.
+ * Each borrower has one question out at most, REFS refs at most, and one use of a key at a time. At any time
+ *  - a borrower asks, perhaps with a key that it gives back, starts a use, completes it, or gives a key back by itself
+ *  - the memory of a bucket goes away (RECALL), or is wanted though no question waits for it (WANT)
+ *  - a peer dies. What it had sent still arrives, and what it had posted still reaches memory, until gone() is called.
+ *    Then its number is another peer's.
+ *  - closing: nothing new begins. When all is quiet, the lender asks everything back.
+ * WANT goes to any holder, as often as the lender likes, and the holder gives any key. So the model covers all that policies
+ * can decide.
+ *
+ * The assertions say:
+ *  - while a use can reach memory, its key has a loan, and the bucket of the loan is registered
+ *  - LENT_MAX buckets have loans at most
+ *  - nobody starts to use a key that he gave back, and a new ref is none that its borrower knows
+ *  - each question has one answer, and each WANT one RETURN that says it is the answer
+ *  - nobody waits for ever. After everything was asked back, nothing is lent.
+ * No send waits: a channel has room for all messages that can be under way, which is asserted, too.
+ *
+ * -DBROKEN_x makes one mistake each. The check must find it.
+ */
+#define PEERS 2
+#define REFS 2
+#define LENT_MAX 2
+#define LOANS (PEERS * REFS) /* refs of peer p: p * REFS and the next */
+#define ROOM (REFS + 2)
+#define NONE 7
+
+mtype = { ASK, LEND, NO, RECALL, WANT, RETURN, NO_KEY, KEY, ENDING };
+
+/* A ref or NONE, and a number: the frame of ASK and LEND; 1 in the RETURN that is the answer of a WANT. */
+chan up[PEERS] = [ROOM] of { mtype, byte, byte };
+chan down[PEERS] = [ROOM] of { mtype, byte, byte };
+
+bit closing, emptying;
+bit dead[PEERS];
+
+/* The lender's. Loans of one frame are of one bucket, but for those that are leaving. */
+byte loan[LOANS] = NONE; /* the frame */
+bit leaving[LOANS]; /* the bucket's memory went away, and the loan was asked back */
+byte lent; /* buckets with loans, as the lender counts them */
+bit owed[PEERS]; /* has a question of the peer's */
+bit wanted[PEERS]; /* a WANT has no answer yet */
+chan waiting = [PEERS] of { byte, byte }; /* questions that wait for room: peer, frame */
+bit tried[PEERS]; /* got a WANT for the first of these questions */
+
+/* The borrowers'. */
+mtype key[LOANS] = NO_KEY; /* ENDING: asked back while in use */
+bit use[LOANS];
+bit asking[PEERS];
+
+/* Within a step only. */
+hidden byte i, j, f, l, p, what;
+
+#define NEW(x) (loan[x] == NONE && key[x] == NO_KEY && !down[(x) / REFS]??[RECALL, eval(x), _])
+#define HOLDS(x) (loan[x * REFS] != NONE || loan[x * REFS + 1] != NONE)
+#define SAME(x, y) (loan[x] == loan[y] && leaving[x] == leaving[y])
+#define USED(x, y) (use[x] && SAME(x, y))
+#define IS(x, frame) (loan[x] == frame && !leaving[x])
+#define LEAVES(x, frame) (loan[x] == frame && leaving[x])
+#define ANY(predicate, x) (predicate(0, x) || predicate(1, x) || predicate(2, x) || predicate(3, x))
+#define COUNT(predicate, x) (predicate(0, x) + predicate(1, x) + predicate(2, x) + predicate(3, x))
+#define BUCKETS (ANY(IS, 0) + ANY(IS, 1) + ANY(IS, 2) + ANY(LEAVES, 0) + ANY(LEAVES, 1) + ANY(LEAVES, 2))
+
+/* ------------------------------------------------------------------ the lender */
+
+inline tell(to, type, ref, arg)
+{
+	if
+	:: dead[to] -> skip
+	:: else -> assert(nfull(down[to])); down[to]!type, ref, arg
+	fi
+}
+
+/* Deregister the bucket of loan x. */
+inline deregister(x)
+{
+	assert(!ANY(USED, x))
+}
+
+inline end_loan(x)
+{
+	assert(loan[x] != NONE);
+	assert(!use[x]);
+	if
+	:: COUNT(SAME, x) == 1 -> deregister(x); lent--
+#ifdef BROKEN_COUNT /* counts a bucket once when it is lent, and all its loans when they end */
+	:: COUNT(SAME, x) > 1 && lent -> lent--
+#endif
+	:: else
+	fi;
+	loan[x] = NONE;
+	leaving[x] = 0
+}
+
+#ifdef BROKEN_LEAVING /* lends of a bucket whose loans were asked back before */
+#define MAY_BE_LENT(frame) (ANY(IS, frame) || ANY(LEAVES, frame))
+#else
+#define MAY_BE_LENT(frame) ANY(IS, frame)
+#endif
+#define ROOM_FOR(frame) (lent < LENT_MAX || MAY_BE_LENT(frame))
+
+/* Peer p gets a key of frame f. */
+inline lend()
+{
+	l = (NEW(p * REFS) -> p * REFS : p * REFS + 1);
+#ifdef BROKEN_REF /* lends once more what the peer has already, also if it was asked back */
+	l = (loan[p * REFS] == f -> p * REFS : (loan[p * REFS + 1] == f -> p * REFS + 1 : l));
+#else
+	assert(NEW(l));
+#endif
+	lent = (MAY_BE_LENT(f) -> lent : lent + 1);
+#ifdef BROKEN_LEAVING
+	leaving[l] = !ANY(IS, f) && ANY(LEAVES, f);
+#endif
+	loan[l] = f;
+	assert(BUCKETS <= LENT_MAX);
+	tell(p, LEND, l, f);
+	assert(owed[p]);
+	owed[p] = 0
+}
+
+inline refuse()
+{
+	tell(p, NO, NONE, 0);
+	assert(owed[p]);
+	owed[p] = 0
+}
+
+inline next_waits()
+{
+	tried[0] = 0;
+	tried[1] = 0
+}
+
+#define ASKED(x) (tried[x] || !HOLDS(x))
+inline ask_back(x)
+{
+	tried[x] = 1;
+	if
+	:: wanted[x] -> skip
+	:: else ->
+		tell(x, WANT, NONE, 0);
+		wanted[x] = 1
+	fi
+}
+
+/* Go on with the questions that wait for room. */
+inline serve()
+{
+	do
+	:: empty(waiting) -> break
+	:: nempty(waiting) ->
+		waiting?<p, f>;
+		if
+		:: ROOM_FOR(f) ->
+			waiting?p, f;
+			lend();
+			next_waits()
+		:: else ->
+			if
+			:: (tried[0] && wanted[0]) || (tried[1] && wanted[1]) -> break
+			:: else ->
+				if
+				:: !tried[0] && HOLDS(0) -> ask_back(0); break
+				:: !tried[1] && HOLDS(1) -> ask_back(1); break
+				:: ASKED(0) && ASKED(1) ->
+					waiting?p, f;
+					refuse();
+					next_waits()
+				:: ASKED(0) && ASKED(1) && (HOLDS(0) || HOLDS(1)) -> next_waits() /* another round */
+				fi
+			fi
+		fi
+	od
+}
+
+inline take_back(x)
+{
+	if
+	:: x != NONE -> end_loan(x)
+	:: else
+	fi
+}
+
+inline message(q)
+{
+	if
+	:: up[q]?ASK, l, what ->
+		take_back(l);
+		serve(); /* others came first */
+		p = q;
+		f = what;
+		assert(!owed[p]);
+		owed[p] = 1;
+		if
+		:: ROOM_FOR(f) -> lend()
+		:: !ROOM_FOR(f) -> waiting!p, f; serve()
+		:: !ROOM_FOR(f) -> refuse()
+		fi
+	:: up[q]?RETURN, l, what ->
+		take_back(l);
+#ifdef BROKEN_CROSS /* takes what a peer gives back by itself for the answer */
+		what = what | wanted[q];
+#endif
+		if
+		:: what -> assert(wanted[q]); wanted[q] = 0
+		:: else
+		fi;
+		serve()
+	fi
+}
+
+/* Memory goes away, or has long been free. */
+#define CAN_GO(x) ((!closing || emptying) && ANY(IS, x) && !ANY(LEAVES, x))
+inline goes_of(j, x)
+{
+	if
+	:: loan[j] == x ->
+		leaving[j] = 1;
+		tell(j / REFS, RECALL, j, 0);
+#ifdef BROKEN_PIN /* does not wait for the loans */
+		deregister(j)
+#endif
+	:: else
+	fi
+}
+
+inline goes(x)
+{
+	goes_of(0, x);
+	goes_of(1, x);
+	goes_of(2, x);
+	goes_of(3, x)
+}
+
+inline gone(q)
+{
+	do
+	:: up[q]?_, _, _
+	:: empty(up[q]) -> break
+	od;
+	for (j : q * REFS .. q * REFS + REFS - 1) {
+		use[j] = 0;
+		if
+#ifndef BROKEN_LOANS /* forgets what the peer has */
+		:: loan[j] != NONE -> end_loan(j)
+#endif
+		:: else
+		fi
+	}
+#ifndef BROKEN_GONE /* waits for an answer that does not come */
+	wanted[q] = 0;
+#endif
+	if
+	:: waiting?[eval(q), _] -> waiting?eval(q), f; next_waits()
+	:: !waiting?[eval(q), _] && waiting??[eval(q), _] -> waiting??eval(q), f
+	:: else
+	fi;
+	owed[q] = 0;
+	dead[q] = 0;
+	serve()
+}
+
+/* Pins of the lender's own want the room. */
+#define CROWD(x) (!closing && !wanted[x] && empty(waiting) && HOLDS(x))
+
+active proctype lender()
+{
+end:
+	do
+	:: atomic { nempty(up[0]) -> message(0) }
+	:: atomic { nempty(up[1]) -> message(1) }
+	:: d_step { CAN_GO(0) -> goes(0) }
+	:: d_step { CAN_GO(1) -> goes(1) }
+	:: d_step { CAN_GO(2) -> goes(2) }
+	:: atomic { dead[0] -> gone(0) }
+	:: atomic { dead[1] -> gone(1) }
+	:: d_step { CROWD(0) -> tell(0, WANT, NONE, 0); wanted[0] = 1 }
+	:: d_step { CROWD(1) -> tell(1, WANT, NONE, 0); wanted[1] = 1 }
+	od
+}
+
+/* ------------------------------------------------------------------ a borrower */
+
+#define FIRST (o * REFS)
+#define UNUSED(x) (key[x] == KEY && !use[x])
+#define HAS(x) ((key[FIRST] == KEY && loan[FIRST] == x) || (key[FIRST + 1] == KEY && loan[FIRST + 1] == x))
+#define CAN_ASK (!closing && !dead[o] && !asking[o] && (NEW(FIRST) || NEW(FIRST + 1)))
+
+inline say(type, ref, arg)
+{
+	assert(nfull(up[o]));
+	up[o]!type, ref, arg
+}
+
+/* l becomes one of the keys without a use, or NONE. */
+inline choose_unused()
+{
+	if
+	:: UNUSED(FIRST) -> l = FIRST
+	:: UNUSED(FIRST + 1) -> l = FIRST + 1
+	:: l = NONE
+	fi
+}
+
+inline give()
+{
+	if
+	:: l != NONE -> key[l] = NO_KEY
+	:: else
+	fi
+}
+
+inline ask(frame)
+{
+	choose_unused();
+#ifdef BROKEN_GIVE /* gives what is in use */
+	l = (key[FIRST] == KEY -> FIRST : l);
+#endif
+	give();
+	asking[o] = 1;
+	say(ASK, l, frame)
+}
+
+inline hit(x)
+{
+	assert(loan[x] != NONE); /* the lender counts on the key being in use */
+	use[x] = 1
+}
+
+inline done(x)
+{
+	use[x] = 0;
+	if
+#ifndef BROKEN_LAST /* forgets that the lender waits */
+	:: key[x] == ENDING ->
+		key[x] = NO_KEY;
+		say(RETURN, x, 0)
+#endif
+	:: else
+	fi
+}
+
+inline answer_recall()
+{
+	if
+	:: key[l] == NO_KEY -> skip /* it was given back meanwhile */
+#ifndef BROKEN_EARLY /* answers in spite of a use */
+	:: key[l] == KEY && use[l] -> key[l] = ENDING
+	:: key[l] == KEY && !use[l] ->
+#else
+	:: key[l] == KEY ->
+#endif
+		key[l] = NO_KEY;
+		say(RETURN, l, 0)
+	:: key[l] == ENDING -> assert(false)
+	fi
+}
+
+inline answer_want()
+{
+	choose_unused();
+#ifdef BROKEN_SILENT /* has nothing to give, and says nothing */
+	if
+	:: l == NONE -> skip
+	:: else -> give(); say(RETURN, l, 1)
+	fi
+#else
+#ifndef BROKEN_KEEP /* uses it later all the same */
+	give();
+#endif
+	say(RETURN, l, 1)
+#endif
+}
+
+inline dies()
+{
+	do
+	:: down[o]?_, _, _
+	:: empty(down[o]) -> break
+	od;
+	key[FIRST] = NO_KEY;
+	key[FIRST + 1] = NO_KEY;
+	asking[o] = 0;
+	dead[o] = 1
+}
+
+proctype borrower(byte o)
+{
+end:
+	do
+	:: atomic {
+#ifdef BROKEN_ORDER /* a RECALL overtakes what was sent before */
+		down[o]??RECALL, l, _ ->
+#else
+		down[o]?RECALL, l, _ ->
+#endif
+		answer_recall()
+	}
+	:: atomic { down[o]?WANT, _, _ -> answer_want() }
+	:: atomic {
+		down[o]?LEND, l, _ ->
+		assert(asking[o] && key[l] == NO_KEY && loan[l] != NONE);
+		asking[o] = 0;
+		key[l] = KEY;
+		use[l] = 1
+	}
+	:: atomic {
+		down[o]?NO, _, _ ->
+		assert(asking[o]);
+		asking[o] = 0
+	}
+	:: atomic { CAN_ASK && !HAS(o) -> ask(o) }
+	:: atomic { CAN_ASK && !HAS(o + 1) -> ask(o + 1) }
+	:: d_step { !closing && UNUSED(FIRST) -> hit(FIRST) }
+	:: d_step { !closing && UNUSED(FIRST + 1) -> hit(FIRST + 1) }
+	:: d_step { !closing && UNUSED(FIRST) -> key[FIRST] = NO_KEY; say(RETURN, FIRST, 0) }
+	:: d_step { !closing && UNUSED(FIRST + 1) -> key[FIRST + 1] = NO_KEY; say(RETURN, FIRST + 1, 0) }
+	:: d_step { use[FIRST] -> done(FIRST) }
+	:: d_step { use[FIRST + 1] -> done(FIRST + 1) }
+	:: d_step { !closing && !dead[o] -> dies() }
+	od
+}
+
+init
+{
+	atomic {
+		run borrower(0);
+		run borrower(1)
+	}
+	closing = 1;
+	timeout;
+	d_step {
+		for (i : 0 .. PEERS - 1) {
+			assert(!asking[i] && !owed[i] && !wanted[i] && empty(up[i]) && empty(down[i]))
+		}
+		assert(empty(waiting))
+	}
+	emptying = 1;
+	timeout;
+	for (i : 0 .. LOANS - 1) {
+		assert(loan[i] == NONE && key[i] == NO_KEY && !use[i])
+	}
+	assert(!lent)
+}
