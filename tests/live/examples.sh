@@ -3,8 +3,8 @@
 # run; lines for a shell are run as they stand, with the libraries in a directory of their own.
 #
 # What cannot be run says why: a skip, or a line of its own. Those that need a device of RDMA run where there is one
-# (tests/guest/examples.sh, by the argument `verbs`); hugepin_sg_plan(3) and hugepin_sgq(3) leave out how queue pairs are
-# connected, so here they end where they ask for one. examples/, tests/guest/sg.c and sgq.c have the rest.
+# (tests/guest/examples.sh, by the argument `verbs`); hugepin_sg_plan(3), hugepin_sgq(3) and hugepin_lendq(3) leave out how queue
+# pairs are connected, so here they end where they ask for one. examples/, tests/guest/sg.c, sgq.c and lend.c have the rest.
 # shellcheck disable=SC2016 # dollars are the examples'
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/tap.bash"
@@ -125,6 +125,7 @@ else
 fi
 shows hugepin_sg_plan.3 1 '' 1
 shows hugepin_sgq.3 1 '' 1
+shows hugepin_lendq.3 1 '' 1
 shown+=' hugepin_uring.3-1' # uring_examples.sh
 builds 'hugepin_verbs.3: example 1' hugepin_verbs.3-1.c
 shown+=' hugepin_verbs.3-1'
