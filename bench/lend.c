@@ -1,20 +1,23 @@
 /*
- * Lent keys in virtual time: nodes that put into each other's memory, by patterns made by rule and by recorded traces, through
- * the library's own lend/. One line of key=value pairs for each run; the same options give the same lines.
+ * Lent keys in virtual time: nodes that put into each other's memory, by patterns made by rule and by recorded traces,
+ * through the library's own lend/. One line of key=value pairs for each run; the same options give the same lines.
  *
  *	lend [-q] [-s SEED] [PATTERN...]
  *
- * The patterns are those of Bonachea and Bell 2003 (Firehose), of random updates, a store of blocks, and stencils; table
- * `patterns` below has them. -q leaves out what takes longer. Each is run with the paper's policy (static) for each size of
- * bucket, and with static and pool as the library chooses the size. Figures a put are of the second half of a run. hits_pct is
- * of all puts: those that found all keys that they needed. The target has M = 512 MiB to lend, and M / 4 to leave idle.
+ * The patterns are those of Bonachea and Bell 2003 (Firehose), of random updates, a store of blocks, and stencils;
+ * table `patterns` below has them. -q leaves out what takes longer. Each is run with the paper's policy (static) for
+ * each size of bucket, and with static and pool as the library chooses the size. Figures a put are of the second half
+ * of a run. hits_pct is of all puts: those that found all keys that they needed. The target has M = 512 MiB to lend,
+ * and M / 4 to leave idle.
  *
- * A node has a domain, a lend, and a device that only counts. Memory is address space that nothing touches, so gigabytes cost
- * nothing. A message takes 1 to 3 us: those between two nodes keep their order, others overtake each other. A put takes 2 us
- * and 0.1 ns a byte, and needs a key for each piece of its range. A node has WINDOW puts under way at most. At its begin and
- * at its end, each piece is checked against the target's device: the program ends if a key does not open what it should.
+ * A node has a domain, a lend, and a device that only counts. Memory is address space that nothing touches, so
+ * gigabytes cost nothing. A message takes 1 to 3 us: those between two nodes keep their order, others overtake each
+ * other. A put takes 2 us and 0.1 ns a byte, and needs a key for each piece of its range. A node has WINDOW puts under
+ * way at most. At its begin and at its end, each piece is checked against the target's device: the program ends if a
+ * key does not open what it should.
  *
- * Only nodes that put or are put to exist. The others, up to `nodes` in all, are what the target has tables and shares for.
+ * Only nodes that put or are put to exist. The others, up to `nodes` in all, are what the target has tables and shares
+ * for.
  */
 #include <argp.h>
 #include <err.h>
@@ -157,7 +160,8 @@ static void vectors(struct work *w, unsigned iterations)
 				add(w, 1 + from, 0, v * 40 * MIB + from * 300000, 300000);
 }
 
-/* Two nodes send each other the rows of two blocks in each step (Cannon's matrix multiply), into two buffers in turn. */
+/* Two nodes send each other the rows of two blocks in each step (Cannon's matrix multiply), into two buffers in
+ * turn. */
 static void cannon(struct work *w, unsigned puts)
 {
 	uint64_t row = 4 * KIB, rows = 512;
@@ -180,8 +184,8 @@ static void bitonic(struct work *w, unsigned puts)
 				add(w, from, !from, at, 512);
 }
 
-/* What the ranks 0 and 1 of a traced run sent and received, as puts of two peers. Each GiB of addresses that they use has its
- * place in the target's memory. */
+/* What the ranks 0 and 1 of a traced run sent and received, as puts of two peers. Each GiB of addresses that they use
+ * has its place in the target's memory. */
 static void traced(struct work *w, const char *name)
 {
 	struct trace_options options = { .unit = 4096, .cap_ns = 2e6 };
@@ -307,7 +311,8 @@ static int device_dereg(void *ctx, struct hugepin_reg *reg)
 static int device_limits(void *ctx, struct hugepin_limits *ret_)
 {
 	(void)ctx;
-	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE };
+	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ |
+						   HUGEPIN_REMOTE_WRITE };
 	return 0;
 }
 
@@ -552,12 +557,12 @@ static void happen(struct moment e)
 /* ------------------------------------------------------------------ a run */
 
 /* The sum of a member of all nodes. */
-#define SUM(member)                                                                                                            \
-	({                                                                                                                     \
-		uint64_t sum = 0;                                                                                              \
-		for (uint32_t i = 0; i < sim.work->nodes; i++)                                                                 \
-			sum += sim.node[i].member;                                                                             \
-		sum;                                                                                                           \
+#define SUM(member) \
+	({ \
+		uint64_t sum = 0; \
+		for (uint32_t i = 0; i < sim.work->nodes; i++) \
+			sum += sim.node[i].member; \
+		sum; \
 	})
 
 static void count_from_here(void)
@@ -675,9 +680,11 @@ static void run(const char *name, const struct work *w, uint32_t nodes, struct s
 	}
 	target = stats_of(0);
 	origin = stats_of(1);
-	printf("pattern=%s policy=%s bucket=%s nodes=%u puts=%zu", name, s.policy == HUGEPIN_LEND_POOL ? "pool" : "static",
-	       s.bucket < 0 ? "own" : bucket[s.bucket], nodes, w->puts);
-	printf(" share=%" PRIu64, s.policy == HUGEPIN_LEND_STATIC ? hp_lender_share(&sim.node[0].lend->lender) : LENT_MAX);
+	printf("pattern=%s policy=%s bucket=%s nodes=%u puts=%zu", name,
+	       s.policy == HUGEPIN_LEND_POOL ? "pool" : "static", s.bucket < 0 ? "own" : bucket[s.bucket], nodes,
+	       w->puts);
+	printf(" share=%" PRIu64,
+	       s.policy == HUGEPIN_LEND_STATIC ? hp_lender_share(&sim.node[0].lend->lender) : LENT_MAX);
 	printf(" handshakes=%.6f messages=%.6f registrations=%.6f registered_bytes=%.1f", per_put(sim.handshakes),
 	       per_put(SUM(sent) - sim.messages_before), per_put(SUM(registrations) - sim.registrations_before),
 	       per_put(SUM(registered_sum) - sim.registered_before));
@@ -768,7 +775,9 @@ int main(int argc, char **argv)
 	static const struct argp_option options[] = { { "quick", 'q', NULL, 0, "Leave out what takes longer", 0 },
 						      { "seed", 's', "SEED", 0, "Other random numbers (1)", 0 },
 						      { 0 } };
-	static const struct argp argp = { options, parse, "[PATTERN...]", "Lent keys in virtual time.", NULL, NULL, NULL };
+	static const struct argp argp = {
+		options, parse, "[PATTERN...]", "Lent keys in virtual time.", NULL, NULL, NULL
+	};
 	static const struct setting settings[] = {
 		{ HUGEPIN_LEND_STATIC, 2 }, { HUGEPIN_LEND_STATIC, 1 }, { HUGEPIN_LEND_STATIC, 0 },
 		{ HUGEPIN_LEND_STATIC, -1 }, { HUGEPIN_LEND_POOL, -1 },

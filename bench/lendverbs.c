@@ -12,11 +12,11 @@
  *	bounce      a copy into registered memory; RDMA WRITE into registered memory; a message has the target copy the bytes
  *	            to their place; its answer ends the put
  *
- * Prints for each length the medians of PUTS (40) puts of each subject, taken in turn, in microseconds, and their ratios
- * to `lent`; then the same of 4 KiB with a target that computes, and looks at its messages once in a millisecond. Beside
- * the ratios stand those of Bonachea and Bell (2003, Myrinet, puts of programs in Titanium): 14 us for a put by a borrowed
- * key, 34 us by rendezvous, 5141 us with unpinning. With soft-RoCE these are times of system calls and packets, not of an
- * adapter.
+ * Prints for each length the medians of PUTS (40) puts of each subject, taken in turn, in microseconds, and their
+ * ratios to `lent`; then the same of 4 KiB with a target that computes, and looks at its messages once in a
+ * millisecond. Beside the ratios stand those of Bonachea and Bell (2003, Myrinet, puts of programs in Titanium): 14 us
+ * for a put by a borrowed key, 34 us by rendezvous, 5141 us with unpinning. With soft-RoCE these are times of system
+ * calls and packets, not of an adapter.
  */
 #include <arpa/inet.h>
 #include <err.h>
@@ -201,8 +201,11 @@ static void side_open(struct side *s)
 static void post_message(struct side *s, struct message m)
 {
 	struct ibv_sge sge = { (uintptr_t)&m, sizeof m, 0 };
-	struct ibv_send_wr *bad, wr = { .wr_id = SENT, .opcode = IBV_WR_SEND,
-					.send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE, .sg_list = &sge, .num_sge = 1 };
+	struct ibv_send_wr *bad, wr = { .wr_id = SENT,
+					.opcode = IBV_WR_SEND,
+					.send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE,
+					.sg_list = &sge,
+					.num_sge = 1 };
 	check(ibv_post_send(s->qp[1], &wr, &bad), "send");
 }
 
@@ -356,9 +359,10 @@ static void print_table(void)
 		printf("%8zu", sizes[i] / 1024);
 		for (int k = 0; k < SUBJECTS; k++)
 			printf(" %12.0f", m[k] = median(us[i][k]));
-		printf("   rendezvous %.1f (Bonachea and Bell: 34 / 14 = 2.4), register %.1f (5141 / 14 = 367), bounce %.1f, "
-		       "known %.2f\n", m[RENDEZVOUS] / m[LENT], m[REGISTER] / m[LENT], m[BOUNCE] / m[LENT],
-		       m[KNOWN] / m[LENT]);
+		printf("   rendezvous %.1f (Bonachea and Bell: 34 / 14 = 2.4), register %.1f (5141 / 14 = 367), bounce "
+		       "%.1f, "
+		       "known %.2f\n",
+		       m[RENDEZVOUS] / m[LENT], m[REGISTER] / m[LENT], m[BOUNCE] / m[LENT], m[KNOWN] / m[LENT]);
 	}
 }
 
@@ -394,8 +398,8 @@ int main(int argc, char **argv)
 	pthread_join(target, NULL);
 	print_table();
 	const double lent = median(busy[LENT]), rendezvous = median(busy[RENDEZVOUS]);
-	printf("4 KiB, the target busy: known %.0f us, lent %.0f, rendezvous %.0f, which is %.1f of lent\n", median(busy[KNOWN]),
-	       lent, rendezvous, rendezvous / lent);
+	printf("4 KiB, the target busy: known %.0f us, lent %.0f, rendezvous %.0f, which is %.1f of lent\n",
+	       median(busy[KNOWN]), lent, rendezvous, rendezvous / lent);
 	printf("questions of the lend in all: %llu\n", (unsigned long long)stats.asks);
 	return 0;
 }

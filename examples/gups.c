@@ -12,11 +12,11 @@
  *	borrow  borrow a key by hugepin_lend(3), and keep it until the owner wants it back
  *	pinned  the owner pins the whole table, and tells its key once
  *
- * The owner lends no more than LENT_BYTES at a time, and keeps a quarter of that registered besides. (The other ways have no
- * such limit.) Each update is done twice, so that the table is as it was.
+ * The owner lends no more than LENT_BYTES at a time, and keeps a quarter of that registered besides. (The other ways
+ * have no such limit.) Each update is done twice, so that the table is as it was.
  *
- * An error ends the process, and the kernel takes back what is open. hugepin_verbs(3) has a program that gives everything
- * back itself after each error.
+ * An error ends the process, and the kernel takes back what is open. hugepin_verbs(3) has a program that gives
+ * everything back itself after each error.
  */
 #include <arpa/inet.h>
 #include <err.h>
@@ -97,8 +97,12 @@ static void open_device(struct side *s)
 static void open_queue_pair(struct side *s)
 {
 	s->cq = ibv_create_cq(s->device, 2 * MESSAGES + OWN, NULL, NULL, 0);
-	struct ibv_qp_init_attr qp = { .send_cq = s->cq, .recv_cq = s->cq, .qp_type = IBV_QPT_RC,
-		.cap = { .max_send_wr = MESSAGES + OWN, .max_recv_wr = MESSAGES, .max_send_sge = 1, .max_recv_sge = 1 } };
+	struct ibv_qp_init_attr qp = {
+		.send_cq = s->cq,
+		.recv_cq = s->cq,
+		.qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = MESSAGES + OWN, .max_recv_wr = MESSAGES, .max_send_sge = 1, .max_recv_sge = 1 }
+	};
 	if (!s->cq || !(s->qp = ibv_create_qp(s->pd, &qp)))
 		err(1, "completion queue, queue pair");
 	s->granted = qp.cap;
@@ -323,7 +327,8 @@ static void run_way(struct side *s, int way)
 {
 	open_queue_pair(s);
 	if (way == PINNED && s->owner)
-		check(hugepin_pin(s->domain, s->table, table_bytes, REMOTE | HUGEPIN_PIN_UNCACHED, &s->table_pin), "pin");
+		check(hugepin_pin(s->domain, s->table, table_bytes, REMOTE | HUGEPIN_PIN_UNCACHED, &s->table_pin),
+		      "pin");
 	connect_peer(s);
 	if (way == ASK)
 		open_queue(s);
@@ -340,8 +345,8 @@ static void run_way(struct side *s, int way)
 	if (s->lend)
 		hugepin_lend_stats(s->lend, HUGEPIN_LEND_ALL, &lent, sizeof lent);
 	if (!s->owner)
-		printf("%-7s %9.0f updates/s, %u updates, %" PRIu64 " handshakes\n", way_name[way], 2 * updates / seconds,
-		       2 * updates, way == BORROW ? lent.asks : s->handshakes);
+		printf("%-7s %9.0f updates/s, %u updates, %" PRIu64 " handshakes\n", way_name[way],
+		       2 * updates / seconds, 2 * updates, way == BORROW ? lent.asks : s->handshakes);
 	else if (lent.bytes_peak > lent_bytes + lent_bytes / 4)
 		errx(1, "%" PRIu64 " bytes were lent", lent.bytes_peak);
 	close_carrier(s);
@@ -369,7 +374,8 @@ static void *run(void *arg)
 		err(1, "%zu bytes", table_bytes);
 	for (size_t i = 0; s->owner && i < table_bytes / sizeof *s->table; i++)
 		s->table[i] = i;
-	check(hugepin_pin(s->domain, s->number, sizeof *s->number, HUGEPIN_READ | HUGEPIN_WRITE, &s->number_pin), "pin");
+	check(hugepin_pin(s->domain, s->number, sizeof *s->number, HUGEPIN_READ | HUGEPIN_WRITE, &s->number_pin),
+	      "pin");
 	for (int way = 0; way < WAYS; way++)
 		run_way(s, way);
 	check(hugepin_unpin(s->domain, &s->number_pin), "unpin");

@@ -8,16 +8,16 @@
  * this process.
  *
  * The server has an index, and each value in a buffer of its own. To read a value, a client reads its place in the
- * index, then the value. It borrows the device's keys for both by hugepin_lend(3). It keeps them, so the server wakes up
- * for the first read of a piece of memory only. Each client reads all values ROUNDS times. The first client then has the
- * server replace each value: the server frees the old buffers, and gives their memory back to the kernel. The library
- * asks the clients for the keys of that memory. Then all clients read all values again.
+ * index, then the value. It borrows the device's keys for both by hugepin_lend(3). It keeps them, so the server wakes
+ * up for the first read of a piece of memory only. Each client reads all values ROUNDS times. The first client then has
+ * the server replace each value: the server frees the old buffers, and gives their memory back to the kernel. The
+ * library asks the clients for the keys of that memory. Then all clients read all values again.
  *
  * A client may read a value while the server writes another one to the same memory. So each value begins with its name,
  * version and checksum. If one of them is wrong, the client looks into the index again.
  *
- * An error ends the process, and the kernel takes back what is open. hugepin_verbs(3) has a program that gives everything
- * back itself after each error.
+ * An error ends the process, and the kernel takes back what is open. hugepin_verbs(3) has a program that gives
+ * everything back itself after each error.
  */
 #include <arpa/inet.h>
 #include <err.h>
@@ -128,8 +128,12 @@ static void open_device(struct side *s)
 /* Tell the peer where we are, hear where it is, and connect the queue pairs. */
 static void connect_peer(struct side *s, struct link *l)
 {
-	struct ibv_qp_init_attr qp = { .send_cq = s->cq, .recv_cq = s->cq, .qp_type = IBV_QPT_RC,
-		.cap = { .max_send_wr = MESSAGES + OWN, .max_recv_wr = MESSAGES, .max_send_sge = 1, .max_recv_sge = 1 } };
+	struct ibv_qp_init_attr qp = {
+		.send_cq = s->cq,
+		.recv_cq = s->cq,
+		.qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = MESSAGES + OWN, .max_recv_wr = MESSAGES, .max_send_sge = 1, .max_recv_sge = 1 }
+	};
 	if (!(l->qp = ibv_create_qp(s->pd, &qp)))
 		err(1, "queue pair");
 	l->granted = qp.cap;
@@ -335,8 +339,8 @@ static void serve(struct side *s)
 	}
 	struct hugepin_lend_stats stats;
 	hugepin_lend_stats(s->lend, HUGEPIN_LEND_ALL, &stats, sizeof stats);
-	printf("server: woke up %u times, was asked for %" PRIu64 " keys, asked back %" PRIu64 "\n", s->wakeups, stats.asked,
-	       stats.recalls);
+	printf("server: woke up %u times, was asked for %" PRIu64 " keys, asked back %" PRIu64 "\n", s->wakeups,
+	       stats.asked, stats.recalls);
 	check(hugepin_lend_close(s->lend), "close the lend");
 	for (unsigned k = 0; k < keys; k++)
 		hugepin_free((void *)(uintptr_t)s->index[k].addr);
@@ -357,9 +361,15 @@ static bool read_server(struct side *s, uint64_t addr, size_t len)
 			progress(s);
 		if (!far.ref)
 			return false;
-		struct ibv_sge sge = { .addr = s->buffer_pin.base + at, .length = (uint32_t)far.len, .lkey = s->buffer_pin.lkey };
-		struct ibv_send_wr *bad, wr = { .wr_id = OWN_ID, .opcode = IBV_WR_RDMA_READ, .send_flags = IBV_SEND_SIGNALED,
-			.sg_list = &sge, .num_sge = 1, .wr.rdma = { .remote_addr = far.base, .rkey = far.rkey } };
+		struct ibv_sge sge = { .addr = s->buffer_pin.base + at,
+				       .length = (uint32_t)far.len,
+				       .lkey = s->buffer_pin.lkey };
+		struct ibv_send_wr *bad, wr = { .wr_id = OWN_ID,
+						.opcode = IBV_WR_RDMA_READ,
+						.send_flags = IBV_SEND_SIGNALED,
+						.sg_list = &sge,
+						.num_sge = 1,
+						.wr.rdma = { .remote_addr = far.base, .rkey = far.rkey } };
 		check(ibv_post_send(s->link[0].qp, &wr, &bad), "post a read");
 		while (progress(s) != OWN_ID)
 			;
@@ -503,7 +513,8 @@ int main(int argc, char **argv)
 		default: return 2;
 		}
 	}
-	if (!clients || clients > CLIENTS_MAX || !keys || keys > KEYS_MAX || value_bytes < 64 || value_bytes > 1 << 20 || !rounds)
+	if (!clients || clients > CLIENTS_MAX || !keys || keys > KEYS_MAX || value_bytes < 64 ||
+	    value_bytes > 1 << 20 || !rounds)
 		errx(2, "-c takes 1 to %d, -k 1 to %d, -s 64 bytes to 1 MiB, -n at least 1", CLIENTS_MAX,
 		     KEYS_MAX);
 

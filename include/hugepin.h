@@ -5,8 +5,8 @@
  *  - `int` functions return 0 or more, or -errno. On failure errno, stderr and every ret_ argument are left alone.
  *    Functions shaped like malloc return NULL and set errno.
  *  - Sizes are bytes. Any thread may call. Handles and buffers may be handed between threads.
- *  - A struct that shares its name with a function has a second name in _t, for C++: there `hugepin_stats s;` would name
- *    the function, and `hugepin_stats_t s;` names the struct.
+ *  - A struct that shares its name with a function has a second name in _t, for C++: there `hugepin_stats s;` would
+ *    name the function, and `hugepin_stats_t s;` names the struct.
  *  - Nothing prints or exits, with three exceptions: a malformed HUGEPIN_ variable (one line), HUGEPIN_STATS at exit,
  *    and a heap found misused (one line, then abort; HUGEPIN_ABORT=0 makes it a reported no-op).
  *
@@ -142,7 +142,8 @@ enum {
 	HUGEPIN_LIMIT_LATE = 2, /* the kernel may charge for deregistered memory up to two seconds longer */
 	HUGEPIN_LIMIT_ODP = 4, /* registers without pinning when asked for HUGEPIN_ON_DEMAND */
 	HUGEPIN_LIMIT_BOTH = 8, /* registers for reading and writing, whatever is asked for */
-	HUGEPIN_LIMIT_PARALLEL = 16, /* several calls of reg may run at a time, and that is quicker (hugepin_register) */
+	/* several calls of reg may run at a time, and that is quicker (hugepin_register) */
+	HUGEPIN_LIMIT_PARALLEL = 16,
 };
 
 /* The keys of one registration. With io_uring, lkey is the buffer index. The library does not use `cookie`, which is
@@ -155,8 +156,8 @@ struct hugepin_reg {
 /* How a domain registers. Write your own backend for a device that has none here. The library holds the domain's lock
  * in all calls except now_ns: one call at a time for each domain, on any thread (HUGEPIN_LIMIT_OPENER: on the
  * opener's). With HUGEPIN_LIMIT_PARALLEL, hugepin_register calls reg on several threads at a time, while its own thread
- * holds the lock for all of them; no other function is called meanwhile. A function may block and allocate. It must not call functions of any domain except hugepin_forget. addr
- * and len are multiples of the base page.
+ * holds the lock for all of them; no other function is called meanwhile. A function may block and allocate. It must not
+ * call functions of any domain except hugepin_forget. addr and len are multiples of the base page.
  *  reg       0 and *ret_, or -errno. -ENOMEM, -EPERM, -EAGAIN: a limit is reached; the library deregisters something
  *            and calls again. -EFAULT: the memory is not there, or not for that access. -EINVAL, -EOPNOTSUPP: the
  *            device cannot take this memory (or not in one piece).
@@ -219,8 +220,8 @@ enum { HUGEPIN_WATCH_DEFAULT, HUGEPIN_WATCH_KERNEL, HUGEPIN_WATCH_PROGRAM, HUGEP
  *          that may see, or write, the whole heap. Fewer registrations */
 enum { HUGEPIN_REACH_EXACT, HUGEPIN_REACH_EXTENT };
 
-/* A registration with remote access comes to its end. It was pinned, so its rkey may be with a peer. `pinned` 0: the key
- * stops working when the callback returns. 1: pins are out, the key works until their last unpin, and the memory is
+/* A registration with remote access comes to its end. It was pinned, so its rkey may be with a peer. `pinned` 0: the
+ * key stops working when the callback returns. 1: pins are out, the key works until their last unpin, and the memory is
  * wanted back. This is told once of the pins that are out, and the end is told again. */
 struct hugepin_expiry {
 	uint64_t addr, len; /* what is registered */
@@ -242,23 +243,24 @@ struct hugepin_attr {
 	uint32_t pad;
 	uint32_t watch; /* HUGEPIN_WATCH_* */
 	uint32_t reach; /* HUGEPIN_REACH_* */
-	/* May be NULL. Called with expire_arg, on any thread, also inside the program's own calls that pin, unpin, purge or
-	 * close, with the domain's lock: must not block, and must call no function of a domain. */
+	/* May be NULL. Called with expire_arg, on any thread, also inside the program's own calls that pin, unpin,
+	 * purge or close, with the domain's lock: must not block, and must call no function of a domain. */
 	void (*expire)(void *arg, const struct hugepin_expiry *);
 	void *expire_arg;
 };
 
 /* Open a domain. *backend is copied. ctx is the caller's, or backend->close frees it. close is called on failure as
  * well, except for -EINVAL. May block and allocate.
- * -EINVAL: a NULL, or an unknown size, policy, access, fork, flag, watch or reach. -EOPNOTSUPP: the device lacks the policy or
- * the access, or base pages are not of 4 KiB. -ENOSPC: HUGEPIN_DOMAINS_MAX. -ENOSYS: no membarrier(2). -ENOMEM. Or the
- * error of limits() (-EIO for its -EINVAL). */
+ * -EINVAL: a NULL, or an unknown size, policy, access, fork, flag, watch or reach. -EOPNOTSUPP: the device lacks the
+ * policy or the access, or base pages are not of 4 KiB. -ENOSPC: HUGEPIN_DOMAINS_MAX. -ENOSYS: no membarrier(2).
+ * -ENOMEM. Or the error of limits() (-EIO for its -EINVAL). */
 int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const struct hugepin_attr *attr,
 			hugepin_domain **ret_);
 
 /* Deregister everything and close. No other thread may be using the domain. Requests of hugepin_pin_try that wait get
- * -ECANCELED before this returns. -EBUSY: pins are out, and nothing has changed. -EPERM: only the opener may use the domain, the caller is not the opener, and the opener still lives.
- * -EINVAL: NULL, or closed before. In a child of fork this frees the child's copy, even while pins are out. */
+ * -ECANCELED before this returns. -EBUSY: pins are out, and nothing has changed. -EPERM: only the opener may use the
+ * domain, the caller is not the opener, and the opener still lives. -EINVAL: NULL, or closed before. In a child of fork
+ * this frees the child's copy, even while pins are out. */
 int hugepin_domain_close(hugepin_domain *);
 
 /* The backend that only locks memory (mlock) and gives no keys. Its ctx is NULL. */
@@ -374,14 +376,14 @@ int hugepin_unpinv(hugepin_domain *, struct hugepin_pin *pins, int n);
 
 /* Register pools of buffers that stay, and pin them: as hugepin_pinv, but several ranges are registered at a time on up
  * to four threads, if the backend gains by that (HUGEPIN_LIMIT_PARALLEL), the process may use several processors, and
- * the policy has no helper. The threads end before the call returns. The pins keep the registrations from being evicted,
- * and pins of buffers inside find them registered. Ranges that do not fit the budget, or that the device refuses, are
- * registered one after the other, as hugepin_pin does it, and evict others. Errors as hugepin_pinv, with nothing pinned.
- * Takes the domain's lock for up to 64 registrations at a time. */
+ * the policy has no helper. The threads end before the call returns. The pins keep the registrations from being
+ * evicted, and pins of buffers inside find them registered. Ranges that do not fit the budget, or that the device
+ * refuses, are registered one after the other, as hugepin_pin does it, and evict others. Errors as hugepin_pinv, with
+ * nothing pinned. Takes the domain's lock for up to 64 registrations at a time. */
 int hugepin_register(hugepin_domain *, const struct iovec *, int n, unsigned access, struct hugepin_pin *ret_, int max);
 
-/* Give n pins back, as hugepin_unpinv, and deregister at once what has no other pin. What has, stays registered. Pins of
- * hugepin_pin may be among them. 0, or -EINVAL as hugepin_unpinv. Blocks for the backend. */
+/* Give n pins back, as hugepin_unpinv, and deregister at once what has no other pin. What has, stays registered. Pins
+ * of hugepin_pin may be among them. 0, or -EINVAL as hugepin_unpinv. Blocks for the backend. */
 int hugepin_deregister(hugepin_domain *, struct hugepin_pin *pins, int n);
 
 /* A hint: the range will be pinned soon. Returns at once. The service thread registers the range if it fits the budget
@@ -399,9 +401,9 @@ int hugepin_forget(const void *addr, size_t len);
 /* ------------------------------------------------------------------ lending keys: hugepin_lend(3), hugepin_lend(7) */
 
 /* Keys for peers that read and write this process's memory themselves, within a budget: a peer asks once for the key of
- * a piece of memory, uses it without asking, and gives it back when it is asked to, or needs another (Firehose: Bonachea
- * and Bell 2003). Both sides open a lend: the side that owns the memory lends, the side that reads and writes it borrows;
- * one lend does both. Messages between peers are the caller's to carry, so any network serves. */
+ * a piece of memory, uses it without asking, and gives it back when it is asked to, or needs another (Firehose:
+ * Bonachea and Bell 2003). Both sides open a lend: the side that owns the memory lends, the side that reads and writes
+ * it borrows; one lend does both. Messages between peers are the caller's to carry, so any network serves. */
 typedef struct hugepin_lend hugepin_lend;
 
 /* Bytes of the longest message, without the caller's own bytes that ride in it (carry_max). */
@@ -413,8 +415,8 @@ typedef struct hugepin_lend hugepin_lend;
  *  STATIC  each peer has an equal share, which no other peer gets (Bonachea and Bell 2003) */
 enum { HUGEPIN_LEND_POOL, HUGEPIN_LEND_STATIC };
 
-/* A borrowed key. rkey opens the peer's memory [base, base + len), which begins at the address that was asked for. len is
- * shorter than asked if the key ends earlier: ask for the rest by another call. */
+/* A borrowed key. rkey opens the peer's memory [base, base + len), which begins at the address that was asked for. len
+ * is shorter than asked if the key ends earlier: ask for the rest by another call. */
 struct hugepin_far {
 	uint64_t base, len;
 	uint32_t rkey, peer;
@@ -430,27 +432,28 @@ struct hugepin_lend_attr {
 	uint32_t policy; /* HUGEPIN_LEND_* */
 	uint32_t access; /* what lent keys open: HUGEPIN_REMOTE_*; 0: HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE */
 	uint32_t carry_max; /* the caller's own bytes in a message, at most; 0: none; no more than 1 MiB */
-	/* Memory that may be lent at a time, and memory that stays registered after it was given back. Together they are
-	 * never exceeded. 0: half of the domain's budget, and an eighth of it. */
+	/* Memory that may be lent at a time, and memory that stays registered after it was given back. Together they
+	 * are never exceeded. 0: half of the domain's budget, and an eighth of it. */
 	uint64_t lent_bytes_max, idle_bytes_max;
-	/* Send a message to a peer: it arrives once, and messages to one peer arrive in order. The message is the library's
-	 * again when this returns. 0; -EAGAIN: no room now, the library tries again in hugepin_lend_progress(); another
-	 * error: the peer is lost, and the caller will call hugepin_lend_gone. Called with the lend's lock: must call no
-	 * function of the lend. */
+	/* Send a message to a peer: it arrives once, and messages to one peer arrive in order. The message is the
+	 * library's again when this returns. 0; -EAGAIN: no room now, the library tries again in
+	 * hugepin_lend_progress(); another error: the peer is lost, and the caller will call hugepin_lend_gone. Called
+	 * with the lend's lock: must call no function of the lend. */
 	int (*send)(void *arg, uint32_t peer, const void *msg, size_t len);
-	/* An asked-for key is here: err 0 and *key, of which the caller has one use (hugepin_lend_done). Bytes that the asking
-	 * call carried are in the peer's memory, from key->base on, key->len of them at most. Or there is none, key is NULL,
-	 * and nothing was written: -ENOBUFS: the peer lends no more now; -EACCES: the peer does not lend that memory; -EFAULT:
-	 * it is not there; -ECONNRESET: the peer is gone; -ECANCELED: the lend was closed; or the peer's error. Called once for
-	 * each token, without a lock: may call functions of the lend, except close. */
+	/* An asked-for key is here: err 0 and *key, of which the caller has one use (hugepin_lend_done). Bytes that the
+	 * asking call carried are in the peer's memory, from key->base on, key->len of them at most. Or there is none,
+	 * key is NULL, and nothing was written: -ENOBUFS: the peer lends no more now; -EACCES: the peer does not lend
+	 * that memory; -EFAULT: it is not there; -ECONNRESET: the peer is gone; -ECANCELED: the lend was closed; or the
+	 * peer's error. Called once for each token, without a lock: may call functions of the lend, except close. */
 	void (*ready)(void *arg, void *token, int err, const struct hugepin_far *key);
-	/* Whether a peer may have the key of [addr, addr + len) of this process's memory. 0 and the buffer that contains addr:
-	 * no byte outside of *ret_buffer is lent with it. Or -EACCES. NULL, only in a domain with reach
-	 * HUGEPIN_REACH_EXTENT: the whole heap, and nothing else. Called with the lend's lock: must call no function of the
-	 * lend. */
+	/* Whether a peer may have the key of [addr, addr + len) of this process's memory. 0 and the buffer that
+	 * contains addr: no byte outside of *ret_buffer is lent with it. Or -EACCES. NULL, only in a domain with reach
+	 * HUGEPIN_REACH_EXTENT: the whole heap, and nothing else. Called with the lend's lock: must call no function of
+	 * the lend. */
 	int (*offer)(void *arg, uint32_t peer, uint64_t addr, size_t len, struct iovec *ret_buffer);
-	/* May be NULL. There is work for hugepin_lend_progress(): memory is wanted back. Called on the service thread, which a
-	 * lend with this callback starts, without a lock: must return soon, and call no function of the lend. */
+	/* May be NULL. There is work for hugepin_lend_progress(): memory is wanted back. Called on the service
+	 * thread, which a lend with this callback starts, without a lock: must return soon, and call no function of
+	 * the lend. */
 	void (*wake)(void *arg);
 };
 
@@ -460,28 +463,28 @@ struct hugepin_lend_attr {
  * -ESTALE: the domain is the parent process's. -ENOMEM. Allocates. */
 int hugepin_lend_open(hugepin_domain *, const struct hugepin_lend_attr *attr, void *arg, hugepin_lend **ret_);
 
-/* A key of the peer's memory [addr, addr + len). 1: *ret_ is a key, with one use, which hugepin_lend_done gives back when
- * the transfer has completed. 0: the peer was asked; ready(arg, token, ...) follows. Never waits for a peer.
+/* A key of the peer's memory [addr, addr + len). 1: *ret_ is a key, with one use, which hugepin_lend_done gives back
+ * when the transfer has completed. 0: the peer was asked; ready(arg, token, ...) follows. Never waits for a peer.
  * -EINVAL: no such peer, len is 0, or the range wraps. -ENOTCONN: the peer is gone. -EBUSY: too many questions are out
  * (hugepin_lend(3)). -ENOMEM. -ESTALE: the lend is the parent process's. Or the error of send(). ready() is not called
- * after an error.
- * Any thread. A key that is borrowed already takes nanoseconds and no lock, as a hit of hugepin_pin does. */
+ * after an error. Any thread. A key that is borrowed already takes nanoseconds and no lock, as a hit of hugepin_pin
+ * does. */
 int hugepin_lend_key(hugepin_lend *, uint32_t peer, uint64_t addr, size_t len, void *token, struct hugepin_far *ret_);
 
-/* The same, and the peer has to be asked: `data`, of len bytes, rides in the message, and the peer's library writes it to
- * addr. So a put that misses takes one message and one answer. If this returns 1, nothing was carried. -EMSGSIZE: len is
- * over this side's carry_max; a peer whose carry_max is lower refuses (ready() gets -EMSGSIZE). */
+/* The same, and the peer has to be asked: `data`, of len bytes, rides in the message, and the peer's library writes it
+ * to addr. So a put that misses takes one message and one answer. If this returns 1, nothing was carried. -EMSGSIZE:
+ * len is over this side's carry_max; a peer whose carry_max is lower refuses (ready() gets -EMSGSIZE). */
 int hugepin_lend_put(hugepin_lend *, uint32_t peer, uint64_t addr, const void *data, size_t len, void *token,
 		     struct hugepin_far *ret_);
 
-/* The transfer by this key has completed: give the use back. Clears *key. -EINVAL: not a key of this lend, or given back
- * before. Any thread. Takes nanoseconds, and sends a message if the peer waits for the key. */
+/* The transfer by this key has completed: give the use back. Clears *key. -EINVAL: not a key of this lend, or given
+ * back before. Any thread. Takes nanoseconds, and sends a message if the peer waits for the key. */
 int hugepin_lend_done(hugepin_lend *, struct hugepin_far *key);
 
 /* Hand in a message from a peer. Messages from one peer must be handed in in their order. -EILSEQ: no message of this
  * protocol, or not one that this peer can have sent now; nothing has changed. -ENOTCONN: the peer is gone. -EINVAL.
- * -ENOMEM: no memory for this thread's counters; nothing has changed, hand it in again. -ESTALE. May register memory, and
- * so block. Any thread. */
+ * -ENOMEM: no memory for this thread's counters; nothing has changed, hand it in again. -ESTALE. May register memory,
+ * and so block. Any thread. */
 int hugepin_lend_message(hugepin_lend *, uint32_t peer, const void *msg, size_t len);
 
 /* Send what could not be sent before, and ask for keys back whose memory is wanted. Call it where the program makes
@@ -490,8 +493,8 @@ int hugepin_lend_progress(hugepin_lend *);
 
 /* The peer is gone: no transfer of its and no transfer to it is under way or will be (its queue pair is in the error
  * state or destroyed), and no message of its will be handed in. Its keys end, questions to it get -ECONNRESET, and what
- * was lent to it is idle. -EINVAL. -EALREADY. hugepin_lend_again: the number is a peer's again. -EINVAL. -EALREADY: it was
- * not gone. */
+ * was lent to it is idle. -EINVAL. -EALREADY. hugepin_lend_again: the number is a peer's again. -EINVAL. -EALREADY: it
+ * was not gone. */
 int hugepin_lend_gone(hugepin_lend *, uint32_t peer);
 int hugepin_lend_again(hugepin_lend *, uint32_t peer);
 

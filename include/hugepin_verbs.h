@@ -243,12 +243,12 @@ int hugepin_sgq_abort(hugepin_sgq *q);
 /* ------------------------------------------------------------------ messages of a lend: hugepin_lendq(3) */
 
 /* Carries the messages of a lend (hugepin_lend(3)) between this process and one peer, over a queue pair of type RC. The
- * same queue pair may carry the program's RDMA READs and WRITEs. A program opens one lendq for each peer, and the send()
- * of its struct hugepin_lend_attr calls hugepin_lendq_send. A received message goes to hugepin_lend_message.
- * Any thread may call. A function of the lend never waits for a lendq that another thread polls. The callbacks of the
- * lend run in hugepin_lendq_poll, hugepin_lendq_wc, close and abort. They may not call these functions of any lendq
- * (-EBUSY for the same one). In a child of fork the lendq is the parent's: calls return -ESTALE, except close and abort,
- * which free the copy. */
+ * same queue pair may carry the program's RDMA READs and WRITEs. A program opens one lendq for each peer, and the
+ * send() of its struct hugepin_lend_attr calls hugepin_lendq_send. A received message goes to hugepin_lend_message. Any
+ * thread may call. A function of the lend never waits for a lendq that another thread polls. The callbacks of the lend
+ * run in hugepin_lendq_poll, hugepin_lendq_wc, close and abort. They may not call these functions of any lendq (-EBUSY
+ * for the same one). In a child of fork the lendq is the parent's: calls return -ESTALE, except close and abort, which
+ * free the copy. */
 typedef struct hugepin_lendq hugepin_lendq;
 
 struct hugepin_lendq_attr {
@@ -265,28 +265,28 @@ struct hugepin_lendq_attr {
 	uint32_t pad;
 };
 
-/* Open a lendq. It posts all receives of the queue pair. Queue pair, completion queues, domain and lend must outlive the
- * lendq. A completion queue must have room for depth and recv_depth completions besides the program's.
- * -EINVAL: a NULL, or more than the queue pair has. -EMSGSIZE: the queue pair does not send a message of carry_max and
+/* Open a lendq. It posts all receives of the queue pair. Queue pair, completion queues, domain and lend must outlive
+ * the lendq. A completion queue must have room for depth and recv_depth completions besides the program's. -EINVAL: a
+ * NULL, or more than the queue pair has. -EMSGSIZE: the queue pair does not send a message of carry_max and
  * HUGEPIN_LEND_MESSAGE_MAX bytes. -EOPNOTSUPP: the transport is not RC. -ENOMEM, -ENOBUFS as hugepin_pin. Or the
  * provider's error. May block and allocate. */
 int hugepin_lendq_open(const struct hugepin_lendq_attr *attr, hugepin_lendq **ret_);
 
 /* Send a message of the lend: what send() of struct hugepin_lend_attr returns. 0: the message is copied, and will be
- * sent. -EAGAIN: no room now. -ESHUTDOWN: the queue pair has failed. -EMSGSIZE: over carry_max. -EINVAL. Waits for no peer,
- * and for no thread that is in a function of the lend. */
+ * sent. -EAGAIN: no room now. -ESHUTDOWN: the queue pair has failed. -EMSGSIZE: over carry_max. -EINVAL. Waits for no
+ * peer, and for no thread that is in a function of the lend. */
 int hugepin_lendq_send(hugepin_lendq *q, const void *msg, size_t len);
 
 /* Poll the completion queues of the queue pair for at most `max` completions, hand the received messages to the lend,
  * and call hugepin_lend_progress. For completion queues that serve this lendq alone. Returns the number of completions
- * taken. If there was none: -ESHUTDOWN when the queue pair has failed, -EIO (polling failed), or the provider's error at
- * a post. -EILSEQ: the peer sent bytes that no lend sends. They are ignored. -ENOMEM, or another error of
+ * taken. If there was none: -ESHUTDOWN when the queue pair has failed, -EIO (polling failed), or the provider's error
+ * at a post. -EILSEQ: the peer sent bytes that no lend sends. They are ignored. -ENOMEM, or another error of
  * hugepin_lend_message: the lend could not take a message, so the queue pair was moved to the error state. */
 int hugepin_lendq_poll(hugepin_lendq *q, int max);
 
 /* Hand in a completion that the program has polled; call hugepin_lend_progress yourself. The completions of one
- * completion queue must come in their order. 1: the completion was the lendq's. 0: it was not. -EILSEQ, -ENOMEM: it was,
- * and as hugepin_lendq_poll. -EINVAL. */
+ * completion queue must come in their order. 1: the completion was the lendq's. 0: it was not. -EILSEQ, -ENOMEM: it
+ * was, and as hugepin_lendq_poll. -EINVAL. */
 int hugepin_lendq_wc(hugepin_lendq *q, const struct ibv_wc *wc);
 
 /* A queue pair that has failed is told to the lend once, by hugepin_lend_gone, in a call of poll or wc. From then on no
@@ -294,12 +294,14 @@ int hugepin_lendq_wc(hugepin_lendq *q, const struct ibv_wc *wc);
  * that failed. IBV_WC_SUCCESS: none failed. */
 enum ibv_wc_status hugepin_lendq_wc_status(const hugepin_lendq *q);
 
-/* Close. Move the queue pair to the error state before, and hand in its completions. Calls hugepin_lend_gone, if it was
- * not called yet. -EBUSY: completions are missing. Then poll, and call again. No other thread may be using the lendq. */
+/* Close. Move the queue pair to the error state before, and hand in its completions. Calls hugepin_lend_gone, if it
+ * was not called yet. -EBUSY: completions are missing. Then poll, and call again. No other thread may be using the
+ * lendq. */
 int hugepin_lendq_close(hugepin_lendq *q);
 
 /* Close without waiting for completions. The caller has reset the queue pair (IBV_QPS_RESET), or has called
- * hugepin_lend_gone and then destroyed the queue pair. See hugepin_sgq_abort. No other thread may be using the lendq. */
+ * hugepin_lend_gone and then destroyed the queue pair. See hugepin_sgq_abort. No other thread may be using the
+ * lendq. */
 int hugepin_lendq_abort(hugepin_lendq *q);
 
 #ifdef __GNUC__

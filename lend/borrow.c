@@ -1,17 +1,18 @@
 /*
- * The borrowing side: questions to peers and what becomes of them. Call with the lend's lock, on a thread that has counters
- * (hp_counts_self).
+ * The borrowing side: questions to peers and what becomes of them. Call with the lend's lock, on a thread that has
+ * counters (hp_counts_self).
  *
- * One question is out for each frame of 128 KiB, the smallest bucket. Callers that want a key in the same frame wait for its
- * answer. If the key that comes does not reach what they want, the first of them asks next. A question that carries bytes is
- * always out by itself, and nobody waits for it.
+ * One question is out for each frame of 128 KiB, the smallest bucket. Callers that want a key in the same frame wait
+ * for its answer. If the key that comes does not reach what they want, the first of them asks next. A question that
+ * carries bytes is always out by itself, and nobody waits for it.
  */
 #include <errno.h>
 
 #include "lend/lend.h"
 
 enum { FRAME_SHIFT = 17 };
-_Static_assert((int)HP_ASKS_MAX <= (int)HP_LEND_WAITING_MAX, "an honest peer is never refused for the number of its questions");
+_Static_assert((int)HP_ASKS_MAX <= (int)HP_LEND_WAITING_MAX,
+	       "an honest peer is never refused for the number of its questions");
 
 static uint64_t frame_of(uint32_t peer, uint64_t addr)
 {
@@ -48,7 +49,8 @@ static struct hp_ask *find_by_frame(hugepin_lend *l, uint32_t peer, uint64_t add
 static uint8_t make_room(hugepin_lend *l, uint32_t peer, uint64_t *ret_refs)
 {
 	struct hp_peer *p = &l->peer[peer];
-	uint64_t looks = 2 * p->stats.borrowed, bytes, coming = p->bucket * (p->asks_out + 1); /* keys that were asked for, too */
+	uint64_t looks = 2 * p->stats.borrowed, bytes,
+		 coming = p->bucket * (p->asks_out + 1); /* keys that were asked for, too */
 	uint64_t most = p->share - HP_MIN(p->share, HP_MIN(coming, HP_MAX(p->bucket, p->share / 2)));
 
 	if (p->stats.borrowed_bytes <= most)
@@ -144,8 +146,8 @@ static void answer(hugepin_lend *l, struct hp_ask *a, int err)
 	TAILQ_INSERT_TAIL(&l->ready, a, order);
 }
 
-/* Answer those that waited for `from` and can be answered: by f, or by err, if that is an answer to every question. The first of
- * the others asks. */
+/* Answer those that waited for `from` and can be answered: by f, or by err, if that is an answer to every question. The
+ * first of the others asks. */
 static void answer_waiters(hugepin_lend *l, struct hp_ask *from, const struct hp_far *f, int err, bool all)
 {
 	struct hp_ask *a, *first = NULL;

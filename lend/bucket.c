@@ -1,6 +1,6 @@
 /*
- * Buckets by their names, those that were dropped (ghosts), what peers had to give back, and what these say of sizes: how much
- * is kept idle, and how large a bucket is. lender.h has the rules. Pure. The caller has the lend's lock.
+ * Buckets by their names, those that were dropped (ghosts), what peers had to give back, and what these say of sizes:
+ * how much is kept idle, and how large a bucket is. lender.h has the rules. Pure. The caller has the lend's lock.
  */
 #include "lend/bucket.h"
 
@@ -39,7 +39,8 @@ struct hp_bucket_name hp_bucket_piece(const struct hp_question *q, unsigned clas
 	uint64_t size = hp_lend_class_bytes[class], start = q->addr & ~(size - 1);
 	uint64_t base = HP_MAX(start, q->buffer);
 
-	return (struct hp_bucket_name){ base, q->buffer_end - start < size ? q->buffer_end - base : start + size - base };
+	return (struct hp_bucket_name){ base,
+					q->buffer_end - start < size ? q->buffer_end - base : start + size - base };
 }
 
 /* The named bucket that contains addr; the newest one, of several. */
@@ -205,20 +206,21 @@ static uint64_t count_larger(const struct hp_lending *ln)
 	set = calloc(room, sizeof *set);
 	if (!set)
 		return 0;
-#define ADD(base)                                                                                                              \
-	do {                                                                                                                   \
-		uint64_t frame = (base) / size + 1;                                                                            \
-		size_t at = hp_lend_hash(frame, 0) >> 32 & (room - 1);                                                         \
-		while (set[at] && set[at] != frame)                                                                            \
-			at = (at + 1) & (room - 1);                                                                            \
-		count += !set[at];                                                                                             \
-		set[at] = frame;                                                                                               \
+#define ADD(base) \
+	do { \
+		uint64_t frame = (base) / size + 1; \
+		size_t at = hp_lend_hash(frame, 0) >> 32 & (room - 1); \
+		while (set[at] && set[at] != frame) \
+			at = (at + 1) & (room - 1); \
+		count += !set[at]; \
+		set[at] = frame; \
 	} while (0)
 	for (int i = 0; i < 2; i++)
 		TAILQ_FOREACH(b, list[i], order)
 			ADD(b->base);
-	for (g = TAILQ_LAST(&ln->ghost_list, hp_ghost_list); g && g->epoch == ln->epoch; g = TAILQ_PREV(g, hp_ghost_list, order))
-		ADD(g->base);
+			for (g = TAILQ_LAST(&ln->ghost_list, hp_ghost_list); g && g->epoch == ln->epoch;
+			     g = TAILQ_PREV(g, hp_ghost_list, order))
+				ADD(g->base);
 #undef ADD
 	free(set);
 	return count;
@@ -246,8 +248,8 @@ static void take_smaller(struct hp_lending *ln)
 	}
 }
 
-/* At the end of an epoch, take the next smaller or larger bucket, if that is better. An epoch has twice as many questions as
- * there are buckets, so looking at all of them costs each question a constant time. */
+/* At the end of an epoch, take the next smaller or larger bucket, if that is better. An epoch has twice as many
+ * questions as there are buckets, so looking at all of them costs each question a constant time. */
 static void end_epoch(struct hp_lending *ln)
 {
 	bool thrashed = ln->epoch_again > ln->epoch_asks / 8, ordered = ln->epoch_near > ln->epoch_asks / 4 * 3;
@@ -283,8 +285,8 @@ static unsigned given_bits(const struct hp_lending *ln, unsigned class)
 	return bits;
 }
 
-/* A peer gave this back because room was wanted. The next one of the same place is remembered instead. With the smallest
- * buckets nothing has to be known. */
+/* A peer gave this back because room was wanted. The next one of the same place is remembered instead. With the
+ * smallest buckets nothing has to be known. */
 static uint64_t *given_place(const struct hp_lending *ln, uint64_t hash)
 {
 	return &ln->given[hash >> (64 - HP_MIN(ln->given_bits, given_bits(ln, ln->class)))];

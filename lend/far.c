@@ -1,9 +1,9 @@
 /*
  * Borrowed keys. lend.h has how hits find them. Call with the lend's lock, except hp_far_unused().
  *
- * The borrower's side must find the key that contains an address, whatever the lengths of keys are. So a key stands in a hash
- * table by the frames that it touches, of a size that makes these two at most: its own length, rounded up to a power of two. A
- * find looks at each size of which there are keys, and there are as many sizes as bits of an address.
+ * The borrower's side must find the key that contains an address, whatever the lengths of keys are. So a key stands in
+ * a hash table by the frames that it touches, of a size that makes these two at most: its own length, rounded up to a
+ * power of two. A find looks at each size of which there are keys, and there are as many sizes as bits of an address.
  *
  * What was not used for longest is found by a clock (second chance): a hit sets `used` only once, and a look clears it.
  */
@@ -35,7 +35,8 @@ int hp_far_open(hugepin_lend *l)
 	l->lookup = hp_meta_map(HP_LOOKUP_BYTES);
 	/* The kernel empties the keys in a child of fork, so no hit there gives a key of the parent. */
 	if (!l->far || !l->lookup || madvise(l->far, TABLE_BYTES, MADV_WIPEONFORK) != 0 ||
-	    !hp_meta_open(l->far, FAR_STEP * sizeof *l->far) || !hp_table_init(&l->by_ref) || !hp_table_init(&l->by_frame))
+	    !hp_meta_open(l->far, FAR_STEP * sizeof *l->far) || !hp_table_init(&l->by_ref) ||
+	    !hp_table_init(&l->by_frame))
 		return -ENOMEM;
 	atomic_store_explicit(&l->lookup_shift, 64 - HP_LOOKUP_BITS_MIN, memory_order_relaxed);
 	l->far_opened = FAR_STEP;
@@ -163,14 +164,15 @@ struct hp_far *hp_far_by_ref(hugepin_lend *l, uint32_t peer, uint64_t ref)
 	return NULL;
 }
 
-/* Let hits at addr find f. The table doubles when half of its buckets have lost a word to another. Growing changes the bucket
- * of each frame, so each old word is missed once. */
+/* Let hits at addr find f. The table doubles when half of its buckets have lost a word to another. Growing changes the
+ * bucket of each frame, so each old word is missed once. */
 static void remember(hugepin_lend *l, const struct hp_far *f, uint64_t addr)
 {
 	uint64_t page = addr & ~(uint64_t)(HP_PAGE - 1), hash;
 	unsigned bits = 64 - atomic_load_explicit(&l->lookup_shift, memory_order_relaxed);
 
-	hash = f->start <= page && last_of(f) - page >= HP_PAGE - 1 ? hp_key_hugepage(f->peer, addr) : hp_key_page(f->peer, addr);
+	hash = f->start <= page && last_of(f) - page >= HP_PAGE - 1 ? hp_key_hugepage(f->peer, addr)
+								    : hp_key_page(f->peer, addr);
 	if (hp_lookup_put(hp_lookup_words(l->lookup, 64 - bits, hash), hash, (uint32_t)(f - l->far)) &&
 	    ++l->lookup_clashes >= 1u << bits >> 1 && bits < HP_LOOKUP_BITS_MAX) {
 		l->lookup_clashes = 0;
@@ -226,7 +228,8 @@ static void publish(hugepin_lend *l, struct hp_far *f)
 	HP_WRITE(f->tag, HP_TAG(l->far_gen, f->index));
 }
 
-void hp_far_begin(hugepin_lend *l, struct hp_far *f, uint32_t peer, uint64_t base, uint64_t len, uint32_t rkey, uint64_t ref)
+void hp_far_begin(hugepin_lend *l, struct hp_far *f, uint32_t peer, uint64_t base, uint64_t len, uint32_t rkey,
+		  uint64_t ref)
 {
 	HP_WRITE(f->start, base);
 	HP_WRITE(f->len, len);
@@ -308,7 +311,8 @@ unsigned hp_far_retire(hugepin_lend *l, struct hp_far **list, unsigned n, enum h
 	return freed;
 }
 
-unsigned hp_far_give(hugepin_lend *l, uint32_t peer, uint64_t bytes, uint64_t *looks, uint64_t *ret_refs, uint64_t *ret_bytes)
+unsigned hp_far_give(hugepin_lend *l, uint32_t peer, uint64_t bytes, uint64_t *looks, uint64_t *ret_refs,
+		     uint64_t *ret_bytes)
 {
 	struct hp_far_list *all = &l->peer[peer].far;
 	struct hp_far *list[HP_WIRE_REFS_MAX], *f;

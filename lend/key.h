@@ -1,6 +1,6 @@
 /*
- * Words that hits make of a borrowed key: the hash of peer and address, and the name (`ref` in struct hugepin_far), which says the lend, the key's place in
- * its table and the index at which its uses are counted.
+ * Words that hits make of a borrowed key: the hash of peer and address, and the name (`ref` in struct hugepin_far),
+ * which says the lend, the key's place in its table and the index at which its uses are counted.
  */
 #ifndef HP_LEND_KEY_H
 #define HP_LEND_KEY_H
@@ -14,8 +14,8 @@
 #define HP_KEY_HEAD_SHIFT (2 * HP_KEY_SLOT_BITS)
 #define HP_KEY_MASK ((1u << HP_KEY_SLOT_BITS) - 1)
 
-/* As hp_lookup_page() and hp_lookup_hugepage(). Addresses of programs leave the upper bits to the peer. One bit tells a page
- * from a hugepage. */
+/* As hp_lookup_page() and hp_lookup_hugepage(). Addresses of programs leave the upper bits to the peer. One bit tells a
+ * page from a hugepage. */
 static inline uint64_t hp_key_page(uint32_t peer, uint64_t addr)
 {
 	return hp_lookup_hash((addr >> 12 ^ (uint64_t)peer << 40) | UINT64_C(1) << 63);
@@ -39,7 +39,8 @@ static inline uint32_t hp_key_slot(uint64_t ref)
 /* Fill in a key: rkey and peer in one store. */
 static inline void hp_key_fill(struct hugepin_far *ret_, uint64_t base, uint64_t len, uint64_t keys, uint64_t name)
 {
-	_Static_assert(sizeof *ret_ == 32 && offsetof(struct hugepin_far, peer) == offsetof(struct hugepin_far, rkey) + 4, "");
+	_Static_assert(
+		sizeof *ret_ == 32 && offsetof(struct hugepin_far, peer) == offsetof(struct hugepin_far, rkey) + 4, "");
 	ret_->base = base;
 	ret_->len = len;
 	memcpy(&ret_->rkey, &keys, sizeof keys);

@@ -1,7 +1,8 @@
 /*
  * Lending keys to peers: the public functions. hugepin_lend(7) has the protocol, lend.h the state and its locks.
  *
- * Source: Bonachea and Bell 2003, "A New DMA Registration Strategy for Pinning-Based High Performance Networks" (Firehose).
+ * Source: Bonachea and Bell 2003, "A New DMA Registration Strategy for Pinning-Based High Performance Networks"
+ * (Firehose).
  */
 #include "lend/lend.h"
 
@@ -31,6 +32,7 @@ static bool is_peer(const hugepin_lend *l, uint32_t peer)
 
 static void enter(hugepin_lend *l)
 {
+	hp_lent_listen(l->domain);
 	hp_lock(&l->lock);
 	if (hp_lend_attends(l, HP_ATTEND_NEWS))
 		hp_news_take(l);
@@ -55,8 +57,8 @@ static void leave(hugepin_lend *l)
 
 /* ------------------------------------------------------------------ hits */
 
-/* The slot that a bucket of the lookup table has for this hash; 0: none. Most often it is in the first word, and only there
- * `first` looks. */
+/* The slot that a bucket of the lookup table has for this hash; 0: none. Most often it is in the first word, and only
+ * there `first` looks. */
 static inline __attribute__((always_inline)) uint32_t slot_at(const hugepin_lend *l, uint64_t hash, bool first)
 {
 	uint32_t shift = atomic_load_explicit(&l->lookup_shift, memory_order_relaxed), check = hp_lookup_check(hash);
@@ -70,8 +72,8 @@ static inline __attribute__((always_inline)) uint32_t slot_at(const hugepin_lend
 
 /* Take a use of the borrowed key in that slot. 1: a hit. 0: it does not cover addr, or len is 0. -1:
  * the use was counted and is none, of the key with the name *ret_name. */
-static inline __attribute__((always_inline)) int hit(hugepin_lend *l, uint32_t slot, uint32_t peer, uint64_t addr, size_t len,
-						     struct hugepin_far *ret_, uint64_t *ret_name)
+static inline __attribute__((always_inline)) int hit(hugepin_lend *l, uint32_t slot, uint32_t peer, uint64_t addr,
+						     size_t len, struct hugepin_far *ret_, uint64_t *ret_name)
 {
 	struct hp_far *f = &l->far[slot];
 	/* HP_READ pairs with HP_WRITE in hp_far_begin() and publish() */
@@ -127,21 +129,32 @@ static void undo(hugepin_lend *l, uint64_t name)
 		hp_far_unused(l, hp_key_slot(name));
 }
 
-/* These are functions of their own, so that the most frequent hit needs no registers saved: it ends in calls with its own
- * arguments. */
-static HP_COLD int key_undone(hugepin_lend *l, uint32_t peer, uint64_t addr, size_t len, void *token, struct hugepin_far *ret_,
-			      uint64_t name)
+/* These are functions of their own, so that the most frequent hit needs no registers saved: it ends in calls with its
+ * own arguments. */
+static HP_COLD int key_undone(hugepin_lend *l, uint32_t peer, uint64_t addr, size_t len, void *token,
+			      struct hugepin_far *ret_, uint64_t name)
 {
 	undo(l, name);
 	return borrow(l, peer, addr, len, NULL, token, ret_);
 }
 
-static HP_COLD int key_unknown(hugepin_lend *l, uint32_t peer, uint64_t addr, size_t len, void *token, struct hugepin_far *ret_)
+static HP_COLD int key_unknown(hugepin_lend *l, uint32_t peer, uint64_t addr, size_t len, void *token,
+			       struct hugepin_far *ret_)
 {
 	return borrow(l, peer, addr, len, NULL, token, ret_);
 }
 
-#define KEY_FUNCTION(name_, hash, first, next)                                                                                 	static __attribute__((noinline)) int name_(hugepin_lend *l, uint32_t peer, uint64_t addr, size_t len, void *token,     						   struct hugepin_far *ret_)                                                   	{                                                                                                                      		uint64_t name;                                                                                                 		int found = hit(l, slot_at(l, hash(peer, addr), first), peer, addr, len, ret_, &name);                                                                                                                                                        		if (HP_LIKELY(found > 0))                                                                                      			return 1;                                                                                              		return HP_LIKELY(!found) ? next(l, peer, addr, len, token, ret_) :                                             					   key_undone(l, peer, addr, len, token, ret_, name);                                  	}
+#define KEY_FUNCTION(name_, hash, first, next) \
+	static __attribute__((noinline)) int name_(hugepin_lend *l, uint32_t peer, uint64_t addr, size_t len, \
+						   void *token, struct hugepin_far *ret_) \
+	{ \
+		uint64_t name; \
+		int found = hit(l, slot_at(l, hash(peer, addr), first), peer, addr, len, ret_, &name); \
+		if (HP_LIKELY(found > 0)) \
+			return 1; \
+		return HP_LIKELY(!found) ? next(l, peer, addr, len, token, ret_) \
+					 : key_undone(l, peer, addr, len, token, ret_, name); \
+	}
 KEY_FUNCTION(key_of_any_page, hp_key_page, false, key_unknown)
 KEY_FUNCTION(key_of_any_hugepage, hp_key_hugepage, false, key_of_any_page)
 KEY_FUNCTION(key_of_page, hp_key_page, true, key_of_any_hugepage)
@@ -261,10 +274,11 @@ int hugepin_lend_progress(hugepin_lend *l)
 
 	if (!l)
 		return -EINVAL;
-	if (HP_LIKELY(!hp_lend_attends(l, UINT32_MAX)))
-		return is_ours(l) ? 0 : -ESTALE;
 	if (!is_ours(l))
 		return -ESTALE;
+	hp_lent_listen(l->domain);
+	if (HP_LIKELY(!hp_lend_attends(l, UINT32_MAX)))
+		return 0;
 	enter(l);
 	if (hp_lend_attends(l, HP_ATTEND_LETTERS))
 		hp_post_again(l);
@@ -490,8 +504,9 @@ int hugepin_lend_stats(hugepin_lend *l, uint32_t peer, struct hugepin_lend_stats
 		s.idle_bytes_max = l->lender.idle_max;
 		s.bytes_peak = l->lender.peak;
 		s.bucket_bytes = hp_lend_class_bytes[l->lender.class];
-		s.table_bytes = sizeof *l + HUGEPIN_LEND_MESSAGE_MAX + l->attr.carry_max + l->attr.peers * sizeof *l->peer +
-				l->letter_bytes + l->asks_count * sizeof(struct hp_ask) + hp_table_bytes(&l->asks_by_number) +
+		s.table_bytes = sizeof *l + HUGEPIN_LEND_MESSAGE_MAX + l->attr.carry_max +
+				l->attr.peers * sizeof *l->peer + l->letter_bytes +
+				l->asks_count * sizeof(struct hp_ask) + hp_table_bytes(&l->asks_by_number) +
 				hp_table_bytes(&l->asks_by_frame) + hp_far_bytes(l) + hp_lender_table_bytes(&l->lender);
 	}
 	s.version = HUGEPIN_VERSION;

@@ -9,17 +9,18 @@
  *	post.c     messages to peers, and those that could not be sent yet
  *	wire.c     messages as bytes; table.h: hash tables. Pure.
  *
- * Finding a borrowed key is what finding a region is (reg/state.h): a lookup table leads from the hash of peer and address to
- * an entry of `far`, whose members the hit then checks. Uses are counted by thread at an index of the table of regions, which
- * no region has:
+ * Finding a borrowed key is what finding a region is (reg/state.h): a lookup table leads from the hash of peer and
+ * address to an entry of `far`, whose members the hit then checks. Uses are counted by thread at an index of the table
+ * of regions, which no region has:
  *	hit:	read tag and the rest; count; read the tag again: if it changed, count back and take the slow path
  *	retire:	tag = 0; membarrier on every running thread; sum
  *	done:	count; read `attention`: if keys wait for their last use, look whether this was one
- * A retiring thread raises HP_ATTEND_USES before the barrier. So either its sum sees an unuse, or that thread sees the bit.
+ * A retiring thread raises HP_ATTEND_USES before the barrier. So either its sum sees an unuse, or that thread sees the
+ * bit.
  *
- * Locks: `lock` guards everything that is not said to be read without it. It is held during send() and offer(), and across
- * calls of the pin cache. Functions of the pin cache that call back (news.c) take only news.lock, a leaf. After a fork the
- * child has tables of keys that the kernel has emptied; every function but hits looks at `pid` first.
+ * Locks: `lock` guards everything that is not said to be read without it. It is held during send() and offer(), and
+ * across calls of the pin cache. Functions of the pin cache that call back (news.c) take only news.lock, a leaf. After
+ * a fork the child has tables of keys that the kernel has emptied; every function but hits looks at `pid` first.
  */
 #ifndef HP_LEND_LEND_H
 #define HP_LEND_LEND_H
@@ -65,7 +66,8 @@ struct hp_far {
 };
 TAILQ_HEAD(hp_far_list, hp_far);
 
-/* A call of hugepin_lend_key that has no answer yet. The first one of a frame has a message out; the others wait for it. */
+/* A call of hugepin_lend_key that has no answer yet. The first one of a frame has a message out; the others wait for
+ * it. */
 struct hp_ask {
 	uint32_t peer, number;
 	uint64_t addr, len;
@@ -170,37 +172,41 @@ static inline bool hp_lend_attends(const hugepin_lend *l, uint32_t bits)
 
 /* ------------------------------------------------------------------ far.c */
 
-/* Tables for keys. 0 or -ENOMEM, also then followed by close(), which gives indexes back, unless this is a child of fork. */
+/* Tables for keys. 0 or -ENOMEM, also then followed by close(), which gives indexes back, unless this is a child of
+ * fork. */
 int hp_far_open(hugepin_lend *l);
 void hp_far_close(hugepin_lend *l, bool child);
 
-/* Find a LIVE key of the peer that contains addr, or NULL. use() takes one use of it into *ret_ and lets hits at addr find
- * it: this thread has counters. */
+/* Find a LIVE key of the peer that contains addr, or NULL. use() takes one use of it into *ret_ and lets hits at addr
+ * find it: this thread has counters. */
 struct hp_far *hp_far_find(hugepin_lend *l, uint32_t peer, uint64_t addr);
 void hp_far_use(hugepin_lend *l, struct hp_far *f, uint64_t addr, uint64_t len, struct hugepin_far *ret_);
 
 /* A place for a key that may come; NULL: no memory, or no index. begin() makes it one, unreserve() gives it back. */
 struct hp_far *hp_far_reserve(hugepin_lend *l);
-void hp_far_begin(hugepin_lend *l, struct hp_far *f, uint32_t peer, uint64_t base, uint64_t len, uint32_t rkey, uint64_t ref);
+void hp_far_begin(hugepin_lend *l, struct hp_far *f, uint32_t peer, uint64_t base, uint64_t len, uint32_t rkey,
+		  uint64_t ref);
 void hp_far_unreserve(hugepin_lend *l, struct hp_far *f);
 
 /* The key that the peer calls by that ref, or NULL. */
 struct hp_far *hp_far_by_ref(hugepin_lend *l, uint32_t peer, uint64_t ref);
 
-/* Retire n LIVE keys, at most HP_WIRE_REFS_MAX: no hit finds them any more. Those without uses are freed, and their refs are
- * written to ret_refs; returns how many. The others get `state`, WANTED or LOST, and wait for their last use. LIVE: they are
- * kept. */
+/* Retire n LIVE keys, at most HP_WIRE_REFS_MAX: no hit finds them any more. Those without uses are freed, and their
+ * refs are written to ret_refs; returns how many. The others get `state`, WANTED or LOST, and wait for their last use.
+ * LIVE: they are kept. */
 unsigned hp_far_retire(hugepin_lend *l, struct hp_far **list, unsigned n, enum hp_far_state state, uint64_t *ret_refs);
 
-/* Free keys of the peer of `bytes` together, those that were not used for longest, without uses, HP_WIRE_REFS_MAX at most.
- * *looks: how many keys may still be looked at; twice as many as there are, at first. Returns as hp_far_retire(). */
-unsigned hp_far_give(hugepin_lend *l, uint32_t peer, uint64_t bytes, uint64_t *looks, uint64_t *ret_refs, uint64_t *ret_bytes);
+/* Free keys of the peer of `bytes` together, those that were not used for longest, without uses, HP_WIRE_REFS_MAX
+ * at most. *looks: how many keys may still be looked at; twice as many as there are, at first. Returns as
+ * hp_far_retire(). */
+unsigned hp_far_give(hugepin_lend *l, uint32_t peer, uint64_t bytes, uint64_t *looks, uint64_t *ret_refs,
+		     uint64_t *ret_bytes);
 
 /* The peer is gone. Keys with uses stay for their last use. */
 void hp_far_lose(hugepin_lend *l, uint32_t peer);
 
-/* Look at the keys that wait for their last use, `most` of them. Those without uses are freed and, of peers that are not
- * gone, given back. */
+/* Look at the keys that wait for their last use, `most` of them. Those without uses are freed and, of peers that are
+ * not gone, given back. */
 void hp_far_settle(hugepin_lend *l, unsigned most);
 
 /* An unuse of the key in this slot was counted: if the key waits for that, settle it. No lock is held. */

@@ -31,7 +31,12 @@ bool hp_lender_init(struct hp_lending *ln, uint32_t policy, uint32_t peers, uint
 	ln->class_fixed = policy == HUGEPIN_LEND_STATIC;
 	while (policy == HUGEPIN_LEND_STATIC && ln->class < HP_LEND_CLASSES - 1 && !hp_lender_share(ln))
 		ln->class++;
-	if (hp_bucket_begin(ln) && ln->holder && hp_table_init(&ln->buckets) && hp_table_init(&ln->regions) && hp_table_init(&ln->ghosts))
+	/* One bucket that is in use must not keep all others out. */
+	while (policy == HUGEPIN_LEND_POOL && ln->class < HP_LEND_CLASSES - 1 &&
+	       hp_lend_class_bytes[ln->class] > lent_max / 4)
+		ln->class++;
+	if (hp_bucket_begin(ln) && ln->holder && hp_table_init(&ln->buckets) && hp_table_init(&ln->regions) &&
+	    hp_table_init(&ln->ghosts))
 		return true;
 	hp_lender_free(ln);
 	return false;
@@ -95,9 +100,10 @@ uint64_t hp_lender_told(const struct hp_lending *ln, uint32_t peer, uint64_t byt
 uint64_t hp_lender_table_bytes(const struct hp_lending *ln)
 {
 	return ln->peers * sizeof *ln->holder + hp_table_bytes(&ln->buckets) + hp_table_bytes(&ln->regions) +
-	       (sizeof *ln->given << ln->given_bits) + hp_table_bytes(&ln->ghosts) + ln->buckets_count * sizeof(struct hp_bucket) +
-	       ln->ghosts_count * sizeof(struct hp_ghost) + ln->loans_room * sizeof *ln->loan +
-	       ln->loans * sizeof(struct hp_loan) + ln->waiting_count * sizeof(struct hp_question);
+	       (sizeof *ln->given << ln->given_bits) + hp_table_bytes(&ln->ghosts) +
+	       ln->buckets_count * sizeof(struct hp_bucket) + ln->ghosts_count * sizeof(struct hp_ghost) +
+	       ln->loans_room * sizeof *ln->loan + ln->loans * sizeof(struct hp_loan) +
+	       ln->waiting_count * sizeof(struct hp_question);
 }
 
 /* ------------------------------------------------------------------ who has most */
@@ -148,7 +154,8 @@ static void clear_asked(struct hp_lending *ln)
 	}
 }
 
-/* The holder of most bytes, but for a factor of two, that was not asked; NULL: there is none. A mute one counts as asked. */
+/* The holder of most bytes, but for a factor of two, that was not asked; NULL: there is none. A mute one counts as
+ * asked. */
 static struct hp_holder *largest(struct hp_lending *ln)
 {
 	while (ln->ranks) {
@@ -305,7 +312,8 @@ bool hp_lender_may_wait(const struct hp_lending *ln, const struct hp_question *q
 {
 	const struct hp_holder *h = &ln->holder[q->peer];
 
-	return h->waiting_count < HP_LEND_WAITING_MAX && q->carried <= carry_max - HP_MIN(carry_max, h->waiting_carried);
+	return h->waiting_count < HP_LEND_WAITING_MAX &&
+	       q->carried <= carry_max - HP_MIN(carry_max, h->waiting_carried);
 }
 
 void hp_lender_wait(struct hp_lending *ln, struct hp_question *q)
@@ -366,6 +374,10 @@ static struct hp_act refuse(struct hp_lending *ln, uint64_t bytes)
 	struct hp_act act = no(ENOBUFS);
 	struct hp_bucket *b = TAILQ_FIRST(&ln->lent_list);
 
+	/* Of smaller buckets not all may be in use. But larger ones of the past are not a reason for yet smaller
+	 * ones. */
+	if (!ln->class_fixed && b && !hp_bucket_is_larger(ln, b))
+		ln->epoch_again++;
 	if (ln->policy == HUGEPIN_LEND_STATIC || ln->leaving >= bytes || !b || b->state != HP_BUCKET_LENT)
 		return act;
 	TAILQ_REMOVE(&ln->lent_list, b, order);
@@ -415,7 +427,8 @@ static struct hp_bucket *find_lent(const struct hp_lending *ln, const struct hp_
 
 		if (b && b->state == HP_BUCKET_LENT &&
 		    (ln->policy == HUGEPIN_LEND_POOL ||
-		     hp_bucket_bytes(b) <= hp_lender_share(ln) - HP_MIN(hp_lender_share(ln), ln->holder[q->peer].bytes)))
+		     hp_bucket_bytes(b) <=
+			     hp_lender_share(ln) - HP_MIN(hp_lender_share(ln), ln->holder[q->peer].bytes)))
 			return b;
 	}
 	return NULL;
@@ -489,7 +502,8 @@ struct hp_act hp_lender_step(struct hp_lending *ln, struct hp_question *q)
 	if (held + bytes > share && share != UINT64_MAX)
 		return want_room(ln, q, HP_MIN(held, held + bytes - share));
 	if (ln->lent + bytes > ln->lent_max)
-		return ln->policy == HUGEPIN_LEND_STATIC ? no(ENOBUFS) : want_room(ln, q, ln->lent + bytes - ln->lent_max);
+		return ln->policy == HUGEPIN_LEND_STATIC ? no(ENOBUFS)
+							 : want_room(ln, q, ln->lent + bytes - ln->lent_max);
 	if (!b && ln->lent + ln->idle + bytes > ln->lent_max + ln->idle_base)
 		return drop(ln);
 	return pin(ln, n, b);
@@ -505,8 +519,8 @@ static void try_smaller(struct hp_lending *ln, struct hp_question *q, const stru
 		ln->class = HP_MAX(ln->class, q->class_min);
 }
 
-bool hp_lender_pinned(struct hp_lending *ln, struct hp_question *q, struct hp_bucket *b, int err, const struct hugepin_pin *pin,
-		      uint64_t start, uint64_t end)
+bool hp_lender_pinned(struct hp_lending *ln, struct hp_question *q, struct hp_bucket *b, int err,
+		      const struct hugepin_pin *pin, uint64_t start, uint64_t end)
 {
 	bool reaches = !err && q->addr - b->base < pin->len;
 

@@ -1,29 +1,34 @@
 /*
- * The lending side's decisions: which piece of memory a peer gets a key of, whether there is room, and who is asked to give
- * keys back. Pure: nothing here pins, sends or looks at a clock. hp_lender_step() says what to do next for a question; the
- * caller (serve.c) does it and comes again. All of it takes constant time, or time that earlier calls have paid for.
+ * The lending side's decisions: which piece of memory a peer gets a key of, whether there is room, and who is asked to
+ * give keys back. Pure: nothing here pins, sends or looks at a clock. hp_lender_step() says what to do next for a
+ * question; the caller (serve.c) does it and comes again. All of it takes constant time, or time that earlier calls
+ * have paid for.
  *
- * Source: Bonachea and Bell 2003 (Firehose). What they call a bucket is lent as a whole. A bucket with loans is pinned. A
- * bucket whose last loan has ended stays registered in a list, oldest first (their victim FIFO), until the room is needed.
- * M is lent_bytes_max, MAXVICTIM is idle_bytes_max: lent <= M and lent + idle <= M + MAXVICTIM at all times.
+ * Source: Bonachea and Bell 2003 (Firehose). What they call a bucket is lent as a whole. A bucket with loans is pinned.
+ * A bucket whose last loan has ended stays registered in a list, oldest first (their victim FIFO), until the room is
+ * needed. M is lent_bytes_max, MAXVICTIM is idle_bytes_max: lent <= M and lent + idle <= M + MAXVICTIM at all times.
  *
- * STATIC is their policy: each peer has F = M / (bucket * (peers - 1)) buckets. POOL is what they leave to future work. A peer
- * gets what is free. If nothing is, holders of keys are asked for their least used ones (WANT), the one with most bytes first.
- * Several peers may have keys of one bucket, and only the last one that comes back makes room. So holders are asked once more
- * if some gave keys back and there is still no room, in four rounds and sixteen questions at most. They give no key that they use. So if there is no
- * room at last, the bucket that was lent first is asked back (RECALL): then it is given back with its last use, and a peer that
- * uses its keys all the time keeps nobody out for long. And two sizes adapt:
+ * STATIC is their policy: each peer has F = M / (bucket * (peers - 1)) buckets. POOL is what they leave to future work.
+ * A peer gets what is free. If nothing is, holders of keys are asked for their least used ones (WANT), the one with
+ * most bytes first. Several peers may have keys of one bucket, and only the last one that comes back makes room. So
+ * holders are asked once more if some gave keys back and there is still no room, in four rounds and sixteen questions
+ * at most. They give no key that they use. So if there is no room at last, the bucket that was lent first is asked back
+ * (RECALL): then it is given back with its last use, and a peer that uses its keys all the time keeps nobody out for
+ * long. And two sizes adapt:
  *
- *  - The idle list. A bucket that is asked for again soon after it was dropped makes the list longer by its bytes. A bucket
- *    that nobody asks for again makes the list shorter by an eighth of its bytes, down to a quarter of idle_bytes_max. "Soon" is
- *    while not more than M + MAXVICTIM was dropped after it (the ghosts of Megiddo and Modha 2003, ARC).
- *  - The bucket. It is 64 MiB at first, an extent of the heap. If in an epoch more than an eighth of the questions ask for a
- *    bucket that the same peer had to give back lately, what is in use does not fit: the next smaller bucket is taken. "Lately"
- *    is while not more than some eight M were given back after it. If all memory that is lent, idle or was dropped in the epoch
- *    would fit three quarters of M in the next larger bucket, that is taken. A size that had to be left again is tried again
- *    after twice as many epochs as before. After a step down, room is made by asking larger buckets back (RECALL), one at a
- *    time. If more than three quarters of the questions follow another of the same peer in the same larger bucket, the peers go
- *    through memory in order: that bucket is taken, whether it fits or not, and kept for so many epochs at least.
+ *  - The idle list. A bucket that is asked for again soon after it was dropped makes the list longer by its bytes. A
+ *    bucket that nobody asks for again makes the list shorter by an eighth of its bytes, down to a quarter of
+ *    idle_bytes_max. "Soon" is while not more than M + MAXVICTIM was dropped after it (the ghosts of Megiddo and Modha
+ *    2003, ARC).
+ *  - The bucket. It is 64 MiB at first, an extent of the heap, or the largest that is a quarter of M. If in an epoch
+ *    more than an eighth of the questions are refused for want of room, or ask for a bucket that the same peer had to
+ *    give back lately, what is in use does not fit: the next smaller bucket is taken. "Lately" is while not more than
+ *    some eight M were given back after it. If all memory that is lent, idle or was dropped in the epoch would fit
+ *    three quarters of M in the next larger bucket, that is taken. A size that had to be left again is tried again
+ *    after twice as many epochs as before. After a step down, room is made by asking larger buckets back (RECALL), one
+ *    at a time. If more than three quarters of the questions follow another of the same peer in the same larger bucket,
+ *    the peers go through memory in order: that bucket is taken, whether it fits or not, and kept for so many epochs at
+ *    least.
  *
  * The caller has the lend's lock.
  */
@@ -38,11 +43,13 @@
 enum { HP_LEND_CLASSES = 3, HP_LEND_NOBODY = -1, HP_LEND_WAITING_MAX = 64 };
 
 /* The sizes of buckets: an extent, a hugepage, and what Chapel's Firehose has. */
-static const uint64_t hp_lend_class_bytes[HP_LEND_CLASSES] = { UINT64_C(1) << 26, UINT64_C(1) << 21, UINT64_C(1) << 17 };
+static const uint64_t hp_lend_class_bytes[HP_LEND_CLASSES] = { UINT64_C(1) << 26, UINT64_C(1) << 21,
+							       UINT64_C(1) << 17 };
 
 struct hp_bucket;
 
-/* A key that a peer has. The number in the upper 40 bits of its ref grows with each loan, so the refs of a peer do, too. */
+/* A key that a peer has. The number in the upper 40 bits of its ref grows with each loan, so the refs of a peer do,
+ * too. */
 struct hp_loan {
 	uint64_t ref; /* 0: not lent */
 	struct hp_bucket *bucket;
@@ -160,8 +167,9 @@ void hp_lender_fix_class(struct hp_lending *ln, unsigned class);
 /* The bytes that a peer may have keys of; UINT64_MAX: no limit of its own. */
 uint64_t hp_lender_share(const struct hp_lending *ln);
 
-/* What a peer is told of that. POOL: if there is no room for another bucket of so many bytes, those that have most keep within
- * what they have and what is free, so that they give back in their questions what they would be asked for next. */
+/* What a peer is told of that. POOL: if there is no room for another bucket of so many bytes, those that have most
+ * keep within what they have and what is free, so that they give back in their questions what they would be asked
+ * for next. */
 uint64_t hp_lender_told(const struct hp_lending *ln, uint32_t peer, uint64_t bytes);
 
 /* What to do next for a question. */
@@ -183,10 +191,10 @@ struct hp_act {
 };
 struct hp_act hp_lender_step(struct hp_lending *ln, struct hp_question *q);
 
-/* The outcome of HP_STEP_PIN: err 0 and the pin, with the region's range; else the bucket is forgotten and freed. False: the
- * pin does not reach the address that was asked for; give it back, since the bucket is forgotten. */
-bool hp_lender_pinned(struct hp_lending *ln, struct hp_question *q, struct hp_bucket *b, int err, const struct hugepin_pin *pin,
-		      uint64_t start, uint64_t end);
+/* The outcome of HP_STEP_PIN: err 0 and the pin, with the region's range; else the bucket is forgotten and freed.
+ * False: the pin does not reach the address that was asked for; give it back, since the bucket is forgotten. */
+bool hp_lender_pinned(struct hp_lending *ln, struct hp_question *q, struct hp_bucket *b, int err,
+		      const struct hugepin_pin *pin, uint64_t start, uint64_t end);
 
 /* Lend a bucket, after HP_STEP_LEND. Cannot fail. */
 struct hp_loan *hp_lender_lend(struct hp_lending *ln, struct hp_bucket *b, uint32_t peer);
@@ -202,7 +210,8 @@ void hp_lender_idle(struct hp_lending *ln, struct hp_bucket *b);
 /* The bucket is no longer lent or idle. Frees it. */
 void hp_lender_forget(struct hp_lending *ln, struct hp_bucket *b);
 
-/* A bucket that the idle list has no room for, or that is the oldest (any), or NULL: drop its registration and free it. */
+/* A bucket that the idle list has no room for, or that is the oldest (any), or NULL: drop its registration and free
+ * it. */
 struct hp_bucket *hp_lender_over(struct hp_lending *ln);
 struct hp_bucket *hp_lender_oldest(struct hp_lending *ln);
 
@@ -213,9 +222,9 @@ void hp_lender_leave(struct hp_lending *ln, struct hp_bucket *b);
 struct hp_bucket *hp_lender_of_region(const struct hp_lending *ln, uint32_t region);
 struct hp_bucket *hp_lender_next_of_region(const struct hp_bucket *b);
 
-/* Whether a question may wait, after HP_STEP_WAIT: a peer may have so many that wait, and carry so many bytes. wait() puts it
- * into its queue, where it is the caller's memory, and unwait() takes it out. front() is the one to step next when the peer
- * gave something back. waiting_of() is a question of that peer's. NULL: there is none. */
+/* Whether a question may wait, after HP_STEP_WAIT: a peer may have so many that wait, and carry so many bytes. wait()
+ * puts it into its queue, where it is the caller's memory, and unwait() takes it out. front() is the one to step next
+ * when the peer gave something back. waiting_of() is a question of that peer's. NULL: there is none. */
 bool hp_lender_may_wait(const struct hp_lending *ln, const struct hp_question *q, uint32_t carry_max);
 void hp_lender_wait(struct hp_lending *ln, struct hp_question *q);
 void hp_lender_unwait(struct hp_lending *ln, struct hp_question *q);
@@ -225,7 +234,8 @@ struct hp_question *hp_lender_waiting_of(const struct hp_lending *ln, uint32_t p
 /* The peer's answer to WANT is complete, or will not come. */
 void hp_lender_answered(struct hp_lending *ln, uint32_t peer);
 
-/* The holder of most bytes that may be asked for `bytes` outside of any question: HP_STEP_WANT, or HP_STEP_WAIT: nobody. */
+/* The holder of most bytes that may be asked for `bytes` outside of any question: HP_STEP_WANT, or HP_STEP_WAIT:
+ * nobody. */
 struct hp_act hp_lender_crowded(struct hp_lending *ln, uint64_t bytes);
 
 /* Bytes of memory of all tables here. */

@@ -1,7 +1,8 @@
 /*
- * News from the pin cache: memory that is lent is wanted back, or there is no room. They come with the domain's lock, also
- * inside munmap and malloc. So they are only noted here, in fixed memory, and carried out by the next call of message(),
- * progress(), or of key() for a key that is not borrowed yet. The service thread calls wake(), so that the program comes.
+ * News from the pin cache: memory that is lent is wanted back, or there is no room. They come with the domain's lock,
+ * also inside munmap and malloc. So they are only noted here, in fixed memory, and carried out by the next call of
+ * message(), progress(), or of key() for a key that is not borrowed yet. The service thread calls wake(), so that the
+ * program comes.
  *
  * If more is noted than there is room for, all keys are asked back: what is wanted would otherwise be held for ever.
  */

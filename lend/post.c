@@ -1,6 +1,7 @@
 /*
- * Messages to peers. A message that send() has no room for is kept, and all later ones to that peer wait behind it. Without
- * memory to keep it the peer is lost, as by an error of send(): a message must not be left out. Call with the lend's lock.
+ * Messages to peers. A message that send() has no room for is kept, and all later ones to that peer wait behind it.
+ * Without memory to keep it the peer is lost, as by an error of send(): a message must not be left out. Call with the
+ * lend's lock.
  */
 #include <errno.h>
 #include <string.h>
@@ -76,7 +77,9 @@ int hp_post(hugepin_lend *l, uint32_t peer, const struct hp_wire *w)
 
 int hp_post_return(hugepin_lend *l, uint32_t peer, uint32_t number, const uint64_t *refs, unsigned n, bool more)
 {
-	struct hp_wire w = { .type = HP_WIRE_RETURN, .n = (uint8_t)n, .number = number, .flags = more ? HP_WIRE_MORE : 0 };
+	struct hp_wire w = {
+		.type = HP_WIRE_RETURN, .n = (uint8_t)n, .number = number, .flags = more ? HP_WIRE_MORE : 0
+	};
 
 	memcpy(w.refs, refs, n * sizeof *refs);
 	return hp_post(l, peer, &w);

@@ -1,6 +1,6 @@
 /*
- * The lending side: carries out what lender.c decides. Call with the lend's lock. Calls the pin cache, which has locks of
- * higher rank, and so may block for its backend.
+ * The lending side: carries out what lender.c decides. Call with the lend's lock. Calls the pin cache, which has locks
+ * of higher rank, and so may block for its backend.
  */
 #include <errno.h>
 #include <string.h>
@@ -14,8 +14,8 @@ HP_TLS uint32_t hp_serve_ends;
 
 /* ------------------------------------------------------------------ buckets */
 
-/* The registration of b may end now. That is no news, unless it is another bucket's, too. in_table: b is among those of its
- * region. */
+/* The registration of b may end now. That is no news, unless it is another bucket's, too. in_table: b is among those of
+ * its region. */
 static void expect_end(const hugepin_lend *l, const struct hp_bucket *b, bool in_table)
 {
 	const struct hp_bucket *first = hp_lender_of_region(&l->lender, b->region);
@@ -196,7 +196,9 @@ static bool serve(hugepin_lend *l, struct hp_question *q)
 			drop(l, act.bucket);
 			break;
 		case HP_STEP_WANT: {
-			struct hp_wire w = { .type = HP_WIRE_WANT, .number = l->lender.holder[act.peer].want, .bytes = act.bytes };
+			struct hp_wire w = { .type = HP_WIRE_WANT,
+					     .number = l->lender.holder[act.peer].want,
+					     .bytes = act.bytes };
 
 			recall(l, act.bucket);
 			if (hp_post(l, act.peer, &w) != 0) /* it is lost: others may have room */
@@ -389,7 +391,9 @@ void hp_serve_crowded(hugepin_lend *l, uint64_t bytes)
 		return;
 	act = hp_lender_crowded(&l->lender, bytes - dropped);
 	if (act.step == HP_STEP_WANT) {
-		struct hp_wire w = { .type = HP_WIRE_WANT, .number = l->lender.holder[act.peer].want, .bytes = act.bytes };
+		struct hp_wire w = { .type = HP_WIRE_WANT,
+				     .number = l->lender.holder[act.peer].want,
+				     .bytes = act.bytes };
 
 		if (hp_post(l, act.peer, &w) != 0)
 			hp_lender_answered(&l->lender, act.peer);

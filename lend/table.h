@@ -1,7 +1,8 @@
 /*
- * A hash table of things that a lend knows: chains, whose links lie in the things themselves, so adding one cannot fail. The
- * table doubles when it has as many things as chains; without memory for that, it stays as it is, and its chains grow. A find,
- * an add and a remove take constant time. Fibonacci hashing (Knuth, volume 3, 6.4). The caller has the lend's lock.
+ * A hash table of things that a lend knows: chains, whose links lie in the things themselves, so adding one cannot
+ * fail. The table doubles when it has as many things as chains; without memory for that, it stays as it is, and its
+ * chains grow. A find, an add and a remove take constant time. Fibonacci hashing (Knuth, volume 3, 6.4). The caller has
+ * the lend's lock.
  */
 #ifndef HP_LEND_TABLE_H
 #define HP_LEND_TABLE_H
@@ -33,7 +34,8 @@ struct hp_table {
 /* False: no memory. */
 static inline bool hp_table_init(struct hp_table *t)
 {
-	*t = (struct hp_table){ .chain = calloc((size_t)1 << HP_TABLE_BITS_MIN, sizeof *t->chain), .bits = HP_TABLE_BITS_MIN };
+	*t = (struct hp_table){ .chain = calloc((size_t)1 << HP_TABLE_BITS_MIN, sizeof *t->chain),
+				.bits = HP_TABLE_BITS_MIN };
 	return t->chain;
 }
 
@@ -56,7 +58,9 @@ static inline struct hp_link **hp_table_chain(const struct hp_table *t, uint64_t
 
 static inline void hp_table_grow(struct hp_table *t)
 {
-	struct hp_table larger = { .chain = calloc((size_t)2 << t->bits, sizeof *t->chain), .bits = t->bits + 1, .count = t->count };
+	struct hp_table larger = { .chain = calloc((size_t)2 << t->bits, sizeof *t->chain),
+				   .bits = t->bits + 1,
+				   .count = t->count };
 
 	if (!larger.chain)
 		return;
@@ -94,8 +98,8 @@ static inline void hp_table_remove(struct hp_table *t, struct hp_link *link)
 	t->count--;
 }
 
-/* The first link with this hash, and the next one after `at`; NULL: there is none. Other things may have the same hash, so the
- * caller compares. */
+/* The first link with this hash, and the next one after `at`; NULL: there is none. Other things may have the same hash,
+ * so the caller compares. */
 static inline struct hp_link *hp_table_first(const struct hp_table *t, uint64_t hash)
 {
 	struct hp_link *at = *hp_table_chain(t, hash);

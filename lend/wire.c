@@ -40,7 +40,8 @@ static unsigned char *put64(unsigned char *at, uint64_t x)
 
 /* Bytes between the header and the refs, by type. */
 static const uint8_t fixed_bytes[] = {
-	[HP_WIRE_ASK] = 24, [HP_WIRE_LEND] = 40, [HP_WIRE_NO] = 16, [HP_WIRE_RECALL] = 0, [HP_WIRE_WANT] = 8, [HP_WIRE_RETURN] = 0,
+	[HP_WIRE_ASK] = 24,   [HP_WIRE_LEND] = 40, [HP_WIRE_NO] = 16,
+	[HP_WIRE_RECALL] = 0, [HP_WIRE_WANT] = 8,  [HP_WIRE_RETURN] = 0,
 };
 
 static bool is_range(uint64_t addr, uint64_t len)
@@ -77,7 +78,8 @@ static bool read_fixed(struct hp_wire *w, const unsigned char *at)
 		w->len = get64(at + 16);
 		w->share = get64(at + 24);
 		w->rkey = get32(at + 32);
-		return w->ref && is_range(w->addr, w->len) && !get32(at + 36) && !w->n && !(w->flags & ~HP_WIRE_CARRIED);
+		return w->ref && is_range(w->addr, w->len) && !get32(at + 36) && !w->n &&
+		       !(w->flags & ~HP_WIRE_CARRIED);
 	case HP_WIRE_NO:
 		w->error = get32(at);
 		w->share = get64(at + 8);

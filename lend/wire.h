@@ -1,8 +1,8 @@
 /*
- * The messages between lends, as bytes: little-endian, of a fixed layout. Messages between two peers arrive once and in their
- * order. The protocol is that of Firehose (Bonachea and Bell 2003, "Firehose: implementation details") with numbers that tell
- * a message that arrives twice, and with WANT and RECALL, by which the owner of the memory asks for keys back. Pure: no state,
- * any thread.
+ * The messages between lends, as bytes: little-endian, of a fixed layout. Messages between two peers arrive once and in
+ * their order. The protocol is that of Firehose (Bonachea and Bell 2003, "Firehose: implementation details") with
+ * numbers that tell a message that arrives twice, and with WANT and RECALL, by which the owner of the memory asks for
+ * keys back. Pure: no state, any thread.
  *
  *	byte 0      version, 1
  *	byte 1      type
@@ -47,8 +47,9 @@ struct hp_wire {
 	uint64_t refs[HP_WIRE_REFS_MAX];
 };
 
-/* Read a message of foreign origin. 0 and *ret_; -EILSEQ: no message. What the two of them have out is the caller's to check:
- * here refs differ from each other and are not 0, ranges are not empty and do not wrap, numbers that may not be 0 are not. */
+/* Read a message of foreign origin. 0 and *ret_; -EILSEQ: no message. What the two of them have out is the caller's to
+ * check: here refs differ from each other and are not 0, ranges are not empty and do not wrap, numbers that may not be
+ * 0 are not. */
 int hp_wire_read(struct hp_wire *ret_, const void *msg, size_t len);
 
 /* Write a message to buf, which has room for HUGEPIN_LEND_MESSAGE_MAX and what is carried. Returns its length. */

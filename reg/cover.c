@@ -3,8 +3,8 @@
  *  - heap memory: the extent (policy arena), else the hugepages that the range touches, else, on old kernels, the part
  *    in one mapping. The heap's buffers never cross an extent.
  *  - other memory: the base pages that the range touches.
- *  - for a pin with remote access that gets an exact region (state.h): the base pages that the range touches, apart from
- *    all other registrations.
+ *  - for a pin with remote access that gets an exact region (state.h): the base pages that the range touches, apart
+ *    from all other registrations.
  *  - if none of these can be registered: only the base pages, and only for this pin.
  */
 #include "reg/cover.h"
@@ -215,8 +215,8 @@ static int cover_foreign(hugepin_domain *d, uintptr_t start, uintptr_t end, unsi
 	return err ? err : cut_at(*ret_, end);
 }
 
-/* Register for a pin with remote access by itself: nothing around the range is opened to the peer, and no other region is
- * replaced. */
+/* Register for a pin with remote access by itself: nothing around the range is opened to the peer, and no other region
+ * is replaced. */
 static int cover_exact(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, bool evict,
 		       struct hp_region **ret_)
 {
@@ -230,8 +230,8 @@ static int cover_exact(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	}
 	if (is_discarded(d, start, to, x.gen))
 		return -EBUSY;
-	err = hp_region_register(d, start, to, access | d->access_least, x.gen ? HP_REGION_RUN : HP_REGION_FOREIGN, x.gen,
-				 evict, ret_);
+	err = hp_region_register(d, start, to, access | d->access_least, x.gen ? HP_REGION_RUN : HP_REGION_FOREIGN,
+				 x.gen, evict, ret_);
 	if (err)
 		return err;
 	hp_region_publish(*ret_, true);
@@ -288,7 +288,8 @@ struct hp_region *hp_cover_find(hugepin_domain *d, uintptr_t addr, size_t len, u
 	if (hp_is_exact(d, access)) {
 		uintptr_t start = round_down(addr, HP_BASE_PAGE), end = hp_round_up(addr + len, HP_BASE_PAGE);
 
-		return hp_region_find_exact(d, start, start + HP_MIN(end - start, d->len_max), access | d->access_least);
+		return hp_region_find_exact(d, start, start + HP_MIN(end - start, d->len_max),
+					    access | d->access_least);
 	}
 	r = hp_region_find(d, addr, access);
 	return r && (len <= r->end - addr || r->cut) ? r : NULL;

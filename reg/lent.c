@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "reg/domains.h"
+#include "reg/gone.h"
 #include "reg/region.h"
 
 int hp_lent_set(hugepin_domain *d, const struct hp_lender *lender, void *arg)
@@ -30,6 +31,16 @@ void hp_lent_clear(hugepin_domain *d)
 {
 	hp_lock(&d->lock);
 	d->lender = NULL;
+	hp_unlock(&d->lock);
+}
+
+void hp_lent_listen(hugepin_domain *d)
+{
+	if (!hp_attention_is(d, HP_PENDING))
+		return;
+	hp_lock(&d->lock);
+	hp_gone_drain(d);
+	hp_region_deregister_dead(d);
 	hp_unlock(&d->lock);
 }
 

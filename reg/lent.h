@@ -2,16 +2,20 @@
  * What the pin cache does for lend/: indexes for borrowed keys, news of registrations that are lent, and letting go of
  * them.
  *
- * A lent piece of memory has a pin. So its registration, its pages and its key stay until the pin is given back. The pin
- * cache asks for pins back by news.
+ * A lent piece of memory has a pin. So its registration, its pages and its key stay until the pin is given back. The
+ * pin cache asks for pins back by news.
  */
 #ifndef HP_REG_LENT_H
 #define HP_REG_LENT_H
 
 #include "reg/state.h"
 
-/* Set the domain's lend. 0; -EBUSY: the domain has one; -EINVAL: NULL, closed, or the parent process's. clear: from the return on no function is
- * called. */
+/* Hear of memory that went away: the watcher has queued it, and in a program of one thread only pins look. Takes
+ * nanoseconds if there is none, else the domain's lock. */
+void hp_lent_listen(hugepin_domain *d);
+
+/* Set the domain's lend. 0; -EBUSY: the domain has one; -EINVAL: NULL, closed, or the parent process's. clear: from the
+ * return on no function is called. */
 int hp_lent_set(hugepin_domain *d, const struct hp_lender *lender, void *arg);
 void hp_lent_clear(hugepin_domain *d);
 
@@ -32,8 +36,8 @@ void hp_lent_range(uint32_t region, uint64_t *ret_start, uint64_t *ret_end);
 void hp_lent_idle(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t end);
 void hp_lent_drop(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t end);
 
-/* An index of the table of regions that no region has: uses of a borrowed key are counted at it, by counts.h. 0: none is
- * left. Give it back when no use is out, and never in a child of fork, whose table is empty. */
+/* An index of the table of regions that no region has: uses of a borrowed key are counted at it, by counts.h. 0: none
+ * is left. Give it back when no use is out, and never in a child of fork, whose table is empty. */
 uint32_t hp_lent_index_new(void);
 void hp_lent_index_free(uint32_t index);
 

@@ -3,8 +3,9 @@
  * a lock.
  *
  * A bucket has four words. Each word is a region's index and some bits of the hash, so few regions are looked at in
- * vain. The key is the page's address, or the hugepage's if a region covers all of it; of an exact region, its range and
- * access. Fibonacci hashing (Knuth, volume 3, 6.4). A word may be stale, so the reader checks the region's own members.
+ * vain. The key is the page's address, or the hugepage's if a region covers all of it; of an exact region, its range
+ * and access. Fibonacci hashing (Knuth, volume 3, 6.4). A word may be stale, so the reader checks the region's own
+ * members.
  */
 #ifndef HP_REG_LOOKUP_H
 #define HP_REG_LOOKUP_H
@@ -71,8 +72,8 @@ static inline uint32_t hp_lookup_index(const _Atomic uint32_t *words, uint32_t c
 /* Put an index into its bucket. Returns whether another one had to leave. One thread at a time. */
 bool hp_lookup_put(_Atomic uint32_t *words, uint64_t hash, uint32_t index);
 
-/* Let pins at addr find r, which covers addr. An exact region is found by all pins that it serves, whatever addr is. Call
- * with the domain's lock. */
+/* Let pins at addr find r, which covers addr. An exact region is found by all pins that it serves, whatever addr is.
+ * Call with the domain's lock. */
 void hp_lookup_remember(hugepin_domain *d, uintptr_t addr, const struct hp_region *r);
 
 #endif

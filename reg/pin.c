@@ -200,13 +200,14 @@ static inline __attribute__((always_inline)) bool serves(uintptr_t start, uintpt
 							 size_t len, unsigned access, bool exact)
 {
 	if (exact)
-		return start == first_page(addr) && end == last_page(addr, len) && len - 1 < end - addr && has == access;
+		return start == first_page(addr) && end == last_page(addr, len) && len - 1 < end - addr &&
+		       has == access;
 	return addr >= start && addr < end && len - 1 < end - addr && !(access & ~has);
 }
 
 /* Pin memory by the lookup table: foreign memory, or by an exact region. 0: a hit. 1: a hit, and its first use must be
- * told. -ENOENT: no hit. TO_ASK(): the kernel must be asked first. later: the caller asks the kernel once for this pin and
- * others together (all_stand). */
+ * told. -ENOENT: no hit. TO_ASK(): the kernel must be asked first. later: the caller asks the kernel once for this pin
+ * and others together (all_stand). */
 static inline __attribute__((always_inline)) int pin_by_lookup(hugepin_domain *d, uint64_t hash, uintptr_t addr,
 							       size_t len, unsigned access, struct hugepin_pin *ret_,
 							       bool later, bool exact)
@@ -283,8 +284,8 @@ static __attribute__((noinline)) int pin_asked(hugepin_domain *d, const void *ad
 	TAIL return pin_slow(d, addr_, len, access, ret_);
 }
 
-/* Pin with remote access where it must open no other page: heap memory, too, by a region of its own. Nobody but the heap
- * takes heap memory away, and the heap asks no kernel: only foreign memory may have to be asked for. */
+/* Pin with remote access where it must open no other page: heap memory, too, by a region of its own. Nobody but the
+ * heap takes heap memory away, and the heap asks no kernel: only foreign memory may have to be asked for. */
 static inline __attribute__((always_inline)) int pin_by_exact(hugepin_domain *d, uintptr_t addr, size_t len,
 							      unsigned access, struct hugepin_pin *ret_, bool later)
 {

@@ -206,8 +206,8 @@ struct hp_region *hp_region_find_exact(hugepin_domain *d, uintptr_t start, uintp
 	return RB_FIND(hp_exact_tree, &d->exact_tree[exact_class(start, end)], &key);
 }
 
-void hp_region_each_exact(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*each)(void *arg, struct hp_region *),
-			  void *arg)
+void hp_region_each_exact(hugepin_domain *d, uintptr_t start, uintptr_t end,
+			  void (*each)(void *arg, struct hp_region *), void *arg)
 {
 	for (unsigned class = 0; class < HP_EXACT_CLASSES; class++) {
 		uintptr_t longest = class == HP_EXACT_CLASSES - 1 ? UINTPTR_MAX : ((uintptr_t)2 << class) - 1;
@@ -722,8 +722,8 @@ static bool evict_one(hugepin_domain *d, enum hp_evicted why)
 	return false;
 }
 
-/* Exact regions do not merge: the ranges of one hugepage alone are more than the table has places. So a domain keeps about
- * so many that are not in use, whatever its budget is. Looks at a few for each one that is registered. */
+/* Exact regions do not merge: the ranges of one hugepage alone are more than the table has places. So a domain keeps
+ * about so many that are not in use, whatever its budget is. Looks at a few for each one that is registered. */
 static void limit_exact(hugepin_domain *d)
 {
 	struct hp_region *r;
@@ -857,8 +857,8 @@ static void let_go(const hugepin_domain *d, uintptr_t start, uintptr_t end, enum
 
 /* Have memory stay what it is, or have the cache told when it goes, before it is registered, so that no change is
  * missed. On-demand registrations follow the program's mappings by themselves. The heap drops regions before it unmaps
- * their memory. So watching the heap is only a precaution against programs that unmap or discard parts of buffers. Watch
- * the whole extent: each watched part would become a mapping of its own. */
+ * their memory. So watching the heap is only a precaution against programs that unmap or discard parts of buffers.
+ * Watch the whole extent: each watched part would become a mapping of its own. */
 static int keep(const hugepin_domain *d, uintptr_t start, uintptr_t end, enum hp_region_kind kind, uint64_t gen)
 {
 	struct hugepin_extent extent;

@@ -63,10 +63,10 @@ static inline bool hp_region_is_exact(const struct hp_region *r)
 /* The LIVE exact region of this range and access, or NULL. */
 struct hp_region *hp_region_find_exact(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access);
 
-/* Call each() for the LIVE regions that overlap [start, end): for exact ones, and for the others. each() may unpublish that
- * region, and no other. */
-void hp_region_each_exact(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*each)(void *arg, struct hp_region *),
-			  void *arg);
+/* Call each() for the LIVE regions that overlap [start, end): for exact ones, and for the others. each() may unpublish
+ * that region, and no other. */
+void hp_region_each_exact(hugepin_domain *d, uintptr_t start, uintptr_t end,
+			  void (*each)(void *arg, struct hp_region *), void *arg);
 void hp_region_each(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*each)(void *arg, struct hp_region *),
 		    void *arg);
 
@@ -96,8 +96,8 @@ bool hp_region_clear_used(hugepin_domain *d, struct hp_region *r);
 bool hp_region_is_used(const hugepin_domain *d, const struct hp_region *r);
 
 /* Note whether the pins of r are wanted back: r's memory was freed, or has gone away, or r was superseded. The next
- * hp_region_deregister_dead() tells the domain's lend and the program's callback. It tells once of the pins that are out,
- * and again if there were others since, or if the memory was in use again. */
+ * hp_region_deregister_dead() tells the domain's lend and the program's callback. It tells once of the pins that are
+ * out, and again if there were others since, or if the memory was in use again. */
 void hp_region_want_pins(struct hp_region *r, bool wanted);
 
 /* The heap pages that r holds, and whether r is an extent that holds only a part of its own. */
@@ -108,8 +108,8 @@ bool hp_region_holds_less(const struct hp_region *r);
 void hp_region_note_idle(struct hp_region *r);
 bool hp_region_is_idle(const struct hp_region *r);
 
-/* Deregister the dead regions, if this thread may call the backend. Otherwise leave them to the opener. Tell of pins that
- * are wanted back, on any thread. */
+/* Deregister the dead regions, if this thread may call the backend. Otherwise leave them to the opener. Tell of pins
+ * that are wanted back, on any thread. */
 void hp_region_deregister_dead(hugepin_domain *d);
 
 /* Deregister a RETIRED region if it has no pins left. */

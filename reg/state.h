@@ -8,9 +8,10 @@
  * The entry copies what a hit needs from one of the regions that cover the hugepage. For other memory, a lookup table
  * (lookup.h) leads from the hash of a page's address to indexes. The hit then checks the region's own members.
  *
- * Exact regions. In a domain with HUGEPIN_REACH_EXACT, a region with remote access covers the base pages of the pins that
- * it serves, and no other pins find it: a peer with its key reaches nothing else. Pins find exact regions by the lookup
- * table, also those of the heap's memory. So regions in trees and granules have no remote access in such a domain.
+ * Exact regions. In a domain with HUGEPIN_REACH_EXACT, a region with remote access covers the base pages of the pins
+ * that it serves, and no other pins find it: a peer with its key reaches nothing else. Pins find exact regions by the
+ * lookup table, also those of the heap's memory. So regions in trees and granules have no remote access in such a
+ * domain.
  *
  * Counting pins. Each thread has counters for each region (counts.h). Their sum over all threads is the number of pins
  * out. Counting takes no lock and shares no write.
@@ -219,8 +220,8 @@ struct hp_helper_hooks {
 };
 
 /* Functions of the lend of a domain. The pin cache calls them with the domain's lock, on any thread, also inside munmap
- * and malloc. They must not call the pin cache, allocate or block, and may take locks of rank HP_RANK_QUEUE. region: the
- * lower half of the ref of pins. */
+ * and malloc. They must not call the pin cache, allocate or block, and may take locks of rank HP_RANK_QUEUE. region:
+ * the lower half of the ref of pins. */
 struct hp_lender {
 	/* The region's memory went away, has long been free, or is registered anew with more access: its pins should be
 	 * given back. Told of every region with remote access that was ever pinned, by whomever. */
@@ -264,7 +265,8 @@ struct hugepin_domain {
 	_Atomic bool opener_ended;
 	uint32_t policy; /* HUGEPIN_POLICY_*, never DEFAULT */
 	uint32_t access_mask; /* the access bits that the device supports */
-	uint32_t relaxed; /* HUGEPIN_RELAXED if every registration gets it, else 0; no other value in the cache has it */
+	uint32_t
+		relaxed; /* HUGEPIN_RELAXED if every registration gets it, else 0; no other value in the cache has it */
 	enum hp_hold hold;
 	union {
 		_Alignas(HP_SEAL_SIZE) struct hugepin_backend backend; /* sealed */
@@ -284,9 +286,9 @@ struct hugepin_domain {
 	struct hp_region_list dead; /* regions from `retired` or `uncached` that are no longer in use */
 	struct hp_gone late_gone; /* foreign memory in which no region is cached */
 	struct hp_region_tree tree[HP_ACCESS_SETS]; /* LIVE regions but exact ones, by access */
-	/* LIVE exact regions, by the base 2 logarithm of their length in bytes. They may lie inside each other, so their
-	 * ends are not in the order of their starts. But whatever overlaps an address starts less than twice its class
-	 * below. */
+	/* LIVE exact regions, by the base 2 logarithm of their length in bytes. They may lie inside each other, so
+	 * their ends are not in the order of their starts. But whatever overlaps an address starts less than twice its
+	 * class below. */
 	struct hp_exact_tree exact_tree[HP_EXACT_CLASSES];
 	uint32_t access_least; /* the access that every registration in the cache has */
 	uint64_t extent_bytes; /* bytes of all regions that are whole extents */

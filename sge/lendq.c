@@ -1,13 +1,13 @@
 /*
  * The messages of a lend (hugepin_lend(3)) to one peer and from it, over one queue pair.
  *
- * The lend calls hugepin_lendq_send() with its lock held. A received message goes to hugepin_lend_message(), which takes
- * that lock and may send. So no lock that is held while a message is handed in may be taken to send. Two queues of
- * sge/queue.c on the queue pair keep these apart: `out` only sends, and runs no callback under its lock. `in` only
+ * The lend calls hugepin_lendq_send() with its lock held. A received message goes to hugepin_lend_message(), which
+ * takes that lock and may send. So no lock that is held while a message is handed in may be taken to send. Two queues
+ * of sge/queue.c on the queue pair keep these apart: `out` only sends, and runs no callback under its lock. `in` only
  * receives, under `receiving`. Locks are taken in this order: receiving, the lend's lock, the lock of `out`.
  *
- * A message is copied whole, since it is the lend's again when hugepin_lendq_send() returns. Each message is a record of
- * one frame, and frames have room for the longest message. Messages are solicited: they wake a peer that waits for
+ * A message is copied whole, since it is the lend's again when hugepin_lendq_send() returns. Each message is a record
+ * of one frame, and frames have room for the longest message. Messages are solicited: they wake a peer that waits for
  * solicited completions alone.
  */
 #include <errno.h>
@@ -52,7 +52,8 @@ int hugepin_lendq_send(hugepin_lendq *q, const void *msg, size_t len)
 	int ret = hugepin_sgq_add(q->out, &piece, 1, 0, NULL, NULL, HUGEPIN_SG_SOLICITED);
 	if (ret >= 0)
 		return 0;
-	/* Other errors are the provider's, which refused an earlier frame. The frame stays held, and is posted later. */
+	/* Other errors are the provider's, which refused an earlier frame. The frame stays held, and is posted
+	 * later. */
 	return ret == -ESHUTDOWN || ret == -ESTALE || ret == -EINVAL ? ret : -EAGAIN;
 }
 

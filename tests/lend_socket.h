@@ -1,6 +1,6 @@
 /*
- * The messages of a lend over a socket pair (AF_UNIX, SOCK_SEQPACKET), for tests without a device: ordered, reliable, with
- * boundaries, also between processes.
+ * The messages of a lend over a socket pair (AF_UNIX, SOCK_SEQPACKET), for tests without a device: ordered, reliable,
+ * with boundaries, also between processes.
  */
 #ifndef TESTS_LEND_SOCKET_H
 #define TESTS_LEND_SOCKET_H

@@ -66,6 +66,11 @@ int hp_lent_set(hugepin_domain *d, const struct hp_lender *lender, void *arg)
 	d->lender_arg = arg;
 	return 0;
 }
+void hp_lent_listen(hugepin_domain *d)
+{
+	(void)d;
+}
+
 void hp_lent_clear(hugepin_domain *d)
 {
 	d->lender = NULL;

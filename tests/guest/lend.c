@@ -129,9 +129,16 @@ static void qp_make(struct side *s, uint32_t i)
 
 static void queue_open(struct side *s, uint32_t i)
 {
-	struct hugepin_lendq_attr a = { .size = sizeof a, .qp = s->link[i].qp, .granted = &s->link[i].granted,
-					.domain = s->domain, .lend = s->lend, .peer = i, .carry_max = CARRY, .depth = DEPTH,
-					.reserved_wr = OWN, .recv_depth = RECV };
+	struct hugepin_lendq_attr a = { .size = sizeof a,
+					.qp = s->link[i].qp,
+					.granted = &s->link[i].granted,
+					.domain = s->domain,
+					.lend = s->lend,
+					.peer = i,
+					.carry_max = CARRY,
+					.depth = DEPTH,
+					.reserved_wr = OWN,
+					.recv_depth = RECV };
 	EXPECT_EQ(hugepin_lendq_open(&a, &s->link[i].queue), 0);
 }
 
@@ -193,7 +200,8 @@ static int borrow(struct side *s, const void *addr, size_t len, struct hugepin_f
 }
 
 /* A transfer between s->local and the target's memory: nobody but the origin looks. */
-static enum ibv_wc_status transfer(struct side *s, enum ibv_wr_opcode opcode, const void *addr, size_t len, uint32_t rkey)
+static enum ibv_wc_status transfer(struct side *s, enum ibv_wr_opcode opcode, const void *addr, size_t len,
+				   uint32_t rkey)
 {
 	struct ibv_sge sge = { .addr = (uintptr_t)s->local, .length = (uint32_t)len, .lkey = s->local_pin.lkey };
 	struct ibv_send_wr *bad, wr = { .wr_id = OWN_ID, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED,
@@ -336,7 +344,8 @@ TEST(questions_to_a_target_that_sleeps_are_all_answered_when_it_wakes)
 {
 	NEEDS_WIRE(1, 64 * MIB, MIB, HUGEPIN_LEND_POOL);
 	static struct hugepin_far key[QUESTIONS];
-	char *table = mmap(NULL, QUESTIONS * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	char *table =
+		mmap(NULL, QUESTIONS * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	struct side *s = &origin[0];
 	offered[0] = (struct iovec){ table, QUESTIONS * MIB };
 	target.polls = 0;
@@ -398,7 +407,8 @@ TEST(a_put_that_misses_rides_in_its_question)
 
 /* A put that the target has not heard of is under way while the target's memory goes. `gone` takes the memory away, and
  * returns bytes that the put must not change, which lie where the memory was or beside it. */
-static void put_late(const char *what, void *memory, size_t len, void (*take_away)(void *memory, size_t len, struct iovec *ret_others))
+static void put_late(const char *what, void *memory, size_t len,
+		     void (*take_away)(void *memory, size_t len, struct iovec *ret_others))
 {
 	struct hugepin_far key, again;
 	struct iovec others[2] = { { 0 } };
@@ -424,8 +434,8 @@ static void put_late(const char *what, void *memory, size_t len, void (*take_awa
 	for (int i = 0; i < 2; i++)
 		EXPECT(!memcmp(sum[i], others[i].iov_base ? others[i].iov_base : "", others[i].iov_len));
 	EXPECT(pinned() >= before);
-	/* The target asks for the key, which is in use. Then it comes back, and the pages go. The pin cache asks the kernel
-	 * what has gone when the program pins. */
+	/* The target asks for the key, which is in use. Then it comes back, and the pages go. The pin cache asks the
+	 * kernel what has gone when the program pins. */
 	struct hugepin_pin pin;
 	EXPECT_EQ(hugepin_pin(target.domain, target.local, 8, HUGEPIN_READ, &pin), 0);
 	EXPECT_EQ(hugepin_unpin(target.domain, &pin), 0);
@@ -456,7 +466,8 @@ static void put_late(const char *what, void *memory, size_t len, void (*take_awa
 static void unmap(void *memory, size_t len, struct iovec *ret_others)
 {
 	EXPECT_EQ(munmap(memory, len), 0);
-	void *other = mmap(memory, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+	void *other =
+		mmap(memory, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
 	EXPECT(other == memory);
 	memset(other, 3, len);
 	ret_others[0] = (struct iovec){ other, len };
@@ -542,8 +553,9 @@ static void traffic(uint32_t policy, const char *name)
 	struct hugepin_lend_stats stats = lent();
 	EXPECT(stats.bytes_peak <= lent_max + idle_max);
 	EXPECT(done > 500);
-	t_print("# %s: %u transfers, %u refused, %llu questions, %llu keys asked back, at most %zu KiB pinned for them\n", name,
-		done, refused, (unsigned long long)stats.asked, (unsigned long long)stats.recalls, most / KIB);
+	t_print("# %s: %u transfers, %u refused, %llu questions, %llu keys asked back, at most %zu KiB pinned for "
+		"them\n",
+		name, done, refused, (unsigned long long)stats.asked, (unsigned long long)stats.recalls, most / KIB);
 	end();
 	hugepin_free(table);
 	free(shadow);

@@ -1,8 +1,8 @@
 /* link: hugepin */
 /*
- * Lending between processes, by the public API alone. A child lends; this process borrows and writes to the child's memory by
- * process_vm_writev, as a device would, after it has looked up the key in the table of what the child has registered. Messages
- * go over a socket, and so do commands to the child.
+ * Lending between processes, by the public API alone. A child lends; this process borrows and writes to the child's
+ * memory by process_vm_writev, as a device would, after it has looked up the key in the table of what the child has
+ * registered. Messages go over a socket, and so do commands to the child.
  */
 #include <errno.h>
 #include <poll.h>
@@ -60,7 +60,8 @@ static int device_dereg(void *ctx, struct hugepin_reg *reg)
 static int device_limits(void *ctx, struct hugepin_limits *ret_)
 {
 	(void)ctx;
-	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE };
+	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ |
+						   HUGEPIN_REMOTE_WRITE };
 	return 0;
 }
 
@@ -116,7 +117,8 @@ static void open_lend(void)
 					       .ready = ready,
 					       .offer = offer };
 
-	if (hugepin_domain_open(&backend, NULL, &attr, &domain) != 0 || hugepin_lend_open(domain, &lend_attr, NULL, &lend) != 0)
+	if (hugepin_domain_open(&backend, NULL, &attr, &domain) != 0 ||
+	    hugepin_lend_open(domain, &lend_attr, NULL, &lend) != 0)
 		abort();
 }
 
@@ -241,8 +243,9 @@ static void start(bool heap)
 		sock[0] = pair[0];
 		sock[1] = other[0];
 		device->size = 2 * MIB;
-		device->buffer = heap ? hugepin_malloc(device->size) :
-					mmap(NULL, device->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		device->buffer =
+			heap ? hugepin_malloc(device->size)
+			     : mmap(NULL, device->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		lend_memory();
 	}
 	close(pair[0]);

@@ -158,7 +158,8 @@ static bool transfer(unsigned peer, uint32_t range)
 	if (dice(2))
 		at %= SLICE / 8;
 	question = (struct question){ 0 };
-	int ret = hugepin_lend_key(lend, peer, (uintptr_t)tables + peer * TABLE + me * SLICE + at, len, &question, &key);
+	int ret =
+		hugepin_lend_key(lend, peer, (uintptr_t)tables + peer * TABLE + me * SLICE + at, len, &question, &key);
 	if (ret == 1) {
 		copy(peer, &key);
 		return true;

@@ -1,9 +1,9 @@
 /* link: hugepin-verbs hugepin ibverbs */
 /*
- * Two sides that lend to each other from many threads, over the strict device of tests/mock_verbs.h: threads that ask for
- * keys and put by them, and threads that poll, hand in messages, and so send, too. The device looks keys up when it
- * carries a put out: a key that is in use must be registered. A thread that waited for another one's lock for ever would
- * end the test by its time limit.
+ * Two sides that lend to each other from many threads, over the strict device of tests/mock_verbs.h: threads that ask
+ * for keys and put by them, and threads that poll, hand in messages, and so send, too. The device looks keys up when it
+ * carries a put out: a key that is in use must be registered. A thread that waited for another one's lock for ever
+ * would end the test by its time limit.
  */
 #include "hugepin_verbs.h"
 #include "live/live.h"
@@ -105,8 +105,12 @@ static void *poll_side(void *arg)
 static void put(struct worker *w, struct hugepin_far *key, size_t at)
 {
 	struct ibv_sge sge = { w->source_pin.base, (uint32_t)key->len, w->source_pin.lkey };
-	struct ibv_send_wr *bad, wr = { .wr_id = w->number, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
-					.sg_list = &sge, .num_sge = 1, .wr.rdma = { key->base, key->rkey } };
+	struct ibv_send_wr *bad, wr = { .wr_id = w->number,
+					.opcode = IBV_WR_RDMA_WRITE,
+					.send_flags = IBV_SEND_SIGNALED,
+					.sg_list = &sge,
+					.num_sge = 1,
+					.wr.rdma = { key->base, key->rkey } };
 	pattern_write(w->source, key->len, rand_next(&w->seed));
 	memcpy(w->shadow + at, w->source, key->len);
 	w->put = false;

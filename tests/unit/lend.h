@@ -1,7 +1,7 @@
 /*
- * Nodes that lend to each other in one process: each has a fake device, a domain and a lend. Messages go through queues, one for
- * each pair of nodes, from which the test takes them when it likes. What a transfer by a key would do is checked against the
- * lender's device: the key's registration must be live and cover the range.
+ * Nodes that lend to each other in one process: each has a fake device, a domain and a lend. Messages go through
+ * queues, one for each pair of nodes, from which the test takes them when it likes. What a transfer by a key would do
+ * is checked against the lender's device: the key's registration must be live and cover the range.
  */
 #ifndef TESTS_UNIT_LEND_H
 #define TESTS_UNIT_LEND_H
@@ -145,7 +145,8 @@ static inline struct hugepin_lend_attr attr_of(uint32_t policy, uint64_t lent_ma
 }
 
 /* A node that offers `offered` bytes. budget: its domain's. */
-static inline struct node *open_node(unsigned i, size_t offered, uint64_t budget, const struct hugepin_lend_attr *lend_attr)
+static inline struct node *open_node(unsigned i, size_t offered, uint64_t budget,
+				     const struct hugepin_lend_attr *lend_attr)
 {
 	struct hugepin_attr attr = { .size = sizeof attr,
 				     .policy = HUGEPIN_POLICY_LRU,

@@ -17,7 +17,7 @@ TEST(a_key_is_asked_for_once_and_then_borrowed_without_a_message)
 	struct hugepin_far key;
 	unsigned sends;
 
-	open_nodes(2, HUGEPIN_LEND_POOL, MIB, 4 * MIB, MIB);
+	open_nodes(2, HUGEPIN_LEND_POOL, MIB, 256 * MIB, MIB);
 	key = borrow(1, node[0].memory + 100, 200);
 	EXPECT(works(0, &key));
 	EXPECT_EQ(key.base, (uintptr_t)node[0].memory + 100);
@@ -27,7 +27,9 @@ TEST(a_key_is_asked_for_once_and_then_borrowed_without_a_message)
 	EXPECT_EQ(hugepin_lend_done(node[1].lend, &key), -EINVAL);
 	sends = node[1].sends;
 	for (int i = 0; i < 100; i++) {
-		EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory + (size_t)i * 4096, 64, NULL, &key), 1);
+		EXPECT_EQ(
+			hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory + (size_t)i * 4096, 64, NULL, &key),
+			1);
 		EXPECT(works(0, &key));
 		EXPECT_EQ(hugepin_lend_done(node[1].lend, &key), 0);
 	}
@@ -98,11 +100,11 @@ TEST(bad_arguments_are_refused)
 	EXPECT_EQ(hugepin_lend_open(node[0].domain, &attr, NULL, &l), -EBUSY);
 	EXPECT_EQ(hugepin_lend_open(NULL, &attr, NULL, &l), -EINVAL);
 	EXPECT_EQ(hugepin_lend_close(node[0].lend), 0);
-#define REFUSED(change, error)                                                                                                 \
-	do {                                                                                                                   \
-		attr = attr_of(HUGEPIN_LEND_POOL, MIB, MIB);                                                                   \
-		attr.change;                                                                                                   \
-		EXPECT_EQ(hugepin_lend_open(node[0].domain, &attr, NULL, &l), error);                                          \
+#define REFUSED(change, error) \
+	do { \
+		attr = attr_of(HUGEPIN_LEND_POOL, MIB, MIB); \
+		attr.change; \
+		EXPECT_EQ(hugepin_lend_open(node[0].domain, &attr, NULL, &l), error); \
 	} while (0)
 	REFUSED(size = 8, -EINVAL);
 	REFUSED(peers = 0, -EINVAL);
@@ -128,7 +130,9 @@ TEST(callers_of_one_frame_share_a_question)
 
 	open_nodes(2, HUGEPIN_LEND_POOL, MIB, 512 * KIB, 0);
 	for (int i = 0; i < 5; i++)
-		EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory + (size_t)i * 100, 10, &place[i], &key), 0);
+		EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory + (size_t)i * 100, 10, &place[i],
+					   &key),
+			  0);
 	EXPECT_EQ(node[1].sends, 1);
 	deliver_all();
 	EXPECT_EQ(node[1].answers, 5);
@@ -220,7 +224,8 @@ TEST(a_put_that_misses_takes_one_question_and_one_answer)
 	struct hugepin_far key;
 
 	open_nodes(2, HUGEPIN_LEND_POOL, MIB, 4 * MIB, 0);
-	EXPECT_EQ(hugepin_lend_put(node[1].lend, 0, (uintptr_t)node[0].memory + 5, data, 129, &place[0], &key), -EMSGSIZE);
+	EXPECT_EQ(hugepin_lend_put(node[1].lend, 0, (uintptr_t)node[0].memory + 5, data, 129, &place[0], &key),
+		  -EMSGSIZE);
 	EXPECT_EQ(hugepin_lend_put(node[1].lend, 0, (uintptr_t)node[0].memory + 5, data, 128, &place[0], &key), 0);
 	deliver_all();
 	EXPECT(!memcmp(node[0].memory + 5, data, 128));
@@ -253,10 +258,15 @@ TEST(so_many_questions_may_be_out)
 
 	open_nodes(2, HUGEPIN_LEND_POOL, 16 * MIB, 128 * KIB, 0);
 	for (unsigned i = 0; i < HP_ASKS_MAX; i++)
-		EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory + i * 128 * KIB, 1, &place[0], &key), 0);
-	EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory + HP_ASKS_MAX * 128 * KIB, 1, &place[0], &key), -EBUSY);
+		EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory + i * 128 * KIB, 1, &place[0],
+					   &key),
+			  0);
+	EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory + HP_ASKS_MAX * 128 * KIB, 1, &place[0],
+				   &key),
+		  -EBUSY);
 	for (unsigned i = 0; i < HP_WAITERS_MAX; i++)
-		EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory + 128 * KIB, 1, &place[1], &key), 0);
+		EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory + 128 * KIB, 1, &place[1], &key),
+			  0);
 	EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory, 1, &place[1], &key), -EBUSY);
 	node[1].answers = 0;
 	EXPECT_EQ(hugepin_lend_gone(node[0].lend, 1), 0);
@@ -368,7 +378,8 @@ TEST(messages_that_find_no_room_are_sent_later_in_their_order)
 	open_nodes(2, HUGEPIN_LEND_POOL, 4 * MIB, 4 * MIB, 0);
 	node[1].send_error = -EAGAIN;
 	for (unsigned i = 0; i < 4; i++)
-		EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory + i * MIB, 1, &place[i], &key), 0);
+		EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory + i * MIB, 1, &place[i], &key),
+			  0);
 	EXPECT_EQ(queue[1][0].count, 0);
 	EXPECT_EQ(hugepin_lend_progress(node[1].lend), 0);
 	EXPECT(lend_stats(1, HUGEPIN_LEND_ALL).table_bytes > 0);
@@ -511,7 +522,8 @@ TEST(many_keys_of_small_buffers_are_all_hit_without_a_message)
 	sends = node[1].sends;
 	EXPECT_EQ(sends, PAGES);
 	for (int i = 0; i < PAGES; i++) {
-		EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)memory + (size_t)i * 8192 + 149, 9, NULL, &key), 1);
+		EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)memory + (size_t)i * 8192 + 149, 9, NULL, &key),
+			  1);
 		EXPECT_EQ(key.len, 1);
 		EXPECT(works(0, &key));
 		EXPECT_EQ(hugepin_lend_done(node[1].lend, &key), 0);

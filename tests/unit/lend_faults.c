@@ -6,7 +6,8 @@
 
 #include "tests/unit/lend.h"
 
-/* Allocation number `nth` fails (1 is the next); 0: none. Sanitizers have allocators of their own: there this says nothing. */
+/* Allocation number `nth` fails (1 is the next); 0: none. Sanitizers have allocators of their own: there this says
+ * nothing. */
 static long nth, allocations;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -71,9 +72,9 @@ static void scenario(void)
 				     hugepin_lend_done(node[1 + i % 2].lend, &key) :
 				     0);
 		else
-			went(hugepin_lend_put(node[1 + i % 2].lend, 0, (uintptr_t)at, "bytes", 5, &place[0], &key) == 1 ?
-				     hugepin_lend_done(node[1 + i % 2].lend, &key) :
-				     0);
+			went(hugepin_lend_put(node[1 + i % 2].lend, 0, (uintptr_t)at, "bytes", 5, &place[0], &key) == 1
+				     ? hugepin_lend_done(node[1 + i % 2].lend, &key)
+				     : 0);
 		for (unsigned k = 0; k < 3; k++)
 			for (unsigned to = 0; to < 3; to++)
 				while (queue[k][to].count)
@@ -164,14 +165,17 @@ TEST(each_message_may_find_its_peer_lost)
 
 			node[0].send_error = node[0].sends >= n / 2 && n % 2 ? -EPIPE : 0;
 			node[k].send_error = node[k].sends >= n / 2 && n % 2 == 0 ? -EPIPE : 0;
-			r = hugepin_lend_key(node[k].lend, 0, (uintptr_t)node[0].memory + i % 12 * 128 * KIB, 1, &place[0], &key);
+			r = hugepin_lend_key(node[k].lend, 0, (uintptr_t)node[0].memory + i % 12 * 128 * KIB, 1,
+					     &place[0], &key);
 			if (r == 1)
 				EXPECT_EQ(hugepin_lend_done(node[k].lend, &key), 0);
 			EXPECT(r >= 0 || r == -EPIPE || r == -EBUSY);
 			deliver_all();
 			for (; node[k].answers; node[k].answers--)
 				if (!node[k].answer[node[k].answers - 1].err)
-					EXPECT_EQ(hugepin_lend_done(node[k].lend, &node[k].answer[node[k].answers - 1].key), 0);
+					EXPECT_EQ(hugepin_lend_done(node[k].lend,
+								    &node[k].answer[node[k].answers - 1].key),
+						  0);
 		}
 		end_scenario();
 	}

@@ -32,9 +32,12 @@ static void begin(uint32_t policy, uint64_t lent_max, uint64_t idle_max)
 
 static struct hp_question question(uint32_t peer, uint64_t addr)
 {
-	return (struct hp_question){
-		.peer = peer, .addr = addr, .len = 1, .buffer = buffer, .buffer_end = buffer_end, .asking = HP_LEND_NOBODY
-	};
+	return (struct hp_question){ .peer = peer,
+				     .addr = addr,
+				     .len = 1,
+				     .buffer = buffer,
+				     .buffer_end = buffer_end,
+				     .asking = HP_LEND_NOBODY };
 }
 
 /* Step until the question is answered or waits. Returns what ended it. */
@@ -49,7 +52,8 @@ static struct hp_act run(struct hp_question *q)
 		case HP_STEP_PIN:
 			pins++;
 			pin.len = pin_max && act.bucket->len > pin_max ? pin_max : act.bucket->len;
-			hp_lender_pinned(&ln, q, act.bucket, pin_error, &pin, act.bucket->base, act.bucket->base + pin.len);
+			hp_lender_pinned(&ln, q, act.bucket, pin_error, &pin, act.bucket->base,
+					 act.bucket->base + pin.len);
 			break;
 		case HP_STEP_DROP:
 			drops++;
@@ -192,7 +196,9 @@ TEST(holders_are_asked_again_while_they_give_keys_of_shared_buckets)
 	hp_lender_wait(&ln, &q);
 	for (unsigned i = 0; i < 2; i++) { /* one gives the first bucket, one the second: both stay lent */
 		EXPECT_EQ(run(&q).step, HP_STEP_WANT);
-		give_back(i ? TAILQ_LAST(&ln.holder[wanted[i]].loans, hp_loans) : TAILQ_FIRST(&ln.holder[wanted[i]].loans), true);
+		give_back(i ? TAILQ_LAST(&ln.holder[wanted[i]].loans, hp_loans)
+			    : TAILQ_FIRST(&ln.holder[wanted[i]].loans),
+			  true);
 		hp_lender_answered(&ln, wanted[i]);
 	}
 	EXPECT_EQ(run(&q).step, HP_STEP_WANT);
@@ -417,7 +423,8 @@ TEST(buckets_get_smaller_when_what_is_in_use_does_not_fit_and_larger_when_it_doe
 		give_back(TAILQ_FIRST(&ln.holder[2].loans), false);
 	for (struct hp_bucket *b; (b = hp_lender_oldest(&ln));)
 		free(b);
-	for (unsigned i = 0; i < 30000 && ln.class > 0; i++) { /* two extents are left in use; older ones are forgotten */
+	for (unsigned i = 0; i < 30000 && ln.class > 0;
+	     i++) { /* two extents are left in use; older ones are forgotten */
 		EXPECT_EQ(ask(1, BASE + (i % 64) * 2 * MIB).step, HP_STEP_LEND);
 		give_back(TAILQ_FIRST(&ln.holder[1].loans), false);
 	}
@@ -425,7 +432,8 @@ TEST(buckets_get_smaller_when_what_is_in_use_does_not_fit_and_larger_when_it_doe
 	end();
 }
 
-/* Peer 2 has four extents, all that may be lent. Peer 1 asks for each of them again and again, and has to give it back. */
+/* Peer 2 has four extents, all that may be lent. Peer 1 asks for each of them again and again, and has to give it
+ * back. */
 static void share_too_much(void)
 {
 	for (unsigned i = 0; i < 4; i++)
@@ -583,7 +591,8 @@ TEST(refs_of_loans_grow_and_are_found_by_their_peer_alone)
 		EXPECT(loan->ref > last);
 		last = loan->ref;
 		EXPECT(hp_lender_find(&ln, 1, last) == loan);
-		EXPECT(!hp_lender_find(&ln, 2, last) && !hp_lender_find(&ln, 1, last + 1) && !hp_lender_find(&ln, 1, 0));
+		EXPECT(!hp_lender_find(&ln, 2, last) && !hp_lender_find(&ln, 1, last + 1) &&
+		       !hp_lender_find(&ln, 1, 0));
 		if (i % 2) {
 			give_back(loan, false);
 			EXPECT(!hp_lender_find(&ln, 1, last));

@@ -1,6 +1,6 @@
 /*
- * Keys from many threads, while the lender wants its memory back and messages are carried by others. The device knows which
- * registrations are in use: one that is given back while a thread has a key of it is a failure.
+ * Keys from many threads, while the lender wants its memory back and messages are carried by others. The device knows
+ * which registrations are in use: one that is given back while a thread has a key of it is a failure.
  */
 #include <pthread.h>
 
@@ -135,7 +135,8 @@ TEST(keys_are_good_while_they_are_used_whatever_other_threads_do)
 		pthread_join(other[i], NULL);
 	while (carry())
 		;
-	t_print("# %lu hits, %lu answers, %lu refusals\n", atomic_load(&hits), atomic_load(&answers), atomic_load(&refusals));
+	t_print("# %lu hits, %lu answers, %lu refusals\n", atomic_load(&hits), atomic_load(&answers),
+		atomic_load(&refusals));
 	EXPECT(atomic_load(&hits) && atomic_load(&answers));
 	EXPECT(atomic_load_explicit(&node[0].wakes, memory_order_relaxed) > 0);
 	for (unsigned i = 1; i < 3; i++) {

@@ -14,9 +14,23 @@ static const unsigned char bytes[40] = "the caller's own bytes";
 
 /* One of each type, as full as it can be. */
 static const struct hp_wire sample[] = {
-	{ .type = HP_WIRE_ASK, .n = 2, .number = 7, .addr = 4096, .len = 40, .carried = 40, .carry = bytes, .refs = { 5, 6 } },
+	{ .type = HP_WIRE_ASK,
+	  .n = 2,
+	  .number = 7,
+	  .addr = 4096,
+	  .len = 40,
+	  .carried = 40,
+	  .carry = bytes,
+	  .refs = { 5, 6 } },
 	{ .type = HP_WIRE_ASK, .number = 0, .addr = 1, .len = UINT64_MAX - 1 },
-	{ .type = HP_WIRE_LEND, .number = 8, .flags = HP_WIRE_CARRIED, .ref = 9, .addr = 1, .len = 2, .share = 3, .rkey = 4 },
+	{ .type = HP_WIRE_LEND,
+	  .number = 8,
+	  .flags = HP_WIRE_CARRIED,
+	  .ref = 9,
+	  .addr = 1,
+	  .len = 2,
+	  .share = 3,
+	  .rkey = 4 },
 	{ .type = HP_WIRE_NO, .number = 9, .error = ENOBUFS, .share = 1 },
 	{ .type = HP_WIRE_RECALL, .n = 1, .refs = { 77 } },
 	{ .type = HP_WIRE_WANT, .number = 1, .bytes = 4096 },
@@ -28,9 +42,10 @@ enum { SAMPLES = sizeof sample / sizeof *sample };
 
 static bool same(const struct hp_wire *a, const struct hp_wire *b)
 {
-	return a->type == b->type && a->n == b->n && a->flags == b->flags && a->number == b->number && a->rkey == b->rkey &&
-	       a->error == b->error && a->carried == b->carried && a->addr == b->addr && a->len == b->len && a->ref == b->ref &&
-	       a->share == b->share && a->bytes == b->bytes && !memcmp(a->refs, b->refs, a->n * sizeof *a->refs) &&
+	return a->type == b->type && a->n == b->n && a->flags == b->flags && a->number == b->number &&
+	       a->rkey == b->rkey && a->error == b->error && a->carried == b->carried && a->addr == b->addr &&
+	       a->len == b->len && a->ref == b->ref && a->share == b->share && a->bytes == b->bytes &&
+	       !memcmp(a->refs, b->refs, a->n * sizeof *a->refs) &&
 	       (!a->carried || !memcmp(a->carry, b->carry, a->carried));
 }
 
@@ -124,7 +139,8 @@ TEST(a_message_with_refs_that_it_may_not_have_is_refused)
 
 TEST(bytes_are_little_endian_and_lie_where_the_page_says)
 {
-	static const unsigned char want[] = { 1, HP_WIRE_WANT, 0, 0, 0x78, 0x56, 0x34, 0x12, 0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01 };
+	static const unsigned char want[] = { 1,    HP_WIRE_WANT, 0,	0,    0x78, 0x56, 0x34, 0x12,
+					      0xef, 0xcd,	  0xab, 0x89, 0x67, 0x45, 0x23, 0x01 };
 	struct hp_wire w = { .type = HP_WIRE_WANT, .number = 0x12345678, .bytes = UINT64_C(0x0123456789abcdef) };
 
 	EXPECT_EQ(hp_wire_write(buf, &w), sizeof want);

@@ -1,7 +1,7 @@
 /*
- * The carrier of a lend's messages (sge/lendq.c), over the strict device of tests/mock_verbs.h. A lend of this file's own
- * stands in for lend/: it has a lock, as the real one, under which it sends, also from within a received message. Each
- * message arrives once, in order and whole, or the peer is told to be gone, once.
+ * The carrier of a lend's messages (sge/lendq.c), over the strict device of tests/mock_verbs.h. A lend of this file's
+ * own stands in for lend/: it has a lock, as the real one, under which it sends, also from within a received message.
+ * Each message arrives once, in order and whole, or the peer is told to be gone, once.
  */
 #include <sys/wait.h>
 
@@ -240,7 +240,8 @@ TEST(messages_of_every_length_go_both_ways_in_order)
 {
 	static const unsigned paces[] = { UINT_MAX, 1, 2 };
 	for (int round = 0; round < 6; round++) {
-		begin((struct hugepin_lendq_attr){ .carry_max = CARRY, .depth = (uint32_t)round % 3, .reserved_wr = 2 });
+		begin((struct hugepin_lendq_attr){
+			.carry_max = CARRY, .depth = (uint32_t)round % 3, .reserved_wr = 2 });
 		mock.pace = paces[round % 3];
 		for (int i = 0; i < 1500; i++)
 			for (int k = 0; k < 2; k++) {
