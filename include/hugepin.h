@@ -430,7 +430,9 @@ struct hugepin_lend_attr {
 	size_t size; /* sizeof(struct hugepin_lend_attr) */
 	uint32_t peers; /* processes, this one included: they have the numbers 0 to peers - 1 */
 	uint32_t policy; /* HUGEPIN_LEND_* */
-	uint32_t access; /* what lent keys open: HUGEPIN_REMOTE_*; 0: HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE */
+	/* what lent keys open, with HUGEPIN_REACH_EXTENT at least: HUGEPIN_REMOTE_*; 0: HUGEPIN_REMOTE_READ |
+	 * HUGEPIN_REMOTE_WRITE */
+	uint32_t access;
 	uint32_t carry_max; /* the caller's own bytes in a message, at most; 0: none; no more than 1 MiB */
 	/* Memory that may be lent at a time, and memory that stays registered after it was given back. Together they
 	 * are never exceeded. 0: half of the domain's budget, and an eighth of it. */
@@ -442,14 +444,16 @@ struct hugepin_lend_attr {
 	int (*send)(void *arg, uint32_t peer, const void *msg, size_t len);
 	/* An asked-for key is here: err 0 and *key, of which the caller has one use (hugepin_lend_done). Bytes that the
 	 * asking call carried are in the peer's memory, from key->base on, key->len of them at most. Or there is none,
-	 * key is NULL, and nothing was written: -ENOBUFS: the peer lends no more now; -EACCES: the peer does not lend
-	 * that memory; -EFAULT: it is not there; -ECONNRESET: the peer is gone; -ECANCELED: the lend was closed; or the
-	 * peer's error. Called once for each token, without a lock: may call functions of the lend, except close. */
+	 * and key is NULL: -ENOBUFS: the peer lends no more now; -EACCES: the peer does not lend that memory; -EFAULT:
+	 * it is not there (a part of what was carried may have been written, after all other errors nothing was);
+	 * -ECONNRESET: the peer is gone; -ECANCELED: the lend is being closed; or the peer's error. Called once for
+	 * each token, without a lock: may call functions of the lend, except close. */
 	void (*ready)(void *arg, void *token, int err, const struct hugepin_far *key);
 	/* Whether a peer may have the key of [addr, addr + len) of this process's memory. 0 and the buffer that
 	 * contains addr: no byte outside of *ret_buffer is lent with it. Or -EACCES. NULL, only in a domain with reach
-	 * HUGEPIN_REACH_EXTENT: the whole heap, and nothing else. Called with the lend's lock: must call no function of
-	 * the lend. */
+	 * HUGEPIN_REACH_EXTENT: the whole heap, and nothing else. A question that has to wait is asked again. Memory
+	 * that is offered no more may be lent still: until its keys are asked back, when it is freed or unmapped.
+	 * Called with the lend's lock: must call no function of the lend. */
 	int (*offer)(void *arg, uint32_t peer, uint64_t addr, size_t len, struct iovec *ret_buffer);
 	/* May be NULL. There is work for hugepin_lend_progress(): memory is wanted back. Called on the service
 	 * thread, which a lend with this callback starts, without a lock: must return soon, and call no function of
@@ -459,7 +463,8 @@ struct hugepin_lend_attr {
 
 /* Open a lend of the domain's memory; one at a time in each domain. The domain must outlive the lend. attr is copied.
  * -EINVAL: a NULL (send, ready; offer, unless reach is EXTENT), no peers, an unknown size, policy or access, carry_max
- * too large, or sums that wrap. -EBUSY: the domain has a lend. -EOPNOTSUPP: the domain's device lacks the access.
+ * too large, or sums that wrap. -EBUSY: the domain has a lend. -EOPNOTSUPP: the device lacks the
+ * access, or HUGEPIN_LIMIT_OPENER.
  * -ESTALE: the domain is the parent process's. -ENOMEM. Allocates. */
 int hugepin_lend_open(hugepin_domain *, const struct hugepin_lend_attr *attr, void *arg, hugepin_lend **ret_);
 
@@ -482,9 +487,9 @@ int hugepin_lend_put(hugepin_lend *, uint32_t peer, uint64_t addr, const void *d
 int hugepin_lend_done(hugepin_lend *, struct hugepin_far *key);
 
 /* Hand in a message from a peer. Messages from one peer must be handed in in their order. -EILSEQ: no message of this
- * protocol, or not one that this peer can have sent now; nothing has changed. -ENOTCONN: the peer is gone. -EINVAL.
- * -ENOMEM: no memory for this thread's counters; nothing has changed, hand it in again. -ESTALE. May register memory,
- * and so block. Any thread. */
+ * protocol, or not one that this peer can have sent now; nothing has changed. -ENOTCONN: the peer is gone, or lost: no
+ * message reaches it any more, so call hugepin_lend_gone. -EINVAL. -ENOMEM: no memory for this thread's counters;
+ * nothing has changed, hand it in again. -ESTALE. May register memory, and so block. Any thread. */
 int hugepin_lend_message(hugepin_lend *, uint32_t peer, const void *msg, size_t len);
 
 /* Send what could not be sent before, and ask for keys back whose memory is wanted. Call it where the program makes
@@ -522,7 +527,7 @@ int hugepin_lend_close(hugepin_lend *);
 	X(idle_bytes, B, "registered memory that was given back; only of all peers") \
 	X(idle_bytes_max, B, "the most that is kept idle now; only of all peers") \
 	X(bytes_peak, B, "the most that lent and idle memory have been together; only of all peers") \
-	X(bucket_bytes, B, "the size of the pieces that are lent now; only of all peers") \
+	X(bucket_bytes, B, "the size of the pieces that are lent now, or more; only of all peers") \
 	X(table_bytes, B, "memory for the lend's tables; only of all peers")
 
 struct hugepin_lend_stats {

@@ -9,6 +9,9 @@
  */
 #include <errno.h>
 #include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "base/barrier.h"
 #include "lend/key.h"
@@ -24,11 +27,24 @@ _Static_assert(HP_REGIONS_MAX <= 1u << HP_KEY_SLOT_BITS, "slots and indexes of a
 
 /* ------------------------------------------------------------------ tables */
 
+uint64_t hp_lend_secret;
+
+/* Once, before any table. So soon after the boot that there are no random numbers, the clock must do. */
+static void choose_secret(void)
+{
+	uint64_t secret = 0, none = 0;
+
+	if (syscall(SYS_getrandom, &secret, sizeof secret, GRND_NONBLOCK) != sizeof secret)
+		secret = hp_clock_ns();
+	__atomic_compare_exchange_n(&hp_lend_secret, &none, secret | 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
 int hp_far_open(hugepin_lend *l)
 {
 	static _Atomic uint32_t opened;
 	uint64_t head;
 
+	choose_secret();
 	TAILQ_INIT(&l->far_free);
 	TAILQ_INIT(&l->leaving);
 	l->far = hp_meta_reserve(TABLE_BYTES);
@@ -101,7 +117,7 @@ static unsigned level_of(const struct hp_far *f)
 
 static uint64_t frame_hash(uint32_t peer, uint64_t addr, unsigned level)
 {
-	return hp_lend_hash(addr >> level, (uint64_t)peer << 8 | level);
+	return hp_lend_hash_foreign(addr >> level, (uint64_t)peer << 8 | level);
 }
 
 /* The number of frames that f touches, 1 or 2. */
@@ -153,7 +169,7 @@ struct hp_far *hp_far_find(hugepin_lend *l, uint32_t peer, uint64_t addr)
 
 struct hp_far *hp_far_by_ref(hugepin_lend *l, uint32_t peer, uint64_t ref)
 {
-	struct hp_link *at = hp_table_first(&l->by_ref, hp_lend_hash(ref, peer));
+	struct hp_link *at = hp_table_first(&l->by_ref, hp_lend_hash_foreign(ref, peer));
 
 	for (; at; at = hp_table_next(at)) {
 		struct hp_far *f = HP_OF(at, struct hp_far, by_ref);
@@ -194,6 +210,9 @@ struct hp_far *hp_far_reserve(hugepin_lend *l)
 {
 	struct hp_far *f = TAILQ_FIRST(&l->far_free);
 	uint32_t index;
+
+	if (l->far_count >= HP_REGIONS_MAX / 4) /* the table of regions is for the pins of all domains, too */
+		return NULL;
 
 	if (!f && l->far_used == l->far_opened) {
 		if (l->far_opened == HP_REGIONS_MAX ||
@@ -239,7 +258,7 @@ void hp_far_begin(hugepin_lend *l, struct hp_far *f, uint32_t peer, uint64_t bas
 	HP_WRITE(f->used, 1);
 	HP_WRITE(f->state, HP_FAR_LIVE);
 	f->ref = ref;
-	hp_table_add(&l->by_ref, &f->by_ref, hp_lend_hash(ref, peer));
+	hp_table_add(&l->by_ref, &f->by_ref, hp_lend_hash_foreign(ref, peer));
 	add_frames(l, f);
 	TAILQ_INSERT_TAIL(&l->peer[peer].far, f, order);
 	l->far_count++;
@@ -248,14 +267,19 @@ void hp_far_begin(hugepin_lend *l, struct hp_far *f, uint32_t peer, uint64_t bas
 	publish(l, f);
 }
 
+/* f is no key of the peer's any more. The next process with the peer's number may give the same ref. */
+static void forget(hugepin_lend *l, struct hp_far *f)
+{
+	l->peer[f->peer].stats.borrowed--;
+	l->peer[f->peer].stats.borrowed_bytes -= f->len;
+	hp_table_remove(&l->by_ref, &f->by_ref);
+}
+
 /* f is in none of the lists any more, and has no uses. */
 static void end(hugepin_lend *l, struct hp_far *f)
 {
-	if (f->state != HP_FAR_LOST) {
-		l->peer[f->peer].stats.borrowed--;
-		l->peer[f->peer].stats.borrowed_bytes -= f->len;
-	}
-	hp_table_remove(&l->by_ref, &f->by_ref);
+	if (f->state != HP_FAR_LOST)
+		forget(l, f);
 	l->far_count--;
 	hp_far_unreserve(l, f);
 }
@@ -296,10 +320,8 @@ unsigned hp_far_retire(hugepin_lend *l, struct hp_far **list, unsigned n, enum h
 		}
 		TAILQ_REMOVE(&l->peer[f->peer].far, f, order);
 		remove_frames(l, f);
-		if (state == HP_FAR_LOST) {
-			l->peer[f->peer].stats.borrowed--;
-			l->peer[f->peer].stats.borrowed_bytes -= f->len;
-		}
+		if (state == HP_FAR_LOST)
+			forget(l, f);
 		if (used) {
 			TAILQ_INSERT_TAIL(&l->leaving, f, order);
 			continue;
@@ -327,6 +349,8 @@ unsigned hp_far_give(hugepin_lend *l, uint32_t peer, uint64_t bytes, uint64_t *l
 			HP_WRITE(f->used, 0);
 			continue;
 		}
+		if (hp_counts_sum(f->index)) /* a glance saves the barrier */
+			continue;
 		list[n++] = f;
 		chosen += f->len;
 	}
@@ -375,8 +399,7 @@ void hp_far_lose(hugepin_lend *l, uint32_t peer)
 	TAILQ_FOREACH(f, &l->leaving, order)
 		if (f->peer == peer && f->state == HP_FAR_WANTED) {
 			HP_WRITE(f->state, HP_FAR_LOST);
-			l->peer[peer].stats.borrowed--;
-			l->peer[peer].stats.borrowed_bytes -= f->len;
+			forget(l, f);
 		}
 	while (!TAILQ_EMPTY(&l->peer[peer].far)) {
 		unsigned n = 0;

@@ -32,8 +32,10 @@ static bool is_peer(const hugepin_lend *l, uint32_t peer)
 
 static void enter(hugepin_lend *l)
 {
-	hp_lent_listen(l->domain);
+	bool settled = hp_lent_settle(l->domain);
+
 	hp_lock(&l->lock);
+	l->settled = settled;
 	if (hp_lend_attends(l, HP_ATTEND_NEWS))
 		hp_news_take(l);
 }
@@ -116,7 +118,7 @@ static HP_COLD int borrow(hugepin_lend *l, uint32_t peer, uint64_t addr, size_t 
 	if (!hp_counts_self && !hp_counts_adopt())
 		return -ENOMEM;
 	enter(l);
-	err = hp_borrow(l, peer, addr, len, data, token, ret_);
+	err = l->closing ? -ECANCELED : hp_borrow(l, peer, addr, len, data, token, ret_);
 	leave(l);
 	return err;
 }
@@ -254,7 +256,7 @@ int hugepin_lend_message(hugepin_lend *l, uint32_t peer, const void *msg, size_t
 	if (!hp_counts_self && !hp_counts_adopt())
 		return -ENOMEM;
 	enter(l);
-	if (l->peer[peer].gone) {
+	if (l->peer[peer].gone || l->peer[peer].lost || l->closing) {
 		leave(l);
 		return -ENOTCONN;
 	}
@@ -464,6 +466,7 @@ int hugepin_lend_close(hugepin_lend *l)
 		leave(l);
 		return -EBUSY;
 	}
+	l->closing = true; /* ready() may ask again */
 	for (uint32_t i = 0; i < l->attr.peers; i++)
 		hp_borrow_gone(l, i, -ECANCELED);
 	hp_serve_refuse_all(l);

@@ -103,6 +103,7 @@ struct hp_peer {
 	struct hp_far_list far; /* LIVE keys, those that were looked at longest ago first */
 	struct hp_asks asks;
 	struct hp_letters letters;
+	uint64_t letter_bytes; /* of these */
 	bool unsent; /* in lend.unsent: there are, or were, letters */
 	STAILQ_ENTRY(hp_peer) next_unsent;
 	struct hugepin_lend_stats stats;
@@ -141,6 +142,8 @@ struct hugepin_lend {
 	struct hp_lending lender;
 
 	struct hp_lock lock;
+	bool closing;
+	bool settled; /* this call has heard of all memory that went away before it */
 	struct hp_peer *peer;
 	/* Borrowed keys: places in `far` that exist, that were ever in use, that are free. */
 	uint32_t far_opened, far_used, far_count;

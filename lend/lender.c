@@ -5,7 +5,7 @@
 #include "base/base.h"
 #include "lend/bucket.h"
 
-enum { ROUNDS_MAX = 4, WANTS_MAX = 16 };
+enum { ROUNDS_MAX = 4, WANTS_MAX = 16, LOANS_OF_ALL = 2 };
 
 /* ------------------------------------------------------------------ opening */
 
@@ -483,6 +483,9 @@ struct hp_act hp_lender_step(struct hp_lending *ln, struct hp_question *q)
 	struct hp_bucket_name n;
 
 	hp_bucket_count(ln, q);
+	/* Each question gets a loan, also of what the peer has keys of. A peer that goes on and on gets no more. */
+	if (held / LOANS_OF_ALL > ln->lent_max)
+		return no(ENOBUFS);
 	b = find_lent(ln, q);
 	if (b)
 		return reserve_loan(ln) ? (struct hp_act){ .step = HP_STEP_LEND, .bucket = b } : no(ENOMEM);

@@ -1,12 +1,31 @@
 /*
  * Messages to peers. A message that send() has no room for is kept, and all later ones to that peer wait behind it.
- * Without memory to keep it the peer is lost, as by an error of send(): a message must not be left out. Call with the
- * lend's lock.
+ * Without memory to keep it the peer is lost, as by an error of send(): a message must not be left out. So is a peer
+ * that never takes its messages. Call with the lend's lock.
  */
 #include <errno.h>
 #include <string.h>
 
 #include "lend/lend.h"
+
+#define LETTER_BYTES ((uint64_t)1 << 20)
+
+static void drop_first(hugepin_lend *l, struct hp_peer *p)
+{
+	struct hp_letter *letter = STAILQ_FIRST(&p->letters);
+
+	STAILQ_REMOVE_HEAD(&p->letters, next);
+	l->letter_bytes -= sizeof *letter + letter->len;
+	p->letter_bytes -= sizeof *letter + letter->len;
+	free(letter);
+}
+
+/* The most that is kept for one peer: all questions that may be out, and many answers and recalls. A peer for which
+ * more is to be kept asks, and takes no answers. */
+static uint64_t letter_bytes_max(const hugepin_lend *l)
+{
+	return HP_ASKS_MAX * ((uint64_t)HUGEPIN_LEND_MESSAGE_MAX + l->attr.carry_max) + LETTER_BYTES;
+}
 
 /* No message reaches the peer any more. */
 static int lose(hugepin_lend *l, uint32_t peer, int err)
@@ -33,23 +52,21 @@ static void send_kept(hugepin_lend *l, uint32_t peer)
 	struct hp_peer *p = &l->peer[peer];
 	struct hp_letter *letter;
 
-	while ((letter = STAILQ_FIRST(&p->letters)) && send_now(l, peer, letter->bytes, letter->len) == 0) {
-		STAILQ_REMOVE_HEAD(&p->letters, next);
-		l->letter_bytes -= sizeof *letter + letter->len;
-		free(letter);
-	}
+	while ((letter = STAILQ_FIRST(&p->letters)) && send_now(l, peer, letter->bytes, letter->len) == 0)
+		drop_first(l, p);
 }
 
 static int keep(hugepin_lend *l, uint32_t peer, size_t len)
 {
 	struct hp_peer *p = &l->peer[peer];
-	struct hp_letter *letter = malloc(sizeof *letter + len);
+	struct hp_letter *letter;
 
-	if (!letter)
+	if (p->letter_bytes > letter_bytes_max(l) || !(letter = malloc(sizeof *letter + len)))
 		return lose(l, peer, -ENOMEM);
 	letter->len = len;
 	memcpy(letter->bytes, l->buf, len);
 	l->letter_bytes += sizeof *letter + len;
+	p->letter_bytes += sizeof *letter + len;
 	if (!p->unsent) {
 		p->unsent = true;
 		STAILQ_INSERT_TAIL(&l->unsent, p, next_unsent);
@@ -105,11 +122,6 @@ void hp_post_again(hugepin_lend *l)
 
 void hp_post_forget(hugepin_lend *l, uint32_t peer)
 {
-	struct hp_letter *letter;
-
-	while ((letter = STAILQ_FIRST(&l->peer[peer].letters))) {
-		STAILQ_REMOVE_HEAD(&l->peer[peer].letters, next);
-		l->letter_bytes -= sizeof *letter + letter->len;
-		free(letter);
-	}
+	while (!STAILQ_EMPTY(&l->peer[peer].letters))
+		drop_first(l, &l->peer[peer]);
 }

@@ -9,6 +9,8 @@
 #include "lend/lend.h"
 #include "reg/lent.h"
 
+enum { CARRIES_WAITING = 8 }; /* a peer's questions that carry most may wait, so many of them */
+
 HP_TLS bool hp_serve_pins;
 HP_TLS uint32_t hp_serve_ends;
 
@@ -129,12 +131,10 @@ static int write_memory(uint64_t addr, const void *data, size_t len)
 	int saved_errno = errno;
 	ssize_t written = process_vm_writev(getpid(), &from, 1, &to, 1, 0);
 
-	if (written < 0 && errno != EFAULT) { /* a filter of system calls refuses */
-		memcpy(to.iov_base, data, len);
-		written = (ssize_t)len;
-	}
-	errno = saved_errno;
-	return written == (ssize_t)len ? 0 : EFAULT;
+	int err = written == (ssize_t)len ? 0 : written < 0 && errno != EFAULT ? EOPNOTSUPP : EFAULT;
+
+	errno = saved_errno; /* EOPNOTSUPP: a filter of system calls refuses */
+	return err;
 }
 
 static void refuse(hugepin_lend *l, uint32_t peer, uint32_t number, int err)
@@ -182,7 +182,9 @@ static bool serve(hugepin_lend *l, struct hp_question *q)
 
 		switch (act.step) {
 		case HP_STEP_LEND:
-			err = lend_bucket(l, q, act.bucket);
+			/* what is lent already may be gone, and nobody may have said so */
+			err = l->settled ? 0 : EAGAIN;
+			err = err ? err : lend_bucket(l, q, act.bucket);
 			if (!err)
 				return true;
 			refuse(l, q->peer, q->number, err);
@@ -215,33 +217,6 @@ static bool serve(hugepin_lend *l, struct hp_question *q)
 	}
 }
 
-/* Serve the questions that wait, in their order. peer: whose, where each peer has a share of its own. */
-static void serve_waiting(hugepin_lend *l, uint32_t peer)
-{
-	struct hp_question *q;
-
-	while ((q = hp_lender_front(&l->lender, peer)) && serve(l, q)) {
-		hp_lender_unwait(&l->lender, q);
-		free(q);
-	}
-}
-
-/* Keep the question. False: it cannot wait. */
-static bool keep(hugepin_lend *l, const struct hp_question *q)
-{
-	struct hp_question *kept;
-
-	if (!hp_lender_may_wait(&l->lender, q, l->attr.carry_max) || !(kept = malloc(sizeof *kept + q->carried)))
-		return false;
-	*kept = *q;
-	if (q->carried) {
-		memcpy(kept + 1, q->carry, q->carried);
-		kept->carry = kept + 1;
-	}
-	hp_lender_wait(&l->lender, kept);
-	return true;
-}
-
 /* What may be lent around the address: 0 and its range in q, or a number of errno. */
 static int ask_program(hugepin_lend *l, struct hp_question *q)
 {
@@ -262,6 +237,40 @@ static int ask_program(hugepin_lend *l, struct hp_question *q)
 	q->buffer = (uintptr_t)buffer.iov_base;
 	q->buffer_end = q->buffer + buffer.iov_len;
 	return q->addr >= q->buffer && q->addr < q->buffer_end ? 0 : EACCES;
+}
+
+/* Serve the questions that wait, in their order. peer: whose, where each peer has a share of its own. */
+static void serve_waiting(hugepin_lend *l, uint32_t peer)
+{
+	struct hp_question *q;
+
+	while ((q = hp_lender_front(&l->lender, peer))) {
+		int err = ask_program(l, q); /* the program may have withdrawn the buffer meanwhile */
+
+		if (err)
+			refuse(l, q->peer, q->number, err);
+		else if (!serve(l, q))
+			return;
+		hp_lender_unwait(&l->lender, q);
+		free(q);
+	}
+}
+
+/* Keep the question. False: it cannot wait. */
+static bool keep(hugepin_lend *l, const struct hp_question *q)
+{
+	struct hp_question *kept;
+
+	if (!hp_lender_may_wait(&l->lender, q, CARRIES_WAITING * l->attr.carry_max) ||
+	    !(kept = malloc(sizeof *kept + q->carried)))
+		return false;
+	*kept = *q;
+	if (q->carried) {
+		memcpy(kept + 1, q->carry, q->carried);
+		kept->carry = kept + 1;
+	}
+	hp_lender_wait(&l->lender, kept);
+	return true;
 }
 
 int hp_serve_asked(hugepin_lend *l, uint32_t peer, const struct hp_wire *w)

@@ -18,6 +18,18 @@ static inline uint64_t hp_lend_hash(uint64_t a, uint64_t b)
 	return (a ^ (b << 32 | b >> 32) * UINT64_C(0xff51afd7ed558ccd)) * UINT64_C(0x9e3779b97f4a7c15);
 }
 
+/* The same for words that peers choose: by a secret, so that they cannot choose words that fill one chain. */
+extern uint64_t hp_lend_secret;
+
+static inline uint64_t hp_lend_hash_foreign(uint64_t a, uint64_t b)
+{
+	uint64_t h = a ^ hp_lend_secret ^ (b << 32 | b >> 32) * UINT64_C(0xff51afd7ed558ccd);
+
+	h = (h ^ h >> 32) * UINT64_C(0xd6e8feb86659fd93); /* mixes as the finalizers of hash functions do */
+	h = (h ^ h >> 32) * UINT64_C(0xd6e8feb86659fd93);
+	return h ^ h >> 32;
+}
+
 struct hp_link {
 	struct hp_link *next;
 	uint64_t hash;

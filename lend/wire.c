@@ -90,7 +90,7 @@ static bool read_fixed(struct hp_wire *w, const unsigned char *at)
 		w->bytes = get64(at);
 		return w->number && !w->n && !w->flags;
 	default: /* RETURN */
-		return !(w->flags & ~HP_WIRE_MORE) && (w->number || (w->n && !w->flags));
+		return !(w->flags & ~HP_WIRE_MORE) && (w->number || !w->flags) && (w->n || (w->number && !w->flags));
 	}
 }
 

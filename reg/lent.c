@@ -9,6 +9,7 @@
 #include "reg/domains.h"
 #include "reg/gone.h"
 #include "reg/region.h"
+#include "reg/uffd.h"
 
 int hp_lent_set(hugepin_domain *d, const struct hp_lender *lender, void *arg)
 {
@@ -16,6 +17,8 @@ int hp_lent_set(hugepin_domain *d, const struct hp_lender *lender, void *arg)
 
 	if (!d || d->pid != getpid())
 		return -EINVAL;
+	if (d->opener_only)
+		return -EOPNOTSUPP;
 	hp_lock(&d->lock);
 	if (d->lender) {
 		err = -EBUSY;
@@ -32,6 +35,16 @@ void hp_lent_clear(hugepin_domain *d)
 	hp_lock(&d->lock);
 	d->lender = NULL;
 	hp_unlock(&d->lock);
+}
+
+bool hp_lent_settle(hugepin_domain *d)
+{
+	bool settled = !d->watched || hp_uffd_settle(0);
+
+	if (hp_attention_is(d, HP_BUSY))
+		hp_uffd_wait();
+	hp_lent_listen(d);
+	return settled;
 }
 
 void hp_lent_listen(hugepin_domain *d)
@@ -85,8 +98,7 @@ void hp_lent_drop(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t e
 	struct hp_region *r = &hp_regions[region];
 
 	hp_lock(&d->lock);
-	if (hp_region_is(r, d, HP_REGION_LIVE) && r->start == start && r->end == end && hp_region_is_idle(r) &&
-	    hp_domain_may_register(d))
+	if (hp_region_is(r, d, HP_REGION_LIVE) && r->start == start && r->end == end && hp_region_is_idle(r))
 		hp_region_release(d, r, HP_EVICTED_BUDGET);
 	hp_unlock(&d->lock);
 }

@@ -3,7 +3,6 @@
  */
 #include "reg/lent.h"
 
-#include <pthread.h>
 #include <sys/wait.h>
 
 #include "tests/unit/pin.h"
@@ -75,12 +74,9 @@ static struct given lend_once(hugepin_domain *d, char *p)
 	return g;
 }
 
-static void *drop(void *given)
+static void drop(const struct given *g)
 {
-	struct given *g = given;
-
 	hp_lent_drop(g->d, g->region, g->start, g->end);
-	return NULL;
 }
 
 TEST(a_domain_has_one_lend)
@@ -172,23 +168,14 @@ TEST(what_was_used_since_is_kept_though_the_clock_has_passed_over_it)
 	close_lent(d);
 }
 
-TEST(only_the_opener_drops_where_the_device_wants_it)
+TEST(where_only_the_opener_registers_there_is_no_lend)
 {
 	hugepin_domain *d;
-	struct given g;
-	pthread_t t;
-	char *p = map(MIB);
 
 	device_reset(&device);
 	device.limits.flags = HUGEPIN_LIMIT_OPENER;
 	d = open_as(HUGEPIN_POLICY_LRU, 0, 0);
-	g = lend_once(d, p);
-	EXPECT_EQ(pthread_create(&t, NULL, drop, &g), 0);
-	pthread_join(t, NULL);
-	EXPECT_EQ(device.regs, 1);
-	drop(&g);
-	EXPECT_EQ(device.regs, 0);
-	munmap(p, MIB);
+	EXPECT_EQ(hp_lent_set(d, &lender, &last), -EOPNOTSUPP);
 	close_empty(&device, d);
 }
 

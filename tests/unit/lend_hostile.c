@@ -1,0 +1,178 @@
+/*
+ * Peers that mean harm, and programs that change their minds: what a lend keeps for a peer has a limit, what is offered no
+ * more is not lent, and what is closed does nothing.
+ */
+#include "tests/unit/lend.h"
+
+static unsigned char buf[512];
+
+static int hand_in(unsigned i, uint32_t peer, const struct hp_wire *w)
+{
+	return hugepin_lend_message(node[i].lend, peer, buf, hp_wire_write(buf, w));
+}
+
+static int send_nowhere(void *arg, uint32_t peer, const void *msg, size_t len)
+{
+	(void)arg, (void)peer, (void)msg, (void)len;
+	return 0;
+}
+
+static int send_never(void *arg, uint32_t peer, const void *msg, size_t len)
+{
+	(void)arg, (void)peer, (void)msg, (void)len;
+	return -EAGAIN;
+}
+
+/* Node 0, which sends by that function. */
+static void open_alone(int (*send)(void *, uint32_t, const void *, size_t))
+{
+	struct hugepin_lend_attr attr = attr_of(HUGEPIN_LEND_POOL, 4 * MIB, MIB);
+
+	attr.send = send;
+	T_DOMAIN_BEGINS();
+	open_node(0, MIB, 64 * MIB, &attr);
+}
+
+static void close_alone(void)
+{
+	hugepin_lend_gone(node[0].lend, 1);
+	close_node(0);
+}
+
+TEST(a_question_that_waited_is_asked_of_the_program_again)
+{
+	struct hugepin_far key = { 0 };
+
+	open_nodes(3, HUGEPIN_LEND_POOL, MIB, 128 * KIB, 4096); /* room for one bucket */
+	key = borrow(1, node[0].memory, 1);
+	EXPECT_EQ(hugepin_lend_done(node[1].lend, &key), 0);
+	EXPECT_EQ(hugepin_lend_put(node[2].lend, 0, (uintptr_t)node[0].memory + 512 * KIB, "put", 4, &place[0], &key), 0);
+	EXPECT_EQ(deliver(2, 0), 0);
+	EXPECT_EQ(node[2].answers, 0); /* node 1 is asked for room */
+	node[0].offer_error = -EACCES;
+	strcpy(node[0].memory + 512 * KIB, "private");
+	deliver_all();
+	EXPECT_EQ(node[2].answers, 1);
+	EXPECT_EQ(node[2].answer[0].err, -EACCES);
+	EXPECT(!strcmp(node[0].memory + 512 * KIB, "private"));
+	close_nodes(3);
+}
+
+TEST(a_peer_that_asks_for_the_same_again_and_again_gets_no_more_loans)
+{
+	struct hp_wire w = { .type = HP_WIRE_ASK, .len = 1 };
+
+	open_alone(send_nowhere);
+	w.addr = (uintptr_t)node[0].memory;
+	for (w.number = 1; w.number <= 100000; w.number++)
+		if (!EXPECT_EQ(hand_in(0, 1, &w), 0))
+			break;
+	EXPECT(lend_stats(0, 1).lent > 8 && lend_stats(0, 1).lent_bytes <= 3 * 4 * MIB);
+	EXPECT(lend_stats(0, HUGEPIN_LEND_ALL).table_bytes < MIB);
+	close_alone();
+}
+
+TEST(a_peer_that_takes_no_message_is_lost)
+{
+	struct hp_wire w = { .type = HP_WIRE_ASK, .addr = 4096, .len = 1, .number = 1 };
+
+	open_alone(send_never);
+	node[0].offer_error = -EACCES;
+	while (w.number < 1000000 && hand_in(0, 1, &w) == 0)
+		w.number++;
+	EXPECT(w.number > 1000 && w.number < 100000);
+	EXPECT_EQ(hand_in(0, 1, &w), -ENOTCONN);
+	EXPECT(lend_stats(0, HUGEPIN_LEND_ALL).table_bytes < 4 * MIB);
+	close_alone();
+}
+
+TEST(an_answer_without_end_is_no_message)
+{
+	struct hp_wire w = { .type = HP_WIRE_RETURN, .number = 1, .flags = HP_WIRE_MORE };
+
+	open_alone(send_nowhere);
+	EXPECT_EQ(hand_in(0, 1, &w), -EILSEQ);
+	close_alone();
+}
+
+static int lend_to_us(uint64_t addr, uint64_t ref)
+{
+	struct hp_wire w = { .type = HP_WIRE_LEND, .addr = addr, .len = 4096, .ref = ref, .share = UINT64_MAX };
+	struct hugepin_far key;
+
+	EXPECT_EQ(hugepin_lend_key(node[0].lend, 1, addr, 1, &place[0], &key), 0);
+	w.number = node[0].lend->peer[1].ask_last;
+	return hand_in(0, 1, &w);
+}
+
+/* So many that the table of refs grows, and its chains turn round. */
+TEST(a_key_of_a_process_that_is_gone_hides_no_key_of_the_next_one)
+{
+	enum { KEYS = 16 };
+	struct hp_wire w = { .type = HP_WIRE_RECALL, .n = KEYS };
+	struct hugepin_far held, key;
+
+	open_alone(send_nowhere);
+	EXPECT_EQ(lend_to_us(1 << 24, 1 << 24), 0);
+	held = node[0].answer[0].key;
+	EXPECT_EQ(hugepin_lend_gone(node[0].lend, 1), 0);
+	EXPECT_EQ(hugepin_lend_again(node[0].lend, 1), 0);
+	for (uint64_t i = 1; i <= KEYS; i++) {
+		EXPECT_EQ(lend_to_us(i << 24, i << 24), 0);
+		w.refs[i - 1] = i << 24;
+	}
+	for (unsigned i = 1; i < node[0].answers; i++) {
+		key = node[0].answer[i].key;
+		EXPECT_EQ(hugepin_lend_done(node[0].lend, &key), 0);
+	}
+	EXPECT_EQ(hand_in(0, 1, &w), 0);
+	EXPECT_EQ(lend_stats(0, 1).borrowed, 0);
+	EXPECT_EQ(hugepin_lend_done(node[0].lend, &held), 0);
+	close_alone();
+}
+
+static int asked_again, handed_in;
+
+static void ask_again(void *arg, void *token, int err, const struct hugepin_far *key)
+{
+	const struct hp_wire w = { .type = HP_WIRE_ASK, .addr = (uintptr_t)node[0].memory, .len = 1, .number = 1 };
+	struct node *n = arg;
+	struct hugepin_far again;
+
+	(void)token, (void)key;
+	EXPECT_EQ(err, -ECANCELED);
+	asked_again = hugepin_lend_key(n->lend, 2, 0x100000, 1, &place[1], &again);
+	handed_in = hand_in(0, 1, &w);
+}
+
+TEST(while_a_lend_is_closed_it_neither_asks_nor_lends)
+{
+	struct hugepin_lend_attr attr = attr_of(HUGEPIN_LEND_POOL, 4 * MIB, MIB);
+	struct hugepin_far key;
+
+	attr.send = send_nowhere;
+	attr.ready = ask_again;
+	T_DOMAIN_BEGINS();
+	open_node(0, MIB, 64 * MIB, &attr);
+	EXPECT_EQ(hugepin_lend_key(node[0].lend, 2, 0x100000, 1, &place[0], &key), 0);
+	close_node(0); /* nothing is left with the device */
+	EXPECT_EQ(asked_again, -ECANCELED);
+	EXPECT_EQ(handed_in, -ENOTCONN);
+}
+
+TEST(where_only_the_opener_registers_nothing_is_lent)
+{
+	struct hugepin_lend_attr attr = attr_of(HUGEPIN_LEND_POOL, 4 * MIB, MIB);
+	struct hugepin_attr d_attr = { .size = sizeof d_attr };
+	struct device device;
+	hugepin_domain *d = NULL;
+	hugepin_lend *l = NULL;
+
+	device_reset(&device);
+	device.limits.flags = HUGEPIN_LIMIT_OPENER;
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &d_attr, &d), 0);
+	EXPECT_EQ(hugepin_lend_open(d, &attr, NULL, &l), -EOPNOTSUPP);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+}
+
+T_MAIN
