@@ -37,24 +37,29 @@ void hp_lent_clear(hugepin_domain *d)
 	hp_unlock(&d->lock);
 }
 
+static void hear(hugepin_domain *d)
+{
+	hp_lock(&d->lock);
+	hp_gone_drain(d);
+	hp_region_deregister_dead(d);
+	hp_unlock(&d->lock);
+}
+
+void hp_lent_listen(hugepin_domain *d)
+{
+	if (hp_attention_is(d, HP_PENDING))
+		hear(d);
+}
+
+/* Another thread may have drained the queue, and not told the lend yet. That thread has the lock until it has. */
 bool hp_lent_settle(hugepin_domain *d)
 {
 	bool settled = !d->watched || hp_uffd_settle(0);
 
 	if (hp_attention_is(d, HP_BUSY))
 		hp_uffd_wait();
-	hp_lent_listen(d);
+	hear(d);
 	return settled;
-}
-
-void hp_lent_listen(hugepin_domain *d)
-{
-	if (!hp_attention_is(d, HP_PENDING))
-		return;
-	hp_lock(&d->lock);
-	hp_gone_drain(d);
-	hp_region_deregister_dead(d);
-	hp_unlock(&d->lock);
 }
 
 uint64_t hp_lent_budget(const hugepin_domain *d)

@@ -12,13 +12,13 @@
 
 /* Hear of memory that went away: the watcher has queued it, and in a program of one thread only pins look. listen()
  * takes nanoseconds if there is none, else the domain's lock. settle() also asks the kernel, as a hit on foreign memory
- * does: memory may be gone whose event was not read yet. Waits some milliseconds at most. False: memory goes on changing,
- * so nothing that is registered may be trusted now. */
+ * does: memory may be gone whose event was not read yet. Takes the domain's lock. Waits some milliseconds at most.
+ * False: memory goes on changing, so nothing that is registered may be trusted now. */
 void hp_lent_listen(hugepin_domain *d);
 bool hp_lent_settle(hugepin_domain *d);
 
-/* Set the domain's lend. 0; -EBUSY: the domain has one; -EOPNOTSUPP: only one thread may register; -EINVAL: NULL, closed, or the parent process's. clear: from the
- * return on no function is called. */
+/* Set the domain's lend. 0; -EBUSY: the domain has one; -EOPNOTSUPP: only one thread may register; -EINVAL: NULL,
+ * closed, or the parent process's. clear: from the return on no function is called. */
 int hp_lent_set(hugepin_domain *d, const struct hp_lender *lender, void *arg);
 void hp_lent_clear(hugepin_domain *d);
 

@@ -145,13 +145,15 @@ static inline struct hugepin_lend_attr attr_of(uint32_t policy, uint64_t lent_ma
 }
 
 /* A node that offers `offered` bytes. budget: its domain's. */
+static uint32_t node_watch __attribute__((unused)) = HUGEPIN_WATCH_PROGRAM;
+
 static inline struct node *open_node(unsigned i, size_t offered, uint64_t budget,
 				     const struct hugepin_lend_attr *lend_attr)
 {
 	struct hugepin_attr attr = { .size = sizeof attr,
 				     .policy = HUGEPIN_POLICY_LRU,
 				     .pinned_bytes_max = budget,
-				     .watch = HUGEPIN_WATCH_PROGRAM };
+				     .watch = node_watch };
 	struct node *n = &node[i];
 
 	memset(n, 0, sizeof *n);

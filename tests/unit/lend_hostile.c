@@ -160,6 +160,50 @@ TEST(while_a_lend_is_closed_it_neither_asks_nor_lends)
 	EXPECT_EQ(handed_in, -ENOTCONN);
 }
 
+/* The kernel's event is read before munmap returns, but the service thread may be about to tell the lend. */
+TEST(memory_that_was_unmapped_and_mapped_anew_is_lent_by_another_key)
+{
+	const struct hugepin_lend_attr attr = attr_of(HUGEPIN_LEND_POOL, 8 * MIB, MIB);
+	struct hugepin_far key = { 0 };
+	unsigned stale = 0;
+
+	T_DOMAIN_BEGINS();
+	node_watch = HUGEPIN_WATCH_KERNEL;
+	for (unsigned i = 0; i < 3; i++)
+		open_node(i, MIB, 64 * MIB, &attr);
+	node_watch = HUGEPIN_WATCH_PROGRAM;
+	for (unsigned round = 0; round < 100 && !t_failures; round++) {
+		char *p = node[0].memory;
+		uint32_t rkey;
+
+		key = borrow(1, p + 200 * KIB, 1);
+		rkey = key.rkey;
+		EXPECT_EQ(hugepin_lend_done(node[1].lend, &key), 0);
+		EXPECT(mmap(p, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
+		node[2].answers = 0;
+		EXPECT_EQ(hugepin_lend_put(node[2].lend, 0, (uintptr_t)p + 200 * KIB, "new", 4, &place[0], &key), 0);
+		EXPECT(deliver(2, 0) == 0 && deliver(0, 2) == 0);
+		if (!EXPECT(node[2].answers == 1 && !node[2].answer[0].err))
+			break;
+		key = node[2].answer[0].key;
+		stale += key.rkey == rkey;
+		EXPECT_EQ(hugepin_lend_done(node[2].lend, &key), 0);
+		deliver_all();
+		hugepin_lend_gone(node[0].lend, 1); /* neither has a key in the next round */
+		hugepin_lend_gone(node[0].lend, 2);
+		hugepin_lend_gone(node[1].lend, 0);
+		hugepin_lend_gone(node[2].lend, 0);
+		forget_messages();
+		hugepin_lend_again(node[0].lend, 1);
+		hugepin_lend_again(node[0].lend, 2);
+		hugepin_lend_again(node[1].lend, 0);
+		hugepin_lend_again(node[2].lend, 0);
+	}
+	EXPECT_EQ(stale, 0);
+	for (unsigned i = 0; i < 3; i++)
+		close_node(i);
+}
+
 TEST(where_only_the_opener_registers_nothing_is_lent)
 {
 	struct hugepin_lend_attr attr = attr_of(HUGEPIN_LEND_POOL, 4 * MIB, MIB);
