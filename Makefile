@@ -51,7 +51,7 @@ FLAGS_dropin := $(FLAGS_base)
 # A pin's call site is found from the functions that the public one ends in, hits and misses alike.
 FLAGS_reg := $(FLAGS_base) -foptimize-sibling-calls
 # Probes lie below these (base/probe.h), and a call site above: the kernel finds it by frame pointers. None is on a path of hits.
-$(addprefix $(BUILD)/,$(addprefix reg/,cover.o domain.o domains.o gone.o helper.o region.o) dropin/unmap.o): FLAGS += -fno-omit-frame-pointer
+$(addprefix $(BUILD)/,$(addprefix reg/,cover.o domain.o domains.o gone.o helper.o region.o register.o) dropin/unmap.o): FLAGS += -fno-omit-frame-pointer
 # Call sites are seen through it.
 FLAGS_sge := $(FLAGS_base) -fno-omit-frame-pointer
 FLAGS_hooks := $(FLAGS_base)

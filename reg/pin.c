@@ -716,8 +716,11 @@ int hp_pin_locked(hugepin_domain *d, const void *addr, size_t len, unsigned acce
 {
 	uint64_t registered = d->stats.registered;
 	struct hp_region *r;
-	int err = hp_cover_pin(d, addr, len, access & d->access_mask, once, &r);
+	int err;
 
+	/* Have a frame pointer here: by frame pointers the kernel leads from a probe below to the call site. */
+	__asm__ volatile("" : : "r"(__builtin_frame_address(0)));
+	err = hp_cover_pin(d, addr, len, access & d->access_mask, once, &r);
 	if (err)
 		HP_DSTAT(d, nobufs, err == -ENOBUFS);
 	else

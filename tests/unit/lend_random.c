@@ -495,8 +495,10 @@ static void take_down(unsigned a, unsigned b)
 
 static void tell_gone(unsigned i, unsigned peer)
 {
+	int expected = node[i].lend->peer[peer].gone ? -EALREADY : 0;
+
 	if (is_down(i, peer))
-		EXPECT_EQ(hugepin_lend_gone(node[i].lend, peer), node[i].lend->peer[peer].gone ? -EALREADY : 0);
+		EXPECT_EQ(hugepin_lend_gone(node[i].lend, peer), expected);
 }
 
 static void bring_up(unsigned a, unsigned b)
