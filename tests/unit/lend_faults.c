@@ -60,7 +60,6 @@ static bool went(int r)
 static void scenario(void)
 {
 	struct hugepin_far key;
-	unsigned done = 0;
 
 	for (unsigned i = 0; i < 24; i++) {
 		char *at = node[0].memory + i % 12 * 128 * KIB;
@@ -86,7 +85,6 @@ static void scenario(void)
 			went(hugepin_lend_progress(node[k].lend));
 		}
 		went(hugepin_lend_progress(node[0].lend));
-		done++;
 	}
 	node[0].send_error = node[1].send_error = 0;
 }
