@@ -17,8 +17,6 @@
 #include "reg/lent.h"
 #include "reg/pin.h"
 
-#define ACCESS_REMOTE ((unsigned)(HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE | HUGEPIN_REMOTE_ATOMIC))
-
 /* Whether the lend is this process's. */
 static inline bool is_ours(const hugepin_lend *l)
 {
@@ -344,7 +342,7 @@ static int check_attr(hugepin_domain *d, struct hugepin_lend_attr *a)
 	uint64_t budget = hp_lent_budget(d), sum;
 
 	if (!a->send || !a->ready || (!a->offer && hp_lent_exact(d)) || !a->peers || a->policy > HUGEPIN_LEND_STATIC ||
-	    a->access & ~ACCESS_REMOTE || a->carry_max > HP_WIRE_CARRY_MAX)
+	    a->access & ~HP_ACCESS_REMOTE || a->carry_max > HP_WIRE_CARRY_MAX)
 		return -EINVAL;
 	if (budget >= UINT64_MAX - 1)
 		budget = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);

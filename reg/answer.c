@@ -16,9 +16,6 @@
 #include "reg/request.h"
 #include "reg/uffd.h"
 
-/* If a domain's lock stays taken, its requests wait for this long, since the service thread serves all domains. */
-#define BUSY_AGAIN_NS UINT64_C(10000000)
-
 static void tell(hugepin_domain *d, const struct hp_request *q, int err, struct hugepin_pin *pin)
 {
 	if (q->done)
@@ -56,7 +53,7 @@ static bool answer_all(void)
 	bool busy = false;
 
 	hp_domains_each_held(answer_one, &busy);
-	hp_request_job.again_ns = busy ? hp_clock_ns() + BUSY_AGAIN_NS : 0;
+	hp_request_job.again_ns = busy ? hp_clock_ns() + HP_BUSY_AGAIN_NS : 0;
 	return false;
 }
 

@@ -64,8 +64,10 @@ void hp_domains_thread_ends(void);
 /* Whether this thread may call the backend. */
 bool hp_domain_may_register(const hugepin_domain *d);
 
-/* For the service thread: take the domain's lock. False: the lock's holder is in a call of a slow device. */
+/* For the service thread: take the domain's lock. False: the lock's holder is in a call of a slow device. Then leave the
+ * domain alone for so long, since the service thread serves all domains. */
 bool hp_domain_lock_soon(hugepin_domain *d);
+#define HP_BUSY_AGAIN_NS UINT64_C(10000000)
 
 /* Whether the interposed calls of libhugepin-malloc.so announce unmappings (unmapping.h). */
 extern bool hp_sees_unmaps __attribute__((visibility("hidden")));

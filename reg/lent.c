@@ -77,11 +77,6 @@ bool hp_lent_access(const hugepin_domain *d, unsigned access)
 	return !(access & ~d->access_mask);
 }
 
-uint32_t hp_lent_number(const hugepin_domain *d)
-{
-	return d->number;
-}
-
 void hp_lent_range(uint32_t region, uint64_t *ret_start, uint64_t *ret_end)
 {
 	*ret_start = hp_regions[region].start;

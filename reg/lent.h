@@ -25,10 +25,9 @@ void hp_lent_clear(hugepin_domain *d);
 /* The budget in bytes; UINT64_MAX - 1 or more: none. */
 uint64_t hp_lent_budget(const hugepin_domain *d);
 
-/* Whether the domain's remote pins open their exact pages; whether its device has this access; its number. */
+/* Whether the domain's remote pins open their exact pages; whether its device has this access. */
 bool hp_lent_exact(const hugepin_domain *d);
 bool hp_lent_access(const hugepin_domain *d, unsigned access);
-uint32_t hp_lent_number(const hugepin_domain *d);
 
 /* The registered range of a region that the caller has a pin of. */
 void hp_lent_range(uint32_t region, uint64_t *ret_start, uint64_t *ret_end);

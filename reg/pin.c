@@ -183,25 +183,14 @@ HP_COLD void hp_count_back(struct hp_counts *counts, uint32_t index)
 #define IS_TO_ASK(hit) ((hit) < -(int)HP_REGIONS_MAX)
 #define INDEX_TO_ASK(hit) ((uint32_t)-(hit) - HP_REGIONS_MAX)
 
-/* The base pages that a range touches. last_page() is behind the last one. */
-static inline uintptr_t first_page(uintptr_t addr)
-{
-	return addr & -HP_BASE_PAGE;
-}
-
-static inline uintptr_t last_page(uintptr_t addr, size_t len)
-{
-	return (addr + len + HP_BASE_PAGE - 1) & -HP_BASE_PAGE;
-}
-
 /* Whether a region of this range and access serves a pin. exact: the pin must get a region of just its own pages, with
  * just its own access (state.h). */
 static inline __attribute__((always_inline)) bool serves(uintptr_t start, uintptr_t end, unsigned has, uintptr_t addr,
 							 size_t len, unsigned access, bool exact)
 {
 	if (exact)
-		return start == first_page(addr) && end == last_page(addr, len) && len - 1 < end - addr &&
-		       has == access;
+		return start == (addr & -HP_BASE_PAGE) && end == hp_round_up(addr + len, HP_BASE_PAGE) &&
+		       len - 1 < end - addr && has == access;
 	return addr >= start && addr < end && len - 1 < end - addr && !(access & ~has);
 }
 
@@ -292,7 +281,7 @@ static inline __attribute__((always_inline)) int pin_by_exact(hugepin_domain *d,
 	uint64_t hash;
 
 	access |= d->access_least;
-	hash = hp_lookup_exact(first_page(addr), last_page(addr, len), access);
+	hash = hp_lookup_exact(addr & -HP_BASE_PAGE, hp_round_up(addr + len, HP_BASE_PAGE), access);
 	if (HP_UNLIKELY(!hp_counts_self))
 		return -ENOENT;
 	return pin_by_lookup(d, hash, addr, len, access, ret_, later || hp_in_span(d, addr), true);

@@ -12,10 +12,6 @@
 #include "reg/helper.h"
 #include "reg/region.h"
 
-/* If a domain's lock stays taken, the service thread leaves the domain alone for this long, since it serves all
- * domains. */
-#define BUSY_AGAIN_NS UINT64_C(10000000)
-
 /* ------------------------------------------------------------------ domains */
 
 static void make_present(const struct hp_prefetch *p)
@@ -62,7 +58,7 @@ static bool serve_all(void)
 	bool busy = false;
 
 	hp_domains_each_held(serve_one, &busy);
-	hp_domains_job.again_ns = busy ? hp_clock_ns() + BUSY_AGAIN_NS : 0;
+	hp_domains_job.again_ns = busy ? hp_clock_ns() + HP_BUSY_AGAIN_NS : 0;
 	return false;
 }
 
@@ -85,7 +81,7 @@ static void help_one(hugepin_domain *d, void *round)
 	now->news.any |= news.any;
 	now->news.crowded |= news.crowded;
 	if (news.busy)
-		now->next_ns = HP_MIN(now->next_ns, hp_clock_ns() + BUSY_AGAIN_NS);
+		now->next_ns = HP_MIN(now->next_ns, hp_clock_ns() + HP_BUSY_AGAIN_NS);
 	else if (!d->own_clock) /* if the backend has a clock of its own, its owner has to wake us */
 		now->next_ns = HP_MIN(now->next_ns, due_ns);
 	else if (news.crowded)
