@@ -103,34 +103,56 @@ fi
 
 # ------------------------------------------------------------------ bpftrace
 
-# trace_once SCRIPT: its output while the program ran, in $t/SCRIPT.
-trace_once()
+# within SECONDS COMMAND...: whether the command succeeds by then; tried each tenth of a second.
+within()
 {
-	local tracer tries=0 status
-	bpftrace "$top/contrib/bpftrace/$1.bt" "$library" >"$t/$1" 2>"$t/$1.errors" &
-	tracer=$!
-	until grep -q '^Tracing' "$t/$1"; do
-		if ! kill -0 $tracer 2>/dev/null || [ $((tries++)) = 1000 ]; then
-			kill $tracer 2>/dev/null
-			cat "$t/$1.errors"
-			return 1
-		fi
+	local tries=0
+	until "${@:2}"; do
+		[ $((tries++)) -lt $(($1 * 10)) ] || return 1
 		sleep 0.1
 	done
+}
+has_ended() { ! kill -0 "$1" 2>/dev/null; }
+traces_or_ended() { grep -q '^Tracing' "$t/$1" || has_ended "$2"; }
+# trace_once SCRIPT: its output while the program ran, in $t/SCRIPT. 3: bpftrace began or ended too late.
+trace_once()
+{
+	local tracer program ended status=0
+	bpftrace "$top/contrib/bpftrace/$1.bt" "$library" >"$t/$1" 2>"$t/$1.errors" &
+	tracer=$!
+	if ! within 30 traces_or_ended "$1" $tracer || ! grep -q '^Tracing' "$t/$1"; then
+		has_ended $tracer || status=3
+		kill -KILL $tracer 2>/dev/null
+		wait $tracer
+		cat "$t/$1.errors"
+		return $((status ? status : 1))
+	fi
 	# The program waits until the tracer has ended: call sites have names while it runs.
 	rm -f "$t/$1.fifo" "$t/$1.known"
 	mkfifo "$t/$1.fifo"
 	"$t/known" wait <"$t/$1.fifo" >"$t/$1.known" &
+	program=$!
 	exec 3>"$t/$1.fifo"
-	tries=0
-	until grep -q '^again closed' "$t/$1.known" || [ $((tries++)) = 600 ]; do sleep 0.1; done
+	within 60 grep -q '^again closed' "$t/$1.known" || { echo 'the program does not come to its end'; status=1; }
 	sleep 1.5 # a line of heap.bt is printed each second
 	kill -INT $tracer
+	# A bpftrace that waits for ever would keep the program, too: uprobes leave with the tracer.
+	within 30 has_ended $tracer || { status=3; kill -KILL $tracer; }
 	wait $tracer
-	status=$?
+	ended=$?
+	if [ $status = 0 ] && [ $ended != 0 ]; then
+		echo "bpftrace ended with status $ended"
+		cat "$t/$1.errors"
+		status=1
+	fi
 	exec 3>&-
-	wait
-	[ $status = 0 ] || { echo "bpftrace ended with status $status"; cat "$t/$1.errors"; }
+	if ! within 30 has_ended $program; then
+		echo 'the program does not end'
+		! command -v gdb >/dev/null || gdb -batch -nx -p $program -ex 'thread apply all backtrace' 2>&1 | tail -40
+		kill -KILL $program
+		status=1
+	fi
+	wait $program
 	return $status
 }
 # Under load bpftrace 0.17 loses descriptors of its own maps, now and then, before it prints them. It prints a part only, and may
@@ -142,11 +164,15 @@ is_partial()
 	for map in "${@:2}"; do grep -q "^@${map}[:[]" "$t/$1" || return 0; done
 	return 1
 }
-# trace SCRIPT MAP...: again while the trace lacks one of these maps.
+# trace SCRIPT MAP...: again while the trace lacks one of these maps, or bpftrace was late.
 trace()
 {
-	local tries=0
-	while trace_once "$1" || return; is_partial "$@" && [ $((tries++)) -lt 5 ]; do :; done
+	local tries=0 status
+	while :; do
+		trace_once "$1"
+		status=$?
+		{ [ $status = 3 ] || { [ $status = 0 ] && is_partial "$@"; }; } && [ $((tries++)) -lt 3 ] || return $status
+	done
 }
 # values SCRIPT MAP...: "MAP WORD VALUE", or "MAP VALUE" of a map without words.
 values()
