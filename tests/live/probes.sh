@@ -121,7 +121,7 @@ trace_once()
 	bpftrace "$top/contrib/bpftrace/$1.bt" "$library" >"$t/$1" 2>"$t/$1.errors" &
 	tracer=$!
 	if ! within 30 traces_or_ended "$1" $tracer || ! grep -q '^Tracing' "$t/$1"; then
-		has_ended $tracer || status=3
+		has_ended $tracer || { echo 'bpftrace does not begin'; status=3; }
 		kill -KILL $tracer 2>/dev/null
 		wait $tracer
 		cat "$t/$1.errors"
@@ -136,8 +136,11 @@ trace_once()
 	within 60 grep -q '^again closed' "$t/$1.known" || { echo 'the program does not come to its end'; status=1; }
 	sleep 1.5 # a line of heap.bt is printed each second
 	kill -INT $tracer
-	# A bpftrace that waits for ever would keep the program, too: uprobes leave with the tracer.
-	within 30 has_ended $tracer || { status=3; kill -KILL $tracer; }
+	if ! within 30 has_ended $tracer; then
+		echo 'bpftrace does not end'
+		[ $status != 0 ] || status=3
+		kill -KILL $tracer
+	fi
 	wait $tracer
 	ended=$?
 	if [ $status = 0 ] && [ $ended != 0 ]; then
@@ -148,7 +151,8 @@ trace_once()
 	exec 3>&-
 	if ! within 30 has_ended $program; then
 		echo 'the program does not end'
-		! command -v gdb >/dev/null || gdb -batch -nx -p $program -ex 'thread apply all backtrace' 2>&1 | tail -40
+		! command -v gdb >/dev/null ||
+			timeout -s KILL 60 gdb -batch -nx -p $program -ex 'thread apply all backtrace' 2>&1 | tail -40
 		kill -KILL $program
 		status=1
 	fi
@@ -171,7 +175,9 @@ trace()
 	while :; do
 		trace_once "$1"
 		status=$?
-		{ [ $status = 3 ] || { [ $status = 0 ] && is_partial "$@"; }; } && [ $((tries++)) -lt 3 ] || return $status
+		[ $status = 0 ] || [ $status = 3 ] || return $status
+		[ $status = 3 ] || is_partial "$@" || return 0
+		[ $((tries++)) -lt 3 ] || return $status
 	done
 }
 # values SCRIPT MAP...: "MAP WORD VALUE", or "MAP VALUE" of a map without words.
