@@ -24,6 +24,7 @@ enum { HP_SMALL_JEMALLOC, HP_SMALL_NEXT };
 enum { HP_HELPER_OFF, HP_HELPER_CONSERVATIVE, HP_HELPER_AGGRESSIVE };
 enum { HP_PREDICT_AUTO, HP_PREDICT_SAVE, HP_PREDICT_BUDGET };
 enum { HP_CPU_ANY = -1, HP_CPU_INHERIT = -2 }; /* or the number of a processor */
+enum { HP_ODP_NATIVE, HP_ODP_ENHANCED, HP_ODP_OPTIMAL };
 enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POLICY_ODP, HP_POLICY_NONE };
 
 #define HP_OPTIONS(X) \
@@ -52,6 +53,9 @@ enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POL
 	  "smallest; 1 is first fit") \
 	X(POLICY, policy, WORD, HP_POLICY_ARENA, 0, 0, "arena|lru|cf11|predict|odp|none", \
 	  "the policy of those domains of the pin cache that choose none: when memory is registered") \
+	X(ODP, odp, WORD, HP_ODP_OPTIMAL, 0, 0, "native|enhanced|optimal", \
+	  "when memory that is registered on demand is brought in: by the device's faults (native), once it is " \
+	  "registered (enhanced), or by the phases of transfers (optimal)") \
 	X(HELPER, helper, WORD, HP_HELPER_AGGRESSIVE, 0, 0, "off|conservative|aggressive", \
 	  "the processes that have a helper thread; off: none; aggressive: all; conservative: while few cores are " \
 	  "idle, only the user's processes that pin most") \

@@ -124,7 +124,10 @@ enum {
 	HUGEPIN_REMOTE_ATOMIC = 16,
 	HUGEPIN_RELAXED = 32, /* relaxed ordering, if the device has it; an attribute of the domain, not of a pin */
 	HUGEPIN_PIN_UNCACHED = 64, /* not an access: register for this pin alone, deregister at its unpin */
-	HUGEPIN_ON_DEMAND = 128, /* not for callers: a domain of policy odp passes this to its backend */
+	HUGEPIN_ON_DEMAND = 128, /* not for callers: a domain that registers on demand passes this to its backend */
+	/* Not accesses: phases of a transfer, for hugepin_prefetch. */
+	HUGEPIN_PREFETCH_NEXT = 256, /* the payload is next */
+	HUGEPIN_PREFETCH_WAIT = 512, /* the program now waits for the payload */
 };
 
 /* The abilities of a backend. The library asks once, when a domain is opened. Zero in the first three members: no
@@ -199,6 +202,15 @@ enum {
 	HUGEPIN_POLICY_NONE,
 };
 
+/* When memory that is registered on demand is brought in, which otherwise the device's faults do, page by page (Li et
+ * al. 2016, section VII). DEFAULT is HUGEPIN_ODP, or optimal.
+ *  NATIVE    never: it is registered, and nothing more
+ *  ENHANCED  when it is registered
+ *  OPTIMAL   while a transfer's control messages are under way, and again while the program waits: as hugepin_prefetch
+ *            is told of these phases. What no phase tells of is brought in by the service thread after it was
+ *            registered */
+enum { HUGEPIN_ODP_DEFAULT, HUGEPIN_ODP_NATIVE, HUGEPIN_ODP_ENHANCED, HUGEPIN_ODP_OPTIMAL };
+
 /* The child's share of heap memory that is registered. DEFAULT is HUGEPIN_FORK.
  *  COPY      a copy, made before the fork
  *  COW       the kernel's way: fork() copies pinned pages, which takes longer and may fail
@@ -240,7 +252,7 @@ struct hugepin_attr {
 	 * the kernel's -ENOMEM is returned */
 	uint64_t pinned_bytes_max;
 	uint32_t pinned_regions_max; /* 0: the device's limit */
-	uint32_t pad;
+	uint32_t odp; /* HUGEPIN_ODP_* */
 	uint32_t watch; /* HUGEPIN_WATCH_* */
 	uint32_t reach; /* HUGEPIN_REACH_* */
 	/* May be NULL. Called with expire_arg, on any thread, also inside the program's own calls that pin, unpin,
@@ -251,7 +263,7 @@ struct hugepin_attr {
 
 /* Open a domain. *backend is copied. ctx is the caller's, or backend->close frees it. close is called on failure as
  * well, except for -EINVAL. May block and allocate.
- * -EINVAL: a NULL, or an unknown size, policy, access, fork, flag, watch or reach. -EOPNOTSUPP: the device lacks the
+ * -EINVAL: a NULL, or an unknown size, policy, access, fork, flag, odp, watch or reach. -EOPNOTSUPP: the device lacks the
  * policy or the access, or base pages are not of 4 KiB. -ENOSPC: HUGEPIN_DOMAINS_MAX. -ENOSYS: no membarrier(2).
  * -ENOMEM. Or the error of limits() (-EIO for its -EINVAL). */
 int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const struct hugepin_attr *attr,
@@ -386,9 +398,15 @@ int hugepin_register(hugepin_domain *, const struct iovec *, int n, unsigned acc
  * of hugepin_pin may be among them. 0, or -EINVAL as hugepin_unpinv. Blocks for the backend. */
 int hugepin_deregister(hugepin_domain *, struct hugepin_pin *pins, int n);
 
-/* A hint: the range will be pinned soon. Returns at once. The service thread registers the range if it fits the budget
- * without evicting. Under ODP the service thread has the device bring the range in. -EINVAL as hugepin_pin. -EBUSY: too
- * many hints are waiting. -ESTALE. */
+/* A hint: the range will be pinned soon; or, where memory is registered on demand, the next phase of a transfer (Li et
+ * al. 2016, sections V and VI). A phase is a bit of `access`:
+ *  none  a transfer is announced: its control messages are under way. Returns at once. The service thread registers the
+ *        range if it fits the budget without evicting, and where that is on demand, has the device bring the range in
+ *  NEXT  the payload is next: what has gone out since is brought in again, before this returns
+ *  WAIT  the program waits, and the payload may not have arrived: the same
+ * NEXT and WAIT do nothing where memory is pinned, and none of the three brings anything in under HUGEPIN_ODP_NATIVE and
+ * ENHANCED. They take the domain's lock, and the time of the device's call. -EINVAL as hugepin_pin. -EBUSY: too many
+ * hints are waiting. -ESTALE. */
 int hugepin_prefetch(hugepin_domain *, const void *addr, size_t len, unsigned access);
 
 /* Announce that the range is about to be unmapped, replaced or discarded by means that hugepin does not see

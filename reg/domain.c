@@ -175,7 +175,7 @@ static int make_tables(hugepin_domain *d)
 static int check_attr(const struct hugepin_attr *a)
 {
 	if (a->policy > HUGEPIN_POLICY_NONE || a->fork > HUGEPIN_FORK_DONTFORK || a->flags ||
-	    a->access & ~HP_ACCESS_ALL || a->watch > HUGEPIN_WATCH_NONE || a->reach > HUGEPIN_REACH_EXTENT)
+	    a->access & ~HP_ACCESS_ALL || a->odp > HUGEPIN_ODP_OPTIMAL || a->watch > HUGEPIN_WATCH_NONE || a->reach > HUGEPIN_REACH_EXTENT)
 		return -EINVAL;
 	return 0;
 }
@@ -301,7 +301,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 	int err;
 
 	if (!backend || !ret_ || backend->size < offsetof(struct hugepin_backend, now_ns) || !backend->reg ||
-	    !backend->dereg || !backend->limits || (attr && attr->size < offsetof(struct hugepin_attr, pad)))
+	    !backend->dereg || !backend->limits || (attr && attr->size < offsetof(struct hugepin_attr, odp)))
 		return -EINVAL;
 	if (attr)
 		memcpy(&a, attr, HP_MIN(attr->size, sizeof a));

@@ -923,9 +923,12 @@ int hugepin_pinv(hugepin_domain *d, const struct iovec *v, int n, unsigned acces
 
 int hugepin_prefetch(hugepin_domain *d, const void *addr, size_t len, unsigned access)
 {
+	const unsigned phase = access & (HUGEPIN_PREFETCH_NEXT | HUGEPIN_PREFETCH_WAIT);
 	int err;
 
-	access = wanted_access(d, access);
+	if (phase && !d->on_demand)
+		return 0;
+	access = wanted_access(d, access & ~phase);
 	err = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : hp_pin_check(d, addr, len, access);
 	if (err)
 		return err;

@@ -71,7 +71,7 @@ TEST(opening_refuses_what_it_cannot_do)
 TEST(the_oldest_structures_will_do_and_none_that_end_before)
 {
 	struct hugepin_backend b = device_backend;
-	struct hugepin_attr attr = { .size = offsetof(struct hugepin_attr, pad) };
+	struct hugepin_attr attr = { .size = offsetof(struct hugepin_attr, odp) };
 	hugepin_domain *d = NULL;
 
 	device_reset(&device);
