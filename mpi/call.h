@@ -48,6 +48,7 @@ struct hp_transfer {
 
 /* The layer's requests that belong to the MPI requests of a Wait or Test. */
 struct hp_request;
+struct hp_exposure;
 struct hp_claims {
 	int n;
 	struct hp_request **of, *few[32];
@@ -58,6 +59,7 @@ struct hp_claims {
 struct hp_call {
 	struct hp_transfer transfer;
 	struct hp_claims claims;
+	struct hp_exposure *closing; /* operations on a window that the call closes */
 	const void *own; /* the wrapper's stack frame */
 	/* The stack frame of the function that the program called: { the caller's frame, the return address }. */
 	const void *frame;

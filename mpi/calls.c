@@ -12,6 +12,7 @@
 #include "mpi/layer.h"
 #include "mpi/next.h"
 #include "mpi/requests.h"
+#include "mpi/transfer.h"
 #include "mpi/windows.h"
 
 /* Each exported function is a jump to the layer's function, or to MPI's own (hp_pass_through()). A compiled function
@@ -42,8 +43,11 @@
 /* PARAMETERS and ARGUMENTS are in parentheses. END: statements after the call. The last arguments are statements that
  * name the buffers. */
 #define WRAP(NAME, PARAMETERS, ARGUMENTS, END, ...) \
-	WRAP_AS(MPI, #NAME, NAME, PARAMETERS, ARGUMENTS, hp_call_pin(c), END, __VA_ARGS__) \
-	WRAP_AS(PMPI, #NAME, NAME, PARAMETERS, ARGUMENTS, hp_call_pin(c), END, __VA_ARGS__)
+	WRAP_TELLING(NAME, PARAMETERS, ARGUMENTS, , END, __VA_ARGS__)
+/* TELL: a phase of the transfer, told once the buffers are pinned. */
+#define WRAP_TELLING(NAME, PARAMETERS, ARGUMENTS, TELL, END, ...) \
+	WRAP_AS(MPI, #NAME, NAME, PARAMETERS, ARGUMENTS, hp_call_pin(c); TELL, END, __VA_ARGS__) \
+	WRAP_AS(PMPI, #NAME, NAME, PARAMETERS, ARGUMENTS, hp_call_pin(c); TELL, END, __VA_ARGS__)
 #define WRAP_AS(KIND, OP, NAME, PARAMETERS, ARGUMENTS, PIN, END, ...) \
 	static int our_##KIND##_##NAME PARAMETERS \
 	{ \
@@ -66,9 +70,24 @@
 	WRAP_AS(PMPI, "Start", NAME, PARAMETERS, ARGUMENTS, , hp_call_end_init(c, err, *request), __VA_ARGS__)
 
 #define BARE(...) __VA_ARGS__
-#define BLOCKING(NAME, PARAMETERS, ARGUMENTS, ...) WRAP(NAME, PARAMETERS, ARGUMENTS, hp_call_end(c), __VA_ARGS__)
+
+/* The phases of a transfer, for memory that is registered on demand (Li et al. 2016, sections V and VI). There MPI itself
+ * prefetches while its control messages are under way. The layer acts before a call of MPI's or after it.
+ *
+ * A blocking call exchanges the control messages and moves the payload in one. So its buffers are brought in before it.
+ * That takes the time of a prefetch, which is acceptable for large messages (section V.C). On another thread the prefetch
+ * might come after the payload, and a page fault takes far longer, above all the receiver's (section III.D).
+ *
+ * A nonblocking call sends the first control message and returns. So its buffers are announced after it: the service
+ * thread brings them in while the program computes. Pages may go out again meanwhile. So the buffers are brought in once
+ * more when the program comes to wait, if the transfer is not done by then: the program would be idle. */
+#define NEXT_ALL hp_call_phase(c, HUGEPIN_PREFETCH_NEXT, HP_ANY_DIR)
+#define ANNOUNCE_ALL hp_call_phase(c, 0, HP_ANY_DIR)
+
+#define BLOCKING(NAME, PARAMETERS, ARGUMENTS, ...) \
+	WRAP_TELLING(NAME, PARAMETERS, ARGUMENTS, NEXT_ALL, hp_call_end(c), __VA_ARGS__)
 #define NONBLOCKING(NAME, PARAMETERS, ARGUMENTS, ...) \
-	WRAP(NAME, PARAMETERS, ARGUMENTS, hp_call_end_request(c, err, *request), __VA_ARGS__)
+	WRAP(NAME, PARAMETERS, ARGUMENTS, ANNOUNCE_ALL; hp_call_end_request(c, err, *request), __VA_ARGS__)
 /* A collective and its nonblocking form, which has a further argument, the request. */
 #define COLLECTIVE(NAME, INAME, PARAMETERS, ARGUMENTS, ...) \
 	BLOCKING(NAME, PARAMETERS, ARGUMENTS, __VA_ARGS__) \
@@ -153,25 +172,37 @@ BLOCKING(Sendrecv_replace,
 
 /* ------------------------------------------------------------------ requests */
 
-WRAP(Start, (MPI_Request * request), (request), hp_call_end(c), hp_requests_start(c, 1, request);)
-WRAP(Startall, (int n, MPI_Request requests[]), (n, requests), hp_call_end(c), hp_requests_start(c, n, requests);)
+#define START(NAME, PARAMETERS, ARGUMENTS, N, REQUESTS) \
+	WRAP(NAME, PARAMETERS, ARGUMENTS, hp_requests_announce(N, REQUESTS); hp_call_end(c), \
+	     hp_requests_start(c, N, REQUESTS);)
+START(Start, (MPI_Request * request), (request), 1, request)
+START(Startall, (int n, MPI_Request requests[]), (n, requests), n, requests)
 
-#define COMPLETION(NAME, PARAMETERS, ARGUMENTS, N, REQUESTS) \
-	WRAP(NAME, PARAMETERS, ARGUMENTS, hp_requests_settle(c, REQUESTS); hp_call_end(c), \
-	     hp_requests_claim(c, N, REQUESTS);)
-COMPLETION(Wait, (MPI_Request * request, MPI_Status *status), (request, status), 1, request)
-COMPLETION(Test, (MPI_Request * request, int *flag, MPI_Status *status), (request, flag, status), 1, request)
-COMPLETION(Waitall, (int n, MPI_Request requests[], MPI_Status statuses[]), (n, requests, statuses), n, requests)
-COMPLETION(Testall, (int n, MPI_Request requests[], int *flag, MPI_Status statuses[]), (n, requests, flag, statuses), n,
-	   requests)
-COMPLETION(Waitany, (int n, MPI_Request requests[], int *index, MPI_Status *status), (n, requests, index, status), n,
-	   requests)
-COMPLETION(Testany, (int n, MPI_Request requests[], int *index, int *flag, MPI_Status *status),
-	   (n, requests, index, flag, status), n, requests)
-COMPLETION(Waitsome, (int n, MPI_Request requests[], int *count, int indices[], MPI_Status statuses[]),
-	   (n, requests, count, indices, statuses), n, requests)
-COMPLETION(Testsome, (int n, MPI_Request requests[], int *count, int indices[], MPI_Status statuses[]),
-	   (n, requests, count, indices, statuses), n, requests)
+/* BEFORE, AFTER: what the program waits for. Wait and Waitall return when nothing is left to wait for. The other calls
+ * stand in loops: there the first call alone brings a transfer in. A Test does not wait, so it does that afterwards, for
+ * what it has found not done. */
+#define COMPLETION(NAME, PARAMETERS, ARGUMENTS, N, REQUESTS, BEFORE, AFTER) \
+	WRAP(NAME, PARAMETERS, ARGUMENTS, AFTER; hp_requests_settle(c, REQUESTS); hp_call_end(c), \
+	     hp_requests_claim(c, N, REQUESTS); BEFORE;)
+#define WAIT_FOR_ALL(NAME, PARAMETERS, ARGUMENTS, N, REQUESTS) \
+	COMPLETION(NAME, PARAMETERS, ARGUMENTS, N, REQUESTS, hp_requests_wait(c, REQUESTS, true), )
+#define WAIT_FOR_ANY(NAME, PARAMETERS, ARGUMENTS, N, REQUESTS) \
+	COMPLETION(NAME, PARAMETERS, ARGUMENTS, N, REQUESTS, hp_requests_wait(c, REQUESTS, false), )
+#define TEST(NAME, PARAMETERS, ARGUMENTS, N, REQUESTS) \
+	COMPLETION(NAME, PARAMETERS, ARGUMENTS, N, REQUESTS, , hp_requests_wait(c, REQUESTS, false))
+WAIT_FOR_ALL(Wait, (MPI_Request * request, MPI_Status *status), (request, status), 1, request)
+WAIT_FOR_ALL(Waitall, (int n, MPI_Request requests[], MPI_Status statuses[]), (n, requests, statuses), n, requests)
+WAIT_FOR_ANY(Waitany, (int n, MPI_Request requests[], int *index, MPI_Status *status), (n, requests, index, status), n,
+	     requests)
+WAIT_FOR_ANY(Waitsome, (int n, MPI_Request requests[], int *count, int indices[], MPI_Status statuses[]),
+	     (n, requests, count, indices, statuses), n, requests)
+TEST(Test, (MPI_Request * request, int *flag, MPI_Status *status), (request, flag, status), 1, request)
+TEST(Testall, (int n, MPI_Request requests[], int *flag, MPI_Status statuses[]), (n, requests, flag, statuses), n,
+     requests)
+TEST(Testany, (int n, MPI_Request requests[], int *index, int *flag, MPI_Status *status),
+     (n, requests, index, flag, status), n, requests)
+TEST(Testsome, (int n, MPI_Request requests[], int *count, int indices[], MPI_Status statuses[]),
+     (n, requests, count, indices, statuses), n, requests)
 
 #define FREE(KIND) \
 	static int our_##KIND##_Request_free(MPI_Request *request) \
@@ -350,9 +381,20 @@ WRAP(Win_allocate, (MPI_Aint size, int unit, MPI_Info info, MPI_Comm comm, void 
      if (err == MPI_SUCCESS) { WRITES(*(void **)base, (int64_t)size, MPI_BYTE, HP_PEER_NONE) hp_call_pin(c); }
      hp_call_end_window(c, err, *win, HP_TARGET_WINDOW))
 
+/* Where both sides synchronise, each process brings in its own window: the others access it from then on. An operation's
+ * local buffer is brought in by the operation, and again by the call that closes the operation, since many MPIs send
+ * nothing before that call. A lock is a call of the origin's alone, and the layer at the target does not see it. So the
+ * target announces its window when it locks the window itself, for all. */
 #define SYNCHRONISATION(NAME, PARAMETERS, ARGUMENTS, TARGET) \
-	WRAP(NAME, PARAMETERS, ARGUMENTS, hp_window_close(win, TARGET); hp_call_end(c), )
-SYNCHRONISATION(Win_fence, (int assertion, MPI_Win win), (assertion, win), HP_TARGET_ALL)
+	WRAP(NAME, PARAMETERS, ARGUMENTS, hp_window_closed(c); hp_call_end(c), hp_window_closing(c, win, TARGET);)
+#define EPOCH(NAME, PARAMETERS, ARGUMENTS, PHASE) \
+	WRAP(NAME, PARAMETERS, ARGUMENTS, hp_call_end(c), hp_window_phase(win, PHASE);)
+WRAP(Win_fence, (int assertion, MPI_Win win), (assertion, win), hp_window_closed(c); hp_call_end(c),
+     hp_window_closing(c, win, HP_TARGET_ALL); hp_window_phase(win, HUGEPIN_PREFETCH_NEXT);)
+EPOCH(Win_post, (MPI_Group group, int assertion, MPI_Win win), (group, assertion, win), HUGEPIN_PREFETCH_NEXT)
+EPOCH(Win_start, (MPI_Group group, int assertion, MPI_Win win), (group, assertion, win), 0)
+EPOCH(Win_wait, (MPI_Win win), (win), HUGEPIN_PREFETCH_WAIT)
+EPOCH(Win_lock_all, (int assertion, MPI_Win win), (assertion, win), 0)
 SYNCHRONISATION(Win_complete, (MPI_Win win), (win), HP_TARGET_ALL)
 SYNCHRONISATION(Win_unlock, (int target, MPI_Win win), (target, win), target)
 SYNCHRONISATION(Win_unlock_all, (MPI_Win win), (win), HP_TARGET_ALL)
@@ -360,13 +402,19 @@ SYNCHRONISATION(Win_flush, (int target, MPI_Win win), (target, win), target)
 SYNCHRONISATION(Win_flush_all, (MPI_Win win), (win), HP_TARGET_ALL)
 SYNCHRONISATION(Win_flush_local, (int target, MPI_Win win), (target, win), target)
 SYNCHRONISATION(Win_flush_local_all, (MPI_Win win), (win), HP_TARGET_ALL)
-WRAP(Win_free, (MPI_Win * win), (win), if (err == MPI_SUCCESS) hp_window_close(freed, HP_TARGET_WINDOW); hp_call_end(c),
+WRAP(Win_free, (MPI_Win * win), (win), if (err == MPI_SUCCESS) hp_window_free(freed); hp_call_end(c),
      const MPI_Win freed = *win;)
 
 /* An operation that ends with a later synchronisation call, and its form with a request. */
 #define OPERATION(NAME, RNAME, PARAMETERS, ARGUMENTS, ...) \
-	WRAP(NAME, PARAMETERS, ARGUMENTS, hp_call_end_window(c, err, win, target), __VA_ARGS__) \
-	NONBLOCKING(RNAME, (BARE PARAMETERS, MPI_Request *request), (BARE ARGUMENTS, request), __VA_ARGS__)
+	OPERATION_AS(NAME, PARAMETERS, ARGUMENTS, hp_call_end_window(c, err, win, target), __VA_ARGS__) \
+	OPERATION_AS(RNAME, (BARE PARAMETERS, MPI_Request *request), (BARE ARGUMENTS, request), \
+		     hp_call_end_request(c, err, *request), __VA_ARGS__)
+/* What MPI reads leaves at once, so it is brought in before the call. What MPI writes comes after a round trip, so it is
+ * announced after the call. */
+#define OPERATION_AS(NAME, PARAMETERS, ARGUMENTS, END, ...) \
+	WRAP_TELLING(NAME, PARAMETERS, ARGUMENTS, hp_call_phase(c, HUGEPIN_PREFETCH_NEXT, 'S'), \
+		     hp_call_phase(c, 0, 'R'); END, __VA_ARGS__)
 OPERATION(Put, Rput,
 	  (const void *buf, int count, MPI_Datatype type, int target, MPI_Aint disp, int tcount, MPI_Datatype ttype,
 	   MPI_Win win),

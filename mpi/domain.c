@@ -17,6 +17,7 @@
 enum { SLOTS = 16384 }; /* fixed buffers of the ring: the kernel's maximum */
 
 hugepin_domain *hp_mpi_domain;
+bool hp_mpi_phases;
 static struct io_uring ring;
 
 /* The number of this job's ranks on this machine. */
@@ -91,6 +92,8 @@ int hp_mpi_domain_open(void)
 	err = hp_mpi_options.backend == HP_MPI_VERBS ? open_verbs(&attr) : open_uring(&attr);
 	if (err < 0)
 		hp_mpi_domain = NULL;
+	/* Where phases mean nothing, no range is looked at, and none is wrong. */
+	hp_mpi_phases = hp_mpi_domain && hugepin_prefetch(hp_mpi_domain, NULL, 0, HUGEPIN_PREFETCH_NEXT) == -EINVAL;
 	return err;
 }
 
@@ -99,4 +102,5 @@ void hp_mpi_domain_close(void)
 	if (!hugepin_domain_close(hp_mpi_domain) && hp_mpi_options.backend == HP_MPI_URING)
 		io_uring_queue_exit(&ring);
 	hp_mpi_domain = NULL;
+	hp_mpi_phases = false;
 }

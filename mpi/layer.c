@@ -56,6 +56,7 @@ static void HP_COLD call_abandon(void)
 {
 	hp_transfer_release(&call.transfer);
 	hp_requests_unclaim(&call.claims);
+	hp_window_closed(&call);
 	inside = false;
 }
 
@@ -75,6 +76,7 @@ struct hp_call *hp_call_begin(const char *op, const void *frame)
 	c->transfer.op = op;
 	c->transfer.count = 0;
 	c->claims.n = 0;
+	c->closing = NULL;
 	c->frame = hp_fortran_frame ? hp_fortran_frame : frame;
 	if (hp_trace_on)
 		hp_trace_begin(c);
@@ -164,6 +166,11 @@ void hp_call_pieces(struct hp_call *c, const void *buf, int n, const int *counts
 void hp_call_pin(struct hp_call *c)
 {
 	hp_transfer_acquire(&c->transfer, c);
+}
+
+void hp_call_phase(const struct hp_call *c, unsigned phase, char dir)
+{
+	hp_transfer_phase(&c->transfer, phase, dir);
 }
 
 void hp_call_end(struct hp_call *c)

@@ -22,6 +22,9 @@ void hp_call_pieces(struct hp_call *, const void *buf, int n, const int *counts,
 /* Pin the named buffers. */
 void hp_call_pin(struct hp_call *);
 
+/* A phase of the call's transfer, as hp_transfer_phase(). */
+void hp_call_phase(const struct hp_call *, unsigned phase, char dir);
+
 /* End a call. hp_call_end() releases its buffers. The other functions release them only if MPI has failed (err).
  * Otherwise the buffers stay: with a request; with a persistent request, which pins them when it is started; with a
  * window's operations that a later call closes, or with the window itself. */

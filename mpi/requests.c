@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mpi/domain.h"
 #include "mpi/next.h"
 #include "mpi/report.h"
 #include "mpi/transfer.h"
@@ -28,6 +29,7 @@ struct hp_request {
 	struct hp_request *next;
 	MPI_Request handle;
 	bool persistent, claimed, orphan;
+	bool waited; /* the domain was told that the program waits for it */
 	struct hp_transfer transfer;
 };
 
@@ -99,7 +101,19 @@ void hp_requests_start(struct hp_call *c, int n, const MPI_Request *handles)
 			/* Pins remain if the request was completed by a call that we do not see. */
 			hp_transfer_release(&r->transfer);
 			hp_transfer_acquire(&r->transfer, c);
+			r->waited = false;
 		}
+	}
+}
+
+void hp_requests_announce(int n, const MPI_Request *handles)
+{
+	for (int i = 0; i < n && hp_mpi_phases && any_requests(); i++) {
+		pthread_mutex_lock(&lock);
+		const struct hp_request *r = request_find(handles[i]);
+		pthread_mutex_unlock(&lock);
+		if (r)
+			hp_transfer_phase(&r->transfer, 0, HP_ANY_DIR);
 	}
 }
 
@@ -133,6 +147,23 @@ static bool request_done(const struct hp_request *r, MPI_Request now)
 	if (r->persistent && !done)
 		REAL(Request_get_status)(now, &done, MPI_STATUS_IGNORE);
 	return done;
+}
+
+void hp_requests_wait(const struct hp_call *c, const MPI_Request *handles, bool again)
+{
+	for (int i = 0; i < c->claims.n && hp_mpi_phases; i++) {
+		struct hp_request *r = c->claims.of[i];
+		int done = handles[i] == MPI_REQUEST_NULL;
+
+		if (!r || (r->waited && !again))
+			continue;
+		if (!done)
+			REAL(Request_get_status)(handles[i], &done, MPI_STATUS_IGNORE);
+		if (done)
+			continue;
+		r->waited = true;
+		hp_transfer_phase(&r->transfer, HUGEPIN_PREFETCH_WAIT, HP_ANY_DIR);
+	}
 }
 
 void hp_requests_settle(struct hp_call *c, const MPI_Request *handles)

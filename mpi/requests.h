@@ -13,8 +13,15 @@ void hp_requests_add(struct hp_call *, MPI_Request handle, bool persistent);
 /* Pin the buffers of persistent requests. Call this before MPI starts them. */
 void hp_requests_start(struct hp_call *, int n, const MPI_Request *);
 
+/* After MPI has started them: announce their transfers (hp_transfer_phase()). */
+void hp_requests_announce(int n, const MPI_Request *);
+
 /* Claim the requests for which the program is about to wait or test. */
 void hp_requests_claim(struct hp_call *, int n, const MPI_Request *);
+
+/* The program waits for those claimed requests that are not done: tell the domain so. Unless `again`, only of those for
+ * which it has not been told yet. */
+void hp_requests_wait(const struct hp_call *, const MPI_Request *, bool again);
 
 /* After the wait or test: release the finished requests, and give up the claims on the others. */
 void hp_requests_settle(struct hp_call *, const MPI_Request *);

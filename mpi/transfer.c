@@ -47,16 +47,20 @@ static void unpin_buffer(struct hp_buffer *b)
 	}
 }
 
+static unsigned access_of(const struct hp_buffer *b)
+{
+	return b->dir == 'S' ? HUGEPIN_READ : HUGEPIN_WRITE;
+}
+
 static int pin_buffer(struct hp_buffer *b, const void *frame)
 {
-	const unsigned access = b->dir == 'S' ? HUGEPIN_READ : HUGEPIN_WRITE;
 	size_t done = 0;
 
 	while (done < b->len) {
 		struct hugepin_pin *p = &b->pins[b->pins_count];
 		int err = b->pins_count == HP_MPI_PINS_MAX ? -EMSGSIZE
 							   : hp_pin_from(hp_mpi_domain, (const void *)(b->start + done),
-									 b->len - done, access, p, frame);
+									 b->len - done, access_of(b), p, frame);
 
 		if (err < 0) {
 			unpin_buffer(b);
@@ -95,6 +99,21 @@ void hp_transfer_acquire(struct hp_transfer *t, const struct hp_call *c)
 		b->row = hp_trace_on ? hp_trace_row(c, t->op, b) : NULL;
 	}
 	hp_report_sample();
+}
+
+void hp_transfer_phase(const struct hp_transfer *t, unsigned phase, char dir)
+{
+	if (!hp_mpi_phases)
+		return;
+	for (const struct hp_buffer *b = t->buffers; b < t->buffers + t->count; b++) {
+		uintptr_t at = b->start;
+
+		if (dir != HP_ANY_DIR && b->dir != dir)
+			continue;
+		/* A hint that is not taken costs page faults, and nothing else. */
+		for (int i = 0; i < b->pins_count; at += b->pins[i++].len)
+			hugepin_prefetch(hp_mpi_domain, (const void *)at, b->pins[i].len, access_of(b) | phase);
+	}
 }
 
 void hp_transfer_release(struct hp_transfer *t)

@@ -14,14 +14,15 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "mpi/domain.h"
 #include "mpi/report.h"
 #include "mpi/transfer.h"
 
 enum { BUCKETS = 1024 };
 
 /* An open operation, or the window's own memory (HP_TARGET_WINDOW). */
-struct exposure {
-	struct exposure *next;
+struct hp_exposure {
+	struct hp_exposure *next;
 	struct hp_transfer transfer;
 };
 
@@ -31,7 +32,7 @@ struct group {
 	struct group *member_next, **member_at; /* in a target's group: its links in that list */
 	MPI_Win win;
 	int target;
-	struct exposure *open;
+	struct hp_exposure *open;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -73,11 +74,11 @@ static struct group *group_make(MPI_Win win, int target, struct group *window)
 }
 
 /* Move the group's exposures to the front of *list, and remove the group. */
-static void group_take(struct group *g, struct exposure **list)
+static void group_take(struct group *g, struct hp_exposure **list)
 {
 	struct group **at = group_bucket(g->win, g->target);
 
-	for (struct exposure *e; (e = g->open);) {
+	for (struct hp_exposure *e; (e = g->open);) {
 		g->open = e->next;
 		e->next = *list;
 		*list = e;
@@ -95,7 +96,7 @@ static void group_take(struct group *g, struct exposure **list)
 }
 
 /* False: out of memory; nothing was added. */
-static bool add_exposure(MPI_Win win, int target, struct exposure *e)
+static bool add_exposure(MPI_Win win, int target, struct hp_exposure *e)
 {
 	struct group *window, *g;
 
@@ -115,10 +116,11 @@ static bool add_exposure(MPI_Win win, int target, struct exposure *e)
 	return g;
 }
 
-/* Take out the exposures that hp_window_close() closes. Returns them as a list, which the caller frees. */
-static struct exposure *take_exposures(MPI_Win win, int target)
+/* Take out the operations towards `target`; HP_TARGET_ALL: all of them; HP_TARGET_WINDOW: also the window's memory.
+ * Returns them as a list, which the caller frees. */
+static struct hp_exposure *take_exposures(MPI_Win win, int target)
 {
-	struct exposure *list = NULL;
+	struct hp_exposure *list = NULL;
 
 	if (!atomic_load_explicit(&count, memory_order_relaxed) && target != HP_TARGET_WINDOW)
 		return NULL;
@@ -133,9 +135,9 @@ static struct exposure *take_exposures(MPI_Win win, int target)
 	return list;
 }
 
-static struct exposure *take_all_exposures(void)
+static struct hp_exposure *take_all_exposures(void)
 {
-	struct exposure *list = NULL;
+	struct hp_exposure *list = NULL;
 
 	pthread_mutex_lock(&lock);
 	for (int i = 0; i < BUCKETS; i++)
@@ -152,10 +154,10 @@ static struct exposure *take_all_exposures(void)
 
 void hp_windows_add(MPI_Win win, int target, struct hp_transfer *t)
 {
-	struct exposure *e = malloc(sizeof *e);
+	struct hp_exposure *e = malloc(sizeof *e);
 
 	if (e)
-		*e = (struct exposure){ .transfer = *t };
+		*e = (struct hp_exposure){ .transfer = *t };
 	if (!e || !add_exposure(win, target, e)) {
 		free(e);
 		hp_transfer_release(t);
@@ -163,18 +165,50 @@ void hp_windows_add(MPI_Win win, int target, struct hp_transfer *t)
 	}
 }
 
-void hp_window_close(MPI_Win win, int target)
+static void release_exposures(struct hp_exposure *list)
 {
-	for (struct exposure *e = take_exposures(win, target), *next; e; e = next) {
-		next = e->next;
-		hp_transfer_release(&e->transfer);
-		free(e);
+	for (struct hp_exposure *next; list; list = next) {
+		next = list->next;
+		hp_transfer_release(&list->transfer);
+		free(list);
 	}
+}
+
+void hp_window_closing(struct hp_call *c, MPI_Win win, int target)
+{
+	c->closing = take_exposures(win, target);
+	for (const struct hp_exposure *e = c->closing; e && hp_mpi_phases; e = e->next)
+		hp_transfer_phase(&e->transfer, HUGEPIN_PREFETCH_WAIT, HP_ANY_DIR);
+}
+
+void hp_window_closed(struct hp_call *c)
+{
+	release_exposures(c->closing);
+	c->closing = NULL;
+}
+
+void hp_window_phase(MPI_Win win, unsigned phase)
+{
+	struct hp_transfer own = { .count = 0 };
+
+	if (!hp_mpi_phases)
+		return;
+	pthread_mutex_lock(&lock);
+	const struct group *g = group_find(win, HP_TARGET_WINDOW);
+	if (g && g->open) /* one piece of memory for each window */
+		own = g->open->transfer;
+	pthread_mutex_unlock(&lock);
+	hp_transfer_phase(&own, phase, HP_ANY_DIR);
+}
+
+void hp_window_free(MPI_Win win)
+{
+	release_exposures(take_exposures(win, HP_TARGET_WINDOW));
 }
 
 void hp_windows_close(void)
 {
-	for (struct exposure *e = take_all_exposures(), *next; e; e = next) {
+	for (struct hp_exposure *e = take_all_exposures(), *next; e; e = next) {
 		next = e->next;
 		hp_transfer_release_left(&e->transfer);
 		free(e);
