@@ -47,7 +47,8 @@
 	X(PARTLY, "partly", "only a part of an extent is pinned, and the rest has been free for long")                 \
 	X(MERGED, "merged", "a larger registration takes its place")                                                   \
 	X(CLOSED, "closed", "the domain is closed")                                                                    \
-	X(ASKED, "asked", "the program called hugepin_deregister")
+	X(ASKED, "asked", "the program called hugepin_deregister")                                                   \
+	X(TURNED, "turned", "the policy has it pinned instead of registered on demand, or the reverse")
 
 /* Why a registration is stale. */
 #define HP_PROBE_GONE(X)                                                                                               \

@@ -263,8 +263,8 @@ struct hugepin_attr {
 
 /* Open a domain. *backend is copied. ctx is the caller's, or backend->close frees it. close is called on failure as
  * well, except for -EINVAL. May block and allocate.
- * -EINVAL: a NULL, or an unknown size, policy, access, fork, flag, odp, watch or reach. -EOPNOTSUPP: the device lacks the
- * policy or the access, or base pages are not of 4 KiB. -ENOSPC: HUGEPIN_DOMAINS_MAX. -ENOSYS: no membarrier(2).
+ * -EINVAL: a NULL, or an unknown size, policy, access, fork, flag, odp, watch or reach. -EOPNOTSUPP: the device lacks
+ * the policy or the access, or base pages are not of 4 KiB. -ENOSPC: HUGEPIN_DOMAINS_MAX. -ENOSYS: no membarrier(2).
  * -ENOMEM. Or the error of limits() (-EIO for its -EINVAL). */
 int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const struct hugepin_attr *attr,
 			hugepin_domain **ret_);

@@ -23,7 +23,7 @@
 /* A range that is going to be registered. The new region replaces the regions inside it. */
 struct taking {
 	uintptr_t start, end;
-	unsigned access; /* access of the range and of all regions inside it */
+	unsigned access; /* access of the range and of all regions inside it; as hp_region_register() */
 	unsigned wanted, regions, lacking; /* lacking: regions with less access than the pin wants */
 	const struct hp_region *by; /* the new region */
 };
@@ -58,11 +58,18 @@ static void supersede(void *taking, struct hp_region *r)
 	c->regions += is_around;
 }
 
-/* Whether no region may be cached in [start, end), since pages there were discarded. gen: as hp_region_register(). */
-static bool is_discarded(hugepin_domain *d, uintptr_t start, uintptr_t end, uint64_t gen)
+/* Whether no region may be cached in [start, end), since pages there were discarded. access, gen: as
+ * hp_region_register(). */
+static bool is_discarded(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, uint64_t gen)
 {
-	return !d->on_demand &&
+	return hp_is_pinning(access) &&
 	       (gen ? hp_gone_discarded(d, start, end) : hp_gone_overlaps(&d->late_gone, start, end));
+}
+
+/* What a miss registers: HUGEPIN_ON_DEMAND, or 0 for memory that is pinned. */
+static unsigned sort_of(const hugepin_domain *d)
+{
+	return d->on_demand ? HUGEPIN_ON_DEMAND : 0;
 }
 
 /* Register [start, end) in place of the regions inside it. On failure nothing has changed. A region that only overlaps
@@ -71,12 +78,13 @@ static bool is_discarded(hugepin_domain *d, uintptr_t start, uintptr_t end, uint
 static int register_union(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
 			  uint64_t gen, bool evict, bool told, struct hp_region **ret_)
 {
-	struct taking c = { .start = start, .end = end, .access = access | d->access_least, .wanted = access };
+	struct taking c = { .start = start, .end = end, .access = access | d->access_least,
+			    .wanted = access & HP_ACCESS_ALL };
 	int err;
 
 	if (end - start > d->len_max)
 		return -EMSGSIZE;
-	if (is_discarded(d, start, end, gen))
+	if (is_discarded(d, start, end, access, gen))
 		return -EBUSY;
 	hp_region_each(d, start, end, add_inside, &c);
 	err = hp_region_register(d, start, end, c.access, kind, gen, evict, ret_);
@@ -103,12 +111,12 @@ static uintptr_t round_down(uintptr_t x, uintptr_t power_of_two)
 
 /* Whether [from, to) may be registered as an extent. One pin holds all of its extent. So whole extents take at most
  * half of the budget, and the other half serves pins elsewhere. An extent of which a part is still held is left out. */
-static bool may_take_whole(const hugepin_domain *d, uintptr_t from, uintptr_t to)
+static bool may_take_whole(const hugepin_domain *d, uintptr_t from, uintptr_t to, unsigned access)
 {
 	const uint64_t most = d->bytes_max / 2;
 	uint64_t extents = d->extent_bytes;
 
-	if (d->on_demand)
+	if (!hp_is_pinning(access))
 		return true;
 	for (unsigned i = 0; d->ready && i < d->ready->count; i++) {
 		const struct hp_ready *r = &d->ready->list[i];
@@ -121,9 +129,10 @@ static bool may_take_whole(const hugepin_domain *d, uintptr_t from, uintptr_t to
 
 /* Whether the hugepages [start, end) may be registered for a pin of [addr, addr_end). In a budget of less than two
  * hugepages one small pin would leave no room for a second one. */
-static bool may_round_up(const hugepin_domain *d, uintptr_t start, uintptr_t end, uintptr_t addr, uintptr_t addr_end)
+static bool may_round_up(const hugepin_domain *d, uintptr_t start, uintptr_t end, uintptr_t addr, uintptr_t addr_end,
+			 unsigned access)
 {
-	return d->on_demand || d->bytes_max >= 2 * HP_PAGE ||
+	return !hp_is_pinning(access) || d->bytes_max >= 2 * HP_PAGE ||
 	       (round_down(addr, HP_BASE_PAGE) == start && hp_round_up(addr_end, HP_BASE_PAGE) == end);
 }
 
@@ -165,9 +174,9 @@ static int find_in_heap(const hugepin_domain *d, uintptr_t addr, uintptr_t addr_
 	return 0;
 }
 
-static bool takes_extents(const hugepin_domain *d)
+static bool takes_extents(const hugepin_domain *d, unsigned access)
 {
-	return d->policy == HUGEPIN_POLICY_ARENA || d->on_demand;
+	return d->policy == HUGEPIN_POLICY_ARENA || !hp_is_pinning(access);
 }
 
 /* The access of an extent that is registered for a pin. */
@@ -190,10 +199,10 @@ static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, uns
 		return err;
 	/* Try the extent as a whole, but evict no other region for it (evict is false). */
 	err = -EMSGSIZE;
-	if (takes_extents(d) && may_take_whole(d, h.from, h.to))
+	if (takes_extents(d, access) && may_take_whole(d, h.from, h.to, access))
 		err = register_union(d, h.from, h.to, extent_access(d, access), HP_REGION_EXTENT, h.gen, false, true,
 				     ret_);
-	if (err && !may_round_up(d, h.start, h.end, addr, addr_end))
+	if (err && !may_round_up(d, h.start, h.end, addr, addr_end, access))
 		return -ENOBUFS;
 	if (err)
 		err = register_union(d, h.start, h.end, access, HP_REGION_RUN, h.gen, evict, true, ret_);
@@ -228,7 +237,7 @@ static int cover_exact(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 		if (!hp_heap_extent((void *)start, &x) || end > (uintptr_t)x.addr + x.len)
 			return -EFAULT;
 	}
-	if (is_discarded(d, start, to, x.gen))
+	if (is_discarded(d, start, to, access, x.gen))
 		return -EBUSY;
 	err = hp_region_register(d, start, to, access | d->access_least, x.gen ? HP_REGION_RUN : HP_REGION_FOREIGN,
 				 x.gen, evict, ret_);
@@ -242,7 +251,7 @@ static int cover_once(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigne
 		      struct hp_region **ret_)
 {
 	uintptr_t to = start + HP_MIN(end - start, d->len_max);
-	int err = hp_region_register(d, start, to, access, HP_REGION_UNCACHED, 0, true, ret_);
+	int err = hp_region_register(d, start, to, access | sort_of(d), HP_REGION_UNCACHED, 0, true, ret_);
 
 	if (err)
 		return err;
@@ -272,6 +281,7 @@ static int cover(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access,
 {
 	uintptr_t start = round_down(addr, HP_BASE_PAGE), end = hp_round_up(addr + len, HP_BASE_PAGE);
 
+	access |= sort_of(d);
 	if (hp_is_exact(d, access))
 		return cover_exact(d, start, end, access, evict, ret_);
 	if (hp_in_span(d, addr))
@@ -324,6 +334,35 @@ int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned acce
 	return err;
 }
 
+/* ------------------------------------------------------------------ registering in the other way */
+
+int hp_cover_turn(hugepin_domain *d, struct hp_region *r, bool on_demand, bool evict, struct hp_region **ret_)
+{
+	unsigned access = r->access | (on_demand ? HUGEPIN_ON_DEMAND : 0);
+	struct hugepin_extent x = { .gen = 0 };
+	int err;
+
+	HP_ASSERT(r->state == HP_REGION_LIVE && r->on_demand != on_demand);
+	if (!hp_domain_may_register(d))
+		return -EPERM;
+	if (hp_region_is_heap(r) && !hp_heap_extent((void *)r->start, &x))
+		return -ENOENT;
+	if (is_discarded(d, r->start, r->end, access, x.gen))
+		return -EBUSY;
+	d->turning = r;
+	err = hp_region_register(d, r->start, r->end, access, (enum hp_region_kind)r->kind, x.gen, evict, ret_);
+	d->turning = NULL;
+	if (err)
+		return err;
+	(*ret_)->cut = r->cut;
+	hp_region_evicted(r, HP_EVICTED_TURNED);
+	hp_region_unpublish(r);
+	hp_region_publish(*ret_, true);
+	hp_region_settle(d);
+	hp_region_deregister_dead(d);
+	return 0;
+}
+
 /* ------------------------------------------------------------------ ahead of pins */
 
 int hp_cover_ahead(hugepin_domain *d, const void *addr_, size_t len, unsigned access)
@@ -338,7 +377,7 @@ int hp_cover_ahead(hugepin_domain *d, const void *addr_, size_t len, unsigned ac
 		return err ? err : -EOPNOTSUPP;
 	if (r->kind == HP_REGION_FOREIGN || hp_region_is_exact(r))
 		hp_lookup_remember(d, addr, r);
-	if (d->on_demand && d->backend.prefetch) {
+	if (r->on_demand && d->backend.prefetch) {
 		err = d->backend.prefetch(d->ctx, &r->reg, (void *)addr, HP_MIN(len, r->end - addr));
 		HP_DSTAT(d, prefetched_otherwise, err > 0);
 	}
@@ -372,7 +411,8 @@ static bool foresee(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned 
 {
 	struct taking c = { .start = start, .end = end, .access = access | d->access_least };
 
-	if (end - start > d->len_max || is_discarded(d, start, end, gen) || !hp_region_may_be_ready(d, end - start))
+	if (end - start > d->len_max || is_discarded(d, start, end, access, gen) ||
+	    !hp_region_may_be_ready(d, end - start, access))
 		return false;
 	if (!hp_is_exact(d, access)) {
 		hp_region_each(d, start, end, add_foreseen, &c);
@@ -395,14 +435,15 @@ bool hp_cover_foresee(hugepin_domain *d, const void *addr_, size_t len, unsigned
 
 	if (hp_in_span(d, addr) && find_in_heap(d, addr, addr + len, &h) != 0)
 		return false;
+	access |= sort_of(d);
 	if (hp_is_exact(d, access))
 		return foresee(d, start, to, access, h.gen ? HP_REGION_RUN : HP_REGION_FOREIGN, h.gen, ret_);
 	if (!h.gen)
 		return foresee(d, start, to, access, HP_REGION_FOREIGN, 0, ret_);
-	if (takes_extents(d) && may_take_whole(d, h.from, h.to) &&
+	if (takes_extents(d, access) && may_take_whole(d, h.from, h.to, access) &&
 	    foresee(d, h.from, h.to, extent_access(d, access), HP_REGION_EXTENT, h.gen, ret_))
 		return true;
-	return may_round_up(d, h.start, h.end, addr, addr + len) &&
+	return may_round_up(d, h.start, h.end, addr, addr + len, access) &&
 	       foresee(d, h.start, h.end, access, HP_REGION_RUN, h.gen, ret_);
 }
 
@@ -422,7 +463,7 @@ void hp_cover_new_extents(hugepin_domain *d)
 		if (x.gen <= d->extent_gen)
 			continue;
 		youngest = HP_MAX(youngest, x.gen);
-		if (x.len <= d->len_max && may_take_whole(d, start, start + x.len) && !hp_region_find(d, start, 0) &&
+		if (x.len <= d->len_max && may_take_whole(d, start, start + x.len, access) && !hp_region_find(d, start, 0) &&
 		    register_union(d, start, start + x.len, access, HP_REGION_EXTENT, x.gen, false, false, &r) == 0)
 			HP_DSTAT(d, ahead, 1);
 	}

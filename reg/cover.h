@@ -15,6 +15,11 @@ struct hp_region *hp_cover_find(hugepin_domain *d, uintptr_t addr, size_t len, u
 enum { HP_CACHED = -1 };
 int hp_cover_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access, int once, struct hp_region **ret_);
 
+/* Register the range of r, which is LIVE, in the other way: on demand, or pinned. The new region takes the place of r,
+ * and pins that are out keep r until the last of them is given back. evict: others may be evicted to make room. 0 and
+ * *ret_; or as hp_region_register(), -EPERM, -ENOENT, or -EBUSY (pages there were discarded), and r is as it was. */
+int hp_cover_turn(hugepin_domain *d, struct hp_region *r, bool on_demand, bool evict, struct hp_region **ret_);
+
 /* Register the same range that hugepin_pin() would register, but make no pin. */
 int hp_cover_ahead(hugepin_domain *d, const void *addr, size_t len, unsigned access);
 

@@ -175,7 +175,8 @@ static int make_tables(hugepin_domain *d)
 static int check_attr(const struct hugepin_attr *a)
 {
 	if (a->policy > HUGEPIN_POLICY_NONE || a->fork > HUGEPIN_FORK_DONTFORK || a->flags ||
-	    a->access & ~HP_ACCESS_ALL || a->odp > HUGEPIN_ODP_OPTIMAL || a->watch > HUGEPIN_WATCH_NONE || a->reach > HUGEPIN_REACH_EXTENT)
+	    a->access & ~HP_ACCESS_ALL || a->odp > HUGEPIN_ODP_OPTIMAL || a->watch > HUGEPIN_WATCH_NONE ||
+	    a->reach > HUGEPIN_REACH_EXTENT)
 		return -EINVAL;
 	return 0;
 }
@@ -237,7 +238,7 @@ static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backen
 	if (d->policy == HUGEPIN_POLICY_NONE)
 		d->span_size = 0;
 	d->watch = a->watch;
-	d->watched = !d->on_demand && d->policy != HUGEPIN_POLICY_NONE && a->watch < HUGEPIN_WATCH_PROGRAM;
+	d->watched = d->policy != HUGEPIN_POLICY_ODP && d->policy != HUGEPIN_POLICY_NONE && a->watch < HUGEPIN_WATCH_PROGRAM;
 	d->hold = hold_of(a);
 	d->exact = a->reach == HUGEPIN_REACH_EXACT ? HP_ACCESS_REMOTE : 0;
 	d->expire = a->expire;

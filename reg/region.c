@@ -512,17 +512,17 @@ static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 	HP_DSTAT(d, deregistered_ns, d->deregistered_at_ns - start_ns);
 	HP_DSTAT(d, deregistered, 1);
 	HP_DSTAT(d, regions, -1);
-	if (!d->on_demand)
+	if (!r->on_demand)
 		HP_DSTAT(d, pinned_bytes, -len);
 	if (r->kind == HP_REGION_EXTENT) {
 		HP_DSTAT(d, extents, -1);
-		d->extent_bytes -= len;
+		d->extent_bytes -= r->on_demand ? 0 : len;
 	}
 	d->exact_count -= hp_region_is_exact(r);
 	hp_probe_deregistration(d->number, r->start, len, r->kind, d->deregistered_at_ns - start_ns);
 	if (hp_trace_on)
 		hp_trace(HP_TRACE_DEREGISTER, d, r->start, r->end);
-	if (hp_region_is_heap(r) && !d->on_demand)
+	if (hp_region_is_heap(r) && !r->on_demand)
 		hp_heap_drop(note_of(r)->held_start, note_of(r)->held_end - note_of(r)->held_start, d->hold);
 	if (d->helper)
 		hp_region_helper()->deregistered(d, r, gone);
@@ -604,7 +604,7 @@ bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks)
 {
 	struct note *n = note_of(r);
 
-	if (r->kind != HP_REGION_EXTENT || d->on_demand || !is_all_noted(r) || n->end - n->start == r->end - r->start ||
+	if (r->kind != HP_REGION_EXTENT || r->on_demand || !is_all_noted(r) || n->end - n->start == r->end - r->start ||
 	    !is_part_idle(r->start, n->start, ticks) || !is_part_idle(n->end, r->end, ticks))
 		return false;
 	hp_region_unpublish(r);
@@ -685,7 +685,7 @@ static void to_tail(hugepin_domain *d, struct hp_region *r)
 bool hp_region_release(hugepin_domain *d, struct hp_region *r, enum hp_evicted why)
 {
 	/* A first look at the counters saves most barriers. */
-	if (r->state != HP_REGION_LIVE || hp_region_pins(r))
+	if (r->state != HP_REGION_LIVE || r == d->turning || hp_region_pins(r))
 		return false;
 	hp_region_unpublish(r);
 	hp_counts_barrier();
@@ -699,8 +699,8 @@ bool hp_region_release(hugepin_domain *d, struct hp_region *r, enum hp_evicted w
 	return true;
 }
 
-/* Evict one region that is not in use. If there is a helper, the plan chooses; otherwise the clock does. False: every
- * region is in use. */
+/* Evict one region that is not in use. If there is a helper, the plan chooses; otherwise the clock does. The clock
+ * passes over regions that pin nothing if the budget wants bytes. False: every region is in use. */
 static bool evict_one(hugepin_domain *d, enum hp_evicted why)
 {
 	struct hp_region *r;
@@ -711,7 +711,8 @@ static bool evict_one(hugepin_domain *d, enum hp_evicted why)
 		return true;
 	}
 	while (looks-- && (r = TAILQ_FIRST(&d->live))) {
-		if (hp_region_clear_used(d, r) || !hp_region_release(d, r, why)) {
+		if ((r->on_demand && why == HP_EVICTED_BUDGET) || hp_region_clear_used(d, r) ||
+		    !hp_region_release(d, r, why)) {
 			if (r->state == HP_REGION_LIVE)
 				to_tail(d, r);
 			continue;
@@ -745,7 +746,7 @@ static bool is_ready(const struct hp_ready *r)
 
 /* Whether there is room for a region of that length. Those that are made ahead have their room, too, except `own`: the
  * new region is that one. */
-static bool fits_budget(const hugepin_domain *d, size_t len, const struct hp_ready *own)
+static bool fits_budget(const hugepin_domain *d, size_t len, unsigned access, const struct hp_ready *own)
 {
 	uint64_t bytes = d->stats.pinned_bytes, regions = d->stats.regions;
 
@@ -753,13 +754,13 @@ static bool fits_budget(const hugepin_domain *d, size_t len, const struct hp_rea
 		const struct hp_ready *r = &d->ready->list[i];
 
 		if (r != own && is_ready(r)) {
-			bytes += r->end - r->start;
+			bytes += hp_is_pinning(r->access) ? r->end - r->start : 0;
 			regions++;
 		}
 	}
 	if (regions >= d->regs_max)
 		return false;
-	return d->on_demand || (bytes <= d->bytes_max && len <= d->bytes_max - bytes);
+	return !hp_is_pinning(access) || (bytes <= d->bytes_max && len <= d->bytes_max - bytes);
 }
 
 static bool is_full(int err)
@@ -772,12 +773,6 @@ static void sleep_ns(uint64_t ns)
 	static _Atomic uint32_t never;
 
 	hp_futex_wait(&never, 0, ns);
-}
-
-/* The access that the backend is asked for. */
-static unsigned backend_access(const hugepin_domain *d, unsigned access)
-{
-	return access | d->relaxed | (d->on_demand ? HUGEPIN_ON_DEMAND : 0);
 }
 
 /* Register r with the backend. After each refusal evict a region and try again, as long as there is one to evict. */
@@ -844,14 +839,15 @@ static uintptr_t held_end(uintptr_t end)
 	return hp_round_up(end, HP_PAGE);
 }
 
-static bool is_held(const hugepin_domain *d, enum hp_region_kind kind, uint64_t gen)
+static bool is_held(unsigned access, enum hp_region_kind kind, uint64_t gen)
 {
-	return gen && !d->on_demand && kind != HP_REGION_UNCACHED;
+	return gen && hp_is_pinning(access) && kind != HP_REGION_UNCACHED;
 }
 
-static void let_go(const hugepin_domain *d, uintptr_t start, uintptr_t end, enum hp_region_kind kind, uint64_t gen)
+static void let_go(const hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
+		   uint64_t gen)
 {
-	if (is_held(d, kind, gen))
+	if (is_held(access, kind, gen))
 		hp_heap_drop(held_start(start), held_end(end) - held_start(start), d->hold);
 }
 
@@ -859,19 +855,20 @@ static void let_go(const hugepin_domain *d, uintptr_t start, uintptr_t end, enum
  * missed. On-demand registrations follow the program's mappings by themselves. The heap drops regions before it unmaps
  * their memory. So watching the heap is only a precaution against programs that unmap or discard parts of buffers.
  * Watch the whole extent: each watched part would become a mapping of its own. */
-static int keep(const hugepin_domain *d, uintptr_t start, uintptr_t end, enum hp_region_kind kind, uint64_t gen)
+static int keep(const hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
+		uint64_t gen)
 {
 	struct hugepin_extent extent;
 	int err;
 
-	if (is_held(d, kind, gen)) {
+	if (is_held(access, kind, gen)) {
 		err = hp_heap_hold(held_start(start), held_end(end) - held_start(start), gen, d->hold);
 		if (err)
 			return err;
 		if (hp_heap_extent((void *)start, &extent))
 			hp_uffd_watch_heap((uintptr_t)extent.addr, (uintptr_t)extent.addr + extent.len);
 	}
-	return kind == HP_REGION_FOREIGN && !d->on_demand ? watch_foreign(d, start, end) : 0;
+	return kind == HP_REGION_FOREIGN && hp_is_pinning(access) ? watch_foreign(d, start, end) : 0;
 }
 
 /* r is what was made ahead. */
@@ -906,16 +903,16 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	if (evict && hp_is_exact(d, access) && kind != HP_REGION_UNCACHED)
 		limit_exact(d);
 	evict &= d->bytes_max != UINT64_MAX;
-	if (!d->on_demand && len > d->bytes_max)
+	if (hp_is_pinning(access) && len > d->bytes_max)
 		return -ENOBUFS;
-	while (!fits_budget(d, len, ready)) {
+	while (!fits_budget(d, len, access, ready)) {
 		bool crowded = evict && d->stats.regions >= d->regs_max;
 
 		HP_DSTAT(d, crowded, crowded);
 		if (!evict || !evict_one(d, crowded ? HP_EVICTED_COUNT : HP_EVICTED_BUDGET))
 			return d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
 	}
-	if (!ready && (err = keep(d, start, end, kind, gen)) != 0)
+	if (!ready && (err = keep(d, start, end, access, kind, gen)) != 0)
 		return err;
 	err = -ENOMEM;
 	while (!(r = hp_region_new()))
@@ -927,27 +924,28 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	if (ready) {
 		take_ready(d, ready, r);
 	} else {
-		err = call_backend(d, r, backend_access(d, access), evict);
+		err = call_backend(d, r, access | d->relaxed, evict);
 		if (err)
 			goto out_region;
 	}
 	HP_WRITE(r->domain, d);
 	HP_WRITE(r->keys, keys_of(&r->reg));
-	HP_WRITE(r->access, access);
+	HP_WRITE(r->access, access & ~(unsigned)HUGEPIN_ON_DEMAND);
 	HP_WRITE(r->used, 1);
 	*note_of(r) = (struct note){ .held_start = held_start(start), .held_end = held_end(end) };
 	if (kind == HP_REGION_EXTENT || access & HP_ACCESS_REMOTE)
 		note_of(r)->before = note_of(r)->made = hp_counts_made((uint32_t)(r - hp_regions));
 	r->cut = false;
+	r->on_demand = !hp_is_pinning(access);
 	HP_DSTAT(d, registered, 1);
 	HP_DSTAT(d, registered_bytes, len);
 	HP_DSTAT(d, regions, 1);
 	if (kind == HP_REGION_EXTENT) {
 		HP_DSTAT(d, extents, 1);
-		d->extent_bytes += len;
+		d->extent_bytes += r->on_demand ? 0 : len;
 	}
 	d->exact_count += hp_region_is_exact(r);
-	if (!d->on_demand)
+	if (!r->on_demand)
 		HP_DSTAT(d, pinned_bytes, len);
 	if (hp_trace_on)
 		hp_trace(HP_TRACE_REGISTER, d, start, end);
@@ -965,20 +963,20 @@ out_region:
 	hp_region_free(r);
 out_keep:
 	if (!ready)
-		let_go(d, start, end, kind, gen);
+		let_go(d, start, end, access, kind, gen);
 	return err;
 }
 
 /* ------------------------------------------------------------------ registering ahead of pins */
 
-bool hp_region_may_be_ready(const hugepin_domain *d, size_t len)
+bool hp_region_may_be_ready(const hugepin_domain *d, size_t len, unsigned access)
 {
-	return fits_budget(d, len, NULL);
+	return fits_budget(d, len, access, NULL);
 }
 
 void hp_region_keep_ready(hugepin_domain *d, struct hp_ready *r)
 {
-	r->err = keep(d, r->start, r->end, r->kind, r->gen);
+	r->err = keep(d, r->start, r->end, r->access, r->kind, r->gen);
 }
 
 void hp_region_make_ready(hugepin_domain *d, struct hp_ready *r)
@@ -989,11 +987,11 @@ void hp_region_make_ready(hugepin_domain *d, struct hp_ready *r)
 		return;
 	start_ns = d->backend.now_ns(d->ctx);
 	hp_registering = true;
-	r->err = d->backend.reg(d->ctx, (void *)r->start, r->end - r->start, backend_access(d, r->access), &r->reg);
+	r->err = d->backend.reg(d->ctx, (void *)r->start, r->end - r->start, r->access | d->relaxed, &r->reg);
 	hp_registering = false;
 	r->ns = d->backend.now_ns(d->ctx) - start_ns;
 	if (r->err)
-		let_go(d, r->start, r->end, r->kind, r->gen);
+		let_go(d, r->start, r->end, r->access, r->kind, r->gen);
 }
 
 void hp_region_end_ready(hugepin_domain *d, struct hp_ready *r)
@@ -1007,5 +1005,5 @@ void hp_region_end_ready(hugepin_domain *d, struct hp_ready *r)
 		HP_DSTAT(d, failed, 1);
 	hp_registering = false;
 	d->deregistered_at_ns = d->backend.now_ns(d->ctx);
-	let_go(d, r->start, r->end, r->kind, r->gen);
+	let_go(d, r->start, r->end, r->access, r->kind, r->gen);
 }

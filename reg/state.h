@@ -109,6 +109,7 @@ struct hp_region {
 	RB_ENTRY(hp_region) node; /* in domain.tree or domain.exact_tree */
 	uint32_t gen;
 	bool cut; /* ends before the range that was wanted, since it could not be longer */
+	bool on_demand; /* pins no memory: the device follows the program's mappings */
 };
 
 TAILQ_HEAD(hp_region_list, hp_region);
@@ -175,7 +176,7 @@ enum { HP_REQUESTS_MAX = 64 };
  * or its foreign memory is watched. hp_region_register() takes it over. */
 struct hp_ready {
 	uintptr_t start, end;
-	unsigned access;
+	unsigned access; /* as hp_region_register() */
 	uint32_t kind; /* enum hp_region_kind */
 	uint64_t gen; /* as hp_region_register() */
 	int err; /* -errno: the backend, or the heap, has refused it */
@@ -257,7 +258,8 @@ struct hugepin_domain {
 	bool closing;
 	pid_t pid; /* the process that opened the domain; HP_PARENT: an ancestor of this process; 0: closed */
 	uint32_t number;
-	bool opener_only, on_demand, late, parallel;
+	bool opener_only, late, parallel;
+	bool on_demand; /* what pins miss is registered on demand */
 	bool own_clock; /* the backend has a clock */
 	uint32_t watch; /* HUGEPIN_WATCH_* */
 	bool watched; /* the cache watches foreign memory, by the kernel's events or by announcements; not under ODP */
@@ -291,7 +293,7 @@ struct hugepin_domain {
 	 * class below. */
 	struct hp_exact_tree exact_tree[HP_EXACT_CLASSES];
 	uint32_t access_least; /* the access that every registration in the cache has */
-	uint64_t extent_bytes; /* bytes of all regions that are whole extents */
+	uint64_t extent_bytes; /* bytes of all regions that pin whole extents */
 	uint32_t exact_count; /* exact regions */
 	uint64_t extent_gen; /* number of the youngest extent that hp_cover_new_extents() has seen */
 	uint64_t deregistered_at_ns;
@@ -299,6 +301,7 @@ struct hugepin_domain {
 	/* The program's callback before a registration for remote access ends, or NULL. */
 	void (*expire)(void *arg, const struct hugepin_expiry *);
 	void *expire_arg;
+	struct hp_region *turning; /* is registered a second time, so it is not evicted; or NULL */
 	uint32_t wanted; /* pinned regions whose pins are wanted back, of which nobody was told yet */
 	struct hp_ready_set *ready; /* of the holder of the lock, or NULL */
 	const struct hp_lender *lender; /* the domain's lend, which is in a higher layer (lent.h), or NULL */
