@@ -38,7 +38,9 @@ static void *pin_slowly(void *d)
 /* If one of these waited for the slow device, it would wait for ever: the test's time would run out. */
 TEST(a_slow_device_holds_up_no_other_domain_and_no_malloc)
 {
-	struct hugepin_backend slow = { sizeof slow, "slow", slow_reg, quick_dereg, NULL, device_limits, NULL, NULL };
+	struct hugepin_backend slow = {
+		.size = sizeof slow, .name = "slow", .reg = slow_reg, .dereg = quick_dereg, .limits = device_limits
+	};
 	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU }; /* nothing ahead */
 	hugepin_domain *d = open_lru(), *waiting;
 	char *p = map(MIB), *h;
@@ -84,7 +86,12 @@ static int slow_limits(void *unused, struct hugepin_limits *ret_)
 }
 
 static const struct hugepin_backend quick_backend = {
-	sizeof quick_backend, "quick", device_reg, device_dereg, NULL, device_limits, device_now, NULL,
+	.size = sizeof quick_backend,
+	.name = "quick",
+	.reg = device_reg,
+	.dereg = device_dereg,
+	.limits = device_limits,
+	.now_ns = device_now,
 };
 
 /* On a thread of its own: a thread that has freed memory keeps it for a while. */
@@ -132,7 +139,9 @@ static void *close_slowly(void *d)
  * the service thread's, then a pin's, then one that closes, then one that opens. */
 TEST(a_slow_device_holds_up_no_opening_no_closing_and_no_decay)
 {
-	struct hugepin_backend slow = { sizeof slow, "slow", slow_reg, slow_dereg, NULL, device_limits, NULL, NULL };
+	struct hugepin_backend slow = {
+		.size = sizeof slow, .name = "slow", .reg = slow_reg, .dereg = slow_dereg, .limits = device_limits
+	};
 	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU }; /* nothing ahead */
 	hugepin_domain *waiting = NULL;
 	char *p = map(MIB);
