@@ -170,7 +170,9 @@ struct hugepin_reg {
  *  limits    0 and *ret_, or -errno, which hugepin_domain_open returns.
  *  now_ns    may be NULL: CLOCK_MONOTONIC. The domain's clock, for tests and simulations. With such a clock the helper
  *            has no timer: it acts at the next pin or unpin.
- *  close     may be NULL. The domain is closed, or could not be opened: free ctx. */
+ *  close     may be NULL. The domain is closed, or could not be opened: free ctx.
+ *  paging    may be NULL. hugepin_domain_paging: 0 and *ret_, or -errno; -EOPNOTSUPP: the device counts nothing. */
+struct hugepin_paging;
 struct hugepin_backend {
 	size_t size; /* sizeof(struct hugepin_backend) */
 	const char *name;
@@ -180,6 +182,7 @@ struct hugepin_backend {
 	int (*limits)(void *ctx, struct hugepin_limits *ret_);
 	uint64_t (*now_ns)(void *ctx);
 	void (*close)(void *ctx);
+	int (*paging)(void *ctx, struct hugepin_paging *ret_);
 };
 
 /* When memory is registered, and for how long. DEFAULT is HUGEPIN_POLICY, or arena.
@@ -328,6 +331,21 @@ typedef struct hugepin_domain_stats hugepin_domain_stats_t;
 
 /* Copy a domain's statistics, as hugepin_stats does. Never blocks. */
 int hugepin_domain_stats(hugepin_domain *, struct hugepin_domain_stats *ret_, size_t size);
+
+/* What the device did about memory that is registered on demand, in pages: of all that is registered now. Deregistered
+ * memory takes its counts with it. */
+#define HUGEPIN_NOT_COUNTED UINT64_MAX /* for a member: the device does not count this */
+struct hugepin_paging {
+	uint64_t faults; /* brought in because the device met them missing */
+	uint64_t prefetches; /* brought in ahead of that */
+	uint64_t invalidations; /* taken from the device, since the kernel moved them or took them back */
+};
+typedef struct hugepin_paging hugepin_paging_t;
+
+/* Ask the device's driver for these counts. `size` is sizeof *ret_. 0, or: -EOPNOTSUPP: not available: the device, its
+ * driver or the backend does not count. -EINVAL: a NULL. -ESTALE. Or the error of the backend. Blocks, and takes the
+ * domain's lock. */
+int hugepin_domain_paging(hugepin_domain *, struct hugepin_paging *ret_, size_t size);
 
 /* A pin: a reference on a registration that covers [base, base + len). Pins are the caller's memory, 32 bytes for ever.
  * The caller may move them and hand them to other threads. */

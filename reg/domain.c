@@ -348,7 +348,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 	}
 	hp_domains_unlock();
 	if (err) {
-		if (backend->size >= sizeof *backend && backend->close)
+		if (backend->size >= offsetof(struct hugepin_backend, paging) && backend->close)
 			backend->close(ctx);
 	} else {
 		if (d->helper || hp_trace_on)
@@ -439,4 +439,23 @@ int hugepin_domain_stats(hugepin_domain *d, struct hugepin_domain_stats *ret_, s
 #undef COPY
 	memcpy(ret_, &s, HP_MIN(size, sizeof s));
 	return (int)sizeof s;
+}
+
+int hugepin_domain_paging(hugepin_domain *d, struct hugepin_paging *ret_, size_t size)
+{
+	struct hugepin_paging p;
+	int err;
+
+	if (!d || !ret_)
+		return -EINVAL;
+	if (!hp_domain_mine(d))
+		return -ESTALE;
+	if (!d->backend.paging)
+		return -EOPNOTSUPP;
+	hp_lock(&d->lock);
+	err = d->backend.paging(d->ctx, &p);
+	hp_unlock(&d->lock);
+	if (!err)
+		memcpy(ret_, &p, HP_MIN(size, sizeof p));
+	return err;
 }

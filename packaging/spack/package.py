@@ -30,6 +30,7 @@ class Hugepin(MakefilePackage):
     depends_on("libbsd", type="build")
     depends_on("libhugetlbfs")
     depends_on("jansson")
+    depends_on("libmnl")
     depends_on("liburing")
     depends_on("rdma-core")
     depends_on("mpi", when="+mpi")

@@ -24,6 +24,7 @@
 
 #include "base/base.h"
 #include "base/memlock.h"
+#include "reg/backend/paging.h"
 
 #define PREFETCH_BYTES ((size_t)1 << 30) /* at most so much in one call: the length in struct ibv_sge has 32 bits */
 #define PREFETCH_TRIES 8 /* on EAGAIN: the mapping changed meanwhile */
@@ -163,6 +164,15 @@ static int verbs_prefetch(void *ctx, const struct hugepin_reg *reg, void *addr, 
 	return ret;
 }
 
+static int verbs_paging(void *ctx, struct hugepin_paging *ret_)
+{
+	const struct verbs *v = ctx;
+	int saved_errno = errno;
+	int err = v->limits.flags & HUGEPIN_LIMIT_ODP ? hp_verbs_paging(v->pd, ret_) : -EOPNOTSUPP;
+	errno = saved_errno;
+	return err;
+}
+
 static void verbs_close(void *ctx)
 {
 	free(ctx);
@@ -178,6 +188,7 @@ int hugepin_verbs_open(struct ibv_pd *pd, const struct hugepin_attr *attr, hugep
 		.prefetch = verbs_prefetch,
 		.limits = verbs_limits,
 		.close = verbs_close,
+		.paging = verbs_paging,
 	};
 	if (!pd || !ret_)
 		return -EINVAL;

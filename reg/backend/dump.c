@@ -1,0 +1,252 @@
+/*
+ * The messages of the kernel's RDMA netlink (drivers/infiniband/core/nldev.c; `rdma resource` and `rdma statistic` of
+ * iproute2 show the same). A message of a dump has attributes of the device. One of them, a table, has an attribute for each
+ * memory region, which again has attributes. A table may go on in the next message. Attributes that are not known are
+ * passed over: later kernels have more.
+ */
+#include "reg/backend/dump.h"
+
+#include <errno.h>
+#include <libmnl/libmnl.h>
+#include <rdma/rdma_netlink.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The attributes of a message, and those inside an attribute. Like libmnl's loops, without their mixed signs. */
+#define ATTRIBUTES(A, BEGIN, END) \
+	for (const struct nlattr *A = (BEGIN); mnl_attr_ok(A, (int)((const char *)(END) - (const char *)A)); \
+	     A = mnl_attr_next(A))
+#define EACH(A, MESSAGE) ATTRIBUTES(A, mnl_nlmsg_get_payload(MESSAGE), mnl_nlmsg_get_payload_tail(MESSAGE))
+#define EACH_IN(A, NEST) \
+	ATTRIBUTES(A, mnl_attr_get_payload(NEST), \
+		   (const char *)mnl_attr_get_payload(NEST) + mnl_attr_get_payload_len(NEST))
+
+static int malformed(void)
+{
+	errno = EPROTO;
+	return MNL_CB_ERROR;
+}
+
+static bool is_u32(const struct nlattr *a)
+{
+	return mnl_attr_validate(a, MNL_TYPE_U32) == 0;
+}
+
+static bool is_u64(const struct nlattr *a)
+{
+	return mnl_attr_validate(a, MNL_TYPE_U64) == 0;
+}
+
+static bool is_string(const struct nlattr *a)
+{
+	return mnl_attr_validate(a, MNL_TYPE_NUL_STRING) == 0;
+}
+
+/* ------------------------------------------------------------------ the device */
+
+int hp_dump_device(const struct nlmsghdr *m, void *device)
+{
+	struct hp_dump_device *d = device;
+	const char *name = NULL;
+	bool has_index = false;
+	uint32_t index = 0;
+
+	EACH(a, m) {
+		switch (mnl_attr_get_type(a)) {
+		case RDMA_NLDEV_ATTR_DEV_INDEX:
+			if (!is_u32(a))
+				return malformed();
+			index = mnl_attr_get_u32(a);
+			has_index = true;
+			break;
+		case RDMA_NLDEV_ATTR_DEV_NAME:
+			if (!is_string(a))
+				return malformed();
+			name = mnl_attr_get_str(a);
+			break;
+		}
+	}
+	if (name && has_index && !strcmp(name, d->name)) {
+		d->index = index;
+		d->found = true;
+	}
+	return MNL_CB_OK;
+}
+
+/* ------------------------------------------------------------------ its regions */
+
+static int add_region(struct hp_dump_regions *r, uint32_t number, uint32_t pd)
+{
+	if (r->count == r->room) {
+		const size_t room = r->room ? 2 * r->room : 256;
+		struct hp_dump_region *of = reallocarray(r->of, room, sizeof *of);
+
+		if (!of)
+			return MNL_CB_ERROR; /* errno is ENOMEM */
+		r->of = of;
+		r->room = room;
+	}
+	r->of[r->count++] = (struct hp_dump_region){ number, pd };
+	return MNL_CB_OK;
+}
+
+static int read_region(const struct nlattr *entry, struct hp_dump_regions *r)
+{
+	uint32_t number = 0, pd = 0, thread = 0;
+	bool has_number = false, has_pd = false;
+	uint64_t len = 0;
+
+	EACH_IN(a, entry) {
+		switch (mnl_attr_get_type(a)) {
+		case RDMA_NLDEV_ATTR_RES_MRN:
+			if (!is_u32(a))
+				return malformed();
+			number = mnl_attr_get_u32(a);
+			has_number = true;
+			break;
+		case RDMA_NLDEV_ATTR_RES_PDN:
+			if (!is_u32(a))
+				return malformed();
+			pd = mnl_attr_get_u32(a);
+			has_pd = true;
+			break;
+		case RDMA_NLDEV_ATTR_RES_PID: /* of the thread, in spite of the name */
+			if (!is_u32(a))
+				return malformed();
+			thread = mnl_attr_get_u32(a);
+			break;
+		case RDMA_NLDEV_ATTR_RES_MRLEN:
+			if (!is_u64(a))
+				return malformed();
+			len = mnl_attr_get_u64(a);
+			break;
+		}
+	}
+	if (!has_number || !has_pd) /* a region of the kernel's own has no protection domain of a program's */
+		return MNL_CB_OK;
+	if (thread == r->thread && len == r->len) {
+		r->probe = number;
+		r->pd = pd;
+		r->probes++;
+	}
+	return add_region(r, number, pd);
+}
+
+int hp_dump_regions(const struct nlmsghdr *m, void *regions)
+{
+	EACH(table, m) {
+		if (mnl_attr_get_type(table) != RDMA_NLDEV_ATTR_RES_MR)
+			continue;
+		EACH_IN(entry, table) {
+			int ret = mnl_attr_get_type(entry) == RDMA_NLDEV_ATTR_RES_MR_ENTRY ? read_region(entry, regions) :
+											     MNL_CB_OK;
+			if (ret != MNL_CB_OK)
+				return ret;
+		}
+	}
+	return MNL_CB_OK;
+}
+
+static int compare_regions(const void *a, const void *b)
+{
+	const uint32_t x = ((const struct hp_dump_region *)a)->number, y = ((const struct hp_dump_region *)b)->number;
+
+	return (x > y) - (x < y);
+}
+
+void hp_dump_keep_pd(struct hp_dump_regions *r)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < r->count; i++)
+		if (r->of[i].pd == r->pd)
+			r->of[kept++] = r->of[i];
+	r->count = kept;
+	if (kept)
+		qsort(r->of, kept, sizeof *r->of, compare_regions);
+}
+
+static bool is_kept(const struct hp_dump_regions *r, uint32_t number)
+{
+	const struct hp_dump_region key = { .number = number };
+
+	return r->count && bsearch(&key, r->of, r->count, sizeof *r->of, compare_regions);
+}
+
+/* ------------------------------------------------------------------ what they count */
+
+/* Add a counter. With `probe`, note that the device has it. */
+static int read_counter(const struct nlattr *entry, struct hp_dump_counts *c, bool probe)
+{
+	static const char *const names[] = { "page_faults", "page_prefetch", "page_invalidations" };
+	uint64_t *const sums[] = { &c->sum.faults, &c->sum.prefetches, &c->sum.invalidations };
+	const char *name = NULL;
+	bool has_value = false;
+	uint64_t value = 0;
+
+	EACH_IN(a, entry) {
+		switch (mnl_attr_get_type(a)) {
+		case RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME:
+			if (!is_string(a))
+				return malformed();
+			name = mnl_attr_get_str(a);
+			break;
+		case RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_VALUE:
+			if (!is_u64(a))
+				return malformed();
+			value = mnl_attr_get_u64(a);
+			has_value = true;
+			break;
+		}
+	}
+	for (unsigned i = 0; name && has_value && i < sizeof names / sizeof *names; i++)
+		if (!strcmp(name, names[i])) {
+			*sums[i] += value;
+			c->counted |= (unsigned)probe << i;
+		}
+	return MNL_CB_OK;
+}
+
+static int read_counters(const struct nlattr *region, struct hp_dump_counts *c)
+{
+	const struct nlattr *counters = NULL;
+	bool has_number = false;
+	uint32_t number = 0;
+
+	EACH_IN(a, region) {
+		if (mnl_attr_get_type(a) == RDMA_NLDEV_ATTR_STAT_HWCOUNTERS) {
+			counters = a;
+		} else if (mnl_attr_get_type(a) == RDMA_NLDEV_ATTR_RES_MRN) {
+			if (!is_u32(a))
+				return malformed();
+			number = mnl_attr_get_u32(a);
+			has_number = true;
+		}
+	}
+	if (!counters || !has_number || !is_kept(c->regions, number))
+		return MNL_CB_OK;
+	EACH_IN(a, counters) {
+		int ret = mnl_attr_get_type(a) == RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY ?
+				  read_counter(a, c, number == c->regions->probe) :
+				  MNL_CB_OK;
+		if (ret != MNL_CB_OK)
+			return ret;
+	}
+	return MNL_CB_OK;
+}
+
+int hp_dump_counts(const struct nlmsghdr *m, void *counts)
+{
+	EACH(table, m) {
+		if (mnl_attr_get_type(table) != RDMA_NLDEV_ATTR_RES_MR)
+			continue;
+		EACH_IN(entry, table) {
+			int ret = mnl_attr_get_type(entry) == RDMA_NLDEV_ATTR_RES_MR_ENTRY ? read_counters(entry, counts) :
+											     MNL_CB_OK;
+			if (ret != MNL_CB_OK)
+				return ret;
+		}
+	}
+	return MNL_CB_OK;
+}

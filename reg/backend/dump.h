@@ -1,0 +1,52 @@
+/*
+ * What the kernel's RDMA netlink tells of a device's memory regions, read from the messages of a dump. No system calls.
+ */
+#ifndef HP_REG_BACKEND_DUMP_H
+#define HP_REG_BACKEND_DUMP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "hugepin.h"
+
+struct nlmsghdr;
+
+/* The functions below are callbacks of mnl_cb_run(), with their state as `data`. They return MNL_CB_OK, or MNL_CB_ERROR
+ * with errno: EPROTO where a message is not as the kernel writes it, or ENOMEM. */
+
+/* RDMA_NLDEV_CMD_GET: the number of the device of that name. */
+struct hp_dump_device {
+	const char *name;
+	uint32_t index;
+	bool found;
+};
+int hp_dump_device(const struct nlmsghdr *, void *device);
+
+/* RDMA_NLDEV_CMD_RES_MR_GET: the memory regions of the device, each with its protection domain. By these numbers of the
+ * kernel's, not by keys: it shows keys to few. */
+struct hp_dump_regions {
+	uint32_t thread; /* the probe: the region of that length that this thread registered */
+	uint64_t len;
+	uint32_t probe, pd; /* the probe's number, and that of its protection domain */
+	unsigned probes; /* number of such regions */
+	struct hp_dump_region {
+		uint32_t number, pd;
+	} *of; /* all regions; to be freed */
+	size_t count, room;
+};
+int hp_dump_regions(const struct nlmsghdr *, void *regions);
+
+/* After that dump: leave only the numbers of the regions of the probe's protection domain, in order. */
+void hp_dump_keep_pd(struct hp_dump_regions *);
+
+/* RDMA_NLDEV_CMD_STAT_GET of memory regions: the counts of these regions, added up. What the device counts is seen at the
+ * probe: the counts of a region that was not registered on demand are left out. */
+struct hp_dump_counts {
+	const struct hp_dump_regions *regions;
+	struct hugepin_paging sum;
+	unsigned counted; /* bits: the members that the probe has, in their order */
+};
+int hp_dump_counts(const struct nlmsghdr *, void *counts);
+
+#endif
