@@ -76,6 +76,27 @@ static uint64_t threads_ns(void)
 	return sum;
 }
 
+/* What the device counted of memory that is registered on demand. Before the domain is closed: then the counts are gone. */
+static int print_paging(char *at, size_t room)
+{
+	struct hugepin_paging p = { .faults = 0 };
+	const bool available = hugepin_domain_paging(hp_mpi_domain, &p, sizeof p) == 0;
+	const struct {
+		const char *name;
+		uint64_t count;
+	} counts[] = { { "device_faults", p.faults },
+		       { "device_prefetches", p.prefetches },
+		       { "device_invalidations", p.invalidations } };
+	int n = 0;
+
+	for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+		if (available && counts[i].count != HUGEPIN_NOT_COUNTED)
+			n += snprintf(at + n, room - (size_t)n, " %s=%" PRIu64, counts[i].name, counts[i].count);
+		else
+			n += snprintf(at + n, room - (size_t)n, " %s=not-available", counts[i].name);
+	return n;
+}
+
 /* One line of "key=value", in one write(), since all ranks share stderr. */
 void hp_report_write(int rank)
 {
@@ -95,6 +116,7 @@ void hp_report_write(int rank)
 #define PRINT_STATISTIC(name, unit, sentence) \
 	n += snprintf(line + n, sizeof line - (size_t)n, " " #name "=%" PRIu64, s.name);
 	HUGEPIN_DOMAIN_STATS_LIST(PRINT_STATISTIC)
+	n += print_paging(line + n, sizeof line - (size_t)n);
 	n += snprintf(line + n, sizeof line - (size_t)n, " threads_ns=%" PRIu64 "\n", threads_ns());
 	(void)!write(STDERR_FILENO, line, (size_t)n);
 	hugepin_summary_told_();

@@ -16,6 +16,9 @@ if ! run probe HUGEPIN_POLICY=lru "$t/all" types >/dev/null && grep -q 'io_uring
 	exit
 fi
 
+# io_uring has no page faults of its own.
+unavailable() { [ "$(grep -c ' device_faults=not-available device_prefetches=not-available device_invalidations=not-available ' "$t/probe.out")" = 2 ]; }
+works 'what a device does not count is not available' unavailable
 # What the cases of tests/mpi/all.c hand to MPI above the threshold, counted by hand.
 works 'sends, receives and probes pin each buffer once' count point_to_point 20
 works 'each way to complete requests unpins them, in any order' count completions 144

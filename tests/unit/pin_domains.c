@@ -2,6 +2,8 @@
  * Domains: opening and closing, the structures of older programs, how many domains there may be, and that each domain
  * has registrations and access of its own.
  */
+#include <sys/wait.h>
+
 #include "tests/unit/pin.h"
 
 TEST(a_domain_is_closed_once)
@@ -79,11 +81,57 @@ TEST(the_oldest_structures_will_do_and_none_that_end_before)
 	EXPECT_EQ(hugepin_domain_open(&b, &device, &attr, &d), 0);
 	EXPECT_EQ(hugepin_domain_close(d), 0);
 	EXPECT_EQ(device.closed, 0); /* it has not got that function */
+	b.size = offsetof(struct hugepin_backend, paging);
+	EXPECT_EQ(hugepin_domain_open(&b, &device, &(struct hugepin_attr){ .size = sizeof attr, .policy = HUGEPIN_POLICY_ODP },
+				      &d),
+		  -EOPNOTSUPP);
+	EXPECT_EQ(device.closed, 1); /* but not that one */
+	b.size = offsetof(struct hugepin_backend, now_ns);
 	b.size--;
 	EXPECT_EQ(hugepin_domain_open(&b, &device, &attr, &d), -EINVAL);
 	b.size++;
 	attr.size--;
 	EXPECT_EQ(hugepin_domain_open(&b, &device, &attr, &d), -EINVAL);
+}
+
+static int paging_error;
+
+static int device_paging(void *ctx, struct hugepin_paging *ret_)
+{
+	EXPECT(ctx == &device);
+	*ret_ = (struct hugepin_paging){ 1, 2, HUGEPIN_NOT_COUNTED };
+	return paging_error;
+}
+
+TEST(what_a_device_counted_is_asked_of_its_backend)
+{
+	struct hugepin_backend b = device_backend;
+	struct hugepin_paging p = { 7, 8, 9 };
+	hugepin_domain *d = NULL;
+	int status;
+
+	device_reset(&device);
+	EXPECT_EQ(hugepin_domain_open(&b, &device, NULL, &d), 0);
+	EXPECT_EQ(hugepin_domain_paging(d, &p, sizeof p), -EOPNOTSUPP);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	b.paging = device_paging;
+	EXPECT_EQ(hugepin_domain_open(&b, &device, NULL, &d), 0);
+	EXPECT_EQ(hugepin_domain_paging(d, NULL, sizeof p), -EINVAL);
+	EXPECT_EQ(hugepin_domain_paging(NULL, &p, sizeof p), -EINVAL);
+	paging_error = -EIO;
+	EXPECT_EQ(hugepin_domain_paging(d, &p, sizeof p), -EIO);
+	EXPECT_EQ(p.faults, 7);
+	paging_error = 0;
+	EXPECT_EQ(hugepin_domain_paging(d, &p, 8), 0);
+	EXPECT_EQ(p.faults, 1);
+	EXPECT_EQ(p.prefetches, 8); /* cut to what the caller knows */
+	EXPECT_EQ(hugepin_domain_paging(d, &p, sizeof p), 0);
+	EXPECT_EQ(p.prefetches, 2);
+	EXPECT_EQ(p.invalidations, HUGEPIN_NOT_COUNTED);
+	if (fork() == 0)
+		_exit(hugepin_domain_paging(d, &p, sizeof p) != -ESTALE);
+	EXPECT(wait(&status) > 0 && status == 0);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
 }
 
 TEST(as_many_domains_as_there_is_room_for)
