@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/base.h"
+
 /* The attributes of a message, and those inside an attribute. Like libmnl's loops, without their mixed signs. */
 #define ATTRIBUTES(A, BEGIN, END) \
 	for (const struct nlattr *A = (BEGIN); mnl_attr_ok(A, (int)((const char *)(END) - (const char *)A)); \
@@ -41,6 +43,33 @@ static bool is_u64(const struct nlattr *a)
 static bool is_string(const struct nlattr *a)
 {
 	return mnl_attr_validate(a, MNL_TYPE_NUL_STRING) == 0;
+}
+
+/* ------------------------------------------------------------------ messages */
+
+/* libmnl itself takes a length of more than 2 GiB for a negative one, and so for short enough. */
+static bool is_framed(const char *at, size_t len)
+{
+	while (len >= sizeof(struct nlmsghdr)) {
+		const size_t own = ((const struct nlmsghdr *)at)->nlmsg_len, step = HP_MIN(NLMSG_ALIGN(own), len);
+
+		if (own < sizeof(struct nlmsghdr) || own > len)
+			return false;
+		at += step;
+		len -= step;
+	}
+	return !len;
+}
+
+int hp_dump_read(const void *bytes, size_t len, uint32_t seq, int (*take)(const struct nlmsghdr *, void *state),
+		 void *state)
+{
+	int ret;
+
+	if (!is_framed(bytes, len))
+		return -EPROTO;
+	ret = mnl_cb_run(bytes, len, seq, 0, take, state);
+	return ret < 0 ? -errno : ret != MNL_CB_STOP;
 }
 
 /* ------------------------------------------------------------------ the device */

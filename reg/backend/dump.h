@@ -12,8 +12,11 @@
 
 struct nlmsghdr;
 
-/* The functions below are callbacks of mnl_cb_run(), with their state as `data`. They return MNL_CB_OK, or MNL_CB_ERROR
- * with errno: EPROTO where a message is not as the kernel writes it, or ENOMEM. */
+/* Hand the messages of one datagram to one of the functions below, with its state. `seq` is the request's; 0: any. Returns
+ * 1: more datagrams follow; 0: this was the last; or -errno: that of the kernel, -EPROTO where a message is not as the
+ * kernel writes it, -EINTR where the dump has to be made again, or -ENOMEM. */
+int hp_dump_read(const void *bytes, size_t len, uint32_t seq, int (*take)(const struct nlmsghdr *, void *state),
+		 void *state);
 
 /* RDMA_NLDEV_CMD_GET: the number of the device of that name. */
 struct hp_dump_device {

@@ -27,13 +27,14 @@ enum {
 /* In place of a device: all of them. */
 #define ALL_DEVICES UINT32_MAX
 
-static int dump_once(struct mnl_socket *s, unsigned command, uint32_t device, mnl_cb_t take, void *state)
+static int dump_once(struct mnl_socket *s, unsigned command, uint32_t device,
+		     int (*take)(const struct nlmsghdr *, void *), void *state)
 {
 	static _Atomic uint32_t sequence;
 	_Alignas(struct nlmsghdr) char bytes[MESSAGE_BYTES];
 	struct nlmsghdr *m = mnl_nlmsg_put_header(bytes);
 	const uint32_t seq = ++sequence;
-	int ret = MNL_CB_OK;
+	int ret = 1;
 
 	m->nlmsg_type = (uint16_t)RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, command);
 	m->nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_DUMP;
@@ -44,16 +45,16 @@ static int dump_once(struct mnl_socket *s, unsigned command, uint32_t device, mn
 		mnl_attr_put_u32(m, RDMA_NLDEV_ATTR_STAT_RES, RDMA_NLDEV_ATTR_RES_MR);
 	if (mnl_socket_sendto(s, m, m->nlmsg_len) < 0)
 		return -errno;
-	while (ret > MNL_CB_STOP) {
+	while (ret > 0) {
 		const ssize_t n = mnl_socket_recvfrom(s, bytes, sizeof bytes);
 
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n <= 0)
 			return n < 0 ? -errno : -EPROTO;
-		ret = mnl_cb_run(bytes, (size_t)n, seq, 0, take, state);
+		ret = hp_dump_read(bytes, (size_t)n, seq, take, state);
 	}
-	return ret < 0 ? -errno : 0;
+	return ret;
 }
 
 /* ------------------------------------------------------------------ the three dumps */
