@@ -155,7 +155,6 @@ static int read_region(const struct nlattr *entry, struct hp_dump_regions *r)
 	if (!has_number || !has_pd) /* a region of the kernel's own has no protection domain of a program's */
 		return MNL_CB_OK;
 	if (thread == r->thread && len == r->len) {
-		r->probe = number;
 		r->pd = pd;
 		r->probes++;
 	}
@@ -205,8 +204,7 @@ static bool is_kept(const struct hp_dump_regions *r, uint32_t number)
 
 /* ------------------------------------------------------------------ what they count */
 
-/* Add a counter. With `probe`, note that the device has it. */
-static int read_counter(const struct nlattr *entry, struct hp_dump_counts *c, bool probe)
+static int read_counter(const struct nlattr *entry, struct hp_dump_counts *c)
 {
 	static const char *const names[] = { "page_faults", "page_prefetch", "page_invalidations" };
 	uint64_t *const sums[] = { &c->sum.faults, &c->sum.prefetches, &c->sum.invalidations };
@@ -232,7 +230,7 @@ static int read_counter(const struct nlattr *entry, struct hp_dump_counts *c, bo
 	for (unsigned i = 0; name && has_value && i < sizeof names / sizeof *names; i++)
 		if (!strcmp(name, names[i])) {
 			*sums[i] += value;
-			c->counted |= (unsigned)probe << i;
+			c->counted |= 1u << i;
 		}
 	return MNL_CB_OK;
 }
@@ -256,9 +254,7 @@ static int read_counters(const struct nlattr *region, struct hp_dump_counts *c)
 	if (!counters || !has_number || !is_kept(c->regions, number))
 		return MNL_CB_OK;
 	EACH_IN(a, counters) {
-		int ret = mnl_attr_get_type(a) == RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY ?
-				  read_counter(a, c, number == c->regions->probe) :
-				  MNL_CB_OK;
+		int ret = mnl_attr_get_type(a) == RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY ? read_counter(a, c) : MNL_CB_OK;
 		if (ret != MNL_CB_OK)
 			return ret;
 	}

@@ -14,7 +14,7 @@ struct nlmsghdr;
 
 /* Hand the messages of one datagram to one of the functions below, with its state. `seq` is the request's; 0: any. Returns
  * 1: more datagrams follow; 0: this was the last; or -errno: that of the kernel, -EPROTO where a message is not as the
- * kernel writes it, -EINTR where the dump has to be made again, or -ENOMEM. */
+ * kernel writes it, -EINTR where a change has interrupted the dump, or -ENOMEM. */
 int hp_dump_read(const void *bytes, size_t len, uint32_t seq, int (*take)(const struct nlmsghdr *, void *state),
 		 void *state);
 
@@ -31,7 +31,7 @@ int hp_dump_device(const struct nlmsghdr *, void *device);
 struct hp_dump_regions {
 	uint32_t thread; /* the probe: the region of that length that this thread registered */
 	uint64_t len;
-	uint32_t probe, pd; /* the probe's number, and that of its protection domain */
+	uint32_t pd; /* the probe's protection domain */
 	unsigned probes; /* number of such regions */
 	struct hp_dump_region {
 		uint32_t number, pd;
@@ -43,12 +43,12 @@ int hp_dump_regions(const struct nlmsghdr *, void *regions);
 /* After that dump: leave only the numbers of the regions of the probe's protection domain, in order. */
 void hp_dump_keep_pd(struct hp_dump_regions *);
 
-/* RDMA_NLDEV_CMD_STAT_GET of memory regions: the counts of these regions, added up. What the device counts is seen at the
- * probe: the counts of a region that was not registered on demand are left out. */
+/* RDMA_NLDEV_CMD_STAT_GET of memory regions: the counts of these regions, added up. A region that was not
+ * registered on demand has none. */
 struct hp_dump_counts {
 	const struct hp_dump_regions *regions;
 	struct hugepin_paging sum;
-	unsigned counted; /* bits: the members that the probe has, in their order */
+	unsigned counted; /* bits: the members that any region has, in their order */
 };
 int hp_dump_counts(const struct nlmsghdr *, void *counts);
 

@@ -21,14 +21,13 @@
 enum {
 	PROBE_BYTES = 4093, /* no registration of a domain's has such a length: theirs are whole pages */
 	MESSAGE_BYTES = 32768, /* what the kernel puts into one message of a dump at most */
-	TRIES = 8, /* of a dump that the kernel says was interrupted by a change */
 };
 
 /* In place of a device: all of them. */
 #define ALL_DEVICES UINT32_MAX
 
-static int dump_once(struct mnl_socket *s, unsigned command, uint32_t device,
-		     int (*take)(const struct nlmsghdr *, void *), void *state)
+static int dump(struct mnl_socket *s, unsigned command, uint32_t device,
+		int (*take)(const struct nlmsghdr *, void *), void *state)
 {
 	static _Atomic uint32_t sequence;
 	_Alignas(struct nlmsghdr) char bytes[MESSAGE_BYTES];
@@ -62,7 +61,7 @@ static int dump_once(struct mnl_socket *s, unsigned command, uint32_t device,
 static int ask_device(struct mnl_socket *s, struct ibv_pd *pd, uint32_t *ret_index)
 {
 	struct hp_dump_device d = { .name = ibv_get_device_name(pd->context->device) };
-	int err = dump_once(s, RDMA_NLDEV_CMD_GET, ALL_DEVICES, hp_dump_device, &d);
+	int err = dump(s, RDMA_NLDEV_CMD_GET, ALL_DEVICES, hp_dump_device, &d);
 
 	*ret_index = d.index;
 	return err ? err : d.found ? 0 : -ENODEV;
@@ -70,14 +69,8 @@ static int ask_device(struct mnl_socket *s, struct ibv_pd *pd, uint32_t *ret_ind
 
 static int ask_regions(struct mnl_socket *s, uint32_t device, struct hp_dump_regions *r)
 {
-	int err;
+	int err = dump(s, RDMA_NLDEV_CMD_RES_MR_GET, device, hp_dump_regions, r);
 
-	for (int tries = 0; tries < TRIES; tries++) {
-		r->count = r->probes = 0;
-		err = dump_once(s, RDMA_NLDEV_CMD_RES_MR_GET, device, hp_dump_regions, r);
-		if (err != -EINTR)
-			break;
-	}
 	if (!err && r->probes != 1) /* not shown, or the program has registered as odd a length */
 		err = -EOPNOTSUPP;
 	if (!err)
@@ -87,15 +80,8 @@ static int ask_regions(struct mnl_socket *s, uint32_t device, struct hp_dump_reg
 
 static int ask_counts(struct mnl_socket *s, uint32_t device, struct hp_dump_counts *c)
 {
-	int err;
+	int err = dump(s, RDMA_NLDEV_CMD_STAT_GET, device, hp_dump_counts, c);
 
-	for (int tries = 0; tries < TRIES; tries++) {
-		c->sum = (struct hugepin_paging){ .faults = 0 };
-		c->counted = 0;
-		err = dump_once(s, RDMA_NLDEV_CMD_STAT_GET, device, hp_dump_counts, c);
-		if (err != -EINTR)
-			break;
-	}
 	/* Kernels before 5.10 know no statistics of memory regions. */
 	return err == -EINVAL || (!err && !c->counted) ? -EOPNOTSUPP : err;
 }

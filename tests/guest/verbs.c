@@ -701,6 +701,36 @@ TEST(policy_odp_is_refused_where_the_device_has_none)
 	EXPECT_EQ(hugepin_verbs_open(wire.port.pd, &attr, &d), -EOPNOTSUPP);
 }
 
+/* What `rdma` of iproute2 shows of the device's memory regions, which are this process's alone; -1: no faults are counted. */
+static long faults_shown(void)
+{
+	FILE *f = popen("rdma statistic show mr", "r");
+	char line[512], *at;
+	long sum = -1;
+
+	EXPECT(f);
+	while (f && fgets(line, sizeof line, f))
+		if ((at = strstr(line, " page_faults ")))
+			sum = (sum < 0 ? 0 : sum) + strtol(at + strlen(" page_faults "), NULL, 10);
+	EXPECT(!f || pclose(f) == 0);
+	return sum;
+}
+
+TEST(page_faults_are_counted_where_the_device_counts_them_and_else_not_available)
+{
+	hugepin_domain *d = domain(has_odp() ? HUGEPIN_POLICY_ODP : HUGEPIN_POLICY_LRU);
+	struct hugepin_paging p = { 7, 8, 9 };
+	struct hugepin_pin pin;
+
+	EXPECT_EQ(hugepin_pin(d, wire.source, LEN, HUGEPIN_WRITE, &pin), 0);
+	const long shown = faults_shown();
+	EXPECT_EQ(hugepin_domain_paging(d, &p, sizeof p), shown < 0 ? -EOPNOTSUPP : 0);
+	EXPECT_EQ(p.faults, shown < 0 ? 7 : (uint64_t)shown);
+	printf("# page faults counted: %ld\n", shown);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+}
+
 #define NEEDS_ODP                                                                                                      \
 	NEEDS_WIRE;                                                                                                    \
 	if (!has_odp())                                                                                                \
