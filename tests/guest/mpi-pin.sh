@@ -1,5 +1,5 @@
 #!/bin/bash
-# guest: plain
+# guest: plain odp
 # The MPI layer on real registrations, ibv_reg_mr, beside Open MPI that communicates by UCX and soft-RoCE: both
 # register the same buffers with the same device. What the programs compute must be right, and nothing may be left
 # registered by the layer.
@@ -32,3 +32,15 @@ few() { [ "$(figure lru registered)" = '8 8' ]; }
 works 'lru registers each array once' few
 many() { [ "$(figure none registered)" = '24 24' ] && [ "$(figure none deregistered)" = '24 24' ]; }
 works 'none registers for each call' many
+
+# Where the device registers on demand, the layer's phases bring the buffers in.
+if ! run odp >"$t/odp.log"; then
+	grep -q 'no domain' "$t/odp.out" || cat "$t/odp.log"
+	skip 'the phases of a transfer on a device' "$(grep -o -m1 'nothing is registered: .*' "$t/odp.out")"
+	exit
+fi
+arrays() { [ "$(figure odp registered)" = '8 8' ] && [ "$(figure odp pins) $(figure odp not_pinned)" = '24 24 0 0' ]; }
+works 'odp registers each array once' arrays
+brought_in() { for n in $(figure odp prefetched); do [ "$n" -ge 8 ] || return 1; done; }
+works 'and each is brought in' brought_in
+echo "# odp: $(figure odp prefetched) prefetches carried out by the ranks' layers, $(figure odp prefetched_otherwise) by touching pages"
