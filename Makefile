@@ -239,6 +239,7 @@ $(UNIT): %: %.o $(UNIT_OBJ)
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $(filter-out $(STANDS_IN_FOR),$(filter %.o,$^)) $(LIB_LIBS) $(VERBS_LIBS) -lm
 # What a test has in place of these.
 $(BUILD)/tests/unit/helper_plan_%: STANDS_IN_FOR := $(BUILD)/reg/policy/plan.o $(BUILD)/reg/share.o
+$(BUILD)/tests/unit/verbs: STANDS_IN_FOR := $(BUILD)/reg/backend/verbs.o
 $(BUILD)/tests/unit/lendq: STANDS_IN_FOR := $(patsubst %.c,$(BUILD)/%.o,$(wildcard lend/*.c))
 $(LIVE): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/flags
 	@mkdir -p $(@D)

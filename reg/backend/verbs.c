@@ -16,6 +16,7 @@
  */
 #include "hugepin_verbs.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <sched.h>
 #include <stdbool.h>
@@ -35,13 +36,25 @@
 /* Operations that a reliable connection must support on memory that is not pinned. */
 #define ODP_NEEDED (IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ)
 
+typedef int advise_fn(struct ibv_pd *, enum ibv_advise_mr_advice, uint32_t flags, struct ibv_sge *, uint32_t n);
+
 struct verbs {
 	struct ibv_pd *pd;
+	advise_fn *advise; /* the kernel's call behind ibv_advise_mr(), or NULL */
 	struct hugepin_limits limits;
 	bool odp_atomic; /* the device supports atomics on memory that is not pinned */
 };
 
 /* ------------------------------------------------------------------ limits */
+
+/* ibv_advise_mr() refuses where the device's provider does not pass it on, as that for soft-RoCE of rdma-core before 59
+ * does not, though the kernel could. The function by which other providers pass it on works for each device. libibverbs
+ * exports it to them alone, with a version that changes when any of these functions does: in this version it is as
+ * declared here. A program's own ioctl would have to know the kernel's number of the driver, which libibverbs hides. */
+static advise_fn *find_advise(void)
+{
+	return (advise_fn *)dlvsym(RTLD_DEFAULT, "ibv_cmd_advise_mr", "IBVERBS_PRIVATE_34");
+}
 
 static int query_device(struct verbs *v, struct ibv_pd *pd)
 {
@@ -49,7 +62,7 @@ static int query_device(struct verbs *v, struct ibv_pd *pd)
 	int err = ibv_query_device_ex(pd->context, NULL, &device);
 	if (err)
 		return err > 0 ? -err : -EIO;
-	*v = (struct verbs){ .pd = pd };
+	*v = (struct verbs){ .pd = pd, .advise = find_advise() };
 
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	uint64_t len_max = device.orig_attr.max_mr_size;
@@ -133,17 +146,26 @@ static int verbs_dereg(void *ctx, struct hugepin_reg *reg)
 	return err > 0 ? -err : err;
 }
 
+static int advise(const struct verbs *v, enum ibv_advise_mr_advice advice, struct ibv_sge *sge)
+{
+	int err = ibv_advise_mr(v->pd, advice, IBV_ADVISE_MR_FLAG_FLUSH, sge, 1);
+
+	if (err == EOPNOTSUPP && v->advise)
+		err = v->advise(v->pd, advice, IBV_ADVISE_MR_FLAG_FLUSH, sge, 1);
+	return err;
+}
+
 /* Have the device fill its page table. Missing pages are faulted in. 0 or errno. */
 static int prefetch_by_device(const struct verbs *v, const struct hugepin_reg *reg, char *addr, size_t len)
 {
+	/* After advice to read, the first write to a page faults, and takes the page from the device again. */
 	enum ibv_advise_mr_advice advice = reg->cookie & COOKIE_WRITABLE ? IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE :
 									     IBV_ADVISE_MR_ADVICE_PREFETCH;
 	for (size_t done = 0, n; done < len; done += n) {
 		n = len - done < PREFETCH_BYTES ? len - done : PREFETCH_BYTES;
 		struct ibv_sge sge = { .addr = (uintptr_t)addr + done, .length = (uint32_t)n, .lkey = reg->lkey };
 		int err, tries = 0;
-		while ((err = ibv_advise_mr(v->pd, advice, IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1)) == EAGAIN &&
-		       ++tries < PREFETCH_TRIES)
+		while ((err = advise(v, advice, &sge)) == EAGAIN && ++tries < PREFETCH_TRIES)
 			sched_yield();
 		if (err)
 			return err;
@@ -151,8 +173,8 @@ static int prefetch_by_device(const struct verbs *v, const struct hugepin_reg *r
 	return 0;
 }
 
-/* Some providers do not pass the advice on, and some devices accept it for writable memory only. Then at least bring
- * the pages into memory: the device's own faults are short then. */
+/* Some devices accept advice for writable memory only, and some not at all. Then at least bring the pages into memory:
+ * the device's own faults are short then. */
 static int verbs_prefetch(void *ctx, const struct hugepin_reg *reg, void *addr, size_t len)
 {
 	int saved_errno = errno, ret = 0;

@@ -2,6 +2,7 @@
  * The verbs backend on a device that writes down what it is asked for: limits from what the device and the kernel say, access flags,
  * errors, advice. What real devices make of it, tests/guest/verbs.c sees.
  */
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <stdlib.h>
@@ -33,13 +34,17 @@ static struct {
 	enum ibv_advise_mr_advice advice;
 	uint32_t advice_flags;
 	struct ibv_sge sge[4];
+	/* The call behind the provider: whether libibverbs exports it, and what it says. */
+	bool exported;
+	int kernel_error;
+	unsigned kernel_advices;
 } dev;
 
 static bool capable; /* CAP_IPC_LOCK */
 static const char *status_text; /* of /proc/self/status; NULL: it cannot be opened */
 static int populated_as;
 
-static int query_device(struct ibv_context *context, const struct ibv_query_device_ex_input *in, struct ibv_device_attr_ex *ret,
+static int answer_query(struct ibv_context *context, const struct ibv_query_device_ex_input *in, struct ibv_device_attr_ex *ret,
 			size_t size)
 {
 	(void)context, (void)in;
@@ -47,9 +52,9 @@ static int query_device(struct ibv_context *context, const struct ibv_query_devi
 	return dev.query_error;
 }
 
-static int advise(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *sge, uint32_t n)
+static int provider_advise(struct ibv_pd *asked, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *sge, uint32_t n)
 {
-	(void)pd;
+	(void)asked;
 	EXPECT_EQ(n, 1);
 	dev.advice = advice;
 	dev.advice_flags = flags;
@@ -60,9 +65,31 @@ static int advise(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t 
 	return dev.advice_error;
 }
 
+static int kernel_advise(struct ibv_pd *asked, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *sge,
+			 uint32_t n)
+{
+	EXPECT(asked == dev.mr.pd && n == 1);
+	EXPECT_EQ(advice, dev.advice);
+	EXPECT_EQ(flags, IBV_ADVISE_MR_FLAG_FLUSH);
+	EXPECT(!memcmp(sge, &dev.sge[(dev.advices - 1) % 4], sizeof *sge));
+	dev.kernel_advices++;
+	return dev.kernel_error;
+}
+
+static void *exported(void *handle, const char *name, const char *version)
+{
+	EXPECT(!handle && !strcmp(name, "ibv_cmd_advise_mr") && !strcmp(version, "IBVERBS_PRIVATE_34"));
+	return dev.exported ? (void *)kernel_advise : NULL;
+}
+
+/* Included: a function with the name of dlvsym would get the sanitizers' calls, too. */
+#define dlvsym exported
+#include "reg/backend/verbs.c"
+#undef dlvsym
+
 static struct verbs_context device_context = {
-	.query_device_ex = query_device,
-	.advise_mr = advise,
+	.query_device_ex = answer_query,
+	.advise_mr = provider_advise,
 	.sz = sizeof device_context,
 	.context = { .abi_compat = __VERBS_ABI_IS_EXTENDED },
 };
@@ -355,6 +382,36 @@ TEST(advice_is_given_by_gigabytes_and_again_where_the_mapping_changed)
 	EXPECT_EQ(b->prefetch(ctx, &w, at, 4096), 0);
 	EXPECT_EQ(dev.advices, 8);
 	EXPECT_EQ(errno, 77);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+}
+
+TEST(where_the_provider_knows_no_advice_the_kernel_is_asked)
+{
+	const struct hugepin_backend *b;
+	char *p = map(4096);
+	struct hugepin_reg w;
+	hugepin_domain *d;
+	void *ctx;
+
+	reset();
+	dev.exported = true;
+	dev.mr.pd = &pd;
+	d = open_one();
+	b = hp_domain_backend(d, &ctx);
+	EXPECT_EQ(b->reg(ctx, p, 4096, HUGEPIN_WRITE, &w), 0);
+	dev.advice_fails = 100;
+	dev.advice_error = EOPNOTSUPP;
+	EXPECT_EQ(b->prefetch(ctx, &w, p, 4096), 0);
+	EXPECT_EQ(dev.kernel_advices, 1);
+	EXPECT(!is_there(p));
+	dev.kernel_error = EAGAIN;
+	EXPECT_EQ(b->prefetch(ctx, &w, p, 4096), 1);
+	EXPECT_EQ(dev.kernel_advices, 9);
+	EXPECT(is_there(p));
+	dev.advice_error = EFAULT; /* advice is known, and refused */
+	EXPECT_EQ(b->prefetch(ctx, &w, p, 4096), 1);
+	EXPECT_EQ(dev.kernel_advices, 9);
+	munmap(p, 4096);
 	EXPECT_EQ(hugepin_domain_close(d), 0);
 }
 
