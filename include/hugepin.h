@@ -205,13 +205,12 @@ enum {
 	HUGEPIN_POLICY_NONE,
 };
 
-/* When memory that is registered on demand is brought in, which otherwise the device's faults do, page by page (Li et
- * al. 2016, section VII). DEFAULT is HUGEPIN_ODP, or optimal.
+/* When memory that is registered on demand is brought in (Li et al. 2016, section VII). Otherwise the device's faults do
+ * that, page by page. DEFAULT is HUGEPIN_ODP, or optimal.
  *  NATIVE    never: it is registered, and nothing more
- *  ENHANCED  when it is registered
+ *  ENHANCED  once, when it is registered
  *  OPTIMAL   while a transfer's control messages are under way, and again while the program waits: as hugepin_prefetch
- *            is told of these phases. What no phase tells of is brought in by the service thread after it was
- *            registered */
+ *            is told of these phases. Also once when a pin has registered it, by the service thread */
 enum { HUGEPIN_ODP_DEFAULT, HUGEPIN_ODP_NATIVE, HUGEPIN_ODP_ENHANCED, HUGEPIN_ODP_OPTIMAL };
 
 /* The child's share of heap memory that is registered. DEFAULT is HUGEPIN_FORK.
@@ -319,7 +318,9 @@ const struct hugepin_backend *hugepin_mlock(void);
 	X(cost_fixed_ns, n, "the helper's estimate for one registration of its most frequent size: fixed nanoseconds") \
 	X(cost_page_ns, n, "the same estimate: nanoseconds for each page") \
 	X(cost_error, n, "mean error of this estimate, in thousandths") \
-	X(crowded, c, "registrations that found as many others as the device, or pinned_regions_max, allows")
+	X(crowded, c, "registrations that found as many others as the device, or pinned_regions_max, allows") \
+	X(brought_bytes, Bc, "on-demand memory that the device was made to bring in") \
+	X(prefetched_late, c, "announced transfers whose payload was next before the service thread came to them")
 
 struct hugepin_domain_stats {
 	uint64_t version; /* HUGEPIN_VERSION of the library that filled it */
@@ -416,15 +417,15 @@ int hugepin_register(hugepin_domain *, const struct iovec *, int n, unsigned acc
  * of hugepin_pin may be among them. 0, or -EINVAL as hugepin_unpinv. Blocks for the backend. */
 int hugepin_deregister(hugepin_domain *, struct hugepin_pin *pins, int n);
 
-/* A hint: the range will be pinned soon; or, where memory is registered on demand, the next phase of a transfer (Li et
+/* A hint: the range will be pinned soon. Where memory is registered on demand, also the next phase of a transfer (Li et
  * al. 2016, sections V and VI). A phase is a bit of `access`:
  *  none  a transfer is announced: its control messages are under way. Returns at once. The service thread registers the
- *        range if it fits the budget without evicting, and where that is on demand, has the device bring the range in
- *  NEXT  the payload is next: what has gone out since is brought in again, before this returns
+ *        range if it fits the budget without evicting. Under HUGEPIN_ODP_OPTIMAL it has the device bring the range in
+ *  NEXT  the payload is next: what has gone out since is brought in before this returns
  *  WAIT  the program waits, and the payload may not have arrived: the same
- * NEXT and WAIT do nothing where memory is pinned, and none of the three brings anything in under HUGEPIN_ODP_NATIVE and
- * ENHANCED. They take the domain's lock, and the time of the device's call. -EINVAL as hugepin_pin. -EBUSY: too many
- * hints are waiting. -ESTALE. */
+ * In domains that are not HUGEPIN_ODP_OPTIMAL, NEXT and WAIT return 0 at once. Otherwise they register a range that is
+ * not registered, as an announcement does. They take the domain's lock, and the time of the device's calls. A device
+ * that refuses is no error. -EINVAL as hugepin_pin. -EBUSY: too many hints are waiting. -ESTALE. */
 int hugepin_prefetch(hugepin_domain *, const void *addr, size_t len, unsigned access);
 
 /* Announce that the range is about to be unmapped, replaced or discarded by means that hugepin does not see

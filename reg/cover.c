@@ -6,6 +6,10 @@
  *  - for a pin with remote access that gets an exact region (state.h): the base pages that the range touches, apart
  *    from all other registrations.
  *  - if none of these can be registered: only the base pages, and only for this pin.
+ *
+ * Memory that is registered on demand is brought in as HUGEPIN_ODP_* says. Then its pages have to stay few: of an extent
+ * most pages may be free, and the heap has given their memory back. So only a domain that brings nothing in registers
+ * extents on demand. The others register the hugepages that a range touches.
  */
 #include "reg/cover.h"
 
@@ -14,6 +18,7 @@
 
 #include "reg/domains.h"
 #include "reg/gone.h"
+#include "reg/hints.h"
 #include "reg/lookup.h"
 #include "reg/region.h"
 #include "reg/trace.h"
@@ -176,7 +181,7 @@ static int find_in_heap(const hugepin_domain *d, uintptr_t addr, uintptr_t addr_
 
 static bool takes_extents(const hugepin_domain *d, unsigned access)
 {
-	return d->policy == HUGEPIN_POLICY_ARENA || !hp_is_pinning(access);
+	return hp_is_pinning(access) ? d->policy == HUGEPIN_POLICY_ARENA : d->odp == HUGEPIN_ODP_NATIVE;
 }
 
 /* The access of an extent that is registered for a pin. */
@@ -289,6 +294,57 @@ static int cover(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access,
 	return cover_foreign(d, start, end, access, evict, ret_);
 }
 
+/* ------------------------------------------------------------------ bringing in */
+
+/* Have the device bring in [start, end) of r. As the backend's prefetch(). */
+static int bring_in_all(hugepin_domain *d, const struct hp_region *r, uintptr_t start, uintptr_t end)
+{
+	int result = d->backend.prefetch(d->ctx, &r->reg, (void *)start, end - start);
+
+	HP_DSTAT(d, brought_bytes, result == 0 ? end - start : 0);
+	return result;
+}
+
+/* Have the device bring in [start, end) of r, which is on demand, but no hugepage of the heap that is free: its memory
+ * would come back. 0 or -errno; 1: a part by touching its pages. */
+static int bring_in(hugepin_domain *d, const struct hp_region *r, uintptr_t start, uintptr_t end)
+{
+	int result = 0;
+
+	if (!d->backend.prefetch)
+		return -EOPNOTSUPP;
+	if (!hp_region_is_heap(r))
+		return bring_in_all(d, r, start, end);
+	for (uintptr_t at = start, next, from = start; at < end && result >= 0; at = next) {
+		bool free = hp_heap_is_free(round_down(at, HP_PAGE), HP_PAGE, 0);
+		int part = 0;
+
+		next = HP_MIN(round_down(at, HP_PAGE) + HP_PAGE, end);
+		if (free && from < at)
+			part = bring_in_all(d, r, from, at);
+		else if (!free && next == end)
+			part = bring_in_all(d, r, from, end);
+		result = part < 0 ? part : result | part;
+		from = free ? next : from;
+	}
+	return result;
+}
+
+/* Bring in what was registered just now for a pin or a hint: by the service thread, if it may wait and can be found. */
+static void bring_in_new(hugepin_domain *d, const struct hp_region *r, bool may_wait)
+{
+	struct hp_prefetch hint = {
+		.addr = (void *)r->start, .len = r->end - r->start, .access = r->access, .missed = true
+	};
+
+	if (!r->on_demand || d->odp == HUGEPIN_ODP_NATIVE)
+		return;
+	if (d->odp == HUGEPIN_ODP_ENHANCED || r->kind == HP_REGION_UNCACHED)
+		bring_in(d, r, r->start, r->end);
+	else if (may_wait && hp_hints_push(d, hint) == 0)
+		d->hinted = true;
+}
+
 /* ------------------------------------------------------------------ for a pin */
 
 struct hp_region *hp_cover_find(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access)
@@ -321,14 +377,18 @@ int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned acce
 		return -EPERM;
 	if (once == HP_CACHED) {
 		err = cover(d, addr, len, access, true, ret_);
-		if (!err)
+		if (!err) {
+			bring_in_new(d, *ret_, true);
 			return 0;
+		}
 		once = (int)reason_of(err);
 	}
 	HP_DSTAT(d, uncached, 1);
 	err = cover_once(d, start, end, access, (enum hp_once)once, ret_);
 	if (err)
 		HP_DSTAT(d, uncached, -1);
+	else
+		bring_in_new(d, *ret_, true);
 	if ((err == -ENOBUFS || err == -ENOMEM) && d->lender)
 		d->lender->crowded(d->lender_arg, end - start);
 	return err;
@@ -365,23 +425,48 @@ int hp_cover_turn(hugepin_domain *d, struct hp_region *r, bool on_demand, bool e
 
 /* ------------------------------------------------------------------ ahead of pins */
 
-int hp_cover_ahead(hugepin_domain *d, const void *addr_, size_t len, unsigned access)
+/* As hp_cover_ahead(); on success, *ret_ is the region. */
+static int register_ahead(hugepin_domain *d, const void *addr_, size_t len, unsigned access, struct hp_region **ret_)
 {
 	uintptr_t addr = (uintptr_t)addr_;
 	struct hp_region *r = hp_cover_find(d, addr, len, access);
-	int err = 0;
+	int err;
 
-	if (!r && d->policy != HUGEPIN_POLICY_NONE)
-		err = cover(d, addr, len, access, false, &r);
-	if (err || !r)
-		return err ? err : -EOPNOTSUPP;
+	if (!r) {
+		err = d->policy == HUGEPIN_POLICY_NONE ? -EOPNOTSUPP : cover(d, addr, len, access, false, &r);
+		if (err)
+			return err;
+		bring_in_new(d, r, false);
+	}
 	if (r->kind == HP_REGION_FOREIGN || hp_region_is_exact(r))
 		hp_lookup_remember(d, addr, r);
-	if (r->on_demand && d->backend.prefetch) {
-		err = d->backend.prefetch(d->ctx, &r->reg, (void *)addr, HP_MIN(len, r->end - addr));
-		HP_DSTAT(d, prefetched_otherwise, err > 0);
-	}
-	return err < 0 ? err : 0;
+	*ret_ = r;
+	return 0;
+}
+
+int hp_cover_ahead(hugepin_domain *d, const void *addr, size_t len, unsigned access)
+{
+	struct hp_region *r;
+
+	return register_ahead(d, addr, len, access, &r);
+}
+
+void hp_cover_hint(hugepin_domain *d, const struct hp_prefetch *hint)
+{
+	uintptr_t addr = (uintptr_t)hint->addr;
+	struct hp_region *r = NULL;
+	int result = 0;
+
+	if (hint->missed)
+		r = hp_cover_find(d, addr, hint->len, hint->access);
+	else
+		result = register_ahead(d, hint->addr, hint->len, hint->access, &r);
+	if (r && r->on_demand && d->odp == HUGEPIN_ODP_OPTIMAL)
+		result = bring_in(d, r, addr, addr + HP_MIN(hint->len, r->end - addr));
+	if (hint->missed)
+		return;
+	HP_DSTAT(d, prefetched, result >= 0);
+	HP_DSTAT(d, prefetched_otherwise, result > 0);
 }
 
 /* Whether a registration that is foreseen, of those from number `from` on, is going to take the place of

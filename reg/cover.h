@@ -20,8 +20,12 @@ int hp_cover_pin(hugepin_domain *d, const void *addr, size_t len, unsigned acces
  * *ret_; or as hp_region_register(), -EPERM, -ENOENT, or -EBUSY (pages there were discarded), and r is as it was. */
 int hp_cover_turn(hugepin_domain *d, struct hp_region *r, bool on_demand, bool evict, struct hp_region **ret_);
 
-/* Register the same range that hugepin_pin() would register, but make no pin. */
+/* Register the same range that hugepin_pin() would register, but make no pin. 0 or -errno. */
 int hp_cover_ahead(hugepin_domain *d, const void *addr, size_t len, unsigned access);
+
+/* Carry out a hint: register its range, unless it is a miss's, and have the device bring in what is on demand. Counts
+ * it, if all of it could be done. */
+void hp_cover_hint(hugepin_domain *d, const struct hp_prefetch *hint);
 
 /* What hp_cover_pin() would register first for this pin, which no region serves yet, once all of d->ready is
  * registered: its range, access, kind and gen. False: nothing can be said, or there is no room without evicting. */

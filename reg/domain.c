@@ -192,6 +192,17 @@ static uint32_t policy_of(const struct hugepin_attr *a)
 	return a->policy ? a->policy : by_option[hp_config.policy];
 }
 
+static uint32_t odp_of(const struct hugepin_attr *a)
+{
+	static const uint32_t by_option[] = {
+		[HP_ODP_NATIVE] = HUGEPIN_ODP_NATIVE,
+		[HP_ODP_ENHANCED] = HUGEPIN_ODP_ENHANCED,
+		[HP_ODP_OPTIMAL] = HUGEPIN_ODP_OPTIMAL,
+	};
+
+	return a->odp ? a->odp : by_option[hp_config.odp];
+}
+
 static enum hp_hold hold_of(const struct hugepin_attr *a)
 {
 	if (a->fork == HUGEPIN_FORK_DEFAULT)
@@ -233,6 +244,7 @@ static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backen
 	d->access_least = limits.flags & HUGEPIN_LIMIT_BOTH ? (HUGEPIN_READ | HUGEPIN_WRITE) & d->access_mask : 0;
 	d->policy = policy_of(a);
 	d->on_demand = d->policy == HUGEPIN_POLICY_ODP;
+	d->odp = d->on_demand ? odp_of(a) : HUGEPIN_ODP_DEFAULT;
 	if (d->access & ~d->access_mask || (d->on_demand && !(limits.flags & HUGEPIN_LIMIT_ODP)))
 		return -EOPNOTSUPP;
 	if (d->policy == HUGEPIN_POLICY_NONE)
@@ -277,6 +289,7 @@ static void empty_domain(hugepin_domain *d)
 	d->lender = NULL;
 	d->ready = NULL;
 	d->wanted = 0;
+	d->hinted = false;
 	hp_attention_lower(d, UINT32_MAX);
 	atomic_store_explicit(&d->all_gone, 0, memory_order_relaxed);
 	memset(&d->stats, 0, sizeof d->stats);

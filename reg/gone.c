@@ -9,6 +9,7 @@
 
 #include "base/bits.h"
 #include "reg/domains.h"
+#include "reg/hints.h"
 #include "reg/locks.h"
 #include "reg/region.h"
 #include "reg/request.h"
@@ -81,7 +82,6 @@ static bool is_all_gone(const hugepin_domain *d)
 void hp_gone_tell(hugepin_domain *d, void *range_)
 {
 	const struct hp_range *range = range_;
-	unsigned n = 0;
 
 	if (hp_lock_mine(&d->queue_lock)) { /* the queue's lock of this domain, or of another */
 		/* seq_cst: written before PENDING is raised; pairs with hp_gone_drain(). */
@@ -94,13 +94,8 @@ void hp_gone_tell(hugepin_domain *d, void *range_)
 	hp_lock(&d->queue_lock);
 	hp_gone_push(&d->gone, *range);
 	hp_attention_raise(d, HP_PENDING);
-	/* Drop queued prefetches of the range: they are older than the event, so they meant the memory that is
-	 * going. */
-	for (unsigned i = 0; i < d->prefetches_count; i++)
-		if ((uintptr_t)d->prefetches[i].addr >= range->end ||
-		    (uintptr_t)d->prefetches[i].addr + d->prefetches[i].len <= range->start)
-			d->prefetches[n++] = d->prefetches[i];
-	d->prefetches_count = n;
+	/* These hints are older than the event, so they meant the memory that is going. */
+	hp_hints_drop(d, range->start, range->end);
 	hp_request_cancel(d, range->start, range->end);
 	hp_unlock(&d->queue_lock);
 }
@@ -168,6 +163,10 @@ static void take_out(void *range_, struct hp_region *r)
 {
 	const struct hp_range *range = range_;
 
+	/* A discard leaves the mapping, which the device follows. A pin that is out then keeps the key that the next
+	 * hints bring memory in for. */
+	if (r->on_demand && range->late)
+		return;
 	if (r->tag) { /* otherwise an earlier range of the same batch has taken it out */
 		HP_DSTAT(r->domain, invalidated, 1);
 		hp_probe_invalidation(r->domain->number, r->start, r->end - r->start, reason_of(range), range->start,

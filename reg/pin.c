@@ -19,6 +19,7 @@
 #include "reg/domains.h"
 #include "reg/gone.h"
 #include "reg/helper.h"
+#include "reg/hints.h"
 #include "reg/key.h"
 #include "reg/lookup.h"
 #include "reg/region.h"
@@ -250,7 +251,7 @@ static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *
  * range is queued or is being queued. The index is in the upper bits of `access`, since a tail call needs a function of
  * the same type. */
 #define ASK_SHIFT 12
-_Static_assert(HP_REGIONS_MAX <= 1u << (32 - ASK_SHIFT) && HUGEPIN_ON_DEMAND < 1 << ASK_SHIFT, "both share a word");
+_Static_assert(HP_REGIONS_MAX <= 1u << (32 - ASK_SHIFT) && HUGEPIN_PREFETCH_WAIT < 1 << ASK_SHIFT, "both share a word");
 static __attribute__((noinline)) int pin_asked(hugepin_domain *d, const void *addr_, size_t len,
 					       unsigned access_and_index, struct hugepin_pin *ret_)
 {
@@ -664,9 +665,12 @@ void hp_pin_enter(hugepin_domain *d)
 
 void hp_pin_leave(hugepin_domain *d)
 {
-	bool helped = d->helper;
+	bool helped = d->helper, hinted = d->hinted;
 
+	d->hinted = false;
 	hp_unlock(&d->lock);
+	if (hinted)
+		hp_domains_start();
 	if (helped && !atomic_load_explicit(&hp_serve_helper_job.asked, memory_order_relaxed))
 		hp_serve_wake_helper();
 }
@@ -919,26 +923,29 @@ int hugepin_pinv(hugepin_domain *d, const struct iovec *v, int n, unsigned acces
 	return pin_each(d, v, n, access, ret_, max, false);
 }
 
-/* ------------------------------------------------------------------ prefetches */
+/* ------------------------------------------------------------------ hints */
 
 int hugepin_prefetch(hugepin_domain *d, const void *addr, size_t len, unsigned access)
 {
 	const unsigned phase = access & (HUGEPIN_PREFETCH_NEXT | HUGEPIN_PREFETCH_WAIT);
+	struct hp_prefetch hint = { .addr = addr, .len = len };
 	int err;
 
-	if (phase && !d->on_demand)
+	if (phase && d->odp != HUGEPIN_ODP_OPTIMAL)
 		return 0;
-	access = wanted_access(d, access & ~phase);
-	err = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : hp_pin_check(d, addr, len, access);
+	hint.access = wanted_access(d, access & ~phase);
+	err = hint.access & HUGEPIN_PIN_UNCACHED ? -EINVAL : hp_pin_check(d, addr, len, hint.access);
 	if (err)
 		return err;
-	hp_lock(&d->queue_lock);
-	if (d->prefetches_count < HP_PREFETCHES_MAX)
-		d->prefetches[d->prefetches_count++] =
-			(struct hp_prefetch){ addr, len, access };
-	else
-		err = -EBUSY;
-	hp_unlock(&d->queue_lock);
-	hp_domains_start();
-	return err;
+	if (!phase) {
+		err = hp_hints_push(d, hint);
+		hp_domains_start();
+		return err;
+	}
+	hp_pin_enter(d);
+	HP_DSTAT(d, prefetched_late, hp_hints_overtake(d, addr, len, hint.access));
+	if (hp_domain_may_register(d))
+		hp_cover_hint(d, &hint);
+	hp_pin_leave(d);
+	return 0;
 }

@@ -3,13 +3,12 @@
  */
 #include "reg/serve.h"
 
-#include <string.h>
-
 #include "reg/counts.h"
 #include "reg/cover.h"
 #include "reg/domains.h"
 #include "reg/gone.h"
 #include "reg/helper.h"
+#include "reg/hints.h"
 #include "reg/region.h"
 
 /* ------------------------------------------------------------------ domains */
@@ -33,18 +32,13 @@ static void serve_one(hugepin_domain *d, void *busy)
 	}
 	hp_gone_drain(d);
 	hp_region_deregister_dead(d);
-	/* Take the prefetches after the drain: if their memory goes away from here on, the next drain finds it
-	 * registered. */
-	hp_lock(&d->queue_lock);
-	n = d->prefetches_count;
-	memcpy(asked, d->prefetches, n * sizeof *asked);
-	d->prefetches_count = 0;
-	hp_unlock(&d->queue_lock);
+	/* Take the hints after the drain: if their memory goes away from here on, the next drain finds it registered. */
+	n = hp_hints_take(d, asked);
 	if (hp_domain_may_register(d)) {
 		if (d->policy == HUGEPIN_POLICY_ARENA)
 			hp_cover_new_extents(d);
 		for (unsigned i = 0; i < n; i++)
-			HP_DSTAT(d, prefetched, hp_cover_ahead(d, asked[i].addr, asked[i].len, asked[i].access) == 0);
+			hp_cover_hint(d, &asked[i]);
 	}
 	hp_unlock(&d->lock);
 	/* Only the opener may register. Make the pages present, so that the opener waits less. */

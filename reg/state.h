@@ -151,11 +151,13 @@ enum {
 	HP_ASK = 64, /* a hit on foreign memory asks the kernel whether something is changing (uffd.h) */
 };
 
-/* A request by hugepin_prefetch(). */
+/* A hint, which the service thread carries out (hints.h): an announcement by hugepin_prefetch(), or what a miss has
+ * registered on demand. */
 struct hp_prefetch {
 	const void *addr;
 	size_t len;
 	unsigned access;
+	bool missed; /* bring in what is still registered of it, but register nothing */
 };
 enum { HP_PREFETCHES_MAX = 64, HP_PARENT = -1 };
 
@@ -260,6 +262,7 @@ struct hugepin_domain {
 	uint32_t number;
 	bool opener_only, late, parallel;
 	bool on_demand; /* what pins miss is registered on demand */
+	uint32_t odp; /* HUGEPIN_ODP_*: when that is brought in; DEFAULT: nothing is registered on demand */
 	bool own_clock; /* the backend has a clock */
 	uint32_t watch; /* HUGEPIN_WATCH_* */
 	bool watched; /* the cache watches foreign memory, by the kernel's events or by announcements; not under ODP */
@@ -302,6 +305,7 @@ struct hugepin_domain {
 	void (*expire)(void *arg, const struct hugepin_expiry *);
 	void *expire_arg;
 	struct hp_region *turning; /* is registered a second time, so it is not evicted; or NULL */
+	bool hinted; /* a miss has queued a hint, of which nobody has told the service thread yet */
 	uint32_t wanted; /* pinned regions whose pins are wanted back, of which nobody was told yet */
 	struct hp_ready_set *ready; /* of the holder of the lock, or NULL */
 	const struct hp_lender *lender; /* the domain's lend, which is in a higher layer (lent.h), or NULL */

@@ -14,7 +14,7 @@
 #include "hugepin.h"
 #include "tests/t.h"
 
-enum { DEVICE_REGS = 8192 };
+enum { DEVICE_REGS = 8192, DEVICE_PAGES = 4096 };
 
 struct device {
 	struct hugepin_limits limits;
@@ -28,6 +28,8 @@ struct device {
 
 	size_t bytes;
 	unsigned regs, prefetches, closed;
+	int prefetch_error; /* what prefetch() returns: 0, 1 or -errno */
+	size_t brought; /* bytes that it was asked to bring in */
 	long calls, deregs;
 	uint64_t clock_ns;
 	pthread_t thread; /* that called last */
@@ -39,7 +41,40 @@ struct device {
 		bool stale; /* a part of its memory went away since: the test's to set */
 		_Atomic int uses;
 	} reg[DEVICE_REGS];
+	pthread_mutex_t pages_lock; /* taken also where registrations change: transfers look at them on any thread */
+	/* Of registrations on demand: which pages the device has in its tables. */
+	unsigned pages_count;
+	struct {
+		uint32_t key;
+		uintptr_t page;
+	} pages[DEVICE_PAGES];
 };
+
+/* Put the pages of [addr, addr + len) that the key covers into its table, or take them out. Returns the number of those
+ * that were not as they are now. Call with pages_lock. */
+static inline size_t device_set(struct device *v, uint32_t key, uintptr_t addr, size_t len, bool present)
+{
+	size_t changed = 0;
+
+	for (uintptr_t page = addr & -(uintptr_t)4096; page < addr + len; page += 4096) {
+		unsigned i = 0;
+
+		if (page < v->reg[key].addr || page >= v->reg[key].addr + v->reg[key].len)
+			continue;
+		while (i < v->pages_count && (v->pages[i].key != key || v->pages[i].page != page))
+			i++;
+		if ((i < v->pages_count) == present)
+			continue;
+		changed++;
+		if (!present) {
+			v->pages[i] = v->pages[--v->pages_count];
+		} else if (EXPECT(v->pages_count < DEVICE_PAGES)) {
+			v->pages[v->pages_count].key = key;
+			v->pages[v->pages_count++].page = page;
+		}
+	}
+	return changed;
+}
 
 static int device_reg(void *device, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
 {
@@ -66,10 +101,12 @@ static int device_reg(void *device, void *addr, size_t len, unsigned access, str
 	while (key < DEVICE_REGS && v->reg[key].live)
 		key++;
 	EXPECT(key < DEVICE_REGS);
+	pthread_mutex_lock(&v->pages_lock);
 	v->reg[key].addr = (uintptr_t)addr;
 	v->reg[key].len = len;
 	v->reg[key].access = access;
 	v->reg[key].live = true;
+	pthread_mutex_unlock(&v->pages_lock);
 	v->reg[key].stale = false;
 	v->regs++;
 	v->bytes += len;
@@ -86,7 +123,11 @@ static int device_dereg(void *device, struct hugepin_reg *reg)
 	v->clock_ns += 1000;
 	EXPECT(reg->lkey < DEVICE_REGS && v->reg[reg->lkey].live && reg->cookie == (uint64_t)reg->lkey << 32);
 	EXPECT_EQ(v->reg[reg->lkey].uses, 0); /* a registration in use is never given back */
+	pthread_mutex_lock(&v->pages_lock);
+	if (v->reg[reg->lkey].access & HUGEPIN_ON_DEMAND)
+		device_set(v, reg->lkey, v->reg[reg->lkey].addr, v->reg[reg->lkey].len, false);
 	v->reg[reg->lkey].live = false;
+	pthread_mutex_unlock(&v->pages_lock);
 	v->regs--;
 	v->bytes -= v->reg[reg->lkey].len;
 	return v->dereg_error;
@@ -99,7 +140,35 @@ static int device_prefetch(void *device, const struct hugepin_reg *reg, void *ad
 	EXPECT(v->reg[reg->lkey].live && (uintptr_t)addr >= v->reg[reg->lkey].addr &&
 	       (uintptr_t)addr + len <= v->reg[reg->lkey].addr + v->reg[reg->lkey].len);
 	v->prefetches++;
-	return 1;
+	v->brought += len;
+	pthread_mutex_lock(&v->pages_lock);
+	if (!v->prefetch_error)
+		device_set(v, reg->lkey, (uintptr_t)addr, len, true);
+	pthread_mutex_unlock(&v->pages_lock);
+	return v->prefetch_error;
+}
+
+/* A transfer of [addr, addr + len) by this key. Returns the number of pages of which the device had to fault. */
+static inline size_t device_transfer(struct device *v, uint32_t key, const void *addr, size_t len)
+{
+	size_t faults;
+
+	pthread_mutex_lock(&v->pages_lock);
+	EXPECT(key < DEVICE_REGS && v->reg[key].live && (uintptr_t)addr >= v->reg[key].addr &&
+	       (uintptr_t)addr + len <= v->reg[key].addr + v->reg[key].len);
+	faults = v->reg[key].access & HUGEPIN_ON_DEMAND ? device_set(v, key, (uintptr_t)addr, len, true) : 0;
+	pthread_mutex_unlock(&v->pages_lock);
+	return faults;
+}
+
+/* The kernel takes the pages of a range away, from all keys. */
+static inline void device_invalidate(struct device *v, const void *addr, size_t len)
+{
+	pthread_mutex_lock(&v->pages_lock);
+	for (uint32_t key = 1; key < DEVICE_REGS; key++)
+		if (v->reg[key].live)
+			device_set(v, key, (uintptr_t)addr, len, false);
+	pthread_mutex_unlock(&v->pages_lock);
 }
 
 static int device_limits(void *device, struct hugepin_limits *ret_)
@@ -135,6 +204,7 @@ static inline void device_reset(struct device *v)
 {
 	memset(v, 0, sizeof *v);
 	v->limits.access = DEVICE_ACCESS;
+	pthread_mutex_init(&v->pages_lock, NULL);
 }
 
 /* The pin's keys are of a registration that covers it. */

@@ -23,6 +23,7 @@ static hugepin_domain *open_with(uint32_t policy)
 	backend = device_backend;
 	backend.now_ns = NULL;
 	device_reset(&device);
+	device.limits.flags = HUGEPIN_LIMIT_ODP;
 	return hugepin_domain_open(&backend, &device, &attr, &d) == 0 ? d : NULL;
 }
 
@@ -169,6 +170,55 @@ TEST(a_domain_takes_as_much_memory_for_its_policy_as_the_option_says)
 	}
 }
 
+/* ------------------------------------------------------------------ HUGEPIN_ODP */
+
+/* Print the bytes that a pin has brought in, and the device's faults when the payload is next and pages were taken. */
+static int say_faults(void)
+{
+	hugepin_domain *d = open_with(HUGEPIN_POLICY_ODP);
+	struct hugepin_domain_stats s = { 0 };
+	struct hugepin_pin pin;
+	char *p = map(LEN);
+	long brought;
+
+	if (!d || hugepin_pin(d, p, LEN, 0, &pin) != 0)
+		return 1;
+	/* The service thread is asked for a hint after what the pin has asked for, and does both. */
+	if (hugepin_prefetch(d, map(LEN), LEN, 0) != 0)
+		return 2;
+	for (int ms = 0; ms < PATIENCE_MS && !s.prefetched; ms++) {
+		hugepin_domain_stats(d, &s, sizeof s);
+		sleep_ms(1);
+	}
+	brought = (long)s.brought_bytes;
+	device_invalidate(&device, p, LEN);
+	if (hugepin_prefetch(d, p, LEN, HUGEPIN_PREFETCH_NEXT) != 0)
+		return 3;
+	t_print("%ld %ld\n", brought, (long)device_transfer(&device, pin.lkey, p, LEN));
+	return 0;
+}
+
+/* Both ranges are brought in, or none. */
+TEST(memory_on_demand_is_brought_in_as_the_option_says)
+{
+	static const struct {
+		const char *setting;
+		long brought, faults;
+	} modes[] = {
+		{ "HUGEPIN_ODP=native", 0, LEN / 4096 },
+		{ "HUGEPIN_ODP=enhanced", 2 * LEN, LEN / 4096 },
+		{ "HUGEPIN_ODP=optimal", 2 * LEN, 0 },
+		{ "TZ=", 2 * LEN, 0 }, /* the default */
+	};
+	long said[2];
+
+	for (int i = 0; i < 4; i++) {
+		EXPECT_EQ(run(modes[i].setting, "--odp", "", said, 2), 2);
+		EXPECT_EQ(said[0], modes[i].brought);
+		EXPECT_EQ(said[1], modes[i].faults);
+	}
+}
+
 /* ------------------------------------------------------------------ HUGEPIN_RESERVE */
 
 /* Print how many pages of the pool the heap has, and how many the pool has. */
@@ -240,6 +290,8 @@ int main(int argc, char **argv)
 		return say_processors(strtoul(argv[2], NULL, 10));
 	if (argc == 3 && !strcmp(argv[1], "--memory"))
 		return say_memory(!strcmp(argv[2], "cf11") ? HUGEPIN_POLICY_CF11 : HUGEPIN_POLICY_PREDICT);
+	if (argc == 3 && !strcmp(argv[1], "--odp"))
+		return say_faults();
 	if (argc == 3 && !strcmp(argv[1], "--pool"))
 		return say_pool();
 	shm_unshare(); /* so that helpers of other processes do not count */

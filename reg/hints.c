@@ -1,0 +1,62 @@
+/*
+ * The queue of hints. It is short, so each function looks at all of it.
+ */
+#include "reg/hints.h"
+
+#include <errno.h>
+#include <string.h>
+
+int hp_hints_push(hugepin_domain *d, struct hp_prefetch hint)
+{
+	int err = -EBUSY;
+
+	hp_lock(&d->queue_lock);
+	if (d->prefetches_count < HP_PREFETCHES_MAX) {
+		d->prefetches[d->prefetches_count++] = hint;
+		err = 0;
+	}
+	hp_unlock(&d->queue_lock);
+	return err;
+}
+
+unsigned hp_hints_take(hugepin_domain *d, struct hp_prefetch ret_[HP_PREFETCHES_MAX])
+{
+	unsigned n;
+
+	hp_lock(&d->queue_lock);
+	n = d->prefetches_count;
+	memcpy(ret_, d->prefetches, n * sizeof *ret_);
+	d->prefetches_count = 0;
+	hp_unlock(&d->queue_lock);
+	return n;
+}
+
+bool hp_hints_overtake(hugepin_domain *d, const void *addr, size_t len, unsigned access)
+{
+	unsigned n = 0, before;
+
+	hp_lock(&d->queue_lock);
+	before = d->prefetches_count;
+	for (unsigned i = 0; i < before; i++) {
+		const struct hp_prefetch *h = &d->prefetches[i];
+
+		if (h->addr != addr || h->len != len || h->access != access || h->missed)
+			d->prefetches[n++] = *h;
+	}
+	d->prefetches_count = n;
+	hp_unlock(&d->queue_lock);
+	return n < before;
+}
+
+void hp_hints_drop(hugepin_domain *d, uintptr_t start, uintptr_t end)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < d->prefetches_count; i++) {
+		const struct hp_prefetch *h = &d->prefetches[i];
+
+		if ((uintptr_t)h->addr >= end || (uintptr_t)h->addr + h->len <= start)
+			d->prefetches[n++] = *h;
+	}
+	d->prefetches_count = n;
+}
