@@ -92,7 +92,7 @@ int hp_mpi_domain_open(void)
 	err = hp_mpi_options.backend == HP_MPI_VERBS ? open_verbs(&attr) : open_uring(&attr);
 	if (err < 0)
 		hp_mpi_domain = NULL;
-	/* Where phases mean nothing, no range is looked at, and none is wrong. */
+	/* Where phases mean nothing, the call returns before it looks at the range, which is empty. */
 	hp_mpi_phases = hp_mpi_domain && hugepin_prefetch(hp_mpi_domain, NULL, 0, HUGEPIN_PREFETCH_NEXT) == -EINVAL;
 	return err;
 }
