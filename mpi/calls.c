@@ -71,16 +71,16 @@
 
 #define BARE(...) __VA_ARGS__
 
-/* The phases of a transfer, for memory that is registered on demand (Li et al. 2016, sections V and VI). There MPI itself
- * prefetches while its control messages are under way. The layer acts before a call of MPI's or after it.
+/* The phases of a transfer, for memory that is registered on demand (Li et al. 2016, sections V and VI). There MPI
+ * itself prefetches while its control messages are under way. The layer acts before a call of MPI's or after it.
  *
  * A blocking call exchanges the control messages and moves the payload in one. So its buffers are brought in before it.
- * That takes the time of a prefetch, which is acceptable for large messages (section V.C). On another thread the prefetch
- * might come after the payload, and a page fault takes far longer, above all the receiver's (section III.D).
+ * That takes the time of a prefetch, which is acceptable for large messages (section V.C). On another thread the
+ * prefetch might come after the payload, and a page fault takes far longer, above all the receiver's (section III.D).
  *
  * A nonblocking call sends the first control message and returns. So its buffers are announced after it: the service
- * thread brings them in while the program computes. Pages may go out again meanwhile. So the buffers are brought in once
- * more when the program comes to wait, if the transfer is not done by then: the program would be idle. */
+ * thread brings them in while the program computes. Pages may go out again meanwhile. So the buffers are brought in
+ * once more when the program comes to wait, if the transfer is not done by then: the program would be idle. */
 #define NEXT_ALL hp_call_phase(c, HUGEPIN_PREFETCH_NEXT, HP_ANY_DIR)
 #define ANNOUNCE_ALL hp_call_phase(c, 0, HP_ANY_DIR)
 
@@ -179,8 +179,8 @@ START(Start, (MPI_Request * request), (request), 1, request)
 START(Startall, (int n, MPI_Request requests[]), (n, requests), n, requests)
 
 /* BEFORE, AFTER: what the program waits for. Wait and Waitall return when nothing is left to wait for. The other calls
- * stand in loops: there the first call alone brings a transfer in. A Test does not wait, so it does that afterwards, for
- * what it has found not done. */
+ * stand in loops: there the first call alone brings a transfer in. A Test does not wait, so it does that afterwards,
+ * for what it has found not done. */
 #define COMPLETION(NAME, PARAMETERS, ARGUMENTS, N, REQUESTS, BEFORE, AFTER) \
 	WRAP(NAME, PARAMETERS, ARGUMENTS, AFTER; hp_requests_settle(c, REQUESTS); hp_call_end(c), \
 	     hp_requests_claim(c, N, REQUESTS); BEFORE;)
@@ -381,10 +381,10 @@ WRAP(Win_allocate, (MPI_Aint size, int unit, MPI_Info info, MPI_Comm comm, void 
      if (err == MPI_SUCCESS) { WRITES(*(void **)base, (int64_t)size, MPI_BYTE, HP_PEER_NONE) hp_call_pin(c); }
      hp_call_end_window(c, err, *win, HP_TARGET_WINDOW))
 
-/* Where both sides synchronise, each process brings in its own window: the others access it from then on. An operation's
- * local buffer is brought in by the operation, and again by the call that closes the operation, since many MPIs send
- * nothing before that call. A lock is a call of the origin's alone, and the layer at the target does not see it. So the
- * target announces its window when it locks the window itself, for all. */
+/* Where both sides synchronise, each process brings in its own window: the others access it from then on. An
+ * operation's local buffer is brought in by the operation, and again by the call that closes the operation, since many
+ * MPIs send nothing before that call. A lock is a call of the origin's alone, and the layer at the target does not see
+ * it. So the target announces its window when it locks the window itself, for all. */
 #define SYNCHRONISATION(NAME, PARAMETERS, ARGUMENTS, TARGET) \
 	WRAP(NAME, PARAMETERS, ARGUMENTS, hp_window_closed(c); hp_call_end(c), hp_window_closing(c, win, TARGET);)
 #define EPOCH(NAME, PARAMETERS, ARGUMENTS, PHASE) \
@@ -410,8 +410,8 @@ WRAP(Win_free, (MPI_Win * win), (win), if (err == MPI_SUCCESS) hp_window_free(fr
 	OPERATION_AS(NAME, PARAMETERS, ARGUMENTS, hp_call_end_window(c, err, win, target), __VA_ARGS__) \
 	OPERATION_AS(RNAME, (BARE PARAMETERS, MPI_Request *request), (BARE ARGUMENTS, request), \
 		     hp_call_end_request(c, err, *request), __VA_ARGS__)
-/* What MPI reads leaves at once, so it is brought in before the call. What MPI writes comes after a round trip, so it is
- * announced after the call. */
+/* What MPI reads leaves at once, so it is brought in before the call. What MPI writes comes after a round trip, so it
+ * is announced after the call. */
 #define OPERATION_AS(NAME, PARAMETERS, ARGUMENTS, END, ...) \
 	WRAP_TELLING(NAME, PARAMETERS, ARGUMENTS, hp_call_phase(c, HUGEPIN_PREFETCH_NEXT, 'S'), \
 		     hp_call_phase(c, 0, 'R'); END, __VA_ARGS__)

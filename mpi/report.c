@@ -76,7 +76,8 @@ static uint64_t threads_ns(void)
 	return sum;
 }
 
-/* What the device counted of memory that is registered on demand. Before the domain is closed: then the counts are gone. */
+/* What the device counted of memory that is registered on demand. Before the domain is closed: then the counts are
+ * gone. */
 static int print_paging(char *at, size_t room)
 {
 	struct hugepin_paging p = { .faults = 0 };

@@ -10,8 +10,8 @@
  * memory for this, the transfer is released and counted as not pinned. */
 void hp_windows_add(MPI_Win, int target, struct hp_transfer *);
 
-/* Before a call that closes the operations of win towards `target` (HP_TARGET_ALL: all of them): the call takes them over.
- * The program waits for them. */
+/* Before a call that closes the operations of win towards `target` (HP_TARGET_ALL: all of them): the call takes them
+ * over. The program waits for them. */
 void hp_window_closing(struct hp_call *, MPI_Win win, int target);
 
 /* After that call: release the operations. */

@@ -1,8 +1,8 @@
 /*
- * The messages of the kernel's RDMA netlink (drivers/infiniband/core/nldev.c; `rdma resource` and `rdma statistic` of
- * iproute2 show the same). A message of a dump has attributes of the device. One of them, a table, has an attribute for each
- * memory region, which again has attributes. A table may go on in the next message. Attributes that are not known are
- * passed over: later kernels have more.
+ * The messages of the kernel's RDMA netlink (drivers/infiniband/core/nldev.c). iproute2 shows the same by `rdma
+ * resource` and `rdma statistic`. A message of a dump has attributes of the device. One of them, a table, has an
+ * attribute for each memory region, which again has attributes. A table may go on in the next message. Attributes that
+ * are not known are passed over: later kernels have more.
  */
 #include "reg/backend/dump.h"
 
@@ -167,10 +167,10 @@ int hp_dump_regions(const struct nlmsghdr *m, void *regions)
 		if (mnl_attr_get_type(table) != RDMA_NLDEV_ATTR_RES_MR)
 			continue;
 		EACH_IN(entry, table) {
-			int ret = mnl_attr_get_type(entry) == RDMA_NLDEV_ATTR_RES_MR_ENTRY ? read_region(entry, regions) :
-											     MNL_CB_OK;
-			if (ret != MNL_CB_OK)
-				return ret;
+			if (mnl_attr_get_type(entry) != RDMA_NLDEV_ATTR_RES_MR_ENTRY)
+				continue;
+			if (read_region(entry, regions) != MNL_CB_OK)
+				return MNL_CB_ERROR;
 		}
 	}
 	return MNL_CB_OK;
@@ -254,9 +254,10 @@ static int read_counters(const struct nlattr *region, struct hp_dump_counts *c)
 	if (!counters || !has_number || !is_kept(c->regions, number))
 		return MNL_CB_OK;
 	EACH_IN(a, counters) {
-		int ret = mnl_attr_get_type(a) == RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY ? read_counter(a, c) : MNL_CB_OK;
-		if (ret != MNL_CB_OK)
-			return ret;
+		if (mnl_attr_get_type(a) != RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY)
+			continue;
+		if (read_counter(a, c) != MNL_CB_OK)
+			return MNL_CB_ERROR;
 	}
 	return MNL_CB_OK;
 }
@@ -267,10 +268,10 @@ int hp_dump_counts(const struct nlmsghdr *m, void *counts)
 		if (mnl_attr_get_type(table) != RDMA_NLDEV_ATTR_RES_MR)
 			continue;
 		EACH_IN(entry, table) {
-			int ret = mnl_attr_get_type(entry) == RDMA_NLDEV_ATTR_RES_MR_ENTRY ? read_counters(entry, counts) :
-											     MNL_CB_OK;
-			if (ret != MNL_CB_OK)
-				return ret;
+			if (mnl_attr_get_type(entry) != RDMA_NLDEV_ATTR_RES_MR_ENTRY)
+				continue;
+			if (read_counters(entry, counts) != MNL_CB_OK)
+				return MNL_CB_ERROR;
 		}
 	}
 	return MNL_CB_OK;

@@ -12,9 +12,9 @@
 
 struct nlmsghdr;
 
-/* Hand the messages of one datagram to one of the functions below, with its state. `seq` is the request's; 0: any. Returns
- * 1: more datagrams follow; 0: this was the last; or -errno: that of the kernel, -EPROTO where a message is not as the
- * kernel writes it, -EINTR where a change has interrupted the dump, or -ENOMEM. */
+/* Hand the messages of one datagram to one of the functions below, with its state. `seq` is the request's; 0: any.
+ * Returns 1: more datagrams follow; 0: this was the last; or -errno: that of the kernel, -EPROTO where a message is not
+ * as the kernel writes it, -EINTR where a change has interrupted the dump, or -ENOMEM. */
 int hp_dump_read(const void *bytes, size_t len, uint32_t seq, int (*take)(const struct nlmsghdr *, void *state),
 		 void *state);
 

@@ -1,10 +1,11 @@
 /*
- * Page faults, prefetches and invalidations of a protection domain, from the counters that the device's driver keeps for
- * each memory region (`rdma statistic show mr`). Of the drivers in Linux mlx5 alone has them so far.
+ * Page faults, prefetches and invalidations of a protection domain, from the counters that the device's driver keeps
+ * for each memory region (`rdma statistic show mr`). Of the drivers in Linux mlx5 alone has them so far.
  *
  * The kernel names regions and protection domains by numbers that it tells to no program. So a region of an odd length,
- * the probe, is registered on demand for the time of the call. Its entry is known by the length and the thread. The entry
- * has the number of the protection domain, and it shows what the device counts even if nothing else is registered.
+ * the probe, is registered on demand for the time of the call. Its entry is known by the length and the thread. The
+ * entry has the number of the protection domain, and it shows what the device counts even if nothing else is
+ * registered.
  */
 #include "reg/backend/paging.h"
 

@@ -1,6 +1,7 @@
 /* link: reg/backend/dump.c -lmnl */
 /*
- * Fuzzes the messages of the kernel's RDMA netlink. The first byte says which dump it is; the rest is a datagram that came.
+ * Fuzzes the messages of the kernel's RDMA netlink. The first byte says which dump it is; the rest is a datagram that
+ * came.
  */
 #include "reg/backend/dump.h"
 

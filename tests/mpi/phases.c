@@ -1,8 +1,8 @@
 /*
- * Which phases of a transfer the layer tells the domain of, and when: before the call of MPI's, or after. Two ranks; rank
- * 0 looks, rank 1 does its part. The program stands in for hugepin_prefetch, so it needs no device: with PINNED=1 it does
- * as a domain that pins. With -DBEHIND this is a tool behind the layer, which notes MPI's calls. Prints "ok", or what was
- * told in place of what.
+ * Which phases of a transfer the layer tells the domain of, and when: before the call of MPI's, or after. Two ranks;
+ * rank 0 looks, rank 1 does its part. The program stands in for hugepin_prefetch, so it needs no device: with PINNED=1
+ * it does as a domain that pins. With -DBEHIND this is a tool behind the layer, which notes MPI's calls. Prints "ok",
+ * or what was told in place of what.
  */
 #include <dlfcn.h>
 #include <errno.h>
