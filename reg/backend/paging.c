@@ -30,10 +30,9 @@ enum {
 static int dump(struct mnl_socket *s, unsigned command, uint32_t device,
 		int (*take)(const struct nlmsghdr *, void *), void *state)
 {
-	static _Atomic uint32_t sequence;
 	_Alignas(struct nlmsghdr) char bytes[MESSAGE_BYTES];
 	struct nlmsghdr *m = mnl_nlmsg_put_header(bytes);
-	const uint32_t seq = ++sequence;
+	const uint32_t seq = command; /* a socket asks each question once */
 	int ret = 1;
 
 	m->nlmsg_type = (uint16_t)RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, command);
