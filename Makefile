@@ -55,6 +55,7 @@ $(addprefix $(BUILD)/,$(addprefix reg/,cover.o domain.o domains.o gone.o helper.
 # Call sites are seen through it.
 FLAGS_sge := $(FLAGS_base) -fno-omit-frame-pointer
 FLAGS_hooks := $(FLAGS_base)
+FLAGS_verbscache := $(FLAGS_base)
 FLAGS_lend := $(FLAGS_base)
 # Where `hugepin run` looks at last, if the drop-in is not beside the command, as in build/. One object is compiled anew for
 # `make install`, so that LIBDIR changes no other.
@@ -79,6 +80,7 @@ VERBS_LIBS := -libverbs -lmnl
 VERBS_SRC := $(VERBS_BACKEND) $(filter-out sge/map.c sge/frame.c,$(sort $(wildcard sge/*.c)))
 MPI_SRC := $(sort $(wildcard mpi/*.c))
 HOOKS_SRC := $(sort $(wildcard hooks/*.c))
+VERBSCACHE_SRC := $(sort $(wildcard verbscache/*.c))
 CMD_SRC := $(sort $(wildcard cmd/*.c))
 UNIT_SRC := $(wildcard tests/unit/*.c)
 LIVE_SRC := $(wildcard tests/live/*.c tests/guest/*.c tests/soak/*.c)
@@ -96,10 +98,10 @@ LIVE := $(patsubst %.c,$(BUILD)/%,$(shell grep -l '^/\* link: hugepin[^m]*\*/' $
 endif
 
 all: $(BUILD)/libhugepin.so $(BUILD)/libhugepin.a $(if $(SAN),,$(BUILD)/libhugepin-malloc.so) \
-	$(BUILD)/libhugepin-verbs.so $(if $(SAN),,mpi) hooks $(BUILD)/hugepin ## build the libraries and the command
+	$(BUILD)/libhugepin-verbs.so $(BUILD)/libhugepin-verbscache.so $(if $(SAN),,mpi) hooks $(BUILD)/hugepin ## build the libraries and the command
 
 -include bench/bench.mk
--include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg reg/backend reg/policy lend dropin sge mpi hooks cmd examples installed $(addprefix tests/,unit live guest soak)))
+-include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg reg/backend reg/policy lend dropin sge mpi hooks verbscache cmd examples installed $(addprefix tests/,unit live guest soak)))
 
 # What objects were compiled with; changes only when that does.
 COMMAND = $(CC) $(FLAGS) $(FLAGS_reg) $(FLAGS_sge) $(FLAGS_cmd)
@@ -134,6 +136,15 @@ $(BUILD)/libhugepin-verbs.so $(BUILD)/installed/libhugepin-verbs.so: $(VERBS_OBJ
 	@echo '  LD      $@'
 	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin-verbs.map \
 		$(RUN_LDFLAGS) -o $@ $(filter %.o %/libhugepin.so,$^) $(VERBS_LIBS)
+	$(Q)ln -sf $(@F) $@.$(SO)
+
+# Before libibverbs' functions, whose header it needs; it is not linked with libibverbs.
+VERBSCACHE_OBJ := $(VERBSCACHE_SRC:%.c=$(BUILD)/%.o)
+$(BUILD)/libhugepin-verbscache.so $(BUILD)/installed/libhugepin-verbscache.so: $(VERBSCACHE_OBJ) $(addprefix $(BUILD)/base/,base.o memlock.o) $(BUILD)/libhugepin.so packaging/hugepin-verbscache.map
+	@mkdir -p $(@D)
+	@echo '  LD      $@'
+	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin-verbscache.map \
+		$(RUN_LDFLAGS) -o $@ $(filter %.o %/libhugepin.so,$^)
 	$(Q)ln -sf $(@F) $@.$(SO)
 
 # The layer under MPI programs. The compiler is ours, the headers are MPI's; call sites are told apart by frame pointers.
@@ -240,6 +251,7 @@ $(UNIT): %: %.o $(UNIT_OBJ)
 # What a test has in place of these.
 $(BUILD)/tests/unit/helper_plan_%: STANDS_IN_FOR := $(BUILD)/reg/policy/plan.o $(BUILD)/reg/share.o
 $(BUILD)/tests/unit/verbs: STANDS_IN_FOR := $(BUILD)/reg/backend/verbs.o
+$(BUILD)/tests/unit/verbscache: $(addprefix $(BUILD)/verbscache/,cache.o calls.o options.o)
 $(BUILD)/tests/unit/lendq: STANDS_IN_FOR := $(patsubst %.c,$(BUILD)/%.o,$(wildcard lend/*.c))
 $(LIVE): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -292,7 +304,7 @@ lint: all ## check layers, exported names, pages, scripts
 man-check: ## check the man pages against mandoc and the tables they repeat
 	tools/check-man
 
-INSTALL_LIBS = libhugepin libhugepin-malloc libhugepin-verbs $(basename $(notdir $(MPI_LIB) $(HOOKS_LIB)))
+INSTALL_LIBS = libhugepin libhugepin-malloc libhugepin-verbs libhugepin-verbscache $(basename $(notdir $(MPI_LIB) $(HOOKS_LIB)))
 INSTALL_LINKED = $(INSTALL_LIBS:%=$(BUILD)/installed/%.so)
 $(INSTALL_LINKED): $(BUILD)/installed/paths
 CMAKE_DIR := $(LIBDIR)/cmake/hugepin

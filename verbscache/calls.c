@@ -1,0 +1,119 @@
+/*
+ * The functions of libibverbs that the library stands before. They have no version, so they satisfy references with
+ * any.
+ *
+ * What is unusual goes to libibverbs: another address for the peers than the program's, on-demand paging, memory
+ * windows, addresses that begin at zero, access that is not known here, very long ranges. libibverbs itself has
+ * ibv_reg_dmabuf_mr, which does not come here.
+ *
+ * A backend of hugepin's pin cache may call from inside a domain, whose lock it has. Its registrations are that cache's
+ * to keep, so they go to libibverbs, too.
+ */
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "reg/unmapping.h"
+#include "verbscache/cache.h"
+#include "verbscache/options.h"
+#include "verbscache/real.h"
+
+#undef ibv_reg_mr
+#undef ibv_reg_mr_iova
+
+#define EXPORT __attribute__((visibility("default")))
+
+#define LEN_MAX ((size_t)1 << 40)
+#define LOCAL ((unsigned)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING))
+#define REMOTE ((unsigned)(IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC))
+
+/* Whether calls go to libibverbs alone. */
+static bool stands_aside(void)
+{
+	return hp_verbscache_mode() == HP_VERBSCACHE_OFF || hugepin_registering_() || !hp_cache_is_ours();
+}
+
+static bool may_be_kept(const void *addr, size_t len, uint64_t iova, unsigned access)
+{
+	unsigned may = hp_verbscache_mode() == HP_VERBSCACHE_REMOTE ? LOCAL | REMOTE : LOCAL;
+
+	return len && len <= LEN_MAX && iova == (uintptr_t)addr && !(access & ~may);
+}
+
+EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t len, uint64_t iova, unsigned access)
+{
+	const struct hp_real *real = hp_real();
+
+	if (!real) {
+		errno = ENOSYS;
+		return NULL;
+	}
+	if (stands_aside())
+		return real->reg(pd, addr, len, iova, access);
+	HP_VERBSCACHE_COUNT(asked);
+	return may_be_kept(addr, len, iova, access) ? hp_cache_reg(pd, addr, len, access)
+						    : hp_cache_pass(pd, addr, len, iova, access);
+}
+
+EXPORT struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t len, uint64_t iova, int access)
+{
+	return ibv_reg_mr_iova2(pd, addr, len, iova, (unsigned)access);
+}
+
+EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t len, int access)
+{
+	return ibv_reg_mr_iova2(pd, addr, len, (uintptr_t)addr, (unsigned)access);
+}
+
+EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t len, int access)
+{
+	const struct hp_real *real = hp_real();
+
+	if (!real) {
+		errno = ENOSYS;
+		return IBV_REREG_MR_ERR_INPUT;
+	}
+	if (!stands_aside()) {
+		hp_cache_disown(mr);
+		/* Without room for the new range the registration would be lost: make room before. */
+		if (flags & IBV_REREG_MR_CHANGE_TRANSLATION)
+			hp_cache_drop(NULL, NULL);
+	}
+	return real->rereg(mr, flags, pd, addr, len, access);
+}
+
+EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
+{
+	const struct hp_real *real = hp_real();
+
+	if (!real)
+		return ENOSYS;
+	if (stands_aside())
+		return real->dereg(mr);
+	HP_VERBSCACHE_COUNT(given_back);
+	return hp_cache_dereg(mr);
+}
+
+EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
+{
+	const struct hp_real *real = hp_real();
+
+	if (!real)
+		return ENOSYS;
+	if (!stands_aside())
+		hp_cache_drop(pd, NULL);
+	return real->dealloc_pd(pd);
+}
+
+/* A program may close a device and leave protection domains to the kernel. */
+EXPORT int ibv_close_device(struct ibv_context *context)
+{
+	const struct hp_real *real = hp_real();
+
+	if (!real)
+		return ENOSYS;
+	if (!stands_aside())
+		hp_cache_drop(NULL, context);
+	return real->close_device(context);
+}
