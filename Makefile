@@ -251,7 +251,8 @@ $(UNIT): %: %.o $(UNIT_OBJ)
 # What a test has in place of these.
 $(BUILD)/tests/unit/helper_plan_%: STANDS_IN_FOR := $(BUILD)/reg/policy/plan.o $(BUILD)/reg/share.o
 $(BUILD)/tests/unit/verbs: STANDS_IN_FOR := $(BUILD)/reg/backend/verbs.o
-$(BUILD)/tests/unit/verbscache: $(addprefix $(BUILD)/verbscache/,cache.o calls.o options.o)
+$(BUILD)/tests/unit/verbscache: $(addprefix $(BUILD)/verbscache/,cache.o calls.o)
+$(BUILD)/tests/unit/verbscache: STANDS_IN_FOR := $(BUILD)/base/memlock.o
 $(BUILD)/tests/unit/lendq: STANDS_IN_FOR := $(patsubst %.c,$(BUILD)/%.o,$(wildcard lend/*.c))
 $(LIVE): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/flags
 	@mkdir -p $(@D)

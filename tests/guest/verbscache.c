@@ -8,12 +8,19 @@
 #include "live/live.h"
 #include "guest/wire.h"
 
+#include <dlfcn.h>
 #include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { LEN = 64 << 10, LANDED = 0, REFUSED = 3, BROKEN = 4 };
+#if __has_include(<rdma/fi_domain.h>)
+#include <rdma/fabric.h>
+#include <rdma/fi_domain.h>
+#define HAVE_FABRIC 1
+#endif
+
+enum { LEN = 64 << 10, LANDED = 0, REFUSED = 3, BROKEN = 4, MISSING = 77 };
 
 #define MUST(x)                                                                                                        \
 	do {                                                                                                           \
@@ -207,6 +214,55 @@ static int closed(void)
 	return 0;
 }
 
+#ifdef HAVE_FABRIC
+/* libfabric's rxm has a map of keys, into which no key goes twice. */
+static int keys_of_rxm(void)
+{
+	void *lib = dlopen("libfabric.so.1", RTLD_NOW | RTLD_LOCAL);
+	char *p = map_new(LEN);
+	__typeof__(&fi_getinfo) getinfo;
+	__typeof__(&fi_dupinfo) dupinfo;
+	__typeof__(&fi_fabric) open_fabric;
+	struct fi_info *hints, *info;
+	struct fid_fabric *fabric;
+	struct fid_domain *d;
+
+	setenv("FI_MR_CACHE_MAX_COUNT", "0", 1);
+	if (!lib)
+		return MISSING;
+	*(void **)&getinfo = dlsym(lib, "fi_getinfo");
+	*(void **)&dupinfo = dlsym(lib, "fi_dupinfo");
+	*(void **)&open_fabric = dlsym(lib, "fi_fabric");
+	hints = dupinfo(NULL);
+	hints->ep_attr->type = FI_EP_RDM;
+	hints->caps = FI_MSG | FI_RMA | FI_ATOMIC;
+	hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+	hints->fabric_attr->prov_name = strdup("verbs;ofi_rxm");
+	if (getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info))
+		return MISSING;
+	MUST(!open_fabric(info->fabric_attr, &fabric, NULL));
+	MUST(!fi_domain(fabric, info, &d, NULL));
+	for (int round = 0; round < 3; round++) {
+		struct fid_mr *mr[4];
+
+		for (int i = 0; i < 4; i++) {
+			MUST(!fi_mr_reg(d, p, LEN, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 0, 0, &mr[i], NULL));
+			for (int k = 0; k < i; k++)
+				MUST(fi_mr_key(mr[i]) != fi_mr_key(mr[k]));
+		}
+		for (int i = 0; i < 4; i++)
+			MUST(!fi_close(&mr[i]->fid));
+	}
+	MUST(!fi_close(&d->fid));
+	return 0;
+}
+#else
+static int keys_of_rxm(void)
+{
+	return MISSING;
+}
+#endif
+
 /* ------------------------------------------------------------------ tests */
 
 static int run(const char *mode, const char *what)
@@ -264,6 +320,13 @@ TEST(what_is_kept_goes_before_its_protection_domain_and_its_device)
 	all_modes("closed", 0, 0, 0);
 }
 
+TEST(equal_ranges_have_different_keys_in_the_map_of_libfabrics_rxm)
+{
+	if (run(NULL, "keys_of_rxm") == MISSING)
+		SKIP("no libfabric (libfabric-dev) with a provider rxm for rxe0");
+	all_modes("keys_of_rxm", 0, 0, 0);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
@@ -271,7 +334,8 @@ int main(int argc, char **argv)
 		int (*run)(void);
 	} parts[] = { { "neighbour", neighbour },   { "after_deregistration", after_deregistration },
 		      { "new_owner", new_owner },   { "local_only", local_only },
-		      { "found", found },	    { "closed", closed } };
+		      { "found", found },	    { "closed", closed },
+		      { "keys_of_rxm", keys_of_rxm } };
 
 	for (unsigned i = 0; argc == 2 && i < sizeof parts / sizeof *parts; i++)
 		if (!strcmp(argv[1], parts[i].name)) {

@@ -1,15 +1,13 @@
 #!/bin/bash
 # guest: plain
-# Programs as they are under libhugepin-verbscache.so. Those whose own cache is off register a few times, in place of each
-# message anew, as the kernel counts it. Those that register once do and print what they do without it.
+# Programs of MPI under libhugepin-verbscache.so, their own cache off: they register each buffer once, in place of each message
+# anew. The kernel counts.
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/../live/tap.bash"
 # shellcheck source=tests/mpi/common.bash
 . "$(dirname "$0")/../mpi/common.bash"
 cache=$build/libhugepin-verbscache.so
 mpi_or_skip 'programs of MPI under the cache of registrations'
-
-# ------------------------------------------------------------------ what the kernel registers
 
 trace=/sys/kernel/tracing
 [ -e $trace/kprobe_events ] || mount -t tracefs tracefs $trace
@@ -29,22 +27,23 @@ ranks()
 	echo $(($(hits) - before)) >"$t/$1.count"
 	grep -q '^ok 0' "$t/$1.out"
 }
-at_most() { echo "# $1: $(<"$t/$1.count") registrations"; [ "$(<"$t/$1.count")" -le "$2" ]; }
-at_least() { echo "# $1: $(<"$t/$1.count") registrations"; [ "$(<"$t/$1.count")" -ge "$2" ]; }
+at_most() { [ "$(<"$t/$1.count")" -le "$2" ]; }
+at_least() { [ "$(<"$t/$1.count")" -ge "$2" ]; }
 
 ucx=(OMPI_MCA_pml=ucx OMPI_MCA_osc=ucx)
 off=(UCX_RCACHE_ENABLE=n UCX_IB_REG_METHODS=direct)
 works 'Open MPI over UCX, its own cache' ranks ucx_own "${ucx[@]}"
 works 'Open MPI over UCX, no cache' ranks ucx_none "${ucx[@]}" "${off[@]}"
 works 'it registers for each message' at_least ucx_none 48
-works 'Open MPI over UCX, this cache, peers trusted' ranks ucx "${ucx[@]}" "${off[@]}" HUGEPIN_VERBS_CACHE=remote LD_PRELOAD="$cache"
+works 'Open MPI over UCX, this cache, peers trusted' ranks ucx "${ucx[@]}" "${off[@]}" \
+	HUGEPIN_VERBS_CACHE=remote LD_PRELOAD="$cache"
 works 'it registers at most 17 times' at_most ucx 17
-for c in ucx_own ucx_none ucx; do echo "# $c: $(<"$t/$c.count")"; done
 
 ofi=(OMPI_MCA_pml=cm OMPI_MCA_mtl=ofi OMPI_MCA_mtl_ofi_provider_include='verbs;ofi_rxm')
 off=(FI_MR_CACHE_MAX_COUNT=0)
 works 'Open MPI over libfabric, no cache' ranks ofi_none "${ofi[@]}" "${off[@]}"
 works 'it registers for each message' at_least ofi_none 48
-works 'Open MPI over libfabric, this cache, peers trusted' ranks ofi "${ofi[@]}" "${off[@]}" HUGEPIN_VERBS_CACHE=remote LD_PRELOAD="$cache"
+works 'Open MPI over libfabric, this cache, peers trusted' ranks ofi "${ofi[@]}" "${off[@]}" \
+	HUGEPIN_VERBS_CACHE=remote LD_PRELOAD="$cache"
 works 'it registers at most 20 times' at_most ofi 20
-for c in ofi_none ofi; do echo "# $c: $(<"$t/$c.count")"; done
+for c in ucx_own ucx_none ucx ofi_none ofi; do echo "# $c: $(<"$t/$c.count") registrations"; done
