@@ -1,7 +1,7 @@
 #!/bin/bash
 # guest: plain
 # Programs of MPI under libhugepin-verbscache.so, their own cache off: they register each buffer once, in place of each message
-# anew. The kernel counts.
+# anew. The kernel counts. So does it for domains of the pin cache, which has its own.
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/../live/tap.bash"
 # shellcheck source=tests/mpi/common.bash
@@ -14,6 +14,18 @@ trace=/sys/kernel/tracing
 probed() { echo 'p:hugepin/reg rxe_reg_user_mr' >$trace/kprobe_events && echo 1 >$trace/events/hugepin/reg/enable; }
 works 'the kernel counts registrations' probed
 hits() { awk '$1 == "reg" { print $2 }' $trace/kprobe_profile; }
+
+# ours NAME: what a domain of the pin cache registers with the device, and whether that test of it holds
+ours()
+{
+	local before
+	before=$(hits)
+	env LD_PRELOAD="${*:2}" HUGEPIN_VERBS_CACHE=remote "$build/tests/guest/verbs" a_pin_is_new >"$t/$1.out" || { cat "$t/$1.out"; return 1; }
+	echo $(($(hits) - before)) >"$t/$1.count"
+}
+works 'the pin cache has its own registrations' ours plain
+works 'and under this cache, too' ours below "$cache"
+works 'which the device makes as before' cmp "$t/plain.count" "$t/below.count"
 
 unset OMPI_MCA_btl
 export UCX_TLS=rc_v,self UCX_NET_DEVICES=rxe0:1 UCX_UD_VERBS_ETH_DGID_CHECK=n FI_UNIVERSE_SIZE=16

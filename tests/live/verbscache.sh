@@ -1,0 +1,63 @@
+#!/bin/bash
+# libhugepin-verbscache.so before a libibverbs that needs no device: what is preloaded where, the variable, the line at exit.
+# shellcheck source=tests/live/tap.bash
+. "$(dirname "$0")/tap.bash"
+cache=$build/libhugepin-verbscache.so
+cp "$here/verbsfake.so" "$t/libibverbs.so.1"
+cat >"$t/user.c" <<'END'
+/* user register|file|quiet: register a buffer three times, by each of the functions; print how often libibverbs did. */
+#include <fcntl.h>
+#include <infiniband/verbs.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#undef ibv_reg_mr
+#undef ibv_reg_mr_iova
+extern unsigned fake_made, fake_gone;
+
+int main(int argc, char **argv)
+{
+	struct ibv_context context = { 0 };
+	struct ibv_pd pd = { .context = &context };
+	char *p = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (argc > 1 && !strcmp(argv[1], "quiet"))
+		return 0;
+	if (argc > 1 && !strcmp(argv[1], "file")) {
+		close(2);
+		open("data", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+	}
+	ibv_dereg_mr(ibv_reg_mr(&pd, p, 65536, IBV_ACCESS_LOCAL_WRITE));
+	ibv_dereg_mr(ibv_reg_mr_iova(&pd, p, 65536, (uintptr_t)p, IBV_ACCESS_LOCAL_WRITE));
+	ibv_dereg_mr(ibv_reg_mr_iova2(&pd, p, 65536, (uintptr_t)p, IBV_ACCESS_LOCAL_WRITE));
+	printf("made %u gone %u\n", fake_made, fake_gone);
+	ibv_dealloc_pd(&pd);
+	printf("left %u\n", fake_made - fake_gone);
+	return 0;
+}
+END
+works 'a program of libibverbs compiles' cc -Wall -Wextra -Werror -o "$t/user" "$t/user.c" -L"$t" -l:libibverbs.so.1
+user() { (cd "$t" && env LD_LIBRARY_PATH="$t" "${@:2}" ./user "$1"); }
+cached() { user "$1" LD_PRELOAD="$cache" "${@:2}"; }
+
+says 'without the cache all three functions register' 0 '^made 3 gone 3$' user register
+kept='^made [13] gone [03]$'
+if cached register | grep -q '^made 1 '; then
+	says 'the three functions have one registration of equal bytes' 0 '^made 1 gone 0$' cached register
+	kept='kept=2 made=1'
+	says 'none is left when the protection domain is freed' 0 '^left 0$' cached register
+else
+	skip 'the three functions have one registration of equal bytes' 'no userfaultfd: memory outside the heap is not kept'
+fi
+says 'off: nothing is kept' 0 '^made 3 gone 3$' cached register HUGEPIN_VERBS_CACHE=off
+says 'a malformed value is named, with what is accepted' 0 \
+	'HUGEPIN_VERBS_CACHE=peers is not understood: it takes one of off, local, remote; using local' cached register HUGEPIN_VERBS_CACHE=peers
+silent() { ! cached register HUGEPIN_VERBS_CACHE=remote 2>&1 | grep hugepin; }
+works 'a good one is known to all libraries' silent
+says 'a line at exit has the counts' 0 "^hugepin: verbs cache\[[0-9]+\]: asked=3 .*given_back=3$|$kept" cached register HUGEPIN_STATS=1
+untold() { ! cached quiet HUGEPIN_STATS=1 2>&1 | grep 'verbs cache'; }
+works 'a program that registers nothing gets none' untold
+clean() { cached file HUGEPIN_STATS=1 && [ -e "$t/data" ] && ! grep 'verbs cache' "$t/data"; }
+works 'no file in the place of stderr gets it' clean
