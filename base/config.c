@@ -246,9 +246,10 @@ static void complain_unknown(const char *name, size_t len)
 
 static bool is_known(const char *name, size_t len)
 {
-	if (!strncmp(name, PREFIX "MPI_", sizeof PREFIX "MPI_" - 1)) /* libhugepin-mpi.so checks its own variables */
-		return true;
-	if (len == sizeof PREFIX "VERBS_CACHE" - 1 && !memcmp(name, PREFIX "VERBS_CACHE", len)) /* and libhugepin-verbscache.so its own */
+	static const char cache[] = PREFIX "VERBS_CACHE";
+
+	/* libhugepin-mpi.so and libhugepin-verbscache.so check their own variables */
+	if (!strncmp(name, PREFIX "MPI_", sizeof PREFIX "MPI_" - 1) || (len == sizeof cache - 1 && !memcmp(name, cache, len)))
 		return true;
 	for (int i = 0; i < hp_options_count; i++)
 		if (strlen(hp_options[i].name) == len && !memcmp(hp_options[i].name, name, len))

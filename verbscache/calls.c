@@ -28,6 +28,10 @@
 #define LOCAL ((unsigned)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING))
 #define REMOTE ((unsigned)(IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC))
 
+/* This thread is freeing a protection domain or a device. Providers deregister memory of their own there, which must
+ * not be kept: mlx5's goes with each protection domain. A provider may free protection domains as it frees a device. */
+static _Thread_local bool freeing;
+
 /* Whether calls go to libibverbs alone. */
 static bool stands_aside(void)
 {
@@ -92,28 +96,41 @@ EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
 	if (stands_aside())
 		return real->dereg(mr);
 	HP_VERBSCACHE_COUNT(given_back);
-	return hp_cache_dereg(mr);
+	if (!freeing)
+		return hp_cache_dereg(mr);
+	hp_cache_disown(mr);
+	return real->dereg(mr);
 }
 
 EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
 {
 	const struct hp_real *real = hp_real();
+	bool before = freeing;
+	int err;
 
 	if (!real)
 		return ENOSYS;
 	if (!stands_aside())
 		hp_cache_drop(pd, NULL);
-	return real->dealloc_pd(pd);
+	freeing = true;
+	err = real->dealloc_pd(pd);
+	freeing = before;
+	return err;
 }
 
 /* A program may close a device and leave protection domains to the kernel. */
 EXPORT int ibv_close_device(struct ibv_context *context)
 {
 	const struct hp_real *real = hp_real();
+	bool before = freeing;
+	int err;
 
 	if (!real)
 		return ENOSYS;
 	if (!stands_aside())
 		hp_cache_drop(NULL, context);
-	return real->close_device(context);
+	freeing = true;
+	err = real->close_device(context);
+	freeing = before;
+	return err;
 }

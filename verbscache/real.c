@@ -5,9 +5,9 @@
 #include "verbscache/real.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdlib.h>
 
 static bool look_up(struct hp_real *ret_)
 {
@@ -23,23 +23,23 @@ static bool look_up(struct hp_real *ret_)
 	return ret_->reg && ret_->rereg && ret_->dereg && ret_->dealloc_pd && ret_->close_device;
 }
 
+/* Without a lock, which a child of fork might find taken. */
 const struct hp_real *hp_real(void)
 {
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static struct hp_real real;
-	static _Atomic bool known;
-	struct hp_real found;
+	static struct hp_real *_Atomic real;
+	struct hp_real *known = atomic_load_explicit(&real, memory_order_acquire); /* pairs with the exchange below */
+	struct hp_real *found;
 
-	if (atomic_load_explicit(&known, memory_order_acquire)) /* pairs with the store below */
-		return &real;
-	/* Look the functions up before taking our lock: a constructor may call this under the loader's lock. */
-	if (!look_up(&found))
+	if (known)
+		return known;
+	found = malloc(sizeof *found);
+	if (!found || !look_up(found)) {
+		free(found);
 		return NULL;
-	pthread_mutex_lock(&lock);
-	if (!atomic_load_explicit(&known, memory_order_relaxed)) {
-		real = found;
-		atomic_store_explicit(&known, true, memory_order_release); /* pairs with the load above */
 	}
-	pthread_mutex_unlock(&lock);
-	return &real;
+	/* release, acquire: what is published is seen whole; pairs with the load above */
+	if (atomic_compare_exchange_strong_explicit(&real, &known, found, memory_order_acq_rel, memory_order_acquire))
+		return found;
+	free(found);
+	return known;
 }

@@ -1,9 +1,9 @@
 /* link: ibverbs */
 /* guest: plain odp */
 /*
- * What a peer can reach through libhugepin-verbscache.so, on a real device: this program runs again with it preloaded, by
- * default and with trusted peers, and once without it. It puts bytes by remote keys, between two connected queue pairs of
- * its own.
+ * What a peer can reach through libhugepin-verbscache.so, on a real device: this program runs again with it preloaded,
+ * by default and with trusted peers, and once without it. It puts bytes by remote keys, between two connected queue
+ * pairs of its own.
  */
 #include "live/live.h"
 #include "guest/wire.h"

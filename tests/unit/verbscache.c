@@ -1,7 +1,7 @@
 /*
- * The cache of registrations over a libibverbs that knows which of its memory regions live, and of which memory: what is
- * kept, what is not, and when what was kept goes. Random runs, of one thread and of several, with memory that is mapped
- * anew under them.
+ * The cache of registrations over a libibverbs that knows which of its memory regions live, and of which memory: what
+ * is kept, what is not, and when what was kept goes. Random runs, of one thread and of several, with memory that is
+ * mapped anew under them.
  */
 #include "verbscache/cache.h"
 
@@ -76,6 +76,7 @@ static struct {
 	int refuse;
 	unsigned regs, deregs, reregs;
 	uint32_t key;
+	struct ibv_mr *providers; /* deregistered by the next that is freed */
 } dev = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static struct ibv_context device, other_device;
@@ -144,13 +145,24 @@ static unsigned live_of(const struct ibv_pd *pd, const struct ibv_context *conte
 	return n;
 }
 
+static void free_providers(void)
+{
+	struct ibv_mr *mr = dev.providers;
+
+	dev.providers = NULL;
+	if (mr)
+		EXPECT_EQ(ibv_dereg_mr(mr), 0);
+}
+
 static int dev_dealloc_pd(struct ibv_pd *pd)
 {
+	free_providers();
 	return live_of(pd, NULL) ? EBUSY : 0;
 }
 
 static int dev_close_device(struct ibv_context *context)
 {
+	free_providers();
 	return live_of(NULL, context) ? EBUSY : 0; /* more than a device says */
 }
 
@@ -486,6 +498,19 @@ TEST(a_protection_domain_is_freed_with_what_is_kept_of_it)
 	struct ibv_mr *mr = reg(slot(0), SLOT, ALL);
 	EXPECT_EQ(ibv_dealloc_pd(&pds[0]), EBUSY); /* as without the cache */
 	give_back(mr);
+}
+
+TEST(what_a_provider_registered_goes_with_its_protection_domain_and_its_device)
+{
+	NEEDS_WATCH;
+
+	begin(HP_VERBSCACHE_REMOTE);
+	dev.providers = ibv_reg_mr(&pds[0], slot(0), SLOT, LOCAL);
+	EXPECT_EQ(ibv_dealloc_pd(&pds[0]), 0);
+	dev.providers = ibv_reg_mr(&pds[2], slot(0), SLOT, LOCAL);
+	EXPECT_EQ(ibv_close_device(&other_device), 0);
+	EXPECT_EQ(dev.live, 0);
+	EXPECT_EQ(key_of(slot(0), SLOT, LOCAL), key_of(slot(0), SLOT, LOCAL)); /* and later ones are kept */
 }
 
 /* ------------------------------------------------------------------ registrations that are not the cache's */
