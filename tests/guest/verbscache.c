@@ -101,12 +101,12 @@ static int put(char *p, uint32_t rkey)
 
 /* ------------------------------------------------------------------ the four holes, each in a process of its own */
 
-/* Two buffers in one page: the key of the first does not open the second. */
+/* Two buffers in one page, which were one before: the key of the first does not open the second. */
 static int neighbour(void)
 {
 	char *p = map_new(LEN);
 
-	reg(p + 4096, 2048, ALL_ACCESS);
+	MUST(!ibv_dereg_mr(reg(p + 4096, 4096, ALL_ACCESS)));
 	return put(p + 4096 + 2048, reg(p + 4096, 2048, ALL_ACCESS)->rkey);
 }
 
@@ -146,10 +146,9 @@ static int new_owner(void)
 static int local_only(void)
 {
 	char *p = map_new(LEN);
-	struct ibv_mr *mr = reg(p, LEN, IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_mr *mr = reg(p, LEN, IBV_ACCESS_LOCAL_WRITE), *all = reg(p, LEN, ALL_ACCESS);
 
-	MUST(!ibv_dereg_mr(reg(p, LEN, ALL_ACCESS)));
-	MUST(!ibv_dereg_mr(mr));
+	MUST(!ibv_dereg_mr(mr) && !ibv_dereg_mr(all));
 	mr = reg(p, LEN, IBV_ACCESS_LOCAL_WRITE);
 	return put(p, mr->rkey ? mr->rkey : mr->lkey); /* some devices have no remote key for it */
 }
