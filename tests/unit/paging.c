@@ -1,351 +1,225 @@
 /*
- * What a device counts of memory that is registered on demand, from dumps as the kernel writes them (mlx5's driver and
- * others): the sockets of libmnl are a kernel with a few devices and regions.
+ * The cost model of paging: the example of hugepin_odp(7), cases computed by hand, what holds for every buffer, and a
+ * second program of the formulas.
  */
-#include "reg/backend/paging.h"
+#include "reg/policy/paging.h"
 
-#include <errno.h>
-#include <libmnl/libmnl.h>
-#include <rdma/rdma_netlink.h>
-#include <stdlib.h>
-#include <unistd.h>
-
-#include "reg/backend/dump.h"
 #include "tests/t.h"
 
-/* ------------------------------------------------------------------ the kernel */
+static uint64_t seed = 1;
 
-enum { NONE = 0, OLD = 2, ALL = 5 }; /* counters: of a pinned region, of mlx5 before Linux 5.10, of mlx5 since */
+static uint64_t rnd(uint64_t n)
+{
+	seed = seed * 6364136223846793005u + 1442695040888963407u;
+	return (seed >> 33) % n;
+}
 
-static const char *const counters[] = { "page_faults", "page_invalidations", "page_faults_handled", "page_invalidations_handled",
-					"page_prefetch" };
-struct region {
-	uint32_t number, pd, thread;
-	uint64_t len;
-	int counters;
-	uint64_t values[5];
+static bool near(double a, double b)
+{
+	double apart = a > b ? a - b : b - a, size = b < 0 ? -b : b;
+
+	return apart <= 1 + 1e-5 * size;
+}
+
+#define EXPECT_NEAR(a, b)                                                              \
+	do {                                                                           \
+		double near_a = (a), near_b = (b);                                     \
+		if (!near(near_a, near_b))                                             \
+			T_FAIL("%s is %.3f, not near %s, %.3f", #a, near_a, #b, near_b); \
+	} while (0)
+
+/* The device of the example. */
+static const struct hp_paging_terms example = {
+	.pin = { 20000, 25000 },
+	.unpin = { 10000, 1000 },
+	.demand = { 30000, 2000 },
+	.bring = { 20000, 18000 },
+	.fault_ns = { 40000, 86000 },
 };
 
-static struct {
-	struct region regions[40];
-	unsigned count;
-	int probe_counters; /* of what is registered on demand from now on */
-	uint32_t probe_pd;
-	bool shows_no_length;
-	/* Failures, by the command's number; 0: none. */
-	uint16_t refused, interrupted, garbled;
-	int error;
-	int open_errno, reg_errno;
-	/* The dump that is under way. */
-	uint16_t command;
-	uint32_t seq;
-	unsigned at;
-	int sockets, probes;
-} kernel;
+/* Its buffer: 64 pages, sent every 10 ms, half of it out of memory each time. */
+static const struct hp_paging_use buffer = {
+	.pages = 64,
+	.side = HP_PAGING_SENDS,
+	.announced_ns = 4000,
+	.habits = { .uses = 8, .looks = 8, .waits = 8, .gap_ns = 10e6f, .gone = 0.5f, .foreseen = 1, .slack_ns = 2e6f },
+};
 
-static char socket_memory;
-static struct ibv_mr probe;
-
-struct mnl_socket *mnl_socket_open2(int bus, int flags)
+TEST(the_page_hugepin_odp_has_these_figures)
 {
-	EXPECT_EQ(bus, NETLINK_RDMA);
-	EXPECT_EQ(flags, SOCK_CLOEXEC);
-	errno = kernel.open_errno;
-	if (kernel.open_errno)
-		return NULL;
-	kernel.sockets++;
-	return (struct mnl_socket *)&socket_memory;
+	struct hp_paging_use u = buffer;
+
+	/* Turning it: 20 + 64 * 25, 10 + 64 * 1, 30 + 64 * 2 us. Bringing it in: half of 20 + 64 * 18 us. */
+	EXPECT_NEAR(hp_paging_fault_ns(&example, &u), 1280000);
+	EXPECT_NEAR(hp_paging_bring_ns(&example, &u), 58600);
+	EXPECT(!hp_paging_is_hot(&example, &u));
+	EXPECT_NEAR(hp_paging_pin_ns(&example, &u), 185200);
+	EXPECT_EQ(hp_paging_choose(&example, &u, UINT64_MAX), HP_PAGING_BRING);
+
+	/* Nobody sees it coming: all but the 4 us after its announcement is waited for. */
+	u.habits.foreseen = 0;
+	EXPECT_NEAR(hp_paging_bring_ns(&example, &u), 640600);
+	EXPECT(hp_paging_is_hot(&example, &u));
+	EXPECT_NEAR(hp_paging_pin_ns(&example, &u), 0);
+	EXPECT_EQ(hp_paging_choose(&example, &u, UINT64_MAX), HP_PAGING_PIN);
+	EXPECT_NEAR(hp_paging_saving(&example, &u), 244.3695);
+	EXPECT_EQ(hp_paging_choose(&example, &u, 64 * 4096 - 1), HP_PAGING_BRING);
+
+	/* It stays in memory: it costs nothing on demand. */
+	u.habits.gone = 0;
+	EXPECT_NEAR(hp_paging_fault_ns(&example, &u), 0);
+	EXPECT_EQ(hp_paging_choose(&example, &u, UINT64_MAX), HP_PAGING_LEAVE);
 }
 
-int mnl_socket_close(struct mnl_socket *s)
+TEST(the_receiver_waits_longer_for_a_fault)
 {
-	EXPECT((char *)s == &socket_memory);
-	kernel.sockets--;
-	errno = 99;
-	return 0;
+	struct hp_paging_use u = buffer;
+
+	u.side = HP_PAGING_RECEIVES;
+	EXPECT_NEAR(hp_paging_fault_ns(&example, &u), 2752000);
 }
 
-ssize_t mnl_socket_sendto(const struct mnl_socket *s, const void *request, size_t len)
+TEST(where_faults_are_cheaper_than_the_call_nothing_is_brought_in)
 {
-	const struct nlmsghdr *m = request;
-	struct nlattr *a = mnl_nlmsg_get_payload(m);
+	static const struct hp_paging_terms t = { .bring = { 5000, 100 }, .fault_ns = { 1000, 1000 } };
+	struct hp_paging_use u = { .pages = 1, .habits = { .looks = 8, .waits = 8, .gap_ns = 1e9f, .gone = 1 } };
 
-	(void)s;
-	EXPECT_EQ(len, m->nlmsg_len);
-	EXPECT(m->nlmsg_flags & NLM_F_DUMP);
-	kernel.command = RDMA_NL_GET_OP(m->nlmsg_type);
-	kernel.seq = m->nlmsg_seq;
-	kernel.at = 0;
-	if (kernel.command != RDMA_NLDEV_CMD_GET) {
-		EXPECT_EQ(mnl_attr_get_type(a), RDMA_NLDEV_ATTR_DEV_INDEX);
-		EXPECT_EQ(mnl_attr_get_u32(a), 7);
-	}
-	if (kernel.command == RDMA_NLDEV_CMD_STAT_GET) {
-		a = mnl_attr_next(a);
-		EXPECT_EQ(mnl_attr_get_type(a), RDMA_NLDEV_ATTR_STAT_RES);
-		EXPECT_EQ(mnl_attr_get_u32(a), RDMA_NLDEV_ATTR_RES_MR);
-	}
-	return (ssize_t)len;
+	EXPECT_EQ(hp_paging_choose(&t, &u, 0), HP_PAGING_LEAVE);
+	u.pages = 10; /* 6 us once, or 10 times 1 us */
+	EXPECT_EQ(hp_paging_choose(&t, &u, 0), HP_PAGING_BRING);
 }
 
-static struct nlmsghdr *begin_message(void *bytes)
+TEST(a_short_gap_makes_a_buffer_hot)
 {
-	struct nlmsghdr *m = mnl_nlmsg_put_header(bytes);
+	struct hp_paging_use u = buffer;
+	/* twice what turning it takes: 1620 + 74 + 158 us */
+	const double even_ns = 2 * 1852000;
 
-	m->nlmsg_type = (uint16_t)RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, kernel.command);
-	m->nlmsg_flags = NLM_F_MULTI;
-	m->nlmsg_seq = kernel.seq;
-	return m;
+	u.habits.gap_ns = (float)(even_ns + 2000);
+	EXPECT(!hp_paging_is_hot(&example, &u));
+	u.habits.gap_ns = (float)(even_ns - 2000);
+	EXPECT(hp_paging_is_hot(&example, &u));
 }
 
-static struct nlmsghdr *end_of_dump(void *bytes, int error)
+TEST(a_buffer_that_was_always_pinned_is_taken_to_be_foreseen)
 {
-	struct nlmsghdr *m = begin_message(bytes);
-	struct nlmsgerr *e;
+	struct hp_paging_use u = buffer;
 
-	m->nlmsg_type = error ? NLMSG_ERROR : NLMSG_DONE;
-	e = mnl_nlmsg_put_extra_header(m, sizeof *e);
-	e->error = -error;
-	return m;
+	u.habits.waits = 0;
+	u.habits.foreseen = 0;
+	u.habits.slack_ns = 0;
+	EXPECT(!hp_paging_is_hot(&example, &u));
+	u.habits.waits = 1;
+	EXPECT(hp_paging_is_hot(&example, &u));
 }
 
-static void put_counters(struct nlmsghdr *m, const struct region *r)
+TEST(a_buffer_without_history_is_pinned_while_there_is_room)
 {
-	struct nlattr *table = mnl_attr_nest_start(m, RDMA_NLDEV_ATTR_STAT_HWCOUNTERS);
+	struct hp_paging_use u = { .pages = 64 };
 
-	for (int i = 0; i < r->counters; i++) {
-		struct nlattr *entry = mnl_attr_nest_start(m, RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY);
-
-		mnl_attr_put_strz(m, RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME, counters[i]);
-		mnl_attr_put_u64(m, RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_VALUE, r->values[i]);
-		mnl_attr_nest_end(m, entry);
-	}
-	mnl_attr_nest_end(m, table);
+	EXPECT_EQ(hp_paging_choose(&hp_paging_defaults, &u, 64 * 4096), HP_PAGING_PIN);
+	EXPECT_EQ(hp_paging_choose(&hp_paging_defaults, &u, 64 * 4096 - 1), HP_PAGING_BRING);
 }
 
-static void put_region(struct nlmsghdr *m, const struct region *r)
+TEST(the_better_buffer_gets_the_room_if_that_pays_back)
 {
-	struct nlattr *entry = mnl_attr_nest_start(m, RDMA_NLDEV_ATTR_RES_MR_ENTRY);
+	struct hp_paging_use hot = buffer, cold = buffer;
 
-	if (kernel.command == RDMA_NLDEV_CMD_RES_MR_GET) {
-		if (!kernel.shows_no_length)
-			mnl_attr_put_u64(m, RDMA_NLDEV_ATTR_RES_MRLEN, r->len);
-		mnl_attr_put_u32(m, RDMA_NLDEV_ATTR_RES_MRN, r->number);
-		if (r->pd)
-			mnl_attr_put_u32(m, RDMA_NLDEV_ATTR_RES_PDN, r->pd);
-		if (r->thread)
-			mnl_attr_put_u32(m, RDMA_NLDEV_ATTR_RES_PID, r->thread);
-		mnl_attr_put_strz(m, RDMA_NLDEV_ATTR_RES_KERN_NAME, "not looked at");
-	} else {
-		mnl_attr_put_u32(m, RDMA_NLDEV_ATTR_RES_MRN, r->number);
-		if (r->counters)
-			put_counters(m, r);
-	}
-	mnl_attr_nest_end(m, entry);
+	hot.stays = cold.stays = true;
+	hot.habits.gap_ns = 5e6f;
+	EXPECT(hp_paging_displaces(&example, &hot, &cold));
+	EXPECT(!hp_paging_displaces(&example, &cold, &hot));
+	EXPECT(!hp_paging_displaces(&example, &hot, &hot));
+	/* A little better does not pay for two turns: 16 gaps would save 16 * 58.6 us * 1 %. */
+	hot.habits.gap_ns = 9.9e6f;
+	EXPECT(!hp_paging_displaces(&example, &hot, &cold));
+	/* What is never out of memory needs no room. */
+	hot.habits.gap_ns = 5e6f;
+	hot.habits.gone = 0;
+	EXPECT(!hp_paging_displaces(&example, &hot, &cold));
 }
 
-/* Three devices in one message; of regions, 16 in each, so that a table goes on in the next. */
-ssize_t mnl_socket_recvfrom(const struct mnl_socket *s, void *bytes, size_t room)
+TEST(habits_follow_the_last_uses)
 {
-	static const char *const names[] = { "mlx5_1", "mlx5_0", "mlx5_01" };
-	struct nlmsghdr *m;
+	struct hp_paging_habits h = { 0 };
 
-	(void)s;
-	EXPECT_EQ(room, 32768);
-	if (kernel.refused == kernel.command)
-		return (ssize_t)end_of_dump(bytes, kernel.error)->nlmsg_len;
-	if (kernel.command == RDMA_NLDEV_CMD_GET ? kernel.at : kernel.at && kernel.at == kernel.count)
-		return (ssize_t)end_of_dump(bytes, 0)->nlmsg_len;
-	m = begin_message(bytes);
-	if (kernel.interrupted == kernel.command && kernel.at)
-		m->nlmsg_flags |= NLM_F_DUMP_INTR;
-	if (kernel.command == RDMA_NLDEV_CMD_GET) {
-		char *at = bytes;
+	hp_paging_learn_use(&h, 1000);
+	EXPECT_NEAR((double)h.gap_ns, 1000);
+	hp_paging_learn_use(&h, 3000);
+	EXPECT_NEAR((double)h.gap_ns, 2000);
+	for (int i = 0; i < 100; i++)
+		hp_paging_learn_use(&h, 500000);
+	EXPECT((double)h.gap_ns > 490000);
 
-		for (; kernel.at < 3; at += NLMSG_ALIGN(m->nlmsg_len)) {
-			m = begin_message(at);
-			mnl_attr_put_u32(m, RDMA_NLDEV_ATTR_DEV_INDEX, 6 + kernel.at);
-			mnl_attr_put_strz(m, RDMA_NLDEV_ATTR_DEV_NAME, names[kernel.at++]);
-		}
-		if (kernel.garbled == kernel.command)
-			((struct nlattr *)mnl_nlmsg_get_payload(m))->nla_len--; /* a number of three bytes */
-		return at - (char *)bytes;
-	}
-	mnl_attr_put_u32(m, RDMA_NLDEV_ATTR_DEV_INDEX, 7);
-	struct nlattr *table = mnl_attr_nest_start(m, RDMA_NLDEV_ATTR_RES_MR);
-	for (int i = 0; i < 16 && kernel.at < kernel.count; i++)
-		put_region(m, &kernel.regions[kernel.at++]);
-	if (kernel.garbled == kernel.command) {
-		struct nlattr *entry = mnl_attr_nest_start(m, RDMA_NLDEV_ATTR_RES_MR_ENTRY);
+	hp_paging_learn_gone(&h, 3, 4);
+	EXPECT_NEAR((double)h.gone * 100, 75);
+	hp_paging_learn_gone(&h, 0, 0);
+	EXPECT((double)h.gone < 0.38);
 
-		mnl_attr_put_u16(m, RDMA_NLDEV_ATTR_RES_MRN, 1);
-		mnl_attr_nest_end(m, entry);
-	}
-	mnl_attr_nest_end(m, table);
-	return m->nlmsg_len;
+	hp_paging_learn_slack(&h, false, 0);
+	EXPECT_NEAR((double)h.foreseen, 0);
+	hp_paging_learn_slack(&h, true, 80000);
+	EXPECT_NEAR((double)h.foreseen * 100, 50);
+	EXPECT_NEAR((double)h.slack_ns, 80000);
+	hp_paging_learn_slack(&h, true, 160000); /* more slack is believed slowly */
+	EXPECT_NEAR((double)h.slack_ns, 90000);
+	hp_paging_learn_slack(&h, true, 10000); /* less at once */
+	EXPECT_NEAR((double)h.slack_ns, 50000);
 }
 
-static struct region *add(uint32_t pd, int counted)
-{
-	struct region *r = &kernel.regions[kernel.count++];
+/* ------------------------------------------------------------------ a second program of the formulas */
 
-	*r = (struct region){ 100 - 2 * kernel.count, pd, (uint32_t)getpid(), 4096 * kernel.count, counted, { 0 } };
-	return r;
+static double at(const struct hp_paging_line *l, double n)
+{
+	return l->fixed_ns + n * l->page_ns;
 }
 
-/* What the macro ibv_reg_mr() calls for flags that are constant. */
-struct ibv_mr *(ibv_reg_mr)(struct ibv_pd *pd, void *addr, size_t len, int flags)
+static double beyond(double work, double slack)
 {
-	(void)pd, (void)addr;
-	EXPECT_EQ(flags, IBV_ACCESS_ON_DEMAND);
-	errno = kernel.reg_errno;
-	if (kernel.reg_errno)
-		return NULL;
-	struct region *r = add(kernel.probe_pd, kernel.probe_counters);
-	r->thread = (uint32_t)gettid();
-	r->len = len;
-	kernel.probes++;
-	return &probe;
+	return work > slack ? work - slack : 0;
 }
 
-int ibv_dereg_mr(struct ibv_mr *mr)
+static struct hp_paging_line some_line(void)
 {
-	EXPECT(mr == &probe);
-	kernel.count--;
-	kernel.probes--;
-	errno = 98;
-	return 0;
+	return (struct hp_paging_line){ (double)rnd(100000), (double)rnd(30000) };
 }
 
-/* ------------------------------------------------------------------ a program's protection domain, 3 */
-
-static struct ibv_device device = { .name = "mlx5_0" };
-static struct ibv_context context = { .device = &device };
-static struct ibv_pd pd = { .context = &context };
-
-/* 20 regions of ours, with other programs' between them. */
-static void reset(int probe_counters)
+TEST(random_buffers_agree_with_the_formulas)
 {
-	memset(&kernel, 0, sizeof kernel);
-	kernel.probe_counters = probe_counters;
-	kernel.probe_pd = 3;
-	for (unsigned i = 0; i < 30; i++) {
-		struct region *r = add(i % 3 ? 3 : 5, i == 4 ? (int)NONE : probe_counters);
+	for (int i = 0; i < 20000; i++) {
+		const struct hp_paging_terms t = { some_line(),
+						   some_line(),
+						   some_line(),
+						   some_line(),
+						   { (double)rnd(100000), (double)rnd(100000) } };
+		const struct hp_paging_use u = { .pages = (double)(1 + rnd(1000)),
+						 .side = (int)rnd(2),
+						 .announced_ns = (double)rnd(100000),
+						 .stays = rnd(2),
+						 .habits = { 1 + (uint32_t)rnd(8), 1 + (uint32_t)rnd(8),
+							     1 + (uint32_t)rnd(8), (float)(1 + rnd(100000000)),
+							     (float)rnd(5) / 4, (float)rnd(5) / 4,
+							     (float)rnd(10000000) } };
+		double q = (double)u.habits.gone, c = (double)u.habits.foreseen, s = (double)u.habits.slack_ns;
+		double gap = (double)u.habits.gap_ns, s0 = u.announced_ns, p = u.pages;
+		double turn = at(&t.pin, p) + at(&t.unpin, p) + at(&t.demand, p), work = q * at(&t.bring, p);
+		double waits = c * beyond(work, s) + (1 - c) * beyond(work, s0);
+		double bring = waits + work / 10, fault = q * t.fault_ns[u.side] * p;
+		bool hot = gap < 2 * turn || waits > gap / 200;
+		double pin = u.stays || hot ? 0 : c * beyond(turn, s) + (1 - c) * beyond(turn, s0) + turn / 10;
+		double least = bring < fault ? bring : fault;
+		uint64_t room = rnd(2000) * 4096;
+		enum hp_paging_way way = hp_paging_choose(&t, &u, room);
 
-		for (int c = 0; c < 5; c++)
-			r->values[c] = i % 3 ? (uint64_t)(c + 1) << 33 : 1;
-	}
-	kernel.regions[7].thread = 0; /* its thread has ended */
-	kernel.regions[6].pd = 0; /* the kernel's own */
-}
-
-/* 0, and *p; else nothing was written. Nothing is left open or registered. */
-static int ask(struct hugepin_paging *p)
-{
-	const struct hugepin_paging before = { 11, 12, 13 };
-	int err;
-
-	*p = before;
-	err = hp_verbs_paging(&pd, p);
-	EXPECT_EQ(kernel.sockets, 0);
-	EXPECT_EQ(kernel.probes, 0);
-	if (err)
-		EXPECT(!memcmp(p, &before, sizeof before));
-	return err;
-}
-
-TEST(the_counts_of_all_regions_of_the_protection_domain_are_added_up)
-{
-	struct hugepin_paging p;
-
-	reset(ALL);
-	EXPECT_EQ(ask(&p), 0);
-	EXPECT_EQ(p.faults, UINT64_C(19) << 33);
-	EXPECT_EQ(p.invalidations, UINT64_C(2 * 19) << 33);
-	EXPECT_EQ(p.prefetches, UINT64_C(5 * 19) << 33);
-}
-
-TEST(what_the_device_does_not_count_is_told)
-{
-	struct hugepin_paging p;
-
-	reset(OLD);
-	EXPECT_EQ(ask(&p), 0);
-	EXPECT_EQ(p.faults, UINT64_C(19) << 33);
-	EXPECT_EQ(p.invalidations, UINT64_C(2 * 19) << 33);
-	EXPECT_EQ(p.prefetches, HUGEPIN_NOT_COUNTED);
-	reset(NONE);
-	EXPECT_EQ(ask(&p), -EOPNOTSUPP);
-	/* Another program's count is not a sign that ours would be counted. */
-	kernel.regions[0].counters = ALL;
-	EXPECT_EQ(ask(&p), -EOPNOTSUPP);
-}
-
-TEST(a_device_that_counts_counts_nothing_of_what_is_not_registered)
-{
-	struct hugepin_paging p;
-
-	reset(ALL);
-	kernel.count = 0;
-	EXPECT_EQ(ask(&p), 0);
-	EXPECT_EQ(p.faults, 0);
-	EXPECT_EQ(p.invalidations, 0);
-	EXPECT_EQ(p.prefetches, 0);
-}
-
-TEST(what_fails_is_told_and_nothing_stays)
-{
-	static const uint16_t commands[] = { RDMA_NLDEV_CMD_GET, RDMA_NLDEV_CMD_RES_MR_GET, RDMA_NLDEV_CMD_STAT_GET };
-	struct hugepin_paging p;
-
-	for (unsigned i = 0; i < 3; i++) {
-		reset(ALL);
-		kernel.refused = commands[i];
-		kernel.error = EPERM;
-		EXPECT_EQ(ask(&p), -EPERM);
-		reset(ALL);
-		kernel.garbled = commands[i];
-		EXPECT_EQ(ask(&p), -EPROTO);
-	}
-	reset(ALL);
-	kernel.reg_errno = ENOMEM;
-	EXPECT_EQ(ask(&p), -ENOMEM);
-	reset(ALL);
-	kernel.open_errno = EMFILE;
-	EXPECT_EQ(ask(&p), -EMFILE);
-	kernel.open_errno = EPROTONOSUPPORT; /* a kernel without RDMA */
-	EXPECT_EQ(ask(&p), -EOPNOTSUPP);
-	reset(ALL);
-	kernel.refused = RDMA_NLDEV_CMD_STAT_GET; /* a kernel that knows no such statistics */
-	kernel.error = EINVAL;
-	EXPECT_EQ(ask(&p), -EOPNOTSUPP);
-	reset(ALL);
-	strcpy(device.name, "mlx5_2");
-	EXPECT_EQ(ask(&p), -ENODEV);
-	strcpy(device.name, "mlx5_0");
-}
-
-TEST(a_probe_that_is_not_known_for_certain_counts_nothing)
-{
-	struct hugepin_paging p;
-
-	reset(ALL);
-	kernel.shows_no_length = true;
-	EXPECT_EQ(ask(&p), -EOPNOTSUPP);
-	reset(ALL);
-	kernel.regions[0].len = 4093;
-	kernel.regions[0].thread = (uint32_t)gettid();
-	EXPECT_EQ(ask(&p), -EOPNOTSUPP);
-}
-
-TEST(a_dump_that_a_change_interrupted_is_an_error)
-{
-	struct hugepin_paging p;
-
-	for (int i = 0; i < 2; i++) {
-		reset(ALL);
-		kernel.interrupted = i ? RDMA_NLDEV_CMD_STAT_GET : RDMA_NLDEV_CMD_RES_MR_GET;
-		EXPECT_EQ(ask(&p), -EINTR);
+		EXPECT_EQ(hp_paging_is_hot(&t, &u), hot);
+		EXPECT_NEAR(hp_paging_pin_ns(&t, &u), pin);
+		EXPECT_NEAR(hp_paging_fault_ns(&t, &u), fault);
+		EXPECT_NEAR(hp_paging_bring_ns(&t, &u), bring);
+		EXPECT_NEAR(hp_paging_saving(&t, &u), (least - pin) / gap * 1e9 / (p * 4096));
+		EXPECT(way != HP_PAGING_PIN || (p * 4096 <= (double)room && pin < least));
+		EXPECT(way != HP_PAGING_LEAVE || fault <= bring);
+		EXPECT(way != HP_PAGING_BRING || bring < fault);
+		EXPECT(way == HP_PAGING_PIN || pin >= least || p * 4096 > (double)room);
 	}
 }
 
