@@ -34,7 +34,7 @@ $(BENCH)/pin-ucx: bench/pin.c bench/pin_kernel.c bench/rcache.c $(BENCH_PIN_ON)
 	$(Q)$(BENCH_PIN) $$($(PKG_CONFIG) --cflags --libs ucx-ucs)
 
 # Traces in virtual time: the library's own policies, which are hidden names of it.
-$(BENCH)/replay: bench/replay.c bench/trace.c bench/trace.h $(LIB_OBJ) $(BUILD)/flags
+$(BENCH)/replay $(BENCH)/paging: $(BENCH)/%: bench/%.c bench/trace.c bench/trace.h $(LIB_OBJ) $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  BENCH   $<'
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $(filter %.c %.o,$^) $(LIB_LIBS) -lz
@@ -42,8 +42,7 @@ $(BENCH)/shapes: bench/shapes.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  BENCH   $<'
 	$(Q)$(BENCH_CC) -o $@ $< -lm
-tests: $(if $(SAN),,$(BENCH)/replay $(BENCH)/shapes)
-
+tests: $(if $(SAN),,$(BENCH)/replay $(BENCH)/paging $(BENCH)/shapes)
 
 # Lent keys in virtual time: the size of buckets is a hidden name.
 $(BENCH)/lend: bench/lend.c bench/trace.c bench/trace.h $(LIB_OBJ) $(BUILD)/flags
@@ -119,6 +118,11 @@ bench-replay: ## policies of the pin cache on communication traces; ARGS are ben
 	$(Q)$(MAKE) $(BENCH)/replay $(BENCH)/shapes
 	$(Q)BUILD='$(BUILD)' bench/run-replay $(ARGS)
 
+bench-paging: ## on-demand paging on communication traces; ARGS are bench/run-paging's
+	$(Q)tools/setup build check
+	$(Q)$(MAKE) $(BENCH)/paging $(BENCH)/shapes
+	$(Q)BUILD='$(BUILD)' bench/run-paging $(ARGS)
+
 bench-mpi: ## an MPI program by policies of the pin cache; ARGS are bench/run-mpi's
 	$(Q)tools/setup build check
 	$(Q)$(MAKE) all
@@ -130,4 +134,4 @@ report: ## every bench beside its peers, as one page: build/report/index.html; A
 	$(Q)$(MAKE) all bench bench-pin-programs $(addprefix $(BENCH)/,replay shapes helper hot sg lend)
 	$(Q)BUILD='$(BUILD)' bench/report $(ARGS)
 
-.PHONY: report bench bench-helper bench-alloc bench-programs bench-pin bench-pin-programs bench-replay bench-mpi bench-sg bench-lend
+.PHONY: report bench bench-helper bench-alloc bench-programs bench-pin bench-pin-programs bench-replay bench-paging bench-mpi bench-sg bench-lend

@@ -6,8 +6,9 @@
  * bt, sp, lu, cg and ft have the calls of NAS benchmarks of class D on four nodes: how many, of what size, with what
  * computing in between. zipf puts single blocks, of which some are popular, in bursts; noreuse uses every buffer once;
  * fig1 is the program of Figure 1 and nested the one of Figure 4 of Li et al. 2011; phase changes its period three
- * times; thrash uses 64 buffers that come back sooner than they can be given back and had again. -j is how far
- * computing times vary (0.01: by up to 1 %, or by a log-normal factor of that sigma with -k lognormal).
+ * times; thrash uses 64 buffers that come back sooner than they can be given back and had again; halo and transpose
+ * exchange faces of a cube and blocks of a matrix. -j is how far computing times vary (0.01: by up to 1 %, or by a
+ * log-normal factor of that sigma with -k lognormal).
  *
  * Transfers last what their bytes take at 1.2 GB/s, up to 28 ms: such a trace wants replay -c 0.
  */
@@ -60,7 +61,7 @@ static double varied(double s, double by)
 }
 
 /* The next call: at call site `site`, after `compute_s` of computing. */
-static void call_lasting(double compute_s, int site, int buffer, uint64_t bytes, double ns)
+static void call_in(char direction, double compute_s, int site, int buffer, uint64_t bytes, double ns)
 {
 	double start;
 
@@ -70,9 +71,15 @@ static void call_lasting(double compute_s, int site, int buffer, uint64_t bytes,
 	}
 	start = clock_ns;
 	clock_ns += ns;
-	printf("%" PRIu64 ",%.0f,%.0f,%.0f,Send,S,", calls, start, clock_ns, cpu_ns);
+	printf("%" PRIu64 ",%.0f,%.0f,%.0f,%s,%c,", calls, start, clock_ns, cpu_ns, direction == 'S' ? "Send" : "Recv",
+	       direction);
 	printf("%" PRIx64 ",%" PRIu64 ",%" PRIu64 ",0,%x,0,0,0\n",
 	       MEMORY_START + MEMORY_EACH * (uint64_t)buffer, bytes, bytes, 0x1000 + 16 * site);
+}
+
+static void call_lasting(double compute_s, int site, int buffer, uint64_t bytes, double ns)
+{
+	call_in('S', compute_s, site, buffer, bytes, ns);
 }
 
 static void call(double compute_s, int site, int buffer, uint64_t bytes)
@@ -198,13 +205,33 @@ static void thrash(void)
 			call_lasting(varied(0.00003, 0.3), k, k, 1 * MiB, 30000);
 }
 
+static void exchange(double compute_s, int site, int buffer, uint64_t bytes)
+{
+	call(compute_s, site, buffer, bytes);
+	call_in('R', 0, site + 1, buffer + 1, bytes, (double)bytes * NS_PER_BYTE);
+}
+
+static void halo(void) /* six faces of 256^3 numbers, each sent and received */
+{
+	for (int i = 0; i < times(100); i++)
+		for (int k = 0; k < 6; k++)
+			exchange(varied(k ? 0.0002 : 0.05, jitter), 2 * k, 2 * k, 512 * KiB);
+}
+
+static void transpose(void) /* 15 blocks to others and from them, of a matrix that is computed with in between */
+{
+	for (int i = 0; i < times(60); i++)
+		for (int k = 0; k < 15; k++)
+			exchange(varied(k ? 0.0002 : 0.2, jitter), 2 * k, 2 * k, 1 * MiB);
+}
+
 static const struct shape {
 	const char *name;
 	void (*print)(void);
 } shapes[] = {
 	{ "bt", bt },	  { "sp", sp },		  { "lu", lu },	    { "cg", cg },	  { "ft", ft },
 	{ "zipf", zipf }, { "noreuse", noreuse }, { "fig1", fig1 }, { "nested", nested }, { "phase", phase },
-	{ "thrash", thrash },
+	{ "thrash", thrash }, { "halo", halo },	  { "transpose", transpose },
 };
 static const struct shape *chosen;
 
@@ -253,7 +280,7 @@ int main(int argc, char **argv)
 		{ "iterations", 'n', "N", 0, "Time steps, or of zipf calls (the shape's own)", 0 },
 		{ 0 }
 	};
-	static const struct argp argp = { options, parse, "bt|sp|lu|cg|ft|zipf|noreuse|fig1|nested|phase|thrash",
+	static const struct argp argp = { options, parse, "bt|sp|lu|cg|ft|zipf|noreuse|fig1|nested|phase|thrash|halo|transpose",
 					  "Write a communication trace that follows from a rule.", NULL, NULL, NULL };
 
 	argp_err_exit_status = 1;

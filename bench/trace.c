@@ -23,7 +23,7 @@ void *trace_get(size_t n, size_t size)
 
 static const char *const columns[] = { "seq", "t_start", "t_end",   "cpu_app", "op", "dir", "addr",
 				       "len", "payload", "peer", "f0",	    "f1", "f2",  "f3" };
-enum { START = 1, END, CPU, ADDR = 6, LEN, F0 = 10, COLUMNS = 14 };
+enum { START = 1, END, CPU, DIR = 5, ADDR, LEN, F0 = 10, COLUMNS = 14 };
 
 static size_t split(char *line, char **field)
 {
@@ -79,6 +79,7 @@ static void read_use(const char *path, size_t line, char *text, const struct use
 	u.cpu = number(path, line, columns[CPU], field[CPU], 10);
 	u.addr = number(path, line, columns[ADDR], field[ADDR], 16);
 	len = number(path, line, columns[LEN], field[LEN], 10);
+	u.receives = *field[DIR] == 'R';
 	for (int i = F0; i < COLUMNS; i++) /* the multiplier is FNV's; the shift brings high bits down */
 		u.site = ((u.site ^ number(path, line, columns[i], field[i], 16)) * 0x100000001b3) ^ u.site >> 29;
 	if (u.end < u.start)

@@ -12,6 +12,7 @@
 struct use {
 	uint64_t start, end, cpu; /* ns, as they were recorded */
 	uint64_t addr, limit, site;
+	bool receives; /* the buffer is written */
 	uint32_t region; /* from 1 up */
 	int64_t compute_ns; /* by the main thread, before it starts */
 	int64_t length_ns;

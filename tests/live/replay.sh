@@ -131,7 +131,7 @@ for known in cg.A.2.r0=61 cg.B.4.r1=301 hpcg48.2.r0=1823 lammps-lj.4.r1=389 lu.B
 done
 
 made=()
-for s in bt sp lu cg ft zipf noreuse fig1 nested phase thrash; do
+for s in bt sp lu cg ft zipf noreuse fig1 nested phase thrash halo transpose; do
 	made+=("$t/$s.csv")
 	"$shapes" $s >"$t/$s.csv"
 	works "the shape $s is the same twice" cmp "$t/$s.csv" <("$shapes" $s)

@@ -1,0 +1,117 @@
+# awk -f paging.awk LINES: tables of paging's lines, each with table=NAME in front, in the form of those and of the figures
+# of Li et al. 2016, and what hybrid is judged by.
+function heading(title, first, columns,	n, c, i)
+{
+	printf "\n%s\n%-16s", title, first
+	n = split(columns, c, " ")
+	for (i = 1; i <= n; i++)
+		printf " %10s", c[i]
+	print ""
+}
+function row(name, t, schemes, key, format, per,	n, s, i)
+{
+	n = split(schemes, s, " ")
+	for (i = 1; i <= n; i++)
+		printf " " format, v[name, t, s[i], key] / per
+}
+# Tables I and II: events of the device.
+function events(name, title,	k, t)
+{
+	heading(title ": pages faulted in by the device; pages brought in", "program", "native enhanced optimal hybrid | enhanced optimal hybrid")
+	for (k = 1; k <= traces[name]; k++) {
+		t = trace[name, k]
+		printf "%-16s", t
+		row(name, t, "native enhanced optimal hybrid", "faults", "%10d", 1)
+		printf " %10s", "|"
+		row(name, t, "enhanced optimal hybrid", "brought", "%10d", 1)
+		print ""
+	}
+}
+# Figures 10 and 11: time, and size of what is pinned.
+function programs(name, title,	k, t)
+{
+	heading(title ": time, ms; pinned on average and at most, KiB", "program", all_schemes " | pin hybrid pin hybrid")
+	for (k = 1; k <= traces[name]; k++) {
+		t = trace[name, k]
+		printf "%-16s", t
+		row(name, t, all_schemes, "us", "%10.1f", 1000)
+		printf " %10s", "|"
+		row(name, t, "pin hybrid", "pinned_kib", "%10d", 1)
+		row(name, t, "pin hybrid", "pinned_peak_kib", "%10d", 1)
+		print ""
+	}
+}
+# Figures 8 and 9: latency and bandwidth by size.
+function transfers(name, title,	k, t, n, s, i)
+{
+	heading(title ": latency, us; bandwidth, MB/s", "bytes", all_schemes " | " all_schemes)
+	n = split(all_schemes, s, " ")
+	for (k = 1; k <= traces[name]; k++) {
+		t = trace[name, k]
+		printf "%-16s", t
+		row(name, t, all_schemes, "us", "%10.2f", 1000)
+		printf " %10s", "|"
+		for (i = 1; i <= n; i++)
+			printf " %10.1f", t * 1000 / v[name, t, s[i], "us"]
+		print ""
+	}
+}
+function judge(what, value, limit, worst)
+{
+	printf "  %-66s %9.3f  %s, at most %s  %s\n", what, value, value <= limit ? "ok" : "MISSED", limit, worst
+	missed += value > limit
+}
+function judge_all(name, title,	k, t, pin, optimal, hybrid, best, slower, faulting, above, losses, worst, worst_faulting)
+{
+	for (k = 1; k <= traces[name]; k++) {
+		t = trace[name, k]
+		pin = v[name, t, "pin", "us"]
+		optimal = v[name, t, "optimal", "us"]
+		hybrid = v[name, t, "hybrid", "us"]
+		best = pin < optimal ? pin : optimal
+		if (hybrid / best > slower) {
+			slower = hybrid / best
+			worst = t
+		}
+		if (hybrid > best)
+			losses = losses sprintf("    %-18s %.2f %% slower than %s\n", t, 100 * (hybrid / best - 1),
+				best == pin ? "pin" : "optimal")
+		if (v[name, t, "hybrid", "faulting_pct"] > faulting) {
+			faulting = v[name, t, "hybrid", "faulting_pct"]
+			worst_faulting = t
+		}
+		above += v[name, t, "hybrid", "budget_kib"] && v[name, t, "hybrid", "pinned_peak_kib"] > v[name, t, "hybrid", "budget_kib"]
+	}
+	print title
+	judge("time by the better of pin and optimal, the worst program", slower, 1.05, worst)
+	judge("uses that fault, %, the worst program", faulting, 1, worst_faulting)
+	judge("programs with more pinned than the budget", above, 0, "")
+	printf "%s", losses == "" ? "" : "  losses\n" losses
+}
+{
+	delete pair
+	for (i = 1; i <= NF; i++) {
+		split($i, part, "=")
+		pair[part[1]] = part[2]
+	}
+	if (!((pair["table"], pair["trace"]) in seen)) {
+		seen[pair["table"], pair["trace"]]
+		trace[pair["table"], ++traces[pair["table"]]] = pair["trace"]
+	}
+	for (key in pair)
+		v[pair["table"], pair["trace"], pair["scheme"], key] = pair[key] + 0
+}
+END {
+	all_schemes = "pin native enhanced optimal hybrid"
+	print "In virtual time; costs of soft-RoCE in an emulated guest. Programs: memory is paged out between its uses."
+	events("programs.all", "No budget")
+	events("programs.budget", "A budget of 25 % or what is in use at once")
+	programs("programs.all", "No budget")
+	programs("programs.budget", "A budget of 25 % or what is in use at once")
+	transfers("send", "Sends of a buffer that stays in memory, a thousand")
+	transfers("put", "Puts from a buffer that stays in memory, a thousand")
+	print "\nHybrid is judged by"
+	judge_all("programs.all", "  No budget")
+	judge_all("programs.budget", "  A budget of 25 % or what is in use at once; pin has the same")
+	exit missed > 0
+}

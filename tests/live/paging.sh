@@ -1,0 +1,97 @@
+#!/bin/bash
+# On-demand paging in virtual time: what follows from hand-made traces, what holds for the recorded ones, what is refused.
+# shellcheck source-path=SCRIPTDIR source=tap.bash
+. "$(dirname "$0")/tap.bash"
+paging=$build/bench/paging
+traces=$(cd "$(dirname "$0")/../traces" && pwd)
+header='seq,t_start(ns),t_end(ns),cpu_app(ns),op,dir,addr(hex),len(bytes),payload(bytes),peer,f0(hex),f1,f2,f3'
+
+# trace NAME LINE...: lines of "t_start t_end cpu_app dir addr len".
+trace()
+{
+	local name=$1
+	shift
+	{
+		echo "$header"
+		printf '%s\n' "$@" | awk '{ print NR "," $1 "," $2 "," $3 ",Send," $4 "," $5 "," $6 "," $6 ",0,1,0,0,0" }'
+	} >"$t/$name.csv"
+}
+# line NAME "KEY=VALUE..." ARG...: the line has them.
+line()
+{
+	local name=$1 want=$2 line pair missing=
+	shift 2
+	line=$(timeout 100 "$paging" "$@" 2>&1)
+	for pair in $want; do [[ " $line " == *" $pair "* ]] || missing+=" $pair"; done
+	if [ -z "$missing" ]; then pass "$name"; else fail "$name" "no$missing in:" "$line"; fi
+}
+# refuses NAME PATTERN ARG...
+refuses() { says "$1" 1 "$2" timeout 100 "$paging" "${@:3}"; }
+
+# ---------------------------------------------------------------- by hand
+
+# Two pages, used for 1000 us each time, 4000 us apart: sent, received, sent. Pinning takes 100 + 2 * 10 us, registering on
+# demand 50 + 2 * 5, bringing in 20 + 2 * 10, a fault 100 at the sender and 200 at the receiver. A round trip takes 30.
+k=(-c 0 -r 30000 -k "pin=100000,10000" -k "unpin=10000,5000" -k "demand=50000,5000" -k "bring=20000,10000" -k "fault=100000,200000")
+trace three '0 1000000 0 S 10000 8192' '5000000 6000000 4000000 R 10000 8192' '10000000 11000000 8000000 S 10000 8192'
+line 'pin registers once' 'faults=0 brought=0 pinned_peak_kib=8 us=11120' -o "${k[@]}" -p pin "$t/three.csv"
+line 'native faults each page once' 'faulting=1 faults=2 us=11260' "${k[@]}" -p native "$t/three.csv"
+line 'and again each time it was paged out' 'faulting=3 faulting_pct=100.00 faults=6 us=11860' \
+	-o "${k[@]}" -p native "$t/three.csv"
+line 'enhanced brings in what it registers' 'faulting=0 brought=2 us=11100' "${k[@]}" -p enhanced "$t/three.csv"
+line 'and nothing later' 'faulting=2 faults=4 brought=2 us=11700' -o "${k[@]}" -p enhanced "$t/three.csv"
+# 10 us of the 40 remain of each.
+line 'optimal brings in while control messages are under way' 'faulting=0 brought=6 us=11090' \
+	-o "${k[@]}" -p optimal "$t/three.csv"
+line 'a long round trip hides all of it' 'brought=6 us=11060' -o "${k[@]}" -r 40000 -p optimal "$t/three.csv"
+line 'hybrid pins what it knows nothing of' 'pinned_peak_kib=8 us=11120' -o "${k[@]}" -p hybrid "$t/three.csv"
+# Where a fault takes less than the call, hybrid leaves it to the device.
+trace faults '0 10 0 S 10000 4096' '0 10 0 S 20000 4096' '9000000 9000010 9000000 S 30000 4096' \
+	'19000000 19000010 19000000 S 30000 4096'
+line 'hybrid leaves cheap faults to the device' 'faults=2 brought=0' -o "${k[@]}" -k fault=1000,1000 -b 8192 \
+	-p hybrid "$t/faults.csv"
+# Two buffers in turn, one fits.
+trace turns '0 10 0 S 10000 4096' '20 30 1000000 S 20000 4096' '40 50 2000000 S 10000 4096' '60 70 3000000 S 20000 4096'
+line 'within a budget pin registers again' 'pinned_peak_kib=4 budget_kib=4 us=3485' -o "${k[@]}" -b 4096 -p pin "$t/turns.csv"
+line 'a budget holds what is in use at once' 'budget_kib=8' -o "${k[@]}" -b 1 -p pin "$t/faults.csv"
+
+# ---------------------------------------------------------------- what holds for recorded programs
+
+few=("$traces"/lu.B40.4.r0.csv.gz "$traces"/lammps-lj.2.r1.csv.gz)
+timeout 100 "$paging" -o -b 25% "${few[@]}" >"$t/once"
+timeout 100 "$paging" -o -b 25% "${few[@]}" >"$t/again"
+works 'the same trace, the same lines' bash -c "[ -s '$t/once' ] && cmp '$t/once' '$t/again'"
+
+# judge NAME ARG...: on every trace hybrid takes at most 1.05 times what the better of pin and optimal takes, at most 1 % of its
+# uses fault, and it is within its budget.
+judge()
+{
+	local name=$1 bad
+	shift
+	bad=$(timeout 300 "$paging" -p pin -p optimal -p hybrid -o "$@" "$traces"/*.csv.gz 2>&1 | awk '{
+		for (i = 1; i <= NF; i++) { split($i, a, "="); v[a[1]] = a[2] }
+		us[v["scheme"]] = v["us"]
+		if (v["scheme"] != "hybrid") next
+		best = us["pin"] < us["optimal"] ? us["pin"] : us["optimal"]
+		if (v["us"] > 1.05 * best) print v["trace"] ": " v["us"] " us, " best
+		if (v["faulting"] > 0.01 * v["uses"]) print v["trace"] ": " v["faulting"] " faulting"
+		if ("budget_kib" in v && v["pinned_peak_kib"] > v["budget_kib"]) print v["trace"] ": above the budget"
+		n++
+	} END { if (n < 20) print n " traces" }')
+	if [ -z "$bad" ]; then pass "$name"; else fail "$name" "$bad"; fi
+}
+fast=(-k "pin=3600,2500" -k "unpin=2400,86" -k "demand=4500,160" -k "bring=2400,1760" -k "fault=8600,8600")
+judge 'hybrid is as fast as the better of pin and optimal'
+judge 'and within a budget' -b 25%
+judge 'and on a device ten times as fast' "${fast[@]}"
+judge 'and there within a budget' "${fast[@]}" -b 25%
+works 'the tables can be made, and nothing is missed' "$(dirname "$0")/../../bench/run-paging" "$traces"/cg.A.2.r0.csv.gz
+
+# ---------------------------------------------------------------- what is refused
+
+refuses 'an unknown scheme' 'not known: best' -p best "$t/three.csv"
+refuses 'a budget that is none' 'not understood: 25x' -b 25x "$t/three.csv"
+refuses 'an unknown term' 'not known: speed' -k speed=1,2 "$t/three.csv"
+refuses 'a term without a value' 'not known: pin' -k pin "$t/three.csv"
+refuses 'a term with one number' 'not understood: 1' -k pin=1 "$t/three.csv"
+refuses 'no trace' '[Uu]sage' -p pin
