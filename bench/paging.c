@@ -162,7 +162,7 @@ static uint32_t displaced_by(struct run *r, uint32_t region, int64_t now_ns)
 	    r->t->bytes[region] > room_of(r) + r->t->bytes[v])
 		return 0;
 	pinned = use_of(r, v);
-	return hp_paging_displaces(&option.terms, &by, &pinned) ? v : 0;
+	return hp_paging_displaces(&option.terms, &by, &option.terms, &pinned) ? v : 0;
 }
 
 /* A use of the region is coming. */

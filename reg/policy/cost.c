@@ -6,7 +6,7 @@
  * same, which gives no slope. So the slope is drawn towards that of the first guess, scaled to the observed times.
  *
  * For a class without observations, the first guess is scaled like its neighbours. If there are none, it is scaled like
- * the other direction (registering or deregistering).
+ * the first other kind of operation that was observed.
  */
 #include "reg/policy/cost.h"
 
@@ -14,8 +14,12 @@
 
 enum { CLASS_SHIFT = 12, MEMORY = 32, ERROR_MEMORY = 256 };
 
-/* The first guess: UCX's default for registering, and 0.4 of it for deregistering. */
-static const double guess_fixed_ns = 16000, guess_byte_ns = 0.06, guess_dereg = 0.4;
+/* The first guess: UCX's default for registering. Bringing in, too, gets the pages and maps them. The other kinds are 0.4
+ * of it. */
+static const double guess_fixed_ns = 16000, guess_byte_ns = 0.06;
+static const double guess_part[HP_COST_KINDS] = {
+	[HP_COST_REGISTER] = 1, [HP_COST_DEREGISTER] = 0.4, [HP_COST_ON_DEMAND] = 0.4, [HP_COST_BRING_IN] = 1
+};
 
 /* An operation that takes more than this many times the prediction is an outlier: the helper lost its processor, or
  * waited for a lock. A single outlier is ignored. If outliers follow each other, the second and later ones count as
@@ -43,21 +47,21 @@ static double unit(unsigned class)
 	return (double)(UINT64_C(1) << (CLASS_SHIFT + 2 * class));
 }
 
-static double guess(double bytes, bool registering)
+static double guess(double bytes, enum hp_cost_kind kind)
 {
-	return (guess_fixed_ns + guess_byte_ns * bytes) * (registering ? 1 : guess_dereg);
+	return (guess_fixed_ns + guess_byte_ns * bytes) * guess_part[kind];
 }
 
 /* The ratio of the class's mean to the guess. */
-static double scale_of(const struct hp_cost_class *c, unsigned class, bool registering)
+static double scale_of(const struct hp_cost_class *c, unsigned class, enum hp_cost_kind kind)
 {
-	return c->y / guess(c->x * unit(class), registering);
+	return c->y / guess(c->x * unit(class), kind);
 }
 
 /* The slope, in ns for each unit of the class. */
-static double slope_of(const struct hp_cost_class *c, unsigned class, bool registering)
+static double slope_of(const struct hp_cost_class *c, unsigned class, enum hp_cost_kind kind)
 {
-	double guessed = scale_of(c, class, registering) * (guess(unit(class), registering) - guess(0, registering));
+	double guessed = scale_of(c, class, kind) * (guess(unit(class), kind) - guess(0, kind));
 	double weight = guess_weight * c->x * c->x;
 	double slope = weight > 0 ? (c->xy + weight * guessed) / (c->xx + weight) : guessed;
 
@@ -66,10 +70,10 @@ static double slope_of(const struct hp_cost_class *c, unsigned class, bool regis
 
 /* The scale of the guess for a class without observations: interpolated between the nearest observed classes on both
  * sides. False: there are none. */
-static bool scale_by_neighbours(const struct hp_cost *c, unsigned backing, unsigned class, bool registering,
+static bool scale_by_neighbours(const struct hp_cost *c, unsigned backing, unsigned class, enum hp_cost_kind kind,
 				double *ret)
 {
-	const struct hp_cost_class *classes = c->classes[backing][registering];
+	const struct hp_cost_class *classes = c->classes[backing][kind];
 	unsigned below = class, above = class;
 	double scale;
 
@@ -83,36 +87,46 @@ static bool scale_by_neighbours(const struct hp_cost *c, unsigned backing, unsig
 		below = above;
 	if (!classes[above].count)
 		above = below;
-	scale = scale_of(&classes[below], below, registering);
+	scale = scale_of(&classes[below], below, kind);
 	if (above != below)
-		scale += (scale_of(&classes[above], above, registering) - scale) * (class - below) / (above - below);
+		scale += (scale_of(&classes[above], above, kind) - scale) * (class - below) / (above - below);
 	*ret = scale;
 	return true;
 }
 
-static double predict(const struct hp_cost *c, unsigned backing, uint64_t bytes, bool registering)
+static double scale_of_unseen(const struct hp_cost *c, unsigned backing, unsigned class, enum hp_cost_kind kind)
+{
+	double scale;
+
+	if (scale_by_neighbours(c, backing, class, kind, &scale))
+		return scale;
+	for (unsigned other = 0; other < HP_COST_KINDS; other++)
+		if (scale_by_neighbours(c, backing, class, (enum hp_cost_kind)other, &scale))
+			return scale;
+	return 1;
+}
+
+static double predict(const struct hp_cost *c, unsigned backing, uint64_t bytes, enum hp_cost_kind kind)
 {
 	unsigned class = size_class(bytes);
-	const struct hp_cost_class *own = &c->classes[backing][registering][class];
+	const struct hp_cost_class *own = &c->classes[backing][kind][class];
 	double scale, ns;
 
 	if (own->count) {
-		ns = own->y + slope_of(own, class, registering) * ((double)bytes / unit(class) - own->x);
+		ns = own->y + slope_of(own, class, kind) * ((double)bytes / unit(class) - own->x);
 		ns = HP_MAX(ns, own->y * least);
 	} else {
-		if (!scale_by_neighbours(c, backing, class, registering, &scale) &&
-		    !scale_by_neighbours(c, backing, class, !registering, &scale))
-			scale = 1;
-		ns = guess((double)bytes, registering) * scale;
+		scale = scale_of_unseen(c, backing, class, kind);
+		ns = guess((double)bytes, kind) * scale;
 	}
 	return HP_MAX(1, HP_MIN(ns, ns_max));
 }
 
-void hp_cost_learn(struct hp_cost *c, unsigned backing, uint64_t bytes, bool registering, uint64_t ns)
+void hp_cost_learn(struct hp_cost *c, unsigned backing, uint64_t bytes, enum hp_cost_kind kind, uint64_t ns)
 {
 	unsigned class = size_class(bytes);
-	struct hp_cost_class *own = &c->classes[backing][registering][class];
-	double predicted = predict(c, backing, bytes, registering), taken = HP_MAX((double)ns, 1);
+	struct hp_cost_class *own = &c->classes[backing][kind][class];
+	double predicted = predict(c, backing, bytes, kind), taken = HP_MAX((double)ns, 1);
 	double error = (predicted > taken ? predicted - taken : taken - predicted) / taken;
 	double most = outlier * predicted;
 	bool doubted = own->doubted;
@@ -134,9 +148,9 @@ void hp_cost_learn(struct hp_cost *c, unsigned backing, uint64_t bytes, bool reg
 	own->xy = (1 - gain) * (own->xy + gain * dx * dy);
 }
 
-uint64_t hp_cost_ns(const struct hp_cost *c, unsigned backing, uint64_t bytes, bool registering)
+uint64_t hp_cost_ns(const struct hp_cost *c, unsigned backing, uint64_t bytes, enum hp_cost_kind kind)
 {
-	return (uint64_t)predict(c, backing, bytes, registering);
+	return (uint64_t)predict(c, backing, bytes, kind);
 }
 
 uint64_t hp_cost_error_permille(const struct hp_cost *c)
@@ -144,14 +158,14 @@ uint64_t hp_cost_error_permille(const struct hp_cost *c)
 	return (uint64_t)HP_MIN(c->error * 1000, ns_max);
 }
 
-bool hp_cost_fit(const struct hp_cost *c, unsigned backing, unsigned class, bool registering, struct hp_cost_fit *ret)
+bool hp_cost_fit(const struct hp_cost *c, unsigned backing, unsigned class, enum hp_cost_kind kind, struct hp_cost_fit *ret)
 {
-	const struct hp_cost_class *own = &c->classes[backing][registering][class];
+	const struct hp_cost_class *own = &c->classes[backing][kind][class];
 	double slope;
 
 	if (!own->count)
 		return false;
-	slope = slope_of(own, class, registering);
+	slope = slope_of(own, class, kind);
 	*ret = (struct hp_cost_fit){
 		.count = own->count,
 		.page_ns = slope / unit(class) * (double)(backing == HP_COST_BASE ? HP_CHUNK : HP_PAGE),

@@ -1,6 +1,6 @@
 /*
- * The time that an operation of the helper takes: t = a * pages + b, with values for each backing and size class, and
- * for registering and deregistering. They are learnt from the operations.
+ * The time that an operation of the helper takes: t = a * pages + b, with values for each backing, size class and kind of
+ * operation. They are learnt from the operations.
  *
  * Pure. A struct of zeros has learnt nothing. Only one thread at a time may use it.
  */
@@ -12,6 +12,10 @@
 
 enum hp_cost_backing { HP_COST_BASE, HP_COST_THP, HP_COST_HUGETLB, HP_COST_BACKINGS };
 
+/* ON_DEMAND: registering on demand. BRING_IN: having the device bring in what is registered so; of so many bytes that are
+ * out of memory. */
+enum hp_cost_kind { HP_COST_DEREGISTER, HP_COST_REGISTER, HP_COST_ON_DEMAND, HP_COST_BRING_IN, HP_COST_KINDS };
+
 /* Class i has sizes from 4 KiB * 4^i to four times that. The first class also has all smaller sizes, the last all
  * larger ones. */
 enum { HP_COST_CLASSES = 16 };
@@ -22,16 +26,16 @@ struct hp_cost {
 		double x, y; /* means: size in units of the class, ns */
 		double xx, xy; /* variance, covariance */
 		bool doubted; /* the last operation was an outlier */
-	} classes[HP_COST_BACKINGS][2][HP_COST_CLASSES];
+	} classes[HP_COST_BACKINGS][HP_COST_KINDS][HP_COST_CLASSES];
 	uint64_t count;
 	double error; /* mean relative error */
 };
 
-/* Learn that registering (or deregistering) so many bytes took `ns`. */
-void hp_cost_learn(struct hp_cost *, unsigned backing, uint64_t bytes, bool registering, uint64_t ns);
+/* Learn that an operation on so many bytes took `ns`. */
+void hp_cost_learn(struct hp_cost *, unsigned backing, uint64_t bytes, enum hp_cost_kind kind, uint64_t ns);
 
 /* The expected time in ns, from 1 to 2^62. */
-uint64_t hp_cost_ns(const struct hp_cost *, unsigned backing, uint64_t bytes, bool registering);
+uint64_t hp_cost_ns(const struct hp_cost *, unsigned backing, uint64_t bytes, enum hp_cost_kind kind);
 
 /* The mean of |predicted - taken| / taken in thousandths, where each prediction was made before the operation was
  * learnt. Mostly of the last 256 operations. */
@@ -42,6 +46,6 @@ struct hp_cost_fit {
 	uint64_t count; /* operations seen */
 	double page_ns, fixed_ns; /* a and b; a page has 4 KiB in HP_COST_BASE, otherwise 2 MiB */
 };
-bool hp_cost_fit(const struct hp_cost *, unsigned backing, unsigned class, bool registering, struct hp_cost_fit *ret);
+bool hp_cost_fit(const struct hp_cost *, unsigned backing, unsigned class, enum hp_cost_kind kind, struct hp_cost_fit *ret);
 
 #endif

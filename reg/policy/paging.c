@@ -141,12 +141,12 @@ enum hp_paging_way hp_paging_choose(const struct hp_paging_terms *t, const struc
 	return brings < faults ? HP_PAGING_BRING : HP_PAGING_LEAVE;
 }
 
-bool hp_paging_displaces(const struct hp_paging_terms *t, const struct hp_paging_use *by,
-			 const struct hp_paging_use *pinned)
+bool hp_paging_displaces(const struct hp_paging_terms *by_terms, const struct hp_paging_use *by,
+			 const struct hp_paging_terms *pinned_terms, const struct hp_paging_use *pinned)
 {
-	double gain = saved_share(t, by) - saved_share(t, pinned);
-	double work_ns = turn_ns(t, by->pages) + turn_ns(t, pinned->pages);
+	double gain = saved_share(by_terms, by) - saved_share(pinned_terms, pinned);
+	double work_ns = turn_ns(by_terms, by->pages) + turn_ns(pinned_terms, pinned->pages);
 
-	return hp_paging_saving(t, by) > hp_paging_saving(t, pinned) &&
+	return hp_paging_saving(by_terms, by) > hp_paging_saving(pinned_terms, pinned) &&
 	       gain * pays_back * (double)by->habits.gap_ns > helper_part * work_ns;
 }

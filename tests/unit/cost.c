@@ -65,6 +65,22 @@ TEST(at_first_the_published_figures_hold)
 	EXPECT_EQ(hp_cost_error_permille(&c), 0);
 }
 
+TEST(kinds_are_learnt_apart_and_one_unseen_is_scaled_like_another)
+{
+	struct hp_cost c = { 0 };
+
+	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, 100 * MIB, HP_COST_ON_DEMAND), 6400 + 2516582, 1);
+	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, 100 * MIB, HP_COST_BRING_IN), 16000 + 6291456, 1);
+	for (int i = 0; i < 100; i++)
+		hp_cost_learn(&c, HP_COST_BASE, MIB, HP_COST_REGISTER, 10 * (16000 + 62914));
+	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, MIB, HP_COST_BRING_IN), 10 * (16000 + 62914), 1);
+	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, MIB, HP_COST_ON_DEMAND), 4 * (16000 + 62914), 1);
+	for (int i = 0; i < 100; i++)
+		hp_cost_learn(&c, HP_COST_BASE, MIB, HP_COST_BRING_IN, 5000);
+	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, MIB, HP_COST_BRING_IN), 5000, 1);
+	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, MIB, HP_COST_REGISTER), 10 * (16000 + 62914), 1);
+}
+
 TEST(a_line_is_learnt)
 {
 	struct hp_cost c = { 0 };

@@ -127,16 +127,16 @@ TEST(the_better_buffer_gets_the_room_if_that_pays_back)
 
 	hot.stays = cold.stays = true;
 	hot.habits.gap_ns = 5e6f;
-	EXPECT(hp_paging_displaces(&example, &hot, &cold));
-	EXPECT(!hp_paging_displaces(&example, &cold, &hot));
-	EXPECT(!hp_paging_displaces(&example, &hot, &hot));
+	EXPECT(hp_paging_displaces(&example, &hot, &example, &cold));
+	EXPECT(!hp_paging_displaces(&example, &cold, &example, &hot));
+	EXPECT(!hp_paging_displaces(&example, &hot, &example, &hot));
 	/* A little better does not pay for two turns: 16 gaps would save 16 * 58.6 us * 1 %. */
 	hot.habits.gap_ns = 9.9e6f;
-	EXPECT(!hp_paging_displaces(&example, &hot, &cold));
+	EXPECT(!hp_paging_displaces(&example, &hot, &example, &cold));
 	/* What is never out of memory needs no room. */
 	hot.habits.gap_ns = 5e6f;
 	hot.habits.gone = 0;
-	EXPECT(!hp_paging_displaces(&example, &hot, &cold));
+	EXPECT(!hp_paging_displaces(&example, &hot, &example, &cold));
 }
 
 TEST(habits_follow_the_last_uses)
