@@ -25,7 +25,8 @@ enum { HP_HELPER_OFF, HP_HELPER_CONSERVATIVE, HP_HELPER_AGGRESSIVE };
 enum { HP_PREDICT_AUTO, HP_PREDICT_SAVE, HP_PREDICT_BUDGET };
 enum { HP_CPU_ANY = -1, HP_CPU_INHERIT = -2 }; /* or the number of a processor */
 enum { HP_ODP_NATIVE, HP_ODP_ENHANCED, HP_ODP_OPTIMAL };
-enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POLICY_ODP, HP_POLICY_NONE };
+enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POLICY_ODP, HP_POLICY_NONE,
+       HP_POLICY_HYBRID };
 
 #define HP_OPTIONS(X) \
 	X(PAGES, pages, WORD, HP_PAGES_AUTO, 0, 0, "auto|hugetlb|thp|base|1g", \
@@ -51,7 +52,7 @@ enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POL
 	X(FIT, fit, NUM, 4, 1, 64, NULL, \
 	  "a search looks at this many holes that are large enough, from the lowest address on, and takes the " \
 	  "smallest; 1 is first fit") \
-	X(POLICY, policy, WORD, HP_POLICY_ARENA, 0, 0, "arena|lru|cf11|predict|odp|none", \
+	X(POLICY, policy, WORD, HP_POLICY_ARENA, 0, 0, "arena|lru|cf11|predict|odp|none|hybrid", \
 	  "the policy of those domains of the pin cache that choose none: when memory is registered") \
 	X(ODP, odp, WORD, HP_ODP_OPTIMAL, 0, 0, "native|enhanced|optimal", \
 	  "when memory that is registered on demand is brought in: by the device's faults (native), once it is " \

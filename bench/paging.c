@@ -33,10 +33,10 @@
 enum scheme { PIN, NATIVE, ENHANCED, OPTIMAL, HYBRID, SCHEMES };
 /* As hp_paging_defaults, for memory that is not paged out. */
 static const struct hp_paging_terms in_memory = {
-	.pin = { 36000, 700 },
-	.unpin = { 24000, 860 },
-	.demand = { 45000, 1600 },
-	.bring = { 24000, 390 },
+	.pin = { 26000, 740 },
+	.unpin = { 19000, 880 },
+	.demand = { 49000, 1580 },
+	.bring = { 15000, 430 },
 	.fault_ns = { 40000, 40000 },
 };
 
@@ -80,6 +80,7 @@ struct run {
 		int64_t until_ns; /* end of its step, or the time when it was idle last */
 	} helper;
 
+	uint32_t last; /* the region on demand whose use has ended last; or 0 */
 	uint64_t pinned, peak, ends;
 	double area; /* pinned bytes * ns */
 	int64_t area_ns, busy_ns;
@@ -165,35 +166,61 @@ static uint32_t displaced_by(struct run *r, uint32_t region, int64_t now_ns)
 	return hp_paging_displaces(&option.terms, &by, &option.terms, &pinned) ? v : 0;
 }
 
+/* Pin a region that is on demand, if that takes least and there is room. Otherwise the helper may have begun to make
+ * room. False: it has nothing to do. */
+static bool pin_if_best(struct run *r, uint32_t region, int64_t now_ns)
+{
+	uint64_t bytes = r->t->bytes[region];
+	struct hp_paging_use use = use_of(r, region);
+	uint32_t v;
+
+	if (hp_paging_choose(&option.terms, &use, UINT64_MAX) != HP_PAGING_PIN)
+		return false;
+	if (bytes <= room_of(r)) {
+		account(r, now_ns, (int64_t)bytes);
+		start_step(r, region, PINS, now_ns, turn_ns(bytes, true));
+		return true;
+	}
+	v = displaced_by(r, region, now_ns);
+	if (v)
+		start_step(r, v, UNPINS, now_ns, turn_ns(r->t->bytes[v], false));
+	return v;
+}
+
 /* A use of the region is coming. */
 static void make_ready(struct run *r, uint32_t region, int64_t now_ns)
 {
 	struct region *g = &r->region[region];
-	uint64_t bytes = r->t->bytes[region];
 	struct hp_paging_use use = use_of(r, region);
-	enum hp_paging_way way = hp_paging_choose(&option.terms, &use, room_of(r));
-	uint32_t v;
 
-	if (way != HP_PAGING_PIN && hp_paging_choose(&option.terms, &use, UINT64_MAX) == HP_PAGING_PIN &&
-	    (v = displaced_by(r, region, now_ns))) {
-		start_step(r, v, UNPINS, now_ns, turn_ns(r->t->bytes[v], false));
-		return; /* the plan asks again */
+	if (pin_if_best(r, region, now_ns)) {
+		g->ahead_ns = r->helper.region == region ? now_ns : 0; /* else the plan asks again */
+		return;
 	}
 	g->ahead_ns = now_ns;
-	if (way == HP_PAGING_PIN) {
-		account(r, now_ns, (int64_t)bytes);
-		start_step(r, region, PINS, now_ns, turn_ns(bytes, true));
-	} else if (way == HP_PAGING_BRING && !g->there) {
+	if (!g->there && hp_paging_choose(&option.terms, &use, 0) == HP_PAGING_BRING)
 		start_step(r, region, BRINGS, now_ns, bring_in(r, region));
-	} else {
+	else
 		tell_ready(r, region, now_ns, true);
-	}
 }
 
-static bool stays(const struct run *r, uint32_t region)
+/* A use of the region has ended. If it is hot and there is room, pin it before the next one, which the plan may not
+ * expect. */
+static bool keep_hot(struct run *r, int64_t now_ns)
+{
+	uint32_t region = r->last;
+	const struct region *g = &r->region[region];
+
+	r->last = 0;
+	return region && g->how == ON_DEMAND && !g->uses && !g->busy && r->t->bytes[region] <= room_of(r) &&
+	       pin_if_best(r, region, now_ns);
+}
+
+static bool stays(const struct run *r, uint32_t region, int64_t now_ns)
 {
 	struct hp_paging_use use = use_of(r, region);
 
+	hp_paging_wait(&use.habits, (uint64_t)(now_ns - r->region[region].idle_ns));
 	return use.stays || hp_paging_is_hot(&option.terms, &use);
 }
 
@@ -203,7 +230,7 @@ static void begin(struct run *r, struct hp_plan_step step)
 	struct region *g = &r->region[step.region];
 	int64_t now_ns = r->helper.until_ns;
 
-	if (g->uses || (step.what == HP_PLAN_DEREGISTER && g->how == PINNED && stays(r, step.region))) {
+	if (g->uses || (step.what == HP_PLAN_DEREGISTER && g->how == PINNED && stays(r, step.region, now_ns))) {
 		if (g->refused)
 			errx(2, "%s: the plan asks again for what cannot be done, region %u", r->t->name, step.region);
 		g->refused = true;
@@ -253,6 +280,8 @@ static void advance(struct run *r, int64_t now_ns)
 			r->helper.until_ns = now_ns;
 			return;
 		}
+		if (keep_hot(r, r->helper.until_ns))
+			continue;
 		struct hp_plan_step step = hp_plan_next(r->plan, (uint64_t)r->helper.until_ns);
 		if (step.what != HP_PLAN_WAIT) {
 			begin(r, step);
@@ -404,6 +433,7 @@ static void use_ends(struct run *r, uint32_t use)
 	g->idle_ns = r->now_ns;
 	if (!--g->uses && g->how == ON_DEMAND) {
 		g->there &= !option.paged_out;
+		r->last = region;
 		if (r->plan && !g->there)
 			tell_ready(r, region, r->now_ns, false);
 	}

@@ -16,6 +16,7 @@
 static const char *const policies[] = {
 	[HUGEPIN_POLICY_ARENA] = "arena", [HUGEPIN_POLICY_LRU] = "lru", [HUGEPIN_POLICY_CF11] = "cf11",
 	[HUGEPIN_POLICY_PREDICT] = "predict", [HUGEPIN_POLICY_ODP] = "odp", [HUGEPIN_POLICY_NONE] = "none",
+	[HUGEPIN_POLICY_HYBRID] = "hybrid",
 };
 static const char *const backings[] = {
 	[HUGEPIN_KIND_BASE] = "base pages", [HUGEPIN_KIND_THP] = "THP", [HUGEPIN_KIND_HUGETLB] = "hugetlb",

@@ -194,7 +194,9 @@ struct hugepin_backend {
  *  CF11     a helper thread deregisters between uses and registers again in time, by the periods of call sites (Li,
  *           Cameron et al. 2011)
  *  PREDICT  as CF11, but by the order of uses and with a price for misses; with a budget, memory that is used next is
- *           kept */
+ *           kept
+ *  HYBRID   what is used often is pinned, within the budget; other memory is registered as with ODP, and a helper thread
+ *           has the device bring it in before its next use (hugepin_odp(7)) */
 enum {
 	HUGEPIN_POLICY_DEFAULT,
 	HUGEPIN_POLICY_ARENA,
@@ -203,6 +205,7 @@ enum {
 	HUGEPIN_POLICY_PREDICT,
 	HUGEPIN_POLICY_ODP,
 	HUGEPIN_POLICY_NONE,
+	HUGEPIN_POLICY_HYBRID,
 };
 
 /* When memory that is registered on demand is brought in (Li et al. 2016, section VII). Otherwise the device's faults do

@@ -252,12 +252,23 @@ static int cover_exact(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	return cut_at(*ret_, end);
 }
 
+/* Whether registering pinned memory failed for a reason that on-demand memory does not have: the budget, or that nobody
+ * would tell when it goes away. */
+static bool is_for_demand(int err)
+{
+	return err == -ENOBUFS || err == -ENOMEM || err == -ENXIO || err == -EXDEV || err == -EADDRINUSE ||
+	       err == -EBUSY;
+}
+
 static int cover_once(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_once why,
 		      struct hp_region **ret_)
 {
+	const bool hybrid = d->policy == HUGEPIN_POLICY_HYBRID;
 	uintptr_t to = start + HP_MIN(end - start, d->len_max);
-	int err = hp_region_register(d, start, to, access | sort_of(d), HP_REGION_UNCACHED, 0, true, ret_);
+	int err = hp_region_register(d, start, to, access | sort_of(d), HP_REGION_UNCACHED, 0, !hybrid, ret_);
 
+	if (hybrid && is_for_demand(err))
+		err = hp_region_register(d, start, to, access | HUGEPIN_ON_DEMAND, HP_REGION_UNCACHED, 0, true, ret_);
 	if (err)
 		return err;
 	hp_probe_uncached(d->number, start, to - start, why);
@@ -281,17 +292,22 @@ static enum hp_once reason_of(int err)
 	}
 }
 
-/* Register for pins of [addr, addr + len), as the first comment of this file says. */
+/* Register for pins of [addr, addr + len), as the first comment of this file says. Under hybrid nothing is evicted for a
+ * pin: what there is no room for, or what cannot stay registered if it is pinned, is registered on demand. */
 static int cover(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access, bool evict, struct hp_region **ret_)
 {
 	uintptr_t start = round_down(addr, HP_BASE_PAGE), end = hp_round_up(addr + len, HP_BASE_PAGE);
+	const bool either = d->policy == HUGEPIN_POLICY_HYBRID && hp_is_pinning(access), evicts = evict && !either;
+	int err;
 
 	access |= sort_of(d);
 	if (hp_is_exact(d, access))
-		return cover_exact(d, start, end, access, evict, ret_);
-	if (hp_in_span(d, addr))
-		return cover_heap(d, addr, addr + len, access, evict, ret_);
-	return cover_foreign(d, start, end, access, evict, ret_);
+		err = cover_exact(d, start, end, access, evicts, ret_);
+	else if (hp_in_span(d, addr))
+		err = cover_heap(d, addr, addr + len, access, evicts, ret_);
+	else
+		err = cover_foreign(d, start, end, access, evicts, ret_);
+	return either && is_for_demand(err) ? cover(d, addr, len, access | HUGEPIN_ON_DEMAND, evict, ret_) : err;
 }
 
 /* ------------------------------------------------------------------ bringing in */
@@ -305,9 +321,7 @@ static int bring_in_all(hugepin_domain *d, const struct hp_region *r, uintptr_t 
 	return result;
 }
 
-/* Have the device bring in [start, end) of r, which is on demand, but no hugepage of the heap that is free: its memory
- * would come back. 0 or -errno; 1: a part by touching its pages. */
-static int bring_in(hugepin_domain *d, const struct hp_region *r, uintptr_t start, uintptr_t end)
+int hp_cover_bring_in(hugepin_domain *d, const struct hp_region *r, uintptr_t start, uintptr_t end)
 {
 	int result = 0;
 
@@ -330,17 +344,18 @@ static int bring_in(hugepin_domain *d, const struct hp_region *r, uintptr_t star
 	return result;
 }
 
-/* Bring in what was registered just now for a pin or a hint: by the service thread, if it may wait and can be found. */
+/* Bring in what was registered just now for a pin or a hint: by the service thread, if it may wait and can be found. A
+ * helper does that itself. */
 static void bring_in_new(hugepin_domain *d, const struct hp_region *r, bool may_wait)
 {
 	struct hp_prefetch hint = {
 		.addr = (void *)r->start, .len = r->end - r->start, .access = r->access, .missed = true
 	};
 
-	if (!r->on_demand || d->odp == HUGEPIN_ODP_NATIVE)
+	if (!r->on_demand || d->odp == HUGEPIN_ODP_NATIVE || (d->helper && r->kind != HP_REGION_UNCACHED))
 		return;
 	if (d->odp == HUGEPIN_ODP_ENHANCED || r->kind == HP_REGION_UNCACHED)
-		bring_in(d, r, r->start, r->end);
+		hp_cover_bring_in(d, r, r->start, r->end);
 	else if (may_wait && hp_hints_push(d, hint) == 0)
 		d->hinted = true;
 }
@@ -462,7 +477,7 @@ void hp_cover_hint(hugepin_domain *d, const struct hp_prefetch *hint)
 	else
 		result = register_ahead(d, hint->addr, hint->len, hint->access, &r);
 	if (r && r->on_demand && d->odp == HUGEPIN_ODP_OPTIMAL)
-		result = bring_in(d, r, addr, addr + HP_MIN(hint->len, r->end - addr));
+		result = hp_cover_bring_in(d, r, addr, addr + HP_MIN(hint->len, r->end - addr));
 	if (hint->missed)
 		return;
 	HP_DSTAT(d, prefetched, result >= 0);

@@ -20,6 +20,10 @@ int hp_cover_pin(hugepin_domain *d, const void *addr, size_t len, unsigned acces
  * *ret_; or as hp_region_register(), -EPERM, -ENOENT, or -EBUSY (pages there were discarded), and r is as it was. */
 int hp_cover_turn(hugepin_domain *d, struct hp_region *r, bool on_demand, bool evict, struct hp_region **ret_);
 
+/* Have the device bring in [start, end) of r, which is on demand, but no hugepage of the heap that is free: its memory
+ * would come back. 0 or -errno; 1: a part by touching its pages. */
+int hp_cover_bring_in(hugepin_domain *d, const struct hp_region *r, uintptr_t start, uintptr_t end);
+
 /* Register the same range that hugepin_pin() would register, but make no pin. 0 or -errno. */
 int hp_cover_ahead(hugepin_domain *d, const void *addr, size_t len, unsigned access);
 

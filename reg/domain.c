@@ -174,7 +174,7 @@ static int make_tables(hugepin_domain *d)
 
 static int check_attr(const struct hugepin_attr *a)
 {
-	if (a->policy > HUGEPIN_POLICY_NONE || a->fork > HUGEPIN_FORK_DONTFORK || a->flags ||
+	if (a->policy > HUGEPIN_POLICY_HYBRID || a->fork > HUGEPIN_FORK_DONTFORK || a->flags ||
 	    a->access & ~HP_ACCESS_ALL || a->odp > HUGEPIN_ODP_OPTIMAL || a->watch > HUGEPIN_WATCH_NONE ||
 	    a->reach > HUGEPIN_REACH_EXTENT)
 		return -EINVAL;
@@ -187,6 +187,7 @@ static uint32_t policy_of(const struct hugepin_attr *a)
 		[HP_POLICY_ARENA] = HUGEPIN_POLICY_ARENA, [HP_POLICY_LRU] = HUGEPIN_POLICY_LRU,
 		[HP_POLICY_CF11] = HUGEPIN_POLICY_CF11,	  [HP_POLICY_PREDICT] = HUGEPIN_POLICY_PREDICT,
 		[HP_POLICY_ODP] = HUGEPIN_POLICY_ODP,	  [HP_POLICY_NONE] = HUGEPIN_POLICY_NONE,
+		[HP_POLICY_HYBRID] = HUGEPIN_POLICY_HYBRID,
 	};
 
 	return a->policy ? a->policy : by_option[hp_config.policy];
@@ -224,6 +225,7 @@ static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backen
 			 const struct hugepin_attr *a, struct hugepin_limits limits)
 {
 	int err = make_tables(d);
+	bool hybrid;
 
 	if (err)
 		return err;
@@ -244,8 +246,9 @@ static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backen
 	d->access_least = limits.flags & HUGEPIN_LIMIT_BOTH ? (HUGEPIN_READ | HUGEPIN_WRITE) & d->access_mask : 0;
 	d->policy = policy_of(a);
 	d->on_demand = d->policy == HUGEPIN_POLICY_ODP;
-	d->odp = d->on_demand ? odp_of(a) : HUGEPIN_ODP_DEFAULT;
-	if (d->access & ~d->access_mask || (d->on_demand && !(limits.flags & HUGEPIN_LIMIT_ODP)))
+	hybrid = d->policy == HUGEPIN_POLICY_HYBRID;
+	d->odp = hybrid ? HUGEPIN_ODP_OPTIMAL : d->on_demand ? odp_of(a) : HUGEPIN_ODP_DEFAULT;
+	if (d->access & ~d->access_mask || ((d->on_demand || hybrid) && !(limits.flags & HUGEPIN_LIMIT_ODP)))
 		return -EOPNOTSUPP;
 	if (d->policy == HUGEPIN_POLICY_NONE)
 		d->span_size = 0;

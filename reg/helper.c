@@ -14,6 +14,11 @@
  * the helper last saw the region unpinned leaves a record of its start. Later pins leave none (`used` in state.h): a
  * region that is pinned again before the helper's next run is not going to be given back in between.
  *
+ * Policy hybrid. A region is pinned, or registered on demand. The plan counts it as registered while a transfer need not
+ * wait for its memory: while it is pinned, from when it is brought in to the end of the next use, and during uses. What
+ * the plan gives back is turned: from pinned to on demand. What it wants registered is pinned, brought in or left to the
+ * device's faults, as the model says (policy/paging.h). A use that nobody saw coming is brought in by its own thread.
+ *
  * Tracked ranges. The plan's regions are called tracked ranges here: ranges that are or were registered. A tracked
  * range keeps its number while it is not registered. A new registration of the same range is the same tracked range.
  */
@@ -23,6 +28,7 @@
 #include <sched.h>
 #include <string.h>
 #include <sys/queue.h>
+#include <sys/syscall.h>
 
 #include "base/config.h"
 #include "base/stats.h"
@@ -31,6 +37,7 @@
 #include "reg/domains.h"
 #include "reg/gone.h"
 #include "reg/policy/cost.h"
+#include "reg/policy/paging.h"
 #include "reg/policy/plan.h"
 #include "reg/processors.h"
 #include "reg/record.h"
@@ -44,6 +51,7 @@ enum {
 	RELEASED_MAX = 1 << 16, /* tracked ranges that are not registered; the oldest are forgotten */
 	VICTIMS_TRIED = 16,
 	WAITER_YIELDS = 50,
+	LOOKED_AT = 4096, /* pages at a time, whether they are in memory */
 };
 
 struct tracked {
@@ -56,8 +64,13 @@ struct tracked {
 	uint32_t exact; /* the access of an exact region: there may be others of the same range; else 0 */
 	uint32_t region; /* the region's index; 0: not registered */
 	uint32_t uses; /* uses whose start the plan was told, but not yet their end */
-	bool known, told; /* known: the plan was told of the range; told: also that the range is registered */
+	/* known: the plan was told of the range; told: also that the range is registered, or under hybrid, ready */
+	bool known, told;
 	uint32_t next; /* the next free one */
+	/* Under hybrid: */
+	struct hp_paging_habits habits;
+	uint64_t ended_ns; /* the end of its last use, or 0 */
+	uint64_t begun_ns; /* when the helper began to make it ready for the next use; 0: it has not */
 	TAILQ_ENTRY(tracked) order; /* in `released` */
 	RB_ENTRY(tracked) node; /* in `by_start` */
 };
@@ -66,6 +79,9 @@ RB_HEAD(tracked_tree, tracked);
 struct hp_helper {
 	struct hp_plan *plan;
 	bool saves; /* the plan's mode is HP_PLAN_SAVE */
+	bool pages; /* the policy is hybrid */
+	double fault_ns[2]; /* as in struct hp_paging_terms */
+	uint32_t last; /* under hybrid, the range on demand whose use has ended last; or 0 */
 	struct hp_record_clock clock;
 	struct hp_cost cost;
 	uint32_t sharers; /* helpers on this core, this one included; 0: this helper may not run, or has not run yet */
@@ -242,11 +258,27 @@ static uint32_t id_of(const struct hp_helper *h, const struct tracked *p)
 	return (uint32_t)(p - h->tracked);
 }
 
+static bool is_on_demand(const struct tracked *p)
+{
+	return p->region && hp_regions[p->region].on_demand;
+}
+
+static uint64_t work_ns(const struct hp_helper *h, const struct tracked *p, uint64_t bytes, enum hp_cost_kind kind)
+{
+	return hp_share_cost_ns(h->sharers, hp_cost_ns(&h->cost, p->backing, bytes, kind));
+}
+
+/* What a step of the plan takes. Under hybrid that is to bring in, or to pin and to turn what is pinned. */
 static uint64_t tracked_cost_ns(void *helper, uint32_t id, uint64_t bytes, bool registering)
 {
-	struct hp_helper *h = helper;
+	const struct hp_helper *h = helper;
+	const struct tracked *p = &h->tracked[id];
 
-	return hp_share_cost_ns(h->sharers, hp_cost_ns(&h->cost, h->tracked[id].backing, bytes, registering));
+	if (is_on_demand(p))
+		return registering ? work_ns(h, p, bytes, HP_COST_BRING_IN) : 1;
+	if (h->pages && !registering)
+		return work_ns(h, p, bytes, HP_COST_DEREGISTER) + work_ns(h, p, bytes, HP_COST_ON_DEMAND);
+	return work_ns(h, p, bytes, registering ? HP_COST_REGISTER : HP_COST_DEREGISTER);
 }
 
 /* ------------------------------------------------------------------ what was done */
@@ -266,15 +298,37 @@ static void tell_registered(struct hp_helper *h, struct tracked *p, uint64_t now
 	hp_plan_registered(h->plan, id_of(h, p), now_ns);
 }
 
+/* A use of a range begins that was not in use: learn how it was used. */
+static void learn_use(struct tracked *p, uint64_t now_ns)
+{
+	if (p->ended_ns)
+		hp_paging_learn_use(&p->habits, now_ns - HP_MIN(p->ended_ns, now_ns));
+	if (p->ended_ns && is_on_demand(p))
+		hp_paging_learn_slack(&p->habits, p->begun_ns, now_ns - HP_MIN(p->begun_ns, now_ns));
+	p->begun_ns = 0;
+}
+
+/* Under hybrid, nobody keeps memory that is registered on demand after its use. */
+static void end_use(struct hp_helper *h, struct tracked *p, uint64_t now_ns)
+{
+	if (!--p->uses && h->pages) {
+		p->ended_ns = HP_MAX(now_ns, UINT64_C(1));
+		if (is_on_demand(p)) {
+			p->told = false;
+			h->last = id_of(h, p);
+			hp_plan_deregistered(h->plan, id_of(h, p), now_ns);
+		}
+	}
+	hp_plan_end(h->plan, id_of(h, p), now_ns);
+}
+
 static void tell_end(hugepin_domain *d, struct tracked *p, struct hp_region *r, uint64_t now_ns)
 {
 	if (!p->uses) /* the record of the start was lost */
 		tell_start(d, p, p->site, now_ns, true);
 	/* While other pins are out, one use goes on. */
-	while (p->uses > (hp_region_pins(r) ? 1u : 0u)) {
-		p->uses--;
-		hp_plan_end(d->helper->plan, id_of(d->helper, p), now_ns);
-	}
+	while (p->uses > (hp_region_pins(r) ? 1u : 0u))
+		end_use(d->helper, p, now_ns);
 	if (!p->uses)
 		hp_region_clear_used(d, r);
 }
@@ -288,10 +342,13 @@ static void take_in(hugepin_domain *d, const struct hp_record *record)
 	enum hp_record_kind kind = HP_RECORD_KIND(record->subject);
 	uint64_t at_ns = HP_MIN(record_ns(d, record->time), now_of(d));
 	struct tracked *p;
-	bool new;
+	bool new, hit;
 
 	if ((!hp_region_is(r, d, HP_REGION_LIVE) && !hp_region_is(r, d, HP_REGION_RETIRED)) ||
 	    r->kind == HP_REGION_UNCACHED)
+		return;
+	/* It was turned while a pin was out. Its range is tracked by the region that took its place. */
+	if (h->pages && r->state == HP_REGION_RETIRED && !h->tracked_of[r - hp_regions])
 		return;
 	p = tracked_of(h, r, &new);
 	if (!p)
@@ -300,11 +357,14 @@ static void take_in(hugepin_domain *d, const struct hp_record *record)
 		p->since = record->time;
 	if (p->since - record->time - 1 < HP_RECORD_STALE)
 		return;
-	if (kind == HP_RECORD_MISS)
+	if (h->pages && kind != HP_RECORD_END && !p->uses)
+		learn_use(p, at_ns);
+	hit = kind == HP_RECORD_START && (p->told || !is_on_demand(p));
+	if (kind != HP_RECORD_END && !hit)
 		tell_start(d, p, record->site, at_ns, false);
 	if (!p->told)
 		tell_registered(h, p, at_ns);
-	if (kind == HP_RECORD_START)
+	if (hit)
 		tell_start(d, p, record->site, at_ns, true);
 	if (kind == HP_RECORD_END)
 		tell_end(d, p, r, at_ns);
@@ -461,7 +521,7 @@ static bool give_registration_back(hugepin_domain *d, struct tracked *p, enum hp
 		hp_plan_failed(h->plan, id, now_of(d));
 		return false;
 	}
-	hp_cost_learn(&h->cost, backing, bytes, false, now_of(d) - start_ns);
+	hp_cost_learn(&h->cost, backing, bytes, HP_COST_DEREGISTER, now_of(d) - start_ns);
 	return true;
 }
 
@@ -473,12 +533,202 @@ static void show_cost(hugepin_domain *d)
 
 	for (unsigned backing = 0; backing < HP_COST_BACKINGS; backing++)
 		for (unsigned class = 0; class < HP_COST_CLASSES; class++)
-			if (hp_cost_fit(cost, backing, class, true, &fit) && fit.count > most.count)
+			if (hp_cost_fit(cost, backing, class, HP_COST_REGISTER, &fit) && fit.count > most.count)
 				most = fit;
 	HP_DSTAT(d, cost_fixed_ns, (uint64_t)HP_MAX(most.fixed_ns, 0) - d->stats.cost_fixed_ns);
 	HP_DSTAT(d, cost_page_ns, (uint64_t)HP_MAX(most.page_ns, 0) - d->stats.cost_page_ns);
 	HP_DSTAT(d, cost_error, hp_cost_error_permille(cost) - d->stats.cost_error);
 }
+
+/* ------------------------------------------------------------------ pinned, or on demand */
+
+/* Budgets are for what is pinned. Within one, a region stays pinned until another one needs the room. */
+static bool has_budget(const hugepin_domain *d)
+{
+	return d->bytes_max < UINT64_MAX - 1;
+}
+
+static uint64_t room_of(const hugepin_domain *d)
+{
+	return d->bytes_max - HP_MIN(d->stats.pinned_bytes, d->bytes_max);
+}
+
+/* The expected use of a range, and what operations on it take. */
+struct expected {
+	struct hp_paging_terms terms;
+	struct hp_paging_use use;
+};
+
+static struct expected expect(const hugepin_domain *d, const struct tracked *p)
+{
+	const struct hp_helper *h = d->helper;
+	uint64_t bytes = p->end - p->start;
+	const double fault_ns = h->fault_ns[p->access & HUGEPIN_WRITE ? HP_PAGING_RECEIVES : HP_PAGING_SENDS];
+
+	return (struct expected){
+		.terms = { .pin.fixed_ns = (double)work_ns(h, p, bytes, HP_COST_REGISTER),
+			   .unpin.fixed_ns = (double)work_ns(h, p, bytes, HP_COST_DEREGISTER),
+			   .demand.fixed_ns = (double)work_ns(h, p, bytes, HP_COST_ON_DEMAND),
+			   .bring.fixed_ns = (double)work_ns(h, p, bytes, HP_COST_BRING_IN),
+			   .fault_ns = { fault_ns, fault_ns } },
+		.use = { .pages = (double)(bytes / HP_BASE_PAGE), .stays = has_budget(d), .habits = p->habits },
+	};
+}
+
+/* Register the region of p in the other way, if it is not in use. False: it is as it was. */
+static bool turn(hugepin_domain *d, struct tracked *p, bool on_demand)
+{
+	struct hp_helper *h = d->helper;
+	struct hp_region *r = &hp_regions[p->region], *other;
+	uint64_t bytes = p->end - p->start, registered_ns = d->stats.registered_ns;
+	uint64_t deregistered_ns = d->stats.deregistered_ns, deregistered = d->stats.deregistered;
+	uint64_t since = hp_helper_time(d);
+	int err;
+
+	if (!hp_domain_may_register(d) || r->state != HP_REGION_LIVE || hp_region_pins(r))
+		return false;
+	h->tracked_of[p->region] = 0; /* p goes on, with the other region */
+	err = hp_cover_turn(d, r, on_demand, false, &other);
+	p->region = (uint32_t)((err ? r : other) - hp_regions);
+	h->tracked_of[p->region] = id_of(h, p);
+	if (err)
+		return false;
+	hp_cost_learn(&h->cost, p->backing, bytes, on_demand ? HP_COST_ON_DEMAND : HP_COST_REGISTER,
+		      d->stats.registered_ns - registered_ns);
+	if (!on_demand)
+		show_cost(d);
+	else if (d->stats.deregistered == deregistered + 1)
+		hp_cost_learn(&h->cost, p->backing, bytes, HP_COST_DEREGISTER,
+			      d->stats.deregistered_ns - deregistered_ns);
+	p->since = since;
+	hp_region_clear_used(d, other);
+	return true;
+}
+
+/* The plan does not expect p for a while. */
+static void let_cool(hugepin_domain *d, struct tracked *p)
+{
+	struct hp_helper *h = d->helper;
+	struct expected e = expect(d, p);
+	uint64_t now_ns = now_of(d);
+
+	if (!is_on_demand(p)) {
+		hp_paging_wait(&e.use.habits, now_ns - HP_MIN(p->ended_ns, now_ns));
+		if (e.use.stays || hp_paging_is_hot(&e.terms, &e.use) || !turn(d, p, true)) {
+			hp_plan_failed(h->plan, id_of(h, p), now_of(d));
+			return;
+		}
+		HP_DSTAT(d, released, 1);
+	}
+	p->told = false;
+	hp_plan_deregistered(h->plan, id_of(h, p), now_of(d));
+}
+
+/* How many pages of a range are not in memory. Of a range that is not mapped: none. */
+static uint64_t pages_out(uintptr_t start, uintptr_t end)
+{
+	unsigned char in[LOOKED_AT];
+	uint64_t out = 0;
+
+	for (uintptr_t to; start < end; start = to) {
+		to = start + HP_MIN(end - start, LOOKED_AT * HP_BASE_PAGE);
+		if (hp_syscall(SYS_mincore, (long)start, (long)(to - start), (long)in, 0, 0, 0) != 0)
+			continue;
+		for (uintptr_t i = 0; i < (to - start) / HP_BASE_PAGE; i++)
+			out += !(in[i] & 1);
+	}
+	return out;
+}
+
+/* Have the device bring the memory of p in. fresh: it was just registered, so it says nothing of what goes out between
+ * uses. */
+static bool bring_in(hugepin_domain *d, struct tracked *p, bool fresh)
+{
+	const struct hp_region *r = &hp_regions[p->region];
+	uint64_t out = pages_out(p->start, p->end), start_ns = now_of(d);
+	int err = -EPERM;
+
+	if (!fresh)
+		hp_paging_learn_gone(&p->habits, out, (p->end - p->start) / HP_BASE_PAGE);
+	if (hp_domain_may_register(d))
+		err = hp_cover_bring_in(d, r, p->start, p->end);
+	if (err < 0)
+		return false;
+	if (out)
+		hp_cost_learn(&d->helper->cost, p->backing, out * HP_BASE_PAGE, HP_COST_BRING_IN,
+			      now_of(d) - start_ns);
+	return true;
+}
+
+/* Make room for p, which wants to be pinned: a range that is worth its room less goes on demand. */
+static bool displace(hugepin_domain *d, struct tracked *p)
+{
+	struct hp_helper *h = d->helper;
+	struct tracked *v = &h->tracked[hp_plan_victim(h->plan, now_of(d))];
+	struct expected by = expect(d, p), pinned = expect(d, v);
+
+	if (!v->region || v == p || is_on_demand(v) || p->end - p->start > room_of(d) + (v->end - v->start) ||
+	    hp_region_is_used(d, &hp_regions[v->region]) ||
+	    !hp_paging_displaces(&by.terms, &by.use, &pinned.terms, &pinned.use) || !turn(d, v, true))
+		return false;
+	HP_DSTAT(d, released, 1);
+	v->told = false;
+	hp_plan_deregistered(h->plan, id_of(h, v), now_of(d));
+	return true;
+}
+
+/* Pin p, which is on demand, if that takes least and there is room. */
+static bool pin_if_best(hugepin_domain *d, struct tracked *p)
+{
+	struct expected e = expect(d, p);
+
+	if (hp_paging_choose(&e.terms, &e.use, UINT64_MAX) != HP_PAGING_PIN ||
+	    (p->end - p->start > room_of(d) && !displace(d, p)) || !turn(d, p, false))
+		return false;
+	HP_DSTAT(d, repinned, 1);
+	return true;
+}
+
+/* A use of p has ended. If p is hot and there is room, pin it before the next one, which the plan may not expect. */
+static void keep_hot(hugepin_domain *d, struct tracked *p)
+{
+	if (is_on_demand(p) && !p->uses && !p->told && p->end - p->start <= room_of(d) && pin_if_best(d, p))
+		tell_registered(d->helper, p, now_of(d));
+}
+
+/* The plan expects a use of p soon. */
+static void make_ready(hugepin_domain *d, struct tracked *p)
+{
+	struct hp_helper *h = d->helper;
+	uint64_t start_ns = now_of(d);
+	struct expected e = expect(d, p);
+
+	if (!pin_if_best(d, p) && hp_paging_choose(&e.terms, &e.use, 0) == HP_PAGING_BRING && !bring_in(d, p, false)) {
+		hp_plan_failed(h->plan, id_of(h, p), now_of(d));
+		return;
+	}
+	p->begun_ns = HP_MAX(start_ns, UINT64_C(1));
+	tell_registered(h, p, now_of(d));
+}
+
+void hp_helper_first_use(hugepin_domain *d, struct hp_region *r, bool fresh)
+{
+	struct hp_helper *h = d->helper;
+	struct tracked *p;
+	struct expected e;
+	bool new;
+
+	if (!h->pages || !r->on_demand || !hp_region_is(r, d, HP_REGION_LIVE))
+		return;
+	p = tracked_of(h, r, &new);
+	if (!p || (p->told && !pages_out(p->start, p->end)))
+		return;
+	e = expect(d, p);
+	if (hp_paging_choose(&e.terms, &e.use, 0) == HP_PAGING_BRING)
+		bring_in(d, p, fresh);
+}
+
+/* ------------------------------------------------------------------ steps */
 
 /* Register a range ahead of its next use. If only the opener may register, make the pages present: then the opener
  * waits less. */
@@ -492,6 +742,10 @@ static void register_again(hugepin_domain *d, struct tracked *p)
 	bool new;
 	int err = -EPERM;
 
+	if (p->region && h->pages && is_on_demand(p)) {
+		make_ready(d, p);
+		return;
+	}
 	if (p->region) { /* another thread has registered it, and its record is still queued */
 		tell_registered(h, p, start_ns);
 		return;
@@ -513,10 +767,13 @@ static void register_again(hugepin_domain *d, struct tracked *p)
 		return;
 	}
 	HP_DSTAT(d, repinned, 1);
-	hp_cost_learn(&h->cost, backing, end - start, true, now_of(d) - start_ns);
+	hp_cost_learn(&h->cost, backing, end - start, r->on_demand ? HP_COST_ON_DEMAND : HP_COST_REGISTER,
+		      now_of(d) - start_ns);
 	show_cost(d);
 	p->since = since;
 	hp_region_clear_used(d, r);
+	if (r->on_demand)
+		bring_in(d, p, true);
 	tell_registered(h, p, now_of(d));
 }
 
@@ -579,9 +836,9 @@ static bool end_lost(hugepin_domain *d)
 		struct hp_region *r = &hp_regions[i];
 
 		if (hp_region_is(r, d, HP_REGION_LIVE)) {
-			for (; p->uses && !hp_region_pins(r); p->uses--)
-				hp_plan_end(h->plan, id_of(h, p), now_of(d));
-			if (p->region && !p->told)
+			while (p->uses && !hp_region_pins(r))
+				end_use(h, p, now_of(d));
+			if (p->region && !p->told && !is_on_demand(p))
 				tell_registered(h, p, now_of(d));
 			hp_region_clear_used(d, r);
 		}
@@ -636,6 +893,10 @@ uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
 			step = (struct hp_plan_step){ .what = HP_PLAN_WAIT, .until_ns = UINT64_MAX };
 			break;
 		}
+		if (h->last && !h->crowded) {
+			keep_hot(d, &h->tracked[h->last]);
+			h->last = 0;
+		}
 		step = h->crowded ? (struct hp_plan_step){ .what = HP_PLAN_WAIT, .until_ns = now_of(d) + HP_CROWDED_NS }
 				  : hp_plan_next(h->plan, now_of(d));
 		if (step.what == HP_PLAN_WAIT)
@@ -644,6 +905,8 @@ uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
 			register_again(d, &h->tracked[step.region]);
 		else if (h->saves && !hp_processors_may_take(NULL))
 			hp_plan_failed(h->plan, step.region, now_of(d));
+		else if (h->pages)
+			let_cool(d, &h->tracked[step.region]);
 		else
 			HP_DSTAT(d, released,
 				 give_registration_back(d, &h->tracked[step.region], HP_EVICTED_IDLE));
@@ -716,19 +979,20 @@ static const struct hp_helper_hooks helper_hooks = {
 
 int hp_helper_open(hugepin_domain *d)
 {
+	const bool pages = d->policy == HUGEPIN_POLICY_HYBRID;
 	struct hp_plan_config config = {
 		.policy = d->policy == HUGEPIN_POLICY_CF11 ? HP_PLAN_CF11 : HP_PLAN_PREDICT,
-		.budget = d->bytes_max >= UINT64_MAX - 1 ? UINT64_MAX : d->bytes_max,
+		.budget = !has_budget(d) || pages ? UINT64_MAX : d->bytes_max,
 		.memory = (size_t)hp_config.predict_memory,
 		.cost_ns = tracked_cost_ns,
 	};
 	struct hp_helper *h;
 
-	if ((d->policy != HUGEPIN_POLICY_CF11 && d->policy != HUGEPIN_POLICY_PREDICT) ||
+	if ((d->policy != HUGEPIN_POLICY_CF11 && d->policy != HUGEPIN_POLICY_PREDICT && !pages) ||
 	    hp_config.helper == HP_HELPER_OFF)
 		return 0;
-	config.mode = hp_config.predict_mode == HP_PREDICT_BUDGET ||
-				      (hp_config.predict_mode == HP_PREDICT_AUTO && config.budget != UINT64_MAX)
+	config.mode = !pages && (hp_config.predict_mode == HP_PREDICT_BUDGET ||
+				 (hp_config.predict_mode == HP_PREDICT_AUTO && config.budget != UINT64_MAX))
 			      ? HP_PLAN_BUDGET
 			      : HP_PLAN_SAVE;
 	h = hp_meta_map(sizeof *h);
@@ -736,6 +1000,8 @@ int hp_helper_open(hugepin_domain *d)
 		return -ENOMEM;
 	config.arg = h;
 	h->saves = config.mode == HP_PLAN_SAVE;
+	h->pages = pages;
+	memcpy(h->fault_ns, hp_paging_defaults.fault_ns, sizeof h->fault_ns);
 	h->tracked_of = hp_meta_map(HP_REGIONS_MAX * sizeof *h->tracked_of);
 	h->tracked = hp_meta_reserve(TRACKED_MAX * sizeof *h->tracked);
 	/* The first step gets memory now, since number 0 stands for none and is read. */

@@ -30,6 +30,11 @@ unsigned hp_helper_waiting(const hugepin_domain *d);
  * pin found r by looking again. The caller wakes the helper after releasing the lock. */
 void hp_helper_missed(hugepin_domain *d, struct hp_region *r, uint64_t time, uint64_t site, bool registered);
 
+/* A pin begins to use r after a time without any, or (fresh) has registered it. Under hybrid, what is registered on demand
+ * and was not brought in for this use, or has gone out since, is brought in now, if that is expected to take less than the faults. Takes the time
+ * of the device's call. */
+void hp_helper_first_use(hugepin_domain *d, struct hp_region *r, bool fresh);
+
 /* Begin a run, before the domains are served. Finds out which processors to use, and whether other processes leave us
  * any. Call on the service thread, while no domain can be closed. late_ns: how long after the planned time the helper
  * woke; 0: a record woke it. */

@@ -142,13 +142,32 @@ static inline bool mark_used(hugepin_domain *d, const void *addr, const struct h
 	return atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_HELPED;
 }
 
+/* Under hybrid the region of a first hit may be registered on demand, and not be in memory. */
+static HP_COLD void bring_in(hugepin_domain *d, struct hp_region *r)
+{
+	hp_pin_enter(d);
+	hp_helper_first_use(d, r, false);
+	hp_pin_leave(d);
+}
+
+/* As mark_used(), where the caller may wait for the lock. */
+static inline bool begin_use(hugepin_domain *d, const void *addr, const struct hugepin_pin *pin)
+{
+	struct hp_region *r = &hp_regions[(uint32_t)pin->ref];
+	bool told = mark_used(d, addr, pin);
+
+	if (HP_UNLIKELY(told && r->on_demand))
+		bring_in(d, r);
+	return told;
+}
+
 /* The end of hugepin_pin, after a first hit. It has the same arguments, since a tail call needs a function of the same
  * type. */
 static HP_COLD KEEPS_RESULT int first_use(hugepin_domain *d, const void *addr, size_t len, unsigned access,
 					  struct hugepin_pin *pin)
 {
 	(void)len, (void)access;
-	if (mark_used(d, addr, pin))
+	if (begin_use(d, addr, pin))
 		record_use(d, hp_counts_self, HP_RECORD_START, (uint32_t)pin->ref, SITE(d));
 	return 0;
 }
@@ -158,7 +177,7 @@ static HP_COLD KEEPS_RESULT int first_key(void *d, const void *addr, size_t len,
 					  struct hugepin_pin *pin)
 {
 	(void)len, (void)access;
-	if (mark_used(d, addr, pin))
+	if (begin_use(d, addr, pin))
 		record_use(d, hp_counts_self, HP_RECORD_START, (uint32_t)pin->ref, SITE(d));
 	return 0;
 }
@@ -683,8 +702,10 @@ static void take_pin(hugepin_domain *d, struct hp_region *r, uintptr_t addr, uin
 		hp_region_note(r, end ? addr : r->start, end ? end : r->end);
 	hp_count(&hp_counts_self[r - hp_regions].pins);
 	HP_WRITE(r->used, 1);
-	if (d->helper)
+	if (d->helper) {
 		hp_helper_missed(d, r, time, site, registered);
+		hp_helper_first_use(d, r, registered);
+	}
 	if (hp_trace_on)
 		hp_trace(HP_TRACE_PIN, d, r->start, r->end);
 	if (r->kind == HP_REGION_FOREIGN || hp_region_is_exact(r))

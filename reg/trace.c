@@ -123,6 +123,7 @@ void hp_trace(enum hp_trace_event event, const hugepin_domain *d, uintptr_t star
 		[HUGEPIN_POLICY_ARENA] = ",arena,0x", [HUGEPIN_POLICY_LRU] = ",lru,0x",
 		[HUGEPIN_POLICY_CF11] = ",cf11,0x",   [HUGEPIN_POLICY_PREDICT] = ",predict,0x",
 		[HUGEPIN_POLICY_ODP] = ",odp,0x",     [HUGEPIN_POLICY_NONE] = ",none,0x",
+		[HUGEPIN_POLICY_HYBRID] = ",hybrid,0x",
 	};
 
 	hp_lock(&trace.lock);

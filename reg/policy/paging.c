@@ -17,12 +17,12 @@ static const double gives_back = 2, waits = 0.005;
 
 static const double ns_per_s = 1e9, page_bytes = 4096;
 
-/* By minima for 1 MiB in emulated guests, and at 4 KiB for the fixed parts. */
+/* Lines through the minima for 4 KiB and 1 MiB, in an emulated guest. */
 const struct hp_paging_terms hp_paging_defaults = {
-	.pin = { 36000, 25000 },
-	.unpin = { 24000, 860 },
-	.demand = { 45000, 1600 },
-	.bring = { 24000, 17600 },
+	.pin = { 42000, 24980 },
+	.unpin = { 19000, 880 },
+	.demand = { 49000, 1580 },
+	.bring = { 32000, 17580 },
 	.fault_ns = { 86000, 86000 },
 };
 
@@ -37,6 +37,11 @@ static void mean(float *m, uint32_t *count, double sample)
 void hp_paging_learn_use(struct hp_paging_habits *h, uint64_t gap_ns)
 {
 	mean(&h->gap_ns, &h->uses, (double)gap_ns);
+}
+
+void hp_paging_wait(struct hp_paging_habits *h, uint64_t idle_ns)
+{
+	h->gap_ns = HP_MAX(h->gap_ns, (float)idle_ns);
 }
 
 void hp_paging_learn_gone(struct hp_paging_habits *h, uint64_t out, uint64_t pages)
@@ -138,7 +143,7 @@ enum hp_paging_way hp_paging_choose(const struct hp_paging_terms *t, const struc
 
 	if (u->pages * page_bytes <= (double)room && hp_paging_pin_ns(t, u) < HP_MIN(faults, brings))
 		return HP_PAGING_PIN;
-	return brings < faults ? HP_PAGING_BRING : HP_PAGING_LEAVE;
+	return faults < brings ? HP_PAGING_LEAVE : HP_PAGING_BRING;
 }
 
 bool hp_paging_displaces(const struct hp_paging_terms *by_terms, const struct hp_paging_use *by,

@@ -41,6 +41,9 @@ struct hp_paging_habits {
 /* A use begins, so long after the one before has ended. */
 void hp_paging_learn_use(struct hp_paging_habits *, uint64_t gap_ns);
 
+/* There was no use yet for so long: the gap is not shorter. */
+void hp_paging_wait(struct hp_paging_habits *, uint64_t idle_ns);
+
 /* So many of the pages were out. */
 void hp_paging_learn_gone(struct hp_paging_habits *, uint64_t out, uint64_t pages);
 
@@ -69,7 +72,8 @@ double hp_paging_bring_ns(const struct hp_paging_terms *, const struct hp_paging
 /* What pinning saves, in ns for each byte and second that it is pinned. Negative: it costs. */
 double hp_paging_saving(const struct hp_paging_terms *, const struct hp_paging_use *);
 
-/* The way that takes least. PIN only if the buffer has no more bytes than there is room for in the budget. */
+/* The way that takes least. PIN only if the buffer has no more bytes than there is room for in the budget. BRING if that
+ * takes as much as faults do: memory that is there may be unknown to the device, as after it was paged out and written. */
 enum hp_paging_way { HP_PAGING_PIN, HP_PAGING_LEAVE, HP_PAGING_BRING };
 enum hp_paging_way hp_paging_choose(const struct hp_paging_terms *, const struct hp_paging_use *, uint64_t room);
 

@@ -87,6 +87,27 @@ judge 'and on a device ten times as fast' "${fast[@]}"
 judge 'and there within a budget' "${fast[@]}" -b 25%
 works 'the tables can be made, and nothing is missed' "$(dirname "$0")/../../bench/run-paging" "$traces"/cg.A.2.r0.csv.gz
 
+# ---------------------------------------------------------------- what the pages say of it
+
+# The tables of docs/POLICIES.md, of rank 0 of some programs and of two shapes.
+of=("$traces"/{cg.A.2,cg.B.4,lammps-lj.2,lammps-lj.4,hpcg48.2}.r0.csv.gz)
+for s in halo transpose; do "$build/bench/shapes" $s >"$t/$s.csv"; done
+table()
+{
+	{ "$paging" -o "$@" "${of[@]}"; "$paging" -o -c 0 "$@" "$t/halo.csv" "$t/transpose.csv"; } | awk '{
+		for (i = 1; i <= NF; i++) { split($i, a, "="); v[a[1]] = a[2] }
+		sub(/\.r0$/, "", v["trace"])
+		if (v["scheme"] == "pin") { line = "| " v["trace"]; pinned = "" }
+		line = line sprintf(" | %.1f", v["us"] / 1000)
+		if (v["scheme"] == "pin" || v["scheme"] == "hybrid") pinned = pinned sprintf(" | %d", v["pinned_kib"])
+		if (v["scheme"] == "hybrid") print line pinned " |"
+	}'
+}
+table >"$t/tables"
+table -b 25% >>"$t/tables"
+sed -n '/^### hybrid in virtual time/,/^## /p' "$traces/../../docs/POLICIES.md" | grep '^| ' | grep -v '^| trace' >"$t/page"
+works 'docs/POLICIES.md has what hybrid comes to' diff "$t/page" "$t/tables"
+
 # ---------------------------------------------------------------- what is refused
 
 refuses 'an unknown scheme' 'not known: best' -p best "$t/three.csv"

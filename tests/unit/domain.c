@@ -46,7 +46,8 @@ static void expect_whole(hugepin_domain *d, uint32_t policy)
 {
 	struct hugepin_pin pin;
 
-	EXPECT_EQ(d->helper != NULL, policy == HUGEPIN_POLICY_PREDICT || policy == HUGEPIN_POLICY_CF11);
+	EXPECT_EQ(d->helper != NULL, policy == HUGEPIN_POLICY_PREDICT || policy == HUGEPIN_POLICY_CF11 ||
+					 policy == HUGEPIN_POLICY_HYBRID);
 	for (int i = 0; i < 3; i++) {
 		EXPECT_EQ(hugepin_pin(d, memory + i * 8192, 4096, 0, &pin), 0);
 		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
@@ -64,6 +65,7 @@ static _Noreturn void open_short(uint32_t policy)
 
 	t_failures = 0;
 	device_reset(&device);
+	device.limits.flags = HUGEPIN_LIMIT_ODP;
 	calls = 0;
 	e = hugepin_domain_open(&device_backend, &device, &attr, &d);
 	if (calls < nth)
@@ -116,6 +118,11 @@ TEST(one_that_predicts_has_its_helper_or_there_is_no_memory_for_it)
 TEST(so_has_one_that_plans_by_cf11)
 {
 	opens_or_does_not(HUGEPIN_POLICY_CF11);
+}
+
+TEST(so_has_one_that_pins_and_pages)
+{
+	opens_or_does_not(HUGEPIN_POLICY_HYBRID);
 }
 
 /* Of 65536 ranges that are not registered any more the helper knows its predictions; a new one takes the place of the oldest. */

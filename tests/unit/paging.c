@@ -45,7 +45,34 @@ static const struct hp_paging_use buffer = {
 	.habits = { .uses = 8, .looks = 8, .waits = 8, .gap_ns = 10e6f, .gone = 0.5f, .foreseen = 1, .slack_ns = 2e6f },
 };
 
+/* Whether the page of the manual has the figure, as it prints it. */
+static bool is_in_page(const char *format, double figure)
+{
+	static char page[1 << 16];
+	char text[64];
+	FILE *f = fopen("man/hugepin_odp.7", "r");
+
+	if (!EXPECT(f))
+		return false;
+	page[fread(page, 1, sizeof page - 1, f)] = 0;
+	fclose(f);
+	snprintf(text, sizeof text, format, figure);
+	return strstr(page, text) || T_FAIL("hugepin_odp(7) has no \"%s\"", text);
+}
+
 TEST(the_page_hugepin_odp_has_these_figures)
+{
+	struct hp_paging_use u = buffer;
+
+	is_in_page("= %.1f us\nq * a", hp_paging_fault_ns(&example, &u) / 1000);
+	is_in_page("T_bring = max(0, 586 - 2000) + 58.6  =   %.1f us\n", hp_paging_bring_ns(&example, &u) / 1000);
+	is_in_page("T_pin   = max(0, 1852 - 2000) + 185.2 = %.1f us\n", hp_paging_pin_ns(&example, &u) / 1000);
+	u.habits.foreseen = 0;
+	is_in_page("would be 582 + 58.6 = %.1f us.\n", hp_paging_bring_ns(&example, &u) / 1000);
+	is_in_page("that would save %.1f ns.\n", hp_paging_saving(&example, &u));
+}
+
+TEST(the_example_is_computed_by_hand)
 {
 	struct hp_paging_use u = buffer;
 
@@ -68,7 +95,7 @@ TEST(the_page_hugepin_odp_has_these_figures)
 	/* It stays in memory: it costs nothing on demand. */
 	u.habits.gone = 0;
 	EXPECT_NEAR(hp_paging_fault_ns(&example, &u), 0);
-	EXPECT_EQ(hp_paging_choose(&example, &u, UINT64_MAX), HP_PAGING_LEAVE);
+	EXPECT_EQ(hp_paging_choose(&example, &u, UINT64_MAX), HP_PAGING_BRING);
 }
 
 TEST(the_receiver_waits_longer_for_a_fault)
@@ -217,8 +244,8 @@ TEST(random_buffers_agree_with_the_formulas)
 		EXPECT_NEAR(hp_paging_bring_ns(&t, &u), bring);
 		EXPECT_NEAR(hp_paging_saving(&t, &u), (least - pin) / gap * 1e9 / (p * 4096));
 		EXPECT(way != HP_PAGING_PIN || (p * 4096 <= (double)room && pin < least));
-		EXPECT(way != HP_PAGING_LEAVE || fault <= bring);
-		EXPECT(way != HP_PAGING_BRING || bring < fault);
+		EXPECT(way != HP_PAGING_LEAVE || fault < bring);
+		EXPECT(way != HP_PAGING_BRING || bring <= fault);
 		EXPECT(way == HP_PAGING_PIN || pin >= least || p * 4096 > (double)room);
 	}
 }

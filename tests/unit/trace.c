@@ -171,7 +171,7 @@ static void every_policy(void)
 {
 	want("policies.csv");
 	hp_trace_start();
-	for (domain.policy = HUGEPIN_POLICY_DEFAULT + 1; domain.policy <= HUGEPIN_POLICY_NONE; domain.policy++)
+	for (domain.policy = HUGEPIN_POLICY_DEFAULT + 1; domain.policy <= HUGEPIN_POLICY_HYBRID; domain.policy++)
 		hp_trace(HP_TRACE_MISS, &domain, 0, 1);
 }
 
@@ -185,7 +185,7 @@ TEST(policies_have_the_names_that_the_option_has)
 	at = text + strlen(HEADER);
 	for (char name[20]; sscanf(at, "%*u,miss,3,%19[a-z0-9]", name) == 1; at = strchr(at, '\n') + 1)
 		snprintf(names + strlen(names), sizeof names - strlen(names), "%s ", name);
-	EXPECT(!strcmp(names, "arena lru cf11 predict odp none "));
+	EXPECT(!strcmp(names, "arena lru cf11 predict odp none hybrid "));
 }
 
 /* ------------------------------------------------------------------ the buffer */

@@ -1,0 +1,387 @@
+/*
+ * Policy hybrid: what the plan gives back goes on demand and stays registered, what it wants is pinned or brought in, and
+ * no more is ever pinned than the budget has.
+ */
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "tests/unit/helper_plan.h"
+
+static hugepin_domain *open_hybrid(uint64_t bytes_max)
+{
+	struct hugepin_attr attr = { .size = sizeof attr,
+				     .policy = HUGEPIN_POLICY_HYBRID,
+				     .watch = HUGEPIN_WATCH_PROGRAM,
+				     .pinned_bytes_max = bytes_max };
+	hugepin_domain *d = NULL;
+
+	device_reset(&device);
+	device.clock_ns = BEGINS;
+	device.limits.flags = HUGEPIN_LIMIT_ODP;
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
+	return d;
+}
+
+static size_t pinned_bytes(void)
+{
+	size_t bytes = 0;
+
+	for (unsigned key = 1; key < DEVICE_REGS; key++)
+		if (device.reg[key].live && !(device.reg[key].access & HUGEPIN_ON_DEMAND))
+			bytes += device.reg[key].len;
+	return bytes;
+}
+
+/* The memory is paged out, as far as mincore can tell. */
+static void page_out(char *p)
+{
+	EXPECT_EQ(madvise(p, LEN, MADV_DONTNEED), 0);
+}
+
+/* Use it and give it back so often, with that time between, and have the plan told. */
+static void use(hugepin_domain *d, char *p, int times, uint64_t gap_ns)
+{
+	while (times--) {
+		touch(d, p);
+		device.clock_ns += 1000;
+		serve(d);
+		page_out(p);
+		device.clock_ns += gap_ns;
+	}
+}
+
+/* Do one step of the plan. */
+static void step(hugepin_domain *d, unsigned what, uint32_t region)
+{
+	struct hp_plan *p = plan_of(0);
+
+	next_step(p, what, region);
+	p->seen = p->told;
+	serve(d);
+}
+
+TEST(what_has_no_room_is_registered_on_demand_and_evicts_nothing)
+{
+	hugepin_domain *d = open_hybrid(2 * LEN);
+
+	for (int i = 0; i < 4; i++)
+		touch(d, buffer[i]);
+	EXPECT_EQ(device.regs, 4);
+	EXPECT_EQ(pinned_bytes(), 2 * LEN);
+	EXPECT_EQ(stats_of(d).pinned_bytes, 2 * LEN);
+	EXPECT_EQ(stats_of(d).evicted, 0);
+	EXPECT_EQ(stats_of(d).misses, 4);
+	for (int i = 0; i < 4; i++)
+		touch(d, buffer[i]);
+	EXPECT_EQ(stats_of(d).misses, 4);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	EXPECT_EQ(device.regs, 0);
+}
+
+TEST(what_the_device_has_no_room_to_pin_is_registered_on_demand)
+{
+	hugepin_domain *d = open_hybrid(0);
+	struct hugepin_pin pin;
+
+	device.nth = 1;
+	device.with = -ENOMEM;
+	touch(d, buffer[0]);
+	EXPECT_EQ(device.regs, 1);
+	EXPECT_EQ(pinned_bytes(), 0);
+	EXPECT_EQ(stats_of(d).refused, 1);
+	device.nth = 1;
+	device.with = -EIO; /* that is no reason: it is registered for this pin alone */
+	pin = pinned(d, buffer[1]);
+	EXPECT_EQ(stats_of(d).uncached, 1);
+	EXPECT_EQ(pinned_bytes(), LEN);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	close_empty(&device, d);
+}
+
+TEST(cold_memory_goes_on_demand_and_is_brought_in_when_it_comes_back)
+{
+	hugepin_domain *d = open_hybrid(0);
+	struct hp_plan *p = plan_of(0);
+
+	/* the cost model has seen registrations alone, which take 1 us here */
+	use(d, buffer[0], 3, 10 * MS);
+	EXPECT_EQ(pinned_bytes(), LEN);
+	step(d, HP_PLAN_DEREGISTER, 1);
+	next_is(p, DEREGISTERED, 1, device.clock_ns);
+	nothing_more(p);
+	EXPECT_EQ(pinned_bytes(), 0);
+	EXPECT_EQ(device.regs, 1); /* it stays registered */
+	EXPECT_EQ(stats_of(d).released, 1);
+
+	device.prefetches = 0;
+	step(d, HP_PLAN_REGISTER, 1);
+	next_is(p, REGISTERED, 1, device.clock_ns);
+	nothing_more(p);
+	EXPECT_EQ(device.prefetches, 1);
+	EXPECT_EQ(stats_of(d).brought_bytes, LEN);
+	EXPECT_EQ(pinned_bytes(), 0);
+
+	device.clock_ns += MS;
+	memset(buffer[0], 1, LEN); /* as the device has it brought in */
+	touch(d, buffer[0]);
+	EXPECT_EQ(stats_of(d).brought_bytes, LEN); /* it was there */
+	serve(d);
+	EXPECT_EQ(p->log[p->seen].what, START);
+	EXPECT_EQ(p->log[p->seen + 1].what, DEREGISTERED); /* nobody keeps it */
+	EXPECT_EQ(p->log[p->seen + 2].what, END);
+	EXPECT_EQ(p->told, p->seen + 3);
+	EXPECT_EQ(stats_of(d).misses, 1);
+	close_empty(&device, d);
+}
+
+TEST(a_use_that_nobody_foresaw_is_brought_in_by_its_own_thread)
+{
+	hugepin_domain *d = open_hybrid(0);
+	struct hp_plan *p = plan_of(0);
+	struct hugepin_pin pin;
+
+	use(d, buffer[0], 3, 10 * MS);
+	step(d, HP_PLAN_DEREGISTER, 1);
+	p->seen = p->told;
+	touch(d, buffer[0]);
+	EXPECT_EQ(device.prefetches, 1);
+	EXPECT_EQ(stats_of(d).brought_bytes, LEN);
+	touch(d, buffer[0]); /* the helper has not seen the end of the use */
+	EXPECT_EQ(device.prefetches, 1);
+	serve(d);
+	EXPECT_EQ(p->log[p->seen].what, MISS);
+	EXPECT_EQ(p->log[p->seen + 1].what, REGISTERED);
+	EXPECT_EQ(p->log[p->seen + 2].what, DEREGISTERED);
+	EXPECT_EQ(p->log[p->seen + 3].what, END);
+	page_out(buffer[0]);
+	touch(d, buffer[0]); /* a hit now: the table of lookups has the new region */
+	EXPECT_EQ(device.prefetches, 2);
+	serve(d);
+	/* hugepin_pin_try() does not wait for the device */
+	page_out(buffer[0]);
+	EXPECT_EQ(hugepin_pin_try(d, buffer[0], LEN, 0, NULL, NULL, &pin), 0);
+	EXPECT_EQ(device.prefetches, 2);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	close_empty(&device, d);
+}
+
+/* The device may not know its pages nevertheless. */
+TEST(memory_that_stays_is_brought_in_and_never_pinned)
+{
+	hugepin_domain *d = open_hybrid(0);
+
+	use(d, buffer[0], 3, 10 * MS);
+	step(d, HP_PLAN_DEREGISTER, 1);
+	for (unsigned i = 1; i < 30; i++) {
+		memset(buffer[0], 1, LEN);
+		step(d, HP_PLAN_REGISTER, 1);
+		EXPECT_EQ(device.prefetches, i);
+		touch(d, buffer[0]);
+		serve(d);
+		device.clock_ns += 100;
+	}
+	EXPECT_EQ(pinned_bytes(), 0);
+	close_empty(&device, d);
+}
+
+TEST(what_went_out_after_it_was_brought_in_is_brought_in_again)
+{
+	hugepin_domain *d = open_hybrid(0);
+
+	use(d, buffer[0], 3, 10 * MS);
+	step(d, HP_PLAN_DEREGISTER, 1);
+	step(d, HP_PLAN_REGISTER, 1);
+	EXPECT_EQ(device.prefetches, 1);
+	page_out(buffer[0]);
+	touch(d, buffer[0]);
+	EXPECT_EQ(device.prefetches, 2);
+	close_empty(&device, d);
+}
+
+TEST(hot_memory_is_pinned_again_once_its_use_has_ended)
+{
+	hugepin_domain *d = open_hybrid(0);
+
+	use(d, buffer[0], 3, 10 * MS);
+	step(d, HP_PLAN_DEREGISTER, 1);
+	EXPECT_EQ(pinned_bytes(), 0);
+	use(d, buffer[0], 100, 100); /* soon after each other, and nobody sees them coming */
+	EXPECT_EQ(pinned_bytes(), LEN);
+	EXPECT_EQ(stats_of(d).repinned, 1);
+	EXPECT_EQ(device.regs, 1);
+	step(d, HP_PLAN_DEREGISTER, 1); /* hot: it stays */
+	EXPECT_EQ(pinned_bytes(), LEN);
+	EXPECT_EQ(plan_of(0)->log[plan_of(0)->told - 1].what, FAILED);
+	close_empty(&device, d);
+}
+
+TEST(within_a_budget_what_is_pinned_stays_until_a_better_one_needs_the_room)
+{
+	hugepin_domain *d = open_hybrid(LEN);
+	struct hp_plan *p = plan_of(0);
+
+	use(d, buffer[0], 10, 10 * MS);
+	step(d, HP_PLAN_DEREGISTER, 1);
+	next_is(p, FAILED, 1, device.clock_ns);
+	nothing_more(p);
+	use(d, buffer[1], 100, 100);
+	EXPECT_EQ(pinned_bytes(), LEN);
+	p->victim = 0; /* the plan knows none */
+	step(d, HP_PLAN_REGISTER, 2);
+	next_is(p, REGISTERED, 2, device.clock_ns);
+	nothing_more(p);
+	EXPECT_EQ(stats_of(d).repinned, 0);
+	use(d, buffer[1], 1, 100);
+	p->victim = 1;
+	step(d, HP_PLAN_REGISTER, 2);
+	next_is(p, DEREGISTERED, 1, p->log[p->seen].now_ns);
+	next_is(p, REGISTERED, 2, device.clock_ns);
+	nothing_more(p);
+	EXPECT_EQ(stats_of(d).repinned, 1);
+	EXPECT_EQ(stats_of(d).released, 1);
+	EXPECT_EQ(pinned_bytes(), LEN);
+	EXPECT_EQ(device.regs, 2);
+	EXPECT_EQ(stats_of(d).pinned_peak_bytes, LEN);
+	p->victim = 2; /* which is worth more */
+	use(d, buffer[0], 1, 10 * MS);
+	step(d, HP_PLAN_REGISTER, 1);
+	next_is(p, REGISTERED, 1, device.clock_ns);
+	nothing_more(p);
+	EXPECT_EQ(stats_of(d).repinned, 1);
+	EXPECT_EQ(pinned_bytes(), LEN);
+	close_empty(&device, d);
+}
+
+TEST(a_step_that_fails_changes_nothing)
+{
+	hugepin_domain *d = open_hybrid(0);
+	struct hp_plan *p = plan_of(0);
+	struct hugepin_pin pin;
+
+	use(d, buffer[0], 3, 10 * MS);
+	device.nth = 1;
+	device.with = -EIO;
+	step(d, HP_PLAN_DEREGISTER, 1);
+	next_is(p, FAILED, 1, device.clock_ns);
+	EXPECT_EQ(pinned_bytes(), LEN);
+	pin = pinned(d, buffer[0]);
+	step(d, HP_PLAN_DEREGISTER, 1); /* in use */
+	EXPECT_EQ(p->log[p->told - 1].what, FAILED);
+	EXPECT_EQ(pinned_bytes(), LEN);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	serve(d);
+	page_out(buffer[0]);
+	device.clock_ns += 10 * MS;
+	step(d, HP_PLAN_DEREGISTER, 1);
+	EXPECT_EQ(p->log[p->told - 1].what, DEREGISTERED);
+	device.for_good = true;
+	device.nth = 1;
+	use(d, buffer[0], 100, 100);
+	EXPECT_EQ(pinned_bytes(), 0); /* it is hot, and cannot be pinned */
+	device.prefetches = 0;
+	step(d, HP_PLAN_REGISTER, 1); /* so it is brought in */
+	EXPECT_EQ(p->log[p->told - 1].what, REGISTERED);
+	EXPECT_EQ(device.prefetches, 1);
+	EXPECT_EQ(device.regs, 1);
+	device.nth = 0;
+	close_empty(&device, d);
+}
+
+/* What the plan may be told: a hit only while the region counts as registered, a miss only while it does not. */
+static void check_log(const struct hp_plan *p)
+{
+	static bool is[BUFFERS + 1];
+	static int uses[BUFFERS + 1];
+
+	memset(is, 0, sizeof is);
+	memset(uses, 0, sizeof uses);
+	for (unsigned i = 0; i < p->told; i++) {
+		const struct event *e = &p->log[i];
+
+		if (!EXPECT(e->region && e->region <= BUFFERS))
+			return;
+		switch (e->what) {
+		case START:
+			EXPECT(is[e->region]);
+			uses[e->region]++;
+			break;
+		case MISS:
+			EXPECT(!is[e->region]);
+			uses[e->region]++;
+			break;
+		case END: EXPECT(--uses[e->region] >= 0); break;
+		case REGISTERED: is[e->region] = true; break;
+		case DEREGISTERED: is[e->region] = false; break;
+		case FAILED: break;
+		case FORGET: is[e->region] = false; break;
+		}
+	}
+}
+
+/* The plan speaks only of regions that it was told of. */
+static uint32_t some_region(const struct hp_plan *p)
+{
+	return p->told ? p->log[(unsigned)rand() % p->told].region : 0;
+}
+
+TEST(random_uses_and_steps_keep_to_the_budget_and_to_what_the_plan_expects)
+{
+	enum { USED = 12, FIT = 4 };
+
+	for (unsigned seed = 1; seed <= 20; seed++) {
+		hugepin_domain *d = open_hybrid(seed % 3 ? FIT * LEN : 0);
+		struct hp_plan *p = plan_of(0);
+		struct hugepin_pin pin[USED] = { 0 };
+
+		srand(seed);
+		for (int i = 0; i < 1500; i++) {
+			int k = rand() % USED;
+
+			device.nth = rand() % 10 ? 0 : 1;
+			device.with = rand() % 2 ? -ENOMEM : -EIO;
+			p->victim = some_region(p);
+			switch (rand() % 6) {
+			case 0:
+			case 1:
+				if (!pin[k].ref)
+					hugepin_pin(d, buffer[k], LEN, 0, &pin[k]);
+				break;
+			case 2:
+				if (pin[k].ref)
+					EXPECT_EQ(hugepin_unpin(d, &pin[k]), 0);
+				page_out(buffer[k]);
+				break;
+			case 3: device.clock_ns += (uint64_t)rand() % (20 * MS); break;
+			case 4:
+				if (p->told)
+					next_step(p, rand() % 2 ? HP_PLAN_REGISTER : HP_PLAN_DEREGISTER, some_region(p));
+				break;
+			case 5: serve(d); break;
+			}
+			if (p->steps == 8)
+				serve(d);
+			if (seed % 3)
+				EXPECT(pinned_bytes() <= FIT * LEN);
+			EXPECT_EQ(pinned_bytes(), stats_of(d).pinned_bytes);
+		}
+		for (int k = 0; k < USED; k++)
+			if (pin[k].ref)
+				EXPECT_EQ(hugepin_unpin(d, &pin[k]), 0);
+		serve(d);
+		p->seen = p->told;
+		check_log(p);
+		close_empty(&device, d);
+	}
+}
+
+TEST(the_device_has_to_register_on_demand)
+{
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_HYBRID };
+	hugepin_domain *d;
+
+	device_reset(&device);
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), -EOPNOTSUPP);
+	EXPECT_EQ(device.closed, 1);
+}
+
+T_MAIN
