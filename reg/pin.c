@@ -964,9 +964,10 @@ int hugepin_prefetch(hugepin_domain *d, const void *addr, size_t len, unsigned a
 		return err;
 	}
 	hp_pin_enter(d);
-	HP_DSTAT(d, prefetched_late, hp_hints_overtake(d, addr, len, hint.access));
-	if (hp_domain_may_register(d))
+	if (hp_domain_may_register(d)) {
+		HP_DSTAT(d, prefetched_late, hp_hints_overtake(d, addr, len, hint.access));
 		hp_cover_hint(d, &hint);
+	}
 	hp_pin_leave(d);
 	return 0;
 }

@@ -51,6 +51,20 @@ static void settle(hugepin_domain *d)
 	EXPECT_EQ(left, 0);
 }
 
+/* Have the service thread pass the domain over; and no longer. */
+static void keep_out_service(hugepin_domain *d)
+{
+	EXPECT(hp_domains_start_closing(d));
+}
+
+static void let_in_service(hugepin_domain *d)
+{
+	hp_lock(&d->queue_lock);
+	d->prefetches_count = 0;
+	hp_unlock(&d->queue_lock);
+	hp_domains_end_closing(d);
+}
+
 TEST(native_brings_nothing_in)
 {
 	hugepin_domain *d = open_odp(NATIVE);
@@ -162,7 +176,7 @@ TEST(a_payload_overtakes_its_announcement)
 	const struct hp_prefetch hint = { .addr = p, .len = MIB, .access = HUGEPIN_READ | HUGEPIN_WRITE },
 				 other = { .addr = p, .len = 2 * MIB, .access = HUGEPIN_READ | HUGEPIN_WRITE };
 
-	/* Not by hugepin_prefetch: the service thread might come first. */
+	keep_out_service(d);
 	EXPECT_EQ(hp_hints_push(d, hint), 0);
 	EXPECT_EQ(hp_hints_push(d, other), 0);
 	EXPECT_EQ(hugepin_prefetch(d, p, MIB, NEXT), 0);
@@ -171,9 +185,44 @@ TEST(a_payload_overtakes_its_announcement)
 	EXPECT_EQ(stats_of(d).prefetched, 2);
 	EXPECT_EQ(d->prefetches_count, 1);
 	EXPECT_EQ(d->prefetches[0].len, 2 * MIB);
-	d->prefetches_count = 0;
+	let_in_service(d);
 	munmap(p, 2 * MIB);
 	close_empty(&device, d);
+}
+
+struct told {
+	hugepin_domain *d;
+	char *p;
+};
+
+static void *tell_next(void *told)
+{
+	struct told *t = told;
+
+	EXPECT_EQ(hugepin_prefetch(t->d, t->p, MIB, NEXT), 0);
+	return NULL;
+}
+
+TEST(a_thread_that_may_not_register_leaves_the_announcement)
+{
+	const struct hugepin_attr attr = { .policy = HUGEPIN_POLICY_ODP, .odp = OPTIMAL };
+	struct told told = { .p = map(MIB) };
+	const struct hp_prefetch hint = { .addr = told.p, .len = MIB, .access = HUGEPIN_READ | HUGEPIN_WRITE };
+	pthread_t thread;
+
+	device_reset(&device);
+	device.limits.flags = HUGEPIN_LIMIT_ODP | HUGEPIN_LIMIT_OPENER;
+	told.d = open_with(attr);
+	keep_out_service(told.d);
+	EXPECT_EQ(hp_hints_push(told.d, hint), 0);
+	EXPECT_EQ(pthread_create(&thread, NULL, tell_next, &told), 0);
+	pthread_join(thread, NULL);
+	EXPECT_EQ(told.d->prefetches_count, 1);
+	EXPECT_EQ(stats_of(told.d).prefetched_late, 0);
+	EXPECT_EQ(device.calls, 0);
+	let_in_service(told.d);
+	munmap(told.p, MIB);
+	close_empty(&device, told.d);
 }
 
 /* ------------------------------------------------------------------ the heap's memory */
