@@ -40,7 +40,7 @@ void hp_gone_push(struct hp_gone *g, struct hp_range range)
 		g->range[g->count++] = range;
 		return;
 	}
-	best->widened |= range.widened || growth(best, range.start, range.end);
+	best->widened |= range.widened || best->late != range.late || growth(best, range.start, range.end);
 	best->start = HP_MIN(best->start, range.start);
 	best->end = HP_MAX(best->end, range.end);
 	best->discarded |= range.discarded;
@@ -165,7 +165,7 @@ static void take_out(void *range_, struct hp_region *r)
 
 	/* A discard leaves the mapping, which the device follows. A pin that is out then keeps the key that the next
 	 * hints bring memory in for. */
-	if (r->on_demand && range->late)
+	if (r->on_demand && range->late && !range->widened)
 		return;
 	if (r->tag) { /* otherwise an earlier range of the same batch has taken it out */
 		HP_DSTAT(r->domain, invalidated, 1);

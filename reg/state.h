@@ -202,7 +202,7 @@ struct hp_range {
 	uintptr_t start, end;
 	bool discarded; /* a discard, announced before it happens: the mapping stays, and its pages go later */
 	bool late; /* a discard of which no event says when the pages have gone */
-	bool widened; /* only a part of the range went away */
+	bool widened; /* ranges were joined: only a part went away, or not all of it was a late discard */
 };
 
 struct hp_gone {

@@ -308,6 +308,40 @@ TEST(a_discard_leaves_the_key_and_an_unmap_does_not)
 	close_empty(&device, d);
 }
 
+/* What is queued for one range hides nothing of the other that it is joined with. */
+TEST(a_discard_hides_no_unmap)
+{
+	hugepin_domain *d = open_odp(OPTIMAL);
+	char *p = map(MIB);
+	struct hp_range unmap = { .start = (uintptr_t)p, .end = (uintptr_t)p + MIB },
+			discard = { .start = unmap.start, .end = unmap.end, .discarded = true, .late = true },
+			forget = { .start = unmap.start, .end = unmap.end, .discarded = true };
+
+	EXPECT_EQ(touch(d, p, MIB), 0);
+	settle(d);
+	hp_gone_tell(d, &forget);
+	hp_gone_tell(d, &discard);
+	EXPECT(!registered(d, p, MIB));
+
+	settle(d);
+	for (uintptr_t i = 0; i < HP_GONE_MAX - 1; i++) {
+		struct hp_range far = { .start = (2 * i + 1) * PAGE, .end = (2 * i + 2) * PAGE };
+
+		hp_gone_tell(d, &far);
+	}
+	hp_gone_tell(d, &unmap);
+	hp_gone_tell(d, &discard);
+	EXPECT(!registered(d, p, MIB));
+
+	settle(d);
+	atomic_store(&d->all_gone, HP_ALL_GONE | HP_ALL_DISCARDED);
+	hp_attention_raise(d, HP_PENDING);
+	EXPECT(!registered(d, p, MIB));
+	settle(d);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
 TEST(what_a_miss_has_queued_is_not_registered_again)
 {
 	hugepin_domain *d = open_odp(OPTIMAL);
