@@ -344,8 +344,8 @@ int hp_cover_bring_in(hugepin_domain *d, const struct hp_region *r, uintptr_t st
 	return result;
 }
 
-/* Bring in what was registered just now for a pin or a hint: by the service thread, if it may wait and can be found. A
- * helper does that itself. */
+/* Bring in what was registered just now for a pin or a hint. If it may wait and can be found, the service thread does
+ * that, unless it has too much to do. A helper does that itself. */
 static void bring_in_new(hugepin_domain *d, const struct hp_region *r, bool may_wait)
 {
 	struct hp_prefetch hint = {
@@ -358,6 +358,8 @@ static void bring_in_new(hugepin_domain *d, const struct hp_region *r, bool may_
 		hp_cover_bring_in(d, r, r->start, r->end);
 	else if (may_wait && hp_hints_push(d, hint) == 0)
 		d->hinted = true;
+	else if (may_wait)
+		hp_cover_bring_in(d, r, r->start, r->end);
 }
 
 /* ------------------------------------------------------------------ for a pin */

@@ -8,10 +8,12 @@
 
 int hp_hints_push(hugepin_domain *d, struct hp_prefetch hint)
 {
+	/* Many misses in a row leave room for what the program announces. */
+	const unsigned most = hint.missed ? HP_PREFETCHES_MAX / 2 : HP_PREFETCHES_MAX;
 	int err = -EBUSY;
 
 	hp_lock(&d->queue_lock);
-	if (d->prefetches_count < HP_PREFETCHES_MAX) {
+	if (d->prefetches_count < most) {
 		d->prefetches[d->prefetches_count++] = hint;
 		err = 0;
 	}

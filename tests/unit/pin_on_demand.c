@@ -225,6 +225,45 @@ TEST(a_thread_that_may_not_register_leaves_the_announcement)
 	close_empty(&device, told.d);
 }
 
+/* ------------------------------------------------------------------ a full queue */
+
+static void fill_queue(hugepin_domain *d, char *p, bool missed)
+{
+	const struct hp_prefetch hint = { .addr = p, .len = PAGE, .access = HUGEPIN_READ | HUGEPIN_WRITE, .missed = missed };
+
+	for (int i = 0; i < HP_PREFETCHES_MAX; i++)
+		hp_hints_push(d, hint);
+}
+
+TEST(a_miss_that_finds_the_queue_full_is_brought_in_at_once)
+{
+	hugepin_domain *d = open_odp(OPTIMAL);
+	char *p = map(2 * MIB);
+
+	keep_out_service(d);
+	fill_queue(d, p + MIB, false);
+	EXPECT_EQ(transfer(d, p, MIB), 0);
+	EXPECT_EQ(d->prefetches_count, HP_PREFETCHES_MAX);
+	let_in_service(d);
+	munmap(p, 2 * MIB);
+	close_empty(&device, d);
+}
+
+TEST(misses_leave_room_for_announcements)
+{
+	hugepin_domain *d = open_odp(OPTIMAL);
+	char *p = map(2 * MIB);
+
+	keep_out_service(d);
+	fill_queue(d, p + MIB, true);
+	for (int i = 0; i < HP_PREFETCHES_MAX / 2; i++)
+		EXPECT_EQ(hugepin_prefetch(d, p, MIB, 0), 0);
+	EXPECT_EQ(hugepin_prefetch(d, p, MIB, 0), -EBUSY);
+	let_in_service(d);
+	munmap(p, 2 * MIB);
+	close_empty(&device, d);
+}
+
 /* ------------------------------------------------------------------ the heap's memory */
 
 TEST(a_second_buffer_in_the_hugepage_needs_no_fault)
