@@ -19,7 +19,9 @@
 #define ATTRIBUTES(A, BEGIN, END) \
 	for (const struct nlattr *A = (BEGIN); mnl_attr_ok(A, (int)((const char *)(END) - (const char *)A)); \
 	     A = mnl_attr_next(A))
-#define EACH(A, MESSAGE) ATTRIBUTES(A, mnl_nlmsg_get_payload(MESSAGE), mnl_nlmsg_get_payload_tail(MESSAGE))
+/* libmnl's end of a message is rounded up, and may lie behind what came. */
+#define EACH(A, MESSAGE) \
+	ATTRIBUTES(A, mnl_nlmsg_get_payload(MESSAGE), (const char *)(MESSAGE) + (MESSAGE)->nlmsg_len)
 #define EACH_IN(A, NEST) \
 	ATTRIBUTES(A, mnl_attr_get_payload(NEST), \
 		   (const char *)mnl_attr_get_payload(NEST) + mnl_attr_get_payload_len(NEST))

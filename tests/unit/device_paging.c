@@ -338,6 +338,24 @@ TEST(a_probe_that_is_not_known_for_certain_counts_nothing)
 	EXPECT_EQ(ask(&p), -EOPNOTSUPP);
 }
 
+/* Lengths of messages are rounded up, but what lies behind the message is not the kernel's word. */
+TEST(nothing_behind_a_message_is_read)
+{
+	_Alignas(struct nlmsghdr) char bytes[256];
+	struct nlmsghdr *m = mnl_nlmsg_put_header(bytes);
+	struct hp_dump_device d = { .name = "mlx5_0" };
+
+	m->nlmsg_type = (uint16_t)RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_GET);
+	mnl_attr_put_strz(m, RDMA_NLDEV_ATTR_DEV_NAME, d.name);
+	mnl_attr_put_u32(m, RDMA_NLDEV_ATTR_DEV_INDEX, 7);
+	EXPECT_EQ(hp_dump_read(m, m->nlmsg_len, 0, hp_dump_device, &d), 1);
+	EXPECT(d.found && d.index == 7);
+	d.found = false;
+	m->nlmsg_len -= 3;
+	hp_dump_read(m, m->nlmsg_len, 0, hp_dump_device, &d);
+	EXPECT(!d.found);
+}
+
 TEST(a_dump_that_a_change_interrupted_is_an_error)
 {
 	struct hugepin_paging p;
