@@ -15,7 +15,7 @@
 #define REF_NONE (UINT64_MAX << 32) /* the ref of a closed domain, which no pin has */
 
 /* If a domain's lock stays taken for about 10 ms, its holder is in a call of a slow device. */
-enum { SOON_YIELDS = 100, SOON_SLEEPS = 10, SOON_SLEEP_NS = 1000000 };
+enum { SOON_YIELDS = 100, SOON_SLEEPS = 10, SOON_SLEEP_NS = 1000000, WAITER_YIELDS = 50 };
 
 static struct {
 	struct hp_lock lock;
@@ -259,4 +259,17 @@ bool hp_domain_lock_soon(hugepin_domain *d)
 			hp_futex_wait(&never, 0, SOON_SLEEP_NS);
 	}
 	return false;
+}
+
+bool hp_domain_pins_wait(const hugepin_domain *d)
+{
+	return atomic_load_explicit(&d->waiting, memory_order_relaxed);
+}
+
+bool hp_domain_let_pass(hugepin_domain *d)
+{
+	hp_unlock(&d->lock);
+	for (int i = 0; hp_domain_pins_wait(d) && i < WAITER_YIELDS; i++)
+		sched_yield();
+	return hp_domain_lock_soon(d);
 }

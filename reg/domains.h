@@ -69,6 +69,13 @@ bool hp_domain_may_register(const hugepin_domain *d);
 bool hp_domain_lock_soon(hugepin_domain *d);
 #define HP_BUSY_AGAIN_NS UINT64_C(10000000)
 
+/* Whether pins wait for the domain's lock, or are about to. */
+bool hp_domain_pins_wait(const hugepin_domain *d);
+
+/* For the service thread: let a waiting thread have the lock, since the lock is not fair. False: as
+ * hp_domain_lock_soon(); this thread did not get the lock back. */
+bool hp_domain_let_pass(hugepin_domain *d);
+
 /* Whether the interposed calls of libhugepin-malloc.so announce unmappings (unmapping.h). */
 extern bool hp_sees_unmaps __attribute__((visibility("hidden")));
 

@@ -25,7 +25,6 @@
 #include "reg/helper.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <string.h>
 #include <sys/queue.h>
 #include <sys/syscall.h>
@@ -50,7 +49,6 @@ enum {
 	TRACKED_STEP = 1 << 10, /* tracked ranges that get memory at a time */
 	RELEASED_MAX = 1 << 16, /* tracked ranges that are not registered; the oldest are forgotten */
 	VICTIMS_TRIED = 16,
-	WAITER_YIELDS = 50,
 	LOOKED_AT = 4096, /* pages at a time, whether they are in memory */
 };
 
@@ -810,23 +808,8 @@ static bool evict_farthest(hugepin_domain *d, enum hp_evicted why)
 	return false;
 }
 
-/* Whether pins wait for the lock, or are about to. */
-static bool pins_wait(const hugepin_domain *d)
-{
-	return atomic_load_explicit(&d->waiting, memory_order_relaxed);
-}
-
-/* Let a waiting thread have the lock, since the lock is not fair. False: this thread did not get the lock back. */
-static bool let_pass(hugepin_domain *d)
-{
-	hp_unlock(&d->lock);
-	for (int i = 0; pins_wait(d) && i < WAITER_YIELDS; i++)
-		sched_yield();
-	return hp_domain_lock_soon(d);
-}
-
 /* After records were lost: end the uses of regions that have no pins out, since the records of their ends may be lost.
- * False: as let_pass(). */
+ * False: as hp_domain_let_pass(). */
 static bool end_lost(hugepin_domain *d)
 {
 	struct hp_helper *h = d->helper;
@@ -842,13 +825,13 @@ static bool end_lost(hugepin_domain *d)
 				tell_registered(h, p, now_of(d));
 			hp_region_clear_used(d, r);
 		}
-		if (pins_wait(d) && !let_pass(d))
+		if (hp_domain_pins_wait(d) && !hp_domain_let_pass(d))
 			return false;
 	}
 	return true;
 }
 
-/* Tell the plan of all records. Let waiting threads have the lock in between. False: as let_pass(). */
+/* Tell the plan of all records. Let waiting threads have the lock in between. False: as hp_domain_let_pass(). */
 static bool tell_all(hugepin_domain *d)
 {
 	struct hp_helper *h = d->helper;
@@ -862,7 +845,7 @@ static bool tell_all(hugepin_domain *d)
 		struct hp_record record = hp_record_dequeue(&h->queue);
 
 		take_in(d, &record);
-		if (pins_wait(d) && !let_pass(d))
+		if (hp_domain_pins_wait(d) && !hp_domain_let_pass(d))
 			return false;
 	}
 	return true;
@@ -910,7 +893,7 @@ uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
 		else
 			HP_DSTAT(d, released,
 				 give_registration_back(d, &h->tracked[step.region], HP_EVICTED_IDLE));
-		if (!let_pass(d))
+		if (!hp_domain_let_pass(d))
 			return UINT64_MAX;
 	}
 	HP_DSTAT(d, helper_ns, hp_clock_ns() - begun_ns);

@@ -21,16 +21,18 @@ int hp_hints_push(hugepin_domain *d, struct hp_prefetch hint)
 	return err;
 }
 
-unsigned hp_hints_take(hugepin_domain *d, struct hp_prefetch ret_[HP_PREFETCHES_MAX])
+bool hp_hints_take(hugepin_domain *d, struct hp_prefetch *ret_)
 {
-	unsigned n;
+	bool any;
 
 	hp_lock(&d->queue_lock);
-	n = d->prefetches_count;
-	memcpy(ret_, d->prefetches, n * sizeof *ret_);
-	d->prefetches_count = 0;
+	any = d->prefetches_count;
+	if (any) {
+		*ret_ = d->prefetches[0];
+		memmove(d->prefetches, d->prefetches + 1, --d->prefetches_count * sizeof *d->prefetches);
+	}
 	hp_unlock(&d->queue_lock);
-	return n;
+	return any;
 }
 
 bool hp_hints_overtake(hugepin_domain *d, const void *addr, size_t len, unsigned access)

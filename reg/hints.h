@@ -10,8 +10,8 @@
 /* Queue a hint. 0, or -EBUSY: too many are waiting. */
 int hp_hints_push(hugepin_domain *d, struct hp_prefetch hint);
 
-/* Take all hints out of the queue. Returns their number. */
-unsigned hp_hints_take(hugepin_domain *d, struct hp_prefetch ret_[HP_PREFETCHES_MAX]);
+/* Take the oldest hint out of the queue. False: there is none. */
+bool hp_hints_take(hugepin_domain *d, struct hp_prefetch *ret_);
 
 /* Take out the announcements of just this range and access. Returns whether there was one. */
 bool hp_hints_overtake(hugepin_domain *d, const void *addr, size_t len, unsigned access);

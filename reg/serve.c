@@ -21,30 +21,45 @@ static void make_present(const struct hp_prefetch *p)
 	hp_populate(start, hp_round_up((uintptr_t)p->addr + p->len, HP_BASE_PAGE) - start, true);
 }
 
+/* Only the opener may register. Make the pages present, so that the opener waits less. */
+static void serve_opener(hugepin_domain *d)
+{
+	struct hp_prefetch hint;
+
+	for (int i = 0; i < HP_PREFETCHES_MAX && hp_hints_take(d, &hint); i++)
+		make_present(&hint);
+}
+
+/* Carries out so many hints at most: whoever queues more asks for another run. */
 static void serve_one(hugepin_domain *d, void *busy)
 {
-	struct hp_prefetch asked[HP_PREFETCHES_MAX];
-	unsigned n;
+	struct hp_prefetch hint;
 
 	if (!hp_domain_lock_soon(d)) {
 		*(bool *)busy = true;
 		return;
 	}
-	hp_gone_drain(d);
-	hp_region_deregister_dead(d);
-	/* Take the hints after the drain: if their memory goes away from here on, the next drain finds it registered. */
-	n = hp_hints_take(d, asked);
-	if (hp_domain_may_register(d)) {
-		if (d->policy == HUGEPIN_POLICY_ARENA)
+	for (int i = 0;; i++) {
+		hp_gone_drain(d);
+		hp_region_deregister_dead(d);
+		if (!hp_domain_may_register(d))
+			break;
+		if (!i && d->policy == HUGEPIN_POLICY_ARENA)
 			hp_cover_new_extents(d);
-		for (unsigned i = 0; i < n; i++)
-			hp_cover_hint(d, &asked[i]);
+		/* Take the hint after the drain: if its memory goes away from here on, the next drain finds it
+		 * registered. */
+		if (i == HP_PREFETCHES_MAX || !hp_hints_take(d, &hint))
+			break;
+		hp_cover_hint(d, &hint);
+		/* One hint may take the device long. */
+		if (hp_domain_pins_wait(d) && !hp_domain_let_pass(d)) {
+			*(bool *)busy = true;
+			return;
+		}
 	}
 	hp_unlock(&d->lock);
-	/* Only the opener may register. Make the pages present, so that the opener waits less. */
 	if (d->opener_only)
-		for (unsigned i = 0; i < n; i++)
-			make_present(&asked[i]);
+		serve_opener(d);
 }
 
 static bool serve_all(void)

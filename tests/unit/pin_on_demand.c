@@ -264,6 +264,35 @@ TEST(misses_leave_room_for_announcements)
 	close_empty(&device, d);
 }
 
+static int take_long(void *addr, size_t len)
+{
+	(void)addr, (void)len;
+	usleep(2000);
+	return 0;
+}
+
+TEST(a_pin_waits_for_one_hint_and_not_for_all)
+{
+	enum { HINTS = 32 };
+	hugepin_domain *d = open_odp(OPTIMAL);
+	char *p = map(MIB);
+
+	device.refuse = take_long;
+	keep_out_service(d);
+	for (int i = 0; i < HINTS; i++)
+		EXPECT_EQ(hugepin_prefetch(d, p + (size_t)i * 2 * PAGE, PAGE, 0), 0);
+	hp_domains_end_closing(d);
+	hp_domains_start();
+	for (int i = 0; i < 20000 && !device.calls; i++)
+		usleep(100);
+	EXPECT_EQ(touch(d, p + PAGE, PAGE), 0);
+	EXPECT(device.calls < HINTS);
+	settle(d);
+	EXPECT_EQ(device.calls, HINTS + 1);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
 /* ------------------------------------------------------------------ the heap's memory */
 
 TEST(a_second_buffer_in_the_hugepage_needs_no_fault)
