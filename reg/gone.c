@@ -199,6 +199,7 @@ void hp_gone_drain(hugepin_domain *d)
 	all = atomic_exchange_explicit(&d->all_gone, 0, memory_order_seq_cst); /* pairs with hp_gone_tell() */
 	if (all) {
 		hp_lock(&d->queue_lock);
+		hp_hints_drop(d, 0, UINTPTR_MAX);
 		hp_request_cancel(d, 0, UINTPTR_MAX);
 		hp_unlock(&d->queue_lock);
 		hp_gone_push(&queued, (struct hp_range){ .end = UINTPTR_MAX,

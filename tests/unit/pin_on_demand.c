@@ -410,6 +410,24 @@ TEST(a_discard_hides_no_unmap)
 	close_empty(&device, d);
 }
 
+TEST(no_hint_outlives_the_word_that_all_may_be_gone)
+{
+	hugepin_domain *d = open_odp(OPTIMAL);
+	char *p = map(MIB);
+
+	keep_out_service(d);
+	EXPECT_EQ(hugepin_prefetch(d, p, MIB, 0), 0);
+	atomic_store(&d->all_gone, HP_ALL_GONE);
+	hp_attention_raise(d, HP_PENDING);
+	hp_domain_lock(d);
+	hp_gone_drain(d);
+	hp_domain_unlock(d);
+	EXPECT_EQ(d->prefetches_count, 0);
+	let_in_service(d);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
 TEST(what_a_miss_has_queued_is_not_registered_again)
 {
 	hugepin_domain *d = open_odp(OPTIMAL);
