@@ -190,7 +190,7 @@ struct hugepin_backend {
  *           other memory as LRU
  *  LRU      pinned memory stays registered until the budget needs the room (the pin-down cache of Tezuka et al. 1998)
  *  NONE     registered for each pin, deregistered at its unpin
- *  ODP      registered without pinning, where the device can (Li et al. 2016, native mode)
+ *  ODP      registered without pinning, where the device can; brought in as HUGEPIN_ODP_* says
  *  CF11     a helper thread deregisters between uses and registers again in time, by the periods of call sites (Li,
  *           Cameron et al. 2011)
  *  PREDICT  as CF11, but by the order of uses and with a price for misses; with a budget, memory that is used next is
@@ -323,7 +323,7 @@ const struct hugepin_backend *hugepin_mlock(void);
 	X(cost_error, n, "mean error of this estimate, in thousandths") \
 	X(crowded, c, "registrations that found as many others as the device, or pinned_regions_max, allows") \
 	X(brought_bytes, Bc, "on-demand memory that the device was made to bring in") \
-	X(prefetched_late, c, "announced transfers whose payload was next before the service thread came to them")
+	X(prefetched_late, c, "announced transfers whose next phase was told before the service thread came to them")
 
 struct hugepin_domain_stats {
 	uint64_t version; /* HUGEPIN_VERSION of the library that filled it */
