@@ -301,7 +301,7 @@ static void active(void)
 	MPI_Win_post(peer, 0, w);
 	TOLD("next window, Win_post");
 	MPI_Win_start(peer, 0, w);
-	TOLD("announced window, Win_start");
+	TOLD("Win_start"); /* opens the others' windows, not this one */
 	MPI_Put(out, N, D, other, 0, N, D, w);
 	TOLD("next out, Put");
 	MPI_Win_complete(w);
