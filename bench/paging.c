@@ -65,6 +65,8 @@ struct region {
 	struct hp_paging_habits habits;
 };
 
+enum step { PINS, UNPINS, BRINGS, BRINGS_AT_ONCE };
+
 struct run {
 	const struct trace *t;
 	enum scheme scheme;
@@ -76,7 +78,7 @@ struct run {
 
 	struct {
 		uint32_t region; /* 0: idle */
-		enum { PINS, UNPINS, BRINGS, BRINGS_AT_ONCE } what;
+		enum step what;
 		int64_t until_ns; /* end of its step, or the time when it was idle last */
 	} helper;
 
@@ -138,7 +140,7 @@ static void tell_ready(struct run *r, uint32_t region, int64_t now_ns, bool read
 		hp_plan_deregistered(r->plan, region, (uint64_t)now_ns);
 }
 
-static void start_step(struct run *r, uint32_t region, int what, int64_t now_ns, int64_t cost_ns)
+static void start_step(struct run *r, uint32_t region, enum step what, int64_t now_ns, int64_t cost_ns)
 {
 	r->region[region].busy = true;
 	r->helper.region = region;
