@@ -160,12 +160,14 @@ static uint32_t displaced_by(struct run *r, uint32_t region, int64_t now_ns)
 {
 	struct hp_paging_use by = use_of(r, region), pinned;
 	uint32_t v = hp_plan_victim(r->plan, (uint64_t)now_ns);
+	uint64_t idle_ns;
 
 	if (!v || r->region[v].how != PINNED || r->region[v].uses || r->region[v].busy ||
 	    r->t->bytes[region] > room_of(r) + r->t->bytes[v])
 		return 0;
 	pinned = use_of(r, v);
-	return hp_paging_displaces(&option.terms, &by, &option.terms, &pinned) ? v : 0;
+	idle_ns = (uint64_t)(now_ns - r->region[v].idle_ns);
+	return hp_paging_displaces(&option.terms, &by, &option.terms, &pinned, idle_ns) ? v : 0;
 }
 
 /* Pin a region that is on demand, if that takes least and there is room. Otherwise the helper may have begun to make

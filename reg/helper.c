@@ -603,15 +603,22 @@ static bool turn(hugepin_domain *d, struct tracked *p, bool on_demand)
 	return true;
 }
 
+/* How long a range has not been used. */
+static uint64_t idle_ns(const hugepin_domain *d, const struct tracked *p)
+{
+	uint64_t now_ns = now_of(d);
+
+	return now_ns - HP_MIN(p->ended_ns, now_ns);
+}
+
 /* The plan does not expect p for a while. */
 static void let_cool(hugepin_domain *d, struct tracked *p)
 {
 	struct hp_helper *h = d->helper;
 	struct expected e = expect(d, p);
-	uint64_t now_ns = now_of(d);
 
 	if (!is_on_demand(p)) {
-		hp_paging_wait(&e.use.habits, now_ns - HP_MIN(p->ended_ns, now_ns));
+		hp_paging_wait(&e.use.habits, idle_ns(d, p));
 		if (e.use.stays || hp_paging_is_hot(&e.terms, &e.use) || !turn(d, p, true)) {
 			hp_plan_failed(h->plan, id_of(h, p), now_of(d));
 			return;
@@ -667,7 +674,8 @@ static bool displace(hugepin_domain *d, struct tracked *p)
 
 	if (!v->region || v == p || is_on_demand(v) || p->end - p->start > room_of(d) + (v->end - v->start) ||
 	    hp_region_is_used(d, &hp_regions[v->region]) ||
-	    !hp_paging_displaces(&by.terms, &by.use, &pinned.terms, &pinned.use) || !turn(d, v, true))
+	    !hp_paging_displaces(&by.terms, &by.use, &pinned.terms, &pinned.use, idle_ns(d, v)) ||
+	    !turn(d, v, true))
 		return false;
 	HP_DSTAT(d, released, 1);
 	v->told = false;

@@ -11,6 +11,9 @@ static const double helper_part = 0.1;
 /* A buffer displaces another one if that pays back what the helper has to do for it within so many of its gaps. */
 static const double pays_back = 16;
 
+/* What is pinned cools down once it was not used for more than so many of its gaps: gaps differ. */
+enum { COLD = 2 };
+
 /* A registration is given back only in gaps longer than so many times what that takes (schedule.c has the same), and if
  * transfers then wait for no more than this part of the gap. */
 static const double gives_back = 2, waits = 0.005;
@@ -147,11 +150,14 @@ enum hp_paging_way hp_paging_choose(const struct hp_paging_terms *t, const struc
 }
 
 bool hp_paging_displaces(const struct hp_paging_terms *by_terms, const struct hp_paging_use *by,
-			 const struct hp_paging_terms *pinned_terms, const struct hp_paging_use *pinned)
+			 const struct hp_paging_terms *pinned_terms, const struct hp_paging_use *pinned,
+			 uint64_t idle_ns)
 {
-	double gain = saved_share(by_terms, by) - saved_share(pinned_terms, pinned);
-	double work_ns = turn_ns(by_terms, by->pages) + turn_ns(pinned_terms, pinned->pages);
+	struct hp_paging_use idle = *pinned;
+	double work_ns = turn_ns(by_terms, by->pages) + turn_ns(pinned_terms, pinned->pages), gain;
 
-	return hp_paging_saving(by_terms, by) > hp_paging_saving(pinned_terms, pinned) &&
+	hp_paging_wait(&idle.habits, idle_ns / COLD);
+	gain = saved_share(by_terms, by) - saved_share(pinned_terms, &idle);
+	return hp_paging_saving(by_terms, by) > hp_paging_saving(pinned_terms, &idle) &&
 	       gain * pays_back * (double)by->habits.gap_ns > helper_part * work_ns;
 }

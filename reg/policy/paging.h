@@ -77,8 +77,10 @@ double hp_paging_saving(const struct hp_paging_terms *, const struct hp_paging_u
 enum hp_paging_way { HP_PAGING_PIN, HP_PAGING_LEAVE, HP_PAGING_BRING };
 enum hp_paging_way hp_paging_choose(const struct hp_paging_terms *, const struct hp_paging_use *, uint64_t room);
 
-/* Whether `by`, which is not pinned, should have the room of `pinned`. Each has its terms: they may be of its size. */
+/* Whether `by`, which is not pinned, should have the room of `pinned`, which was not used for so long. Each has its terms:
+ * they may be of its size. */
 bool hp_paging_displaces(const struct hp_paging_terms *by_terms, const struct hp_paging_use *by,
-			 const struct hp_paging_terms *pinned_terms, const struct hp_paging_use *pinned);
+			 const struct hp_paging_terms *pinned_terms, const struct hp_paging_use *pinned,
+			 uint64_t idle_ns);
 
 #endif

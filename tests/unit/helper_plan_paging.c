@@ -252,6 +252,27 @@ TEST(within_a_budget_what_is_pinned_stays_until_a_better_one_needs_the_room)
 	close_empty(&device, d);
 }
 
+TEST(what_is_no_longer_used_gives_its_room_to_what_is)
+{
+	static const int uses[] = { 1, 100 };
+
+	for (int i = 0; i < 2; i++) {
+		hugepin_domain *d = open_hybrid(LEN);
+		struct hp_plan *p = plan_of(0);
+
+		use(d, buffer[0], uses[i], 100);
+		device.clock_ns += 1000 * MS;
+		use(d, buffer[1], 100, MS / 10);
+		EXPECT_EQ(stats_of(d).repinned, 0);
+		p->victim = 1;
+		step(d, HP_PLAN_REGISTER, 2);
+		EXPECT_EQ(stats_of(d).repinned, 1);
+		EXPECT_EQ(stats_of(d).released, 1);
+		EXPECT_EQ(pinned_bytes(), LEN);
+		close_empty(&device, d);
+	}
+}
+
 TEST(a_step_that_fails_changes_nothing)
 {
 	hugepin_domain *d = open_hybrid(0);

@@ -154,16 +154,22 @@ TEST(the_better_buffer_gets_the_room_if_that_pays_back)
 
 	hot.stays = cold.stays = true;
 	hot.habits.gap_ns = 5e6f;
-	EXPECT(hp_paging_displaces(&example, &hot, &example, &cold));
-	EXPECT(!hp_paging_displaces(&example, &cold, &example, &hot));
-	EXPECT(!hp_paging_displaces(&example, &hot, &example, &hot));
+	EXPECT(hp_paging_displaces(&example, &hot, &example, &cold, 0));
+	EXPECT(!hp_paging_displaces(&example, &cold, &example, &hot, 0));
+	EXPECT(!hp_paging_displaces(&example, &hot, &example, &hot, 0));
 	/* A little better does not pay for two turns: 16 gaps would save 16 * 58.6 us * 1 %. */
 	hot.habits.gap_ns = 9.9e6f;
-	EXPECT(!hp_paging_displaces(&example, &hot, &example, &cold));
+	EXPECT(!hp_paging_displaces(&example, &hot, &example, &cold, 0));
+	/* But it does if the other one has not been used for long: half of that is its gap. */
+	EXPECT(!hp_paging_displaces(&example, &hot, &example, &cold, 20000000));
+	EXPECT(hp_paging_displaces(&example, &hot, &example, &cold, 1000000000));
+	cold.habits = (struct hp_paging_habits){ 0 }; /* used once */
+	EXPECT(!hp_paging_displaces(&example, &hot, &example, &cold, 0));
+	EXPECT(hp_paging_displaces(&example, &hot, &example, &cold, 1000000000));
 	/* What is never out of memory needs no room. */
 	hot.habits.gap_ns = 5e6f;
 	hot.habits.gone = 0;
-	EXPECT(!hp_paging_displaces(&example, &hot, &example, &cold));
+	EXPECT(!hp_paging_displaces(&example, &hot, &example, &cold, 0));
 }
 
 TEST(habits_follow_the_last_uses)
