@@ -514,12 +514,14 @@ static bool give_registration_back(hugepin_domain *d, struct tracked *p, enum hp
 	struct hp_helper *h = d->helper;
 	uint64_t bytes = p->end - p->start, start_ns = now_of(d);
 	uint32_t id = id_of(h, p), backing = p->backing;
+	bool on_demand = is_on_demand(p);
 
 	if (!p->region || !hp_domain_may_register(d) || !hp_region_release(d, &hp_regions[p->region], why)) {
 		hp_plan_failed(h->plan, id, now_of(d));
 		return false;
 	}
-	hp_cost_learn(&h->cost, backing, bytes, HP_COST_DEREGISTER, now_of(d) - start_ns);
+	if (!on_demand)
+		hp_cost_learn(&h->cost, backing, bytes, HP_COST_DEREGISTER, now_of(d) - start_ns);
 	return true;
 }
 
@@ -798,11 +800,29 @@ static void tell_some(hugepin_domain *d)
 	}
 }
 
+/* Under hybrid the plan knows no more than what is ready, as all that is pinned. Evict what is neither ready nor in use:
+ * to register it again takes least. */
+static bool evict_cold(hugepin_domain *d, enum hp_evicted why)
+{
+	const struct hp_helper *h = d->helper;
+
+	for (struct hp_region *r = TAILQ_FIRST(&d->live), *next; r; r = next) {
+		const struct tracked *p = &h->tracked[h->tracked_of[r - hp_regions]];
+
+		next = TAILQ_NEXT(r, order);
+		if (r->on_demand && !p->told && !hp_region_is_used(d, r) && hp_region_release(d, r, why))
+			return true;
+	}
+	return false;
+}
+
 static bool evict_farthest(hugepin_domain *d, enum hp_evicted why)
 {
 	struct hp_helper *h = d->helper;
 
 	tell_some(d);
+	if (h->pages && why != HP_EVICTED_BUDGET && evict_cold(d, why))
+		return true;
 	for (int i = 0; i < VICTIMS_TRIED; i++) {
 		uint32_t id = hp_plan_victim(h->plan, now_of(d)), region = h->tracked[id].region;
 

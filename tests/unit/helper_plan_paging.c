@@ -32,6 +32,14 @@ static size_t pinned_bytes(void)
 	return bytes;
 }
 
+static bool is_registered(const char *p)
+{
+	for (unsigned key = 1; key < DEVICE_REGS; key++)
+		if (device.reg[key].live && device.reg[key].addr == (uintptr_t)p)
+			return true;
+	return false;
+}
+
 /* The memory is paged out, as far as mincore can tell. */
 static void page_out(char *p)
 {
@@ -271,6 +279,39 @@ TEST(what_is_no_longer_used_gives_its_room_to_what_is)
 		EXPECT_EQ(pinned_bytes(), LEN);
 		close_empty(&device, d);
 	}
+}
+
+TEST(where_regions_are_few_what_is_on_demand_and_cold_goes_first)
+{
+	struct hugepin_attr attr = { .size = sizeof attr,
+				     .policy = HUGEPIN_POLICY_HYBRID,
+				     .watch = HUGEPIN_WATCH_PROGRAM,
+				     .pinned_bytes_max = LEN,
+				     .pinned_regions_max = 3 };
+	hugepin_domain *d = NULL;
+	struct hugepin_pin pin;
+
+	device_reset(&device);
+	device.clock_ns = BEGINS;
+	device.limits.flags = HUGEPIN_LIMIT_ODP;
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
+	for (int i = 0; i < 3; i++)
+		use(d, buffer[i], 3, 100);
+	step(d, HP_PLAN_REGISTER, 2); /* it is brought in */
+	plan_of(0)->victim = 1; /* the plan knows only what is ready */
+	for (int i = 3; i < 5; i++) {
+		use(d, buffer[i], 1, 100);
+		EXPECT_EQ(pinned_bytes(), LEN);
+		EXPECT_EQ(device.regs, 3);
+		EXPECT(is_registered(buffer[1]));
+		EXPECT(!is_registered(buffer[i - 1]));
+	}
+	/* where all others are ready or in use, the plan chooses */
+	pin = pinned(d, buffer[4]);
+	use(d, buffer[5], 1, 100);
+	EXPECT_EQ(pinned_bytes(), 0);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	close_empty(&device, d);
 }
 
 TEST(a_step_that_fails_changes_nothing)
