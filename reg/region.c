@@ -900,7 +900,8 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	struct hp_region *r;
 	int err;
 
-	if (evict && hp_is_exact(d, access) && kind != HP_REGION_UNCACHED)
+	/* hybrid evicts nothing to pin, but the table is for all domains */
+	if ((evict || d->policy == HUGEPIN_POLICY_HYBRID) && hp_is_exact(d, access) && kind != HP_REGION_UNCACHED)
 		limit_exact(d);
 	evict &= d->bytes_max != UINT64_MAX;
 	if (hp_is_pinning(access) && len > d->bytes_max)

@@ -291,11 +291,11 @@ static int count_dereg(void *ctx, struct hugepin_reg *reg)
 }
 
 /* The ranges of 2 MiB are 131,000, half as many as the table of all domains has places. */
-TEST(registrations_for_peers_that_nobody_uses_do_not_fill_the_table)
+static void fill_table(uint32_t policy)
 {
 	const struct hugepin_backend backend = { .size = sizeof backend, .name = "counts", .reg = count_reg,
 						 .dereg = count_dereg, .limits = device_limits };
-	const struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU,
+	const struct hugepin_attr attr = { .size = sizeof attr, .policy = policy,
 					   .pinned_bytes_max = UINT64_MAX };
 	hugepin_domain *d;
 	struct hugepin_pin pin, held;
@@ -303,6 +303,8 @@ TEST(registrations_for_peers_that_nobody_uses_do_not_fill_the_table)
 	long most = 0;
 
 	device_reset(&device);
+	device.limits.flags = HUGEPIN_LIMIT_ODP;
+	counted = 0;
 	EXPECT_EQ(hugepin_domain_open(&backend, &device, &attr, &d), 0);
 	EXPECT_EQ(hugepin_pin(d, p, PAGE, PEER, &held), 0);
 	EXPECT_EQ(hugepin_pin(d, p, PAGE, HUGEPIN_READ, &pin), 0);
@@ -322,6 +324,12 @@ TEST(registrations_for_peers_that_nobody_uses_do_not_fill_the_table)
 	EXPECT_EQ(hugepin_unpin(d, &held), 0);
 	EXPECT_EQ(hugepin_domain_close(d), 0);
 	munmap(p, 2 * MIB);
+}
+
+TEST(registrations_for_peers_that_nobody_uses_do_not_fill_the_table)
+{
+	fill_table(HUGEPIN_POLICY_LRU);
+	fill_table(HUGEPIN_POLICY_HYBRID);
 }
 
 TEST(memory_that_a_peer_has_a_key_of_stays)
