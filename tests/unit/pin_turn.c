@@ -81,6 +81,51 @@ TEST(pins_that_are_out_keep_what_they_have_and_the_next_get_the_new_one)
 	close_empty(&device, d);
 }
 
+static struct hugepin_expiry news[4];
+static int told;
+
+static void note_expiry(void *unused, const struct hugepin_expiry *e)
+{
+	(void)unused;
+	EXPECT(device.reg[e->rkey & 0x7fffffff].live); /* the key works still */
+	if (told < 4)
+		news[told++] = *e;
+}
+
+/* The key of a peer stays while its pin is out, and its end is told. */
+TEST(a_peer_keeps_its_key_until_its_pin_is_given_back)
+{
+	const unsigned access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_WRITE;
+	char *p = map(MIB);
+	struct hugepin_pin pin, other;
+	struct hp_region *r, *next;
+	hugepin_domain *d;
+	uint32_t rkey;
+
+	device_reset(&device);
+	device.limits.flags = HUGEPIN_LIMIT_ODP;
+	told = 0;
+	d = open_with((struct hugepin_attr){
+		.policy = HUGEPIN_POLICY_LRU, .reach = HUGEPIN_REACH_EXACT, .expire = note_expiry });
+	EXPECT_EQ(hugepin_pin(d, p, MIB, access, &pin), 0);
+	rkey = pin.rkey;
+	hp_domain_lock(d);
+	r = hp_cover_find(d, (uintptr_t)p, MIB, access);
+	if (EXPECT(r))
+		EXPECT_EQ(hp_cover_turn(d, r, true, false, &next), 0);
+	hp_domain_unlock(d);
+	EXPECT(told == 1 && news[0].rkey == rkey && news[0].pinned);
+	EXPECT_EQ(hugepin_pin(d, p, MIB, access, &other), 0);
+	EXPECT(other.rkey != rkey);
+	EXPECT(device_covers(&device, &pin, access) && device_covers(&device, &other, access));
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	EXPECT(told == 2 && news[1].rkey == rkey && !news[1].pinned);
+	EXPECT_EQ(device.regs, 1);
+	EXPECT_EQ(hugepin_unpin(d, &other), 0);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
 static bool is_present(char *p)
 {
 	unsigned char present = 0;
