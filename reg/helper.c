@@ -66,6 +66,7 @@ struct tracked {
 	bool known, told;
 	uint32_t next; /* the next free one */
 	/* Under hybrid: */
+	bool refused; /* it cannot be pinned, for a reason that lasts */
 	struct hp_paging_habits habits;
 	uint64_t ended_ns; /* the end of its last use, or 0 */
 	uint64_t begun_ns; /* when the helper began to make it ready for the next use; 0: it has not */
@@ -575,6 +576,12 @@ static struct expected expect(const hugepin_domain *d, const struct tracked *p)
 	};
 }
 
+/* Whether a refusal says more than that there is no room or no memory now, or that a discard is under way. */
+static bool lasts(int err)
+{
+	return err != -ENOBUFS && err != -ENOMEM && err != -EFAULT && err != -EBUSY;
+}
+
 /* Register the region of p in the other way, if it is not in use. False: it is as it was. */
 static bool turn(hugepin_domain *d, struct tracked *p, bool on_demand)
 {
@@ -591,8 +598,10 @@ static bool turn(hugepin_domain *d, struct tracked *p, bool on_demand)
 	err = hp_cover_turn(d, r, on_demand, false, &other);
 	p->region = (uint32_t)((err ? r : other) - hp_regions);
 	h->tracked_of[p->region] = id_of(h, p);
-	if (err)
+	if (err) {
+		p->refused = !on_demand && lasts(err);
 		return false;
+	}
 	hp_cost_learn(&h->cost, p->backing, bytes, on_demand ? HP_COST_ON_DEMAND : HP_COST_REGISTER,
 		      d->stats.registered_ns - registered_ns);
 	if (!on_demand)
@@ -690,7 +699,7 @@ static bool pin_if_best(hugepin_domain *d, struct tracked *p)
 {
 	struct expected e = expect(d, p);
 
-	if (hp_paging_choose(&e.terms, &e.use, UINT64_MAX) != HP_PAGING_PIN ||
+	if (p->refused || hp_paging_choose(&e.terms, &e.use, UINT64_MAX) != HP_PAGING_PIN ||
 	    (p->end - p->start > room_of(d) && !displace(d, p)) || !turn(d, p, false))
 		return false;
 	HP_DSTAT(d, repinned, 1);

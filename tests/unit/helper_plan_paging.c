@@ -314,6 +314,29 @@ TEST(where_regions_are_few_what_is_on_demand_and_cold_goes_first)
 	close_empty(&device, d);
 }
 
+TEST(what_was_refused_to_be_pinned_displaces_nothing_again)
+{
+	hugepin_domain *d = open_hybrid(LEN);
+	struct hp_plan *p = plan_of(0);
+	long calls;
+
+	use(d, buffer[0], 10, 10 * MS);
+	use(d, buffer[1], 100, 100);
+	EXPECT_EQ(pinned_bytes(), LEN);
+	p->victim = 1;
+	device.nth = 2; /* buffer[0] goes on demand, buffer[1] is refused */
+	device.with = -EIO;
+	step(d, HP_PLAN_REGISTER, 2);
+	EXPECT_EQ(stats_of(d).released, 1);
+	EXPECT_EQ(pinned_bytes(), 0);
+	calls = device.calls;
+	use(d, buffer[1], 2, 100);
+	step(d, HP_PLAN_REGISTER, 2);
+	EXPECT_EQ(device.calls, calls);
+	EXPECT_EQ(pinned_bytes(), 0);
+	close_empty(&device, d);
+}
+
 TEST(a_step_that_fails_changes_nothing)
 {
 	hugepin_domain *d = open_hybrid(0);
