@@ -171,8 +171,10 @@ struct hugepin_reg {
  *  now_ns    may be NULL: CLOCK_MONOTONIC. The domain's clock, for tests and simulations. With such a clock the helper
  *            has no timer: it acts at the next pin or unpin.
  *  close     may be NULL. The domain is closed, or could not be opened: free ctx.
- *  paging    may be NULL. hugepin_domain_paging: 0 and *ret_, or -errno; -EOPNOTSUPP: the device counts nothing. */
+ *  paging    may be NULL. hugepin_domain_paging: 0 and *ret_, or -errno; -EOPNOTSUPP: the device counts nothing.
+ *  terms     may be NULL. Policy hybrid, when the domain is opened: 0 and *ret_, or -errno: nothing was measured. */
 struct hugepin_paging;
+struct hugepin_terms;
 struct hugepin_backend {
 	size_t size; /* sizeof(struct hugepin_backend) */
 	const char *name;
@@ -183,7 +185,18 @@ struct hugepin_backend {
 	uint64_t (*now_ns)(void *ctx);
 	void (*close)(void *ctx);
 	int (*paging)(void *ctx, struct hugepin_paging *ret_);
+	int (*terms)(void *ctx, struct hugepin_terms *ret_);
 };
+
+/* What operations of a device take, as measured, in nanoseconds: each once, and more for each base page of 4 KiB. 0: it
+ * was not measured. */
+struct hugepin_terms {
+	float reg, reg_page, dereg, dereg_page; /* of memory that is pinned */
+	float demand, demand_page; /* registering on demand */
+	float bring, bring_page; /* prefetch of pages that are not in memory */
+	float fault_send, fault_receive; /* of one page that is not in memory, at the sender or at the receiver */
+};
+typedef struct hugepin_terms hugepin_terms_t;
 
 /* When memory is registered, and for how long. DEFAULT is HUGEPIN_POLICY, or arena.
  *  ARENA    the heap's extents as wholes, at the first pin into one or earlier (Gerofi et al. 2016, pre-registration);

@@ -997,6 +997,24 @@ static const struct hp_helper_hooks helper_hooks = {
 	.evict = evict_farthest,
 };
 
+/* Under hybrid, begin with the terms of the device if they were measured. */
+static void begin_with_terms(hugepin_domain *d, struct hp_helper *h)
+{
+	struct hugepin_terms t = { 0 };
+
+	memcpy(h->fault_ns, hp_paging_defaults.fault_ns, sizeof h->fault_ns);
+	if (!h->pages || !d->backend.terms || d->backend.terms(d->ctx, &t))
+		return;
+	hp_cost_begin(&h->cost, HP_COST_REGISTER, (double)t.reg, (double)t.reg_page);
+	hp_cost_begin(&h->cost, HP_COST_DEREGISTER, (double)t.dereg, (double)t.dereg_page);
+	hp_cost_begin(&h->cost, HP_COST_ON_DEMAND, (double)t.demand, (double)t.demand_page);
+	hp_cost_begin(&h->cost, HP_COST_BRING_IN, (double)t.bring, (double)t.bring_page);
+	if (t.fault_send > 0)
+		h->fault_ns[HP_PAGING_SENDS] = (double)t.fault_send;
+	if (t.fault_receive > 0)
+		h->fault_ns[HP_PAGING_RECEIVES] = (double)t.fault_receive;
+}
+
 int hp_helper_open(hugepin_domain *d)
 {
 	const bool pages = d->policy == HUGEPIN_POLICY_HYBRID;
@@ -1021,7 +1039,7 @@ int hp_helper_open(hugepin_domain *d)
 	config.arg = h;
 	h->saves = config.mode == HP_PLAN_SAVE;
 	h->pages = pages;
-	memcpy(h->fault_ns, hp_paging_defaults.fault_ns, sizeof h->fault_ns);
+	begin_with_terms(d, h);
 	h->tracked_of = hp_meta_map(HP_REGIONS_MAX * sizeof *h->tracked_of);
 	h->tracked = hp_meta_reserve(TRACKED_MAX * sizeof *h->tracked);
 	/* The first step gets memory now, since number 0 stands for none and is read. */

@@ -6,7 +6,7 @@
  * same, which gives no slope. So the slope is drawn towards that of the first guess, scaled to the observed times.
  *
  * For a class without observations, the first guess is scaled like its neighbours. If there are none, it is scaled like
- * the first other kind of operation that was observed.
+ * the first other kind of operation that was observed, unless the guess is of this device.
  */
 #include "reg/policy/cost.h"
 
@@ -14,8 +14,8 @@
 
 enum { CLASS_SHIFT = 12, MEMORY = 32, ERROR_MEMORY = 256 };
 
-/* The first guess: UCX's default for registering. Bringing in, too, gets the pages and maps them. The other kinds are 0.4
- * of it. */
+/* The first guess where the device was not measured, and for pages that are not base pages: UCX's default for
+ * registering. Bringing in, too, gets the pages and maps them. The other kinds are 0.4 of it. */
 static const double guess_fixed_ns = 16000, guess_byte_ns = 0.06;
 static const double guess_part[HP_COST_KINDS] = {
 	[HP_COST_REGISTER] = 1, [HP_COST_DEREGISTER] = 0.4, [HP_COST_ON_DEMAND] = 0.4, [HP_COST_BRING_IN] = 1
@@ -47,23 +47,34 @@ static double unit(unsigned class)
 	return (double)(UINT64_C(1) << (CLASS_SHIFT + 2 * class));
 }
 
-static double guess(double bytes, enum hp_cost_kind kind)
+static bool was_measured(const struct hp_cost *c, unsigned backing, enum hp_cost_kind kind)
 {
+	return backing == HP_COST_BASE && c->first[kind].fixed_ns + c->first[kind].byte_ns > 0;
+}
+
+static double guess(const struct hp_cost *c, unsigned backing, double bytes, enum hp_cost_kind kind)
+{
+	if (was_measured(c, backing, kind))
+		return c->first[kind].fixed_ns + c->first[kind].byte_ns * bytes;
 	return (guess_fixed_ns + guess_byte_ns * bytes) * guess_part[kind];
 }
 
 /* The ratio of the class's mean to the guess. */
-static double scale_of(const struct hp_cost_class *c, unsigned class, enum hp_cost_kind kind)
+static double scale_of(const struct hp_cost *c, unsigned backing, unsigned class, enum hp_cost_kind kind)
 {
-	return c->y / guess(c->x * unit(class), kind);
+	const struct hp_cost_class *own = &c->classes[backing][kind][class];
+
+	return own->y / HP_MAX(guess(c, backing, own->x * unit(class), kind), 1);
 }
 
 /* The slope, in ns for each unit of the class. */
-static double slope_of(const struct hp_cost_class *c, unsigned class, enum hp_cost_kind kind)
+static double slope_of(const struct hp_cost *c, unsigned backing, unsigned class, enum hp_cost_kind kind)
 {
-	double guessed = scale_of(c, class, kind) * (guess(unit(class), kind) - guess(0, kind));
-	double weight = guess_weight * c->x * c->x;
-	double slope = weight > 0 ? (c->xy + weight * guessed) / (c->xx + weight) : guessed;
+	const struct hp_cost_class *own = &c->classes[backing][kind][class];
+	double guessed = scale_of(c, backing, class, kind) *
+			 (guess(c, backing, unit(class), kind) - guess(c, backing, 0, kind));
+	double weight = guess_weight * own->x * own->x;
+	double slope = weight > 0 ? (own->xy + weight * guessed) / (own->xx + weight) : guessed;
 
 	return HP_MAX(slope, 0);
 }
@@ -87,9 +98,9 @@ static bool scale_by_neighbours(const struct hp_cost *c, unsigned backing, unsig
 		below = above;
 	if (!classes[above].count)
 		above = below;
-	scale = scale_of(&classes[below], below, kind);
+	scale = scale_of(c, backing, below, kind);
 	if (above != below)
-		scale += (scale_of(&classes[above], above, kind) - scale) * (class - below) / (above - below);
+		scale += (scale_of(c, backing, above, kind) - scale) * (class - below) / (above - below);
 	*ret = scale;
 	return true;
 }
@@ -100,7 +111,7 @@ static double scale_of_unseen(const struct hp_cost *c, unsigned backing, unsigne
 
 	if (scale_by_neighbours(c, backing, class, kind, &scale))
 		return scale;
-	for (unsigned other = 0; other < HP_COST_KINDS; other++)
+	for (unsigned other = 0; other < HP_COST_KINDS && !was_measured(c, backing, kind); other++)
 		if (scale_by_neighbours(c, backing, class, (enum hp_cost_kind)other, &scale))
 			return scale;
 	return 1;
@@ -113,13 +124,18 @@ static double predict(const struct hp_cost *c, unsigned backing, uint64_t bytes,
 	double scale, ns;
 
 	if (own->count) {
-		ns = own->y + slope_of(own, class, kind) * ((double)bytes / unit(class) - own->x);
+		ns = own->y + slope_of(c, backing, class, kind) * ((double)bytes / unit(class) - own->x);
 		ns = HP_MAX(ns, own->y * least);
 	} else {
 		scale = scale_of_unseen(c, backing, class, kind);
-		ns = guess((double)bytes, kind) * scale;
+		ns = guess(c, backing, (double)bytes, kind) * scale;
 	}
 	return HP_MAX(1, HP_MIN(ns, ns_max));
+}
+
+void hp_cost_begin(struct hp_cost *c, enum hp_cost_kind kind, double fixed_ns, double page_ns)
+{
+	c->first[kind] = (struct hp_cost_guess){ HP_MAX(fixed_ns, 0), HP_MAX(page_ns, 0) / (double)HP_CHUNK };
 }
 
 void hp_cost_learn(struct hp_cost *c, unsigned backing, uint64_t bytes, enum hp_cost_kind kind, uint64_t ns)
@@ -165,7 +181,7 @@ bool hp_cost_fit(const struct hp_cost *c, unsigned backing, unsigned class, enum
 
 	if (!own->count)
 		return false;
-	slope = slope_of(own, class, kind);
+	slope = slope_of(c, backing, class, kind);
 	*ret = (struct hp_cost_fit){
 		.count = own->count,
 		.page_ns = slope / unit(class) * (double)(backing == HP_COST_BASE ? HP_CHUNK : HP_PAGE),

@@ -21,6 +21,9 @@ enum hp_cost_kind { HP_COST_DEREGISTER, HP_COST_REGISTER, HP_COST_ON_DEMAND, HP_
 enum { HP_COST_CLASSES = 16 };
 
 struct hp_cost {
+	struct hp_cost_guess {
+		double fixed_ns, byte_ns;
+	} first[HP_COST_KINDS]; /* the first guess for base pages; zeros: the one for all pages */
 	struct hp_cost_class {
 		uint64_t count;
 		double x, y; /* means: size in units of the class, ns */
@@ -30,6 +33,10 @@ struct hp_cost {
 	uint64_t count;
 	double error; /* mean relative error */
 };
+
+/* The device was measured: before anything is learnt, this is the guess for such operations on base pages. A guess of
+ * zeros, or less, is none. */
+void hp_cost_begin(struct hp_cost *, enum hp_cost_kind kind, double fixed_ns, double page_ns);
 
 /* Learn that an operation on so many bytes took `ns`. */
 void hp_cost_learn(struct hp_cost *, unsigned backing, uint64_t bytes, enum hp_cost_kind kind, uint64_t ns);

@@ -82,6 +82,29 @@ TEST(kinds_are_learnt_apart_and_one_unseen_is_scaled_like_another)
 	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, MIB, HP_COST_REGISTER), 10 * (16000 + 62914), 1);
 }
 
+TEST(a_device_that_was_measured_begins_with_that_on_base_pages)
+{
+	struct hp_cost c = { 0 };
+
+	hp_cost_begin(&c, HP_COST_BRING_IN, 32000, 17000);
+	hp_cost_begin(&c, HP_COST_DEREGISTER, 0, 0); /* not measured */
+	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, MIB, HP_COST_BRING_IN), 32000 + 256 * 17000, 1);
+	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_HUGETLB, MIB, HP_COST_BRING_IN), 16000 + 62914, 1);
+	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, MIB, HP_COST_DEREGISTER), 6400 + 25166, 1);
+	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, MIB, HP_COST_REGISTER), 16000 + 62914, 1);
+	/* another kind does not scale it, but what is learnt of the same */
+	for (int i = 0; i < 100; i++)
+		hp_cost_learn(&c, HP_COST_BASE, MIB, HP_COST_REGISTER, 2 * (16000 + 62914));
+	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, MIB, HP_COST_BRING_IN), 32000 + 256 * 17000, 1);
+	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, MIB, HP_COST_DEREGISTER), 2 * (6400 + 25166), 1);
+	for (int i = 0; i < 100; i++)
+		hp_cost_learn(&c, HP_COST_BASE, 16 * MIB, HP_COST_BRING_IN, 2 * (32000 + 4096 * 17000));
+	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, MIB, HP_COST_BRING_IN), 2 * (32000 + 256 * 17000), 1);
+	for (int i = 0; i < 100; i++)
+		hp_cost_learn(&c, HP_COST_BASE, MIB, HP_COST_BRING_IN, 256 * 1000);
+	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, MIB, HP_COST_BRING_IN), 256 * 1000, 1);
+}
+
 TEST(a_line_is_learnt)
 {
 	struct hp_cost c = {0};

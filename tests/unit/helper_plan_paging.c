@@ -22,6 +22,35 @@ static hugepin_domain *open_hybrid(uint64_t bytes_max)
 	return d;
 }
 
+/* A device that was measured. Faults cost next to nothing there. */
+static const struct hugepin_terms measured = { .reg = 3000, .reg_page = 200, .dereg = 2000, .demand = 5000,
+					       .bring = 100000, .bring_page = 1000, .fault_send = 1,
+					       .fault_receive = 1 };
+static int terms_error;
+
+static int device_terms(void *ctx, struct hugepin_terms *ret_)
+{
+	EXPECT(ctx == &device);
+	*ret_ = measured;
+	return terms_error;
+}
+
+static hugepin_domain *open_measured(void)
+{
+	struct hugepin_backend b = device_backend;
+	struct hugepin_attr attr = { .size = sizeof attr,
+				     .policy = HUGEPIN_POLICY_HYBRID,
+				     .watch = HUGEPIN_WATCH_PROGRAM };
+	hugepin_domain *d = NULL;
+
+	b.terms = device_terms;
+	device_reset(&device);
+	device.clock_ns = BEGINS;
+	device.limits.flags = HUGEPIN_LIMIT_ODP;
+	EXPECT_EQ(hugepin_domain_open(&b, &device, &attr, &d), 0);
+	return d;
+}
+
 static size_t pinned_bytes(void)
 {
 	size_t bytes = 0;
@@ -139,6 +168,35 @@ TEST(cold_memory_goes_on_demand_and_is_brought_in_when_it_comes_back)
 	EXPECT_EQ(p->log[p->seen + 2].what, END);
 	EXPECT_EQ(p->told, p->seen + 3);
 	EXPECT_EQ(stats_of(d).misses, 1);
+	close_empty(&device, d);
+}
+
+/* Of a range that went on demand. */
+static unsigned brought_in_before_its_next_use(hugepin_domain *d)
+{
+	use(d, buffer[0], 3, 10 * MS);
+	step(d, HP_PLAN_DEREGISTER, 1);
+	EXPECT_EQ(pinned_bytes(), 0);
+	device.prefetches = 0;
+	step(d, HP_PLAN_REGISTER, 1);
+	return device.prefetches;
+}
+
+TEST(what_was_measured_of_the_device_is_where_the_model_begins)
+{
+	hugepin_domain *d = open_measured();
+	const struct hp_plan *p = plan_of(0);
+
+	EXPECT_EQ(p->config.cost_ns(p->config.arg, 0, 4096, true), 3000 + 200);
+	EXPECT_EQ(p->config.cost_ns(p->config.arg, 0, 4096, false), 2000 + 5000);
+	EXPECT_EQ(brought_in_before_its_next_use(d), 0); /* it is left to faults */
+	EXPECT_EQ(pinned_bytes(), 0);
+	close_empty(&device, d);
+	terms_error = -ENOENT;
+	d = open_measured();
+	EXPECT_EQ(plan_of(0)->config.cost_ns(plan_of(0)->config.arg, 0, 4096, true), 16000 + 245);
+	EXPECT_EQ(brought_in_before_its_next_use(d), 1);
+	terms_error = 0;
 	close_empty(&device, d);
 }
 
