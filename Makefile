@@ -73,7 +73,7 @@ VERSION := $(shell awk '/^.define HUGEPIN_VERSION_M/ { v = v "." $$3 } END { pri
 SO := $(firstword $(subst ., ,$(VERSION)))
 
 # What needs libibverbs. Of ours that needs the public API, and the clock.
-VERBS_BACKEND := $(addprefix reg/backend/,dump.c paging.c verbs.c)
+VERBS_BACKEND := $(addprefix reg/backend/,dump.c kept.c paging.c terms.c verbs.c)
 LIB_SRC := $(filter-out $(VERBS_BACKEND),$(sort $(wildcard base/*.c alloc/*.c reg/*.c reg/*/*.c lend/*.c sge/map.c sge/frame.c)))
 LIB_LIBS := -luring
 VERBS_LIBS := -libverbs -lmnl
@@ -87,7 +87,7 @@ LIVE_SRC := $(wildcard tests/live/*.c tests/guest/*.c tests/soak/*.c)
 EXAMPLE_SRC := $(filter-out $(if $(MPICC),,examples/mpi_%),$(wildcard examples/*.c))
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
 VERBS_OBJ := $(VERBS_SRC:%.c=$(BUILD)/%.o)
-CMD_OBJ := $(CMD_SRC:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/base/,advice.o base.o config.o proc.o) $(BUILD)/sge/model.o
+CMD_OBJ := $(CMD_SRC:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/base/,advice.o base.o config.o proc.o) $(addprefix $(BUILD)/,reg/backend/kept.o reg/backend/terms.o sge/model.o)
 UNIT := $(UNIT_SRC:%.c=$(BUILD)/%)
 LIVE := $(LIVE_SRC:%.c=$(BUILD)/%)
 EXAMPLES := $(EXAMPLE_SRC:%.c=$(BUILD)/%)

@@ -20,6 +20,7 @@
 #include "cmd/facts.h"
 #include "cmd/run.h"
 #include "cmd/usage.h"
+#include "reg/backend/terms.h"
 #include "sge/model.h"
 
 #define INLINE_MOST 512 /* bytes: no known device takes more */
@@ -64,7 +65,7 @@ static json_t *costs_json(const struct hugepin_sg_model *m)
 	return costs;
 }
 
-static void tell_model(const struct hugepin_sg_model *m, const struct hp_sg_place *place)
+static void tell_model(const struct hugepin_sg_model *m, const struct hp_place *place)
 {
 	static const unsigned pieces[] = { 1, 2, 4, 8, 16, 30 }, sizes[] = { 8, 32, 64, 128, 256, 512, 1024, 4096 };
 	json_t *refused = json_array(), *cheapest_modes = json_array();
@@ -112,38 +113,82 @@ static void tell_model(const struct hugepin_sg_model *m, const struct hp_sg_plac
 	hp_facts_advise(why, "hugepin calibrate");
 }
 
-static bool is_model(const char *name)
+static int show_model(const char *path)
 {
-	return !strncmp(name, "sg-", 3) && !strchr(name + 3, '/');
+	struct hugepin_sg_model m;
+	struct hp_place place;
+	const int err = hp_sg_model_load(path, &m, &place);
+
+	if (!err)
+		tell_model(&m, &place);
+	return err;
 }
 
-void hp_models_facts(void)
+/* An operation's time. */
+static void tell_line(const char *name, float fixed_ns, float page_ns)
 {
-	char path[HP_SG_PATH_MAX];
-	struct hugepin_sg_model m;
-	struct hp_sg_place place;
-	int shown = 0;
-	DIR *d = hp_sg_model_dir(path) ? NULL : opendir(path);
-	const size_t len = d ? strlen(path) : 0;
+	hp_facts_text("%s %.4g us + %.4g us/page", name, (double)fixed_ns / 1000, (double)page_ns / 1000);
+}
 
-	hp_facts_section("packing", "Packing: what is cheapest for small pieces in the cache / not in it (c copy, g "
-				    "gather, i inline where it fits)");
-	hp_facts_list("models");
-	hp_facts_list("unreadable");
+static int show_terms(const char *path)
+{
+	struct hugepin_terms t;
+	struct hp_place place;
+	const int err = hp_terms_load(path, &t, &place);
+	json_t *costs;
+
+	if (err)
+		return err;
+	costs = json_object();
+#define TERM(name) json_object_set_new(costs, #name, json_real((double)t.name));
+	HP_TERMS_LIST(TERM)
+	hp_facts_value("terms", json_pack("{s:o, s:o, s:o, s:o}", "device", hp_facts_string(place.device), "firmware",
+					  hp_facts_string(place.firmware), "cpu", hp_facts_string(place.cpu), "cost_ns",
+					  costs));
+	hp_facts_text("  %s, firmware %s, %s\n", place.device, place.firmware, place.cpu);
+	tell_line("    registering", t.reg, t.reg_page);
+	tell_line(", deregistering", t.dereg, t.dereg_page);
+	tell_line("\n    on demand: registering", t.demand, t.demand_page);
+	tell_line(", bringing in", t.bring, t.bring_page);
+	hp_facts_text("\n    a fault: %.4g us/page sent, %.4g us/page received\n", (double)t.fault_send / 1000,
+		      (double)t.fault_receive / 1000);
+	return 0;
+}
+
+/* Show the files whose names begin with this kind. */
+static void show_kept(const char *kind, int (*show)(const char *path), const char *which)
+{
+	char path[HP_KEPT_PATH_MAX];
+	int shown = 0;
+	DIR *d = hp_kept_dir(path) ? NULL : opendir(path);
+	const size_t len = d ? strlen(path) : 0, kind_len = strlen(kind);
+
 	for (const struct dirent *e; d && (e = readdir(d));) {
-		if (!is_model(e->d_name) || len + strlen(e->d_name) + 2 > sizeof path)
+		if (strncmp(e->d_name, kind, kind_len) || e->d_name[kind_len] != '-' || strchr(e->d_name, '/') ||
+		    len + strlen(e->d_name) + 2 > sizeof path)
 			continue;
 		sprintf(path + len, "/%s", e->d_name);
-		if (hp_sg_model_load(path, &m, &place))
+		if (show(path))
 			hp_facts_add("unreadable", hp_facts_string(path), e->d_name, "cannot be read, and is not used");
-		else
-			tell_model(&m, &place);
 		shown++;
 	}
 	if (d)
 		closedir(d);
 	if (!shown)
-		hp_facts_text("  %-21s %s\n", "measured", "nothing yet; with a verbs device: hugepin calibrate");
+		hp_facts_text("  %-21s nothing yet; with a %s: hugepin calibrate\n", "measured", which);
+}
+
+void hp_models_facts(void)
+{
+	hp_facts_section("packing", "Packing: what is cheapest for small pieces in the cache / not in it (c copy, g "
+				    "gather, i inline where it fits)");
+	hp_facts_list("models");
+	hp_facts_list("unreadable");
+	show_kept(HP_SG_KEPT, show_model, "verbs device");
+	hp_facts_section("paging", "Paging: what memory takes that is registered on demand");
+	hp_facts_list("terms");
+	hp_facts_list("unreadable");
+	show_kept(HP_TERMS_KEPT, show_terms, "device that registers on demand");
 }
 
 /* ------------------------------------------------------------------ measured */

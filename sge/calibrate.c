@@ -1,18 +1,20 @@
 /*
  * The cost model of a device, or of this CPU. It is measured once (measure_cpu.c, measure_device.c), and then
- * remembered. The process remembers the CPU's model; a file keeps a device's model (model.h).
+ * remembered. The process remembers the CPU's model; a file keeps a device's model (model.h). Another one keeps what the
+ * device takes for registering on demand (reg/backend/terms.h).
  *
  * Threads: any. A thread holds `lock` while it measures. Other threads wait for it, and then find the result.
  */
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "sge/error.h"
+#include "reg/backend/terms.h"
+#include "reg/backend/verbs.h"
 #include "sge/measure_cpu.h"
 #include "sge/measure_device.h"
+#include "sge/measure_paging.h"
 #include "sge/model.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects `cpu`, and is held while a thread measures */
@@ -46,46 +48,34 @@ static int known_cpu(bool anew, struct hugepin_sg_model *ret_)
 	return err;
 }
 
-/* Each name is a line of the file, so line breaks are replaced. */
-static void put_name(char *to, size_t size, const char *format, const char *text, unsigned a, unsigned b)
+/* What a device that registers on demand takes for that is measured along, and kept. It is no part of the model, so a
+ * failure leaves nothing but the lack of it. */
+static void measure_terms(struct ibv_pd *pd, const struct hp_place *place)
 {
-	snprintf(to, size, format, text, a, b);
-	for (; *to; to++)
-		if ((unsigned char)*to < ' ')
-			*to = '_';
-}
+	struct hugepin_terms t;
 
-static int find_place(struct ibv_pd *pd, struct hp_sg_place *ret_)
-{
-	struct ibv_device_attr a;
-	const int err = hp_verbs_errno(ibv_query_device(pd->context, &a));
-
-	if (err)
-		return err;
-	put_name(ret_->device, sizeof ret_->device, "%.32s %x:%x", ibv_get_device_name(pd->context->device),
-		 a.vendor_id, a.vendor_part_id);
-	put_name(ret_->firmware, sizeof ret_->firmware, "%s", a.fw_ver, 0, 0);
-	hp_sg_cpu_name(ret_->cpu, sizeof ret_->cpu);
-	return 0;
+	if (hp_verbs_odp(pd->context) && !hp_measure_paging(pd, &t))
+		hp_terms_keep(place, &t);
 }
 
 static int known_device(struct ibv_pd *pd, bool anew, struct hugepin_sg_model *ret_)
 {
-	char path[HP_SG_PATH_MAX] = "";
-	struct hp_sg_place place, found;
-	int err = find_place(pd, &place);
+	char path[HP_KEPT_PATH_MAX] = "";
+	struct hp_place place, found;
+	int err = hp_verbs_place(pd->context, &place);
 
 	if (err)
 		return err;
 	if (!hp_sg_model_path(&place, path) && !anew && !hp_sg_model_load(path, ret_, &found) &&
-	    !strcmp(found.device, place.device) && !strcmp(found.firmware, place.firmware) &&
-	    !strcmp(found.cpu, place.cpu))
+	    hp_place_is(&found, &place))
 		return 0;
 	err = known_cpu(anew, ret_);
 	if (!err)
 		err = hp_measure_device(pd, ret_);
 	if (!err && *path && ret_->source == HUGEPIN_SG_MODEL_DEVICE)
 		hp_sg_model_store(path, ret_, &place);
+	if (!err)
+		measure_terms(pd, &place);
 	return err;
 }
 

@@ -10,19 +10,11 @@
  */
 #include "sge/model.h"
 
-#include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/utsname.h>
-#include <unistd.h>
-
-#define NS_MAX 1000000000u /* a second */
 
 static const struct term {
 	const char *name;
@@ -136,7 +128,7 @@ double hp_sg_model_fit(struct hugepin_sg_model *m, unsigned fitted, const struct
 	unsigned had = 0;
 
 	for (size_t i = 0; i < count; i++) {
-		if (!(samples[i].ns > 0) || samples[i].ns > NS_MAX)
+		if (!(samples[i].ns > 0) || samples[i].ns > HP_KEPT_NS_MAX)
 			return -1;
 		for (int t = 0; t < HP_SG_TERMS; t++)
 			had |= (unsigned)(samples[i].count.term[t] != 0) << t;
@@ -169,103 +161,44 @@ double hp_sg_model_fit(struct hugepin_sg_model *m, unsigned fitted, const struct
 /* ------------------------------------------------------------------ text */
 
 #define HEAD "hugepin-sg-model 1\n"
-#define MILLIONTH 1000000u
 
-int hp_sg_model_print(const struct hugepin_sg_model *m, const struct hp_sg_place *place, char *text, size_t size)
+int hp_sg_model_print(const struct hugepin_sg_model *m, const struct hp_place *place, char *text, size_t size)
 {
 	int n = snprintf(text, size, HEAD "device %s\nfirmware %s\ncpu %s\nrefused %u\n", place->device,
 			 place->firmware, place->cpu, m->refused);
 
-	for (int i = 0; i < HP_SG_TERMS && n >= 0 && (size_t)n < size; i++) {
-		const double v = (double)value_of(m, i);
-		const uint64_t u = v > 0 ? (uint64_t)((v < NS_MAX ? v : NS_MAX) * MILLIONTH + 0.5) : 0;
-		n += snprintf(text + n, size - (size_t)n, "%s %u.%06u\n", terms[i].name, (unsigned)(u / MILLIONTH),
-			      (unsigned)(u % MILLIONTH));
-	}
+	for (int i = 0; i < HP_SG_TERMS && n >= 0 && (size_t)n < size; i++)
+		n += hp_kept_print(text + n, size - (size_t)n, terms[i].name, (double)value_of(m, i));
 	if (n >= 0 && (size_t)n < size)
 		n += snprintf(text + n, size - (size_t)n, "end\n");
 	return n >= 0 && (size_t)n < size ? n : -EMSGSIZE;
-}
-
-/* Step over the line "name VALUE". Returns VALUE, which extends to the end of the line. NULL: this is another line. */
-static const char *line(const char **at, const char *name, size_t *ret_len)
-{
-	const size_t n = strlen(name);
-	const char *end = strchr(*at, '\n'), *from = *at + n + 1;
-
-	if (strncmp(*at, name, n) || (*at)[n] != ' ' || !end || end < from)
-		return NULL;
-	*at = end + 1;
-	*ret_len = (size_t)(end - from);
-	return from;
-}
-
-static bool line_text(const char **at, const char *name, char *ret_, size_t size)
-{
-	size_t len;
-	const char *from = line(at, name, &len);
-
-	if (!from || len >= size)
-		return false;
-	memcpy(ret_, from, len);
-	ret_[len] = '\0';
-	return true;
-}
-
-/* Read digits up to the value `max`, and step over them. False: no digits, or a larger value. */
-static bool digits(const char **at, uint64_t max, uint64_t *ret_)
-{
-	uint64_t n = 0;
-	const char *from = *at;
-
-	for (; isdigit((unsigned char)**at) && n <= max; (*at)++)
-		n = n * 10 + (uint64_t)(**at - '0');
-	*ret_ = n;
-	return *at > from && n <= max;
-}
-
-static bool line_number(const char **at, const char *name, float *ret_)
-{
-	size_t len;
-	uint64_t whole, part;
-	const char *v = line(at, name, &len), *dot;
-
-	if (!v || !digits(&v, NS_MAX, &whole) || *v != '.')
-		return false;
-	dot = v++;
-	if (!digits(&v, MILLIONTH - 1, &part) || v != dot + 7 || *v != '\n')
-		return false;
-	*ret_ = (float)((double)whole + (double)part / MILLIONTH);
-	return true;
 }
 
 static bool line_refused(const char **at, uint32_t *ret_)
 {
 	size_t len;
 	uint64_t n;
-	const char *v = line(at, "refused", &len);
+	const char *v = hp_kept_line(at, "refused", &len);
 
-	if (!v || !digits(&v, HUGEPIN_SG_INLINE | HUGEPIN_SG_GATHER, &n) || *v != '\n' || n & HUGEPIN_SG_COPY)
+	if (!v || !hp_kept_digits(&v, HUGEPIN_SG_INLINE | HUGEPIN_SG_GATHER, &n) || *v != '\n' || n & HUGEPIN_SG_COPY)
 		return false;
 	*ret_ = (uint32_t)n;
 	return true;
 }
 
-int hp_sg_model_parse(const char *text, struct hugepin_sg_model *ret_, struct hp_sg_place *ret_place)
+int hp_sg_model_parse(const char *text, struct hugepin_sg_model *ret_, struct hp_place *ret_place)
 {
 	struct hugepin_sg_model m = { .size = sizeof m, .source = HUGEPIN_SG_MODEL_DEVICE };
-	struct hp_sg_place place;
+	struct hp_place place;
 	const char *at = text;
 
 	if (strncmp(at, HEAD, strlen(HEAD)))
 		return -EILSEQ;
 	at += strlen(HEAD);
-	if (!line_text(&at, "device", place.device, sizeof place.device) ||
-	    !line_text(&at, "firmware", place.firmware, sizeof place.firmware) ||
-	    !line_text(&at, "cpu", place.cpu, sizeof place.cpu) || !line_refused(&at, &m.refused))
+	if (!hp_kept_place(&at, &place) || !line_refused(&at, &m.refused))
 		return -EILSEQ;
 	for (int i = 0; i < HP_SG_TERMS; i++)
-		if (!line_number(&at, terms[i].name, value(&m, i)))
+		if (!hp_kept_number(&at, terms[i].name, value(&m, i)))
 			return -EILSEQ;
 	if (strcmp(at, "end\n"))
 		return -EILSEQ;
@@ -276,121 +209,23 @@ int hp_sg_model_parse(const char *text, struct hugepin_sg_model *ret_, struct hp
 
 /* ------------------------------------------------------------------ files */
 
-int hp_sg_model_dir(char path[HP_SG_PATH_MAX])
+int hp_sg_model_path(const struct hp_place *place, char path[HP_KEPT_PATH_MAX])
 {
-	const char *cache = secure_getenv("XDG_CACHE_HOME"), *home = secure_getenv("HOME");
-	int n;
-
-	if (cache && *cache == '/') /* the XDG Base Directory Specification says to ignore a relative path */
-		n = snprintf(path, HP_SG_PATH_MAX, "%s/hugepin", cache);
-	else if (home && *home == '/')
-		n = snprintf(path, HP_SG_PATH_MAX, "%s/.cache/hugepin", home);
-	else
-		return -ENOENT;
-	return n > 0 && n < HP_SG_PATH_MAX ? 0 : -ENAMETOOLONG;
+	return hp_kept_path(HP_SG_KEPT, place, path);
 }
 
-/* Append a part of the file's name. Characters with a meaning in paths or for a shell are replaced. */
-static char *append_name(char *at, const char *name)
-{
-	*at++ = '-';
-	for (; *name; name++)
-		*at++ = isalnum((unsigned char)*name) && (unsigned char)*name < 128 ? *name : *name == '.' ? '.' : '_';
-	*at = '\0';
-	return at;
-}
-
-int hp_sg_model_path(const struct hp_sg_place *place, char path[HP_SG_PATH_MAX])
-{
-	const int err = hp_sg_model_dir(path);
-	const size_t len = err ? 0 : strlen(path);
-	char *at = path + len;
-
-	if (err)
-		return err;
-	if (len + sizeof *place + 16 > HP_SG_PATH_MAX)
-		return -ENAMETOOLONG;
-	memcpy(at, "/sg", 4);
-	at = append_name(at + 3, place->device);
-	at = append_name(at, place->firmware);
-	append_name(at, place->cpu);
-	return 0;
-}
-
-/* Read up to size - 1 bytes of a file, and terminate the text. */
-static ssize_t read_text(const char *path, char *text, size_t size)
-{
-	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	size_t len = 0;
-	ssize_t n = 1;
-
-	if (fd < 0)
-		return -errno;
-	while (len < size - 1 && n > 0 && (n = read(fd, text + len, size - 1 - len)) > 0)
-		len += (size_t)n;
-	if (n < 0)
-		n = -errno;
-	close(fd);
-	text[len] = '\0';
-	return n < 0 ? n : (ssize_t)len;
-}
-
-int hp_sg_model_load(const char *path, struct hugepin_sg_model *ret_, struct hp_sg_place *ret_place)
+int hp_sg_model_load(const char *path, struct hugepin_sg_model *ret_, struct hp_place *ret_place)
 {
 	char text[HP_SG_TEXT_MAX];
-	const ssize_t n = read_text(path, text, sizeof text);
+	const int err = hp_kept_load(path, text, sizeof text);
 
-	if (n < 0)
-		return (int)n;
-	return strlen(text) == (size_t)n ? hp_sg_model_parse(text, ret_, ret_place) : -EILSEQ;
+	return err ? err : hp_sg_model_parse(text, ret_, ret_place);
 }
 
-/* Make missing directories of `path`. */
-static void make_dirs(char *path)
+int hp_sg_model_store(const char *path, const struct hugepin_sg_model *m, const struct hp_place *place)
 {
-	for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-		*slash = '\0';
-		(void)!mkdir(path, 0700);
-		*slash = '/';
-	}
-}
-
-int hp_sg_model_store(const char *path, const struct hugepin_sg_model *m, const struct hp_sg_place *place)
-{
-	char text[HP_SG_TEXT_MAX], temporary[HP_SG_PATH_MAX + 8];
+	char text[HP_SG_TEXT_MAX];
 	const int len = hp_sg_model_print(m, place, text, sizeof text);
-	int err = 0;
 
-	if (len < 0)
-		return len;
-	snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
-	make_dirs(temporary);
-	const int fd = mkostemp(temporary, O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	const ssize_t n = write(fd, text, (size_t)len);
-	if (n != len)
-		err = n < 0 ? -errno : -ENOSPC;
-	if (close(fd) && !err)
-		err = -errno;
-	if (!err && rename(temporary, path))
-		err = -errno;
-	if (err)
-		unlink(temporary);
-	return err;
-}
-
-void hp_sg_cpu_name(char *name, size_t size)
-{
-	char text[4096];
-	struct utsname u;
-	const char *at = read_text("/proc/cpuinfo", text, sizeof text) > 0 ? strstr(text, "model name") : NULL;
-
-	at = at ? strchr(at, ':') : NULL;
-	if (at) {
-		at += 1 + strspn(at + 1, " \t");
-		snprintf(name, size, "%.*s", (int)strcspn(at, "\n"), at);
-	} else {
-		snprintf(name, size, "%s", uname(&u) ? "unknown" : u.machine);
-	}
+	return len < 0 ? len : hp_kept_store(path, text);
 }

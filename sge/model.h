@@ -6,6 +6,7 @@
 #define HP_SGE_MODEL_H
 
 #include "hugepin_verbs.h"
+#include "reg/backend/kept.h"
 
 /* The terms, in the order of struct hugepin_sg_model. */
 #define HP_SG_TERMS_LIST(X) \
@@ -18,12 +19,7 @@ enum {
 	HP_SG_TERMS
 };
 
-/* What a model was measured for. Long names are cut. */
-struct hp_sg_place {
-	char device[64], firmware[64], cpu[64];
-};
-
-#define HP_SG_PATH_MAX 4096
+#define HP_SG_KEPT "sg" /* the names of files begin so */
 #define HP_SG_TEXT_MAX 1024
 
 /* ------------------------------------------------------------------ costs */
@@ -53,25 +49,18 @@ double hp_sg_model_fit(struct hugepin_sg_model *m, unsigned terms, const struct 
 /* ------------------------------------------------------------------ the file */
 
 /* Print the file's text, with a terminating 0. Returns its length, or -EMSGSIZE. */
-int hp_sg_model_print(const struct hugepin_sg_model *m, const struct hp_sg_place *place, char *text, size_t size);
+int hp_sg_model_print(const struct hugepin_sg_model *m, const struct hp_place *place, char *text, size_t size);
 
 /* Parse a file's text. 0, or -EILSEQ: not a complete file of this version. */
-int hp_sg_model_parse(const char *text, struct hugepin_sg_model *ret_, struct hp_sg_place *ret_place);
+int hp_sg_model_parse(const char *text, struct hugepin_sg_model *ret_, struct hp_place *ret_place);
 
-/* The directory of models: $XDG_CACHE_HOME/hugepin or ~/.cache/hugepin. 0; -ENOENT: neither variable is set;
- * -ENAMETOOLONG. */
-int hp_sg_model_dir(char path[HP_SG_PATH_MAX]);
-
-/* The path of a place's file in that directory. Returns as hp_sg_model_dir(). */
-int hp_sg_model_path(const struct hp_sg_place *place, char path[HP_SG_PATH_MAX]);
+/* The path of a place's file. Returns as hp_kept_path(). */
+int hp_sg_model_path(const struct hp_place *place, char path[HP_KEPT_PATH_MAX]);
 
 /* Read a file. Returns 0, -EILSEQ, or the error of open() or read(). */
-int hp_sg_model_load(const char *path, struct hugepin_sg_model *ret_, struct hp_sg_place *ret_place);
+int hp_sg_model_load(const char *path, struct hugepin_sg_model *ret_, struct hp_place *ret_place);
 
 /* Write the file, and make missing directories. Readers see the whole file or none. 0 or -errno. */
-int hp_sg_model_store(const char *path, const struct hugepin_sg_model *m, const struct hp_sg_place *place);
-
-/* The CPU's name, or the architecture's. */
-void hp_sg_cpu_name(char *name, size_t size);
+int hp_sg_model_store(const char *path, const struct hugepin_sg_model *m, const struct hp_place *place);
 
 #endif

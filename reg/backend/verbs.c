@@ -20,12 +20,15 @@
 #include <errno.h>
 #include <sched.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "base/base.h"
 #include "base/memlock.h"
 #include "reg/backend/paging.h"
+#include "reg/backend/terms.h"
+#include "reg/backend/verbs.h"
 
 #define PREFETCH_BYTES ((size_t)1 << 30) /* at most so much in one call: the length in struct ibv_sge has 32 bits */
 #define PREFETCH_TRIES 8 /* on EAGAIN: the mapping changed meanwhile */
@@ -56,6 +59,19 @@ static advise_fn *find_advise(void)
 	return (advise_fn *)dlvsym(RTLD_DEFAULT, "ibv_cmd_advise_mr", "IBVERBS_PRIVATE_34");
 }
 
+static bool registers_on_demand(const struct ibv_device_attr_ex *a)
+{
+	return a->odp_caps.general_caps & IBV_ODP_SUPPORT &&
+	       (a->odp_caps.per_transport_caps.rc_odp_caps & ODP_NEEDED) == ODP_NEEDED;
+}
+
+bool hp_verbs_odp(struct ibv_context *context)
+{
+	struct ibv_device_attr_ex device = { 0 };
+
+	return !ibv_query_device_ex(context, NULL, &device) && registers_on_demand(&device);
+}
+
 static int query_device(struct verbs *v, struct ibv_pd *pd)
 {
 	struct ibv_device_attr_ex device = { 0 };
@@ -78,10 +94,32 @@ static int query_device(struct verbs *v, struct ibv_pd *pd)
 		v->limits.access |= HUGEPIN_REMOTE_ATOMIC;
 
 	v->limits.flags = HUGEPIN_LIMIT_PARALLEL;
-	uint32_t odp = device.odp_caps.per_transport_caps.rc_odp_caps;
-	if (device.odp_caps.general_caps & IBV_ODP_SUPPORT && (odp & ODP_NEEDED) == ODP_NEEDED)
+	if (registers_on_demand(&device))
 		v->limits.flags |= HUGEPIN_LIMIT_ODP;
-	v->odp_atomic = odp & IBV_ODP_SUPPORT_ATOMIC;
+	v->odp_atomic = device.odp_caps.per_transport_caps.rc_odp_caps & IBV_ODP_SUPPORT_ATOMIC;
+	return 0;
+}
+
+/* Each name is a line of a file, so line breaks are replaced. */
+static void put_name(char *to, size_t size, const char *format, const char *text, unsigned a, unsigned b)
+{
+	snprintf(to, size, format, text, a, b);
+	for (; *to; to++)
+		if ((unsigned char)*to < ' ')
+			*to = '_';
+}
+
+int hp_verbs_place(struct ibv_context *context, struct hp_place *ret_)
+{
+	struct ibv_device_attr a;
+	int err = ibv_query_device(context, &a);
+
+	if (err)
+		return err == -1 ? -EIO : err > 0 ? -err : err;
+	put_name(ret_->device, sizeof ret_->device, "%.32s %x:%x", ibv_get_device_name(context->device), a.vendor_id,
+		 a.vendor_part_id);
+	put_name(ret_->firmware, sizeof ret_->firmware, "%s", a.fw_ver, 0, 0);
+	hp_kept_cpu(ret_->cpu, sizeof ret_->cpu);
 	return 0;
 }
 
@@ -146,26 +184,26 @@ static int verbs_dereg(void *ctx, struct hugepin_reg *reg)
 	return err > 0 ? -err : err;
 }
 
-static int advise(const struct verbs *v, enum ibv_advise_mr_advice advice, struct ibv_sge *sge)
+static int advise(struct ibv_pd *pd, advise_fn *by_kernel, enum ibv_advise_mr_advice advice, struct ibv_sge *sge)
 {
-	int err = ibv_advise_mr(v->pd, advice, IBV_ADVISE_MR_FLAG_FLUSH, sge, 1);
+	int err = ibv_advise_mr(pd, advice, IBV_ADVISE_MR_FLAG_FLUSH, sge, 1);
 
-	if (err == EOPNOTSUPP && v->advise)
-		err = v->advise(v->pd, advice, IBV_ADVISE_MR_FLAG_FLUSH, sge, 1);
+	if (err == EOPNOTSUPP && by_kernel)
+		err = by_kernel(pd, advice, IBV_ADVISE_MR_FLAG_FLUSH, sge, 1);
 	return err;
 }
 
 /* Have the device fill its page table. Missing pages are faulted in. 0 or errno. */
-static int prefetch_by_device(const struct verbs *v, const struct hugepin_reg *reg, char *addr, size_t len)
+static int bring(struct ibv_pd *pd, advise_fn *by_kernel, uint32_t lkey, bool writable, char *addr, size_t len)
 {
 	/* After advice to read, the first write to a page faults, and takes the page from the device again. */
-	enum ibv_advise_mr_advice advice = reg->cookie & COOKIE_WRITABLE ? IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE :
-									     IBV_ADVISE_MR_ADVICE_PREFETCH;
+	enum ibv_advise_mr_advice advice =
+		writable ? IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE : IBV_ADVISE_MR_ADVICE_PREFETCH;
 	for (size_t done = 0, n; done < len; done += n) {
 		n = len - done < PREFETCH_BYTES ? len - done : PREFETCH_BYTES;
-		struct ibv_sge sge = { .addr = (uintptr_t)addr + done, .length = (uint32_t)n, .lkey = reg->lkey };
+		struct ibv_sge sge = { .addr = (uintptr_t)addr + done, .length = (uint32_t)n, .lkey = lkey };
 		int err, tries = 0;
-		while ((err = advise(v, advice, &sge)) == EAGAIN && ++tries < PREFETCH_TRIES)
+		while ((err = advise(pd, by_kernel, advice, &sge)) == EAGAIN && ++tries < PREFETCH_TRIES)
 			sched_yield();
 		if (err)
 			return err;
@@ -173,13 +211,20 @@ static int prefetch_by_device(const struct verbs *v, const struct hugepin_reg *r
 	return 0;
 }
 
+int hp_verbs_bring(struct ibv_pd *pd, uint32_t lkey, bool writable, void *addr, size_t len)
+{
+	return bring(pd, find_advise(), lkey, writable, addr, len);
+}
+
 /* Some devices accept advice for writable memory only, and some not at all. Then at least bring the pages into memory:
  * the device's own faults are short then. */
 static int verbs_prefetch(void *ctx, const struct hugepin_reg *reg, void *addr, size_t len)
 {
+	const struct verbs *v = ctx;
+	bool writable = reg->cookie & COOKIE_WRITABLE;
 	int saved_errno = errno, ret = 0;
-	if (prefetch_by_device(ctx, reg, addr, len)) {
-		int err = hp_populate((uintptr_t)addr, len, reg->cookie & COOKIE_WRITABLE);
+	if (bring(v->pd, v->advise, reg->lkey, writable, addr, len)) {
+		int err = hp_populate((uintptr_t)addr, len, writable);
 		ret = err ? err : 1;
 	}
 	errno = saved_errno;
@@ -191,6 +236,18 @@ static int verbs_paging(void *ctx, struct hugepin_paging *ret_)
 	const struct verbs *v = ctx;
 	int saved_errno = errno;
 	int err = v->limits.flags & HUGEPIN_LIMIT_ODP ? hp_verbs_paging(v->pd, ret_) : -EOPNOTSUPP;
+	errno = saved_errno;
+	return err;
+}
+
+/* Calibration may have measured this device. */
+static int verbs_terms(void *ctx, struct hugepin_terms *ret_)
+{
+	const struct verbs *v = ctx;
+	struct hp_place place;
+	int saved_errno = errno;
+	int err = hp_verbs_place(v->pd->context, &place);
+	err = err ? err : hp_terms_of(&place, ret_);
 	errno = saved_errno;
 	return err;
 }
@@ -211,6 +268,7 @@ int hugepin_verbs_open(struct ibv_pd *pd, const struct hugepin_attr *attr, hugep
 		.limits = verbs_limits,
 		.close = verbs_close,
 		.paging = verbs_paging,
+		.terms = verbs_terms,
 	};
 	if (!pd || !ret_)
 		return -EINVAL;

@@ -1,4 +1,4 @@
-/* link: sge/model.c */
+/* link: sge/model.c reg/backend/kept.c */
 /*
  * Fuzzes the file of what sending costs: it is refused whole, or what it says is finite, not below zero, and printed again says
  * the same.
@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct hugepin_sg_model m, again;
-	struct hp_sg_place place, place_again;
+	struct hp_place place, place_again;
 	char *text = malloc(size + 1), printed[HP_SG_TEXT_MAX], twice[HP_SG_TEXT_MAX];
 	int err, len;
 

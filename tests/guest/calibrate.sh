@@ -1,6 +1,6 @@
 #!/bin/bash
-# guest: plain
-# hugepin calibrate and hugepin info, with a device.
+# guest: plain odp
+# hugepin calibrate and hugepin info, with a device. What it takes to register on demand is measured where the device can.
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/../live/tap.bash"
 
@@ -16,8 +16,26 @@ works "and that it registers on demand: $odp" grep -q "^  rxe0 .*, registers on 
 works 'and its port' grep -Eq '^ +port 1 ACTIVE, Ethernet [a-z0-9]+, ' "$t/info"
 "$BUILD/hugepin" info --json >"$t/json"
 works 'to scripts, too' grep -q "\"on_demand\": $([ $odp = yes ] && echo true || echo false)" "$t/json"
-sed -n '/^Packing/,/^$/s/^/# /p' "$t/info"
+sed -n '/^Packing/,/^$/s/^/# /p; /^Paging/,/^$/s/^/# /p' "$t/info"
 works 'with a table of modes' grep -Eq '^ +30( +[cgi]/[cgi]){8}$' "$t/info"
+
+# A number of the first device's terms.
+term() { sed -n '/^  "paging": {/,/^  }/s/^ *"'"$1"'": \([0-9.]*\),\{0,1\}$/\1/p' "$t/json"; }
+some() { awk -v a="$(term "$1")" 'BEGIN { exit !(a > 0) }'; }
+less() { awk -v a="$(term "$1")" -v b="$(term "$2")" 'BEGIN { exit !(a > 0 && b > a) }'; }
+if [ $odp = yes ]; then
+	works 'the terms of on-demand paging are shown' grep -Eq \
+		'^    a fault: [0-9.]+ us/page sent, [0-9.]+ us/page received$' "$t/info"
+	works 'bringing a page in takes less than a fault at the sender' less bring_page fault_send
+	works 'and than one at the receiver' less bring_page fault_receive
+	for operation in reg dereg demand bring; do
+		works "$operation takes time" some $operation
+	done
+else
+	works 'no terms of on-demand paging are claimed' grep -q \
+		'^  measured  *nothing yet; with a device that registers on demand: hugepin calibrate$' "$t/info"
+fi
+
 works 'by its name' "$BUILD/hugepin" calibrate rxe0
 "$BUILD/hugepin" calibrate rxe7 >"$t/shown" 2>&1
 works 'there is no rxe7' grep -q 'no verbs device rxe7' "$t/shown"

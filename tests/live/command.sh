@@ -278,6 +278,34 @@ check 'gathering among them' "$any" '^ +4 .* c/g   c/g   c/g$' env XDG_CACHE_HOM
 echo more >>"$t/cache/hugepin/sg-mlx5_0_15b3_1017-16.35.3006-A_CPU"
 check 'a damaged file is named' "$any" '^  sg-mlx5_0_15b3_1017-16\.35\.3006-A_CPU cannot be read' \
 	env XDG_CACHE_HOME="$t/cache" "$hugepin" info
+check 'info says when no device was measured that registers on demand' "$any" \
+	'^  measured +nothing yet; with a device that registers on demand: hugepin calibrate$' env XDG_CACHE_HOME="$t/cache" "$hugepin" info
+cat >"$t/cache/hugepin/paging-mlx5_0_15b3_1017-16.35.3006-A_CPU" <<-END
+	hugepin-paging-terms 1
+	device mlx5_0 15b3:1017
+	firmware 16.35.3006
+	cpu A CPU
+	reg 16000.000000
+	reg_page 240.000000
+	dereg 9000.000000
+	dereg_page 80.000000
+	demand 7000.000000
+	demand_page 0.000000
+	bring 12000.000000
+	bring_page 800.000000
+	fault_send 86000.000000
+	fault_receive 110000.000000
+	end
+END
+check 'info shows what registering takes' "$any" '^    registering 16 us \+ 0\.24 us/page, deregistering 9 us \+ 0\.08 us/page$' \
+	env XDG_CACHE_HOME="$t/cache" "$hugepin" info
+check 'and on demand' "$any" '^    on demand: registering 7 us \+ 0 us/page, bringing in 12 us \+ 0\.8 us/page$' \
+	env XDG_CACHE_HOME="$t/cache" "$hugepin" info
+check 'and a fault' "$any" '^    a fault: 86 us/page sent, 110 us/page received$' env XDG_CACHE_HOME="$t/cache" "$hugepin" info
+check 'and tells scripts' "$any" '^ +"fault_receive": 110000\.0$' env XDG_CACHE_HOME="$t/cache" "$hugepin" info --json
+sed -i 's/^fault_receive/fault_receives/' "$t/cache/hugepin"/paging-*
+check 'a damaged file of these is named, too' "$any" '^  paging-mlx5_0_15b3_1017-16\.35\.3006-A_CPU cannot be read' \
+	env XDG_CACHE_HOME="$t/cache" "$hugepin" info
 check 'calibrate takes one device' 2 '^usage: hugepin calibrate \[DEVICE\]$' "$hugepin" calibrate a b
 check 'info sees ulimit -v' "$any" '^    -> .*: ulimit -v unlimited$' bash -c "ulimit -S -v 4000000; '$hugepin' info"
 check 'info sees ulimit -d' "$any" '^    -> .*: ulimit -d unlimited$' bash -c "ulimit -S -d 4000000; '$hugepin' info"

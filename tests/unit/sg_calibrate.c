@@ -1,6 +1,7 @@
 /*
  * sge/calibrate.c, with measure_cpu.c and measure_device.c, on the strict device of mock_verbs.h: a provider that loses
  * bytes is found out and refused, whatever fails leaves nothing behind, and what the device grants is what is measured.
+ * With measure_paging.c, too, on a device that registers on demand, of which each step takes the time that the test says.
  * Its making of objects is replaced here, too.
  */
 #include <errno.h>
@@ -14,6 +15,10 @@
 #include "base/base.h"
 #include "hugepin_verbs.h"
 #include "mock_verbs.h"
+#include "reg/backend/terms.h"
+#include "reg/backend/verbs.h"
+#include "reg/domain.h"
+#include "sge/measure_paging.h"
 
 /* ------------------------------------------------------------------ the device */
 
@@ -23,6 +28,9 @@ static struct {
 	uint32_t sges_max, inline_max;
 	enum manner { HONEST, LOSES_ELEMENTS, LOSES_INLINE, LOSES_ALL, REFUSES_ELEMENTS, ENDS_IN_ERROR, NEVER_ENDS } manner;
 	unsigned sends, most_elements, most_inline;
+	uint32_t absent; /* the key of memory that is registered on demand, until it is brought in */
+	uint64_t faulted; /* where it has faulted last */
+	uint64_t fault_ns[2], bring_ns, bring_page_ns;
 } dev;
 
 static struct ibv_device device_name = { .name = "mock0" };
@@ -33,6 +41,13 @@ static bool fails(void)
 	const bool now = ++dev.calls == dev.fails_at;
 	errno = now ? ENOMEM : errno;
 	return now;
+}
+
+static void take(uint64_t ns)
+{
+	const uint64_t end = hp_clock_ns() + ns;
+	while (hp_clock_ns() < end)
+		;
 }
 
 const char *ibv_get_device_name(struct ibv_device *device)
@@ -71,6 +86,12 @@ static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
 	struct ibv_send_wr lie = *wr;
 
 	dev.sends++;
+	if (dev.absent && !inlined && (wr->sg_list->lkey == dev.absent || wr->wr.rdma.rkey == (dev.absent | MOCK_RKEY))) {
+		const uint64_t at = wr->sg_list->lkey == dev.absent ? wr->sg_list->addr : wr->wr.rdma.remote_addr;
+		if (at != dev.faulted)
+			take(dev.fault_ns[wr->sg_list->lkey != dev.absent]);
+		dev.faulted = at;
+	}
 	if (!inlined && wr->num_sge > (int)dev.most_elements)
 		dev.most_elements = (unsigned)wr->num_sge;
 	unsigned bytes = 0;
@@ -128,16 +149,28 @@ struct ibv_mr *ibv_reg_mr(struct ibv_pd *p, void *addr, size_t length, int acces
 	if (fails())
 		return NULL;
 	struct ibv_mr *mr = calloc(1, sizeof *mr);
-	(void)access;
 	*mr = (struct ibv_mr){ .context = p->context, .pd = p, .addr = addr, .length = length };
 	mr->lkey = mock_reg(addr, length, HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_WRITE);
 	mr->rkey = mr->lkey | MOCK_RKEY;
+	if (access & IBV_ACCESS_ON_DEMAND) {
+		dev.absent = mr->lkey;
+		dev.faulted = 0;
+	}
 	dev.mrs++;
 	return mr;
 }
 
+/* What the inline function calls where the compiler does not know the access. */
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *p, void *addr, size_t length, uint64_t iova, unsigned access)
+{
+	EXPECT_EQ(iova, (uintptr_t)addr);
+	return ibv_reg_mr(p, addr, length, (int)access);
+}
+
 int ibv_dereg_mr(struct ibv_mr *mr)
 {
+	if (mr->lkey == dev.absent)
+		dev.absent = 0;
 	mock_dereg(mr->lkey);
 	free(mr);
 	dev.mrs--;
@@ -408,6 +441,101 @@ TEST(who_asks_while_another_measures_gets_what_that_one_finds)
 		pthread_join(thread[i], NULL);
 	for (int i = 0; i < 4; i++)
 		EXPECT(m[i].size == sizeof m[i] && !memcmp(&m[i], &m[0], sizeof m[i]));
+}
+
+/* ------------------------------------------------------------------ on demand */
+
+static int query_on_demand(struct ibv_context *context, const struct ibv_query_device_ex_input *in,
+			   struct ibv_device_attr_ex *ret, size_t size)
+{
+	(void)context, (void)in;
+	memset(ret, 0, size);
+	ret->odp_caps.general_caps = IBV_ODP_SUPPORT;
+	ret->odp_caps.per_transport_caps.rc_odp_caps =
+		IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ;
+	return 0;
+}
+
+static int advise(struct ibv_pd *p, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *sge, uint32_t n)
+{
+	(void)p, (void)flags;
+	EXPECT(n == 1 && advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE && sge->lkey == dev.absent);
+	if (fails())
+		return EIO;
+	take(dev.bring_ns + dev.bring_page_ns * (sge->length / 4096));
+	dev.absent = 0;
+	return 0;
+}
+
+static struct verbs_context on_demand = {
+	.query_device_ex = query_on_demand,
+	.advise_mr = advise,
+	.sz = sizeof on_demand,
+	.context = { .device = &device_name, .abi_compat = __VERBS_ABI_IS_EXTENDED },
+};
+static struct ibv_pd on_demand_pd = { .context = &on_demand.context };
+
+static bool about(float ns, float expected)
+{
+	if (ns >= expected * 0.9f && ns < expected * 2)
+		return true;
+	t_print("# %.0f ns, not %.0f\n", (double)ns, (double)expected);
+	return false;
+}
+
+TEST(what_a_device_takes_on_demand_is_measured_and_kept)
+{
+	struct hugepin_sg_model m;
+	struct hugepin_terms t = { 0 };
+	struct hp_place place;
+	set_up(HONEST);
+	EXPECT_EQ(hp_verbs_place(&on_demand.context, &place), 0);
+	EXPECT_EQ(hp_terms_of(&place, &t), -ENOENT); /* the device of the other tests has no such memory */
+	dev.fault_ns[0] = 20000;
+	dev.fault_ns[1] = 40000;
+	dev.bring_ns = 200000;
+	dev.bring_page_ns = 3000;
+	EXPECT_EQ(hugepin_sg_calibrate(&on_demand_pd, HUGEPIN_SG_ANEW, &m, sizeof m), 0);
+	EXPECT(!dev.qps && !dev.cqs && !dev.mrs);
+	EXPECT_EQ(hp_terms_of(&place, &t), 0);
+	EXPECT(about(t.fault_send, 20000) && about(t.fault_receive, 40000));
+	EXPECT(about(t.bring, 200000) && about(t.bring_page, 3000));
+	EXPECT(t.reg > 0 && t.dereg > 0 && t.demand > 0);
+
+	/* the backend hands them to the pin cache */
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU, .watch = HUGEPIN_WATCH_PROGRAM };
+	struct hugepin_terms again = { 0 };
+	hugepin_domain *d;
+	void *ctx;
+	if (!EXPECT_EQ(hugepin_verbs_open(&on_demand_pd, &attr, &d), 0))
+		return;
+	errno = 77;
+	EXPECT_EQ(hp_domain_backend(d, &ctx)->terms(ctx, &again), 0);
+	EXPECT_EQ(errno, 77);
+	EXPECT(!memcmp(&again, &t, sizeof t));
+	snprintf(mock.device.fw_ver, sizeof mock.device.fw_ver, "1.3");
+	EXPECT_EQ(hp_domain_backend(d, &ctx)->terms(ctx, &again), -ENOENT);
+	snprintf(mock.device.fw_ver, sizeof mock.device.fw_ver, "1.2");
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+}
+
+TEST(of_memory_on_demand_nothing_is_left_either_whatever_fails)
+{
+	struct hugepin_terms t;
+	set_up(HONEST);
+	EXPECT_EQ(hp_measure_paging(&on_demand_pd, &t), 0);
+	const unsigned calls = dev.calls;
+	unsigned failed = 0;
+	EXPECT(calls > 100);
+	for (unsigned i = 1; i <= calls; i++) {
+		set_up(HONEST);
+		dev.fails_at = i;
+		const int e = hp_measure_paging(&on_demand_pd, &t);
+		failed += e != 0;
+		if (!EXPECT(!dev.qps && !dev.cqs && !dev.mrs && (!e || e == -ENOMEM || e == -EINVAL || e == -EIO)))
+			t_print("# call %u: %d\n", i, e);
+	}
+	EXPECT(failed >= calls - 16); /* another queue pair may be granted where one was not */
 }
 
 TEST(without_an_active_port_there_is_nothing_to_measure)

@@ -124,7 +124,7 @@ TEST(no_times_are_no_fit)
 
 /* ------------------------------------------------------------------ text */
 
-static const struct hp_sg_place place = { "mlx5_0 15b3:1017", "16.35.3006", "AMD EPYC 7543 32-Core Processor" };
+static const struct hp_place place = { "mlx5_0 15b3:1017", "16.35.3006", "AMD EPYC 7543 32-Core Processor" };
 
 #define SAME_TERM(name) EXPECT(near((double)m.name, (double)truth.name, 1e-5));
 
@@ -132,7 +132,7 @@ TEST(what_is_printed_is_read_back)
 {
 	char text[HP_SG_TEXT_MAX], again[HP_SG_TEXT_MAX];
 	struct hugepin_sg_model m = truth;
-	struct hp_sg_place p;
+	struct hp_place p;
 	m.refused = HUGEPIN_SG_GATHER;
 	EXPECT(hp_sg_model_print(&m, &place, text, sizeof text) > 0);
 	m = (struct hugepin_sg_model){ 0 };
@@ -163,7 +163,7 @@ TEST(a_damaged_file_says_nothing)
 {
 	char text[HP_SG_TEXT_MAX], damaged[HP_SG_TEXT_MAX + 8];
 	struct hugepin_sg_model m = truth;
-	struct hp_sg_place p = place;
+	struct hp_place p = place;
 	const int len = hp_sg_model_print(&truth, &place, text, sizeof text);
 	for (int i = 0; i < len; i++) { /* cut off anywhere */
 		memcpy(damaged, text, (size_t)i);
@@ -204,7 +204,7 @@ TEST(random_changes_are_refused_or_harmless)
 {
 	char text[HP_SG_TEXT_MAX];
 	struct hugepin_sg_model m;
-	struct hp_sg_place p;
+	struct hp_place p;
 	const int len = hp_sg_model_print(&truth, &place, text, sizeof text);
 	for (int i = 0; i < 200000; i++) {
 		const int at = (int)(rnd() * len);
@@ -224,13 +224,13 @@ TEST(random_changes_are_refused_or_harmless)
 
 TEST(the_directory_is_the_users_cache)
 {
-	char path[HP_SG_PATH_MAX], long_home[HP_SG_PATH_MAX];
+	char path[HP_KEPT_PATH_MAX], long_home[HP_KEPT_PATH_MAX];
 	setenv("HOME", "/home/ann", 1);
 	setenv("XDG_CACHE_HOME", "/var/cache/ann", 1);
-	EXPECT_EQ(hp_sg_model_dir(path), 0);
+	EXPECT_EQ(hp_kept_dir(path), 0);
 	EXPECT(!strcmp(path, "/var/cache/ann/hugepin"));
 	setenv("XDG_CACHE_HOME", "relative", 1);
-	EXPECT_EQ(hp_sg_model_dir(path), 0);
+	EXPECT_EQ(hp_kept_dir(path), 0);
 	EXPECT(!strcmp(path, "/home/ann/.cache/hugepin"));
 	unsetenv("XDG_CACHE_HOME");
 	EXPECT_EQ(hp_sg_model_path(&place, path), 0);
@@ -238,7 +238,7 @@ TEST(the_directory_is_the_users_cache)
 			     "sg-mlx5_0_15b3_1017-16.35.3006-AMD_EPYC_7543_32_Core_Processor"));
 	memset(long_home, 'x', sizeof long_home);
 	long_home[0] = '/';
-	long_home[HP_SG_PATH_MAX - 100] = '\0';
+	long_home[HP_KEPT_PATH_MAX - 100] = '\0';
 	setenv("HOME", long_home, 1);
 	EXPECT_EQ(hp_sg_model_path(&place, path), -ENAMETOOLONG);
 	unsetenv("HOME");
@@ -247,8 +247,8 @@ TEST(the_directory_is_the_users_cache)
 
 TEST(names_lead_nowhere_else)
 {
-	char path[HP_SG_PATH_MAX];
-	const struct hp_sg_place odd = { "../../etc/passwd", "a\nb;c$(d)", "\xc3\xa4-/" };
+	char path[HP_KEPT_PATH_MAX];
+	const struct hp_place odd = { "../../etc/passwd", "a\nb;c$(d)", "\xc3\xa4-/" };
 	setenv("XDG_CACHE_HOME", "/c", 1);
 	EXPECT_EQ(hp_sg_model_path(&odd, path), 0);
 	EXPECT(!strcmp(path, "/c/hugepin/sg-.._.._etc_passwd-a_b_c__d_-____"));
@@ -257,9 +257,9 @@ TEST(names_lead_nowhere_else)
 
 TEST(a_stored_model_is_loaded_and_directories_are_made)
 {
-	char dir[] = "/tmp/sg_model.XXXXXX", cache[64], path[HP_SG_PATH_MAX], command[128];
+	char dir[] = "/tmp/sg_model.XXXXXX", cache[64], path[HP_KEPT_PATH_MAX], command[128];
 	struct hugepin_sg_model m = { 0 };
-	struct hp_sg_place p;
+	struct hp_place p;
 	if (!EXPECT(mkdtemp(dir)))
 		return;
 	snprintf(cache, sizeof cache, "%s/not/there", dir);
@@ -290,9 +290,9 @@ TEST(a_stored_model_is_loaded_and_directories_are_made)
 TEST(the_processor_has_a_name)
 {
 	char name[64] = "", cut[4];
-	hp_sg_cpu_name(name, sizeof name);
+	hp_kept_cpu(name, sizeof name);
 	EXPECT(strlen(name) > 2 && !strchr(name, '\n') && !strchr(name, ':'));
-	hp_sg_cpu_name(cut, sizeof cut);
+	hp_kept_cpu(cut, sizeof cut);
 	EXPECT(strlen(cut) == 3 && !strncmp(cut, name, 3));
 }
 
