@@ -279,6 +279,7 @@ static void open_domain(void)
 		.size = sizeof attr,
 		.policy = HUGEPIN_POLICY_LRU,
 		.access = HUGEPIN_REMOTE_READ,
+		.watch = HUGEPIN_WATCH_KERNEL, /* programs unmap by ways of which libhugepin-malloc.so does not hear */
 	};
 
 	if (!hugepin_domain_open(&backend, NULL, &attr, &domain) && pthread_atfork(before_fork, NULL, NULL)) {

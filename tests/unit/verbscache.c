@@ -15,6 +15,7 @@
 #include "base/memlock.h"
 #include "reg/domains.h"
 #include "reg/uffd.h"
+#include "reg/unmapping.h"
 #include "tests/live/live.h"
 #include "verbscache/options.h"
 #include "verbscache/real.h"
@@ -714,6 +715,49 @@ TEST(threads_that_register_map_anew_and_drop_get_no_stale_registration)
 	for (unsigned i = 0; i < 4; i++)
 		pthread_create(&t[i], NULL, play, &p[i]);
 	for (unsigned i = 0; i < 4; i++)
+		pthread_join(t[i], NULL);
+	hp_cache_drop(NULL, NULL);
+	EXPECT_EQ(dev.live, 0);
+}
+
+static uint32_t newest_key(void)
+{
+	uint32_t key;
+
+	pthread_mutex_lock(&dev.lock);
+	key = dev.key;
+	pthread_mutex_unlock(&dev.lock);
+	return key;
+}
+
+static void *map_register_unmap(void *unused)
+{
+	(void)unused;
+	for (unsigned n = 0; n < 8000 && !t_failures; n++) {
+		void *p = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		uint32_t before = newest_key();
+		struct ibv_mr *mr = ibv_reg_mr(&pds[0], p, 65536, LOCAL);
+
+		EXPECT(mr && mr->lkey > before);
+		EXPECT_EQ(ibv_dereg_mr(mr), 0);
+		munmap(p, 65536);
+	}
+	return NULL;
+}
+
+/* As in a program under the drop-in, part of whose calls unmap without an announcement. The addresses are another
+ * thread's before munmap() returns. */
+TEST(calls_that_are_not_announced_are_asked_for_where_others_are)
+{
+	pthread_t t[3];
+	NEEDS_WATCH;
+
+	T_THREADS_RUN(4);
+	begin(HP_VERBSCACHE_LOCAL);
+	hugepin_unmapping_(NULL, 0, HP_UNMAPPED); /* there will be announcements */
+	for (unsigned i = 0; i < 3; i++)
+		pthread_create(&t[i], NULL, map_register_unmap, NULL);
+	for (unsigned i = 0; i < 3; i++)
 		pthread_join(t[i], NULL);
 	hp_cache_drop(NULL, NULL);
 	EXPECT_EQ(dev.live, 0);
