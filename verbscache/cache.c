@@ -23,8 +23,8 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/queue.h>
-#include <unistd.h>
 
 #include "base/base.h"
 #include "base/memlock.h"
@@ -288,14 +288,26 @@ static void open_domain(void)
 	}
 }
 
+static bool *ours; /* NULL, or in a page that the kernel empties in a child of fork */
+
+static void take(void)
+{
+	int saved_errno = errno;
+	bool *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (page != MAP_FAILED && !madvise(page, sizeof *page, MADV_WIPEONFORK)) {
+		*page = true;
+		ours = page;
+	}
+	errno = saved_errno;
+}
+
 bool hp_cache_is_ours(void)
 {
-	static _Atomic pid_t owner;
-	pid_t self = getpid(), other = 0;
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	return atomic_compare_exchange_strong_explicit(&owner, &other, self, memory_order_relaxed,
-						       memory_order_relaxed) ||
-	       other == self;
+	pthread_once(&once, take);
+	return ours && *ours;
 }
 
 static bool pin(const void *addr, size_t len, struct hugepin_pin *ret_)
