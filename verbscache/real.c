@@ -1,6 +1,7 @@
 /*
  * libibverbs is looked up by its name. It may have been loaded into a scope of its own, as a part of a plugin, where
- * RTLD_NEXT does not look. And a process that registers nothing need not load it.
+ * RTLD_NEXT does not look. And a process that registers nothing need not load it. Where there is none of that name, a
+ * library has its functions in itself.
  */
 #include "verbscache/real.h"
 
@@ -14,7 +15,7 @@ static bool look_up(struct hp_real *ret_)
 	void *library = dlopen("libibverbs.so.1", RTLD_LAZY | RTLD_NOLOAD); /* never closed, so that it stays */
 
 	if (!library)
-		return false;
+		library = RTLD_NEXT;
 	*(void **)&ret_->reg = dlsym(library, "ibv_reg_mr_iova2");
 	*(void **)&ret_->rereg = dlsym(library, "ibv_rereg_mr");
 	*(void **)&ret_->dereg = dlsym(library, "ibv_dereg_mr");
