@@ -68,3 +68,11 @@ cp "$here/verbsfake.so" "$t/within/libdriver.so"
 works 'a program of such a library compiles' cc -o "$t/within/user" "$t/user.c" -L"$t/within" -l:libdriver.so
 within() { LD_LIBRARY_PATH="$t/within" LD_PRELOAD="$cache" "$t/within/user" register; }
 says 'libibverbs within another library is found' 0 '^made [13] gone [03]$' within
+
+asan=$(cc -print-file-name=libasan.so)
+if [ -e "$asan" ] && cc -fsanitize=address -o "$t/checked" "$t/user.c" -L"$t" -l:libibverbs.so.1; then
+	sound() { ! (cd "$t" && LD_LIBRARY_PATH="$t" LD_PRELOAD="$asan $cache" ./checked register) 2>&1 | grep 'memory leaks'; }
+	works 'what is kept is no leak' sound
+else
+	skip 'what is kept is no leak' 'no AddressSanitizer'
+fi
