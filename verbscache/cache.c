@@ -31,7 +31,7 @@
 #include "hugepin.h"
 #include "verbscache/real.h"
 
-enum { BUCKETS = 4096 };
+enum { BUCKETS = 4096, PAGE = 4096 }; /* no domain opens where pages are of another size */
 
 struct entry {
 	struct ibv_mr *mr;
@@ -58,6 +58,7 @@ static struct {
 	struct queue idle, leaving;
 	LIST_HEAD(tokens, token) tokens;
 	uint64_t turn; /* of the newest entry in `leaving` */
+	size_t idle_bytes, idle_max;
 } cache = {
 	.lock = PTHREAD_MUTEX_INITIALIZER,
 	.left = PTHREAD_COND_INITIALIZER,
@@ -67,7 +68,7 @@ static struct {
 
 struct hp_verbscache_counters hp_verbscache_counters;
 
-static hugepin_domain *domain;	      /* of the tokens; NULL: it could not be opened */
+static hugepin_domain *domain; /* of the tokens; NULL: it could not be opened */
 static _Thread_local unsigned inside; /* this thread has the lock, or deregisters */
 
 static void lock(void)
@@ -96,8 +97,8 @@ static struct entry *take_owned(const struct ibv_mr *mr)
 
 	lock();
 	LIST_FOREACH(e, bucket_of(mr), member)
-	if (e->mr == mr)
-		break;
+		if (e->mr == mr)
+			break;
 	if (e)
 		LIST_REMOVE(e, member);
 	unlock();
@@ -111,6 +112,22 @@ static void own(struct entry *e)
 	unlock();
 }
 
+/* What the kernel counts: each registration in full, also those of the same memory. */
+static size_t bytes_of(const struct entry *e)
+{
+	uintptr_t start = (uintptr_t)e->made.addr;
+
+	return hp_round_up(start + e->made.length, PAGE) - start / PAGE * PAGE;
+}
+
+/* Call with the lock. */
+static void remove_idle(struct entry *e)
+{
+	LIST_REMOVE(e, member);
+	TAILQ_REMOVE(&cache.idle, e, order);
+	cache.idle_bytes -= bytes_of(e);
+}
+
 /* Take an equal registration from a token that the caller has pinned. */
 static struct entry *take_idle(struct token *t, const struct ibv_pd *pd, const void *addr, size_t len, unsigned access)
 {
@@ -118,22 +135,12 @@ static struct entry *take_idle(struct token *t, const struct ibv_pd *pd, const v
 
 	lock();
 	LIST_FOREACH(e, &t->idle, member)
-	if (e->made.pd == pd && e->made.addr == addr && e->made.length == len && e->access == access)
-		break;
-	if (e) {
-		LIST_REMOVE(e, member);
-		TAILQ_REMOVE(&cache.idle, e, order);
-	}
+		if (e->made.pd == pd && e->made.addr == addr && e->made.length == len && e->access == access)
+			break;
+	if (e)
+		remove_idle(e);
 	unlock();
 	return e;
-}
-
-static void put_idle(struct token *t, struct entry *e)
-{
-	lock();
-	LIST_INSERT_HEAD(&t->idle, e, member);
-	TAILQ_INSERT_TAIL(&cache.idle, e, order);
-	unlock();
 }
 
 /* ------------------------------------------------------------------ deregistering */
@@ -141,12 +148,26 @@ static void put_idle(struct token *t, struct entry *e)
 /* Have an idle entry leave, before those in *chain. Call with the lock. */
 static void leave(struct entry *e, struct entry **chain)
 {
-	LIST_REMOVE(e, member);
-	TAILQ_REMOVE(&cache.idle, e, order);
+	remove_idle(e);
 	TAILQ_INSERT_TAIL(&cache.leaving, e, order);
 	e->turn = ++cache.turn;
 	e->next = *chain;
 	*chain = e;
+}
+
+/* Keep an entry. Returns those that leave, the oldest, to make room for it. */
+static struct entry *put_idle(struct token *t, struct entry *e)
+{
+	struct entry *chain = NULL;
+
+	lock();
+	LIST_INSERT_HEAD(&t->idle, e, member);
+	TAILQ_INSERT_TAIL(&cache.idle, e, order);
+	cache.idle_bytes += bytes_of(e);
+	while (cache.idle_bytes > cache.idle_max)
+		leave(TAILQ_FIRST(&cache.idle), &chain);
+	unlock();
+	return chain;
 }
 
 /* Deregister a chain of leaving entries. What the device refuses stays with it: nobody is left to tell. */
@@ -181,8 +202,8 @@ static bool is_leaving(uint64_t turn, const struct ibv_pd *pd, const struct ibv_
 	const struct entry *e;
 
 	TAILQ_FOREACH(e, &cache.leaving, order)
-	if (e->turn <= turn && is_of(e, pd, context))
-		return true;
+		if (e->turn <= turn && is_of(e, pd, context))
+			return true;
 	return false;
 }
 
@@ -230,7 +251,7 @@ static int token_reg(void *ctx, void *addr, size_t len, unsigned access, struct 
 	lock();
 	LIST_INSERT_HEAD(&cache.tokens, t, member);
 	unlock();
-	*ret_ = (struct hugepin_reg){(uint32_t)(uintptr_t)t, (uint32_t)((uintptr_t)t >> 32), 0};
+	*ret_ = (struct hugepin_reg){ (uint32_t)(uintptr_t)t, (uint32_t)((uintptr_t)t >> 32), 0 };
 	return 0;
 }
 
@@ -251,14 +272,11 @@ static int token_dereg(void *ctx, struct hugepin_reg *reg)
 	return 0;
 }
 
-/* The other half of the limit is for what the program registers otherwise, and for its queues. */
 static int token_limits(void *ctx, struct hugepin_limits *ret_)
 {
-	size_t limit = hp_memlock_max(HP_MEMLOCK_PIN);
-
 	(void)ctx;
-	*ret_ = (struct hugepin_limits){.access = HUGEPIN_READ | HUGEPIN_REMOTE_READ,
-					.bytes_max = limit ? HP_MAX(limit / 2, (size_t)1) : 0};
+	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_REMOTE_READ,
+					 .bytes_max = cache.idle_max };
 	return 0;
 }
 
@@ -287,7 +305,10 @@ static void open_domain(void)
 		.access = HUGEPIN_REMOTE_READ,
 		.watch = HUGEPIN_WATCH_KERNEL, /* programs unmap by ways of which libhugepin-malloc.so does not hear */
 	};
+	size_t limit = hp_memlock_max(HP_MEMLOCK_PIN);
 
+	/* The other half is for what the program registers otherwise, and for its queues. */
+	cache.idle_max = limit ? HP_MAX(limit / 2, (size_t)1) : SIZE_MAX;
 	if (!hugepin_domain_open(&backend, NULL, &attr, &domain) && pthread_atfork(before_fork, NULL, NULL)) {
 		hugepin_domain_close(domain);
 		domain = NULL;
@@ -365,7 +386,7 @@ static struct ibv_mr *make(struct ibv_pd *pd, void *addr, size_t len, unsigned a
 		hugepin_unpin(domain, p);
 		return mr;
 	}
-	*e = (struct entry){.mr = mr, .made = *mr, .access = access, .pin = *p};
+	*e = (struct entry){ .mr = mr, .made = *mr, .access = access, .pin = *p };
 	own(e);
 	return mr;
 }
@@ -395,6 +416,7 @@ static bool is_as_made(const struct entry *e)
 int hp_cache_dereg(struct ibv_mr *mr)
 {
 	struct entry *e = take_owned(mr);
+	struct entry *chain;
 	struct hugepin_pin p;
 
 	/* A registration that is not as it was made is another one at the same address, or was written to. */
@@ -407,7 +429,8 @@ int hp_cache_dereg(struct ibv_mr *mr)
 	/* The entry is idle before its token is unpinned: if the memory has gone, the token ends there, and the entry
 	 * with it. Another thread may have the entry by then. */
 	p = e->pin;
-	put_idle(token_of(p.lkey, p.rkey), e);
+	chain = put_idle(token_of(p.lkey, p.rkey), e);
 	hugepin_unpin(domain, &p);
+	deregister(chain);
 	return 0;
 }

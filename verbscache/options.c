@@ -14,7 +14,7 @@ static enum hp_verbscache_mode mode = HP_VERBSCACHE_LOCAL;
 
 static void read_mode(void)
 {
-	static const char *const words[] = {"off", "local", "remote"};
+	static const char *const words[] = { "off", "local", "remote" };
 	const char *text = secure_getenv("HUGEPIN_VERBS_CACHE");
 
 	for (size_t i = 0; text && i < sizeof words / sizeof *words; i++)

@@ -438,6 +438,23 @@ TEST(no_more_is_kept_than_half_of_what_may_be_locked)
 	soon(0);
 }
 
+/* The kernel counts each. */
+TEST(registrations_of_the_same_memory_count_each)
+{
+	enum { N = LIMIT / SLOT };
+	struct ibv_mr *mr[N];
+	NEEDS_WATCH;
+
+	begin(HP_VERBSCACHE_LOCAL);
+	for (unsigned i = 0; i < N; i++)
+		mr[i] = reg_on(&pds[i % 3], slot(0), SLOT, LOCAL);
+	for (unsigned i = 0; i < N; i++)
+		give_back(mr[i]);
+	EXPECT_EQ(dev.live, N / 2);
+	EXPECT(reg_on(&pds[(N - 1) % 3], slot(0), SLOT, LOCAL) == mr[N - 1]); /* the newest are kept */
+	give_back(mr[N - 1]);
+}
+
 TEST(what_is_kept_makes_room_for_what_is_asked_for)
 {
 	static const int full[] = { ENOMEM, EAGAIN, ENOSPC };
