@@ -226,19 +226,26 @@ int hugepin_register(hugepin_domain *d, const struct iovec *v, int n, unsigned a
 struct pinned {
 	struct hp_region *r;
 	uintptr_t start, end;
+	unsigned access;
 };
 enum { PINNED_MAX = 64 };
 
+static bool is_live_there(const hugepin_domain *d, const struct hp_region *r, const struct pinned *p)
+{
+	return hp_region_is(r, d, HP_REGION_LIVE) && r->start == p->start && r->end == p->end;
+}
+
 /* Deregister those that are still there and have no other pin. Their index may be another region's by now: one of the
- * same range is as good. */
+ * same range is as good. So is one that a helper has registered in the other way, in the place of one that was pinned. */
 static void deregister_unpinned(hugepin_domain *d, const struct pinned *list, int n)
 {
 	hp_pin_enter(d);
 	for (int i = 0; i < n; i++) {
 		struct hp_region *r = list[i].r;
 
-		if (hp_region_is(r, d, HP_REGION_LIVE) && r->start == list[i].start && r->end == list[i].end &&
-		    !hp_region_pins(r)) {
+		if (!is_live_there(d, r, &list[i]))
+			r = hp_cover_find(d, list[i].start, list[i].end - list[i].start, list[i].access);
+		if (r && is_live_there(d, r, &list[i]) && !hp_region_pins(r)) {
 			hp_region_evicted(r, HP_EVICTED_ASKED);
 			hp_region_unpublish(r);
 		}
@@ -262,7 +269,7 @@ int hugepin_deregister(hugepin_domain *d, struct hugepin_pin *pins, int n)
 		if (!pins[i].ref)
 			continue;
 		if (own) /* while r has a pin, it keeps its range */
-			list[count++] = (struct pinned){ r, r->start, r->end };
+			list[count++] = (struct pinned){ r, r->start, r->end, r->access };
 		if (hugepin_unpin(d, &pins[i]) != 0)
 			err = -EINVAL;
 		if (count == PINNED_MAX) {

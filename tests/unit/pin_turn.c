@@ -81,6 +81,30 @@ TEST(pins_that_are_out_keep_what_they_have_and_the_next_get_the_new_one)
 	close_empty(&device, d);
 }
 
+TEST(hugepin_deregister_ends_what_was_turned_while_its_pin_was_out)
+{
+	hugepin_domain *d = open_mixed(0);
+	char *memory[2] = { map(MIB), hugepin_malloc(MIB) };
+
+	for (int i = 0; i < 4; i++) {
+		struct hugepin_pin pin;
+
+		EXPECT_EQ(hugepin_pin(d, memory[i / 2], MIB, 0, &pin), 0);
+		if (i % 2) { /* back again */
+			EXPECT_EQ(turn(d, memory[i / 2], true, false), 0);
+			EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+			EXPECT_EQ(hugepin_pin(d, memory[i / 2], MIB, 0, &pin), 0);
+		}
+		EXPECT_EQ(turn(d, memory[i / 2], !(i % 2), false), 0);
+		EXPECT_EQ(device.regs, 2);
+		EXPECT_EQ(hugepin_deregister(d, &pin, 1), 0);
+		EXPECT_EQ(device.regs, 0);
+	}
+	munmap(memory[0], MIB);
+	hugepin_free(memory[1]);
+	close_empty(&device, d);
+}
+
 static struct hugepin_expiry news[4];
 static int told;
 
