@@ -73,7 +73,7 @@ VERSION := $(shell awk '/^.define HUGEPIN_VERSION_M/ { v = v "." $$3 } END { pri
 SO := $(firstword $(subst ., ,$(VERSION)))
 
 # What needs libibverbs. Of ours that needs the public API, and the clock.
-VERBS_BACKEND := $(addprefix reg/backend/,dump.c kept.c paging.c terms.c verbs.c)
+VERBS_BACKEND := $(addprefix reg/backend/,device_paging.c dump.c kept.c terms.c verbs.c)
 LIB_SRC := $(filter-out $(VERBS_BACKEND),$(sort $(wildcard base/*.c alloc/*.c reg/*.c reg/*/*.c lend/*.c sge/map.c sge/frame.c)))
 LIB_LIBS := -luring
 VERBS_LIBS := -libverbs -lmnl

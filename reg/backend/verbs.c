@@ -26,7 +26,7 @@
 
 #include "base/base.h"
 #include "base/memlock.h"
-#include "reg/backend/paging.h"
+#include "reg/backend/device_paging.h"
 #include "reg/backend/terms.h"
 #include "reg/backend/verbs.h"
 

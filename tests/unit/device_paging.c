@@ -2,7 +2,7 @@
  * What a device counts of memory that is registered on demand, from dumps as the kernel writes them (mlx5's driver and
  * others): the sockets of libmnl are a kernel with a few devices and regions.
  */
-#include "reg/backend/paging.h"
+#include "reg/backend/device_paging.h"
 
 #include <errno.h>
 #include <libmnl/libmnl.h>

@@ -1,8 +1,8 @@
 /*
  * What a device has done about memory that is registered on demand.
  */
-#ifndef HP_REG_BACKEND_PAGING_H
-#define HP_REG_BACKEND_PAGING_H
+#ifndef HP_REG_BACKEND_DEVICE_PAGING_H
+#define HP_REG_BACKEND_DEVICE_PAGING_H
 
 #include <infiniband/verbs.h>
 

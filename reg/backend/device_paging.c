@@ -7,7 +7,7 @@
  * entry has the number of the protection domain, and it shows what the device counts even if nothing else is
  * registered.
  */
-#include "reg/backend/paging.h"
+#include "reg/backend/device_paging.h"
 
 #include <errno.h>
 #include <libmnl/libmnl.h>
