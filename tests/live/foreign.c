@@ -319,26 +319,19 @@ enum { RACES_ARE_REPORTED = false };
 			munmap(place, PLACE);                                                                          \
 	}
 
-/* Far below where the kernel puts what may lie anywhere: else some other mapping of the process (a sanitizer's, say) may
- * take the place while the memory is away, and map_there() would wait for ever. */
-static char *far_away(void)
-{
-	return mmap((void *)((uintptr_t)1 << 45), PLACE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-}
-
 static char *at_the_break(void)
 {
 	sbrk((intptr_t)(4096 - ((uintptr_t)sbrk(0) & 4095)));
 	return sbrk(PLACE);
 }
 
-RACE(addresses_unmapped_by_another_thread, unmap, map_there, far_away())
-RACE(addresses_unmapped_by_a_raw_call_of_another_thread, unmap_raw, map_there, far_away())
-RACE(memory_that_another_thread_has_mapped_over, map_fixed, until_zero, far_away())
-RACE(addresses_from_which_another_thread_has_moved_memory, move_off, map_there, far_away())
-RACE(memory_that_another_thread_has_moved_to_a_place, move_onto, until_zero, far_away())
-RACE(memory_that_another_thread_has_discarded, dontneed, until_zero, far_away())
-RACE(memory_that_another_thread_has_discarded_and_locked, dontneed_locked, until_zero, far_away())
+RACE(addresses_unmapped_by_another_thread, unmap, map_there, map_far_away(PLACE))
+RACE(addresses_unmapped_by_a_raw_call_of_another_thread, unmap_raw, map_there, map_far_away(PLACE))
+RACE(memory_that_another_thread_has_mapped_over, map_fixed, until_zero, map_far_away(PLACE))
+RACE(addresses_from_which_another_thread_has_moved_memory, move_off, map_there, map_far_away(PLACE))
+RACE(memory_that_another_thread_has_moved_to_a_place, move_onto, until_zero, map_far_away(PLACE))
+RACE(memory_that_another_thread_has_discarded, dontneed, until_zero, map_far_away(PLACE))
+RACE(memory_that_another_thread_has_discarded_and_locked, dontneed_locked, until_zero, map_far_away(PLACE))
 RACE(a_break_that_another_thread_has_lowered, lower, raise_again, at_the_break())
 
 /* ------------------------------------------------------------------ several at once */

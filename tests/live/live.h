@@ -72,6 +72,13 @@ static inline void sleep_ms(long ms)
 		;
 }
 
+/* Memory far below where the kernel puts what may lie anywhere. So no other mapping of the process (a sanitizer's, say)
+ * takes the place while a test has unmapped the memory, and waits until it can map it again. */
+static inline char *map_far_away(size_t size)
+{
+	return mmap((void *)((uintptr_t)1 << 45), size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
+
 /* ------------------------------------------------------------------ small files */
 
 static inline ssize_t file_read(const char *path, char *buf, size_t size)

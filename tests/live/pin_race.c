@@ -48,7 +48,7 @@ TEST(addresses_that_another_thread_gets_at_once_are_registered_anew)
 
 	device_reset(&device);
 	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, NULL, &domain), 0);
-	at = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	at = map_far_away(LEN);
 	pthread_create(&t, NULL, other, &stale);
 	for (int i = 0; i < ROUNDS && (i < 100 || clock_ms() < end_ms); i++) {
 		pin_once();
