@@ -37,19 +37,7 @@ static bool wire_open(void)
 		return false;
 	wire.peer = mmap(NULL, LONGEST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	wire.peer_mr = ibv_reg_mr(wire.port.pd, wire.peer, LONGEST, (int)IBV_ACCESS_LOCAL_WRITE);
-	for (int i = 0; i < 2; i++) {
-		struct ibv_qp_init_attr init = {
-			.send_cq = wire.cq,
-			.recv_cq = wire.cq,
-			.qp_type = IBV_QPT_RC,
-			.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
-		};
-		wire.qp[i] = ibv_create_qp(wire.port.pd, &init);
-		if (!wire.qp[i] || !wire_init(wire.qp[i]))
-			return false;
-	}
-	return wire_connect(&wire.port, wire.qp[0], wire.qp[1]->qp_num, 7) &&
-	       wire_connect(&wire.port, wire.qp[1], wire.qp[0]->qp_num, 7) && wire.peer_mr;
+	return wire.peer_mr && wire_join(&wire.port, wire.cq, wire.qp);
 }
 
 /* Send from the buffer to the peer, or receive from there. */
@@ -103,13 +91,6 @@ static long faults(void)
 			sum += strtol(hits + strlen("hitcount:"), NULL, 10);
 	}
 	return sum;
-}
-
-static size_t pinned(void)
-{
-	char buf[4096];
-	char *line = file_read("/proc/self/status", buf, sizeof buf) > 0 ? strstr(buf, "VmPin:") : NULL;
-	return EXPECT(line) ? strtoul(line + 6, NULL, 10) * KIB : 0;
 }
 
 /* ------------------------------------------------------------------ recorded uses */
@@ -219,7 +200,7 @@ static struct result run(uint32_t policy, uint32_t odp, size_t budget, bool phas
 {
 	struct hugepin_attr attr = { .size = sizeof attr, .policy = policy, .odp = odp, .pinned_bytes_max = budget,
 				     .watch = HUGEPIN_WATCH_PROGRAM };
-	const size_t before = pinned();
+	const size_t before = kernel_pinned();
 	struct result r = { 0 };
 	hugepin_domain *d = NULL;
 	struct hugepin_domain_stats s = { 0 };
@@ -250,7 +231,7 @@ static struct result run(uint32_t policy, uint32_t odp, size_t budget, bool phas
 		was = faults() - was;
 		r.faults += was;
 		r.faulting += was > 0;
-		is = pinned() - before;
+		is = kernel_pinned() - before;
 		r.pinned_most = is > r.pinned_most ? is : r.pinned_most;
 		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 		page_out(u->p, u->len);
@@ -310,10 +291,9 @@ static void try_trace(const char *trace)
 
 #define NEEDS_ODP                                                                                                      \
 	do {                                                                                                           \
-		struct ibv_device_attr_ex a;                                                                           \
 		if (!wire.peer_mr && !wire_open())                                                                     \
 			SKIP("no verbs device: made for the guest");                                                   \
-		if (ibv_query_device_ex(wire.port.device, NULL, &a) || !(a.odp_caps.general_caps & IBV_ODP_SUPPORT))   \
+		if (!wire_has_odp(&wire.port))                                                                         \
 			SKIP("the device has no on-demand paging");                                                    \
 		if (!wire.traced && !(wire.traced = trace_open()))                                                     \
 			SKIP("the kernel cannot be traced");                                                           \

@@ -54,14 +54,6 @@ static uint32_t dice(uint32_t n)
 	return (uint32_t)((seed >> 33) % n);
 }
 
-/* What the kernel has pinned of this process, in bytes. */
-static size_t pinned(void)
-{
-	char buf[4096];
-	char *line = file_read("/proc/self/status", buf, sizeof buf) > 0 ? strstr(buf, "VmPin:") : NULL;
-	return line ? strtoul(line + 6, NULL, 10) * KIB : 0;
-}
-
 /* ------------------------------------------------------------------ the lend's callbacks */
 
 static int send_message(void *arg, uint32_t peer, const void *msg, size_t len)
@@ -417,7 +409,7 @@ static void put_late(const char *what, void *memory, size_t len,
 	offered[0] = (struct iovec){ memory, len };
 	EXPECT_EQ(borrow(&origin[0], memory, 4 * KIB, &key), 0);
 	look_all(20);
-	size_t before = pinned();
+	size_t before = kernel_pinned();
 	take_away(memory, len, others);
 	for (int i = 0; i < 2; i++) {
 		sum[i] = malloc(others[i].iov_len + 1);
@@ -433,7 +425,7 @@ static void put_late(const char *what, void *memory, size_t len,
 	EXPECT_EQ(target.polls, 0);
 	for (int i = 0; i < 2; i++)
 		EXPECT(!memcmp(sum[i], others[i].iov_base ? others[i].iov_base : "", others[i].iov_len));
-	EXPECT(pinned() >= before);
+	EXPECT(kernel_pinned() >= before);
 	/* The target asks for the key, which is in use. Then it comes back, and the pages go. The pin cache asks the
 	 * kernel what has gone when the program pins. */
 	struct hugepin_pin pin;
@@ -450,14 +442,14 @@ static void put_late(const char *what, void *memory, size_t len,
 	}
 	EXPECT_EQ(lent().lent_bytes, 0);
 	hugepin_purge();
-	for (int i = 0; i < 100 && pinned() >= before; i++) {
+	for (int i = 0; i < 100 && kernel_pinned() >= before; i++) {
 		look_all(5);
 		sleep_ms(20);
 	}
-	EXPECT(pinned() < before);
+	EXPECT(kernel_pinned() < before);
 	offered[0] = (struct iovec){ 0 };
 	EXPECT_EQ(borrow(&origin[0], memory, 8, &again), -EACCES);
-	t_print("# %s: %zu KiB pinned with the key out, %zu when it was back\n", what, before / KIB, pinned() / KIB);
+	t_print("# %s: %zu KiB pinned with the key out, %zu when it was back\n", what, before / KIB, kernel_pinned() / KIB);
 	for (int i = 0; i < 2; i++)
 		free(sum[i]);
 }
@@ -517,7 +509,7 @@ static void traffic(uint32_t policy, const char *name)
 	memset(table, 1, TABLE);
 	memset(shadow, 1, TABLE);
 	offer_table(table);
-	size_t before = pinned(), most = 0;
+	size_t before = kernel_pinned(), most = 0;
 	unsigned refused = 0, done = 0;
 	for (int n = 0; n < 600 && !t_failures; n++) {
 		struct side *s = &origin[dice(ORIGINS)];
@@ -542,7 +534,7 @@ static void traffic(uint32_t policy, const char *name)
 		}
 		EXPECT_EQ(hugepin_lend_done(s->lend, &key), 0);
 		done++;
-		size_t now = pinned() - before;
+		size_t now = kernel_pinned() - before;
 		most = now > most ? now : most;
 		struct hugepin_lend_stats stats = lent();
 		EXPECT(stats.lent_bytes <= lent_max);
@@ -697,7 +689,7 @@ TEST(nothing_is_pinned_afterwards)
 		SKIP("no verbs device: made for the guest");
 	EXPECT_EQ(ibv_dealloc_pd(port.pd), 0);
 	EXPECT_EQ(ibv_close_device(port.device), 0);
-	EXPECT_EQ(pinned(), 0);
+	EXPECT_EQ(kernel_pinned(), 0);
 }
 
 T_MAIN

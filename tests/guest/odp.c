@@ -32,19 +32,7 @@ static bool wire_open(void)
 		return false;
 	wire.source = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	wire.source_mr = ibv_reg_mr(wire.port.pd, wire.source, LEN, (int)IBV_ACCESS_LOCAL_WRITE);
-	for (int i = 0; i < 2; i++) {
-		struct ibv_qp_init_attr init = {
-			.send_cq = wire.cq,
-			.recv_cq = wire.cq,
-			.qp_type = IBV_QPT_RC,
-			.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
-		};
-		wire.qp[i] = ibv_create_qp(wire.port.pd, &init);
-		if (!wire.qp[i] || !wire_init(wire.qp[i]))
-			return false;
-	}
-	return wire_connect(&wire.port, wire.qp[0], wire.qp[1]->qp_num, 7) &&
-	       wire_connect(&wire.port, wire.qp[1], wire.qp[0]->qp_num, 7) && wire.source_mr;
+	return wire.source_mr && wire_join(&wire.port, wire.cq, wire.qp);
 }
 
 /* The status of a write of LEN bytes to p. */
@@ -82,13 +70,6 @@ static long mapped(void)
 	char buf[4096];
 	char *line = file_read(TRACING "kprobe_profile", buf, sizeof buf) > 0 ? strstr(buf, PROBE) : NULL;
 	return EXPECT(line) ? strtol(line + strlen(PROBE), NULL, 10) : -1;
-}
-
-static size_t pinned(void)
-{
-	char buf[4096];
-	char *line = file_read("/proc/self/status", buf, sizeof buf) > 0 ? strstr(buf, "VmPin:") : NULL;
-	return EXPECT(line) ? strtoul(line + 6, NULL, 10) * KIB : 0;
 }
 
 /* ------------------------------------------------------------------ transfers */
@@ -140,8 +121,7 @@ static void wait_brought(hugepin_domain *d, uint64_t bytes)
 	do {                                                                                                           \
 		if (!wire.source_mr && !wire_open())                                                                   \
 			SKIP("no verbs device: made for the guest");                                                   \
-		struct ibv_device_attr_ex a;                                                                           \
-		if (ibv_query_device_ex(wire.port.device, NULL, &a) || !(a.odp_caps.general_caps & IBV_ODP_SUPPORT))   \
+		if (!wire_has_odp(&wire.port))                                                                         \
 			SKIP("the device has no on-demand paging");                                                    \
 		if (!wire.traced && !(wire.traced = trace_open()))                                                     \
 			SKIP("the kernel cannot be traced");                                                           \
@@ -160,7 +140,7 @@ TEST(native_faults_for_each_page)
 	EXPECT(!madvise(p, LEN, MADV_DONTNEED));
 	EXPECT_EQ(faults(p, &pin), PAGES);
 	EXPECT_EQ(stats(d).brought_bytes, 0);
-	EXPECT_EQ(pinned(), LEN); /* of the source */
+	EXPECT_EQ(kernel_pinned(), LEN); /* of the source */
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	munmap(p, LEN);
 	EXPECT_EQ(hugepin_domain_close(d), 0);
@@ -176,7 +156,7 @@ TEST(enhanced_faults_for_none_once_it_has_registered)
 	EXPECT_EQ(hugepin_pin(d, p, LEN, REMOTE, &pin), 0);
 	EXPECT_EQ(stats(d).brought_bytes, LEN);
 	EXPECT_EQ(faults(p, &pin), 0);
-	EXPECT_EQ(pinned(), LEN);
+	EXPECT_EQ(kernel_pinned(), LEN);
 	EXPECT(!madvise(p, LEN, MADV_DONTNEED));
 	EXPECT_EQ(faults(p, &pin), PAGES);
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
@@ -229,7 +209,7 @@ static void expect_phases(bool (*take_away)(char *p), long at_least)
 		EXPECT_EQ(hugepin_prefetch(d, p, LEN, REMOTE | phases[i]), 0);
 		EXPECT_EQ(stats(d).brought_bytes, brought += LEN);
 		EXPECT_EQ(faults(p, &pin), 0);
-		EXPECT_EQ(pinned(), LEN);
+		EXPECT_EQ(kernel_pinned(), LEN);
 		EXPECT(take_away(p));
 		EXPECT(faults(p, &pin) >= at_least);
 	}
@@ -294,7 +274,7 @@ TEST(the_heaps_hugepages_are_brought_in_as_wholes)
 		if ((uintptr_t)q - (uintptr_t)p < PAGE) /* a second buffer in the hugepage */
 			EXPECT_EQ(stats(d).misses, 1);
 		EXPECT_EQ(faults(q, &second), 0);
-		EXPECT_EQ(pinned(), LEN);
+		EXPECT_EQ(kernel_pinned(), LEN);
 		EXPECT_EQ(hugepin_unpin(d, &second), 0);
 		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 		hugepin_free(p);

@@ -29,25 +29,6 @@ static struct {
 	struct ibv_mr *source_mr;
 } wire;
 
-static bool wire_join(void)
-{
-	for (int i = 0; i < 2; i++) {
-		struct ibv_qp_init_attr init = {
-			.send_cq = wire.cq,
-			.recv_cq = wire.cq,
-			.qp_type = IBV_QPT_RC,
-			.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
-		};
-		wire.qp[i] = ibv_create_qp(wire.port.pd, &init);
-		if (!wire.qp[i] || !wire_init(wire.qp[i]))
-			return false;
-	}
-	for (int i = 0; i < 2; i++)
-		if (!wire_connect(&wire.port, wire.qp[i], wire.qp[!i]->qp_num, 7))
-			return false;
-	return true;
-}
-
 static bool wire_open(void)
 {
 	if (!wire_port_open(&wire.port))
@@ -57,7 +38,7 @@ static bool wire_open(void)
 		return false;
 	wire.source = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	wire.source_mr = ibv_reg_mr(wire.port.pd, wire.source, LEN, (int)IBV_ACCESS_LOCAL_WRITE);
-	return wire.source_mr && wire_join();
+	return wire.source_mr && wire_join(&wire.port, wire.cq, wire.qp);
 }
 
 static void wire_disconnect(void)
@@ -105,7 +86,7 @@ static int wire_do(enum ibv_wr_opcode opcode, void *local, uint32_t lkey, const 
 		sched_yield();
 	if (n != 1 || wc.status != IBV_WC_SUCCESS) {
 		wire_disconnect();
-		EXPECT(wire_join());
+		EXPECT(wire_join(&wire.port, wire.cq, wire.qp));
 	}
 	return n == 1 ? (int)wc.status : -1;
 }
@@ -146,14 +127,6 @@ static char *map(size_t len)
 {
 	void *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	return EXPECT(p != MAP_FAILED) ? p : NULL;
-}
-
-/* Bytes that the kernel counts as pinned by this process. */
-static size_t pinned(void)
-{
-	char buf[4096];
-	char *line = file_read("/proc/self/status", buf, sizeof buf) > 0 ? strstr(buf, "VmPin:") : NULL;
-	return EXPECT(line) ? strtoul(line + 6, NULL, 10) * KIB : 0;
 }
 
 #define NEEDS_WIRE                                                                                                     \
@@ -338,7 +311,7 @@ TEST(a_pin_for_more_access_widens_and_the_earlier_pin_stays_good)
 TEST(memory_that_is_not_there_or_not_to_be_written_is_EFAULT)
 {
 	NEEDS_WIRE;
-	size_t before = pinned();
+	size_t before = kernel_pinned();
 	hugepin_domain *d = domain(HUGEPIN_POLICY_DEFAULT);
 	char *p = map(2 * LEN);
 	struct hugepin_pin pin = { .ref = 4711 };
@@ -347,14 +320,14 @@ TEST(memory_that_is_not_there_or_not_to_be_written_is_EFAULT)
 	EXPECT_EQ(hugepin_pin(d, p + LEN, LEN, HUGEPIN_WRITE, &pin), -EFAULT);
 	EXPECT_EQ(hugepin_pin(d, p, 2 * LEN, HUGEPIN_WRITE, &pin), -EFAULT); /* a part of it */
 	EXPECT_EQ(hugepin_pin(d, p + LEN, LEN, HUGEPIN_READ, &pin), -EFAULT);
-	EXPECT_EQ(pinned(), before);
+	EXPECT_EQ(kernel_pinned(), before);
 
 	mprotect(p, LEN, PROT_READ);
 	EXPECT_EQ(hugepin_pin(d, p, LEN, HUGEPIN_WRITE, &pin), -EFAULT);
 	EXPECT_EQ(hugepin_pin(d, p, LEN, HUGEPIN_REMOTE_ATOMIC, &pin), -EFAULT);
 	EXPECT_EQ(pin.ref, 4711);
 	EXPECT_EQ(errno, 0);
-	EXPECT_EQ(pinned(), before);
+	EXPECT_EQ(kernel_pinned(), before);
 	EXPECT_EQ(stats(d).regions, 0);
 
 	mprotect(p, LEN, PROT_READ | PROT_WRITE);
@@ -414,7 +387,7 @@ static void stale(char *(*make)(void), bool (*event)(char *p))
 		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	}
 	EXPECT_EQ(hugepin_domain_close(d), 0);
-	EXPECT_EQ(pinned(), LEN); /* the source */
+	EXPECT_EQ(kernel_pinned(), LEN); /* the source */
 }
 
 static char *anonymous(void)
@@ -602,7 +575,7 @@ TEST(after_the_heap_gave_memory_back_a_pin_is_new)
 	}
 	EXPECT(stats(d).registered >= 4); /* it did leave each time */
 	EXPECT_EQ(hugepin_domain_close(d), 0);
-	EXPECT_EQ(pinned(), LEN);
+	EXPECT_EQ(kernel_pinned(), LEN);
 }
 
 /* ------------------------------------------------------------------ limits */
@@ -624,7 +597,7 @@ static void limited(void (*what)(void))
 			what();
 			wire_close();
 		}
-		EXPECT_EQ(pinned(), 0);
+		EXPECT_EQ(kernel_pinned(), 0);
 		_exit(t_failures != 0);
 	}
 	EXPECT_EQ(child_wait(pid, 50), 0);
@@ -636,20 +609,20 @@ static void within_the_limit(void)
 	hugepin_domain *d = domain(HUGEPIN_POLICY_LRU);
 	char *p = map(COUNT * 2 * MIB); /* with gaps, so that nothing is merged */
 	struct hugepin_pin pin;
-	size_t before = pinned();
+	size_t before = kernel_pinned();
 	EXPECT_EQ(stats(d).bytes_max, LIMIT - before);
 	for (int i = 0; i < 2 * COUNT; i++) {
 		char *piece = p + (size_t)(i % COUNT) * 2 * MIB;
 		if (!EXPECT_EQ(hugepin_pin(d, piece, MIB, HUGEPIN_REMOTE_WRITE, &pin), 0))
 			break;
 		EXPECT(lands(piece + (size_t)i * KIB, &pin, 4 * KIB));
-		EXPECT(pinned() <= LIMIT);
+		EXPECT(kernel_pinned() <= LIMIT);
 		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	}
 	EXPECT(stats(d).evicted >= COUNT);
-	EXPECT(pinned() > before + LIMIT / 2); /* and it does use what there is */
+	EXPECT(kernel_pinned() > before + LIMIT / 2); /* and it does use what there is */
 	EXPECT_EQ(hugepin_domain_close(d), 0);
-	EXPECT_EQ(pinned(), before);
+	EXPECT_EQ(kernel_pinned(), before);
 }
 
 TEST(a_domain_keeps_within_the_memlock_limit)
@@ -685,16 +658,10 @@ TEST(when_all_that_the_limit_allows_is_pinned_it_says_so)
 
 /* ------------------------------------------------------------------ on-demand paging */
 
-static bool has_odp(void)
-{
-	struct ibv_device_attr_ex a;
-	return !ibv_query_device_ex(wire.port.device, NULL, &a) && a.odp_caps.general_caps & IBV_ODP_SUPPORT;
-}
-
 TEST(policy_odp_is_refused_where_the_device_has_none)
 {
 	NEEDS_WIRE;
-	if (has_odp())
+	if (wire_has_odp(&wire.port))
 		SKIP("it has");
 	hugepin_domain *d;
 	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_ODP };
@@ -718,7 +685,7 @@ static long faults_shown(void)
 
 TEST(page_faults_are_counted_where_the_device_counts_them_and_else_not_available)
 {
-	hugepin_domain *d = domain(has_odp() ? HUGEPIN_POLICY_ODP : HUGEPIN_POLICY_LRU);
+	hugepin_domain *d = domain(wire_has_odp(&wire.port) ? HUGEPIN_POLICY_ODP : HUGEPIN_POLICY_LRU);
 	struct hugepin_paging p = { 7, 8, 9 };
 	struct hugepin_pin pin;
 
@@ -733,13 +700,13 @@ TEST(page_faults_are_counted_where_the_device_counts_them_and_else_not_available
 
 #define NEEDS_ODP                                                                                                      \
 	NEEDS_WIRE;                                                                                                    \
-	if (!has_odp())                                                                                                \
+	if (!wire_has_odp(&wire.port))                                                                                 \
 	SKIP("the device has no on-demand paging")
 
 TEST(on_demand_memory_is_not_pinned_and_the_device_follows_its_pages)
 {
 	NEEDS_ODP;
-	size_t before = pinned();
+	size_t before = kernel_pinned();
 	hugepin_domain *d = domain(HUGEPIN_POLICY_ODP);
 	char *memory[2] = { map(16 * MIB), hugepin_malloc(16 * MIB) };
 	for (int i = 0; i < 2; i++) {
@@ -747,7 +714,7 @@ TEST(on_demand_memory_is_not_pinned_and_the_device_follows_its_pages)
 		struct hugepin_pin pin;
 		if (!EXPECT_EQ(hugepin_pin(d, p, 16 * MIB, HUGEPIN_REMOTE_WRITE | HUGEPIN_REMOTE_READ, &pin), 0))
 			continue;
-		EXPECT_EQ(pinned(), before);
+		EXPECT_EQ(kernel_pinned(), before);
 		EXPECT(lands(p + 8 * MIB, &pin, LEN));
 		if (i == 0) { /* the heap's pages stay where they are */
 			EXPECT(!madvise(p, 16 * MIB, MADV_DONTNEED));
@@ -755,7 +722,7 @@ TEST(on_demand_memory_is_not_pinned_and_the_device_follows_its_pages)
 			EXPECT(unmap_raw(p + 8 * MIB));
 		}
 		EXPECT(lands(p + 8 * MIB, &pin, LEN));
-		EXPECT_EQ(pinned(), before);
+		EXPECT_EQ(kernel_pinned(), before);
 		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	}
 	EXPECT_EQ(hugepin_domain_close(d), 0);
@@ -805,7 +772,7 @@ TEST(nothing_is_left_with_the_device)
 {
 	NEEDS_WIRE;
 	wire_close();
-	EXPECT_EQ(pinned(), 0);
+	EXPECT_EQ(kernel_pinned(), 0);
 }
 
 T_MAIN

@@ -64,18 +64,9 @@ static struct ibv_mr *reg(void *p, size_t len, unsigned access)
 
 static void open_all(void)
 {
-	struct ibv_qp_init_attr init = {
-		.qp_type = IBV_QPT_RC,
-		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
-	};
-
 	MUST(wire_port_open(&wire.port));
 	MUST(wire.cq = ibv_create_cq(wire.port.device, 16, NULL, NULL, 0));
-	init.send_cq = init.recv_cq = wire.cq;
-	for (int i = 0; i < 2; i++)
-		MUST((wire.qp[i] = ibv_create_qp(wire.port.pd, &init)) && wire_init(wire.qp[i]));
-	for (int i = 0; i < 2; i++)
-		MUST(wire_connect(&wire.port, wire.qp[i], wire.qp[!i]->qp_num, 7));
+	MUST(wire_join(&wire.port, wire.cq, wire.qp));
 	wire.source = map_new(LEN);
 	wire.source_mr = reg(wire.source, LEN, IBV_ACCESS_LOCAL_WRITE);
 }

@@ -45,6 +45,12 @@ static inline bool wire_port_open(struct wire_port *p)
 	return p->pd && !ibv_query_gid(p->device, 1, p->gid_index, &p->gid);
 }
 
+static inline bool wire_has_odp(const struct wire_port *p)
+{
+	struct ibv_device_attr_ex a;
+	return !ibv_query_device_ex(p->device, NULL, &a) && a.odp_caps.general_caps & IBV_ODP_SUPPORT;
+}
+
 static inline struct ibv_ah_attr wire_address(const struct wire_port *p)
 {
 	return (struct ibv_ah_attr){
@@ -89,6 +95,26 @@ static inline bool wire_connect(const struct wire_port *p, struct ibv_qp *qp, ui
 		to_send |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
 	}
 	return !ibv_modify_qp(qp, &r, to_receive) && !ibv_modify_qp(qp, &s, to_send);
+}
+
+/* Make two queue pairs of type RC that are connected with each other, and have one completion queue. */
+static inline bool wire_join(const struct wire_port *p, struct ibv_cq *cq, struct ibv_qp *ret_[2])
+{
+	for (int i = 0; i < 2; i++) {
+		struct ibv_qp_init_attr init = {
+			.send_cq = cq,
+			.recv_cq = cq,
+			.qp_type = IBV_QPT_RC,
+			.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+		};
+		ret_[i] = ibv_create_qp(p->pd, &init);
+		if (!ret_[i] || !wire_init(ret_[i]))
+			return false;
+	}
+	for (int i = 0; i < 2; i++)
+		if (!wire_connect(p, ret_[i], ret_[!i]->qp_num, 7))
+			return false;
+	return true;
 }
 
 #endif

@@ -100,6 +100,14 @@ static inline long file_number(const char *path)
 	return file_read(path, buf, sizeof buf) > 0 ? strtol(buf, NULL, 10) : -1;
 }
 
+/* Bytes that the kernel counts as pinned by this process. */
+static inline size_t kernel_pinned(void)
+{
+	char buf[4096];
+	char *line = file_read("/proc/self/status", buf, sizeof buf) > 0 ? strstr(buf, "VmPin:") : NULL;
+	return EXPECT(line) ? strtoul(line + 6, NULL, 10) * KIB : 0;
+}
+
 static inline bool file_write(const char *path, const char *text)
 {
 	int fd = open(path, O_WRONLY | O_CLOEXEC);
