@@ -32,19 +32,29 @@ static int malformed(void)
 	return MNL_CB_ERROR;
 }
 
-static bool is_u32(const struct nlattr *a)
+/* Read an attribute. False: it is of another type. */
+static bool read_u32(const struct nlattr *a, uint32_t *ret_)
 {
-	return mnl_attr_validate(a, MNL_TYPE_U32) == 0;
+	if (mnl_attr_validate(a, MNL_TYPE_U32) != 0)
+		return false;
+	*ret_ = mnl_attr_get_u32(a);
+	return true;
 }
 
-static bool is_u64(const struct nlattr *a)
+static bool read_u64(const struct nlattr *a, uint64_t *ret_)
 {
-	return mnl_attr_validate(a, MNL_TYPE_U64) == 0;
+	if (mnl_attr_validate(a, MNL_TYPE_U64) != 0)
+		return false;
+	*ret_ = mnl_attr_get_u64(a);
+	return true;
 }
 
-static bool is_string(const struct nlattr *a)
+static bool read_string(const struct nlattr *a, const char **ret_)
 {
-	return mnl_attr_validate(a, MNL_TYPE_NUL_STRING) == 0;
+	if (mnl_attr_validate(a, MNL_TYPE_NUL_STRING) != 0)
+		return false;
+	*ret_ = mnl_attr_get_str(a);
+	return true;
 }
 
 /* ------------------------------------------------------------------ messages */
@@ -86,15 +96,13 @@ int hp_dump_device(const struct nlmsghdr *m, void *device)
 	EACH(a, m) {
 		switch (mnl_attr_get_type(a)) {
 		case RDMA_NLDEV_ATTR_DEV_INDEX:
-			if (!is_u32(a))
+			if (!read_u32(a, &index))
 				return malformed();
-			index = mnl_attr_get_u32(a);
 			has_index = true;
 			break;
 		case RDMA_NLDEV_ATTR_DEV_NAME:
-			if (!is_string(a))
+			if (!read_string(a, &name))
 				return malformed();
-			name = mnl_attr_get_str(a);
 			break;
 		}
 	}
@@ -106,6 +114,19 @@ int hp_dump_device(const struct nlmsghdr *m, void *device)
 }
 
 /* ------------------------------------------------------------------ its regions */
+
+/* Have each region of a message's tables read. */
+static int each_region(const struct nlmsghdr *m, int (*read)(const struct nlattr *region, void *state), void *state)
+{
+	EACH(table, m) {
+		if (mnl_attr_get_type(table) != RDMA_NLDEV_ATTR_RES_MR)
+			continue;
+		EACH_IN(region, table)
+			if (mnl_attr_get_type(region) == RDMA_NLDEV_ATTR_RES_MR_ENTRY && read(region, state) != MNL_CB_OK)
+				return MNL_CB_ERROR;
+	}
+	return MNL_CB_OK;
+}
 
 static int add_region(struct hp_dump_regions *r, uint32_t number, uint32_t pd)
 {
@@ -122,35 +143,32 @@ static int add_region(struct hp_dump_regions *r, uint32_t number, uint32_t pd)
 	return MNL_CB_OK;
 }
 
-static int read_region(const struct nlattr *entry, struct hp_dump_regions *r)
+static int read_region(const struct nlattr *region, void *regions)
 {
+	struct hp_dump_regions *r = regions;
 	uint32_t number = 0, pd = 0, thread = 0;
 	bool has_number = false, has_pd = false;
 	uint64_t len = 0;
 
-	EACH_IN(a, entry) {
+	EACH_IN(a, region) {
 		switch (mnl_attr_get_type(a)) {
 		case RDMA_NLDEV_ATTR_RES_MRN:
-			if (!is_u32(a))
+			if (!read_u32(a, &number))
 				return malformed();
-			number = mnl_attr_get_u32(a);
 			has_number = true;
 			break;
 		case RDMA_NLDEV_ATTR_RES_PDN:
-			if (!is_u32(a))
+			if (!read_u32(a, &pd))
 				return malformed();
-			pd = mnl_attr_get_u32(a);
 			has_pd = true;
 			break;
 		case RDMA_NLDEV_ATTR_RES_PID: /* of the thread, in spite of the name */
-			if (!is_u32(a))
+			if (!read_u32(a, &thread))
 				return malformed();
-			thread = mnl_attr_get_u32(a);
 			break;
 		case RDMA_NLDEV_ATTR_RES_MRLEN:
-			if (!is_u64(a))
+			if (!read_u64(a, &len))
 				return malformed();
-			len = mnl_attr_get_u64(a);
 			break;
 		}
 	}
@@ -165,17 +183,7 @@ static int read_region(const struct nlattr *entry, struct hp_dump_regions *r)
 
 int hp_dump_regions(const struct nlmsghdr *m, void *regions)
 {
-	EACH(table, m) {
-		if (mnl_attr_get_type(table) != RDMA_NLDEV_ATTR_RES_MR)
-			continue;
-		EACH_IN(entry, table) {
-			if (mnl_attr_get_type(entry) != RDMA_NLDEV_ATTR_RES_MR_ENTRY)
-				continue;
-			if (read_region(entry, regions) != MNL_CB_OK)
-				return MNL_CB_ERROR;
-		}
-	}
-	return MNL_CB_OK;
+	return each_region(m, read_region, regions);
 }
 
 static int compare_regions(const void *a, const void *b)
@@ -217,14 +225,12 @@ static int read_counter(const struct nlattr *entry, struct hp_dump_counts *c)
 	EACH_IN(a, entry) {
 		switch (mnl_attr_get_type(a)) {
 		case RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME:
-			if (!is_string(a))
+			if (!read_string(a, &name))
 				return malformed();
-			name = mnl_attr_get_str(a);
 			break;
 		case RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_VALUE:
-			if (!is_u64(a))
+			if (!read_u64(a, &value))
 				return malformed();
-			value = mnl_attr_get_u64(a);
 			has_value = true;
 			break;
 		}
@@ -237,8 +243,9 @@ static int read_counter(const struct nlattr *entry, struct hp_dump_counts *c)
 	return MNL_CB_OK;
 }
 
-static int read_counters(const struct nlattr *region, struct hp_dump_counts *c)
+static int read_counters(const struct nlattr *region, void *counts)
 {
+	struct hp_dump_counts *c = counts;
 	const struct nlattr *counters = NULL;
 	bool has_number = false;
 	uint32_t number = 0;
@@ -247,9 +254,8 @@ static int read_counters(const struct nlattr *region, struct hp_dump_counts *c)
 		if (mnl_attr_get_type(a) == RDMA_NLDEV_ATTR_STAT_HWCOUNTERS) {
 			counters = a;
 		} else if (mnl_attr_get_type(a) == RDMA_NLDEV_ATTR_RES_MRN) {
-			if (!is_u32(a))
+			if (!read_u32(a, &number))
 				return malformed();
-			number = mnl_attr_get_u32(a);
 			has_number = true;
 		}
 	}
@@ -266,15 +272,5 @@ static int read_counters(const struct nlattr *region, struct hp_dump_counts *c)
 
 int hp_dump_counts(const struct nlmsghdr *m, void *counts)
 {
-	EACH(table, m) {
-		if (mnl_attr_get_type(table) != RDMA_NLDEV_ATTR_RES_MR)
-			continue;
-		EACH_IN(entry, table) {
-			if (mnl_attr_get_type(entry) != RDMA_NLDEV_ATTR_RES_MR_ENTRY)
-				continue;
-			if (read_counters(entry, counts) != MNL_CB_OK)
-				return MNL_CB_ERROR;
-		}
-	}
-	return MNL_CB_OK;
+	return each_region(m, read_counters, counts);
 }

@@ -34,6 +34,7 @@ static struct {
 	bool shows_no_length;
 	/* Failures, by the command's number; 0: none. */
 	uint16_t refused, interrupted, garbled;
+	bool short_length; /* a region's length has 32 bits */
 	int error;
 	int open_errno, reg_errno;
 	/* The dump that is under way. */
@@ -128,7 +129,9 @@ static void put_region(struct nlmsghdr *m, const struct region *r)
 	struct nlattr *entry = mnl_attr_nest_start(m, RDMA_NLDEV_ATTR_RES_MR_ENTRY);
 
 	if (kernel.command == RDMA_NLDEV_CMD_RES_MR_GET) {
-		if (!kernel.shows_no_length)
+		if (kernel.short_length)
+			mnl_attr_put_u32(m, RDMA_NLDEV_ATTR_RES_MRLEN, (uint32_t)r->len);
+		else if (!kernel.shows_no_length)
 			mnl_attr_put_u64(m, RDMA_NLDEV_ATTR_RES_MRLEN, r->len);
 		mnl_attr_put_u32(m, RDMA_NLDEV_ATTR_RES_MRN, r->number);
 		if (r->pd)
@@ -141,6 +144,14 @@ static void put_region(struct nlmsghdr *m, const struct region *r)
 		if (r->counters)
 			put_counters(m, r);
 	}
+	mnl_attr_nest_end(m, entry);
+}
+
+static void put_garbled(struct nlmsghdr *m, uint16_t type)
+{
+	struct nlattr *entry = mnl_attr_nest_start(m, type);
+
+	mnl_attr_put_u16(m, RDMA_NLDEV_ATTR_RES_MRN, 1);
 	mnl_attr_nest_end(m, entry);
 }
 
@@ -175,12 +186,8 @@ ssize_t mnl_socket_recvfrom(const struct mnl_socket *s, void *bytes, size_t room
 	struct nlattr *table = mnl_attr_nest_start(m, RDMA_NLDEV_ATTR_RES_MR);
 	for (int i = 0; i < 16 && kernel.at < kernel.count; i++)
 		put_region(m, &kernel.regions[kernel.at++]);
-	if (kernel.garbled == kernel.command) {
-		struct nlattr *entry = mnl_attr_nest_start(m, RDMA_NLDEV_ATTR_RES_MR_ENTRY);
-
-		mnl_attr_put_u16(m, RDMA_NLDEV_ATTR_RES_MRN, 1);
-		mnl_attr_nest_end(m, entry);
-	}
+	/* Entries of another type are passed over, whatever is in them. */
+	put_garbled(m, kernel.garbled == kernel.command ? RDMA_NLDEV_ATTR_RES_MR_ENTRY : RDMA_NLDEV_ATTR_RES_QP_ENTRY);
 	mnl_attr_nest_end(m, table);
 	return m->nlmsg_len;
 }
@@ -307,6 +314,9 @@ TEST(what_fails_is_told_and_nothing_stays)
 		kernel.garbled = commands[i];
 		EXPECT_EQ(ask(&p), -EPROTO);
 	}
+	reset(ALL);
+	kernel.short_length = true;
+	EXPECT_EQ(ask(&p), -EPROTO);
 	reset(ALL);
 	kernel.reg_errno = ENOMEM;
 	EXPECT_EQ(ask(&p), -ENOMEM);
