@@ -656,12 +656,12 @@ static uint64_t pages_out(uintptr_t start, uintptr_t end)
 	return out;
 }
 
-/* Have the device bring the memory of p in. fresh: it was just registered, so it says nothing of what goes out between
- * uses. */
-static bool bring_in(hugepin_domain *d, struct tracked *p, bool fresh)
+/* Have the device bring the memory of p in, of which so many pages are out. fresh: it was just registered, so it says
+ * nothing of what goes out between uses. */
+static bool bring_in(hugepin_domain *d, struct tracked *p, uint64_t out, bool fresh)
 {
 	const struct hp_region *r = &hp_regions[p->region];
-	uint64_t out = pages_out(p->start, p->end), start_ns = now_of(d);
+	uint64_t start_ns = now_of(d);
 	int err = -EPERM;
 
 	if (!fresh)
@@ -720,7 +720,8 @@ static void make_ready(hugepin_domain *d, struct tracked *p)
 	uint64_t start_ns = now_of(d);
 	struct expected e = expect(d, p);
 
-	if (!pin_if_best(d, p) && hp_paging_choose(&e.terms, &e.use, 0) == HP_PAGING_BRING && !bring_in(d, p, false)) {
+	if (!pin_if_best(d, p) && hp_paging_choose(&e.terms, &e.use, 0) == HP_PAGING_BRING &&
+	    !bring_in(d, p, pages_out(p->start, p->end), false)) {
 		hp_plan_failed(h->plan, id_of(h, p), now_of(d));
 		return;
 	}
@@ -733,16 +734,20 @@ void hp_helper_first_use(hugepin_domain *d, struct hp_region *r, bool fresh)
 	struct hp_helper *h = d->helper;
 	struct tracked *p;
 	struct expected e;
+	uint64_t out;
 	bool new;
 
 	if (!h->pages || !r->on_demand || !hp_region_is(r, d, HP_REGION_LIVE))
 		return;
 	p = tracked_of(h, r, &new);
-	if (!p || (p->told && !pages_out(p->start, p->end)))
+	if (!p)
 		return;
 	e = expect(d, p);
-	if (hp_paging_choose(&e.terms, &e.use, 0) == HP_PAGING_BRING)
-		bring_in(d, p, fresh);
+	if (hp_paging_choose(&e.terms, &e.use, 0) != HP_PAGING_BRING)
+		return;
+	out = pages_out(p->start, p->end);
+	if (out || !p->told)
+		bring_in(d, p, out, fresh);
 }
 
 /* ------------------------------------------------------------------ steps */
@@ -790,7 +795,7 @@ static void register_again(hugepin_domain *d, struct tracked *p)
 	p->since = since;
 	hp_region_clear_used(d, r);
 	if (r->on_demand)
-		bring_in(d, p, true);
+		bring_in(d, p, pages_out(p->start, p->end), true);
 	tell_registered(h, p, now_of(d));
 }
 

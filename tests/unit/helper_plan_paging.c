@@ -250,6 +250,18 @@ TEST(memory_that_stays_is_brought_in_and_never_pinned)
 	close_empty(&device, d);
 }
 
+TEST(and_for_a_use_that_nobody_foresaw)
+{
+	hugepin_domain *d = open_hybrid(0);
+
+	use(d, buffer[0], 3, 10 * MS);
+	step(d, HP_PLAN_DEREGISTER, 1);
+	memset(buffer[0], 1, LEN);
+	touch(d, buffer[0]);
+	EXPECT_EQ(device.prefetches, 1);
+	close_empty(&device, d);
+}
+
 TEST(what_went_out_after_it_was_brought_in_is_brought_in_again)
 {
 	hugepin_domain *d = open_hybrid(0);
