@@ -34,7 +34,7 @@ $(BENCH)/pin-ucx: bench/pin.c bench/pin_kernel.c bench/rcache.c $(BENCH_PIN_ON)
 	$(Q)$(BENCH_PIN) $$($(PKG_CONFIG) --cflags --libs ucx-ucs)
 
 # Traces in virtual time: the library's own policies, which are hidden names of it.
-$(BENCH)/replay $(BENCH)/paging: $(BENCH)/%: bench/%.c bench/trace.c bench/trace.h $(LIB_OBJ) $(BUILD)/flags
+$(BENCH)/replay $(BENCH)/paging: $(BENCH)/%: bench/%.c bench/numbers.h bench/trace.c bench/trace.h $(LIB_OBJ) $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  BENCH   $<'
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $(filter %.c %.o,$^) $(LIB_LIBS) -lz

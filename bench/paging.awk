@@ -1,5 +1,5 @@
-# awk -f paging.awk LINES: tables of paging's lines, each with table=NAME in front, in the form of those and of the figures
-# of Li et al. 2016, and what hybrid is judged by.
+# awk -f rows.awk -f paging.awk LINES: tables of paging's lines, each with table=NAME in front, in the form of those and of
+# the figures of Li et al. 2016, and what hybrid is judged by.
 function heading(title, first, columns,	n, c, i)
 {
 	printf "\n%s\n%-16s", title, first
@@ -88,19 +88,7 @@ function judge_all(name, title,	k, t, pin, optimal, hybrid, best, slower, faulti
 	judge("programs with more pinned than the budget", above, 0, "")
 	printf "%s", losses == "" ? "" : "  losses\n" losses
 }
-{
-	delete pair
-	for (i = 1; i <= NF; i++) {
-		split($i, part, "=")
-		pair[part[1]] = part[2]
-	}
-	if (!((pair["table"], pair["trace"]) in seen)) {
-		seen[pair["table"], pair["trace"]]
-		trace[pair["table"], ++traces[pair["table"]]] = pair["trace"]
-	}
-	for (key in pair)
-		v[pair["table"], pair["trace"], pair["scheme"], key] = pair[key] + 0
-}
+{ keep_row("scheme") }
 END {
 	all_schemes = "pin native enhanced optimal hybrid"
 	print "In virtual time; costs of soft-RoCE in an emulated guest. Programs: memory is paged out between its uses."

@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "numbers.h"
 #include "reg/policy/paging.h"
 #include "reg/policy/plan.h"
 #include "trace.h"
@@ -486,11 +487,6 @@ static void run(struct run *r, const struct trace *t, enum scheme scheme, uint64
 
 /* ------------------------------------------------------------------ the program */
 
-static double pct(double part, double whole)
-{
-	return whole > 0 ? 100 * part / whole : 0;
-}
-
 static void replay(const char *path)
 {
 	struct trace t;
@@ -517,25 +513,6 @@ static void replay(const char *path)
 		printf(" us=%.0f time_pct=%.2f\n", (double)r.now_ns / 1e3, pct((double)r.now_ns, (double)pin.now_ns));
 	}
 	trace_free(&t);
-}
-
-/* Read n numbers from 0 up, with commas between them, and `suffix` or nothing after them. Returns whether there was a
- * suffix. */
-static bool numbers(struct argp_state *state, const char *arg, double *ret_, int n, char suffix)
-{
-	const char *at = arg;
-
-	for (int i = 0; i < n; i++) {
-		char *end;
-
-		ret_[i] = strtod(at, &end);
-		if (end == at || !(ret_[i] >= 0) || ret_[i] > 1e18 || (i < n - 1 && *end != ','))
-			argp_error(state, "not understood: %s", arg);
-		at = end + (i < n - 1);
-	}
-	if (*at && (*at != suffix || at[1]))
-		argp_error(state, "not understood: %s", arg);
-	return *at;
 }
 
 static void choose_scheme(struct argp_state *state, const char *arg)

@@ -1,4 +1,5 @@
-# awk -f replay.awk LINES: tables of replay's lines, each with table=NAME in front, and what policies are judged by.
+# awk -f rows.awk -f replay.awk LINES: tables of replay's lines, each with table=NAME in front, and what policies are
+# judged by.
 # Average/peak and misses of each policy, under the first one's bound or budget.
 function table(name, title, policies,	n, p, i, k, t, measure)
 {
@@ -86,19 +87,7 @@ function judge_shapes(p,	k, t, n, s, i, above)
 	}
 	judge("shapes, budget: peaks above it", p, above, 0)
 }
-{
-	delete pair
-	for (i = 1; i <= NF; i++) {
-		split($i, part, "=")
-		pair[part[1]] = part[2]
-	}
-	if (!((pair["table"], pair["trace"]) in seen)) {
-		seen[pair["table"], pair["trace"]]
-		trace[pair["table"], ++traces[pair["table"]]] = pair["trace"]
-	}
-	for (key in pair)
-		v[pair["table"], pair["trace"], pair["policy"], key] = pair[key] + 0
-}
+{ keep_row("policy") }
 END {
 	print "Cells: average/peak of registered bytes, % of leave-pinned's; misses, % of re-uses and in numbers."
 	table("traces.save", "Recorded traces, no budget", "none cf11 predict")

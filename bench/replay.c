@@ -30,6 +30,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "numbers.h"
 #include "reg/policy/plan.h"
 #include "trace.h"
 
@@ -437,11 +438,6 @@ static double bound(const struct run *r)
 
 /* ------------------------------------------------------------------ the program */
 
-static double pct(double part, double whole)
-{
-	return whole > 0 ? 100 * part / whole : 0;
-}
-
 static int largest_first(const void *a, const void *b)
 {
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -503,25 +499,6 @@ static int one_of(struct argp_state *state, const char *const *names, int n, con
 			return i;
 	argp_error(state, "not known: %s", arg);
 	return 0;
-}
-
-/* Read n numbers from 0 up, with commas between them, and `suffix` or nothing after them. Returns whether there was a
- * suffix. */
-static bool numbers(struct argp_state *state, const char *arg, double *ret_, int n, char suffix)
-{
-	const char *at = arg;
-
-	for (int i = 0; i < n; i++) {
-		char *end;
-
-		ret_[i] = strtod(at, &end);
-		if (end == at || !(ret_[i] >= 0) || ret_[i] > 1e18 || (i < n - 1 && *end != ','))
-			argp_error(state, "not understood: %s", arg);
-		at = end + (i < n - 1);
-	}
-	if (*at && (*at != suffix || at[1]))
-		argp_error(state, "not understood: %s", arg);
-	return *at;
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)

@@ -1,32 +1,8 @@
 #!/bin/bash
 # On-demand paging in virtual time: what follows from hand-made traces, what holds for the recorded ones, what is refused.
-# shellcheck source-path=SCRIPTDIR source=tap.bash
-. "$(dirname "$0")/tap.bash"
-paging=$build/bench/paging
-traces=$(cd "$(dirname "$0")/../traces" && pwd)
-header='seq,t_start(ns),t_end(ns),cpu_app(ns),op,dir,addr(hex),len(bytes),payload(bytes),peer,f0(hex),f1,f2,f3'
-
-# trace NAME LINE...: lines of "t_start t_end cpu_app dir addr len".
-trace()
-{
-	local name=$1
-	shift
-	{
-		echo "$header"
-		printf '%s\n' "$@" | awk '{ print NR "," $1 "," $2 "," $3 ",Send," $4 "," $5 "," $6 "," $6 ",0,1,0,0,0" }'
-	} >"$t/$name.csv"
-}
-# line NAME "KEY=VALUE..." ARG...: the line has them.
-line()
-{
-	local name=$1 want=$2 line pair missing=
-	shift 2
-	line=$(timeout 100 "$paging" "$@" 2>&1)
-	for pair in $want; do [[ " $line " == *" $pair "* ]] || missing+=" $pair"; done
-	if [ -z "$missing" ]; then pass "$name"; else fail "$name" "no$missing in:" "$line"; fi
-}
-# refuses NAME PATTERN ARG...
-refuses() { says "$1" 1 "$2" timeout 100 "$paging" "${@:3}"; }
+# shellcheck source-path=SCRIPTDIR source=traces.bash
+. "$(dirname "$0")/traces.bash"
+program=$build/bench/paging
 
 # ---------------------------------------------------------------- by hand
 
@@ -58,8 +34,8 @@ line 'a budget holds what is in use at once' 'budget_kib=8' -o "${k[@]}" -b 1 -p
 # ---------------------------------------------------------------- what holds for recorded programs
 
 few=("$traces"/lu.B40.4.r0.csv.gz "$traces"/lammps-lj.2.r1.csv.gz)
-timeout 100 "$paging" -o -b 25% "${few[@]}" >"$t/once"
-timeout 100 "$paging" -o -b 25% "${few[@]}" >"$t/again"
+timeout 100 "$program" -o -b 25% "${few[@]}" >"$t/once"
+timeout 100 "$program" -o -b 25% "${few[@]}" >"$t/again"
 works 'the same trace, the same lines' bash -c "[ -s '$t/once' ] && cmp '$t/once' '$t/again'"
 
 # judge NAME ARG...: on every trace hybrid takes at most 1.05 times what the better of pin and optimal takes, at most 1 % of its
@@ -68,7 +44,7 @@ judge()
 {
 	local name=$1 bad
 	shift
-	bad=$(timeout 300 "$paging" -p pin -p optimal -p hybrid -o "$@" "$traces"/*.csv.gz 2>&1 | awk '{
+	bad=$(timeout 300 "$program" -p pin -p optimal -p hybrid -o "$@" "$traces"/*.csv.gz 2>&1 | awk '{
 		for (i = 1; i <= NF; i++) { split($i, a, "="); v[a[1]] = a[2] }
 		us[v["scheme"]] = v["us"]
 		if (v["scheme"] != "hybrid") next
@@ -86,6 +62,9 @@ judge 'and within a budget' -b 25%
 judge 'and on a device ten times as fast' "${fast[@]}"
 judge 'and there within a budget' "${fast[@]}" -b 25%
 works 'the tables can be made, and nothing is missed' "$(dirname "$0")/../../bench/run-paging" "$traces"/cg.A.2.r0.csv.gz
+mv "$t/out" "$t/printed"
+faults=$("$program" -o -p native "$traces"/cg.A.2.r0.csv.gz | sed 's/.* faults=\([0-9]*\) .*/\1/')
+works 'and they have the numbers of the lines' grep -q "^cg\.A\.2\.r0  *$faults " "$t/printed"
 
 # ---------------------------------------------------------------- what the pages say of it
 
@@ -94,7 +73,7 @@ of=("$traces"/{cg.A.2,cg.B.4,lammps-lj.2,lammps-lj.4,hpcg48.2}.r0.csv.gz)
 for s in halo transpose; do "$build/bench/shapes" $s >"$t/$s.csv"; done
 table()
 {
-	{ "$paging" -o "$@" "${of[@]}"; "$paging" -o -c 0 "$@" "$t/halo.csv" "$t/transpose.csv"; } | awk '{
+	{ "$program" -o "$@" "${of[@]}"; "$program" -o -c 0 "$@" "$t/halo.csv" "$t/transpose.csv"; } | awk '{
 		for (i = 1; i <= NF; i++) { split($i, a, "="); v[a[1]] = a[2] }
 		sub(/\.r0$/, "", v["trace"])
 		if (v["scheme"] == "pin") { line = "| " v["trace"]; pinned = "" }

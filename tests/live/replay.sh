@@ -1,50 +1,16 @@
 #!/bin/bash
 # Replay in virtual time: what follows from hand-made traces, what holds for every trace, what is refused.
-# shellcheck source-path=SCRIPTDIR source=tap.bash
-. "$(dirname "$0")/tap.bash"
-replay=$build/bench/replay
+# shellcheck source-path=SCRIPTDIR source=traces.bash
+. "$(dirname "$0")/traces.bash"
+program=$build/bench/replay
 shapes=$build/bench/shapes
-traces=$(cd "$(dirname "$0")/../traces" && pwd)
-header='seq,t_start(ns),t_end(ns),cpu_app(ns),op,dir,addr(hex),len(bytes),payload(bytes),peer,f0(hex),f1,f2,f3'
 
-# trace NAME LINE...: lines of "t_start t_end cpu_app addr len".
-trace()
-{
-	local name=$1
-	shift
-	{
-		echo "$header"
-		printf '%s\n' "$@" | awk '{ print NR "," $1 "," $2 "," $3 ",Send,S," $4 "," $5 "," $5 ",0,1,0,0,0" }'
-	} >"$t/$name.csv"
-}
-# says NAME "KEY=VALUE..." ARG...: the line has them.
-says()
-{
-	local name=$1 want=$2 line pair missing=
-	shift 2
-	line=$(timeout 100 "$replay" "$@" 2>&1)
-	for pair in $want; do [[ " $line " == *" $pair "* ]] || missing+=" $pair"; done
-	if [ -z "$missing" ]; then pass "$name"; else fail "$name" "no$missing in:" "$line"; fi
-}
-# refuses NAME PATTERN ARG...: status 1, and a message like PATTERN.
-refuses()
-{
-	local name=$1 pattern=$2 out status
-	shift 2
-	out=$(timeout 100 "$replay" "$@" 2>&1 >/dev/null)
-	status=$?
-	if [ $status = 1 ] && grep -Eq -e "$pattern" <<<"$out"; then
-		pass "$name"
-	else
-		fail "$name" "status $status: $out"
-	fi
-}
 # all NAME AWK-CONDITION ARG...: every line, and there is one, satisfies the condition on v["KEY"].
 all()
 {
 	local name=$1 condition=$2 bad
 	shift 2
-	bad=$(timeout 100 "$replay" "$@" 2>&1 | awk '{
+	bad=$(timeout 100 "$program" "$@" 2>&1 | awk '{
 		delete v
 		for (i = 1; i <= NF; i++) { split($i, a, "="); v[a[1]] = a[2] }
 		if (!("trace" in v) || !('"$condition"')) print
@@ -57,65 +23,65 @@ all()
 # A registration takes 1000 ns and a deregistration 500. The first use lasts from 1000, when it is registered, to 2000;
 # the second from 10000 to 11000. In between the bound is without it from 2500 to 9000.
 k='-k 1000,0,0.5'
-trace two '0 1000 0 10000 4096' '50000 51000 8000 10000 4096'
+trace two '0 1000 0 S 10000 4096' '50000 51000 8000 S 10000 4096'
 # shellcheck disable=SC2086 # $k is an option and its argument
 {
-says 'leave-pinned keeps it' 'reuses=1 avg_pct=100.00 peak_pct=100.00 misses=0 time_pct=100.00' $k "$t/two.csv"
-says 'the bound has it in time' 'bound_pct=40.91 inuse_pct=100.00' $k "$t/two.csv" # 4500 of 11000
+line 'leave-pinned keeps it' 'reuses=1 avg_pct=100.00 peak_pct=100.00 misses=0 time_pct=100.00' $k "$t/two.csv"
+line 'the bound has it in time' 'bound_pct=40.91 inuse_pct=100.00' $k "$t/two.csv" # 4500 of 11000
 # Two of them at once, idle for 1700: for one of them there is time, 200 of 10600.
-trace both '0 3000 0 10000 4096' '10 2010 0 20000 4096' '4000 4100 1700 10000 4096' '4010 4090 1700 20000 4096'
-says 'the bound has one helper' 'bound_pct=98.11' $k "$t/both.csv"
+trace both '0 3000 0 S 10000 4096' '10 2010 0 S 20000 4096' '4000 4100 1700 S 10000 4096' '4010 4090 1700 S 20000 4096'
+line 'the bound has one helper' 'bound_pct=98.11' $k "$t/both.csv"
 # Registered to 2500 and from 10500 to 13000, for 2000 ns of cost more.
-says 'none pays at each use' 'avg_pct=38.46 misses=1 miss_pct=100.00 time_pct=118.18' $k -p none "$t/two.csv"
+line 'none pays at each use' 'avg_pct=38.46 misses=1 miss_pct=100.00 time_pct=118.18' $k -p none "$t/two.csv"
 # cf11 gives it back at first sight, without a time to have it again.
-says 'cf11 gives back beside the program' 'avg_pct=37.50 misses=1 time_pct=109.09 helper_busy_pct=4.17' \
+line 'cf11 gives back beside the program' 'avg_pct=37.50 misses=1 time_pct=109.09 helper_busy_pct=4.17' \
 	$k -p cf11 "$t/two.csv"
 # It arrives 200 ns after the helper began to deregister, and waits for the other 300.
-trace soon '0 1000 0 10000 4096' '2000 3000 200 10000 4096'
-says 'who meets the helper waits for it' 'misses=1 time_pct=140.62' $k -p cf11 "$t/soon.csv"
+trace soon '0 1000 0 S 10000 4096' '2000 3000 200 S 10000 4096'
+line 'who meets the helper waits for it' 'misses=1 time_pct=140.62' $k -p cf11 "$t/soon.csv"
 # The third and the fourth use tell cf11 its period, so the fifth is expected: the helper registers from 1720 ns before
 # it to 720.
-early() { trace "$1" '0 1000 0 10000 4096' '2000 3000 100000 10000 4096' '4000 5000 200000 10000 4096' \
-	'6000 7000 300000 10000 4096' "8000 9000 $((400000 - $2)) 10000 4096"; }
+early() { trace "$1" '0 1000 0 S 10000 4096' '2000 3000 100000 S 10000 4096' '4000 5000 200000 S 10000 4096' \
+	'6000 7000 300000 S 10000 4096' "8000 9000 $((400000 - $2)) S 10000 4096"; }
 early expected 0
-says 'what is registered in time is a hit' 'misses=3 hidden_pct=25.00' $k -p cf11 "$t/expected.csv"
+line 'what is registered in time is a hit' 'misses=3 hidden_pct=25.00' $k -p cf11 "$t/expected.csv"
 early early 1710
-says 'to wait a microsecond for the helper is none' 'misses=3 hidden_pct=25.00' $k -p cf11 "$t/early.csv"
+line 'to wait a microsecond for the helper is none' 'misses=3 hidden_pct=25.00' $k -p cf11 "$t/early.csv"
 early earlier 1730
-says 'before the helper begins it is a miss' 'misses=4 hidden_pct=0.00' $k -p cf11 "$t/earlier.csv"
+line 'before the helper begins it is a miss' 'misses=4 hidden_pct=0.00' $k -p cf11 "$t/earlier.csv"
 early long_wait 4500 # from 7720 before to 2720
-says 'to wait longer is a miss' 'misses=4 hidden_pct=0.00' -k 5000,0,0.5 -p cf11 "$t/long_wait.csv"
-says 'the wall clock has what was waited, too' 'bound_pct=8.65' $k -t wall "$t/two.csv" # 4500 of 52000
-trace back '0 1000 8000 10000 4096' '50000 51000 0 10000 4096'
-says 'a clock that goes back measures nothing' 'time_pct=166.67' $k -p none "$t/back.csv" # 5000 of 3000
-trace long '0 9000000 0 10000 4096' '9000000 9000100 0 10000 4096'
-says 'calls last 2 ms at most' 'time_pct=100.05 misses=1' $k -p none -c 2 -k 1000,0,0 "$t/long.csv"
-says 'or as long as they did' 'time_pct=100.01' -p none -c 0 -k 1000,0,0 "$t/long.csv"
-trace overlap '0 1000 0 10000 4096' '10 1000 0 20000 4096' '20 3000 0 10800 4096' '5000 5010 0 30000 100'
-says 'ranges that share a page are a region' 'regions=3 reuses=1' $k "$t/overlap.csv"
-says 'with large pages more do' 'regions=1 reuses=3' $k -u 2m "$t/overlap.csv"
-trace at_once '0 1000 0 10000 4096' '10 1000 0 20000 8192' '2000 2010 0 30000 4096'
-says 'what overlaps is in use at once' 'inuse_pct=75.00' $k "$t/at_once.csv"
-says 'a budget holds what is in use at once' 'budget_pct=75.00 peak_pct=75.00 misses=0' $k -p lru -b 1% "$t/at_once.csv"
-says 'and the largest regions, if asked for' 'budget_pct=75.00' $k -p lru -b 1% -g 2 "$t/at_once.csv"
-says 'or as many bytes as are asked for' 'budget_pct=100.00' $k -p lru -b 100000 "$t/at_once.csv"
-trace turns '0 1 0 10000 4096' '10 11 5000 20000 4096' '20 21 10000 10000 4096' '30 31 15000 20000 4096'
-says 'lru has room for one of two' 'misses=2 budget_pct=50.00 peak_pct=50.00' $k -p lru -b 1% "$t/turns.csv"
+line 'to wait longer is a miss' 'misses=4 hidden_pct=0.00' -k 5000,0,0.5 -p cf11 "$t/long_wait.csv"
+line 'the wall clock has what was waited, too' 'bound_pct=8.65' $k -t wall "$t/two.csv" # 4500 of 52000
+trace back '0 1000 8000 S 10000 4096' '50000 51000 0 S 10000 4096'
+line 'a clock that goes back measures nothing' 'time_pct=166.67' $k -p none "$t/back.csv" # 5000 of 3000
+trace long '0 9000000 0 S 10000 4096' '9000000 9000100 0 S 10000 4096'
+line 'calls last 2 ms at most' 'time_pct=100.05 misses=1' $k -p none -c 2 -k 1000,0,0 "$t/long.csv"
+line 'or as long as they did' 'time_pct=100.01' -p none -c 0 -k 1000,0,0 "$t/long.csv"
+trace overlap '0 1000 0 S 10000 4096' '10 1000 0 S 20000 4096' '20 3000 0 S 10800 4096' '5000 5010 0 S 30000 100'
+line 'ranges that share a page are a region' 'regions=3 reuses=1' $k "$t/overlap.csv"
+line 'with large pages more do' 'regions=1 reuses=3' $k -u 2m "$t/overlap.csv"
+trace at_once '0 1000 0 S 10000 4096' '10 1000 0 S 20000 8192' '2000 2010 0 S 30000 4096'
+line 'what overlaps is in use at once' 'inuse_pct=75.00' $k "$t/at_once.csv"
+line 'a budget holds what is in use at once' 'budget_pct=75.00 peak_pct=75.00 misses=0' $k -p lru -b 1% "$t/at_once.csv"
+line 'and the largest regions, if asked for' 'budget_pct=75.00' $k -p lru -b 1% -g 2 "$t/at_once.csv"
+line 'or as many bytes as are asked for' 'budget_pct=100.00' $k -p lru -b 100000 "$t/at_once.csv"
+trace turns '0 1 0 S 10000 4096' '10 11 5000 S 20000 4096' '20 21 10000 S 10000 4096' '30 31 15000 S 20000 4096'
+line 'lru has room for one of two' 'misses=2 budget_pct=50.00 peak_pct=50.00' $k -p lru -b 1% "$t/turns.csv"
 }
 
 # ---------------------------------------------------------------- what holds for every trace
 
 few=("$traces"/lu.B40.2.r0.csv.gz "$traces"/lammps-lj.2.r1.csv.gz)
 for p in leave none lru cf11 predict; do
-	timeout 100 "$replay" -p $p -b 25% "${few[@]}" >"$t/once"
-	timeout 100 "$replay" -p $p -b 25% "${few[@]}" >"$t/again"
+	timeout 100 "$program" -p $p -b 25% "${few[@]}" >"$t/once"
+	timeout 100 "$program" -p $p -b 25% "${few[@]}" >"$t/again"
 	works "$p: the same trace, the same line" bash -c "[ -s '$t/once' ] && cmp '$t/once' '$t/again'"
 done
 for p in none lru cf11 predict; do
 	all "$p never has more than the budget" 'v["peak_pct"] <= v["budget_pct"]' -p $p -b 25% "$traces"/*.csv.gz
 done
 gzip -dc "${few[0]}" >"$t/lu.B40.2.r0.csv"
-works 'a trace may be compressed' diff <("$replay" -p cf11 "${few[0]}") <("$replay" -p cf11 "$t/lu.B40.2.r0.csv")
+works 'a trace may be compressed' diff <("$program" -p cf11 "${few[0]}") <("$program" -p cf11 "$t/lu.B40.2.r0.csv")
 all 'leave-pinned is the measure' 'v["avg_pct"] == 100 && v["peak_pct"] == 100 && v["misses"] == 0' "$traces"/*.csv.gz
 all 'without overlaps, none misses each' 'v["miss_pct"] == 100' -p none "$traces"/lu.*.csv.gz "$traces"/hpcg*.csv.gz
 # The bounds, within what their summation may do, are known from another program, too.
@@ -124,10 +90,10 @@ for known in bt.A.4.r0=22.8 cg.A.2.r0=32.7 cg.A.2.r1=44.3 cg.B.4.r0=14.4 lammps-
 	all "the bound of ${known%=*}" \
 		"v[\"bound_pct\"] > $b - 0.1 && v[\"bound_pct\"] < $b + 0.1" "$traces/${known%=*}.csv.gz"
 done
-says 'cf11 on lammps' 'misses=337 avg_pct=49.65' -p cf11 "$traces/lammps-lj.2.r0.csv.gz"
+line 'cf11 on lammps' 'misses=337 avg_pct=49.65' -p cf11 "$traces/lammps-lj.2.r0.csv.gz"
 # LRU's misses depend on the order of calls alone; these are known from another program.
 for known in cg.A.2.r0=61 cg.B.4.r1=301 hpcg48.2.r0=1823 lammps-lj.4.r1=389 lu.B40.4.r0=174 lu.B40.4.r1=87; do
-	says "LRU on ${known%=*}" "misses=${known#*=}" -p lru -b 25% "$traces/${known%=*}.csv.gz"
+	line "LRU on ${known%=*}" "misses=${known#*=}" -p lru -b 25% "$traces/${known%=*}.csv.gz"
 done
 
 made=()
@@ -137,7 +103,7 @@ for s in bt sp lu cg ft zipf noreuse fig1 nested phase thrash halo transpose; do
 	works "the shape $s is the same twice" cmp "$t/$s.csv" <("$shapes" $s)
 done
 all 'shapes are traces' 'v["misses"] == v["reuses"] && v["avg_pct"] < 20' -p none -c 0 "${made[@]}"
-says 'bt has 24 buffers' 'regions=24 reuses=1416 inuse_pct=5.13' -c 0 "$t/bt.csv"
+line 'bt has 24 buffers' 'regions=24 reuses=1416 inuse_pct=5.13' -c 0 "$t/bt.csv"
 "$shapes" -s 1 bt >"$t/other.csv"
 works 'another seed is another trace' bash -c "! cmp '$t/other.csv' '$t/bt.csv'"
 
@@ -222,8 +188,8 @@ END {
 }
 EOF
 page() { sed -n "/^### $1/,/^| \(all\|sum\) /p" "$traces/../../docs/POLICIES.md" | grep '^| ' | grep -v '^| trace'; }
-for policy in cf11 predict; do "$replay" -p $policy "$traces"/*.csv.gz; done | awk -f "$t/tables.awk" >"$t/save"
-for policy in lru cf11 predict; do "$replay" -p $policy -b 25% "$traces"/*.csv.gz; done | grep -v ' budget_pct=100.00 ' |
+for policy in cf11 predict; do "$program" -p $policy "$traces"/*.csv.gz; done | awk -f "$t/tables.awk" >"$t/save"
+for policy in lru cf11 predict; do "$program" -p $policy -b 25% "$traces"/*.csv.gz; done | grep -v ' budget_pct=100.00 ' |
 	awk -v budget=1 -f "$t/tables.awk" >"$t/budget"
 page 'Mode save' >"$t/save.page"
 page 'Mode budget' >"$t/budget.page"
