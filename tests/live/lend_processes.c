@@ -168,6 +168,12 @@ static bool transfer(unsigned peer, uint32_t range)
 		EXPECT(dead[peer]);
 		return false;
 	}
+	/* the peer was killed since the last look() */
+	if (ret == -EPIPE || ret == -ECONNRESET) {
+		while (!dead[peer])
+			look();
+		return false;
+	}
 	if (!EXPECT_EQ(ret, 0))
 		return false;
 	while (!question.answered) {
