@@ -91,7 +91,7 @@ END {
 		for (i = 1; i <= count; i++) {
 			a = name_of[i]
 			x = middle(name, a)
-			if (x != "" && a != "hugepin" && a != "nothing" && (best == "" || x < least)) {
+			if (x != "" && a !~ /^(hugepin|nothing$)/ && (best == "" || x < least)) {
 				best = a
 				least = x
 			}

@@ -15,6 +15,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
+#include <spawn.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -23,6 +24,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -192,6 +194,36 @@ static void fresh(void)
 	say("fresh.1G", ".free", (now_ns() - t) / 1e6, "ms");
 }
 
+/* ------------------------------------------------------------------ resident memory */
+
+static double resident_in(const char *path, const char *own, const char *huge)
+{
+	char text[4096];
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+
+	if (n <= 0)
+		fail(path);
+	close(fd);
+	text[n] = 0;
+	const char *a = strstr(text, own), *b = strstr(text, huge);
+	if (!a || !b)
+		fail(own);
+	return (strtod(a + strlen(own), NULL) + strtod(b + strlen(huge), NULL)) * 1024;
+}
+
+/* The bytes that the process has in memory. The kernel counts hugetlb pages apart. */
+static double resident_bytes(void)
+{
+	return resident_in("/proc/self/smaps_rollup", "\nRss:", "\nPrivate_Hugetlb:");
+}
+
+/* The same by the kernel's counters, which may be some dozen pages late: for programs that are timed. */
+static double resident_now(void)
+{
+	return resident_in("/proc/self/status", "\nVmRSS:", "\nHugetlbPages:");
+}
+
 /* ------------------------------------------------------------------ random sizes, threads */
 
 static struct {
@@ -208,6 +240,34 @@ static void replace(size_t i, size_t size, bool touched)
 	live[i].size = size;
 	if (touched)
 		touch(live[i].p, 0, size);
+}
+
+/* Pairs of each size in one process. Before each: pairs of all the others ("sizes"), or buffers of random sizes that
+ * were replaced at random and of which every other is still alive ("mixed"). */
+static void after(const char *name, const char *which)
+{
+	enum { LEAST = 15, SIZES = 12, MIXED = 200 }; /* 32 KiB to 64 MiB */
+	bool mixed = !strcmp(which, "mixed");
+	uint64_t rng = seed;
+
+	if (!mixed && strcmp(which, "sizes"))
+		fail(which);
+	fill_sizes(32 * KiB, 4 * MiB);
+	for (int k = 0; k < SIZES; k++) {
+		size_t size = (size_t)1 << (LEAST + k);
+		char part[32];
+
+		for (int i = 1; i < SIZES && !mixed; i++)
+			run_pairs((size_t)1 << (LEAST + (k + i) % SIZES), i < 6 ? 1000 : 100);
+		for (int i = 0; i < 10 * MIXED && mixed; i++)
+			replace(i < MIXED ? (size_t)i : next_random(&rng) % MIXED, random_size(&rng), false);
+		for (int i = 0; i < MIXED && mixed; i += 2) {
+			free(live[i].p);
+			live[i].p = NULL;
+		}
+		snprintf(part, sizeof part, size < MiB ? ".%zuK" : ".%zuM", size < MiB ? size / KiB : size / MiB);
+		say(name, part, measure(run_pairs, size), "ns");
+	}
 }
 
 static pthread_barrier_t start;
@@ -306,6 +366,108 @@ static void handover(void)
 	say("handover", "", (now_ns() - began) / (double)n, "ns");
 }
 
+/* A server's buffers, after Larson and Krishnan 1998: each thread replaces buffers of its own at random, and writes to
+ * the first bytes of each. After some time it ends, and a new thread goes on with the same buffers. */
+#define SLOTS_MAX 20000
+static char *slots[SLOTS_MAX];
+
+static void *serve(void *arg)
+{
+	struct worker *w = arg;
+
+	for (long i = 0; i < w->ops; i++) {
+		char **slot = &slots[w->first + next_random(&w->rng) % w->count];
+		free(*slot);
+		*slot = get(random_size(&w->rng));
+		((volatile char *)*slot)[0] = 'a';
+		((volatile char *)*slot)[1] = 'b';
+	}
+	return NULL;
+}
+
+static void larson(const char *name, const char *which, size_t threads)
+{
+	static struct worker w[LIVE];
+	bool large = !strcmp(which, "large");
+	size_t each = large ? 300 : 5000; /* more of the large ones, and glibc trims its heap all the time */
+	long ops = (large ? 10000 : 200000) / (quick ? 4 : 1);
+	uint64_t rng = seed;
+
+	if ((!large && strcmp(which, "small")) || !threads || each * threads > SLOTS_MAX)
+		fail(which);
+	for (int i = 0; i < 4096; i++) /* sizes are uniform, as Larson's are */
+		sizes[i] = (uint32_t)(large ? 32 * KiB + next_random(&rng) % (480 * KiB) : 8 + next_random(&rng) % 992);
+	for (size_t i = 0; i < each * threads; i++)
+		slots[i] = get(random_size(&rng));
+	for (size_t i = each * threads; i > 1; i--) { /* no thread has neighbours only */
+		size_t k = next_random(&rng) % i;
+		char *p = slots[k];
+		slots[k] = slots[i - 1];
+		slots[i - 1] = p;
+	}
+	for (size_t i = 0; i < threads; i++)
+		w[i] = (struct worker){ .rng = seed * 1000 + i + 1, .first = each * i, .count = each, .ops = ops };
+	double v[10];
+	for (int generation = 0; generation < 10; generation++) {
+		double t = now_ns();
+		for (size_t i = 0; i < threads; i++)
+			if (pthread_create(&w[i].thread, NULL, serve, &w[i]))
+				fail("pthread_create");
+		for (size_t i = 0; i < threads; i++)
+			pthread_join(w[i].thread, NULL);
+		v[generation] = (now_ns() - t) / (double)(ops * (long)threads);
+	}
+	say(name, "", median(v, 10), "ns");
+}
+
+/* Large buffers of which little is touched, from producers to consumers in batches: xmalloc-test (Lever and Boreham
+ * 2000) with 1 MiB and the 128 bytes that it writes. At most two batches are alive. */
+#define BATCH 512
+static char *batches[2][BATCH];
+static _Atomic bool batch_full[2];
+
+static void *consume_batches(void *arg)
+{
+	long n = *(long *)arg;
+
+	for (long b = 0; b < n; b++) {
+		/* the batch is written before it is full; pairs with sparse() */
+		while (!atomic_load_explicit(&batch_full[b % 2], memory_order_acquire))
+			sched_yield();
+		for (int i = 0; i < BATCH; i++)
+			free(batches[b % 2][i]);
+		/* the batch has been read; pairs with sparse() */
+		atomic_store_explicit(&batch_full[b % 2], false, memory_order_release);
+	}
+	return NULL;
+}
+
+static void sparse(const char *name, size_t size)
+{
+	long n = quick ? 8 : 24;
+	double most = 0;
+	pthread_t t;
+
+	if (pthread_create(&t, NULL, consume_batches, &n))
+		fail("pthread_create");
+	double began = now_ns();
+	for (long b = 0; b < n; b++) {
+		/* the consumer has taken the batch before; pairs with consume_batches() */
+		while (atomic_load_explicit(&batch_full[b % 2], memory_order_acquire))
+			sched_yield();
+		for (int i = 0; i < BATCH; i++) {
+			batches[b % 2][i] = get(size);
+			memset(batches[b % 2][i], (int)b, 128);
+		}
+		most = fmax(most, resident_now());
+		/* pairs with consume_batches() */
+		atomic_store_explicit(&batch_full[b % 2], true, memory_order_release);
+	}
+	pthread_join(t, NULL);
+	say(name, "", (now_ns() - began) / 1e6, "ms");
+	say(name, ".peak", most / (double)MiB, "MiB");
+}
+
 /* ------------------------------------------------------------------ vectors */
 
 /* How vectors grow: `count` of them in turn, from 64 KiB to `most`, each step size * num / den + plus. `blocked`: a
@@ -368,24 +530,7 @@ static void grow(const char *name, const char *which)
 	fail(which);
 }
 
-/* ------------------------------------------------------------------ resident memory */
-
-/* The bytes that the process has in memory. The kernel counts hugetlb pages apart. */
-static double resident_bytes(void)
-{
-	char text[4096];
-	int fd = open("/proc/self/smaps_rollup", O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-
-	if (n <= 0)
-		fail("/proc/self/smaps_rollup");
-	close(fd);
-	text[n] = 0;
-	const char *rss = strstr(text, "\nRss:"), *huge = strstr(text, "\nPrivate_Hugetlb:");
-	if (!rss || !huge)
-		fail("smaps_rollup without Rss or Private_Hugetlb");
-	return (strtod(rss + 5, NULL) + strtod(huge + 17, NULL)) * 1024;
-}
+/* ------------------------------------------------------------------ peak and decay */
 
 static void replace_counted(size_t i, size_t size)
 {
@@ -542,15 +687,129 @@ static void run_small_mix(size_t unused, long n)
 	}
 }
 
+#define MANY 200000
+
+/* Many buffers of 16 to 256 bytes, written to, then freed together in the order in which they came. */
+static void run_many_small(size_t unused, long n)
+{
+	static char *p[MANY];
+	uint64_t rng = seed;
+
+	(void)unused;
+	for (long k = 0; k < n; k++) {
+		for (int i = 0; i < MANY; i++) {
+			p[i] = get(random_size(&rng));
+			p[i][0] = 1;
+		}
+		for (int i = 0; i < MANY; i++)
+			free(p[i]);
+	}
+}
+
 static void small(const char *name, const char *which)
 {
-	fill_sizes(16, 2048);
+	fill_sizes(16, !strcmp(which, "many") ? 256 : 2048);
 	if (!strcmp(which, "pair"))
 		say(name, "", measure(run_pairs, 64), "ns");
+	else if (!strcmp(which, "many"))
+		say(name, "", measure(run_many_small, 0) / MANY, "ns");
 	else {
 		run_small_mix(0, SMALL_LIVE * 20L);
 		say(name, "", measure(run_small_mix, 0), "ns");
 	}
+}
+
+/* ------------------------------------------------------------------ the rest of the process */
+
+#define IN_USE (64 * MiB)
+
+/* A byte by getc, in a program with one thread that has used large buffers. The C library takes a lock for each byte
+ * once it knows of a second thread. */
+static void read_bytes(const char *name)
+{
+	FILE *f = fopen("/proc/self/exe", "re");
+	double v[21];
+	long n = 0;
+
+	if (!f)
+		fail("/proc/self/exe");
+	char *p = get(IN_USE);
+	touch(p, 0, IN_USE);
+	for (int i = 0; i < (quick ? 5 : 21); i++) {
+		double t = now_ns();
+		for (n = 0; n < 3000000; n++)
+			if (getc(f) == EOF)
+				rewind(f);
+		v[i] = (now_ns() - t) / (double)n;
+	}
+	say(name, "", median(v, quick ? 5 : 21), "ns");
+	free(p);
+	fclose(f);
+}
+
+/* The time of a fork. `written`: then the parent writes to each of its pages while the child lives. */
+static double fork_once(char **p, bool written)
+{
+	int go[2];
+	char c = 0;
+
+	if (pipe(go))
+		fail("pipe");
+	double t = now_ns();
+	pid_t child = fork();
+	if (child < 0)
+		fail("fork");
+	if (!child) {
+		close(go[1]);
+		_exit(read(go[0], &c, 1) != 0); /* until the parent closes its end */
+	}
+	for (size_t i = 0; written && i < IN_USE / MiB; i++)
+		touch(p[i], 0, MiB);
+	t = now_ns() - t;
+	close(go[1]);
+	close(go[0]);
+	waitpid(child, NULL, 0);
+	return t / 1e6;
+}
+
+static void forks(const char *name)
+{
+	static char *p[IN_USE / MiB];
+	double v[2][11];
+	int n = quick ? 5 : 11;
+
+	for (size_t i = 0; i < IN_USE / MiB; i++) {
+		p[i] = get(MiB);
+		touch(p[i], 0, MiB);
+	}
+	say(name, ".first", fork_once(p, false), "ms");
+	for (int i = 0; i < n; i++) {
+		v[0][i] = fork_once(p, false);
+		v[1][i] = fork_once(p, true);
+	}
+	say(name, "", median(v[0], (size_t)n), "ms");
+	say(name, ".written", median(v[1], (size_t)n), "ms");
+}
+
+/* A process from its start to its end. The environment hands the preloaded library on to it. */
+static void processes(const char *name)
+{
+	enum { SAMPLES = 101 };
+	static double v[SAMPLES];
+	char *argv[] = { "true", NULL };
+	size_t n = quick ? 31 : SAMPLES;
+	int status;
+
+	for (size_t i = 0; i < n; i++) {
+		pid_t child;
+		double t = now_ns();
+		if (posix_spawn(&child, "/bin/true", NULL, NULL, argv, environ))
+			fail("/bin/true");
+		if (waitpid(child, &status, 0) != child || status)
+			fail("/bin/true did not succeed");
+		v[i] = (now_ns() - t) / 1e6;
+	}
+	say(name, "", median(v, n), "ms");
 }
 
 /* ------------------------------------------------------------------ preparation */
@@ -576,6 +835,7 @@ static void warm(void)
 	if (p == MAP_FAILED)
 		fail("mmap");
 	touch(p, 0, ordinary);
+	say("warm", ".ordinary", (double)(ordinary / MiB), "MiB");
 }
 
 static size_t parse_size(const char *text)
@@ -589,9 +849,9 @@ static size_t parse_size(const char *text)
 static _Noreturn void usage(void)
 {
 	fputs("usage: alloc [-q] [-s SEED] WORKLOAD [ARGUMENT...]\n"
-	      "  pair|batch|touch SIZE    fresh    random touched|untouched tTHREADS    handover\n"
-	      "  grow 1.5x|64K|1.25x-blocked|2-64K|2-1M|8-2x    peak    decay SECONDS\n"
-	      "  access    small pair|mixed    repeat SIZE COUNT    warm\n",
+	      "  pair|batch|touch SIZE    after sizes|mixed    fresh    random touched|untouched tTHREADS    handover\n"
+	      "  larson large|small tTHREADS    sparse SIZE    grow 1.5x|64K|1.25x-blocked|2-64K|2-1M|8-2x    peak\n"
+	      "  decay SECONDS    access    small pair|mixed|many    getc    fork    start    repeat SIZE COUNT    warm\n",
 	      stderr);
 	exit(2);
 }
@@ -631,6 +891,19 @@ int main(int argc, char **argv)
 		random_sizes(name, !strcmp(a, "touched"), strtoul(b + (*b == 't'), NULL, 10));
 	} else if (!strcmp(w, "handover")) {
 		handover();
+	} else if (!strcmp(w, "after") && a) {
+		after(name, a);
+	} else if (!strcmp(w, "larson") && a && b) {
+		snprintf(name, sizeof name, "larson.%s.%s", a, b);
+		larson(name, a, strtoul(b + (*b == 't'), NULL, 10));
+	} else if (!strcmp(w, "sparse") && a) {
+		sparse(name, parse_size(a));
+	} else if (!strcmp(w, "getc")) {
+		read_bytes(name);
+	} else if (!strcmp(w, "fork")) {
+		forks(name);
+	} else if (!strcmp(w, "start")) {
+		processes(name);
 	} else if (!strcmp(w, "grow") && a) {
 		grow(name, a);
 	} else if (!strcmp(w, "peak")) {

@@ -9,9 +9,9 @@ set xtics rotate by 60 right font "sans,9"
 set key outside right top
 set datafile missing "?"
 set xrange [-1:*]
-colours = "#000000 #808080 #56b4e9 #0060c0 #b08000 #009e73 #9400d3 #a0a0a0"
+colours = "#000000 #808080 #56b4e9 #0060c0 #b08000 #d0a040 #009e73 #9400d3 #e00000 #ff8080 #c04000"
 names = system("head -n 1 ".dat)
 is_ours(i) = word(names, i) eq "hugepin"
 plot for [i = 2:words(names)] dat every ::1 using 0:i:xticlabels(1) with points \
-	pointtype (is_ours(i) ? 7 : i) pointsize (is_ours(i) ? 1.2 : 0.8) \
-	linecolor rgb (is_ours(i) ? "#e00000" : word(colours, i)) title word(names, i)
+	pointtype (is_ours(i) ? 7 : 1 + (i - 2) % 6) pointsize (is_ours(i) ? 1.2 : 0.8) \
+	linecolor rgb (word(colours, 1 + (i - 2) % words(colours))) title word(names, i)

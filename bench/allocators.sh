@@ -6,34 +6,40 @@ here=$(cd "$(dirname "$0")" && pwd)
 build=${BUILD:-build}
 unset LD_PRELOAD GLIBC_TUNABLES "${!HUGEPIN_@}" MALLOC_CONF "${!MALLOC_@}" "${!MIMALLOC_@}" "${!TCMALLOC_@}"
 
-# library NAME: what has to be preloaded; nothing for glibc.
+# library NAME: what has to be preloaded, in this order; nothing for glibc.
 library() {
 	case $1 in
 	glibc | glibc-thp | glibc-hugetlb) ;;
 	jemalloc) echo libjemalloc.so.2 ;;
-	mimalloc) /sbin/ldconfig -p | awk '/libmimalloc[.]so/ { so = $1 } END { print so ? so : "libmimalloc.so" }' ;;
+	mimalloc | mimalloc-large) /sbin/ldconfig -p | awk '/libmimalloc[.]so/ { so = $1 } END { print so ? so : "libmimalloc.so" }' ;;
 	tcmalloc) echo libtcmalloc_minimal.so.4 ;;
-	hugepin) readlink -f "$build/libhugepin-malloc.so" ;;
+	hugepin | hugepin-thp) readlink -f "$build/libhugepin-malloc.so" ;;
+	hugepin-mimalloc) echo "$(library hugepin) $(library mimalloc)" ;;
+	base) readlink -f "$build/compare/build/libhugepin-malloc.so" ;; # of another commit: bench/compare
 	nothing) readlink -f "$build/bench/nothing.so" ;;
 	*) return 1 ;;
 	esac
 }
 
-# tunables NAME: glibc-thp is glibc.malloc.hugetlb=1, glibc-hugetlb is =2.
-tunables() {
+# settings NAME: its part of the environment.
+settings() {
 	case $1 in
-	glibc-thp) echo glibc.malloc.hugetlb=1 ;;
-	glibc-hugetlb) echo glibc.malloc.hugetlb=2 ;;
+	glibc-thp) echo GLIBC_TUNABLES=glibc.malloc.hugetlb=1 ;;
+	glibc-hugetlb) echo GLIBC_TUNABLES=glibc.malloc.hugetlb=2 ;;
+	mimalloc-large) echo MIMALLOC_LARGE_OS_PAGES=1 MIMALLOC_ALLOW_LARGE_OS_PAGES=1 ;; # before 2.1, and since
+	hugepin-thp) echo HUGEPIN_PAGES=thp ;;
+	hugepin-mimalloc) echo HUGEPIN_SMALL=next ;;
 	esac
 }
 
 # with NAME COMMAND...: run it on this allocator, two minutes at most. The allocator is the command's alone: timeout
 # must work where it does not.
 with() {
-	local lib tun
-	lib=$(library "$1") tun=$(tunables "$1")
+	local lib set
+	lib=$(library "$1")
+	read -r -a set <<<"$(settings "$1")"
 	shift
-	timeout -k 5 120 env ${lib:+LD_PRELOAD="$lib"} ${tun:+GLIBC_TUNABLES="$tun"} "$@"
+	timeout -k 5 120 env ${lib:+LD_PRELOAD="$lib"} "${set[@]}" "$@"
 }
 
 # present NAME: can the loader load it? (It only warns when it cannot, and the program would run on glibc.)
@@ -42,7 +48,13 @@ present() {
 	lib=$(library "$1") || return 1
 	case $1 in glibc*) return 0 ;; esac
 	[ -n "$lib" ] && LD_PRELOAD=$lib LD_TRACE_LOADED_OBJECTS=1 /bin/true 2>/dev/null |
-		awk -v lib="${lib##*/}" 'index($0, lib) { here = 1 } /not found/ { missing = 1 } END { exit !here || missing }'
+		awk -v libs="$lib" '{ seen = seen "\n" $0 } END {
+			for (n = split(libs, lib, " "); n; n--) {
+				sub(/.*\//, "", lib[n])
+				missing = missing || !index(seen, lib[n])
+			}
+			exit missing || seen ~ /not found/
+		}'
 }
 
 pool=/sys/kernel/mm/hugepages/hugepages-2048kB
