@@ -1,76 +1,14 @@
-# awk -v names="glibc ... hugepin" -v plot=FILE -f median.awk -f alloc.awk TARGETS CSV
-# The table of medians, ratios and targets.
-# Ratios are medians of the rounds' ratios. Writes what gnuplot draws to FILE.
-# The median over the rounds of allocator a's value, of its ratio to b's ("/"), or how much it is above b's ("-").
-# "" where there is none.
-function middle(name, a, op, b,	r, v, n)
-{
-	for (r = 1; r <= rounds; r++) {
-		if (!((r, a, name) in value) || (op && !((r, b, name) in value)))
-			continue
-		if (op == "/" && value[r, b, name] == 0)
-			continue
-		v[++n] = value[r, a, name] + 0
-		if (op)
-			v[n] = op == "/" ? v[n] / value[r, b, name] : v[n] - value[r, b, name]
-	}
-	sort_values(v, n)
-	return n ? quantile(v, n, 0.5) : ""
-}
-function show(x)
-{
-	if (x == "")
-		return "-"
-	return x >= 1000 || x == int(x) ? sprintf("%.0f", x) : sprintf(x < 0.1 ? "%.2g" : x < 10 ? "%.2f" : "%.1f", x)
-}
-function verdict(name,	i, x, text, words)
-{
-	for (i = 1; i <= targets; i++) {
-		if (name !~ regex[i])
-			continue
-		if (against[i] == "itself")
-			x = middle(name, "hugepin")
-		else if (against[i] ~ /\+$/)
-			x = middle(name, "hugepin", "-", substr(against[i], 1, length(against[i]) - 1))
-		else
-			x = middle(name, "hugepin", "/", against[i])
-		text = against[i] (against[i] ~ /\+$/ ? "" : against[i] == "itself" ? " " : " x ") limit[i]
-		if (x == "") {
-			words = words "  NOT MEASURED " text
-			unmeasured++
-		} else if (x <= limit[i]) {
-			words = words "  ok " text
-			reached++
-		} else {
-			words = words "  MISS " text " is " show(x)
-			missed++
-			misses = misses sprintf("  %-30s %s, is %s\n", name, text, show(x))
-		}
-	}
-	return words
-}
-
+# awk -v names="glibc ... hugepin" -v plot=FILE -f median.awk -f judge.awk -f alloc.awk TARGETS CSV
+# The table of medians, ratios and targets. Ratios are medians of the rounds' ratios. Writes what gnuplot draws to FILE.
 FILENAME == ARGV[1] {
-	if (!/^#/ && NF) {
-		regex[++targets] = "^(" $1 ")$"
-		against[targets] = $2
-		limit[targets] = $3 + 0
-	}
+	keep_target()
 	next
 }
 FNR == 1 {
 	FS = ","
 	next
 }
-{
-	if (!($3 in unit)) {
-		order[++rows] = $3
-		unit[$3] = $5
-	}
-	if ($4 != "-")
-		value[$1, $2, $3] = $4
-	rounds = $1 > rounds ? $1 : rounds
-}
+{ keep_sample($1, $2, $3, $4, $5) }
 
 END {
 	count = split(names, name_of, " ")
@@ -80,31 +18,23 @@ END {
 	printf "%-32s %9s %9s %-6s", "", "glibc", "hugepin", "unit"
 	for (i = 1; i <= count; i++)
 		if (name_of[i] != "glibc")
-			printf " %13s", name_of[i]
-	printf " %7s  %s\n", "/best", "at most"
+			printf " %9s", name_of[i]
+	printf " %7s  %s\n", "/best", "targets"
 	for (row = 1; row <= rows; row++) {
 		name = order[row]
-		time = unit[name] == "ns" || unit[name] == "ms"
 		printf "%-32s %9s %9s %-6s", name, show(middle(name, "glibc")), show(middle(name, "hugepin")), unit[name]
-		best = ""
 		dots = ""
 		for (i = 1; i <= count; i++) {
-			a = name_of[i]
-			x = middle(name, a)
-			if (x != "" && a !~ /^(hugepin|nothing$)/ && (best == "" || x < least)) {
-				best = a
-				least = x
-			}
-			x = time ? middle(name, a, "/", "glibc") : x
+			x = is_time(name) ? middle(name, name_of[i], "/", "glibc") : middle(name, name_of[i])
 			dots = dots " " (x == "" ? "?" : x)
-			if (a != "glibc")
-				printf " %13s", show(x)
+			if (name_of[i] != "glibc")
+				printf " %" (length(name_of[i]) > 9 ? length(name_of[i]) : 9) "s", show(x)
 		}
-		printf " %7s%s\n", time && best ? show(middle(name, "hugepin", "/", best)) : "-", \
-			(" " names " ") ~ / hugepin / ? verdict(name) : ""
-		if (time)
+		other = best(name)
+		x = is_time(name) && other != "" ? middle(name, "hugepin", "/", other) : ""
+		printf " %7s%s\n", show(x), (" " names " ") ~ / hugepin / ? judged(name) : ""
+		if (is_time(name))
 			print name dots > plot
 	}
-	if (reached + missed + unmeasured)
-		printf "\n%d targets reached, %d missed, %d not measured\n%s", reached, missed, unmeasured, misses
+	judged_all()
 }

@@ -851,7 +851,7 @@ static _Noreturn void usage(void)
 	fputs("usage: alloc [-q] [-s SEED] WORKLOAD [ARGUMENT...]\n"
 	      "  pair|batch|touch SIZE    after sizes|mixed    fresh    random touched|untouched tTHREADS    handover\n"
 	      "  larson large|small tTHREADS    sparse SIZE    grow 1.5x|64K|1.25x-blocked|2-64K|2-1M|8-2x    peak\n"
-	      "  decay SECONDS    access    small pair|mixed|many    getc    fork    start    repeat SIZE COUNT    warm\n",
+	      "  decay SECONDS    access    small pair|mixed|many    getc    fork64M    start    repeat SIZE COUNT    warm\n",
 	      stderr);
 	exit(2);
 }
@@ -900,7 +900,7 @@ int main(int argc, char **argv)
 		sparse(name, parse_size(a));
 	} else if (!strcmp(w, "getc")) {
 		read_bytes(name);
-	} else if (!strcmp(w, "fork")) {
+	} else if (!strcmp(w, "fork64M")) {
 		forks(name);
 	} else if (!strcmp(w, "start")) {
 		processes(name);

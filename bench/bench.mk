@@ -82,6 +82,14 @@ bench-alloc: ## measure against other allocators; ARGS are bench/run-alloc's
 	$(Q)$(MAKE) all bench
 	$(Q)BUILD='$(BUILD)' bench/run-alloc $(ARGS)
 
+bench-targets: ## what the last runs of bench-alloc, bench-programs and bench-pin measured beside what is to be reached
+	$(Q)BUILD='$(BUILD)' bench/verdict $(ARGS)
+
+bench-compare: ## bench-alloc of this tree beside that of another commit, in turn: BASE=COMMIT; ARGS are bench/run-alloc's
+	$(Q)tools/setup build bench
+	$(Q)$(MAKE) all bench
+	$(Q)BUILD='$(BUILD)' bench/compare '$(BASE)' $(ARGS)
+
 bench-programs: ## whole programs against other allocators; ARGS are bench/run-programs'
 	$(Q)tools/setup build bench
 	$(Q)tests/judges/install.sh bench
@@ -134,4 +142,4 @@ report: ## every bench beside its peers, as one page: build/report/index.html; A
 	$(Q)$(MAKE) all bench bench-pin-programs $(addprefix $(BENCH)/,replay shapes helper hot sg lend)
 	$(Q)BUILD='$(BUILD)' bench/report $(ARGS)
 
-.PHONY: report bench bench-helper bench-alloc bench-programs bench-pin bench-pin-programs bench-replay bench-paging bench-mpi bench-sg bench-lend
+.PHONY: report bench bench-helper bench-alloc bench-compare bench-targets bench-programs bench-pin bench-pin-programs bench-replay bench-paging bench-mpi bench-sg bench-lend
