@@ -47,7 +47,7 @@ has 'then what this run says' "$(first "$page")" "$counts"
 has 'and its worst, with what was measured' "$(first "$page")" \
 	'at worst 4.55 us where UCX took 0.66 us (evictions from the pin cache: 512 threads that have pinned before)'
 has 'and what follows' "$(first "$page")" 'So it pays here for a program that allocates and frees large buffers all the time'
-has 'and for whom it is not' "$(first "$page")" 'it costs a program that pins other memory again and again'
+has 'and for whom it is not' "$(first "$page")" 'or pins other memory again and again, or pins something new each time'
 again slow 's/^\([1-5],hugepin,pair[^,]*\),[^,]*/\1,999999/' alloc.csv
 has 'a run in which it loses says so' "$(first "$t/slow/index.html")" 'it costs a program that allocates and frees large buffers all the time'
 again level 's/^\([1-5],[^,]*,[^,]*\),[0-9.]*,ns/\1,100,ns/' alloc.csv
@@ -72,6 +72,21 @@ is 'a colour never stands alone' "$(grep -oE "<td class='num (win|loss|level)'><
 	"$(grep -oE "<td class='num (win|loss|level)'>" "$page" | wc -l)"
 again better '/,hugepin,touch.128K,/s/,[0-9.]*,ns/,1,ns/' alloc.csv
 is 'a loss that is none any longer leaves the list' "$(($(figure all:loss "$t/better/figures.txt") < $(figure all:loss)))" 1
+
+# Targets and comparisons of the same samples. The third of five ratios is the median.
+"$top/bench/verdict" "$t/r/raw/alloc.csv" "$t/r/raw/pin.csv" >"$t/verdict"
+is 'a missed target is told by the exit status' $? 1
+works 'and with its value' grep -qE "^pair.32K .*hugepin/glibc $(printf %.3g "$ratio") \(.*MISS, at most 0.35" "$t/verdict"
+works 'a target that no row is about was not measured' grep -qE '^getc  +NOT MEASURED$' "$t/verdict"
+works 'losses are there without a target' grep -qE '^  small.many +[0-9.]+ x mimalloc \([0-9.]+ ns\)$' "$t/verdict"
+sed '1p; /larson/!d; s/^\([1-5],hugepin[^,]*,[^,]*\),[^,]*/\1,1/' "$t/r/raw/alloc.csv" >"$t/good.csv"
+works 'what reaches its targets is no failure' "$top/bench/verdict" "$t/good.csv"
+for r in 1 2 3 4 5; do
+	printf '%s\n' "$r,base,a,100,ns" "$r,hugepin,a,10$r,ns" "$r,base,b,100,ns" "$r,hugepin,b,10$((r + 3)),ns" \
+		"$r,base,c,4,ns" "$r,hugepin,c,4.4,ns" "$r,base,d,1,MiB" "$r,hugepin,d,1.2,MiB"
+done | sed '1iround,allocator,name,value,unit' >"$t/compare.csv"
+awk -v worse="$t/worse" -f "$top/bench/median.awk" -f "$top/bench/judge.awk" -f "$top/bench/compare.awk" "$t/compare.csv" >"$t/compared"
+is 'rows are worse from 5 % on, and times from half a nanosecond on' "$(paste -s "$t/worse")" "$(printf 'b\td')"
 
 # A name in a page that no run of the report can have would stay a dash.
 awk '
