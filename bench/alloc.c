@@ -556,12 +556,49 @@ static double mix(uint64_t *rng, int replacements)
 	return most;
 }
 
-static void peak(void)
+/* Buffers are freed in the order in which they came. */
+static double first_in_first_out(uint64_t *rng, int replacements)
+{
+	double most = 0;
+
+	fill_sizes(32 * KiB, 4 * MiB);
+	for (int i = 0; i < replacements; i++) {
+		replace_counted((size_t)i % LIVE, random_size(rng));
+		if (i % 250 == 0 || i == replacements - 1)
+			most = fmax(most, resident_bytes());
+	}
+	return most;
+}
+
+/* Sizes become larger by and by: of each phase, each buffer is replaced by some of the next. */
+static double phases(uint64_t *rng, int replacements)
+{
+	double most = 0;
+
+	for (size_t least = 32 * KiB; least < 4 * MiB; least *= 2) {
+		fill_sizes(least, 2 * least);
+		for (int i = 0; i < replacements / 7; i++) {
+			replace_counted(next_random(rng) % (LIVE / 2), random_size(rng));
+			if (i % 250 == 0)
+				most = fmax(most, resident_bytes());
+		}
+	}
+	return fmax(most, resident_bytes());
+}
+
+static void peak(const char *name, const char *which)
 {
 	uint64_t rng = seed;
-	double most = mix(&rng, quick ? 4000 : 20000);
+	int replacements = quick ? 4000 : 20000;
 
-	say("peak", ".resident-over-live", most / (double)live_peak, "x");
+	if (which && strcmp(which, "fifo") && strcmp(which, "phases"))
+		fail(which);
+	double most = !which ? mix(&rng, replacements) : !strcmp(which, "fifo") ? first_in_first_out(&rng, replacements)
+										  : phases(&rng, replacements);
+
+	say(name, ".resident-over-live", most / (double)live_peak, "x");
+	if (which)
+		return;
 	for (size_t i = 0; i < LIVE; i++)
 		if (next_random(&rng) % 10) {
 			free(live[i].p);
@@ -850,7 +887,7 @@ static _Noreturn void usage(void)
 {
 	fputs("usage: alloc [-q] [-s SEED] WORKLOAD [ARGUMENT...]\n"
 	      "  pair|batch|touch SIZE    after sizes|mixed    fresh    random touched|untouched tTHREADS    handover\n"
-	      "  larson large|small tTHREADS    sparse SIZE    grow 1.5x|64K|1.25x-blocked|2-64K|2-1M|8-2x    peak\n"
+	      "  larson large|small tTHREADS    sparse SIZE    grow 1.5x|64K|1.25x-blocked|2-64K|2-1M|8-2x    peak [fifo|phases]\n"
 	      "  decay SECONDS    access    small pair|mixed|many    getc    fork64M    start    repeat SIZE COUNT    warm\n",
 	      stderr);
 	exit(2);
@@ -907,7 +944,7 @@ int main(int argc, char **argv)
 	} else if (!strcmp(w, "grow") && a) {
 		grow(name, a);
 	} else if (!strcmp(w, "peak")) {
-		peak();
+		peak(name, a);
 	} else if (!strcmp(w, "decay") && a) {
 		decay((unsigned)strtoul(a, NULL, 10));
 	} else if (!strcmp(w, "access") && !counters_start) {
