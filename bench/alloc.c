@@ -888,7 +888,7 @@ static _Noreturn void usage(void)
 	fputs("usage: alloc [-q] [-s SEED] WORKLOAD [ARGUMENT...]\n"
 	      "  pair|batch|touch SIZE    after sizes|mixed    fresh    random touched|untouched tTHREADS    handover\n"
 	      "  larson large|small tTHREADS    sparse SIZE    grow 1.5x|64K|1.25x-blocked|2-64K|2-1M|8-2x    peak [fifo|phases]\n"
-	      "  decay SECONDS    access    small pair|mixed|many    getc    fork64M    start    repeat SIZE COUNT    warm\n",
+	      "  decay SECONDS    access    small pair|mixed|many    getc    fork64M    start    repeat SIZE COUNT [SIZE-BEFORE]    warm\n",
 	      stderr);
 	exit(2);
 }
@@ -954,6 +954,8 @@ int main(int argc, char **argv)
 	} else if (!strcmp(w, "small") && a) {
 		small(name, a);
 	} else if (!strcmp(w, "repeat") && a && b) {
+		if (argc > 3)
+			run_pairs(parse_size(argv[3]), 1000);
 		run_pairs(parse_size(a), strtol(b, NULL, 10));
 	} else if (!strcmp(w, "warm")) {
 		warm();
