@@ -218,7 +218,10 @@ static void rebuild_tree(void)
 			       !hp_tree_free_after(&hp_span.tree, c + n, 1))
 				n++;
 		if (s == HP_CHUNK_FREE || s == HP_CHUNK_LISTED) {
-			hp_chunk_set(c, 0);
+			/* Another thread may have been about to split a listed buffer: then a word stands within. */
+			for (size_t i = c; i < c + n; i++)
+				if (hp_chunk_get(i))
+					hp_chunk_set(i, 0);
 			hp_chunks_free(c, n);
 		} else {
 			taken += n;

@@ -29,6 +29,9 @@ static pthread_key_t exit_key;
 static bool exit_key_made, membarrier_ready;
 static bool unsettled; /* in the last hp_cache_steal(), the owner of some cache may have been active */
 
+/* A listed buffer that is longer than the request by no more than this share of it is split. */
+#define SPLIT_SHARE 8
+
 /* ------------------------------------------------------------------ lists */
 
 static void keys_set(struct hp_keys *k, size_t n)
@@ -56,6 +59,7 @@ static size_t keys_next(const struct hp_keys *k, size_t from)
 	return n < words ? n << 6 | (size_t)__builtin_ctzll(k->all[n]) : 0;
 }
 
+/* The first chunk of the first buffer of n chunks, which becomes LIVE; 0: it is not aligned, or there is none. */
 static size_t list_pop(struct hp_keys *k, uint32_t *head, size_t n, size_t align)
 {
 	size_t chunk = head[n];
@@ -69,12 +73,34 @@ static size_t list_pop(struct hp_keys *k, uint32_t *head, size_t n, size_t align
 	return chunk;
 }
 
-static void list_push(struct hp_keys *k, uint32_t *head, size_t chunk, uint32_t n)
+static void list_push(struct hp_keys *k, uint32_t *head, size_t chunk, size_t n)
 {
 	hp_chunk_set(chunk, (uint64_t)head[n] << 32 | HP_CHUNK_WORD(n, HP_CHUNK_LISTED));
 	if (!head[n])
 		keys_set(k, n);
 	head[n] = (uint32_t)chunk;
+}
+
+/* list_pop(); but if that list is empty, split the next larger buffer, and leave its tail in the list of that size. */
+static size_t list_split(struct hp_keys *k, uint32_t *head, size_t n, size_t align)
+{
+	size_t from = head[n] ? n : keys_next(k, n), chunk;
+
+	if (!from || from > n + n / SPLIT_SHARE)
+		return 0;
+	if (from == n)
+		return list_pop(k, head, n, align);
+	chunk = head[from];
+	if (hp_chunk_addr(chunk) & (align - 1))
+		return 0;
+	head[from] = HP_CHUNK_LINK(hp_chunk_get(chunk));
+	if (!head[from])
+		keys_clear(k, from);
+	list_push(k, head, chunk + n, from - n);
+	/* release: whoever sees the shorter head also sees the tail's word; pairs with hp_chunk_follow(). The copy of
+	 * the words that a child of fork gets may have the tail's word and the longer head: see rebuild_tree(). */
+	atomic_store_explicit(hp_chunk_at(&hp_span, chunk), HP_CHUNK_WORD(n, HP_CHUNK_LIVE), memory_order_release);
+	return chunk;
 }
 
 /* Give a listed buffer to the tree, not settled. No list has a buffer on a page that leaves the pool. */
@@ -107,25 +133,29 @@ static size_t list_clear(struct hp_keys *k, uint32_t *head, size_t n)
 
 HP_DIRECT size_t hp_cache_pop(struct hp_cache *c, size_t n, size_t align)
 {
-	size_t chunk = n <= HP_LIST_MAX ? list_pop(&c->keys, c->head, n, align) : 0;
+	size_t chunk = n <= HP_LIST_MAX ? list_split(&c->keys, c->head, n, align) : 0;
 
 	if (chunk)
 		c->listed -= (uint32_t)n;
 	return chunk;
 }
 
-HP_DIRECT bool hp_cache_push(struct hp_cache *c, size_t chunk, uint32_t n)
+HP_DIRECT bool hp_cache_push(struct hp_cache *c, void *p, hp_chunk *word, uint32_t n)
 {
-	if (n > HP_LIST_MAX - c->listed)
+	uint32_t before = hp_cache_slot(c);
+
+	if (before > HP_LIST_MAX - c->listed)
 		return false;
-	list_push(&c->keys, c->head, chunk, n);
-	c->listed += n;
+	if (before)
+		list_push(&c->keys, c->head, hp_cache_slot_first(c), before);
+	c->listed += before;
+	hp_cache_fill_slot(c, p, word, n);
 	return true;
 }
 
 size_t hp_shared_pop(size_t n, size_t align)
 {
-	size_t chunk = n <= HP_SLOT_MAX ? list_pop(&shared_keys, shared_head, n, align) : 0;
+	size_t chunk = n <= HP_SLOT_MAX ? list_split(&shared_keys, shared_head, n, align) : 0;
 
 	if (chunk) {
 		hp_shared_listed -= n;
@@ -155,7 +185,7 @@ void hp_shared_clear(void)
 
 /* ------------------------------------------------------------------ a thread's cache */
 
-void hp_cache_spill(struct hp_cache *c)
+static void spill_lists(struct hp_cache *c)
 {
 	for (size_t n = 0; c->listed > HP_LIST_MAX / 2 && (n = keys_next(&c->keys, n + 1)) != 0;) {
 		while (c->head[n] && c->listed > HP_LIST_MAX / 2)
@@ -163,12 +193,25 @@ void hp_cache_spill(struct hp_cache *c)
 	}
 }
 
+void hp_cache_spill(struct hp_cache *c, size_t chunk, uint32_t n)
+{
+	uint32_t before = hp_cache_slot(c);
+
+	if (before > HP_LIST_MAX - c->listed)
+		spill_lists(c);
+	if (before > HP_LIST_MAX - c->listed) { /* longer than half of what lists may hold */
+		hp_shared_push(hp_cache_slot_first(c), before);
+		atomic_store_explicit(&c->slot.n, 0, memory_order_relaxed);
+	}
+	hp_cache_push(c, (void *)hp_chunk_addr(chunk), hp_chunk_at(&hp_span, chunk), n);
+}
+
 void hp_cache_clear(struct hp_cache *c)
 {
 	uint32_t n = hp_cache_slot(c);
 
 	if (n) {
-		give_to_tree(((uintptr_t)c->slot_ptr - hp_span.base) >> HP_CHUNK_SHIFT, n);
+		give_to_tree(hp_cache_slot_first(c), n);
 		HP_STAT_ADD(taken_bytes, -((uint64_t)n << HP_CHUNK_SHIFT));
 		atomic_store_explicit(&c->slot.n, 0, memory_order_relaxed);
 	}

@@ -1,7 +1,7 @@
 /*
  * Caches of freed buffers. A cached buffer is not yet coalesced with its free neighbours in the tree. Each thread has
- * a slot for one buffer, and small lists. Behind these are the shared lists. All lists are keyed by the exact number
- * of chunks.
+ * a slot for the buffer that it freed last, and small lists. Behind these are the shared lists. All lists are keyed by
+ * the exact number of chunks. A buffer that is little longer than a request is split.
  *
  * A thread works on its own cache without a lock. The service thread may empty the cache of an idle thread:
  *	owner:	busy = 1; read limit, slot and lists; change them; busy = 0
@@ -89,11 +89,55 @@ static inline uint32_t hp_cache_slot(struct hp_cache *c)
 	return atomic_load_explicit(&c->slot.n, memory_order_relaxed);
 }
 
+/* The first chunk of the slot's buffer. */
+static inline size_t hp_cache_slot_first(const struct hp_cache *c)
+{
+	return ((uintptr_t)c->slot_ptr - hp_span.base) >> HP_CHUNK_SHIFT;
+}
+
+static inline void hp_cache_fill_slot(struct hp_cache *c, void *p, hp_chunk *word, uint32_t n)
+{
+	atomic_store_explicit(word, HP_CHUNK_WORD(n, HP_CHUNK_LISTED), memory_order_relaxed);
+	c->slot_ptr = p;
+	c->slot_chunk = word;
+	atomic_store_explicit(&c->slot.n, n, memory_order_relaxed);
+}
+
 /* For the owner, between enter and leave, if limit is not 0. pop: the first chunk of a LIVE buffer of n chunks,
- * aligned to `align` bytes; 0: the list's first buffer is not aligned, or there is none. push: the buffer becomes
- * LISTED. False: the lists are full. */
+ * aligned to `align` bytes; 0: the list's first buffer is not aligned, or there is none. push: the buffer, which becomes
+ * LISTED, comes into the slot, and what was there goes to the lists. False: the lists have no room for that. */
 HP_DIRECT size_t hp_cache_pop(struct hp_cache *c, size_t n, size_t align);
-HP_DIRECT bool hp_cache_push(struct hp_cache *c, size_t chunk, uint32_t n);
+HP_DIRECT bool hp_cache_push(struct hp_cache *c, void *p, hp_chunk *word, uint32_t n);
+
+/* The same where no list becomes empty, and none gets its first buffer, so that no call is needed. 0 or false: use the
+ * functions above. */
+static inline size_t hp_cache_pop_quick(struct hp_cache *c, size_t n)
+{
+	size_t chunk = n <= HP_LIST_MAX ? c->head[n] : 0;
+	hp_chunk *word = hp_chunk_at(&hp_span, chunk);
+	uint32_t next = chunk ? HP_CHUNK_LINK(atomic_load_explicit(word, memory_order_relaxed)) : 0;
+
+	if (HP_UNLIKELY(!next))
+		return 0;
+	c->head[n] = next;
+	c->listed -= (uint32_t)n;
+	atomic_store_explicit(word, HP_CHUNK_WORD(n, HP_CHUNK_LIVE), memory_order_relaxed);
+	return chunk;
+}
+
+static inline bool hp_cache_push_quick(struct hp_cache *c, void *p, hp_chunk *word, uint32_t n)
+{
+	uint32_t before = hp_cache_slot(c), listed = c->listed + before;
+	uint64_t next = listed <= HP_LIST_MAX ? c->head[before] : 0;
+
+	if (HP_UNLIKELY(!next))
+		return false;
+	atomic_store_explicit(c->slot_chunk, next << 32 | HP_CHUNK_WORD(before, HP_CHUNK_LISTED), memory_order_relaxed);
+	c->head[before] = (uint32_t)hp_cache_slot_first(c);
+	c->listed = listed;
+	hp_cache_fill_slot(c, p, word, n);
+	return true;
+}
 
 /* Make sure that this thread has a cache, which will be emptied at thread exit. A new cache has limit 0 until
  * hp_cache_admit(). The caller holds no lock. */
@@ -108,8 +152,9 @@ void hp_cache_init(void);
 size_t hp_shared_pop(size_t n, size_t align);
 void hp_shared_push(size_t chunk, uint32_t n);
 
-/* Move half of the thread's own lists to the shared ones, uncoalesced. */
-void hp_cache_spill(struct hp_cache *c);
+/* The same as hp_cache_push() for this thread's own cache, if limit is not 0. Makes room by moving the slot's buffer, or
+ * half of the thread's own lists, to the shared ones, uncoalesced. */
+void hp_cache_spill(struct hp_cache *c, size_t chunk, uint32_t n);
 
 /* Give all buffers of a cache, or of the shared lists, to the tree (settled). */
 void hp_cache_clear(struct hp_cache *c);

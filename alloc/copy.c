@@ -106,7 +106,7 @@ static void each_live(bool listed_too, each_part *each, void *arg)
 			continue;
 		}
 
-		uint64_t w = hp_chunk_get(c);
+		uint64_t w = hp_chunk_follow(c);
 		unsigned state = HP_CHUNK_STATE(w);
 
 		if (state == HP_CHUNK_FREE) { /* taken by an allocation that still waits for its pages */

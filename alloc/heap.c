@@ -1,12 +1,11 @@
 /*
  * The heap: malloc and free of large buffers. docs/ARCHITECTURE.md has the design, and the alternatives that lost.
  *
- * malloc tries in this order: the thread's slot and own list (no lock), the shared lists and the tree (hp_heap_lock), a
- * new extent. free puts a buffer into the slot or the own list (no lock), or else into a shared list. Buffers of more
- * than HP_SLOT_MAX chunks, and ROOMY ones, return to the tree at once; others when the lists are cleared. The tree
- * coalesces. Lists are cleared in four cases: on a miss, when they
- * hold more than HP_LISTED_MISS (place.c); before an unused hugepage would be taken; when a tick asks (decay.c); at
- * fork, thread exit and purge.
+ * malloc tries in this order: the thread's slot and own lists (no lock), the shared lists and the tree (hp_heap_lock), a
+ * new extent. free puts a buffer into the slot, and what was there into an own list (no lock) or a shared one. Buffers
+ * of more than HP_SLOT_MAX chunks, and ROOMY ones, return to the tree at once; others when the lists are cleared. The
+ * tree coalesces. Lists are cleared in four cases: on a miss, when they hold more than HP_LISTED_MISS (place.c); before
+ * an unused hugepage would be taken; when a tick asks (decay.c); at fork, thread exit and purge.
  *
  * Management data is in separate tables (pages.h). So a wild write in a buffer cannot break the heap, and a search
  * touches no buffer memory.
@@ -179,13 +178,12 @@ static __attribute__((noinline)) void free_locked(void *p)
 	if (!hp_cache_limit(c))
 		empty_own_cache(c);
 	n = HP_CHUNK_COUNT(hp_chunk_get(chunk));
-	if (!roomy && n <= HP_SLOT_MAX) {
-		if (n <= HP_LIST_MAX && n > HP_LIST_MAX - c->listed)
-			hp_cache_spill(c);
-		hp_shared_push(chunk, (uint32_t)n);
-	} else {
+	if (roomy || n > HP_SLOT_MAX)
 		hp_buffer_give(chunk);
-	}
+	else if (hp_cache_limit(c))
+		hp_cache_spill(c, chunk, (uint32_t)n);
+	else
+		hp_shared_push(chunk, (uint32_t)n);
 	hp_unlock(&hp_heap_lock);
 	if (must_ask)
 		hp_ask_tick(true);
@@ -203,7 +201,7 @@ static bool too_large(size_t n)
 
 /* ------------------------------------------------------------------ lists without a lock; the cache was entered */
 
-void *hugepin_malloc_listed_(size_t size, size_t n, struct hp_cache *c)
+static __attribute__((noinline)) void *malloc_slower(size_t size, size_t n, struct hp_cache *c)
 {
 	size_t chunk = 0;
 	void *p;
@@ -213,7 +211,7 @@ void *hugepin_malloc_listed_(size_t size, size_t n, struct hp_cache *c)
 		size = n << HP_CHUNK_SHIFT; /* only guards need the exact size, and with guards there are no lists */
 	}
 	hp_cache_leave(c);
-	if (HP_LIKELY(chunk))
+	if (chunk)
 		return (void *)hp_chunk_addr(chunk);
 	if (too_large(n))
 		return NULL;
@@ -221,16 +219,37 @@ void *hugepin_malloc_listed_(size_t size, size_t n, struct hp_cache *c)
 	return p ? p : hp_small()->aligned_alloc(HP_CHUNK, n << HP_CHUNK_SHIFT);
 }
 
-void hugepin_free_listed_(struct hp_cache *c, void *p)
+void *hugepin_malloc_listed_(size_t size, size_t n, struct hp_cache *c)
 {
-	size_t off = (uintptr_t)p - hp_span.base, chunk = off >> HP_CHUNK_SHIFT;
-	uint64_t w = hp_chunk_get(chunk);
-	bool done = !(off & (HP_CHUNK - 1)) && HP_CHUNK_STATE(w) == HP_CHUNK_LIVE && hp_cache_limit(c) &&
-		    hp_cache_push(c, chunk, HP_CHUNK_COUNT(w));
+	size_t chunk = HP_LIKELY(hp_cache_limit(c)) ? hp_cache_pop_quick(c, n) : 0;
+
+	if (HP_UNLIKELY(!chunk))
+		return malloc_slower(size, n, c);
+	hp_cache_leave(c);
+	return (void *)hp_chunk_addr(chunk);
+}
+
+static __attribute__((noinline)) void free_slower(struct hp_cache *c, void *p, hp_chunk *word, uint32_t n)
+{
+	bool done = n && hp_cache_push(c, p, word, n);
 
 	hp_cache_leave(c);
-	if (HP_UNLIKELY(!done))
+	if (!done)
 		free_locked(p);
+}
+
+void hugepin_free_listed_(struct hp_cache *c, void *p)
+{
+	size_t off = (uintptr_t)p - hp_span.base;
+	hp_chunk *word = hp_chunk_at(&hp_span, off >> HP_CHUNK_SHIFT);
+	uint32_t w = (uint32_t)atomic_load_explicit(word, memory_order_relaxed), n = HP_CHUNK_COUNT(w);
+
+	if (HP_UNLIKELY((off & (HP_CHUNK - 1)) | (HP_CHUNK_STATE(w) ^ HP_CHUNK_LIVE)) || n > hp_cache_limit(c))
+		free_slower(c, p, word, 0);
+	else if (HP_UNLIKELY(!hp_cache_push_quick(c, p, word, n)))
+		free_slower(c, p, word, n);
+	else
+		hp_cache_leave(c);
 }
 
 /* ------------------------------------------------------------------ entry points */

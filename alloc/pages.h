@@ -172,6 +172,13 @@ static inline uint64_t hp_chunk_get(size_t chunk)
 	return atomic_load_explicit(hp_chunk_at(&hp_span, chunk), memory_order_relaxed);
 }
 
+/* The same, for a walk over buffers that goes on behind this one. acquire: the word behind a listed buffer that another
+ * thread has just split is there; pairs with list_pop() (cache.c). */
+static inline uint64_t hp_chunk_follow(size_t chunk)
+{
+	return atomic_load_explicit(hp_chunk_at(&hp_span, chunk), memory_order_acquire);
+}
+
 static inline void hp_chunk_set(size_t chunk, uint64_t word)
 {
 	atomic_store_explicit(hp_chunk_at(&hp_span, chunk), word, memory_order_relaxed);

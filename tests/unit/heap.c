@@ -7,10 +7,15 @@
 #include <errno.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "alloc/cache.h"
+#include "alloc/copy.h"
+#include "alloc/fast.h"
 #include "base/config.h"
 #include "base/stats.h"
 #include "tests/t.h"
@@ -438,6 +443,102 @@ TEST(the_largest_buffers_that_lists_keep_are_found_there)
 	expect_empty();
 }
 
+/* Whether a pair of this size needs neither a list nor the lock. */
+static bool is_in_slot(size_t size)
+{
+	return hp_cache_self->slot.n == hp_chunks_for(size);
+}
+
+TEST(the_slot_has_the_buffer_that_was_freed_last_whatever_was_there_before)
+{
+	static const size_t sizes[] = { 100000, 200000, MIB, 20 * MIB, 40000, 64 * MIB, 12 * MIB, 13 * MIB, 100000 };
+
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		void *p = touched(sizes[i]);
+
+		hugepin_free(p);
+		EXPECT(is_in_slot(sizes[i]));
+		EXPECT(hugepin_malloc(sizes[i]) == p);
+		hugepin_free(p);
+		EXPECT(is_in_slot(sizes[i]));
+	}
+	hugepin_purge();
+	expect_empty();
+}
+
+TEST(a_listed_buffer_that_is_at_most_an_eighth_too_long_is_split)
+{
+	enum { N = 160 };
+	unsigned char *p, *q;
+
+	hugepin_free(touched(LARGE)); /* what comes now needs no other memory, so lists stay as they are */
+	p = hugepin_malloc(N * HP_CHUNK);
+	hugepin_free(p);
+	hugepin_free(hugepin_malloc(MIB)); /* p goes to a list */
+	q = hugepin_malloc((N * 8 / 9 - 1) * HP_CHUNK);
+	EXPECT(q != p);
+	hugepin_free(q);
+	q = hugepin_malloc((N * 8 / 9 + 1) * HP_CHUNK);
+	EXPECT(q == p);
+	EXPECT_EQ(hugepin_usable_size(q), (N * 8 / 9 + 1) * HP_CHUNK);
+	EXPECT_EQ(hp_chunk_get(chunk_of(q) + N * 8 / 9 + 1), HP_CHUNK_WORD(N - N * 8 / 9 - 1, HP_CHUNK_LISTED));
+	hugepin_free(q);
+	hugepin_purge();
+	expect_empty();
+}
+
+/* ------------------------------------------------------------------ fork looks on */
+
+static size_t steps_seen, pages_least, pages_most;
+
+static enum hp_page_fork wants_copy(size_t p)
+{
+	(void)p;
+	return HP_PAGE_COPIED;
+}
+
+static void look_as_fork_does(int sig)
+{
+	size_t pages = hp_copy_mark(wants_copy, true);
+
+	(void)sig;
+	hp_copy_unmark();
+	steps_seen++;
+	pages_least = HP_MIN(pages_least, pages);
+	pages_most = HP_MAX(pages_most, pages);
+}
+
+/* The processor traps after each instruction while its flag TF is set. */
+#define STEP(on) \
+	__asm__ volatile("lea -128(%%rsp), %%rsp; pushfq; andq $~0x100, (%%rsp); orq %0, (%%rsp); popfq; lea 128(%%rsp), %%rsp" \
+			 : : "r"((uint64_t)(on) << 8) : "memory", "cc")
+
+/* The tail begins a hugepage of its own: fork would leave it out if there were a moment at which no word tells of it. */
+TEST(at_every_instruction_of_a_split_fork_finds_all_of_the_buffer)
+{
+	enum { HEAD = 4 * 512, TAIL = 256 };
+	unsigned char *first = hugepin_malloc(40000), *p = hugepin_aligned_alloc(HP_PAGE, (HEAD + TAIL) * HP_CHUNK), *q;
+
+	EXPECT(first < p); /* and not in a page of p's */
+	hugepin_free(p);
+	hugepin_free(first);
+	pages_least = SIZE_MAX;
+	pages_most = 0;
+	signal(SIGTRAP, look_as_fork_does);
+	STEP(true);
+	q = hugepin_malloc(HEAD * HP_CHUNK);
+	STEP(false);
+	signal(SIGTRAP, SIG_DFL);
+	EXPECT(q == p);
+	EXPECT_EQ(HP_CHUNK_STATE(hp_chunk_get(chunk_of(q) + HEAD)), HP_CHUNK_LISTED);
+	EXPECT(steps_seen > 20);
+	EXPECT_EQ(pages_least, 6);
+	EXPECT_EQ(pages_most, 6);
+	hugepin_free(q);
+	hugepin_purge();
+	expect_empty();
+}
+
 static void *free_both(void *buffers_)
 {
 	void **p = buffers_;
@@ -660,6 +761,46 @@ TEST(a_thread_in_the_middle_of_an_operation_is_left_alone)
 	expect_empty();
 }
 
+static unsigned char *half_split;
+
+static void free_half_split(void)
+{
+	hugepin_free(half_split);
+}
+
+/* A fork comes when another thread has stored the tail's word, but not yet the head's. */
+TEST(a_split_that_a_fork_interrupts_leaves_no_word_in_the_child)
+{
+	enum { HEAD = 90, TAIL = 10 };
+	int status = -1;
+	size_t c;
+	pid_t pid;
+
+	half_split = touched((HEAD + TAIL) * HP_CHUNK);
+	c = chunk_of(half_split);
+	start_other();
+	let(use_heap);
+	let(free_half_split);
+	let(stop_inside);
+	EXPECT_EQ(HP_CHUNK_STATE(hp_chunk_get(c)), HP_CHUNK_LISTED);
+	hp_chunk_set(c + HEAD, HP_CHUNK_WORD(TAIL, HP_CHUNK_LISTED));
+	pid = fork();
+	if (pid == 0) {
+		bool clean = true;
+
+		for (size_t i = c; i < c + HEAD + TAIL; i++)
+			clean = clean && !hp_chunk_get(i);
+		_exit(clean && hp_tree_free_after(&hp_span.tree, c, HEAD + TAIL) == HEAD + TAIL ? 0 : 1);
+	}
+	waitpid(pid, &status, 0);
+	EXPECT_EQ(status, 0);
+	hp_chunk_set(c + HEAD, 0);
+	let(go_on);
+	let(NULL);
+	hugepin_purge();
+	expect_empty();
+}
+
 static unsigned char *shared[40];
 
 static void take_many(void)
@@ -668,13 +809,13 @@ static void take_many(void)
 		shared[i] = touched(MIB);
 }
 
-/* Without a cache in use: what comes goes to the shared lists. */
+/* As if the thread's lists were full. */
 static void free_many(void)
 {
-	for (int i = 0; i < 40; i++) {
-		hp_cache_self->limit = 0;
-		hugepin_free(shared[i]);
-	}
+	hp_lock(&hp_heap_lock);
+	for (int i = 0; i < 40; i++)
+		hp_shared_push(chunk_of(shared[i]), MIB >> HP_CHUNK_SHIFT);
+	hp_unlock(&hp_heap_lock);
 }
 
 TEST(what_is_in_the_shared_lists_leaves_in_time)
