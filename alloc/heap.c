@@ -24,6 +24,7 @@
 #include "alloc/guard.h"
 #include "alloc/misuse.h"
 #include "alloc/peak.h"
+#include "alloc/sparse.h"
 #include "alloc/start.h"
 #include "alloc/below.h"
 #include "base/config.h"
@@ -86,6 +87,8 @@ __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_request r)
 		if (chunk) {
 			HP_STAT_ADD(placed, 1);
 			h.dirty = hp_chunks_hand_out(chunk, r.n) << HP_CHUNK_SHIFT;
+			if (!h.dirty)
+				hp_sparse_note(chunk, r.n);
 			if (!hp_config.guard)
 				hp_buffer_set_live(chunk, r.n, r.room);
 		} else {

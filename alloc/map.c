@@ -175,6 +175,11 @@ int hp_map_normal(uintptr_t at, size_t len, bool thp)
 	return thp && advise_mapping(at, len, MADV_HUGEPAGE) == 0 ? HUGEPIN_KIND_THP : HUGEPIN_KIND_BASE;
 }
 
+void hp_map_avoid_thp(uintptr_t at, size_t len)
+{
+	advise_mapping(at, len, MADV_NOHUGEPAGE); /* refused by a kernel that has no THP */
+}
+
 int hp_map_populate(uintptr_t at, size_t len)
 {
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));

@@ -36,6 +36,9 @@ int hp_map_hugetlb(uintptr_t at, size_t len, unsigned shift);
  * or -errno. */
 int hp_map_normal(uintptr_t at, size_t len, bool thp);
 
+/* Keep THP out of memory that hp_map_normal() has made accessible, where the kernel gives THP unasked, too. */
+void hp_map_avoid_thp(uintptr_t at, size_t len);
+
 /* Allocate the pages now, so that a shortage appears here and never as SIGBUS at an access. A hugetlb cgroup's fault
  * limit kills even after mmap was granted. */
 int hp_map_populate(uintptr_t at, size_t len);

@@ -362,9 +362,9 @@ static size_t map_hugetlb(size_t at, size_t end, size_t ahead, struct mapped *m)
 	return at;
 }
 
-/* Give the absent pages [at, end) memory. Also map the pages up to `ahead`, unless only [at, end) can be mapped. The
- * lock is not held. */
-static void map_pages(size_t at, size_t end, size_t ahead, bool pool, struct mapped *m)
+/* Give the absent pages [at, end) memory. Also map the pages up to `ahead`, unless only [at, end) can be mapped.
+ * sparse: in base pages. The lock is not held. */
+static void map_pages(size_t at, size_t end, size_t ahead, bool pool, bool sparse, struct mapped *m)
 {
 	m->end = m->ahead_end = at;
 	while (pool && at < end) {
@@ -391,7 +391,7 @@ static void map_pages(size_t at, size_t end, size_t ahead, bool pool, struct map
 	if (at == end)
 		return;
 
-	bool thp = hp_span.thp && hp_config.pages != HP_PAGES_HUGETLB && hp_config.pages != HP_PAGES_BASE;
+	bool thp = hp_span.thp && !sparse && hp_config.pages != HP_PAGES_HUGETLB && hp_config.pages != HP_PAGES_BASE;
 	size_t to = ahead;
 	int kind = hp_map_normal(hp_page_addr(at), (ahead - at) << HP_PAGE_SHIFT, thp);
 
@@ -402,6 +402,8 @@ static void map_pages(size_t at, size_t end, size_t ahead, bool pool, struct map
 	if (kind < 0)
 		return;
 	hp_map_bind(hp_page_addr(at), (to - at) << HP_PAGE_SHIFT, &hp_span.nodes, false);
+	if (sparse)
+		hp_map_avoid_thp(hp_page_addr(at), (to - at) << HP_PAGE_SHIFT);
 	m->thp_failed += thp && kind == HUGEPIN_KIND_BASE;
 	note_mapping(m, at, to, kind);
 	m->end = end;
@@ -424,10 +426,16 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 {
 	size_t extent_end = hp_span.page[first].extent + hp_span.extent[hp_span.page[first].extent].pages;
 	enum hp_part part = hp_part_of(first);
-	bool pool = part == HP_PART_HEAP && !hp_span.no_pool && hp_config.pages != HP_PAGES_THP &&
+	bool sparse = part == HP_PART_HEAP && hp_span.sparse;
+	bool pool = part == HP_PART_HEAP && !hp_span.no_pool && !sparse && hp_config.pages != HP_PAGES_THP &&
 		    hp_config.pages != HP_PAGES_BASE;
 	struct mapped m = { .hugetlb_end = 0 };
-	size_t ahead = end;
+	size_t ahead;
+
+	/* Reserved pages are given up in one go: each piece of a mapping counts. */
+	while (sparse && was == HP_PAGE_RESERVED && end < extent_end && hp_span.page[end].state == HP_PAGE_RESERVED)
+		end++;
+	ahead = end;
 
 	if (pool && was == HP_PAGE_ABSENT && hp_span.pool_skip) {
 		hp_span.pool_skip--;
@@ -443,16 +451,17 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 	hp_probe_commit_begin(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT);
 	call_begin(part);
 	if (was == HP_PAGE_ABSENT) {
-		map_pages(first, end, ahead, pool, &m);
-	} else if (hp_map_populate(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT) == 0) {
+		map_pages(first, end, ahead, pool, sparse, &m);
+	} else if (!sparse && hp_map_populate(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT) == 0) {
 		m.end = m.ahead_end = m.hugetlb_end = end;
 	} else {
-		/* The pool cannot give the reserved pages: use other memory. */
-		m.pool_denied = (unsigned)(end - first);
+		/* The pool cannot give the reserved pages, or they would be filled with zeros for nothing: use other
+		 * memory. */
+		m.pool_denied = sparse ? 0 : (unsigned)(end - first);
 		m.end = m.ahead_end = first;
 		m.released = hp_map_release(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT) == 0;
 		if (m.released)
-			map_pages(first, end, end, false, &m);
+			map_pages(first, end, end, false, sparse, &m);
 	}
 	call_end(part);
 
@@ -490,6 +499,8 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 		hp_span.pool_skip = POOL_SKIP;
 	HP_STAT_ADD(pool_denied, m.pool_denied);
 	HP_STAT_ADD(thp_failed, m.thp_failed);
+	if (sparse && was == HP_PAGE_ABSENT)
+		HP_STAT_ADD(sparse_bytes, (m.ahead_end - first) << HP_PAGE_SHIFT);
 	return m.end == end;
 }
 

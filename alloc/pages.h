@@ -113,6 +113,7 @@ struct hp_span {
 	struct hp_nodes nodes; /* the nodes from which memory is to come */
 	bool thp; /* the kernel gives THP */
 	bool no_pool; /* take no more pages from the pool: the process forks repeatedly */
+	bool sparse; /* take base pages: the program touches little of its buffers (sparse.h) */
 	size_t left; /* pages that leave the pool and contain no part of a buffer any more */
 };
 

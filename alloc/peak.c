@@ -312,6 +312,7 @@ static void collect(struct hp_summary *s, struct hugepin_stats *heap, struct hp_
 	r->placed = heap->placed;
 	r->nomem = heap->nomem;
 	r->pool_denied = heap->pool_denied;
+	r->sparse_bytes = heap->sparse_bytes;
 	if (may_ask())
 		ask_kernel(r);
 	add_times(s);

@@ -6,6 +6,7 @@
 
 #include "alloc/advice.h"
 #include "alloc/cache.h"
+#include "alloc/sparse.h"
 #include "base/config.h"
 #include "base/stats.h"
 
@@ -225,6 +226,8 @@ size_t hp_place(struct hp_request *r)
 		r->grew = true;
 	}
 	take_chunks(chunk, r);
+	if (hp_pages_need_commit(hp_page_of(chunk), hp_pages_touched(chunk, r->n)))
+		hp_sparse_look();
 	if (hp_pages_commit(hp_page_of(chunk), hp_pages_touched(chunk, r->n)))
 		return chunk;
 	r->memory_short = true;

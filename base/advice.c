@@ -102,6 +102,8 @@ enum hp_verdict hp_verdict(const struct hp_run *r)
 	}
 	if (r->kinds_unknown)
 		return HP_VERDICT_UNKNOWN;
+	if (is_part(r->sparse_bytes, large))
+		return HP_VERDICT_SPARSE;
 	return is_part(r->base_bytes, large) ? judge_base(r) : HP_VERDICT_HUGE;
 }
 
@@ -269,6 +271,11 @@ char *hp_verdict_text(const struct hp_run *r, char *buf, size_t size)
 	case HP_VERDICT_ASKED_BASE:
 		line_base(l, r);
 		hp_line_text(l, r->guard ? "HUGEPIN_GUARD=1 asks for that" : "HUGEPIN_PAGES=base asks for that");
+		break;
+	case HP_VERDICT_SPARSE:
+		hp_line_text(l, "the program touches little of its large buffers: ");
+		hp_line_size(l, r->sparse_bytes);
+		hp_line_text(l, " were mapped in base pages, since hugepages would have been filled with zeros for nothing");
 		break;
 	case HP_VERDICT_POOL_EMPTY:
 		hp_line_text(l, "the hugetlb pool was empty: ");

@@ -35,7 +35,7 @@ struct hp_run {
 	bool guard; /* HUGEPIN_GUARD=1 */
 	enum hp_thp thp;
 	uint64_t pool_pages; /* hugepages of 2 MiB in the pool, free or not */
-	uint64_t pool_short, pool_denied, placed, nomem; /* counters of struct hugepin_stats */
+	uint64_t pool_short, pool_denied, placed, nomem, sparse_bytes; /* counters of struct hugepin_stats */
 	/* sums over all domains of the pin cache; pins: 0 without a domain */
 	uint64_t pins, misses, uncached, evicted, invalidated, nobufs; /* pins and misses: without those of nobufs */
 	uint64_t crowded;
@@ -53,6 +53,7 @@ struct hp_run {
 	X(ELSEWHERE, "not-malloc") /* most memory is not malloc's: the program, or its runtime, maps it */ \
 	X(UNKNOWN, "unknown") /* the kernel does not tell the kinds of page */ \
 	X(ASKED_BASE, "base-pages-asked") /* HUGEPIN_PAGES=base or HUGEPIN_GUARD=1 */ \
+	X(SPARSE, "touched-little") /* the program touches little of its large buffers */ \
 	X(POOL_EMPTY, "pool-empty") \
 	X(POOL_SHORT, "pool-short") /* it served a part */ \
 	X(POOL_DENIED, "pool-denied") /* a cgroup or a memory policy kept its pages back */ \

@@ -324,6 +324,7 @@ void hp_summary_add(struct hp_summary *sum, const struct hp_summary *other)
 	all->rss_peak_bytes += r->rss_peak_bytes;
 	all->pool_short += r->pool_short;
 	all->pool_denied += r->pool_denied;
+	all->sparse_bytes += r->sparse_bytes;
 	all->placed += r->placed;
 	all->nomem += r->nomem;
 	all->pins += r->pins;

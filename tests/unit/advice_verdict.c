@@ -121,6 +121,18 @@ TEST(an_empty_pool_is_named_with_the_size_that_serves)
 		    "back; see `hugepin info`");
 }
 
+TEST(buffers_touched_little_are_named_whatever_they_lie_in)
+{
+	struct hp_run r = run_of(280, 0, 20);
+
+	r.sparse_bytes = GIB;
+	expect_says(r, HP_VERDICT_SPARSE,
+		    "the program touches little of its large buffers: 1 GiB were mapped in base pages, since hugepages "
+		    "would have been filled with zeros for nothing");
+	r.sparse_bytes = 29 * MIB;
+	EXPECT_EQ(hp_verdict(&r), HP_VERDICT_HUGE);
+}
+
 TEST(thp_that_is_off_is_named)
 {
 	struct hp_run r = run_of(0, 0, 300);

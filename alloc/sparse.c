@@ -1,0 +1,133 @@
+#include "alloc/sparse.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "alloc/start.h"
+#include "alloc/touched.h"
+#include "base/config.h"
+
+enum {
+	SIZE_MIN = 16, /* chunks: in base pages, smaller buffers have too little to save */
+	PIECES = 8, /* chunks that are looked at, of one buffer */
+	LITTLE = 1, /* of a buffer that is touched little, at most so many pieces beside the first are touched */
+	/* chunks: the program has had time to use a buffer when so much more memory was handed out */
+	LATER = 8 << (20 - HP_CHUNK_SHIFT),
+	/* chunks: one buffer is looked at in so much memory, and of a program that fills its buffers */
+	EVERY = 1 << (20 - HP_CHUNK_SHIFT),
+	EVERY_DENSE = 8 * EVERY,
+	NOTED = 64,
+};
+
+static struct {
+	struct {
+		size_t chunk, n, at; /* at: `handed` when the buffer was noted */
+	} noted[NOTED];
+	size_t first, end; /* of what is noted, counted since the start */
+	size_t handed; /* chunks of new memory that were handed out */
+	struct hp_touched touched;
+} sparse;
+
+void hp_sparse_note(size_t chunk, size_t n)
+{
+	size_t every = hp_touched_is_dense(&sparse.touched) ? EVERY_DENSE : EVERY;
+	size_t last = sparse.end ? sparse.noted[(sparse.end - 1) % NOTED].at : 0;
+
+	sparse.handed += n;
+	if (n < SIZE_MIN || sparse.handed - last < every)
+		return;
+	sparse.noted[sparse.end % NOTED].chunk = chunk;
+	sparse.noted[sparse.end % NOTED].n = n;
+	sparse.noted[sparse.end % NOTED].at = sparse.handed;
+	sparse.end++;
+	if (sparse.end - sparse.first > NOTED)
+		sparse.first++;
+}
+
+enum piece { ZERO, TOUCHED, UNKNOWN };
+
+/* Whether [at, at + len) is zero. */
+static enum piece read_piece(uintptr_t at, size_t len)
+{
+	static char copy[HP_CHUNK]; /* guarded by hp_heap_lock; a stack may be small */
+	const struct iovec from = { (void *)at, len }, to = { copy, len };
+	bool zero;
+
+	if (syscall(SYS_process_vm_readv, syscall(SYS_getpid), &to, 1UL, &from, 1UL, 0UL) != (long)len)
+		return UNKNOWN;
+	zero = !copy[0] && !memcmp(copy, copy + 1, len - 1);
+	if (!zero) { /* the program's data may be secret: it stays in the program's own memory */
+		memset(copy, 0, len);
+		__asm__ volatile("" : : "r"(copy) : "memory");
+	}
+	return zero ? ZERO : TOUCHED;
+}
+
+static enum piece look_at_piece(size_t chunk)
+{
+	const struct hp_page *g = &hp_span.page[hp_page_of(chunk)];
+	uintptr_t at = hp_chunk_addr(chunk);
+	unsigned char there;
+	enum piece head;
+
+	/* the program may have given back a part of a page with advice */
+	if (g->state != HP_PAGE_READY || g->lost || g->advised)
+		return UNKNOWN;
+	if (g->kind != HUGEPIN_KIND_HUGETLB) {
+		if (syscall(SYS_mincore, at, HP_CHUNK, &there) != 0)
+			return UNKNOWN;
+		if (!(there & 1))
+			return ZERO;
+		if (g->kind == HUGEPIN_KIND_BASE)
+			return TOUCHED;
+	}
+	/* most pieces that were touched show it at their head */
+	head = read_piece(at, 64);
+	return head == ZERO ? read_piece(at, HP_CHUNK) : head;
+}
+
+/* Look at a buffer that was handed out, and perhaps freed since. If its first piece is untouched, the program has not
+ * begun to use it, and it says nothing. */
+static void look_at(size_t chunk, size_t n)
+{
+	unsigned touched = 0;
+
+	if (look_at_piece(chunk) != TOUCHED)
+		return;
+	for (size_t i = 1; i < PIECES && touched <= LITTLE; i++) {
+		enum piece p = look_at_piece(chunk + (n - 1) * i / (PIECES - 1));
+
+		if (p == UNKNOWN)
+			return;
+		touched += p == TOUCHED;
+	}
+	hp_touched_add(&sparse.touched, touched <= LITTLE);
+}
+
+/* Registrations bring in all memory that they stand on, so nothing could be saved. */
+static bool may_look(void)
+{
+	return hp_config.pages == HP_PAGES_AUTO && !hp_config.guard && !hp_heap_has_hooks();
+}
+
+void hp_sparse_look(void)
+{
+	int saved_errno = errno;
+
+	if (may_look() && sparse.first < sparse.end && !hp_sandboxed && syscall(SYS_prctl, PR_GET_SECCOMP) == 0)
+		for (; sparse.first < sparse.end && sparse.handed - sparse.noted[sparse.first % NOTED].at >= LATER;
+		     sparse.first++)
+			look_at(sparse.noted[sparse.first % NOTED].chunk, sparse.noted[sparse.first % NOTED].n);
+	hp_span.sparse = may_look() && sparse.touched.sparse;
+	errno = saved_errno;
+}
+
+void hp_sparse_forget(void)
+{
+	sparse.first = sparse.end;
+}

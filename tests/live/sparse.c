@@ -1,0 +1,130 @@
+/* link: hugepin-malloc hugepin */
+/* A program that touches little of its buffers needs little memory; one that fills them has hugepages. Each subject is
+ * a program of its own. */
+#include "live.h"
+
+#include "hugepin.h"
+
+enum { COUNT = 1024 };
+
+static char *buffer[COUNT];
+
+static struct hugepin_stats stats(void)
+{
+	struct hugepin_stats s;
+	hugepin_stats(&s, sizeof s);
+	return s;
+}
+
+static void use(size_t bytes)
+{
+	for (int i = 0; i < COUNT; i++) {
+		buffer[i] = hide(malloc(MIB));
+		memset(buffer[i], 7, bytes);
+	}
+}
+
+/* What a program of 16 MiB may need in all, for the first 32 MiB, too. */
+static int touches_little(void)
+{
+	use(128);
+	struct hugepin_stats s = stats();
+	EXPECT(s.hugetlb_bytes + s.thp_bytes <= 80 * MIB);
+	EXPECT(s.sparse_bytes >= COUNT / 2 * MIB);
+	struct rusage u;
+	getrusage(RUSAGE_SELF, &u);
+	EXPECT((size_t)u.ru_maxrss * KIB <= 128 * MIB);
+	for (int i = 0; i < COUNT; i++) {
+		EXPECT_EQ(buffer[i][127], 7);
+		EXPECT_EQ(buffer[i][128] | buffer[i][MIB - 1], 0);
+		free(buffer[i]);
+	}
+	return t_failures;
+}
+
+static int fills(void)
+{
+	for (int i = 0; i < COUNT / 4; i++)
+		memset(hide(malloc(MIB)), 7, MIB);
+	EXPECT_EQ(stats().sparse_bytes, 0);
+	return t_failures;
+}
+
+static _Atomic bool done;
+
+static void *fork_again(void *unused)
+{
+	(void)unused;
+	while (!done) {
+		pid_t pid = fork();
+		if (!pid) {
+			for (int i = 0; i < 64; i++)
+				memset(hide(malloc(MIB)), 1, 128);
+			_exit(0);
+		}
+		EXPECT_EQ(child_wait(pid, 30), 0);
+	}
+	return NULL;
+}
+
+/* Threads that allocate, free and fork while the heap looks at what others write. */
+static void *churn(void *from)
+{
+	char **mine = from;
+	for (int i = 0; i < 4 * COUNT; i++) {
+		char **p = &mine[i % (COUNT / 8)];
+		free(*p);
+		*p = hide(malloc(64 * KIB * (size_t)(1 + i % 20)));
+		memset(*p, 1, i % 3 ? 128 : 64 * KIB);
+	}
+	return NULL;
+}
+
+static int has_threads(void)
+{
+	pthread_t t[4], f;
+	pthread_create(&f, NULL, fork_again, NULL);
+	for (int i = 0; i < 4; i++)
+		pthread_create(&t[i], NULL, churn, buffer + i * (COUNT / 8));
+	for (int i = 0; i < 4; i++)
+		pthread_join(t[i], NULL);
+	done = true;
+	pthread_join(f, NULL);
+	return t_failures;
+}
+
+static int (*const subjects[])(void) = { touches_little, fills, has_threads };
+
+static int again(int subject)
+{
+	pid_t pid;
+	char number[12];
+	snprintf(number, sizeof number, "%d", subject);
+	char *args[] = { (char *)"sparse", (char *)"--subject", number, NULL };
+	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
+	return child_wait(pid, 120);
+}
+
+TEST(a_gib_touched_little_needs_little_memory)
+{
+	EXPECT_EQ(again(0), 0);
+}
+
+TEST(buffers_that_are_filled_have_no_base_pages)
+{
+	EXPECT_EQ(again(1), 0);
+}
+
+TEST(threads_write_and_fork_while_the_heap_looks)
+{
+	EXPECT_EQ(again(2), 0);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 3 && !strcmp(argv[1], "--subject")) {
+		int r = subjects[strtol(argv[2], NULL, 10)]();
+		return r ? r : t_failures != 0;
+	}
+	return t_run(argc, argv);
+}

@@ -1,0 +1,328 @@
+/*
+ * alloc/sparse.c: buffers of which little is touched, on a machine with a pool of the test's own (kernel.h). What is
+ * read of them and what is not, and what memory the heap takes then. Each test has a process of its own, since the heap
+ * remembers what it saw.
+ */
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/uio.h>
+
+#include "alloc/heap.h"
+#include "alloc/hold.h"
+#include "alloc/pages.h"
+#include "base/config.h"
+#include "tests/live/live.h"
+#include "tests/unit/child.h"
+#include "tests/unit/empty.h"
+#include "tests/unit/kernel.h"
+
+/* ------------------------------------------------------------------ the kernel */
+
+static long pages_free = 1000;
+static int reads; /* calls of process_vm_readv */
+static bool absent_read; /* one of them was for memory that is not there */
+static int refused; /* the error of these calls */
+static bool filtered; /* there is a filter of system calls */
+static int releases; /* of memory */
+static size_t avoided; /* bytes that are to have no THP */
+
+UNINSTRUMENTED static long map_pool(long len, long prot, long flags)
+{
+	long got, aligned;
+
+	if (len / (long)HP_PAGE > pages_free)
+		return -ENOMEM;
+	pages_free -= len / (long)HP_PAGE;
+	got = raw(SYS_mmap, 0, len + (long)HP_PAGE, prot, flags & ~(long)(MAP_HUGETLB | (63u << 26)), -1, 0);
+	aligned = (long)hp_round_up((size_t)got, HP_PAGE);
+	if (aligned > got)
+		raw(SYS_munmap, got, aligned - got, 0, 0, 0, 0);
+	raw(SYS_munmap, aligned + len, got + (long)HP_PAGE - aligned, 0, 0, 0, 0);
+	return aligned;
+}
+
+UNINSTRUMENTED static long look(long a, long b, long c, long d, long e, long f)
+{
+	const struct iovec *from = (const struct iovec *)d;
+	unsigned char there = 0;
+
+	reads++;
+	raw(SYS_mincore, (long)from->iov_base & -4096L, 4096, (long)&there, 0, 0, 0);
+	absent_read |= !(there & 1);
+	return refused ? -refused : raw(SYS_process_vm_readv, a, b, c, d, e, f);
+}
+
+UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
+{
+	long r;
+
+	releases += nr == SYS_mmap && d & MAP_FIXED && c == PROT_NONE;
+	avoided += nr == SYS_madvise && c == MADV_NOHUGEPAGE ? (size_t)b : 0;
+	if (nr == SYS_mmap && d & MAP_HUGETLB)
+		r = (d >> 26 & 63) == HP_PAGE_SHIFT ? map_pool(b, c, d) : -ENOMEM;
+	else if (nr == SYS_process_vm_readv)
+		r = look(a, b, c, d, e, f);
+	else if (nr == SYS_prctl && a == PR_GET_SECCOMP)
+		r = filtered ? SECCOMP_MODE_FILTER : SECCOMP_MODE_DISABLED;
+	else
+		r = raw(nr, a, b, c, d, e, f);
+	return result_of(r);
+}
+
+/* ------------------------------------------------------------------ */
+
+__attribute__((constructor)) static void configure(void)
+{
+	hp_config.span = (int64_t)(4 * GIB);
+	hp_config.extent_max = (int64_t)(64 * MIB);
+	hp_config.decay_ms = 0;
+}
+
+static void *last;
+
+/* Allocate so many buffers of 1 MiB, and set `bytes` bytes of each. */
+static void allocate(int count, size_t bytes)
+{
+	for (int i = 0; i < count; i++) {
+		last = hugepin_malloc(MIB);
+		if (!EXPECT(last))
+			return;
+		memset(last, 1, bytes);
+	}
+}
+
+static size_t huge_bytes(void)
+{
+	return HP_STAT(hugetlb_bytes) + HP_STAT(thp_bytes);
+}
+
+static void little_is_touched(void)
+{
+	allocate(300, 128);
+	EXPECT(huge_bytes() <= 32 * MIB);
+	EXPECT(HP_STAT(sparse_bytes) >= 200 * MIB);
+	EXPECT_EQ(avoided, HP_STAT(sparse_bytes));
+	EXPECT_EQ(HP_STAT(reserved_bytes), 0);
+	EXPECT_EQ(HP_STAT(pool_denied), 0);
+	EXPECT(!absent_read);
+	expect_counted();
+	expect_span_reserved(false);
+}
+
+TEST(buffers_touched_little_lie_in_base_pages_from_then_on)
+{
+	in_child(little_is_touched);
+}
+
+static void pages_are_reserved(void)
+{
+	int before = 0;
+
+	for (int i = 0; i < 100 && !HP_STAT(sparse_bytes); i++) {
+		before = releases;
+		allocate(1, 128);
+	}
+	EXPECT(huge_bytes() < 32 * MIB);
+	EXPECT(HP_STAT(sparse_bytes) > HP_PAGE);
+	EXPECT_EQ(releases, before + 1);
+	EXPECT_EQ(HP_STAT(reserved_bytes), 0);
+	expect_counted();
+}
+
+TEST(pages_that_are_reserved_in_the_pool_go_back_to_it_at_once)
+{
+	in_child(pages_are_reserved);
+}
+
+static void no_pool(void)
+{
+	pages_free = 0;
+	little_is_touched();
+}
+
+TEST(without_a_pool_thp_are_left_alone_and_a_look_brings_nothing_in)
+{
+	in_child(no_pool);
+}
+
+static void all_is_filled(void)
+{
+	allocate(300, MIB);
+	EXPECT(reads > 0);
+	EXPECT(reads < 200); /* a program that fills its buffers is looked at less */
+	EXPECT_EQ(HP_STAT(sparse_bytes), 0);
+	EXPECT_EQ(HP_STAT(base_bytes), 0);
+}
+
+TEST(filled_buffers_stay_in_hugepages)
+{
+	in_child(all_is_filled);
+}
+
+static void a_quarter_is_filled(void)
+{
+	allocate(300, MIB / 3);
+	EXPECT_EQ(HP_STAT(sparse_bytes), 0);
+}
+
+TEST(a_third_of_a_buffer_is_not_little)
+{
+	in_child(a_quarter_is_filled);
+}
+
+static void nothing_is_used(void)
+{
+	allocate(300, 0);
+	EXPECT_EQ(HP_STAT(sparse_bytes), 0);
+}
+
+TEST(buffers_that_are_not_used_yet_say_nothing)
+{
+	in_child(nothing_is_used);
+}
+
+static void small_ones(void)
+{
+	for (int i = 0; i < 4000; i++)
+		memset(hugepin_malloc(60 * KIB), 1, 1);
+	EXPECT_EQ(reads, 0);
+	EXPECT_EQ(HP_STAT(sparse_bytes), 0);
+}
+
+TEST(buffers_of_less_than_64_kib_are_not_looked_at)
+{
+	in_child(small_ones);
+}
+
+static void cannot_be_read(void)
+{
+	refused = EPERM;
+	errno = 77;
+	allocate(100, 128);
+	EXPECT_EQ(errno, 77);
+	EXPECT(reads > 0);
+	EXPECT_EQ(HP_STAT(sparse_bytes), 0);
+}
+
+TEST(what_cannot_be_read_says_nothing)
+{
+	in_child(cannot_be_read);
+}
+
+static void is_filtered(void)
+{
+	filtered = true;
+	allocate(100, 128);
+	EXPECT_EQ(reads, 0);
+	EXPECT_EQ(HP_STAT(sparse_bytes), 0);
+}
+
+TEST(with_a_filter_of_system_calls_nothing_is_read)
+{
+	in_child(is_filtered);
+}
+
+static void thp_are_asked_for(void)
+{
+	hp_config.pages = HP_PAGES_THP;
+	allocate(100, 128);
+	EXPECT_EQ(reads, 0);
+	EXPECT_EQ(HP_STAT(base_bytes), 0);
+}
+
+TEST(pages_of_a_kind_that_is_asked_for_are_not_replaced)
+{
+	in_child(thp_are_asked_for);
+}
+
+/* By calls that the heap does not see. */
+static void are_protected(void)
+{
+	unsigned char *p[100];
+
+	pages_free = 0;
+	for (int i = 0; i < 100; i++) {
+		p[i] = hugepin_aligned_alloc(HP_PAGE, MIB);
+		memset(p[i], 1, 128);
+		raw(SYS_mprotect, (long)p[i] + 4096, MIB - 4096, PROT_NONE, 0, 0, 0);
+	}
+	EXPECT(reads > 0);
+	EXPECT_EQ(HP_STAT(sparse_bytes), 0);
+	for (int i = 0; i < 100; i++) {
+		raw(SYS_mprotect, (long)p[i], MIB, PROT_READ | PROT_WRITE, 0, 0, 0);
+		EXPECT(p[i][127] == 1 && !p[i][4096] && !p[i][MIB - 1]);
+	}
+}
+
+TEST(what_the_program_has_protected_is_not_touched)
+{
+	in_child(are_protected);
+}
+
+static void are_filled_again(void)
+{
+	allocate(100, 128);
+	EXPECT(hp_span.sparse);
+	allocate(300, MIB);
+	EXPECT(!hp_span.sparse);
+	EXPECT(huge_bytes() >= 128 * MIB);
+}
+
+TEST(when_buffers_are_filled_again_hugepages_are_had_again)
+{
+	in_child(are_filled_again);
+}
+
+static void is_mixed(void)
+{
+	for (int i = 0; i < 100; i++) {
+		allocate(1, MIB);
+		allocate(1, 128);
+	}
+	EXPECT_EQ(HP_STAT(sparse_bytes), 0);
+}
+
+TEST(where_each_second_buffer_is_filled_all_have_hugepages)
+{
+	in_child(is_mixed);
+}
+
+static void child_of_fork(void)
+{
+	pid_t pid;
+
+	allocate(30, 128);
+	pid = fork();
+	if (pid == 0) {
+		t_failures = 0;
+		reads = 0;
+		allocate(5, 128);
+		EXPECT_EQ(reads, 0);
+		allocate(100, 128);
+		EXPECT(HP_STAT(sparse_bytes) > 0);
+		_exit(t_failures != 0);
+	}
+	EXPECT_EQ(child_wait(pid, 30), 0);
+}
+
+TEST(a_child_of_fork_looks_at_its_own_buffers)
+{
+	in_child(child_of_fork);
+}
+
+static const struct hp_heap_hooks hooks;
+
+static void has_pins(void)
+{
+	hp_heap_set_hooks(&hooks);
+	allocate(100, 128);
+	EXPECT_EQ(reads, 0);
+	EXPECT_EQ(HP_STAT(sparse_bytes), 0);
+}
+
+TEST(a_process_with_a_pin_cache_is_not_looked_at)
+{
+	in_child(has_pins);
+}
+
+T_MAIN
