@@ -421,11 +421,20 @@ static inline void tell_commit(const struct mapped *m, size_t first, size_t end,
 			thp << HP_PAGE_SHIFT, (other - thp) << HP_PAGE_SHIFT);
 }
 
+/* Whether so many pages, which are needed at once, are too large a part of the pool: all of them would be filled with
+ * zeros, and a program may use few (GNU sort: 31 of 652). THP come as they are touched. */
+static bool is_too_much(size_t pages)
+{
+	return hp_config.populate == HP_POPULATE_AUTO && hp_config.pages == HP_PAGES_AUTO && hp_span.thp &&
+	       5 * pages > 2 * hp_map_pool_free(HP_PAGE_SHIFT, hp_span.nodes.node);
+}
+
 /* Make pages [first, end) READY. All of them are in state `was`, ABSENT or RESERVED. */
 static bool commit_run(size_t first, size_t end, unsigned was)
 {
 	size_t extent_end = hp_span.page[first].extent + hp_span.extent[hp_span.page[first].extent].pages;
 	enum hp_part part = hp_part_of(first);
+	bool in_steps = hp_span.extent[hp_span.page[first].extent].ahead;
 	bool sparse = part == HP_PART_HEAP && hp_span.sparse;
 	bool pool = part == HP_PART_HEAP && !hp_span.no_pool && !sparse && hp_config.pages != HP_PAGES_THP &&
 		    hp_config.pages != HP_PAGES_BASE;
@@ -443,7 +452,7 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 		pool = false;
 	}
 
-	if (was == HP_PAGE_ABSENT && hp_span.extent[hp_span.page[first].extent].ahead)
+	if (was == HP_PAGE_ABSENT && in_steps)
 		while (ahead < extent_end && hp_span.page[ahead].state == HP_PAGE_ABSENT && !hp_span.page[ahead].lost)
 			ahead++;
 	for (size_t p = first; p < ahead; p++)
@@ -451,6 +460,9 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 	hp_probe_commit_begin(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT);
 	call_begin(part);
 	if (was == HP_PAGE_ABSENT) {
+		/* In an extent made ahead of need, pages are populated as they are needed. */
+		if (pool && !in_steps && is_too_much(end - first))
+			pool = false;
 		map_pages(first, end, ahead, pool, sparse, &m);
 	} else if (!sparse && hp_map_populate(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT) == 0) {
 		m.end = m.ahead_end = m.hugetlb_end = end;

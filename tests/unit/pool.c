@@ -251,6 +251,33 @@ TEST(what_is_to_be_left_in_the_pool_is)
 	pool(0);
 }
 
+/* With THP only: base pages would be worse than the pool's. */
+TEST(a_buffer_of_more_than_two_fifths_of_the_pool_gets_thp)
+{
+	bool thp = hp_span.thp;
+	unsigned char *p;
+
+	for (int i = 0; i < 5; i++) {
+		pool(i < 2 ? 102 : 103); /* 41 pages: more than 40.8, less than 41.2 */
+		hp_span.thp = i != 1;
+		hp_config.populate = i == 3 ? HP_POPULATE_ALL : HP_POPULATE_AUTO;
+		hp_config.pages = i == 4 ? HP_PAGES_HUGETLB : HP_PAGES_AUTO;
+		p = hugepin_malloc(82 * MIB);
+		EXPECT_EQ(HP_STAT(hugetlb_bytes), i ? 82 * MIB : 0);
+		EXPECT_EQ(HP_STAT(thp_bytes), i ? 0 : 82 * MIB);
+		expect_counted();
+		hugepin_free(p);
+	}
+	/* What is taken step by step is not looked at. */
+	pool(30);
+	hp_span.thp = true;
+	p = hugepin_malloc(60 * MIB);
+	EXPECT_EQ(HP_STAT(hugetlb_bytes), 60 * MIB);
+	hugepin_free(p);
+	hp_span.thp = thp;
+	pool(0);
+}
+
 TEST(pages_that_may_not_be_populated_are_given_back_for_others)
 {
 	uint64_t pool_denied = HP_STAT(pool_denied);
