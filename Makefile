@@ -75,7 +75,7 @@ SO := $(firstword $(subst ., ,$(VERSION)))
 # What needs libibverbs. Of ours that needs the public API, and the clock.
 VERBS_BACKEND := $(addprefix reg/backend/,device_paging.c dump.c kept.c terms.c verbs.c)
 LIB_SRC := $(filter-out $(VERBS_BACKEND),$(sort $(wildcard base/*.c alloc/*.c reg/*.c reg/*/*.c lend/*.c sge/map.c sge/frame.c)))
-LIB_LIBS := -luring
+LIB_LIBS :=
 VERBS_LIBS := -libverbs -lmnl
 VERBS_SRC := $(VERBS_BACKEND) $(filter-out sge/map.c sge/frame.c,$(sort $(wildcard sge/*.c)))
 MPI_SRC := $(sort $(wildcard mpi/*.c))
@@ -213,10 +213,12 @@ $(BUILD)/jemalloc.from: FORCE
 		'then: make JEMALLOC=PATH/lib/libjemalloc_pic.a' >&2; exit 1; }
 	@from=$$(cksum '$(JEMALLOC)') && { echo "$$from" | cmp -s - $@ || echo "$$from" >$@; }
 
-# jemalloc with its public names and its ways to the kernel renamed; operators new and delete stay libstdc++'s.
+# jemalloc with its public names and its ways to the kernel renamed; operators new and delete stay libstdc++'s. Without its
+# constructor, jemalloc starts at the first small request, and not in processes that make none.
 $(BUILD)/jemalloc.a: tools/jemalloc.syms $(BUILD)/flags $(BUILD)/jemalloc.from
 	@echo '  OBJCOPY $@'
-	$(Q)$(OBJCOPY) -D --redefine-syms=tools/jemalloc.syms '$(JEMALLOC)' $@
+	$(Q)$(OBJCOPY) -D --redefine-syms=tools/jemalloc.syms --remove-section=.init_array --remove-section=.rela.init_array \
+		'$(JEMALLOC)' $@
 	$(Q)$(AR) dD $@ $$($(AR) t $@ | grep '^jemalloc_cpp')
 
 # jemalloc's profiler unwinds: the static unwinder keeps libgcc_s.so out of every preloaded program. Assertions bring their
@@ -228,7 +230,7 @@ $(BUILD)/libhugepin-malloc.so $(BUILD)/installed/libhugepin-malloc.so: $(DROPIN_
 	@mkdir -p $(@D)
 	@echo '  LD      $@'
 	$(Q)$(CC) $(LIB_LDFLAGS) -static-libgcc -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin-malloc.map \
-		$(RUN_LDFLAGS) $(JEMALLOC_WRAP) -o $@ $(filter %.o %.a %/libhugepin.so,$^) -lm
+		$(RUN_LDFLAGS) $(JEMALLOC_WRAP) -o $@ $(filter %.o %.a %/libhugepin.so,$^)
 	$(Q)ln -sf $(@F) $@.$(SO)
 
 $(BUILD)/hugepin: $(CMD_OBJ)
@@ -247,10 +249,11 @@ UNIT_OBJ := $(LIB_OBJ) $(VERBS_OBJ) $(addprefix $(BUILD)/cmd/,judge.o launch.o l
 FLAGS_tests = $(TEST_FLAGS) -DT_UNIT
 $(UNIT): %: %.o $(UNIT_OBJ)
 	@echo '  TEST    $@'
-	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $(filter-out $(STANDS_IN_FOR),$(filter %.o,$^)) $(LIB_LIBS) $(VERBS_LIBS) -lm
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $(filter-out $(STANDS_IN_FOR),$(filter %.o,$^)) $(LIB_LIBS) $(VERBS_LIBS) -luring -lm
 # What a test has in place of these.
 $(BUILD)/tests/unit/helper_plan_%: STANDS_IN_FOR := $(BUILD)/reg/policy/plan.o $(BUILD)/reg/share.o
 $(BUILD)/tests/unit/verbs: STANDS_IN_FOR := $(BUILD)/reg/backend/verbs.o
+$(BUILD)/tests/unit/math: $(BUILD)/dropin/math.o
 $(BUILD)/tests/unit/verbscache: $(addprefix $(BUILD)/verbscache/,cache.o calls.o)
 $(BUILD)/tests/unit/verbscache: STANDS_IN_FOR := $(BUILD)/base/memlock.o
 $(BUILD)/tests/unit/lendq: STANDS_IN_FOR := $(patsubst %.c,$(BUILD)/%.o,$(wildcard lend/*.c))

@@ -298,8 +298,10 @@ int hp_config_load(void)
 		else if (text && (o->type == HP_PATH || (o->type == HP_REPORT && *value > HP_REPORT_LIST)))
 			*value = keep_text(o, text);
 	}
+	const bool secure = getauxval(AT_SECURE) != 0;
+
 	/* A setuid program does not read these variables, so it must not complain about them. */
-	for (char **e = environ; *e && !getauxval(AT_SECURE); e++) {
+	for (char **e = environ; !secure && *e; e++) {
 		const size_t len = strcspn(*e, "=");
 		if (!strncmp(*e, PREFIX, sizeof PREFIX - 1) && !is_known(*e, len))
 			complain_unknown(*e, len);

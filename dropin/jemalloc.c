@@ -440,7 +440,7 @@ static void *small_realloc(void *p, size_t size)
 	return NULL;
 }
 
-/* jemalloc registers its fork handlers here at its start. Our handlers run them in the only order that cannot deadlock:
+/* jemalloc registers its fork handlers here at its start, which is its first request. Our handlers run them in the only order that cannot deadlock:
  * small_prefork() runs before the heap's lock is taken, since other threads may be in the heap while they hold a lock
  * of jemalloc. */
 static void (*je_prefork)(void), (*je_parent)(void), (*je_child)(void);
@@ -453,8 +453,18 @@ int hpje_pthread_atfork(void (*prepare)(void), void (*parent)(void), void (*chil
 	return 0;
 }
 
+void hp_jemalloc_start(void)
+{
+	if (!je_prefork)
+		hpje_free(hpje_malloc(1));
+}
+
 static void small_prefork(void)
 {
+	/* Another thread may be starting jemalloc, by __libc_malloc() with HUGEPIN_SMALL=next. Wait for that thread: the
+	 * child would find jemalloc half started. Without that option the C library allocates before it makes the second
+	 * thread. */
+	hp_jemalloc_start();
 	if (je_prefork)
 		je_prefork();
 	/* Take this lock, too: hp_arena_limit() takes it without a lock of jemalloc. */

@@ -60,6 +60,9 @@ static inline bool hp_arena_in_heap(void)
 	return atomic_load_explicit(&hp_arena.in_heap, memory_order_acquire); /* pairs with settle_arena() */
 }
 
+/* Start jemalloc if it has not started: it opens files then. */
+void hp_jemalloc_start(void);
+
 /* Shorten the arena to `limit` bytes, but give up only addresses behind the last used unit. */
 void hp_arena_limit(size_t limit);
 

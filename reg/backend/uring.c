@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <liburing.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -41,16 +42,35 @@ struct hp_uring {
 	uint64_t used[]; /* bit i: slot slot0 + i is registered */
 };
 
+/* io_uring_register(2). Not liburing's functions: then every process under libhugepin-malloc.so would load that library.
+ * A program that has closed the ring's descriptor has registered it beforehand (io_uring_register_ring_fd(3)). 0 or
+ * more, or -errno. */
+static int ring_register(struct io_uring *ring, unsigned opcode, const void *arg, unsigned count)
+{
+	const bool closed = ring->ring_fd < 0;
+	const unsigned by_index = closed ? 1u << 31 : 0; /* IORING_REGISTER_USE_REGISTERED_RING, of Linux 6.3 */
+
+	return (int)hp_syscall(SYS_io_uring_register, closed ? ring->enter_ring_fd : ring->ring_fd,
+			       (long)(opcode | by_index), (long)arg, count, 0, 0);
+}
+
 static bool has_owner(const struct io_uring *ring)
 {
 	return ring->flags & (IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+}
+
+static int slot_update(struct io_uring *ring, unsigned slot, const struct iovec *iov)
+{
+	struct io_uring_rsrc_update2 u = { .offset = slot, .data = (uintptr_t)iov, .nr = 1 };
+
+	return ring_register(ring, IORING_REGISTER_BUFFERS_UPDATE, &u, sizeof u);
 }
 
 /* len 0 clears the slot. */
 static int slot_set(struct io_uring *ring, unsigned slot, void *addr, size_t len)
 {
 	struct iovec iov = { addr, len };
-	int err = io_uring_register_buffers_update_tag(ring, slot, &iov, NULL, 1);
+	int err = slot_update(ring, slot, &iov);
 
 	return err < 0 ? err : 0;
 }
@@ -79,7 +99,7 @@ static int slots_clone(struct hp_uring *u, struct io_uring *to, unsigned slot, u
 		.nr = count,
 	};
 
-	return io_uring_register((unsigned)to->ring_fd, REGISTER_CLONE_BUFFERS, &c, 1);
+	return ring_register(to, REGISTER_CLONE_BUFFERS, &c, 1);
 }
 
 static int uring_reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
@@ -161,7 +181,8 @@ static int table_make(struct io_uring *ring, unsigned end, bool *ret_made)
 {
 	/* Ask without changing the slot: the new contents are unreadable, so the update fails. -EFAULT: the slot
 	 * exists; -EINVAL: the table is shorter; -ENXIO: there is no table. */
-	int err = io_uring_register_buffers_update_tag(ring, end - 1, (const struct iovec *)UINTPTR_MAX, NULL, 1);
+	int err = slot_update(ring, end - 1, (const struct iovec *)UINTPTR_MAX);
+	struct io_uring_rsrc_register table = { .nr = end, .flags = IORING_RSRC_REGISTER_SPARSE };
 
 	*ret_made = false;
 	if (err == -EFAULT)
@@ -170,7 +191,7 @@ static int table_make(struct io_uring *ring, unsigned end, bool *ret_made)
 		return -EPERM;
 	if (err != -ENXIO)
 		return err;
-	err = io_uring_register_buffers_sparse(ring, end);
+	err = ring_register(ring, IORING_REGISTER_BUFFERS2, &table, sizeof table);
 	if (err < 0)
 		return err == -EINVAL ? -EOPNOTSUPP : err; /* before Linux 5.19 */
 	*ret_made = true;
@@ -216,7 +237,7 @@ int hugepin_uring_open(struct io_uring *ring, unsigned slot0, unsigned slots, co
 		if (err == -EINVAL) /* only this error leaves ctx to the caller */
 			free(u);
 		if (err < 0 && made)
-			io_uring_unregister_buffers(ring);
+			ring_register(ring, IORING_UNREGISTER_BUFFERS, NULL, 0);
 	}
 	errno = saved_errno;
 	return err;

@@ -138,6 +138,32 @@ TEST(the_kernel_reads_into_a_registered_buffer_and_no_further)
 	munmap(p, 3 * PAGE);
 }
 
+TEST(a_ring_whose_descriptor_is_closed_is_found_by_its_registration)
+{
+	struct io_uring ring;
+	struct hugepin_reg r;
+	char *p = pages(PAGE);
+
+	if (!ring_open(&ring, 0))
+		return;
+	struct hp_uring *u = context(&ring, 0, 4);
+
+	EXPECT_EQ(reg(u, p, PAGE, &r), 0);
+	EXPECT_EQ(backend->dereg(u, &r), 0);
+	EXPECT_EQ(io_uring_register_ring_fd(&ring), 1);
+	close(ring.ring_fd);
+	ring.ring_fd = -1;
+	int err = reg(u, p, PAGE, &r);
+	if (err != -EINVAL) { /* -EINVAL: before Linux 6.3 */
+		EXPECT_EQ(err, 0);
+		EXPECT_EQ(read_fixed(&ring, p, r.lkey), PAGE);
+		EXPECT_EQ(backend->dereg(u, &r), 0);
+	}
+	backend->close(u);
+	io_uring_queue_exit(&ring);
+	munmap(p, PAGE);
+}
+
 TEST(memory_is_pinned_while_it_is_registered)
 {
 	struct io_uring ring;

@@ -1,0 +1,144 @@
+/* link: none */
+/*
+ * The first small request of a process: jemalloc starts with it, and not before.
+ */
+#include "live.h"
+
+#include <dlfcn.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+static int again(const char *what, char **env)
+{
+	pid_t pid;
+	char *args[] = { (char *)"first", (char *)what, NULL };
+	return posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, env) ? -1 : child_wait(pid, 30);
+}
+
+/* Whether this process has a mapping as long as the spans of addresses that the heap and jemalloc reserve. */
+static bool has_span(void)
+{
+	static char text[65536];
+	size_t start, end;
+
+	if (file_read("/proc/self/maps", text, sizeof text) <= 0)
+		_exit(90);
+	for (char *line = text; line && *line; line = strchr(line, '\n'), line += line != NULL)
+		if (sscanf(line, "%zx-%zx", &start, &end) == 2 && end - start >= 8 * GIB)
+			return true;
+	return false;
+}
+
+/* ------------------------------------------------------------------ what the program does, started anew */
+
+static int makes_a_request_late(void)
+{
+	if (has_span())
+		return 1;
+	free(hide(malloc(10)));
+	return has_span() ? 0 : 2;
+}
+
+/* From here on the kernel kills the process that opens or reads a file. */
+static bool forbid_files(bool by_syscall)
+{
+	static const unsigned calls[] = { SYS_openat, SYS_readlinkat, SYS_read,
+#ifdef SYS_open
+					  SYS_open, SYS_readlink,
+#endif
+	};
+	enum { CALLS = sizeof calls / sizeof calls[0] };
+	struct sock_filter code[2 * CALLS + 2] = { BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)) };
+	struct sock_fprog filter = { 2 * CALLS + 2, code };
+
+	for (int i = 0; i < CALLS; i++) {
+		code[2 * i + 1] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, calls[i], 0, 1);
+		code[2 * i + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+	}
+	code[2 * CALLS + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+		return false;
+	return by_syscall ? !syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter)
+			  : !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter, 0, 0);
+}
+
+static int makes_a_request_confined(bool by_syscall)
+{
+	if (!forbid_files(by_syscall))
+		return 77;
+	free(hide(malloc(10)));
+	return 0;
+}
+
+static void *(*libc_malloc)(size_t);
+static atomic_bool go;
+
+static void *ask(void *unused)
+{
+	(void)unused;
+	while (!atomic_load(&go))
+		;
+	return libc_malloc(10);
+}
+
+/* Another thread asks jemalloc, as a library below us does, at the time of a fork. */
+static int forks_meanwhile(long wait)
+{
+	pthread_t t;
+	pid_t pid;
+
+	*(void **)&libc_malloc = dlsym(RTLD_DEFAULT, "__libc_malloc");
+	if (!libc_malloc || pthread_create(&t, NULL, ask, NULL))
+		return 1;
+	atomic_store(&go, true);
+	for (volatile long i = 0; i < wait; i++)
+		;
+	pid = fork();
+	if (!pid)
+		_exit(!libc_malloc(20));
+	return pid < 0 || child_wait(pid, 20) || pthread_join(t, NULL);
+}
+
+/* ------------------------------------------------------------------ tests */
+
+TEST(jemalloc_starts_with_the_first_small_request)
+{
+	EXPECT_EQ(again("late", environ), 0);
+}
+
+TEST(the_first_small_request_may_come_behind_a_filter)
+{
+	for (int by_syscall = 0; by_syscall < 2; by_syscall++) {
+		int status = again(by_syscall ? "confined-by-syscall" : "confined", environ);
+
+		if (status == 77)
+			SKIP("no seccomp");
+		EXPECT_EQ(status, 0);
+	}
+}
+
+TEST(a_fork_waits_for_jemallocs_start)
+{
+	char wait[32];
+
+	setenv("HUGEPIN_SMALL", "next", 1);
+	for (int i = 0; i < 60; i++) {
+		snprintf(wait, sizeof wait, "%d", i * 2000);
+		if (!EXPECT_EQ(again(wait, environ), 0))
+			break;
+	}
+	unsetenv("HUGEPIN_SMALL");
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 2 && !strcmp(argv[1], "late"))
+		return makes_a_request_late();
+	if (argc == 2 && !strncmp(argv[1], "confined", 8))
+		return makes_a_request_confined(argv[1][8]);
+	if (argc == 2 && argv[1][0] >= '0' && argv[1][0] <= '9')
+		return forks_meanwhile(strtol(argv[1], NULL, 10));
+	return t_run(argc, argv);
+}
