@@ -18,6 +18,7 @@
 #include "alloc/below.h"
 #include "base/config.h"
 #include "base/service.h"
+#include "base/smalls.h"
 
 /* ------------------------------------------------------------------ the process's own malloc */
 
@@ -51,10 +52,31 @@ void hugepin_small_only_(bool on)
 	hp_cache_set_aside(on);
 }
 
-bool hugepin_small_is_next_(void)
+int hugepin_small_which_(void)
 {
 	hp_config_load();
-	return hp_config.small == HP_SMALL_NEXT;
+	return (int)hp_config.small;
+}
+
+void hugepin_small_missing_(void)
+{
+	const struct hp_small_library *l = &hp_small_libraries[hp_config.small];
+	char buf[240];
+	struct hp_line line = { buf, buf + sizeof buf };
+
+	if (!l->name)
+		return;
+	hp_line_text(&line, "HUGEPIN_SMALL=");
+	hp_line_text(&line, l->name);
+	hp_line_text(&line, " cannot be had: the loader finds no ");
+	for (int i = 0; l->files[i]; i++) {
+		hp_line_text(&line, i ? " or " : "");
+		hp_line_text(&line, l->files[i]);
+	}
+	hp_line_text(&line, ", of Debian's package ");
+	hp_line_text(&line, l->package);
+	hp_line_text(&line, "; using jemalloc");
+	hp_say(buf, NULL, SIZE_MAX);
 }
 
 size_t hugepin_small_span_(void)

@@ -30,9 +30,12 @@ struct hp_small {
  * resolves the reference, since malloc is called before any constructor. */
 extern const struct hp_small hugepin_small_ __attribute__((weak));
 
-/* Whether HUGEPIN_SMALL is `next`; the value of HUGEPIN_SPAN, 0 if not set. */
-_Bool hugepin_small_is_next_(void);
+/* HUGEPIN_SMALL as one of HP_SMALL_x; the value of HUGEPIN_SPAN, 0 if not set. */
+int hugepin_small_which_(void);
 size_t hugepin_small_span_(void);
+
+/* Say that the library which HUGEPIN_SMALL names is not there. */
+void hugepin_small_missing_(void);
 
 /* Register the heap's fork handlers, once. */
 void hugepin_atfork_(void);

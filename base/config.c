@@ -312,9 +312,9 @@ int hp_config_load(void)
 			hp_say(PREFIX "SMALL_PINNED=1 cannot be had with " PREFIX "GUARD=1; using 0", NULL, SIZE_MAX);
 		hp_config.small_pinned = 0;
 	}
-	if (hp_config.small_pinned && hp_config.small == HP_SMALL_NEXT) {
-		hp_say(PREFIX "SMALL_PINNED=1 cannot be had with " PREFIX
-			      "SMALL=next, whose memory is not ours; using 0", NULL, SIZE_MAX);
+	if (hp_config.small_pinned && hp_config.small != HP_SMALL_JEMALLOC) {
+		hp_say(PREFIX "SMALL_PINNED=1 can be had with " PREFIX "SMALL=jemalloc alone, whose memory is ours; using 0",
+		       NULL, SIZE_MAX);
 		hp_config.small_pinned = 0;
 	}
 	/* release: later callers see hp_config complete; pairs with the loads above */

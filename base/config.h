@@ -21,7 +21,7 @@ enum { HP_PAGES_AUTO, HP_PAGES_HUGETLB, HP_PAGES_THP, HP_PAGES_BASE, HP_PAGES_1G
 enum { HP_NUMA_LOCAL = -1, HP_NUMA_INTERLEAVE = -2 }; /* or the number of a node */
 enum { HP_POPULATE_AUTO, HP_POPULATE_ALL };
 enum { HP_FORK_COPY, HP_FORK_COW };
-enum { HP_SMALL_JEMALLOC, HP_SMALL_NEXT };
+enum { HP_SMALL_JEMALLOC, HP_SMALL_NEXT, HP_SMALL_MIMALLOC, HP_SMALL_TCMALLOC };
 enum { HP_HELPER_OFF, HP_HELPER_CONSERVATIVE, HP_HELPER_AGGRESSIVE };
 enum { HP_PREDICT_AUTO, HP_PREDICT_SAVE, HP_PREDICT_BUDGET };
 enum { HP_CPU_ANY = -1, HP_CPU_INHERIT = -2 }; /* or the number of a processor */
@@ -39,9 +39,9 @@ enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POL
 	  "the NUMA node of the heap's memory; local: the node of the processor that first uses the memory") \
 	X(FORK, fork_mode, WORD, HP_FORK_COPY, 0, 0, "copy|cow", \
 	  "what a forked child gets of the pool's memory: a copy, or the kernel's copy-on-write") \
-	X(SMALL, small, WORD, HP_SMALL_JEMALLOC, 0, 0, "jemalloc|next", \
-	  "the allocator for requests below 32 KiB in libhugepin-malloc.so: the built-in jemalloc, or the next " \
-	  "malloc") \
+	X(SMALL, small, WORD, HP_SMALL_JEMALLOC, 0, 0, "jemalloc|next|mimalloc|tcmalloc", \
+	  "the allocator for requests below 32 KiB in libhugepin-malloc.so: the built-in jemalloc, the next malloc, " \
+	  "or a library that is loaded for this") \
 	X(SMALL_PINNED, small_pinned, FLAG, 0, 0, 1, NULL, \
 	  "1: the built-in jemalloc takes its memory from the heap, so that small buffers need no registration of " \
 	  "their own") \

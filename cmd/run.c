@@ -4,6 +4,7 @@
 #include "cmd/run.h"
 
 #include <ctype.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -12,9 +13,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/smalls.h"
 #include "cmd/machine.h"
 #include "cmd/target.h"
 #include "cmd/text.h"
@@ -141,6 +144,40 @@ bool hp_run_beside(const char *library, const char *name, char ret_path[PATH_MAX
 	return snprintf(ret_path, PATH_MAX, "%.*s%s", dir, library, name) < PATH_MAX && !access(ret_path, R_OK);
 }
 
+/* Whether the loader finds one of these. A child loads it, since an allocator that is loaded starts. If the child cannot
+ * be made, the program will say whether it is there. */
+static bool can_load(const char *const *files)
+{
+	const pid_t child = fork();
+	int status = 0;
+
+	if (child == 0) {
+		while (*files && !dlopen(*files, RTLD_LAZY))
+			files++;
+		_exit(!*files);
+	}
+	return child < 0 || waitpid(child, &status, 0) < 0 || status == 0;
+}
+
+/* Whether the allocator for small requests that HUGEPIN_SMALL names is there; if not, says so. */
+static bool has_small(const char *title)
+{
+	const char *const small = getenv("HUGEPIN_SMALL");
+
+	for (size_t i = 0; small && i < sizeof hp_small_libraries / sizeof *hp_small_libraries; i++) {
+		const struct hp_small_library *const l = &hp_small_libraries[i];
+
+		if (!l->name || strcmp(l->name, small) || can_load(l->files))
+			continue;
+		fprintf(stderr, "%s: --small=%s: the loader finds no %s", title, small, l->files[0]);
+		for (int k = 1; l->files[k]; k++)
+			fprintf(stderr, " or %s", l->files[k]);
+		fprintf(stderr, ". On Debian: apt install %s\n", l->package);
+		return false;
+	}
+	return true;
+}
+
 int hp_run_preload(const char *title, const char *library)
 {
 	const char *old = getenv("LD_PRELOAD");
@@ -152,6 +189,8 @@ int hp_run_preload(const char *title, const char *library)
 			library);
 		return -1;
 	}
+	if (!has_small(title))
+		return -1;
 	if (asprintf(&list, "%s%s%s%s%s", library, beside ? ":" : "", beside ? needed : "", old && *old ? ":" : "",
 		     old ? old : "") < 0 ||
 	    setenv("LD_PRELOAD", list, 1)) {

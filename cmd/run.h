@@ -35,7 +35,7 @@ int hp_run_take_options(int argc, char **argv, const struct hp_run_more *more);
 
 /* Put the library first into LD_PRELOAD, so that its malloc is found before that of another preloaded library. Behind
  * it put libhugepin.so, which it needs: the loader may not search the directory where we are installed. 0; or -1 with a
- * message on stderr, which begins with `title`. */
+ * message on stderr, which begins with `title`: also if the allocator that HUGEPIN_SMALL names is not installed. */
 int hp_run_preload(const char *title, const char *library);
 
 /* Find libhugepin-malloc.so. 0 and its path; or -1, and in `path` a sentence with the places that were searched. */

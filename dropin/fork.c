@@ -3,11 +3,13 @@
  */
 #include <dlfcn.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <unistd.h>
 
 #include "alloc/small.h"
 #include "dropin/dropin.h"
+#include "dropin/jemalloc.h"
 
 /* This function can refuse a fork; fork handlers cannot. Calls from inside the C library (forkpty, daemon) do not come
  * here, so they are not refused and get the kernel's copy-on-write. */
@@ -31,6 +33,8 @@ EXPORT int __register_atfork(void (*prepare)(void), void (*parent)(void), void (
 	static int (*next_register)(void (*)(void), void (*)(void), void (*)(void), void *);
 	int err;
 
+	if (hp_next_takes_atfork(prepare, parent, child))
+		return 0;
 	hugepin_atfork_(); /* register our handlers first: our child handler must run before the caller's */
 	if (!next_register)
 		*(void **)&next_register = dlsym(RTLD_NEXT, "__register_atfork");
@@ -38,4 +42,11 @@ EXPORT int __register_atfork(void (*prepare)(void), void (*parent)(void), void (
 	err = next_register(prepare, parent, child, dso);
 	hugepin_small_only_(false);
 	return err;
+}
+
+/* The C library has this name for old programs and for weak references, as tcmalloc's. It would register the handlers
+ * without the function above. */
+EXPORT int pthread_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void))
+{
+	return __register_atfork(prepare, parent, child, NULL);
 }

@@ -6,12 +6,11 @@
  * both spans belongs to neither allocator. With HUGEPIN_SMALL_PINNED=1 the arena is a part of the heap's span, and its
  * memory comes from extents of the heap.
  *
- * HUGEPIN_SMALL=next sends small requests on to the next malloc of the process once our constructor has run. Earlier
- * buffers stay with jemalloc. free() finds the owner of each pointer by its address.
+ * Another allocator may take jemalloc's place once our constructor has run (next.c). Earlier buffers stay with jemalloc.
+ * free() finds the owner of each pointer by its address.
  */
 #include "dropin/jemalloc.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,8 +27,11 @@ extern struct hugepin_stats_page hugepin_stats_page;
 
 /* ------------------------------------------------------------------ the arena */
 
+static void small_free(void *p);
+
 struct hp_arena hp_arena = { .base = (uintptr_t)1 << 63,
 			     .jemalloc_below = HUGEPIN_LARGE_MIN,
+			     .free_outside = small_free,
 			     .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static uintptr_t arena_base(void)
@@ -323,43 +325,6 @@ bool __wrap_je_tsd_tcache_enabled_data_init(void *tsd)
 	return false;
 }
 
-/* ------------------------------------------------------------------ the next malloc, with HUGEPIN_SMALL=next */
-
-struct hp_small hp_next_malloc;
-
-static int (*next_posix_memalign)(void **, size_t, size_t);
-
-static void *aligned_alloc_of_next(size_t align, size_t size)
-{
-	void *p;
-	int err = next_posix_memalign(&p, HP_MAX(align, sizeof(void *)), size);
-
-	if (err == 0)
-		return p;
-	errno = err;
-	return NULL;
-}
-
-static bool find_next_malloc(void)
-{
-	struct hp_small *const next = &hp_next_malloc;
-
-	*(void **)&next->malloc = dlsym(RTLD_NEXT, "malloc");
-	*(void **)&next->calloc = dlsym(RTLD_NEXT, "calloc");
-	*(void **)&next->realloc = dlsym(RTLD_NEXT, "realloc");
-	*(void **)&next->free = dlsym(RTLD_NEXT, "free");
-	*(void **)&next->usable_size = dlsym(RTLD_NEXT, "malloc_usable_size");
-	*(void **)&next_posix_memalign = dlsym(RTLD_NEXT, "posix_memalign");
-	next->aligned_alloc = aligned_alloc_of_next;
-	return next->malloc && next->calloc && next->realloc && next->free && next->usable_size && next_posix_memalign;
-}
-
-void hp_next_malloc_find(void)
-{
-	if (hugepin_small_is_next_() && find_next_malloc())
-		hp_arena.jemalloc_below = 0;
-}
-
 /* ------------------------------------------------------------------ the small tier, as the heap sees it */
 
 enum owner { JEMALLOC, NEXT, NOBODY };
@@ -378,18 +343,18 @@ static enum owner small_owner(const void *p)
 
 static void *small_malloc(size_t size)
 {
-	return hp_arena.jemalloc_below ? hpje_malloc(size) : hp_next_malloc.malloc(size);
+	return hp_arena.jemalloc_below ? hpje_malloc(size) : hp_next.small.malloc(size);
 }
 
 static void *small_calloc(size_t count, size_t size)
 {
-	return hp_arena.jemalloc_below ? hpje_calloc(count, size) : hp_next_malloc.calloc(count, size);
+	return hp_arena.jemalloc_below ? hpje_calloc(count, size) : hp_next.small.calloc(count, size);
 }
 
 static void *small_aligned_alloc(size_t align, size_t size)
 {
 	if (!hp_arena.jemalloc_below)
-		return hp_next_malloc.aligned_alloc(align, size);
+		return hp_next.small.aligned_alloc(align, size);
 	/* In this range jemalloc's size classes are multiples of a cache line anyway, and its malloc has a cache for
 	 * them. */
 	if (align <= 64 && size > 14336 && size < HUGEPIN_LARGE_MIN)
@@ -397,7 +362,7 @@ static void *small_aligned_alloc(size_t align, size_t size)
 	return hpje_aligned_alloc(align, size);
 }
 
-void hp_small_free(void *p)
+static void small_free(void *p)
 {
 	enum owner o = small_owner(p);
 
@@ -406,7 +371,7 @@ void hp_small_free(void *p)
 	if (o == JEMALLOC)
 		hpje_free(p);
 	else if (o == NEXT)
-		hp_next_malloc.free(p);
+		hp_next.small.free(p);
 	else
 		hugepin_misuse_("free", p, "not from this heap");
 }
@@ -418,7 +383,7 @@ static size_t small_usable_size(const void *p)
 	if (o == JEMALLOC)
 		return hpje_malloc_usable_size(p);
 	if (o == NEXT)
-		return hp_next_malloc.usable_size(p);
+		return hp_next.small.usable_size(p);
 	hugepin_misuse_("usable_size", p, "not from this heap");
 	return 0;
 }
@@ -428,16 +393,22 @@ static void *small_realloc(void *p, size_t size)
 	enum owner o = small_owner(p);
 
 	if (!size) {
-		hp_small_free(p);
+		small_free(p);
 		return NULL;
 	}
 	if (o == JEMALLOC)
 		return hpje_realloc(p, size);
 	if (o == NEXT)
-		return hp_next_malloc.realloc(p, size);
+		return hp_next.small.realloc(p, size);
 	hugepin_misuse_("realloc", p, "not from this heap");
 	errno = EINVAL;
 	return NULL;
+}
+
+void hp_jemalloc_replace(void)
+{
+	hp_arena.free_outside = hp_next.small.free;
+	hp_arena.jemalloc_below = 0;
 }
 
 /* jemalloc registers its fork handlers here at its start, which is its first request. Our handlers run them in the only order that cannot deadlock:
@@ -465,6 +436,8 @@ static void small_prefork(void)
 	 * child would find jemalloc half started. Without that option the C library allocates before it makes the second
 	 * thread. */
 	hp_jemalloc_start();
+	if (hp_next.small.prefork)
+		hp_next.small.prefork();
 	if (je_prefork)
 		je_prefork();
 	/* Take this lock, too: hp_arena_limit() takes it without a lock of jemalloc. */
@@ -476,6 +449,8 @@ static void small_postfork_parent(void)
 	pthread_mutex_unlock(&hp_arena.lock);
 	if (je_prefork)
 		je_parent();
+	if (hp_next.small.prefork)
+		hp_next.small.postfork_parent();
 }
 
 static void small_postfork_child(void)
@@ -483,6 +458,8 @@ static void small_postfork_child(void)
 	pthread_mutex_unlock(&hp_arena.lock);
 	if (je_prefork)
 		je_child();
+	if (hp_next.small.prefork)
+		hp_next.small.postfork_child();
 }
 
 static bool small_range(uintptr_t *ret_base, size_t *ret_size)
@@ -498,7 +475,7 @@ EXPORT const struct hp_small hugepin_small_ = {
 	.calloc = small_calloc,
 	.realloc = small_realloc,
 	.aligned_alloc = small_aligned_alloc,
-	.free = hp_small_free,
+	.free = small_free,
 	.usable_size = small_usable_size,
 	.prefork = small_prefork,
 	.postfork_parent = small_postfork_parent,

@@ -29,12 +29,13 @@ int mallctl(const char *, void *, size_t *, void *, size_t);
 /* The span of addresses that jemalloc's memory comes from, in units of a hugepage. What jemalloc unmaps in smaller
  * parts stays reserved. */
 struct hp_arena {
-	/* malloc() and free() read the next three members. They begin off the start of a page, as chunk words do
+	/* malloc() and free() read the next four members. They begin off the start of a page, as chunk words do
 	 * (pages.h). */
 	_Alignas(4096) char unused[1024];
 	_Atomic uintptr_t base;
 	_Atomic size_t size;
-	size_t jemalloc_below; /* requests below this go to jemalloc: HUGEPIN_LARGE_MIN, or 0 with HUGEPIN_SMALL=next */
+	size_t jemalloc_below; /* requests below this go to jemalloc: HUGEPIN_LARGE_MIN, or 0 with another small tier */
+	void (*free_outside)(void *); /* takes pointers that are neither here nor in the heap's span */
 	uint64_t *used; /* a bit for each unit */
 	bool outside; /* the span was full or could not be reserved, so jemalloc has memory elsewhere, too */
 	bool tried;
@@ -44,8 +45,12 @@ struct hp_arena {
 };
 extern struct hp_arena hp_arena;
 
-/* The next malloc of the process, with HUGEPIN_SMALL=next: all members are set, or none. */
-extern struct hp_small hp_next_malloc;
+/* The allocator in jemalloc's place. Its functions are all set if hp_arena.jemalloc_below is 0. Of the handlers of fork
+ * either all are set, or none. */
+extern struct hp_next {
+	struct hp_small small;
+	void (*trim)(int all); /* gives free memory back; may be NULL */
+} hp_next;
 
 /* Whether p is in the arena, and so jemalloc's. */
 static inline bool hp_in_arena(const void *p)
@@ -66,11 +71,15 @@ void hp_jemalloc_start(void);
 /* Shorten the arena to `limit` bytes, but give up only addresses behind the last used unit. */
 void hp_arena_limit(size_t limit);
 
-/* Called by free() for a pointer that is neither in the arena nor in the heap's span. */
-void hp_small_free(void *p);
+/* With HUGEPIN_SMALL other than jemalloc: find that allocator and fill in hp_next. Returns whether it is there. */
+_Bool hp_next_find(void);
 
-/* With HUGEPIN_SMALL=next: look for the next malloc, and send small requests there from now on. */
-void hp_next_malloc_find(void);
+/* Send small requests there from now on. */
+void hp_jemalloc_replace(void);
+
+/* Called for each registration of fork handlers. Whether the allocator that is being loaded registers them: they are
+ * kept in hp_next then. */
+_Bool hp_next_takes_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void));
 
 #pragma GCC visibility pop
 

@@ -25,7 +25,7 @@ EXPORT void *malloc(size_t size)
 		return hpje_malloc(size);
 	if (HP_LIKELY(size >= HUGEPIN_LARGE_MIN))
 		return hp_fast_malloc(&hugepin_cache_self_, size);
-	return hp_next_malloc.malloc(size);
+	return hp_next.small.malloc(size);
 }
 
 /* noinline: otherwise gcc would inline the first branch into the callers below, and move the heap's branch out of
@@ -37,7 +37,7 @@ EXPORT __attribute__((noinline)) void free(void *p)
 	else if (HP_LIKELY(hp_span_has(&hugepin_span_, p)))
 		hp_fast_free(&hugepin_span_, &hugepin_cache_self_, p);
 	else
-		hp_small_free(p);
+		hp_arena.free_outside(p);
 }
 
 EXPORT void free_sized(void *p, size_t size)
@@ -57,9 +57,19 @@ EXPORT void *calloc(size_t count, size_t size)
 {
 	size_t bytes;
 
-	if (HP_LIKELY(!__builtin_mul_overflow(count, size, &bytes) && bytes < hp_arena.jemalloc_below))
-		return hpje_calloc(count, size);
+	if (HP_LIKELY(!__builtin_mul_overflow(count, size, &bytes))) {
+		if (HP_LIKELY(bytes < hp_arena.jemalloc_below))
+			return hpje_calloc(count, size);
+		if (bytes < HUGEPIN_LARGE_MIN)
+			return hp_next.small.calloc(count, size);
+	}
 	return hugepin_calloc(count, size);
+}
+
+/* Whether p belongs to the allocator in jemalloc's place. */
+static bool is_nexts(const void *p)
+{
+	return !hp_arena.jemalloc_below && !hp_in_arena(p) && !hp_span_has(&hugepin_span_, p);
 }
 
 EXPORT void *realloc(void *p, size_t size)
@@ -68,6 +78,8 @@ EXPORT void *realloc(void *p, size_t size)
 		return malloc(size);
 	if (HP_LIKELY(hp_in_arena(p) && size < hp_arena.jemalloc_below && size))
 		return hpje_realloc(p, size);
+	if (size < HUGEPIN_LARGE_MIN && size && is_nexts(p))
+		return hp_next.small.realloc(p, size);
 	return hugepin_realloc(p, size);
 }
 
@@ -84,6 +96,8 @@ EXPORT void *reallocarray(void *p, size_t count, size_t size)
 
 EXPORT size_t malloc_usable_size(void *p)
 {
+	if (p && is_nexts(p))
+		return hp_next.small.usable_size(p);
 	return hp_in_arena(p) ? hpje_malloc_usable_size(p) : hugepin_usable_size(p);
 }
 
@@ -206,6 +220,8 @@ EXPORT int malloc_trim(size_t pad)
 
 	(void)pad;
 	mallctl("arena.4096.purge", NULL, NULL, NULL, 0); /* 4096: MALLCTL_ARENAS_ALL */
+	if (hp_next.trim)
+		hp_next.trim(1);
 	hugepin_purge();
 	errno = saved_errno;
 	return 1;
@@ -313,5 +329,6 @@ static __attribute__((constructor)) void start_dropin(void)
 {
 	hp_rights_find();
 	hp_limits_look();
-	hp_next_malloc_find();
+	if (hp_next_find())
+		hp_jemalloc_replace();
 }

@@ -299,7 +299,10 @@ TEST(what_excludes_each_other_is_said_and_the_small_tier_chosen_holds)
 	char *env[] = { (char *)"HUGEPIN_SMALL=next", (char *)"HUGEPIN_SMALL_PINNED=1", (char *)"HUGEPIN_FIT=3", NULL };
 	EXPECT(!strcmp(show(env), "10000 3 0"));
 	EXPECT_EQ(lines(said), 1);
-	EXPECT(strstr(said, "HUGEPIN_SMALL_PINNED=1 cannot be had with HUGEPIN_SMALL=next"));
+	EXPECT(strstr(said, "HUGEPIN_SMALL_PINNED=1 can be had with HUGEPIN_SMALL=jemalloc alone"));
+	env[0] = (char *)"HUGEPIN_SMALL=mimalloc";
+	EXPECT(!strcmp(show(env), "10000 3 0"));
+	EXPECT_EQ(lines(said), 1);
 	env[0] = (char *)"HUGEPIN_SMALL=jemalloc";
 	EXPECT(!strcmp(show(env), "10000 3 0 pinned"));
 	EXPECT(!said[0]);
