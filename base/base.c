@@ -192,6 +192,19 @@ void *hp_meta_map(size_t size)
 	return meta_map(size, PROT_READ | PROT_WRITE);
 }
 
+void *hp_meta_map_own(size_t size)
+{
+	int saved_errno = errno;
+	void *p = hp_meta_map(size);
+
+	if (p && syscall(SYS_madvise, p, size, MADV_WIPEONFORK) != 0) {
+		hp_meta_unmap(p, size);
+		p = NULL;
+	}
+	errno = saved_errno;
+	return p;
+}
+
 void *hp_meta_reserve(size_t size)
 {
 	return meta_map(size, PROT_NONE);

@@ -115,6 +115,9 @@ uint64_t hp_number_after(const char *text, const char *key, uint64_t def);
 /* Map memory for tables: zeroed, never executable, not known to malloc. NULL: the kernel refuses. */
 void *hp_meta_map(size_t size);
 
+/* The same, and the kernel empties the memory in a child of fork, whatever handlers of fork ran. */
+void *hp_meta_map_own(size_t size);
+
 /* Map memory for tables in two steps: reserve() takes the addresses, and open() gives access (by one raw system call,
  * which no hooks see). */
 void *hp_meta_reserve(size_t size);

@@ -2,11 +2,14 @@
  * For callgrind (bench/instructions): so many uses of registered memory, each with its end. usage: borrow WHAT COUNT
  *	heap      hugepin_pin of a buffer of the heap, and hugepin_unpin
  *	foreign   the same of memory outside the heap
+ *	held      hugepin_key_pin by a held key of a buffer of the heap, and hugepin_key_unpin
+ *	pinv      hugepin_pinv of 16 buffers of the heap, and hugepin_unpinv: for each
  *	key       hugepin_lend_key of a key that covers whole hugepages, and hugepin_lend_done
  *	page      the same of a key of a few pages
  * Then it says on stderr what the tables of lends take.
  */
 #include <err.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,6 +112,34 @@ static void borrow(hugepin_lend *l, const char *p, size_t len, long count)
 	}
 }
 
+static void hold(hugepin_domain *d, const char *p, long count)
+{
+	struct hugepin_key key;
+	struct hugepin_pin pin;
+
+	if (hugepin_pin(d, p, 64, 0, &pin) != 0 || hugepin_key_take(d, &pin, HUGEPIN_KEY_LAYOUT, &key) != 0)
+		errx(1, "no key");
+	for (long i = 0; i < count; i++) {
+		if (hugepin_key_pin(&key) != 0)
+			errx(1, "no pin");
+		hugepin_key_unpin(&key);
+	}
+}
+
+static void pin_several(hugepin_domain *d, char *p, long count)
+{
+	struct hugepin_pin pins[16];
+	struct iovec v[16];
+
+	for (int i = 0; i < 16; i++)
+		v[i] = (struct iovec){ p + i * 65536, 64 };
+	for (long i = 0; i < count; i += 16) {
+		if (hugepin_pinv(d, v, 16, 0, pins, 16) != 16)
+			errx(1, "no pins");
+		hugepin_unpinv(d, pins, 16);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const size_t size = (size_t)128 << 20, align = (size_t)64 << 20;
@@ -116,14 +147,16 @@ int main(int argc, char **argv)
 	struct hugepin_pin pin;
 	hugepin_domain *d;
 	hugepin_lend *l;
+	bool heap;
 	char *p;
 
 	if (argc != 3)
-		errx(2, "usage: borrow heap|foreign|key|page COUNT");
+		errx(2, "usage: borrow heap|foreign|held|pinv|key|page COUNT");
 	if (hugepin_domain_open(&nothing, NULL, &attr, &d) != 0)
 		errx(1, "no domain");
-	p = !strcmp(argv[1], "heap") ? hugepin_malloc(size) :
-				       mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	heap = !strcmp(argv[1], "heap") || !strcmp(argv[1], "held") || !strcmp(argv[1], "pinv");
+	p = heap ? hugepin_malloc(size) :
+		   mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (!p || p == MAP_FAILED)
 		errx(1, "no memory");
 	p = (char *)(((uintptr_t)p + align - 1) & ~(uintptr_t)(align - 1));
@@ -139,6 +172,14 @@ int main(int argc, char **argv)
 		with = table_bytes(l);
 		fprintf(stderr, "a lend %llu bytes, a peer %llu, a bucket with a loan %llu\n", (unsigned long long)one,
 			(unsigned long long)(thousand - one) / 1000, (unsigned long long)(with - thousand));
+		return 0;
+	}
+	if (!strcmp(argv[1], "held")) {
+		hold(d, p, atol(argv[2]));
+		return 0;
+	}
+	if (!strcmp(argv[1], "pinv")) {
+		pin_several(d, p, atol(argv[2]));
 		return 0;
 	}
 	for (long i = 0, count = atol(argv[2]); i < count; i++) {

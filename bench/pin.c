@@ -1,7 +1,7 @@
 /*
  * What registering memory costs, one workload and one subject a run:
  *
- *	pin [-q] [-s SEED] hits heap|foreign REGIONS tTHREADS ucx|arena|lru|peer|told|told-call|floor
+ *	pin [-q] [-s SEED] hits heap|foreign REGIONS tTHREADS ucx|arena|lru|peer|told|told-call|key|key-call|floor
  *	                   register SIZE 4K|2M|hugepin
  *	                   fork first|thp plain|registered|kernel
  *	                   growth SIZE
@@ -105,6 +105,45 @@ static void walk_hugepin(struct walk *w, long n)
 	walk(w, n, use_hugepin);
 }
 
+/* A program that pins by held keys has the key beside its buffer: here, in place of its address. */
+static inline uint32_t use_key(void *p, size_t len)
+{
+	const struct hugepin_key *key = p;
+	uint32_t lkey;
+
+	(void)len;
+	check(hugepin_key_pin(key), "hugepin_key_pin");
+	lkey = key->pin.lkey;
+	hugepin_key_unpin(key);
+	return lkey;
+}
+
+static void walk_keys(struct walk *w, long n)
+{
+	walk(w, n, use_key);
+}
+
+/* The same by calls, as from a language that cannot compile the header. */
+static int (*volatile call_pin)(const struct hugepin_key *) = hugepin_key_pin;
+static int (*volatile call_unpin)(const struct hugepin_key *) = hugepin_key_unpin;
+
+static inline uint32_t use_key_by_call(void *p, size_t len)
+{
+	const struct hugepin_key *key = p;
+	uint32_t lkey;
+
+	(void)len;
+	check(call_pin(key), "hugepin_key_pin");
+	lkey = key->pin.lkey;
+	call_unpin(key);
+	return lkey;
+}
+
+static void walk_keys_by_call(struct walk *w, long n)
+{
+	walk(w, n, use_key_by_call);
+}
+
 /* Beside each use, the cheapest system call on a descriptor, which threads share, too. */
 static inline uint32_t use_hugepin_and_call(void *p, size_t len)
 {
@@ -151,6 +190,8 @@ static const struct subject {
 	/* The program says when memory goes, as the drop-in does, so hits need not ask the kernel. */
 	{ "told", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_PROGRAM, 0, walk_hugepin, hugepin_registrations },
 	{ "told-call", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_PROGRAM, 0, walk_hugepin_and_call, hugepin_registrations },
+	{ "key", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_PROGRAM, 0, walk_keys, hugepin_registrations },
+	{ "key-call", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_PROGRAM, 0, walk_keys_by_call, hugepin_registrations },
 	{ "floor", 0, 0, 0, walk_floor, no_registrations },
 	{ "ucx", 0, 0, 0, rcache_walk, rcache_registrations },
 };
@@ -274,6 +315,22 @@ static void time_hits(const char *name, const struct subject *s, char **regions,
 	printf("%s %.4g ns\n", name, median(all, chunks));
 }
 
+/* Put a key of each region in its place. */
+static void hold_keys(char **regions, size_t count)
+{
+	struct hugepin_key *keys = aligned_alloc(64, count * sizeof *keys);
+	struct hugepin_pin pin;
+
+	if (!keys)
+		err(1, "aligned_alloc");
+	for (size_t i = 0; i < count; i++) {
+		check(hugepin_pin(domain, regions[i], REGION, 0, &pin), "hugepin_pin");
+		check(hugepin_key_take(domain, &pin, HUGEPIN_KEY_LAYOUT, &keys[i]), "hugepin_key_take");
+		hugepin_unpin(domain, &pin);
+		regions[i] = (char *)&keys[i];
+	}
+}
+
 static void hits(const char *where, size_t count, unsigned threads, const char *subject)
 {
 	const struct subject *s = subjects;
@@ -298,6 +355,8 @@ static void hits(const char *where, size_t count, unsigned threads, const char *
 		open_nothing(s->policy, s->watch, s->access);
 	else if (s->walk == rcache_walk)
 		rcache_open(SIZE_MAX);
+	if (s->walk == walk_keys || s->walk == walk_keys_by_call)
+		hold_keys(regions, count);
 	snprintf(name, sizeof name, "hits.%s.%zu.t%u", where, count, threads);
 	time_hits(name, s, regions, count, threads);
 }
@@ -475,7 +534,7 @@ static void register_extent(size_t size)
 static _Noreturn void usage(void)
 {
 	fputs("usage: pin [-q] [-s SEED] WORKLOAD ARGUMENT...\n"
-	      "  hits heap|foreign REGIONS tTHREADS ucx|arena|lru|peer|told|told-call|floor\n"
+	      "  hits heap|foreign REGIONS tTHREADS ucx|arena|lru|peer|told|told-call|key|key-call|floor\n"
 	      "  register SIZE 4K|2M|hugepin\n"
 	      "  fork first|thp plain|registered|kernel    growth SIZE    extent SIZE\n"
 	      "  overlap forwards|backwards|shuffled|any    miss predict|cf11|lru|ucx    evict tTHREADS lru|ucx\n",

@@ -18,8 +18,12 @@ struct hp_counts {
 	_Atomic uint32_t pins, unpins;
 };
 
-/* This thread's counters, by region; NULL before its first pin and after its end. */
-extern HP_TLS struct hp_counts *hp_counts_self;
+/* This thread's counters, by region; NULL before its first pin and after its end. Held keys count here from within
+ * programs, under a public name (hugepin.h). */
+extern HP_TLS struct hp_counts *hp_counts_self __asm__("hugepin_key_counts") __attribute__((visibility("default")));
+_Static_assert(sizeof(struct hp_counts) == sizeof(struct hugepin_key_count) &&
+		       offsetof(struct hp_counts, unpins) == offsetof(struct hugepin_key_count, unpins),
+	       "programs have this layout compiled in");
 
 /* The header on the pages in front of a thread's counters. It is never freed, since a scan may be under way. */
 struct hp_counts_owner {

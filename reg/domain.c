@@ -125,28 +125,14 @@ static uint64_t kernel_clock_ns(void *unused)
 	return hp_clock_ns();
 }
 
-/* Map a table that the kernel empties in a child of fork. So no hit in the child gives a key of the parent, whatever
- * fork handlers ran. */
-static void *map_table(size_t size)
-{
-	int saved_errno = errno;
-	void *p = hp_meta_map(size);
-
-	if (p && madvise(p, size, MADV_WIPEONFORK) != 0) {
-		munmap(p, size);
-		p = NULL;
-	}
-	errno = saved_errno;
-	return p;
-}
-
-/* Make the tables. They are kept when the domain is closed and used again. */
+/* Make the tables. They are kept when the domain is closed and used again. The kernel empties them in a child of fork:
+ * so no hit in the child gives a key of the parent, whatever fork handlers ran. */
 static int make_tables(hugepin_domain *d)
 {
 	size_t granules, table_bytes;
 
 	if (!d->lookup) {
-		d->lookup = map_table(HP_LOOKUP_BYTES);
+		d->lookup = hp_meta_map_own(HP_LOOKUP_BYTES);
 		if (!d->lookup)
 			return -ENOMEM;
 	}
@@ -160,7 +146,7 @@ static int make_tables(hugepin_domain *d)
 	granules = d->span_size >> HP_PAGE_SHIFT;
 	table_bytes = granules * sizeof(struct hp_granule);
 	if (!d->discarded) {
-		char *table = map_table(table_bytes + granules / 8 + sizeof *d->discarded);
+		char *table = hp_meta_map_own(table_bytes + granules / 8 + sizeof *d->discarded);
 
 		if (!table)
 			return -ENOMEM;

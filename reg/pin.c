@@ -6,6 +6,7 @@
  *
  * A lookup (hugepin_sg_key) pins the region that is registered at an address, whatever its length. It never registers.
  */
+#define HUGEPIN_KEY_INLINE /* have hugepin_key_pin() and hugepin_key_unpin() here as functions that others call */
 #include "reg/pin.h"
 
 #include <errno.h>
@@ -797,6 +798,145 @@ static HP_COLD int key_slow(void *domain, const void *addr, size_t len, unsigned
 	}
 	hp_pin_leave(d);
 	return r ? 0 : -ENOKEY;
+}
+
+/* ------------------------------------------------------------------ held keys: what is no hit */
+
+_Static_assert(sizeof(struct hugepin_key) == 64, "programs have this layout compiled in");
+
+int hugepin_key_take(hugepin_domain *d, const struct hugepin_pin *pin, unsigned layout, struct hugepin_key *ret_)
+{
+	struct hugepin_key key;
+	const struct hp_region *r;
+	uint32_t index;
+
+	if (!d || !pin || !ret_ || !layout)
+		return -EINVAL;
+	if (layout > HUGEPIN_KEY_LAYOUT)
+		return -EOPNOTSUPP;
+	index = (uint32_t)pin->ref;
+	if ((pin->ref ^ d->ref) >> 32 || !index || index >= HP_REGIONS_MAX)
+		return -EINVAL;
+	/* The region is pinned, so its members do not change. A copy of a pin that was given back may name another
+	 * region by now. */
+	r = &hp_regions[index];
+	key = (struct hugepin_key){ .pin = *pin,
+				    .domain = (const struct hugepin_key_domain *)d,
+				    .life = &hp_lives[index],
+				    .good = hp_region_life(r),
+				    .pin_slow = HP_PIN_SLOW | (r->kind == HP_REGION_FOREIGN ? (uint32_t)HP_ASK : 0),
+				    .unpin_slow = HP_UNPIN_SLOW };
+	if (HP_READ(r->state) == HP_REGION_FREE || HP_READ(r->domain) != d || HP_READ(r->start) > pin->base ||
+	    HP_READ(r->end) < pin->base || pin->len > HP_READ(r->end) - pin->base ||
+	    memcmp(&r->keys, &pin->lkey, sizeof r->keys) != 0)
+		return -EINVAL;
+	*ret_ = key;
+	return 0;
+}
+
+static hugepin_domain *domain_of(const struct hugepin_key *key)
+{
+	return (hugepin_domain *)(uintptr_t)key->domain;
+}
+
+/* Whether a key is of a domain of this process, as it is open now. */
+static int check_key(const struct hugepin_key *key)
+{
+	const hugepin_domain *d = domain_of(key);
+
+	if (!key->life)
+		return -ENOKEY;
+	if (d->pid && d->pid != getpid())
+		return -ESTALE;
+	return (key->pin.ref ^ d->ref) >> 32 ? -EINVAL : 0;
+}
+
+/* Set the `used` flag of a pin by a key. The life may have ended meanwhile: it stays so. Returns whether to tell the
+ * helper. */
+static bool mark_key_used(hugepin_domain *d, const struct hugepin_key *key)
+{
+	uint64_t unused = key->good & ~UINT64_C(1);
+
+	/* relaxed: the flag is a hint */
+	__atomic_compare_exchange_n(&hp_lives[(uint32_t)key->pin.ref], &unused, key->good, false, __ATOMIC_RELAXED,
+				    __ATOMIC_RELAXED);
+	return atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_HELPED;
+}
+
+/* Whether a pin that this thread has counted is a hit. The kernel is asked first, then the word of attention is looked
+ * at, then the life: as in pin_asked(). */
+static bool is_key_hit(hugepin_domain *d, const struct hugepin_key *key)
+{
+	uint32_t seen = attention_for(d, hp_counts_self, key->pin_slow);
+
+	if (seen & ~(uint32_t)HP_ASK)
+		return false;
+	if (seen && ((must_ask(d) && hp_uffd_ask() != HP_QUIET) || attention_for(d, hp_counts_self, HP_PIN_SLOW)))
+		return false;
+	return (HP_READ(*key->life) | 1) == key->good;
+}
+
+/* Look for the key's region under the lock. */
+static HP_COLD int key_locked(hugepin_domain *d, const struct hugepin_key *key, uint64_t time, uint64_t site)
+{
+	struct hp_region *r = &hp_regions[(uint32_t)key->pin.ref];
+	uintptr_t addr = key->pin.base;
+	bool good = hp_pin_settled(d, (const void *)addr, key->pin.len);
+
+	hp_pin_enter(d);
+	good = good && (HP_READ(*key->life) | 1) == key->good;
+	if (good) {
+		take_pin(d, r, addr, addr + key->pin.len, time, site, false);
+		mark_key_used(d, key);
+	}
+	hp_pin_leave(d);
+	return good ? 0 : -ENOKEY;
+}
+
+int hugepin_key_pin_slow(const struct hugepin_key *key, int counted)
+{
+	uint32_t index = (uint32_t)key->pin.ref;
+	hugepin_domain *d = domain_of(key);
+	uint64_t site, time;
+	int err;
+
+	if (!counted) {
+		err = check_key(key);
+		if (!err && !hp_counts_self && !hp_counts_adopt())
+			err = -ENOMEM;
+		if (err)
+			return err;
+		hp_count(&hp_counts_self[index].pins);
+		hp_barrier_often(); /* pairs with hp_counts_barrier() of a thread that retires the region */
+	}
+	if (is_key_hit(d, key)) {
+		if (HP_UNLIKELY(HP_PEEK(*key->life) != key->good) && mark_key_used(d, key)) {
+			if (hp_regions[index].on_demand)
+				bring_in(d, &hp_regions[index]);
+			record_use(d, hp_counts_self, HP_RECORD_START, index, SITE(d));
+		}
+		return 0;
+	}
+	hp_count_back(hp_counts_self, index);
+	err = check_key(key);
+	if (err)
+		return err;
+	site = d->helper ? SITE(d) : 0;
+	time = d->helper ? hp_helper_time(d) : 0;
+	return key_locked(d, key, time, site);
+}
+
+int hugepin_key_unpin_slow(const struct hugepin_key *key, int counted)
+{
+	struct hugepin_pin pin = key->pin;
+	hugepin_domain *d = domain_of(key);
+
+	if (!key->life)
+		return -EINVAL;
+	if (!counted) /* this thread has no counters yet, or it is not the domain of the pin */
+		return hugepin_unpin(d, &pin);
+	return unpin_noted(d, hp_counts_self, (uint32_t)pin.ref,
+			   atomic_load_explicit(&d->attention, memory_order_relaxed));
 }
 
 /* ------------------------------------------------------------------ requests */

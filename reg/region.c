@@ -36,6 +36,8 @@ enum { EXACT_MAX = 1 << 15, EXACT_LOOKS = 64 };
 #define TABLE_STEP 1024u /* regions that get memory at a time */
 
 struct hp_region *hp_regions;
+uint64_t *hp_lives;
+static _Atomic uint64_t numbers; /* registrations so far, of all domains, and of the parent process */
 
 /* Notes on the heap's regions, by index. They are not in struct hp_region, since the code of hits depends on its
  * size. */
@@ -110,8 +112,10 @@ int hp_regions_init(void)
 		hp_regions = hp_meta_reserve(HP_REGIONS_MAX * sizeof *hp_regions);
 	if (!notes)
 		notes = hp_meta_reserve(HP_REGIONS_MAX * sizeof *notes);
+	if (!hp_lives)
+		hp_lives = hp_meta_map_own(HP_REGIONS_MAX * sizeof *hp_lives);
 	/* Open the first step now: hits look at region 0 if the lookup table has no entry. */
-	if (!table.opened && hp_regions && notes && open_table(0))
+	if (!table.opened && hp_regions && notes && hp_lives && open_table(0))
 		table.opened = TABLE_STEP;
 	hp_unlock(&table.lock);
 	return table.opened ? 0 : -ENOMEM;
@@ -125,6 +129,8 @@ void hp_regions_child(void)
 	table.free = 0;
 	if (hp_regions)
 		hp_meta_zero(hp_regions, table.opened * sizeof *hp_regions);
+	if (hp_lives)
+		hp_meta_zero(hp_lives, HP_REGIONS_MAX * sizeof *hp_lives);
 }
 
 uint32_t hp_regions_used(void)
@@ -315,6 +321,7 @@ void hp_region_publish(struct hp_region *r, bool told)
 		name_region(r);
 	else
 		HP_WRITE(r->tag, HP_TAG(++r->gen, (uint32_t)(r - hp_regions)));
+	HP_WRITE(hp_lives[r - hp_regions], hp_region_life(r));
 }
 
 void hp_region_name(struct hp_region *r, uintptr_t addr)
@@ -331,6 +338,7 @@ void hp_region_unpublish(struct hp_region *r)
 	if (!tag) /* an earlier range of the same batch has unpublished r */
 		return;
 	HP_WRITE(r->tag, 0);
+	HP_WRITE(hp_lives[r - hp_regions], 0);
 	TAILQ_REMOVE(&d->live, r, order);
 	HP_WRITE(r->state, HP_REGION_RETIRED);
 	TAILQ_INSERT_TAIL(&d->retired, r, order);
@@ -652,8 +660,10 @@ bool hp_region_is_idle(const struct hp_region *r)
 
 bool hp_region_clear_used(hugepin_domain *d, struct hp_region *r)
 {
-	bool used = HP_READ(r->used);
+	/* relaxed: the flag is a hint */
+	bool used = __atomic_fetch_and(&hp_lives[r - hp_regions], ~UINT64_C(1), __ATOMIC_RELAXED) & 1;
 
+	used |= HP_READ(r->used) != 0;
 	HP_WRITE(r->used, 0);
 	if (hp_region_is_heap(r))
 		for (uintptr_t at = r->start; at < r->end; at += HP_PAGE) {
@@ -669,7 +679,7 @@ bool hp_region_clear_used(hugepin_domain *d, struct hp_region *r)
 
 bool hp_region_is_used(const hugepin_domain *d, const struct hp_region *r)
 {
-	bool used = HP_READ(r->used);
+	bool used = HP_READ(r->used) || HP_PEEK(hp_lives[r - hp_regions]) & 1;
 
 	for (uintptr_t at = r->start; hp_region_is_heap(r) && at < r->end && !used; at += HP_PAGE)
 		used = hp_granule_at(d, at)->tag == r->tag && HP_READ(hp_granule_at(d, at)->used);
@@ -933,6 +943,7 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	HP_WRITE(r->keys, keys_of(&r->reg));
 	HP_WRITE(r->access, access & ~(unsigned)HUGEPIN_ON_DEMAND);
 	HP_WRITE(r->used, 1);
+	r->number = atomic_fetch_add_explicit(&numbers, 1, memory_order_relaxed) + 1;
 	*note_of(r) = (struct note){ .held_start = held_start(start), .held_end = held_end(end) };
 	if (kind == HP_REGION_EXTENT || access & HP_ACCESS_REMOTE)
 		note_of(r)->before = note_of(r)->made = hp_counts_made((uint32_t)(r - hp_regions));

@@ -14,6 +14,13 @@ static inline bool hp_is_pinning(unsigned access)
 }
 
 extern struct hp_region *hp_regions; /* table of HP_REGIONS_MAX regions; NULL before the first domain */
+extern uint64_t *hp_lives; /* their lives, by index: hp_region_life() while LIVE, else 0 */
+
+/* The life of r that held keys look for: the last bit says that it is used. r is registered. */
+static inline uint64_t hp_region_life(const struct hp_region *r)
+{
+	return r->number << 1 | 1;
+}
 
 /* Make the tables, once. 0 or -ENOMEM. */
 int hp_regions_init(void);

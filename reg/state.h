@@ -22,6 +22,11 @@
  * the retirer's half of the fence. Once the tag is gone the sum only falls: when it is 0, the region can be
  * deregistered.
  *
+ * Held keys (hugepin.h) have a copy of a hit's words, and look at the life of the region in place of its tag. The life is
+ * a number that no other registration ever has, in any domain or child process. It is set and cleared with the tag. Its
+ * lowest bit is the `used` flag of pins by keys: a thread sets it by a compare and exchange, so it cannot bring a life
+ * back that has ended.
+ *
  * The kernel's events (uffd.c) are read by the watcher, a thread that must not wait for a domain's lock. The watcher
  * raises BUSY in every domain. Then it reads the events, and only this read lets the unmapping thread go on. It queues
  * the ranges, which raises PENDING, and lowers BUSY. PENDING is lowered when the tags of all queued ranges are gone. So
@@ -107,6 +112,7 @@ struct hp_region {
 	/* In domain.live (least recently used first, as far as is known), retired, uncached or dead. */
 	TAILQ_ENTRY(hp_region) order;
 	RB_ENTRY(hp_region) node; /* in domain.tree or domain.exact_tree */
+	uint64_t number; /* of this registration: no other one has it */
 	uint32_t gen;
 	bool cut; /* ends before the range that was wanted, since it could not be longer */
 	bool on_demand; /* pins no memory: the device follows the program's mappings */
@@ -240,15 +246,16 @@ struct hp_lender {
 enum { HP_ALL_GONE = 1, HP_ALL_DISCARDED = 2 };
 
 struct hugepin_domain {
-	/* Hits read these members. They are written when the domain is opened, except attention and lookup_shift. */
+	/* Hits read these members. They are written when the domain is opened, except attention and lookup_shift. Held
+	 * keys know the places of attention and ref (struct hugepin_key_domain). */
 	_Alignas(64) _Atomic uint32_t attention; /* HP_BUSY ... */
 	uint32_t access; /* the default access of pins */
+	uint64_t ref; /* top bits of the refs of this domain's pins */
 	uint32_t exact; /* a pin that asks for one of these gets an exact region: HP_ACCESS_REMOTE or 0 */
 	_Atomic uint32_t lookup_shift; /* 64 - log2 of the buckets in use */
 	uintptr_t span_base;
 	size_t span_size; /* 0: the heap's memory is not cached */
 	uintptr_t granule; /* where the granule of address 0 would be; the table has only those of the span */
-	uint64_t ref; /* top bits of the refs of this domain's pins */
 	_Atomic uint32_t *lookup; /* indexes of regions that may cover a page (lookup.h) */
 	/* The opener's counters. A hit compares them with its own to know whether TODO is for its thread. NULL: TODO is
 	 * for no thread. */
@@ -321,6 +328,10 @@ struct hugepin_domain {
 	struct hp_request requests[HP_REQUESTS_MAX]; /* in the order in which they came */
 	unsigned requests_count;
 };
+
+_Static_assert(offsetof(struct hugepin_domain, attention) == offsetof(struct hugepin_key_domain, attention) &&
+		       offsetof(struct hugepin_domain, ref) == offsetof(struct hugepin_key_domain, ref),
+	       "programs have this layout compiled in");
 
 /* seq_cst: a thread that sees the bit sees what was written before it, and hp_counts_barrier() comes after it; pairs
  * with attention_of() and hugepin_unpin() in pin.c. */

@@ -412,6 +412,34 @@ TEST(what_is_not_registered_is_pinned_meanwhile)
 	hugepin_free(p);
 }
 
+/* ------------------------------------------------------------------ held keys */
+
+TEST(a_held_key_pins_again_until_its_registration_ends)
+{
+	char *p = hugepin_malloc(MIB);
+	struct hugepin_attr attr = { .size = sizeof attr, .pinned_regions_max = 1 };
+	struct hugepin_key key = { .life = NULL };
+	struct hugepin_domain_stats s = { 0 };
+	struct hugepin_pin pin;
+	hugepin_domain *d = NULL;
+
+	EXPECT_EQ(hugepin_key_pin(&key), -ENOKEY);
+	EXPECT_EQ(hugepin_domain_open(hugepin_mlock(), NULL, &attr, &d), 0);
+	EXPECT_EQ(hugepin_pin(d, p, MIB, 0, &pin), 0);
+	EXPECT_EQ(hugepin_key_take(d, &pin, HUGEPIN_KEY_LAYOUT, &key), 0);
+	EXPECT(!memcmp(&key.pin, &pin, sizeof pin));
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	EXPECT(hugepin_domain_stats(d, &s, sizeof s) > 0);
+	if (!s.uncached) { /* under HUGEPIN_GUARD a buffer is registered for each pin */
+		EXPECT_EQ(hugepin_key_pin(&key), 0);
+		EXPECT_EQ(hugepin_domain_close(d), -EBUSY);
+		EXPECT_EQ(hugepin_key_unpin(&key), 0);
+	}
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	EXPECT_EQ(hugepin_key_pin(&key), -EINVAL);
+	hugepin_free(p);
+}
+
 /* ------------------------------------------------------------------ pools */
 
 TEST(a_pool_is_registered_and_pinned_until_it_is_deregistered)

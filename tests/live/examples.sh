@@ -105,6 +105,7 @@ fi
 shows hugepin_domain.3 1 $'entry 0, (2097152|4194304) bytes\n1 of 1000 pins registered'
 shows hugepin_pin.3 1 '2 pins each time, [12] registrations in all'
 shows hugepin_pin_try.3 1 '1 of 1000 pins waited'
+shows hugepin_key.3 1 '1000 transfers, 1 key'
 shows hugepin_register.3 1 '16 pins, 32 MiB'
 shows hugepin_lend.3 1 'borrowed already, by 2 messages'
 shows hugepin_sg_map.3 1 '65 elements, 528 bytes, [12] pins'

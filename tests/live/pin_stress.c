@@ -1,6 +1,6 @@
 /* link: hugepin */
 /*
- * Many threads pin, look up keys and unpin at random, on the heap and elsewhere. Meanwhile memory under unused
+ * Many threads pin, look up keys, pin by held keys and unpin at random, on the heap and elsewhere. Meanwhile memory under unused
  * registrations is freed, forgotten, discarded and unmapped, and the budget is too small for all. The device detects a
  * deregistration while a registration is in use, and a pin that its keys do not cover.
  */
@@ -15,7 +15,7 @@ static hugepin_domain *domain;
 static char *foreign;
 static uint32_t reach;
 static _Atomic bool stop;
-static _Atomic long pins, refused, found;
+static _Atomic long pins, refused, found, by_held, ended;
 
 #ifdef __SANITIZE_THREAD__
 enum { SLOWER = 10 };
@@ -74,6 +74,42 @@ static void pin_once(const char *p, size_t len, uint64_t *seed)
 	give_back(&pin);
 }
 
+/* Keys that threads hold and share. A thread that wants to replace one waits for those that pin by it. */
+static struct {
+	pthread_rwlock_t lock;
+	struct hugepin_key key;
+} held[8];
+
+/* Pin by a held key, or, if that is not good, pin and make another key of that pin. */
+static void pin_by_held(const char *p, size_t len, uint64_t *seed)
+{
+	__typeof__(held[0]) *h = &held[rand_next(seed) % 8];
+	unsigned access = 1u << rand_next(seed) % 4;
+	struct hugepin_pin pin;
+	int e;
+
+	pthread_rwlock_rdlock(&h->lock);
+	e = hugepin_key_pin(&h->key);
+	if (e == 0) {
+		device.reg[h->key.pin.lkey].uses++;
+		EXPECT(device_covers(&device, &h->key.pin, 0));
+		device.reg[h->key.pin.lkey].uses--;
+		by_held++;
+		EXPECT_EQ(hugepin_key_unpin(&h->key), 0);
+	}
+	pthread_rwlock_unlock(&h->lock);
+	if (e == 0)
+		return;
+	EXPECT_EQ(e, -ENOKEY);
+	ended++;
+	if (hugepin_pin(domain, p, len, access, &pin) != 0)
+		return;
+	pthread_rwlock_wrlock(&h->lock);
+	EXPECT_EQ(hugepin_key_take(domain, &pin, HUGEPIN_KEY_LAYOUT, &h->key), 0);
+	pthread_rwlock_unlock(&h->lock);
+	EXPECT_EQ(hugepin_unpin(domain, &pin), 0);
+}
+
 static void take_handed(int h)
 {
 	struct hugepin_pin pin;
@@ -107,6 +143,12 @@ static void *pinner(void *seed_)
 		case 2:
 		case 3:
 			pin_once(foreign + at, 1 + rand_next(&seed) % (FOREIGN - at) % 20000, &seed);
+			break;
+		case 4:
+			if (buffer && rand_next(&seed) % 4)
+				pin_by_held(buffer, 1 + rand_next(&seed) % size, &seed);
+			else
+				pin_by_held(foreign + at, 1 + rand_next(&seed) % (FOREIGN - at) % 20000, &seed);
 			break;
 		default:
 			if (buffer)
@@ -187,8 +229,11 @@ static void stress(uint32_t policy, uint32_t reach_)
 	device.limits.flags = HUGEPIN_LIMIT_ODP;
 	stop = false;
 	reach = reach_;
-	pins = found = 0;
+	pins = found = by_held = ended = 0;
 	memset(handed, 0, sizeof handed);
+	memset(held, 0, sizeof held);
+	for (int i = 0; i < 8; i++)
+		pthread_rwlock_init(&held[i].lock, NULL);
 	foreign = mmap(NULL, FOREIGN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	backend.prefetch = brings_in;
 	backend.now_ns = NULL; /* use the real clock, so that the helper works */
@@ -202,11 +247,12 @@ static void stress(uint32_t policy, uint32_t reach_)
 	pthread_join(trouble, NULL);
 	EXPECT(pins > ROUNDS / SLOWER);
 	EXPECT(found > ROUNDS / SLOWER / 20);
+	EXPECT(by_held > ROUNDS / SLOWER / 20 && ended > 8);
 	for (int h = 0; h < 16; h++)
 		take_handed(h);
 	hugepin_domain_stats(domain, &s, sizeof s);
-	t_print("# policy %u: %ld pins, %ld of them found, %ld refused; %lu registered, %lu evicted, %lu invalidated, %lu merged, %lu uncached\n",
-		policy, (long)pins, (long)found, (long)refused, s.registered, s.evicted, s.invalidated, s.merged, s.uncached);
+	t_print("# policy %u: %ld pins, %ld of them found, %ld refused; %ld by held keys, %ld keys ended; %lu registered, %lu evicted, %lu invalidated, %lu merged, %lu uncached\n",
+		policy, (long)pins, (long)found, (long)refused, (long)by_held, (long)ended, s.registered, s.evicted, s.invalidated, s.merged, s.uncached);
 	EXPECT(s.registered > 100 && (s.evicted > 0 || policy == HUGEPIN_POLICY_HYBRID));
 	EXPECT(s.pinned_peak_bytes <= 10 * MIB);
 	EXPECT_EQ(s.retired, 0);
