@@ -56,6 +56,7 @@ $(addprefix $(BUILD)/,$(addprefix reg/,cover.o domain.o domains.o gone.o helper.
 FLAGS_sge := $(FLAGS_base) -fno-omit-frame-pointer
 FLAGS_hooks := $(FLAGS_base)
 FLAGS_verbscache := $(FLAGS_base)
+FLAGS_uring := $(FLAGS_base)
 FLAGS_lend := $(FLAGS_base)
 # Where `hugepin run` looks at last, if the drop-in is not beside the command, as in build/. One object is compiled anew for
 # `make install`, so that LIBDIR changes no other.
@@ -80,6 +81,8 @@ VERBS_LIBS := -libverbs -lmnl
 VERBS_SRC := $(VERBS_BACKEND) $(filter-out sge/map.c sge/frame.c,$(sort $(wildcard sge/*.c)))
 MPI_SRC := $(sort $(wildcard mpi/*.c))
 HOOKS_SRC := $(sort $(wildcard hooks/*.c))
+# Messages of many pieces on rings of io_uring.
+URING_SRC := $(sort $(wildcard uring/*.c))
 VERBSCACHE_SRC := $(sort $(wildcard verbscache/*.c))
 CMD_SRC := $(sort $(wildcard cmd/*.c))
 UNIT_SRC := $(wildcard tests/unit/*.c)
@@ -87,6 +90,7 @@ LIVE_SRC := $(wildcard tests/live/*.c tests/guest/*.c tests/soak/*.c)
 EXAMPLE_SRC := $(filter-out $(if $(MPICC),,examples/mpi_%),$(wildcard examples/*.c))
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
 VERBS_OBJ := $(VERBS_SRC:%.c=$(BUILD)/%.o)
+URING_OBJ := $(URING_SRC:%.c=$(BUILD)/%.o)
 CMD_OBJ := $(CMD_SRC:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/base/,advice.o base.o config.o proc.o) $(addprefix $(BUILD)/,reg/backend/kept.o reg/backend/terms.o sge/model.o)
 UNIT := $(UNIT_SRC:%.c=$(BUILD)/%)
 LIVE := $(LIVE_SRC:%.c=$(BUILD)/%)
@@ -98,10 +102,10 @@ LIVE := $(patsubst %.c,$(BUILD)/%,$(shell grep -l '^/\* link: hugepin[^m]*\*/' $
 endif
 
 all: $(BUILD)/libhugepin.so $(BUILD)/libhugepin.a $(if $(SAN),,$(BUILD)/libhugepin-malloc.so) \
-	$(BUILD)/libhugepin-verbs.so $(BUILD)/libhugepin-verbscache.so $(if $(SAN),,mpi) hooks $(BUILD)/hugepin ## build the libraries and the command
+	$(BUILD)/libhugepin-verbs.so $(BUILD)/libhugepin-uring.so $(BUILD)/libhugepin-verbscache.so $(if $(SAN),,mpi) hooks $(BUILD)/hugepin ## build the libraries and the command
 
 -include bench/bench.mk
--include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg reg/backend reg/policy lend dropin sge mpi hooks verbscache cmd examples installed $(addprefix tests/,unit live guest soak)))
+-include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg reg/backend reg/policy lend dropin sge uring mpi hooks verbscache cmd examples installed $(addprefix tests/,unit live guest soak)))
 
 # What objects were compiled with; changes only when that does.
 COMMAND = $(CC) $(FLAGS) $(FLAGS_reg) $(FLAGS_sge) $(FLAGS_cmd)
@@ -136,6 +140,13 @@ $(BUILD)/libhugepin-verbs.so $(BUILD)/installed/libhugepin-verbs.so: $(VERBS_OBJ
 	@echo '  LD      $@'
 	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin-verbs.map \
 		$(RUN_LDFLAGS) -o $@ $(filter %.o %/libhugepin.so,$^) $(VERBS_LIBS)
+	$(Q)ln -sf $(@F) $@.$(SO)
+
+$(BUILD)/libhugepin-uring.so $(BUILD)/installed/libhugepin-uring.so: $(URING_OBJ) $(BUILD)/base/base.o $(BUILD)/libhugepin.so packaging/hugepin-uring.map
+	@mkdir -p $(@D)
+	@echo '  LD      $@'
+	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin-uring.map \
+		$(RUN_LDFLAGS) -o $@ $(filter %.o %/libhugepin.so,$^) -luring
 	$(Q)ln -sf $(@F) $@.$(SO)
 
 # Before libibverbs' functions, whose header it needs; it is not linked with libibverbs.
@@ -245,7 +256,7 @@ $(BUILD)/hugepin $(BUILD)/installed/hugepin:
 TEST_FLAGS = -Itests -fno-builtin -U_FORTIFY_SOURCE
 LINK_LINE = $$(sed -n 's|^/\* link: \(.*\) \*/$$|\1|p;4q' $< | xargs -n1 | sed -n 's/^hugepin.*\|^uring\|^ibverbs/-l&/p' | xargs)
 LINK_DIRS = -L$(BUILD) $(addprefix -Xlinker ,-rpath $(abspath $(BUILD)) -rpath-link $(BUILD))
-UNIT_OBJ := $(LIB_OBJ) $(VERBS_OBJ) $(addprefix $(BUILD)/cmd/,judge.o launch.o look.o text.o)
+UNIT_OBJ := $(LIB_OBJ) $(VERBS_OBJ) $(URING_OBJ) $(addprefix $(BUILD)/cmd/,judge.o launch.o look.o text.o)
 FLAGS_tests = $(TEST_FLAGS) -DT_UNIT
 $(UNIT): %: %.o $(UNIT_OBJ)
 	@echo '  TEST    $@'
@@ -257,11 +268,11 @@ $(BUILD)/tests/unit/math: $(BUILD)/dropin/math.o
 $(BUILD)/tests/unit/verbscache: $(addprefix $(BUILD)/verbscache/,cache.o calls.o)
 $(BUILD)/tests/unit/verbscache: STANDS_IN_FOR := $(BUILD)/base/memlock.o
 $(BUILD)/tests/unit/lendq: STANDS_IN_FOR := $(patsubst %.c,$(BUILD)/%.o,$(wildcard lend/*.c))
-$(LIVE): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/flags
+$(LIVE): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/libhugepin-uring.so $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  TEST    $<'
 	$(Q)$(CC) $(FLAGS) $(TEST_FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LINK_DIRS) $(LINK_LINE)
-$(EXAMPLES): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/flags
+$(EXAMPLES): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/libhugepin-uring.so $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  EXAMPLE $<'
 	$(Q)$(if $(filter examples/mpi_%,$<),OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC),$(CC)) $(FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LINK_DIRS) $(LINK_LINE)
@@ -308,7 +319,7 @@ lint: all ## check layers, exported names, pages, scripts
 man-check: ## check the man pages against mandoc and the tables they repeat
 	tools/check-man
 
-INSTALL_LIBS = libhugepin libhugepin-malloc libhugepin-verbs libhugepin-verbscache $(basename $(notdir $(MPI_LIB) $(HOOKS_LIB)))
+INSTALL_LIBS = libhugepin libhugepin-malloc libhugepin-verbs libhugepin-uring libhugepin-verbscache $(basename $(notdir $(MPI_LIB) $(HOOKS_LIB)))
 INSTALL_LINKED = $(INSTALL_LIBS:%=$(BUILD)/installed/%.so)
 $(INSTALL_LINKED): $(BUILD)/installed/paths
 CMAKE_DIR := $(LIBDIR)/cmake/hugepin

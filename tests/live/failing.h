@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <hugepin_hooks.h>
+#include <hugepin_sg_uring.h>
 #include <hugepin_uring.h>
 #include <hugepin_verbs.h>
 #include <stdio.h>
@@ -107,6 +108,12 @@ static inline int failing_gave(int ret)
 #define hugepin_sg_iter(...) FAILING_INT(hugepin_sg_iter, __VA_ARGS__)
 #define hugepin_sg_plan(...) FAILING_INT(hugepin_sg_plan, __VA_ARGS__)
 #define hugepin_sg_fill(...) FAILING_INT(hugepin_sg_fill, __VA_ARGS__)
+#define hugepin_sg_uring_open(...) FAILING_TAKE(hugepin_sg_uring_open, __VA_ARGS__)
+#define hugepin_sg_uring_close(...) failing_gave(hugepin_sg_uring_close(__VA_ARGS__))
+#define hugepin_sg_uring_target(...) FAILING_INT(hugepin_sg_uring_target, __VA_ARGS__)
+#define hugepin_sg_uring_send(...) FAILING_INT(hugepin_sg_uring_send, __VA_ARGS__)
+#define hugepin_sg_uring_write(...) FAILING_INT(hugepin_sg_uring_write, __VA_ARGS__)
+#define hugepin_sg_uring_read(...) FAILING_INT(hugepin_sg_uring_read, __VA_ARGS__)
 
 #define open(...) (failing_fails("open") ? -1 : failing_took(open(__VA_ARGS__)))
 #define dup(...) (failing_fails("dup") ? -1 : failing_took(dup(__VA_ARGS__)))
