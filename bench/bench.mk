@@ -44,6 +44,13 @@ $(BENCH)/shapes: bench/shapes.c $(BUILD)/flags
 	$(Q)$(BENCH_CC) -o $@ $< -lm
 tests: $(if $(SAN),,$(BENCH)/replay $(BENCH)/paging $(BENCH)/shapes)
 
+# Messages on io_uring, through the public API.
+$(BENCH)/uring: bench/uring.c include/hugepin.h include/hugepin_uring.h include/hugepin_sg_uring.h $(BUILD)/libhugepin-uring.so $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo '  BENCH   $<'
+	$(Q)$(BENCH_CC) -Iinclude $(LINK_DIRS) -o $@ $< -lhugepin-uring -lhugepin -luring
+tests: $(if $(SAN),,$(BENCH)/uring)
+
 # Lent keys in virtual time: the size of buckets is a hidden name.
 $(BENCH)/lend: bench/lend.c bench/trace.c bench/trace.h $(LIB_OBJ) $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -113,6 +120,12 @@ bench-sg: ## small pieces as one message: gathered, packed, inline, as planned; 
 	$(Q)$(BENCH)/sg $(ARGS) >$(BENCH)/sg.csv
 	$(Q)awk -f bench/median.awk -f bench/sg.awk $(BENCH)/sg.csv | tee $(BENCH)/sg.txt
 
+bench-uring: ## messages of many pieces on io_uring, over TCP and files; ARGS are bench/uring's
+	$(Q)tools/setup build check
+	$(Q)$(MAKE) $(BENCH)/uring
+	$(Q)$(BENCH)/uring $(ARGS) >$(BENCH)/uring.csv
+	$(Q)awk -f bench/median.awk -f bench/uring.awk $(BENCH)/uring.csv | tee $(BENCH)/uring.txt
+
 bench-lend: ## keys lent to peers, by patterns of puts in virtual time; ARGS are bench/lend's
 	$(Q)tools/setup build check
 	$(Q)$(MAKE) $(BENCH)/lend
@@ -142,4 +155,4 @@ report: ## every bench beside its peers, as one page: build/report/index.html; A
 	$(Q)$(MAKE) all bench bench-pin-programs $(addprefix $(BENCH)/,replay shapes helper hot sg lend)
 	$(Q)BUILD='$(BUILD)' bench/report $(ARGS)
 
-.PHONY: report bench bench-helper bench-alloc bench-compare bench-targets bench-programs bench-pin bench-pin-programs bench-replay bench-paging bench-mpi bench-sg bench-lend
+.PHONY: report bench bench-helper bench-alloc bench-compare bench-targets bench-programs bench-pin bench-pin-programs bench-replay bench-paging bench-mpi bench-sg bench-uring bench-lend

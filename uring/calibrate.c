@@ -32,7 +32,8 @@ enum {
 	ELEMENTS_MAX = 32,
 	STRIDE = 32768, /* between elements */
 	MEMORY = ELEMENTS_MAX * STRIDE,
-	BUFFER = 1 << 20, /* of sockets: room for the longest message */
+	BUFFER = 1 << 20, /* of sockets */
+	UNREAD = 100 << 10, /* what fits there of any message: so much is sent before it is received */
 };
 
 static const uint32_t counts[COUNTS] = { 1, 8, ELEMENTS_MAX };
@@ -161,42 +162,56 @@ static int await(struct bench *b, const struct end *e, unsigned what)
 	return e->err;
 }
 
-static int one(struct bench *b, unsigned verb, unsigned mode, const struct iovec *iov, uint32_t n, size_t bytes)
+static int begin(struct bench *b, unsigned verb, unsigned mode, const struct iovec *iov, uint32_t n, struct end *e)
 {
-	struct end e = { 0 };
-	int err;
-
 	if (verb == HUGEPIN_SG_URING_SEND)
-		err = hugepin_sg_uring_send(b->queue, &b->target[0], iov, (int)n, mode, note, &e);
-	else if (verb == HUGEPIN_SG_URING_WRITE)
-		err = hugepin_sg_uring_write(b->queue, &b->target[1], 0, iov, (int)n, mode, note, &e);
-	else
-		err = hugepin_sg_uring_read(b->queue, &b->target[1], 0, iov, (int)n, mode, note, &e);
-	if (!err)
-		err = await(b, &e, HUGEPIN_SG_URING_DONE);
-	if (!err && verb == HUGEPIN_SG_URING_SEND &&
-	    recv(b->peer, b->received, bytes, MSG_WAITALL) != (ssize_t)bytes) {
+		return hugepin_sg_uring_send(b->queue, &b->target[0], iov, (int)n, mode, note, e);
+	if (verb == HUGEPIN_SG_URING_WRITE)
+		return hugepin_sg_uring_write(b->queue, &b->target[1], 0, iov, (int)n, mode, note, e);
+	return hugepin_sg_uring_read(b->queue, &b->target[1], 0, iov, (int)n, mode, note, e);
+}
+
+/* Receive what was sent. After an error the connection ends, so that the network lets go of what it has. */
+static int receive(struct bench *b, size_t bytes, int err)
+{
+	for (ssize_t got; bytes && !err; bytes -= (size_t)got) {
+		got = recv(b->peer, b->received, bytes, MSG_WAITALL);
+		if (got <= 0)
+			err = -EIO;
+	}
+	if (err)
 		shutdown(b->peer, SHUT_RDWR);
-		err = -EIO;
-	}
-	if (e.what & HUGEPIN_SG_URING_DONE) {
-		const int end = await(b, &e, HUGEPIN_SG_URING_DONE | HUGEPIN_SG_URING_FREE);
-		err = err ? err : end;
-	}
 	return err;
 }
 
+/* Messages one after the other, received by the hundred KiB: as with a backlog, not as in ping-pong. */
 static int measure_cell(struct bench *b, unsigned verb, unsigned mode, uint32_t n, uint32_t len, double *ret_ns)
 {
+	const size_t bytes = (size_t)n * len;
 	struct iovec iov[ELEMENTS_MAX];
+	struct end e[BATCH] = { { 0 } };
+	size_t unread = 0;
 	double start;
-	int err = 0;
+	int err = 0, out = 0;
 
 	for (uint32_t i = 0; i < n; i++)
 		iov[i] = (struct iovec){ b->memory + (size_t)i * STRIDE, len };
 	start = cpu_ns();
-	for (int k = 0; k < BATCH && !err; k++)
-		err = one(b, verb, mode, iov, n, (size_t)n * len);
+	while (out < BATCH && !err) {
+		err = begin(b, verb, mode, iov, n, &e[out]);
+		if (err)
+			break;
+		err = await(b, &e[out++], HUGEPIN_SG_URING_DONE);
+		if (verb == HUGEPIN_SG_URING_SEND && (unread += bytes) + bytes > UNREAD) {
+			err = receive(b, unread, err);
+			unread = 0;
+		}
+	}
+	err = receive(b, unread, err);
+	for (int i = 0; i < out; i++) {
+		const int end = await(b, &e[i], HUGEPIN_SG_URING_DONE | HUGEPIN_SG_URING_FREE);
+		err = err ? err : end;
+	}
 	*ret_ns = (cpu_ns() - start) / BATCH;
 	return err;
 }
@@ -301,7 +316,7 @@ static int open_file(struct bench *b, const char *directory)
 
 static int bench_open(struct bench *b)
 {
-	const struct hugepin_sg_uring_attr attr = { .size = sizeof attr, .messages = 1,
+	const struct hugepin_sg_uring_attr attr = { .size = sizeof attr, .messages = BATCH,
 						    .without = HUGEPIN_SG_URING_COPY };
 	int err;
 

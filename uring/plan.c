@@ -21,9 +21,9 @@
 /* Measured on a virtual x86 server with Linux 6.18, over loopback and a file of ext4. */
 const struct hugepin_sg_uring_model hp_uring_model_default = {
 	.size = sizeof(struct hugepin_sg_uring_model),
-	.piece = 2.2f, .copy_byte = 0.017f,
-	.plain = { { 7500, 50, 0.09f }, { 20000, 280, 0.006f }, { 20000, 280, 0.006f } },
-	.fixed = { { 7000, 720, 0.15f }, { 20000, 110, 0.0045f }, { 20000, 110, 0.0045f } },
+	.piece = 2, .copy_byte = 0.017f,
+	.plain = { { 5300, 10, 0.15f }, { 18000, 320, 0.02f }, { 18000, 320, 0.02f } },
+	.fixed = { { 3300, 2700, 0.75f }, { 18000, 170, 0.02f }, { 18000, 170, 0.02f } },
 };
 
 /* ------------------------------------------------------------------ counting */

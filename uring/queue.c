@@ -415,8 +415,6 @@ static int begin(hugepin_sg_uring *q, unsigned verb, struct hugepin_sg_uring_tar
 		caps.max_requests = 1;
 	if (t->refused & HUGEPIN_SG_URING_FIXED)
 		caps.zero_copy = 0;
-	if (!(ways & HUGEPIN_SG_URING_FIXED))
-		caps.slot_index = HUGEPIN_SG_URING_NONE;
 	g->m.verb = verb;
 	g->pins_count = 0;
 	err = take_pieces(q, g, iov, n, q->key && ways & HUGEPIN_SG_URING_FIXED);
