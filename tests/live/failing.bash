@@ -8,7 +8,10 @@ libraries()
 {
 	case $(grep -o 'hugepin_[a-z]*\.h\>\|hugepin\.h\>' "$1" | sort | tail -1) in
 	hugepin_verbs.h) echo -lhugepin-verbs -lhugepin -libverbs ;;
-	hugepin_uring.h) echo $(grep -q hugepin_sg_uring "$1" && echo -lhugepin-uring) -lhugepin -luring ;;
+	hugepin_uring.h)
+		! grep -q hugepin_sg_uring "$1" || echo -lhugepin-uring
+		echo -lhugepin -luring
+		;;
 	hugepin_hooks.h) echo -lhugepin-hooks -lhugepin ;;
 	*) echo -lhugepin ;;
 	esac
