@@ -203,10 +203,8 @@ static void rebuild_tree(void)
 		}
 		gap = hp_tree_free_after(&hp_span.tree, c, HP_PAGE_CHUNKS - (c & (HP_PAGE_CHUNKS - 1)));
 		if (gap) {
-			if (hp_span.page[hp_page_of(c)].lost) {
+			if (hp_span.page[hp_page_of(c)].lost)
 				hp_tree_take(&hp_span.tree, c, gap);
-				hp_tree_settle(&hp_span.tree);
-			}
 			c += gap;
 			continue;
 		}

@@ -67,7 +67,6 @@ size_t hp_give_back(size_t first, size_t end, uint32_t ticks, size_t keep, bool 
 			continue;
 		}
 		hp_tree_take(&hp_span.tree, p << HP_PAGE_CHUNKS_SHIFT, n << HP_PAGE_CHUNKS_SHIFT);
-		hp_tree_settle(&hp_span.tree);
 		if (hp_pages_release(p, n))
 			bytes += n << HP_PAGE_SHIFT;
 		hp_chunks_free(p << HP_PAGE_CHUNKS_SHIFT, n << HP_PAGE_CHUNKS_SHIFT);

@@ -103,7 +103,7 @@ static size_t list_split(struct hp_keys *k, uint32_t *head, size_t n, size_t ali
 	return chunk;
 }
 
-/* Give a listed buffer to the tree, not settled. No list has a buffer on a page that leaves the pool. */
+/* Give a listed buffer to the tree. No list has a buffer on a page that leaves the pool. */
 static void give_to_tree(size_t chunk, size_t n)
 {
 	HP_ASSERT(!hp_span.page[hp_page_of(chunk)].leaves);
@@ -113,7 +113,7 @@ static void give_to_tree(size_t chunk, size_t n)
 	HP_STAT_ADD(cleared, 1);
 }
 
-/* Give a whole list to the tree, not settled. Returns the number of chunks. */
+/* Give a whole list to the tree. Returns the number of chunks. */
 static size_t list_clear(struct hp_keys *k, uint32_t *head, size_t n)
 {
 	size_t chunk = head[n], total = 0;
@@ -178,7 +178,6 @@ void hp_shared_clear(void)
 		return;
 	for (size_t n = 0; (n = keys_next(&shared_keys, n + 1)) != 0;)
 		list_clear(&shared_keys, shared_head, n);
-	hp_tree_settle(&hp_span.tree);
 	hp_shared_listed = 0;
 	HP_STAT(listed_bytes) = 0;
 }
@@ -219,7 +218,6 @@ void hp_cache_clear(struct hp_cache *c)
 		for (size_t key = 0; (key = keys_next(&c->keys, key + 1)) != 0;)
 			list_clear(&c->keys, c->head, key);
 	c->listed = 0;
-	hp_tree_settle(&hp_span.tree);
 }
 
 void hp_cache_admit(struct hp_cache *c)

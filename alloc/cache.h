@@ -156,7 +156,7 @@ void hp_shared_push(size_t chunk, uint32_t n);
  * half of the thread's own lists, to the shared ones, uncoalesced. */
 void hp_cache_spill(struct hp_cache *c, size_t chunk, uint32_t n);
 
-/* Give all buffers of a cache, or of the shared lists, to the tree (settled). */
+/* Give all buffers of a cache, or of the shared lists, to the tree. */
 void hp_cache_clear(struct hp_cache *c);
 void hp_shared_clear(void);
 
@@ -170,7 +170,7 @@ void hp_cache_ask_others(void);
  * the cache when the owner falls idle. */
 void hp_cache_admit(struct hp_cache *c);
 
-/* The opposite, for this thread's own cache, which is empty: its calls take the lock until hp_cache_admit(). */
+/* The opposite, for this thread's own cache: its next call takes the lock, and empties the cache. */
 void hp_cache_shut_own(void);
 
 /* Ask every other thread to empty its cache, and empty the caches of threads that are not busy. idle_only: empty only

@@ -164,10 +164,12 @@ void hp_ask_tick(bool may_start)
 	}
 	hp_lock(&hp_heap_lock);
 	hp_ticking.by_service = found && service;
-	/* A child of vfork shares the heap with its parent, and cannot start a thread that gives back the parent's
-	 * memory. */
-	if (!found && !hp_sandboxed && hp_process() == HP_PROCESS_GUEST)
+	/* A child of vfork shares the heap and the thread's cache with its parent, and cannot start a thread that gives
+	 * back the parent's memory. So the next call, which may be the parent's, has to ask again. */
+	if (!found && !hp_sandboxed && hp_process() == HP_PROCESS_GUEST) {
 		hp_ticking.on = false;
+		hp_cache_shut_own();
+	}
 	due = !found && hp_ticking.by_calls && may_start;
 	hp_ticking.by_calls = !found && hp_ticking.on;
 	if (!found && !due)

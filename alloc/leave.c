@@ -32,7 +32,6 @@ void hp_leave_pool(void)
 
 	for (size_t p = 1; p < hp_span.tree.used; p++)
 		any |= begin_to_leave(p);
-	hp_tree_settle(&hp_span.tree);
 	if (!any)
 		return;
 	/* A signal handler of this thread may fork after an interrupted free() has read that its buffer is LIVE, and before
@@ -60,7 +59,6 @@ void hp_leave_end(void)
 		hp_span.left--;
 		hp_span.page[p].leaves = 0;
 		hp_tree_free(&hp_span.tree, p << HP_PAGE_CHUNKS_SHIFT, HP_PAGE_CHUNKS);
-		hp_tree_settle(&hp_span.tree);
 		hp_span.tree.stamps[p] = hp_span.tree.now - HP_TICKS - 1;
 	}
 }

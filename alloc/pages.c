@@ -129,6 +129,17 @@ static bool open_chunks(size_t end)
 	return true;
 }
 
+/* The tree's holes in pages [first, first + count). */
+static struct hp_hole *holes_of(size_t first)
+{
+	return &hp_span.tree.holes[first << HP_PAGE_CHUNKS_SHIFT];
+}
+
+static bool open_holes(size_t first, size_t count)
+{
+	return hp_meta_open(holes_of(first), (size_t)((char *)holes_of(first + count) - (char *)holes_of(first)));
+}
+
 size_t hp_extent_create(enum hp_part part, size_t pages, size_t align, unsigned flags)
 {
 	size_t align_pages = HP_MAX(align >> HP_PAGE_SHIFT, (size_t)1);
@@ -153,7 +164,7 @@ size_t hp_extent_create(enum hp_part part, size_t pages, size_t align, unsigned 
 			break;
 		p = hp_bits_find(hp_span.used, taken, end, false) + gap;
 	}
-	if (part == HP_PART_HEAP && !open_chunks(p + pages))
+	if ((part == HP_PART_HEAP && !open_chunks(p + pages)) || !open_holes(p, pages))
 		return 0;
 	hp_bits_fill(hp_span.used, p, pages, true);
 	for (size_t i = p; i < p + pages; i++)
@@ -182,7 +193,6 @@ void hp_extent_destroy_if_empty(size_t first)
 			return;
 	hp_tree_take(&hp_span.tree, first << HP_PAGE_CHUNKS_SHIFT, (size_t)e->pages << HP_PAGE_CHUNKS_SHIFT);
 	hp_bit_clear(hp_span.tree.starts, first);
-	hp_tree_settle(&hp_span.tree);
 	memset(&hp_span.page[first], 0, e->pages * sizeof(struct hp_page));
 	hp_bits_fill(hp_span.used, first, e->pages, false);
 	hp_span.extent_pages[hp_part_of(first)] -= e->pages;
@@ -639,7 +649,9 @@ bool hp_pages_release(size_t first, size_t count)
 
 	bool ok = hp_map_release(hp_page_addr(first), e.len) == 0;
 
-	/* all chunk words of these pages are zero: give their memory back, too */
+	/* No hole is there, since all chunks are taken, and all chunk words are zero: give their memory back, too. */
+	if (ok)
+		hp_meta_zero(holes_of(first), (size_t)((char *)holes_of(first + count) - (char *)holes_of(first)));
 	if (ok && hp_part_of(first) == HP_PART_HEAP)
 		hp_meta_zero(&hp_span.chunk[first << HP_PAGE_CHUNKS_SHIFT],
 			     (count << HP_PAGE_CHUNKS_SHIFT) * sizeof(hp_chunk));

@@ -234,9 +234,9 @@ int hp_span_init(bool small);
 /* Give up reserved addresses of each part that lie beyond `limit` bytes and behind the last extent. */
 void hp_span_shrink(size_t limit);
 
-/* Make an extent of ABSENT pages, aligned to `align` bytes. Its chunks are free in the tree, not settled. Returns its
- * first page, or 0 if the span has no room. Extents of the small tier never touch each other: jemalloc merges
- * neighbours, and a buffer could then lie in two extents. */
+/* Make an extent of ABSENT pages, aligned to `align` bytes. Its chunks are free in the tree. Returns its first
+ * page, or 0 if the span has no room. Extents of the small tier never touch each other: jemalloc merges neighbours, and a
+ * buffer could then lie in two extents. */
 enum { HP_EXTENT_AHEAD = 1, HP_EXTENT_GIANT = 2 }; /* as in struct hp_extent */
 size_t hp_extent_create(enum hp_part part, size_t pages, size_t align, unsigned flags);
 

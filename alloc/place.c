@@ -1,6 +1,5 @@
 /*
- * Placement: the tightest of the first HUGEPIN_FIT holes in address order (Rex et al. 2006). HUGEPIN_FIT=1 is
- * address-ordered first fit (Wilson et al. 1995). If no hole fits, a new extent is made.
+ * Placement in the tree's holes (tree.h). If no hole fits, a new extent is made.
  */
 #include "alloc/place.h"
 
@@ -10,50 +9,16 @@
 #include "base/config.h"
 #include "base/stats.h"
 
-/* Holes that are longer than the request by so many chunks count as equally loose: the lowest wins. */
-#define LOOSE 2048
-/* After so many holes that are too short once aligned, look only for holes that fit at any alignment. */
-#define MISFITS 16
-
 static size_t pages_for(size_t chunks)
 {
 	return (chunks + HP_PAGE_CHUNKS - 1) >> HP_PAGE_CHUNKS_SHIFT;
 }
 
-/* The chunk at which a request would begin in this hole. The rest of the hole may be too short. */
-static size_t place_in(const struct hp_hole *h, const struct hp_request *r)
-{
-	uintptr_t at = hp_round_up(hp_chunk_addr(h->start), r->align);
-
-	return (at - hp_span.base) >> HP_CHUNK_SHIFT;
-}
-
-/* The first chunk for the request in the tightest of the first few holes. 0: there is none. */
+/* The first chunk of a hole for the request; 0: there is none. */
 static size_t find_hole(const struct hp_request *r)
 {
-	size_t n = r->n + r->room, ask = n, best = 0, best_len = SIZE_MAX;
-	size_t from = r->part == HP_PART_HEAP ? 0 : (hp_span.small + 1) << HP_PAGE_CHUNKS_SHIFT;
-	int64_t looked = 0, misfits = 0;
-	struct hp_hole h;
-
-	while (looked < hp_config.fit && hp_tree_next_hole(&hp_span.tree, from, ask, &h)) {
-		size_t at = place_in(&h, r), len = HP_MIN(h.len, n + LOOSE);
-
-		from = h.start + h.len;
-		if (at + n > from) {
-			if (++misfits == MISFITS)
-				ask = n + (r->align >> HP_CHUNK_SHIFT) - 1;
-			continue;
-		}
-		looked++;
-		if (len < best_len) {
-			best = at;
-			best_len = len;
-		}
-		if (h.len == n)
-			break;
-	}
-	return best;
+	return hp_tree_find(&hp_span.tree, r->part == HP_PART_SMALL, r->n + r->room, r->align >> HP_CHUNK_SHIFT,
+			    hp_span.base >> HP_CHUNK_SHIFT);
 }
 
 static size_t floor_power_of_two(size_t x)
@@ -81,7 +46,6 @@ static size_t grow(const struct hp_request *r)
 		first = hp_extent_create(r->part, pages, r->align, need <= limit ? HP_EXTENT_AHEAD : 0);
 	if (!first && pages > need)
 		first = hp_extent_create(r->part, need, r->align, 0);
-	hp_tree_settle(&hp_span.tree);
 	return first << HP_PAGE_CHUNKS_SHIFT;
 }
 
@@ -106,7 +70,6 @@ void hp_chunks_count_taken(size_t chunks)
 static void take_chunks(size_t chunk, const struct hp_request *r)
 {
 	hp_tree_take(&hp_span.tree, chunk, r->n + r->room);
-	hp_tree_settle(&hp_span.tree);
 	hp_chunks_count_taken(r->n + r->room);
 	HP_STAT_ADD(room_bytes, r->room << HP_CHUNK_SHIFT);
 }
@@ -145,7 +108,6 @@ void hp_chunks_free(size_t chunk, size_t n)
 		if (!no_tree)
 			hp_tree_free(&hp_span.tree, at, to - at);
 	}
-	hp_tree_settle(&hp_span.tree);
 }
 
 void hp_chunks_give(size_t chunk, size_t n)

@@ -41,7 +41,6 @@ static bool grow_in_place(size_t chunk, size_t n0, size_t n)
 			got = hp_tree_free_after(&hp_span.tree, behind, more);
 		if (got == more) {
 			hp_tree_take(&hp_span.tree, behind, more);
-			hp_tree_settle(&hp_span.tree);
 			hp_chunks_count_taken(more);
 			break;
 		}

@@ -123,13 +123,11 @@ void *hugepin_small_map_(void *at, size_t len)
 	chunk = hp_place_small(&r, at);
 	if (chunk) {
 		hp_tree_take(&hp_span.tree, chunk, r.n);
-		hp_tree_settle(&hp_span.tree);
 		hp_span.small_taken += r.n;
 		if (hp_pages_commit(hp_page_of(chunk), hp_pages_touched(chunk, r.n))) {
 			dirty = hp_chunks_hand_out(chunk, r.n) << HP_CHUNK_SHIFT;
 		} else {
 			hp_tree_free(&hp_span.tree, chunk, r.n);
-			hp_tree_settle(&hp_span.tree);
 			hp_span.small_taken -= r.n;
 			hp_extent_destroy_if_empty(hp_span.page[hp_page_of(chunk)].extent);
 			chunk = 0;
@@ -151,7 +149,6 @@ void hugepin_small_unmap_(void *p, size_t len)
 		return;
 	}
 	hp_tree_free(&hp_span.tree, ((uintptr_t)p - hp_span.base) >> HP_CHUNK_SHIFT, hp_chunks_for(len));
-	hp_tree_settle(&hp_span.tree);
 	hp_span.small_taken -= hp_chunks_for(len);
 	/* The caller holds locks of jemalloc, so the service thread may be woken, but not started. */
 	must_ask = (hp_service_running() || hp_may_tick_alone()) && hp_want_tick(false);

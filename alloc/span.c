@@ -13,7 +13,6 @@
 #include "base/stats.h"
 
 #define GIB ((size_t)1 << 30)
-#define ROOT_PAGES ((size_t)1 << (3 * (HP_TREE_LEVELS - 1)))
 
 /* This base is more than 4 TiB away from every pointer of the user half. So no pointer counts as ours before the span
  * exists, or while it is being published. */
@@ -50,15 +49,16 @@ static size_t span_size_wanted(size_t ram)
 static bool tables_init(struct hp_span *s, size_t pages)
 {
 	bool has_small = s->small < s->small_end;
-	size_t tree_pages = hp_round_up(pages, ROOT_PAGES);
 	size_t per_page = sizeof *s->page + sizeof *s->extent;
-	char *m = hp_meta_map(pages * per_page + pages / 8 + 80 + hp_tree_size(tree_pages));
+	char *m = hp_meta_map(pages * per_page + pages / 8 + 80 + hp_tree_size(pages));
+	struct hp_hole *holes;
 
-	/* The largest table has 1/512 of the span's size. It becomes accessible only as extents are made, since ulimit
-	 * -d, mlockall and a strict overcommit policy count accessible memory. The words of one hugepage are one 4 KiB
-	 * page of the table, which is given back with the hugepage. */
+	/* The largest tables have 1/512 and 1/256 of the span's size. They become accessible only as extents are made,
+	 * since ulimit -d, mlockall and a strict overcommit policy count accessible memory. The words of one hugepage
+	 * are one 4 KiB page of the table, and its holes two pages, which are given back with the hugepage. */
 	s->chunk = hp_meta_reserve(s->pages * HP_PAGE_CHUNKS * sizeof(hp_chunk));
-	if (!m || !s->chunk)
+	holes = hp_meta_reserve(pages * HP_PAGE_CHUNKS * sizeof *holes);
+	if (!m || !s->chunk || !holes)
 		return false;
 	s->extent = (struct hp_extent *)m;
 	m += pages * sizeof *s->extent;
@@ -66,7 +66,7 @@ static bool tables_init(struct hp_span *s, size_t pages)
 	m += pages * sizeof *s->page;
 	s->used = (uint64_t *)hp_round_up((uintptr_t)m, 8);
 	m = (char *)hp_round_up((uintptr_t)(s->used + (pages + 63) / 64), 64);
-	hp_tree_init(&s->tree, tree_pages, m);
+	hp_tree_init(&s->tree, pages, m, holes);
 	if (has_small)
 		s->tree.upper = s->small;
 	return true;

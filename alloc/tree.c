@@ -1,24 +1,18 @@
 /*
- * Source: Go's page allocator (runtime/mpagealloc.go), with two additions. Extents have borders. A search can go on
- * from the last hole, so that the caller can choose the tightest of the first few.
- *
  * Invariants:
- *  1. sums[0][p] describes maps[p]. If it is HP_SUM_NONE or HP_SUM_PAGE, it alone is true, and maps[p] is stale.
- *  2. sums[l + 1][i] is the merge of sums[l][8 i .. 8 i + 7], except for nodes marked dirty.
+ *  1. free[p] counts the free chunks of page p. If it is neither 0 nor all of them, maps[p] has a bit for each.
+ *  2. Each hole is in the bin of its length, on its side of `upper`. Holes are maximal: two never touch, except at the
+ *     border of an extent.
+ *  3. holes[] has the length of a hole at its first and its last chunk. So a chunk that becomes free finds the holes
+ *     beside it without a search.
  */
 #include "alloc/tree.h"
 
 #include <string.h>
 
-static size_t level_chunks(unsigned level)
-{
-	return HP_PAGE_CHUNKS << (3 * level);
-}
-
-static size_t nodes(size_t pages, unsigned level)
-{
-	return pages >> (3 * level);
-}
+/* A search looks at so many holes of a bin. The first one fits, except in the bin of the request's own length, or with
+ * an alignment. If no bin has one that fits among these, the search looks at all. */
+#define LOOKS 8
 
 static size_t words(size_t bits)
 {
@@ -27,219 +21,251 @@ static size_t words(size_t bits)
 
 size_t hp_tree_size(size_t pages)
 {
-	size_t size = pages * (sizeof(struct hp_map512) + sizeof(uint32_t)) + words(pages) * 8;
-
-	for (unsigned l = 0; l < HP_TREE_LEVELS; l++)
-		size += nodes(pages, l) * sizeof(hp_sum) + words(nodes(pages, l)) * 8;
-	return size;
+	return pages * (sizeof(struct hp_map512) + sizeof(uint32_t) + sizeof(uint16_t)) + words(pages) * 8;
 }
 
-void hp_tree_init(struct hp_tree *t, size_t pages, void *memory)
+void hp_tree_init(struct hp_tree *t, size_t pages, void *memory, struct hp_hole *holes)
 {
 	char *m = memory;
 
-	HP_ASSERT(pages % (1u << (3 * (HP_TREE_LEVELS - 1))) == 0);
-	*t = (struct hp_tree){ .pages = pages, .upper = pages };
+	*t = (struct hp_tree){ .pages = pages, .upper = pages, .holes = holes };
 	t->maps = (struct hp_map512 *)m;
 	m += pages * sizeof *t->maps;
-	for (unsigned l = 0; l < HP_TREE_LEVELS; l++) {
-		t->sums[l] = (hp_sum *)m;
-		m += nodes(pages, l) * sizeof(hp_sum);
-	}
-	for (unsigned l = 0; l < HP_TREE_LEVELS; l++) {
-		t->dirty[l] = (uint64_t *)m;
-		m += words(nodes(pages, l)) * 8;
-		t->dirty_from[l] = SIZE_MAX;
-	}
 	t->starts = (uint64_t *)m;
 	m += words(pages) * 8;
 	t->stamps = (uint32_t *)m;
+	m += pages * sizeof *t->stamps;
+	t->free = (uint16_t *)m;
 }
 
-static void mark_dirty(struct hp_tree *t, unsigned level, size_t node)
+/* ------------------------------------------------------------------ bins */
+
+unsigned hp_tree_bin(size_t len)
 {
-	size_t w = node >> 6;
+	unsigned shift;
 
-	t->dirty[level][w] |= UINT64_C(1) << (node & 63);
-	if (w < t->dirty_from[level])
-		t->dirty_from[level] = w;
-	if (w >= t->dirty_to[level])
-		t->dirty_to[level] = w + 1;
+	if (len < 8)
+		return (unsigned)len;
+	if (len >= HP_TREE_LONG)
+		return HP_TREE_BINS - 1;
+	shift = 60 - (unsigned)__builtin_clzll(len);
+	return 8 * shift + (unsigned)(len >> shift);
 }
 
-/* Set the summary of one page, and mark its parent for recomputing. */
-static void set_page(struct hp_tree *t, size_t page, hp_sum s)
+static bool above(const struct hp_tree *t, size_t chunk)
 {
-	if (t->sums[0][page] == s)
-		return;
-	t->sums[0][page] = s;
-	if (s == HP_SUM_PAGE)
-		t->stamps[page] = t->now;
-	mark_dirty(t, 1, page >> 3);
+	return chunk >> HP_PAGE_CHUNKS_SHIFT >= t->upper;
 }
 
-static void change_chunks(struct hp_tree *t, size_t chunk, size_t count, bool free)
+/* Make one tree of two. Either may be 0. Both are roots, or will be made part of one. */
+static uint32_t join(struct hp_hole *h, uint32_t a, uint32_t b)
+{
+	uint32_t low = HP_MIN(a, b), high = HP_MAX(a, b);
+
+	if (!low)
+		return high;
+	h[high].prev = low;
+	h[high].next = h[low].child;
+	if (h[low].child)
+		h[h[low].child].prev = high;
+	h[low].child = high;
+	return low;
+}
+
+/* Make one tree of siblings: in pairs, and then the pairs from the last one on. */
+static uint32_t join_all(struct hp_hole *h, uint32_t first)
+{
+	uint32_t pairs = 0, root = 0;
+
+	while (first) {
+		uint32_t a = first, b = h[a].next, pair;
+
+		first = b ? h[b].next : 0;
+		pair = join(h, a, b);
+		h[pair].next = pairs;
+		pairs = pair;
+	}
+	while (pairs) {
+		uint32_t pair = pairs;
+
+		pairs = h[pair].next;
+		root = join(h, root, pair);
+	}
+	return root;
+}
+
+static void set_root(struct hp_tree *t, struct hp_bins *b, unsigned bin, uint32_t root)
+{
+	b->root[bin] = root;
+	if (root) {
+		t->holes[root].next = t->holes[root].prev = 0;
+		hp_bit_set(b->some, bin);
+	} else {
+		hp_bit_clear(b->some, bin);
+	}
+}
+
+static void insert(struct hp_tree *t, size_t chunk, size_t len)
+{
+	struct hp_bins *b = &t->bins[above(t, chunk)];
+	unsigned bin = hp_tree_bin(len);
+
+	t->holes[chunk + len - 1].len = (uint32_t)len;
+	t->holes[chunk].len = (uint32_t)len;
+	t->holes[chunk].child = 0;
+	set_root(t, b, bin, join(t->holes, b->root[bin], (uint32_t)chunk));
+}
+
+static void remove_hole(struct hp_tree *t, size_t chunk)
+{
+	struct hp_bins *b = &t->bins[above(t, chunk)];
+	struct hp_hole *h = t->holes, *gone = &h[chunk];
+	unsigned bin = hp_tree_bin(gone->len);
+	uint32_t rest = join_all(h, gone->child);
+
+	if (b->root[bin] != chunk) {
+		if (h[gone->prev].child == chunk)
+			h[gone->prev].child = gone->next;
+		else
+			h[gone->prev].next = gone->next;
+		if (gone->next)
+			h[gone->next].prev = gone->prev;
+		rest = join(h, b->root[bin], rest);
+	}
+	set_root(t, b, bin, rest);
+}
+
+/* The hole after this one in its bin: those below it, then its siblings, then its parent's. 0: there is no more. */
+static uint32_t next_in_bin(const struct hp_hole *h, uint32_t chunk)
+{
+	if (h[chunk].child)
+		return h[chunk].child;
+	while (!h[chunk].next) {
+		while (h[chunk].prev && h[h[chunk].prev].child != chunk)
+			chunk = h[chunk].prev;
+		chunk = h[chunk].prev;
+		if (!chunk)
+			return 0;
+	}
+	return h[chunk].next;
+}
+
+/* ------------------------------------------------------------------ maps */
+
+static bool is_free(const struct hp_tree *t, size_t chunk)
+{
+	size_t page = chunk >> HP_PAGE_CHUNKS_SHIFT;
+
+	if (page >= t->pages || !t->free[page])
+		return false;
+	return t->free[page] == HP_PAGE_CHUNKS || hp_bit(t->maps[page].w, chunk & (HP_PAGE_CHUNKS - 1));
+}
+
+static bool is_border(const struct hp_tree *t, size_t chunk)
+{
+	return !(chunk & (HP_PAGE_CHUNKS - 1)) && hp_bit(t->starts, chunk >> HP_PAGE_CHUNKS_SHIFT);
+}
+
+/* The first chunk of the hole that contains this one. */
+static size_t first_of(const struct hp_tree *t, size_t chunk)
+{
+	while (!is_border(t, chunk) && is_free(t, chunk - 1)) {
+		size_t page = (chunk - 1) >> HP_PAGE_CHUNKS_SHIFT;
+
+		chunk = t->free[page] == HP_PAGE_CHUNKS ? page << HP_PAGE_CHUNKS_SHIFT : chunk - 1;
+	}
+	return chunk;
+}
+
+static void mark(struct hp_tree *t, size_t chunk, size_t count, bool free)
 {
 	while (count) {
 		size_t page = chunk >> HP_PAGE_CHUNKS_SHIFT, o = chunk & (HP_PAGE_CHUNKS - 1);
-		size_t k = HP_MIN(HP_PAGE_CHUNKS - o, count);
+		size_t k = HP_MIN(HP_PAGE_CHUNKS - o, count), was = t->free[page], is = free ? was + k : was - k;
 
-		if (k == HP_PAGE_CHUNKS) {
-			set_page(t, page, free ? HP_SUM_PAGE : HP_SUM_NONE);
-			hp_bit_clear(t->dirty[0], page);
-		} else {
+		if (k < HP_PAGE_CHUNKS) {
 			uint64_t *map = t->maps[page].w;
-			hp_sum s = t->sums[0][page];
 
-			if ((s == HP_SUM_NONE || s == HP_SUM_PAGE) && !hp_bit(t->dirty[0], page))
-				memset(map, s == HP_SUM_PAGE ? 0xff : 0, sizeof t->maps[page]);
+			if (was == 0 || was == HP_PAGE_CHUNKS)
+				memset(map, was ? 0xff : 0, sizeof t->maps[page]);
 			HP_ASSERT(hp_bits_find(map, o, o + k, free) == o + k);
 			hp_bits_fill(map, o, k, free);
-			mark_dirty(t, 0, page);
 		}
+		HP_ASSERT(is <= HP_PAGE_CHUNKS);
+		t->free[page] = (uint16_t)is;
+		if (is == HP_PAGE_CHUNKS)
+			t->stamps[page] = t->now;
 		chunk += k;
 		count -= k;
 	}
 }
 
+/* ------------------------------------------------------------------ changes and searches */
+
 void hp_tree_free(struct hp_tree *t, size_t chunk, size_t count)
 {
-	size_t end = ((chunk + count - 1) >> HP_PAGE_CHUNKS_SHIFT) + 1;
-	size_t *used = end > t->upper ? &t->upper_used : &t->used;
+	size_t end = chunk + count, from = chunk, page_end = ((end - 1) >> HP_PAGE_CHUNKS_SHIFT) + 1;
+	size_t *used = page_end > t->upper ? &t->upper_used : &t->used;
 
-	*used = HP_MAX(*used, end);
-	change_chunks(t, chunk, count, true);
+	*used = HP_MAX(*used, page_end);
+	mark(t, chunk, count, true);
+	if (!is_border(t, chunk) && is_free(t, chunk - 1)) {
+		from = chunk - t->holes[chunk - 1].len;
+		remove_hole(t, from);
+	}
+	for (size_t p = (chunk >> HP_PAGE_CHUNKS_SHIFT) + 1; p < page_end; p++)
+		if (hp_bit(t->starts, p)) {
+			insert(t, from, (p << HP_PAGE_CHUNKS_SHIFT) - from);
+			from = p << HP_PAGE_CHUNKS_SHIFT;
+		}
+	if (is_free(t, end) && !is_border(t, end)) {
+		size_t len = t->holes[end].len;
+
+		remove_hole(t, end);
+		end += len;
+	}
+	insert(t, from, end - from);
 }
 
 void hp_tree_take(struct hp_tree *t, size_t chunk, size_t count)
 {
-	change_chunks(t, chunk, count, false);
+	size_t from = first_of(t, chunk), end = from + t->holes[from].len, to = chunk + count;
+
+	HP_ASSERT(to <= end);
+	remove_hole(t, from);
+	if (from < chunk)
+		insert(t, from, chunk - from);
+	if (to < end)
+		insert(t, to, end - to);
+	mark(t, chunk, count, false);
 }
 
-static unsigned borders(const struct hp_tree *t, unsigned level, size_t node)
+size_t hp_tree_find(const struct hp_tree *t, bool upper, size_t n, size_t align, size_t phase)
 {
-	unsigned b = 0;
-	size_t step = (size_t)1 << (3 * (level - 1)), page = node << (3 * level);
+	const struct hp_bins *b = &t->bins[upper];
+	size_t most = LOOKS;
+	bool all = false;
 
-	if (level == 1)
-		return (unsigned)(t->starts[page >> 6] >> (page & 63)) & 0xff;
-	for (unsigned i = 0; i < 8; i++, page += step)
-		b |= (unsigned)hp_bit(t->starts, page) << i;
-	return b;
-}
+	while (!all) {
+		all = true;
+		for (size_t bin = hp_tree_bin(n); bin < HP_TREE_BINS; bin++) {
+			size_t looks = 0;
 
-void hp_tree_settle(struct hp_tree *t)
-{
-	for (unsigned l = 0; l < HP_TREE_LEVELS; l++) {
-		for (size_t w = t->dirty_from[l]; w < t->dirty_to[l]; w++) {
-			uint64_t bits = t->dirty[l][w];
+			bin = hp_bits_find(b->some, bin, HP_TREE_BINS, true);
+			for (uint32_t c = bin < HP_TREE_BINS ? b->root[bin] : 0; c; c = next_in_bin(t->holes, c)) {
+				size_t at = hp_round_up(c + phase, align) - phase;
 
-			t->dirty[l][w] = 0;
-			for (; bits; bits &= bits - 1) {
-				size_t node = w << 6 | (size_t)__builtin_ctzll(bits);
-
-				if (l == 0) {
-					set_page(t, node, hp_map512_sum(&t->maps[node]));
-					continue;
-				}
-
-				hp_sum s = hp_sum_merge(&t->sums[l - 1][node << 3], level_chunks(l - 1),
-							borders(t, l, node));
-
-				if (t->sums[l][node] == s)
-					continue;
-				t->sums[l][node] = s;
-				if (l + 1 < HP_TREE_LEVELS)
-					mark_dirty(t, l + 1, node >> 3);
-			}
-		}
-		t->dirty_from[l] = SIZE_MAX;
-		t->dirty_to[l] = 0;
-	}
-}
-
-bool hp_tree_next_hole(const struct hp_tree *t, size_t from, size_t n, struct hp_hole *ret_hole)
-{
-	size_t pos = from;
-	size_t end = (from <= t->upper << HP_PAGE_CHUNKS_SHIFT ? t->used : t->upper_used) << HP_PAGE_CHUNKS_SHIFT;
-	size_t run = 0; /* free chunks that end at pos, when pos is the border of a page */
-	unsigned level = 0;
-	bool arrived = true; /* pos was reached by going right, not by descending */
-
-	while (pos < end) {
-		size_t o = pos & (HP_PAGE_CHUNKS - 1), page = pos >> HP_PAGE_CHUNKS_SHIFT;
-
-		if (o == 0 && arrived) {
-			if (hp_bit(t->starts, page)) {
-				if (run >= n)
+				if (at + n <= c + t->holes[c].len)
+					return at;
+				if (++looks == most) {
+					all = false;
 					break;
-				run = 0;
-			}
-			/* Climb as long as a larger node begins here. */
-			while (level + 1 < HP_TREE_LEVELS && !(page & ((1u << (3 * (level + 1))) - 1)))
-				level++;
-		}
-		arrived = true;
-
-		/* Go over whole nodes. Look inside a node only if the hole may lie wholly inside. */
-		hp_sum s = t->sums[level][page >> (3 * level)];
-		size_t size = level_chunks(level);
-
-		if (o == 0) {
-			if (hp_sum_start(s) == size) {
-				run += size;
-				pos += size;
-				continue;
-			}
-			if (run + hp_sum_start(s) >= n) {
-				run += hp_sum_start(s);
-				pos += hp_sum_start(s);
-				break;
-			}
-			if (hp_sum_longest(s) < n) {
-				run = hp_sum_end(s);
-				pos += size;
-				continue;
-			}
-			if (level) { /* the hole may begin and end inside: descend */
-				level--;
-				arrived = false;
-				continue;
+				}
 			}
 		}
-
-		/* This page has a long enough run, or the search began inside it: read its map. */
-		size_t page_end = pos - o + HP_PAGE_CHUNKS;
-
-		run = 0;
-		if (s == HP_SUM_NONE) {
-			pos = page_end;
-			continue;
-		}
-
-		const uint64_t *map = t->maps[page].w;
-		size_t a = o, b;
-
-		if (s == HP_SUM_PAGE) /* `from` lies inside a free run, which the caller must not do */
-			return false;
-		for (;;) {
-			a = hp_bits_find(map, a, HP_PAGE_CHUNKS, true);
-			b = hp_bits_find(map, a, HP_PAGE_CHUNKS, false);
-			if (b - a >= n && b < HP_PAGE_CHUNKS) {
-				*ret_hole = (struct hp_hole){ pos - o + a, b - a };
-				return true;
-			}
-			if (b == HP_PAGE_CHUNKS)
-				break;
-			a = b;
-		}
-		run = b - a;
-		pos = page_end;
+		most = SIZE_MAX;
 	}
-	if (run < n || !run)
-		return false;
-	*ret_hole = (struct hp_hole){ pos - run, run };
-	return true;
+	return 0;
 }
 
 size_t hp_tree_free_after(const struct hp_tree *t, size_t chunk, size_t most)
@@ -247,16 +273,13 @@ size_t hp_tree_free_after(const struct hp_tree *t, size_t chunk, size_t most)
 	size_t got = 0;
 
 	while (got < most) {
-		size_t at = chunk + got, page = at >> HP_PAGE_CHUNKS_SHIFT, o = at & (HP_PAGE_CHUNKS - 1);
+		size_t at = chunk + got, page = at >> HP_PAGE_CHUNKS_SHIFT, o = at & (HP_PAGE_CHUNKS - 1), k;
 
 		if (page >= t->pages || (!o && got && hp_bit(t->starts, page)))
 			break;
-
-		hp_sum s = t->sums[0][page];
-		size_t k = s == HP_SUM_NONE ? 0
-			 : s == HP_SUM_PAGE ? HP_PAGE_CHUNKS - o
-					    : hp_bits_find(t->maps[page].w, o, HP_PAGE_CHUNKS, false) - o;
-
+		k = !t->free[page]			? 0
+		    : t->free[page] == HP_PAGE_CHUNKS	? HP_PAGE_CHUNKS - o
+							: hp_bits_find(t->maps[page].w, o, HP_PAGE_CHUNKS, false) - o;
 		got += k;
 		if (o + k < HP_PAGE_CHUNKS)
 			break;

@@ -1,56 +1,76 @@
 /*
- * The free chunks of the whole span. Each hugepage has a bitmap of its free chunks. Above the bitmaps stands a radix
- * tree of summaries with fan-out 8; each level is one flat array (Go's page allocator, mpagealloc.go). The tree finds
- * holes in address order.
+ * The free chunks of the whole span. A maximal run of free chunks is a hole. Holes are found by their length: they are
+ * sorted into bins, eight for each power of two. The holes of one bin are a heap-ordered tree by address (a pairing
+ * heap: Fredman, Sedgewick, Sleator, Tarjan 1986), so the lowest is at its root. Each hugepage also has a bitmap of its
+ * free chunks.
  *
- * A root covers 8 GiB of the span. Roots are searched one after another. The caller locks.
+ * A search takes the lowest hole of the first bin that has one that fits. This is segregated fit in address order
+ * (Wilson et al. 1995). The caller locks.
  */
 #ifndef HP_ALLOC_TREE_H
 #define HP_ALLOC_TREE_H
 
-#include "alloc/hpage.h"
+#include "base/base.h"
+#include "base/bits.h"
 
-#define HP_TREE_LEVELS 5 /* hugepage (2 MiB), 16 MiB, 128 MiB, 1 GiB, 8 GiB */
+/* Holes of one chunk each length up to 15 chunks have a bin; the last bin is for holes of HP_TREE_LONG chunks and
+ * more. */
+#define HP_TREE_LONG ((size_t)8192)
+#define HP_TREE_BINS 89
 
-struct hp_tree {
-	size_t pages; /* hugepages of the span, a multiple of 8^4 */
-	size_t upper; /* first page of the part that is searched separately; `pages` if there is no such part */
-	/* Searches end here, below `upper` and above it: no page at or behind this was ever freed. */
-	size_t used, upper_used;
-	struct hp_map512 *maps;
-	hp_sum *sums[HP_TREE_LEVELS];
-	uint64_t *dirty[HP_TREE_LEVELS]; /* nodes to recompute; all clear between calls of hp_tree_settle() */
-	size_t dirty_from[HP_TREE_LEVELS], dirty_to[HP_TREE_LEVELS]; /* the range of words of `dirty` to look at */
-	uint64_t *starts; /* a bit for each page: an extent begins there */
-	uint32_t *stamps; /* per page: the value of `now` when the page became wholly free */
-	uint32_t now;
+/* The free-chunk map of one hugepage: bit set = free. Valid only if the page is neither wholly free nor wholly taken.
+ * So operations on whole hugepages do not write it. */
+struct hp_map512 {
+	uint64_t w[8];
 };
 
+/* A hole, by its first chunk. The last chunk has the length, too. In other chunks the contents mean nothing. */
 struct hp_hole {
-	size_t start, len; /* chunks */
+	uint32_t len; /* chunks */
+	uint32_t child; /* the first of the holes below it; 0: none */
+	uint32_t next, prev; /* siblings. prev of the first one: the parent; of the root: 0 */
+};
+
+struct hp_bins {
+	uint64_t some[(HP_TREE_BINS + 63) / 64]; /* bins that have a hole */
+	uint32_t root[HP_TREE_BINS]; /* 0: none */
+};
+
+struct hp_tree {
+	size_t pages; /* hugepages of the span */
+	size_t upper; /* first page of the part that is searched separately; `pages` if there is no such part */
+	/* Below `upper` and above it: no page at or behind this was ever freed. */
+	size_t used, upper_used;
+	struct hp_bins bins[2]; /* [1]: of the part from `upper` on */
+	struct hp_map512 *maps;
+	struct hp_hole *holes; /* by chunk; accessible for pages of extents */
+	uint64_t *starts; /* a bit for each page: an extent begins there, and holes do not go on across its border */
+	uint32_t *stamps; /* per page: the value of `now` when the page became wholly free */
+	uint16_t *free; /* per page: the number of free chunks */
+	uint32_t now;
 };
 
 /* Bytes of table memory for a tree of so many pages. hp_tree_init() takes them at `memory`, zeroed. */
 size_t hp_tree_size(size_t pages);
-void hp_tree_init(struct hp_tree *t, size_t pages, void *memory);
+void hp_tree_init(struct hp_tree *t, size_t pages, void *memory, struct hp_hole *holes);
 
-/* Mark chunks free or taken. All of them must be in the other state. hp_tree_settle() must follow before any search;
- * several changes may share one call of it. */
+/* Mark chunks free or taken. All of them must be in the other state, and chunks that are taken lie in one extent. */
 void hp_tree_free(struct hp_tree *t, size_t chunk, size_t count);
 void hp_tree_take(struct hp_tree *t, size_t chunk, size_t count);
-void hp_tree_settle(struct hp_tree *t);
 
-/* The first maximal free run of at least n chunks that begins at or after chunk `from`. `from` must not lie inside a
- * free run: it is 0, or the end of a hole found before. Searches the side of `upper` on which `from` lies; the first
- * chunk of page `upper` counts as the lower side. False: there is none. */
-bool hp_tree_next_hole(const struct hp_tree *t, size_t from, size_t n, struct hp_hole *ret_hole);
+/* Find n free chunks in one hole. The first one, plus `phase`, is a multiple of `align`, a power of two. upper: in the
+ * part from `upper` on. Returns the first chunk; 0: there is no such hole. */
+size_t hp_tree_find(const struct hp_tree *t, bool upper, size_t n, size_t align, size_t phase);
 
 /* The number of free chunks from `chunk` on, at most `most`. */
 size_t hp_tree_free_after(const struct hp_tree *t, size_t chunk, size_t most);
 
+/* The bin for a hole of so many chunks. */
+unsigned hp_tree_bin(size_t len);
+
 static inline bool hp_tree_page_free(const struct hp_tree *t, size_t page)
 {
-	return t->sums[0][page] == HP_SUM_PAGE;
+	return t->free[page] == HP_PAGE_CHUNKS;
 }
 
 #endif

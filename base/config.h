@@ -53,9 +53,6 @@ enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POL
 	  "hugepages to leave free in the pool, for the copies of forked children in the cow mode") \
 	X(DECAY, decay_ms, TIME, 10000, 0, INT64_C(1) << 40, NULL, \
 	  "the time that memory stays wholly free before the heap gives it back; 0 means never") \
-	X(FIT, fit, NUM, 4, 1, 64, NULL, \
-	  "a search looks at this many holes that are large enough, from the lowest address on, and takes the " \
-	  "smallest; 1 is first fit") \
 	X(POLICY, policy, WORD, HP_POLICY_ARENA, 0, 0, "arena|lru|cf11|predict|odp|none|hybrid", \
 	  "the policy of those domains of the pin cache that choose none: when memory is registered") \
 	X(ODP, odp, WORD, HP_ODP_OPTIMAL, 0, 0, "native|enhanced|optimal", \

@@ -77,7 +77,7 @@ check 'takes a default outside the range' 0 '^0$' "$hugepin" run --span=0 -- pri
 check 'sets a time given apart' 0 '^500ms$' "$hugepin" run --decay 500ms -- printenv HUGEPIN_DECAY
 check 'a flag alone is 1' 0 '^1$' "$hugepin" run --abort printenv HUGEPIN_ABORT
 check 'a flag may be 0' 0 '^0$' "$hugepin" run --abort=0 printenv HUGEPIN_ABORT
-check 'an option beats the environment' 0 '^9$' env HUGEPIN_FIT=1 "$hugepin" run --fit=9 printenv HUGEPIN_FIT
+check 'an option beats the environment' 0 '^9$' env HUGEPIN_RESERVE=1 "$hugepin" run --reserve=9 printenv HUGEPIN_RESERVE
 check 'keeps what was preloaded, behind its own' 0 "^$t/lib/libhugepin-malloc\.so\.0:$t/lib/libhugepin\.so\.0:libc\.so\.6\$" \
 	env LD_PRELOAD=libc.so.6 "$hugepin" run printenv LD_PRELOAD
 
@@ -98,9 +98,9 @@ done <<'END'
 --span=18446744073717940224 0 or a size from 4M to 4T
 --span=16777217T 0 or a size from 4M to 4T
 --extent=3M a power of two from 2M to 1G
---fit=0 a number from 1 to 64
---fit=65 a number from 1 to 64
---fit=4K a number from 1 to 64
+--reserve=-1 a number from 0 to 1073741824
+--reserve=1073741825 a number from 0 to 1073741824
+--reserve=4K a number from 0 to 1073741824
 --decay=1h a time in ms or s from 0 to 1099511627776ms
 --stats=yes 0, 1, 2, json or json:FILE
 END

@@ -58,9 +58,9 @@ offers 'nothing for what can be no option' '' run --x/e = a
 works 'without a word' bash -c '. "$1"; COMP_WORDS=("$2" run --x/e=a) COMP_CWORD=2; [ -z "$(_hugepin 2>&1)" ]' . \
 	"$OLDPWD/packaging/completions/hugepin" "$hugepin"
 offers 'programs' 'basename' run basenam
-offers 'programs behind options' 'basename' run --pages = thp --stats --fit 3 -- basenam
+offers 'programs behind options' 'basename' run --pages = thp --stats --reserve 3 -- basenam
 offers 'programs behind a flag' 'basename' run --stats basenam
-offers 'files for a program' 'three.txt' run --fit = 3 cat th
+offers 'files for a program' 'three.txt' run --reserve = 3 cat th
 offers 'files, also where an option could be' '' run cat --pa
 offers 'the options of check itself' '--json' check --js
 offers 'and those of run' '1g auto base hugetlb thp' check -t 5 --pages = ''
@@ -78,7 +78,7 @@ offers 'options of top' '--help --json --once -d -n' top -
 offers 'no process for its seconds' '' top -d ''
 # shellcheck disable=SC2317 # called by the completion
 _command_offset() { COMPREPLY=("$1:${COMP_WORDS[$1]}"); }
-offers 'with bash-completion, what it knows of the program' '6:cat' run --fit = 3 -- cat -
+offers 'with bash-completion, what it knows of the program' '6:cat' run --reserve = 3 -- cat -
 unset -f _command_offset
 
 LD_PRELOAD=$dropin sleep 500 &

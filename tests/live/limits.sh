@@ -162,7 +162,7 @@ esac
 # A setuid program linked with the library obeys no variable; the same program without the bit does.
 cp "$here/api" "$t/plain"
 cp "$here/api" "$t/setuid"
-says() { HUGEPIN_STATS=2 HUGEPIN_FIT=nonsense HUGEPIN_NONSENSE=1 "$@" one_family 2>&1 >/dev/null | grep -c '^hugepin'; }
+says() { HUGEPIN_STATS=2 HUGEPIN_RESERVE=nonsense HUGEPIN_NONSENSE=1 "$@" one_family 2>&1 >/dev/null | grep -c '^hugepin'; }
 if ! { chown 65534 "$t/setuid" && chmod 4755 "$t/setuid"; } 2>/dev/null; then
 	skip 'setuid programs ignore the variables' 'no setuid program can be made'
 elif ! "$t/setuid" one_family >/dev/null 2>&1; then

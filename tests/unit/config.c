@@ -52,17 +52,17 @@ TEST(the_table_is_well_formed)
 
 TEST(numbers_are_decimal_and_within_their_range)
 {
-	expect_value("FIT", "1", 1);
-	expect_value("FIT", "64", 64);
-	expect_value("FIT", "007", 7);
+	expect_value("RESERVE", "1", 1);
+	expect_value("RESERVE", "1073741824", 1 << 30);
+	expect_value("RESERVE", "007", 7);
 	expect_value("RESERVE", "0", 0);
 	expect_value("ABORT", "0", 0);
 	expect_value("ABORT", "1", 1);
-	static const char *const bad[] = { "", " ", "0", "65", "-1", "+1", " 1", "1 ", "1x", "0x10", "1.0", "1e1", "4K",
+	static const char *const bad[] = { "", " ", "1073741825", "-1", "+1", " 1", "1 ", "1x", "0x10", "1.0", "1e1", "4K",
 					   "four", "18446744073709551617", "9223372036854775808",
 					   "99999999999999999999999" };
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-		expect_refused("FIT", bad[i]);
+		expect_refused("RESERVE", bad[i]);
 	expect_refused("ABORT", "2");
 	expect_refused("ABORT", "yes");
 }
@@ -197,7 +197,7 @@ TEST(what_an_option_accepts_is_said_and_fits)
 
 static char said[4000]; /* on stderr by the last show() */
 
-/* The decay time, FIT and PAGES of a program with such an environment: "decay fit pages", and the path if there is one. */
+/* The decay time, RESERVE and PAGES of a program with such an environment: "decay reserve pages", and the path if there is one. */
 static const char *show(char *const *env)
 {
 	static char text[200];
@@ -235,7 +235,7 @@ static int show_main(void)
 	if (environ[0])
 		memset(environ[0], 'x', strlen(environ[0])); /* as some programs do to tell ps(1) what they are doing */
 	const char *trace = (const char *)(intptr_t)hp_config.trace;
-	dprintf(1, "%lld %lld %lld%s%s%s", (long long)hp_config.decay_ms, (long long)hp_config.fit, (long long)hp_config.pages,
+	dprintf(1, "%lld %lld %lld%s%s%s", (long long)hp_config.decay_ms, (long long)hp_config.reserve, (long long)hp_config.pages,
 		trace ? " " : "", trace ? trace : "", hp_config.small_pinned ? " pinned" : "");
 	return 0;
 }
@@ -253,14 +253,14 @@ static int lines(const char *s)
 TEST(without_variables_the_defaults_hold)
 {
 	char *none[] = { NULL };
-	EXPECT(!strcmp(show(none), "10000 4 0"));
+	EXPECT(!strcmp(show(none), "10000 0 0"));
 	EXPECT(!said[0]);
 }
 
 TEST(variables_are_read)
 {
-	char *env[] = { (char *)"HUGEPIN_DECAY=3s", (char *)"HUGEPIN_FIT=1", (char *)"HUGEPIN_PAGES=thp",
-			(char *)"HUGEPINX=1", (char *)"XHUGEPIN_FIT=9", (char *)"HUGEPI", NULL };
+	char *env[] = { (char *)"HUGEPIN_DECAY=3s", (char *)"HUGEPIN_RESERVE=1", (char *)"HUGEPIN_PAGES=thp",
+			(char *)"HUGEPINX=1", (char *)"XHUGEPIN_RESERVE=9", (char *)"HUGEPI", NULL };
 	EXPECT(!strcmp(show(env), "3000 1 2"));
 	EXPECT(!said[0]);
 }
@@ -268,15 +268,15 @@ TEST(variables_are_read)
 TEST(a_path_outlives_the_environment)
 {
 	char *env[] = { (char *)"HUGEPIN_TRACE=/tmp/x.csv", NULL };
-	EXPECT(!strcmp(show(env), "10000 4 0 /tmp/x.csv"));
+	EXPECT(!strcmp(show(env), "10000 0 0 /tmp/x.csv"));
 	env[0] = (char *)"HUGEPIN_TRACE=";
-	EXPECT(!strcmp(show(env), "10000 4 0"));
+	EXPECT(!strcmp(show(env), "10000 0 0"));
 	EXPECT(strstr(said, "HUGEPIN_TRACE= is not understood: it takes a path; using none"));
 }
 
 TEST(a_malformed_value_is_named_with_what_is_accepted_and_the_default_is_used)
 {
-	char *env[] = { (char *)"HUGEPIN_DECAY=soon", (char *)"HUGEPIN_FIT=2", (char *)"HUGEPIN_PAGES=", NULL };
+	char *env[] = { (char *)"HUGEPIN_DECAY=soon", (char *)"HUGEPIN_RESERVE=2", (char *)"HUGEPIN_PAGES=", NULL };
 	EXPECT(!strcmp(show(env), "10000 2 0"));
 	EXPECT_EQ(lines(said), 2);
 	EXPECT(!strncmp(said, "hugepin: ", 9));
@@ -287,16 +287,16 @@ TEST(a_malformed_value_is_named_with_what_is_accepted_and_the_default_is_used)
 TEST(what_can_be_shown_is_shown_as_it_is)
 {
 	char *env[] = { (char *)"HUGEPIN_DECAY= !~ soon", NULL };
-	EXPECT(!strcmp(show(env), "10000 4 0"));
+	EXPECT(!strcmp(show(env), "10000 0 0"));
 	EXPECT(strstr(said, "HUGEPIN_DECAY= !~ soon is not understood"));
 	env[0] = (char *)"HUGEPIN_DECAY=\x1f\x7f";
-	EXPECT(!strcmp(show(env), "10000 4 0"));
+	EXPECT(!strcmp(show(env), "10000 0 0"));
 	EXPECT(strstr(said, "HUGEPIN_DECAY=?? is not understood"));
 }
 
 TEST(what_excludes_each_other_is_said_and_the_small_tier_chosen_holds)
 {
-	char *env[] = { (char *)"HUGEPIN_SMALL=next", (char *)"HUGEPIN_SMALL_PINNED=1", (char *)"HUGEPIN_FIT=3", NULL };
+	char *env[] = { (char *)"HUGEPIN_SMALL=next", (char *)"HUGEPIN_SMALL_PINNED=1", (char *)"HUGEPIN_RESERVE=3", NULL };
 	EXPECT(!strcmp(show(env), "10000 3 0"));
 	EXPECT_EQ(lines(said), 1);
 	EXPECT(strstr(said, "HUGEPIN_SMALL_PINNED=1 can be had with HUGEPIN_SMALL=jemalloc alone"));
@@ -310,7 +310,7 @@ TEST(what_excludes_each_other_is_said_and_the_small_tier_chosen_holds)
 
 TEST(an_unknown_name_is_said_once_with_the_known_ones)
 {
-	char *env[] = { (char *)"HUGEPIN_DECOY=1", (char *)"HUGEPIN_FIT=3", NULL };
+	char *env[] = { (char *)"HUGEPIN_DECOY=1", (char *)"HUGEPIN_RESERVE=3", NULL };
 	EXPECT(!strcmp(show(env), "10000 3 0"));
 	EXPECT_EQ(lines(said), 1);
 	EXPECT(strstr(said, "HUGEPIN_DECOY") && strstr(said, "DECAY") && strstr(said, "STATS"));
@@ -319,9 +319,9 @@ TEST(an_unknown_name_is_said_once_with_the_known_ones)
 TEST(foreign_text_is_shortened_and_cannot_reach_the_terminal)
 {
 	static char value[3000];
-	snprintf(value, sizeof value, "HUGEPIN_FIT=\033[31m%02000d", 0);
+	snprintf(value, sizeof value, "HUGEPIN_RESERVE=\033[31m%02000d", 0);
 	char *env[] = { value, (char *)"HUGEPIN_\a\n=1", NULL };
-	EXPECT(!strcmp(show(env), "10000 4 0"));
+	EXPECT(!strcmp(show(env), "10000 0 0"));
 	EXPECT_EQ(lines(said), 2);
 	EXPECT(strlen(said) < 600 && !strchr(said, '\033') && !strchr(said, '\a'));
 }

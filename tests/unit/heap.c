@@ -246,12 +246,11 @@ static void check_tree(void)
 	EXPECT(HP_STAT(taken_peak_bytes) >= HP_STAT(taken_bytes));
 }
 
-static void play(int64_t pages, int64_t fit, int64_t extent_max, int steps)
+static void play(int64_t pages, int64_t extent_max, int steps)
 {
 	hp_config.pages = pages;
-	hp_config.fit = fit;
 	hp_config.extent_max = extent_max;
-	seed = (uint64_t)(42 + pages + 10 * fit + extent_max);
+	seed = (uint64_t)(42 + pages + extent_max);
 	for (int i = 0; i < steps / SLOWER; i++) {
 		struct buffer *b = &buffers[rnd(BUFFERS)];
 
@@ -281,23 +280,22 @@ static void play(int64_t pages, int64_t fit, int64_t extent_max, int steps)
 
 TEST(buffers_are_disjoint_and_keep_their_contents)
 {
-	play(HP_PAGES_AUTO, 4, 64 * (int64_t)MIB, 60000);
+	play(HP_PAGES_AUTO, 64 * (int64_t)MIB, 60000);
 }
 
-TEST(the_same_by_first_fit_and_small_extents)
+TEST(the_same_in_small_extents)
 {
-	play(HP_PAGES_THP, 1, 2 * (int64_t)MIB, 40000);
+	play(HP_PAGES_THP, 2 * (int64_t)MIB, 40000);
 }
 
 TEST(the_same_in_base_pages)
 {
-	play(HP_PAGES_BASE, 64, 16 * (int64_t)MIB, 30000);
+	play(HP_PAGES_BASE, 16 * (int64_t)MIB, 30000);
 }
 
 TEST(millions_of_cheap_operations_agree_with_the_model)
 {
 	hp_config.pages = HP_PAGES_THP;
-	hp_config.fit = 4;
 	hp_config.extent_max = 64 * (int64_t)MIB;
 	seed = 7;
 	for (int i = 0; i < 4000000 / SLOWER; i++) {

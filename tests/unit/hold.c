@@ -179,7 +179,7 @@ TEST(what_was_given_back_gets_memory_again)
 
 	p[0] = 1;
 	hugepin_free(p);
-	p = hugepin_malloc(40000); /* at the start of the large hole */
+	p = hugepin_malloc(40 * MIB); /* at the start of the large hole: no other is long enough */
 	e = extent_of(p);
 	EXPECT_EQ(e.len, 66 * MIB);
 	hugepin_purge();

@@ -1,6 +1,6 @@
 /*
- * The tree against a naive byte map: random frees and takes, extents of random length, and every search answered by
- * both.
+ * The tree against a naive byte map: random frees and takes, extents of random length. Every search is answered by both,
+ * and every hole is where it should be.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,43 +23,109 @@ static uint64_t rnd(uint64_t n)
 
 static void fresh_tree(void)
 {
-	static void *memory;
+	static void *memory, *holes;
 
 	free(memory);
+	free(holes);
 	free(naive);
 	memory = calloc(1, hp_tree_size(PAGES));
+	holes = malloc(SPAN_CHUNKS * sizeof(struct hp_hole));
 	naive = calloc(1, SPAN_CHUNKS);
 	memset(starts, 0, sizeof starts);
-	hp_tree_init(&tree, PAGES, memory);
+	hp_tree_init(&tree, PAGES, memory, holes);
 }
 
-static bool naive_next_hole(size_t from, size_t n, struct hp_hole *ret)
+/* The first maximal free run at or after `from`, which does not lie in one. Returns its length; 0: there is none. */
+static size_t naive_hole(size_t from, size_t *ret_start)
 {
-	size_t run = 0;
+	size_t c = from, end;
 
-	for (size_t i = from; i < SPAN_CHUNKS; i++) {
-		if (i % 512 == 0 && starts[i / 512]) {
-			if (run >= n) {
-				*ret = (struct hp_hole){ i - run, run };
-				return true;
-			}
-			run = 0;
-		}
-		if (naive[i]) {
-			run++;
-		} else {
-			if (run >= n && run) {
-				*ret = (struct hp_hole){ i - run, run };
-				return true;
-			}
-			run = 0;
+	while (c < SPAN_CHUNKS && !naive[c])
+		c += c % 8 == 0 && !*(uint64_t *)(naive + c) ? 8 : 1;
+	for (end = c; end < SPAN_CHUNKS && naive[end] && !(end > c && end % 512 == 0 && starts[end / 512]); end++)
+		;
+	*ret_start = c;
+	return end - c;
+}
+
+static bool fits(size_t start, size_t len, size_t n, size_t align, size_t phase)
+{
+	return (start + phase + align - 1) / align * align - phase + n <= start + len;
+}
+
+/* What a search says: it finds a hole if one fits. It is the lowest of its bin, if that is not the request's own and the
+ * alignment is 1. No bin between the two has a hole then. */
+static void check_search(size_t n, size_t align, size_t phase)
+{
+	size_t at = hp_tree_find(&tree, false, n, align, phase), start, len, own_len = 0, own_start = 0;
+	bool any = false;
+	unsigned bin;
+
+	for (size_t c = 0; (len = naive_hole(c, &start)) != 0; c = start + len) {
+		any = any || fits(start, len, n, align, phase);
+		if (at >= start && at < start + len) {
+			own_start = start;
+			own_len = len;
 		}
 	}
-	if (run >= n && run) {
-		*ret = (struct hp_hole){ SPAN_CHUNKS - run, run };
-		return true;
+	EXPECT_EQ(at != 0, any);
+	if (!at)
+		return;
+	EXPECT_EQ((at + phase) % align, 0);
+	EXPECT(at - own_start < align);
+	EXPECT(at + n <= own_start + own_len);
+	bin = hp_tree_bin(own_len);
+	EXPECT(bin >= hp_tree_bin(n));
+	if (align > 1 || bin == hp_tree_bin(n))
+		return;
+	for (size_t c = 0; (len = naive_hole(c, &start)) != 0; c = start + len) {
+		if (hp_tree_bin(len) == bin)
+			EXPECT(start >= own_start);
+		EXPECT(hp_tree_bin(len) <= hp_tree_bin(n) || hp_tree_bin(len) >= bin);
 	}
-	return false;
+}
+
+/* Count the holes of a bin's tree, and check their order. */
+static size_t count_holes(unsigned bin, uint32_t first, uint32_t above)
+{
+	size_t n = 0;
+	uint32_t prev = above;
+
+	for (uint32_t c = first; c; prev = c, c = tree.holes[c].next) {
+		const struct hp_hole *h = &tree.holes[c];
+
+		EXPECT(c > above);
+		EXPECT_EQ(h->prev, prev);
+		EXPECT_EQ(hp_tree_bin(h->len), bin);
+		EXPECT_EQ(tree.holes[c + h->len - 1].len, h->len);
+		n += 1 + count_holes(bin, h->child, c);
+	}
+	return n;
+}
+
+static void check_tree(void)
+{
+	size_t expected = 0, found = 0, start, len;
+
+	for (size_t c = 0; (len = naive_hole(c, &start)) != 0; c = start + len) {
+		EXPECT_EQ(tree.holes[start].len, len);
+		expected++;
+	}
+	for (unsigned bin = 0; bin < HP_TREE_BINS; bin++) {
+		EXPECT_EQ(hp_bit(tree.bins[0].some, bin), tree.bins[0].root[bin] != 0);
+		found += count_holes(bin, tree.bins[0].root[bin], 0);
+	}
+	EXPECT_EQ(found, expected);
+	for (size_t p = 0; p < PAGES; p++) {
+		size_t free_chunks = 0;
+
+		for (size_t c = 0; c < 512; c++)
+			free_chunks += naive[p * 512 + c];
+		EXPECT_EQ(tree.free[p], free_chunks);
+		for (size_t c = 0; c < 512 && free_chunks % 512; c++)
+			if (hp_bit(tree.maps[p].w, c) != naive[p * 512 + c])
+				T_FAIL("chunk %zu of page %zu", c, p);
+	}
 }
 
 static void set(size_t chunk, size_t n, bool to_free)
@@ -80,44 +146,38 @@ static size_t random_size(void)
 	}
 }
 
-TEST(searches_agree_with_a_byte_map)
+TEST(searches_and_holes_agree_with_a_byte_map)
 {
 	size_t mapped = 1; /* pages below this belong to extents */
-	size_t steps = 0, found = 0;
+	size_t found = 0, middles = 0;
 
 	fresh_tree();
 	for (int i = 0; i < 60000; i++) {
-		size_t n = random_size();
-		struct hp_hole a = { 0, 0 }, b = { 0, 0 };
-		size_t from = 0;
-		bool ok_a = false;
+		size_t n = random_size(), align = rnd(4) ? 1 : (size_t)1 << rnd(12), phase = rnd(2) ? 0 : rnd(SPAN_CHUNKS), at;
 
-		/* Walk up to three holes. */
-		for (size_t k = 0; k <= rnd(3); k++) {
-			ok_a = hp_tree_next_hole(&tree, from, n, &a);
-			if (i % 16 == 0) {
-				bool ok_b = naive_next_hole(from, n, &b);
+		if (i % 64 == 0)
+			check_search(n, align, phase);
+		if (i % 1024 == 0)
+			check_tree();
+		at = hp_tree_find(&tree, false, n, align, phase);
+		if (at && rnd(3)) {
+			if (rnd(8) == 0 && n > 2) { /* from within a hole */
+				size_t skip = rnd(n - 1);
 
-				EXPECT_EQ(ok_a, ok_b);
-				EXPECT_EQ(a.start, b.start);
-				EXPECT_EQ(a.len, b.len);
+				at += skip;
+				n -= skip;
+				middles++;
 			}
-			if (!ok_a)
-				break;
-			from = a.start + a.len;
-			steps++;
-		}
-		if (ok_a && rnd(3)) {
-			set(a.start, n, false);
+			set(at, n, false);
 			found++;
-		} else if (!ok_a && mapped < PAGES) { /* a new extent */
+		} else if (!at && mapped < PAGES) { /* a new extent */
 			size_t pages = HP_MIN(PAGES - mapped, (n + 511) / 512 + rnd(30));
 
 			starts[mapped] = 1;
 			hp_bit_set(tree.starts, mapped);
 			set(mapped * 512, pages * 512, true);
 			mapped += pages;
-		} else { /* free some taken run, or several with one settling */
+		} else { /* free some taken runs */
 			for (size_t k = 0; k < 1 + rnd(4); k++) {
 				size_t c = 512 + rnd((mapped - 1) * 512 + 1);
 				size_t len = 0, most = random_size();
@@ -128,7 +188,6 @@ TEST(searches_agree_with_a_byte_map)
 					set(c, len, true);
 			}
 		}
-		hp_tree_settle(&tree);
 		if (i % 64 == 0) {
 			size_t c = rnd(mapped * 512), most = 1 + rnd(3000), len = 0;
 
@@ -138,33 +197,35 @@ TEST(searches_agree_with_a_byte_map)
 			EXPECT_EQ(hp_tree_free_after(&tree, c, most), len);
 		}
 	}
-	EXPECT(found > 1000 && steps > 10000);
+	check_tree();
+	EXPECT(found > 1000 && middles > 100);
 }
 
-TEST(every_summary_is_the_merge_of_its_children)
+TEST(longer_holes_have_no_lower_bin_and_the_bins_are_eighths)
 {
-	for (size_t p = 0; p < PAGES; p++) {
-		bool all = true, none = true;
+	for (size_t len = 1; len < 70000; len++) {
+		unsigned bin = hp_tree_bin(len);
 
-		for (size_t c = 0; c < 512; c++) {
-			all = all && naive[p * 512 + c];
-			none = none && !naive[p * 512 + c];
-		}
-		if (all)
-			EXPECT_EQ(tree.sums[0][p], HP_SUM_PAGE);
-		else if (none)
-			EXPECT_EQ(tree.sums[0][p], HP_SUM_NONE);
-		else
-			EXPECT_EQ(tree.sums[0][p], hp_map512_sum(&tree.maps[p]));
+		EXPECT(bin < HP_TREE_BINS);
+		EXPECT(hp_tree_bin(len + 1) == bin || hp_tree_bin(len + 1) == bin + 1);
+		if (len >= 8 && len < HP_TREE_LONG)
+			EXPECT(hp_tree_bin(len + HP_MAX(len / 8, 1u)) > bin);
 	}
-	for (unsigned l = 1; l < HP_TREE_LEVELS; l++)
-		for (size_t i = 0; i < (size_t)PAGES >> (3 * l); i++) {
-			unsigned borders = 0;
+	EXPECT(hp_tree_bin(HP_TREE_LONG - 1) == HP_TREE_BINS - 2 && hp_tree_bin(SIZE_MAX >> 12) == HP_TREE_BINS - 1);
+}
 
-			for (unsigned k = 0; k < 8; k++)
-				borders |= (unsigned)starts[(i * 8 + k) << (3 * (l - 1))] << k;
-			EXPECT_EQ(tree.sums[l][i], hp_sum_merge(&tree.sums[l - 1][i * 8], 512u << (3 * (l - 1)), borders));
-		}
+/* Many holes of the request's bin are a little too short, and the highest is long enough. */
+TEST(a_hole_that_fits_is_found_behind_any_number_of_others_of_its_bin)
+{
+	fresh_tree();
+	for (size_t i = 0; i < 1000; i++)
+		set(512 + i * 200, 100, true);
+	set(512 + 1000 * 200, 103, true);
+	EXPECT_EQ(hp_tree_bin(100), hp_tree_bin(103));
+	EXPECT_EQ(hp_tree_find(&tree, false, 103, 1, 0), 512 + 1000 * 200);
+	EXPECT_EQ(hp_tree_find(&tree, false, 104, 1, 0), 0);
+	EXPECT_EQ(hp_tree_find(&tree, false, 97, 1, 0), 512);
+	check_tree();
 }
 
 TEST(a_page_is_stamped_when_it_becomes_wholly_free)
@@ -172,14 +233,11 @@ TEST(a_page_is_stamped_when_it_becomes_wholly_free)
 	fresh_tree();
 	tree.now = 7;
 	set(512, 1024, true);
-	hp_tree_settle(&tree);
 	EXPECT_EQ(tree.stamps[1], 7);
 	set(700, 3, false);
-	hp_tree_settle(&tree);
 	EXPECT(!hp_tree_page_free(&tree, 1) && hp_tree_page_free(&tree, 2));
 	tree.now = 9;
 	set(700, 3, true);
-	hp_tree_settle(&tree);
 	EXPECT(hp_tree_page_free(&tree, 1));
 	EXPECT_EQ(tree.stamps[1], 9);
 	EXPECT_EQ(tree.stamps[2], 7);
@@ -188,38 +246,28 @@ TEST(a_page_is_stamped_when_it_becomes_wholly_free)
 TEST(searches_stay_on_their_side_of_the_upper_part)
 {
 	for (size_t upper = 1; upper < 130; upper += 1 + rnd(20)) {
-		struct hp_hole h;
-
 		fresh_tree();
 		tree.upper = upper;
 		hp_bit_set(tree.starts, upper + 1);
 		hp_tree_free(&tree, upper * 512 - 100, 100);
 		hp_tree_free(&tree, (upper + 1) * 512, 1024);
-		hp_tree_settle(&tree);
 		EXPECT_EQ(tree.used, upper);
 		EXPECT_EQ(tree.upper_used, upper + 3);
-		EXPECT(!hp_tree_next_hole(&tree, 0, 101, &h));
-		EXPECT(hp_tree_next_hole(&tree, 0, 100, &h));
-		EXPECT_EQ(h.start, upper * 512 - 100);
-		EXPECT(!hp_tree_next_hole(&tree, h.start + h.len, 1, &h));
-		EXPECT(hp_tree_next_hole(&tree, upper * 512 + 1, 1, &h));
-		EXPECT_EQ(h.start, (upper + 1) * 512);
-		EXPECT_EQ(h.len, 1024);
-		EXPECT(!hp_tree_next_hole(&tree, h.start + h.len, 1, &h));
+		EXPECT_EQ(hp_tree_find(&tree, false, 101, 1, 0), 0);
+		EXPECT_EQ(hp_tree_find(&tree, false, 100, 1, 0), upper * 512 - 100);
+		EXPECT_EQ(hp_tree_find(&tree, true, 1, 1, 0), (upper + 1) * 512);
+		EXPECT_EQ(hp_tree_find(&tree, true, 1024, 1, 0), (upper + 1) * 512);
+		EXPECT_EQ(hp_tree_find(&tree, true, 1025, 1, 0), 0);
 	}
 }
 
-TEST(a_wholly_free_root_is_found)
+TEST(a_span_that_is_wholly_free_is_one_hole)
 {
-	struct hp_hole h;
-
 	fresh_tree();
-	set(0, SPAN_CHUNKS, true);
-	hp_tree_settle(&tree);
-	EXPECT_EQ(tree.sums[4][0], HP_SUM_WHOLE);
-	EXPECT(hp_tree_next_hole(&tree, 0, SPAN_CHUNKS, &h));
-	EXPECT_EQ(h.len, SPAN_CHUNKS);
-	EXPECT(!hp_tree_next_hole(&tree, 0, SPAN_CHUNKS + 1, &h));
+	set(512, SPAN_CHUNKS - 512, true);
+	EXPECT_EQ(hp_tree_find(&tree, false, SPAN_CHUNKS - 512, 1, 0), 512);
+	EXPECT_EQ(hp_tree_find(&tree, false, SPAN_CHUNKS - 511, 1, 0), 0);
+	check_tree();
 }
 
 T_MAIN
