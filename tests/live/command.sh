@@ -240,7 +240,7 @@ check 'info shows a value in force' "$any" '^  HUGEPIN_DECAY +1500ms +\(default 
 check 'info shows what a wrong value comes to' "$any" '^  HUGEPIN_DECAY +10s +\(default\)$' env HUGEPIN_DECAY=1x "$hugepin" info
 check 'info says which value is wrong' "$any" '^hugepin: HUGEPIN_DECAY=1x is not understood: it takes a time .*; using 10s$' \
 	env HUGEPIN_DECAY=1x "$hugepin" info
-check 'info says which name is wrong' "$any" '^hugepin: HUGEPIN_PAGE is not known; known are HUGEPIN_PAGES, NUMA, FORK' \
+check 'info says which name is wrong' "$any" '^hugepin: HUGEPIN_PAGE is not known; known are HUGEPIN_PAGES, POPULATE, NUMA' \
 	env HUGEPIN_PAGE=1 "$hugepin" info
 check 'info shows a word for a number' "$any" '^  HUGEPIN_NUMA +interleave +\(default local\)$' env HUGEPIN_NUMA=interleave \
 	"$hugepin" info
