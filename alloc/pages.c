@@ -435,8 +435,12 @@ static inline void tell_commit(const struct mapped *m, size_t first, size_t end,
  * zeros, and a program may use few (GNU sort: 31 of 652). THP come as they are touched. */
 static bool is_too_much(size_t pages)
 {
-	return hp_config.populate == HP_POPULATE_AUTO && hp_config.pages == HP_PAGES_AUTO && hp_span.thp &&
-	       5 * pages > 2 * hp_map_pool_free(HP_PAGE_SHIFT, hp_span.nodes.node);
+	size_t free;
+
+	if (hp_config.populate != HP_POPULATE_AUTO || hp_config.pages != HP_PAGES_AUTO || !hp_span.thp)
+		return false;
+	free = hp_map_pool_free(HP_PAGE_SHIFT, hp_span.nodes.node);
+	return free && 5 * pages > 2 * free; /* 0: there is none, or it may not be asked */
 }
 
 /* Make pages [first, end) READY. All of them are in state `was`, ABSENT or RESERVED. */
