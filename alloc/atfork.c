@@ -15,6 +15,7 @@
 #include "alloc/move.h"
 #include "alloc/peak.h"
 #include "alloc/place.h"
+#include "alloc/repair.h"
 #include "alloc/sparse.h"
 #include "alloc/start.h"
 #include "alloc/below.h"
@@ -247,6 +248,7 @@ static void heap_postfork_child(void)
 		hp_guard_child();
 		hp_cache_child();
 		hp_sparse_forget();
+		hp_repair_forget();
 	} else {
 		hp_cache_copied();
 	}

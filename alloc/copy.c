@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -267,8 +266,9 @@ static uint64_t free_room(void)
  * system calls in force the answer is false, since the filter might end the process for the question. */
 static bool is_own(void)
 {
-	bool may_ask = !hp_sandboxed && syscall(SYS_prctl, PR_GET_SECCOMP) == 0;
-	int fd = may_ask ? (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC) : -1;
+	int fd = hp_is_filtered() ?
+			 -1 :
+			 (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 	const uint64_t own = HP_PAGEMAP_PRESENT | HP_PAGEMAP_EXCLUSIVE;
 	uint64_t entry = fd >= 0 ? own : 0;
 

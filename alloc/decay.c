@@ -9,6 +9,7 @@
 #include "alloc/copy.h"
 #include "alloc/map.h"
 #include "alloc/peak.h"
+#include "alloc/repair.h"
 #include "alloc/start.h"
 #include "base/config.h"
 #include "base/proc.h"
@@ -20,6 +21,8 @@
 static bool drop_holds(void);
 static struct hp_job decay = { .run = hp_heap_tick };
 static struct hp_job dropping = { .run = drop_holds };
+/* When the thread that ticks was started there was no filter of system calls: what is installed later is not its. */
+static _Atomic bool may_repair;
 static _Atomic bool must_drop; /* domains hold idle memory, and there was no thread to ask them */
 
 /* Do one tick. bare: this is a bare thread, which calls no hook. Memory that domains hold then waits for a thread that
@@ -27,14 +30,16 @@ static _Atomic bool must_drop; /* domains hold idle memory, and there was no thr
 static bool tick(bool bare)
 {
 	void (*let_go)(uint32_t) = bare ? NULL : hp_heap_hooks()->let_go;
-	bool more;
+	/* Slow paths that tick themselves have no time for it, and the service thread may open no files. */
+	bool may = hp_thread_is_bare && atomic_load_explicit(&may_repair, memory_order_relaxed);
+	bool more, repairs = may && hp_repair_tick();
 
 	if (HP_UNLIKELY(hp_peak_on))
 		hp_peak_leaving();
 	hp_lock(&hp_heap_lock);
 	hp_span.tree.now++;
 	/* 2: buffers in an idle thread's cache were freed before the last tick. */
-	more = hp_cache_steal(true, 2);
+	more = hp_cache_steal(true, 2) || repairs;
 	/* Buffers in the shared lists were freed since the last tick: stamp them with the time of that tick. */
 	hp_span.tree.now--;
 	hp_shared_clear();
@@ -95,22 +100,13 @@ bool hp_may_tick_alone(void)
 	return !hp_ticker_forbidden() && !hp_map_hooked();
 }
 
-#define TICK_CALLS \
-	SYS_futex, SYS_madvise, SYS_mmap, SYS_munmap, SYS_mremap, SYS_mprotect, SYS_mbind, SYS_membarrier, \
-	SYS_clock_gettime, SYS_sched_yield
+/* openat and the calls before it look at the memory: for repair, and with HUGEPIN_STATS. */
 static const struct hp_thread_kind tick_kind = {
 	.name = "hugepin decay",
 	.run = tick_alone,
-	.calls = { TICK_CALLS },
-	.calls_count = 10,
-};
-
-/* With HUGEPIN_STATS a tick looks at the memory before it gives some back. */
-static const struct hp_thread_kind look_kind = {
-	.name = "hugepin decay",
-	.run = tick_alone,
-	.calls = { TICK_CALLS, SYS_openat, SYS_ioctl, SYS_read, SYS_close },
-	.calls_count = 14,
+	.calls = { SYS_futex, SYS_madvise, SYS_mmap, SYS_munmap, SYS_mremap, SYS_mprotect, SYS_mbind, SYS_membarrier,
+		   SYS_clock_gettime, SYS_sched_yield, SYS_mincore, SYS_ioctl, SYS_read, SYS_close, SYS_openat },
+	.calls_count = 15,
 };
 
 /* Whether free() may start the service thread, if a bare thread must not tick. When a thread has exited, the C library
@@ -154,10 +150,12 @@ void hp_ask_tick(bool may_start)
 {
 	bool service = !hp_may_tick_alone(), found, due;
 
-	if (!service)
-		found = hp_ticker_start(hp_peak_on ? &look_kind : &tick_kind);
-	else
+	if (!service) {
+		atomic_store_explicit(&may_repair, !hp_is_filtered(), memory_order_relaxed);
+		found = hp_ticker_start(&tick_kind);
+	} else {
 		found = !hp_sandboxed && (may_start || hp_service_running()) && hp_service_ask(&decay);
+	}
 	if (found && may_start && atomic_load_explicit(&must_drop, memory_order_relaxed) && !hp_sandboxed) {
 		atomic_store_explicit(&must_drop, false, memory_order_relaxed);
 		hp_service_ask(&dropping);

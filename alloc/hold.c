@@ -82,7 +82,8 @@ bool hp_heap_next_extent(uintptr_t from, struct hugepin_extent *ret_)
 
 static bool is_mapped(size_t page)
 {
-	return hp_span.page[page].state == HP_PAGE_READY || hp_span.page[page].state == HP_PAGE_RESERVED;
+	return hp_span.page[page].state == HP_PAGE_READY || hp_span.page[page].state == HP_PAGE_RESERVED ||
+	       hp_span.page[page].collapses;
 }
 
 size_t hp_heap_mapping(uintptr_t addr)

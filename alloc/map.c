@@ -180,6 +180,16 @@ void hp_map_avoid_thp(uintptr_t at, size_t len)
 	advise_mapping(at, len, MADV_NOHUGEPAGE); /* refused by a kernel that has no THP */
 }
 
+int hp_map_collapse(uintptr_t at, size_t len)
+{
+	int saved_errno = errno, err;
+
+	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
+	err = hp_raw_madvise((void *)at, len, HP_MADV_COLLAPSE) ? -errno : 0;
+	errno = saved_errno;
+	return err;
+}
+
 int hp_map_populate(uintptr_t at, size_t len)
 {
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));

@@ -39,6 +39,11 @@ int hp_map_normal(uintptr_t at, size_t len, bool thp);
 /* Keep THP out of memory that hp_map_normal() has made accessible, where the kernel gives THP unasked, too. */
 void hp_map_avoid_thp(uintptr_t at, size_t len);
 
+/* Have the kernel make hugepages of base pages that are there (Linux 6.1). It refuses if a device has pinned one. Tries
+ * once. */
+#define HP_MADV_COLLAPSE 25
+int hp_map_collapse(uintptr_t at, size_t len);
+
 /* Allocate the pages now, so that a shortage appears here and never as SIGBUS at an access. A hugetlb cgroup's fault
  * limit kills even after mmap was granted. */
 int hp_map_populate(uintptr_t at, size_t len);

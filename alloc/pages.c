@@ -1,8 +1,9 @@
 /*
  * Invariants:
  *  1. A page has free chunks in the tree only if it belongs to an extent. ABSENT and RESERVED pages may have some.
- *  2. A BUSY page has taken chunks, or is held, or lies behind such a page in an extent that is mapped ahead. The
- *     thread that made the page BUSY will set its state to `next`. Other threads that allocate there wait.
+ *  2. A BUSY page has taken chunks, or is held, or lies behind such a page in an extent that is mapped ahead, or is
+ *     being collapsed. The thread that made the page BUSY will set its state to `next`. Other threads that allocate
+ *     there wait.
  *  3. extent.present and by_kind count pages that are not ABSENT. A BUSY page counts as it did before it was BUSY.
  */
 #include "alloc/pages.h"
@@ -307,6 +308,7 @@ void hp_page_in_child(size_t p)
 
 	memset(g->held, 0, sizeof g->held);
 	g->leaves = 0;
+	g->whole = 0; /* the kernel shares base pages and hugepages alike, and splits what is written to */
 	if (g->fork == HP_PAGE_SHARED)
 		return;
 	if (g->state == HP_PAGE_RESERVED)
@@ -437,10 +439,11 @@ static bool is_too_much(size_t pages)
 {
 	size_t free;
 
-	if (hp_config.populate != HP_POPULATE_AUTO || hp_config.pages != HP_PAGES_AUTO || !hp_span.thp)
+	if (hp_config.populate != HP_POPULATE_AUTO || hp_config.pages != HP_PAGES_AUTO || !hp_span.thp ||
+	    hp_is_filtered())
 		return false;
 	free = hp_map_pool_free(HP_PAGE_SHIFT, hp_span.nodes.node);
-	return free && 5 * pages > 2 * free; /* 0: there is none, or it may not be asked */
+	return free && 5 * pages > 2 * free;
 }
 
 /* Make pages [first, end) READY. All of them are in state `was`, ABSENT or RESERVED. */
@@ -674,6 +677,7 @@ bool hp_pages_release(size_t first, size_t count)
 			g->fresh = 0;
 			g->giant = 0;
 			g->stays = 0;
+			g->whole = 0;
 		}
 		g->state = g->next;
 	}
@@ -684,6 +688,35 @@ bool hp_pages_release(size_t first, size_t count)
 		hp_probe_give_back(hp_page_addr(first), e.len, gave[HUGEPIN_KIND_HUGETLB], gave[HUGEPIN_KIND_THP],
 				   gave[HUGEPIN_KIND_BASE]);
 	}
+	return ok;
+}
+
+/* ------------------------------------------------------------------ collapse */
+
+bool hp_page_may_collapse(size_t p)
+{
+	const struct hp_page *g = &hp_span.page[p];
+
+	return g->state == HP_PAGE_READY && g->kind == HUGEPIN_KIND_THP && !hp_page_held(g) && !g->lost && !g->advised;
+}
+
+bool hp_page_collapse(size_t p)
+{
+	struct hp_page *g = &hp_span.page[p];
+	bool ok;
+
+	let_fork_pass(HP_PART_HEAP);
+	if (!hp_page_may_collapse(p))
+		return false;
+	g->next = g->state;
+	g->state = HP_PAGE_BUSY;
+	g->collapses = 1;
+	call_begin(HP_PART_HEAP);
+	ok = hp_map_collapse(hp_page_addr(p), HP_PAGE) == 0;
+	call_end(HP_PART_HEAP);
+	g->state = g->next;
+	g->collapses = 0;
+	g->whole = ok;
 	return ok;
 }
 

@@ -14,7 +14,8 @@
  *	ABSENT    in an extent; no memory
  *	RESERVED  mapped from the hugetlb pool, not yet populated
  *	READY     may be handed out
- *	BUSY      a thread works on it without the lock; others wait (hp_pages_commit does)
+ *	BUSY      a thread works on it without the lock; others wait (hp_pages_commit does). It may be in use by the
+ *	          program only while it is collapsed (repair.h)
  *
  * Lock order: watchers' lock, then hp_heap_lock. Neither is held across a mapping call, except raw system calls, which
  * no hook sees. A thread inside a mapping call counts in `inflight`, for which fork waits.
@@ -56,6 +57,8 @@ struct hp_page {
 	/* a page that leaves the pool: its free chunks are not in the tree, so nothing is placed there (leave.c) */
 	uint16_t leaves : 1,
 		in_use : 15; /* in a page that leaves: chunks in buffers, or about to be */
+	uint8_t whole : 1, /* was collapsed: a hugepage, as long as the kernel does not split it (repair.h) */
+		collapses : 1; /* BUSY because it is collapsed: it is mapped, and its buffers are live */
 };
 
 static inline bool hp_page_held(const struct hp_page *g)
@@ -267,6 +270,12 @@ void hp_pages_drop(size_t first, size_t count, enum hp_hold how);
 /* Note that pages [first, end) have moved to memory outside the pool. The pages are READY, and nobody holds them. In
  * each extent the new memory is one mapping. */
 void hp_pages_moved(size_t first, size_t end);
+
+/* Whether page p may be collapsed: it was to be THP, nobody holds it, and the program has not advised it.
+ * hp_page_collapse() has the kernel make a hugepage of such a page. Holds and forks wait meanwhile. Releases the lock
+ * meanwhile. False: the kernel did not, or the page may not be collapsed any more. */
+bool hp_page_may_collapse(size_t p);
+bool hp_page_collapse(size_t p);
 
 /* In the child of fork: set page p's state as page.fork says. Nobody holds the page. */
 void hp_page_in_child(size_t p);

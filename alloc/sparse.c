@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -119,7 +118,7 @@ void hp_sparse_look(void)
 {
 	int saved_errno = errno;
 
-	if (may_look() && sparse.first < sparse.end && !hp_sandboxed && syscall(SYS_prctl, PR_GET_SECCOMP) == 0)
+	if (may_look() && sparse.first < sparse.end && !hp_is_filtered())
 		for (; sparse.first < sparse.end && sparse.handed - sparse.noted[sparse.first % NOTED].at >= LATER;
 		     sparse.first++)
 			look_at(sparse.noted[sparse.first % NOTED].chunk, sparse.noted[sparse.first % NOTED].n);

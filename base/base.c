@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -86,6 +87,11 @@ void hp_die(const char *what, const void *ptr, size_t number)
 }
 
 bool hp_sandboxed;
+
+bool hp_is_filtered(void)
+{
+	return hp_sandboxed || syscall(SYS_prctl, PR_GET_SECCOMP) != 0;
+}
 
 #if !defined(__x86_64__) || !defined(__LP64__)
 long hp_syscall(long n, long a, long b, long c, long d, long e, long f)

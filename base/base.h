@@ -76,6 +76,9 @@ void hp_line_number(struct hp_line *l, uint64_t n, unsigned radix);
  * thread. */
 extern bool hp_sandboxed;
 
+/* Whether the process may have a filter of system calls, which may end it for one that it does not know. */
+bool hp_is_filtered(void);
+
 /* Make a system call directly. Bare threads need this: the program or the drop-in may have a syscall() of its own.
  * Returns the kernel's result, or -errno. */
 #if defined(__x86_64__) && defined(__LP64__)

@@ -116,6 +116,10 @@ static void print_heap(FILE *to, const struct hp_look *look)
 			"          refused by the pool %" PRIu64 ", not populated %" PRIu64 ", not advised as THP %" PRIu64
 			", no memory %" PRIu64 "\n",
 			s->pool_short, s->pool_denied, s->thp_failed, s->nomem);
+	if (s->repaired_bytes) {
+		print_bytes(to, "          made hugepages later ", s->repaired_bytes);
+		fputc('\n', to);
+	}
 	if (s->sparse_bytes) {
 		print_bytes(to, "          in base pages since little of the buffers is touched ", s->sparse_bytes);
 		fputc('\n', to);

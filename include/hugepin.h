@@ -844,7 +844,8 @@ ssize_t hugepin_sg_scatter(const void *frame, size_t len, const struct iovec *io
 	X(guard_kept_bytes, B, "HUGEPIN_GUARD: freed buffers that are inaccessible and not yet reused") \
 	X(guard_calls, c, "HUGEPIN_GUARD: calls of mprotect(2), two for a malloc and one for a free") \
 	X(guard_missing, c, "HUGEPIN_GUARD: buffers and frees without a guard, since there would be too many mappings") \
-	X(sparse_bytes, Bc, "memory mapped in base pages since the program touches little of its large buffers")
+	X(sparse_bytes, Bc, "memory mapped in base pages since the program touches little of its large buffers") \
+	X(repaired_bytes, Bc, "memory of which hugepages were made later, where there had been none for THP")
 
 struct hugepin_stats {
 	uint64_t version; /* HUGEPIN_VERSION of the library that filled it */
