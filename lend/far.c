@@ -54,7 +54,7 @@ int hp_far_open(hugepin_lend *l)
 	    !hp_meta_open(l->far, FAR_STEP * sizeof *l->far) || !hp_table_init(&l->by_ref) ||
 	    !hp_table_init(&l->by_frame))
 		return -ENOMEM;
-	atomic_store_explicit(&l->lookup_shift, 64 - HP_LOOKUP_BITS_MIN, memory_order_relaxed);
+	atomic_store_explicit(&l->lookup_mask, HP_LOOKUP_MASK(HP_LOOKUP_BITS_MIN), memory_order_relaxed);
 	l->far_opened = FAR_STEP;
 	l->far_used = 1; /* the first is the head */
 	do
@@ -94,9 +94,9 @@ void hp_far_close(hugepin_lend *l, bool child)
 
 uint64_t hp_far_bytes(const hugepin_lend *l)
 {
-	unsigned bits = 64 - atomic_load_explicit(&l->lookup_shift, memory_order_relaxed);
+	uint32_t mask = atomic_load_explicit(&l->lookup_mask, memory_order_relaxed);
 
-	return l->far_opened * sizeof *l->far + ((uint64_t)16 << bits) + hp_table_bytes(&l->by_ref) +
+	return l->far_opened * sizeof *l->far + mask + HP_LOOKUP_BUCKET + hp_table_bytes(&l->by_ref) +
 	       hp_table_bytes(&l->by_frame);
 }
 
@@ -185,14 +185,14 @@ struct hp_far *hp_far_by_ref(hugepin_lend *l, uint32_t peer, uint64_t ref)
 static void remember(hugepin_lend *l, const struct hp_far *f, uint64_t addr)
 {
 	uint64_t page = addr & ~(uint64_t)(HP_PAGE - 1), hash;
-	unsigned bits = 64 - atomic_load_explicit(&l->lookup_shift, memory_order_relaxed);
+	uint32_t mask = atomic_load_explicit(&l->lookup_mask, memory_order_relaxed);
 
 	hash = f->start <= page && last_of(f) - page >= HP_PAGE - 1 ? hp_key_hugepage(f->peer, addr)
 								    : hp_key_page(f->peer, addr);
-	if (hp_lookup_put(hp_lookup_words(l->lookup, 64 - bits, hash), hash, (uint32_t)(f - l->far)) &&
-	    ++l->lookup_clashes >= 1u << bits >> 1 && bits < HP_LOOKUP_BITS_MAX) {
+	if (hp_lookup_put(hp_lookup_words(l->lookup, mask, hash), hash, (uint32_t)(f - l->far), 0) &&
+	    ++l->lookup_clashes >= 1u << hp_lookup_bits(mask) >> 1 && hp_lookup_bits(mask) < HP_LOOKUP_BITS_MAX) {
 		l->lookup_clashes = 0;
-		atomic_store_explicit(&l->lookup_shift, 64 - (bits + 1), memory_order_relaxed);
+		atomic_store_explicit(&l->lookup_mask, HP_LOOKUP_MASK(hp_lookup_bits(mask) + 1), memory_order_relaxed);
 	}
 }
 

@@ -61,37 +61,39 @@ static void leave(hugepin_lend *l)
  * there `first` looks. */
 static inline __attribute__((always_inline)) uint32_t slot_at(const hugepin_lend *l, uint64_t hash, bool first)
 {
-	uint32_t shift = atomic_load_explicit(&l->lookup_shift, memory_order_relaxed), check = hp_lookup_check(hash);
-	_Atomic uint32_t *words = hp_lookup_words(l->lookup, shift, hash);
-	uint32_t word = atomic_load_explicit(&words[0], memory_order_relaxed);
+	uint32_t mask = atomic_load_explicit(&l->lookup_mask, memory_order_relaxed);
 
-	if (!first)
-		return hp_lookup_index(words, check);
-	return HP_LIKELY(!((word ^ check) & HP_LOOKUP_CHECK)) ? word >> HP_LOOKUP_CHECK_BITS : 0;
+	return hp_lookup_index(hp_lookup_word(hp_lookup_words(l->lookup, mask, hash), hp_lookup_check(hash), first));
 }
 
-/* Take a use of the borrowed key in that slot. 1: a hit. 0: it does not cover addr, or len is 0. -1:
- * the use was counted and is none, of the key with the name *ret_name. */
+/* Take a use of the borrowed key in that slot. 1: a hit. 0: it does not cover addr, or len is 0. -1: the use was counted
+ * and is none, of the key with the name *ret_name. whole: a key that ends earlier is no hit: `first` looks no closer. */
 static inline __attribute__((always_inline)) int hit(hugepin_lend *l, uint32_t slot, uint32_t peer, uint64_t addr,
-						     size_t len, struct hugepin_far *ret_, uint64_t *ret_name)
+						     size_t len, struct hugepin_far *ret_, uint64_t *ret_name,
+						     bool whole)
 {
 	struct hp_far *f = &l->far[slot];
 	/* HP_READ pairs with HP_WRITE in hp_far_begin() and publish() */
-	uint64_t tag = HP_READ(f->tag), off = addr - HP_READ(f->start), left = HP_READ(f->len) - off, keys, name;
+	uint64_t tag = HP_READ(f->tag), off, left, keys, name;
 	struct hp_counts *counts;
 
-	if (HP_UNLIKELY(!tag || HP_READ(f->peer) != peer || off >= left + off))
+	if (HP_UNLIKELY(!tag || HP_READ(f->peer) != peer))
 		return 0;
-	if (HP_UNLIKELY(len - 1 >= left)) { /* the key ends earlier, or there is nothing to cover */
-		if (!len)
-			return 0;
+	off = addr - HP_READ(f->start);
+	left = HP_READ(f->len);
+	if (HP_UNLIKELY(off >= left))
+		return 0;
+	left -= off;
+	if (HP_UNLIKELY(!len || (len > left && whole)))
+		return 0;
+	if (len > left)
 		len = left;
-	}
 	counts = hp_counts_self;
 	if (HP_UNLIKELY(!counts))
 		return 0;
 	hp_count(&counts[HP_TAG_INDEX(tag)].pins);
 	hp_barrier_often(); /* pairs with hp_counts_barrier() in hp_far_retire() */
+	__asm__("" : "+r"(tag)); /* take the index anew below: kept, it would need a register that has to be saved */
 	name = HP_READ(f->name);
 	keys = HP_READ(f->keys);
 	if (HP_UNLIKELY(HP_READ(f->tag) != tag)) {
@@ -130,11 +132,13 @@ static void undo(hugepin_lend *l, uint64_t name)
 }
 
 /* These are functions of their own, so that the most frequent hit needs no registers saved: it ends in calls with its
- * own arguments. */
+ * own arguments. One more would need a stack frame, so the name goes by a variable of the thread. */
+static HP_TLS uint64_t undone;
+
 static HP_COLD int key_undone(hugepin_lend *l, uint32_t peer, uint64_t addr, size_t len, void *token,
-			      struct hugepin_far *ret_, uint64_t name)
+			      struct hugepin_far *ret_)
 {
-	undo(l, name);
+	undo(l, undone);
 	return borrow(l, peer, addr, len, NULL, token, ret_);
 }
 
@@ -149,11 +153,13 @@ static HP_COLD int key_unknown(hugepin_lend *l, uint32_t peer, uint64_t addr, si
 						   void *token, struct hugepin_far *ret_) \
 	{ \
 		uint64_t name; \
-		int found = hit(l, slot_at(l, hash(peer, addr), first), peer, addr, len, ret_, &name); \
+		int found = hit(l, slot_at(l, hash(peer, addr), first), peer, addr, len, ret_, &name, first); \
 		if (HP_LIKELY(found > 0)) \
 			return 1; \
-		return HP_LIKELY(!found) ? next(l, peer, addr, len, token, ret_) \
-					 : key_undone(l, peer, addr, len, token, ret_, name); \
+		if (HP_LIKELY(!found)) \
+			return next(l, peer, addr, len, token, ret_); \
+		undone = name; \
+		return key_undone(l, peer, addr, len, token, ret_); \
 	}
 KEY_FUNCTION(key_of_any_page, hp_key_page, false, key_unknown)
 KEY_FUNCTION(key_of_any_hugepage, hp_key_hugepage, false, key_of_any_page)
@@ -162,22 +168,24 @@ KEY_FUNCTION(key_of_page, hp_key_page, true, key_of_any_hugepage)
 int hugepin_lend_key(hugepin_lend *l, uint32_t peer, uint64_t addr, size_t len, void *token, struct hugepin_far *ret_)
 {
 	uint64_t name;
-	int found = hit(l, slot_at(l, hp_key_hugepage(peer, addr), true), peer, addr, len, ret_, &name);
+	int found = hit(l, slot_at(l, hp_key_hugepage(peer, addr), true), peer, addr, len, ret_, &name, true);
 
 	if (HP_LIKELY(found > 0))
 		return 1;
-	return HP_LIKELY(!found) ? key_of_page(l, peer, addr, len, token, ret_) :
-				   key_undone(l, peer, addr, len, token, ret_, name);
+	if (HP_LIKELY(!found))
+		return key_of_page(l, peer, addr, len, token, ret_);
+	undone = name;
+	return key_undone(l, peer, addr, len, token, ret_);
 }
 
 int hugepin_lend_put(hugepin_lend *l, uint32_t peer, uint64_t addr, const void *data, size_t len, void *token,
 		     struct hugepin_far *ret_)
 {
 	uint64_t name;
-	int found = hit(l, slot_at(l, hp_key_hugepage(peer, addr), false), peer, addr, len, ret_, &name);
+	int found = hit(l, slot_at(l, hp_key_hugepage(peer, addr), false), peer, addr, len, ret_, &name, false);
 
 	if (!found)
-		found = hit(l, slot_at(l, hp_key_page(peer, addr), false), peer, addr, len, ret_, &name);
+		found = hit(l, slot_at(l, hp_key_page(peer, addr), false), peer, addr, len, ret_, &name, false);
 	if (HP_LIKELY(found > 0))
 		return 1;
 	if (found)

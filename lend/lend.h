@@ -128,10 +128,10 @@ enum {
 };
 
 struct hugepin_lend {
-	/* Hits read these. They are written when the lend is opened, except lookup_shift and attention. */
+	/* Hits read these. They are written when the lend is opened, except lookup_mask and attention. */
 	_Alignas(64) struct hp_far *far; /* far[0].name is the upper part of the names of keys */
-	_Atomic uint32_t *lookup;
-	_Atomic uint32_t lookup_shift;
+	_Atomic uint64_t *lookup;
+	_Atomic uint32_t lookup_mask;
 	_Atomic uint32_t attention;
 
 	pid_t pid;

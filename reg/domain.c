@@ -137,7 +137,7 @@ static int make_tables(hugepin_domain *d)
 			return -ENOMEM;
 	}
 	hp_meta_zero(d->lookup, HP_LOOKUP_BYTES);
-	atomic_store_explicit(&d->lookup_shift, 64 - HP_LOOKUP_BITS_MIN, memory_order_relaxed);
+	atomic_store_explicit(&d->lookup_mask, HP_LOOKUP_MASK(HP_LOOKUP_BITS_MIN), memory_order_relaxed);
 	if (!hp_heap_span(&d->span_base, &d->span_size)) {
 		d->span_base = (uintptr_t)1 << 63; /* no pointer lies there */
 		d->span_size = 0;

@@ -9,14 +9,14 @@
 
 #include "reg/region.h"
 
-bool hp_lookup_put(_Atomic uint32_t *words, uint64_t hash, uint32_t index)
+bool hp_lookup_put(_Atomic uint64_t *words, uint64_t hash, uint32_t index, uint32_t extra)
 {
 	unsigned way = (unsigned)(hash & (HP_LOOKUP_WAYS - 1));
 	uint32_t check = hp_lookup_check(hash);
 	bool full = true;
 
 	for (unsigned i = 0; i < HP_LOOKUP_WAYS; i++) {
-		uint32_t word = atomic_load_explicit(&words[i], memory_order_relaxed);
+		uint64_t word = atomic_load_explicit(&words[i], memory_order_relaxed);
 
 		if (!word || (word & HP_LOOKUP_CHECK) == check) {
 			way = i;
@@ -24,7 +24,8 @@ bool hp_lookup_put(_Atomic uint32_t *words, uint64_t hash, uint32_t index)
 			break;
 		}
 	}
-	atomic_store_explicit(&words[way], index << HP_LOOKUP_CHECK_BITS | check, memory_order_relaxed);
+	atomic_store_explicit(&words[way], (uint64_t)extra << 32 | index << HP_LOOKUP_CHECK_BITS | check,
+			      memory_order_relaxed);
 	return full;
 }
 
@@ -35,9 +36,9 @@ void hp_lookup_remember(hugepin_domain *d, uintptr_t addr, const struct hp_regio
 	uint64_t hash = hp_region_is_exact(r) ? hp_lookup_exact(r->start, r->end, r->access) :
 			whole		      ? hp_lookup_hugepage(addr) :
 						hp_lookup_page(addr);
-	unsigned bits = 64 - atomic_load_explicit(&d->lookup_shift, memory_order_relaxed);
+	unsigned bits = hp_lookup_bits(atomic_load_explicit(&d->lookup_mask, memory_order_relaxed));
 
 	if (d->stats.regions >> (bits - 2) && bits < HP_LOOKUP_BITS_MAX)
-		atomic_store_explicit(&d->lookup_shift, 64 - ++bits, memory_order_relaxed);
-	hp_lookup_put(hp_lookup_bucket(d, hash), hash, (uint32_t)(r - hp_regions));
+		atomic_store_explicit(&d->lookup_mask, HP_LOOKUP_MASK(bits + 1), memory_order_relaxed);
+	hp_lookup_put(hp_lookup_bucket(d, hash), hash, (uint32_t)(r - hp_regions), (uint32_t)r->keys);
 }

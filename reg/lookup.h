@@ -3,7 +3,8 @@
  * a lock.
  *
  * A bucket has four words. Each word is a region's index and some bits of the hash, so few regions are looked at in
- * vain. The key is the page's address, or the hugepage's if a region covers all of it; of an exact region, its range
+ * vain, and the region's lkey: a program that waits for the key then waits for the bucket's line of memory alone, while
+ * the processor checks the region behind it. The key is the page's address, or the hugepage's if a region covers all of it; of an exact region, its range
  * and access. Fibonacci hashing (Knuth, volume 3, 6.4). A word may be stale, so the reader checks the region's own
  * members.
  */
@@ -38,15 +39,33 @@ static inline uint64_t hp_lookup_exact(uintptr_t start, uintptr_t end, unsigned 
 	return hp_lookup_hash(hp_lookup_hash(start >> 12) + (end >> 12) + ((uint64_t)access << 48));
 }
 
-/* The words of the bucket, in a table of 2^(64 - shift) buckets. */
-static inline _Atomic uint32_t *hp_lookup_words(_Atomic uint32_t *table, uint32_t shift, uint64_t hash)
+/* A word: the index, and the check of its hash; above them 32 bits of the caller's. */
+static inline uint32_t hp_lookup_index(uint64_t word)
 {
-	return &table[(hash >> shift) * HP_LOOKUP_WAYS];
+	return (uint32_t)word >> HP_LOOKUP_CHECK_BITS;
 }
 
-static inline _Atomic uint32_t *hp_lookup_bucket(const hugepin_domain *d, uint64_t hash)
+static inline uint32_t hp_lookup_extra(uint64_t word)
 {
-	return hp_lookup_words(d->lookup, atomic_load_explicit(&d->lookup_shift, memory_order_relaxed), hash);
+	return (uint32_t)(word >> 32);
+}
+
+/* log2 of the buckets that a mask has. */
+static inline unsigned hp_lookup_bits(uint32_t mask)
+{
+	return 32 - HP_LOOKUP_BUCKET_SHIFT - (unsigned)__builtin_clz(mask);
+}
+
+/* The words of the bucket, which the uppermost bits of the hash tell. */
+static inline _Atomic uint64_t *hp_lookup_words(_Atomic uint64_t *table, uint32_t mask, uint64_t hash)
+{
+	_Static_assert(sizeof(*table) * HP_LOOKUP_WAYS == HP_LOOKUP_BUCKET, "");
+	return (_Atomic uint64_t *)((char *)table + (hash >> (64 - HP_LOOKUP_BITS_MAX - HP_LOOKUP_BUCKET_SHIFT) & mask));
+}
+
+static inline _Atomic uint64_t *hp_lookup_bucket(const hugepin_domain *d, uint64_t hash)
+{
+	return hp_lookup_words(d->lookup, atomic_load_explicit(&d->lookup_mask, memory_order_relaxed), hash);
 }
 
 static inline uint32_t hp_lookup_check(uint64_t hash)
@@ -54,23 +73,22 @@ static inline uint32_t hp_lookup_check(uint64_t hash)
 	return hash >> 8 & HP_LOOKUP_CHECK;
 }
 
-/* The index in the bucket whose check matches. If none matches, any index: the region's members then show that it does
- * not cover the address. */
-static inline uint32_t hp_lookup_index(const _Atomic uint32_t *words, uint32_t check)
+/* The word in the bucket whose check matches; 0: none. Most often it is the first, and only there `first` looks. */
+static inline __attribute__((always_inline)) uint64_t hp_lookup_word(const _Atomic uint64_t *words, uint32_t check,
+								     bool first)
 {
-	uint32_t a = atomic_load_explicit(&words[0], memory_order_relaxed);
-	uint32_t b = atomic_load_explicit(&words[1], memory_order_relaxed);
-	uint32_t c = atomic_load_explicit(&words[2], memory_order_relaxed);
-	uint32_t d = atomic_load_explicit(&words[3], memory_order_relaxed);
-	bool is_a = !((a ^ check) & HP_LOOKUP_CHECK), is_b = !((b ^ check) & HP_LOOKUP_CHECK),
-	     is_c = !((c ^ check) & HP_LOOKUP_CHECK);
+	for (unsigned i = 0; i < (first ? 1 : HP_LOOKUP_WAYS); i++) {
+		uint64_t word = atomic_load_explicit(&words[i], memory_order_relaxed);
 
-	_Static_assert(HP_LOOKUP_WAYS == 4, "");
-	return (is_a ? a : is_b ? b : is_c ? c : d) >> HP_LOOKUP_CHECK_BITS;
+		if (HP_LIKELY(!((word ^ check) & HP_LOOKUP_CHECK)))
+			return word;
+	}
+	return 0;
 }
 
-/* Put an index into its bucket. Returns whether another one had to leave. One thread at a time. */
-bool hp_lookup_put(_Atomic uint32_t *words, uint64_t hash, uint32_t index);
+/* Put an index into its bucket, with 32 bits of the caller's. Returns whether another one had to leave. One thread at a
+ * time. */
+bool hp_lookup_put(_Atomic uint64_t *words, uint64_t hash, uint32_t index, uint32_t extra);
 
 /* Let pins at addr find r, which covers addr. An exact region is found by all pins that it serves, whatever addr is.
  * Call with the domain's lock. */

@@ -197,45 +197,101 @@ HP_COLD void hp_count_back(struct hp_counts *counts, uint32_t index)
 		unpin_retired(d, index);
 }
 
-/* The result for a region that was counted, but of which only pin_asked() can tell whether it is a hit. The index is
+/* The result for a region that was counted, but of which only look_again() can tell whether it is a hit. The index is
  * part of the result, not an output: a variable whose address is passed on would keep callers from ending in a tail
- * call. */
-#define TO_ASK(index) (-(int)HP_REGIONS_MAX - (int)(index))
-#define IS_TO_ASK(hit) ((hit) < -(int)HP_REGIONS_MAX)
-#define INDEX_TO_ASK(hit) ((uint32_t)-(hit) - HP_REGIONS_MAX)
+ * call. A hit itself calls nothing that it returns from, so it has no stack frame. */
+#define AGAIN(index) (-(int)HP_REGIONS_MAX - (int)(index))
+#define IS_AGAIN(hit) ((hit) < -(int)HP_REGIONS_MAX)
+#define INDEX_AGAIN(hit) ((uint32_t)-(hit) - HP_REGIONS_MAX)
 
-/* Whether a region of this range and access serves a pin. exact: the pin must get a region of just its own pages, with
- * just its own access (state.h). */
-static inline __attribute__((always_inline)) bool serves(uintptr_t start, uintptr_t end, unsigned has, uintptr_t addr,
-							 size_t len, unsigned access, bool exact)
+/* Whether r serves a pin. exact: the pin must get a region of just its own pages, with just its own access (state.h). */
+static inline __attribute__((always_inline)) bool serves(const struct hp_region *r, uintptr_t addr, size_t len,
+							 unsigned access, bool exact)
 {
-	if (exact)
-		return start == (addr & -HP_BASE_PAGE) && end == hp_round_up(addr + len, HP_BASE_PAGE) &&
-		       len - 1 < end - addr && has == access;
-	return addr >= start && addr < end && len - 1 < end - addr && !(access & ~has);
+	uintptr_t start = HP_READ(r->start), end;
+
+	if (exact ? start != (addr & -HP_BASE_PAGE) || HP_READ(r->access) != access :
+		    addr < start || access & ~HP_READ(r->access))
+		return false;
+	end = HP_READ(r->end);
+	return addr < end && len && len <= end - addr && (!exact || end == hp_round_up(addr + len, HP_BASE_PAGE));
 }
 
+/* Where pin_by_lookup() looks. */
+enum { BY_FIRST, /* the first word of the bucket */
+       BY_ALL, /* all of them */
+       BY_EXACT /* all of them, for an exact region */
+};
+
 /* Pin memory by the lookup table: foreign memory, or by an exact region. 0: a hit. 1: a hit, and its first use must be
- * told. -ENOENT: no hit. TO_ASK(): the kernel must be asked first. later: the caller asks the kernel once for this pin
- * and others together (all_stand). */
+ * told. -ENOENT: no hit. AGAIN(): counted, and look_again() decides. later: the caller asks the kernel once for this pin
+ * and others together (all_stand). What is read of the region is compared at once: kept, it would need registers that
+ * have to be saved. */
 static inline __attribute__((always_inline)) int pin_by_lookup(hugepin_domain *d, uint64_t hash, uintptr_t addr,
 							       size_t len, unsigned access, struct hugepin_pin *ret_,
-							       bool later, bool exact)
+							       bool later, int by)
 {
-	uint32_t index = hp_lookup_index(hp_lookup_bucket(d, hash), hp_lookup_check(hash));
-	struct hp_counts *counts = &hp_counts_self[index];
-	struct hp_region *r = &hp_regions[index];
-	uint64_t tag = HP_READ(r->tag), start = HP_READ(r->start), end = HP_READ(r->end), keys = HP_READ(r->keys);
-	uint32_t bits = later ? HP_PIN_SLOW : HP_PIN_SLOW | HP_ASK, seen = 0;
+	uint64_t word = hp_lookup_word(hp_lookup_bucket(d, hash), hp_lookup_check(hash), by == BY_FIRST), tag;
+	uint32_t bits = later ? HP_PIN_SLOW : HP_PIN_SLOW | HP_ASK, seen;
+	struct hp_region *r = &hp_regions[hp_lookup_index(word)];
+	struct hp_counts *counts;
 
-	if (HP_TAG_INDEX(tag) != index || !index || HP_READ(r->domain) != d ||
-	    !serves(start, end, HP_READ(r->access), addr, len, access, exact))
+	tag = HP_READ(r->tag); /* 0, too, if there is no word */
+	if (HP_UNLIKELY(!tag || HP_READ(r->domain) != d || (uint32_t)HP_READ(r->keys) != hp_lookup_extra(word) ||
+			!serves(r, addr, len, access, by == BY_EXACT) || !(counts = hp_counts_self)))
 		return -ENOENT;
-	hp_count(&counts->pins);
+	hp_count(&counts[HP_TAG_INDEX(tag)].pins);
 	hp_barrier_often(); /* pairs with hp_counts_barrier() of a thread that retires the region */
-	if (HP_UNLIKELY(attention_of(d, bits)) && (seen = attention_for(d, hp_counts_self, bits)) == HP_ASK)
-		return TO_ASK(index);
-	if (HP_LIKELY(!seen && HP_READ(r->tag) == tag)) {
+	seen = attention_of(d, bits);
+	if (HP_UNLIKELY((seen && (seen != HP_ASK || must_ask(d))) || HP_READ(r->tag) != tag))
+		return AGAIN(HP_TAG_INDEX(tag));
+	ret_->base = addr;
+	ret_->len = len;
+	ret_->lkey = hp_lookup_extra(word); /* a thread that waits for it need not wait for the region's line */
+	ret_->rkey = (uint32_t)(HP_READ(r->keys) >> 32);
+	ret_->ref = ref_of(d, tag);
+	return !HP_PEEK(r->used);
+}
+
+/* Pin heap memory by the granule table. counts: this thread's. Returns as pin_by_lookup(). */
+static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *d, uintptr_t addr, size_t len,
+								unsigned access, struct hugepin_pin *ret_,
+								struct hp_counts *counts)
+{
+	struct hp_granule *e = hp_granule_at(d, addr);
+	uint64_t tag = HP_READ(e->tag), keys;
+
+	/* The region that a granule names covers addr, so only its end is compared. */
+	if (HP_UNLIKELY(!tag || !len || len > HP_READ(e->end) - addr || access & ~HP_READ(e->access) || !counts))
+		return -ENOENT;
+	hp_count(&counts[HP_TAG_INDEX(tag)].pins);
+	hp_barrier_often(); /* pairs with hp_counts_barrier() of a thread that retires the region */
+	/* Take the index of the tag anew below, and read the keys no earlier than here: kept until then, either would need
+	 * a register that has to be saved. */
+	__asm__("" : "+r"(tag));
+	keys = HP_READ(e->keys);
+	if (HP_UNLIKELY(attention_of(d, HP_PIN_SLOW) || HP_READ(e->tag) != tag))
+		return AGAIN(HP_TAG_INDEX(tag));
+	fill(ret_, addr, len, keys, ref_of(d, tag));
+	return !HP_PEEK(e->used);
+}
+
+/* Find out whether a region that was counted is a hit: 0 or 1, as pin_by_lookup(), or -ENOENT, and it is counted no
+ * more. Since it is counted, the right region cannot be replaced by another. Ask the kernel first, then look at the word
+ * of attention: if the kernel says that a change is done, its range is queued or is being queued. Nobody but the heap
+ * takes the heap's memory away, and that asks no kernel. ask: whether to ask the kernel here. */
+static HP_COLD int look_again(hugepin_domain *d, uint32_t index, uintptr_t addr, size_t len, unsigned access,
+			      struct hugepin_pin *ret_, bool ask)
+{
+	bool exact = hp_is_exact(d, access);
+	struct hp_region *r = &hp_regions[index];
+	uint64_t tag = HP_READ(r->tag), keys = HP_READ(r->keys);
+
+	ask = ask && !hp_in_span(d, addr) && attention_of(d, HP_ASK) && must_ask(d);
+	if (HP_TAG_INDEX(tag) == index && HP_READ(r->domain) == d &&
+	    serves(r, addr, len, access | (exact ? d->access_least : 0), exact) &&
+	    (!ask || hp_uffd_ask() == HP_QUIET) && !attention_for(d, hp_counts_self, HP_PIN_SLOW) &&
+	    HP_READ(r->tag) == tag) {
 		fill(ret_, addr, len, keys, ref_of(d, tag));
 		return !HP_PEEK(r->used);
 	}
@@ -243,55 +299,22 @@ static inline __attribute__((always_inline)) int pin_by_lookup(hugepin_domain *d
 	return -ENOENT;
 }
 
-/* Pin heap memory by the granule table. Returns 0, 1 or -ENOENT, as pin_by_lookup(). */
-static inline __attribute__((always_inline)) int pin_by_granule(hugepin_domain *d, uintptr_t addr, size_t len,
-								unsigned access, struct hugepin_pin *ret_)
-{
-	struct hp_granule *e = hp_granule_at(d, addr);
-	struct hp_counts *counts = hp_counts_self;
-	uint64_t tag = HP_READ(e->tag), keys;
-
-	/* The region that a granule names covers addr, so only its end is compared. len - 1: a length of 0 is
-	 * refused. */
-	if (HP_UNLIKELY(!tag || len - 1 >= HP_READ(e->end) - addr || access & ~HP_READ(e->access) || !counts))
-		return -ENOENT;
-	keys = HP_READ(e->keys);
-	hp_count(&counts[HP_TAG_INDEX(tag)].pins);
-	hp_barrier_often(); /* pairs with hp_counts_barrier() of a thread that retires the region */
-	if (HP_LIKELY(!attention_for(d, counts, HP_PIN_SLOW) && HP_READ(e->tag) == tag)) {
-		fill(ret_, addr, len, keys, ref_of(d, tag));
-		return !HP_PEEK(e->used);
-	}
-	hp_count_back(counts, HP_TAG_INDEX(tag));
-	return -ENOENT;
-}
-
-/* Find out whether a region that was counted is a hit. Since it is counted, the right region cannot be replaced by
- * another. Ask the kernel first, then look at the word of attention: if the kernel says that a change is done, its
- * range is queued or is being queued. The index is in the upper bits of `access`, since a tail call needs a function of
- * the same type. */
-#define ASK_SHIFT 12
-_Static_assert(HP_REGIONS_MAX <= 1u << (32 - ASK_SHIFT) && HUGEPIN_PREFETCH_WAIT < 1 << ASK_SHIFT, "both share a word");
-static __attribute__((noinline)) int pin_asked(hugepin_domain *d, const void *addr_, size_t len,
+/* The end of hugepin_pin after AGAIN(). The index is in the upper bits of `access`, since a tail call needs a function
+ * of the same type. */
+#define INDEX_SHIFT 12
+_Static_assert(HP_REGIONS_MAX <= 1u << (32 - INDEX_SHIFT) && HUGEPIN_PREFETCH_WAIT < 1 << INDEX_SHIFT,
+	       "both share a word");
+static __attribute__((noinline)) int pin_again(hugepin_domain *d, const void *addr, size_t len,
 					       unsigned access_and_index, struct hugepin_pin *ret_)
 {
-	unsigned access = access_and_index & ((1u << ASK_SHIFT) - 1), index = access_and_index >> ASK_SHIFT;
-	uintptr_t addr = (uintptr_t)addr_;
-	bool exact = hp_is_exact(d, access);
-	struct hp_region *r = &hp_regions[index];
-	uint64_t tag = HP_READ(r->tag), start = HP_READ(r->start), end = HP_READ(r->end), keys = HP_READ(r->keys);
+	unsigned access = access_and_index & ((1u << INDEX_SHIFT) - 1);
+	int hit = look_again(d, access_and_index >> INDEX_SHIFT, (uintptr_t)addr, len, access, ret_, true);
 
-	if (HP_TAG_INDEX(tag) == index && HP_READ(r->domain) == d &&
-	    serves(start, end, HP_READ(r->access), addr, len, access | (exact ? d->access_least : 0), exact) &&
-	    (!must_ask(d) || hp_uffd_ask() == HP_QUIET) && !attention_for(d, hp_counts_self, HP_PIN_SLOW) &&
-	    HP_READ(r->tag) == tag) {
-		fill(ret_, addr, len, keys, ref_of(d, tag));
-		if (HP_LIKELY(HP_PEEK(r->used)))
-			return 0;
-		TAIL return first_use(d, addr_, len, access, ret_);
-	}
-	hp_count_back(hp_counts_self, index);
-	TAIL return pin_slow(d, addr_, len, access, ret_);
+	if (HP_LIKELY(!hit))
+		return 0;
+	if (hit > 0)
+		TAIL return first_use(d, addr, len, access, ret_);
+	TAIL return pin_slow(d, addr, len, access, ret_);
 }
 
 /* Pin with remote access where it must open no other page: heap memory, too, by a region of its own. Nobody but the
@@ -303,9 +326,7 @@ static inline __attribute__((always_inline)) int pin_by_exact(hugepin_domain *d,
 
 	access |= d->access_least;
 	hash = hp_lookup_exact(addr & -HP_BASE_PAGE, hp_round_up(addr + len, HP_BASE_PAGE), access);
-	if (HP_UNLIKELY(!hp_counts_self))
-		return -ENOENT;
-	return pin_by_lookup(d, hash, addr, len, access, ret_, later || hp_in_span(d, addr), true);
+	return pin_by_lookup(d, hash, addr, len, access, ret_, later || hp_in_span(d, addr), BY_EXACT);
 }
 
 static __attribute__((noinline)) int pin_exact(hugepin_domain *d, const void *addr, size_t len, unsigned access,
@@ -317,43 +338,43 @@ static __attribute__((noinline)) int pin_exact(hugepin_domain *d, const void *ad
 		return 0;
 	if (hit > 0)
 		TAIL return first_use(d, addr, len, access, ret_);
-	if (IS_TO_ASK(hit))
-		TAIL return pin_asked(d, addr, len, access | INDEX_TO_ASK(hit) << ASK_SHIFT, ret_);
+	if (IS_AGAIN(hit))
+		TAIL return pin_again(d, addr, len, access | INDEX_AGAIN(hit) << INDEX_SHIFT, ret_);
 	TAIL return pin_slow(d, addr, len, access, ret_);
 }
 
-static __attribute__((noinline)) int pin_foreign_large(hugepin_domain *d, const void *addr, size_t len, unsigned access,
-						       struct hugepin_pin *ret_)
+/* Foreign memory whose page does not lead to its region by the first word: by another one, or by its hugepage. */
+static __attribute__((noinline)) int pin_foreign_otherwise(hugepin_domain *d, const void *addr, size_t len,
+							   unsigned access, struct hugepin_pin *ret_)
 {
-	uint64_t hash = hp_lookup_hugepage((uintptr_t)addr);
-	int hit = hp_counts_self ? pin_by_lookup(d, hash, (uintptr_t)addr, len, access, ret_, false, false) : -ENOENT;
+	int hit = pin_by_lookup(d, hp_lookup_hugepage((uintptr_t)addr), (uintptr_t)addr, len, access, ret_, false, BY_ALL);
 
+	if (hit == -ENOENT)
+		hit = pin_by_lookup(d, hp_lookup_page((uintptr_t)addr), (uintptr_t)addr, len, access, ret_, false, BY_ALL);
 	if (HP_LIKELY(!hit))
 		return 0;
 	if (hit > 0)
 		TAIL return first_use(d, addr, len, access, ret_);
-	if (IS_TO_ASK(hit))
-		TAIL return pin_asked(d, addr, len, access | INDEX_TO_ASK(hit) << ASK_SHIFT, ret_);
+	if (IS_AGAIN(hit))
+		TAIL return pin_again(d, addr, len, access | INDEX_AGAIN(hit) << INDEX_SHIFT, ret_);
 	TAIL return pin_slow(d, addr, len, access, ret_);
 }
 
 static __attribute__((noinline)) int pin_foreign(hugepin_domain *d, const void *addr, size_t len, unsigned access,
 						 struct hugepin_pin *ret_)
 {
-	uint64_t hash = hp_lookup_page((uintptr_t)addr);
 	int hit;
 
 	if (HP_UNLIKELY(hp_is_exact(d, access)))
 		TAIL return pin_exact(d, addr, len, access, ret_);
-	hit = hp_counts_self ? pin_by_lookup(d, hash, (uintptr_t)addr, len, access, ret_, false, false) : -ENOENT;
-
+	hit = pin_by_lookup(d, hp_lookup_page((uintptr_t)addr), (uintptr_t)addr, len, access, ret_, false, BY_FIRST);
 	if (HP_LIKELY(!hit))
 		return 0;
 	if (hit > 0)
 		TAIL return first_use(d, addr, len, access, ret_);
-	if (IS_TO_ASK(hit))
-		TAIL return pin_asked(d, addr, len, access | INDEX_TO_ASK(hit) << ASK_SHIFT, ret_);
-	TAIL return pin_foreign_large(d, addr, len, access, ret_);
+	if (IS_AGAIN(hit))
+		TAIL return pin_again(d, addr, len, access | INDEX_AGAIN(hit) << INDEX_SHIFT, ret_);
+	TAIL return pin_foreign_otherwise(d, addr, len, access, ret_);
 }
 
 /* The access that a caller asks for. 0 means the domain's default. */
@@ -363,6 +384,15 @@ static inline unsigned wanted_access(const hugepin_domain *d, unsigned access)
 	return access ? access : d->access;
 }
 
+/* Heap memory that no granule has for this access. No granule has remote access. */
+static __attribute__((noinline)) int pin_unnamed(hugepin_domain *d, const void *addr, size_t len, unsigned access,
+						 struct hugepin_pin *ret_)
+{
+	if (hp_is_exact(d, access))
+		TAIL return pin_exact(d, addr, len, access, ret_);
+	TAIL return pin_slow(d, addr, len, access, ret_);
+}
+
 int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
 {
 	int hit;
@@ -370,14 +400,14 @@ int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access
 	access = wanted_access(d, access);
 	if (HP_UNLIKELY(!hp_in_span(d, (uintptr_t)addr)))
 		TAIL return pin_foreign(d, addr, len, access, ret_);
-	hit = pin_by_granule(d, (uintptr_t)addr, len, access, ret_);
+	hit = pin_by_granule(d, (uintptr_t)addr, len, access, ret_, hp_counts_self);
 	if (HP_LIKELY(!hit))
 		return 0;
 	if (hit > 0)
 		TAIL return first_use(d, addr, len, access, ret_);
-	if (hp_is_exact(d, access)) /* no granule has remote access */
-		TAIL return pin_exact(d, addr, len, access, ret_);
-	TAIL return pin_slow(d, addr, len, access, ret_);
+	if (IS_AGAIN(hit))
+		TAIL return pin_again(d, addr, len, access | INDEX_AGAIN(hit) << INDEX_SHIFT, ret_);
+	TAIL return pin_unnamed(d, addr, len, access, ret_);
 }
 
 /* Look for a region that covers the range, without asking the kernel. 0: a hit. 1: a hit, and its first use must be
@@ -390,11 +420,10 @@ static inline __attribute__((always_inline)) int find_later(hugepin_domain *d, u
 	if (hp_is_exact(d, access))
 		hit = pin_by_exact(d, addr, len, access, ret_, true);
 	else if (hp_in_span(d, addr))
-		hit = pin_by_granule(d, addr, len, access, ret_);
-	else if (hp_counts_self &&
-		 (hit = pin_by_lookup(d, hp_lookup_page(addr), addr, len, access, ret_, true, false)) < 0)
-		hit = pin_by_lookup(d, hp_lookup_hugepage(addr), addr, len, access, ret_, true, false);
-	return hit;
+		hit = pin_by_granule(d, addr, len, access, ret_, hp_counts_self);
+	else if ((hit = pin_by_lookup(d, hp_lookup_page(addr), addr, len, access, ret_, true, BY_ALL)) == -ENOENT)
+		hit = pin_by_lookup(d, hp_lookup_hugepage(addr), addr, len, access, ret_, true, BY_ALL);
+	return IS_AGAIN(hit) ? look_again(d, INDEX_AGAIN(hit), addr, len, access, ret_, false) : hit;
 }
 
 /* ------------------------------------------------------------------ hits or nothing; hugepin_pin_try */
@@ -442,8 +471,10 @@ static __attribute__((noinline)) int try_foreign(hugepin_domain *d, const void *
 	uint64_t hash = hp_lookup_page((uintptr_t)addr);
 	int hit = -ENOENT;
 
-	if (HP_LIKELY(hp_counts_self && !hp_is_exact(d, access)))
-		hit = pin_by_lookup(d, hash, (uintptr_t)addr, len, access, ret_, true, false);
+	if (HP_LIKELY(!hp_is_exact(d, access)))
+		hit = pin_by_lookup(d, hash, (uintptr_t)addr, len, access, ret_, true, BY_ALL);
+	if (IS_AGAIN(hit))
+		hit = look_again(d, INDEX_AGAIN(hit), (uintptr_t)addr, len, access, ret_, false);
 	if (HP_UNLIKELY(hit < 0))
 		TAIL return try_otherwise(d, addr, len, access, done, arg, ret_);
 	if (HP_UNLIKELY(attention_of(d, HP_ASK)) && !try_stands(d, ret_))
@@ -461,7 +492,9 @@ int hugepin_pin_try(hugepin_domain *d, const void *addr, size_t len, unsigned ac
 	access = wanted_access(d, access);
 	if (HP_UNLIKELY(!hp_in_span(d, (uintptr_t)addr)))
 		TAIL return try_foreign(d, addr, len, access, done, arg, ret_);
-	hit = pin_by_granule(d, (uintptr_t)addr, len, access, ret_);
+	hit = pin_by_granule(d, (uintptr_t)addr, len, access, ret_, hp_counts_self);
+	if (IS_AGAIN(hit))
+		hit = look_again(d, INDEX_AGAIN(hit), (uintptr_t)addr, len, access, ret_, false);
 	if (HP_LIKELY(!hit))
 		return 0;
 	if (hit > 0)
@@ -474,7 +507,6 @@ int hugepin_pin_try(hugepin_domain *d, const void *addr, size_t len, unsigned ac
 /* ------------------------------------------------------------------ lookups: hugepin_sg_key */
 
 static int key_slow(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
-static int key_asked(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
 /* Look for a region that covers the first byte. Returns as pin_by_lookup. An empty range, or one that wraps, is
  * refused: the sum is not above addr. */
@@ -486,16 +518,15 @@ static inline __attribute__((always_inline)) int find_key(hugepin_domain *d, uin
 
 	if (HP_LIKELY(addr + len > addr)) {
 		if (hp_in_span(d, addr))
-			hit = pin_by_granule(d, addr, 1, access, ret_);
-		else if (hp_counts_self && !hp_is_exact(d, access) &&
-			 (hit = pin_by_lookup(d, hp_lookup_page(addr), addr, 1, access, ret_, later, false)) == -ENOENT)
-			hit = pin_by_lookup(d, hp_lookup_hugepage(addr), addr, 1, access, ret_, later, false);
+			hit = pin_by_granule(d, addr, 1, access, ret_, hp_counts_self);
+		else if (!hp_is_exact(d, access) &&
+			 (hit = pin_by_lookup(d, hp_lookup_page(addr), addr, 1, access, ret_, later, BY_ALL)) == -ENOENT)
+			hit = pin_by_lookup(d, hp_lookup_hugepage(addr), addr, 1, access, ret_, later, BY_ALL);
 	}
-	if (HP_UNLIKELY(hit < 0)) {
-		if (IS_TO_ASK(hit)) /* the caller looks the region up again, and then asks the kernel */
-			hp_count_back(hp_counts_self, INDEX_TO_ASK(hit));
+	if (IS_AGAIN(hit))
+		hit = look_again(d, INDEX_AGAIN(hit), addr, 1, access, ret_, !later);
+	if (HP_UNLIKELY(hit < 0))
 		return hit;
-	}
 	r = &hp_regions[(uint32_t)ret_->ref]; /* the region is pinned, so its members do not change */
 	ret_->base = r->start;
 	ret_->len = r->end - r->start;
@@ -511,7 +542,7 @@ int hugepin_sg_key(void *domain, const void *addr, size_t len, unsigned access, 
 	access = wanted_access(domain, access);
 	hit = find_key(domain, (uintptr_t)addr, len, access, ret_, false);
 	if (HP_UNLIKELY(hit < 0))
-		TAIL return key_asked(domain, addr, len, access, ret_);
+		TAIL return key_slow(domain, addr, len, access, ret_);
 	if (HP_UNLIKELY(hit))
 		TAIL return first_key(domain, addr, len, access, ret_);
 	return 0;
@@ -559,42 +590,6 @@ bool hp_keys_stand(void *domain, const struct hugepin_pin *pins, int n)
 	return !attention_of(d, HP_ASK) || all_stand(d, pins, n);
 }
 
-/* Look up foreign memory, then ask the kernel whether the found region's memory is still there. Returns as
- * find_key(). */
-static __attribute__((noinline)) int find_key_asked(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access,
-						    struct hugepin_pin *ret_)
-{
-	struct hugepin_pin pin;
-	int hit = find_key(d, addr, len, access, &pin, true);
-
-	if (hit < 0)
-		return hit;
-	if (!all_stand(d, &pin, 1)) {
-		hugepin_unpin(d, &pin);
-		return -ENOENT;
-	}
-	*ret_ = pin;
-	return hit;
-}
-
-/* The way of hugepin_sg_key after it has found no region. For foreign memory the reason may be that the kernel must be
- * asked. The local pin is in find_key_asked(): a compiler makes no tail call while a variable of the function may be in
- * use. */
-static __attribute__((noinline)) int key_asked(void *domain, const void *addr, size_t len, unsigned access,
-					       struct hugepin_pin *ret_)
-{
-	hugepin_domain *d = domain;
-	int hit = -ENOENT;
-
-	if (!hp_in_span(d, (uintptr_t)addr) && attention_for(d, hp_counts_self, HP_PIN_SLOW | HP_ASK) == HP_ASK)
-		hit = find_key_asked(d, (uintptr_t)addr, len, access, ret_);
-	if (hit < 0)
-		TAIL return key_slow(domain, addr, len, access, ret_);
-	if (HP_UNLIKELY(hit))
-		TAIL return first_key(domain, addr, len, access, ret_);
-	return 0;
-}
-
 static HP_COLD int unpin_first(hugepin_domain *d, struct hugepin_pin *pin)
 {
 	uint32_t index = (uint32_t)pin->ref;
@@ -631,7 +626,7 @@ static HP_COLD int unpin_noted(hugepin_domain *d, struct hp_counts *counts, uint
 	return HP_UNLIKELY(attention & HP_RETIRED) ? unpin_retired(d, index) : 0;
 }
 
-int hugepin_unpin(hugepin_domain *d, struct hugepin_pin *pin)
+static inline __attribute__((always_inline)) int unpin(hugepin_domain *d, struct hugepin_pin *pin)
 {
 	struct hp_counts *counts = hp_counts_self;
 	uint32_t index = (uint32_t)pin->ref, attention;
@@ -647,6 +642,11 @@ int hugepin_unpin(hugepin_domain *d, struct hugepin_pin *pin)
 	if (HP_UNLIKELY(attention & HP_UNPIN_SLOW))
 		return unpin_noted(d, counts, index, attention);
 	return 0;
+}
+
+int hugepin_unpin(hugepin_domain *d, struct hugepin_pin *pin)
+{
+	return unpin(d, pin);
 }
 
 /* ------------------------------------------------------------------ misses; domain's lock held */
@@ -864,7 +864,7 @@ static bool mark_key_used(hugepin_domain *d, const struct hugepin_key *key)
 }
 
 /* Whether a pin that this thread has counted is a hit. The kernel is asked first, then the word of attention is looked
- * at, then the life: as in pin_asked(). */
+ * at, then the life: as in look_again(). */
 static bool is_key_hit(hugepin_domain *d, const struct hugepin_key *key)
 {
 	uint32_t seen = attention_for(d, hp_counts_self, key->pin_slow);
@@ -1018,7 +1018,7 @@ int hugepin_unpinv(hugepin_domain *d, struct hugepin_pin *pins, int n)
 	int err = 0;
 
 	for (int i = 0; i < n; i++)
-		if (pins[i].ref && hugepin_unpin(d, &pins[i]) != 0)
+		if (pins[i].ref && unpin(d, &pins[i]) != 0)
 			err = -EINVAL;
 	return err;
 }
@@ -1038,27 +1038,57 @@ static __attribute__((noinline)) int pin_later(hugepin_domain *d, const void *ad
 	TAIL return pin_slow(d, addr, len, access, ret_);
 }
 
+/* Pin a piece by as many pins as it takes. Returns their number, or an error, with nothing pinned. */
+static __attribute__((noinline)) int pin_one(hugepin_domain *d, const struct iovec *v, unsigned access,
+					     struct hugepin_pin *ret_, int max, bool later)
+{
+	const char *at = v->iov_base;
+	size_t left = v->iov_len;
+	int pins = 0, err;
+
+	do {
+		err = pins >= max ? -EMSGSIZE :
+		      later	  ? pin_later(d, at, left, access, &ret_[pins]) :
+				    hugepin_pin(d, at, left, access, &ret_[pins]);
+		if (err) {
+			hugepin_unpinv(d, ret_, pins);
+			return err;
+		}
+		at += ret_[pins].len;
+		left -= ret_[pins++].len;
+	} while (left);
+	return pins;
+}
+
+/* A piece that is a hit of the heap's memory takes no call: that is left to pieces that are not, and to first uses. */
 static inline __attribute__((always_inline)) int pin_each(hugepin_domain *d, const struct iovec *v, int n,
 							  unsigned access, struct hugepin_pin *ret_, int max,
 							  bool later)
 {
-	int pins = 0, err;
+	struct hp_counts *counts = hp_counts_self;
+	int pins = 0, hit, more;
 
-	for (int i = 0; i < n; i++) {
-		const char *at = v[i].iov_base;
-		size_t left = v[i].iov_len;
+	access = wanted_access(d, access);
+	for (const struct iovec *end = v + n; v < end; v++) {
+		uintptr_t addr = (uintptr_t)v->iov_base;
 
-		do {
-			err = pins >= max ? -EMSGSIZE :
-			    later	? pin_later(d, at, left, access, &ret_[pins]) :
-					  hugepin_pin(d, at, left, access, &ret_[pins]);
-			if (err) {
-				hugepin_unpinv(d, ret_, pins);
-				return err;
+		hit = -ENOENT;
+		if (HP_LIKELY(!later && pins < max && hp_in_span(d, addr))) {
+			hit = pin_by_granule(d, addr, v->iov_len, access, &ret_[pins], counts);
+			if (HP_LIKELY(!hit)) {
+				pins++;
+				continue;
 			}
-			at += ret_[pins].len;
-			left -= ret_[pins++].len;
-		} while (left);
+		}
+		if (hit != -ENOENT)
+			hp_count_back(counts, IS_AGAIN(hit) ? INDEX_AGAIN(hit) : (uint32_t)ret_[pins].ref);
+		more = pin_one(d, v, access, &ret_[pins], max - pins, later);
+		if (more < 0) {
+			hugepin_unpinv(d, ret_, pins);
+			return more;
+		}
+		pins += more;
+		counts = hp_counts_self;
 	}
 	return pins;
 }

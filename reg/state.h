@@ -66,7 +66,11 @@
 _Static_assert(HP_ACCESS_ALL == (HP_RELAXED | (HP_ACCESS_SETS - 1)), "");
 #define HP_LOOKUP_BITS_MIN 8 /* log2 of the buckets of the lookup table (lookup.h) */
 #define HP_LOOKUP_BITS_MAX 17
-#define HP_LOOKUP_BYTES ((size_t)16 << HP_LOOKUP_BITS_MAX)
+#define HP_LOOKUP_BUCKET_SHIFT 5
+#define HP_LOOKUP_BUCKET (1 << HP_LOOKUP_BUCKET_SHIFT) /* bytes */
+/* The buckets in use, 2^bits: a mask for the distance of a bucket from the first, in bytes. */
+#define HP_LOOKUP_MASK(bits) (((UINT32_C(1) << (bits)) - 1) * HP_LOOKUP_BUCKET)
+#define HP_LOOKUP_BYTES ((size_t)HP_LOOKUP_BUCKET << HP_LOOKUP_BITS_MAX)
 
 /* Access to the words of regions and granules that hits read without a lock. A hit reads first the tag, then the rest,
  * then the tag again. Writers have the domain's lock and write in the opposite order (region.c:name_region()). The
@@ -246,17 +250,17 @@ struct hp_lender {
 enum { HP_ALL_GONE = 1, HP_ALL_DISCARDED = 2 };
 
 struct hugepin_domain {
-	/* Hits read these members. They are written when the domain is opened, except attention and lookup_shift. Held
+	/* Hits read these members. They are written when the domain is opened, except attention and lookup_mask. Held
 	 * keys know the places of attention and ref (struct hugepin_key_domain). */
 	_Alignas(64) _Atomic uint32_t attention; /* HP_BUSY ... */
 	uint32_t access; /* the default access of pins */
 	uint64_t ref; /* top bits of the refs of this domain's pins */
 	uint32_t exact; /* a pin that asks for one of these gets an exact region: HP_ACCESS_REMOTE or 0 */
-	_Atomic uint32_t lookup_shift; /* 64 - log2 of the buckets in use */
+	_Atomic uint32_t lookup_mask; /* the buckets in use: HP_LOOKUP_MASK() */
 	uintptr_t span_base;
 	size_t span_size; /* 0: the heap's memory is not cached */
 	uintptr_t granule; /* where the granule of address 0 would be; the table has only those of the span */
-	_Atomic uint32_t *lookup; /* indexes of regions that may cover a page (lookup.h) */
+	_Atomic uint64_t *lookup; /* indexes of regions that may cover a page (lookup.h) */
 	/* The opener's counters. A hit compares them with its own to know whether TODO is for its thread. NULL: TODO is
 	 * for no thread. */
 	const void *_Atomic opener_counts;

@@ -149,8 +149,9 @@ void hp_count_back(struct hp_counts *c, uint32_t index)
 	hp_count(&c[index].unpins);
 }
 
-bool hp_lookup_put(_Atomic uint32_t *words, uint64_t hash, uint32_t index)
+bool hp_lookup_put(_Atomic uint64_t *words, uint64_t hash, uint32_t index, uint32_t extra)
 {
+	(void)extra;
 	atomic_store_explicit(&words[0], index << HP_LOOKUP_CHECK_BITS | hp_lookup_check(hash), memory_order_relaxed);
 	return false;
 }
