@@ -96,7 +96,7 @@ uint64_t hp_far_bytes(const hugepin_lend *l)
 {
 	uint32_t mask = atomic_load_explicit(&l->lookup_mask, memory_order_relaxed);
 
-	return l->far_opened * sizeof *l->far + mask + HP_LOOKUP_BUCKET + hp_table_bytes(&l->by_ref) +
+	return l->far_opened * sizeof *l->far + (mask + 8) * HP_LOOKUP_WAYS + hp_table_bytes(&l->by_ref) +
 	       hp_table_bytes(&l->by_frame);
 }
 

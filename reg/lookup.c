@@ -16,7 +16,7 @@ bool hp_lookup_put(_Atomic uint64_t *words, uint64_t hash, uint32_t index, uint3
 	bool full = true;
 
 	for (unsigned i = 0; i < HP_LOOKUP_WAYS; i++) {
-		uint64_t word = atomic_load_explicit(&words[i], memory_order_relaxed);
+		uint64_t word = atomic_load_explicit(&words[i * HP_LOOKUP_WAY], memory_order_relaxed);
 
 		if (!word || (word & HP_LOOKUP_CHECK) == check) {
 			way = i;
@@ -24,7 +24,7 @@ bool hp_lookup_put(_Atomic uint64_t *words, uint64_t hash, uint32_t index, uint3
 			break;
 		}
 	}
-	atomic_store_explicit(&words[way], (uint64_t)extra << 32 | index << HP_LOOKUP_CHECK_BITS | check,
+	atomic_store_explicit(&words[way * HP_LOOKUP_WAY], (uint64_t)extra << 32 | index << HP_LOOKUP_CHECK_BITS | check,
 			      memory_order_relaxed);
 	return full;
 }

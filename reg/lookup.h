@@ -13,7 +13,8 @@
 
 #include "reg/state.h"
 
-enum { HP_LOOKUP_WAYS = 4, HP_LOOKUP_CHECK_BITS = 14 };
+/* The first words of all buckets lie side by side, and so do all second ones: most regions are found by a first word. */
+enum { HP_LOOKUP_CHECK_BITS = 14, HP_LOOKUP_WAY = 1 << HP_LOOKUP_BITS_MAX /* from a word to the next of its bucket */ };
 _Static_assert(HP_REGIONS_MAX <= 1u << (32 - HP_LOOKUP_CHECK_BITS), "an index and the check share a word");
 #define HP_LOOKUP_CHECK ((1u << HP_LOOKUP_CHECK_BITS) - 1)
 
@@ -53,14 +54,14 @@ static inline uint32_t hp_lookup_extra(uint64_t word)
 /* log2 of the buckets that a mask has. */
 static inline unsigned hp_lookup_bits(uint32_t mask)
 {
-	return 32 - HP_LOOKUP_BUCKET_SHIFT - (unsigned)__builtin_clz(mask);
+	return 32 - 3 - (unsigned)__builtin_clz(mask);
 }
 
-/* The words of the bucket, which the uppermost bits of the hash tell. */
+/* The first word of the bucket, which the uppermost bits of the hash tell. */
 static inline _Atomic uint64_t *hp_lookup_words(_Atomic uint64_t *table, uint32_t mask, uint64_t hash)
 {
-	_Static_assert(sizeof(*table) * HP_LOOKUP_WAYS == HP_LOOKUP_BUCKET, "");
-	return (_Atomic uint64_t *)((char *)table + (hash >> (64 - HP_LOOKUP_BITS_MAX - HP_LOOKUP_BUCKET_SHIFT) & mask));
+	_Static_assert(sizeof *table == 8, "HP_LOOKUP_MASK");
+	return (_Atomic uint64_t *)((char *)table + (hash >> (64 - HP_LOOKUP_BITS_MAX - 3) & mask));
 }
 
 static inline _Atomic uint64_t *hp_lookup_bucket(const hugepin_domain *d, uint64_t hash)
@@ -78,7 +79,7 @@ static inline __attribute__((always_inline)) uint64_t hp_lookup_word(const _Atom
 								     bool first)
 {
 	for (unsigned i = 0; i < (first ? 1 : HP_LOOKUP_WAYS); i++) {
-		uint64_t word = atomic_load_explicit(&words[i], memory_order_relaxed);
+		uint64_t word = atomic_load_explicit(&words[i * HP_LOOKUP_WAY], memory_order_relaxed);
 
 		if (HP_LIKELY(!((word ^ check) & HP_LOOKUP_CHECK)))
 			return word;

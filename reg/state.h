@@ -66,11 +66,10 @@
 _Static_assert(HP_ACCESS_ALL == (HP_RELAXED | (HP_ACCESS_SETS - 1)), "");
 #define HP_LOOKUP_BITS_MIN 8 /* log2 of the buckets of the lookup table (lookup.h) */
 #define HP_LOOKUP_BITS_MAX 17
-#define HP_LOOKUP_BUCKET_SHIFT 5
-#define HP_LOOKUP_BUCKET (1 << HP_LOOKUP_BUCKET_SHIFT) /* bytes */
-/* The buckets in use, 2^bits: a mask for the distance of a bucket from the first, in bytes. */
-#define HP_LOOKUP_MASK(bits) (((UINT32_C(1) << (bits)) - 1) * HP_LOOKUP_BUCKET)
-#define HP_LOOKUP_BYTES ((size_t)HP_LOOKUP_BUCKET << HP_LOOKUP_BITS_MAX)
+/* The buckets in use, 2^bits: a mask for the distance of a bucket's first word from that of the first bucket, in bytes. */
+#define HP_LOOKUP_MASK(bits) (((UINT32_C(1) << (bits)) - 1) * 8)
+#define HP_LOOKUP_WAYS 4 /* words of a bucket */
+#define HP_LOOKUP_BYTES ((size_t)8 * HP_LOOKUP_WAYS << HP_LOOKUP_BITS_MAX)
 
 /* Access to the words of regions and granules that hits read without a lock. A hit reads first the tag, then the rest,
  * then the tag again. Writers have the domain's lock and write in the opposite order (region.c:name_region()). The
