@@ -4,6 +4,8 @@
  *  1. The requests of a message are linked. The kernel begins one when the one before has transferred all of its bytes.
  *     After a short transfer or an error it ends the others with -ECANCELED. So what went through is always a head of
  *     the message, and the first request that is not whole says why.
+ *     A send without a copy is not linked to one before it. If the kernel ends it with -ECANCELED, it sends a notice
+ *     (IORING_CQE_F_NOTIF) that it has not announced, at least up to Linux 6.18: nobody could tell whether to wait.
  *  2. A short transfer is continued with the rest. A read that yields nothing is at the end of its file. A write that
  *     yields nothing has failed.
  *  3. An index may be refused: by a socket that cannot send without a copy, by a file, by a limit of locked memory, or
@@ -29,6 +31,10 @@ static void make_parts(struct hp_message *m)
 		p->count++;
 		p->bytes += m->elements[i].iov_len;
 	}
+	m->linked = m->parts_count ? 1 : 0;
+	while (m->linked < m->parts_count &&
+	       (m->verb != HUGEPIN_SG_URING_SEND || m->parts[m->linked].index == HUGEPIN_SG_URING_NONE))
+		m->linked++;
 }
 
 void hp_message_begin(struct hp_message *m)
@@ -87,20 +93,25 @@ enum hp_uring_verdict hp_message_results(struct hp_message *m, bool cancelled)
 	uint32_t i = 0;
 	int res;
 
-	while (i < m->parts_count && m->parts[i].res >= 0 && (uint32_t)m->parts[i].res == m->parts[i].bytes)
+	while (i < m->linked && m->parts[i].res >= 0 && (uint32_t)m->parts[i].res == m->parts[i].bytes)
 		bytes += m->parts[i++].bytes;
 	m->err = 0;
 	if (i == m->parts_count) {
 		m->done += bytes;
 		return HP_FINISHED;
 	}
-	res = m->parts[i].res;
+	const bool whole = i == m->linked;
+	res = whole ? 0 : m->parts[i].res;
 	bytes += res > 0 ? (uint32_t)res : 0;
 	m->done += bytes;
 	drop(m, bytes);
 	if (cancelled) {
 		m->err = -ECANCELED;
 		return HP_FINISHED;
+	}
+	if (whole) {
+		make_parts(m);
+		return HP_NEXT;
 	}
 	if (is_refusal(res) && m->parts[i].index != HUGEPIN_SG_URING_NONE) {
 		m->refused_by = res;

@@ -20,7 +20,8 @@ struct hp_uring_part {
 
 enum hp_uring_verdict {
 	HP_FINISHED, /* err and done say how */
-	HP_CONTINUES, /* the parts are those of the rest */
+	HP_NEXT, /* all went through that was linked; the parts are those of the rest */
+	HP_CONTINUES, /* a transfer was short; the same */
 	HP_REFUSED /* as HP_CONTINUES, but now all goes by address */
 };
 
@@ -36,6 +37,7 @@ struct hp_message {
 	uint32_t elements_count;
 	struct hp_uring_part *parts;
 	uint32_t parts_count;
+	uint32_t linked; /* the first parts, which go together */
 	char *slot;
 	uint64_t done; /* bytes */
 	int err, refused_by; /* refused_by: the error because of which the rest goes by address */
@@ -44,7 +46,7 @@ struct hp_message {
 /* Make elements and parts of the pieces, as the plan says, and copy to the slot what is written. */
 void hp_message_begin(struct hp_message *m);
 
-/* All parts have completed. Decide what now. cancelled: the caller wants no more. */
+/* All linked parts have completed. Decide what now. cancelled: the caller wants no more. */
 enum hp_uring_verdict hp_message_results(struct hp_message *m, bool cancelled);
 
 /* A finished read: copy what arrived in the slot to its pieces. */

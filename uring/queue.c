@@ -283,22 +283,22 @@ static bool prepare(hugepin_sg_uring *q, struct message *g)
 	struct hp_message *m = &g->m;
 	uint64_t at = g->offset == UINT64_MAX ? UINT64_MAX : g->offset + m->done;
 
-	if (io_uring_sq_space_left(q->ring) < m->parts_count)
+	if (io_uring_sq_space_left(q->ring) < m->linked)
 		return false;
-	for (uint32_t i = 0; i < m->parts_count; i++) {
+	for (uint32_t i = 0; i < m->linked; i++) {
 		struct io_uring_sqe *sqe = io_uring_get_sqe(q->ring);
 
 		if (HP_UNLIKELY(!sqe)) /* there was room */
 			return false;
 		hp_uring_fill(sqe, m->verb, g->target->fd, at, &m->parts[i], m->elements, &g->headers[i]);
-		sqe->flags = i + 1 < m->parts_count ? IOSQE_IO_LINK : 0;
+		sqe->flags = i + 1 < m->linked ? IOSQE_IO_LINK : 0;
 		sqe->user_data = (uintptr_t)&m->parts[i];
 		m->parts[i].res = -EINPROGRESS;
 		if (at != UINT64_MAX)
 			at += m->parts[i].bytes;
 	}
-	g->waiting = m->parts_count;
-	q->stats.requests += m->parts_count;
+	g->waiting = m->linked;
+	q->stats.requests += m->linked;
 	return true;
 }
 
@@ -316,7 +316,7 @@ static bool ask_for_end(hugepin_sg_uring *q, struct message *g)
 {
 	struct io_uring_sqe *sqe;
 
-	for (uint32_t i = 0; i < g->m.parts_count; i++) {
+	for (uint32_t i = 0; i < g->m.linked; i++) {
 		if (g->m.parts[i].res != -EINPROGRESS)
 			continue;
 		sqe = io_uring_get_sqe(q->ring);
@@ -375,6 +375,8 @@ static void go_on(hugepin_sg_uring *q, struct message *g)
 	case HP_FINISHED:
 		finish(q, g);
 		return;
+	case HP_NEXT:
+		break;
 	case HP_REFUSED:
 		q->stats.refused++;
 		break;

@@ -40,7 +40,7 @@ static inline void hp_uring_fill(struct io_uring_sqe *sqe, unsigned verb, int fd
 	sqe->addr = (uintptr_t)(many ? (void *)iov : iov->iov_base);
 	sqe->len = many ? p->count : (uint32_t)iov->iov_len;
 	if (verb == HUGEPIN_SG_URING_SEND) {
-		sqe->msg_flags = MSG_WAITALL | MSG_NOSIGNAL;
+		sqe->msg_flags = MSG_WAITALL; /* no SIGPIPE comes: the kernel adds MSG_NOSIGNAL */
 		sqe->ioprio = fixed ? IORING_RECVSEND_FIXED_BUF : 0;
 		if (many) {
 			*header = (struct msghdr){ .msg_iov = iov, .msg_iovlen = p->count };

@@ -167,6 +167,13 @@ static char *registered(struct rig *r, size_t len, struct hugepin_pin *ret_pin)
 	return p;
 }
 
+/* Of a kernel whose requests cost nothing, but what goes by address does. */
+static const struct hugepin_sg_uring_model cheap = {
+	.size = sizeof cheap,
+	.piece = 1, .copy_byte = 1,
+	.plain = { { 0, 0, 1 }, { 0, 0, 1 }, { 0, 0, 1 } },
+};
+
 static char *pages(size_t len)
 {
 	char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -248,13 +255,6 @@ static uint64_t send_mixed(const struct hugepin_sg_uring_attr *attr, unsigned mo
 	return ret_->requests;
 }
 
-/* Of a kernel whose requests cost nothing, but what goes by address does. */
-static const struct hugepin_sg_uring_model cheap = {
-	.size = sizeof cheap,
-	.piece = 1, .copy_byte = 1,
-	.plain = { { 0, 0, 1 }, { 0, 0, 1 }, { 0, 0, 1 } },
-};
-
 TEST(pieces_of_several_registrations_and_of_none_are_linked_requests)
 {
 	const struct hugepin_sg_uring_attr attr = { .size = sizeof attr, .model = &cheap };
@@ -303,10 +303,12 @@ TEST(where_requests_with_an_index_have_one_piece_messages_arrive_too)
 
 TEST(a_message_that_the_socket_has_no_room_for_arrives_whole)
 {
-	const unsigned modes[] = { HUGEPIN_SG_URING_PLAIN, HUGEPIN_SG_URING_FIXED };
+	/* As one request, by address and by index, and as a chain. */
+	const unsigned modes[] = { HUGEPIN_SG_URING_PLAIN, HUGEPIN_SG_URING_FIXED, HUGEPIN_SG_URING_FIXED };
 	enum { N = 16, LEN = 1024 * 1024 };
 
-	for (int m = 0; m < 2; m++) {
+	for (int m = 0; m < 3; m++) {
+		const struct hugepin_sg_uring_attr attr = { .size = sizeof attr, .single = m == 2 };
 		struct rig r;
 		struct hugepin_sg_uring_target t;
 		struct hugepin_pin pin;
@@ -314,7 +316,7 @@ TEST(a_message_that_the_socket_has_no_room_for_arrives_whole)
 		struct told told = { 0 };
 		int fd[2];
 
-		if (!rig_open(&r, 64, NULL))
+		if (!rig_open(&r, 64, &attr))
 			return;
 		tcp_pair(fd, 1 << 20, 0); /* with little room at the receiver, loopback drops what comes without a copy */
 		char *p = registered(&r, N * LEN, &pin);
@@ -405,15 +407,16 @@ TEST(a_registration_stays_while_requests_are_under_way_and_may_go_before_the_net
 	rig_close(&r);
 }
 
-TEST(a_socket_that_cannot_send_without_a_copy_gets_the_message_by_address)
+static void send_to_unix(bool single)
 {
+	const struct hugepin_sg_uring_attr attr = { .size = sizeof attr, .single = single };
 	struct rig r;
 	struct hugepin_sg_uring_target t;
 	struct hugepin_pin pin;
 	struct iovec iov[PIECES];
 	int fd[2];
 
-	if (!rig_open(&r, 64, NULL))
+	if (!rig_open(&r, 64, &attr))
 		return;
 	EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
 	char *p = registered(&r, MIB, &pin);
@@ -441,6 +444,12 @@ TEST(a_socket_that_cannot_send_without_a_copy_gets_the_message_by_address)
 	rig_close(&r);
 }
 
+TEST(a_socket_that_cannot_send_without_a_copy_gets_the_message_by_address)
+{
+	send_to_unix(false);
+	send_to_unix(true);
+}
+
 TEST(a_message_to_a_socket_of_datagrams_is_one_datagram)
 {
 	struct rig r;
@@ -452,7 +461,8 @@ TEST(a_message_to_a_socket_of_datagrams_is_one_datagram)
 	socklen_t len = sizeof a;
 	char got[65536];
 
-	if (!rig_open(&r, 64, NULL))
+	if (!rig_open(&r, 64, &(struct hugepin_sg_uring_attr){ .size = sizeof(struct hugepin_sg_uring_attr),
+							       .model = &cheap }))
 		return;
 	int to = socket(AF_INET, SOCK_DGRAM, 0), from = socket(AF_INET, SOCK_DGRAM, 0);
 	EXPECT_EQ(bind(to, (struct sockaddr *)&a, len), 0);
@@ -523,6 +533,41 @@ TEST(a_cancelled_message_says_how_much_of_it_went)
 		hugepin_free(p);
 		rig_close(&r);
 	}
+}
+
+TEST(a_chain_that_goes_on_before_it_is_cancelled_is_cancelled_at_the_next_request)
+{
+	struct rig r;
+	struct hugepin_sg_uring_target t;
+	struct hugepin_pin pin;
+	struct told told = { 0 };
+	char text[1000];
+	int fd[2];
+
+	if (!rig_open(&r, 64, &(struct hugepin_sg_uring_attr){ .size = sizeof(struct hugepin_sg_uring_attr),
+							       .single = 1 }))
+		return;
+	EXPECT_EQ(pipe(fd), 0);
+	char *p = registered(&r, MIB, &pin);
+	struct iovec iov[2] = { { p, sizeof text }, { p + 5000, 2000 } };
+	hugepin_sg_uring_target(fd[0], &t);
+	EXPECT_EQ(hugepin_sg_uring_read(r.q, &t, UINT64_MAX, iov, 2, HUGEPIN_SG_URING_FIXED, tell, &told), 0);
+	EXPECT_EQ(stats(&r).requests, 2);
+	turn(&r);
+	/* Prepared for the first request, and submitted when that is done. */
+	EXPECT_EQ(hugepin_sg_uring_cancel(r.q, &told), 1);
+	fill(text, sizeof text, 3);
+	EXPECT_EQ(write(fd[1], text, sizeof text), sizeof text);
+	sleep_ms(100);
+	until(&r, &told, ALL);
+	EXPECT_EQ(told.err, -ECANCELED);
+	EXPECT_EQ(told.bytes, sizeof text);
+	EXPECT_EQ(memcmp(p, text, sizeof text), 0);
+	close(fd[0]);
+	close(fd[1]);
+	EXPECT_EQ(hugepin_unpin(r.domain, &pin), 0);
+	hugepin_free(p);
+	rig_close(&r);
 }
 
 TEST(a_peer_that_has_gone_is_an_error_and_no_signal)

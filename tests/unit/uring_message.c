@@ -91,11 +91,13 @@ static void run(struct world *w)
 	bool broken = false;
 
 	EXPECT(w->m.parts_count >= 1 && w->m.parts_count <= w->caps.max_requests);
-	for (uint32_t i = 0; i < w->m.parts_count; i++) {
+	EXPECT(w->m.linked >= 1 && w->m.linked <= w->m.parts_count);
+	for (uint32_t i = 0; i < w->m.linked; i++) {
 		struct hp_uring_part *p = &w->m.parts[i];
 		size_t n = p->bytes;
 
 		EXPECT(p->bytes > 0);
+		EXPECT(!i || w->m.verb != HUGEPIN_SG_URING_SEND || p->index == NONE);
 		EXPECT(p->index == NONE || w->caps.vector || p->count == 1);
 		if (broken) {
 			p->res = -ECANCELED;
