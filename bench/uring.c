@@ -18,6 +18,7 @@
 #include <getopt.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,16 +86,26 @@ static void done(void *arg, int error, size_t bytes, unsigned what)
 	said |= what;
 }
 
+static void receive(int flags)
+{
+	ssize_t got = recv(peer, buffer, unread, flags);
+
+	check(got > 0 ? got : -EIO, "recv");
+	unread -= (size_t)got;
+}
+
 /* Hand completions in until this is said, and the program's own requests have completed. */
 static void await(unsigned what)
 {
 	struct io_uring_cqe *cqe;
 
 	while ((said & what) != what || chained) {
-		int ret = io_uring_submit_and_wait(&ring, 1);
+		struct pollfd fds[] = { { .fd = ring.ring_fd, .events = POLLIN },
+					{ .fd = unread ? peer : -1, .events = POLLIN } };
 
-		if (ret < 0 && ret != -EINTR)
-			check(ret, "io_uring_submit_and_wait");
+		check(io_uring_submit(&ring), "io_uring_submit");
+		if (!io_uring_cq_ready(&ring) && poll(fds, 2, -1) > 0 && fds[1].revents)
+			receive(0);
 		while (!io_uring_peek_cqe(&ring, &cqe)) {
 			if (!hugepin_sg_uring_cqe(queue, cqe)) {
 				check(cqe->res, "a request of a chain");
@@ -176,16 +187,9 @@ static void vector(int kind)
 	      kind == WRITE ? pwritev(file, iov, n, 0) : preadv(file, iov, n, 0), "a vector");
 }
 
-static void receive(void)
-{
-	for (ssize_t got; unread; unread -= (size_t)got) {
-		got = recv(peer, buffer, unread, MSG_WAITALL);
-		check(got > 0 ? got : -EIO, "recv");
-	}
-}
-
 static void one(int kind, int subject)
 {
+	unread += kind == TCP ? message : 0;
 	switch (subject) {
 	case EACH:
 	case MORE:
@@ -203,8 +207,8 @@ static void one(int kind, int subject)
 	default:
 		by_queue(kind, modes[subject]);
 	}
-	if (kind == TCP && (unread += message) + message > UNREAD)
-		receive();
+	if (unread && unread + message > UNREAD)
+		receive(MSG_WAITALL);
 }
 
 /* Nanoseconds of a message. */
@@ -215,7 +219,8 @@ static double sample(int kind, int subject)
 
 	for (int i = 0; i < BATCH; i++)
 		one(kind, subject);
-	receive();
+	if (unread)
+		receive(MSG_WAITALL);
 	while (hugepin_sg_uring_stats(queue, &s, sizeof s) == 0 && s.out) {
 		said = 0;
 		await(HUGEPIN_SG_URING_FREE);

@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -27,17 +28,23 @@ enum {
 	ENTRIES = 64,
 	ROUNDS = 9,
 	BATCH = 16, /* messages of one measurement */
-	COUNTS = 3, LENGTHS = 2, CELLS = COUNTS * LENGTHS,
+	CELLS = 8,
 	TERMS = 3,
 	ELEMENTS_MAX = 32,
 	STRIDE = 32768, /* between elements */
 	MEMORY = ELEMENTS_MAX * STRIDE,
 	BUFFER = 1 << 20, /* of sockets */
-	UNREAD = 100 << 10, /* what fits there of any message: so much is sent before it is received */
+	UNREAD = 100 << 10, /* what is sent before it is received, if there is room for it */
+	PATIENCE_MS = 5000,
 };
 
-static const uint32_t counts[COUNTS] = { 1, 8, ELEMENTS_MAX };
-static const uint32_t lengths[2][LENGTHS] = { { 64, 2048 }, { 4096, 16384 } }; /* sends; files */
+/* Elements, and their length: of sends, of files. Sends have long ones, too: what was copied. */
+static const struct {
+	uint32_t n, len;
+} layouts[2][CELLS] = {
+	{ { 1, 64 }, { 8, 64 }, { 32, 64 }, { 1, 2048 }, { 8, 2048 }, { 32, 2048 }, { 1, 16384 }, { 1, 65536 } },
+	{ { 1, 4096 }, { 8, 4096 }, { 32, 4096 }, { 1, 16384 }, { 8, 16384 }, { 32, 16384 }, { 4, 8192 }, { 16, 8192 } },
+};
 
 struct bench {
 	struct io_uring ring;
@@ -46,6 +53,7 @@ struct bench {
 	hugepin_sg_uring *queue;
 	char *memory, *received;
 	int peer, fd[2]; /* fd: a socket, a file */
+	size_t unread; /* bytes sent and not received */
 	struct hugepin_sg_uring_target target[2];
 };
 
@@ -144,22 +152,39 @@ static void note(void *arg, int err, size_t bytes, unsigned what)
 	e->err = err;
 }
 
-/* Wait until the message has come so far. */
+/* Receive some of what was sent. */
+static int receive(struct bench *b, int flags)
+{
+	const ssize_t got = recv(b->peer, b->received, HP_MIN(b->unread, (size_t)MEMORY), flags);
+
+	if (got > 0)
+		b->unread -= (size_t)got;
+	return got > 0 || (got < 0 && (errno == EINTR || (errno == EAGAIN && flags & MSG_DONTWAIT))) ? 0 : -EIO;
+}
+
+/* Wait until the message has come so far. What is sent is received meanwhile: the peer may be what has no room. */
 static int await(struct bench *b, const struct end *e, unsigned what)
 {
 	struct io_uring_cqe *cqe;
+	int err = io_uring_submit(&b->ring);
 
-	while ((e->what & what) != what) {
-		int err = io_uring_submit_and_wait(&b->ring, 1);
+	while (err >= 0) {
+		struct pollfd fds[] = { { .fd = b->ring.ring_fd, .events = POLLIN },
+					{ .fd = b->unread ? b->peer : -1, .events = POLLIN } };
 
-		if (err < 0 && err != -EINTR)
-			return err;
 		while (!io_uring_peek_cqe(&b->ring, &cqe)) {
 			hugepin_sg_uring_cqe(b->queue, cqe);
 			io_uring_cqe_seen(&b->ring, cqe);
 		}
+		if ((e->what & what) == what)
+			return e->err;
+		err = io_uring_submit(&b->ring);
+		if (err >= 0 && !poll(fds, 2, PATIENCE_MS))
+			err = -ETIMEDOUT;
+		if (err >= 0 && fds[1].revents)
+			err = receive(b, MSG_DONTWAIT);
 	}
-	return e->err;
+	return err;
 }
 
 static int begin(struct bench *b, unsigned verb, unsigned mode, const struct iovec *iov, uint32_t n, struct end *e)
@@ -171,26 +196,12 @@ static int begin(struct bench *b, unsigned verb, unsigned mode, const struct iov
 	return hugepin_sg_uring_read(b->queue, &b->target[1], 0, iov, (int)n, mode, note, e);
 }
 
-/* Receive what was sent. After an error the connection ends, so that the network lets go of what it has. */
-static int receive(struct bench *b, size_t bytes, int err)
-{
-	for (ssize_t got; bytes && !err; bytes -= (size_t)got) {
-		got = recv(b->peer, b->received, bytes, MSG_WAITALL);
-		if (got <= 0)
-			err = -EIO;
-	}
-	if (err)
-		shutdown(b->peer, SHUT_RDWR);
-	return err;
-}
-
 /* Messages one after the other, received by the hundred KiB: as with a backlog, not as in ping-pong. */
 static int measure_cell(struct bench *b, unsigned verb, unsigned mode, uint32_t n, uint32_t len, double *ret_ns)
 {
 	const size_t bytes = (size_t)n * len;
 	struct iovec iov[ELEMENTS_MAX];
 	struct end e[BATCH] = { { 0 } };
-	size_t unread = 0;
 	double start;
 	int err = 0, out = 0;
 
@@ -201,17 +212,20 @@ static int measure_cell(struct bench *b, unsigned verb, unsigned mode, uint32_t 
 		err = begin(b, verb, mode, iov, n, &e[out]);
 		if (err)
 			break;
+		b->unread += verb == HUGEPIN_SG_URING_SEND ? bytes : 0;
 		err = await(b, &e[out++], HUGEPIN_SG_URING_DONE);
-		if (verb == HUGEPIN_SG_URING_SEND && (unread += bytes) + bytes > UNREAD) {
-			err = receive(b, unread, err);
-			unread = 0;
-		}
+		while (!err && b->unread + bytes > UNREAD && b->unread)
+			err = receive(b, 0);
 	}
-	err = receive(b, unread, err);
+	/* After an error the connection ends, so that the network lets go of what it has. */
+	if (err)
+		shutdown(b->peer, SHUT_RDWR);
 	for (int i = 0; i < out; i++) {
 		const int end = await(b, &e[i], HUGEPIN_SG_URING_DONE | HUGEPIN_SG_URING_FREE);
 		err = err ? err : end;
 	}
+	while (!err && b->unread)
+		err = receive(b, 0);
 	*ret_ns = (cpu_ns() - start) / BATCH;
 	return err;
 }
@@ -228,8 +242,8 @@ static int measure_verb(struct bench *b, unsigned verb, struct hugepin_sg_uring_
 	for (int round = -1; round < ROUNDS; round++) /* the first warms up */
 		for (int w = 0; w < 2; w++)
 			for (int c = 0; c < CELLS; c++) {
-				const uint32_t n = counts[c % COUNTS];
-				const uint32_t len = lengths[verb != HUGEPIN_SG_URING_SEND][c / COUNTS];
+				const uint32_t n = layouts[verb != HUGEPIN_SG_URING_SEND][c].n;
+				const uint32_t len = layouts[verb != HUGEPIN_SG_URING_SEND][c].len;
 
 				err = measure_cell(b, verb, modes[w], n, len, &ns[w][c][round < 0 ? 0 : round]);
 				if (err)
@@ -286,6 +300,7 @@ static int open_sockets(struct bench *b)
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	socklen_t len = sizeof a;
 	const int size = BUFFER, yes = 1;
+	const struct timeval patience = { .tv_sec = PATIENCE_MS / 1000 };
 	const int l = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	bool opened;
 
@@ -297,6 +312,7 @@ static int open_sockets(struct bench *b)
 	opened = opened && !connect(b->fd[0], (struct sockaddr *)&a, len);
 	if (opened)
 		b->peer = accept4(l, NULL, NULL, SOCK_CLOEXEC);
+	setsockopt(b->peer, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
 	if (l >= 0)
 		close(l);
 	return opened && b->peer >= 0 ? hugepin_sg_uring_target(b->fd[0], &b->target[0]) : -EIO;

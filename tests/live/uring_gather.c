@@ -879,4 +879,70 @@ TEST(a_queue_without_a_domain_and_one_whose_messages_are_all_out)
 	rig_close(&r);
 }
 
+TEST(slots_that_cannot_be_registered_go_by_address)
+{
+	struct rig r;
+	struct hugepin_sg_uring_target t;
+	struct told told = { 0 };
+	struct iovec iov[PIECES];
+	char *p = pages(MIB), got[65536];
+	int fd = temporary(0);
+
+	budget = 4096;
+	bool opened = rig_open(&r, 64, &(struct hugepin_sg_uring_attr){ .size = sizeof(struct hugepin_sg_uring_attr),
+									.slot_len = 65536 });
+	budget = 0;
+	if (!opened)
+		return;
+	size_t sum = lay(iov, PIECES, p, 30011);
+	hugepin_sg_uring_target(fd, &t);
+	EXPECT_EQ(hugepin_sg_uring_write(r.q, &t, 0, iov, PIECES, HUGEPIN_SG_URING_COPY, tell, &told), 0);
+	until(&r, &told, ALL);
+	EXPECT_EQ(told.bytes, sum);
+	EXPECT_EQ(pread(fd, got, sizeof got, 0), sum);
+	EXPECT(equal(got, iov, PIECES));
+	EXPECT_EQ(stats(&r).fixed_bytes, 0);
+	EXPECT_EQ(stats(&r).copied_bytes, sum);
+	close(fd);
+	munmap(p, MIB);
+	rig_close(&r);
+}
+
+static int count_fds(void)
+{
+	int count = 0;
+
+	for (int fd = 0; fd < 1000; fd++)
+		count += fcntl(fd, F_GETFD) >= 0;
+	return count;
+}
+
+TEST(calibration_measures_what_is_there_and_leaves_nothing_open)
+{
+	struct hugepin_sg_uring_model model = { .size = 1 };
+	struct rig r;
+
+	if (!rig_open(&r, 8, NULL))
+		return;
+	rig_close(&r);
+	int fds = count_fds();
+
+	EXPECT_EQ(hugepin_sg_uring_calibrate(NULL, NULL, sizeof model), -EINVAL);
+	EXPECT_EQ(hugepin_sg_uring_calibrate(NULL, &model, sizeof model - 1), -EINVAL);
+	EXPECT_EQ(model.size, 1);
+	EXPECT_EQ(hugepin_sg_uring_calibrate("/nowhere", &model, sizeof model), 0);
+	EXPECT_EQ(model.size, sizeof model);
+	EXPECT_EQ(model.measured, 1u << HUGEPIN_SG_URING_SEND);
+	EXPECT_EQ(hugepin_sg_uring_calibrate("/var/tmp", &model, sizeof model), 0);
+	EXPECT(model.measured & 1u << HUGEPIN_SG_URING_SEND);
+	for (int v = 0; v < HUGEPIN_SG_URING_VERBS; v++)
+		for (int way = 0; way < 2; way++) {
+			const struct hugepin_sg_uring_cost *c = way ? &model.fixed[v] : &model.plain[v];
+			EXPECT(c->request >= 0 && c->element >= 0 && c->byte >= 0);
+			EXPECT(c->request + c->element + c->byte > 0);
+		}
+	EXPECT(model.piece > 0 && model.copy_byte > 0);
+	EXPECT_EQ(count_fds(), fds);
+}
+
 T_MAIN
