@@ -28,6 +28,7 @@
 #include "base/base.h"
 #include "base/seal.h"
 #include "dropin/dropin.h"
+#include "dropin/jemalloc.h"
 #include "hugepin.h"
 #include "reg/locks.h"
 #include "reg/unmapping.h"
@@ -199,6 +200,7 @@ EXPORT int munlock(const void *addr, size_t len)
 
 EXPORT int mlockall(int flags)
 {
+	hp_jemalloc_start(); /* what it maps at its start would be locked otherwise, and count in the limit */
 	return result(flags ? hugepin_lock_all_(flags) : -EINVAL);
 }
 
