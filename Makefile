@@ -236,6 +236,9 @@ $(BUILD)/jemalloc.a: tools/jemalloc.syms $(BUILD)/flags $(BUILD)/jemalloc.from
 # messages and lock ranks along.
 # In 5.3.0, and in no other version, a function of jemalloc's is replaced by dropin/jemalloc.c's.
 JEMALLOC_WRAP = $(shell grep -q '5\.3\.0-0-g' '$(JEMALLOC)' && echo -Wl,--wrap=je_tsd_tcache_enabled_data_init)
+# Settings of older versions are others; those would complain of ours.
+$(BUILD)/dropin/jemalloc.o: private FLAGS += $(shell grep -q narenas_ratio '$(JEMALLOC)' && echo -DHP_JEMALLOC_5_3)
+$(BUILD)/dropin/jemalloc.o: $(BUILD)/jemalloc.from
 DROPIN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard dropin/*.c))) $(if $(DEBUG),$(BUILD)/base/base.o $(BUILD)/base/lock.o)
 $(BUILD)/libhugepin-malloc.so $(BUILD)/installed/libhugepin-malloc.so: $(DROPIN_OBJ) $(BUILD)/jemalloc.a $(BUILD)/libhugepin.so packaging/hugepin-malloc.map
 	@mkdir -p $(@D)

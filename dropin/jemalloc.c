@@ -285,6 +285,13 @@ int hpje_pthread_key_create(pthread_key_t *key, void (*at_exit)(void *))
 	return hp_key_create(key, at_exit);
 }
 
+#ifdef HP_JEMALLOC_5_3
+/* jemalloc's settings without others: an arena for each processor, not four, and thread caches that are looked through
+ * every 256 KiB of requests, not every 64 KiB. ARCHITECTURE.md has the figures. /etc/malloc.conf and MALLOC_CONF come
+ * later and win. A program with a malloc_conf of its own has that in place of ours. */
+EXPORT const char *malloc_conf = "narenas_ratio:1,tcache_gc_incr_bytes:262144";
+#endif
+
 /* jemalloc reads MALLOC_CONF by this function when it starts. If the arena is part of the heap's span, prepend
  * retain:false, so that jemalloc does not keep unused memory. Then jemalloc's own arenas share hugepages, and
  * completely free hugepages can be given back. The user's text comes later and wins. */

@@ -23,6 +23,7 @@ size_t hpje_xallocx(void *, size_t, size_t, int);
 
 /* jemalloc's controls, which libhugepin-malloc.so also exports. */
 int mallctl(const char *, void *, size_t *, void *, size_t);
+extern const char *malloc_conf;
 
 #pragma GCC visibility push(hidden)
 

@@ -101,7 +101,48 @@ static int forks_meanwhile(long wait)
 	return pid < 0 || child_wait(pid, 20) || pthread_join(t, NULL);
 }
 
+/* Whether jemalloc has these settings: the number of arenas, and the bytes between looks at a thread's cache. */
+static int has_settings(const char *expected)
+{
+	int (*control)(const char *, void *, size_t *, void *, size_t);
+	unsigned arenas = 0;
+	size_t bytes = 0, arenas_size = sizeof arenas, bytes_size = sizeof bytes;
+	char text[64];
+
+	*(void **)&control = dlsym(RTLD_DEFAULT, "mallctl");
+	if (!control || control("opt.narenas", &arenas, &arenas_size, NULL, 0) ||
+	    control("opt.tcache_gc_incr_bytes", &bytes, &bytes_size, NULL, 0))
+		return 1;
+	snprintf(text, sizeof text, "is %u %zu", arenas, bytes);
+	return strcmp(text, expected) ? 2 : 0;
+}
+
 /* ------------------------------------------------------------------ tests */
+
+static void expect_settings(const char *malloc_conf, unsigned arenas, size_t bytes)
+{
+	char text[64];
+
+	snprintf(text, sizeof text, "is %u %zu", arenas, bytes);
+	if (malloc_conf)
+		setenv("MALLOC_CONF", malloc_conf, 1);
+	EXPECT_EQ(again(text, environ), 0);
+	unsetenv("MALLOC_CONF");
+}
+
+TEST(the_users_settings_of_jemalloc_win_over_ours)
+{
+	cpu_set_t cpus;
+
+	if (!EXPECT(!sched_getaffinity(0, sizeof cpus, &cpus)))
+		return;
+	const unsigned arenas = (unsigned)CPU_COUNT(&cpus);
+
+	expect_settings(NULL, arenas, 262144);
+	expect_settings("narenas:7", 7, 262144);
+	expect_settings("narenas_ratio:3", 3 * arenas, 262144);
+	expect_settings("tcache_gc_incr_bytes:65536,narenas:5", 5, 65536);
+}
 
 TEST(jemalloc_starts_with_the_first_small_request)
 {
@@ -138,6 +179,8 @@ int main(int argc, char **argv)
 		return makes_a_request_late();
 	if (argc == 2 && !strncmp(argv[1], "confined", 8))
 		return makes_a_request_confined(argv[1][8]);
+	if (argc == 2 && !strncmp(argv[1], "is ", 3))
+		return has_settings(argv[1]);
 	if (argc == 2 && argv[1][0] >= '0' && argv[1][0] <= '9')
 		return forks_meanwhile(strtol(argv[1], NULL, 10));
 	return t_run(argc, argv);
