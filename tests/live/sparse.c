@@ -1,4 +1,4 @@
-/* link: hugepin-malloc hugepin */
+/* link: hugepin */
 /* A program that touches little of its buffers needs little memory; one that fills them has hugepages. Each subject is
  * a program of its own. */
 #include "live.h"
@@ -19,7 +19,7 @@ static struct hugepin_stats stats(void)
 static void use(size_t bytes)
 {
 	for (int i = 0; i < COUNT; i++) {
-		buffer[i] = hide(malloc(MIB));
+		buffer[i] = hide(hugepin_malloc(MIB));
 		memset(buffer[i], 7, bytes);
 	}
 }
@@ -37,7 +37,7 @@ static int touches_little(void)
 	for (int i = 0; i < COUNT; i++) {
 		EXPECT_EQ(buffer[i][127], 7);
 		EXPECT_EQ(buffer[i][128] | buffer[i][MIB - 1], 0);
-		free(buffer[i]);
+		hugepin_free(buffer[i]);
 	}
 	return t_failures;
 }
@@ -45,7 +45,7 @@ static int touches_little(void)
 static int fills(void)
 {
 	for (int i = 0; i < COUNT / 4; i++)
-		memset(hide(malloc(MIB)), 7, MIB);
+		memset(hide(hugepin_malloc(MIB)), 7, MIB);
 	EXPECT_EQ(stats().sparse_bytes, 0);
 	return t_failures;
 }
@@ -59,7 +59,7 @@ static void *fork_again(void *unused)
 		pid_t pid = fork();
 		if (!pid) {
 			for (int i = 0; i < 64; i++)
-				memset(hide(malloc(MIB)), 1, 128);
+				memset(hide(hugepin_malloc(MIB)), 1, 128);
 			_exit(0);
 		}
 		EXPECT_EQ(child_wait(pid, 30), 0);
@@ -73,8 +73,8 @@ static void *churn(void *from)
 	char **mine = from;
 	for (int i = 0; i < 4 * COUNT; i++) {
 		char **p = &mine[i % (COUNT / 8)];
-		free(*p);
-		*p = hide(malloc(64 * KIB * (size_t)(1 + i % 20)));
+		hugepin_free(*p);
+		*p = hide(hugepin_malloc(64 * KIB * (size_t)(1 + i % 20)));
 		memset(*p, 1, i % 3 ? 128 : 64 * KIB);
 	}
 	return NULL;
