@@ -326,16 +326,20 @@ TEST(a_kernel_without_the_call_is_left_alone)
 
 static void gone_and_back(void)
 {
+	char *p;
+
 	old = true;
-	allocate(4);
-	for (int i = 1; i <= 2; i++) {
-		memset(buffer, 7, 4 * HP_PAGE);
-		hp_repair_tick();
-		EXPECT_EQ(asked, 4 * i);
-		hugepin_free(buffer);
-		hugepin_purge();
-		buffer = hugepin_aligned_alloc(HP_PAGE, 4 * HP_PAGE);
-	}
+	allocate(8);
+	memset(buffer, 7, 8 * HP_PAGE);
+	hp_repair_tick();
+	EXPECT_EQ(asked, 8);
+	EXPECT(hugepin_realloc(buffer, 4 * HP_PAGE) == buffer);
+	hugepin_purge();
+	p = hugepin_aligned_alloc(HP_PAGE, 4 * HP_PAGE);
+	EXPECT(p == buffer + 4 * HP_PAGE);
+	memset(p, 8, 4 * HP_PAGE);
+	hp_repair_tick();
+	EXPECT_EQ(asked, 12);
 }
 
 TEST(memory_that_was_given_back_is_new_again)
