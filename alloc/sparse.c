@@ -77,7 +77,7 @@ static enum piece look_at_piece(size_t chunk)
 	/* the program may have given back a part of a page with advice */
 	if (g->state != HP_PAGE_READY || g->lost || g->advised)
 		return UNKNOWN;
-	if (g->kind != HUGEPIN_KIND_HUGETLB) {
+	if (g->kind != HUGEPIN_KIND_HUGETLB || g->lazy) {
 		if (syscall(SYS_mincore, at, HP_CHUNK, &there) != 0)
 			return UNKNOWN;
 		if (!(there & 1))
