@@ -166,7 +166,8 @@ int hugepin_sg_uring_cqe(hugepin_sg_uring *, const struct io_uring_cqe *);
 int hugepin_sg_uring_again(hugepin_sg_uring *);
 
 /* Ask for the end of all messages with this `arg`, by requests that the caller submits. `done` says whether a message
- * was cut short (-ECANCELED) or had gone through. Returns the number of messages. */
+ * was cut short (-ECANCELED) or had gone through; of a message that waits for room on the ring, at the next
+ * hugepin_sg_uring_again. Returns the number of messages. */
 int hugepin_sg_uring_cancel(hugepin_sg_uring *, const void *arg);
 
 struct hugepin_sg_uring_stats {

@@ -833,6 +833,24 @@ TEST(a_full_ring_takes_no_message_and_the_rest_of_one_later)
 	EXPECT_EQ(told.bytes, 3000);
 	EXPECT(equal(text, iov, 2));
 	EXPECT_EQ(stats(&r).continued, 1);
+
+	/* Cancelled while it waits for room. */
+	told = (struct told){ 0 };
+	EXPECT_EQ(hugepin_sg_uring_read(r.q, &t, UINT64_MAX, iov, 2, HUGEPIN_SG_URING_PLAIN, tell, &told), 0);
+	io_uring_submit(&r.ring);
+	EXPECT_EQ(write(fd[1], text, 1500), 1500);
+	nops(&r);
+	while (io_uring_wait_cqe(&r.ring, &cqe) == -EINTR || cqe->user_data == 0)
+		io_uring_cqe_seen(&r.ring, cqe);
+	EXPECT_EQ(hugepin_sg_uring_cqe(r.q, cqe), 1);
+	io_uring_cqe_seen(&r.ring, cqe);
+	EXPECT_EQ(hugepin_sg_uring_cancel(r.q, &told), 1);
+	EXPECT_EQ(hugepin_sg_uring_again(r.q), 0);
+	EXPECT_EQ(told.what, ALL);
+	EXPECT_EQ(told.err, -ECANCELED);
+	EXPECT_EQ(told.bytes, 1500);
+	EXPECT_EQ(stats(&r).out, 0);
+	turn(&r);
 	close(fd[0]);
 	close(fd[1]);
 	EXPECT_EQ(hugepin_unpin(r.domain, &pin), 0);
