@@ -222,6 +222,26 @@ TEST(pieces_of_one_registration_are_one_request)
 	EXPECT_EQ(p.requests, 3);
 }
 
+TEST(a_piece_without_a_registration_is_copied_rather_than_a_request)
+{
+	struct hugepin_sg_uring_caps k = caps();
+	struct hugepin_sg_uring_plan p;
+	struct iovec iov[30];
+	uint32_t index[30];
+
+	k.slot_index = 4;
+	for (uint32_t i = 0; i < 30; i++) {
+		iov[i] = (struct iovec){ (void *)(uintptr_t)(0x10000 + i * 65536), 5000 };
+		index[i] = 4;
+	}
+	index[17] = NONE;
+	EXPECT_EQ(hugepin_sg_uring_plan(NULL, &k, HUGEPIN_SG_URING_WRITE, iov, index, 30, 0, 1, &p), 0);
+	EXPECT_EQ(p.mode, FIXED | COPY);
+	EXPECT_EQ(p.requests, 1);
+	EXPECT_EQ(p.elements, 30);
+	EXPECT_EQ(p.copied, 5000);
+}
+
 TEST(bad_arguments_are_refused)
 {
 	struct hugepin_sg_uring_model small = { .size = 8 };
