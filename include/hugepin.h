@@ -50,8 +50,8 @@ unsigned hugepin_version(void);
  * Errors: NULL with ENOMEM. hugepin_free leaves errno alone.
  * May block: on a lock, mostly held for less than a microsecond (fork holds it for the time of the copy), and while the
  * kernel zeroes new pages. Not async-signal-safe. May be called from fork handlers and thread destructors.
- * Algorithm: address-ordered first fit over 4 KiB chunks without coalescing on free (Rex et al. 2006, section 3.2;
- * Wilson et al. 1995). Packed summaries in a radix tree find the chunks (the page allocator of Go 1.14). */
+ * Algorithm: segregated fit in address order over 4 KiB chunks (Wilson et al. 1995), without coalescing on free (Rex et
+ * al. 2006, section 3.2). A pairing heap for each class of lengths finds the lowest run of free chunks. */
 void *hugepin_malloc(size_t size);
 void *hugepin_calloc(size_t count, size_t size);
 void *hugepin_realloc(void *ptr, size_t size);
