@@ -142,9 +142,17 @@ static struct hp_hole *holes_of(size_t first)
 	return &hp_span.tree.holes[first << HP_PAGE_CHUNKS_SHIFT];
 }
 
-static bool open_holes(size_t first, size_t count)
+/* Make the holes of all pages of a part below `end` accessible, in the same steps: one mapping for each part. */
+static bool open_holes(enum hp_part part, size_t end, size_t part_end)
 {
-	return hp_meta_open(holes_of(first), (size_t)((char *)holes_of(first + count) - (char *)holes_of(first)));
+	size_t to = HP_MIN(hp_round_up(end, GIB >> HP_PAGE_SHIFT), part_end), from = hp_span.holes_to[part];
+
+	if (end <= from)
+		return true;
+	if (!hp_meta_open(holes_of(from), (size_t)((char *)holes_of(to) - (char *)holes_of(from))))
+		return false;
+	hp_span.holes_to[part] = to;
+	return true;
 }
 
 size_t hp_extent_create(enum hp_part part, size_t pages, size_t align, unsigned flags)
@@ -171,7 +179,7 @@ size_t hp_extent_create(enum hp_part part, size_t pages, size_t align, unsigned 
 			break;
 		p = hp_bits_find(hp_span.used, taken, end, false) + gap;
 	}
-	if ((part == HP_PART_HEAP && !open_chunks(p + pages)) || !open_holes(p, pages))
+	if ((part == HP_PART_HEAP && !open_chunks(p + pages)) || !open_holes(part, p + pages, end))
 		return 0;
 	hp_bits_fill(hp_span.used, p, pages, true);
 	for (size_t i = p; i < p + pages; i++)

@@ -105,6 +105,7 @@ struct hp_span {
 	size_t small, small_end; /* pages at which the small tier's part begins and ends, if there is one */
 	size_t reserved; /* bytes of both parts */
 	size_t extent_pages[HP_PARTS]; /* pages of all extents, by part */
+	size_t holes_to[HP_PARTS]; /* by part: the tree's holes of pages below this are accessible */
 	size_t small_taken; /* chunks taken in the small tier's part */
 	struct hp_page *page;
 	struct hp_extent *extent;

@@ -67,6 +67,7 @@ static bool tables_init(struct hp_span *s, size_t pages)
 	s->used = (uint64_t *)hp_round_up((uintptr_t)m, 8);
 	m = (char *)hp_round_up((uintptr_t)(s->used + (pages + 63) / 64), 64);
 	hp_tree_init(&s->tree, pages, m, holes);
+	s->holes_to[HP_PART_SMALL] = s->small;
 	if (has_small)
 		s->tree.upper = s->small;
 	return true;
