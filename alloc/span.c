@@ -130,9 +130,18 @@ int hp_span_init(bool small)
 	return 0;
 }
 
-/* Shorten the part [first, end) of the span to `limit` bytes. Keeps all extents, and `gap` pages behind the last one.
+/* The holes of pages [from, end) that were never used: they have 1/256 of the addresses of the pages. */
+static void shrink_holes(enum hp_part part, size_t from, size_t end)
+{
+	struct hp_hole *holes = hp_span.tree.holes;
+
+	hp_meta_unmap(&holes[from << HP_PAGE_CHUNKS_SHIFT], ((end - from) << HP_PAGE_CHUNKS_SHIFT) * sizeof *holes);
+	hp_span.holes_to[part] = HP_MIN(hp_span.holes_to[part], from);
+}
+
+/* Shorten a part, [first, end) of the span, to `limit` bytes. Keeps all extents, and `gap` pages behind the last one.
  * Returns the new end. */
-static size_t shrink_part(size_t first, size_t end, size_t limit, size_t gap)
+static size_t shrink_part(enum hp_part part, size_t first, size_t end, size_t limit, size_t gap)
 {
 	size_t keep = first + (limit >> HP_PAGE_SHIFT), last = end;
 
@@ -142,17 +151,18 @@ static size_t shrink_part(size_t first, size_t end, size_t limit, size_t gap)
 	/* No hook on munmap sees a raw system call, so hp_heap_lock may be held. */
 	if (keep >= end || syscall(SYS_munmap, hp_page_addr(keep), (end - keep) << HP_PAGE_SHIFT) != 0)
 		return end;
+	shrink_holes(part, keep, end);
 	return keep;
 }
 
 void hp_span_shrink(size_t limit)
 {
-	hp_span.pages = shrink_part(0, hp_span.pages, limit, 0);
+	hp_span.pages = shrink_part(HP_PART_HEAP, 0, hp_span.pages, limit, 0);
 	hp_span.size = hp_span.pages << HP_PAGE_SHIFT;
 	if (hp_span.opened > hp_span.size)
 		hp_span_store(&hp_span.opened, hp_span.size);
 	if (hp_span.small < hp_span.small_end)
-		hp_span.small_end = shrink_part(hp_span.small, hp_span.small_end, limit, 1);
+		hp_span.small_end = shrink_part(HP_PART_SMALL, hp_span.small, hp_span.small_end, limit, 1);
 	hp_span_store(&hp_span.reserved,
 		      hp_span.small < hp_span.small_end ? hp_span.small_end << HP_PAGE_SHIFT : hp_span.size);
 	hp_exposed.view.heap.size = hp_span.reserved;
