@@ -75,7 +75,7 @@ SO := $(firstword $(subst ., ,$(VERSION)))
 
 # What needs libibverbs. Of ours that needs the public API, and the clock.
 VERBS_BACKEND := $(addprefix reg/backend/,device_paging.c dump.c kept.c terms.c verbs.c)
-LIB_SRC := $(filter-out $(VERBS_BACKEND),$(sort $(wildcard base/*.c alloc/*.c reg/*.c reg/*/*.c lend/*.c sge/map.c sge/frame.c)))
+LIB_SRC := $(filter-out $(VERBS_BACKEND),$(sort $(wildcard base/*.c alloc/*.c image/*.c reg/*.c reg/*/*.c lend/*.c sge/map.c sge/frame.c)))
 LIB_LIBS :=
 VERBS_LIBS := -libverbs -lmnl
 VERBS_SRC := $(VERBS_BACKEND) $(filter-out sge/map.c sge/frame.c,$(sort $(wildcard sge/*.c)))
@@ -105,7 +105,7 @@ all: $(BUILD)/libhugepin.so $(BUILD)/libhugepin.a $(if $(SAN),,$(BUILD)/libhugep
 	$(BUILD)/libhugepin-verbs.so $(BUILD)/libhugepin-uring.so $(BUILD)/libhugepin-verbscache.so $(if $(SAN),,mpi) hooks $(BUILD)/hugepin ## build the libraries and the command
 
 -include bench/bench.mk
--include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg reg/backend reg/policy lend dropin sge uring mpi hooks verbscache cmd examples installed $(addprefix tests/,unit live guest soak)))
+-include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc image reg reg/backend reg/policy lend dropin sge uring mpi hooks verbscache cmd examples installed $(addprefix tests/,unit live guest soak)))
 
 # What objects were compiled with; changes only when that does.
 COMMAND = $(CC) $(FLAGS) $(FLAGS_reg) $(FLAGS_sge) $(FLAGS_cmd)

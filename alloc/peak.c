@@ -287,6 +287,29 @@ static void add_small(struct hp_summary *s, const struct hugepin_stats *heap)
 		r->small_bytes += peak.small_known ? peak.small_bytes : heap->small_bytes;
 }
 
+static struct { uintptr_t start, end; } statics[4];
+
+void hp_peak_static(uintptr_t begin, uintptr_t end)
+{
+	for (size_t i = 0; i < sizeof statics / sizeof statics[0]; i++)
+		if (!statics[i].end) {
+			statics[i].start = begin;
+			statics[i].end = end;
+			return;
+		}
+}
+
+static void add_statics(struct hp_run *r)
+{
+	struct hp_there there = { 0, 0 };
+
+	for (size_t i = 0; i < sizeof statics / sizeof statics[0]; i++)
+		if (statics[i].end && !hp_there(statics[i].start, statics[i].end, &there))
+			return;
+	r->static_thp_bytes = there.huge;
+	r->static_base_bytes = there.other;
+}
+
 /* What this process has to tell so far. */
 static void collect(struct hp_summary *s, struct hugepin_stats *heap, struct hp_pin_sums *pin)
 {
@@ -308,13 +331,17 @@ static void collect(struct hp_summary *s, struct hugepin_stats *heap, struct hp_
 	r->pages = hp_config.pages;
 	r->guard = hp_config.guard;
 	r->local_ranks = (uint32_t)start.local_ranks;
+	s->image_bytes = heap->image_bytes;
+	s->image_left_bytes = heap->image_left_bytes;
 	r->pool_short = heap->pool_short;
 	r->placed = heap->placed;
 	r->nomem = heap->nomem;
 	r->pool_denied = heap->pool_denied;
 	r->sparse_bytes = heap->sparse_bytes;
-	if (may_ask())
+	if (may_ask()) {
 		ask_kernel(r);
+		add_statics(r);
+	}
 	add_times(s);
 	add_pins(s, pin);
 	add_peak(r, heap);

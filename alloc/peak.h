@@ -25,6 +25,10 @@ void hp_peak_grown(void);
 /* Look if the memory may be more than at the peak: some of it is about to leave. Takes no lock. */
 void hp_peak_leaving(void);
 
+/* [start, end) is static memory of the program, in whole hugepages: what of it lies in base pages is told at exit. Called
+ * before main. */
+void hp_peak_static(uintptr_t start, uintptr_t end);
+
 /* Called in the child of fork: what is told of the child begins here. */
 void hp_peak_child(void);
 

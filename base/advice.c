@@ -23,6 +23,11 @@ uint64_t hp_run_all_bytes(const struct hp_run *r)
 }
 
 /* Memory that is neither in large nor in small buffers. If nobody knows the small ones, they may be all of it: 0. */
+static uint64_t static_bytes(const struct hp_run *r)
+{
+	return r->static_thp_bytes + r->static_base_bytes;
+}
+
 static uint64_t elsewhere_bytes(const struct hp_run *r)
 {
 	return r->small_unknown ? 0 : hp_run_all_bytes(r) - hp_run_large_bytes(r) - r->small_bytes;
@@ -95,6 +100,8 @@ enum hp_verdict hp_verdict(const struct hp_run *r)
 	if (!large && r->small_unknown)
 		return HP_VERDICT_NO_HEAP;
 	if (large < HP_LITTLE_BYTES || !is_part(large, all)) {
+		if (static_bytes(r) >= ELSEWHERE_MIN && static_bytes(r) >= all / 2)
+			return HP_VERDICT_STATIC;
 		if (elsewhere_bytes(r) >= ELSEWHERE_MIN && elsewhere_bytes(r) >= all / 2)
 			return HP_VERDICT_ELSEWHERE;
 		return HP_MAX(large + r->small_bytes, r->small_unknown ? all : 0) < HP_LITTLE_BYTES ?
@@ -263,7 +270,17 @@ char *hp_verdict_text(const struct hp_run *r, char *buf, size_t size)
 		hp_line_percent(l, elsewhere_bytes(r), hp_run_all_bytes(r));
 		hp_line_text(l, " of the memory (");
 		hp_line_size(l, elsewhere_bytes(r));
-		hp_line_text(l, ") is not malloc's: the program or its runtime maps it, and hugepin cannot help there");
+		hp_line_text(l, ") is not malloc's: the program or its runtime maps it; HUGEPIN_MMAP=thp may help there");
+		break;
+	case HP_VERDICT_STATIC:
+		hp_line_percent(l, static_bytes(r), hp_run_all_bytes(r));
+		hp_line_text(l, " of the memory (");
+		hp_line_size(l, static_bytes(r));
+		hp_line_text(l, ") is static, ");
+		hp_line_percent(l, r->static_thp_bytes, static_bytes(r));
+		hp_line_text(l, " of that in THP");
+		if (is_part(r->static_base_bytes, static_bytes(r)))
+			hp_line_text(l, "; HUGEPIN_IMAGE=bss or =data puts it there");
 		break;
 	case HP_VERDICT_UNKNOWN:
 		hp_line_text(l, "the kernel does not tell which pages the large buffers got (no /proc)");

@@ -28,6 +28,9 @@ struct hp_run {
 	bool kinds_unknown; /* the kernel did not tell the kinds, and the three above are what it was asked for */
 	uint64_t small_bytes; /* memory of small buffers, at their peak */
 	bool small_unknown; /* their malloc does not tell */
+	/* Memory of the program's own bss and data at the end that was touched, where they are whole hugepages: in THP
+	 * and in base pages. */
+	uint64_t static_thp_bytes, static_base_bytes;
 	/* The most memory that the process had, without hugetlb pages: VmHWM of /proc/PID/status, or ru_maxrss. */
 	uint64_t rss_peak_bytes;
 	uint64_t ram_bytes; /* MemTotal */
@@ -51,6 +54,7 @@ struct hp_run {
 	X(NO_ROOM, "no-room") /* the heap could serve few of the large requests: a limit leaves no addresses */ \
 	X(NO_HEAP, "no-heap") /* only the pin cache was used: nobody preloaded or called the heap */ \
 	X(ELSEWHERE, "not-malloc") /* most memory is not malloc's: the program, or its runtime, maps it */ \
+	X(STATIC, "static-memory") /* most memory is the program's bss and data */ \
 	X(UNKNOWN, "unknown") /* the kernel does not tell the kinds of page */ \
 	X(ASKED_BASE, "base-pages-asked") /* HUGEPIN_PAGES=base or HUGEPIN_GUARD=1 */ \
 	X(SPARSE, "touched-little") /* the program touches little of its large buffers */ \

@@ -144,12 +144,29 @@ static void pin_line(struct hp_line *l, const struct hp_summary *s)
 	hp_line_text(l, " registered at the peak\n");
 }
 
+static void image_line(struct hp_line *l, const struct hp_summary *s)
+{
+	if (!s->image_bytes && !s->image_left_bytes)
+		return;
+	begin_line(l, s);
+	hp_line_text(l, "static memory and text: ");
+	hp_line_size(l, s->image_bytes);
+	hp_line_text(l, " advised or moved into THP");
+	if (s->image_left_bytes) {
+		hp_line_text(l, ", ");
+		hp_line_size(l, s->image_left_bytes);
+		hp_line_text(l, " left alone");
+	}
+	hp_line_text(l, "\n");
+}
+
 void hp_summary_text(struct hp_line *l, const struct hp_summary *s)
 {
 	char advice[240];
 
 	large_line(l, s);
 	small_line(l, s);
+	image_line(l, s);
 	times_line(l, s);
 	pin_line(l, s);
 	begin_line(l, s);
@@ -253,6 +270,8 @@ void hp_summary_json(struct hp_line *l, const struct hp_summary *s, const struct
 	json_key(l, ",\n  ", "kinds_known");
 	hp_line_text(l, r->kinds_unknown ? "false" : "true");
 	json_known(l, "small_bytes", !r->small_unknown, r->small_bytes);
+	json_number(l, ",\n  ", "static_thp_bytes", r->static_thp_bytes);
+	json_number(l, ",\n  ", "static_base_bytes", r->static_base_bytes);
 	json_known(l, "rss_peak_bytes", r->rss_peak_bytes, r->rss_peak_bytes);
 	json_key(l, ",\n  ", "heap");
 	hp_line_text(l, "{");
@@ -315,6 +334,8 @@ void hp_summary_add(struct hp_summary *sum, const struct hp_summary *other)
 	sum->major_faults += s->major_faults;
 	sum->times_unknown |= s->times_unknown;
 	sum->domains += s->domains;
+	sum->image_bytes += s->image_bytes;
+	sum->image_left_bytes += s->image_left_bytes;
 	all->hugetlb_bytes += r->hugetlb_bytes;
 	all->thp_bytes += r->thp_bytes;
 	all->base_bytes += r->base_bytes;
@@ -322,6 +343,8 @@ void hp_summary_add(struct hp_summary *sum, const struct hp_summary *other)
 	all->small_bytes += r->small_bytes;
 	all->small_unknown |= r->small_unknown;
 	all->rss_peak_bytes += r->rss_peak_bytes;
+	all->static_thp_bytes += r->static_thp_bytes;
+	all->static_base_bytes += r->static_base_bytes;
 	all->pool_short += r->pool_short;
 	all->pool_denied += r->pool_denied;
 	all->sparse_bytes += r->sparse_bytes;

@@ -24,6 +24,7 @@ struct hp_summary {
 	bool times_unknown; /* a filter of system calls forbids to ask */
 	uint64_t ns, user_us, system_us, minor_faults, major_faults;
 	uint64_t inherited_bytes; /* heap memory that a child had at its fork */
+	uint64_t image_bytes, image_left_bytes; /* HUGEPIN_IMAGE: put in hugepages, or left alone */
 	uint32_t domains;
 	struct hp_run run;
 	/* sums over ranks: the least and the most of one rank */
@@ -34,7 +35,7 @@ struct hp_summary {
  * buffers of 8 MiB more than at the fork, or a domain. */
 bool hp_summary_matters(const struct hp_summary *s);
 
-/* Append the summary: two to five lines, each with the program's name and PID. */
+/* Append the summary: two to six lines, each with the program's name and PID. */
 void hp_summary_text(struct hp_line *l, const struct hp_summary *s);
 
 /* Append all counters that are not 0, a line each: "hugepin[PID] NAME: placed 12", and "pin.misses 3". pin may be

@@ -16,6 +16,7 @@
 #include "dropin/dropin.h"
 #include "dropin/jemalloc.h"
 #include "hugepin.h"
+#include "image/image.h"
 
 /* ------------------------------------------------------------------ entry points */
 
@@ -331,4 +332,5 @@ static __attribute__((constructor)) void start_dropin(void)
 	hp_limits_look();
 	if (hp_next_find())
 		hp_jemalloc_replace();
+	hugepin_image_();
 }

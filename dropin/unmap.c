@@ -30,6 +30,7 @@
 #include "dropin/dropin.h"
 #include "dropin/jemalloc.h"
 #include "hugepin.h"
+#include "image/image.h"
 #include "reg/locks.h"
 #include "reg/unmapping.h"
 
@@ -77,10 +78,66 @@ static __attribute__((constructor)) void start_unmapping(void)
 	hugepin_unmapping_(NULL, 0, HP_UNMAPPED);
 }
 
+static void *next_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset)
+{
+	return next_maps.is.mmap ? next_maps.is.mmap(addr, len, prot, flags, fd, offset)
+				 : (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, offset);
+}
+
+static int next_munmap(void *addr, size_t len)
+{
+	return next_maps.is.munmap ? next_maps.is.munmap(addr, len) : (int)syscall(SYS_munmap, addr, len);
+}
+
 EXPORT int munmap(void *addr, size_t len)
 {
 	hugepin_unmapping_(addr, len, HP_UNMAPPED);
-	return next_maps.is.munmap ? next_maps.is.munmap(addr, len) : (int)syscall(SYS_munmap, addr, len);
+	return next_munmap(addr, len);
+}
+
+/* HUGEPIN_MMAP: whether hugepages are for this mapping. Any other flag means that the program wants something special:
+ * a stack, the pool, memory at once. Memory for code is sparse. */
+static bool is_plain(size_t len, int prot, int flags)
+{
+	const int plain = MAP_PRIVATE | MAP_ANONYMOUS;
+
+	return len >= HP_PAGE && !(prot & PROT_EXEC) && (flags & plain) == plain &&
+	       !(flags & ~(plain | MAP_NORESERVE | MAP_FIXED | MAP_FIXED_NOREPLACE));
+}
+
+/* Map at an address that is aligned to hugepages. MAP_FAILED: there is no room for it. */
+static void *map_aligned(size_t len, int prot, int flags)
+{
+	const size_t all = len + HP_PAGE;
+	char *p = all > len ? next_mmap(NULL, all, prot, flags, -1, 0) : MAP_FAILED;
+	const size_t before = -(uintptr_t)p & (HP_PAGE - 1);
+	const size_t kept = before + ((len + 4095) & ~(size_t)4095);
+
+	if (p == MAP_FAILED)
+		return MAP_FAILED;
+	if (before)
+		next_munmap(p, before);
+	next_munmap(p + kept, all - kept);
+	return p + before;
+}
+
+static void *map_huge(void *addr, size_t len, int prot, int flags)
+{
+	void *p = addr ? MAP_FAILED : map_aligned(len, prot, flags);
+	uintptr_t start, end;
+
+	if (p == MAP_FAILED)
+		p = next_mmap(addr, len, prot, flags, -1, 0);
+	if (p == MAP_FAILED)
+		return p;
+	/* What is only reserved is advised when it is mapped with access, as Java does. */
+	if (prot == PROT_NONE)
+		return p;
+	start = ((uintptr_t)p + HP_PAGE - 1) & ~(HP_PAGE - 1);
+	end = ((uintptr_t)p + len) & ~(HP_PAGE - 1);
+	if (start < end)
+		hugepin_mapped_(start, end - start);
+	return p;
 }
 
 EXPORT void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset)
@@ -89,8 +146,10 @@ EXPORT void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off
 
 	if (flags & MAP_FIXED && (flags & MAP_FIXED_NOREPLACE) != MAP_FIXED_NOREPLACE)
 		hugepin_unmapping_(addr, len, HP_UNMAPPED);
-	p = next_maps.is.mmap ? next_maps.is.mmap(addr, len, prot, flags, fd, offset)
-		      : (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, offset);
+	if (HP_UNLIKELY(is_plain(len, prot, flags) && hugepin_maps_huge_()))
+		p = map_huge(addr, len, prot, flags);
+	else
+		p = next_mmap(addr, len, prot, flags, fd, offset);
 	/* Code that does not call us may have unmapped the previous memory at p a moment ago. The kernel tells of that
 	 * only after the addresses are free. So announce p's range once more. */
 	if (p != MAP_FAILED)

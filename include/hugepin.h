@@ -845,7 +845,10 @@ ssize_t hugepin_sg_scatter(const void *frame, size_t len, const struct iovec *io
 	X(guard_calls, c, "HUGEPIN_GUARD: calls of mprotect(2), two for a malloc and one for a free") \
 	X(guard_missing, c, "HUGEPIN_GUARD: buffers and frees without a guard, since there would be too many mappings") \
 	X(sparse_bytes, Bc, "memory mapped in base pages since the program touches little of its large buffers") \
-	X(repaired_bytes, Bc, "memory of which hugepages were made later, where there had been none for THP")
+	X(repaired_bytes, Bc, "memory of which hugepages were made later, where there had been none for THP") \
+	X(image_bytes, B, "HUGEPIN_IMAGE: the program's own bss, data and text that was advised or put in hugepages") \
+	X(image_left_bytes, B, "HUGEPIN_IMAGE: of what was asked for, memory that was left alone") \
+	X(mmap_bytes, Bc, "HUGEPIN_MMAP: memory of the program's own mappings that was advised")
 
 struct hugepin_stats {
 	uint64_t version; /* HUGEPIN_VERSION of the library that filled it */

@@ -95,7 +95,10 @@ int main(int argc, char **argv)
 		usleep(1500000);
 	} else if (!strcmp(how, "mmap"))
 		memset(mmap(NULL, mib * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, mib * MIB);
-	else if (!strcmp(how, "small"))
+	else if (!strcmp(how, "static")) {
+		static char bss[200 << 20];
+		memset(bss, 1, sizeof bss);
+	} else if (!strcmp(how, "small"))
 		for (size_t i = 0; i < mib * 1024; i++)
 			kept[0] = memset(malloc(1024), 1, 1024);
 	else if (!strcmp(how, "_exit")) {
@@ -199,6 +202,8 @@ advice()
 	told "json:$t/json" "${@:3}" && [ "$(member code)" = "$1" ] && told 1 "${@:3}" && tail -1 "$t/told" | grep -E -e "$2" || show
 }
 works 'advice: memory of mmap' advice not-malloc ' 9[0-9] % of the memory \([0-9.]+ [MG]iB\) is not malloc.s' mmap 512
+works 'advice: static memory' advice static-memory ' 9[0-9] % of the memory \([0-9.]+ [MG]iB\) is static, 0 % of that in THP; HUGEPIN_IMAGE=bss' static
+HUGEPIN_IMAGE=bss works 'and where that is in hugepages' advice static-memory ' is static, (9[0-9]|100) % of that in THP$' static
 works 'advice: small buffers' advice mostly-small ': [0-9]+ % of the memory is in buffers of 32 KiB and more|under 1 %' small 100
 small() { [ $(($(member small_bytes) >> 20)) -ge 100 ] && [ $(($(member small_bytes) >> 20)) -le 130 ] || show; }
 works 'which are told' small

@@ -59,13 +59,30 @@ TEST(without_the_heap_the_heap_is_proposed)
 		    "no buffer lay in hugepages; with LD_PRELOAD=libhugepin-malloc.so.0 the large ones of malloc do");
 }
 
-TEST(memory_that_is_not_mallocs_is_out_of_reach)
+TEST(static_memory_is_told_with_its_pages)
+{
+	struct hp_run r = { .thp_bytes = 8 * MIB, .small_bytes = 4 * MIB, .rss_peak_bytes = 2048 * MIB,
+			    .static_base_bytes = 1024 * MIB };
+
+	expect_says(r, HP_VERDICT_STATIC, "50 % of the memory (1 GiB) is static, 0 % of that in THP; HUGEPIN_IMAGE=bss or "
+					  "=data puts it there");
+	r.static_thp_bytes = 1000 * MIB;
+	r.static_base_bytes = 24 * MIB;
+	expect_says(r, HP_VERDICT_STATIC, "50 % of the memory (1 GiB) is static, 97 % of that in THP");
+	/* Less than half of the memory, or little. */
+	r.static_thp_bytes = 900 * MIB;
+	EXPECT_EQ(hp_verdict(&r), HP_VERDICT_ELSEWHERE);
+	r = (struct hp_run){ .static_base_bytes = 60 * MIB, .rss_peak_bytes = 63 * MIB };
+	EXPECT_EQ(hp_verdict(&r), HP_VERDICT_LITTLE);
+}
+
+TEST(memory_that_is_not_mallocs_may_be_mapped)
 {
 	struct hp_run r = { .thp_bytes = 8 * MIB, .small_bytes = 4 * MIB, .rss_peak_bytes = 2048 * MIB };
 
 	expect_says(r, HP_VERDICT_ELSEWHERE,
-		    "99 % of the memory (1.9 GiB) is not malloc's: the program or its runtime maps it, and hugepin cannot "
-		    "help there");
+		    "99 % of the memory (1.9 GiB) is not malloc's: the program or its runtime maps it; HUGEPIN_MMAP=thp "
+		    "may help there");
 	/* Code and libraries of a small program are no runtime's heap. */
 	r.rss_peak_bytes = 70 * MIB;
 	r.thp_bytes = 0;

@@ -1,0 +1,249 @@
+/*
+ * Carries out the plan. Bss is advised, since it is anonymous already. Data and text are copied into anonymous memory in
+ * hugepages, which then takes the place of the file's mapping: the kernel collapses no private mapping of a file that
+ * was written to, and Debian's kernels collapse none of read-only files.
+ *
+ * Transparent hugepages alone, never the pool's. A child of fork writes to bss and data before any handler could run
+ * (copy relocations of the C library, stacks, buffers of streams), and dies where the pool has no page for its copy.
+ *
+ * A copy must be of memory that nobody changes meanwhile, so no other thread may run, and signals wait.
+ */
+#include <errno.h>
+#include <link.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "alloc/map.h"
+#include "alloc/peak.h"
+#include "base/advice.h"
+#include "base/base.h"
+#include "base/config.h"
+#include "base/map.h"
+#include "base/proc.h"
+#include "base/stats.h"
+#include "image/image.h"
+#include "image/plan.h"
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* Linux 6.1; Debian 12's C library lacks the name */
+#endif
+#ifndef PR_SET_VMA
+#define PR_SET_VMA 0x53564d41
+#define PR_SET_VMA_ANON_NAME 0
+#endif
+
+/* A library's static memory is rarely used as a whole. */
+#define LIBRARY_LEAST (4 * HP_PAGE)
+
+static const char *const kinds[] = { [HP_IMAGE_BSS] = "bss", [HP_IMAGE_DATA] = "data", [HP_IMAGE_TEXT] = "text" };
+
+static void leave_alone(const struct hp_image_range *r, const char *object, const char *why)
+{
+	char buf[200];
+	struct hp_line l = { buf, buf + sizeof buf };
+
+	HP_STAT_COUNT(image_left_bytes, r->end - r->start);
+	if (!hp_config.stats)
+		return;
+	hp_line_text(&l, "HUGEPIN_IMAGE: ");
+	hp_line_text(&l, kinds[r->kind]);
+	hp_line_text(&l, " of ");
+	hp_line_text(&l, *object ? object : "the program");
+	hp_line_text(&l, " (");
+	hp_line_size(&l, r->end - r->start);
+	hp_line_text(&l, ") is left alone: ");
+	hp_line_text(&l, why);
+	hp_say(buf, NULL, SIZE_MAX);
+}
+
+/* ------------------------------------------------------------------ what is mapped */
+
+struct rights {
+	const struct hp_image_range *range;
+	uintptr_t known; /* mappings as they should be reach to here */
+};
+
+static bool look_at(void *arg, const struct hp_mapping *m)
+{
+	struct rights *r = arg;
+	const bool text = r->range->kind == HP_IMAGE_TEXT;
+
+	if (m->end <= r->known)
+		return true;
+	if (m->start > r->known || !m->readable || m->shared || m->writable == text || m->executable != text)
+		return false;
+	r->known = m->end;
+	return m->end < r->range->end;
+}
+
+/* Whether the range has the rights that its segment has: nobody has changed them. */
+static bool as_loaded(const struct hp_image_range *range)
+{
+	struct rights r = { range, range->start };
+	char buffer[1024];
+
+	return hp_mappings_each(-1, buffer, sizeof buffer, look_at, &r) == 0 && r.known >= range->end;
+}
+
+/* ------------------------------------------------------------------ bss */
+
+/* Hugepages of which something was touched before the advice: by constructors, or by the loader's relocations. */
+static void collapse_touched(uintptr_t start, uintptr_t end)
+{
+	const size_t pages = HP_PAGE / getauxval(AT_PAGESZ);
+	unsigned char there[HP_PAGE / 4096];
+
+	for (uintptr_t at = start; at < end; at += HP_PAGE)
+		if (mincore((void *)at, HP_PAGE, there) == 0)
+			for (size_t i = 0; i < pages; i++)
+				if (there[i] & 1) {
+					hp_raw_madvise((void *)at, HP_PAGE, MADV_COLLAPSE); /* else khugepaged may */
+					break;
+				}
+}
+
+static const char *advise(const struct hp_image_range *r)
+{
+	if (hp_raw_madvise((void *)r->start, r->end - r->start, MADV_HUGEPAGE))
+		return "the kernel refuses the advice";
+	collapse_touched(r->start, r->end);
+	return NULL;
+}
+
+/* ------------------------------------------------------------------ data and text */
+
+/* Memory for a copy, aligned to hugepages and advised. NULL: there is none. */
+static char *map_copy(size_t len)
+{
+	char *p = hp_raw_mmap(len + HP_PAGE, PROT_READ | PROT_WRITE, 0);
+	const size_t before = -(uintptr_t)p & (HP_PAGE - 1);
+
+	if (p == MAP_FAILED)
+		return NULL;
+	if (before)
+		hp_raw_munmap(p, before);
+	hp_raw_munmap(p + before + len, HP_PAGE - before);
+	if (hp_raw_madvise(p + before, len, MADV_HUGEPAGE)) {
+		hp_raw_munmap(p + before, len);
+		return NULL;
+	}
+	return p + before;
+}
+
+static const char *copy(const struct hp_image_range *r)
+{
+	const size_t len = r->end - r->start;
+	char *p;
+
+	if (hp_thread_count() != 1)
+		return "other threads run already";
+	if (!as_loaded(r))
+		return "its protection was changed";
+	/* A kernel that has hugepages for files keeps the file's name. */
+	if (r->kind == HP_IMAGE_TEXT && hp_raw_madvise((void *)r->start, len, MADV_COLLAPSE) == 0)
+		return NULL;
+	p = map_copy(len);
+	if (!p)
+		return "there is no memory for a copy";
+	memcpy(p, (void *)r->start, len);
+	if (r->kind == HP_IMAGE_TEXT) {
+		/* perf hears of executable memory when its protection is set, and of no move afterwards. So it keeps
+		 * naming these addresses after the file. A debugger takes text that a core dump lacks from the file. */
+		if (hp_raw_mprotect(p, len, PROT_READ | PROT_EXEC)) {
+			hp_raw_munmap(p, len);
+			return "the kernel refuses executable memory";
+		}
+		hp_raw_madvise(p, len, MADV_DONTDUMP);
+	}
+	/* No hook needs to hear that the file's mapping goes: before main nothing of it is registered. */
+	if (hp_raw_mremap(p, len, (void *)r->start) == MAP_FAILED) {
+		hp_raw_munmap(p, len);
+		return "the kernel refuses the move";
+	}
+	/* A name for /proc/PID/maps, where the kernel has such names. */
+	prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, r->start, len, r->kind == HP_IMAGE_TEXT ? "hugepin text" : "hugepin data");
+	return NULL;
+}
+
+/* ------------------------------------------------------------------ objects */
+
+/* Whether code that runs while text is moved lies in this range. */
+static bool runs_here(const struct hp_image_range *r)
+{
+	const uintptr_t code[] = { (uintptr_t)hugepin_image_, (uintptr_t)syscall, (uintptr_t)memcpy };
+
+	for (size_t i = 0; i < sizeof code / sizeof code[0]; i++)
+		if (code[i] >= r->start && code[i] < r->end)
+			return true;
+	return false;
+}
+
+static int one_object(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	struct hp_image_range range[HP_IMAGE_RANGES];
+	const bool thp = hp_map_thp_enabled();
+	bool *first = arg;
+	const size_t count = hp_image_plan(info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum, getauxval(AT_PAGESZ),
+					   (int)hp_config.image, *first ? HP_PAGE : LIBRARY_LEAST, range);
+
+	struct hp_image_range own[HP_IMAGE_RANGES];
+
+	(void)size;
+	if (*first && hp_peak_on) {
+		const size_t n = hp_image_plan(info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum, getauxval(AT_PAGESZ),
+					       HP_IMAGE_WANT_DATA, HP_PAGE, own);
+
+		for (size_t i = 0; i < n; i++)
+			hp_peak_static(own[i].start, own[i].end);
+	}
+	*first = false; /* the program comes first */
+	if (hp_config.image == HP_IMAGE_OFF)
+		return 1;
+	for (size_t i = 0; i < count; i++) {
+		const char *why = !thp ? "transparent hugepages are off"
+				  : range[i].kind == HP_IMAGE_BSS ? advise(&range[i])
+				  : range[i].kind == HP_IMAGE_TEXT && runs_here(&range[i]) ? "it does this work"
+										    : copy(&range[i]);
+
+		if (why)
+			leave_alone(&range[i], info->dlpi_name, why);
+		else
+			HP_STAT_COUNT(image_bytes, range[i].end - range[i].start);
+	}
+	return 0;
+}
+
+void hugepin_image_(void)
+{
+	const int saved_errno = errno;
+	bool first = true;
+	sigset_t all, before;
+
+	if (hp_config_load() || (hp_config.image == HP_IMAGE_OFF && !hp_peak_on))
+		return;
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, &before);
+	dl_iterate_phdr(one_object, &first);
+	sigprocmask(SIG_SETMASK, &before, NULL);
+	errno = saved_errno;
+}
+
+/* ------------------------------------------------------------------ the program's own mappings */
+
+_Bool hugepin_maps_huge_(void)
+{
+	return hp_config_load() == 0 && hp_config.mmap == HP_MMAP_THP;
+}
+
+void hugepin_mapped_(uintptr_t addr, size_t len)
+{
+	const int saved_errno = errno;
+
+	if (hp_raw_madvise((void *)addr, len, MADV_HUGEPAGE) == 0)
+		HP_STAT_COUNT(mmap_bytes, len);
+	errno = saved_errno;
+}

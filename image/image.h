@@ -1,0 +1,24 @@
+/*
+ * HUGEPIN_IMAGE: bss, data and text of the program and of its libraries in hugepages. HUGEPIN_MMAP: memory that the
+ * program maps itself. Between the libraries; no promise to anyone else.
+ */
+#ifndef HP_IMAGE_IMAGE_H
+#define HP_IMAGE_IMAGE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#pragma GCC visibility push(default)
+
+/* Do what HUGEPIN_IMAGE asks for. Called once, by the constructor of libhugepin-malloc.so, before main. Takes the
+ * loader's lock. Libraries that are opened later are left alone. */
+void hugepin_image_(void);
+
+/* HUGEPIN_MMAP, for its mmap: whether memory that the program maps is wanted in hugepages; advise such memory, which is
+ * in whole hugepages. errno is kept. */
+_Bool hugepin_maps_huge_(void);
+void hugepin_mapped_(uintptr_t addr, size_t len);
+
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,74 @@
+#include "image/plan.h"
+
+#include "base/base.h"
+#include "base/config.h"
+
+struct ranges {
+	struct hp_image_range *range;
+	size_t count, least;
+};
+
+static uintptr_t down(uintptr_t at, size_t unit)
+{
+	return at & ~(uintptr_t)(unit - 1);
+}
+
+/* The end of the address space rounds to itself, so no sum wraps. */
+static uintptr_t up(uintptr_t at, size_t unit)
+{
+	return at > UINTPTR_MAX - (unit - 1) ? down(UINTPTR_MAX, unit) : down(at + unit - 1, unit);
+}
+
+static void add(struct ranges *r, uintptr_t start, uintptr_t end, enum hp_image_kind kind)
+{
+	start = up(start, HP_PAGE);
+	end = down(end, HP_PAGE);
+	if (r->count < HP_IMAGE_RANGES && start < end && end - start >= r->least)
+		r->range[r->count++] = (struct hp_image_range){ start, end, kind };
+}
+
+/* Where the part ends that the loader protects after relocation, if it begins in [start, end). It ends there by whole
+ * pages: the page in which it ends may be read-only or not. */
+static uintptr_t relro_end(uintptr_t base, const ElfW(Phdr) *headers, size_t count, size_t page, uintptr_t start,
+			   uintptr_t end)
+{
+	uintptr_t at = start;
+
+	for (size_t i = 0; i < count; i++) {
+		const uintptr_t from = base + headers[i].p_vaddr;
+
+		if (headers[i].p_type == PT_GNU_RELRO && from >= start && from < end)
+			at = HP_MAX(at, up(from + headers[i].p_memsz, page));
+	}
+	return at;
+}
+
+size_t hp_image_plan(uintptr_t base, const ElfW(Phdr) *headers, size_t count, size_t page, int want, size_t least,
+		     struct hp_image_range ret_ranges[HP_IMAGE_RANGES])
+{
+	struct ranges r = { ret_ranges, 0, least };
+
+	for (size_t i = 0; i < count; i++) {
+		const ElfW(Phdr) *h = &headers[i];
+		const uintptr_t start = down(base + h->p_vaddr, page), file_end = up(base + h->p_vaddr + h->p_filesz, page);
+		const uintptr_t end = up(base + h->p_vaddr + h->p_memsz, page);
+
+		if (h->p_type != PT_LOAD || !(h->p_flags & PF_R) || end < start || file_end > end)
+			continue;
+		if (h->p_flags & PF_W) {
+			if (h->p_flags & PF_X)
+				continue;
+			/* The hugepage in which both lie is copied. So bss begins with the next one. */
+			const bool copied = want >= HP_IMAGE_WANT_DATA && h->p_filesz;
+			const uintptr_t data = relro_end(base, headers, count, page, start, end);
+
+			if (copied)
+				add(&r, data, HP_MIN(up(file_end, HP_PAGE), down(end, HP_PAGE)), HP_IMAGE_DATA);
+			if (want >= HP_IMAGE_WANT_BSS)
+				add(&r, HP_MAX(file_end, data), end, HP_IMAGE_BSS);
+		} else if (h->p_flags & PF_X && want >= HP_IMAGE_WANT_ALL) {
+			add(&r, start, file_end, HP_IMAGE_TEXT);
+		}
+	}
+	return r.count;
+}

@@ -1,0 +1,122 @@
+#!/bin/bash
+# HUGEPIN_IMAGE: bss, data and text of tests/image/program.c and of a library in hugepages. HUGEPIN_MMAP: memory that it maps.
+# shellcheck source=tests/live/tap.bash
+. "$(dirname "$0")/tap.bash"
+top=$(cd "$(dirname "$0")/../.." && pwd)
+cc=${CC:-cc}
+# shellcheck disable=SC2086 # CC may have options
+compile()
+{
+	$cc -O1 -g -fPIC -shared -o "$t/liblibrary.so" "$top/tests/image/library.c" &&
+		$cc -O1 -g -fPIC -shared -o "$t/early.so" "$top/tests/image/early.c" -pthread &&
+		for kind in pie no-pie; do
+			$cc -O1 -g -f$kind -$kind -Wl,-z,relro -o "$t/$kind" "$top/tests/image/program.c" \
+				-L"$t" -llibrary -Wl,-rpath,"$t" -pthread -rdynamic || return
+		done
+}
+works 'the programs compile' compile || exit
+export HUGEPIN_STATS=2
+# as IMAGE PROGRAM ARGUMENT...
+as() { HUGEPIN_IMAGE=$1 with "$t/$2" "${@:3}"; }
+thp=$(sed -nE 's/.*\[(.*)\].*/\1/p' /sys/kernel/mm/transparent_hugepage/enabled 2>/dev/null)
+for kind in pie no-pie; do
+	if [ "${thp:-never}" = never ]; then
+		skip "$kind: what is asked for lies in hugepages" 'transparent hugepages are off'
+		continue
+	fi
+	# THP=always gives bss hugepages anyway.
+	[ "$thp" = always ] || says "$kind: without the option nothing does" 0 '^bss 0 data 0 text [046] library 0$' as off $kind kinds
+	says "$kind: bss lies in hugepages" 0 '^bss (1[6-9]|2[0-9]) data 0 text [046] library (8|1[0-9])$' as bss $kind kinds
+	says "$kind: and data" 0 '^bss (1[6-9]|2[0-9]) data [4-8] text [046] library (8|1[0-9])$' as data $kind kinds
+	says "$kind: and text" 0 '^bss (1[6-9]|2[0-9]) data [4-8] text [46] library (8|1[0-9])$' as all $kind kinds
+	says "$kind: the statistics count it" 0 ': image_bytes [0-9]{8}$' as all $kind kinds
+	for what in fork threads protect; do
+		says "$kind: all in hugepages: $what" 0 '^fine$' as all $kind $what
+	done
+done
+says 'where other threads run, data is left alone, and a line says so' 0 \
+	'HUGEPIN_IMAGE: data of the program \(.*\) is left alone: other threads run already$' \
+	env EARLY=thread HUGEPIN_IMAGE=data LD_PRELOAD="$dropin $t/early.so" timeout 100 "$t/pie" kinds
+says 'and bss is not' 0 '^bss (1[6-9]|2[0-9]) data 0 text [046] library (8|1[0-9])$' \
+	env EARLY=thread HUGEPIN_IMAGE=data LD_PRELOAD="$dropin $t/early.so" timeout 100 "$t/pie" kinds
+says 'data whose protection was changed is left alone' 0 'data of the program \(.*\) is left alone: its protection was changed$' \
+	env EARLY=protect HUGEPIN_IMAGE=data LD_PRELOAD="$dropin $t/early.so" timeout 100 "$t/pie"
+says 'no line without HUGEPIN_STATS' 0 '^fine$' \
+	bash -c "EARLY=protect HUGEPIN_STATS=0 HUGEPIN_IMAGE=data LD_PRELOAD='$dropin $t/early.so' timeout 100 '$t/pie' | grep -v HUGEPIN_IMAGE"
+says 'a value that is not known is refused' 0 'HUGEPIN_IMAGE=huge is not understood: it takes one of off, bss, data, all; using off' as huge pie
+no_thp() { python3 -c 'import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])' "$@"; }
+says 'without transparent hugepages all is left alone' 0 'bss of the program \(.*\) is left alone: transparent hugepages are off' \
+	no_thp env HUGEPIN_IMAGE=bss LD_PRELOAD="$dropin" "$t/pie"
+says 'hugepin run has the option' 0 ': image_bytes [0-9]{8}$' timeout 100 "$build/hugepin" run --image=bss --stats=2 "$t/pie"
+
+if command -v gdb >/dev/null; then
+	# shellcheck disable=SC2016 # gdb's
+	says 'a debugger stops in moved text, and sees moved data' 0 '^data 11 33$' timeout 100 gdb -q -batch -ex 'set startup-with-shell off' \
+		-ex "set environment LD_PRELOAD $dropin" -ex 'set environment HUGEPIN_IMAGE all' -ex 'break check' -ex run \
+		-ex 'printf "data %d %d\n", data[0], data[2097151]' -ex kill "$t/no-pie"
+	dump()
+	{
+		HUGEPIN_IMAGE=all LD_PRELOAD=$dropin "$t/pie" sleep >"$t/ready" &
+		local pid=$! tries=0
+		until grep -q ready "$t/ready" || [ $((tries++)) = 200 ]; do sleep 0.1; done
+		gdb -q -batch -p $pid -ex "generate-core-file $t/core" >/dev/null 2>&1
+		kill $pid
+		gdb -q -batch -ex 'printf "core %d %d\n", data[0], bss[5000000]' -ex 'x/2i much_text' "$t/pie" "$t/core" 2>&1
+		ls -s --block-size=M "$t/core"
+	}
+	says 'a core has the data, and the file the text' 0 '^core 11 1$' dump
+	says 'and it can be disassembled' 0 'much_text>:[[:space:]]*nop$' dump
+else
+	skip 'a debugger stops in moved text' 'gdb is not installed'
+fi
+perf_names()
+{
+	perf record -q -e cpu-clock -F 2000 -o "$t/perf" env HUGEPIN_IMAGE=all LD_PRELOAD="$dropin" "$t/pie" >/dev/null 2>&1 &&
+		perf report -i "$t/perf" --stdio --sort symbol 2>/dev/null
+}
+if perf record -q -e cpu-clock -o "$t/perf" true >/dev/null 2>&1; then
+	says 'perf names functions in moved text' 0 '\] (much_text|check)' perf_names
+else
+	skip 'perf names functions in moved text' 'perf cannot record here'
+fi
+
+# ---------------------------------------------------------------------------------- HUGEPIN_MMAP
+cat >"$t/maps.py" <<'END'
+import ctypes, mmap, re, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + 3 * [ctypes.c_int] + [ctypes.c_long]
+M, failed = 1 << 20, ctypes.c_void_p(-1).value
+plain = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+def huge(p):
+    inside = False
+    for line in open('/proc/self/smaps'):
+        m = re.match('([0-9a-f]+)-([0-9a-f]+) ', line)
+        if m: inside = int(m[1], 16) <= p < int(m[2], 16)
+        elif inside and line.startswith('AnonHugePages'): return int(line.split()[1]) << 10
+def get(length, flags=plain, prot=3, at=None):
+    p = libc.mmap(at, length, prot, flags, -1, 0)
+    assert p != failed, ctypes.get_errno()
+    if prot & 2: ctypes.memset(p, 1, length)
+    return p
+p = get(8 * M + 5)
+print('aligned', p % (2 * M) == 0, 'huge', huge(p) // M)
+# no page of what was trimmed is left behind, and the program may unmap and protect parts
+assert libc.munmap(ctypes.c_void_p(p + 4 * M), ctypes.c_size_t(65536)) == 0
+assert libc.mprotect(ctypes.c_void_p(p), ctypes.c_size_t(4096), 1) == 0
+print('small', huge(get(2 * M - 4096)), 'stack', huge(get(8 * M, plain | 0x20000)), 'shared', huge(get(8 * M, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)))
+r = get(64 * M, plain | 0x4000, 0)
+assert r % (2 * M) == 0
+print('reserved', huge(get(16 * M, plain | 0x10 | 0x4000, 3, r + 8 * M)) // M)
+assert libc.mmap(None, ctypes.c_size_t(-4096).value, 3, plain, -1, 0) == failed and ctypes.get_errno() == 12
+assert libc.mmap(None, 0, 3, plain, -1, 0) == failed and ctypes.get_errno() == 22
+END
+if [ "${thp:-never}" != madvise ]; then
+	skip 'memory that the program maps lies in hugepages' 'THP is not at madvise'
+else
+	maps() { HUGEPIN_STATS=0 HUGEPIN_MMAP=$1 with python3 "$t/maps.py"; }
+	says 'memory that the program maps is aligned and lies in hugepages' 0 '^aligned True huge 8$' maps thp
+	says 'but no small mapping, no stack, nothing shared' 0 '^small 0 stack 0 shared 0$' maps thp
+	says 'what was reserved first does when it is committed' 0 '^reserved 16$' maps thp
+	says 'nothing without the option' 0 'huge 0$' bash -c "$(declare -f maps with); dropin=$dropin t=$t; maps off | grep aligned"
+fi
