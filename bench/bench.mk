@@ -155,4 +155,9 @@ report: ## every bench beside its peers, as one page: build/report/index.html; A
 	$(Q)$(MAKE) all bench bench-pin-programs $(addprefix $(BENCH)/,replay shapes helper hot sg lend)
 	$(Q)BUILD='$(BUILD)' bench/report $(ARGS)
 
-.PHONY: report bench bench-helper bench-alloc bench-compare bench-targets bench-programs bench-pin bench-pin-programs bench-replay bench-paging bench-mpi bench-sg bench-uring bench-lend
+bench-image: ## static memory in hugepages, and memory that programs map; ARGS: rounds
+	$(Q)tools/setup build bench
+	$(Q)$(MAKE) all $(BENCH)/counted
+	$(Q)BUILD='$(BUILD)' bench/run-image $(ARGS)
+
+.PHONY: report bench bench-image bench-helper bench-alloc bench-compare bench-targets bench-programs bench-pin bench-pin-programs bench-replay bench-paging bench-mpi bench-sg bench-uring bench-lend

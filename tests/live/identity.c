@@ -123,6 +123,7 @@ static int has_the_same_number(void)
 			r = 41;
 		if (r == 0) { /* some of its memory is about to be given back, by a thread */
 			free(hide(malloc(48 * MIB)));
+			free(hide(malloc(MIB))); /* as in main() */
 			pid_t second = (pid_t)syscall(SYS_clone, SIGCHLD | CLONE_NEWPID, NULL, NULL, NULL, NULL);
 			if (second == 0)
 				_exit(getpid() != 1 ? 42 : does_both());
