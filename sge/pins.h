@@ -16,7 +16,11 @@
 #include "base/base.h"
 #include "hugepin.h"
 
-enum { HP_PINS_FEW = 16 };
+enum { HP_PINS_FEW = 16, HP_PINS_BITS = 6 };
+
+#ifndef HP_PINS_STEP
+#define HP_PINS_STEP() ((void)0) /* a test counts the pins that are looked at */
+#endif
 
 /* The pin's range must not wrap. */
 static inline bool hp_pin_covers(const struct hugepin_pin *pin, uint64_t addr)
@@ -35,6 +39,7 @@ static inline uint32_t hp_pins_position(const struct hugepin_pin *pins, uint32_t
 	uint32_t from = 0;
 
 	while (n) {
+		HP_PINS_STEP();
 		if (hp_pin_before(&pins[from + n / 2], pin)) {
 			from += n / 2 + 1;
 			n -= n / 2 + 1;
@@ -53,9 +58,11 @@ static HP_COLD const struct hugepin_pin *hp_pins_find_in_many(const struct hugep
 	const struct hugepin_pin last = { .base = addr, .ref = UINT64_MAX };
 	uint32_t at;
 
-	for (uint32_t i = n; i > HP_MAX(sorted, n - HP_PINS_FEW); i--)
+	for (uint32_t i = n; i > HP_MAX(sorted, n - HP_PINS_FEW); i--) {
+		HP_PINS_STEP();
 		if (hp_pin_covers(&pins[i - 1], addr))
 			return &pins[i - 1];
+	}
 	at = hp_pins_position(pins, sorted, &last);
 	return at && hp_pin_covers(&pins[at - 1], addr) ? &pins[at - 1] : NULL;
 }
@@ -77,21 +84,69 @@ static inline bool hp_pins_due(uint32_t n, uint32_t sorted)
 	return n >= 2 * HP_PINS_FEW && n / 2 >= sorted;
 }
 
-static inline void hp_pins_sink(struct hugepin_pin *pins, uint32_t at, uint32_t n)
+static inline uint32_t hp_pin_part(const struct hugepin_pin *pin, bool by_base, unsigned shift, uint32_t parts)
 {
-	const struct hugepin_pin pin = pins[at];
-
-	for (uint32_t child; (child = 2 * at + 1) < n; at = child) {
-		child += child + 1 < n && hp_pin_before(&pins[child], &pins[child + 1]);
-		if (!hp_pin_before(&pin, &pins[child]))
-			break;
-		pins[at] = pins[child];
-	}
-	pins[at] = pin;
+	return (uint32_t)((by_base ? pin->base : pin->ref) >> shift) & (parts - 1);
 }
 
-/* Put n pins in order (by heapsort if necessary). Second pins of a registration are given back through the key
- * function. Returns how many remain. */
+/* Put n pins in order, by a few bits at a time, from the highest in which they differ: each pin goes to the part of its
+ * bits (McIlroy, Bostic, McIlroy 1993: American flag sort). A part has some four pins on average. Small parts are sorted
+ * by insertion. So the steps are linear in n. Recursion ends after the 128 bits of base and ref: it takes at most some
+ * 30 KiB of stack, for addresses that differ in each level's last bit only. */
+static HP_COLD void hp_pins_sort(struct hugepin_pin *pins, uint32_t n)
+{
+	uint32_t at[1 << HP_PINS_BITS], end[1 << HP_PINS_BITS] = { 0 };
+	uint64_t base = 0, ref = 0;
+
+	if (n <= HP_PINS_FEW) {
+		for (uint32_t i = 1; i < n; i++) {
+			const struct hugepin_pin pin = pins[i];
+			uint32_t to = i;
+
+			HP_PINS_STEP();
+			for (; to && hp_pin_before(&pin, &pins[to - 1]); to--) {
+				HP_PINS_STEP();
+				pins[to] = pins[to - 1];
+			}
+			pins[to] = pin;
+		}
+		return;
+	}
+	for (uint32_t i = 1; i < n; i++) {
+		base |= pins[i].base ^ pins[0].base;
+		ref |= pins[i].ref ^ pins[0].ref;
+	}
+	if (!base && !ref)
+		return;
+	const unsigned high = 64 - (unsigned)__builtin_clzll(base ? base : ref);
+	const unsigned bits = HP_MIN(29 - (unsigned)__builtin_clz(n), (unsigned)HP_PINS_BITS);
+	const unsigned shift = high > bits ? high - bits : 0;
+	const uint32_t parts = 1u << bits;
+
+	for (uint32_t i = 0; i < n; i++) {
+		HP_PINS_STEP();
+		end[hp_pin_part(&pins[i], base, shift, parts)]++;
+	}
+	for (uint32_t p = 0, sum = 0; p < parts; p++) {
+		at[p] = sum;
+		end[p] = sum += end[p];
+	}
+	for (uint32_t p = 0; p < parts; p++)
+		while (at[p] < end[p]) {
+			struct hugepin_pin *const from = &pins[at[p]];
+			struct hugepin_pin *const to = &pins[at[hp_pin_part(from, base, shift, parts)]++];
+			const struct hugepin_pin pin = *to;
+
+			HP_PINS_STEP();
+			*to = *from;
+			*from = pin;
+		}
+	for (uint32_t p = 0, start = 0; p < parts; start = end[p++])
+		hp_pins_sort(pins + start, end[p] - start);
+}
+
+/* Put n pins in order. Second pins of a registration are given back through the key function. Returns how many
+ * remain. */
 static HP_COLD uint32_t hp_pins_settle(struct hugepin_pin *pins, uint32_t n, hugepin_key_fn key, void *arg)
 {
 	bool ordered = true;
@@ -99,15 +154,8 @@ static HP_COLD uint32_t hp_pins_settle(struct hugepin_pin *pins, uint32_t n, hug
 
 	for (uint32_t i = 1; i < n; i++)
 		ordered &= !hp_pin_before(&pins[i], &pins[i - 1]);
-	for (uint32_t i = n / 2; !ordered && i--;)
-		hp_pins_sink(pins, i, n);
-	for (uint32_t left = n; !ordered && --left;) {
-		const struct hugepin_pin first = pins[0];
-
-		pins[0] = pins[left];
-		pins[left] = first;
-		hp_pins_sink(pins, 0, left);
-	}
+	if (!ordered)
+		hp_pins_sort(pins, n);
 	for (uint32_t i = 1; i < n; i++)
 		if (pins[i].ref == pins[kept - 1].ref)
 			key(arg, NULL, 0, 0, &pins[i]);
