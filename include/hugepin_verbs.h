@@ -153,6 +153,12 @@ typedef void (*hugepin_done_fn)(void *arg, uint64_t tag, int status);
  * frame. */
 typedef void (*hugepin_recv_fn)(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts);
 
+/* Post a chain of work requests, as ibv_post_send does: 0, or an error with *bad the first that was not taken. A taken
+ * work request stays where it is until its frame has completed. So the function may also keep the chain and post it
+ * later, by links of its own (next), with other work requests between. It must keep the order and the send_flags, and
+ * post each one, also after the queue pair has failed. It must not call functions of the queue (-EBUSY). */
+typedef int (*hugepin_post_fn)(void *arg, struct ibv_send_wr *first, struct ibv_send_wr **bad);
+
 /* The upper sixteen bits of the wr_id of all work requests of queues. Use other values for your own work requests on
  * the same queue pair. */
 #define HUGEPIN_SGQ_WR_ID 0x4870
@@ -192,6 +198,8 @@ struct hugepin_sgq_attr {
 	uint32_t recv_depth, pad;
 	hugepin_recv_fn recv;
 	void *recv_arg;
+	hugepin_post_fn post; /* called in place of ibv_post_send; NULL: the queue posts */
+	void *post_arg;
 };
 
 /* Open a queue. Pins memory for depth + recv_depth slots in the domain. The queue pair, its completion queue and the

@@ -86,6 +86,8 @@ static int settings_of(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
 		.recv_depth = a->recv_depth,
 		.recv = a->recv,
 		.recv_arg = a->recv_arg,
+		.post = a->post,
+		.post_arg = a->post_arg,
 		.grh = ud ? GRH : 0,
 	};
 	q->slot_mask = (uint32_t)mask_of(depth);

@@ -69,6 +69,11 @@ static int enter_queue(struct hugepin_sgq *q, int *saved_errno)
 		pthread_mutex_lock(&q->lock);
 	else if (!note_caller(q))
 		return -EPERM;
+	if (HP_UNLIKELY(q->in_post)) { /* only this thread can get here: it keeps its note or its lock */
+		if (q->flags & HUGEPIN_SGQ_MT)
+			pthread_mutex_unlock(&q->lock);
+		return -EBUSY;
+	}
 	return 0;
 }
 
@@ -261,6 +266,16 @@ static void close_held(struct hugepin_sgq *q)
 
 /* ------------------------------------------------------------------ posting */
 
+static int post_chain(struct hugepin_sgq *q, struct ibv_send_wr *first, struct ibv_send_wr **bad)
+{
+	if (!q->post)
+		return hp_verbs_error(ibv_post_send(q->qp, first, bad));
+	q->in_post = true;
+	int err = hp_verbs_error(q->post(q->post_arg, first, bad));
+	q->in_post = false;
+	return err;
+}
+
 /* Post the closed frames. 0, or the provider's error: refused frames stay closed, for the next call. */
 static int post_closed(struct hugepin_sgq *q)
 {
@@ -280,7 +295,7 @@ static int post_closed(struct hugepin_sgq *q)
 		if (signalled)
 			unsignalled = 0;
 	}
-	int err = hp_verbs_error(ibv_post_send(q->qp, first, &bad));
+	int err = post_chain(q, first, &bad);
 	for (; q->posted < q->next; q->posted++) {
 		const struct ibv_send_wr *wr = &q->wr[slot_of(q, q->posted)];
 		if (err && wr == bad)

@@ -74,6 +74,8 @@ struct hugepin_sgq {
 	uint32_t recv_depth;
 	hugepin_recv_fn recv;
 	void *recv_arg;
+	hugepin_post_fn post; /* NULL: ibv_post_send() */
+	void *post_arg;
 	/* table_room: bytes for the table, at the beginning of a slot */
 	size_t grh, table_room, slot_bytes, recv_bytes;
 	char *slots, *recv_slots;
@@ -101,6 +103,7 @@ struct hugepin_sgq {
 	uint32_t idle_count;
 	int carry; /* status of a sub-message's failed part, until its last part has completed */
 	bool in_callback;
+	bool in_post; /* the program's post function runs: no function of the queue may be called */
 	bool failed; /* the queue pair has failed */
 	bool send_failed; /* the completion of a send reported the failure */
 	bool closing;
