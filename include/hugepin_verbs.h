@@ -32,7 +32,7 @@ int hugepin_verbs_open(struct ibv_pd *pd, const struct hugepin_attr *attr, hugep
 /* The limits of a queue pair, as they were granted. Sizes are bytes. */
 struct hugepin_sg_caps {
 	uint32_t max_sge, max_recv_sge, max_inline; /* limits of one work request */
-	uint32_t max_sge_rd; /* elements of an RDMA READ */
+	uint32_t max_sge_rd; /* elements of an RDMA READ (HUGEPIN_SG_READ) */
 	uint32_t max_wr, max_recv_wr;
 	uint32_t mtu_ud; /* payload of a datagram; 0: the queue pair is connected */
 	uint32_t pad;
@@ -79,13 +79,14 @@ enum {
 			        * SEND: always one */
 	HUGEPIN_SG_RECV = 32, /* a receive: always scatters */
 	HUGEPIN_SG_ANEW = 64, /* a flag of hugepin_sg_calibrate */
+	HUGEPIN_SG_READ = 128, /* RDMA READ: always scatters; in one or several work requests, as WRITE */
 };
 
 /* A decision about pieces of given lengths, whatever their addresses. One plan serves all messages of equal layout.
  * Frozen at 48 bytes. Programs may read the members. */
 struct hugepin_sg_plan {
 	uint64_t bytes; /* of the message */
-	uint32_t mode; /* HUGEPIN_SG_INLINE, COPY, GATHER, or GATHER | COPY: both are allowed; with WRITE or RECV */
+	uint32_t mode; /* HUGEPIN_SG_INLINE, COPY, GATHER, or GATHER | COPY (both are allowed); with the purpose */
 	uint32_t n; /* pieces, empty ones included */
 	uint32_t copy_below; /* copy pieces that are shorter than this, */
 	uint32_t copy_from, copy_to; /* and pieces with these indices: copy_from to copy_to - 1 */
@@ -119,8 +120,8 @@ struct hugepin_sg_room {
 };
 
 /* Carry a plan out for n pieces of the plan's layout (-EINVAL for another layout): copy pieces, find keys, fill work
- * requests. The work requests are linked by next. Each is a copy of *tmpl (which may be room->wr), except for sg_list,
- * num_sge, next, the INLINE flag and, where there are several, the remote address. send_flags and immediate data go
+ * requests. Keys are asked for with HUGEPIN_READ (of an RDMA READ with HUGEPIN_WRITE: the adapter writes the pieces). The
+ * work requests are linked by next. Each is a copy of *tmpl (which may be room->wr), except for sg_list, num_sge, next, the INLINE flag and, where there are several, the remote address. send_flags and immediate data go
  * only to the last one, FENCE to the first. Posts nothing.
  * Returns the number of work requests. -EINVAL. -EMSGSIZE: room. -ENOKEY or the error of room->key: a piece is not
  * registered. (If the plan allows COPY, and slot and elements suffice, such a piece is copied instead.) After an error

@@ -21,6 +21,7 @@
 struct filling {
 	const struct hugepin_sg_room *room;
 	hugepin_key_fn key; /* never NULL */
+	unsigned access; /* what the adapter does with the pieces */
 	uint32_t sges, pins; /* elements and pins written so far */
 	uint32_t sorted; /* pins[0 .. sorted - 1] are in order (sge/pins.h) */
 	uint32_t run; /* pins that were taken before the latest call of hugepin_sg_map() */
@@ -113,7 +114,7 @@ static int map_run(struct filling *f, const struct iovec *iov, int n)
 	struct hugepin_sg_info info = { 0 };
 	if (HP_UNLIKELY(hp_pins_due(f->pins, f->sorted)))
 		settle_filling(f);
-	int sges = hugepin_sg_map(iov, n, HUGEPIN_READ, pinned_or_key, f, (struct hugepin_sge *)(r->sge + f->sges),
+	int sges = hugepin_sg_map(iov, n, f->access, pinned_or_key, f, (struct hugepin_sge *)(r->sge + f->sges),
 				  int_of(r->sges - f->sges), r->pins + f->pins, int_of(r->pins_max - f->pins), &info);
 	/* Some registrations may be pinned twice: settling the pins may make room. */
 	if (sges == -EMSGSIZE && f->pins > f->sorted && info.pins > r->pins_max - f->pins) {
@@ -213,7 +214,8 @@ static int check_pieces(const struct hugepin_sg_plan *plan, const struct iovec *
 static int wrs_of(const struct hugepin_sg_plan *plan, const struct filling *f)
 {
 	uint32_t wrs = f->sges <= plan->max_sge ? 1 : plan->max_sge ? (f->sges - 1) / plan->max_sge + 1 : UINT32_MAX;
-	return wrs > f->room->wrs || (wrs > 1 && !(plan->mode & HUGEPIN_SG_WRITE)) ? -EMSGSIZE : int_of(wrs);
+	bool splits = plan->mode & (HUGEPIN_SG_WRITE | HUGEPIN_SG_READ);
+	return wrs > f->room->wrs || (wrs > 1 && !splits) ? -EMSGSIZE : int_of(wrs);
 }
 
 /* Copy some pieces and gather the others. */
@@ -314,7 +316,7 @@ static inline int gather_whole(struct filling *f, const struct iovec *iov, int n
 				if (!hp_iov_valid(addr, len))
 					break;
 				room->ref = 0; /* without room, a key still serves if it need not be given back */
-				err = f->key(r->arg, iov[i].iov_base, len, HUGEPIN_READ, room);
+				err = f->key(r->arg, iov[i].iov_base, len, f->access, room);
 				if (err)
 					break;
 				if (room->ref && room == &without_room) {
@@ -393,7 +395,8 @@ static void chain_requests(const struct hugepin_sg_plan *plan, const struct ibv_
 			wr->send_flags |= IBV_SEND_INLINE;
 		if (!last) {
 			wr->send_flags &= ~last_only;
-			wr->opcode = IBV_WR_RDMA_WRITE; /* only writes are split: a send is one work request */
+			/* Only writes and reads are split: a send is one work request. */
+			wr->opcode = plan->mode & HUGEPIN_SG_READ ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
 		}
 		if (!i)
 			break;
@@ -416,11 +419,12 @@ int hugepin_sg_fill(const struct hugepin_sg_plan *plan, const struct iovec *iov,
 	    plan->mode & HUGEPIN_SG_RECV)
 		return -EINVAL;
 	bool write = tmpl->opcode == IBV_WR_RDMA_WRITE || tmpl->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+	bool read = tmpl->opcode == IBV_WR_RDMA_READ;
 	bool send = tmpl->opcode == IBV_WR_SEND || tmpl->opcode == IBV_WR_SEND_WITH_IMM ||
 		    tmpl->opcode == IBV_WR_SEND_WITH_INV;
-	if (plan->mode & HUGEPIN_SG_WRITE ? !write : !send)
+	if (plan->mode & HUGEPIN_SG_WRITE ? !write : plan->mode & HUGEPIN_SG_READ ? !read : !send)
 		return -EINVAL;
-	if (write && plan->bytes && tmpl->wr.rdma.remote_addr + (plan->bytes - 1) < plan->bytes - 1)
+	if (!send && plan->bytes && tmpl->wr.rdma.remote_addr + (plan->bytes - 1) < plan->bytes - 1)
 		return -EINVAL;
 	size_t slot_len = room->slot ? room->slot_len : 0;
 	if (slot_len < plan->slot)
@@ -431,6 +435,7 @@ int hugepin_sg_fill(const struct hugepin_sg_plan *plan, const struct iovec *iov,
 	const struct filling start = {
 		.room = room,
 		.key = room->key ? room->key : no_key,
+		.access = read ? HUGEPIN_WRITE : HUGEPIN_READ,
 		.spare = slot_len - plan->slot,
 	};
 	struct filling f = start;

@@ -286,9 +286,11 @@ static void offer_mixtures(struct choice *c, const struct iovec *iov, int n, con
 int hugepin_sg_plan(const struct hugepin_sg_model *model, const struct hugepin_sg_caps *caps, const struct iovec *iov,
 		    int n, unsigned mode, struct hugepin_sg_plan *ret_)
 {
-	const unsigned known = MODES | HUGEPIN_SG_COLD | HUGEPIN_SG_WRITE | HUGEPIN_SG_RECV;
-	bool write = mode & HUGEPIN_SG_WRITE, recv = mode & HUGEPIN_SG_RECV, cold = mode & HUGEPIN_SG_COLD;
-	if (!caps || !ret_ || n < 0 || (n && !iov) || mode & ~known || (write && recv) ||
+	const unsigned purposes = HUGEPIN_SG_WRITE | HUGEPIN_SG_READ | HUGEPIN_SG_RECV;
+	const unsigned known = MODES | HUGEPIN_SG_COLD | purposes, purpose = mode & purposes;
+	bool read = purpose == HUGEPIN_SG_READ, recv = purpose == HUGEPIN_SG_RECV, cold = mode & HUGEPIN_SG_COLD;
+	bool splits = read || purpose == HUGEPIN_SG_WRITE; /* one-sided: into several work requests if necessary */
+	if (!caps || !ret_ || n < 0 || (n && !iov) || mode & ~known || (purpose & (purpose - 1)) ||
 	    (model && model->size < sizeof *model))
 		return -EINVAL;
 	if (!model)
@@ -300,11 +302,11 @@ int hugepin_sg_plan(const struct hugepin_sg_model *model, const struct hugepin_s
 	if (t.bytes > UINT32_MAX)
 		return -EOVERFLOW;
 	unsigned allowed = (mode & MODES ? mode & MODES : MODES) & ~model->refused;
-	if (recv)
+	if (recv || read)
 		allowed &= HUGEPIN_SG_GATHER;
 	if (!caps->max_inline)
 		allowed &= ~(unsigned)HUGEPIN_SG_INLINE;
-	if (!allowed || (write && caps->mtu_ud))
+	if (!allowed || (splits && caps->mtu_ud))
 		return -EOPNOTSUPP;
 	if (t.bytes > caps->max_msg || (!recv && caps->mtu_ud && t.bytes > caps->mtu_ud))
 		return -EMSGSIZE;
@@ -314,9 +316,10 @@ int hugepin_sg_plan(const struct hugepin_sg_model *model, const struct hugepin_s
 		.piece = cold ? model->cold_piece : model->piece,
 		.copy_byte = cold ? model->cold_byte : model->copy_byte,
 		.cold = cold ? model->cold : 0,
-		.plan = { .bytes = t.bytes, .n = (uint32_t)n, .max_sge = recv ? caps->max_recv_sge : caps->max_sge },
+		.plan = { .bytes = t.bytes, .n = (uint32_t)n,
+			  .max_sge = recv ? caps->max_recv_sge : read ? caps->max_sge_rd : caps->max_sge },
 	};
-	c.elements_max = c.plan.max_sge * (uint64_t)(write && caps->max_wr ? caps->max_wr : 1);
+	c.elements_max = c.plan.max_sge * (uint64_t)(splits && caps->max_wr ? caps->max_wr : 1);
 	const unsigned both = HUGEPIN_SG_GATHER | HUGEPIN_SG_COPY;
 	if (allowed & HUGEPIN_SG_INLINE && t.bytes <= caps->max_inline)
 		offer_inline(&c, &t);
@@ -328,7 +331,7 @@ int hugepin_sg_plan(const struct hugepin_sg_model *model, const struct hugepin_s
 		offer_mixtures(&c, iov, n, &t, cold);
 	if (!c.any)
 		return -EMSGSIZE;
-	c.plan.mode |= mode & (HUGEPIN_SG_WRITE | HUGEPIN_SG_RECV);
+	c.plan.mode |= purpose;
 	c.plan.cost_ns = c.cost < 4e9f ? c.cost > 0 ? (uint32_t)(c.cost + 0.5f) : 0 : UINT32_MAX;
 	*ret_ = c.plan;
 	return 0;

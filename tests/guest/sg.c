@@ -378,6 +378,69 @@ TEST(datagrams_arrive_behind_their_routing_header)
 	messages(UD, 800);
 }
 
+/* Pieces in any order, mostly more than a READ has elements for. */
+static bool read_once(uint32_t rkey)
+{
+	static struct ibv_send_wr wr[32], *bad;
+	static struct ibv_sge sge[32 * SGE];
+	static struct hugepin_pin pins[256];
+	struct iovec iov[PIECES];
+	struct hugepin_sg_plan p;
+	struct hugepin_sg_info info;
+	const int n = 1 + (int)rnd(PIECES);
+	const size_t from = rnd(ARENA / 2), room_of_one = ARENA / PIECES;
+	size_t at = from;
+	const bool cached = rnd(2);
+	for (int i = 0; i < n; i++) {
+		const size_t slot = (size_t)(rnd(2) ? i : n - 1 - i); /* slots are used twice: those pieces are empty */
+		iov[i] = (struct iovec){ wire.sink + slot * room_of_one + rnd(100), 1 + rnd(rnd(2) ? 64 : 8000) };
+		for (int k = 0; k < i; k++)
+			if (iov[k].iov_len && ((unsigned char *)iov[k].iov_base - wire.sink) / (ptrdiff_t)room_of_one == (ptrdiff_t)slot)
+				iov[i].iov_len = 0;
+	}
+	if (!EXPECT_EQ(hugepin_sg_plan(NULL, &wire.caps, iov, n, HUGEPIN_SG_READ, &p), 0))
+		return false;
+	struct hugepin_sg_room room = {
+		.size = sizeof room, .wr = wr, .wrs = 32, .sge = sge, .sges = 32 * SGE, .pins = pins, .pins_max = 256,
+		.key = cached ? cached_key : short_key, .arg = cached ? wire.domain : wire.each,
+	};
+	const struct ibv_send_wr tmpl = { .wr_id = 1, .send_flags = IBV_SEND_SIGNALED, .opcode = IBV_WR_RDMA_READ,
+					  .wr.rdma = { (uintptr_t)wire.source + from, rkey } };
+	const int wrs = hugepin_sg_fill(&p, iov, n, &tmpl, &room, &info);
+	if (!EXPECT(wrs > 0))
+		return false;
+	memset(wire.sink, 0xa5, ARENA);
+	memset(wanted, 0xa5, ARENA);
+	for (int i = 0; i < n; at += iov[i++].iov_len)
+		memcpy(wanted + ((unsigned char *)iov[i].iov_base - wire.sink), wire.source + at, iov[i].iov_len);
+	if (!EXPECT_EQ(ibv_post_send(wire.qp[0], wr, &bad), 0) || completions(false) < 0)
+		return false;
+	const bool right = EXPECT(!memcmp(wire.sink, wanted, ARENA)); /* and nothing beside the pieces */
+	for (uint32_t i = 0; i < info.pins; i++)
+		room.key(room.arg, NULL, 0, 0, &pins[i]);
+	EXPECT_EQ(pins_out, 0);
+	seen.sent++;
+	seen.chains += wrs > 1;
+	seen.gathered += wrs == 1 && info.sges > 1;
+	return right;
+}
+
+TEST(reads_scatter_what_lies_together_at_the_peer_over_the_pieces)
+{
+	NEEDS_WIRE;
+	struct hugepin_pin source;
+	const time_t end = time(NULL) + 25;
+	memset(&seen, 0, sizeof seen);
+	if (!EXPECT_EQ(hugepin_pin(wire.each, wire.source, ARENA, HUGEPIN_READ | HUGEPIN_REMOTE_READ, &source), 0))
+		return;
+	t_print("# %u elements of a READ\n", wire.caps.max_sge_rd);
+	while (seen.sent < 500 && time(NULL) < end && read_once(source.rkey))
+		;
+	t_print("# %d reads: %d of several elements, %d chains\n", seen.sent, seen.gathered, seen.chains);
+	EXPECT(seen.sent >= 50 && seen.gathered > 3 && seen.chains > 10);
+	EXPECT_EQ(hugepin_unpin(wire.each, &source), 0);
+}
+
 /* With success and without the bytes, if it were posted: soft-RoCE sends none of two elements of 2 GiB. */
 TEST(what_no_message_can_carry_is_refused_before_it_is_posted)
 {
