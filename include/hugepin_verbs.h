@@ -121,8 +121,9 @@ struct hugepin_sg_room {
 
 /* Carry a plan out for n pieces of the plan's layout (-EINVAL for another layout): copy pieces, find keys, fill work
  * requests. Keys are asked for with HUGEPIN_READ (of an RDMA READ with HUGEPIN_WRITE: the adapter writes the pieces). The
- * work requests are linked by next. Each is a copy of *tmpl (which may be room->wr), except for sg_list, num_sge, next, the INLINE flag and, where there are several, the remote address. send_flags and immediate data go
- * only to the last one, FENCE to the first. Posts nothing.
+ * work requests are linked by next. Each is a copy of *tmpl (which may be room->wr), except for sg_list, num_sge, next,
+ * the INLINE flag and, where there are several, the remote address. send_flags and immediate data go only to the last
+ * one, FENCE to the first. Posts nothing.
  * Returns the number of work requests. -EINVAL. -EMSGSIZE: room. -ENOKEY or the error of room->key: a piece is not
  * registered. (If the plan allows COPY, and slot and elements suffice, such a piece is copied instead.) After an error
  * nothing is pinned. ret_info may be NULL. Any thread, with a room of its own. */
@@ -177,6 +178,27 @@ enum {
 	HUGEPIN_SG_SOLICITED = 2048, /* add: wake the peer. HUGEPIN_SG_COLD is allowed for add, too */
 };
 
+/* A pool of send slots that the queues of a domain share, for programs with many destinations. A queue takes a slot for
+ * each frame, and gives it back when the frame has completed. Each queue may always have one slot; beyond that, as many
+ * as are still spare. So a destination that does not complete never stops others. Any thread. */
+typedef struct hugepin_sgpool hugepin_sgpool;
+
+struct hugepin_sgpool_attr {
+	size_t size; /* sizeof */
+	hugepin_domain *domain; /* the slots are pinned in it; it is also the domain of the queues */
+	uint32_t slots; /* at least one for each queue */
+	uint32_t frame_bytes; /* the longest frame; 0: 8 KiB */
+	uint32_t max_sge; /* elements of a frame, if the queue pair has as many; 0: 16 */
+	uint32_t pad;
+};
+
+/* Open a pool. The domain must outlive the pool, the pool its queues.
+ * -EINVAL, -ENOMEM, or as hugepin_pin. May block and allocate. */
+int hugepin_sgpool_open(const struct hugepin_sgpool_attr *attr, hugepin_sgpool **ret_);
+
+/* Close. -EBUSY: queues are open. In a child of fork this frees the copy. */
+int hugepin_sgpool_close(hugepin_sgpool *pool);
+
 struct hugepin_sgq_attr {
 	size_t size; /* sizeof */
 	struct ibv_qp *qp; /* RC or UD, ready to send, made with sq_sig_all = 0 */
@@ -201,6 +223,7 @@ struct hugepin_sgq_attr {
 	void *recv_arg;
 	hugepin_post_fn post; /* called in place of ibv_post_send; NULL: the queue posts */
 	void *post_arg;
+	hugepin_sgpool *pool; /* slots come from it, and frames are at most as long as its own; NULL: slots of its own */
 };
 
 /* Open a queue. Pins memory for depth + recv_depth slots in the domain. The queue pair, its completion queue and the
@@ -212,9 +235,10 @@ int hugepin_sgq_open(const struct hugepin_sgq_attr *attr, hugepin_sgq **ret_);
 
 /* Add a sub-message of n pieces. The pieces must not change until the sub-message is done. If this returns 1, all was
  * copied, and the pieces may change at once. done may be NULL. flags: HUGEPIN_SG_COPY_OK ...
- * 0 or 1. After an error nothing is consumed. -EAGAIN: all frames are out; poll. -EINVAL, -EOVERFLOW. -EMSGSIZE: over
- * one frame or datagram, without MULTI, or over `depth` frames. -ENOKEY: a piece to be gathered is not registered.
- * -ESHUTDOWN: the queue pair has failed. Or the provider's error at the post of an earlier frame, to make room. */
+ * 0 or 1. After an error nothing is consumed. -EAGAIN: all frames are out, or the pool has no slot; poll. -EINVAL,
+ * -EOVERFLOW. -EMSGSIZE: over one frame or datagram, without MULTI, or over `depth` frames. -ENOKEY: a piece to be
+ * gathered is not registered. -ESHUTDOWN: the queue pair has failed. Or the provider's error at the post of an earlier
+ * frame, to make room. */
 int hugepin_sgq_add(hugepin_sgq *q, const struct iovec *iov, int n, uint64_t tag, hugepin_done_fn done, void *arg,
 		    unsigned flags);
 

@@ -13,11 +13,13 @@
 #include <string.h>
 
 #include "sge/plan.h"
+#include "sge/pool.h"
 #include "sge/receive.h"
 
 #define GRH ((size_t)40) /* bytes of the routing header, which precedes a datagram in the receiver's memory */
 #define LINE ((size_t)64)
 #define DEPTH_MAX (1u << 15)
+#define SUBS_FIRST ((uint64_t)16)
 
 #define QUEUE_FLAGS (HUGEPIN_SGQ_MT | HUGEPIN_SGQ_RAW | HUGEPIN_SGQ_DEBUG)
 
@@ -31,6 +33,13 @@ static void count_fork(void)
 static void watch_queue_forks(void)
 {
 	pthread_atfork(NULL, NULL, count_fork);
+}
+
+void hp_sgq_watch_forks(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, watch_queue_forks);
 }
 
 /* The index mask of a ring of at least n entries. */
@@ -57,18 +66,24 @@ static int settings_of(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
 	uint32_t wrs = caps.max_wr > a->reserved_wr ? caps.max_wr - a->reserved_wr : 0;
 	uint64_t longest = ud ? HP_MIN(caps.mtu_ud, caps.max_msg) : HP_MIN(caps.max_msg, UINT32_MAX);
 	uint32_t depth = a->depth ? a->depth : HP_MIN(wrs, 64u);
-	uint32_t frame_bytes = a->frame_bytes ? a->frame_bytes : (uint32_t)(ud ? longest : HP_MIN(longest, 8192u));
+	uint32_t usual = a->pool ? a->pool->frame_bytes : 8192u;
+	uint32_t frame_bytes = a->frame_bytes ? a->frame_bytes :
+				       (uint32_t)(ud && !a->pool ? longest : HP_MIN(longest, usual));
 	if (!depth || depth > HP_MIN(wrs, DEPTH_MAX) || a->recv_depth > HP_MIN(caps.max_recv_wr, DEPTH_MAX) ||
 	    !caps.max_sge || (a->recv_depth && !caps.max_recv_sge) ||
 	    frame_bytes < (is_raw ? 1 : HUGEPIN_SG_TABLE(1) + 1))
 		return -EINVAL;
-	if (frame_bytes > longest)
+	if (frame_bytes > longest || (a->pool && frame_bytes > a->pool->frame_bytes))
 		return -EMSGSIZE;
 
 	/* The number of sub-messages that fill a frame. By default it limits only frames with less than 64 bytes per
 	 * sub-message. */
 	uint32_t fit = is_raw ? frame_bytes : (frame_bytes - HUGEPIN_SG_HEADER) / 12;
 	uint32_t subs_max = a->flush_count ? a->flush_count : HP_MAX(frame_bytes / 64, 16u);
+	if (a->pool) {
+		subs_max = HP_MIN(subs_max, a->pool->subs_max);
+		caps.max_sge = HP_MIN(caps.max_sge, a->pool->max_sge);
+	}
 	*q = (struct hugepin_sgq){
 		.qp = a->qp,
 		.domain = a->domain,
@@ -81,6 +96,8 @@ static int settings_of(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
 		.hold = a->hold_if_outstanding ? a->hold_if_outstanding : HP_MAX(depth - 1, 1u),
 		.signal_every = HP_MAX(depth / 4, 1u),
 		.max_sge = caps.max_sge,
+		.slot_sges = a->pool ? a->pool->max_sge : caps.max_sge,
+		.pool = a->pool,
 		.max_inline = model.refused & HUGEPIN_SG_INLINE ? 0 : caps.max_inline,
 		.deadline_ns = a->deadline_ns,
 		.recv_depth = a->recv_depth,
@@ -92,7 +109,9 @@ static int settings_of(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
 	};
 	q->slot_mask = (uint32_t)mask_of(depth);
 	/* depth + 1: callbacks may add another frame's sub-messages */
-	q->sub_mask = mask_of(((uint64_t)depth + 1) * q->subs_max);
+	q->sub_mask_max = mask_of(((uint64_t)depth + 1) * q->subs_max);
+	/* With a pool there are many queues, most of which have few sub-messages: the ring grows by use. */
+	q->sub_mask = a->pool ? HP_MIN(q->sub_mask_max, SUBS_FIRST - 1) : q->sub_mask_max;
 	q->copy_below = q->copy_below_cold = UINT32_MAX;
 	if (!(model.refused & HUGEPIN_SG_GATHER)) {
 		q->copy_below = HP_MAX(hp_sg_copy_below(&model, false, model.element, 1), 1u);
@@ -102,6 +121,10 @@ static int settings_of(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
 	/* Slots at a distance of a multiple of 4 KiB would use the same sets of a cache, and alias. */
 	q->slot_bytes = hp_round_up(q->table_room + hp_sgq_room_for(q, 1), LINE);
 	q->slot_bytes += q->slot_bytes % 4096 ? 0 : LINE;
+	if (a->pool) {
+		q->table_room = a->pool->table_room;
+		q->slot_bytes = a->pool->slot_bytes;
+	}
 	q->recv_bytes = hp_round_up(q->grh + frame_bytes, LINE);
 	q->recv_bytes += q->recv_bytes % 4096 ? 0 : LINE;
 	return 0;
@@ -118,13 +141,14 @@ static void *cut_array(char *block, size_t *used, size_t count, size_t size)
 /* Place the arrays in the block; NULL: only compute. Returns the bytes that the block needs. */
 static size_t lay_out(struct hugepin_sgq *q, char *block)
 {
-	size_t used = 0, slots = (size_t)q->slot_mask + 1;
+	size_t used = 0, slots = q->pool ? 0 : (size_t)q->slot_mask + 1;
 	cut_array(block, &used, 1, sizeof *q);
 	q->frame = cut_array(block, &used, slots, sizeof *q->frame);
 	q->sge = cut_array(block, &used, slots * (q->max_sge + 1), sizeof *q->sge);
 	q->pin = cut_array(block, &used, slots * q->max_sge, sizeof *q->pin);
 	q->wr = cut_array(block, &used, slots, sizeof *q->wr);
-	q->sub = cut_array(block, &used, (size_t)q->sub_mask + 1, sizeof *q->sub);
+	q->sub = cut_array(block, &used, q->pool ? 0 : (size_t)q->sub_mask + 1, sizeof *q->sub);
+	q->slot = cut_array(block, &used, q->pool ? (size_t)q->slot_mask + 1 : 0, sizeof *q->slot);
 	q->len = cut_array(block, &used, q->subs_max, sizeof *q->len);
 	q->tag = cut_array(block, &used, q->subs_max, sizeof *q->tag);
 	q->recv_wr = cut_array(block, &used, q->recv_depth, sizeof *q->recv_wr);
@@ -136,14 +160,15 @@ static size_t lay_out(struct hugepin_sgq *q, char *block)
 
 static void prepare_slots(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
 {
-	for (uint32_t i = 0; i <= q->slot_mask; i++) {
+	q->first_wr = (struct ibv_send_wr){ .opcode = IBV_WR_SEND };
+	if (a->qp->qp_type == IBV_QPT_UD) {
+		q->first_wr.wr.ud.ah = a->ah;
+		q->first_wr.wr.ud.remote_qpn = a->remote_qpn;
+		q->first_wr.wr.ud.remote_qkey = a->remote_qkey;
+	}
+	for (uint32_t i = 0; i <= q->slot_mask && !q->pool; i++) {
 		q->frame[i] = hp_sgq_empty_frame;
-		q->wr[i] = (struct ibv_send_wr){ .opcode = IBV_WR_SEND };
-		if (a->qp->qp_type == IBV_QPT_UD) {
-			q->wr[i].wr.ud.ah = a->ah;
-			q->wr[i].wr.ud.remote_qpn = a->remote_qpn;
-			q->wr[i].wr.ud.remote_qkey = a->remote_qkey;
-		}
+		q->wr[i] = q->first_wr;
 	}
 	for (uint32_t i = 0; i < q->recv_depth; i++) {
 		q->recv_sge[i] = (struct ibv_sge){ .addr = (uintptr_t)(q->recv_slots + i * q->recv_bytes),
@@ -160,17 +185,47 @@ static void prepare_slots(struct hugepin_sgq *q, const struct hugepin_sgq_attr *
 void hp_sgq_destroy(struct hugepin_sgq *q)
 {
 	/* in a child of fork this returns -ESTALE: there is nothing to unpin */
-	hugepin_unpin(q->domain, &q->slots_pin);
-	hugepin_free(q->slots);
+	if (q->pool) {
+		free(q->sub);
+		if (q->generation == hp_sgq_generation) /* the parent's pool may have been locked at the fork */
+			hp_sgpool_detach(q->pool);
+	} else {
+		hugepin_unpin(q->domain, &q->slots_pin);
+		hugepin_free(q->slots);
+	}
 	pthread_mutex_destroy(&q->lock);
 	free(q);
+}
+
+/* Complete a queue whose slots are a pool's. */
+static int open_in_pool(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a, struct hugepin_sgq **ret_)
+{
+	struct hugepin_sgpool *pool = q->pool;
+	q->sub = calloc(q->sub_mask + 1, sizeof *q->sub);
+	int err = !q->sub ? -ENOMEM : !hp_sgpool_attach(pool) ? -ENOBUFS : 0;
+	if (err) {
+		pthread_mutex_destroy(&q->lock);
+		free(q->sub);
+		free(q);
+		return err;
+	}
+	q->slots = pool->slots;
+	q->slots_pin = pool->slots_pin;
+	q->frame = pool->frame;
+	q->sge = pool->sge;
+	q->pin = pool->pin;
+	q->wr = pool->wr;
+	for (uint32_t i = 0; i <= q->slot_mask; i++)
+		q->slot[i] = HP_SGQ_NO_SLOT;
+	prepare_slots(q, a);
+	*ret_ = q;
+	return 0;
 }
 
 /* Make the queue from the settings of settings_of(). */
 static int open_queue(const struct hugepin_sgq *settings, const struct hugepin_sgq_attr *a, struct hugepin_sgq **ret_)
 {
 	static _Atomic uint32_t queues;
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	struct hugepin_sgq *q, measure = *settings;
 	char *block = calloc(1, lay_out(&measure, NULL));
 	if (!block)
@@ -178,7 +233,7 @@ static int open_queue(const struct hugepin_sgq *settings, const struct hugepin_s
 	q = (struct hugepin_sgq *)block;
 	*q = *settings;
 	lay_out(q, block);
-	pthread_once(&once, watch_queue_forks);
+	hp_sgq_watch_forks();
 	pthread_mutexattr_t recursive;
 	pthread_mutexattr_init(&recursive);
 	pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
@@ -187,6 +242,8 @@ static int open_queue(const struct hugepin_sgq *settings, const struct hugepin_s
 	uint32_t number = atomic_fetch_add_explicit(&queues, 1, memory_order_relaxed) & HP_SGQ_ID_QUEUES;
 	q->id = (uint64_t)HUGEPIN_SGQ_WR_ID << 48 | (uint64_t)number << HP_SGQ_ID_SHIFT;
 
+	if (q->pool)
+		return open_in_pool(q, a, ret_);
 	size_t sending = ((size_t)q->slot_mask + 1) * q->slot_bytes, len = sending + q->recv_depth * q->recv_bytes;
 	q->slots = hugepin_aligned_alloc(HUGEPIN_LARGE_MIN, len);
 	int err = q->slots ? hugepin_pin(q->domain, q->slots, len, HUGEPIN_READ | (q->recv_depth ? HUGEPIN_WRITE : 0),
@@ -218,6 +275,10 @@ int hugepin_sgq_open(const struct hugepin_sgq_attr *attr, hugepin_sgq **ret_)
 	if (!a.qp || !a.domain || a.flags & ~(uint32_t)QUEUE_FLAGS || (a.recv_depth && (!a.recv || a.qp->srq)) ||
 	    (a.model && a.model->size < sizeof *a.model))
 		return -EINVAL;
+	if (a.pool && (a.pool->domain != a.domain || a.recv_depth))
+		return -EINVAL;
+	if (a.pool && a.pool->generation != hp_sgq_generation)
+		return -ESTALE;
 	if (a.qp->qp_type != IBV_QPT_RC && a.qp->qp_type != IBV_QPT_UD)
 		return -EOPNOTSUPP;
 	if (a.qp->qp_type == IBV_QPT_UD && !a.ah)

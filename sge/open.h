@@ -12,4 +12,7 @@ extern __attribute__((visibility("hidden"))) unsigned hp_sgq_generation; /* read
 /* Free the queue's memory. Does not touch the queue pair, which may be destroyed already. */
 void hp_sgq_destroy(struct hugepin_sgq *q);
 
+/* Have hp_sgq_generation count forks from now on. */
+void hp_sgq_watch_forks(void);
+
 #endif

@@ -19,19 +19,21 @@
  * Threads: one at a time, or several under a recursive lock (HUGEPIN_SGQ_MT). The lock is held while callbacks run,
  * and ranks above all locks of domains. Without the lock a call notes its thread, and a call of another thread that
  * finds the note is refused. Two calls that begin at the same moment may miss each other, unless HUGEPIN_SGQ_DEBUG is
- * set. Nothing is allocated after opening.
+ * set. Nothing is allocated after opening, but with a pool (pool.h) the ring of sub-messages grows by use.
  */
 #include "sge/queue.h"
 
 #include <errno.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "sge/error.h"
 #include "sge/iov.h"
 #include "sge/open.h"
 #include "sge/plan.h"
+#include "sge/pool.h"
 #include "sge/receive.h"
 
 enum { BATCH = 16 }; /* completions polled at once */
@@ -91,7 +93,8 @@ static int leave_queue(struct hugepin_sgq *q, int saved_errno, int ret)
 
 static inline uint32_t slot_of(const struct hugepin_sgq *q, uint64_t number)
 {
-	return (uint32_t)number & q->slot_mask;
+	uint32_t i = (uint32_t)number & q->slot_mask;
+	return HP_UNLIKELY(q->pool) ? q->slot[i] : i;
 }
 
 static inline struct hp_sgq_frame *frame_of(const struct hugepin_sgq *q, uint64_t number)
@@ -102,12 +105,12 @@ static inline struct hp_sgq_frame *frame_of(const struct hugepin_sgq *q, uint64_
 /* A frame has one element more than a work request: its first element is in the slot and may stay empty. */
 static inline struct hugepin_sge *sges_of(const struct hugepin_sgq *q, uint64_t number)
 {
-	return &q->sge[(size_t)slot_of(q, number) * (q->max_sge + 1)];
+	return &q->sge[(size_t)slot_of(q, number) * (q->slot_sges + 1)];
 }
 
 static inline struct hugepin_pin *pins_of(const struct hugepin_sgq *q, uint64_t number)
 {
-	return &q->pin[(size_t)slot_of(q, number) * q->max_sge];
+	return &q->pin[(size_t)slot_of(q, number) * q->slot_sges];
 }
 
 static inline char *data_of(const struct hugepin_sgq *q, uint64_t number)
@@ -118,7 +121,31 @@ static inline char *data_of(const struct hugepin_sgq *q, uint64_t number)
 /* Whether a frame with sub-messages is under construction. */
 static inline bool holds_frame(const struct hugepin_sgq *q)
 {
-	return q->next - q->done < q->depth && frame_of(q, q->next)->subs;
+	return q->next - q->done < q->depth && slot_of(q, q->next) != HP_SGQ_NO_SLOT && frame_of(q, q->next)->subs;
+}
+
+/* With a pool: take a slot for frame `next`, unless it has one. False: the pool has none for this queue now. */
+static bool take_slot(struct hugepin_sgq *q)
+{
+	uint32_t slot;
+	if (!q->pool || slot_of(q, q->next) != HP_SGQ_NO_SLOT)
+		return true;
+	if (!hp_sgpool_take(q->pool, q->slots_taken, &slot))
+		return false;
+	q->slots_taken++;
+	q->slot[q->next & q->slot_mask] = slot;
+	q->frame[slot] = hp_sgq_empty_frame;
+	q->wr[slot] = q->first_wr;
+	return true;
+}
+
+/* The frame has no sub-messages any more. */
+static void drop_slot(struct hugepin_sgq *q, uint64_t number)
+{
+	if (!q->pool || slot_of(q, number) == HP_SGQ_NO_SLOT)
+		return;
+	hp_sgpool_give(q->pool, q->slots_taken--, slot_of(q, number));
+	q->slot[number & q->slot_mask] = HP_SGQ_NO_SLOT;
 }
 
 /* The number of elements that may still be added. */
@@ -370,6 +397,7 @@ static void frame_end(struct hugepin_sgq *q, int status)
 	q->signalled_out -= f->signalled;
 	unpin_frame(q, q->done, 0);
 	*f = hp_sgq_empty_frame;
+	drop_slot(q, q->done);
 	q->done++;
 }
 
@@ -472,6 +500,21 @@ static uint32_t sges_needed(const struct iovec *iov, int n, uint32_t copy_below,
 	return need;
 }
 
+/* With a pool: double the ring of sub-messages. False: it has its full length, or there is no memory. */
+static bool grow_subs(struct hugepin_sgq *q)
+{
+	uint64_t mask = q->sub_mask * 2 + 1;
+	struct hp_sgq_sub *sub = q->sub_mask < q->sub_mask_max ? calloc(mask + 1, sizeof *sub) : NULL;
+	if (!sub)
+		return false;
+	for (uint64_t i = q->told; i < q->added; i++)
+		sub[i & mask] = q->sub[i & q->sub_mask];
+	free(q->sub);
+	q->sub = sub;
+	q->sub_mask = mask;
+	return true;
+}
+
 static int add_sub(struct hugepin_sgq *q, const struct iovec *iov, int n, uint64_t bytes, const struct hp_sgq_sub *sub,
 		   unsigned flags)
 {
@@ -484,7 +527,7 @@ static int add_sub(struct hugepin_sgq *q, const struct iovec *iov, int n, uint64
 		if (!split || parts > HP_MIN(q->depth, PARTS_MAX))
 			return -EMSGSIZE;
 	}
-	if (q->added - q->told > q->sub_mask)
+	if (q->added - q->told > q->sub_mask && !grow_subs(q))
 		return -EAGAIN;
 
 	/* If the pieces need too many elements, copy longer pieces, too: the longest pieces keep theirs. */
@@ -508,11 +551,14 @@ static int add_sub(struct hugepin_sgq *q, const struct iovec *iov, int n, uint64
 	int gathered = 0;
 	for (uint64_t part = 0, left = bytes; part < parts; part++) {
 		size_t len = HP_MIN(left, part_bytes);
-		int got = append(q, &at, len, copy_below, flags);
+		int got = take_slot(q) ? append(q, &at, len, copy_below, flags) : -EAGAIN;
 		if (got < 0) {
+			if (!holds_frame(q))
+				drop_slot(q, q->next);
 			while (q->next > first) {
 				unpin_frame(q, --q->next, 0);
 				*frame_of(q, q->next) = hp_sgq_empty_frame;
+				drop_slot(q, q->next);
 			}
 			post_closed(q);
 			return got;

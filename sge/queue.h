@@ -35,6 +35,8 @@
 #define HP_SGQ_ID_RECV (1u << 23)
 #define HP_SGQ_ID_LOW (HP_SGQ_ID_RECV - 1)
 
+#define HP_SGQ_NO_SLOT UINT32_MAX
+
 struct hp_sgq_sub {
 	hugepin_done_fn done;
 	void *arg;
@@ -62,15 +64,18 @@ struct hugepin_sgq {
 	/* Set once, at opening. */
 	struct ibv_qp *qp;
 	hugepin_domain *domain;
+	struct hugepin_sgpool *pool; /* the slots are its own; NULL: the queue's */
+	struct ibv_send_wr first_wr; /* pool: what a slot's work request begins as */
 	uint64_t id; /* the queue's part of every wr_id; the lowest bits are 0 */
 	unsigned generation; /* hp_sgq_generation at opening: tells the process */
 	uint32_t flags, depth, frame_bytes, subs_max; /* subs_max: sub-messages of one frame */
 	uint32_t slot_mask; /* the number of slots, less one; that number is depth rounded up to a power of two */
 	uint32_t flush_bytes, hold, signal_every;
 	uint32_t max_sge, max_inline;
+	uint32_t slot_sges; /* pins for each slot; one element more */
 	uint32_t copy_below, copy_below_cold;
 	uint64_t deadline_ns;
-	uint64_t sub_mask; /* index mask of the ring of sub-messages */
+	uint64_t sub_mask_max; /* sub_mask grows up to this */
 	uint32_t recv_depth;
 	hugepin_recv_fn recv;
 	void *recv_arg;
@@ -96,6 +101,10 @@ struct hugepin_sgq {
 	bool *recv_out; /* for each slot: its receive is posted */
 	uint32_t *idle; /* slots whose receives are not posted */
 
+	uint64_t sub_mask; /* index mask of the ring of sub-messages */
+	/* pool: the slot of each frame, by the low bits of its number; HP_SGQ_NO_SLOT: none. NULL: no pool */
+	uint32_t *slot;
+	uint32_t slots_taken;
 	uint64_t done, posted, next; /* numbers of frames: see above */
 	uint64_t told, settled, added; /* numbers of sub-messages: see above */
 	uint32_t signalled_out;

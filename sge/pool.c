@@ -1,0 +1,138 @@
+/*
+ * A pool of slots for the queues of a domain: made, given out, destroyed. pool.h has the rule.
+ */
+#include "sge/pool.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sge/open.h"
+
+#define LINE ((size_t)64)
+#define SLOTS_MAX (1u << 20)
+#define SGES_MAX 256u
+
+bool hp_sgpool_attach(struct hugepin_sgpool *p)
+{
+	pthread_mutex_lock(&p->lock);
+	const bool room = p->free_count > p->owed;
+	p->owed += room;
+	p->queues += room;
+	pthread_mutex_unlock(&p->lock);
+	return room;
+}
+
+void hp_sgpool_detach(struct hugepin_sgpool *p)
+{
+	pthread_mutex_lock(&p->lock);
+	p->owed--;
+	p->queues--;
+	pthread_mutex_unlock(&p->lock);
+}
+
+bool hp_sgpool_take(struct hugepin_sgpool *p, uint32_t mine, uint32_t *ret_slot)
+{
+	pthread_mutex_lock(&p->lock);
+	const bool may = hp_sgpool_may_take(mine, p->free_count - p->owed);
+	if (may) {
+		*ret_slot = p->free[--p->free_count];
+		p->owed -= !mine;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return may;
+}
+
+void hp_sgpool_give(struct hugepin_sgpool *p, uint32_t mine, uint32_t slot)
+{
+	pthread_mutex_lock(&p->lock);
+	p->free[p->free_count++] = slot;
+	p->owed += mine == 1;
+	pthread_mutex_unlock(&p->lock);
+}
+
+static void destroy_pool(struct hugepin_sgpool *p)
+{
+	/* in a child of fork this returns -ESTALE: there is nothing to unpin */
+	hugepin_unpin(p->domain, &p->slots_pin);
+	hugepin_free(p->slots);
+	free(p->frame);
+	free(p->sge);
+	free(p->pin);
+	free(p->wr);
+	free(p->free);
+	pthread_mutex_destroy(&p->lock);
+	free(p);
+}
+
+static int make_pool(struct hugepin_sgpool *p)
+{
+	const size_t n = p->slots_max, len = n * p->slot_bytes;
+
+	p->frame = calloc(n, sizeof *p->frame);
+	p->sge = calloc(n * (p->max_sge + 1), sizeof *p->sge);
+	p->pin = calloc(n * p->max_sge, sizeof *p->pin);
+	p->wr = calloc(n, sizeof *p->wr);
+	p->free = calloc(n, sizeof *p->free);
+	p->slots = hugepin_aligned_alloc(HUGEPIN_LARGE_MIN, len);
+	if (!p->frame || !p->sge || !p->pin || !p->wr || !p->free || !p->slots)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < n; i++)
+		p->free[p->free_count++] = (uint32_t)n - 1 - i;
+	const int err = hugepin_pin(p->domain, p->slots, len, HUGEPIN_READ, &p->slots_pin);
+	return err ? err : p->slots_pin.len < len ? -ENOBUFS : 0;
+}
+
+int hugepin_sgpool_open(const struct hugepin_sgpool_attr *attr, hugepin_sgpool **ret_)
+{
+	struct hugepin_sgpool_attr a = { 0 };
+	const int saved_errno = errno;
+
+	if (!attr || !ret_ || attr->size < sizeof a)
+		return -EINVAL;
+	memcpy(&a, attr, sizeof a);
+	a.frame_bytes = a.frame_bytes ? a.frame_bytes : 8192;
+	a.max_sge = a.max_sge ? a.max_sge : 16;
+	if (!a.domain || !a.slots || a.slots > SLOTS_MAX || a.max_sge > SGES_MAX ||
+	    a.frame_bytes < HUGEPIN_SG_TABLE(1) + 1 || a.frame_bytes > UINT32_MAX / 2)
+		return -EINVAL;
+	struct hugepin_sgpool *p = calloc(1, sizeof *p);
+	if (!p) {
+		errno = saved_errno;
+		return -ENOMEM;
+	}
+	hp_sgq_watch_forks();
+	p->domain = a.domain;
+	p->generation = hp_sgq_generation;
+	p->slots_max = a.slots;
+	p->frame_bytes = a.frame_bytes;
+	p->max_sge = a.max_sge;
+	p->subs_max = HP_MIN(HP_MAX(a.frame_bytes / 64, 16u), (a.frame_bytes - (uint32_t)HUGEPIN_SG_HEADER) / 12);
+	p->table_room = hp_round_up(HUGEPIN_SG_TABLE(p->subs_max), LINE);
+	/* Slots at a distance of a multiple of 4 KiB would use the same sets of a cache, and alias. */
+	p->slot_bytes = hp_round_up(p->table_room + a.frame_bytes, LINE);
+	p->slot_bytes += p->slot_bytes % 4096 ? 0 : LINE;
+	pthread_mutex_init(&p->lock, NULL);
+	const int err = make_pool(p);
+	if (err)
+		destroy_pool(p);
+	else
+		*ret_ = p;
+	errno = saved_errno;
+	return err;
+}
+
+int hugepin_sgpool_close(hugepin_sgpool *p)
+{
+	if (!p)
+		return -EINVAL;
+	if (p->generation == hp_sgq_generation) {
+		pthread_mutex_lock(&p->lock);
+		const bool used = p->queues;
+		pthread_mutex_unlock(&p->lock);
+		if (used)
+			return -EBUSY;
+	}
+	destroy_pool(p);
+	return 0;
+}

@@ -1,0 +1,50 @@
+/*
+ * Slots that the queues of a domain share. A slot is what queue.h describes: memory for a frame, with a frame, elements,
+ * pins and a work request. A queue takes a slot when it begins a frame, and gives it back when the frame has completed.
+ *
+ * The rule by which slots are given out: each open queue may always have one slot. Beyond that it may have as many as
+ * are still spare (Choudhury, Hahne 1998: dynamic thresholds). Spare is what is free and not owed to a queue that has
+ * none. So one destination that does not complete holds half of the pool, two of them hold two thirds, and every other
+ * queue goes on.
+ */
+#ifndef HP_SGE_POOL_H
+#define HP_SGE_POOL_H
+
+#include "sge/queue.h"
+
+struct hugepin_sgpool {
+	/* Set once, at opening. */
+	hugepin_domain *domain;
+	unsigned generation; /* hp_sgq_generation at opening: tells the process */
+	uint32_t slots_max, frame_bytes, subs_max, max_sge;
+	size_t table_room, slot_bytes;
+	char *slots;
+	struct hugepin_pin slots_pin;
+	struct hp_sgq_frame *frame; /* these four as in struct hugepin_sgq */
+	struct hugepin_sge *sge;
+	struct hugepin_pin *pin;
+	struct ibv_send_wr *wr;
+
+	pthread_mutex_t lock; /* of what follows; taken under the lock of a queue, and held for some instructions */
+	uint32_t *free; /* the numbers of free slots; the last one goes first */
+	uint32_t free_count, queues;
+	uint32_t owed; /* queues without a slot; never more than free_count */
+};
+
+/* Whether a queue that has `mine` slots may have another one. */
+static inline bool hp_sgpool_may_take(uint32_t mine, uint32_t spare)
+{
+	return !mine || mine <= spare;
+}
+
+/* Count a queue in, which has no slot. False: no slot could be owed to it. */
+bool hp_sgpool_attach(struct hugepin_sgpool *);
+void hp_sgpool_detach(struct hugepin_sgpool *);
+
+/* Take a slot for a queue that has `mine`. False: the queue must wait. */
+bool hp_sgpool_take(struct hugepin_sgpool *, uint32_t mine, uint32_t *ret_slot);
+
+/* Give a slot back. `mine` is the number that the queue had with it. */
+void hp_sgpool_give(struct hugepin_sgpool *, uint32_t mine, uint32_t slot);
+
+#endif
