@@ -183,20 +183,33 @@ enum {
  * as are still spare. So a destination that does not complete never stops others. Any thread. */
 typedef struct hugepin_sgpool hugepin_sgpool;
 
+/* As hugepin_recv_fn, for receives of a pool: qp_num tells the queue pair that the message came by. */
+typedef void (*hugepin_sgpool_recv_fn)(void *arg, uint32_t qp_num, uint64_t tag, const void *data, size_t len,
+				       unsigned part, unsigned parts);
+
 struct hugepin_sgpool_attr {
 	size_t size; /* sizeof */
 	hugepin_domain *domain; /* the slots are pinned in it; it is also the domain of the queues */
 	uint32_t slots; /* at least one for each queue */
 	uint32_t frame_bytes; /* the longest frame; 0: 8 KiB */
 	uint32_t max_sge; /* elements of a frame, if the queue pair has as many; 0: 16 */
-	uint32_t pad;
+	/* Receiving, for queue pairs of type RC: so many slots of frame_bytes are posted on the shared receive queue, and
+	 * posted again. 0: the caller receives. */
+	uint32_t recv_slots;
+	struct ibv_srq *srq;
+	hugepin_sgpool_recv_fn recv;
+	void *recv_arg;
 };
 
 /* Open a pool. The domain must outlive the pool, the pool its queues.
- * -EINVAL, -ENOMEM, or as hugepin_pin. May block and allocate. */
+ * -EINVAL, -ENOMEM, as hugepin_pin, or the provider's error at posting receives. May block and allocate. */
 int hugepin_sgpool_open(const struct hugepin_sgpool_attr *attr, hugepin_sgpool **ret_);
 
-/* Close. -EBUSY: queues are open. In a child of fork this frees the copy. */
+/* Hand in a completion of a receive. 1: it was the pool's; recv has been called, and the slot is posted again. 0: it was
+ * not. -EINVAL. Any thread, several at once; then recv runs in several at once, too. recv may add to queues. */
+int hugepin_sgpool_wc(hugepin_sgpool *pool, const struct ibv_wc *wc);
+
+/* Close. The shared receive queue has been destroyed before. -EBUSY: queues are open, or recv is running. In a child of fork this frees the copy. */
 int hugepin_sgpool_close(hugepin_sgpool *pool);
 
 struct hugepin_sgq_attr {

@@ -42,6 +42,13 @@ void hp_sgq_watch_forks(void)
 	pthread_once(&once, watch_queue_forks);
 }
 
+uint64_t hp_sgq_new_id(void)
+{
+	static _Atomic uint32_t queues;
+	uint32_t number = atomic_fetch_add_explicit(&queues, 1, memory_order_relaxed) & HP_SGQ_ID_QUEUES;
+	return (uint64_t)HUGEPIN_SGQ_WR_ID << 48 | (uint64_t)number << HP_SGQ_ID_SHIFT;
+}
+
 /* The index mask of a ring of at least n entries. */
 static uint64_t mask_of(uint64_t n)
 {
@@ -225,7 +232,6 @@ static int open_in_pool(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a,
 /* Make the queue from the settings of settings_of(). */
 static int open_queue(const struct hugepin_sgq *settings, const struct hugepin_sgq_attr *a, struct hugepin_sgq **ret_)
 {
-	static _Atomic uint32_t queues;
 	struct hugepin_sgq *q, measure = *settings;
 	char *block = calloc(1, lay_out(&measure, NULL));
 	if (!block)
@@ -239,8 +245,7 @@ static int open_queue(const struct hugepin_sgq *settings, const struct hugepin_s
 	pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
 	pthread_mutex_init(&q->lock, &recursive);
 	pthread_mutexattr_destroy(&recursive);
-	uint32_t number = atomic_fetch_add_explicit(&queues, 1, memory_order_relaxed) & HP_SGQ_ID_QUEUES;
-	q->id = (uint64_t)HUGEPIN_SGQ_WR_ID << 48 | (uint64_t)number << HP_SGQ_ID_SHIFT;
+	q->id = hp_sgq_new_id();
 
 	if (q->pool)
 		return open_in_pool(q, a, ret_);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sge/error.h"
 #include "sge/open.h"
 
 #define LINE ((size_t)64)
@@ -51,6 +52,47 @@ void hp_sgpool_give(struct hugepin_sgpool *p, uint32_t mine, uint32_t slot)
 	pthread_mutex_unlock(&p->lock);
 }
 
+/* Post the receives that are idle. 0, or the provider's error: the rest is posted with the next completion. The lock is
+ * held. */
+static int post_idle(struct hugepin_sgpool *p)
+{
+	int err = 0;
+
+	while (p->idle_count && !err) {
+		const uint32_t slot = p->idle[p->idle_count - 1];
+		struct ibv_sge sge = { .addr = (uintptr_t)p->recv_slots + slot * p->recv_bytes,
+				       .length = p->frame_bytes, .lkey = p->recv_pin.lkey };
+		struct ibv_recv_wr *bad, wr = { .wr_id = p->id | HP_SGQ_ID_RECV | slot, .sg_list = &sge, .num_sge = 1 };
+
+		err = hp_verbs_error(ibv_post_srq_recv(p->srq, &wr, &bad));
+		if (!err) {
+			p->recv_out[slot] = true;
+			p->idle_count--;
+		}
+	}
+	return err;
+}
+
+static int make_receives(struct hugepin_sgpool *p)
+{
+	const size_t len = p->recv_max * p->recv_bytes;
+
+	p->recv_out = calloc(p->recv_max, sizeof *p->recv_out);
+	p->idle = calloc(p->recv_max, sizeof *p->idle);
+	p->recv_slots = hugepin_aligned_alloc(HUGEPIN_LARGE_MIN, len);
+	if (!p->recv_out || !p->idle || !p->recv_slots)
+		return -ENOMEM;
+	int err = hugepin_pin(p->domain, p->recv_slots, len, HUGEPIN_READ | HUGEPIN_WRITE, &p->recv_pin);
+	if (err || p->recv_pin.len < len)
+		return err ? err : -ENOBUFS;
+	while (p->idle_count < p->recv_max) {
+		p->idle[p->idle_count] = p->recv_max - 1 - p->idle_count;
+		p->idle_count++;
+	}
+	err = post_idle(p);
+	return p->idle_count == p->recv_max ? err : 0; /* if some are posted, the others follow */
+}
+
 static void destroy_pool(struct hugepin_sgpool *p)
 {
 	/* in a child of fork this returns -ESTALE: there is nothing to unpin */
@@ -61,6 +103,11 @@ static void destroy_pool(struct hugepin_sgpool *p)
 	free(p->pin);
 	free(p->wr);
 	free(p->free);
+	if (p->recv_pin.ref)
+		hugepin_unpin(p->domain, &p->recv_pin);
+	hugepin_free(p->recv_slots);
+	free(p->recv_out);
+	free(p->idle);
 	pthread_mutex_destroy(&p->lock);
 	free(p);
 }
@@ -80,7 +127,9 @@ static int make_pool(struct hugepin_sgpool *p)
 	for (uint32_t i = 0; i < n; i++)
 		p->free[p->free_count++] = (uint32_t)n - 1 - i;
 	const int err = hugepin_pin(p->domain, p->slots, len, HUGEPIN_READ, &p->slots_pin);
-	return err ? err : p->slots_pin.len < len ? -ENOBUFS : 0;
+	if (err || p->slots_pin.len < len)
+		return err ? err : -ENOBUFS;
+	return p->recv_max ? make_receives(p) : 0;
 }
 
 int hugepin_sgpool_open(const struct hugepin_sgpool_attr *attr, hugepin_sgpool **ret_)
@@ -94,6 +143,7 @@ int hugepin_sgpool_open(const struct hugepin_sgpool_attr *attr, hugepin_sgpool *
 	a.frame_bytes = a.frame_bytes ? a.frame_bytes : 8192;
 	a.max_sge = a.max_sge ? a.max_sge : 16;
 	if (!a.domain || !a.slots || a.slots > SLOTS_MAX || a.max_sge > SGES_MAX ||
+	    a.recv_slots > SLOTS_MAX || (a.recv_slots && (!a.srq || !a.recv)) ||
 	    a.frame_bytes < HUGEPIN_SG_TABLE(1) + 1 || a.frame_bytes > UINT32_MAX / 2)
 		return -EINVAL;
 	struct hugepin_sgpool *p = calloc(1, sizeof *p);
@@ -112,6 +162,13 @@ int hugepin_sgpool_open(const struct hugepin_sgpool_attr *attr, hugepin_sgpool *
 	/* Slots at a distance of a multiple of 4 KiB would use the same sets of a cache, and alias. */
 	p->slot_bytes = hp_round_up(p->table_room + a.frame_bytes, LINE);
 	p->slot_bytes += p->slot_bytes % 4096 ? 0 : LINE;
+	p->id = hp_sgq_new_id();
+	p->srq = a.srq;
+	p->recv = a.recv;
+	p->recv_arg = a.recv_arg;
+	p->recv_max = a.recv_slots;
+	p->recv_bytes = hp_round_up(a.frame_bytes, LINE);
+	p->recv_bytes += p->recv_bytes % 4096 ? 0 : LINE;
 	pthread_mutex_init(&p->lock, NULL);
 	const int err = make_pool(p);
 	if (err)
@@ -122,13 +179,57 @@ int hugepin_sgpool_open(const struct hugepin_sgpool_attr *attr, hugepin_sgpool *
 	return err;
 }
 
+static void hand_out(struct hugepin_sgpool *p, const struct ibv_wc *wc, const char *data)
+{
+	struct hugepin_sg_rx rx;
+	struct iovec record;
+	uint64_t tag = 0;
+
+	/* The completion of an RDMA WRITE with immediate data uses up a receive, too, but its slot holds no data. */
+	if (wc->opcode != IBV_WC_RECV || wc->byte_len > p->frame_bytes || hugepin_sg_iter(&rx, data, wc->byte_len) < 0)
+		p->recv(p->recv_arg, wc->qp_num, 0, NULL, 0, 0, 0);
+	else
+		while (hugepin_sg_next(&rx, &record, &tag))
+			p->recv(p->recv_arg, wc->qp_num, tag, record.iov_base, record.iov_len, rx.part, rx.parts);
+}
+
+int hugepin_sgpool_wc(hugepin_sgpool *p, const struct ibv_wc *wc)
+{
+	const int saved_errno = errno;
+
+	if (!p || !wc)
+		return -EINVAL;
+	if (p->generation != hp_sgq_generation)
+		return -ESTALE;
+	const uint32_t slot = wc->wr_id & HP_SGQ_ID_LOW;
+	if (wc->wr_id - slot != (p->id | HP_SGQ_ID_RECV) || slot >= p->recv_max)
+		return 0;
+	pthread_mutex_lock(&p->lock);
+	const bool out = p->recv_out[slot];
+	p->recv_out[slot] = false;
+	p->receiving += out;
+	pthread_mutex_unlock(&p->lock);
+	if (!out)
+		return 0;
+	/* The slot is this thread's now. A receive that failed, since its queue pair did, has no data. */
+	if (!wc->status)
+		hand_out(p, wc, p->recv_slots + slot * p->recv_bytes);
+	pthread_mutex_lock(&p->lock);
+	p->receiving--;
+	p->idle[p->idle_count++] = slot;
+	post_idle(p);
+	pthread_mutex_unlock(&p->lock);
+	errno = saved_errno;
+	return 1;
+}
+
 int hugepin_sgpool_close(hugepin_sgpool *p)
 {
 	if (!p)
 		return -EINVAL;
 	if (p->generation == hp_sgq_generation) {
 		pthread_mutex_lock(&p->lock);
-		const bool used = p->queues;
+		const bool used = p->queues || p->receiving;
 		pthread_mutex_unlock(&p->lock);
 		if (used)
 			return -EBUSY;

@@ -24,11 +24,23 @@ struct hugepin_sgpool {
 	struct hugepin_sge *sge;
 	struct hugepin_pin *pin;
 	struct ibv_send_wr *wr;
+	uint64_t id; /* the pool's part of the wr_id of receives, as of a queue */
+	struct ibv_srq *srq;
+	hugepin_sgpool_recv_fn recv;
+	void *recv_arg;
+	uint32_t recv_max;
+	size_t recv_bytes;
+	char *recv_slots;
+	struct hugepin_pin recv_pin;
 
 	pthread_mutex_t lock; /* of what follows; taken under the lock of a queue, and held for some instructions */
 	uint32_t *free; /* the numbers of free slots; the last one goes first */
 	uint32_t free_count, queues;
 	uint32_t owed; /* queues without a slot; never more than free_count */
+	bool *recv_out; /* for each slot: its receive is posted */
+	uint32_t *idle; /* slots that are neither posted nor read */
+	uint32_t idle_count;
+	uint32_t receiving; /* calls of recv that run */
 };
 
 /* Whether a queue that has `mine` slots may have another one. */

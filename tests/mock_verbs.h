@@ -74,6 +74,9 @@ struct mock_qp {
 	bool late_stays; /* a receive posted in the error state stays until the next ibv_modify_qp, as with soft-RoCE */
 	uint32_t qkey;
 	struct mock_qp *peer; /* RC */
+	struct mock_qp *shared; /* has the receives; NULL: this one */
+	struct ibv_srq srq; /* as others know this one if they share its receives */
+	unsigned refuse_recv_in; /* the n-th receive from now is refused */
 	struct mock_wr *sq, *rq; /* rings of max_send_wr, max_recv_wr */
 	uint64_t posted, done, freed; /* send: numbers of the next work request; freed <= done <= posted */
 	uint64_t recv_posted, recv_done;
@@ -201,8 +204,15 @@ static inline void mock_complete(struct mock_qp *q, bool recv, struct ibv_wc wc)
 	cq->of[i].frees = q->done;
 }
 
+/* Where the receives of q are: a shared receive queue is the ring of a queue pair that does nothing else. */
+static inline struct mock_qp *mock_rq(struct mock_qp *q)
+{
+	return q->shared ? q->shared : q;
+}
+
 static inline struct mock_wr *mock_recv_next(struct mock_qp *q)
 {
+	q = mock_rq(q);
 	return q->recv_done < q->recv_posted ? &q->rq[q->recv_done % q->cap.max_recv_wr] : NULL;
 }
 
@@ -221,7 +231,7 @@ static inline void mock_flush_sends(struct mock_qp *q)
 static inline void mock_flush(struct mock_qp *q)
 {
 	mock_flush_sends(q);
-	for (struct mock_wr *w; (w = mock_recv_next(q));) {
+	for (struct mock_wr *w; !q->shared && (w = mock_recv_next(q));) {
 		q->recv_done++;
 		mock_complete(q, true, (struct ibv_wc){ .wr_id = w->id, .status = IBV_WC_WR_FLUSH_ERR });
 	}
@@ -300,7 +310,7 @@ static inline void mock_datagram(struct mock_qp *q, const struct mock_wr *w, con
 		q->dropped++;
 		return;
 	}
-	to->recv_done++;
+	mock_rq(to)->recv_done++;
 	mock_complete(to, true, (struct ibv_wc){
 		.wr_id = r->id, .status = status, .opcode = IBV_WC_RECV, .byte_len = (uint32_t)(MOCK_GRH + len),
 		.wc_flags = IBV_WC_GRH, .src_qp = q->qp.qp_num });
@@ -337,7 +347,7 @@ static inline int mock_reliable(struct mock_qp *q, const struct mock_wr *w, cons
 		status = mock_scatter(r, p, len);
 	}
 	if (r) {
-		to->recv_done++;
+		mock_rq(to)->recv_done++;
 		mock_complete(to, true, (struct ibv_wc){
 			.wr_id = r->id, .status = status, .opcode = write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
 			.byte_len = (uint32_t)len, .wc_flags = imm ? IBV_WC_WITH_IMM : 0, .imm_data = w->imm });
@@ -472,7 +482,9 @@ static inline int mock_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, stru
 		for (int i = 0; !err && i < wr->num_sge; i++)
 			if (!wr->sg_list[i].length)
 				err = mock_refuse(q, q->provider->sges);
-		if (!err && q->recv_posted - q->recv_done >= q->cap.max_recv_wr)
+		if (!err && q->refuse_recv_in && !--q->refuse_recv_in)
+			err = q->provider->full;
+		else if (!err && q->recv_posted - q->recv_done >= q->cap.max_recv_wr)
 			err = mock_refuse(q, q->provider->full);
 		if (err)
 			continue;
@@ -486,6 +498,11 @@ static inline int mock_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, stru
 		*bad_wr = wr;
 	pthread_mutex_unlock(&mock.lock);
 	return err;
+}
+
+static inline int mock_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
+{
+	return mock_post_recv(srq->srq_context, wr, bad_wr);
 }
 
 static inline int mock_poll_cq(struct ibv_cq *cq_, int n, struct ibv_wc *wc)
@@ -551,6 +568,7 @@ static inline struct ibv_cq *mock_cq(unsigned size)
 	struct mock_cq *cq = calloc(1, sizeof *cq);
 	mock.context.ops.post_send = mock_post_send;
 	mock.context.ops.post_recv = mock_post_recv;
+	mock.context.ops.post_srq_recv = mock_post_srq_recv;
 	mock.context.ops.poll_cq = mock_poll_cq;
 	cq->cq.context = &mock.context;
 	cq->cq.cqe = (int)size;
@@ -568,6 +586,8 @@ static inline struct mock_qp *mock_qp(enum ibv_qp_type type, struct ibv_cq *cq, 
 	q->qp.context = &mock.context;
 	q->qp.send_cq = q->qp.recv_cq = cq;
 	q->qp.qp_type = type;
+	q->srq.context = &mock.context;
+	q->srq.srq_context = &q->qp;
 	q->qp.state = q->state = IBV_QPS_RTS;
 	q->provider = provider ? provider : mock_providers;
 	q->cap = *cap;

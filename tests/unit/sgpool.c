@@ -249,6 +249,82 @@ TEST(queue_pairs_that_fail_give_their_slots_back)
 	}
 }
 
+/* ------------------------------------------------------------------ receives */
+
+static hugepin_sgpool *in_pool;
+static unsigned spoiled;
+
+static void shared_hear(void *arg, uint32_t qp_num, uint64_t tag, const void *data, size_t len, unsigned part,
+			unsigned parts)
+{
+	EXPECT(arg == pair);
+	EXPECT_EQ(hugepin_sgpool_close(in_pool), -EBUSY);
+	if (!parts) {
+		spoiled++;
+		return;
+	}
+	for (unsigned i = 0; i < PAIRS; i++)
+		if (pair[i].qp[1]->qp.qp_num == qp_num)
+			pair_hear(&pair[i], tag, data, len, part, parts);
+}
+
+/* All receive by one shared queue, with one completion queue for all. */
+TEST(receives_of_all_queue_pairs_come_out_of_one_shared_queue)
+{
+	for (uint32_t slots = 1; slots < 12 && !t_failures; slots += 5) {
+		begin_pool(20, PAIRS);
+		struct ibv_qp_cap cap = { .max_send_wr = 1, .max_recv_wr = slots, .max_send_sge = 1, .max_recv_sge = 1 };
+		struct ibv_cq *cq = mock_cq(64);
+		struct mock_qp *shared = mock_qp(IBV_QPT_RC, cq, &cap, NULL);
+		struct hugepin_sgpool_attr pa = { .size = sizeof pa, .domain = domain, .slots = 1, .frame_bytes = 512,
+						  .recv_slots = slots, .srq = &shared->srq, .recv_arg = pair };
+		EXPECT_EQ(hugepin_sgpool_open(&pa, &in_pool), -EINVAL); /* nobody to hand records to */
+		pa.recv = shared_hear;
+		shared->refuse_recv_in = 1;
+		EXPECT_EQ(hugepin_sgpool_open(&pa, &in_pool), -ENOMEM);
+		shared->refuse_recv_in = 2; /* with one receive posted, the others follow */
+		EXPECT_EQ(hugepin_sgpool_open(&pa, &in_pool), 0);
+		EXPECT_EQ(shared->recv_posted, 1);
+		shared->refuse_recv_in = 0;
+		for (unsigned i = 0; i < PAIRS; i++) {
+			pair[i].qp[1]->shared = shared;
+			pair[i].qp[1]->qp.recv_cq = cq;
+		}
+		unsigned finished = 0;
+		for (int rounds = 0; finished < PAIRS && EXPECT(rounds < 200000); rounds++) {
+			struct pair *p = &pair[dice(PAIRS)];
+			struct ibv_wc wc;
+			if (p->added < RECORDS)
+				add_record(p);
+			if (!dice(50))
+				shared->refuse_recv_in = 1 + dice(2);
+			hugepin_sgq_poll(p->out, 3);
+			while (ibv_poll_cq(cq, 1, &wc) > 0) {
+				EXPECT_EQ(hugepin_sgpool_wc(pool, &wc), 0); /* another pool's */
+				EXPECT_EQ(hugepin_sgq_wc(p->out, &wc), 0);
+				if (slots == 1)
+					shared->refuse_recv_in = 0; /* without any receive nothing would come again */
+				EXPECT_EQ(hugepin_sgpool_wc(in_pool, &wc), 1);
+				const bool again = in_pool->recv_out[wc.wr_id & HP_SGQ_ID_LOW];
+				EXPECT(again || hugepin_sgpool_wc(in_pool, &wc) == 0); /* twice */
+			}
+			shared->refuse_recv_in = 0;
+			finished = 0;
+			for (unsigned i = 0; i < PAIRS; i++)
+				finished += pair[i].heard == RECORDS && pair[i].told == RECORDS;
+		}
+		EXPECT_EQ(finished, PAIRS);
+		EXPECT_EQ(spoiled, 0);
+		EXPECT_EQ(hugepin_sgpool_wc(in_pool, NULL), -EINVAL);
+		mock_qp_free(shared); /* as ibv_destroy_srq() */
+		for (unsigned i = 0; i < PAIRS; i++)
+			pair[i].qp[1]->shared = NULL;
+		EXPECT_EQ(hugepin_sgpool_close(in_pool), 0);
+		mock_cq_free(cq);
+		end_pool();
+	}
+}
+
 TEST(a_thousand_queues_take_less_than_64_MiB)
 {
 	enum { QUEUES = 1000, SLOTS = 2048 };
@@ -257,22 +333,27 @@ TEST(a_thousand_queues_take_less_than_64_MiB)
 	struct ibv_cq *cq = mock_cq(16);
 	struct mock_qp *qp = mock_qp(IBV_QPT_RC, cq, &cap, NULL);
 	domain = domain_of_mock();
+	struct ibv_qp_cap shared_cap = { .max_send_wr = 1, .max_recv_wr = SLOTS, .max_send_sge = 1, .max_recv_sge = 1 };
+	struct mock_qp *shared = mock_qp(IBV_QPT_RC, cq, &shared_cap, NULL);
+	struct hugepin_sgpool_attr pa = { .size = sizeof pa, .domain = domain, .slots = SLOTS, .recv_slots = SLOTS,
+					  .srq = &shared->srq, .recv = shared_hear };
 	const struct mallinfo2 before = mallinfo2();
-	struct hugepin_sgpool_attr pa = { .size = sizeof pa, .domain = domain, .slots = SLOTS };
 	EXPECT_EQ(hugepin_sgpool_open(&pa, &pool), 0);
 	struct hugepin_sgq_attr a = { .size = sizeof a, .qp = &qp->qp, .domain = domain, .model = &model, .pool = pool };
 	for (int i = 0; i < QUEUES; i++)
 		EXPECT_EQ(hugepin_sgq_open(&a, &queue[i]), 0);
 	const struct mallinfo2 after = mallinfo2();
-	const size_t bytes = after.uordblks + after.hblkhd - before.uordblks - before.hblkhd + SLOTS * pool->slot_bytes;
+	const size_t slots = SLOTS * (pool->slot_bytes + pool->recv_bytes);
+	const size_t bytes = after.uordblks + after.hblkhd - before.uordblks - before.hblkhd + slots;
 	t_print("# %zu KiB, %zu a queue beside %zu KiB of slots\n", bytes >> 10,
-		(after.uordblks - before.uordblks) / QUEUES, SLOTS * pool->slot_bytes >> 10);
+		(after.uordblks - before.uordblks) / QUEUES, slots >> 10);
 	EXPECT(bytes < (size_t)64 << 20);
 	for (int i = 0; i < QUEUES; i++)
 		EXPECT_EQ(hugepin_sgq_close(queue[i]), 0);
 	EXPECT_EQ(hugepin_sgpool_close(pool), 0);
 	EXPECT_EQ(hugepin_domain_close(domain), 0);
 	mock_qp_free(qp);
+	mock_qp_free(shared);
 	mock_cq_free(cq);
 }
 
