@@ -307,6 +307,10 @@ TEST(receives_of_all_queue_pairs_come_out_of_one_shared_queue)
 				EXPECT_EQ(hugepin_sgpool_wc(in_pool, &wc), 1);
 				const bool again = in_pool->recv_out[wc.wr_id & HP_SGQ_ID_LOW];
 				EXPECT(again || hugepin_sgpool_wc(in_pool, &wc) == 0); /* twice */
+				uint32_t idle = slots;
+				for (uint32_t i = 0; i < slots; i++)
+					idle -= in_pool->recv_out[i];
+				EXPECT_EQ(in_pool->idle_count, idle);
 			}
 			shared->refuse_recv_in = 0;
 			finished = 0;
