@@ -20,7 +20,7 @@
 
 #include "base/base.h"
 #include "hugepin_verbs.h"
-#include "sge/open.h"
+#include "sge/id.h"
 
 enum { BATCH = 16, DEPTH = 16, RECV_DEPTH = 64, FRAME_MIN = 1024 };
 

@@ -7,11 +7,11 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "sge/id.h"
 #include "sge/plan.h"
 #include "sge/pool.h"
 #include "sge/receive.h"
@@ -22,32 +22,6 @@
 #define SUBS_FIRST ((uint64_t)16)
 
 #define QUEUE_FLAGS (HUGEPIN_SGQ_MT | HUGEPIN_SGQ_RAW | HUGEPIN_SGQ_DEBUG)
-
-unsigned hp_sgq_generation;
-
-static void count_fork(void)
-{
-	hp_sgq_generation++;
-}
-
-static void watch_queue_forks(void)
-{
-	pthread_atfork(NULL, NULL, count_fork);
-}
-
-void hp_sgq_watch_forks(void)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-	pthread_once(&once, watch_queue_forks);
-}
-
-uint64_t hp_sgq_new_id(void)
-{
-	static _Atomic uint32_t queues;
-	uint32_t number = atomic_fetch_add_explicit(&queues, 1, memory_order_relaxed) & HP_SGQ_ID_QUEUES;
-	return (uint64_t)HUGEPIN_SGQ_WR_ID << 48 | (uint64_t)number << HP_SGQ_ID_SHIFT;
-}
 
 /* The index mask of a ring of at least n entries. */
 static uint64_t mask_of(uint64_t n)

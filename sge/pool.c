@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "sge/error.h"
-#include "sge/open.h"
+#include "sge/id.h"
 
 #define LINE ((size_t)64)
 #define SLOTS_MAX (1u << 20)

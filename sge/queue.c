@@ -30,6 +30,7 @@
 #include <string.h>
 
 #include "sge/error.h"
+#include "sge/id.h"
 #include "sge/iov.h"
 #include "sge/open.h"
 #include "sge/plan.h"
