@@ -54,7 +54,7 @@ make_says() {
 works 'the version is that of the headers' version_is
 only_to_build() { targets | grep -E '^to build' | grep -qw -- "$1"; }
 for package in jemalloc pkgconfig; do works "only the build needs $package" only_to_build $package; done
-works 'jemalloc is the one that Spack built' make_says -- 'objcopy .*/jemalloc/lib/libjemalloc_pic\.a'
+works 'jemalloc is the one that Spack built' make_says -- '/jemalloc/lib/libjemalloc_pic\.a. .*/jemalloc\.a$'
 works 'libraries look for each other in the prefix' make_says -- '-rpath,.?/p/lib'
 works 'the command goes to the prefix' make_says -- 'install -m 755 .*/hugepin .*/p/bin'
 works 'the libraries go to the prefix' make_says -- '/p/lib/\$l\.so'

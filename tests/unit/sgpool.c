@@ -22,9 +22,8 @@ TEST(a_queue_without_a_slot_gets_one_whatever_the_others_have)
 		const uint32_t greed = 1 + dice(10); /* the first queues take more than they give */
 		for (int step = 0; step < 2000 && !t_failures; step++) {
 			const uint32_t q = dice(QUEUES);
-			uint32_t got, opened = 0, owed = 0, taken = 0;
+			uint32_t got, owed = 0, taken = 0;
 			for (uint32_t i = 0; i < QUEUES; i++) {
-				opened += open[i];
 				owed += open[i] && !mine[i];
 				taken += mine[i];
 			}
