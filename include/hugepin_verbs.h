@@ -206,10 +206,13 @@ struct hugepin_sgpool_attr {
 int hugepin_sgpool_open(const struct hugepin_sgpool_attr *attr, hugepin_sgpool **ret_);
 
 /* Hand in a completion of a receive. 1: it was the pool's; recv has been called, and the slot is posted again. 0: it was
- * not. -EINVAL. Any thread, several at once; then recv runs in several at once, too. recv may add to queues. */
+ * not. -EINVAL. Any thread, several at once; then recv runs in several at once, too. recv may add to queues.
+ * A slot that the provider refused to post is posted with the next completion. wc NULL: now. 0, or the provider's error;
+ * call it so from time to time if the provider may refuse, since nothing completes once no receive is out. */
 int hugepin_sgpool_wc(hugepin_sgpool *pool, const struct ibv_wc *wc);
 
-/* Close. The shared receive queue has been destroyed before. -EBUSY: queues are open, or recv is running. In a child of fork this frees the copy. */
+/* Close. The shared receive queue has been destroyed before. -EBUSY: queues are open, or recv is running. In a child of
+ * fork this frees the copy. */
 int hugepin_sgpool_close(hugepin_sgpool *pool);
 
 struct hugepin_sgq_attr {

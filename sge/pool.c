@@ -95,8 +95,9 @@ static int make_receives(struct hugepin_sgpool *p)
 
 static void destroy_pool(struct hugepin_sgpool *p)
 {
-	/* in a child of fork this returns -ESTALE: there is nothing to unpin */
-	hugepin_unpin(p->domain, &p->slots_pin);
+	/* in a child of fork these return -ESTALE: there is nothing to unpin */
+	if (p->slots_pin.ref)
+		hugepin_unpin(p->domain, &p->slots_pin);
 	hugepin_free(p->slots);
 	free(p->frame);
 	free(p->sge);
@@ -197,10 +198,17 @@ int hugepin_sgpool_wc(hugepin_sgpool *p, const struct ibv_wc *wc)
 {
 	const int saved_errno = errno;
 
-	if (!p || !wc)
+	if (!p)
 		return -EINVAL;
 	if (p->generation != hp_sgq_generation)
 		return -ESTALE;
+	if (!wc) {
+		pthread_mutex_lock(&p->lock);
+		const int err = post_idle(p);
+		pthread_mutex_unlock(&p->lock);
+		errno = saved_errno;
+		return err;
+	}
 	const uint32_t slot = wc->wr_id & HP_SGQ_ID_LOW;
 	if (wc->wr_id - slot != (p->id | HP_SGQ_ID_RECV) || slot >= p->recv_max)
 		return 0;

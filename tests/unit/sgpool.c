@@ -301,8 +301,6 @@ TEST(receives_of_all_queue_pairs_come_out_of_one_shared_queue)
 			while (ibv_poll_cq(cq, 1, &wc) > 0) {
 				EXPECT_EQ(hugepin_sgpool_wc(pool, &wc), 0); /* another pool's */
 				EXPECT_EQ(hugepin_sgq_wc(p->out, &wc), 0);
-				if (slots == 1)
-					shared->refuse_recv_in = 0; /* without any receive nothing would come again */
 				EXPECT_EQ(hugepin_sgpool_wc(in_pool, &wc), 1);
 				const bool again = in_pool->recv_out[wc.wr_id & HP_SGQ_ID_LOW];
 				EXPECT(again || hugepin_sgpool_wc(in_pool, &wc) == 0); /* twice */
@@ -311,6 +309,14 @@ TEST(receives_of_all_queue_pairs_come_out_of_one_shared_queue)
 					idle -= in_pool->recv_out[i];
 				EXPECT_EQ(in_pool->idle_count, idle);
 			}
+			/* without any receive nothing would come again */
+			if (in_pool->idle_count == slots) {
+				shared->refuse_recv_in = 1;
+				EXPECT_EQ(hugepin_sgpool_wc(in_pool, NULL), -ENOMEM);
+				shared->refuse_recv_in = 0;
+				EXPECT_EQ(hugepin_sgpool_wc(in_pool, NULL), 0);
+				EXPECT_EQ(in_pool->idle_count, 0);
+			}
 			shared->refuse_recv_in = 0;
 			finished = 0;
 			for (unsigned i = 0; i < PAIRS; i++)
@@ -318,7 +324,7 @@ TEST(receives_of_all_queue_pairs_come_out_of_one_shared_queue)
 		}
 		EXPECT_EQ(finished, PAIRS);
 		EXPECT_EQ(spoiled, 0);
-		EXPECT_EQ(hugepin_sgpool_wc(in_pool, NULL), -EINVAL);
+		EXPECT_EQ(hugepin_sgpool_wc(NULL, NULL), -EINVAL);
 		mock_qp_free(shared); /* as ibv_destroy_srq() */
 		for (unsigned i = 0; i < PAIRS; i++)
 			pair[i].qp[1]->shared = NULL;
