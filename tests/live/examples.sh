@@ -126,6 +126,7 @@ else
 fi
 shows hugepin_sg_plan.3 1 '' 1
 shows hugepin_sgq.3 1 '' 1
+shows hugepin_sgpool.3 1 '' 1
 shows hugepin_lendq.3 1 '' 1
 shown+=' hugepin_uring.3-1 hugepin_sg_uring.3-1' # uring_examples.sh
 builds 'hugepin_verbs.3: example 1' hugepin_verbs.3-1.c
