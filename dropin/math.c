@@ -68,7 +68,7 @@ double hpje_exp(double x)
 
 	if (n < 1 - BIAS)
 		return 0;
-	if (n > BIAS)
+	if (n >= 1 + BIAS)
 		return __builtin_inf();
 	r = x - n * LN2_HIGH - n * LN2_LOW;
 	for (int i = 14; i >= 1; i--)

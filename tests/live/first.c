@@ -69,7 +69,7 @@ static int makes_a_request_confined(bool by_syscall)
 	if (!forbid_files(by_syscall))
 		return 77;
 	free(hide(malloc(10)));
-	return 0;
+	_exit(0); /* a build that counts coverage writes files in exit() */
 }
 
 static void *(*libc_malloc)(size_t);
