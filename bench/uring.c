@@ -225,7 +225,7 @@ static double sample(int kind, int subject)
 		said = 0;
 		await(HUGEPIN_SG_URING_FREE);
 	}
-	return (cpu_ns() - start) / BATCH;
+	return (cpu_ns() - start) / (double)BATCH;
 }
 
 /* ------------------------------------------------------------------ what it takes */

@@ -226,7 +226,7 @@ static int measure_cell(struct bench *b, unsigned verb, unsigned mode, uint32_t 
 	}
 	while (!err && b->unread)
 		err = receive(b, 0);
-	*ret_ns = (cpu_ns() - start) / BATCH;
+	*ret_ns = (cpu_ns() - start) / (double)BATCH;
 	return err;
 }
 
@@ -282,14 +282,14 @@ static void measure_copies(struct bench *b, struct hugepin_sg_uring_model *m)
 			for (int k = 0; k < TIMES; k++)
 				for (size_t i = 0; i < PIECES; i++)
 					copy(b->received + i * len[l], b->memory + i * STRIDE, len[l]);
-			ns[l][round] = (cpu_ns() - start) / TIMES / PIECES;
+			ns[l][round] = (cpu_ns() - start) / (double)(TIMES * PIECES);
 		}
 	for (int l = 0; l < 2; l++)
 		qsort(ns[l], ROUNDS, sizeof ns[l][0], by_value);
 	const double a = ns[0][ROUNDS / 2], z = ns[1][ROUNDS / 2];
 	if (z > a) {
 		m->copy_byte = (float)((z - a) / (LONG - SHORT));
-		m->piece = (float)HP_MAX(1, a - SHORT * (double)m->copy_byte);
+		m->piece = (float)HP_MAX(1, a - (double)SHORT * (double)m->copy_byte);
 	}
 }
 

@@ -51,6 +51,7 @@ TEST(a_backend_may_forget_and_purge)
 	hugepin_domain *d = open_lru(), *other = open_as(HUGEPIN_POLICY_LRU, 0, 0);
 	char *h = hugepin_malloc(4 * MIB);
 
+	T_DOMAIN_BEGINS(); /* the second that is open */
 	device.refuse = forget_and_purge;
 	EXPECT_EQ(touch(d, h, 4 * MIB), 0);
 	device.refuse = NULL;
