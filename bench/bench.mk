@@ -152,7 +152,7 @@ bench-mpi: ## an MPI program by policies of the pin cache; ARGS are bench/run-mp
 # All of them, those for which something is missing too: they say so in the page.
 report: ## every bench beside its peers, as one page: build/report/index.html; ARGS are bench/report's
 	$(Q)tools/setup build check bench guest
-	$(Q)$(MAKE) all bench bench-pin-programs $(addprefix $(BENCH)/,replay shapes helper hot sg lend)
+	$(Q)$(MAKE) all bench bench-pin-programs $(addprefix $(BENCH)/,replay shapes helper hot sg uring lend)
 	$(Q)BUILD='$(BUILD)' bench/report $(ARGS)
 
 bench-image: ## static memory in hugepages, and memory that programs map; ARGS: rounds
