@@ -85,6 +85,11 @@ static void tell_model(const struct hugepin_sg_model *m, const struct hp_place *
 		      (double)m->wr, (double)m->element, (double)m->lookup, (double)m->line, (double)m->byte,
 		      (double)m->piece, (double)m->copy_byte, (double)m->cold, (double)m->cold_piece,
 		      (double)m->cold_byte, (double)m->inline_wr, (double)m->inline_piece, (double)m->inline_byte);
+	if (m->device_wr > 0 || m->device_inline_wr > 0)
+		hp_facts_text("    ns of the device: message %.4g, element %.4g, line %.4g, byte %.4g; inline: message %.4g, "
+			      "byte %.4g\n",
+			      (double)m->device_wr, (double)m->device_element, (double)m->device_line,
+			      (double)m->device_byte, (double)m->device_inline_wr, (double)m->device_inline_byte);
 	hp_facts_text("    pieces \\ bytes");
 	for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
 		hp_facts_text("%6u", sizes[s]);

@@ -44,12 +44,18 @@ typedef struct hugepin_sg_caps hugepin_sg_caps_t;
  * ibv_query_qp is asked. `size` is sizeof *ret_. Makes system calls. -EINVAL, or the provider's error. */
 int hugepin_sg_caps(struct ibv_qp *qp, const struct ibv_qp_cap *granted, struct hugepin_sg_caps *ret_, size_t size);
 
-/* The cost of sending here, in nanoseconds (bytes in nanoseconds for each), as hugepin_sg_calibrate measures it.
+/* The cost of sending here, in nanoseconds (bytes in nanoseconds for each), as hugepin_sg_calibrate measures it: of one
+ * message among many that are under way, so the larger of what the CPU and what the device takes for it. Of the CPU:
  *	gather = wr + element * elements + lookup * registrations + line * lines + byte * bytes
  *	copy   = wr + element + piece * pieces + (copy_byte + byte) * bytes
  *	inline = inline_wr + (piece + inline_piece) * pieces + (copy_byte + inline_byte) * bytes
  * piece and copy_byte are for sources in the CPU's cache. cold_piece and cold_byte replace them for other sources
- * (HUGEPIN_SG_COLD). A copy of cold sources waits for the first of them once: `cold`. */
+ * (HUGEPIN_SG_COLD). A copy of cold sources waits for the first of them once: `cold`. Of the device, 0 if none was
+ * measured:
+ *	gather = device_wr + device_element * elements + device_line * lines + device_byte * bytes
+ *	copy   = device_wr + device_element + device_byte * bytes
+ *	inline = device_inline_wr + device_inline_byte * bytes
+ * A program that was compiled before the device's terms has a smaller struct: they are 0 then. */
 struct hugepin_sg_model {
 	size_t size; /* sizeof, as the caller knows it */
 	uint32_t source; /* HUGEPIN_SG_MODEL_... */
@@ -57,6 +63,7 @@ struct hugepin_sg_model {
 	float wr, element, lookup, line, byte;
 	float piece, copy_byte, cold, cold_piece, cold_byte;
 	float inline_wr, inline_piece, inline_byte, pad;
+	float device_wr, device_element, device_line, device_byte, device_inline_wr, device_inline_byte;
 };
 enum { HUGEPIN_SG_MODEL_DEFAULT, HUGEPIN_SG_MODEL_CPU, HUGEPIN_SG_MODEL_DEVICE };
 

@@ -49,14 +49,24 @@ int hp_cells_add(struct hp_sg_cell *cells, unsigned *count, const struct hugepin
 	return 0;
 }
 
-double hp_cells_fit(struct hugepin_sg_model *m, unsigned terms, struct hp_sg_cell *cells, unsigned count,
+double hp_cells_fit(struct hugepin_sg_model *m, unsigned terms, const struct hp_sg_cell *cells, unsigned count,
 		    unsigned rounds)
 {
 	struct hp_sg_sample samples[HP_CELLS_MAX];
+	unsigned kept = 0;
 
-	for (unsigned i = 0; i < count; i++) {
-		qsort(cells[i].ns, rounds, sizeof *cells[i].ns, compare_ns);
-		samples[i] = (struct hp_sg_sample){ cells[i].count, (double)cells[i].ns[rounds / 4] };
+	for (const struct hp_sg_cell *c = cells; c < cells + count; c++) {
+		const float *all = terms & HP_SG_DEVICE_TERMS ? c->device_ns : c->ns;
+		float ns[HP_CELL_ROUNDS_MAX];
+		unsigned known = 0;
+
+		for (unsigned i = 0; i < rounds; i++)
+			if (all[i] > 0)
+				ns[known++] = all[i];
+		if (!known || known < rounds / 2)
+			continue;
+		qsort(ns, known, sizeof *ns, compare_ns);
+		samples[kept++] = (struct hp_sg_sample){ c->count, (double)ns[known / 4] };
 	}
-	return hp_sg_model_fit(m, terms, samples, count);
+	return hp_sg_model_fit(m, terms, samples, kept);
 }

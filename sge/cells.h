@@ -32,7 +32,8 @@ struct hp_sg_cell {
 	bool scattered; /* each piece is in a registration of its own; otherwise one registration has all */
 	struct hugepin_sg_plan plan;
 	struct hp_sg_count count;
-	float ns[HP_CELL_ROUNDS_MAX];
+	float ns[HP_CELL_ROUNDS_MAX]; /* of the CPU */
+	float device_ns[HP_CELL_ROUNDS_MAX]; /* of the device; 0: unknown, because the CPU took longer */
 };
 
 /* Write the iovecs of `pieces` pieces that begin `stride` bytes after each other. */
@@ -43,8 +44,9 @@ void hp_cell_lay(struct iovec *iov, unsigned pieces, unsigned bytes, char *at, s
 int hp_cells_add(struct hp_sg_cell *cells, unsigned *count, const struct hugepin_sg_caps *caps, char *source,
 		 unsigned mode, bool scattered);
 
-/* Fit the terms of *m to the lower quartile of each cell's times. Returns the remaining error (hp_sg_model_fit()). */
-double hp_cells_fit(struct hugepin_sg_model *m, unsigned terms, struct hp_sg_cell *cells, unsigned count,
+/* Fit the terms of *m, the CPU's or the device's, to the lower quartile of each cell's times of it. A cell counts if at
+ * least half of them are known. Returns the remaining error (hp_sg_model_fit()). */
+double hp_cells_fit(struct hugepin_sg_model *m, unsigned terms, const struct hp_sg_cell *cells, unsigned count,
 		    unsigned rounds);
 
 #endif

@@ -47,29 +47,37 @@ struct hp_sg_count hp_sg_count(unsigned mode, unsigned pieces, uint64_t bytes, u
 		c.term[HP_SG_cold] = cold;
 	}
 	if (mode & HUGEPIN_SG_INLINE) {
-		c.term[HP_SG_inline_wr] = 1;
+		c.term[HP_SG_inline_wr] = c.term[HP_SG_device_inline_wr] = 1;
 		c.term[HP_SG_inline_piece] = pieces;
-		c.term[HP_SG_inline_byte] = (double)bytes;
+		c.term[HP_SG_inline_byte] = c.term[HP_SG_device_inline_byte] = (double)bytes;
 		return c;
 	}
-	c.term[HP_SG_wr] = 1;
+	c.term[HP_SG_wr] = c.term[HP_SG_device_wr] = 1;
 	c.term[HP_SG_element] = 1;
-	c.term[HP_SG_byte] = (double)bytes;
+	c.term[HP_SG_byte] = c.term[HP_SG_device_byte] = (double)bytes;
 	if (mode & HUGEPIN_SG_GATHER) {
 		c.term[HP_SG_element] = pieces;
 		c.term[HP_SG_lookup] = registrations;
-		c.term[HP_SG_line] = lines;
+		c.term[HP_SG_line] = c.term[HP_SG_device_line] = lines;
 	}
+	c.term[HP_SG_device_element] = c.term[HP_SG_element];
 	return c;
+}
+
+static double ns_of(const struct hugepin_sg_model *m, const struct hp_sg_count *count, bool device)
+{
+	double ns = 0;
+
+	for (int i = device ? HP_SG_device_wr : 0; i < (device ? HP_SG_TERMS : HP_SG_device_wr); i++)
+		ns += (double)value_of(m, i) * count->term[i];
+	return ns;
 }
 
 double hp_sg_model_ns(const struct hugepin_sg_model *m, const struct hp_sg_count *count)
 {
-	double ns = 0;
+	const double cpu = ns_of(m, count, false), device = ns_of(m, count, true);
 
-	for (int i = 0; i < HP_SG_TERMS; i++)
-		ns += (double)value_of(m, i) * count->term[i];
-	return ns;
+	return device > cpu ? device : cpu;
 }
 
 /* Solve a x = b for k symmetric, positive definite equations, in place (Cholesky without roots). An unknown is set to
@@ -99,16 +107,16 @@ static void solve(double a[HP_SG_TERMS][HP_SG_TERMS], double b[HP_SG_TERMS], int
 	}
 }
 
-/* The best values of the k terms in `term`. They may be negative. */
-static void least_squares(const struct hugepin_sg_model *m, const int *term, int k, const struct hp_sg_sample *samples,
-			  size_t count, double ret_[HP_SG_TERMS])
+/* The best values of the k terms in `term`, the CPU's or the device's. They may be negative. */
+static void least_squares(const struct hugepin_sg_model *m, bool device, const int *term, int k,
+			  const struct hp_sg_sample *samples, size_t count, double ret_[HP_SG_TERMS])
 {
 	double a[HP_SG_TERMS][HP_SG_TERMS] = { { 0 } };
 
 	memset(ret_, 0, HP_SG_TERMS * sizeof *ret_);
 	for (const struct hp_sg_sample *s = samples; s < samples + count; s++) {
 		const double w = 1 / (s->ns * s->ns);
-		double rest = s->ns - hp_sg_model_ns(m, &s->count);
+		double rest = s->ns - ns_of(m, &s->count, device);
 
 		for (int i = 0; i < k; i++)
 			rest += (double)value_of(m, term[i]) * s->count.term[term[i]];
@@ -123,6 +131,7 @@ static void least_squares(const struct hugepin_sg_model *m, const int *term, int
 
 double hp_sg_model_fit(struct hugepin_sg_model *m, unsigned fitted, const struct hp_sg_sample *samples, size_t count)
 {
+	const bool device = fitted & HP_SG_DEVICE_TERMS;
 	double x[HP_SG_TERMS], sum = 0;
 	int term[HP_SG_TERMS], k = 0, worst;
 	unsigned had = 0;
@@ -139,7 +148,7 @@ double hp_sg_model_fit(struct hugepin_sg_model *m, unsigned fitted, const struct
 		if (fitted & had & 1u << t)
 			term[k++] = t;
 	do {
-		least_squares(m, term, k, samples, count, x);
+		least_squares(m, device, term, k, samples, count, x);
 		worst = -1;
 		for (int i = 0; i < k; i++)
 			if (x[i] < 0 && (worst < 0 || x[i] < x[worst]))
@@ -152,7 +161,7 @@ double hp_sg_model_fit(struct hugepin_sg_model *m, unsigned fitted, const struct
 	for (int i = 0; i < k; i++)
 		*value(m, term[i]) = (float)x[i];
 	for (size_t i = 0; i < count; i++) {
-		const double e = hp_sg_model_ns(m, &samples[i].count) / samples[i].ns - 1;
+		const double e = ns_of(m, &samples[i].count, device) / samples[i].ns - 1;
 		sum += e * e;
 	}
 	return sum / (double)count;
@@ -160,7 +169,7 @@ double hp_sg_model_fit(struct hugepin_sg_model *m, unsigned fitted, const struct
 
 /* ------------------------------------------------------------------ text */
 
-#define HEAD "hugepin-sg-model 1\n"
+#define HEAD "hugepin-sg-model 2\n"
 
 int hp_sg_model_print(const struct hugepin_sg_model *m, const struct hp_place *place, char *text, size_t size)
 {

@@ -8,16 +8,20 @@
 #include "hugepin_verbs.h"
 #include "reg/backend/kept.h"
 
-/* The terms, in the order of struct hugepin_sg_model. */
+/* The terms, in the order of struct hugepin_sg_model: those of the CPU, and then those of the device. */
 #define HP_SG_TERMS_LIST(X) \
 	X(wr) X(element) X(lookup) X(line) X(byte) \
-	X(piece) X(copy_byte) X(cold) X(cold_piece) X(cold_byte) X(inline_wr) X(inline_piece) X(inline_byte)
+	X(piece) X(copy_byte) X(cold) X(cold_piece) X(cold_byte) X(inline_wr) X(inline_piece) X(inline_byte) \
+	X(device_wr) X(device_element) X(device_line) X(device_byte) X(device_inline_wr) X(device_inline_byte)
 enum {
 #define HP_SG_TERM(name) HP_SG_##name,
 	HP_SG_TERMS_LIST(HP_SG_TERM)
 #undef HP_SG_TERM
 	HP_SG_TERMS
 };
+/* Their bits. */
+#define HP_SG_CPU_TERMS ((1u << HP_SG_device_wr) - 1)
+#define HP_SG_DEVICE_TERMS ((1u << HP_SG_TERMS) - (1u << HP_SG_device_wr))
 
 #define HP_SG_KEPT "sg" /* the names of files begin so */
 #define HP_SG_TEXT_MAX 1024
@@ -31,7 +35,7 @@ struct hp_sg_count {
 };
 struct hp_sg_count hp_sg_count(unsigned mode, unsigned pieces, uint64_t bytes, unsigned registrations, unsigned lines);
 
-/* The cost in nanoseconds. */
+/* The cost in nanoseconds: the larger of the CPU's and the device's, which work at the same time. */
 double hp_sg_model_ns(const struct hugepin_sg_model *m, const struct hp_sg_count *count);
 
 /* A measured message. */
@@ -40,8 +44,8 @@ struct hp_sg_sample {
 	double ns;
 };
 
-/* Fit the terms of *m whose bits are set in `terms` (1 << HP_SG_wr ...), by least squares of the relative errors. No
- * term becomes negative. Other terms, and terms that occur in no sample, keep their values. Returns the mean square of
+/* Fit the terms of *m whose bits are set in `terms` (1 << HP_SG_wr ...), by least squares of the relative errors. They
+ * are of the CPU or of the device, and the samples are what that one took. No term becomes negative. Other terms, and terms that occur in no sample, keep their values. Returns the mean square of
  * the remaining relative errors. Returns -1, and leaves *m alone, if there are no samples, or a sample's time is not
  * valid. */
 double hp_sg_model_fit(struct hugepin_sg_model *m, unsigned terms, const struct hp_sg_sample *samples, size_t count);

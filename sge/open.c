@@ -95,8 +95,8 @@ static int settings_of(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
 	q->sub_mask = a->pool ? HP_MIN(q->sub_mask_max, SUBS_FIRST - 1) : q->sub_mask_max;
 	q->copy_below = q->copy_below_cold = UINT32_MAX;
 	if (!(model.refused & HUGEPIN_SG_GATHER)) {
-		q->copy_below = HP_MAX(hp_sg_copy_below(&model, false, model.element, 1), 1u);
-		q->copy_below_cold = HP_MAX(hp_sg_copy_below(&model, true, model.element, 1), 1u);
+		q->copy_below = HP_MAX(hp_sg_copy_below(&model, false, true, 1), 1u);
+		q->copy_below_cold = HP_MAX(hp_sg_copy_below(&model, true, true, 1), 1u);
 	}
 	q->table_room = is_raw ? 0 : hp_round_up(HUGEPIN_SG_TABLE(q->subs_max), LINE);
 	/* Slots at a distance of a multiple of 4 KiB would use the same sets of a cache, and alias. */
@@ -248,11 +248,12 @@ int hugepin_sgq_open(const struct hugepin_sgq_attr *attr, hugepin_sgq **ret_)
 {
 	struct hugepin_sgq_attr a = { 0 };
 	struct hugepin_sgq settings;
+	struct hugepin_sg_model room;
 	if (!attr || !ret_ || attr->size < offsetof(struct hugepin_sgq_attr, flags))
 		return -EINVAL;
 	memcpy(&a, attr, HP_MIN(attr->size, sizeof a));
 	if (!a.qp || !a.domain || a.flags & ~(uint32_t)QUEUE_FLAGS || (a.recv_depth && (!a.recv || a.qp->srq)) ||
-	    (a.model && a.model->size < sizeof *a.model))
+	    (a.model && !(a.model = hp_sg_model_whole(a.model, &room))))
 		return -EINVAL;
 	if (a.pool && (a.pool->domain != a.domain || a.recv_depth))
 		return -EINVAL;

@@ -40,7 +40,7 @@ static struct ibv_qp *create_qp(struct hp_pair *p, struct ibv_qp_cap *ret_grante
 		for (unsigned i = 0; i < sizeof inlines / sizeof *inlines; i++) {
 			struct ibv_qp_init_attr init = {
 				.send_cq = p->cq, .recv_cq = p->cq, .qp_type = IBV_QPT_RC,
-				.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = sges, .max_recv_sge = 1,
+				.cap = { .max_send_wr = 2 * HP_PAIR_DEPTH, .max_recv_wr = 2 * HP_PAIR_DEPTH, .max_send_sge = sges, .max_recv_sge = 1,
 					 .max_inline_data = inlines[i] },
 			};
 			struct ibv_qp *qp = ibv_create_qp(p->pd, &init);
@@ -96,7 +96,7 @@ int hp_pair_connect(struct hp_pair *p)
 	int err = 0;
 
 	errno = 0;
-	p->cq = ibv_create_cq(p->pd->context, 16, NULL, NULL, 0);
+	p->cq = ibv_create_cq(p->pd->context, 4 * HP_PAIR_DEPTH, NULL, NULL, 0);
 	for (int i = 0; i < 2 && p->cq; i++)
 		p->qp[i] = create_qp(p, &granted[i]);
 	if (!p->cq || !p->qp[0] || !p->qp[1])
@@ -115,6 +115,7 @@ bool hp_pair_wait(struct hp_pair *p, int wanted)
 		const int n = ibv_poll_cq(p->cq, 1, &wc);
 		if (n < 0 || (n && wc.status != IBV_WC_SUCCESS) || (!n && hp_clock_ns() > end))
 			return false;
+		p->idle += !n;
 		wanted -= n;
 	}
 	return true;

@@ -17,7 +17,11 @@ struct hp_pair {
 	struct ibv_cq *cq; /* of both */
 	struct ibv_qp *qp[2]; /* qp[0] sends to qp[1] */
 	struct hugepin_sg_caps caps;
+	unsigned idle; /* polls that found nothing */
 };
+
+/* Messages that may be under way at a time, at least. */
+enum { HP_PAIR_DEPTH = 8 };
 
 /* Find an active port of the device. 0, or -errno; -EOPNOTSUPP: none is active. */
 int hp_pair_find_port(struct hp_pair *);

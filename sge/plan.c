@@ -32,6 +32,18 @@ const struct hugepin_sg_model hp_sg_model_default = {
 	.inline_wr = 8.5f, .inline_byte = 0,
 };
 
+const struct hugepin_sg_model *hp_sg_model_whole(const struct hugepin_sg_model *model, struct hugepin_sg_model *room)
+{
+	if (model->size >= sizeof *model)
+		return model;
+	if (model->size < offsetof(struct hugepin_sg_model, device_wr))
+		return NULL;
+	memset(room, 0, sizeof *room);
+	memcpy(room, model, model->size);
+	room->size = sizeof *room;
+	return room;
+}
+
 /* ------------------------------------------------------------------ what a queue pair can do */
 
 int hugepin_sg_caps(struct ibv_qp *qp, const struct ibv_qp_cap *granted, struct hugepin_sg_caps *ret_, size_t size)
@@ -144,13 +156,19 @@ struct choice {
 	bool any;
 };
 
-/* Offer a plan that costs `wr` for each work request, and `rest` once. Returns whether it is now the best. */
-static bool offer(struct choice *c, float wr, float rest, uint32_t mode, const struct tally *t)
+/* Times for each work request, and once. */
+struct times {
+	float wr, rest;
+};
+
+/* Offer a plan that takes so long of the CPU and of the device. Returns whether it is now the best. */
+static bool offer(struct choice *c, struct times cpu, struct times device, uint32_t mode, const struct tally *t)
 {
 	if (t->elements > c->elements_max)
 		return false;
 	uint32_t wrs = t->elements <= c->plan.max_sge ? 1 : (t->elements - 1) / c->plan.max_sge + 1;
-	float cost = wr * (float)wrs + rest;
+	float cost = cpu.wr * (float)wrs + cpu.rest, busy = device.wr * (float)wrs + device.rest;
+	cost = busy > cost ? busy : cost;
 	if (c->any && !(cost < c->cost))
 		return false;
 	c->any = true;
@@ -166,18 +184,22 @@ static bool offer(struct choice *c, float wr, float rest, uint32_t mode, const s
 static void offer_inline(struct choice *c, const struct tally *t)
 {
 	const struct hugepin_sg_model *m = c->model;
-	float rest = (t->bytes ? c->cold : 0) + (c->piece + m->inline_piece) * (float)t->pieces +
-		     (c->copy_byte + m->inline_byte) * (float)t->bytes;
-	offer(c, m->inline_wr, rest, HUGEPIN_SG_INLINE, t);
+	struct times cpu = { m->inline_wr, (t->bytes ? c->cold : 0) + (c->piece + m->inline_piece) * (float)t->pieces +
+						   (c->copy_byte + m->inline_byte) * (float)t->bytes };
+	struct times device = { m->device_inline_wr, m->device_inline_byte * (float)t->bytes };
+	offer(c, cpu, device, HUGEPIN_SG_INLINE, t);
 }
 
 static bool offer_elements(struct choice *c, uint32_t mode, const struct tally *t)
 {
 	const struct hugepin_sg_model *m = c->model;
-	float rest = m->element * (float)t->elements + m->lookup * (float)t->regs + m->line * (float)t->lines +
-		     c->piece * (float)t->copied + c->copy_byte * (float)t->copied_bytes + m->byte * (float)t->bytes +
-		     (t->copied ? c->cold : 0);
-	return offer(c, m->wr, rest, mode, t);
+	struct times cpu = { m->wr, m->element * (float)t->elements + m->lookup * (float)t->regs +
+					    m->line * (float)t->lines + c->piece * (float)t->copied +
+					    c->copy_byte * (float)t->copied_bytes + m->byte * (float)t->bytes +
+					    (t->copied ? c->cold : 0) };
+	struct times device = { m->device_wr, m->device_element * (float)t->elements + m->device_line * (float)t->lines +
+						      m->device_byte * (float)t->bytes };
+	return offer(c, cpu, device, mode, t);
 }
 
 static void offer_copy(struct choice *c, const struct tally *t)
@@ -271,11 +293,14 @@ static void offer_mixtures(struct choice *c, const struct iovec *iov, int n, con
 	const struct hugepin_sg_model *m = c->model;
 	float lookups = (float)t->regs / (float)t->pieces;
 	/* The length up to which copying pays: behind a copied neighbour (joined), and without one (lone). */
-	uint32_t joined = hp_sg_copy_below(m, cold, m->element, lookups), lone = hp_sg_copy_below(m, cold, 0, lookups);
+	uint32_t joined = hp_sg_copy_below(m, cold, true, lookups), lone = hp_sg_copy_below(m, cold, false, lookups);
 	if (joined > t->shortest && joined <= t->longest)
 		offer_mixtures_below(c, iov, n, joined);
 	if (lone > t->shortest && lone <= t->longest && lone != joined)
 		offer_mixtures_below(c, iov, n, lone);
+	/* Where the CPU copies as long as the device fetches, the best lies between the two: copy one half. */
+	if (m->device_element + m->device_line > 0)
+		offer_window(c, iov, n, 0, t->pieces, t->pieces / 2);
 	if (t->pieces <= c->plan.max_sge)
 		return;
 	offer_mixtures_below(c, iov, n, 0);
@@ -290,11 +315,10 @@ int hugepin_sg_plan(const struct hugepin_sg_model *model, const struct hugepin_s
 	const unsigned known = MODES | HUGEPIN_SG_COLD | purposes, purpose = mode & purposes;
 	bool read = purpose == HUGEPIN_SG_READ, recv = purpose == HUGEPIN_SG_RECV, cold = mode & HUGEPIN_SG_COLD;
 	bool splits = read || purpose == HUGEPIN_SG_WRITE; /* one-sided: into several work requests if necessary */
-	if (!caps || !ret_ || n < 0 || (n && !iov) || mode & ~known || (purpose & (purpose - 1)) ||
-	    (model && model->size < sizeof *model))
+	struct hugepin_sg_model room;
+	model = model ? hp_sg_model_whole(model, &room) : &hp_sg_model_default;
+	if (!model || !caps || !ret_ || n < 0 || (n && !iov) || mode & ~known || (purpose & (purpose - 1)))
 		return -EINVAL;
-	if (!model)
-		model = &hp_sg_model_default;
 	struct tally t;
 	count_pieces(iov, n, 0, 0, 0, &t);
 	if (t.bad)
@@ -327,7 +351,8 @@ int hugepin_sg_plan(const struct hugepin_sg_model *model, const struct hugepin_s
 		offer_copy(&c, &t);
 	if (allowed & HUGEPIN_SG_GATHER)
 		offer_elements(&c, allowed & both, &t);
-	if ((allowed & both) == both && t.pieces > 1 && (t.shortest < t.longest || t.pieces > c.plan.max_sge))
+	if ((allowed & both) == both && t.pieces > 1 &&
+	    (t.shortest < t.longest || t.pieces > c.plan.max_sge || model->device_element + model->device_line > 0))
 		offer_mixtures(&c, iov, n, &t, cold);
 	if (!c.any)
 		return -EMSGSIZE;

@@ -29,9 +29,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		assert(err == -EILSEQ && !memcmp(&m, &again, sizeof m));
 	} else {
 		assert(strlen(text) == size || memchr(data, 0, size));
-		const float *term = &m.wr;
-		for (int i = 0; i < HP_SG_TERMS; i++)
-			assert(term[i] >= 0 && term[i] <= 1e9f + 1);
+		for (const float *term = &m.wr; term <= &m.device_inline_byte; term++)
+			assert(*term >= 0 && *term <= 1e9f + 1);
 		assert(strlen(place.device) < sizeof place.device && !strchr(place.device, '\n'));
 		len = hp_sg_model_print(&m, &place, printed, sizeof printed);
 		assert(len > 0 && len == (int)strlen(printed));

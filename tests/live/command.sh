@@ -248,33 +248,41 @@ mkdir -p "$t/cache/hugepin"
 check 'info says when no device has been measured' "$any" '^  measured +nothing yet; .*: hugepin calibrate$' \
 	env XDG_CACHE_HOME="$t/cache" "$hugepin" info
 cat >"$t/cache/hugepin/sg-mlx5_0_15b3_1017-16.35.3006-A_CPU" <<-END
-	hugepin-sg-model 1
+	hugepin-sg-model 2
 	device mlx5_0 15b3:1017
 	firmware 16.35.3006
 	cpu A CPU
 	refused 4
-	wr 800.000000
-	element 30.000000
+	wr 100.000000
+	element 1.000000
 	lookup 12.000000
-	line 2.000000
-	byte 0.100000
+	line 0.000000
+	byte 0.000000
 	piece 2.000000
 	copy_byte 0.020000
 	cold 100.000000
 	cold_piece 12.000000
-	cold_byte 0.100000
-	inline_wr 700.000000
+	cold_byte 0.400000
+	inline_wr 100.000000
 	inline_piece 1.000000
-	inline_byte 0.300000
+	inline_byte 0.000000
+	device_wr 800.000000
+	device_element 30.000000
+	device_line 2.000000
+	device_byte 0.100000
+	device_inline_wr 700.000000
+	device_inline_byte 0.300000
 	end
 END
 check 'info shows what has been measured' "$any" '^  mlx5_0 15b3:1017, firmware 16\.35\.3006, A CPU$' \
+	env XDG_CACHE_HOME="$t/cache" "$hugepin" info
+check 'with what the device takes' "$any" '^    ns of the device: message 800, element 30, line 2, byte 0\.1; inline: message 700' \
 	env XDG_CACHE_HOME="$t/cache" "$hugepin" info
 check 'and the cheapest modes' "$any" '^ +8   i/i   i/i   i/i   c/c   c/c' env XDG_CACHE_HOME="$t/cache" "$hugepin" info
 check 'and what a provider gets wrong' "$any" '^    -> this provider loses bytes of what is sent by several elements' \
 	env XDG_CACHE_HOME="$t/cache" "$hugepin" info
 sed -i 's/^refused 4/refused 0/' "$t/cache/hugepin"/sg-*
-check 'gathering among them' "$any" '^ +4 .* c/g   c/g   c/g$' env XDG_CACHE_HOME="$t/cache" "$hugepin" info
+check 'gathering among them' "$any" '^ +4 .* c/c   c/g   c/g$' env XDG_CACHE_HOME="$t/cache" "$hugepin" info
 echo more >>"$t/cache/hugepin/sg-mlx5_0_15b3_1017-16.35.3006-A_CPU"
 check 'a damaged file is named' "$any" '^  sg-mlx5_0_15b3_1017-16\.35\.3006-A_CPU cannot be read' \
 	env XDG_CACHE_HOME="$t/cache" "$hugepin" info

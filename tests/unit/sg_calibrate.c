@@ -18,6 +18,7 @@
 #include "reg/backend/terms.h"
 #include "reg/backend/verbs.h"
 #include "reg/domain.h"
+#include "sge/measure_device.h"
 #include "sge/measure_paging.h"
 
 /* ------------------------------------------------------------------ the device */
@@ -31,6 +32,10 @@ static struct {
 	uint32_t absent; /* the key of memory that is registered on demand, until it is brought in */
 	uint64_t faulted; /* where it has faulted last */
 	uint64_t fault_ns[2], bring_ns, bring_page_ns;
+	/* With a clock of its own: what each of the CPU and the device takes. */
+	const struct hugepin_sg_model *takes;
+	double now, busy_until, due[64]; /* when each completion is there */
+	unsigned posted, polled; /* completions */
 } dev;
 
 static struct ibv_device device_name = { .name = "mock0" };
@@ -80,6 +85,37 @@ int ibv_destroy_cq(struct ibv_cq *cq)
 	return 0;
 }
 
+static uint64_t clock_of_takes(void)
+{
+	return (uint64_t)dev.now;
+}
+
+/* A SEND has a completion at either end. */
+static void take_virtually(const struct hugepin_sg_model *m, const struct ibv_send_wr *wr, unsigned bytes)
+{
+	const bool inlined = wr->send_flags & IBV_SEND_INLINE;
+	const int elements = wr->num_sge;
+
+	dev.now += (double)(inlined ? m->inline_wr + m->inline_byte * (float)bytes : m->wr + m->element * (float)elements);
+	dev.busy_until = HP_MAX(dev.busy_until, dev.now) +
+			 (double)(inlined ? m->device_inline_wr + m->device_inline_byte * (float)bytes :
+			  m->device_wr + m->device_element * (float)elements + m->device_byte * (float)bytes);
+	for (int i = 0; i < 1 + (wr->opcode == IBV_WR_SEND); i++)
+		dev.due[dev.posted++ % 64] = dev.busy_until;
+}
+
+/* To look for a completion takes a nanosecond. */
+static int poll_virtually(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+{
+	(void)n;
+	dev.now++;
+	if (dev.polled < dev.posted && dev.now < dev.due[dev.polled % 64])
+		return 0;
+	const int got = mock_poll_cq(cq, 1, wc);
+	dev.polled += (unsigned)got;
+	return got;
+}
+
 static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	const bool inlined = wr->send_flags & IBV_SEND_INLINE;
@@ -99,6 +135,8 @@ static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
 		bytes += wr->sg_list[i].length;
 	if (inlined && bytes > dev.most_inline)
 		dev.most_inline = bytes;
+	if (dev.takes)
+		take_virtually(dev.takes, wr, bytes);
 	if ((dev.manner == LOSES_ELEMENTS && !inlined && wr->num_sge > 1) || (dev.manner == LOSES_INLINE && inlined) ||
 	    dev.manner == LOSES_ALL)
 		lie.num_sge--; /* and yet success */
@@ -123,6 +161,8 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *p, struct ibv_qp_init_attr *init)
 		return NULL;
 	struct mock_qp *q = mock_qp(init->qp_type, init->send_cq, &init->cap, NULL);
 	mock.context.ops.post_send = post_send;
+	if (dev.takes)
+		mock.context.ops.poll_cq = poll_virtually;
 	dev.qps++;
 	return &q->qp;
 }
@@ -271,6 +311,46 @@ TEST(a_device_that_cannot_even_send_one_element_is_an_error)
 	set_up(LOSES_ALL);
 	EXPECT_EQ(calibrate(&m), -EIO);
 	EXPECT_EQ(m.size, 0); /* left alone */
+}
+
+/* The clock stands but for what the CPU and the device take. */
+static void measure_virtually(const struct hugepin_sg_model *takes, struct hugepin_sg_model *ret_)
+{
+	set_up(HONEST);
+	dev.takes = takes;
+	hp_clock_set(clock_of_takes);
+	*ret_ = (struct hugepin_sg_model){ .size = sizeof *ret_ };
+	EXPECT_EQ(hp_measure_device(&pd, ret_), 0);
+	hp_clock_set(NULL);
+	EXPECT_EQ(ret_->source, HUGEPIN_SG_MODEL_DEVICE);
+}
+
+static bool close_to(const char *name, float found, float expected)
+{
+	if (found >= expected * 0.95f && found <= expected * 1.05f + 0.01f)
+		return true;
+	t_print("# %s: %.3f, not %.3f\n", name, (double)found, (double)expected);
+	return false;
+}
+#define FOUND(name) EXPECT(close_to(#name, m.name, takes.name));
+
+TEST(with_a_window_of_messages_what_the_cpu_takes_and_what_the_device_takes_are_told_apart)
+{
+	struct hugepin_sg_model takes = {
+		.wr = 100, .element = 20, .inline_wr = 80, .inline_byte = 0.25f, .device_wr = 900, .device_element = 60,
+		.device_byte = 0.5f, .device_inline_wr = 700, .device_inline_byte = 0.75f,
+	}, m;
+
+	measure_virtually(&takes, &m);
+	FOUND(wr) FOUND(element) FOUND(inline_wr) FOUND(inline_byte)
+	FOUND(device_wr) FOUND(device_element) FOUND(device_byte) FOUND(device_inline_wr) FOUND(device_inline_byte)
+
+	/* a device that the CPU never waits for takes nothing that counts */
+	takes.device_wr = takes.device_inline_wr = 1;
+	takes.device_element = takes.device_byte = takes.device_inline_byte = 0;
+	measure_virtually(&takes, &m);
+	FOUND(wr) FOUND(element) FOUND(inline_wr) FOUND(inline_byte)
+	EXPECT(m.device_wr + m.device_element + m.device_line + m.device_byte + m.device_inline_wr + m.device_inline_byte == 0);
 }
 
 TEST(what_is_granted_is_what_is_measured)
