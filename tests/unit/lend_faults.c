@@ -4,46 +4,8 @@
 #include <stdlib.h>
 #include <sys/wait.h>
 
+#include "tests/unit/alloc_fails.h"
 #include "tests/unit/lend.h"
-
-/* Allocation number `nth` fails (1 is the next); 0: none. Sanitizers have allocators of their own: there this says
- * nothing. */
-static long nth, allocations;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { CAN_FAIL = false };
-#else
-enum { CAN_FAIL = true };
-
-extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t),
-	*__libc_memalign(size_t, size_t);
-
-static bool fails(void)
-{
-	allocations++;
-	return nth && --nth == 0;
-}
-
-void *malloc(size_t size)
-{
-	return fails() ? NULL : __libc_malloc(size);
-}
-
-void *calloc(size_t n, size_t size)
-{
-	return fails() ? NULL : __libc_calloc(n, size);
-}
-
-void *realloc(void *p, size_t size)
-{
-	return fails() ? NULL : __libc_realloc(p, size);
-}
-
-void *aligned_alloc(size_t align, size_t size)
-{
-	return fails() ? NULL : __libc_memalign(align, size);
-}
-#endif
 
 static unsigned errors;
 
@@ -114,7 +76,6 @@ TEST(each_allocation_may_fail_once)
 		open_nodes(3, HUGEPIN_LEND_POOL, 2 * MIB, 512 * KIB, 128 * KIB);
 		for (unsigned i = 0; i < 200; i++) /* the test's own memory */
 			spare[spares++] = malloc(sizeof(struct message));
-		allocations = 0;
 		nth = n;
 		scenario();
 		last = nth == 0 ? last : (unsigned)n;
