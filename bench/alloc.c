@@ -457,7 +457,7 @@ static void sparse(const char *name, size_t size)
 			sched_yield();
 		for (int i = 0; i < BATCH; i++) {
 			batches[b % 2][i] = get(size);
-			memset(batches[b % 2][i], (int)b, 128);
+			memset(batches[b % 2][i], (int)b + 1, 128); /* zeros would look untouched */
 		}
 		most = fmax(most, resident_now());
 		/* pairs with consume_batches() */

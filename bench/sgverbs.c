@@ -10,12 +10,13 @@
  * receiver posts its receives again, and copies the pieces of a message to their places.
  *
  * Prints for each cell medians of ROUNDS (5), taken in turn: microseconds from post to the last completion, CPU
- * microseconds of both sides' threads (the receiver's with its polling), completions of both; then the goals. With
- * soft-RoCE these are times of system calls and packets, not of an adapter.
+ * microseconds of both sides' threads (the receiver's with its polling), completions of both; then the goals, and what
+ * queues take of memory. With soft-RoCE these are times of system calls and packets, not of an adapter.
  */
 #include <arpa/inet.h>
 #include <err.h>
 #include <hugepin_verbs.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -334,6 +335,50 @@ static void print_targets(void)
 	}
 }
 
+/* ------------------------------------------------------------------ memory */
+
+static uint64_t bytes_in_use(void)
+{
+	const struct mallinfo2 m = mallinfo2();
+	struct hugepin_stats s;
+
+	hugepin_stats(&s, sizeof s);
+	return m.uordblks + m.hblkhd + s.taken_bytes;
+}
+
+/* Open queues, all for one queue pair, since memory alone counts here. Returns the bytes that they and `pool` take. */
+static uint64_t bytes_of_queues(int count, const struct hugepin_sgpool_attr *pool_attr)
+{
+	hugepin_sgq **queue = malloc((size_t)count * sizeof(hugepin_sgq *));
+	const uint64_t before = bytes_in_use();
+	struct hugepin_sgq_attr a = { .size = sizeof a, .qp = qp[0], .domain = domain, .model = &model };
+
+	if (pool_attr)
+		check(hugepin_sgpool_open(pool_attr, &a.pool), "hugepin_sgpool_open");
+	for (int i = 0; i < count; i++)
+		check(hugepin_sgq_open(&a, &queue[i]), "hugepin_sgq_open");
+	const uint64_t bytes = bytes_in_use() - before;
+	for (int i = 0; i < count; i++)
+		check(hugepin_sgq_close(queue[i]), "hugepin_sgq_close");
+	if (a.pool)
+		check(hugepin_sgpool_close(a.pool), "hugepin_sgpool_close");
+	free(queue);
+	return bytes;
+}
+
+static void print_memory(void)
+{
+	enum { QUEUES = 1000, FEW = 20 };
+	const struct hugepin_sgpool_attr pool = { .size = sizeof pool, .domain = domain, .slots = 2 * QUEUES };
+	const double pooled = (double)bytes_of_queues(QUEUES, &pool) / 1048576;
+	const double own = (double)bytes_of_queues(FEW, NULL) / 1048576 / FEW * QUEUES;
+
+	printf("memory: 1000 queues with a pool of %u slots %.1f MiB, without a pool %.0f MiB (as %d of them), each for "
+	       "%u work requests\n",
+	       pool.slots, pooled, own, FEW, caps.max_wr);
+	say("MiB of 1000 queues with a pool", pooled, 0, 64);
+}
+
 int main(int argc, char **argv)
 {
 	int option;
@@ -372,5 +417,6 @@ int main(int argc, char **argv)
 	pthread_join(receiver, NULL);
 	print_cells();
 	print_targets();
+	print_memory();
 	return 0;
 }

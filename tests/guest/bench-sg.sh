@@ -4,7 +4,7 @@
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/../live/tap.bash"
 
-targets() { [ "$(grep -c '^target: .*, at \(least\|most\) ' "$t/table")" = 6 ]; }
+targets() { [ "$(grep -c '^target: .*, at \(least\|most\) ' "$t/table")" = 7 ]; }
 
 export XDG_CACHE_HOME=$t
 works 'bench/sgverbs.c compiles' cc -std=gnu11 -D_GNU_SOURCE -O2 -Iinclude -pthread -o "$t/sgverbs" bench/sgverbs.c \
