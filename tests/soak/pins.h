@@ -30,6 +30,25 @@ static bool pin_part(struct slot *s, struct place *place, size_t len_max, uint64
 	return true;
 }
 
+/* Pin by the key that the slot holds, if the worker's domain made it and the registration has not ended. */
+static bool pin_held(struct slot *s, const struct worker *w, struct hugepin_pin *ret_pin, size_t *ret_at, size_t *ret_len)
+{
+	if (!s->held.life || &places[s->held_place] != w->place)
+		return false;
+	const int e = hugepin_key_pin(&s->held);
+	if (e) {
+		EXPECT_EQ(e, -ENOKEY);
+		s->held = (struct hugepin_key){ 0 };
+		count_keys_ended++;
+		return false;
+	}
+	*ret_pin = s->held.pin;
+	*ret_at = ret_pin->base - (uintptr_t)s->p;
+	*ret_len = ret_pin->len;
+	count_keys++;
+	return EXPECT(ret_pin->base >= (uintptr_t)s->p && *ret_at + *ret_len <= s->size && *ret_len <= IO_MAX);
+}
+
 static void slot_pin(struct slot *s, uint64_t *rand)
 {
 	const int place = (int)(rand_next(rand) % THREADS), i = (int)(rand_next(rand) % KEPT);
@@ -69,8 +88,12 @@ static void slot_io(struct worker *w, struct slot *s)
 	size_t at, len;
 	const bool fill = rand_next(&w->rand) % 2;
 
-	if (!pin_part(s, w->place, IO_MAX, &w->rand, &pin, &at, &len))
-		return;
+	if (!pin_held(s, w, &pin, &at, &len)) {
+		if (!pin_part(s, w->place, IO_MAX, &w->rand, &pin, &at, &len))
+			return;
+		if (!s->held.life && !hugepin_key_take(w->place->domain, &pin, HUGEPIN_KEY_LAYOUT, &s->held))
+			s->held_place = (int)(w->place - places);
+	}
 	if (fill) {
 		memcpy(w->buffer, s->p + at, len);
 		EXPECT_EQ(pwrite(w->file, w->buffer, len, 0), len);

@@ -77,12 +77,18 @@ static void slot_drop(struct slot *s)
 	slot_unpin(s);
 	slot_check(s, "when it is given back");
 	s->p = NULL;
-	if (s->foreign)
+	if (s->foreign) {
 		EXPECT_EQ(munmap(p, s->size), 0);
-	else if (s->by_malloc)
+		if (s->held.life) {
+			const int e = hugepin_key_pin(&s->held);
+			EXPECT(e == -ENOKEY || e == -ESTALE); /* ESTALE: in a child */
+		}
+	} else if (s->by_malloc) {
 		free(p);
-	else
+	} else {
 		hugepin_free(p);
+	}
+	s->held = (struct hugepin_key){ 0 }; /* heap memory may stay registered, for its next owner */
 }
 
 static char *foreign_map(size_t size)
@@ -182,6 +188,7 @@ static void slot_resize(struct slot *s, uint64_t *rand)
 	struct hugepin_extent e;
 
 	slot_unpin(s);
+	s->held = (struct hugepin_key){ 0 };
 	/* Whole pages of the pool are hidden. The rest of the last page may belong to another buffer. */
 	if (s->hidden_len && hugepin_extent(before, &e, sizeof e) > 0 && e.kind == HUGEPIN_KIND_HUGETLB)
 		slot_show(s);

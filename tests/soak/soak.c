@@ -1,7 +1,8 @@
 /* link: hugepin uring */
 /*
  * Random programs for any time. Threads allocate, resize and free memory. They map, discard and unmap foreign memory.
- * They pin all of it in domains of every policy, and have the kernel read and write it as fixed buffers. They fork,
+ * They pin all of it in domains of every policy, by held keys, too, and have the kernel read and write it as fixed
+ * buffers. They fork,
  * purge and watch, while the pool of hugepages is resized under them. Every byte says whose it is. Bytes are compared
  * before their memory goes, in children, and behind the device. At the end of each round everything is given back, and
  * nothing may be left: no heap, no pin, no mapping, thread or descriptor, and no more of the pool than before.
@@ -283,9 +284,9 @@ TEST(every_byte_is_its_owners_and_nothing_is_left)
 	for (int i = 1; i <= option.rounds && !t_failures; i++) {
 		round_run(i, option.seconds / option.rounds, option.low, option.high);
 		left_check(&before);
-		t_print("# round %d: %lu pins, %lu refused, %lu transfers, %lu passed, %lu forks, %lu refused, "
+		t_print("# round %d: %lu pins, %lu refused, %lu transfers, %lu by held keys, %lu keys ended, %lu passed, %lu forks, %lu refused, "
 			"%lu extents left, %lu hidden, %lu ENOMEM\n",
-			i, count_pins, count_refused, count_io, count_passed, count_forks, count_forks_refused,
+			i, count_pins, count_refused, count_io, count_keys, count_keys_ended, count_passed, count_forks, count_forks_refused,
 			count_left, count_hidden, count_nomem);
 	}
 	EXPECT(all_done() || t_failures);

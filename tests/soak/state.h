@@ -43,6 +43,8 @@ static struct slot {
 		int place;
 		struct hugepin_pin pin;
 	} kept[KEPT];
+	int held_place;
+	struct hugepin_key held; /* of a pin that was given back; of memory that the slot still has */
 } slots[SLOTS];
 
 /* A read of a pipe into a slot's memory. The kernel reads once the pipe has bytes. */
@@ -77,7 +79,7 @@ static struct {
 static bool preloaded;
 static _Atomic bool stop;
 static _Atomic uint64_t seeds;
-static _Atomic unsigned long count_pins, count_refused, count_io, count_passed, count_forks, count_forks_refused,
+static _Atomic unsigned long count_pins, count_refused, count_io, count_keys, count_keys_ended, count_passed, count_forks, count_forks_refused,
 	count_left, count_nomem, count_hidden;
 
 static bool in_child;
