@@ -13,8 +13,7 @@ library() {
 	jemalloc) echo libjemalloc.so.2 ;;
 	mimalloc | mimalloc-large) /sbin/ldconfig -p | awk '/libmimalloc[.]so/ { so = $1 } END { print so ? so : "libmimalloc.so" }' ;;
 	tcmalloc) echo libtcmalloc_minimal.so.4 ;;
-	hugepin | hugepin-thp) readlink -f "$build/libhugepin-malloc.so" ;;
-	hugepin-mimalloc) echo "$(library hugepin) $(library mimalloc)" ;;
+	hugepin | hugepin-thp | hugepin-mimalloc) readlink -f "$build/libhugepin-malloc.so" ;;
 	base) readlink -f "$build/compare/build/libhugepin-malloc.so" ;; # of another commit: bench/compare
 	nothing) readlink -f "$build/bench/nothing.so" ;;
 	*) return 1 ;;
@@ -28,7 +27,7 @@ settings() {
 	glibc-hugetlb) echo GLIBC_TUNABLES=glibc.malloc.hugetlb=2 ;;
 	mimalloc-large) echo MIMALLOC_LARGE_OS_PAGES=1 MIMALLOC_ALLOW_LARGE_OS_PAGES=1 ;; # before 2.1, and since
 	hugepin-thp) echo HUGEPIN_PAGES=thp ;;
-	hugepin-mimalloc) echo HUGEPIN_SMALL=next ;;
+	hugepin-mimalloc) echo HUGEPIN_SMALL=mimalloc ;;
 	esac
 }
 
@@ -46,7 +45,10 @@ with() {
 present() {
 	local lib
 	lib=$(library "$1") || return 1
-	case $1 in glibc*) return 0 ;; esac
+	case $1 in
+	glibc*) return 0 ;;
+	hugepin-mimalloc) present mimalloc || return ;;
+	esac
 	[ -n "$lib" ] && LD_PRELOAD=$lib LD_TRACE_LOADED_OBJECTS=1 /bin/true 2>/dev/null |
 		awk -v libs="$lib" '{ seen = seen "\n" $0 } END {
 			for (n = split(libs, lib, " "); n; n--) {
