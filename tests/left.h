@@ -13,6 +13,7 @@
 #include "alloc/pages.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -45,7 +46,8 @@ enum { T_BEGINS = 40 };
 	T_STAYS(T_BEGINS, "tables of regions, of counters, of a domain and of its helper stay for the next")
 #define T_THREADS_RUN(count) T_STAYS(4 * (count), "the C library keeps stacks and arenas for the next thread")
 
-__attribute__((no_sanitize("address", "undefined"))) static inline long t_raw(long nr, long a, long b, long c, long d)
+__attribute__((no_sanitize("address", "thread", "undefined"))) static inline long t_raw(long nr, long a, long b, long c,
+										 long d)
 {
 	long r;
 #ifdef __x86_64__
@@ -141,6 +143,25 @@ static inline int t_mappings(void)
 	if (fd >= 0)
 		t_raw(SYS_close, fd, 0, 0, 0);
 	return n;
+}
+
+static inline void *t_ends(void *arg)
+{
+	return arg;
+}
+
+/* What begins by the program's first request or thread, and stays: the C library's heap, a thread of TSan's. */
+static inline void t_begin(void)
+{
+	pthread_t thread;
+
+	free(malloc(1));
+#ifdef __SANITIZE_THREAD__
+	if (pthread_create(&thread, NULL, t_ends, NULL) == 0)
+		pthread_join(thread, NULL);
+#else
+	(void)thread, (void)t_ends;
+#endif
 }
 
 static inline void t_look(struct t_left *l)

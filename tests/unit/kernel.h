@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#define UNINSTRUMENTED __attribute__((no_sanitize("address", "undefined")))
+#define UNINSTRUMENTED __attribute__((no_sanitize("address", "thread", "undefined")))
 
 /* As syscall(2): -1 with errno. */
 static long kernel(long nr, long a, long b, long c, long d, long e, long f);

@@ -54,8 +54,7 @@ UNINSTRUMENTED int sched_yield(void)
 }
 
 /* The library's bare threads call this as well. They have no errno of the C library's: no sanitizer may look on. */
-UNINSTRUMENTED __attribute__((no_sanitize("thread"))) static long kernel(long nr, long a, long b, long c, long d,
-									 long e, long f)
+UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
 {
 	long r;
 
