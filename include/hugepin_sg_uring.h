@@ -167,7 +167,7 @@ int hugepin_sg_uring_again(hugepin_sg_uring *);
 
 /* Ask for the end of all messages with this `arg`, by requests that the caller submits. `done` says whether a message
  * was cut short (-ECANCELED) or had gone through; of a message that waits for room on the ring, at the next
- * hugepin_sg_uring_again. Returns the number of messages. */
+ * hugepin_sg_uring_again, which also asks again where there was no room to ask. Returns the number of messages. */
 int hugepin_sg_uring_cancel(hugepin_sg_uring *, const void *arg);
 
 struct hugepin_sg_uring_stats {

@@ -9,7 +9,8 @@
  *     has let go of the pieces. The kernel itself holds the registration's pages until then, so the pins are back
  *     before. The pieces and the slot are not free before.
  *  4. A message is in one state: free; its requests are on the ring (waiting > 0); its rest finds no room on the ring
- *     (stalled); done, and notices or a cancellation are to come.
+ *     (stalled); done, and notices or a cancellation are to come. The queue's `stalled` counts those messages, and those
+ *     whose cancellation finds no room.
  *  5. A chain is prepared whole or not at all, so that no submission cuts its links.
  *
  * Threads: one at a time, as for the ring.
@@ -36,6 +37,7 @@ struct message {
 	uint32_t waiting; /* requests that have not completed */
 	uint32_t notices; /* to come */
 	uint32_t cancels; /* cancellations that have not completed */
+	bool unasked; /* a cancellation of its requests finds no room on the ring */
 	bool stalled, done, ordered, cancelled, out;
 	struct message *next; /* while it is free */
 };
@@ -311,26 +313,32 @@ static void prepare_or_stall(hugepin_sg_uring *q, struct message *g)
 	g->stalled = stalled;
 }
 
-/* Ask the kernel to end the request that it is at. The others of the chain end with it. */
-static bool ask_for_end(hugepin_sg_uring *q, struct message *g)
+static void set_unasked(hugepin_sg_uring *q, struct message *g, bool unasked)
 {
-	struct io_uring_sqe *sqe;
+	q->stalled += unasked;
+	q->stalled -= g->unasked;
+	g->unasked = unasked;
+}
 
-	for (uint32_t i = 0; i < g->m.linked; i++) {
-		if (g->m.parts[i].res != -EINPROGRESS)
-			continue;
+/* Ask the kernel to end the request that it is at. The others of the chain end with it. */
+static void ask_for_end(hugepin_sg_uring *q, struct message *g)
+{
+	struct io_uring_sqe *sqe = NULL;
+	uint32_t i = 0;
+
+	while (i < g->m.linked && g->m.parts[i].res != -EINPROGRESS)
+		i++;
+	if (i < g->m.linked)
 		sqe = io_uring_get_sqe(q->ring);
-		if (!sqe)
-			return false;
-		memset(sqe, 0, sizeof *sqe);
-		sqe->opcode = IORING_OP_ASYNC_CANCEL;
-		sqe->fd = -1;
-		sqe->addr = (uintptr_t)&g->m.parts[i];
-		sqe->user_data = (uintptr_t)g;
-		g->cancels++;
-		return true;
-	}
-	return true;
+	set_unasked(q, g, i < g->m.linked && !sqe);
+	if (!sqe)
+		return;
+	memset(sqe, 0, sizeof *sqe);
+	sqe->opcode = IORING_OP_ASYNC_CANCEL;
+	sqe->fd = -1;
+	sqe->addr = (uintptr_t)&g->m.parts[i];
+	sqe->user_data = (uintptr_t)g;
+	g->cancels++;
 }
 
 /* ------------------------------------------------------------------ a message's end */
@@ -360,6 +368,7 @@ static void finish(hugepin_sg_uring *q, struct message *g)
 {
 	hp_message_end(&g->m);
 	give_back(q, g);
+	set_unasked(q, g, false);
 	g->done = true;
 	if (g->ordered)
 		g->target->out--;
@@ -435,7 +444,7 @@ static int begin(hugepin_sg_uring *q, unsigned verb, struct hugepin_sg_uring_tar
 	g->call = done;
 	g->arg = arg;
 	g->notices = g->cancels = 0;
-	g->stalled = g->done = g->cancelled = false;
+	g->stalled = g->unasked = g->done = g->cancelled = false;
 	g->out = true;
 	g->ordered = ordered;
 	t->out += ordered;
@@ -475,6 +484,8 @@ int hugepin_sg_uring_again(hugepin_sg_uring *q)
 	for (uint32_t i = 0; q->stalled && i < q->messages; i++) {
 		struct message *g = &q->message[i];
 
+		if (g->unasked)
+			ask_for_end(q, g);
 		if (!g->stalled)
 			continue;
 		if (g->cancelled) {

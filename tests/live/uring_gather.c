@@ -570,6 +570,42 @@ TEST(a_chain_that_goes_on_before_it_is_cancelled_is_cancelled_at_the_next_reques
 	rig_close(&r);
 }
 
+TEST(a_cancellation_that_finds_no_room_on_the_ring_is_asked_for_once_there_is)
+{
+	struct rig r;
+	struct hugepin_sg_uring_target t;
+	struct hugepin_pin pin;
+	struct told told = { 0 };
+	int fd[2];
+
+	if (!rig_open(&r, 4, NULL))
+		return;
+	EXPECT_EQ(pipe(fd), 0);
+	char *p = registered(&r, MIB, &pin);
+	struct iovec iov = { p, 1000 };
+	hugepin_sg_uring_target(fd[0], &t);
+	EXPECT_EQ(hugepin_sg_uring_read(r.q, &t, UINT64_MAX, &iov, 1, 0, tell, &told), 0);
+	turn(&r);
+	for (struct io_uring_sqe *sqe; (sqe = io_uring_get_sqe(&r.ring));) {
+		io_uring_prep_nop(sqe);
+		sqe->user_data = 0;
+	}
+	EXPECT_EQ(hugepin_sg_uring_cancel(r.q, &told), 1);
+	EXPECT_EQ(hugepin_sg_uring_again(r.q), 1); /* it waits for room */
+	turn(&r);
+	EXPECT_EQ(hugepin_sg_uring_again(r.q), 0);
+	until(&r, &told, ALL);
+	EXPECT_EQ(told.err, -ECANCELED);
+	if (told.what != ALL) /* do not wait for ever for the end of the read */
+		EXPECT_EQ(write(fd[1], p, 1), 1);
+	until(&r, &told, ALL);
+	close(fd[0]);
+	close(fd[1]);
+	EXPECT_EQ(hugepin_unpin(r.domain, &pin), 0);
+	hugepin_free(p);
+	rig_close(&r);
+}
+
 TEST(a_peer_that_has_gone_is_an_error_and_no_signal)
 {
 	struct rig r;
