@@ -500,7 +500,7 @@ static bool is_too_much(size_t pages)
 	    hp_is_filtered())
 		return false;
 	free = hp_map_pool_free(HP_PAGE_SHIFT, hp_span.nodes.node);
-	return free && 5 * pages > 2 * free;
+	return free && 4 * pages > free;
 }
 
 /* Make pages [first, end) READY. All of them are in state `was`, ABSENT or RESERVED. */

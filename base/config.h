@@ -36,7 +36,7 @@ enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POL
 	  "kinds of memory to use: auto takes the hugetlb pool, then THP; base pages are always the last resort") \
 	X(POPULATE, populate, WORD, HP_POPULATE_AUTO, 0, 0, "auto|all|lazy", \
 	  "large buffers in the pool: pages of the pool are filled with zeros when a buffer is allocated, so auto " \
-	  "takes THP for a buffer that would need more than two fifths of the free pages; all takes the pool; lazy " \
+	  "takes THP for a buffer that would need more than a quarter of the free pages; all takes the pool; lazy " \
 	  "fills the first 8 MiB, and has the others filled when they are touched") \
 	X(NUMA, numa, NUM, HP_NUMA_LOCAL, 0, 1023, "local|interleave", \
 	  "the NUMA node of the heap's memory; local: the node of the processor that first uses the memory") \

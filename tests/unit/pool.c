@@ -252,13 +252,13 @@ TEST(what_is_to_be_left_in_the_pool_is)
 }
 
 /* With THP only: base pages would be worse than the pool's. */
-TEST(a_buffer_of_more_than_two_fifths_of_the_pool_gets_thp)
+TEST(a_buffer_of_more_than_a_quarter_of_the_pool_gets_thp)
 {
 	bool thp = hp_span.thp;
 	unsigned char *p;
 
 	for (int i = 0; i < 5; i++) {
-		pool(i < 2 ? 102 : 103); /* 41 pages: more than 40.8, less than 41.2 */
+		pool(i < 2 ? 163 : 164); /* 41 pages: more than a quarter, or just one */
 		hp_span.thp = i != 1;
 		hp_config.populate = i == 3 ? HP_POPULATE_ALL : HP_POPULATE_AUTO;
 		hp_config.pages = i == 4 ? HP_PAGES_HUGETLB : HP_PAGES_AUTO;
