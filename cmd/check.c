@@ -23,6 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/advice.h"
 #include "base/base.h"
 #include "base/config.h"
 #include "cmd/facts.h"
@@ -394,6 +395,7 @@ static void read_statistics(struct hp_measured *m, uint64_t rss_bytes)
 		json_t *const all = e->d_name[0] == '.' ? NULL : json_load_file(path, JSON_REJECT_DUPLICATES, NULL);
 		const json_t *const peak = json_object_get(all, "peak"), *const advice = json_object_get(all, "advice");
 		const char *const why = json_string_value(json_object_get(advice, "text"));
+		const char *const verdict = json_string_value(json_object_get(advice, "code"));
 		const uint64_t hugetlb = number_of(peak, "hugetlb_bytes"), thp = number_of(peak, "thp_bytes"),
 			       large = hugetlb + thp + number_of(peak, "base_bytes"),
 			       malloced = large + number_of(all, "small_bytes");
@@ -409,6 +411,7 @@ static void read_statistics(struct hp_measured *m, uint64_t rss_bytes)
 			m->other_bytes = whole - HP_MIN(whole, large);
 			snprintf(m->why, sizeof m->why, "%s", why ? why : "");
 			hp_text_tame(m->why);
+			m->sparse = verdict && !strcmp(verdict, hp_verdict_name(HP_VERDICT_SPARSE));
 		}
 		json_decref(all);
 	}

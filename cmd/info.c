@@ -386,7 +386,46 @@ static json_t *option_json(const struct hp_option *o, int64_t value)
 	return json_integer(value);
 }
 
-static void tell_hugepin(void)
+/* What HUGEPIN_POPULATE comes to here: what a buffer gets that is larger than HUGEPIN_EXTENT. */
+static void tell_populate(bool thp)
+{
+	const struct hp_pool p = hp_machine_pool(HP_POOLS_DIR, (long)HP_PAGE);
+	const uint64_t free = p.free > p.reserved ? p.free - p.reserved : 0;
+	const bool pool = hp_config.pages != HP_PAGES_THP && hp_config.pages != HP_PAGES_BASE;
+	char ns[64] = "", most[HP_TEXT_MAX];
+	/* PROC_CGROUP_INIT_INO */
+	const bool initial = readlink("/proc/self/ns/cgroup", ns, sizeof ns - 1) > 0 &&
+			     !strcmp(ns, "cgroup:[4026531835]");
+
+	if (!pool)
+		hp_facts_add("populate", hp_facts_string(NULL), "largest buffers", "not from the pool");
+	else if (hp_config.populate == HP_POPULATE_LAZY && initial)
+		hp_facts_add("populate", json_string("lazy"), "largest buffers",
+			     "the first 8 MiB from the pool at once, the others at the touch: SIGBUS if a control group "
+			     "limits them");
+	else if (hp_config.populate == HP_POPULATE_AUTO && hp_config.pages == HP_PAGES_AUTO && thp)
+		hp_facts_add("populate", json_string("auto"), "largest buffers",
+			     "THP for what is larger than a quarter of the free pool (%s)",
+			     hp_text_bytes(free * HP_PAGE / 4, most));
+	else
+		hp_facts_add("populate", json_string("all"), "largest buffers", "from the pool, all at once%s",
+			     hp_config.populate == HP_POPULATE_LAZY ?
+				     ": lazy is for the initial namespace of control groups" :
+				     "");
+}
+
+/* Whether it is looked for programs that touch little of their buffers (alloc/sparse.h). */
+static void tell_sparse(void)
+{
+	const bool looks = hp_config.pages == HP_PAGES_AUTO && !hp_config.guard;
+
+	hp_facts_add("sparse", json_boolean(looks), "touched little", "%s",
+		     looks		? "noticed without a pin cache: such buffers get base pages then" :
+		     hp_config.guard ? "not noticed: HUGEPIN_GUARD=1" :
+				       "not noticed: HUGEPIN_PAGES is not auto");
+}
+
+static void tell_hugepin(bool thp)
 {
 	char path[PATH_MAX], version[HP_TEXT_MAX], value[HP_TEXT_MAX], def[HP_TEXT_MAX];
 
@@ -409,6 +448,8 @@ static void tell_hugepin(void)
 			     o->name, "%-10s (default%s%s)", text, now == o->def ? "" : " ",
 			     now == o->def ? "" : def_text);
 	}
+	tell_populate(thp);
+	tell_sparse();
 }
 
 /* Say in one line which pages large buffers get here, with the variables in force. */
@@ -461,7 +502,7 @@ int hp_info_main(int argc, char **argv)
 	hp_devices_facts();
 	hp_models_facts();
 	tell_system();
-	tell_hugepin();
+	tell_hugepin(thp);
 	char summary[256];
 	tell_summary(pool, thp, summary, sizeof summary);
 

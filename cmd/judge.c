@@ -374,6 +374,8 @@ static void say_why(struct sentence *s, const struct hp_measured *m, const struc
 	const bool helped = large_count(m) && huge >= m->large_bytes / 10 * 9;
 	if (m->known && helped && j->answer == HP_ANSWER_SAME) {
 		add(s, "its large buffers lay in hugepages, but page faults and TLB misses cost it little time; ");
+	} else if (m->known && m->sparse) { /* what helps it is not hugepages */
+		add(s, "%s; ", m->why);
 	} else if (m->known && (helped || j->answer == HP_ANSWER_YES || !m->why[0])) {
 		add_percent(s, m->large_bytes, m->large_bytes + m->other_bytes);
 		add(s, " of its memory is in large buffers");

@@ -71,6 +71,27 @@ if hugepages 128; then
 else
 	skip 'its faults are those of the kernel, in JSON' 'no hugepages here'
 fi
+cat >"$t/sparse.c" <<'END'
+#include <stdlib.h>
+#include <string.h>
+int main(void)
+{
+	for (int i = 0; i < 400; i++) {
+		char *volatile p = malloc(1 << 20);
+		if (!p)
+			return 1;
+		memset(p, 1, 128);
+	}
+	return 0;
+}
+END
+gcc -O1 -o "$t/sparse" "$t/sparse.c" || exit 2
+if hugepages 128; then
+	says 'a program that touches little of its buffers is told so' '[056]' '^why: .*the program touches little of its large buffers: ' \
+		"${check[@]}" -n 2 "$t/sparse"
+else
+	skip 'a program that touches little of its buffers is told so' 'no hugepages here'
+fi
 says 'a program that waits does not gain: status 5 or 6' '[56]' '^use hugepin: (no, nothing to gain|cannot tell)' \
 	"${check[@]}" -n 2 sleep 0.3
 # shellcheck disable=SC2016

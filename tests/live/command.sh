@@ -238,6 +238,21 @@ check 'info shows the library' "$any" "^  library +$t/lib/libhugepin-malloc\.so\
 check 'info shows a default' "$any" '^  HUGEPIN_DECAY +10s +\(default\)$' "$hugepin" info
 check 'info shows a value in force' "$any" '^  HUGEPIN_DECAY +1500ms +\(default 10s\)$' env HUGEPIN_DECAY=1500 "$hugepin" info
 check 'info shows what a wrong value comes to' "$any" '^  HUGEPIN_DECAY +10s +\(default\)$' env HUGEPIN_DECAY=1x "$hugepin" info
+check 'info says what the largest buffers get' "$any" '^  largest buffers +(THP for what is larger than a quarter of the free pool \(|from the pool, all at once$)' \
+	"$hugepin" info
+if [ "$(readlink /proc/self/ns/cgroup)" = 'cgroup:[4026531835]' ]; then
+	check 'info says what lazy does' "$any" '^  largest buffers +the first 8 MiB .*SIGBUS' env HUGEPIN_POPULATE=lazy "$hugepin" info
+else
+	skip 'info says what lazy does' 'not in the initial namespace of control groups'
+fi
+if unshare -C true 2>/dev/null; then
+	check 'info says where lazy does nothing' "$any" '^  largest buffers +from the pool, all at once: lazy is for' \
+		env HUGEPIN_POPULATE=lazy unshare -C "$hugepin" info
+else
+	skip 'info says where lazy does nothing' 'no namespace of control groups can be made'
+fi
+check 'info says that sparse buffers are noticed' "$any" '^  touched little +noticed' "$hugepin" info
+check 'and where they are not' "$any" '^  touched little +not noticed: HUGEPIN_PAGES' env HUGEPIN_PAGES=hugetlb "$hugepin" info
 check 'info says which value is wrong' "$any" '^hugepin: HUGEPIN_DECAY=1x is not understood: it takes a time .*; using 10s$' \
 	env HUGEPIN_DECAY=1x "$hugepin" info
 check 'info says which name is wrong' "$any" '^hugepin: HUGEPIN_PAGE is not known; known are HUGEPIN_PAGES, POPULATE, NUMA' \

@@ -160,6 +160,11 @@ TEST(a_gain_is_a_gain_in_five_lines)
 	SAYS(2, "; page faults 131,842 -> 412; dTLB misses: not counted here");
 	SAYS(3, "cost: memory of its largest process 300 MiB -> 300 MiB; processor time 2.200 s -> 1.200 s");
 	EXPECT_STR(line[4], "how: hugepin run --fork=cow -- prog");
+	/* Also of what gains by it. */
+	strcpy(m.why, "the program touches little of its large buffers: 9 GiB were mapped in base pages");
+	m.sparse = true;
+	EXPECT_EQ(say(&m), 5);
+	SAYS(2, "why: the program touches little of its large buffers: 9 GiB were mapped in base pages; page faults ");
 }
 
 TEST(counted_tlb_misses_are_told)
