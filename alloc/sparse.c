@@ -77,14 +77,13 @@ static enum piece look_at_piece(size_t chunk)
 	/* the program may have given back a part of a page with advice */
 	if (g->state != HP_PAGE_READY || g->lost || g->advised)
 		return UNKNOWN;
-	if (g->kind != HUGEPIN_KIND_HUGETLB || g->lazy) {
-		if (syscall(SYS_mincore, at, HP_CHUNK, &there) != 0)
-			return UNKNOWN;
-		if (!(there & 1))
-			return ZERO;
-		if (g->kind == HUGEPIN_KIND_BASE)
-			return TOUCHED;
-	}
+	if (syscall(SYS_mincore, at, HP_CHUNK, &there) != 0)
+		return UNKNOWN;
+	/* a page of the pool was there: the program has given it back by a call that was not seen */
+	if (!(there & 1))
+		return g->kind != HUGEPIN_KIND_HUGETLB || g->lazy ? ZERO : UNKNOWN;
+	if (g->kind == HUGEPIN_KIND_BASE)
+		return TOUCHED;
 	/* most pieces that were touched show it at their head */
 	head = read_piece(at, 64);
 	return head == ZERO ? read_piece(at, HP_CHUNK) : head;

@@ -4,9 +4,9 @@
  * While little is touched, new memory comes in base pages (pages.c).
  *
  * A look reads a few base pages of a buffer, by process_vm_readv(2). So memory that the program has made inaccessible
- * is no error. Memory outside the pool is read only where mincore(2) says that it is there: a look brings nothing in.
- * Where the process has a filter of system calls, nothing is looked at. Nor is a program noticed that writes zeros at the
- * head of its buffers: they look as if it had not begun to use them.
+ * is no error. Memory is read only where mincore(2) says that it is there: a look brings nothing in, and does not wait
+ * for a userfaultfd of the program's. Where the process has a filter of system calls, nothing is looked at. Nor is a
+ * program noticed that writes zeros at the head of its buffers: they look as if it had not begun to use them.
  *
  * All functions: the caller holds hp_heap_lock.
  */

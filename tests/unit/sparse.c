@@ -259,6 +259,23 @@ TEST(what_the_program_has_protected_is_not_touched)
 	in_child(are_protected);
 }
 
+/* By calls that the heap does not see. If the program's own userfaultfd watched it, a read would wait for the program. */
+static void are_given_back(void)
+{
+	for (int i = 0; i < 100; i++) {
+		char *p = hugepin_aligned_alloc(HP_PAGE, MIB);
+
+		memset(p, 1, 128);
+		raw(SYS_madvise, (long)p + 4096, MIB - 4096, MADV_DONTNEED, 0, 0, 0);
+	}
+	EXPECT(!absent_read);
+}
+
+TEST(what_the_program_has_given_back_is_not_read_in_the_pool_either)
+{
+	in_child(are_given_back);
+}
+
 static void are_filled_again(void)
 {
 	allocate(100, 128);
