@@ -431,9 +431,14 @@ int hpje_pthread_atfork(void (*prepare)(void), void (*parent)(void), void (*chil
 	return 0;
 }
 
+bool hp_jemalloc_started(void)
+{
+	return je_prefork;
+}
+
 void hp_jemalloc_start(void)
 {
-	if (!je_prefork)
+	if (!hp_jemalloc_started())
 		hpje_free(hpje_malloc(1));
 }
 

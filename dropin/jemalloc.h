@@ -68,6 +68,7 @@ static inline bool hp_arena_in_heap(void)
 
 /* Start jemalloc if it has not started: it opens files then. */
 void hp_jemalloc_start(void);
+_Bool hp_jemalloc_started(void);
 
 /* Shorten the arena to `limit` bytes, but give up only addresses behind the last used unit. */
 void hp_arena_limit(size_t limit);

@@ -11,12 +11,15 @@
 #include "dropin/jemalloc.h"
 
 /* Make all of jemalloc's arenas now, by choosing each for this thread (2 MiB of addresses each). jemalloc 5.3 reads
- * through NULL if a thread's first request finds no memory for a new arena. A limit makes that likely. */
+ * through NULL if a thread's first request finds no memory for a new arena. A limit makes that likely. With another
+ * allocator in its place, jemalloc mostly does not even start, and that allocator needs the memory. */
 static void make_arenas(void)
 {
 	unsigned mine, all, i;
 	size_t size = sizeof all;
 
+	if (!hp_arena.jemalloc_below && !hp_jemalloc_started())
+		return;
 	if (mallctl("opt.narenas", &all, &size, NULL, 0) || mallctl("thread.arena", &mine, &size, NULL, 0))
 		return;
 	for (i = 0; i < all; i++)

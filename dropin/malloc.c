@@ -329,8 +329,8 @@ EXPORT void *rallocx(void *p, size_t size, int flags)
 static __attribute__((constructor)) void start_dropin(void)
 {
 	hp_rights_find();
-	hp_limits_look();
 	if (hp_next_find())
 		hp_jemalloc_replace();
+	hp_limits_look();
 	hugepin_image_();
 }

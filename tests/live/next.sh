@@ -28,6 +28,37 @@ else
 	skip 'the next malloc may be a preloaded one' 'libmimalloc is not installed'
 fi
 
+# The limit leaves 8 MiB, which jemalloc's arenas would take.
+cat >"$t/limited.c" <<'END'
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+int main(void)
+{
+	struct rlimit limit;
+	unsigned long pages;
+	FILE *f = fopen("/proc/self/statm", "r");
+
+	if (!f || fscanf(f, "%lu", &pages) != 1)
+		return 2;
+	limit.rlim_cur = limit.rlim_max = pages * (unsigned long)sysconf(_SC_PAGESIZE) + (8 << 20);
+	setrlimit(RLIMIT_AS, &limit);
+	for (int i = 0; i < 20; i++) {
+		char *volatile p = malloc(20000);
+
+		if (!p)
+			return 1;
+		memset(p, 1, 20000);
+	}
+	return 0;
+}
+END
+# shellcheck disable=SC2086 # CC may have options
+works 'a program that limits its addresses compiles' ${CC:-cc} -O1 -fno-builtin -o "$t/limited" "$t/limited.c"
+works 'next: jemalloc, which serves nothing, takes no part of what a limit leaves' under next "$t/limited"
+
 cat >"$t/whose.cpp" <<'END'
 #include <dlfcn.h>
 #include <hugepin.h>
