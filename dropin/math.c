@@ -61,7 +61,7 @@ double hpje_round(double x)
 	return x - whole >= 0.5 ? whole + 1 : x - whole <= -0.5 ? whole - 1 : whole;
 }
 
-/* Results below the least normal number are 0. */
+/* Results below the least normal number are 0, and those from 2^1023.5 on infinite. */
 double hpje_exp(double x)
 {
 	double n = hpje_round(x * 1.4426950408889634), r, sum = 1;
