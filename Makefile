@@ -22,9 +22,19 @@ override LIBDIR := $(abspath $(LIBDIR))
 # The loader is asked once, and only if the path is wanted.
 RUNPATH ?= $(eval RUNPATH := $$(if $$(DESTDIR),,$$(shell tools/install-tree searched '$(LIBDIR)' || echo '$(LIBDIR)')))$(RUNPATH)
 PKG_CONFIG ?= pkgconf
-OBJCOPY ?= objcopy
+# CC=aarch64-linux-gnu-gcc: the other tools are that machine's, too, and what runs an interpreter or a wrapper of this one is left
+# out. Variables that are given go before.
+CROSS := $(patsubst %-gcc,%-,$(filter %-linux-gnu-gcc,$(lastword $(CC))))
+CROSS := $(if $(filter-out $(shell uname -m)-linux-gnu-,$(CROSS)),$(CROSS))
+OBJCOPY ?= $(CROSS)objcopy
+ifneq ($(CROSS),)
+ifeq ($(origin AR) $(origin LD),default default)
+AR := $(CROSS)ar
+LD := $(CROSS)ld
+endif
+endif
 # A compiler of Open MPI or MPICH, for libhugepin-mpi.so; none: that library is left out.
-MPICC ?= $(shell command -v mpicc.openmpi || command -v mpicc || command -v mpicc.mpich)
+MPICC ?= $(if $(CROSS),,$(shell command -v mpicc.openmpi || command -v mpicc || command -v mpicc.mpich))
 # The probes (base/probe.h), where <sys/sdt.h> is; PROBES=: none.
 PROBES ?= 1
 # Debian's Python, which has Debian's NumPy, for contrib/numpy.
@@ -190,8 +200,8 @@ hooks: $(HOOKS_LIB)
 	@$(if $(HOOKS_LIB),:,echo '  SKIP    libhugepin-hooks.so: no headers of libfabric and UCX')
 
 # The module for NumPy. Its setup.py finds libhugepin by pkgconf, here in $(BUILD).
-NUMPY_FOUND = $(shell $(PYTHON) -c 'import os, numpy, setuptools, sysconfig; \
-	print(os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null)
+NUMPY_FOUND = $(if $(CROSS),,$(shell $(PYTHON) -c 'import os, numpy, setuptools, sysconfig; \
+	print(os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null))
 NUMPY_DIR = $(abspath $(BUILD))/numpy
 $(BUILD)/numpy/built: $(wildcard contrib/numpy/*.c contrib/numpy/*.toml contrib/numpy/setup.py) packaging/hugepin.pc.in include/hugepin.h \
 		| $(BUILD)/libhugepin.so

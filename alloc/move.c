@@ -212,7 +212,7 @@ static bool runs_on_heap(void)
  * other writes stay private. */
 static bool find_shared(uint64_t *shared)
 {
-	int fd = (int)hp_syscall(SYS_open, (long)"/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0, 0, 0, 0);
+	int fd = (int)hp_syscall(SYS_openat, AT_FDCWD, (long)"/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0, 0, 0);
 	bool ok = fd >= 0;
 	uint64_t entry;
 

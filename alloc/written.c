@@ -44,7 +44,7 @@ bool hp_written_begin(void)
 		return false;
 	if (hp_kept_set_or_close(&uffd, (int)hp_syscall(SYS_userfaultfd, flags, 0, 0, 0, 0, 0)) &&
 	    call_written(&uffd, UFFDIO_API, &api) &&
-	    hp_kept_set_or_close(&pagemap, (int)hp_syscall(SYS_open, (long)path, O_RDONLY | O_CLOEXEC, 0, 0, 0, 0)))
+	    hp_kept_set_or_close(&pagemap, (int)hp_syscall(SYS_openat, AT_FDCWD, (long)path, O_RDONLY | O_CLOEXEC, 0, 0, 0)))
 		return true;
 	hp_written_end();
 	return false;

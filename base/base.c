@@ -93,7 +93,7 @@ bool hp_is_filtered(void)
 	return hp_sandboxed || syscall(SYS_prctl, PR_GET_SECCOMP) != 0;
 }
 
-#if !defined(__x86_64__) || !defined(__LP64__)
+#ifdef HP_SYSCALL_OF_LIBC
 long hp_syscall(long n, long a, long b, long c, long d, long e, long f)
 {
 	int saved_errno = errno;

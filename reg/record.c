@@ -41,7 +41,7 @@ static void look_at_clocks(uint64_t *ret_ticks, uint64_t *ret_ns)
  * stands still and the other goes on or begins anew. */
 static void correct(uint64_t least_ns)
 {
-	uint64_t ticks, ns, passed;
+	uint64_t ticks = 0, ns = 0, passed;
 
 	look_at_clocks(&ticks, &ns);
 	passed = ns - counter.ns;

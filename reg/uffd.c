@@ -175,14 +175,14 @@ static void run_watcher(void *fd)
 	struct pollfd p = { .fd = (int)(intptr_t)fd, .events = POLLIN };
 
 	do
-		syscall(SYS_poll, &p, 1, -1);
+		syscall(SYS_ppoll, &p, 1, NULL, NULL, 0);
 	while (read_round(p.fd));
 }
 
 static const struct hp_thread_kind kind = {
 	.name = "hugepin watch",
 	.run = run_watcher,
-	.calls = { SYS_poll, SYS_read, SYS_ioctl, SYS_futex },
+	.calls = { SYS_ppoll, SYS_read, SYS_ioctl, SYS_futex },
 	.calls_count = 4,
 };
 
@@ -327,9 +327,10 @@ static bool counts(int fd, char *three_pages)
 static bool may_read(int fd)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
+	const struct timespec at_once = { 0 };
 	struct uffd_msg m;
 
-	return syscall(SYS_poll, &p, 1, 0) == 0 && syscall(SYS_read, fd, &m, sizeof m) < 0 && errno == EAGAIN;
+	return syscall(SYS_ppoll, &p, 1, &at_once, NULL, 0) == 0 && syscall(SYS_read, fd, &m, sizeof m) < 0 && errno == EAGAIN;
 }
 
 static bool start_watcher(int fd)

@@ -11,6 +11,7 @@
 #define TESTS_LEFT_H
 
 #include "alloc/pages.h"
+#include "tests/call.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -49,15 +50,7 @@ enum { T_BEGINS = 40 };
 __attribute__((no_sanitize("address", "thread", "undefined"))) static inline long t_raw(long nr, long a, long b, long c,
 										 long d)
 {
-	long r;
-#ifdef __x86_64__
-	register long r10 __asm__("r10") = d;
-
-	__asm__ volatile("syscall" : "=a"(r) : "0"(nr), "D"(a), "S"(b), "d"(c), "r"(r10) : "rcx", "r11", "memory");
-#else
-	r = syscall(nr, a, b, c, d);
-#endif
-	return r;
+	return t_call(nr, a, b, c, d, 0, 0);
 }
 
 /* Call each() with the number of each entry of a directory whose names are numbers. */
@@ -84,7 +77,7 @@ static inline void t_descriptor(struct t_left *l, int n)
 	bool known;
 
 	snprintf(path, sizeof path, "/proc/self/fd/%d", n);
-	known = t_raw(SYS_readlink, (long)path, (long)what, sizeof what - 1, 0) > 0;
+	known = t_raw(SYS_readlinkat, AT_FDCWD, (long)path, (long)what, sizeof what - 1) > 0;
 	if (n >= 256 && known && (strstr(what, "[userfaultfd]") || strstr(what, "/maps")))
 		return;
 	if (n >= T_DESCRIPTORS)

@@ -7,6 +7,7 @@
 #include "hugepin_verbs.h"
 #include "live/live.h"
 #include "guest/wire.h"
+#include "tests/call.h"
 
 #include <malloc.h>
 #include <sched.h>
@@ -425,12 +426,7 @@ TEST(after_a_munmap_by_syscall_a_pin_is_new)
 
 static bool unmap_inline(char *p)
 {
-	long ret;
-	__asm__ volatile("syscall"
-			 : "=a"(ret)
-			 : "0"((long)SYS_munmap), "D"(p), "S"(LEN)
-			 : "rcx", "r11", "memory");
-	return !ret && map_at(p);
+	return !t_call(SYS_munmap, (long)p, LEN, 0, 0, 0, 0) && map_at(p);
 }
 
 TEST(after_a_munmap_by_an_instruction_of_the_program_a_pin_is_new)

@@ -17,6 +17,7 @@
 #include <sys/syscall.h>
 
 #include "hugepin_uring.h"
+#include "tests/call.h"
 
 #ifndef MADV_DONTNEED_LOCKED
 #define MADV_DONTNEED_LOCKED 24
@@ -165,13 +166,7 @@ static inline void raw_munmap(char *p)
 
 static inline void inline_munmap(char *p)
 {
-	long r;
-
-	__asm__ volatile("syscall"
-			 : "=a"(r)
-			 : "0"(SYS_munmap), "D"(p), "S"(HALF)
-			 : "rcx", "r11", "memory");
-	EXPECT_EQ(r, 0);
+	EXPECT_EQ(t_call(SYS_munmap, (long)p, HALF, 0, 0, 0, 0), 0);
 	map_again(p, HALF);
 }
 

@@ -12,6 +12,8 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#include "tests/call.h"
+
 #define UNINSTRUMENTED __attribute__((no_sanitize("address", "thread", "undefined")))
 
 /* As syscall(2): -1 with errno. */
@@ -20,14 +22,7 @@ static long kernel(long nr, long a, long b, long c, long d, long e, long f);
 /* The result, or -errno. */
 UNINSTRUMENTED static long raw(long nr, long a, long b, long c, long d, long e, long f)
 {
-	long r;
-	register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
-
-	__asm__ volatile("syscall"
-			 : "=a"(r)
-			 : "0"(nr), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-			 : "rcx", "r11", "memory");
-	return r;
+	return t_call(nr, a, b, c, d, e, f);
 }
 
 /* As syscall(2) says it: the result, or -1 with errno. */

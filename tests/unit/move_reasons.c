@@ -427,7 +427,7 @@ static int stand_by(void *arg)
 {
 	(void)arg;
 	for (;;)
-		raw(SYS_pause, 0, 0, 0, 0, 0, 0);
+		raw(SYS_ppoll, 0, 0, 0, 0, 0, 0);
 	return 0;
 }
 

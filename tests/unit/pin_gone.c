@@ -90,7 +90,7 @@ TEST(a_clone_that_keeps_the_descriptor_holds_up_no_unmapping)
 	pid_t pid;
 
 	EXPECT_EQ(touch(d, p, 4096), 0);
-	pid = (pid_t)syscall(SYS_fork); /* without handlers */
+	pid = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); /* without handlers */
 	if (pid == 0) {
 		pause();
 		_exit(0);

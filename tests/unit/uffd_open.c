@@ -117,7 +117,7 @@ static int descriptors(const char *kind, int *ret_)
 		long len;
 
 		snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-		len = raw(SYS_readlink, (long)path, (long)what, sizeof what - 1, 0, 0, 0);
+		len = raw(SYS_readlinkat, AT_FDCWD, (long)path, (long)what, sizeof what - 1, 0, 0);
 		if (len <= 0)
 			continue;
 		what[len] = '\0';
