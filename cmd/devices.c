@@ -26,6 +26,13 @@
 
 /* ------------------------------------------------------------------ the kernel */
 
+/* The first Linux that tells of unmapping, here. */
+#ifdef __aarch64__
+#define WATCHES_SINCE "6.10"
+#else
+#define WATCHES_SINCE "5.11"
+#endif
+
 /* Ask for the features that reg/uffd.c needs. */
 static void tell_userfaultfd(void)
 {
@@ -42,9 +49,8 @@ static void tell_userfaultfd(void)
 		hp_facts_add("userfaultfd", json_pack("{s:b, s:s}", "usable", 0, "error", reason), "userfaultfd",
 			     "not usable (%s)", reason);
 		hp_facts_lack(
-			"what is not the heap's is registered anew for each pin, except under libhugepin-malloc.so, "
-			"which "
-			"sees the calls that unmap memory: use Linux 5.11 or newer, and let seccomp pass userfaultfd");
+			"all memory is registered anew for each pin, except under libhugepin-malloc.so, which sees the calls "
+			"that unmap memory: use Linux " WATCHES_SINCE " or newer, and let seccomp pass userfaultfd");
 	}
 	if (fd >= 0)
 		close(fd);

@@ -861,9 +861,16 @@ static void let_go(const hugepin_domain *d, uintptr_t start, uintptr_t end, unsi
 		hp_heap_drop(held_start(start), held_end(end) - held_start(start), d->hold);
 }
 
+/* Whether somebody tells when a program takes away parts of its buffers of the heap. Who opened the domain may do
+ * without. */
+static bool hears_of_heap(const hugepin_domain *d)
+{
+	return !d->watched || hp_uffd_works() || hp_sees_unmaps;
+}
+
 /* Have memory stay what it is, or have the cache told when it goes, before it is registered, so that no change is
  * missed. On-demand registrations follow the program's mappings by themselves. The heap drops regions before it unmaps
- * their memory. So watching the heap is only a precaution against programs that unmap or discard parts of buffers.
+ * their memory. Of programs that unmap or discard parts of buffers, watching tells: if nobody watches, nothing is kept.
  * Watch the whole extent: each watched part would become a mapping of its own. */
 static int keep(const hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
 		uint64_t gen)
@@ -872,6 +879,8 @@ static int keep(const hugepin_domain *d, uintptr_t start, uintptr_t end, unsigne
 	int err;
 
 	if (is_held(access, kind, gen)) {
+		if (!hears_of_heap(d))
+			return -ENXIO;
 		err = hp_heap_hold(held_start(start), held_end(end) - held_start(start), gen, d->hold);
 		if (err)
 			return err;

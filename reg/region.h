@@ -44,8 +44,8 @@ const struct hp_helper_hooks *hp_region_helper(void);
  * pinned, held, watched or charged to the budget. An UNCACHED region is never published: no pin finds it except the one
  * that it is made for, which the caller must count next. Keeps within the budget. evict: other regions may be evicted to
  * make room. gen: the number of the heap's extent; 0 for foreign memory. 0 and *ret_, or -ENOBUFS, -ENOMEM, or the
- * backend's error. Of foreign memory also: -ENXIO: nobody would tell when it goes away; -EXDEV: it is shared or a
- * file's; -EADDRINUSE: the kernel refuses to watch it. */
+ * backend's error. -ENXIO: nobody would tell when it goes away. Of foreign memory also: -EXDEV: it is shared or a file's;
+ * -EADDRINUSE: the kernel refuses to watch it. */
 int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
 		       uint64_t gen, bool evict, struct hp_region **ret_);
 

@@ -41,4 +41,32 @@ TEST(foreign_memory_that_nobody_watches_is_not_cached)
 	uncached_at_least = 0;
 }
 
+/* The nine ways to take parts of a buffer away from the heap. */
+static void take_away_unwatched(void)
+{
+	static void (*const event[])(char *p) = { libc_munmap,	map_over,   move_away,	  move_leaving_it_empty, discard, discard_locked,
+						  discard_by_process, raw_munmap, inline_munmap };
+
+	uncached_at_least = 4;
+	for (size_t i = 0; i < sizeof event / sizeof *event; i++) {
+		in_child(HUGEPIN_POLICY_ARENA, HEAP, event[i], 0);
+		in_child(HUGEPIN_POLICY_LRU, HEAP, event[i], 0);
+	}
+	uncached_at_least = 0;
+}
+
+TEST(heap_memory_that_nobody_watches_is_not_cached)
+{
+	without_features = false;
+	without_userfaultfd = true;
+	take_away_unwatched();
+}
+
+TEST(nor_where_the_kernel_has_userfaultfd_without_the_events)
+{
+	without_userfaultfd = false;
+	without_features = true;
+	take_away_unwatched();
+}
+
 T_MAIN

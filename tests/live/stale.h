@@ -10,6 +10,8 @@
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 
 #include <sys/ipc.h>
@@ -232,6 +234,23 @@ static inline bool watched(void)
 	return fd >= 0;
 }
 
+/* A kernel that has userfaultfd(2), and not the features that tell of unmapping: AArch64's before Linux 6.10. */
+static inline void refuse_features(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, 3),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)UFFDIO_API, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { sizeof code / sizeof *code, code };
+
+	EXPECT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+	EXPECT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0), 0);
+}
+
 /* Forbid userfaultfd(2) by a filter, as containers do. */
 static inline void forbid_userfaultfd(void)
 {
@@ -261,6 +280,7 @@ static inline void open_all(uint32_t policy)
 }
 
 static bool without_userfaultfd; /* userfaultfd is forbidden in the cases that follow */
+static bool without_features __attribute__((unused)); /* the kernel has it without the events */
 static uint64_t uncached_at_least; /* at least so many pins must have been registered for themselves alone */
 
 /* Run a case in a process of its own, under a policy. */
@@ -277,6 +297,8 @@ static inline void in_child(uint32_t policy, enum source s, void (*event)(char *
 		alarm(60);
 		if (without_userfaultfd)
 			forbid_userfaultfd();
+		if (without_features)
+			refuse_features();
 		open_all(policy);
 		p = obtain(s);
 		EXPECT(p != MAP_FAILED && p != NULL);
