@@ -274,9 +274,10 @@ function table_html(b, t,	head, html, i, name, units, rows, tally)
 	units = ("units", t) in spec ? "^(" spec["units", t] ")$" : "."
 	for (i = 1; i <= name_count[b]; i++) {
 		name = names[b, i]
-		if (name !~ "^(" spec["rows", t] ")$" || unit[b, name] !~ units || (b, name) in taken)
+		if (name !~ "^(" spec["rows", t] ")$" || unit[b, name] !~ units || (!spec["shared", t] && (b, name) in taken))
 			continue
-		taken[b, name]
+		if (!spec["shared", t])
+			taken[b, name]
 		row_name[t, ++rows] = name
 		html = html row_html(b, t, name)
 	}

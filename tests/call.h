@@ -3,7 +3,7 @@
 #define T_CALL_H
 
 /* The result, or -errno. */
-__attribute__((no_sanitize("address", "undefined"))) static inline long t_call(long nr, long a, long b, long c, long d,
+__attribute__((no_sanitize("address", "thread", "undefined"))) static inline long t_call(long nr, long a, long b, long c, long d,
 									       long e, long f)
 {
 #if defined __x86_64__
