@@ -152,12 +152,18 @@ bench-mpi: ## an MPI program by policies of the pin cache; ARGS are bench/run-mp
 # All of them, those for which something is missing too: they say so in the page.
 report: ## every bench beside its peers, as one page: build/report/index.html; ARGS are bench/report's
 	$(Q)tools/setup build check bench guest
-	$(Q)$(MAKE) all bench bench-pin-programs $(addprefix $(BENCH)/,replay shapes helper hot sg uring lend)
+	$(Q)$(MAKE) all bench bench-pin-programs $(addprefix $(BENCH)/,replay shapes paging helper hot sg uring lend)
 	$(Q)BUILD='$(BUILD)' bench/report $(ARGS)
+
+papers: ## the papers' numbers beside this machine's: build/papers/papers.txt and papers.html
+	$(Q)tools/setup build check bench guest
+	$(Q)$(MAKE) all bench bench-pin-programs $(addprefix $(BENCH)/,replay shapes paging helper hot sg lend)
+	$(Q)BUILD='$(BUILD)' REPORT='$(BUILD)/papers' bench/report --papers $(ARGS)
+	$(Q)cat '$(BUILD)/papers/papers.txt'
 
 bench-image: ## static memory in hugepages, and memory that programs map; ARGS: rounds
 	$(Q)tools/setup build bench
 	$(Q)$(MAKE) all $(BENCH)/counted
 	$(Q)BUILD='$(BUILD)' bench/run-image $(ARGS)
 
-.PHONY: report bench bench-image bench-helper bench-alloc bench-compare bench-targets bench-programs bench-pin bench-pin-programs bench-replay bench-paging bench-mpi bench-sg bench-uring bench-lend
+.PHONY: report papers bench bench-image bench-helper bench-alloc bench-compare bench-targets bench-programs bench-pin bench-pin-programs bench-replay bench-paging bench-mpi bench-sg bench-uring bench-lend

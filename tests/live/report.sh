@@ -73,6 +73,23 @@ is 'a colour never stands alone' "$(grep -oE "<td class='num (win|loss|level)'><
 again better '/,hugepin,touch.128K,/s/,[0-9.]*,ns/,1,ns/' alloc.csv
 is 'a loss that is none any longer leaves the list' "$(($(figure all:loss "$t/better/figures.txt") < $(figure all:loss)))" 1
 
+# The papers' numbers beside those of the page.
+papers=$t/r/papers.txt
+is 'each number of the papers has one beside it, or a reason' "$(grep -c '^    here:  [0-9cn]' "$papers")" \
+	"$(grep -cE '^(row|none) ' "$top/bench/papers.tables")"
+name=pin-register:register.64K
+beside=$(awk "BEGIN { printf \"%.3g\", $(figure $name:2M | sed 's/ .*//') / $(figure $name:4K | sed 's/ .*//') }")
+has 'it is what the page has' "$(cat "$papers")" "here:  $beside (fixed buffers of io_uring)"
+has 'what this run has not says so' "$(cat "$papers")" 'here:  not measured: paging: this run does not have it (recorded CG'
+again gone '' mpi.status
+rm "$t/gone/raw/mpi.csv"
+render "$t/gone" >"$t/out"
+has 'and what failed says why' "$(cat "$t/gone/papers.txt")" "here:  not measured: mpi: $(cut -f 4 "$t/r/raw/mpi.status")"
+is 'the page of the papers has the same rows' "$(grep -c '^<tr><td>' "$t/r/papers.html")" "$(grep -c '^    here: ' "$papers")"
+sed 's/ | down to 0.01 | / | /' "$top/bench/papers.tables" >"$t/papers.tables"
+fails() { if "${@:2}" >"$t/out" 2>&1; then fail "$1"; else pass "$1"; fi; }
+fails 'a row with a part too few is refused' awk -v raw="$t/r/raw" -f "$top/bench/papers.awk" "$figures" "$t/papers.tables"
+
 # Targets and comparisons of the same samples. The third of five ratios is the median.
 "$top/bench/verdict" "$t/r/raw/alloc.csv" "$t/r/raw/pin.csv" >"$t/verdict"
 is 'a missed target is told by the exit status' $? 1
