@@ -297,26 +297,26 @@ static bool is_sure_of_thp(const struct hp_measured *m)
 	return hp_judge(m).thp.sure == HP_SURE;
 }
 
-/* ------------------------------------------------------------------ dTLB misses */
+/* ------------------------------------------------------------------ TLB misses */
 
-/* Read what `perf stat -x,` has written: "VALUE,UNIT,EVENT,...". -1: it did not count. */
-static int64_t read_perf(const char *path)
+/* Read what `perf stat -x,` has written of an event: "VALUE,UNIT,EVENT,...". -1: it did not count. */
+static int64_t read_perf(const char *path, const char *event)
 {
 	char line[512];
 	long long count = -1;
 	FILE *const f = fopen(path, "re");
 
 	while (f && fgets(line, sizeof line, f))
-		if (strstr(line, "dTLB-load-misses") && sscanf(line, "%lld,", &count) != 1)
+		if (strstr(line, event) && sscanf(line, "%lld,", &count) != 1)
 			count = -1;
 	if (f)
 		fclose(f);
 	return count;
 }
 
-/* Count the dTLB misses of a run. argv: of the program, or of true(1), to try. preload: what perf itself must not
- * have. */
-static int count_tlb(char **argv, const char *preload, int64_t *ret_)
+/* Count the dTLB and the iTLB misses of a run. argv: of the program, or of true(1), to try. preload: what perf itself
+ * must not have. */
+static int count_tlb(char **argv, const char *preload, int64_t *ret_data, int64_t *ret_code)
 {
 	char path[PATH_MAX + 16], assignment[2 * PATH_MAX];
 	struct hp_trial_how how = check.how;
@@ -326,7 +326,7 @@ static int count_tlb(char **argv, const char *preload, int64_t *ret_)
 
 	snprintf(path, sizeof path, "%s/perf", check.directory);
 	snprintf(assignment, sizeof assignment, "LD_PRELOAD=%s", preload);
-	const char *const before[] = { "perf", "stat", "-x,", "-e",  "dTLB-load-misses",
+	const char *const before[] = { "perf", "stat", "-x,", "-e",  "dTLB-load-misses,iTLB-load-misses",
 				       "-o",   path,   "--",  "env", assignment };
 	while (argv[n])
 		n++;
@@ -338,7 +338,11 @@ static int count_tlb(char **argv, const char *preload, int64_t *ret_)
 	how.environment = check.environment[WITHOUT];
 	unlink(path);
 	err = hp_trial_run(&how, &t, tail);
-	*ret_ = err || !t.ended || t.status ? -1 : read_perf(path);
+	*ret_data = *ret_code = -1;
+	if (!err && t.ended && !t.status) {
+		*ret_data = read_perf(path, "dTLB-load-misses");
+		*ret_code = read_perf(path, "iTLB-load-misses");
+	}
 	free(how.argv);
 	return err == -EINTR ? err : 0;
 }
@@ -359,17 +363,17 @@ static int count_misses(struct hp_measured *m, double seconds)
 												check.environment[WITH],
 												"LD_PRELOAD");
 	char *try[] = { "true", NULL };
-	int64_t count;
+	int64_t data, code;
 	int err = 0;
 
 	if (m->without[0].status || !has_time(seconds + 1))
 		return 0;
-	tell_progress("counting dTLB misses", 0);
-	err = count_tlb(try, without, &count);
-	if (err || count < 0)
+	tell_progress("counting TLB misses", 0);
+	err = count_tlb(try, without, &data, &code);
+	if (err || (data < 0 && code < 0))
 		return err;
-	err = count_tlb(check.how.argv, without, &m->tlb_without);
-	return err ? err : count_tlb(check.how.argv, with, &m->tlb_with);
+	err = count_tlb(check.how.argv, without, &m->tlb_without, &m->code_tlb_without);
+	return err ? err : count_tlb(check.how.argv, with, &m->tlb_with, &m->code_tlb_with);
 }
 
 /* ------------------------------------------------------------------ the heap's statistics */
@@ -518,6 +522,12 @@ static json_t *comparison_json(const struct hp_comparison *c)
 			 better[c->better + 1], "sure", sure[c->sure]);
 }
 
+static json_t *misses_json(int64_t without, int64_t with)
+{
+	return without < 0 || with < 0 ? json_null() :
+					 json_pack("{s:I, s:I}", "without", (json_int_t)without, "with", (json_int_t)with);
+}
+
 static void print_json(const struct hp_measured *m, const struct hp_judgement *j, char line[][HP_SAY_SIZE],
 		       unsigned lines, int status)
 {
@@ -535,11 +545,8 @@ static void print_json(const struct hp_measured *m, const struct hp_judgement *j
 						  "hugetlb_bytes", hp_facts_bytes(m->hugetlb_bytes), "thp_bytes",
 						  hp_facts_bytes(m->thp_bytes), "other_bytes",
 						  hp_facts_bytes(m->other_bytes)));
-	json_object_set_new(all, "dtlb_misses",
-			    m->tlb_with < 0 || m->tlb_without < 0
-				    ? json_null()
-				    : json_pack("{s:I, s:I}", "without", (json_int_t)m->tlb_without, "with",
-						(json_int_t)m->tlb_with));
+	json_object_set_new(all, "dtlb_misses", misses_json(m->tlb_without, m->tlb_with));
+	json_object_set_new(all, "itlb_misses", misses_json(m->code_tlb_without, m->code_tlb_with));
 	json_object_set_new(all, "without", trials_json(m->without, m->rounds));
 	json_object_set_new(all, "with", trials_json(m->with, m->rounds));
 	for (unsigned i = 0; i < lines; i++)
@@ -592,6 +599,8 @@ static int check_program(char **argv, const char *options)
 				 .with = check.trial[1],
 				 .tlb_without = -1,
 				 .tlb_with = -1,
+				 .code_tlb_without = -1,
+				 .code_tlb_with = -1,
 				 .limit_s = option.limit_s,
 				 .options = options,
 				 .program = command_text(argv, program, sizeof program),

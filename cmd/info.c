@@ -425,6 +425,14 @@ static void tell_sparse(void)
 				       "not noticed: HUGEPIN_PAGES is not auto");
 }
 
+/* What HUGEPIN_IMAGE and HUGEPIN_MMAP can have here. Whether a program gains by them, hugepin check tells. */
+static void tell_static(bool thp)
+{
+	hp_facts_add("image", json_boolean(thp), "static memory", "%s",
+		     thp ? "HUGEPIN_IMAGE=bss and data can have THP; all copies text, unless the kernel has THP for files" :
+			   "HUGEPIN_IMAGE and HUGEPIN_MMAP can have no THP here");
+}
+
 static void tell_hugepin(bool thp)
 {
 	char path[PATH_MAX], version[HP_TEXT_MAX], value[HP_TEXT_MAX], def[HP_TEXT_MAX];
@@ -450,6 +458,7 @@ static void tell_hugepin(bool thp)
 	}
 	tell_populate(thp);
 	tell_sparse();
+	tell_static(thp);
 }
 
 /* Say in one line which pages large buffers get here, with the variables in force. */

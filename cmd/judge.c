@@ -402,6 +402,12 @@ static void say_why(struct sentence *s, const struct hp_measured *m, const struc
 	} else {
 		add(s, "; dTLB misses: not counted here");
 	}
+	if (m->code_tlb_without >= 0 && m->code_tlb_with >= 0) {
+		add(s, "; iTLB misses ");
+		add_count(s, (uint64_t)m->code_tlb_without);
+		add(s, " -> ");
+		add_count(s, (uint64_t)m->code_tlb_with);
+	}
 }
 
 /* Notes on how the program ended. What processes do that outlive it is not measured. */

@@ -253,6 +253,7 @@ else
 fi
 check 'info says that sparse buffers are noticed' "$any" '^  touched little +noticed' "$hugepin" info
 check 'and where they are not' "$any" '^  touched little +not noticed: HUGEPIN_PAGES' env HUGEPIN_PAGES=hugetlb "$hugepin" info
+check 'info says what static memory can have' "$any" '^  static memory +(HUGEPIN_IMAGE=bss and data can have THP|HUGEPIN_IMAGE and HUGEPIN_MMAP can have no THP here)' "$hugepin" info
 check 'info says which value is wrong' "$any" '^hugepin: HUGEPIN_DECAY=1x is not understood: it takes a time .*; using 10s$' \
 	env HUGEPIN_DECAY=1x "$hugepin" info
 check 'info says which name is wrong' "$any" '^hugepin: HUGEPIN_PAGE is not known; known are HUGEPIN_PAGES, POPULATE, NUMA' \

@@ -31,7 +31,7 @@ static void runs(struct hp_trial *t, double wall_s, double cpu_s, double noise)
 static struct hp_measured measured(unsigned rounds)
 {
 	return (struct hp_measured){ .without = without, .with = with, .rounds = rounds, .chosen = pool, .thp = thp,
-				     .tlb_without = -1, .tlb_with = -1, .limit_s = 60,
+				     .tlb_without = -1, .tlb_with = -1, .code_tlb_without = -1, .code_tlb_with = -1, .limit_s = 60,
 				     .options = "", .program = "prog", .tail = "" };
 }
 
@@ -176,6 +176,10 @@ TEST(counted_tlb_misses_are_told)
 	m.tlb_with = 0;
 	say(&m);
 	SAYS(2, "; dTLB misses 1,234,567,890 -> 0");
+	m.code_tlb_without = 7001;
+	m.code_tlb_with = 12;
+	say(&m);
+	SAYS(2, "; dTLB misses 1,234,567,890 -> 0; iTLB misses 7,001 -> 12");
 }
 
 TEST(a_difference_that_is_sure_but_small_is_nothing_to_gain)
