@@ -123,7 +123,7 @@ static bool send_window(struct wire *w, struct hp_sg_cell *c, unsigned round)
 	if (!hp_pair_wait(&w->pair, 2 * WINDOW))
 		return false;
 	ns = hp_clock_ns() - first;
-	c->ns[round] = (float)cpu / MESSAGES;
+	c->ns[round] = (float)cpu / (float)MESSAGES;
 	c->device_ns[round] = w->pair.idle < MESSAGES / 2 ? 0 : (float)ns / (MESSAGES - 1);
 	return true;
 }
