@@ -62,7 +62,7 @@ static int post_idle(struct hugepin_sgpool *p)
 		const uint32_t slot = p->idle[p->idle_count - 1];
 		struct ibv_sge sge = { .addr = (uintptr_t)p->recv_slots + slot * p->recv_bytes,
 				       .length = p->frame_bytes, .lkey = p->recv_pin.lkey };
-		struct ibv_recv_wr *bad, wr = { .wr_id = p->id | HP_SGQ_ID_RECV | slot, .sg_list = &sge, .num_sge = 1 };
+		struct ibv_recv_wr *bad, wr = { .wr_id = p->id | slot, .sg_list = &sge, .num_sge = 1 };
 
 		err = hp_verbs_error(ibv_post_srq_recv(p->srq, &wr, &bad));
 		if (!err) {
@@ -163,7 +163,7 @@ int hugepin_sgpool_open(const struct hugepin_sgpool_attr *attr, hugepin_sgpool *
 	/* Slots at a distance of a multiple of 4 KiB would use the same sets of a cache, and alias. */
 	p->slot_bytes = hp_round_up(p->table_room + a.frame_bytes, LINE);
 	p->slot_bytes += p->slot_bytes % 4096 ? 0 : LINE;
-	p->id = hp_sgq_new_id();
+	p->id = hp_sgq_new_id() | HP_SGQ_ID_RECV | HP_SGQ_ID_POOL;
 	p->srq = a.srq;
 	p->recv = a.recv;
 	p->recv_arg = a.recv_arg;
@@ -209,8 +209,8 @@ int hugepin_sgpool_wc(hugepin_sgpool *p, const struct ibv_wc *wc)
 		errno = saved_errno;
 		return err;
 	}
-	const uint32_t slot = wc->wr_id & HP_SGQ_ID_LOW;
-	if (wc->wr_id - slot != (p->id | HP_SGQ_ID_RECV) || slot >= p->recv_max)
+	const uint32_t slot = wc->wr_id & (HP_SGQ_ID_POOL - 1);
+	if (wc->wr_id - slot != p->id || slot >= p->recv_max)
 		return 0;
 	pthread_mutex_lock(&p->lock);
 	const bool out = p->recv_out[slot];

@@ -24,7 +24,7 @@ struct hugepin_sgpool {
 	struct hugepin_sge *sge;
 	struct hugepin_pin *pin;
 	struct ibv_send_wr *wr;
-	uint64_t id; /* the pool's part of the wr_id of receives, as of a queue */
+	uint64_t id; /* the wr_id of its receives, without the slot */
 	struct ibv_srq *srq;
 	hugepin_sgpool_recv_fn recv;
 	void *recv_arg;

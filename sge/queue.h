@@ -29,11 +29,14 @@
 
 /* wr_id: sixteen bits that all queues have, the queue's number, a bit for receives, then the slot of a receive or the
  * low bits of a frame's number. A wr_id contains no pointer. So a completion of another queue does no harm, nor a
- * completion that is handed in twice, or so late that another frame has the slot. */
+ * completion that is handed in twice, or so late that another frame has the slot. Numbers come again after 2^24
+ * openings. Then the number of the queue pair tells queues apart. A pool has none, so its receives have a bit of their
+ * own. */
 #define HP_SGQ_ID_SHIFT 24 /* position of the queue's number */
 #define HP_SGQ_ID_QUEUES ((1u << 24) - 1)
 #define HP_SGQ_ID_RECV (1u << 23)
 #define HP_SGQ_ID_LOW (HP_SGQ_ID_RECV - 1)
+#define HP_SGQ_ID_POOL (1u << 22) /* with HP_SGQ_ID_RECV; more than the slots of any queue or pool */
 
 #define HP_SGQ_NO_SLOT UINT32_MAX
 
