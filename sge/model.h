@@ -45,9 +45,9 @@ struct hp_sg_sample {
 };
 
 /* Fit the terms of *m whose bits are set in `terms` (1 << HP_SG_wr ...), by least squares of the relative errors. They
- * are of the CPU or of the device, and the samples are what that one took. No term becomes negative. Other terms, and terms that occur in no sample, keep their values. Returns the mean square of
- * the remaining relative errors. Returns -1, and leaves *m alone, if there are no samples, or a sample's time is not
- * valid. */
+ * are of the CPU or of the device, and the samples are what that one took. No term becomes negative. Other terms, and
+ * terms that occur in no sample, keep their values. Returns the mean square of the remaining relative errors. Returns
+ * -1, and leaves *m alone, if there are no samples, or a sample's time is not valid. */
 double hp_sg_model_fit(struct hugepin_sg_model *m, unsigned terms, const struct hp_sg_sample *samples, size_t count);
 
 /* ------------------------------------------------------------------ the file */

@@ -69,15 +69,22 @@ TEST(the_fit_finds_the_costs_that_the_times_are_made_of)
 	HP_SG_TERMS_LIST(EACH_TERM)
 }
 
-/* The page's example is computed in tests/live/examples.sh; this is the rule. */
+/* The example of hugepin_sg_plan(3). */
 TEST(a_message_takes_the_larger_of_what_the_cpu_and_the_device_take)
 {
-	struct hugepin_sg_model m = { .size = sizeof m, .wr = 100, .element = 10, .piece = 5, .copy_byte = 0.5f, .device_wr = 150,
-				      .device_element = 50 };
-	struct hp_sg_count gather = hp_sg_count(HUGEPIN_SG_GATHER, 4, 256, 1, 4), copy = hp_sg_count(HUGEPIN_SG_COPY, 4, 256, 0, 0);
+	struct hugepin_sg_model both = { .size = sizeof both, .wr = 100, .element = 1, .piece = 25, .copy_byte = 0.125f,
+					 .device_wr = 100, .device_element = 200 };
+	struct hugepin_sg_model cpu = both, device = { .size = sizeof device, .device_wr = 100, .device_element = 200 };
+	struct hp_sg_count gather = hp_sg_count(HUGEPIN_SG_GATHER, 8, 1024, 1, 16);
+	struct hp_sg_count copy = hp_sg_count(HUGEPIN_SG_COPY, 8, 1024, 0, 0);
 
-	EXPECT(near(hp_sg_model_ns(&m, &gather), 150 + 4 * 50, 1e-6));
-	EXPECT(near(hp_sg_model_ns(&m, &copy), 100 + 10 + 4 * 5 + 256 * 0.5, 1e-6));
+	cpu.device_wr = cpu.device_element = 0;
+	EXPECT(near(hp_sg_model_ns(&cpu, &gather), 108, 1e-6));
+	EXPECT(near(hp_sg_model_ns(&device, &gather), 1700, 1e-6));
+	EXPECT(near(hp_sg_model_ns(&both, &gather), 1700, 1e-6));
+	EXPECT(near(hp_sg_model_ns(&cpu, &copy), 429, 1e-6));
+	EXPECT(near(hp_sg_model_ns(&device, &copy), 300, 1e-6));
+	EXPECT(near(hp_sg_model_ns(&both, &copy), 429, 1e-6));
 }
 
 TEST(noise_moves_it_little)

@@ -80,7 +80,8 @@ static void make_pair(struct pair *p)
 
 static int open_pair(struct pair *p)
 {
-	struct hugepin_sgq_attr out = { .size = sizeof out, .qp = &p->qp[0]->qp, .domain = domain, .model = &model, .pool = pool };
+	struct hugepin_sgq_attr out = { .size = sizeof out, .qp = &p->qp[0]->qp, .domain = domain, .model = &model,
+					.pool = pool };
 	struct hugepin_sgq_attr in = { .size = sizeof in, .qp = &p->qp[1]->qp, .domain = domain, .model = &model,
 				       .frame_bytes = FRAME, .recv_depth = 8, .recv = hear_pair, .recv_arg = p };
 	const int err = hugepin_sgq_open(&out, &p->out);
@@ -143,7 +144,8 @@ TEST(queues_of_one_pool_may_be_in_different_threads)
 	T_DOMAIN_BEGINS();
 	T_THREADS_RUN(PAIRS + 1);
 	open_domain();
-	struct hugepin_sgpool_attr pa = { .size = sizeof pa, .domain = domain, .slots = PAIRS + 2, .frame_bytes = FRAME, .max_sge = 3 };
+	struct hugepin_sgpool_attr pa = { .size = sizeof pa, .domain = domain, .slots = PAIRS + 2, .frame_bytes = FRAME,
+					  .max_sge = 3 };
 	pthread_t thread[PAIRS];
 
 	EXPECT_EQ(hugepin_sgpool_open(&pa, &pool), 0);
@@ -169,8 +171,8 @@ TEST(in_a_child_the_pool_is_the_parents_and_closes_there_without_a_trace)
 	struct ibv_qp_cap cap = { .max_send_wr = 1, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 };
 	struct ibv_cq *cq = mock_cq(8);
 	struct mock_qp *shared = mock_qp(IBV_QPT_RC, cq, &cap, NULL);
-	struct hugepin_sgpool_attr pa = { .size = sizeof pa, .domain = domain, .slots = 4, .frame_bytes = FRAME, .recv_slots = 4,
-					  .srq = &shared->srq, .recv = (hugepin_sgpool_recv_fn)(void (*)(void))hear_pair };
+	struct hugepin_sgpool_attr pa = { .size = sizeof pa, .domain = domain, .slots = 4, .frame_bytes = FRAME,
+					  .recv_slots = 4, .srq = &shared->srq, .recv = (hugepin_sgpool_recv_fn)(void (*)(void))hear_pair };
 	struct ibv_wc wc = { 0 };
 	uint64_t tag = 0;
 
