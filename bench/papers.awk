@@ -22,7 +22,8 @@ function ours(expression,	part, n)
 	if (!(part[1] in value))
 		return missing(part[1])
 	if (n == 1)
-		return value[part[1]] (unit[part[1]] == "" ? "" : " " unit[part[1]])
+		return unit[part[1]] != "" ? value[part[1]] " " unit[part[1]] : \
+			value[part[1]] ~ /^[0-9.e+-]+$/ ? sprintf("%.3g", value[part[1]]) : value[part[1]]
 	if (!(part[2] in value))
 		return missing(part[2])
 	if (scale[unit[part[1]]] && scale[unit[part[2]]])
@@ -67,7 +68,7 @@ FNR == NR { value[$1] = $2; unit[$1] = $3; next }
 	if (kind == "row")
 		show(part[1], part[2], part[3], ours(part[4]), part[5], part[6])
 	else
-		show(part[1], part[2], part[3], "cannot be shown here", "", part[4])
+		show(part[1], part[2], part[3], "not measured: " part[4], "", "")
 }
 END {
 	if (html && !failed)

@@ -75,10 +75,10 @@ is 'a loss that is none any longer leaves the list' "$(($(figure all:loss "$t/be
 
 # The papers' numbers beside those of the page.
 papers=$t/r/papers.txt
-is 'each number of the papers has one beside it, or a reason' "$(grep -c '^    here:  [0-9cn]' "$papers")" \
+is 'each number of the papers has one beside it, or a reason' "$(grep -c '^    here:  [0-9n]' "$papers")" \
 	"$(grep -cE '^(row|none) ' "$top/bench/papers.tables")"
 name=pin-register:register.64K
-beside=$(awk "BEGIN { printf \"%.3g\", $(figure $name:2M | sed 's/ .*//') / $(figure $name:4K | sed 's/ .*//') }")
+beside=$(printf %.3g "$(figure $name:2M/4K)")
 has 'it is what the page has' "$(cat "$papers")" "here:  $beside (fixed buffers of io_uring)"
 has 'what this run has not says so' "$(cat "$papers")" 'here:  not measured: paging: this run does not have it (recorded CG'
 again gone '' mpi.status
