@@ -334,3 +334,9 @@ static __attribute__((constructor)) void start_dropin(void)
 	hp_limits_look();
 	hugepin_image_();
 }
+
+/* Before the destructor of libhugepin.so, which writes the statistics. */
+static __attribute__((destructor)) void end_dropin(void)
+{
+	hugepin_image_end_();
+}

@@ -171,6 +171,12 @@ static const char *copy(const struct hp_image_range *r)
 
 /* ------------------------------------------------------------------ objects */
 
+/* The process that hugepin_image_() has run in, and the number of objects it had then. The loader appends later ones. */
+static struct {
+	pid_t pid;
+	size_t objects;
+} start;
+
 /* Whether code that runs while text is moved lies in this range. */
 static bool runs_here(const struct hp_image_range *r)
 {
@@ -201,6 +207,7 @@ static int one_object(struct dl_phdr_info *info, size_t size, void *arg)
 			hp_peak_static(own[i].start, own[i].end);
 	}
 	*first = false; /* the program comes first */
+	start.objects++;
 	if (hp_config.image == HP_IMAGE_OFF)
 		return 1;
 	for (size_t i = 0; i < count; i++) {
@@ -229,6 +236,35 @@ void hugepin_image_(void)
 	sigprocmask(SIG_SETMASK, &all, &before);
 	dl_iterate_phdr(one_object, &first);
 	sigprocmask(SIG_SETMASK, &before, NULL);
+	start.pid = getpid();
+	errno = saved_errno;
+}
+
+static int later_object(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	struct hp_image_range range[HP_IMAGE_RANGES];
+	size_t *before = arg, count;
+
+	(void)size;
+	if (*before) {
+		--*before;
+		return 0;
+	}
+	count = hp_image_plan(info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum, getauxval(AT_PAGESZ),
+			      (int)hp_config.image, LIBRARY_LEAST, range);
+	for (size_t i = 0; i < count; i++)
+		leave_alone(&range[i], info->dlpi_name, "it was opened later");
+	return 0;
+}
+
+void hugepin_image_end_(void)
+{
+	const int saved_errno = errno;
+	size_t before = start.objects;
+
+	/* A child of fork may have inherited the loader's lock from a thread that it has not. Its parent tells. */
+	if (hp_config.image != HP_IMAGE_OFF && hp_peak_on && getpid() == start.pid)
+		dl_iterate_phdr(later_object, &before);
 	errno = saved_errno;
 }
 

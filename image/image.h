@@ -14,6 +14,10 @@
  * loader's lock. Libraries that are opened later are left alone. */
 void hugepin_image_(void);
 
+/* Called by the destructor of libhugepin-malloc.so: HUGEPIN_STATS has a line of each part of a library that was opened
+ * later. Takes the loader's lock. */
+void hugepin_image_end_(void);
+
 /* HUGEPIN_MMAP, for its mmap: whether memory that the program maps is wanted in hugepages; advise such memory, which is
  * in whole hugepages. errno is kept. */
 _Bool hugepin_maps_huge_(void);

@@ -47,6 +47,17 @@ says 'a value that is not known is refused' 0 'HUGEPIN_IMAGE=huge is not underst
 no_thp() { python3 -c 'import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])' "$@"; }
 says 'without transparent hugepages all is left alone' 0 'bss of the program \(.*\) is left alone: transparent hugepages are off' \
 	no_thp env HUGEPIN_IMAGE=bss LD_PRELOAD="$dropin" "$t/pie"
+later()
+{
+	HUGEPIN_STATS=1 HUGEPIN_IMAGE=$1 with python3 -c '
+import ctypes, os, sys
+ctypes.CDLL(sys.argv[1]).library_call(1)
+if os.fork() == 0: sys.exit()
+os.wait()' "$t/liblibrary.so" 2>&1 | grep -o '[a-z]* of [^ ]*liblibrary.so .*' | sed 's|/.*/||' | sort | uniq -c
+}
+says 'a library that is opened later is left alone: the process that opened it says so, at its end' 0 \
+	'^ *1 bss of liblibrary.so \(1[46] MiB\) is left alone: it was opened later$' later bss
+says 'not without the option' 0 '^$' later off
 says 'hugepin run has the option' 0 ': image_bytes [0-9]{8}$' timeout 100 "$build/hugepin" run --image=bss --stats=2 "$t/pie"
 
 if command -v gdb >/dev/null; then
