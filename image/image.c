@@ -45,6 +45,7 @@ static void leave_alone(const struct hp_image_range *r, const char *object, cons
 {
 	char buf[200];
 	struct hp_line l = { buf, buf + sizeof buf };
+	const char *name = strrchr(object, '/'); /* with the directory the line might be too long for the reason */
 
 	HP_STAT_COUNT(image_left_bytes, r->end - r->start);
 	if (!hp_config.stats)
@@ -52,7 +53,7 @@ static void leave_alone(const struct hp_image_range *r, const char *object, cons
 	hp_line_text(&l, "HUGEPIN_IMAGE: ");
 	hp_line_text(&l, kinds[r->kind]);
 	hp_line_text(&l, " of ");
-	hp_line_text(&l, *object ? object : "the program");
+	hp_line_text(&l, name ? name + 1 : *object ? object : "the program");
 	hp_line_text(&l, " (");
 	hp_line_size(&l, r->end - r->start);
 	hp_line_text(&l, ") is left alone: ");

@@ -58,6 +58,10 @@ os.wait()' "$t/liblibrary.so" 2>&1 | grep -o '[a-z]* of [^ ]*liblibrary.so .*' |
 says 'a library that is opened later is left alone: the process that opened it says so, at its end' 0 \
 	'^ *1 bss of liblibrary.so \(1[46] MiB\) is left alone: it was opened later$' later bss
 says 'not without the option' 0 '^$' later off
+deep=$t/$(printf 'a%.0s' {1..120})/$(printf 'b%.0s' {1..120})
+mkdir -p "$deep" && cp "$t/liblibrary.so" "$deep/far.so"
+far() { HUGEPIN_STATS=1 HUGEPIN_IMAGE=bss with python3 -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$deep/far.so"; }
+says 'a line names a library in a deep directory, and the reason' 0 'bss of far.so \(1[46] MiB\) is left alone: it was opened later$' far
 says 'hugepin run has the option' 0 ': image_bytes [0-9]{8}$' timeout 100 "$build/hugepin" run --image=bss --stats=2 "$t/pie"
 
 if command -v gdb >/dev/null; then
