@@ -69,6 +69,10 @@ static void tell_system(void)
 			       hp_facts_bytes(available_bytes)),
 		     "memory", "%s, %s available", hp_text_bytes(total_bytes, total),
 		     hp_text_bytes(available_bytes, available));
+	const bool data = hp_machine_counts(false), code = hp_machine_counts(true);
+	hp_facts_add("tlb_counters", json_pack("{s:b, s:b}", "data", data, "code", code), "TLB misses", "%s%s%s%s",
+		     data || code ? "counters for " : "no counters for user programs here", data ? "data" : "",
+		     data && code ? " and " : "", code ? "code" : "");
 	const uint64_t mode = hp_read_number("/proc/sys/vm/overcommit_memory", 0);
 	hp_facts_add("overcommit_memory", json_integer((json_int_t)mode), "vm.overcommit_memory", "%" PRIu64, mode);
 	if (mode == 2)
@@ -276,6 +280,11 @@ static bool tell_transparent(void)
 			       (json_int_t)pause_ms),
 		     "khugepaged", "%s, %" PRIu64 " pages every %" PRIu64 " ms",
 		     compacts ? "compacts" : "does not compact", pages, pause_ms);
+	const int files = hp_machine_thp_files();
+	hp_facts_add("files", files < 0 ? json_null() : json_boolean(files), "text of programs", "%s",
+		     files < 0 ? "not known: no file could be tried" :
+		     files     ? "THP, by HUGEPIN_IMAGE=all" :
+				 "THP for a copy only, by HUGEPIN_IMAGE=all");
 	tell_smaller(all);
 	const bool disabled = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) == 1;
 	hp_facts_value("disabled_for_process", json_boolean(disabled));
@@ -429,8 +438,7 @@ static void tell_sparse(void)
 static void tell_static(bool thp)
 {
 	hp_facts_add("image", json_boolean(thp), "static memory", "%s",
-		     thp ? "HUGEPIN_IMAGE=bss and data can have THP; all copies text, unless the kernel has THP for files" :
-			   "HUGEPIN_IMAGE and HUGEPIN_MMAP can have no THP here");
+		     thp ? "HUGEPIN_IMAGE and HUGEPIN_MMAP can have THP" : "can have no THP");
 }
 
 static void tell_hugepin(bool thp)

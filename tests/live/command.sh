@@ -253,7 +253,17 @@ else
 fi
 check 'info says that sparse buffers are noticed' "$any" '^  touched little +noticed' "$hugepin" info
 check 'and where they are not' "$any" '^  touched little +not noticed: HUGEPIN_PAGES' env HUGEPIN_PAGES=hugetlb "$hugepin" info
-check 'info says what static memory can have' "$any" '^  static memory +(HUGEPIN_IMAGE=bss and data can have THP|HUGEPIN_IMAGE and HUGEPIN_MMAP can have no THP here)' "$hugepin" info
+check 'info says what static memory can have' "$any" '^  static memory +(HUGEPIN_IMAGE and HUGEPIN_MMAP can have THP|can have no THP)$' "$hugepin" info
+offers=(env LD_PRELOAD="$build/tests/live/offers.so" "$hugepin" info)
+if [ -d /sys/kernel/mm/transparent_hugepage ]; then
+	check 'and that text needs a copy' "$any" '^  text of programs +THP for a copy only, by HUGEPIN_IMAGE=all$' "${offers[@]}"
+	check 'or none' "$any" '^  text of programs +THP, by HUGEPIN_IMAGE=all$' env OFFERS=files "${offers[@]}"
+fi
+check 'info says that no misses of the TLB are counted' "$any" '^  TLB misses +no counters' "${offers[@]}"
+check 'or which are' "$any" '^  TLB misses +counters for code$' env OFFERS=itlb "${offers[@]}"
+check 'or that all are' "$any" '^  TLB misses +counters for data and code$' env OFFERS='dtlb itlb' "${offers[@]}"
+check 'and says it to scripts' "$any" '"tlb_counters": *[{] *"data": true, *"code": false *[}]' \
+	bash -c 'OFFERS=dtlb "$@" --json | tr -d "\n"' . "${offers[@]}"
 check 'info says which value is wrong' "$any" '^hugepin: HUGEPIN_DECAY=1x is not understood: it takes a time .*; using 10s$' \
 	env HUGEPIN_DECAY=1x "$hugepin" info
 check 'info says which name is wrong' "$any" '^hugepin: HUGEPIN_PAGE is not known; known are HUGEPIN_PAGES, POPULATE, NUMA' \
@@ -442,6 +452,9 @@ assert j["system"]["kernel"] == {"release": m[1], "machine": m[2]}
 total = int(re.search("MemTotal: *([0-9]+) kB", open("/proc/meminfo").read())[1]) * 1024
 assert j["system"]["memory"]["total_bytes"] == total
 near(line("memory", "(.*?), .* available")[1], total)
+c = j["system"]["tlb_counters"]
+line("TLB misses", {(True, True): "counters for data and code", (True, False): "counters for data", (False, True): "counters for code",
+                    (False, False): "no counters for user programs here"}[c["data"], c["code"]])
 for key in "overcommit_memory", "max_map_count":
     assert j["system"][key] == int(line("vm." + key, "([0-9]+)")[1]) == int(open("/proc/sys/vm/" + key).read())
 
@@ -460,6 +473,8 @@ assert len(re.findall("^  hugetlbfs +/", text, re.M)) == len(j["pools"]["mounts"
 if j["thp"]["enabled"]:
     line("enabled", j["thp"]["enabled"] + (", for 2 MiB: " + j["thp"]["enabled_2m"] if j["thp"]["enabled_2m"] else ""))
     line("defrag", j["thp"]["defrag"])
+    line("text of programs", {True: "THP, by HUGEPIN_IMAGE=all", False: "THP for a copy only, by HUGEPIN_IMAGE=all",
+                              None: "not known: no file could be tried"}[j["thp"]["files"]])
     near(line("size", "(.*)")[1], j["thp"]["page_bytes"])
     k = j["thp"]["khugepaged"]
     line("khugepaged", "%s, %d pages every %d ms" % ("compacts" if k["compacts"] else "does not compact", k["pages_to_scan"], k["pause_ms"]))
