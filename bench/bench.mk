@@ -161,7 +161,7 @@ papers: ## the papers' numbers beside this machine's: build/papers/papers.txt an
 	$(Q)BUILD='$(BUILD)' REPORT='$(BUILD)/papers' bench/report --papers $(ARGS)
 	$(Q)cat '$(BUILD)/papers/papers.txt'
 
-bench-image: ## static memory in hugepages, and memory that programs map; ARGS: rounds
+bench-image: ## static memory in hugepages, and memory that programs map; ARGS are bench/run-image's
 	$(Q)tools/setup build bench
 	$(Q)$(MAKE) all $(BENCH)/counted
 	$(Q)BUILD='$(BUILD)' bench/run-image $(ARGS)

@@ -1,5 +1,6 @@
 /*
- * Runs a program for `make demo` and appends one line about it to a file: counted [-w] [-p LIBRARY] FILE COMMAND [ARGUMENT...].
+ * Runs a program for `make demo` and appends one line about it to a file: counted [-w] [-t MIB] [-p LIBRARY] FILE
+ * COMMAND [ARGUMENT...].
  *
  *   wall= user= sys=   seconds
  *   faults=            page faults
@@ -7,7 +8,8 @@
  *   hugetlb= thp= base=   with -w, KiB of each kind of page as /proc/PID/smaps_rollup has them, at the moment when most of the
  *                      program's memory was in hugepages; the looking takes time of its own
  *
- * -p preloads LIBRARY into the program alone. The exit status is the program's. SIGTERM ends the program, and this one when the
+ * -t touches so much memory in THP first, and gives it back. In a virtual machine whose host takes free memory back, the first touch
+ * of a hugepage costs a millisecond: so the program finds some that the host has given. -p preloads LIBRARY into the program alone. The exit status is the program's. SIGTERM ends the program, and this one when the
  * program is gone: its pages are back in the pool then. perf_event_open(2) is called directly: the demo
  * has no package but those of the build, and PAPI or perf is in none.
  */
@@ -19,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -112,6 +115,18 @@ static pid_t start(char **command, const char *library, int *ret_counter)
 	return pid;
 }
 
+static void touch_huge(size_t len)
+{
+	char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		return;
+	madvise(p, len, MADV_HUGEPAGE);
+	for (size_t i = 0; i < len; i += 4096)
+		((volatile char *)p)[i] = 1;
+	munmap(p, len);
+}
+
 static double seconds(struct timeval t) { return (double)t.tv_sec + 1e-6 * (double)t.tv_usec; }
 
 int main(int argc, char **argv)
@@ -123,16 +138,18 @@ int main(int argc, char **argv)
 	uint64_t misses;
 	int option, status, counter = -1, watched = 0;
 
-	while ((option = getopt(argc, argv, "+wp:")) != -1) {
+	while ((option = getopt(argc, argv, "+wt:p:")) != -1) {
 		if (option == 'w')
 			watched = 1;
+		else if (option == 't')
+			touch_huge((size_t)strtoul(optarg, NULL, 10) << 20);
 		else if (option == 'p')
 			library = optarg;
 		else
 			return 2;
 	}
 	if (argc - optind < 2) {
-		fprintf(stderr, "usage: counted [-w] [-p LIBRARY] FILE COMMAND [ARGUMENT...]\n");
+		fprintf(stderr, "usage: counted [-w] [-t MIB] [-p LIBRARY] FILE COMMAND [ARGUMENT...]\n");
 		return 2;
 	}
 	FILE *out = fopen(argv[optind], "ae");

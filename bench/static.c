@@ -13,7 +13,8 @@ int main(void)
 	for (int i = 0; i < 20000000; i++) {
 		at = at * 6364136223846793005u + 1442695040888963407u;
 		bss[at >> 39] += (uint64_t)i;
-		sum += data[at >> 41] + bss[(at ^ sum) >> 20 & (WORDS - 1)];
+		/* data is written to: else it would be no data, but constants */
+		sum += data[at >> 41]++ + bss[(at ^ sum) >> 20 & (WORDS - 1)];
 	}
 	printf("%lx\n", (unsigned long)sum);
 	return 0;

@@ -135,3 +135,13 @@ else
 	says 'what was reserved first does when it is committed' 0 '^reserved 16$' maps thp
 	says 'nothing without the option' 0 'huge 0$' bash -c "$(declare -f maps with); dropin=$dropin t=$t; maps off | grep aligned"
 fi
+
+# ---------------------------------------------------------------------------------- bench/run-image
+# tests/image/samples: a run of `bench/run-image 5 fortran`, and a program of our own with two rounds and with one.
+table() { awk -f "$top/bench/median.awk" -f "$top/bench/image.awk" "$top/tests/image/samples"; }
+has_row() { says "the table of make bench-image has the medians: $1" 0 "^$2\$" table; }
+has_row 'the program alone in seconds' 'fortran +alone +0\.65 s +0\.66 s +131198 +0\.0 +0\.0'
+has_row 'others as ratios' ' +bss +0\.63 +0\.63 +1034 +510\.0 +0\.0'
+has_row 'between two rounds' 'made +alone +2\.50 s +3\.00 s +250 +0\.0 +0\.0'
+has_row 'the pool beside THP' ' +libhugetlbfs +0\.84 +0\.33 +100 +1\.0 +256\.0'
+has_row 'a loss is marked' ' +malloc +1\.04 +1\.00 +250 +0\.0 +0\.0 <'
