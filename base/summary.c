@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* A process with less memory than this, and no large buffers, has nothing to gain. */
+/* A process with less memory than this, and no large buffers, has nothing to gain from the heap. */
 #define MUCH_BYTES ((uint64_t)64 << 20)
 
 bool hp_summary_matters(const struct hp_summary *s)
@@ -13,7 +13,7 @@ bool hp_summary_matters(const struct hp_summary *s)
 		return true;
 	if (s->child)
 		return large >= s->inherited_bytes + HP_LITTLE_BYTES;
-	return large >= HP_LITTLE_BYTES || hp_run_all_bytes(&s->run) >= MUCH_BYTES;
+	return large >= HP_LITTLE_BYTES || hp_run_all_bytes(&s->run) >= MUCH_BYTES || s->image_bytes;
 }
 
 /* ------------------------------------------------------------------ the summary */

@@ -104,6 +104,9 @@ TEST(a_process_that_needed_little_has_nothing_to_say)
 	EXPECT(!hp_summary_matters(&s));
 	s.run.rss_peak_bytes = 64 * MIB - 1;
 	EXPECT(!hp_summary_matters(&s));
+	s.image_bytes = 2 * MIB;
+	EXPECT(hp_summary_matters(&s));
+	s.image_bytes = 0;
 	s.run.hugetlb_bytes = 1; /* not part of RSS */
 	EXPECT(hp_summary_matters(&s));
 	s.run.rss_peak_bytes = 0;
