@@ -8,8 +8,9 @@
  *     (IORING_CQE_F_NOTIF) that it has not announced, at least up to Linux 6.18: nobody could tell whether to wait.
  *  2. A short transfer is continued with the rest. A read that yields nothing is at the end of its file. A write that
  *     yields nothing has failed.
- *  3. An index may be refused: by a socket that cannot send without a copy, by a file, by a limit of locked memory, or
- *     since the ring's table was taken away. Then the rest goes by address, once.
+ *  3. An index may be refused: by a socket that cannot send without a copy, by a file, by a limit of locked memory, since
+ *     the ring's table was taken away, or since a datagram has more pieces than Linux sends without a copy
+ *     (CONFIG_MAX_SKB_FRAGS, 17). Then the rest goes by address, once.
  */
 #include "uring/message.h"
 
@@ -84,7 +85,8 @@ static void drop(struct hp_message *m, uint64_t bytes)
 
 static bool is_refusal(int err)
 {
-	return err == -EOPNOTSUPP || err == -EINVAL || err == -EFAULT || err == -ENOBUFS || err == -ENOMEM;
+	return err == -EOPNOTSUPP || err == -EINVAL || err == -EFAULT || err == -ENOBUFS || err == -ENOMEM ||
+	       err == -EMSGSIZE;
 }
 
 enum hp_uring_verdict hp_message_results(struct hp_message *m, bool cancelled)

@@ -87,7 +87,7 @@ static void transfer(struct world *w, const struct hp_uring_part *p, size_t n)
 /* What the kernel does with the chain. */
 static void run(struct world *w)
 {
-	static const int refusals[] = { -EOPNOTSUPP, -EINVAL, -EFAULT, -ENOBUFS };
+	static const int refusals[] = { -EOPNOTSUPP, -EINVAL, -EFAULT, -ENOBUFS, -EMSGSIZE };
 	bool broken = false;
 
 	EXPECT(w->m.parts_count >= 1 && w->m.parts_count <= w->caps.max_requests);
@@ -112,7 +112,7 @@ static void run(struct world *w)
 				p->res = w->fatal = -ENOSPC;
 				break;
 			case 2:
-				p->res = p->index == NONE ? -EINTR : refusals[any(4)];
+				p->res = p->index == NONE ? -EINTR : refusals[any(5)];
 				break;
 			default:
 				n = any((uint32_t)n);
