@@ -171,12 +171,18 @@ static int change_advice(size_t from, size_t end, unsigned was, unsigned to)
 	return err;
 }
 
+/* Advice is of whole base pages. What a buffer leaves free of its last one is advised with the buffer. */
+static size_t last_of(size_t end)
+{
+	return hp_round_up(end, hp_base_chunks());
+}
+
 bool hp_advice_undo(size_t chunk, size_t n)
 {
 	int saved_errno = errno;
 	unsigned a;
 
-	for (size_t c = chunk, end = chunk + n, to; c < end; c = to) {
+	for (size_t c = chunk, end = last_of(chunk + n), to; c < end; c = to) {
 		to = run_of(CALLED, c, end, &a);
 		if (a && change_advice(c, to, a, 0) != 0) {
 			errno = saved_errno;
@@ -214,7 +220,9 @@ size_t hp_advice_cut(size_t chunk, size_t end)
 	const struct hp_page *g = page_of(chunk);
 	size_t unit = g->giant ? HP_GIANT_PAGES * HP_PAGE_CHUNKS : HP_PAGE_CHUNKS;
 
-	return g->advised && g->kind == HUGEPIN_KIND_HUGETLB ? HP_MIN(hp_round_up(chunk, unit), end) : chunk;
+	if (!g->advised)
+		return chunk;
+	return HP_MIN(hp_round_up(chunk, g->kind == HUGEPIN_KIND_HUGETLB ? unit : hp_base_chunks()), end);
 }
 
 /* Read memory that the program has made unreadable, through /proc/self/mem. This is for programs without the drop-in:
@@ -280,16 +288,16 @@ bool hp_advice_copy(size_t from, size_t to, size_t n, size_t bytes)
 	int saved_errno = errno, err = 0;
 	unsigned a;
 
-	if (!open_record(to, to + n))
+	if (!open_record(to, last_of(to + n)))
 		return false;
 	slow_down(to);
 	/* Advise the new buffer before its contents are copied: otherwise the copy would be in memory without that
 	 * advice. */
 	for (size_t c = 0, end; c < n && err == 0; c = end) {
 		end = run_of(first, from + c, from + n, &a) - from;
-		err = a ? change_advice(to + c, to + end, 0, a) : 0;
+		err = a ? change_advice(to + c, last_of(to + end), 0, a) : 0;
 		/* note it even after an error: the call may have worked for a part */
-		note_advice(to + c, to + end, a, 0);
+		note_advice(to + c, last_of(to + end), a, 0);
 	}
 	/* A child does not get DONTFORK memory. This copy is for the same process, so it needs all memory that can be
 	 * read. */
@@ -310,8 +318,8 @@ bool hp_advice_copy(size_t from, size_t to, size_t n, size_t bytes)
 	}
 	for (size_t c = 0, end; c < n && err == 0; c = end) {
 		end = run_of(later, from + c, from + n, &a) - from;
-		err = a ? change_advice(to + c, to + end, 0, a) : 0;
-		note_advice(to + c, to + end, a, 0);
+		err = a ? change_advice(to + c, last_of(to + end), 0, a) : 0;
+		note_advice(to + c, last_of(to + end), a, 0);
 	}
 	errno = saved_errno;
 	return err == 0;
@@ -338,7 +346,7 @@ static size_t live_at(size_t chunk, size_t *ret_end)
 }
 
 /* The first part of [*from, end) that lies in one live buffer, or in memory that the small tier has taken. Moves *from
- * to the start of that part and returns its end. 0: there is none. */
+ * to the start of that part and returns its end, both at base pages if *from and end are. 0: there is none. */
 static size_t next_live(size_t *from, size_t end)
 {
 	while (*from < end) {
@@ -360,12 +368,12 @@ static size_t next_live(size_t *from, size_t end)
 			for (stop = c + 1; stop < HP_MIN(end, next_page(c)); stop++)
 				if (hp_tree_free_after(&hp_span.tree, stop, 1))
 					break;
-			return stop;
+			return HP_MIN(last_of(stop), end);
 		}
 		first = live_at(c, &stop);
 		if (first) {
 			slow_down(first);
-			return HP_MIN(stop, end);
+			return HP_MIN(last_of(stop), end);
 		}
 		/* Go on to the next buffer's first chunk. */
 		do
@@ -396,7 +404,7 @@ static int call_noted(size_t from, size_t end, long nr, int how, unsigned set, u
 		to = HP_MIN(end, next_page(from));
 		err = call_kernel(hp_chunk_addr(from), hp_chunk_addr(to), nr, how);
 		if (err != 0) {
-			to = from + 1; /* a chunk is one base page: the call works for all of it or none */
+			to = from + hp_base_chunks(); /* the call works for all of a base page or none */
 			err = call_kernel(hp_chunk_addr(from), hp_chunk_addr(to), nr, how);
 		}
 		if (err != 0)
@@ -409,10 +417,10 @@ static int call_noted(size_t from, size_t end, long nr, int how, unsigned set, u
 static int apply(uintptr_t start, size_t len, long nr, int how, unsigned set, unsigned clear)
 {
 	size_t reserved = hp_span_load(&hp_span.reserved);
-	uintptr_t base = hp_span_load(&hp_span.base), end = start + hp_round_up(len, HP_CHUNK), from, to;
+	uintptr_t base = hp_span_load(&hp_span.base), end = start + hp_round_up(len, hp_base_page), from, to;
 	int saved_errno = errno, err = 0;
 
-	if (start & (HP_CHUNK - 1) || end <= start || base >> 63 || end <= base || start >= base + reserved ||
+	if (start & (hp_base_page - 1) || end <= start || base >> 63 || end <= base || start >= base + reserved ||
 	    hp_lock_mine(&hp_heap_lock) || hp_pages_inside()) /* a signal handler, or a call by the heap itself */
 		return 1;
 	from = HP_MAX(start, base);
@@ -553,7 +561,7 @@ void hp_heap_locked(uintptr_t start, uintptr_t end, bool on)
 
 	if (base >> 63 || hp_lock_mine(&hp_heap_lock))
 		return;
-	start = HP_MAX(start, base) & ~(HP_CHUNK - 1);
+	start = HP_MAX(start, base) & -hp_base_page;
 	hp_lock(&hp_heap_lock);
 	end = HP_MIN(end, base + (hp_span.tree.used << HP_PAGE_SHIFT));
 	if (start < end) {

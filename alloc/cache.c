@@ -90,6 +90,8 @@ static size_t list_split(struct hp_keys *k, uint32_t *head, size_t n, size_t ali
 		return 0;
 	if (from == n)
 		return list_pop(k, head, n, align);
+	if (n & (hp_base_chunks() - 1)) /* the tail would begin within a base page */
+		return 0;
 	chunk = head[from];
 	if (hp_chunk_addr(chunk) & (align - 1))
 		return 0;

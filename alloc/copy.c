@@ -273,7 +273,7 @@ static bool is_own(void)
 	uint64_t entry = fd >= 0 ? own : 0;
 
 	for (char *at = copy.at; (entry & own) == own && at < end_of_copy(); at += HP_PAGE)
-		if (syscall(SYS_pread64, fd, &entry, sizeof entry, (uintptr_t)at / 4096 * sizeof entry) != sizeof entry)
+		if (syscall(SYS_pread64, fd, &entry, sizeof entry, (uintptr_t)at / hp_base_page * sizeof entry) != sizeof entry)
 			entry = 0;
 	if (fd >= 0)
 		syscall(SYS_close, fd);

@@ -48,6 +48,10 @@ bool hp_heap_there(struct hp_there *ret_)
 
 	if (!add_there(1, hp_span.tree.used, &there) || !add_there(hp_span.small, hp_span.tree.upper_used, &there))
 		return false;
+	if (!hp_page_is_pmd()) { /* nobody tells which of this is in THP: believe that the advice was followed */
+		there.huge = HP_MIN(there.other, HP_STAT_GET(thp_bytes));
+		there.other -= there.huge;
+	}
 	*ret_ = there;
 	return true;
 }
@@ -81,7 +85,8 @@ static uint32_t kind_there(const struct hugepin_extent *e)
 {
 	struct hp_there there = { 0, 0 };
 
-	if (e->kind == HUGEPIN_KIND_HUGETLB || !hp_there((uintptr_t)e->addr, (uintptr_t)e->addr + e->len, &there))
+	if (e->kind == HUGEPIN_KIND_HUGETLB || !hp_page_is_pmd() ||
+	    !hp_there((uintptr_t)e->addr, (uintptr_t)e->addr + e->len, &there))
 		return e->kind;
 	return there.other ? HUGEPIN_KIND_BASE : there.huge ? HUGEPIN_KIND_THP : e->kind;
 }

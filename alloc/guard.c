@@ -32,7 +32,7 @@ static size_t borders_of(size_t chunk, size_t n)
 	return count;
 }
 
-/* This is one raw system call, which no hook sees, so the lock may stay held. */
+/* Of whole base pages. This is one raw system call, which no hook sees, so the lock may stay held. */
 static bool protect_chunks(size_t chunk, size_t n, bool close)
 {
 	HP_STAT_ADD(guard_calls, 1);
@@ -59,14 +59,14 @@ bool hp_guard_make(size_t chunk, size_t n, size_t bytes)
 		closed = hp_meta_map((hp_span.size >> HP_CHUNK_SHIFT) / 8 + 8);
 	if (!closed || !protect_chunks(chunk, n, false))
 		return false;
-	if (!may_split() || !protect_chunks(chunk + n, 1, true)) {
+	if (!may_split() || !protect_chunks(chunk + n, hp_base_chunks(), true)) {
 		HP_STAT_ADD(guard_missing, 1);
 		if (hp_bit(closed, chunk + n)) /* open the page: then no border lies before it */
-			protect_chunks(chunk + n, 1, false);
+			protect_chunks(chunk + n, hp_base_chunks(), false);
 	}
-	HP_STAT_ADD(guard_bytes, HP_CHUNK);
-	HP_STAT_ADD(room_bytes, HP_CHUNK);
-	hp_chunk_set(chunk + 1, HP_CHUNK_WORD(1, HP_CHUNK_FREE));
+	HP_STAT_ADD(guard_bytes, hp_base_page);
+	HP_STAT_ADD(room_bytes, hp_base_page);
+	hp_chunk_set(chunk + 1, HP_CHUNK_WORD(hp_base_chunks(), HP_CHUNK_FREE));
 	hp_chunk_set(chunk, (uint64_t)behind << 32 | HP_CHUNK_WORD(n, HP_CHUNK_ROOMY));
 	memset((char *)hp_chunk_addr(chunk) + bytes, PATTERN, behind);
 	return true;
@@ -93,8 +93,8 @@ void hp_guard_free(size_t chunk)
 
 	if ((splits && !may_split()) || !protect_chunks(chunk, n, true))
 		HP_STAT_ADD(guard_missing, 1);
-	HP_STAT_ADD(guard_bytes, -HP_CHUNK);
-	HP_STAT_ADD(room_bytes, -HP_CHUNK);
+	HP_STAT_ADD(guard_bytes, -hp_base_page);
+	HP_STAT_ADD(room_bytes, -hp_base_page);
 	HP_STAT_ADD(guard_kept_bytes, n << HP_CHUNK_SHIFT);
 	hp_chunk_set(chunk + 1, 0);
 	/* a second free() of the buffer sees LISTED and reports it */

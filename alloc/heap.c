@@ -15,7 +15,6 @@
 #include <errno.h>
 #include <malloc.h>
 #include <string.h>
-#include <sys/auxv.h>
 
 #include "alloc/advice.h"
 #include "alloc/back.h"
@@ -58,7 +57,7 @@ __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_request r)
 		return h;
 	}
 	if (hp_config.guard)
-		r.n = HP_MAX(r.n, (size_t)2) + 1;
+		r.n = hp_round_up(HP_MAX(r.n, (size_t)2), hp_base_chunks()) + hp_base_chunks();
 	if (HP_UNLIKELY(hp_peak_on))
 		hp_peak_grown();
 	hp_cache_adopt();
@@ -80,7 +79,7 @@ __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_request r)
 			r.room = 0;
 			chunk = hp_place(&r);
 		}
-		if (chunk && hp_config.guard && !hp_guard_make(chunk, r.n - 1, r.bytes)) {
+		if (chunk && hp_config.guard && !hp_guard_make(chunk, r.n - hp_base_chunks(), r.bytes)) {
 			hp_chunks_give(chunk, r.n);
 			chunk = 0;
 		}
@@ -219,7 +218,7 @@ static __attribute__((noinline)) void *malloc_slower(size_t size, size_t n, stru
 	if (too_large(n))
 		return NULL;
 	p = hp_alloc_locked((struct hp_request){ .n = n, .align = HP_CHUNK, .bytes = size }).p;
-	return p ? p : hp_small()->aligned_alloc(HP_CHUNK, n << HP_CHUNK_SHIFT);
+	return p ? p : hp_small()->aligned_alloc(hp_base_page, n << HP_CHUNK_SHIFT);
 }
 
 void *hugepin_malloc_listed_(size_t size, size_t n, struct hp_cache *c)
@@ -350,22 +349,9 @@ size_t hugepin_usable_size(const void *p)
 
 /* ------------------------------------------------------------------ load and exit */
 
-static void say_no_heap(void)
-{
-	char buf[160];
-	struct hp_line l = { buf, buf + sizeof buf };
-
-	hp_line_text(&l, "base pages of ");
-	hp_line_number(&l, getauxval(AT_PAGESZ), 10);
-	hp_line_text(&l, " bytes are not supported, those of 4096 are: nothing is put in hugepages, or registered");
-	hp_say(buf, NULL, SIZE_MAX);
-}
-
 static __attribute__((constructor(101))) void construct_heap(void)
 {
 	hp_config_load();
-	if (!hp_base_page_fits())
-		say_no_heap();
 	hp_peak_begin();
 	hp_cache_init();
 	hugepin_atfork_();

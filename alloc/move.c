@@ -220,7 +220,7 @@ static bool find_shared(uint64_t *shared)
 		if (!hp_copy_is_marked(p))
 			continue;
 		ok = hp_syscall(SYS_pread64, fd, (long)&entry, sizeof entry,
-				(long)(hp_page_addr(p) / 4096 * sizeof entry), 0, 0) == sizeof entry;
+				(long)(hp_page_addr(p) / hp_base_page * sizeof entry), 0, 0) == sizeof entry;
 		if (ok && (entry & HP_PAGEMAP_PRESENT) && !(entry & HP_PAGEMAP_EXCLUSIVE))
 			hp_bit_set(shared, p);
 	}
@@ -249,7 +249,7 @@ static bool make_trial(uint64_t *shared)
 /* Unmark the pages that may be pinned; these stay for good. Returns the number of pages that are still marked. */
 static size_t leave_unpinned(void)
 {
-	size_t size = hp_round_up(hp_span.tree.used / 8 + 8, 4096), left = 0;
+	size_t size = hp_span.tree.used / 8 + 8, left = 0;
 	uint64_t *shared = (uint64_t *)syscall(SYS_mmap, NULL, size, PROT_READ | PROT_WRITE,
 					       MAP_SHARED | MAP_ANONYMOUS, -1, 0L);
 	bool ok = shared != MAP_FAILED && make_trial(shared);

@@ -240,7 +240,7 @@ struct hugepin_extent hp_extent_describe(size_t page)
 		.addr = (void *)hp_page_addr(first),
 		.len = (size_t)e->pages << HP_PAGE_SHIFT,
 		.gen = e->gen,
-		.page_shift = kind != HUGEPIN_KIND_HUGETLB	 ? HP_CHUNK_SHIFT
+		.page_shift = kind != HUGEPIN_KIND_HUGETLB	 ? (uint32_t)__builtin_ctzll(hp_base_page)
 			      : giant && giant == e->present ? HP_GIANT_SHIFT
 							     : HP_PAGE_SHIFT,
 		.kind = kind,
@@ -324,7 +324,7 @@ void hp_pages_settle_lazy(void)
 		struct hp_page *g = &hp_span.page[p];
 
 		if (g->lazy && (g->advised || hp_page_held(g) ||
-				syscall(SYS_mincore, hp_page_addr(p), HP_CHUNK, &there) != 0 || there & 1))
+				syscall(SYS_mincore, hp_page_addr(p), hp_base_page, &there) != 0 || there & 1))
 			g->lazy = 0;
 	}
 	errno = saved_errno;

@@ -14,11 +14,12 @@ static size_t pages_for(size_t chunks)
 	return (chunks + HP_PAGE_CHUNKS - 1) >> HP_PAGE_CHUNKS_SHIFT;
 }
 
-/* The first chunk of a hole for the request; 0: there is none. */
+/* The first chunk of a hole for the request; 0: there is none. Buffers begin with a base page, so what remains free of a
+ * buffer's last base page is of use to that buffer alone. */
 static size_t find_hole(const struct hp_request *r)
 {
-	return hp_tree_find(&hp_span.tree, r->part == HP_PART_SMALL, r->n + r->room, r->align >> HP_CHUNK_SHIFT,
-			    hp_span.base >> HP_CHUNK_SHIFT);
+	return hp_tree_find(&hp_span.tree, r->part == HP_PART_SMALL, r->n + r->room,
+			    HP_MAX(r->align, hp_base_page) >> HP_CHUNK_SHIFT, hp_span.base >> HP_CHUNK_SHIFT);
 }
 
 static size_t floor_power_of_two(size_t x)

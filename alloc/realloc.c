@@ -68,7 +68,10 @@ static void shrink_in_place(size_t chunk, size_t n)
 	size_t all = hp_chunk_extent(chunk), end = chunk + all, from;
 	bool must_ask;
 
-	hp_advice_unlock(chunk + n, all - n);
+	/* the kernel unlocks whole base pages, and a part of the first one stays */
+	from = hp_round_up(chunk + n, hp_base_chunks());
+	if (from < end)
+		hp_advice_unlock(from, end - from);
 	hp_lock(&hp_heap_lock);
 	if (hp_buffer_is_lost(chunk, all)) {
 		hp_unlock(&hp_heap_lock);

@@ -57,6 +57,8 @@ static struct {
 /* Ask without touching anything: of an advice that a kernel does not know, even no byte is an error. */
 static bool kernel_can(void)
 {
+	if (!hp_page_is_pmd())
+		return false;
 	if (repair.kernel == UNKNOWN)
 		repair.kernel = syscall(SYS_madvise, hp_span.base, 0UL, HP_MADV_COLLAPSE) == 0 ? CAN : CANNOT;
 	return repair.kernel == CAN;

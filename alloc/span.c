@@ -55,7 +55,8 @@ static bool tables_init(struct hp_span *s, size_t pages)
 
 	/* The largest tables have 1/512 and 1/256 of the span's size. They become accessible only as extents are made,
 	 * since ulimit -d, mlockall and a strict overcommit policy count accessible memory. The words of one hugepage
-	 * are one 4 KiB page of the table, and its holes two pages, which are given back with the hugepage. */
+	 * have 4 KiB of the table, and its holes 8 KiB. They are given back with the hugepage, or with those whose words
+	 * and holes have the same base page. */
 	s->chunk = hp_meta_reserve(s->pages * HP_PAGE_CHUNKS * sizeof(hp_chunk));
 	holes = hp_meta_reserve(pages * HP_PAGE_CHUNKS * sizeof *holes);
 	if (!m || !s->chunk || !holes)
@@ -133,9 +134,12 @@ int hp_span_init(bool small)
 /* The holes of pages [from, end) that were never used: they have 1/256 of the addresses of the pages. */
 static void shrink_holes(enum hp_part part, size_t from, size_t end)
 {
-	struct hp_hole *holes = hp_span.tree.holes;
+	const struct hp_hole *holes = hp_span.tree.holes;
+	const uintptr_t start = hp_round_up((uintptr_t)&holes[from << HP_PAGE_CHUNKS_SHIFT], hp_base_page);
+	const uintptr_t stop = (uintptr_t)&holes[end << HP_PAGE_CHUNKS_SHIFT] & -hp_base_page;
 
-	hp_meta_unmap(&holes[from << HP_PAGE_CHUNKS_SHIFT], ((end - from) << HP_PAGE_CHUNKS_SHIFT) * sizeof *holes);
+	if (start < stop) /* base pages of which other pages have no part */
+		hp_meta_unmap((void *)start, stop - start);
 	hp_span.holes_to[part] = HP_MIN(hp_span.holes_to[part], from);
 }
 

@@ -12,7 +12,7 @@
 #include "base/config.h"
 
 enum {
-	SIZE_MIN = 16, /* chunks: in base pages, smaller buffers have too little to save */
+	SIZE_MIN = 16, /* base pages: smaller buffers have too little to save */
 	PIECES = 8, /* chunks that are looked at, of one buffer */
 	LITTLE = 1, /* of a buffer that is touched little, at most so many pieces beside the first are touched */
 	/* chunks: the program has had time to use a buffer when so much more memory was handed out */
@@ -38,7 +38,7 @@ void hp_sparse_note(size_t chunk, size_t n)
 	size_t last = sparse.end ? sparse.noted[(sparse.end - 1) % NOTED].at : 0;
 
 	sparse.handed += n;
-	if (n < SIZE_MIN || sparse.handed - last < every)
+	if (n < SIZE_MIN * hp_base_chunks() || sparse.handed - last < every)
 		return;
 	sparse.noted[sparse.end % NOTED].chunk = chunk;
 	sparse.noted[sparse.end % NOTED].n = n;
@@ -77,7 +77,7 @@ static enum piece look_at_piece(size_t chunk)
 	/* the program may have given back a part of a page with advice */
 	if (g->state != HP_PAGE_READY || g->lost || g->advised)
 		return UNKNOWN;
-	if (syscall(SYS_mincore, at, HP_CHUNK, &there) != 0)
+	if (syscall(SYS_mincore, at & -hp_base_page, hp_base_page, &there) != 0)
 		return UNKNOWN;
 	/* a page of the pool was there: the program has given it back by a call that was not seen */
 	if (!(there & 1))

@@ -82,7 +82,8 @@ bool hp_heap_start(void)
 						    memory_order_acquire)) {
 		starting = true;
 		hp_ticking.delay_ns = (uint64_t)hp_config.decay_ms * 1000000 / HP_TICKS;
-		made = hp_base_page_fits() && hp_span_init(hp_config.small_pinned && &hugepin_small_) == 0;
+		hp_base_page_init();
+		made = hp_span_init(hp_config.small_pinned && &hugepin_small_) == 0;
 		/* release: pairs with hp_heap_ready() */
 		atomic_store_explicit(&hp_heap_state, made ? HP_HEAP_READY : HP_HEAP_UNAVAILABLE, memory_order_release);
 		starting = false;

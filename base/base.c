@@ -175,9 +175,16 @@ uint64_t hp_number_after(const char *text, const char *key, uint64_t def)
 	return n;
 }
 
-bool hp_base_page_fits(void)
+#if defined __x86_64__
+size_t hp_base_page = HP_CHUNK; /* there is no other */
+#else
+size_t hp_base_page;
+#endif
+
+__attribute__((constructor(101))) void hp_base_page_init(void)
 {
-	return getauxval(AT_PAGESZ) == HP_CHUNK;
+	if (!hp_base_page)
+		hp_base_page = getauxval(AT_PAGESZ);
 }
 
 static void *meta_map(size_t size, int prot)
@@ -219,7 +226,8 @@ void *hp_meta_reserve(size_t size)
 bool hp_meta_open(void *p, size_t size)
 {
 	int saved_errno = errno;
-	bool ok = syscall(SYS_mprotect, p, size, PROT_READ | PROT_WRITE) == 0;
+	uintptr_t start = (uintptr_t)p & -hp_base_page;
+	bool ok = syscall(SYS_mprotect, start, (uintptr_t)p + size - start, PROT_READ | PROT_WRITE) == 0;
 
 	errno = saved_errno;
 	return ok;
@@ -237,8 +245,13 @@ void hp_meta_unmap(void *p, size_t size)
 void hp_meta_zero(void *p, size_t size)
 {
 	int saved_errno = errno;
+	const uintptr_t start = (uintptr_t)p, end = start + size;
+	const uintptr_t from = HP_MIN(hp_round_up(start, hp_base_page), end), to = HP_MAX(end & -hp_base_page, from);
 
-	madvise(p, size, MADV_DONTNEED);
+	memset(p, 0, from - start);
+	if (from < to)
+		madvise((void *)from, to - from, MADV_DONTNEED);
+	memset((void *)to, 0, end - to);
 	errno = saved_errno;
 }
 

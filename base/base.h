@@ -22,7 +22,8 @@
 #define HP_DIRECT
 #endif
 
-/* Sizes of the design, in one place. A chunk is the heap's unit, a page is a hugepage. */
+/* Sizes of the design, in one place. A chunk is the heap's unit, a page is a hugepage. Neither depends on the kernel's
+ * base page, hp_base_page. */
 #define HP_CHUNK_SHIFT 12
 #define HP_CHUNK ((size_t)1 << HP_CHUNK_SHIFT)
 #define HP_PAGE_SHIFT 21
@@ -42,6 +43,26 @@
 static inline size_t hp_round_up(size_t x, size_t power_of_two)
 {
 	return (x + power_of_two - 1) & ~(power_of_two - 1);
+}
+
+/* Bytes of the kernel's base page: 4096 on x86-64; 4096, 16384 or 65536 on AArch64. Ranges that the kernel is told of
+ * consist of these. The library's constructor sets it; code that may run before calls hp_base_page_init(). A test sets
+ * another size. */
+extern size_t hp_base_page;
+void hp_base_page_init(void);
+
+/* Chunks of a base page. No two buffers of the heap share a base page. */
+static inline size_t hp_base_chunks(void)
+{
+	return hp_base_page >> HP_CHUNK_SHIFT;
+}
+
+/* Whether the processor maps HP_PAGE bytes by one entry of its upper tables, of which the lowest has 8 bytes for each
+ * base page. Then a THP of that size is one that the kernel tells of in /proc/PID/pagemap and smaps, and that
+ * MADV_COLLAPSE makes. With larger base pages, THP of that size are some of the kernel's smaller ones (mTHP). */
+static inline bool hp_page_is_pmd(void)
+{
+	return hp_base_page * (hp_base_page / 8) == HP_PAGE;
 }
 
 static inline bool hp_is_power_of_two(size_t x)
@@ -123,10 +144,6 @@ long hp_read_file(const char *path, char *buf, size_t size);
  * its mode becomes 0600. */
 int hp_open_own(const char *path, int flags);
 
-/* Whether base pages have 4 KiB. With larger ones the kernel would round advice on a part of a table to its neighbours,
- * too. Then there is no heap and no domain. */
-bool hp_base_page_fits(void);
-
 /* The unsigned number that follows `key` in text (as in "MemAvailable:   123 kB"), or def. */
 uint64_t hp_number_after(const char *text, const char *key, uint64_t def);
 
@@ -137,14 +154,15 @@ void *hp_meta_map(size_t size);
 void *hp_meta_map_own(size_t size);
 
 /* Map memory for tables in two steps: reserve() takes the addresses, and open() gives access (by one raw system call,
- * which no hooks see). */
+ * which no hooks see) to all base pages that the range touches. */
 void *hp_meta_reserve(size_t size);
 bool hp_meta_open(void *p, size_t size);
 
 /* Unmap memory of hp_meta_map() or hp_meta_reserve(). p may be NULL. */
 void hp_meta_unmap(void *p, size_t size);
 
-/* Give whole base pages of table memory back to the kernel. They read as zero again. */
+/* Make table memory read as zero again. Whole base pages go back to the kernel. What the range has of others, which may
+ * have other parts of the table, is written. */
 void hp_meta_zero(void *p, size_t size);
 
 /* Have the kernel put memory under [start, start + len), for writing or for reading (Linux 5.14). A missing hugepage of

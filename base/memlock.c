@@ -37,5 +37,5 @@ size_t hp_memlock_max(enum hp_memlock_use use)
 		return 0;
 	used = use == HP_MEMLOCK_PIN ? pinned_bytes() : 0;
 	left = limit.rlim_cur > used ? limit.rlim_cur - used : 0;
-	return HP_MAX(left & ~(HP_CHUNK - 1), (size_t)1);
+	return HP_MAX(left & -hp_base_page, (size_t)1);
 }

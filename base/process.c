@@ -53,10 +53,10 @@ bool hp_process_claim(void)
 void hp_process_begin(void)
 {
 	if (!number) {
-		_Atomic pid_t *page = hp_meta_map(HP_CHUNK);
+		_Atomic pid_t *page = hp_meta_map(sizeof *page);
 
-		if (page && hp_syscall(SYS_madvise, (long)page, HP_CHUNK, MADV_WIPEONFORK, 0, 0, 0) != 0) {
-			hp_meta_unmap(page, HP_CHUNK);
+		if (page && hp_syscall(SYS_madvise, (long)page, sizeof *page, MADV_WIPEONFORK, 0, 0, 0) != 0) {
+			hp_meta_unmap(page, sizeof *page);
 			page = NULL;
 		}
 		number = page ? page : fallback;

@@ -11,7 +11,12 @@
 
 #include "base/base.h"
 
+/* The largest base page. */
+#if defined __x86_64__
 #define HP_SEAL_SIZE 4096
+#else
+#define HP_SEAL_SIZE 65536
+#endif
 
 /* HP_SEALED(struct { ... }) name = { { ... } }; its members are name.is.MEMBER */
 #define HP_SEALED(...)                                                                                                 \
@@ -20,7 +25,7 @@
 		char page_[HP_SEAL_SIZE];                                                                              \
 	} __attribute__((aligned(HP_SEAL_SIZE)))
 
-/* Make the memory read-only. One thread at a time; size is a multiple of HP_SEAL_SIZE. If the kernel refuses, the
+/* Make the memory read-only. One thread at a time; size is a multiple of the base page. If the kernel refuses, the
  * memory stays writable. */
 static inline void hp_seal(void *p, size_t size)
 {

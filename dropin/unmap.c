@@ -111,7 +111,7 @@ static void *map_aligned(size_t len, int prot, int flags)
 	const size_t all = len + HP_PAGE;
 	char *p = all > len ? next_mmap(NULL, all, prot, flags, -1, 0) : MAP_FAILED;
 	const size_t before = -(uintptr_t)p & (HP_PAGE - 1);
-	const size_t kept = before + ((len + 4095) & ~(size_t)4095);
+	const size_t kept = before + hp_round_up(len, (size_t)sysconf(_SC_PAGESIZE));
 
 	if (p == MAP_FAILED)
 		return MAP_FAILED;

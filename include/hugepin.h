@@ -43,7 +43,7 @@ unsigned hugepin_version(void);
  * (Rex, Mietke, Rehm 2006, section 3.2, item 1). */
 #define HUGEPIN_LARGE_MIN 32768
 
-/* As malloc, calloc, realloc and free of ISO C. Buffers that the heap serves start on a 4 KiB boundary.
+/* As malloc, calloc, realloc and free of ISO C. Buffers that the heap serves start with a base page.
  * hugepin_realloc(p, 0) frees p and returns NULL, as glibc does.
  * The caller owns the buffer until he frees it, on any thread. Buffers of hugepin_malloc must go to hugepin_free. If
  * libhugepin-malloc.so is loaded, the two families are one.
@@ -72,8 +72,8 @@ enum { HUGEPIN_KIND_BASE = 0, HUGEPIN_KIND_THP = 1, HUGEPIN_KIND_HUGETLB = 2 };
 
 /* An extent is a naturally aligned run of hugepages. The heap maps memory by extents, and memory should be registered
  * by extents. gen differs between two extents that had the same address. page_shift is log2 of the smallest page that
- * certainly backs the extent: 12 for base pages and for THP (the kernel may split them), 21 or 30 for hugetlb. node is
- * that of HUGEPIN_NUMA, or -1. */
+ * certainly backs the extent: that of base pages, 12 where they have 4 KiB, also for THP (the kernel may split them); 21
+ * or 30 for hugetlb. node is that of HUGEPIN_NUMA, or -1. */
 struct hugepin_extent {
 	void *addr;
 	size_t len;
@@ -188,7 +188,7 @@ struct hugepin_backend {
 	int (*terms)(void *ctx, struct hugepin_terms *ret_);
 };
 
-/* What operations of a device take, as measured, in nanoseconds: each once, and more for each base page of 4 KiB. 0: it
+/* What operations of a device take, as measured, in nanoseconds: each once, and more for each base page. 0: it
  * was not measured. */
 struct hugepin_terms {
 	float reg, reg_page, dereg, dereg_page; /* of memory that is pinned */
@@ -282,8 +282,8 @@ struct hugepin_attr {
 /* Open a domain. *backend is copied. ctx is the caller's, or backend->close frees it. close is called on failure as
  * well, except for -EINVAL. May block and allocate.
  * -EINVAL: a NULL, or an unknown size, policy, access, fork, flag, odp, watch or reach. -EOPNOTSUPP: the device lacks
- * the policy or the access, or base pages are not of 4 KiB. -ENOSPC: HUGEPIN_DOMAINS_MAX. -ENOSYS: no membarrier(2).
- * -ENOMEM. Or the error of limits() (-EIO for its -EINVAL). */
+ * the policy or the access. -ENOSPC: HUGEPIN_DOMAINS_MAX. -ENOSYS: no membarrier(2). -ENOMEM. Or the error of limits()
+ * (-EIO for its -EINVAL). */
 int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const struct hugepin_attr *attr,
 			hugepin_domain **ret_);
 

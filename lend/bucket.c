@@ -14,11 +14,10 @@ enum {
 	GIVEN_BITS_MIN = 6,
 	GIVEN_BITS_MAX = 16,
 };
-#define PAGE UINT64_C(4096)
 
 uint64_t hp_bucket_page_bytes(uint64_t base, uint64_t len)
 {
-	return ((base + len + PAGE - 1) & ~(PAGE - 1)) - (base & ~(PAGE - 1));
+	return hp_round_up(base + len, hp_base_page) - (base & -hp_base_page);
 }
 
 uint64_t hp_bucket_bytes(const struct hp_bucket *b)

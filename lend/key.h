@@ -18,7 +18,7 @@
  * page from a hugepage. */
 static inline uint64_t hp_key_page(uint32_t peer, uint64_t addr)
 {
-	return hp_lookup_hash((addr >> 12 ^ (uint64_t)peer << 40) | UINT64_C(1) << 63);
+	return hp_lookup_hash((addr >> HP_LOOKUP_GRAIN_SHIFT ^ (uint64_t)peer << 40) | UINT64_C(1) << 63);
 }
 
 static inline uint64_t hp_key_hugepage(uint32_t peer, uint64_t addr)

@@ -24,14 +24,14 @@ static _Atomic bool blind; /* membarrier(2) was refused */
 static pthread_key_t at_exit;
 static bool have_key;
 
-#define PAGE 4096
-#define SIZE (HP_COUNTS_OWNER_SIZE + PAGE + HP_REGIONS_MAX * sizeof(struct hp_counts))
+#define SPARE 4096 /* bytes: room for the colour */
+#define SIZE (HP_COUNTS_OWNER_SIZE + SPARE + HP_REGIONS_MAX * sizeof(struct hp_counts))
 
 /* For each thread the counters begin at another cache line of their page. Otherwise the counters of one region would
  * contend for one set of each cache. The offset grows in steps of a line, as far as there is room behind the owner. */
 #define LINE 64
 #define COLOURS ((HP_COUNTS_OWNER_SIZE - sizeof(struct hp_counts_owner)) / LINE)
-_Static_assert(COLOURS > 8 && COLOURS <= PAGE / LINE, "the counters begin on the page after the owner's");
+_Static_assert(COLOURS > 8 && COLOURS <= SPARE / LINE, "the counters begin in the room behind the owner's");
 
 static struct hp_counts *counts_of(struct hp_counts_owner *c)
 {
@@ -247,10 +247,8 @@ void hp_counts_child(void)
 	atomic_store_explicit(&first, NULL, memory_order_relaxed);
 	atomic_store_explicit(&blind, false, memory_order_relaxed);
 	for (struct hp_counts_owner *c = all, *next; c; c = next) {
-		uintptr_t counts = (uintptr_t)counts_of(c) & ~((uintptr_t)PAGE - 1);
-
 		next = c->next;
-		hp_meta_zero((void *)counts, SIZE - HP_COUNTS_OWNER_SIZE);
+		hp_meta_zero(counts_of(c), HP_REGIONS_MAX * sizeof(struct hp_counts));
 		/* The records are about the parent's domains: drop them. */
 		c->records.tail_seen = atomic_load_explicit(&c->records.head, memory_order_relaxed);
 		atomic_store_explicit(&c->records.tail, c->records.tail_seen, memory_order_relaxed);

@@ -138,7 +138,7 @@ static bool may_round_up(const hugepin_domain *d, uintptr_t start, uintptr_t end
 			 unsigned access)
 {
 	return !hp_is_pinning(access) || d->bytes_max >= 2 * HP_PAGE ||
-	       (round_down(addr, HP_BASE_PAGE) == start && hp_round_up(addr_end, HP_BASE_PAGE) == end);
+	       (round_down(addr, hp_base_page) == start && hp_round_up(addr_end, hp_base_page) == end);
 }
 
 /* Note whether the region ends before the range because a longer one was not possible. */
@@ -296,7 +296,7 @@ static enum hp_once reason_of(int err)
  * pin: what there is no room for, or what cannot stay registered if it is pinned, is registered on demand. */
 static int cover(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access, bool evict, struct hp_region **ret_)
 {
-	uintptr_t start = round_down(addr, HP_BASE_PAGE), end = hp_round_up(addr + len, HP_BASE_PAGE);
+	uintptr_t start = round_down(addr, hp_base_page), end = hp_round_up(addr + len, hp_base_page);
 	const bool either = d->policy == HUGEPIN_POLICY_HYBRID && hp_is_pinning(access), evicts = evict && !either;
 	int err;
 
@@ -315,7 +315,7 @@ static int cover(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access,
 /* Have the device bring in [start, end) of r. As the backend's prefetch(). */
 static int bring_in_all(hugepin_domain *d, const struct hp_region *r, uintptr_t start, uintptr_t end)
 {
-	int result = d->backend.prefetch(d->ctx, &r->reg, (void *)start, end - start);
+	int result = d->backend->prefetch(d->ctx, &r->reg, (void *)start, end - start);
 
 	HP_DSTAT(d, brought_bytes, result == 0 ? end - start : 0);
 	return result;
@@ -325,7 +325,7 @@ int hp_cover_bring_in(hugepin_domain *d, const struct hp_region *r, uintptr_t st
 {
 	int result = 0;
 
-	if (!d->backend.prefetch)
+	if (!d->backend->prefetch)
 		return -EOPNOTSUPP;
 	if (!hp_region_is_heap(r))
 		return bring_in_all(d, r, start, end);
@@ -369,7 +369,7 @@ struct hp_region *hp_cover_find(hugepin_domain *d, uintptr_t addr, size_t len, u
 	struct hp_region *r;
 
 	if (hp_is_exact(d, access)) {
-		uintptr_t start = round_down(addr, HP_BASE_PAGE), end = hp_round_up(addr + len, HP_BASE_PAGE);
+		uintptr_t start = round_down(addr, hp_base_page), end = hp_round_up(addr + len, hp_base_page);
 
 		return hp_region_find_exact(d, start, start + HP_MIN(end - start, d->len_max),
 					    access | d->access_least);
@@ -380,8 +380,8 @@ struct hp_region *hp_cover_find(hugepin_domain *d, uintptr_t addr, size_t len, u
 
 int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned access, int once, struct hp_region **ret_)
 {
-	uintptr_t addr = (uintptr_t)addr_, start = round_down(addr, HP_BASE_PAGE),
-		  end = hp_round_up(addr + len, HP_BASE_PAGE);
+	uintptr_t addr = (uintptr_t)addr_, start = round_down(addr, hp_base_page),
+		  end = hp_round_up(addr + len, hp_base_page);
 	int err;
 
 	if (once == HP_CACHED && (*ret_ = hp_cover_find(d, addr, len, access)))
@@ -531,8 +531,8 @@ static bool foresee(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned 
 
 bool hp_cover_foresee(hugepin_domain *d, const void *addr_, size_t len, unsigned access, struct hp_ready *ret_)
 {
-	uintptr_t addr = (uintptr_t)addr_, start = round_down(addr, HP_BASE_PAGE),
-		  end = hp_round_up(addr + len, HP_BASE_PAGE), to = start + HP_MIN(end - start, d->len_max);
+	uintptr_t addr = (uintptr_t)addr_, start = round_down(addr, hp_base_page),
+		  end = hp_round_up(addr + len, hp_base_page), to = start + HP_MIN(end - start, d->len_max);
 	struct heap_range h = { .gen = 0 };
 
 	if (hp_in_span(d, addr) && find_in_heap(d, addr, addr + len, &h) != 0)

@@ -31,7 +31,7 @@ static unsigned watched;
 const struct hugepin_backend *hp_domain_backend(hugepin_domain *d, void **ret_ctx)
 {
 	*ret_ctx = d->ctx;
-	return &d->backend;
+	return d->backend;
 }
 
 bool hp_domain_mine(const hugepin_domain *d)
@@ -215,16 +215,17 @@ static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backen
 
 	if (err)
 		return err;
-	if (!hp_unseal(d->backend_page, sizeof d->backend_page))
+	if (!hp_unseal(d->backend, hp_base_page))
 		return -ENOMEM;
-	memset(&d->backend, 0, sizeof d->backend);
-	memcpy(&d->backend, backend, HP_MIN(backend->size, sizeof d->backend));
-	d->own_clock = d->backend.now_ns;
+	memset(d->backend, 0, sizeof *d->backend);
+	memcpy(d->backend, backend, HP_MIN(backend->size, sizeof *d->backend));
+	d->own_clock = d->backend->now_ns;
 	if (!d->own_clock)
-		d->backend.now_ns = kernel_clock_ns;
-	hp_seal(d->backend_page, sizeof d->backend_page);
+		d->backend->now_ns = kernel_clock_ns;
+	hp_seal(d->backend, hp_base_page);
+	d->backend_name = d->backend->name;
 	d->ctx = ctx;
-	if (limits.len_max && limits.len_max < HP_BASE_PAGE)
+	if (limits.len_max && limits.len_max < hp_base_page)
 		return -EOPNOTSUPP;
 	d->access_mask = limits.access & HP_ACCESS_ALL & ~HP_RELAXED;
 	d->access = a->access & ~HP_RELAXED ? a->access & ~HP_RELAXED : HUGEPIN_READ | HUGEPIN_WRITE;
@@ -252,7 +253,7 @@ static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backen
 	if (d->opener_only && !hp_counts_self && !hp_counts_adopt())
 		return -ENOMEM;
 	atomic_store_explicit(&d->opener_counts, d->opener_only ? hp_counts_self : NULL, memory_order_relaxed);
-	d->len_max = limits.len_max ? limits.len_max & ~(HP_BASE_PAGE - 1) : SIZE_MAX / 4 & ~(HP_BASE_PAGE - 1);
+	d->len_max = limits.len_max ? limits.len_max & ~(hp_base_page - 1) : SIZE_MAX / 4 & ~(hp_base_page - 1);
 	/* The budget. The backend's limit, mostly hp_memlock_max(), is the default and the most. */
 	d->bytes_max = a->pinned_bytes_max == UINT64_MAX
 			       ? UINT64_MAX
@@ -312,12 +313,12 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 	if (err == -EINVAL)
 		return err;
 	hp_config_load();
+	hp_base_page_init();
 	if (!err) {
 		err = backend->limits(ctx, &limits);
 		err = err == -EINVAL ? -EIO : err; /* -EINVAL would tell the caller that ctx is still his */
 	}
 	hp_domains_lock();
-	err = err || hp_base_page_fits() ? err : -EOPNOTSUPP;
 	err = err ? err : hp_counts_init();
 	err = err ? err : hp_regions_init();
 	err = err ? err : hp_domains_place(&d);
@@ -369,8 +370,8 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 
 static void drop_child_copy(hugepin_domain *d)
 {
-	if (d->backend.close)
-		d->backend.close(d->ctx);
+	if (d->backend->close)
+		d->backend->close(d->ctx);
 	hp_helper_close(d);
 	d->pid = 0;
 }
@@ -423,8 +424,8 @@ int hugepin_domain_close(hugepin_domain *d)
 	if (!hp_domains_any())
 		hp_share_leave();
 	hp_domains_unlock();
-	if (d->backend.close)
-		d->backend.close(d->ctx);
+	if (d->backend->close)
+		d->backend->close(d->ctx);
 	hp_answer_closed(d);
 	hp_domains_end_closing(d); /* the domain's memory may be used again */
 	return 0;
@@ -452,10 +453,10 @@ int hugepin_domain_paging(hugepin_domain *d, struct hugepin_paging *ret_, size_t
 		return -EINVAL;
 	if (!hp_domain_mine(d))
 		return -ESTALE;
-	if (!d->backend.paging)
+	if (!d->backend->paging)
 		return -EOPNOTSUPP;
 	hp_lock(&d->lock);
-	err = d->backend.paging(d->ctx, &p);
+	err = d->backend->paging(d->ctx, &p);
 	hp_unlock(&d->lock);
 	if (!err)
 		memcpy(ret_, &p, HP_MIN(size, sizeof p));

@@ -42,7 +42,7 @@ static void expose_domains(void)
 	v->ref = offsetof(hugepin_domain, ref);
 	v->policy = offsetof(hugepin_domain, policy);
 	v->helper = offsetof(hugepin_domain, helper);
-	v->backend_name = offsetof(hugepin_domain, backend.name);
+	v->backend_name = offsetof(hugepin_domain, backend_name);
 	v->stats = offsetof(hugepin_domain, stats);
 	v->stats_size = sizeof(struct hugepin_domain_stats);
 }
@@ -88,9 +88,15 @@ int hp_domains_place(hugepin_domain **ret_)
 		if (d && (d->pid || d->closing)) /* the domain is open, or the parent's and not yet closed here */
 			continue;
 		if (!d) {
+			struct hugepin_backend *backend = hp_meta_map(sizeof *backend);
+
 			d = hp_meta_map(sizeof *d);
-			if (!d)
+			if (!d || !backend) {
+				hp_meta_unmap(d, sizeof *d);
+				hp_meta_unmap(backend, sizeof *backend);
 				return -ENOMEM;
+			}
+			d->backend = backend;
 			d->number = i;
 			d->ref = REF_NONE;
 			make_locks(d);

@@ -280,8 +280,8 @@ static int forget_in_all(const void *addr, size_t len, bool discarded, bool late
 		return -EINVAL;
 	if (!hp_domains_any())
 		return 0;
-	f.range.start = (uintptr_t)addr & ~(HP_BASE_PAGE - 1);
-	f.range.end = HP_MAX(end, (end + HP_BASE_PAGE - 1) & ~(HP_BASE_PAGE - 1));
+	f.range.start = (uintptr_t)addr & ~(hp_base_page - 1);
+	f.range.end = HP_MAX(end, (end + hp_base_page - 1) & ~(hp_base_page - 1));
 	f.range.discarded = discarded;
 	f.range.late = late;
 	hp_domains_each(forget, &f);

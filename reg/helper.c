@@ -114,12 +114,12 @@ static uint64_t record_ns(const hugepin_domain *d, uint64_t time)
 
 static uint64_t now_of(const hugepin_domain *d)
 {
-	return d->own_clock ? d->backend.now_ns(d->ctx) : record_ns(d, hp_record_time());
+	return d->own_clock ? d->backend->now_ns(d->ctx) : record_ns(d, hp_record_time());
 }
 
 uint64_t hp_helper_time(const hugepin_domain *d)
 {
-	return d->own_clock ? d->backend.now_ns(d->ctx) : hp_record_time();
+	return d->own_clock ? d->backend->now_ns(d->ctx) : hp_record_time();
 }
 
 /* ------------------------------------------------------------------ tracked ranges */
@@ -572,7 +572,7 @@ static struct expected expect(const hugepin_domain *d, const struct tracked *p)
 			   .demand.fixed_ns = (double)work_ns(h, p, bytes, HP_COST_ON_DEMAND),
 			   .bring.fixed_ns = (double)work_ns(h, p, bytes, HP_COST_BRING_IN),
 			   .fault_ns = { fault_ns, fault_ns } },
-		.use = { .pages = (double)(bytes / HP_BASE_PAGE), .stays = has_budget(d), .habits = p->habits },
+		.use = { .pages = (double)(bytes / hp_base_page), .stays = has_budget(d), .habits = p->habits },
 	};
 }
 
@@ -647,10 +647,10 @@ static uint64_t pages_out(uintptr_t start, uintptr_t end)
 	uint64_t out = 0;
 
 	for (uintptr_t to; start < end; start = to) {
-		to = start + HP_MIN(end - start, LOOKED_AT * HP_BASE_PAGE);
+		to = start + HP_MIN(end - start, LOOKED_AT * hp_base_page);
 		if (hp_syscall(SYS_mincore, (long)start, (long)(to - start), (long)in, 0, 0, 0) != 0)
 			continue;
-		for (uintptr_t i = 0; i < (to - start) / HP_BASE_PAGE; i++)
+		for (uintptr_t i = 0; i < (to - start) / hp_base_page; i++)
 			out += !(in[i] & 1);
 	}
 	return out;
@@ -665,13 +665,13 @@ static bool bring_in(hugepin_domain *d, struct tracked *p, uint64_t out, bool fr
 	int err = -EPERM;
 
 	if (!fresh)
-		hp_paging_learn_gone(&p->habits, out, (p->end - p->start) / HP_BASE_PAGE);
+		hp_paging_learn_gone(&p->habits, out, (p->end - p->start) / hp_base_page);
 	if (hp_domain_may_register(d))
 		err = hp_cover_bring_in(d, r, p->start, p->end);
 	if (err < 0)
 		return false;
 	if (out)
-		hp_cost_learn(&d->helper->cost, p->backing, out * HP_BASE_PAGE, HP_COST_BRING_IN,
+		hp_cost_learn(&d->helper->cost, p->backing, out * hp_base_page, HP_COST_BRING_IN,
 			      now_of(d) - start_ns);
 	return true;
 }
@@ -1008,7 +1008,7 @@ static void begin_with_terms(hugepin_domain *d, struct hp_helper *h)
 	struct hugepin_terms t = { 0 };
 
 	memcpy(h->fault_ns, hp_paging_defaults.fault_ns, sizeof h->fault_ns);
-	if (!h->pages || !d->backend.terms || d->backend.terms(d->ctx, &t))
+	if (!h->pages || !d->backend->terms || d->backend->terms(d->ctx, &t))
 		return;
 	hp_cost_begin(&h->cost, HP_COST_REGISTER, (double)t.reg, (double)t.reg_page);
 	hp_cost_begin(&h->cost, HP_COST_DEREGISTER, (double)t.dereg, (double)t.dereg_page);

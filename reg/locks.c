@@ -347,7 +347,9 @@ static const struct hp_heap_locks of_buffers = { .lock = lock_alike, .unlock = f
 /* The range, rounded as the kernel rounds it. False: the kernel refuses this range. */
 static bool range_of(uintptr_t addr, size_t len, uintptr_t *ret_start, uintptr_t *ret_end)
 {
-	uintptr_t start = addr & ~(HP_CHUNK - 1), end = hp_round_up(addr + len, HP_CHUNK);
+	hp_base_page_init();
+
+	uintptr_t start = addr & -hp_base_page, end = hp_round_up(addr + len, hp_base_page);
 
 	*ret_start = start;
 	*ret_end = end;

@@ -18,7 +18,10 @@ enum { HP_LOOKUP_CHECK_BITS = 14, HP_LOOKUP_WAY = 1 << HP_LOOKUP_BITS_MAX /* fro
 _Static_assert(HP_REGIONS_MAX <= 1u << (32 - HP_LOOKUP_CHECK_BITS), "an index and the check share a word");
 #define HP_LOOKUP_CHECK ((1u << HP_LOOKUP_CHECK_BITS) - 1)
 
-/* The hash of the page of addr, and of its hugepage. */
+/* log2 of the bytes of one key, whatever a base page has. */
+#define HP_LOOKUP_GRAIN_SHIFT 12
+
+/* The hash of the grain of addr, and of its hugepage. */
 static inline uint64_t hp_lookup_hash(uint64_t key)
 {
 	return key * UINT64_C(0x9e3779b97f4a7c15);
@@ -26,7 +29,7 @@ static inline uint64_t hp_lookup_hash(uint64_t key)
 
 static inline uint64_t hp_lookup_page(uintptr_t addr)
 {
-	return hp_lookup_hash(addr >> 12);
+	return hp_lookup_hash(addr >> HP_LOOKUP_GRAIN_SHIFT);
 }
 
 static inline uint64_t hp_lookup_hugepage(uintptr_t addr)
@@ -37,7 +40,8 @@ static inline uint64_t hp_lookup_hugepage(uintptr_t addr)
 /* The key of an exact region is its range and access: the pins that it serves have just these. */
 static inline uint64_t hp_lookup_exact(uintptr_t start, uintptr_t end, unsigned access)
 {
-	return hp_lookup_hash(hp_lookup_hash(start >> 12) + (end >> 12) + ((uint64_t)access << 48));
+	return hp_lookup_hash(hp_lookup_hash(start >> HP_LOOKUP_GRAIN_SHIFT) + (end >> HP_LOOKUP_GRAIN_SHIFT) +
+			      ((uint64_t)access << 48));
 }
 
 /* A word: the index, and the check of its hash; above them 32 bits of the caller's. */

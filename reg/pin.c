@@ -210,11 +210,11 @@ static inline __attribute__((always_inline)) bool serves(const struct hp_region 
 {
 	uintptr_t start = HP_READ(r->start), end;
 
-	if (exact ? start != (addr & -HP_BASE_PAGE) || HP_READ(r->access) != access :
+	if (exact ? start != (addr & -hp_base_page) || HP_READ(r->access) != access :
 		    addr < start || access & ~HP_READ(r->access))
 		return false;
 	end = HP_READ(r->end);
-	return addr < end && len && len <= end - addr && (!exact || end == hp_round_up(addr + len, HP_BASE_PAGE));
+	return addr < end && len && len <= end - addr && (!exact || end == hp_round_up(addr + len, hp_base_page));
 }
 
 /* Where pin_by_lookup() looks. */
@@ -325,7 +325,7 @@ static inline __attribute__((always_inline)) int pin_by_exact(hugepin_domain *d,
 	uint64_t hash;
 
 	access |= d->access_least;
-	hash = hp_lookup_exact(addr & -HP_BASE_PAGE, hp_round_up(addr + len, HP_BASE_PAGE), access);
+	hash = hp_lookup_exact(addr & -hp_base_page, hp_round_up(addr + len, hp_base_page), access);
 	return pin_by_lookup(d, hash, addr, len, access, ret_, later || hp_in_span(d, addr), BY_EXACT);
 }
 
@@ -655,7 +655,7 @@ int hp_pin_check(const hugepin_domain *d, const void *addr, size_t len, unsigned
 {
 	uintptr_t end;
 
-	if (!len || __builtin_add_overflow((uintptr_t)addr, len, &end) || end > UINTPTR_MAX - HP_BASE_PAGE ||
+	if (!len || __builtin_add_overflow((uintptr_t)addr, len, &end) || end > UINTPTR_MAX - hp_base_page ||
 	    access & ~(HP_ACCESS_ALL | HUGEPIN_PIN_UNCACHED))
 		return -EINVAL;
 	if (access & ~(d->access_mask | HUGEPIN_PIN_UNCACHED))

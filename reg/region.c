@@ -506,17 +506,17 @@ static void tell_wanted_of(hugepin_domain *d, const struct hp_region_list *list)
 /* Deregister r. gone: its memory went away, or is part of another region. */
 static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 {
-	uint64_t start_ns = d->backend.now_ns(d->ctx);
+	uint64_t start_ns = d->backend->now_ns(d->ctx);
 	size_t len = r->end - r->start;
 
 	if (note_of(r)->wanted == WANTED)
 		d->wanted--;
 	tell_end(d, r, false);
 	hp_registering = true;
-	if (d->backend.dereg(d->ctx, &r->reg) != 0)
+	if (d->backend->dereg(d->ctx, &r->reg) != 0)
 		HP_DSTAT(d, failed, 1);
 	hp_registering = false;
-	d->deregistered_at_ns = d->backend.now_ns(d->ctx);
+	d->deregistered_at_ns = d->backend->now_ns(d->ctx);
 	HP_DSTAT(d, deregistered_ns, d->deregistered_at_ns - start_ns);
 	HP_DSTAT(d, deregistered, 1);
 	HP_DSTAT(d, regions, -1);
@@ -788,15 +788,15 @@ static void sleep_ns(uint64_t ns)
 /* Register r with the backend. After each refusal evict a region and try again, as long as there is one to evict. */
 static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access, bool evict)
 {
-	uint64_t start_ns = d->backend.now_ns(d->ctx), now_ns;
+	uint64_t start_ns = d->backend->now_ns(d->ctx), now_ns;
 	unsigned waits = d->late && d->deregistered_at_ns ? LATE_STEPS : 0;
 	int err;
 
 	for (;;) {
 		hp_registering = true;
-		err = d->backend.reg(d->ctx, (void *)r->start, r->end - r->start, access, &r->reg);
+		err = d->backend->reg(d->ctx, (void *)r->start, r->end - r->start, access, &r->reg);
 		hp_registering = false;
-		now_ns = d->backend.now_ns(d->ctx);
+		now_ns = d->backend->now_ns(d->ctx);
 		if (!is_full(err))
 			break;
 		HP_DSTAT(d, refused, 1);
@@ -1006,11 +1006,11 @@ void hp_region_make_ready(hugepin_domain *d, struct hp_ready *r)
 
 	if (r->err)
 		return;
-	start_ns = d->backend.now_ns(d->ctx);
+	start_ns = d->backend->now_ns(d->ctx);
 	hp_registering = true;
-	r->err = d->backend.reg(d->ctx, (void *)r->start, r->end - r->start, r->access | d->relaxed, &r->reg);
+	r->err = d->backend->reg(d->ctx, (void *)r->start, r->end - r->start, r->access | d->relaxed, &r->reg);
 	hp_registering = false;
-	r->ns = d->backend.now_ns(d->ctx) - start_ns;
+	r->ns = d->backend->now_ns(d->ctx) - start_ns;
 	if (r->err)
 		let_go(d, r->start, r->end, r->access, r->kind, r->gen);
 }
@@ -1022,9 +1022,9 @@ void hp_region_end_ready(hugepin_domain *d, struct hp_ready *r)
 	if (!is_ready(r))
 		return;
 	hp_registering = true;
-	if (d->backend.dereg(d->ctx, &r->reg) != 0)
+	if (d->backend->dereg(d->ctx, &r->reg) != 0)
 		HP_DSTAT(d, failed, 1);
 	hp_registering = false;
-	d->deregistered_at_ns = d->backend.now_ns(d->ctx);
+	d->deregistered_at_ns = d->backend->now_ns(d->ctx);
 	let_go(d, r->start, r->end, r->access, r->kind, r->gen);
 }

@@ -17,8 +17,8 @@ static void make_present(const struct hp_prefetch *p)
 {
 	uintptr_t start = (uintptr_t)p->addr;
 
-	start &= ~(HP_BASE_PAGE - 1);
-	hp_populate(start, hp_round_up((uintptr_t)p->addr + p->len, HP_BASE_PAGE) - start, true);
+	start &= ~(hp_base_page - 1);
+	hp_populate(start, hp_round_up((uintptr_t)p->addr + p->len, hp_base_page) - start, true);
 }
 
 /* Only the opener may register. Make the pages present, so that the opener waits less. */

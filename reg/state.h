@@ -56,7 +56,6 @@
 #include "base/seal.h"
 #include "hugepin.h"
 
-#define HP_BASE_PAGE ((uintptr_t)4096)
 #define HP_REGIONS_MAX ((uint32_t)1 << 18)
 #define HP_RELAXED ((unsigned)HUGEPIN_RELAXED)
 #define HP_ACCESS_ALL                                                                                                  \
@@ -283,10 +282,8 @@ struct hugepin_domain {
 	uint32_t
 		relaxed; /* HUGEPIN_RELAXED if every registration gets it, else 0; no other value in the cache has it */
 	enum hp_hold hold;
-	union {
-		_Alignas(HP_SEAL_SIZE) struct hugepin_backend backend; /* sealed */
-		char backend_page[HP_SEAL_SIZE];
-	};
+	struct hugepin_backend *backend; /* sealed, in a base page of its own */
+	const char *backend_name; /* for hugepin top */
 	void *ctx;
 	size_t len_max; /* a multiple of the base page */
 	uint64_t bytes_max; /* the lower of the attribute and the backend's limit (domain.c); UINT64_MAX: no budget */

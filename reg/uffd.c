@@ -312,13 +312,13 @@ static bool has_counted_all(uint32_t at_least)
  * before each the kernel must say that something is changing. */
 static bool counts(int fd, char *three_pages)
 {
-	char *to = three_pages + 2 * HP_BASE_PAGE;
+	char *to = three_pages + 2 * hp_base_page;
 	bool moved, quiet = ask(fd) == HP_QUIET;
 
 	atomic_store_explicit(&watch.events_tried, 0, memory_order_relaxed);
 	atomic_store_explicit(&watch.counted, 0, memory_order_relaxed);
 	atomic_store_explicit(&watch.trying, true, memory_order_release); /* pairs with read_round() */
-	moved = (char *)syscall(SYS_mremap, three_pages, HP_BASE_PAGE, HP_BASE_PAGE, MREMAP_MAYMOVE | MREMAP_FIXED,
+	moved = (char *)syscall(SYS_mremap, three_pages, hp_base_page, hp_base_page, MREMAP_MAYMOVE | MREMAP_FIXED,
 				to) == to;
 	atomic_store_explicit(&watch.trying, false, memory_order_release); /* pairs with read_round() */
 	return moved && quiet && has_counted_all(2) && ask(fd) == HP_QUIET;
@@ -335,7 +335,7 @@ static bool may_read(int fd)
 
 static bool start_watcher(int fd)
 {
-	size_t len = 3 * HP_BASE_PAGE;
+	size_t len = 3 * hp_base_page;
 	char *p = (char *)syscall(SYS_mmap, NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	bool ok = false;
 

@@ -15,7 +15,7 @@
 #include "sge/iov.h"
 #include "sge/pins.h"
 
-#define PAGE ((size_t)4096)
+#define PAGE ((size_t)4096) /* of loads and stores the processor compares so many bytes of the address first */
 #define LINE ((size_t)64)
 /* A longer piece is counted as if it had this length. The lines of such a piece exceed an unsigned already, and the
  * lines of 2^31 such pieces fit into 64 bits. */

@@ -30,8 +30,9 @@ enum {
 	HOT = 4, /* different messages in the cache, used in turn */
 	SLOTS = 8,
 	REGISTRATIONS = 256,
-	REGION = 2 * 4096, /* one registered page, and one that is not */
 };
+
+#define REGION (2 * hp_base_page) /* one registered page, and one that is not */
 
 struct bench {
 	char *memory; /* holds all of the following, in one mapping */
@@ -47,7 +48,7 @@ struct bench {
 #define SOURCE_BYTES ((size_t)BATCH_BYTES + HP_CELL_LAYOUT_MAX)
 #define BENCH_BYTES \
 	(SOURCE_BYTES + SLOTS * (HP_CELL_SLOT_BYTES + 64) + HP_WQE_COUNT * HP_WQE_BYTES + REGISTRATIONS * REGION + \
-	 4 * 4096)
+	 4 * hp_base_page)
 
 static int register_nothing(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
 {
@@ -87,14 +88,14 @@ static int bench_open(struct bench *b)
 		return -ENOMEM;
 	b->ring.base = (unsigned char *)b->memory;
 	b->slots = b->memory + HP_WQE_COUNT * HP_WQE_BYTES;
-	b->source = b->slots + (SLOTS * (HP_CELL_SLOT_BYTES + 64) + 4095) / 4096 * 4096;
-	b->regions = b->source + (SOURCE_BYTES + 2 * 4096 - 1) / 4096 * 4096;
+	b->source = (char *)hp_round_up((uintptr_t)b->slots + SLOTS * (HP_CELL_SLOT_BYTES + 64), hp_base_page);
+	b->regions = (char *)hp_round_up((uintptr_t)b->source + SOURCE_BYTES, hp_base_page) + hp_base_page;
 	err = hugepin_domain_open(&nothing, NULL, &attr, &b->domain);
 	if (err)
 		return err;
 	err = hugepin_pin(b->domain, b->source, SOURCE_BYTES, HUGEPIN_READ, &b->pins[0]);
 	for (; !err && b->pinned < REGISTRATIONS; b->pinned++)
-		err = hugepin_pin(b->domain, b->regions + b->pinned * REGION, 4096, HUGEPIN_READ,
+		err = hugepin_pin(b->domain, b->regions + b->pinned * REGION, hp_base_page, HUGEPIN_READ,
 				  &b->pins[b->pinned + 1]);
 	b->pinned += !err;
 	return err;

@@ -20,8 +20,8 @@
 #include "sge/error.h"
 #include "sge/pair.h"
 
-enum { ROUNDS = 16, PAGES = 64, PAGE_BYTES = HP_CHUNK, MESSAGE_BYTES = 8 };
-#define BYTES ((size_t)PAGES * PAGE_BYTES)
+enum { ROUNDS = 16, PAGES = 64, MESSAGE_BYTES = 8 };
+#define BYTES (PAGES * hp_base_page)
 #define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
 
 enum { REG, DEREG, DEMAND, BRING, OPERATIONS };
@@ -78,10 +78,10 @@ static int dereg(struct ibv_mr *mr, uint64_t *least_ns)
 /* Pinned: registered and deregistered. */
 static int measure_pinned(struct paging *p, bool all, char *m)
 {
-	const size_t len = all ? BYTES : PAGE_BYTES;
+	const size_t len = all ? BYTES : hp_base_page;
 	struct ibv_mr *mr;
 
-	for (size_t i = 0; i < len; i += PAGE_BYTES)
+	for (size_t i = 0; i < len; i += hp_base_page)
 		((volatile char *)m)[i] = 1;
 	mr = reg(p, m, len, ACCESS, &p->ns[REG][all]);
 	return mr ? dereg(mr, &p->ns[DEREG][all]) : hp_verbs_errno(-1);
@@ -90,7 +90,7 @@ static int measure_pinned(struct paging *p, bool all, char *m)
 /* On demand: registered and brought in. */
 static int measure_demand(struct paging *p, bool all, char *m)
 {
-	const size_t len = all ? BYTES : PAGE_BYTES;
+	const size_t len = all ? BYTES : hp_base_page;
 	struct ibv_mr *mr = reg(p, m, len, ACCESS | IBV_ACCESS_ON_DEMAND, &p->ns[DEMAND][all]);
 	uint64_t unused = 0;
 	int err;
@@ -126,7 +126,7 @@ static int measure_faults(struct paging *p, bool receives, char *m)
 
 	if (!mr)
 		return hp_verbs_errno(-1);
-	for (size_t at = 0; at < BYTES && !err; at += PAGE_BYTES) {
+	for (size_t at = 0; at < BYTES && !err; at += hp_base_page) {
 		err = send(p, from, to, at, &p->faulting_ns[receives]);
 		err = err ? err : send(p, from, to, at, &p->later_ns[receives]);
 	}

@@ -31,7 +31,7 @@
 #include "hugepin.h"
 #include "verbscache/real.h"
 
-enum { BUCKETS = 4096, PAGE = 4096 }; /* no domain opens where pages are of another size */
+enum { BUCKETS = 4096 };
 
 struct entry {
 	struct ibv_mr *mr;
@@ -117,7 +117,7 @@ static size_t bytes_of(const struct entry *e)
 {
 	uintptr_t start = (uintptr_t)e->made.addr;
 
-	return hp_round_up(start + e->made.length, PAGE) - start / PAGE * PAGE;
+	return hp_round_up(start + e->made.length, hp_base_page) - (start & -hp_base_page);
 }
 
 /* Call with the lock. */

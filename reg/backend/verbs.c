@@ -80,11 +80,10 @@ static int query_device(struct verbs *v, struct ibv_pd *pd)
 		return err > 0 ? -err : -EIO;
 	*v = (struct verbs){ .pd = pd, .advise = find_advise() };
 
-	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	uint64_t len_max = device.orig_attr.max_mr_size;
 	/* Devices without a limit report 0, or the largest number of their own width. */
-	if (len_max >= page && len_max <= SIZE_MAX / 2)
-		v->limits.len_max = len_max & -page;
+	if (len_max >= hp_base_page && len_max <= SIZE_MAX / 2)
+		v->limits.len_max = len_max & -hp_base_page;
 	v->limits.bytes_max = hp_memlock_max(HP_MEMLOCK_PIN);
 	v->limits.regs_max = device.orig_attr.max_mr > 0 ? (uint32_t)device.orig_attr.max_mr : 0;
 

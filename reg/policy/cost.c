@@ -135,7 +135,7 @@ static double predict(const struct hp_cost *c, unsigned backing, uint64_t bytes,
 
 void hp_cost_begin(struct hp_cost *c, enum hp_cost_kind kind, double fixed_ns, double page_ns)
 {
-	c->first[kind] = (struct hp_cost_guess){ HP_MAX(fixed_ns, 0), HP_MAX(page_ns, 0) / (double)HP_CHUNK };
+	c->first[kind] = (struct hp_cost_guess){ HP_MAX(fixed_ns, 0), HP_MAX(page_ns, 0) / (double)hp_base_page };
 }
 
 void hp_cost_learn(struct hp_cost *c, unsigned backing, uint64_t bytes, enum hp_cost_kind kind, uint64_t ns)
@@ -184,7 +184,7 @@ bool hp_cost_fit(const struct hp_cost *c, unsigned backing, unsigned class, enum
 	slope = slope_of(c, backing, class, kind);
 	*ret = (struct hp_cost_fit){
 		.count = own->count,
-		.page_ns = slope / unit(class) * (double)(backing == HP_COST_BASE ? HP_CHUNK : HP_PAGE),
+		.page_ns = slope / unit(class) * (double)(backing == HP_COST_BASE ? hp_base_page : HP_PAGE),
 		.fixed_ns = own->y - slope * own->x,
 	};
 	return true;

@@ -51,7 +51,7 @@ uint64_t hp_cost_error_permille(const struct hp_cost *);
 /* For the statistics: the line of one class, if any operation was seen there. */
 struct hp_cost_fit {
 	uint64_t count; /* operations seen */
-	double page_ns, fixed_ns; /* a and b; a page has 4 KiB in HP_COST_BASE, otherwise 2 MiB */
+	double page_ns, fixed_ns; /* a and b; a page is a base page in HP_COST_BASE, otherwise 2 MiB */
 };
 bool hp_cost_fit(const struct hp_cost *, unsigned backing, unsigned class, enum hp_cost_kind kind, struct hp_cost_fit *ret);
 

@@ -18,7 +18,7 @@ enum { COLD = 2 };
  * transfers then wait for no more than this part of the gap. */
 static const double gives_back = 2, waits = 0.005;
 
-static const double ns_per_s = 1e9, page_bytes = 4096;
+static const double ns_per_s = 1e9;
 
 /* Lines through the minima for 4 KiB and 1 MiB, in an emulated guest. */
 const struct hp_paging_terms hp_paging_defaults = {
@@ -137,14 +137,14 @@ static double saved_share(const struct hp_paging_terms *t, const struct hp_pagin
 
 double hp_paging_saving(const struct hp_paging_terms *t, const struct hp_paging_use *u)
 {
-	return saved_share(t, u) * ns_per_s / (u->pages * page_bytes);
+	return saved_share(t, u) * ns_per_s / (u->pages * (double)hp_base_page);
 }
 
 enum hp_paging_way hp_paging_choose(const struct hp_paging_terms *t, const struct hp_paging_use *u, uint64_t room)
 {
 	double faults = hp_paging_fault_ns(t, u), brings = hp_paging_bring_ns(t, u);
 
-	if (u->pages * page_bytes <= (double)room && hp_paging_pin_ns(t, u) < HP_MIN(faults, brings))
+	if (u->pages * (double)hp_base_page <= (double)room && hp_paging_pin_ns(t, u) < HP_MIN(faults, brings))
 		return HP_PAGING_PIN;
 	return faults < brings ? HP_PAGING_LEAVE : HP_PAGING_BRING;
 }

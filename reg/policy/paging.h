@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The time of an operation on n pages of 4 KiB: fixed_ns + n * page_ns. */
+/* The time of an operation on n base pages: fixed_ns + n * page_ns. */
 struct hp_paging_line {
 	double fixed_ns, page_ns;
 };

@@ -1,142 +1,361 @@
 /*
- * Base pages of another size than 4 KiB, by a getauxval of our own: the heap gives everything to the tier below and no domain is
- * opened, rather than that memory is counted, given back or registered in parts that the kernel rounds otherwise.
+ * The heap where base pages have 16 and 64 KiB, by a kernel of the test's own: against the naive model, with advice and
+ * guards, and in a child of fork. Each test is a process of its own, in which the heap starts anew.
  */
-#include <dlfcn.h>
-#include <errno.h>
-#include <stdlib.h>
-#include <sys/auxv.h>
 #include <sys/wait.h>
 
-#include "base/base.h"
-#include "hugepin.h"
-#include "t.h"
+#include "alloc/advised.h"
+#include "alloc/copy.h"
+#include "tests/any.h"
+#include "tests/unit/child.h"
+#include "tests/unit/heap_model.h"
+#include "tests/unit/kernel.h"
 
-unsigned long getauxval(unsigned long type)
+UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
 {
-	unsigned long (*real)(unsigned long);
-
-	if (type == AT_PAGESZ)
-		return 65536;
-	*(void **)&real = dlsym(RTLD_NEXT, "getauxval");
-	return real(type);
+	return result_of(paged(nr, a, b, c, d, e, f));
 }
 
-/* What a process that does nothing writes on stderr. */
-static void start_of_another(char *ret_text, size_t size)
-{
-	int ends[2], status;
-	ssize_t n = 0, got;
-	pid_t child;
+static void (*run_it)(void);
+static size_t page_of_run;
 
-	EXPECT_EQ(pipe(ends), 0);
-	child = fork();
-	if (child == 0) {
-		dup2(ends[1], STDERR_FILENO);
-		close(ends[0]);
-		close(ends[1]);
-		execl("/proc/self/exe", "basepage", "--nothing", (char *)NULL);
-		_exit(127);
+static void with_page(void)
+{
+	hp_base_page = page_of_run;
+	model_configure();
+	run_it();
+}
+
+static void with_pages(void (*run)(void))
+{
+	run_it = run;
+	for (page_of_run = 16384; page_of_run <= 65536; page_of_run *= 4)
+		in_child(with_page);
+}
+
+/* The kernel has base pages in the span and the tables alone. */
+static void expect_whole_pages(void)
+{
+	char line[300];
+	FILE *f = fopen("/proc/self/maps", "r");
+
+	while (hp_span.size && fgets(line, sizeof line, f)) {
+		uintptr_t from, to;
+
+		if (sscanf(line, "%lx-%lx", &from, &to) != 2 || to <= hp_span.base || from >= hp_span.base + hp_span.size)
+			continue;
+		EXPECT_EQ(from & (hp_base_page - 1), 0);
+		EXPECT_EQ(to & (hp_base_page - 1), 0);
 	}
-	close(ends[1]);
-	while (n < (ssize_t)size - 1 && (got = read(ends[0], ret_text + n, size - 1 - (size_t)n)) > 0)
-		n += got;
-	ret_text[n] = '\0';
-	close(ends[0]);
-	EXPECT_EQ(waitpid(child, &status, 0), child);
-	EXPECT_EQ(status, 0);
+	fclose(f);
 }
 
-TEST(one_line_at_start_says_so)
+/* ------------------------------------------------------------------ memory that is given back */
+
+static void give_every_second_back(void)
 {
-	char text[400];
-	const char *end;
+	enum { COUNT = 64 };
+	char *p[COUNT];
 
-	start_of_another(text, sizeof text);
-	end = strchr(text, '\n');
-	EXPECT(!strncmp(text, "hugepin: base pages of 65536 bytes ", 35));
-	EXPECT(strstr(text, "4096") != NULL);
-	EXPECT(end && !end[1]);
-}
-
-TEST(buffers_come_from_the_tier_below)
-{
-	struct hugepin_extent extent;
-	struct hugepin_stats stats;
-	char *p = hugepin_malloc(8 << 20), *q = hugepin_calloc(3, 1 << 20), *r = hugepin_aligned_alloc(1 << 16, 1 << 20);
-
-	EXPECT(p && q && r);
-	EXPECT(!((uintptr_t)r & 0xffff));
-	EXPECT(hugepin_usable_size(p) >= 8 << 20);
-	EXPECT_EQ(q[0] | q[(3 << 20) - 1], 0);
-	memset(p, 1, 8 << 20);
-	p = hugepin_realloc(p, 24 << 20);
-	EXPECT(p && p[0] == 1 && p[(8 << 20) - 1] == 1);
-	EXPECT(hugepin_extent(p, &extent, sizeof extent) < 0);
-	hugepin_free(p);
-	hugepin_free(q);
-	hugepin_free(r);
+	hp_config.pages = HP_PAGES_THP;
+	for (size_t i = 0; i < COUNT; i++) {
+		p[i] = hugepin_malloc(2 * MIB);
+		memset(p[i], (int)i + 1, 4096);
+	}
+	for (size_t i = 0; i < COUNT; i += 2)
+		hugepin_free(p[i]);
 	hugepin_purge();
-	EXPECT(hugepin_stats(&stats, sizeof stats) > 0);
-	EXPECT_EQ(stats.placed, 0);
-	EXPECT_EQ(stats.bad_pointers, 0);
+	for (size_t i = 1; i < COUNT; i += 2) {
+		EXPECT_EQ(hugepin_usable_size(p[i]), 2 * MIB);
+		EXPECT_EQ(p[i][4095], (char)(i + 1));
+	}
+	for (size_t i = 0; i < COUNT; i += 2)
+		EXPECT((p[i] = hugepin_malloc(2 * MIB)));
+	for (size_t i = 0; i < COUNT; i++)
+		hugepin_free(p[i]);
+	hugepin_purge();
+	EXPECT_EQ(HP_STAT(bad_pointers), 0);
+	expect_empty();
 }
 
-TEST(a_child_of_fork_goes_on)
+TEST(buffers_beside_what_was_given_back_stay)
+{
+	with_pages(give_every_second_back);
+}
+
+/* A table's words beside those that are to be zero. */
+static void zero_a_part(void)
+{
+	enum { WORDS = 65536, LOWEST = 100 };
+	uint64_t *table = hp_meta_map(WORDS * sizeof *table);
+
+	for (int round = 0; round < 300; round++) {
+		size_t from = any(WORDS), to = from + any(WORDS - from + 1);
+
+		for (size_t i = 0; i < WORDS; i++)
+			table[i] = LOWEST + i;
+		hp_meta_zero(&table[from], (to - from) * sizeof *table);
+		for (size_t i = 0; i < WORDS; i++)
+			if (table[i] != (i >= from && i < to ? 0 : LOWEST + i)) {
+				T_FAIL("word %zu of [%zu, %zu)", i, from, to);
+				break;
+			}
+	}
+	hp_meta_unmap(table, WORDS * sizeof *table);
+}
+
+TEST(a_part_of_a_table_is_zeroed_and_no_more)
+{
+	with_pages(zero_a_part);
+}
+
+/* ------------------------------------------------------------------ the model */
+
+static void play_all(void)
+{
+	play(HP_PAGES_THP, 64 * (int64_t)MIB, 30000);
+	play(HP_PAGES_THP, 2 * (int64_t)MIB, 20000);
+	play(HP_PAGES_BASE, 16 * (int64_t)MIB, 20000);
+	expect_whole_pages();
+	EXPECT_EQ(HP_STAT(bad_pointers), 0);
+}
+
+TEST(buffers_share_no_base_page_and_keep_their_contents)
+{
+	with_pages(play_all);
+}
+
+static void play_in_the_pool(void)
+{
+	play(HP_PAGES_AUTO, 64 * (int64_t)MIB, 20000);
+}
+
+TEST(the_same_with_pages_of_the_pool)
+{
+	with_pages(play_in_the_pool);
+}
+
+/* Where the span's parts meet, and at their ends, the holes of both may lie in one base page. */
+static void shorten(void)
+{
+	enum { PAGES = 67 };
+	size_t first, small;
+
+	hp_config.span = PAGES * (int64_t)HP_PAGE;
+	EXPECT_EQ(hp_span_init(true), 0);
+	EXPECT_EQ(hp_span.pages, PAGES);
+	hp_lock(&hp_heap_lock);
+	for (size_t pages = 60; pages >= 15; pages -= 5) {
+		small = hp_extent_create(HP_PART_SMALL, 2, HP_PAGE, 0);
+		first = hp_extent_create(HP_PART_HEAP, 2, HP_PAGE, 0);
+		EXPECT(first && small);
+		EXPECT_EQ(hp_tree_free_after(&hp_span.tree, small << HP_PAGE_CHUNKS_SHIFT, 9999), 2 * HP_PAGE_CHUNKS);
+		hp_span_shrink(pages * HP_PAGE);
+		EXPECT_EQ(hp_span.pages, pages);
+		hp_extent_destroy_if_empty(first);
+		hp_extent_destroy_if_empty(small);
+	}
+	hp_unlock(&hp_heap_lock);
+}
+
+TEST(the_span_is_shortened_to_any_size)
+{
+	with_pages(shorten);
+}
+
+/* ------------------------------------------------------------------ advice */
+
+enum { ADVISED = 40, PAGES_MAX = 24 };
+
+static struct advised {
+	unsigned char *p;
+	size_t size;
+	unsigned char prot[64 * PAGES_MAX]; /* of its base pages, or of 4 KiB each */
+} advised[ADVISED];
+
+/* What the kernel lets the program do with a base page of the span. */
+static unsigned char *told; /* by base page of the span */
+
+static void ask_kernel(void)
+{
+	char line[300], rights[5];
+	FILE *f = fopen("/proc/self/maps", "r");
+	uintptr_t from, to;
+
+	while (fgets(line, sizeof line, f))
+		if (sscanf(line, "%lx-%lx %4s", &from, &to, rights) == 3)
+			for (uintptr_t a = HP_MAX(from, hp_span.base); a < HP_MIN(to, hp_span.base + hp_span.size); a += hp_base_page)
+				told[(a - hp_span.base) / hp_base_page] =
+					(unsigned char)((rights[0] == 'r' ? PROT_READ : 0) | (rights[1] == 'w' ? PROT_WRITE : 0));
+	fclose(f);
+}
+
+static size_t pages_of(size_t size)
+{
+	return (size + hp_base_page - 1) / hp_base_page;
+}
+
+static void compare_with_kernel(void)
+{
+	ask_kernel();
+	for (struct advised *a = advised; a < advised + ADVISED; a++)
+		for (size_t i = 0; a->p && i < pages_of(a->size); i++)
+			if (!EXPECT_EQ(told[((uintptr_t)a->p - hp_span.base) / hp_base_page + i], a->prot[i]))
+				break;
+}
+
+static void protect_some(struct advised *a)
+{
+	static const int prots[] = { PROT_READ | PROT_WRITE, PROT_READ, PROT_NONE };
+	size_t pages = pages_of(a->size), from = any(pages), n = 1 + any(pages - from);
+	int prot = prots[any(3)];
+	size_t len = HP_MIN(n * hp_base_page, a->size - from * hp_base_page); /* the program need not round it */
+
+	EXPECT_EQ(hugepin_protect_(a->p + from * hp_base_page, len, prot), 0);
+	memset(&a->prot[from], prot, n);
+	if (hp_base_page > HP_CHUNK) /* refused, and not by us alone */
+		EXPECT_EQ(hugepin_protect_(a->p + from * hp_base_page + HP_CHUNK, HP_CHUNK, PROT_NONE), 1);
+	EXPECT_EQ(hugepin_advise_(a->p + from * hp_base_page, len, any(2) ? MADV_DONTDUMP : MADV_DODUMP), 0);
+}
+
+static void size_advised(struct advised *a)
+{
+	size_t size = HUGEPIN_LARGE_MIN + any(PAGES_MAX * hp_base_page - HUGEPIN_LARGE_MIN);
+	size_t had = a->p ? pages_of(a->size) : 0;
+	unsigned char *p = a->p ? hugepin_realloc(a->p, size) : hugepin_malloc(size);
+
+	if (!EXPECT(p))
+		return;
+	a->p = p;
+	a->size = size;
+	if (pages_of(size) > had)
+		memset(&a->prot[had], PROT_READ | PROT_WRITE, pages_of(size) - had);
+}
+
+static void advise_at_random(void)
+{
+	hp_config.pages = HP_PAGES_THP;
+	hp_config.extent_max = 16 * (int64_t)MIB;
+	told = calloc(SPAN / 4096, 1);
+	for (int i = 0; i < 6000 / SLOWER; i++) {
+		struct advised *a = &advised[any(ADVISED)];
+
+		if (!a->p || any(4) == 0) {
+			size_advised(a);
+		} else if (any(4) == 0) {
+			hugepin_free(a->p);
+			a->p = NULL;
+		} else {
+			protect_some(a);
+		}
+		if (i % 100 == 0)
+			compare_with_kernel();
+		if (i % 500 == 0)
+			hugepin_purge();
+	}
+	compare_with_kernel();
+	expect_whole_pages();
+	for (struct advised *a = advised; a < advised + ADVISED; a++)
+		if (a->p)
+			hugepin_free(a->p);
+	for (int i = 0; i < 200; i++) { /* what is free has no advice left */
+		size_t size = HUGEPIN_LARGE_MIN + any(300000);
+		unsigned char *p = hugepin_malloc(size);
+
+		memset(p, 1, size);
+		if (i % 2)
+			hugepin_free(p);
+	}
+	EXPECT_EQ(HP_STAT(bad_pointers), 0);
+}
+
+TEST(what_a_program_protects_is_protected_and_nothing_beside_it)
+{
+	with_pages(advise_at_random);
+}
+
+/* ------------------------------------------------------------------ guards */
+
+static void guard_at_random(void)
+{
+	enum { LIVE = 30 };
+	unsigned char *p[LIVE] = { NULL };
+	size_t size[LIVE];
+
+	hp_config.guard = 1;
+	hp_config.pages = HP_PAGES_BASE;
+	told = calloc(SPAN / 4096, 1);
+	for (int i = 0; i < 3000 / SLOWER; i++) {
+		size_t k = any(LIVE);
+
+		if (p[k]) {
+			hugepin_free(p[k]);
+			p[k] = NULL;
+			continue;
+		}
+		size[k] = HUGEPIN_LARGE_MIN + any(500000);
+		p[k] = hugepin_malloc(size[k]);
+		if (EXPECT(p[k])) {
+			EXPECT_EQ((uintptr_t)p[k] & (hp_base_page - 1), 0);
+			memset(p[k], 1, size[k]);
+		}
+		if (i % 100)
+			continue;
+		ask_kernel();
+		for (k = 0; k < LIVE; k++) {
+			size_t first = p[k] ? ((uintptr_t)p[k] - hp_span.base) / hp_base_page : 0;
+
+			if (!p[k])
+				continue;
+			for (size_t at = 0; at < pages_of(size[k]); at++)
+				EXPECT_EQ(told[first + at], PROT_READ | PROT_WRITE);
+			EXPECT_EQ(told[first + pages_of(size[k])], PROT_NONE);
+		}
+		expect_whole_pages();
+	}
+	EXPECT_EQ(HP_STAT(guard_missing), 0);
+	EXPECT_EQ(HP_STAT(bad_pointers), 0);
+}
+
+TEST(a_guard_is_a_base_page)
+{
+	with_pages(guard_at_random);
+}
+
+/* ------------------------------------------------------------------ fork */
+
+static void fork_with_buffers(void)
 {
 	int status;
-	pid_t child = fork();
+	pid_t pid;
 
-	if (child == 0) {
-		void *volatile p = hugepin_malloc(1 << 20);
-
-		_exit(!p);
+	hp_config.extent_max = 16 * (int64_t)MIB;
+	hp_config.pages = HP_PAGES_AUTO;
+	for (struct buffer *b = buffers; b < buffers + BUFFERS / 4; b++)
+		obtain(b);
+	for (struct buffer *b = buffers; b < buffers + BUFFERS / 4; b += 3)
+		discard(b);
+	for (int i = 0; i < 3; i++) {
+		pid = fork();
+		if (pid == 0) {
+			t_failures = 0;
+			for (struct buffer *b = buffers; b < buffers + BUFFERS / 4; b++)
+				if (b->p)
+					discard(b);
+			hugepin_purge();
+			_exit(t_failures != 0);
+		}
+		EXPECT_EQ(waitpid(pid, &status, 0), pid);
+		EXPECT_EQ(status, 0);
 	}
-	EXPECT_EQ(waitpid(child, &status, 0), child);
-	EXPECT_EQ(status, 0);
+	for (struct buffer *b = buffers; b < buffers + BUFFERS / 4; b++)
+		if (b->p)
+			discard(b);
 }
 
-static int closed, registered;
-
-static int reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
+TEST(a_child_of_fork_has_what_its_parent_had)
 {
-	(void)ctx, (void)addr, (void)len, (void)access, (void)ret_;
-	registered++;
-	return -EIO;
+	with_pages(fork_with_buffers);
 }
 
-static int dereg(void *ctx, struct hugepin_reg *r)
-{
-	(void)ctx, (void)r;
-	return 0;
-}
-
-static int limits(void *ctx, struct hugepin_limits *ret_)
-{
-	(void)ctx, (void)ret_;
-	return 0;
-}
-
-static void close_ctx(void *ctx)
-{
-	(void)ctx;
-	closed++;
-}
-
-TEST(no_domain_is_opened)
-{
-	struct hugepin_backend backend = {
-		.size = sizeof backend, .reg = reg, .dereg = dereg, .limits = limits, .close = close_ctx
-	};
-	hugepin_domain *domain = (hugepin_domain *)&backend;
-
-	EXPECT_EQ(hugepin_domain_open(&backend, NULL, NULL, &domain), -EOPNOTSUPP);
-	EXPECT(domain == (hugepin_domain *)&backend);
-	EXPECT_EQ(closed, 1); /* as with any other error */
-	EXPECT_EQ(registered, 0);
-}
-
-int main(int argc, char **argv)
-{
-	return argc == 2 && !strcmp(argv[1], "--nothing") ? 0 : t_run(argc, argv);
-}
+T_MAIN

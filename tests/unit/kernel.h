@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#include "base/base.h"
 #include "tests/call.h"
 
 #define UNINSTRUMENTED __attribute__((no_sanitize("address", "thread", "undefined")))
@@ -43,6 +44,50 @@ UNINSTRUMENTED static inline long file_with(const char *text)
 	raw(SYS_write, fds[1], (long)text, (long)strlen(text), 0, 0, 0);
 	raw(SYS_close, fds[1], 0, 0, 0, 0, 0);
 	return fds[0];
+}
+
+/* As a kernel whose base pages have hp_base_page bytes, on one with smaller ones: it refuses addresses within a page, and
+ * rounds lengths up. */
+UNINSTRUMENTED static inline long paged(long nr, long a, long b, long c, long d, long e, long f)
+{
+	static unsigned char in[HP_PAGE / 4096];
+	const long page = (long)hp_base_page, mask = -page;
+	long at;
+
+	switch (nr) {
+	case SYS_mmap:
+		if (d & MAP_FIXED || d & MAP_HUGETLB)
+			return a & ~mask ? -EINVAL : raw(nr, a, (b + ~mask) & mask, c, d, e, f);
+		b = (b + ~mask) & mask;
+		at = raw(nr, 0, b + page, c, d, e, f);
+		if (at < 0 && at > -4096)
+			return at;
+		a = (at + ~mask) & mask;
+		if (a > at)
+			raw(SYS_munmap, at, a - at, 0, 0, 0, 0);
+		if (at + page > a)
+			raw(SYS_munmap, a + b, at + page - a, 0, 0, 0, 0);
+		return a;
+	case SYS_mremap:
+		if (e & ~mask)
+			return -EINVAL;
+		c = (c + ~mask) & mask; /* fall through */
+	case SYS_munmap: case SYS_mprotect: case SYS_madvise: case SYS_mbind:
+		return a & ~mask ? -EINVAL : raw(nr, a, (b + ~mask) & mask, c, d, e, f);
+	case SYS_mincore: /* a byte for each page */
+		b = (b + ~mask) & mask;
+		if (a & ~mask || b > (long)HP_PAGE)
+			return -EINVAL;
+		at = raw(nr, a, b, (long)in, 0, 0, 0);
+		for (long i = 0; !at && i < b / page; i++)
+			for (long k = 0; k < page / 4096; k++)
+				((unsigned char *)c)[i] = (unsigned char)(k ? ((unsigned char *)c)[i] | in[i * (page / 4096) + k]
+									    : in[i * (page / 4096)]);
+		return at;
+	case SYS_pread64: /* of pagemap, whose entries lie lower than the addresses that /proc/self/mem is read at */
+		return raw(nr, a, b, c, d < 1L << 40 ? d / 8 * (page / 4096) * 8 : d, e, f);
+	default: return raw(nr, a, b, c, d, e, f);
+	}
 }
 
 UNINSTRUMENTED void *mmap(void *at, size_t len, int prot, int flags, int fd, off_t off)

@@ -125,7 +125,7 @@ static void heap_free(void)
 /* The hugepages, or for a small budget the base pages, that pins take up at most. */
 static uint64_t size_of(uint64_t budget, const char *p, size_t len)
 {
-	const uintptr_t unit = budget < 2 * HP_PAGE ? HP_BASE_PAGE : HP_PAGE;
+	const uintptr_t unit = budget < 2 * HP_PAGE ? hp_base_page : HP_PAGE;
 
 	return (((uintptr_t)p + len + unit - 1) & ~(unit - 1)) - ((uintptr_t)p & ~(unit - 1));
 }
