@@ -310,7 +310,7 @@ bool hp_map_thp_allows(const char *global, const char *const *sizes, size_t coun
 		    (allowed && strstr(sizes[i], "[inherit]")))
 			return true;
 	}
-	return allowed && !known;
+	return allowed && !known && hp_page_is_pmd();
 }
 
 /* Since Linux 6.8 each size of THP has a file of its own. */

@@ -72,7 +72,8 @@ int hp_map_bind(uintptr_t at, size_t len, const struct hp_nodes *nodes, bool str
 size_t hp_map_pool_free(unsigned shift, int node);
 
 /* Whether the kernel gives THP of any size to memory that is advised. hp_map_thp_allows() decides from the text of the
- * kernel's files, the one for all sizes and those of each size; "": no such file. Pure. */
+ * kernel's files, the one for all sizes and those of each size; "": no such file. A kernel without these has one size,
+ * which may be larger than a page of the heap. Pure. */
 bool hp_map_thp_allows(const char *global, const char *const *sizes, size_t count);
 bool hp_map_thp_enabled(void);
 

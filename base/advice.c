@@ -174,7 +174,8 @@ static void line_pool(struct hp_line *l, const struct hp_run *r)
 		hp_line_text(l, "the machine has no memory for a larger one");
 		return;
 	}
-	hp_line_text(l, "vm.nr_hugepages=");
+	/* of the default size, which is another one where base pages are larger */
+	hp_line_text(l, hp_page_is_pmd() ? "vm.nr_hugepages=" : "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages=");
 	hp_line_number(l, r->pool_pages + more, 10);
 	if (here > 1) {
 		hp_line_text(l, " (for ");
@@ -202,14 +203,14 @@ static void line_base(struct hp_line *l, const struct hp_run *r)
 	hp_line_text(l, " of the large buffers lay in base pages: ");
 }
 
-/* A base page costs a fault each, a hugepage one for 512 of them. */
+/* A base page costs a fault each, and so does a hugepage. */
 static void line_huge(struct hp_line *l, const struct hp_run *r)
 {
 	const uint64_t huge = r->hugetlb_bytes + r->thp_bytes;
 
 	hp_line_percent(l, huge, hp_run_large_bytes(r));
 	hp_line_text(l, " of the large buffers lay in hugepages: up to ");
-	hp_line_number(l, (huge >> HP_CHUNK_SHIFT) - (huge >> HP_PAGE_SHIFT), 10);
+	hp_line_number(l, huge / hp_base_page - (huge >> HP_PAGE_SHIFT), 10);
 	hp_line_text(l, " page faults fewer than in base pages");
 }
 
@@ -368,5 +369,7 @@ enum hp_thp hp_thp_judge(const char *all, const char *size, bool disabled)
 		return HP_THP_ALLOWED;
 	if (chosen(all, "[never]"))
 		return HP_THP_NEVER;
+	if (!size) /* the one size that there is, of the processor's */
+		return hp_page_is_pmd() ? HP_THP_ALLOWED : HP_THP_SIZE;
 	return chosen(size, "[never]") ? HP_THP_SIZE : HP_THP_ALLOWED;
 }

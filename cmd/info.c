@@ -57,6 +57,7 @@ static void tell_system(void)
 	uname(&u);
 	hp_facts_add("kernel", json_pack("{s:s, s:s}", "release", u.release, "machine", u.machine), "kernel", "%s, %s",
 		     u.release, u.machine);
+	hp_facts_add("base_page", hp_facts_bytes(hp_base_page), "base pages", "%s", hp_text_bytes(hp_base_page, total));
 	/* For an empty range the kernel only tells whether it knows the advice. */
 	if (madvise((void *)(uintptr_t)HP_PAGE, 0, MADV_POPULATE_WRITE))
 		hp_facts_lack("MADV_POPULATE_WRITE is missing, with which hugepages are taken safely: use Linux 5.16 "
@@ -191,6 +192,7 @@ static int ascending(const void *a, const void *b)
  * too fragmented for a hugepage. So there is advice only where the kernel has failed to find some. */
 static void tell_smaller(const char *all)
 {
+	char medium[HP_TEXT_MAX] = "";
 	unsigned long kib[SIZES_MAX * 2];
 	uint64_t on = 0, off = 0;
 	size_t count = 0;
@@ -215,6 +217,8 @@ static void tell_smaller(const char *all)
 			off |= kib[i];
 		else
 			on |= kib[i];
+		if (kib[i] & MEDIUM_KIB) /* which there are depends on the size of base pages */
+			snprintf(medium + strlen(medium), sizeof medium - strlen(medium), "%s%lu", *medium ? " " : "", kib[i]);
 	}
 	if (on | off) {
 		hp_facts_text("  %-21s ", "smaller sizes");
@@ -237,10 +241,22 @@ static void tell_smaller(const char *all)
 		return;
 	if (off & MEDIUM_KIB)
 		hp_facts_advise("memory is fragmented, and smaller sizes save most of the page faults then",
-				"for s in 64 128 256 512; do echo madvise > " HP_THP_DIR
-				"hugepages-${s}kB/enabled; done");
+				"for s in %s; do echo madvise > " HP_THP_DIR "hugepages-${s}kB/enabled; done", medium);
 	else
 		hp_facts_advise("memory is fragmented", "echo 1 > /proc/sys/vm/compact_memory");
+}
+
+/* The kernel takes the largest size that fits, so with larger base pages a touch of a large buffer brings much more. */
+static void advise_larger(uint64_t page_bytes, const char *all)
+{
+	char path[128], state[HP_TEXT_MAX], size[HP_TEXT_MAX], why[128];
+
+	snprintf(path, sizeof path, HP_THP_DIR "hugepages-%" PRIu64 "kB/enabled", page_bytes >> 10);
+	hp_machine_choice(path, state);
+	if (page_bytes <= HP_PAGE || !*state || !strcmp(state, "never") || (!strcmp(state, "inherit") && !strcmp(all, "never")))
+		return;
+	snprintf(why, sizeof why, "one touch may bring %s", hp_text_bytes(page_bytes, size));
+	hp_facts_advise(why, "echo never > %s", path);
 }
 
 /* Add facts about transparent hugepages. Returns whether the heap can get them. */
@@ -259,11 +275,13 @@ static bool tell_transparent(void)
 	hp_facts_value("enabled_2m", hp_facts_string(*own ? own : NULL));
 	hp_facts_add("enabled", hp_facts_string(all), "enabled", "%s%s%s", all, *own ? ", for 2 MiB: " : "", own);
 	const bool inherits = !*own || !strcmp(own, "inherit"), own_never = !strcmp(own, "never");
-	const bool all_never = !strcmp(all, "never");
+	const bool all_never = !strcmp(all, "never"), missing = !*own && !hp_page_is_pmd();
+	if (missing)
+		hp_facts_lack("THP of 2 MiB are missing, since base pages are not of 4 KiB: Linux 6.8 or newer has them");
 	if (own_never)
-		hp_facts_advise("off for the size that the heap uses",
-				"echo inherit > " HP_THP_DIR "hugepages-2048kB/enabled");
-	if (all_never && (inherits || own_never))
+		hp_facts_advise("off for the size that the heap uses", "echo %s > " HP_THP_DIR "hugepages-2048kB/enabled",
+				hp_page_is_pmd() ? "inherit" : "madvise");
+	if (all_never && !missing && (inherits || (own_never && hp_page_is_pmd())))
 		hp_facts_advise("off", "echo madvise > " HP_THP_DIR "enabled");
 	hp_machine_choice(HP_THP_DIR "defrag", defrag);
 	hp_facts_add("defrag", hp_facts_string(defrag), "defrag", "%s", defrag);
@@ -272,6 +290,7 @@ static bool tell_transparent(void)
 				"echo madvise > " HP_THP_DIR "defrag");
 	const uint64_t page_bytes = hp_read_number(HP_THP_DIR "hpage_pmd_size", 0);
 	hp_facts_add("page_bytes", hp_facts_bytes(page_bytes), "size", "%s", hp_text_bytes(page_bytes, size));
+	advise_larger(page_bytes, all);
 	const bool compacts = hp_read_number(HP_THP_DIR "khugepaged/defrag", 0);
 	const uint64_t pages = hp_read_number(HP_THP_DIR "khugepaged/pages_to_scan", 0);
 	const uint64_t pause_ms = hp_read_number(HP_THP_DIR "khugepaged/scan_sleep_millisecs", 0);
@@ -291,7 +310,7 @@ static bool tell_transparent(void)
 	if (disabled)
 		hp_facts_lack("switched off for this process and its children, by whoever started it: "
 			      "prctl(PR_SET_THP_DISABLE, 0)");
-	return !disabled && !own_never && !(all_never && inherits);
+	return !disabled && !missing && !own_never && !(all_never && inherits);
 }
 
 /* ------------------------------------------------------------------ limits */

@@ -426,7 +426,7 @@ cat "$t/text"
 python3 "$t/compare" "$t" $status $? || exit 99
 exit $status'
 cat >"$t/compare" <<'END'
-import json, re, resource, sys
+import json, os, re, resource, sys
 t, status = sys.argv[1], int(sys.argv[2])
 text = open(t + "/text").read()
 j = json.load(open(t + "/json"))
@@ -449,6 +449,7 @@ for a in j["advice"]:
 
 m = line("kernel", "(.*), (.*)")
 assert j["system"]["kernel"] == {"release": m[1], "machine": m[2]}
+assert j["system"]["base_page"] == os.sysconf("SC_PAGESIZE")
 total = int(re.search("MemTotal: *([0-9]+) kB", open("/proc/meminfo").read())[1]) * 1024
 assert j["system"]["memory"]["total_bytes"] == total
 near(line("memory", "(.*?), .* available")[1], total)

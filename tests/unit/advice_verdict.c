@@ -109,6 +109,32 @@ TEST(hugepages_save_faults)
 	EXPECT_EQ(hp_verdict(&r), HP_VERDICT_HUGE);
 }
 
+/* vm.nr_hugepages counts pages of another size there. */
+TEST(with_larger_base_pages_the_pool_is_named_by_its_file)
+{
+	struct hp_run r = run_of(60, 0, 240);
+
+	hp_base_page = 16384;
+	r.pages = HP_PAGES_HUGETLB;
+	r.pool_short = 4;
+	r.pool_pages = 40;
+	expect_says(r, HP_VERDICT_POOL_SHORT,
+		    "the hugetlb pool served 20 % of the large buffers: /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages=160 "
+		    "would have served 100 %");
+	r.pages = HP_PAGES_AUTO;
+	r.thp = HP_THP_SIZE;
+	r.ranks = r.local_ranks = 128;
+	expect_says(r, HP_VERDICT_THP_SIZE,
+		    "THP is disabled for 2 MiB (transparent_hugepage/hugepages-2048kB/enabled), and the hugetlb pool was too "
+		    "small: /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages=160 (for 128 ranks) would have served 100 %");
+	expect_says(run_of(0, 300, 0), HP_VERDICT_HUGE,
+		    "100 % of the large buffers lay in hugepages: up to 19050 page faults fewer than in base pages");
+	hp_base_page = 65536;
+	expect_says(run_of(0, 300, 0), HP_VERDICT_HUGE,
+		    "100 % of the large buffers lay in hugepages: up to 4650 page faults fewer than in base pages");
+	hp_base_page = 4096;
+}
+
 TEST(an_empty_pool_is_named_with_the_size_that_serves)
 {
 	struct hp_run r = run_of(0, 0, 300);
@@ -354,6 +380,11 @@ TEST(the_kind_of_thp_is_judged_as_the_kernel_does)
 	EXPECT_EQ(hp_thp_judge("[always] madvise never\n", "always inherit madvise [never]\n", false), HP_THP_SIZE);
 	EXPECT_EQ(hp_thp_judge("[always] madvise never\n", "always [inherit] madvise never\n", false), HP_THP_ALLOWED);
 	EXPECT_EQ(hp_thp_judge(NULL, NULL, false), HP_THP_UNKNOWN);
+	/* The only size of this kernel is another one. */
+	hp_base_page = 16384;
+	EXPECT_EQ(hp_thp_judge("[always] madvise never\n", NULL, false), HP_THP_SIZE);
+	EXPECT_EQ(hp_thp_judge("always [madvise] never\n", "always [inherit] madvise never\n", false), HP_THP_ALLOWED);
+	hp_base_page = 4096;
 }
 
 T_MAIN
