@@ -88,12 +88,12 @@ int hp_domains_place(hugepin_domain **ret_)
 		if (d && (d->pid || d->closing)) /* the domain is open, or the parent's and not yet closed here */
 			continue;
 		if (!d) {
-			struct hugepin_backend *backend = hp_meta_map(sizeof *backend);
+			struct hugepin_backend *backend = hp_meta_map(hp_base_page);
 
 			d = hp_meta_map(sizeof *d);
 			if (!d || !backend) {
 				hp_meta_unmap(d, sizeof *d);
-				hp_meta_unmap(backend, sizeof *backend);
+				hp_meta_unmap(backend, hp_base_page);
 				return -ENOMEM;
 			}
 			d->backend = backend;

@@ -14,6 +14,10 @@
 #include "hugepin.h"
 #include "tests/t.h"
 
+#ifndef DEVICE_PAGE
+#define DEVICE_PAGE 4096 /* a test may have larger base pages */
+#endif
+
 enum { DEVICE_REGS = 8192, DEVICE_PAGES = 4096 };
 
 struct device {
@@ -85,7 +89,7 @@ static int device_reg(void *device, void *addr, size_t len, unsigned access, str
 	v->calls++;
 	v->thread = pthread_self();
 	v->clock_ns += 1000;
-	EXPECT(len > 0 && len % 4096 == 0 && (uintptr_t)addr % 4096 == 0);
+	EXPECT(len > 0 && len % DEVICE_PAGE == 0 && (uintptr_t)addr % DEVICE_PAGE == 0);
 	EXPECT(!v->limits.len_max || len <= v->limits.len_max);
 	EXPECT(!(access & ~(v->limits.access | HUGEPIN_ON_DEMAND)));
 	if (v->nth && (--v->nth == 0 || (v->for_good && v->nth <= 0))) {

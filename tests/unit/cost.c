@@ -3,6 +3,7 @@
  */
 #include "reg/policy/cost.h"
 
+#include "base/base.h"
 #include "tests/t.h"
 
 #define KIB ((uint64_t)1 << 10)
@@ -88,18 +89,18 @@ TEST(a_device_that_was_measured_begins_with_that_on_base_pages)
 
 	hp_cost_begin(&c, HP_COST_BRING_IN, 32000, 17000);
 	hp_cost_begin(&c, HP_COST_DEREGISTER, 0, 0); /* not measured */
-	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, MIB, HP_COST_BRING_IN), 32000 + 256 * 17000, 1);
+	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, MIB, HP_COST_BRING_IN), 32000 + MIB / hp_base_page * 17000, 1);
 	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_HUGETLB, MIB, HP_COST_BRING_IN), 16000 + 62914, 1);
 	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, MIB, HP_COST_DEREGISTER), 6400 + 25166, 1);
 	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, MIB, HP_COST_REGISTER), 16000 + 62914, 1);
 	/* another kind does not scale it, but what is learnt of the same */
 	for (int i = 0; i < 100; i++)
 		hp_cost_learn(&c, HP_COST_BASE, MIB, HP_COST_REGISTER, 2 * (16000 + 62914));
-	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, MIB, HP_COST_BRING_IN), 32000 + 256 * 17000, 1);
+	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, MIB, HP_COST_BRING_IN), 32000 + MIB / hp_base_page * 17000, 1);
 	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, MIB, HP_COST_DEREGISTER), 2 * (6400 + 25166), 1);
 	for (int i = 0; i < 100; i++)
-		hp_cost_learn(&c, HP_COST_BASE, 16 * MIB, HP_COST_BRING_IN, 2 * (32000 + 4096 * 17000));
-	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, MIB, HP_COST_BRING_IN), 2 * (32000 + 256 * 17000), 1);
+		hp_cost_learn(&c, HP_COST_BASE, 16 * MIB, HP_COST_BRING_IN, 2 * (32000 + 16 * MIB / hp_base_page * 17000));
+	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, MIB, HP_COST_BRING_IN), 2 * (32000 + MIB / hp_base_page * 17000), 1);
 	for (int i = 0; i < 100; i++)
 		hp_cost_learn(&c, HP_COST_BASE, MIB, HP_COST_BRING_IN, 256 * 1000);
 	EXPECT_NEAR(hp_cost_ns(&c, HP_COST_BASE, MIB, HP_COST_BRING_IN), 256 * 1000, 1);
@@ -122,7 +123,7 @@ TEST(a_line_is_learnt)
 	struct hp_cost_fit fit = {0};
 
 	EXPECT(hp_cost_fit(&c, HP_COST_BASE, 4, HP_COST_REGISTER, &fit)); /* 1 MiB to 4 MiB */
-	EXPECT_NEAR((uint64_t)fit.page_ns, 300, 2);
+	EXPECT_NEAR((uint64_t)fit.page_ns, 300 * hp_base_page / 4096, 2);
 	EXPECT(fit.count > 10 && fit.count < 1000);
 	EXPECT(!hp_cost_fit(&c, HP_COST_BASE, 15, HP_COST_REGISTER, &fit));
 }

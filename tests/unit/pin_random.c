@@ -8,9 +8,13 @@
 #include "base/base.h"
 #include "reg/domain.h"
 #include "reg/uffd.h"
+
+#define DEVICE_PAGE hp_base_page
+#include "tests/unit/child.h"
 #include "tests/unit/pin.h"
 
 /* The naive model: the pins, the live buffers of the heap, and for how much of the memory a key is good. */
+#define PAGE hp_base_page
 enum { PAGES = 64, PINS = 40, BUFFERS = 6, STEPS = 30000 };
 
 static void note_gone(uintptr_t start, uintptr_t end)
@@ -28,20 +32,20 @@ static void replace_page(void *page)
 
 	switch (random() % 4) {
 	case 0:
-		madvise(page, 4096, MADV_DONTNEED);
+		madvise(page, PAGE, MADV_DONTNEED);
 		break;
 	case 1:
-		syscall(SYS_munmap, page, 4096);
-		EXPECT(mmap(page, 4096, PROT_READ | PROT_WRITE, flags, -1, 0) == page);
+		syscall(SYS_munmap, page, PAGE);
+		EXPECT(mmap(page, PAGE, PROT_READ | PROT_WRITE, flags, -1, 0) == page);
 		break;
 	case 2:
-		EXPECT(mmap(page, 4096, PROT_READ | PROT_WRITE, flags, -1, 0) == page);
+		EXPECT(mmap(page, PAGE, PROT_READ | PROT_WRITE, flags, -1, 0) == page);
 		break;
 	default:
-		elsewhere = map(4096);
-		EXPECT(mremap(page, 4096, 4096, MREMAP_MAYMOVE | MREMAP_FIXED, elsewhere) == elsewhere);
-		EXPECT(mmap(page, 4096, PROT_READ | PROT_WRITE, flags, -1, 0) == page);
-		munmap(elsewhere, 4096);
+		elsewhere = map(PAGE);
+		EXPECT(mremap(page, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, elsewhere) == elsewhere);
+		EXPECT(mmap(page, PAGE, PROT_READ | PROT_WRITE, flags, -1, 0) == page);
+		munmap(elsewhere, PAGE);
 	}
 }
 
@@ -53,8 +57,8 @@ static void fork_and_look(hugepin_domain *d, void *p)
 	pid_t pid = fork();
 
 	if (pid == 0) {
-		madvise(p, 4096, MADV_DONTNEED);
-		_exit(hugepin_pin(d, p, 4096, 0, &pin) != -ESTALE);
+		madvise(p, PAGE, MADV_DONTNEED);
+		_exit(hugepin_pin(d, p, PAGE, 0, &pin) != -ESTALE);
 	}
 	waitpid(pid, &status, 0);
 	EXPECT_EQ(status, 0);
@@ -67,8 +71,8 @@ static bool opens_its_pages(const struct hugepin_pin *pin, unsigned access)
 
 	if (access & (HUGEPIN_READ | HUGEPIN_WRITE))
 		return !(r->access & (HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE));
-	return r->access == access && r->addr == (pin->base & -(uintptr_t)4096) &&
-	       r->addr + r->len == hp_round_up(pin->base + pin->len, 4096);
+	return r->access == access && r->addr == (pin->base & -(uintptr_t)PAGE) &&
+	       r->addr + r->len == hp_round_up(pin->base + pin->len, PAGE);
 }
 
 static void random_steps(uint32_t policy, uint32_t reach, unsigned seed)
@@ -84,15 +88,15 @@ static void random_steps(uint32_t policy, uint32_t reach, unsigned seed)
 		int pins;
 	} buffers[BUFFERS] = { 0 };
 	hugepin_domain *d;
-	char *p = map(PAGES * 4096);
+	char *all = map((PAGES + 1) * PAGE), *p = (char *)hp_round_up((uintptr_t)all, PAGE);
 
 	device_reset(&device);
 	d = open_with((struct hugepin_attr){
 		.policy = policy, .reach = reach, .pinned_bytes_max = 6 * MIB, .pinned_regions_max = 20 });
 	srandom(seed);
 	for (int step = 0; step < STEPS && t_failures < 5; step++) {
-		size_t at = (size_t)random() % (PAGES * 4096);
-		size_t len = 1 + (size_t)random() % HP_MIN(8 * 4096, PAGES * 4096 - at);
+		size_t at = (size_t)random() % (PAGES * PAGE);
+		size_t len = 1 + (size_t)random() % HP_MIN(8 * PAGE, PAGES * PAGE - at);
 		unsigned access = 1u << random() % 4;
 		int i = (int)(random() % PINS), b = (int)(random() % BUFFERS), what = (int)(random() % 1000), e;
 
@@ -133,10 +137,10 @@ static void random_steps(uint32_t policy, uint32_t reach, unsigned seed)
 		} else if (what < 950) {
 			if (!hp_uffd_works())
 				continue;
-			at &= ~(size_t)4095;
+			at &= ~(PAGE - 1);
 			hp_domain_lock(d);
 			replace_page(p + at);
-			note_gone((uintptr_t)p + at, (uintptr_t)p + at + 4096);
+			note_gone((uintptr_t)p + at, (uintptr_t)p + at + PAGE);
 			hp_domain_unlock(d);
 		} else if (what < 990) {
 			if (buffers[b].p && buffers[b].pins == 0) {
@@ -163,13 +167,30 @@ static void random_steps(uint32_t policy, uint32_t reach, unsigned seed)
 		}
 	for (int b = 0; b < BUFFERS; b++)
 		hugepin_free(buffers[b].p);
-	munmap(p, PAGES * 4096);
+	munmap(all, (PAGES + 1) * PAGE);
 	close_empty(&device, d);
 	hugepin_purge();
 }
 
+/* As if base pages had 64 KiB: what is registered consists of whole ones, also of the heap's memory. */
+static void with_larger(void)
+{
+	hp_base_page = 65536;
+	random_steps(HUGEPIN_POLICY_LRU, HUGEPIN_REACH_EXTENT, 12);
+	random_steps(HUGEPIN_POLICY_LRU, HUGEPIN_REACH_EXACT, 13);
+	random_steps(HUGEPIN_POLICY_ARENA, HUGEPIN_REACH_EXACT, 14);
+	random_steps(HUGEPIN_POLICY_CF11, HUGEPIN_REACH_EXACT, 15);
+}
+
+/* The first of all, and in a process of its own: nothing may be mapped for another size. */
+TEST(with_larger_base_pages_they_are_registered_as_wholes)
+{
+	in_child(with_larger);
+}
+
 TEST(random_use_agrees_with_a_list)
 {
+	T_DOMAIN_BEGINS();
 	for (unsigned seed = 1; seed <= 3; seed++)
 		random_steps(HUGEPIN_POLICY_LRU, HUGEPIN_REACH_EXTENT, seed);
 	random_steps(HUGEPIN_POLICY_NONE, HUGEPIN_REACH_EXACT, 4);
