@@ -96,6 +96,7 @@ bool hp_thread_start_known(void *(*run)(void *arg), void *arg, size_t stack_size
 #define SYS_close_range 436
 #endif
 
+/* Bytes. Base pages have 4096, since bare threads are of x86-64 alone. */
 enum { GUARD = 4096, STACK = 65536, DESCRIPTOR = 8192, BELOW = 4096 };
 enum { STARTING, RUNS, REFUSED };
 

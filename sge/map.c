@@ -15,8 +15,8 @@
 #include "sge/iov.h"
 #include "sge/pins.h"
 
-#define PAGE ((size_t)4096) /* of loads and stores the processor compares so many bytes of the address first */
 #define LINE ((size_t)64)
+#define ALIAS ((size_t)4096) /* bytes: the processor compares addresses of loads and stores modulo this first */
 /* A longer piece is counted as if it had this length. The lines of such a piece exceed an unsigned already, and the
  * lines of 2^31 such pieces fit into 64 bits. */
 #define LEN_MAX (UINT64_C(64) << 32)
@@ -241,20 +241,20 @@ unsigned hugepin_sg_lines(const struct iovec *iov, int n)
  * same throughout a piece, so each piece rules out two offsets. */
 size_t hugepin_sg_offset(const struct iovec *iov, int n, size_t len)
 {
-	uint64_t waits[PAGE / LINE] = { 0 }, pages, best_pages = 0;
+	uint64_t waits[ALIAS / LINE] = { 0 }, pages, best_pages = 0;
 	size_t at = 0, best = 0;
 
 	for (int i = 0; iov && i < n && at < len; i++) {
-		size_t piece = HP_MIN(iov[i].iov_len, len - at), equal = ((uintptr_t)iov[i].iov_base - at) % PAGE;
+		size_t piece = HP_MIN(iov[i].iov_len, len - at), equal = ((uintptr_t)iov[i].iov_base - at) % ALIAS;
 		uint64_t loads = (piece + LINE - 1) / LINE;
 
-		waits[(equal / LINE + 1) % (PAGE / LINE)] += loads;
+		waits[(equal / LINE + 1) % (ALIAS / LINE)] += loads;
 		if (equal % LINE)
-			waits[(equal / LINE + 2) % (PAGE / LINE)] += loads;
+			waits[(equal / LINE + 2) % (ALIAS / LINE)] += loads;
 		at += piece;
 	}
-	for (size_t o = 0; o < PAGE / LINE; o++) {
-		pages = (o * LINE + (len - !!len) % PAGE) / PAGE;
+	for (size_t o = 0; o < ALIAS / LINE; o++) {
+		pages = (o * LINE + (len - !!len) % ALIAS) / ALIAS;
 		if (!o || waits[o] < waits[best] || (waits[o] == waits[best] && pages < best_pages)) {
 			best = o;
 			best_pages = pages;

@@ -23,7 +23,7 @@
 #include "sge/iov.h"
 #include "uring/requests.h"
 
-enum { MESSAGES = 32, MESSAGES_MAX = 4096, PIECES = 64, PIECES_MAX = 1024, SLOT = 16384, PAGE = 4096, PARTS_MAX = 64, LATEST = 16 };
+enum { MESSAGES = 32, MESSAGES_MAX = 4096, PIECES = 64, PIECES_MAX = 1024, SLOT = 16384, SLOT_ALIGN = 4096, PARTS_MAX = 64, LATEST = 16 };
 
 struct message {
 	struct hp_message m;
@@ -96,7 +96,7 @@ static bool allocate(hugepin_sg_uring *q)
 	    !q->all_headers || !q->all_pins)
 		return false;
 	if (q->caps.slot_len) {
-		q->slots = hugepin_aligned_alloc(PAGE, n * q->caps.slot_len);
+		q->slots = hugepin_aligned_alloc(SLOT_ALIGN, n * q->caps.slot_len);
 		if (!q->slots)
 			return false;
 	}
@@ -172,7 +172,7 @@ int hugepin_sg_uring_open(struct io_uring *ring, hugepin_domain *domain, const s
 	q->caps.vector &= !a->single;
 	q->caps.zero_copy &= !(a->without & HUGEPIN_SG_URING_FIXED);
 	q->caps.max_requests = HP_MIN(HP_MIN(q->caps.max_requests, q->pieces), (uint32_t)PARTS_MAX);
-	q->caps.slot_len = a->without & HUGEPIN_SG_URING_COPY ? 0 : (uint32_t)hp_round_up(slot, PAGE);
+	q->caps.slot_len = a->without & HUGEPIN_SG_URING_COPY ? 0 : (uint32_t)hp_round_up(slot, SLOT_ALIGN);
 	err = allocate(q) ? register_slots(q) : -ENOMEM;
 	if (err) {
 		destroy(q);
