@@ -57,9 +57,10 @@ static int overflow(size_t size)
 
 static int overflow_a_page(size_t size)
 {
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	char *p = made(size);
 
-	p[(size + 4095) / 4096 * 4096] = 1;
+	p[(size + page - 1) / page * page] = 1;
 	free(p);
 	return 0;
 }

@@ -113,9 +113,9 @@ TEST(a_part_of_a_table_is_zeroed_and_no_more)
 
 static void play_all(void)
 {
-	play(HP_PAGES_THP, 64 * (int64_t)MIB, 30000);
-	play(HP_PAGES_THP, 2 * (int64_t)MIB, 20000);
-	play(HP_PAGES_BASE, 16 * (int64_t)MIB, 20000);
+	play(HP_PAGES_THP, 64 * (int64_t)MIB, 12000);
+	play(HP_PAGES_THP, 2 * (int64_t)MIB, 6000);
+	play(HP_PAGES_BASE, 16 * (int64_t)MIB, 6000);
 	expect_whole_pages();
 	EXPECT_EQ(HP_STAT(bad_pointers), 0);
 }
@@ -127,7 +127,7 @@ TEST(buffers_share_no_base_page_and_keep_their_contents)
 
 static void play_in_the_pool(void)
 {
-	play(HP_PAGES_AUTO, 64 * (int64_t)MIB, 20000);
+	play(HP_PAGES_AUTO, 64 * (int64_t)MIB, 8000);
 }
 
 TEST(the_same_with_pages_of_the_pool)

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
@@ -51,7 +52,7 @@ UNINSTRUMENTED static inline long file_with(const char *text)
 UNINSTRUMENTED static inline long paged(long nr, long a, long b, long c, long d, long e, long f)
 {
 	static unsigned char in[HP_PAGE / 4096];
-	const long page = (long)hp_base_page, mask = -page;
+	const long page = (long)hp_base_page, mask = -page, pieces = page / (long)getauxval(AT_PAGESZ);
 	long at;
 
 	switch (nr) {
@@ -80,12 +81,11 @@ UNINSTRUMENTED static inline long paged(long nr, long a, long b, long c, long d,
 			return -EINVAL;
 		at = raw(nr, a, b, (long)in, 0, 0, 0);
 		for (long i = 0; !at && i < b / page; i++)
-			for (long k = 0; k < page / 4096; k++)
-				((unsigned char *)c)[i] = (unsigned char)(k ? ((unsigned char *)c)[i] | in[i * (page / 4096) + k]
-									    : in[i * (page / 4096)]);
+			for (long k = 0; k < pieces; k++)
+				((unsigned char *)c)[i] = (unsigned char)(k ? ((unsigned char *)c)[i] | in[i * pieces + k] : in[i * pieces]);
 		return at;
 	case SYS_pread64: /* of pagemap, whose entries lie lower than the addresses that /proc/self/mem is read at */
-		return raw(nr, a, b, c, d < 1L << 40 ? d / 8 * (page / 4096) * 8 : d, e, f);
+		return raw(nr, a, b, c, d < 1L << 40 ? d / 8 * pieces * 8 : d, e, f);
 	default: return raw(nr, a, b, c, d, e, f);
 	}
 }
