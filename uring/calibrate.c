@@ -334,6 +334,8 @@ static int bench_open(struct bench *b)
 {
 	const struct hugepin_sg_uring_attr attr = { .size = sizeof attr, .messages = BATCH,
 						    .without = HUGEPIN_SG_URING_COPY };
+	/* One pin serves all messages on every kernel: the memory is ours, and whole until the domain is closed. */
+	const struct hugepin_attr domain = { .size = sizeof domain, .watch = HUGEPIN_WATCH_NONE };
 	int err;
 
 	b->memory = hugepin_aligned_alloc(STRIDE, MEMORY);
@@ -342,7 +344,7 @@ static int bench_open(struct bench *b)
 		return -ENOMEM;
 	memset(b->memory, 1, MEMORY);
 	memset(b->received, 1, MEMORY);
-	err = hugepin_uring_open(&b->ring, 0, 8, NULL, &b->domain);
+	err = hugepin_uring_open(&b->ring, 0, 8, &domain, &b->domain);
 	if (!err)
 		err = hugepin_pin(b->domain, b->memory, MEMORY, 0, &b->pin);
 	if (!err)

@@ -7,16 +7,10 @@
 #define TESTS_LIVE_STALE_H
 
 #include "live.h"
-
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <linux/userfaultfd.h>
-#include <sys/ioctl.h>
-#include <sys/prctl.h>
+#include "watched.h"
 
 #include <sys/ipc.h>
 #include <sys/shm.h>
-#include <sys/syscall.h>
 
 #include "hugepin_uring.h"
 #include "tests/call.h"
@@ -232,23 +226,6 @@ static inline bool watched(void)
 	if (fd >= 0)
 		close(fd);
 	return fd >= 0;
-}
-
-/* A kernel that has userfaultfd(2), and not the features that tell of unmapping: AArch64's before Linux 6.10. */
-static inline void refuse_features(void)
-{
-	struct sock_filter code[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, 3),
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)UFFDIO_API, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = { sizeof code / sizeof *code, code };
-
-	EXPECT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-	EXPECT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0), 0);
 }
 
 /* Forbid userfaultfd(2) by a filter, as containers do. */

@@ -4,6 +4,7 @@
 #include <hugepin_uring.h>
 
 #include "live.h"
+#include "watched.h"
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -41,7 +42,8 @@ static uint64_t budget; /* of the next domain; 0: any */
 
 static bool rig_open(struct rig *r, unsigned entries, const struct hugepin_sg_uring_attr *attr)
 {
-	struct hugepin_attr lru = { .size = sizeof lru, .policy = HUGEPIN_POLICY_LRU, .pinned_bytes_max = budget };
+	struct hugepin_attr lru = { .size = sizeof lru, .policy = HUGEPIN_POLICY_LRU, .pinned_bytes_max = budget,
+				    .watch = WATCH_ANYHOW };
 	struct hugepin_sg_uring_caps caps;
 	int err = io_uring_queue_init(entries, &r->ring, 0);
 
@@ -1010,6 +1012,21 @@ TEST(calibration_measures_what_is_there_and_leaves_nothing_open)
 		}
 	EXPECT(model.piece > 0 && model.copy_byte > 0);
 	EXPECT_EQ(count_fds(), fds);
+}
+
+TEST(calibration_measures_where_the_kernel_tells_of_no_memory)
+{
+	struct hugepin_sg_uring_model model;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		t_failures = 0;
+		refuse_features();
+		EXPECT_EQ(hugepin_sg_uring_calibrate("/nowhere", &model, sizeof model), 0);
+		EXPECT_EQ(model.measured, 1u << HUGEPIN_SG_URING_SEND);
+		_exit(t_failures != 0);
+	}
+	EXPECT_EQ(child_wait(pid, 50), 0);
 }
 
 T_MAIN
