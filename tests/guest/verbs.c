@@ -6,6 +6,7 @@
  */
 #include "hugepin_verbs.h"
 #include "live/live.h"
+#include "live/watched.h"
 #include "guest/wire.h"
 #include "tests/call.h"
 
@@ -108,6 +109,8 @@ static hugepin_domain *reaching(uint32_t policy, uint32_t reach)
 {
 	struct hugepin_attr attr = { .size = sizeof attr, .policy = policy, .reach = reach };
 	hugepin_domain *d = NULL;
+	if (reach == HUGEPIN_REACH_EXTENT)
+		attr.watch = WATCH_ANYHOW;
 	EXPECT_EQ(hugepin_verbs_open(wire.port.pd, &attr, &d), 0);
 	return d;
 }
@@ -289,6 +292,7 @@ TEST(a_peer_reaches_the_pages_of_the_pin_and_no_other_buffer)
 TEST(a_pin_for_more_access_widens_and_the_earlier_pin_stays_good)
 {
 	NEEDS_WIRE;
+	NEEDS_KERNEL_THAT_WATCHES;
 	hugepin_domain *d = reaching(HUGEPIN_POLICY_LRU, HUGEPIN_REACH_EXTENT);
 	char *p = map(LEN);
 	struct hugepin_pin reading, writing, again;
@@ -623,6 +627,7 @@ static void within_the_limit(void)
 
 TEST(a_domain_keeps_within_the_memlock_limit)
 {
+	NEEDS_KERNEL_THAT_WATCHES;
 	limited(within_the_limit);
 }
 

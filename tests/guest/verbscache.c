@@ -6,6 +6,7 @@
  * pairs of its own.
  */
 #include "live/live.h"
+#include "live/watched.h"
 #include "guest/wire.h"
 
 #include <dlfcn.h>
@@ -287,11 +288,13 @@ TEST(a_put_into_the_neighbouring_buffer_is_refused)
 
 TEST(a_put_after_deregistration_is_refused_unless_peers_are_trusted)
 {
+	NEEDS_KERNEL_THAT_WATCHES;
 	all_modes("after_deregistration", REFUSED, REFUSED, LANDED);
 }
 
 TEST(an_old_key_does_not_open_a_new_owners_memory_unless_peers_are_trusted)
 {
+	NEEDS_KERNEL_THAT_WATCHES;
 	all_modes("new_owner", REFUSED, REFUSED, LANDED);
 }
 
@@ -302,6 +305,7 @@ TEST(a_local_buffer_is_not_writable_by_peers)
 
 TEST(equal_registrations_are_found_again_one_owner_at_a_time)
 {
+	NEEDS_KERNEL_THAT_WATCHES;
 	all_modes("found", 8 | 4, 8 | 4 | 1, 8 | 4 | 2 | 1);
 }
 

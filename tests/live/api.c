@@ -2,6 +2,7 @@
 /* The functions of hugepin.h beyond malloc's: extents, watchers, purging, statistics; and their errors for wrong
  * arguments. */
 #include "live.h"
+#include "watched.h"
 
 #include <dlfcn.h>
 #include <hugepin.h>
@@ -445,7 +446,8 @@ TEST(a_held_key_pins_again_until_its_registration_ends)
 TEST(a_pool_is_registered_and_pinned_until_it_is_deregistered)
 {
 	enum { BLOCKS = 8 };
-	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU, .pinned_bytes_max = UINT64_MAX };
+	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU, .pinned_bytes_max = UINT64_MAX,
+				     .watch = WATCH_ANYHOW };
 	struct hugepin_domain_stats s;
 	struct hugepin_pin pins[BLOCKS], other;
 	struct iovec v[BLOCKS];
@@ -480,8 +482,9 @@ TEST(pieces_of_the_heap_become_elements_under_one_key)
 	struct hugepin_sg_info info;
 	struct hugepin_sg_rx rx;
 	uint64_t tag[5] = { 1, 2, 3, 4, 5 }, seen = 0, sum = 0;
+	struct hugepin_attr attr = { .size = sizeof attr, .watch = WATCH_ANYHOW };
 
-	EXPECT_EQ(hugepin_domain_open(hugepin_mlock(), NULL, NULL, &d), 0);
+	EXPECT_EQ(hugepin_domain_open(hugepin_mlock(), NULL, &attr, &d), 0);
 	EXPECT_EQ(hugepin_pin(d, p, MIB, HUGEPIN_READ, &whole), 0);
 	EXPECT_EQ(hugepin_sg_map(piece, 5, HUGEPIN_READ, hugepin_sg_key, d, sge, 5, pins, 5, &info), 3);
 	EXPECT_EQ(info.bytes, 118);

@@ -3,6 +3,7 @@
 #include <hugepin_uring.h>
 
 #include "live.h"
+#include "watched.h"
 
 #include <linux/capability.h>
 #include <sys/syscall.h>
@@ -140,6 +141,7 @@ static void work_within_the_limit(void)
 {
 	uid_t uid = 61000 + (uid_t)getpid() % 4000;
 	struct rlimit limit = { 8 * MIB, 8 * MIB };
+	struct hugepin_attr attr = { .size = sizeof attr, .watch = WATCH_ANYHOW };
 	struct hugepin_domain_stats s;
 	struct io_uring ring;
 	hugepin_domain *d;
@@ -150,7 +152,7 @@ static void work_within_the_limit(void)
 	EXPECT_EQ(setresuid(uid, uid, uid), 0); /* this also drops all capabilities */
 	if (io_uring_queue_init(4, &ring, 0) != 0)
 		_exit(77);
-	EXPECT_EQ(hugepin_uring_open(&ring, 0, 64, NULL, &d), 0);
+	EXPECT_EQ(hugepin_uring_open(&ring, 0, 64, &attr, &d), 0);
 	for (size_t i = 0; i < 48; i++)
 		buffers[i] = hugepin_malloc(512 * KIB);
 	/* on such kernels each eviction takes a second */
