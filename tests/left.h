@@ -110,6 +110,8 @@ static inline void t_thread(struct t_left *l, int n)
 			l->own[i]++;
 			return;
 		}
+	if (!strncmp(name, "iou-wrk", 7)) /* io_uring's: the kernel keeps the last one for the next ring */
+		return;
 	l->threads++;
 }
 
