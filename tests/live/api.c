@@ -104,7 +104,7 @@ TEST(an_extent_holds_the_whole_buffer)
 		EXPECT((char *)e.addr <= p && p + sizes[i] <= (char *)e.addr + e.len);
 		EXPECT((uintptr_t)e.addr % PAGE == 0 && e.len % PAGE == 0);
 		EXPECT(e.kind <= HUGEPIN_KIND_HUGETLB);
-		EXPECT_EQ(e.page_shift, e.kind == HUGEPIN_KIND_HUGETLB ? 21 : 12);
+		EXPECT_EQ(e.page_shift, e.kind == HUGEPIN_KIND_HUGETLB ? 21 : __builtin_ctzl((unsigned long)sysconf(_SC_PAGESIZE)));
 		EXPECT_EQ(e.node, -1);
 		EXPECT_EQ(hugepin_extent(p + sizes[i] - 1, &f, sizeof f), sizeof f);
 		EXPECT(f.addr == e.addr && f.len == e.len && f.gen == e.gen && f.kind == e.kind);

@@ -121,6 +121,7 @@ static inline bool file_write(const char *path, const char *text)
 /* ------------------------------------------------------------------ the pool of 2 MiB pages */
 
 #define POOL_DIR "/sys/kernel/mm/hugepages/hugepages-2048kB/"
+#define MAP_POOL (MAP_HUGETLB | 21 << 26) /* with larger base pages, the kernel's default is another size */
 
 /* The number of pages that a mapping can still get. */
 static inline long pool_free(void)
@@ -134,7 +135,7 @@ static inline long pool_free(void)
 static inline bool pool_has(long pages)
 {
 	for (int tries = 0; pool_free() < pages; tries++) {
-		if (file_number("/proc/sys/vm/nr_hugepages") < pages || tries == 100)
+		if (file_number(POOL_DIR "nr_hugepages") < pages || tries == 100)
 			return false;
 		nanosleep(&(struct timespec){ 0, 50000000 }, NULL);
 	}
@@ -198,7 +199,7 @@ static inline int pool_drain_main(long leave)
 	char c;
 	while ((n = pool_free() - leave) > 0) { /* other processes may take or give back pages meanwhile */
 		void *p = mmap(NULL, (size_t)n * PAGE, PROT_READ | PROT_WRITE,
-			       MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_POPULATE, -1, 0);
+			       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POOL | MAP_POPULATE, -1, 0);
 		if (p == MAP_FAILED && errno != ENOMEM)
 			return 1;
 	}

@@ -243,7 +243,7 @@ static unsigned char *plain_new(void)
 	unsigned char *p;
 
 	if (!strcmp(kind, "hugetlb")) {
-		p = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, flags | MAP_HUGETLB, -1, 0);
+		p = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, flags | MAP_POOL, -1, 0);
 		return p == MAP_FAILED ? NULL : memset(p, SECRET, SIZE);
 	}
 	p = mmap(NULL, SIZE + HUGE, PROT_READ | PROT_WRITE, flags, -1, 0);
