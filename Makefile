@@ -24,7 +24,7 @@ RUNPATH ?= $(eval RUNPATH := $$(if $$(DESTDIR),,$$(shell tools/install-tree sear
 PKG_CONFIG ?= pkgconf
 # CC=aarch64-linux-gnu-gcc: the other tools are that machine's, too, and what runs an interpreter or a wrapper of this one is left
 # out. Variables that are given go before.
-CROSS := $(patsubst %-gcc,%-,$(filter %-linux-gnu-gcc,$(lastword $(CC))))
+CROSS := $(patsubst %-gcc,%-,$(filter %-linux-gnu-gcc,$(CC)))
 CROSS := $(if $(filter-out $(shell uname -m)-linux-gnu-,$(CROSS)),$(CROSS))
 OBJCOPY ?= $(CROSS)objcopy
 ifneq ($(CROSS),)
