@@ -387,9 +387,7 @@ bool hp_cache_steal(bool idle_only, uint32_t age)
 	for (struct hp_cache *c = registered; c; c = c->next) {
 		if (c == hp_cache_self)
 			continue;
-		/* Set limit before reading busy, with the membarrier between: pairs with hp_cache_enter() and
-		 * hp_cache_limit(). */
-		atomic_store_explicit(&c->limit, 0, memory_order_seq_cst);
+		hp_cache_shut(c);
 		fence |= !idle_only || c->asked;
 	}
 	if (fence && membarrier_ready && !hp_sandboxed)
@@ -402,12 +400,8 @@ bool hp_cache_steal(bool idle_only, uint32_t age)
 	for (struct hp_cache *c = registered; c; c = c->next) {
 		if (c == hp_cache_self)
 			continue;
-		/* The owner left its cache in one of two ways. A store to busy pairs with the first load. A store to
-		 * the whole word pairs with the second load (hp_cache_pop_slot(), hp_fast_free()). */
-		bool mine = fence && (!idle_only || c->asked) &&
-			    !atomic_load_explicit(&c->slot.busy, memory_order_acquire);
+		bool mine = hp_cache_is_left(c) && fence && (!idle_only || c->asked);
 
-		(void)atomic_load_explicit(&c->slot.word, memory_order_acquire); /* pairs: see above */
 		if (mine && (hp_cache_slot(c) || c->listed)) {
 			hp_cache_clear(c);
 			HP_STAT_ADD(stolen, 1);

@@ -77,10 +77,27 @@ static inline uint32_t hp_cache_limit(struct hp_cache *c)
 	return atomic_load_explicit(&c->limit, memory_order_acquire);
 }
 
-/* release: a thief that sees busy == 0 also sees the owner's changes; pairs with hp_cache_steal(). */
+/* release: a thief that sees busy == 0 also sees the owner's changes; pairs with hp_cache_is_left(). */
 static inline void hp_cache_leave(struct hp_cache *c)
 {
 	atomic_store_explicit(&c->slot.busy, 0, memory_order_release);
+}
+
+/* A thief's two steps, with hp_barrier_all_threads() between. seq_cst: set limit before reading busy; pairs with
+ * hp_cache_enter() and hp_cache_limit(). */
+static inline void hp_cache_shut(struct hp_cache *c)
+{
+	atomic_store_explicit(&c->limit, 0, memory_order_seq_cst);
+}
+
+/* The owner left its cache in one of two ways. A store to busy pairs with the first load. A store to the whole word
+ * pairs with the second load (hp_cache_pop_slot(), hp_fast_free()). */
+static inline bool hp_cache_is_left(struct hp_cache *c)
+{
+	bool left = !atomic_load_explicit(&c->slot.busy, memory_order_acquire);
+
+	(void)atomic_load_explicit(&c->slot.word, memory_order_acquire);
+	return left;
 }
 
 /* Chunks of the buffer in the slot. 0: the slot is empty. */

@@ -46,7 +46,7 @@ static inline __attribute__((always_inline)) void *hp_cache_pop_slot(struct hp_c
 		void *p = c->slot_ptr;
 
 		atomic_store_explicit(c->slot_chunk, word, memory_order_relaxed);
-		/* One store empties the slot and leaves the cache. release: pairs with hp_cache_steal(). */
+		/* One store empties the slot and leaves the cache. release: pairs with hp_cache_is_left(). */
 		atomic_store_explicit(&c->slot.word, 0, memory_order_release);
 		return p;
 	}
@@ -83,7 +83,7 @@ static inline __attribute__((always_inline)) void hp_fast_free(const struct hp_s
 			c->slot_ptr = p;
 			c->slot_chunk = chunk;
 		}
-		/* One store fills the slot and leaves the cache. release: pairs with hp_cache_steal(). */
+		/* One store fills the slot and leaves the cache. release: pairs with hp_cache_is_left(). */
 		atomic_store_explicit(&c->slot.word, HP_CHUNK_COUNT(w), memory_order_release);
 		return;
 	}
