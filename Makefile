@@ -22,8 +22,8 @@ override LIBDIR := $(abspath $(LIBDIR))
 # The loader is asked once, and only if the path is wanted.
 RUNPATH ?= $(eval RUNPATH := $$(if $$(DESTDIR),,$$(shell tools/install-tree searched '$(LIBDIR)' || echo '$(LIBDIR)')))$(RUNPATH)
 PKG_CONFIG ?= pkgconf
-# CC=aarch64-linux-gnu-gcc: the other tools are that machine's, too, and what runs an interpreter or a wrapper of this one is left
-# out. Variables that are given go before.
+# CC=aarch64-linux-gnu-gcc: the other tools are that machine's, too, and what a wrapper of this one compiles (MPICC) is left out.
+# Variables that are given go before.
 CROSS := $(patsubst %-gcc,%-,$(filter %-linux-gnu-gcc,$(CC)))
 CROSS := $(if $(filter-out $(shell uname -m)-linux-gnu-,$(CROSS)),$(CROSS))
 OBJCOPY ?= $(CROSS)objcopy
@@ -200,8 +200,10 @@ hooks: $(HOOKS_LIB)
 	@$(if $(HOOKS_LIB),:,echo '  SKIP    libhugepin-hooks.so: no headers of libfabric and UCX')
 
 # The module for NumPy. Its setup.py finds libhugepin by pkgconf, here in $(BUILD).
-NUMPY_FOUND = $(if $(CROSS),,$(shell $(PYTHON) -c 'import os, numpy, setuptools, sysconfig; \
-	print(os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null))
+# A cross build has this machine's interpreter and the other's configuration, of libpython3-dev.
+NUMPY_PYTHON = $(if $(CROSS),_PYTHON_SYSCONFIGDATA_NAME=_sysconfigdata__$(CROSS:-=)) $(PYTHON)
+NUMPY_FOUND = $(shell $(NUMPY_PYTHON) -c 'import os, numpy, setuptools, sysconfig; \
+	print(os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null)
 NUMPY_DIR = $(abspath $(BUILD))/numpy
 $(BUILD)/numpy/built: $(wildcard contrib/numpy/*.c contrib/numpy/*.toml contrib/numpy/setup.py) packaging/hugepin.pc.in include/hugepin.h \
 		| $(BUILD)/libhugepin.so
@@ -210,7 +212,7 @@ $(BUILD)/numpy/built: $(wildcard contrib/numpy/*.c contrib/numpy/*.toml contrib/
 		>$(@D)/hugepin.pc
 	$(Q)if [ '$(NUMPY_FOUND)' != True ]; then echo '  SKIP    hugepin_numpy: no NumPy, setuptools or Python.h'; else \
 		echo '  PYTHON  $(@D)' && cd contrib/numpy && PKG_CONFIG='$(PKG_CONFIG)' PKG_CONFIG_PATH='$(NUMPY_DIR)' CC='$(CC)' \
-		CFLAGS='$(filter-out -Wconversion,$(WARNINGS)) $(CFLAGS)' $(PYTHON) setup.py -q egg_info --egg-base '$(NUMPY_DIR)' \
+		CFLAGS='$(filter-out -Wconversion,$(WARNINGS)) $(CFLAGS)' $(NUMPY_PYTHON) setup.py -q egg_info --egg-base '$(NUMPY_DIR)' \
 		build_ext --force --build-lib '$(NUMPY_DIR)' --build-temp '$(NUMPY_DIR)/temp' && touch '$(NUMPY_DIR)/built'; fi
 numpy: $(BUILD)/numpy/built ## build the module for NumPy, contrib/numpy, in $(BUILD)/numpy
 
