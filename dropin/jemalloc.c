@@ -66,19 +66,20 @@ static void reserve_arena(void)
 	if (getrlimit(RLIMIT_AS, &as) == 0 && as.rlim_cur != RLIM_INFINITY)
 		size = HP_MIN(size, as.rlim_cur / 8);
 	for (size &= ~(HP_PAGE - 1); size >= 2 * HP_PAGE; size = size / 2 & ~(HP_PAGE - 1)) {
-		p = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		/* aligning the base costs one page */
+		p = mmap(NULL, size + HP_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		if (p != MAP_FAILED)
 			break;
 	}
 	if (p == MAP_FAILED)
 		return;
-	madvise(p, size, MADV_DONTDUMP);
+	madvise(p, size + HP_PAGE, MADV_DONTDUMP);
 
-	size_t units = (size >> HP_PAGE_SHIFT) - 1; /* aligning the base costs one unit */
+	size_t units = size >> HP_PAGE_SHIFT;
 
 	hp_arena.used = mmap(NULL, units / 8 + 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (hp_arena.used == MAP_FAILED) {
-		munmap(p, size);
+		munmap(p, size + HP_PAGE);
 		return;
 	}
 	/* The base first, then the size: each pairs with hp_in_arena(). */
@@ -94,7 +95,9 @@ static void move_arena(uintptr_t base, size_t size)
 	hp_arena.outside = hp_arena.tried;
 	count_bytes(&s->small_outside_bytes, s->small_bytes);
 	__atomic_store_n(&s->small_bytes, 0, __ATOMIC_RELAXED);
-	/* hp_in_arena() must not see the old base with the new size: each of these pairs with its loads. */
+	/* A thread in hp_in_arena() that has loaded the old base may load the new size. That one is no longer:
+	 * reserve_arena() takes as much as the whole span, or an eighth of RLIMIT_AS, and the heap's part is half of the
+	 * span, or at most that eighth. No thread has the new base with the old size. Each of these pairs with its loads. */
 	atomic_store_explicit(&hp_arena.size, 0, memory_order_release);
 	atomic_store_explicit(&hp_arena.base, base, memory_order_release);
 	atomic_store_explicit(&hp_arena.size, size, memory_order_release);

@@ -53,11 +53,12 @@ extern struct hp_next {
 	void (*trim)(int all); /* gives free memory back; may be NULL */
 } hp_next;
 
-/* Whether p is in the arena, and so jemalloc's. */
+/* Whether p is in the arena, and so jemalloc's. acquire: not a new base with an old size; pairs with move_arena(). */
 static inline bool hp_in_arena(const void *p)
 {
-	return (uintptr_t)p - atomic_load_explicit(&hp_arena.base, memory_order_relaxed) <
-	       atomic_load_explicit(&hp_arena.size, memory_order_relaxed);
+	uintptr_t base = atomic_load_explicit(&hp_arena.base, memory_order_acquire);
+
+	return (uintptr_t)p - base < atomic_load_explicit(&hp_arena.size, memory_order_relaxed);
 }
 
 /* HUGEPIN_SMALL_PINNED: whether the arena is part of the heap's span. */
