@@ -155,11 +155,12 @@ report: ## every bench beside its peers, as one page: build/report/index.html; A
 	$(Q)$(MAKE) all bench bench-pin-programs $(addprefix $(BENCH)/,replay shapes paging helper hot sg uring lend)
 	$(Q)BUILD='$(BUILD)' bench/report $(ARGS)
 
-papers: ## the papers' numbers beside this machine's: build/papers/papers.txt and papers.html
+papers: ## the papers' numbers beside this machine's: build/papers/papers.txt and papers.html; ARGS are bench/report's
 	$(Q)tools/setup build check bench guest
 	$(Q)$(MAKE) all bench bench-pin-programs $(addprefix $(BENCH)/,replay shapes paging helper hot sg lend)
-	$(Q)BUILD='$(BUILD)' REPORT='$(BUILD)/papers' bench/report --papers $(ARGS)
-	$(Q)cat '$(BUILD)/papers/papers.txt'
+	$(Q)rm -f '$(BUILD)/papers/papers.txt'
+	$(Q)status=0; BUILD='$(BUILD)' REPORT='$(BUILD)/papers' bench/report --papers $(ARGS) || status=$$?; \
+		cat '$(BUILD)/papers/papers.txt'; exit $$status
 
 bench-image: ## static memory in hugepages, and memory that programs map; ARGS are bench/run-image's
 	$(Q)tools/setup build bench

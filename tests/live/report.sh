@@ -75,7 +75,8 @@ is 'a loss that is none any longer leaves the list' "$(($(figure all:loss "$t/be
 
 # The papers' numbers beside those of the page.
 papers=$t/r/papers.txt
-is 'each number of the papers has one beside it, or a reason' "$(grep -c '^    here:  [0-9n]' "$papers")" \
+answered() { grep -cE '^    here:  (not measured: .+|[0-9])' "$1"; }
+is 'each number of the papers has one beside it, or a reason' "$(answered "$papers")" \
 	"$(grep -cE '^(row|none) ' "$top/bench/papers.tables")"
 name=pin-register:register.64K
 beside=$(printf %.3g "$(figure $name:2M/4K)")
@@ -89,6 +90,14 @@ is 'the page of the papers has the same rows' "$(grep -c '^<tr><td>' "$t/r/paper
 sed 's/ | down to 0.01 | / | /' "$top/bench/papers.tables" >"$t/papers.tables"
 fails() { if "${@:2}" >"$t/out" 2>&1; then fail "$1"; else pass "$1"; fi; }
 fails 'a row with a part too few is refused' awk -v raw="$t/r/raw" -f "$top/bench/papers.awk" "$figures" "$t/papers.tables"
+
+# A page that cannot be made leaves none that was printed from older figures.
+mkdir "$t/bin"
+printf '#!/bin/sh\nexit 1\n' >"$t/bin/iconv"
+chmod +x "$t/bin/iconv"
+PATH=$t/bin:$PATH again lost '' machine.tsv
+is 'an empty page is told by the exit status' $? 1
+is 'and the papers are not printed from what was there before' "$(find "$t/lost" -maxdepth 1 -name 'papers.*')" ''
 
 # Targets and comparisons of the same samples. The third of five ratios is the median.
 "$top/bench/verdict" "$t/r/raw/alloc.csv" "$t/r/raw/pin.csv" >"$t/verdict"
@@ -152,6 +161,12 @@ works 'a bench without a trace was not asked for' grep -q 'Verbs in a guest.*<b>
 # Where nothing is built every bench fails; the page is made all the same.
 BUILD=$t/nothing timeout 300 "$top/bench/report" --smoke >"$t/out" 2>&1
 is 'benches that fail are told by the exit status' $? 1
+BUILD=$t/nothing timeout 300 "$top/bench/report" --papers --smoke --no-guest >"$t/papers.out" 2>&1
+is 'of the papers alone, too' $? 1
+papers=$t/nothing/report/papers.txt
+is 'and all rows of the papers have a reason' "$(answered "$papers") $(grep -c '^    here:  [^n]' "$papers")" \
+	"$(grep -cE '^(row|none) ' "$top/bench/papers.tables") 0"
+has 'that no guest was booted is one' "$(cat "$papers")" 'here:  not measured: guest: no guest was booted: --no-guest (soft-RoCE in a guest)'
 works 'all were tried, and the page is there' grep -q "class='loss'>FAILED" "$t/nothing/report/index.html"
 
 valid() { [ -s "$1" ] && tidy -e -q "$1"; }
