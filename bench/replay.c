@@ -4,7 +4,7 @@
  * same line.
  *
  *	replay [-p leave|none|lru|cf11|predict] [-m save|budget] [-b BYTES|PCT%] [-g N] [-u 4k|2m] [-t cpu|wall] [-c MS]
- *	       [-k NS,NS_PER_KIB,SHARE] TRACE...
+ *	       [-k NS,NS_PER_KIB,SHARE] [-l N] TRACE...
  *
  * cf11 and predict are the library's own code behind reg/policy/plan.h; leave, none and lru are this program's.
  * tests/traces/README.md has the format of a trace.
@@ -49,6 +49,7 @@ static struct {
 	bool budget_is_share;
 	size_t largest; /* the budget holds at least so many of the largest regions */
 	struct trace_options trace;
+	size_t parts; /* of the run, for each of which the registered bytes are printed */
 	double reg_ns, reg_ns_per_kib, dereg_share;
 } option = {
 	.trace = { .unit = 4096, .cap_ns = 2e6 }, .reg_ns = 16000, .reg_ns_per_kib = 0.06 * 1024, .dereg_share = 0.4
@@ -91,11 +92,25 @@ struct run {
 	uint64_t bytes, promised, peak; /* promised: to a miss that makes room */
 	double area; /* bytes * ns */
 	int64_t area_ns, busy_ns;
+	struct step {
+		int64_t until_ns;
+		uint64_t bytes;
+	} *step; /* all of the run, if its parts are asked for */
+	size_t steps, steps_max;
 	uint64_t misses, reuses, ahead, reregistrations;
 };
 
 static void account(struct run *r, int64_t now_ns, int64_t bytes)
 {
+	if (option.parts && now_ns > r->area_ns) {
+		if (r->steps == r->steps_max) {
+			r->steps_max = 2 * r->steps_max + 1024;
+			r->step = realloc(r->step, r->steps_max * sizeof *r->step);
+			if (!r->step)
+				errx(1, "no memory for the timeline");
+		}
+		r->step[r->steps++] = (struct step){ now_ns, r->bytes };
+	}
 	r->area += (double)r->bytes * (double)(now_ns - r->area_ns);
 	r->area_ns = now_ns;
 	r->bytes += (uint64_t)bytes;
@@ -322,6 +337,7 @@ static void run(struct run *r, const struct trace *t, enum policy policy, uint64
 
 static void run_free(struct run *r)
 {
+	free(r->step);
 	free(r->region);
 	free(r->start);
 	free(r->end);
@@ -464,6 +480,29 @@ static uint64_t budget_bytes(const struct trace *t, uint64_t leave_peak)
 	return budget > largest ? budget : largest;
 }
 
+/* The average of each part of the run, % of `peak`. */
+static void print_timeline(const struct run *r, double peak)
+{
+	const double length = (double)r->now_ns / (double)option.parts;
+	double at = 0;
+	size_t step = 0;
+
+	printf(" ms=%.3f timeline=", (double)r->now_ns / 1e6);
+	for (size_t i = 1; i <= option.parts; i++) {
+		const double end = (double)i * length;
+		double area = 0;
+
+		while (step < r->steps && at < end) {
+			const double until = (double)r->step[step].until_ns;
+
+			area += (double)r->step[step].bytes * ((until < end ? until : end) - at);
+			at = until < end ? until : end;
+			step += until <= end;
+		}
+		printf("%s%.1f", i > 1 ? "," : "", pct(area / length, peak));
+	}
+}
+
 static void replay(const char *path)
 {
 	struct trace t;
@@ -485,8 +524,11 @@ static void replay(const char *path)
 		printf(" budget_pct=%.2f", pct((double)budget, peak));
 	printf(" misses=%" PRIu64 " miss_pct=%.2f", r.misses, pct((double)r.misses, (double)r.reuses));
 	printf(" hidden_pct=%.2f", pct((double)r.ahead, (double)r.reregistrations));
-	printf(" helper_busy_pct=%.2f time_pct=%.2f\n", pct((double)r.busy_ns, (double)r.now_ns),
+	printf(" helper_busy_pct=%.2f time_pct=%.2f", pct((double)r.busy_ns, (double)r.now_ns),
 	       pct((double)r.now_ns, (double)leave.now_ns));
+	if (option.parts)
+		print_timeline(&r, peak);
+	putchar('\n');
 	run_free(&leave);
 	run_free(&r);
 	trace_free(&t);
@@ -528,6 +570,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		numbers(state, arg, n, 1, 0);
 		option.trace.cap_ns = n[0] * 1e6;
 		break;
+	case 'l':
+		numbers(state, arg, n, 1, 0);
+		option.parts = (size_t)n[0];
+		break;
 	case 'k':
 		numbers(state, arg, n, 3, 0);
 		option.reg_ns = n[0];
@@ -556,6 +602,7 @@ int main(int argc, char **argv)
 		{ "cap", 'c', "MS", 0, "What a call lasts at most (2); 0: as long as it did", 0 },
 		{ "cost", 'k', "NS,NS_PER_KIB,SHARE", 0,
 		  "A registration's cost, and what share of it a deregistration's is (16000,61.44,0.4)", 0 },
+		{ "timeline", 'l', "N", 0, "Print what is registered in each of N parts of the run, % of leave-pinned's peak", 0 },
 		{ 0 }
 	};
 	static const struct argp argp = { options, parse, "TRACE...",

@@ -33,6 +33,8 @@ trace both '0 3000 0 S 10000 4096' '10 2010 0 S 20000 4096' '4000 4100 1700 S 10
 line 'the bound has one helper' 'bound_pct=98.11' $k "$t/both.csv"
 # Registered to 2500 and from 10500 to 13000, for 2000 ns of cost more.
 line 'none pays at each use' 'avg_pct=38.46 misses=1 miss_pct=100.00 time_pct=118.18' $k -p none "$t/two.csv"
+line 'the timeline has the average of each part' 'ms=0.013 timeline=100.0,100.0,50.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0,50.0,100.0,100.0' \
+	$k -p none -l 13 "$t/two.csv"
 # cf11 gives it back at first sight, without a time to have it again.
 line 'cf11 gives back beside the program' 'avg_pct=37.50 misses=1 time_pct=109.09 helper_busy_pct=4.17' \
 	$k -p cf11 "$t/two.csv"
@@ -143,6 +145,7 @@ bad "$(printf '%05000d' 0)"
 refuses 'a line without end' 'bad.csv:2: too long a line' "$t/bad.csv"
 refuses 'an unknown policy' 'not known: best' -p best "$t/two.csv"
 refuses 'a budget that is none' 'not understood: 25x' -b 25x "$t/two.csv"
+refuses 'a timeline of words' 'not understood: all' -l all "$t/two.csv"
 refuses 'no trace' '[Uu]sage' -p lru
 
 # ---------------------------------------------------------------- what the pages say of it
