@@ -27,14 +27,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PIECES_MAX = 30, BYTES_MAX = 512, RECVS = 128, GROUPS = 12, ROUNDS_MAX = 64, STRIDE = BYTES_MAX + 168 };
+enum { PIECES_MAX = 32, BYTES_MAX = 512, RECVS = 128, GROUPS = 12, ROUNDS_MAX = 64, STRIDE = BYTES_MAX + 168 };
 enum subject { EACH, CHAIN, GATHER, PACK, INLINE, PLAN, SUBJECTS };
 static const char *const names[] = { "each", "chain", "gather", "pack", "inline", "plan" };
 static const struct {
 	unsigned n, bytes;
 } cells[] = { { 1, 8 },	   { 2, 8 },	{ 4, 8 },   { 8, 8 },	{ 16, 8 },  { 30, 8 },
-	      { 1, 64 },   { 4, 64 },	{ 16, 64 }, { 1, 128 }, { 4, 128 }, { 4, 512 },
-	      { 16, 512 }, { 30, 512 }, { 1, 32 },  { 1, 256 }, { 1, 512 } };
+	      { 1, 64 },   { 4, 64 },	{ 16, 64 }, { 1, 128 }, { 2, 128 }, { 4, 128 }, { 8, 128 }, { 16, 128 },
+	      { 30, 128 }, { 32, 128 }, { 4, 512 }, { 16, 512 }, { 30, 512 }, { 1, 32 },  { 1, 256 }, { 1, 512 } };
 #define CELLS (sizeof cells / sizeof *cells)
 
 static struct {
@@ -91,12 +91,16 @@ static void open_device(const char *name)
 	while (index > 0 && (ibv_query_gid(device, 1, index, &gid) || !IN6_IS_ADDR_V4MAPPED(gid.raw)))
 		index--;
 	check(ibv_query_gid(device, 1, index, &gid), "GID");
+	struct ibv_device_attr device_attr;
+	check(ibv_query_device(device, &device_attr), "device");
+	const unsigned elements = device_attr.max_sge < PIECES_MAX ? (unsigned)device_attr.max_sge : PIECES_MAX;
+	printf("elements: at most %d in a work request\n", device_attr.max_sge);
 	struct ibv_qp_cap granted = { 0 };
 	for (int i = 0; i < 2; i++) {
 		cq[i] = ibv_create_cq(device, 2 * RECVS, NULL, NULL, 0);
 		struct ibv_qp_init_attr init = {
 			.send_cq = cq[i], .recv_cq = cq[i], .qp_type = IBV_QPT_RC,
-			.cap = { .max_send_wr = RECVS, .max_recv_wr = RECVS, .max_send_sge = PIECES_MAX,
+			.cap = { .max_send_wr = RECVS, .max_recv_wr = RECVS, .max_send_sge = elements,
 				 .max_recv_sge = 1, .max_inline_data = 256 },
 		};
 		if (!cq[i] || !(qp[i] = ibv_create_qp(pd, &init)))
@@ -250,7 +254,7 @@ static void measure(size_t cell, enum subject s, int round)
 	for (unsigned i = 0; i < n; i++)
 		iov[i] = (struct iovec){ source + i * STRIDE, bytes };
 	if (s != EACH && s != CHAIN && hugepin_sg_plan(&model, &caps, iov, (int)n, modes[s], &plan))
-		return; /* the message is too long for inline */
+		return; /* the message is too long for inline, or of too many pieces to be gathered */
 	const uint64_t wanted = s == EACH || s == CHAIN ? n : 1, received_before = received_so_far();
 	const uint64_t recv_cpu = atomic_load_explicit(&recv_cpu_ns, memory_order_relaxed);
 	atomic_store_explicit(&unpack_n, s == EACH || s == CHAIN ? 1 : n, memory_order_relaxed);

@@ -2,13 +2,13 @@
  * What a message of many pieces costs, by how it goes: to a loopback TCP connection, to and from a file past the page
  * cache. The processor time of both sides: one thread sends and receives.
  *
- *	uring [-r ROUNDS] [-n PIECES] [-d DIRECTORY] [tcp | write | read]
+ *	uring [-r ROUNDS] [-n PIECES] [-b BYTES] [-d DIRECTORY] [tcp | write | read]
  *
  * Subjects: each (a send(2), pwrite(2) or pread(2) for each piece), more (the same, with MSG_MORE but for the last),
  * copy (copied into a buffer, one call), vector (sendmsg(2), pwritev(2), preadv(2)), chain (a linked request of io_uring
  * for each piece, submitted at once); and by hugepin_sg_uring: plain (by address), fixed (by index, sends without a
  * copy), slot (copied into a registered slot), and plan (as hugepin_sg_uring_plan chose with the model measured at the
- * start). Rounds are interleaved; a sample is the mean of a batch.
+ * start). Rounds are interleaved; a sample is the mean of a batch. -b has pieces of one size only.
  *
  * Lines: "cell ROUND SUBJECT TARGET PIECES BYTES NS", "model TARGET WAY REQUEST ELEMENT BYTE", "copies PIECE BYTE".
  */
@@ -32,7 +32,7 @@
 #include "hugepin_uring.h"
 
 enum {
-	PIECES_MAX = 64,
+	PIECES_MAX = 128,
 	BYTES_MAX = 65536,
 	STRIDE = BYTES_MAX + 8192, /* between pieces */
 	BATCH = 32, /* messages of a sample */
@@ -279,21 +279,24 @@ int main(int argc, char **argv)
 					      .model = &model };
 	struct hugepin_pin pin;
 	int option, rounds = 15, error;
+	unsigned bytes = 0;
 
-	while ((option = getopt(argc, argv, "r:n:d:")) != -1) {
+	while ((option = getopt(argc, argv, "r:n:b:d:")) != -1) {
 		if (option == 'r')
 			rounds = atoi(optarg);
 		else if (option == 'n')
 			n = atoi(optarg);
+		else if (option == 'b')
+			bytes = (unsigned)atoi(optarg);
 		else if (option == 'd')
 			directory = optarg;
 		else
 			return 2;
 	}
 	only = argv[optind];
-	if (n < 1 || n > PIECES_MAX || rounds < 1)
-		errx(2, "1 to %d pieces, and rounds", PIECES_MAX);
-	attr.slot_len = (uint32_t)n * BYTES_MAX;
+	if (n < 1 || n > PIECES_MAX || bytes > BYTES_MAX || rounds < 1)
+		errx(2, "1 to %d pieces, of %d bytes at most, and rounds", PIECES_MAX, BYTES_MAX);
+	attr.slot_len = (uint32_t)n * (bytes ? bytes : BYTES_MAX);
 	check(hugepin_sg_uring_calibrate(directory, &model, sizeof model), "calibrate");
 	show_model(&model);
 	if ((error = io_uring_queue_init(256, &ring, 0)) < 0)
@@ -312,19 +315,19 @@ int main(int argc, char **argv)
 
 	for (int round = -1; round < rounds; round++) /* the first warms up */
 		for (int kind = TCP; kind <= READ; kind++) {
-			const unsigned *bytes = kind == TCP ? tcp_bytes : file_bytes;
+			const unsigned *size = bytes ? &bytes : kind == TCP ? tcp_bytes : file_bytes;
 
-			for (size_t b = 0; b < (kind == TCP ? COUNT(tcp_bytes) : COUNT(file_bytes)); b++) {
-				message = (size_t)n * bytes[b];
+			for (size_t b = 0; b < (bytes ? 1 : kind == TCP ? COUNT(tcp_bytes) : COUNT(file_bytes)); b++) {
+				message = (size_t)n * size[b];
 				for (int i = 0; i < n; i++)
-					iov[i] = (struct iovec){ memory + (size_t)i * STRIDE, bytes[b] };
+					iov[i] = (struct iovec){ memory + (size_t)i * STRIDE, size[b] };
 				for (int s = EACH; s <= PLAN; s++) {
 					if ((kind != TCP && s == MORE) || (only && strcmp(only, targets[kind])))
 						continue;
 					const double ns = sample(kind, s);
 					if (round >= 0)
 						printf("cell %d %s %s %d %u %.0f\n", round, subjects[s], targets[kind], n,
-						       bytes[b], ns);
+						       size[b], ns);
 				}
 			}
 		}
