@@ -157,7 +157,7 @@ report: ## every bench beside its peers, as one page: build/report/index.html; A
 
 papers: ## the papers' numbers beside this machine's: build/papers/papers.txt and papers.html; ARGS are bench/report's
 	$(Q)tools/setup build check bench guest
-	$(Q)$(MAKE) all bench bench-pin-programs $(addprefix $(BENCH)/,replay shapes paging helper hot sg lend)
+	$(Q)$(MAKE) all bench bench-pin-programs $(addprefix $(BENCH)/,replay shapes paging helper hot sg uring lend)
 	$(Q)rm -f '$(BUILD)/papers/papers.txt'
 	$(Q)status=0; BUILD='$(BUILD)' REPORT='$(BUILD)/papers' bench/report --papers $(ARGS) || status=$$?; \
 		cat '$(BUILD)/papers/papers.txt'; exit $$status

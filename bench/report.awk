@@ -1,17 +1,7 @@
-# awk -v dir=RAW -v work=DIRECTORY -v here=bench -v figures=FILE -f median.awk -f report.awk TABLES SAMPLES: bench/report's page.
+# awk -v dir=RAW -v work=DIRECTORY -v here=bench -v figures=FILE -f median.awk -f html.awk -f report.awk TABLES SAMPLES: bench/report's page.
 # SAMPLES: bench, round, subject, name, value, unit, separated by tabs. RAW has besides NAME.txt (what the bench printed),
 # NAME.status (state, seconds, command, reason) and machine.tsv. Whatever comes from there is escaped.
 BEGIN { FS = "\t" }
-function esc(s)
-{
-	gsub(/&/, "\\&amp;", s)
-	gsub(/</, "\\&lt;", s)
-	gsub(/>/, "\\&gt;", s)
-	gsub(/"/, "\\&quot;", s)
-	gsub(/'/, "\\&#39;", s)
-	gsub(/[\001-\010\013\014\016-\037\177]/, "?", s)
-	return s
-}
 function show(x)
 {
 	if (x == "")
@@ -260,11 +250,6 @@ function caption(t,	text, own)
 		(("floor", t) in spec ? " A difference of " spec["floor", t] " points or fewer is level, too." : "") \
 		(("trade", t) in spec ? " Less memory for more misses, or the reverse, is a <span class='trade'>trade</span>, and not counted." : "")
 }
-# What is wider than the window scrolls by itself.
-function scroll(attributes, html)
-{
-	return "<div class='scroll' role='region' tabindex='0' " attributes ">\n" html "</div>\n"
-}
 # Long strings are joined here: awk may have no room for them in sprintf.
 function table_html(b, t,	head, html, i, name, units, rows, tally)
 {
@@ -296,8 +281,6 @@ function table_html(b, t,	head, html, i, name, units, rows, tally)
 
 # ---------------------------------------------------------------- pictures
 
-# What gnuplot takes for one string.
-function plain(s) { gsub(/["'\\\t`@$]/, "", s); return "\"" s "\"" }
 # Median and quartiles for gnuplot; "?" is a gap.
 function point(q, k) { return "\t" (q[0] && q[k] != "inf" && q[k] > 0 ? q[k] : "?") }
 # The data of a table's picture: a line with the names of the series, then one for each row. Whether there are any.
@@ -339,27 +322,6 @@ function write_scatter(b, t, rows, p, n, file,	i, k, q, line, name)
 	close(file)
 	return rows
 }
-# gnuplot's picture as a part of the page: its names unique there, its colours the page's.
-function inlined(t, file, description,	svg, line, k)
-{
-	while ((getline line <file) > 0) {
-		if (line ~ /^<[?!]/ || line ~ /^<(title|desc)>/)
-			continue
-		gsub(/xlink:href='#/, "&" t "-", line)
-		gsub(/id='/, "&" t "-", line)
-		gsub(/id="[gG]nuplot/, "&-" t, line)
-		gsub(/rgb\( *1, *1, *1\)/, "var(--ink)", line)
-		gsub(/rgb\( *2, *2, *2\)/, "var(--rule)", line)
-		for (k = 1; k <= 8; k++)
-			gsub("rgb\\( *" k ", *0, *0\\)", "var(--series-" k ")", line)
-		gsub(/ font-family="[^"]*"/, "", line)
-		if (line ~ /^<svg/)
-			line = "<svg class='picture' role='img' aria-label='" description "' "
-		svg = svg line "\n"
-	}
-	close(file)
-	return svg
-}
 function picture(b, t, rows,	n, p, file, what, some, i, longest)
 {
 	if (!(("plot", t) in spec))
@@ -384,13 +346,6 @@ function picture(b, t, rows,	n, p, file, what, some, i, longest)
 
 # ---------------------------------------------------------------- the page
 
-function read_all(file,	line, text)
-{
-	while ((getline line <file) > 0)
-		text = text line "\n"
-	close(file)
-	return text
-}
 function status(b,	line, part)
 {
 	if ((getline line <(dir "/" b ".status")) <= 0)

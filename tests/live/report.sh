@@ -75,13 +75,16 @@ is 'a loss that is none any longer leaves the list' "$(($(figure all:loss "$t/be
 
 # The papers' numbers beside those of the page.
 papers=$t/r/papers.txt
-answered() { grep -cE '^    here:  (not measured: .+|[0-9])' "$1"; }
+answered() { grep -cE '^    here:  (not measured: .+|([^ ]+( [KMG]iB)?: )?[0-9])' "$1"; }
 is 'each number of the papers has one beside it, or a reason' "$(answered "$papers")" \
-	"$(grep -cE '^(row|none) ' "$top/bench/papers.tables")"
+	"$(grep -cE '^(row|each|timeline|none) ' "$top/bench/papers.tables")"
 name=pin-register:register.64K
 beside=$(printf %.3g "$(figure $name:2M/4K)")
-has 'it is what the page has' "$(cat "$papers")" "here:  $beside (fixed buffers of io_uring)"
+has 'it is what the page has, by its size' "$(cat "$papers")" "here:  64 KiB: $beside; 1 GiB: "
+has 'sizes that were not measured say so' "$(cat "$papers")" '; 16 KiB, 256 KiB, 1 MiB, 4 MiB, 16 MiB, 64 MiB, 256 MiB not measured: pin: this run'
 has 'what this run has not says so' "$(cat "$papers")" 'here:  not measured: paging: this run does not have it (recorded CG'
+has 'a timeline is averages of ten parts' "$(cat "$papers")" "; predict: $(sed -n 's/^table=timeline .*trace=halo policy=predict .*timeline=//p' \
+	"$t/r/raw/replay.csv" | tr , '\n' | awk '{ s += $1 } NR % 10 == 0 { printf "%s%.0f", (NR > 10 ? " " : ""), s / 10; s = 0 }') ("
 again gone '' mpi.status
 rm "$t/gone/raw/mpi.csv"
 render "$t/gone" >"$t/out"
@@ -89,7 +92,8 @@ has 'and what failed says why' "$(cat "$t/gone/papers.txt")" "here:  not measure
 is 'the page of the papers has the same rows' "$(grep -c '^<tr><td>' "$t/r/papers.html")" "$(grep -c '^    here: ' "$papers")"
 sed 's/ | down to 0.01 | / | /' "$top/bench/papers.tables" >"$t/papers.tables"
 fails() { if "${@:2}" >"$t/out" 2>&1; then fail "$1"; else pass "$1"; fi; }
-fails 'a row with a part too few is refused' awk -v raw="$t/r/raw" -f "$top/bench/papers.awk" "$figures" "$t/papers.tables"
+fails 'a row with a part too few is refused' awk -v raw="$t/r/raw" -f "$top/bench/html.awk" -f "$top/bench/papers.awk" "$figures" \
+	"$t/papers.tables"
 
 # A page that cannot be made leaves none that was printed from older figures.
 mkdir "$t/bin"
@@ -161,18 +165,18 @@ works 'a bench without a trace was not asked for' grep -q 'Verbs in a guest.*<b>
 # Where nothing is built every bench fails; the page is made all the same.
 BUILD=$t/nothing timeout 300 "$top/bench/report" --smoke >"$t/out" 2>&1
 is 'benches that fail are told by the exit status' $? 1
-BUILD=$t/nothing timeout 300 "$top/bench/report" --papers --smoke --no-guest >"$t/papers.out" 2>&1
-is 'of the papers alone, too' $? 1
+BUILD=$t/nothing timeout 300 "$top/bench/report" --papers --smoke --no-guest >"$t/out" 2>&1
+is 'the papers alone, too' $? 1
 papers=$t/nothing/report/papers.txt
-is 'and all rows of the papers have a reason' "$(answered "$papers") $(grep -c '^    here:  [^n]' "$papers")" \
-	"$(grep -cE '^(row|none) ' "$top/bench/papers.tables") 0"
+is 'and all their rows have a reason' "$(answered "$papers") $(grep -c '^    here:  [^n]' "$papers")" \
+	"$(grep -cE '^(row|each|timeline|none) ' "$top/bench/papers.tables") 0"
 has 'that no guest was booted is one' "$(cat "$papers")" 'here:  not measured: guest: no guest was booted: --no-guest (soft-RoCE in a guest)'
 works 'all were tried, and the page is there' grep -q "class='loss'>FAILED" "$t/nothing/report/index.html"
 
 valid() { [ -s "$1" ] && tidy -e -q "$1"; }
 if command -v tidy >/dev/null; then
-	for name in r odd nothing/report; do
-		works "valid HTML: $name" valid "$t/$name/index.html"
+	for name in r/index odd/index nothing/report/index r/papers; do
+		works "valid HTML: $name" valid "$t/$name.html"
 	done
 else
 	skip 'valid HTML' 'tidy is not installed'
@@ -183,6 +187,7 @@ if ! command -v chromium >/dev/null || ! command -v gnuplot >/dev/null; then
 fi
 cp "$page" "$t/good.html"
 cp "$t/odd/index.html" "$t/odd.html"
+cp "$t/r/papers.html" "$t/papers.html"
 broken() { sed "$2" "$page" >"$t/$1.html"; }
 broken link "s/id='machine'/id='machinery'/"
 broken image 's/<main>/<main><img src="data:image\/png;base64,AAAA" alt="">/'
@@ -193,10 +198,10 @@ broken pale 's/--soft: #[0-9a-f]*/--soft: #bbbbbb/'
 broken sign "s/id='alloc-pair-gpPt6'/id='gone'/"
 broken script 's/<main>/<main><script>nowhere.to.be.found<\/script>/'
 for scheme in light dark; do
-	pages=("$t/good.html" "$t/odd.html")
+	pages=("$t/good.html" "$t/odd.html" "$t/papers.html")
 	[ $scheme = dark ] || pages+=("$t"/{link,image,empty,request,wide,pale,sign,script}.html)
 	"$top/tests/report/look" $scheme "${pages[@]}" >"$t/looked.$scheme" 2>&1
-	for name in good odd; do
+	for name in good odd papers; do
 		for width in 400 1200; do
 			works "no fault in a browser: $name, $width wide, $scheme" grep -qx "$name $width: none ($scheme)" "$t/looked.$scheme"
 		done
