@@ -149,6 +149,11 @@ bench-mpi: ## an MPI program by policies of the pin cache; ARGS are bench/run-mp
 	$(Q)$(MAKE) all
 	$(Q)BUILD='$(BUILD)' bench/run-mpi $(ARGS)
 
+bench-kernels: ## kernels of MPI on two ranks, with and without the drop-in, and their share in MPI; ARGS are bench/run-kernels'
+	$(Q)tools/setup build check
+	$(Q)$(MAKE) all bench
+	$(Q)BUILD='$(BUILD)' bench/run-kernels $(ARGS)
+
 # All of them, those for which something is missing too: they say so in the page.
 report: ## every bench beside its peers, as one page: build/report/index.html; ARGS are bench/report's
 	$(Q)tools/setup build check bench guest
@@ -167,4 +172,4 @@ bench-image: ## static memory in hugepages, and memory that programs map; ARGS a
 	$(Q)$(MAKE) all $(BENCH)/counted
 	$(Q)BUILD='$(BUILD)' bench/run-image $(ARGS)
 
-.PHONY: report papers bench bench-image bench-helper bench-alloc bench-compare bench-targets bench-programs bench-pin bench-pin-programs bench-replay bench-paging bench-mpi bench-sg bench-uring bench-lend
+.PHONY: report papers bench bench-image bench-kernels bench-helper bench-alloc bench-compare bench-targets bench-programs bench-pin bench-pin-programs bench-replay bench-paging bench-mpi bench-sg bench-uring bench-lend

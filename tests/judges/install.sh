@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs what the judges need on Debian 12 and is not there yet. As root, or with sudo.
 #   install.sh                              everything
-#   install.sh base-light|base|mpi|bench    only that group; base-light: numpy, redis, sqlite, gxx
+#   install.sh base-light|base|mpi|bench|abinit    only that group; base-light: numpy, redis, sqlite, gxx
 set -eu
 light="python3-numpy redis-server redis-tools sqlite3 g++"
 base="$light octave r-base-core abinit abinit-data"
@@ -13,7 +13,8 @@ case ${1:-all} in
     base) want=$base ;;
     mpi) want=$mpi ;;
     bench) want=$bench ;;
-    *) echo "usage: $0 [base-light|base|mpi|bench]" >&2; exit 2 ;;
+    abinit) want="abinit abinit-data" ;;
+    *) echo "usage: $0 [base-light|base|mpi|bench|abinit]" >&2; exit 2 ;;
 esac
 missing=
 for p in $want; do
