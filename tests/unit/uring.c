@@ -20,7 +20,7 @@
 #include "reg/backend/backend.h"
 #include "tests/t.h"
 
-enum { PAGE = 4096 };
+enum { PAGE = 16384 }; /* whole base pages, of 4 or 16 KiB */
 #define MIB ((size_t)1 << 20)
 
 static const struct hugepin_backend *const backend = &hp_uring_backend;
