@@ -5,5 +5,5 @@
 if [ -z "${GUESTS-plain}" ]; then
 	echo '1..0 # SKIP GUESTS is empty'
 else
-	exec tests/guest/run -g "${GUESTS-plain}" -t "${GUEST_SECONDS:-500}" ${GUEST_TESTS:-}
+	exec tests/guest/run -g "${GUESTS-plain}" ${GUEST_SECONDS:+-t "$GUEST_SECONDS"} ${GUEST_TESTS:-}
 fi
