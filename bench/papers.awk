@@ -15,7 +15,7 @@ function missing(name,	bench, file, line, part, state)
 	close(file)
 	return "not measured: " bench ": " state
 }
-function number(x) { return x !~ /^[0-9.e+-]+$/ ? x : sprintf(x >= 1000 ? "%.0f" : x >= 100 ? "%.1f" : "%.3g", x) }
+function number(x) { return x !~ /^[0-9.e+-]+$/ ? x : x == int(x) ? sprintf("%d", x) : sprintf(x >= 1000 ? "%.0f" : x >= 100 ? "%.1f" : "%.3g", x) }
 function ours(expression,	part, n)
 {
 	n = split(expression, part, / over /)
@@ -112,6 +112,21 @@ function picture(trace, what,	file)
 		return "<p class='absent'>No picture: gnuplot is not installed, or failed.</p>"
 	return scroll("aria-label='Picture: " esc(what) "'", inlined("timeline-" trace, file ".svg", esc(what)))
 }
+# What this run was, which a reader has to know of its numbers.
+function run_facts(	line, part, fact, name, n, i)
+{
+	while ((getline line <(raw "/machine.tsv")) > 0) {
+		split(line, part, "\t")
+		fact[part[1]] = part[2]
+	}
+	close(raw "/machine.tsv")
+	n = split("commit,date,processor,cores,kernel,load before,mode,reduced,guest,only", name, ",")
+	for (i = 1; i <= n; i++)
+		if (name[i] in fact)
+			print html ? "<p class='kicker'>" name[i] ": " esc(fact[name[i]]) "</p>" : name[i] ": " fact[name[i]]
+	if (!html)
+		print ""
+}
 function begin_paper(text)
 {
 	if (html)
@@ -136,7 +151,10 @@ BEGIN {
 			"<meta name='viewport' content='width=device-width, initial-scale=1'>\n<meta name='color-scheme' content='light dark'>\n" \
 			"<title>hugepin: the papers' experiments</title>\n<link rel='icon' href='data:,'>\n<style>\n" \
 			read_all(here "/report.css") "</style>\n</head>\n<body>\n<header>\n<h1>The papers' experiments</h1>\n" \
-			"<p class='lead'>Numbers of the papers beside those of this run of the benches.</p>\n</header>\n<main>"
+			"<p class='lead'>Numbers of the papers beside those of this run of the benches.</p>"
+	run_facts()
+	if (html)
+		print "</header>\n<main>"
 }
 FNR == NR { value[$1] = $2; unit[$1] = $3; next }
 /^paper / { begin_paper(substr($0, 7)) }

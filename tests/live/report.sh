@@ -86,14 +86,19 @@ has 'what this run has not says so' "$(cat "$papers")" 'here:  not measured: pag
 has 'a timeline is averages of ten parts' "$(cat "$papers")" "; predict: $(sed -n 's/^table=timeline .*trace=halo policy=predict .*timeline=//p' \
 	"$t/r/raw/replay.csv" | tr , '\n' | awk '{ s += $1 } NR % 10 == 0 { printf "%s%.0f", (NR > 10 ? " " : ""), s / 10; s = 0 }') ("
 again gone '' mpi.status
-rm "$t/gone/raw/mpi.csv"
+mv "$t/gone/raw/mpi.status" "$t/gone/raw/mpi2.status"
 render "$t/gone" >"$t/out"
-has 'and what failed says why' "$(cat "$t/gone/papers.txt")" "here:  not measured: mpi: $(cut -f 4 "$t/r/raw/mpi.status")"
+has 'and what failed says why' "$(cat "$t/gone/papers.txt")" "here:  not measured: mpi2: $(cut -f 4 "$t/r/raw/mpi.status")"
 is 'the page of the papers has the same rows' "$(grep -c '^<tr><td>' "$t/r/papers.html")" "$(grep -c '^    here: ' "$papers")"
 sed 's/ | down to 0.01 | / | /' "$top/bench/papers.tables" >"$t/papers.tables"
 fails() { if "${@:2}" >"$t/out" 2>&1; then fail "$1"; else pass "$1"; fi; }
 fails 'a row with a part too few is refused' awk -v raw="$t/r/raw" -f "$top/bench/html.awk" -f "$top/bench/papers.awk" "$figures" \
 	"$t/papers.tables"
+
+has 'the page begins with what the run was' "$(head -n 12 "$papers")" 'load before: 9.49 6.46 3.88'
+again whole '/^mode/s/quick/papers/' machine.tsv 2>"$t/whole.err"
+is 'a run for the papers alone has a figure for each row whose bench ran' $? 1
+has 'and says so' "$(cat "$t/whole.err")" 'report: rows of papers.txt have no figure, though their benches ran'
 
 # A page that cannot be made leaves none that was printed from older figures.
 mkdir "$t/bin"
