@@ -204,17 +204,25 @@ HP_COLD void hp_count_back(struct hp_counts *counts, uint32_t index)
 #define IS_AGAIN(hit) ((hit) < -(int)HP_REGIONS_MAX)
 #define INDEX_AGAIN(hit) ((uint32_t)-(hit) - HP_REGIONS_MAX)
 
+/* The base page in hits. x86-64 has one size, so a constant, which takes no instructions; where a test has another size,
+ * pins by exact regions are no hits there. */
+#if defined __x86_64__
+#define HIT_PAGE ((uintptr_t)4096)
+#else
+#define HIT_PAGE hp_base_page
+#endif
+
 /* Whether r serves a pin. exact: the pin must get a region of just its own pages, with just its own access (state.h). */
 static inline __attribute__((always_inline)) bool serves(const struct hp_region *r, uintptr_t addr, size_t len,
 							 unsigned access, bool exact)
 {
 	uintptr_t start = HP_READ(r->start), end;
 
-	if (exact ? start != (addr & -hp_base_page) || HP_READ(r->access) != access :
+	if (exact ? start != (addr & -HIT_PAGE) || HP_READ(r->access) != access :
 		    addr < start || access & ~HP_READ(r->access))
 		return false;
 	end = HP_READ(r->end);
-	return addr < end && len && len <= end - addr && (!exact || end == hp_round_up(addr + len, hp_base_page));
+	return addr < end && len && len <= end - addr && (!exact || end == hp_round_up(addr + len, HIT_PAGE));
 }
 
 /* Where pin_by_lookup() looks. */
@@ -325,7 +333,7 @@ static inline __attribute__((always_inline)) int pin_by_exact(hugepin_domain *d,
 	uint64_t hash;
 
 	access |= d->access_least;
-	hash = hp_lookup_exact(addr & -hp_base_page, hp_round_up(addr + len, hp_base_page), access);
+	hash = hp_lookup_exact(addr & -HIT_PAGE, hp_round_up(addr + len, HIT_PAGE), access);
 	return pin_by_lookup(d, hash, addr, len, access, ret_, later || hp_in_span(d, addr), BY_EXACT);
 }
 
