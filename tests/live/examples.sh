@@ -330,6 +330,7 @@ why_not()
 {
 	case $1 in
 	sudo\ * | dpkg-buildpackage*) echo 'changes the machine, or builds packages: debian/tests' ;;
+	tools/setup\ guest* | tests/guest/run* | make\ BUILD=*) echo 'is a step of .ci/run' ;;
 	make\ demo* | make\ check* | make | make\ *\#*) echo 'is what .ci/run begins with' ;;
 	*hugepin\ top*) echo 'looks at a process of that number: tests/live/top.sh' ;;
 	*mpirun* | *.r\**) [ -n "$mpi" ] || echo 'no MPI: tools/setup check' ;;

@@ -13,7 +13,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
-/* Whether the kernel tells of memory that goes away, so that foreign memory is cached, and the heap's without a promise.
+/* Whether the kernel tells of memory that goes away: foreign memory is then cached, and the heap's without a promise.
  * AArch64's does not before Linux 6.10. */
 static inline bool kernel_watches(void)
 {
