@@ -123,20 +123,19 @@ static void *map_aligned(size_t len, int prot, int flags)
 
 static void *map_huge(void *addr, size_t len, int prot, int flags)
 {
-	void *p = addr ? MAP_FAILED : map_aligned(len, prot, flags);
-	uintptr_t start, end;
+	/* Address 0 with MAP_FIXED is a place that is demanded, too. */
+	const bool anywhere = !addr && !(flags & (MAP_FIXED | MAP_FIXED_NOREPLACE));
+	void *p = anywhere ? map_aligned(len, prot, flags) : MAP_FAILED;
 
 	if (p == MAP_FAILED)
 		p = next_mmap(addr, len, prot, flags, -1, 0);
 	if (p == MAP_FAILED)
 		return p;
 	/* What is only reserved is advised when it is mapped with access, as Java does. */
-	if (prot == PROT_NONE)
-		return p;
-	start = ((uintptr_t)p + HP_PAGE - 1) & ~(HP_PAGE - 1);
-	end = ((uintptr_t)p + len) & ~(HP_PAGE - 1);
-	if (start < end)
-		hugepin_mapped_(start, end - start);
+	if (prot != PROT_NONE)
+		/* All of it: for the kernel memory with advice and memory without are two mappings, and mremap takes
+		 * no two. */
+		hugepin_mapped_((uintptr_t)p, len);
 	return p;
 }
 

@@ -18,8 +18,8 @@ void hugepin_image_(void);
  * later. Takes the loader's lock. */
 void hugepin_image_end_(void);
 
-/* HUGEPIN_MMAP, for its mmap: whether memory that the program maps is wanted in hugepages; advise such memory, which is
- * in whole hugepages. errno is kept. */
+/* HUGEPIN_MMAP, for its mmap: whether memory that the program maps is wanted in hugepages; advise such memory.
+ * errno is kept. */
 _Bool hugepin_maps_huge_(void);
 void hugepin_mapped_(uintptr_t addr, size_t len);
 

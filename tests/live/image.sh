@@ -123,6 +123,10 @@ print('small', huge(get(2 * M - 4096)), 'stack', huge(get(8 * M, plain | 0x20000
 r = get(64 * M, plain | 0x4000, 0)
 assert r % (2 * M) == 0
 print('reserved', huge(get(16 * M, plain | 0x10 | 0x4000, 3, r + 8 * M)) // M)
+p = get(5 * M + 4096)
+libc.mremap.restype, libc.mremap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
+q = libc.mremap(p, 5 * M + 4096, 20 * M, 1)
+print('remapped', q != failed and ctypes.string_at(q + 5 * M, 4097) == b'\1' * 4096 + b'\0')
 assert libc.mmap(None, ctypes.c_size_t(-4096).value, 3, plain, -1, 0) == failed and ctypes.get_errno() == 12
 assert libc.mmap(None, 0, 3, plain, -1, 0) == failed and ctypes.get_errno() == 22
 END
@@ -133,6 +137,23 @@ else
 	says 'memory that the program maps is aligned and lies in hugepages' 0 '^aligned True huge 8$' maps thp
 	says 'but no small mapping, no stack, nothing shared' 0 '^small 0 stack 0 shared 0$' maps thp
 	says 'what was reserved first does when it is committed' 0 '^reserved 16$' maps thp
+	says 'it can be moved as a whole' 0 '^remapped True$' maps thp
+	cat >"$t/zero.c" <<'END'
+#include <stdio.h>
+#include <sys/mman.h>
+int main(void)
+{
+	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+	char *p = mmap((void *)0x400000, 0x200000, PROT_READ | PROT_WRITE, flags, -1, 0);
+
+	*p = 5;
+	puts(mmap(NULL, 0x400000, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED ? "refused" : "mapped");
+	return fflush(stdout) || *(volatile char *)p != 5;
+}
+END
+	# shellcheck disable=SC2086 # CC may have options
+	works 'a program that maps address 0 compiles' $cc -fPIE -pie -o "$t/zero" "$t/zero.c"
+	says 'memory beside what is mapped at address 0 stays' 0 '^(refused|mapped)$' env HUGEPIN_MMAP=thp LD_PRELOAD="$dropin" "$t/zero"
 	says 'nothing without the option' 0 'huge 0$' bash -c "$(declare -f maps with); dropin=$dropin t=$t; maps off | grep aligned"
 fi
 
