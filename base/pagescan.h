@@ -17,6 +17,8 @@ struct hp_pagescan_region {
 
 /* Bits of the entries, which have 8 bytes for each base page: Documentation/admin-guide/mm/pagemap.rst. */
 #define HP_PAGEMAP_PRESENT ((uint64_t)1 << 63)
+#define HP_PAGEMAP_SWAPPED ((uint64_t)1 << 62)
+#define HP_PAGEMAP_FILE ((uint64_t)1 << 61) /* or shared */
 #define HP_PAGEMAP_EXCLUSIVE ((uint64_t)1 << 56)
 
 #define HP_PAGESCAN _IOWR('f', 16, struct hp_pagescan)

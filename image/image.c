@@ -9,12 +9,14 @@
  * A copy must be of memory that nobody changes meanwhile, so no other thread may run, and signals wait.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <link.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "alloc/map.h"
@@ -23,6 +25,7 @@
 #include "base/base.h"
 #include "base/config.h"
 #include "base/map.h"
+#include "base/pagescan.h"
 #include "base/proc.h"
 #include "base/stats.h"
 #include "image/image.h"
@@ -90,6 +93,28 @@ static bool as_loaded(const struct hp_image_range *range)
 	return hp_mappings_each(-1, buffer, sizeof buffer, look_at, &r) == 0 && r.known >= range->end;
 }
 
+/* Whether text has pages of this process alone, or might have: uprobes and debuggers write traps there, and the loader
+ * relocates. The kernel knows its traps by the file that is mapped: in a copy they kill the program. */
+static bool is_changed(const struct hp_image_range *r)
+{
+	enum { AT_ONCE = 512 };
+	const size_t page = getauxval(AT_PAGESZ), count = (r->end - r->start) / page;
+	const int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	uint64_t entry[AT_ONCE];
+	bool changed = fd < 0;
+
+	for (size_t i = 0, n; i < count && !changed; i += n) {
+		n = HP_MIN(count - i, (size_t)AT_ONCE);
+		changed = syscall(SYS_pread64, fd, entry, n * sizeof *entry, (r->start / page + i) * sizeof *entry) !=
+			  (long)(n * sizeof *entry);
+		for (size_t j = 0; j < n && !changed; j++)
+			changed = entry[j] & (HP_PAGEMAP_PRESENT | HP_PAGEMAP_SWAPPED) && !(entry[j] & HP_PAGEMAP_FILE);
+	}
+	if (fd >= 0)
+		syscall(SYS_close, fd);
+	return changed;
+}
+
 /* ------------------------------------------------------------------ bss */
 
 /* Hugepages of which something was touched before the advice: by constructors, or by the loader's relocations. */
@@ -144,6 +169,8 @@ static const char *copy(const struct hp_image_range *r)
 		return "other threads run already";
 	if (!as_loaded(r))
 		return "its protection was changed";
+	if (r->kind == HP_IMAGE_TEXT && is_changed(r))
+		return "probes, a debugger or the loader changed it";
 	/* A kernel that has hugepages for files keeps the file's name. */
 	if (r->kind == HP_IMAGE_TEXT && hp_raw_madvise((void *)r->start, len, MADV_COLLAPSE) == 0)
 		return NULL;

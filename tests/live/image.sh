@@ -67,7 +67,8 @@ says 'hugepin run has the option' 0 ': image_bytes [0-9]{8}$' timeout 100 "$buil
 if command -v gdb >/dev/null; then
 	# shellcheck disable=SC2016 # gdb's
 	says 'a debugger stops in moved text, and sees moved data' 0 '^data 11 33$' timeout 100 gdb -q -batch -ex 'set startup-with-shell off' \
-		-ex "set environment LD_PRELOAD $dropin" -ex 'set environment HUGEPIN_IMAGE all' -ex 'break check' -ex run \
+		-ex "set environment LD_PRELOAD $dropin" -ex 'set environment HUGEPIN_IMAGE all' -ex 'break main' -ex run -ex 'delete' \
+		-ex 'break *((char *)much_text + 0x300000)' -ex continue \
 		-ex 'printf "data %d %d\n", data[0], data[2097151]' -ex kill "$t/no-pie"
 	dump()
 	{
@@ -93,6 +94,25 @@ if perf record -q -e cpu-clock -o "$t/perf" true >/dev/null 2>&1; then
 	says 'perf names functions in moved text' 0 '\] (much_text|check)' perf_names
 else
 	skip 'perf names functions in moved text' 'perf cannot record here'
+fi
+# A uprobe in text that would be moved. The instance is this test's.
+tracing=/sys/kernel/tracing probe=hugepin_image_$$
+probed()
+{
+	local status
+	echo 1 >$tracing/events/$probe/nop/enable
+	HUGEPIN_IMAGE=all with "$t/pie"
+	status=$?
+	echo 0 >$tracing/events/$probe/nop/enable
+	return $status
+}
+offset=$(readelf -sW "$t/pie" | awk '$8 == "much_text" { print $2; exit }')
+if [ "${thp:-never}" != never ] && { echo "p:$probe/nop $t/pie:$((0x$offset + (3 << 20)))" >>$tracing/uprobe_events; } 2>/dev/null; then
+	says 'a uprobe in text hits no copy' 0 '^fine$' probed
+	says 'for such text is left alone' 0 'text of the program \(.*\) is left alone: probes, a debugger or the loader changed it$' probed
+	echo "-:$probe/nop" >>$tracing/uprobe_events
+else
+	skip 'a uprobe in text hits no copy' 'this takes THP, root and tracefs'
 fi
 
 # ---------------------------------------------------------------------------------- HUGEPIN_MMAP
