@@ -27,6 +27,7 @@
 #include "base/map.h"
 #include "base/pagescan.h"
 #include "base/proc.h"
+#include "base/smaps.h"
 #include "base/stats.h"
 #include "image/image.h"
 #include "image/plan.h"
@@ -91,6 +92,25 @@ static bool as_loaded(const struct hp_image_range *range)
 	char buffer[1024];
 
 	return hp_mappings_each(-1, buffer, sizeof buffer, look_at, &r) == 0 && r.known >= range->end;
+}
+
+static void look_for_more(void *range_, const struct hp_smaps *m)
+{
+	struct hp_image_range *range = range_;
+	const unsigned rights = HP_SMAPS_READ | HP_SMAPS_WRITE | HP_SMAPS_EXEC;
+
+	if (m->start < range->end && m->end > range->start && m->flags & ~rights)
+		range->end = range->start;
+}
+
+/* Whether a constructor has locked a part, keeps it from children or the like: the copy would have nothing of that. */
+static bool is_special(const struct hp_image_range *range)
+{
+	struct hp_image_range left = *range;
+	char buffer[1024];
+
+	hp_smaps_each(buffer, sizeof buffer, look_for_more, &left);
+	return left.end != range->end;
 }
 
 /* Whether text has pages of this process alone, or might have: uprobes and debuggers write traps there, and the loader
@@ -169,6 +189,8 @@ static const char *copy(const struct hp_image_range *r)
 		return "other threads run already";
 	if (!as_loaded(r))
 		return "its protection was changed";
+	if (is_special(r))
+		return "a part is locked, sealed or advised";
 	if (r->kind == HP_IMAGE_TEXT && is_changed(r))
 		return "probes, a debugger or the loader changed it";
 	/* A kernel that has hugepages for files keeps the file's name. */

@@ -1,5 +1,6 @@
 /* For tests/live/image.sh, preloaded behind the drop-in: its constructor runs first. It starts a thread (EARLY=thread),
- * or makes a part of the program's data read-only (EARLY=protect), or touches its own bss. */
+ * makes a part of the program's data read-only (EARLY=protect), locks it (EARLY=lock) or keeps it from children
+ * (EARLY=dontfork), or touches its own bss. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -26,4 +27,8 @@ __attribute__((constructor)) static void early(void)
 		pthread_create(&t, NULL, wait_here, NULL);
 	if (what && !strcmp(what, "protect") && &program_data)
 		mprotect((void *)((uintptr_t)program_data & ~(uintptr_t)65535), 65536, PROT_READ | PROT_WRITE | PROT_EXEC);
+	if (what && !strcmp(what, "lock") && &program_data)
+		mlock(program_data, 65536);
+	if (what && !strcmp(what, "dontfork") && &program_data)
+		madvise((void *)((uintptr_t)program_data & ~(uintptr_t)65535), 65536, MADV_DONTFORK);
 }

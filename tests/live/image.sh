@@ -41,6 +41,10 @@ says 'and bss is not' 0 '^bss (1[6-9]|2[0-9]) data 0 text [046] library (8|1[0-9
 	env EARLY=thread HUGEPIN_IMAGE=data LD_PRELOAD="$dropin $t/early.so" timeout 100 "$t/pie" kinds
 says 'data whose protection was changed is left alone' 0 'data of the program \(.*\) is left alone: its protection was changed$' \
 	env EARLY=protect HUGEPIN_IMAGE=data LD_PRELOAD="$dropin $t/early.so" timeout 100 "$t/pie"
+for what in lock dontfork; do
+	says "and data with a part that a constructor treats: $what" 0 'data of the program \(.*\) is left alone: a part is locked, sealed or advised$' \
+		env EARLY=$what HUGEPIN_IMAGE=data LD_PRELOAD="$dropin $t/early.so" timeout 100 "$t/pie"
+done
 says 'no line without HUGEPIN_STATS' 0 '^fine$' \
 	bash -c "EARLY=protect HUGEPIN_STATS=0 HUGEPIN_IMAGE=data LD_PRELOAD='$dropin $t/early.so' timeout 100 '$t/pie' | grep -v HUGEPIN_IMAGE"
 says 'a value that is not known is refused' 0 'HUGEPIN_IMAGE=huge is not understood: it takes one of off, bss, data, all; using off' as huge pie
