@@ -96,12 +96,13 @@ EXPORT int munmap(void *addr, size_t len)
 }
 
 /* HUGEPIN_MMAP: whether hugepages are for this mapping. Any other flag means that the program wants something special:
- * a stack, the pool, memory at once. Memory for code is sparse. */
+ * a stack, the pool, memory at once. Memory for code is sparse. A small mapping at a demanded address may be a piece of
+ * a large one: the kernel makes one of both only if both have the advice, and mremap takes no two. */
 static bool is_plain(size_t len, int prot, int flags)
 {
 	const int plain = MAP_PRIVATE | MAP_ANONYMOUS;
 
-	return len >= HP_PAGE && !(prot & PROT_EXEC) && (flags & plain) == plain &&
+	return (len >= HP_PAGE || flags & (MAP_FIXED | MAP_FIXED_NOREPLACE)) && !(prot & PROT_EXEC) && (flags & plain) == plain &&
 	       !(flags & ~(plain | MAP_NORESERVE | MAP_FIXED | MAP_FIXED_NOREPLACE));
 }
 
@@ -133,8 +134,7 @@ static void *map_huge(void *addr, size_t len, int prot, int flags)
 		return p;
 	/* What is only reserved is advised when it is mapped with access, as Java does. */
 	if (prot != PROT_NONE)
-		/* All of it: for the kernel memory with advice and memory without are two mappings, and mremap takes
-		 * no two. */
+		/* All of it: an end without advice would be another mapping. */
 		hugepin_mapped_((uintptr_t)p, len);
 	return p;
 }
