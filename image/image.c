@@ -117,14 +117,14 @@ static bool is_special(const struct hp_image_range *range)
  * relocates. The kernel knows its traps by the file that is mapped: in a copy they kill the program. */
 static bool is_changed(const struct hp_image_range *r)
 {
-	enum { AT_ONCE = 512 };
+	enum { ENTRIES = 512 };
 	const size_t page = getauxval(AT_PAGESZ), count = (r->end - r->start) / page;
 	const int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-	uint64_t entry[AT_ONCE];
+	uint64_t entry[ENTRIES];
 	bool changed = fd < 0;
 
 	for (size_t i = 0, n; i < count && !changed; i += n) {
-		n = HP_MIN(count - i, (size_t)AT_ONCE);
+		n = HP_MIN(count - i, (size_t)ENTRIES);
 		changed = syscall(SYS_pread64, fd, entry, n * sizeof *entry, (r->start / page + i) * sizeof *entry) !=
 			  (long)(n * sizeof *entry);
 		for (size_t j = 0; j < n && !changed; j++)
@@ -161,6 +161,8 @@ static const char *advise(const struct hp_image_range *r)
 }
 
 /* ------------------------------------------------------------------ data and text */
+
+#define AT_ONCE (8 * HP_PAGE)
 
 /* Memory for a copy, aligned to hugepages and advised. NULL: there is none. */
 static char *map_copy(size_t len)
@@ -199,20 +201,26 @@ static const char *copy(const struct hp_image_range *r)
 	p = map_copy(len);
 	if (!p)
 		return "there is no memory for a copy";
-	memcpy(p, (void *)r->start, len);
-	if (r->kind == HP_IMAGE_TEXT) {
-		/* perf hears of executable memory when its protection is set, and of no move afterwards. So it keeps
-		 * naming these addresses after the file. A debugger takes text that a core dump lacks from the file. */
-		if (hp_raw_mprotect(p, len, PROT_READ | PROT_EXEC)) {
-			hp_raw_munmap(p, len);
-			return "the kernel refuses executable memory";
+	/* In pieces, whose pages of the file go before the next ones are read: else the program's peak of memory would be
+	 * twice its data. They are one mapping afterwards. Text as a whole, for perf's sake. */
+	for (size_t at = 0, n; at < len; at += n) {
+		n = r->kind == HP_IMAGE_TEXT ? len : HP_MIN(len - at, AT_ONCE);
+		memcpy(p + at, (void *)(r->start + at), n);
+		if (r->kind == HP_IMAGE_TEXT) {
+			/* perf hears of executable memory when its protection is set, and of no move afterwards. So it
+			 * keeps naming these addresses after the file. A debugger takes text that a core dump lacks
+			 * from the file. */
+			if (hp_raw_mprotect(p, len, PROT_READ | PROT_EXEC)) {
+				hp_raw_munmap(p, len);
+				return "the kernel refuses executable memory";
+			}
+			hp_raw_madvise(p, len, MADV_DONTDUMP);
 		}
-		hp_raw_madvise(p, len, MADV_DONTDUMP);
-	}
-	/* No hook needs to hear that the file's mapping goes: before main nothing of it is registered. */
-	if (hp_raw_mremap(p, len, (void *)r->start) == MAP_FAILED) {
-		hp_raw_munmap(p, len);
-		return "the kernel refuses the move";
+		/* No hook needs to hear that the file's mapping goes: before main nothing of it is registered. */
+		if (hp_raw_mremap(p + at, n, (void *)(r->start + at)) == MAP_FAILED) {
+			hp_raw_munmap(p + at, len - at);
+			return "the kernel refuses the move";
+		}
 	}
 	/* A name for /proc/PID/maps, where the kernel has such names. */
 	prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, r->start, len, r->kind == HP_IMAGE_TEXT ? "hugepin text" : "hugepin data");

@@ -48,6 +48,16 @@ done
 says 'no line without HUGEPIN_STATS' 0 '^fine$' \
 	bash -c "EARLY=protect HUGEPIN_STATS=0 HUGEPIN_IMAGE=data LD_PRELOAD='$dropin $t/early.so' timeout 100 '$t/pie' | grep -v HUGEPIN_IMAGE"
 says 'a value that is not known is refused' 0 'HUGEPIN_IMAGE=huge is not understood: it takes one of off, bss, data, all; using off' as huge pie
+echo 'static char data[96 << 20] = { 1 }; int main(void) { return ((volatile char *)data)[95 << 20]; }' >"$t/large.c"
+# shellcheck disable=SC2086 # CC may have options
+works 'a program with more data compiles' $cc -o "$t/large" "$t/large.c"
+if [ "${thp:-never}" = never ]; then
+	skip 'the copy does not double the peak of memory' 'transparent hugepages are off'
+else
+	says 'the copy does not double the peak of memory' 0 ' large: .* % of the memory \([0-9]* MiB\) is static, 100 % of that in THP$' \
+		env HUGEPIN_STATS=1 HUGEPIN_IMAGE=data LD_PRELOAD="$dropin" timeout 100 "$t/large"
+fi
+rm "$t/large"
 no_thp() { python3 -c 'import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])' "$@"; }
 says 'without transparent hugepages all is left alone' 0 'bss of the program \(.*\) is left alone: transparent hugepages are off' \
 	no_thp env HUGEPIN_IMAGE=bss LD_PRELOAD="$dropin" "$t/pie"
