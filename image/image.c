@@ -246,39 +246,44 @@ static bool runs_here(const struct hp_image_range *r)
 	return false;
 }
 
+/* What HUGEPIN_IMAGE asks for of one object. */
+static size_t plan(const struct dl_phdr_info *info, size_t least, size_t skip, struct hp_image_range *ret_ranges)
+{
+	return hp_image_plan(info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum, getauxval(AT_PAGESZ),
+			     (int)hp_config.image, least, skip, ret_ranges);
+}
+
 static int one_object(struct dl_phdr_info *info, size_t size, void *arg)
 {
 	struct hp_image_range range[HP_IMAGE_RANGES];
 	const bool thp = hp_map_thp_enabled();
 	bool *first = arg;
-	const size_t count = hp_image_plan(info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum, getauxval(AT_PAGESZ),
-					   (int)hp_config.image, *first ? HP_PAGE : LIBRARY_LEAST, range);
-
-	struct hp_image_range own[HP_IMAGE_RANGES];
+	const size_t least = *first ? HP_PAGE : LIBRARY_LEAST;
 
 	(void)size;
 	if (*first && hp_peak_on) {
 		const size_t n = hp_image_plan(info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum, getauxval(AT_PAGESZ),
-					       HP_IMAGE_WANT_DATA, HP_PAGE, own);
+					       HP_IMAGE_WANT_DATA, HP_PAGE, 0, range);
 
 		for (size_t i = 0; i < n; i++)
-			hp_peak_static(own[i].start, own[i].end);
+			hp_peak_static(range[i].start, range[i].end);
 	}
 	*first = false; /* the program comes first */
 	start.objects++;
 	if (hp_config.image == HP_IMAGE_OFF)
 		return 1;
-	for (size_t i = 0; i < count; i++) {
-		const char *why = !thp ? "transparent hugepages are off"
-				  : range[i].kind == HP_IMAGE_BSS ? advise(&range[i])
-				  : range[i].kind == HP_IMAGE_TEXT && runs_here(&range[i]) ? "it does this work"
-										    : copy(&range[i]);
+	for (size_t skip = 0, n; (n = plan(info, least, skip, range)) > 0; skip += n)
+		for (size_t i = 0; i < n; i++) {
+			const char *why = !thp ? "transparent hugepages are off"
+					  : range[i].kind == HP_IMAGE_BSS ? advise(&range[i])
+					  : range[i].kind == HP_IMAGE_TEXT && runs_here(&range[i]) ? "it does this work"
+											    : copy(&range[i]);
 
-		if (why)
-			leave_alone(&range[i], info->dlpi_name, why);
-		else
-			HP_STAT_COUNT(image_bytes, range[i].end - range[i].start);
-	}
+			if (why)
+				leave_alone(&range[i], info->dlpi_name, why);
+			else
+				HP_STAT_COUNT(image_bytes, range[i].end - range[i].start);
+		}
 	return 0;
 }
 
@@ -301,17 +306,16 @@ void hugepin_image_(void)
 static int later_object(struct dl_phdr_info *info, size_t size, void *arg)
 {
 	struct hp_image_range range[HP_IMAGE_RANGES];
-	size_t *before = arg, count;
+	size_t *before = arg;
 
 	(void)size;
 	if (*before) {
 		--*before;
 		return 0;
 	}
-	count = hp_image_plan(info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum, getauxval(AT_PAGESZ),
-			      (int)hp_config.image, LIBRARY_LEAST, range);
-	for (size_t i = 0; i < count; i++)
-		leave_alone(&range[i], info->dlpi_name, "it was opened later");
+	for (size_t skip = 0, n; (n = plan(info, LIBRARY_LEAST, skip, range)) > 0; skip += n)
+		for (size_t i = 0; i < n; i++)
+			leave_alone(&range[i], info->dlpi_name, "it was opened later");
 	return 0;
 }
 

@@ -5,7 +5,7 @@
 
 struct ranges {
 	struct hp_image_range *range;
-	size_t count, least;
+	size_t count, least, skip;
 };
 
 static uintptr_t down(uintptr_t at, size_t unit)
@@ -23,7 +23,11 @@ static void add(struct ranges *r, uintptr_t start, uintptr_t end, enum hp_image_
 {
 	start = up(start, HP_PAGE);
 	end = down(end, HP_PAGE);
-	if (r->count < HP_IMAGE_RANGES && start < end && end - start >= r->least)
+	if (start >= end || end - start < r->least)
+		return;
+	if (r->skip)
+		r->skip--;
+	else if (r->count < HP_IMAGE_RANGES)
 		r->range[r->count++] = (struct hp_image_range){ start, end, kind };
 }
 
@@ -44,9 +48,9 @@ static uintptr_t relro_end(uintptr_t base, const ElfW(Phdr) *headers, size_t cou
 }
 
 size_t hp_image_plan(uintptr_t base, const ElfW(Phdr) *headers, size_t count, size_t page, int want, size_t least,
-		     struct hp_image_range ret_ranges[HP_IMAGE_RANGES])
+		     size_t skip, struct hp_image_range ret_ranges[HP_IMAGE_RANGES])
 {
-	struct ranges r = { ret_ranges, 0, least };
+	struct ranges r = { ret_ranges, 0, least, skip };
 
 	for (size_t i = 0; i < count; i++) {
 		const ElfW(Phdr) *h = &headers[i];

@@ -58,6 +58,22 @@ else
 		env HUGEPIN_STATS=1 HUGEPIN_IMAGE=data LD_PRELOAD="$dropin" timeout 100 "$t/large"
 fi
 rm "$t/large"
+# Eighteen segments of a hugepage each.
+parts()
+{
+	local i
+	for i in {0..17}; do echo "__attribute__((section(\".part$i\"))) char part${i}[2 << 20] = { 1 };"; done >"$t/parts.c"
+	echo 'int main(void) { return part17[5]; }' >>"$t/parts.c"
+	# shellcheck disable=SC2086,SC2046 # CC may have options
+	$cc -fno-pie -no-pie -o "$t/parts" "$t/parts.c" $(for i in {0..17}; do printf -- '-Wl,--section-start=.part%d=0x%x ' "$i" $((0x10000000 + (i << 22))); done)
+}
+works 'a program of many parts compiles' parts
+if [ "${thp:-never}" = never ]; then
+	skip 'all parts of a program lie in hugepages' 'transparent hugepages are off'
+else
+	says 'all parts of a program lie in hugepages' 0 ' parts: image_bytes 37748736$' env HUGEPIN_IMAGE=data LD_PRELOAD="$dropin" timeout 100 "$t/parts"
+fi
+rm "$t/parts"
 no_thp() { python3 -c 'import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])' "$@"; }
 says 'without transparent hugepages all is left alone' 0 'bss of the program \(.*\) is left alone: transparent hugepages are off' \
 	no_thp env HUGEPIN_IMAGE=bss LD_PRELOAD="$dropin" "$t/pie"

@@ -88,7 +88,7 @@ TEST(a_hugepage_is_planned_if_all_of_it_is_of_one_segment_and_not_sealed)
 		const int want = (int)any(4);
 
 		make_image();
-		const size_t n = hp_image_plan(0, header, headers, PAGE, want, HP_PAGE, range);
+		const size_t n = hp_image_plan(0, header, headers, PAGE, want, HP_PAGE, 0, range);
 		for (uintptr_t p = 0; p + 512 <= SPACE; p += 512) {
 			int kind = -1;
 			for (size_t i = 0; i < n; i++)
@@ -111,8 +111,8 @@ TEST(an_image_may_lie_anywhere)
 	for (int round = 0; round < 2000 && !t_failures; round++) {
 		make_image();
 		const uintptr_t far = (UINT64_C(1) << 46) - any(1000) * HP_PAGE;
-		const size_t n = hp_image_plan(0, header, headers, PAGE, HP_IMAGE_WANT_ALL, HP_PAGE, here);
-		EXPECT_EQ(hp_image_plan(far, header, headers, PAGE, HP_IMAGE_WANT_ALL, HP_PAGE, there), n);
+		const size_t n = hp_image_plan(0, header, headers, PAGE, HP_IMAGE_WANT_ALL, HP_PAGE, 0, here);
+		EXPECT_EQ(hp_image_plan(far, header, headers, PAGE, HP_IMAGE_WANT_ALL, HP_PAGE, 0, there), n);
 		for (size_t i = 0; i < n; i++)
 			EXPECT(there[i].start - far == here[i].start && there[i].end - far == here[i].end);
 	}
@@ -123,10 +123,10 @@ TEST(a_range_below_the_least_is_left_out)
 	struct hp_image_range range[HP_IMAGE_RANGES];
 	ElfW(Phdr) h = { .p_type = PT_LOAD, .p_flags = PF_R | PF_W, .p_vaddr = HP_PAGE, .p_filesz = 0, .p_memsz = 4 * HP_PAGE };
 
-	EXPECT_EQ(hp_image_plan(0, &h, 1, PAGE, HP_IMAGE_WANT_BSS, 4 * HP_PAGE, range), 1);
+	EXPECT_EQ(hp_image_plan(0, &h, 1, PAGE, HP_IMAGE_WANT_BSS, 4 * HP_PAGE, 0, range), 1);
 	EXPECT(range[0].start == HP_PAGE && range[0].end == 5 * HP_PAGE);
 	h.p_memsz -= PAGE;
-	EXPECT_EQ(hp_image_plan(0, &h, 1, PAGE, HP_IMAGE_WANT_BSS, 4 * HP_PAGE, range), 0);
+	EXPECT_EQ(hp_image_plan(0, &h, 1, PAGE, HP_IMAGE_WANT_BSS, 4 * HP_PAGE, 0, range), 0);
 }
 
 TEST(headers_that_make_no_sense_give_no_range)
@@ -134,12 +134,12 @@ TEST(headers_that_make_no_sense_give_no_range)
 	struct hp_image_range range[HP_IMAGE_RANGES];
 	ElfW(Phdr) h = { .p_type = PT_LOAD, .p_flags = PF_R | PF_W, .p_vaddr = HP_PAGE, .p_filesz = 1, .p_memsz = UINTPTR_MAX };
 
-	EXPECT_EQ(hp_image_plan(0, &h, 1, PAGE, HP_IMAGE_WANT_ALL, HP_PAGE, range), 0);
+	EXPECT_EQ(hp_image_plan(0, &h, 1, PAGE, HP_IMAGE_WANT_ALL, HP_PAGE, 0, range), 0);
 	h.p_filesz = 3 * HP_PAGE; /* more of the file than memory */
 	h.p_memsz = PAGE;
-	EXPECT_EQ(hp_image_plan(0, &h, 1, PAGE, HP_IMAGE_WANT_ALL, HP_PAGE, range), 0);
+	EXPECT_EQ(hp_image_plan(0, &h, 1, PAGE, HP_IMAGE_WANT_ALL, HP_PAGE, 0, range), 0);
 	h.p_vaddr = UINTPTR_MAX - PAGE;
-	EXPECT_EQ(hp_image_plan(0, &h, 1, PAGE, HP_IMAGE_WANT_ALL, HP_PAGE, range), 0);
+	EXPECT_EQ(hp_image_plan(0, &h, 1, PAGE, HP_IMAGE_WANT_ALL, HP_PAGE, 0, range), 0);
 }
 
 TEST(base_pages_may_be_large)
@@ -147,8 +147,23 @@ TEST(base_pages_may_be_large)
 	struct hp_image_range range[HP_IMAGE_RANGES];
 	ElfW(Phdr) h = { .p_type = PT_LOAD, .p_flags = PF_R | PF_W, .p_vaddr = HP_PAGE - 100, .p_filesz = 200, .p_memsz = 4 * HP_PAGE };
 
-	EXPECT_EQ(hp_image_plan(0, &h, 1, 65536, HP_IMAGE_WANT_BSS, HP_PAGE, range), 1);
+	EXPECT_EQ(hp_image_plan(0, &h, 1, 65536, HP_IMAGE_WANT_BSS, HP_PAGE, 0, range), 1);
 	EXPECT(range[0].start == 2 * HP_PAGE && range[0].end == 5 * HP_PAGE);
 }
 
 T_MAIN
+
+TEST(all_parts_of_an_object_are_told_in_turn)
+{
+	enum { PARTS = 2 * HP_IMAGE_RANGES + 3 };
+	struct hp_image_range range[HP_IMAGE_RANGES];
+	ElfW(Phdr) h[PARTS];
+	size_t seen = 0, n;
+
+	for (size_t i = 0; i < PARTS; i++)
+		h[i] = (ElfW(Phdr)){ .p_type = PT_LOAD, .p_flags = PF_R | PF_W, .p_vaddr = (2 * i + 1) * HP_PAGE, .p_memsz = HP_PAGE };
+	while ((n = hp_image_plan(0, h, PARTS, PAGE, HP_IMAGE_WANT_BSS, HP_PAGE, seen, range)) > 0)
+		for (size_t i = 0; i < n; i++, seen++)
+			EXPECT_EQ(range[i].start, (2 * seen + 1) * HP_PAGE);
+	EXPECT_EQ(seen, PARTS);
+}
