@@ -41,7 +41,6 @@ void hp_map_avoid_thp(uintptr_t at, size_t len);
 
 /* Have the kernel make hugepages of base pages that are there (Linux 6.1). It refuses if a device has pinned one. Tries
  * once. */
-#define HP_MADV_COLLAPSE 25
 int hp_map_collapse(uintptr_t at, size_t len);
 
 /* Allocate the pages now, so that a shortage appears here and never as SIGBUS at an access. A hugetlb cgroup's fault

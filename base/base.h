@@ -165,6 +165,8 @@ void hp_meta_unmap(void *p, size_t size);
  * have other parts of the table, is written. */
 void hp_meta_zero(void *p, size_t size);
 
+#define HP_MADV_COLLAPSE 25 /* Linux 6.1; Debian 12's C library lacks the name */
+
 /* Have the kernel put memory under [start, start + len), for writing or for reading (Linux 5.14). A missing hugepage of
  * the pool is an error here, instead of SIGBUS at the first touch. 0 or -errno; keeps errno. Makes a raw system call,
  * which no hooks see. */

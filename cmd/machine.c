@@ -17,10 +17,6 @@
 #include "base/advice.h"
 #include "base/base.h"
 
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25 /* Linux 6.1; Debian 12's C library lacks the name */
-#endif
-
 static uint64_t pool_file(const char *dir, long page_size, const char *file)
 {
 	char path[256];
@@ -96,7 +92,7 @@ int hp_machine_thp_files(void)
 		char *const at = all + (-(uintptr_t)all & (HP_PAGE - 1));
 
 		if (mmap(at, HP_PAGE, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED, fd, 0) == at)
-			collapsed = madvise(at, HP_PAGE, MADV_COLLAPSE) == 0;
+			collapsed = madvise(at, HP_PAGE, HP_MADV_COLLAPSE) == 0;
 		munmap(all, 2 * HP_PAGE);
 	}
 	close(fd);

@@ -13,7 +13,6 @@
 #include <link.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -32,9 +31,6 @@
 #include "image/image.h"
 #include "image/plan.h"
 
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25 /* Linux 6.1; Debian 12's C library lacks the name */
-#endif
 #ifndef PR_SET_VMA
 #define PR_SET_VMA 0x53564d41
 #define PR_SET_VMA_ANON_NAME 0
@@ -118,14 +114,14 @@ static bool is_special(const struct hp_image_range *range)
 static bool is_changed(const struct hp_image_range *r)
 {
 	enum { ENTRIES = 512 };
-	const size_t page = getauxval(AT_PAGESZ), count = (r->end - r->start) / page;
+	const size_t count = (r->end - r->start) / hp_base_page;
 	const int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 	uint64_t entry[ENTRIES];
 	bool changed = fd < 0;
 
 	for (size_t i = 0, n; i < count && !changed; i += n) {
 		n = HP_MIN(count - i, (size_t)ENTRIES);
-		changed = syscall(SYS_pread64, fd, entry, n * sizeof *entry, (r->start / page + i) * sizeof *entry) !=
+		changed = syscall(SYS_pread64, fd, entry, n * sizeof *entry, (r->start / hp_base_page + i) * sizeof *entry) !=
 			  (long)(n * sizeof *entry);
 		for (size_t j = 0; j < n && !changed; j++)
 			changed = entry[j] & (HP_PAGEMAP_PRESENT | HP_PAGEMAP_SWAPPED) && !(entry[j] & HP_PAGEMAP_FILE);
@@ -140,14 +136,14 @@ static bool is_changed(const struct hp_image_range *r)
 /* Hugepages of which something was touched before the advice: by constructors, or by the loader's relocations. */
 static void collapse_touched(uintptr_t start, uintptr_t end)
 {
-	const size_t pages = HP_PAGE / getauxval(AT_PAGESZ);
+	const size_t pages = HP_PAGE / hp_base_page;
 	unsigned char there[HP_PAGE / 4096];
 
 	for (uintptr_t at = start; at < end; at += HP_PAGE)
 		if (mincore((void *)at, HP_PAGE, there) == 0)
 			for (size_t i = 0; i < pages; i++)
 				if (there[i] & 1) {
-					hp_raw_madvise((void *)at, HP_PAGE, MADV_COLLAPSE); /* else khugepaged may */
+					hp_raw_madvise((void *)at, HP_PAGE, HP_MADV_COLLAPSE); /* else khugepaged may */
 					break;
 				}
 }
@@ -196,7 +192,7 @@ static const char *copy(const struct hp_image_range *r)
 	if (r->kind == HP_IMAGE_TEXT && is_changed(r))
 		return "probes, a debugger or the loader changed it";
 	/* A kernel that has hugepages for files keeps the file's name. */
-	if (r->kind == HP_IMAGE_TEXT && hp_raw_madvise((void *)r->start, len, MADV_COLLAPSE) == 0)
+	if (r->kind == HP_IMAGE_TEXT && hp_raw_madvise((void *)r->start, len, HP_MADV_COLLAPSE) == 0)
 		return NULL;
 	p = map_copy(len);
 	if (!p)
@@ -246,76 +242,87 @@ static bool runs_here(const struct hp_image_range *r)
 	return false;
 }
 
-/* What HUGEPIN_IMAGE asks for of one object. */
-static size_t plan(const struct dl_phdr_info *info, size_t least, size_t skip, struct hp_image_range *ret_ranges)
+typedef void each_range(void *arg, const struct hp_image_range *r);
+
+static void plan(const struct dl_phdr_info *info, int want, size_t least, each_range *each, void *arg)
 {
-	return hp_image_plan(info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum, getauxval(AT_PAGESZ),
-			     (int)hp_config.image, least, skip, ret_ranges);
+	hp_image_plan(info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum, hp_base_page, want, least, each, arg);
 }
 
-static int one_object(struct dl_phdr_info *info, size_t size, void *arg)
+static void tell_peak(void *unused, const struct hp_image_range *r)
 {
-	struct hp_image_range range[HP_IMAGE_RANGES];
-	const bool thp = hp_map_thp_enabled();
-	bool *first = arg;
-	const size_t least = *first ? HP_PAGE : LIBRARY_LEAST;
+	(void)unused;
+	hp_peak_static(r->start, r->end);
+}
+
+/* Of all objects: the one that is looked at, and what holds for all. */
+struct objects {
+	const char *name;
+	bool first, thp;
+};
+
+static void one_range(void *objects, const struct hp_image_range *r)
+{
+	const struct objects *o = objects;
+	const char *why = !o->thp ? "transparent hugepages are off"
+			  : r->kind == HP_IMAGE_BSS ? advise(r)
+			  : r->kind == HP_IMAGE_TEXT && runs_here(r) ? "it does this work"
+								      : copy(r);
+
+	if (why)
+		leave_alone(r, o->name, why);
+	else
+		HP_STAT_COUNT(image_bytes, r->end - r->start);
+}
+
+static int one_object(struct dl_phdr_info *info, size_t size, void *objects)
+{
+	struct objects *o = objects;
+	const size_t least = o->first ? HP_PAGE : LIBRARY_LEAST;
 
 	(void)size;
-	if (*first && hp_peak_on) {
-		const size_t n = hp_image_plan(info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum, getauxval(AT_PAGESZ),
-					       HP_IMAGE_WANT_DATA, HP_PAGE, 0, range);
-
-		for (size_t i = 0; i < n; i++)
-			hp_peak_static(range[i].start, range[i].end);
-	}
-	*first = false; /* the program comes first */
+	if (o->first && hp_peak_on)
+		plan(info, HP_IMAGE_WANT_DATA, HP_PAGE, tell_peak, NULL);
+	o->first = false; /* the program comes first */
 	start.objects++;
 	if (hp_config.image == HP_IMAGE_OFF)
 		return 1;
-	for (size_t skip = 0, n; (n = plan(info, least, skip, range)) > 0; skip += n)
-		for (size_t i = 0; i < n; i++) {
-			const char *why = !thp ? "transparent hugepages are off"
-					  : range[i].kind == HP_IMAGE_BSS ? advise(&range[i])
-					  : range[i].kind == HP_IMAGE_TEXT && runs_here(&range[i]) ? "it does this work"
-											    : copy(&range[i]);
-
-			if (why)
-				leave_alone(&range[i], info->dlpi_name, why);
-			else
-				HP_STAT_COUNT(image_bytes, range[i].end - range[i].start);
-		}
+	o->name = info->dlpi_name;
+	plan(info, (int)hp_config.image, least, one_range, o);
 	return 0;
 }
 
 void hugepin_image_(void)
 {
 	const int saved_errno = errno;
-	bool first = true;
+	struct objects o = { .first = true };
 	sigset_t all, before;
 
 	if (hp_config_load() || (hp_config.image == HP_IMAGE_OFF && !hp_peak_on))
 		return;
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, &before);
-	dl_iterate_phdr(one_object, &first);
+	o.thp = hp_config.image != HP_IMAGE_OFF && hp_map_thp_enabled();
+	dl_iterate_phdr(one_object, &o);
 	sigprocmask(SIG_SETMASK, &before, NULL);
 	start.pid = getpid();
 	errno = saved_errno;
 }
 
+static void later_range(void *object, const struct hp_image_range *r)
+{
+	leave_alone(r, object, "it was opened later");
+}
+
 static int later_object(struct dl_phdr_info *info, size_t size, void *arg)
 {
-	struct hp_image_range range[HP_IMAGE_RANGES];
 	size_t *before = arg;
 
 	(void)size;
-	if (*before) {
+	if (*before)
 		--*before;
-		return 0;
-	}
-	for (size_t skip = 0, n; (n = plan(info, LIBRARY_LEAST, skip, range)) > 0; skip += n)
-		for (size_t i = 0; i < n; i++)
-			leave_alone(&range[i], info->dlpi_name, "it was opened later");
+	else
+		plan(info, (int)hp_config.image, LIBRARY_LEAST, later_range, (void *)info->dlpi_name);
 	return 0;
 }
 

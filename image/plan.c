@@ -3,9 +3,10 @@
 #include "base/base.h"
 #include "base/config.h"
 
-struct ranges {
-	struct hp_image_range *range;
-	size_t count, least, skip;
+struct telling {
+	size_t least;
+	void (*each)(void *arg, const struct hp_image_range *r);
+	void *arg;
 };
 
 static uintptr_t down(uintptr_t at, size_t unit)
@@ -19,16 +20,12 @@ static uintptr_t up(uintptr_t at, size_t unit)
 	return at > UINTPTR_MAX - (unit - 1) ? down(UINTPTR_MAX, unit) : down(at + unit - 1, unit);
 }
 
-static void add(struct ranges *r, uintptr_t start, uintptr_t end, enum hp_image_kind kind)
+static void tell(const struct telling *t, uintptr_t start, uintptr_t end, enum hp_image_kind kind)
 {
-	start = up(start, HP_PAGE);
-	end = down(end, HP_PAGE);
-	if (start >= end || end - start < r->least)
-		return;
-	if (r->skip)
-		r->skip--;
-	else if (r->count < HP_IMAGE_RANGES)
-		r->range[r->count++] = (struct hp_image_range){ start, end, kind };
+	const struct hp_image_range r = { up(start, HP_PAGE), down(end, HP_PAGE), kind };
+
+	if (r.start < r.end && r.end - r.start >= t->least)
+		t->each(t->arg, &r);
 }
 
 /* Where the part ends that the loader protects after relocation, if it begins in [start, end). It ends there by whole
@@ -47,10 +44,10 @@ static uintptr_t relro_end(uintptr_t base, const ElfW(Phdr) *headers, size_t cou
 	return at;
 }
 
-size_t hp_image_plan(uintptr_t base, const ElfW(Phdr) *headers, size_t count, size_t page, int want, size_t least,
-		     size_t skip, struct hp_image_range ret_ranges[HP_IMAGE_RANGES])
+void hp_image_plan(uintptr_t base, const ElfW(Phdr) *headers, size_t count, size_t page, int want, size_t least,
+		   void (*each)(void *arg, const struct hp_image_range *r), void *arg)
 {
-	struct ranges r = { ret_ranges, 0, least, skip };
+	const struct telling t = { least, each, arg };
 
 	for (size_t i = 0; i < count; i++) {
 		const ElfW(Phdr) *h = &headers[i];
@@ -67,12 +64,11 @@ size_t hp_image_plan(uintptr_t base, const ElfW(Phdr) *headers, size_t count, si
 			const uintptr_t data = relro_end(base, headers, count, page, start, end);
 
 			if (copied)
-				add(&r, data, HP_MIN(up(file_end, HP_PAGE), down(end, HP_PAGE)), HP_IMAGE_DATA);
+				tell(&t, data, HP_MIN(up(file_end, HP_PAGE), down(end, HP_PAGE)), HP_IMAGE_DATA);
 			if (want >= HP_IMAGE_WANT_BSS)
-				add(&r, HP_MAX(file_end, data), end, HP_IMAGE_BSS);
+				tell(&t, HP_MAX(file_end, data), end, HP_IMAGE_BSS);
 		} else if (h->p_flags & PF_X && want >= HP_IMAGE_WANT_ALL) {
-			add(&r, start, file_end, HP_IMAGE_TEXT);
+			tell(&t, start, file_end, HP_IMAGE_TEXT);
 		}
 	}
-	return r.count;
 }

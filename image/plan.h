@@ -6,7 +6,6 @@
 #define HP_IMAGE_PLAN_H
 
 #include <link.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,13 +21,10 @@ struct hp_image_range {
 	enum hp_image_kind kind;
 };
 
-#define HP_IMAGE_RANGES 16
-
-/* The ranges of one object, which is loaded at `base`. want: HUGEPIN_IMAGE's value, of which each asks for what the one
- * before asks for, and more. A range has at least `least` bytes. What the loader makes read-only after relocation
- * (PT_GNU_RELRO) is left out. Returns the number of ranges behind the first `skip`, at most HP_IMAGE_RANGES; 0: there are
- * no more. */
-size_t hp_image_plan(uintptr_t base, const ElfW(Phdr) *headers, size_t count, size_t page, int want, size_t least,
-		     size_t skip, struct hp_image_range ret_ranges[HP_IMAGE_RANGES]);
+/* Tell each range of one object, which is loaded at `base`. want: HUGEPIN_IMAGE's value, of which each asks for what the
+ * one before asks for, and more. A range has at least `least` bytes. What the loader makes read-only after relocation
+ * (PT_GNU_RELRO) is left out. */
+void hp_image_plan(uintptr_t base, const ElfW(Phdr) *headers, size_t count, size_t page, int want, size_t least,
+		   void (*each)(void *arg, const struct hp_image_range *r), void *arg);
 
 #endif
