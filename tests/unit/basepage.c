@@ -10,6 +10,7 @@
 #include "tests/unit/child.h"
 #include "tests/unit/heap_model.h"
 #include "tests/unit/kernel.h"
+#include "tests/unit/span_maps.h"
 
 UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
 {
@@ -33,21 +34,17 @@ static void with_pages(void (*run)(void))
 		in_child(with_page);
 }
 
+static void expect_whole(uintptr_t from, uintptr_t to, int prot)
+{
+	(void)prot;
+	EXPECT_EQ(from & (hp_base_page - 1), 0);
+	EXPECT_EQ(to & (hp_base_page - 1), 0);
+}
+
 /* The kernel has base pages in the span and the tables alone. */
 static void expect_whole_pages(void)
 {
-	char line[300];
-	FILE *f = fopen("/proc/self/maps", "r");
-
-	while (hp_span.size && fgets(line, sizeof line, f)) {
-		uintptr_t from, to;
-
-		if (sscanf(line, "%lx-%lx", &from, &to) != 2 || to <= hp_span.base || from >= hp_span.base + hp_span.size)
-			continue;
-		EXPECT_EQ(from & (hp_base_page - 1), 0);
-		EXPECT_EQ(to & (hp_base_page - 1), 0);
-	}
-	fclose(f);
+	each_mapping_of_span(expect_whole);
 }
 
 /* ------------------------------------------------------------------ memory that is given back */
@@ -173,21 +170,12 @@ static struct advised {
 	unsigned char prot[64 * PAGES_MAX]; /* of its base pages, or of 4 KiB each */
 } advised[ADVISED];
 
-/* What the kernel lets the program do with a base page of the span. */
-static unsigned char *told; /* by base page of the span */
+static unsigned char *told; /* what the kernel lets the program do with each base page of the span */
 
-static void ask_kernel(void)
+static void note_rights(uintptr_t from, uintptr_t to, int prot)
 {
-	char line[300], rights[5];
-	FILE *f = fopen("/proc/self/maps", "r");
-	uintptr_t from, to;
-
-	while (fgets(line, sizeof line, f))
-		if (sscanf(line, "%lx-%lx %4s", &from, &to, rights) == 3)
-			for (uintptr_t a = HP_MAX(from, hp_span.base); a < HP_MIN(to, hp_span.base + hp_span.size); a += hp_base_page)
-				told[(a - hp_span.base) / hp_base_page] =
-					(unsigned char)((rights[0] == 'r' ? PROT_READ : 0) | (rights[1] == 'w' ? PROT_WRITE : 0));
-	fclose(f);
+	for (uintptr_t a = HP_MAX(from, hp_span.base); a < HP_MIN(to, hp_span.base + hp_span.size); a += hp_base_page)
+		told[(a - hp_span.base) / hp_base_page] = (unsigned char)prot;
 }
 
 static size_t pages_of(size_t size)
@@ -197,7 +185,7 @@ static size_t pages_of(size_t size)
 
 static void compare_with_kernel(void)
 {
-	ask_kernel();
+	each_mapping_of_span(note_rights);
 	for (struct advised *a = advised; a < advised + ADVISED; a++)
 		for (size_t i = 0; a->p && i < pages_of(a->size); i++)
 			if (!EXPECT_EQ(told[((uintptr_t)a->p - hp_span.base) / hp_base_page + i], a->prot[i]))
@@ -301,7 +289,7 @@ static void guard_at_random(void)
 		}
 		if (i % 100)
 			continue;
-		ask_kernel();
+		each_mapping_of_span(note_rights);
 		for (k = 0; k < LIVE; k++) {
 			size_t first = p[k] ? ((uintptr_t)p[k] - hp_span.base) / hp_base_page : 0;
 

@@ -13,6 +13,7 @@
 #include "tests/any.h"
 #include "tests/live/live.h"
 #include "tests/unit/empty.h"
+#include "tests/unit/span_maps.h"
 
 enum { BUFFERS = 30, SIZE = 40000 };
 
@@ -43,22 +44,15 @@ static struct live {
 static bool shut[CHUNKS], told[CHUNKS]; /* as the rules say; as the kernel says */
 static size_t heads_max;
 
-static void ask_kernel(void)
+static void note_closed(uintptr_t from, uintptr_t to, int prot)
 {
-	char line[300], rights[5];
-	FILE *f = fopen("/proc/self/maps", "r");
-	uintptr_t from, to;
-
-	while (fgets(line, sizeof line, f))
-		if (sscanf(line, "%lx-%lx %4s", &from, &to, rights) == 3)
-			for (uintptr_t a = HP_MAX(from, hp_span.base); a < HP_MIN(to, hp_span.base + GIB); a += HP_CHUNK)
-				told[chunk_of((void *)a)] = rights[0] == '-';
-	fclose(f);
+	for (uintptr_t a = HP_MAX(from, hp_span.base); a < HP_MIN(to, hp_span.base + GIB); a += HP_CHUNK)
+		told[chunk_of((void *)a)] = !(prot & PROT_READ);
 }
 
 static bool agree(void)
 {
-	ask_kernel();
+	each_mapping_of_span(note_closed);
 	for (size_t c = HP_PAGE_CHUNKS; c < hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT; c++)
 		if (hp_span.page[c >> HP_PAGE_CHUNKS_SHIFT].state == HP_PAGE_READY && !EXPECT_EQ(told[c], shut[c]))
 			return T_FAIL("chunk %zu", c);
