@@ -9,8 +9,8 @@
  *	T_MAIN
  *
  * A failed expectation is printed with its place and values, and the test goes on. Tests run in the order of the file,
- * all of them or those whose names contain an argument. A test that takes longer than T_SECONDS ends the program: many
- * times what any takes, since the machine may be anybody's, too.
+ * all of them or those whose names contain an argument. A test that takes longer than 150 s, or T_SECONDS of the
+ * environment, ends the program: many times what any takes, since the machine may be anybody's, too.
  * Nothing here allocates memory: the memory allocator is what most of these programs test.
  */
 #ifndef TESTS_T_H
@@ -19,16 +19,23 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { T_SECONDS = 150 };
 
 struct t_test {
 	const char *name;
 	void (*run)(void);
 	struct t_test *next;
 };
+
+/* How long a test may take. */
+static inline unsigned t_seconds(void)
+{
+	const char *set = getenv("T_SECONDS");
+
+	return set ? (unsigned)atoi(set) : 150;
+}
 
 static struct t_test *t_first, **t_end = &t_first;
 static _Atomic int t_failures; /* of the running test; threads may fail, too */
@@ -118,13 +125,14 @@ static inline void t_run_and_compare(struct t_test *t)
 static inline int t_run(int argc, char **argv)
 {
 	int n = 0, failed = 0;
+
 	for (struct t_test *t = t_first; t; t = t->next) {
 		if (argc > 1 && !strstr(t->name, argv[1]))
 			continue;
 		t_failures = 0;
 		t_skip_reason[0] = 0;
 		n++;
-		alarm(T_SECONDS);
+		alarm(t_seconds());
 		t_run_and_compare(t);
 		alarm(0);
 		if (t_failures) {

@@ -199,7 +199,7 @@ static void node_begin(unsigned number)
 				       .offer = offer };
 	me = number;
 	seed = number + 1;
-	alarm(T_SECONDS);
+	alarm(t_seconds());
 	for (unsigned a_node = 0; a_node < NODES; a_node++)
 		for (unsigned b = 0; b < NODES; b++)
 			if (a_node != me && b != a_node)
@@ -325,7 +325,7 @@ static void run_nodes(void (*traffic)(void), pid_t child[NODES])
 static void wait_for_nodes(const pid_t child[NODES], unsigned from)
 {
 	for (unsigned i = from; i < NODES; i++)
-		EXPECT_EQ(child_wait(child[i], T_SECONDS), 0);
+		EXPECT_EQ(child_wait(child[i], (int)t_seconds()), 0);
 	munmap(shared, sizeof *shared);
 	munmap(tables, NODES * TABLE);
 }

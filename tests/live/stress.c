@@ -182,7 +182,7 @@ static void threads_stop(pthread_t *t, long n)
 TEST(threads_never_see_each_others_bytes)
 {
 	pthread_t t[THREADS_MAX];
-	alarm((unsigned)option("STRESS_SECONDS", 3) + T_SECONDS);
+	alarm((unsigned)option("STRESS_SECONDS", 3) + t_seconds());
 	long n = threads_start(t);
 	sleep_ms(option("STRESS_SECONDS", 3) * 1000);
 	threads_stop(t, n);
@@ -218,7 +218,7 @@ TEST(children_of_busy_threads_inherit_every_byte)
 	pthread_t t[THREADS_MAX];
 	long seconds = option("STRESS_SECONDS", 3), forks = 0;
 	time_t end = time(NULL) + seconds;
-	alarm((unsigned)seconds + T_SECONDS);
+	alarm((unsigned)seconds + t_seconds());
 	long n = threads_start(t);
 	for (uint64_t i = 1; (time(NULL) < end || !forks) && !t_failures; i++) {
 		sleep_ms(20);

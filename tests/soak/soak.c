@@ -251,7 +251,7 @@ TEST(every_byte_is_its_owners_and_nothing_is_left)
 	struct hugepin_extent x;
 	void *p = hide(malloc(MIB));
 
-	alarm((unsigned)option.seconds + 2 * T_SECONDS);
+	alarm((unsigned)option.seconds + 2 * t_seconds());
 	pool_pages = file_number(POOL_DIR "nr_hugepages");
 	for (const int *s = (const int[]){ SIGALRM, SIGABRT, SIGHUP, SIGINT, SIGTERM, 0 }; option.high && *s; s++)
 		sigaction(*s, &at_end, NULL);

@@ -37,7 +37,7 @@ static inline pid_t child_that_waits(void (*in)(void), int *ret_go)
 	pid = fork();
 	if (pid == 0) {
 		t_failures = 0;
-		alarm(T_SECONDS);
+		alarm(t_seconds());
 		close(go[1]);
 		if (read(go[0], &c, 1) != 1)
 			_exit(99);
