@@ -22,6 +22,8 @@ enum {
 	/* chunks: the largest buffer in a thread's lists, and the most chunks in all of them */
 	HP_LIST_MAX = 16 << (20 - HP_CHUNK_SHIFT),
 	HP_LISTED_MISS = 4 << (20 - HP_CHUNK_SHIFT), /* chunks: if lists hold more than this, a miss empties them */
+	/* The same for buffers that are longer than this. Their memory takes longer than the lists. */
+	HP_LISTED_LARGE = HP_LISTED_MISS / 8,
 };
 
 /* The numbers of chunks whose lists are not empty. */

@@ -173,7 +173,7 @@ size_t hp_place(struct hp_request *r)
 {
 	size_t chunk;
 
-	if (hp_shared_listed + hp_cache_self->listed > HP_LISTED_MISS)
+	if (hp_shared_listed + hp_cache_self->listed > (r->n > HP_LISTED_LARGE ? HP_LISTED_LARGE : HP_LISTED_MISS))
 		hp_lists_clear();
 	chunk = find_hole(r);
 	if (!chunk || hp_pages_need_commit(hp_page_of(chunk), hp_pages_touched(chunk, r->n))) {

@@ -152,9 +152,11 @@ TEST(a_miss_empties_lists_that_hold_much_and_leaves_the_others)
 	hugepin_free(touched(LARGE)); /* what comes now needs no other memory */
 	fill_lists(20, 40000);
 	before = listed();
-	EXPECT(before >= 20 * 10 && before < HP_LISTED_MISS);
-	hugepin_free(hugepin_malloc(MIB));
+	EXPECT(before > HP_LISTED_LARGE && before < HP_LISTED_MISS);
+	hugepin_free(hugepin_malloc(MIB / 2));
 	EXPECT(listed() >= before);
+	hugepin_free(hugepin_malloc(MIB));
+	EXPECT(listed() <= MIB >> HP_CHUNK_SHIFT);
 	fill_lists(20, 400000);
 	before = listed();
 	EXPECT(before > HP_LISTED_MISS);
@@ -215,16 +217,20 @@ TEST(the_slot_has_the_buffer_that_was_freed_last_whatever_was_there_before)
 
 TEST(a_listed_buffer_that_is_at_most_an_eighth_too_long_is_split)
 {
-	enum { N = 160, PART = 144 }; /* whole base pages of up to 64 KiB */
+	enum { N = 160, PART = 144, LONGER = 80, SHORTER = 64 }; /* whole base pages of up to 64 KiB */
 	unsigned char *p, *q;
 
 	hugepin_free(touched(LARGE)); /* what comes now needs no other memory, so lists stay as they are */
-	p = hugepin_malloc(N * HP_CHUNK);
+	p = hugepin_malloc(LONGER * HP_CHUNK);
 	hugepin_free(p);
 	hugepin_free(hugepin_malloc(MIB)); /* p goes to a list */
-	q = hugepin_malloc((N * 8 / 9 - 1) * HP_CHUNK);
+	q = hugepin_malloc(SHORTER * HP_CHUNK);
 	EXPECT(q != p);
+	EXPECT_EQ(hp_chunk_get(chunk_of(p)), HP_CHUNK_WORD(LONGER, HP_CHUNK_LISTED));
 	hugepin_free(q);
+	p = hugepin_malloc(N * HP_CHUNK);
+	hugepin_free(p);
+	hugepin_free(hugepin_malloc(MIB));
 	q = hugepin_malloc(PART * HP_CHUNK);
 	EXPECT(q == p);
 	EXPECT_EQ(hugepin_usable_size(q), PART * HP_CHUNK);
