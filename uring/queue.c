@@ -37,6 +37,7 @@ struct message {
 	uint32_t waiting; /* requests that have not completed */
 	uint32_t notices; /* to come */
 	uint32_t cancels; /* cancellations that have not completed */
+	uint32_t asked; /* the part that was last asked to end */
 	bool unasked; /* a cancellation of its requests finds no room on the ring */
 	bool stalled, done, ordered, cancelled, out;
 	struct message *next; /* while it is free */
@@ -339,6 +340,7 @@ static void ask_for_end(hugepin_sg_uring *q, struct message *g)
 	sqe->addr = (uintptr_t)&g->m.parts[i];
 	sqe->user_data = (uintptr_t)g;
 	g->cancels++;
+	g->asked = i;
 }
 
 /* ------------------------------------------------------------------ a message's end */
@@ -512,6 +514,8 @@ static void completed(hugepin_sg_uring *q, struct message *g, struct hp_uring_pa
 	g->notices += !!(cqe->flags & IORING_CQE_F_MORE);
 	if (!--g->waiting)
 		go_on(q, g);
+	else if (g->cancelled && !g->cancels && cqe->res >= 0 && (uint32_t)cqe->res == p->bytes)
+		ask_for_end(q, g); /* the request could not be stopped (-EALREADY): the chain has gone on */
 }
 
 int hugepin_sg_uring_cqe(hugepin_sg_uring *q, const struct io_uring_cqe *cqe)
@@ -528,8 +532,9 @@ int hugepin_sg_uring_cqe(hugepin_sg_uring *q, const struct io_uring_cqe *cqe)
 		struct message *cancelled = &q->message[g / sizeof *q->message];
 
 		cancelled->cancels--;
-		/* The kernel may have gone on to the next request of the chain meanwhile. */
-		if (cqe->res == -ENOENT && cancelled->waiting && !cancelled->done)
+		/* The kernel may have gone on to the next request of the chain: before it was asked (-ENOENT), or since. */
+		if (cancelled->waiting && !cancelled->done &&
+		    (cqe->res == -ENOENT || cancelled->m.parts[cancelled->asked].res != -EINPROGRESS))
 			ask_for_end(q, cancelled);
 		if (cancelled->done)
 			tell(q, cancelled, 0);

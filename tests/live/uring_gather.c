@@ -590,6 +590,68 @@ TEST(a_chain_that_goes_on_before_it_is_cancelled_is_cancelled_at_the_next_reques
 	rig_close(&r);
 }
 
+/* The user_data of the newest entry, which is the n-th. It is not submitted. */
+static uint64_t newest(const struct rig *r, unsigned n, uint64_t *ret_addr)
+{
+	const struct io_uring_sqe *sqe = &r->ring.sq.sqes[n - 1];
+
+	EXPECT_EQ(io_uring_sq_ready(&r->ring), n);
+	*ret_addr = sqe->addr;
+	return sqe->user_data;
+}
+
+static void complete(struct rig *r, uint64_t user_data, int res)
+{
+	EXPECT_EQ(hugepin_sg_uring_cqe(r->q, &(struct io_uring_cqe){ .user_data = user_data, .res = res }), 1);
+}
+
+/* The kernel answers -EALREADY while a request runs on a thread of its own. Its answers are made up here. */
+TEST(a_chain_whose_request_was_running_already_is_cancelled_at_the_next_request)
+{
+	for (int first = 0; first < 2; first++) { /* which completion comes first */
+		struct rig r;
+		struct hugepin_sg_uring_target t;
+		struct hugepin_pin pin;
+		struct told told = { 0 };
+		uint64_t part[2], cancel, addr;
+
+		if (!rig_open(&r, 64, &(struct hugepin_sg_uring_attr){ .size = sizeof(struct hugepin_sg_uring_attr),
+								       .single = 1 }))
+			return;
+		char *p = registered(&r, MIB, &pin);
+		struct iovec iov[2] = { { p, 1000 }, { p + 5000, 2000 } };
+		hugepin_sg_uring_target(0, &t);
+		EXPECT_EQ(hugepin_sg_uring_read(r.q, &t, UINT64_MAX, iov, 2, HUGEPIN_SG_URING_FIXED, tell, &told), 0);
+		part[0] = r.ring.sq.sqes[0].user_data;
+		part[1] = newest(&r, 2, &addr);
+		EXPECT_EQ(hugepin_sg_uring_cancel(r.q, &told), 1);
+		cancel = newest(&r, 3, &addr);
+		EXPECT_EQ(addr, part[0]);
+		if (first)
+			complete(&r, part[0], 1000);
+		else
+			complete(&r, cancel, -EALREADY);
+		EXPECT_EQ(io_uring_sq_ready(&r.ring), 3);
+		if (first)
+			complete(&r, cancel, -EALREADY);
+		else
+			complete(&r, part[0], 1000);
+		cancel = newest(&r, 4, &addr);
+		EXPECT_EQ(addr, part[1]);
+		complete(&r, part[1], -ECANCELED);
+		EXPECT_EQ(told.what, HUGEPIN_SG_URING_DONE | HUGEPIN_SG_URING_FREE);
+		EXPECT_EQ(told.err, -ECANCELED);
+		EXPECT_EQ(told.bytes, 1000);
+		complete(&r, cancel, 0);
+		EXPECT_EQ(io_uring_sq_ready(&r.ring), 4);
+		EXPECT_EQ(hugepin_unpin(r.domain, &pin), 0);
+		hugepin_free(p);
+		EXPECT_EQ(hugepin_sg_uring_close(r.q), 0);
+		EXPECT_EQ(hugepin_domain_close(r.domain), 0);
+		io_uring_queue_exit(&r.ring);
+	}
+}
+
 TEST(a_cancellation_that_finds_no_room_on_the_ring_is_asked_for_once_there_is)
 {
 	struct rig r;
