@@ -1088,8 +1088,12 @@ static inline __attribute__((always_inline)) int pin_each(hugepin_domain *d, con
 				continue;
 			}
 		}
-		if (hit != -ENOENT)
-			hp_count_back(counts, IS_AGAIN(hit) ? INDEX_AGAIN(hit) : (uint32_t)ret_[pins].ref);
+		if (IS_AGAIN(hit)) {
+			hp_count_back(counts, INDEX_AGAIN(hit));
+		} else if (hit > 0) {
+			hp_count_back(counts, (uint32_t)ret_[pins].ref);
+			ret_[pins].ref = 0; /* hugepin_unpinv() skips it if the pin fails now */
+		}
 		more = pin_one(d, v, access, &ret_[pins], max - pins, later);
 		if (more < 0) {
 			hugepin_unpinv(d, ret_, pins);
