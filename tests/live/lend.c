@@ -341,7 +341,7 @@ TEST(bytes_that_ride_in_the_question_are_in_the_lenders_memory)
 /* Until nothing is lent, messages go to and fro. */
 static void wait_for_return(void)
 {
-	for (int i = 0; i < 500 && command(LENT); i++)
+	for (int i = 0; i < 2000 && command(LENT); i++)
 		usleep(10000);
 	EXPECT_EQ(command(LENT), 0);
 }
@@ -400,7 +400,7 @@ TEST(a_peer_that_is_killed_leaves_nothing_lent)
 	second = -1;
 	waitpid(peer, &status, 0);
 	EXPECT(WIFSIGNALED(status));
-	for (int i = 0; i < 500 && command(LENT); i++)
+	for (int i = 0; i < 2000 && command(LENT); i++)
 		usleep(10000);
 	EXPECT_EQ(command(LENT), 0);
 	EXPECT(command(IDLE) <= 2 * PIECE);

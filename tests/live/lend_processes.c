@@ -341,7 +341,7 @@ TEST(a_stopped_process_is_read_and_written_by_borrowed_keys)
 {
 	pid_t child[NODES];
 	run_nodes(traffic_with_a_stopped_node, child);
-	for (int i = 0; i < 600 && atomic_load(&shared->primed) < NODES - 1; i++)
+	for (int i = 0; i < 5000 && atomic_load(&shared->primed) < NODES - 1; i++)
 		sleep_ms(10);
 	EXPECT_EQ(kill(child[0], SIGSTOP), 0);
 	EXPECT_EQ(waitpid(child[0], NULL, WUNTRACED), child[0]);

@@ -114,7 +114,7 @@ TEST(what_is_registered_ahead_is_not_open_to_peers)
 	d = open_with((struct hugepin_attr){ .policy = HUGEPIN_POLICY_ARENA, .access = HUGEPIN_READ | PEER });
 	h = hugepin_malloc(3 * MIB);
 	hp_domains_start();
-	for (int i = 0; i < 1000 && !stats_of(d).ahead; i++)
+	for (int i = 0; i < 20000 && !stats_of(d).ahead; i++)
 		usleep(1000);
 	EXPECT_EQ(stats_of(d).ahead, 1);
 	EXPECT_EQ(hugepin_pin(d, h, 3 * MIB, HUGEPIN_READ, &pin), 0);
@@ -174,7 +174,7 @@ TEST(a_hint_for_a_peer_registers_what_the_pin_will_find)
 	char *p = map(MIB);
 
 	EXPECT_EQ(hugepin_prefetch(d, p + 100, PAGE, PEER), 0);
-	for (int i = 0; i < 1000 && !stats_of(d).prefetched; i++)
+	for (int i = 0; i < 20000 && !stats_of(d).prefetched; i++)
 		usleep(1000);
 	EXPECT_EQ(stats_of(d).prefetched, 1);
 	EXPECT(found(d, p + 100, PAGE, PEER));
@@ -431,7 +431,7 @@ TEST(a_key_that_nobody_had_ends_in_silence)
 	char *p = map(MIB);
 
 	EXPECT_EQ(hugepin_prefetch(d, p, PAGE, PEER), 0);
-	for (int i = 0; i < 1000 && !stats_of(d).prefetched; i++)
+	for (int i = 0; i < 20000 && !stats_of(d).prefetched; i++)
 		usleep(1000);
 	EXPECT_EQ(touch(d, p, PAGE), 0);
 	EXPECT_EQ(device.regs, 2);

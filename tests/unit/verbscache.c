@@ -371,7 +371,7 @@ TEST(memory_that_cannot_be_watched_is_not_kept)
 static bool soon(unsigned live)
 {
 	hp_domains_start();
-	for (int i = 0; i < 500 && live_of(NULL, NULL) != live; i++)
+	for (int i = 0; i < 2000 && live_of(NULL, NULL) != live; i++)
 		usleep(10000);
 	return EXPECT_EQ(live_of(NULL, NULL), live);
 }
