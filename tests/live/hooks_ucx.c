@@ -160,7 +160,8 @@ static int device_reaches(int who, char *p, size_t len)
 	pthread_mutex_lock(&ring_lock);
 	io_uring_prep_read_fixed(io_uring_get_sqe(&ring), file[who], p, PIECE, 0, ((struct region *)region)->slot);
 	io_uring_submit_and_wait(&ring, 1);
-	io_uring_peek_cqe(&ring, &cqe);
+	while (io_uring_wait_cqe(&ring, &cqe) == -EINTR) /* stopped and continued */
+		;
 	done = cqe->res;
 	io_uring_cqe_seen(&ring, cqe);
 	pthread_mutex_unlock(&ring_lock);

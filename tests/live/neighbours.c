@@ -30,7 +30,8 @@ static bool device_reaches(char *p)
 	pthread_mutex_lock(&ring_lock);
 	io_uring_prep_read_fixed(io_uring_get_sqe(&ring), file, p, 4096, 0, (int)pin.lkey);
 	io_uring_submit_and_wait(&ring, 1);
-	io_uring_peek_cqe(&ring, &cqe);
+	while (io_uring_wait_cqe(&ring, &cqe) == -EINTR) /* stopped and continued */
+		;
 	r = cqe->res;
 	io_uring_cqe_seen(&ring, cqe);
 	pthread_mutex_unlock(&ring_lock);

@@ -55,7 +55,8 @@ static inline bool device_reaches(char *p, size_t len, unsigned access)
 	sqe = io_uring_get_sqe(&ring);
 	io_uring_prep_read_fixed(sqe, file, p, (unsigned)len, 0, (int)pin.lkey);
 	io_uring_submit_and_wait(&ring, 1);
-	io_uring_peek_cqe(&ring, &cqe);
+	while (io_uring_wait_cqe(&ring, &cqe) == -EINTR) /* stopped and continued */
+		;
 	e = cqe->res;
 	io_uring_cqe_seen(&ring, cqe);
 	EXPECT_EQ(hugepin_unpin(domain, &pin), 0);

@@ -38,7 +38,8 @@ static int read_fixed(struct io_uring *ring, void *p, unsigned len, unsigned ind
 
 	io_uring_prep_read_fixed(io_uring_get_sqe(ring), fd, p, len, 0, (int)index);
 	EXPECT_EQ(io_uring_submit(ring), 1);
-	ret = io_uring_wait_cqe(ring, &cqe);
+	while ((ret = io_uring_wait_cqe(ring, &cqe)) == -EINTR)
+		;
 	if (!ret) {
 		ret = cqe->res;
 		io_uring_cqe_seen(ring, cqe);

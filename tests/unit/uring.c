@@ -105,7 +105,8 @@ static int read_fixed(struct io_uring *ring, char *p, unsigned index)
 	EXPECT_EQ(write(fds[1], text, sizeof text), sizeof text);
 	io_uring_prep_read_fixed(sqe, fds[0], p, PAGE, 0, (int)index);
 	EXPECT_EQ(io_uring_submit_and_wait(ring, 1), 1);
-	ret = io_uring_wait_cqe(ring, &cqe);
+	while ((ret = io_uring_wait_cqe(ring, &cqe)) == -EINTR)
+		;
 	if (!ret) {
 		ret = cqe->res;
 		io_uring_cqe_seen(ring, cqe);
