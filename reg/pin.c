@@ -572,7 +572,8 @@ int hp_key_later(void *domain, const void *addr, size_t len, unsigned access, st
 }
 
 /* Whether the memory of all these pinned regions is still there. The kernel is asked once for all of them. A pinned
- * region keeps its index. It loses its tag only when its memory goes away. */
+ * region keeps its index. It loses its tag when its memory goes away, or when a later pin's region takes its place: then
+ * this says no in vain. */
 static bool all_stand(hugepin_domain *d, const struct hugepin_pin *pins, int n)
 {
 	bool asked = !must_ask(d);

@@ -397,7 +397,10 @@ TEST(any_pieces_are_registered_as_single_pins_register_them)
 				EXPECT(device_covers(&device, &got[k].pins[i], access ? access : 3u));
 			if (!k)
 				serial = device;
-			EXPECT(!k || (all_in(&serial, &device) && all_in(&device, &serial)));
+			/* On one processor it is hugepin_pinv, which pins all again if one registration has taken the
+			 * place of another meanwhile: the other is gone then. */
+			EXPECT(!k || one_processor() || all_in(&serial, &device));
+			EXPECT(!k || all_in(&device, &serial));
 			EXPECT_EQ(hugepin_unpinv(d, got[k].pins, got[k].n), 0);
 			EXPECT_EQ(hugepin_unpinv(d, before[k].pins, before[k].n), 0);
 			close_empty(&device, d);
