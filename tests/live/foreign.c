@@ -77,7 +77,8 @@ static void *read_and_look(void *taken)
 		pthread_mutex_lock(&ring_lock);
 		io_uring_prep_read_fixed(io_uring_get_sqe(&ring), fd, at, LEN, 0, (int)pin.lkey);
 		EXPECT_EQ(io_uring_submit_and_wait(&ring, 1), 1);
-		EXPECT_EQ(io_uring_peek_cqe(&ring, &cqe), 0);
+		while (io_uring_wait_cqe(&ring, &cqe) == -EINTR)
+			;
 		EXPECT_EQ(cqe->res, LEN);
 		io_uring_cqe_seen(&ring, cqe);
 		pthread_mutex_unlock(&ring_lock);

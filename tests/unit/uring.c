@@ -206,7 +206,8 @@ TEST(a_kernel_that_unpins_late_is_known_to)
 	EXPECT_EQ(backend->dereg(u, &r), 0);
 	EXPECT_EQ(pinned(), l.flags & HUGEPIN_LIMIT_LATE ? 2 * PAGE : PAGE);
 	close(fds[1]);
-	EXPECT_EQ(io_uring_wait_cqe(&ring, &cqe), 0);
+	while (io_uring_wait_cqe(&ring, &cqe) == -EINTR)
+		;
 	io_uring_cqe_seen(&ring, cqe);
 	pinned_becomes(PAGE);
 	backend->close(u);
