@@ -74,9 +74,9 @@ static int close_file(int which)
 static void give_back(void)
 {
 	struct io_uring_cqe *cqe;
-	int error = 0;
+	int error;
 
-	for (; busy && (error >= 0 || error == -EINTR); error = io_uring_submit_and_wait(&ring, 1))
+	while (busy && ((error = io_uring_submit_and_wait(&ring, 1)) >= 0 || error == -EINTR))
 		while (!io_uring_peek_cqe(&ring, &cqe)) {
 			io_uring_cqe_seen(&ring, cqe);
 			busy--;
