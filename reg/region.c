@@ -564,7 +564,8 @@ void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r)
 	/* Another thread may have handled the last unpin already. By now the index may belong to another region. */
 	if (!hp_region_is(r, d, HP_REGION_RETIRED))
 		return;
-	if (r->kind != HP_REGION_UNCACHED) /* an uncached region has one pin, which only this thread can be counting */
+	/* An uncached region has one pin, which is back. Nobody else counts it, except in vain. */
+	if (r->kind != HP_REGION_UNCACHED || hp_region_pins(r))
 		hp_counts_barrier();
 	if (hp_region_pins(r))
 		return;

@@ -378,4 +378,24 @@ TEST(without_membarrier_nothing_is_deregistered)
 	in_child(lose_membarrier);
 }
 
+/* Otherwise the unpin may miss that the other thread has counted back, and that thread that the region is there. */
+static void count_an_uncached_region(void)
+{
+	hugepin_domain *d = open_lru();
+	struct hugepin_pin pin;
+	char *p = map(MIB);
+
+	EXPECT_EQ(hugepin_pin(d, p, 4096, HUGEPIN_PIN_UNCACHED, &pin), 0);
+	hp_count(&hp_counts_self[(uint32_t)pin.ref].pins); /* in vain */
+	forbid_membarrier();
+	EXPECT_EQ(hp_counts_sum(HP_REGIONS_MAX - 1), 0);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	EXPECT_EQ(hp_counts_sum(HP_REGIONS_MAX - 1), UINT32_MAX); /* it has asked for the barrier */
+}
+
+TEST(the_unpin_of_an_uncached_region_that_another_thread_counts_takes_a_barrier)
+{
+	in_child(count_an_uncached_region);
+}
+
 T_MAIN
