@@ -61,7 +61,6 @@ static pthread_mutex_t ring_lock = PTHREAD_MUTEX_INITIALIZER;
 static void *read_and_look(void *taken)
 {
 	const struct taken *how = taken;
-	struct io_uring_cqe *cqe;
 	struct hugepin_pin pin;
 	unsigned char mark = 0, *text = (unsigned char *)take_mapping(LEN);
 	int fd = memfd_create("file", MFD_CLOEXEC);
@@ -77,10 +76,7 @@ static void *read_and_look(void *taken)
 		pthread_mutex_lock(&ring_lock);
 		io_uring_prep_read_fixed(io_uring_get_sqe(&ring), fd, at, LEN, 0, (int)pin.lkey);
 		EXPECT_EQ(io_uring_submit_and_wait(&ring, 1), 1);
-		while (io_uring_wait_cqe(&ring, &cqe) == -EINTR)
-			;
-		EXPECT_EQ(cqe->res, LEN);
-		io_uring_cqe_seen(&ring, cqe);
+		EXPECT_EQ(ring_result(&ring), LEN);
 		pthread_mutex_unlock(&ring_lock);
 		wrong += memcmp(at, text, LEN) != 0;
 		reads++;

@@ -7,6 +7,8 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 
+#include "tests/ring.h"
+
 /* Whether a child of a process with threads can be tested. The thread sanitizer allows no threads in it. The address
  * sanitizer leaves its own allocator's locks taken in it, so that new threads wait for ever. */
 #if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
@@ -401,7 +403,6 @@ TEST(the_kernel_finds_each_key_good_that_is_pinned)
 	map_all(buffer);
 	EXPECT_EQ(hugepin_uring_open(&ring, 0, 8, &attr, &d), 0);
 	for (int i = 0; i < 600; i++) {
-		struct io_uring_cqe *cqe;
 		struct hugepin_pin pin;
 		char *p = buffer[i % BUFFERS];
 
@@ -411,10 +412,7 @@ TEST(the_kernel_finds_each_key_good_that_is_pinned)
 		memset(p, 0, 16);
 		io_uring_prep_read_fixed(io_uring_get_sqe(&ring), fd, p, (unsigned)LEN, 0, (int)pin.lkey);
 		EXPECT_EQ(io_uring_submit(&ring), 1);
-		while (io_uring_wait_cqe(&ring, &cqe) == -EINTR)
-			;
-		EXPECT_EQ(cqe->res, LEN);
-		io_uring_cqe_seen(&ring, cqe);
+		EXPECT_EQ(ring_result(&ring), LEN);
 		EXPECT_EQ(memcmp(p, "\177ELF", 4), 0);
 		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 		sleep_ms(2);

@@ -18,6 +18,7 @@
 #include <ucs/memory/rcache.h>
 
 #include "hugepin.h"
+#include "tests/ring.h"
 
 /* UCX 1.17 moved the alignment from the cache to each get, and reports the regions that it merges. */
 #define ALIGNS_EACH (UCP_API_VERSION >= UCP_VERSION(1, 17))
@@ -151,7 +152,6 @@ static int device_reaches(int who, char *p, size_t len)
 	static _Thread_local char text[PIECE];
 	static _Atomic unsigned tag;
 	ucs_rcache_region_t *region;
-	struct io_uring_cqe *cqe;
 	int done;
 
 	memset(text, (int)(++tag % 255 + 1), PIECE);
@@ -160,10 +160,7 @@ static int device_reaches(int who, char *p, size_t len)
 	pthread_mutex_lock(&ring_lock);
 	io_uring_prep_read_fixed(io_uring_get_sqe(&ring), file[who], p, PIECE, 0, ((struct region *)region)->slot);
 	io_uring_submit_and_wait(&ring, 1);
-	while (io_uring_wait_cqe(&ring, &cqe) == -EINTR) /* stopped and continued */
-		;
-	done = cqe->res;
-	io_uring_cqe_seen(&ring, cqe);
+	done = ring_result(&ring);
 	pthread_mutex_unlock(&ring_lock);
 	put(cache, region);
 	return done == PIECE && memcmp(p, text, PIECE) == 0 ? REACHED : STALE;

@@ -8,6 +8,7 @@
 #include "live.h"
 
 #include "hugepin_uring.h"
+#include "tests/ring.h"
 
 enum { SIZE = 256 << 10, ROUNDS = 3000 };
 
@@ -20,7 +21,6 @@ static _Atomic long wrong;
 /* Whether the device writes the file's bytes to the memory that the program reads. */
 static bool device_reaches(char *p)
 {
-	struct io_uring_cqe *cqe;
 	struct hugepin_pin pin;
 	int r;
 
@@ -30,10 +30,7 @@ static bool device_reaches(char *p)
 	pthread_mutex_lock(&ring_lock);
 	io_uring_prep_read_fixed(io_uring_get_sqe(&ring), file, p, 4096, 0, (int)pin.lkey);
 	io_uring_submit_and_wait(&ring, 1);
-	while (io_uring_wait_cqe(&ring, &cqe) == -EINTR) /* stopped and continued */
-		;
-	r = cqe->res;
-	io_uring_cqe_seen(&ring, cqe);
+	r = ring_result(&ring);
 	pthread_mutex_unlock(&ring_lock);
 	EXPECT_EQ(hugepin_unpin(domain, &pin), 0);
 	return r == 4096 && memcmp(p, "\177ELF", 4) == 0;

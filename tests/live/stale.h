@@ -14,6 +14,7 @@
 
 #include "hugepin_uring.h"
 #include "tests/call.h"
+#include "tests/ring.h"
 
 #ifndef MADV_DONTNEED_LOCKED
 #define MADV_DONTNEED_LOCKED 24
@@ -34,7 +35,6 @@ static inline bool device_reaches(char *p, size_t len, unsigned access)
 	static unsigned char tag;
 	struct hugepin_pin pin;
 	struct io_uring_sqe *sqe;
-	struct io_uring_cqe *cqe;
 	char *text = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	bool same;
 	int e;
@@ -55,10 +55,7 @@ static inline bool device_reaches(char *p, size_t len, unsigned access)
 	sqe = io_uring_get_sqe(&ring);
 	io_uring_prep_read_fixed(sqe, file, p, (unsigned)len, 0, (int)pin.lkey);
 	io_uring_submit_and_wait(&ring, 1);
-	while (io_uring_wait_cqe(&ring, &cqe) == -EINTR) /* stopped and continued */
-		;
-	e = cqe->res;
-	io_uring_cqe_seen(&ring, cqe);
+	e = ring_result(&ring);
 	EXPECT_EQ(hugepin_unpin(domain, &pin), 0);
 	same = e == (int)len && memcmp(p, text, len) == 0;
 	munmap(text, len);

@@ -9,6 +9,8 @@
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 
+#include "tests/ring.h"
+
 static bool ring_open(struct io_uring *ring)
 {
 	struct io_uring trial;
@@ -33,17 +35,11 @@ static bool ring_open(struct io_uring *ring)
 /* Have the kernel read len bytes of a file to p, by buffer index. Returns the bytes read, or -errno. */
 static int read_fixed(struct io_uring *ring, void *p, unsigned len, unsigned index)
 {
-	struct io_uring_cqe *cqe;
 	int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC), ret;
 
 	io_uring_prep_read_fixed(io_uring_get_sqe(ring), fd, p, len, 0, (int)index);
 	EXPECT_EQ(io_uring_submit(ring), 1);
-	while ((ret = io_uring_wait_cqe(ring, &cqe)) == -EINTR)
-		;
-	if (!ret) {
-		ret = cqe->res;
-		io_uring_cqe_seen(ring, cqe);
-	}
+	ret = ring_result(ring);
 	close(fd);
 	return ret;
 }

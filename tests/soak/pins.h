@@ -6,6 +6,7 @@
 #define TESTS_SOAK_PINS_H
 
 #include "slots.h"
+#include "tests/ring.h"
 
 /* Pin a part of the slot. *ret_len: the bytes that the key covers. */
 static bool pin_part(struct slot *s, struct place *place, size_t len_max, uint64_t *rand, struct hugepin_pin *ret_pin,
@@ -65,21 +66,6 @@ static void slot_pin(struct slot *s, uint64_t *rand)
 	s->kept[i].pin = pin;
 }
 
-static bool ring_wait(struct io_uring *ring, size_t len)
-{
-	struct io_uring_cqe *cqe;
-	int e;
-
-	do
-		e = io_uring_wait_cqe(ring, &cqe);
-	while (e == -EINTR);
-	if (!EXPECT_EQ(e, 0))
-		return false;
-	e = cqe->res;
-	io_uring_cqe_seen(ring, cqe);
-	return EXPECT_EQ(e, len);
-}
-
 /* The kernel writes a part of the slot to a file, or reads the file into the part. */
 static void slot_io(struct worker *w, struct slot *s)
 {
@@ -103,7 +89,7 @@ static void slot_io(struct worker *w, struct slot *s)
 		io_uring_prep_write_fixed(io_uring_get_sqe(ring), w->file, s->p + at, (unsigned)len, 0, (int)pin.lkey);
 	}
 	EXPECT_EQ(io_uring_submit(ring), 1);
-	if (ring_wait(ring, len) && !fill) {
+	if (EXPECT_EQ(ring_result(ring), len) && !fill) {
 		EXPECT_EQ(pread(w->file, w->buffer, len, 0), len);
 		if (memcmp(w->buffer, s->p + at, len))
 			T_FAIL("the device read wrong bytes of %zu at %p, %s memory", len, s->p + at,
@@ -137,7 +123,7 @@ static void device_fills(struct worker *w, char *p, size_t len)
 	pthread_mutex_lock(&COMMON->lock);
 	io_uring_prep_read_fixed(io_uring_get_sqe(ring), w->file, p, (unsigned)len, 0, (int)pin.lkey);
 	EXPECT_EQ(io_uring_submit(ring), 1);
-	ring_wait(ring, len);
+	EXPECT_EQ(ring_result(ring), len);
 	pthread_mutex_unlock(&COMMON->lock);
 	if (pattern_check(p, len, mark) >= 0)
 		T_FAIL("the device wrote %zu bytes for %p elsewhere: %s", len, p, w->doing);
@@ -194,7 +180,7 @@ static void flight_land(struct worker *w)
 	const size_t len = f->pin.len;
 
 	EXPECT_EQ(write(w->pipe[1], w->buffer + IO_MAX, len), len);
-	ring_wait(&w->place->ring, len);
+	EXPECT_EQ(ring_result(&w->place->ring), len);
 	slot_check(f->slot, "after the device has written it late");
 	EXPECT_EQ(hugepin_unpin(w->place->domain, &f->pin), 0);
 	pthread_mutex_unlock(&f->slot->lock);

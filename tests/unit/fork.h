@@ -16,6 +16,7 @@
 #include "base/config.h"
 #include "base/stats.h"
 #include "tests/live/live.h"
+#include "tests/ring.h"
 #include "tests/unit/child.h"
 #include "tests/unit/empty.h"
 
@@ -145,7 +146,6 @@ static inline void read_into_all(uint64_t seed)
 {
 	static unsigned char text[65536];
 	int fd = memfd_create("pattern", MFD_CLOEXEC);
-	struct io_uring_cqe *cqe;
 
 	pattern_write(text, sizeof text, seed);
 	EXPECT(write(fd, text, sizeof text) == sizeof text);
@@ -164,10 +164,7 @@ static inline void read_into_all(uint64_t seed)
 					      0;
 		io_uring_prep_read_fixed(sqe, fd, buffers[i].p, (unsigned)len, 0, (int)s);
 		EXPECT_EQ(io_uring_submit_and_wait(&ring, 1), 1);
-		while (io_uring_wait_cqe(&ring, &cqe) == -EINTR)
-			;
-		EXPECT_EQ(cqe->res, len);
-		io_uring_cqe_seen(&ring, cqe);
+		EXPECT_EQ(ring_result(&ring), len);
 		EXPECT(memcmp(buffers[i].p, text, len) == 0);
 		fill(&buffers[i], buffers[i].seed);
 	}

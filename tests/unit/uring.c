@@ -18,6 +18,7 @@
 
 #include "base/base.h"
 #include "reg/backend/backend.h"
+#include "tests/ring.h"
 #include "tests/t.h"
 
 enum { PAGE = 16384 }; /* whole base pages, of 4 or 16 KiB */
@@ -96,7 +97,6 @@ static int reg(struct hp_uring *u, void *p, size_t len, struct hugepin_reg *ret_
 static int read_fixed(struct io_uring *ring, char *p, unsigned index)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
-	struct io_uring_cqe *cqe;
 	char text[PAGE];
 	int fds[2], ret;
 
@@ -105,12 +105,7 @@ static int read_fixed(struct io_uring *ring, char *p, unsigned index)
 	EXPECT_EQ(write(fds[1], text, sizeof text), sizeof text);
 	io_uring_prep_read_fixed(sqe, fds[0], p, PAGE, 0, (int)index);
 	EXPECT_EQ(io_uring_submit_and_wait(ring, 1), 1);
-	while ((ret = io_uring_wait_cqe(ring, &cqe)) == -EINTR)
-		;
-	if (!ret) {
-		ret = cqe->res;
-		io_uring_cqe_seen(ring, cqe);
-	}
+	ret = ring_result(ring);
 	close(fds[0]);
 	close(fds[1]);
 	return ret;
@@ -187,7 +182,6 @@ TEST(memory_is_pinned_while_it_is_registered)
 TEST(a_kernel_that_unpins_late_is_known_to)
 {
 	struct io_uring ring;
-	struct io_uring_cqe *cqe;
 	struct hugepin_limits l;
 	struct hugepin_reg busy, r;
 	char *p = pages(2 * PAGE);
@@ -206,9 +200,7 @@ TEST(a_kernel_that_unpins_late_is_known_to)
 	EXPECT_EQ(backend->dereg(u, &r), 0);
 	EXPECT_EQ(pinned(), l.flags & HUGEPIN_LIMIT_LATE ? 2 * PAGE : PAGE);
 	close(fds[1]);
-	while (io_uring_wait_cqe(&ring, &cqe) == -EINTR)
-		;
-	io_uring_cqe_seen(&ring, cqe);
+	EXPECT_EQ(ring_result(&ring), 0); /* the pipe's end */
 	pinned_becomes(PAGE);
 	backend->close(u);
 	close(fds[0]);
