@@ -532,9 +532,10 @@ int hugepin_sg_uring_cqe(hugepin_sg_uring *q, const struct io_uring_cqe *cqe)
 		struct message *cancelled = &q->message[g / sizeof *q->message];
 
 		cancelled->cancels--;
-		/* The kernel may have gone on to the next request of the chain: before it was asked (-ENOENT), or since. */
+		/* The kernel may have gone on to the next request of the chain: before it was asked, or since. */
 		if (cancelled->waiting && !cancelled->done &&
-		    (cqe->res == -ENOENT || cancelled->m.parts[cancelled->asked].res != -EINPROGRESS))
+		    (cqe->res == -ENOENT ||
+		     (cqe->res == -EALREADY && cancelled->m.parts[cancelled->asked].res != -EINPROGRESS)))
 			ask_for_end(q, cancelled);
 		if (cancelled->done)
 			tell(q, cancelled, 0);
