@@ -22,7 +22,8 @@ enum {
 	/* chunks: the largest buffer in a thread's lists, and the most chunks in all of them */
 	HP_LIST_MAX = 16 << (20 - HP_CHUNK_SHIFT),
 	HP_LISTED_MISS = 4 << (20 - HP_CHUNK_SHIFT), /* chunks: if lists hold more than this, a miss empties them */
-	/* The same for buffers that are longer than this. Their memory takes longer than the lists. */
+	/* chunks: if lists hold more than this, a miss of a buffer that is longer than this empties them. To fill such a
+	 * buffer takes longer than to empty lists. */
 	HP_LISTED_LARGE = HP_LISTED_MISS / 8,
 };
 

@@ -1,11 +1,12 @@
 /*
  * The heap: malloc and free of large buffers. docs/ARCHITECTURE.md has the design, and the alternatives that lost.
  *
- * malloc tries in this order: the thread's slot and own lists (no lock), the shared lists and the tree (hp_heap_lock), a
- * new extent. free puts a buffer into the slot, and what was there into an own list (no lock) or a shared one. Buffers
- * of more than HP_SLOT_MAX chunks, and ROOMY ones, return to the tree at once; others when the lists are cleared. The
- * tree coalesces. Lists are cleared in four cases: on a miss, when they hold more than HP_LISTED_MISS (place.c); before
- * an unused hugepage would be taken; when a tick asks (decay.c); at fork, thread exit and purge.
+ * malloc tries in this order: the thread's slot and own lists (no lock), the shared lists and the tree
+ * (hp_heap_lock), a new extent. free puts a buffer into the slot, and what was there into an own list (no lock) or a
+ * shared one. Buffers of more than HP_SLOT_MAX chunks, and ROOMY ones, return to the tree at once; others when the
+ * lists are cleared. The tree coalesces. Lists are cleared in four cases: on a miss, when they hold more than
+ * HP_LISTED_MISS, or HP_LISTED_LARGE for a longer buffer (place.c); before an unused hugepage would be taken; when a
+ * tick asks (decay.c); at fork, thread exit and purge.
  *
  * Management data is in separate tables (pages.h). So a wild write in a buffer cannot break the heap, and a search
  * touches no buffer memory.

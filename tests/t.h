@@ -125,7 +125,6 @@ static inline void t_run_and_compare(struct t_test *t)
 static inline int t_run(int argc, char **argv)
 {
 	int n = 0, failed = 0;
-
 	for (struct t_test *t = t_first; t; t = t->next) {
 		if (argc > 1 && !strstr(t->name, argv[1]))
 			continue;
