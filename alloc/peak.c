@@ -26,10 +26,6 @@
 
 #define THP "/sys/kernel/mm/transparent_hugepage/"
 
-/* The time until the next look is so many times the processor time of a look. Time in which a look waited does not
- * count: on a busy machine the next look would come after the peak has gone. */
-enum { LOOK_SHARE = 50 };
-
 bool hp_peak_on;
 
 static struct {
@@ -37,7 +33,7 @@ static struct {
 	bool told; /* the MPI layer has told what is to be told */
 	_Atomic uint64_t grown; /* the slow path looks when more than this is mapped */
 	_Atomic uint64_t most; /* bytes at the peak */
-	_Atomic uint64_t not_before_ns;
+	_Atomic uint64_t due_ns; /* when a look is allowed again */
 	/* the thread that is busy writes these */
 	uint64_t hugetlb_bytes, thp_bytes, base_bytes; /* of the heap, at the peak */
 	uint64_t small_bytes; /* the most that small buffers had when somebody looked */
@@ -130,14 +126,17 @@ static void look_soon(void)
 	uint64_t begin_thread, spent;
 	bool may;
 
-	if (begin < atomic_load_explicit(&peak.not_before_ns, memory_order_relaxed) || !become_busy())
+	if (begin < atomic_load_explicit(&peak.due_ns, memory_order_relaxed) || !become_busy())
 		return;
 	may = may_ask(); /* a filter of system calls may end the process for asking the thread's time, too */
 	begin_thread = may ? hp_thread_ns() : 0;
 	if (look())
 		atomic_store_explicit(&peak.grown, mapped / 8 * 9, memory_order_relaxed);
 	spent = may ? hp_thread_ns() - begin_thread : hp_clock_ns() - begin;
-	atomic_store_explicit(&peak.not_before_ns, hp_clock_ns() + spent * LOOK_SHARE, memory_order_relaxed);
+	/* relaxed: the thread that is busy alone writes it */
+	atomic_store_explicit(&peak.due_ns,
+			      hp_peak_due(atomic_load_explicit(&peak.due_ns, memory_order_relaxed), begin, spent),
+			      memory_order_relaxed);
 	be_free();
 }
 

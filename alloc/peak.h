@@ -16,6 +16,17 @@
 
 extern bool hp_peak_on; /* HUGEPIN_STATS is set */
 
+/* Looks may take a 50th of the process's time. Those of the last second that were not made are saved, because one look
+ * can take long: where a host has many machines to run, its pauses count as the thread's time. The look before memory
+ * leaves must not be lost to that. Time in which a look waited does not count either. */
+enum { HP_PEAK_SHARE = 50, HP_PEAK_SAVED_NS = 1000000000 };
+
+/* When the next look is allowed, after one that was allowed at `due`, began at `now` and took `spent`, all in nanoseconds. */
+static inline uint64_t hp_peak_due(uint64_t due, uint64_t now, uint64_t spent)
+{
+	return HP_MAX(due + HP_PEAK_SAVED_NS, now) - HP_PEAK_SAVED_NS + spent * HP_PEAK_SHARE;
+}
+
 /* Called by the constructor. */
 void hp_peak_begin(void);
 
