@@ -110,6 +110,11 @@ TEST_LIBS := $(patsubst tests/live/lib/%.c,$(BUILD)/tests/live/%.so,$(wildcard t
 ifdef SAN
 LIVE := $(patsubst %.c,$(BUILD)/%,$(shell grep -l '^/\* link: hugepin[^m]*\*/' $(LIVE_SRC) | xargs grep -L '^/\* link:.*preload'))
 endif
+# Of the thread sanitizer's tests run those with threads: tests/run.
+ifeq ($(SAN),thread)
+UNIT :=
+EXAMPLES :=
+endif
 
 all: $(BUILD)/libhugepin.so $(BUILD)/libhugepin.a $(if $(SAN),,$(BUILD)/libhugepin-malloc.so) \
 	$(BUILD)/libhugepin-verbs.so $(BUILD)/libhugepin-uring.so $(BUILD)/libhugepin-verbscache.so $(if $(SAN),,mpi) hooks $(BUILD)/hugepin ## build the libraries and the command
