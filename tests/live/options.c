@@ -5,6 +5,7 @@
  */
 #include "live.h"
 
+#include <dirent.h>
 #include <malloc.h>
 #include <sys/syscall.h>
 
@@ -58,14 +59,19 @@ static int run(const char *setting, const char *part, const char *arg, long *ret
 /* The number of the thread on which the helper works; 0: it does not exist. */
 static pid_t helper_thread(void)
 {
+	DIR *threads = opendir("/proc/self/task");
 	char path[64], name[32];
+	struct dirent *e;
 	pid_t found = 0;
 
-	for (pid_t tid = getpid(); tid < getpid() + 64 && !found; tid++) {
-		snprintf(path, sizeof path, "/proc/self/task/%d/comm", tid);
+	if (!EXPECT(threads))
+		return 0;
+	while (!found && (e = readdir(threads))) {
+		snprintf(path, sizeof path, "/proc/self/task/%.20s/comm", e->d_name);
 		if (file_read(path, name, sizeof name) > 0 && !strcmp(name, "hugepin\n"))
-			found = tid;
+			found = (pid_t)strtol(e->d_name, NULL, 10);
 	}
+	closedir(threads);
 	return found;
 }
 
