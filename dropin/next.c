@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/base.h"
 #include "base/config.h"
@@ -23,11 +24,26 @@ struct hp_next hp_next;
 
 static int (*next_posix_memalign)(void **, size_t, size_t);
 
+static int aligned_to(void **ret, size_t align, size_t size)
+{
+	int err = next_posix_memalign(ret, HP_MAX(align, sizeof(void *)), size);
+
+	if (err == 0 && (uintptr_t)*ret & (align - 1)) {
+		hp_next.small.free(*ret);
+		err = ENOMEM;
+	}
+	return err;
+}
+
 static void *aligned_alloc_of_next(size_t align, size_t size)
 {
 	void *p;
-	int err = next_posix_memalign(&p, HP_MAX(align, sizeof(void *)), size);
+	int err = aligned_to(&p, align, size);
 
+	/* mimalloc 2.0.9 takes any block for aligned if the size is a multiple of the alignment, up to 1024 bytes. With
+	 * another size it aligns the block. */
+	if (err && !(size & (align - 1)))
+		err = aligned_to(&p, align, size + 1);
 	if (err == 0)
 		return p;
 	errno = err;

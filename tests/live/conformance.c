@@ -263,7 +263,8 @@ TEST(alignments_that_fit_no_memory_are_refused)
 
 TEST(every_alignment_is_kept_at_every_size)
 {
-	static const size_t n[] = { 1, 8, 100, 4096, 10000, 32 * KIB - 1, 32 * KIB, 50000, 2 * MIB - 1, 2 * MIB, 5 * MIB };
+	static const size_t n[] = { 1, 8, 100, 256, 512, 1024, 4096, 10000, 32 * KIB - 1, 32 * KIB, 50000, 2 * MIB - 1,
+				    2 * MIB, 5 * MIB };
 	for (size_t align = 8; align <= GIB; align *= 2)
 		for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
 			void *p[3] = { NULL, hide(aligned_alloc(align, n[i])), hide(memalign(align, n[i])) };
