@@ -7,6 +7,9 @@ mpirun=${mpicc/mpicc/mpirun}
 # Open MPI as root, on one machine, by shared memory only, whatever it has of processors.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
+# A rank that waits leaves its processor to the one that it waits for. Otherwise, beside other programs, each message takes a turn of
+# the scheduler's.
+export OMPI_MCA_mpi_yield_when_idle=1
 export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe # Open MPI 5's name for the last but one
 # Each mpirun makes its directory below one that all share in TMPDIR, and the last to end removes that one: between the two calls of
 # mkdir of another, which then fails.
