@@ -70,7 +70,7 @@ static int forks_beside(void *(*run)(void *))
 	if (child == 0)
 		_exit(allocates());
 	forked = true;
-	int r = child_wait(child, 3);
+	int r = child_wait(child, 30);
 	pthread_join(thread, NULL);
 	return r == 0 ? allocates() : r < 0 ? 3 : r;
 }

@@ -57,6 +57,16 @@ static void give_back(void)
 
 /* ------------------------------------------------------------------ time */
 
+/* Whether the kernel says that the process is stopped. */
+static bool is_stopped(pid_t pid)
+{
+	char path[40], text[512], *state;
+
+	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+	state = file_read(path, text, sizeof text) > 0 ? strrchr(text, ')') : NULL;
+	return state && state[2] == 'T';
+}
+
 static void be_stopped(void)
 {
 	pid_t pid = getpid(), other;
@@ -68,6 +78,8 @@ static void be_stopped(void)
 	drop();
 	other = fork();
 	if (other == 0) {
+		while (!is_stopped(pid))
+			sleep_ms(1);
 		sleep_ms(2000); /* several decay times */
 		kill(pid, SIGCONT);
 		_exit(0);
