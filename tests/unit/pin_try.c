@@ -229,7 +229,8 @@ TEST(memory_that_is_not_cached_is_registered_for_the_request_alone)
 }
 
 /* Whether one of ten pages is a hit though there is no hint for it. A try may fail: it does not wait while a thread of the
- * library has the domain. The request that is left then remembers a hint. So each try has a page of its own. */
+ * library has the domain. The request that is left then remembers a hint. So each try has a page of its own, after that
+ * thread has served the request and left the domain. */
 static bool hits_without_hint(hugepin_domain *d, const char *pages)
 {
 	struct hugepin_pin pin;
@@ -237,7 +238,10 @@ static bool hits_without_hint(hugepin_domain *d, const char *pages)
 	for (int i = 0; i < 10; i++) {
 		if (!hugepin_pin_try(d, pages + (size_t)i * 4096, 4096, 0, NULL, NULL, &pin))
 			return !hugepin_unpin(d, &pin);
-		usleep(10000);
+		for (int ms = 0; ms < 20000 && hp_request_count(d); ms++)
+			usleep(1000);
+		hp_lock(&d->lock);
+		hp_unlock(&d->lock);
 	}
 	return false;
 }
