@@ -490,6 +490,12 @@ static int status_of(enum hp_answer answer)
 
 /* ------------------------------------------------------------------ JSON */
 
+static void add_status(json_t *o, int status)
+{
+	json_object_set_new(o, "exit_status", WIFEXITED(status) ? json_integer(WEXITSTATUS(status)) : json_null());
+	json_object_set_new(o, "signal", WIFSIGNALED(status) ? json_integer(WTERMSIG(status)) : json_null());
+}
+
 static json_t *trials_json(const struct hp_trial *trial, unsigned count)
 {
 	json_t *const list = json_array();
@@ -500,13 +506,19 @@ static json_t *trials_json(const struct hp_trial *trial, unsigned count)
 					    t->user_s, "system_seconds", t->system_s, "minor_faults",
 					    (json_int_t)t->minor_faults, "major_faults", (json_int_t)t->major_faults,
 					    "rss_bytes", hp_facts_bytes(t->rss_bytes), "ended", t->ended);
-		json_object_set_new(o, "exit_status",
-				    WIFEXITED(t->status) ? json_integer(WEXITSTATUS(t->status)) : json_null());
-		json_object_set_new(o, "signal",
-				    WIFSIGNALED(t->status) ? json_integer(WTERMSIG(t->status)) : json_null());
+		add_status(o, t->status);
 		json_array_append_new(list, o);
 	}
 	return list;
+}
+
+static json_t *failure_json(const struct hp_judgement *j)
+{
+	json_t *const o = j->fails ? json_pack("{s:s}", "when", hp_fails_name(j->fails)) : json_null();
+
+	if (j->fails)
+		add_status(o, j->status);
+	return o;
 }
 
 static json_t *comparison_json(const struct hp_comparison *c)
@@ -536,6 +548,7 @@ static void print_json(const struct hp_measured *m, const struct hp_judgement *j
 	json_object_set_new(all, "program", hp_facts_string(m->program));
 	json_object_set_new(all, "options", hp_facts_string(m->options));
 	json_object_set_new(all, "verdict", json_string(hp_answer_name(j->answer)));
+	json_object_set_new(all, "failure", failure_json(j));
 	json_object_set_new(all, "time", comparison_json(&j->wall));
 	json_object_set_new(all, "processor_time", comparison_json(&j->cpu));
 	json_object_set_new(all, "pool_to_thp", comparison_json(&j->thp));

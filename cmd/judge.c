@@ -162,18 +162,25 @@ static struct hp_comparison compare(const struct hp_trial *a, const struct hp_tr
 
 /* ------------------------------------------------------------------ the answer */
 
-/* What the exit statuses say. HP_ANSWER_YES: the runs can be compared. */
-static enum hp_answer judge_statuses(const struct hp_measured *m)
+/* Look at how the runs ended. A program that fails is not compared: nobody knows how much of its work it did. */
+static void judge_statuses(const struct hp_measured *m, struct hp_judgement *j)
 {
 	const int expected = m->without[0].status;
 
-	for (unsigned i = 0; i < m->rounds; i++)
-		if (m->without[i].status != expected || WIFSIGNALED(m->without[i].status))
-			return HP_ANSWER_FAILS;
-	for (unsigned i = 0; i < m->rounds; i++)
-		if (m->with[i].status != expected)
-			return expected ? HP_ANSWER_FAILS : HP_ANSWER_BREAKS;
-	return HP_ANSWER_YES;
+	j->fails = expected ? HP_FAILS_BOTH : HP_FAILS_NEVER;
+	j->status = expected;
+	for (unsigned i = m->rounds; i-- > 0;)
+		if (m->with[i].status != expected) {
+			j->fails = expected ? HP_FAILS_WITHOUT : HP_FAILS_WITH;
+			j->status = expected ? expected : m->with[i].status;
+			j->other = expected ? m->with[i].status : 0;
+		}
+	for (unsigned i = m->rounds; i-- > 0;)
+		if (m->without[i].status != expected) {
+			j->fails = HP_FAILS_VARIES;
+			j->status = expected ? expected : m->without[i].status;
+			j->other = expected ? m->without[i].status : 0;
+		}
 }
 
 /* Whether large buffers are a part of the program's memory that counts. */
@@ -201,9 +208,10 @@ struct hp_judgement hp_judge(const struct hp_measured *m)
 	for (unsigned i = 0; i < m->rounds; i++)
 		if (!m->without[i].ended || !m->with[i].ended)
 			return j;
-	j.answer = judge_statuses(m);
-	if (j.answer != HP_ANSWER_YES) {
-		j.sure = j.answer == HP_ANSWER_BREAKS && m->rounds > 1 ? HP_SURE : HP_LIKELY;
+	judge_statuses(m, &j);
+	if (j.fails) {
+		j.answer = j.fails == HP_FAILS_WITH ? HP_ANSWER_BREAKS : HP_ANSWER_FAILS;
+		j.sure = j.fails == HP_FAILS_WITH && m->rounds > 1 ? HP_SURE : HP_LIKELY;
 		return j;
 	}
 	j.wall = compare(m->without, m->with, m->rounds, wall_of);
@@ -245,6 +253,16 @@ const char *hp_answer_name(enum hp_answer a)
 	};
 
 	return names[a];
+}
+
+const char *hp_fails_name(enum hp_fails f)
+{
+	static const char *const names[] = {
+		[HP_FAILS_NEVER] = "never", [HP_FAILS_WITH] = "with", [HP_FAILS_WITHOUT] = "without",
+		[HP_FAILS_BOTH] = "both",   [HP_FAILS_VARIES] = "varies",
+	};
+
+	return names[f];
 }
 
 /* ------------------------------------------------------------------ sentences */
@@ -410,13 +428,9 @@ static void say_why(struct sentence *s, const struct hp_measured *m, const struc
 	}
 }
 
-/* Notes on how the program ended. What processes do that outlive it is not measured. */
-static void add_ending(struct sentence *s, const struct hp_measured *m)
+/* What processes do that outlive the program is not measured. */
+static void add_left(struct sentence *s, const struct hp_measured *m)
 {
-	if (m->without[0].status) {
-		add(s, "; each run ended with ");
-		add_status(s, m->without[0].status);
-	}
 	if (m->with[0].left)
 		add(s, "; it left %u %s running, which %s not measured but ended", m->with[0].left,
 		    m->with[0].left == 1 ? "process" : "processes", m->with[0].left == 1 ? "was" : "were");
@@ -444,7 +458,7 @@ static void say_cost(struct sentence *s, const struct hp_measured *m, const stru
 		add(s, " -> ");
 		add_seconds(s, b.cpu_s);
 	}
-	add_ending(s, m);
+	add_left(s, m);
 }
 
 static void say_how(struct sentence *s, const struct hp_measured *m, const struct hp_judgement *j)
@@ -465,30 +479,25 @@ static void say_how(struct sentence *s, const struct hp_measured *m, const struc
 	}
 }
 
-static void say_failure(struct sentence *s, const struct hp_measured *m, enum hp_answer answer)
+static void say_failure(struct sentence *s, const struct hp_measured *m, const struct hp_judgement *j)
 {
-	unsigned bad = 0;
+	static const char *const how[] = {
+		[HP_FAILS_WITH] = "fails with it: ",
+		[HP_FAILS_WITHOUT] = "fails without it: ",
+		[HP_FAILS_BOTH] = "fails, also without it: ",
+		[HP_FAILS_VARIES] = "does not always end in the same way without it: ",
+	};
+	static const char *const other[] = {
+		[HP_FAILS_WITH] = ", without it ",
+		[HP_FAILS_WITHOUT] = ", with it ",
+		[HP_FAILS_VARIES] = ", and ",
+	};
 
-	if (answer == HP_ANSWER_BREAKS) {
-		while (m->with[bad].status == m->without[0].status)
-			bad++;
-		add(s, "use hugepin: no, %s fails with it: ", m->program);
-		add_status(s, m->with[bad].status);
-		add(s, ", without it ");
-		add_status(s, m->without[0].status);
-		return;
-	}
-	for (unsigned i = 0; i < m->rounds && !bad; i++)
-		bad = m->without[i].status != m->without[0].status ? i : 0;
-	add(s, "use hugepin: cannot tell, %s ", m->program);
-	if (bad) {
-		add(s, "does not always end in the same way without it: ");
-		add_status(s, m->without[0].status);
-		add(s, ", then ");
-		add_status(s, m->without[bad].status);
-	} else {
-		add(s, "fails without it: ");
-		add_status(s, m->without[0].status);
+	add(s, "use hugepin: %s, %s %s", j->answer == HP_ANSWER_BREAKS ? "no" : "cannot tell", m->program, how[j->fails]);
+	add_status(s, j->status);
+	if (j->fails != HP_FAILS_BOTH) {
+		add(s, "%s", other[j->fails]);
+		add_status(s, j->other);
 	}
 }
 
@@ -513,6 +522,7 @@ unsigned hp_judge_say(const struct hp_measured *m, const struct hp_judgement *j,
 {
 	struct sentence s[HP_SAY_MAX];
 	const struct hp_comparison *const by = j->by_cpu ? &j->cpu : &j->wall;
+	unsigned lines;
 
 	for (unsigned i = 0; i < HP_SAY_MAX; i++) {
 		line[i][0] = '\0';
@@ -531,8 +541,12 @@ unsigned hp_judge_say(const struct hp_measured *m, const struct hp_judgement *j,
 		return 3;
 	case HP_ANSWER_BREAKS:
 	case HP_ANSWER_FAILS:
-		say_failure(&s[0], m, j->answer);
-		return 1 + say_tail(m->tail, line + 1, HP_SAY_MAX - 2);
+		say_failure(&s[0], m, j);
+		lines = 1 + say_tail(m->tail, line + 1, HP_SAY_MAX - 2);
+		/* grep(1) and diff(1), for example, exit with 1 where nothing is wrong. */
+		if (j->fails == HP_FAILS_BOTH && WIFEXITED(j->status))
+			add(&s[lines++], "how: if that is no failure, check a script that runs %s and exits with 0", m->program);
+		return lines;
 	case HP_ANSWER_UNSURE:
 		if (m->rounds > 1)
 			add(&s[0],

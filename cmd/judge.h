@@ -82,9 +82,21 @@ enum hp_answer {
 	HP_ANSWER_FAILS, /* it fails without hugepin, too, or not always in the same way */
 };
 
+/* When the program fails: it is killed by a signal, or exits with another status than 0. */
+enum hp_fails {
+	HP_FAILS_NEVER,
+	HP_FAILS_WITH, /* with hugepin only */
+	HP_FAILS_WITHOUT, /* without hugepin, and ends in another way with it */
+	HP_FAILS_BOTH, /* with hugepin and without, in the same way */
+	HP_FAILS_VARIES, /* it ends in several ways without hugepin */
+};
+
 struct hp_judgement {
 	enum hp_answer answer;
 	enum hp_sure sure;
+	enum hp_fails fails;
+	int status; /* of the run that fails, as of waitpid(2) */
+	int other; /* of a run that ends in another way; HP_FAILS_BOTH: 0 */
 	bool by_cpu; /* the processor time decided, since the time itself does not differ or does not tell */
 	bool by_facts; /* no time decided, but the program has next to nothing that hugepages could serve */
 	struct hp_comparison wall, cpu;
@@ -94,8 +106,9 @@ struct hp_judgement {
 
 struct hp_judgement hp_judge(const struct hp_measured *m);
 
-/* The name of the answer, for scripts: "yes", "same" ... */
+/* The names for scripts: "yes", "same" ...; "with", "without" ... */
 const char *hp_answer_name(enum hp_answer a);
+const char *hp_fails_name(enum hp_fails f);
 
 #define HP_SAY_MAX 5
 #define HP_SAY_SIZE 600

@@ -104,8 +104,20 @@ says 'with its last lines' 7 '^its output ended: broken by it$' \
 # shellcheck disable=SC2016
 says 'one that is killed with it, too' 7 ' fails with it: killed by signal 11 ' \
 	"${check[@]}" -- sh -c '[ -z "$LD_PRELOAD" ] || kill -SEGV $$'
-says 'a status that is always the same is no failure' '[056]' '; each run ended with exit status 3' \
-	"${check[@]}" -n 2 -- sh -c 'exit 3'
+says 'one that fails without it, too, gets no verdict: status 6' 6 \
+	'^use hugepin: cannot tell, .* fails, also without it: exit status 3$' "${check[@]}" -- sh -c 'echo why; exit 3'
+says 'with its last lines, too' 6 '^its output ended: why$' "${check[@]}" -- sh -c 'echo why; exit 3'
+# how_fails WHEN STATUS COMMAND: what the JSON has of a failure.
+how_fails() { "${check[@]}" --json -n 2 -- sh -c "$3" | jq -e ".failure | .when == \"$1\" and .exit_status == $2 and .signal == null"; }
+if command -v jq >/dev/null; then
+	works 'JSON says that it fails' how_fails both 3 'exit 3'
+	# shellcheck disable=SC2016
+	works 'and that another one fails with it alone' how_fails with 9 '[ -z "$LD_PRELOAD" ] || exit 9'
+	none() { "${check[@]}" --json -n 2 true | jq -e 'has("failure") and .failure == null'; }
+	works 'and that a third one does not fail' none
+else
+	skip 'failures in JSON' 'no jq'
+fi
 script flaky "echo >>'$t/runs'; exit \$((\$(wc -l <'$t/runs') % 2))"
 says 'a status that changes by itself is told: status 6' 6 '^use hugepin: cannot tell, .* (does not always end|fails)' \
 	"${check[@]}" "$t/flaky"
