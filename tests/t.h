@@ -9,8 +9,9 @@
  *	T_MAIN
  *
  * A failed expectation is printed with its place and values, and the test goes on. Tests run in the order of the file,
- * all of them or those whose names contain an argument. A test that takes longer than 150 s, or T_SECONDS of the
- * environment, ends the program: many times what any takes, since the machine may be anybody's, too.
+ * all of them or those whose names contain an argument. A test that takes longer than 600 s, or T_SECONDS of the
+ * environment, hangs, and ends the program. That is many times what any takes, because the machine may be busy. No test has
+ * another limit of its own for a hang.
  * Nothing here allocates memory: the memory allocator is what most of these programs test.
  */
 #ifndef TESTS_T_H
@@ -34,7 +35,7 @@ static inline unsigned t_seconds(void)
 {
 	const char *set = getenv("T_SECONDS");
 
-	return set ? (unsigned)atoi(set) : 150;
+	return set ? (unsigned)atoi(set) : 600;
 }
 
 static struct t_test *t_first, **t_end = &t_first;

@@ -310,7 +310,7 @@ static int run_with(bool hook, const char *what)
 		execl("/proc/self/exe", "fabric", what, NULL);
 		_exit(127);
 	}
-	return child_wait(pid, 45);
+	return child_wait(pid);
 }
 
 #define NEED(status)                                                                                                   \
@@ -387,7 +387,7 @@ int main(int argc, char **argv)
 
 	for (unsigned i = 0; argc == 2 && i < sizeof parts / sizeof *parts; i++)
 		if (!strncmp(argv[1], parts[i].name, strlen(parts[i].name))) {
-			alarm(130);
+			alarm(t_seconds());
 			open_all(strstr(argv[1], "other"));
 			return parts[i].run();
 		}

@@ -70,7 +70,7 @@ static int fork_once(uint64_t seed)
 		fill(1000);
 		_exit(ok && intact(1000) ? 0 : 1);
 	}
-	return pid < 0 ? -1 : child_wait(pid, 60);
+	return pid < 0 ? -1 : child_wait(pid);
 }
 
 TEST(a_child_of_each_fork_has_all_and_the_heap_leaves_the_pool_where_the_kernel_lets_it)
@@ -123,7 +123,7 @@ TEST(no_limit_on_what_may_be_committed_costs_a_process_that_forks_its_heap)
 		int status;
 		snprintf(kib, sizeof kib, "%ld", file_number("/proc/sys/vm/user_reserve_kbytes") + 8L * i * 1024);
 		EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
-		status = child_wait(pid, 60);
+		status = child_wait(pid);
 		EXPECT(status == 50 || status == 51);
 		moved += status == 50;
 		stayed += status == 51;

@@ -145,7 +145,7 @@ static int case_short(int node, int there)
 		memset(p, 2, 32 * MIB);
 		_exit(was && count_on(node, p, 32 * MIB, 65536) == 512 ? 0 : 1);
 	}
-	CHECK(child_wait(pid, 60) == 0);
+	CHECK(child_wait(pid) == 0);
 	CHECK(p[0] == 1 && p[32 * MIB - 1] == 1);
 	return 0;
 }
@@ -314,7 +314,7 @@ static int case_fork(int unused, int unused2)
 			CHECK(pattern_check(p[i], size, (uint64_t)i) == -1);
 			memset(p[i], 0x55, size);
 		}
-		CHECK(child_wait(pid, 60) == 0);
+		CHECK(child_wait(pid) == 0);
 		for (int i = 0; i < N; i++) {
 			CHECK(p[i][0] == 0x55 && p[i][size - 1] == 0x55);
 			CHECK(is_giant(p[i]));
@@ -372,7 +372,7 @@ static int run(const char *pages, const char *numa, const char *name, int arg, i
 		got += m;
 	said[got] = 0;
 	close(err[0]);
-	return r ? -1 : child_wait(pid, 50);
+	return r ? -1 : child_wait(pid);
 }
 
 #define NEEDS_NODES                                                                                                    \

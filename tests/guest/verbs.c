@@ -600,7 +600,7 @@ static void limited(void (*what)(void))
 		EXPECT_EQ(kernel_pinned(), 0);
 		_exit(t_failures != 0);
 	}
-	EXPECT_EQ(child_wait(pid, 50), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 }
 
 static void within_the_limit(void)

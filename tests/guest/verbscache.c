@@ -270,7 +270,7 @@ static int run(const char *mode, const char *what)
 		execl("/proc/self/exe", "verbscache", what, NULL);
 		_exit(127);
 	}
-	return child_wait(pid, 60);
+	return child_wait(pid);
 }
 
 static void all_modes(const char *what, int without, int local, int remote)
@@ -333,7 +333,7 @@ int main(int argc, char **argv)
 
 	for (unsigned i = 0; argc == 2 && i < sizeof parts / sizeof *parts; i++)
 		if (!strcmp(argv[1], parts[i].name)) {
-			alarm(50);
+			alarm(t_seconds());
 			open_all();
 			return parts[i].run();
 		}

@@ -43,7 +43,7 @@ static void expect_child(int (*run)(char *), char *p)
 
 	if (pid == 0)
 		_exit(run(p));
-	EXPECT_EQ(child_wait(pid, 20), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 	EXPECT_EQ(forks_copied(), before + 1);
 }
 
@@ -109,7 +109,7 @@ static void alone(void (*run)(void))
 		run();
 		_exit(t_failures != 0);
 	}
-	status = child_wait(pid, 20);
+	status = child_wait(pid);
 	if (status == UNKNOWN)
 		SKIP("memory cannot be locked, or filters be had");
 	EXPECT_EQ(status, 0);

@@ -254,7 +254,7 @@ static void without_data(void (*run)(void))
 		run();
 		_exit(t_failures != 0);
 	}
-	EXPECT_EQ(child_wait(pid, 20), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 }
 
 static void limit_data(bool on)
@@ -584,7 +584,7 @@ TEST(another_process_can_read_the_statistics_page)
 	}
 	char *q = hugepin_malloc(70 * MIB);
 	EXPECT(write(ready[1], &c, 1) == 1);
-	int status = child_wait(pid, 20);
+	int status = child_wait(pid);
 	hugepin_free(p);
 	hugepin_free(q);
 	close(ready[0]);

@@ -24,7 +24,7 @@ check()
 {
 	local name=$1 status=$2 pattern=$3 out got
 	shift 3
-	out=$(timeout 100 "$@" 2>&1)
+	out=$(timeout 400 "$@" 2>&1)
 	got=$?
 	# shellcheck disable=SC2053 # a pattern
 	if [[ $got == $status ]] && grep -Eq -e "$pattern" <<<"$out"; then

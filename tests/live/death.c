@@ -103,7 +103,7 @@ static int run_case(const char *how, int n, char *text, size_t size)
 		have += (size_t)got;
 	text[have] = 0;
 	close(out[0]);
-	return child_wait(pid, 20);
+	return child_wait(pid);
 }
 
 static void expect_death(const char *how, int n)

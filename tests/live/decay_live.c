@@ -140,7 +140,7 @@ static void decay_in_a_child(void)
 		expect_given_back(before, full);
 		_exit(t_failures != 0);
 	}
-	EXPECT_EQ(child_wait(pid, 30), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 	drop();
 }
 
@@ -165,7 +165,7 @@ static void again(int subject, const char *decay_time)
 	setenv("HUGEPIN_DECAY", decay_time, 1);
 	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
 	unsetenv("HUGEPIN_DECAY");
-	EXPECT_EQ(child_wait(pid, 30), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 }
 
 TEST(free_memory_goes_back_after_the_decay_time)

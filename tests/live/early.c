@@ -29,7 +29,7 @@ static int again(const char *what, char **env)
 {
 	pid_t pid;
 	char *args[] = { (char *)"early", (char *)what, NULL };
-	return posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, env) ? -1 : child_wait(pid, 30);
+	return posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, env) ? -1 : child_wait(pid);
 }
 
 /* ------------------------------------------------------------------ descriptors */
@@ -232,7 +232,7 @@ static int dlopen_main(void)
 	pid_t pid = fork();
 	if (pid == 0)
 		_exit(pattern_check(p, MIB, 5) != -1 || use_opened(lib));
-	if (child_wait(pid, 20) || dlclose(lib))
+	if (child_wait(pid) || dlclose(lib))
 		return 3;
 	sleep_ms(50); /* the library's service thread still runs */
 	return pattern_check(p, MIB, 5) != -1 || !get(2 * MIB);
@@ -509,7 +509,7 @@ TEST(failing_thread_creation_does_no_harm)
 		execl("/proc/self/exe", "early", "--many-threads", NULL);
 		_exit(127);
 	}
-	int status = child_wait(pid, 30);
+	int status = child_wait(pid);
 	if (status == 77)
 		SKIP("RLIMIT_AS does not bind here");
 	EXPECT_EQ(status, 0);

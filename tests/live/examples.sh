@@ -34,7 +34,7 @@ shows()
 	builds "$what" "$(echo "$program".c*)"
 	[ -e "$program" ] || return
 	for how in '' " under the drop-in"; do
-		timeout -k 5 100 env LD_PRELOAD="${how:+$dropin}" "./$program" >said 2>&1
+		timeout -k 5 400 env LD_PRELOAD="${how:+$dropin}" "./$program" >said 2>&1
 		got=$?
 		if [ $got = "$status" ] && [[ $(cat said) =~ ^$lines$ ]]; then pass "$what runs$how"; else
 			fail "$what runs$how" "status $got" "$(cat said)"

@@ -176,7 +176,7 @@ static void lower_limit(__rlimit_resource_t which, rlim_t to)
 		EXPECT(second >= first / 2);
 		_exit(t_failures != 0);
 	}
-	EXPECT_EQ(child_wait(pid, 30), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 }
 
 TEST(a_program_may_limit_its_data)

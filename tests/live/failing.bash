@@ -37,7 +37,7 @@ leaves_nothing()
 	for error in 5 105; do
 		# All of the first forty, then every so many: the others are calls in a loop.
 		for ((n = 1; n <= calls; n += n < 40 ? 1 : calls / 16 + 1)); do
-			FAIL_AT=$n FAIL_ERRNO=$error timeout -k 5 100 "$program" "$@" >failed 2>&1
+			FAIL_AT=$n FAIL_ERRNO=$error timeout -k 5 400 "$program" "$@" >failed 2>&1
 			status=$?
 			# Fewer calls this time: the number of waits varies. A program that has crashed says nothing either.
 			[ $status != 0 ] || grep -q '^made to fail' failed || break

@@ -14,7 +14,7 @@ static int again(const char *what, char **env)
 {
 	pid_t pid;
 	char *args[] = { (char *)"first", (char *)what, NULL };
-	return posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, env) ? -1 : child_wait(pid, 30);
+	return posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, env) ? -1 : child_wait(pid);
 }
 
 /* Whether this process has a mapping as long as the spans of addresses that the heap and jemalloc reserve. */
@@ -98,7 +98,7 @@ static int forks_meanwhile(long wait)
 	pid = fork();
 	if (!pid)
 		_exit(!libc_malloc(20));
-	return pid < 0 || child_wait(pid, 20) || pthread_join(t, NULL);
+	return pid < 0 || child_wait(pid) || pthread_join(t, NULL);
 }
 
 /* Whether jemalloc has these settings: the number of arenas, and the bytes between looks at a thread's cache. */

@@ -81,7 +81,7 @@ static int fork_and_use(struct heap *h, uint64_t seed)
 		_exit(use(h, seed));
 	if (pid < 0)
 		return errno == ENOMEM ? -2 : -3;
-	return child_wait(pid, 30);
+	return child_wait(pid);
 }
 
 TEST(a_child_has_its_own_copy_of_everything)
@@ -106,7 +106,7 @@ static int descend(struct heap *h, uint64_t seed, int generations)
 		pid_t pid = fork();
 		if (pid == 0)
 			_exit(descend(h, seed * 3 + i, generations - 1));
-		int status = pid < 0 ? 20 : child_wait(pid, 20);
+		int status = pid < 0 ? 20 : child_wait(pid);
 		if (status || heap_check(h))
 			return status ? status : 11;
 	}
@@ -120,7 +120,7 @@ TEST(children_may_fork_again_and_again)
 	pid_t pid = fork();
 	if (pid == 0)
 		_exit(descend(&h, 6, 3));
-	EXPECT_EQ(child_wait(pid, 50), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 	EXPECT_EQ(heap_check(&h), 0);
 	heap_free(&h);
 }
@@ -143,10 +143,10 @@ static void *fork_often(void *arg)
 			pid = fork();
 			if (pid == 0)
 				_exit(use(&h, seed + 50 + i));
-			int status = pid < 0 ? 31 : child_wait(pid, 30);
+			int status = pid < 0 ? 31 : child_wait(pid);
 			_exit(status ? status : use(&h, seed + 100 + i));
 		}
-		EXPECT_EQ(pid < 0 ? -errno : child_wait(pid, 40), 0);
+		EXPECT_EQ(pid < 0 ? -errno : child_wait(pid), 0);
 		EXPECT_EQ(heap_check(&h), 0);
 		heap_rewrite(&h, seed + 1000 + i);
 		forked++;
@@ -223,7 +223,7 @@ TEST(a_fork_among_threads_that_come_and_go_does_not_hang)
 			come_and_go(NULL);
 			_exit(0);
 		}
-		EXPECT_EQ(child_wait(pid, 20), 0);
+		EXPECT_EQ(child_wait(pid), 0);
 		for (int j = 0; j < 4; j++)
 			pthread_join(t[j], NULL);
 	}
@@ -264,7 +264,7 @@ TEST(a_child_lives_with_the_pool_drained_after_fork)
 	EXPECT(d.hold >= 0);
 	heap_rewrite(&h, 11); /* the parent writes first: copy-on-write would take the child's page */
 	EXPECT(write(go[1], &c, 1) == 1);
-	EXPECT_EQ(child_wait(pid, 30), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 	EXPECT_EQ(heap_check(&h), 0);
 	pool_refill(d);
 	close(go[0]);
@@ -288,7 +288,7 @@ TEST(spawned_programs_need_no_pool)
 			execl("/bin/true", "true", NULL);
 			_exit(127);
 		}
-		EXPECT_EQ(child_wait(pid, 10), 0);
+		EXPECT_EQ(child_wait(pid), 0);
 	}
 	pool_refill(d);
 	EXPECT_EQ(heap_check(&h), 0);
@@ -310,7 +310,7 @@ TEST(a_daemon_keeps_its_memory)
 	}
 	char status = 98;
 	close(result[1]);
-	EXPECT_EQ(child_wait(pid, 20), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 	EXPECT(read(result[0], &status, 1) == 1);
 	EXPECT_EQ(status, 0);
 	close(result[0]);
@@ -404,7 +404,7 @@ static int again_in(struct cgroup *g, const char *what)
 	char *args[] = { (char *)"fork", (char *)what, procs, NULL };
 	if (posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ))
 		return -1;
-	return child_wait(pid, 40);
+	return child_wait(pid);
 }
 
 /* Exit status 0: the forks worked; 40: they were refused with ENOMEM; others: an error. */
@@ -479,7 +479,7 @@ static int small_limit_main(int which, const char *key)
 		}
 		if (pid < 0 && errno != ENOMEM)
 			return 53;
-		int status = pid < 0 ? 40 : child_wait(pid, 20);
+		int status = pid < 0 ? 40 : child_wait(pid);
 		if (status && status != 40)
 			return status < 0 ? 60 : status;
 		refused = status;
@@ -496,7 +496,7 @@ static void small_limit(const char *what)
 	pid_t pid;
 	char *args[] = { (char *)"fork", (char *)what, NULL };
 	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
-	int status = child_wait(pid, 40);
+	int status = child_wait(pid);
 	if (status != 40)
 		EXPECT_EQ(status, 0);
 }
@@ -521,7 +521,7 @@ TEST(the_cow_mode_forks_without_a_copy)
 	setenv("HUGEPIN_FORK", "cow", 1);
 	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
 	unsetenv("HUGEPIN_FORK");
-	EXPECT_EQ(child_wait(pid, 30), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 }
 
 /* The child has all contents, in hugetlb pages by copy-on-write instead of a copy in other memory. */
@@ -536,7 +536,7 @@ static int cow_main(void)
 			_exit(70);
 		_exit(use(&h, 41));
 	}
-	return child_wait(pid, 20);
+	return child_wait(pid);
 }
 
 int main(int argc, char **argv)

@@ -41,7 +41,7 @@ static struct answers ask(const char *unneeded, const char *forced)
 		a.advised = *(unsigned *)dlsym(lib, "advised");
 		_exit(write(out[1], &a, sizeof a) != sizeof a);
 	}
-	EXPECT_EQ(child_wait(pid, 20), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 	EXPECT_EQ(read(out[0], &a, sizeof a), sizeof a);
 	close(out[0]);
 	close(out[1]);

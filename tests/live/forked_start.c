@@ -70,7 +70,7 @@ static int forks_beside(void *(*run)(void *))
 	if (child == 0)
 		_exit(allocates());
 	forked = true;
-	int r = child_wait(child, 30);
+	int r = child_wait(child);
 	pthread_join(thread, NULL);
 	return r == 0 ? allocates() : r < 0 ? 3 : r;
 }
@@ -80,7 +80,7 @@ static int again(const char *subject)
 	pid_t pid;
 	char *args[] = { (char *)"forked_start", (char *)subject, NULL };
 	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
-	return child_wait(pid, 30);
+	return child_wait(pid);
 }
 
 TEST(a_child_of_a_fork_beside_the_first_large_request_has_its_own)

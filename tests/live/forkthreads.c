@@ -53,7 +53,7 @@ static void fork_a_child(void)
 		pthread_t t;
 		_exit(pthread_create(&t, NULL, do_nothing, NULL) || pthread_join(t, NULL) ? 1 : 7);
 	}
-	EXPECT_EQ(pid < 0 ? -errno : child_wait(pid, 20), 7);
+	EXPECT_EQ(pid < 0 ? -errno : child_wait(pid), 7);
 }
 
 TEST(a_child_lives_whose_parent_has_threads_on_stacks_from_malloc)
@@ -126,7 +126,7 @@ TEST(a_buffer_that_was_a_stack_is_a_buffer_again)
 	pid_t pid = fork();
 	if (pid == 0)
 		_exit(pattern_check(p, STACK_SIZE, 5) != -1 || smaps_kinds(0, (uintptr_t)p, (uintptr_t)p + STACK_SIZE).hugetlb);
-	EXPECT_EQ(child_wait(pid, 20), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 	free(p);
 }
 
@@ -178,7 +178,7 @@ TEST(a_child_can_read_what_a_thread_took_from_its_list_during_the_fork)
 				sum += (unsigned char)p[at];
 			_exit(sum > BUFFER / KIB * 7);
 		}
-		EXPECT_EQ(pid < 0 ? -errno : child_wait(pid, 20), 0);
+		EXPECT_EQ(pid < 0 ? -errno : child_wait(pid), 0);
 	}
 	stop = true;
 	pthread_join(t, NULL);
@@ -252,7 +252,7 @@ TEST(a_child_seldom_sees_a_part_of_what_a_thread_wrote_during_the_copy)
 					_exit(1);
 			_exit(0);
 		}
-		int status = pid < 0 ? -errno : child_wait(pid, 20);
+		int status = pid < 0 ? -errno : child_wait(pid);
 		if (status != 1)
 			EXPECT_EQ(status, 0);
 		torn += status == 1;

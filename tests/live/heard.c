@@ -88,7 +88,7 @@ static void hear_of(const char *pages, bool front, const char *decay_time, const
 		execl("/proc/self/exe", "heard", what, NULL);
 		_exit(127);
 	}
-	EXPECT_EQ(child_wait(pid, 60), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 	free(dropin);
 }
 

@@ -243,7 +243,7 @@ TEST(parent_and_child_go_on_after_a_fork_at_any_moment)
 		use(d, buffer[i % BUFFERS], LEN, 0);
 		pid = fork();
 		if (pid == 0) {
-			alarm(60);
+			alarm(t_seconds());
 			_exit(i % 16 || !CHILD_MAY_HAVE_THREADS ? 0 : child_works(d, buffer));
 		}
 		waitpid(pid, &status, 0);

@@ -256,7 +256,7 @@ static int run_with(bool hook, bool dropin, const char *what)
 		execl("/proc/self/exe", "hooks_ucx", what, NULL);
 		_exit(127);
 	}
-	return child_wait(pid, 30);
+	return child_wait(pid);
 }
 
 #define NEED(status)                                                                                                   \

@@ -127,7 +127,7 @@ static int has_the_same_number(void)
 			pid_t second = (pid_t)syscall(SYS_clone, SIGCHLD | CLONE_NEWPID, NULL, NULL, NULL, NULL);
 			if (second == 0)
 				_exit(getpid() != 1 ? 42 : does_both());
-			r = child_wait(second, 100);
+			r = child_wait(second);
 		}
 		tell(r);
 	}
@@ -148,7 +148,7 @@ static int again(int (*subject)(void))
 	setenv("HUGEPIN_DECAY", "200ms", 1);
 	setenv("HUGEPIN_PAGES", "thp", 1); /* children in which no handler runs are promised no pages of the pool */
 	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
-	return child_wait(pid, 200);
+	return child_wait(pid);
 }
 
 TEST(a_program_with_much_thread_local_memory_gives_memory_back)

@@ -36,17 +36,17 @@ for kind in pie no-pie; do
 done
 says 'where other threads run, data is left alone, and a line says so' 0 \
 	'HUGEPIN_IMAGE: data of the program \(.*\) is left alone: other threads run already$' \
-	env EARLY=thread HUGEPIN_IMAGE=data LD_PRELOAD="$dropin $t/early.so" timeout 100 "$t/pie" kinds
+	env EARLY=thread HUGEPIN_IMAGE=data LD_PRELOAD="$dropin $t/early.so" timeout 400 "$t/pie" kinds
 says 'and bss is not' 0 '^bss (1[6-9]|2[0-9]) data 0 text [046] library (8|1[0-9])$' \
-	env EARLY=thread HUGEPIN_IMAGE=data LD_PRELOAD="$dropin $t/early.so" timeout 100 "$t/pie" kinds
+	env EARLY=thread HUGEPIN_IMAGE=data LD_PRELOAD="$dropin $t/early.so" timeout 400 "$t/pie" kinds
 says 'data whose protection was changed is left alone' 0 'data of the program \(.*\) is left alone: its protection was changed$' \
-	env EARLY=protect HUGEPIN_IMAGE=data LD_PRELOAD="$dropin $t/early.so" timeout 100 "$t/pie"
+	env EARLY=protect HUGEPIN_IMAGE=data LD_PRELOAD="$dropin $t/early.so" timeout 400 "$t/pie"
 for what in lock dontfork; do
 	says "and data with a part that a constructor treats: $what" 0 'data of the program \(.*\) is left alone: a part is locked, sealed or advised$' \
-		env EARLY=$what HUGEPIN_IMAGE=data LD_PRELOAD="$dropin $t/early.so" timeout 100 "$t/pie"
+		env EARLY=$what HUGEPIN_IMAGE=data LD_PRELOAD="$dropin $t/early.so" timeout 400 "$t/pie"
 done
 says 'no line without HUGEPIN_STATS' 0 '^fine$' \
-	bash -c "EARLY=protect HUGEPIN_STATS=0 HUGEPIN_IMAGE=data LD_PRELOAD='$dropin $t/early.so' timeout 100 '$t/pie' | grep -v HUGEPIN_IMAGE"
+	bash -c "EARLY=protect HUGEPIN_STATS=0 HUGEPIN_IMAGE=data LD_PRELOAD='$dropin $t/early.so' timeout 400 '$t/pie' | grep -v HUGEPIN_IMAGE"
 says 'a value that is not known is refused' 0 'HUGEPIN_IMAGE=huge is not understood: it takes one of off, bss, data, all; using off' as huge pie
 echo 'static char data[96 << 20] = { 1 }; int main(void) { return ((volatile char *)data)[95 << 20]; }' >"$t/large.c"
 # shellcheck disable=SC2086 # CC may have options
@@ -55,7 +55,7 @@ if [ "${thp:-never}" = never ]; then
 	skip 'the copy does not double the peak of memory' 'transparent hugepages are off'
 else
 	says 'the copy does not double the peak of memory' 0 ' large: .* % of the memory \([0-9]* MiB\) is static, 100 % of that in THP$' \
-		env HUGEPIN_STATS=1 HUGEPIN_IMAGE=data LD_PRELOAD="$dropin" timeout 100 "$t/large"
+		env HUGEPIN_STATS=1 HUGEPIN_IMAGE=data LD_PRELOAD="$dropin" timeout 400 "$t/large"
 fi
 rm "$t/large"
 # Eighteen segments of a hugepage each.
@@ -71,7 +71,7 @@ works 'a program of many parts compiles' parts
 if [ "${thp:-never}" = never ]; then
 	skip 'all parts of a program lie in hugepages' 'transparent hugepages are off'
 else
-	says 'all parts of a program lie in hugepages' 0 ' parts: image_bytes 37748736$' env HUGEPIN_IMAGE=data LD_PRELOAD="$dropin" timeout 100 "$t/parts"
+	says 'all parts of a program lie in hugepages' 0 ' parts: image_bytes 37748736$' env HUGEPIN_IMAGE=data LD_PRELOAD="$dropin" timeout 400 "$t/parts"
 fi
 rm "$t/parts"
 no_thp() { python3 -c 'import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])' "$@"; }
@@ -92,11 +92,11 @@ deep=$t/$(printf 'a%.0s' {1..120})/$(printf 'b%.0s' {1..120})
 mkdir -p "$deep" && cp "$t/liblibrary.so" "$deep/far.so"
 far() { HUGEPIN_STATS=1 HUGEPIN_IMAGE=bss with python3 -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$deep/far.so"; }
 says 'a line names a library in a deep directory, and the reason' 0 'bss of far.so \(1[46] MiB\) is left alone: it was opened later$' far
-says 'hugepin run has the option' 0 ': image_bytes [0-9]{8}$' timeout 100 "$build/hugepin" run --image=bss --stats=2 "$t/pie"
+says 'hugepin run has the option' 0 ': image_bytes [0-9]{8}$' timeout 400 "$build/hugepin" run --image=bss --stats=2 "$t/pie"
 
 if command -v gdb >/dev/null; then
 	# shellcheck disable=SC2016 # gdb's
-	says 'a debugger stops in moved text, and sees moved data' 0 '^data 11 33$' timeout 100 gdb -q -batch -ex 'set startup-with-shell off' \
+	says 'a debugger stops in moved text, and sees moved data' 0 '^data 11 33$' timeout 400 gdb -q -batch -ex 'set startup-with-shell off' \
 		-ex "set environment LD_PRELOAD $dropin" -ex 'set environment HUGEPIN_IMAGE all' -ex 'break main' -ex run -ex 'delete' \
 		-ex 'break *((char *)much_text + 0x300000)' -ex continue \
 		-ex 'printf "data %d %d\n", data[0], data[2097151]' -ex kill "$t/no-pie"

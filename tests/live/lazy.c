@@ -66,7 +66,7 @@ static int forks(void)
 			EXPECT_EQ(in_pool(), 0);
 			_exit(t_failures != 0);
 		}
-		EXPECT_EQ(child_wait(pid, 60), 0);
+		EXPECT_EQ(child_wait(pid), 0);
 		EXPECT(in_pool() <= had);
 		/* What was not touched was not moved to other memory. */
 		EXPECT(in_memory() <= (4 + 5 * (round + 1)) * PAGE);
@@ -93,7 +93,7 @@ static void expect_holds(int subject)
 	char *args[] = { (char *)"lazy", (char *)"--subject", number, NULL };
 	setenv("HUGEPIN_POPULATE", "lazy", 1);
 	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
-	int r = child_wait(pid, 120);
+	int r = child_wait(pid);
 	if (r == SKIPPED)
 		snprintf(t_skip_reason, sizeof t_skip_reason, "not in the initial namespace of control groups");
 	else

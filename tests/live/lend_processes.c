@@ -325,7 +325,7 @@ static void run_nodes(void (*traffic)(void), pid_t child[NODES])
 static void wait_for_nodes(const pid_t child[NODES], unsigned from)
 {
 	for (unsigned i = from; i < NODES; i++)
-		EXPECT_EQ(child_wait(child[i], (int)t_seconds()), 0);
+		EXPECT_EQ(child_wait(child[i]), 0);
 	munmap(shared, sizeof *shared);
 	munmap(tables, NODES * TABLE);
 }

@@ -65,7 +65,7 @@ in_group()
 		mkdir $dir 2>/dev/null || continue
 		if { echo 16777216 >"$dir/$file"; } 2>/dev/null; then
 			# shellcheck disable=SC2016
-			timeout -k 5 150 bash -c 'echo $$ >"$0/cgroup.procs" || exit 77; LD_PRELOAD=$1 "${@:2}"' "$dir" "$dropin" "$@"
+			timeout -k 5 400 bash -c 'echo $$ >"$0/cgroup.procs" || exit 77; LD_PRELOAD=$1 "${@:2}"' "$dir" "$dropin" "$@"
 			status=$?
 		else
 			status=77

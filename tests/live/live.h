@@ -268,15 +268,15 @@ static inline size_t resident(void)
 
 /* ------------------------------------------------------------------ children */
 
-/* Wait for a child that needs at most `seconds` on an idle machine. It gets three times as long, and is then killed.
- * Returns its exit status, or 128 + the signal that ended it, or -1 if it hung. Also returns -1 for pid -1, from a fork
- * that failed: as root, kill(-1) would end all processes. */
-static inline int child_wait(pid_t pid, int seconds)
+/* Wait for a child. One that takes more than two thirds of what a test may take hangs, and is killed. Returns its exit
+ * status, or 128 + the signal that ended it, or -1 if it hung. Also returns -1 for pid -1, from a fork that failed: as root,
+ * kill(-1) would end all processes. */
+static inline int child_wait(pid_t pid)
 {
 	int status;
 	if (pid <= 0)
 		return -1;
-	for (int i = 0; i < 3 * seconds * 200; i++) {
+	for (unsigned i = 0; i < t_seconds() * 2 / 3 * 200; i++) {
 		pid_t got = waitpid(pid, &status, WNOHANG);
 		if (got == pid)
 			return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

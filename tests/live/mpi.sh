@@ -56,7 +56,7 @@ works 'tells nothing' lines 0 ''
 if ! "$mpicc" -show 2>/dev/null | grep -q openmpi || ! "$mpirun" -n 1 "$t/all" types : -n 1 "$t/all" types >/dev/null 2>&1; then
 	skip 'two programs of one job' 'this mpirun starts none such'
 else
-	several() { timeout -k 5 150 "$mpirun" -n 1 env HUGEPIN_STATS=1 LD_PRELOAD="$mpi_layer" "$t/all" types : -n 1 "$t/all" types >"$t/told.out" 2>"$t/told"; }
+	several() { timeout -k 5 400 "$mpirun" -n 1 env HUGEPIN_STATS=1 LD_PRELOAD="$mpi_layer" "$t/all" types : -n 1 "$t/all" types >"$t/told.out" 2>"$t/told"; }
 	works 'where a program is without the layer, nobody waits for its numbers' several
 	works 'and the other tells of itself' lines 3 '[0-9]*\] all rank 0'
 fi
@@ -69,7 +69,7 @@ works 'where whole extents are registered' extents
 works 'tests/judges/halo.c compiles' "$mpicc" -O1 -o "$t/halo" tests/judges/halo.c
 stencil()
 {
-	timeout -k 5 150 "$mpirun" -n 2 "$t/halo" 64 60 >"$t/plain.out" && [ -s "$t/plain.out" ] &&
+	timeout -k 5 400 "$mpirun" -n 2 "$t/halo" 64 60 >"$t/plain.out" && [ -s "$t/plain.out" ] &&
 		layer HUGEPIN_POLICY=predict "$t/halo" 64 60 >"$t/halo.out" && cmp "$t/plain.out" "$t/halo.out"
 }
 works 'a stencil that frees, maps and moves its buffers computes what it does without' stencil

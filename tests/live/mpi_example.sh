@@ -7,7 +7,7 @@
 mpi_or_skip 'an MPI datatype as elements'
 
 works 'an MPI datatype becomes elements, with the bytes of MPI_Pack' \
-	timeout -k 5 60 "$mpirun" -n 1 "$build/examples/mpi_indexed"
+	timeout -k 5 400 "$mpirun" -n 1 "$build/examples/mpi_indexed"
 cp "$t/out" "$t/said"
 # Of its 24 blocks four are empty, and three begin where another ends.
 works 'fewer than it has blocks' grep '^24 blocks are 17 elements of 376 bytes' "$t/said"

@@ -45,7 +45,7 @@ for another in openmpi mpich ''; do
 	[ "$theirs" = "$mpicc" ] || ! command -v "$theirs" >/dev/null || break
 	theirs=''
 done
-another() { timeout -k 5 150 "${theirs/mpicc/mpirun}" -n 2 env LD_PRELOAD="$mpi_layer" "$@"; }
+another() { timeout -k 5 400 "${theirs/mpicc/mpirun}" -n 2 env LD_PRELOAD="$mpi_layer" "$@"; }
 foreigner()
 {
 	"$theirs" -O1 -Wall -Wextra -DPROGRAM -o "$t/foreigner" tests/mpi/plugin.c && another "$t/foreigner" >"$t/foreigner.out" 2>&1

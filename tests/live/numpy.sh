@@ -22,7 +22,7 @@ def names(suite):
 names(unittest.defaultTestLoader.loadTestsFromName("test_hugepin_numpy"))')
 works 'the tests are found' test ${#tests[@]} -gt 20
 for test in "${tests[@]}"; do
-	timeout -k 5 100 "$python" -m unittest -v "$test" >"$t/said" 2>&1 </dev/null
+	timeout -k 5 400 "$python" -m unittest -v "$test" >"$t/said" 2>&1 </dev/null
 	status=$?
 	why=$(sed -n "s/.*skipped ['\"]\(.*\)['\"]$/\1/p" "$t/said" | head -1)
 	if [ -n "$why" ]; then

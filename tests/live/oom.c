@@ -79,7 +79,7 @@ static int again(const char *subject, size_t number)
 	snprintf(text, sizeof text, "%zu", number);
 	char *args[] = { (char *)"oom", (char *)subject, text, NULL };
 	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
-	return child_wait(pid, 30);
+	return child_wait(pid);
 }
 
 TEST(main_begins_without_an_error)

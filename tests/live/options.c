@@ -50,7 +50,7 @@ static int run(const char *setting, const char *part, const char *arg, long *ret
 	while (n < max && fscanf(said, "%ld", &ret_said[n]) == 1)
 		n++;
 	fclose(said);
-	EXPECT_EQ(child_wait(pid, 60), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 	return n;
 }
 

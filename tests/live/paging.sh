@@ -34,8 +34,8 @@ line 'a budget holds what is in use at once' 'budget_kib=8' -o "${k[@]}" -b 1 -p
 # ---------------------------------------------------------------- what holds for recorded programs
 
 few=("$traces"/lu.B40.4.r0.csv.gz "$traces"/lammps-lj.2.r1.csv.gz)
-timeout 100 "$program" -o -b 25% "${few[@]}" >"$t/once"
-timeout 100 "$program" -o -b 25% "${few[@]}" >"$t/again"
+timeout 400 "$program" -o -b 25% "${few[@]}" >"$t/once"
+timeout 400 "$program" -o -b 25% "${few[@]}" >"$t/again"
 works 'the same trace, the same lines' bash -c "[ -s '$t/once' ] && cmp '$t/once' '$t/again'"
 
 # judge NAME ARG...: on every trace hybrid takes at most 1.05 times what the better of pin and optimal takes, at most 1 % of its

@@ -13,7 +13,7 @@ mkdir fake broken
 printf '#!/bin/sh\ncat >%s/script\necho picture\n' "$t" >fake/gnuplot
 printf '#!/bin/sh\nexit 3\n' >broken/gnuplot
 chmod 755 fake/gnuplot broken/gnuplot
-plot() { PATH=$t/fake:$PATH timeout 100 "$hugepin" plot "$@"; }
+plot() { PATH=$t/fake:$PATH timeout 400 "$hugepin" plot "$@"; }
 
 # has NAME LINE...: gnuplot was told these, one after the other.
 has()

@@ -37,7 +37,7 @@ says_once()
 works 'in C++14 the header is refused' older
 works 'by one error, which says what it needs' says_once
 compiles 'the containers compile' "$top/tests/live/pmr.cpp" g++ -std=c++17 || exit
-timeout -k 5 100 "$t/program" >"$t/said" 2>&1
+timeout -k 5 400 "$t/program" >"$t/said" 2>&1
 status=$?
 while IFS= read -r line; do
 	case $line in

@@ -84,7 +84,7 @@ else
 		done <"$t/notes"
 		echo 'continue'
 	} >"$t/gdb"
-	timeout 120 gdb -nx -batch -x "$t/gdb" "$t/known" >"$t/gdb.out" 2>&1
+	timeout 400 gdb -nx -batch -x "$t/gdb" "$t/known" >"$t/gdb.out" 2>&1
 	if grep -q 'ptrace: Operation not permitted' "$t/gdb.out"; then
 		skip 'gdb counts what is known' 'this place allows no ptrace'
 	else
@@ -152,7 +152,7 @@ trace_once()
 	if ! within 30 has_ended $program; then
 		echo 'the program does not end'
 		! command -v gdb >/dev/null ||
-			timeout -s KILL 60 gdb -batch -nx -p $program -ex 'thread apply all backtrace' 2>&1 | tail -40
+			timeout -s KILL 400 gdb -batch -nx -p $program -ex 'thread apply all backtrace' 2>&1 | tail -40
 		kill -KILL $program
 		status=1
 	fi
@@ -193,7 +193,7 @@ as() { sed -n "s/^$1 /$2 /p" "$t/expected"; }
 agrees() { diff <(sort "$1") "$2"; }
 
 if ! command -v bpftrace >/dev/null || [ "$(id -u)" != 0 ] ||
-	! timeout 100 bpftrace -e "usdt:$library:hugepin:miss { } BEGIN { printf(\"%s\n\", \"begun\"); exit(); }" 2>"$t/why" | grep -q begun; then
+	! timeout 400 bpftrace -e "usdt:$library:hugepin:miss { } BEGIN { printf(\"%s\n\", \"begun\"); exit(); }" 2>"$t/why" | grep -q begun; then
 	why='only for root'
 	[ "$(id -u)" != 0 ] || why='the kernel does not let bpftrace trace'
 	command -v bpftrace >/dev/null || why='no bpftrace: tools/setup check'

@@ -17,9 +17,9 @@ equal()
 	fi
 	rm -rf a b
 	mkdir a b
-	(cd a && timeout -k 5 150 "$@") >a.out 2>a.err </dev/null
+	(cd a && timeout -k 5 400 "$@") >a.out 2>a.err </dev/null
 	a=$?
-	(cd b && limit=150 with "$@") >b.out 2>b.err </dev/null
+	(cd b && with "$@") >b.out 2>b.err </dev/null
 	b=$?
 	if [ $a = $b ] && cmp -s a.out b.out && [ -s a.out ]; then
 		pass "$name"

@@ -80,7 +80,7 @@ static int is_written_and_forked(void)
 		pid_t pid = fork();
 		if (!pid)
 			_exit(0);
-		EXPECT_EQ(child_wait(pid, 60), 0);
+		EXPECT_EQ(child_wait(pid), 0);
 		sleep_ms(100);
 	}
 	done = true;
@@ -126,7 +126,7 @@ static int again(int subject)
 	setenv("HUGEPIN_PAGES", "thp", 1);
 	setenv("HUGEPIN_DECAY", "400ms", 1);
 	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
-	return child_wait(pid, 120);
+	return child_wait(pid);
 }
 
 /* With a sanitizer's mmap the service thread ticks, which repairs nothing. */

@@ -10,7 +10,7 @@ all()
 {
 	local name=$1 condition=$2 bad
 	shift 2
-	bad=$(timeout 100 "$program" "$@" 2>&1 | awk '{
+	bad=$(timeout 400 "$program" "$@" 2>&1 | awk '{
 		delete v
 		for (i = 1; i <= NF; i++) { split($i, a, "="); v[a[1]] = a[2] }
 		if (!("trace" in v) || !('"$condition"')) print
@@ -75,8 +75,8 @@ line 'lru has room for one of two' 'misses=2 budget_pct=50.00 peak_pct=50.00' $k
 
 few=("$traces"/lu.B40.2.r0.csv.gz "$traces"/lammps-lj.2.r1.csv.gz)
 for p in leave none lru cf11 predict; do
-	timeout 100 "$program" -p $p -b 25% "${few[@]}" >"$t/once"
-	timeout 100 "$program" -p $p -b 25% "${few[@]}" >"$t/again"
+	timeout 400 "$program" -p $p -b 25% "${few[@]}" >"$t/once"
+	timeout 400 "$program" -p $p -b 25% "${few[@]}" >"$t/again"
 	works "$p: the same trace, the same line" bash -c "[ -s '$t/once' ] && cmp '$t/once' '$t/again'"
 done
 for p in none lru cf11 predict; do

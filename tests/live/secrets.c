@@ -492,7 +492,7 @@ static void spawn_with(const char *what, const char *how, bool without)
 	unsetenv("HUGEPIN_PAGES");
 	if (preload)
 		setenv("LD_PRELOAD", preload, 1);
-	EXPECT_EQ(child_wait(pid, 45), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 }
 
 static void spawn(const char *what, const char *how)
@@ -548,7 +548,7 @@ int main(int argc, char **argv)
 	if (argc == 4 && !strcmp(argv[1], "--kind")) {
 		kind = argv[2];
 		alone = !getenv("LD_PRELOAD");
-		alarm(120);
+		alarm(t_seconds());
 		return run_cases(argv[3]);
 	}
 	return t_run(argc, argv);

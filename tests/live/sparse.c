@@ -62,7 +62,7 @@ static void *fork_again(void *unused)
 				memset(hide(hugepin_malloc(MIB)), 1, 128);
 			_exit(0);
 		}
-		EXPECT_EQ(child_wait(pid, 30), 0);
+		EXPECT_EQ(child_wait(pid), 0);
 	}
 	return NULL;
 }
@@ -105,7 +105,7 @@ static int again(int subject)
 	snprintf(number, sizeof number, "%d", subject);
 	char *args[] = { (char *)"sparse", (char *)"--subject", number, NULL };
 	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
-	return child_wait(pid, 120);
+	return child_wait(pid);
 }
 
 TEST(a_gib_touched_little_needs_little_memory)

@@ -269,7 +269,7 @@ static inline void in_child(uint32_t policy, enum source s, void (*event)(char *
 		char *p;
 
 		t_failures = 0;
-		alarm(60);
+		alarm(t_seconds());
 		if (without_userfaultfd)
 			forbid_userfaultfd();
 		if (without_features)

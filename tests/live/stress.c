@@ -205,7 +205,7 @@ static int inherit(uint64_t state, int generations)
 		pid_t pid = fork();
 		if (pid == 0)
 			_exit(inherit(state + 1, generations - 1));
-		if (pid < 0 ? errno != ENOMEM : child_wait(pid, 30) != 0)
+		if (pid < 0 ? errno != ENOMEM : child_wait(pid) != 0)
 			T_FAIL("a grandchild failed");
 	}
 	for (int i = 0; i < SLOTS; i++)
@@ -235,7 +235,7 @@ TEST(children_of_busy_threads_inherit_every_byte)
 			continue;
 		}
 		forks++;
-		EXPECT_EQ(child_wait(pid, 40), 0);
+		EXPECT_EQ(child_wait(pid), 0);
 	}
 	threads_stop(t, n);
 }

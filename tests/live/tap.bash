@@ -15,8 +15,8 @@ skip() { result ok "$1 # SKIP $2"; }
 
 trap 'echo "1..$number"; rm -rf "$t"' EXIT
 
-# with COMMAND...: under the drop-in, for 100 s at most.
-with() { timeout -k 5 "${limit:-100}" env LD_PRELOAD="$dropin" "$@"; }
+# with COMMAND...: under the drop-in, for 400 s at most. That and other limits only end what hangs, since the machine may be busy.
+with() { timeout -k 5 "${limit:-400}" env LD_PRELOAD="$dropin" "$@"; }
 
 # works NAME COMMAND...: the command ends with status 0.
 works()

@@ -92,7 +92,7 @@ static int again(int subject)
 	char *args[] = { (char *)"thp", (char *)"--subject", number, NULL };
 	setenv("HUGEPIN_PAGES", "thp", 1);
 	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
-	return child_wait(pid, 30);
+	return child_wait(pid);
 }
 
 TEST(where_all_is_huge_or_a_page_is_not_that_is_said)

@@ -133,7 +133,7 @@ static int enters_namespaces(void)
 			long r = i ? unshare(CLONE_NEWUSER) : syscall(SYS_unshare, CLONE_NEWUSER);
 			_exit(r == 0 ? 0 : errno);
 		}
-		EXPECT_EQ(child_wait(child, 10), 0);
+		EXPECT_EQ(child_wait(child), 0);
 	}
 	use(48 * MIB);
 	EXPECT(setns(fd, CLONE_NEWUSER) == 0 || T_FAIL("setns: %s", strerror(errno)));
@@ -145,7 +145,7 @@ static int enters_namespaces(void)
 static int ends_with_its_last_thread(void)
 {
 	use(48 * MIB);
-	alarm(100);
+	alarm(t_seconds());
 	if (t_failures)
 		return 1;
 	pthread_exit(NULL);
@@ -281,7 +281,7 @@ static int survives_vfork(void)
 	size_t before = resident(), full;
 	/* As with vfork(2), the child uses the parent's memory. */
 	pid_t child = clone(allocate_in_child, child_stack + sizeof child_stack, CLONE_VM | CLONE_VFORK | SIGCHLD, NULL);
-	EXPECT_EQ(child_wait(child, 10), 0);
+	EXPECT_EQ(child_wait(child), 0);
 	use(64 * MIB);
 	full = resident();
 	EXPECT(full >= before + 48 * MIB);
@@ -302,7 +302,7 @@ static int forks_and_runs(void)
 			use(48 * MIB);
 			_exit(!__libc_single_threaded);
 		}
-		EXPECT_EQ(child_wait(child, 10), 0);
+		EXPECT_EQ(child_wait(child), 0);
 	}
 	FILE *f = popen("echo here", "r");
 	if (EXPECT(f)) {
@@ -388,7 +388,7 @@ static int again(int (*subject)(void), const char *pages)
 	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
 	unsetenv("HUGEPIN_DECAY");
 	unsetenv("HUGEPIN_PAGES");
-	return child_wait(pid, 30);
+	return child_wait(pid);
 }
 
 /* Run a subject on pages of the pool, if there are some, and on other pages. */

@@ -77,7 +77,7 @@ static int stays_one(void)
 static int ends(void)
 {
 	use_domain(false);
-	alarm(100);
+	alarm(t_seconds());
 	if (t_failures)
 		return 1;
 	pthread_exit(NULL);
@@ -86,7 +86,7 @@ static int ends(void)
 static int ends_with_service(void)
 {
 	use_domain(true);
-	alarm(100);
+	alarm(t_seconds());
 	if (t_failures)
 		return 1;
 	pthread_exit(NULL);
@@ -151,7 +151,7 @@ static int again(int (*subject)(void))
 	snprintf(number, sizeof number, "%d", i);
 	char *args[] = { (char *)"threads_domain", (char *)"--subject", number, NULL };
 	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
-	return child_wait(pid, 40);
+	return child_wait(pid);
 }
 
 #if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__

@@ -40,7 +40,7 @@ where()
 {
 	addr2line -f -e "$1" "$(python3 -c 'import json; print(json.load(open("json"))["domains"][2]["registrations"][0]["site"].split("+")[1])')"
 }
-once() { timeout -k 5 60 "$hugepin" top --once -d 0.3 "$@"; }
+once() { timeout -k 5 400 "$hugepin" top --once -d 0.3 "$@"; }
 # until_true COMMAND...: so that nothing is decided by how fast the machine is; for a minute.
 until_true()
 {
@@ -334,7 +334,7 @@ for name in INT TERM HUP; do
 done
 for name in SIGTERM SIGINT q; do
 	works "and leaves the terminal as it was, $name" \
-		env LD_PRELOAD="$here/stuck.so" timeout -k 5 60 python3 stuck.py "$hugepin" "$pid" $name
+		env LD_PRELOAD="$here/stuck.so" timeout -k 5 400 python3 stuck.py "$hugepin" "$pid" $name
 done
 stop
 

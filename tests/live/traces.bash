@@ -21,7 +21,7 @@ line()
 {
 	local name=$1 want=$2 line pair missing=
 	shift 2
-	line=$(timeout 100 "$program" "$@" 2>&1)
+	line=$(timeout 400 "$program" "$@" 2>&1)
 	for pair in $want; do [[ " $line " == *" $pair "* ]] || missing+=" $pair"; done
 	if [ -z "$missing" ]; then pass "$name"; else fail "$name" "no$missing in:" "$line"; fi
 }
@@ -30,7 +30,7 @@ refuses()
 {
 	local name=$1 pattern=$2 out status
 	shift 2
-	out=$(timeout 100 "$program" "$@" 2>&1 >/dev/null)
+	out=$(timeout 400 "$program" "$@" 2>&1 >/dev/null)
 	status=$?
 	if [ $status = 1 ] && grep -Eq -e "$pattern" <<<"$out"; then
 		pass "$name"

@@ -106,7 +106,7 @@ static void with_offset(const char *offset)
 		give_back();
 		_exit(t_failures != 0);
 	}
-	EXPECT_EQ(child_wait(pid, 60), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 }
 
 static void go_back(void)
@@ -204,7 +204,7 @@ static void alone(int subject)
 	setenv("HUGEPIN_PAGES", "thp", 1);
 	if (!EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ)))
 		return;
-	status = child_wait(pid, 60);
+	status = child_wait(pid);
 	if (status == UNKNOWN)
 		SKIP("the kernel does not permit it here");
 	EXPECT_EQ(status, 0);

@@ -9,7 +9,7 @@ copy=$build/examples/copy
 cd "$t" || exit 2
 
 head -c 3000001 /dev/urandom >whole
-timeout -k 5 100 "$copy" whole target >said 2>&1
+timeout -k 5 400 "$copy" whole target >said 2>&1
 if grep -qE '^copy: io_uring: (Function not implemented|Operation not permitted)' said; then
 	skip 'the examples of io_uring' 'no io_uring'
 	exit
@@ -21,7 +21,7 @@ copies()
 	local name=$1 status
 	shift
 	rm -f target
-	timeout -k 5 100 "$@" "$copy" file target >said 2>&1
+	timeout -k 5 400 "$@" "$copy" file target >said 2>&1
 	status=$?
 	if [ $status = 0 ] && cmp file target >>said 2>&1 &&
 		[[ $(cat said) =~ ^[0-9]+\ MiB/s\ with\ ordinary\ buffers,\ [0-9]+\ MiB/s\ with\ pinned\ ones$ ]]; then
@@ -50,7 +50,7 @@ uid=$((61000 + $$ % 4000))
 if setpriv --reuid=$uid --bounding-set=-all --inh-caps=-all true 2>/dev/null; then
 	# shellcheck disable=SC2016
 	setpriv --reuid=$uid --bounding-set=-all --inh-caps=-all bash -c \
-		'ulimit -l 300; exec timeout -k 5 100 "$0" file limited' "$copy" >said 2>&1
+		'ulimit -l 300; exec timeout -k 5 400 "$0" file limited' "$copy" >said 2>&1
 	status=$?
 	if grep -q '^copy: io_uring' said; then
 		skip 'copy: with little locked memory' "$(cat said)"

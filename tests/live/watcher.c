@@ -28,7 +28,7 @@ static void in_process(void (*run)(void))
 
 	if (pid == 0) {
 		t_failures = 0;
-		alarm(60);
+		alarm(t_seconds());
 		device_reset(&device);
 		if (EXPECT_EQ(hugepin_domain_open(&device_backend, &device, NULL, &domain), 0))
 			run();
@@ -56,7 +56,7 @@ static void open_without(int call)
 
 	if (pid == 0) {
 		t_failures = 0;
-		alarm(20);
+		alarm(t_seconds());
 		device_reset(&device);
 		if (!call)
 			EXPECT(!setgid(65534) && !setuid(65534) && !setrlimit(RLIMIT_NPROC, &none));
@@ -366,7 +366,7 @@ static void poll_in_real_time(void)
 		EXPECT_EQ(status, 0);
 		return;
 	}
-	alarm(30);
+	alarm(t_seconds());
 	EXPECT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
 	CPU_ZERO(&one);
 	for (size_t i = 0; i < CPU_SETSIZE && !CPU_COUNT(&one); i++)

@@ -54,7 +54,7 @@ static bool clone_with_memory(struct worker *w)
 	if (pid < 0)
 		return false;
 	allocate_some(rand_next(&w->rand));
-	return EXPECT_EQ(child_wait(pid, 20), 0);
+	return EXPECT_EQ(child_wait(pid), 0);
 }
 
 /* No handlers of fork run: other threads may hold any lock. The child has its parent's descriptors, and looks at memory
@@ -73,7 +73,7 @@ static bool child_without_handlers(struct worker *w)
 	if (pid < 0)
 		return false;
 	pattern_write(w->buffer, IO_MAX, ~seed);
-	return EXPECT_EQ(child_wait(pid, 20), 0);
+	return EXPECT_EQ(child_wait(pid), 0);
 }
 
 /* ------------------------------------------------------------------ of a child, for good */
@@ -82,7 +82,7 @@ static bool child_without_handlers(struct worker *w)
 static void end_in_time(void)
 {
 	signal(SIGALRM, SIG_DFL);
-	alarm(100);
+	alarm(t_seconds());
 }
 
 /* Go on as a child of this process. This process waits and ends with the child's status. */
@@ -91,7 +91,7 @@ static bool go_on_as(pid_t child)
 	if (child == 0)
 		end_in_time();
 	if (child > 0)
-		_exit(child_wait(child, 20) & 255);
+		_exit(child_wait(child) & 255);
 	return child == 0;
 }
 
@@ -135,7 +135,7 @@ static bool by_daemon(struct worker *unused)
 	if (pid == 0)
 		_exit(1);
 	close(ends[1]);
-	_exit(child_wait(pid, 20) || read(ends[0], &failed, 1) != 1 || failed);
+	_exit(child_wait(pid) || read(ends[0], &failed, 1) != 1 || failed);
 }
 
 static bool close_everything(struct worker *w)

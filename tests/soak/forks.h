@@ -76,7 +76,7 @@ static void fork_once(struct worker *w)
 		return;
 	}
 	count_forks++;
-	status = child_wait(pid, 20);
+	status = child_wait(pid);
 	/* The library promises nothing if a limit left no room for a copy and the drop-in could not refuse the fork. */
 	if (status != 128 + SIGBUS || forks_uncovered() == uncovered)
 		EXPECT_EQ(status, 0);

@@ -655,7 +655,7 @@ static void copy_at_random(int64_t pages)
 			look_at_child();
 			_exit(t_failures != 0);
 		}
-		EXPECT_EQ(child_wait(pid, 50), 0);
+		EXPECT_EQ(child_wait(pid), 0);
 		for (uintptr_t from = 0; hp_heap_next_extent(from, &e); from = (uintptr_t)e.addr + 1)
 			hp_heap_drop((uintptr_t)e.addr, e.len, HP_HOLD_COPY);
 		EXPECT(agree());

@@ -16,7 +16,7 @@ static inline void in_child(void (*run)(void))
 	pid_t pid = fork();
 
 	if (pid == 0) {
-		alarm(60);
+		alarm(t_seconds());
 		run();
 		_exit(t_failures != 0);
 	}

@@ -96,7 +96,7 @@ static void opens_or_does_not(uint32_t policy)
 
 		if (pid == 0)
 			open_short(policy);
-		status = child_wait(pid, 20);
+		status = child_wait(pid);
 		if (status == 1 || status > 2)
 			T_FAIL("call %ld: status %d", nth, status);
 	}

@@ -522,7 +522,7 @@ static bool run_once(void (*scenario)(void), size_t pool_pages, long n, bool res
 	seen->homeless = false;
 	pid = fork();
 	if (pid == 0) {
-		alarm(60);
+		alarm(t_seconds());
 		prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); /* for speed: the kernel need not zero what no one touches */
 		t_failures = 0;
 		if (!freopen("/dev/null", "w", stderr)) /* messages of children that end */

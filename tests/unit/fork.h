@@ -221,7 +221,7 @@ static inline int fork_with(void (*in)(void))
 	rewrite(1000);
 	expect_intact();
 	child_goes(go);
-	status = child_wait(pid, 40);
+	status = child_wait(pid);
 	close(go);
 	expect_intact();
 	return status;

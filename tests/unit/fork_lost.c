@@ -14,7 +14,7 @@ static bool is_fatal(volatile unsigned char *p)
 		(void)*p;
 		_exit(0);
 	}
-	return child_wait(pid, 10) == 128 + SIGSEGV;
+	return child_wait(pid) == 128 + SIGSEGV;
 }
 
 static bool on_lost_page(const void *p, size_t size)
@@ -132,7 +132,7 @@ TEST(a_child_frees_the_smallest_buffers_that_are_held_from_it)
 		EXPECT_EQ(HP_STAT(room_bytes), 0);
 		_exit(t_failures != 0);
 	}
-	EXPECT_EQ(child_wait(pid, 20), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 	drop_all();
 	for (int i = 0; i < 8; i++)
 		hugepin_free(small[i]);
@@ -155,7 +155,7 @@ TEST(a_buffer_that_is_held_from_a_child_does_not_grow_there_into_zeros)
 		p = hugepin_realloc(p, 8 * MIB);
 		_exit(p[0]);
 	}
-	EXPECT_EQ(child_wait(pid, 20), 128 + SIGSEGV);
+	EXPECT_EQ(child_wait(pid), 128 + SIGSEGV);
 	drop_all();
 	hugepin_free(p);
 	hugepin_free(wall);
@@ -241,7 +241,7 @@ TEST(memory_that_is_made_ahead_ends_before_a_lost_page)
 		expect_counted();
 		_exit(t_failures != 0);
 	}
-	EXPECT_EQ(child_wait(pid, 20), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 	hp_heap_drop((uintptr_t)below + HP_PAGE, HP_PAGE, HP_HOLD_DONTFORK);
 	hugepin_free(below + HP_PAGE);
 	free_heap();

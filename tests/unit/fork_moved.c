@@ -52,7 +52,7 @@ static void move_around_a_ring(void)
 					_exit(1);
 			_exit(0);
 		}
-		EXPECT_EQ(child_wait(pid, 40), 0);
+		EXPECT_EQ(child_wait(pid), 0);
 		/* The others are no longer the pool's, and later forks copy what is: the page that the ring has. */
 		EXPECT_EQ(pool_bytes(p[0], 4 * MIB) + pool_bytes(p[2], 4 * MIB), 0);
 		EXPECT_EQ(pool_bytes(p[1], 4 * MIB), 2 * MIB);
@@ -88,7 +88,7 @@ static void in_a_process(void (*run)(void))
 		run();
 		_exit(t_failures != 0);
 	}
-	status = child_wait(pid, 60);
+	status = child_wait(pid);
 	/* A ring lets its pages go some time after its end. */
 	for (int i = 0; i < 50000 && pool_free() < pages; i++)
 		sleep_ms(1);
@@ -125,7 +125,7 @@ static void idle_after_a_fork(void)
 
 	if (pid == 0)
 		_exit(pattern_check(p[0], 4 * MIB, 0) != -1);
-	EXPECT_EQ(child_wait(pid, 40), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 	EXPECT_EQ(pool_bytes(p[0], 4 * MIB), 0);
 	for (int i = 0; i < 50000 && HP_STAT(hugetlb_bytes) > 4 * MIB; i++)
 		sleep_ms(1);

@@ -207,7 +207,7 @@ static long address_space(void)
 static void let_end(pid_t pid, int go)
 {
 	child_goes(go);
-	EXPECT_EQ(child_wait(pid, 40), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 	close(go);
 }
 
@@ -278,7 +278,7 @@ TEST(a_process_that_does_nothing_after_a_fork_gives_the_copys_memory_back)
 		idle_after_a_fork();
 		_exit(t_failures != 0);
 	}
-	EXPECT_EQ(child_wait(pid, 100), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 }
 
 TEST(a_second_fork_of_a_process_with_threads_populates_nothing)
@@ -558,7 +558,7 @@ TEST(a_child_that_runs_no_handler_may_use_what_is_kept_or_give_it_back)
 			expect_intact();
 			_exit(t_failures != 0);
 		}
-		EXPECT_EQ(child_wait((pid_t)pid, 40), 0);
+		EXPECT_EQ(child_wait((pid_t)pid), 0);
 		EXPECT(hp_copy_kept() > 0);
 		expect_intact();
 		EXPECT_EQ(fork_with(use_all), 0);

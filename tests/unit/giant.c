@@ -414,7 +414,7 @@ static void expect_child(int lost, size_t hugetlb)
 
 	if (pid == 0)
 		_exit(has(lost, hugetlb));
-	EXPECT_EQ(child_wait(pid, 20), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 }
 
 TEST(a_child_gets_a_copy)
@@ -494,7 +494,7 @@ TEST(a_page_of_1_gib_is_advised_as_a_whole)
 
 		if (pid == 0)
 			_exit(is_without(p));
-		EXPECT_EQ(child_wait(pid, 20), 0);
+		EXPECT_EQ(child_wait(pid), 0);
 		EXPECT(p[0] == 7 && p[GIB - 1] == 7);
 	}
 	EXPECT(hugepin_realloc(p, 300 * MIB) == p);

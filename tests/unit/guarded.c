@@ -134,7 +134,7 @@ TEST(what_is_closed_is_what_the_rules_say)
 			at_random(few[i]);
 			_exit(t_failures != 0);
 		}
-		status = child_wait(pid, 50);
+		status = child_wait(pid);
 		if (!EXPECT_EQ(status, 0))
 			T_FAIL("%zu mappings", few[i]);
 	}
@@ -319,7 +319,7 @@ TEST(of_freed_buffers_64_mib_are_kept_and_the_first_comes_again_first)
 		hugepin_free(again);
 		_exit(t_failures != 0);
 	}
-	EXPECT_EQ(child_wait(pid, 50), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 	hugepin_free(again);
 	EXPECT_EQ(HP_STAT(guard_kept_bytes), KEPT * MIB);
 	again = hugepin_malloc((KEPT + 1) * MIB);

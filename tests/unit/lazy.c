@@ -200,7 +200,7 @@ static void fork_some(void)
 		pid = fork();
 		if (pid == 0)
 			look_in_child(touched, count);
-		EXPECT_EQ(child_wait(pid, 60), 0);
+		EXPECT_EQ(child_wait(pid), 0);
 		EXPECT(HP_STAT(fork_copied_bytes) - copied <= (4 + touched_pages + (size_t)count) * HP_PAGE);
 		EXPECT(lazy() + touched_pages + (size_t)count + 4 >= PAGES);
 		for (int i = 0; i < count; i++)

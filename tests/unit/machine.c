@@ -130,7 +130,7 @@ static size_t span_pages(uint64_t bytes, rlim_t address_space, rlim_t data)
 		_exit(write(result[1], &pages, sizeof pages) != sizeof pages || t_failures);
 	}
 	close(result[1]);
-	EXPECT_EQ(child_wait(pid, 20), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 	EXPECT(read(result[0], &pages, sizeof pages) == sizeof pages);
 	close(result[0]);
 	return pages;
@@ -324,7 +324,7 @@ static void in_a_process(void (*run)(void))
 		run();
 		_exit(t_failures != 0);
 	}
-	EXPECT_EQ(child_wait(pid, 50), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 }
 
 static bool is_mapped(uintptr_t at)

@@ -102,7 +102,7 @@ TEST(a_child_of_a_fork_while_another_thread_locks_can_lock)
 	usleep(10000);
 	pid = fork();
 	if (!pid) {
-		alarm(60);
+		alarm(t_seconds());
 		_exit(hugepin_lock_((uintptr_t)q, 1, 0) != 0);
 	}
 	EXPECT_EQ(waitpid(pid, &status, 0), pid);

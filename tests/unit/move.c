@@ -77,7 +77,7 @@ static void keep_out_of_children(void)
 		pid = fork();
 		if (pid == 0)
 			_exit(pattern_check(buffers[0], SIZE, 0) != -1 || pattern_check(buffers[3], SIZE, 3) != -1);
-		EXPECT_EQ(child_wait(pid, 50), 0);
+		EXPECT_EQ(child_wait(pid), 0);
 		EXPECT_EQ(pool_of(0) + pool_of(1) + pool_of(3), 0);
 		EXPECT_EQ(pool_of(2), SIZE / HP_PAGE);
 		EXPECT_EQ(zero_check(buffers[2], SIZE), -1);

@@ -166,7 +166,7 @@ static inline void fork_once(void)
 		memset(buffers[1], 5, SIZE);
 		_exit(!ok);
 	}
-	EXPECT_EQ(child_wait(pid, 50), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 	EXPECT(intact());
 	expect_counted();
 }
@@ -199,11 +199,11 @@ static inline void in_a_process(void (*run)(void))
 	pid = fork();
 	if (pid == 0) {
 		t_failures = 0;
-		alarm(60);
+		alarm(t_seconds());
 		run();
 		_exit(t_failures != 0);
 	}
-	status = child_wait(pid, 60);
+	status = child_wait(pid);
 	if (status == SKIPPED)
 		SKIP("not to be had on this machine");
 	EXPECT_EQ(status, 0);

@@ -204,7 +204,7 @@ static void replace_at_random(void)
 				}
 				_exit(0);
 			}
-			EXPECT_EQ(child_wait(pid, 50), 0);
+			EXPECT_EQ(child_wait(pid), 0);
 		}
 		if (i % 370 == 369)
 			hugepin_purge();

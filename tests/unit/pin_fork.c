@@ -67,7 +67,7 @@ static void fork_and_pin(int signal)
 	if (pid == 0) {
 		char *p = map(MIB);
 
-		alarm(60);
+		alarm(t_seconds());
 		device_reset(&device);
 		hugepin_domain *d = open_as(HUGEPIN_POLICY_LRU, 0, 0);
 		_exit(hugepin_pin(d, p, 4096, 0, &pin) || hugepin_unpin(d, &pin) || hugepin_domain_close(d) ||

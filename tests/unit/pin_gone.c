@@ -125,7 +125,7 @@ TEST(a_program_that_closes_our_descriptor_is_cached_for_no_more)
 		hugepin_domain *d = open_lru();
 		char *p = map(MIB);
 
-		alarm(60);
+		alarm(t_seconds());
 		EXPECT(!registered(d, p, 4096));
 		if (!hp_uffd_works())
 			_exit(t_failures != 0);

@@ -178,7 +178,7 @@ TEST(a_child_of_fork_counts_what_it_has)
 			free_all(p);
 			_exit(t_failures != 0);
 		}
-		EXPECT_EQ(child_wait(pid, 20), 0);
+		EXPECT_EQ(child_wait(pid), 0);
 		expect_counted();
 	}
 	free_all(p);

@@ -445,7 +445,7 @@ static int measure_in(rlim_t more)
 		hp_read_file("/proc/self/statm", text, sizeof text);
 		have = (rlim_t)strtoull(text, NULL, 10) * 4096;
 		setrlimit(RLIMIT_AS, &(struct rlimit){ have + more, have + more });
-		alarm(20);
+		alarm(t_seconds());
 		const int e = hugepin_sg_calibrate(NULL, HUGEPIN_SG_ANEW, &m, sizeof m);
 		_exit(e == 0 && m.size == sizeof m ? 0 : e == -ENOMEM && !m.size ? 77 : 1);
 	}
@@ -493,7 +493,7 @@ TEST(a_child_measures_even_if_its_parent_was_measuring)
 		const pid_t child = fork();
 		if (!child) {
 			struct hugepin_sg_model m;
-			alarm(10);
+			alarm(t_seconds());
 			_exit(hugepin_sg_calibrate(NULL, 0, &m, sizeof m) || m.size != sizeof m || !(m.wr > 0));
 		}
 		int status = -1;

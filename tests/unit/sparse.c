@@ -319,7 +319,7 @@ static void child_of_fork(void)
 		EXPECT(HP_STAT(sparse_bytes) > 0);
 		_exit(t_failures != 0);
 	}
-	EXPECT_EQ(child_wait(pid, 30), 0);
+	EXPECT_EQ(child_wait(pid), 0);
 }
 
 TEST(a_child_of_fork_looks_at_its_own_buffers)

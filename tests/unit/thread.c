@@ -70,7 +70,7 @@ static pid_t fork_anew(void)
 		t_failures = 0;
 		hp_thread_child(&thread);
 		hp_process_begin();
-		alarm(50);
+		alarm(t_seconds());
 	}
 	return child;
 }
@@ -534,7 +534,7 @@ static void confined(bool opens_files, void (*run)(bool opens_files))
 	child = fork();
 	if (child == 0) {
 		t_failures = 0;
-		alarm(50);
+		alarm(t_seconds());
 		EXPECT(hp_thread_confine(opens_files));
 		run(opens_files);
 		_exit(t_failures != 0);

@@ -761,7 +761,7 @@ static void exit_in_line(void)
 	hp_trace_flush();
 	signal(SIGUSR1, exit_in_signal);
 	hp_clock_set(clock_with_signal);
-	alarm(60);
+	alarm(t_seconds());
 	events(3, 1);
 	T_FAIL("not reached");
 }

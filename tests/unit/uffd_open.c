@@ -211,7 +211,7 @@ TEST(whatever_call_the_kernel_refuses_nothing_is_left_and_it_may_be_tried_again)
 		pid_t pid = fork();
 
 		if (pid == 0) {
-			alarm(60);
+			alarm(t_seconds());
 			t_failures = 0;
 			refuse_one();
 			_exit(t_failures != 0);
