@@ -209,7 +209,8 @@ if command -v python3 >/dev/null; then
 	tree()
 	{
 		"${check[@]}" --json -n 2 sh -c \
-			"for i in 1 2 3 4 5 6; do '$t/waves' 1 8; (('$t/waves' 1 8) &); done; wait; sleep 0.3" >"$t/json"
+			"f=\$(mktemp); for i in 1 2 3 4 5 6; do '$t/waves' 1 8; ( ('$t/waves' 1 8; echo >>\$f) &); done
+			until [ \$(wc -l <\$f) = 6 ]; do sleep 0.05; done; rm \$f" >"$t/json"
 		python3 - "$t/json" <<-'END'
 			import json, sys
 			j = json.load(open(sys.argv[1]))
@@ -219,25 +220,27 @@ if command -v python3 >/dev/null; then
 	}
 	works 'all processes of the program count' tree
 fi
+# The programs that are looked for sleep for times that no other run of this test has.
+times=$((1000000 + $$ * 10))
 gone() { ! pgrep -f "^sleep $1\$" >/dev/null; }
 says 'what the program leaves running is told' '[056]' '; it left 2 processes running' "${check[@]}" -n 2 \
-	sh -c 'sleep 98761 & setsid sleep 98761 & sleep 0.2'
-works 'and is ended' gone 98761
+	sh -c "sleep $((times + 1)) & setsid sleep $((times + 1)) & sleep 0.2"
+works 'and is ended' gone $((times + 1))
 says 'what does not end is ended: status 6' 6 '^use hugepin: cannot tell, a run of .* takes longer than half of the 1.0 s' \
 	"${check[@]}" -t 1 \
-	sh -c 'trap "" TERM; sleep 98762 & sleep 98762; sleep 98762'
-works 'with all its processes' gone 98762
+	sh -c "trap '' TERM; sleep $((times + 2)) & sleep $((times + 2)); sleep $((times + 2))"
+works 'with all its processes' gone $((times + 2))
 interrupted()
 {
-	"${check[@]}" -t 60 sh -c 'setsid sleep 98763 & sleep 98763' >"$t/said" 2>&1 &
+	"${check[@]}" -t 60 sh -c "setsid sleep $((times + 3)) & sleep $((times + 3))" >"$t/said" 2>&1 &
 	local pid=$! i
 	for ((i = 0; i < 200; i++)); do
-		[ "$(pgrep -c -f '^sleep 98763$')" != 2 ] || break
+		[ "$(pgrep -c -f "^sleep $((times + 3))\$")" != 2 ] || break
 		sleep 0.05
 	done
 	kill -"$1" $pid
 	wait $pid
-	[ $? = "$2" ] && [ ! -s "$t/said" ] && gone 98763
+	[ $? = "$2" ] && [ ! -s "$t/said" ] && gone $((times + 3))
 }
 works 'SIGTERM ends it and the program' interrupted TERM 143
 # An interactive shell's children do not ignore it; those of this one do.
@@ -245,24 +248,24 @@ works 'as Ctrl-C does' env -C / python3 -c 'import signal, subprocess, sys, time
 p = subprocess.Popen(sys.argv[1:], preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 time.sleep(1)
 p.send_signal(signal.SIGINT)
-sys.exit(p.wait() != -signal.SIGINT)' "${check[@]}" sleep 98764
-works 'and leaves nothing' gone 98764
+sys.exit(p.wait() != -signal.SIGINT)' "${check[@]}" sleep $((times + 4))
+works 'and leaves nothing' gone $((times + 4))
 killed()
 {
-	"${check[@]}" -t 60 sleep 98765 >/dev/null 2>&1 &
+	"${check[@]}" -t 60 sleep $((times + 5)) >/dev/null 2>&1 &
 	local pid=$! i
 	for ((i = 0; i < 200; i++)); do
-		gone 98765 || break
+		gone $((times + 5)) || break
 		sleep 0.05
 	done
 	kill -KILL $pid
 	wait $pid
 	for ((i = 0; i < 100; i++)); do
-		! gone 98765 || break
+		! gone $((times + 5)) || break
 		sleep 0.05
 	done
 	rm -rf "$t/tmp"/*
-	gone 98765
+	gone $((times + 5))
 }
 works 'even when it is killed' killed
 empty() { [ -z "$(ls -A "$t/tmp")" ]; }

@@ -108,7 +108,7 @@ begun()
 }
 for signal in INT TERM HUP QUIT PIPE; do
 	begun "$top/tools/demo" -m "$mib"
-	for _ in {1..200}; do
+	for _ in {1..1000}; do
 		grep -q 'Running Random' "$t/out" && break
 		sleep 0.05
 	done
