@@ -102,6 +102,7 @@ static void heap_prefork(void)
 {
 	sigset_t all, old;
 	bool is_alone, interrupted, locked, moves;
+	struct hp_fork_copied copied;
 	unsigned held;
 	size_t moved = 0;
 
@@ -148,7 +149,9 @@ static void heap_prefork(void)
 	hp_pages_settle_lazy();
 	if (moves)
 		moved = hp_move();
-	hp_fork_prepare(hp_cache_unsettled(), is_alone, moved);
+	copied = hp_fork_prepare(hp_cache_unsettled(), is_alone, moved);
+	if (HP_UNLIKELY(hp_peak_on))
+		hp_peak_copied(copied.pages << HP_PAGE_SHIFT, copied.of_pool << HP_PAGE_SHIFT, moved << HP_PAGE_SHIFT);
 }
 
 static void end_fork(void (*small_postfork)(void))

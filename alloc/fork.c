@@ -329,9 +329,20 @@ static void forget_advice(void)
 		hp_advice_forget();
 }
 
-void hp_fork_prepare(bool listed, bool alone, size_t moved)
+/* What is in the copy. */
+static struct hp_fork_copied what_is_copied(size_t pages)
+{
+	struct hp_fork_copied c = { .pages = pages };
+
+	for (size_t p = 1; pages && p < hp_span.tree.used; p++)
+		c.of_pool += hp_copy_is_marked(p) && !hp_span.page[p].held[HP_HOLD_COPY];
+	return c;
+}
+
+struct hp_fork_copied hp_fork_prepare(bool listed, bool alone, size_t moved)
 {
 	enum hp_forked how = moved ? HP_FORKED_MOVED : HP_FORKED_NOTHING;
+	struct hp_fork_copied copied = { .pages = 0 };
 	int saved_errno = errno;
 	struct plan p;
 
@@ -348,6 +359,7 @@ void hp_fork_prepare(bool listed, bool alone, size_t moved)
 	if (p.how == BY_COPY && make_copy(&p, alone)) {
 		count_copied(p.copied, alone);
 		how = p.copied ? HP_FORKED_COPIED : how;
+		copied = what_is_copied(p.copied);
 	} else if (p.how != NO_COPY) {
 		how = HP_FORKED_COW;
 		HP_STAT_ADD(forks_cow, 1);
@@ -355,8 +367,9 @@ void hp_fork_prepare(bool listed, bool alone, size_t moved)
 			HP_STAT_ADD(forks_uncovered, 1);
 	}
 	keep_out_pages();
-	hp_probe_fork_copy(how, how == HP_FORKED_COPIED ? p.copied << HP_PAGE_SHIFT : 0, moved << HP_PAGE_SHIFT);
+	hp_probe_fork_copy(how, copied.pages << HP_PAGE_SHIFT, moved << HP_PAGE_SHIFT);
 	errno = saved_errno;
+	return copied;
 }
 
 void hp_fork_parent(void)

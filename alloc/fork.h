@@ -12,9 +12,15 @@
  * for a copy either. */
 bool hp_fork_refuses(void);
 
+/* Hugepages that are copied for the child. of_pool: those that are copied only since they lie in the pool; nobody holds
+ * them. */
+struct hp_fork_copied {
+	size_t pages, of_pool;
+};
+
 /* listed_too: other threads may still turn LISTED buffers into live ones. alone: the process has one thread. moved:
- * pages that were moved for this fork (move.h). */
-void hp_fork_prepare(bool listed_too, bool alone, size_t moved);
+ * pages that were moved for this fork (move.h). Returns what is copied beside them. */
+struct hp_fork_copied hp_fork_prepare(bool listed_too, bool alone, size_t moved);
 void hp_fork_parent(void);
 void hp_fork_child(void);
 

@@ -38,6 +38,10 @@ static struct {
 	uint64_t hugetlb_bytes, thp_bytes, base_bytes; /* of the heap, at the peak */
 	uint64_t small_bytes; /* the most that small buffers had when somebody looked */
 	bool known, small_known; /* the kernel has told at least once */
+	/* What forks copied; hp_heap_lock protects the writing. */
+	_Atomic uint64_t fork_peak_bytes, fork_pool_bytes; /* the most of one fork, moved memory included */
+	_Atomic uint64_t copy_bytes; /* the largest copy beside the originals */
+	_Atomic uint64_t moved_bytes; /* moved out of the pool since the peak */
 } peak;
 
 /* The beginning of what is told. */
@@ -105,6 +109,7 @@ static bool look(void)
 	peak.thp_bytes = there.huge;
 	peak.base_bytes = there.other;
 	atomic_store_explicit(&peak.most, hugetlb + there.huge + there.other, memory_order_relaxed);
+	atomic_store_explicit(&peak.moved_bytes, 0, memory_order_relaxed);
 	return true;
 }
 
@@ -150,6 +155,24 @@ void hp_peak_leaving(void)
 {
 	if (mapped_bytes() > atomic_load_explicit(&peak.most, memory_order_relaxed))
 		look_soon();
+}
+
+static void raise_to(_Atomic uint64_t *most, uint64_t bytes)
+{
+	if (bytes > atomic_load_explicit(most, memory_order_relaxed))
+		atomic_store_explicit(most, bytes, memory_order_relaxed);
+}
+
+/* The kernel counts copies and moved memory in the most that the process had (VmHWM). */
+void hp_peak_copied(uint64_t bytes, uint64_t pool_bytes, uint64_t moved_bytes)
+{
+	raise_to(&peak.fork_peak_bytes, bytes + moved_bytes);
+	raise_to(&peak.fork_pool_bytes, pool_bytes + moved_bytes);
+	raise_to(&peak.copy_bytes, bytes);
+	if (moved_bytes) /* the process has one thread */
+		atomic_store_explicit(&peak.moved_bytes,
+				      atomic_load_explicit(&peak.moved_bytes, memory_order_relaxed) + moved_bytes,
+				      memory_order_relaxed);
 }
 
 /* ------------------------------------------------------------------ the beginning */
@@ -259,6 +282,10 @@ static void add_peak(struct hp_run *r, const struct hugepin_stats *heap)
 	}
 	if (busy)
 		look();
+	r->fork_peak_bytes = atomic_load_explicit(&peak.fork_peak_bytes, memory_order_relaxed);
+	r->fork_pool_bytes = atomic_load_explicit(&peak.fork_pool_bytes, memory_order_relaxed);
+	r->rss_copy_bytes = atomic_load_explicit(&peak.copy_bytes, memory_order_relaxed) +
+			    atomic_load_explicit(&peak.moved_bytes, memory_order_relaxed);
 	r->hugetlb_bytes = peak.hugetlb_bytes;
 	r->thp_bytes = peak.thp_bytes;
 	r->base_bytes = peak.base_bytes;

@@ -36,6 +36,10 @@ void hp_peak_grown(void);
 /* Look if the memory may be more than at the peak: some of it is about to leave. Takes no lock. */
 void hp_peak_leaving(void);
 
+/* A fork has copied memory for its child, some only since it lies in the pool, and moved other memory from the pool to
+ * ordinary pages. Called with hp_heap_lock held. */
+void hp_peak_copied(uint64_t bytes, uint64_t pool_bytes, uint64_t moved_bytes);
+
 /* [start, end) is static memory of the program, in whole hugepages: what of it lies in base pages is told at exit. Called
  * before main. */
 void hp_peak_static(uintptr_t start, uintptr_t end);

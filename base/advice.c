@@ -6,6 +6,7 @@
 
 /* Below these, an observation says nothing about the program. */
 #define ELSEWHERE_MIN ((uint64_t)64 << 20) /* bytes beside malloc's: the program's code and libraries have some */
+#define FORK_MIN ((uint64_t)64 << 20) /* bytes that a fork copies: some tens of milliseconds */
 enum {
 	MISSES_MIN = 100, /* pins that were not found: the first pin of a buffer always is one */
 	PART_MIN = 10, /* a part counts from one tenth of the whole on */
@@ -19,7 +20,9 @@ uint64_t hp_run_large_bytes(const struct hp_run *r)
 /* The parts were not all measured at the same moment. */
 uint64_t hp_run_all_bytes(const struct hp_run *r)
 {
-	return HP_MAX(r->hugetlb_bytes + r->rss_peak_bytes, hp_run_large_bytes(r) + r->small_bytes);
+	const uint64_t rss = r->rss_peak_bytes - HP_MIN(r->rss_peak_bytes, r->rss_copy_bytes);
+
+	return HP_MAX(r->hugetlb_bytes + rss, hp_run_large_bytes(r) + r->small_bytes);
 }
 
 /* Memory that is neither in large nor in small buffers. If nobody knows the small ones, they may be all of it: 0. */
@@ -99,6 +102,8 @@ enum hp_verdict hp_verdict(const struct hp_run *r)
 		return HP_VERDICT_NO_ROOM;
 	if (!large && r->small_unknown)
 		return HP_VERDICT_NO_HEAP;
+	if (r->fork_pool_bytes >= FORK_MIN)
+		return HP_VERDICT_FORK;
 	if (large < HP_LITTLE_BYTES || !is_part(large, all)) {
 		if (static_bytes(r) >= ELSEWHERE_MIN && static_bytes(r) >= all / 2)
 			return HP_VERDICT_STATIC;
@@ -266,6 +271,11 @@ char *hp_verdict_text(const struct hp_run *r, char *buf, size_t size)
 		break;
 	case HP_VERDICT_NO_HEAP:
 		hp_line_text(l, "no buffer lay in hugepages; with LD_PRELOAD=libhugepin-malloc.so.0 the large ones of malloc do");
+		break;
+	case HP_VERDICT_FORK:
+		hp_line_text(l, "a fork had to wait until ");
+		hp_line_size(l, r->fork_pool_bytes);
+		hp_line_text(l, " of the pool were copied for the child: HUGEPIN_PAGES=thp avoids the copy");
 		break;
 	case HP_VERDICT_ELSEWHERE:
 		hp_line_percent(l, elsewhere_bytes(r), hp_run_all_bytes(r));

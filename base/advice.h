@@ -33,6 +33,11 @@ struct hp_run {
 	uint64_t static_thp_bytes, static_base_bytes;
 	/* The most memory that the process had, without hugetlb pages: VmHWM of /proc/PID/status, or ru_maxrss. */
 	uint64_t rss_peak_bytes;
+	/* Of rss_peak_bytes: copies for children of fork, and large buffers that a fork moved out of the pool after their
+	 * peak, so that hugetlb_bytes has them, too. */
+	uint64_t rss_copy_bytes;
+	uint64_t fork_peak_bytes; /* the most that one fork copied */
+	uint64_t fork_pool_bytes; /* the most that one fork copied only since it lay in the pool */
 	uint64_t ram_bytes; /* MemTotal */
 	int64_t pages; /* HUGEPIN_PAGES: HP_PAGES_AUTO ... */
 	bool guard; /* HUGEPIN_GUARD=1 */
@@ -53,6 +58,7 @@ struct hp_run {
 	X(SMALL, "mostly-small") \
 	X(NO_ROOM, "no-room") /* the heap could serve few of the large requests: a limit leaves no addresses */ \
 	X(NO_HEAP, "no-heap") /* only the pin cache was used: nobody preloaded or called the heap */ \
+	X(FORK, "fork-copied") /* a fork copied much memory of the pool */ \
 	X(ELSEWHERE, "not-malloc") /* most memory is not malloc's: the program, or its runtime, maps it */ \
 	X(STATIC, "static-memory") /* most memory is the program's bss and data */ \
 	X(UNKNOWN, "unknown") /* the kernel does not tell the kinds of page */ \

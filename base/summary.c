@@ -69,13 +69,17 @@ static void large_line(struct hp_line *l, const struct hp_summary *s)
 		hp_line_size(l, s->large_max);
 		hp_line_text(l, " a rank");
 	}
+	if (r->fork_peak_bytes) {
+		hp_line_text(l, "; a fork copied ");
+		hp_line_size(l, r->fork_peak_bytes);
+	}
 	hp_line_text(l, "\n");
 }
 
 static void small_line(struct hp_line *l, const struct hp_summary *s)
 {
 	const struct hp_run *r = &s->run;
-	const uint64_t mallocs = hp_run_large_bytes(r) + r->small_bytes, all = r->hugetlb_bytes + r->rss_peak_bytes;
+	const uint64_t mallocs = hp_run_large_bytes(r) + r->small_bytes;
 
 	if (r->small_unknown)
 		return;
@@ -86,7 +90,7 @@ static void small_line(struct hp_line *l, const struct hp_summary *s)
 		hp_line_text(l, "; ");
 	}
 	hp_line_text(l, "memory that is not malloc's: ");
-	hp_line_size(l, all > mallocs ? all - mallocs : 0);
+	hp_line_size(l, hp_run_all_bytes(r) - mallocs);
 	hp_line_text(l, "\n");
 }
 
@@ -273,6 +277,8 @@ void hp_summary_json(struct hp_line *l, const struct hp_summary *s, const struct
 	json_number(l, ",\n  ", "static_thp_bytes", r->static_thp_bytes);
 	json_number(l, ",\n  ", "static_base_bytes", r->static_base_bytes);
 	json_known(l, "rss_peak_bytes", r->rss_peak_bytes, r->rss_peak_bytes);
+	json_number(l, ",\n  ", "rss_copy_bytes", r->rss_copy_bytes);
+	json_number(l, ",\n  ", "fork_peak_bytes", r->fork_peak_bytes);
 	json_key(l, ",\n  ", "heap");
 	hp_line_text(l, "{");
 #define NUMBER(name, unit, sentence) json_number(l, before, #name, heap->name), before = ",\n    ";
@@ -343,6 +349,9 @@ void hp_summary_add(struct hp_summary *sum, const struct hp_summary *other)
 	all->small_bytes += r->small_bytes;
 	all->small_unknown |= r->small_unknown;
 	all->rss_peak_bytes += r->rss_peak_bytes;
+	all->rss_copy_bytes += r->rss_copy_bytes;
+	all->fork_peak_bytes = HP_MAX(all->fork_peak_bytes, r->fork_peak_bytes);
+	all->fork_pool_bytes = HP_MAX(all->fork_pool_bytes, r->fork_pool_bytes);
 	all->static_thp_bytes += r->static_thp_bytes;
 	all->static_base_bytes += r->static_base_bytes;
 	all->pool_short += r->pool_short;

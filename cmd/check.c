@@ -410,8 +410,9 @@ static void read_statistics(struct hp_measured *m, uint64_t rss_bytes)
 			m->large_bytes = large;
 			m->hugetlb_bytes = hugetlb;
 			m->thp_bytes = thp;
-			const uint64_t rss = number_of(all, "rss_peak_bytes");
-			const uint64_t whole = HP_MAX((rss ? rss : rss_bytes) + hugetlb, malloced);
+			const uint64_t rss = number_of(all, "rss_peak_bytes"), peak_rss = rss ? rss : rss_bytes;
+			const uint64_t copy = HP_MIN(number_of(all, "rss_copy_bytes"), peak_rss);
+			const uint64_t whole = HP_MAX(peak_rss - copy + hugetlb, malloced);
 			m->other_bytes = whole - HP_MIN(whole, large);
 			snprintf(m->why, sizeof m->why, "%s", why ? why : "");
 			hp_text_tame(m->why);

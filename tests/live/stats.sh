@@ -33,6 +33,22 @@ static void *wave(void *unused)
 	return unused;
 }
 
+static void *waits(void *unused)
+{
+	for (;;)
+		pause();
+	return unused;
+}
+
+static int ends_at_once(void)
+{
+	int status;
+	pid_t pid = fork();
+	if (!pid)
+		_exit(0);
+	return waitpid(pid, &status, 0) != pid || status;
+}
+
 static int child(size_t grows, size_t mib)
 {
 	int status;
@@ -123,6 +139,15 @@ int main(int argc, char **argv)
 			return 77;
 		execl(argv[0], argv[0], "keep", argv[2], (char *)NULL);
 		return 98;
+	} else if (!strcmp(how, "forks") || !strcmp(how, "forks-threads")) { /* argv[3]: so many times */
+		pthread_t thread;
+		if (how[5] && pthread_create(&thread, NULL, waits, NULL))
+			return 98;
+		for (size_t i = 0; i < mib; i++)
+			kept[i] = touched(1);
+		for (int i = 0; i < atoi(argv[3]); i++)
+			if (ends_at_once())
+				return 97;
 	} else if (!strcmp(how, "threads")) {
 		pthread_t thread[8];
 		for (int i = 0; i < 8; i++)
@@ -226,17 +251,64 @@ told 1 child-grows 100
 of_child() { grep "^hugepin\[$(tail -1 "$t/pids")\] memory: .* since the fork$" "$t/told" && ! grep "^hugepin\[$(head -1 "$t/pids")\]" "$t/told" || show; }
 works 'one that takes some tells of itself' of_child
 
+# The copy that fork makes of the pool's part is memory of hugepin's. It is made once if there is one thread, and each time else.
+copied()
+{
+	rm -f "$t/json"
+	told 1 "$@" && grep -E ': large buffers: .*; a fork copied (19[0-9]|20[0-9]) MiB$' "$t/told" &&
+		grep -E "memory that is not malloc's: ([0-9.]+ KiB|[1-5]?[0-9](\.[0-9])? MiB|0)$" "$t/told" &&
+		tail -1 "$t/told" | grep -E ': a fork had to wait until (19[0-9]|20[0-9]) MiB of the pool .*: HUGEPIN_PAGES=thp avoids the copy$' &&
+		told "json:$t/json" "$@" && [ "$(member code)" = fork-copied ] && [ $(($(member fork_peak_bytes) >> 20)) -ge 190 ] || show
+}
+if pool_has 150; then
+	works 'what a fork copies is told as that' copied forks 200 1
+	works 'once, however often the program forks' copied forks 200 3
+	works 'and where there are threads' copied forks-threads 200 1
+	works 'which each fork copies anew' copied forks-threads 200 3
+else
+	for name in '' ', of several' ', with threads' ', of several with threads'; do
+		skip "what a fork copies is told as that$name" 'the pool has no 150 free pages'
+	done
+fi
+not_copied() { HUGEPIN_PAGES=thp told 1 forks-threads 200 2 && ! grep 'fork copied\|had to wait' "$t/told" || show; }
+works 'with THP nothing is copied' not_copied
+
 # ---------------------------------------------------------------- the pin cache
 
 cat >"$t/pins.c" <<'END'
 #include <hugepin.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* A child gets a copy of registered memory, whatever pages it is in. */
+static int forks(size_t len)
+{
+	struct hugepin_attr attr = { .size = sizeof attr };
+	char *p = hugepin_malloc(len);
+	struct hugepin_pin pin;
+	hugepin_domain *d;
+	int status;
+	pid_t pid;
+
+	memset(p, 1, len);
+	if (hugepin_domain_open(hugepin_mlock(), NULL, &attr, &d) || hugepin_pin(d, p, len, 0, &pin) || pin.len < len)
+		return 77;
+	pid = fork();
+	if (!pid)
+		_exit(p[len - 1] != 1);
+	return waitpid(pid, &status, 0) != pid || status;
+}
 
 int main(int argc, char **argv)
 {
 	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU };
 	int pins = argc > 1 ? atoi(argv[1]) : 0, each = argc > 2 ? atoi(argv[2]) : 0;
+
+	if (argc > 3)
+		return forks((size_t)pins << 20);
 
 	for (int i = 0; i < 2; i++) { /* sums are over domains that are closed, too */
 		size_t page = 4096;
@@ -263,6 +335,8 @@ works 'a trace counts no pin twice' traced
 works 'pins that hit are told' pins ' pins: pin cache: 99 % of 2000 pins found their memory registered; 4 KiB registered at the peak$' \
 	' pins: no buffer lay in hugepages; with LD_PRELOAD=libhugepin-malloc.so.0 ' 1000
 works 'and why others do not' pins ': pin cache: 0 % of 600 pins' ' 100 % of the pins had to register: ' 300 1
+HUGEPIN_PAGES=thp works 'a copy of registered memory is told, but no advice to use THP' pins '; a fork copied 8[0-9] MiB$' \
+	' of the large buffers lay in ' 80 0 fork
 HUGEPIN_STATS=2 works 'the list has the sums' pins ': pin.pins 2000$' ': pin.misses 2$' 1000
 none() { HUGEPIN_STATS=1 "$here/api" version >/dev/null 2>"$t/told" && [ ! -s "$t/told" ] || show; }
 works 'a program that only has the library tells nothing' none

@@ -95,6 +95,39 @@ TEST(memory_that_is_not_mallocs_may_be_mapped)
 	EXPECT_EQ(hp_verdict(&r), HP_VERDICT_HUGE);
 }
 
+TEST(a_copy_for_a_child_is_not_memory_of_the_programs)
+{
+	struct hp_run r = run_of(60, 0, 0);
+
+	r.rss_peak_bytes += 60 * MIB; /* fork had copied the pool's part */
+	r.rss_copy_bytes = 60 * MIB;
+	EXPECT_EQ(hp_run_all_bytes(&r), 180 * MIB);
+	EXPECT_EQ(hp_verdict(&r), HP_VERDICT_HUGE);
+	/* Even if it is most of the memory that the kernel counts. */
+	r = run_of(600, 0, 0);
+	r.rss_peak_bytes += 6000 * MIB;
+	r.rss_copy_bytes = 6000 * MIB;
+	EXPECT_EQ(hp_verdict(&r), HP_VERDICT_HUGE);
+	r.rss_copy_bytes = 7000 * MIB; /* the kernel counted less than was copied */
+	EXPECT_EQ(hp_run_all_bytes(&r), 700 * MIB);
+}
+
+TEST(a_program_that_forks_with_much_in_the_pool_is_told_to_use_thp)
+{
+	struct hp_run r = run_of(600, 0, 0);
+
+	r.fork_peak_bytes = r.fork_pool_bytes = 600 * MIB;
+	expect_says(r, HP_VERDICT_FORK,
+		    "a fork had to wait until 600 MiB of the pool were copied for the child: HUGEPIN_PAGES=thp avoids the copy");
+	r.fork_peak_bytes = r.fork_pool_bytes = 64 * MIB;
+	EXPECT_EQ(hp_verdict(&r), HP_VERDICT_FORK);
+	r.fork_peak_bytes = r.fork_pool_bytes = 63 * MIB;
+	EXPECT_EQ(hp_verdict(&r), HP_VERDICT_HUGE);
+	/* Registered memory is copied from any kind of page. */
+	r.fork_peak_bytes = 600 * MIB;
+	EXPECT_EQ(hp_verdict(&r), HP_VERDICT_HUGE);
+}
+
 TEST(hugepages_save_faults)
 {
 	expect_says(run_of(0, 298, 2), HP_VERDICT_HUGE,

@@ -77,6 +77,33 @@ TEST(a_process_says_where_its_memory_lay)
 		       "higher `ulimit -l` raises it\n");
 }
 
+TEST(what_a_fork_has_copied_is_told_as_that)
+{
+	struct hp_summary s = example(), sum = { .pid = 0 }, other = example();
+
+	s.run.hugetlb_bytes = 298 * MIB;
+	s.run.thp_bytes = 0;
+	s.run.rss_peak_bytes = (298 + 132) * MIB;
+	s.run.rss_copy_bytes = s.run.fork_peak_bytes = s.run.fork_pool_bytes = 298 * MIB;
+	expect_text(s, "hugepin[4711] sort: large buffers: 301 MiB at the peak: 298 MiB in the hugetlb pool, 3 MiB in base pages; "
+		       "a fork copied 298 MiB\n"
+		       "hugepin[4711] sort: small buffers: 119 MiB; memory that is not malloc's: 10 MiB\n"
+		       "hugepin[4711] sort: 375 page faults; 1.73 s user, 0.12 s system, 1.90 s in all\n"
+		       "hugepin[4711] sort: a fork had to wait until 298 MiB of the pool were copied for the child: "
+		       "HUGEPIN_PAGES=thp avoids the copy\n");
+	/* Of ranks, the largest copy is told, as of forks; memory is added up. */
+	hp_summary_add(&sum, &s);
+	hp_summary_add(&sum, &other);
+	EXPECT_EQ(sum.run.fork_peak_bytes, 298 * MIB);
+	EXPECT_EQ(sum.run.fork_pool_bytes, 298 * MIB);
+	EXPECT_EQ(sum.run.rss_copy_bytes, 298 * MIB);
+	s.run.fork_peak_bytes = s.run.fork_pool_bytes = 100 * MIB;
+	hp_summary_add(&sum, &s);
+	EXPECT_EQ(sum.run.fork_peak_bytes, 298 * MIB);
+	EXPECT_EQ(sum.run.fork_pool_bytes, 298 * MIB);
+	EXPECT_EQ(sum.run.rss_copy_bytes, 2 * 298 * MIB);
+}
+
 TEST(what_is_not_known_is_left_out)
 {
 	struct hp_summary s = { .pid = 5, .rank = -1, .times_unknown = true, .domains = 1 };
@@ -193,11 +220,12 @@ TEST(json_has_everything_and_fits)
 	memset(&heap, 0xff, sizeof heap);
 	memset(&pin, 0xff, sizeof pin);
 	hp_summary_name(s.name, "a\"b\\c");
-	s.run.rss_peak_bytes = s.run.pins = s.run.misses = UINT64_MAX;
+	s.run.rss_peak_bytes = s.run.pins = s.run.misses = s.run.rss_copy_bytes = s.run.fork_peak_bytes = UINT64_MAX;
 	hp_summary_json(&l, &s, &heap, &pin);
 	EXPECT(l.at + 1 < l.end && l.at[-1] == '\n' && l.at[-2] == '}');
 	EXPECT(strstr(text, "\"program\": \"a\\\"b\\\\c\",\n  \"pid\": 4711,\n  \"rank\": null,\n  \"seconds\": 1.900,"));
 	EXPECT(strstr(text, "\"small_bytes\": 124780544"));
+	EXPECT(strstr(text, "\"rss_copy_bytes\": 18446744073709551615,\n  \"fork_peak_bytes\": 18446744073709551615,"));
 #define HAS(name, unit, sentence) EXPECT(strstr(text, "\"" #name "\": 18446744073709551615"));
 	HUGEPIN_STATS_LIST(HAS)
 	HUGEPIN_DOMAIN_STATS_LIST(HAS)
