@@ -321,7 +321,7 @@ soak: tests ## random programs for SECONDS (1200), half of them under the drop-i
 	$(SOAK)
 	$(if $(SAN),,$(call SOAK,env LD_PRELOAD=$(abspath $(BUILD))/libhugepin-malloc.so))
 
-demo: ## install what is missing, build, show three programs with and without hugepages: who gains here, and why
+demo: ## install what is missing, build, show three programs without hugepin, with glibc's tunable and with hugepin: who gains here, and why
 	$(Q)tools/setup build
 	$(Q)$(MAKE) --no-print-directory all $(BENCH)/gather $(BENCH)/counted
 	$(Q)BUILD='$(abspath $(BUILD))' tools/demo

@@ -1,15 +1,19 @@
 # awk -v offered=WORDS -f median.awk -f demo.awk SAMPLES: what `make demo` says of its runs. Pure: the numbers in, the table and the
-# verdict out. SAMPLES, separated by tabs: program, round, "without" or "with", what bench/counted printed. Round 0 was watched, and
-# its times do not count. offered: the hugepages that the machine has for hugepin ("none" if it has none).
+# verdict out. SAMPLES, separated by tabs: program, round, how it ran, what bench/counted printed. It ran "without" hugepin, which is
+# what a user has; with the "tunable", which is what a user could set instead; or "with" hugepin. Round 0 was watched, and its times
+# do not count. offered: the hugepages that the machine has for hugepin ("none" if it has none).
 #
-# Times are compared within a round: processor time with hugepin / without. A program gains if the median of these ratios is under
-# 1 - level and their upper quartile is under 1. It is slower if the median is over 1 + level and the lower quartile over 1. If the
-# quartiles are further apart than `noise`, and 1 is between them, the runs say nothing. Else it is level.
+# Times are compared within a round: processor time with hugepin / without, and with hugepin / with the tunable. A program gains if
+# the median of these ratios is under 1 - level and their upper quartile is under 1. It is slower if the median is over 1 + level and
+# the lower quartile over 1. If the quartiles are further apart than `noise`, and 1 is between them, the runs say nothing. Else it is
+# level.
 BEGIN {
 	FS = "\t"
 	level = 0.05
 	noise = 0.1
 	small_mib = 8 # fewer MiB in hugepages are no reason for anything
+	purpose = "Where the tunable alone is enough, hugepin is for what the tunable lacks: pages of a pool, which are hugepages " \
+		"however little memory is free; keys by which devices use buffers; and an account of what lay in hugepages.\n"
 }
 {
 	if (!($1 in known)) {
@@ -25,28 +29,27 @@ BEGIN {
 	rounds = $2 > rounds ? $2 : rounds
 }
 
-# Into q[1..3] the quartiles of a value, or with which "ratio" of cpu with / without; "" where a sample lacks it.
-function quartiles(name, which, what, q,	r, v, n)
+# Into q[1..3] the quartiles of a value, or with `base` those of its ratios to base's; "" where a sample lacks it.
+function quartiles(name, which, what, base, q,	r, v, n)
 {
 	split("", q)
-	for (r = 1; r <= rounds; r++) {
-		if (which == "ratio" && value[name, r, "without", "cpu"] > 0)
-			v[++n] = value[name, r, "with", "cpu"] / value[name, r, "without", "cpu"]
-		else if (which != "ratio" && value[name, r, which, what] ~ /^[0-9.]+$/)
-			v[++n] = value[name, r, which, what]
-	}
+	for (r = 1; r <= rounds; r++)
+		if (value[name, r, which, what] ~ /^[0-9.]+$/ && (base == "" || value[name, r, base, what] > 0))
+			v[++n] = value[name, r, which, what] / (base == "" ? 1 : value[name, r, base, what])
 	if (!n)
 		return ""
 	sort_values(v, n)
 	q[1] = quantile(v, n, 0.25); q[2] = quantile(v, n, 0.5); q[3] = quantile(v, n, 0.75)
 	return q[2]
 }
-function median(name, which, what,	q) { return quartiles(name, which, what, q) }
+function median(name, which, what,	q) { return quartiles(name, which, what, "", q) }
 function mib(name, which, what) { return value[name, 0, which, what] / 1024 }
 function huge(name, which) { return mib(name, which, "hugetlb") + mib(name, which, "thp") }
 
-function verdict(q)
+# Of "with" beside another way; its quartiles go to q.
+function verdict(name, base, q)
 {
+	quartiles(name, "with", "cpu", base, q)
 	if (q[2] < 1 - level && q[3] < 1)
 		return "gains"
 	if (q[2] > 1 + level && q[1] > 1)
@@ -56,23 +59,31 @@ function verdict(q)
 
 # ---------------------------------------------------------------- the table
 
-function row(text, without, with, more) { printf "  %-44s %12s %12s%s\n", text, without, with, more ? "  " more : "" }
-function counted_row(name, what, text, format,	a, b)
+function row(text, without, tunable, with) { printf "  %-44s %12s %12s %12s\n", text, without, tunable, with }
+function counted_row(name, what, text, format,	a, b, c)
 {
 	a = median(name, "without", what)
-	b = median(name, "with", what)
-	if (a == "" || b == "")
-		row(text, "not counted", "here")
+	b = median(name, "tunable", what)
+	c = median(name, "with", what)
+	if (a == "" || b == "" || c == "")
+		row(text, "not counted", "here", "")
 	else
-		row(text, sprintf(format, a), sprintf(format, b))
+		row(text, sprintf(format, a), sprintf(format, b), sprintf(format, c))
 }
-function page_row(name, what, text) { row(text, sprintf("%.0f", mib(name, "without", what)), sprintf("%.0f", mib(name, "with", what))) }
-function table(name,	q)
+function page_row(name, what, text)
 {
-	quartiles(name, "ratio", "", q)
-	row(name, "without", "with", "with / without")
-	row("  processor time, s", sprintf("%.2f", median(name, "without", "cpu")), sprintf("%.2f", median(name, "with", "cpu")),
-		sprintf("%.2f (%.2f to %.2f)", q[2], q[1], q[3]))
+	row(text, sprintf("%.0f", mib(name, "without", what)), sprintf("%.0f", mib(name, "tunable", what)),
+		sprintf("%.0f", mib(name, "with", what)))
+}
+function ratio(name, base,	q)
+{
+	quartiles(name, "with", "cpu", base, q)
+	return sprintf("%.2f (%.2f to %.2f)", q[2], q[1], q[3])
+}
+function table(name)
+{
+	row(name, "without", "tunable", "with")
+	counted_row(name, "cpu", "  processor time, s", "%.2f")
 	counted_row(name, "user", "    of the program itself", "%.2f")
 	counted_row(name, "sys", "    of the kernel", "%.2f")
 	counted_row(name, "wall", "  time by the clock, s", "%.2f")
@@ -81,7 +92,7 @@ function table(name,	q)
 	page_row(name, "hugetlb", "  MiB in hugepages of the pool, at the peak")
 	page_row(name, "thp", "  MiB in transparent hugepages")
 	page_row(name, "base", "  MiB in base pages")
-	print ""
+	printf "    with / without: %s; with / tunable: %s\n\n", ratio(name, "without"), ratio(name, "tunable")
 }
 
 # ---------------------------------------------------------------- the words
@@ -138,27 +149,44 @@ function words(name, word, q,	text)
 		text = text sprintf(" It takes %.0f MiB of memory instead of %.0f.", memory(name, "with"), memory(name, "without"))
 	return text
 }
+# Beside the tunable, behind the words of words().
+function beside(word, q)
+{
+	if (word == "unclear")
+		return sprintf(" Beside the tunable it has no verdict, since its runs differ too much (%.2f to %.2f of the time).", q[1], q[3])
+	return sprintf(" With hugepin it takes %.2f times what it takes with the tunable%s.", q[2], word == "gains" ? "" : \
+		word == "level" ? ": the tunable alone is enough for it" : ": the tunable is better for it")
+}
+function in_short(word, q)
+{
+	return word == "level" ? "the tunable alone is enough" : word == "unclear" ? "unclear beside the tunable" : \
+		sprintf("%s %s than with the tunable", percent(word == "gains" ? 1 - q[2] : q[2] - 1), word == "gains" ? "less" : "more")
+}
 function listed(list, item) { return list (list ? ", " : "") item }
 
 END {
 	for (i = 1; i <= programs; i++)
 		table(program[i])
-	printf "Medians of %d round%s. \"with / without\" is the median of the rounds' ratios, and their quartiles. A program gains if it is " \
-		"under %.2f with the upper quartile under 1. It loses if it is over %.2f with the lower quartile over 1.\n\n", rounds, (rounds == 1 ? "" : "s"),
-		1 - level, 1 + level
+	printf "Medians of %d round%s. \"without\" is what you have. \"tunable\" is what you could set instead: with " \
+		"GLIBC_TUNABLES=glibc.malloc.hugetlb=1 glibc's malloc asks for transparent hugepages.\n", rounds, rounds == 1 ? "" : "s"
+	printf "\"with / without\" is the median of the rounds' ratios, and their quartiles. A program gains if it is under %.2f with the " \
+		"upper quartile under 1. It loses if it is over %.2f with the lower quartile over 1.\n\n", 1 - level, 1 + level
 	for (i = 1; i <= programs; i++) {
 		name = program[i]
-		quartiles(name, "ratio", "", q)
-		word = verdict(q)
+		word = verdict(name, "without", q)
+		other = verdict(name, "tunable", p)
 		if (huge(name, "with") > most)
 			most = huge(name, "with")
-		text = text name " " words(name, word, q) "\n"
+		text = text name " " words(name, word, q) (word == "gains" || other == "slower" ? beside(other, p) : "") "\n"
+		if (word == "gains" && (other == "level" || other == "slower"))
+			enough = 1
 		if (word == "gains")
-			winners = listed(winners, sprintf("%s (%s less processor time)", name, percent(1 - q[2])))
+			winners = listed(winners, sprintf("%s (%s less processor time; %s)", name, percent(1 - q[2]), in_short(other, p)))
 		else if (word == "unclear")
 			unclear = listed(unclear, name)
 		else
-			others = listed(others, sprintf("%s (%s)", name, word == "slower" ? percent(q[2] - 1) " more" : word))
+			others = listed(others, sprintf("%s (%s%s)", name, word == "slower" ? percent(q[2] - 1) " more" : word,
+				other == "slower" ? "; " in_short(other, p) : ""))
 	}
 	if (offered == "none")
 		print "Who gains here: nobody. This machine has no hugepages for hugepin. `hugepin info` says what to change."
@@ -166,7 +194,7 @@ END {
 		print "Who gains here: nobody. The machine has " offered ", but no memory came to lie in hugepages. `hugepin info` may say why."
 		failed = 1
 	} else
-		printf "%s\nWho gains here: %s. Who does not: %s.%s\n", text, winners ? winners : "nobody", others ? others : "nobody",
+		printf "%s%s\nWho gains here: %s. Who does not: %s.%s\n", text, enough ? purpose : "", winners ? winners : "nobody", others ? others : "nobody",
 			unclear ? " No verdict: " unclear "." : ""
 	exit failed
 }

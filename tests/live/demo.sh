@@ -10,14 +10,18 @@ has() { if grep -qF -- "$2" "$t/said"; then pass "$1"; else fail "$1" "no line h
 last() { is "$1" "$(tail -n 1 "$t/said")" "$2"; }
 
 # program NAME KIB-IN-HUGEPAGES-WITHOUT KIB-WITH FACTOR-OF-USER FACTOR-OF-SYS...: five rounds, 1 s in the program and 0.2 s in the
-# kernel without; with, so many times that. A round whose factors are not given has those of the first.
+# kernel without; with, so many times that. A round whose factors are not given has those of the first. With the tunable it is
+# as without, or `tunable` times that, and `tunable_late` times in the last two rounds.
 program() {
-	local name=$1 before=$2 after=$3 round user sys
+	local name=$1 before=$2 after=$3 round user sys other
 	local -a factors=("${@:4}")
 	for round in 0 1 2 3 4 5; do
 		user=${factors[round > 0 ? (round - 1) * 2 : 0]:-${factors[0]}} sys=${factors[round > 0 ? (round - 1) * 2 + 1 : 1]:-${factors[1]}}
+		other=${tunable:-1}
+		[ $round -lt 4 ] || other=${tunable_late:-$other}
 		printf '%s\t%d\twithout\twall=9 user=1.0 sys=0.2 faults=5000 tlb=800 hugetlb=0 thp=%d base=1024\n' "$name" $round "$before"
-		awk -v n="$name" -v r=$round -v u="$user" -v s="$sys" -v huge="$after" 'BEGIN { OFS = "\t"
+		awk -v n="$name" -v r=$round -v u="$user" -v s="$sys" -v o="$other" -v huge="$after" 'BEGIN { OFS = "\t"
+			print n, r, "tunable", "wall=9 user=" o " sys=" 0.2 * o " faults=60 tlb=70 hugetlb=0 thp=51200 base=2048"
 			print n, r, "with", "wall=9 user=" u " sys=" 0.2 * s " faults=50 tlb=30 hugetlb=0 thp=" huge " base=1024" }'
 	done
 }
@@ -30,10 +34,11 @@ told() {
 ended() { is "$1" "status $(cat "$t/status")" "status $2"; }
 
 { program one 0 102400 0.5 0.5; program two 0 102400 0.5 0.1; } | told THP
-last 'where all gain, nobody does not' 'Who gains here: one (50 % less processor time), two (57 % less processor time). Who does not: nobody.'
+last 'where all gain, nobody does not' 'Who gains here: one (50 % less processor time; 50 % less than with the tunable), '\
+'two (57 % less processor time; 57 % less than with the tunable). Who does not: nobody.'
 has 'and where the time came from is told' 'one gains 50 % of its processor time: the program itself saves 0.50 s, since it waits less'
 has 'of both, if both matter' 'two gains 57 % of its processor time: the kernel saves 0.18 s (50 page faults instead of 5000), and the program itself'
-has 'TLB misses that are counted are there' '800           30'
+has 'TLB misses that are counted are there' '800           70           30'
 ended 'and that is no failure' 0
 { program one 0 102400 0.99 0.9; program two 0 1024 1.01 1; program three 102400 102400 1 1; } | told THP
 last 'where all are level, nobody gains' 'Who gains here: nobody. Who does not: one (level), two (level), three (level).'
@@ -42,19 +47,41 @@ has 'level, without' 'two is level (1.01 of the time): 1 MiB of it are in hugepa
 has 'level, as it has hugepages anyway' 'the kernel gives it 100 MiB in hugepages without hugepin, too'
 has 'memory that it costs is told' 'It takes 101 MiB of memory instead of 1.'
 { program one 0 102400 1 3; program two 0 102400 1.5 1; } | told THP
-last 'where all lose, that is said' 'Who gains here: nobody. Who does not: one (33 % more), two (42 % more).'
+last 'where all lose, that is said' 'Who gains here: nobody. Who does not: one (33 % more; 33 % more than with the tunable), '\
+'two (42 % more; 42 % more than with the tunable).'
 has 'by the kernel' 'one loses 33 % of processor time: the kernel takes 0.40 s more, with 50 page faults instead of 5000'
 has 'or by themselves' 'two loses 42 % of processor time: the program itself takes 0.50 s more.'
 program one 0 102400 0.5 1 1.9 1 0.6 1 1.8 1 0.7 1 | told THP
 last 'runs that differ are no verdict' 'Who gains here: nobody. Who does not: nobody. No verdict: one.'
 program one 0 102400 0.8 1 0.8 1 1.4 1 0.8 1 0.8 1 | told THP
-last 'one disturbed round of five changes nothing' 'Who gains here: one (17 % less processor time). Who does not: nobody.'
+last 'one disturbed round of five changes nothing' 'Who gains here: one (17 % less processor time; 17 % less than with the tunable). '\
+'Who does not: nobody.'
 program one 0 102400 0.92 1 | told THP
-last 'more than five per cent are a gain' 'Who gains here: one (7 % less processor time). Who does not: nobody.'
+last 'more than five per cent are a gain' 'Who gains here: one (7 % less processor time; 7 % less than with the tunable). Who does not: nobody.'
 program one 0 102400 0.95 1 | told THP
 last 'less is level' 'Who gains here: nobody. Who does not: one (level).'
 program one 0 102400 0.95 1 | sed 's/tlb=[0-9]*/tlb=-/' | told THP
 has 'TLB misses that are not counted are not made up' 'not counted         here'
+purpose='Where the tunable alone is enough, hugepin is for what the tunable lacks: pages of a pool'
+if grep -q "^$purpose" "$t/said"; then fail 'what hugepin is for otherwise is not told without need'; else
+	pass 'what hugepin is for otherwise is not told without need'
+fi
+tunable=0.51 program one 0 102400 0.5 0.5 | told THP
+last 'what gains as much by the tunable' \
+	'Who gains here: one (50 % less processor time; the tunable alone is enough). Who does not: nobody.'
+has 'is told so' 'With hugepin it takes 0.98 times what it takes with the tunable: the tunable alone is enough for it.'
+has 'with what hugepin is for then' "$purpose"
+tunable=0.4 program one 0 102400 0.5 0.5 | told THP
+last 'what gains more by the tunable' \
+	'Who gains here: one (50 % less processor time; 25 % more than with the tunable). Who does not: nobody.'
+has 'is told so, too' 'With hugepin it takes 1.25 times what it takes with the tunable: the tunable is better for it.'
+tunable=0.8 program one 0 102400 1 1 | told THP
+last 'what is level, and gains by the tunable, is told so' \
+	'Who gains here: nobody. Who does not: one (level; 25 % more than with the tunable).'
+tunable=0.4 tunable_late=0.7 program one 0 102400 0.5 0.5 | told THP
+last 'runs with the tunable that differ are no verdict on it' \
+	'Who gains here: one (50 % less processor time; unclear beside the tunable). Who does not: nobody.'
+has 'the table has all three ways, and both ratios' 'with / without: 0.50 (0.50 to 0.50); with / tunable: 1.25 (0.71 to 1.25)'
 program one 0 0 0.5 0.5 | told THP
 last 'a gain without hugepages is not hugepin'"'"'s' \
 	'Who gains here: nobody. The machine has THP, but no memory came to lie in hugepages. `hugepin info` may say why.'
@@ -88,6 +115,13 @@ if [ "$(pool_free)" = 0 ] && grep -q '\[never\]' /sys/kernel/mm/transparent_huge
 	skip 'the kernel counts its hugepages' 'this machine has none'
 elif [ $((huge)) -gt $((100 << 10)) ] && [ "${base:-999999}" -lt 16384 ]; then pass 'the kernel counts its hugepages'; else
 	fail 'the kernel counts its hugepages' "hugepages: $huge KiB, base pages: $base KiB"
+fi
+
+of_thp() { sed -n "s/^Random.*\t0\t$1\t.* thp=\([0-9]*\).*/\1/p" "$t/samples"; }
+if ! grep -q '\[madvise\]' /sys/kernel/mm/transparent_hugepage/enabled; then
+	skip 'the tunable is set for its own runs alone' 'THP is not for those that ask'
+else
+	is 'the tunable is set for its own runs alone' "$(of_thp without) $(($(of_thp tunable) > 8 << 10))" '0 1'
 fi
 
 # An array that needs more pages than are free makes the demo reserve some.
