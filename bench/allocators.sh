@@ -1,4 +1,4 @@
-# Sourced by the run-* scripts: the allocators by name, the hugetlb pool, and medians.
+# Sourced by the run-* scripts: the allocators by name, the hugetlb pool, THP, and memory that is touched beforehand.
 # shellcheck shell=bash disable=SC2034
 set -u
 export LC_ALL=C
@@ -9,7 +9,7 @@ unset LD_PRELOAD GLIBC_TUNABLES "${!HUGEPIN_@}" MALLOC_CONF "${!MALLOC_@}" "${!M
 # library NAME: what has to be preloaded, in this order; nothing for glibc.
 library() {
 	case $1 in
-	glibc | glibc-thp | glibc-hugetlb) ;;
+	glibc | glibc-thp | glibc-always | glibc-hugetlb) ;;
 	jemalloc) echo libjemalloc.so.2 ;;
 	mimalloc | mimalloc-large) /sbin/ldconfig -p | awk '/libmimalloc[.]so/ { so = $1 } END { print so ? so : "libmimalloc.so" }' ;;
 	tcmalloc) echo libtcmalloc_minimal.so.4 ;;
@@ -46,6 +46,9 @@ present() {
 	local lib
 	lib=$(library "$1") || return 1
 	case $1 in
+	glibc-always)
+		[ -w "$thp" ]
+		return ;;
 	glibc*) return 0 ;;
 	hugepin-mimalloc) present mimalloc || return ;;
 	esac
@@ -57,6 +60,18 @@ present() {
 			}
 			exit missing || seen ~ /not found/
 		}'
+}
+
+# absent NAME: it, and why it is not measured.
+absent() { if [ "$1" = glibc-always ]; then echo "$1 ($thp may not be written)"; else echo "$1 (not installed, or not built)"; fi; }
+
+# THP_SETTING is a file of tests.
+thp=${THP_SETTING:-/sys/kernel/mm/transparent_hugepage/enabled} thp_before=''
+# thp_for NAME: for glibc-always the machine's setting of THP is "always" from now on. thp_restore puts back what was set.
+thp_for() { [ "$1" != glibc-always ] || { thp_before=$(sed 's/.*\[\(.*\)\].*/\1/' "$thp") && echo always >"$thp"; }; }
+thp_restore() {
+	[ -z "$thp_before" ] || echo "$thp_before" >"$thp"
+	thp_before=''
 }
 
 pool=/sys/kernel/mm/hugepages/hugepages-2048kB

@@ -14,7 +14,7 @@ FNR == 1 {
 END {
 	count = split(names, name_of, " ")
 	printf "\nuser + sys and wall: medians in seconds; ratio: of user + sys to glibc, within a round; rounds: %d\n\n", rounds
-	printf "%-10s %-11s %9s %9s %8s   %-15s %-15s\n", "", "", "user+sys", "wall", "ratio", "middle half", "least, most"
+	printf "%-10s %-14s %9s %9s %8s   %-15s %-15s\n", "", "", "user+sys", "wall", "ratio", "middle half", "least, most"
 	for (row = 1; row <= rows; row++) {
 		if (order[row] !~ /^cpu[.]/)
 			continue
@@ -23,10 +23,10 @@ END {
 			a = name_of[i]
 			n = gather("cpu." name, a, "/", "glibc", v)
 			if (n)
-				printf "%-10s %-11s %9.2f %9.2f %8.3f   %.3f to %.3f  %.3f to %.3f\n", name, a, middle("cpu." name, a),
+				printf "%-10s %-14s %9.2f %9.2f %8.3f   %.3f to %.3f  %.3f to %.3f\n", name, a, middle("cpu." name, a),
 					middle("wall." name, a), quantile(v, n, 0.5), quantile(v, n, 0.25), quantile(v, n, 0.75), v[1], v[n]
 			else
-				printf "%-10s %-11s %9s\n", name, a, "-"
+				printf "%-10s %-14s %9s\n", name, a, "-"
 		}
 		print judged("cpu." name)
 	}
