@@ -27,10 +27,10 @@ static void *other(void *stale)
 {
 	for (; turn != 2; sched_yield()) {
 		char *p = MAP_FAILED;
-		long before = device.calls;
 
 		if (turn != 1)
 			continue;
+		long before = device.calls; /* the first thread pins no more in this round */
 		while (p == MAP_FAILED)
 			p = mmap(at, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
 		pin_once();
