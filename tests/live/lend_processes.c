@@ -341,12 +341,12 @@ TEST(a_stopped_process_is_read_and_written_by_borrowed_keys)
 {
 	pid_t child[NODES];
 	run_nodes(traffic_with_a_stopped_node, child);
-	for (int i = 0; i < 5000 && atomic_load(&shared->primed) < NODES - 1; i++)
+	for (unsigned i = 0; i < 100 * t_seconds() && atomic_load(&shared->primed) < NODES - 1; i++)
 		sleep_ms(10);
 	EXPECT_EQ(kill(child[0], SIGSTOP), 0);
 	EXPECT_EQ(waitpid(child[0], NULL, WUNTRACED), child[0]);
 	atomic_store(&shared->stopped, true);
-	for (int i = 0; i < 2400 && atomic_load(&shared->hits) < (NODES - 1) * 20000; i++)
+	for (unsigned i = 0; i < 20 * t_seconds() && atomic_load(&shared->hits) < (NODES - 1) * 20000; i++)
 		sleep_ms(50);
 	EXPECT_EQ(atomic_load(&shared->hits), (NODES - 1) * 20000);
 	EXPECT_EQ(kill(child[0], SIGCONT), 0);
