@@ -125,6 +125,17 @@ static void look_at_flags(const unsigned char *p, struct view *v)
 	close(fd);
 }
 
+enum { TRIES = 20, DISTURBED = 77, FREE_LEAST = 8 };
+/* Other processes took what is needed here of the 40 pages that were free. Shared with the children. */
+static bool *pool_was_short;
+
+/* Called where something fails as it does with an empty pool. */
+static void note_pool(void)
+{
+	if (!strcmp(kind, "hugetlb") && pool_free() < FREE_LEAST)
+		*pool_was_short = true;
+}
+
 /* Read and write each spot by system calls, so that a failure does not kill the process. */
 static void look(unsigned char *p, struct view *v)
 {
@@ -140,6 +151,7 @@ static void look(unsigned char *p, struct view *v)
 		if (write(pipes[1], p + spots[i], 1) != 1) {
 			v->byte[i] = HIDDEN;
 			v->flags[i][0] = 0;
+			note_pool();
 			continue;
 		}
 		if (read(pipes[0], &c, 1) != 1)
@@ -149,6 +161,7 @@ static void look(unsigned char *p, struct view *v)
 			_exit(92);
 		if (read(pipes[0], p + spots[i], 1) != 1) {
 			v->byte[i] |= NO_WRITE;
+			note_pool();
 			if (read(pipes[0], &c, 1) != 1)
 				_exit(93);
 		}
@@ -244,6 +257,8 @@ static unsigned char *plain_new(void)
 
 	if (!strcmp(kind, "hugetlb")) {
 		p = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, flags | MAP_POOL, -1, 0);
+		if (p == MAP_FAILED)
+			note_pool();
 		return p == MAP_FAILED ? NULL : memset(p, SECRET, SIZE);
 	}
 	p = mmap(NULL, SIZE + HUGE, PROT_READ | PROT_WRITE, flags, -1, 0);
@@ -266,7 +281,8 @@ static unsigned char *ours_new(void)
 	if (!p || hugepin_extent(p, &e, sizeof e) < 0)
 		return NULL;
 	/* Advice for a part splits hugepages, except those of the pool. */
-	EXPECT_EQ(e.kind == HUGEPIN_KIND_HUGETLB, !strcmp(kind, "hugetlb"));
+	if (!EXPECT_EQ(e.kind == HUGEPIN_KIND_HUGETLB, !strcmp(kind, "hugetlb")))
+		note_pool();
 	return memset(p, SECRET, SIZE);
 }
 
@@ -445,6 +461,17 @@ static void locks_of_the_program_and_of_pins_do_not_undo_each_other(void)
 	hugepin_domain_close(d);
 }
 
+/* Whether any expectation failed since the last call. */
+static bool has_failed(void)
+{
+	bool failed = t_failures;
+
+	if (failed)
+		note_pool();
+	t_failures = 0;
+	return failed;
+}
+
 static int run_cases(const char *how)
 {
 	size_t all = sizeof ranges / sizeof *ranges, ranges_count = !strcmp(how, "not pinned") ? all : 2;
@@ -457,6 +484,7 @@ static int run_cases(const char *how)
 		domain = NULL;
 	}
 	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pool_was_short = mmap(NULL, sizeof *pool_was_short, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	t_failures = 0;
 	if (!alone)
 		what_is_withheld_is_not_copied();
@@ -467,32 +495,37 @@ static int run_cases(const char *how)
 		locks_end_with_the_buffer();
 		locks_of_the_program_and_of_pins_do_not_undo_each_other();
 	}
-	failed += t_failures != 0;
+	failed += has_failed();
 	/* smaps says nothing of guards. */
 	for (size_t c = 0; c < sizeof cases / sizeof *cases && !(alone && cases[c].steps[0] == &guard); c++)
 		for (size_t r = 0; r < ranges_count; r++) {
-			t_failures = 0;
 			one_case(c, r, how);
-			failed += t_failures != 0;
+			failed += has_failed();
 		}
 	hugepin_free(last);
-	return failed ? 1 : 0;
+	return !failed ? 0 : *pool_was_short ? DISTURBED : 1;
 }
 
 static void spawn_with(const char *what, const char *how, bool without)
 {
 	char *args[] = { (char *)"secrets", (char *)"--kind", (char *)what, (char *)how, NULL };
 	char *preload = getenv("LD_PRELOAD");
+	int status = DISTURBED;
 	pid_t pid;
 
-	setenv("HUGEPIN_PAGES", what, 1);
-	if (without)
-		unsetenv("LD_PRELOAD");
-	EXPECT_EQ(posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ), 0);
-	unsetenv("HUGEPIN_PAGES");
-	if (preload)
-		setenv("LD_PRELOAD", preload, 1);
-	EXPECT_EQ(child_wait(pid), 0);
+	for (int i = 0; i < TRIES && status == DISTURBED && (!i || pool_has(40)); i++) {
+		setenv("HUGEPIN_PAGES", what, 1);
+		if (without)
+			unsetenv("LD_PRELOAD");
+		EXPECT_EQ(posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ), 0);
+		unsetenv("HUGEPIN_PAGES");
+		if (preload)
+			setenv("LD_PRELOAD", preload, 1);
+		status = child_wait(pid);
+	}
+	if (status == DISTURBED)
+		SKIP("each time others took the pages of the pool");
+	EXPECT_EQ(status, 0);
 }
 
 static void spawn(const char *what, const char *how)
