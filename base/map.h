@@ -1,7 +1,8 @@
 /*
  * Mapping calls for our own memory that no other library needs to know of: the memory just comes into use, or was never
- * known outside. The calls go straight to the kernel. By the C library's names they would reach the functions of
- * libhugepin-malloc.so, which tell the pin cache and note advice, and hooks of other libraries. The hooks of UCX before
+ * known outside. The calls are made by number, with syscall(). Under libhugepin-malloc.so that is a function of
+ * dropin/rights.c, which hands these numbers on. By the C library's names the calls would reach the functions of
+ * libhugepin-malloc.so that tell the pin cache and note advice, and hooks of other libraries. The hooks of UCX before
  * version 1.14 lose the fifth argument of mremap(), the memory's destination. At best the kernel then refuses, and the
  * heap gets no more pages of the pool.
  *
