@@ -129,10 +129,13 @@ enum { TRIES = 20, DISTURBED = 77, FREE_LEAST = 8 };
 /* Other processes took what is needed here of the 40 pages that were free. Shared with the children. */
 static bool *pool_was_short;
 
-/* Called where something fails as it does with an empty pool. */
+/* Called where something fails as it does with an empty pool. The heap counts the pages that the kernel refused. */
 static void note_pool(void)
 {
-	if (!strcmp(kind, "hugetlb") && pool_free() < FREE_LEAST)
+	struct hugepin_stats s = { 0 };
+
+	hugepin_stats(&s, sizeof s);
+	if (!strcmp(kind, "hugetlb") && (pool_free() < FREE_LEAST || s.pool_short || s.pool_denied))
 		*pool_was_short = true;
 }
 
@@ -515,10 +518,13 @@ static void spawn_with(const char *what, const char *how, bool without)
 
 	for (int i = 0; i < TRIES && status == DISTURBED && (!i || pool_has(40)); i++) {
 		setenv("HUGEPIN_PAGES", what, 1);
+		/* The heap keeps what is free, however long the cases take: after two forks new memory is not the pool's. */
+		setenv("HUGEPIN_DECAY", "0", 1);
 		if (without)
 			unsetenv("LD_PRELOAD");
 		EXPECT_EQ(posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ), 0);
 		unsetenv("HUGEPIN_PAGES");
+		unsetenv("HUGEPIN_DECAY");
 		if (preload)
 			setenv("LD_PRELOAD", preload, 1);
 		status = child_wait(pid);
