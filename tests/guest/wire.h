@@ -73,7 +73,8 @@ static inline bool wire_init(struct ibv_qp *qp)
 	return !ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | which);
 }
 
-/* To the queue pair of number `peer`, which a UD one does not ask for. retries: soft-RoCE takes 7 for without end. */
+/* To the queue pair of number `peer`, which a UD one does not ask for. retries: soft-RoCE takes 7 for without end. Fewer
+ * are a second apart, so that a peer whose processor stands still for a moment is not taken for a dead one. */
 static inline bool wire_connect(const struct wire_port *p, struct ibv_qp *qp, uint32_t peer, uint8_t retries)
 {
 	bool ud = qp->qp_type == IBV_QPT_UD;
@@ -86,7 +87,7 @@ static inline bool wire_connect(const struct wire_port *p, struct ibv_qp *qp, ui
 		.ah_attr = wire_address(p),
 	};
 	struct ibv_qp_attr s = {
-		.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = retries, .rnr_retry = 7, .max_rd_atomic = 1
+		.qp_state = IBV_QPS_RTS, .timeout = retries == 7 ? 14 : 18, .retry_cnt = retries, .rnr_retry = 7, .max_rd_atomic = 1
 	};
 	int to_receive = IBV_QP_STATE, to_send = IBV_QP_STATE | IBV_QP_SQ_PSN;
 	if (!ud) {
