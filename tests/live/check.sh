@@ -37,16 +37,21 @@ for own in '-t SECONDS' '-n ROUNDS' --json; do
 	says "its help has a line for $own" 0 "^  $own$" "${check[@]}" --help
 done
 
-# Programs whose time hangs on the library by design. What the verdict is where it depends on what else the machine does is for
-# tests/unit/judge.c.
+# Programs whose time hangs on the library by design: they move the clock of hugepin check (lib/ticks.c). What the verdict is where
+# it depends on what else the machine does is for tests/unit/judge.c.
+export TICKS=$t/ticks
+: >"$TICKS"
+ticks=(env LD_PRELOAD="$here/ticks.so" "${check[@]}")
 # shellcheck disable=SC2016
-script gains '[ -n "$LD_PRELOAD" ] || sleep 0.4'
+script gains 'printf . >>"$TICKS"; [ -n "$LD_PRELOAD" ] || printf .... >>"$TICKS"'
 # shellcheck disable=SC2016
-script loses '[ -z "$LD_PRELOAD" ] || sleep 0.4'
+script loses 'printf . >>"$TICKS"; [ -z "$LD_PRELOAD" ] || printf .... >>"$TICKS"'
+# shellcheck disable=SC2016
+script waits 'printf ... >>"$TICKS"'
 says 'a program that takes less time with it gains: status 0' 0 '^use hugepin: yes, it is [0-9.]* times as fast' \
-	"${check[@]}" -n 4 "$t/gains"
-says 'and is told how' 0 '^how: hugepin run --decay=5s -- ' "${check[@]}" -n 4 --decay=5s -- "$t/gains"
-says 'one that takes more does not: status 5' 5 '^use hugepin: no, it is [0-9.]* times as slow' "${check[@]}" -n 4 "$t/loses"
+	"${ticks[@]}" -n 4 "$t/gains"
+says 'and is told how' 0 '^how: hugepin run --decay=5s -- ' "${ticks[@]}" -n 4 --decay=5s -- "$t/gains"
+says 'one that takes more does not: status 5' 5 '^use hugepin: no, it is [0-9.]* times as slow' "${ticks[@]}" -n 4 "$t/loses"
 if hugepages 128; then
 	faults()
 	{
@@ -93,7 +98,7 @@ else
 	skip 'a program that touches little of its buffers is told so' 'no hugepages here'
 fi
 says 'a program that waits does not gain: status 5 or 6' '[56]' '^use hugepin: (no, nothing to gain|cannot tell)' \
-	"${check[@]}" -n 2 sleep 0.3
+	"${ticks[@]}" -n 2 "$t/waits"
 # shellcheck disable=SC2016
 says 'one that fails with it is told so: status 7' 7 '^use hugepin: no, .* fails with it: exit status 9, without it exit status 0$' \
 	\
@@ -161,8 +166,11 @@ from_pipe() { cat "$t/input" | each_gets; }
 works 'each run gets the whole file' from_file
 works 'from where it stood' from_middle
 works 'each run gets all of a pipe' from_pipe
-endless() { sleep 3 | "${check[@]}" -t 1 cat; }
+mkfifo "$t/endless"
+exec {endless}<>"$t/endless" # so that it has a writer
+endless() { "${check[@]}" -t 1 cat <"$t/endless"; }
 says 'a pipe that does not end is refused' 1 '^hugepin check: the standard input has not ended within the 1 s' endless
+exec {endless}>&-
 # shellcheck disable=SC2016
 says 'both get the variables of options' 7 'fails with it: exit status 4,' "${check[@]}" --fork=cow -- \
 	sh -c '[ "$HUGEPIN_FORK" = cow ] || exit 8; [ -z "$LD_PRELOAD" ] || exit 4'
@@ -209,8 +217,9 @@ if command -v python3 >/dev/null; then
 	tree()
 	{
 		"${check[@]}" --json -n 2 sh -c \
-			"f=\$(mktemp); for i in 1 2 3 4 5 6; do '$t/waves' 1 8; ( ('$t/waves' 1 8; echo >>\$f) &); done
-			until [ \$(wc -l <\$f) = 6 ]; do sleep 0.05; done; rm \$f" >"$t/json"
+			"rm -f '$t/orphans'
+			for i in 1 2 3 4 5 6; do '$t/waves' 1 8; (('$t/waves' 1 8; echo >>'$t/orphans') &); done
+			until [ \"\$(wc -l <'$t/orphans')\" = 6 ]; do sleep 0.05; done" >"$t/json" 2>"$t/said"
 		python3 - "$t/json" <<-'END'
 			import json, sys
 			j = json.load(open(sys.argv[1]))
@@ -234,7 +243,7 @@ interrupted()
 {
 	"${check[@]}" -t 60 sh -c "setsid sleep $((times + 3)) & sleep $((times + 3))" >"$t/said" 2>&1 &
 	local pid=$! i
-	for ((i = 0; i < 200; i++)); do
+	for ((i = 0; i < 1200; i++)); do
 		[ "$(pgrep -c -f "^sleep $((times + 3))\$")" != 2 ] || break
 		sleep 0.05
 	done
@@ -254,13 +263,13 @@ killed()
 {
 	"${check[@]}" -t 60 sleep $((times + 5)) >/dev/null 2>&1 &
 	local pid=$! i
-	for ((i = 0; i < 200; i++)); do
+	for ((i = 0; i < 1200; i++)); do
 		gone $((times + 5)) || break
 		sleep 0.05
 	done
 	kill -KILL $pid
 	wait $pid
-	for ((i = 0; i < 100; i++)); do
+	for ((i = 0; i < 1200; i++)); do
 		! gone $((times + 5)) || break
 		sleep 0.05
 	done
@@ -272,5 +281,10 @@ empty() { [ -z "$(ls -A "$t/tmp")" ]; }
 works 'no file stays behind' empty
 in_input() { sleep 3 | timeout 1 "${check[@]}" cat; empty; }
 works 'nor if a signal ends it while it reads a pipe' in_input
-unread() { { "${check[@]}" --json -n 30 true; echo $? >"$t/status"; } | true; [ "$(cat "$t/status")" = 141 ] && empty; }
+mkfifo "$t/closed"
+unread()
+{
+	{ read -r _ <"$t/closed"; "${check[@]}" --json -n 1 true; echo $? >"$t/status"; } | { exec <&-; echo >"$t/closed"; }
+	[ "$(cat "$t/status")" = 141 ] && empty
+}
 works 'nor if nobody reads what it prints' unread
