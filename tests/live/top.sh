@@ -18,7 +18,7 @@ pinner()
 	timeout -k 5 500 "$@" <"in$number" >"out$number" 2>err &
 	job=$!
 	exec {input}>"in$number"
-	read -r -t 60 line <"out$number" || { line=none; fail "the program begins: $*" "$(cat err)"; }
+	read -r -t 150 line <"out$number" || { line=none; fail "the program begins: $*" "$(cat err)"; }
 	read -r _ pid _ <<<"$line"
 }
 stop() { exec {input}>&-; wait "$job"; }
@@ -40,7 +40,7 @@ where()
 {
 	addr2line -f -e "$1" "$(python3 -c 'import json; print(json.load(open("json"))["domains"][2]["registrations"][0]["site"].split("+")[1])')"
 }
-once() { timeout -k 5 400 "$hugepin" top --once -d 0.3 "$@"; }
+once() { timeout -k 5 150 "$hugepin" top --once -d 0.3 "$@"; }
 # until_true COMMAND...: so that nothing is decided by how fast the machine is; for a minute.
 until_true()
 {
@@ -102,7 +102,9 @@ sees 'and how many found their memory registered' 'd["arena"]["interval"]["hit_r
 sees 'none where there were no pins' 'o["domains"][1]["interval"]["pins"] == 0 and
 	o["domains"][1]["interval"]["hit_rate"] is None'
 sees 'the helper, only where there is one' '[x["helper"] for x in o["domains"]] == [False, False, True, False]'
-sees 'its load' '0 <= d["predict"]["interval"]["helper_load"] < 1 and d["predict"]["helper_ns"] > 0'
+# A run that the other programs of the machine interrupt takes longer, and may have begun before the interval.
+sees 'its load' 'd["predict"]["helper_ns"] > 0 and
+	0 <= d["predict"]["interval"]["helper_load"] * o["interval"] * 1e9 <= d["predict"]["helper_ns"] * 1.001 + 1000'
 sees 'the call site' 'first("predict")["address"] == again and first("predict")["site"].startswith("pinner+0x")'
 says 'which is in the function that pins' 0 '^use$' where pinner
 sees 'a mapping by its name' 'o["domains"][3]["registrations"][0]["mapping"].startswith("/memfd:mapped")'
@@ -115,34 +117,38 @@ wait $watcher
 status=$?
 works 'without --once there is an object each interval' awk -v status=$status 'END { exit NR < 4 || status }' lines
 works 'each of which is whole' python3 -c 'import json; [json.loads(l) for l in open("lines")]'
-# lines NUMBER: wait for so many.
-lines()
-{
-	local i
-	for ((i = 0; i < 200; i++)); do
-		[ "$(wc -l <lines)" -lt "$1" ] || return 0
-		sleep 0.05
-	done
-	return 1
-}
 : >lines
-"$hugepin" top --json -d 2 "$pid" >lines 2>err &
+"$hugepin" top --json -d 1 "$pid" >lines 2>err &
 watcher=$!
-lines 1
+until_true objects 1
 for _ in 1 2 3; do kill -WINCH $watcher; sleep 0.1; done
+until_true objects 3
 kill -TERM $watcher
 wait $watcher
-works 'another size of the terminal is no interval' awk 'END { exit NR != 1 }' lines
+works 'another size of the terminal is no interval' python3 -c '
+import json
+o = [json.loads(l) for l in open("lines")]
+assert len(o) > 2 and all(x["interval"] > 0.99 for x in o), o'
 : >lines
 nohup "$hugepin" top --json -d 0.1 "$pid" >lines 2>err </dev/null &
 watcher=$!
-lines 1
+until_true objects 1
 kill -HUP $watcher
-works 'under nohup it goes on' lines $(($(wc -l <lines) + 3))
+works 'under nohup it goes on' until_true objects $(($(wc -l <lines) + 3))
 kill -TERM $watcher
 wait $watcher
-says 'ended before there is anything to see it has failed' 1 '^$' \
-	timeout --preserve-status 1 "$hugepin" top --once -d 60 "$pid"
+# waits_for_signals PID: whether hugepin top there is as far as to read its signals.
+waits_for_signals() { [ -n "$(find "/proc/$1/fd" -lname '*signalfd*' 2>/dev/null)" ]; }
+# ended SIGNAL COMMAND...: by that signal, when the command reads its signals. A command in the background ignores SIGINT.
+# shellcheck disable=SC2317 # says calls it
+ended()
+{
+	env --default-signal="$1" "${@:2}" &
+	until_true waits_for_signals $!
+	kill -"$1" $!
+	wait $!
+}
+says 'ended before there is anything to see it has failed' 1 '^$' ended TERM "$hugepin" top --once -d 60 "$pid"
 
 # ---------------------------------------------------------------- a process that lends
 
@@ -188,13 +194,11 @@ for s in screens()[:-1]:
     assert b"hugepin top: " + pid.encode() in s and lines(s)[-1] == b"...", s
 assert not termios.tcgetattr(slave)[3] & (termios.ICANON | termios.ECHO)
 size(1, 2)
-n = len(screens())
 top.send_signal(signal.SIGWINCH)
-until(lambda: len(screens()) >= n + 2, "a tiny one")
-assert lines(screens()[n]) == [b".."], screens()[n]
+until(lambda: lines(screens()[-2]) == [b".."], "a tiny one") # of the last that is whole: some may have been drawn before
 size(50, 40)
 top.send_signal(signal.SIGWINCH)
-until(lambda: len(lines(screens()[-2])) == 50, "another size") # of the last that is whole: some may have been drawn before
+until(lambda: len(lines(screens()[-2])) == 50, "another size")
 assert max(map(len, lines(screens()[-2]))) <= 40, screens()[-2]
 if how == "q":
     os.write(master, b"xq")
@@ -215,7 +219,7 @@ else:
 until(lambda: b"\033[?25h\033[?1049l" in seen.rsplit(b"\033[H")[-1], "the first screen")
 if how == "end":
     until(lambda: b"has ended" in seen, "why")
-assert top.wait(30) == 0, top.returncode
+assert top.wait(100) == 0, top.returncode
 assert termios.tcgetattr(slave) == before
 END
 works 'the screen redraws, follows the size, and ends at q as it began' python3 screen.py "$hugepin" "$pid" q
@@ -277,7 +281,7 @@ printf '%s\n' '#include <pthread.h>' '#include <unistd.h>' 'static void *stay(vo
 ${CC:-cc} -o first first.c -pthread
 ./first &
 first=$!
-for _ in {1..100}; do ! grep -q '^State:.*Z' /proc/$first/status || break; sleep 0.05; done
+until_true grep -q '^State:.*Z' /proc/$first/status
 says 'a process that lives is not said to be none' 1 "process $first (has no memory|does not use)" once $first
 kill $first
 wait $first 2>/dev/null
@@ -319,22 +323,25 @@ import os, pty, signal, subprocess, sys, termios, time
 hugepin, pid, how = sys.argv[1:]
 master, slave = pty.openpty()
 before = termios.tcgetattr(slave)
+# A thread of it blocks all signals, the last one too: see stuck.c.
+def stuck():
+    tasks = "/proc/%d/task/" % top.pid
+    return any("SigBlk:\tfffffff" in open(tasks + t + "/status").read() for t in os.listdir(tasks))
 top = subprocess.Popen([hugepin, "top", pid], stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
-while termios.tcgetattr(slave) == before: time.sleep(0.05)
-time.sleep(0.5)
+while termios.tcgetattr(slave) == before or not stuck(): time.sleep(0.05)
 os.write(master, b"q") if how == "q" else top.send_signal(getattr(signal, how))
-try: assert top.wait(20) == 0, top.returncode
+try: assert top.wait(100) == 0, top.returncode
 finally: top.kill()
 assert termios.tcgetattr(slave) == before
 END
 pinner ./pinner
 for name in INT TERM HUP; do
 	says "a read that does not end: SIG$name ends it" 1 '^$' \
-		timeout -k 20 --preserve-status -s $name 2 env LD_PRELOAD="$here/stuck.so" "$hugepin" top --once "$pid"
+		ended $name env LD_PRELOAD="$here/stuck.so" "$hugepin" top --once "$pid"
 done
 for name in SIGTERM SIGINT q; do
 	works "and leaves the terminal as it was, $name" \
-		env LD_PRELOAD="$here/stuck.so" timeout -k 5 400 python3 stuck.py "$hugepin" "$pid" $name
+		env LD_PRELOAD="$here/stuck.so" timeout -k 5 300 python3 stuck.py "$hugepin" "$pid" $name
 done
 stop
 
