@@ -10,7 +10,7 @@ asked_once() { awk '/^questions/ { n = $NF } END { exit !(n >= 1 && n <= 16) }' 
 
 works 'bench/lendverbs.c compiles' cc -std=gnu11 -D_GNU_SOURCE -O2 -Iinclude -pthread -o "$t/lendverbs" bench/lendverbs.c \
 	-L"$BUILD" -lhugepin-verbs -lhugepin -libverbs -Wl,-rpath,"$BUILD" -Wl,-rpath-link,"$BUILD"
-works 'it measures' timeout -k 5 120 "$t/lendverbs"
+works 'it measures' timeout -k 5 "$T_SECONDS" "$t/lendverbs"
 cp "$t/out" "$t/table"
 sed 's/^/# /' "$t/table"
 works 'and prints a line for each size' rows

@@ -17,7 +17,7 @@ fi
 halo()
 {
 	COUNTREG=$t/$1.reg HUGEPIN_STATS=2 \
-		timeout -k 5 150 mpirun.openmpi -n 2 --oversubscribe --mca pml ucx --mca osc ucx \
+		timeout -k 5 "$T_SECONDS" mpirun.openmpi -n 2 --oversubscribe --mca pml ucx --mca osc ucx \
 		env LD_PRELOAD="${*:2}" "$t/halo" 64 50 2>"$t/$1.err" >"$t/$1" || { cat "$t/$1.err"; return 1; }
 }
 # registered NAME: a comment on both ranks. Registrations of more than 4 MiB are UCX's pools, which it maps itself.

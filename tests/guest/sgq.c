@@ -187,7 +187,7 @@ static void begin(enum ibv_qp_type type, uint32_t frame_bytes, uint32_t hold)
 /* Poll both until all is told, and heard if `heard`. */
 static void drain(bool heard)
 {
-	time_t limit = time(NULL) + 30;
+	time_t limit = time(NULL) + t_seconds();
 	for (;;) {
 		bool more = false;
 		for (int i = 0; i < 2; i++) {
@@ -208,7 +208,7 @@ static void end(void)
 {
 	for (int i = 0; i < 2; i++) {
 		qp_break(&side[i]);
-		time_t limit = time(NULL) + 10;
+		time_t limit = time(NULL) + t_seconds();
 		int err;
 		while ((err = hugepin_sgq_close(side[i].queue)) == -EBUSY && time(NULL) < limit)
 			hugepin_sgq_poll(side[i].queue, 8);
@@ -338,7 +338,7 @@ TEST(a_queue_closes_though_messages_had_arrived_that_nobody_had_taken)
 		unsigned n = round % DEPTH + 1;
 		for (unsigned i = 0; i < n; i++)
 			EXPECT(add(&side[0], 100, HUGEPIN_SG_COPY_OK | HUGEPIN_SG_NOW) >= 0);
-		time_t limit = time(NULL) + 30;
+		time_t limit = time(NULL) + t_seconds();
 		while (side[0].told < side[0].added && EXPECT(time(NULL) < limit))
 			hugepin_sgq_poll(side[0].queue, 8);
 		EXPECT_EQ(side[1].heard, 0);

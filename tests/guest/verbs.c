@@ -82,7 +82,7 @@ static int wire_do(enum ibv_wr_opcode opcode, void *local, uint32_t lkey, const 
 	if (ibv_post_send(wire.qp[0], &wr, &bad))
 		return -1;
 	struct ibv_wc wc;
-	time_t end = time(NULL) + 60;
+	time_t end = time(NULL) + t_seconds();
 	int n;
 	while (!(n = ibv_poll_cq(wire.cq, 1, &wc)) && time(NULL) < end)
 		sched_yield();

@@ -35,7 +35,7 @@ ranks()
 {
 	local before
 	before=$(hits)
-	timeout -k 5 100 "$mpirun" -n 2 env "${@:2}" "$t/buffers" 12 1024 4 >"$t/$1.out" 2>&1 || { cat "$t/$1.out"; return 1; }
+	timeout -k 5 "$T_SECONDS" "$mpirun" -n 2 env "${@:2}" "$t/buffers" 12 1024 4 >"$t/$1.out" 2>&1 || { cat "$t/$1.out"; return 1; }
 	echo $(($(hits) - before)) >"$t/$1.count"
 	grep -q '^ok 0' "$t/$1.out"
 }

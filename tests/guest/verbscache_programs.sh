@@ -9,12 +9,12 @@ modprobe rdma_ucm
 # both SERVER CLIENT VARIABLE=VALUE...: the two ends of a program, in words of the shell
 both()
 {
-	local status=1
-	timeout -k 5 40 env "${@:3}" bash -c "$1" >"$t/server" 2>&1 &
-	for _ in {1..30}; do
-		sleep 0.5
-		timeout -k 5 40 env "${@:3}" bash -c "$2" >"$t/client" 2>&1 && { status=0; break; }
-	done
+	local status=0
+	timeout -k 5 "$T_SECONDS" env "${@:3}" bash -c "$1" >"$t/server" 2>&1 &
+	# shellcheck disable=SC2317 # meets calls it
+	client() { timeout -k 5 "$T_SECONDS" env "$@" >"$t/client" 2>&1; }
+	sleep 0.5
+	meets $! client "${@:3}" bash -c "$2" || status=1
 	wait $! || status=1
 	[ $status = 0 ] || cat "$t/server" "$t/client"
 	return $status

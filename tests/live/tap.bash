@@ -15,8 +15,17 @@ skip() { result ok "$1 # SKIP $2"; }
 
 trap 'echo "1..$number"; rm -rf "$t"' EXIT
 
-# with COMMAND...: under the drop-in, for 400 s at most. That and other limits only end what hangs, since the machine may be busy.
-with() { timeout -k 5 "${limit:-400}" env LD_PRELOAD="$dropin" "$@"; }
+# with COMMAND...: under the drop-in, for as long as a test may take at most (tests/t.h).
+with() { timeout -k 5 "${limit:-${T_SECONDS:-600}}" env LD_PRELOAD="$dropin" "$@"; }
+
+# meets SERVER COMMAND...: the command succeeds; it is tried again as long as the process that it connects to is there.
+meets()
+{
+	until "${@:2}"; do
+		kill -0 "$1" 2>/dev/null || return 1
+		sleep 0.2
+	done
+}
 
 # works NAME COMMAND...: the command ends with status 0.
 works()
