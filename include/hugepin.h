@@ -832,7 +832,7 @@ ssize_t hugepin_sg_scatter(const void *frame, size_t len, const struct iovec *io
 	X(moved, c, "reallocations that copied") \
 	X(commit_waits, c, "allocations that waited for another thread's pages") \
 	X(stolen, c, "idle threads' caches emptied by the service thread") \
-	X(forks_copied, c, "forks whose child got a copy of the pool's memory") \
+	X(forks_copied, c, "forks that copied memory of the pool, or registered memory") \
 	X(forks_cow, c, "forks left to the kernel's copy-on-write") \
 	X(forks_uncovered, c, "forks_cow where the pool did not cover the heap: such a child may die") \
 	X(forks_refused, c, "forks refused with ENOMEM") \
