@@ -66,10 +66,11 @@ static struct hp_counts_owner *make_owner(void)
 {
 	char *at = hp_meta_map(SIZE);
 	uint32_t number = atomic_load_explicit(&made, memory_order_relaxed); /* approximate: only for the cache line */
-	struct hp_counts_owner *c = (struct hp_counts_owner *)(at + number % COLOURS * LINE);
+	struct hp_counts_owner *c;
 
 	if (!at)
 		return NULL;
+	c = (struct hp_counts_owner *)(at + number % COLOURS * LINE);
 	atomic_store_explicit(&c->owned, true, memory_order_relaxed);
 	c->number = number = atomic_fetch_add_explicit(&made, 1, memory_order_relaxed);
 	c->next = atomic_load_explicit(&first, memory_order_relaxed);

@@ -1078,7 +1078,7 @@ static inline __attribute__((always_inline)) int pin_each(hugepin_domain *d, con
 	int pins = 0, hit, more;
 
 	access = wanted_access(d, access);
-	for (const struct iovec *end = v + n; v < end; v++) {
+	for (const struct iovec *end = n ? v + n : v /* which may be NULL */; v < end; v++) {
 		uintptr_t addr = (uintptr_t)v->iov_base;
 
 		hit = -ENOENT;

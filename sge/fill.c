@@ -31,6 +31,12 @@ struct filling {
 	bool unsplit; /* copy also pieces that lie in several registrations */
 };
 
+/* The place of an element. The room may have none, and then no address. */
+static inline struct ibv_sge *element(const struct filling *f, size_t i)
+{
+	return (struct ibv_sge *)((uintptr_t)f->room->sge + i * sizeof(struct ibv_sge));
+}
+
 static int no_key(void *arg, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
 {
 	(void)arg, (void)addr, (void)len, (void)access, (void)ret_;
@@ -298,7 +304,7 @@ static HP_COLD uint32_t few_left(struct filling *f, uint32_t pins)
 static inline int gather_whole(struct filling *f, const struct iovec *iov, int n, uint64_t *bytes_left)
 {
 	const struct hugepin_sg_room *r = f->room;
-	struct ibv_sge *sge = r->sge, *stop = sge + r->sges;
+	struct ibv_sge *sge = r->sge, *stop = element(f, r->sges);
 	uint64_t base = 0, range = 0, end = 0, left = *bytes_left;
 	uint32_t lkey = 0, pins = 0;
 	struct hugepin_pin without_room;
@@ -380,11 +386,11 @@ static void chain_requests(const struct hugepin_sg_plan *plan, const struct ibv_
 			   int wrs)
 {
 	const unsigned last_only = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED;
-	struct ibv_sge *end = f->room->sge + f->sges;
+	struct ibv_sge *end = element(f, f->sges);
 	uint64_t offset = plan->bytes;
 	for (int i = wrs - 1; i >= 0; i--) {
 		struct ibv_send_wr *wr = &f->room->wr[i];
-		struct ibv_sge *sge = f->room->sge + (size_t)i * plan->max_sge;
+		struct ibv_sge *sge = element(f, (size_t)i * plan->max_sge);
 		bool last = i == wrs - 1;
 		*wr = *tmpl;
 		wr->next = last ? NULL : wr + 1;

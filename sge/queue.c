@@ -238,7 +238,7 @@ static int append(struct hugepin_sgq *q, struct cursor *at, uint64_t bytes, uint
 
 	while (bytes) {
 		size_t left = at->iov->iov_len - at->offset, len = HP_MIN(left, bytes);
-		struct iovec piece = { (char *)at->iov->iov_base + at->offset, len };
+		struct iovec piece = { (void *)((uintptr_t)at->iov->iov_base + at->offset), len }; /* a base may be NULL */
 		at->offset += len;
 		if (len == left)
 			*at = (struct cursor){ at->iov + 1, 0 };

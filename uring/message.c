@@ -61,7 +61,8 @@ void hp_message_begin(struct hp_message *m)
 			m->elements[m->elements_count] = (struct iovec){ copied ? at : piece.iov_base, piece.iov_len };
 			m->by[m->elements_count++] = hp_uring_index(&m->plan, m->caps, copied, m->indexes[i]);
 		}
-		at += copied ? piece.iov_len : 0;
+		if (copied)
+			at += piece.iov_len;
 		joins = copied;
 	}
 	make_parts(m);

@@ -115,10 +115,11 @@ struct hp_cf11 *hp_cf11_new(const struct hp_plan_config *config)
 	size_t n = rest / (sizeof(struct region) + 2 * (sizeof(struct context) + sizeof(struct due)) +
 			   sizeof(struct use) + 3 * sizeof(uint32_t));
 	struct hp_cf11 *c = hp_meta_map(memory);
-	char *at = (char *)(c + 1);
+	char *at;
 
 	if (!c)
 		return NULL;
+	at = (char *)(c + 1);
 	c->config = *config;
 	c->size = memory;
 	c->regions_max = c->uses_max = (uint32_t)n;

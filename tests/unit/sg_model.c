@@ -241,7 +241,7 @@ TEST(random_changes_are_refused_or_harmless)
 	for (int i = 0; i < 200000; i++) {
 		const int at = (int)(rnd() * len);
 		const char was = text[at];
-		text[at] = (char)(rnd() * 256);
+		text[at] = (char)(unsigned char)(rnd() * 256);
 		if (!hp_sg_model_parse(text, &m, &p)) {
 			if (!EXPECT(m.wr >= 0 && m.wr <= 1e9f && m.inline_byte >= 0 && m.inline_byte <= 1e9f && m.refused < 8))
 				break;
