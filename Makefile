@@ -45,7 +45,13 @@ JEMALLOC ?= $(shell $(CC) -print-file-name=libjemalloc_pic.a)
 Q := $(if $(V),,@)
 
 WARNINGS := -Wall -Wextra -Wundef -Wconversion $(if $(WERROR),-Werror)
-SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all) $(if $(COV),--coverage -fprofile-update=atomic)
+comma := ,
+# clang lacks gcc's macros for its sanitizers. As with gcc their runtime is a shared library, so that the functions of the C library
+# that a test replaces are the test's.
+CLANG_SAN = -D__SANITIZE_$(if $(findstring thread,$(SAN)),THREAD,ADDRESS)__=1 \
+	$(if $(findstring address,$(SAN)),-Wno-unused-command-line-argument -shared-libasan -Wl$(comma)-rpath$(comma)$(shell $(CC) -print-runtime-dir))
+SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all $(if $(findstring clang,$(CC)),$(CLANG_SAN))) \
+	$(if $(COV),--coverage -fprofile-update=atomic)
 # But for what CPPFLAGS and CFLAGS say already, as those of a distribution do. FORTIFY needs optimisation, and the sanitizers have
 # checks of their own; CET is x86's. Two builds in two directories are the same.
 HARDENING := $(filter-out $(CPPFLAGS) $(CFLAGS),-fstack-protector-strong \
@@ -78,7 +84,6 @@ LIB_LDFLAGS = -shared $(RELRO) -Wl,-z,nodelete $(if $(SAN),,-Wl,-z,defs) $(SANFL
 # Of the libraries that need libhugepin.so: each is linked for where it is built, and once more, for `make install`.
 RUN_LDFLAGS = -Wl,--enable-new-dtags,-rpath,'$$ORIGIN'
 $(BUILD)/installed/%: RUN_LDFLAGS = $(if $(RUNPATH),-Wl$(comma)--enable-new-dtags$(comma)-rpath$(comma)'$(RUNPATH)')
-comma := ,
 
 VERSION := $(shell awk '/^.define HUGEPIN_VERSION_M/ { v = v "." $$3 } END { print substr(v, 2) }' include/hugepin.h)
 SO := $(firstword $(subst ., ,$(VERSION)))
