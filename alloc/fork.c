@@ -39,7 +39,6 @@
 #include "alloc/copy.h"
 #include "alloc/map.h"
 #include "alloc/pages.h"
-#include "alloc/peak.h"
 #include "alloc/small.h"
 #include "alloc/written.h"
 #include "base/config.h"
@@ -330,12 +329,12 @@ static void forget_advice(void)
 		hp_advice_forget();
 }
 
-/* What is in the copy. Pages of the pool are counted for the statistics at exit alone, since that takes a look at each page. */
+/* What is in the copy: `of_pool` is for the statistics at exit alone, since that takes a look at each page. */
 static struct hp_fork_copied what_is_copied(size_t pages)
 {
 	struct hp_fork_copied c = { .pages = pages };
 
-	for (size_t p = 1; hp_peak_on && pages && p < hp_span.tree.used; p++)
+	for (size_t p = 1; hp_config.stats && pages && p < hp_span.tree.used; p++)
 		c.of_pool += hp_copy_is_marked(p) && !hp_span.page[p].held[HP_HOLD_COPY];
 	return c;
 }

@@ -48,7 +48,8 @@ for signal in INT TERM HUP QUIT PIPE; do
 	wait $!
 	is "SIG$signal: THP was \"always\", and is put back" "$? $(cat "$THP_SETTING.seen") $(cat "$THP_SETTING")" '1 always madvise'
 	for _ in {1..200}; do
-		[ -d "/proc/$(cat "$THP_SETTING.pid")" ] || continue 2
+		# Neither one that init has not waited for yet, nor another of this number.
+		grep -qs '^[0-9]* (zstd) [^Z]' "/proc/$(cat "$THP_SETTING.pid")/stat" || continue 2
 		sleep 0.05
 	done
 	fail 'and the program ends'
