@@ -106,7 +106,7 @@ EXAMPLE_SRC := $(filter-out $(if $(MPICC),,examples/mpi_%),$(wildcard examples/*
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
 VERBS_OBJ := $(VERBS_SRC:%.c=$(BUILD)/%.o)
 URING_OBJ := $(URING_SRC:%.c=$(BUILD)/%.o)
-CMD_OBJ := $(CMD_SRC:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/base/,advice.o base.o config.o proc.o) $(addprefix $(BUILD)/,reg/backend/kept.o reg/backend/terms.o sge/model.o)
+CMD_OBJ := $(CMD_SRC:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/base/,advice.o base.o clock.o sys.o config.o proc.o) $(addprefix $(BUILD)/,reg/backend/kept.o reg/backend/terms.o sge/model.o)
 UNIT := $(UNIT_SRC:%.c=$(BUILD)/%)
 LIVE := $(LIVE_SRC:%.c=$(BUILD)/%)
 EXAMPLES := $(EXAMPLE_SRC:%.c=$(BUILD)/%)
@@ -155,14 +155,14 @@ $(BUILD)/libhugepin.so $(BUILD)/installed/libhugepin.so: $(LIB_OBJ) packaging/hu
 	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin.map -o $@ $(LIB_OBJ) $(LIB_LIBS)
 	$(Q)ln -sf $(@F) $@.$(SO)
 
-$(BUILD)/libhugepin-verbs.so $(BUILD)/installed/libhugepin-verbs.so: $(VERBS_OBJ) $(addprefix $(BUILD)/base/,base.o memlock.o) $(BUILD)/libhugepin.so packaging/hugepin-verbs.map
+$(BUILD)/libhugepin-verbs.so $(BUILD)/installed/libhugepin-verbs.so: $(VERBS_OBJ) $(addprefix $(BUILD)/base/,base.o clock.o sys.o memlock.o) $(BUILD)/libhugepin.so packaging/hugepin-verbs.map
 	@mkdir -p $(@D)
 	@echo '  LD      $@'
 	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin-verbs.map \
 		$(RUN_LDFLAGS) -o $@ $(filter %.o %/libhugepin.so,$^) $(VERBS_LIBS)
 	$(Q)ln -sf $(@F) $@.$(SO)
 
-$(BUILD)/libhugepin-uring.so $(BUILD)/installed/libhugepin-uring.so: $(URING_OBJ) $(BUILD)/base/base.o $(BUILD)/libhugepin.so packaging/hugepin-uring.map
+$(BUILD)/libhugepin-uring.so $(BUILD)/installed/libhugepin-uring.so: $(URING_OBJ) $(addprefix $(BUILD)/base/,base.o clock.o sys.o) $(BUILD)/libhugepin.so packaging/hugepin-uring.map
 	@mkdir -p $(@D)
 	@echo '  LD      $@'
 	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin-uring.map \
@@ -171,7 +171,7 @@ $(BUILD)/libhugepin-uring.so $(BUILD)/installed/libhugepin-uring.so: $(URING_OBJ
 
 # Before libibverbs' functions, whose header it needs; it is not linked with libibverbs.
 VERBSCACHE_OBJ := $(VERBSCACHE_SRC:%.c=$(BUILD)/%.o)
-$(BUILD)/libhugepin-verbscache.so $(BUILD)/installed/libhugepin-verbscache.so: $(VERBSCACHE_OBJ) $(addprefix $(BUILD)/base/,base.o memlock.o) $(BUILD)/libhugepin.so packaging/hugepin-verbscache.map
+$(BUILD)/libhugepin-verbscache.so $(BUILD)/installed/libhugepin-verbscache.so: $(VERBSCACHE_OBJ) $(addprefix $(BUILD)/base/,base.o clock.o sys.o memlock.o) $(BUILD)/libhugepin.so packaging/hugepin-verbscache.map
 	@mkdir -p $(@D)
 	@echo '  LD      $@'
 	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin-verbscache.map \
@@ -188,7 +188,7 @@ $(MPI_OBJ): $(BUILD)/%.o: %.c $(BUILD)/flags $(BUILD)/mpicc
 	@mkdir -p $(@D)
 	@echo '  MPICC   $<'
 	$(Q)OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(FLAGS) -fno-omit-frame-pointer -MMD -MP -c -o $@ $<
-$(BUILD)/libhugepin-mpi.so $(BUILD)/installed/libhugepin-mpi.so: $(MPI_OBJ) $(addprefix $(BUILD)/base/,advice.o base.o config.o rank.o summary.o) $(BUILD)/libhugepin.so packaging/hugepin-mpi.map
+$(BUILD)/libhugepin-mpi.so $(BUILD)/installed/libhugepin-mpi.so: $(MPI_OBJ) $(addprefix $(BUILD)/base/,advice.o base.o clock.o sys.o config.o rank.o summary.o) $(BUILD)/libhugepin.so packaging/hugepin-mpi.map
 	@mkdir -p $(@D)
 	@echo '  LD      $@'
 	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-z,undefs -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin-mpi.map \
@@ -261,7 +261,7 @@ JEMALLOC_WRAP = $(shell grep -q '5\.3\.0-0-g' '$(JEMALLOC)' && echo -Wl,--wrap=j
 # Settings of older versions are others; those would complain of ours.
 $(BUILD)/dropin/jemalloc.o: private FLAGS += $(shell grep -q narenas_ratio '$(JEMALLOC)' && echo -DHP_JEMALLOC_5_3)
 $(BUILD)/dropin/jemalloc.o: $(BUILD)/jemalloc.from
-DROPIN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard dropin/*.c))) $(if $(DEBUG),$(BUILD)/base/base.o $(BUILD)/base/lock.o)
+DROPIN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard dropin/*.c))) $(BUILD)/base/sys.o $(if $(DEBUG),$(addprefix $(BUILD)/base/,base.o clock.o lock.o))
 $(BUILD)/libhugepin-malloc.so $(BUILD)/installed/libhugepin-malloc.so: $(DROPIN_OBJ) $(BUILD)/jemalloc.a $(BUILD)/libhugepin.so packaging/hugepin-malloc.map
 	@mkdir -p $(@D)
 	@echo '  LD      $@'

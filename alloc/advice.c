@@ -18,6 +18,7 @@
 
 #include "alloc/small.h"
 #include "base/smaps.h"
+#include "base/sys.h"
 
 #ifndef MADV_GUARD_INSTALL
 #define MADV_GUARD_INSTALL 102
@@ -123,7 +124,7 @@ bool hp_advice_any(size_t chunk, size_t n)
 
 static int call_madvise(uintptr_t start, uintptr_t end, int advice)
 {
-	return syscall(SYS_madvise, start, end - start, advice) ? -errno : 0;
+	return (int)hp_sys(SYS_madvise, start, end - start, advice);
 }
 
 static int prot_of(unsigned a)
@@ -134,7 +135,7 @@ static int prot_of(unsigned a)
 
 static int call_mprotect(uintptr_t start, uintptr_t end, int prot)
 {
-	return syscall(SYS_mprotect, start, end - start, prot) ? -errno : 0;
+	return (int)hp_sys(SYS_mprotect, start, end - start, prot);
 }
 
 /* The advice that change_advice() undoes or copies, by calls on whole pages of the pool. Locks are left out, since
@@ -179,18 +180,14 @@ static size_t last_of(size_t end)
 
 bool hp_advice_undo(size_t chunk, size_t n)
 {
-	int saved_errno = errno;
 	unsigned a;
 
 	for (size_t c = chunk, end = last_of(chunk + n), to; c < end; c = to) {
 		to = run_of(CALLED, c, end, &a);
-		if (a && change_advice(c, to, a, 0) != 0) {
-			errno = saved_errno;
+		if (a && change_advice(c, to, a, 0) != 0)
 			return false;
-		}
 		note_advice(c, to, 0, ~0u);
 	}
-	errno = saved_errno;
 	return true;
 }
 
@@ -230,17 +227,17 @@ size_t hp_advice_cut(size_t chunk, size_t end)
  * caller makes the memory readable during the copy. */
 static bool read_unreadable(char *out, uintptr_t at, size_t len)
 {
-	int fd = &hugepin_small_ ? -1 : (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC);
+	int fd = &hugepin_small_ ? -1 : (int)hp_sys(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC);
 	long n = 0;
 
 	if (fd < 0)
 		return false;
 	for (size_t done = 0; done < len; done += (size_t)n) {
-		n = syscall(SYS_pread64, fd, out + done, len - done, at + done);
+		n = hp_sys(SYS_pread64, fd, out + done, len - done, at + done);
 		if (n <= 0)
 			break;
 	}
-	syscall(SYS_close, fd);
+	hp_sys(SYS_close, fd);
 	return n > 0;
 }
 
@@ -285,7 +282,7 @@ bool hp_advice_copy(size_t from, size_t to, size_t n, size_t bytes)
 {
 	const unsigned first = HP_ADVICE_DONTFORK | HP_ADVICE_WIPEONFORK | HP_ADVICE_DONTDUMP;
 	const unsigned later = HP_ADVICE_PROT | HP_ADVICE_GUARD;
-	int saved_errno = errno, err = 0;
+	int err = 0;
 	unsigned a;
 
 	if (!open_record(to, last_of(to + n)))
@@ -321,7 +318,6 @@ bool hp_advice_copy(size_t from, size_t to, size_t n, size_t bytes)
 		err = a ? change_advice(to + c, last_of(to + end), 0, a) : 0;
 		note_advice(to + c, last_of(to + end), a, 0);
 	}
-	errno = saved_errno;
 	return err == 0;
 }
 
@@ -387,7 +383,7 @@ static size_t next_live(size_t *from, size_t end)
 
 static int call_kernel(uintptr_t start, uintptr_t end, long nr, int how)
 {
-	return syscall(nr, start, end - start, how) ? -errno : 0;
+	return (int)hp_sys(nr, start, end - start, how);
 }
 
 static int call_noted(size_t from, size_t end, long nr, int how, unsigned set, unsigned clear)
@@ -418,7 +414,7 @@ static int apply(uintptr_t start, size_t len, long nr, int how, unsigned set, un
 {
 	size_t reserved = hp_span_load(&hp_span.reserved);
 	uintptr_t base = hp_span_load(&hp_span.base), end = start + hp_round_up(len, hp_base_page), from, to;
-	int saved_errno = errno, err = 0;
+	int err = 0;
 
 	if (start & (hp_base_page - 1) || end <= start || base >> 63 || end <= base || start >= base + reserved ||
 	    hp_lock_mine(&hp_heap_lock) || hp_pages_inside()) /* a signal handler, or a call by the heap itself */
@@ -439,7 +435,6 @@ static int apply(uintptr_t start, size_t len, long nr, int how, unsigned set, un
 	hp_unlock(&hp_heap_lock);
 	if (err == 0 && to < end)
 		err = call_kernel(to, end, nr, how);
-	errno = saved_errno;
 	return err;
 }
 
@@ -479,7 +474,6 @@ int hugepin_protect_(void *addr, size_t len, int prot)
 void hugepin_stack_(void *addr, size_t size)
 {
 	uintptr_t base = hp_span_load(&hp_span.base), top = (uintptr_t)addr + size, from;
-	int saved_errno = errno;
 
 	if (base >> 63 || size < DESCRIPTOR || top < size || hp_lock_mine(&hp_heap_lock) || hp_pages_inside())
 		return;
@@ -493,7 +487,6 @@ void hugepin_stack_(void *addr, size_t size)
 				note_advice(c, stop, HP_ADVICE_STACK, 0);
 	}
 	hp_unlock(&hp_heap_lock);
-	errno = saved_errno;
 }
 
 /* ------------------------------------------------------------------ what the kernel knows */
@@ -665,8 +658,8 @@ bool hp_advice_dofork(size_t first, size_t end_page)
  * lie there, and an access must be fatal. */
 static bool keep_out_advised(size_t from, size_t end)
 {
-	if (syscall(SYS_mmap, hp_chunk_addr(from), (end - from) << HP_CHUNK_SHIFT, PROT_NONE,
-		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0L) == -1)
+	if (hp_sys_failed(hp_sys(SYS_mmap, hp_chunk_addr(from), (end - from) << HP_CHUNK_SHIFT, PROT_NONE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1)))
 		return false;
 	call_madvise(hp_chunk_addr(from), hp_chunk_addr(end), MADV_DONTDUMP);
 	note_advice(from, end, HP_ADVICE_MISSING, ~(unsigned)HP_ADVICE_STUCK);

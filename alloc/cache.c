@@ -10,6 +10,7 @@
 #include "base/key.h"
 #include "base/process.h"
 #include "base/stats.h"
+#include "base/sys.h"
 
 struct hp_cache hp_cache_none;
 HP_TLS struct hp_cache *hp_cache_self = &hp_cache_none;
@@ -314,7 +315,7 @@ static void reap(void)
 		struct hp_cache *c = *at;
 
 		if (i < begin || c == hp_cache_self || !c->tid ||
-		    hp_syscall(SYS_tgkill, getpid(), c->tid, 0, 0, 0, 0) != -ESRCH) {
+		    hp_sys(SYS_tgkill, (pid_t)hp_sys(SYS_getpid), c->tid) != -ESRCH) {
 			at = &c->next;
 			continue;
 		}
@@ -337,7 +338,7 @@ void hp_cache_adopt(void)
 		if (hp_sandboxed || hp_process() != HP_PROCESS_OWN)
 			tid = 0;
 		else
-			tid = (uint32_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0);
+			tid = (uint32_t)hp_sys(SYS_gettid);
 		hp_lock(&hp_heap_lock);
 		if (!spare)
 			reap();

@@ -9,6 +9,7 @@
 
 #include "alloc/advice.h"
 #include "base/pagescan.h"
+#include "base/sys.h"
 
 /* Bytes around the stack pointer that fork()'s own frames and the functions called by the handlers may write. */
 #define STACK_BELOW 65536
@@ -266,17 +267,16 @@ static uint64_t free_room(void)
  * system calls in force the answer is false, since the filter might end the process for the question. */
 static bool is_own(void)
 {
-	int fd = hp_is_filtered() ?
-			 -1 :
-			 (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	int fd = hp_is_filtered() ? -1 : (int)hp_sys(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 	const uint64_t own = HP_PAGEMAP_PRESENT | HP_PAGEMAP_EXCLUSIVE;
 	uint64_t entry = fd >= 0 ? own : 0;
 
 	for (char *at = copy.at; (entry & own) == own && at < end_of_copy(); at += HP_PAGE)
-		if (syscall(SYS_pread64, fd, &entry, sizeof entry, (uintptr_t)at / hp_base_page * sizeof entry) != sizeof entry)
+		if (hp_sys(SYS_pread64, fd, &entry, sizeof entry, (uintptr_t)at / hp_base_page * sizeof entry) !=
+		    sizeof entry)
 			entry = 0;
 	if (fd >= 0)
-		syscall(SYS_close, fd);
+		hp_sys(SYS_close, fd);
 	return (entry & own) == own;
 }
 
@@ -292,19 +292,20 @@ uint64_t hp_copy_room(size_t pages)
 
 /* ------------------------------------------------------------------ its memory */
 
-static void *map_copy(size_t pages)
+/* The address, or -errno. */
+static long map_copy(size_t pages)
 {
-	return (void *)syscall(SYS_mmap, NULL, (pages + 1) << HP_PAGE_SHIFT, PROT_READ | PROT_WRITE,
-			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
+	return hp_sys(SYS_mmap, NULL, (pages + 1) << HP_PAGE_SHIFT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+		      -1);
 }
 
 static bool could_map(size_t pages)
 {
-	void *p = map_copy(pages);
+	long p = map_copy(pages);
 
-	if (p == MAP_FAILED)
+	if (hp_sys_failed(p))
 		return false;
-	syscall(SYS_munmap, p, (pages + 1) << HP_PAGE_SHIFT);
+	hp_sys(SYS_munmap, p, (pages + 1) << HP_PAGE_SHIFT);
 	return true;
 }
 
@@ -315,7 +316,7 @@ bool hp_copy_may_map(size_t pages)
 
 static void advise_copy(char *at, size_t pages, int advice)
 {
-	syscall(SYS_madvise, at, pages << HP_PAGE_SHIFT, advice); /* a refusal is harmless: pages of another size do */
+	hp_sys(SYS_madvise, at, pages << HP_PAGE_SHIFT, advice); /* a refusal is harmless: pages of another size do */
 }
 
 /* ret_ns: the time it took. False: there is no memory. */
@@ -332,14 +333,15 @@ static bool populate(char *at, size_t pages, uint64_t *ret_ns)
 /* The time to populate the base pages of one hugepage, measured on memory that is thrown away. */
 static bool time_base_pages(uint64_t *ret_ns)
 {
-	char *map = map_copy(1), *at = (char *)hp_round_up((uintptr_t)map, HP_PAGE);
+	long map = map_copy(1);
+	char *at = (char *)hp_round_up((uintptr_t)map, HP_PAGE);
 	bool ok;
 
-	if (map == MAP_FAILED)
+	if (hp_sys_failed(map))
 		return false;
 	advise_copy(at, 1, MADV_NOHUGEPAGE);
 	ok = populate(at, 1, ret_ns);
-	syscall(SYS_munmap, map, 2 << HP_PAGE_SHIFT);
+	hp_sys(SYS_munmap, map, 2 << HP_PAGE_SHIFT);
 	return ok;
 }
 
@@ -382,9 +384,9 @@ static bool use_again(size_t pages)
 	size_t excess = (copy.pages - pages) << HP_PAGE_SHIFT;
 	uint64_t ns;
 
-	if (copy.pages < pages || syscall(SYS_madvise, copy.map, copy.end - copy.map, MADV_DODUMP) != 0)
+	if (copy.pages < pages || hp_sys(SYS_madvise, copy.map, copy.end - copy.map, MADV_DODUMP) != 0)
 		return false;
-	if (excess && syscall(SYS_munmap, copy.end - excess, excess) == 0) {
+	if (excess && hp_sys(SYS_munmap, copy.end - excess, excess) == 0) {
 		copy.end -= excess;
 		copy.pages = pages;
 	}
@@ -393,15 +395,15 @@ static bool use_again(size_t pages)
 
 bool hp_copy_map(size_t pages)
 {
-	void *map;
+	long map;
 
 	if (copy.used && use_again(pages))
 		return true;
 	hp_copy_drop();
 	map = map_copy(pages);
-	if (map == MAP_FAILED)
+	if (hp_sys_failed(map))
 		return false;
-	copy.map = map;
+	copy.map = (char *)map;
 	copy.end = copy.map + ((pages + 1) << HP_PAGE_SHIFT);
 	copy.pages = pages;
 	copy.at = (char *)hp_round_up((uintptr_t)map, HP_PAGE);
@@ -414,7 +416,7 @@ bool hp_copy_map(size_t pages)
 
 bool hp_copy_hide(void)
 {
-	return syscall(SYS_madvise, copy.at, copy.pages << HP_PAGE_SHIFT, MADV_DONTDUMP) == 0;
+	return hp_sys(SYS_madvise, copy.at, copy.pages << HP_PAGE_SHIFT, MADV_DONTDUMP) == 0;
 }
 
 /* Unmap the memory around the copy, one hugepage in total. */
@@ -423,9 +425,9 @@ static void drop_slack(void)
 	char *end = end_of_copy();
 
 	if (copy.at > copy.map)
-		syscall(SYS_munmap, copy.map, copy.at - copy.map);
+		hp_sys(SYS_munmap, copy.map, copy.at - copy.map);
 	if (copy.end > end)
-		syscall(SYS_munmap, end, copy.end - end);
+		hp_sys(SYS_munmap, end, copy.end - end);
 	copy.map = copy.at;
 	copy.end = end;
 }
@@ -434,7 +436,7 @@ static bool put_run(size_t first, size_t count)
 {
 	size_t len = count << HP_PAGE_SHIFT;
 
-	if (syscall(SYS_mremap, copy.at, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, hp_page_addr(first)) == -1)
+	if (hp_sys_failed(hp_sys(SYS_mremap, copy.at, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, hp_page_addr(first))))
 		return false;
 	copy.at += len;
 	copy.pages -= count;
@@ -444,10 +446,10 @@ static bool put_run(size_t first, size_t count)
 /* For a page that mremap refuses to move even alone. */
 static bool put_contents(size_t p)
 {
-	if (syscall(SYS_mmap, hp_page_addr(p), HP_PAGE, PROT_READ | PROT_WRITE,
-		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0L) == -1)
+	if (hp_sys_failed(hp_sys(SYS_mmap, hp_page_addr(p), HP_PAGE, PROT_READ | PROT_WRITE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1)))
 		return false;
-	syscall(SYS_madvise, hp_page_addr(p), HP_PAGE, MADV_HUGEPAGE);
+	hp_sys(SYS_madvise, hp_page_addr(p), HP_PAGE, MADV_HUGEPAGE);
 	memcpy((void *)hp_page_addr(p), copy.at, HP_PAGE);
 	copy.at += HP_PAGE;
 	copy.pages--;
@@ -473,7 +475,7 @@ size_t hp_copy_drop(void)
 	size_t bytes = (size_t)(copy.end - copy.map);
 
 	if (bytes)
-		syscall(SYS_munmap, copy.map, bytes);
+		hp_sys(SYS_munmap, copy.map, bytes);
 	copy.map = copy.at = copy.end = NULL;
 	copy.pages = 0;
 	copy.used = false;
@@ -482,7 +484,7 @@ size_t hp_copy_drop(void)
 
 void hp_copy_keep(void)
 {
-	copy.used = could_map(copy.pages) && syscall(SYS_madvise, copy.map, copy.end - copy.map, MADV_DONTDUMP) == 0;
+	copy.used = could_map(copy.pages) && hp_sys(SYS_madvise, copy.map, copy.end - copy.map, MADV_DONTDUMP) == 0;
 	copy.since = hp_span.tree.now;
 	if (!copy.used)
 		hp_copy_drop();

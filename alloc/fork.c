@@ -44,6 +44,7 @@
 #include "base/config.h"
 #include "base/probe.h"
 #include "base/stats.h"
+#include "base/sys.h"
 
 /* The number of passes over memory that other threads write to while it is copied, at most. */
 #define PASSES 4
@@ -183,7 +184,7 @@ bool hp_fork_refuses(void)
 
 static int advise_run(void *advice, size_t first, size_t end)
 {
-	return (int)syscall(SYS_madvise, hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, *(int *)advice);
+	return (int)hp_sys(SYS_madvise, hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, *(int *)advice);
 }
 
 static bool advise_runs(bool (*take)(size_t p), int advice)
@@ -342,8 +343,7 @@ static struct hp_fork_copied what_is_copied(size_t pages)
 struct hp_fork_copied hp_fork_prepare(bool listed, bool alone, size_t moved)
 {
 	enum hp_forked how = moved ? HP_FORKED_MOVED : HP_FORKED_NOTHING;
-	struct hp_fork_copied copied = { .pages = 0 };
-	int saved_errno = errno;
+	struct hp_fork_copied copied = {.pages = 0};
 	struct plan p;
 
 	listed_too = listed;
@@ -368,14 +368,11 @@ struct hp_fork_copied hp_fork_prepare(bool listed, bool alone, size_t moved)
 	}
 	keep_out_pages();
 	hp_probe_fork_copy(how, copied.pages << HP_PAGE_SHIFT, moved << HP_PAGE_SHIFT);
-	errno = saved_errno;
 	return copied;
 }
 
 void hp_fork_parent(void)
 {
-	int saved_errno = errno;
-
 	listed_too = false;
 	if (kept_some)
 		dofork_refused |= hp_copy_runs(is_kept_out, let_in_run, NULL) != 0;
@@ -389,7 +386,6 @@ void hp_fork_parent(void)
 		drop_copy();
 	}
 	hp_copy_unmark();
-	errno = saved_errno;
 }
 
 static bool is_gone(size_t p)
@@ -399,10 +395,9 @@ static bool is_gone(size_t p)
 
 /* End the child: it must not run with a hole in the heap, where another mapping could come to lie. No reason is known
  * for which the kernel would refuse: the child has fewer mappings than the parent had, and asks for no memory. */
-static _Noreturn void cannot(const char *call)
+static _Noreturn void cannot(const char *call, long result)
 {
-	hp_say("errno", NULL, (size_t)errno);
-	hp_say(call, NULL, SIZE_MAX);
+	hp_say(call, NULL, (size_t)-result);
 	hp_die("the heap cannot be put in place in a forked child", NULL, SIZE_MAX);
 }
 
@@ -410,16 +405,18 @@ static int move_in(void *unused, size_t first, size_t end)
 {
 	(void)unused;
 	if (hp_copy_put(first, end) != end)
-		cannot("mmap");
+		cannot("mmap or mremap: error", -ENOMEM);
 	return 0;
 }
 
 static int keep_reserved(void *unused, size_t first, size_t end)
 {
+	long r = hp_sys(SYS_mmap, hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, PROT_NONE,
+			MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
+
 	(void)unused;
-	if (syscall(SYS_mmap, hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, PROT_NONE,
-		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0L) == -1)
-		cannot("mmap");
+	if (hp_sys_failed(r))
+		cannot("mmap: error", r);
 	return 0;
 }
 
@@ -431,17 +428,17 @@ static bool is_zero(size_t p)
 
 static int open_zero(void *unused, size_t first, size_t end)
 {
+	long r = hp_sys(SYS_mprotect, hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, PROT_READ | PROT_WRITE);
+
 	(void)unused;
-	if (syscall(SYS_mprotect, hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, PROT_READ | PROT_WRITE) != 0)
-		cannot("mprotect");
-	syscall(SYS_madvise, hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, MADV_HUGEPAGE);
+	if (r)
+		cannot("mprotect: error", r);
+	hp_sys(SYS_madvise, hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, MADV_HUGEPAGE);
 	return 0;
 }
 
 void hp_fork_child(void)
 {
-	int saved_errno = errno;
-
 	listed_too = counted = false;
 	hp_copy_runs(hp_copy_is_marked, move_in, NULL);
 	if (copy.hidden)
@@ -449,7 +446,7 @@ void hp_fork_child(void)
 	hp_copy_runs(is_gone, keep_reserved, NULL);
 	hp_copy_runs(is_zero, open_zero, NULL);
 	if (!hp_advice_child())
-		cannot("madvise");
+		cannot("madvise: error", -ENOMEM);
 	forget_advice();
 	for (size_t p = 1; p < hp_span.tree.used; p++)
 		hp_page_in_child(p);
@@ -461,5 +458,4 @@ void hp_fork_child(void)
 	kept_some = false;
 	drop_copy(); /* unmap the slack before and behind the copy */
 	hp_copy_unmark();
-	errno = saved_errno;
 }

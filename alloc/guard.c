@@ -6,6 +6,7 @@
 
 #include "base/bits.h"
 #include "base/stats.h"
+#include "base/sys.h"
 
 #define KEPT_MAX ((size_t)64 << (20 - HP_CHUNK_SHIFT)) /* chunks of freed buffers */
 #define KEPT_COUNT 16384 /* a power of two */
@@ -36,8 +37,8 @@ static size_t borders_of(size_t chunk, size_t n)
 static bool protect_chunks(size_t chunk, size_t n, bool close)
 {
 	HP_STAT_ADD(guard_calls, 1);
-	if (hp_syscall(SYS_mprotect, (long)hp_chunk_addr(chunk), (long)(n << HP_CHUNK_SHIFT),
-		       close ? PROT_NONE : PROT_READ | PROT_WRITE, 0, 0, 0) != 0)
+	if (hp_sys(SYS_mprotect, hp_chunk_addr(chunk), (n << HP_CHUNK_SHIFT),
+		   close ? PROT_NONE : PROT_READ | PROT_WRITE) != 0)
 		return false;
 	borders -= borders_of(chunk, n);
 	hp_bits_fill(closed, chunk, n, close);

@@ -16,6 +16,7 @@
 #include "base/config.h"
 #include "base/lock.h"
 #include "base/map.h"
+#include "base/sys.h"
 #include "hugepin.h"
 
 #ifndef MAP_HUGE_SHIFT
@@ -71,13 +72,12 @@ bool hp_map_hooked(void)
 
 static int advise_mapping(uintptr_t at, size_t len, int advice)
 {
-	int saved_errno = errno, err;
+	int err;
 
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
 	do {
-		err = hp_raw_madvise((void *)at, len, advice) ? -errno : 0;
+		err = (int)hp_raw_madvise((void *)at, len, advice);
 	} while (err == -EINTR || err == -EAGAIN);
-	errno = saved_errno;
 	return err;
 }
 
@@ -93,7 +93,7 @@ static uint64_t random_number(void)
 {
 	uint64_t r;
 
-	if (syscall(SYS_getrandom, &r, sizeof r, GRND_NONBLOCK) == sizeof r)
+	if (hp_sys(SYS_getrandom, &r, sizeof r, GRND_NONBLOCK) == sizeof r)
 		return r;
 	/* Early at boot, or behind a filter: use the stack's address and the time. */
 	return ((uintptr_t)&r ^ hp_clock_ns() << 20) * UINT64_C(0x9e3779b97f4a7c15);
@@ -101,74 +101,65 @@ static uint64_t random_number(void)
 
 int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base)
 {
-	int saved_errno = errno;
 	size_t spare = is_reproducible() ? 0 : SPARE, places = (spare + align) / align;
 	/* Memory without access is charged to nobody, so MAP_NORESERVE is not needed. With MAP_NORESERVE, access given
 	 * later would escape the overcommit policy. */
-	void *p = mmap(NULL, size + spare + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	long p = hp_raw_mmap(size + spare + align, PROT_NONE, 0);
 
-	if (p == MAP_FAILED && spare) { /* RLIMIT_AS may be too low for the spare addresses */
+	if (hp_sys_failed(p) && spare) { /* RLIMIT_AS may be too low for the spare addresses */
 		spare = 0;
 		places = 1;
-		p = mmap(NULL, size + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		p = hp_raw_mmap(size + align, PROT_NONE, 0);
 	}
 
 	uintptr_t got = (uintptr_t)p, end = got + size + spare + align, base = hp_round_up(got, align);
 
-	if (p == MAP_FAILED) {
-		errno = saved_errno;
+	if (hp_sys_failed(p))
 		return -ENOMEM;
-	}
 	if (places > 1)
 		base += (random_number() >> 32) * places >> 32 << __builtin_ctzll(align);
 	if (base > got)
-		munmap(p, base - got);
+		hp_raw_munmap((void *)got, base - got);
 	if (end > base + size)
-		munmap((void *)(base + size), end - (base + size));
+		hp_raw_munmap((void *)(base + size), end - (base + size));
 	/* Otherwise gdb's gcore would write the whole span. */
 	advise_mapping(base, size, MADV_DONTDUMP);
-	errno = saved_errno;
 	*ret_base = base;
 	return 0;
 }
 
 int hp_map_hugetlb(uintptr_t at, size_t len, unsigned shift)
 {
-	int saved_errno = errno, err = 0;
-	void *p;
+	long p, moved;
 
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
 	/* Map elsewhere first. If the pool refuses a MAP_FIXED, the kernel has already unmapped the old mapping, and
 	 * another thread's mapping may land in the hole before we can fill it. */
 	p = hp_raw_mmap(len, PROT_READ | PROT_WRITE, MAP_HUGETLB | (int)(shift << MAP_HUGE_SHIFT));
-	if (p == MAP_FAILED) {
-		err = -errno;
-	} else {
-		if (hp_raw_mremap(p, len, (void *)at) == MAP_FAILED) {
-			err = -errno;
-			hp_raw_munmap(p, len);
-			hp_map_release(at, len); /* the target may be unmapped by now */
-		}
+	if (hp_sys_failed(p))
+		return (int)p;
+	moved = hp_raw_mremap((void *)p, len, (void *)at);
+	if (hp_sys_failed(moved)) {
+		hp_raw_munmap((void *)p, len);
+		hp_map_release(at, len); /* the target may be unmapped by now */
+		return (int)moved;
 	}
-	errno = saved_errno;
-	return err;
+	return 0;
 }
 
 int hp_map_normal(uintptr_t at, size_t len, bool thp)
 {
-	int saved_errno = errno;
+	int err;
 
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
 	/* Give access to the reserved mapping instead of mapping over it: a refusal then leaves no hole. */
-	if (hp_raw_mprotect((void *)at, len, PROT_READ | PROT_WRITE) != 0) {
-		int err = -errno;
-
+	err = (int)hp_raw_mprotect((void *)at, len, PROT_READ | PROT_WRITE);
+	if (err) {
 		/* The range has several mappings, and some may have got access: reserve all of it again. A raw call
 		 * will do, since nobody has seen this memory. It is also needed: for the small tier the caller holds
 		 * locks of jemalloc's, and a hook on mmap that allocates would take them. */
-		syscall(SYS_mmap, at, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0L);
+		hp_sys(SYS_mmap, at, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
 		advise_mapping(at, len, MADV_DONTDUMP);
-		errno = saved_errno;
 		return err;
 	}
 	advise_mapping(at, len, MADV_DODUMP);
@@ -182,12 +173,8 @@ void hp_map_avoid_thp(uintptr_t at, size_t len)
 
 int hp_map_collapse(uintptr_t at, size_t len)
 {
-	int saved_errno = errno, err;
-
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
-	err = hp_raw_madvise((void *)at, len, HP_MADV_COLLAPSE) ? -errno : 0;
-	errno = saved_errno;
-	return err;
+	return (int)hp_raw_madvise((void *)at, len, HP_MADV_COLLAPSE);
 }
 
 int hp_map_populate(uintptr_t at, size_t len)
@@ -285,15 +272,12 @@ int hp_map_choose_nodes(int64_t numa, uintptr_t at, struct hp_nodes *ret_)
 
 int hp_map_bind(uintptr_t at, size_t len, const struct hp_nodes *nodes, bool strict)
 {
-	int saved_errno = errno, mode, err = 0;
+	int mode;
 
 	if (nodes->policy == HP_NODES_LOCAL)
 		return 0;
 	mode = nodes->policy == HP_NODES_INTERLEAVE ? MPOL_INTERLEAVE : strict ? MPOL_BIND : MPOL_PREFERRED;
-	if (syscall(SYS_mbind, at, len, mode, nodes->mask, sizeof nodes->mask * 8 + 1, 0) != 0)
-		err = -errno;
-	errno = saved_errno;
-	return err;
+	return (int)hp_sys(SYS_mbind, at, len, mode, nodes->mask, sizeof nodes->mask * 8 + 1);
 }
 
 #define THP "/sys/kernel/mm/transparent_hugepage/"
@@ -334,7 +318,7 @@ bool hp_map_thp_enabled(void)
 		sizes[i] = text[i];
 	}
 	/* 1: THP is disabled for all memory of this process. 3: for all memory but advised memory. */
-	return hp_syscall(SYS_prctl, PR_GET_THP_DISABLE, 0, 0, 0, 0, 0) != 1 && hp_map_thp_allows(global, sizes, SIZES);
+	return hp_sys(SYS_prctl, PR_GET_THP_DISABLE) != 1 && hp_map_thp_allows(global, sizes, SIZES);
 }
 
 size_t hp_map_count_max(void)

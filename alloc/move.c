@@ -40,6 +40,7 @@
 #include "base/pagescan.h"
 #include "base/smaps.h"
 #include "base/stats.h"
+#include "base/sys.h"
 #include "base/thread.h"
 
 /* Whether page p may move. Only pages that may move are copied. */
@@ -77,11 +78,11 @@ static bool kernel_pins(void)
 	int fd;
 
 	if (known == UNKNOWN) {
-		fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+		fd = (int)hp_sys(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 		if (fd < 0)
 			return false;
-		known = syscall(SYS_ioctl, fd, HP_PAGESCAN, &none) == -1 && errno == ENOTTY ? NO : YES;
-		syscall(SYS_close, fd);
+		known = hp_sys(SYS_ioctl, fd, HP_PAGESCAN, &none) == -ENOTTY ? NO : YES;
+		hp_sys(SYS_close, fd);
 	}
 	return known == YES;
 }
@@ -92,9 +93,11 @@ static bool is_one_node(void)
 	enum { NODES = 1024, BITS = 64 };
 	uint64_t mask[NODES / BITS] = { 0 };
 	unsigned nodes = 0;
+	long err;
 
-	if (syscall(SYS_get_mempolicy, NULL, mask, (long)NODES + 1, NULL, (long)MPOL_F_MEMS_ALLOWED) == -1)
-		return errno == ENOSYS;
+	err = hp_sys(SYS_get_mempolicy, NULL, mask, NODES + 1, NULL, MPOL_F_MEMS_ALLOWED);
+	if (err)
+		return err == -ENOSYS;
 	for (int i = 0; i < NODES / BITS; i++)
 		for (uint64_t m = mask[i]; m; m &= m - 1)
 			nodes++;
@@ -103,7 +106,7 @@ static bool is_one_node(void)
 
 static bool read_link(int dir, const char *name, char *text, size_t size)
 {
-	long n = syscall(SYS_readlinkat, dir, name, text, size - 1);
+	long n = hp_sys(SYS_readlinkat, dir, name, text, size - 1);
 
 	if (n < 0)
 		return false;
@@ -126,10 +129,12 @@ static bool has_registered_ring(void)
 {
 	enum { RINGS = 16, REGISTERED = 1 << 4 };
 
-	for (long i = 0; i < RINGS; i++)
-		if (syscall(SYS_io_uring_enter, i, 0L, 0L, (long)REGISTERED, NULL, 0L) != -1 ||
-		    (errno != EBADF && errno != EINVAL && errno != ENOSYS))
+	for (long i = 0; i < RINGS; i++) {
+		long r = hp_sys(SYS_io_uring_enter, i, 0, 0, REGISTERED);
+
+		if (r != -EBADF && r != -EINVAL && r != -ENOSYS)
 			return true;
+	}
 	return false;
 }
 
@@ -152,12 +157,12 @@ static bool may_write(const char *path)
 static bool has_open_writer(void)
 {
 	static _Alignas(struct dirent64) char list[4096]; /* protected by hp_heap_lock */
-	int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int fd = (int)hp_sys(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	char path[64];
 	bool found = fd < 0;
 	long n = 0;
 
-	while (!found && (n = syscall(SYS_getdents64, fd, list, sizeof list)) > 0)
+	while (!found && (n = hp_sys(SYS_getdents64, fd, list, sizeof list)) > 0)
 		for (long at = 0; at < n && !found;) {
 			const struct dirent64 *d = (const struct dirent64 *)(list + at);
 
@@ -165,7 +170,7 @@ static bool has_open_writer(void)
 			at += d->d_reclen;
 		}
 	if (fd >= 0)
-		syscall(SYS_close, fd);
+		hp_sys(SYS_close, fd);
 	return found || n < 0;
 }
 
@@ -212,36 +217,36 @@ static bool runs_on_heap(void)
  * other writes stay private. */
 static bool find_shared(uint64_t *shared)
 {
-	int fd = (int)hp_syscall(SYS_openat, AT_FDCWD, (long)"/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0, 0, 0);
+	int fd = (int)hp_sys(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 	bool ok = fd >= 0;
 	uint64_t entry;
 
 	for (size_t p = 1; ok && p < hp_span.tree.used; p++) {
 		if (!hp_copy_is_marked(p))
 			continue;
-		ok = hp_syscall(SYS_pread64, fd, (long)&entry, sizeof entry,
-				(long)(hp_page_addr(p) / hp_base_page * sizeof entry), 0, 0) == sizeof entry;
+		ok = hp_sys(SYS_pread64, fd, &entry, sizeof entry, (hp_page_addr(p) / hp_base_page * sizeof entry)) ==
+		     sizeof entry;
 		if (ok && (entry & HP_PAGEMAP_PRESENT) && !(entry & HP_PAGEMAP_EXCLUSIVE))
 			hp_bit_set(shared, p);
 	}
 	/* the table of files is shared with the parent (CLONE_FILES): a private one would flush all files at its end */
 	if (fd >= 0)
-		hp_syscall(SYS_close, fd, 0, 0, 0, 0, 0);
+		hp_sys(SYS_close, fd);
 	return ok;
 }
 
 /* Run the child. No signal reports its end, no wait of the program's finds it, and no debugger follows it. */
 static bool make_trial(uint64_t *shared)
 {
-	long pid = hp_syscall(SYS_clone, CLONE_VFORK | CLONE_FILES | CLONE_UNTRACED, 0, 0, 0, 0, 0), r;
+	long pid = hp_sys(SYS_clone, CLONE_VFORK | CLONE_FILES | CLONE_UNTRACED), r;
 	int status = -1;
 
 	while (pid == 0)
-		hp_syscall(SYS_exit, find_shared(shared) ? 0 : 1, 0, 0, 0, 0, 0);
+		hp_sys(SYS_exit, find_shared(shared) ? 0 : 1);
 	if (pid < 0)
 		return false;
 	do
-		r = hp_syscall(SYS_wait4, pid, (long)&status, __WALL, 0, 0, 0);
+		r = hp_sys(SYS_wait4, pid, &status, __WALL);
 	while (r == -EINTR);
 	return r == pid && status == 0;
 }
@@ -250,9 +255,9 @@ static bool make_trial(uint64_t *shared)
 static size_t leave_unpinned(void)
 {
 	size_t size = hp_span.tree.used / 8 + 8, left = 0;
-	uint64_t *shared = (uint64_t *)syscall(SYS_mmap, NULL, size, PROT_READ | PROT_WRITE,
-					       MAP_SHARED | MAP_ANONYMOUS, -1, 0L);
-	bool ok = shared != MAP_FAILED && make_trial(shared);
+	long map = hp_sys(SYS_mmap, NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1);
+	uint64_t *shared = (uint64_t *)map;
+	bool ok = !hp_sys_failed(map) && make_trial(shared);
 
 	for (size_t p = 1; p < hp_span.tree.used; p++) {
 		struct hp_page *g = &hp_span.page[p];
@@ -266,8 +271,8 @@ static size_t leave_unpinned(void)
 			g->stays = 1;
 		}
 	}
-	if (shared != MAP_FAILED)
-		syscall(SYS_munmap, shared, size);
+	if (!hp_sys_failed(map))
+		hp_sys(SYS_munmap, shared, size);
 	return left;
 }
 
@@ -291,7 +296,7 @@ static bool mappings_allow(void)
 
 static bool is_there(size_t p)
 {
-	return syscall(SYS_mprotect, hp_page_addr(p), HP_PAGE, PROT_READ | PROT_WRITE) == 0;
+	return hp_sys(SYS_mprotect, hp_page_addr(p), HP_PAGE, PROT_READ | PROT_WRITE) == 0;
 }
 
 static int move_run(void *moved, size_t first, size_t end)
@@ -318,7 +323,7 @@ bool hp_move_wanted(void)
 	any = hp_copy_mark(mark_moving, false) > 0;
 	hp_copy_unmark();
 	/* A filter of system calls may end the process for a call that the filter does not know. */
-	return any && syscall(SYS_prctl, PR_GET_SECCOMP) == 0 && kernel_pins();
+	return any && hp_sys(SYS_prctl, PR_GET_SECCOMP) == 0 && kernel_pins();
 }
 
 /* Room for the copy, and for as much again: parent or child may later write to all of it. Pages of the pool are
@@ -330,14 +335,11 @@ static bool move_fits(size_t pages)
 
 size_t hp_move(void)
 {
-	int saved_errno = errno;
 	size_t pages, moved = 0;
 
 	if (!hp_move_wanted() || !hp_thread_alone() || !is_own_namespace() || !is_one_node() || has_registered_ring() ||
-	    has_open_writer() || is_special()) {
-		errno = saved_errno;
+	    has_open_writer() || is_special())
 		return 0;
-	}
 	hp_copy_drop(); /* the program may have locked memory kept from an earlier copy */
 	pages = hp_copy_mark(mark_moving, false);
 	if (move_fits(pages) && mappings_allow()) {
@@ -349,6 +351,5 @@ size_t hp_move(void)
 		}
 	}
 	hp_copy_unmark();
-	errno = saved_errno;
 	return moved;
 }

@@ -19,6 +19,7 @@
 #include "base/config.h"
 #include "base/probe.h"
 #include "base/stats.h"
+#include "base/sys.h"
 
 #define GIB ((size_t)1 << 30)
 /* After the pool had no page left, so many commits do not ask the pool. */
@@ -317,17 +318,15 @@ void hp_pages_moved(size_t first, size_t end)
 
 void hp_pages_settle_lazy(void)
 {
-	int saved_errno = errno;
 	unsigned char there;
 
 	for (size_t p = 1; p < hp_span.tree.used; p++) {
 		struct hp_page *g = &hp_span.page[p];
 
 		if (g->lazy && (g->advised || hp_page_held(g) ||
-				syscall(SYS_mincore, hp_page_addr(p), hp_base_page, &there) != 0 || there & 1))
+				hp_sys(SYS_mincore, hp_page_addr(p), hp_base_page, &there) != 0 || there & 1))
 			g->lazy = 0;
 	}
-	errno = saved_errno;
 }
 
 void hp_page_in_child(size_t p)
@@ -410,7 +409,7 @@ static bool is_initial_cgroup_namespace(void)
 {
 	static const char initial[] = "cgroup:[4026531835]"; /* PROC_CGROUP_INIT_INO */
 	char text[64];
-	long n = syscall(SYS_readlinkat, AT_FDCWD, "/proc/self/ns/cgroup", text, sizeof text);
+	long n = hp_sys(SYS_readlinkat, AT_FDCWD, "/proc/self/ns/cgroup", text, sizeof text);
 
 	return n == sizeof initial - 1 && !memcmp(text, initial, sizeof initial - 1);
 }

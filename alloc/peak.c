@@ -21,6 +21,7 @@
 #include "base/rank.h"
 #include "base/stats.h"
 #include "base/summary.h"
+#include "base/sys.h"
 #include "base/there.h"
 #include "base/thread.h"
 
@@ -63,7 +64,7 @@ static uint64_t mapped_bytes(void)
 
 static int filters(void)
 {
-	return (int)hp_syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0, 0);
+	return (int)hp_sys(SYS_prctl, PR_GET_SECCOMP);
 }
 
 /* Whether the kernel may be asked: a filter of system calls may end the process for a file that is opened. The filter
@@ -185,14 +186,13 @@ void hp_peak_begin(void)
 		return;
 	hp_stats_keep();
 	start.ns = hp_clock_ns();
-	start.pid = getpid();
+	start.pid = (pid_t)hp_sys(SYS_getpid);
 	start.filters = filters();
 	start.rank = hp_rank();
 	start.local_ranks = hp_ranks_here();
-	hp_syscall(SYS_getrusage, RUSAGE_SELF, (long)&start.usage, 0, 0, 0, 0);
+	hp_sys(SYS_getrusage, RUSAGE_SELF, &start.usage);
 	hp_summary_name(start.name, program_invocation_short_name);
-	if (file && *file != '/' &&
-	    hp_syscall(SYS_getcwd, (long)start.directory, sizeof start.directory, 0, 0, 0, 0) < 0)
+	if (file && *file != '/' && hp_sys(SYS_getcwd, start.directory, sizeof start.directory) < 0)
 		start.directory[0] = 0;
 	hp_peak_on = true;
 }
@@ -204,7 +204,7 @@ void hp_peak_child(void)
 	memset(&peak, 0, sizeof peak);
 	memset(&start.usage, 0, sizeof start.usage);
 	start.ns = hp_clock_ns();
-	start.pid = getpid();
+	start.pid = (pid_t)hp_sys(SYS_getpid);
 	start.inherited_bytes = mapped_bytes();
 	start.child = true;
 }
@@ -217,8 +217,7 @@ static enum hp_thp ask_thp(void)
 	const bool has_all = hp_read_file(THP "enabled", all, sizeof all) > 0,
 		   has_size = hp_read_file(THP "hugepages-2048kB/enabled", size, sizeof size) > 0;
 
-	return hp_thp_judge(has_all ? all : NULL, has_size ? size : NULL,
-			    hp_syscall(SYS_prctl, PR_GET_THP_DISABLE, 0, 0, 0, 0, 0) == 1);
+	return hp_thp_judge(has_all ? all : NULL, has_size ? size : NULL, hp_sys(SYS_prctl, PR_GET_THP_DISABLE) == 1);
 }
 
 static void ask_kernel(struct hp_run *r)
@@ -244,7 +243,7 @@ static void add_times(struct hp_summary *s)
 	struct rusage u;
 
 	s->ns = hp_clock_ns() - start.ns;
-	s->times_unknown = !may_ask() || hp_syscall(SYS_getrusage, RUSAGE_SELF, (long)&u, 0, 0, 0, 0) != 0;
+	s->times_unknown = !may_ask() || hp_sys(SYS_getrusage, RUSAGE_SELF, &u) != 0;
 	if (s->times_unknown)
 		return;
 	s->user_us = microseconds(&u.ru_utime, &start.usage.ru_utime);
@@ -277,7 +276,7 @@ static void add_peak(struct hp_run *r, const struct hugepin_stats *heap)
 	bool busy = become_busy();
 
 	for (int i = 0; i < 1000 && !busy; i++) {
-		hp_syscall(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+		hp_sys(SYS_sched_yield);
 		busy = become_busy();
 	}
 	if (busy)
@@ -379,7 +378,7 @@ bool hugepin_summary_(struct hp_summary *ret_, size_t size)
 	struct hugepin_stats heap;
 	struct hp_pin_sums pin;
 
-	if (!hp_peak_on || size != sizeof *ret_ || getpid() != start.pid)
+	if (!hp_peak_on || size != sizeof *ret_ || (pid_t)hp_sys(SYS_getpid) != start.pid)
 		return false;
 	collect(ret_, &heap, &pin);
 	return true;
@@ -395,7 +394,7 @@ static bool may_write(size_t len)
 {
 	struct rlimit limit;
 
-	return hp_syscall(SYS_getrlimit, RLIMIT_FSIZE, (long)&limit, 0, 0, 0, 0) != 0 || len <= limit.rlim_cur;
+	return hp_sys(SYS_getrlimit, RLIMIT_FSIZE, &limit) != 0 || len <= limit.rlim_cur;
 }
 
 static void write_file(const char *text, size_t len, const struct hp_summary *s)
@@ -420,23 +419,21 @@ static void write_file(const char *text, size_t len, const struct hp_summary *s)
 		hp_say_unwritten("HUGEPIN_STATS", path, -fd);
 		return;
 	}
-	if (hp_syscall(SYS_ftruncate, fd, 0, 0, 0, 0, 0) != 0 || !may_write(len) ||
-	    hp_syscall(SYS_write, fd, (long)text, (long)len, 0, 0, 0) != (long)len)
+	if (hp_sys(SYS_ftruncate, fd) != 0 || !may_write(len) || hp_sys(SYS_write, fd, text, len) != (long)len)
 		hp_say("HUGEPIN_STATS: the file could not be written whole", NULL, SIZE_MAX);
-	hp_syscall(SYS_close, fd, 0, 0, 0, 0, 0);
+	hp_sys(SYS_close, fd);
 }
 
 void hp_peak_end(void)
 {
 	static char text[16384];
-	struct hp_line l = { text, text + sizeof text };
-	const int saved_errno = errno;
+	struct hp_line l = {text, text + sizeof text};
 	struct hugepin_stats heap;
 	struct hp_pin_sums pin;
 	struct hp_summary s;
 
 	/* A child that no fork handler knows of shares its parent's memory, or its numbers. */
-	if (!hp_peak_on || getpid() != start.pid)
+	if (!hp_peak_on || (pid_t)hp_sys(SYS_getpid) != start.pid)
 		return;
 	collect(&s, &heap, &pin);
 	/* Print nothing if the program did not use the heap: the library may be loaded for another reason. */
@@ -455,5 +452,4 @@ void hp_peak_end(void)
 		hp_summary_text(&l, &s);
 		hp_stats_write_kept(text, (size_t)(l.at - text));
 	}
-	errno = saved_errno;
 }

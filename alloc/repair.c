@@ -8,6 +8,7 @@
 #include "alloc/describe.h"
 #include "alloc/pages.h"
 #include "base/stats.h"
+#include "base/sys.h"
 #include "base/there.h"
 
 enum {
@@ -60,7 +61,7 @@ static bool kernel_can(void)
 	if (!hp_page_is_pmd())
 		return false;
 	if (repair.kernel == UNKNOWN)
-		repair.kernel = syscall(SYS_madvise, hp_span.base, 0UL, HP_MADV_COLLAPSE) == 0 ? CAN : CANNOT;
+		repair.kernel = hp_sys(SYS_madvise, hp_span.base, 0, HP_MADV_COLLAPSE) == 0 ? CAN : CANNOT;
 	return repair.kernel == CAN;
 }
 
@@ -75,7 +76,7 @@ static unsigned pieces_of(size_t page)
 		return hp_there(hp_page_addr(page), hp_page_addr(page + 1), &there) ?
 			       (unsigned)(there.other / HP_CHUNK) :
 			       0;
-	if (hp_span.page[page].whole || syscall(SYS_mincore, hp_page_addr(page), HP_PAGE, here) != 0)
+	if (hp_span.page[page].whole || hp_sys(SYS_mincore, hp_page_addr(page), HP_PAGE, here) != 0)
 		return 0;
 	for (unsigned i = 0; i < PIECES; i++)
 		n += here[i] & 1;
@@ -143,8 +144,7 @@ static void look(struct hp_repair_look *l)
 bool hp_repair_tick(void)
 {
 	struct hp_there there = { 0, 0 };
-	struct hp_repair_look l = { .mapped = HP_STAT_GET(thp_bytes) };
-	int saved_errno = errno;
+	struct hp_repair_look l = {.mapped = HP_STAT_GET(thp_bytes)};
 
 	if (!hp_span.thp || hp_sandboxed || !l.mapped || !kernel_can())
 		return false;
@@ -154,7 +154,6 @@ bool hp_repair_tick(void)
 			look(&l);
 		hp_repair_note(&repair.pause, &l);
 	}
-	errno = saved_errno;
 	return repair.pause.more;
 }
 

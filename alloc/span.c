@@ -11,6 +11,7 @@
 #include "alloc/pages.h"
 #include "base/config.h"
 #include "base/stats.h"
+#include "base/sys.h"
 
 #define GIB ((size_t)1 << 30)
 
@@ -92,7 +93,6 @@ int hp_span_init(bool small)
 {
 	struct hp_span s = { .ram = memory_size() };
 	size_t size = span_size_wanted(s.ram), more = 0, align;
-	int saved_errno = errno;
 
 	for (; size >= 2 * HP_PAGE; size = size / 2 & ~(HP_PAGE - 1)) {
 		more = small ? size / 2 & ~(HP_PAGE - 1) : 0;
@@ -101,7 +101,6 @@ int hp_span_init(bool small)
 		if (hp_map_reserve(size + more, align, &s.base) == 0)
 			break;
 	}
-	errno = saved_errno;
 	if (size < 2 * HP_PAGE)
 		return -ENOMEM;
 	s.pages = s.small = size >> HP_PAGE_SHIFT;
@@ -153,7 +152,7 @@ static size_t shrink_part(enum hp_part part, size_t first, size_t end, size_t li
 		last--;
 	keep = HP_MAX(keep, last + gap);
 	/* No hook on munmap sees a raw system call, so hp_heap_lock may be held. */
-	if (keep >= end || syscall(SYS_munmap, hp_page_addr(keep), (end - keep) << HP_PAGE_SHIFT) != 0)
+	if (keep >= end || hp_sys(SYS_munmap, hp_page_addr(keep), (end - keep) << HP_PAGE_SHIFT) != 0)
 		return end;
 	shrink_holes(part, keep, end);
 	return keep;

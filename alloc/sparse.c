@@ -10,6 +10,7 @@
 #include "alloc/start.h"
 #include "alloc/touched.h"
 #include "base/config.h"
+#include "base/sys.h"
 
 enum {
 	SIZE_MIN = 16, /* base pages: smaller buffers have too little to save */
@@ -57,7 +58,7 @@ static enum piece read_piece(uintptr_t at, size_t len)
 	const struct iovec from = { (void *)at, len }, to = { copy, len };
 	bool zero;
 
-	if (syscall(SYS_process_vm_readv, syscall(SYS_getpid), &to, 1UL, &from, 1UL, 0UL) != (long)len)
+	if (hp_sys(SYS_process_vm_readv, hp_sys(SYS_getpid), &to, 1, &from, 1) != (long)len)
 		return UNKNOWN;
 	zero = !copy[0] && !memcmp(copy, copy + 1, len - 1);
 	if (!zero) { /* the program's data may be secret: it stays in the program's own memory */
@@ -77,7 +78,7 @@ static enum piece look_at_piece(size_t chunk)
 	/* the program may have given back a part of a page with advice */
 	if (g->state != HP_PAGE_READY || g->lost || g->advised)
 		return UNKNOWN;
-	if (syscall(SYS_mincore, at & -hp_base_page, hp_base_page, &there) != 0)
+	if (hp_sys(SYS_mincore, at & -hp_base_page, hp_base_page, &there) != 0)
 		return UNKNOWN;
 	/* a page of the pool was there: the program has given it back by a call that was not seen */
 	if (!(there & 1))
@@ -115,14 +116,11 @@ static bool may_look(void)
 
 void hp_sparse_look(void)
 {
-	int saved_errno = errno;
-
 	if (may_look() && sparse.first < sparse.end && !hp_is_filtered())
 		for (; sparse.first < sparse.end && sparse.handed - sparse.noted[sparse.first % NOTED].at >= LATER;
 		     sparse.first++)
 			look_at(sparse.noted[sparse.first % NOTED].chunk, sparse.noted[sparse.first % NOTED].n);
 	hp_span.sparse = may_look() && sparse.touched.sparse;
-	errno = saved_errno;
 }
 
 void hp_sparse_forget(void)

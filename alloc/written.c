@@ -9,6 +9,7 @@
 #include "base/kept.h"
 #include "base/lock.h"
 #include "base/pagescan.h"
+#include "base/sys.h"
 
 /* Debian 12's headers are those of Linux 6.1 and lack these. Names as in linux/userfaultfd.h. */
 #define FEATURE_WP_ASYNC ((uint64_t)1 << 15)
@@ -20,7 +21,7 @@ static struct hp_kept uffd = HP_KEPT_NONE, pagemap = HP_KEPT_NONE;
 
 static bool call_written(const struct hp_kept *k, unsigned long request, void *arg)
 {
-	return hp_syscall(SYS_ioctl, hp_kept_fd(k), (long)request, (long)arg, 0, 0, 0) >= 0;
+	return hp_sys(SYS_ioctl, hp_kept_fd(k), request, arg) >= 0;
 }
 
 void hp_written_end(void)
@@ -40,11 +41,10 @@ bool hp_written_begin(void)
 	const long flags = O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY;
 	const char *path = "/proc/self/pagemap";
 
-	if (hp_sandboxed || hp_syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0, 0) != 0)
+	if (hp_sandboxed || hp_sys(SYS_prctl, PR_GET_SECCOMP) != 0)
 		return false;
-	if (hp_kept_set_or_close(&uffd, (int)hp_syscall(SYS_userfaultfd, flags, 0, 0, 0, 0, 0)) &&
-	    call_written(&uffd, UFFDIO_API, &api) &&
-	    hp_kept_set_or_close(&pagemap, (int)hp_syscall(SYS_openat, AT_FDCWD, (long)path, O_RDONLY | O_CLOEXEC, 0, 0, 0)))
+	if (hp_kept_set_or_close(&uffd, (int)hp_sys(SYS_userfaultfd, flags)) && call_written(&uffd, UFFDIO_API, &api) &&
+	    hp_kept_set_or_close(&pagemap, (int)hp_sys(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC)))
 		return true;
 	hp_written_end();
 	return false;
@@ -71,7 +71,7 @@ bool hp_written_each(uintptr_t start, uintptr_t end, void (*each)(uintptr_t star
 				 .return_mask = HP_PAGESCAN_WRITTEN };
 
 	while (s.start < end) {
-		long n = hp_syscall(SYS_ioctl, hp_kept_fd(&pagemap), (long)HP_PAGESCAN, (long)&s, 0, 0, 0);
+		long n = hp_sys(SYS_ioctl, hp_kept_fd(&pagemap), HP_PAGESCAN, &s);
 
 		if (n == -EINTR)
 			continue;

@@ -5,13 +5,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/sys.h"
+
 static bool ask_membarrier(int command)
 {
-	int saved_errno = errno;
-	bool ok = syscall(SYS_membarrier, command, 0, 0) == 0;
+	bool ok = hp_sys(SYS_membarrier, command) == 0;
 
 	atomic_signal_fence(memory_order_seq_cst); /* pairs with hp_barrier_often() */
-	errno = saved_errno;
 	return ok;
 }
 

@@ -12,11 +12,12 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/map.h"
 #include "base/seal.h"
+#include "base/sys.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_READ 22
@@ -45,8 +46,7 @@ void hp_line_number(struct hp_line *l, uint64_t n, unsigned radix)
 void hp_say(const char *what, const void *ptr, size_t number)
 {
 	char buf[256];
-	struct hp_line l = { buf, buf + sizeof buf - 1 }; /* keeps room for the newline */
-	int saved_errno = errno;
+	struct hp_line l = {buf, buf + sizeof buf - 1}; /* keeps room for the newline */
 
 	hp_line_text(&l, "hugepin: ");
 	hp_line_text(&l, what);
@@ -59,15 +59,13 @@ void hp_say(const char *what, const void *ptr, size_t number)
 		hp_line_number(&l, number, 10);
 	}
 	*l.at++ = '\n';
-	syscall(SYS_write, 2, buf, (size_t)(l.at - buf));
-	errno = saved_errno;
+	hp_sys(SYS_write, 2, buf, l.at - buf);
 }
 
 void hp_say_unwritten(const char *option, const char *path, int err)
 {
 	char text[4096 + 160];
-	struct hp_line l = { text, text + sizeof text };
-	int saved_errno = errno;
+	struct hp_line l = {text, text + sizeof text};
 
 	hp_line_text(&l, "hugepin: ");
 	hp_line_text(&l, option);
@@ -76,8 +74,7 @@ void hp_say_unwritten(const char *option, const char *path, int err)
 	hp_line_text(&l, " cannot be written: error ");
 	hp_line_number(&l, (uint64_t)err, 10);
 	hp_line_text(&l, "\n");
-	syscall(SYS_write, 2, text, (size_t)(l.at - text));
-	errno = saved_errno;
+	hp_sys(SYS_write, 2, text, l.at - text);
 }
 
 void hp_die(const char *what, const void *ptr, size_t number)
@@ -90,40 +87,21 @@ bool hp_sandboxed;
 
 bool hp_is_filtered(void)
 {
-	return hp_sandboxed || syscall(SYS_prctl, PR_GET_SECCOMP) != 0;
+	return hp_sandboxed || hp_sys(SYS_prctl, PR_GET_SECCOMP) != 0;
 }
-
-#ifdef HP_SYSCALL_OF_LIBC
-long hp_syscall(long n, long a, long b, long c, long d, long e, long f)
-{
-	int saved_errno = errno;
-	long r = syscall(n, a, b, c, d, e, f);
-
-	r = r == -1 ? -errno : r;
-	errno = saved_errno;
-	return r;
-}
-#endif
 
 long hp_read_file(const char *path, char *buf, size_t size)
 {
-	int saved_errno = errno;
 	long n, fd, total = 0;
 
 	if (hp_sandboxed)
 		return -EPERM;
-	fd = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
-
-	if (fd < 0) {
-		n = -errno;
-	} else {
-		while ((n = syscall(SYS_read, fd, buf + total, size - 1 - (size_t)total)) > 0)
-			total += n;
-		if (n < 0)
-			n = -errno;
-		syscall(SYS_close, fd);
-	}
-	errno = saved_errno;
+	fd = hp_sys(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return fd;
+	while ((n = hp_sys(SYS_read, fd, buf + total, size - 1 - (size_t)total)) > 0)
+		total += n;
+	hp_sys(SYS_close, fd);
 	if (n < 0)
 		return n;
 	buf[total] = '\0';
@@ -133,29 +111,28 @@ long hp_read_file(const char *path, char *buf, size_t size)
 static int check_own(long fd)
 {
 	struct stat s;
+	int err = (int)hp_sys(SYS_fstat, fd, &s);
 
-	if (syscall(SYS_fstat, fd, &s) != 0)
-		return -errno;
-	if (!S_ISREG(s.st_mode) || s.st_nlink > 1 || (s.st_uid && !syscall(SYS_geteuid)))
+	if (err)
+		return err;
+	if (!S_ISREG(s.st_mode) || s.st_nlink > 1 || (s.st_uid && !hp_sys(SYS_geteuid)))
 		return -EPERM;
 	/* fchmod succeeds only for the owner and root. This is better than comparing st_uid: network file systems may
 	 * report other owners. */
-	return s.st_mode & 077 && syscall(SYS_fchmod, fd, 0600) != 0 ? -errno : 0;
+	return s.st_mode & 077 ? (int)hp_sys(SYS_fchmod, fd, 0600) : 0;
 }
 
 int hp_open_own(const char *path, int flags)
 {
-	const int saved_errno = errno;
 	/* O_NONBLOCK: do not wait for a reader of a FIFO. */
-	long fd = syscall(SYS_openat, AT_FDCWD, path,
-			  O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | flags, 0600);
-	int err = fd < 0 ? -errno : check_own(fd);
+	long fd = hp_sys(SYS_openat, AT_FDCWD, path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | flags,
+			 0600);
+	int err = fd < 0 ? (int)fd : check_own(fd);
 
 	if (err == -ELOOP || err == -ENXIO || err == -EISDIR) /* a link, a FIFO or socket, a directory */
 		err = -EPERM;
 	if (err < 0 && fd >= 0)
-		syscall(SYS_close, fd);
-	errno = saved_errno;
+		hp_sys(SYS_close, fd);
 	return err < 0 ? err : (int)fd;
 }
 
@@ -189,15 +166,12 @@ __attribute__((constructor(101))) void hp_base_page_init(void)
 
 static void *meta_map(size_t size, int prot)
 {
-	int saved_errno = errno;
-	void *p = mmap(NULL, size, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	long at = hp_raw_mmap(size, prot, MAP_NORESERVE);
 
-	if (p == MAP_FAILED)
-		p = NULL;
-	else
-		madvise(p, size, MADV_DONTDUMP);
-	errno = saved_errno;
-	return p;
+	if (hp_sys_failed(at))
+		return NULL;
+	hp_raw_madvise((void *)at, size, MADV_DONTDUMP);
+	return (void *)at;
 }
 
 void *hp_meta_map(size_t size)
@@ -207,14 +181,12 @@ void *hp_meta_map(size_t size)
 
 void *hp_meta_map_own(size_t size)
 {
-	int saved_errno = errno;
 	void *p = hp_meta_map(size);
 
-	if (p && syscall(SYS_madvise, p, size, MADV_WIPEONFORK) != 0) {
+	if (p && hp_sys(SYS_madvise, p, size, MADV_WIPEONFORK) != 0) {
 		hp_meta_unmap(p, size);
 		p = NULL;
 	}
-	errno = saved_errno;
 	return p;
 }
 
@@ -225,44 +197,35 @@ void *hp_meta_reserve(size_t size)
 
 bool hp_meta_open(void *p, size_t size)
 {
-	int saved_errno = errno;
 	uintptr_t start = (uintptr_t)p & -hp_base_page;
-	bool ok = syscall(SYS_mprotect, start, (uintptr_t)p + size - start, PROT_READ | PROT_WRITE) == 0;
 
-	errno = saved_errno;
-	return ok;
+	return hp_sys(SYS_mprotect, start, (uintptr_t)p + size - start, PROT_READ | PROT_WRITE) == 0;
 }
 
 void hp_meta_unmap(void *p, size_t size)
 {
-	int saved_errno = errno;
-
 	if (p)
-		syscall(SYS_munmap, p, size);
-	errno = saved_errno;
+		hp_sys(SYS_munmap, p, size);
 }
 
 void hp_meta_zero(void *p, size_t size)
 {
-	int saved_errno = errno;
 	const uintptr_t start = (uintptr_t)p, end = start + size;
 	const uintptr_t from = HP_MIN(hp_round_up(start, hp_base_page), end), to = HP_MAX(end & -hp_base_page, from);
 
 	memset(p, 0, from - start);
 	if (from < to)
-		madvise((void *)from, to - from, MADV_DONTNEED);
+		hp_raw_madvise((void *)from, to - from, MADV_DONTNEED);
 	memset((void *)to, 0, end - to);
-	errno = saved_errno;
 }
 
 int hp_populate(uintptr_t start, size_t len, bool write)
 {
-	int advice = write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ, saved_errno = errno, err;
+	int advice = write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ, err;
 
 	do {
-		err = syscall(SYS_madvise, start, len, advice) != 0 ? -errno : 0;
+		err = (int)hp_sys(SYS_madvise, start, len, advice);
 	} while (err == -EINTR);
-	errno = saved_errno;
 	return err;
 }
 
@@ -270,13 +233,12 @@ void hp_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_n
 {
 	struct timespec t = { (time_t)(timeout_ns / 1000000000), (long)(timeout_ns % 1000000000) };
 
-	hp_syscall(SYS_futex, (long)word, FUTEX_WAIT_PRIVATE, (long)expected, timeout_ns == UINT64_MAX ? 0 : (long)&t,
-		   0, 0);
+	hp_sys(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, timeout_ns == UINT64_MAX ? 0 : (long)&t);
 }
 
 static void futex_wake(_Atomic uint32_t *word, int count)
 {
-	hp_syscall(SYS_futex, (long)word, FUTEX_WAKE_PRIVATE, count, 0, 0, 0);
+	hp_sys(SYS_futex, word, FUTEX_WAKE_PRIVATE, count);
 }
 
 void hp_futex_wake(_Atomic uint32_t *word)
@@ -287,36 +249,4 @@ void hp_futex_wake(_Atomic uint32_t *word)
 void hp_futex_wake_one(_Atomic uint32_t *word)
 {
 	futex_wake(word, 1);
-}
-
-static uint64_t clock_ns(clockid_t clock)
-{
-	struct timespec t = { 0, 0 };
-
-	clock_gettime(clock, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
-
-static uint64_t clock_monotonic_ns(void)
-{
-	return clock_ns(CLOCK_MONOTONIC);
-}
-
-uint64_t hp_thread_ns(void)
-{
-	return clock_ns(CLOCK_THREAD_CPUTIME_ID);
-}
-
-static HP_SEALED(struct { uint64_t (*ns)(void); }) clock_used = { { clock_monotonic_ns } };
-
-uint64_t hp_clock_ns(void)
-{
-	return clock_used.is.ns();
-}
-
-void hp_clock_set(uint64_t (*clock_ns)(void))
-{
-	hp_unseal(&clock_used, sizeof clock_used);
-	clock_used.is.ns = clock_ns ? clock_ns : clock_monotonic_ns;
-	hp_seal(&clock_used, sizeof clock_used);
 }

@@ -100,41 +100,6 @@ extern bool hp_sandboxed;
 /* Whether the process may have a filter of system calls, which may end it for one that it does not know. */
 bool hp_is_filtered(void);
 
-/* Make a system call directly. Bare threads need this: the program or the drop-in may have a syscall() of its own.
- * Returns the kernel's result, or -errno. */
-#if defined(__x86_64__) && defined(__LP64__)
-static inline long hp_syscall(long n, long a, long b, long c, long d, long e, long f)
-{
-	register long r10 __asm__("r10") = d;
-	register long r8 __asm__("r8") = e;
-	register long r9 __asm__("r9") = f;
-	long r;
-
-	__asm__ volatile("syscall"
-			 : "=a"(r)
-			 : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-			 : "rcx", "r11", "memory");
-	return r;
-}
-#elif defined(__aarch64__) && defined(__LP64__)
-static inline long hp_syscall(long n, long a, long b, long c, long d, long e, long f)
-{
-	register long x8 __asm__("x8") = n;
-	register long x0 __asm__("x0") = a;
-	register long x1 __asm__("x1") = b;
-	register long x2 __asm__("x2") = c;
-	register long x3 __asm__("x3") = d;
-	register long x4 __asm__("x4") = e;
-	register long x5 __asm__("x5") = f;
-
-	__asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
-	return x0;
-}
-#else
-#define HP_SYSCALL_OF_LIBC
-long hp_syscall(long n, long a, long b, long c, long d, long e, long f);
-#endif
-
 /* Read a small file by raw system calls, without cancellation points: bytes read (buf is terminated) or -errno. */
 long hp_read_file(const char *path, char *buf, size_t size);
 

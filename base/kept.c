@@ -4,10 +4,11 @@
 #include <sys/syscall.h>
 
 #include "base/base.h"
+#include "base/sys.h"
 
 static bool identify(int fd, struct stat *ret_)
 {
-	return fd >= 0 && hp_syscall(SYS_fstat, fd, (long)ret_, 0, 0, 0, 0) == 0;
+	return fd >= 0 && hp_sys(SYS_fstat, fd, ret_) == 0;
 }
 
 void hp_kept_forget(struct hp_kept *k)
@@ -36,7 +37,7 @@ bool hp_kept_set_or_close(struct hp_kept *k, int fd)
 	if (hp_kept_set(k, fd))
 		return true;
 	if (fd >= 0)
-		hp_syscall(SYS_close, fd, 0, 0, 0, 0, 0);
+		hp_sys(SYS_close, fd);
 	return false;
 }
 
@@ -55,6 +56,6 @@ bool hp_kept_is_there(const struct hp_kept *k)
 void hp_kept_close(struct hp_kept *k)
 {
 	if (hp_kept_is_there(k))
-		hp_syscall(SYS_close, hp_kept_fd(k), 0, 0, 0, 0, 0);
+		hp_sys(SYS_close, hp_kept_fd(k));
 	hp_kept_forget(k);
 }

@@ -1,7 +1,6 @@
 /*
  * Mapping calls for our own memory that no other library needs to know of: the memory just comes into use, or was never
- * known outside. The calls are made by number, with syscall(). Under libhugepin-malloc.so that is a function of
- * dropin/rights.c, which hands these numbers on. By the C library's names the calls would reach the functions of
+ * known outside. They go straight to the kernel (sys.h). By the C library's names they would reach the functions of
  * libhugepin-malloc.so that tell the pin cache and note advice, and hooks of other libraries. The hooks of UCX before
  * version 1.14 lose the fifth argument of mremap(), the memory's destination. At best the kernel then refuses, and the
  * heap gets no more pages of the pool.
@@ -9,16 +8,17 @@
  * Never use these calls to take away memory that the program may know, or that others may have registered: hooks on
  * mmap and munmap must see this (hp_map_release()).
  *
- * They return like the C library's functions: -1 or MAP_FAILED, and errno. Under a sanitizer, which has to see each
- * mapping, they are the C library's functions.
+ * They return 0 or an address, or -errno. Under a sanitizer, which has to see each mapping, they are the C library's
+ * functions.
  */
 #ifndef HP_BASE_MAP_H
 #define HP_BASE_MAP_H
 
+#include <errno.h>
 #include <stddef.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+
+#include "base/sys.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define HP_MAP_RAW 0
@@ -32,52 +32,44 @@
 #define HP_MAP_RAW 1
 #endif
 
-/* Map anonymous, private memory at an address of the kernel's choice. flags: further flags, such as MAP_HUGETLB. */
-static inline void *hp_raw_mmap(size_t len, int prot, int flags)
-{
-	flags |= MAP_PRIVATE | MAP_ANONYMOUS;
 #if HP_MAP_RAW
-	return (void *)syscall(SYS_mmap, NULL, len, prot, flags, -1, 0L);
+#define HP_MAP_CALL(name, ...) return hp_sys(SYS_##name, __VA_ARGS__)
 #else
-	return mmap(NULL, len, prot, flags, -1, 0);
+#define HP_MAP_CALL(name, ...)                                                                                         \
+	int saved_errno = errno;                                                                                       \
+	long result = (long)name(__VA_ARGS__);                                                                         \
+                                                                                                                       \
+	if (result == -1)                                                                                              \
+		result = -errno;                                                                                       \
+	errno = saved_errno;                                                                                           \
+	return result
 #endif
+
+/* Map anonymous, private memory at an address of the kernel's choice. flags: further flags, such as MAP_HUGETLB. */
+static inline long hp_raw_mmap(size_t len, int prot, int flags)
+{
+	HP_MAP_CALL(mmap, NULL, len, prot, flags | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
 
-static inline int hp_raw_munmap(void *p, size_t len)
+static inline long hp_raw_munmap(void *p, size_t len)
 {
-#if HP_MAP_RAW
-	return (int)syscall(SYS_munmap, p, len);
-#else
-	return munmap(p, len);
-#endif
+	HP_MAP_CALL(munmap, p, len);
 }
 
 /* Move a mapping to `to`, replacing any mapping there. */
-static inline void *hp_raw_mremap(void *p, size_t len, void *to)
+static inline long hp_raw_mremap(void *p, size_t len, void *to)
 {
-#if HP_MAP_RAW
-	return (void *)syscall(SYS_mremap, p, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, to);
-#else
-	return mremap(p, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, to);
-#endif
+	HP_MAP_CALL(mremap, p, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, to);
 }
 
-static inline int hp_raw_mprotect(void *p, size_t len, int prot)
+static inline long hp_raw_mprotect(void *p, size_t len, int prot)
 {
-#if HP_MAP_RAW
-	return (int)syscall(SYS_mprotect, p, len, prot);
-#else
-	return mprotect(p, len, prot);
-#endif
+	HP_MAP_CALL(mprotect, p, len, prot);
 }
 
-static inline int hp_raw_madvise(void *p, size_t len, int advice)
+static inline long hp_raw_madvise(void *p, size_t len, int advice)
 {
-#if HP_MAP_RAW
-	return (int)syscall(SYS_madvise, p, len, advice);
-#else
-	return madvise(p, len, advice);
-#endif
+	HP_MAP_CALL(madvise, p, len, advice);
 }
 
 #endif

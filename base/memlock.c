@@ -7,13 +7,14 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/sys.h"
 
 static bool may_lock_all(void)
 {
 	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
 	struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3] = { { 0 } };
 
-	return !syscall(SYS_capget, &header, caps) &&
+	return !hp_sys(SYS_capget, &header, caps) &&
 	       caps[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK);
 }
 

@@ -6,16 +6,17 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/sys.h"
+
 int hp_lines_each(int fd, bool by_position, char *buffer, size_t size,
 		  bool (*each)(void *arg, const char *line, bool cut), void *arg)
 {
-	int saved_errno = errno, err;
 	bool more = true, skip = false; /* skip: drop text up to the end of a line that was cut */
 	size_t have = 0;
 	long got = 0, at = 0;
 
-	while (more && (got = by_position ? syscall(SYS_pread64, fd, buffer + have, size - 1 - have, at) :
-					    syscall(SYS_read, fd, buffer + have, size - 1 - have)) > 0) {
+	while (more && (got = by_position ? hp_sys(SYS_pread64, fd, buffer + have, size - 1 - have, at)
+					  : hp_sys(SYS_read, fd, buffer + have, size - 1 - have)) > 0) {
 		char *line = buffer, *end;
 
 		at += got;
@@ -33,9 +34,7 @@ int hp_lines_each(int fd, bool by_position, char *buffer, size_t size,
 			have = 0;
 		}
 	}
-	err = more && got < 0 ? -errno : 0;
-	errno = saved_errno;
-	return err;
+	return more && got < 0 ? (int)got : 0;
 }
 
 const char *hp_field(const char *line, unsigned n)
@@ -104,15 +103,14 @@ static bool tell_mapping(void *each_, const char *line, bool cut)
 int hp_mappings_each(int fd, char *buffer, size_t size, bool (*each)(void *arg, const struct hp_mapping *m), void *arg)
 {
 	struct each_mapping call = { each, arg };
-	int saved_errno = errno, err, own;
+	int err, own;
 
 	if (fd >= 0)
 		return hp_lines_each(fd, true, buffer, size, tell_mapping, &call);
-	own = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
-	err = own < 0 ? -errno : hp_lines_each(own, false, buffer, size, tell_mapping, &call);
+	own = (int)hp_sys(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
+	err = own < 0 ? own : hp_lines_each(own, false, buffer, size, tell_mapping, &call);
 	if (own >= 0)
-		syscall(SYS_close, own);
-	errno = saved_errno;
+		hp_sys(SYS_close, own);
 	return err;
 }
 

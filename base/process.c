@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/sys.h"
 
 /* number[0] is the number of the process that owns this memory. The kernel clears the page in a child. The number alone
  * does not tell a parent from a child with a copy, since each may be process 1 of its own namespace. number[1] is the
@@ -28,7 +29,7 @@ enum hp_process hp_process(void)
 	if (!number)
 		return HP_PROCESS_GUEST;
 	owner = owner_number();
-	return !owner ? HP_PROCESS_COPY : owner == getpid() ? HP_PROCESS_OWN : HP_PROCESS_GUEST;
+	return !owner ? HP_PROCESS_COPY : owner == (pid_t)hp_sys(SYS_getpid) ? HP_PROCESS_OWN : HP_PROCESS_GUEST;
 }
 
 bool hp_process_copied(void)
@@ -38,7 +39,7 @@ bool hp_process_copied(void)
 
 bool hp_process_claim(void)
 {
-	pid_t self = (pid_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0), nobody = 0;
+	pid_t self = (pid_t)hp_sys(SYS_gettid), nobody = 0;
 
 	/* relaxed: the exchange only decides which thread comes first. */
 	if (atomic_compare_exchange_strong_explicit(&number[1], &nobody, self, memory_order_relaxed,
@@ -46,7 +47,7 @@ bool hp_process_claim(void)
 		return true;
 	/* nobody == self: this is a signal handler that interrupted the claiming thread */
 	while (!owner_number() && nobody != self)
-		hp_syscall(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+		hp_sys(SYS_sched_yield);
 	return false;
 }
 
@@ -55,12 +56,12 @@ void hp_process_begin(void)
 	if (!number) {
 		_Atomic pid_t *page = hp_meta_map(sizeof *page);
 
-		if (page && hp_syscall(SYS_madvise, (long)page, sizeof *page, MADV_WIPEONFORK, 0, 0, 0) != 0) {
+		if (page && hp_sys(SYS_madvise, page, sizeof *page, MADV_WIPEONFORK) != 0) {
 			hp_meta_unmap(page, sizeof *page);
 			page = NULL;
 		}
 		number = page ? page : fallback;
 	}
 	/* release: pairs with owner_number() */
-	atomic_store_explicit(number, getpid(), memory_order_release);
+	atomic_store_explicit(number, (pid_t)hp_sys(SYS_getpid), memory_order_release);
 }

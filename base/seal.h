@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 
 #include "base/base.h"
+#include "base/sys.h"
 
 /* The largest base page. */
 #if defined __x86_64__
@@ -29,13 +30,13 @@
  * memory stays writable. */
 static inline void hp_seal(void *p, size_t size)
 {
-	hp_syscall(SYS_mprotect, (long)p, (long)size, PROT_READ, 0, 0, 0);
+	hp_sys(SYS_mprotect, p, size, PROT_READ);
 }
 
 /* Make the memory writable. False: this thread is not allowed to (thread.h), and must not write there. */
 static inline bool hp_unseal(void *p, size_t size)
 {
-	return hp_syscall(SYS_mprotect, (long)p, (long)size, PROT_READ | PROT_WRITE, 0, 0, 0) == 0;
+	return hp_sys(SYS_mprotect, p, size, PROT_READ | PROT_WRITE) == 0;
 }
 
 #endif

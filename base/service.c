@@ -30,6 +30,7 @@
 #include "base/process.h"
 #include "base/seal.h"
 #include "base/stats.h"
+#include "base/sys.h"
 #include "base/thread.h"
 
 enum { STACK_SIZE = 262144, TRIES_BETWEEN_FAILURES = 1024, JOBS_MAX = 8 };
@@ -174,7 +175,7 @@ static unsigned count_threads(void)
 {
 	struct stat s;
 
-	if (hp_syscall(SYS_newfstatat, AT_FDCWD, (long)"/proc/self/task", (long)&s, 0, 0, 0) != 0)
+	if (hp_sys(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &s) != 0)
 		return 0;
 	return (unsigned)s.st_nlink - 2;
 }
@@ -201,7 +202,7 @@ static bool sleep_until(uint32_t seen, uint64_t ns)
 	t = (struct timespec){ (time_t)(ns / 1000000000), (long)(ns % 1000000000) };
 	/* seq_cst: written before the kernel reads the alarm; pairs with hp_service_ask(). */
 	atomic_store_explicit(&service.asleep, true, memory_order_seq_cst);
-	r = hp_syscall(SYS_futex, (long)&service.alarm, FUTEX_WAIT_PRIVATE, (long)seen, (long)&t, 0, 0);
+	r = hp_sys(SYS_futex, &service.alarm, FUTEX_WAIT_PRIVATE, seen, &t);
 	/* relaxed: a caller that sees the old value only wakes in vain */
 	atomic_store_explicit(&service.asleep, false, memory_order_relaxed);
 	HP_STAT_COUNT(service_wakeups, 1);
@@ -213,13 +214,13 @@ static void *serve_jobs(void *unused)
 	bool stay = true;
 
 	(void)unused;
-	hp_syscall(SYS_prctl, PR_SET_NAME, (long)"hugepin", 0, 0, 0, 0);
+	hp_sys(SYS_prctl, PR_SET_NAME, "hugepin");
 	/* 1000 ns of slack: the pin cache's helper has to wake just in time. */
-	hp_syscall(SYS_prctl, PR_SET_TIMERSLACK, 1000, 0, 0, 0, 0);
+	hp_sys(SYS_prctl, PR_SET_TIMERSLACK, 1000);
 	hp_thread_confine(atomic_load_explicit(&service.opens_files, memory_order_relaxed));
-	set_tid((uint32_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0));
+	set_tid((uint32_t)hp_sys(SYS_gettid));
 	while (get_state() == STARTING) /* the starting thread sets RUNNING */
-		sched_yield();
+		hp_sys(SYS_sched_yield);
 	while (stay && get_state() != ENDING) {
 		/* Read the alarm before looking at the jobs: a later caller changes it. seq_cst: pairs with
 		 * count_alarm(). */
@@ -353,7 +354,7 @@ static void main_ends(void *unused)
 
 void hp_service_init(void)
 {
-	bool is_main = hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0) == getpid();
+	bool is_main = hp_sys(SYS_gettid) == (pid_t)hp_sys(SYS_getpid);
 
 	if (!is_main || hp_key_create(&service.key, main_ends) != 0 || pthread_setspecific(service.key, &service) != 0)
 		set_main_thread(UNKNOWN);
@@ -363,14 +364,14 @@ void hp_service_end(void)
 {
 	/* seq_cst: written before the state is read; pairs with started(). */
 	atomic_fetch_add_explicit(&service.forbidden, 1, memory_order_seq_cst);
-	if (hp_process() != HP_PROCESS_OWN || get_tid() == (uint32_t)hp_syscall(SYS_gettid, 0, 0, 0, 0, 0, 0))
+	if (hp_process() != HP_PROCESS_OWN || get_tid() == (uint32_t)hp_sys(SYS_gettid))
 		return;
 	while (get_state() == STARTING)
-		sched_yield();
+		hp_sys(SYS_sched_yield);
 	if (change_state(RUNNING, ENDING) == RUNNING) { /* pairs with serve_jobs() */
 		wake_service();
 		while (!get_tid())
-			sched_yield();
+			hp_sys(SYS_sched_yield);
 		hp_thread_gone(get_tid());
 		/* acquire: makes the ended thread's writes visible to the next thread's jobs; pairs with
 		 * serve_jobs(). */
@@ -379,7 +380,7 @@ void hp_service_end(void)
 		set_state(OFF);
 	}
 	while (get_state() == ENDING) /* another thread is ending it */
-		sched_yield();
+		hp_sys(SYS_sched_yield);
 }
 
 void hp_service_allow(void)

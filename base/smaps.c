@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/proc.h"
+#include "base/sys.h"
 
 /* "7f00-7f80 rw-p 0000 ...", and many lines later "VmFlags: rd wr mr dc ..." */
 bool hp_smaps_line(const char *line, struct hp_smaps *m)
@@ -69,12 +70,11 @@ static bool add_line(void *each_, const char *line, bool cut)
 
 void hp_smaps_each(char *buffer, size_t size, void (*each)(void *arg, const struct hp_smaps *m), void *arg)
 {
-	int saved_errno = errno, fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/smaps", O_RDONLY | O_CLOEXEC);
+	int fd = (int)hp_sys(SYS_openat, AT_FDCWD, "/proc/self/smaps", O_RDONLY | O_CLOEXEC);
 	struct each_entry call = { .call = each, .arg = arg };
 
 	if (fd >= 0) {
 		hp_lines_each(fd, false, buffer, size, add_line, &call);
-		syscall(SYS_close, fd);
+		hp_sys(SYS_close, fd);
 	}
-	errno = saved_errno;
 }

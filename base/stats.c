@@ -7,6 +7,7 @@
 
 #include "base/base.h"
 #include "base/kept.h"
+#include "base/sys.h"
 
 /* Exported as hugepin_stats_page. The initial values are not zero, so the page is part of the file, where `hugepin top`
  * looks for it. */
@@ -42,7 +43,7 @@ void hp_stats_write_kept(const char *text, size_t len)
 
 	for (int i = 0; i < 2 && fds[0] >= 0; i++) {
 		if (hp_kept_is(&kept_stderr, fds[i])) {
-			syscall(SYS_write, fds[i], text, len);
+			hp_sys(SYS_write, fds[i], text, len);
 			return;
 		}
 	}

@@ -8,6 +8,7 @@
 
 #include "base/pagescan.h"
 #include "base/smaps.h"
+#include "base/sys.h"
 
 enum { REGIONS = 32 }; /* regions that one call reports */
 
@@ -22,10 +23,10 @@ static bool by_pagemap(uintptr_t start, uintptr_t end, struct hp_there *there)
 				 .category_inverted = HP_PAGESCAN_ZERO,
 				 .category_mask = HP_PAGESCAN_PRESENT | HP_PAGESCAN_ZERO,
 				 .return_mask = HP_PAGESCAN_HUGE };
-	long fd = syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC), n = -1;
+	long fd = hp_sys(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC), n = -1;
 	struct hp_there sum = { 0, 0 };
 
-	while (fd >= 0 && s.start < end && (n = syscall(SYS_ioctl, fd, HP_PAGESCAN, &s)) >= 0) {
+	while (fd >= 0 && s.start < end && (n = hp_sys(SYS_ioctl, fd, HP_PAGESCAN, &s)) >= 0) {
 		for (long i = 0; i < n; i++)
 			*(region[i].categories & HP_PAGESCAN_HUGE ? &sum.huge : &sum.other) +=
 				region[i].end - region[i].start;
@@ -34,7 +35,7 @@ static bool by_pagemap(uintptr_t start, uintptr_t end, struct hp_there *there)
 		s.start = s.walk_end;
 	}
 	if (fd >= 0)
-		syscall(SYS_close, fd);
+		hp_sys(SYS_close, fd);
 	if (n < 0)
 		return false;
 	there->huge += sum.huge;
@@ -63,11 +64,9 @@ bool hp_there_is_quick(void)
 {
 	struct hp_there none = { 0, 0 };
 	static _Atomic int quick; /* 1: yes; -1: no; 0: not known yet */
-	int saved_errno = errno;
 
 	if (!atomic_load_explicit(&quick, memory_order_relaxed))
 		atomic_store_explicit(&quick, by_pagemap(HP_PAGE, 2 * HP_PAGE, &none) ? 1 : -1, memory_order_relaxed);
-	errno = saved_errno;
 	return atomic_load_explicit(&quick, memory_order_relaxed) > 0;
 }
 
@@ -75,13 +74,11 @@ bool hp_there(uintptr_t start, uintptr_t end, struct hp_there *there)
 {
 	struct within w = { start, end, there, false };
 	char line[4096];
-	int saved_errno = errno;
 
 	if (hp_sandboxed)
 		return false;
 	w.any = by_pagemap(start, end, there);
 	if (!w.any)
 		hp_smaps_each(line, sizeof line, add_mapping, &w);
-	errno = saved_errno;
 	return w.any;
 }

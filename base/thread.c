@@ -31,6 +31,7 @@
 #include <string.h>
 
 #include "base/lock.h"
+#include "base/sys.h"
 #endif
 
 HP_TLS bool hp_thread_is_bare;
@@ -51,8 +52,6 @@ static bool thread_listed(struct hp_thread *t)
 	}
 	return false;
 }
-
-#define raw(n, a, b, c, d, e) hp_syscall(n, a, b, c, d, e, 0)
 
 static int create_detached(void *(*run)(void *arg), void *arg, size_t stack_size)
 {
@@ -141,15 +140,15 @@ static bool drop_capabilities(void)
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
 	struct __user_cap_data_struct none[2] = { { 0 } };
 
-	return raw(SYS_capset, (long)&head, (long)none, 0, 0, 0) == 0;
+	return hp_sys(SYS_capset, &head, none) == 0;
 }
 
 static bool own_files(int keep_fd)
 {
 	if (keep_fd < 0)
-		return raw(SYS_close_range, 0, ~0U, CLOSE_RANGE_UNSHARE, 0, 0) == 0;
-	return raw(SYS_close_range, keep_fd + 1, ~0U, CLOSE_RANGE_UNSHARE, 0, 0) == 0 &&
-	       (keep_fd == 0 || raw(SYS_close_range, 0, keep_fd - 1, 0, 0, 0) == 0);
+		return hp_sys(SYS_close_range, 0, ~0U, CLOSE_RANGE_UNSHARE) == 0;
+	return hp_sys(SYS_close_range, keep_fd + 1, ~0U, CLOSE_RANGE_UNSHARE) == 0 &&
+	       (keep_fd == 0 || hp_sys(SYS_close_range, 0, keep_fd - 1) == 0);
 }
 
 /* Give the new thread its own name, scheduling, processors and directory. The starting thread may be bound to one
@@ -161,12 +160,12 @@ static void own_place(const char *name)
 	struct sched_param normal = { 0 };
 
 	memset(cpus, 0xff, sizeof cpus);
-	raw(SYS_prctl, PR_SET_NAME, (long)name, 0, 0, 0);
-	raw(SYS_sched_setscheduler, 0, SCHED_OTHER, (long)&normal, 0, 0);
-	raw(SYS_setpriority, PRIO_PROCESS, 0, 0, 0, 0);
-	raw(SYS_sched_setaffinity, 0, sizeof cpus, (long)cpus, 0, 0);
-	if (raw(SYS_unshare, CLONE_FS, 0, 0, 0, 0) == 0)
-		raw(SYS_chdir, (long)"/", 0, 0, 0, 0);
+	hp_sys(SYS_prctl, PR_SET_NAME, name);
+	hp_sys(SYS_sched_setscheduler, 0, SCHED_OTHER, &normal);
+	hp_sys(SYS_setpriority, PRIO_PROCESS);
+	hp_sys(SYS_sched_setaffinity, 0, sizeof cpus, (long)cpus);
+	if (hp_sys(SYS_unshare, CLONE_FS) == 0)
+		hp_sys(SYS_chdir, "/");
 }
 
 /* Whether valgrind runs this program. Its own system calls on every thread would be stopped by a filter. The rotations
@@ -206,8 +205,8 @@ static bool set_filter(struct sock_filter *f, unsigned n)
 {
 	struct sock_fprog program = { .len = (unsigned short)n, .filter = f };
 
-	return raw(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-	       raw(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)&program, 0, 0) == 0;
+	return hp_sys(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1) == 0 &&
+	       hp_sys(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0;
 }
 
 /* Install a filter that allows only the calls of the kind, and never executable memory. Other calls fail with EPERM. */
@@ -303,9 +302,9 @@ bool hp_thread_confine(bool opens_files)
 	/* Allow a signal only to this thread, for abort(). */
 	f[n++] = IF(BPF_JEQ, SYS_tgkill, 0, 5);
 	f[n++] = LOAD(args[0]);
-	f[n++] = IF(BPF_JEQ, getpid(), 0, 2);
+	f[n++] = IF(BPF_JEQ, (pid_t)hp_sys(SYS_getpid), 0, 2);
 	f[n++] = LOAD(args[1]);
-	f[n++] = IF(BPF_JEQ, raw(SYS_gettid, 0, 0, 0, 0, 0), 1, 0);
+	f[n++] = IF(BPF_JEQ, hp_sys(SYS_gettid), 1, 0);
 	f[n++] = REFUSE;
 	f[n++] = END(SECCOMP_RET_ALLOW);
 	return set_filter(f, n) && drop_capabilities();
@@ -327,7 +326,7 @@ static _Noreturn void enter_thread(struct start *s)
 	if (ok)
 		kind->run(arg);
 	for (;;)
-		raw(SYS_exit, 0, 0, 0, 0, 0);
+		hp_sys(SYS_exit);
 }
 
 extern const Elf64_Ehdr hp_ehdr __asm__("__ehdr_start") __attribute__((visibility("hidden"), weak));
@@ -361,12 +360,12 @@ static bool map_thread(struct hp_thread *t, uintptr_t thread_pointer)
 	t->tls_size = tls_below(thread_pointer);
 	t->map_size = GUARD + STACK + t->tls_size + DESCRIPTOR + 4096;
 	/* Make a raw system call, since hooks on mmap might allocate. */
-	t->map = (char *)hp_syscall(SYS_mmap, 0, (long)t->map_size, PROT_READ | PROT_WRITE,
-				    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-	if ((uintptr_t)t->map > (uintptr_t)-4096)
+	t->map = (char *)hp_sys(SYS_mmap, 0, t->map_size, PROT_READ | PROT_WRITE,
+				MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1);
+	if (hp_sys_failed((long)t->map))
 		t->map = NULL;
 	else
-		raw(SYS_mprotect, (long)t->map, GUARD, PROT_NONE, 0, 0);
+		hp_sys(SYS_mprotect, t->map, GUARD, PROT_NONE);
 	return t->map;
 }
 
@@ -404,7 +403,7 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 	stack[0] = &s;
 	stack[1] = (void *)(uintptr_t)enter_thread;
 	atomic_store_explicit(&t->told, STARTING, memory_order_relaxed);
-	raw(SYS_rt_sigprocmask, SIG_SETMASK, (long)&all, (long)&old, sizeof all, 0);
+	hp_sys(SYS_rt_sigprocmask, SIG_SETMASK, &all, &old, sizeof all);
 	tid = hp_thread_clone(flags, stack, &t->tid, &t->tid, make_tls(t, thread_pointer));
 	if (tid > 0) {
 		t->last_tid = (uint32_t)tid;
@@ -413,7 +412,7 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 		while ((told = atomic_load_explicit(&t->told, memory_order_acquire)) == STARTING)
 			hp_futex_wait(&t->told, STARTING, UINT64_MAX);
 	}
-	raw(SYS_rt_sigprocmask, SIG_SETMASK, (long)&old, 0, sizeof old, 0);
+	hp_sys(SYS_rt_sigprocmask, SIG_SETMASK, &old, 0, sizeof old);
 	if (told == REFUSED)
 		hp_thread_join(t);
 	return told == RUNS;
@@ -423,7 +422,7 @@ bool hp_thread_alone(void)
 {
 	/* unshare(CLONE_VM) tests this: it does nothing if no other thread or process shares the memory, and fails
 	 * otherwise. */
-	return !on_valgrind() && raw(SYS_unshare, CLONE_VM, 0, 0, 0, 0) == 0;
+	return !on_valgrind() && hp_sys(SYS_unshare, CLONE_VM) == 0;
 }
 
 void hp_thread_join(struct hp_thread *t)
@@ -432,7 +431,7 @@ void hp_thread_join(struct hp_thread *t)
 
 	/* The kernel wakes `tid` as a futex shared between processes, so this wait must not be FUTEX_WAIT_PRIVATE. */
 	while ((tid = hp_thread_tid(t)) != 0)
-		raw(SYS_futex, (long)&t->tid, FUTEX_WAIT, tid, 0, 0);
+		hp_sys(SYS_futex, &t->tid, FUTEX_WAIT, tid);
 	/* The kernel still counts an ended thread for a while. Until it stops, unshare(2) would see two threads. */
 	hp_thread_gone(t->last_tid);
 	t->last_tid = 0;
@@ -461,7 +460,7 @@ static void *enter_thread(void *start)
 {
 	struct start s = *(struct start *)start;
 
-	raw(SYS_prctl, PR_SET_NAME, (long)s.kind->name, 0, 0, 0);
+	hp_sys(SYS_prctl, PR_SET_NAME, s.kind->name);
 	/* release: pairs with hp_thread_start(). *start may not be used after this. */
 	atomic_store_explicit(&s.thread->told, 1, memory_order_release);
 	hp_futex_wake(&s.thread->told);
@@ -515,8 +514,8 @@ unsigned hp_thread_count_bare(void)
 
 void hp_thread_gone(uint32_t tid)
 {
-	while (tid && raw(SYS_tgkill, getpid(), tid, 0, 0, 0) == 0)
-		raw(SYS_sched_yield, 0, 0, 0, 0, 0);
+	while (tid && hp_sys(SYS_tgkill, (pid_t)hp_sys(SYS_getpid), tid) == 0)
+		hp_sys(SYS_sched_yield);
 }
 
 void hp_thread_child(struct hp_thread *t)

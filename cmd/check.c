@@ -159,7 +159,7 @@ static int make_environments(const char *library)
  * meanwhile, so there is no directory yet. */
 static int copy_input(void)
 {
-	const uint64_t limit_ns = hp_clock_ns() + (uint64_t)(option.limit_s * (double)SECOND);
+	const uint64_t limit_ns = hp_trial_now_ns() + (uint64_t)(option.limit_s * (double)SECOND);
 	const int to = open(check.temporary, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
 	struct pollfd fd = { .fd = STDIN_FILENO, .events = POLLIN };
 	static char buf[65536];
@@ -170,7 +170,7 @@ static int copy_input(void)
 		return -1;
 	}
 	while (n > 0) {
-		const uint64_t now_ns = hp_clock_ns();
+		const uint64_t now_ns = hp_trial_now_ns();
 		if (now_ns >= limit_ns || !poll(&fd, 1, (int)((limit_ns - now_ns) / 1000000) + 1)) {
 			fprintf(stderr,
 				"hugepin check: the standard input has not ended within the %.0f s of -t, and each run "
@@ -251,8 +251,8 @@ static int run_once(enum variant v, struct hp_trial *ret_)
 /* Whether runs that take so many seconds end before the time is over. */
 static bool has_time(double seconds)
 {
-	return (double)(check.limit_ns - hp_clock_ns()) > seconds * 1.1 * (double)SECOND &&
-	       hp_clock_ns() < check.limit_ns;
+	return (double)(check.limit_ns - hp_trial_now_ns()) > seconds * 1.1 * (double)SECOND &&
+	       hp_trial_now_ns() < check.limit_ns;
 }
 
 /* Run a round: a then b, or b then a. 0 or -errno; -ETIME: the time was over before its end. */
@@ -623,7 +623,7 @@ static int check_program(char **argv, const char *options)
 	int err = -hp_trial_prepare();
 
 	check.how.argv = argv;
-	check.start_ns = hp_clock_ns();
+	check.start_ns = hp_trial_now_ns();
 	check.limit_ns = check.start_ns + (uint64_t)(option.limit_s * (double)SECOND);
 	if (!err)
 		err = -measure(&m, (!pages || !strcmp(pages, "auto")) && hp_machine_thp());

@@ -17,7 +17,7 @@ struct hp_trial_how {
 	char **argv, **environment;
 	int input; /* descriptor of its standard input; each run begins at the offset `input_at` */
 	int64_t input_at; /* -1: the input has no offset */
-	uint64_t limit_ns; /* the run is ended at this time of hp_clock_ns() */
+	uint64_t limit_ns; /* the run is ended at this time of hp_trial_now_ns() */
 };
 
 /* To be called once, before the first run: this process becomes the parent of all processes that a program leaves
@@ -28,6 +28,9 @@ int hp_trial_prepare(void);
  * HP_TAIL_MAX bytes. Processes that it leaves behind are ended: SIGTERM, then SIGKILL. 0; -errno: it could not be
  * started; -EINTR: a signal came, which hp_trial_signal() returns, and no process of the program is left. */
 int hp_trial_run(const struct hp_trial_how *how, struct hp_trial *ret_, char tail[HP_TAIL_MAX]);
+
+/* The clock of runs, CLOCK_MONOTONIC. */
+uint64_t hp_trial_now_ns(void);
 
 /* The signal that ended the last run; 0: none. */
 int hp_trial_signal(void);

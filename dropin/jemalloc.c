@@ -17,9 +17,11 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/sysinfo.h>
+#include <time.h>
 
 #include "base/bits.h"
 #include "base/key.h"
+#include "base/sys.h"
 #include "dropin/dropin.h"
 #include "hugepin.h"
 
@@ -281,6 +283,34 @@ int hpje_madvise(void *p, size_t len, int advice)
 		return -1;
 	}
 	return madvise(p, len, advice);
+}
+
+/* The rest of jemalloc's ways to the kernel. By their public names another preloaded library could answer, while
+ * jemalloc holds its locks. */
+int hpje_clock_gettime(clockid_t clock, struct timespec *ret_)
+{
+	return (int)hp_sys_errno(hp_sys(SYS_clock_gettime, clock, ret_));
+}
+
+pid_t hpje_getpid(void)
+{
+	return (pid_t)hp_sys(SYS_getpid);
+}
+
+int hpje_mprotect(void *p, size_t len, int prot)
+{
+	return (int)hp_sys_errno(hp_sys(SYS_mprotect, p, len, prot));
+}
+
+int hpje_sched_yield(void)
+{
+	return (int)hp_sys(SYS_sched_yield);
+}
+
+/* Any number of arguments: what is not one of the call's own, the kernel does not look at. */
+long hpje_syscall(long n, long a, long b, long c, long d, long e, long f)
+{
+	return hp_sys_errno(hp_sys(n, a, b, c, d, e, f));
 }
 
 int hpje_pthread_key_create(pthread_key_t *key, void (*at_exit)(void *))

@@ -7,6 +7,7 @@
 
 #include "alloc/small.h"
 #include "base/base.h"
+#include "base/sys.h"
 #include "dropin/dropin.h"
 #include "dropin/jemalloc.h"
 
@@ -61,7 +62,7 @@ void hp_limits_look(void)
 EXPORT int setrlimit(__rlimit_resource_t resource, const struct rlimit *r)
 {
 	limit_address_space((int)resource, r);
-	return (int)syscall(SYS_prlimit64, 0, resource, r, NULL);
+	return (int)hp_sys_errno(hp_sys(SYS_prlimit64, 0, resource, r));
 }
 
 EXPORT int setrlimit64(__rlimit_resource_t resource, const struct rlimit64 *r)
@@ -71,9 +72,9 @@ EXPORT int setrlimit64(__rlimit_resource_t resource, const struct rlimit64 *r)
 
 EXPORT int prlimit(pid_t pid, __rlimit_resource_t resource, const struct rlimit *r, struct rlimit *old)
 {
-	if (pid == 0 || pid == getpid())
+	if (pid == 0 || pid == (pid_t)hp_sys(SYS_getpid))
 		limit_address_space((int)resource, r);
-	return (int)syscall(SYS_prlimit64, pid, resource, r, old);
+	return (int)hp_sys_errno(hp_sys(SYS_prlimit64, pid, resource, r, old));
 }
 
 EXPORT int prlimit64(pid_t pid, __rlimit_resource_t resource, const struct rlimit64 *r, struct rlimit64 *old)

@@ -20,6 +20,7 @@
 #include "alloc/small.h"
 #include "base/base.h"
 #include "base/seal.h"
+#include "base/sys.h"
 #include "dropin/dropin.h"
 #include "dropin/jemalloc.h"
 
@@ -108,15 +109,9 @@ EXPORT int prctl(int option, ...)
  * function would allocate. */
 static long next_syscall(long n, const long *a)
 {
-	long r;
-
 	if (next_calls.is.found)
 		return next_calls.is.syscall(n, a[0], a[1], a[2], a[3], a[4], a[5]);
-	r = hp_syscall(n, a[0], a[1], a[2], a[3], a[4], a[5]);
-	if (r >= 0 || r < -4095)
-		return r;
-	errno = (int)-r;
-	return -1;
+	return hp_sys_errno(hp_sys(n, a[0], a[1], a[2], a[3], a[4], a[5]));
 }
 
 EXPORT long syscall(long n, ...)

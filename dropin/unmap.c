@@ -27,6 +27,7 @@
 #include "alloc/advised.h"
 #include "base/base.h"
 #include "base/seal.h"
+#include "base/sys.h"
 #include "dropin/dropin.h"
 #include "dropin/jemalloc.h"
 #include "hugepin.h"
@@ -81,12 +82,12 @@ static __attribute__((constructor)) void start_unmapping(void)
 static void *next_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset)
 {
 	return next_maps.is.mmap ? next_maps.is.mmap(addr, len, prot, flags, fd, offset)
-				 : (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, offset);
+				 : (void *)hp_sys_errno(hp_sys(SYS_mmap, addr, len, prot, flags, fd, offset));
 }
 
 static int next_munmap(void *addr, size_t len)
 {
-	return next_maps.is.munmap ? next_maps.is.munmap(addr, len) : (int)syscall(SYS_munmap, addr, len);
+	return next_maps.is.munmap ? next_maps.is.munmap(addr, len) : (int)hp_sys_errno(hp_sys(SYS_munmap, addr, len));
 }
 
 EXPORT int munmap(void *addr, size_t len)
@@ -180,7 +181,7 @@ EXPORT void *mremap(void *addr, size_t old_len, size_t len, int flags, ...)
 	if (flags & MREMAP_FIXED)
 		hugepin_unmapping_(to, len, HP_UNMAPPED);
 	return next_maps.is.mremap ? next_maps.is.mremap(addr, old_len, len, flags, to)
-			   : (void *)syscall(SYS_mremap, addr, old_len, len, flags, to);
+				   : (void *)hp_sys_errno(hp_sys(SYS_mremap, addr, old_len, len, flags, to));
 }
 
 /* Turn 0 or -errno into the C library's result. */
@@ -226,7 +227,7 @@ EXPORT int madvise(void *addr, size_t len, int advice)
 	if (r <= 0)
 		return result(r);
 	return next_maps.is.madvise ? next_maps.is.madvise(addr, len, advice)
-				    : (int)syscall(SYS_madvise, addr, len, advice);
+				    : (int)hp_sys_errno(hp_sys(SYS_madvise, addr, len, advice));
 }
 
 EXPORT int mprotect(void *addr, size_t len, int prot)
@@ -236,7 +237,7 @@ EXPORT int mprotect(void *addr, size_t len, int prot)
 	if (r <= 0)
 		return result(r);
 	return next_maps.is.mprotect ? next_maps.is.mprotect(addr, len, prot)
-				     : (int)syscall(SYS_mprotect, addr, len, prot);
+				     : (int)hp_sys_errno(hp_sys(SYS_mprotect, addr, len, prot));
 }
 
 /* reg/locks.c notes the program's locks: a buffer's locks end with the buffer, and must not be confused with those of
@@ -274,7 +275,7 @@ EXPORT ssize_t process_madvise(int pidfd, const struct iovec *v, size_t n, int a
 	for (size_t i = 0; i < n; i++)
 		announce_advice(v[i].iov_base, v[i].iov_len, advice);
 	return next_maps.is.process_madvise ? next_maps.is.process_madvise(pidfd, v, n, advice, flags)
-				    : syscall(SYS_process_madvise, pidfd, v, n, advice, flags);
+					    : hp_sys_errno(hp_sys(SYS_process_madvise, pidfd, v, n, advice, flags));
 }
 
 /* The segment's length is not known here, so everything above its start is announced. Such memory is registered again
@@ -282,7 +283,7 @@ EXPORT ssize_t process_madvise(int pidfd, const struct iovec *v, size_t n, int a
 EXPORT int shmdt(const void *addr)
 {
 	hugepin_unmapping_(addr, ((uintptr_t)1 << 47) - (uintptr_t)addr, HP_UNMAPPED);
-	return next_maps.is.shmdt ? next_maps.is.shmdt(addr) : (int)syscall(SYS_shmdt, addr);
+	return next_maps.is.shmdt ? next_maps.is.shmdt(addr) : (int)hp_sys_errno(hp_sys(SYS_shmdt, addr));
 }
 
 /* With SHM_REMAP the segment replaces the memory at addr. A userfaultfd gets no event of this, so it is announced
@@ -294,18 +295,20 @@ EXPORT void *shmat(int id, const void *addr, int flags)
 	int saved_errno = errno;
 
 	if (flags & SHM_REMAP && addr) {
-		len = syscall(SYS_shmctl, id, IPC_STAT, &s) == 0 ? s.shm_segsz : ((uintptr_t)1 << 47) - (uintptr_t)addr;
+		len = hp_sys(SYS_shmctl, id, IPC_STAT, &s) == 0 ? s.shm_segsz : ((uintptr_t)1 << 47) - (uintptr_t)addr;
 		errno = saved_errno;
 		hugepin_unmapping_(addr, len, HP_UNMAPPED);
 	}
-	return next_maps.is.shmat ? next_maps.is.shmat(id, addr, flags) : (void *)syscall(SYS_shmat, id, addr, flags);
+	return next_maps.is.shmat ? next_maps.is.shmat(id, addr, flags)
+				  : (void *)hp_sys_errno(hp_sys(SYS_shmat, id, addr, flags));
 }
 
 EXPORT int remap_file_pages(void *addr, size_t len, int prot, size_t offset, int flags)
 {
 	hugepin_unmapping_(addr, len, HP_UNMAPPED);
-	return next_maps.is.remap_file_pages ? next_maps.is.remap_file_pages(addr, len, prot, offset, flags)
-				     : (int)syscall(SYS_remap_file_pages, addr, len, prot, offset, flags);
+	return next_maps.is.remap_file_pages
+		       ? next_maps.is.remap_file_pages(addr, len, prot, offset, flags)
+		       : (int)hp_sys_errno(hp_sys(SYS_remap_file_pages, addr, len, prot, offset, flags));
 }
 
 static char *current_break(void)

@@ -29,6 +29,7 @@
 #include "base/smaps.h"
 #include "base/stats.h"
 #include "image/image.h"
+#include "base/sys.h"
 #include "image/plan.h"
 
 #ifndef PR_SET_VMA
@@ -115,19 +116,19 @@ static bool is_changed(const struct hp_image_range *r)
 {
 	enum { ENTRIES = 512 };
 	const size_t count = (r->end - r->start) / hp_base_page;
-	const int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	const int fd = (int)hp_sys(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 	uint64_t entry[ENTRIES];
 	bool changed = fd < 0;
 
 	for (size_t i = 0, n; i < count && !changed; i += n) {
 		n = HP_MIN(count - i, (size_t)ENTRIES);
-		changed = syscall(SYS_pread64, fd, entry, n * sizeof *entry, (r->start / hp_base_page + i) * sizeof *entry) !=
-			  (long)(n * sizeof *entry);
+		changed = hp_sys(SYS_pread64, fd, entry, n * sizeof *entry,
+				 (r->start / hp_base_page + i) * sizeof *entry) != (long)(n * sizeof *entry);
 		for (size_t j = 0; j < n && !changed; j++)
 			changed = entry[j] & (HP_PAGEMAP_PRESENT | HP_PAGEMAP_SWAPPED) && !(entry[j] & HP_PAGEMAP_FILE);
 	}
 	if (fd >= 0)
-		syscall(SYS_close, fd);
+		hp_sys(SYS_close, fd);
 	return changed;
 }
 
@@ -163,10 +164,11 @@ static const char *advise(const struct hp_image_range *r)
 /* Memory for a copy, aligned to hugepages and advised. NULL: there is none. */
 static char *map_copy(size_t len)
 {
-	char *p = hp_raw_mmap(len + HP_PAGE, PROT_READ | PROT_WRITE, 0);
+	long map = hp_raw_mmap(len + HP_PAGE, PROT_READ | PROT_WRITE, 0);
+	char *p = (char *)map;
 	const size_t before = -(uintptr_t)p & (HP_PAGE - 1);
 
-	if (p == MAP_FAILED)
+	if (hp_sys_failed(map))
 		return NULL;
 	if (before)
 		hp_raw_munmap(p, before);
@@ -213,7 +215,7 @@ static const char *copy(const struct hp_image_range *r)
 			hp_raw_madvise(p, len, MADV_DONTDUMP);
 		}
 		/* No hook needs to hear that the file's mapping goes: before main nothing of it is registered. */
-		if (hp_raw_mremap(p + at, n, (void *)(r->start + at)) == MAP_FAILED) {
+		if (hp_sys_failed(hp_raw_mremap(p + at, n, (void *)(r->start + at)))) {
 			hp_raw_munmap(p + at, len - at);
 			return "the kernel refuses the move";
 		}
@@ -234,7 +236,7 @@ static struct {
 /* Whether code that runs while text is moved lies in this range. */
 static bool runs_here(const struct hp_image_range *r)
 {
-	const uintptr_t code[] = { (uintptr_t)hugepin_image_, (uintptr_t)syscall, (uintptr_t)memcpy };
+	const uintptr_t code[] = {(uintptr_t)hugepin_image_, (uintptr_t)hp_sys_call, (uintptr_t)memcpy};
 
 	for (size_t i = 0; i < sizeof code / sizeof code[0]; i++)
 		if (code[i] >= r->start && code[i] < r->end)
@@ -305,7 +307,7 @@ void hugepin_image_(void)
 	o.thp = hp_config.image != HP_IMAGE_OFF && hp_map_thp_enabled();
 	dl_iterate_phdr(one_object, &o);
 	sigprocmask(SIG_SETMASK, &before, NULL);
-	start.pid = getpid();
+	start.pid = (pid_t)hp_sys(SYS_getpid);
 	errno = saved_errno;
 }
 
@@ -332,7 +334,7 @@ void hugepin_image_end_(void)
 	size_t before = start.objects;
 
 	/* A child of fork may have inherited the loader's lock from a thread that it has not. Its parent tells. */
-	if (hp_config.image != HP_IMAGE_OFF && hp_peak_on && getpid() == start.pid)
+	if (hp_config.image != HP_IMAGE_OFF && hp_peak_on && (pid_t)hp_sys(SYS_getpid) == start.pid)
 		dl_iterate_phdr(later_object, &before);
 	errno = saved_errno;
 }

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/barrier.h"
+#include "base/sys.h"
 #include "lend/key.h"
 #include "lend/lend.h"
 #include "reg/counts.h"
@@ -34,7 +35,7 @@ static void choose_secret(void)
 {
 	uint64_t secret = 0, none = 0;
 
-	if (syscall(SYS_getrandom, &secret, sizeof secret, GRND_NONBLOCK) != sizeof secret)
+	if (hp_sys(SYS_getrandom, &secret, sizeof secret, GRND_NONBLOCK) != sizeof secret)
 		secret = hp_clock_ns();
 	__atomic_compare_exchange_n(&hp_lend_secret, &none, secret | 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }

@@ -12,6 +12,7 @@
 
 #include "base/barrier.h"
 #include "base/stats.h"
+#include "base/sys.h"
 #include "lend/key.h"
 #include "reg/counts.h"
 #include "reg/lent.h"
@@ -20,7 +21,7 @@
 /* Whether the lend is this process's. */
 static inline bool is_ours(const hugepin_lend *l)
 {
-	return l->pid == getpid();
+	return l->pid == (pid_t)hp_sys(SYS_getpid);
 }
 
 static bool is_peer(const hugepin_lend *l, uint32_t peer)
@@ -421,7 +422,7 @@ int hugepin_lend_open(hugepin_domain *d, const struct hugepin_lend_attr *attr, v
 
 	if (!d || !attr || !ret_ || attr->size < sizeof *attr || !d->pid)
 		return -EINVAL;
-	if (d->pid != getpid())
+	if (d->pid != (pid_t)hp_sys(SYS_getpid))
 		return -ESTALE;
 	memcpy(&a, attr, sizeof a);
 	err = check_attr(d, &a);
@@ -431,7 +432,7 @@ int hugepin_lend_open(hugepin_domain *d, const struct hugepin_lend_attr *attr, v
 	if (!l)
 		return -ENOMEM;
 	memset(l, 0, sizeof *l);
-	l->pid = getpid();
+	l->pid = (pid_t)hp_sys(SYS_getpid);
 	l->domain = d;
 	l->attr = a;
 	l->arg = arg;

@@ -11,6 +11,7 @@
 
 #include "base/config.h"
 #include "base/service.h"
+#include "base/sys.h"
 #include "reg/answer.h"
 #include "reg/counts.h"
 #include "reg/domains.h"
@@ -36,7 +37,7 @@ const struct hugepin_backend *hp_domain_backend(hugepin_domain *d, void **ret_ct
 
 bool hp_domain_mine(const hugepin_domain *d)
 {
-	return d->pid == getpid();
+	return d->pid == (pid_t)hp_sys(SYS_getpid);
 }
 
 void hp_domain_lock(hugepin_domain *d)
@@ -79,7 +80,7 @@ static void add_domain(hugepin_domain *d, void *sums)
 {
 	struct hp_pin_sums *s = sums;
 
-	if (d->pid != getpid()) /* it is the parent's */
+	if (d->pid != (pid_t)hp_sys(SYS_getpid)) /* it is the parent's */
 		return;
 	/* Counters are added up. Of bytes and numbers the most of one domain is kept: two domains that were open one
 	 * after the other had no memory together. */
@@ -341,7 +342,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 			HP_SET_FLAG(hp_keys_asked);
 		}
 		skip_old_extents(d);
-		d->pid = getpid();
+		d->pid = (pid_t)hp_sys(SYS_getpid);
 		hp_serve_open();
 		hp_answer_open();
 		hp_domains_add(d);
@@ -382,7 +383,7 @@ int hugepin_domain_close(hugepin_domain *d)
 
 	if (!d || !d->pid) /* closed before */
 		return -EINVAL;
-	if (d->pid != getpid()) {
+	if (d->pid != (pid_t)hp_sys(SYS_getpid)) {
 		drop_child_copy(d);
 		return 0;
 	}

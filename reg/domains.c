@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/stats.h"
+#include "base/sys.h"
 
 /* A pin's ref: the domain's number, how often this number was used, and the region. */
 #define REF(number, use) ((uint64_t)(number) << 58 | (uint64_t)((use) & 0x3ffffff) << 32)
@@ -260,7 +261,7 @@ bool hp_domain_lock_soon(hugepin_domain *d)
 		if (hp_trylock(&d->lock))
 			return true;
 		if (i < SOON_YIELDS)
-			sched_yield();
+			hp_sys(SYS_sched_yield);
 		else
 			hp_futex_wait(&never, 0, SOON_SLEEP_NS);
 	}
@@ -276,6 +277,6 @@ bool hp_domain_let_pass(hugepin_domain *d)
 {
 	hp_unlock(&d->lock);
 	for (int i = 0; hp_domain_pins_wait(d) && i < WAITER_YIELDS; i++)
-		sched_yield();
+		hp_sys(SYS_sched_yield);
 	return hp_domain_lock_soon(d);
 }

@@ -31,6 +31,7 @@
 
 #include "base/config.h"
 #include "base/stats.h"
+#include "base/sys.h"
 #include "reg/counts.h"
 #include "reg/cover.h"
 #include "reg/domains.h"
@@ -648,7 +649,7 @@ static uint64_t pages_out(uintptr_t start, uintptr_t end)
 
 	for (uintptr_t to; start < end; start = to) {
 		to = start + HP_MIN(end - start, LOOKED_AT * hp_base_page);
-		if (hp_syscall(SYS_mincore, (long)start, (long)(to - start), (long)in, 0, 0, 0) != 0)
+		if (hp_sys(SYS_mincore, start, (to - start), in) != 0)
 			continue;
 		for (uintptr_t i = 0; i < (to - start) / hp_base_page; i++)
 			out += !(in[i] & 1);

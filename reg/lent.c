@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "base/sys.h"
 #include "reg/domains.h"
 #include "reg/gone.h"
 #include "reg/region.h"
@@ -15,7 +16,7 @@ int hp_lent_set(hugepin_domain *d, const struct hp_lender *lender, void *arg)
 {
 	int err = 0;
 
-	if (!d || d->pid != getpid())
+	if (!d || d->pid != (pid_t)hp_sys(SYS_getpid))
 		return -EINVAL;
 	if (d->opener_only)
 		return -EOPNOTSUPP;

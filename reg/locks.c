@@ -17,6 +17,7 @@
 #include "base/proc.h"
 #include "base/ranges.h"
 #include "base/smaps.h"
+#include "base/sys.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(, hp_locked) registered = LIST_HEAD_INITIALIZER(registered);
@@ -38,23 +39,20 @@ static void enter_locks(void)
 	pthread_mutex_lock(&lock);
 }
 
-/* mlock and munlock are called by number: under sanitizers the functions do nothing. */
+/* 0 or -errno. The functions would do nothing under sanitizers. */
 static int pages_lock(uintptr_t start, uintptr_t end, unsigned flags)
 {
-	long failed = flags ? syscall(SYS_mlock2, start, end - start, flags) : syscall(SYS_mlock, start, end - start);
-
-	return failed ? -errno : 0;
+	return (int)(flags ? hp_sys(SYS_mlock2, start, end - start, flags) : hp_sys(SYS_mlock, start, end - start));
 }
 
 static int pages_unlock(uintptr_t start, uintptr_t end)
 {
-	return (int)syscall(SYS_munlock, start, end - start);
+	return (int)hp_sys(SYS_munlock, start, end - start);
 }
 
-/* msync is called by number, since msync(3) is a cancellation point. */
 static bool has_holes(uintptr_t start, uintptr_t end)
 {
-	return (int)syscall(SYS_msync, start, end - start, MS_ASYNC) < 0;
+	return hp_sys(SYS_msync, start, end - start, MS_ASYNC) < 0;
 }
 
 struct unlocking {
@@ -66,9 +64,10 @@ static bool unlock_mapping(void *unlocking, const struct hp_mapping *m)
 {
 	struct unlocking *u = unlocking;
 	uintptr_t start = HP_MAX(m->start, u->start), end = HP_MIN(m->end, u->end);
+	int err = start < end ? pages_unlock(start, end) : 0;
 
-	if (start < end && pages_unlock(start, end) < 0)
-		u->err = -errno;
+	if (err)
+		u->err = err;
 	return true;
 }
 
@@ -91,7 +90,7 @@ static int unlock_range(uintptr_t start, uintptr_t end)
 	int err = -ENOMEM;
 
 	for (int tries = 0; err == -ENOMEM && tries < 100; tries++) {
-		err = pages_unlock(start, end) < 0 ? -errno : 0;
+		err = pages_unlock(start, end);
 		if (err == -ENOMEM && has_holes(start, end))
 			err = unlock_mappings(start, end);
 	}
@@ -287,8 +286,6 @@ int hp_locks_drop(struct hp_locked *r)
 
 static void free_locks(uintptr_t start, uintptr_t end)
 {
-	int saved_errno = errno;
-
 	enter_locks();
 	if (hp_ranges_reserve(&programs))
 		hp_ranges_set(&programs, start, end, false);
@@ -296,7 +293,6 @@ static void free_locks(uintptr_t start, uintptr_t end)
 		hp_ranges_set(&owed, start, end, true);
 	pay_owed();
 	pthread_mutex_unlock(&lock);
-	errno = saved_errno;
 }
 
 static void note_range(uintptr_t start, uintptr_t end, bool on)
@@ -359,7 +355,7 @@ static bool range_of(uintptr_t addr, size_t len, uintptr_t *ret_start, uintptr_t
 int hugepin_lock_(uintptr_t addr, size_t len, unsigned flags)
 {
 	uintptr_t start, end;
-	int saved_errno = errno, err;
+	int err;
 
 	if (!range_of(addr, len, &start, &end)) {
 		err = pages_lock(addr, addr + len, flags);
@@ -374,7 +370,6 @@ int hugepin_lock_(uintptr_t addr, size_t len, unsigned flags)
 			note_what_is(start, end);
 		pthread_mutex_unlock(&lock);
 	}
-	errno = saved_errno;
 	return err;
 }
 
@@ -382,10 +377,10 @@ int hugepin_unlock_(uintptr_t addr, size_t len)
 {
 	const struct hp_locked *l;
 	uintptr_t start, end;
-	int saved_errno = errno, err;
+	int err;
 
 	if (!range_of(addr, len, &start, &end)) {
-		err = pages_unlock(addr, addr + len) ? -errno : 0;
+		err = pages_unlock(addr, addr + len);
 	} else {
 		enter_locks();
 		err = hp_ranges_reserve(&programs) ? 0 : -ENOMEM;
@@ -395,24 +390,23 @@ int hugepin_unlock_(uintptr_t addr, size_t len)
 				if (l->start < end && l->end > start)
 					break;
 			/* If a part is registered, unlock only the rest. */
-			err = l ? unlock_uncovered(start, end) : pages_unlock(start, end) ? -errno : 0;
-			if (err != 0)
-				note_what_is(start, end);
-			pay_owed();
+				err = l ? unlock_uncovered(start, end) : pages_unlock(start, end);
+				if (err != 0)
+					note_what_is(start, end);
+				pay_owed();
 		}
 		pthread_mutex_unlock(&lock);
 	}
-	errno = saved_errno;
 	return err;
 }
 
 int hugepin_lock_all_(int flags)
 {
 	const struct hp_locked *l;
-	int saved_errno = errno, err;
+	int err;
 
 	enter_locks();
-	err = (int)(flags ? syscall(SYS_mlockall, flags) : syscall(SYS_munlockall)) ? -errno : 0;
+	err = (int)(flags ? hp_sys(SYS_mlockall, flags) : hp_sys(SYS_munlockall));
 	if (err == 0) {
 		all = flags != 0;
 		if (!flags) {
@@ -423,7 +417,6 @@ int hugepin_lock_all_(int flags)
 		}
 	}
 	pthread_mutex_unlock(&lock);
-	errno = saved_errno;
 	return err;
 }
 

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/barrier.h"
+#include "base/sys.h"
 #include "reg/counts.h"
 #include "reg/cover.h"
 #include "reg/domains.h"
@@ -81,7 +82,7 @@ static HP_COLD int unpin_retired(hugepin_domain *d, uint32_t index)
 {
 	struct hp_region *r = &hp_regions[index];
 
-	if (HP_READ(r->state) != HP_REGION_RETIRED || d->pid != getpid())
+	if (HP_READ(r->state) != HP_REGION_RETIRED || d->pid != (pid_t)hp_sys(SYS_getpid))
 		return 0;
 	hp_lock(&d->lock);
 	hp_region_last_unpin(d, r);
@@ -669,7 +670,7 @@ int hp_pin_check(const hugepin_domain *d, const void *addr, size_t len, unsigned
 		return -EINVAL;
 	if (access & ~(d->access_mask | HUGEPIN_PIN_UNCACHED))
 		return -EOPNOTSUPP;
-	return d->pid == getpid() ? 0 : -ESTALE;
+	return d->pid == (pid_t)hp_sys(SYS_getpid) ? 0 : -ESTALE;
 }
 
 /* Registering takes about as long as the wait: 4 GiB a second. A thread that may not register waits up to a second. */
@@ -855,7 +856,7 @@ static int check_key(const struct hugepin_key *key)
 
 	if (!key->life)
 		return -ENOKEY;
-	if (d->pid && d->pid != getpid())
+	if (d->pid && d->pid != (pid_t)hp_sys(SYS_getpid))
 		return -ESTALE;
 	return (key->pin.ref ^ d->ref) >> 32 ? -EINVAL : 0;
 }

@@ -14,6 +14,7 @@
 #include "base/base.h"
 #include "base/config.h"
 #include "base/proc.h"
+#include "base/sys.h"
 #include "reg/share.h"
 
 #define DELAY_MAX_NS UINT64_C(20000000)
@@ -85,16 +86,14 @@ static void choose_processors(void)
 {
 	unsigned long mask[4096 / (8 * sizeof(unsigned long))];
 	unsigned bits = 8 * sizeof *mask;
-	int saved_errno = errno;
 
 	if (hp_config.helper_cpu == HP_CPU_INHERIT)
 		return;
 	memset(mask, hp_config.helper_cpu == HP_CPU_ANY ? 0xff : 0, sizeof mask);
 	if (hp_config.helper_cpu >= 0)
 		mask[(size_t)hp_config.helper_cpu / bits] |= 1ul << ((size_t)hp_config.helper_cpu % bits);
-	if (syscall(SYS_sched_setaffinity, 0, sizeof mask, mask) != 0 && hp_config.helper_cpu >= 0)
+	if (hp_sys(SYS_sched_setaffinity, 0, sizeof mask, mask) != 0 && hp_config.helper_cpu >= 0)
 		hp_say("HUGEPIN_HELPER_CPU: the helper may not run on", NULL, (size_t)hp_config.helper_cpu);
-	errno = saved_errno;
 }
 
 /* Update the lateness. The paper assumes n time slices if n helpers share a core. The delay starts with that value. But

@@ -26,6 +26,7 @@
 
 #include "base/base.h"
 #include "base/proc.h"
+#include "base/sys.h"
 
 /* SLICE_NS: a time slice of Linux's fair scheduler with eight processors or more (EEVDF: 0.7 ms * (1 + log2 8); 3 ms
  * before). SWITCH_NS: the time of a switch between threads. */
@@ -135,17 +136,17 @@ static bool owner_lives(uint64_t owner)
 
 static int know_self(void)
 {
-	int pid = getpid();
+	int pid = (pid_t)hp_sys(SYS_getpid);
 	struct statx ns;
 
 	if (self.pid == pid)
 		return 0;
 	self.joined = false;
 	self.owner = process_owner(pid);
-	if (self.owner < 2 || syscall(SYS_statx, AT_FDCWD, "/proc/self/ns/pid", 0, STATX_INO, &ns) != 0)
+	if (self.owner < 2 || hp_sys(SYS_statx, AT_FDCWD, "/proc/self/ns/pid", 0, STATX_INO, &ns) != 0)
 		return -ENOENT;
 	self.namespace = ns.stx_ino;
-	if (syscall(SYS_getrandom, &self.tie, sizeof self.tie, 0) != sizeof self.tie)
+	if (hp_sys(SYS_getrandom, &self.tie, sizeof self.tie) != sizeof self.tie)
 		self.tie = self.owner * UINT64_C(0x9e3779b97f4a7c15);
 	self.next_check = 0;
 	self.pid = pid;
@@ -160,7 +161,7 @@ static void slots_path(char *path, size_t size)
 
 	hp_line_text(&l, hp_share_directory);
 	hp_line_text(&l, "/hugepin-helpers.");
-	hp_line_number(&l, (uint64_t)syscall(SYS_geteuid), 10);
+	hp_line_number(&l, (uint64_t)hp_sys(SYS_geteuid), 10);
 	hp_line_text(&l, ".");
 	hp_line_number(&l, self.namespace, 10);
 }
@@ -168,8 +169,8 @@ static void slots_path(char *path, size_t size)
 /* Unlock explicitly: a child of fork may also have the descriptor, so close() alone would keep the lock. */
 static void close_slots(int fd)
 {
-	syscall(SYS_flock, fd, LOCK_UN);
-	syscall(SYS_close, fd);
+	hp_sys(SYS_flock, fd, LOCK_UN);
+	hp_sys(SYS_close, fd);
 }
 
 static int check_slots(int fd)
@@ -178,18 +179,19 @@ static int check_slots(int fd)
 	struct statx s;
 	long n;
 
-	if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &s) != 0)
-		return -errno;
-	if ((s.stx_mode & S_IFMT) != S_IFREG || s.stx_uid != (uint32_t)syscall(SYS_geteuid) || s.stx_mode & 077 ||
+	n = hp_sys(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &s);
+	if (n)
+		return (int)n;
+	if ((s.stx_mode & S_IFMT) != S_IFREG || s.stx_uid != (uint32_t)hp_sys(SYS_geteuid) || s.stx_mode & 077 ||
 	    s.stx_nlink > 1)
 		return -EPERM;
 	if (!s.stx_nlink)
 		return -EAGAIN; /* the last process to leave has just removed the file */
 	if (!s.stx_size) {
-		n = syscall(SYS_pwrite64, fd, &expected, sizeof expected, 0);
-		return n == sizeof expected ? 0 : n < 0 ? -errno : -ENOSPC;
+		n = hp_sys(SYS_pwrite64, fd, &expected, sizeof expected);
+		return n == sizeof expected ? 0 : n < 0 ? (int)n : -ENOSPC;
 	}
-	n = syscall(SYS_pread64, fd, &h, sizeof h, 0);
+	n = hp_sys(SYS_pread64, fd, &h, sizeof h);
 	return n == sizeof h && memcmp(&h, &expected, sizeof h) == 0 ? 0 : -EPROTO;
 }
 
@@ -200,12 +202,12 @@ static int open_slots(int flags)
 	int fd, err;
 
 	slots_path(path, sizeof path);
-	fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | flags, 0600);
+	fd = (int)hp_sys(SYS_openat, AT_FDCWD, path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | flags, 0600);
 	if (fd < 0)
-		return -errno;
-	if (syscall(SYS_flock, fd, LOCK_EX | LOCK_NB) != 0) {
-		err = -errno; /* EAGAIN: another process has the lock */
-		syscall(SYS_close, fd);
+		return fd;
+	err = (int)hp_sys(SYS_flock, fd, LOCK_EX | LOCK_NB);
+	if (err) { /* EAGAIN: another process has the lock */
+		hp_sys(SYS_close, fd);
 		return err;
 	}
 	err = check_slots(fd);
@@ -218,9 +220,9 @@ static int open_slots(int flags)
 
 static int write_slot(int fd, size_t i, const struct slot *s)
 {
-	long n = syscall(SYS_pwrite64, fd, s, sizeof *s, sizeof expected + i * sizeof *s);
+	long n = hp_sys(SYS_pwrite64, fd, s, sizeof *s, sizeof expected + i * sizeof *s);
 
-	return n == sizeof *s ? 0 : n < 0 ? -errno : -ENOSPC;
+	return n == sizeof *s ? 0 : n < 0 ? (int)n : -ENOSPC;
 }
 
 /* The result of reading all slots. */
@@ -243,7 +245,7 @@ static void read_slots(int fd, bool check_all, struct survey *v)
 	v->own = v->free = HP_SHARE_MAX;
 	v->slots = v->others = 0;
 	for (bool more = true; more && v->slots < HP_SHARE_MAX;) {
-		long n = syscall(SYS_pread64, fd, some, sizeof some, sizeof expected + v->slots * sizeof *some);
+		long n = hp_sys(SYS_pread64, fd, some, sizeof some, sizeof expected + v->slots * sizeof *some);
 		size_t count = n > 0 ? (size_t)n / sizeof *some : 0;
 
 		more = count == SLOTS_AT_ONCE;
@@ -273,10 +275,12 @@ static void read_slots(int fd, bool check_all, struct survey *v)
 static int read_cpus(uint64_t *cpus)
 {
 	uint64_t main[CPU_WORDS] = { 0 };
+	long n;
 
-	if (syscall(SYS_sched_getaffinity, 0, sizeof main, cpus) < 0)
-		return -errno;
-	syscall(SYS_sched_getaffinity, self.pid, sizeof main, main); /* this fails if the main thread has ended */
+	n = hp_sys(SYS_sched_getaffinity, 0, sizeof main, cpus);
+	if (n < 0)
+		return (int)n;
+	hp_sys(SYS_sched_getaffinity, self.pid, sizeof main, main); /* this fails if the main thread has ended */
 	for (int w = 0; w < CPU_WORDS; w++)
 		cpus[w] |= main[w];
 	return 0;
@@ -316,11 +320,10 @@ static int exchange_slots(uint64_t bytes, enum hp_share_policy policy, struct hp
 int hp_share_post(uint64_t bytes, enum hp_share_policy policy, struct hp_share_verdict *ret)
 {
 	struct hp_share_entry alone = { .bytes = bytes };
-	int saved_errno = errno, err = 0;
+	int err = 0;
 
 	if (policy == HP_SHARE_OFF || ((err = exchange_slots(bytes, policy, ret)) < 0 && err != -EAGAIN))
 		*ret = hp_share_decide(&alone, 1, 0, 0, policy);
-	errno = saved_errno;
 	return err;
 }
 
@@ -328,22 +331,21 @@ void hp_share_leave(void)
 {
 	static const struct slot empty;
 	struct survey v = { 0 };
-	int saved_errno = errno, fd = -EAGAIN;
+	int fd = -EAGAIN;
 	char path[256];
 
-	if (!self.joined || self.pid != getpid())
+	if (!self.joined || self.pid != (pid_t)hp_sys(SYS_getpid))
 		return;
 	for (int i = 0; i < LEAVE_TRIES && (fd = open_slots(0)) == -EAGAIN; i++)
-		sched_yield();
+		hp_sys(SYS_sched_yield);
 	if (fd >= 0) {
 		read_slots(fd, true, &v);
 		if (v.own < HP_SHARE_MAX)
 			write_slot(fd, v.own, &empty);
 		slots_path(path, sizeof path);
 		if (!v.others)
-			syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+			hp_sys(SYS_unlinkat, AT_FDCWD, path);
 		close_slots(fd);
 	}
 	self.joined = false;
-	errno = saved_errno;
 }

@@ -22,6 +22,7 @@
 
 #include "base/barrier.h"
 #include "base/proc.h"
+#include "base/sys.h"
 
 #ifdef __x86_64__
 enum { ALIGNED = 16, ADDRESS_BITS = 47 };
@@ -121,7 +122,6 @@ static bool known_code(uintptr_t address)
 static HP_COLD bool learn_code(uintptr_t address)
 {
 	uint32_t nth = atomic_fetch_add_explicit(&code.strangers, 1, memory_order_relaxed) + 1, count = 0;
-	int saved_errno = errno;
 	char buf[LINE];
 
 	if (nth & (nth - 1) && nth % LOOK_AT_LEAST)
@@ -133,7 +133,6 @@ static HP_COLD bool learn_code(uintptr_t address)
 		atomic_store_explicit(&code.count, count, memory_order_relaxed);
 	/* release: pairs with the acquire above. */
 	atomic_store_explicit(&code.taken, false, memory_order_release);
-	errno = saved_errno;
 	return known_code(address);
 }
 
@@ -144,16 +143,14 @@ static HP_COLD bool learn_stack(uintptr_t at)
 {
 	uint32_t nth = ++stack.strangers;
 	uintptr_t start = 0, end = 0, top = (uintptr_t)&stack;
-	int saved_errno = errno;
 	bool ok;
 
 	if (nth & (nth - 1) && nth % LOOK_AT_LEAST)
 		return false;
 	/* A main thread's TLS is in a mapping made by the loader, which may merge with any other. */
-	if (syscall(SYS_gettid) == getpid())
+	if (hp_sys(SYS_gettid) == (pid_t)hp_sys(SYS_getpid))
 		top = getauxval(AT_RANDOM);
 	ok = find_stack(at, &start, &end) && at < top && top < end;
-	errno = saved_errno;
 	if (!ok)
 		return false;
 

@@ -18,6 +18,7 @@
 #include "base/base.h"
 #include "base/lock.h"
 #include "base/process.h"
+#include "base/sys.h"
 
 struct work {
 	void (*each)(void *arg, unsigned i);
@@ -53,7 +54,7 @@ unsigned hp_together_threads(void)
 
 	if (hp_sandboxed || hp_process() != HP_PROCESS_OWN)
 		return 1;
-	bytes = hp_syscall(SYS_sched_getaffinity, 0, sizeof cpus, (long)cpus, 0, 0, 0);
+	bytes = hp_sys(SYS_sched_getaffinity, 0, sizeof cpus, cpus);
 	for (long i = 0; i < bytes / (long)sizeof *cpus; i++)
 		for (; cpus[i]; cpus[i] &= cpus[i] - 1) /* takes one bit out */
 			n++;

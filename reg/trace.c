@@ -23,6 +23,7 @@
 #include "base/config.h"
 #include "base/rank.h"
 #include "base/lock.h"
+#include "base/sys.h"
 #include "reg/state.h"
 
 /* 20 digits for each of six numbers, 18 for the address, and the words */
@@ -57,7 +58,7 @@ static void say_taken(void)
  * line. 0 or -errno. */
 static int append_to(int fd)
 {
-	const long end = syscall(SYS_lseek, fd, 0L, SEEK_END);
+	const long end = hp_sys(SYS_lseek, fd, 0, SEEK_END);
 	size_t done = 0;
 	int err = 0;
 
@@ -68,46 +69,42 @@ static int append_to(int fd)
 	if ((rlim_t)trace.size + trace.used > trace.limit)
 		return -EFBIG;
 	while (!err && done < trace.used) {
-		const long n = syscall(SYS_write, fd, trace.buffer + done, trace.used - done);
+		const long n = hp_sys(SYS_write, fd, trace.buffer + done, trace.used - done);
 
 		if (n > 0)
 			done += (size_t)n;
-		else if (n == 0 || errno != EINTR)
-			err = n < 0 ? -errno : -ENOSPC;
+		else if (n != -EINTR)
+			err = n < 0 ? (int)n : -ENOSPC;
 	}
 	if (!err)
 		trace.size += (long)done;
 	else if (end >= 0)
-		syscall(SYS_ftruncate, fd, end);
+		hp_sys(SYS_ftruncate, fd, end);
 	return err;
 }
 
-/* Append the buffer to the file. False: see errno. */
-static bool append_buffer(bool begin)
+/* Append the buffer to the file. 0 or -errno. */
+static int append_buffer(bool begin)
 {
 	const int fd = hp_open_own(trace.path, O_APPEND | (begin ? O_CREAT : 0));
 	int err = fd < 0 ? fd : 0;
 
 	if (fd >= 0) {
 		if (begin) /* not by O_TRUNC, so that a file which is not ours keeps its contents */
-			syscall(SYS_ftruncate, fd, 0L);
+			hp_sys(SYS_ftruncate, fd);
 		err = append_to(fd);
-		syscall(SYS_close, fd);
+		hp_sys(SYS_close, fd);
 	}
-	errno = -err;
-	return !err;
+	return err;
 }
 
 /* Write the buffer. Called with the lock. */
 static void flush_buffer(void)
 {
-	const int saved_errno = errno;
-
-	if (trace.used && trace.pid == getpid() && (trace.taken || !append_buffer(false)))
+	if (trace.used && trace.pid == (pid_t)hp_sys(SYS_getpid) && (trace.taken || append_buffer(false) != 0))
 		trace.lost += trace.waiting;
 	trace.used = 0;
 	trace.waiting = 0;
-	errno = saved_errno;
 }
 
 /* ------------------------------------------------------------------ events */
@@ -165,20 +162,21 @@ static const char *wanted_path(void)
 	return (const char *)(intptr_t)hp_config.trace;
 }
 
-/* Make trace.path from the wanted path. False: the path is too long, or the current directory has no path. */
-static bool make_trace_path(void)
+/* Make trace.path from the wanted path. 0 or -errno: the path is too long, or the current directory has no path. */
+static int make_trace_path(void)
 {
 	struct hp_line l = { trace.path, trace.path + sizeof trace.path };
 
 	if (*wanted_path() != '/') {
-		if (syscall(SYS_getcwd, trace.path, sizeof trace.path) < 0)
-			return false;
+		long n = hp_sys(SYS_getcwd, trace.path, sizeof trace.path);
+
+		if (n < 0)
+			return (int)n;
 		l.at += strlen(trace.path);
 		hp_line_text(&l, "/");
 	}
 	hp_rank_path(&l, wanted_path(), trace.pid, trace.rank);
-	errno = ENAMETOOLONG;
-	return l.at + 1 < l.end;
+	return l.at + 1 < l.end ? 0 : -ENAMETOOLONG;
 }
 
 /* Put the first lines into the buffer: the names of the fields; for a rank, whose trace this is. */
@@ -188,7 +186,7 @@ static void begin_buffer(void)
 	struct utsname system;
 
 	hp_line_text(&l, "t_ns,event,domain,policy,addr,len,pinned_bytes,regions\n");
-	if (trace.rank >= 0 && !syscall(SYS_uname, &system)) {
+	if (trace.rank >= 0 && !hp_sys(SYS_uname, &system)) {
 		hp_line_text(&l, "# rank=");
 		hp_line_number(&l, (uint64_t)trace.rank, 10);
 		hp_line_text(&l, " pid=");
@@ -202,31 +200,30 @@ static void begin_buffer(void)
 
 void hp_trace_start(void)
 {
-	const int saved_errno = errno;
 	struct rlimit limit;
-	bool named;
+	int named, err;
 
 	if (trace.begun || !wanted_path())
 		return;
 	trace.begun = true;
-	trace.pid = getpid();
+	trace.pid = (pid_t)hp_sys(SYS_getpid);
 	trace.rank = hp_rank();
 	trace.waiting = trace.lost = 0; /* in a child of fork these were the parent's, and so are the next two */
 	trace.taken = false;
 	trace.size = 0;
 	trace.limit = RLIM_INFINITY;
-	if (!syscall(SYS_getrlimit, RLIMIT_FSIZE, &limit))
+	if (!hp_sys(SYS_getrlimit, RLIMIT_FSIZE, &limit))
 		trace.limit = limit.rlim_cur;
 	begin_buffer();
 	named = make_trace_path();
-	hp_trace_on = named && append_buffer(true);
+	err = named ? named : append_buffer(true);
+	hp_trace_on = !err;
 	trace.used = 0;
-	if (!hp_trace_on && errno == EPERM)
+	if (err == -EPERM)
 		hp_say("HUGEPIN_TRACE: there is no trace: it takes a regular file of this user's, by its only name",
 		       NULL, SIZE_MAX);
 	else if (!hp_trace_on && !trace.taken)
-		hp_say_unwritten("HUGEPIN_TRACE", named ? trace.path : wanted_path(), errno);
-	errno = saved_errno;
+		hp_say_unwritten("HUGEPIN_TRACE", named ? wanted_path() : trace.path, -err);
 }
 
 void hp_trace_child(void)
@@ -242,6 +239,6 @@ static __attribute__((destructor)) void destruct(void)
 	if (!hp_trace_on || hp_lock_mine(&trace.lock))
 		return;
 	hp_trace_flush();
-	if (trace.lost && trace.pid == getpid())
+	if (trace.lost && trace.pid == (pid_t)hp_sys(SYS_getpid))
 		hp_say("HUGEPIN_TRACE: events that could not be written:", NULL, trace.lost);
 }

@@ -14,6 +14,7 @@
 
 #include "base/kept.h"
 #include "base/proc.h"
+#include "base/sys.h"
 #include "base/thread.h"
 #include "reg/domains.h"
 
@@ -72,7 +73,7 @@ static bool keep_descriptor(struct hp_kept *k, int fd)
 	getrlimit(RLIMIT_NOFILE, &limit);
 	high = fcntl(fd, F_DUPFD_CLOEXEC, (int)HP_MIN(limit.rlim_cur, (rlim_t)DESCRIPTORS_MAX) * 15 / 16);
 	if (high >= 0) {
-		syscall(SYS_close, fd);
+		hp_sys(SYS_close, fd);
 		fd = high;
 	}
 	return hp_kept_set_or_close(k, fd);
@@ -121,10 +122,9 @@ static void handle_event(const struct uffd_msg *m)
 static enum hp_change ask(int fd)
 {
 	static const struct uffdio_writeprotect nothing;
+	const long r = hp_sys(SYS_ioctl, fd, UFFDIO_WRITEPROTECT, &nothing);
 
-	if (syscall(SYS_ioctl, fd, UFFDIO_WRITEPROTECT, &nothing) != -1)
-		return HP_UNTOLD;
-	return errno == EINVAL ? HP_QUIET : errno == EAGAIN ? HP_CHANGING : HP_UNTOLD;
+	return r == -EINVAL ? HP_QUIET : r == -EAGAIN ? HP_CHANGING : HP_UNTOLD;
 }
 
 /* seq_cst: the second turn of a round comes before `waiters` is read; pairs with hp_uffd_wait(). */
@@ -152,9 +152,9 @@ static bool read_round(int fd)
 	turn_round();
 	/* Raise BUSY before the event is read: the thread that unmaps waits for the read, and so finds BUSY raised. */
 	hp_domains_each(raise_busy, NULL);
-	n = syscall(SYS_read, fd, m, trying ? sizeof *m : sizeof m);
+	n = hp_sys(SYS_read, fd, m, trying ? sizeof *m : sizeof m);
 	/* possible under a sanitizer, where the thread shares the program's table */
-	lost = n < 0 && errno != EAGAIN && errno != EINTR;
+	lost = n < 0 && n != -EAGAIN && n != -EINTR;
 	if (lost) {
 		hp_kept_forget(&watch.uffd);
 		tell_gone(0, UINTPTR_MAX, false);
@@ -175,7 +175,7 @@ static void run_watcher(void *fd)
 	struct pollfd p = { .fd = (int)(intptr_t)fd, .events = POLLIN };
 
 	do
-		syscall(SYS_ppoll, &p, 1, NULL, NULL, 0);
+		hp_sys(SYS_ppoll, &p, 1);
 	while (read_round(p.fd));
 }
 
@@ -198,12 +198,11 @@ static void lose_descriptor(void)
 
 enum hp_change hp_uffd_ask(void)
 {
-	int saved_errno = errno, fd = hp_kept_fd(&watch.uffd);
+	int fd = hp_kept_fd(&watch.uffd);
 	enum hp_change change = fd < 0 ? HP_UNTOLD : ask(fd);
 
 	if (HP_UNLIKELY(change == HP_UNTOLD && fd >= 0))
 		lose_descriptor();
-	errno = saved_errno;
 	return change;
 }
 
@@ -254,7 +253,7 @@ bool hp_uffd_settle(uint64_t worth_ns)
 		}
 		/* Ask often at first: if other threads unmap all the time, quiet moments are short. */
 		if (tries++ < YIELDS)
-			sched_yield();
+			hp_sys(SYS_sched_yield);
 		else
 			hp_futex_wait(&never, 0, PAUSE_NS);
 	}
@@ -279,13 +278,13 @@ static int open_fd(void)
 		struct uffdio_api api = { .api = UFFD_API,
 					  .features = features[i] | UFFD_FEATURE_EVENT_UNMAP |
 						     UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_REMAP };
-		int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
+		int fd = (int)hp_sys(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
 
 		if (fd < 0)
 			return -1;
-		if (syscall(SYS_ioctl, fd, UFFDIO_API, &api) == 0)
+		if (hp_sys(SYS_ioctl, fd, UFFDIO_API, &api) == 0)
 			return fd;
-		syscall(SYS_close, fd);
+		hp_sys(SYS_close, fd);
 	}
 	return -1;
 }
@@ -294,7 +293,7 @@ static bool watch_range(int fd, uintptr_t start, uintptr_t end)
 {
 	struct uffdio_register r = { .range = { start, end - start }, .mode = UFFDIO_REGISTER_MODE_WP };
 
-	return syscall(SYS_ioctl, fd, UFFDIO_REGISTER, &r) == 0;
+	return hp_sys(SYS_ioctl, fd, UFFDIO_REGISTER, &r) == 0;
 }
 
 /* Whether the kernel's count was right for every event of the trial. Called after the calls that made the events, which
@@ -318,8 +317,8 @@ static bool counts(int fd, char *three_pages)
 	atomic_store_explicit(&watch.events_tried, 0, memory_order_relaxed);
 	atomic_store_explicit(&watch.counted, 0, memory_order_relaxed);
 	atomic_store_explicit(&watch.trying, true, memory_order_release); /* pairs with read_round() */
-	moved = (char *)syscall(SYS_mremap, three_pages, hp_base_page, hp_base_page, MREMAP_MAYMOVE | MREMAP_FIXED,
-				to) == to;
+	moved = (char *)hp_sys(SYS_mremap, three_pages, hp_base_page, hp_base_page, MREMAP_MAYMOVE | MREMAP_FIXED,
+			       to) == to;
 	atomic_store_explicit(&watch.trying, false, memory_order_release); /* pairs with read_round() */
 	return moved && quiet && has_counted_all(2) && ask(fd) == HP_QUIET;
 }
@@ -330,21 +329,21 @@ static bool may_read(int fd)
 	const struct timespec at_once = { 0 };
 	struct uffd_msg m;
 
-	return syscall(SYS_ppoll, &p, 1, &at_once, NULL, 0) == 0 && syscall(SYS_read, fd, &m, sizeof m) < 0 && errno == EAGAIN;
+	return hp_sys(SYS_ppoll, &p, 1, &at_once) == 0 && hp_sys(SYS_read, fd, &m, sizeof m) == -EAGAIN;
 }
 
 static bool start_watcher(int fd)
 {
 	size_t len = 3 * hp_base_page;
-	char *p = (char *)syscall(SYS_mmap, NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *p = (char *)hp_sys(SYS_mmap, NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
 	bool ok = false;
 
-	if (p == MAP_FAILED)
+	if (hp_sys_failed((long)p))
 		return false;
 	/* The watcher inherits this thread's seccomp filters. If they refuse poll or read, that must be known before
 	 * any thread waits for the watcher. */
 	if (!may_read(fd)) {
-		syscall(SYS_munmap, p, len);
+		hp_sys(SYS_munmap, p, len);
 		return false;
 	}
 	atomic_store_explicit(&watch.ending, false, memory_order_relaxed);
@@ -352,17 +351,17 @@ static bool start_watcher(int fd)
 	    hp_thread_start(&watch.thread, &kind, (void *)(intptr_t)fd, fd)) {
 		/* Threads that unmap wait for the watcher, so give it a higher priority. Without privilege the kernel
 		 * refuses. */
-		syscall(SYS_setpriority, PRIO_PROCESS, hp_thread_tid(&watch.thread), -10);
+		hp_sys(SYS_setpriority, PRIO_PROCESS, hp_thread_tid(&watch.thread), -10);
 		ok = counts(fd, p);
 		atomic_store_explicit(&watch.ending, !ok, memory_order_release); /* pairs with read_round() */
-		syscall(SYS_munmap, p, len); /* the watcher gets this event, and ends after it if `ending` is set */
+		hp_sys(SYS_munmap, p, len); /* the watcher gets this event, and ends after it if `ending` is set */
 		if (!ok)
 			hp_thread_join(&watch.thread);
 	} else {
 		struct uffdio_range r = { (uintptr_t)p, len };
 
-		syscall(SYS_ioctl, fd, UFFDIO_UNREGISTER, &r); /* munmap would wait for an event that no thread reads */
-		syscall(SYS_munmap, p, len);
+		hp_sys(SYS_ioctl, fd, UFFDIO_UNREGISTER, &r); /* munmap would wait for an event that no thread reads */
+		hp_sys(SYS_munmap, p, len);
 	}
 	return ok;
 }
@@ -428,7 +427,7 @@ static bool open_maps(void)
 	hp_lock(&watch.maps_lock);
 	ok = hp_kept_is_there(&watch.maps);
 	if (!ok) {
-		fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
+		fd = (int)hp_sys(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
 		ok = fd >= 0 && keep_descriptor(&watch.maps, fd);
 	}
 	hp_unlock(&watch.maps_lock);
@@ -445,14 +444,14 @@ static int query_mapping(uintptr_t addr, struct mapping *ret_)
 
 	if (!open_maps())
 		return -ENOSYS;
-	r = syscall(SYS_ioctl, hp_kept_fd(&watch.maps), MAP_QUERY, &q);
-	if (r != 0 && errno == ENAMETOOLONG) {
+	r = hp_sys(SYS_ioctl, hp_kept_fd(&watch.maps), MAP_QUERY, &q);
+	if (r == -ENAMETOOLONG) {
 		q.name_size = 0;
 		q.name = 0;
-		r = syscall(SYS_ioctl, hp_kept_fd(&watch.maps), MAP_QUERY, &q);
+		r = hp_sys(SYS_ioctl, hp_kept_fd(&watch.maps), MAP_QUERY, &q);
 	}
 	if (r != 0)
-		return errno == ENOENT ? -ENOENT : -ENOSYS;
+		return r == -ENOENT ? -ENOENT : -ENOSYS;
 	*ret_ = (struct mapping){ q.start, q.end,
 				 !(q.vma_flags & MAP_QUERY_SHARED) &&
 					 (!q.inode || strcmp(name, ANONYMOUS_HUGETLB) == 0) };
@@ -468,13 +467,11 @@ static bool mapping_at(uintptr_t addr, struct mapping *ret_)
 
 bool hp_uffd_is_private(uintptr_t start, uintptr_t end)
 {
-	int saved_errno = errno;
 	struct mapping m;
 	bool ok = true;
 
 	for (; start < end && ok; start = m.end)
 		ok = mapping_at(start, &m) && m.is_private;
-	errno = saved_errno;
 	return ok;
 }
 
@@ -490,7 +487,7 @@ static bool can_add(void)
  * meanwhile, watch the range alone. */
 int hp_uffd_watch(uintptr_t start, uintptr_t end)
 {
-	int saved_errno = errno, err = can_add() ? 0 : -ENXIO;
+	int err = can_add() ? 0 : -ENXIO;
 	struct mapping m;
 
 	for (; start < end && !err; start = m.end) {
@@ -500,13 +497,12 @@ int hp_uffd_watch(uintptr_t start, uintptr_t end)
 			 !watch_range(hp_kept_fd(&watch.uffd), start, HP_MIN(end, m.end)))
 			err = -EADDRINUSE;
 	}
-	errno = saved_errno;
 	return err;
 }
 
 void hp_uffd_watch_heap(uintptr_t start, uintptr_t end)
 {
-	int saved_errno = errno, err;
+	int err;
 	struct mapping m;
 
 	for (bool ok = can_add(); start < end && ok; start = m.end) {
@@ -515,7 +511,6 @@ void hp_uffd_watch_heap(uintptr_t start, uintptr_t end)
 			m.end = end;
 		ok = err != -ENOENT && watch_range(hp_kept_fd(&watch.uffd), err ? start : m.start, m.end);
 	}
-	errno = saved_errno;
 }
 
 bool hp_uffd_works(void)
@@ -525,13 +520,10 @@ bool hp_uffd_works(void)
 
 void hp_uffd_child(void)
 {
-	int saved_errno = errno;
-
 	hp_kept_close(&watch.uffd);
 	hp_kept_close(&watch.maps);
 	hp_lock_reset(&watch.maps_lock);
 	hp_thread_child(&watch.thread);
 	atomic_store_explicit(&watch.round, 0, memory_order_relaxed);
 	set_patience(PATIENCE_MAX_NS);
-	errno = saved_errno;
 }

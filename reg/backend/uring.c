@@ -20,6 +20,7 @@
 #include "base/base.h"
 #include "base/bits.h"
 #include "base/memlock.h"
+#include "base/sys.h"
 #include "hugepin_uring.h"
 #include "reg/backend/backend.h"
 #include "reg/domain.h"
@@ -50,8 +51,8 @@ static int ring_register(struct io_uring *ring, unsigned opcode, const void *arg
 	const bool closed = ring->ring_fd < 0;
 	const unsigned by_index = closed ? 1u << 31 : 0; /* IORING_REGISTER_USE_REGISTERED_RING, of Linux 6.3 */
 
-	return (int)hp_syscall(SYS_io_uring_register, closed ? ring->enter_ring_fd : ring->ring_fd,
-			       (long)(opcode | by_index), (long)arg, count, 0, 0);
+	return (int)hp_sys(SYS_io_uring_register, closed ? ring->enter_ring_fd : ring->ring_fd, (opcode | by_index),
+			   arg, count);
 }
 
 static bool has_owner(const struct io_uring *ring)
@@ -217,7 +218,7 @@ int hp_uring_new(struct io_uring *ring, unsigned slot0, unsigned slots, struct h
 	u->rings_count = 1;
 	u->slot0 = slot0;
 	u->slots = slots;
-	u->owner = has_owner(ring) ? gettid() : 0;
+	u->owner = has_owner(ring) ? (pid_t)hp_sys(SYS_gettid) : 0;
 	*ret_ = u;
 	return 0;
 }
@@ -248,7 +249,7 @@ int hp_uring_attach(struct hp_uring *u, struct io_uring *ring)
 	int err;
 
 	/* The domain was told at opening which threads may register: attaching must not change that. */
-	if (u->owner ? u->owner != gettid() : has_owner(ring))
+	if (u->owner ? u->owner != (pid_t)hp_sys(SYS_gettid) : has_owner(ring))
 		return -EPERM;
 	if (u->rings_count > ATTACHED_MAX)
 		return -ENOSPC;

@@ -1,4 +1,4 @@
-/* link: base/base.c base/config.c */
+/* link: base/base.c base/clock.c base/sys.c base/config.c */
 /*
  * Fuzzes the parser of options: total, right about ranges, and in agreement with itself: what it takes, it takes again
  * when written as a plain number. The first byte chooses the option, the rest is the text.

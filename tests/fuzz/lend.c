@@ -1,4 +1,4 @@
-/* link: lend/lend.c lend/far.c lend/borrow.c lend/serve.c lend/news.c lend/post.c lend/lender.c lend/bucket.c lend/wire.c base/lock.c base/base.c */
+/* link: lend/lend.c lend/far.c lend/borrow.c lend/serve.c lend/news.c lend/post.c lend/lender.c lend/bucket.c lend/wire.c base/lock.c base/base.c base/clock.c base/sys.c */
 /*
  * Fuzzes what a lend reads from its peers, in both roles: a message is taken or refused, and whatever peers send, what is lent
  * stays within its limits, each call of hugepin_lend_key() has one answer, and when all peers are gone nothing is pinned.

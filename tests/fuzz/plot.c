@@ -1,4 +1,4 @@
-/* link: cmd/plot_json.c cmd/facts.c cmd/text.c base/base.c base/config.c -ljansson */
+/* link: cmd/plot_json.c cmd/facts.c cmd/text.c base/base.c base/clock.c base/sys.c base/config.c -ljansson */
 /*
  * Fuzzes what hugepin plot reads: a trace is refused, or its picture is written, of lines that gnuplot understands: nothing
  * that came from a file stands there but numbers and what is quoted. The first byte says whether the header is put right,

@@ -1,4 +1,4 @@
-/* link: base/base.c base/config.c */
+/* link: base/base.c base/clock.c base/sys.c base/config.c */
 /*
  * Fuzzes what the heap reads from the kernel: numbers behind a key, and lists like "0-1,4". A list sets the bits that a reader
  * who goes number by number would set, of as many as there is room for, and no others.

@@ -1,4 +1,4 @@
-/* link: base/base.c -lz */
+/* link: base/base.c base/clock.c base/sys.c -lz */
 /*
  * Fuzzes what the replay reads: a trace of communication is refused, or its uses are in order and each lies in its region.
  * The first byte says whether the header is put right.

@@ -1,4 +1,4 @@
-/* link: base/smaps.c base/proc.c base/base.c */
+/* link: base/smaps.c base/proc.c base/base.c base/clock.c base/sys.c */
 /*
  * Fuzzes the reader of lines of /proc/self/smaps, among which names of files stand: it stays in the line, and says of a mapping what a
  * line that begins with two addresses, and one of flags, have said.

@@ -1,6 +1,6 @@
 /*
- * A kernel of a test's own: the mapping calls, and syscall(), defined here, which the linker prefers to the C
- * library's, come to kernel(), which the test defines. raw() is the real one.
+ * A kernel of a test's own: the library's system calls (base/sys.h), and the C library's mapping calls and syscall(), come
+ * to kernel(), which the test defines: the linker prefers the definitions here. raw() is the real one.
  */
 #ifndef TESTS_UNIT_KERNEL_H
 #define TESTS_UNIT_KERNEL_H
@@ -14,6 +14,7 @@
 #include <sys/syscall.h>
 
 #include "base/base.h"
+#include "base/sys.h"
 #include "tests/call.h"
 
 #define UNINSTRUMENTED __attribute__((no_sanitize("address", "thread", "undefined")))
@@ -119,6 +120,18 @@ UNINSTRUMENTED void *mremap(void *at, size_t old, size_t len, int flags, ...)
 	to = flags & MREMAP_FIXED ? va_arg(args, long) : 0;
 	va_end(args);
 	return (void *)kernel(SYS_mremap, (long)at, (long)old, (long)len, flags, to, 0);
+}
+
+/* Strong, where the library's own is weak. */
+UNINSTRUMENTED long hp_sys_call(long nr, long a, long b, long c, long d, long e, long f)
+{
+	int saved_errno = errno;
+	long r = kernel(nr, a, b, c, d, e, f);
+
+	if (r == -1)
+		r = -errno;
+	errno = saved_errno;
+	return r;
 }
 
 UNINSTRUMENTED long syscall(long nr, ...)

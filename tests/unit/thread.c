@@ -1,6 +1,7 @@
 /*
  * Bare threads: what the C library and the kernel see of them, and what is left to them of the process's rights.
  */
+#include "base/sys.h"
 #include "base/thread.h"
 
 #include <dirent.h>
@@ -466,14 +467,14 @@ static void try_filter(void *unused)
 	int n = 0;
 
 	(void)unused;
-	tried[n++] = hp_syscall(SYS_mmap, 0, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) < 0;
-	tried[n++] = hp_syscall(SYS_mmap, 0, PAGE, PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	tried[n++] = hp_syscall(SYS_mprotect, (long)page, PAGE, PROT_READ, 0, 0, 0);
-	tried[n++] = hp_syscall(SYS_mprotect, (long)page, PAGE, PROT_READ | PROT_EXEC, 0, 0, 0);
-	tried[n++] = hp_syscall(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
-	tried[n++] = hp_syscall(SYS_getpid, 0, 0, 0, 0, 0, 0);
-	tried[n++] = hp_syscall(0x40000000 + SYS_sched_yield, 0, 0, 0, 0, 0, 0);
-	tried[n++] = hp_syscall(SYS_futex, 0, 99, 0, 0, 0, 0);
+	tried[n++] = hp_sys(SYS_mmap, 0, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1) < 0;
+	tried[n++] = hp_sys(SYS_mmap, 0, PAGE, PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+	tried[n++] = hp_sys(SYS_mprotect, (long)page, PAGE, PROT_READ);
+	tried[n++] = hp_sys(SYS_mprotect, (long)page, PAGE, PROT_READ | PROT_EXEC);
+	tried[n++] = hp_sys(SYS_sched_yield);
+	tried[n++] = hp_sys(SYS_getpid);
+	tried[n++] = hp_sys(0x40000000 + SYS_sched_yield);
+	tried[n++] = hp_sys(SYS_futex, 0, 99);
 }
 
 TEST(it_makes_the_calls_that_it_was_started_with_and_no_others)
@@ -543,9 +544,6 @@ static void confined(bool opens_files, void (*run)(bool opens_files))
 	EXPECT_EQ(status, 0);
 }
 
-#define CALL(n, ...) hp_call(n, ##__VA_ARGS__, 0L, 0L, 0L, 0L, 0L)
-#define hp_call(n, a, b, c, d, e, ...) hp_syscall(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), 0)
-
 #if HP_THREAD_BARE /* some of these calls have no number elsewhere */
 
 /* Calls without sense: refused by the filter with EPERM, and by the kernel, of a call that it lets through, with another error. */
@@ -569,13 +567,13 @@ static void call_senselessly(bool opens_files)
 	static const int changes[] = { SYS_setuid, SYS_setgid, SYS_setreuid, SYS_setregid, SYS_setresuid, SYS_setresgid, SYS_setgroups };
 
 	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-		if (!EXPECT_EQ(CALL(refused[i], -1, 1, -1, -1), -EPERM))
+		if (!EXPECT_EQ(hp_sys(refused[i], -1, 1, -1, -1), -EPERM))
 			T_FAIL("call %d", refused[i]);
 	for (size_t i = 0; i < sizeof opening / sizeof *opening; i++)
-		if (!EXPECT_EQ(CALL(opening[i], -1, 1, 1, 1) == -EPERM, !opens_files))
+		if (!EXPECT_EQ(hp_sys(opening[i], -1, 1, 1, 1) == -EPERM, !opens_files))
 			T_FAIL("call %d", opening[i]);
 	for (size_t i = 0; i < sizeof changes / sizeof *changes; i++)
-		if (!EXPECT_EQ(CALL(changes[i], 5, 5, 5), 0))
+		if (!EXPECT_EQ(hp_sys(changes[i], 5, 5, 5), 0))
 			T_FAIL("call %d", changes[i]);
 	EXPECT(getuid() != 5 && getgid() != 5);
 }
@@ -594,33 +592,33 @@ TEST(one_that_opens_files_has_no_others_than_these)
 
 static void call_with_sense(bool opens_files)
 {
-	long pid = getpid(), tid = CALL(SYS_gettid);
+	long pid = getpid(), tid = hp_sys(SYS_gettid);
 	struct { uint32_t version; int pid; } head = { 0x20080522, 0 };
 	uint32_t sets[6] = { 1, 1, 1, 1, 1, 1 };
 	char c;
 
 	(void)opens_files;
-	EXPECT_EQ(CALL(SYS_getpid), pid);
-	EXPECT_EQ(CALL(SYS_sched_yield), 0);
-	EXPECT_EQ(CALL(SYS_read, -1, &c, 1), -EBADF);
+	EXPECT_EQ(hp_sys(SYS_getpid), pid);
+	EXPECT_EQ(hp_sys(SYS_sched_yield), 0);
+	EXPECT_EQ(hp_sys(SYS_read, -1, &c, 1), -EBADF);
 	/* Threads, but no processes; by clone3, whose flags nobody sees, neither. Alone CLONE_THREAD makes no sense. */
-	EXPECT_EQ(CALL(SYS_clone, CLONE_THREAD), -EINVAL);
-	EXPECT_EQ(CALL(SYS_clone, CLONE_THREAD | CLONE_FS), -EINVAL);
-	EXPECT_EQ(CALL(SYS_clone, SIGCHLD), -EPERM);
-	EXPECT_EQ(CALL(SYS_clone, CLONE_VM | CLONE_VFORK), -EPERM);
-	EXPECT_EQ(CALL(435 /* clone3 */, 0, 0), -ENOSYS);
-	EXPECT_EQ(CALL(436 /* close_range: not clone3's neighbour */, 2, 1, 0), -EINVAL);
+	EXPECT_EQ(hp_sys(SYS_clone, CLONE_THREAD), -EINVAL);
+	EXPECT_EQ(hp_sys(SYS_clone, CLONE_THREAD | CLONE_FS), -EINVAL);
+	EXPECT_EQ(hp_sys(SYS_clone, SIGCHLD), -EPERM);
+	EXPECT_EQ(hp_sys(SYS_clone, CLONE_VM | CLONE_VFORK), -EPERM);
+	EXPECT_EQ(hp_sys(435 /* clone3 */, 0, 0), -ENOSYS);
+	EXPECT_EQ(hp_sys(436 /* close_range: not clone3's neighbour */, 2, 1, 0), -EINVAL);
 	/* Signals to itself. */
-	EXPECT_EQ(CALL(SYS_tgkill, pid, tid, 0), 0);
-	EXPECT_EQ(CALL(SYS_tgkill, pid, tid, 99), -EINVAL);
-	EXPECT_EQ(CALL(SYS_tgkill, pid, tid + 1, 0), -EPERM);
-	EXPECT_EQ(CALL(SYS_tgkill, getppid(), getppid(), 0), -EPERM);
-	EXPECT_EQ(CALL(SYS_tgkill, getppid(), tid, 0), -EPERM);
-	EXPECT_EQ(CALL(SYS_tgkill, 0, tid, 0), -EPERM);
-	EXPECT_EQ(CALL(SYS_capget, &head, sets), 0);
+	EXPECT_EQ(hp_sys(SYS_tgkill, pid, tid, 0), 0);
+	EXPECT_EQ(hp_sys(SYS_tgkill, pid, tid, 99), -EINVAL);
+	EXPECT_EQ(hp_sys(SYS_tgkill, pid, tid + 1, 0), -EPERM);
+	EXPECT_EQ(hp_sys(SYS_tgkill, getppid(), getppid(), 0), -EPERM);
+	EXPECT_EQ(hp_sys(SYS_tgkill, getppid(), tid, 0), -EPERM);
+	EXPECT_EQ(hp_sys(SYS_tgkill, 0, tid, 0), -EPERM);
+	EXPECT_EQ(hp_sys(SYS_capget, &head, sets), 0);
 	EXPECT(!sets[0] && !sets[1] && !sets[3] && !sets[4]);
-	EXPECT_EQ(CALL(SYS_prctl, 39 /* PR_GET_NO_NEW_PRIVS */), 1);
-	EXPECT_EQ(CALL(SYS_prctl, 21 /* PR_GET_SECCOMP */), 2);
+	EXPECT_EQ(hp_sys(SYS_prctl, 39 /* PR_GET_NO_NEW_PRIVS */), 1);
+	EXPECT_EQ(hp_sys(SYS_prctl, 21 /* PR_GET_SECCOMP */), 2);
 }
 
 TEST(a_confined_thread_may_start_threads_and_abort)

@@ -1,0 +1,32 @@
+/*
+ * The one way to the kernel: system calls by an instruction of our own. The C library's functions have public names,
+ * which the program, libhugepin-malloc.so (dropin/rights.c, dropin/unmap.c) or another preloaded library may stand in
+ * for. Their code may allocate, take locks, or need a thread that the C library started. Here is none of that: no
+ * cancellation point, and errno is left alone.
+ *
+ * The C library's own mapping calls stay where memory goes away that others may have registered (base/map.h).
+ */
+#ifndef HP_BASE_SYS_H
+#define HP_BASE_SYS_H
+
+#include <stdbool.h>
+#include <sys/syscall.h>
+
+/* A system call. Arguments are integers or pointers; those left out are 0. Returns the kernel's result, or -errno. */
+#define hp_sys(...) HP_SYS_CALL(__VA_ARGS__, 0, 0, 0, 0, 0, 0, 0)
+#define HP_SYS_CALL(n, a, b, c, d, e, f, ...)                                                                          \
+	hp_sys_call(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
+
+/* Weak in sys.c: a unit test has a kernel of its own in its place. */
+long hp_sys_call(long n, long a, long b, long c, long d, long e, long f);
+
+/* Whether a result is an error, even where each bit may be the kernel's: a mapping's address. */
+static inline bool hp_sys_failed(long result)
+{
+	return (unsigned long)result > -4096UL;
+}
+
+/* A result as the C library gives it: -1 and errno for an error. */
+long hp_sys_errno(long result);
+
+#endif
