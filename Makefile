@@ -269,11 +269,14 @@ $(BUILD)/libhugepin-malloc.so $(BUILD)/installed/libhugepin-malloc.so: $(DROPIN_
 		$(RUN_LDFLAGS) $(JEMALLOC_WRAP) -o $@ $(filter %.o %.a %/libhugepin.so,$^)
 	$(Q)ln -sf $(@F) $@.$(SO)
 
-$(BUILD)/hugepin: $(CMD_OBJ)
+$(BUILD)/hugepin: $(CMD_OBJ) | $(BUILD)/hugepin-plot.py
 $(BUILD)/installed/hugepin: $(CMD_OBJ:$(BUILD)/cmd/run.o=$(BUILD)/installed/run.o)
 $(BUILD)/hugepin $(BUILD)/installed/hugepin:
 	@echo '  LD      $@'
 	$(Q)$(CC) -pie $(RELRO) $(SANFLAGS) $(LDFLAGS) -o $@ $^ -lhugetlbfs -ljansson -lm
+
+$(BUILD)/hugepin-plot.py: cmd/plot.py
+	$(Q)install -D -m 644 $< $@
 
 # Unit tests see the library's hidden names. A live test, and an example, says in its first lines what it is linked with:
 # libraries of ours (hugepin, hugepin-verbs) and others (uring, ibverbs).
@@ -375,6 +378,7 @@ install: all $(INSTALL_LINKED) $(BUILD)/installed/hugepin ## install under $(DES
 			$$f.in >$(TREE)$$to/$${f##*/} || exit 1; done
 	$(Q)for p in $(PACKAGES); do ln -sf $$p.pc $(TREE)$(LIBDIR)/pkgconfig/lib$$p.pc || exit 1; done
 	$(Q)install -m 644 packaging/completions/hugepin $(TREE)$(PREFIX)/share/bash-completion/completions
+	$(Q)install -m 644 $(BUILD)/hugepin-plot.py $(TREE)$(PREFIX)/share/hugepin
 	$(Q)install -m 644 contrib/bpftrace/*.bt $(TREE)$(PREFIX)/share/hugepin/bpftrace
 	$(Q)install -m 644 LICENSE packaging/COPYING.jemalloc $(TREE)$(PREFIX)/share/doc/hugepin
 	$(Q)tools/install-man $(TREE)$(PREFIX)/share/man $(NO_PAGES)

@@ -11,7 +11,7 @@ number=0
 
 # An installation that was moved, where others may read it too.
 mkdir "$t/bin" "$t/lib"
-cp "$build/hugepin" "$t/bin"
+cp "$build/hugepin" "$build/hugepin-plot.py" "$t/bin"
 cp "$build"/libhugepin*.so* "$t/lib"
 hugepin=$t/bin/hugepin
 
@@ -405,7 +405,7 @@ check 'info takes no arguments' 2 '^usage: hugepin info' "$hugepin" info me
 check 'info has no other options' 2 '^usage: hugepin info' "$hugepin" info --all
 for sub in run check info calibrate top plot; do
 	check "$sub helps" 0 "^usage: hugepin $sub " "$hugepin" $sub --help
-	check "$sub refuses an unknown option" 2 "^hugepin $sub: unrecognized option '--walk'" "$hugepin" $sub --walk
+	check "$sub refuses an unknown option" 2 "^hugepin $sub: (unrecognized option '--walk'|option --walk not recognized)" "$hugepin" $sub --walk
 	check 'and shows its usage then' 2 "^usage: hugepin $sub " "$hugepin" $sub --walk
 done
 check 'what it has been told to tell goes to the standard output' 0 '^$' bash -c "'$hugepin' plot --help 2>&1 >/dev/null"

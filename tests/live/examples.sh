@@ -299,7 +299,7 @@ works 'no example is left out' test ! -s left
 # As `make install` lays it out (tools/check-install tries that), from what was built, whatever the compiler and its options.
 prefix=$t/prefix
 mkdir -p "$prefix"/{bin,include,lib/pkgconfig}
-cp "$build/hugepin" "$prefix/bin"
+cp "$build/hugepin" "$build/hugepin-plot.py" "$prefix/bin"
 cp "$top"/include/* "$prefix/include"
 cp -P "$build"/libhugepin*.so* "$prefix/lib"
 for template in "$top"/packaging/*.pc.in; do
