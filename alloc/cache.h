@@ -34,16 +34,18 @@ struct hp_keys {
 };
 
 struct hp_cache {
-	/* The fast paths of malloc and free touch the members up to `listed`. */
+	/* The fast paths of malloc and free touch the members up to `listed`. relaxed: a spare cache has no thread until
+	 * hp_cache_admit(). */
 	_Alignas(64) _Atomic uint32_t limit; /* largest count that the fast paths take; 0: none */
 	union {
 		struct {
+			/* relaxed: the owner, inside, or a thief after hp_cache_is_left() */
 			_Atomic uint32_t n, busy; /* n: chunks of the buffer in the slot; 0: the slot is empty */
 		};
 		_Atomic uint64_t word; /* n and busy together: one store can end an operation */
 	} slot;
 	void *slot_ptr;
-	hp_chunk *slot_chunk;
+	hp_chunk *slot_chunk; /* relaxed: the owner, inside; a store of the whole word, or hp_cache_leave(), tells a thief */
 	uint32_t listed; /* chunks in the lists */
 
 	/* Protected by hp_heap_lock: next, tid and asked. */
@@ -68,8 +70,8 @@ void hp_cache_set_aside(bool on);
 
 static inline void hp_cache_enter(struct hp_cache *c)
 {
-	atomic_store_explicit(&c->slot.busy, 1, memory_order_relaxed);
 	/* Set busy before reading anything else of the cache: pairs with the barrier in hp_cache_steal(). */
+	atomic_store_explicit(&c->slot.busy, 1, memory_order_relaxed);
 	hp_barrier_often();
 }
 

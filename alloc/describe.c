@@ -13,7 +13,7 @@
 #include "hugepin.h"
 
 /* Read a byte of struct hp_page without the lock. The bytes are not _Atomic, since all other accesses are made under
- * the lock. */
+ * the lock. relaxed: pages may change meanwhile, and hugepin_info counts what it sees. */
 static unsigned load_byte(const uint8_t *member)
 {
 	return __atomic_load_n(member, __ATOMIC_RELAXED);

@@ -244,7 +244,7 @@ static __attribute__((noinline)) void free_slower(struct hp_cache *c, void *p, h
 void hugepin_free_listed_(struct hp_cache *c, void *p)
 {
 	size_t off = (uintptr_t)p - hp_span.base;
-	hp_chunk *word = hp_chunk_at(&hp_span, off >> HP_CHUNK_SHIFT);
+	hp_chunk *word = hp_chunk_at(&hp_span, off >> HP_CHUNK_SHIFT); /* relaxed: the program hands the buffer over */
 	uint32_t w = (uint32_t)atomic_load_explicit(word, memory_order_relaxed), n = HP_CHUNK_COUNT(w);
 
 	if (HP_UNLIKELY((off & (HP_CHUNK - 1)) | (HP_CHUNK_STATE(w) ^ HP_CHUNK_LIVE)) || n > hp_cache_limit(c))

@@ -34,6 +34,7 @@
  * first class hold locks of jemalloc's. When a fork keeps out the second class, it does not have these locks yet. */
 static unsigned inflight[HP_PARTS]; /* threads between call_begin() and call_end() */
 static bool quiet[HP_PARTS]; /* a fork waits: no more calls of this class may begin */
+/* relaxed: changed under hp_heap_lock; hp_futex_wait() has the kernel compare */
 static _Atomic uint32_t turn; /* a futex: goes up when a mapping call ends, or a fork lets threads in again */
 static unsigned waiters;
 static HP_TLS bool waiting; /* this thread is in wait_turn() */

@@ -126,8 +126,8 @@ extern struct hp_span hp_span;
 extern struct hp_lock hp_heap_lock;
 
 /* For base, opened and reserved, which are also read without the lock. Another thread may just be making the span;
- * then no pointer is the heap's. These members are not _Atomic, since every address is computed from base. base does
- * not change while a thread holds the lock or has a live buffer. */
+ * then no pointer is the heap's. relaxed: whoever has a buffer has seen hp_span_store(). These members are not _Atomic,
+ * since every address is computed from base. base does not change while a thread holds the lock or has a live buffer. */
 static inline size_t hp_span_load(const size_t *member)
 {
 	return __atomic_load_n(member, __ATOMIC_RELAXED);
@@ -173,6 +173,7 @@ static inline hp_chunk *hp_chunk_at(const struct hp_span *s, size_t chunk)
 	return &s->chunk[chunk ^ HP_CHUNK_SKEW];
 }
 
+/* relaxed, as hp_chunk_set(): hp_heap_lock; a listed buffer's word: the owner of the cache, or hp_cache_is_left(). */
 static inline uint64_t hp_chunk_get(size_t chunk)
 {
 	return atomic_load_explicit(hp_chunk_at(&hp_span, chunk), memory_order_relaxed);
@@ -185,6 +186,7 @@ static inline uint64_t hp_chunk_follow(size_t chunk)
 	return atomic_load_explicit(hp_chunk_at(&hp_span, chunk), memory_order_acquire);
 }
 
+/* relaxed: see hp_chunk_get(). */
 static inline void hp_chunk_set(size_t chunk, uint64_t word)
 {
 	atomic_store_explicit(hp_chunk_at(&hp_span, chunk), word, memory_order_relaxed);

@@ -32,6 +32,7 @@ bool hp_peak_on;
 static struct {
 	_Atomic bool busy;
 	bool told; /* the MPI layer has told what is to be told */
+	/* relaxed, these three: become_busy() lets one thread in, by acquire */
 	_Atomic uint64_t grown; /* the slow path looks when more than this is mapped */
 	_Atomic uint64_t most; /* bytes at the peak */
 	_Atomic uint64_t due_ns; /* when a look is allowed again */
@@ -39,7 +40,8 @@ static struct {
 	uint64_t hugetlb_bytes, thp_bytes, base_bytes; /* of the heap, at the peak */
 	uint64_t small_bytes; /* the most that small buffers had when somebody looked */
 	bool known, small_known; /* the kernel has told at least once */
-	/* What forks copied; hp_heap_lock protects the writing. */
+	/* What forks copied. moved_bytes changes from 0 while the process has one thread.
+	 * relaxed: hp_heap_lock protects the writing by raise_to(); at exit, numbers. */
 	_Atomic uint64_t fork_peak_bytes, fork_pool_bytes; /* the most of one fork, moved memory included */
 	_Atomic uint64_t copy_bytes; /* the largest copy beside the originals */
 	_Atomic uint64_t moved_bytes; /* moved out of the pool since the peak */

@@ -19,6 +19,7 @@ static HP_SEALED(struct {
  * writable (RLIMIT_DATA). */
 static uint32_t live;
 static int last_id;
+/* relaxed: changed under the lock; of memory that a watcher knows, the program has handed it over */
 static _Atomic uint32_t count; /* a hint that lets hp_watch_leaving() skip the lock */
 static struct hp_lock lock = HP_LOCK_INIT(HP_RANK_WATCH);
 static HP_TLS bool inside;

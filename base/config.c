@@ -268,7 +268,7 @@ static int64_t keep_text(const struct hp_option *o, const char *text)
 }
 
 enum { UNREAD, READING, READ };
-static _Atomic int state;
+static _Atomic int state; /* relaxed: in the child no other thread */
 
 void hp_config_child(void)
 {

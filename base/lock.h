@@ -30,6 +30,7 @@ enum hp_rank {
 };
 
 struct hp_lock {
+	/* relaxed: a try that fails has seen nothing; hp_lock_reset() has no other thread */
 	_Atomic uint32_t word; /* 0: free; 1: taken; 2: taken, and threads may sleep on it */
 	enum hp_rank rank;
 };

@@ -46,13 +46,14 @@ static struct {
 	_Atomic uint32_t state; /* OFF, STARTING, RUNNING, ENDING */
 	_Atomic uint32_t alarm; /* counts wakes; the thread sleeps on it */
 	_Atomic bool asleep; /* the thread sleeps or is about to */
-	_Atomic uint32_t skip; /* calls to ignore before the next try to start */
+	_Atomic uint32_t skip; /* calls to ignore before the next try to start; relaxed: one more or less does no harm */
 	/* calls of hp_service_end() minus those of hp_service_allow(); not 0: no thread is started */
 	_Atomic uint32_t forbidden;
-	_Atomic int main_thread; /* PARENTED, ORPHANED, UNKNOWN */
-	_Atomic uint32_t tid; /* number of the thread; 0: it has not begun */
+	_Atomic int main_thread; /* PARENTED, ORPHANED, UNKNOWN; relaxed: main_ends() ends the thread that has seen the old value */
+	_Atomic uint32_t tid; /* number of the thread; 0: it has not begun; relaxed: a number for hp_service_end() */
+	/* relaxed: hp_service_resume() takes it by acquire */
 	_Atomic bool lapsed; /* the thread has ended, and there may be work for another */
-	_Atomic bool opens_files;
+	_Atomic bool opens_files; /* relaxed: hp_service_allow() publishes it to the thread that starts next */
 	pthread_key_t key; /* set on the main thread */
 } service;
 

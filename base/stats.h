@@ -56,7 +56,8 @@ struct hp_exposed {
 };
 extern struct hp_exposed hp_exposed;
 
-/* The page is a public struct. C++ could not read _Atomic members, so these macros use __atomic_*. */
+/* The page is a public struct. C++ could not read _Atomic members, so these macros use __atomic_*.
+ * relaxed: HP_STAT_ADD has hp_heap_lock; HP_STAT_COUNT is a number that any thread adds to. */
 #define HP_STAT(name) (hp_exposed.page.stats.name)
 #define HP_STAT_GET(name) __atomic_load_n(&HP_STAT(name), __ATOMIC_RELAXED)
 #define HP_STAT_ADD(name, n) __atomic_store_n(&HP_STAT(name), HP_STAT(name) + (uint64_t)(n), __ATOMIC_RELAXED)

@@ -63,7 +63,7 @@ static void add_mapping(void *within, const struct hp_smaps *m)
 bool hp_there_is_quick(void)
 {
 	struct hp_there none = { 0, 0 };
-	static _Atomic int quick; /* 1: yes; -1: no; 0: not known yet */
+	static _Atomic int quick; /* 1: yes; -1: no; 0: not known yet; relaxed: each thread finds the same answer */
 
 	if (!atomic_load_explicit(&quick, memory_order_relaxed))
 		atomic_store_explicit(&quick, by_pagemap(HP_PAGE, 2 * HP_PAGE, &none) ? 1 : -1, memory_order_relaxed);

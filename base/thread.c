@@ -38,7 +38,7 @@ HP_TLS bool hp_thread_is_bare;
 
 /* All threads that were ever started. Each is a static object. */
 enum { THREADS_MAX = 4 };
-static struct hp_thread *_Atomic threads[THREADS_MAX];
+static struct hp_thread *_Atomic threads[THREADS_MAX]; /* relaxed: the exchange alone decides, and an entry stays */
 
 static bool thread_listed(struct hp_thread *t)
 {

@@ -50,7 +50,9 @@ struct hp_thread_kind {
 
 /* A place for one thread at a time, with its memory, which is kept for the next thread. Zero at first. */
 struct hp_thread {
+	/* relaxed: clone(2) starts the thread after it; hp_thread_tid() is an acquire */
 	_Atomic uint32_t tid; /* 0: there is none; the kernel clears it when the thread has ended */
+	/* relaxed: clone(2) starts the thread after it; enter_thread() answers by release */
 	_Atomic uint32_t told; /* set by the new thread: whether it runs */
 	uint32_t last_tid;
 	char *map;

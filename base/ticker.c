@@ -10,7 +10,9 @@
 static struct {
 	struct hp_lock lock;
 	struct hp_thread thread; /* guarded by the lock, except its tid */
+	/* relaxed: the lock of the ticker; hp_thread_join() orders the thread's end */
 	_Atomic uint32_t end; /* not 0: the thread must end; it sleeps on this word */
+	/* relaxed: where the thread has to be ended, the lock of the ticker orders */
 	_Atomic uint32_t forbidden; /* raised under the lock, except by signal handlers */
 } ticker = { .lock = HP_LOCK_INIT(HP_RANK_TICKER) };
 

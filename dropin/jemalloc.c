@@ -46,7 +46,7 @@ static size_t arena_size(void)
 	return atomic_load_explicit(&hp_arena.size, memory_order_relaxed);
 }
 
-/* Statistics are members of a public struct, which cannot be _Atomic. */
+/* Statistics are members of a public struct, which cannot be _Atomic. relaxed: a number. */
 static void count_bytes(uint64_t *statistic, uint64_t bytes)
 {
 	__atomic_fetch_add(statistic, bytes, __ATOMIC_RELAXED);
@@ -96,7 +96,7 @@ static void move_arena(uintptr_t base, size_t size)
 
 	hp_arena.outside = hp_arena.tried;
 	count_bytes(&s->small_outside_bytes, s->small_bytes);
-	__atomic_store_n(&s->small_bytes, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&s->small_bytes, 0, __ATOMIC_RELAXED); /* relaxed: a number */
 	/* A thread in hp_in_arena() that has loaded the old base may load the new size. That one is no longer:
 	 * reserve_arena() takes as much as the whole span, or an eighth of RLIMIT_AS, and the heap's part is half of the
 	 * span, or at most that eighth. No thread has the new base with the old size. Each of these pairs with its loads. */

@@ -33,8 +33,8 @@ struct hp_arena {
 	/* malloc() and free() read the next four members. They begin off the start of a page, as chunk words do
 	 * (pages.h). */
 	_Alignas(4096) char unused[1024];
-	_Atomic uintptr_t base;
-	_Atomic size_t size;
+	_Atomic uintptr_t base; /* relaxed: the lock of the arena, or a buffer that was handed over */
+	_Atomic size_t size; /* relaxed: as base */
 	size_t jemalloc_below; /* requests below this go to jemalloc: HUGEPIN_LARGE_MIN, or 0 with another small tier */
 	void (*free_outside)(void *); /* takes pointers that are neither here nor in the heap's span */
 	uint64_t *used; /* a bit for each unit */

@@ -42,7 +42,7 @@ static bool advice_is_unneeded(const void *caller)
 {
 	enum { UNKNOWN, NEEDED, UNNEEDED };
 	enum { IBV_SAYS_UNNEEDED = 2 }; /* IBV_FORK_UNNEEDED: the drop-in is built without libibverbs's headers */
-	static _Atomic int known;
+	static _Atomic int known; /* relaxed: each thread finds the same answer */
 	int (*state)(void), is = atomic_load_explicit(&known, memory_order_relaxed);
 
 	if (is == UNKNOWN) {

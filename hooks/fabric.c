@@ -51,6 +51,7 @@ static struct {
 	sem_t filled; /* posted for each range; all zero bits are a valid empty semaphore */
 } queue = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
+/* relaxed: libfabric's lock of monitors; other threads read it by acquire */
 static hugepin_domain *_Atomic domain; /* NULL: libfabric has not started the monitor, or the start failed */
 
 /* ------------------------------------------------------------------ what went away */
@@ -315,7 +316,7 @@ EXPORT int fi_open(uint32_t version, const char *name, void *attr, size_t attr_l
 
 EXPORT int fi_fabric(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *context)
 {
-	static _Atomic bool said;
+	static _Atomic bool said; /* relaxed: the exchange alone decides who says it */
 	__typeof__(&fi_fabric) next;
 	int err = hugepin_fabric_attach();
 

@@ -42,7 +42,7 @@ static void choose_secret(void)
 
 int hp_far_open(hugepin_lend *l)
 {
-	static _Atomic uint32_t opened;
+	static _Atomic uint32_t opened; /* relaxed: a number that no other lend has */
 	uint64_t head;
 
 	choose_secret();

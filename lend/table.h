@@ -19,7 +19,7 @@ static inline uint64_t hp_lend_hash(uint64_t a, uint64_t b)
 }
 
 /* The same for words that peers choose: by a secret, so that they cannot choose words that fill one chain. */
-extern uint64_t hp_lend_secret;
+extern uint64_t hp_lend_secret; /* relaxed: the exchange decides; tables are made after it, under a lock */
 
 static inline uint64_t hp_lend_hash_foreign(uint64_t a, uint64_t b)
 {

@@ -81,6 +81,7 @@ void *hp_find(const char *name)
 	return found ? found : find_anywhere(name);
 }
 
+/* relaxed: each thread finds the same function. */
 void *hp_next(_Atomic(void *) *slot, const char *name)
 {
 	void *next = atomic_load_explicit(slot, memory_order_relaxed);

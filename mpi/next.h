@@ -30,7 +30,7 @@ bool hp_is_ours(const void *addr);
 /* A function of MPI's that the layer exports. The function is a jump to *to, which is the layer's function or MPI's
  * own. */
 struct hp_entry {
-	_Atomic(void *) *to;
+	_Atomic(void *) *to; /* relaxed: each thread finds the same function */
 	const char *name;
 };
 

@@ -11,7 +11,7 @@
 
 #define HP_MPI_COUNTERS(X) X(pins) X(unpins) X(not_pinned) X(bottom) X(sparse) X(left)
 struct hp_mpi_counters {
-#define HP_MPI_COUNTER(name) _Atomic uint64_t name;
+#define HP_MPI_COUNTER(name) _Atomic uint64_t name; /* relaxed: a number, read at the end */
 	HP_MPI_COUNTERS(HP_MPI_COUNTER)
 #undef HP_MPI_COUNTER
 };

@@ -35,10 +35,11 @@ struct hp_request {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct hp_request *requests[BUCKETS];
+/* relaxed: the lock; outside, a thread looks for requests of its own */
 static _Atomic int requests_count;
 /* Orphans: requests that the program freed while they were under way. The oldest comes first. */
 static struct hp_request *orphans, **orphans_end = &orphans;
-static _Atomic int orphans_count;
+static _Atomic int orphans_count; /* relaxed: the lock; outside a hint: the next call tests them */
 
 /* Changed under the lock. Read without the lock, to skip the search if there are none: requests of this thread are
  * always counted. */

@@ -53,7 +53,7 @@ static int failed; /* the first error of a write */
 static int trace_rank;
 static size_t min_payload;
 static uint64_t started_ns, payload_logged, dropped;
-static _Atomic uint64_t calls, buffers, payload_all; /* counted without the lock */
+static _Atomic uint64_t calls, buffers, payload_all; /* counted without the lock; relaxed: numbers */
 
 /* The processor time that this thread has spent in MPI. */
 static HP_TLS uint64_t mpi_cpu_ns;

@@ -15,12 +15,12 @@
 enum { TABLE_MAX = 4096 };
 
 HP_TLS struct hp_counts *hp_counts_self;
-static struct hp_counts_owner *_Atomic first;
-static struct hp_counts_owner *_Atomic table[TABLE_MAX]; /* by number */
-static _Atomic uint32_t made;
+static struct hp_counts_owner *_Atomic first; /* relaxed: the exchange in make_owner() publishes it by release */
+static struct hp_counts_owner *_Atomic table[TABLE_MAX]; /* by number; relaxed: in the child no other thread */
+static _Atomic uint32_t made; /* relaxed: make_owner() comes before the thread's first count */
 /* counters for threads that cannot get their own; only unpins are counted here */
 static struct hp_counts_owner *shared;
-static _Atomic bool blind; /* membarrier(2) was refused */
+static _Atomic bool blind; /* membarrier(2) was refused; relaxed: a thread whose barrier was refused sums next */
 static pthread_key_t at_exit;
 static bool have_key;
 

@@ -29,7 +29,7 @@ _Static_assert(sizeof(struct hp_counts) == sizeof(struct hugepin_key_count) &&
 struct hp_counts_owner {
 	struct hp_counts_owner *next; /* the next older one */
 	uint32_t number; /* the number of owners made before this one */
-	_Atomic bool owned; /* a living thread has these counters */
+	_Atomic bool owned; /* a living thread has these counters; relaxed: the exchange in take_spare() decides, by acquire */
 	struct hp_records records; /* records of this thread, and of threads that had the counters before */
 };
 #define HP_COUNTS_OWNER_SIZE 16384
@@ -70,7 +70,7 @@ uint32_t hp_counts_made(uint32_t region);
 
 /* Pins of this process that were counted and undone at once, because the thread had to look twice. With a trace each hit
  * is such a pin first. */
-extern _Atomic uint64_t hp_counts_undone;
+extern _Atomic uint64_t hp_counts_undone; /* relaxed: a number */
 
 /* Sums after this call see all counts made before it. Threads that count after it see everything that this thread wrote
  * before it. */

@@ -20,8 +20,11 @@ enum { SOON_YIELDS = 100, SOON_SLEEPS = 10, SOON_SLEEP_NS = 1000000, WAITER_YIEL
 
 static struct {
 	struct hp_lock lock;
+	/* relaxed: the lock of opening, or place_is_open() before it */
 	hugepin_domain *_Atomic domain[HUGEPIN_DOMAINS_MAX]; /* NULL until first used */
+	/* relaxed: the lock of opening; threads that are still inside are waited for by `holders` */
 	_Atomic bool open[HUGEPIN_DOMAINS_MAX];
+	/* relaxed: the lock of opening; a thread that knows a domain was handed it */
 	_Atomic unsigned count; /* open domains */
 	uint32_t uses; /* openings so far; never a multiple of 2^26, so that no ref is 0 */
 } domains = { .lock = HP_LOCK_INIT(HP_RANK_OPEN) };
@@ -224,7 +227,7 @@ void hp_domains_start(void)
 
 uint64_t hp_thread_number(void)
 {
-	static _Atomic uint64_t last;
+	static _Atomic uint64_t last; /* relaxed: a number that no other thread has */
 	static HP_TLS uint64_t number;
 
 	if (!number)

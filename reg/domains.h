@@ -76,7 +76,8 @@ bool hp_domain_pins_wait(const hugepin_domain *d);
  * hp_domain_lock_soon(); this thread did not get the lock back. */
 bool hp_domain_let_pass(hugepin_domain *d);
 
-/* Whether the interposed calls of libhugepin-malloc.so announce unmappings (unmapping.h). */
+/* Whether the interposed calls of libhugepin-malloc.so announce unmappings (unmapping.h).
+ * relaxed: the thread that sets it unmaps next; a hit that does not see it asks the kernel. */
 extern bool hp_sees_unmaps __attribute__((visibility("hidden")));
 
 #endif

@@ -88,6 +88,7 @@ struct hp_helper {
 	struct hp_record pending[HP_RECORD_QUEUE_MAX]; /* under records_lock */
 	unsigned pending_count;
 	struct hp_record_queue queue; /* records that wait until the plan is told of them */
+	/* relaxed: written under the domain's lock; else a number */
 	_Atomic uint64_t bytes; /* of all tracked ranges; read without the lock */
 	uint32_t lost_pending; /* records for which there was no room in `pending` */
 	uint32_t lost_queued; /* records of misses for which there was no room in `queue` */

@@ -10,7 +10,7 @@
 #include "hugepin.h"
 
 /* Whether any domain was ever opened for whose keys the kernel must be asked. */
-extern bool hp_keys_asked __attribute__((visibility("hidden")));
+extern bool hp_keys_asked __attribute__((visibility("hidden"))); /* relaxed: the domain's keys are made later */
 
 /* As hugepin_sg_key(), but the key may be used only after hp_keys_stand() returned true. */
 int hp_key_later(void *domain, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);

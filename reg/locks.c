@@ -27,6 +27,7 @@ static struct hp_ranges programs; /* ranges that the program has locked */
 static struct hp_ranges owed;
 static char said[8192]; /* text of a file in /proc */
 static bool all; /* the program has called mlockall, so nothing may be unlocked */
+/* relaxed: a look that comes too early asks the kernel once more */
 static _Atomic bool told; /* libhugepin-malloc.so has called, so it reports the program's mlock calls */
 
 static const struct hp_heap_locks of_buffers;
@@ -426,7 +427,7 @@ void hp_locks_unmapping(const void *addr, size_t len)
 
 	atomic_store_explicit(&told, true, memory_order_relaxed);
 	/* The lock is not held here, so the read is atomic. All other accesses hold the lock, so the member is not
-	 * _Atomic. */
+	 * _Atomic. relaxed: no lock is missed that this thread has made. */
 	if (!__atomic_load_n(&programs.count, __ATOMIC_RELAXED) || !range_of((uintptr_t)addr, len, &start, &end) ||
 	    pthread_mutex_trylock(&lock) != 0)
 		return;

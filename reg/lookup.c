@@ -9,6 +9,7 @@
 
 #include "reg/region.h"
 
+/* relaxed: writers have the lock of the domain or lend; the own words of the region or key judge what hits read. */
 bool hp_lookup_put(_Atomic uint64_t *words, uint64_t hash, uint32_t index, uint32_t extra)
 {
 	unsigned way = (unsigned)(hash & (HP_LOOKUP_WAYS - 1));

@@ -78,7 +78,8 @@ static inline uint32_t hp_lookup_check(uint64_t hash)
 	return hash >> 8 & HP_LOOKUP_CHECK;
 }
 
-/* The word in the bucket whose check matches; 0: none. Most often it is the first, and only there `first` looks. */
+/* The word in the bucket whose check matches; 0: none. Most often it is the first, and only there `first` looks.
+ * relaxed: the own words of the region or key judge. */
 static inline __attribute__((always_inline)) uint64_t hp_lookup_word(const _Atomic uint64_t *words, uint32_t check,
 								     bool first)
 {

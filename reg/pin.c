@@ -701,6 +701,7 @@ void hp_pin_leave(hugepin_domain *d)
 	hp_unlock(&d->lock);
 	if (hinted)
 		hp_domains_start();
+	/* relaxed: the run takes the domain's lock, too */
 	if (helped && !atomic_load_explicit(&hp_serve_helper_job.asked, memory_order_relaxed))
 		hp_serve_wake_helper();
 }
@@ -920,6 +921,7 @@ int hugepin_key_pin_slow(const struct hugepin_key *key, int counted)
 		hp_barrier_often(); /* pairs with hp_counts_barrier() of a thread that retires the region */
 	}
 	if (is_key_hit(d, key)) {
+		/* relaxed: the flag is a hint, and is_key_hit() has looked by acquire whether the life has ended */
 		if (HP_UNLIKELY(HP_PEEK(*key->life) != key->good) && mark_key_used(d, key)) {
 			if (hp_regions[index].on_demand)
 				bring_in(d, &hp_regions[index]);

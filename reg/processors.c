@@ -26,6 +26,7 @@ enum {
 };
 
 static struct {
+	/* relaxed: a number, which the service thread alone sets to 0 */
 	_Atomic uint64_t uses; /* uses since the last post to other processes */
 	struct hp_share_verdict verdict;
 	/* The helper's recent worst lateness. Work must begin that much earlier. */

@@ -39,12 +39,13 @@ enum {
 };
 
 struct hp_records {
-	/* Written by the owner. */
+	/* Written by the owner. relaxed: the owner alone stores; collect_from() reads what hp_record_push() released */
 	_Alignas(64) _Atomic uint32_t head; /* records ever pushed */
 	uint32_t tail_seen;
 	uint32_t skip;
+	/* relaxed: the owner alone stores; seen late, the next run counts it */
 	_Atomic uint32_t lost[HP_RECORDS_DOMAINS]; /* records of each domain ever dropped */
-	/* Written by the helper, except the records. */
+	/* Written by the helper, except the records. relaxed: one run at a time has the lock of records; hp_record_room() reads what was released */
 	_Alignas(64) _Atomic uint32_t tail; /* records ever taken */
 	struct hp_record record[HP_RECORDS_MAX];
 };

@@ -37,6 +37,7 @@ enum { EXACT_MAX = 1 << 15, EXACT_LOOKS = 64 };
 
 struct hp_region *hp_regions;
 uint64_t *hp_lives;
+/* relaxed: a number that no other registration has */
 static _Atomic uint64_t numbers; /* registrations so far, of all domains, and of the parent process */
 
 /* Notes on the heap's regions, by index. They are not in struct hp_region, since the code of hits depends on its

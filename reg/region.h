@@ -14,6 +14,7 @@ static inline bool hp_is_pinning(unsigned access)
 }
 
 extern struct hp_region *hp_regions; /* table of HP_REGIONS_MAX regions; NULL before the first domain */
+/* relaxed: the domain's lock; the lowest bit, mark_key_used(), is a hint */
 extern uint64_t *hp_lives; /* their lives, by index: hp_region_life() while LIVE, else 0 */
 
 /* The life of r that held keys look for: the last bit says that it is used. r is registered. */

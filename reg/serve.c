@@ -190,6 +190,7 @@ void hp_serve_open(void)
 		hp_domains_job.run = serve_all;
 }
 
+/* There is no other thread. */
 void hp_serve_child(void)
 {
 	atomic_store_explicit(&hp_serve_helper_job.asked, false, memory_order_relaxed);

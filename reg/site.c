@@ -83,9 +83,9 @@ static bool find_stack(uintptr_t at, uintptr_t *ret_start, uintptr_t *ret_end)
  * memory through these bounds, so another thread may write them meanwhile: at worst one chain ends too early, once. */
 static struct {
 	_Atomic bool taken; /* a thread is reading the mappings */
-	_Atomic uint32_t strangers; /* addresses seen outside since the mappings were last read */
-	_Atomic uint32_t count;
-	_Atomic uintptr_t start[CODE_MAX], end[CODE_MAX];
+	_Atomic uint32_t strangers; /* addresses seen outside since the mappings were last read; relaxed: a number */
+	_Atomic uint32_t count; /* relaxed: a wrong answer of known_code() names another call site */
+	_Atomic uintptr_t start[CODE_MAX], end[CODE_MAX]; /* relaxed: a wrong answer of known_code() names another call site */
 } code;
 
 static bool note_code(void *count, const struct hp_mapping *m)

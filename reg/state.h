@@ -76,9 +76,10 @@ _Static_assert(HP_ACCESS_ALL == (HP_RELAXED | (HP_ACCESS_SETS - 1)), "");
  * sees a word sees the words that were written before it. */
 #define HP_READ(word) __atomic_load_n(&(word), __ATOMIC_ACQUIRE)
 #define HP_WRITE(word, value) __atomic_store_n(&(word), (value), __ATOMIC_RELEASE)
-#define HP_PEEK(word) __atomic_load_n(&(word), __ATOMIC_RELAXED) /* reads a word whose order does not matter */
+#define HP_PEEK(word) __atomic_load_n(&(word), __ATOMIC_RELAXED) /* relaxed: who uses it says why */
 
-/* Set a flag that never becomes false again. It is not _Atomic, so that hits can compare it in memory. */
+/* Set a flag that never becomes false again. It is not _Atomic, so that hits can compare it in memory. relaxed:
+ * its declaration says why. */
 #define HP_SET_FLAG(flag) __atomic_store_n(&(flag), true, __ATOMIC_RELAXED)
 
 /* The tag of a region that pins may find: a number that no other region had at this index, and the index. Other regions
@@ -92,7 +93,7 @@ struct hp_granule {
 	uint64_t tag, end;
 	uint64_t keys; /* lkey and rkey, in the layout of a pin */
 	uint32_t access; /* the access that a pin may ask for */
-	uint32_t used; /* used since an eviction or the helper last cleared this */
+	uint32_t used; /* used since an eviction or the helper last cleared this; relaxed: a missed use makes a region older than it is */
 };
 #define HP_GRANULE_SHIFT 5
 _Static_assert(sizeof(struct hp_granule) == 1 << HP_GRANULE_SHIFT, "");
@@ -249,11 +250,13 @@ enum { HP_ALL_GONE = 1, HP_ALL_DISCARDED = 2 };
 
 struct hugepin_domain {
 	/* Hits read these members. They are written when the domain is opened, except attention and lookup_mask. Held
-	 * keys know the places of attention and ref (struct hugepin_key_domain). */
+	 * keys know the places of attention and ref (struct hugepin_key_domain).
+	 * attention, relaxed: RETIRED is raised before hp_counts_barrier(); HELPED, TRACED and CHECKED stay. */
 	_Alignas(64) _Atomic uint32_t attention; /* HP_BUSY ... */
 	uint32_t access; /* the default access of pins */
 	uint64_t ref; /* top bits of the refs of this domain's pins */
 	uint32_t exact; /* a pin that asks for one of these gets an exact region: HP_ACCESS_REMOTE or 0 */
+	/* relaxed: the lock among writers; the region's own words judge: pin_by_lookup() */
 	_Atomic uint32_t lookup_mask; /* the buckets in use: HP_LOOKUP_MASK() */
 	uintptr_t span_base;
 	size_t span_size; /* 0: the heap's memory is not cached */
@@ -261,11 +264,11 @@ struct hugepin_domain {
 	_Atomic uint64_t *lookup; /* indexes of regions that may cover a page (lookup.h) */
 	/* The opener's counters. A hit compares them with its own to know whether TODO is for its thread. NULL: TODO is
 	 * for no thread. */
-	const void *_Atomic opener_counts;
+	const void *_Atomic opener_counts; /* relaxed: only equality with the thread's own counters counts */
 
 	uint64_t *discarded; /* a bit for each granule, see cover_heap() in cover.c; guarded by the lock */
 	/* threads that hold the domain open; guarded by the lock of opening, as is `closing` */
-	_Atomic uint32_t holders;
+	_Atomic uint32_t holders; /* relaxed: the lock of domains; hp_futex_wait() has the kernel compare */
 	bool closing;
 	pid_t pid; /* the process that opened the domain; HP_PARENT: an ancestor of this process; 0: closed */
 	uint32_t number;
@@ -276,7 +279,7 @@ struct hugepin_domain {
 	uint32_t watch; /* HUGEPIN_WATCH_* */
 	bool watched; /* the cache watches foreign memory, by the kernel's events or by announcements; not under ODP */
 	uint64_t opener; /* the thread that opened the domain, by hp_thread_number() */
-	_Atomic bool opener_ended;
+	_Atomic bool opener_ended; /* relaxed: hugepin_domain_open() returns the domain after it */
 	uint32_t policy; /* HUGEPIN_POLICY_*, never DEFAULT */
 	uint32_t access_mask; /* the access bits that the device supports */
 	uint32_t
@@ -317,11 +320,12 @@ struct hugepin_domain {
 	struct hp_ready_set *ready; /* of the holder of the lock, or NULL */
 	const struct hp_lender *lender; /* the domain's lend, which is in a higher layer (lent.h), or NULL */
 	void *lender_arg;
-	_Atomic uint32_t waiting; /* number of pins that wait for the lock */
+	_Atomic uint32_t waiting; /* number of pins that wait for the lock; relaxed: the lock is let go of a little later */
 	struct hugepin_domain_stats stats;
 
 	struct hp_lock queue_lock; /* a leaf lock: its holder calls no other module */
 	struct hp_gone gone; /* ranges whose memory went away */
+	/* relaxed: hp_domains_add() opens the domain after it */
 	_Atomic uint32_t all_gone; /* HP_ALL_...: set by a signal handler whose thread had the queue's lock */
 	struct hp_prefetch prefetches[HP_PREFETCHES_MAX];
 	unsigned prefetches_count;
@@ -385,10 +389,9 @@ static inline struct hp_granule *hp_granule_at(const hugepin_domain *d, uintptr_
 }
 
 /* Access to a domain's statistics. The struct is public, so its members cannot be _Atomic. HP_DSTAT counts under the
- * domain's lock, HP_DSTAT_COUNT from any thread. */
+ * domain's lock, HP_DSTAT_COUNT from any thread; relaxed: numbers. */
 #define HP_DSTAT_GET(d, name) __atomic_load_n(&(d)->stats.name, __ATOMIC_RELAXED)
 #define HP_DSTAT_COUNT(d, name, n) ((void)__atomic_fetch_add(&(d)->stats.name, (uint64_t)(n), __ATOMIC_RELAXED))
-#define HP_DSTAT(d, name, n) \
-	__atomic_store_n(&(d)->stats.name, (d)->stats.name + (uint64_t)(n), __ATOMIC_RELAXED)
+#define HP_DSTAT(d, name, n) __atomic_store_n(&(d)->stats.name, (d)->stats.name + (uint64_t)(n), __ATOMIC_RELAXED)
 
 #endif

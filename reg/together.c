@@ -24,7 +24,7 @@ struct work {
 	void (*each)(void *arg, unsigned i);
 	void *arg;
 	unsigned n;
-	_Atomic unsigned next;
+	_Atomic unsigned next; /* relaxed: the exchange alone decides; pthread_join() orders the items */
 	unsigned locks; /* of the calling thread */
 };
 

@@ -49,14 +49,14 @@ static struct {
 	struct hp_kept maps; /* /proc/self/maps, to look up mappings */
 	struct hp_lock maps_lock; /* guards the opening of `maps` and its file position */
 	struct hp_thread thread;
-	_Atomic uint32_t round; /* odd while events are read and queued; a futex */
+	_Atomic uint32_t round; /* odd while events are read and queued; a futex; relaxed: in the child no other thread */
 	_Atomic uint32_t waiters; /* threads have waited for `round` since the last wake */
-	_Atomic uint64_t patience_ns;
+	_Atomic uint64_t patience_ns; /* relaxed: a time to wait */
 	/* The trial of the kernel's count, between the opening thread and the watcher. */
-	_Atomic bool trying, ending;
+	_Atomic bool trying, ending; /* relaxed: hp_thread_start() starts the watcher after it */
 	/* events_tried: events read one by one in the trial. counted: those before which the kernel said that something
 	 * is changing. */
-	_Atomic uint32_t events_tried, counted;
+	_Atomic uint32_t events_tried, counted; /* relaxed: read_round() has acquired `trying` */
 } watch = { .uffd.fd = -1, .maps.fd = -1, .maps_lock = HP_LOCK_INIT(HP_RANK_MAPS), .patience_ns = PATIENCE_MAX_NS };
 
 /* A function that queues a range in a domain. Sealed, since the watcher calls it. */

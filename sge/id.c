@@ -29,7 +29,7 @@ void hp_sgq_watch_forks(void)
 
 uint64_t hp_sgq_new_id(void)
 {
-	static _Atomic uint32_t queues;
+	static _Atomic uint32_t queues; /* relaxed: a number that no other queue has */
 	uint32_t number = atomic_fetch_add_explicit(&queues, 1, memory_order_relaxed) & HP_SGQ_ID_QUEUES;
 	return (uint64_t)HUGEPIN_SGQ_WR_ID << 48 | (uint64_t)number << HP_SGQ_ID_SHIFT;
 }

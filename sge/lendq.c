@@ -33,6 +33,7 @@ struct hugepin_lendq {
 	unsigned generation; /* hp_sgq_generation at opening: tells the process */
 	pthread_mutex_t receiving; /* its thread hands completions to `in` */
 	bool gone; /* the lend was told so, or is being told. Under `receiving` */
+	/* relaxed: when hugepin_lend_gone() has returned, no send is under way */
 	_Atomic bool ended; /* the queues are being closed: nothing is sent */
 	bool broken; /* the peer sent what no lend sends, since the last look. Under `receiving` */
 	int lost; /* the lend's error for a message that it could not take. Under `receiving` */

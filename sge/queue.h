@@ -90,7 +90,7 @@ struct hugepin_sgq {
 	struct hugepin_pin slots_pin;
 	pthread_mutex_t lock;
 	/* the address of `self` of the thread that is in a call; NULL: none. For queues without a lock */
-	const char *_Atomic caller;
+	const char *_Atomic caller; /* relaxed: only equality with the thread's own address counts */
 
 	struct hp_sgq_frame *frame; /* These four have, for each slot, as many entries as a frame needs. */
 	struct hugepin_sge *sge;

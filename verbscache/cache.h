@@ -18,7 +18,7 @@
 	X(given_back) /* deregistrations asked for */
 
 struct hp_verbscache_counters {
-#define HP_VERBSCACHE_MEMBER(name) _Atomic uint64_t name;
+#define HP_VERBSCACHE_MEMBER(name) _Atomic uint64_t name; /* relaxed: a number, read at the end */
 	HP_VERBSCACHE_COUNTERS(HP_VERBSCACHE_MEMBER)
 #undef HP_VERBSCACHE_MEMBER
 };

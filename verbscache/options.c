@@ -55,6 +55,7 @@ __attribute__((destructor)) static void report(void)
 	char line[256];
 	int n;
 
+	/* relaxed: numbers, and what is counted later is not told */
 	if (!wanted || (strcmp(wanted, "1") && strcmp(wanted, "2")) ||
 	    !atomic_load_explicit(&c->asked, memory_order_relaxed) || !hp_cache_is_ours() ||
 	    fstat(STDERR_FILENO, &now) || now.st_dev != stderr_before.st_dev || now.st_ino != stderr_before.st_ino)
