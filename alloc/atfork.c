@@ -151,7 +151,7 @@ static void heap_prefork(void)
 		moved = hp_move();
 	copied = hp_fork_prepare(hp_cache_unsettled(), is_alone, moved);
 	if (HP_UNLIKELY(hp_peak_on))
-		hp_peak_copied(copied.pages << HP_PAGE_SHIFT, copied.of_pool << HP_PAGE_SHIFT, moved << HP_PAGE_SHIFT);
+		hp_peak_copied((copied.pages + moved) << HP_PAGE_SHIFT, (copied.of_pool + moved) << HP_PAGE_SHIFT);
 }
 
 static void end_fork(void (*small_postfork)(void))

@@ -59,8 +59,6 @@ __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_request r)
 	}
 	if (hp_config.guard)
 		r.n = hp_round_up(HP_MAX(r.n, (size_t)2), hp_base_chunks()) + hp_base_chunks();
-	if (HP_UNLIKELY(hp_peak_on))
-		hp_peak_grown();
 	hp_cache_adopt();
 	hp_lock(&hp_heap_lock);
 	c = hp_cache_self;

@@ -72,21 +72,17 @@ static int parse_report(const struct hp_option *o, const char *text, int64_t *re
 		*ret_value = text[0] - '0';
 		return 0;
 	}
-	if (strcmp(text, "json") != 0) {
-		const int64_t len = strncmp(text, "json:", 5) ? -1 : (int64_t)strlen(text + 5);
+	const int64_t len = strncmp(text, "file:", 5) ? -1 : (int64_t)strlen(text + 5);
 
-		if (len < o->min || len > o->max)
-			return -1;
-	}
+	if (len < o->min || len > o->max)
+		return -1;
 	*ret_value = (intptr_t)text;
 	return 0;
 }
 
 const char *hp_report_file(int64_t value)
 {
-	const char *text = value > HP_REPORT_LIST ? (const char *)(intptr_t)value : NULL;
-
-	return !text ? NULL : text[4] ? text + 5 : "hugepin.%p.json";
+	return value > HP_REPORT_LIST ? (const char *)(intptr_t)value + 5 : NULL;
 }
 
 int hp_option_parse(const struct hp_option *o, const char *text, int64_t *ret_value)
@@ -167,7 +163,7 @@ static void line_accepts(struct hp_line *l, const struct hp_option *o)
 		return;
 	}
 	if (o->type == HP_REPORT) {
-		hp_line_text(l, "0, 1, 2, json or json:FILE");
+		hp_line_text(l, "0, 1, 2 or file:FILE");
 		return;
 	}
 	if (o->type == HP_WORD)

@@ -5,7 +5,7 @@
  * X(NAME, member, type, default, minimum, maximum, words, sentence)
  *   NAME      the variable is HUGEPIN_NAME; the option of `hugepin run` is --name, with - for _
  *   type      FLAG (0 or 1), NUM, SIZE (bytes, suffix K M G T), TIME (milliseconds, suffix ms or s), WORD, or PATH:
- *             the value is a const char *, or 0. REPORT: 0, 1 or 2, or a const char * to "json" or "json:FILE"
+ *             the value is a const char *, or 0. REPORT: 0, 1 or 2, or a const char * to "file:FILE"
  *   words     for WORD: "first|second|..."; the value is the word's index. For NUM: words accepted beside numbers;
  *             their values are -1, -2, ... Otherwise NULL
  * Numbers outside minimum..maximum are refused. For a PATH these are lengths in bytes, for a REPORT
@@ -86,8 +86,8 @@ enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POL
 	  "file for the events of the pin cache, which hugepin plot reads; %p in the path stands for the number of " \
 	  "the process, %r for its rank under MPI") \
 	X(STATS, stats, REPORT, 0, 1, 4090, NULL, \
-	  "1: print a summary on stderr at exit; 2: print all counters that are not 0; json:FILE: write the summary " \
-	  "and the counters to FILE, in whose name %p is the process number and %r the MPI rank")
+	  "1: print a summary on stderr at exit; 2: print all counters that are not 0; file:FILE: write all " \
+	  "that is known to FILE, for hugepin stats; in its name %p is the process number and %r the MPI rank")
 
 enum hp_option_type { HP_FLAG, HP_NUM, HP_SIZE, HP_TIME, HP_WORD, HP_PATH, HP_REPORT };
 
@@ -126,7 +126,7 @@ void hp_config_child(void);
  * is `text` itself. */
 int hp_option_parse(const struct hp_option *o, const char *text, int64_t *ret_value);
 
-/* The FILE of a REPORT: "hugepin.%p.json" if the text names none. NULL: the value is not a pointer. */
+/* The FILE of a REPORT. NULL: the value is not a pointer. */
 const char *hp_report_file(int64_t value);
 
 /* Write to buf which values option o accepts ("0 or 1", "one of auto, hugetlb", "a size from 4M to 4T"). Returns buf.

@@ -1,409 +1,297 @@
 #include "base/summary.h"
 
-#include <string.h>
+#include "base/config.h"
+#include "base/text.h"
 
-/* A process with less memory than this, and no large buffers, has nothing to gain from the heap. */
-#define MUCH_BYTES ((uint64_t)64 << 20)
+/* Below these, an observation says nothing about the program. */
+#define ELSEWHERE_MIN ((uint64_t)64 << 20) /* bytes; the program's code and libraries have some */
+#define FORK_MIN ((uint64_t)64 << 20) /* bytes that a fork copies: some tens of milliseconds */
+enum {
+	MISSES_MIN = 100, /* pins that were not found: the first pin of a buffer always is one */
+	PART_MIN = 10, /* a part counts from one tenth of the whole on */
+};
 
-bool hp_summary_matters(const struct hp_summary *s)
+uint64_t hp_run_large_bytes(const struct hp_run *r)
 {
-	const uint64_t large = hp_run_large_bytes(&s->run);
+	return r->hugetlb_bytes + r->thp_bytes + r->base_bytes;
+}
 
-	if (s->domains)
+static uint64_t malloc_bytes(const struct hp_run *r)
+{
+	return hp_run_large_bytes(r) + (r->small_bytes == HP_UNKNOWN ? 0 : r->small_bytes);
+}
+
+/* All memory of the process at its peak. The parts were not all measured at the same moment. */
+static uint64_t all_bytes(const struct hp_run *r)
+{
+	return HP_MAX(r->hugetlb_bytes + r->rss_peak_bytes, malloc_bytes(r));
+}
+
+bool hp_run_matters(const struct hp_run *r)
+{
+	const uint64_t large = hp_run_large_bytes(r);
+
+	if (r->pin.domains)
 		return true;
-	if (s->child)
-		return large >= s->inherited_bytes + HP_LITTLE_BYTES;
-	return large >= HP_LITTLE_BYTES || hp_run_all_bytes(&s->run) >= MUCH_BYTES || s->image_bytes;
+	if (r->child)
+		return large >= r->inherited_bytes + HP_LITTLE_BYTES;
+	return large >= HP_LITTLE_BYTES || all_bytes(r) >= ELSEWHERE_MIN;
+}
+
+/* ------------------------------------------------------------------ advice */
+
+static bool is_part(uint64_t part, uint64_t whole)
+{
+	return part && part >= whole / PART_MIN;
+}
+
+static const char *say(struct hp_line *l, const char *code, const char *text, const uint64_t *values)
+{
+	hp_line_say(l, text, values);
+	return code;
+}
+#define ADVISE(code, text, ...) return say(l, code, text, HP_VALUES(__VA_ARGS__))
+
+/* "vm.nr_hugepages=512 would have served 98 %". A pool of more than three quarters of the machine's memory would leave
+ * too little for everything else, so no larger one is proposed. Ranks of one machine share its pool. */
+static const char *advise_pool(struct hp_line *l, const char *code, const struct hp_run *r)
+{
+	const uint64_t ranks = HP_MAX(r->ranks, 1u), here = HP_MAX(r->local_ranks, 1u),
+		       missing = (r->base_bytes / ranks * here + HP_PAGE - 1) >> HP_PAGE_SHIFT,
+		       most = r->ram_bytes ? r->ram_bytes / 4 * 3 >> HP_PAGE_SHIFT : UINT64_MAX,
+		       more = HP_MIN(missing, most > r->pool_pages ? most - r->pool_pages : 0),
+		       served = HP_MIN((more << HP_PAGE_SHIFT) / here * ranks, r->base_bytes);
+
+	if (!more)
+		ADVISE(code, "the machine has no memory for a larger one");
+	/* of the default size, which is another one where base pages are larger */
+	HP_SAY(l, hp_page_is_pmd() ? "vm.nr_hugepages=#" : "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages=#",
+	       r->pool_pages + more);
+	HP_SAY(l, here > 1 ? " (for # ranks)" : "", here);
+	ADVISE(code, " would have served %", r->hugetlb_bytes + r->thp_bytes + served, hp_run_large_bytes(r));
+}
+
+/* Why pins did not find their memory registered. NULL: they did, or there is no pin cache. */
+static const char *advise_pins(struct hp_line *l, const struct hp_run *r)
+{
+	const struct hugepin_domain_stats *p = &r->pin.stats;
+	const uint64_t misses = p->misses, pins = HP_MAX(r->pin.pins, misses);
+
+	if (!p->nobufs && (misses < MISSES_MIN || !is_part(misses, pins)))
+		return NULL;
+	if (p->nobufs)
+		HP_SAY(l, "# pins failed with ENOBUFS: ", p->nobufs);
+	else
+		HP_SAY(l, "% of the pins had to register: ", misses, pins);
+	if (!p->nobufs && p->uncached >= misses / 2)
+		ADVISE("pin-uncached", "their memory cannot be cached (shared, a file's, or nobody watches it); hugepin_pin(3)");
+	/* What pins lacked that failed, or whose registrations were given back for others: registrations, or bytes. */
+	if ((p->nobufs || p->evicted >= misses / 2) && p->crowded && p->crowded >= HP_MAX(p->evicted, p->nobufs) / 2)
+		ADVISE("pin-count", "the device takes too few registrations at a time; io_uring takes as many as it has slots; "
+				    "pinned_regions_max is a limit, too");
+	if (p->nobufs || p->evicted >= misses / 2)
+		ADVISE("pin-budget", "the budget of the pin cache is too small; a higher `ulimit -l` raises it");
+	if (p->invalidated >= misses / 2)
+		ADVISE("pin-lost", "their memory was unmapped between uses; memory of malloc stays registered");
+	ADVISE("pin-once", "most memory is pinned once, so a cache cannot help");
+}
+
+/* Little memory is in large buffers: where it is instead. */
+static const char *advise_elsewhere(struct hp_line *l, const struct hp_run *r)
+{
+	/* without what the two options of the sentence have put in hugepages already */
+	const uint64_t all = all_bytes(r), rest = r->small_bytes == HP_UNKNOWN ? 0 : all - malloc_bytes(r),
+		       other = rest - HP_MIN(rest, r->heap.image_bytes + r->heap.mmap_bytes);
+
+	if (other >= ELSEWHERE_MIN && other >= all / 2)
+		ADVISE("not-malloc", "% of the memory (@) is not malloc's; HUGEPIN_IMAGE=bss may help if it is static, "
+				     "HUGEPIN_MMAP=thp if the program or its runtime maps it", other, all, other);
+	ADVISE("mostly-small", "large buffers have @, % of the memory: too little to gain from hugepages", hp_run_large_bytes(r),
+	       hp_run_large_bytes(r), all);
+}
+
+/* Why large buffers lie in base pages. The kernel refuses the pool before THP, but THP needs no reservation: if it is
+ * switched off, that comes first. */
+static const char *advise_base(struct hp_line *l, const struct hp_run *r)
+{
+	const uint64_t large = hp_run_large_bytes(r);
+	const bool pool = r->pages == HP_PAGES_AUTO || r->pages == HP_PAGES_HUGETLB || r->pages == HP_PAGES_1G,
+		   thp_off = r->thp_off && r->pages != HP_PAGES_HUGETLB;
+
+	if (r->guard || r->pages == HP_PAGES_BASE)
+		ADVISE("base-pages-asked", r->guard ? "% of the large buffers lay in base pages: HUGEPIN_GUARD=1 asks for that" :
+						      "% of the large buffers lay in base pages: HUGEPIN_PAGES=base asks for that",
+		       r->base_bytes, large);
+	if (pool && r->heap.pool_denied)
+		ADVISE("pool-denied", "% of the large buffers lay in base pages: a cgroup or a NUMA policy kept pages of the "
+				      "hugetlb pool back; see `hugepin info`", r->base_bytes, large);
+	if (thp_off)
+		HP_SAY(l, "THP is off for this process (transparent_hugepage/enabled, or PR_SET_THP_DISABLE)");
+	if (thp_off && !pool)
+		return "thp-off";
+	if (thp_off || (pool && r->heap.pool_short)) {
+		HP_SAY(l, thp_off ? ", and the hugetlb pool served % of the large buffers: " :
+				    "the hugetlb pool served % of the large buffers: ", r->hugetlb_bytes, large);
+		return advise_pool(l, thp_off ? "thp-off" : "pool-short", r);
+	}
+	ADVISE("thp-short", "% of the large buffers lay in base pages: the kernel had no THP of 2 MiB for them (see `hugepin "
+			    "info`), or they were touched in part before", r->base_bytes, large);
+}
+
+const char *hp_run_advice(struct hp_line *l, const struct hp_run *r)
+{
+	const uint64_t large = hp_run_large_bytes(r), huge = r->hugetlb_bytes + r->thp_bytes;
+	const char *pins = advise_pins(l, r);
+
+	if (pins)
+		return pins;
+	/* A program may ask once for more than there is. If most large requests fail, the heap has no room. */
+	if (r->heap.nomem > r->heap.placed)
+		ADVISE("no-room", "# large requests found no room in the heap, and # found some: a limit of addresses or data "
+				  "(`ulimit -v`, `ulimit -d`) may be too low", r->heap.nomem, r->heap.placed);
+	if (!large && r->small_bytes == HP_UNKNOWN)
+		ADVISE("no-heap", "no buffer lay in hugepages; with LD_PRELOAD=libhugepin-malloc.so.0 the large ones of malloc do");
+	if (r->fork_pool_bytes >= FORK_MIN)
+		ADVISE("fork-copied", "a fork had to wait until @ of the pool were copied for the child: HUGEPIN_PAGES=thp avoids "
+				      "the copy", r->fork_pool_bytes);
+	if (large < HP_LITTLE_BYTES || !is_part(large, all_bytes(r)))
+		return advise_elsewhere(l, r);
+	if (r->kinds_unknown)
+		ADVISE("unknown", "the kernel does not tell which pages the large buffers got (no /proc)");
+	if (is_part(r->heap.sparse_bytes, large))
+		ADVISE("touched-little", "the program touches little of its large buffers: @ were mapped in base pages, since "
+					 "hugepages would have been filled with zeros for nothing", r->heap.sparse_bytes);
+	if (is_part(r->base_bytes, large))
+		return advise_base(l, r);
+	/* A base page costs a fault each, and so does a hugepage. */
+	ADVISE("huge", "% of the large buffers lay in hugepages: up to # page faults fewer than in base pages", huge, large,
+	       huge / hp_base_page - (huge >> HP_PAGE_SHIFT));
 }
 
 /* ------------------------------------------------------------------ the summary */
 
 /* "hugepin[4711] sort: ", "hugepin[4711] solver rank 3: ", or "hugepin[16 ranks] solver: ". */
-static void begin_line(struct hp_line *l, const struct hp_summary *s)
+static void begin_line(struct hp_line *l, const struct hp_run *r)
 {
-	hp_line_text(l, "hugepin[");
-	hp_line_number(l, s->run.ranks ? s->run.ranks : (uint64_t)s->pid, 10);
-	hp_line_text(l, s->run.ranks ? " ranks] " : "] ");
-	hp_line_text(l, s->name);
-	if (s->rank >= 0 && !s->run.ranks) {
-		hp_line_text(l, " rank ");
-		hp_line_number(l, (uint64_t)s->rank, 10);
-	}
-	hp_line_text(l, ": ");
+	HP_SAY(l, r->ranks > 1 ? "hugepin[# ranks] " : "hugepin[#] ", r->ranks > 1 ? r->ranks : (uint64_t)r->pid);
+	hp_line_text(l, r->name);
+	HP_SAY(l, r->rank >= 0 && r->ranks <= 1 ? " rank #: " : ": ", (uint64_t)r->rank);
 }
 
-/* ": 298 MiB in THP", ", 3 MiB in base pages", or ", all in THP" */
-static void add_kind(struct hp_line *l, uint64_t bytes, uint64_t all, const char *kind, bool *first)
+static void large_line(struct hp_line *l, const struct hp_run *r)
 {
-	if (!bytes)
-		return;
-	hp_line_text(l, *first && bytes < all ? ": " : ", ");
-	if (bytes < all)
-		hp_line_size(l, bytes);
-	else
-		hp_line_text(l, "all");
-	hp_line_text(l, kind);
-	*first = false;
+	static const char *const kinds[] = { "@ in the hugetlb pool", "@ in THP", "@ in base pages" };
+	const uint64_t bytes[] = { r->hugetlb_bytes, r->thp_bytes, r->base_bytes };
+	const char *before = ": ";
+
+	begin_line(l, r);
+	HP_SAY(l, r->kinds_unknown ? "large buffers: @ asked for" : "large buffers: @ at the peak", hp_run_large_bytes(r));
+	for (int i = 0; i < 3; i++)
+		if (bytes[i]) {
+			hp_line_text(l, before);
+			hp_line_say(l, kinds[i], &bytes[i]);
+			before = ", ";
+		}
+	HP_SAY(l, r->ranks > 1 ? "; @ to @ a rank" : "", r->large_min, r->large_max);
+	HP_SAY(l, r->fork_peak_bytes ? "; a fork copied @\n" : "\n", r->fork_peak_bytes);
 }
 
-static void large_line(struct hp_line *l, const struct hp_summary *s)
+void hp_run_summary(struct hp_line *l, const struct hp_run *r)
 {
-	const struct hp_run *r = &s->run;
-	bool first = true;
-
-	if (!hp_run_large_bytes(r) && r->small_unknown)
-		return;
-	begin_line(l, s);
-	hp_line_text(l, s->small_inside ? "buffers: " : "large buffers: ");
-	hp_line_size(l, hp_run_large_bytes(r));
-	if (hp_run_large_bytes(r)) {
-		hp_line_text(l, r->kinds_unknown ? " asked for" : " at the peak");
-		add_kind(l, r->hugetlb_bytes, hp_run_large_bytes(r), " in the hugetlb pool", &first);
-		add_kind(l, r->thp_bytes, hp_run_large_bytes(r), " in THP", &first);
-		add_kind(l, r->base_bytes, hp_run_large_bytes(r), " in base pages", &first);
+	if (hp_run_large_bytes(r) || r->small_bytes != HP_UNKNOWN)
+		large_line(l, r);
+	if (r->small_bytes != HP_UNKNOWN) {
+		begin_line(l, r);
+		HP_SAY(l, "small buffers: @; memory that is not malloc's: @\n", r->small_bytes, all_bytes(r) - malloc_bytes(r));
 	}
-	if (r->ranks > 1) {
-		hp_line_text(l, "; ");
-		hp_line_size(l, s->large_min);
-		hp_line_text(l, " to ");
-		hp_line_size(l, s->large_max);
-		hp_line_text(l, " a rank");
+	if (r->pin.domains) {
+		const uint64_t pins = HP_MAX(r->pin.pins, r->pin.stats.misses); /* its own counters may have wrapped */
+		begin_line(l, r);
+		HP_SAY(l, "pin cache: % of # pins found their memory registered; @ registered at the peak\n",
+		       pins - r->pin.stats.misses, pins, pins, r->pin.stats.pinned_peak_bytes);
 	}
-	if (r->fork_peak_bytes) {
-		hp_line_text(l, "; a fork copied ");
-		hp_line_size(l, r->fork_peak_bytes);
-	}
+	begin_line(l, r);
+	hp_run_advice(l, r);
 	hp_line_text(l, "\n");
 }
 
-static void small_line(struct hp_line *l, const struct hp_summary *s)
-{
-	const struct hp_run *r = &s->run;
-	const uint64_t mallocs = hp_run_large_bytes(r) + r->small_bytes;
+/* ------------------------------------------------------------------ name and value */
 
-	if (r->small_unknown)
+/* list: the run whose name begins the line, and zeros are left out; NULL: for a file */
+static void add_number(struct hp_line *l, const struct hp_run *list, const char *group, const char *name, uint64_t value)
+{
+	if (!group || (list ? !value : value == HP_UNKNOWN))
 		return;
-	begin_line(l, s);
-	if (!s->small_inside) {
-		hp_line_text(l, "small buffers: ");
-		hp_line_size(l, r->small_bytes);
-		hp_line_text(l, "; ");
-	}
-	hp_line_text(l, "memory that is not malloc's: ");
-	hp_line_size(l, hp_run_all_bytes(r) - mallocs);
-	hp_line_text(l, "\n");
-}
-
-/* "1.73 s" */
-static void line_seconds(struct hp_line *l, uint64_t us)
-{
-	const uint64_t hundredths = us / 10000;
-
-	hp_line_number(l, hundredths / 100, 10);
-	hp_line_text(l, hundredths % 100 < 10 ? ".0" : ".");
-	hp_line_number(l, hundredths % 100, 10);
-	hp_line_text(l, " s");
-}
-
-static void times_line(struct hp_line *l, const struct hp_summary *s)
-{
-	if (s->times_unknown)
-		return;
-	begin_line(l, s);
-	hp_line_number(l, s->minor_faults + s->major_faults, 10);
-	hp_line_text(l, " page faults");
-	if (s->major_faults) {
-		hp_line_text(l, " (");
-		hp_line_number(l, s->major_faults, 10);
-		hp_line_text(l, " of them waited for a disk)");
-	}
-	hp_line_text(l, "; ");
-	line_seconds(l, s->user_us);
-	hp_line_text(l, " user, ");
-	line_seconds(l, s->system_us);
-	hp_line_text(l, " system, ");
-	line_seconds(l, s->ns / 1000);
-	hp_line_text(l, s->child ? " since the fork\n" : " in all\n");
-}
-
-static void pin_line(struct hp_line *l, const struct hp_summary *s)
-{
-	const struct hp_run *r = &s->run;
-
-	if (!s->domains)
-		return;
-	begin_line(l, s);
-	hp_line_text(l, "pin cache: ");
-	if (r->pins) {
-		hp_line_percent(l, r->pins - r->misses, r->pins);
-		hp_line_text(l, " of ");
-	}
-	hp_line_number(l, r->pins, 10);
-	hp_line_text(l, r->pins ? " pins found their memory registered; " : " pins; ");
-	if (r->nobufs) {
-		hp_line_number(l, r->nobufs, 10);
-		hp_line_text(l, " failed; ");
-	}
-	hp_line_size(l, r->pinned_peak_bytes);
-	hp_line_text(l, " registered at the peak\n");
-}
-
-static void image_line(struct hp_line *l, const struct hp_summary *s)
-{
-	if (!s->image_bytes && !s->image_left_bytes)
-		return;
-	begin_line(l, s);
-	hp_line_text(l, "static memory and text: ");
-	hp_line_size(l, s->image_bytes);
-	hp_line_text(l, " advised or moved into THP");
-	if (s->image_left_bytes) {
-		hp_line_text(l, ", ");
-		hp_line_size(l, s->image_left_bytes);
-		hp_line_text(l, " left alone");
-	}
-	hp_line_text(l, "\n");
-}
-
-void hp_summary_text(struct hp_line *l, const struct hp_summary *s)
-{
-	char advice[240];
-
-	large_line(l, s);
-	small_line(l, s);
-	image_line(l, s);
-	times_line(l, s);
-	pin_line(l, s);
-	begin_line(l, s);
-	hp_line_text(l, hp_verdict_text(&s->run, advice, sizeof advice));
-	hp_line_text(l, "\n");
-}
-
-/* ------------------------------------------------------------------ the list */
-
-static void list_line(struct hp_line *l, const struct hp_summary *s, const char *part, const char *name, uint64_t value)
-{
-	if (!value)
-		return;
-	begin_line(l, s);
-	hp_line_text(l, part);
+	if (list)
+		begin_line(l, list);
+	hp_line_text(l, group);
 	hp_line_text(l, name);
-	hp_line_text(l, " ");
-	hp_line_number(l, value, 10);
+	HP_SAY(l, " #\n", value);
+}
+
+static void add_counters(struct hp_line *l, const struct hp_run *r, const struct hp_run *list, const char *heap)
+{
+#define COUNTER(name, unit, sentence) add_number(l, list, heap, #name, r->heap.name);
+	HUGEPIN_STATS_LIST(COUNTER)
+#undef COUNTER
+	if (!r->pin.domains)
+		return;
+	add_number(l, list, "pin.", "pins", r->pin.pins);
+#define COUNTER(name, unit, sentence) add_number(l, list, "pin.", #name, r->pin.stats.name);
+	HUGEPIN_DOMAIN_STATS_LIST(COUNTER)
+#undef COUNTER
+}
+
+void hp_run_list(struct hp_line *l, const struct hp_run *r)
+{
+	add_counters(l, r, r, "");
+}
+
+void hp_run_file(struct hp_line *l, const struct hp_run *r)
+{
+	char sentence[240];
+	struct hp_line s = { sentence, sentence + sizeof sentence };
+
+	hp_line_text(l, "program ");
+	hp_line_text(l, r->name);
+	HP_SAY(l, "\npid #\n", (uint64_t)r->pid);
+	HP_SAY(l, r->rank >= 0 ? "rank #\n" : "", (uint64_t)r->rank);
+#define NUMBER(name, how, group) add_number(l, NULL, group, #name, r->name);
+	HP_RUN_NUMBERS(NUMBER)
+#undef NUMBER
+	add_number(l, NULL, "peak.", "large_bytes", hp_run_large_bytes(r));
+	add_counters(l, r, NULL, "heap.");
+	hp_line_text(l, "advice.code ");
+	hp_line_text(l, hp_run_advice(&s, r));
+	hp_line_text(l, "\nadvice.text ");
+	hp_line_text(l, sentence);
 	hp_line_text(l, "\n");
 }
 
-void hp_summary_list(struct hp_line *l, const struct hp_summary *s, const struct hugepin_stats *heap,
-		     const struct hp_pin_sums *pin)
+/* ------------------------------------------------------------------ ranks */
+
+#define ADD(a, b) ((a) == HP_UNKNOWN || (b) == HP_UNKNOWN ? HP_UNKNOWN : (a) + (b))
+#define MOST(a, b) HP_MAX(a, b)
+#define LEAST(a, b) HP_MIN(a, b)
+#define OWN(a, b) (a)
+
+void hp_run_add(struct hp_run *sum, const struct hp_run *other)
 {
-#define LIST(name, unit, sentence) list_line(l, s, "", #name, heap->name);
-	HUGEPIN_STATS_LIST(LIST)
-#undef LIST
-	if (!pin)
-		return;
-	list_line(l, s, "pin.", "pins", pin->pins);
-#define LIST(name, unit, sentence) list_line(l, s, "pin.", #name, pin->stats.name);
-	HUGEPIN_DOMAIN_STATS_LIST(LIST)
-#undef LIST
-}
-
-/* ------------------------------------------------------------------ JSON */
-
-/* A string. Bytes beyond ASCII pass as they are; hp_summary_name() has made UTF-8 without control characters of the
- * name. */
-static void json_text(struct hp_line *l, const char *text)
-{
-	hp_line_text(l, "\"");
-	for (; *text; text++) {
-		hp_line_text(l, *text == '"' || *text == '\\' ? "\\" : "");
-		hp_line_text(l, (const char[]){ *text, 0 });
-	}
-	hp_line_text(l, "\"");
-}
-
-static void json_key(struct hp_line *l, const char *before, const char *name)
-{
-	hp_line_text(l, before);
-	hp_line_text(l, "\"");
-	hp_line_text(l, name);
-	hp_line_text(l, "\": ");
-}
-
-static void json_number(struct hp_line *l, const char *before, const char *name, uint64_t value)
-{
-	json_key(l, before, name);
-	hp_line_number(l, value, 10);
-}
-
-/* A number, or null if it is not known. */
-static void json_known(struct hp_line *l, const char *name, bool known, uint64_t value)
-{
-	if (known) {
-		json_number(l, ",\n  ", name, value);
-		return;
-	}
-	json_key(l, ",\n  ", name);
-	hp_line_text(l, "null");
-}
-
-void hp_summary_json(struct hp_line *l, const struct hp_summary *s, const struct hugepin_stats *heap,
-		     const struct hp_pin_sums *pin)
-{
-	const struct hp_run *r = &s->run;
-	const uint64_t ms = s->ns / 1000000;
-	const char *before = "\n    ";
-	char advice[240];
-
-	json_key(l, "{\n  ", "program");
-	json_text(l, s->name);
-	json_number(l, ",\n  ", "pid", (uint64_t)s->pid);
-	json_known(l, "rank", s->rank >= 0, (uint64_t)s->rank);
-	json_key(l, ",\n  ", "seconds");
-	hp_line_number(l, ms / 1000, 10);
-	hp_line_text(l, ms % 1000 < 10 ? ".00" : ms % 1000 < 100 ? ".0" : ".");
-	hp_line_number(l, ms % 1000, 10);
-	json_known(l, "user_ms", !s->times_unknown, s->user_us / 1000);
-	json_known(l, "system_ms", !s->times_unknown, s->system_us / 1000);
-	json_known(l, "minor_faults", !s->times_unknown, s->minor_faults);
-	json_known(l, "major_faults", !s->times_unknown, s->major_faults);
-	json_key(l, ",\n  ", "peak");
-	json_number(l, "{ ", "large_bytes", hp_run_large_bytes(r));
-	json_number(l, ", ", "hugetlb_bytes", r->hugetlb_bytes);
-	json_number(l, ", ", "thp_bytes", r->thp_bytes);
-	json_number(l, ", ", "base_bytes", r->base_bytes);
-	hp_line_text(l, " }");
-	json_key(l, ",\n  ", "kinds_known");
-	hp_line_text(l, r->kinds_unknown ? "false" : "true");
-	json_known(l, "small_bytes", !r->small_unknown, r->small_bytes);
-	json_number(l, ",\n  ", "static_thp_bytes", r->static_thp_bytes);
-	json_number(l, ",\n  ", "static_base_bytes", r->static_base_bytes);
-	json_known(l, "rss_peak_bytes", r->rss_peak_bytes, r->rss_peak_bytes);
-	json_number(l, ",\n  ", "rss_copy_bytes", r->rss_copy_bytes);
-	json_number(l, ",\n  ", "fork_peak_bytes", r->fork_peak_bytes);
-	json_key(l, ",\n  ", "heap");
-	hp_line_text(l, "{");
-#define NUMBER(name, unit, sentence) json_number(l, before, #name, heap->name), before = ",\n    ";
-	HUGEPIN_STATS_LIST(NUMBER)
-#undef NUMBER
-	hp_line_text(l, "\n  }");
-	json_key(l, ",\n  ", "pin");
-	if (pin) {
-		json_number(l, "{\n    ", "pins", pin->pins);
-#define NUMBER(name, unit, sentence) json_number(l, ",\n    ", #name, pin->stats.name);
-		HUGEPIN_DOMAIN_STATS_LIST(NUMBER)
-#undef NUMBER
-		hp_line_text(l, "\n  }");
-	} else {
-		hp_line_text(l, "null");
-	}
-	json_key(l, ",\n  ", "advice");
-	json_key(l, "{ ", "code");
-	json_text(l, hp_verdict_name(hp_verdict(r)));
-	json_key(l, ", ", "text");
-	json_text(l, hp_verdict_text(r, advice, sizeof advice));
-	hp_line_text(l, " }\n}\n");
-}
-
-/* ------------------------------------------------------------------ ranks and names */
-
-/* A summary of one process, as a sum over one rank. */
-static struct hp_summary as_sum(const struct hp_summary *s)
-{
-	struct hp_summary sum = *s;
-
-	if (s->pid && !s->run.ranks) {
-		sum.run.ranks = 1;
-		sum.large_min = sum.large_max = hp_run_large_bytes(&s->run);
-	}
-	return sum;
-}
-
-void hp_summary_add(struct hp_summary *sum, const struct hp_summary *other)
-{
-	const struct hp_summary more = as_sum(other), *s = &more;
-	const struct hp_run *r = &s->run;
-	struct hp_run *all = &sum->run;
-
-	*sum = as_sum(sum);
-	if (!s->pid)
+	if (!other->pid)
 		return;
 	if (!sum->pid) {
-		*sum = *s;
+		*sum = *other;
 		return;
 	}
-	all->ranks += r->ranks;
-	sum->large_min = HP_MIN(sum->large_min, s->large_min);
-	sum->large_max = HP_MAX(sum->large_max, s->large_max);
-	sum->ns = HP_MAX(sum->ns, s->ns);
-	sum->user_us += s->user_us;
-	sum->system_us += s->system_us;
-	sum->minor_faults += s->minor_faults;
-	sum->major_faults += s->major_faults;
-	sum->times_unknown |= s->times_unknown;
-	sum->domains += s->domains;
-	sum->image_bytes += s->image_bytes;
-	sum->image_left_bytes += s->image_left_bytes;
-	all->hugetlb_bytes += r->hugetlb_bytes;
-	all->thp_bytes += r->thp_bytes;
-	all->base_bytes += r->base_bytes;
-	all->kinds_unknown |= r->kinds_unknown;
-	all->small_bytes += r->small_bytes;
-	all->small_unknown |= r->small_unknown;
-	all->rss_peak_bytes += r->rss_peak_bytes;
-	all->rss_copy_bytes += r->rss_copy_bytes;
-	all->fork_peak_bytes = HP_MAX(all->fork_peak_bytes, r->fork_peak_bytes);
-	all->fork_pool_bytes = HP_MAX(all->fork_pool_bytes, r->fork_pool_bytes);
-	all->static_thp_bytes += r->static_thp_bytes;
-	all->static_base_bytes += r->static_base_bytes;
-	all->pool_short += r->pool_short;
-	all->pool_denied += r->pool_denied;
-	all->sparse_bytes += r->sparse_bytes;
-	all->placed += r->placed;
-	all->nomem += r->nomem;
-	all->pins += r->pins;
-	all->misses += r->misses;
-	all->uncached += r->uncached;
-	all->evicted += r->evicted;
-	all->invalidated += r->invalidated;
-	all->nobufs += r->nobufs;
-	all->crowded += r->crowded;
-	all->pinned_peak_bytes += r->pinned_peak_bytes;
-}
-
-/* The length of the character that a name goes on with; 0: what stands there may not be printed. */
-static size_t character(const unsigned char *c)
-{
-	const size_t len = c[0] < 0x80 ? 1 : c[0] < 0xc2 ? 0 : c[0] < 0xe0 ? 2 : c[0] < 0xf0 ? 3 : c[0] < 0xf5 ? 4 : 0;
-
-	for (size_t i = 1; i < len; i++)
-		if ((c[i] & 0xc0) != 0x80)
-			return 0;
-	switch (c[0]) {
-	case 0xc2: /* U+0080 to U+009F control a terminal */
-	case 0xe0:
-		return c[1] < 0xa0 ? 0 : len;
-	case 0xed:
-		return c[1] < 0xa0 ? len : 0;
-	case 0xf0:
-		return c[1] < 0x90 ? 0 : len;
-	case 0xf4:
-		return c[1] < 0x90 ? len : 0;
-	default:
-		return c[0] < ' ' || c[0] == 0x7f ? 0 : len;
-	}
-}
-
-void hp_summary_name(char ret_name[32], const char *name)
-{
-	size_t i = 0;
-
-	while (*name) {
-		const size_t len = character((const unsigned char *)name), step = HP_MAX(len, (size_t)1);
-
-		if (i + step > 31)
-			break;
-		memcpy(ret_name + i, len ? name : "?", step);
-		i += step;
-		name += step;
-	}
-	ret_name[i] = 0;
+#define NUMBER(name, how, group) sum->name = how(sum->name, other->name);
+	HP_RUN_NUMBERS(NUMBER)
+#undef NUMBER
+#define COUNTER(name, unit, sentence) sum->heap.name += other->heap.name;
+	HUGEPIN_STATS_LIST(COUNTER)
+#undef COUNTER
+#define COUNTER(name, unit, sentence) sum->pin.stats.name += other->pin.stats.name;
+	HUGEPIN_DOMAIN_STATS_LIST(COUNTER)
+#undef COUNTER
+	sum->pin.pins += other->pin.pins;
+	sum->pin.domains += other->pin.domains;
 }

@@ -23,13 +23,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/advice.h"
 #include "base/base.h"
 #include "base/config.h"
 #include "cmd/facts.h"
 #include "cmd/judge.h"
 #include "cmd/machine.h"
 #include "cmd/run.h"
+#include "cmd/stats.h"
 #include "cmd/target.h"
 #include "cmd/text.h"
 #include "cmd/trial.h"
@@ -131,7 +131,7 @@ static int make_environments(const char *library)
 	if (hp_run_preload("hugepin check", library))
 		return -1;
 	check.environment[WITH] = copy_environment();
-	snprintf(stats, sizeof stats, "json:%s/%%p", check.directory);
+	snprintf(stats, sizeof stats, "file:%s/%%p", check.directory);
 	setenv("HUGEPIN_STATS", stats, 1);
 	check.environment[WITH_STATS] = copy_environment();
 	unsetenv("HUGEPIN_STATS");
@@ -396,7 +396,8 @@ static void read_statistics(struct hp_measured *m, uint64_t rss_bytes)
 	while (d && (e = readdir(d))) {
 		char path[PATH_MAX + 300];
 		snprintf(path, sizeof path, "%s/%s", check.directory, e->d_name);
-		json_t *const all = e->d_name[0] == '.' ? NULL : json_load_file(path, JSON_REJECT_DUPLICATES, NULL);
+		FILE *const f = e->d_name[0] == '.' ? NULL : fopen(path, "re");
+		json_t *const all = f ? hp_stats_read(f) : NULL;
 		const json_t *const peak = json_object_get(all, "peak"), *const advice = json_object_get(all, "advice");
 		const char *const why = json_string_value(json_object_get(advice, "text"));
 		const char *const verdict = json_string_value(json_object_get(advice, "code"));
@@ -411,14 +412,15 @@ static void read_statistics(struct hp_measured *m, uint64_t rss_bytes)
 			m->hugetlb_bytes = hugetlb;
 			m->thp_bytes = thp;
 			const uint64_t rss = number_of(all, "rss_peak_bytes"), peak_rss = rss ? rss : rss_bytes;
-			const uint64_t copy = HP_MIN(number_of(all, "rss_copy_bytes"), peak_rss);
-			const uint64_t whole = HP_MAX(peak_rss - copy + hugetlb, malloced);
+			const uint64_t whole = HP_MAX(peak_rss + hugetlb, malloced);
 			m->other_bytes = whole - HP_MIN(whole, large);
 			snprintf(m->why, sizeof m->why, "%s", why ? why : "");
 			hp_text_tame(m->why);
-			m->sparse = verdict && !strcmp(verdict, hp_verdict_name(HP_VERDICT_SPARSE));
+			m->sparse = verdict && !strcmp(verdict, "touched-little");
 		}
 		json_decref(all);
+		if (f)
+			fclose(f);
 	}
 	if (d)
 		closedir(d);

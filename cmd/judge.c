@@ -13,8 +13,8 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#include "base/advice.h"
 #include "base/base.h"
+#include "base/summary.h"
 #include "cmd/text.h"
 
 /* The chance of an error on one side, above which an answer is not "sure", or not "likely". */

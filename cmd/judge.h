@@ -58,7 +58,7 @@ struct hp_measured {
 	/* Memory at the peak, by the kernel; summed over processes. known: the heap told. */
 	bool known;
 	uint64_t large_bytes, hugetlb_bytes, thp_bytes, other_bytes; /* other: memory that is in no large buffer */
-	char why[256]; /* the heap's sentence for the largest process (base/advice.h); "" */
+	char why[256]; /* the heap's sentence for the largest process (base/summary.h); "" */
 	bool sparse; /* it says that the process touches little of its large buffers */
 	/* dTLB and iTLB misses; -1: not counted */
 	int64_t tlb_without, tlb_with, code_tlb_without, code_tlb_with;

@@ -14,7 +14,6 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "base/advice.h"
 #include "base/base.h"
 
 static uint64_t pool_file(const char *dir, long page_size, const char *file)
@@ -53,12 +52,12 @@ char *hp_machine_choice(const char *path, char word[HP_TEXT_MAX])
 
 bool hp_machine_thp(void)
 {
-	char all[256], size[256];
-	const bool has_all = hp_read_file(HP_THP_DIR "enabled", all, sizeof all) > 0;
-	const bool has_size = hp_read_file(HP_THP_DIR "hugepages-2048kB/enabled", size, sizeof size) > 0;
+	char all[HP_TEXT_MAX], size[HP_TEXT_MAX];
+	const char *choice = hp_machine_choice(HP_THP_DIR "enabled", all);
 
-	return has_all &&
-	       hp_thp_judge(all, has_size ? size : NULL, prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) == 1) == HP_THP_ALLOWED;
+	if (*hp_machine_choice(HP_THP_DIR "hugepages-2048kB/enabled", size) ? strcmp(size, "inherit") != 0 : !hp_page_is_pmd())
+		choice = size; /* if base pages are larger, there is only a size of 2 MiB with a file of its own */
+	return (!strcmp(choice, "always") || !strcmp(choice, "madvise")) && prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) != 1;
 }
 
 /* A file of 2 MiB without a name, which nobody may write to any more; -1: none here. A tmpfs has hugepages by other

@@ -13,6 +13,7 @@
 #include "cmd/models.h"
 #include "cmd/plot.h"
 #include "cmd/run.h"
+#include "cmd/stats.h"
 #include "cmd/top.h"
 #include "cmd/usage.h"
 #include "hugepin.h"

@@ -26,27 +26,10 @@ char *hp_read_line(const char *path, char *line, size_t size)
 
 char *hp_text_bytes(uint64_t bytes, char buf[HP_TEXT_MAX])
 {
-	static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
-	double value = (double)bytes;
-	size_t unit = 0;
+	struct hp_line l = { buf, buf + HP_TEXT_MAX };
 
-	for (; value >= 1024 && unit < 4; unit++)
-		value /= 1024;
-	/* One decimal only if it is useful: 1.5 GiB, but 2 MiB and 750 MiB. */
-	const int decimals = value < 100 && value * 10 - (double)(uint64_t)value * 10 >= 0.5;
-	snprintf(buf, HP_TEXT_MAX, "%.*f %s", decimals, value, units[unit]);
+	hp_line_size(&l, bytes);
 	return buf;
-}
-
-char *hp_text_tame(char *text)
-{
-	for (unsigned char *c = (unsigned char *)text; *c; c++) {
-		if (c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0) /* U+0080 to U+009F, in UTF-8 */
-			c[0] = c[1] = '?';
-		else if ((*c < ' ' && *c != '\n') || *c == 0x7f)
-			*c = '?';
-	}
-	return text;
 }
 
 const char *hp_text_option(const struct hp_option *o, int64_t value, char buf[HP_TEXT_MAX])

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/config.h"
+#include "base/text.h"
 
 /* The name behind the last slash. */
 static inline const char *hp_base_name(const char *path)
@@ -26,11 +27,8 @@ char *hp_read_line(const char *path, char *line, size_t size);
 
 #define HP_TEXT_MAX 32
 
-/* A number of bytes as text: "512 KiB", "2 MiB", "1.5 GiB". */
+/* A number of bytes as text: hp_line_size() by itself. */
 char *hp_text_bytes(uint64_t bytes, char buf[HP_TEXT_MAX]);
-
-/* Replace control characters, except newlines, by question marks: foreign text must not control the terminal. */
-char *hp_text_tame(char *text);
 
 /* An option's value as the user would write it in HUGEPIN_... The text is in buf, except a path. */
 const char *hp_text_option(const struct hp_option *o, int64_t value, char buf[HP_TEXT_MAX]);

@@ -26,6 +26,7 @@ enum {
 	X(run, "[OPTION...] [--] PROGRAM [ARG...]", "start PROGRAM with its buffers of 32 KiB and more in hugepages") \
 	X(check, "[-t SECONDS] [-n ROUNDS] [--json] [OPTION...] [--] PROGRAM [ARG...]", \
 	  "run PROGRAM without and with hugepin, and say whether it gains") \
+	X(stats, "FILE...", "what a program told at exit, by files of --stats=file:FILE, as JSON") \
 	X(info, "[--json]", "what this machine offers for that, and what to change") \
 	X(calibrate, "[DEVICE]", "measure what sending small pieces costs on verbs devices") \
 	X(top, "[-d SECONDS] [-n NUMBER] [--once] [--json] PID", \

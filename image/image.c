@@ -20,7 +20,6 @@
 
 #include "alloc/map.h"
 #include "alloc/peak.h"
-#include "base/advice.h"
 #include "base/base.h"
 #include "base/config.h"
 #include "base/map.h"
@@ -28,6 +27,7 @@
 #include "base/proc.h"
 #include "base/smaps.h"
 #include "base/stats.h"
+#include "base/text.h"
 #include "image/image.h"
 #include "base/sys.h"
 #include "image/plan.h"
@@ -251,12 +251,6 @@ static void plan(const struct dl_phdr_info *info, int want, size_t least, each_r
 	hp_image_plan(info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum, hp_base_page, want, least, each, arg);
 }
 
-static void tell_peak(void *unused, const struct hp_image_range *r)
-{
-	(void)unused;
-	hp_peak_static(r->start, r->end);
-}
-
 /* Of all objects: the one that is looked at, and what holds for all. */
 struct objects {
 	const char *name;
@@ -283,12 +277,8 @@ static int one_object(struct dl_phdr_info *info, size_t size, void *objects)
 	const size_t least = o->first ? HP_PAGE : LIBRARY_LEAST;
 
 	(void)size;
-	if (o->first && hp_peak_on)
-		plan(info, HP_IMAGE_WANT_DATA, HP_PAGE, tell_peak, NULL);
 	o->first = false; /* the program comes first */
 	start.objects++;
-	if (hp_config.image == HP_IMAGE_OFF)
-		return 1;
 	o->name = info->dlpi_name;
 	plan(info, (int)hp_config.image, least, one_range, o);
 	return 0;
@@ -300,11 +290,11 @@ void hugepin_image_(void)
 	struct objects o = { .first = true };
 	sigset_t all, before;
 
-	if (hp_config_load() || (hp_config.image == HP_IMAGE_OFF && !hp_peak_on))
+	if (hp_config_load() || hp_config.image == HP_IMAGE_OFF)
 		return;
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, &before);
-	o.thp = hp_config.image != HP_IMAGE_OFF && hp_map_thp_enabled();
+	o.thp = hp_map_thp_enabled();
 	dl_iterate_phdr(one_object, &o);
 	sigprocmask(SIG_SETMASK, &before, NULL);
 	start.pid = (pid_t)hp_sys(SYS_getpid);

@@ -136,19 +136,19 @@ static void add_ranks(void *in, void *inout, int *n, MPI_Datatype *type)
 {
 	(void)type;
 	for (int i = 0; i < *n; i++) {
-		struct hp_summary sum = ((struct hp_summary *)in)[i];
+		struct hp_run sum = ((struct hp_run *)in)[i];
 
-		hp_summary_add(&sum, &((struct hp_summary *)inout)[i]);
-		((struct hp_summary *)inout)[i] = sum;
+		hp_run_add(&sum, &((struct hp_run *)inout)[i]);
+		((struct hp_run *)inout)[i] = sum;
 	}
 }
 
 /* Add up the summaries of all ranks. Every rank gets the sum, so all ranks know whether it was reached. A rank may lack
  * the layer, or have another HUGEPIN_STATS, and then takes no part: after TOGETHER_NS the others go on without a sum.
  * What MPI may still write to is static. */
-static bool reduce(const struct hp_summary *mine, struct hp_summary *ret_sum)
+static bool reduce(const struct hp_run *mine, struct hp_run *ret_sum)
 {
-	static struct hp_summary in, out;
+	static struct hp_run in, out;
 	const uint64_t begin = hp_clock_ns();
 	MPI_Request request;
 	MPI_Datatype type;
@@ -175,7 +175,7 @@ static bool reduce(const struct hp_summary *mine, struct hp_summary *ret_sum)
 
 void hp_report_sum(int rank)
 {
-	struct hp_summary mine = { .pid = 0 }, sum = { .pid = 0 };
+	struct hp_run mine = { .pid = 0 }, sum = { .pid = 0 };
 	char text[2048];
 	struct hp_line l = { text, text + sizeof text };
 	int size;
@@ -184,12 +184,12 @@ void hp_report_sum(int rank)
 		return;
 	/* A rank that has nothing to tell takes part nevertheless, since the others wait for it. */
 	if (!hugepin_summary_(&mine, sizeof mine))
-		mine = (struct hp_summary){ .pid = 0 };
+		mine = (struct hp_run){ .pid = 0 };
 	if (!reduce(&mine, &sum))
 		return;
 	hugepin_summary_told_();
 	if (rank || !sum.pid)
 		return;
-	hp_summary_text(&l, &sum);
+	hp_run_summary(&l, &sum);
 	(void)!write(STDERR_FILENO, text, (size_t)(l.at - text));
 }

@@ -1,4 +1,4 @@
-/* link: cmd/facts.c cmd/text.c base/base.c base/clock.c base/sys.c base/config.c -ljansson */
+/* link: cmd/facts.c cmd/text.c base/base.c base/clock.c base/sys.c base/config.c base/text.c -ljansson */
 /*
  * Fuzzes what hugepin info makes of /proc/self/cgroup and mountinfo: a group's directory begins with the mount that it names, and
  * is a string that ends. Both files come from the input, with a zero byte between them.

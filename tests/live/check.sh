@@ -187,11 +187,11 @@ says 'much output does not block' '[056]' '^use hugepin: ' "${check[@]}" -n 1 sh
 # The heap's own statistics, of a run that is not timed.
 told()
 {
-	HUGEPIN_STATS=json:$t/stats with "$t/waves" 1 48 2>/dev/null
+	HUGEPIN_STATS=file:$t/stats with "$t/waves" 1 48 2>/dev/null
 	[ -s "$t/stats" ]
 }
 if ! told; then
-	skip 'where the memory lay is told' 'the library writes no statistics as JSON'
+	skip 'where the memory lay is told' 'the library writes no statistics'
 elif ! hugepages 128; then
 	skip 'where the memory lay is told' 'no hugepages here'
 else
@@ -202,7 +202,7 @@ else
 	printf '%s\n' '#include <sys/prctl.h>' '#include <unistd.h>' \
 		'int main(int n, char **argv) { prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); return n && execv(argv[1], argv + 1); }' >"$t/base.c"
 	gcc -o "$t/base" "$t/base.c" || exit 2
-	says 'why little can be gained is told' '[56]' '^why: .*too little memory to gain from' "$t/base" "${check[@]}" -n 1 sh -c 'ls >/dev/null'
+	says 'why little can be gained is told' '[56]' '^why: .*too little to gain from hugepages' "$t/base" "${check[@]}" -n 1 sh -c 'ls >/dev/null'
 fi
 
 # perf that is not the real one: it counts 5000 misses, 70 with the library.
