@@ -120,8 +120,7 @@ int hp_option_parse(const struct hp_option *o, const char *text, int64_t *ret_va
 	return 0;
 }
 
-/* Write a value as a user would: with the largest suffix that leaves a whole number. */
-static void line_value(struct hp_line *l, const struct hp_option *o, int64_t value)
+void hp_line_option(struct hp_line *l, const struct hp_option *o, int64_t value)
 {
 	static const char *const sizes[] = { "", "K", "M", "G", "T" };
 	size_t i = 0;
@@ -175,7 +174,7 @@ static void line_accepts(struct hp_line *l, const struct hp_option *o)
 	if (o->words) {
 		hp_line_text(l, " or ");
 	} else if (o->def < o->min) {
-		line_value(l, o, o->def);
+		hp_line_option(l, o, o->def);
 		hp_line_text(l, " or ");
 	}
 	hp_line_text(l, wants_power_of_two(o) ? "a power of two"
@@ -183,9 +182,9 @@ static void line_accepts(struct hp_line *l, const struct hp_option *o)
 			: o->type == HP_TIME  ? "a time in ms or s"
 					      : "a number");
 	hp_line_text(l, " from ");
-	line_value(l, o, o->min);
+	hp_line_option(l, o, o->min);
 	hp_line_text(l, " to ");
-	line_value(l, o, o->max);
+	hp_line_option(l, o, o->max);
 }
 
 char *hp_option_accepts(const struct hp_option *o, char *buf, size_t size)
@@ -222,7 +221,7 @@ static void complain_value(const struct hp_option *o, const char *text)
 	hp_line_text(&l, " is not understood: it takes ");
 	line_accepts(&l, o);
 	hp_line_text(&l, "; using ");
-	line_value(&l, o, o->def);
+	hp_line_option(&l, o, o->def);
 	hp_say(buf, NULL, SIZE_MAX);
 }
 

@@ -3,8 +3,6 @@
  */
 #include "cmd/text.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/base.h"
@@ -34,29 +32,10 @@ char *hp_text_bytes(uint64_t bytes, char buf[HP_TEXT_MAX])
 
 const char *hp_text_option(const struct hp_option *o, int64_t value, char buf[HP_TEXT_MAX])
 {
-	static const char *const sizes[] = { "", "K", "M", "G", "T" };
-	const char *suffix = "";
+	struct hp_line l = { buf, buf + HP_TEXT_MAX };
 
-	if (o->type == HP_PATH)
+	if (o->type == HP_PATH || (o->type == HP_REPORT && value > HP_REPORT_LIST)) /* may be longer than the buffer */
 		return value ? (const char *)(intptr_t)value : "none";
-	if (o->type == HP_REPORT && value > HP_REPORT_LIST)
-		return (const char *)(intptr_t)value;
-	if (o->type == HP_WORD || (o->words && value < 0)) {
-		const char *word = o->words;
-		for (value = o->type == HP_WORD ? value : -1 - value; value > 0; value--)
-			word += strcspn(word, "|") + 1;
-		snprintf(buf, HP_TEXT_MAX, "%.*s", (int)strcspn(word, "|"), word);
-		return buf;
-	}
-	if (o->type == HP_SIZE) {
-		size_t unit = 0;
-		for (; value && value % 1024 == 0 && unit < 4; unit++)
-			value /= 1024;
-		suffix = sizes[unit];
-	} else if (o->type == HP_TIME && value) {
-		suffix = value % 1000 ? "ms" : "s";
-		value = value % 1000 ? value : value / 1000;
-	}
-	snprintf(buf, HP_TEXT_MAX, "%" PRId64 "%s", value, suffix);
+	hp_line_option(&l, o, value);
 	return buf;
 }
