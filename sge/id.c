@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "sge/queue.h"
+#include "sge/state.h"
 
 unsigned hp_sgq_generation;
 

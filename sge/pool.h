@@ -1,5 +1,5 @@
 /*
- * Slots that the queues of a domain share. A slot is what queue.h describes: memory for a frame, with a frame, elements,
+ * Slots that the queues of a domain share. A slot is what state.h describes: memory for a frame, with a frame, elements,
  * pins and a work request. A queue takes a slot when it begins a frame, and gives it back when the frame has completed.
  *
  * The rule by which slots are given out: each open queue may always have one slot. Beyond that it may have as many as
@@ -10,7 +10,7 @@
 #ifndef HP_SGE_POOL_H
 #define HP_SGE_POOL_H
 
-#include "sge/queue.h"
+#include "sge/state.h"
 
 struct hugepin_sgpool {
 	/* Set once, at opening. */

@@ -1,6 +1,6 @@
 /*
  * A queue of sub-messages for one destination. Several sub-messages go as one frame (hugepin_sg_frame(5)), by one work
- * request. queue.h has the struct and the numbering of frames.
+ * request. state.h has the struct and the numbering of frames.
  *
  * Short pieces are copied into the frame's slot at once; long pieces become elements. The length of the frame's table
  * is known only at the end. So the table is written to the end of the room in front of the data: table and first data
@@ -21,7 +21,7 @@
  * finds the note is refused. Two calls that begin at the same moment may miss each other, unless HUGEPIN_SGQ_DEBUG is
  * set. Nothing is allocated after opening, but with a pool (pool.h) the ring of sub-messages grows by use.
  */
-#include "sge/queue.h"
+#include "sge/state.h"
 
 #include <errno.h>
 #include <stdatomic.h>

@@ -1,12 +1,12 @@
 /*
- * The receives of a queue (queue.h). The caller holds the queue's lock, or is the only thread in the queue.
+ * The receives of a queue (state.h). The caller holds the queue's lock, or is the only thread in the queue.
  */
 #ifndef HP_SGE_RECEIVE_H
 #define HP_SGE_RECEIVE_H
 
 #include <stdbool.h>
 
-#include "sge/queue.h"
+#include "sge/state.h"
 
 /* Hand the data of a completed receive to the queue's receiver. False: there is no such receive. */
 bool hp_sgq_received(struct hugepin_sgq *q, const struct ibv_wc *wc);

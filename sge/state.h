@@ -1,5 +1,5 @@
 /*
- * A queue of sub-messages: the struct and the small functions that three files share. queue.c adds, posts and
+ * The state of a queue of sub-messages, and the small functions that three files share. queue.c adds, posts and
  * completes sub-messages, receive.c has the receives, and open.c makes and destroys a queue.
  *
  * A frame is several sub-messages that go by one work request (hugepin_sg_frame(5)). Each frame has a slot, with
@@ -17,8 +17,8 @@
  * Sub-messages are in a ring of their own, in the order of adds: told <= settled <= added. A slot is free as soon as
  * its frame has completed, even if the callbacks have not run.
  */
-#ifndef HP_SGE_QUEUE_H
-#define HP_SGE_QUEUE_H
+#ifndef HP_SGE_STATE_H
+#define HP_SGE_STATE_H
 
 #include <pthread.h>
 #include <stdbool.h>
