@@ -104,7 +104,7 @@ static inline int unregistered_dereg(void *ctx, struct hugepin_reg *reg)
 static inline int unregistered_limits(void *ctx, struct hugepin_limits *ret_)
 {
 	(void)ctx;
-	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE };
+	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_WRITE };
 	return 0;
 }
 

@@ -1,6 +1,6 @@
 /*
  * What a message of small pieces costs the CPU, by how it is sent: work requests written into memory as a provider
- * writes them into its queue (sge/wqe.h), keys found by hugepin_sg_key in a domain that registers nothing, pins given
+ * writes them into its queue (wqe.h), keys found by hugepin_sg_key in a domain that registers nothing, pins given
  * back.
  *
  *	sg [-r ROUNDS] [-q] [cells | offsets | plans]
@@ -25,7 +25,8 @@
 
 #include "common.h"
 #include "hugepin_verbs.h"
-#include "sge/wqe.h"
+#include "sge/measure.h"
+#include "wqe.h"
 
 enum {
 	PIECES_MAX = HP_WQE_SGE_MAX,
@@ -39,7 +40,7 @@ enum {
 	REGION = 6 << 20, /* three pages of it are there and registered; far from the next, as the planner guesses */
 	REGION_BYTES = 3 * 4096,
 };
-/* No size is one that hugepin_sg_calibrate measures. */
+/* Few sizes are those that sge/measure.c measures. */
 static const unsigned pieces[] = { 1, 2, 3, 4, 5, 7, 10, 14, 20, 30 };
 static const unsigned bytes[] = { 12, 24, 48, 100, 128, 200, 360, 700, 1500, 2800, BYTES_MAX };
 #define COUNT(a) (sizeof(a) / sizeof *(a))
@@ -205,7 +206,7 @@ struct cell {
 };
 
 static struct iovec iov[MESSAGES][PIECES_MAX];
-static struct hugepin_sg_model model;
+static struct hugepin_sg_model model = { .size = sizeof model };
 static uint32_t seed = 1;
 
 static unsigned rnd(unsigned n)
@@ -300,9 +301,7 @@ static void measure_cell(int round, const struct cell *c)
 	const unsigned count = lay(c);
 	if (!round && !make_plan(PLAN, c, &plan))
 		printf("mode %u %u %s %u %s\n", c->n, c->bytes, c->cold ? "cold" : "hot", c->registrations,
-		       modes[plan.copy_below || plan.copy_to > plan.copy_from ? 6 :
-			     plan.mode & HUGEPIN_SG_GATHER	       ? 4 :
-									 plan.mode]);
+		       modes[!(plan.mode & HUGEPIN_SG_GATHER) ? plan.mode : plan.slot ? 6 : 4]);
 	for (unsigned i = 0; i < SUBJECTS; i++) {
 		const enum subject s = (i + (unsigned)round) % SUBJECTS; /* each round begins with another subject */
 		if (c->registrations == 1 || s < FLOOR_GATHER)
@@ -359,7 +358,21 @@ static void measure_plans(int round)
 		}
 }
 
-#define PRINT(name) printf("model " #name " %.4f\n", (double)model.name)
+/* ------------------------------------------------------------------ thresholds */
+
+static bool carry(struct hp_sg_carrier *c, struct ibv_send_wr *wr)
+{
+	(void)c;
+	return !post(&ring, wr, &bad);
+}
+
+static bool carried(struct hp_sg_carrier *c)
+{
+	(void)c;
+	return true;
+}
+
+#define PRINT(name) printf("model " #name " %u\nmodel " #name "_cold %u\n", model.name[0], model.name[1])
 
 int main(int argc, char **argv)
 {
@@ -377,12 +390,12 @@ int main(int argc, char **argv)
 	const char *only = optind < argc ? argv[optind] : "";
 	set_up();
 	const uint64_t start = clock_ns();
-	const int e = hugepin_sg_calibrate(NULL, 0, &model, sizeof model);
+	struct hp_sg_carrier carrier = { .domain = domain, .caps = caps, .post = carry, .end = carried };
+	const int e = hp_sg_measure(&carrier, &model);
 	if (e)
 		errx(1, "calibrate: %s", strerror(-e));
 	printf("model ms %.1f\n", (double)(clock_ns() - start) / 1e6);
-	PRINT(wr), PRINT(element), PRINT(lookup), PRINT(piece), PRINT(copy_byte), PRINT(cold), PRINT(cold_piece),
-		PRINT(cold_byte), PRINT(inline_wr), PRINT(inline_piece), PRINT(inline_byte);
+	PRINT(copy_below), PRINT(apart_below), PRINT(inline_pieces);
 	for (int round = 0; round < rounds; round++) {
 		if (!*only || !strcmp(only, "cells"))
 			measure_cells(round, quick);

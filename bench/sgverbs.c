@@ -406,11 +406,9 @@ int main(int argc, char **argv)
 	for (uint64_t i = 0; i < RECVS; i++)
 		post_receive(i);
 	check(hugepin_sg_calibrate(pd, 0, &model, sizeof model), "calibrate");
-	printf("model: wr %.0f element %.0f lookup %.1f line %.2f byte %.4f piece %.2f copy_byte %.4f inline_wr %.0f "
-	       "inline_piece %.1f inline_byte %.4f refused %u\n",
-	       (double)model.wr, (double)model.element, (double)model.lookup, (double)model.line, (double)model.byte,
-	       (double)model.piece, (double)model.copy_byte, (double)model.inline_wr, (double)model.inline_piece,
-	       (double)model.inline_byte, model.refused);
+	printf("model: copy_below %u %u apart_below %u %u inline_pieces %u %u refused %u\n", model.copy_below[0],
+	       model.copy_below[1], model.apart_below[0], model.apart_below[1], model.inline_pieces[0],
+	       model.inline_pieces[1], model.refused);
 	pthread_t receiver;
 	check(pthread_create(&receiver, NULL, receive, NULL), "thread");
 	for (int round = -1; round < rounds; round++) /* the first round warms up */

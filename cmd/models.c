@@ -1,5 +1,5 @@
 /*
- * The cost of sending on this user's devices (hugepin_sg(7)). `hugepin info` shows the stored models, and `hugepin
+ * The thresholds of sending on this user's devices (hugepin_sg(7)). `hugepin info` shows those stored, and `hugepin
  * calibrate` measures. Only these commands load our library for verbs, and libibverbs with it.
  */
 #include "cmd/models.h"
@@ -23,95 +23,39 @@
 #include "reg/backend/terms.h"
 #include "sge/model.h"
 
-#define INLINE_MOST 512 /* bytes: no known device takes more */
-
 /* ------------------------------------------------------------------ shown */
 
-/* The cheapest mode for n pieces in one registration, each of which begins at a cache line. */
-static char cheapest(const struct hugepin_sg_model *m, unsigned n, unsigned bytes, unsigned cold)
+static json_t *tell_thresholds(const struct hugepin_sg_model *m, unsigned cold)
 {
-	static const struct {
-		unsigned mode;
-		char letter;
-	} modes[] = { { HUGEPIN_SG_COPY, 'c' }, { HUGEPIN_SG_GATHER, 'g' }, { HUGEPIN_SG_INLINE, 'i' } };
-	char best = '-';
-	double least = 0;
+	json_t *j = json_object();
 
-	for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
-		const struct hp_sg_count c =
-			hp_sg_count(modes[i].mode | cold, n, (uint64_t)n * bytes, 1, n * ((bytes + 63) / 64));
-		const double ns = hp_sg_model_ns(m, &c);
-		if (m->refused & modes[i].mode || (modes[i].letter == 'i' && n * bytes > INLINE_MOST))
-			continue;
-		if (best == '-' || ns < least) {
-			best = modes[i].letter;
-			least = ns;
-		}
-	}
-	return best;
-}
-
-static const char *mode_word(char letter)
-{
-	return letter == 'c' ? "copy" : letter == 'g' ? "gather" : letter == 'i' ? "inline" : "none";
-}
-
-static json_t *costs_json(const struct hugepin_sg_model *m)
-{
-	json_t *costs = json_object();
-
-#define COST(name) json_object_set_new(costs, #name, json_real((double)m->name));
-	HP_SG_TERMS_LIST(COST)
-	return costs;
+#define THRESHOLD(name) json_object_set_new(j, #name, json_integer(m->name[cold]));
+	HP_SG_THRESHOLDS(THRESHOLD)
+	hp_facts_text("    %s: pieces below %u bytes are copied, below %u if each has a registration of its own; at most %u "
+		      "pieces go inline\n",
+		      cold ? "not in the cache" : "in the cache", m->copy_below[cold], m->apart_below[cold],
+		      m->inline_pieces[cold]);
+	return j;
 }
 
 static void tell_model(const struct hugepin_sg_model *m, const struct hp_place *place)
 {
-	static const unsigned pieces[] = { 1, 2, 4, 8, 16, 30 }, sizes[] = { 8, 32, 64, 128, 256, 512, 1024, 4096 };
-	json_t *refused = json_array(), *cheapest_modes = json_array();
+	const bool inlined = m->refused & HUGEPIN_SG_INLINE, gathered = m->refused & HUGEPIN_SG_GATHER;
+	json_t *refused = json_array(), *in_cache, *not_in_cache;
+	char why[128];
 
-	if (m->refused & HUGEPIN_SG_INLINE)
+	if (inlined)
 		json_array_append_new(refused, json_string("inline"));
-	if (m->refused & HUGEPIN_SG_GATHER)
+	if (gathered)
 		json_array_append_new(refused, json_string("gather"));
-	hp_facts_value("models",
-		       json_pack("{s:o, s:o, s:o, s:o, s:o, s:O}", "device", hp_facts_string(place->device), "firmware",
-				 hp_facts_string(place->firmware), "cpu", hp_facts_string(place->cpu), "refused",
-				 refused, "cost_ns", costs_json(m), "cheapest", cheapest_modes));
 	hp_facts_text("  %s, firmware %s, %s\n", place->device, place->firmware, place->cpu);
-	hp_facts_text("    ns: message %.4g, element %.4g, lookup %.4g, line %.4g, byte %.4g; to copy: piece %.4g, "
-		      "byte %.4g; from "
-		      "memory: %.4g, piece %.4g, byte %.4g; inline: message %.4g, piece %.4g, byte %.4g\n",
-		      (double)m->wr, (double)m->element, (double)m->lookup, (double)m->line, (double)m->byte,
-		      (double)m->piece, (double)m->copy_byte, (double)m->cold, (double)m->cold_piece,
-		      (double)m->cold_byte, (double)m->inline_wr, (double)m->inline_piece, (double)m->inline_byte);
-	if (m->device_wr > 0 || m->device_inline_wr > 0)
-		hp_facts_text("    ns of the device: message %.4g, element %.4g, line %.4g, byte %.4g; inline: message %.4g, "
-			      "byte %.4g\n",
-			      (double)m->device_wr, (double)m->device_element, (double)m->device_line,
-			      (double)m->device_byte, (double)m->device_inline_wr, (double)m->device_inline_byte);
-	hp_facts_text("    pieces \\ bytes");
-	for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
-		hp_facts_text("%6u", sizes[s]);
-	for (size_t n = 0; n < sizeof pieces / sizeof *pieces; n++) {
-		hp_facts_text("\n    %14u", pieces[n]);
-		for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-			const char warm = cheapest(m, pieces[n], sizes[s], 0),
-				   cold = cheapest(m, pieces[n], sizes[s], HUGEPIN_SG_COLD);
-
-			hp_facts_text("   %c/%c", warm, cold);
-			json_array_append_new(cheapest_modes,
-					      json_pack("{s:i, s:i, s:s, s:s}", "pieces", (int)pieces[n], "piece_bytes",
-							(int)sizes[s], "in_cache", mode_word(warm), "not_in_cache",
-							mode_word(cold)));
-		}
-	}
-	hp_facts_text("\n");
-	json_decref(cheapest_modes);
+	in_cache = tell_thresholds(m, 0);
+	not_in_cache = tell_thresholds(m, 1);
+	hp_facts_value("models", json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "device", hp_facts_string(place->device), "firmware",
+					   hp_facts_string(place->firmware), "cpu", hp_facts_string(place->cpu), "refused",
+					   refused, "in_cache", in_cache, "not_in_cache", not_in_cache));
 	if (!m->refused)
 		return;
-	const bool inlined = m->refused & HUGEPIN_SG_INLINE, gathered = m->refused & HUGEPIN_SG_GATHER;
-	char why[128];
 	snprintf(why, sizeof why,
 		 "this provider loses bytes of what is sent by %s%s%s, which is not used. After an update",
 		 inlined ? "inline" : "", inlined && gathered ? " and " : "", gathered ? "several elements" : "");
@@ -173,8 +117,12 @@ static void show_kept(const char *kind, int (*show)(const char *path), const cha
 		    len + strlen(e->d_name) + 2 > sizeof path)
 			continue;
 		sprintf(path + len, "/%s", e->d_name);
-		if (show(path))
-			hp_facts_add("unreadable", hp_facts_string(path), e->d_name, "cannot be read, and is not used");
+		const int err = show(path);
+		if (err)
+			hp_facts_add("unreadable", hp_facts_string(path), e->d_name, "%s, and is not used",
+				     err == -ESTALE ? "is of another version of hugepin" : "cannot be read");
+		if (err == -ESTALE)
+			hp_facts_advise("defaults stand in for measurements of another version of hugepin", "hugepin calibrate");
 		shown++;
 	}
 	if (d)
@@ -185,8 +133,7 @@ static void show_kept(const char *kind, int (*show)(const char *path), const cha
 
 void hp_models_facts(void)
 {
-	hp_facts_section("packing", "Packing: what is cheapest for small pieces in the cache / not in it (c copy, g "
-				    "gather, i inline where it fits)");
+	hp_facts_section("packing", "Packing: which pieces of a message are copied, gathered, or go inline where they fit");
 	hp_facts_list("models");
 	hp_facts_list("unreadable");
 	show_kept(HP_SG_KEPT, show_model, "verbs device");

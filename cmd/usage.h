@@ -28,7 +28,7 @@ enum {
 	  "run PROGRAM without and with hugepin, and say whether it gains") \
 	X(stats, "FILE...", "what a program told at exit, by files of --stats=file:FILE, as JSON") \
 	X(info, "[--json]", "what this machine offers for that, and what to change") \
-	X(calibrate, "[DEVICE]", "measure what sending small pieces costs on verbs devices") \
+	X(calibrate, "[DEVICE]", "measure how small pieces are best sent on verbs devices") \
 	X(top, "[-d SECONDS] [-n NUMBER] [--once] [--json] PID", \
 	  "what a running process has in its heap and in its pin cache") \
 	X(plot, "[-o FILE] [-t TITLE] TRACE...", \

@@ -6,8 +6,7 @@
 
 #include "hugepin_verbs.h"
 
-/* Measure the terms of *m that the device determines, and note the modes in which messages arrive wrong. Other terms
- * stay. 0 or -errno; after an error *m may be partly changed. */
-int hp_measure_device(struct ibv_pd *pd, struct hugepin_sg_model *m);
+/* Measure the thresholds of a device. Returns as hp_sg_measure(). After an error *ret_ may be changed. */
+int hp_measure_device(struct ibv_pd *pd, struct hugepin_sg_model *ret_);
 
 #endif

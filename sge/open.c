@@ -11,7 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "reg/backend/verbs.h"
 #include "sge/id.h"
+#include "sge/model.h"
 #include "sge/plan.h"
 #include "sge/pool.h"
 #include "sge/receive.h"
@@ -33,15 +35,15 @@ static uint64_t mask_of(uint64_t n)
 static int settings_of(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
 {
 	struct hugepin_sg_caps caps;
-	struct hugepin_sg_model model;
+	struct hugepin_sg_model model = hp_sg_model_default;
+	struct hp_place place;
 	int err = hugepin_sg_caps(a->qp, a->granted, &caps, sizeof caps);
 	if (err < 0)
 		return err;
-	/* If no model can be measured (all domains are in use, say), send by the default model. */
 	if (a->model)
 		model = *a->model;
-	else if (hugepin_sg_calibrate(NULL, 0, &model, sizeof model) < 0)
-		model = hp_sg_model_default;
+	else if (!hp_verbs_place(a->qp->context, &place))
+		hp_sg_model_of(&place, &model); /* nothing is kept: the defaults stay */
 
 	bool ud = a->qp->qp_type == IBV_QPT_UD, is_raw = a->flags & HUGEPIN_SGQ_RAW;
 	uint32_t wrs = caps.max_wr > a->reserved_wr ? caps.max_wr - a->reserved_wr : 0;
@@ -94,9 +96,9 @@ static int settings_of(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
 	/* With a pool there are many queues, most of which have few sub-messages: the ring grows by use. */
 	q->sub_mask = a->pool ? HP_MIN(q->sub_mask_max, SUBS_FIRST - 1) : q->sub_mask_max;
 	q->copy_below = q->copy_below_cold = UINT32_MAX;
-	if (!(model.refused & HUGEPIN_SG_GATHER)) {
-		q->copy_below = HP_MAX(hp_sg_copy_below(&model, false, true, 1), 1u);
-		q->copy_below_cold = HP_MAX(hp_sg_copy_below(&model, true, true, 1), 1u);
+	if (!(model.refused & HUGEPIN_SG_GATHER)) { /* each piece costs a lookup, wherever it lies */
+		q->copy_below = HP_MAX(model.apart_below[0], 1u);
+		q->copy_below_cold = HP_MAX(model.apart_below[1], 1u);
 	}
 	q->table_room = is_raw ? 0 : hp_round_up(HUGEPIN_SG_TABLE(q->subs_max), LINE);
 	/* Slots at a distance of a multiple of 4 KiB would use the same sets of a cache, and alias. */
@@ -248,12 +250,11 @@ int hugepin_sgq_open(const struct hugepin_sgq_attr *attr, hugepin_sgq **ret_)
 {
 	struct hugepin_sgq_attr a = { 0 };
 	struct hugepin_sgq settings;
-	struct hugepin_sg_model room;
 	if (!attr || !ret_ || attr->size < offsetof(struct hugepin_sgq_attr, flags))
 		return -EINVAL;
 	memcpy(&a, attr, HP_MIN(attr->size, sizeof a));
 	if (!a.qp || !a.domain || a.flags & ~(uint32_t)QUEUE_FLAGS || (a.recv_depth && (!a.recv || a.qp->srq)) ||
-	    (a.model && !(a.model = hp_sg_model_whole(a.model, &room))))
+	    (a.model && a.model->size < sizeof *a.model))
 		return -EINVAL;
 	if (a.pool && (a.pool->domain != a.domain || a.recv_depth))
 		return -EINVAL;

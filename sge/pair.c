@@ -8,9 +8,8 @@
 
 #include "base/base.h"
 #include "sge/error.h"
-#include "sge/wqe.h"
 
-enum { LOST_MS = 2000 };
+enum { LOST_MS = 2000, SGE_MAX = 30, INLINE_MAX = 476 }; /* what a work request of mlx5 takes */
 
 int hp_pair_find_port(struct hp_pair *p)
 {
@@ -34,9 +33,9 @@ int hp_pair_find_port(struct hp_pair *p)
  * request for too many, so ask for fewer and fewer. */
 static struct ibv_qp *create_qp(struct hp_pair *p, struct ibv_qp_cap *ret_granted)
 {
-	static const uint32_t inlines[] = { HP_WQE_INLINE_MAX, 220, 60, 0 };
+	static const uint32_t inlines[] = { INLINE_MAX, 220, 60, 0 };
 
-	for (uint32_t sges = HP_WQE_SGE_MAX; sges; sges /= 2)
+	for (uint32_t sges = SGE_MAX; sges; sges /= 2)
 		for (unsigned i = 0; i < sizeof inlines / sizeof *inlines; i++) {
 			struct ibv_qp_init_attr init = {
 				.send_cq = p->cq, .recv_cq = p->cq, .qp_type = IBV_QPT_RC,
@@ -115,7 +114,6 @@ bool hp_pair_wait(struct hp_pair *p, int wanted)
 		const int n = ibv_poll_cq(p->cq, 1, &wc);
 		if (n < 0 || (n && wc.status != IBV_WC_SUCCESS) || (!n && hp_clock_ns() > end))
 			return false;
-		p->idle += !n;
 		wanted -= n;
 	}
 	return true;

@@ -17,7 +17,6 @@ struct hp_pair {
 	struct ibv_cq *cq; /* of both */
 	struct ibv_qp *qp[2]; /* qp[0] sends to qp[1] */
 	struct hugepin_sg_caps caps;
-	unsigned idle; /* polls that found nothing */
 };
 
 /* Messages that may be under way at a time, at least. */

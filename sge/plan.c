@@ -1,19 +1,19 @@
 /*
- * Planning: whether the pieces of a message are inlined, copied or gathered, or some copied and others gathered. A
- * cost model decides, within the limits of the queue pair. Rex, Mietke, Rehm 2006, section 4, found that four elements
- * cost little more than one; the model knows up to where this holds.
+ * Planning: whether the pieces of a message are inlined, copied or gathered, or some copied and others gathered. Thresholds
+ * decide, within the limits of the queue pair. Rex, Mietke, Rehm 2006, section 4, found that four elements cost little more
+ * than one.
  *
  * A plan names the copied pieces by two things: a length, below which pieces are copied, and a window of pieces that
  * are copied anyway. So carrying it out takes one comparison per piece. Neighbouring copied pieces follow each other
- * in the slot and are one element. So copying pays if short pieces are neighbours. The window is a run of neighbours.
- * It reduces the elements of a message to the number that is allowed, at least cost.
+ * in the slot and are one element. The window is a run of neighbours. It reduces the elements of a message to the number
+ * that is allowed.
  *
- * Pure, except hugepin_sg_caps(). Costs are computed for the whole message, so the work per piece is only counting.
+ * Pure, except hugepin_sg_caps().
  */
 #include "sge/plan.h"
 
 #include <errno.h>
-#include <stddef.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "sge/error.h"
@@ -21,28 +21,14 @@
 
 #define MODES (HUGEPIN_SG_INLINE | HUGEPIN_SG_COPY | HUGEPIN_SG_GATHER)
 
-/* Costs of an x86 server with the pieces in the cache. Only `element` is not measured, since it depends on how long a
- * device takes to fetch an element. Its value makes 256 bytes the longest piece that is copied beside a copied
- * neighbour. */
+/* An adapter fetches each element by a transaction of its own, for which a CPU copies some hundred bytes of its cache. */
 const struct hugepin_sg_model hp_sg_model_default = {
 	.size = sizeof(struct hugepin_sg_model),
 	.source = HUGEPIN_SG_MODEL_DEFAULT,
-	.wr = 8.5f, .element = 6.34f, .lookup = 0, .line = 0, .byte = 0.08f,
-	.piece = 2, .copy_byte = 0.017f, .cold = 60, .cold_piece = 5, .cold_byte = 0.06f,
-	.inline_wr = 8.5f, .inline_byte = 0,
+	.copy_below = { 256, 24 },
+	.apart_below = { 256, 24 },
+	.inline_pieces = { UINT32_MAX, UINT32_MAX },
 };
-
-const struct hugepin_sg_model *hp_sg_model_whole(const struct hugepin_sg_model *model, struct hugepin_sg_model *room)
-{
-	if (model->size >= sizeof *model)
-		return model;
-	if (model->size < offsetof(struct hugepin_sg_model, device_wr))
-		return NULL;
-	memset(room, 0, sizeof *room);
-	memcpy(room, model, model->size);
-	room->size = sizeof *room;
-	return room;
-}
 
 /* ------------------------------------------------------------------ what a queue pair can do */
 
@@ -87,225 +73,119 @@ int hugepin_sg_caps(struct ibv_qp *qp, const struct ibv_qp_cap *granted, struct 
 /* The counts of a message, some of whose pieces are copied. */
 struct tally {
 	uint64_t bytes, copied_bytes;
-	uint64_t lines; /* touched by the gathered pieces */
-	uint32_t pieces, copied, elements, regs;
-	size_t shortest, longest;
+	uint32_t pieces, elements;
+	size_t longest;
 	bool bad; /* a piece is at NULL, or wraps */
 };
 
-/* A guess of the number of registrations that contain the pieces. Pieces in the same hugepage or in the next one count
- * as one registration. A hash remembers the pages seen. It has 64 bits, so larger numbers are too low, but then the
- * number no longer matters. */
-struct guess {
-	uint64_t page, seen;
-	uint32_t regs;
-};
-
-static inline void guess_add(struct guess *g, uint64_t addr)
+static void count_pieces(const struct iovec *iov, int n, uint64_t copy_below, uint32_t from, uint32_t to, struct tally *ret_)
 {
-	uint64_t page = addr >> 21;
-	if (page - g->page + 1 > 2) {
-		uint64_t bit = UINT64_C(1) << (page * UINT64_C(0x9e3779b97f4a7c15) >> 58);
-		g->regs += !(g->seen & bit);
-		g->seen |= bit;
-	}
-	g->page = page;
-}
-
-/* Always inlined, so that the compiler drops the comparisons where nothing is copied. */
-static inline __attribute__((always_inline)) void count_pieces(const struct iovec *iov, int n, uint32_t copy_below,
-							uint32_t from, uint32_t to, struct tally *ret_)
-{
-	struct tally t = { .shortest = SIZE_MAX };
-	struct guess g = { .page = UINT64_MAX / 2 };
+	struct tally t = { 0 };
 	bool joins = false; /* the previous piece is copied */
+
 	for (uint32_t i = 0; i < (uint32_t)n; i++) {
-		uint64_t addr = (uintptr_t)iov[i].iov_base;
-		size_t len = iov[i].iov_len;
+		const size_t len = iov[i].iov_len;
 		if (!len)
 			continue;
+		const bool copied = len < copy_below || i - from < to - from;
 		t.pieces++;
 		t.bytes = t.bytes + len < t.bytes ? UINT64_MAX : t.bytes + len;
-		t.bad |= !hp_iov_valid(addr, len);
-		t.shortest = len < t.shortest ? len : t.shortest;
-		t.longest = len > t.longest ? len : t.longest;
-		bool copied = len < copy_below || i - from < to - from;
-		if (copied) {
-			t.copied++;
-			t.copied_bytes += len;
-		} else {
-			t.lines += hp_iov_lines(addr, len);
-			guess_add(&g, addr);
-		}
+		t.bad |= !hp_iov_valid((uintptr_t)iov[i].iov_base, len);
+		t.longest = HP_MAX(len, t.longest);
+		t.copied_bytes += copied ? len : 0;
 		t.elements += !(copied && joins);
 		joins = copied;
 	}
-	t.regs = g.regs;
 	*ret_ = t;
+}
+
+/* Whether most pieces are likely to lie in a registration each. Pieces in the same hugepage or in the next one count as in
+ * one registration. A hash of 64 bits remembers the hugepages seen, so up to so many are told apart. */
+static bool lie_apart(const struct iovec *iov, int n, uint32_t pieces)
+{
+	uint64_t last = UINT64_MAX / 2, seen = 0;
+	uint32_t registrations = 0;
+
+	for (int i = 0; i < n; i++) {
+		const uint64_t page = (uintptr_t)iov[i].iov_base >> 21;
+		const uint64_t bit = UINT64_C(1) << (page * UINT64_C(0x9e3779b97f4a7c15) >> 58);
+		if (!iov[i].iov_len)
+			continue;
+		if (page - last + 1 > 2) {
+			registrations += !(seen & bit);
+			seen |= bit;
+		}
+		last = page;
+	}
+	return registrations > HP_MIN(pieces, 64u) / 2;
 }
 
 /* ------------------------------------------------------------------ choosing */
 
-/* The best plan so far. */
-struct choice {
-	const struct hugepin_sg_model *model;
-	float piece, copy_byte, cold; /* costs for pieces in the cache, or for cold ones */
-	uint64_t elements_max; /* for the whole message */
-	struct hugepin_sg_plan plan;
-	float cost;
-	bool any;
-};
-
-/* Times for each work request, and once. */
-struct times {
-	float wr, rest;
-};
-
-/* Offer a plan that takes so long of the CPU and of the device. Returns whether it is now the best. */
-static bool offer(struct choice *c, struct times cpu, struct times device, uint32_t mode, const struct tally *t)
+/* Find the run of pieces, copied as one element, that saves `excess` elements and copies the fewest bytes, where shorter
+ * pieces than `below` (at least 1) are copied anyway. For each end of the run, pieces are dropped from its start as long as
+ * it saves enough. */
+static void find_window(const struct iovec *iov, int n, uint64_t below, uint32_t excess, uint32_t *ret_from, uint32_t *ret_to)
 {
-	if (t->elements > c->elements_max)
-		return false;
-	uint32_t wrs = t->elements <= c->plan.max_sge ? 1 : (t->elements - 1) / c->plan.max_sge + 1;
-	float cost = cpu.wr * (float)wrs + cpu.rest, busy = device.wr * (float)wrs + device.rest;
-	cost = busy > cost ? busy : cost;
-	if (c->any && !(cost < c->cost))
-		return false;
-	c->any = true;
-	c->cost = cost;
-	c->plan.mode = mode;
-	c->plan.copy_below = c->plan.copy_from = c->plan.copy_to = 0;
-	c->plan.slot = (uint32_t)t->copied_bytes;
-	c->plan.wrs = wrs;
-	c->plan.sges = t->elements;
-	return true;
-}
+	uint32_t from = 0, inside = 0; /* elements in the run */
+	uint32_t first = 0, leads = 0; /* the first piece in it that is not short, and whether short ones are in front */
+	uint64_t bytes = 0, least = UINT64_MAX;
+	bool joins = false;
 
-static void offer_inline(struct choice *c, const struct tally *t)
-{
-	const struct hugepin_sg_model *m = c->model;
-	struct times cpu = { m->inline_wr, (t->bytes ? c->cold : 0) + (c->piece + m->inline_piece) * (float)t->pieces +
-						   (c->copy_byte + m->inline_byte) * (float)t->bytes };
-	struct times device = { m->device_inline_wr, m->device_inline_byte * (float)t->bytes };
-	offer(c, cpu, device, HUGEPIN_SG_INLINE, t);
-}
-
-static bool offer_elements(struct choice *c, uint32_t mode, const struct tally *t)
-{
-	const struct hugepin_sg_model *m = c->model;
-	struct times cpu = { m->wr, m->element * (float)t->elements + m->lookup * (float)t->regs +
-					    m->line * (float)t->lines + c->piece * (float)t->copied +
-					    c->copy_byte * (float)t->copied_bytes + m->byte * (float)t->bytes +
-					    (t->copied ? c->cold : 0) };
-	struct times device = { m->device_wr, m->device_element * (float)t->elements + m->device_line * (float)t->lines +
-						      m->device_byte * (float)t->bytes };
-	return offer(c, cpu, device, mode, t);
-}
-
-static void offer_copy(struct choice *c, const struct tally *t)
-{
-	struct tally all = { .bytes = t->bytes, .copied_bytes = t->bytes, .copied = t->pieces,
-			     .elements = t->pieces > 0 };
-	offer_elements(c, HUGEPIN_SG_COPY, &all);
-}
-
-/* Offer a plan that copies some pieces and gathers others. Returns the number of its elements. */
-static uint32_t offer_mixture(struct choice *c, const struct iovec *iov, int n, uint32_t below, uint32_t from,
-			      uint32_t to)
-{
-	struct tally t;
-	count_pieces(iov, n, below, from, to, &t);
-	if (offer_elements(c, HUGEPIN_SG_GATHER | HUGEPIN_SG_COPY, &t)) {
-		c->plan.copy_below = below;
-		c->plan.copy_from = from;
-		c->plan.copy_to = to;
-	}
-	return t.elements;
-}
-
-/* Find the cheapest window that saves `excess` elements, where pieces shorter than `below` are copied anyway. A window
- * begins with a gathered piece. It contains `gathered` pieces that would otherwise be elements of their own, and
- * `runs` runs of copied pieces between and behind them. The window becomes one element, together with a run of copied
- * pieces in front of it. Without its first piece a window saves one element less, with or without such a run. So one
- * pass suffices: for each end, pieces are dropped from the start while the window still saves enough. */
-static bool find_window(const struct choice *c, const struct iovec *iov, int n, uint32_t below, uint32_t excess,
-		   uint32_t *ret_from, uint32_t *ret_to)
-{
-	uint32_t first = 0, gathered = 0, runs = 0;
-	uint64_t bytes = 0;
-	bool joins = false, in_front = false; /* in_front: the piece in front of the window is copied */
-	bool found = false;
-	float best = 0;
-	for (uint32_t i = 0; i < (uint32_t)n; i++) {
-		size_t len = iov[i].iov_len;
+	for (uint32_t to = 0; to < (uint32_t)n; to++) {
+		const size_t len = iov[to].iov_len;
+		const bool copied = len < below;
 		if (!len)
 			continue;
-		bool copied = len < below;
-		if (!copied) {
-			if (!gathered++) {
-				first = i;
-				in_front = joins;
-			}
-			bytes += len;
-		} else if (gathered && !joins) {
-			runs++;
-		}
+		inside += !(copied && joins);
 		joins = copied;
-		while (gathered > 1 && gathered + runs - 2 >= excess) {
-			gathered--;
+		bytes += copied ? 0 : len;
+		for (;; first = from, leads = 0) {
+			for (; first <= to && iov[first].iov_len < below; first++)
+				leads |= iov[first].iov_len > 0;
+			if (first > to || inside < excess + 2 + leads)
+				break;
+			inside -= 1 + leads;
 			bytes -= iov[first].iov_len;
-			in_front = false;
-			while (!iov[++first].iov_len || iov[first].iov_len < below)
-				in_front |= iov[first].iov_len > 0;
-			runs -= in_front;
+			from = first + 1;
 		}
-		float cost = c->piece * (float)gathered + c->copy_byte * (float)bytes;
-		if (gathered && gathered + runs + in_front > excess && (!found || cost < best)) {
-			found = true;
-			best = cost;
-			*ret_from = first;
-			*ret_to = i + 1;
+		if (inside > excess && bytes < least) {
+			least = bytes;
+			*ret_from = from;
+			*ret_to = to + 1;
 		}
 	}
-	return found;
 }
 
-static void offer_window(struct choice *c, const struct iovec *iov, int n, uint32_t below, uint32_t elements,
-			 uint64_t elements_max)
+/* Copy the pieces shorter than `below`. If that leaves too many elements, copy longer pieces, too, or those of a window:
+ * what copies the fewest bytes. */
+static void plan_mixture(struct hugepin_sg_plan *p, const struct iovec *iov, uint64_t below, uint64_t elements_max,
+			 size_t longest)
 {
-	uint32_t from = 0, to = 0;
-	if (elements > elements_max && find_window(c, iov, n, below, elements - (uint32_t)elements_max, &from, &to))
-		offer_mixture(c, iov, n, below, from, to);
-}
+	uint64_t least = UINT64_MAX;
+	bool fits;
 
-/* Offer to copy the pieces shorter than `below`. If that leaves too many elements for one work request, or for the
- * whole message, also offer to copy a window of the others. */
-static void offer_mixtures_below(struct choice *c, const struct iovec *iov, int n, uint32_t below)
-{
-	uint32_t elements = offer_mixture(c, iov, n, below, 0, 0);
-	offer_window(c, iov, n, below, elements, c->plan.max_sge);
-	if (c->elements_max > c->plan.max_sge)
-		offer_window(c, iov, n, below, elements, c->elements_max);
-}
+	do {
+		struct tally t;
+		uint32_t from = 0, to = 0;
 
-static void offer_mixtures(struct choice *c, const struct iovec *iov, int n, const struct tally *t, bool cold)
-{
-	const struct hugepin_sg_model *m = c->model;
-	float lookups = (float)t->regs / (float)t->pieces;
-	/* The length up to which copying pays: behind a copied neighbour (joined), and without one (lone). */
-	uint32_t joined = hp_sg_copy_below(m, cold, true, lookups), lone = hp_sg_copy_below(m, cold, false, lookups);
-	if (joined > t->shortest && joined <= t->longest)
-		offer_mixtures_below(c, iov, n, joined);
-	if (lone > t->shortest && lone <= t->longest && lone != joined)
-		offer_mixtures_below(c, iov, n, lone);
-	/* Where the CPU copies as long as the device fetches, the best lies between the two: copy one half. */
-	if (m->device_element + m->device_line > 0)
-		offer_window(c, iov, n, 0, t->pieces, t->pieces / 2);
-	if (t->pieces <= c->plan.max_sge)
-		return;
-	offer_mixtures_below(c, iov, n, 0);
-	for (uint64_t below = t->shortest * 4; below <= t->longest; below *= 4)
-		offer_mixtures_below(c, iov, n, (uint32_t)below);
+		count_pieces(iov, (int)p->n, below, 0, 0, &t);
+		fits = t.elements <= elements_max;
+		if (!fits) {
+			find_window(iov, (int)p->n, below, t.elements - (uint32_t)elements_max, &from, &to);
+			count_pieces(iov, (int)p->n, below, from, to, &t);
+		}
+		if (t.copied_bytes < least) {
+			least = t.copied_bytes;
+			p->mode = t.copied_bytes < p->bytes ? HUGEPIN_SG_GATHER | HUGEPIN_SG_COPY : HUGEPIN_SG_COPY;
+			p->copy_below = (uint32_t)HP_MIN(below, (uint64_t)UINT32_MAX);
+			p->copy_from = from;
+			p->copy_to = to;
+			p->slot = (uint32_t)t.copied_bytes;
+			p->sges = t.elements;
+		}
+		below *= 2;
+	} while (!fits && below / 2 <= longest);
 }
 
 int hugepin_sg_plan(const struct hugepin_sg_model *model, const struct hugepin_sg_caps *caps, const struct iovec *iov,
@@ -315,9 +195,8 @@ int hugepin_sg_plan(const struct hugepin_sg_model *model, const struct hugepin_s
 	const unsigned known = MODES | HUGEPIN_SG_COLD | purposes, purpose = mode & purposes;
 	bool read = purpose == HUGEPIN_SG_READ, recv = purpose == HUGEPIN_SG_RECV, cold = mode & HUGEPIN_SG_COLD;
 	bool splits = read || purpose == HUGEPIN_SG_WRITE; /* one-sided: into several work requests if necessary */
-	struct hugepin_sg_model room;
-	model = model ? hp_sg_model_whole(model, &room) : &hp_sg_model_default;
-	if (!model || !caps || !ret_ || n < 0 || (n && !iov) || mode & ~known || (purpose & (purpose - 1)))
+	model = model ? model : &hp_sg_model_default;
+	if (model->size < sizeof *model || !caps || !ret_ || n < 0 || (n && !iov) || mode & ~known || (purpose & (purpose - 1)))
 		return -EINVAL;
 	struct tally t;
 	count_pieces(iov, n, 0, 0, 0, &t);
@@ -335,29 +214,32 @@ int hugepin_sg_plan(const struct hugepin_sg_model *model, const struct hugepin_s
 	if (t.bytes > caps->max_msg || (!recv && caps->mtu_ud && t.bytes > caps->mtu_ud))
 		return -EMSGSIZE;
 
-	struct choice c = {
-		.model = model,
-		.piece = cold ? model->cold_piece : model->piece,
-		.copy_byte = cold ? model->cold_byte : model->copy_byte,
-		.cold = cold ? model->cold : 0,
-		.plan = { .bytes = t.bytes, .n = (uint32_t)n,
-			  .max_sge = recv ? caps->max_recv_sge : read ? caps->max_sge_rd : caps->max_sge },
-	};
-	c.elements_max = c.plan.max_sge * (uint64_t)(splits && caps->max_wr ? caps->max_wr : 1);
+	struct hugepin_sg_plan p = { .bytes = t.bytes, .n = (uint32_t)n,
+				     .max_sge = recv ? caps->max_recv_sge : read ? caps->max_sge_rd : caps->max_sge };
+	const uint64_t elements_max = p.max_sge * (uint64_t)(splits && caps->max_wr ? caps->max_wr : 1);
+	const bool fits = t.pieces <= elements_max;
 	const unsigned both = HUGEPIN_SG_GATHER | HUGEPIN_SG_COPY;
-	if (allowed & HUGEPIN_SG_INLINE && t.bytes <= caps->max_inline)
-		offer_inline(&c, &t);
-	if (allowed & HUGEPIN_SG_COPY)
-		offer_copy(&c, &t);
-	if (allowed & HUGEPIN_SG_GATHER)
-		offer_elements(&c, allowed & both, &t);
-	if ((allowed & both) == both && t.pieces > 1 &&
-	    (t.shortest < t.longest || t.pieces > c.plan.max_sge || model->device_element + model->device_line > 0))
-		offer_mixtures(&c, iov, n, &t, cold);
-	if (!c.any)
+	if (allowed & HUGEPIN_SG_INLINE && fits && t.bytes <= caps->max_inline &&
+	    (!(allowed & both) || t.pieces <= model->inline_pieces[cold])) {
+		p.mode = HUGEPIN_SG_INLINE;
+		p.sges = t.pieces;
+	} else if ((allowed & both) == both && elements_max) {
+		const uint32_t *below = lie_apart(iov, n, t.pieces) ? model->apart_below : model->copy_below;
+		plan_mixture(&p, iov, HP_MAX(below[cold], 1u), elements_max, t.longest);
+	} else if (allowed & HUGEPIN_SG_COPY && (elements_max || !t.pieces)) {
+		p.mode = HUGEPIN_SG_COPY;
+		p.slot = (uint32_t)t.bytes;
+		p.sges = t.pieces > 0;
+	} else if (allowed & HUGEPIN_SG_GATHER && fits) {
+		p.mode = HUGEPIN_SG_GATHER;
+		p.sges = t.pieces;
+	} else {
 		return -EMSGSIZE;
-	c.plan.mode |= purpose;
-	c.plan.cost_ns = c.cost < 4e9f ? c.cost > 0 ? (uint32_t)(c.cost + 0.5f) : 0 : UINT32_MAX;
-	*ret_ = c.plan;
+	}
+	if (p.mode == HUGEPIN_SG_COPY)
+		p.copy_below = p.copy_from = p.copy_to = 0;
+	p.wrs = p.sges <= p.max_sge ? 1 : (p.sges - 1) / p.max_sge + 1;
+	p.mode |= purpose;
+	*ret_ = p;
 	return 0;
 }

@@ -1,7 +1,6 @@
 /* link: sge/model.c reg/backend/kept.c */
 /*
- * Fuzzes the file of what sending costs: it is refused whole, or what it says is finite, not below zero, and printed again says
- * the same.
+ * Fuzzes the file of a device's thresholds: it is refused whole, or what it says, printed again, says the same.
  */
 #include <assert.h>
 #include <errno.h>
@@ -16,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct hugepin_sg_model m, again;
 	struct hp_place place, place_again;
-	char *text = malloc(size + 1), printed[HP_SG_TEXT_MAX], twice[HP_SG_TEXT_MAX];
+	char *text = malloc(size + 1), printed[HP_SG_TEXT_MAX];
 	int err, len;
 
 	assert(text);
@@ -26,18 +25,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	again = m;
 	err = hp_sg_model_parse(text, &m, &place);
 	if (err) {
-		assert(err == -EILSEQ && !memcmp(&m, &again, sizeof m));
+		assert((err == -EILSEQ || err == -ESTALE) && !memcmp(&m, &again, sizeof m));
 	} else {
 		assert(strlen(text) == size || memchr(data, 0, size));
-		for (const float *term = &m.wr; term <= &m.device_inline_byte; term++)
-			assert(*term >= 0 && *term <= 1e9f + 1);
 		assert(strlen(place.device) < sizeof place.device && !strchr(place.device, '\n'));
 		len = hp_sg_model_print(&m, &place, printed, sizeof printed);
 		assert(len > 0 && len == (int)strlen(printed));
 		assert(!hp_sg_model_parse(printed, &again, &place_again));
-		assert(!strcmp(place.cpu, place_again.cpu) && m.refused == again.refused);
-		/* Floats are printed with six decimals: once more changes nothing. */
-		assert(hp_sg_model_print(&again, &place_again, twice, sizeof twice) == len && !strcmp(printed, twice));
+		assert(!strcmp(place.cpu, place_again.cpu) && !memcmp(&m, &again, sizeof m));
 	}
 	free(text);
 	return 0;

@@ -2,7 +2,7 @@
 /* guest: plain odp */
 /*
  * hugepin_sg_calibrate on a device: what it measures is kept, and found again; what is damaged is measured anew; nothing is left
- * with the device.
+ * with the device. That it measured is told by the time: no file is read so slowly.
  */
 #include "hugepin_verbs.h"
 #include "live/live.h"
@@ -11,6 +11,8 @@
 #include <dirent.h>
 #include <sys/stat.h>
 #include <time.h>
+
+enum { MEASURED_MS = 300 };
 
 static struct ibv_context *device;
 static struct ibv_pd *pd;
@@ -65,17 +67,14 @@ TEST(a_device_is_measured_and_what_was_measured_is_kept)
 	errno = 4711;
 	double first_ms = calibrate(0, &first);
 	EXPECT_EQ(errno, 4711);
-	t_print("# %.0f ms: wr %.0f element %.0f lookup %.1f line %.2f byte %.4f piece %.2f copy_byte %.4f cold %.1f "
-		"cold_piece %.2f cold_byte %.4f inline_wr %.0f inline_piece %.1f inline_byte %.4f refused %u\n", first_ms,
-		(double)first.wr, (double)first.element, (double)first.lookup, (double)first.line, (double)first.byte,
-		(double)first.piece, (double)first.copy_byte, (double)first.cold, (double)first.cold_piece,
-		(double)first.cold_byte, (double)first.inline_wr, (double)first.inline_piece, (double)first.inline_byte,
-		first.refused);
+	t_print("# %.0f ms: copy_below %u %u apart_below %u %u inline_pieces %u %u refused %u\n", first_ms, first.copy_below[0],
+		first.copy_below[1], first.apart_below[0], first.apart_below[1], first.inline_pieces[0],
+		first.inline_pieces[1], first.refused);
+	EXPECT(first_ms > MEASURED_MS);
 	EXPECT_EQ(first.source, HUGEPIN_SG_MODEL_DEVICE);
 	EXPECT_EQ(first.size, sizeof first);
 	EXPECT_EQ(first.refused, 0);
-	EXPECT(first.wr > 500); /* a message through the kernel, and back */
-	EXPECT(first.piece > 0 && first.copy_byte > 0);
+	EXPECT(first.copy_below[0] > 0); /* an element more takes the kernel longer than a few bytes the CPU */
 	EXPECT(find_file());
 }
 
@@ -85,7 +84,7 @@ TEST(the_second_time_it_comes_from_the_cache)
 	struct hugepin_sg_model again;
 	double ms = calibrate(0, &again);
 	t_print("# %.1f ms\n", ms);
-	EXPECT_EQ((int)(again.wr * 100), (int)(first.wr * 100)); /* measured anew it would be another */
+	EXPECT(!memcmp(&again, &first, sizeof first));
 	EXPECT_EQ(again.source, HUGEPIN_SG_MODEL_DEVICE);
 }
 
@@ -93,8 +92,7 @@ TEST(when_asked_it_measures_anew)
 {
 	NEEDS_DEVICE;
 	struct hugepin_sg_model again;
-	EXPECT(calibrate(HUGEPIN_SG_ANEW, &again) > 4);
-	EXPECT((int)(again.wr * 100) != (int)(first.wr * 100));
+	EXPECT(calibrate(HUGEPIN_SG_ANEW, &again) > MEASURED_MS);
 	first = again;
 }
 
@@ -104,10 +102,9 @@ TEST(a_damaged_cache_is_measured_anew_and_mended)
 	struct hugepin_sg_model again;
 	EXPECT(find_file());
 	EXPECT(!truncate(file, 100));
-	EXPECT(calibrate(0, &again) > 4);
-	EXPECT((int)(again.wr * 100) != (int)(first.wr * 100));
+	EXPECT(calibrate(0, &again) > MEASURED_MS);
 	double ms = calibrate(0, &first);
-	EXPECT_EQ((int)(again.wr * 100), (int)(first.wr * 100));
+	EXPECT(!memcmp(&again, &first, sizeof first));
 	t_print("# mended: %.1f ms\n", ms);
 }
 
@@ -124,7 +121,7 @@ TEST(a_model_of_another_device_in_its_place_is_not_believed)
 	at[7] = '#';
 	FILE *f = fopen(file, "w");
 	EXPECT(f && fputs(text, f) >= 0 && !fclose(f));
-	EXPECT(calibrate(0, &again) > 4);
+	EXPECT(calibrate(0, &again) > MEASURED_MS);
 	EXPECT_EQ(again.source, HUGEPIN_SG_MODEL_DEVICE);
 }
 
@@ -133,7 +130,7 @@ TEST(without_a_place_for_the_cache_it_measures_each_time)
 	NEEDS_DEVICE;
 	struct hugepin_sg_model m;
 	setenv("XDG_CACHE_HOME", "/proc/nowhere", 1);
-	EXPECT(calibrate(0, &m) > 4);
+	EXPECT(calibrate(0, &m) > MEASURED_MS);
 	EXPECT_EQ(m.source, HUGEPIN_SG_MODEL_DEVICE);
 	setenv("XDG_CACHE_HOME", cache, 1);
 }
@@ -148,7 +145,7 @@ TEST(what_is_measured_is_good_for_planning)
 	for (int i = 0; i < 30; i++)
 		iov[i] = (struct iovec){ pieces[i], 32 };
 	EXPECT_EQ(hugepin_sg_plan(&first, &caps, iov, 30, 0, &plan), 0);
-	EXPECT((float)plan.cost_ns > first.wr / 2 && (float)plan.cost_ns < 100 * first.wr);
+	EXPECT(plan.wrs == 1 && plan.bytes == 30 * 32);
 }
 
 TEST(nothing_is_left_with_the_device)
@@ -159,21 +156,6 @@ TEST(nothing_is_left_with_the_device)
 	EXPECT_EQ(ibv_close_device(device), 0);
 	snprintf(command, sizeof command, "rm -r %s", cache);
 	EXPECT_EQ(system(command), 0);
-}
-
-TEST(without_a_device_it_takes_milliseconds_once)
-{
-	struct hugepin_sg_model m, again;
-	pd = NULL;
-	double ms = calibrate(0, &m), kept = calibrate(0, &again);
-	t_print("# %.1f ms, then %.3f ms\n", ms, kept);
-	EXPECT_EQ(m.source, HUGEPIN_SG_MODEL_CPU);
-	EXPECT(!memcmp(&m, &again, sizeof m));
-	EXPECT(m.wr > 0 && m.element > 0 && m.lookup > 0 && m.piece > 0 && m.copy_byte > 0 && m.inline_wr > 0);
-	EXPECT(m.line == 0 && m.byte == 0);
-	EXPECT_EQ(hugepin_sg_calibrate(NULL, 1, &m, sizeof m), -EINVAL);
-	EXPECT_EQ(hugepin_sg_calibrate(NULL, 0, NULL, sizeof m), -EINVAL);
-	EXPECT_EQ(hugepin_sg_calibrate(NULL, 0, &m, 4), -EINVAL);
 }
 
 T_MAIN

@@ -204,7 +204,7 @@ BODY
 	hugepin_domain *domain = NULL;
 	struct hugepin_sge sge[30];
 	struct hugepin_pin pins[30];
-	struct hugepin_sg_model model;
+	struct hugepin_sg_model model = { .size = sizeof model, .copy_below = { 256, 24 } };
 	struct hugepin_sg_caps caps = { .max_sge = 16, .max_recv_sge = 16, .max_sge_rd = 16, .max_wr = 64, .max_recv_wr = 64, .max_msg = 1 << 30 };
 	struct hugepin_sg_plan plan;
 	struct ibv_sge elements[30];
@@ -214,8 +214,6 @@ BODY
 	hugepin_sgq *queue = NULL;
 	void *arg = NULL;
 
-	if (hugepin_sg_calibrate(NULL, 0, &model, sizeof model) < 0)
-		return 1;
 	wr.num_sge = 0;
 BEHIND
 	unsigned bytes = 0;
@@ -244,7 +242,7 @@ int main(void)
 	struct ibv_context device = { .ops.post_send = post };
 	struct ibv_qp qp = { .context = &device };
 	struct hugepin_sg_caps caps = { .max_sge = 16, .max_recv_sge = 16, .max_wr = 4, .max_msg = 1 << 20 };
-	struct hugepin_sg_model model = { .size = sizeof model, .piece = 1, .copy_byte = 1, .cold_piece = 1, .cold_byte = 1 };
+	struct hugepin_sg_model model = { .size = sizeof model };
 	struct hugepin_pin pins[32] = { 0 }, piece;
 	struct ibv_sge sge[32];
 	struct ibv_send_wr wr;

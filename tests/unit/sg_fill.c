@@ -129,7 +129,7 @@ TEST(what_is_sent_is_the_pieces_one_after_the_other)
 		bool holes, split, write = rnd(2);
 		caps.max_sge = max[rnd(4)];
 		caps.max_wr = 4;
-		m.element = (float)rnd(30);
+		m.copy_below[0] = m.apart_below[0] = rnd(800);
 		register_some();
 		int n = pieces_of_arena(iov, (int)rnd(3 * caps.max_sge + 1));
 		unsigned mode = rnd(8) | (write ? WRITE : 0);

@@ -17,8 +17,7 @@ TEST(a_key_function_that_fails_at_any_call_leaves_no_pin)
 	int n = comb(iov, 24, 300), calls;
 	for (int i = 0; i < n; i += 5)
 		iov[i].iov_len = 4;
-	m.line = 10;
-	m.copy_byte = 1;
+	m.copy_below[0] = m.apart_below[0] = 10;
 	EXPECT_EQ(hugepin_sg_plan(&m, &rc, iov, n, COPY | GATHER, &p), 0);
 	EXPECT(p.slot && p.slot < p.bytes);
 	struct hugepin_sg_room *r = work_room(&w);

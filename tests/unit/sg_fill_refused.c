@@ -119,8 +119,7 @@ TEST(another_layout_is_refused_whatever_the_plan_does)
 			struct hugepin_sg_model m = measured;
 			struct hugepin_sg_room *r = work_room(&w);
 			int n = 12;
-			m.copy_byte = modes[k] == (COPY | GATHER) ? 1 : m.copy_byte;
-			m.line = 10;
+			m.copy_below[0] = m.apart_below[0] = 10;
 			register_comb();
 			for (int i = 0; i < n; i++)
 				iov[i] = (struct iovec){ arena + (many ? i / 3 * 8192 : 0) + i % 3 * 1300 + i * 65,

@@ -1,4 +1,4 @@
-/* Random numbers, a queue pair's caps and a model of costs: shared by the tests of sge/plan.c and sge/fill.c. */
+/* Random numbers, a queue pair's caps and thresholds: shared by the tests of sge/plan.c and sge/fill.c. */
 #ifndef TESTS_UNIT_SG_PLAN_H
 #define TESTS_UNIT_SG_PLAN_H
 
@@ -20,12 +20,9 @@ static const struct hugepin_sg_caps rc = {
 	.max_msg = UINT64_C(1) << 31,
 };
 
-/* The costs of one CPU as measured once, and possible costs of a device's fetches. */
 static const struct hugepin_sg_model measured = {
 	.size = sizeof measured, .source = HUGEPIN_SG_MODEL_DEVICE,
-	.wr = 120, .element = 9, .lookup = 45, .line = 1, .byte = 0.1f,
-	.piece = 2, .copy_byte = 0.05f, .cold = 70, .cold_piece = 5, .cold_byte = 0.2f,
-	.inline_wr = 80, .inline_piece = 3, .inline_byte = 0.3f,
+	.copy_below = { 200, 40 }, .apart_below = { 800, 100 }, .inline_pieces = { 8, 2 },
 };
 
 enum { INLINE = HUGEPIN_SG_INLINE, COPY = HUGEPIN_SG_COPY, GATHER = HUGEPIN_SG_GATHER, COLD = HUGEPIN_SG_COLD,

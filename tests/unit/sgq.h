@@ -58,9 +58,9 @@ static unsigned added, told, heard; /* heard: the sub-message that has to arrive
 static bool in_done;
 static bool lossy; /* cancelled sub-messages need not arrive */
 
-/* The model gathers pieces of 64 bytes and more. */
+/* Pieces of 64 bytes and more are gathered. */
 static const struct hugepin_sg_model model = {
-	.size = sizeof model, .wr = 8, .element = 1, .copy_byte = 1 / 63.5f, .cold_byte = 1 / 63.5f
+	.size = sizeof model, .apart_below = { 64, 64 },
 };
 
 static inline void free_area(int area)

@@ -59,10 +59,10 @@ TEST(a_frame_is_one_message_of_small_pieces_inline)
 	end();
 }
 
-TEST(what_the_model_refuses_is_not_done_and_cold_pieces_have_their_own_costs)
+TEST(what_the_model_refuses_is_not_done_and_cold_pieces_have_a_threshold_of_their_own)
 {
 	struct hugepin_sg_model m = model;
-	m.cold_byte *= 4;
+	m.apart_below[1] = 16;
 	begin(IBV_QPT_RC, usual, (struct hugepin_sgq_attr){ .depth = 4, .model = &m }, NULL);
 	EXPECT_EQ(add_one(40, 0), 1);
 	EXPECT_EQ(add_one(40, HUGEPIN_SG_COLD), 0);

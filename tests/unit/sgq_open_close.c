@@ -1,7 +1,13 @@
 /*
  * A queue opens or is refused (sge/open.c). A queue closes or is given up, and each sub-message is told once.
  */
+#include <sys/stat.h>
+
+#include "sge/model.h"
+#include "sge/state.h"
 #include "tests/unit/sgq.h"
+
+static struct ibv_device named = { .name = "mock0" };
 
 TEST(slots_over_the_budget_are_refused_and_nothing_stays)
 {
@@ -19,6 +25,41 @@ TEST(slots_over_the_budget_are_refused_and_nothing_stays)
 	a.frame_bytes = 1 << 12;
 	EXPECT_EQ(hugepin_sgq_open(&a, &q), 0);
 	EXPECT_EQ(hugepin_sgq_close(q), 0);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	mock_qp_free(qp);
+	mock_cq_free(cq);
+}
+
+TEST(without_a_model_a_queue_has_what_is_kept_of_the_device_or_the_defaults)
+{
+	const struct hp_place place = { "mock0 0:0", "", "" };
+	const struct hugepin_sg_model kept = { .size = sizeof kept, .refused = HUGEPIN_SG_INLINE, .apart_below = { 777, 66 } };
+	char cache[] = "/tmp/sgq_open.XXXXXX", path[HP_KEPT_PATH_MAX], command[64];
+	struct ibv_cq *cq = mock_cq(16);
+	struct mock_qp *qp = mock_qp(IBV_QPT_RC, cq, &usual, NULL);
+	hugepin_domain *d = domain_of_mock();
+	const struct hugepin_sgq_attr a = { .size = sizeof a, .qp = &qp->qp, .domain = d };
+	struct hp_place here = place;
+	hugepin_sgq *q;
+
+	mock.context.device = &named;
+	EXPECT(mkdtemp(cache) && !setenv("XDG_CACHE_HOME", cache, 1));
+	hp_kept_cpu(here.cpu, sizeof here.cpu);
+	for (int keeps = 0; keeps < 3; keeps++) { /* nothing, this version's, an older one's */
+		if (keeps == 1)
+			EXPECT_EQ(hp_sg_model_keep(&here, &kept), 0);
+		if (keeps == 2)
+			EXPECT(!hp_kept_path(HP_SG_KEPT, &here, path) && !hp_kept_store(path, "hugepin-sg-model 2\n"));
+		if (!EXPECT_EQ(hugepin_sgq_open(&a, &q), 0))
+			break;
+		EXPECT_EQ(q->copy_below, keeps == 1 ? 777 : 256);
+		EXPECT_EQ(q->copy_below_cold, keeps == 1 ? 66 : 24);
+		EXPECT_EQ(!q->max_inline, keeps == 1);
+		EXPECT_EQ(hugepin_sgq_close(q), 0);
+	}
+	snprintf(command, sizeof command, "rm -r %s", cache);
+	EXPECT_EQ(system(command), 0);
+	unsetenv("XDG_CACHE_HOME");
 	EXPECT_EQ(hugepin_domain_close(d), 0);
 	mock_qp_free(qp);
 	mock_cq_free(cq);
@@ -57,7 +98,6 @@ TEST(what_cannot_be_opened_is_refused)
 	qp->qp.qp_type = IBV_QPT_RC;
 	EXPECT(!q);
 	a = good;
-	a.model = NULL;
 	a.granted = &qp->cap;
 	EXPECT_EQ(hugepin_sgq_open(&a, &q), 0);
 	EXPECT_EQ(hugepin_sgq_poll(q, -1), -EINVAL);

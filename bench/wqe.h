@@ -3,8 +3,8 @@
  * the format and the work of mlx5's: segments of 16 bytes, big-endian, at most 512 bytes per work request. Only the
  * write to the device that rings its doorbell is left out.
  */
-#ifndef HP_SGE_WQE_H
-#define HP_SGE_WQE_H
+#ifndef HP_BENCH_WQE_H
+#define HP_BENCH_WQE_H
 
 #include <endian.h>
 #include <errno.h>
