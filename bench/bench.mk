@@ -73,10 +73,10 @@ $(BENCH)/hot: bench/hot.c bench/common.h $(BUILD)/libhugepin.so $(BUILD)/flags
 	$(Q)$(BENCH_PIN)
 
 # Packing: thresholds are measured as over a device, by a hidden name.
-$(BENCH)/sg: bench/sg.c bench/common.h bench/wqe.h $(BUILD)/sge/measure.o $(BUILD)/base/base.o $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/flags
+$(BENCH)/sg: bench/sg.c bench/common.h bench/wqe.h $(BUILD)/sge/measure.o $(BUILD)/base/base.o $(BUILD)/base/clock.o $(BUILD)/base/sys.o $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  BENCH   $<'
-	$(Q)$(BENCH_CC) -Iinclude -I. $(LINK_DIRS) -o $@ $< $(BUILD)/sge/measure.o $(BUILD)/base/base.o -lhugepin-verbs -lhugepin -libverbs
+	$(Q)$(BENCH_CC) -Iinclude -I. $(LINK_DIRS) -o $@ $< $(BUILD)/sge/measure.o $(BUILD)/base/base.o $(BUILD)/base/clock.o $(BUILD)/base/sys.o -lhugepin-verbs -lhugepin -libverbs
 
 tests: $(if $(SAN),,$(BENCH)/sg)
 
