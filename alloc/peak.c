@@ -31,12 +31,14 @@ bool hp_peak_on;
 static struct {
 	_Atomic bool busy;
 	bool told; /* the MPI layer has told what is to be told */
+	/* relaxed, these two: become_busy() lets one thread in, by acquire */
 	_Atomic uint64_t most; /* bytes at the peak */
 	_Atomic uint64_t due_ns; /* when a look is allowed again */
 	/* the thread that is busy writes these */
 	uint64_t hugetlb_bytes, thp_bytes, base_bytes; /* of the heap, at the peak */
 	bool known; /* the kernel has told at least once */
-	_Atomic uint64_t fork_peak_bytes, fork_pool_bytes; /* the most of one fork; hp_heap_lock protects the writing */
+	/* the most of one fork. relaxed: hp_heap_lock protects the writing; at exit, numbers */
+	_Atomic uint64_t fork_peak_bytes, fork_pool_bytes;
 } peak;
 
 /* The beginning of what is told. */
