@@ -146,7 +146,6 @@ static void heap_prefork(void)
 	hp_lists_clear();
 	/* After this, every other thread waits for the lock, or hp_cache_unsettled() says that one may be busy. */
 	hp_cache_steal(false, 0);
-	hp_pages_settle_lazy();
 	if (moves)
 		moved = hp_move();
 	copied = hp_fork_prepare(hp_cache_unsettled(), is_alone, moved);

@@ -99,8 +99,6 @@ static enum hp_page_fork mark_child(size_t p)
 {
 	enum fate f = fate(p);
 
-	if (f == COPY && hp_span.page[p].lazy) /* all of it is zero: it needs no copy */
-		return HP_PAGE_LEFT;
 	return f == COPY ? HP_PAGE_COPIED : f == NOTHING ? HP_PAGE_LOST : HP_PAGE_SHARED;
 }
 
@@ -171,10 +169,7 @@ static struct plan plan(bool refusal)
 
 bool hp_fork_refuses(void)
 {
-	bool refuses;
-
-	hp_pages_settle_lazy();
-	refuses = plan(true).how == REFUSE;
+	bool refuses = plan(true).how == REFUSE;
 
 	hp_copy_unmark();
 	return refuses;
@@ -420,23 +415,6 @@ static int keep_reserved(void *unused, size_t first, size_t end)
 	return 0;
 }
 
-/* Pages of the parent's that were never populated. */
-static bool is_zero(size_t p)
-{
-	return hp_span.page[p].fork == HP_PAGE_LEFT && hp_span.page[p].lazy;
-}
-
-static int open_zero(void *unused, size_t first, size_t end)
-{
-	long r = hp_sys(SYS_mprotect, hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, PROT_READ | PROT_WRITE);
-
-	(void)unused;
-	if (r)
-		cannot("mprotect: error", r);
-	hp_sys(SYS_madvise, hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, MADV_HUGEPAGE);
-	return 0;
-}
-
 void hp_fork_child(void)
 {
 	listed_too = counted = false;
@@ -444,7 +422,6 @@ void hp_fork_child(void)
 	if (copy.hidden)
 		advise_runs(hp_copy_is_marked, MADV_DODUMP);
 	hp_copy_runs(is_gone, keep_reserved, NULL);
-	hp_copy_runs(is_zero, open_zero, NULL);
 	if (!hp_advice_child())
 		cannot("madvise: error", -ENOMEM);
 	forget_advice();

@@ -49,7 +49,7 @@ static bool may_move(size_t p)
 	const struct hp_page *g = &hp_span.page[p];
 
 	return g->state == HP_PAGE_READY && g->kind == HUGEPIN_KIND_HUGETLB && !g->giant && !g->stays && !g->leaves &&
-	       !g->lazy && !hp_copy_is_early(p);
+	       !hp_copy_is_early(p);
 }
 
 static enum hp_page_fork mark_moving(size_t p)

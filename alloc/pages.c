@@ -9,23 +9,16 @@
 #include "alloc/pages.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "alloc/watch.h"
 #include "base/config.h"
 #include "base/probe.h"
 #include "base/stats.h"
-#include "base/sys.h"
 
 #define GIB ((size_t)1 << 30)
 /* After the pool had no page left, so many commits do not ask the pool. */
 #define POOL_SKIP 8
-/* With HUGEPIN_POPULATE=lazy so many pages are populated of a buffer that is larger than an extent made ahead. */
-#define LAZY_PAGES 4
 /* hp_pages_hold() populates so many pages at a time. An allocation in these pages waits meanwhile, some
  * milliseconds. */
 #define HOLD_STEP 8
@@ -317,19 +310,6 @@ void hp_pages_moved(size_t first, size_t end)
 	}
 }
 
-void hp_pages_settle_lazy(void)
-{
-	unsigned char there;
-
-	for (size_t p = 1; p < hp_span.tree.used; p++) {
-		struct hp_page *g = &hp_span.page[p];
-
-		if (g->lazy && (g->advised || hp_page_held(g) ||
-				hp_sys(SYS_mincore, hp_page_addr(p), hp_base_page, &there) != 0 || there & 1))
-			g->lazy = 0;
-	}
-}
-
 void hp_page_in_child(size_t p)
 {
 	struct hp_page *g = &hp_span.page[p];
@@ -345,8 +325,7 @@ void hp_page_in_child(size_t p)
 	count_kind(e, g->kind, -1);
 	g->kind = HUGEPIN_KIND_THP;
 	g->giant = 0;
-	if (g->fork == HP_PAGE_COPIED || g->lazy) {
-		g->lazy = 0;
+	if (g->fork == HP_PAGE_COPIED) {
 		count_kind(e, g->kind, 1);
 		return;
 	}
@@ -364,7 +343,6 @@ struct mapped {
 	size_t end; /* pages below this are READY */
 	size_t ahead_end; /* pages below this are mapped */
 	size_t hugetlb_end; /* pages below this are the pool's */
-	size_t lazy_from; /* the pool's pages from here on are not populated; 0: all are */
 	uint8_t kind; /* HUGEPIN_KIND_* of the mapped pages that are not the pool's */
 	size_t heads[40]; /* pages that begin a mapping */
 	unsigned heads_count, pool_short, pool_denied, thp_failed;
@@ -405,46 +383,20 @@ static size_t map_hugetlb(size_t at, size_t end, size_t ahead, struct mapped *m)
 	return at;
 }
 
-/* Whether the process sees its control groups from the root on. In another namespace a limit may be out of sight. */
-static bool is_initial_cgroup_namespace(void)
-{
-	static const char initial[] = "cgroup:[4026531835]"; /* PROC_CGROUP_INIT_INO */
-	char text[64];
-	long n = hp_sys(SYS_readlinkat, AT_FDCWD, "/proc/self/ns/cgroup", text, sizeof text);
-
-	return n == sizeof initial - 1 && !memcmp(text, initial, sizeof initial - 1);
-}
-
-/* Whether pages of the pool that are needed at once may be left to be populated by the touch. They are reserved. But
- * if a control group limits the use of pages, the touch ends the process by SIGBUS. */
-static bool may_be_lazy(size_t pages)
-{
-	return hp_config.populate == HP_POPULATE_LAZY && pages > LAZY_PAGES && !hp_is_filtered() &&
-	       is_initial_cgroup_namespace();
-}
-
 /* Give the absent pages [at, end) memory. Also map the pages up to `ahead`, unless only [at, end) can be mapped.
  * sparse: in base pages. The lock is not held. */
 static void map_pages(size_t at, size_t end, size_t ahead, bool pool, bool sparse, struct mapped *m)
 {
-	bool lazily = pool && end == ahead && may_be_lazy(end - at);
-
 	m->end = m->ahead_end = at;
 	while (pool && at < end) {
-		size_t got = map_hugetlb(at, end, ahead, m), populate_end = HP_MIN(got, end);
+		size_t got = map_hugetlb(at, end, ahead, m), needed = HP_MIN(got, end);
 
 		if (got == at)
 			break;
-		if (lazily && got >= end) {
-			populate_end = at + LAZY_PAGES;
-			m->lazy_from = populate_end;
-		}
-		lazily = false; /* a part would be followed by another mapping */
 		hp_map_bind(hp_page_addr(at), (got - at) << HP_PAGE_SHIFT, &hp_span.nodes, true);
-		if (hp_map_populate(hp_page_addr(at), (populate_end - at) << HP_PAGE_SHIFT) != 0) {
-			m->lazy_from = 0;
+		if (hp_map_populate(hp_page_addr(at), (needed - at) << HP_PAGE_SHIFT) != 0) {
 			/* The fault limit of a cgroup, or a fatal signal: mapping over gives the pages back. */
-			m->pool_denied += (unsigned)(HP_MIN(got, end) - at);
+			m->pool_denied += (unsigned)(needed - at);
 			if (hp_map_release(hp_page_addr(at), (got - at) << HP_PAGE_SHIFT) != 0) {
 				note_mapping(m, at, got, HUGEPIN_KIND_HUGETLB); /* pages stay RESERVED */
 				m->ahead_end = got;
@@ -453,9 +405,8 @@ static void map_pages(size_t at, size_t end, size_t ahead, bool pool, bool spars
 			break;
 		}
 		note_mapping(m, at, got, HUGEPIN_KIND_HUGETLB);
-		m->end = HP_MIN(got, end);
+		m->end = at = needed;
 		m->ahead_end = got;
-		at = m->end;
 	}
 	if (at == end)
 		return;
@@ -565,15 +516,12 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 	}
 	tell_commit(&m, first, end, was);
 	for (size_t p = first; p < ahead; p++) {
-		bool lazy = p >= m.hugetlb_end;
+		bool of_pool = p < m.hugetlb_end;
 
 		if (p < m.ahead_end)
-			hp_span.page[p].kind = lazy ? m.kind : HUGEPIN_KIND_HUGETLB;
-		hp_span.page[p].next = (uint8_t)(p < m.end	     ? HP_PAGE_READY
-						 : p >= m.ahead_end ? was
-						 : lazy		     ? HP_PAGE_READY
-								     : HP_PAGE_RESERVED);
-		hp_span.page[p].lazy = m.lazy_from && p >= m.lazy_from && p < HP_MIN(m.end, m.hugetlb_end);
+			hp_span.page[p].kind = of_pool ? HUGEPIN_KIND_HUGETLB : m.kind;
+		hp_span.page[p].next =
+			(uint8_t)(p >= m.ahead_end ? was : of_pool && p >= m.end ? HP_PAGE_RESERVED : HP_PAGE_READY);
 		settle_page(p, was);
 	}
 	for (unsigned i = 0; i < m.heads_count; i++) {
@@ -736,7 +684,6 @@ bool hp_pages_release(size_t first, size_t count)
 			g->giant = 0;
 			g->stays = 0;
 			g->whole = 0;
-			g->lazy = 0;
 		}
 		g->state = g->next;
 	}

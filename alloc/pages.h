@@ -58,7 +58,6 @@ struct hp_page {
 	uint16_t leaves : 1,
 		in_use : 15; /* in a page that leaves: chunks in buffers, or about to be */
 	uint8_t whole : 1, /* was collapsed: a hugepage, as long as the kernel does not split it (repair.h) */
-		lazy : 1, /* of the pool, READY, and not populated when this was last looked at (HUGEPIN_POPULATE=lazy) */
 		collapses : 1; /* BUSY because it is collapsed: it is mapped, and its buffers are live */
 };
 
@@ -280,9 +279,6 @@ void hp_pages_moved(size_t first, size_t end);
  * meanwhile. False: the kernel did not, or the page may not be collapsed any more. */
 bool hp_page_may_collapse(size_t p);
 bool hp_page_collapse(size_t p);
-
-/* Before a fork: find out which lazy pages are there by now. They are lazy no more. */
-void hp_pages_settle_lazy(void);
 
 /* In the child of fork: set page p's state as page.fork says. Nobody holds the page. */
 void hp_page_in_child(size_t p);

@@ -82,7 +82,7 @@ static enum piece look_at_piece(size_t chunk)
 		return UNKNOWN;
 	/* a page of the pool was there: the program has given it back by a call that was not seen */
 	if (!(there & 1))
-		return g->kind != HUGEPIN_KIND_HUGETLB || g->lazy ? ZERO : UNKNOWN;
+		return g->kind != HUGEPIN_KIND_HUGETLB ? ZERO : UNKNOWN;
 	if (g->kind == HUGEPIN_KIND_BASE)
 		return TOUCHED;
 	/* most pieces that were touched show it at their head */

@@ -19,7 +19,7 @@
 
 enum { HP_PAGES_AUTO, HP_PAGES_HUGETLB, HP_PAGES_THP, HP_PAGES_BASE, HP_PAGES_1G };
 enum { HP_NUMA_LOCAL = -1, HP_NUMA_INTERLEAVE = -2 }; /* or the number of a node */
-enum { HP_POPULATE_AUTO, HP_POPULATE_ALL, HP_POPULATE_LAZY };
+enum { HP_POPULATE_AUTO, HP_POPULATE_ALL };
 enum { HP_FORK_COPY, HP_FORK_COW };
 enum { HP_SMALL_JEMALLOC, HP_SMALL_NEXT, HP_SMALL_MIMALLOC, HP_SMALL_TCMALLOC };
 enum { HP_IMAGE_OFF, HP_IMAGE_WANT_BSS, HP_IMAGE_WANT_DATA, HP_IMAGE_WANT_ALL };
@@ -34,10 +34,9 @@ enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POL
 #define HP_OPTIONS(X) \
 	X(PAGES, pages, WORD, HP_PAGES_AUTO, 0, 0, "auto|hugetlb|thp|base|1g", \
 	  "kinds of memory to use: auto takes the hugetlb pool, then THP; base pages are always the last resort") \
-	X(POPULATE, populate, WORD, HP_POPULATE_AUTO, 0, 0, "auto|all|lazy", \
+	X(POPULATE, populate, WORD, HP_POPULATE_AUTO, 0, 0, "auto|all", \
 	  "large buffers in the pool: pages of the pool are filled with zeros when a buffer is allocated, so auto " \
-	  "takes THP for a buffer that would need more than a quarter of the free pages; all takes the pool; lazy " \
-	  "fills the first 8 MiB, and has the others filled when they are touched") \
+	  "takes THP for a buffer that would need more than a quarter of the free pages; all takes the pool") \
 	X(NUMA, numa, NUM, HP_NUMA_LOCAL, 0, 1023, "local|interleave", \
 	  "the NUMA node of the heap's memory; local: the node of the processor that first uses the memory") \
 	X(FORK, fork_mode, WORD, HP_FORK_COPY, 0, 0, "copy|cow", \

@@ -420,26 +420,16 @@ static void tell_populate(bool thp)
 	const struct hp_pool p = hp_machine_pool(HP_POOLS_DIR, (long)HP_PAGE);
 	const uint64_t free = p.free > p.reserved ? p.free - p.reserved : 0;
 	const bool pool = hp_config.pages != HP_PAGES_THP && hp_config.pages != HP_PAGES_BASE;
-	char ns[64] = "", most[HP_TEXT_MAX];
-	/* PROC_CGROUP_INIT_INO */
-	const bool initial = readlink("/proc/self/ns/cgroup", ns, sizeof ns - 1) > 0 &&
-			     !strcmp(ns, "cgroup:[4026531835]");
+	char most[HP_TEXT_MAX];
 
 	if (!pool)
 		hp_facts_add("populate", hp_facts_string(NULL), "largest buffers", "not from the pool");
-	else if (hp_config.populate == HP_POPULATE_LAZY && initial)
-		hp_facts_add("populate", json_string("lazy"), "largest buffers",
-			     "the first 8 MiB from the pool at once, the others at the touch: SIGBUS if a control group "
-			     "limits them");
 	else if (hp_config.populate == HP_POPULATE_AUTO && hp_config.pages == HP_PAGES_AUTO && thp)
 		hp_facts_add("populate", json_string("auto"), "largest buffers",
 			     "THP for what is larger than a quarter of the free pool (%s)",
 			     hp_text_bytes(free * HP_PAGE / 4, most));
 	else
-		hp_facts_add("populate", json_string("all"), "largest buffers", "from the pool, all at once%s",
-			     hp_config.populate == HP_POPULATE_LAZY ?
-				     ": lazy is for the initial namespace of control groups" :
-				     "");
+		hp_facts_add("populate", json_string("all"), "largest buffers", "from the pool, all at once");
 }
 
 /* Whether it is looked for programs that touch little of their buffers (alloc/sparse.h). */

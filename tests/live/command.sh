@@ -240,17 +240,6 @@ check 'info shows a value in force' "$any" '^  HUGEPIN_DECAY +1500ms +\(default 
 check 'info shows what a wrong value comes to' "$any" '^  HUGEPIN_DECAY +10s +\(default\)$' env HUGEPIN_DECAY=1x "$hugepin" info
 check 'info says what the largest buffers get' "$any" '^  largest buffers +(THP for what is larger than a quarter of the free pool \(|from the pool, all at once$)' \
 	"$hugepin" info
-if [ "$(readlink /proc/self/ns/cgroup)" = 'cgroup:[4026531835]' ]; then
-	check 'info says what lazy does' "$any" '^  largest buffers +the first 8 MiB .*SIGBUS' env HUGEPIN_POPULATE=lazy "$hugepin" info
-else
-	skip 'info says what lazy does' 'not in the initial namespace of control groups'
-fi
-if unshare -C true 2>/dev/null; then
-	check 'info says where lazy does nothing' "$any" '^  largest buffers +from the pool, all at once: lazy is for' \
-		env HUGEPIN_POPULATE=lazy unshare -C "$hugepin" info
-else
-	skip 'info says where lazy does nothing' 'no namespace of control groups can be made'
-fi
 check 'info says that sparse buffers are noticed' "$any" '^  touched little +noticed' "$hugepin" info
 check 'and where they are not' "$any" '^  touched little +not noticed: HUGEPIN_PAGES' env HUGEPIN_PAGES=hugetlb "$hugepin" info
 check 'info says what static memory can have' "$any" '^  static memory +(HUGEPIN_IMAGE and HUGEPIN_MMAP can have THP|can have no THP)$' "$hugepin" info

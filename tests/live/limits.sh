@@ -96,10 +96,6 @@ else
 	# a limit on faults: mmap grants, and the touch would kill
 	group 'hugetlb cgroup, fault limit: nobody dies' hugetlb.2MB.limit_in_bytes hugetlb.2MB.max "$exhaust"
 	group 'hugetlb cgroup, fault limit: children live' hugetlb.2MB.limit_in_bytes hugetlb.2MB.max "$here/fork" a_child_has
-	# what lazy leaves to the touch in the initial namespace of control groups is populated in others: here, and
-	# in tests/unit/lazy.c for both
-	group 'hugetlb cgroup, fault limit, lazy in a namespace: nobody dies' hugetlb.2MB.limit_in_bytes hugetlb.2MB.max \
-		env HUGEPIN_POPULATE=lazy unshare -C "$exhaust"
 	group 'hugetlb cgroup, rsvd limit: nobody dies' hugetlb.2MB.rsvd.limit_in_bytes hugetlb.2MB.rsvd.max "$exhaust"
 	group 'hugetlb cgroup, rsvd limit: children live' hugetlb.2MB.rsvd.limit_in_bytes hugetlb.2MB.rsvd.max "$here/fork" a_child_has
 fi
