@@ -278,7 +278,7 @@ static void slow_down(size_t chunk)
 		;
 }
 
-bool hp_advice_copy(size_t from, size_t to, size_t n, size_t bytes)
+bool hp_advice_copy(size_t from, size_t to, size_t n)
 {
 	const unsigned first = HP_ADVICE_DONTFORK | HP_ADVICE_WIPEONFORK | HP_ADVICE_DONTDUMP;
 	const unsigned later = HP_ADVICE_PROT | HP_ADVICE_GUARD;
@@ -305,7 +305,7 @@ bool hp_advice_copy(size_t from, size_t to, size_t n, size_t bytes)
 		end = run_of(CALLED, from + c, from + n, &a) - from;
 		if (a & (HP_ADVICE_GUARD | HP_ADVICE_MISSING))
 			continue;
-		len = HP_MIN(end << HP_CHUNK_SHIFT, bytes) - (c << HP_CHUNK_SHIFT);
+		len = (end - c) << HP_CHUNK_SHIFT;
 		if (a & HP_ADVICE_NOREAD)
 			err = call_mprotect(at, at + len, PROT_READ);
 		if (err == 0)

@@ -59,9 +59,9 @@ size_t hp_advice_stuck(size_t chunk);
  * pages of the pool only as wholes, so an advised page there is not divided. */
 size_t hp_advice_cut(size_t chunk, size_t end);
 
-/* Copy `bytes` bytes of a buffer, and its advice except locks, to [to, to + n), which has no advice yet. False: the
- * kernel refused. */
-bool hp_advice_copy(size_t from, size_t to, size_t n, size_t bytes);
+/* Copy [from, from + n), and its advice except locks, to [to, to + n), which has no advice yet. False: the kernel
+ * refused. */
+bool hp_advice_copy(size_t from, size_t to, size_t n);
 
 /* Read [chunk, chunk + n) into `to`, which is zero and gets no advice. Chunks that a child does not get are left out.
  * False: a part could not be read. */

@@ -10,7 +10,6 @@
 #include "alloc/copy.h"
 #include "alloc/decay.h"
 #include "alloc/fork.h"
-#include "alloc/guard.h"
 #include "alloc/leave.h"
 #include "alloc/move.h"
 #include "alloc/peak.h"
@@ -248,7 +247,6 @@ static void heap_postfork_child(void)
 	if (!forking.interrupted) {
 		hp_fork_child();
 		rebuild_tree();
-		hp_guard_child();
 		hp_cache_child();
 		hp_sparse_forget();
 		hp_repair_forget();

@@ -3,7 +3,6 @@
 #include "alloc/advice.h"
 #include "alloc/cache.h"
 #include "alloc/copy.h"
-#include "alloc/guard.h"
 #include "alloc/leave.h"
 #include "alloc/peak.h"
 #include "alloc/place.h"
@@ -76,19 +75,10 @@ size_t hp_give_back(size_t first, size_t end, uint32_t ticks, size_t keep, bool 
 	return bytes;
 }
 
-void hp_unguard(bool all)
-{
-	size_t chunk, n;
-
-	while ((chunk = hp_guard_release(all, &n)))
-		hp_chunks_give(chunk, n);
-}
-
 size_t hp_purge(bool may_wait)
 {
 	size_t bytes;
 
-	hp_unguard(true);
 	hp_cache_steal(false, 0);
 	hp_lists_clear();
 	for (size_t c = 1; (c = hp_advice_stuck(c)) != 0; c++) {

@@ -26,9 +26,6 @@ bool hp_more_to_give(bool held_too);
  * caches count as live. */
 size_t hp_idle_bytes(void);
 
-/* With HUGEPIN_GUARD, freed buffers are kept inaccessible for a while. Give back those kept long enough, or all. */
-void hp_unguard(bool all);
-
 /* Give back all memory that can be given back. Returns bytes. may_wait: as for hp_give_back(). */
 size_t hp_purge(bool may_wait);
 

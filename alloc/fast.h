@@ -15,7 +15,7 @@ extern struct hp_span hugepin_span_;
 extern HP_TLS struct hp_cache *hugepin_cache_self_;
 
 /* malloc and free by the thread's list, and then by hp_heap_lock. Called after the cache was entered; they leave it. */
-void *hugepin_malloc_listed_(size_t size, size_t n, struct hp_cache *c);
+void *hugepin_malloc_listed_(size_t n, struct hp_cache *c);
 void hugepin_free_listed_(struct hp_cache *c, void *p);
 
 #pragma GCC visibility pop
@@ -60,7 +60,7 @@ static inline __attribute__((always_inline)) void *hp_fast_malloc(struct hp_cach
 	size_t n = hp_chunks_for(size);
 	void *p = hp_cache_pop_slot(c, n, HP_CHUNK);
 
-	return HP_LIKELY(p) ? p : hugepin_malloc_listed_(size, n, c);
+	return HP_LIKELY(p) ? p : hugepin_malloc_listed_(n, c);
 }
 
 /* p must be in the opened part of the span. relaxed: the program hands the buffer over; then this thread is inside, and a store of

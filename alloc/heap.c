@@ -21,7 +21,6 @@
 #include "alloc/back.h"
 #include "alloc/cache.h"
 #include "alloc/fast.h"
-#include "alloc/guard.h"
 #include "alloc/misuse.h"
 #include "alloc/peak.h"
 #include "alloc/sparse.h"
@@ -39,8 +38,7 @@ static void empty_own_cache(struct hp_cache *c)
 {
 	if (c->listed || hp_cache_slot(c))
 		hp_cache_clear(c);
-	if (!hp_config.guard) /* with guards, every request takes the slow path */
-		hp_cache_admit(c);
+	hp_cache_admit(c);
 }
 
 /* A buffer from the shared lists or the tree. */
@@ -57,8 +55,6 @@ __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_request r)
 		HP_STAT_COUNT(nomem, 1);
 		return h;
 	}
-	if (hp_config.guard)
-		r.n = hp_round_up(HP_MAX(r.n, (size_t)2), hp_base_chunks()) + hp_base_chunks();
 	hp_cache_adopt();
 	hp_lock(&hp_heap_lock);
 	c = hp_cache_self;
@@ -78,17 +74,12 @@ __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_request r)
 			r.room = 0;
 			chunk = hp_place(&r);
 		}
-		if (chunk && hp_config.guard && !hp_guard_make(chunk, r.n - hp_base_chunks(), r.bytes)) {
-			hp_chunks_give(chunk, r.n);
-			chunk = 0;
-		}
 		if (chunk) {
 			HP_STAT_ADD(placed, 1);
 			h.dirty = hp_chunks_hand_out(chunk, r.n) << HP_CHUNK_SHIFT;
 			if (!h.dirty)
 				hp_sparse_note(chunk, r.n);
-			if (!hp_config.guard)
-				hp_buffer_set_live(chunk, r.n, r.room);
+			hp_buffer_set_live(chunk, r.n, r.room);
 		} else {
 			HP_STAT_COUNT(nomem, 1);
 		}
@@ -105,44 +96,12 @@ __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_request r)
 	return h;
 }
 
-/* Whether the buffer was written to behind its end. Called before the buffer's advice is undone. If the last chunk
- * cannot be read, or has no contents in a child, this is not known and the result is false. */
-static bool is_overrun(size_t chunk)
-{
-	const size_t last = chunk + HP_CHUNK_COUNT(hp_chunk_get(chunk)) - 1;
-	unsigned a;
-
-	hp_advice_run(last, last + 1, &a);
-	return !(a & (HP_ADVICE_KEPT | HP_ADVICE_NOREAD)) && !hp_guard_intact(chunk);
-}
-
-/* Free a buffer with HUGEPIN_GUARD. Called with the lock, which is released here. */
-static void free_guarded(void *p, size_t chunk, bool overrun)
-{
-	const size_t bytes = hp_guard_bytes(chunk);
-	const bool must_ask = hp_want_tick(false);
-	char why[80];
-	struct hp_line l = { why, why + sizeof why };
-
-	hp_guard_free(chunk);
-	hp_unguard(false);
-	hp_unlock(&hp_heap_lock);
-	if (must_ask)
-		hp_ask_tick(true);
-	if (!overrun)
-		return;
-	hp_line_text(&l, "written to behind its ");
-	hp_line_number(&l, bytes, 10);
-	hp_line_text(&l, " bytes");
-	hugepin_misuse_("free", p, why);
-}
-
 static __attribute__((noinline)) void free_locked(void *p)
 {
 	size_t off = (uintptr_t)p - hp_span.base, chunk = off >> HP_CHUNK_SHIFT, n;
 	const char *why = hp_misuse_reason(off);
 	struct hp_cache *c;
-	bool roomy, overrun, must_ask;
+	bool roomy, must_ask;
 	int saved_errno = errno;
 
 	if (why) {
@@ -163,15 +122,9 @@ static __attribute__((noinline)) void free_locked(void *p)
 	/* Read the state under the lock: a fork that had the lock meanwhile may have changed it by moving the buffer's
 	 * page out of the pool. */
 	roomy = HP_CHUNK_STATE(hp_chunk_get(chunk)) == HP_CHUNK_ROOMY;
-	overrun = hp_config.guard && is_overrun(chunk);
 	if (HP_UNLIKELY(roomy) && !hp_advice_undo(chunk, hp_chunk_extent(chunk))) {
 		hp_advice_stick(chunk); /* the kernel kept the advice, so this memory is never handed out again */
 		hp_unlock(&hp_heap_lock);
-		return;
-	}
-	if (hp_config.guard) {
-		free_guarded(p, chunk, overrun);
-		errno = saved_errno;
 		return;
 	}
 	must_ask = hp_want_tick(false);
@@ -202,30 +155,28 @@ static bool too_large(size_t n)
 
 /* ------------------------------------------------------------------ lists without a lock; the cache was entered */
 
-static __attribute__((noinline)) void *malloc_slower(size_t size, size_t n, struct hp_cache *c)
+static __attribute__((noinline)) void *malloc_slower(size_t n, struct hp_cache *c)
 {
 	size_t chunk = 0;
 	void *p;
 
-	if (HP_LIKELY(hp_cache_limit(c))) {
+	if (HP_LIKELY(hp_cache_limit(c)))
 		chunk = hp_cache_pop(c, n, HP_CHUNK);
-		size = n << HP_CHUNK_SHIFT; /* only guards need the exact size, and with guards there are no lists */
-	}
 	hp_cache_leave(c);
 	if (chunk)
 		return (void *)hp_chunk_addr(chunk);
 	if (too_large(n))
 		return NULL;
-	p = hp_alloc_locked((struct hp_request){ .n = n, .align = HP_CHUNK, .bytes = size }).p;
+	p = hp_alloc_locked((struct hp_request){ .n = n, .align = HP_CHUNK }).p;
 	return p ? p : hp_small()->aligned_alloc(hp_base_page, n << HP_CHUNK_SHIFT);
 }
 
-void *hugepin_malloc_listed_(size_t size, size_t n, struct hp_cache *c)
+void *hugepin_malloc_listed_(size_t n, struct hp_cache *c)
 {
 	size_t chunk = HP_LIKELY(hp_cache_limit(c)) ? hp_cache_pop_quick(c, n) : 0;
 
 	if (HP_UNLIKELY(!chunk))
-		return malloc_slower(size, n, c);
+		return malloc_slower(n, c);
 	hp_cache_leave(c);
 	return (void *)hp_chunk_addr(chunk);
 }
@@ -296,7 +247,7 @@ void *hugepin_aligned_alloc(size_t align, size_t size)
 		return (void *)hp_chunk_addr(chunk);
 	if (too_large(n))
 		return NULL;
-	p = hp_alloc_locked((struct hp_request){ .n = n, .align = align, .bytes = size }).p;
+	p = hp_alloc_locked((struct hp_request){ .n = n, .align = align }).p;
 	return p ? p : hp_small()->aligned_alloc(align, size);
 }
 
@@ -324,7 +275,7 @@ void *hugepin_calloc(size_t count, size_t size)
 		return memset((void *)hp_chunk_addr(chunk), 0, bytes);
 	if (too_large(n))
 		return NULL;
-	h = hp_alloc_locked((struct hp_request){ .n = n, .align = HP_CHUNK, .bytes = bytes });
+	h = hp_alloc_locked((struct hp_request){ .n = n, .align = HP_CHUNK });
 	/* On failure use the lower tier's calloc, which knows which of its memory is zero. Clearing it here could touch
 	 * more memory than there is. */
 	return h.p ? memset(h.p, 0, HP_MIN(h.dirty, bytes)) : hp_small()->calloc(count, size);
@@ -343,7 +294,7 @@ size_t hugepin_usable_size(const void *p)
 		hugepin_misuse_("usable_size", p, why);
 		return 0;
 	}
-	return hp_guard_bytes(off >> HP_CHUNK_SHIFT); /* without a guard: the size of all its chunks */
+	return (size_t)HP_CHUNK_COUNT(hp_chunk_get(off >> HP_CHUNK_SHIFT)) << HP_CHUNK_SHIFT;
 }
 
 /* ------------------------------------------------------------------ load and exit */

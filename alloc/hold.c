@@ -8,15 +8,12 @@
 #include "alloc/pages.h"
 #include "alloc/start.h"
 #include "base/bits.h"
-#include "base/config.h"
 #include "base/service.h"
 #include "base/stats.h"
 
 bool hp_heap_span(uintptr_t *ret_base, size_t *ret_size)
 {
-	/* With HUGEPIN_GUARD nobody may register the guard pages between buffers. So the pin cache sees no heap, and
-	 * treats each buffer by itself, like memory of others. */
-	if (!hp_heap_start() || hp_config.guard)
+	if (!hp_heap_start())
 		return false;
 	hp_lock(&hp_heap_lock);
 	*ret_base = hp_span.base;
@@ -64,7 +61,7 @@ bool hp_heap_next_extent(uintptr_t from, struct hugepin_extent *ret_)
 	size_t page, next;
 	bool found;
 
-	if (!hp_heap_ready() || hp_config.guard)
+	if (!hp_heap_ready())
 		return false;
 	hp_lock(&hp_heap_lock);
 	page = from <= hp_span.base ? 0 : hp_page_at(from + HP_PAGE - 1);

@@ -198,7 +198,6 @@ bool hugepin_summary_(struct hp_run *ret_, size_t size)
 	*r = start.run;
 	r->ranks = 1;
 	r->pages = (uint64_t)hp_config.pages;
-	r->guard = hp_config.guard != 0;
 	if (sums)
 		sums(&r->pin);
 	if (may_ask()) {

@@ -11,7 +11,6 @@
 
 struct hp_request {
 	size_t n, room; /* chunks */
-	size_t bytes; /* what the caller asked for; with HUGEPIN_GUARD, n includes one base page more */
 	size_t align; /* bytes, a power of two; base pages are aligned to at the least */
 	enum hp_part part; /* the part of the span to place it in */
 	bool memory_short; /* set by hp_place(): there were addresses, but no memory */

@@ -7,11 +7,9 @@
 
 #include "alloc/advice.h"
 #include "alloc/fast.h"
-#include "alloc/guard.h"
 #include "alloc/heap.h"
 #include "alloc/misuse.h"
 #include "alloc/below.h"
-#include "base/config.h"
 #include "base/stats.h"
 #include "hugepin.h"
 
@@ -108,24 +106,18 @@ static bool is_advised(size_t chunk)
  * no memory can be had for which the kernel accepts the advice. */
 static void *move_advised(size_t chunk, size_t n0, size_t size)
 {
-	size_t n = hp_advice_cut(chunk + n0, chunk + hp_chunk_extent(chunk)) - chunk, bytes, to;
+	size_t n = hp_advice_cut(chunk + n0, chunk + hp_chunk_extent(chunk)) - chunk, to;
 	bool ok = false;
 	void *q;
 
-	if (hp_config.guard) { /* the bytes behind the buffer's end are not copied */
-		size = HP_MAX(size, (size_t)HUGEPIN_LARGE_MIN);
-		n = HP_MIN(n0, hp_chunks_for(size));
-		bytes = HP_MIN(size, hp_guard_bytes(chunk));
-	} else { /* hugepages that are advised as wholes are copied as wholes */
-		bytes = n << HP_CHUNK_SHIFT;
-		size = HP_MAX(size, HP_MAX(bytes, (size_t)HUGEPIN_LARGE_MIN));
-	}
+	/* hugepages that are advised as wholes are copied as wholes */
+	size = HP_MAX(size, HP_MAX(n << HP_CHUNK_SHIFT, (size_t)HUGEPIN_LARGE_MIN));
 	q = hugepin_aligned_alloc(chunk & (HP_PAGE_CHUNKS - 1) ? HP_CHUNK : HP_PAGE, size);
 
 	if (q && hp_span_has(&hp_span, q)) {
 		to = ((uintptr_t)q - hp_span.base) >> HP_CHUNK_SHIFT;
 		hp_lock(&hp_heap_lock);
-		ok = hp_advice_copy(chunk, to, n, bytes);
+		ok = hp_advice_copy(chunk, to, n);
 		hp_unlock(&hp_heap_lock);
 		ok = ok && hp_advice_lock_alike(chunk, to, n) == 0;
 	}
@@ -139,24 +131,11 @@ static void *move_advised(size_t chunk, size_t n0, size_t size)
 	return q;
 }
 
-/* With guards realloc always moves, so that a later use of the old pointer is noticed. */
-static __attribute__((noinline)) void *realloc_guarded(void *p, size_t size)
-{
-	void *q = hugepin_malloc(size);
-
-	if (q) {
-		memcpy(q, p, HP_MIN(size, hp_guard_bytes(hp_span_offset(&hp_span, p) >> HP_CHUNK_SHIFT)));
-		hugepin_free(p);
-	}
-	return q;
-}
-
 void *hugepin_realloc(void *p, size_t size)
 {
 	size_t off = hp_span_offset(&hp_span, p), chunk = off >> HP_CHUNK_SHIFT, n, n0;
 	const char *why;
 	bool advised;
-	uint64_t w;
 	void *q;
 
 	if (!p)
@@ -184,8 +163,7 @@ void *hugepin_realloc(void *p, size_t size)
 		hugepin_free(p);
 		return NULL;
 	}
-	w = hp_chunk_get(chunk);
-	n0 = HP_CHUNK_COUNT(w);
+	n0 = HP_CHUNK_COUNT(hp_chunk_get(chunk));
 	n = hp_chunks_for(size);
 	advised = is_advised(chunk);
 	/* An advised buffer stays in the heap, since the small tier has no advice. It keeps at least two chunks, since
@@ -201,11 +179,8 @@ void *hugepin_realloc(void *p, size_t size)
 		hugepin_free(p);
 		return q;
 	}
-	/* n == n0, and no guard needs the exact size */
-	if (n == w >> 2 && (!hp_config.guard || size == hp_guard_bytes(chunk)))
+	if (n == n0)
 		return p;
-	if (HP_UNLIKELY(hp_config.guard))
-		return advised ? move_advised(chunk, n0, size) : realloc_guarded(p, size);
 	if (n < n0) {
 		shrink_in_place(chunk, n);
 		return p;

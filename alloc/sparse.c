@@ -111,7 +111,7 @@ static void look_at(size_t chunk, size_t n)
 /* Registrations bring in all memory that they stand on, so nothing could be saved. */
 static bool may_look(void)
 {
-	return hp_config.pages == HP_PAGES_AUTO && !hp_config.guard && !hp_heap_has_hooks();
+	return hp_config.pages == HP_PAGES_AUTO && !hp_heap_has_hooks();
 }
 
 void hp_sparse_look(void)

@@ -301,12 +301,6 @@ int hp_config_load(void)
 		if (!strncmp(*e, PREFIX, sizeof PREFIX - 1) && !is_known(*e, len))
 			complain_unknown(*e, len);
 	}
-	if (hp_config.guard) {
-		hp_config.pages = HP_PAGES_BASE; /* only base pages can be guarded one by one */
-		if (hp_config.small_pinned)
-			hp_say(PREFIX "SMALL_PINNED=1 cannot be had with " PREFIX "GUARD=1; using 0", NULL, SIZE_MAX);
-		hp_config.small_pinned = 0;
-	}
 	if (hp_config.small_pinned && hp_config.small != HP_SMALL_JEMALLOC) {
 		hp_say(PREFIX "SMALL_PINNED=1 can be had with " PREFIX "SMALL=jemalloc alone, whose memory is ours; using 0",
 		       NULL, SIZE_MAX);

@@ -78,9 +78,6 @@ enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POL
 	  "memory that the policies cf11 and predict may use for each domain") \
 	X(ABORT, abort_on_misuse, FLAG, 1, 0, 1, NULL, \
 	  "1: a wrong or doubly freed pointer of a large buffer stops the program; 0: it is reported and ignored") \
-	X(GUARD, guard, FLAG, 0, 0, 1, NULL, \
-	  "1: for debugging: large buffers end at inaccessible pages, and freed buffers are inaccessible for a " \
-	  "while") \
 	X(TRACE, trace, PATH, 0, 1, 4095, NULL, \
 	  "file for the events of the pin cache, which hugepin plot reads; %p in the path stands for the number of " \
 	  "the process, %r for its rank under MPI") \

@@ -118,9 +118,8 @@ static const char *advise_base(struct hp_line *l, const struct hp_run *r)
 	const bool pool = r->pages == HP_PAGES_AUTO || r->pages == HP_PAGES_HUGETLB || r->pages == HP_PAGES_1G,
 		   thp_off = r->thp_off && r->pages != HP_PAGES_HUGETLB;
 
-	if (r->guard || r->pages == HP_PAGES_BASE)
-		ADVISE("base-pages-asked", r->guard ? "% of the large buffers lay in base pages: HUGEPIN_GUARD=1 asks for that" :
-						      "% of the large buffers lay in base pages: HUGEPIN_PAGES=base asks for that",
+	if (r->pages == HP_PAGES_BASE)
+		ADVISE("base-pages-asked", "% of the large buffers lay in base pages: HUGEPIN_PAGES=base asks for that",
 		       r->base_bytes, large);
 	if (pool && r->heap.pool_denied)
 		ADVISE("pool-denied", "% of the large buffers lay in base pages: a cgroup or a NUMA policy kept pages of the "

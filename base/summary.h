@@ -38,7 +38,7 @@ struct hp_pin_sums {
 	X(large_min, LEAST, NULL) X(large_max, MOST, NULL) /* large buffers of one rank */ \
 	X(ranks, ADD, NULL) X(local_ranks, OWN, NULL) /* local: on this machine; 0: not known */ \
 	X(child, OWN, NULL) X(inherited_bytes, OWN, NULL) /* a child of fork, and its heap memory at the fork */ \
-	X(pages, OWN, NULL) X(guard, OWN, NULL) /* HUGEPIN_PAGES, HUGEPIN_GUARD */ \
+	X(pages, OWN, NULL) /* HUGEPIN_PAGES */ \
 	X(thp_off, OWN, NULL) /* the process can have no THP */ \
 	X(pool_pages, OWN, NULL) X(ram_bytes, OWN, NULL) /* pages of 2 MiB, free or not; MemTotal, 0: not known */
 

@@ -435,12 +435,11 @@ static void tell_populate(bool thp)
 /* Whether it is looked for programs that touch little of their buffers (alloc/sparse.h). */
 static void tell_sparse(void)
 {
-	const bool looks = hp_config.pages == HP_PAGES_AUTO && !hp_config.guard;
+	const bool looks = hp_config.pages == HP_PAGES_AUTO;
 
 	hp_facts_add("sparse", json_boolean(looks), "touched little", "%s",
-		     looks		? "noticed without a pin cache: such buffers get base pages then" :
-		     hp_config.guard ? "not noticed: HUGEPIN_GUARD=1" :
-				       "not noticed: HUGEPIN_PAGES is not auto");
+		     looks ? "noticed without a pin cache: such buffers get base pages then" :
+			     "not noticed: HUGEPIN_PAGES is not auto");
 }
 
 /* What HUGEPIN_IMAGE and HUGEPIN_MMAP can have here. Whether a program gains by them, hugepin check tells. */

@@ -841,10 +841,6 @@ ssize_t hugepin_sg_scatter(const void *frame, size_t len, const struct iovec *io
 	X(small_bytes, B, "address space in use by the built-in small allocator") \
 	X(service_wakeups, c, "times the service thread woke") \
 	X(small_outside_bytes, B, "memory of the built-in small allocator outside the range that is set aside for it") \
-	X(guard_bytes, B, "HUGEPIN_GUARD: inaccessible pages behind live buffers") \
-	X(guard_kept_bytes, B, "HUGEPIN_GUARD: freed buffers that are inaccessible and not yet reused") \
-	X(guard_calls, c, "HUGEPIN_GUARD: calls of mprotect(2), two for a malloc and one for a free") \
-	X(guard_missing, c, "HUGEPIN_GUARD: buffers and frees without a guard, since there would be too many mappings") \
 	X(sparse_bytes, Bc, "memory mapped in base pages since the program touches little of its large buffers") \
 	X(repaired_bytes, Bc, "memory of which hugepages were made later, where there had been none for THP") \
 	X(image_bytes, B, "HUGEPIN_IMAGE: the program's own bss, data and text that was advised or put in hugepages") \

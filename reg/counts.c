@@ -186,14 +186,6 @@ static inline void add_pins(struct hp_counts_owner *c, void *sum)
 	s->sum += atomic_load_explicit(&counts_of(c)[s->region].pins, memory_order_acquire);
 }
 
-/* acquire: pairs with hp_count(). */
-static inline void take_unpins(struct hp_counts_owner *c, void *sum)
-{
-	struct sum *s = sum;
-
-	s->sum -= atomic_load_explicit(&counts_of(c)[s->region].unpins, memory_order_acquire);
-}
-
 uint32_t hp_counts_sum(uint32_t region)
 {
 	struct sum s = { .region = region };
@@ -212,15 +204,6 @@ uint32_t hp_counts_made(uint32_t region)
 
 	scan_owners(add_pins, &s);
 	return s.sum;
-}
-
-bool hp_counts_short(uint32_t region)
-{
-	struct sum s = { .region = region };
-
-	scan_owners(take_unpins, &s);
-	scan_owners(add_pins, &s);
-	return s.sum > INT32_MAX;
 }
 
 void hp_counts_barrier(void)

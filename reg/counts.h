@@ -61,10 +61,6 @@ void hp_counts_unpin_shared(uint32_t region);
  * number. See state.h. */
 uint32_t hp_counts_sum(uint32_t region);
 
-/* Whether more unpins than pins were counted, while no new pin of the region is counted. All unpins are read before the
- * pins: a thread that counts an unpin has seen its pin, so each unpin that is read has its pin read, too. */
-bool hp_counts_short(uint32_t region);
-
 /* The number of pins ever made of the region; wraps. Has those, too, that were undone at once. */
 uint32_t hp_counts_made(uint32_t region);
 

@@ -335,8 +335,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 		if (d->watched && watched++ == 0)
 			hp_uffd_open(hp_gone_tell);
 		hp_attention_lower(d, UINT32_MAX);
-		hp_attention_raise(d, (d->helper ? HP_HELPED : 0u) | (hp_trace_on ? HP_TRACED : 0u) |
-					      (hp_config.guard ? HP_CHECKED : 0u));
+		hp_attention_raise(d, (d->helper ? HP_HELPED : 0u) | (hp_trace_on ? HP_TRACED : 0u));
 		if (d->watched && hp_uffd_works() && (!hp_sees_unmaps || d->watch == HUGEPIN_WATCH_KERNEL)) {
 			hp_attention_raise(d, HP_ASK);
 			HP_SET_FLAG(hp_keys_asked);

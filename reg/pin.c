@@ -612,27 +612,12 @@ static HP_COLD int unpin_first(hugepin_domain *d, struct hugepin_pin *pin)
 	return hp_attention_is(d, HP_RETIRED) ? unpin_retired(d, index) : 0;
 }
 
-/* Called after an unpin was counted. If there are more unpins than pins, the program has unpinned a copy of a pin a
- * second time. This is found at the latest when no other pin of the region is out. Each unpin that is summed here comes
- * after its pin. */
-static HP_COLD void check_counts(hugepin_domain *d, struct hp_counts *counts, uint32_t index)
-{
-	if (!hp_counts_short(index))
-		return;
-	hp_count(&counts[index].pins);
-	hugepin_misuse_("hugepin_unpin", d, "a copy of a pin that was given back before");
-}
-
 static HP_COLD int unpin_noted(hugepin_domain *d, struct hp_counts *counts, uint32_t index, uint32_t attention)
 {
 	if (HP_LIKELY(attention & HP_HELPED))
 		record_use(d, counts, HP_RECORD_END, index, 0);
-	if (attention & (HP_TRACED | HP_CHECKED)) {
-		if (attention & HP_CHECKED)
-			check_counts(d, counts, index);
-		if (attention & HP_TRACED)
-			hp_trace(HP_TRACE_UNPIN, d, hp_regions[index].start, hp_regions[index].end);
-	}
+	if (attention & HP_TRACED)
+		hp_trace(HP_TRACE_UNPIN, d, hp_regions[index].start, hp_regions[index].end);
 	return HP_UNLIKELY(attention & HP_RETIRED) ? unpin_retired(d, index) : 0;
 }
 

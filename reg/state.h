@@ -143,7 +143,6 @@ RB_HEAD(hp_exact_tree, hp_region);
  *	         that the sum does not see sees the bit
  *	TRACED   up: opening; pins take the slow path, unpins call hp_trace()
  *	HELPED   up: opening; pins and unpins: record_use()
- *	CHECKED  up: opening; unpins: check_counts()
  *	ASK      up: opening; hits on foreign memory: pin_asked()
  */
 enum {
@@ -154,9 +153,8 @@ enum {
 	HP_PIN_SLOW = HP_BUSY | HP_PENDING | HP_TODO | HP_TRACED, /* a pin that sees one of these takes the slow path */
 	HP_RETIRED = 8, /* there are retired regions: an unpin may be the last of its region */
 	HP_HELPED = 32, /* the domain has a helper, which is told of pins (helper.c) */
-	HP_CHECKED = 128, /* HUGEPIN_GUARD: each unpin checks whether there was a pin */
 	/* An unpin that sees one of these has more to do than count. */
-	HP_UNPIN_SLOW = HP_RETIRED | HP_HELPED | HP_TRACED | HP_CHECKED,
+	HP_UNPIN_SLOW = HP_RETIRED | HP_HELPED | HP_TRACED,
 	HP_ASK = 64, /* a hit on foreign memory asks the kernel whether something is changing (uffd.h) */
 };
 

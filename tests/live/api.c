@@ -167,8 +167,7 @@ static void leaving(void *arg, const struct hugepin_extent *e)
 	s->calls++;
 	s->bytes += e->len;
 	s->last = *e;
-	if (!getenv("HUGEPIN_GUARD")) /* with a guard the freed memory is inaccessible */
-		*(volatile char *)e->addr = 1; /* the memory still exists during the callback */
+	*(volatile char *)e->addr = 1; /* the memory still exists during the callback */
 	if (s->nested) {
 		int id;
 		struct hugepin_extent f;
@@ -389,7 +388,6 @@ static void is_pinned(void *arg, int err, const struct hugepin_pin *pin)
 TEST(what_is_not_registered_is_pinned_meanwhile)
 {
 	char *p = hugepin_malloc(MIB);
-	struct hugepin_domain_stats s = { 0 };
 	struct hugepin_pin pin;
 	hugepin_domain *d = NULL;
 
@@ -401,11 +399,8 @@ TEST(what_is_not_registered_is_pinned_meanwhile)
 	EXPECT_EQ(asked.told, 1);
 	EXPECT_EQ(asked.err, 0);
 	EXPECT(asked.pin.base == (uintptr_t)p && asked.pin.len == MIB);
-	EXPECT(hugepin_domain_stats(d, &s, sizeof s) > 0);
-	if (!s.uncached) { /* under HUGEPIN_GUARD a buffer is registered for each pin */
-		EXPECT_EQ(hugepin_pin_try(d, p, MIB, 0, is_pinned, &asked, &pin), 0);
-		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
-	}
+	EXPECT_EQ(hugepin_pin_try(d, p, MIB, 0, is_pinned, &asked, &pin), 0);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	EXPECT_EQ(hugepin_domain_close(d), -EBUSY);
 	EXPECT_EQ(hugepin_unpin(d, &asked.pin), 0);
 	EXPECT_EQ(asked.told, 1);
@@ -420,7 +415,6 @@ TEST(a_held_key_pins_again_until_its_registration_ends)
 	char *p = hugepin_malloc(MIB);
 	struct hugepin_attr attr = { .size = sizeof attr, .pinned_regions_max = 1 };
 	struct hugepin_key key = { .life = NULL };
-	struct hugepin_domain_stats s = { 0 };
 	struct hugepin_pin pin;
 	hugepin_domain *d = NULL;
 
@@ -430,12 +424,9 @@ TEST(a_held_key_pins_again_until_its_registration_ends)
 	EXPECT_EQ(hugepin_key_take(d, &pin, HUGEPIN_KEY_LAYOUT, &key), 0);
 	EXPECT(!memcmp(&key.pin, &pin, sizeof pin));
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
-	EXPECT(hugepin_domain_stats(d, &s, sizeof s) > 0);
-	if (!s.uncached) { /* under HUGEPIN_GUARD a buffer is registered for each pin */
-		EXPECT_EQ(hugepin_key_pin(&key), 0);
-		EXPECT_EQ(hugepin_domain_close(d), -EBUSY);
-		EXPECT_EQ(hugepin_key_unpin(&key), 0);
-	}
+	EXPECT_EQ(hugepin_key_pin(&key), 0);
+	EXPECT_EQ(hugepin_domain_close(d), -EBUSY);
+	EXPECT_EQ(hugepin_key_unpin(&key), 0);
 	EXPECT_EQ(hugepin_domain_close(d), 0);
 	EXPECT_EQ(hugepin_key_pin(&key), -EINVAL);
 	hugepin_free(p);
@@ -507,9 +498,6 @@ TEST(pieces_of_the_heap_become_elements_under_one_key)
 
 TEST(statistics_follow_what_happens)
 {
-	if (getenv("HUGEPIN_GUARD"))
-		SKIP("nothing grows in place");
-
 	struct hugepin_stats a, b, c;
 	hugepin_purge();
 	EXPECT_EQ(hugepin_stats(&a, sizeof a), sizeof a);

@@ -262,54 +262,6 @@ TEST(what_a_program_protects_is_protected_and_nothing_beside_it)
 	with_pages(advise_at_random);
 }
 
-/* ------------------------------------------------------------------ guards */
-
-static void guard_at_random(void)
-{
-	enum { LIVE = 30 };
-	unsigned char *p[LIVE] = { NULL };
-	size_t size[LIVE];
-
-	hp_config.guard = 1;
-	hp_config.pages = HP_PAGES_BASE;
-	told = calloc(SPAN / 4096, 1);
-	for (int i = 0; i < 3000 / SLOWER; i++) {
-		size_t k = any(LIVE);
-
-		if (p[k]) {
-			hugepin_free(p[k]);
-			p[k] = NULL;
-			continue;
-		}
-		size[k] = HUGEPIN_LARGE_MIN + any(500000);
-		p[k] = hugepin_malloc(size[k]);
-		if (EXPECT(p[k])) {
-			EXPECT_EQ((uintptr_t)p[k] & (hp_base_page - 1), 0);
-			memset(p[k], 1, size[k]);
-		}
-		if (i % 100)
-			continue;
-		each_mapping_of_span(note_rights);
-		for (k = 0; k < LIVE; k++) {
-			size_t first = p[k] ? ((uintptr_t)p[k] - hp_span.base) / hp_base_page : 0;
-
-			if (!p[k])
-				continue;
-			for (size_t at = 0; at < pages_of(size[k]); at++)
-				EXPECT_EQ(told[first + at], PROT_READ | PROT_WRITE);
-			EXPECT_EQ(told[first + pages_of(size[k])], PROT_NONE);
-		}
-		expect_whole_pages();
-	}
-	EXPECT_EQ(HP_STAT(guard_missing), 0);
-	EXPECT_EQ(HP_STAT(bad_pointers), 0);
-}
-
-TEST(a_guard_is_a_base_page)
-{
-	with_pages(guard_at_random);
-}
-
 /* ------------------------------------------------------------------ fork */
 
 static void fork_with_buffers(void)

@@ -238,62 +238,6 @@ static void unpin_without_memory(void)
 	close_empty(&device, d);
 }
 
-/* Give a pin back twice, the second time from a copy, while another pin is out; then that pin. */
-static void unpin_copies(uint32_t policy, int told_at_once)
-{
-	hugepin_domain *d = open_as(policy, 0, 0);
-	struct hugepin_pin pin, copy, other;
-	uint64_t before = HP_STAT_GET(bad_pointers);
-	char *p = map(MIB);
-
-	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &pin), 0);
-	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &other), 0);
-	copy = pin;
-	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
-	EXPECT_EQ(HP_STAT_GET(bad_pointers), before);
-	EXPECT_EQ(hugepin_unpin(d, &copy), 0);
-	EXPECT_EQ(HP_STAT_GET(bad_pointers), before + (uint64_t)told_at_once);
-	EXPECT_EQ(hugepin_unpin(d, &other), 0);
-	EXPECT_EQ(HP_STAT_GET(bad_pointers), before + 1);
-	for (int i = 0; i < 3; i++)
-		EXPECT_EQ(touch(d, p, 4096), 0);
-	EXPECT_EQ(HP_STAT_GET(bad_pointers), before + 1);
-	EXPECT_EQ(hugepin_domain_close(d), 0); /* the sum is right */
-	munmap(p, MIB);
-}
-
-static void unpin_too_often(void)
-{
-	int fd = memfd_create("stderr", 0), status;
-	char said[1000] = "";
-	pid_t pid;
-
-	dup2(fd, STDERR_FILENO);
-	hp_config.guard = 1; /* of this, the domains' part */
-	hp_config.abort_on_misuse = 0;
-	device_reset(&device);
-	unpin_copies(HUGEPIN_POLICY_LRU, 0);
-	unpin_copies(HUGEPIN_POLICY_NONE, 1);
-	EXPECT(pread(fd, said, sizeof said - 1, 0) > 0 && strstr(said, "hugepin: hugepin_unpin(0x") &&
-	       strstr(said, "): a copy of a pin that was given back before\n"));
-	hp_config.abort_on_misuse = 1;
-	pid = fork();
-	if (pid == 0) {
-		struct rlimit none = { 0, 0 };
-
-		setrlimit(RLIMIT_CORE, &none);
-		unpin_copies(HUGEPIN_POLICY_NONE, 1);
-		_exit(0);
-	}
-	waitpid(pid, &status, 0);
-	EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
-}
-
-TEST(a_copy_of_a_pin_that_is_given_back_is_told_of_under_guard)
-{
-	in_child(unpin_too_often);
-}
-
 TEST(a_pin_can_be_given_back_where_there_is_no_memory)
 {
 #ifdef __SANITIZE_ADDRESS__

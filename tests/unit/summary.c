@@ -326,8 +326,6 @@ TEST(base_pages_that_were_asked_for_are_no_fault)
 	r.pages = HP_PAGES_BASE;
 	r.thp_off = 1;
 	expect_says(r, "base-pages-asked", "100 % of the large buffers lay in base pages: HUGEPIN_PAGES=base asks for that");
-	r.guard = 1;
-	expect_says(r, "base-pages-asked", "100 % of the large buffers lay in base pages: HUGEPIN_GUARD=1 asks for that");
 	r = run_of(280, 0, 20);
 	r.heap.sparse_bytes = GIB;
 	expect_says(r, "touched-little",
