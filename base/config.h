@@ -23,7 +23,6 @@ enum { HP_POPULATE_AUTO, HP_POPULATE_ALL };
 enum { HP_FORK_COPY, HP_FORK_COW };
 enum { HP_SMALL_JEMALLOC, HP_SMALL_NEXT, HP_SMALL_MIMALLOC, HP_SMALL_TCMALLOC };
 enum { HP_IMAGE_OFF, HP_IMAGE_WANT_BSS, HP_IMAGE_WANT_DATA, HP_IMAGE_WANT_ALL };
-enum { HP_MMAP_OFF, HP_MMAP_THP };
 enum { HP_HELPER_OFF, HP_HELPER_CONSERVATIVE, HP_HELPER_AGGRESSIVE };
 enum { HP_PREDICT_AUTO, HP_PREDICT_SAVE, HP_PREDICT_BUDGET };
 enum { HP_CPU_ANY = -1, HP_CPU_INHERIT = -2 }; /* or the number of a processor */
@@ -50,9 +49,6 @@ enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POL
 	X(IMAGE, image, WORD, HP_IMAGE_OFF, 0, 0, "off|bss|data|all", \
 	  "the parts of the program's image that libhugepin-malloc.so puts in THP at the start: bss; bss and data; or " \
 	  "text, too") \
-	X(MMAP, mmap, WORD, HP_MMAP_OFF, 0, 0, "off|thp", \
-	  "the pages that libhugepin-malloc.so asks for where the program maps anonymous memory of 2 MiB and more " \
-	  "itself; off: as the program does") \
 	X(SPAN, span, SIZE, 0, 4194304, INT64_C(1) << 42, NULL, \
 	  "address space reserved for the heap; 0 means four times the memory, at least 64G") \
 	X(EXTENT, extent_max, SIZE, 67108864, 2097152, INT64_C(1) << 30, NULL, \

@@ -99,13 +99,13 @@ static const char *advise_pins(struct hp_line *l, const struct hp_run *r)
 /* Little memory is in large buffers: where it is instead. */
 static const char *advise_elsewhere(struct hp_line *l, const struct hp_run *r)
 {
-	/* without what the two options of the sentence have put in hugepages already */
+	/* without what the option of the sentence has put in hugepages already */
 	const uint64_t all = all_bytes(r), rest = r->small_bytes == HP_UNKNOWN ? 0 : all - malloc_bytes(r),
-		       other = rest - HP_MIN(rest, r->heap.image_bytes + r->heap.mmap_bytes);
+		       other = rest - HP_MIN(rest, r->heap.image_bytes);
 
 	if (other >= ELSEWHERE_MIN && other >= all / 2)
 		ADVISE("not-malloc", "% of the memory (@) is not malloc's; HUGEPIN_IMAGE=bss may help if it is static, "
-				     "HUGEPIN_MMAP=thp if the program or its runtime maps it", other, all, other);
+				     "a setting of the program's own if the program or its runtime maps it", other, all, other);
 	ADVISE("mostly-small", "large buffers have @, % of the memory: too little to gain from hugepages", hp_run_large_bytes(r),
 	       hp_run_large_bytes(r), all);
 }

@@ -167,7 +167,7 @@ papers: ## the papers' numbers beside this machine's: build/papers/papers.txt an
 	$(Q)status=0; BUILD='$(BUILD)' REPORT='$(BUILD)/papers' bench/report --papers $(ARGS) || status=$$?; \
 		cat '$(BUILD)/papers/papers.txt'; exit $$status
 
-bench-image: ## static memory in hugepages, and memory that programs map; ARGS are bench/run-image's
+bench-image: ## static memory in hugepages; ARGS are bench/run-image's
 	$(Q)tools/setup build bench
 	$(Q)$(MAKE) all $(BENCH)/counted
 	$(Q)BUILD='$(BUILD)' bench/run-image $(ARGS)

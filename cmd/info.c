@@ -442,11 +442,11 @@ static void tell_sparse(void)
 			     "not noticed: HUGEPIN_PAGES is not auto");
 }
 
-/* What HUGEPIN_IMAGE and HUGEPIN_MMAP can have here. Whether a program gains by them, hugepin check tells. */
+/* What HUGEPIN_IMAGE can have here. Whether a program gains by them, hugepin check tells. */
 static void tell_static(bool thp)
 {
 	hp_facts_add("image", json_boolean(thp), "static memory", "%s",
-		     thp ? "HUGEPIN_IMAGE and HUGEPIN_MMAP can have THP" : "can have no THP");
+		     thp ? "HUGEPIN_IMAGE can have THP" : "can have no THP");
 }
 
 static void tell_hugepin(bool thp)

@@ -31,7 +31,6 @@
 #include "dropin/dropin.h"
 #include "dropin/jemalloc.h"
 #include "hugepin.h"
-#include "image/image.h"
 #include "reg/locks.h"
 #include "reg/unmapping.h"
 
@@ -79,65 +78,10 @@ static __attribute__((constructor)) void start_unmapping(void)
 	hugepin_unmapping_(NULL, 0, HP_UNMAPPED);
 }
 
-static void *next_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset)
-{
-	return next_maps.is.mmap ? next_maps.is.mmap(addr, len, prot, flags, fd, offset)
-				 : (void *)hp_sys_errno(hp_sys(SYS_mmap, addr, len, prot, flags, fd, offset));
-}
-
-static int next_munmap(void *addr, size_t len)
-{
-	return next_maps.is.munmap ? next_maps.is.munmap(addr, len) : (int)hp_sys_errno(hp_sys(SYS_munmap, addr, len));
-}
-
 EXPORT int munmap(void *addr, size_t len)
 {
 	hugepin_unmapping_(addr, len, HP_UNMAPPED);
-	return next_munmap(addr, len);
-}
-
-/* HUGEPIN_MMAP: whether hugepages are for this mapping. Any other flag means that the program wants something special:
- * a stack, the pool, memory at once. Memory for code is sparse. A small mapping at a demanded address may be a piece of
- * a large one: the kernel makes one of both only if both have the advice, and mremap takes no two. */
-static bool is_plain(size_t len, int prot, int flags)
-{
-	const int plain = MAP_PRIVATE | MAP_ANONYMOUS;
-
-	return (len >= HP_PAGE || flags & (MAP_FIXED | MAP_FIXED_NOREPLACE)) && !(prot & PROT_EXEC) && (flags & plain) == plain &&
-	       !(flags & ~(plain | MAP_NORESERVE | MAP_FIXED | MAP_FIXED_NOREPLACE));
-}
-
-/* Map at an address that is aligned to hugepages. MAP_FAILED: there is no room for it. */
-static void *map_aligned(size_t len, int prot, int flags)
-{
-	const size_t all = len + HP_PAGE;
-	char *p = all > len ? next_mmap(NULL, all, prot, flags, -1, 0) : MAP_FAILED;
-	const size_t before = -(uintptr_t)p & (HP_PAGE - 1);
-	const size_t kept = before + hp_round_up(len, (size_t)sysconf(_SC_PAGESIZE));
-
-	if (p == MAP_FAILED)
-		return MAP_FAILED;
-	if (before)
-		next_munmap(p, before);
-	next_munmap(p + kept, all - kept);
-	return p + before;
-}
-
-static void *map_huge(void *addr, size_t len, int prot, int flags)
-{
-	/* Address 0 with MAP_FIXED is a place that is demanded, too. */
-	const bool anywhere = !addr && !(flags & (MAP_FIXED | MAP_FIXED_NOREPLACE));
-	void *p = anywhere ? map_aligned(len, prot, flags) : MAP_FAILED;
-
-	if (p == MAP_FAILED)
-		p = next_mmap(addr, len, prot, flags, -1, 0);
-	if (p == MAP_FAILED)
-		return p;
-	/* What is only reserved is advised when it is mapped with access, as Java does. */
-	if (prot != PROT_NONE)
-		/* All of it: an end without advice would be another mapping. */
-		hugepin_mapped_((uintptr_t)p, len);
-	return p;
+	return next_maps.is.munmap ? next_maps.is.munmap(addr, len) : (int)hp_sys_errno(hp_sys(SYS_munmap, addr, len));
 }
 
 EXPORT void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset)
@@ -146,10 +90,8 @@ EXPORT void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off
 
 	if (flags & MAP_FIXED && (flags & MAP_FIXED_NOREPLACE) != MAP_FIXED_NOREPLACE)
 		hugepin_unmapping_(addr, len, HP_UNMAPPED);
-	if (HP_UNLIKELY(is_plain(len, prot, flags) && hugepin_maps_huge_()))
-		p = map_huge(addr, len, prot, flags);
-	else
-		p = next_mmap(addr, len, prot, flags, fd, offset);
+	p = next_maps.is.mmap ? next_maps.is.mmap(addr, len, prot, flags, fd, offset)
+			      : (void *)hp_sys_errno(hp_sys(SYS_mmap, addr, len, prot, flags, fd, offset));
 	/* Code that does not call us may have unmapped the previous memory at p a moment ago. The kernel tells of that
 	 * only after the addresses are free. So announce p's range once more. */
 	if (p != MAP_FAILED)

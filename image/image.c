@@ -328,19 +328,3 @@ void hugepin_image_end_(void)
 		dl_iterate_phdr(later_object, &before);
 	errno = saved_errno;
 }
-
-/* ------------------------------------------------------------------ the program's own mappings */
-
-_Bool hugepin_maps_huge_(void)
-{
-	return hp_config_load() == 0 && hp_config.mmap == HP_MMAP_THP;
-}
-
-void hugepin_mapped_(uintptr_t addr, size_t len)
-{
-	const int saved_errno = errno;
-
-	if (hp_raw_madvise((void *)addr, len, MADV_HUGEPAGE) == 0)
-		HP_STAT_COUNT(mmap_bytes, len);
-	errno = saved_errno;
-}

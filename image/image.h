@@ -1,12 +1,9 @@
 /*
- * HUGEPIN_IMAGE: bss, data and text of the program and of its libraries in hugepages. HUGEPIN_MMAP: memory that the
- * program maps itself. Between the libraries; no promise to anyone else.
+ * HUGEPIN_IMAGE: bss, data and text of the program and of its libraries in hugepages. Between the libraries; no
+ * promise to anyone else.
  */
 #ifndef HP_IMAGE_IMAGE_H
 #define HP_IMAGE_IMAGE_H
-
-#include <stddef.h>
-#include <stdint.h>
 
 #pragma GCC visibility push(default)
 
@@ -17,11 +14,6 @@ void hugepin_image_(void);
 /* Called by the destructor of libhugepin-malloc.so: HUGEPIN_STATS has a line of each part of a library that was opened
  * later. Takes the loader's lock. */
 void hugepin_image_end_(void);
-
-/* HUGEPIN_MMAP, for its mmap: whether memory that the program maps is wanted in hugepages; advise such memory.
- * errno is kept. */
-_Bool hugepin_maps_huge_(void);
-void hugepin_mapped_(uintptr_t addr, size_t len);
 
 #pragma GCC visibility pop
 

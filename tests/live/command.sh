@@ -242,7 +242,7 @@ check 'info says what the largest buffers get' "$any" '^  largest buffers +(THP 
 	"$hugepin" info
 check 'info says that sparse buffers are noticed' "$any" '^  touched little +noticed' "$hugepin" info
 check 'and where they are not' "$any" '^  touched little +not noticed: HUGEPIN_PAGES' env HUGEPIN_PAGES=hugetlb "$hugepin" info
-check 'info says what static memory can have' "$any" '^  static memory +(HUGEPIN_IMAGE and HUGEPIN_MMAP can have THP|can have no THP)$' "$hugepin" info
+check 'info says what static memory can have' "$any" '^  static memory +(HUGEPIN_IMAGE can have THP|can have no THP)$' "$hugepin" info
 offers=(env LD_PRELOAD="$build/tests/live/offers.so" "$hugepin" info)
 if [ -d /sys/kernel/mm/transparent_hugepage ]; then
 	check 'and that text needs a copy' "$any" '^  text of programs +THP for a copy only, by HUGEPIN_IMAGE=all$' "${offers[@]}"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# HUGEPIN_IMAGE: bss, data and text of tests/image/program.c and of a library in hugepages. HUGEPIN_MMAP: memory that it maps.
+# HUGEPIN_IMAGE: bss, data and text of tests/image/program.c and of a library in hugepages.
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/tap.bash"
 top=$(cd "$(dirname "$0")/../.." && pwd)
@@ -143,74 +143,6 @@ if [ "${thp:-never}" != never ] && { echo "p:$probe/nop $t/pie:$((0x$offset + (3
 	echo "-:$probe/nop" >>$tracing/uprobe_events
 else
 	skip 'a uprobe in text hits no copy' 'this takes THP, root and tracefs'
-fi
-
-# ---------------------------------------------------------------------------------- HUGEPIN_MMAP
-cat >"$t/maps.py" <<'END'
-import ctypes, mmap, re, sys
-libc = ctypes.CDLL(None, use_errno=True)
-libc.mmap.restype = ctypes.c_void_p
-libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + 3 * [ctypes.c_int] + [ctypes.c_long]
-M, failed = 1 << 20, ctypes.c_void_p(-1).value
-plain = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-def huge(p):
-    inside = False
-    for line in open('/proc/self/smaps'):
-        m = re.match('([0-9a-f]+)-([0-9a-f]+) ', line)
-        if m: inside = int(m[1], 16) <= p < int(m[2], 16)
-        elif inside and line.startswith('AnonHugePages'): return int(line.split()[1]) << 10
-def get(length, flags=plain, prot=3, at=None):
-    p = libc.mmap(at, length, prot, flags, -1, 0)
-    assert p != failed, ctypes.get_errno()
-    if prot & 2: ctypes.memset(p, 1, length)
-    return p
-p = get(8 * M + 5)
-print('aligned', p % (2 * M) == 0, 'huge', huge(p) // M)
-# no page of what was trimmed is left behind, and the program may unmap and protect parts
-assert libc.munmap(ctypes.c_void_p(p + 4 * M), ctypes.c_size_t(65536)) == 0
-assert libc.mprotect(ctypes.c_void_p(p), ctypes.c_size_t(4096), 1) == 0
-print('small', huge(get(2 * M - 4096)), 'stack', huge(get(8 * M, plain | 0x20000)), 'shared', huge(get(8 * M, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)))
-r = get(64 * M, plain | 0x4000, 0)
-assert r % (2 * M) == 0
-print('reserved', huge(get(16 * M, plain | 0x10 | 0x4000, 3, r + 8 * M)) // M)
-p = get(5 * M + 4096)
-libc.mremap.restype, libc.mremap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
-q = libc.mremap(p, 5 * M + 4096, 20 * M, 1)
-remapped = q != failed and ctypes.string_at(q + 5 * M, 4097) == b'\1' * 4096 + b'\0'
-p = get(8 * M)
-get(M, plain | 0x10, 3, p + M)
-r = get(64 * M, plain, 0)
-for i in range(9): get(M, plain | 0x10, 3, r + i * M)
-get(9 * M, plain | 0x10, 3, r + 9 * M)
-print('remapped', remapped, libc.mremap(p, 8 * M, 16 * M, 1) != failed, libc.mremap(r, 18 * M, 36 * M, 1) != failed)
-assert libc.mmap(None, ctypes.c_size_t(-4096).value, 3, plain, -1, 0) == failed and ctypes.get_errno() == 12
-assert libc.mmap(None, 0, 3, plain, -1, 0) == failed and ctypes.get_errno() == 22
-END
-if [ "${thp:-never}" != madvise ]; then
-	skip 'memory that the program maps lies in hugepages' 'THP is not at madvise'
-else
-	maps() { HUGEPIN_STATS=0 HUGEPIN_MMAP=$1 with python3 "$t/maps.py"; }
-	says 'memory that the program maps is aligned and lies in hugepages' 0 '^aligned True huge 8$' maps thp
-	says 'but no small mapping, no stack, nothing shared' 0 '^small 0 stack 0 shared 0$' maps thp
-	says 'what was reserved first does when it is committed' 0 '^reserved 16$' maps thp
-	says 'it can be moved as a whole, also if it was mapped in pieces' 0 '^remapped True True True$' maps thp
-	cat >"$t/zero.c" <<'END'
-#include <stdio.h>
-#include <sys/mman.h>
-int main(void)
-{
-	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
-	char *p = mmap((void *)0x400000, 0x200000, PROT_READ | PROT_WRITE, flags, -1, 0);
-
-	*p = 5;
-	puts(mmap(NULL, 0x400000, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED ? "refused" : "mapped");
-	return fflush(stdout) || *(volatile char *)p != 5;
-}
-END
-	# shellcheck disable=SC2086 # CC may have options
-	works 'a program that maps address 0 compiles' $cc -fPIE -pie -o "$t/zero" "$t/zero.c"
-	says 'memory beside what is mapped at address 0 stays' 0 '^(refused|mapped)$' env HUGEPIN_MMAP=thp LD_PRELOAD="$dropin" "$t/zero"
-	says 'nothing without the option' 0 'huge 0$' bash -c "$(declare -f maps with); dropin=$dropin t=$t; maps off | grep aligned"
 fi
 
 # ---------------------------------------------------------------------------------- bench/run-image

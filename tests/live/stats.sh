@@ -216,7 +216,7 @@ advice()
 	rm -f "$t/file"
 	told "file:$t/file" "${@:3}" && [ "$(member advice.code)" = "$1" ] && told 1 "${@:3}" && tail -1 "$t/told" | grep -E -e "$2" || show
 }
-works 'advice: memory of mmap' advice not-malloc ' 9[0-9] % of the memory \([0-9.]+ [MG]iB\) is not malloc.s; HUGEPIN_IMAGE=bss .*HUGEPIN_MMAP=thp' mmap 512
+works 'advice: memory of mmap' advice not-malloc ' 9[0-9] % of the memory \([0-9.]+ [MG]iB\) is not malloc.s; HUGEPIN_IMAGE=bss .* own if the program' mmap 512
 works 'advice: small buffers' advice mostly-small ': large buffers have 0 bytes, 0 % of the memory: too little to gain' small 100
 small() { [ $(($(member small_bytes) >> 20)) -ge 100 ] && [ $(($(member small_bytes) >> 20)) -le 130 ] || show; }
 works 'which are told' small
