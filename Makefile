@@ -90,7 +90,9 @@ SO := $(firstword $(subst ., ,$(VERSION)))
 
 # What needs libibverbs. Of ours that needs the public API, and the clock.
 VERBS_BACKEND := $(addprefix reg/backend/,device_paging.c dump.c kept.c terms.c verbs.c)
-LIB_SRC := $(filter-out $(VERBS_BACKEND),$(sort $(wildcard base/*.c alloc/*.c image/*.c reg/*.c reg/*/*.c lend/*.c sge/map.c sge/frame.c)))
+# The drop-in's part of libhugepin.so, where the settings and the statistics are.
+IMAGE_SRC := dropin/image.c dropin/image_plan.c
+LIB_SRC := $(filter-out $(VERBS_BACKEND),$(sort $(IMAGE_SRC) $(wildcard base/*.c alloc/*.c reg/*.c reg/*/*.c lend/*.c sge/map.c sge/frame.c)))
 LIB_LIBS :=
 VERBS_LIBS := -libverbs -lmnl
 VERBS_SRC := $(VERBS_BACKEND) $(filter-out sge/map.c sge/frame.c,$(sort $(wildcard sge/*.c)))
@@ -125,7 +127,7 @@ all: $(BUILD)/libhugepin.so $(BUILD)/libhugepin.a $(if $(SAN),,$(BUILD)/libhugep
 	$(BUILD)/libhugepin-verbs.so $(BUILD)/libhugepin-uring.so $(BUILD)/libhugepin-verbscache.so $(if $(SAN),,mpi) hooks $(BUILD)/hugepin ## build the libraries and the command
 
 -include bench/bench.mk
--include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc image reg reg/backend reg/policy lend dropin sge uring mpi hooks verbscache cmd examples installed $(addprefix tests/,unit live guest soak)))
+-include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg reg/backend reg/policy lend dropin sge uring mpi hooks verbscache cmd examples installed $(addprefix tests/,unit live guest soak)))
 
 # What objects were compiled with; changes only when that does.
 COMMAND = $(CC) $(FLAGS) $(FLAGS_reg) $(FLAGS_sge) $(FLAGS_cmd)
@@ -261,7 +263,7 @@ JEMALLOC_WRAP = $(shell grep -q '5\.3\.0-0-g' '$(JEMALLOC)' && echo -Wl,--wrap=j
 # Settings of older versions are others; those would complain of ours.
 $(BUILD)/dropin/jemalloc.o: private FLAGS += $(shell grep -q narenas_ratio '$(JEMALLOC)' && echo -DHP_JEMALLOC_5_3)
 $(BUILD)/dropin/jemalloc.o: $(BUILD)/jemalloc.from
-DROPIN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard dropin/*.c))) $(BUILD)/base/sys.o $(if $(DEBUG),$(addprefix $(BUILD)/base/,base.o clock.o lock.o))
+DROPIN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(IMAGE_SRC),$(sort $(wildcard dropin/*.c)))) $(BUILD)/base/sys.o $(if $(DEBUG),$(addprefix $(BUILD)/base/,base.o clock.o lock.o))
 $(BUILD)/libhugepin-malloc.so $(BUILD)/installed/libhugepin-malloc.so: $(DROPIN_OBJ) $(BUILD)/jemalloc.a $(BUILD)/libhugepin.so packaging/hugepin-malloc.map
 	@mkdir -p $(@D)
 	@echo '  LD      $@'

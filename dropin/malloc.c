@@ -16,7 +16,7 @@
 #include "dropin/dropin.h"
 #include "dropin/jemalloc.h"
 #include "hugepin.h"
-#include "image/image.h"
+#include "dropin/image.h"
 
 /* ------------------------------------------------------------------ entry points */
 

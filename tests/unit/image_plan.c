@@ -1,7 +1,7 @@
 /*
  * The parts of an image that can lie in hugepages, against a model that asks each base page what it is.
  */
-#include "image/plan.h"
+#include "dropin/image_plan.h"
 
 #include "base/base.h"
 #include "base/config.h"

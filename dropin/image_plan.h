@@ -2,8 +2,8 @@
  * Which parts of a program's image can lie in hugepages (Rex, Mietke, Rehm 2006, section 5: arrays of the NAS benchmarks
  * are static). Pure: program headers in, ranges out.
  */
-#ifndef HP_IMAGE_PLAN_H
-#define HP_IMAGE_PLAN_H
+#ifndef HP_DROPIN_IMAGE_PLAN_H
+#define HP_DROPIN_IMAGE_PLAN_H
 
 #include <link.h>
 #include <stddef.h>

@@ -2,8 +2,8 @@
  * HUGEPIN_IMAGE: bss, data and text of the program and of its libraries in hugepages. Between the libraries; no
  * promise to anyone else.
  */
-#ifndef HP_IMAGE_IMAGE_H
-#define HP_IMAGE_IMAGE_H
+#ifndef HP_DROPIN_IMAGE_H
+#define HP_DROPIN_IMAGE_H
 
 #pragma GCC visibility push(default)
 

@@ -1,4 +1,4 @@
-#include "image/plan.h"
+#include "dropin/image_plan.h"
 
 #include "base/base.h"
 #include "base/config.h"

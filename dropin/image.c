@@ -27,10 +27,10 @@
 #include "base/proc.h"
 #include "base/smaps.h"
 #include "base/stats.h"
-#include "base/text.h"
-#include "image/image.h"
 #include "base/sys.h"
-#include "image/plan.h"
+#include "base/text.h"
+#include "dropin/image.h"
+#include "dropin/image_plan.h"
 
 #ifndef PR_SET_VMA
 #define PR_SET_VMA 0x53564d41
