@@ -337,7 +337,7 @@ void hp_page_in_child(size_t p)
 
 /* ------------------------------------------------------------------ commit */
 
-/* What map_pages() did. map_pages() runs without the lock, so it writes nothing that others read. commit_run() applies
+/* What map_pages() did. map_pages() runs without the lock, so it writes nothing that others read. settle_run() applies
  * this record under the lock. */
 struct mapped {
 	size_t end; /* pages below this are READY */
@@ -346,7 +346,6 @@ struct mapped {
 	uint8_t kind; /* HUGEPIN_KIND_* of the mapped pages that are not the pool's */
 	size_t heads[40]; /* pages that begin a mapping */
 	unsigned heads_count, pool_short, pool_denied, thp_failed;
-	bool released; /* RESERVED pages were given back: a page without other memory is ABSENT */
 };
 
 static void note_mapping(struct mapped *m, size_t from, size_t to, int kind)
@@ -387,7 +386,6 @@ static size_t map_hugetlb(size_t at, size_t end, size_t ahead, struct mapped *m)
  * sparse: in base pages. The lock is not held. */
 static void map_pages(size_t at, size_t end, size_t ahead, bool pool, bool sparse, struct mapped *m)
 {
-	m->end = m->ahead_end = at;
 	while (pool && at < end) {
 		size_t got = map_hugetlb(at, end, ahead, m), needed = HP_MIN(got, end);
 
@@ -434,7 +432,7 @@ static void map_pages(size_t at, size_t end, size_t ahead, bool pool, bool spars
 static inline void tell_commit(const struct mapped *m, size_t first, size_t end, unsigned was)
 {
 	size_t to = was == HP_PAGE_ABSENT ? m->ahead_end : first; /* RESERVED pages were mapped before */
-	size_t pool_end = HP_MIN(HP_MAX(m->hugetlb_end, first), to);
+	size_t pool_end = HP_MIN(m->hugetlb_end, to);
 	size_t hugetlb = pool_end - first, other = to - pool_end, thp = m->kind == HUGEPIN_KIND_THP ? other : 0;
 
 	hp_probe_commit(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, hugetlb << HP_PAGE_SHIFT,
@@ -454,86 +452,97 @@ static bool is_too_much(size_t pages)
 	return free && 4 * pages > free;
 }
 
+/* Whether to ask the pool for the absent pages [first, end) of one extent. */
+static bool may_ask_pool(size_t first, size_t end, bool sparse)
+{
+	if (hp_part_of(first) != HP_PART_HEAP || hp_span.no_pool || sparse || hp_config.pages == HP_PAGES_THP ||
+	    hp_config.pages == HP_PAGES_BASE)
+		return false;
+	if (!hp_span.pool_skip)
+		return true;
+	hp_span.pool_skip--;
+	HP_STAT_ADD(pool_short, end - first);
+	return false;
+}
+
+/* The RESERVED pages [first, end) have lost their memory. They stay BUSY, and count as ABSENT. */
+static void lose_reserved(size_t first, size_t end, size_t extent_end)
+{
+	for (size_t p = first; p < end; p++) {
+		HP_STAT_ADD(reserved_bytes, -HP_PAGE);
+		count_kind(&hp_span.extent[hp_span.page[p].extent], HUGEPIN_KIND_HUGETLB, -1);
+	}
+	set_heads(first, end - first, false);
+	if (goes_on_at(end, extent_end))
+		set_heads(end, 1, true);
+	hp_probe_give_back(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, (end - first) << HP_PAGE_SHIFT, 0, 0);
+}
+
+/* Apply the record to pages [first, end), which are BUSY. */
+static void settle_run(const struct mapped *m, size_t first, size_t end, unsigned was)
+{
+	for (size_t p = first; p < end; p++) {
+		bool of_pool = p < m->hugetlb_end;
+
+		if (p < m->ahead_end)
+			hp_span.page[p].kind = of_pool ? HUGEPIN_KIND_HUGETLB : m->kind;
+		hp_span.page[p].next =
+			(uint8_t)(p >= m->ahead_end ? was : of_pool && p >= m->end ? HP_PAGE_RESERVED : HP_PAGE_READY);
+		settle_page(p, was);
+	}
+	for (unsigned i = 0; i < m->heads_count; i++) {
+		size_t to = i + 1 < m->heads_count ? m->heads[i + 1] : m->ahead_end;
+
+		set_heads(m->heads[i], to - m->heads[i], true);
+	}
+	HP_STAT_ADD(pool_short, m->pool_short);
+	if (m->pool_short)
+		hp_span.pool_skip = POOL_SKIP;
+	HP_STAT_ADD(pool_denied, m->pool_denied);
+	HP_STAT_ADD(thp_failed, m->thp_failed);
+}
+
 /* Make pages [first, end) READY. All of them are in state `was`, ABSENT or RESERVED. */
 static bool commit_run(size_t first, size_t end, unsigned was)
 {
-	size_t extent_end = hp_span.page[first].extent + hp_span.extent[hp_span.page[first].extent].pages;
+	const struct hp_extent *e = &hp_span.extent[hp_span.page[first].extent];
+	size_t extent_end = hp_span.page[first].extent + e->pages, ahead;
 	enum hp_part part = hp_part_of(first);
-	bool in_steps = hp_span.extent[hp_span.page[first].extent].ahead;
-	bool sparse = part == HP_PART_HEAP && hp_span.sparse;
-	bool pool = part == HP_PART_HEAP && !hp_span.no_pool && !sparse && hp_config.pages != HP_PAGES_THP &&
-		    hp_config.pages != HP_PAGES_BASE;
-	struct mapped m = { .hugetlb_end = 0 };
-	size_t ahead;
+	bool sparse = part == HP_PART_HEAP && hp_span.sparse, absent = was == HP_PAGE_ABSENT;
+	bool pool = absent && may_ask_pool(first, end, sparse);
+	struct mapped m = { .end = first, .ahead_end = first, .hugetlb_end = first };
+	bool released = false;
 
 	/* Reserved pages are given up in one go: each piece of a mapping counts. */
-	while (sparse && was == HP_PAGE_RESERVED && end < extent_end && hp_span.page[end].state == HP_PAGE_RESERVED)
+	while (sparse && !absent && end < extent_end && hp_span.page[end].state == HP_PAGE_RESERVED)
 		end++;
 	ahead = end;
-
-	if (pool && was == HP_PAGE_ABSENT && hp_span.pool_skip) {
-		hp_span.pool_skip--;
-		HP_STAT_ADD(pool_short, end - first);
-		pool = false;
-	}
-
-	if (was == HP_PAGE_ABSENT && in_steps)
-		while (ahead < extent_end && hp_span.page[ahead].state == HP_PAGE_ABSENT && !hp_span.page[ahead].lost)
-			ahead++;
+	while (absent && e->ahead && ahead < extent_end && hp_span.page[ahead].state == HP_PAGE_ABSENT &&
+	       !hp_span.page[ahead].lost)
+		ahead++;
 	for (size_t p = first; p < ahead; p++)
 		hp_span.page[p].state = HP_PAGE_BUSY;
 	hp_probe_commit_begin(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT);
 	call_begin(part);
-	if (was == HP_PAGE_ABSENT) {
-		/* In an extent made ahead of need, pages are populated as they are needed. */
-		if (pool && !in_steps && is_too_much(end - first))
-			pool = false;
-		map_pages(first, end, ahead, pool, sparse, &m);
-	} else if (!sparse && hp_map_populate(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT) == 0) {
+	if (!absent && !sparse && hp_map_populate(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT) == 0) {
 		m.end = m.ahead_end = m.hugetlb_end = end;
 	} else {
 		/* The pool cannot give the reserved pages, or they would be filled with zeros for nothing: use other
 		 * memory. */
-		m.pool_denied = sparse ? 0 : (unsigned)(end - first);
-		m.end = m.ahead_end = first;
-		m.released = hp_map_release(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT) == 0;
-		if (m.released)
-			map_pages(first, end, end, false, sparse, &m);
+		m.pool_denied = absent || sparse ? 0 : (unsigned)(end - first);
+		released = !absent && hp_map_release(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT) == 0;
+		/* In an extent made ahead of need, pages are populated as they are needed. */
+		if (absent || released)
+			map_pages(first, end, ahead, pool && (e->ahead || !is_too_much(end - first)), sparse, &m);
 	}
 	call_end(part);
 
-	if (m.released) {
-		for (size_t p = first; p < end; p++) {
-			HP_STAT_ADD(reserved_bytes, -HP_PAGE);
-			count_kind(&hp_span.extent[hp_span.page[p].extent], HUGEPIN_KIND_HUGETLB, -1);
-		}
-		set_heads(first, end - first, false);
-		if (goes_on_at(end, extent_end))
-			set_heads(end, 1, true);
+	if (released) {
+		lose_reserved(first, end, extent_end);
 		was = HP_PAGE_ABSENT;
-		hp_probe_give_back(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT,
-				   (end - first) << HP_PAGE_SHIFT, 0, 0);
 	}
 	tell_commit(&m, first, end, was);
-	for (size_t p = first; p < ahead; p++) {
-		bool of_pool = p < m.hugetlb_end;
-
-		if (p < m.ahead_end)
-			hp_span.page[p].kind = of_pool ? HUGEPIN_KIND_HUGETLB : m.kind;
-		hp_span.page[p].next =
-			(uint8_t)(p >= m.ahead_end ? was : of_pool && p >= m.end ? HP_PAGE_RESERVED : HP_PAGE_READY);
-		settle_page(p, was);
-	}
-	for (unsigned i = 0; i < m.heads_count; i++) {
-		size_t to = i + 1 < m.heads_count ? m.heads[i + 1] : m.ahead_end;
-
-		set_heads(m.heads[i], to - m.heads[i], true);
-	}
-	HP_STAT_ADD(pool_short, m.pool_short);
-	if (m.pool_short)
-		hp_span.pool_skip = POOL_SKIP;
-	HP_STAT_ADD(pool_denied, m.pool_denied);
-	HP_STAT_ADD(thp_failed, m.thp_failed);
+	settle_run(&m, first, ahead, was);
 	if (sparse && was == HP_PAGE_ABSENT)
 		HP_STAT_ADD(sparse_bytes, (m.ahead_end - first) << HP_PAGE_SHIFT);
 	return m.end == end;
