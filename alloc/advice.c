@@ -142,18 +142,20 @@ static int call_mprotect(uintptr_t start, uintptr_t end, int prot)
  * mlock takes parts of such a page. The other two are the heap's own notes. */
 #define CALLED (~(unsigned)(HP_ADVICE_LOCKED | HP_ADVICE_STUCK | HP_ADVICE_STACK))
 
+/* madvise's part of that. */
+static const struct {
+	unsigned bit;
+	int set, clear;
+} calls[] = {
+	{ HP_ADVICE_DONTFORK, MADV_DONTFORK, MADV_DOFORK },
+	{ HP_ADVICE_WIPEONFORK, MADV_WIPEONFORK, MADV_KEEPONFORK },
+	{ HP_ADVICE_DONTDUMP, MADV_DONTDUMP, MADV_DODUMP },
+	{ HP_ADVICE_GUARD, MADV_GUARD_INSTALL, MADV_GUARD_REMOVE },
+};
+
 /* Change the advice of chunks [from, end) from `was` to `to`. Locks are not changed. Returns 0 or -errno. */
 static int change_advice(size_t from, size_t end, unsigned was, unsigned to)
 {
-	static const struct {
-		unsigned bit;
-		int set, clear;
-	} calls[] = {
-		{ HP_ADVICE_DONTFORK, MADV_DONTFORK, MADV_DOFORK },
-		{ HP_ADVICE_WIPEONFORK, MADV_WIPEONFORK, MADV_KEEPONFORK },
-		{ HP_ADVICE_DONTDUMP, MADV_DONTDUMP, MADV_DODUMP },
-		{ HP_ADVICE_GUARD, MADV_GUARD_INSTALL, MADV_GUARD_REMOVE },
-	};
 	uintptr_t start = hp_chunk_addr(from), stop = hp_chunk_addr(end);
 	unsigned differs = was ^ to;
 	int err = 0;
@@ -440,20 +442,11 @@ static int apply(uintptr_t start, size_t len, long nr, int how, unsigned set, un
 
 int hugepin_advise_(void *addr, size_t len, int advice)
 {
-	unsigned set = 0, clear = 0;
-
-	switch (advice) {
-	case MADV_DONTFORK: set = HP_ADVICE_DONTFORK; break;
-	case MADV_DOFORK: clear = HP_ADVICE_DONTFORK; break;
-	case MADV_WIPEONFORK: set = HP_ADVICE_WIPEONFORK; break;
-	case MADV_KEEPONFORK: clear = HP_ADVICE_WIPEONFORK; break;
-	case MADV_DONTDUMP: set = HP_ADVICE_DONTDUMP; break;
-	case MADV_DODUMP: clear = HP_ADVICE_DONTDUMP; break;
-	case MADV_GUARD_INSTALL: set = HP_ADVICE_GUARD; break;
-	case MADV_GUARD_REMOVE: clear = HP_ADVICE_GUARD; break;
-	default: return 1;
-	}
-	return apply((uintptr_t)addr, len, SYS_madvise, advice, set, clear);
+	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+		if (advice == calls[i].set || advice == calls[i].clear)
+			return apply((uintptr_t)addr, len, SYS_madvise, advice, advice == calls[i].set ? calls[i].bit : 0,
+				     advice == calls[i].clear ? calls[i].bit : 0);
+	return 1;
 }
 
 int hugepin_protect_(void *addr, size_t len, int prot)
@@ -614,44 +607,30 @@ int hp_advice_lock_alike(size_t from, size_t to, size_t n)
 bool hp_advice_withheld(size_t page)
 {
 	size_t c = page << HP_PAGE_CHUNKS_SHIFT, end = c + HP_PAGE_CHUNKS;
-	unsigned a = HP_ADVICE_DONTFORK;
+	unsigned a;
 
-	if (!hp_span.page[page].advised)
-		return false;
-	while (c < end && a & HP_ADVICE_DONTFORK)
-		c = hp_advice_run(c, end, &a);
-	return a & HP_ADVICE_DONTFORK;
+	return run_of(HP_ADVICE_DONTFORK, c, end, &a) == end && a;
 }
 
 bool hp_advice_is_stack(size_t page)
 {
 	size_t c = page << HP_PAGE_CHUNKS_SHIFT, end = c + HP_PAGE_CHUNKS;
-	unsigned a = 0;
+	unsigned a;
 
-	if (!hp_span.page[page].advised)
-		return false;
-	while (c < end && !(a & HP_ADVICE_STACK))
-		c = hp_advice_run(c, end, &a);
-	return a & HP_ADVICE_STACK;
+	return run_of(HP_ADVICE_STACK, c, end, &a) < end || a;
 }
 
 bool hp_advice_dofork(size_t first, size_t end_page)
 {
-	size_t end = end_page << HP_PAGE_CHUNKS_SHIFT, from = first << HP_PAGE_CHUNKS_SHIFT;
+	size_t end = end_page << HP_PAGE_CHUNKS_SHIFT;
 	unsigned a;
 
-	/* Join runs that differ only in other advice: fewer calls. */
-	for (size_t c = from; c < end;) {
-		size_t to = hp_advice_run(c, end, &a);
-
-		if (a & HP_ADVICE_DONTFORK) {
-			if (from < c && call_madvise(hp_chunk_addr(from), hp_chunk_addr(c), MADV_DOFORK) != 0)
-				return false;
-			from = to;
-		}
-		c = to;
+	for (size_t c = first << HP_PAGE_CHUNKS_SHIFT, to; c < end; c = to) {
+		to = run_of(HP_ADVICE_DONTFORK, c, end, &a);
+		if (!a && call_madvise(hp_chunk_addr(c), hp_chunk_addr(to), MADV_DOFORK) != 0)
+			return false;
 	}
-	return from == end || call_madvise(hp_chunk_addr(from), hp_chunk_addr(end), MADV_DOFORK) == 0;
+	return true;
 }
 
 /* Chunks that the child has no memory for, or only an empty copy. Reserve the addresses: no other mapping may come to
