@@ -72,7 +72,7 @@ $(addprefix $(BUILD)/,$(addprefix reg/,cover.o domain.o domains.o gone.o helper.
 FLAGS_sge := $(FLAGS_base) -fno-omit-frame-pointer
 FLAGS_hooks := $(FLAGS_base)
 FLAGS_verbscache := $(FLAGS_base)
-FLAGS_uring := $(FLAGS_base)
+FLAGS_extra = $(FLAGS_base) $(EXTRA_INCLUDE)
 FLAGS_lend := $(FLAGS_base)
 # Where `hugepin run` looks at last, if the drop-in is not beside the command, as in build/. One object is compiled anew for
 # `make install`, so that LIBDIR changes no other.
@@ -98,17 +98,21 @@ VERBS_LIBS := -libverbs -lmnl
 VERBS_SRC := $(VERBS_BACKEND) $(filter-out sge/map.c sge/frame.c,$(sort $(wildcard sge/*.c)))
 MPI_SRC := $(sort $(wildcard mpi/*.c))
 HOOKS_SRC := $(sort $(wildcard hooks/*.c))
-# Messages of many pieces on rings of io_uring.
-URING_SRC := $(sort $(wildcard uring/*.c))
 VERBSCACHE_SRC := $(sort $(wildcard verbscache/*.c))
 CMD_SRC := $(sort $(wildcard cmd/*.c))
 UNIT_SRC := $(wildcard tests/unit/*.c)
-LIVE_SRC := $(wildcard tests/live/*.c tests/guest/*.c tests/soak/*.c)
+LIVE_SRC := $(wildcard tests/live/*.c tests/guest/*.c tests/soak/*.c extra/*/tests/*.c)
 EXAMPLE_SRC := $(filter-out $(if $(MPICC),,examples/mpi_%),$(wildcard examples/*.c))
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
 VERBS_OBJ := $(VERBS_SRC:%.c=$(BUILD)/%.o)
-URING_OBJ := $(URING_SRC:%.c=$(BUILD)/%.o)
 CMD_OBJ := $(CMD_SRC:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/base/,base.o clock.o sys.o config.o proc.o text.o) $(addprefix $(BUILD)/,reg/backend/kept.o reg/backend/terms.o sge/model.o)
+# The libraries of extra/, which no other part knows: libhugepin-NAME.so of extra/NAME/*.c, hugepin-NAME.map and what LINKS_NAME names.
+# The folder also has hugepin-NAME.pc.in, the headers (include/), the pages and the tests.
+EXTRA := uring
+LINKS_uring := -luring
+EXTRA_LIB := $(EXTRA:%=$(BUILD)/libhugepin-%.so)
+EXTRA_INCLUDE := $(EXTRA:%=-Iextra/%/include)
+EXTRA_HEADERS := $(wildcard $(EXTRA:%=extra/%/include/*.h))
 UNIT := $(UNIT_SRC:%.c=$(BUILD)/%)
 LIVE := $(LIVE_SRC:%.c=$(BUILD)/%)
 EXAMPLES := $(EXAMPLE_SRC:%.c=$(BUILD)/%)
@@ -124,10 +128,10 @@ EXAMPLES :=
 endif
 
 all: $(BUILD)/libhugepin.so $(BUILD)/libhugepin.a $(if $(SAN),,$(BUILD)/libhugepin-malloc.so) \
-	$(BUILD)/libhugepin-verbs.so $(BUILD)/libhugepin-uring.so $(BUILD)/libhugepin-verbscache.so $(if $(SAN),,mpi) hooks $(BUILD)/hugepin ## build the libraries and the command
+	$(BUILD)/libhugepin-verbs.so $(EXTRA_LIB) $(BUILD)/libhugepin-verbscache.so $(if $(SAN),,mpi) hooks $(BUILD)/hugepin ## build the libraries and the command
 
 -include bench/bench.mk
--include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg reg/backend reg/policy lend dropin sge uring mpi hooks verbscache cmd examples installed $(addprefix tests/,unit live guest soak)))
+-include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg reg/backend reg/policy lend dropin sge $(EXTRA:%=extra/%) $(EXTRA:%=extra/%/tests) mpi hooks verbscache cmd examples installed $(addprefix tests/,unit live guest soak)))
 
 # What objects were compiled with; changes only when that does.
 COMMAND = $(CC) $(FLAGS) $(FLAGS_reg) $(FLAGS_sge) $(FLAGS_cmd)
@@ -164,12 +168,16 @@ $(BUILD)/libhugepin-verbs.so $(BUILD)/installed/libhugepin-verbs.so: $(VERBS_OBJ
 		$(RUN_LDFLAGS) -o $@ $(filter %.o %/libhugepin.so,$^) $(VERBS_LIBS)
 	$(Q)ln -sf $(@F) $@.$(SO)
 
-$(BUILD)/libhugepin-uring.so $(BUILD)/installed/libhugepin-uring.so: $(URING_OBJ) $(addprefix $(BUILD)/base/,base.o clock.o sys.o) $(BUILD)/libhugepin.so packaging/hugepin-uring.map
-	@mkdir -p $(@D)
-	@echo '  LD      $@'
-	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin-uring.map \
-		$(RUN_LDFLAGS) -o $@ $(filter %.o %/libhugepin.so,$^) -luring
-	$(Q)ln -sf $(@F) $@.$(SO)
+define extra_library
+$(BUILD)/libhugepin-$(1).so $(BUILD)/installed/libhugepin-$(1).so: $$(patsubst %.c,$(BUILD)/%.o,$$(sort $$(wildcard extra/$(1)/*.c))) \
+		$(BUILD)/libhugepin.so extra/$(1)/hugepin-$(1).map
+	@mkdir -p $$(@D)
+	@echo '  LD      $$@'
+	$(Q)$$(CC) $$(LIB_LDFLAGS) -Wl,-soname,$$(@F).$(SO) -Wl,--version-script=extra/$(1)/hugepin-$(1).map \
+		$$(RUN_LDFLAGS) -o $$@ $$(filter %.o %/libhugepin.so,$$^) $(LINKS_$(1))
+	$(Q)ln -sf $$(@F) $$@.$(SO)
+endef
+$(foreach name,$(EXTRA),$(eval $(call extra_library,$(name))))
 
 # Before libibverbs' functions, whose header it needs; it is not linked with libibverbs.
 VERBSCACHE_OBJ := $(VERBSCACHE_SRC:%.c=$(BUILD)/%.o)
@@ -286,7 +294,7 @@ $(BUILD)/hugepin-plot.py: cmd/plot.py
 TEST_FLAGS = -Itests -fno-builtin -U_FORTIFY_SOURCE
 LINK_LINE = $$(sed -n 's|^/\* link: \(.*\) \*/$$|\1|p;4q' $< | xargs -n1 | sed -n 's/^hugepin.*\|^uring\|^ibverbs/-l&/p' | xargs)
 LINK_DIRS = -L$(BUILD) $(addprefix -Xlinker ,-rpath $(abspath $(BUILD)) -rpath-link $(BUILD))
-UNIT_OBJ := $(LIB_OBJ) $(VERBS_OBJ) $(URING_OBJ) $(addprefix $(BUILD)/cmd/,judge.o launch.o look.o text.o)
+UNIT_OBJ := $(LIB_OBJ) $(VERBS_OBJ) $(addprefix $(BUILD)/cmd/,judge.o launch.o look.o text.o)
 FLAGS_tests = $(TEST_FLAGS) -DT_UNIT
 $(UNIT): %: %.o $(UNIT_OBJ)
 	@echo '  TEST    $@'
@@ -298,14 +306,14 @@ $(BUILD)/tests/unit/math: $(BUILD)/dropin/math.o
 $(BUILD)/tests/unit/verbscache: $(addprefix $(BUILD)/verbscache/,cache.o calls.o)
 $(BUILD)/tests/unit/verbscache: STANDS_IN_FOR := $(BUILD)/base/memlock.o
 $(BUILD)/tests/unit/lendq: STANDS_IN_FOR := $(patsubst %.c,$(BUILD)/%.o,$(wildcard lend/*.c))
-$(LIVE): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/libhugepin-uring.so $(BUILD)/flags
+$(LIVE): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(EXTRA_LIB) $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  TEST    $<'
-	$(Q)$(CC) $(FLAGS) $(TEST_FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LINK_DIRS) $(LINK_LINE)
-$(EXAMPLES): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(BUILD)/libhugepin-uring.so $(BUILD)/flags
+	$(Q)$(CC) $(FLAGS) $(EXTRA_INCLUDE) $(TEST_FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LINK_DIRS) $(LINK_LINE)
+$(EXAMPLES): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(EXTRA_LIB) $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  EXAMPLE $<'
-	$(Q)$(if $(filter examples/mpi_%,$<),OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC),$(CC)) $(FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LINK_DIRS) $(LINK_LINE)
+	$(Q)$(if $(filter examples/mpi_%,$<),OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC),$(CC)) $(FLAGS) $(EXTRA_INCLUDE) -MMD -MP $(LDFLAGS) -o $@ $< $(LINK_DIRS) $(LINK_LINE)
 $(TEST_LIBS): $(BUILD)/tests/live/%.so: tests/live/lib/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  TEST    $<'
@@ -344,17 +352,18 @@ lint: all ## check layers, exported names, pages, scripts
 	$(MAKE) --no-print-directory man-check
 	tools/check-docs
 	shellcheck -x -P SCRIPTDIR packaging/completions/hugepin \
-		$$(grep -lrE --exclude-dir=corpus '^#!/bin/(ba)?sh' .ci bench debian tests tools)
+		$$(grep -lrE --exclude-dir=corpus '^#!/bin/(ba)?sh' .ci bench debian extra tests tools)
 
 man-check: ## check the man pages against mandoc and the tables they repeat
 	tools/check-man
 
-INSTALL_LIBS = libhugepin libhugepin-malloc libhugepin-verbs libhugepin-uring libhugepin-verbscache $(basename $(notdir $(MPI_LIB) $(HOOKS_LIB)))
+INSTALL_LIBS = libhugepin libhugepin-malloc libhugepin-verbs libhugepin-verbscache $(basename $(notdir $(EXTRA_LIB))) $(basename $(notdir $(MPI_LIB) $(HOOKS_LIB)))
 INSTALL_LINKED = $(INSTALL_LIBS:%=$(BUILD)/installed/%.so)
 $(INSTALL_LINKED): $(BUILD)/installed/paths
 CMAKE_DIR := $(LIBDIR)/cmake/hugepin
 # Other names under which people look for the libraries: libhugepin.pc beside hugepin.pc.
-PACKAGES = $(filter-out $(if $(HOOKS_LIB),,hugepin-hooks),$(patsubst packaging/%.pc.in,%,$(wildcard packaging/*.pc.in)))
+PACKAGES_IN = $(filter-out $(if $(HOOKS_LIB),,%/hugepin-hooks.pc.in),$(wildcard packaging/*.pc.in $(EXTRA:%=extra/%/*.pc.in)))
+PACKAGES = $(patsubst %.pc.in,%,$(notdir $(PACKAGES_IN)))
 # Headers, and pages with their further names, of libraries that are not built.
 NO_HEADERS = $(if $(HOOKS_LIB),,include/hugepin_hooks.h)
 NO_PAGES = $(if $(HOOKS_LIB),,hugepin_hooks.3) $(if $(MPI_LIB),,hugepin_mpi.7)
@@ -365,13 +374,13 @@ install: all $(INSTALL_LINKED) $(BUILD)/installed/hugepin ## install under $(DES
 	$(Q)install -d $(addprefix $(TREE),$(PREFIX)/bin $(PREFIX)/include $(LIBDIR)/pkgconfig $(CMAKE_DIR) $(PREFIX)/share/man \
 		$(PREFIX)/share/bash-completion/completions $(PREFIX)/share/hugepin/bpftrace $(PREFIX)/share/doc/hugepin)
 	$(Q)install -m 755 $(BUILD)/installed/hugepin $(TREE)$(PREFIX)/bin
-	$(Q)install -m 644 $(filter-out $(NO_HEADERS),$(wildcard include/*.h)) include/*.hpp $(TREE)$(PREFIX)/include
+	$(Q)install -m 644 $(filter-out $(NO_HEADERS),$(wildcard include/*.h)) include/*.hpp $(EXTRA_HEADERS) $(TREE)$(PREFIX)/include
 	$(Q)install -m 644 $(BUILD)/libhugepin.a $(TREE)$(LIBDIR)
 	$(Q)for l in $(INSTALL_LIBS); do \
 		install -m 755 $(BUILD)/installed/$$l.so $(TREE)$(LIBDIR)/$$l.so.$(VERSION) && \
 		ln -sf $$l.so.$(VERSION) $(TREE)$(LIBDIR)/$$l.so.$(SO) && \
 		ln -sf $$l.so.$(SO) $(TREE)$(LIBDIR)/$$l.so || exit 1; done
-	$(Q)for f in $(PACKAGES:%=packaging/%.pc.in) packaging/cmake/*.in; do \
+	$(Q)for f in $(PACKAGES_IN) packaging/cmake/*.in; do \
 		case $$f in *.pc.in) to=$(LIBDIR)/pkgconfig ;; *) to=$(CMAKE_DIR) ;; esac; f=$${f%.in} && \
 		sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|' \
 			-e 's|@VERSION@|$(VERSION)|g' -e 's|@SO@|$(SO)|' \

@@ -45,10 +45,10 @@ $(BENCH)/shapes: bench/shapes.c $(BUILD)/flags
 tests: $(if $(SAN),,$(BENCH)/replay $(BENCH)/paging $(BENCH)/shapes)
 
 # Messages on io_uring, through the public API.
-$(BENCH)/uring: bench/uring.c include/hugepin.h include/hugepin_uring.h include/hugepin_sg_uring.h $(BUILD)/libhugepin-uring.so $(BUILD)/flags
+$(BENCH)/uring: bench/uring.c include/hugepin.h include/hugepin_uring.h $(EXTRA_HEADERS) $(BUILD)/libhugepin-uring.so $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  BENCH   $<'
-	$(Q)$(BENCH_CC) -Iinclude $(LINK_DIRS) -o $@ $< -lhugepin-uring -lhugepin -luring
+	$(Q)$(BENCH_CC) -Iinclude $(EXTRA_INCLUDE) $(LINK_DIRS) -o $@ $< -lhugepin-uring -lhugepin -luring
 tests: $(if $(SAN),,$(BENCH)/uring)
 
 # Lent keys in virtual time: the size of buckets is a hidden name.
@@ -120,7 +120,7 @@ bench-sg: ## small pieces as one message: gathered, packed, inline, as planned; 
 	$(Q)$(BENCH)/sg $(ARGS) >$(BENCH)/sg.csv
 	$(Q)awk -f bench/median.awk -f bench/sg.awk $(BENCH)/sg.csv | tee $(BENCH)/sg.txt
 
-bench-uring: ## messages of many pieces on io_uring, over TCP and files; ARGS are bench/uring's
+bench-uring: ## messages of many pieces on io_uring, to and from files; ARGS are bench/uring's
 	$(Q)tools/setup build check
 	$(Q)$(MAKE) $(BENCH)/uring
 	$(Q)$(BENCH)/uring $(ARGS) >$(BENCH)/uring.csv

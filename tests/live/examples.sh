@@ -128,7 +128,7 @@ shows hugepin_sg_plan.3 1 '' 1
 shows hugepin_sgq.3 1 '' 1
 shows hugepin_sgpool.3 1 '' 1
 shows hugepin_lendq.3 1 '' 1
-shown+=' hugepin_uring.3-1 hugepin_sg_uring.3-1' # uring_examples.sh
+shown+=' hugepin_uring.3-1' # uring_examples.sh
 builds 'hugepin_verbs.3: example 1' hugepin_verbs.3-1.c
 shown+=' hugepin_verbs.3-1'
 
@@ -298,9 +298,9 @@ works 'no example is left out' test ! -s left
 prefix=$t/prefix
 mkdir -p "$prefix"/{bin,include,lib/pkgconfig}
 cp "$build/hugepin" "$build/hugepin-plot.py" "$prefix/bin"
-cp "$top"/include/* "$prefix/include"
+cp "$top"/include/* "$top"/extra/*/include/* "$prefix/include"
 cp -P "$build"/libhugepin*.so* "$prefix/lib"
-for template in "$top"/packaging/*.pc.in; do
+for template in "$top"/packaging/*.pc.in "$top"/extra/*/*.pc.in; do
 	name=${template##*/}
 	sed -e "s|@PREFIX@|$prefix|; s|@LIBDIR@|$prefix/lib|; s|@VERSION@|0|; s| @RUNPATH@||" "$template" >"$prefix/lib/pkgconfig/${name%.in}"
 done

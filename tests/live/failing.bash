@@ -1,7 +1,7 @@
 # Sourced by shell tests of examples, behind tap.bash: what an example is linked with, and what it leaves when a call fails.
 # shellcheck shell=bash disable=SC2154 # build: tap.bash
 failing_header=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/failing.h
-failing_include=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../include" && pwd)
+failing_include=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && printf ' -I%s' "$PWD"/include "$PWD"/extra/*/include)
 
 # libraries SOURCE: to link it with, by what it includes.
 libraries()
@@ -26,7 +26,7 @@ leaves_nothing()
 	shift 2
 	# shellcheck disable=SC2046,SC2086 # CC may be a command with options
 	for sanitizers in ${failing_sanitizers+"$failing_sanitizers"} '-fsanitize=address,undefined -fno-sanitize-recover=all' ''; do
-		${CC:-cc} -D_GNU_SOURCE=1 -Wall -Wextra -Werror $sanitizers -include "$failing_header" -I"$failing_include" -o "$program" "$source" \
+		${CC:-cc} -D_GNU_SOURCE=1 -Wall -Wextra -Werror $sanitizers -include "$failing_header" $failing_include -o "$program" "$source" \
 			-L"$build" -Wl,-rpath,"$build" $(libraries "$source") >compiled 2>&1 && break
 	done
 	calls=$("$program" "$@" 2>&1 >/dev/null | sed -n 's/^\([0-9]*\) calls$/\1/p')

@@ -3,11 +3,12 @@
 # name, C++ has another one for the struct.
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/tap.bash"
-include=$(cd "$(dirname "$0")/../../include" && pwd)
+top=$(cd "$(dirname "$0")/../.." && pwd)
+includes=("$top/include" "$top"/extra/*/include)
 cd "$t" || exit 2
 
 # The names of functions, and of structs, in all headers, without comments and the bodies of macros.
-for header in "$include"/*.h; do
+for header in "$top"/include/*.h "$top"/extra/*/include/*.h; do
 	name=${header##*/}
 	echo "#include <$name>" >>all.c
 	${CC:-cc} -fpreprocessed -dD -E -P "$header" | sed '/^#define/d' >"$name.plain"
@@ -48,7 +49,7 @@ compiles()
 	local compiler=$1 source=$2 standard
 	for standard in "${@:3}"; do
 		# shellcheck disable=SC2086 # a compiler may have options
-		works "$standard: ${compiler%% *}" $compiler -std="$standard" -pedantic -Wall -Wextra -Werror -I"$include" -o "each-$standard" \
+		works "$standard: ${compiler%% *}" $compiler -std="$standard" -pedantic -Wall -Wextra -Werror "${includes[@]/#/-I}" -o "each-$standard" \
 			"$source" -L"$build" -Wl,-rpath,"$build" -lhugepin || continue
 		works "$standard: ${compiler%% *}: the program works" "./each-$standard"
 	done

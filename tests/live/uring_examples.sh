@@ -1,5 +1,5 @@
 #!/bin/bash
-# The programs that show io_uring do what they say: examples/copy.c and log.c, and those in hugepin_uring(3) and hugepin_sg_uring(3).
+# The programs that show io_uring do what they say: examples/copy.c, and that in hugepin_uring(3).
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/tap.bash"
 # shellcheck source=tests/live/failing.bash
@@ -93,33 +93,3 @@ if works 'hugepin_uring(3): the program compiles' ${CC:-cc} -Wall -Wextra -Werro
 	head -c 1500001 whole >file
 	leaves_nothing 'hugepin_uring(3): the program' page-1.c file to
 fi
-
-# The program of hugepin_sg_uring(3).
-"$top/tools/examples" "$top/man/hugepin_sg_uring.3" gather
-# shellcheck disable=SC2086,SC2046 # CC may be a command with options
-if works 'hugepin_sg_uring(3): the program compiles' ${CC:-cc} -Wall -Wextra -Werror -I"$top/include" -o gather gather-1.c \
-	-L"$build" -Wl,-rpath,"$build" -Wl,-rpath-link,"$build" $(libraries gather-1.c); then
-	{ printf 'head '; head -c 10000 /dev/zero | tr '\0' x; echo ' tail'; } >expected
-	writes() { rm -f to; [[ $("$@" ./gather to 2>&1) =~ ^10011\ bytes,\ [1-3]\ requests$ ]] && cmp to expected; }
-	works 'hugepin_sg_uring(3): the program writes three pieces' writes
-	works 'hugepin_sg_uring(3): under the drop-in, too' writes env LD_PRELOAD="$dropin"
-	gather_gone() { "$@" >said 2>&1; [ $? = 1 ] && grep -q "^$2: $why" said; }
-	why='No such file or directory'
-	works 'hugepin_sg_uring(3): the program says where it cannot write' gather_gone ./gather nowhere/to
-	why='No space left on device'
-	works 'hugepin_sg_uring(3): and that the disk is full' gather_gone ./gather /dev/full
-	leaves_nothing 'hugepin_sg_uring(3): the program' gather-1.c to
-fi
-
-# examples/log.c: 10000 records are 625 messages of 16.
-log=$build/examples/log
-logs() { [[ $("${@:2}" "$log" "$1" 2>&1) =~ ^10000\ records,\ 625\ messages,\ ([0-9]+)\ requests$ ]] && [ "${BASH_REMATCH[1]}" -ge 625 ]; }
-works 'log: the records are in the log' logs records
-works 'log: under the drop-in' logs records env LD_PRELOAD="$dropin"
-log_gone() { "$@" >said 2>&1; [ $? = 1 ] && grep -qx "log: $why" said; }
-why='nowhere/log: No such file or directory'
-works 'log: says where it cannot write' log_gone "$log" nowhere/log
-why='the log: No space left on device'
-works 'log: says that the disk is full' log_gone "$log" /dev/full
-cp "$top/examples/log.c" .
-failing_tolerates='hugepin_pin' leaves_nothing 'log' log.c records 50
