@@ -64,12 +64,12 @@ FLAGS = -std=gnu11 -D_GNU_SOURCE -Iinclude -I. -fPIC $(WARNINGS) $(SANFLAGS) \
 FLAGS_base := -fvisibility=hidden -fno-semantic-interposition -fno-plt -ftls-model=initial-exec
 FLAGS_alloc := $(FLAGS_base)
 FLAGS_dropin := $(FLAGS_base)
-# A pin's call site is found from the functions that the public one ends in, hits and misses alike.
-FLAGS_reg := $(FLAGS_base) -foptimize-sibling-calls
-# Probes lie below these (base/probe.h), and a call site above: the kernel finds it by frame pointers. None is on a path of hits.
-$(addprefix $(BUILD)/,$(addprefix reg/,cover.o domain.o domains.o gone.o helper.o region.o register.o) dropin/unmap.o): FLAGS += -fno-omit-frame-pointer
-# Call sites are seen through it.
-FLAGS_sge := $(FLAGS_base) -fno-omit-frame-pointer
+FLAGS_reg := $(FLAGS_base)
+# Probes lie below these (base/probe.h), and a call site above: the kernel finds it by frame pointers. None is on a path of hits,
+# which end in jumps to these unless the compiler is told to optimise less.
+$(addprefix $(BUILD)/,$(addprefix reg/,cover.o domain.o domains.o gone.o helper.o miss.o region.o register.o) dropin/unmap.o \
+	$(if $(filter -O2 -O3,$(CFLAGS)),,reg/pin.o)): FLAGS += -fno-omit-frame-pointer
+FLAGS_sge := $(FLAGS_base)
 FLAGS_hooks := $(FLAGS_base)
 FLAGS_verbscache := $(FLAGS_base)
 FLAGS_extra = $(FLAGS_base) $(EXTRA_INCLUDE)

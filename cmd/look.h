@@ -23,7 +23,7 @@ enum hp_look_kind { HP_LOOK_EXTENT, HP_LOOK_RUN, HP_LOOK_FOREIGN, HP_LOOK_UNCACH
 
 struct hp_look_region {
 	uint64_t start, end;
-	uint64_t site; /* call site of the last use, from hp_site(); 0: not known */
+	uint64_t site; /* return address of the last use's call; 0: not known */
 	uint32_t index;
 	uint32_t out; /* pins out now */
 	uint32_t pins; /* pins made since the last look */

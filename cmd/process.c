@@ -247,26 +247,13 @@ static bool address_in_file(const struct hp_process *p, const struct hp_mapping 
 	return false;
 }
 
-bool hp_process_code(const struct hp_process *p, uint32_t low, const char **ret_file, uint64_t *ret_address)
+bool hp_process_code(const struct hp_process *p, uint64_t at, const char **ret_file, uint64_t *ret_address)
 {
-	const struct hp_mapping *found = NULL;
-	uint64_t at = 0;
+	const struct hp_mapping *m = hp_process_mapping(p, at);
 
-	for (const struct hp_mapping *m = p->mapping; m < p->mapping + p->mappings; m++) {
-		uint64_t addr = (m->start & ~(uint64_t)UINT32_MAX) | low;
-
-		if (addr < m->start)
-			addr += UINT64_C(1) << 32;
-		if (!m->executable || addr < m->start || addr >= m->end)
-			continue;
-		if (found)
-			return false;
-		found = m;
-		at = addr;
-	}
-	if (!found || found->name[0] != '/' || !address_in_file(p, found, at, ret_address))
+	if (!m || !m->executable || m->name[0] != '/' || !address_in_file(p, m, at, ret_address))
 		return false;
-	*ret_file = found->name;
+	*ret_file = m->name;
 	return true;
 }
 

@@ -61,9 +61,8 @@ static const char *site_text(const struct hp_process *p, const struct hp_look_re
 	uint64_t address;
 
 	buf[0] = '\0';
-	/* Bit 0 of a site is always set, so the return address is site - 1 or site. Subtract up to 2, since the bytes
-	 * in front of the return address belong to the call. */
-	if (r->site && hp_process_code(p, (uint32_t)(r->site | 1) - 2, &file, &address)) {
+	/* The byte in front of the return address belongs to the call. */
+	if (r->site && hp_process_code(p, r->site - 1, &file, &address)) {
 		const char *const slash = strrchr(file, '/');
 		snprintf(buf, size, "%s+0x%" PRIx64, slash ? slash + 1 : file, address);
 	}

@@ -328,7 +328,6 @@ const struct hugepin_backend *hugepin_mlock(void);
 	X(repinned, c, "registrations that the helper made again before their use") \
 	X(late, c, "misses on memory that had been registered before and given back") \
 	X(records_lost, c, "pins and unpins whose record was lost, because the helper was behind") \
-	X(sites_short, c, "call sites known by the return address alone, for lack of frame pointers") \
 	X(helper_ns, c, "nanoseconds spent in the helper") \
 	X(sharers, n, "helpers of this user's processes on this helper's core, this one included; 0: it has no core") \
 	X(helper_delay_ns, n, "recent worst lateness of the helper, by which it begins earlier, in nanoseconds") \
@@ -389,6 +388,12 @@ typedef struct hugepin_pin hugepin_pin_t;
  * memory has gone away. Any other pin blocks for the backend, and for other registrations of the same domain. Not from
  * unmap hooks (hugepin_watch, backends), not in signal handlers. */
 int hugepin_pin(hugepin_domain *, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
+
+/* hugepin_pin for a layer whose own callers should be told apart. `site` names the place in the program: an address of
+ * its code, best the return address of the layer's function. 0: the place is not known, and only the buffer tells uses
+ * apart. hugepin_pin takes its own return address, and so do hugepin_pin_try, hugepin_pinv and hugepin_key_pin. */
+int hugepin_pin_at(hugepin_domain *, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_,
+		   uintptr_t site);
 
 /* The outcome of a request of hugepin_pin_try. err 0: *pin is a pin of the range, which is the program's from now on:
  * copy it. Otherwise pin is NULL: -ECANCELED: the memory went away, or the domain was closed; or an error of
@@ -475,9 +480,10 @@ struct hugepin_key_count {
 /* The pins that this thread has counted, by the lower half of ref. NULL: it has none yet. */
 extern __thread struct hugepin_key_count *hugepin_key_counts __attribute__((__tls_model__("initial-exec")));
 
-/* The library has these as functions, too, for callers that cannot compile them. */
+/* The library has these as functions, too, for callers that cannot compile them. Inlined always, so that what is no hit is
+ * called from the place of the pin. */
 #ifndef HUGEPIN_KEY_INLINE
-#define HUGEPIN_KEY_INLINE extern __inline__ __attribute__((__gnu_inline__))
+#define HUGEPIN_KEY_INLINE extern __inline__ __attribute__((__gnu_inline__, __always_inline__))
 #endif
 
 /* Count; then look at the word of attention; then at the life of the registration. The fence stops only the compiler.

@@ -1,7 +1,7 @@
 /*
- * The Fortran functions of the layer. They only note the program's stack frame, and call the next function. Open MPI's
- * Fortran bindings keep no frame pointers. Without these functions, calls from different places would look alike to
- * the policy predict. The bindings then call PMPI_* (calls.c).
+ * The Fortran functions of the layer. They only note the program's stack frame, and call the next function, which calls
+ * PMPI_* (calls.c). Without these functions, calls from different places would look alike to the policy predict, since
+ * all would come from the bindings.
  *
  * All arguments in Fortran are addresses. mpif.h and `use mpi' call `mpi_send_', and mpi_f08 calls `mpi_send_f08_'.
  * MPICH's mpi_f08 passes buffers as descriptors, and calls `mpi_send_f08ts_'.

@@ -15,30 +15,6 @@
 #include "mpi/report.h"
 #include "mpi/trace.h"
 
-/* hugepin_pin(), as if the function with this stack frame called it. A policy that predicts identifies call sites by
- * frame pointers, and Fortran's bindings between the program and us keep none. */
-#ifdef __x86_64__
-int hp_pin_from(hugepin_domain *, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_,
-		const void *frame);
-__asm__(".text\n"
-	".type hp_pin_from, @function\n"
-	"hp_pin_from:\n"
-	".cfi_startproc\n"
-	"push %rbp\n"
-	".cfi_def_cfa_offset 16\n"
-	".cfi_offset %rbp, -16\n"
-	"mov %r9, %rbp\n"
-	"call hugepin_pin@PLT\n"
-	"pop %rbp\n"
-	".cfi_def_cfa_offset 8\n"
-	"ret\n"
-	".cfi_endproc\n"
-	".size hp_pin_from, .-hp_pin_from\n");
-#else
-#define hp_pin_from(domain, addr, len, access, ret_, frame) \
-	((void)(frame), hugepin_pin(domain, addr, len, access, ret_))
-#endif
-
 static void unpin_buffer(struct hp_buffer *b)
 {
 	for (; b->pins_count; b->pins_count--) {
@@ -52,15 +28,16 @@ static unsigned access_of(const struct hp_buffer *b)
 	return b->dir == 'S' ? HUGEPIN_READ : HUGEPIN_WRITE;
 }
 
-static int pin_buffer(struct hp_buffer *b, const void *frame)
+/* site: the return address of the function that the program called. */
+static int pin_buffer(struct hp_buffer *b, uintptr_t site)
 {
 	size_t done = 0;
 
 	while (done < b->len) {
 		struct hugepin_pin *p = &b->pins[b->pins_count];
 		int err = b->pins_count == HP_MPI_PINS_MAX ? -EMSGSIZE
-							   : hp_pin_from(hp_mpi_domain, (const void *)(b->start + done),
-									 b->len - done, access_of(b), p, frame);
+							   : hugepin_pin_at(hp_mpi_domain, (const void *)(b->start + done),
+									    b->len - done, access_of(b), p, site);
 
 		if (err < 0) {
 			unpin_buffer(b);
@@ -92,7 +69,7 @@ void hp_transfer_acquire(struct hp_transfer *t, const struct hp_call *c)
 		return;
 	hp_report_sample();
 	for (struct hp_buffer *b = t->buffers; b < t->buffers + t->count; b++) {
-		int err = hp_mpi_domain ? pin_buffer(b, c->frame) : 0;
+		int err = hp_mpi_domain ? pin_buffer(b, ((const uintptr_t *)c->frame)[1]) : 0;
 
 		if (err < 0)
 			note_unpinned(t, b, err);

@@ -12,7 +12,7 @@
 #include <errno.h>
 
 #include "reg/domains.h"
-#include "reg/pin.h"
+#include "reg/miss.h"
 #include "reg/request.h"
 #include "reg/uffd.h"
 

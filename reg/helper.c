@@ -65,6 +65,7 @@ struct tracked {
 	uint32_t uses; /* uses whose start the plan was told, but not yet their end */
 	/* known: the plan was told of the range; told: also that the range is registered, or under hybrid, ready */
 	bool known, told;
+	bool used; /* has `site` */
 	uint32_t next; /* the next free one */
 	/* Under hybrid: */
 	bool refused; /* it cannot be pinned, for a reason that lasts */
@@ -286,7 +287,7 @@ static uint64_t tracked_cost_ns(void *helper, uint32_t id, uint64_t bytes, bool 
 
 static void tell_start(hugepin_domain *d, struct tracked *p, uint64_t site, uint64_t now_ns, bool hit)
 {
-	p->known = true;
+	p->known = p->used = true;
 	p->uses++;
 	p->site = site;
 	hp_processors_count_use();
@@ -464,8 +465,9 @@ void hp_helper_missed(hugepin_domain *d, struct hp_region *r, uint64_t time, uin
 	p = tracked_of(h, r, &new);
 	if (!p)
 		return;
-	if (registered && p->site)
+	if (registered && p->used)
 		HP_DSTAT(d, late, 1);
+	p->used = true;
 	p->site = site; /* hugepin top may show the site before the plan is told of this record */
 	if (new)
 		p->since = time;

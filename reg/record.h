@@ -26,7 +26,7 @@ enum hp_record_kind {
 struct hp_record {
 	uint64_t time; /* hp_record_time() */
 	uint64_t subject; /* kind in the top byte, then the value */
-	uint64_t site; /* of the program's call, never 0; 0 in an END */
+	uint64_t site; /* of the program's call; 0: not known, or an END */
 };
 #define HP_RECORD(kind, value) ((uint64_t)(kind) << 56 | (uint64_t)(value))
 #define HP_RECORD_KIND(subject) ((enum hp_record_kind)((subject) >> 56))

@@ -11,7 +11,7 @@
 
 #include "reg/counts.h"
 #include "reg/cover.h"
-#include "reg/pin.h"
+#include "reg/miss.h"
 #include "reg/region.h"
 #include "reg/together.h"
 

@@ -254,7 +254,7 @@ struct hugepin_domain {
 	uint32_t access; /* the default access of pins */
 	uint64_t ref; /* top bits of the refs of this domain's pins */
 	uint32_t exact; /* a pin that asks for one of these gets an exact region: HP_ACCESS_REMOTE or 0 */
-	/* relaxed: the lock among writers; the region's own words judge: pin_by_lookup() */
+	/* relaxed: the lock among writers; the region's own words judge: find_by_lookup() */
 	_Atomic uint32_t lookup_mask; /* the buckets in use: HP_LOOKUP_MASK() */
 	uintptr_t span_base;
 	size_t span_size; /* 0: the heap's memory is not cached */

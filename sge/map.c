@@ -55,9 +55,7 @@ static HP_COLD void keep_of_many(struct keys *k, struct hugepin_pin *pin)
 	k->find(k->arg, NULL, 0, 0, &again);
 }
 
-/* Always inlined: few stack frames identify a call site (reg/site.h), and this function must not use up one of them. */
-static inline __attribute__((always_inline)) int find_piece_key(struct keys *k, uint64_t addr, size_t len,
-								unsigned access, struct hugepin_pin *ret_)
+static int find_piece_key(struct keys *k, uint64_t addr, size_t len, unsigned access, struct hugepin_pin *ret_)
 {
 	const struct hugepin_pin *known = hp_pins_find(k->pins, HP_MIN(k->out, k->max), k->sorted, addr);
 	struct hugepin_pin pin = { 0 };

@@ -16,7 +16,7 @@
  *  - * A region may be in the RQ several times, with a deadline of each of its contexts.
  *  - * If uses overlap, a region is not given back before the last has ended.
  *  - * The estimate for "one DQ item" uses the region of the RQ item in question.
- *  - * The context window has the call site's hash where the paper has the type of the call.
+ *  - * The context window has the call site where the paper has the type of the call.
  *  - * If regions must go to make room for others, the one with the farthest deadline goes first. Regions without a
  *    deadline count as farthest, and of these the one idle longest goes.
  *

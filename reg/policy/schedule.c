@@ -304,10 +304,13 @@ static void score(struct hp_schedule *s, struct hp_planned *x)
 	x->guesses = 0;
 }
 
-/* Count a region's first use for its site, to learn whether regions first seen there are used again. */
-static void count_first_use(struct hp_schedule *s, struct hp_planned *x, uint64_t site_hash)
+/* Count a region's first use for its site, to learn whether regions first seen there are used again. Sites that are not
+ * known are no one site. The upper bits of the product tell code addresses apart that lie close together. */
+static void count_first_use(struct hp_schedule *s, struct hp_planned *x, uint64_t at)
 {
-	x->site = (uint32_t)(site_hash ^ site_hash >> 32) | 1;
+	if (!at)
+		return;
+	x->site = (uint32_t)(at * UINT64_C(0x9e3779b97f4a7c15) >> 32) | 1;
 	struct site *site = site_entry(s, x->site);
 	if (site->tag != x->site)
 		*site = (struct site){ .tag = x->site };

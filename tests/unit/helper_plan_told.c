@@ -133,6 +133,81 @@ TEST(a_miss_a_use_and_its_end_are_told_with_their_times)
 	close_empty(&device, d);
 }
 
+static int (*volatile pin_pointer)(hugepin_domain *, const void *, size_t, unsigned, struct hugepin_pin *) = hugepin_pin;
+static struct hugepin_key held;
+
+/* Ways to pin, each in a function of its own. The call is not the last thing that the function does, or it would be a jump
+ * from the caller. */
+#define WAY(name, call) \
+	static __attribute__((noinline)) int name(hugepin_domain *d, char *p, struct hugepin_pin *pin) \
+	{ \
+		int e = ((void)d, (void)p, call); \
+		\
+		__asm__ volatile("# " #name : "+r"(e)); \
+		return e; \
+	}
+WAY(by_pin, hugepin_pin(d, p, LEN, 0, pin))
+WAY(by_pointer, pin_pointer(d, p, LEN, 0, pin))
+WAY(by_try, hugepin_pin_try(d, p, LEN, 0, NULL, NULL, pin))
+WAY(by_pinv, hugepin_pinv(d, &(struct iovec){ p, LEN }, 1, 0, pin, 1) - 1)
+WAY(by_key, (*pin = held.pin, hugepin_key_pin(&held)))
+WAY(by_site, hugepin_pin_at(d, p, LEN, 0, pin, (uintptr_t)by_pin + 1))
+WAY(by_no_site, hugepin_pin_at(d, p, LEN, 0, pin, 0))
+
+static bool is_at(uint64_t site, int (*way)(hugepin_domain *, char *, struct hugepin_pin *))
+{
+	if (way == by_no_site)
+		return site == 0;
+	return site - (uintptr_t)(way == by_site ? by_pin : way) - 1 < 512;
+}
+
+/* Serve, and return the start or miss that the plan is told of. The log begins anew. */
+static struct event used(hugepin_domain *d, struct hp_plan *p)
+{
+	struct event e = { .what = END };
+
+	device.clock_ns += MS;
+	p->seen = p->told = 0;
+	serve(d);
+	for (unsigned i = 0; i < p->told; i++)
+		if (p->log[i].what == START || p->log[i].what == MISS)
+			e = p->log[i];
+	p->seen = p->told = 0;
+	return e;
+}
+
+TEST(each_use_is_told_with_the_place_of_its_call)
+{
+	static int (*const ways[])(hugepin_domain *, char *, struct hugepin_pin *) = { by_pin, by_pointer, by_pinv,    by_try,
+										       by_key, by_site,	   by_no_site };
+	hugepin_domain *d = open_on(&device, 0);
+	struct hp_plan *p = plan_of(0);
+
+	for (unsigned i = 0; i < sizeof ways / sizeof *ways; i++) {
+		char *memory = buffer[i];
+		struct hugepin_pin pin = { 0 };
+		bool again = ways[i] == by_try || ways[i] == by_key;
+
+		if (again) { /* these register nothing, or not at once */
+			pin = pinned(d, memory);
+			EXPECT_EQ(hugepin_key_take(d, &pin, HUGEPIN_KEY_LAYOUT, &held), 0);
+			EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+			used(d, p);
+		}
+		for (int n = 0; n < 2; n++) { /* a miss, then the first use after a look; or both times that */
+			struct event e;
+
+			EXPECT_EQ(ways[i](d, memory, &pin), 0);
+			EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+			e = used(d, p);
+			EXPECT_EQ(e.what, n || again ? START : MISS);
+			if (!EXPECT(is_at(e.site, ways[i])))
+				T_FAIL("way %u, site %#lx", i, (unsigned long)e.site);
+		}
+	}
+	close_empty(&device, d);
+}
+
 TEST(an_end_whose_start_was_not_seen_is_a_use_of_its_own)
 {
 	hugepin_domain *d;

@@ -234,7 +234,7 @@ static void pin_reset(uint32_t round)
 	sum_before = hp_counts_sum(REGION);
 }
 
-/* As reg/pin.c:pin_by_granule(), pin_by_lookup() and lend/lend.c:hit(). */
+/* As reg/pin.c:find_by_granule(), find_by_lookup() and lend/lend.c:hit(). */
 static bool pins(uint32_t round)
 {
 	uint64_t tag = HP_READ(granule.tag);

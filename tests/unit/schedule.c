@@ -267,18 +267,30 @@ TEST(what_a_program_stops_using_is_released_for_good)
 	EXPECT(world.releases <= releases + 2); /* the two others, by then */
 }
 
-TEST(what_a_site_has_used_once_is_released_at_once)
+/* 200 regions, each used once, from one site. */
+static void use_each_once(uint64_t site)
 {
 	fresh(HP_PLAN_SAVE, UINT64_MAX);
 	for (uint32_t r = 1; r <= 200; r++) {
 		run(world.now + MS);
-		start(r, 1 << 20, 77);
+		start(r, 1 << 20, site);
 		run(world.now + 100 * US);
 		end(r);
 	}
 	run(world.now + MS);
+}
+
+TEST(what_a_site_has_used_once_is_released_at_once)
+{
+	use_each_once(77);
 	EXPECT(world.bytes == 0);
 	EXPECT(share() < .05);
+}
+
+TEST(places_that_are_not_known_are_no_site)
+{
+	use_each_once(0);
+	EXPECT(world.bytes > 0);
 }
 
 TEST(a_change_of_phase_costs_no_more_than_is_allowed)

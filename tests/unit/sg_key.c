@@ -255,62 +255,36 @@ static struct hp_record told(void)
 	return q->record[(q->head - 1) % HP_RECORDS_MAX];
 }
 
-/* Two places, which no compiler makes one. */
-#define LOOK(name)                                                                                                     \
-	static __attribute__((noinline)) int name(hugepin_domain *d, const struct iovec *piece, struct hugepin_sge *sge,   \
-						   struct hugepin_pin *pin)                                               \
-	{                                                                                                              \
-		int n = hugepin_sg_map(piece, 1, 0, hugepin_sg_key, d, sge, 1, pin, 1, NULL);                          \
-		__asm__ volatile("# " #name : "+r"(n));                                                                \
-		return n;                                                                                              \
-	}
-LOOK(look_here)
-LOOK(look_there)
-
-/* The place of a lookup by hugepin_sg_map, the first since the helper looked; 0: it was not told of. */
-static uint64_t site_of(hugepin_domain *d, char *p, int there)
+TEST(the_helper_is_told_of_a_first_use)
 {
-	struct iovec piece = { p, 100 };
-	struct hugepin_sge sge;
-	struct hugepin_pin pin;
-	struct hp_region *r;
-	uint32_t head = hp_counts_records(hp_counts_self)->head;
-	uint64_t site = 0;
-
-	hp_lock(&d->lock);
-	r = hp_region_find(d, (uintptr_t)p, 0);
-	hp_region_clear_used(d, r);
-	hp_unlock(&d->lock);
-	EXPECT_EQ(there ? look_there(d, &piece, &sge, &pin) : look_here(d, &piece, &sge, &pin), 1);
-	if (hp_counts_records(hp_counts_self)->head == head + 1 && HP_RECORD_KIND(told().subject) == HP_RECORD_START &&
-	    HP_RECORD_VALUE(told().subject) == (uint64_t)(r - hp_regions))
-		site = told().site;
-	/* Not again before it has looked. */
-	EXPECT_EQ(find(d, p, 1), 0);
-	EXPECT_EQ(HP_RECORD_KIND(told().subject), HP_RECORD_END);
-	EXPECT_EQ(hp_counts_records(hp_counts_self)->head, head + 2);
-	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
-	EXPECT_EQ(HP_RECORD_KIND(told().subject), HP_RECORD_END);
-	return site;
-}
-
-TEST(the_helper_is_told_of_a_first_use_and_from_where)
-{
-#ifdef __SANITIZE_THREAD__
-	SKIP("the sanitizer makes calls of tail calls: frames lie between");
-#endif
 	char *memory[2] = { map(MIB), hugepin_aligned_alloc(HP_PAGE, HP_PAGE) };
 
 	hp_serve_helper_job.run = never;
 	for (int i = 0; i < 2; i++) {
 		hugepin_domain *d = open_as(HUGEPIN_POLICY_PREDICT);
-		uint64_t here, there;
+		struct iovec piece = { memory[i], 100 };
+		struct hugepin_sge sge;
+		struct hugepin_pin pin;
+		struct hp_region *r;
+		uint32_t head;
 
 		EXPECT_EQ(touch(d, memory[i], MIB, 0), 0);
-		here = site_of(d, memory[i], 0);
-		there = site_of(d, memory[i], 1);
-		EXPECT(here && there && here != there);
-		EXPECT(site_of(d, memory[i], 0) == here && site_of(d, memory[i], 1) == there);
+		head = hp_counts_records(hp_counts_self)->head;
+		hp_lock(&d->lock);
+		r = hp_region_find(d, (uintptr_t)memory[i], 0);
+		hp_region_clear_used(d, r);
+		hp_unlock(&d->lock);
+		EXPECT_EQ(hugepin_sg_map(&piece, 1, 0, hugepin_sg_key, d, &sge, 1, &pin, 1, NULL), 1);
+		EXPECT_EQ(hp_counts_records(hp_counts_self)->head, head + 1);
+		EXPECT_EQ(HP_RECORD_KIND(told().subject), HP_RECORD_START);
+		EXPECT_EQ(HP_RECORD_VALUE(told().subject), (uint64_t)(r - hp_regions));
+		EXPECT_EQ(told().site, 0);
+		/* Not again before it has looked. */
+		EXPECT_EQ(find(d, memory[i], 1), 0);
+		EXPECT_EQ(HP_RECORD_KIND(told().subject), HP_RECORD_END);
+		EXPECT_EQ(hp_counts_records(hp_counts_self)->head, head + 2);
+		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+		EXPECT_EQ(HP_RECORD_KIND(told().subject), HP_RECORD_END);
 		close_empty(&device, d);
 	}
 	munmap(memory[0], MIB);

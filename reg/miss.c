@@ -1,0 +1,257 @@
+/*
+ * Pins that are no hit. They take the domain's lock, do the queued work, look again, and register (cover.c).
+ */
+#include "reg/miss.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+#include "base/sys.h"
+#include "reg/counts.h"
+#include "reg/cover.h"
+#include "reg/domains.h"
+#include "reg/gone.h"
+#include "reg/helper.h"
+#include "reg/lookup.h"
+#include "reg/region.h"
+#include "reg/request.h"
+#include "reg/serve.h"
+#include "reg/trace.h"
+#include "reg/uffd.h"
+
+int hp_pin_check(const hugepin_domain *d, const void *addr, size_t len, unsigned access)
+{
+	uintptr_t end;
+
+	if (!len || __builtin_add_overflow((uintptr_t)addr, len, &end) || end > UINTPTR_MAX - hp_base_page ||
+	    access & ~(HP_ACCESS_ALL | HUGEPIN_PIN_UNCACHED))
+		return -EINVAL;
+	if (access & ~(d->access_mask | HUGEPIN_PIN_UNCACHED))
+		return -EOPNOTSUPP;
+	return d->pid == (pid_t)hp_sys(SYS_getpid) ? 0 : -ESTALE;
+}
+
+/* Registering takes about as long as the wait: 4 GiB a second. A thread that may not register waits up to a second. */
+bool hp_pin_settled(const hugepin_domain *d, const void *addr, size_t len)
+{
+	const uint64_t longest_ns = 1000000000;
+
+	return !d->watched || hp_in_span(d, (uintptr_t)addr) || __libc_single_threaded ||
+	       hp_uffd_settle(hp_domain_may_register(d) ? HP_MIN(len / 4, longest_ns) : longest_ns);
+}
+
+void hp_pin_enter(hugepin_domain *d)
+{
+	if (hp_attention_is(d, HP_BUSY))
+		hp_uffd_wait();
+	atomic_fetch_add_explicit(&d->waiting, 1, memory_order_relaxed);
+	hp_lock(&d->lock);
+	atomic_fetch_sub_explicit(&d->waiting, 1, memory_order_relaxed);
+	hp_gone_drain(d);
+	hp_region_deregister_dead(d);
+}
+
+void hp_pin_leave(hugepin_domain *d)
+{
+	bool helped = d->helper, hinted = d->hinted;
+
+	d->hinted = false;
+	hp_unlock(&d->lock);
+	if (hinted)
+		hp_domains_start();
+	/* relaxed: the run takes the domain's lock, too */
+	if (helped && !atomic_load_explicit(&hp_serve_helper_job.asked, memory_order_relaxed))
+		hp_serve_wake_helper();
+}
+
+HP_COLD void hp_pin_bring_in(hugepin_domain *d, struct hp_region *r)
+{
+	hp_pin_enter(d);
+	hp_helper_first_use(d, r, false);
+	hp_pin_leave(d);
+}
+
+/* Count a pin of [addr, end) of r. end 0: a pin of all of r. r was found or registered under the lock. */
+static void take_pin(hugepin_domain *d, struct hp_region *r, uintptr_t addr, uintptr_t end, uint64_t time,
+		     uint64_t site, bool registered)
+{
+	if (r->kind == HP_REGION_EXTENT)
+		hp_region_note(r, end ? addr : r->start, end ? end : r->end);
+	hp_count(&hp_counts_self[r - hp_regions].pins);
+	HP_WRITE(r->used, 1);
+	if (d->helper) {
+		hp_helper_missed(d, r, time, site, registered);
+		hp_helper_first_use(d, r, registered);
+	}
+	if (hp_trace_on)
+		hp_trace(HP_TRACE_PIN, d, r->start, r->end);
+	if (r->kind == HP_REGION_FOREIGN || hp_region_is_exact(r))
+		hp_lookup_remember(d, addr, r);
+	else if (hp_region_is_heap(r))
+		hp_region_name(r, addr);
+}
+
+/* Count a pin of [addr, addr + len), or of as much of it as r covers, and fill it in. */
+static void pin_region(hugepin_domain *d, struct hp_region *r, uintptr_t addr, size_t len, uint64_t time, uint64_t site,
+		       bool registered, struct hugepin_pin *ret_)
+{
+	size_t covered = r->end - addr;
+
+	take_pin(d, r, addr, addr + HP_MIN(len, covered), time, site, registered);
+	HP_DSTAT(d, cut, covered < len);
+	hp_pin_fill(ret_, addr, HP_MIN(len, covered), r->keys, d->ref | (uint64_t)(r - hp_regions));
+}
+
+int hp_pin_locked(hugepin_domain *d, const void *addr, size_t len, unsigned access, int once, uint64_t time,
+		      uint64_t site, struct hugepin_pin *ret_)
+{
+	uint64_t registered = d->stats.registered;
+	struct hp_region *r;
+	int err = hp_cover_pin(d, addr, len, access & d->access_mask, once, &r);
+
+	if (err)
+		HP_DSTAT(d, nobufs, err == -ENOBUFS);
+	else
+		pin_region(d, r, (uintptr_t)addr, len, time, site, d->stats.registered != registered, ret_);
+	return err;
+}
+
+/* Whether a pin is registered for by itself, and why: as hp_cover_pin(). */
+static int once_of(const hugepin_domain *d, unsigned access)
+{
+	return d->policy == HUGEPIN_POLICY_NONE ? (int)HP_ONCE_POLICY
+	       : access & HUGEPIN_PIN_UNCACHED	? (int)HP_ONCE_ASKED
+						: HP_CACHED;
+}
+
+/* The access of a pin that may ask for HUGEPIN_PIN_UNCACHED alone. */
+static unsigned whole_access(const hugepin_domain *d, unsigned access)
+{
+	return access & ~(unsigned)HUGEPIN_PIN_UNCACHED ? access : access | d->access;
+}
+
+HP_COLD int hp_pin_missed(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_,
+			  uint64_t site)
+{
+	uint64_t time = d->helper ? hp_helper_time(d) : 0;
+	int once = once_of(d, access), err;
+
+	access = whole_access(d, access);
+	err = hp_pin_check(d, addr, len, access);
+	if (!err && !hp_counts_self && !hp_counts_adopt())
+		err = -ENOMEM;
+	if (err)
+		return err;
+	if (once == HP_CACHED && !hp_pin_settled(d, addr, len))
+		once = HP_ONCE_CHANGING;
+	hp_pin_enter(d);
+	err = hp_pin_locked(d, addr, len, access, once, time, site, ret_);
+	hp_pin_leave(d);
+	return err;
+}
+
+HP_COLD int hp_key_missed(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
+{
+	uint64_t time = d->helper ? hp_helper_time(d) : 0;
+	struct hp_region *r;
+	int err = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : hp_pin_check(d, addr, len, access);
+
+	if (!err && !hp_counts_self && !hp_counts_adopt())
+		err = -ENOMEM;
+	if (err)
+		return err;
+	err = hp_pin_settled(d, addr, len) ? 0 : -ENOKEY;
+	hp_pin_enter(d);
+	/* Exact regions serve pins of their own range alone. */
+	r = err || hp_is_exact(d, access) ? NULL : hp_cover_find(d, (uintptr_t)addr, 1, access);
+	if (r) {
+		take_pin(d, r, (uintptr_t)addr, 0, time, 0, false);
+		hp_pin_fill(ret_, r->start, r->end - r->start, r->keys, d->ref | (uint64_t)(r - hp_regions));
+	}
+	hp_pin_leave(d);
+	return r ? 0 : -ENOKEY;
+}
+
+HP_COLD int hp_held_missed(hugepin_domain *d, const struct hugepin_key *key, uint64_t site)
+{
+	uint64_t time = d->helper ? hp_helper_time(d) : 0;
+	struct hp_region *r = &hp_regions[(uint32_t)key->pin.ref];
+	uintptr_t addr = key->pin.base;
+	bool good = hp_pin_settled(d, (const void *)addr, key->pin.len);
+
+	hp_pin_enter(d);
+	good = good && (HP_READ(*key->life) | 1) == key->good;
+	if (good)
+		take_pin(d, r, addr, addr + key->pin.len, time, site, false);
+	hp_pin_leave(d);
+	return good ? 0 : -ENOKEY;
+}
+
+/* ------------------------------------------------------------------ requests */
+
+/* Look under the lock for a region that serves a pin, but wait neither for the lock nor for the kernel. */
+static bool find_now(hugepin_domain *d, const void *addr, size_t len, unsigned access, uint64_t time, uint64_t site,
+		     struct hugepin_pin *ret_)
+{
+	struct hp_region *r;
+	bool dead;
+
+	if (d->watched && !hp_in_span(d, (uintptr_t)addr) && hp_must_ask(d) && hp_uffd_ask() != HP_QUIET)
+		return false;
+	if (hp_attention_is(d, HP_BUSY))
+		hp_uffd_wait();
+	if (!hp_trylock(&d->lock))
+		return false;
+	hp_gone_drain(d);
+	if (d->opener_only)
+		hp_region_deregister_dead(d);
+	dead = !TAILQ_EMPTY(&d->dead);
+	r = hp_cover_find(d, (uintptr_t)addr, len, access & d->access_mask);
+	if (r)
+		pin_region(d, r, (uintptr_t)addr, len, time, site, false, ret_);
+	hp_pin_leave(d);
+	if (dead && !d->opener_only)
+		hp_domains_wake();
+	return r;
+}
+
+HP_COLD int hp_try_missed(hugepin_domain *d, const void *addr, size_t len, unsigned access, hugepin_pinned_fn done,
+			  void *arg, struct hugepin_pin *ret_, uint64_t site)
+{
+	bool cached = once_of(d, access) == HP_CACHED;
+	struct hp_request q = { .addr = addr, .len = len, .access = whole_access(d, access), .done = done, .arg = arg,
+				.site = site, .time = d->helper ? hp_helper_time(d) : 0 };
+	int err = !done && access & HUGEPIN_PIN_UNCACHED ? -EINVAL : hp_pin_check(d, addr, len, q.access);
+
+	if (!err && !hp_counts_self && !hp_counts_adopt())
+		err = -ENOMEM;
+	if (err)
+		return err;
+	if (cached && find_now(d, addr, len, q.access, q.time, q.site, ret_))
+		return 0;
+	if (d->opener_only)
+		return -EPERM;
+	err = hp_request_add(d, &q);
+	return err ? err : -EAGAIN;
+}
+
+bool hp_pin_for(hugepin_domain *d, const struct hp_request *q, struct hugepin_pin *ret_, int *ret_err)
+{
+	int once = once_of(d, q->access);
+
+	if (!hp_counts_self && !hp_counts_adopt()) {
+		*ret_err = -ENOMEM;
+		return true;
+	}
+	if (once == HP_CACHED && !hp_pin_settled(d, q->addr, q->len))
+		once = HP_ONCE_CHANGING;
+	if (hp_attention_is(d, HP_BUSY))
+		hp_uffd_wait();
+	if (!hp_domain_lock_soon(d))
+		return false;
+	hp_gone_drain(d);
+	hp_region_deregister_dead(d);
+	*ret_err = hp_pin_locked(d, q->addr, q->len, q->access, once, q->time, q->site, ret_);
+	hp_pin_leave(d);
+	return true;
+}

@@ -1,0 +1,59 @@
+/*
+ * Pins that are no hit (miss.c), and what hits and misses share.
+ */
+#ifndef HP_REG_MISS_H
+#define HP_REG_MISS_H
+
+#include <string.h>
+#include <sys/single_threaded.h>
+
+#include "reg/domains.h"
+#include "reg/state.h"
+
+/* Whether another thread may be changing memory without an announcement. Then hits must ask the kernel. */
+static inline bool hp_must_ask(const hugepin_domain *d)
+{
+	return !__libc_single_threaded && (!hp_sees_unmaps || d->watch == HUGEPIN_WATCH_KERNEL);
+}
+
+/* Fill in a pin, both keys in one store. */
+static inline void hp_pin_fill(struct hugepin_pin *pin, uintptr_t base, size_t len, uint64_t keys, uint64_t ref)
+{
+	_Static_assert(
+		sizeof *pin == 32 && offsetof(struct hugepin_pin, rkey) == offsetof(struct hugepin_pin, lkey) + 4, "");
+	pin->base = base;
+	pin->len = len;
+	memcpy(&pin->lkey, &keys, sizeof keys);
+	pin->ref = ref;
+}
+
+/* The parts of a pin that is no hit. check(): 0, or why the arguments are refused. settled(): whether a region of
+ * foreign memory may be trusted to be the memory that is there now. This is not possible while memory changes all the
+ * time. Waits at most a second. enter() locks the domain, unpublishes the regions in queued ranges, deregisters dead
+ * regions. leave() unlocks the domain, and wakes the helper to take the record of the miss. locked(): pin by a region
+ * that is there or is registered now; once: as hp_cover_pin(); time, site: for the helper. The thread must have
+ * counters (counts.h). */
+int hp_pin_check(const hugepin_domain *d, const void *addr, size_t len, unsigned access);
+bool hp_pin_settled(const hugepin_domain *d, const void *addr, size_t len);
+void hp_pin_enter(hugepin_domain *d);
+void hp_pin_leave(hugepin_domain *d);
+int hp_pin_locked(hugepin_domain *d, const void *addr, size_t len, unsigned access, int once, uint64_t time,
+		  uint64_t site, struct hugepin_pin *ret_);
+
+/* The rest of a pin that found nothing, by each way to pin: hugepin_pin(), hugepin_sg_key(), hugepin_key_pin() (-ENOKEY:
+ * the key is no longer good) and hugepin_pin_try(). site: the place of the program's call, or 0. */
+int hp_pin_missed(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_,
+		  uint64_t site);
+int hp_key_missed(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
+int hp_held_missed(hugepin_domain *d, const struct hugepin_key *key, uint64_t site);
+int hp_try_missed(hugepin_domain *d, const void *addr, size_t len, unsigned access, hugepin_pinned_fn done, void *arg,
+		  struct hugepin_pin *ret_, uint64_t site);
+
+/* Under hybrid the region of a first hit may be registered on demand, and not be in memory. */
+void hp_pin_bring_in(hugepin_domain *d, struct hp_region *r);
+
+/* For the service thread: pin what a request asks for, as hugepin_pin(). False: the domain's lock stays taken.
+ * *ret_err: 0 and *ret_, or -errno. */
+bool hp_pin_for(hugepin_domain *d, const struct hp_request *q, struct hugepin_pin *ret_, int *ret_err);
+
+#endif
