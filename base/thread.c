@@ -21,6 +21,7 @@
 
 #include "base/base.h"
 #include "base/process.h"
+#include "base/sys.h"
 
 #if HP_THREAD_BARE
 #include <elf.h>
@@ -31,7 +32,6 @@
 #include <string.h>
 
 #include "base/lock.h"
-#include "base/sys.h"
 #endif
 
 HP_TLS bool hp_thread_is_bare;
