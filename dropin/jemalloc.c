@@ -21,6 +21,7 @@
 
 #include "base/bits.h"
 #include "base/key.h"
+#include "base/map.h"
 #include "base/sys.h"
 #include "dropin/dropin.h"
 #include "hugepin.h"
@@ -58,7 +59,7 @@ static void reserve_arena(void)
 	struct rlimit as;
 	struct sysinfo info;
 	size_t size = hugepin_small_span_();
-	char *p = MAP_FAILED;
+	long p = -ENOMEM, used;
 
 	if (!size) {
 		size = (size_t)64 << 30;
@@ -69,21 +70,22 @@ static void reserve_arena(void)
 		size = HP_MIN(size, as.rlim_cur / 8);
 	for (size &= ~(HP_PAGE - 1); size >= 2 * HP_PAGE; size = size / 2 & ~(HP_PAGE - 1)) {
 		/* aligning the base costs one page */
-		p = mmap(NULL, size + HP_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		if (p != MAP_FAILED)
+		p = hp_raw_mmap(size + HP_PAGE, PROT_NONE, 0);
+		if (!hp_sys_failed(p))
 			break;
 	}
-	if (p == MAP_FAILED)
+	if (hp_sys_failed(p))
 		return;
-	madvise(p, size + HP_PAGE, MADV_DONTDUMP);
+	hp_raw_madvise((void *)p, size + HP_PAGE, MADV_DONTDUMP);
 
 	size_t units = size >> HP_PAGE_SHIFT;
 
-	hp_arena.used = mmap(NULL, units / 8 + 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (hp_arena.used == MAP_FAILED) {
-		munmap(p, size + HP_PAGE);
+	used = hp_raw_mmap(units / 8 + 8, PROT_READ | PROT_WRITE, 0);
+	if (hp_sys_failed(used)) {
+		hp_raw_munmap((void *)p, size + HP_PAGE);
 		return;
 	}
+	hp_arena.used = (void *)used;
 	/* The base first, then the size: each pairs with hp_in_arena(). */
 	atomic_store_explicit(&hp_arena.base, hp_round_up((uintptr_t)p, HP_PAGE), memory_order_release);
 	atomic_store_explicit(&hp_arena.size, units << HP_PAGE_SHIFT, memory_order_release);
@@ -194,13 +196,13 @@ static void *map_units(void *hint, size_t len, int prot)
 		return NULL;
 	/* Give access by mprotect, not by mmap: a refused MAP_FIXED may leave a hole (alloc/map.c). */
 	p = (void *)(arena_base() + (at << HP_PAGE_SHIFT));
-	if (mprotect(p, len, prot) != 0 && (!hugepin_purge_for_small_() || mprotect(p, len, prot) != 0)) {
+	if (hp_raw_mprotect(p, len, prot) != 0 && (!hugepin_purge_for_small_() || hp_raw_mprotect(p, len, prot) != 0)) {
 		pthread_mutex_lock(&hp_arena.lock);
 		hp_bits_fill(hp_arena.used, at, units, false);
 		pthread_mutex_unlock(&hp_arena.lock);
 		return MAP_FAILED;
 	}
-	madvise(p, len, MADV_DODUMP);
+	hp_raw_madvise(p, len, MADV_DODUMP);
 	return p;
 }
 
@@ -256,7 +258,7 @@ int hpje_munmap(void *p, size_t len)
 	}
 	if (mmap(p, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
 		return -1;
-	madvise(p, len, MADV_DONTDUMP);
+	hp_raw_madvise(p, len, MADV_DONTDUMP);
 	count_bytes(&hugepin_stats_page.stats.small_bytes, -len);
 	if (from < to) {
 		pthread_mutex_lock(&hp_arena.lock);
@@ -305,6 +307,14 @@ int hpje_mprotect(void *p, size_t len, int prot)
 int hpje_sched_yield(void)
 {
 	return (int)hp_sys(SYS_sched_yield);
+}
+
+/* jemalloc asks for no attributes. */
+int hpje_pthread_cond_init(pthread_cond_t *cond, const pthread_condattr_t *attributes)
+{
+	(void)attributes;
+	*cond = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+	return 0;
 }
 
 /* Any number of arguments: what is not one of the call's own, the kernel does not look at. */

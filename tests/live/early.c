@@ -163,6 +163,31 @@ TEST(constructors_before_ours_and_destructors_after_may_allocate)
 	EXPECT_EQ(again("--around", behind), 0);
 }
 
+/* Memory goes back to the kernel by a thread of the heap's. */
+static int stood_in_main(void)
+{
+	size_t before = resident();
+	char *p = hide(malloc(64 * MIB));
+
+	free(hide(malloc(100)));
+	memset(p, 1, 64 * MIB);
+	free(p);
+	while (resident() > before + 8 * MIB)
+		sleep_ms(10);
+	return 0;
+}
+
+TEST(a_library_that_stands_in_for_the_clock_and_for_system_calls_is_not_called_inside_malloc)
+{
+	char both[1300], *old = getenv("LD_PRELOAD");
+	char *env[] = { both, (char *)"HUGEPIN_DECAY=10ms", NULL };
+
+	snprintf(both, sizeof both, "LD_PRELOAD=%.600s:%s", old ? old : "", dir("standin.so"));
+	EXPECT_EQ(again("--stood-in", env), 0);
+	snprintf(both, sizeof both, "LD_PRELOAD=%s:%.600s", dir("standin.so"), old ? old : "");
+	EXPECT_EQ(again("--stood-in", env), 0);
+}
+
 /* ------------------------------------------------------------------ the dynamic loader */
 
 static void *use_tls(void *lib)
@@ -521,6 +546,8 @@ int main(int argc, char **argv)
 		return closes_all(!strcmp(argv[1], "closes_more"));
 	if (argc == 2 && !strcmp(argv[1], "--around"))
 		return around_main();
+	if (argc == 2 && !strcmp(argv[1], "--stood-in"))
+		return stood_in_main();
 	if (argc == 2 && !strcmp(argv[1], "--dlopen"))
 		return dlopen_main();
 	if (argc == 2 && !strcmp(argv[1], "--no-threads"))

@@ -4,10 +4,11 @@
 #include "live.h"
 
 #include <sys/syscall.h>
+#include <sys/sysinfo.h>
 
 enum { STEPS = 400 };
 
-static _Atomic bool stop_mmap, stop_munmap, inside, forked;
+static _Atomic bool stop_sysinfo, stop_munmap, inside, forked;
 
 /* The other thread waits here until the fork is over. It waits for a limited time, since the fork may itself wait for
  * this thread. */
@@ -18,11 +19,12 @@ static void wait_inside(void)
 		syscall(SYS_nanosleep, &(struct timespec){ 0, 1000000 }, NULL);
 }
 
-void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset)
+/* The heap asks how much memory there is when it reserves its addresses. */
+int sysinfo(struct sysinfo *info)
 {
-	if (prot == PROT_NONE && len >= GIB && atomic_exchange(&stop_mmap, false))
+	if (atomic_exchange(&stop_sysinfo, false))
 		wait_inside();
-	return (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, offset);
+	return (int)syscall(SYS_sysinfo, info);
 }
 
 int munmap(void *addr, size_t len)
@@ -34,7 +36,7 @@ int munmap(void *addr, size_t len)
 
 static void *first_request(void *unused)
 {
-	stop_mmap = true;
+	stop_sysinfo = true;
 	free(hide(malloc(4 * MIB)));
 	return unused;
 }
