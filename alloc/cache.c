@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/barrier.h"
@@ -315,7 +314,7 @@ static void reap(void)
 		struct hp_cache *c = *at;
 
 		if (i < begin || c == hp_cache_self || !c->tid ||
-		    hp_sys(SYS_tgkill, (pid_t)hp_sys(SYS_getpid), c->tid) != -ESRCH) {
+		    hp_sys(SYS_tgkill, hp_pid(), c->tid) != -ESRCH) {
 			at = &c->next;
 			continue;
 		}
@@ -338,7 +337,7 @@ void hp_cache_adopt(void)
 		if (hp_sandboxed || hp_process() != HP_PROCESS_OWN)
 			tid = 0;
 		else
-			tid = (uint32_t)hp_sys(SYS_gettid);
+			tid = (uint32_t)hp_tid();
 		hp_lock(&hp_heap_lock);
 		if (!spare)
 			reap();

@@ -34,8 +34,8 @@ struct hp_keys {
 };
 
 struct hp_cache {
-	/* The fast paths of malloc and free touch the members up to `listed`. relaxed: a spare cache has no thread until
-	 * hp_cache_admit(). */
+	/* The fast paths of malloc and free touch the members up to `listed`. relaxed: a spare cache has no thread
+	 * until hp_cache_admit(). */
 	_Alignas(64) _Atomic uint32_t limit; /* largest count that the fast paths take; 0: none */
 	union {
 		struct {
@@ -45,7 +45,8 @@ struct hp_cache {
 		_Atomic uint64_t word; /* n and busy together: one store can end an operation */
 	} slot;
 	void *slot_ptr;
-	hp_chunk *slot_chunk; /* relaxed: the owner, inside; a store of the whole word, or hp_cache_leave(), tells a thief */
+	/* relaxed: the owner, inside; a store of the whole word, or hp_cache_leave(), tells a thief */
+	hp_chunk *slot_chunk;
 	uint32_t listed; /* chunks in the lists */
 
 	/* Protected by hp_heap_lock: next, tid and asked. */

@@ -23,7 +23,8 @@ static struct hp_job decay = { .run = hp_heap_tick };
 static struct hp_job dropping = { .run = drop_holds };
 /* When the thread that ticks was started there was no filter of system calls: what is installed later is not its. */
 static _Atomic bool may_repair; /* relaxed: a tick later is soon enough */
-static _Atomic bool must_drop; /* domains hold idle memory, and there was no thread to ask them; relaxed: a tick later is soon enough */
+/* domains hold idle memory, and there was no thread to ask them; relaxed: a tick later is soon enough */
+static _Atomic bool must_drop;
 
 /* Do one tick. bare: this is a bare thread, which calls no hook. Memory that domains hold then waits for a thread that
  * may ask them. */

@@ -30,9 +30,7 @@
  */
 #include "alloc/fork.h"
 
-#include <errno.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "alloc/advice.h"
@@ -338,7 +336,7 @@ static struct hp_fork_copied what_is_copied(size_t pages)
 struct hp_fork_copied hp_fork_prepare(bool listed, bool alone, size_t moved)
 {
 	enum hp_forked how = moved ? HP_FORKED_MOVED : HP_FORKED_NOTHING;
-	struct hp_fork_copied copied = {.pages = 0};
+	struct hp_fork_copied copied = { .pages = 0 };
 	struct plan p;
 
 	listed_too = listed;
@@ -390,9 +388,9 @@ static bool is_gone(size_t p)
 
 /* End the child: it must not run with a hole in the heap, where another mapping could come to lie. No reason is known
  * for which the kernel would refuse: the child has fewer mappings than the parent had, and asks for no memory. */
-static _Noreturn void cannot(const char *call, long result)
+static _Noreturn void cannot(const char *call, size_t error)
 {
-	hp_say(call, NULL, (size_t)-result);
+	hp_say(call, NULL, error);
 	hp_die("the heap cannot be put in place in a forked child", NULL, SIZE_MAX);
 }
 
@@ -400,7 +398,7 @@ static int move_in(void *unused, size_t first, size_t end)
 {
 	(void)unused;
 	if (hp_copy_put(first, end) != end)
-		cannot("mmap or mremap: error", -ENOMEM);
+		cannot("mmap or mremap", SIZE_MAX);
 	return 0;
 }
 
@@ -411,7 +409,7 @@ static int keep_reserved(void *unused, size_t first, size_t end)
 
 	(void)unused;
 	if (hp_sys_failed(r))
-		cannot("mmap: error", r);
+		cannot("mmap: error", (size_t)-r);
 	return 0;
 }
 
@@ -423,7 +421,7 @@ void hp_fork_child(void)
 		advise_runs(hp_copy_is_marked, MADV_DODUMP);
 	hp_copy_runs(is_gone, keep_reserved, NULL);
 	if (!hp_advice_child())
-		cannot("madvise: error", -ENOMEM);
+		cannot("madvise", SIZE_MAX);
 	forget_advice();
 	for (size_t p = 1; p < hp_span.tree.used; p++)
 		hp_page_in_child(p);

@@ -30,7 +30,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -224,7 +223,7 @@ static bool find_shared(uint64_t *shared)
 	for (size_t p = 1; ok && p < hp_span.tree.used; p++) {
 		if (!hp_copy_is_marked(p))
 			continue;
-		ok = hp_sys(SYS_pread64, fd, &entry, sizeof entry, (hp_page_addr(p) / hp_base_page * sizeof entry)) ==
+		ok = hp_sys(SYS_pread64, fd, &entry, sizeof entry, hp_page_addr(p) / hp_base_page * sizeof entry) ==
 		     sizeof entry;
 		if (ok && (entry & HP_PAGEMAP_PRESENT) && !(entry & HP_PAGEMAP_EXCLUSIVE))
 			hp_bit_set(shared, p);

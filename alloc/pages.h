@@ -126,7 +126,8 @@ extern struct hp_lock hp_heap_lock;
 
 /* For base, opened and reserved, which are also read without the lock. Another thread may just be making the span;
  * then no pointer is the heap's. relaxed: whoever has a buffer has seen hp_span_store(). These members are not _Atomic,
- * since every address is computed from base. base does not change while a thread holds the lock or has a live buffer. */
+ * since every address is computed from base. base does not change while a thread holds the lock or has a live
+ * buffer. */
 static inline size_t hp_span_load(const size_t *member)
 {
 	return __atomic_load_n(member, __ATOMIC_RELAXED);

@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "alloc/describe.h"
@@ -129,10 +128,11 @@ void hp_peak_begin(void)
 		return;
 	hp_stats_keep();
 	start.filters = filters();
-	start.run.pid = (pid_t)hp_sys(SYS_getpid);
+	start.run.pid = hp_pid();
 	start.run.rank = hp_rank();
 	start.run.local_ranks = (uint64_t)hp_ranks_here();
-	hp_line_text(&(struct hp_line){ start.run.name, start.run.name + sizeof start.run.name }, program_invocation_short_name);
+	hp_line_text(&(struct hp_line){ start.run.name, start.run.name + sizeof start.run.name },
+		     program_invocation_short_name);
 	for (char *c = hp_text_tame(start.run.name); *c; c++)
 		*c = *c == '\n' ? '?' : *c;
 	hp_peak_on = true;
@@ -143,7 +143,7 @@ void hp_peak_child(void)
 	if (!hp_peak_on)
 		return;
 	memset(&peak, 0, sizeof peak);
-	start.run.pid = (pid_t)hp_sys(SYS_getpid);
+	start.run.pid = hp_pid();
 	start.run.inherited_bytes = mapped_bytes();
 	start.run.child = true;
 }
@@ -193,7 +193,7 @@ bool hugepin_summary_(struct hp_run *ret_, size_t size)
 	struct hp_run *r = ret_;
 
 	/* A child that no fork handler knows of shares its parent's memory, or its numbers. */
-	if (!hp_peak_on || size != sizeof *r || (pid_t)hp_sys(SYS_getpid) != start.run.pid)
+	if (!hp_peak_on || size != sizeof *r || hp_pid() != start.run.pid)
 		return false;
 	*r = start.run;
 	r->ranks = 1;

@@ -15,8 +15,8 @@
 
 extern bool hp_peak_on; /* HUGEPIN_STATS is set */
 
-/* Looks may take a 50th of the process's time. That of the last second is saved, because a host's pauses count as the time
- * of a look, and the look before memory leaves must not be lost to them. */
+/* Looks may take a 50th of the process's time. That of the last second is saved, because a host's pauses count as the
+ * time of a look, and the look before memory leaves must not be lost to them. */
 enum { HP_PEAK_SHARE = 50, HP_PEAK_SAVED_NS = 1000000000 };
 
 /* When the next look is allowed, after one that was allowed at `due`, began at `now` and took `spent`, all in nanoseconds. */
@@ -28,8 +28,8 @@ static inline uint64_t hp_peak_due(uint64_t due, uint64_t now, uint64_t spent)
 /* Called by the constructor. */
 void hp_peak_begin(void);
 
-/* Look if the memory may be more than at the peak: some of it is about to leave. Takes no lock. Time in which the look waits
- * does not count as its own. */
+/* Look if the memory may be more than at the peak: some of it is about to leave. Takes no lock. Time in which the look
+ * waits does not count as its own. */
 void hp_peak_leaving(void);
 
 /* A fork has copied memory for its child or moved it out of the pool; pool_bytes: the part of the pool. Called with

@@ -1,8 +1,5 @@
 #include "alloc/repair.h"
 
-#include <errno.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "alloc/describe.h"
@@ -144,7 +141,7 @@ static void look(struct hp_repair_look *l)
 bool hp_repair_tick(void)
 {
 	struct hp_there there = { 0, 0 };
-	struct hp_repair_look l = {.mapped = HP_STAT_GET(thp_bytes)};
+	struct hp_repair_look l = { .mapped = HP_STAT_GET(thp_bytes) };
 
 	if (!hp_span.thp || hp_sandboxed || !l.mapped || !kernel_can())
 		return false;

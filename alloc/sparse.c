@@ -2,8 +2,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -58,7 +56,7 @@ static enum piece read_piece(uintptr_t at, size_t len)
 	const struct iovec from = { (void *)at, len }, to = { copy, len };
 	bool zero;
 
-	if (hp_sys(SYS_process_vm_readv, hp_sys(SYS_getpid), &to, 1, &from, 1) != (long)len)
+	if (hp_sys(SYS_process_vm_readv, hp_pid(), &to, 1, &from, 1) != (long)len)
 		return UNKNOWN;
 	zero = !copy[0] && !memcmp(copy, copy + 1, len - 1);
 	if (!zero) { /* the program's data may be secret: it stays in the program's own memory */

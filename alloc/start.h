@@ -12,7 +12,8 @@
 #pragma GCC visibility push(hidden)
 
 enum hp_heap_state { HP_HEAP_UNUSED, HP_HEAP_STARTING, HP_HEAP_READY, HP_HEAP_UNAVAILABLE };
-extern _Atomic uint32_t hp_heap_state; /* relaxed: UNAVAILABLE says nothing of memory; else hp_heap_ready() is an acquire */
+/* relaxed: UNAVAILABLE says nothing of memory; else hp_heap_ready() is an acquire */
+extern _Atomic uint32_t hp_heap_state;
 
 /* Whether our constructor has run, so that threads may be started. */
 extern bool hp_heap_constructed;

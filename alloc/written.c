@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 
 #include "base/kept.h"
 #include "base/lock.h"

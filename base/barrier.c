@@ -1,8 +1,6 @@
 #include "base/barrier.h"
 
-#include <errno.h>
 #include <linux/membarrier.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/sys.h"

@@ -46,7 +46,7 @@ void hp_line_number(struct hp_line *l, uint64_t n, unsigned radix)
 void hp_say(const char *what, const void *ptr, size_t number)
 {
 	char buf[256];
-	struct hp_line l = {buf, buf + sizeof buf - 1}; /* keeps room for the newline */
+	struct hp_line l = { buf, buf + sizeof buf - 1 }; /* keeps room for the newline */
 
 	hp_line_text(&l, "hugepin: ");
 	hp_line_text(&l, what);
@@ -65,7 +65,7 @@ void hp_say(const char *what, const void *ptr, size_t number)
 void hp_say_unwritten(const char *option, const char *path, int err)
 {
 	char text[4096 + 160];
-	struct hp_line l = {text, text + sizeof text};
+	struct hp_line l = { text, text + sizeof text };
 
 	hp_line_text(&l, "hugepin: ");
 	hp_line_text(&l, option);

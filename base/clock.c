@@ -24,7 +24,7 @@ static uint64_t clock_monotonic_ns(void);
 static HP_SEALED(struct {
 	uint64_t (*ns)(void); /* a test may have a clock of its own */
 	clock_fn of_kernel;   /* NULL: not found, or not looked for yet */
-}) clocks = {{clock_monotonic_ns, NULL}};
+}) clocks = { { clock_monotonic_ns, NULL } };
 
 /* The function of that name in a loaded image, or NULL. The hash table is read for the number of symbols alone. */
 static clock_fn find_function(uintptr_t image)

@@ -121,7 +121,8 @@ int hp_option_parse(const struct hp_option *o, const char *text, int64_t *ret_va
 /* The FILE of a REPORT. NULL: the value is not a pointer. */
 const char *hp_report_file(int64_t value);
 
-/* Append a value of option o as a user would write it: a size with the largest suffix that leaves a whole number. Pure. */
+/* Append a value of option o as a user would write it: a size with the largest suffix that leaves a whole number.
+ * Pure. */
 struct hp_line;
 void hp_line_option(struct hp_line *l, const struct hp_option *o, int64_t value);
 

@@ -1,7 +1,6 @@
 #include "base/kept.h"
 
 #include <sys/stat.h>
-#include <sys/syscall.h>
 
 #include "base/base.h"
 #include "base/sys.h"

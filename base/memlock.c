@@ -3,7 +3,6 @@
 #include <linux/capability.h>
 #include <stdbool.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/base.h"

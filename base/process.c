@@ -3,7 +3,6 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -29,7 +28,7 @@ enum hp_process hp_process(void)
 	if (!number)
 		return HP_PROCESS_GUEST;
 	owner = owner_number();
-	return !owner ? HP_PROCESS_COPY : owner == (pid_t)hp_sys(SYS_getpid) ? HP_PROCESS_OWN : HP_PROCESS_GUEST;
+	return !owner ? HP_PROCESS_COPY : owner == hp_pid() ? HP_PROCESS_OWN : HP_PROCESS_GUEST;
 }
 
 bool hp_process_copied(void)
@@ -39,7 +38,7 @@ bool hp_process_copied(void)
 
 bool hp_process_claim(void)
 {
-	pid_t self = (pid_t)hp_sys(SYS_gettid), nobody = 0;
+	pid_t self = hp_tid(), nobody = 0;
 
 	/* relaxed: the exchange only decides which thread comes first. */
 	if (atomic_compare_exchange_strong_explicit(&number[1], &nobody, self, memory_order_relaxed,
@@ -63,5 +62,5 @@ void hp_process_begin(void)
 		number = page ? page : fallback;
 	}
 	/* release: pairs with owner_number() */
-	atomic_store_explicit(number, (pid_t)hp_sys(SYS_getpid), memory_order_release);
+	atomic_store_explicit(number, hp_pid(), memory_order_release);
 }

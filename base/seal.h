@@ -7,7 +7,6 @@
 #define HP_BASE_SEAL_H
 
 #include <sys/mman.h>
-#include <sys/syscall.h>
 
 #include "base/base.h"
 #include "base/sys.h"

@@ -16,12 +16,10 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/base.h"
@@ -46,10 +44,12 @@ static struct {
 	_Atomic uint32_t state; /* OFF, STARTING, RUNNING, ENDING */
 	_Atomic uint32_t alarm; /* counts wakes; the thread sleeps on it */
 	_Atomic bool asleep; /* the thread sleeps or is about to */
-	_Atomic uint32_t skip; /* calls to ignore before the next try to start; relaxed: one more or less does no harm */
+	/* calls to ignore before the next try to start; relaxed: one more or less does no harm */
+	_Atomic uint32_t skip;
 	/* calls of hp_service_end() minus those of hp_service_allow(); not 0: no thread is started */
 	_Atomic uint32_t forbidden;
-	_Atomic int main_thread; /* PARENTED, ORPHANED, UNKNOWN; relaxed: main_ends() ends the thread that has seen the old value */
+	/* PARENTED, ORPHANED, UNKNOWN; relaxed: main_ends() ends the thread that has seen the old value */
+	_Atomic int main_thread;
 	_Atomic uint32_t tid; /* number of the thread; 0: it has not begun; relaxed: a number for hp_service_end() */
 	/* relaxed: hp_service_resume() takes it by acquire */
 	_Atomic bool lapsed; /* the thread has ended, and there may be work for another */
@@ -219,7 +219,7 @@ static void *serve_jobs(void *unused)
 	/* 1000 ns of slack: the pin cache's helper has to wake just in time. */
 	hp_sys(SYS_prctl, PR_SET_TIMERSLACK, 1000);
 	hp_thread_confine(atomic_load_explicit(&service.opens_files, memory_order_relaxed));
-	set_tid((uint32_t)hp_sys(SYS_gettid));
+	set_tid((uint32_t)hp_tid());
 	while (get_state() == STARTING) /* the starting thread sets RUNNING */
 		hp_sys(SYS_sched_yield);
 	while (stay && get_state() != ENDING) {
@@ -355,7 +355,7 @@ static void main_ends(void *unused)
 
 void hp_service_init(void)
 {
-	bool is_main = hp_sys(SYS_gettid) == (pid_t)hp_sys(SYS_getpid);
+	bool is_main = hp_tid() == hp_pid();
 
 	if (!is_main || hp_key_create(&service.key, main_ends) != 0 || pthread_setspecific(service.key, &service) != 0)
 		set_main_thread(UNKNOWN);
@@ -365,7 +365,7 @@ void hp_service_end(void)
 {
 	/* seq_cst: written before the state is read; pairs with started(). */
 	atomic_fetch_add_explicit(&service.forbidden, 1, memory_order_seq_cst);
-	if (hp_process() != HP_PROCESS_OWN || get_tid() == (uint32_t)hp_sys(SYS_gettid))
+	if (hp_process() != HP_PROCESS_OWN || get_tid() == (uint32_t)hp_tid())
 		return;
 	while (get_state() == STARTING)
 		hp_sys(SYS_sched_yield);

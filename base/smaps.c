@@ -1,9 +1,7 @@
 #include "base/smaps.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/proc.h"

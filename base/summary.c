@@ -217,7 +217,8 @@ void hp_run_summary(struct hp_line *l, const struct hp_run *r)
 /* ------------------------------------------------------------------ name and value */
 
 /* list: the run whose name begins the line, and zeros are left out; NULL: for a file */
-static void add_number(struct hp_line *l, const struct hp_run *list, const char *group, const char *name, uint64_t value)
+static void add_number(struct hp_line *l, const struct hp_run *list, const char *group, const char *name,
+		       uint64_t value)
 {
 	if (!group || (list ? !value : value == HP_UNKNOWN))
 		return;

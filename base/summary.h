@@ -1,7 +1,7 @@
 /*
- * The statistics at exit as text: the summary of HUGEPIN_STATS=1 with its advice, the counters of HUGEPIN_STATS=2, and the
- * lines of a file. Pure: numbers in, text out. alloc/peak.c collects the numbers of this process; the MPI layer adds up
- * those of all ranks.
+ * The statistics at exit as text: the summary of HUGEPIN_STATS=1 with its advice, the counters of HUGEPIN_STATS=2, and
+ * the lines of a file. Pure: numbers in, text out. alloc/peak.c collects the numbers of this process; the MPI layer
+ * adds up those of all ranks.
  */
 #ifndef HP_BASE_SUMMARY_H
 #define HP_BASE_SUMMARY_H

@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 #include <sys/syscall.h>
+#include <sys/types.h>
 
 /* A system call. Arguments are integers or pointers; those left out are 0. Returns the kernel's result, or -errno. */
 #define hp_sys(...) HP_SYS_CALL(__VA_ARGS__, 0, 0, 0, 0, 0, 0, 0)
@@ -24,6 +25,17 @@ long hp_sys_call(long n, long a, long b, long c, long d, long e, long f);
 static inline bool hp_sys_failed(long result)
 {
 	return (unsigned long)result > -4096UL;
+}
+
+static inline pid_t hp_pid(void)
+{
+	return (pid_t)hp_sys(SYS_getpid);
+}
+
+/* The number of this thread. */
+static inline pid_t hp_tid(void)
+{
+	return (pid_t)hp_sys(SYS_gettid);
 }
 
 /* A result as the C library gives it: -1 and errno for an error. */

@@ -1,9 +1,7 @@
 #include "base/there.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/pagescan.h"

@@ -16,7 +16,6 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/base.h"
@@ -302,9 +301,9 @@ bool hp_thread_confine(bool opens_files)
 	/* Allow a signal only to this thread, for abort(). */
 	f[n++] = IF(BPF_JEQ, SYS_tgkill, 0, 5);
 	f[n++] = LOAD(args[0]);
-	f[n++] = IF(BPF_JEQ, (pid_t)hp_sys(SYS_getpid), 0, 2);
+	f[n++] = IF(BPF_JEQ, hp_pid(), 0, 2);
 	f[n++] = LOAD(args[1]);
-	f[n++] = IF(BPF_JEQ, hp_sys(SYS_gettid), 1, 0);
+	f[n++] = IF(BPF_JEQ, hp_tid(), 1, 0);
 	f[n++] = REFUSE;
 	f[n++] = END(SECCOMP_RET_ALLOW);
 	return set_filter(f, n) && drop_capabilities();
@@ -514,7 +513,7 @@ unsigned hp_thread_count_bare(void)
 
 void hp_thread_gone(uint32_t tid)
 {
-	while (tid && hp_sys(SYS_tgkill, (pid_t)hp_sys(SYS_getpid), tid) == 0)
+	while (tid && hp_sys(SYS_tgkill, hp_pid(), tid) == 0)
 		hp_sys(SYS_sched_yield);
 }
 

@@ -31,11 +31,13 @@ int hp_plot_main(int argc, char **argv)
 		if (access(script, R_OK))
 			continue;
 		args[0] = (char *)"python3";
-		args[1] = (char *)"-I"; /* no module of the working directory or of PYTHONPATH takes the place of Python's own */
+		/* no module of the working directory or of PYTHONPATH takes the place of Python's own */
+		args[1] = (char *)"-I";
 		args[2] = script;
 		memcpy(args + 3, argv + 1, (size_t)(argc - 1) * sizeof *args);
 		execvp(args[0], args);
-		fprintf(stderr, "hugepin plot: python3: %s; on Debian: apt-get install python3-minimal gnuplot-nox\n", strerror(errno));
+		fprintf(stderr, "hugepin plot: python3: %s; on Debian: apt-get install python3-minimal gnuplot-nox\n",
+			strerror(errno));
 		return HP_EXIT_FAILED;
 	}
 	fprintf(stderr, "hugepin plot: there is neither %s%s nor %s%s\n", self, places[0], self, places[1]);

@@ -38,8 +38,8 @@ bool hp_process_map(struct hp_process *);
 /* The mapping of addr, or NULL. */
 const struct hp_mapping *hp_process_mapping(const struct hp_process *, uint64_t addr);
 
-/* Find code of the program or of a library. Returns the file, and the address in the file for addr2line(1). False: no file
- * has code there. */
+/* Find code of the program or of a library. Returns the file, and the address in the file for addr2line(1). False: no
+ * file has code there. */
 bool hp_process_code(const struct hp_process *, uint64_t at, const char **ret_file, uint64_t *ret_address);
 
 /* The bytes in transparent hugepages, in the mappings that touch [start, end). False: the kernel does not tell. */

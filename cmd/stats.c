@@ -63,7 +63,8 @@ int hp_stats_main(int argc, char **argv)
 		if (all && !json_dumpf(all, stdout, JSON_INDENT(2)))
 			putchar('\n');
 		else
-			fprintf(stderr, "%s: %s: %s\n", argv[0], argv[i], f ? "not a file of HUGEPIN_STATS" : strerror(errno));
+			fprintf(stderr, "%s: %s: %s\n", argv[0], argv[i],
+				f ? "not a file of HUGEPIN_STATS" : strerror(errno));
 		status = all ? status : HP_EXIT_FAILED;
 		json_decref(all);
 		if (f)

@@ -29,7 +29,7 @@ int hp_trial_prepare(void);
  * started; -EINTR: a signal came, which hp_trial_signal() returns, and no process of the program is left. */
 int hp_trial_run(const struct hp_trial_how *how, struct hp_trial *ret_, char tail[HP_TAIL_MAX]);
 
-/* The clock of runs, CLOCK_MONOTONIC. */
+/* The clock of runs, CLOCK_MONOTONIC. It is asked by the C library's name, so that a test can stand in for it. */
 uint64_t hp_trial_now_ns(void);
 
 /* The signal that ended the last run; 0: none. */

@@ -15,7 +15,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "alloc/map.h"
@@ -236,7 +235,7 @@ static struct {
 /* Whether code that runs while text is moved lies in this range. */
 static bool runs_here(const struct hp_image_range *r)
 {
-	const uintptr_t code[] = {(uintptr_t)hugepin_image_, (uintptr_t)hp_sys_call, (uintptr_t)memcpy};
+	const uintptr_t code[] = { (uintptr_t)hugepin_image_, (uintptr_t)hp_sys_call, (uintptr_t)memcpy };
 
 	for (size_t i = 0; i < sizeof code / sizeof code[0]; i++)
 		if (code[i] >= r->start && code[i] < r->end)
@@ -297,7 +296,7 @@ void hugepin_image_(void)
 	o.thp = hp_map_thp_enabled();
 	dl_iterate_phdr(one_object, &o);
 	sigprocmask(SIG_SETMASK, &before, NULL);
-	start.pid = (pid_t)hp_sys(SYS_getpid);
+	start.pid = hp_pid();
 	errno = saved_errno;
 }
 
@@ -324,7 +323,7 @@ void hugepin_image_end_(void)
 	size_t before = start.objects;
 
 	/* A child of fork may have inherited the loader's lock from a thread that it has not. Its parent tells. */
-	if (hp_config.image != HP_IMAGE_OFF && hp_peak_on && (pid_t)hp_sys(SYS_getpid) == start.pid)
+	if (hp_config.image != HP_IMAGE_OFF && hp_peak_on && hp_pid() == start.pid)
 		dl_iterate_phdr(later_object, &before);
 	errno = saved_errno;
 }

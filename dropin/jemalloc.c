@@ -296,7 +296,7 @@ int hpje_clock_gettime(clockid_t clock, struct timespec *ret_)
 
 pid_t hpje_getpid(void)
 {
-	return (pid_t)hp_sys(SYS_getpid);
+	return hp_pid();
 }
 
 int hpje_mprotect(void *p, size_t len, int prot)
@@ -461,9 +461,9 @@ void hp_jemalloc_replace(void)
 	hp_arena.jemalloc_below = 0;
 }
 
-/* jemalloc registers its fork handlers here at its start, which is its first request. Our handlers run them in the only order that cannot deadlock:
- * small_prefork() runs before the heap's lock is taken, since other threads may be in the heap while they hold a lock
- * of jemalloc. */
+/* jemalloc registers its fork handlers here at its start, which is its first request. Our handlers run them in the only
+ * order that cannot deadlock: small_prefork() runs before the heap's lock is taken, since other threads may be in the
+ * heap while they hold a lock of jemalloc. */
 static void (*je_prefork)(void), (*je_parent)(void), (*je_child)(void);
 
 int hpje_pthread_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void))

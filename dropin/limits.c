@@ -2,7 +2,6 @@
  * Part of libhugepin-malloc.so: limits on addresses and data, which the program sets or was started with.
  */
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "alloc/small.h"
@@ -72,7 +71,7 @@ EXPORT int setrlimit64(__rlimit_resource_t resource, const struct rlimit64 *r)
 
 EXPORT int prlimit(pid_t pid, __rlimit_resource_t resource, const struct rlimit *r, struct rlimit *old)
 {
-	if (pid == 0 || pid == (pid_t)hp_sys(SYS_getpid))
+	if (pid == 0 || pid == hp_pid())
 		limit_address_space((int)resource, r);
 	return (int)hp_sys_errno(hp_sys(SYS_prlimit64, pid, resource, r, old));
 }

@@ -20,7 +20,6 @@
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/shm.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 

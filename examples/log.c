@@ -2,7 +2,8 @@
 /*
  * log FILE [RECORDS]: write records to a log, where they lie, many as one request. A record is a head, which the log
  * makes, and text, which lies in one of the program's buffers. Heads and texts are the pieces of a message. Several
- * messages are under way. A buffer is used again when its message is done. At the end the log is read back and compared.
+ * messages are under way. A buffer is used again when its message is done. At the end the log is read back and
+ * compared.
  */
 #include <err.h>
 #include <errno.h>

@@ -480,8 +480,8 @@ struct hugepin_key_count {
 /* The pins that this thread has counted, by the lower half of ref. NULL: it has none yet. */
 extern __thread struct hugepin_key_count *hugepin_key_counts __attribute__((__tls_model__("initial-exec")));
 
-/* The library has these as functions, too, for callers that cannot compile them. Inlined always, so that what is no hit is
- * called from the place of the pin. */
+/* The library has these as functions, too, for callers that cannot compile them. Inlined always, so that what is no hit
+ * is called from the place of the pin. */
 #ifndef HUGEPIN_KEY_INLINE
 #define HUGEPIN_KEY_INLINE extern __inline__ __attribute__((__gnu_inline__, __always_inline__))
 #endif

@@ -44,22 +44,24 @@ typedef struct hugepin_sg_caps hugepin_sg_caps_t;
  * ibv_query_qp is asked. `size` is sizeof *ret_. Makes system calls. -EINVAL, or the provider's error. */
 int hugepin_sg_caps(struct ibv_qp *qp, const struct ibv_qp_cap *granted, struct hugepin_sg_caps *ret_, size_t size);
 
-/* Up to what a way of sending is the cheapest, as hugepin_sg_calibrate measures it. [0] is for pieces in the CPU's cache, [1]
- * for other pieces (HUGEPIN_SG_COLD). A program may fill the struct in by itself. */
+/* Up to what a way of sending is the cheapest, as hugepin_sg_calibrate measures it. [0] is for pieces in the CPU's
+ * cache, [1] for other pieces (HUGEPIN_SG_COLD). A program may fill the struct in by itself. */
 struct hugepin_sg_model {
 	size_t size; /* sizeof, as the caller knows it */
 	uint32_t source; /* HUGEPIN_SG_MODEL_... */
 	uint32_t refused; /* HUGEPIN_SG_GATHER ...: modes that this provider gets wrong */
 	uint32_t copy_below[2]; /* bytes: to copy a shorter piece is cheaper than an element of its own, */
-	uint32_t apart_below[2]; /* and this, if each piece lies in a registration of its own: a copy needs no key, either */
+	/* and this, if each piece lies in a registration of its own: a copy needs no key, either */
+	uint32_t apart_below[2];
 	uint32_t inline_pieces[2]; /* a message of so many pieces at most goes inline, if it fits into max_inline */
 };
 enum { HUGEPIN_SG_MODEL_DEFAULT, HUGEPIN_SG_MODEL_DEVICE };
 
-/* The thresholds of this device, its firmware and this CPU, from $XDG_CACHE_HOME/hugepin (or ~/.cache/hugepin). If they are
- * not there, or there by an older version, they are measured over a private loopback pair of queue pairs, in about a second,
- * and then kept there. This measurement also compares the bytes that arrive, and refuses a mode that arrives wrong. A cache
- * that cannot be read or written is no error. HUGEPIN_SG_ANEW in flags: measure even if results are known.
+/* The thresholds of this device, its firmware and this CPU, from $XDG_CACHE_HOME/hugepin (or ~/.cache/hugepin). If they
+ * are not there, or there by an older version, they are measured over a private loopback pair of queue pairs, in about
+ * a second, and then kept there. This measurement also compares the bytes that arrive, and refuses a mode that arrives
+ * wrong. A cache that cannot be read or written is no error. HUGEPIN_SG_ANEW in flags: measure even if results are
+ * known.
  * -EINVAL, -ENOMEM, -EOPNOTSUPP (no port of the device is active), -EIO (not even one element arrives), as
  * hugepin_verbs_open and hugepin_pin, or the provider's error. May block and allocate. */
 int hugepin_sg_calibrate(struct ibv_pd *pd, unsigned flags, struct hugepin_sg_model *ret_, size_t size);
@@ -91,9 +93,9 @@ struct hugepin_sg_plan {
 };
 typedef struct hugepin_sg_plan hugepin_sg_plan_t;
 
-/* Decide. `model` may be NULL: then the defaults hold (inline if the message fits, else pieces below 256 bytes are copied, those
- * not in the cache below 24, and longer pieces gathered). The addresses in iov only tell whether the pieces are likely to lie in
- * a registration each.
+/* Decide. `model` may be NULL: then the defaults hold (inline if the message fits, else pieces below 256 bytes are
+ * copied, those not in the cache below 24, and longer pieces gathered). The addresses in iov only tell whether the
+ * pieces are likely to lie in a registration each.
  * -EINVAL. -EOVERFLOW. -EMSGSIZE: more than the queue pair can send in one message, or (SEND, with COPY forbidden) in
  * one work request. -EOPNOTSUPP: mode allows only ways that the device cannot do or gets wrong. Any thread. Calls
  * nothing else. */
@@ -214,7 +216,8 @@ struct hugepin_sgq_attr {
 	struct ibv_qp *qp; /* RC or UD, ready to send, made with sq_sig_all = 0 */
 	const struct ibv_qp_cap *granted; /* as ibv_create_qp wrote it back; NULL: the queue pair is asked */
 	hugepin_domain *domain; /* keys of gathered pieces and of the queue's slots; on the same protection domain */
-	const struct hugepin_sg_model *model; /* copied; NULL: the device's, if hugepin_sg_calibrate has kept it, or the defaults */
+	/* copied; NULL: the device's, if hugepin_sg_calibrate has kept it, or the defaults */
+	const struct hugepin_sg_model *model;
 	uint32_t flags;
 	uint32_t depth; /* frames at once; 0: 64, or as many as the queue pair takes without reserved_wr */
 	uint32_t reserved_wr; /* part of the send queue for the caller's own work requests */

@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/barrier.h"

@@ -21,7 +21,7 @@
 /* Whether the lend is this process's. */
 static inline bool is_ours(const hugepin_lend *l)
 {
-	return l->pid == (pid_t)hp_sys(SYS_getpid);
+	return l->pid == hp_pid();
 }
 
 static bool is_peer(const hugepin_lend *l, uint32_t peer)
@@ -422,7 +422,7 @@ int hugepin_lend_open(hugepin_domain *d, const struct hugepin_lend_attr *attr, v
 
 	if (!d || !attr || !ret_ || attr->size < sizeof *attr || !d->pid)
 		return -EINVAL;
-	if (d->pid != (pid_t)hp_sys(SYS_getpid))
+	if (d->pid != hp_pid())
 		return -ESTALE;
 	memcpy(&a, attr, sizeof a);
 	err = check_attr(d, &a);
@@ -432,7 +432,7 @@ int hugepin_lend_open(hugepin_domain *d, const struct hugepin_lend_attr *attr, v
 	if (!l)
 		return -ENOMEM;
 	memset(l, 0, sizeof *l);
-	l->pid = (pid_t)hp_sys(SYS_getpid);
+	l->pid = hp_pid();
 	l->domain = d;
 	l->attr = a;
 	l->arg = arg;

@@ -55,7 +55,8 @@ struct hp_far {
 		};
 	};
 	uint64_t name; /* the ref in struct hugepin_far */
-	uint8_t used; /* used since the last look for what was not; relaxed: a key that was used just now may be given back */
+	/* used since the last look for what was not; relaxed: a key that was used just now may be given back */
+	uint8_t used;
 	uint8_t state; /* enum hp_far_state; read by done() without the lock */
 	/* The following members are guarded by the lock. */
 	uint32_t index; /* uses are counted here */
@@ -131,8 +132,10 @@ struct hugepin_lend {
 	/* Hits read these. They are written when the lend is opened, except lookup_mask and attention. */
 	_Alignas(64) struct hp_far *far; /* far[0].name is the upper part of the names of keys */
 	_Atomic uint64_t *lookup;
-	_Atomic uint32_t lookup_mask; /* relaxed: the lend's lock among writers; a hit's key judges by its own words: hit() */
-	/* relaxed: NEWS: the lock of news; LETTERS: the lend's lock; USES: attend() raises it before hp_counts_barrier() */
+	/* relaxed: the lend's lock among writers; a hit's key judges by its own words: hit() */
+	_Atomic uint32_t lookup_mask;
+	/* relaxed: NEWS: the lock of news; LETTERS: the lend's lock; USES: attend() raises it before
+	 * hp_counts_barrier() */
 	_Atomic uint32_t attention;
 
 	pid_t pid;

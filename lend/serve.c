@@ -130,7 +130,7 @@ static int write_memory(uint64_t addr, const void *data, size_t len)
 {
 	struct iovec from = { (void *)data, len }, to = { (void *)(uintptr_t)addr, len };
 	int saved_errno = errno;
-	ssize_t written = process_vm_writev((pid_t)hp_sys(SYS_getpid), &from, 1, &to, 1, 0);
+	ssize_t written = process_vm_writev(hp_pid(), &from, 1, &to, 1, 0);
 
 	int err = written == (ssize_t)len ? 0 : written < 0 && errno != EFAULT ? EOPNOTSUPP : EFAULT;
 

@@ -37,7 +37,8 @@ struct group {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct group *groups[BUCKETS];
-static _Atomic int count; /* number of exposures; relaxed: the lock; outside, a thread looks for operations of its own */
+/* number of exposures; relaxed: the lock; outside, a thread looks for operations of its own */
+static _Atomic int count;
 
 static struct group **group_bucket(MPI_Win win, int target)
 {

@@ -29,7 +29,8 @@ _Static_assert(sizeof(struct hp_counts) == sizeof(struct hugepin_key_count) &&
 struct hp_counts_owner {
 	struct hp_counts_owner *next; /* the next older one */
 	uint32_t number; /* the number of owners made before this one */
-	_Atomic bool owned; /* a living thread has these counters; relaxed: the exchange in take_spare() decides, by acquire */
+	/* a living thread has these counters; relaxed: the exchange in take_spare() decides, by acquire */
+	_Atomic bool owned;
 	struct hp_records records; /* records of this thread, and of threads that had the counters before */
 };
 #define HP_COUNTS_OWNER_SIZE 16384

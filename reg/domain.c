@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/single_threaded.h>
 #include <unistd.h>
 
@@ -37,7 +36,7 @@ const struct hugepin_backend *hp_domain_backend(hugepin_domain *d, void **ret_ct
 
 bool hp_domain_mine(const hugepin_domain *d)
 {
-	return d->pid == (pid_t)hp_sys(SYS_getpid);
+	return d->pid == hp_pid();
 }
 
 void hp_domain_lock(hugepin_domain *d)
@@ -80,7 +79,7 @@ static void add_domain(hugepin_domain *d, void *sums)
 {
 	struct hp_pin_sums *s = sums;
 
-	if (d->pid != (pid_t)hp_sys(SYS_getpid)) /* it is the parent's */
+	if (d->pid != hp_pid()) /* it is the parent's */
 		return;
 	/* Counters are added up. Of bytes and numbers the most of one domain is kept: two domains that were open one
 	 * after the other had no memory together. */
@@ -341,7 +340,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 			HP_SET_FLAG(hp_keys_asked);
 		}
 		skip_old_extents(d);
-		d->pid = (pid_t)hp_sys(SYS_getpid);
+		d->pid = hp_pid();
 		hp_serve_open();
 		hp_answer_open();
 		hp_domains_add(d);
@@ -382,7 +381,7 @@ int hugepin_domain_close(hugepin_domain *d)
 
 	if (!d || !d->pid) /* closed before */
 		return -EINVAL;
-	if (d->pid != (pid_t)hp_sys(SYS_getpid)) {
+	if (d->pid != hp_pid()) {
 		drop_child_copy(d);
 		return 0;
 	}

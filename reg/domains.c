@@ -5,8 +5,6 @@
 #include "reg/domains.h"
 
 #include <errno.h>
-#include <sched.h>
-#include <unistd.h>
 
 #include "base/stats.h"
 #include "base/sys.h"

@@ -27,7 +27,6 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/queue.h>
-#include <sys/syscall.h>
 
 #include "base/config.h"
 #include "base/stats.h"
@@ -652,7 +651,7 @@ static uint64_t pages_out(uintptr_t start, uintptr_t end)
 
 	for (uintptr_t to; start < end; start = to) {
 		to = start + HP_MIN(end - start, LOOKED_AT * hp_base_page);
-		if (hp_sys(SYS_mincore, start, (to - start), in) != 0)
+		if (hp_sys(SYS_mincore, start, to - start, in) != 0)
 			continue;
 		for (uintptr_t i = 0; i < (to - start) / hp_base_page; i++)
 			out += !(in[i] & 1);

@@ -16,7 +16,7 @@ int hp_lent_set(hugepin_domain *d, const struct hp_lender *lender, void *arg)
 {
 	int err = 0;
 
-	if (!d || d->pid != (pid_t)hp_sys(SYS_getpid))
+	if (!d || d->pid != hp_pid())
 		return -EINVAL;
 	if (d->opener_only)
 		return -EOPNOTSUPP;

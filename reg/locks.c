@@ -10,7 +10,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "alloc/hold.h"
@@ -391,10 +390,10 @@ int hugepin_unlock_(uintptr_t addr, size_t len)
 				if (l->start < end && l->end > start)
 					break;
 			/* If a part is registered, unlock only the rest. */
-				err = l ? unlock_uncovered(start, end) : pages_unlock(start, end);
-				if (err != 0)
-					note_what_is(start, end);
-				pay_owed();
+			err = l ? unlock_uncovered(start, end) : pages_unlock(start, end);
+			if (err != 0)
+				note_what_is(start, end);
+			pay_owed();
 		}
 		pthread_mutex_unlock(&lock);
 	}

@@ -28,7 +28,7 @@ int hp_pin_check(const hugepin_domain *d, const void *addr, size_t len, unsigned
 		return -EINVAL;
 	if (access & ~(d->access_mask | HUGEPIN_PIN_UNCACHED))
 		return -EOPNOTSUPP;
-	return d->pid == (pid_t)hp_sys(SYS_getpid) ? 0 : -ESTALE;
+	return d->pid == hp_pid() ? 0 : -ESTALE;
 }
 
 /* Registering takes about as long as the wait: 4 GiB a second. A thread that may not register waits up to a second. */

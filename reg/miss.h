@@ -40,8 +40,8 @@ void hp_pin_leave(hugepin_domain *d);
 int hp_pin_locked(hugepin_domain *d, const void *addr, size_t len, unsigned access, int once, uint64_t time,
 		  uint64_t site, struct hugepin_pin *ret_);
 
-/* The rest of a pin that found nothing, by each way to pin: hugepin_pin(), hugepin_sg_key(), hugepin_key_pin() (-ENOKEY:
- * the key is no longer good) and hugepin_pin_try(). site: the place of the program's call, or 0. */
+/* The rest of a pin that found nothing, by each way to pin: hugepin_pin(), hugepin_sg_key(), hugepin_key_pin()
+ * (-ENOKEY: the key is no longer good) and hugepin_pin_try(). site: the place of the program's call, or 0. */
 int hp_pin_missed(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_,
 		  uint64_t site);
 int hp_key_missed(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);

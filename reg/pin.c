@@ -29,8 +29,8 @@
 
 bool hp_keys_asked;
 
-/* The place of a call, by which policies and hugepin top tell uses apart. Only functions that the program calls may ask: a
- * function below them has a return address in the library. */
+/* The place of a call, by which policies and hugepin top tell uses apart. Only functions that the program calls may
+ * ask: a function below them has a return address in the library. */
 #define CALLER ((uintptr_t)__builtin_return_address(0))
 
 /* ------------------------------------------------------------------ hits */
@@ -63,7 +63,7 @@ static HP_COLD int unpin_retired(hugepin_domain *d, uint32_t index)
 {
 	struct hp_region *r = &hp_regions[index];
 
-	if (HP_READ(r->state) != HP_REGION_RETIRED || d->pid != (pid_t)hp_sys(SYS_getpid))
+	if (HP_READ(r->state) != HP_REGION_RETIRED || d->pid != hp_pid())
 		return 0;
 	hp_lock(&d->lock);
 	hp_region_last_unpin(d, r);
@@ -86,8 +86,9 @@ static inline void record_use(hugepin_domain *d, struct hp_counts *counts, enum 
 		hp_serve_wake_helper();
 }
 
-/* Set the region's `used` flag, at the first hit after it was cleared, and tell the helper. waits: whether the caller may
- * wait for the domain's lock. Under hybrid the region may be registered on demand, and not be in memory. Returns 0. */
+/* Set the region's `used` flag, at the first hit after it was cleared, and tell the helper. waits: whether the
+ * caller may wait for the domain's lock. Under hybrid the region may be registered on demand, and not be in memory.
+ * Returns 0. */
 static HP_COLD int first_use(hugepin_domain *d, const void *addr, bool waits, uint64_t site,
 			     const struct hugepin_pin *pin)
 {
@@ -158,9 +159,9 @@ enum { BY_FIRST, /* the first word of the bucket */
        BY_EXACT /* all of them, for an exact region */
 };
 
-/* Find memory by the lookup table: foreign memory, or an exact region. later: the caller asks the kernel once for this pin
- * and others together (all_stand). What is read of the region is compared at once: kept, it would need registers that
- * have to be saved. */
+/* Find memory by the lookup table: foreign memory, or an exact region. later: the caller asks the kernel once for this
+ * pin and others together (all_stand). What is read of the region is compared at once: kept, it would need registers
+ * that have to be saved. */
 static inline __attribute__((always_inline)) struct found find_by_lookup(hugepin_domain *d, uint64_t hash,
 									 uintptr_t addr, size_t len, unsigned access,
 									 struct hugepin_pin *ret_, bool later, int by)
@@ -176,7 +177,8 @@ static inline __attribute__((always_inline)) struct found find_by_lookup(hugepin
 		return (struct found){ .how = NOTHING };
 	hp_count(&counts[HP_TAG_INDEX(tag)].pins);
 	hp_barrier_often(); /* pairs with hp_counts_barrier() of a thread that retires the region */
-	__asm__("" : "+r"(tag)); /* take its index anew below: kept until then, it would need a register that has to be saved */
+	/* take its index anew below: kept until then, it would need a register that has to be saved */
+	__asm__("" : "+r"(tag));
 	seen = attention_of(d, bits);
 	if (HP_UNLIKELY((seen && (seen != HP_ASK || hp_must_ask(d))) || HP_READ(r->tag) != tag))
 		return (struct found){ AGAIN, HP_TAG_INDEX(tag) };
@@ -244,9 +246,9 @@ static inline __attribute__((always_inline)) struct found find(hugepin_domain *d
 }
 
 /* Find out whether a region that was counted is a hit. NOTHING: it is counted no more. Since it is counted, the right
- * region cannot be replaced by another. Ask the kernel first, then look at the word of attention: if the kernel says that
- * a change is done, its range is queued or is being queued. Nobody but the heap takes the heap's memory away, and that
- * asks no kernel. ask: whether to ask the kernel here. */
+ * region cannot be replaced by another. Ask the kernel first, then look at the word of attention: if the kernel says
+ * that a change is done, its range is queued or is being queued. Nobody but the heap takes the heap's memory away, and
+ * that asks no kernel. ask: whether to ask the kernel here. */
 static HP_COLD enum how look_again(hugepin_domain *d, uint32_t index, uintptr_t addr, size_t len, unsigned access,
 				   struct hugepin_pin *ret_, bool ask)
 {
@@ -273,8 +275,8 @@ static inline unsigned wanted_access(const hugepin_domain *d, unsigned access)
 	return access ? access : d->access;
 }
 
-/* A region that was counted for a pin of this access. As one argument in one register: with a seventh argument a hit would
- * need a stack frame. */
+/* A region that was counted for a pin of this access. As one argument in one register: with a seventh argument a hit
+ * would need a stack frame. */
 struct counted {
 	uint32_t index, access;
 };
@@ -335,6 +337,7 @@ int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access
 	if (HP_UNLIKELY(!hp_in_span(d, (uintptr_t)addr)))
 		return pin_foreign(d, addr, len, access, ret_, CALLER);
 	f = find_by_granule(d, (uintptr_t)addr, len, access, ret_, &hp_counts_self);
+	/* As end_pin(). There CALLER would be a variable, for which a hit would have to save a register. */
 	if (HP_LIKELY(f.how == HIT))
 		return 0;
 	if (f.how == FIRST_USE)
@@ -347,8 +350,8 @@ int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access
 /* ------------------------------------------------------------------ hits or nothing; hugepin_pin_try */
 
 /* Whether the memory of all these pinned regions is still there. The kernel is asked once for all of them. A pinned
- * region keeps its index. It loses its tag when its memory goes away, or when a later pin's region takes its place: then
- * this says no in vain. */
+ * region keeps its index. It loses its tag when its memory goes away, or when a later pin's region takes its place:
+ * then this says no in vain. */
 static bool all_stand(hugepin_domain *d, const struct hugepin_pin *pins, int n)
 {
 	bool asked = !hp_must_ask(d);
@@ -398,9 +401,9 @@ int hugepin_pin_try(hugepin_domain *d, const void *addr, size_t len, unsigned ac
 
 /* ------------------------------------------------------------------ lookups: hugepin_sg_key */
 
-/* Look for a region that covers the first byte. An empty range, or one that wraps, is refused: the sum is not above addr.
- * Exact regions serve pins of their own range alone. hugepin_sg_map() calls this by pointer: the place in the program is
- * not known. */
+/* Look for a region that covers the first byte. An empty range, or one that wraps, is refused: the sum is not above
+ * addr. Exact regions serve pins of their own range alone. hugepin_sg_map() calls this by pointer: the place in the
+ * program is not known. */
 static inline __attribute__((always_inline)) int find_key(hugepin_domain *d, const void *addr, size_t len,
 							  unsigned access, struct hugepin_pin *ret_, bool later)
 {
@@ -529,7 +532,7 @@ static int check_key(const struct hugepin_key *key)
 
 	if (!key->life)
 		return -ENOKEY;
-	if (d->pid && d->pid != (pid_t)hp_sys(SYS_getpid))
+	if (d->pid && d->pid != hp_pid())
 		return -ESTALE;
 	return (key->pin.ref ^ d->ref) >> 32 ? -EINVAL : 0;
 }

@@ -45,7 +45,8 @@ struct hp_records {
 	uint32_t skip;
 	/* relaxed: the owner alone stores; seen late, the next run counts it */
 	_Atomic uint32_t lost[HP_RECORDS_DOMAINS]; /* records of each domain ever dropped */
-	/* Written by the helper, except the records. relaxed: one run at a time has the lock of records; hp_record_room() reads what was released */
+	/* Written by the helper, except the records. relaxed: one run at a time has the lock of records;
+	 * hp_record_room() reads what was released */
 	_Alignas(64) _Atomic uint32_t tail; /* records ever taken */
 	struct hp_record record[HP_RECORDS_MAX];
 };

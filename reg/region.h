@@ -13,7 +13,8 @@ static inline bool hp_is_pinning(unsigned access)
 	return !(access & HUGEPIN_ON_DEMAND);
 }
 
-extern struct hp_region *hp_regions __attribute__((visibility("hidden"))); /* table of HP_REGIONS_MAX regions; NULL before the first domain */
+/* table of HP_REGIONS_MAX regions; NULL before the first domain */
+extern struct hp_region *hp_regions __attribute__((visibility("hidden")));
 /* relaxed: the domain's lock; the lowest bit, mark_key_used(), is a hint */
 extern uint64_t *hp_lives; /* their lives, by index: hp_region_life() while LIVE, else 0 */
 

@@ -21,7 +21,6 @@
 #include <sched.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/base.h"
@@ -136,7 +135,7 @@ static bool owner_lives(uint64_t owner)
 
 static int know_self(void)
 {
-	int pid = (pid_t)hp_sys(SYS_getpid);
+	int pid = hp_pid();
 	struct statx ns;
 
 	if (self.pid == pid)
@@ -334,7 +333,7 @@ void hp_share_leave(void)
 	int fd = -EAGAIN;
 	char path[256];
 
-	if (!self.joined || self.pid != (pid_t)hp_sys(SYS_getpid))
+	if (!self.joined || self.pid != hp_pid())
 		return;
 	for (int i = 0; i < LEAVE_TRIES && (fd = open_slots(0)) == -EAGAIN; i++)
 		hp_sys(SYS_sched_yield);

@@ -93,7 +93,9 @@ struct hp_granule {
 	uint64_t tag, end;
 	uint64_t keys; /* lkey and rkey, in the layout of a pin */
 	uint32_t access; /* the access that a pin may ask for */
-	uint32_t used; /* used since an eviction or the helper last cleared this; relaxed: a missed use makes a region older than it is */
+	/* used since an eviction or the helper last cleared this; relaxed: a missed use makes a region older than it
+	 * is */
+	uint32_t used;
 };
 #define HP_GRANULE_SHIFT 5
 _Static_assert(sizeof(struct hp_granule) == 1 << HP_GRANULE_SHIFT, "");
@@ -318,7 +320,8 @@ struct hugepin_domain {
 	struct hp_ready_set *ready; /* of the holder of the lock, or NULL */
 	const struct hp_lender *lender; /* the domain's lend, which is in a higher layer (lent.h), or NULL */
 	void *lender_arg;
-	_Atomic uint32_t waiting; /* number of pins that wait for the lock; relaxed: the lock is let go of a little later */
+	/* number of pins that wait for the lock; relaxed: the lock is let go of a little later */
+	_Atomic uint32_t waiting;
 	struct hugepin_domain_stats stats;
 
 	struct hp_lock queue_lock; /* a leaf lock: its holder calls no other module */

@@ -8,11 +8,9 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/base.h"

@@ -15,7 +15,6 @@
 #include <limits.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -101,7 +100,7 @@ static int append_buffer(bool begin)
 /* Write the buffer. Called with the lock. */
 static void flush_buffer(void)
 {
-	if (trace.used && trace.pid == (pid_t)hp_sys(SYS_getpid) && (trace.taken || append_buffer(false) != 0))
+	if (trace.used && trace.pid == hp_pid() && (trace.taken || append_buffer(false) != 0))
 		trace.lost += trace.waiting;
 	trace.used = 0;
 	trace.waiting = 0;
@@ -206,7 +205,7 @@ void hp_trace_start(void)
 	if (trace.begun || !wanted_path())
 		return;
 	trace.begun = true;
-	trace.pid = (pid_t)hp_sys(SYS_getpid);
+	trace.pid = hp_pid();
 	trace.rank = hp_rank();
 	trace.waiting = trace.lost = 0; /* in a child of fork these were the parent's, and so are the next two */
 	trace.taken = false;
@@ -239,6 +238,6 @@ static __attribute__((destructor)) void destruct(void)
 	if (!hp_trace_on || hp_lock_mine(&trace.lock))
 		return;
 	hp_trace_flush();
-	if (trace.lost && trace.pid == (pid_t)hp_sys(SYS_getpid))
+	if (trace.lost && trace.pid == hp_pid())
 		hp_say("HUGEPIN_TRACE: events that could not be written:", NULL, trace.lost);
 }

@@ -4,12 +4,10 @@
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
-#include <sched.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/kept.h"
@@ -49,7 +47,8 @@ static struct {
 	struct hp_kept maps; /* /proc/self/maps, to look up mappings */
 	struct hp_lock maps_lock; /* guards the opening of `maps` and its file position */
 	struct hp_thread thread;
-	_Atomic uint32_t round; /* odd while events are read and queued; a futex; relaxed: in the child no other thread */
+	/* odd while events are read and queued; a futex; relaxed: in the child no other thread */
+	_Atomic uint32_t round;
 	_Atomic uint32_t waiters; /* threads have waited for `round` since the last wake */
 	_Atomic uint64_t patience_ns; /* relaxed: a time to wait */
 	/* The trial of the kernel's count, between the opening thread and the watcher. */

@@ -1,6 +1,6 @@
 /*
- * The thresholds of a device: measured once (measure_device.c), and then kept in a file (model.h). Another file keeps what the
- * device takes for registering on demand (reg/backend/terms.h).
+ * The thresholds of a device: measured once (measure_device.c), and then kept in a file (model.h). Another file keeps
+ * what the device takes for registering on demand (reg/backend/terms.h).
  */
 #include <errno.h>
 #include <string.h>

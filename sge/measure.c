@@ -1,14 +1,15 @@
 /*
- * Measuring thresholds. The cells of a grid are messages of some numbers of pieces and some lengths, with pieces in the CPU's
- * cache or flushed from it, in one registration or in many. Each is sent by RDMA WRITE in each way: what counts is how many
- * messages go in a time, not how long one takes, since packing is for a backlog. The threshold of a row of cells is the one that
- * chooses best: with the least sum, over the cells, of the time of the way that it chooses over the time of the best way.
+ * Measuring thresholds. The cells of a grid are messages of some numbers of pieces and some lengths, with pieces in the
+ * CPU's cache or flushed from it, in one registration or in many. Each is sent by RDMA WRITE in each way: what counts
+ * is how many messages go in a time, not how long one takes, since packing is for a backlog. The threshold of a row of
+ * cells is the one that chooses best: with the least sum, over the cells, of the time of the way that it chooses over
+ * the time of the best way.
  *
  * Disturbances only make times longer, so the least time of each cell counts. Rounds of all cells alternate, so that a
  * disturbance affects all cells alike.
  *
- * Some providers report success but deliver less. So before any measurement, messages are sent in each way, by SEND and by RDMA
- * WRITE, and compared. A way that arrives wrong once is refused.
+ * Some providers report success but deliver less. So before any measurement, messages are sent in each way, by SEND and
+ * by RDMA WRITE, and compared. A way that arrives wrong once is refused.
  */
 #include "sge/measure.h"
 
@@ -23,7 +24,8 @@
 /* The grid: numbers of pieces, cut to what a work request takes, and lengths. */
 static const unsigned counts[] = { 1, 2, 4, 8, 30 };
 static const unsigned sizes[] = { 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048 };
-enum { COUNTS = sizeof counts / sizeof *counts, SIZES = sizeof sizes / sizeof *sizes, PIECES_MAX = 30, PIECE_MAX = 2048 };
+enum { COUNTS = sizeof counts / sizeof *counts, SIZES = sizeof sizes / sizeof *sizes };
+enum { PIECES_MAX = 30, PIECE_MAX = 2048 };
 enum { COPY, GATHER, INLINE, WAYS };
 static const unsigned modes[WAYS] = { HUGEPIN_SG_COPY, HUGEPIN_SG_GATHER, HUGEPIN_SG_INLINE };
 
@@ -31,15 +33,18 @@ enum {
 	MESSAGES = 24, /* in one measurement */
 	HOT = 4, /* different messages of those in the cache, used in turn */
 	SLOTS = 4,
-	REGIONS = 64, /* registrations of pieces that lie apart: a page each, with a page between them that is not registered */
-	/* Bytes between pieces. The pieces' offsets within a cache line then differ, and the prefetcher does not help. */
+	/* registrations of pieces that lie apart: a page each, with a page between them that is not registered */
+	REGIONS = 64,
+	/* Bytes between pieces. The pieces' offsets within a cache line then differ, and the prefetcher does not
+	 * help. */
 	STRIDE_MORE = 168,
 	SOURCE_BYTES = 256 << 10, /* pieces that are not in the cache have room for fewer messages */
 	MESSAGE_MAX = PIECES_MAX * PIECE_MAX,
 	ROUNDS_LEAST = 3, ROUNDS_MOST = 15,
 };
 #define BUDGET_NS UINT64_C(1000000000)
-#define SPAN (hp_round_up(SOURCE_BYTES + MESSAGE_MAX + PIECES_MAX * STRIDE_MORE + SLOTS * (MESSAGE_MAX + 128), hp_base_page))
+#define SPAN \
+	(hp_round_up(SOURCE_BYTES + MESSAGE_MAX + PIECES_MAX * STRIDE_MORE + SLOTS * (MESSAGE_MAX + 128), hp_base_page))
 #define TARGET (hp_round_up(MESSAGE_MAX + 1, hp_base_page))
 #define BYTES (SPAN + TARGET + (2 * REGIONS + 2) * hp_base_page)
 
@@ -92,12 +97,12 @@ static void lay(struct iovec *iov, unsigned n, unsigned bytes, char *at)
 		iov[i] = (struct iovec){ at + i * (size_t)(bytes + STRIDE_MORE), bytes };
 }
 
-/* Lay out the messages of a cell. In the cache: a few messages in turn. Not in the cache: each message is different. Returns
- * the number of messages. */
+/* Lay out the messages of a cell. In the cache: a few messages in turn. Not in the cache: each message is different.
+ * Returns the number of messages. */
 static unsigned lay_all(struct measure *m, unsigned n, unsigned bytes, bool cold, bool apart)
 {
 	const size_t layout = n * (size_t)(bytes + STRIDE_MORE);
-	const unsigned count = cold ? (unsigned)HP_MIN(SOURCE_BYTES / layout + 1, (size_t)MESSAGES) : (unsigned)MESSAGES;
+	const unsigned count = (unsigned)(cold ? HP_MIN(SOURCE_BYTES / layout + 1, (size_t)MESSAGES) : MESSAGES);
 
 	for (unsigned k = 0; k < count; k++) {
 		const size_t message = cold ? k : k % HOT;
@@ -136,10 +141,12 @@ static bool send(struct measure *m, const struct hugepin_sg_plan *plan, const st
 	struct hugepin_pin pins[PIECES_MAX];
 	struct hugepin_sg_info info;
 	struct ibv_send_wr wr = { .opcode = plan->mode & HUGEPIN_SG_WRITE ? IBV_WR_RDMA_WRITE : IBV_WR_SEND,
-				  .send_flags = IBV_SEND_SIGNALED, .wr.rdma = { (uintptr_t)m->target, m->pins[1].rkey } };
+				  .send_flags = IBV_SEND_SIGNALED,
+				  .wr.rdma = { (uintptr_t)m->target, m->pins[1].rkey } };
 	const struct hugepin_sg_room room = {
-		.size = sizeof room, .wr = &wr, .wrs = 1, .sge = sge, .sges = PIECES_MAX, .pins = pins, .pins_max = PIECES_MAX,
-		.slot = slot, .slot_len = MESSAGE_MAX, .slot_lkey = m->pins[0].lkey, .key = hugepin_sg_key, .arg = m->c->domain,
+		.size = sizeof room, .wr = &wr, .wrs = 1, .sge = sge, .sges = PIECES_MAX,
+		.pins = pins, .pins_max = PIECES_MAX, .key = hugepin_sg_key, .arg = m->c->domain,
+		.slot = slot, .slot_len = MESSAGE_MAX, .slot_lkey = m->pins[0].lkey,
 	};
 
 	m->c->plan = plan;
@@ -165,7 +172,8 @@ static bool arrives(struct measure *m, unsigned n, unsigned bytes, unsigned mode
 		return true; /* too long to be inline */
 	for (size_t i = 0; i <= len; i++)
 		m->target[i] = (char)~(i < len ? ((char *)iov[i / bytes].iov_base)[i % bytes] : 0);
-	if ((!(mode & HUGEPIN_SG_WRITE) && !m->c->recv(m->c, &in)) || !send(m, &plan, iov, m->slots) || !m->c->end(m->c))
+	if ((!(mode & HUGEPIN_SG_WRITE) && !m->c->recv(m->c, &in)) || !send(m, &plan, iov, m->slots) ||
+	    !m->c->end(m->c))
 		return false;
 	for (size_t i = 0; i < n; i++)
 		same &= !memcmp(m->target + i * bytes, iov[i].iov_base, bytes);
@@ -178,7 +186,9 @@ static int refuse_wrong(struct measure *m)
 	int err = 0;
 
 	for (unsigned i = 0; i < COUNTS * SIZES * WAYS && !err; i++) {
-		const unsigned n = pieces_of(m, i / WAYS / SIZES), bytes = sizes[i / WAYS % SIZES], mode = modes[i % WAYS];
+		const unsigned n = pieces_of(m, i / WAYS / SIZES), bytes = sizes[i / WAYS % SIZES];
+		const unsigned mode = modes[i % WAYS];
+
 		if (m->refused & mode ||
 		    (arrives(m, n, bytes, mode) && arrives(m, n, bytes, mode | HUGEPIN_SG_WRITE)))
 			continue;
@@ -190,7 +200,8 @@ static int refuse_wrong(struct measure *m)
 
 /* ------------------------------------------------------------------ times */
 
-/* Send messages from..to - 1 of those laid out, and wait for them. Slots follow each other as the frames of a queue do. */
+/* Send messages from..to - 1 of those laid out, and wait for them. Slots follow each other as the frames of a queue
+ * do. */
 static bool send_some(struct measure *m, const struct hugepin_sg_plan *plan, unsigned from, unsigned to)
 {
 	for (unsigned k = from; k < to; k++)
@@ -234,8 +245,8 @@ static bool measure_round(struct measure *m)
 	return ok;
 }
 
-/* The length from which on gathering is to be chosen in a row: the one with the least sum of relative times. It lies between two
- * lengths of the grid. A plan takes a single piece as one that lies apart. */
+/* The length from which on gathering is to be chosen in a row: the one with the least sum of relative times. It lies
+ * between two lengths of the grid. A plan takes a single piece as one that lies apart. */
 static uint32_t copy_below(float ns[COUNTS][SIZES][WAYS], bool apart, uint32_t otherwise)
 {
 	float least = 0;
@@ -257,7 +268,8 @@ static uint32_t copy_below(float ns[COUNTS][SIZES][WAYS], bool apart, uint32_t o
 	return best;
 }
 
-/* The number of pieces up to which messages are not dearer inline than in the better of the other ways, give or take 3 %. */
+/* The number of pieces up to which messages are not dearer inline than in the better of the other ways, give or take 3
+ * %. */
 static uint32_t inline_pieces(float ns[COUNTS][SIZES][WAYS])
 {
 	uint32_t best = 0;
@@ -283,7 +295,8 @@ static int run(struct measure *m, struct hugepin_sg_model *model)
 
 	if (!err && m->c->recv)
 		err = refuse_wrong(m);
-	for (unsigned round = 0; !err && round < ROUNDS_MOST && (round < ROUNDS_LEAST || hp_clock_ns() - start < BUDGET_NS); round++)
+	for (unsigned round = 0;
+	     !err && round < ROUNDS_MOST && (round < ROUNDS_LEAST || hp_clock_ns() - start < BUDGET_NS); round++)
 		err = measure_round(m) ? 0 : -EIO;
 	if (err)
 		return err;

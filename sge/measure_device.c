@@ -1,6 +1,6 @@
 /*
- * Calibration over a device: the carrier of measure.h is two queue pairs of this process that are connected to each other. As
- * many messages as they take are kept under way, so either the CPU or the device is busy all the time.
+ * Calibration over a device: the carrier of measure.h is two queue pairs of this process that are connected to each
+ * other. As many messages as they take are kept under way, so either the CPU or the device is busy all the time.
  */
 #include "sge/measure_device.h"
 
@@ -60,7 +60,9 @@ static int reset(struct hp_sg_carrier *c)
 int hp_measure_device(struct ibv_pd *pd, struct hugepin_sg_model *ret_)
 {
 	/* Nobody unmaps what is measured. So a hit need not ask the kernel about that. */
-	const struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU, .watch = HUGEPIN_WATCH_PROGRAM };
+	const struct hugepin_attr attr = { .size = sizeof attr,
+					   .policy = HUGEPIN_POLICY_LRU,
+					   .watch = HUGEPIN_WATCH_PROGRAM };
 	struct device d = { .carrier = { .post = post, .end = end, .recv = recv, .reset = reset }, .pair.pd = pd };
 	int err = hp_pair_find_port(&d.pair);
 

@@ -1,6 +1,6 @@
 /*
- * The file of a device's thresholds (model.h). It has one line "name VALUE VALUE" for each, of pieces in the cache and of other
- * ones. The parser accepts only a complete file: each line once, in order, "end" last.
+ * The file of a device's thresholds (model.h). It has one line "name VALUE VALUE" for each, of pieces in the cache and
+ * of other ones. The parser accepts only a complete file: each line once, in order, "end" last.
  */
 #include "sge/model.h"
 
@@ -17,7 +17,8 @@ int hp_sg_model_print(const struct hugepin_sg_model *m, const struct hp_place *p
 {
 #define FORMAT(name) #name " %u %u\n"
 #define VALUES(name) , m->name[0], m->name[1]
-	const int n = snprintf(text, size, HEAD "device %s\nfirmware %s\ncpu %s\nrefused %u\n" HP_SG_THRESHOLDS(FORMAT) "end\n",
+	const int n = snprintf(text, size,
+			       HEAD "device %s\nfirmware %s\ncpu %s\nrefused %u\n" HP_SG_THRESHOLDS(FORMAT) "end\n",
 			       place->device, place->firmware, place->cpu, m->refused HP_SG_THRESHOLDS(VALUES));
 
 	return n >= 0 && (size_t)n < size ? n : -EMSGSIZE;
@@ -47,7 +48,8 @@ int hp_sg_model_parse(const char *text, struct hugepin_sg_model *ret_, struct hp
 	if (strncmp(text, HEAD, strlen(HEAD)))
 		return strncmp(text, KIND, strlen(KIND)) ? -EILSEQ : -ESTALE;
 #define PARSE(name) || !line_of(&at, #name, UINT32_MAX, m.name, 2)
-	if (!hp_kept_place(&at, &place) || !line_of(&at, "refused", HUGEPIN_SG_INLINE | HUGEPIN_SG_GATHER, &m.refused, 1) ||
+	if (!hp_kept_place(&at, &place) ||
+	    !line_of(&at, "refused", HUGEPIN_SG_INLINE | HUGEPIN_SG_GATHER, &m.refused, 1) ||
 	    m.refused & HUGEPIN_SG_COPY HP_SG_THRESHOLDS(PARSE) || strcmp(at, "end\n"))
 		return -EILSEQ;
 	*ret_ = m;

@@ -1,12 +1,12 @@
 /*
- * Planning: whether the pieces of a message are inlined, copied or gathered, or some copied and others gathered. Thresholds
- * decide, within the limits of the queue pair. Rex, Mietke, Rehm 2006, section 4, found that four elements cost little more
- * than one.
+ * Planning: whether the pieces of a message are inlined, copied or gathered, or some copied and others gathered.
+ * Thresholds decide, within the limits of the queue pair. Rex, Mietke, Rehm 2006, section 4, found that four elements
+ * cost little more than one.
  *
  * A plan names the copied pieces by two things: a length, below which pieces are copied, and a window of pieces that
  * are copied anyway. So carrying it out takes one comparison per piece. Neighbouring copied pieces follow each other
- * in the slot and are one element. The window is a run of neighbours. It reduces the elements of a message to the number
- * that is allowed.
+ * in the slot and are one element. The window is a run of neighbours. It reduces the elements of a message to the
+ * number that is allowed.
  *
  * Pure, except hugepin_sg_caps().
  */
@@ -21,7 +21,8 @@
 
 #define MODES (HUGEPIN_SG_INLINE | HUGEPIN_SG_COPY | HUGEPIN_SG_GATHER)
 
-/* An adapter fetches each element by a transaction of its own, for which a CPU copies some hundred bytes of its cache. */
+/* An adapter fetches each element by a transaction of its own, for which a CPU copies some hundred bytes of its
+ * cache. */
 const struct hugepin_sg_model hp_sg_model_default = {
 	.size = sizeof(struct hugepin_sg_model),
 	.source = HUGEPIN_SG_MODEL_DEFAULT,
@@ -78,7 +79,8 @@ struct tally {
 	bool bad; /* a piece is at NULL, or wraps */
 };
 
-static void count_pieces(const struct iovec *iov, int n, uint64_t copy_below, uint32_t from, uint32_t to, struct tally *ret_)
+static void count_pieces(const struct iovec *iov, int n, uint64_t copy_below, uint32_t from, uint32_t to,
+			 struct tally *ret_)
 {
 	struct tally t = { 0 };
 	bool joins = false; /* the previous piece is copied */
@@ -99,8 +101,8 @@ static void count_pieces(const struct iovec *iov, int n, uint64_t copy_below, ui
 	*ret_ = t;
 }
 
-/* Whether most pieces are likely to lie in a registration each. Pieces in the same hugepage or in the next one count as in
- * one registration. A hash of 64 bits remembers the hugepages seen, so up to so many are told apart. */
+/* Whether most pieces are likely to lie in a registration each. Pieces in the same hugepage or in the next one count as
+ * in one registration. A hash of 64 bits remembers the hugepages seen, so up to so many are told apart. */
 static bool lie_apart(const struct iovec *iov, int n, uint32_t pieces)
 {
 	uint64_t last = UINT64_MAX / 2, seen = 0;
@@ -122,13 +124,15 @@ static bool lie_apart(const struct iovec *iov, int n, uint32_t pieces)
 
 /* ------------------------------------------------------------------ choosing */
 
-/* Find the run of pieces, copied as one element, that saves `excess` elements and copies the fewest bytes, where shorter
- * pieces than `below` (at least 1) are copied anyway. For each end of the run, pieces are dropped from its start as long as
- * it saves enough. */
-static void find_window(const struct iovec *iov, int n, uint64_t below, uint32_t excess, uint32_t *ret_from, uint32_t *ret_to)
+/* Find the run of pieces, copied as one element, that saves `excess` elements and copies the fewest bytes, where
+ * shorter pieces than `below` (at least 1) are copied anyway. For each end of the run, pieces are dropped from its
+ * start as long as it saves enough. */
+static void find_window(const struct iovec *iov, int n, uint64_t below, uint32_t excess, uint32_t *ret_from,
+			uint32_t *ret_to)
 {
 	uint32_t from = 0, inside = 0; /* elements in the run */
-	uint32_t first = 0, leads = 0; /* the first piece in it that is not short, and whether short ones are in front */
+	/* the first piece in it that is not short, and whether short ones are in front */
+	uint32_t first = 0, leads = 0;
 	uint64_t bytes = 0, least = UINT64_MAX;
 	bool joins = false;
 
@@ -157,8 +161,8 @@ static void find_window(const struct iovec *iov, int n, uint64_t below, uint32_t
 	}
 }
 
-/* Copy the pieces shorter than `below`. If that leaves too many elements, copy longer pieces, too, or those of a window:
- * what copies the fewest bytes. */
+/* Copy the pieces shorter than `below`. If that leaves too many elements, copy longer pieces, too, or those of a
+ * window: what copies the fewest bytes. */
 static void plan_mixture(struct hugepin_sg_plan *p, const struct iovec *iov, uint64_t below, uint64_t elements_max,
 			 size_t longest)
 {
@@ -196,7 +200,8 @@ int hugepin_sg_plan(const struct hugepin_sg_model *model, const struct hugepin_s
 	bool read = purpose == HUGEPIN_SG_READ, recv = purpose == HUGEPIN_SG_RECV, cold = mode & HUGEPIN_SG_COLD;
 	bool splits = read || purpose == HUGEPIN_SG_WRITE; /* one-sided: into several work requests if necessary */
 	model = model ? model : &hp_sg_model_default;
-	if (model->size < sizeof *model || !caps || !ret_ || n < 0 || (n && !iov) || mode & ~known || (purpose & (purpose - 1)))
+	if (model->size < sizeof *model || !caps || !ret_ || n < 0 || (n && !iov) || mode & ~known ||
+	    (purpose & (purpose - 1)))
 		return -EINVAL;
 	struct tally t;
 	count_pieces(iov, n, 0, 0, 0, &t);

@@ -1,6 +1,7 @@
 /*
- * Slots that the queues of a domain share. A slot is what state.h describes: memory for a frame, with a frame, elements,
- * pins and a work request. A queue takes a slot when it begins a frame, and gives it back when the frame has completed.
+ * Slots that the queues of a domain share. A slot is what state.h describes: memory for a frame, with a frame,
+ * elements, pins and a work request. A queue takes a slot when it begins a frame, and gives it back when the frame has
+ * completed.
  *
  * The rule by which slots are given out: each open queue may always have one slot. Beyond that it may have as many as
  * are still spare (Choudhury, Hahne 1998: dynamic thresholds). Spare is what is free and not owed to a queue that has

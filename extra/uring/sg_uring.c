@@ -1,7 +1,9 @@
 /*
- * Messages of many pieces on rings of io_uring: the program's entry is filled, and its completion undoes what that took.
+ * Messages of many pieces on rings of io_uring: the program's entry is filled, and its completion undoes what that
+ * took.
  *
- *  1. One request a message. By index where one registration has all the pieces: the kernel then looks no page up. Several
+ *  1. One request a message. By index where one registration has all the pieces: the kernel then looks no page up.
+ * Several
  *     pieces need Linux 6.15 for this, and go by address, vectored, on older kernels.
  *  2. Short pieces are copied, since the kernel takes longer for an element than a copy of it does.
  *  3. The pin of a message is out until its completion. The kernel looks an index up when it begins a request, and it
@@ -16,7 +18,10 @@
 
 #include <hugepin_sg_uring.h>
 
-enum { COPIES = 32, COPIES_MAX = 4096, COPY_LEN = 32768, COPY_LEN_MAX = 1 << 20, COPY_ALIGN = 4096, COPY_BELOW = 2048, PIECES_MAX = 1024 };
+enum {
+	COPIES = 32, COPIES_MAX = 4096, COPY_LEN = 32768, COPY_LEN_MAX = 1 << 20, COPY_ALIGN = 4096, COPY_BELOW = 2048,
+	PIECES_MAX = 1024
+};
 #define BYTES_MAX UINT64_C(0x7ffff000) /* of one request: the kernel's MAX_RW_COUNT */
 /* From the kernel's include/uapi/linux/io_uring.h. liburing 2.3 lacks them. */
 enum { OP_READV_FIXED = 60, OP_WRITEV_FIXED = 61 };
@@ -81,7 +86,8 @@ static void copy(const struct iovec *iov, uint32_t n, char *at, uint64_t left, b
 }
 
 /* Fill the entry for one range of memory, by its index or, without a pin, by address. */
-static void fill(struct io_uring_sqe *sqe, int fd, char *at, uint64_t bytes, uint64_t offset, bool read, const struct hugepin_pin *pin)
+static void fill(struct io_uring_sqe *sqe, int fd, char *at, uint64_t bytes, uint64_t offset, bool read,
+		 const struct hugepin_pin *pin)
 {
 	if (pin->ref && read)
 		io_uring_prep_read_fixed(sqe, fd, at, (unsigned)bytes, offset, (int)pin->lkey);
@@ -121,8 +127,8 @@ static int find(hugepin_domain *domain, const char *at, uint64_t bytes, bool rea
 	return 0;
 }
 
-static int prepare(hugepin_sg_uring *s, struct io_uring_sqe *sqe, int fd, const struct iovec *iov, int n, uint64_t offset, bool read,
-		   struct hugepin_sg_uring_message *ret_)
+static int prepare(hugepin_sg_uring *s, struct io_uring_sqe *sqe, int fd, const struct iovec *iov, int n,
+		   uint64_t offset, bool read, struct hugepin_sg_uring_message *ret_)
 {
 	struct hugepin_sg_uring_message m = { .n = (uint32_t)n, .out = 1 };
 	struct pieces p;
@@ -157,8 +163,8 @@ static int prepare(hugepin_sg_uring *s, struct io_uring_sqe *sqe, int fd, const 
 	return 0;
 }
 
-static int prepare_or_nop(hugepin_sg_uring *s, struct io_uring_sqe *sqe, int fd, const struct iovec *iov, int n, uint64_t offset, bool read,
-			  struct hugepin_sg_uring_message *ret_)
+static int prepare_or_nop(hugepin_sg_uring *s, struct io_uring_sqe *sqe, int fd, const struct iovec *iov, int n,
+			  uint64_t offset, bool read, struct hugepin_sg_uring_message *ret_)
 {
 	const int err = sqe ? prepare(s, sqe, fd, iov, n, offset, read, ret_) : -EINVAL;
 
@@ -169,14 +175,14 @@ static int prepare_or_nop(hugepin_sg_uring *s, struct io_uring_sqe *sqe, int fd,
 	return err;
 }
 
-int hugepin_sg_uring_read(hugepin_sg_uring *s, struct io_uring_sqe *sqe, int fd, const struct iovec *iov, int n, uint64_t offset,
-			  struct hugepin_sg_uring_message *ret_)
+int hugepin_sg_uring_read(hugepin_sg_uring *s, struct io_uring_sqe *sqe, int fd, const struct iovec *iov, int n,
+			  uint64_t offset, struct hugepin_sg_uring_message *ret_)
 {
 	return prepare_or_nop(s, sqe, fd, iov, n, offset, true, ret_);
 }
 
-int hugepin_sg_uring_write(hugepin_sg_uring *s, struct io_uring_sqe *sqe, int fd, const struct iovec *iov, int n, uint64_t offset,
-			   struct hugepin_sg_uring_message *ret_)
+int hugepin_sg_uring_write(hugepin_sg_uring *s, struct io_uring_sqe *sqe, int fd, const struct iovec *iov, int n,
+			   uint64_t offset, struct hugepin_sg_uring_message *ret_)
 {
 	return prepare_or_nop(s, sqe, fd, iov, n, offset, false, ret_);
 }
@@ -200,7 +206,8 @@ int hugepin_sg_uring_done(hugepin_sg_uring *s, struct hugepin_sg_uring_message *
 static bool has_vector(void)
 {
 	struct io_uring_probe *probe = io_uring_get_probe();
-	const bool has = probe && io_uring_opcode_supported(probe, OP_READV_FIXED) && io_uring_opcode_supported(probe, OP_WRITEV_FIXED);
+	const bool has = probe && io_uring_opcode_supported(probe, OP_READV_FIXED) &&
+			 io_uring_opcode_supported(probe, OP_WRITEV_FIXED);
 
 	io_uring_free_probe(probe);
 	return has;

@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <liburing.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -51,7 +50,7 @@ static int ring_register(struct io_uring *ring, unsigned opcode, const void *arg
 	const bool closed = ring->ring_fd < 0;
 	const unsigned by_index = closed ? 1u << 31 : 0; /* IORING_REGISTER_USE_REGISTERED_RING, of Linux 6.3 */
 
-	return (int)hp_sys(SYS_io_uring_register, closed ? ring->enter_ring_fd : ring->ring_fd, (opcode | by_index),
+	return (int)hp_sys(SYS_io_uring_register, closed ? ring->enter_ring_fd : ring->ring_fd, opcode | by_index,
 			   arg, count);
 }
 
@@ -218,7 +217,7 @@ int hp_uring_new(struct io_uring *ring, unsigned slot0, unsigned slots, struct h
 	u->rings_count = 1;
 	u->slot0 = slot0;
 	u->slots = slots;
-	u->owner = has_owner(ring) ? (pid_t)hp_sys(SYS_gettid) : 0;
+	u->owner = has_owner(ring) ? hp_tid() : 0;
 	*ret_ = u;
 	return 0;
 }
@@ -249,7 +248,7 @@ int hp_uring_attach(struct hp_uring *u, struct io_uring *ring)
 	int err;
 
 	/* The domain was told at opening which threads may register: attaching must not change that. */
-	if (u->owner ? u->owner != (pid_t)hp_sys(SYS_gettid) : has_owner(ring))
+	if (u->owner ? u->owner != hp_tid() : has_owner(ring))
 		return -EPERM;
 	if (u->rings_count > ATTACHED_MAX)
 		return -ENOSPC;

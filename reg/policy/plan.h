@@ -48,8 +48,8 @@ void hp_plan_set_lead(struct hp_plan *, uint64_t lead_ns);
 
 /* ------------------------------------------------------------------ what happened, in the order of time */
 
-/* A use begins at call site `site` (0: not known), or ends. hit: the region was found registered, so no pin waited. Uses of a
- * region may overlap. After a miss, start() is called before hp_plan_registered(). */
+/* A use begins at call site `site` (0: not known), or ends. hit: the region was found registered, so no pin waited.
+ * Uses of a region may overlap. After a miss, start() is called before hp_plan_registered(). */
 void hp_plan_start(struct hp_plan *, uint32_t region, uint64_t bytes, uint64_t site, uint64_t now_ns, bool hit);
 void hp_plan_end(struct hp_plan *, uint32_t region, uint64_t now_ns);
 

@@ -1,5 +1,5 @@
-/* hugepin with io_uring: a message of many pieces as one request of the program's own ring. Linked with libhugepin-uring.
- * The guide is hugepin_sg_uring(3). */
+/* hugepin with io_uring: a message of many pieces as one request of the program's own ring. Linked with
+ * libhugepin-uring. The guide is hugepin_sg_uring(3). */
 #ifndef HUGEPIN_SG_URING_H
 #define HUGEPIN_SG_URING_H
 
@@ -38,29 +38,29 @@ struct hugepin_sg_uring_message {
 typedef struct hugepin_sg_uring_message hugepin_sg_uring_message_t;
 
 /* Make room for copies and pin it with the domain, which must outlive it. If the limit of locked memory leaves no room
- * for this pin, or only another thread may register (hugepin_uring_open), copies go by address. domain NULL: all goes by
- * address. It belongs to one thread at a time. 0, -EINVAL, -ENOMEM, or an error of hugepin_pin. */
+ * for this pin, or only another thread may register (hugepin_uring_open), copies go by address. domain NULL: all goes
+ * by address. It belongs to one thread at a time. 0, -EINVAL, -ENOMEM, or an error of hugepin_pin. */
 int hugepin_sg_uring_open(hugepin_domain *domain, const struct hugepin_sg_uring_attr *attr, hugepin_sg_uring **ret_);
 
 /* -EBUSY: messages are out. -EINVAL: NULL. */
 int hugepin_sg_uring_close(hugepin_sg_uring *);
 
-/* Fill an entry that io_uring_get_sqe returned, as liburing's io_uring_prep_readv and io_uring_prep_writev do. Set flags,
- * user_data and the like afterwards. The ring is the domain's, or one of hugepin_uring_attach. iov and the pieces must stay
- * until hugepin_sg_uring_done.
- * Pieces that one registration has become IORING_OP_READ_FIXED or WRITE_FIXED, if they lie one after the other; else
- * READV_FIXED or WRITEV_FIXED (Linux 6.15). Short or unaligned pieces become READ_FIXED or WRITE_FIXED, through a copy. Others
- * become READV or WRITEV. Nothing is registered.
- * 0 and *ret_. On failure the entry is IORING_OP_NOP with user_data 0, and nothing is out. -EINVAL: a NULL, n outside 0..1024, a piece at
- * NULL or one that wraps, no bytes. -EOVERFLOW: more than 2 GiB - 4 KiB. Of unaligned pieces only: -EMSGSIZE: longer than
- * copy_len. -EAGAIN: all copies are out. Or an error of hugepin_sg_key. */
-int hugepin_sg_uring_read(hugepin_sg_uring *, struct io_uring_sqe *, int fd, const struct iovec *iov, int n, uint64_t offset,
-			  struct hugepin_sg_uring_message *ret_);
-int hugepin_sg_uring_write(hugepin_sg_uring *, struct io_uring_sqe *, int fd, const struct iovec *iov, int n, uint64_t offset,
-			   struct hugepin_sg_uring_message *ret_);
+/* Fill an entry that io_uring_get_sqe returned, as liburing's io_uring_prep_readv and io_uring_prep_writev do. Set
+ * flags, user_data and the like afterwards. The ring is the domain's, or one of hugepin_uring_attach. iov and the
+ * pieces must stay until hugepin_sg_uring_done. Pieces that one registration has become IORING_OP_READ_FIXED or
+ * WRITE_FIXED, if they lie one after the other; else READV_FIXED or WRITEV_FIXED (Linux 6.15). Short or unaligned
+ * pieces become READ_FIXED or WRITE_FIXED, through a copy. Others become READV or WRITEV. Nothing is registered.
+ * 0 and *ret_. On failure the entry is IORING_OP_NOP with user_data 0, and nothing is out. -EINVAL: a NULL, n outside
+ * 0..1024, a piece at NULL or one that wraps, no bytes. -EOVERFLOW: more than 2 GiB - 4 KiB. Of unaligned pieces only:
+ * -EMSGSIZE: longer than copy_len. -EAGAIN: all copies are out. Or an error of hugepin_sg_key. */
+int hugepin_sg_uring_read(hugepin_sg_uring *, struct io_uring_sqe *, int fd, const struct iovec *iov, int n,
+			  uint64_t offset, struct hugepin_sg_uring_message *ret_);
+int hugepin_sg_uring_write(hugepin_sg_uring *, struct io_uring_sqe *, int fd, const struct iovec *iov, int n,
+			   uint64_t offset, struct hugepin_sg_uring_message *ret_);
 
-/* The request has completed with this result (cqe->res), or is not going to be submitted (-ECANCELED). Of a read that was
- * copied, the first `res` bytes come to their pieces. Gives the pin back, and clears *message. 0. -EINVAL: not out. */
+/* The request has completed with this result (cqe->res), or is not going to be submitted (-ECANCELED). Of a read
+ * that was copied, the first `res` bytes come to their pieces. Gives the pin back, and clears *message. 0. -EINVAL:
+ * not out. */
 int hugepin_sg_uring_done(hugepin_sg_uring *, struct hugepin_sg_uring_message *message, int res);
 
 #ifdef __GNUC__
