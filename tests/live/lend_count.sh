@@ -1,5 +1,5 @@
 #!/bin/bash
-# A key that is borrowed already takes at most 1.2 times the instructions of a pin that finds its memory registered, each with its
+# A key that is borrowed already takes at most 1.25 times the instructions of a pin that finds its memory registered, each with its
 # end; and so does a key of a few pages, beside memory outside the heap (bench/borrow.c, counted by callgrind).
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/tap.bash"
@@ -14,9 +14,9 @@ count()
 	valgrind --tool=callgrind --callgrind-out-file=counts ./borrow "$1" "$2" >log 2>&1 || { cat log; return 1; }
 	sed -n 's/^summary: //p' counts
 }
-# each WHAT: instructions of a use, between a short and a longer run. The start of a process takes some thousands more or fewer each
-# time, which so many uses make one instruction of.
-each() { echo $((($(count "$1" 41000) - $(count "$1" 1000)) / 40000)); }
+# each WHAT: instructions of a use, between a short and a longer run, to the nearest one: the start of a process takes some thousands
+# more or fewer each time, which is less than half an instruction of so many uses.
+each() { echo $((($(count "$1" 41000) - $(count "$1" 1000) + 20000) / 40000)); }
 heap=$(each heap) foreign=$(each foreign) key=$(each key) page=$(each page)
-works "a key: $key instructions, a pin of the heap: $heap" [ $((key * 10)) -le $((heap * 12)) ]
-works "a key of some pages: $page instructions, a pin outside the heap: $foreign" [ $((page * 10)) -le $((foreign * 12)) ]
+works "a key: $key instructions, a pin of the heap: $heap" [ $((key * 4)) -le $((heap * 5)) ]
+works "a key of some pages: $page instructions, a pin outside the heap: $foreign" [ $((page * 4)) -le $((foreign * 5)) ]
