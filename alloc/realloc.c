@@ -59,15 +59,16 @@ out:
 	return ok;
 }
 
-/* Shorten a live buffer to n chunks. Give its tail and its room back. */
-static void shrink_in_place(size_t chunk, size_t n)
+/* Shorten a live buffer to n chunks, of which the program uses the first `used`. Give its tail and its room back. What is
+ * not used has no advice any more, since a later realloc may hand it out again. */
+static void shrink_in_place(size_t chunk, size_t n, size_t used)
 {
 	/* from: the chunks from here to `end` are given back */
 	size_t all = hp_chunk_extent(chunk), end = chunk + all, from;
 	bool must_ask;
 
 	/* the kernel unlocks whole base pages, and a part of the first one stays */
-	from = hp_round_up(chunk + n, hp_base_chunks());
+	from = hp_round_up(chunk + used, hp_base_chunks());
 	if (from < end)
 		hp_advice_unlock(from, end - from);
 	hp_lock(&hp_heap_lock);
@@ -77,9 +78,8 @@ static void shrink_in_place(size_t chunk, size_t n)
 	}
 	/* Two kinds of parts are kept as room: a part that can only be advised together with a part that stays, and a
 	 * part whose advice the kernel does not undo. */
-	from = hp_advice_cut(chunk + n, end);
-	if (!hp_advice_undo(from, end - from))
-		from = end;
+	from = hp_advice_cut(chunk + used, end);
+	from = hp_advice_undo(from, end - from) ? HP_MAX(from, chunk + n) : end;
 	HP_STAT_ADD(room_bytes, (from - chunk - n - (all - HP_CHUNK_COUNT(hp_chunk_get(chunk)))) << HP_CHUNK_SHIFT);
 	hp_buffer_set_live_again(chunk, n, from - chunk - n);
 	if (from < end)
@@ -133,7 +133,7 @@ static void *move_advised(size_t chunk, size_t n0, size_t size)
 
 void *hugepin_realloc(void *p, size_t size)
 {
-	size_t off = hp_span_offset(&hp_span, p), chunk = off >> HP_CHUNK_SHIFT, n, n0;
+	size_t off = hp_span_offset(&hp_span, p), chunk = off >> HP_CHUNK_SHIFT, n, n0, used;
 	const char *why;
 	bool advised;
 	void *q;
@@ -164,7 +164,7 @@ void *hugepin_realloc(void *p, size_t size)
 		return NULL;
 	}
 	n0 = HP_CHUNK_COUNT(hp_chunk_get(chunk));
-	n = hp_chunks_for(size);
+	n = used = hp_chunks_for(size);
 	advised = is_advised(chunk);
 	/* An advised buffer stays in the heap, since the small tier has no advice. It keeps at least two chunks, since
 	 * the word for room is in the second. */
@@ -179,12 +179,12 @@ void *hugepin_realloc(void *p, size_t size)
 		hugepin_free(p);
 		return q;
 	}
-	if (n == n0)
-		return p;
-	if (n < n0) {
-		shrink_in_place(chunk, n);
+	if (n < n0 || used < n) {
+		shrink_in_place(chunk, n, used);
 		return p;
 	}
+	if (n == n0)
+		return p;
 	if (n <= hp_span.size >> HP_CHUNK_SHIFT && grow_in_place(chunk, n0, n))
 		return p;
 	if (advised)

@@ -201,7 +201,7 @@ static void say(struct buffer *b)
 	}
 }
 
-/* What was said stays with the bytes that it was said of. */
+/* What was said stays with the bytes that it was said of, and ends with them: what a later realloc hands out is new. */
 static void resize(struct buffer *b)
 {
 	size_t had = b->chunks, n = any(8) ? 8 + any(any(2) ? 2900 : had) : 1 + any(7);
@@ -220,6 +220,8 @@ static void resize(struct buffer *b)
 	b->p = q;
 	b->chunks = HP_MIN(hugepin_usable_size(q) >> HP_CHUNK_SHIFT, (size_t)CHUNKS_MAX);
 	EXPECT(b->chunks >= n && b->chunks <= HP_MAX(n, (size_t)8));
+	for (size_t c = ((uintptr_t)q - hp_span.base) >> HP_CHUNK_SHIFT, i = hp_round_up(c + n, hp_base_chunks()) - c; i < had; i++)
+		b->said[i] = 0;
 	if (b->chunks > had)
 		memset(b->said + had, 0, b->chunks - had);
 	else
