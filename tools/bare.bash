@@ -49,5 +49,8 @@ bare_ready()
 # The sources without what was built, in a new directory.
 copy_sources() { mkdir "$1" && tar -c --exclude=./build --exclude=./.git . | tar -x -C "$1"; }
 
+# A program or library of AArch64.
+of_aarch64() { [ "$(od -An -tx1 -N4 "$1") $(od -An -tu2 -j18 -N2 "$1")" = ' 7f 45 4c 46    183' ]; }
+
 inside() { env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive chroot "$root" "$@"; }
 get() { inside apt-get -qq -y --no-install-recommends "$@"; }
