@@ -86,6 +86,7 @@ RUN_LDFLAGS = -Wl,--enable-new-dtags,-rpath,'$$ORIGIN'
 $(BUILD)/installed/%: RUN_LDFLAGS = $(if $(RUNPATH),-Wl$(comma)--enable-new-dtags$(comma)-rpath$(comma)'$(RUNPATH)')
 
 VERSION := $(shell awk '/^.define HUGEPIN_VERSION_M/ { v = v "." $$3 } END { print substr(v, 2) }' include/hugepin.h)
+HEADERS := $(wildcard include/*.h)
 SO := $(firstword $(subst ., ,$(VERSION)))
 
 # What needs libibverbs. Of ours that needs the public API, and the clock.
@@ -225,7 +226,7 @@ NUMPY_PYTHON = $(if $(CROSS),_PYTHON_SYSCONFIGDATA_NAME=_sysconfigdata__$(CROSS:
 NUMPY_FOUND = $(shell $(NUMPY_PYTHON) -c 'import os, numpy, setuptools, sysconfig; \
 	print(os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null)
 NUMPY_DIR = $(abspath $(BUILD))/numpy
-$(BUILD)/numpy/built: $(wildcard contrib/numpy/*.c contrib/numpy/*.toml contrib/numpy/setup.py) packaging/hugepin.pc.in include/hugepin.h \
+$(BUILD)/numpy/built: $(wildcard contrib/numpy/*.c contrib/numpy/*.toml contrib/numpy/setup.py) packaging/hugepin.pc.in $(HEADERS) \
 		| $(BUILD)/libhugepin.so
 	@mkdir -p $(@D)
 	$(Q)sed 's|@PREFIX@|$(CURDIR)|; s|@LIBDIR@|$(abspath $(BUILD))|; s|@VERSION@|$(VERSION)|; s| @RUNPATH@||' packaging/hugepin.pc.in \
@@ -374,7 +375,7 @@ install: all $(INSTALL_LINKED) $(BUILD)/installed/hugepin ## install under $(DES
 	$(Q)install -d $(addprefix $(TREE),$(PREFIX)/bin $(PREFIX)/include $(LIBDIR)/pkgconfig $(CMAKE_DIR) $(PREFIX)/share/man \
 		$(PREFIX)/share/bash-completion/completions $(PREFIX)/share/hugepin/bpftrace $(PREFIX)/share/doc/hugepin)
 	$(Q)install -m 755 $(BUILD)/installed/hugepin $(TREE)$(PREFIX)/bin
-	$(Q)install -m 644 $(filter-out $(NO_HEADERS),$(wildcard include/*.h)) include/*.hpp $(EXTRA_HEADERS) $(TREE)$(PREFIX)/include
+	$(Q)install -m 644 $(filter-out $(NO_HEADERS),$(HEADERS)) include/*.hpp $(EXTRA_HEADERS) $(TREE)$(PREFIX)/include
 	$(Q)install -m 644 $(BUILD)/libhugepin.a $(TREE)$(LIBDIR)
 	$(Q)for l in $(INSTALL_LIBS); do \
 		install -m 755 $(BUILD)/installed/$$l.so $(TREE)$(LIBDIR)/$$l.so.$(VERSION) && \

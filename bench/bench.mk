@@ -23,7 +23,7 @@ $(BENCH)/nothing.so: bench/nothing.c $(BUILD)/flags
 # The pin cache's benches call the API. UCX's libraries intercept mapping calls: they are in pin-ucx alone.
 BENCH_UCX := $(shell $(PKG_CONFIG) --exists ucx-ucs 2>/dev/null && echo $(BENCH)/pin-ucx)
 BENCH_PIN = $(BENCH_CC) -Iinclude -pthread $(LINK_DIRS) -o $@ $(filter %.c,$^) -lhugepin -luring
-BENCH_PIN_ON := bench/common.h bench/pin_kernel.h bench/rcache.h include/hugepin.h include/hugepin_uring.h $(BUILD)/libhugepin.so $(BUILD)/flags
+BENCH_PIN_ON := bench/common.h bench/pin_kernel.h bench/rcache.h $(HEADERS) $(BUILD)/libhugepin.so $(BUILD)/flags
 $(BENCH)/pin: bench/pin.c bench/pin_kernel.c $(BENCH_PIN_ON)
 	@mkdir -p $(@D)
 	@echo '  BENCH   $<'
@@ -45,7 +45,7 @@ $(BENCH)/shapes: bench/shapes.c $(BUILD)/flags
 tests: $(if $(SAN),,$(BENCH)/replay $(BENCH)/paging $(BENCH)/shapes)
 
 # Messages on io_uring, through the public API.
-$(BENCH)/uring: bench/uring.c include/hugepin.h include/hugepin_uring.h $(EXTRA_HEADERS) $(BUILD)/libhugepin-uring.so $(BUILD)/flags
+$(BENCH)/uring: bench/uring.c $(HEADERS) $(EXTRA_HEADERS) $(BUILD)/libhugepin-uring.so $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  BENCH   $<'
 	$(Q)$(BENCH_CC) -Iinclude $(EXTRA_INCLUDE) $(LINK_DIRS) -o $@ $< -lhugepin-uring -lhugepin -luring
@@ -63,7 +63,7 @@ $(BENCH)/helper: bench/helper.c $(LIB_OBJ) $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  BENCH   $<'
 	$(Q)$(CC) $(FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LIB_OBJ) $(LIB_LIBS)
-$(BENCH)/borrow: bench/borrow.c bench/common.h include/hugepin.h $(BUILD)/libhugepin.so $(BUILD)/flags
+$(BENCH)/borrow: bench/borrow.c bench/common.h $(HEADERS) $(BUILD)/libhugepin.so $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  BENCH   $<'
 	$(Q)$(BENCH_PIN)

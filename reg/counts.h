@@ -19,7 +19,7 @@ struct hp_counts {
 };
 
 /* This thread's counters, by region; NULL before its first pin and after its end. Held keys count here from within
- * programs, under a public name (hugepin.h). */
+ * programs, under a public name (hugepin_key.h). */
 extern HP_TLS struct hp_counts *hp_counts_self __asm__("hugepin_key_counts") __attribute__((visibility("default")));
 _Static_assert(sizeof(struct hp_counts) == sizeof(struct hugepin_key_count) &&
 		       offsetof(struct hp_counts, unpins) == offsetof(struct hugepin_key_count, unpins),

@@ -22,8 +22,8 @@
  * the retirer's half of the fence. Once the tag is gone the sum only falls: when it is 0, the region can be
  * deregistered.
  *
- * Held keys (hugepin.h) have a copy of a hit's words, and look at the life of the region in place of its tag. The life is
- * a number that no other registration ever has, in any domain or child process. It is set and cleared with the tag. Its
+ * Held keys (hugepin_key.h) have a copy of a hit's words, and look at the life of the region in place of its tag. The
+ * life is a number that no other registration ever has, in any domain or child process. It is set and cleared with the tag. Its
  * lowest bit is the `used` flag of pins by keys: a thread sets it by a compare and exchange, so it cannot bring a life
  * back that has ended.
  *

@@ -43,6 +43,17 @@ works 'there are structs with the name of a function' grep -qx hugepin_stats bot
 } >each.c
 cp each.c each.cc
 
+# alone COMPILER STANDARD: each header by itself, with no other before it.
+alone()
+{
+	local header
+	for header in "$top"/include/*.h "$top"/extra/*/include/*.h; do
+		# shellcheck disable=SC2086 # a compiler may have options
+		echo "#include <${header##*/}>" | $1 -std="$2" -fsyntax-only -pedantic -Wall -Wextra -Werror "${includes[@]/#/-I}" - ||
+			{ echo "# ${header##*/}"; return 1; }
+	done
+}
+
 # compiles COMPILER SOURCE STANDARD...: all headers in one program, with the strictest warnings. (liburing.h needs _GNU_SOURCE.)
 compiles()
 {
@@ -55,9 +66,11 @@ compiles()
 	done
 }
 compiles "${CC:-cc} -D_GNU_SOURCE" each.c c99 c11 c17
+works "c11: each header alone" alone "${CC:-cc} -D_GNU_SOURCE -xc" c11
 for compiler in g++ clang++; do
 	if command -v $compiler >/dev/null; then
 		compiles "$compiler -Wshadow" each.cc c++11 c++17 c++20
+		works "c++11: $compiler: each header alone" alone "$compiler -Wshadow -xc++" c++11
 	else
 		skip "C++: $compiler" "no $compiler"
 	fi
