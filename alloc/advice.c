@@ -1,4 +1,6 @@
 /*
+ * See advice.h.
+ *
  * Invariants:
  *  1. For live buffers the record says the same as the kernel's mappings. Elsewhere the record is 0, except for the
  *     room behind a shrunk buffer (hp_advice_cut()). Record and mappings change together under hp_heap_lock, so a fork

@@ -1,3 +1,4 @@
+/* See back.h. */
 #include "alloc/back.h"
 
 #include "alloc/advice.h"

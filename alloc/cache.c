@@ -1,3 +1,4 @@
+/* See cache.h. */
 #include "alloc/cache.h"
 
 #include <errno.h>

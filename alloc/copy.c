@@ -1,3 +1,4 @@
+/* See copy.h. */
 #include "alloc/copy.h"
 
 #include <errno.h>

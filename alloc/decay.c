@@ -1,3 +1,4 @@
+/* See decay.h. */
 #include "alloc/decay.h"
 
 #include <stdatomic.h>

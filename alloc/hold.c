@@ -1,3 +1,4 @@
+/* See hold.h. */
 #include "alloc/hold.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* See leave.h. */
 #include "alloc/leave.h"
 
 #include "alloc/cache.h"

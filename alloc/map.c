@@ -1,3 +1,4 @@
+/* See map.h. */
 #include "alloc/map.h"
 
 #include <errno.h>

@@ -1,4 +1,6 @@
 /*
+ * See move.h.
+ *
  * A write to a page between its copy and its move would be lost. So nobody may write then:
  *  - This process's threads. The process must have one thread only, as the kernel confirms, and this thread has
  *    signals blocked.

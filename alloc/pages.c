@@ -1,4 +1,6 @@
 /*
+ * See pages.h.
+ *
  * Invariants:
  *  1. A page has free chunks in the tree only if it belongs to an extent. ABSENT and RESERVED pages may have some.
  *  2. A BUSY page has taken chunks, or is held, or lies behind such a page in an extent that is mapped ahead, or is

@@ -1,4 +1,6 @@
 /*
+ * See peak.h.
+ *
  * Threads: any. `busy` lets one thread look at a time; others go on without. Allocates nothing and takes no lock.
  */
 #include "alloc/peak.h"

@@ -1,3 +1,4 @@
+/* See repair.h. */
 #include "alloc/repair.h"
 
 #include <unistd.h>

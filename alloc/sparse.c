@@ -1,3 +1,4 @@
+/* See sparse.h. */
 #include "alloc/sparse.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* See start.h. */
 #include "alloc/start.h"
 
 #include "alloc/cache.h"

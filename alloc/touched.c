@@ -1,3 +1,4 @@
+/* See touched.h. */
 #include "alloc/touched.h"
 
 enum { REVERSALS_MAX = 8 };

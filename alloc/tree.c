@@ -1,4 +1,6 @@
 /*
+ * See tree.h.
+ *
  * Invariants:
  *  1. free[p] counts the free chunks of page p. If it is neither 0 nor all of them, maps[p] has a bit for each.
  *  2. Each hole is in the bin of its length, on its side of `upper`. Holes are maximal: two never touch, except at the

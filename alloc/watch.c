@@ -1,3 +1,4 @@
+/* See watch.h. */
 #include "alloc/watch.h"
 
 #include <errno.h>

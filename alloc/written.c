@@ -1,3 +1,4 @@
+/* See written.h. */
 #include "alloc/written.h"
 
 #include <errno.h>

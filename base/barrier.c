@@ -1,3 +1,4 @@
+/* See barrier.h. */
 #include "base/barrier.h"
 
 #include <linux/membarrier.h>

@@ -1,3 +1,4 @@
+/* See kept.h. */
 #include "base/kept.h"
 
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+/* See lock.h. */
 #include "base/lock.h"
 
 HP_TLS unsigned hp_locks_held;

@@ -1,3 +1,4 @@
+/* See memlock.h. */
 #include "base/memlock.h"
 
 #include <linux/capability.h>

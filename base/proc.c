@@ -1,3 +1,4 @@
+/* See proc.h. */
 #include "base/proc.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* See process.h. */
 #include "base/process.h"
 
 #include <stdatomic.h>

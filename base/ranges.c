@@ -1,3 +1,4 @@
+/* See ranges.h. */
 #include "base/ranges.h"
 
 #include <string.h>

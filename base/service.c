@@ -1,4 +1,6 @@
 /*
+ * See service.h.
+ *
  * The handshake between callers and the thread. A caller sets a job's flag `asked`. The thread clears the flag just
  * before it runs the job. Both use an exchange. So a caller that finds the flag set may leave: the job's next run sees
  * what the caller wrote.

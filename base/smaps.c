@@ -1,3 +1,4 @@
+/* See smaps.h. */
 #include "base/smaps.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* See stats.h. */
 #include "base/stats.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* See text.h. */
 #include "base/text.h"
 
 void hp_line_size(struct hp_line *l, uint64_t bytes)

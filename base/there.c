@@ -1,3 +1,4 @@
+/* See there.h. */
 #include "base/there.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* See ticker.h. */
 #include "base/ticker.h"
 
 #include <signal.h>

@@ -1,4 +1,6 @@
 /*
+ * See image.h.
+ *
  * Carries out the plan. Bss is advised, since it is anonymous already. Data and text are copied into anonymous memory in
  * hugepages, which then takes the place of the file's mapping: the kernel collapses no private mapping of a file that
  * was written to, and Debian's kernels collapse none of read-only files.

@@ -1,3 +1,4 @@
+/* See image_plan.h. */
 #include "dropin/image_plan.h"
 
 #include "base/base.h"

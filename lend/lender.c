@@ -1,3 +1,4 @@
+/* See lender.h. */
 #include "lend/lender.h"
 
 #include <errno.h>

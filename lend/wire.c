@@ -1,3 +1,4 @@
+/* See wire.h. */
 #include "lend/wire.h"
 
 #include <endian.h>

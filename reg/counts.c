@@ -1,3 +1,4 @@
+/* See counts.h. */
 #include "reg/counts.h"
 
 #include <errno.h>

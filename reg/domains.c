@@ -1,4 +1,6 @@
 /*
+ * See domains.h.
+ *
  * One lock guards opening and closing. A thread that works on a domain holds it open by a count. A thread that closes
  * the domain waits until the count is 0.
  */

@@ -1,4 +1,6 @@
 /*
+ * See gone.h.
+ *
  * Memory that went away is handled in three steps. hp_gone_tell() queues the range in every domain, without the
  * domain's lock. The next thread that has the lock unpublishes the regions there (hp_gone_drain).
  * hp_region_deregister_dead() later tells the device.

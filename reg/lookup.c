@@ -1,4 +1,6 @@
 /*
+ * See lookup.h.
+ *
  * The table has four buckets for each region, up to its largest size. Most regions are then alone in their bucket and
  * found in its first word, so the processor predicts the branch.
  *

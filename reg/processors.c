@@ -1,4 +1,6 @@
 /*
+ * See processors.h.
+ *
  * Two things limit the processor time that the helper takes. If no core is idle, the helper takes its time from the
  * program: then it may take only a small share of a core's time to save memory. And helpers of other processes want the
  * same idle cores: share.c decides among them.

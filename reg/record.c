@@ -1,4 +1,6 @@
 /*
+ * See record.h.
+ *
  * Two parts. First the time of records: the processor's time stamp counter, if the kernel's clock uses it, and its rate
  * against that clock. Second the queue that sorts the records of all threads by time: a heap (Williams 1964), the
  * oldest first.

@@ -1,4 +1,6 @@
 /*
+ * See together.h.
+ *
  * Threads of the C library, since they call backends. They have the rights, the processors and the scheduling of the
  * calling thread. Signals are blocked on them: handlers of the program run on its own threads.
  *

@@ -1,4 +1,6 @@
 /*
+ * See trace.h.
+ *
  * Lines are written into a buffer. The buffer is written to the file when it is full, when a domain is closed and at
  * exit, by raw system calls, which are not cancellation points. Between writes no descriptor is kept: a program may
  * close descriptors that it does not know (closefrom(3)), and the number would soon be that of a file of its own. So

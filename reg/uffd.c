@@ -1,3 +1,4 @@
+/* See uffd.h. */
 #include "reg/uffd.h"
 
 #include <errno.h>

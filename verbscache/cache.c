@@ -1,4 +1,6 @@
 /*
+ * See cache.h.
+ *
  * Whether memory is still the same is the pin cache's to know. A domain of its own, whose backend registers nothing,
  * gives each range a token. A token ends when its memory goes away, or when the budget needs the room. So a
  * registration that was made while its token was pinned is of the same memory for as long as that token is found:

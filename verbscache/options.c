@@ -1,3 +1,4 @@
+/* See options.h. */
 #include "verbscache/options.h"
 
 #include <inttypes.h>

@@ -1,4 +1,6 @@
 /*
+ * See real.h.
+ *
  * libibverbs is looked up by its name. It may have been loaded into a scope of its own, as a part of a plugin, where
  * RTLD_NEXT does not look. And a process that registers nothing need not load it. Where there is none of that name, a
  * library has its functions in itself.

@@ -1,3 +1,4 @@
+/* See paging.h. */
 #include "reg/policy/paging.h"
 
 #include "base/base.h"

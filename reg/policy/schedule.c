@@ -1,4 +1,6 @@
 /*
+ * See schedule.h.
+ *
  * Every idle region is in one of the five trees of timeline.h, by what the plan means to do with it. Each event decides
  * again about a bounded number of regions that it may concern, however many regions there are.
  *

@@ -1,4 +1,6 @@
 /*
+ * See timeline.h.
+ *
  * The trees are treaps (Seidel, Aragon 1996), ordered by (key, slot). The index of numbers is a hash table with linear
  * probing (Knuth, volume 3, 6.4, algorithm R).
  */
