@@ -1,3 +1,4 @@
+/* See summary.h. */
 #include "base/summary.h"
 
 #include "base/config.h"
@@ -84,11 +85,13 @@ static const char *advise_pins(struct hp_line *l, const struct hp_run *r)
 	else
 		HP_SAY(l, "% of the pins had to register: ", misses, pins);
 	if (!p->nobufs && p->uncached >= misses / 2)
-		ADVISE("pin-uncached", "their memory cannot be cached (shared, a file's, or nobody watches it); hugepin_pin(3)");
+		ADVISE("pin-uncached",
+		       "their memory cannot be cached (shared, a file's, or nobody watches it); hugepin_pin(3)");
 	/* What pins lacked that failed, or whose registrations were given back for others: registrations, or bytes. */
 	if ((p->nobufs || p->evicted >= misses / 2) && p->crowded && p->crowded >= HP_MAX(p->evicted, p->nobufs) / 2)
-		ADVISE("pin-count", "the device takes too few registrations at a time; io_uring takes as many as it has slots; "
-				    "pinned_regions_max is a limit, too");
+		ADVISE("pin-count",
+		       "the device takes too few registrations at a time; io_uring takes as many as it has slots; "
+		       "pinned_regions_max is a limit, too");
 	if (p->nobufs || p->evicted >= misses / 2)
 		ADVISE("pin-budget", "the budget of the pin cache is too small; a higher `ulimit -l` raises it");
 	if (p->invalidated >= misses / 2)
@@ -104,10 +107,12 @@ static const char *advise_elsewhere(struct hp_line *l, const struct hp_run *r)
 		       other = rest - HP_MIN(rest, r->heap.image_bytes);
 
 	if (other >= ELSEWHERE_MIN && other >= all / 2)
-		ADVISE("not-malloc", "% of the memory (@) is not malloc's; HUGEPIN_IMAGE=bss may help if it is static, "
-				     "a setting of the program's own if the program or its runtime maps it", other, all, other);
-	ADVISE("mostly-small", "large buffers have @, % of the memory: too little to gain from hugepages", hp_run_large_bytes(r),
-	       hp_run_large_bytes(r), all);
+		ADVISE("not-malloc",
+		       "% of the memory (@) is not malloc's; HUGEPIN_IMAGE=bss may help if it is static, "
+		       "a setting of the program's own if the program or its runtime maps it",
+		       other, all, other);
+	ADVISE("mostly-small", "large buffers have @, % of the memory: too little to gain from hugepages",
+	       hp_run_large_bytes(r), hp_run_large_bytes(r), all);
 }
 
 /* Why large buffers lie in base pages. The kernel refuses the pool before THP, but THP needs no reservation: if it is
@@ -122,8 +127,10 @@ static const char *advise_base(struct hp_line *l, const struct hp_run *r)
 		ADVISE("base-pages-asked", "% of the large buffers lay in base pages: HUGEPIN_PAGES=base asks for that",
 		       r->base_bytes, large);
 	if (pool && r->heap.pool_denied)
-		ADVISE("pool-denied", "% of the large buffers lay in base pages: a cgroup or a NUMA policy kept pages of the "
-				      "hugetlb pool back; see `hugepin info`", r->base_bytes, large);
+		ADVISE("pool-denied",
+		       "% of the large buffers lay in base pages: a cgroup or a NUMA policy kept pages of the "
+		       "hugetlb pool back; see `hugepin info`",
+		       r->base_bytes, large);
 	if (thp_off)
 		HP_SAY(l, "THP is off for this process (transparent_hugepage/enabled, or PR_SET_THP_DISABLE)");
 	if (thp_off && !pool)
@@ -133,8 +140,10 @@ static const char *advise_base(struct hp_line *l, const struct hp_run *r)
 				    "the hugetlb pool served % of the large buffers: ", r->hugetlb_bytes, large);
 		return advise_pool(l, thp_off ? "thp-off" : "pool-short", r);
 	}
-	ADVISE("thp-short", "% of the large buffers lay in base pages: the kernel had no THP of 2 MiB for them (see `hugepin "
-			    "info`), or they were touched in part before", r->base_bytes, large);
+	ADVISE("thp-short",
+	       "% of the large buffers lay in base pages: the kernel had no THP of 2 MiB for them (see `hugepin "
+	       "info`), or they were touched in part before",
+	       r->base_bytes, large);
 }
 
 const char *hp_run_advice(struct hp_line *l, const struct hp_run *r)
@@ -146,25 +155,33 @@ const char *hp_run_advice(struct hp_line *l, const struct hp_run *r)
 		return pins;
 	/* A program may ask once for more than there is. If most large requests fail, the heap has no room. */
 	if (r->heap.nomem > r->heap.placed)
-		ADVISE("no-room", "# large requests found no room in the heap, and # found some: a limit of addresses or data "
-				  "(`ulimit -v`, `ulimit -d`) may be too low", r->heap.nomem, r->heap.placed);
+		ADVISE("no-room",
+		       "# large requests found no room in the heap, and # found some: a limit of addresses or data "
+		       "(`ulimit -v`, `ulimit -d`) may be too low",
+		       r->heap.nomem, r->heap.placed);
 	if (!large && r->small_bytes == HP_UNKNOWN)
-		ADVISE("no-heap", "no buffer lay in hugepages; with LD_PRELOAD=libhugepin-malloc.so.0 the large ones of malloc do");
+		ADVISE("no-heap",
+		       "no buffer lay in hugepages; with LD_PRELOAD=libhugepin-malloc.so.0 the large ones of malloc "
+		       "do");
 	if (r->fork_pool_bytes >= FORK_MIN)
-		ADVISE("fork-copied", "a fork had to wait until @ of the pool were copied for the child: HUGEPIN_PAGES=thp avoids "
-				      "the copy", r->fork_pool_bytes);
+		ADVISE("fork-copied",
+		       "a fork had to wait until @ of the pool were copied for the child: HUGEPIN_PAGES=thp avoids "
+		       "the copy",
+		       r->fork_pool_bytes);
 	if (large < HP_LITTLE_BYTES || !is_part(large, all_bytes(r)))
 		return advise_elsewhere(l, r);
 	if (r->kinds_unknown)
 		ADVISE("unknown", "the kernel does not tell which pages the large buffers got (no /proc)");
 	if (is_part(r->heap.sparse_bytes, large))
-		ADVISE("touched-little", "the program touches little of its large buffers: @ were mapped in base pages, since "
-					 "hugepages would have been filled with zeros for nothing", r->heap.sparse_bytes);
+		ADVISE("touched-little",
+		       "the program touches little of its large buffers: @ were mapped in base pages, since "
+		       "hugepages would have been filled with zeros for nothing",
+		       r->heap.sparse_bytes);
 	if (is_part(r->base_bytes, large))
 		return advise_base(l, r);
 	/* A base page costs a fault each, and so does a hugepage. */
-	ADVISE("huge", "% of the large buffers lay in hugepages: up to # page faults fewer than in base pages", huge, large,
-	       huge / hp_base_page - (huge >> HP_PAGE_SHIFT));
+	ADVISE("huge", "% of the large buffers lay in hugepages: up to # page faults fewer than in base pages", huge,
+	       large, huge / hp_base_page - (huge >> HP_PAGE_SHIFT));
 }
 
 /* ------------------------------------------------------------------ the summary */
@@ -184,7 +201,8 @@ static void large_line(struct hp_line *l, const struct hp_run *r)
 	const char *before = ": ";
 
 	begin_line(l, r);
-	HP_SAY(l, r->kinds_unknown ? "large buffers: @ asked for" : "large buffers: @ at the peak", hp_run_large_bytes(r));
+	HP_SAY(l, r->kinds_unknown ? "large buffers: @ asked for" : "large buffers: @ at the peak",
+	       hp_run_large_bytes(r));
 	for (int i = 0; i < 3; i++)
 		if (bytes[i]) {
 			hp_line_text(l, before);
@@ -201,7 +219,8 @@ void hp_run_summary(struct hp_line *l, const struct hp_run *r)
 		large_line(l, r);
 	if (r->small_bytes != HP_UNKNOWN) {
 		begin_line(l, r);
-		HP_SAY(l, "small buffers: @; memory that is not malloc's: @\n", r->small_bytes, all_bytes(r) - malloc_bytes(r));
+		HP_SAY(l, "small buffers: @; memory that is not malloc's: @\n", r->small_bytes,
+		       all_bytes(r) - malloc_bytes(r));
 	}
 	if (r->pin.domains) {
 		const uint64_t pins = HP_MAX(r->pin.pins, r->pin.stats.misses); /* its own counters may have wrapped */

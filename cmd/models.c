@@ -31,8 +31,8 @@ static json_t *tell_thresholds(const struct hugepin_sg_model *m, unsigned cold)
 
 #define THRESHOLD(name) json_object_set_new(j, #name, json_integer(m->name[cold]));
 	HP_SG_THRESHOLDS(THRESHOLD)
-	hp_facts_text("    %s: pieces below %u bytes are copied, below %u if each has a registration of its own; at most %u "
-		      "pieces go inline\n",
+	hp_facts_text("    %s: pieces below %u bytes are copied, below %u if each has a registration of its own; "
+		      "at most %u pieces go inline\n",
 		      cold ? "not in the cache" : "in the cache", m->copy_below[cold], m->apart_below[cold],
 		      m->inline_pieces[cold]);
 	return j;
@@ -51,9 +51,10 @@ static void tell_model(const struct hugepin_sg_model *m, const struct hp_place *
 	hp_facts_text("  %s, firmware %s, %s\n", place->device, place->firmware, place->cpu);
 	in_cache = tell_thresholds(m, 0);
 	not_in_cache = tell_thresholds(m, 1);
-	hp_facts_value("models", json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "device", hp_facts_string(place->device), "firmware",
-					   hp_facts_string(place->firmware), "cpu", hp_facts_string(place->cpu), "refused",
-					   refused, "in_cache", in_cache, "not_in_cache", not_in_cache));
+	hp_facts_value("models",
+		       json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "device", hp_facts_string(place->device), "firmware",
+				 hp_facts_string(place->firmware), "cpu", hp_facts_string(place->cpu), "refused",
+				 refused, "in_cache", in_cache, "not_in_cache", not_in_cache));
 	if (!m->refused)
 		return;
 	snprintf(why, sizeof why,
@@ -122,7 +123,8 @@ static void show_kept(const char *kind, int (*show)(const char *path), const cha
 			hp_facts_add("unreadable", hp_facts_string(path), e->d_name, "%s, and is not used",
 				     err == -ESTALE ? "is of another version of hugepin" : "cannot be read");
 		if (err == -ESTALE)
-			hp_facts_advise("defaults stand in for measurements of another version of hugepin", "hugepin calibrate");
+			hp_facts_advise("defaults stand in for measurements of another version of hugepin",
+					"hugepin calibrate");
 		shown++;
 	}
 	if (d)
@@ -133,7 +135,8 @@ static void show_kept(const char *kind, int (*show)(const char *path), const cha
 
 void hp_models_facts(void)
 {
-	hp_facts_section("packing", "Packing: which pieces of a message are copied, gathered, or go inline where they fit");
+	hp_facts_section("packing",
+			 "Packing: which pieces of a message are copied, gathered, or go inline where they fit");
 	hp_facts_list("models");
 	hp_facts_list("unreadable");
 	show_kept(HP_SG_KEPT, show_model, "verbs device");
