@@ -37,7 +37,7 @@ endif
 MPICC ?= $(if $(CROSS),,$(shell command -v mpicc.openmpi || command -v mpicc || command -v mpicc.mpich))
 # The probes (base/probe.h), where <sys/sdt.h> is; PROBES=: none.
 PROBES ?= 1
-# Debian's Python, which has Debian's NumPy, for contrib/numpy.
+# Debian's Python, which has Debian's NumPy, for extra/numpy.
 PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
 CFLAGS ?= $(if $(DEBUG)$(SAN)$(COV),-O1,-O2) -g
 # jemalloc as position-independent objects: small requests of libhugepin-malloc.so.
@@ -226,16 +226,16 @@ NUMPY_PYTHON = $(if $(CROSS),_PYTHON_SYSCONFIGDATA_NAME=_sysconfigdata__$(CROSS:
 NUMPY_FOUND = $(shell $(NUMPY_PYTHON) -c 'import os, numpy, setuptools, sysconfig; \
 	print(os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null)
 NUMPY_DIR = $(abspath $(BUILD))/numpy
-$(BUILD)/numpy/built: $(wildcard contrib/numpy/*.c contrib/numpy/*.toml contrib/numpy/setup.py) packaging/hugepin.pc.in $(HEADERS) \
+$(BUILD)/numpy/built: $(wildcard extra/numpy/*.c extra/numpy/*.toml extra/numpy/setup.py) packaging/hugepin.pc.in $(HEADERS) \
 		| $(BUILD)/libhugepin.so
 	@mkdir -p $(@D)
 	$(Q)sed 's|@PREFIX@|$(CURDIR)|; s|@LIBDIR@|$(abspath $(BUILD))|; s|@VERSION@|$(VERSION)|; s| @RUNPATH@||' packaging/hugepin.pc.in \
 		>$(@D)/hugepin.pc
 	$(Q)if [ '$(NUMPY_FOUND)' != True ]; then echo '  SKIP    hugepin_numpy: no NumPy, setuptools or Python.h'; else \
-		echo '  PYTHON  $(@D)' && cd contrib/numpy && PKG_CONFIG='$(PKG_CONFIG)' PKG_CONFIG_PATH='$(NUMPY_DIR)' CC='$(CC)' \
+		echo '  PYTHON  $(@D)' && cd extra/numpy && PKG_CONFIG='$(PKG_CONFIG)' PKG_CONFIG_PATH='$(NUMPY_DIR)' CC='$(CC)' \
 		CFLAGS='$(filter-out -Wconversion,$(WARNINGS)) $(CFLAGS)' $(NUMPY_PYTHON) setup.py -q egg_info --egg-base '$(NUMPY_DIR)' \
 		build_ext --force --build-lib '$(NUMPY_DIR)' --build-temp '$(NUMPY_DIR)/temp' && touch '$(NUMPY_DIR)/built'; fi
-numpy: $(BUILD)/numpy/built ## build the module for NumPy, contrib/numpy, in $(BUILD)/numpy
+numpy: $(BUILD)/numpy/built ## build the module for NumPy, extra/numpy, in $(BUILD)/numpy
 
 # One object in which only hugepin_* is global, so that no name of ours can meet one of the program's. The weak name to which
 # probes refer has to stay global: a program with probes of its own has one such section in all.

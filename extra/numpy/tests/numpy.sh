@@ -1,15 +1,15 @@
 #!/bin/bash
-# contrib/numpy: its tests (test_hugepin_numpy.py), each in an interpreter of its own; and pip builds and installs it.
+# The module for NumPy: its tests (test_hugepin_numpy.py), each in an interpreter of its own; and pip builds and installs it.
 # shellcheck source=tests/live/tap.bash
-. "$(dirname "$0")/tap.bash"
-source=$(cd "$(dirname "$0")/../../contrib/numpy" && pwd)
+. "$(dirname "$0")/../../../tests/live/tap.bash"
+source=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-/usr/bin/python3}
 if ! ls "$build"/numpy/hugepin_numpy.*.so >/dev/null 2>&1; then
 	skip 'hugepin_numpy' 'no numpy: tools/setup check'
 	exit
 fi
 export LD_LIBRARY_PATH=$build PYTHONPATH=$build/numpy PKG_CONFIG_PATH=$build/numpy PYTHONDONTWRITEBYTECODE=1
-cd "$source" || exit 2
+cd "$source/tests" || exit 2
 
 mapfile -t tests < <("$python" -c '
 import unittest
@@ -34,7 +34,7 @@ for test in "${tests[@]}"; do
 	fi
 done
 
-works 'the bench runs' "$python" bench.py 1
+works 'the bench runs' "$python" ../bench.py 1
 
 # pip asks no network: what it builds with is installed.
 unset PYTHONPATH
@@ -43,7 +43,7 @@ if "$python" -m pip --version >/dev/null 2>&1 && "$python" -c 'import wheel' 2>/
 	works 'pip installs it' "$python" -m pip --quiet --disable-pip-version-check install --root-user-action=ignore \
 		--no-build-isolation --no-deps --no-index --target "$t/installed" "$t/source"
 	licence=$(find "$t/installed" -path '*.dist-info/*' -name LICENSE)
-	works 'with the licence' cmp "$licence" ../../LICENSE
+	works 'with the licence' cmp "$licence" ../../../LICENSE
 	works 'and its name' grep -qx 'License: BSD-2-Clause' "${licence%.dist-info/*}.dist-info/METADATA"
 	export PYTHONPATH=$t/installed
 	says 'and it is imported from there' 0 "^$t/installed/hugepin_numpy.*\.so (thp|hugetlb|base)$" "$python" -c '
@@ -54,4 +54,4 @@ else
 fi
 PKG_CONFIG_PATH=/nonexistent PKG_CONFIG_LIBDIR=/nonexistent says 'without libhugepin setup.py names what is missing' 1 \
 	'pkgconf does not find libhugepin: install libhugepin-dev, or name .* in PKG_CONFIG_PATH' \
-	"$python" setup.py --version
+	"$python" ../setup.py --version

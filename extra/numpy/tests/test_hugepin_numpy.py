@@ -397,7 +397,7 @@ class Pinned(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.directory = tempfile.TemporaryDirectory()
-        here = os.path.dirname(os.path.abspath(__file__))
+        module = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         library = os.path.join(cls.directory.name, "uring_read.so")
         try:
             flags = subprocess.run(["pkgconf", "--cflags", "--libs", "hugepin", "liburing"], check=True, text=True,
@@ -405,7 +405,7 @@ class Pinned(unittest.TestCase):
         except (FileNotFoundError, subprocess.CalledProcessError):
             raise unittest.SkipTest("no pkgconf, libhugepin-dev or liburing-dev")
         compiler = [*shlex.split(os.environ.get("CC", "cc")), "-O2", "-Wall", "-Wextra", "-Wconversion", "-Werror"]
-        source = os.path.join(here, "uring_read.c")
+        source = os.path.join(module, "uring_read.c")
         subprocess.run([*compiler, "-shared", "-fPIC", source, "-o", library, *shlex.split(flags)], check=True)
         cls.lib = ctypes.CDLL(library, use_errno=True)
         cls.lib.reader_open.restype = ctypes.c_void_p
