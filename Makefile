@@ -391,7 +391,7 @@ install: all $(INSTALL_LINKED) $(BUILD)/installed/hugepin ## install under $(DES
 	$(Q)for p in $(PACKAGES); do ln -sf $$p.pc $(TREE)$(LIBDIR)/pkgconfig/lib$$p.pc || exit 1; done
 	$(Q)install -m 644 packaging/completions/hugepin $(TREE)$(PREFIX)/share/bash-completion/completions
 	$(Q)install -m 644 $(BUILD)/hugepin-plot.py $(TREE)$(PREFIX)/share/hugepin
-	$(Q)install -m 644 contrib/bpftrace/*.bt $(TREE)$(PREFIX)/share/hugepin/bpftrace
+	$(Q)install -m 644 extra/bpftrace/*.bt $(TREE)$(PREFIX)/share/hugepin/bpftrace
 	$(Q)install -m 644 LICENSE packaging/COPYING.jemalloc $(TREE)$(PREFIX)/share/doc/hugepin
 	$(Q)tools/install-man $(TREE)$(PREFIX)/share/man $(NO_PAGES)
 	$(Q)tools/install-tree install $(TREE) '$(DESTDIR)' '$(PREFIX)'

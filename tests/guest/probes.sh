@@ -1,4 +1,4 @@
 #!/bin/bash
 # guest: odp
-# The probes, and the scripts of bpftrace, where root may trace. It takes a minute or more, which plain has no room for.
+# The probes. It takes a minute or more, which plain has no room for.
 exec bash "$(dirname "$0")/../live/probes.sh"

@@ -1,42 +1,16 @@
 #!/bin/bash
 # The probes of hugepin_probes(7): each is in the library with the arguments of the page, and passes as often as known (what
-# tests/probes/known.c does is known). Two tracers count: gdb, which needs no privilege, and bpftrace by the scripts of
-# contrib/bpftrace, as root. The library is a copy, so that other tests' processes do not come to its probes.
+# tests/probes/known.c does is known). gdb counts, which needs no privilege.
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/tap.bash"
-top=$(cd "$(dirname "$0")/../.." && pwd)
+fact='the library has the probes of the page'
+# shellcheck source=tests/probes/known.bash
+. "$(dirname "$0")/../probes/known.bash"
 page=$top/man/hugepin_probes.7
 
-mkdir "$t/lib"
-cp "$build/libhugepin.so" "$t/lib/libhugepin.so.0"
-library=$t/lib/libhugepin.so.0
-# The notes of a file: "NAME ARGUMENTS".
-notes()
-{
-	readelf -n "$1" | awk '
-		/Provider:/ { ours = $2 == "hugepin" }
-		ours && /Name:/ { name = $2 }
-		ours && /Arguments:/ { print name, NF - 1 }' | sort -u
-}
-notes "$library" >"$t/notes"
-# shellcheck disable=SC2086 # CC may be a command with options
-if ! echo "#include <sys/sdt.h>" | ${CC:-cc} -E - >/dev/null 2>&1 && [ ! -s "$t/notes" ]; then
-	skip 'the library has the probes of the page' 'built without sys/sdt.h: tools/setup build'
-	exit
-fi
 sed -n 's/^\.It Fn //p' "$page" | awk '{ print $1, NF - 1 }' | sort >"$t/described"
 works 'the library has the probes of the page, with as many arguments' diff "$t/described" "$t/notes"
-
-# shellcheck disable=SC2086 # CC may be a command with options
-compile() { ${CC:-cc} -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -I"$top/include" -o "$t/$1" "$top/tests/probes/$1.c" "${@:2}"; }
-works 'the program compiles' compile known "$library" -Wl,-rpath,"$t/lib" || exit 1
-"$t/known" >"$t/expected" 2>"$t/errors"
-status=$?
-if [ $status = 77 ]; then
-	skip 'the program does what is known' 'the kernel does not tell of memory that goes away'
-	exit
-fi
-works 'the program does what is known' test $status = 0 || { sed 's/^/# /' "$t/errors"; exit 1; }
+run_known
 
 # The counts in the form of known.c, out of lines "NAME ARGUMENT...", numbers as words of the page.
 counts()
@@ -62,8 +36,6 @@ counts()
 			print "copied", copied + 0
 		}' "$page" - | sort
 }
-
-# ------------------------------------------------------------------ gdb
 
 if ! command -v gdb >/dev/null; then
 	skip 'gdb counts what is known' 'no gdb: tools/setup check'
@@ -99,131 +71,4 @@ else
 		once() { [ "$(sed -n 's/^@@ invalidation [0-9]* [0-9]* \([0-9]*\) 0 [0-9]* \([0-9]*\)$/\1 \2/p' "$t/gdb.out")" = '1048576 1048576' ]; }
 		works 'an invalidation tells which memory went away' once
 	fi
-fi
-
-# ------------------------------------------------------------------ bpftrace
-
-# within SECONDS COMMAND...: whether the command succeeds by then; tried each tenth of a second.
-within()
-{
-	local tries=0
-	until "${@:2}"; do
-		[ $((tries++)) -lt $(($1 * 10)) ] || return 1
-		sleep 0.1
-	done
-}
-has_ended() { ! kill -0 "$1" 2>/dev/null; }
-traces_or_ended() { grep -q '^Tracing' "$t/$1" || has_ended "$2"; }
-# trace_once SCRIPT: its output while the program ran, in $t/SCRIPT. 3: bpftrace began or ended too late.
-trace_once()
-{
-	local tracer program ended status=0
-	bpftrace "$top/contrib/bpftrace/$1.bt" "$library" >"$t/$1" 2>"$t/$1.errors" &
-	tracer=$!
-	if ! within 30 traces_or_ended "$1" $tracer || ! grep -q '^Tracing' "$t/$1"; then
-		has_ended $tracer || { echo 'bpftrace does not begin'; status=3; }
-		kill -KILL $tracer 2>/dev/null
-		wait $tracer
-		cat "$t/$1.errors"
-		return $((status ? status : 1))
-	fi
-	# The program waits until the tracer has ended: call sites have names while it runs.
-	rm -f "$t/$1.fifo" "$t/$1.known"
-	mkfifo "$t/$1.fifo"
-	"$t/known" wait <"$t/$1.fifo" >"$t/$1.known" &
-	program=$!
-	exec 3>"$t/$1.fifo"
-	within 60 grep -q '^again closed' "$t/$1.known" || { echo 'the program does not come to its end'; status=1; }
-	sleep 1.5 # a line of heap.bt is printed each second
-	kill -INT $tracer
-	if ! within 30 has_ended $tracer; then
-		echo 'bpftrace does not end'
-		[ $status != 0 ] || status=3
-		kill -KILL $tracer
-	fi
-	wait $tracer
-	ended=$?
-	if [ $status = 0 ] && [ $ended != 0 ]; then
-		echo "bpftrace ended with status $ended"
-		cat "$t/$1.errors"
-		status=1
-	fi
-	exec 3>&-
-	if ! within 30 has_ended $program; then
-		echo 'the program does not end'
-		! command -v gdb >/dev/null ||
-			timeout -s KILL 400 gdb -batch -nx -p $program -ex 'thread apply all backtrace' 2>&1 | tail -40
-		kill -KILL $program
-		status=1
-	fi
-	wait $program
-	return $status
-}
-# Under load bpftrace 0.17 loses descriptors of its own maps, now and then, before it prints them. It prints a part only, and may
-# say so or not. That tells nothing of the library, and the trace is made again: a map that the library leaves empty stays absent.
-is_partial()
-{
-	local map
-	grep -qE 'look(ing)? up|Bad file descriptor' "$t/$1.errors" && return
-	for map in "${@:2}"; do grep -q "^@${map}[:[]" "$t/$1" || return 0; done
-	return 1
-}
-# trace SCRIPT MAP...: again while the trace lacks one of these maps, or bpftrace was late.
-trace()
-{
-	local tries=0 status
-	while :; do
-		trace_once "$1"
-		status=$?
-		[ $status = 0 ] || [ $status = 3 ] || return $status
-		[ $status = 3 ] || is_partial "$@" || return 0
-		[ $((tries++)) -lt 3 ] || return $status
-	done
-}
-# values SCRIPT MAP...: "MAP WORD VALUE", or "MAP VALUE" of a map without words.
-values()
-{
-	local map
-	for map in "${@:2}"; do
-		sed -n "s/^@$map\(\[\([a-zA-Z]*\)\]\)\{0,1\}: \(-\{0,1\}[0-9]*\)\$/$map \2 \3/p" "$t/$1" | tr -s ' '
-	done | sort
-}
-# as NAME TO: lines of the expected counts, by other names.
-as() { sed -n "s/^$1 /$2 /p" "$t/expected"; }
-agrees() { diff <(sort "$1") "$2"; }
-
-if ! command -v bpftrace >/dev/null || [ "$(id -u)" != 0 ] ||
-	! timeout 400 bpftrace -e "usdt:$library:hugepin:miss { } BEGIN { printf(\"%s\n\", \"begun\"); exit(); }" 2>"$t/why" | grep -q begun; then
-	why='only for root'
-	[ "$(id -u)" != 0 ] || why='the kernel does not let bpftrace trace'
-	command -v bpftrace >/dev/null || why='no bpftrace: tools/setup check'
-	for script in pins again heap; do skip "$script.bt prints what is known" "$why"; done
-	exit
-fi
-
-if works 'pins.bt runs' trace pins miss miss_at registered deregistered uncached uncached_at; then
-	{ as miss miss; as registration registered; as deregistration deregistered; as uncached uncached; } >"$t/wanted"
-	values pins miss registered deregistered uncached >"$t/counted"
-	works 'pins.bt counts misses, registrations and pins that are not cached' agrees "$t/wanted" "$t/counted"
-	at() { grep -A 4 '^@miss_at\[known' "$t/pins" | grep -q ' use_buffer+' && grep -A 4 '^@uncached_at\[known, shared' "$t/pins" | grep -q ' use_buffer+'; }
-	works 'it names the call sites' at
-fi
-if works 'again.bt runs' trace again evicted invalidated again; then
-	{ as eviction evicted; as invalidation invalidated; as again again; } >"$t/wanted"
-	values again evicted invalidated again >"$t/counted"
-	works 'again.bt counts why memory is registered again' agrees "$t/wanted" "$t/counted"
-fi
-if works 'heap.bt runs' trace heap copied_bytes fork took_bytes gave_bytes; then
-	# Not the extents: the child dissolves one of its own, too.
-	{ as copied copied_bytes; as fork fork; as memory memory; } >"$t/wanted"
-	{
-		values heap copied_bytes fork
-		values heap took_bytes gave_bytes | awk '{ sum += $1 == "took_bytes" ? $3 : -$3 } END { print "memory", sum }'
-	} | sort >"$t/counted"
-	works 'heap.bt sums what the heap takes and gives back, and what a fork copies' agrees "$t/wanted" "$t/counted"
-	# The lines, in KiB: what was taken less what was given back, and what was copied.
-	lines() { awk -v copied="$(as copied '' | tr -d ' ')" -v memory="$(as memory '' | tr -d ' ')" '
-		/^[0-9][0-9]:/ { m += $2 + $3 + $4 - $5 - $6 - $7; c += $10; f += $9; n++ }
-		END { exit !(n && m * 1024 == memory && c * 1024 == copied && f == 1) }' "$t/heap"; }
-	works 'its lines have the same sums' lines || sed 's/^/# /' "$t/heap"
 fi
