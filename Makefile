@@ -257,12 +257,15 @@ $(BUILD)/jemalloc.from: FORCE
 		'then: make JEMALLOC=PATH/lib/libjemalloc_pic.a' >&2; exit 1; }
 	@from=$$(cksum '$(JEMALLOC)') && { echo "$$from" | cmp -s - $@ || echo "$$from" >$@; }
 
-# jemalloc with its public names and its ways to the kernel renamed; operators new and delete stay libstdc++'s. Without its
-# constructor, jemalloc starts at the first small request, and not in processes that make none.
-$(BUILD)/jemalloc.a: tools/jemalloc.syms $(BUILD)/flags $(BUILD)/jemalloc.from
+# jemalloc with its public names and its ways to the kernel renamed, malloc to hpje_malloc; operators new and delete stay
+# libstdc++'s. Without its constructor, jemalloc starts at the first small request, and not in processes that make none.
+JEMALLOC_RENAMED := malloc calloc realloc free posix_memalign aligned_alloc memalign valloc pvalloc free_sized free_aligned_sized \
+	malloc_usable_size mallocx rallocx xallocx sallocx dallocx sdallocx nallocx pthread_atfork pthread_key_create pthread_cond_init \
+	mmap munmap madvise mprotect sbrk syscall sched_yield secure_getenv getpid clock_gettime log exp round
+$(BUILD)/jemalloc.a: Makefile $(BUILD)/flags $(BUILD)/jemalloc.from
 	@echo '  OBJCOPY $@'
-	$(Q)$(OBJCOPY) -D --redefine-syms=tools/jemalloc.syms --remove-section=.init_array --remove-section=.rela.init_array \
-		'$(JEMALLOC)' $@
+	$(Q)$(OBJCOPY) -D $(foreach name,$(JEMALLOC_RENAMED),--redefine-sym $(name)=hpje_$(name)) \
+		--remove-section=.init_array --remove-section=.rela.init_array '$(JEMALLOC)' $@
 	$(Q)$(AR) dD $@ $$($(AR) t $@ | grep '^jemalloc_cpp')
 
 # jemalloc's profiler unwinds: the static unwinder keeps libgcc_s.so out of every preloaded program. Assertions bring their

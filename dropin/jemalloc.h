@@ -14,7 +14,7 @@
 #include "alloc/small.h"
 #include "base/base.h"
 
-/* jemalloc's functions, as tools/jemalloc.syms renames them. */
+/* jemalloc's functions, as the Makefile renames them (JEMALLOC_RENAMED). */
 void *hpje_malloc(size_t), *hpje_calloc(size_t, size_t), *hpje_realloc(void *, size_t);
 void *hpje_aligned_alloc(size_t, size_t), *hpje_mallocx(size_t, int), *hpje_rallocx(void *, size_t, int);
 void hpje_free(void *), hpje_dallocx(void *, int), hpje_sdallocx(void *, size_t, int);
