@@ -22,7 +22,6 @@
 #include "cmd/text.h"
 
 #define INFINIBAND "/sys/class/infiniband"
-#define PORTS_MAX 255
 
 /* ------------------------------------------------------------------ the kernel */
 
@@ -49,52 +48,30 @@ static void tell_userfaultfd(void)
 		hp_facts_add("userfaultfd", json_pack("{s:b, s:s}", "usable", 0, "error", reason), "userfaultfd",
 			     "not usable (%s)", reason);
 		hp_facts_lack(
-			"all memory is registered anew for each pin, except under libhugepin-malloc.so, which sees the calls "
-			"that unmap memory: use Linux " WATCHES_SINCE " or newer, and let seccomp pass userfaultfd");
+			"all memory is registered anew for each pin, except under libhugepin-malloc.so, which sees the "
+			"calls that unmap memory: use Linux " WATCHES_SINCE " or newer, and let seccomp pass userfaultfd");
 	}
 	if (fd >= 0)
 		close(fd);
 }
 
-/* Open a ring with these flags, and with a table of one empty slot for a fixed buffer. -1: there is no ring. */
-static int ring_with_table(unsigned flags, bool *ret_table)
+/* Open a ring, with a table of one empty slot for a fixed buffer. -1: there is no ring. */
+static int ring_with_table(bool *ret_table)
 {
-	struct io_uring_params params = { .flags = flags };
+	struct io_uring_params params = { 0 };
 	struct io_uring_rsrc_register table = { .nr = 1, .flags = IORING_RSRC_REGISTER_SPARSE };
 	const int fd = (int)syscall(SYS_io_uring_setup, 1, &params);
 
-	if (fd >= 0 && ret_table)
+	if (fd >= 0)
 		*ret_table = !syscall(SYS_io_uring_register, fd, IORING_REGISTER_BUFFERS2, &table, sizeof table);
 	return fd;
-}
-
-static bool ring_takes(unsigned flags)
-{
-	const int fd = ring_with_table(flags, NULL);
-
-	return fd >= 0 && !close(fd);
-}
-
-/* Clone the buffers of a ring, as reg/backend/uring.c does for rings that are attached. */
-static bool ring_clones(int fd)
-{
-	enum { REGISTER_CLONE_BUFFERS = 30 }; /* missing in Debian's header */
-	const struct {
-		uint32_t src_fd, flags, src_off, dst_off, nr, pad[3];
-	} clone = { .src_fd = (uint32_t)fd, .nr = 1 };
-	const int to = ring_with_table(0, NULL);
-	const bool clones = to >= 0 && !syscall(SYS_io_uring_register, to, REGISTER_CLONE_BUFFERS, &clone, 1);
-
-	if (to >= 0)
-		close(to);
-	return clones;
 }
 
 static void tell_io_uring(void)
 {
 	const char *const file = "/proc/sys/kernel/io_uring_disabled"; /* since Linux 6.6 */
 	bool fixed = false;
-	const int fd = ring_with_table(0, &fixed);
+	const int fd = ring_with_table(&fixed);
 
 	if (fd < 0) {
 		const int err = errno;
@@ -109,62 +86,15 @@ static void tell_io_uring(void)
 			hp_facts_lack("use Linux 5.19 or newer, built with CONFIG_IO_URING");
 		return;
 	}
-
-	const bool issuer = ring_takes(IORING_SETUP_SINGLE_ISSUER);
-	const bool deferred = ring_takes(IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
-	const bool clones = fixed && ring_clones(fd);
-
 	close(fd);
 	hp_facts_add("io_uring",
-		     json_pack("{s:b, s:n, s:b, s:b, s:b, s:b}", "usable", 1, "error", "fixed_buffers", fixed,
-			       "single_issuer", issuer, "defer_taskrun", deferred, "clone_buffers", clones),
-		     "io_uring", "usable");
+		     json_pack("{s:b, s:n, s:b}", "usable", 1, "error", "fixed_buffers", fixed), "io_uring", "usable");
 	if (!fixed)
 		hp_facts_lack("fixed buffers cannot be registered one by one, so it is of no use for pins: use Linux "
 			      "5.19 or newer");
-	hp_facts_text("  %-21s fixed buffers: %s, SINGLE_ISSUER: %s, DEFER_TASKRUN: %s, buffers shared by rings: %s\n",
-		      "", fixed ? "yes" : "no (5.19)", issuer ? "yes" : "no (6.0)", deferred ? "yes" : "no (6.1)",
-		      clones ? "yes" : "no (6.13)");
 }
 
 /* ------------------------------------------------------------------ RDMA */
-
-/* The facts of a port, also in text; NULL: there is no such port. */
-static json_t *port_json(const char *device, int port, char *text, size_t size)
-{
-	char path[512], state[64], link[64], rate[64], netdev[64];
-
-	snprintf(path, sizeof path, INFINIBAND "/%s/ports/%d/state", device, port);
-	if (!*hp_read_line(path, state, sizeof state))
-		return NULL;
-	snprintf(path, sizeof path, INFINIBAND "/%s/ports/%d/link_layer", device, port);
-	hp_read_line(path, link, sizeof link);
-	snprintf(path, sizeof path, INFINIBAND "/%s/ports/%d/rate", device, port);
-	hp_read_line(path, rate, sizeof rate);
-	snprintf(path, sizeof path, INFINIBAND "/%s/ports/%d/gid_attrs/ndevs/0", device, port);
-	hp_read_line(path, netdev, sizeof netdev);
-	/* "4: ACTIVE" */
-	const char *word = state + strspn(state, "0123456789: ");
-	snprintf(text, size, "port %d %s, %s%s%s, %s", port, word, link, *netdev ? " " : "", netdev, rate);
-	return json_pack("{s:i, s:s, s:s, s:s, s:o}", "port", port, "state", word, "link_layer", link, "rate", rate,
-			 "netdev", hp_facts_string(*netdev ? netdev : NULL));
-}
-
-static void advise_port(const json_t *port)
-{
-	const char *state = json_string_value(json_object_get(port, "state"));
-	const char *netdev = json_string_value(json_object_get(port, "netdev"));
-
-	if (!strcmp(state, "ACTIVE"))
-		return;
-	if (netdev)
-		hp_facts_advise("the port is not active", "ip link set %s up", netdev);
-	else if (!strcmp(state, "INIT"))
-		hp_facts_advise("no subnet manager has seen the port: on one machine of the fabric",
-				"systemctl start opensm");
-	else
-		hp_facts_lack("the port is not active: look at its cable and at the network device it belongs to");
-}
 
 /* Open the character device by which programs reach the device. 0 or errno. */
 static int try_uverbs(const char *device)
@@ -189,16 +119,15 @@ static int try_uverbs(const char *device)
 
 static void tell_device(const char *device)
 {
-	char path[512], firmware[64], text[400], why[256];
-	json_t *ports = json_array(), *port;
+	char path[512], firmware[64], why[256];
 	const int err = try_uverbs(device);
 	const int odp = hp_models_odp(device, why, sizeof why);
 
 	snprintf(path, sizeof path, INFINIBAND "/%s/fw_ver", device);
 	hp_read_line(path, firmware, sizeof firmware);
 	hp_facts_add("devices",
-		     json_pack("{s:s, s:s, s:b, s:o, s:O}", "name", device, "firmware", firmware, "usable", !err,
-			       "on_demand", odp < 0 ? json_null() : json_boolean(odp), "ports", ports),
+		     json_pack("{s:s, s:s, s:b, s:o}", "name", device, "firmware", firmware, "usable", !err, "on_demand",
+			       odp < 0 ? json_null() : json_boolean(odp)),
 		     device, "%s%s, registers on demand: %s%s%s%s", *firmware ? "firmware " : "no firmware", firmware,
 		     odp < 0 ? "unknown"
 		     : odp   ? "yes"
@@ -210,12 +139,6 @@ static void tell_device(const char *device)
 			"modprobe ib_uverbs");
 	else if (err)
 		hp_facts_advise("this user may not open it", "chmod a+rw /dev/infiniband/uverbs*");
-	for (int i = 1; i <= PORTS_MAX && (port = port_json(device, i, text, sizeof text)); i++) {
-		json_array_append_new(ports, port);
-		hp_facts_text("  %-21s %s\n", "", text);
-		advise_port(port);
-	}
-	json_decref(ports);
 }
 
 static void tell_rdma(void)

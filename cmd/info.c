@@ -5,13 +5,11 @@
 #include "cmd/info.h"
 
 #include <getopt.h>
-#include <glob.h>
 #include <stddef.h> /* hugetlbfs.h needs this */
 #include <hugetlbfs.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <linux/capability.h>
-#include <mntent.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -27,7 +25,6 @@
 #include "cmd/cgroup.h"
 #include "cmd/devices.h"
 #include "cmd/facts.h"
-#include "cmd/launch.h"
 #include "cmd/machine.h"
 #include "cmd/models.h"
 #include "cmd/run.h"
@@ -40,8 +37,6 @@
 #define NODE "/sys/devices/system/node/node%d"
 #define SIZES_MAX 8
 #define NODES_MAX 1024
-#define RING_BYTES 65536 /* memory of a ring with some hundred entries, which counts as locked, too */
-#define MEDIUM_KIB (64 | 128 | 256 | 512) /* sizes of mTHP that save faults, and are easily found */
 #define FALLBACKS_MIN 512 /* hugepages that were not found: fewer tell nothing about the machine */
 #define FALLBACKS_SHARE 5 /* in percent of those asked for */
 #define POOL_SUGGESTED 512 /* pages: 1 GiB, enough to see a difference */
@@ -50,30 +45,18 @@
 
 static void tell_system(void)
 {
-	char text[8192] = "", total[HP_TEXT_MAX], available[HP_TEXT_MAX];
+	char size[HP_TEXT_MAX];
 	struct utsname u;
 
 	hp_facts_section("system", "System");
 	uname(&u);
 	hp_facts_add("kernel", json_pack("{s:s, s:s}", "release", u.release, "machine", u.machine), "kernel", "%s, %s",
 		     u.release, u.machine);
-	hp_facts_add("base_page", hp_facts_bytes(hp_base_page), "base pages", "%s", hp_text_bytes(hp_base_page, total));
+	hp_facts_add("base_page", hp_facts_bytes(hp_base_page), "base pages", "%s", hp_text_bytes(hp_base_page, size));
 	/* For an empty range the kernel only tells whether it knows the advice. */
 	if (madvise((void *)(uintptr_t)HP_PAGE, 0, MADV_POPULATE_WRITE))
 		hp_facts_lack("MADV_POPULATE_WRITE is missing, with which hugepages are taken safely: use Linux 5.16 "
 			      "or newer");
-	hp_read_file("/proc/meminfo", text, sizeof text);
-	const uint64_t total_bytes = hp_number_after(text, "MemTotal:", 0) << 10;
-	const uint64_t available_bytes = hp_number_after(text, "MemAvailable:", 0) << 10;
-	hp_facts_add("memory",
-		     json_pack("{s:o, s:o}", "total_bytes", hp_facts_bytes(total_bytes), "available_bytes",
-			       hp_facts_bytes(available_bytes)),
-		     "memory", "%s, %s available", hp_text_bytes(total_bytes, total),
-		     hp_text_bytes(available_bytes, available));
-	const bool data = hp_machine_counts(false), code = hp_machine_counts(true);
-	hp_facts_add("tlb_counters", json_pack("{s:b, s:b}", "data", data, "code", code), "TLB misses", "%s%s%s%s",
-		     data || code ? "counters for " : "no counters for user programs here", data ? "data" : "",
-		     data && code ? " and " : "", code ? "code" : "");
 	const uint64_t mode = hp_read_number("/proc/sys/vm/overcommit_memory", 0);
 	hp_facts_add("overcommit_memory", json_integer((json_int_t)mode), "vm.overcommit_memory", "%" PRIu64, mode);
 	if (mode == 2)
@@ -128,27 +111,6 @@ static bool tell_pools(const long *sizes, int count)
 	return has;
 }
 
-static void tell_mounts(void)
-{
-	FILE *f = setmntent("/proc/mounts", "re");
-	const struct mntent *m;
-	int count = 0;
-
-	hp_facts_list("mounts");
-	while (f && (m = getmntent(f)))
-		if (!strcmp(m->mnt_type, "hugetlbfs")) {
-			hp_facts_add("mounts",
-				     json_pack("{s:o, s:o}", "directory", hp_facts_string(m->mnt_dir), "options",
-					       hp_facts_string(m->mnt_opts)),
-				     "hugetlbfs", "%s (%s)", m->mnt_dir, m->mnt_opts);
-			count++;
-		}
-	if (f)
-		endmntent(f);
-	if (!count)
-		hp_facts_text("  %-21s %s\n", "hugetlbfs", "not mounted; the heap does not need it");
-}
-
 /* Add facts about the pools of each node. Other sizes are shown only if a node has pages of them. */
 static void tell_nodes(const long *sizes, int count)
 {
@@ -181,54 +143,10 @@ static void tell_nodes(const long *sizes, int count)
 
 /* ------------------------------------------------------------------ transparent hugepages */
 
-static int ascending(const void *a, const void *b)
+/* Add what the kernel found of hugepages since it started. */
+static void tell_faults(void)
 {
-	const unsigned long x = *(const unsigned long *)a, y = *(const unsigned long *)b;
-
-	return (x > y) - (x < y);
-}
-
-/* Add facts about the sizes of THP between base pages and hugepages (mTHP, Linux 6.8). They are used where memory is
- * too fragmented for a hugepage. So there is advice only where the kernel has failed to find some. */
-static void tell_smaller(const char *all)
-{
-	char medium[HP_TEXT_MAX] = "";
-	unsigned long kib[SIZES_MAX * 2];
-	uint64_t on = 0, off = 0;
-	size_t count = 0;
-	char path[128], state[HP_TEXT_MAX], text[32768] = "";
-	glob_t found;
-
-	if (!glob(HP_THP_DIR "hugepages-*kB", GLOB_NOSORT, NULL, &found)) {
-		for (size_t i = 0; i < found.gl_pathc && count < sizeof kib / sizeof *kib; i++)
-			count += sscanf(found.gl_pathv[i], HP_THP_DIR "hugepages-%lukB", &kib[count]) == 1 &&
-				 kib[count] << 10 < HP_PAGE;
-		globfree(&found);
-	}
-	qsort(kib, count, sizeof *kib, ascending);
-	hp_facts_list("smaller_sizes");
-	for (size_t i = 0; i < count; i++) {
-		snprintf(path, sizeof path, HP_THP_DIR "hugepages-%lukB/enabled", kib[i]);
-		if (!*hp_machine_choice(path, state)) /* of shared memory alone */
-			continue;
-		hp_facts_value("smaller_sizes",
-			       json_pack("{s:I, s:s}", "page_bytes", (json_int_t)kib[i] << 10, "enabled", state));
-		if (!strcmp(state, "never") || (!strcmp(state, "inherit") && !strcmp(all, "never")))
-			off |= kib[i];
-		else
-			on |= kib[i];
-		if (kib[i] & MEDIUM_KIB) /* which there are depends on the size of base pages */
-			snprintf(medium + strlen(medium), sizeof medium - strlen(medium), "%s%lu", *medium ? " " : "", kib[i]);
-	}
-	if (on | off) {
-		hp_facts_text("  %-21s ", "smaller sizes");
-		if (!on)
-			hp_facts_text("off");
-		for (size_t i = 0, n = 0; i < count; i++)
-			if (on & kib[i])
-				hp_facts_text("%s%lu", n++ ? ", " : "", kib[i]);
-		hp_facts_text("%s\n", on ? " KiB" : "");
-	}
+	char text[32768] = "";
 
 	hp_read_file("/proc/vmstat", text, sizeof text);
 	const uint64_t given = hp_number_after(text, "\nthp_fault_alloc ", 0);
@@ -237,12 +155,7 @@ static void tell_smaller(const char *all)
 	hp_facts_add("faults", json_pack("{s:I, s:I}", "given", (json_int_t)given, "refused", (json_int_t)refused),
 		     "since boot", "%" PRIu64 " hugepages given, %" PRIu64 " not found (%.0f %%)", given, refused,
 		     share);
-	if (refused < FALLBACKS_MIN || share < FALLBACKS_SHARE)
-		return;
-	if (off & MEDIUM_KIB)
-		hp_facts_advise("memory is fragmented, and smaller sizes save most of the page faults then",
-				"for s in %s; do echo madvise > " HP_THP_DIR "hugepages-${s}kB/enabled; done", medium);
-	else
+	if (refused >= FALLBACKS_MIN && share >= FALLBACKS_SHARE)
 		hp_facts_advise("memory is fragmented", "echo 1 > /proc/sys/vm/compact_memory");
 }
 
@@ -291,20 +204,7 @@ static bool tell_transparent(void)
 	const uint64_t page_bytes = hp_read_number(HP_THP_DIR "hpage_pmd_size", 0);
 	hp_facts_add("page_bytes", hp_facts_bytes(page_bytes), "size", "%s", hp_text_bytes(page_bytes, size));
 	advise_larger(page_bytes, all);
-	const bool compacts = hp_read_number(HP_THP_DIR "khugepaged/defrag", 0);
-	const uint64_t pages = hp_read_number(HP_THP_DIR "khugepaged/pages_to_scan", 0);
-	const uint64_t pause_ms = hp_read_number(HP_THP_DIR "khugepaged/scan_sleep_millisecs", 0);
-	hp_facts_add("khugepaged",
-		     json_pack("{s:b, s:I, s:I}", "compacts", compacts, "pages_to_scan", (json_int_t)pages, "pause_ms",
-			       (json_int_t)pause_ms),
-		     "khugepaged", "%s, %" PRIu64 " pages every %" PRIu64 " ms",
-		     compacts ? "compacts" : "does not compact", pages, pause_ms);
-	const int files = hp_machine_thp_files();
-	hp_facts_add("files", files < 0 ? json_null() : json_boolean(files), "text of programs", "%s",
-		     files < 0 ? "not known: no file could be tried" :
-		     files     ? "THP, by HUGEPIN_IMAGE=all" :
-				 "THP for a copy only, by HUGEPIN_IMAGE=all");
-	tell_smaller(all);
+	tell_faults();
 	const bool disabled = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) == 1;
 	hp_facts_value("disabled_for_process", json_boolean(disabled));
 	if (disabled)
@@ -356,21 +256,6 @@ static void tell_limit(const char *key, const char *name, int resource, const ch
 		hp_facts_advise(why, "ulimit -%c unlimited", letter);
 }
 
-/* Add the number of hugepages that may be pinned. Each hugepage that a pin touches counts as a whole. */
-static void tell_room(rlim_t limit)
-{
-	const uint64_t pages = limit / HP_PAGE, beside = limit > RING_BYTES ? (limit - RING_BYTES) / HP_PAGE : 0;
-
-	if (limit == RLIM_INFINITY)
-		hp_facts_add("pinned_hugepages", json_null(), "room for pins", "as much as there is memory");
-	else if (beside == pages)
-		hp_facts_add("pinned_hugepages", json_integer((json_int_t)pages), "room for pins",
-			     "%" PRIu64 " hugepages", pages);
-	else
-		hp_facts_add("pinned_hugepages", json_integer((json_int_t)pages), "room for pins",
-			     "%" PRIu64 " hugepages, %" PRIu64 " beside the memory of an io_uring", pages, beside);
-}
-
 static void tell_limits(const long *sizes, int count)
 {
 	hp_facts_section("limits", "Limits of this process and what it starts");
@@ -387,16 +272,10 @@ static void tell_limits(const long *sizes, int count)
 	tell_limit("locked_memory", "locked memory", RLIMIT_MEMLOCK,
 		   unlimited || r.rlim_cur >= (rlim_t)hp_config.extent_max ?
 			   NULL :
-			   "the pin cache may register no more, and that is less than one extent (large buffers need none of it)",
+			   "the pin cache may register no more, less than one extent (large buffers need none; for good: "
+			   "hugepin_verbs(3))",
 		   'l', "memlock");
-	const enum hp_launch place = hp_launch();
-	if (!unlimited && r.rlim_cur < (rlim_t)hp_config.extent_max && hp_launch_memlock(place))
-		hp_facts_lack(hp_launch_memlock(place));
-	tell_room(unlimited ? RLIM_INFINITY : r.rlim_cur);
 	hp_facts_add("ipc_lock", json_boolean(unlimited), "CAP_IPC_LOCK", "%s", says[lock]);
-	hp_facts_value("started_by", hp_facts_string(hp_launch_name(place)));
-	if (hp_launch_name(place))
-		hp_facts_text("  %-21s %s\n", "started by", hp_launch_name(place));
 	hp_cgroup_facts(sizes, count);
 }
 
@@ -414,42 +293,7 @@ static json_t *option_json(const struct hp_option *o, int64_t value)
 	return json_integer(value);
 }
 
-/* What HUGEPIN_POPULATE comes to here: what a buffer gets that is larger than HUGEPIN_EXTENT. */
-static void tell_populate(bool thp)
-{
-	const struct hp_pool p = hp_machine_pool(HP_POOLS_DIR, (long)HP_PAGE);
-	const uint64_t free = p.free > p.reserved ? p.free - p.reserved : 0;
-	const bool pool = hp_config.pages != HP_PAGES_THP && hp_config.pages != HP_PAGES_BASE;
-	char most[HP_TEXT_MAX];
-
-	if (!pool)
-		hp_facts_add("populate", hp_facts_string(NULL), "largest buffers", "not from the pool");
-	else if (hp_config.populate == HP_POPULATE_AUTO && hp_config.pages == HP_PAGES_AUTO && thp)
-		hp_facts_add("populate", json_string("auto"), "largest buffers",
-			     "THP for what is larger than a quarter of the free pool (%s)",
-			     hp_text_bytes(free * HP_PAGE / 4, most));
-	else
-		hp_facts_add("populate", json_string("all"), "largest buffers", "from the pool, all at once");
-}
-
-/* Whether it is looked for programs that touch little of their buffers (alloc/sparse.h). */
-static void tell_sparse(void)
-{
-	const bool looks = hp_config.pages == HP_PAGES_AUTO;
-
-	hp_facts_add("sparse", json_boolean(looks), "touched little", "%s",
-		     looks ? "noticed without a pin cache: such buffers get base pages then" :
-			     "not noticed: HUGEPIN_PAGES is not auto");
-}
-
-/* What HUGEPIN_IMAGE can have here. Whether a program gains by them, hugepin check tells. */
-static void tell_static(bool thp)
-{
-	hp_facts_add("image", json_boolean(thp), "static memory", "%s",
-		     thp ? "HUGEPIN_IMAGE can have THP" : "can have no THP");
-}
-
-static void tell_hugepin(bool thp)
+static void tell_hugepin(void)
 {
 	char path[PATH_MAX], version[HP_TEXT_MAX], value[HP_TEXT_MAX], def[HP_TEXT_MAX];
 
@@ -472,9 +316,6 @@ static void tell_hugepin(bool thp)
 			     o->name, "%-10s (default%s%s)", text, now == o->def ? "" : " ",
 			     now == o->def ? "" : def_text);
 	}
-	tell_populate(thp);
-	tell_sparse();
-	tell_static(thp);
 }
 
 /* Say in one line which pages large buffers get here, with the variables in force. */
@@ -520,14 +361,13 @@ int hp_info_main(int argc, char **argv)
 	const int found = gethugepagesizes(sizes, SIZES_MAX), count = found < 0 ? 0 : found;
 	hp_config_load(); /* prints a line on stderr for each value that it does not understand */
 	const bool pool = tell_pools(sizes, count);
-	tell_mounts();
 	tell_nodes(sizes, count);
 	const bool thp = tell_transparent();
 	tell_limits(sizes, count);
 	hp_devices_facts();
 	hp_models_facts();
 	tell_system();
-	tell_hugepin(thp);
+	tell_hugepin();
 	char summary[256];
 	tell_summary(pool, thp, summary, sizeof summary);
 

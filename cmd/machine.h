@@ -30,11 +30,4 @@ char *hp_machine_choice(const char *path, char word[HP_TEXT_MAX]);
 /* Whether this process can have transparent hugepages of 2 MiB by madvise(2). */
 bool hp_machine_thp(void);
 
-/* Whether it can have them for text as the file has it, without a copy (CONFIG_READ_ONLY_THP_FOR_FS). Tried on a file
- * that has no name. 0: no; 1: yes; -1: no file could be tried. */
-int hp_machine_thp_files(void);
-
-/* Whether misses of the TLB for data, or for code, can be counted in user programs. */
-bool hp_machine_counts(bool code);
-
 #endif
