@@ -126,10 +126,7 @@ static int tell_ceilings(const struct hierarchy *h, const char *limit, const cha
 		if (ceiling >= UNLIMITED)
 			continue;
 		count++;
-		hp_facts_add("cgroup",
-			     json_pack("{s:s, s:o, s:o, s:o}", "limit", limit, "file", hp_facts_string(path),
-				       "limit_bytes", hp_facts_bytes(ceiling), "used_bytes", hp_facts_bytes(used)),
-			     limit, "%s, %s of it used, by %s", hp_text_bytes(ceiling, max), hp_text_bytes(used, now),
+		hp_facts_add(limit, "%s, %s of it used, by %s", hp_text_bytes(ceiling, max), hp_text_bytes(used, now),
 			     path);
 		if (page_size && ceiling < used + page_size)
 			hp_facts_advise("hugepages are refused to this process", "echo %s > %s", h->v1 ? "-1" : "max",
@@ -156,7 +153,6 @@ void hp_cgroup_facts(const long *page_sizes, int count)
 	char limit[64], usage[64], name[HP_TEXT_MAX];
 	int found = 0;
 
-	hp_facts_list("cgroup");
 	if (!find_hierarchy("memory", &h)) {
 		if (h.v1) {
 			found += tell_ceilings(&h, "memory.limit_in_bytes", "memory.usage_in_bytes", 0);

@@ -25,7 +25,6 @@
 
 #include "base/base.h"
 #include "base/config.h"
-#include "cmd/facts.h"
 #include "cmd/judge.h"
 #include "cmd/machine.h"
 #include "cmd/run.h"
@@ -508,7 +507,7 @@ static json_t *trials_json(const struct hp_trial *trial, unsigned count)
 		json_t *const o = json_pack("{s:f, s:f, s:f, s:I, s:I, s:o, s:b}", "seconds", t->wall_s, "user_seconds",
 					    t->user_s, "system_seconds", t->system_s, "minor_faults",
 					    (json_int_t)t->minor_faults, "major_faults", (json_int_t)t->major_faults,
-					    "rss_bytes", hp_facts_bytes(t->rss_bytes), "ended", t->ended);
+					    "rss_bytes", hp_json_bytes(t->rss_bytes), "ended", t->ended);
 		add_status(o, t->status);
 		json_array_append_new(list, o);
 	}
@@ -548,8 +547,8 @@ static void print_json(const struct hp_measured *m, const struct hp_judgement *j
 {
 	json_t *const all = json_object(), *const text = json_array();
 
-	json_object_set_new(all, "program", hp_facts_string(m->program));
-	json_object_set_new(all, "options", hp_facts_string(m->options));
+	json_object_set_new(all, "program", hp_json_string(m->program));
+	json_object_set_new(all, "options", hp_json_string(m->options));
 	json_object_set_new(all, "verdict", json_string(hp_answer_name(j->answer)));
 	json_object_set_new(all, "failure", failure_json(j));
 	json_object_set_new(all, "time", comparison_json(&j->wall));
@@ -557,16 +556,16 @@ static void print_json(const struct hp_measured *m, const struct hp_judgement *j
 	json_object_set_new(all, "pool_to_thp", comparison_json(&j->thp));
 	json_object_set_new(all, "memory",
 			    !m->known ? json_null()
-				      : json_pack("{s:o, s:o, s:o, s:o}", "large_bytes", hp_facts_bytes(m->large_bytes),
-						  "hugetlb_bytes", hp_facts_bytes(m->hugetlb_bytes), "thp_bytes",
-						  hp_facts_bytes(m->thp_bytes), "other_bytes",
-						  hp_facts_bytes(m->other_bytes)));
+				      : json_pack("{s:o, s:o, s:o, s:o}", "large_bytes", hp_json_bytes(m->large_bytes),
+						  "hugetlb_bytes", hp_json_bytes(m->hugetlb_bytes), "thp_bytes",
+						  hp_json_bytes(m->thp_bytes), "other_bytes",
+						  hp_json_bytes(m->other_bytes)));
 	json_object_set_new(all, "dtlb_misses", misses_json(m->tlb_without, m->tlb_with));
 	json_object_set_new(all, "itlb_misses", misses_json(m->code_tlb_without, m->code_tlb_with));
 	json_object_set_new(all, "without", trials_json(m->without, m->rounds));
 	json_object_set_new(all, "with", trials_json(m->with, m->rounds));
 	for (unsigned i = 0; i < lines; i++)
-		json_array_append_new(text, hp_facts_string(line[i]));
+		json_array_append_new(text, hp_json_string(line[i]));
 	json_object_set_new(all, "text", text);
 	json_object_set_new(all, "status", json_integer(status));
 	json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
@@ -583,8 +582,8 @@ static int refuse(const char *program, char *why, int status)
 	if (status != HP_EXIT_REFUSED)
 		fprintf(stderr, "hugepin check: %s\n", why);
 	else if (option.json)
-		json_dumpf(json_pack("{s:o, s:s, s:[o], s:i}", "program", hp_facts_string(program), "verdict",
-				     "refused", "text", hp_facts_string(why), "status", status),
+		json_dumpf(json_pack("{s:o, s:s, s:[o], s:i}", "program", hp_json_string(program), "verdict",
+				     "refused", "text", hp_json_string(why), "status", status),
 			   stdout, JSON_INDENT(2));
 	else
 		printf("use hugepin: no, %s", why);

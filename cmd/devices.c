@@ -41,12 +41,10 @@ static void tell_userfaultfd(void)
 	const int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
 
 	if (fd >= 0 && !ioctl(fd, UFFDIO_API, &api)) {
-		hp_facts_add("userfaultfd", json_pack("{s:b, s:n}", "usable", 1, "error"), "userfaultfd",
-			     "usable: the kernel tells when memory that is not the heap's goes away");
+		hp_facts_add("userfaultfd", "usable: the kernel tells when memory that is not the heap's goes away");
 	} else {
 		const char *const reason = strerror(errno);
-		hp_facts_add("userfaultfd", json_pack("{s:b, s:s}", "usable", 0, "error", reason), "userfaultfd",
-			     "not usable (%s)", reason);
+		hp_facts_add("userfaultfd", "not usable (%s)", reason);
 		hp_facts_lack(
 			"all memory is registered anew for each pin, except under libhugepin-malloc.so, which sees the "
 			"calls that unmap memory: use Linux " WATCHES_SINCE " or newer, and let seccomp pass userfaultfd");
@@ -75,8 +73,7 @@ static void tell_io_uring(void)
 
 	if (fd < 0) {
 		const int err = errno;
-		hp_facts_add("io_uring", json_pack("{s:b, s:s}", "usable", 0, "error", strerror(err)), "io_uring",
-			     "not usable (%s)", strerror(err));
+		hp_facts_add("io_uring", "not usable (%s)", strerror(err));
 		if (hp_read_number(file, 0))
 			hp_facts_advise("switched off", "echo 0 > %s", file);
 		else if (err == EPERM)
@@ -87,8 +84,7 @@ static void tell_io_uring(void)
 		return;
 	}
 	close(fd);
-	hp_facts_add("io_uring",
-		     json_pack("{s:b, s:n, s:b}", "usable", 1, "error", "fixed_buffers", fixed), "io_uring", "usable");
+	hp_facts_add("io_uring", "usable");
 	if (!fixed)
 		hp_facts_lack("fixed buffers cannot be registered one by one, so it is of no use for pins: use Linux "
 			      "5.19 or newer");
@@ -125,10 +121,7 @@ static void tell_device(const char *device)
 
 	snprintf(path, sizeof path, INFINIBAND "/%s/fw_ver", device);
 	hp_read_line(path, firmware, sizeof firmware);
-	hp_facts_add("devices",
-		     json_pack("{s:s, s:s, s:b, s:o}", "name", device, "firmware", firmware, "usable", !err, "on_demand",
-			       odp < 0 ? json_null() : json_boolean(odp)),
-		     device, "%s%s, registers on demand: %s%s%s%s", *firmware ? "firmware " : "no firmware", firmware,
+	hp_facts_add(device, "%s%s, registers on demand: %s%s%s%s", *firmware ? "firmware " : "no firmware", firmware,
 		     odp < 0 ? "unknown"
 		     : odp   ? "yes"
 			     : "no",
@@ -147,8 +140,7 @@ static void tell_rdma(void)
 	const int n = scandir(INFINIBAND, &list, NULL, alphasort);
 	int shown = 0;
 
-	hp_facts_section("rdma", "RDMA devices");
-	hp_facts_list("devices");
+	hp_facts_section("RDMA devices");
 	for (int i = 0; i < n; i++) {
 		if (list[i]->d_name[0] != '.') {
 			tell_device(list[i]->d_name);
@@ -163,7 +155,7 @@ static void tell_rdma(void)
 
 void hp_devices_facts(void)
 {
-	hp_facts_section("pin_cache", "Pin cache");
+	hp_facts_section("Pin cache");
 	tell_userfaultfd();
 	tell_io_uring();
 	tell_rdma();

@@ -48,22 +48,21 @@ static void tell_system(void)
 	char size[HP_TEXT_MAX];
 	struct utsname u;
 
-	hp_facts_section("system", "System");
+	hp_facts_section("System");
 	uname(&u);
-	hp_facts_add("kernel", json_pack("{s:s, s:s}", "release", u.release, "machine", u.machine), "kernel", "%s, %s",
-		     u.release, u.machine);
-	hp_facts_add("base_page", hp_facts_bytes(hp_base_page), "base pages", "%s", hp_text_bytes(hp_base_page, size));
+	hp_facts_add("kernel", "%s, %s", u.release, u.machine);
+	hp_facts_add("base pages", "%s", hp_text_bytes(hp_base_page, size));
 	/* For an empty range the kernel only tells whether it knows the advice. */
 	if (madvise((void *)(uintptr_t)HP_PAGE, 0, MADV_POPULATE_WRITE))
 		hp_facts_lack("MADV_POPULATE_WRITE is missing, with which hugepages are taken safely: use Linux 5.16 "
 			      "or newer");
 	const uint64_t mode = hp_read_number("/proc/sys/vm/overcommit_memory", 0);
-	hp_facts_add("overcommit_memory", json_integer((json_int_t)mode), "vm.overcommit_memory", "%" PRIu64, mode);
+	hp_facts_add("vm.overcommit_memory", "%" PRIu64, mode);
 	if (mode == 2)
 		hp_facts_advise("every page that could be written counts, forked ones twice",
 				"sysctl vm.overcommit_memory=0");
 	const uint64_t maps = hp_read_number("/proc/sys/vm/max_map_count", 65530);
-	hp_facts_add("max_map_count", json_integer((json_int_t)maps), "vm.max_map_count", "%" PRIu64, maps);
+	hp_facts_add("vm.max_map_count", "%" PRIu64, maps);
 	if (maps < 65530)
 		hp_facts_advise("the heap stops giving memory back at half of it", "sysctl vm.max_map_count=65530");
 }
@@ -87,16 +86,10 @@ static bool tell_pools(const long *sizes, int count)
 	char name[HP_TEXT_MAX];
 	bool known = false, has = false;
 
-	hp_facts_section("pools", "Hugetlb pools, in pages     total       free   reserved    surplus overcommit");
-	hp_facts_list("sizes");
+	hp_facts_section("Hugetlb pools, in pages     total       free   reserved    surplus overcommit");
 	for (int i = 0; i < count; i++) {
 		const struct hp_pool p = hp_machine_pool(HP_POOLS_DIR, sizes[i]);
 		const bool def = sizes[i] == gethugepagesize();
-		hp_facts_value("sizes",
-			       json_pack("{s:I, s:b, s:I, s:I, s:I, s:I, s:I}", "page_bytes", (json_int_t)sizes[i],
-					 "default", def, "total", (json_int_t)p.total, "free", (json_int_t)p.free,
-					 "reserved", (json_int_t)p.reserved, "surplus", (json_int_t)p.surplus,
-					 "overcommit", (json_int_t)p.overcommit));
 		hp_facts_text("  %-8s%-12s %10" PRIu64 " %10" PRIu64 " %10" PRIu64 " %10" PRIu64 " %10" PRIu64 "\n",
 			      hp_text_bytes((uint64_t)sizes[i], name), def ? "(default)" : "", p.total, p.free,
 			      p.reserved, p.surplus, p.overcommit);
@@ -118,7 +111,6 @@ static void tell_nodes(const long *sizes, int count)
 	char dir[64], name[64], size[HP_TEXT_MAX];
 	uint64_t nodes = 0;
 
-	hp_facts_list("nodes");
 	for (int n = 0; n < NODES_MAX; n++) {
 		snprintf(dir, sizeof dir, NODE, n);
 		nodes += !access(dir, F_OK);
@@ -130,10 +122,7 @@ static void tell_nodes(const long *sizes, int count)
 			if (!p.total && sizes[i] != (long)HP_PAGE)
 				continue;
 			snprintf(name, sizeof name, "node %d, %s", n, hp_text_bytes((uint64_t)sizes[i], size));
-			hp_facts_add("nodes",
-				     json_pack("{s:i, s:I, s:I, s:I}", "node", n, "page_bytes", (json_int_t)sizes[i],
-					       "total", (json_int_t)p.total, "free", (json_int_t)p.free),
-				     name, "%" PRIu64 " pages, %" PRIu64 " free", p.total, p.free);
+			hp_facts_add(name, "%" PRIu64 " pages, %" PRIu64 " free", p.total, p.free);
 			if (all.total && !p.total)
 				hp_facts_advise("none on this node", "echo %" PRIu64 " > %s" NR_PAGES,
 						HP_MAX(all.total / nodes, 1), dir);
@@ -152,8 +141,7 @@ static void tell_faults(void)
 	const uint64_t given = hp_number_after(text, "\nthp_fault_alloc ", 0);
 	const uint64_t refused = hp_number_after(text, "\nthp_fault_fallback ", 0);
 	const double share = given + refused ? 100 * (double)refused / (double)(given + refused) : 0;
-	hp_facts_add("faults", json_pack("{s:I, s:I}", "given", (json_int_t)given, "refused", (json_int_t)refused),
-		     "since boot", "%" PRIu64 " hugepages given, %" PRIu64 " not found (%.0f %%)", given, refused,
+	hp_facts_add("since boot", "%" PRIu64 " hugepages given, %" PRIu64 " not found (%.0f %%)", given, refused,
 		     share);
 	if (refused >= FALLBACKS_MIN && share >= FALLBACKS_SHARE)
 		hp_facts_advise("memory is fragmented", "echo 1 > /proc/sys/vm/compact_memory");
@@ -177,16 +165,14 @@ static bool tell_transparent(void)
 {
 	char all[HP_TEXT_MAX], own[HP_TEXT_MAX], defrag[HP_TEXT_MAX], size[HP_TEXT_MAX];
 
-	hp_facts_section("thp", "Transparent hugepages (THP)");
+	hp_facts_section("Transparent hugepages (THP)");
 	if (!*hp_machine_choice(HP_THP_DIR "enabled", all)) {
-		hp_facts_value("enabled", json_null());
 		hp_facts_lack("this kernel has none: one built with CONFIG_TRANSPARENT_HUGEPAGE has");
 		return false;
 	}
 	/* Since Linux 6.8 each size may have a setting of its own. */
 	hp_machine_choice(HP_THP_DIR "hugepages-2048kB/enabled", own);
-	hp_facts_value("enabled_2m", hp_facts_string(*own ? own : NULL));
-	hp_facts_add("enabled", hp_facts_string(all), "enabled", "%s%s%s", all, *own ? ", for 2 MiB: " : "", own);
+	hp_facts_add("enabled", "%s%s%s", all, *own ? ", for 2 MiB: " : "", own);
 	const bool inherits = !*own || !strcmp(own, "inherit"), own_never = !strcmp(own, "never");
 	const bool all_never = !strcmp(all, "never"), missing = !*own && !hp_page_is_pmd();
 	if (missing)
@@ -197,16 +183,15 @@ static bool tell_transparent(void)
 	if (all_never && !missing && (inherits || (own_never && hp_page_is_pmd())))
 		hp_facts_advise("off", "echo madvise > " HP_THP_DIR "enabled");
 	hp_machine_choice(HP_THP_DIR "defrag", defrag);
-	hp_facts_add("defrag", hp_facts_string(defrag), "defrag", "%s", defrag);
+	hp_facts_add("defrag", "%s", defrag);
 	if (!strcmp(defrag, "never") || !strcmp(defrag, "defer"))
 		hp_facts_advise("where memory is fragmented, buffers get base pages",
 				"echo madvise > " HP_THP_DIR "defrag");
 	const uint64_t page_bytes = hp_read_number(HP_THP_DIR "hpage_pmd_size", 0);
-	hp_facts_add("page_bytes", hp_facts_bytes(page_bytes), "size", "%s", hp_text_bytes(page_bytes, size));
+	hp_facts_add("size", "%s", hp_text_bytes(page_bytes, size));
 	advise_larger(page_bytes, all);
 	tell_faults();
 	const bool disabled = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) == 1;
-	hp_facts_value("disabled_for_process", json_boolean(disabled));
 	if (disabled)
 		hp_facts_lack("switched off for this process and its children, by whoever started it: "
 			      "prctl(PR_SET_THP_DISABLE, 0)");
@@ -235,20 +220,18 @@ static enum ipc_lock ipc_lock(void)
 
 /* Add a fact about a limit. why: the reason to raise the limit, or NULL. letter, word: the limit's names in ulimit and
  * prlimit(1). */
-static void tell_limit(const char *key, const char *name, int resource, const char *why, char letter, const char *word)
+static void tell_limit(const char *name, int resource, const char *why, char letter, const char *word)
 {
 	char soft[HP_TEXT_MAX], hard[HP_TEXT_MAX];
 	struct rlimit r;
 
 	getrlimit((__rlimit_resource_t)resource, &r);
-	json_t *const value = json_pack("{s:o, s:o}", "soft_bytes", hp_facts_bytes(r.rlim_cur), "hard_bytes",
-					hp_facts_bytes(r.rlim_max));
 	if (r.rlim_cur == RLIM_INFINITY) {
-		hp_facts_add(key, value, name, "unlimited");
+		hp_facts_add(name, "unlimited");
 		return;
 	}
 	const bool hard_too = r.rlim_max != RLIM_INFINITY;
-	hp_facts_add(key, value, name, "%s, at most %s", hp_text_bytes(r.rlim_cur, soft),
+	hp_facts_add(name, "%s, at most %s", hp_text_bytes(r.rlim_cur, soft),
 		     hard_too ? hp_text_bytes(r.rlim_max, hard) : "unlimited");
 	if (why && hard_too)
 		hp_facts_advise(why, "as root, prlimit --pid %d --%s=unlimited", (int)getppid(), word);
@@ -258,10 +241,9 @@ static void tell_limit(const char *key, const char *name, int resource, const ch
 
 static void tell_limits(const long *sizes, int count)
 {
-	hp_facts_section("limits", "Limits of this process and what it starts");
-	tell_limit("address_space", "address space", RLIMIT_AS, "the heap's addresses may fill a quarter of it at most",
-		   'v', "as");
-	tell_limit("data", "data", RLIMIT_DATA, "what the heap maps counts", 'd', "data");
+	hp_facts_section("Limits of this process and what it starts");
+	tell_limit("address space", RLIMIT_AS, "the heap's addresses may fill a quarter of it at most", 'v', "as");
+	tell_limit("data", RLIMIT_DATA, "what the heap maps counts", 'd', "data");
 	static const char *const says[] = { "no; about mlockall see hugepin(7)",
 					    "in this user namespace only, where it does not count: that limit holds",
 					    "yes: that limit does not hold" };
@@ -269,51 +251,35 @@ static void tell_limits(const long *sizes, int count)
 	const bool unlimited = lock == LOCK_YES;
 	struct rlimit r;
 	getrlimit(RLIMIT_MEMLOCK, &r);
-	tell_limit("locked_memory", "locked memory", RLIMIT_MEMLOCK,
+	tell_limit("locked memory", RLIMIT_MEMLOCK,
 		   unlimited || r.rlim_cur >= (rlim_t)hp_config.extent_max ?
 			   NULL :
 			   "the pin cache may register no more, less than one extent (large buffers need none; for good: "
 			   "hugepin_verbs(3))",
 		   'l', "memlock");
-	hp_facts_add("ipc_lock", json_boolean(unlimited), "CAP_IPC_LOCK", "%s", says[lock]);
+	hp_facts_add("CAP_IPC_LOCK", "%s", says[lock]);
 	hp_cgroup_facts(sizes, count);
 }
 
 /* ------------------------------------------------------------------ hugepin itself */
 
-/* The value of an option for scripts: bytes, milliseconds and numbers as numbers, words as text. */
-static json_t *option_json(const struct hp_option *o, int64_t value)
-{
-	char text[HP_TEXT_MAX];
-
-	if (o->type == HP_PATH)
-		return hp_facts_string((const char *)(intptr_t)value);
-	if (o->type == HP_WORD || (o->words && value < 0) || (o->type == HP_REPORT && value > HP_REPORT_LIST))
-		return hp_facts_string(hp_text_option(o, value, text));
-	return json_integer(value);
-}
-
 static void tell_hugepin(void)
 {
 	char path[PATH_MAX], version[HP_TEXT_MAX], value[HP_TEXT_MAX], def[HP_TEXT_MAX];
 
-	hp_facts_section("hugepin", "Hugepin");
+	hp_facts_section("Hugepin");
 	snprintf(version, sizeof version, "%d.%d", HUGEPIN_VERSION_MAJOR, HUGEPIN_VERSION_MINOR);
-	hp_facts_add("version", hp_facts_string(version), "version", "%s", version);
+	hp_facts_add("version", "%s", version);
 	const bool missing = hp_run_find_library(path);
-	hp_facts_add("library", hp_facts_string(missing ? NULL : path), "library", "%s", missing ? "not found" : path);
+	hp_facts_add("library", "%s", missing ? "not found" : path);
 	if (missing)
 		hp_facts_lack(path);
-	hp_facts_list("options");
 	for (int i = 0; i < hp_options_count; i++) {
 		const struct hp_option *o = &hp_options[i];
 		const int64_t now = *(const int64_t *)((const char *)&hp_config + o->offset);
 		const char *text = hp_text_option(o, now, value);
 		const char *def_text = hp_text_option(o, o->def, def);
-		hp_facts_add("options",
-			     json_pack("{s:s, s:o, s:o}", "name", o->name, "value", option_json(o, now), "default",
-				       option_json(o, o->def)),
-			     o->name, "%-10s (default%s%s)", text, now == o->def ? "" : " ",
+		hp_facts_add(o->name, "%-10s (default%s%s)", text, now == o->def ? "" : " ",
 			     now == o->def ? "" : def_text);
 	}
 }
@@ -339,25 +305,16 @@ static void tell_summary(bool pool, bool thp, char *text, size_t size)
 			 pages == HP_PAGES_HUGETLB   ? "the pool has no free page, and HUGEPIN_PAGES=hugetlb forbids THP" :
 			 pages == HP_PAGES_THP && pool ? "THP is off, and HUGEPIN_PAGES=thp forbids the pool" :
 						       "the pool has no free page, and THP is off");
-	hp_facts_value("pages", json_string(from_pool ? "hugetlb" : from_thp ? "thp" : "base"));
 }
 
 int hp_info_main(int argc, char **argv)
 {
-	static const struct option longs[] = { { "help", no_argument, NULL, 'h' },
-					       { "json", no_argument, NULL, 'j' },
-					       { 0 } };
+	static const struct option longs[] = { { "help", no_argument, NULL, 'h' }, { 0 } };
+	const int c = getopt_long(argc, argv, "", longs, NULL);
 	long sizes[SIZES_MAX];
-	bool json = false;
 
-	for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
-		if (c != 'j')
-			return hp_usage(argv[0], c == 'h');
-		json = true;
-	}
-	if (optind < argc)
-		return hp_usage(argv[0], false);
-
+	if (c != -1 || optind < argc)
+		return hp_usage(argv[0], c == 'h');
 	const int found = gethugepagesizes(sizes, SIZES_MAX), count = found < 0 ? 0 : found;
 	hp_config_load(); /* prints a line on stderr for each value that it does not understand */
 	const bool pool = tell_pools(sizes, count);
@@ -373,12 +330,8 @@ int hp_info_main(int argc, char **argv)
 
 	const size_t advice = hp_facts_advice_count();
 	const int status = !pool && !thp ? HP_EXIT_NONE : advice ? HP_EXIT_ADVICE : 0;
-	if (json) {
-		hp_facts_print_json(status);
-		return status;
-	}
 	printf("%s\n\n", summary);
-	hp_facts_print_text();
+	hp_facts_print();
 	if (status == HP_EXIT_NONE)
 		puts("\nThere are no hugepages here.");
 	if (advice)

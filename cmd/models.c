@@ -25,36 +25,17 @@
 
 /* ------------------------------------------------------------------ shown */
 
-static json_t *tell_thresholds(const struct hugepin_sg_model *m, unsigned cold)
-{
-	json_t *j = json_object();
-
-#define THRESHOLD(name) json_object_set_new(j, #name, json_integer(m->name[cold]));
-	HP_SG_THRESHOLDS(THRESHOLD)
-	hp_facts_text("    %s: pieces below %u bytes are copied, below %u if each has a registration of its own; "
-		      "at most %u pieces go inline\n",
-		      cold ? "not in the cache" : "in the cache", m->copy_below[cold], m->apart_below[cold],
-		      m->inline_pieces[cold]);
-	return j;
-}
-
 static void tell_model(const struct hugepin_sg_model *m, const struct hp_place *place)
 {
 	const bool inlined = m->refused & HUGEPIN_SG_INLINE, gathered = m->refused & HUGEPIN_SG_GATHER;
-	json_t *refused = json_array(), *in_cache, *not_in_cache;
 	char why[128];
 
-	if (inlined)
-		json_array_append_new(refused, json_string("inline"));
-	if (gathered)
-		json_array_append_new(refused, json_string("gather"));
 	hp_facts_text("  %s, firmware %s, %s\n", place->device, place->firmware, place->cpu);
-	in_cache = tell_thresholds(m, 0);
-	not_in_cache = tell_thresholds(m, 1);
-	hp_facts_value("models",
-		       json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "device", hp_facts_string(place->device), "firmware",
-				 hp_facts_string(place->firmware), "cpu", hp_facts_string(place->cpu), "refused",
-				 refused, "in_cache", in_cache, "not_in_cache", not_in_cache));
+	for (int cold = 0; cold < 2; cold++)
+		hp_facts_text("    %s: pieces below %u bytes are copied, below %u if each has a registration of its own; "
+			      "at most %u pieces go inline\n",
+			      cold ? "not in the cache" : "in the cache", m->copy_below[cold], m->apart_below[cold],
+			      m->inline_pieces[cold]);
 	if (!m->refused)
 		return;
 	snprintf(why, sizeof why,
@@ -85,16 +66,9 @@ static int show_terms(const char *path)
 	struct hugepin_terms t;
 	struct hp_place place;
 	const int err = hp_terms_load(path, &t, &place);
-	json_t *costs;
 
 	if (err)
 		return err;
-	costs = json_object();
-#define TERM(name) json_object_set_new(costs, #name, json_real((double)t.name));
-	HP_TERMS_LIST(TERM)
-	hp_facts_value("terms", json_pack("{s:o, s:o, s:o, s:o}", "device", hp_facts_string(place.device), "firmware",
-					  hp_facts_string(place.firmware), "cpu", hp_facts_string(place.cpu), "cost_ns",
-					  costs));
 	hp_facts_text("  %s, firmware %s, %s\n", place.device, place.firmware, place.cpu);
 	tell_line("    registering", t.reg, t.reg_page);
 	tell_line(", deregistering", t.dereg, t.dereg_page);
@@ -120,7 +94,7 @@ static void show_kept(const char *kind, int (*show)(const char *path), const cha
 		sprintf(path + len, "/%s", e->d_name);
 		const int err = show(path);
 		if (err)
-			hp_facts_add("unreadable", hp_facts_string(path), e->d_name, "%s, and is not used",
+			hp_facts_add(e->d_name, "%s, and is not used",
 				     err == -ESTALE ? "is of another version of hugepin" : "cannot be read");
 		if (err == -ESTALE)
 			hp_facts_advise("defaults stand in for measurements of another version of hugepin",
@@ -135,14 +109,9 @@ static void show_kept(const char *kind, int (*show)(const char *path), const cha
 
 void hp_models_facts(void)
 {
-	hp_facts_section("packing",
-			 "Packing: which pieces of a message are copied, gathered, or go inline where they fit");
-	hp_facts_list("models");
-	hp_facts_list("unreadable");
+	hp_facts_section("Packing: which pieces of a message are copied, gathered, or go inline where they fit");
 	show_kept(HP_SG_KEPT, show_model, "verbs device");
-	hp_facts_section("paging", "Paging: what memory takes that is registered on demand");
-	hp_facts_list("terms");
-	hp_facts_list("unreadable");
+	hp_facts_section("Paging: what memory takes that is registered on demand");
 	show_kept(HP_TERMS_KEPT, show_terms, "device that registers on demand");
 }
 
@@ -273,6 +242,6 @@ int hp_calibrate_main(int argc, char **argv)
 		return HP_EXIT_FAILED;
 	}
 	hp_models_facts();
-	hp_facts_print_text();
+	hp_facts_print();
 	return failed ? HP_EXIT_FAILED : 0;
 }

@@ -7,8 +7,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cmd/facts.h"
 #include "cmd/usage.h"
+
+json_t *hp_json_string(const char *s)
+{
+	json_t *json = s ? json_string(s) : json_null();
+
+	if (json)
+		return json;
+	/* Names of files may have any bytes, but JSON must be UTF-8. */
+	char *plain = strdup(s);
+	for (char *c = plain; c && *c; c++)
+		*c = *c & 0x80 ? '?' : *c;
+	json = plain ? json_string(plain) : NULL;
+	free(plain);
+	return json;
+}
+
+json_t *hp_json_bytes(uint64_t bytes)
+{
+	return bytes > INT64_MAX ? json_null() : json_integer((json_int_t)bytes);
+}
 
 /* Take a line apart. Numbers are those values that are one, except of names that stand for text. */
 static void add_line(json_t *all, char *line)
@@ -29,7 +48,7 @@ static void add_line(json_t *all, char *line)
 	}
 	const unsigned long long number = strtoull(value + 1, &end, 10);
 	json_object_set_new(object, dot ? dot + 1 : line,
-			    is_text || *end || end == value + 1 ? hp_facts_string(value + 1) : hp_facts_bytes(number));
+			    is_text || *end || end == value + 1 ? hp_json_string(value + 1) : hp_json_bytes(number));
 }
 
 json_t *hp_stats_read(FILE *f)

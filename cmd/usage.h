@@ -27,7 +27,7 @@ enum {
 	X(check, "[-t SECONDS] [-n ROUNDS] [--json] [OPTION...] [--] PROGRAM [ARG...]", \
 	  "run PROGRAM without and with hugepin, and say whether it gains") \
 	X(stats, "FILE...", "what a program told at exit, by files of --stats=file:FILE, as JSON") \
-	X(info, "[--json]", "what this machine offers for that, and what to change") \
+	X(info, "", "what this machine offers for that, and what to change") \
 	X(calibrate, "[DEVICE]", "measure how small pieces are best sent on verbs devices") \
 	X(top, "[-d SECONDS] [-n NUMBER] [--once] [--json] PID", \
 	  "what a running process has in its heap and in its pin cache") \

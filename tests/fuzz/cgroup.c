@@ -1,4 +1,4 @@
-/* link: cmd/facts.c cmd/text.c base/base.c base/clock.c base/sys.c base/config.c base/text.c -ljansson */
+/* link: cmd/facts.c cmd/text.c base/base.c base/clock.c base/sys.c base/config.c base/text.c */
 /*
  * Fuzzes what hugepin info makes of /proc/self/cgroup and mountinfo: a group's directory begins with the mount that it names, and
  * is a string that ends. Both files come from the input, with a zero byte between them.
@@ -51,7 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			assert(strlen(h.group) < sizeof h.group && h.mount_len <= strlen(h.group));
 			assert(!strchr(h.group, '\n'));
 		}
-	hp_facts_section("limits", "");
+	hp_facts_section("limits");
 	hp_cgroup_facts(&page, 1);
 	return 0;
 }

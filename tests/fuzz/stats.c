@@ -1,4 +1,4 @@
-/* link: cmd/facts.c cmd/text.c cmd/usage.c base/base.c base/clock.c base/sys.c base/config.c base/text.c -ljansson */
+/* link: cmd/usage.c -ljansson */
 /*
  * Fuzzes what hugepin stats and hugepin check make of a file of HUGEPIN_STATS=file:FILE: an object of numbers, texts, nulls and
  * objects of these, or nothing.

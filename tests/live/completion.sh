@@ -67,7 +67,7 @@ offers 'and those of run' '1g auto base hugetlb thp' check -t 5 --pages = ''
 offers 'programs to check' 'basename' check -t 5 -n 3 --json --fork = cow -- basenam
 offers 'no file for its seconds' '' check -t o
 offers 'files for a program to check' 'three.txt' check -n 3 cat th
-offers 'options of info' '--help --json' info -
+offers 'options of info' '--help' info -
 offers 'nothing behind info' '' info ''
 offers 'options of plot' '--help -o -t' plot -
 offers 'traces and directories for plot' 'dir/ one.csv two.csv with space/' plot ''
