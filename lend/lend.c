@@ -31,12 +31,16 @@ static bool is_peer(const hugepin_lend *l, uint32_t peer)
 
 static void enter(hugepin_lend *l)
 {
+	enum { LOOKS = 16 };
 	bool settled = hp_lent_settle(l->domain);
 
 	hp_lock(&l->lock);
 	l->settled = settled;
 	if (hp_lend_attends(l, HP_ATTEND_NEWS))
 		hp_news_take(l);
+	/* A use that was undone, or counted at the index before it was the key's, may have hidden the last one. */
+	if (hp_lend_attends(l, HP_ATTEND_USES))
+		hp_far_settle(l, LOOKS);
 }
 
 /* Unlock, and call ready() for what was answered meanwhile. */
@@ -68,9 +72,9 @@ static inline __attribute__((always_inline)) uint32_t slot_at(const hugepin_lend
 }
 
 /* Take a use of the borrowed key in that slot. 1: a hit. 0: it does not cover addr, or len is 0. -1: the use was counted
- * and is none, of the key with the name *ret_name. whole: a key that ends earlier is no hit: `first` looks no closer. */
+ * at *ret_index and is none. whole: a key that ends earlier is no hit: `first` looks no closer. */
 static inline __attribute__((always_inline)) int hit(hugepin_lend *l, uint32_t slot, uint32_t peer, uint64_t addr,
-						     size_t len, struct hugepin_far *ret_, uint64_t *ret_name,
+						     size_t len, struct hugepin_far *ret_, uint32_t *ret_index,
 						     bool whole)
 {
 	struct hp_far *f = &l->far[slot];
@@ -98,7 +102,7 @@ static inline __attribute__((always_inline)) int hit(hugepin_lend *l, uint32_t s
 	name = HP_READ(f->name);
 	keys = HP_READ(f->keys);
 	if (HP_UNLIKELY(HP_READ(f->tag) != tag)) {
-		*ret_name = hp_key_name(0, (uint32_t)(f - l->far), HP_TAG_INDEX(tag));
+		*ret_index = HP_TAG_INDEX(tag);
 		return -1;
 	}
 	if (HP_UNLIKELY(!HP_PEEK(f->used)))
@@ -124,23 +128,21 @@ static HP_COLD int borrow(hugepin_lend *l, uint32_t peer, uint64_t addr, size_t 
 	return err;
 }
 
-/* Undo a use that was counted and is none. By now the index may be a region's, or another key's. */
-static void undo(hugepin_lend *l, uint64_t name)
-{
-	hp_count_back(hp_counts_self, (uint32_t)name & HP_KEY_MASK);
-	if (hp_lend_attends(l, HP_ATTEND_USES))
-		hp_far_unused(l, hp_key_slot(name));
-}
-
-/* These are functions of their own, so that the most frequent hit needs no registers saved: it ends in calls with its
- * own arguments. One more would need a stack frame, so the name goes by a variable of the thread. */
-static HP_TLS uint64_t undone;
-
-static HP_COLD int key_undone(hugepin_lend *l, uint32_t peer, uint64_t addr, size_t len, void *token,
+/* A use was counted at an index, and is none. By now the index may be a region's, or another key's. use: the index in
+ * the upper half, and the peer, as one argument in one register. These are functions of their own, so that the most
+ * frequent hit needs no registers saved: it ends in calls with as many arguments as its own. */
+static HP_COLD int key_undone(hugepin_lend *l, uint64_t use, uint64_t addr, size_t len, void *token,
 			      struct hugepin_far *ret_)
 {
-	undo(l, undone);
-	return borrow(l, peer, addr, len, NULL, token, ret_);
+	hp_count_back(hp_counts_self, (uint32_t)(use >> 32));
+	return borrow(l, (uint32_t)use, addr, len, NULL, token, ret_);
+}
+
+/* The empty asm keeps the compiler from a second copy of the peer, which each hit would need a register for. */
+static inline uint64_t undone(uint32_t peer, uint32_t index)
+{
+	__asm__("" : "+r"(peer));
+	return (uint64_t)index << 32 | peer;
 }
 
 static HP_COLD int key_unknown(hugepin_lend *l, uint32_t peer, uint64_t addr, size_t len, void *token,
@@ -153,14 +155,13 @@ static HP_COLD int key_unknown(hugepin_lend *l, uint32_t peer, uint64_t addr, si
 	static __attribute__((noinline)) int name_(hugepin_lend *l, uint32_t peer, uint64_t addr, size_t len, \
 						   void *token, struct hugepin_far *ret_) \
 	{ \
-		uint64_t name; \
-		int found = hit(l, slot_at(l, hash(peer, addr), first), peer, addr, len, ret_, &name, first); \
+		uint32_t index; \
+		int found = hit(l, slot_at(l, hash(peer, addr), first), peer, addr, len, ret_, &index, first); \
 		if (HP_LIKELY(found > 0)) \
 			return 1; \
 		if (HP_LIKELY(!found)) \
 			return next(l, peer, addr, len, token, ret_); \
-		undone = name; \
-		return key_undone(l, peer, addr, len, token, ret_); \
+		return key_undone(l, undone(peer, index), addr, len, token, ret_); \
 	}
 KEY_FUNCTION(key_of_any_page, hp_key_page, false, key_unknown)
 KEY_FUNCTION(key_of_any_hugepage, hp_key_hugepage, false, key_of_any_page)
@@ -168,29 +169,28 @@ KEY_FUNCTION(key_of_page, hp_key_page, true, key_of_any_hugepage)
 
 int hugepin_lend_key(hugepin_lend *l, uint32_t peer, uint64_t addr, size_t len, void *token, struct hugepin_far *ret_)
 {
-	uint64_t name;
-	int found = hit(l, slot_at(l, hp_key_hugepage(peer, addr), true), peer, addr, len, ret_, &name, true);
+	uint32_t index;
+	int found = hit(l, slot_at(l, hp_key_hugepage(peer, addr), true), peer, addr, len, ret_, &index, true);
 
 	if (HP_LIKELY(found > 0))
 		return 1;
 	if (HP_LIKELY(!found))
 		return key_of_page(l, peer, addr, len, token, ret_);
-	undone = name;
-	return key_undone(l, peer, addr, len, token, ret_);
+	return key_undone(l, undone(peer, index), addr, len, token, ret_);
 }
 
 int hugepin_lend_put(hugepin_lend *l, uint32_t peer, uint64_t addr, const void *data, size_t len, void *token,
 		     struct hugepin_far *ret_)
 {
-	uint64_t name;
-	int found = hit(l, slot_at(l, hp_key_hugepage(peer, addr), false), peer, addr, len, ret_, &name, false);
+	uint32_t index;
+	int found = hit(l, slot_at(l, hp_key_hugepage(peer, addr), false), peer, addr, len, ret_, &index, false);
 
 	if (!found)
-		found = hit(l, slot_at(l, hp_key_page(peer, addr), false), peer, addr, len, ret_, &name, false);
+		found = hit(l, slot_at(l, hp_key_page(peer, addr), false), peer, addr, len, ret_, &index, false);
 	if (HP_LIKELY(found > 0))
 		return 1;
 	if (found)
-		undo(l, name);
+		hp_count_back(hp_counts_self, index);
 	return data ? borrow(l, peer, addr, len, data, token, ret_) : -EINVAL;
 }
 
@@ -279,8 +279,6 @@ int hugepin_lend_message(hugepin_lend *l, uint32_t peer, const void *msg, size_t
 
 int hugepin_lend_progress(hugepin_lend *l)
 {
-	enum { LOOKS = 16 };
-
 	if (!l)
 		return -EINVAL;
 	if (!is_ours(l))
@@ -291,9 +289,6 @@ int hugepin_lend_progress(hugepin_lend *l)
 	enter(l);
 	if (hp_lend_attends(l, HP_ATTEND_LETTERS))
 		hp_post_again(l);
-	/* A use that was counted at the index before it was the key's may have hidden the last one. */
-	if (hp_lend_attends(l, HP_ATTEND_USES))
-		hp_far_settle(l, LOOKS);
 	leave(l);
 	return 0;
 }
