@@ -268,12 +268,6 @@ void hp_serve_region(hugepin_lend *l, uint32_t region, bool dropped);
 void hp_serve_all_regions(hugepin_lend *l);
 void hp_serve_crowded(hugepin_lend *l, uint64_t bytes);
 
-/* This thread pins for a lend: if that finds no room, hp_lender_step() knows. */
-extern HP_TLS bool hp_serve_pins;
-
-/* This thread gives back what it had of this region: its end is no news. 0: none. */
-extern HP_TLS uint32_t hp_serve_ends;
-
 /* Answer no to all questions that wait. */
 void hp_serve_refuse_all(hugepin_lend *l);
 

@@ -95,16 +95,13 @@ static void wanted(void *l, uint32_t region)
 
 static void dropped(void *l, uint32_t region)
 {
-	if (region != hp_serve_ends)
-		note(l, region, true);
+	note(l, region, true);
 }
 
 static void crowded(void *arg, size_t bytes)
 {
 	hugepin_lend *l = arg;
 
-	if (hp_serve_pins)
-		return;
 	hp_lock(&l->news.lock);
 	l->news.crowded = HP_MAX(l->news.crowded, bytes);
 	hp_unlock(&l->news.lock);

@@ -12,39 +12,19 @@
 
 enum { CARRIES_WAITING = 8 }; /* a peer's questions that carry most may wait, so many of them */
 
-HP_TLS bool hp_serve_pins;
-HP_TLS uint32_t hp_serve_ends;
-
 /* ------------------------------------------------------------------ buckets */
-
-/* The registration of b may end now. That is no news, unless it is another bucket's, too. in_table: b is among those of
- * its region. */
-static void expect_end(const hugepin_lend *l, const struct hp_bucket *b, bool in_table)
-{
-	const struct hp_bucket *first = hp_lender_of_region(&l->lender, b->region);
-	bool others = in_table ? first != b || hp_lender_next_of_region(b) : first != NULL;
-
-	hp_serve_ends = others ? 0 : b->region;
-}
 
 static void drop(hugepin_lend *l, struct hp_bucket *b)
 {
-	expect_end(l, b, false);
 	hp_lent_drop(l->domain, b->region, b->start, b->end);
-	hp_serve_ends = 0;
 	free(b);
 }
 
 /* The bucket has no loans any more. */
 static void end_bucket(hugepin_lend *l, struct hp_bucket *b)
 {
-	if (b->leaving)
-		expect_end(l, b, true);
-	hugepin_unpin(l->domain, &b->pin);
-	hp_lent_idle(l->domain, b->region, b->start, b->end);
-	if (b->leaving) /* its memory is wanted: what the cache has left of the registration is of no use */
-		hp_lent_drop(l->domain, b->region, b->start, b->end);
-	hp_serve_ends = 0;
+	/* If its memory is wanted, what the cache has left of the registration is of no use. */
+	hp_lent_unpin(l->domain, &b->pin, b->start, b->end, b->leaving);
 	if (b->leaving) {
 		hp_lender_forget(&l->lender, b);
 		return;
@@ -70,15 +50,10 @@ static void pin_bucket(hugepin_lend *l, struct hp_question *q, struct hp_bucket 
 {
 	struct hugepin_pin pin = { 0 };
 	uint64_t start = 0, end = 0;
-	int err;
+	int err = hp_lent_pin(l->domain, b->base, b->len, l->access, &pin, &start, &end);
 
-	hp_serve_pins = true;
-	err = hugepin_pin(l->domain, (const void *)(uintptr_t)b->base, b->len, l->access, &pin);
-	hp_serve_pins = false;
-	if (!err)
-		hp_lent_range((uint32_t)pin.ref, &start, &end);
 	if (!hp_lender_pinned(&l->lender, q, b, err, &pin, start, end) && !err)
-		hugepin_unpin(l->domain, &pin);
+		hp_lent_unpin(l->domain, &pin, start, end, true);
 }
 
 /* ------------------------------------------------------------------ asking back */
@@ -367,10 +342,8 @@ void hp_serve_region(hugepin_lend *l, uint32_t region, bool dropped)
 				recall_bucket(l, b, &r);
 			continue;
 		}
-		expect_end(l, b, true);
 		if (!dropped)
 			hp_lent_drop(l->domain, b->region, b->start, b->end);
-		hp_serve_ends = 0;
 		hp_lender_forget(&l->lender, b);
 	}
 	send_recall(l, &r);

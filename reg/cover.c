@@ -406,8 +406,6 @@ int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned acce
 		HP_DSTAT(d, uncached, -1);
 	else
 		bring_in_new(d, *ret_, true);
-	if ((err == -ENOBUFS || err == -ENOMEM) && d->lender)
-		d->lender->crowded(d->lender_arg, end - start);
 	return err;
 }
 

@@ -9,6 +9,7 @@
 #include "base/sys.h"
 #include "reg/domains.h"
 #include "reg/gone.h"
+#include "reg/miss.h"
 #include "reg/region.h"
 #include "reg/uffd.h"
 
@@ -78,19 +79,39 @@ bool hp_lent_access(const hugepin_domain *d, unsigned access)
 	return !(access & ~d->access_mask);
 }
 
-void hp_lent_range(uint32_t region, uint64_t *ret_start, uint64_t *ret_end)
+int hp_lent_pin(hugepin_domain *d, uint64_t addr, size_t len, unsigned access, struct hugepin_pin *ret_,
+		uint64_t *ret_start, uint64_t *ret_end)
 {
-	*ret_start = hp_regions[region].start;
-	*ret_end = hp_regions[region].end;
+	int err = hp_pin_for_lend(d, (const void *)(uintptr_t)addr, len, access, ret_);
+	struct hp_region *r;
+
+	if (err)
+		return err;
+	r = &hp_regions[(uint32_t)ret_->ref];
+	*ret_start = r->start;
+	*ret_end = r->end;
+	hp_lock(&d->lock);
+	hp_region_count_bucket(r, true);
+	hp_unlock(&d->lock);
+	return 0;
 }
 
-void hp_lent_idle(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t end)
+void hp_lent_unpin(hugepin_domain *d, struct hugepin_pin *pin, uint64_t start, uint64_t end, bool ends)
 {
-	struct hp_region *r = &hp_regions[region];
+	struct hp_region *r = &hp_regions[(uint32_t)pin->ref];
 
+	if (ends) {
+		hp_lock(&d->lock);
+		hp_region_count_bucket(r, false);
+		hp_unlock(&d->lock);
+	}
+	hugepin_unpin(d, pin);
 	hp_lock(&d->lock);
-	if (hp_region_is(r, d, HP_REGION_LIVE) && r->start == start && r->end == end)
+	if (hp_region_is(r, d, HP_REGION_LIVE) && r->start == start && r->end == end) {
 		hp_region_note_idle(r);
+		if (ends)
+			hp_region_release(d, r, HP_EVICTED_BUDGET);
+	}
 	hp_unlock(&d->lock);
 }
 
@@ -99,8 +120,11 @@ void hp_lent_drop(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t e
 	struct hp_region *r = &hp_regions[region];
 
 	hp_lock(&d->lock);
-	if (hp_region_is(r, d, HP_REGION_LIVE) && r->start == start && r->end == end && hp_region_is_idle(r))
-		hp_region_release(d, r, HP_EVICTED_BUDGET);
+	if (hp_region_is(r, d, HP_REGION_LIVE) && r->start == start && r->end == end) {
+		hp_region_count_bucket(r, false);
+		if (hp_region_is_idle(r))
+			hp_region_release(d, r, HP_EVICTED_BUDGET);
+	}
 	hp_unlock(&d->lock);
 }
 

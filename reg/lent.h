@@ -29,13 +29,14 @@ uint64_t hp_lent_budget(const hugepin_domain *d);
 bool hp_lent_exact(const hugepin_domain *d);
 bool hp_lent_access(const hugepin_domain *d, unsigned access);
 
-/* The registered range of a region that the caller has a pin of. */
-void hp_lent_range(uint32_t region, uint64_t *ret_start, uint64_t *ret_end);
-
-/* The last pin that lend/ had of a region was given back: idle() notes that pins from now on are others'. drop()
- * deregisters the region if no pin is out, none was made since idle(), and this thread may. start and end: the region's
- * range while it was pinned. Both take the domain's lock, and drop() blocks for the backend. */
-void hp_lent_idle(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t end);
+/* A bucket is a pin of the lend's and, from its unpin on, what may stay registered of that. pin() returns as
+ * hugepin_pin(), with the registered range. If there is no room, the lend is not told by crowded(). unpin() notes that
+ * pins from now on are others'; ends: of the bucket. drop() ends a bucket that was unpinned. At its end the registration
+ * goes if no pin is out and none was made since the lend's, and this thread may deregister. The registration's end is no
+ * news then, unless another bucket has it. All take the domain's lock, and block for the backend. */
+int hp_lent_pin(hugepin_domain *d, uint64_t addr, size_t len, unsigned access, struct hugepin_pin *ret_,
+		uint64_t *ret_start, uint64_t *ret_end);
+void hp_lent_unpin(hugepin_domain *d, struct hugepin_pin *pin, uint64_t start, uint64_t end, bool ends);
 void hp_lent_drop(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t end);
 
 /* An index of the table of regions that no region has: uses of a borrowed key are counted at it, by counts.h. 0: none

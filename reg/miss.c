@@ -116,6 +116,13 @@ int hp_pin_locked(hugepin_domain *d, const void *addr, size_t len, unsigned acce
 	return err;
 }
 
+void hp_pin_tell_crowded(const hugepin_domain *d, const void *addr, size_t len, int err)
+{
+	if ((err == -ENOBUFS || err == -ENOMEM) && d->lender)
+		d->lender->crowded(d->lender_arg, hp_round_up((uintptr_t)addr + len, hp_base_page) -
+							  ((uintptr_t)addr & -hp_base_page));
+}
+
 /* Whether a pin is registered for by itself, and why: as hp_cover_pin(). */
 static int once_of(const hugepin_domain *d, unsigned access)
 {
@@ -146,6 +153,24 @@ HP_COLD int hp_pin_missed(hugepin_domain *d, const void *addr, size_t len, unsig
 		once = HP_ONCE_CHANGING;
 	hp_pin_enter(d);
 	err = hp_pin_locked(d, addr, len, access, once, time, site, ret_);
+	hp_pin_tell_crowded(d, addr, len, err);
+	hp_pin_leave(d);
+	return err;
+}
+
+HP_COLD int hp_pin_for_lend(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
+{
+	uint64_t time = d->helper ? hp_helper_time(d) : 0;
+	int once = once_of(d, access), err = hp_pin_check(d, addr, len, access);
+
+	if (!err && !hp_counts_self && !hp_counts_adopt())
+		err = -ENOMEM;
+	if (err)
+		return err;
+	if (once == HP_CACHED && !hp_pin_settled(d, addr, len))
+		once = HP_ONCE_CHANGING;
+	hp_pin_enter(d);
+	err = hp_pin_locked(d, addr, len, access, once, time, 0, ret_);
 	hp_pin_leave(d);
 	return err;
 }
@@ -252,6 +277,7 @@ bool hp_pin_for(hugepin_domain *d, const struct hp_request *q, struct hugepin_pi
 	hp_gone_drain(d);
 	hp_region_deregister_dead(d);
 	*ret_err = hp_pin_locked(d, q->addr, q->len, q->access, once, q->time, q->site, ret_);
+	hp_pin_tell_crowded(d, q->addr, q->len, *ret_err);
 	hp_pin_leave(d);
 	return true;
 }

@@ -32,13 +32,14 @@ static inline void hp_pin_fill(struct hugepin_pin *pin, uintptr_t base, size_t l
  * time. Waits at most a second. enter() locks the domain, unpublishes the regions in queued ranges, deregisters dead
  * regions. leave() unlocks the domain, and wakes the helper to take the record of the miss. locked(): pin by a region
  * that is there or is registered now; once: as hp_cover_pin(); time, site: for the helper. The thread must have
- * counters (counts.h). */
+ * counters (counts.h). tell_crowded(): tell the lend, if `err` says that there was no room, before leave(). */
 int hp_pin_check(const hugepin_domain *d, const void *addr, size_t len, unsigned access);
 bool hp_pin_settled(const hugepin_domain *d, const void *addr, size_t len);
 void hp_pin_enter(hugepin_domain *d);
 void hp_pin_leave(hugepin_domain *d);
 int hp_pin_locked(hugepin_domain *d, const void *addr, size_t len, unsigned access, int once, uint64_t time,
 		  uint64_t site, struct hugepin_pin *ret_);
+void hp_pin_tell_crowded(const hugepin_domain *d, const void *addr, size_t len, int err);
 
 /* The rest of a pin that found nothing, by each way to pin: hugepin_pin(), hugepin_sg_key(), hugepin_key_pin()
  * (-ENOKEY: the key is no longer good) and hugepin_pin_try(). site: the place of the program's call, or 0. */
@@ -48,6 +49,9 @@ int hp_key_missed(hugepin_domain *d, const void *addr, size_t len, unsigned acce
 int hp_held_missed(hugepin_domain *d, const struct hugepin_key *key, uint64_t site);
 int hp_try_missed(hugepin_domain *d, const void *addr, size_t len, unsigned access, hugepin_pinned_fn done, void *arg,
 		  struct hugepin_pin *ret_, uint64_t site);
+
+/* A pin of the domain's lend (lent.h), which looks for room itself and is not told that there is none. */
+int hp_pin_for_lend(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
 /* Under hybrid the region of a first hit may be registered on demand, and not be in memory. */
 void hp_pin_bring_in(hugepin_domain *d, struct hp_region *r);

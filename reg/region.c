@@ -48,6 +48,7 @@ static struct note {
 	uint32_t before, count; /* before: pins made before the noted ones; count: noted pins */
 	uint32_t made; /* pins made at this index before the region was registered */
 	uint32_t idle; /* the same before the lend gave its last pin back (lent.h) */
+	uint32_t buckets; /* of the lend */
 	uint32_t told; /* the same before it was told that the pins are wanted back */
 	enum { NOT_WANTED, WANTED, TOLD } wanted; /* the pins are wanted back */
 } *notes;
@@ -463,8 +464,10 @@ static void tell_end(hugepin_domain *d, const struct hp_region *r, bool pinned)
 
 	if (!is_handed_out(r))
 		return;
-	if (d->lender)
-		(pinned ? d->lender->wanted : d->lender->dropped)(d->lender_arg, (uint32_t)(r - hp_regions));
+	if (d->lender && pinned)
+		d->lender->wanted(d->lender_arg, (uint32_t)(r - hp_regions));
+	else if (d->lender && note_of(r)->buckets)
+		d->lender->dropped(d->lender_arg, (uint32_t)(r - hp_regions));
 	if (d->expire)
 		d->expire(d->expire_arg, &expiry);
 }
@@ -649,6 +652,14 @@ bool hp_region_held_less(const hugepin_domain *d, uintptr_t start, uintptr_t end
 }
 
 /* ------------------------------------------------------------------ eviction */
+
+void hp_region_count_bucket(struct hp_region *r, bool begins)
+{
+	struct note *n = note_of(r);
+
+	/* 0 at an end: r is a later registration of the same range and index */
+	n->buckets = begins ? n->buckets + 1 : n->buckets - !!n->buckets;
+}
 
 void hp_region_note_idle(struct hp_region *r)
 {

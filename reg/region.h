@@ -121,6 +121,9 @@ void hp_region_want_pins(struct hp_region *r, bool wanted);
 void hp_region_held(const struct hp_region *r, uintptr_t *ret_start, uintptr_t *ret_end);
 bool hp_region_holds_less(const struct hp_region *r);
 
+/* A bucket of the lend's begins or ends in r. The end of r is news for the lend while there are any. */
+void hp_region_count_bucket(struct hp_region *r, bool begins);
+
 /* Note that the lend has given its last pin of r back; whether no pin was made since. */
 void hp_region_note_idle(struct hp_region *r);
 bool hp_region_is_idle(const struct hp_region *r);

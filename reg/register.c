@@ -160,6 +160,7 @@ static int pin_pieces(hugepin_domain *d, struct walk *w, const struct walk *unti
 
 		if (*pins < max)
 			err = hp_pin_locked(d, addr, walk_left(w), access, once, 0, 0, &ret_[*pins]);
+		hp_pin_tell_crowded(d, addr, walk_left(w), err);
 		if (err)
 			return err;
 		walk_on(w, ret_[(*pins)++].len);

@@ -238,10 +238,10 @@ struct hp_lender {
 	/* The region's memory went away, has long been free, or is registered anew with more access: its pins should be
 	 * given back. Told of every region with remote access that was ever pinned, by whomever. */
 	void (*wanted)(void *arg, uint32_t region);
-	/* The region is deregistered, and has no pins. Its index may be another's next. Told of the same regions, also
-	 * inside the lend's own unpin, or hp_lent_drop(). */
+	/* The region is deregistered, and has no pins. Its index may be another's next. Told of regions that the lend
+	 * has buckets of (lent.h). */
 	void (*dropped)(void *arg, uint32_t region);
-	/* A pin of so many bytes finds no room, since everything registered is in use. */
+	/* A pin of so many bytes finds no room, since everything registered is in use. Not told of the lend's own. */
 	void (*crowded)(void *arg, size_t bytes);
 };
 

@@ -35,23 +35,24 @@ static struct hp_counts counts[4096];
 HP_TLS struct hp_counts *hp_counts_self = counts;
 _Atomic uint64_t hp_counts_undone;
 
-int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
+int hp_lent_pin(hugepin_domain *d, uint64_t addr, size_t len, unsigned access, struct hugepin_pin *ret_,
+		uint64_t *ret_start, uint64_t *ret_end)
 {
 	(void)d, (void)access;
 	if (refused && --refused == 0)
-		return (uintptr_t)addr & 4096 ? -ENOMEM : -EFAULT;
+		return addr & 4096 ? -ENOMEM : -EFAULT;
 	pins++;
-	*ret_ = (struct hugepin_pin){ (uintptr_t)addr, len, 1, 2, 1 + regions++ % 8 };
+	*ret_ = (struct hugepin_pin){ addr, len, 1, 2, 1 + regions++ % 8 };
+	*ret_start = *ret_end = ret_->ref;
 	return 0;
 }
 
-int hugepin_unpin(hugepin_domain *d, struct hugepin_pin *pin)
+void hp_lent_unpin(hugepin_domain *d, struct hugepin_pin *pin, uint64_t start, uint64_t end, bool ends)
 {
-	(void)d;
-	assert(pin->ref && pins);
+	(void)d, (void)ends;
+	assert(pin->ref && pins && start == pin->ref && end == pin->ref);
 	pins--;
 	memset(pin, 0, sizeof *pin);
-	return 0;
 }
 
 int hugepin_extent(const void *ptr, struct hugepin_extent *ret_, size_t size)
@@ -94,14 +95,6 @@ bool hp_lent_access(const hugepin_domain *d, unsigned access)
 {
 	(void)access;
 	return d;
-}
-void hp_lent_range(uint32_t region, uint64_t *ret_start, uint64_t *ret_end)
-{
-	*ret_start = *ret_end = region;
-}
-void hp_lent_idle(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t end)
-{
-	(void)d, (void)region, (void)start, (void)end;
 }
 void hp_lent_drop(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t end)
 {

@@ -65,12 +65,10 @@ static struct given lend_once(hugepin_domain *d, char *p)
 	struct given g = { .d = d };
 	struct hugepin_pin pin;
 
-	EXPECT_EQ(hugepin_pin(d, p, PAGE, PEER, &pin), 0);
+	EXPECT_EQ(hp_lent_pin(d, (uintptr_t)p, PAGE, PEER, &pin, &g.start, &g.end), 0);
 	g.region = (uint32_t)pin.ref;
-	hp_lent_range(g.region, &g.start, &g.end);
 	EXPECT(g.start == (uintptr_t)p && g.end == g.start + PAGE);
-	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
-	hp_lent_idle(d, g.region, g.start, g.end);
+	hp_lent_unpin(d, &pin, g.start, g.end, false);
 	return g;
 }
 
@@ -102,11 +100,12 @@ TEST(news_are_of_registrations_for_peers)
 {
 	hugepin_domain *d = open_lent(0);
 	struct hugepin_pin pin, ours;
+	uint64_t start, end;
 	uint32_t region;
 	char *p = map(MIB);
 
 	EXPECT_EQ(hugepin_pin(d, p, PAGE, HUGEPIN_READ, &ours), 0);
-	EXPECT_EQ(hugepin_pin(d, p, PAGE, PEER, &pin), 0);
+	EXPECT_EQ(hp_lent_pin(d, (uintptr_t)p, PAGE, PEER, &pin, &start, &end), 0);
 	region = (uint32_t)pin.ref;
 	EXPECT_EQ(hugepin_forget(p, PAGE), -EBUSY);
 	EXPECT_EQ(touch(d, p + 8 * PAGE, PAGE), 0);
@@ -118,6 +117,49 @@ TEST(news_are_of_registrations_for_peers)
 	close_lent(d);
 	EXPECT_EQ(dropped, 1); /* after clear() nothing is told */
 	munmap(p, MIB);
+}
+
+TEST(the_end_of_a_bucket_is_no_news_but_what_another_bucket_has_is)
+{
+	hugepin_domain *d = open_lent(0);
+	struct hugepin_pin pin, other;
+	struct given g, same;
+	char *p = map(MIB);
+
+	g = lend_once(d, p);
+	drop(&g);
+	EXPECT(device.regs == 0 && dropped == 0);
+	EXPECT_EQ(hp_lent_pin(d, (uintptr_t)p, PAGE, PEER, &pin, &g.start, &g.end), 0);
+	hp_lent_unpin(d, &pin, g.start, g.end, true);
+	EXPECT(device.regs == 0 && dropped == 0);
+	EXPECT_EQ(hugepin_pin(d, p, PAGE, PEER, &other), 0); /* no bucket has this one */
+	EXPECT_EQ(hugepin_forget(p, PAGE), -EBUSY);
+	EXPECT_EQ(hugepin_unpin(d, &other), 0);
+	EXPECT(device.regs == 0 && dropped == 0);
+	g = lend_once(d, p);
+	same = lend_once(d, p);
+	EXPECT(g.region == same.region);
+	drop(&g);
+	EXPECT(device.regs == 0 && dropped == 1 && last == g.region);
+	munmap(p, MIB);
+	close_lent(d);
+}
+
+TEST(a_pin_of_the_lends_that_finds_no_room_is_not_told)
+{
+	hugepin_domain *d = open_lent(MIB);
+	struct hugepin_pin held, pin;
+	uint64_t start, end;
+	char *p = map(2 * MIB);
+
+	EXPECT_EQ(hugepin_pin(d, p, MIB, PEER, &held), 0);
+	EXPECT_EQ(hp_lent_pin(d, (uintptr_t)p + MIB, PAGE, PEER, &pin, &start, &end), -ENOBUFS);
+	EXPECT_EQ(crowded, 0);
+	EXPECT_EQ(hugepin_pin(d, p + MIB, PAGE, PEER, &pin), -ENOBUFS);
+	EXPECT(crowded == 1 && last_bytes == PAGE);
+	EXPECT_EQ(hugepin_unpin(d, &held), 0);
+	munmap(p, 2 * MIB);
+	close_lent(d);
 }
 
 TEST(what_is_idle_is_dropped_once_nobody_else_used_it)
