@@ -67,7 +67,7 @@ FLAGS_dropin := $(FLAGS_base)
 FLAGS_reg := $(FLAGS_base)
 # Probes lie below these (base/probe.h), and a call site above: the kernel finds it by frame pointers. None is on a path of hits,
 # which end in jumps to these unless the compiler is told to optimise less.
-$(addprefix $(BUILD)/,$(addprefix reg/,cover.o domain.o domains.o gone.o helper.o miss.o region.o register.o) dropin/unmap.o \
+$(addprefix $(BUILD)/,$(addprefix reg/,cover.o domain.o domains.o gone.o helper.o hybrid.o miss.o region.o register.o track.o) dropin/unmap.o \
 	$(if $(filter -O2 -O3,$(CFLAGS)),,reg/pin.o)): FLAGS += -fno-omit-frame-pointer
 FLAGS_sge := $(FLAGS_base)
 FLAGS_hooks := $(FLAGS_base)

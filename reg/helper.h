@@ -20,21 +20,6 @@ void hp_helper_close(hugepin_domain *d);
 /* Called in the child of fork. */
 void hp_helper_child(void);
 
-/* The time now, in the unit of records. */
-uint64_t hp_helper_time(const hugepin_domain *d);
-
-/* The number of records that were taken, but that the plan has not been told of. */
-unsigned hp_helper_waiting(const hugepin_domain *d);
-
-/* Note a pin that took the slow path at `time`. registered: the pin missed, and r was registered for it. Otherwise the
- * pin found r by looking again. The caller wakes the helper after releasing the lock. */
-void hp_helper_missed(hugepin_domain *d, struct hp_region *r, uint64_t time, uint64_t site, bool registered);
-
-/* A pin begins to use r after a time without any, or (fresh) has registered it. Under hybrid, what is registered on demand
- * and was not brought in for this use, or has gone out since, is brought in now, if that is expected to take less than the faults. Takes the time
- * of the device's call. */
-void hp_helper_first_use(hugepin_domain *d, struct hp_region *r, bool fresh);
-
 /* Begin a run, before the domains are served. Finds out which processors to use, and whether other processes leave us
  * any. Call on the service thread, while no domain can be closed. late_ns: how long after the planned time the helper
  * woke; 0: a record woke it. */

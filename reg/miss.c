@@ -11,12 +11,13 @@
 #include "reg/cover.h"
 #include "reg/domains.h"
 #include "reg/gone.h"
-#include "reg/helper.h"
+#include "reg/hybrid.h"
 #include "reg/lookup.h"
 #include "reg/region.h"
 #include "reg/request.h"
 #include "reg/serve.h"
 #include "reg/trace.h"
+#include "reg/track.h"
 #include "reg/uffd.h"
 
 int hp_pin_check(const hugepin_domain *d, const void *addr, size_t len, unsigned access)
@@ -67,7 +68,7 @@ void hp_pin_leave(hugepin_domain *d)
 HP_COLD void hp_pin_bring_in(hugepin_domain *d, struct hp_region *r)
 {
 	hp_pin_enter(d);
-	hp_helper_first_use(d, r, false);
+	hp_hybrid_first_use(d, r, false);
 	hp_pin_leave(d);
 }
 
@@ -80,8 +81,8 @@ static void take_pin(hugepin_domain *d, struct hp_region *r, uintptr_t addr, uin
 	hp_count(&hp_counts_self[r - hp_regions].pins);
 	HP_WRITE(r->used, 1);
 	if (d->helper) {
-		hp_helper_missed(d, r, time, site, registered);
-		hp_helper_first_use(d, r, registered);
+		hp_track_missed(d, r, time, site, registered);
+		hp_hybrid_first_use(d, r, registered);
 	}
 	if (hp_trace_on)
 		hp_trace(HP_TRACE_PIN, d, r->start, r->end);
@@ -140,7 +141,7 @@ static unsigned whole_access(const hugepin_domain *d, unsigned access)
 HP_COLD int hp_pin_missed(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_,
 			  uint64_t site)
 {
-	uint64_t time = d->helper ? hp_helper_time(d) : 0;
+	uint64_t time = d->helper ? hp_track_time(d) : 0;
 	int once = once_of(d, access), err;
 
 	access = whole_access(d, access);
@@ -160,7 +161,7 @@ HP_COLD int hp_pin_missed(hugepin_domain *d, const void *addr, size_t len, unsig
 
 HP_COLD int hp_pin_for_lend(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
 {
-	uint64_t time = d->helper ? hp_helper_time(d) : 0;
+	uint64_t time = d->helper ? hp_track_time(d) : 0;
 	int once = once_of(d, access), err = hp_pin_check(d, addr, len, access);
 
 	if (!err && !hp_counts_self && !hp_counts_adopt())
@@ -177,7 +178,7 @@ HP_COLD int hp_pin_for_lend(hugepin_domain *d, const void *addr, size_t len, uns
 
 HP_COLD int hp_key_missed(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
 {
-	uint64_t time = d->helper ? hp_helper_time(d) : 0;
+	uint64_t time = d->helper ? hp_track_time(d) : 0;
 	struct hp_region *r;
 	int err = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : hp_pin_check(d, addr, len, access);
 
@@ -199,7 +200,7 @@ HP_COLD int hp_key_missed(hugepin_domain *d, const void *addr, size_t len, unsig
 
 HP_COLD int hp_held_missed(hugepin_domain *d, const struct hugepin_key *key, uint64_t site)
 {
-	uint64_t time = d->helper ? hp_helper_time(d) : 0;
+	uint64_t time = d->helper ? hp_track_time(d) : 0;
 	struct hp_region *r = &hp_regions[(uint32_t)key->pin.ref];
 	uintptr_t addr = key->pin.base;
 	bool good = hp_pin_settled(d, (const void *)addr, key->pin.len);
@@ -245,7 +246,7 @@ HP_COLD int hp_try_missed(hugepin_domain *d, const void *addr, size_t len, unsig
 {
 	bool cached = once_of(d, access) == HP_CACHED;
 	struct hp_request q = { .addr = addr, .len = len, .access = whole_access(d, access), .done = done, .arg = arg,
-				.site = site, .time = d->helper ? hp_helper_time(d) : 0 };
+				.site = site, .time = d->helper ? hp_track_time(d) : 0 };
 	int err = !done && access & HUGEPIN_PIN_UNCACHED ? -EINVAL : hp_pin_check(d, addr, len, q.access);
 
 	if (!err && !hp_counts_self && !hp_counts_adopt())

@@ -17,7 +17,6 @@
 #include "reg/counts.h"
 #include "reg/cover.h"
 #include "reg/domains.h"
-#include "reg/helper.h"
 #include "reg/hints.h"
 #include "reg/key.h"
 #include "reg/lookup.h"
@@ -25,6 +24,7 @@
 #include "reg/region.h"
 #include "reg/serve.h"
 #include "reg/trace.h"
+#include "reg/track.h"
 #include "reg/uffd.h"
 
 bool hp_keys_asked;
@@ -79,7 +79,7 @@ static inline void record_use(hugepin_domain *d, struct hp_counts *counts, enum 
 	struct hp_records *q = hp_counts_records(counts);
 
 	if (HP_LIKELY(hp_record_room(q, d->number)))
-		hp_record_push(q, HP_LIKELY(!d->own_clock) ? hp_record_time() : hp_helper_time(d),
+		hp_record_push(q, HP_LIKELY(!d->own_clock) ? hp_record_time() : hp_track_time(d),
 			       HP_RECORD(kind, index), site);
 	hp_barrier_often(); /* pairs with the barrier in serve.c:help_all() */
 	if (HP_UNLIKELY(!atomic_load_explicit(&hp_serve_helper_job.asked, memory_order_relaxed)))

@@ -1,5 +1,5 @@
 /*
- * Records by which threads tell the helper (helper.c) of their pins. Each thread has a bounded ring of records, which
+ * Records by which threads tell the helper (track.c) of their pins. Each thread has a bounded ring of records, which
  * the thread fills and the helper empties (Li et al. 2011, section 4.1: the deregistration queue). Pushing takes no
  * lock, shares no write, and makes no system call while the helper is awake. A full ring drops and counts new records:
  * a program that pins this often leaves the helper no time to give memory back in between.
@@ -94,7 +94,7 @@ static inline bool hp_record_room(struct hp_records *q, uint32_t domain)
 	if (HP_LIKELY(head - q->tail_seen < HP_RECORDS_MAX))
 		return true;
 	if (!q->skip) {
-		/* pairs with helper.c:collect_from() */
+		/* pairs with track.c:collect_from() */
 		q->tail_seen = atomic_load_explicit(&q->tail, memory_order_acquire);
 		if (head - q->tail_seen < HP_RECORDS_MAX)
 			return true;
@@ -107,7 +107,7 @@ static inline bool hp_record_room(struct hp_records *q, uint32_t domain)
 }
 
 /* For the owner, if there is room. release: a thread that sees the head sees the record; pairs with
- * helper.c:collect_from(). */
+ * track.c:collect_from(). */
 static inline void hp_record_push(struct hp_records *q, uint64_t time, uint64_t subject, uint64_t site)
 {
 	uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);

@@ -154,7 +154,7 @@ enum {
 	HP_TRACED = 16, /* every pin is written to the trace */
 	HP_PIN_SLOW = HP_BUSY | HP_PENDING | HP_TODO | HP_TRACED, /* a pin that sees one of these takes the slow path */
 	HP_RETIRED = 8, /* there are retired regions: an unpin may be the last of its region */
-	HP_HELPED = 32, /* the domain has a helper, which is told of pins (helper.c) */
+	HP_HELPED = 32, /* the domain has a helper, which is told of pins (track.c) */
 	/* An unpin that sees one of these has more to do than count. */
 	HP_UNPIN_SLOW = HP_RETIRED | HP_HELPED | HP_TRACED,
 	HP_ASK = 64, /* a hit on foreign memory asks the kernel whether something is changing (uffd.h) */

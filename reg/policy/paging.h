@@ -3,7 +3,7 @@
  * the cost model of policy hybrid, in the terms of Li et al. 2016 (LogGP with o_prefetch, o_fault and the times of
  * registering). hugepin_odp(7) has the formulas and an example, which tests/unit/paging.c computes with this code.
  *
- * Pure: no clock, no kernel, no memory. So the helper (helper.c) and a replay in virtual time (bench/paging.c) decide
+ * Pure: no clock, no kernel, no memory. So the helper (hybrid.c) and a replay in virtual time (bench/paging.c) decide
  * by the same code.
  */
 #ifndef HP_REG_POLICY_PAGING_H

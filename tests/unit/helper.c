@@ -13,6 +13,7 @@
 #include "reg/counts.h"
 #include "reg/serve.h"
 #include "reg/share.h"
+#include "reg/track.h"
 #include "tests/device.h"
 #include "tests/t.h"
 
@@ -376,9 +377,9 @@ TEST(a_miss_tells_the_plan_of_a_few_records_at_most)
 	leave_records(d, buffer[0]);
 	EXPECT_EQ(touch(d, buffer[1]), 0); /* nothing has to go for it: none is looked at */
 	EXPECT_EQ(q->tail, tail);
-	EXPECT_EQ(hp_helper_waiting(d), 1); /* its own */
+	EXPECT_EQ(d->helper->queue.count, 1); /* its own */
 	serve(d);
-	EXPECT_EQ(hp_helper_waiting(d), 0);
+	EXPECT_EQ(d->helper->queue.count, 0);
 	EXPECT_EQ(q->tail, q->head);
 	close_empty(&device, d);
 
@@ -389,7 +390,7 @@ TEST(a_miss_tells_the_plan_of_a_few_records_at_most)
 	leave_records(d, buffer[0]);
 	EXPECT_EQ(touch(d, buffer[2]), 0);
 	EXPECT_EQ(stats_of(d).evicted, 1);
-	EXPECT(hp_helper_waiting(d) >= TOLD - 16);
+	EXPECT(d->helper->queue.count >= TOLD - 16);
 	serve(d);
 	EXPECT_EQ(stats_of(d).records_lost, 0);
 	close_empty(&device, d);
@@ -436,14 +437,14 @@ static void *pin_another(void *unused)
 static int note_untold(void *addr, size_t len)
 {
 	(void)addr, (void)len;
-	waiter.untold = hp_helper_waiting(waiter.d);
+	waiter.untold = waiter.d->helper->queue.count;
 	return 0;
 }
 
 /* Called by the helper at its first record: another thread wants to pin, and gets as far as the lock. */
 static uint64_t wait_meanwhile(void *v)
 {
-	if (waiter.d && !waiter.begun && hp_lock_mine(&waiter.d->lock) && hp_helper_waiting(waiter.d)) {
+	if (waiter.d && !waiter.begun && hp_lock_mine(&waiter.d->lock) && waiter.d->helper->queue.count) {
 		waiter.begun = true;
 		pthread_create(&waiter.thread, NULL, pin_another, NULL);
 		while (waiter.d->lock.word != 2)

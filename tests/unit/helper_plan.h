@@ -18,6 +18,7 @@
 #include "reg/policy/plan.h"
 #include "reg/serve.h"
 #include "reg/share.h"
+#include "reg/track.h"
 #include "tests/device.h"
 #include "tests/t.h"
 #include "tests/unit/kernel.h"

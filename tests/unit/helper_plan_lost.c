@@ -59,7 +59,7 @@ TEST(what_has_no_room_in_the_queue_waits_for_the_next_time)
 	}
 	for (int i = 1; i < 4; i++) /* are in the queue at once */
 		pin[i - 1] = pinned(d, buffer[i]);
-	EXPECT_EQ(hp_helper_waiting(d), 3);
+	EXPECT_EQ(d->helper->queue.count, 3);
 	device.clock_ns += 10 * MS;
 	for (unsigned round = 0, n = 0; round < 2; round++) {
 		serve(d);
@@ -167,7 +167,7 @@ TEST(misses_that_have_no_room_are_lost_and_counted)
 	open_used(&d, &p);
 	for (size_t i = 0; i < ROOM + 2; i++) {
 		EXPECT_EQ(hugepin_pin(d, pages + 2 * i * 4096, 4096, 0, &pin), 0);
-		EXPECT_EQ(hp_helper_waiting(d), HP_MIN(i + 1, (size_t)ROOM));
+		EXPECT_EQ(d->helper->queue.count, HP_MIN(i + 1, (size_t)ROOM));
 		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 		/* its end, of no concern here */
 		hp_counts_records(hp_counts_self)->tail = hp_counts_records(hp_counts_self)->head;

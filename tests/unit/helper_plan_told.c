@@ -383,7 +383,7 @@ TEST(of_pins_that_are_not_cached_and_of_registrations_that_are_gone_nothing_is_t
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	serve(d);
 	nothing_more(p);
-	EXPECT_EQ(hp_helper_waiting(d), 0);
+	EXPECT_EQ(d->helper->queue.count, 0);
 
 	a = touch(d, buffer[1]);
 	EXPECT_EQ(hugepin_forget(buffer[1], LEN), 0); /* before the plan has heard of it */

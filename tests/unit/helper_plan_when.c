@@ -174,11 +174,11 @@ TEST(a_domain_in_a_slow_call_is_served_after_the_others_and_soon_again)
 	p->told = 0;
 	comes(machine.clock_ns + 10 * MS, HP_GATHER_NS);
 	EXPECT_EQ(p->told, 3);
-	EXPECT_EQ(hp_helper_waiting(slow), 1);
+	EXPECT_EQ(slow->helper->queue.count, 1);
 	holding = 2;
 	pthread_join(other, NULL);
 	comes(machine.clock_ns + HP_AGAIN_NS, HP_GATHER_NS);
-	EXPECT_EQ(hp_helper_waiting(slow), 0);
+	EXPECT_EQ(slow->helper->queue.count, 0);
 	real_machine();
 	close_empty(&second, slow);
 	close_empty(&device, d);

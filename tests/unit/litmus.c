@@ -393,7 +393,7 @@ static bool pushes(uint32_t round)
 	return atomic_load_explicit(&job.asked, memory_order_relaxed);
 }
 
-/* As base/service.c:run_due(), reg/serve.c:help_all() and reg/helper.c:collect_from(). */
+/* As base/service.c:run_due(), reg/serve.c:help_all() and reg/track.c:collect_from(). */
 static bool collects(uint32_t round, bool fence)
 {
 	uint32_t before = records.tail_seen;
