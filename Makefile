@@ -70,7 +70,6 @@ FLAGS_reg := $(FLAGS_base)
 $(addprefix $(BUILD)/,$(addprefix reg/,cover.o domain.o domains.o gone.o helper.o hybrid.o miss.o region.o register.o track.o) dropin/unmap.o \
 	$(if $(filter -O2 -O3,$(CFLAGS)),,reg/pin.o)): FLAGS += -fno-omit-frame-pointer
 FLAGS_sge := $(FLAGS_base)
-FLAGS_hooks := $(FLAGS_base)
 FLAGS_verbscache := $(FLAGS_base)
 FLAGS_extra = $(FLAGS_base) $(EXTRA_INCLUDE)
 FLAGS_lend := $(FLAGS_base)
@@ -98,7 +97,6 @@ LIB_LIBS :=
 VERBS_LIBS := -libverbs -lmnl
 VERBS_SRC := $(VERBS_BACKEND) $(filter-out sge/map.c sge/frame.c,$(sort $(wildcard sge/*.c)))
 MPI_SRC := $(sort $(wildcard mpi/*.c))
-HOOKS_SRC := $(sort $(wildcard hooks/*.c))
 VERBSCACHE_SRC := $(sort $(wildcard verbscache/*.c))
 CMD_SRC := $(sort $(wildcard cmd/*.c))
 UNIT_SRC := $(wildcard tests/unit/*.c)
@@ -108,16 +106,21 @@ LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
 VERBS_OBJ := $(VERBS_SRC:%.c=$(BUILD)/%.o)
 CMD_OBJ := $(CMD_SRC:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/base/,base.o clock.o sys.o config.o proc.o text.o) $(addprefix $(BUILD)/,reg/backend/kept.o reg/backend/terms.o sge/model.o)
 # The libraries of extra/, which no other part knows: libhugepin-NAME.so of extra/NAME/*.c, hugepin-NAME.map and what LINKS_NAME names.
-# The folder also has hugepin-NAME.pc.in, the headers (include/), the pages and the tests.
-EXTRA := uring
+# The folder also has hugepin-NAME.pc.in, the headers (include/), the pages and the tests. LACKS_NAME: it is left out, for want of that.
+# The hooks need the headers of libfabric and UCX, and are linked with neither.
+HOOKS_LIB := $(shell printf '#include <rdma/fi_ext.h>\n#include <ucm/api/ucm.h>\n' | $(CC) -E - >/dev/null 2>&1 && echo yes)
+LACKS_hooks := $(if $(HOOKS_LIB),,headers of libfabric and UCX)
 LINKS_uring := -luring
+EXTRA_ALL := $(patsubst extra/%/,%,$(sort $(dir $(wildcard extra/*/hugepin-*.map))))
+EXTRA := $(foreach name,$(EXTRA_ALL),$(if $(LACKS_$(name)),,$(name)))
 EXTRA_LIB := $(EXTRA:%=$(BUILD)/libhugepin-%.so)
-EXTRA_INCLUDE := $(EXTRA:%=-Iextra/%/include)
+EXTRA_INCLUDE := $(addprefix -I,$(wildcard extra/*/include))
 EXTRA_HEADERS := $(wildcard $(EXTRA:%=extra/%/include/*.h))
 UNIT := $(UNIT_SRC:%.c=$(BUILD)/%)
 LIVE := $(LIVE_SRC:%.c=$(BUILD)/%)
 EXAMPLES := $(EXAMPLE_SRC:%.c=$(BUILD)/%)
-TEST_LIBS := $(patsubst tests/live/lib/%.c,$(BUILD)/tests/live/%.so,$(wildcard tests/live/lib/*.c))
+TEST_LIBS := $(patsubst tests/live/lib/%.c,$(BUILD)/tests/live/%.so,$(wildcard tests/live/lib/*.c)) \
+	$(patsubst %.c,$(BUILD)/%.so,$(wildcard extra/*/tests/lib/*.c))
 # The sanitizers bring a malloc of their own: of the live tests, those that call the API are built.
 ifdef SAN
 LIVE := $(patsubst %.c,$(BUILD)/%,$(shell grep -l '^/\* link: hugepin[^m]*\*/' $(LIVE_SRC) | xargs grep -L '^/\* link:.*preload'))
@@ -129,10 +132,11 @@ EXAMPLES :=
 endif
 
 all: $(BUILD)/libhugepin.so $(BUILD)/libhugepin.a $(if $(SAN),,$(BUILD)/libhugepin-malloc.so) \
-	$(BUILD)/libhugepin-verbs.so $(EXTRA_LIB) $(BUILD)/libhugepin-verbscache.so $(if $(SAN),,mpi) hooks $(BUILD)/hugepin ## build the libraries and the command
+	$(BUILD)/libhugepin-verbs.so $(EXTRA_LIB) $(BUILD)/libhugepin-verbscache.so $(if $(SAN),,mpi) $(BUILD)/hugepin ## build the libraries and the command
+	@$(foreach name,$(filter-out $(EXTRA),$(EXTRA_ALL)),echo '  SKIP    libhugepin-$(name).so: no $(LACKS_$(name))';):
 
 -include bench/bench.mk
--include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg reg/backend reg/policy lend dropin sge $(EXTRA:%=extra/%) $(EXTRA:%=extra/%/tests) mpi hooks verbscache cmd examples installed $(addprefix tests/,unit live guest soak)))
+-include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg reg/backend reg/policy lend dropin sge $(EXTRA_ALL:%=extra/%) $(EXTRA_ALL:%=extra/%/tests) mpi verbscache cmd examples installed $(addprefix tests/,unit live guest soak)))
 
 # What objects were compiled with; changes only when that does.
 COMMAND = $(CC) $(FLAGS) $(FLAGS_reg) $(FLAGS_sge) $(FLAGS_cmd)
@@ -207,18 +211,6 @@ $(BUILD)/libhugepin-mpi.so $(BUILD)/installed/libhugepin-mpi.so: $(MPI_OBJ) $(ad
 	$(Q)ln -sf $(@F) $@.$(SO)
 mpi: $(MPI_LIB)
 	@$(if $(MPICC),:,echo '  SKIP    libhugepin-mpi.so: no mpicc')
-
-# For the caches of libfabric and UCX, whose headers it needs; it is linked with neither.
-HOOKS_LIB := $(if $(shell printf '#include <rdma/fi_ext.h>\n#include <ucm/api/ucm.h>\n' | $(CC) -E - >/dev/null 2>&1 && \
-	echo yes),$(BUILD)/libhugepin-hooks.so)
-$(BUILD)/libhugepin-hooks.so $(BUILD)/installed/libhugepin-hooks.so: $(HOOKS_SRC:%.c=$(BUILD)/%.o) $(BUILD)/libhugepin.so packaging/hugepin-hooks.map
-	@mkdir -p $(@D)
-	@echo '  LD      $@'
-	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin-hooks.map \
-		$(RUN_LDFLAGS) -o $@ $(filter %.o %/libhugepin.so,$^)
-	$(Q)ln -sf $(@F) $@.$(SO)
-hooks: $(HOOKS_LIB)
-	@$(if $(HOOKS_LIB),:,echo '  SKIP    libhugepin-hooks.so: no headers of libfabric and UCX')
 
 # The module for NumPy. Its setup.py finds libhugepin by pkgconf, here in $(BUILD).
 # A cross build has this machine's interpreter and the other's configuration, of libpython3-dev.
@@ -318,10 +310,15 @@ $(EXAMPLES): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so
 	@mkdir -p $(@D)
 	@echo '  EXAMPLE $<'
 	$(Q)$(if $(filter examples/mpi_%,$<),OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC),$(CC)) $(FLAGS) $(EXTRA_INCLUDE) -MMD -MP $(LDFLAGS) -o $@ $< $(LINK_DIRS) $(LINK_LINE)
-$(TEST_LIBS): $(BUILD)/tests/live/%.so: tests/live/lib/%.c $(BUILD)/flags
+define test_library
 	@mkdir -p $(@D)
 	@echo '  TEST    $<'
 	$(Q)$(CC) $(FLAGS) -fno-builtin -shared $(LDFLAGS) -o $@ $<
+endef
+$(BUILD)/tests/live/%.so: tests/live/lib/%.c $(BUILD)/flags
+	$(test_library)
+$(BUILD)/extra/%.so: extra/%.c $(BUILD)/flags
+	$(test_library)
 
 tests: all $(UNIT) $(LIVE) $(EXAMPLES) $(if $(SAN),,$(TEST_LIBS) numpy) ## build the tests
 
@@ -361,16 +358,15 @@ lint: all ## check layers, exported names, pages, scripts
 man-check: ## check the man pages against mandoc and the tables they repeat
 	tools/check-man
 
-INSTALL_LIBS = libhugepin libhugepin-malloc libhugepin-verbs libhugepin-verbscache $(basename $(notdir $(EXTRA_LIB))) $(basename $(notdir $(MPI_LIB) $(HOOKS_LIB)))
+INSTALL_LIBS = libhugepin libhugepin-malloc libhugepin-verbs libhugepin-verbscache $(basename $(notdir $(EXTRA_LIB))) $(basename $(notdir $(MPI_LIB)))
 INSTALL_LINKED = $(INSTALL_LIBS:%=$(BUILD)/installed/%.so)
 $(INSTALL_LINKED): $(BUILD)/installed/paths
 CMAKE_DIR := $(LIBDIR)/cmake/hugepin
 # Other names under which people look for the libraries: libhugepin.pc beside hugepin.pc.
-PACKAGES_IN = $(filter-out $(if $(HOOKS_LIB),,%/hugepin-hooks.pc.in),$(wildcard packaging/*.pc.in $(EXTRA:%=extra/%/*.pc.in)))
+PACKAGES_IN = $(wildcard packaging/*.pc.in $(EXTRA:%=extra/%/*.pc.in))
 PACKAGES = $(patsubst %.pc.in,%,$(notdir $(PACKAGES_IN)))
-# Headers, and pages with their further names, of libraries that are not built.
-NO_HEADERS = $(if $(HOOKS_LIB),,include/hugepin_hooks.h)
-NO_PAGES = $(if $(HOOKS_LIB),,hugepin_hooks.3) $(if $(MPI_LIB),,hugepin_mpi.7)
+# Pages, with their further names, of libraries that are not built.
+NO_PAGES = $(notdir $(foreach name,$(filter-out $(EXTRA),$(EXTRA_ALL)),$(wildcard extra/$(name)/*.[1-8]))) $(if $(MPI_LIB),,hugepin_mpi.7)
 # What is installed, as it will lie below $(DESTDIR)/.
 TREE := $(abspath $(BUILD)/installed/tree)
 install: all $(INSTALL_LINKED) $(BUILD)/installed/hugepin ## install under $(DESTDIR)$(PREFIX)
@@ -412,4 +408,4 @@ help: ## list the targets
 
 FORCE:
 .DELETE_ON_ERROR:
-.PHONY: all mpi hooks numpy tests check soak demo lint man-check install uninstall clean help FORCE
+.PHONY: all mpi numpy tests check soak demo lint man-check install uninstall clean help FORCE

@@ -12,7 +12,7 @@
 . "$(dirname "$0")/failing.bash"
 top=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$t" || exit 2
-for page in "$top"/man/*.[137] "$top/README.md"; do
+for page in "$top"/man/*.[137] "$top"/extra/*/*.[137] "$top/README.md"; do
 	"$top/tools/examples" "$page" "${page##*/}"
 done
 
@@ -22,7 +22,7 @@ builds()
 	local compiler=${CC:-cc}
 	[[ $2 != *.cpp ]] || compiler='g++ -std=c++17'
 	# shellcheck disable=SC2046,SC2086 # CC may be a command with options
-	works "$1 compiles" $compiler -Wall -Wextra -Werror -I"$top/include" -o "${2%.*}" "$2" -L"$build" -Wl,-rpath,"$build" \
+	works "$1 compiles" $compiler -Wall -Wextra -Werror $failing_include -o "${2%.*}" "$2" -L"$build" -Wl,-rpath,"$build" \
 		$(libraries "$2")
 }
 # shows PAGE NUMBER LINES [STATUS]: the program on the page prints these lines (a regular expression) and ends so; under the
@@ -128,7 +128,7 @@ shows hugepin_sg_plan.3 1 '' 1
 shows hugepin_sgq.3 1 '' 1
 shows hugepin_sgpool.3 1 '' 1
 shows hugepin_lendq.3 1 '' 1
-shown+=' hugepin_uring.3-1' # uring_examples.sh
+shown+=' hugepin_uring.3-1 hugepin_sg_uring.3-1' # uring_examples.sh, extra/uring/tests/examples.sh
 builds 'hugepin_verbs.3: example 1' hugepin_verbs.3-1.c
 shown+=' hugepin_verbs.3-1'
 

@@ -4,7 +4,7 @@
  * whose fixed buffers are pinned: with a stale key, the device writes to memory that the program no longer sees. UCX is
  * loaded late and into a scope of its own, as a component of Open MPI would load it.
  */
-#include "live.h"
+#include "live/live.h"
 
 #if __has_include(<ucs/memory/rcache.h>)
 
@@ -348,7 +348,7 @@ static int attach_at_once(void)
 	if (pthread_create(&thread, NULL, attach, &over))
 		return 8;
 	for (int i = 0; i < 300; i++) {
-		void *library = dlopen(built("tests/live/attach.so"), RTLD_NOW);
+		void *library = dlopen(built("extra/hooks/tests/lib/attach.so"), RTLD_NOW);
 
 		if (!library)
 			return 9;
