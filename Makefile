@@ -96,7 +96,6 @@ LIB_SRC := $(filter-out $(VERBS_BACKEND),$(sort $(IMAGE_SRC) $(wildcard base/*.c
 LIB_LIBS :=
 VERBS_LIBS := -libverbs -lmnl
 VERBS_SRC := $(VERBS_BACKEND) $(filter-out sge/map.c sge/frame.c,$(sort $(wildcard sge/*.c)))
-MPI_SRC := $(sort $(wildcard mpi/*.c))
 VERBSCACHE_SRC := $(sort $(wildcard verbscache/*.c))
 CMD_SRC := $(sort $(wildcard cmd/*.c))
 UNIT_SRC := $(wildcard tests/unit/*.c)
@@ -107,6 +106,9 @@ VERBS_OBJ := $(VERBS_SRC:%.c=$(BUILD)/%.o)
 CMD_OBJ := $(CMD_SRC:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/base/,base.o clock.o sys.o config.o proc.o text.o) $(addprefix $(BUILD)/,reg/backend/kept.o reg/backend/terms.o sge/model.o)
 # The libraries of extra/, which no other part knows: libhugepin-NAME.so of extra/NAME/*.c, hugepin-NAME.map and what LINKS_NAME names.
 # The folder also has hugepin-NAME.pc.in, the headers (include/), the pages and the tests. LACKS_NAME: it is left out, for want of that.
+LACKS_mpi := $(if $(SAN),build with sanitizers,$(if $(MPICC),,mpicc))
+LINKS_mpi := -Wl,-z,undefs -luring
+OBJECTS_mpi := $(addprefix $(BUILD)/base/,base.o clock.o sys.o config.o rank.o summary.o text.o)
 # The hooks need the headers of libfabric and UCX, and are linked with neither.
 HOOKS_LIB := $(shell printf '#include <rdma/fi_ext.h>\n#include <ucm/api/ucm.h>\n' | $(CC) -E - >/dev/null 2>&1 && echo yes)
 LACKS_hooks := $(if $(HOOKS_LIB),,headers of libfabric and UCX)
@@ -132,11 +134,11 @@ EXAMPLES :=
 endif
 
 all: $(BUILD)/libhugepin.so $(BUILD)/libhugepin.a $(if $(SAN),,$(BUILD)/libhugepin-malloc.so) \
-	$(BUILD)/libhugepin-verbs.so $(EXTRA_LIB) $(BUILD)/libhugepin-verbscache.so $(if $(SAN),,mpi) $(BUILD)/hugepin ## build the libraries and the command
+	$(BUILD)/libhugepin-verbs.so $(EXTRA_LIB) $(BUILD)/libhugepin-verbscache.so $(BUILD)/hugepin ## build the libraries and the command
 	@$(foreach name,$(filter-out $(EXTRA),$(EXTRA_ALL)),echo '  SKIP    libhugepin-$(name).so: no $(LACKS_$(name))';):
 
 -include bench/bench.mk
--include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg reg/backend reg/policy lend dropin sge $(EXTRA_ALL:%=extra/%) $(EXTRA_ALL:%=extra/%/tests) mpi verbscache cmd examples installed $(addprefix tests/,unit live guest soak)))
+-include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg reg/backend reg/policy lend dropin sge $(EXTRA_ALL:%=extra/%) $(EXTRA_ALL:%=extra/%/tests) verbscache cmd examples installed $(addprefix tests/,unit live guest soak)))
 
 # What objects were compiled with; changes only when that does.
 COMMAND = $(CC) $(FLAGS) $(FLAGS_reg) $(FLAGS_sge) $(FLAGS_cmd)
@@ -175,7 +177,7 @@ $(BUILD)/libhugepin-verbs.so $(BUILD)/installed/libhugepin-verbs.so: $(VERBS_OBJ
 
 define extra_library
 $(BUILD)/libhugepin-$(1).so $(BUILD)/installed/libhugepin-$(1).so: $$(patsubst %.c,$(BUILD)/%.o,$$(sort $$(wildcard extra/$(1)/*.c))) \
-		$(BUILD)/libhugepin.so extra/$(1)/hugepin-$(1).map
+		$(OBJECTS_$(1)) $(BUILD)/libhugepin.so extra/$(1)/hugepin-$(1).map
 	@mkdir -p $$(@D)
 	@echo '  LD      $$@'
 	$(Q)$$(CC) $$(LIB_LDFLAGS) -Wl,-soname,$$(@F).$(SO) -Wl,--version-script=extra/$(1)/hugepin-$(1).map \
@@ -194,8 +196,7 @@ $(BUILD)/libhugepin-verbscache.so $(BUILD)/installed/libhugepin-verbscache.so: $
 	$(Q)ln -sf $(@F) $@.$(SO)
 
 # The layer under MPI programs. The compiler is ours, the headers are MPI's; call sites are told apart by frame pointers.
-MPI_LIB := $(if $(MPICC),$(BUILD)/libhugepin-mpi.so)
-MPI_OBJ := $(MPI_SRC:%.c=$(BUILD)/%.o)
+MPI_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard extra/mpi/*.c)))
 $(BUILD)/mpicc: FORCE
 	@mkdir -p $(@D)
 	@echo '$(MPICC)' | cmp -s - $@ || echo '$(MPICC)' >$@
@@ -203,14 +204,6 @@ $(MPI_OBJ): $(BUILD)/%.o: %.c $(BUILD)/flags $(BUILD)/mpicc
 	@mkdir -p $(@D)
 	@echo '  MPICC   $<'
 	$(Q)OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(FLAGS) -fno-omit-frame-pointer -MMD -MP -c -o $@ $<
-$(BUILD)/libhugepin-mpi.so $(BUILD)/installed/libhugepin-mpi.so: $(MPI_OBJ) $(addprefix $(BUILD)/base/,base.o clock.o sys.o config.o rank.o summary.o text.o) $(BUILD)/libhugepin.so packaging/hugepin-mpi.map
-	@mkdir -p $(@D)
-	@echo '  LD      $@'
-	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-z,undefs -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin-mpi.map \
-		$(RUN_LDFLAGS) -o $@ $(filter %.o %/libhugepin.so,$^) -luring
-	$(Q)ln -sf $(@F) $@.$(SO)
-mpi: $(MPI_LIB)
-	@$(if $(MPICC),:,echo '  SKIP    libhugepin-mpi.so: no mpicc')
 
 # The module for NumPy. Its setup.py finds libhugepin by pkgconf, here in $(BUILD).
 # A cross build has this machine's interpreter and the other's configuration, of libpython3-dev.
@@ -358,7 +351,7 @@ lint: all ## check layers, exported names, pages, scripts
 man-check: ## check the man pages against mandoc and the tables they repeat
 	tools/check-man
 
-INSTALL_LIBS = libhugepin libhugepin-malloc libhugepin-verbs libhugepin-verbscache $(basename $(notdir $(EXTRA_LIB))) $(basename $(notdir $(MPI_LIB)))
+INSTALL_LIBS = libhugepin libhugepin-malloc libhugepin-verbs libhugepin-verbscache $(basename $(notdir $(EXTRA_LIB)))
 INSTALL_LINKED = $(INSTALL_LIBS:%=$(BUILD)/installed/%.so)
 $(INSTALL_LINKED): $(BUILD)/installed/paths
 CMAKE_DIR := $(LIBDIR)/cmake/hugepin
@@ -366,7 +359,7 @@ CMAKE_DIR := $(LIBDIR)/cmake/hugepin
 PACKAGES_IN = $(wildcard packaging/*.pc.in $(EXTRA:%=extra/%/*.pc.in))
 PACKAGES = $(patsubst %.pc.in,%,$(notdir $(PACKAGES_IN)))
 # Pages, with their further names, of libraries that are not built.
-NO_PAGES = $(notdir $(foreach name,$(filter-out $(EXTRA),$(EXTRA_ALL)),$(wildcard extra/$(name)/*.[1-8]))) $(if $(MPI_LIB),,hugepin_mpi.7)
+NO_PAGES = $(notdir $(foreach name,$(filter-out $(EXTRA),$(EXTRA_ALL)),$(wildcard extra/$(name)/*.[1-8])))
 # What is installed, as it will lie below $(DESTDIR)/.
 TREE := $(abspath $(BUILD)/installed/tree)
 install: all $(INSTALL_LINKED) $(BUILD)/installed/hugepin ## install under $(DESTDIR)$(PREFIX)
@@ -408,4 +401,4 @@ help: ## list the targets
 
 FORCE:
 .DELETE_ON_ERROR:
-.PHONY: all mpi numpy tests check soak demo lint man-check install uninstall clean help FORCE
+.PHONY: all numpy tests check soak demo lint man-check install uninstall clean help FORCE

@@ -9,7 +9,7 @@
 
 #include "base/base.h"
 #include "base/config.h"
-#include "mpi/options.h"
+#include "extra/mpi/options.h"
 
 #define OPTION(NAME, member, type, def, min, max, words, sentence) \
 	{ "HUGEPIN_" #NAME, HP_##type, def, min, max, words, sentence, 0 },

@@ -5,8 +5,8 @@
 # registered by the layer.
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/../live/tap.bash"
-# shellcheck source=tests/mpi/common.bash
-. "$(dirname "$0")/../mpi/common.bash"
+# shellcheck source=extra/mpi/tests/programs/common.bash
+. "$(dirname "$0")/../../extra/mpi/tests/programs/common.bash"
 mpi_or_skip 'the MPI layer with verbs'
 # By verbs alone. UCX's check of the destination GID drops what comes through the soft device.
 export OMPI_MCA_pml=ucx OMPI_MCA_osc=ucx UCX_TLS=rc_v,self UCX_NET_DEVICES=rxe0:1 UCX_UD_VERBS_ETH_DGID_CHECK=n

@@ -4,8 +4,8 @@
 # anew. The kernel counts. So does it for domains of the pin cache, which has its own.
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/../live/tap.bash"
-# shellcheck source=tests/mpi/common.bash
-. "$(dirname "$0")/../mpi/common.bash"
+# shellcheck source=extra/mpi/tests/programs/common.bash
+. "$(dirname "$0")/../../extra/mpi/tests/programs/common.bash"
 cache=$build/libhugepin-verbscache.so
 mpi_or_skip 'programs of MPI under the cache of registrations'
 

@@ -314,11 +314,11 @@ cp hugepin_malloc.3-1.c program.c
 cp hugepin_pmr.3-1.cpp program.cpp
 seq 200000 -1 1 >big.txt
 echo 'print(sum(bytearray(1 << 22)))' >model.py
-# shellcheck source=tests/mpi/common.bash
-. "$top/tests/mpi/common.bash"
+# shellcheck source=extra/mpi/tests/programs/common.bash
+. "$top/extra/mpi/tests/programs/common.bash"
 mpi=$([ -e "$mpi_layer" ] && command -v "$mpirun")
 if [ -n "$mpi" ]; then
-	works 'a program of MPI compiles' "$mpicc" -o transpose "$top/tests/mpi/transpose.c"
+	works 'a program of MPI compiles' "$mpicc" -o transpose "$top/extra/mpi/tests/programs/transpose.c"
 	printf '#!/bin/sh\nexec "%s/transpose" 2 64 2 1\n' "$t" >mpi-program
 	chmod 755 mpi-program
 fi

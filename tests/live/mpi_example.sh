@@ -2,8 +2,8 @@
 # examples/mpi_indexed makes elements of an MPI datatype, with the bytes that MPI packs.
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/tap.bash"
-# shellcheck source=tests/mpi/common.bash
-. "$(dirname "$0")/../mpi/common.bash"
+# shellcheck source=extra/mpi/tests/programs/common.bash
+. "$(dirname "$0")/../../extra/mpi/tests/programs/common.bash"
 mpi_or_skip 'an MPI datatype as elements'
 
 works 'an MPI datatype becomes elements, with the bytes of MPI_Pack' \

@@ -59,7 +59,7 @@ works 'libraries look for each other in the prefix' make_says -- '-rpath,.?/p/li
 works 'the command goes to the prefix' make_says -- 'install -m 755 .*/hugepin .*/p/bin'
 works 'the libraries go to the prefix' make_says -- '/p/lib/\$l\.so'
 works 'without its variant there is no layer for MPI' make_says -- ! 'soname,libhugepin-mpi'
-works 'with its variant there is one' make_says +mpi -- '/mpi/bin/mpicc .*-c .*mpi/'
+works 'with its variant there is one' make_says +mpi -- '/mpi/bin/mpicc .*-c .*extra/mpi/'
 works 'without their variant there are no hooks' make_says -- ! 'soname,libhugepin-hooks'
 if printf '#include <rdma/fi_ext.h>\n#include <ucm/api/ucm.h>\n' | cc -E - >/dev/null 2>&1; then
 	works 'with their variant there are' make_says +hooks -- 'soname,libhugepin-hooks'

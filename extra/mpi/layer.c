@@ -13,22 +13,22 @@
  * The program's error handler may leave a call by longjmp or throw. The next call of the thread notices this, and ends
  * the call that was left.
  */
-#include "mpi/layer.h"
+#include "layer.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "mpi/domain.h"
-#include "mpi/next.h"
-#include "mpi/options.h"
-#include "mpi/report.h"
-#include "mpi/requests.h"
-#include "mpi/stack.h"
-#include "mpi/trace.h"
-#include "mpi/transfer.h"
-#include "mpi/windows.h"
+#include "domain.h"
+#include "next.h"
+#include "options.h"
+#include "report.h"
+#include "requests.h"
+#include "stack.h"
+#include "trace.h"
+#include "transfer.h"
+#include "windows.h"
 
 /* MPI 4.1 deprecates Type_size_x. MPI 3 lacks Type_size_c. */
 #if MPI_VERSION * 100 + MPI_SUBVERSION >= 401

@@ -9,7 +9,7 @@
  *
  * Threads: `lock` guards the blocks, the file and the sums. The times of a thread belong to the thread.
  */
-#include "mpi/trace.h"
+#include "trace.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 #include "base/rank.h"
-#include "mpi/stack.h"
+#include "stack.h"
 
 enum { FRAMES = 4, ROWS = 512 };
 

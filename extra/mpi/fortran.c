@@ -6,9 +6,9 @@
  * All arguments in Fortran are addresses. mpif.h and `use mpi' call `mpi_send_', and mpi_f08 calls `mpi_send_f08_'.
  * MPICH's mpi_f08 passes buffers as descriptors, and calls `mpi_send_f08ts_'.
  */
-#include "mpi/layer.h"
-#include "mpi/next.h"
-#include "mpi/stack.h"
+#include "layer.h"
+#include "next.h"
+#include "stack.h"
 
 #define P1 void *a
 #define P2 P1, void *b

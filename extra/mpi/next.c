@@ -6,7 +6,7 @@
  * Its functions are searched by name in all loaded objects. So a caller that reaches our function by accident still
  * gets the function that it called.
  */
-#include "mpi/next.h"
+#include "next.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "base/rank.h"
-#include "mpi/call.h"
+#include "call.h"
 
 enum { OBJECTS_MAX = 4096 };
 

@@ -4,7 +4,7 @@
 #ifndef HP_MPI_TRANSFER_H
 #define HP_MPI_TRANSFER_H
 
-#include "mpi/call.h"
+#include "call.h"
 
 /* Pin and record the transfer's buffers, for the call in which the transfer begins. */
 void hp_transfer_acquire(struct hp_transfer *, const struct hp_call *);

@@ -2,13 +2,13 @@
  * The bounds of a thread's stack, and whether a call was left by longjmp or throw: its function is then no longer on
  * the stack.
  */
-#include "mpi/stack.h"
+#include "stack.h"
 
 #include <pthread.h>
 #include <unwind.h>
 
 #include "base/base.h"
-#include "mpi/next.h"
+#include "next.h"
 
 static HP_TLS uintptr_t stack_start, stack_end; /* of this thread's own stack; both 1: not known */
 

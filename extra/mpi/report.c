@@ -3,7 +3,7 @@
  *
  * Threads: any. `sampling` guards the integral. It is not held while the domain is called.
  */
-#include "mpi/report.h"
+#include "report.h"
 
 #include <dirent.h>
 #include <inttypes.h>
@@ -16,9 +16,9 @@
 #include "base/base.h"
 #include "base/summary.h"
 #include "hugepin.h"
-#include "mpi/call.h"
-#include "mpi/domain.h"
-#include "mpi/next.h"
+#include "call.h"
+#include "domain.h"
+#include "next.h"
 
 /* So long a rank waits for the others at the end, from its own MPI_Finalize on. */
 #define TOGETHER_NS (UINT64_C(20) * 1000000000)

@@ -1,5 +1,5 @@
 # Sourced by the tests of the MPI layer, after tap.bash: an MPI of this machine, $MPICC's or the first, which the layer was built
-# for, and programs of tests/mpi.
+# for, and programs beside this file.
 # shellcheck shell=bash disable=SC2154 # build, t: of tap.bash
 mpi_layer=$build/libhugepin-mpi.so
 for mpicc in ${MPICC:-} mpicc.openmpi mpicc mpicc.mpich; do ! command -v "$mpicc" >/dev/null || break; done
@@ -24,8 +24,8 @@ mpi_or_skip()
 	fi
 }
 
-# compile NAME [FLAG...]: a program of tests/mpi to $t/NAME. gcc takes MPICH's MPI_STATUSES_IGNORE for an array.
-compile() { works "tests/mpi/$1.c compiles" "$mpicc" -O1 -g -Wall -Wextra -Werror -Wno-stringop-overflow "${@:2}" -o "$t/$1" "tests/mpi/$1.c"; }
+# compile NAME [FLAG...]: a program beside this file to $t/NAME. gcc takes MPICH's MPI_STATUSES_IGNORE for an array.
+compile() { works "extra/mpi/tests/programs/$1.c compiles" "$mpicc" -O1 -g -Wall -Wextra -Werror -Wno-stringop-overflow "${@:2}" -o "$t/$1" "extra/mpi/tests/programs/$1.c"; }
 
 # layer [VARIABLE=VALUE...] COMMAND...: by two ranks, under the layer, for 150 s at most.
 layer() { timeout -k 5 "${limit:-150}" "$mpirun" -n 2 env LD_PRELOAD="$mpi_layer" "$@"; }

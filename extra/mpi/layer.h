@@ -4,7 +4,7 @@
 #ifndef HP_MPI_LAYER_H
 #define HP_MPI_LAYER_H
 
-#include "mpi/call.h"
+#include "call.h"
 
 /* Begin a call of the program; returns the thread's call. NULL: the caller passes the call on, since MPI itself calls,
  * or MPI is not initialized. */

@@ -2,9 +2,9 @@
 # The MPI layer, preloaded under programs that do not know of it: every function it stands before brings the right
 # data, each buffer is pinned as often as it should be and none stays pinned, and what it records is what happened.
 # shellcheck source=tests/live/tap.bash
-. "$(dirname "$0")/tap.bash"
-# shellcheck source=tests/mpi/common.bash
-. "$(dirname "$0")/../mpi/common.bash"
+. "$(dirname "$0")/../../../tests/live/tap.bash"
+# shellcheck source=extra/mpi/tests/programs/common.bash
+. "$(dirname "$0")/programs/common.bash"
 mpi_or_skip 'the MPI layer'
 compile all -pthread
 compile transpose
@@ -19,7 +19,7 @@ fi
 # io_uring has no page faults of its own.
 unavailable() { [ "$(grep -c ' device_faults=not-available device_prefetches=not-available device_invalidations=not-available ' "$t/probe.out")" = 2 ]; }
 works 'what a device does not count is not available' unavailable
-# What the cases of tests/mpi/all.c hand to MPI above the threshold, counted by hand.
+# What the cases of extra/mpi/tests/programs/all.c hand to MPI above the threshold, counted by hand.
 works 'sends, receives and probes pin each buffer once' count point_to_point 20
 works 'each way to complete requests unpins them, in any order' count completions 144
 works 'a persistent request is pinned from start to completion' count persistent 28
@@ -187,7 +187,7 @@ for kind in '' -DF08; do
 	binding=${kind:+mpi_f08}
 	binding=${binding:-mpi}
 	# shellcheck disable=SC2086 # nothing, or one word
-	works "use $binding: a program compiles" "$fortran" $kind -g -fno-omit-frame-pointer -o "$t/$binding" tests/mpi/fortran.F90
+	works "use $binding: a program compiles" "$fortran" $kind -g -fno-omit-frame-pointer -o "$t/$binding" extra/mpi/tests/programs/fortran.F90
 	works "use $binding: it is content" traced "$binding" HUGEPIN_POLICY=lru "$t/$binding"
 	works "use $binding: each buffer was pinned once" pinned "$binding" 10
 	# Seven places, one of which is come by three times; without the layer's Fortran functions they would look

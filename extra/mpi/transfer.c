@@ -2,18 +2,18 @@
  * The pins of a transfer's buffers. They are taken before MPI sees the buffers, and given back when MPI no longer uses
  * them. A buffer that cannot be pinned is counted, and the program goes on, unless HUGEPIN_MPI_STRICT=1.
  */
-#include "mpi/transfer.h"
+#include "transfer.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "mpi/domain.h"
-#include "mpi/next.h"
-#include "mpi/options.h"
-#include "mpi/report.h"
-#include "mpi/trace.h"
+#include "domain.h"
+#include "next.h"
+#include "options.h"
+#include "report.h"
+#include "trace.h"
 
 static void unpin_buffer(struct hp_buffer *b)
 {

@@ -4,7 +4,7 @@
 #ifndef HP_MPI_TRACE_H
 #define HP_MPI_TRACE_H
 
-#include "mpi/call.h"
+#include "call.h"
 
 extern bool hp_trace_on;
 

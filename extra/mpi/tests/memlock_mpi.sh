@@ -3,9 +3,9 @@
 # it registered fails, one that gives back finishes (Li et al. 2011, Figure 11f). As a user without CAP_IPC_LOCK of
 # whom nothing else is pinned. POLICIES: those that have to finish.
 # shellcheck source=tests/live/tap.bash
-. "$(dirname "$0")/tap.bash"
-# shellcheck source=tests/mpi/common.bash
-. "$(dirname "$0")/../mpi/common.bash"
+. "$(dirname "$0")/../../../tests/live/tap.bash"
+# shellcheck source=extra/mpi/tests/programs/common.bash
+. "$(dirname "$0")/programs/common.bash"
 mpi_or_skip 'the proof by limit'
 compile transpose
 policies=${POLICIES:-predict lru none}

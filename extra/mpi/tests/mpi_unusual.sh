@@ -2,9 +2,9 @@
 # The MPI layer where things are not as usual: calls that an error handler leaves, other tools beside it, MPI in a scope of its
 # own, another MPI, and very much that is open.
 # shellcheck source=tests/live/tap.bash
-. "$(dirname "$0")/tap.bash"
-# shellcheck source=tests/mpi/common.bash
-. "$(dirname "$0")/../mpi/common.bash"
+. "$(dirname "$0")/../../../tests/live/tap.bash"
+# shellcheck source=extra/mpi/tests/programs/common.bash
+. "$(dirname "$0")/programs/common.bash"
 mpi_or_skip 'the MPI layer'
 compile all -pthread
 if ! run probe HUGEPIN_POLICY=lru "$t/all" types >/dev/null && grep -q 'io_uring\|no domain' "$t/probe.out"; then
@@ -34,7 +34,7 @@ front() { run front HUGEPIN_POLICY=lru LD_PRELOAD="$t/tool.so $mpi_layer" "$t/al
 works 'nor one in front of it' front
 
 # MPI is in nobody's sight but the plugin's.
-works 'tests/mpi/host.c compiles' cc -O1 -g -Wall -Wextra -Werror -o "$t/host" tests/mpi/host.c -ldl
+works 'extra/mpi/tests/programs/host.c compiles' cc -O1 -g -Wall -Wextra -Werror -o "$t/host" extra/mpi/tests/programs/host.c -ldl
 compile plugin -shared -fPIC
 local_scope() { layer HUGEPIN_STATS=2 HUGEPIN_MPI_STRICT=1 "$t/host" "$t/plugin" >"$t/host.out" 2>&1; cat "$t/host.out"; grep -q '^ok' "$t/host.out"; }
 works 'a host that loads its MPI with RTLD_LOCAL computes what it should' local_scope
@@ -48,14 +48,14 @@ done
 another() { timeout -k 5 400 "${theirs/mpicc/mpirun}" -n 2 env LD_PRELOAD="$mpi_layer" "$@"; }
 foreigner()
 {
-	"$theirs" -O1 -Wall -Wextra -DPROGRAM -o "$t/foreigner" tests/mpi/plugin.c && another "$t/foreigner" >"$t/foreigner.out" 2>&1
+	"$theirs" -O1 -Wall -Wextra -DPROGRAM -o "$t/foreigner" extra/mpi/tests/programs/plugin.c && another "$t/foreigner" >"$t/foreigner.out" 2>&1
 	cat "$t/foreigner.out"
 	grep -q '^ok' "$t/foreigner.out" && [ "$(grep -c '^hugepin' "$t/foreigner.out")" = 1 ] &&
 		grep '^hugepin: .* the program has another MPI: nothing is registered' "$t/foreigner.out"
 }
 if [ -n "$theirs" ]; then
 	works 'a program of another MPI runs as without the layer, which says one line' foreigner
-	plugged() { "$theirs" -O1 -shared -fPIC -o "$t/theirs" tests/mpi/plugin.c && another "$t/host" "$t/theirs" | grep '^ok'; }
+	plugged() { "$theirs" -O1 -shared -fPIC -o "$t/theirs" extra/mpi/tests/programs/plugin.c && another "$t/host" "$t/theirs" | grep '^ok'; }
 	works 'in a host that loads it with RTLD_LOCAL, too' plugged
 else
 	skip 'a program of another MPI' 'there is one MPI here'
@@ -65,7 +65,7 @@ fi
 compile many
 open_puts() { run many HUGEPIN_MPI_MIN=1 HUGEPIN_POLICY=lru "$t/many" flush && cat "$t/many.out" && awk '/^flush/ { exit $7 > 8 * $2 + 2000 }' "$t/many.out"; }
 works 'a flush finds what it closes, however much is open' open_puts
-works 'tests/mpi/tool.c compiles' "$mpicc" -D_GNU_SOURCE -DCOUNT_TESTS -O1 -shared -fPIC -o "$t/tests.so" tests/mpi/tool.c
+works 'extra/mpi/tests/programs/tool.c compiles' "$mpicc" -D_GNU_SOURCE -DCOUNT_TESTS -O1 -shared -fPIC -o "$t/tests.so" extra/mpi/tests/programs/tool.c
 # 500 requests, and some 2,600 calls while they are under way or done, which test two of those that are not.
 freed() { run freed HUGEPIN_MPI_MIN=1 HUGEPIN_POLICY=lru LD_PRELOAD="$mpi_layer $t/tests.so" "$t/many" freed && pinned freed 1000; }
 works 'requests that were freed while under way are let go' freed

@@ -1,7 +1,7 @@
 /*
  * Reading the layer's variables. Malformed values and unknown variables are reported on stderr.
  */
-#include "mpi/options.h"
+#include "options.h"
 
 #include <stdbool.h>
 #include <stdio.h>

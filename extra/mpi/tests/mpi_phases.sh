@@ -1,9 +1,9 @@
 #!/bin/bash
 # The phases of a transfer that the MPI layer tells the domain of: by which call, before MPI's own function or after it.
 # shellcheck source=tests/live/tap.bash
-. "$(dirname "$0")/tap.bash"
-# shellcheck source=tests/mpi/common.bash
-. "$(dirname "$0")/../mpi/common.bash"
+. "$(dirname "$0")/../../../tests/live/tap.bash"
+# shellcheck source=extra/mpi/tests/programs/common.bash
+. "$(dirname "$0")/programs/common.bash"
 mpi_or_skip 'the phases of a transfer'
 compile phases -D_GNU_SOURCE -DBEHIND -shared -fPIC && mv "$t/phases" "$t/behind.so"
 compile phases -D_GNU_SOURCE -Iinclude -rdynamic -ldl

@@ -9,17 +9,17 @@
  *
  * Locks: `lock` guards the table and the orphans. It is not held while the domain or MPI is called.
  */
-#include "mpi/requests.h"
+#include "requests.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "mpi/domain.h"
-#include "mpi/next.h"
-#include "mpi/report.h"
-#include "mpi/transfer.h"
+#include "domain.h"
+#include "next.h"
+#include "report.h"
+#include "transfer.h"
 
 enum { BUCKETS = 1024 };
 /* The number of unfinished orphans tested in one call. Each test costs some 0.2 us, and there may be thousands. */

@@ -4,7 +4,7 @@
 #ifndef HP_MPI_WINDOWS_H
 #define HP_MPI_WINDOWS_H
 
-#include "mpi/call.h"
+#include "call.h"
 
 /* Keep the transfer with the window's operations towards `target`, or with the window (HP_TARGET_WINDOW). Without
  * memory for this, the transfer is released and counted as not pinned. */

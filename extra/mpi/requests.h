@@ -4,7 +4,7 @@
 #ifndef HP_MPI_REQUESTS_H
 #define HP_MPI_REQUESTS_H
 
-#include "mpi/call.h"
+#include "call.h"
 
 /* Keep the call's transfer with the request. Without memory for this, the transfer is released and counted as not
  * pinned. */

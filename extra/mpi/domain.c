@@ -2,7 +2,7 @@
  * The domain of a rank: fixed buffers of an io_uring, or memory regions of the first RDMA device. All ranks of a
  * machine share one user's limit on locked memory. A rank's budget is its part of that limit.
  */
-#include "mpi/domain.h"
+#include "domain.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 #include "base/base.h"
-#include "mpi/options.h"
+#include "options.h"
 
 enum { SLOTS = 16384 }; /* fixed buffers of the ring: the kernel's maximum */
 

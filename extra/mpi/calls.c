@@ -9,11 +9,11 @@
  * copies their data. Some functions without buffers are wrapped because a program may wait in them: the recorder
  * separates MPI's time from the program's.
  */
-#include "mpi/layer.h"
-#include "mpi/next.h"
-#include "mpi/requests.h"
-#include "mpi/transfer.h"
-#include "mpi/windows.h"
+#include "layer.h"
+#include "next.h"
+#include "requests.h"
+#include "transfer.h"
+#include "windows.h"
 
 /* Each exported function is a jump to the layer's function, or to MPI's own (hp_pass_through()). A compiled function
  * could not pass on calls to another MPI, since handles may differ in length: MPICH's are numbers of 32 bits, Open

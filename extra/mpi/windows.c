@@ -8,15 +8,15 @@
  *
  * Locks: `lock`, a leaf.
  */
-#include "mpi/windows.h"
+#include "windows.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "mpi/domain.h"
-#include "mpi/report.h"
-#include "mpi/transfer.h"
+#include "domain.h"
+#include "report.h"
+#include "transfer.h"
 
 enum { BUCKETS = 1024 };
 
