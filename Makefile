@@ -70,7 +70,6 @@ FLAGS_reg := $(FLAGS_base)
 $(addprefix $(BUILD)/,$(addprefix reg/,cover.o domain.o domains.o gone.o helper.o hybrid.o miss.o region.o register.o track.o) dropin/unmap.o \
 	$(if $(filter -O2 -O3,$(CFLAGS)),,reg/pin.o)): FLAGS += -fno-omit-frame-pointer
 FLAGS_sge := $(FLAGS_base)
-FLAGS_verbscache := $(FLAGS_base)
 FLAGS_extra = $(FLAGS_base) $(EXTRA_INCLUDE)
 FLAGS_lend := $(FLAGS_base)
 # Where `hugepin run` looks at last, if the drop-in is not beside the command, as in build/. One object is compiled anew for
@@ -96,7 +95,6 @@ LIB_SRC := $(filter-out $(VERBS_BACKEND),$(sort $(IMAGE_SRC) $(wildcard base/*.c
 LIB_LIBS :=
 VERBS_LIBS := -libverbs -lmnl
 VERBS_SRC := $(VERBS_BACKEND) $(filter-out sge/map.c sge/frame.c,$(sort $(wildcard sge/*.c)))
-VERBSCACHE_SRC := $(sort $(wildcard verbscache/*.c))
 CMD_SRC := $(sort $(wildcard cmd/*.c))
 UNIT_SRC := $(wildcard tests/unit/*.c)
 LIVE_SRC := $(wildcard tests/live/*.c tests/guest/*.c tests/soak/*.c extra/*/tests/*.c)
@@ -113,6 +111,8 @@ OBJECTS_mpi := $(addprefix $(BUILD)/base/,base.o clock.o sys.o config.o rank.o s
 HOOKS_LIB := $(shell printf '#include <rdma/fi_ext.h>\n#include <ucm/api/ucm.h>\n' | $(CC) -E - >/dev/null 2>&1 && echo yes)
 LACKS_hooks := $(if $(HOOKS_LIB),,headers of libfabric and UCX)
 LINKS_uring := -luring
+# Before libibverbs' functions, whose header it needs; it is not linked with libibverbs.
+OBJECTS_verbscache := $(addprefix $(BUILD)/base/,base.o clock.o sys.o memlock.o)
 EXTRA_ALL := $(patsubst extra/%/,%,$(sort $(dir $(wildcard extra/*/hugepin-*.map))))
 EXTRA := $(foreach name,$(EXTRA_ALL),$(if $(LACKS_$(name)),,$(name)))
 EXTRA_LIB := $(EXTRA:%=$(BUILD)/libhugepin-%.so)
@@ -134,11 +134,11 @@ EXAMPLES :=
 endif
 
 all: $(BUILD)/libhugepin.so $(BUILD)/libhugepin.a $(if $(SAN),,$(BUILD)/libhugepin-malloc.so) \
-	$(BUILD)/libhugepin-verbs.so $(EXTRA_LIB) $(BUILD)/libhugepin-verbscache.so $(BUILD)/hugepin ## build the libraries and the command
+	$(BUILD)/libhugepin-verbs.so $(EXTRA_LIB) $(BUILD)/hugepin ## build the libraries and the command
 	@$(foreach name,$(filter-out $(EXTRA),$(EXTRA_ALL)),echo '  SKIP    libhugepin-$(name).so: no $(LACKS_$(name))';):
 
 -include bench/bench.mk
--include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg reg/backend reg/policy lend dropin sge $(EXTRA_ALL:%=extra/%) $(EXTRA_ALL:%=extra/%/tests) verbscache cmd examples installed $(addprefix tests/,unit live guest soak)))
+-include $(wildcard $(patsubst %,$(BUILD)/%/*.d,base alloc reg reg/backend reg/policy lend dropin sge $(EXTRA_ALL:%=extra/%) $(EXTRA_ALL:%=extra/%/tests) cmd examples installed $(addprefix tests/,unit live guest soak)))
 
 # What objects were compiled with; changes only when that does.
 COMMAND = $(CC) $(FLAGS) $(FLAGS_reg) $(FLAGS_sge) $(FLAGS_cmd)
@@ -185,15 +185,6 @@ $(BUILD)/libhugepin-$(1).so $(BUILD)/installed/libhugepin-$(1).so: $$(patsubst %
 	$(Q)ln -sf $$(@F) $$@.$(SO)
 endef
 $(foreach name,$(EXTRA),$(eval $(call extra_library,$(name))))
-
-# Before libibverbs' functions, whose header it needs; it is not linked with libibverbs.
-VERBSCACHE_OBJ := $(VERBSCACHE_SRC:%.c=$(BUILD)/%.o)
-$(BUILD)/libhugepin-verbscache.so $(BUILD)/installed/libhugepin-verbscache.so: $(VERBSCACHE_OBJ) $(addprefix $(BUILD)/base/,base.o clock.o sys.o memlock.o) $(BUILD)/libhugepin.so packaging/hugepin-verbscache.map
-	@mkdir -p $(@D)
-	@echo '  LD      $@'
-	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin-verbscache.map \
-		$(RUN_LDFLAGS) -o $@ $(filter %.o %/libhugepin.so,$^)
-	$(Q)ln -sf $(@F) $@.$(SO)
 
 # The layer under MPI programs. The compiler is ours, the headers are MPI's; call sites are told apart by frame pointers.
 MPI_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard extra/mpi/*.c)))
@@ -292,7 +283,7 @@ $(UNIT): %: %.o $(UNIT_OBJ)
 $(BUILD)/tests/unit/helper_plan_%: STANDS_IN_FOR := $(BUILD)/reg/policy/plan.o $(BUILD)/reg/share.o
 $(BUILD)/tests/unit/verbs: STANDS_IN_FOR := $(BUILD)/reg/backend/verbs.o
 $(BUILD)/tests/unit/math: $(BUILD)/dropin/math.o
-$(BUILD)/tests/unit/verbscache: $(addprefix $(BUILD)/verbscache/,cache.o calls.o)
+$(BUILD)/tests/unit/verbscache: $(addprefix $(BUILD)/extra/verbscache/,cache.o calls.o)
 $(BUILD)/tests/unit/verbscache: STANDS_IN_FOR := $(BUILD)/base/memlock.o
 $(BUILD)/tests/unit/lendq: STANDS_IN_FOR := $(patsubst %.c,$(BUILD)/%.o,$(wildcard lend/*.c))
 $(LIVE): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(EXTRA_LIB) $(BUILD)/flags
@@ -351,7 +342,7 @@ lint: all ## check layers, exported names, pages, scripts
 man-check: ## check the man pages against mandoc and the tables they repeat
 	tools/check-man
 
-INSTALL_LIBS = libhugepin libhugepin-malloc libhugepin-verbs libhugepin-verbscache $(basename $(notdir $(EXTRA_LIB)))
+INSTALL_LIBS = libhugepin libhugepin-malloc libhugepin-verbs $(basename $(notdir $(EXTRA_LIB)))
 INSTALL_LINKED = $(INSTALL_LIBS:%=$(BUILD)/installed/%.so)
 $(INSTALL_LINKED): $(BUILD)/installed/paths
 CMAKE_DIR := $(LIBDIR)/cmake/hugepin

@@ -3,7 +3,7 @@
  * is kept, what is not, and when what was kept goes. Random runs, of one thread and of several, with memory that is
  * mapped anew under them.
  */
-#include "verbscache/cache.h"
+#include "extra/verbscache/cache.h"
 
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -17,8 +17,8 @@
 #include "reg/uffd.h"
 #include "reg/unmapping.h"
 #include "tests/live/live.h"
-#include "verbscache/options.h"
-#include "verbscache/real.h"
+#include "extra/verbscache/options.h"
+#include "extra/verbscache/real.h"
 
 #define ALL ((unsigned)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE))
 #define LOCAL ((unsigned)IBV_ACCESS_LOCAL_WRITE)

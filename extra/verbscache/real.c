@@ -5,7 +5,7 @@
  * RTLD_NEXT does not look. And a process that registers nothing need not load it. Where there is none of that name, a
  * library has its functions in itself.
  */
-#include "verbscache/real.h"
+#include "real.h"
 
 #include <dlfcn.h>
 #include <stdatomic.h>

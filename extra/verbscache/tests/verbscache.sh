@@ -1,9 +1,10 @@
 #!/bin/bash
 # libhugepin-verbscache.so before a libibverbs that needs no device: what is preloaded where, the variable, the line at exit.
 # shellcheck source=tests/live/tap.bash
-. "$(dirname "$0")/tap.bash"
+. "$(dirname "$0")/../../../tests/live/tap.bash"
 cache=$build/libhugepin-verbscache.so
-cp "$here/verbsfake.so" "$t/libibverbs.so.1"
+fake=$build/extra/verbscache/tests/lib/verbsfake.so
+cp "$fake" "$t/libibverbs.so.1"
 cat >"$t/user.c" <<'END'
 /* user register|file|quiet: register a buffer three times, by each of the functions; print how often libibverbs did. */
 #include <fcntl.h>
@@ -64,7 +65,7 @@ works 'no file in the place of stderr gets it' clean
 
 # A library may have libibverbs in itself.
 mkdir "$t/within"
-cp "$here/verbsfake.so" "$t/within/libdriver.so"
+cp "$fake" "$t/within/libdriver.so"
 works 'a program of such a library compiles' cc -o "$t/within/user" "$t/user.c" -L"$t/within" -l:libdriver.so
 within() { LD_LIBRARY_PATH="$t/within" LD_PRELOAD="$cache" "$t/within/user" register; }
 says 'libibverbs within another library is found' 0 '^made [13] gone [03]$' within

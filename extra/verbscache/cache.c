@@ -18,7 +18,7 @@
  * Locks: the domain's is held where a token is made or ends. The cache's is taken inside that one, and nothing is
  * called with it held.
  */
-#include "verbscache/cache.h"
+#include "cache.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -31,7 +31,7 @@
 #include "base/base.h"
 #include "base/memlock.h"
 #include "hugepin.h"
-#include "verbscache/real.h"
+#include "real.h"
 
 enum { BUCKETS = 4096 };
 

@@ -15,9 +15,9 @@
 #include <stdint.h>
 
 #include "reg/unmapping.h"
-#include "verbscache/cache.h"
-#include "verbscache/options.h"
-#include "verbscache/real.h"
+#include "cache.h"
+#include "options.h"
+#include "real.h"
 
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova

@@ -1,5 +1,5 @@
 /* See options.h. */
-#include "verbscache/options.h"
+#include "options.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "verbscache/cache.h"
+#include "cache.h"
 
 static enum hp_verbscache_mode mode = HP_VERBSCACHE_LOCAL;
 
