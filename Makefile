@@ -111,8 +111,6 @@ OBJECTS_mpi := $(addprefix $(BUILD)/base/,base.o clock.o sys.o config.o rank.o s
 HOOKS_LIB := $(shell printf '#include <rdma/fi_ext.h>\n#include <ucm/api/ucm.h>\n' | $(CC) -E - >/dev/null 2>&1 && echo yes)
 LACKS_hooks := $(if $(HOOKS_LIB),,headers of libfabric and UCX)
 LINKS_uring := -luring
-# Before libibverbs' functions, whose header it needs; it is not linked with libibverbs.
-OBJECTS_verbscache := $(addprefix $(BUILD)/base/,base.o clock.o sys.o memlock.o)
 EXTRA_ALL := $(patsubst extra/%/,%,$(sort $(dir $(wildcard extra/*/hugepin-*.map))))
 EXTRA := $(foreach name,$(EXTRA_ALL),$(if $(LACKS_$(name)),,$(name)))
 EXTRA_LIB := $(EXTRA:%=$(BUILD)/libhugepin-%.so)

@@ -161,7 +161,7 @@ EXPORT int madvise(void *addr, size_t len, int advice)
 	 * registers. Ignore the call. The domain has its own setting for what children get of that memory, and the heap
 	 * carries it out. The kernel would refuse this advice for parts of the pool's pages. And a hole among small
 	 * buffers would kill children. */
-	if ((advice == MADV_DONTFORK || advice == MADV_DOFORK) && hugepin_registering_() &&
+	if ((advice == MADV_DONTFORK || advice == MADV_DOFORK) && hugepin_registering() &&
 	    hugepin_extent(addr, &extent, offsetof(struct hugepin_extent, kind)) > 0)
 		return 0;
 	r = hugepin_advise_(addr, len, advice);

@@ -96,6 +96,14 @@ struct hugepin_backend {
 	int (*terms)(void *ctx, struct hugepin_terms *ret_);
 };
 
+/* For `limits`: bytes that this process may have pinned beyond those that it has, in whole base pages; 1: less than a
+ * base page. 0: there is no limit. A process with CAP_IPC_LOCK has none. */
+size_t hugepin_memlock(void);
+
+/* Whether this thread is inside a backend's reg or dereg, with the domain's lock held: 1 or 0. For libraries that stand
+ * before functions of a device: a call from there must not come back to the pin cache. */
+int hugepin_registering(void);
+
 /* What operations of a device take, as measured, in nanoseconds: each once, and more for each base page. 0: it
  * was not measured. */
 struct hugepin_terms {

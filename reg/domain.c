@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/config.h"
+#include "base/memlock.h"
 #include "base/service.h"
 #include "base/sys.h"
 #include "reg/answer.h"
@@ -441,6 +442,11 @@ int hugepin_domain_stats(hugepin_domain *d, struct hugepin_domain_stats *ret_, s
 #undef COPY
 	memcpy(ret_, &s, HP_MIN(size, sizeof s));
 	return (int)sizeof s;
+}
+
+size_t hugepin_memlock(void)
+{
+	return hp_memlock_max(HP_MEMLOCK_PIN);
 }
 
 int hugepin_domain_paging(hugepin_domain *d, struct hugepin_paging *ret_, size_t size)

@@ -307,7 +307,7 @@ void hugepin_unmapping_(const void *addr, size_t len, enum hp_unmapping how)
 		forget_in_all(addr, len, how != HP_UNMAPPED, how != HP_UNMAPPED, false);
 }
 
-bool hugepin_registering_(void)
+int hugepin_registering(void)
 {
 	return hp_registering;
 }

@@ -5,7 +5,6 @@
 #ifndef HP_REG_UNMAPPING_H
 #define HP_REG_UNMAPPING_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #pragma GCC visibility push(default)
@@ -19,9 +18,6 @@ enum hp_unmapping {
 /* Announce that [addr, addr + len) is about to go away. Costs one read of memory if no domain is open. Called once with
  * a length of 0, to say that announcements will come. Keeps errno. */
 void hugepin_unmapping_(const void *addr, size_t len, enum hp_unmapping how);
-
-/* Whether this thread is inside a backend's call that registers or deregisters memory. */
-bool hugepin_registering_(void);
 
 #pragma GCC visibility pop
 

@@ -27,9 +27,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/queue.h>
+#include <unistd.h>
 
-#include "base/base.h"
-#include "base/memlock.h"
 #include "hugepin.h"
 #include "real.h"
 
@@ -117,9 +116,9 @@ static void own(struct entry *e)
 /* What the kernel counts: each registration in full, also those of the same memory. */
 static size_t bytes_of(const struct entry *e)
 {
-	uintptr_t start = (uintptr_t)e->made.addr;
+	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)e->made.addr;
 
-	return hp_round_up(start + e->made.length, hp_base_page) - (start & -hp_base_page);
+	return ((start + e->made.length + page - 1) & -page) - (start & -page);
 }
 
 /* Call with the lock. */
@@ -307,10 +306,10 @@ static void open_domain(void)
 		.access = HUGEPIN_REMOTE_READ,
 		.watch = HUGEPIN_WATCH_KERNEL, /* programs unmap by ways of which libhugepin-malloc.so does not hear */
 	};
-	size_t limit = hp_memlock_max(HP_MEMLOCK_PIN);
+	size_t limit = hugepin_memlock();
 
 	/* The other half is for what the program registers otherwise, and for its queues. */
-	cache.idle_max = limit ? HP_MAX(limit / 2, (size_t)1) : SIZE_MAX;
+	cache.idle_max = limit ? (limit + 1) / 2 : SIZE_MAX;
 	if (!hugepin_domain_open(&backend, NULL, &attr, &domain) && pthread_atfork(before_fork, NULL, NULL)) {
 		hugepin_domain_close(domain);
 		domain = NULL;

@@ -14,8 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "reg/unmapping.h"
 #include "cache.h"
+#include "hugepin.h"
 #include "options.h"
 #include "real.h"
 
@@ -35,7 +35,7 @@ static _Thread_local bool freeing;
 /* Whether calls go to libibverbs alone. */
 static bool stands_aside(void)
 {
-	return hp_verbscache_mode() == HP_VERBSCACHE_OFF || hugepin_registering_() || !hp_cache_is_ours();
+	return hp_verbscache_mode() == HP_VERBSCACHE_OFF || hugepin_registering() || !hp_cache_is_ours();
 }
 
 static bool may_be_kept(const void *addr, size_t len, uint64_t iova, unsigned access)

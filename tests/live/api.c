@@ -408,6 +408,59 @@ TEST(what_is_not_registered_is_pinned_meanwhile)
 	hugepin_free(p);
 }
 
+/* ------------------------------------------------------------------ backends */
+
+static int called_in_reg, called_in_dereg;
+
+static int asking_reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
+{
+	(void)ctx, (void)addr, (void)len, (void)access;
+	called_in_reg = hugepin_registering();
+	*ret_ = (struct hugepin_reg){ .lkey = 1 };
+	return 0;
+}
+
+static int asking_dereg(void *ctx, struct hugepin_reg *reg)
+{
+	(void)ctx, (void)reg;
+	called_in_dereg = hugepin_registering();
+	return 0;
+}
+
+static int asking_limits(void *ctx, struct hugepin_limits *ret_)
+{
+	(void)ctx;
+	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE, .bytes_max = hugepin_memlock() };
+	return 0;
+}
+
+TEST(a_backend_learns_that_it_is_called_and_how_much_it_may_pin)
+{
+	static const struct hugepin_backend backend = { .size = sizeof backend, .name = "asking", .reg = asking_reg,
+							.dereg = asking_dereg, .limits = asking_limits };
+	const size_t may_pin = hugepin_memlock();
+	struct hugepin_domain_stats s = { 0 };
+	struct hugepin_pin pin;
+	struct rlimit limit;
+	hugepin_domain *d = NULL;
+	char *p = hugepin_malloc(MIB);
+
+	EXPECT_EQ(getrlimit(RLIMIT_MEMLOCK, &limit), 0);
+	EXPECT(may_pin <= limit.rlim_cur);
+	EXPECT_EQ(hugepin_registering(), 0);
+	EXPECT_EQ(hugepin_domain_open(&backend, NULL, NULL, &d), 0);
+	EXPECT(hugepin_domain_stats(d, &s, sizeof s) > 0 && (!may_pin || s.bytes_max == may_pin));
+	if (!may_pin || may_pin >= 8 * MIB) {
+		EXPECT_EQ(hugepin_pin(d, p, MIB, 0, &pin), 0);
+		EXPECT_EQ(called_in_reg, 1);
+		EXPECT_EQ(hugepin_registering(), 0);
+		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	}
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	EXPECT_EQ(called_in_dereg, called_in_reg);
+	hugepin_free(p);
+}
+
 /* ------------------------------------------------------------------ held keys */
 
 TEST(a_held_key_pins_again_until_its_registration_ends)
