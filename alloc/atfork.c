@@ -25,7 +25,7 @@
 #include "base/process.h"
 #include "base/service.h"
 #include "base/stats.h"
-#include "base/ticker.h"
+#include "base/thread.h"
 
 bool hugepin_fork_refused_(void)
 {
@@ -63,7 +63,7 @@ void _IO_list_lock(void), _IO_list_unlock(void), _IO_list_resetlock(void);
 /* Whether no other thread of the program's exists. Our bare threads may exist: they hold ranked locks only. */
 static bool alone(void)
 {
-	uint32_t tid = hp_ticker_tid();
+	uint32_t tid = hp_thread_tid(&hp_ticker);
 	unsigned ours = (unsigned)hp_service_running() + (tid != 0), count;
 
 	if (__libc_single_threaded)
@@ -73,7 +73,7 @@ static bool alone(void)
 	count = hp_thread_count();
 	/* Read the ticker's number again: if one of our threads was counted and then ended, a thread of the program's
 	 * may have taken its place in the count. */
-	return count == 1 + ours && hp_ticker_tid() == tid;
+	return count == 1 + ours && hp_thread_tid(&hp_ticker) == tid;
 }
 
 /* Pages do not move if anybody may remember them: a watcher, or a domain, even one that holds no page. */
@@ -117,7 +117,7 @@ static void heap_prefork(void)
 	interrupted = hp_lock_mine(&hp_heap_lock) || hp_pages_inside() || in_own_cache();
 	moves = is_alone && !interrupted && move_wanted();
 	if (moves)
-		hp_ticker_forbid();
+		hp_thread_forbid(&hp_ticker);
 	if (!is_alone)
 		_IO_list_lock();
 	locked = !hp_lock_mine(&hp_heap_lock);
@@ -177,7 +177,7 @@ static void heap_postfork_parent(void)
 		if (!forking.alone && hp_span.no_pool && !hp_cache_unsettled())
 			hp_leave_pool();
 		if (forking.ticker_forbidden)
-			hp_ticker_allow();
+			hp_thread_allow(&hp_ticker);
 		/* Not after a fork in a signal handler: replacing the ticker may wait for the lock that the
 		 * interrupted code holds. */
 		if (forking.ticker_forbidden || hp_span.left || hp_copy_kept())

@@ -9,7 +9,7 @@
 #include "alloc/start.h"
 #include "base/process.h"
 #include "base/service.h"
-#include "base/ticker.h"
+#include "base/thread.h"
 
 bool hugepin_confining_(bool all_threads)
 {
@@ -38,7 +38,7 @@ bool hugepin_own_process_(void)
 void hugepin_threads_end_(void)
 {
 	hp_heap_know_process();
-	hp_ticker_forbid();
+	hp_thread_forbid(&hp_ticker);
 	hp_service_end();
 }
 
@@ -48,7 +48,7 @@ void hugepin_threads_allow_(void)
 
 	hp_service_allow();
 	hp_service_resume();
-	hp_ticker_allow();
+	hp_thread_allow(&hp_ticker);
 	if (hp_heap_ready() && !hp_lock_mine(&hp_heap_lock)) {
 		hp_lock(&hp_heap_lock);
 		must_ask = hp_want_tick(true);

@@ -17,7 +17,7 @@
 #include "base/process.h"
 #include "base/service.h"
 #include "base/stats.h"
-#include "base/ticker.h"
+#include "base/thread.h"
 
 static bool drop_holds(void);
 static struct hp_job decay = { .run = hp_heap_tick };
@@ -91,7 +91,7 @@ static void tick_alone(void *unused)
 {
 	(void)unused;
 	hp_cache_self = &hp_cache_none;
-	while (hp_ticker_sleep(hp_ticking.delay_ns) && !hp_map_hooked())
+	while (hp_thread_sleep(&hp_ticker, hp_thread_alarm(&hp_ticker), hp_ticking.delay_ns) && !hp_map_hooked())
 		if (!tick(true))
 			return;
 	disarm(); /* the next slow path makes somebody tick */
@@ -99,16 +99,16 @@ static void tick_alone(void *unused)
 
 bool hp_may_tick_alone(void)
 {
-	return !hp_ticker_forbidden() && !hp_map_hooked();
+	return !hp_thread_forbidden(&hp_ticker) && !hp_map_hooked();
 }
 
 /* openat and the calls before it look at the memory: for repair, and with HUGEPIN_STATS. */
 static const struct hp_thread_kind tick_kind = {
 	.name = "hugepin decay",
 	.run = tick_alone,
-	.calls = { SYS_futex, SYS_madvise, SYS_mmap, SYS_munmap, SYS_mremap, SYS_mprotect, SYS_mbind, SYS_membarrier,
+	.calls = { SYS_madvise, SYS_mmap, SYS_munmap, SYS_mremap, SYS_mprotect, SYS_mbind, SYS_membarrier,
 		   SYS_clock_gettime, SYS_sched_yield, SYS_mincore, SYS_ioctl, SYS_read, SYS_close, SYS_openat },
-	.calls_count = 15,
+	.calls_count = 14,
 };
 
 /* Whether free() may start the service thread, if a bare thread must not tick. When a thread has exited, the C library
@@ -154,7 +154,9 @@ void hp_ask_tick(bool may_start)
 
 	if (!service) {
 		atomic_store_explicit(&may_repair, !hp_is_filtered(), memory_order_relaxed);
-		found = hp_ticker_start(&tick_kind);
+		if (!hp_sandboxed)
+			hp_thread_end(&hp_ticker); /* if one is about to end, wait for its end first */
+		found = !hp_sandboxed && hp_thread_start(&hp_ticker, &tick_kind, NULL, -1);
 	} else {
 		found = !hp_sandboxed && (may_start || hp_service_running()) && hp_service_ask(&decay);
 	}

@@ -1,6 +1,6 @@
 /*
  * Decay: a thread that ticks gives back memory that has been free for HUGEPIN_DECAY. Usually this is a bare thread
- * (base/ticker.h). If hooks may run in mapping calls, the service thread ticks. If no thread can be started, the slow
+ * (base/thread.h). If hooks may run in mapping calls, the service thread ticks. If no thread can be started, the slow
  * paths tick themselves.
  */
 #ifndef HP_ALLOC_DECAY_H

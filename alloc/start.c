@@ -10,7 +10,7 @@
 #include "base/process.h"
 #include "base/seal.h"
 #include "base/service.h"
-#include "base/ticker.h"
+#include "base/thread.h"
 
 _Atomic uint32_t hp_heap_state;
 bool hp_heap_constructed;
@@ -48,7 +48,9 @@ void hp_heap_set_hooks(const struct hp_heap_hooks *h)
 void hp_heap_begin_process(void)
 {
 	hp_service_child();
-	hp_ticker_child(hp_watch_any());
+	hp_thread_child(&hp_ticker);
+	if (hp_watch_any())
+		hp_thread_forbid(&hp_ticker);
 	hp_ticking.on = false;
 	hp_ticking.by_calls = false;
 	hp_process_begin();

@@ -5,7 +5,7 @@
 
 #include "base/lock.h"
 #include "base/seal.h"
-#include "base/ticker.h"
+#include "base/thread.h"
 
 enum { WATCHERS_MAX = 16 };
 
@@ -42,7 +42,7 @@ int hugepin_watch(void (*leaving)(void *arg, const struct hugepin_extent *), voi
 			break;
 		}
 		if (!hp_watch_any()) /* a watcher may call anything, and needs a thread that the C library knows */
-			hp_ticker_forbid();
+			hp_thread_forbid(&hp_ticker);
 		watchers.is.list[i].arg = arg;
 		watchers.is.list[i].id = *ret_id = ++last_id;
 		watchers.is.list[i].leaving = leaving;
@@ -71,7 +71,7 @@ int hugepin_unwatch(int id)
 			hp_seal(&watchers, sizeof watchers);
 		}
 		if (atomic_fetch_sub_explicit(&count, 1, memory_order_relaxed) == 1)
-			hp_ticker_allow();
+			hp_thread_allow(&hp_ticker);
 		err = 0;
 	}
 	hp_unlock(&lock);

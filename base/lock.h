@@ -20,7 +20,6 @@ enum hp_rank {
 	HP_RANK_OPEN, /* opening and closing of domains */
 	HP_RANK_DOMAIN, /* one domain of the pin cache: held across its backend's calls */
 	HP_RANK_WATCH, /* the watchers' table: held while callbacks run, which may allocate */
-	HP_RANK_TICKER, /* starting and ending the ticker */
 	HP_RANK_HEAP, /* tree, pages, shared lists, thread registry */
 	HP_RANK_TABLE, /* the table of regions */
 	HP_RANK_MAPS, /* the descriptor of /proc/self/maps */

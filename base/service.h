@@ -1,6 +1,6 @@
 /*
  * The service thread: one background thread that the C library knows. It does work that calls foreign code: backends of
- * the pin cache, watchers, hooks on mapping calls. Other background work is done by a bare thread (ticker.h). The
+ * the pin cache, watchers, hooks on mapping calls. Other background work is done by bare threads (thread.h). The
  * service thread is started when there is work, and sleeps without a timer when there is none.
  *
  * It is started with no lock held, with all signals blocked, and never before the library's constructor has run. free()

@@ -1,41 +1,192 @@
 /*
- * Bare threads. The flags of clone(2) are those of pthread_create, since valgrind and user-mode emulators accept no
- * others. So the new thread itself replaces state that it shares by these flags with its own (descriptors, directory).
- * Its memory is, upwards: a page without access, the stack, the thread-local variables, and at the thread pointer room
- * for the C library's descriptor of a thread. The descriptor is zero except the members that compilers and inline
- * functions read (x86-64 ABI: TLS variant II, "Thread-Local Storage").
+ * See thread.h. The flags of clone(2) for a bare thread are those of pthread_create, since valgrind and user-mode
+ * emulators accept no others. So the new thread itself replaces state that it shares by these flags with its own
+ * (descriptors, directory). Its memory is, upwards: a page without access, the stack, the thread-local variables, and
+ * at the thread pointer room for the C library's descriptor of a thread. The descriptor is zero except the members that
+ * compilers and inline functions read (x86-64 ABI: TLS variant II, "Thread-Local Storage").
+ *
+ * Start and end are sequentially consistent, since they are handshakes of two words: one side writes the first word and
+ * reads the second, the other side does the reverse. So at least one side sees the other's write.
+ *	forbidden, state	hp_thread_forbid() and hp_thread_start(): the start is waited for, or given up
+ *	alarm, asleep		hp_thread_wake() and hp_thread_sleep(): the thread is woken, or does not sleep
  */
 #include "base/thread.h"
 
 #include <errno.h>
 #include <linux/capability.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "base/base.h"
+#include "base/lock.h"
 #include "base/process.h"
+#include "base/stats.h"
 #include "base/sys.h"
 
 #if HP_THREAD_BARE
 #include <elf.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
-#include <linux/futex.h>
 #include <linux/seccomp.h>
 #include <string.h>
-
-#include "base/lock.h"
 #endif
 
+struct hp_thread hp_ticker;
 HP_TLS bool hp_thread_is_bare;
 
-/* All threads that were ever started. Each is a static object. */
+/* STARTING, ENDING, ENDED: some thread is starting or ending this one, and all others wait. ENDED: run() has
+ * returned. */
+enum { OFF, STARTING, RUNNING, ENDING, ENDED };
+enum { RUNS = 1, REFUSED };
+enum { TRIES_BETWEEN_FAILURES = 1024 };
+enum { LONG_NS = INT64_C(1) << 55 }; /* a year */
+
+/* The arguments for the new thread. They are on the stack of the starting thread, which waits until the new thread has
+ * set `told`. */
+struct start {
+	struct hp_thread *thread;
+	const struct hp_thread_kind *kind;
+	void *arg;
+	int keep_fd;
+};
+
+/* seq_cst: pairs with set_state() and change_state(). */
+static uint32_t get_state(const struct hp_thread *t)
+{
+	return atomic_load_explicit(&t->state, memory_order_seq_cst);
+}
+
+/* Called by the thread that has the right to change the state. seq_cst: pairs with get_state() and change_state(). */
+static void set_state(struct hp_thread *t, uint32_t state)
+{
+	atomic_store_explicit(&t->state, state, memory_order_seq_cst);
+	hp_futex_wake(&t->state);
+}
+
+/* Change the state to `to` if it is `from`. Returns the state before. seq_cst: pairs with get_state() and set_state(),
+ * and with other threads that change it. */
+static uint32_t change_state(struct hp_thread *t, uint32_t from, uint32_t to)
+{
+	atomic_compare_exchange_strong_explicit(&t->state, &from, to, memory_order_seq_cst, memory_order_seq_cst);
+	return from;
+}
+
+/* Called by the new thread. *s may not be used after this. */
+static void tell_start(struct start *s, bool ok)
+{
+	struct hp_thread *t = s->thread;
+
+	if (ok)
+		set_state(t, RUNNING);
+	/* release: pairs with hp_thread_start() */
+	atomic_store_explicit(&t->told, ok ? RUNS : REFUSED, memory_order_release);
+	hp_futex_wake(&t->told);
+}
+
+/* Called by the thread when run() has returned. False: another thread is ending it, and will set the state. */
+static bool tell_end(struct hp_thread *t)
+{
+	bool alone = change_state(t, RUNNING, OFF) == RUNNING;
+
+	if (alone)
+		hp_futex_wake(&t->state);
+	else
+		set_state(t, ENDED);
+	return alone;
+}
+
+/* Wait until the kernel no longer counts the thread of this number, which is about to end. */
+static void wait_uncounted(uint32_t tid)
+{
+	while (tid && hp_sys(SYS_tgkill, hp_pid(), tid) == 0)
+		hp_sys(SYS_sched_yield);
+}
+
+/* Wait until the thread, whose run() has returned, is gone. Called by the thread that may change the state. */
+static void wait_gone(struct hp_thread *t)
+{
+	uint32_t tid;
+
+	if (!t->map) {
+		wait_uncounted(hp_thread_tid(t));
+		atomic_store_explicit(&t->tid, 0, memory_order_relaxed);
+		return;
+	}
+	/* The kernel wakes `tid` as a futex shared between processes, so this wait must not be FUTEX_WAIT_PRIVATE. */
+	while ((tid = hp_thread_tid(t)) != 0)
+		hp_sys(SYS_futex, &t->tid, FUTEX_WAIT, tid);
+	/* The kernel still counts an ended thread for a while. Until it stops, unshare(2) would see two threads. */
+	wait_uncounted(t->last_tid);
+	t->last_tid = 0;
+}
+
+/* ------------------------------------------------------------------ threads of the C library */
+
+static void *enter_known(void *start)
+{
+	struct start s = *(struct start *)start;
+	struct hp_thread *t = s.thread;
+	uint32_t own = (uint32_t)hp_tid();
+
+	hp_sys(SYS_prctl, PR_SET_NAME, s.kind->name);
+	if (s.kind->known)
+		hp_thread_confine(s.kind->opens_files);
+	atomic_store_explicit(&t->tid, own, memory_order_relaxed);
+	tell_start(start, true);
+	s.kind->run(s.arg);
+	if (tell_end(t)) /* unless another thread has been started meanwhile */
+		/* release: pairs with hp_thread_tid() */
+		atomic_compare_exchange_strong_explicit(&t->tid, &own, 0, memory_order_release, memory_order_relaxed);
+	return NULL;
+}
+
+static int create_detached(struct start *s, size_t stack_size)
+{
+	pthread_attr_t attr;
+	pthread_t thread;
+	int err = pthread_attr_init(&attr);
+
+	if (err)
+		return err;
+	if (stack_size)
+		pthread_attr_setstacksize(&attr, stack_size);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	err = pthread_create(&thread, &attr, enter_known, s);
+	pthread_attr_destroy(&attr);
+	return err;
+}
+
+static bool start_known(struct start *s)
+{
+	struct hp_thread *t = s->thread;
+	int saved_errno = errno, err;
+
+	if (t->skip) {
+		t->skip--;
+		return false;
+	}
+	/* The C library puts the program's thread-local variables on the stack, too. If they do not fit, use the usual
+	 * stack size. */
+	err = create_detached(s, s->kind->stack_size);
+	if (err && s->kind->stack_size)
+		err = create_detached(s, 0);
+	if (err)
+		t->skip = TRIES_BETWEEN_FAILURES;
+	errno = saved_errno;
+	return err == 0;
+}
+
+/* ------------------------------------------------------------------ bare threads */
+
+#if HP_THREAD_BARE
+
+/* All bare threads that were ever started. Each is a static object. */
 enum { THREADS_MAX = 4 };
 static struct hp_thread *_Atomic threads[THREADS_MAX]; /* relaxed: the exchange alone decides, and an entry stays */
 
@@ -52,41 +203,6 @@ static bool thread_listed(struct hp_thread *t)
 	return false;
 }
 
-static int create_detached(void *(*run)(void *arg), void *arg, size_t stack_size)
-{
-	pthread_attr_t attr;
-	pthread_t thread;
-	int err = pthread_attr_init(&attr);
-
-	if (err)
-		return err;
-	if (stack_size)
-		pthread_attr_setstacksize(&attr, stack_size);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	err = pthread_create(&thread, &attr, run, arg);
-	pthread_attr_destroy(&attr);
-	return err;
-}
-
-bool hp_thread_start_known(void *(*run)(void *arg), void *arg, size_t stack_size)
-{
-	int saved_errno = errno, err;
-	sigset_t all, old;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	err = create_detached(run, arg, stack_size);
-	/* The C library puts the program's thread-local variables on the stack, too. If they do not fit, use the usual
-	 * stack size. */
-	if (err && stack_size)
-		err = create_detached(run, arg, 0);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	errno = saved_errno;
-	return err == 0;
-}
-
-#if HP_THREAD_BARE
-
 #ifndef CLOSE_RANGE_UNSHARE
 #define CLOSE_RANGE_UNSHARE 2
 #endif
@@ -96,8 +212,6 @@ bool hp_thread_start_known(void *(*run)(void *arg), void *arg, size_t stack_size
 
 /* Bytes. Base pages have 4096, since bare threads are of x86-64 alone. */
 enum { GUARD = 4096, STACK = 65536, DESCRIPTOR = 8192, BELOW = 4096 };
-enum { STARTING, RUNS, REFUSED };
-
 /* Calls clone(2). The child pops an argument and a function from its stack and calls the function. .cfi_undefined tells
  * debuggers that the child has no caller. */
 long hp_thread_clone(unsigned long flags, void *stack, void *parent_tid, void *child_tid, void *thread_pointer)
@@ -124,15 +238,6 @@ __asm__(".pushsection .text\n"
 	"	.cfi_endproc\n"
 	".size hp_thread_clone, . - hp_thread_clone\n"
 	".popsection\n");
-
-/* The arguments for the new thread. They are on the stack of the starting thread, which waits until the new thread has
- * set `told`. */
-struct start {
-	struct hp_thread *thread;
-	const struct hp_thread_kind *kind;
-	void *arg;
-	int keep_fd;
-};
 
 static bool drop_capabilities(void)
 {
@@ -211,6 +316,7 @@ static bool set_filter(struct sock_filter *f, unsigned n)
 /* Install a filter that allows only the calls of the kind, and never executable memory. Other calls fail with EPERM. */
 static bool allow(const struct hp_thread_kind *kind)
 {
+	static const uint16_t always[] = { SYS_futex, SYS_exit, SYS_rt_sigreturn };
 	struct sock_filter f[2 * HP_THREAD_CALLS_MAX + 16];
 	unsigned n = begin_filter(f);
 
@@ -221,12 +327,8 @@ static bool allow(const struct hp_thread_kind *kind)
 	f[n++] = IF(BPF_JSET, PROT_EXEC, 0, 1);
 	f[n++] = REFUSE;
 	f[n++] = LOAD(nr);
-	for (unsigned i = 0; i < kind->calls_count + 2; i++) {
-		uint32_t call = i < kind->calls_count  ? kind->calls[i] :
-				i == kind->calls_count ? SYS_exit :
-							 SYS_rt_sigreturn;
-
-		f[n++] = IF(BPF_JEQ, call, 0, 1);
+	for (unsigned i = 0; i < kind->calls_count + 3; i++) {
+		f[n++] = IF(BPF_JEQ, i < 3 ? always[i] : kind->calls[i - 3], 0, 1);
 		f[n++] = END(SECCOMP_RET_ALLOW);
 	}
 	f[n++] = REFUSE;
@@ -309,21 +411,19 @@ bool hp_thread_confine(bool opens_files)
 	return set_filter(f, n) && drop_capabilities();
 }
 
-static _Noreturn void enter_thread(struct start *s)
+static _Noreturn void enter_bare(struct start *s)
 {
-	struct hp_thread *t = s->thread;
-	const struct hp_thread_kind *kind = s->kind;
-	void *arg = s->arg;
+	struct start copy = *s;
 	bool ok = own_files(s->keep_fd);
 
-	own_place(kind->name);
-	ok = ok && drop_capabilities() && (on_valgrind() || allow(kind));
-	/* release: pairs with hp_thread_start(). *s may not be used after this. */
-	atomic_store_explicit(&t->told, ok ? RUNS : REFUSED, memory_order_release);
-	hp_futex_wake(&t->told);
+	own_place(copy.kind->name);
+	ok = ok && drop_capabilities() && (on_valgrind() || allow(copy.kind));
+	tell_start(s, ok);
 	hp_thread_is_bare = true;
-	if (ok)
-		kind->run(arg);
+	if (ok) {
+		copy.kind->run(copy.arg);
+		tell_end(copy.thread);
+	}
 	for (;;)
 		hp_sys(SYS_exit);
 }
@@ -384,37 +484,26 @@ static char *make_tls(const struct hp_thread *t, uintptr_t thread_pointer)
 	return there;
 }
 
-bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, void *arg, int keep_fd)
+static bool start_bare(struct start *s)
 {
 	const unsigned long flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM |
 				    CLONE_SETTLS | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
 	uintptr_t thread_pointer = (uintptr_t)__builtin_thread_pointer();
-	struct start s = { t, kind, arg, keep_fd };
-	uint64_t all = UINT64_MAX, old; /* all signals, including the C library's own */
+	struct hp_thread *t = s->thread;
 	void **stack;
-	uint32_t told = STARTING;
 	long tid;
 
-	HP_ASSERT(!hp_thread_tid(t) && kind->calls_count <= HP_THREAD_CALLS_MAX);
-	if (hp_process() != HP_PROCESS_OWN || !thread_listed(t) || !map_thread(t, thread_pointer))
+	HP_ASSERT(s->kind->calls_count <= HP_THREAD_CALLS_MAX);
+	if (!thread_listed(t) || !map_thread(t, thread_pointer))
 		return false;
+	wait_gone(t); /* the last thread may still use the memory */
 	stack = (void **)(t->map + GUARD + STACK) - 2;
-	stack[0] = &s;
-	stack[1] = (void *)(uintptr_t)enter_thread;
-	atomic_store_explicit(&t->told, STARTING, memory_order_relaxed);
-	hp_sys(SYS_rt_sigprocmask, SIG_SETMASK, &all, &old, sizeof all);
+	stack[0] = s;
+	stack[1] = (void *)(uintptr_t)enter_bare;
 	tid = hp_thread_clone(flags, stack, &t->tid, &t->tid, make_tls(t, thread_pointer));
-	if (tid > 0) {
+	if (tid > 0)
 		t->last_tid = (uint32_t)tid;
-		/* acquire: pairs with enter_thread(). Signals stay blocked meanwhile: if a handler forked here, the
-		 * child would wait for ever. */
-		while ((told = atomic_load_explicit(&t->told, memory_order_acquire)) == STARTING)
-			hp_futex_wait(&t->told, STARTING, UINT64_MAX);
-	}
-	hp_sys(SYS_rt_sigprocmask, SIG_SETMASK, &old, 0, sizeof old);
-	if (told == REFUSED)
-		hp_thread_join(t);
-	return told == RUNS;
+	return tid > 0;
 }
 
 bool hp_thread_alone(void)
@@ -423,81 +512,6 @@ bool hp_thread_alone(void)
 	 * otherwise. */
 	return !on_valgrind() && hp_sys(SYS_unshare, CLONE_VM) == 0;
 }
-
-void hp_thread_join(struct hp_thread *t)
-{
-	uint32_t tid;
-
-	/* The kernel wakes `tid` as a futex shared between processes, so this wait must not be FUTEX_WAIT_PRIVATE. */
-	while ((tid = hp_thread_tid(t)) != 0)
-		hp_sys(SYS_futex, &t->tid, FUTEX_WAIT, tid);
-	/* The kernel still counts an ended thread for a while. Until it stops, unshare(2) would see two threads. */
-	hp_thread_gone(t->last_tid);
-	t->last_tid = 0;
-}
-
-#else
-
-struct start {
-	struct hp_thread *thread;
-	const struct hp_thread_kind *kind;
-	void *arg;
-};
-
-bool hp_thread_confine(bool opens_files)
-{
-	(void)opens_files;
-	return false;
-}
-
-bool hp_thread_alone(void)
-{
-	return false;
-}
-
-static void *enter_thread(void *start)
-{
-	struct start s = *(struct start *)start;
-
-	hp_sys(SYS_prctl, PR_SET_NAME, s.kind->name);
-	/* release: pairs with hp_thread_start(). *start may not be used after this. */
-	atomic_store_explicit(&s.thread->told, 1, memory_order_release);
-	hp_futex_wake(&s.thread->told);
-	s.kind->run(s.arg);
-	/* release: pairs with hp_thread_tid(). */
-	atomic_store_explicit(&s.thread->tid, 0, memory_order_release);
-	hp_futex_wake(&s.thread->tid);
-	return NULL;
-}
-
-bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, void *arg, int keep_fd)
-{
-	struct start s = { t, kind, arg };
-	bool ok;
-
-	(void)keep_fd;
-	if (hp_process() != HP_PROCESS_OWN || !thread_listed(t))
-		return false;
-	atomic_store_explicit(&t->told, 0, memory_order_relaxed);
-	atomic_store_explicit(&t->tid, 1, memory_order_relaxed);
-	ok = hp_thread_start_known(enter_thread, &s, 0);
-	/* acquire: pairs with enter_thread() */
-	while (ok && !atomic_load_explicit(&t->told, memory_order_acquire))
-		hp_futex_wait(&t->told, 0, UINT64_MAX);
-	if (!ok)
-		atomic_store_explicit(&t->tid, 0, memory_order_relaxed);
-	return ok;
-}
-
-void hp_thread_join(struct hp_thread *t)
-{
-	uint32_t tid;
-
-	while ((tid = hp_thread_tid(t)) != 0)
-		hp_futex_wait(&t->tid, tid, UINT64_MAX);
-}
-
-#endif
 
 unsigned hp_thread_count_bare(void)
 {
@@ -508,18 +522,170 @@ unsigned hp_thread_count_bare(void)
 
 		n += t && hp_thread_tid(t);
 	}
-	return HP_THREAD_BARE ? n : 0;
+	return n;
 }
 
-void hp_thread_gone(uint32_t tid)
+#else
+
+bool hp_thread_confine(bool opens_files)
 {
-	while (tid && hp_sys(SYS_tgkill, hp_pid(), tid) == 0)
-		hp_sys(SYS_sched_yield);
+	(void)opens_files;
+	return false;
+}
+
+static bool start_bare(struct start *s)
+{
+	return start_known(s);
+}
+
+bool hp_thread_alone(void)
+{
+	return false;
+}
+
+unsigned hp_thread_count_bare(void)
+{
+	return 0;
+}
+
+#endif
+
+/* ------------------------------------------------------------------ start and end */
+
+/* Block signals. If a handler forked while the state is changed, the child would wait for ever. Returns the old mask.
+ * bare: the C library's own signals, too, since a new thread inherits the mask. */
+static uint64_t block_signals(bool bare)
+{
+	uint64_t mask = bare ? UINT64_MAX : ~(UINT64_C(3) << 31), old = 0;
+
+	hp_sys(SYS_rt_sigprocmask, SIG_SETMASK, &mask, &old, sizeof mask);
+	return old;
+}
+
+static void unblock_signals(uint64_t old)
+{
+	hp_sys(SYS_rt_sigprocmask, SIG_SETMASK, &old, 0, sizeof old);
+}
+
+bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, void *arg, int keep_fd)
+{
+	struct start s = { t, kind, arg, keep_fd };
+	uint32_t was, told = 0;
+	uint64_t old;
+
+	if (hp_process() != HP_PROCESS_OWN || hp_thread_is_bare)
+		return false;
+	old = block_signals(!kind->known);
+	while ((was = change_state(t, OFF, STARTING)) != OFF && was != RUNNING && !kind->known)
+		hp_futex_wait(&t->state, was, UINT64_MAX);
+	if (was == OFF) {
+		atomic_store_explicit(&t->told, 0, memory_order_relaxed);
+		/* seq_cst: read after the state was written; pairs with hp_thread_forbid(). */
+		if (!atomic_load_explicit(&t->forbidden, memory_order_seq_cst) &&
+		    (kind->known ? start_known(&s) : start_bare(&s))) {
+			/* acquire: pairs with tell_start() */
+			while (!(told = atomic_load_explicit(&t->told, memory_order_acquire)))
+				hp_futex_wait(&t->told, 0, UINT64_MAX);
+			if (told == REFUSED)
+				wait_gone(t);
+		}
+		if (told != RUNS)
+			set_state(t, OFF);
+	}
+	unblock_signals(old);
+	return told == RUNS || was == RUNNING || was == STARTING;
+}
+
+void hp_thread_join(struct hp_thread *t)
+{
+	while (get_state(t) == RUNNING)
+		hp_futex_wait(&t->state, RUNNING, UINT64_MAX);
+	wait_gone(t);
+}
+
+void hp_thread_end(struct hp_thread *t)
+{
+	uint32_t was;
+	uint64_t old;
+
+	if (hp_process() != HP_PROCESS_OWN || hp_thread_tid(t) == (uint32_t)hp_tid())
+		return;
+	old = block_signals(false);
+	for (;;) {
+		was = get_state(t);
+		if ((was == OFF || was == RUNNING) && change_state(t, was, ENDING) == was)
+			break;
+		hp_futex_wait(&t->state, was, UINT64_MAX);
+	}
+	if (was == RUNNING)
+		hp_thread_wake(t);
+	while (was == RUNNING && get_state(t) == ENDING)
+		hp_futex_wait(&t->state, ENDING, UINT64_MAX);
+	/* A thread that the C library knows may be ending itself, and wait for a lock of this thread's there. */
+	if (was == RUNNING || t->map)
+		wait_gone(t);
+	set_state(t, OFF);
+	unblock_signals(old);
+}
+
+void hp_thread_forbid(struct hp_thread *t)
+{
+	/* seq_cst: written before the state is read; pairs with hp_thread_start(). */
+	atomic_fetch_add_explicit(&t->forbidden, 1, memory_order_seq_cst);
+	/* This may be a signal handler that interrupted the thread while it held the heap's lock, or was about to
+	 * take it. Waiting for the end could deadlock, since the other thread may wait for that lock. Letting it run
+	 * is harmless: it has no rights. */
+	if (hp_locks_held >> HP_RANK_HEAP == 0)
+		hp_thread_end(t);
+}
+
+void hp_thread_allow(struct hp_thread *t)
+{
+	/* release: writes made while starting was forbidden are seen with it; pairs with hp_thread_start(). */
+	atomic_fetch_sub_explicit(&t->forbidden, 1, memory_order_release);
+}
+
+bool hp_thread_runs(const struct hp_thread *t)
+{
+	return get_state(t) == RUNNING;
 }
 
 void hp_thread_child(struct hp_thread *t)
 {
-	atomic_store_explicit(&t->tid, 0, memory_order_relaxed);
-	atomic_store_explicit(&t->told, 0, memory_order_relaxed);
 	t->last_tid = 0;
+	t->skip = 0;
+	atomic_store_explicit(&t->state, OFF, memory_order_relaxed);
+	atomic_store_explicit(&t->tid, 0, memory_order_relaxed);
+	atomic_store_explicit(&t->alarm, 0, memory_order_relaxed);
+	atomic_store_explicit(&t->asleep, false, memory_order_relaxed);
+	atomic_store_explicit(&t->forbidden, 0, memory_order_relaxed);
+}
+
+/* ------------------------------------------------------------------ sleep */
+
+bool hp_thread_sleep(struct hp_thread *t, uint32_t seen, uint64_t ns)
+{
+	struct timespec limit;
+	long r = 0;
+
+	/* After a signal handler, the kernel restarts a wait without a limit, but a wait with a limit fails. */
+	ns = HP_MIN(ns, (uint64_t)LONG_NS);
+	limit = (struct timespec){ (time_t)(ns / 1000000000), (long)(ns % 1000000000) };
+	/* seq_cst: written before the kernel reads the alarm; pairs with hp_thread_wake(). */
+	atomic_store_explicit(&t->asleep, true, memory_order_seq_cst);
+	if (get_state(t) == RUNNING) /* read after the alarm: hp_thread_end() changes the state first */
+		r = hp_sys(SYS_futex, &t->alarm, FUTEX_WAIT_PRIVATE, seen, &limit);
+	/* relaxed: a caller that sees the old value only wakes in vain */
+	atomic_store_explicit(&t->asleep, false, memory_order_relaxed);
+	HP_STAT_COUNT(service_wakeups, 1);
+	return r != -EINTR && hp_thread_runs(t);
+}
+
+void hp_thread_wake(struct hp_thread *t)
+{
+	/* seq_cst: pairs with hp_thread_alarm(), which is read before the thread looks for work. */
+	atomic_fetch_add_explicit(&t->alarm, 1, memory_order_seq_cst);
+	/* seq_cst: read after the alarm was counted; pairs with hp_thread_sleep(). */
+	if (atomic_load_explicit(&t->asleep, memory_order_seq_cst))
+		hp_futex_wake(&t->alarm);
 }

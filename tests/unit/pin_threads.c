@@ -11,7 +11,7 @@
 
 #include "base/lock.h"
 #include "base/service.h"
-#include "base/ticker.h"
+#include "base/thread.h"
 #include "reg/counts.h"
 #include "reg/cover.h"
 #include "reg/domain.h"
@@ -354,7 +354,7 @@ static void forbid_membarrier(void)
 
 	/* As the drop-in does. */
 	hp_service_end();
-	hp_ticker_forbid();
+	hp_thread_forbid(&hp_ticker);
 	EXPECT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
 	/* Of this thread: those of the library have filters of their own, and take no other. */
 	EXPECT_EQ(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program), 0);
