@@ -55,19 +55,11 @@ static void find_next_calls(void)
 {
 	if (next_maps.is.munmap)
 		return;
-	*(void **)&next_maps.is.munmap = dlsym(RTLD_NEXT, "munmap");
-	*(void **)&next_maps.is.mmap = dlsym(RTLD_NEXT, "mmap");
-	*(void **)&next_maps.is.mremap = dlsym(RTLD_NEXT, "mremap");
-	*(void **)&next_maps.is.madvise = dlsym(RTLD_NEXT, "madvise");
-	*(void **)&next_maps.is.mprotect = dlsym(RTLD_NEXT, "mprotect");
-	*(void **)&next_maps.is.process_madvise = dlsym(RTLD_NEXT, "process_madvise");
-	*(void **)&next_maps.is.shmdt = dlsym(RTLD_NEXT, "shmdt");
-	*(void **)&next_maps.is.shmat = dlsym(RTLD_NEXT, "shmat");
-	*(void **)&next_maps.is.remap_file_pages = dlsym(RTLD_NEXT, "remap_file_pages");
-	*(void **)&next_maps.is.brk = dlsym(RTLD_NEXT, "brk");
-	*(void **)&next_maps.is.sbrk = dlsym(RTLD_NEXT, "sbrk");
-	*(void **)&next_maps.is.pthread_attr_setstack = dlsym(RTLD_NEXT, "pthread_attr_setstack");
-	*(void **)&next_maps.is.pthread_attr_setstackaddr = dlsym(RTLD_NEXT, "pthread_attr_setstackaddr");
+#define FIND(name) (*(void **)&next_maps.is.name = dlsym(RTLD_NEXT, #name))
+	FIND(munmap), FIND(mmap), FIND(mremap), FIND(madvise), FIND(mprotect), FIND(process_madvise);
+	FIND(shmdt), FIND(shmat), FIND(remap_file_pages), FIND(brk), FIND(sbrk);
+	FIND(pthread_attr_setstack), FIND(pthread_attr_setstackaddr);
+#undef FIND
 	hp_seal(&next_maps, sizeof next_maps);
 }
 
@@ -77,10 +69,15 @@ static __attribute__((constructor)) void start_unmapping(void)
 	hugepin_unmapping_(NULL, 0, HP_UNMAPPED);
 }
 
+/* Call the next function of that name, or the kernel. */
+#define NEXT(name, ...)                                                                                                \
+	(next_maps.is.name ? next_maps.is.name(__VA_ARGS__)                                                            \
+			   : (__typeof__(next_maps.is.name(__VA_ARGS__)))hp_sys_errno(hp_sys(SYS_##name, __VA_ARGS__)))
+
 EXPORT int munmap(void *addr, size_t len)
 {
 	hugepin_unmapping_(addr, len, HP_UNMAPPED);
-	return next_maps.is.munmap ? next_maps.is.munmap(addr, len) : (int)hp_sys_errno(hp_sys(SYS_munmap, addr, len));
+	return NEXT(munmap, addr, len);
 }
 
 EXPORT void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset)
@@ -89,8 +86,7 @@ EXPORT void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off
 
 	if (flags & MAP_FIXED && (flags & MAP_FIXED_NOREPLACE) != MAP_FIXED_NOREPLACE)
 		hugepin_unmapping_(addr, len, HP_UNMAPPED);
-	p = next_maps.is.mmap ? next_maps.is.mmap(addr, len, prot, flags, fd, offset)
-			      : (void *)hp_sys_errno(hp_sys(SYS_mmap, addr, len, prot, flags, fd, offset));
+	p = NEXT(mmap, addr, len, prot, flags, fd, offset);
 	/* Code that does not call us may have unmapped the previous memory at p a moment ago. The kernel tells of that
 	 * only after the addresses are free. So announce p's range once more. */
 	if (p != MAP_FAILED)
@@ -121,17 +117,7 @@ EXPORT void *mremap(void *addr, size_t old_len, size_t len, int flags, ...)
 	hugepin_unmapping_(addr, HP_MAX(old_len, (size_t)1), HP_UNMAPPED);
 	if (flags & MREMAP_FIXED)
 		hugepin_unmapping_(to, len, HP_UNMAPPED);
-	return next_maps.is.mremap ? next_maps.is.mremap(addr, old_len, len, flags, to)
-				   : (void *)hp_sys_errno(hp_sys(SYS_mremap, addr, old_len, len, flags, to));
-}
-
-/* Turn 0 or -errno into the C library's result. */
-static int result(int err)
-{
-	if (err == 0)
-		return 0;
-	errno = -err;
-	return -1;
+	return NEXT(mremap, addr, old_len, len, flags, to);
 }
 
 static void announce_advice(const void *addr, size_t len, int advice)
@@ -165,48 +151,42 @@ EXPORT int madvise(void *addr, size_t len, int advice)
 	    hugepin_extent(addr, &extent, offsetof(struct hugepin_extent, kind)) > 0)
 		return 0;
 	r = hugepin_advise_(addr, len, advice);
-	if (r <= 0)
-		return result(r);
-	return next_maps.is.madvise ? next_maps.is.madvise(addr, len, advice)
-				    : (int)hp_sys_errno(hp_sys(SYS_madvise, addr, len, advice));
+	return r <= 0 ? (int)hp_sys_errno(r) : NEXT(madvise, addr, len, advice);
 }
 
 EXPORT int mprotect(void *addr, size_t len, int prot)
 {
 	int r = hugepin_protect_(addr, len, prot);
 
-	if (r <= 0)
-		return result(r);
-	return next_maps.is.mprotect ? next_maps.is.mprotect(addr, len, prot)
-				     : (int)hp_sys_errno(hp_sys(SYS_mprotect, addr, len, prot));
+	return r <= 0 ? (int)hp_sys_errno(r) : NEXT(mprotect, addr, len, prot);
 }
 
 /* reg/locks.c notes the program's locks: a buffer's locks end with the buffer, and must not be confused with those of
  * the mlock backend. */
 EXPORT int mlock(const void *addr, size_t len)
 {
-	return result(hugepin_lock_((uintptr_t)addr, len, 0));
+	return (int)hp_sys_errno(hugepin_lock_((uintptr_t)addr, len, 0));
 }
 
 EXPORT int mlock2(const void *addr, size_t len, unsigned flags)
 {
-	return result(hugepin_lock_((uintptr_t)addr, len, flags));
+	return (int)hp_sys_errno(hugepin_lock_((uintptr_t)addr, len, flags));
 }
 
 EXPORT int munlock(const void *addr, size_t len)
 {
-	return result(hugepin_unlock_((uintptr_t)addr, len));
+	return (int)hp_sys_errno(hugepin_unlock_((uintptr_t)addr, len));
 }
 
 EXPORT int mlockall(int flags)
 {
 	hp_jemalloc_start(); /* what it maps at its start would be locked otherwise, and count in the limit */
-	return result(flags ? hugepin_lock_all_(flags) : -EINVAL);
+	return (int)hp_sys_errno(flags ? hugepin_lock_all_(flags) : -EINVAL);
 }
 
 EXPORT int munlockall(void)
 {
-	return result(hugepin_lock_all_(0));
+	return (int)hp_sys_errno(hugepin_lock_all_(0));
 }
 
 /* The call may be for another process, whose addresses mean nothing here. Then some memory is registered again without
@@ -215,8 +195,7 @@ EXPORT ssize_t process_madvise(int pidfd, const struct iovec *v, size_t n, int a
 {
 	for (size_t i = 0; i < n; i++)
 		announce_advice(v[i].iov_base, v[i].iov_len, advice);
-	return next_maps.is.process_madvise ? next_maps.is.process_madvise(pidfd, v, n, advice, flags)
-					    : hp_sys_errno(hp_sys(SYS_process_madvise, pidfd, v, n, advice, flags));
+	return NEXT(process_madvise, pidfd, v, n, advice, flags);
 }
 
 /* The segment's length is not known here, so everything above its start is announced. Such memory is registered again
@@ -224,7 +203,7 @@ EXPORT ssize_t process_madvise(int pidfd, const struct iovec *v, size_t n, int a
 EXPORT int shmdt(const void *addr)
 {
 	hugepin_unmapping_(addr, ((uintptr_t)1 << 47) - (uintptr_t)addr, HP_UNMAPPED);
-	return next_maps.is.shmdt ? next_maps.is.shmdt(addr) : (int)hp_sys_errno(hp_sys(SYS_shmdt, addr));
+	return NEXT(shmdt, addr);
 }
 
 /* With SHM_REMAP the segment replaces the memory at addr. A userfaultfd gets no event of this, so it is announced
@@ -240,16 +219,13 @@ EXPORT void *shmat(int id, const void *addr, int flags)
 		errno = saved_errno;
 		hugepin_unmapping_(addr, len, HP_UNMAPPED);
 	}
-	return next_maps.is.shmat ? next_maps.is.shmat(id, addr, flags)
-				  : (void *)hp_sys_errno(hp_sys(SYS_shmat, id, addr, flags));
+	return NEXT(shmat, id, addr, flags);
 }
 
 EXPORT int remap_file_pages(void *addr, size_t len, int prot, size_t offset, int flags)
 {
 	hugepin_unmapping_(addr, len, HP_UNMAPPED);
-	return next_maps.is.remap_file_pages
-		       ? next_maps.is.remap_file_pages(addr, len, prot, offset, flags)
-		       : (int)hp_sys_errno(hp_sys(SYS_remap_file_pages, addr, len, prot, offset, flags));
+	return NEXT(remap_file_pages, addr, len, prot, offset, flags);
 }
 
 static char *current_break(void)
