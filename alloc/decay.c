@@ -22,19 +22,13 @@
 static bool drop_holds(void);
 static struct hp_job decay = { .run = hp_heap_tick };
 static struct hp_job dropping = { .run = drop_holds };
-/* When the thread that ticks was started there was no filter of system calls: what is installed later is not its. */
-static _Atomic bool may_repair; /* relaxed: a tick later is soon enough */
-/* domains hold idle memory, and there was no thread to ask them; relaxed: a tick later is soon enough */
-static _Atomic bool must_drop;
 
-/* Do one tick. bare: this is a bare thread, which calls no hook. Memory that domains hold then waits for a thread that
- * may ask them. */
-static bool tick(bool bare)
+/* Do one tick. bare: this is a bare thread, which calls no hook. Memory that domains hold then waits for the service
+ * thread. may_repair: the thread has the time to repair, and may open files. */
+static bool tick(bool bare, bool may_repair)
 {
 	void (*let_go)(uint32_t) = bare ? NULL : hp_heap_hooks()->let_go;
-	/* Slow paths that tick themselves have no time for it, and the service thread may open no files. */
-	bool may = hp_thread_is_bare && atomic_load_explicit(&may_repair, memory_order_relaxed);
-	bool more, repairs = may && hp_repair_tick();
+	bool more, repairs = may_repair && hp_repair_tick(), drop = false;
 
 	if (HP_UNLIKELY(hp_peak_on))
 		hp_peak_leaving();
@@ -56,21 +50,20 @@ static bool tick(bool bare)
 	more |= hp_copy_age(HP_TICKS + 1);
 	more = more || hp_more_to_give(false);
 	if (hp_heap_has_hooks() && hp_more_to_give(true)) {
-		bool later = bare && !hp_service_running();
-
-		atomic_store_explicit(&must_drop, later, memory_order_relaxed);
-		more |= !later;
+		drop = bare;
+		more |= !bare || hp_service_running();
 	}
-	hp_ticking.on = more;
+	if (!more)
+		hp_ticking.by = HP_TICKS_NONE;
 	hp_unlock(&hp_heap_lock);
-	if (bare && hp_heap_has_hooks() && hp_service_running())
+	if (drop)
 		hp_service_ask(&dropping);
 	return more;
 }
 
 bool hp_heap_tick(void)
 {
-	return tick(false);
+	return tick(false, false);
 }
 
 static bool drop_holds(void)
@@ -80,21 +73,15 @@ static bool drop_holds(void)
 	return false;
 }
 
-static void disarm(void)
+static void tick_alone(void *unfiltered)
 {
-	hp_lock(&hp_heap_lock);
-	hp_ticking.on = false;
-	hp_unlock(&hp_heap_lock);
-}
-
-static void tick_alone(void *unused)
-{
-	(void)unused;
 	hp_cache_self = &hp_cache_none;
 	while (hp_thread_sleep(&hp_ticker, hp_thread_alarm(&hp_ticker), hp_ticking.delay_ns) && !hp_map_hooked())
-		if (!tick(true))
+		if (!tick(true, HP_THREAD_BARE && unfiltered))
 			return;
-	disarm(); /* the next slow path makes somebody tick */
+	hp_lock(&hp_heap_lock);
+	hp_ticking.by = HP_TICKS_NONE; /* the next slow path makes somebody tick */
+	hp_unlock(&hp_heap_lock);
 }
 
 bool hp_may_tick_alone(void)
@@ -129,14 +116,14 @@ bool hp_want_tick(bool allocating)
 		return false;
 	hp_heap_know_process();
 	/* the service thread has ended meanwhile */
-	if (hp_ticking.on && hp_ticking.by_service && !hp_service_running())
-		hp_ticking.on = false;
-	if (hp_ticking.on) {
-		if (!hp_ticking.by_calls || hp_clock_ns() < hp_ticking.next_ns)
-			return false;
+	if (hp_ticking.by == HP_TICKS_SERVICE && !hp_service_running())
+		hp_ticking.by = HP_TICKS_NONE;
+	if (hp_ticking.by == HP_TICKS_CALLS && hp_clock_ns() >= hp_ticking.next_ns) {
 		hp_ticking.next_ns = hp_clock_ns() + hp_ticking.delay_ns;
 		return true;
 	}
+	if (hp_ticking.by != HP_TICKS_NONE)
+		return false;
 	populated = HP_STAT(hugetlb_bytes) + HP_STAT(thp_bytes) + HP_STAT(base_bytes) - HP_STAT(reserved_bytes);
 	if (!hp_copy_kept() && populated <= (2 * HP_WATERMARK) << HP_PAGE_SHIFT)
 		return false;
@@ -144,39 +131,36 @@ bool hp_want_tick(bool allocating)
 		return false;
 	if (!decay.delay_ns) /* nobody has asked for the job yet */
 		decay.delay_ns = hp_ticking.delay_ns;
-	hp_ticking.on = true;
+	hp_ticking.by = HP_TICKS_STARTING;
 	return true;
 }
 
 void hp_ask_tick(bool may_start)
 {
-	bool service = !hp_may_tick_alone(), found, due;
+	bool alone = hp_may_tick_alone(), found, due;
 
-	if (!service) {
-		atomic_store_explicit(&may_repair, !hp_is_filtered(), memory_order_relaxed);
-		if (!hp_sandboxed)
-			hp_thread_end(&hp_ticker); /* if one is about to end, wait for its end first */
-		found = !hp_sandboxed && hp_thread_start(&hp_ticker, &tick_kind, NULL, -1);
+	if (hp_sandboxed) {
+		found = false;
+	} else if (alone) {
+		hp_thread_end(&hp_ticker); /* if one is about to end, wait for its end first */
+		/* What filter the program installs later is not the new thread's. */
+		found = hp_thread_start(&hp_ticker, &tick_kind, (void *)(uintptr_t)!hp_is_filtered(), -1);
 	} else {
-		found = !hp_sandboxed && (may_start || hp_service_running()) && hp_service_ask(&decay);
-	}
-	if (found && may_start && atomic_load_explicit(&must_drop, memory_order_relaxed) && !hp_sandboxed) {
-		atomic_store_explicit(&must_drop, false, memory_order_relaxed);
-		hp_service_ask(&dropping);
+		found = (may_start || hp_service_running()) && hp_service_ask(&decay);
 	}
 	hp_lock(&hp_heap_lock);
-	hp_ticking.by_service = found && service;
+	due = !found && hp_ticking.by == HP_TICKS_CALLS && may_start;
+	if (!found && !due)
+		hp_ticking.next_ns = hp_clock_ns() + hp_ticking.delay_ns;
 	/* A child of vfork shares the heap and the thread's cache with its parent, and cannot start a thread that gives
 	 * back the parent's memory. So the next call, which may be the parent's, has to ask again. */
 	if (!found && !hp_sandboxed && hp_process() == HP_PROCESS_GUEST) {
-		hp_ticking.on = false;
+		hp_ticking.by = HP_TICKS_NONE;
 		hp_cache_shut_own();
+	} else if (hp_ticking.by != HP_TICKS_NONE) { /* the new thread may have ended already */
+		hp_ticking.by = !found ? HP_TICKS_CALLS : alone ? HP_TICKS_ALONE : HP_TICKS_SERVICE;
 	}
-	due = !found && hp_ticking.by_calls && may_start;
-	hp_ticking.by_calls = !found && hp_ticking.on;
-	if (!found && !due)
-		hp_ticking.next_ns = hp_clock_ns() + hp_ticking.delay_ns;
 	hp_unlock(&hp_heap_lock);
 	if (due)
-		tick(true); /* as a bare thread: the caller may hold locks of a backend's, so no hook may run */
+		tick(true, false); /* as a bare thread: the caller may hold locks of a backend's, so no hook may run */
 }

@@ -51,8 +51,7 @@ void hp_heap_begin_process(void)
 	hp_thread_child(&hp_ticker);
 	if (hp_watch_any())
 		hp_thread_forbid(&hp_ticker);
-	hp_ticking.on = false;
-	hp_ticking.by_calls = false;
+	hp_ticking.by = HP_TICKS_NONE;
 	hp_process_begin();
 }
 

@@ -25,9 +25,13 @@ enum { HP_TICKS = 4 };
 /* Which thread makes the ticks (decay.c). In a child there are no ticks at first. Guarded by hp_heap_lock, except
  * delay_ns. */
 struct hp_ticking {
-	bool on; /* ticks are being made */
-	bool by_service; /* the service thread makes them; it may end before it has finished */
-	bool by_calls; /* no thread can be had: slow paths make the ticks */
+	enum {
+		HP_TICKS_NONE,
+		HP_TICKS_STARTING, /* a thread that has asked for it is about to call hp_ask_tick() */
+		HP_TICKS_ALONE, /* the bare thread makes them */
+		HP_TICKS_SERVICE, /* the service thread makes them; it may end before it has finished */
+		HP_TICKS_CALLS, /* no thread can be had: slow paths make the ticks */
+	} by;
 	uint64_t next_ns; /* time of the next tick by a slow path */
 	uint64_t delay_ns; /* time from tick to tick; set at start */
 };

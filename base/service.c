@@ -78,6 +78,7 @@ static uint64_t run_due(void)
 			atomic_exchange_explicit(&j->asked, false, memory_order_seq_cst);
 			if (jobs.is.list[i].run())
 				atomic_exchange_explicit(&j->asked, true, memory_order_seq_cst);
+			/* as above: pairs with hp_service_ask() */
 			if (atomic_load_explicit(&j->asked, memory_order_seq_cst))
 				j->due_ns = hp_clock_ns() + j->delay_ns;
 		}
@@ -186,8 +187,11 @@ bool hp_service_ask(struct hp_job *j)
 	if (was_asked && hp_thread_runs(&service.thread))
 		return true;
 	if (!started()) {
+		/* release: pairs with hp_service_resume() */
+		if (hp_thread_is_bare)
+			atomic_store_explicit(&service.lapsed, true, memory_order_release);
 		/* relaxed: no thread is there. If an ended thread has left the job undone, it stays asked for. */
-		if (!was_asked)
+		else if (!was_asked)
 			atomic_store_explicit(&j->asked, false, memory_order_relaxed);
 		return false;
 	}

@@ -33,7 +33,8 @@ struct hp_job {
 
 /* Have job->run() called on the service thread, delay_ns from now (0: at once), and again as long as it returns true.
  * If the job already waits, asking changes nothing and costs no system call. If the job is running, it runs once more.
- * The run sees everything that was written before this call. Starts the thread if needed; then no lock may be held.
+ * The run sees everything that was written before this call. Starts the thread if needed; then no lock may be held. A
+ * bare thread cannot start it, and leaves the job for hp_service_resume().
  * False: no thread can be had (tried again from time to time), or there are too many jobs. */
 bool hp_service_ask(struct hp_job *job);
 
@@ -50,7 +51,8 @@ void hp_service_opens_files(void);
 void hp_service_end(void);
 void hp_service_allow(void);
 
-/* Start the thread again, if it ended with work to do. Call with no lock held. Otherwise costs nothing. */
+/* Start the thread, if it ended with work to do, or a bare thread has work for it. Call with no lock held. Otherwise
+ * costs nothing. */
 void hp_service_resume(void);
 
 /* Called in the child of fork, where the thread does not exist and no job is asked for. */
