@@ -123,20 +123,15 @@ bool hp_advice_any(size_t chunk, size_t n)
 
 /* ------------------------------------------------------------------ the kernel */
 
-static int call_madvise(uintptr_t start, uintptr_t end, int advice)
+static int call_kernel(uintptr_t start, uintptr_t end, long nr, int how)
 {
-	return (int)hp_sys(SYS_madvise, start, end - start, advice);
+	return (int)hp_sys(nr, start, end - start, how);
 }
 
 static int prot_of(unsigned a)
 {
 	return (a & HP_ADVICE_NOREAD ? 0 : PROT_READ) | (a & HP_ADVICE_NOWRITE ? 0 : PROT_WRITE) |
 	       (a & HP_ADVICE_EXEC ? PROT_EXEC : 0);
-}
-
-static int call_mprotect(uintptr_t start, uintptr_t end, int prot)
-{
-	return (int)hp_sys(SYS_mprotect, start, end - start, prot);
 }
 
 /* The advice that change_advice() undoes or copies, by calls on whole pages of the pool. Locks are left out, since
@@ -162,15 +157,15 @@ static int change_advice(size_t from, size_t end, unsigned was, unsigned to)
 	int err = 0;
 
 	if (differs & (HP_ADVICE_PROT | HP_ADVICE_MISSING))
-		err = call_mprotect(start, stop, prot_of(to));
+		err = call_kernel(start, stop, SYS_mprotect, prot_of(to));
 	for (size_t i = 0; i < sizeof calls / sizeof *calls && err == 0; i++)
 		if (differs & calls[i].bit)
-			err = call_madvise(start, stop, to & calls[i].bit ? calls[i].set : calls[i].clear);
+			err = call_kernel(start, stop, SYS_madvise, to & calls[i].bit ? calls[i].set : calls[i].clear);
 	/* from now on reserved memory, like that of an extent without pages */
 	if (err == 0 && was & ~to & HP_ADVICE_MISSING) {
-		err = call_madvise(start, stop, MADV_DODUMP);
-		if (page_of(from)->kind == HUGEPIN_KIND_THP)
-			call_madvise(start, stop, MADV_HUGEPAGE); /* a refusal is harmless: base pages serve as well */
+		err = call_kernel(start, stop, SYS_madvise, MADV_DODUMP);
+		if (page_of(from)->kind == HUGEPIN_KIND_THP) /* a refusal is harmless: base pages serve as well */
+			call_kernel(start, stop, SYS_madvise, MADV_HUGEPAGE);
 	}
 	return err;
 }
@@ -256,12 +251,12 @@ bool hp_advice_read(void *to_, size_t chunk, size_t n)
 		to = run_of(CALLED, c, end, &a);
 		stop = hp_chunk_addr(to);
 		if (!(a & HP_ADVICE_KEPT) && !(a & HP_ADVICE_NOREAD && read_unreadable(out, at, stop - at))) {
-			if (a & HP_ADVICE_NOREAD && call_mprotect(at, stop, PROT_READ) != 0)
+			if (a & HP_ADVICE_NOREAD && call_kernel(at, stop, SYS_mprotect, PROT_READ) != 0)
 				ok = false;
 			else
 				memcpy(out, (void *)at, stop - at);
 			if (a & HP_ADVICE_NOREAD)
-				call_mprotect(at, stop, prot_of(a));
+				call_kernel(at, stop, SYS_mprotect, prot_of(a));
 		}
 		out += stop - at;
 	}
@@ -310,11 +305,11 @@ bool hp_advice_copy(size_t from, size_t to, size_t n)
 			continue;
 		len = (end - c) << HP_CHUNK_SHIFT;
 		if (a & HP_ADVICE_NOREAD)
-			err = call_mprotect(at, at + len, PROT_READ);
+			err = call_kernel(at, at + len, SYS_mprotect, PROT_READ);
 		if (err == 0)
 			memcpy((void *)hp_chunk_addr(to + c), (void *)at, len);
 		if (a & HP_ADVICE_NOREAD)
-			call_mprotect(at, at + len, prot_of(a));
+			call_kernel(at, at + len, SYS_mprotect, prot_of(a));
 	}
 	for (size_t c = 0, end; c < n && err == 0; c = end) {
 		end = run_of(later, from + c, from + n, &a) - from;
@@ -382,11 +377,6 @@ static size_t next_live(size_t *from, size_t end)
 		*from = c;
 	}
 	return 0;
-}
-
-static int call_kernel(uintptr_t start, uintptr_t end, long nr, int how)
-{
-	return (int)hp_sys(nr, start, end - start, how);
 }
 
 static int call_noted(size_t from, size_t end, long nr, int how, unsigned set, unsigned clear)
@@ -628,7 +618,7 @@ bool hp_advice_dofork(size_t first, size_t end_page)
 
 	for (size_t c = first << HP_PAGE_CHUNKS_SHIFT, to; c < end; c = to) {
 		to = run_of(HP_ADVICE_DONTFORK, c, end, &a);
-		if (!a && call_madvise(hp_chunk_addr(c), hp_chunk_addr(to), MADV_DOFORK) != 0)
+		if (!a && call_kernel(hp_chunk_addr(c), hp_chunk_addr(to), SYS_madvise, MADV_DOFORK) != 0)
 			return false;
 	}
 	return true;
@@ -641,7 +631,7 @@ static bool keep_out_advised(size_t from, size_t end)
 	if (hp_sys_failed(hp_sys(SYS_mmap, hp_chunk_addr(from), (end - from) << HP_CHUNK_SHIFT, PROT_NONE,
 				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1)))
 		return false;
-	call_madvise(hp_chunk_addr(from), hp_chunk_addr(end), MADV_DONTDUMP);
+	call_kernel(hp_chunk_addr(from), hp_chunk_addr(end), SYS_madvise, MADV_DONTDUMP);
 	note_advice(from, end, HP_ADVICE_MISSING, ~(unsigned)HP_ADVICE_STUCK);
 	for (size_t p = from >> HP_PAGE_CHUNKS_SHIFT; p <= (end - 1) >> HP_PAGE_CHUNKS_SHIFT; p++)
 		if (hp_span.page[p].kind == HUGEPIN_KIND_HUGETLB) /* the page is no longer the pool's */

@@ -3,7 +3,6 @@
 
 #include <stdatomic.h>
 #include <stddef.h>
-#include <sys/mman.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -53,15 +52,10 @@ bool hp_process_claim(void)
 
 void hp_process_begin(void)
 {
-	if (!number) {
-		_Atomic pid_t *page = hp_meta_map(sizeof *page);
-
-		if (page && hp_sys(SYS_madvise, page, sizeof *page, MADV_WIPEONFORK) != 0) {
-			hp_meta_unmap(page, sizeof *page);
-			page = NULL;
-		}
-		number = page ? page : fallback;
-	}
+	if (!number)
+		number = hp_meta_map_own(sizeof *number);
+	if (!number)
+		number = fallback;
 	/* release: pairs with owner_number() */
 	atomic_store_explicit(number, hp_pid(), memory_order_release);
 }
