@@ -44,18 +44,13 @@ void hugepin_threads_end_(void)
 
 void hugepin_threads_allow_(void)
 {
-	bool must_ask = false;
-
 	hp_service_allow();
 	hp_service_resume();
 	hp_thread_allow(&hp_ticker);
 	if (hp_heap_ready() && !hp_lock_mine(&hp_heap_lock)) {
 		hp_lock(&hp_heap_lock);
-		must_ask = hp_want_tick(true);
-		hp_unlock(&hp_heap_lock);
+		hp_unlock_and_tick(true, true);
 	}
-	if (must_ask)
-		hp_ask_tick(true);
 }
 
 void hugepin_span_limit_(size_t limit)

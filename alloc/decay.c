@@ -84,7 +84,9 @@ static void tick_alone(void *unfiltered)
 	hp_unlock(&hp_heap_lock);
 }
 
-bool hp_may_tick_alone(void)
+/* Whether a bare thread may tick. Hooks on mapping calls, watchers and backends may call anything, and need a thread
+ * that the C library knows. */
+static bool may_tick_alone(void)
 {
 	return !hp_thread_forbidden(&hp_ticker) && !hp_map_hooked();
 }
@@ -127,7 +129,7 @@ bool hp_want_tick(bool allocating)
 	populated = HP_STAT(hugetlb_bytes) + HP_STAT(thp_bytes) + HP_STAT(base_bytes) - HP_STAT(reserved_bytes);
 	if (!hp_copy_kept() && populated <= (2 * HP_WATERMARK) << HP_PAGE_SHIFT)
 		return false;
-	if (!allocating && !hp_service_running() && !hp_may_tick_alone() && !free_may_start())
+	if (!allocating && !hp_service_running() && !may_tick_alone() && !free_may_start())
 		return false;
 	if (!decay.delay_ns) /* nobody has asked for the job yet */
 		decay.delay_ns = hp_ticking.delay_ns;
@@ -137,7 +139,7 @@ bool hp_want_tick(bool allocating)
 
 void hp_ask_tick(bool may_start)
 {
-	bool alone = hp_may_tick_alone(), found, due;
+	bool alone = may_tick_alone(), found, due;
 
 	if (hp_sandboxed) {
 		found = false;
@@ -163,4 +165,13 @@ void hp_ask_tick(bool may_start)
 	hp_unlock(&hp_heap_lock);
 	if (due)
 		tick(true, false); /* as a bare thread: the caller may hold locks of a backend's, so no hook may run */
+}
+
+void hp_unlock_and_tick(bool allocating, bool may_start)
+{
+	bool must_ask = (may_start || hp_service_running() || may_tick_alone()) && hp_want_tick(allocating);
+
+	hp_unlock(&hp_heap_lock);
+	if (must_ask)
+		hp_ask_tick(may_start);
 }

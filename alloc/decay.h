@@ -15,12 +15,11 @@ bool hp_heap_tick(void);
  * hp_heap_lock. True: the caller must call hp_ask_tick() once the lock is released. allocating: false within free(). */
 bool hp_want_tick(bool allocating);
 
+/* Release hp_heap_lock, and make sure that somebody ticks from now on. may_start: as below. */
+void hp_unlock_and_tick(bool allocating, bool may_start);
+
 /* Start the ticks, or wake the thread that ticks. may_start: the caller holds no lock and may call the C library, so
  * the service thread may be started. */
 void hp_ask_tick(bool may_start);
-
-/* Whether a bare thread may tick. Hooks on mapping calls, watchers and backends may call anything, and need a thread
- * that the C library knows. */
-bool hp_may_tick_alone(void);
 
 #endif

@@ -47,7 +47,6 @@ __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_request r)
 	struct hp_handed h = { 0 };
 	struct hp_cache *c;
 	size_t chunk;
-	bool must_ask = false;
 
 	if (hp_cache_aside)
 		return h;
@@ -84,10 +83,7 @@ __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_request r)
 			HP_STAT_COUNT(nomem, 1);
 		}
 	}
-	must_ask = hp_want_tick(true);
-	hp_unlock(&hp_heap_lock);
-	if (must_ask)
-		hp_ask_tick(true);
+	hp_unlock_and_tick(true, true);
 	hp_service_resume();
 	if (r.grew && hp_heap_hooks()->grown)
 		hp_heap_hooks()->grown();
@@ -101,7 +97,7 @@ static __attribute__((noinline)) void free_locked(void *p)
 	size_t off = (uintptr_t)p - hp_span.base, chunk = off >> HP_CHUNK_SHIFT, n;
 	const char *why = hp_misuse_reason(off);
 	struct hp_cache *c;
-	bool roomy, must_ask;
+	bool roomy;
 	int saved_errno = errno;
 
 	if (why) {
@@ -127,7 +123,6 @@ static __attribute__((noinline)) void free_locked(void *p)
 		hp_unlock(&hp_heap_lock);
 		return;
 	}
-	must_ask = hp_want_tick(false);
 	c = hp_cache_self;
 	if (!hp_cache_limit(c))
 		empty_own_cache(c);
@@ -138,9 +133,7 @@ static __attribute__((noinline)) void free_locked(void *p)
 		hp_cache_spill(c, chunk, (uint32_t)n);
 	else
 		hp_shared_push(chunk, (uint32_t)n);
-	hp_unlock(&hp_heap_lock);
-	if (must_ask)
-		hp_ask_tick(true);
+	hp_unlock_and_tick(false, true);
 	errno = saved_errno;
 }
 

@@ -9,7 +9,6 @@
 #include "alloc/pages.h"
 #include "alloc/start.h"
 #include "base/bits.h"
-#include "base/service.h"
 #include "base/stats.h"
 
 bool hp_heap_span(uintptr_t *ret_base, size_t *ret_size)
@@ -45,16 +44,11 @@ int hp_heap_hold(uintptr_t addr, size_t len, uint64_t gen, enum hp_hold how)
 
 void hp_heap_drop(uintptr_t addr, size_t len, enum hp_hold how)
 {
-	bool must_ask;
-
 	hp_lock(&hp_heap_lock);
 	hp_pages_drop(hp_page_at(addr), len >> HP_PAGE_SHIFT, how);
 	/* Pages that are free now may be due for decay. The caller may hold locks, so the service thread may be woken
 	 * but not started. */
-	must_ask = (hp_service_running() || hp_may_tick_alone()) && hp_want_tick(false);
-	hp_unlock(&hp_heap_lock);
-	if (must_ask)
-		hp_ask_tick(false);
+	hp_unlock_and_tick(false, false);
 }
 
 bool hp_heap_next_extent(uintptr_t from, struct hugepin_extent *ret_)

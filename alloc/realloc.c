@@ -65,7 +65,6 @@ static void shrink_in_place(size_t chunk, size_t n, size_t used)
 {
 	/* from: the chunks from here to `end` are given back */
 	size_t all = hp_chunk_extent(chunk), end = chunk + all, from;
-	bool must_ask;
 
 	/* the kernel unlocks whole base pages, and a part of the first one stays */
 	from = hp_round_up(chunk + used, hp_base_chunks());
@@ -84,10 +83,7 @@ static void shrink_in_place(size_t chunk, size_t n, size_t used)
 	hp_buffer_set_live_again(chunk, n, from - chunk - n);
 	if (from < end)
 		hp_chunks_give(from, end - from);
-	must_ask = hp_want_tick(true);
-	hp_unlock(&hp_heap_lock);
-	if (must_ask)
-		hp_ask_tick(true);
+	hp_unlock_and_tick(true, true);
 }
 
 static bool is_advised(size_t chunk)

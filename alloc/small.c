@@ -17,7 +17,6 @@
 #include "alloc/start.h"
 #include "alloc/below.h"
 #include "base/config.h"
-#include "base/service.h"
 #include "base/smalls.h"
 
 /* ------------------------------------------------------------------ the process's own malloc */
@@ -141,8 +140,6 @@ void *hugepin_small_map_(void *at, size_t len)
 
 void hugepin_small_unmap_(void *p, size_t len)
 {
-	bool must_ask;
-
 	hp_lock(&hp_heap_lock);
 	if (!hp_advice_undo(((uintptr_t)p - hp_span.base) >> HP_CHUNK_SHIFT, hp_chunks_for(len))) {
 		hp_unlock(&hp_heap_lock); /* the kernel kept the advice, so this memory is never handed out again */
@@ -151,8 +148,5 @@ void hugepin_small_unmap_(void *p, size_t len)
 	hp_tree_free(&hp_span.tree, ((uintptr_t)p - hp_span.base) >> HP_CHUNK_SHIFT, hp_chunks_for(len));
 	hp_span.small_taken -= hp_chunks_for(len);
 	/* The caller holds locks of jemalloc, so the service thread may be woken, but not started. */
-	must_ask = (hp_service_running() || hp_may_tick_alone()) && hp_want_tick(false);
-	hp_unlock(&hp_heap_lock);
-	if (must_ask)
-		hp_ask_tick(false);
+	hp_unlock_and_tick(false, false);
 }
