@@ -43,6 +43,8 @@ CFLAGS ?= $(if $(DEBUG)$(SAN)$(COV),-O1,-O2) -g
 # jemalloc as position-independent objects: small requests of libhugepin-malloc.so.
 JEMALLOC ?= $(shell $(CC) -print-file-name=libjemalloc_pic.a)
 Q := $(if $(V),,@)
+# WHAT FILE: what a rule does, and the folder of what it makes.
+say = @mkdir -p $(@D) && printf '  %-7s %s\n' $(1) '$(2)'
 
 WARNINGS := -Wall -Wextra -Wundef -Wconversion $(if $(WERROR),-Werror)
 comma := ,
@@ -156,19 +158,16 @@ $(BUILD)/installed/run.o: cmd/run.c $(BUILD)/flags $(BUILD)/installed/paths
 	$(Q)$(CC) $(FLAGS) -DHP_LIBDIR='"$(LIBDIR)"' -MMD -MP -c -o $@ $<
 
 $(BUILD)/%.o: %.c $(BUILD)/flags
-	@mkdir -p $(@D)
-	@echo '  CC      $<'
+	$(call say,CC,$<)
 	$(Q)$(CC) $(FLAGS) $(FLAGS_$(firstword $(subst /, ,$<))) -MMD -MP -c -o $@ $<
 
 $(BUILD)/libhugepin.so $(BUILD)/installed/libhugepin.so: $(LIB_OBJ) packaging/hugepin.map
-	@mkdir -p $(@D)
-	@echo '  LD      $@'
+	$(call say,LD,$@)
 	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin.map -o $@ $(LIB_OBJ) $(LIB_LIBS)
 	$(Q)ln -sf $(@F) $@.$(SO)
 
 $(BUILD)/libhugepin-verbs.so $(BUILD)/installed/libhugepin-verbs.so: $(VERBS_OBJ) $(addprefix $(BUILD)/base/,base.o clock.o sys.o memlock.o) $(BUILD)/libhugepin.so packaging/hugepin-verbs.map
-	@mkdir -p $(@D)
-	@echo '  LD      $@'
+	$(call say,LD,$@)
 	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin-verbs.map \
 		$(RUN_LDFLAGS) -o $@ $(filter %.o %/libhugepin.so,$^) $(VERBS_LIBS)
 	$(Q)ln -sf $(@F) $@.$(SO)
@@ -176,8 +175,7 @@ $(BUILD)/libhugepin-verbs.so $(BUILD)/installed/libhugepin-verbs.so: $(VERBS_OBJ
 define extra_library
 $(BUILD)/libhugepin-$(1).so $(BUILD)/installed/libhugepin-$(1).so: $$(patsubst %.c,$(BUILD)/%.o,$$(sort $$(wildcard extra/$(1)/*.c))) \
 		$(OBJECTS_$(1)) $(BUILD)/libhugepin.so extra/$(1)/hugepin-$(1).map
-	@mkdir -p $$(@D)
-	@echo '  LD      $$@'
+	$$(call say,LD,$$@)
 	$(Q)$$(CC) $$(LIB_LDFLAGS) -Wl,-soname,$$(@F).$(SO) -Wl,--version-script=extra/$(1)/hugepin-$(1).map \
 		$$(RUN_LDFLAGS) -o $$@ $$(filter %.o %/libhugepin.so,$$^) $(LINKS_$(1))
 	$(Q)ln -sf $$(@F) $$@.$(SO)
@@ -190,8 +188,7 @@ $(BUILD)/mpicc: FORCE
 	@mkdir -p $(@D)
 	@echo '$(MPICC)' | cmp -s - $@ || echo '$(MPICC)' >$@
 $(MPI_OBJ): $(BUILD)/%.o: %.c $(BUILD)/flags $(BUILD)/mpicc
-	@mkdir -p $(@D)
-	@echo '  MPICC   $<'
+	$(call say,MPICC,$<)
 	$(Q)OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(FLAGS) -fno-omit-frame-pointer -MMD -MP -c -o $@ $<
 
 # The module for NumPy. Its setup.py finds libhugepin by pkgconf, here in $(BUILD).
@@ -251,8 +248,7 @@ $(BUILD)/dropin/jemalloc.o: private FLAGS += $(shell grep -q narenas_ratio '$(JE
 $(BUILD)/dropin/jemalloc.o: $(BUILD)/jemalloc.from
 DROPIN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(IMAGE_SRC),$(sort $(wildcard dropin/*.c)))) $(BUILD)/base/sys.o $(if $(DEBUG),$(addprefix $(BUILD)/base/,base.o clock.o lock.o))
 $(BUILD)/libhugepin-malloc.so $(BUILD)/installed/libhugepin-malloc.so: $(DROPIN_OBJ) $(BUILD)/jemalloc.a $(BUILD)/libhugepin.so packaging/hugepin-malloc.map
-	@mkdir -p $(@D)
-	@echo '  LD      $@'
+	$(call say,LD,$@)
 	$(Q)$(CC) $(LIB_LDFLAGS) -static-libgcc -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin-malloc.map \
 		$(RUN_LDFLAGS) $(JEMALLOC_WRAP) -o $@ $(filter %.o %.a %/libhugepin.so,$^)
 	$(Q)ln -sf $(@F) $@.$(SO)
@@ -285,16 +281,13 @@ $(BUILD)/tests/unit/verbscache: $(addprefix $(BUILD)/extra/verbscache/,cache.o c
 $(BUILD)/tests/unit/verbscache: STANDS_IN_FOR := $(BUILD)/base/memlock.o
 $(BUILD)/tests/unit/lendq: STANDS_IN_FOR := $(patsubst %.c,$(BUILD)/%.o,$(wildcard lend/*.c))
 $(LIVE): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(EXTRA_LIB) $(BUILD)/flags
-	@mkdir -p $(@D)
-	@echo '  TEST    $<'
+	$(call say,TEST,$<)
 	$(Q)$(CC) $(FLAGS) $(EXTRA_INCLUDE) $(TEST_FLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(LINK_DIRS) $(LINK_LINE)
 $(EXAMPLES): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so $(EXTRA_LIB) $(BUILD)/flags
-	@mkdir -p $(@D)
-	@echo '  EXAMPLE $<'
+	$(call say,EXAMPLE,$<)
 	$(Q)$(if $(filter examples/mpi_%,$<),OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC),$(CC)) $(FLAGS) $(EXTRA_INCLUDE) -MMD -MP $(LDFLAGS) -o $@ $< $(LINK_DIRS) $(LINK_LINE)
 define test_library
-	@mkdir -p $(@D)
-	@echo '  TEST    $<'
+	$(call say,TEST,$<)
 	$(Q)$(CC) $(FLAGS) -fno-builtin -shared $(LDFLAGS) -o $@ $<
 endef
 $(BUILD)/tests/live/%.so: tests/live/lib/%.c $(BUILD)/flags
