@@ -48,7 +48,7 @@ static struct {
 
 static struct {
 	const char *temporary; /* where temporary files may lie */
-	char directory[PATH_MAX]; /* of the statistics and of perf's output */
+	char directory[PATH_MAX]; /* of the statistics */
 	char **environment[VARIANTS];
 	struct hp_trial_how how;
 	uint64_t start_ns, limit_ns;
@@ -296,85 +296,6 @@ static bool is_sure_of_thp(const struct hp_measured *m)
 	return hp_judge(m).thp.sure == HP_SURE;
 }
 
-/* ------------------------------------------------------------------ TLB misses */
-
-/* Read what `perf stat -x,` has written of an event: "VALUE,UNIT,EVENT,...". -1: it did not count. */
-static int64_t read_perf(const char *path, const char *event)
-{
-	char line[512];
-	long long count = -1;
-	FILE *const f = fopen(path, "re");
-
-	while (f && fgets(line, sizeof line, f))
-		if (strstr(line, event) && sscanf(line, "%lld,", &count) != 1)
-			count = -1;
-	if (f)
-		fclose(f);
-	return count;
-}
-
-/* Count the dTLB and the iTLB misses of a run. argv: of the program, or of true(1), to try. preload: what perf itself
- * must not have. */
-static int count_tlb(char **argv, const char *preload, int64_t *ret_data, int64_t *ret_code)
-{
-	char path[PATH_MAX + 16], assignment[2 * PATH_MAX];
-	struct hp_trial_how how = check.how;
-	struct hp_trial t;
-	char tail[HP_TAIL_MAX];
-	int n = 0, err;
-
-	snprintf(path, sizeof path, "%s/perf", check.directory);
-	snprintf(assignment, sizeof assignment, "LD_PRELOAD=%s", preload);
-	const char *const before[] = { "perf", "stat", "-x,", "-e",  "dTLB-load-misses,iTLB-load-misses",
-				       "-o",   path,   "--",  "env", assignment };
-	while (argv[n])
-		n++;
-	how.argv = calloc((size_t)n + sizeof before / sizeof *before + 1, sizeof *how.argv);
-	if (!how.argv)
-		return -ENOMEM;
-	memcpy(how.argv, before, sizeof before);
-	memcpy(how.argv + sizeof before / sizeof *before, argv, (size_t)n * sizeof *argv);
-	how.environment = check.environment[WITHOUT];
-	unlink(path);
-	err = hp_trial_run(&how, &t, tail);
-	*ret_data = *ret_code = -1;
-	if (!err && t.ended && !t.status) {
-		*ret_data = read_perf(path, "dTLB-load-misses");
-		*ret_code = read_perf(path, "iTLB-load-misses");
-	}
-	free(how.argv);
-	return err == -EINTR ? err : 0;
-}
-
-static const char *variable(char **environment, const char *name)
-{
-	const size_t len = strlen(name);
-
-	for (; *environment; environment++)
-		if (!strncmp(*environment, name, len) && (*environment)[len] == '=')
-			return *environment + len + 1;
-	return "";
-}
-
-static int count_misses(struct hp_measured *m, double seconds)
-{
-	const char *const without = variable(check.environment[WITHOUT], "LD_PRELOAD"), *const with = variable(
-												check.environment[WITH],
-												"LD_PRELOAD");
-	char *try[] = { "true", NULL };
-	int64_t data, code;
-	int err = 0;
-
-	if (m->without[0].status || !has_time(seconds + 1))
-		return 0;
-	tell_progress("counting TLB misses", 0);
-	err = count_tlb(try, without, &data, &code);
-	if (err || (data < 0 && code < 0))
-		return err;
-	err = count_tlb(check.how.argv, without, &m->tlb_without, &m->code_tlb_without);
-	return err ? err : count_tlb(check.how.argv, with, &m->tlb_with, &m->code_tlb_with);
-}
-
 /* ------------------------------------------------------------------ the heap's statistics */
 
 static uint64_t number_of(const json_t *object, const char *key)
@@ -472,7 +393,7 @@ static int measure(struct hp_measured *m, bool may_try_thp)
 				 HP_MIN(option.rounds_max, (unsigned)THP_ROUNDS), 2 * with.wall_s, m, &m->thp_rounds,
 				 is_sure_of_thp);
 	}
-	return err ? err : count_misses(m, seconds);
+	return err;
 }
 
 static int status_of(enum hp_answer answer)
@@ -536,12 +457,6 @@ static json_t *comparison_json(const struct hp_comparison *c)
 			 better[c->better + 1], "sure", sure[c->sure]);
 }
 
-static json_t *misses_json(int64_t without, int64_t with)
-{
-	return without < 0 || with < 0 ? json_null() :
-					 json_pack("{s:I, s:I}", "without", (json_int_t)without, "with", (json_int_t)with);
-}
-
 static void print_json(const struct hp_measured *m, const struct hp_judgement *j, char line[][HP_SAY_SIZE],
 		       unsigned lines, int status)
 {
@@ -560,8 +475,6 @@ static void print_json(const struct hp_measured *m, const struct hp_judgement *j
 						  "hugetlb_bytes", hp_json_bytes(m->hugetlb_bytes), "thp_bytes",
 						  hp_json_bytes(m->thp_bytes), "other_bytes",
 						  hp_json_bytes(m->other_bytes)));
-	json_object_set_new(all, "dtlb_misses", misses_json(m->tlb_without, m->tlb_with));
-	json_object_set_new(all, "itlb_misses", misses_json(m->code_tlb_without, m->code_tlb_with));
 	json_object_set_new(all, "without", trials_json(m->without, m->rounds));
 	json_object_set_new(all, "with", trials_json(m->with, m->rounds));
 	for (unsigned i = 0; i < lines; i++)
@@ -612,10 +525,6 @@ static int check_program(char **argv, const char *options)
 	char program[COMMAND_MAX], line[HP_SAY_MAX][HP_SAY_SIZE];
 	struct hp_measured m = { .without = check.trial[0],
 				 .with = check.trial[1],
-				 .tlb_without = -1,
-				 .tlb_with = -1,
-				 .code_tlb_without = -1,
-				 .code_tlb_with = -1,
 				 .limit_s = option.limit_s,
 				 .options = options,
 				 .program = command_text(argv, program, sizeof program),
@@ -662,6 +571,7 @@ int hp_check_main(int argc, char **argv)
 	static const struct option longs[] = { { "json", no_argument, NULL, 'j' } };
 	static const struct hp_run_more more = { "+t:n:", longs, 1, take_option };
 	char **const before = calloc((size_t)hp_options_count, sizeof *before);
+	const char *const preload = getenv("LD_PRELOAD");
 	char library[PATH_MAX], why[PATH_MAX + 256], options[512];
 
 	for (int i = 0; before && i < hp_options_count; i++)
@@ -685,7 +595,7 @@ int hp_check_main(int argc, char **argv)
 		fprintf(stderr, "hugepin check: %s\n", library);
 		return HP_EXIT_REFUSED;
 	}
-	if (strstr(variable(environ, "LD_PRELOAD"), "libhugepin")) {
+	if (preload && strstr(preload, "libhugepin")) {
 		fputs("hugepin check: LD_PRELOAD has hugepin already, so there is no run without it: unset "
 		      "LD_PRELOAD\n",
 		      stderr);

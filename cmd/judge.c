@@ -412,20 +412,6 @@ static void say_why(struct sentence *s, const struct hp_measured *m, const struc
 	add_count(s, a.faults);
 	add(s, " -> ");
 	add_count(s, b.faults);
-	if (m->tlb_without >= 0 && m->tlb_with >= 0) {
-		add(s, "; dTLB misses ");
-		add_count(s, (uint64_t)m->tlb_without);
-		add(s, " -> ");
-		add_count(s, (uint64_t)m->tlb_with);
-	} else {
-		add(s, "; dTLB misses: not counted here");
-	}
-	if (m->code_tlb_without >= 0 && m->code_tlb_with >= 0) {
-		add(s, "; iTLB misses ");
-		add_count(s, (uint64_t)m->code_tlb_without);
-		add(s, " -> ");
-		add_count(s, (uint64_t)m->code_tlb_with);
-	}
 }
 
 /* What processes do that outlive the program is not measured. */

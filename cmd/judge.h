@@ -60,8 +60,6 @@ struct hp_measured {
 	uint64_t large_bytes, hugetlb_bytes, thp_bytes, other_bytes; /* other: memory that is in no large buffer */
 	char why[256]; /* the heap's sentence for the largest process (base/summary.h); "" */
 	bool sparse; /* it says that the process touches little of its large buffers */
-	/* dTLB and iTLB misses; -1: not counted */
-	int64_t tlb_without, tlb_with, code_tlb_without, code_tlb_with;
 	/* Rounds of HUGEPIN_PAGES=thp, and as many of the present choice, to compare them with. 0: not tried */
 	const struct hp_trial *thp, *chosen;
 	unsigned thp_rounds;

@@ -205,20 +205,6 @@ else
 	says 'why little can be gained is told' '[56]' '^why: .*too little to gain from hugepages' "$t/base" "${check[@]}" -n 1 sh -c 'ls >/dev/null'
 fi
 
-# perf that is not the real one: it counts 5000 misses, 70 with the library.
-mkdir "$t/bin"
-# shellcheck disable=SC2016
-printf '%s\n' '#!/bin/bash' 'n=5000; [[ "$*" != *libhugepin-malloc* ]] || n=70' \
-	'while [ "$1" != -- ]; do [ "$1" != -o ] || out=$2; shift; done' \
-	'echo "# started" >$out; echo "${NO_PMU-$n},,dTLB-load-misses:u,1000,100.00,," >>$out' \
-	'echo "${NO_PMU-$((n / 10))},,iTLB-load-misses:u,1000,100.00,," >>$out; shift; exec "$@"' >"$t/bin/perf"
-chmod 755 "$t/bin/perf"
-says 'TLB misses are counted by perf' '[056]' '; dTLB misses 5,000 -> 70; iTLB misses 500 -> 7$' \
-	env PATH="$t/bin:$PATH" "${check[@]}" -n 2 "$t/waves" 2 8
-says 'where the processor counts them' '[056]' '; dTLB misses: not counted here$' \
-	env NO_PMU='<not supported>' PATH="$t/bin:$PATH" \
-	"${check[@]}" -n 2 "$t/waves" 2 8
-
 # ---------------------------------------------------------------- the tree of processes
 
 if command -v python3 >/dev/null; then

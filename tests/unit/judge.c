@@ -31,8 +31,7 @@ static void runs(struct hp_trial *t, double wall_s, double cpu_s, double noise)
 static struct hp_measured measured(unsigned rounds)
 {
 	return (struct hp_measured){ .without = without, .with = with, .rounds = rounds, .chosen = pool, .thp = thp,
-				     .tlb_without = -1, .tlb_with = -1, .code_tlb_without = -1, .code_tlb_with = -1, .limit_s = 60,
-				     .options = "", .program = "prog", .tail = "" };
+				     .limit_s = 60, .options = "", .program = "prog", .tail = "" };
 }
 
 static unsigned say(const struct hp_measured *m)
@@ -157,7 +156,7 @@ TEST(a_gain_is_a_gain_in_five_lines)
 	SAYS(0, "use hugepin: yes, it is 1.80 times as fast: 2.310 s without, 1.280 s with (medians of 5 rounds each)");
 	SAYS(1, "how sure: sure; each round with it took less than each round without it");
 	SAYS(2, "why: 94 % of its memory is in large buffers, of that 98 % lay in hugepages; ");
-	SAYS(2, "; page faults 131,842 -> 412; dTLB misses: not counted here");
+	SAYS(2, "; page faults 131,842 -> 412");
 	SAYS(3, "cost: memory of its largest process 300 MiB -> 300 MiB; processor time 2.200 s -> 1.200 s");
 	EXPECT_STR(line[4], "how: hugepin run --fork=cow -- prog");
 	/* Also of what gains by it. */
@@ -165,21 +164,6 @@ TEST(a_gain_is_a_gain_in_five_lines)
 	m.sparse = true;
 	EXPECT_EQ(say(&m), 5);
 	SAYS(2, "why: the program touches little of its large buffers: 9 GiB were mapped in base pages; page faults ");
-}
-
-TEST(counted_tlb_misses_are_told)
-{
-	runs(without, 2, 2, 0.01);
-	runs(with, 1, 1, 0.01);
-	struct hp_measured m = measured(5);
-	m.tlb_without = 1234567890;
-	m.tlb_with = 0;
-	say(&m);
-	SAYS(2, "; dTLB misses 1,234,567,890 -> 0");
-	m.code_tlb_without = 7001;
-	m.code_tlb_with = 12;
-	say(&m);
-	SAYS(2, "; dTLB misses 1,234,567,890 -> 0; iTLB misses 7,001 -> 12");
 }
 
 TEST(a_difference_that_is_sure_but_small_is_nothing_to_gain)
