@@ -1,63 +1,34 @@
 /*
- * hugepin top: looks at a running process repeatedly, and shows its present state. On a terminal it redraws the screen,
- * with lines that are cut to its size. It uses control sequences that every terminal has (ECMA-48; the alternate screen
- * is xterm's). The observed process is not stopped, and does no work for this.
+ * hugepin top: looks at a running process repeatedly, and shows its present state. On a terminal each text takes the place
+ * of the last one, with lines that are cut to the screen's size, by control sequences that every terminal has (ECMA-48).
+ * The terminal's settings stay as they are, so a signal may end the command at any time, also in a read of the process's
+ * memory that does not end. The observed process is not stopped, and does no work for this.
  */
 #include "cmd/top.h"
 
 #include <errno.h>
 #include <getopt.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/ioctl.h>
-#include <sys/signalfd.h>
-#include <termios.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/base.h"
 #include "cmd/show.h"
-#include "cmd/signals.h"
 #include "cmd/usage.h"
 
 #define NS UINT64_C(1000000000)
 #define FIRST_NS (NS / 10) /* from the first look, which has none to compare with, to the first screen */
-
-enum event { TIME, RESIZED, SUSPENDED, ENDED, QUIT };
 
 static struct {
 	uint64_t delay_ns;
 	uint32_t regions;
 	bool once, json, screen;
 } option = { .delay_ns = NS, .regions = 10 };
-
-static int signals; /* a descriptor to read signals from */
-static struct termios saved;
-
-/* ------------------------------------------------------------------ the terminal */
-
-static void screen_on(void)
-{
-	struct termios t = saved;
-
-	t.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
-	tcsetattr(STDIN_FILENO, TCSADRAIN, &t);
-	fputs("\033[?1049h\033[?25l", stdout); /* switch to the alternate screen and hide the cursor */
-}
-
-static void screen_off(void)
-{
-	fputs("\033[?25h\033[?1049l", stdout);
-	fflush(stdout);
-	tcsetattr(STDIN_FILENO, TCSADRAIN, &saved);
-}
 
 static void draw_screen(const char *text)
 {
@@ -66,11 +37,11 @@ static void draw_screen(const char *text)
 	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) || !size.ws_row || !size.ws_col)
 		size = (struct winsize){ .ws_row = 24, .ws_col = 80 };
 	fputs("\033[H", stdout);
-	for (int row = 1; row <= size.ws_row; row++) {
+	/* The last row stays empty, for the cursor and what a shell prints at the end. */
+	for (int row = 1; row < size.ws_row; row++) {
 		const int len = (int)strcspn(text, "\n");
-		const bool cut = row == size.ws_row && text[len] && text[len + 1];
-		printf("\033[K%.*s%s", HP_MIN(cut ? 3 : len, size.ws_col), cut ? "..." : text,
-		       row < size.ws_row ? "\n" : "");
+		const bool cut = row == size.ws_row - 1 && text[len] && text[len + 1];
+		printf("%.*s\033[K\n", HP_MIN(cut ? 3 : len, size.ws_col - 1), cut ? "..." : text);
 		text += len + (text[len] == '\n');
 	}
 	fflush(stdout);
@@ -100,45 +71,14 @@ static int show(const struct hp_process *p, const struct hp_look *look)
 	return 0;
 }
 
-/* ------------------------------------------------------------------ waiting */
-
-static enum event take_signal(void)
+/* Wait until a time, or until the process ends. */
+static void wait_until(const struct hp_process *p, uint64_t at_ns)
 {
-	struct signalfd_siginfo s;
+	struct pollfd fd = { .fd = p->ended, .events = POLLIN };
+	const uint64_t now_ns = hp_clock_ns();
 
-	if (read(signals, &s, sizeof s) != sizeof s || s.ssi_signo == SIGWINCH)
-		return RESIZED;
-	return s.ssi_signo == SIGTSTP ? SUSPENDED : QUIT;
-}
-
-/* Wait until a time, or until an event. */
-static enum event wait_for_event(const struct hp_process *p, uint64_t at_ns)
-{
-	struct pollfd fd[] = { { .fd = p->ended, .events = POLLIN },
-			       { .fd = signals, .events = POLLIN },
-			       { .fd = option.screen ? STDIN_FILENO : -1, .events = POLLIN } };
-	char key;
-
-	for (;;) {
-		const uint64_t now_ns = hp_clock_ns();
-		/* Round up, so that the wait does not end early. */
-		const int n = poll(fd, 3, now_ns < at_ns ? (int)((at_ns - now_ns + 999999) / 1000000) : 0);
-		if (fd[0].revents)
-			return ENDED;
-		if (fd[1].revents)
-			return take_signal();
-		if (fd[2].revents && (read(STDIN_FILENO, &key, 1) <= 0 || key == 'q' || key == 'Q'))
-			return QUIT;
-		if (n == 0)
-			return TIME;
-	}
-}
-
-static void suspend(void)
-{
-	screen_off();
-	raise(SIGSTOP);
-	screen_on();
+	/* Round up, so that the wait does not end early. */
+	poll(&fd, 1, now_ns < at_ns ? (int)((at_ns - now_ns + 999999) / 1000000) : 0);
 }
 
 /* ------------------------------------------------------------------ looking */
@@ -197,92 +137,21 @@ static int look_again(struct hp_process *p, uint64_t *page, struct hp_look *now,
 	return HP_EXIT_FAILED;
 }
 
-struct looking {
-	struct hp_process *p;
-	uint64_t *page;
-	struct hp_look *before, *now;
-	char *why;
-	size_t size;
-	int status, done; /* done: a descriptor that is readable when the look has ended */
-};
-
-static void *look_thread(void *arg)
-{
-	struct looking *const l = arg;
-
-	l->status = look_again(l->p, l->page, l->before, l->now, l->why, l->size);
-	eventfd_write(l->done, 1);
-	return NULL;
-}
-
-/* Look on a separate thread. The observed process can make a read of its memory take arbitrarily long, and signals do
- * not interrupt the read. This thread must still be able to restore the terminal. Returns the status of the look. -1:
- * the command must end while the other thread still uses *l. */
-static int look_aside(struct looking *l)
-{
-	struct pollfd fd[] = { { .fd = -1, .events = POLLIN },
-			       { .fd = signals, .events = POLLIN },
-			       { .fd = option.screen ? STDIN_FILENO : -1, .events = POLLIN } };
-	pthread_t thread;
-	char key;
-
-	l->done = fd[0].fd = eventfd(0, EFD_CLOEXEC);
-	if (l->done < 0 || pthread_create(&thread, NULL, look_thread, l)) {
-		snprintf(l->why, l->size, "%s", strerror(errno));
-		return HP_EXIT_FAILED;
-	}
-	for (;;) {
-		poll(fd, 3, -1);
-		if (fd[0].revents)
-			break;
-		if (fd[1].revents) {
-			const enum event event = take_signal();
-
-			if (event == QUIT)
-				return -1;
-			if (event == SUSPENDED)
-				suspend();
-		} else if (fd[2].revents && (read(STDIN_FILENO, &key, 1) <= 0 || key == 'q' || key == 'Q')) {
-			return -1;
-		}
-	}
-	pthread_join(thread, NULL);
-	close(l->done);
-	return l->status;
-}
-
 /* Look and show until the end. Returns the exit status; `why` has the reason, if there is one. */
 static int watch(struct hp_process *p, char *why, size_t size)
 {
 	struct hp_look before = { 0 }, now = { 0 };
 	uint64_t page = 0, next_ns = hp_clock_ns();
-	struct looking looking = { p, &page, &before, &now, why, size, 0, -1 };
 	int shown = 0, status = 0;
 
 	for (;;) {
-		const enum event event = wait_for_event(p, next_ns);
-		if (event == SUSPENDED)
-			suspend();
-		if (event == QUIT && !shown && !option.screen)
-			status = HP_EXIT_FAILED; /* the command ends before anything was shown */
-		if (event == QUIT || (event == ENDED && shown))
+		wait_until(p, next_ns);
+		if (shown && hp_process_has_ended(p))
 			break;
-		if (event == RESIZED || event == SUSPENDED) {
-			if (shown)
-				show(p, &now);
-			continue;
-		}
 		hp_look_free(&before);
 		before = now;
 		now = (struct hp_look){ 0 };
-		status = look_aside(&looking);
-		/* exit at once, without freeing memory that the other thread uses until the process ends */
-		if (status < 0) {
-			if (option.screen)
-				screen_off();
-			fflush(stdout);
-			_exit(shown || option.screen ? 0 : HP_EXIT_FAILED);
-		}
+		status = look_again(p, &page, &before, &now, why, size);
 		if (status)
 			break;
 		if (now.passed_ns) {
@@ -299,19 +168,6 @@ static int watch(struct hp_process *p, char *why, size_t size)
 		status = 0;
 	}
 	return status;
-}
-
-static void catch_signals(void)
-{
-	sigset_t set;
-
-	hp_signals_that_end(&set);
-	if (option.screen) {
-		sigaddset(&set, SIGWINCH);
-		sigaddset(&set, SIGTSTP);
-	}
-	sigprocmask(SIG_BLOCK, &set, NULL);
-	signals = signalfd(-1, &set, SFD_CLOEXEC);
 }
 
 /* ------------------------------------------------------------------ the command line */
@@ -380,14 +236,10 @@ int hp_top_main(int argc, char **argv)
 		return status;
 	status = hp_process_open(&p, pid, why, sizeof why);
 	if (!status) {
-		option.screen =
-			!option.once && !option.json && isatty(STDOUT_FILENO) && !tcgetattr(STDIN_FILENO, &saved);
-		catch_signals();
+		option.screen = !option.once && !option.json && isatty(STDOUT_FILENO);
 		if (option.screen)
-			screen_on();
+			fputs("\033[2J", stdout);
 		status = watch(&p, why, sizeof why);
-		if (option.screen)
-			screen_off();
 		hp_process_close(&p);
 	}
 	if (why[0])

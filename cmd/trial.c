@@ -24,7 +24,6 @@
 #include <unistd.h>
 
 #include "base/base.h"
-#include "cmd/signals.h"
 
 #define MS UINT64_C(1000000)
 #define GRACE_NS (2000 * MS) /* from SIGTERM to SIGKILL */
@@ -45,11 +44,24 @@ uint64_t hp_trial_now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
+/* Fill the set with SIGINT, SIGTERM, SIGHUP and SIGQUIT, without those that are ignored (nohup(1) ignores SIGHUP): a
+ * blocked signal would still reach a signalfd(2). */
+static void signals_that_end(sigset_t *ret_)
+{
+	static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
+	struct sigaction now;
+
+	sigemptyset(ret_);
+	for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+		if (!sigaction(signals[i], NULL, &now) && now.sa_handler != SIG_IGN)
+			sigaddset(ret_, signals[i]);
+}
+
 int hp_trial_prepare(void)
 {
 	sigset_t set;
 
-	hp_signals_that_end(&set);
+	signals_that_end(&set);
 	/* If it were ignored, the kernel would reap the children, and count nothing. */
 	signal(SIGCHLD, SIG_DFL);
 	sigprocmask(SIG_BLOCK, &set, &own.mask);
