@@ -4,8 +4,6 @@
  * come rounds, of one run each, which begin with the one and the other by turns. They end when the rules (cmd/judge.c)
  * are sure, or when the time is over.
  */
-#include "cmd/check.h"
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

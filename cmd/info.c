@@ -2,8 +2,6 @@
  * hugepin info: shows what this machine and this shell's limits offer to the heap, and what to change. A line that
  * begins with an arrow is advice, with the command.
  */
-#include "cmd/info.h"
-
 #include <getopt.h>
 #include <stddef.h> /* hugetlbfs.h needs this */
 #include <hugetlbfs.h>

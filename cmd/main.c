@@ -8,13 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cmd/check.h"
-#include "cmd/info.h"
-#include "cmd/models.h"
-#include "cmd/plot.h"
 #include "cmd/run.h"
-#include "cmd/stats.h"
-#include "cmd/top.h"
 #include "cmd/usage.h"
 #include "hugepin.h"
 

@@ -13,6 +13,5 @@ void hp_models_facts(void);
 int hp_models_odp(const char *device, char *why, size_t size);
 
 /* The sub-command `calibrate`. Returns the exit status. */
-int hp_calibrate_main(int argc, char **argv);
 
 #endif

@@ -1,8 +1,6 @@
 /*
  * hugepin plot: Python runs cmd/plot.py, so that a machine that draws nothing needs neither Python nor gnuplot.
  */
-#include "cmd/plot.h"
-
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>

@@ -12,7 +12,6 @@
 struct option;
 
 /* The sub-command. Returns the exit status. */
-int hp_run_main(int argc, char **argv);
 
 /* Print the options of `run`, from the table. */
 void hp_run_print_options(void);

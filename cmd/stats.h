@@ -13,6 +13,4 @@ json_t *hp_stats_read(FILE *f);
 json_t *hp_json_string(const char *s);
 json_t *hp_json_bytes(uint64_t bytes);
 
-int hp_stats_main(int argc, char **argv);
-
 #endif

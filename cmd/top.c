@@ -4,8 +4,6 @@
  * The terminal's settings stay as they are, so a signal may end the command at any time, also in a read of the process's
  * memory that does not end. The observed process is not stopped, and does no work for this.
  */
-#include "cmd/top.h"
-
 #include <errno.h>
 #include <getopt.h>
 #include <poll.h>

@@ -34,6 +34,10 @@ enum {
 	X(plot, "[-o FILE] [-t TITLE] TRACE...", \
 	  "a picture of the memory that was registered, from files of HUGEPIN_TRACE")
 
+#define HP_COMMAND_MAIN(name, arguments, does) int hp_##name##_main(int argc, char **argv);
+HP_COMMANDS(HP_COMMAND_MAIN)
+#undef HP_COMMAND_MAIN
+
 /* Print the usage of the sub-command with this argv[0]: on stdout if it is wanted, or else on stderr, because the
  * command line is wrong. Returns the exit status. */
 int hp_usage(const char *title, bool wanted);
