@@ -184,7 +184,7 @@ static void read_domain(const struct hp_source *s, struct hp_look *look, const s
 		memcpy(&d->stats, raw + v->stats, least(least(v->stats_size, sizeof d->stats), v->size - v->stats));
 	if (before)
 		differ(d, same(before, d));
-	if (look->view.lend.stride && word_at(raw, v->size, look->view.lend.lender))
+	if (look->view.lend.stride && word_at(raw, v->size, look->view.lend.hooks))
 		read_lend(s, look, d, word_at(raw, v->size, look->view.lend.lend));
 	look->domains++;
 }

@@ -55,7 +55,7 @@ static uint8_t make_room(hugepin_lend *l, uint32_t peer, uint64_t *ret_refs)
 
 	if (p->stats.borrowed_bytes <= most)
 		return 0;
-	return (uint8_t)hp_far_give(l, peer, p->stats.borrowed_bytes - most, &looks, ret_refs, &bytes);
+	return (uint8_t)hp_borrowed_give(l, peer, p->stats.borrowed_bytes - most, &looks, ret_refs, &bytes);
 }
 
 static void take_out(hugepin_lend *l, struct hp_ask *a)
@@ -65,9 +65,9 @@ static void take_out(hugepin_lend *l, struct hp_ask *a)
 		hp_table_remove(&l->asks_by_frame, &a->by_frame);
 	TAILQ_REMOVE(&l->peer[a->peer].asks, a, order);
 	l->peer[a->peer].asks_out--;
-	if (a->far)
-		hp_far_unreserve(l, a->far);
-	a->far = NULL;
+	if (a->place)
+		hp_borrowed_unreserve(l, a->place);
+	a->place = NULL;
 }
 
 /* Send the question. After an error it is out no more. */
@@ -77,8 +77,8 @@ static int ask(hugepin_lend *l, struct hp_ask *a, const void *data)
 	struct hp_wire w = { .type = HP_WIRE_ASK, .addr = a->addr, .len = a->len };
 	int err;
 
-	a->far = hp_far_reserve(l);
-	if (!a->far)
+	a->place = hp_borrowed_reserve(l);
+	if (!a->place)
 		return -ENOMEM;
 	w.n = make_room(l, a->peer, w.refs);
 	w.number = a->number = ++p->ask_last;
@@ -89,7 +89,7 @@ static int ask(hugepin_lend *l, struct hp_ask *a, const void *data)
 		hp_table_add(&l->asks_by_frame, &a->by_frame, frame_of(a->peer, a->addr));
 	TAILQ_INSERT_TAIL(&p->asks, a, order);
 	p->asks_out++;
-	err = hp_post(l, a->peer, &w);
+	err = hp_send(l, a->peer, &w);
 	if (err) {
 		take_out(l, a);
 		return err;
@@ -103,15 +103,15 @@ int hp_borrow(hugepin_lend *l, uint32_t peer, uint64_t addr, uint64_t len, const
 	      struct hugepin_far *ret_)
 {
 	struct hp_peer *p = &l->peer[peer];
-	struct hp_far *f;
+	struct hp_borrowed *f;
 	struct hp_ask *a, *first;
 	int err;
 
 	if (p->gone)
 		return -ENOTCONN;
-	f = hp_far_find(l, peer, addr);
+	f = hp_borrowed_find(l, peer, addr);
 	if (f) {
-		hp_far_use(l, f, addr, len, ret_);
+		hp_borrowed_use(l, f, addr, len, ret_);
 		return 1;
 	}
 	if (p->lost)
@@ -148,18 +148,18 @@ static void answer(hugepin_lend *l, struct hp_ask *a, int err)
 
 /* Answer those that waited for `from` and can be answered: by f, or by err, if that is an answer to every question. The
  * first of the others asks. */
-static void answer_waiters(hugepin_lend *l, struct hp_ask *from, const struct hp_far *f, int err, bool all)
+static void answer_waiters(hugepin_lend *l, struct hp_ask *from, const struct hp_borrowed *f, int err, bool all)
 {
 	struct hp_ask *a, *first = NULL;
 	int failed = 0;
 
 	while ((a = TAILQ_FIRST(&from->waiters))) {
-		struct hp_far *key = f ? hp_far_find(l, a->peer, a->addr) : NULL;
+		struct hp_borrowed *key = f ? hp_borrowed_find(l, a->peer, a->addr) : NULL;
 
 		TAILQ_REMOVE(&from->waiters, a, order);
 		l->peer[a->peer].waiters--;
 		if (key) {
-			hp_far_use(l, key, a->addr, a->len, &a->key);
+			hp_borrowed_use(l, key, a->addr, a->len, &a->key);
 			answer(l, a, 0);
 		} else if (all || failed) {
 			answer(l, a, all ? err : failed);
@@ -177,9 +177,9 @@ static void answer_waiters(hugepin_lend *l, struct hp_ask *from, const struct hp
 }
 
 /* An equal key that we have already: then the new one is of no use. */
-static struct hp_far *same_key(hugepin_lend *l, uint32_t peer, const struct hp_wire *w, uint64_t addr)
+static struct hp_borrowed *same_key(hugepin_lend *l, uint32_t peer, const struct hp_wire *w, uint64_t addr)
 {
-	struct hp_far *f = hp_far_find(l, peer, addr);
+	struct hp_borrowed *f = hp_borrowed_find(l, peer, addr);
 
 	return f && f->start == w->addr && f->len == w->len && f->rkey == w->rkey ? f : NULL;
 }
@@ -188,7 +188,7 @@ int hp_borrow_lent(hugepin_lend *l, uint32_t peer, const struct hp_wire *w)
 {
 	struct hp_peer *p = &l->peer[peer];
 	struct hp_ask *a = find_by_number(l, peer, w->number);
-	struct hp_far *f;
+	struct hp_borrowed *f;
 
 	if (!a || a->addr < w->addr || a->addr - w->addr >= w->len || w->ref <= p->ref_last ||
 	    w->flags != (a->put ? HP_WIRE_CARRIED : 0))
@@ -198,14 +198,14 @@ int hp_borrow_lent(hugepin_lend *l, uint32_t peer, const struct hp_wire *w)
 	p->bucket = w->len;
 	f = same_key(l, peer, w, a->addr);
 	if (f) {
-		hp_post_return(l, peer, 0, &w->ref, 1, false);
+		hp_send_return(l, peer, 0, &w->ref, 1, false);
 	} else {
-		f = a->far;
-		a->far = NULL;
-		hp_far_begin(l, f, peer, w->addr, w->len, w->rkey, w->ref);
+		f = a->place;
+		a->place = NULL;
+		hp_borrowed_begin(l, f, peer, w->addr, w->len, w->rkey, w->ref);
 	}
 	take_out(l, a);
-	hp_far_use(l, f, a->addr, a->len, &a->key);
+	hp_borrowed_use(l, f, a->addr, a->len, &a->key);
 	answer(l, a, 0);
 	answer_waiters(l, a, f, 0, false);
 	return 0;
@@ -228,7 +228,7 @@ int hp_borrow_refused(hugepin_lend *l, uint32_t peer, const struct hp_wire *w)
 
 int hp_borrow_recalled(hugepin_lend *l, uint32_t peer, const struct hp_wire *w)
 {
-	struct hp_far *list[HP_WIRE_REFS_MAX];
+	struct hp_borrowed *list[HP_WIRE_REFS_MAX];
 	uint64_t refs[HP_WIRE_REFS_MAX];
 	unsigned n = 0;
 
@@ -236,15 +236,15 @@ int hp_borrow_recalled(hugepin_lend *l, uint32_t peer, const struct hp_wire *w)
 		if (w->refs[i] > l->peer[peer].ref_last)
 			return -EILSEQ;
 	for (unsigned i = 0; i < w->n; i++) {
-		struct hp_far *f = hp_far_by_ref(l, peer, w->refs[i]);
+		struct hp_borrowed *f = hp_borrowed_by_ref(l, peer, w->refs[i]);
 
 		/* A key that is not there was given back while this message was under way. */
-		if (f && f->state == HP_FAR_LIVE)
+		if (f && f->state == HP_BORROWED_LIVE)
 			list[n++] = f;
 	}
 	l->peer[peer].stats.recalled += n;
-	if (n && (n = hp_far_retire(l, list, n, HP_FAR_WANTED, refs)))
-		hp_post_return(l, peer, 0, refs, n, false);
+	if (n && (n = hp_borrowed_retire(l, list, n, HP_BORROWED_WANTED, refs)))
+		hp_send_return(l, peer, 0, refs, n, false);
 	return 0;
 }
 
@@ -258,13 +258,13 @@ int hp_borrow_wanted(hugepin_lend *l, uint32_t peer, const struct hp_wire *w)
 		return -EILSEQ;
 	p->want_last = w->number;
 	do {
-		unsigned n = hp_far_give(l, peer, left, &looks, refs, &bytes);
+		unsigned n = hp_borrowed_give(l, peer, left, &looks, refs, &bytes);
 
 		p->stats.recalled += n;
 		left -= HP_MIN(left, bytes);
-		more = left && looks && !TAILQ_EMPTY(&p->far);
+		more = left && looks && !TAILQ_EMPTY(&p->borrowed);
 		if (n || !more)
-			hp_post_return(l, peer, w->number, refs, n, more);
+			hp_send_return(l, peer, w->number, refs, n, more);
 	} while (more);
 	return 0;
 }
@@ -289,9 +289,9 @@ void hp_borrow_return_all(hugepin_lend *l)
 		unsigned n;
 
 		do {
-			n = hp_far_give(l, peer, UINT64_MAX, &looks, refs, &bytes);
+			n = hp_borrowed_give(l, peer, UINT64_MAX, &looks, refs, &bytes);
 			if (n)
-				hp_post_return(l, peer, 0, refs, n, false);
-		} while (looks && !TAILQ_EMPTY(&l->peer[peer].far));
+				hp_send_return(l, peer, 0, refs, n, false);
+		} while (looks && !TAILQ_EMPTY(&l->peer[peer].borrowed));
 	}
 }

@@ -9,8 +9,8 @@
 enum {
 	GHOSTS_MAX = 4096,
 	EPOCH_MIN = 256,
-	PATIENCE_MIN = 4,
-	PATIENCE_MAX = 256,
+	LARGER_WAIT_MIN = 4,
+	LARGER_WAIT_MAX = 256,
 	GIVEN_BITS_MIN = 6,
 	GIVEN_BITS_MAX = 16,
 };
@@ -43,7 +43,7 @@ struct hp_bucket_name hp_bucket_piece(const struct hp_question *q, unsigned clas
 }
 
 /* The named bucket that contains addr; the newest one, of several. */
-struct hp_bucket *hp_bucket_find(const struct hp_lending *ln, struct hp_bucket_name n, uint64_t addr)
+struct hp_bucket *hp_bucket_find(const struct hp_lender *ln, struct hp_bucket_name n, uint64_t addr)
 {
 	uint64_t hash = hp_bucket_hash(n);
 
@@ -56,7 +56,7 @@ struct hp_bucket *hp_bucket_find(const struct hp_lending *ln, struct hp_bucket_n
 	return NULL;
 }
 
-static struct hp_ghost *find_ghost(const struct hp_lending *ln, struct hp_bucket_name n)
+static struct hp_ghost *find_ghost(const struct hp_lender *ln, struct hp_bucket_name n)
 {
 	for (struct hp_link *at = hp_table_first(&ln->ghosts, hp_bucket_hash(n)); at; at = hp_table_next(at)) {
 		struct hp_ghost *g = HP_OF(at, struct hp_ghost, by_name);
@@ -67,7 +67,7 @@ static struct hp_ghost *find_ghost(const struct hp_lending *ln, struct hp_bucket
 	return NULL;
 }
 
-static void free_ghost(struct hp_lending *ln, struct hp_ghost *g)
+static void free_ghost(struct hp_lender *ln, struct hp_ghost *g)
 {
 	hp_table_remove(&ln->ghosts, &g->by_name);
 	TAILQ_REMOVE(&ln->ghost_list, g, order);
@@ -77,7 +77,7 @@ static void free_ghost(struct hp_lending *ln, struct hp_ghost *g)
 }
 
 /* A bucket that nobody asked for again: the idle list need not be that long. */
-static void shorten(struct hp_lending *ln, uint64_t bytes)
+static void shorten(struct hp_lender *ln, uint64_t bytes)
 {
 	uint64_t least = ln->idle_base / 4;
 
@@ -86,7 +86,7 @@ static void shorten(struct hp_lending *ln, uint64_t bytes)
 }
 
 /* Remember a bucket that is dropped. Without memory it is not remembered. */
-static void add_ghost(struct hp_lending *ln, const struct hp_bucket *b)
+static void add_ghost(struct hp_lender *ln, const struct hp_bucket *b)
 {
 	struct hp_bucket_name n = { b->base, b->want };
 	struct hp_ghost *g = find_ghost(ln, n);
@@ -109,9 +109,9 @@ static void add_ghost(struct hp_lending *ln, const struct hp_bucket *b)
 }
 
 /* Take a bucket out of what is known. It is the caller's to free. */
-void hp_bucket_detach(struct hp_lending *ln, struct hp_bucket *b)
+void hp_bucket_detach(struct hp_lender *ln, struct hp_bucket *b)
 {
-	if (!b->leaving)
+	if (!b->retired)
 		hp_table_remove(&ln->buckets, &b->by_name);
 	if (b->state != HP_BUCKET_NEW)
 		hp_table_remove(&ln->regions, &b->by_region);
@@ -123,18 +123,18 @@ void hp_bucket_detach(struct hp_lending *ln, struct hp_bucket *b)
 		TAILQ_REMOVE(&ln->lent_list, b, order);
 		ln->lent -= hp_bucket_bytes(b);
 	}
-	if (b->leaving)
-		ln->leaving -= hp_bucket_bytes(b);
+	if (b->retired)
+		ln->retired -= hp_bucket_bytes(b);
 	ln->buckets_count--;
 }
 
-void hp_lender_forget(struct hp_lending *ln, struct hp_bucket *b)
+void hp_lender_forget(struct hp_lender *ln, struct hp_bucket *b)
 {
 	hp_bucket_detach(ln, b);
 	free(b);
 }
 
-struct hp_bucket *hp_lender_oldest(struct hp_lending *ln)
+struct hp_bucket *hp_lender_oldest(struct hp_lender *ln)
 {
 	struct hp_bucket *b = TAILQ_FIRST(&ln->idle_list);
 
@@ -145,18 +145,18 @@ struct hp_bucket *hp_lender_oldest(struct hp_lending *ln)
 	return b;
 }
 
-struct hp_bucket *hp_lender_over(struct hp_lending *ln)
+struct hp_bucket *hp_lender_over(struct hp_lender *ln)
 {
 	return ln->idle > ln->idle_max ? hp_lender_oldest(ln) : NULL;
 }
 
-void hp_lender_leave(struct hp_lending *ln, struct hp_bucket *b)
+void hp_lender_retire(struct hp_lender *ln, struct hp_bucket *b)
 {
-	if (b->leaving)
+	if (b->retired)
 		return;
 	hp_table_remove(&ln->buckets, &b->by_name);
-	b->leaving = true;
-	ln->leaving += hp_bucket_bytes(b);
+	b->retired = true;
+	ln->retired += hp_bucket_bytes(b);
 }
 
 static struct hp_bucket *same_region(struct hp_link *at, uint32_t region)
@@ -167,7 +167,7 @@ static struct hp_bucket *same_region(struct hp_link *at, uint32_t region)
 	return NULL;
 }
 
-struct hp_bucket *hp_lender_of_region(const struct hp_lending *ln, uint32_t region)
+struct hp_bucket *hp_lender_of_region(const struct hp_lender *ln, uint32_t region)
 {
 	return same_region(hp_table_first(&ln->regions, hp_lend_hash(region, 0)), region);
 }
@@ -177,7 +177,7 @@ struct hp_bucket *hp_lender_next_of_region(const struct hp_bucket *b)
 	return same_region(hp_table_next(&b->by_region), b->region);
 }
 
-void hp_bucket_regret(struct hp_lending *ln, struct hp_bucket_name n, uint64_t bytes)
+void hp_bucket_regret(struct hp_lender *ln, struct hp_bucket_name n, uint64_t bytes)
 {
 	struct hp_ghost *g = find_ghost(ln, n);
 
@@ -191,7 +191,7 @@ void hp_bucket_regret(struct hp_lending *ln, struct hp_bucket_name n, uint64_t b
 /* ------------------------------------------------------------------ the size of buckets */
 
 /* How many pieces of the next larger size the buckets lie in. 0: no memory to count, or none. */
-static uint64_t count_larger(const struct hp_lending *ln)
+static uint64_t count_larger(const struct hp_lender *ln)
 {
 	uint64_t size = hp_lend_class_bytes[ln->class - 1], count = 0;
 	size_t n = (size_t)ln->buckets_count + ln->ghosts_count, room = 16;
@@ -225,19 +225,19 @@ static uint64_t count_larger(const struct hp_lending *ln)
 	return count;
 }
 
-bool hp_bucket_is_larger(const struct hp_lending *ln, const struct hp_bucket *b)
+bool hp_bucket_is_larger(const struct hp_lender *ln, const struct hp_bucket *b)
 {
-	return b->want > hp_lend_class_bytes[ln->class] && b->state == HP_BUCKET_LENT && !b->leaving;
+	return b->want > hp_lend_class_bytes[ln->class] && b->state == HP_BUCKET_LENT && !b->retired;
 }
 
 /* Take the next smaller bucket. Lent ones that are larger now come first in their list: they are asked back first. */
-static void take_smaller(struct hp_lending *ln)
+static void take_smaller(struct hp_lender *ln)
 {
 	struct hp_bucket *b = TAILQ_FIRST(&ln->lent_list), *last = TAILQ_LAST(&ln->lent_list, hp_bucket_list), *next;
 
 	ln->class++;
-	ln->patience = ln->patience_next;
-	ln->patience_next = HP_MIN(2 * ln->patience_next, (uint32_t)PATIENCE_MAX);
+	ln->larger_after = ln->larger_wait;
+	ln->larger_wait = HP_MIN(2 * ln->larger_wait, (uint32_t)LARGER_WAIT_MAX);
 	for (; b; b = next) {
 		next = b == last ? NULL : TAILQ_NEXT(b, order);
 		if (!hp_bucket_is_larger(ln, b))
@@ -249,24 +249,24 @@ static void take_smaller(struct hp_lending *ln)
 
 /* At the end of an epoch, take the next smaller or larger bucket, if that is better. An epoch has twice as many
  * questions as there are buckets, so looking at all of them costs each question a constant time. */
-static void end_epoch(struct hp_lending *ln)
+static void end_epoch(struct hp_lender *ln)
 {
 	bool thrashed = ln->epoch_again > ln->epoch_asks / 8, ordered = ln->epoch_near > ln->epoch_asks / 4 * 3;
 	uint64_t larger;
 
 	ln->epoch_asks = ln->epoch_again = ln->epoch_near = 0;
 	ln->epoch_len = HP_MAX((uint32_t)EPOCH_MIN, 2 * (ln->buckets_count + ln->ghosts_count));
-	if (ln->patience)
-		ln->patience--;
-	if (ln->kept)
-		ln->kept--;
+	if (ln->larger_after)
+		ln->larger_after--;
+	if (ln->smaller_after)
+		ln->smaller_after--;
 	if (ordered) {
 		ln->class--;
-		ln->kept = ln->patience_next;
+		ln->smaller_after = ln->larger_wait;
 	} else if (thrashed) {
-		if (ln->class < HP_LEND_CLASSES - 1 && !ln->kept)
+		if (ln->class < HP_LEND_CLASSES - 1 && !ln->smaller_after)
 			take_smaller(ln);
-	} else if (ln->class > 0 && !ln->patience) {
+	} else if (ln->class > 0 && !ln->larger_after) {
 		larger = count_larger(ln);
 		if (larger && larger <= ln->lent_max / 4 * 3 / hp_lend_class_bytes[ln->class - 1])
 			ln->class--;
@@ -275,7 +275,7 @@ static void end_epoch(struct hp_lending *ln)
 }
 
 /* log2 of how many things that peers had to give back are remembered, with buckets of this class. */
-static unsigned given_bits(const struct hp_lending *ln, unsigned class)
+static unsigned given_bits(const struct hp_lender *ln, unsigned class)
 {
 	unsigned bits = GIVEN_BITS_MIN;
 
@@ -286,7 +286,7 @@ static unsigned given_bits(const struct hp_lending *ln, unsigned class)
 
 /* A peer gave this back because room was wanted. The next one of the same place is remembered instead. With the
  * smallest buckets nothing has to be known. */
-static uint64_t *given_place(const struct hp_lending *ln, uint64_t hash)
+static uint64_t *given_place(const struct hp_lender *ln, uint64_t hash)
 {
 	return &ln->given[hash >> (64 - HP_MIN(ln->given_bits, given_bits(ln, ln->class)))];
 }
@@ -296,7 +296,7 @@ static uint64_t given_hash(uint32_t peer, struct hp_bucket_name n)
 	return hp_lend_hash(hp_bucket_hash(n), peer) | 1;
 }
 
-void hp_bucket_note_given(struct hp_lending *ln, uint32_t peer, struct hp_bucket_name n)
+void hp_bucket_note_given(struct hp_lender *ln, uint32_t peer, struct hp_bucket_name n)
 {
 	uint64_t hash = given_hash(peer, n);
 
@@ -304,7 +304,7 @@ void hp_bucket_note_given(struct hp_lending *ln, uint32_t peer, struct hp_bucket
 		*given_place(ln, hash) = hash;
 }
 
-static bool was_given(struct hp_lending *ln, uint32_t peer, struct hp_bucket_name n)
+static bool was_given(struct hp_lender *ln, uint32_t peer, struct hp_bucket_name n)
 {
 	uint64_t hash = given_hash(peer, n), *place = given_place(ln, hash);
 	bool given = ln->class < HP_LEND_CLASSES - 1 && *place == hash;
@@ -315,7 +315,7 @@ static bool was_given(struct hp_lending *ln, uint32_t peer, struct hp_bucket_nam
 }
 
 /* Whether this question is in the same piece of the next larger bucket as one of the peer's last two. */
-static bool is_near(struct hp_lending *ln, const struct hp_question *q)
+static bool is_near(struct hp_lender *ln, const struct hp_question *q)
 {
 	struct hp_holder *h = &ln->holder[q->peer];
 	uint64_t at;
@@ -330,7 +330,7 @@ static bool is_near(struct hp_lending *ln, const struct hp_question *q)
 	return false;
 }
 
-void hp_bucket_count(struct hp_lending *ln, struct hp_question *q)
+void hp_bucket_count(struct hp_lender *ln, struct hp_question *q)
 {
 	if (q->seen)
 		return;
@@ -343,10 +343,10 @@ void hp_bucket_count(struct hp_lending *ln, struct hp_question *q)
 		end_epoch(ln);
 }
 
-bool hp_bucket_begin(struct hp_lending *ln)
+bool hp_bucket_begin(struct hp_lender *ln)
 {
 	ln->epoch_len = EPOCH_MIN;
-	ln->patience_next = PATIENCE_MIN;
+	ln->larger_wait = LARGER_WAIT_MIN;
 	ln->given_bits = given_bits(ln, 1);
 	ln->given = calloc((size_t)1 << ln->given_bits, sizeof *ln->given);
 	return ln->given;

@@ -20,24 +20,24 @@ uint64_t hp_bucket_page_bytes(uint64_t base, uint64_t len);
 struct hp_bucket_name hp_bucket_piece(const struct hp_question *q, unsigned class);
 
 /* The bucket of that name that contains addr, the newest one, or NULL. */
-struct hp_bucket *hp_bucket_find(const struct hp_lending *ln, struct hp_bucket_name n, uint64_t addr);
+struct hp_bucket *hp_bucket_find(const struct hp_lender *ln, struct hp_bucket_name n, uint64_t addr);
 
 /* Take a bucket out of all tables and sums. It is the caller's to free. */
-void hp_bucket_detach(struct hp_lending *ln, struct hp_bucket *b);
+void hp_bucket_detach(struct hp_lender *ln, struct hp_bucket *b);
 
 /* A bucket of `bytes` is made. If one of that name was dropped, more is kept idle from now on. */
-void hp_bucket_regret(struct hp_lending *ln, struct hp_bucket_name n, uint64_t bytes);
+void hp_bucket_regret(struct hp_lender *ln, struct hp_bucket_name n, uint64_t bytes);
 
 /* The peer gave the bucket of that name back because room was wanted. */
-void hp_bucket_note_given(struct hp_lending *ln, uint32_t peer, struct hp_bucket_name n);
+void hp_bucket_note_given(struct hp_lender *ln, uint32_t peer, struct hp_bucket_name n);
 
 /* Whether a lent bucket is larger than those that are made now. */
-bool hp_bucket_is_larger(const struct hp_lending *ln, const struct hp_bucket *b);
+bool hp_bucket_is_larger(const struct hp_lender *ln, const struct hp_bucket *b);
 
 /* Count a question, once. At the end of an epoch the size of buckets may change. */
-void hp_bucket_count(struct hp_lending *ln, struct hp_question *q);
+void hp_bucket_count(struct hp_lender *ln, struct hp_question *q);
 
 /* Begin to count. False: no memory. */
-bool hp_bucket_begin(struct hp_lending *ln);
+bool hp_bucket_begin(struct hp_lender *ln);
 
 #endif

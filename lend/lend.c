@@ -40,7 +40,7 @@ static void enter(hugepin_lend *l)
 		hp_news_take(l);
 	/* A use that was undone, or counted at the index before it was the key's, may have hidden the last one. */
 	if (hp_lend_attends(l, HP_ATTEND_USES))
-		hp_far_settle(l, LOOKS);
+		hp_borrowed_settle(l, LOOKS);
 }
 
 /* Unlock, and call ready() for what was answered meanwhile. */
@@ -71,14 +71,14 @@ static inline __attribute__((always_inline)) uint32_t slot_at(const hugepin_lend
 	return hp_lookup_index(hp_lookup_word(hp_lookup_words(l->lookup, mask, hash), hp_lookup_check(hash), first));
 }
 
-/* Take a use of the borrowed key in that slot. 1: a hit. 0: it does not cover addr, or len is 0. -1: the use was counted
- * at *ret_index and is none. whole: a key that ends earlier is no hit: `first` looks no closer. */
+/* Take a use of the borrowed key in that slot. 1: a hit. 0: it does not cover addr, or len is 0. -1: the use was
+ * counted at *ret_index and is none. whole: a key that ends earlier is no hit: `first` looks no closer. */
 static inline __attribute__((always_inline)) int hit(hugepin_lend *l, uint32_t slot, uint32_t peer, uint64_t addr,
 						     size_t len, struct hugepin_far *ret_, uint32_t *ret_index,
 						     bool whole)
 {
-	struct hp_far *f = &l->far[slot];
-	/* HP_READ pairs with HP_WRITE in hp_far_begin() and publish() */
+	struct hp_borrowed *f = &l->borrowed[slot];
+	/* HP_READ pairs with HP_WRITE in hp_borrowed_begin() and publish() */
 	uint64_t tag = HP_READ(f->tag), off, left, keys, name;
 	struct hp_counts *counts;
 
@@ -97,7 +97,7 @@ static inline __attribute__((always_inline)) int hit(hugepin_lend *l, uint32_t s
 	if (HP_UNLIKELY(!counts))
 		return 0;
 	hp_count(&counts[HP_TAG_INDEX(tag)].pins);
-	hp_barrier_often(); /* pairs with hp_counts_barrier() in hp_far_retire() */
+	hp_barrier_often(); /* pairs with hp_counts_barrier() in hp_borrowed_retire() */
 	__asm__("" : "+r"(tag)); /* take the index anew below: kept, it would need a register that has to be saved */
 	name = HP_READ(f->name);
 	keys = HP_READ(f->keys);
@@ -204,15 +204,15 @@ static HP_COLD int done_slow(hugepin_lend *l, struct hugepin_far *key)
 	if (!is_ours(l))
 		return -ESTALE;
 	ref = key->ref;
-	if ((ref ^ l->far[0].name) >> HP_KEY_HEAD_SHIFT)
+	if ((ref ^ l->borrowed[0].name) >> HP_KEY_HEAD_SHIFT)
 		return -EINVAL;
 	if (hp_counts_adopt())
 		return hugepin_lend_done(l, key);
 	hp_counts_unpin_shared((uint32_t)ref & HP_KEY_MASK);
 	*key = (struct hugepin_far){ 0 };
-	/* seq_cst: the bit is read after the count; pairs with attend() in far.c */
+	/* seq_cst: the bit is read after the count; pairs with attend() in borrowed.c */
 	if (atomic_load_explicit(&l->attention, memory_order_seq_cst) & HP_ATTEND_USES)
-		hp_far_unused(l, hp_key_slot(ref));
+		hp_borrowed_unused(l, hp_key_slot(ref));
 	return 0;
 }
 
@@ -221,13 +221,13 @@ int hugepin_lend_done(hugepin_lend *l, struct hugepin_far *key)
 	struct hp_counts *counts = hp_counts_self;
 	uint64_t ref = key->ref;
 
-	if (HP_UNLIKELY((ref ^ l->far[0].name) >> HP_KEY_HEAD_SHIFT || !counts))
+	if (HP_UNLIKELY((ref ^ l->borrowed[0].name) >> HP_KEY_HEAD_SHIFT || !counts))
 		return done_slow(l, key);
 	hp_count(&counts[(uint32_t)ref & HP_KEY_MASK].unpins);
 	*key = (struct hugepin_far){ 0 };
-	hp_barrier_often(); /* pairs with hp_counts_barrier() in hp_far_retire() */
+	hp_barrier_often(); /* pairs with hp_counts_barrier() in hp_borrowed_retire() */
 	if (HP_UNLIKELY(hp_lend_attends(l, HP_ATTEND_USES)))
-		hp_far_unused(l, hp_key_slot(ref));
+		hp_borrowed_unused(l, hp_key_slot(ref));
 	return 0;
 }
 
@@ -287,8 +287,8 @@ int hugepin_lend_progress(hugepin_lend *l)
 	if (HP_LIKELY(!hp_lend_attends(l, UINT32_MAX)))
 		return 0;
 	enter(l);
-	if (hp_lend_attends(l, HP_ATTEND_LETTERS))
-		hp_post_again(l);
+	if (hp_lend_attends(l, HP_ATTEND_UNSENT))
+		hp_send_kept(l);
 	leave(l);
 	return 0;
 }
@@ -310,9 +310,9 @@ int hugepin_lend_gone(hugepin_lend *l, uint32_t peer)
 		return -EALREADY;
 	}
 	p->gone = true;
-	hp_post_forget(l, peer);
+	hp_send_forget(l, peer);
 	hp_borrow_gone(l, peer, -ECONNRESET);
-	hp_far_lose(l, peer);
+	hp_borrowed_lose(l, peer);
 	hp_serve_gone(l, peer);
 	p->lost = 0;
 	p->ask_last = p->want_last = 0;
@@ -366,8 +366,8 @@ static void expose_lends(void)
 {
 	__typeof__(&hp_exposed.view.lend) v = &hp_exposed.view.lend;
 
-	v->lender = offsetof(struct hugepin_domain, lender);
-	v->lend = offsetof(struct hugepin_domain, lender_arg);
+	v->hooks = offsetof(struct hugepin_domain, lend_hooks);
+	v->lend = offsetof(struct hugepin_domain, lend);
 	v->peers = offsetof(hugepin_lend, attr.peers);
 	v->table = offsetof(hugepin_lend, peer);
 	v->lent = offsetof(hugepin_lend, lender.lent);
@@ -380,7 +380,7 @@ static void expose_lends(void)
 /* Free what there is. What is linked may have been changing at the fork: in a child it is left alone. */
 static void free_lend(hugepin_lend *l, bool child)
 {
-	hp_far_close(l, child);
+	hp_borrowed_close(l, child);
 	if (!child) {
 		hp_lender_free(&l->lender);
 		hp_table_free(&l->asks_by_number);
@@ -401,12 +401,12 @@ static int set_up(hugepin_lend *l)
 	for (uint32_t i = 0; i < l->attr.peers; i++) {
 		struct hp_peer *p = &l->peer[i];
 
-		TAILQ_INIT(&p->far);
+		TAILQ_INIT(&p->borrowed);
 		TAILQ_INIT(&p->asks);
-		STAILQ_INIT(&p->letters);
+		STAILQ_INIT(&p->messages);
 		p->share = UINT64_MAX;
 	}
-	return hp_far_open(l);
+	return hp_borrowed_open(l);
 }
 
 int hugepin_lend_open(hugepin_domain *d, const struct hugepin_lend_attr *attr, void *arg, hugepin_lend **ret_)
@@ -452,7 +452,7 @@ static bool is_busy(hugepin_lend *l)
 	for (uint32_t i = 0; i < l->attr.peers; i++)
 		if (l->lender.holder[i].loans_count)
 			return true;
-	return hp_far_uses(l);
+	return hp_borrowed_uses(l);
 }
 
 int hugepin_lend_close(hugepin_lend *l)
@@ -474,10 +474,10 @@ int hugepin_lend_close(hugepin_lend *l)
 	hp_serve_refuse_all(l);
 	hp_borrow_return_all(l);
 	hp_serve_drop_idle(l);
-	hp_post_again(l);
+	hp_send_kept(l);
 	for (uint32_t i = 0; i < l->attr.peers; i++) {
-		hp_post_forget(l, i);
-		hp_far_lose(l, i);
+		hp_send_forget(l, i);
+		hp_borrowed_lose(l, i);
 	}
 	leave(l);
 	hp_news_end(l);
@@ -510,9 +510,10 @@ int hugepin_lend_stats(hugepin_lend *l, uint32_t peer, struct hugepin_lend_stats
 		s.bytes_peak = l->lender.peak;
 		s.bucket_bytes = hp_lend_class_bytes[l->lender.class];
 		s.table_bytes = sizeof *l + HUGEPIN_LEND_MESSAGE_MAX + l->attr.carry_max +
-				l->attr.peers * sizeof *l->peer + l->letter_bytes +
+				l->attr.peers * sizeof *l->peer + l->unsent_bytes +
 				l->asks_count * sizeof(struct hp_ask) + hp_table_bytes(&l->asks_by_number) +
-				hp_table_bytes(&l->asks_by_frame) + hp_far_bytes(l) + hp_lender_table_bytes(&l->lender);
+				hp_table_bytes(&l->asks_by_frame) + hp_borrowed_bytes(l) +
+				hp_lender_table_bytes(&l->lender);
 	}
 	s.version = HUGEPIN_VERSION;
 	hp_unlock(&l->lock);

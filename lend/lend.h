@@ -2,16 +2,16 @@
  * A lend: its state, and how its parts work together. hugepin_lend(7) has the protocol, wire.h its bytes.
  *
  *	lend.c     the public functions
- *	far.c      borrowed keys: the table that hits read, retiring keys, giving back
+ *	borrowed.c borrowed keys: the table that hits read, retiring keys, giving back
  *	borrow.c   the borrowing side: questions, answers, keys that are asked back
  *	serve.c    the lending side: carries out what lender.c decides
  *	news.c     news from the pin cache, and the callback wake()
- *	post.c     messages to peers, and those that could not be sent yet
+ *	send.c     messages to peers, and those that could not be sent yet
  *	wire.c     messages as bytes; table.h: hash tables. Pure.
  *
  * Finding a borrowed key is what finding a region is (reg/state.h): a lookup table leads from the hash of peer and
- * address to an entry of `far`, whose members the hit then checks. Uses are counted by thread at an index of the table
- * of regions, which no region has:
+ * address to an entry of `borrowed`, whose members the hit then checks. Uses are counted by thread at an index of the
+ * table of regions, which no region has:
  *	hit:	read tag and the rest; count; read the tag again: if it changed, count back and take the slow path
  *	retire:	tag = 0; membarrier on every running thread; sum
  *	done:	count; read `attention`: if keys wait for their last use, look whether this was one
@@ -39,13 +39,13 @@
 enum { HP_ASKS_MAX = 64, HP_WAITERS_MAX = 1024 };
 
 /* A borrowed key. Hits read the first members. */
-enum hp_far_state {
-	HP_FAR_FREE,
-	HP_FAR_LIVE, /* hits find it */
-	HP_FAR_WANTED, /* the peer asked for it, and uses are out: it is given back with the last one */
-	HP_FAR_LOST, /* the peer is gone, and uses are out */
+enum hp_borrowed_state {
+	HP_BORROWED_FREE,
+	HP_BORROWED_LIVE, /* hits find it */
+	HP_BORROWED_WANTED, /* the peer asked for it, and uses are out: it is given back with the last one */
+	HP_BORROWED_LOST, /* the peer is gone, and uses are out */
 };
-struct hp_far {
+struct hp_borrowed {
 	_Alignas(128) uint64_t tag; /* HP_TAG() of a number and `index` while it is LIVE, else 0 */
 	uint64_t start, len;
 	union {
@@ -57,15 +57,15 @@ struct hp_far {
 	uint64_t name; /* the ref in struct hugepin_far */
 	/* used since the last look for what was not; relaxed: a key that was used just now may be given back */
 	uint8_t used;
-	uint8_t state; /* enum hp_far_state; read by done() without the lock */
+	uint8_t state; /* enum hp_borrowed_state; read by done() without the lock */
 	/* The following members are guarded by the lock. */
 	uint32_t index; /* uses are counted here */
 	uint32_t made; /* of the index, when this began */
 	uint64_t ref; /* the peer's name of it */
 	struct hp_link by_ref, by_frame[2];
-	TAILQ_ENTRY(hp_far) order; /* in its peer's `far`, or in lend.leaving */
+	TAILQ_ENTRY(hp_borrowed) order; /* in its peer's `borrowed`, or in lend.retired */
 };
-TAILQ_HEAD(hp_far_list, hp_far);
+TAILQ_HEAD(hp_borrowed_list, hp_borrowed);
 
 /* A call of hugepin_lend_key that has no answer yet. The first one of a frame has a message out; the others wait for
  * it. */
@@ -78,19 +78,19 @@ struct hp_ask {
 	bool put; /* not in the table of frames: nobody waits for it, since it carries bytes */
 	int err; /* the answer, when it is in lend.ready */
 	struct hugepin_far key;
-	struct hp_far *far; /* the place of its key, while it is out */
+	struct hp_borrowed *place; /* the place of its key, while it is out */
 	TAILQ_HEAD(, hp_ask) waiters;
 	TAILQ_ENTRY(hp_ask) order; /* in waiters of another, in its peer's `asks`, or in lend.ready */
 };
 TAILQ_HEAD(hp_asks, hp_ask);
 
 /* A message that send() did not take. */
-struct hp_letter {
-	STAILQ_ENTRY(hp_letter) next;
+struct hp_unsent {
+	STAILQ_ENTRY(hp_unsent) next;
 	size_t len;
 	unsigned char bytes[];
 };
-STAILQ_HEAD(hp_letters, hp_letter);
+STAILQ_HEAD(hp_unsents, hp_unsent);
 
 /* A peer, as the borrowing side sees it; see struct hp_holder for the other side. */
 struct hp_peer {
@@ -101,11 +101,11 @@ struct hp_peer {
 	uint64_t ref_last; /* its newest ref */
 	uint64_t share; /* what we may have of it */
 	uint64_t bucket; /* the length of its latest key */
-	struct hp_far_list far; /* LIVE keys, those that were looked at longest ago first */
+	struct hp_borrowed_list borrowed; /* LIVE keys, those that were looked at longest ago first */
 	struct hp_asks asks;
-	struct hp_letters letters;
-	uint64_t letter_bytes; /* of these */
-	bool unsent; /* in lend.unsent: there are, or were, letters */
+	struct hp_unsents messages;
+	uint64_t unsent_bytes; /* of these */
+	bool unsent; /* in lend.unsent: there are, or were, messages */
 	STAILQ_ENTRY(hp_peer) next_unsent;
 	struct hugepin_lend_stats stats;
 };
@@ -125,12 +125,12 @@ struct hp_news {
 enum {
 	HP_ATTEND_USES = 1, /* keys wait for their last use: done() looks. Pairs with hp_counts_barrier(), see above */
 	HP_ATTEND_NEWS = 2, /* there are news */
-	HP_ATTEND_LETTERS = 4, /* there are letters */
+	HP_ATTEND_UNSENT = 4, /* messages could not be sent */
 };
 
 struct hugepin_lend {
 	/* Hits read these. They are written when the lend is opened, except lookup_mask and attention. */
-	_Alignas(64) struct hp_far *far; /* far[0].name is the upper part of the names of keys */
+	_Alignas(64) struct hp_borrowed *borrowed; /* borrowed[0].name is the upper part of the names of keys */
 	_Atomic uint64_t *lookup;
 	/* relaxed: the lend's lock among writers; a hit's key judges by its own words: hit() */
 	_Atomic uint32_t lookup_mask;
@@ -143,16 +143,16 @@ struct hugepin_lend {
 	struct hugepin_lend_attr attr;
 	void *arg;
 	unsigned access; /* of pins */
-	struct hp_lending lender;
+	struct hp_lender lender;
 
 	struct hp_lock lock;
 	bool closing;
 	bool settled; /* this call has heard of all memory that went away before it */
 	struct hp_peer *peer;
-	/* Borrowed keys: places in `far` that exist, that were ever in use, that are free. */
-	uint32_t far_opened, far_used, far_count;
-	struct hp_far_list far_free, leaving; /* leaving: WANTED or LOST */
-	uint32_t far_gen, lookup_clashes;
+	/* Borrowed keys: places in `borrowed` that exist, that were ever in use, that are free. */
+	uint32_t borrowed_opened, borrowed_used, borrowed_count;
+	struct hp_borrowed_list borrowed_free, retired; /* retired: WANTED or LOST */
+	uint32_t borrowed_gen, lookup_clashes;
 	uint64_t frame_levels; /* bit i: a key has frames of 2^i bytes */
 	uint32_t frame_level_count[64];
 	struct hp_table by_ref, by_frame; /* keys */
@@ -160,7 +160,7 @@ struct hugepin_lend {
 	uint32_t asks_count;
 	struct hp_asks ready; /* answered: ready() follows when the lock is open */
 	STAILQ_HEAD(, hp_peer) unsent;
-	uint64_t letter_bytes;
+	uint64_t unsent_bytes;
 	unsigned char *buf; /* room for one message */
 
 	struct hp_news news;
@@ -172,72 +172,73 @@ struct hugepin_lend {
 
 #define HP_LEND_STAT(l, who, name, n) ((l)->peer[who].stats.name += (uint64_t)(n))
 
-/* The news flag and the like; relaxed suffices, except for HP_ATTEND_USES (far.c). */
+/* The news flag and the like; relaxed suffices, except for HP_ATTEND_USES (borrowed.c). */
 static inline bool hp_lend_attends(const hugepin_lend *l, uint32_t bits)
 {
 	return atomic_load_explicit(&l->attention, memory_order_relaxed) & bits;
 }
 
-/* ------------------------------------------------------------------ far.c */
+/* ------------------------------------------------------------------ borrowed.c */
 
 /* Tables for keys. 0 or -ENOMEM, also then followed by close(), which gives indexes back, unless this is a child of
  * fork. */
-int hp_far_open(hugepin_lend *l);
-void hp_far_close(hugepin_lend *l, bool child);
+int hp_borrowed_open(hugepin_lend *l);
+void hp_borrowed_close(hugepin_lend *l, bool child);
 
 /* Find a LIVE key of the peer that contains addr, or NULL. use() takes one use of it into *ret_ and lets hits at addr
  * find it: this thread has counters. */
-struct hp_far *hp_far_find(hugepin_lend *l, uint32_t peer, uint64_t addr);
-void hp_far_use(hugepin_lend *l, struct hp_far *f, uint64_t addr, uint64_t len, struct hugepin_far *ret_);
+struct hp_borrowed *hp_borrowed_find(hugepin_lend *l, uint32_t peer, uint64_t addr);
+void hp_borrowed_use(hugepin_lend *l, struct hp_borrowed *f, uint64_t addr, uint64_t len, struct hugepin_far *ret_);
 
 /* A place for a key that may come; NULL: no memory, or no index. begin() makes it one, unreserve() gives it back. */
-struct hp_far *hp_far_reserve(hugepin_lend *l);
-void hp_far_begin(hugepin_lend *l, struct hp_far *f, uint32_t peer, uint64_t base, uint64_t len, uint32_t rkey,
-		  uint64_t ref);
-void hp_far_unreserve(hugepin_lend *l, struct hp_far *f);
+struct hp_borrowed *hp_borrowed_reserve(hugepin_lend *l);
+void hp_borrowed_begin(hugepin_lend *l, struct hp_borrowed *f, uint32_t peer, uint64_t base, uint64_t len,
+		       uint32_t rkey, uint64_t ref);
+void hp_borrowed_unreserve(hugepin_lend *l, struct hp_borrowed *f);
 
 /* The key that the peer calls by that ref, or NULL. */
-struct hp_far *hp_far_by_ref(hugepin_lend *l, uint32_t peer, uint64_t ref);
+struct hp_borrowed *hp_borrowed_by_ref(hugepin_lend *l, uint32_t peer, uint64_t ref);
 
 /* Retire n LIVE keys, at most HP_WIRE_REFS_MAX: no hit finds them any more. Those without uses are freed, and their
  * refs are written to ret_refs; returns how many. The others get `state`, WANTED or LOST, and wait for their last use.
  * LIVE: they are kept. */
-unsigned hp_far_retire(hugepin_lend *l, struct hp_far **list, unsigned n, enum hp_far_state state, uint64_t *ret_refs);
+unsigned hp_borrowed_retire(hugepin_lend *l, struct hp_borrowed **list, unsigned n, enum hp_borrowed_state state,
+			    uint64_t *ret_refs);
 
 /* Free keys of the peer of `bytes` together, those that were not used for longest, without uses, HP_WIRE_REFS_MAX
  * at most. *looks: how many keys may still be looked at; twice as many as there are, at first. Returns as
- * hp_far_retire(). */
-unsigned hp_far_give(hugepin_lend *l, uint32_t peer, uint64_t bytes, uint64_t *looks, uint64_t *ret_refs,
-		     uint64_t *ret_bytes);
+ * hp_borrowed_retire(). */
+unsigned hp_borrowed_give(hugepin_lend *l, uint32_t peer, uint64_t bytes, uint64_t *looks, uint64_t *ret_refs,
+			  uint64_t *ret_bytes);
 
 /* The peer is gone. Keys with uses stay for their last use. */
-void hp_far_lose(hugepin_lend *l, uint32_t peer);
+void hp_borrowed_lose(hugepin_lend *l, uint32_t peer);
 
 /* Look at the keys that wait for their last use, `most` of them. Those without uses are freed and, of peers that are
  * not gone, given back. */
-void hp_far_settle(hugepin_lend *l, unsigned most);
+void hp_borrowed_settle(hugepin_lend *l, unsigned most);
 
 /* An unuse of the key in this slot was counted: if the key waits for that, settle it. No lock is held. */
-void hp_far_unused(hugepin_lend *l, uint32_t slot);
+void hp_borrowed_unused(hugepin_lend *l, uint32_t slot);
 
 /* Whether any use is out. Exact if no key is being taken. */
-bool hp_far_uses(hugepin_lend *l);
+bool hp_borrowed_uses(hugepin_lend *l);
 
-uint64_t hp_far_bytes(const hugepin_lend *l);
+uint64_t hp_borrowed_bytes(const hugepin_lend *l);
 
-/* ------------------------------------------------------------------ post.c */
+/* ------------------------------------------------------------------ send.c */
 
 /* Send a message, or keep it until there is room. 0; or the peer is lost: the error, also later. */
-int hp_post(hugepin_lend *l, uint32_t peer, const struct hp_wire *w);
+int hp_send(hugepin_lend *l, uint32_t peer, const struct hp_wire *w);
 
 /* Send RETURN of n refs: seq 0, or the answer of a WANT, of which parts follow if `more`. */
-int hp_post_return(hugepin_lend *l, uint32_t peer, uint32_t number, const uint64_t *refs, unsigned n, bool more);
+int hp_send_return(hugepin_lend *l, uint32_t peer, uint32_t number, const uint64_t *refs, unsigned n, bool more);
 
 /* Send what could not be sent. */
-void hp_post_again(hugepin_lend *l);
+void hp_send_kept(hugepin_lend *l);
 
 /* Forget what could not be sent to this peer. */
-void hp_post_forget(hugepin_lend *l, uint32_t peer);
+void hp_send_forget(hugepin_lend *l, uint32_t peer);
 
 /* ------------------------------------------------------------------ borrow.c */
 

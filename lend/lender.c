@@ -10,9 +10,9 @@ enum { ROUNDS_MAX = 4, WANTS_MAX = 16, LOANS_OF_ALL = 2 };
 
 /* ------------------------------------------------------------------ opening */
 
-bool hp_lender_init(struct hp_lending *ln, uint32_t policy, uint32_t peers, uint64_t lent_max, uint64_t idle_max)
+bool hp_lender_init(struct hp_lender *ln, uint32_t policy, uint32_t peers, uint64_t lent_max, uint64_t idle_max)
 {
-	*ln = (struct hp_lending){ .policy = policy,
+	*ln = (struct hp_lender){ .policy = policy,
 				  .peers = peers,
 				  .lent_max = lent_max,
 				  .idle_base = idle_max,
@@ -43,7 +43,7 @@ bool hp_lender_init(struct hp_lending *ln, uint32_t policy, uint32_t peers, uint
 	return false;
 }
 
-void hp_lender_free(struct hp_lending *ln)
+void hp_lender_free(struct hp_lender *ln)
 {
 	struct hp_bucket_list *list[] = { &ln->lent_list, &ln->idle_list };
 	struct hp_bucket *b;
@@ -71,13 +71,13 @@ void hp_lender_free(struct hp_lending *ln)
 	ln->loan = NULL;
 }
 
-void hp_lender_fix_class(struct hp_lending *ln, unsigned class)
+void hp_lender_fix_class(struct hp_lender *ln, unsigned class)
 {
 	ln->class = class;
 	ln->class_fixed = true;
 }
 
-uint64_t hp_lender_share(const struct hp_lending *ln)
+uint64_t hp_lender_share(const struct hp_lender *ln)
 {
 	uint64_t bucket = hp_lend_class_bytes[ln->class];
 
@@ -86,7 +86,7 @@ uint64_t hp_lender_share(const struct hp_lending *ln)
 	return ln->lent_max / (ln->peers > 1 ? ln->peers - 1 : 1) / bucket * bucket;
 }
 
-uint64_t hp_lender_told(const struct hp_lending *ln, uint32_t peer, uint64_t bytes)
+uint64_t hp_lender_share_now(const struct hp_lender *ln, uint32_t peer, uint64_t bytes)
 {
 	const struct hp_holder *h = &ln->holder[peer];
 
@@ -98,7 +98,7 @@ uint64_t hp_lender_told(const struct hp_lending *ln, uint32_t peer, uint64_t byt
 	return h->bytes + (ln->lent_max - ln->lent);
 }
 
-uint64_t hp_lender_table_bytes(const struct hp_lending *ln)
+uint64_t hp_lender_table_bytes(const struct hp_lender *ln)
 {
 	return ln->peers * sizeof *ln->holder + hp_table_bytes(&ln->buckets) + hp_table_bytes(&ln->regions) +
 	       (sizeof *ln->given << ln->given_bits) + hp_table_bytes(&ln->ghosts) +
@@ -110,7 +110,7 @@ uint64_t hp_lender_table_bytes(const struct hp_lending *ln)
 /* ------------------------------------------------------------------ who has most */
 
 /* The holder's bytes have changed. */
-static void rank(struct hp_lending *ln, struct hp_holder *h)
+static void rank(struct hp_lender *ln, struct hp_holder *h)
 {
 	uint8_t level = h->bytes ? (uint8_t)(64 - __builtin_clzll(h->bytes)) : 0;
 
@@ -132,7 +132,7 @@ static void rank(struct hp_lending *ln, struct hp_holder *h)
 }
 
 /* Take a holder out of the ranks, since it was asked for the first waiting question; put all those back. */
-static void set_asked(struct hp_lending *ln, struct hp_holder *h)
+static void set_asked(struct hp_lender *ln, struct hp_holder *h)
 {
 	uint64_t bytes = h->bytes;
 
@@ -143,7 +143,7 @@ static void set_asked(struct hp_lending *ln, struct hp_holder *h)
 	TAILQ_INSERT_TAIL(&ln->asked, h, order);
 }
 
-static void clear_asked(struct hp_lending *ln)
+static void clear_asked(struct hp_lender *ln)
 {
 	struct hp_holder *h;
 
@@ -157,7 +157,7 @@ static void clear_asked(struct hp_lending *ln)
 
 /* The holder of most bytes, but for a factor of two, that was not asked; NULL: there is none. A mute one counts as
  * asked. */
-static struct hp_holder *largest(struct hp_lending *ln)
+static struct hp_holder *largest(struct hp_lender *ln)
 {
 	while (ln->ranks) {
 		struct hp_holder *h = TAILQ_FIRST(&ln->ranked[64 - __builtin_clzll(ln->ranks)]);
@@ -170,7 +170,7 @@ static struct hp_holder *largest(struct hp_lending *ln)
 }
 
 /* Note that this holder is asked, and with which number. */
-static struct hp_act want(struct hp_lending *ln, struct hp_holder *h, uint64_t bytes)
+static struct hp_act want(struct hp_lender *ln, struct hp_holder *h, uint64_t bytes)
 {
 	uint32_t peer = (uint32_t)(h - ln->holder);
 
@@ -181,7 +181,7 @@ static struct hp_act want(struct hp_lending *ln, struct hp_holder *h, uint64_t b
 	return (struct hp_act){ .step = HP_STEP_WANT, .peer = peer, .bytes = bytes };
 }
 
-void hp_lender_answered(struct hp_lending *ln, uint32_t peer)
+void hp_lender_answered(struct hp_lender *ln, uint32_t peer)
 {
 	struct hp_question *q = hp_lender_front(ln, peer);
 
@@ -190,7 +190,7 @@ void hp_lender_answered(struct hp_lending *ln, uint32_t peer)
 		q->asking = HP_LEND_NOBODY;
 }
 
-struct hp_act hp_lender_crowded(struct hp_lending *ln, uint64_t bytes)
+struct hp_act hp_lender_crowded(struct hp_lender *ln, uint64_t bytes)
 {
 	struct hp_holder *h = largest(ln);
 	struct hp_act act = { .step = HP_STEP_WAIT };
@@ -205,7 +205,7 @@ struct hp_act hp_lender_crowded(struct hp_lending *ln, uint64_t bytes)
 /* ------------------------------------------------------------------ loans */
 
 /* Make room for one more loan. False: no memory. */
-static bool reserve_loan(struct hp_lending *ln)
+static bool reserve_loan(struct hp_lender *ln)
 {
 	struct hp_loan *loan;
 
@@ -229,7 +229,7 @@ static bool reserve_loan(struct hp_lending *ln)
 	return true;
 }
 
-struct hp_loan *hp_lender_lend(struct hp_lending *ln, struct hp_bucket *b, uint32_t peer)
+struct hp_loan *hp_lender_lend(struct hp_lender *ln, struct hp_bucket *b, uint32_t peer)
 {
 	struct hp_loan *loan = ln->loan[ln->loan_free - 1];
 	struct hp_holder *h = &ln->holder[peer];
@@ -247,7 +247,7 @@ struct hp_loan *hp_lender_lend(struct hp_lending *ln, struct hp_bucket *b, uint3
 	return loan;
 }
 
-struct hp_loan *hp_lender_find(const struct hp_lending *ln, uint32_t peer, uint64_t ref)
+struct hp_loan *hp_lender_find(const struct hp_lender *ln, uint32_t peer, uint64_t ref)
 {
 	uint32_t slot = ref & ((1u << HP_LOAN_SLOT_BITS) - 1);
 	struct hp_loan *loan = slot < ln->loans ? ln->loan[slot] : NULL;
@@ -255,7 +255,7 @@ struct hp_loan *hp_lender_find(const struct hp_lending *ln, uint32_t peer, uint6
 	return loan && ref && loan->ref == ref && loan->peer == peer ? loan : NULL;
 }
 
-struct hp_bucket *hp_lender_end(struct hp_lending *ln, struct hp_loan *loan, bool taken)
+struct hp_bucket *hp_lender_end(struct hp_lender *ln, struct hp_loan *loan, bool taken)
 {
 	struct hp_bucket *b = loan->bucket;
 	struct hp_holder *h = &ln->holder[loan->peer];
@@ -275,7 +275,7 @@ struct hp_bucket *hp_lender_end(struct hp_lending *ln, struct hp_loan *loan, boo
 	return TAILQ_EMPTY(&b->loans) ? b : NULL;
 }
 
-void hp_lender_idle(struct hp_lending *ln, struct hp_bucket *b)
+void hp_lender_idle(struct hp_lender *ln, struct hp_bucket *b)
 {
 	TAILQ_REMOVE(&ln->lent_list, b, order);
 	ln->lent -= hp_bucket_bytes(b);
@@ -287,18 +287,18 @@ void hp_lender_idle(struct hp_lending *ln, struct hp_bucket *b)
 
 /* ------------------------------------------------------------------ questions that wait */
 
-static struct hp_questions *queue_of(const struct hp_lending *ln, uint32_t peer)
+static struct hp_questions *queue_of(const struct hp_lender *ln, uint32_t peer)
 {
 	/* With shares of their own, no peer waits for another. */
 	return ln->policy == HUGEPIN_LEND_STATIC ? &ln->holder[peer].waiting : (struct hp_questions *)&ln->waiting;
 }
 
-struct hp_question *hp_lender_front(const struct hp_lending *ln, uint32_t peer)
+struct hp_question *hp_lender_front(const struct hp_lender *ln, uint32_t peer)
 {
 	return TAILQ_FIRST(queue_of(ln, peer));
 }
 
-struct hp_question *hp_lender_waiting_of(const struct hp_lending *ln, uint32_t peer)
+struct hp_question *hp_lender_waiting_of(const struct hp_lender *ln, uint32_t peer)
 {
 	struct hp_question *q = NULL;
 
@@ -309,7 +309,7 @@ struct hp_question *hp_lender_waiting_of(const struct hp_lending *ln, uint32_t p
 	return q;
 }
 
-bool hp_lender_may_wait(const struct hp_lending *ln, const struct hp_question *q, uint32_t carry_max)
+bool hp_lender_may_wait(const struct hp_lender *ln, const struct hp_question *q, uint32_t carry_max)
 {
 	const struct hp_holder *h = &ln->holder[q->peer];
 
@@ -317,7 +317,7 @@ bool hp_lender_may_wait(const struct hp_lending *ln, const struct hp_question *q
 	       q->carried <= carry_max - HP_MIN(carry_max, h->waiting_carried);
 }
 
-void hp_lender_wait(struct hp_lending *ln, struct hp_question *q)
+void hp_lender_wait(struct hp_lender *ln, struct hp_question *q)
 {
 	struct hp_holder *h = &ln->holder[q->peer];
 
@@ -328,7 +328,7 @@ void hp_lender_wait(struct hp_lending *ln, struct hp_question *q)
 	TAILQ_INSERT_TAIL(queue_of(ln, q->peer), q, order);
 }
 
-void hp_lender_unwait(struct hp_lending *ln, struct hp_question *q)
+void hp_lender_unwait(struct hp_lender *ln, struct hp_question *q)
 {
 	struct hp_holder *h = &ln->holder[q->peer];
 
@@ -349,7 +349,7 @@ static struct hp_act no(int err)
 }
 
 /* The next holder to ask, of this round or of another one; NULL: there is none. */
-static struct hp_holder *next_holder(struct hp_lending *ln, struct hp_question *q)
+static struct hp_holder *next_holder(struct hp_lender *ln, struct hp_question *q)
 {
 	struct hp_holder *h;
 
@@ -369,8 +369,8 @@ static struct hp_holder *next_holder(struct hp_lending *ln, struct hp_question *
 	return h;
 }
 
-/* No holder gives anything. If not so much is leaving already, the bucket that was lent first is asked back. */
-static struct hp_act refuse(struct hp_lending *ln, uint64_t bytes)
+/* No holder gives anything. If not so much is retired already, the bucket that was lent first is asked back. */
+static struct hp_act refuse(struct hp_lender *ln, uint64_t bytes)
 {
 	struct hp_act act = no(ENOBUFS);
 	struct hp_bucket *b = TAILQ_FIRST(&ln->lent_list);
@@ -379,17 +379,17 @@ static struct hp_act refuse(struct hp_lending *ln, uint64_t bytes)
 	 * ones. */
 	if (!ln->class_fixed && b && !hp_bucket_is_larger(ln, b))
 		ln->epoch_again++;
-	if (ln->policy == HUGEPIN_LEND_STATIC || ln->leaving >= bytes || !b || b->state != HP_BUCKET_LENT)
+	if (ln->policy == HUGEPIN_LEND_STATIC || ln->retired >= bytes || !b || b->state != HP_BUCKET_LENT)
 		return act;
 	TAILQ_REMOVE(&ln->lent_list, b, order);
 	TAILQ_INSERT_TAIL(&ln->lent_list, b, order);
-	if (!b->leaving)
+	if (!b->retired)
 		act.bucket = b;
 	return act;
 }
 
 /* Ask a holder for `bytes`, or wait for the one that was asked, or give up. */
-static struct hp_act want_room(struct hp_lending *ln, struct hp_question *q, uint64_t bytes)
+static struct hp_act want_room(struct hp_lender *ln, struct hp_question *q, uint64_t bytes)
 {
 	struct hp_holder *h = NULL;
 	struct hp_bucket *larger;
@@ -421,7 +421,7 @@ static struct hp_act want_room(struct hp_lending *ln, struct hp_question *q, uin
 }
 
 /* A bucket with loans needs no room, except in the peer's share. */
-static struct hp_bucket *find_lent(const struct hp_lending *ln, const struct hp_question *q)
+static struct hp_bucket *find_lent(const struct hp_lender *ln, const struct hp_question *q)
 {
 	for (unsigned class = 0; class < HP_LEND_CLASSES; class++) {
 		struct hp_bucket *b = hp_bucket_find(ln, hp_bucket_piece(q, class), q->addr);
@@ -436,7 +436,7 @@ static struct hp_bucket *find_lent(const struct hp_lending *ln, const struct hp_
 }
 
 /* The piece to lend: of the present class, or of the next smaller one that can fit at all. False: there is none. */
-static bool choose_piece(const struct hp_lending *ln, const struct hp_question *q, struct hp_bucket_name *ret_)
+static bool choose_piece(const struct hp_lender *ln, const struct hp_question *q, struct hp_bucket_name *ret_)
 {
 	uint64_t most = HP_MIN(ln->lent_max, hp_lender_share(ln));
 
@@ -449,7 +449,7 @@ static bool choose_piece(const struct hp_lending *ln, const struct hp_question *
 }
 
 /* Make a bucket, or take the idle one again. It counts as lent from now on, before it is pinned. */
-static struct hp_act pin(struct hp_lending *ln, struct hp_bucket_name n, struct hp_bucket *b)
+static struct hp_act pin(struct hp_lender *ln, struct hp_bucket_name n, struct hp_bucket *b)
 {
 	if (!reserve_loan(ln))
 		return no(ENOMEM);
@@ -472,12 +472,12 @@ static struct hp_act pin(struct hp_lending *ln, struct hp_bucket_name n, struct 
 	return (struct hp_act){ .step = HP_STEP_PIN, .bucket = b };
 }
 
-static struct hp_act drop(struct hp_lending *ln)
+static struct hp_act drop(struct hp_lender *ln)
 {
 	return (struct hp_act){ .step = HP_STEP_DROP, .bucket = hp_lender_oldest(ln) };
 }
 
-struct hp_act hp_lender_step(struct hp_lending *ln, struct hp_question *q)
+struct hp_act hp_lender_step(struct hp_lender *ln, struct hp_question *q)
 {
 	uint64_t bytes, share = hp_lender_share(ln), held = ln->holder[q->peer].bytes;
 	struct hp_bucket *b;
@@ -514,7 +514,7 @@ struct hp_act hp_lender_step(struct hp_lending *ln, struct hp_question *q)
 }
 
 /* The device's longest registration ends before the address: try a smaller piece, which begins nearer to it. */
-static void try_smaller(struct hp_lending *ln, struct hp_question *q, const struct hp_bucket *b)
+static void try_smaller(struct hp_lender *ln, struct hp_question *q, const struct hp_bucket *b)
 {
 	for (unsigned class = q->class_min; class < HP_LEND_CLASSES; class++)
 		if (hp_bucket_piece(q, class).base == b->base && hp_bucket_piece(q, class).want == b->want)
@@ -523,7 +523,7 @@ static void try_smaller(struct hp_lending *ln, struct hp_question *q, const stru
 		ln->class = HP_MAX(ln->class, q->class_min);
 }
 
-bool hp_lender_pinned(struct hp_lending *ln, struct hp_question *q, struct hp_bucket *b, int err,
+bool hp_lender_pinned(struct hp_lender *ln, struct hp_question *q, struct hp_bucket *b, int err,
 		      const struct hugepin_pin *pin, uint64_t start, uint64_t end)
 {
 	bool reaches = !err && q->addr - b->base < pin->len;

@@ -71,7 +71,7 @@ struct hp_bucket {
 	struct hugepin_pin pin; /* while it is lent */
 	uint32_t region;
 	uint8_t state; /* enum hp_bucket_state */
-	bool leaving; /* its memory is wanted back: no further loan, and it will not be idle */
+	bool retired; /* its memory is wanted back: no further loan, and it will not be idle */
 	struct hp_loans loans;
 	TAILQ_ENTRY(hp_bucket) order; /* in lender.lent or lender.idle */
 };
@@ -122,11 +122,11 @@ struct hp_holder {
 };
 TAILQ_HEAD(hp_holders, hp_holder);
 
-struct hp_lending {
+struct hp_lender {
 	uint32_t policy, peers;
 	uint64_t lent_max, idle_base; /* M, MAXVICTIM */
 	uint64_t lent, idle, idle_max, peak;
-	uint64_t leaving; /* bytes of lent buckets that are leaving */
+	uint64_t retired; /* bytes of lent buckets that are retired */
 	unsigned class; /* of new buckets */
 	bool class_fixed;
 
@@ -153,24 +153,25 @@ struct hp_lending {
 	uint64_t *given; /* hashes of what peers had to give back: of the peer and the bucket's name */
 	unsigned given_bits;
 	uint32_t epoch_near; /* questions near one of the peer's last two */
-	uint32_t patience, patience_next; /* epochs until a larger bucket may be tried */
-	uint32_t kept; /* epochs until a smaller bucket may be taken */
+	uint32_t larger_after; /* epochs until a larger bucket may be tried */
+	uint32_t larger_wait; /* the same after the next step down */
+	uint32_t smaller_after; /* epochs until a smaller bucket may be taken */
 };
 
 /* False: no memory. free() frees what it knows; pins and what waits are the caller's to have ended before. */
-bool hp_lender_init(struct hp_lending *ln, uint32_t policy, uint32_t peers, uint64_t lent_max, uint64_t idle_max);
-void hp_lender_free(struct hp_lending *ln);
+bool hp_lender_init(struct hp_lender *ln, uint32_t policy, uint32_t peers, uint64_t lent_max, uint64_t idle_max);
+void hp_lender_free(struct hp_lender *ln);
 
 /* Buckets of this class from now on, whatever happens: for measurements. */
-void hp_lender_fix_class(struct hp_lending *ln, unsigned class);
+void hp_lender_fix_class(struct hp_lender *ln, unsigned class);
 
 /* The bytes that a peer may have keys of; UINT64_MAX: no limit of its own. */
-uint64_t hp_lender_share(const struct hp_lending *ln);
+uint64_t hp_lender_share(const struct hp_lender *ln);
 
-/* What a peer is told of that. POOL: if there is no room for another bucket of so many bytes, those that have most
- * keep within what they have and what is free, so that they give back in their questions what they would be asked
- * for next. */
-uint64_t hp_lender_told(const struct hp_lending *ln, uint32_t peer, uint64_t bytes);
+/* What a peer may have now, as answers say. POOL: if there is no room for another bucket of so many bytes, those that
+ * have most keep within what they have and what is free, so that they give back in their questions what they would be
+ * asked for next. */
+uint64_t hp_lender_share_now(const struct hp_lender *ln, uint32_t peer, uint64_t bytes);
 
 /* What to do next for a question. */
 enum hp_step {
@@ -189,57 +190,57 @@ struct hp_act {
 	uint64_t bytes;
 	int err;
 };
-struct hp_act hp_lender_step(struct hp_lending *ln, struct hp_question *q);
+struct hp_act hp_lender_step(struct hp_lender *ln, struct hp_question *q);
 
 /* The outcome of HP_STEP_PIN: err 0 and the pin, with the region's range; else the bucket is forgotten and freed.
  * False: the pin does not reach the address that was asked for; give it back, since the bucket is forgotten. */
-bool hp_lender_pinned(struct hp_lending *ln, struct hp_question *q, struct hp_bucket *b, int err,
+bool hp_lender_pinned(struct hp_lender *ln, struct hp_question *q, struct hp_bucket *b, int err,
 		      const struct hugepin_pin *pin, uint64_t start, uint64_t end);
 
 /* Lend a bucket, after HP_STEP_LEND. Cannot fail. */
-struct hp_loan *hp_lender_lend(struct hp_lending *ln, struct hp_bucket *b, uint32_t peer);
+struct hp_loan *hp_lender_lend(struct hp_lender *ln, struct hp_bucket *b, uint32_t peer);
 
 /* The loan with this ref, if the peer has it, or NULL. */
-struct hp_loan *hp_lender_find(const struct hp_lending *ln, uint32_t peer, uint64_t ref);
+struct hp_loan *hp_lender_find(const struct hp_lender *ln, uint32_t peer, uint64_t ref);
 
 /* End a loan. Returns its bucket if no loan of it is left: give its pin back, then call hp_lender_idle(), or
- * hp_lender_forget() if it is leaving. taken: it was given back because room was wanted. */
-struct hp_bucket *hp_lender_end(struct hp_lending *ln, struct hp_loan *loan, bool taken);
-void hp_lender_idle(struct hp_lending *ln, struct hp_bucket *b);
+ * hp_lender_forget() if it is retired. taken: it was given back because room was wanted. */
+struct hp_bucket *hp_lender_end(struct hp_lender *ln, struct hp_loan *loan, bool taken);
+void hp_lender_idle(struct hp_lender *ln, struct hp_bucket *b);
 
 /* The bucket is no longer lent or idle. Frees it. */
-void hp_lender_forget(struct hp_lending *ln, struct hp_bucket *b);
+void hp_lender_forget(struct hp_lender *ln, struct hp_bucket *b);
 
 /* A bucket that the idle list has no room for, or that is the oldest (any), or NULL: drop its registration and free
  * it. */
-struct hp_bucket *hp_lender_over(struct hp_lending *ln);
-struct hp_bucket *hp_lender_oldest(struct hp_lending *ln);
+struct hp_bucket *hp_lender_over(struct hp_lender *ln);
+struct hp_bucket *hp_lender_oldest(struct hp_lender *ln);
 
 /* No further loan of this bucket, since its memory is wanted back. */
-void hp_lender_leave(struct hp_lending *ln, struct hp_bucket *b);
+void hp_lender_retire(struct hp_lender *ln, struct hp_bucket *b);
 
 /* The first bucket with this region, and the next. */
-struct hp_bucket *hp_lender_of_region(const struct hp_lending *ln, uint32_t region);
+struct hp_bucket *hp_lender_of_region(const struct hp_lender *ln, uint32_t region);
 struct hp_bucket *hp_lender_next_of_region(const struct hp_bucket *b);
 
 /* Whether a question may wait, after HP_STEP_WAIT: a peer may have so many that wait, and carry so many bytes. wait()
  * puts it into its queue, where it is the caller's memory, and unwait() takes it out. front() is the one to step next
  * when the peer gave something back. waiting_of() is a question of that peer's. NULL: there is none. */
-bool hp_lender_may_wait(const struct hp_lending *ln, const struct hp_question *q, uint32_t carry_max);
-void hp_lender_wait(struct hp_lending *ln, struct hp_question *q);
-void hp_lender_unwait(struct hp_lending *ln, struct hp_question *q);
-struct hp_question *hp_lender_front(const struct hp_lending *ln, uint32_t peer);
-struct hp_question *hp_lender_waiting_of(const struct hp_lending *ln, uint32_t peer);
+bool hp_lender_may_wait(const struct hp_lender *ln, const struct hp_question *q, uint32_t carry_max);
+void hp_lender_wait(struct hp_lender *ln, struct hp_question *q);
+void hp_lender_unwait(struct hp_lender *ln, struct hp_question *q);
+struct hp_question *hp_lender_front(const struct hp_lender *ln, uint32_t peer);
+struct hp_question *hp_lender_waiting_of(const struct hp_lender *ln, uint32_t peer);
 
 /* The peer's answer to WANT is complete, or will not come. */
-void hp_lender_answered(struct hp_lending *ln, uint32_t peer);
+void hp_lender_answered(struct hp_lender *ln, uint32_t peer);
 
 /* The holder of most bytes that may be asked for `bytes` outside of any question: HP_STEP_WANT, or HP_STEP_WAIT:
  * nobody. */
-struct hp_act hp_lender_crowded(struct hp_lending *ln, uint64_t bytes);
+struct hp_act hp_lender_crowded(struct hp_lender *ln, uint64_t bytes);
 
 /* Bytes of memory of all tables here. */
-uint64_t hp_lender_table_bytes(const struct hp_lending *ln);
+uint64_t hp_lender_table_bytes(const struct hp_lender *ln);
 
 /* The bytes that a bucket counts: whole base pages. */
 uint64_t hp_bucket_bytes(const struct hp_bucket *b);

@@ -108,7 +108,7 @@ static void crowded(void *arg, size_t bytes)
 	tell(l);
 }
 
-static const struct hp_lender hooks = { .wanted = wanted, .dropped = dropped, .crowded = crowded };
+static const struct hp_lend_hooks hooks = { .wanted = wanted, .dropped = dropped, .crowded = crowded };
 
 /* ------------------------------------------------------------------ taking in */
 

@@ -24,8 +24,8 @@ static void drop(hugepin_lend *l, struct hp_bucket *b)
 static void end_bucket(hugepin_lend *l, struct hp_bucket *b)
 {
 	/* If its memory is wanted, what the cache has left of the registration is of no use. */
-	hp_lent_unpin(l->domain, &b->pin, b->start, b->end, b->leaving);
-	if (b->leaving) {
+	hp_lent_unpin(l->domain, &b->pin, b->start, b->end, b->retired);
+	if (b->retired) {
 		hp_lender_forget(&l->lender, b);
 		return;
 	}
@@ -67,7 +67,7 @@ struct recall {
 static void send_recall(hugepin_lend *l, struct recall *r)
 {
 	if (r->w.n)
-		hp_post(l, r->peer, &r->w);
+		hp_send(l, r->peer, &r->w);
 	l->peer[r->peer].stats.recalls += r->w.n;
 	r->w.n = 0;
 }
@@ -77,7 +77,7 @@ static void recall_bucket(hugepin_lend *l, struct hp_bucket *b, struct recall *r
 {
 	struct hp_loan *loan;
 
-	hp_lender_leave(&l->lender, b);
+	hp_lender_retire(&l->lender, b);
 	TAILQ_FOREACH(loan, &b->loans, of_bucket) {
 		if (loan->recalled)
 			continue;
@@ -118,10 +118,10 @@ static void refuse(hugepin_lend *l, uint32_t peer, uint32_t number, int err)
 	struct hp_wire w = { .type = HP_WIRE_NO,
 			     .number = number,
 			     .error = err > 0 && err <= HP_WIRE_ERRNO_MAX ? (uint32_t)err : EIO,
-			     .share = hp_lender_told(&l->lender, peer, 1) };
+			     .share = hp_lender_share_now(&l->lender, peer, 1) };
 
 	l->peer[peer].stats.refused++;
-	hp_post(l, peer, &w);
+	hp_send(l, peer, &w);
 }
 
 /* b is pinned. Returns 0, or a number of errno, with b as it was. */
@@ -140,12 +140,12 @@ static int lend_bucket(hugepin_lend *l, struct hp_question *q, struct hp_bucket 
 	if (err)
 		return err;
 	w.ref = hp_lender_lend(&l->lender, b, q->peer)->ref;
-	w.share = hp_lender_told(&l->lender, q->peer, hp_bucket_bytes(b));
+	w.share = hp_lender_share_now(&l->lender, q->peer, hp_bucket_bytes(b));
 	s->carried += q->carried;
 	s->waited += q->waiting;
 	s->lent++;
 	s->lent_bytes += hp_bucket_bytes(b);
-	hp_post(l, q->peer, &w);
+	hp_send(l, q->peer, &w);
 	return 0;
 }
 
@@ -179,7 +179,7 @@ static bool serve(hugepin_lend *l, struct hp_question *q)
 					     .bytes = act.bytes };
 
 			recall(l, act.bucket);
-			if (hp_post(l, act.peer, &w) != 0) /* it is lost: others may have room */
+			if (hp_send(l, act.peer, &w) != 0) /* it is lost: others may have room */
 				hp_lender_answered(&l->lender, act.peer);
 			break;
 		}
@@ -378,7 +378,7 @@ void hp_serve_crowded(hugepin_lend *l, uint64_t bytes)
 				     .number = l->lender.holder[act.peer].want,
 				     .bytes = act.bytes };
 
-		if (hp_post(l, act.peer, &w) != 0)
+		if (hp_send(l, act.peer, &w) != 0)
 			hp_lender_answered(&l->lender, act.peer);
 	}
 }

@@ -13,7 +13,7 @@
 #include "reg/region.h"
 #include "reg/uffd.h"
 
-int hp_lent_set(hugepin_domain *d, const struct hp_lender *lender, void *arg)
+int hp_lent_set(hugepin_domain *d, const struct hp_lend_hooks *hooks, void *lend)
 {
 	int err = 0;
 
@@ -22,11 +22,11 @@ int hp_lent_set(hugepin_domain *d, const struct hp_lender *lender, void *arg)
 	if (d->opener_only)
 		return -EOPNOTSUPP;
 	hp_lock(&d->lock);
-	if (d->lender) {
+	if (d->lend_hooks) {
 		err = -EBUSY;
 	} else {
-		d->lender = lender;
-		d->lender_arg = arg;
+		d->lend_hooks = hooks;
+		d->lend = lend;
 	}
 	hp_unlock(&d->lock);
 	return err;
@@ -35,7 +35,7 @@ int hp_lent_set(hugepin_domain *d, const struct hp_lender *lender, void *arg)
 void hp_lent_clear(hugepin_domain *d)
 {
 	hp_lock(&d->lock);
-	d->lender = NULL;
+	d->lend_hooks = NULL;
 	hp_unlock(&d->lock);
 }
 

@@ -19,7 +19,7 @@ bool hp_lent_settle(hugepin_domain *d);
 
 /* Set the domain's lend. 0; -EBUSY: the domain has one; -EOPNOTSUPP: only one thread may register; -EINVAL: NULL,
  * closed, or the parent process's. clear: from the return on no function is called. */
-int hp_lent_set(hugepin_domain *d, const struct hp_lender *lender, void *arg);
+int hp_lent_set(hugepin_domain *d, const struct hp_lend_hooks *hooks, void *lend);
 void hp_lent_clear(hugepin_domain *d);
 
 /* The budget in bytes; UINT64_MAX - 1 or more: none. */

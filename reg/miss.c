@@ -119,8 +119,8 @@ int hp_pin_locked(hugepin_domain *d, const void *addr, size_t len, unsigned acce
 
 void hp_pin_tell_crowded(const hugepin_domain *d, const void *addr, size_t len, int err)
 {
-	if ((err == -ENOBUFS || err == -ENOMEM) && d->lender)
-		d->lender->crowded(d->lender_arg, hp_round_up((uintptr_t)addr + len, hp_base_page) -
+	if ((err == -ENOBUFS || err == -ENOMEM) && d->lend_hooks)
+		d->lend_hooks->crowded(d->lend, hp_round_up((uintptr_t)addr + len, hp_base_page) -
 							  ((uintptr_t)addr & -hp_base_page));
 }
 

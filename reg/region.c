@@ -464,10 +464,10 @@ static void tell_end(hugepin_domain *d, const struct hp_region *r, bool pinned)
 
 	if (!is_handed_out(r))
 		return;
-	if (d->lender && pinned)
-		d->lender->wanted(d->lender_arg, (uint32_t)(r - hp_regions));
-	else if (d->lender && note_of(r)->buckets)
-		d->lender->dropped(d->lender_arg, (uint32_t)(r - hp_regions));
+	if (d->lend_hooks && pinned)
+		d->lend_hooks->wanted(d->lend, (uint32_t)(r - hp_regions));
+	else if (d->lend_hooks && note_of(r)->buckets)
+		d->lend_hooks->dropped(d->lend, (uint32_t)(r - hp_regions));
 	if (d->expire)
 		d->expire(d->expire_arg, &expiry);
 }

@@ -234,7 +234,7 @@ struct hp_helper_hooks {
 /* Functions of the lend of a domain. The pin cache calls them with the domain's lock, on any thread, also inside munmap
  * and malloc. They must not call the pin cache, allocate or block, and may take locks of rank HP_RANK_QUEUE. region:
  * the lower half of the ref of pins. */
-struct hp_lender {
+struct hp_lend_hooks {
 	/* The region's memory went away, has long been free, or is registered anew with more access: its pins should be
 	 * given back. Told of every region with remote access that was ever pinned, by whomever. */
 	void (*wanted)(void *arg, uint32_t region);
@@ -318,8 +318,8 @@ struct hugepin_domain {
 	bool hinted; /* a miss has queued a hint, of which nobody has told the service thread yet */
 	uint32_t wanted; /* pinned regions whose pins are wanted back, of which nobody was told yet */
 	struct hp_ready_set *ready; /* of the holder of the lock, or NULL */
-	const struct hp_lender *lender; /* the domain's lend, which is in a higher layer (lent.h), or NULL */
-	void *lender_arg;
+	const struct hp_lend_hooks *lend_hooks; /* the domain's lend, which is in a higher layer (lent.h), or NULL */
+	void *lend;
 	/* number of pins that wait for the lock; relaxed: the lock is let go of a little later */
 	_Atomic uint32_t waiting;
 	struct hugepin_domain_stats stats;

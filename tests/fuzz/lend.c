@@ -1,4 +1,4 @@
-/* link: lend/lend.c lend/far.c lend/borrow.c lend/serve.c lend/news.c lend/post.c lend/lender.c lend/bucket.c lend/wire.c base/lock.c base/base.c base/clock.c base/sys.c */
+/* link: lend/lend.c lend/borrowed.c lend/borrow.c lend/serve.c lend/news.c lend/send.c lend/lender.c lend/bucket.c lend/wire.c base/lock.c base/base.c base/clock.c base/sys.c */
 /*
  * Fuzzes what a lend reads from its peers, in both roles: a message is taken or refused, and whatever peers send, what is lent
  * stays within its limits, each call of hugepin_lend_key() has one answer, and when all peers are gone nothing is pinned.
@@ -61,10 +61,10 @@ int hugepin_extent(const void *ptr, struct hugepin_extent *ret_, size_t size)
 	return -ENOENT;
 }
 
-int hp_lent_set(hugepin_domain *d, const struct hp_lender *lender, void *arg)
+int hp_lent_set(hugepin_domain *d, const struct hp_lend_hooks *hooks, void *lend)
 {
-	d->lender = lender;
-	d->lender_arg = arg;
+	d->lend_hooks = hooks;
+	d->lend = lend;
 	return 0;
 }
 bool hp_lent_settle(hugepin_domain *d)
@@ -80,7 +80,7 @@ void hp_lent_listen(hugepin_domain *d)
 
 void hp_lent_clear(hugepin_domain *d)
 {
-	d->lender = NULL;
+	d->lend_hooks = NULL;
 }
 uint64_t hp_lent_budget(const hugepin_domain *d)
 {
@@ -237,17 +237,17 @@ static void step(uint8_t what, const uint8_t *bytes, size_t len)
 		refused = 1 + (len ? bytes[0] & 7 : 0);
 		break;
 	case 8:
-		domain.lender->wanted(domain.lender_arg, len ? bytes[0] & 7 : 1);
+		domain.lend_hooks->wanted(domain.lend, len ? bytes[0] & 7 : 1);
 		break;
 	case 9:
-		domain.lender->dropped(domain.lender_arg, len ? bytes[0] & 7 : 1);
+		domain.lend_hooks->dropped(domain.lend, len ? bytes[0] & 7 : 1);
 		break;
 	case 10:
-		domain.lender->crowded(domain.lender_arg, (len ? bytes[0] : 1) * 4096u);
+		domain.lend_hooks->crowded(domain.lend, (len ? bytes[0] : 1) * 4096u);
 		break;
 	case 11:
 		for (int i = 0; i <= HP_NEWS_MAX; i++)
-			domain.lender->wanted(domain.lender_arg, 4000);
+			domain.lend_hooks->wanted(domain.lend, 4000);
 		break;
 	}
 	assert(l->lender.lent <= l->lender.lent_max);
@@ -291,7 +291,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		hugepin_lend_gone(l, peer);
 	while (keys)
 		assert(hugepin_lend_done(l, &key[--keys]) == 0);
-	assert(!out && !pins && !l->lender.lent && !l->far_count);
+	assert(!out && !pins && !l->lender.lent && !l->borrowed_count);
 	assert(hugepin_lend_close(l) == 0);
 	return 0;
 }

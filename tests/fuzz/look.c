@@ -91,7 +91,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		.region = { .regions = TABLE + 32, .used = TABLE + 40, .stride = 64, .end = 8, .domain = 16, .state = 24, .kind = 28 },
 		.counts = { .first = TABLE + 56, .counts = 8, .stride = 8, .unpins = 4 },
 		.helper = { .places = 8, .stride = 32, .site = 16 },
-		.lend = { .lender = 32, .lend = 40, .table = 8, .lent = 16, .idle = 24, .stride = 200, .stats = 16, .stats_size = 168 },
+		.lend = { .hooks = 32, .lend = 40, .table = 8, .lent = 16, .idle = 24, .stride = 200, .stats = 16, .stats_size = 168 },
 	};
 	for (size_t i = 0; i < size / 2 && i < sizeof m.page.view / sizeof *word - 4; i++)
 		if (data[i] >= 160)

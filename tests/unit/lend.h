@@ -251,7 +251,7 @@ static inline void want_memory(unsigned i, const void *addr)
 		if (hp_lender_of_region(&node[i].lend->lender, r) &&
 		    hp_lender_of_region(&node[i].lend->lender, r)->start <= (uintptr_t)addr &&
 		    hp_lender_of_region(&node[i].lend->lender, r)->end > (uintptr_t)addr)
-			d->lender->wanted(d->lender_arg, r);
+			d->lend_hooks->wanted(d->lend, r);
 	hp_unlock(&d->lock);
 }
 

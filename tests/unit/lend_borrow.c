@@ -297,7 +297,7 @@ TEST(under_pressure_the_key_that_was_not_used_for_longest_goes)
 	EXPECT_EQ(hugepin_lend_done(node[1].lend, &key[0]), 0);
 	EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory + 256 * KIB, 1, NULL, &key[1]), 1);
 	EXPECT_EQ(hugepin_lend_done(node[1].lend, &key[1]), 0);
-	EXPECT(!hp_far_find(node[1].lend, 0, (uintptr_t)node[0].memory + 2 * 256 * KIB));
+	EXPECT(!hp_borrowed_find(node[1].lend, 0, (uintptr_t)node[0].memory + 2 * 256 * KIB));
 	close_nodes(2);
 }
 
@@ -453,7 +453,7 @@ TEST(more_news_than_fit_ask_everything_back)
 	EXPECT_EQ(hugepin_lend_done(node[1].lend, &key), 0);
 	d = node[0].domain;
 	for (int i = 0; i <= HP_NEWS_MAX; i++)
-		d->lender->wanted(d->lender_arg, HP_REGIONS_MAX - 1);
+		d->lend_hooks->wanted(d->lend, HP_REGIONS_MAX - 1);
 	EXPECT_EQ(hugepin_lend_progress(node[0].lend), 0);
 	deliver_all();
 	EXPECT_EQ(lend_stats(0, HUGEPIN_LEND_ALL).lent, 0);
@@ -475,11 +475,11 @@ TEST(others_that_need_room_get_idle_memory_and_then_keys)
 	key[0] = borrow(1, node[0].memory + 768 * KIB, 1);
 	EXPECT_EQ(hugepin_lend_done(node[1].lend, &key[0]), 0);
 	EXPECT_EQ(lend_stats(0, HUGEPIN_LEND_ALL).idle_bytes, 128 * KIB);
-	d->lender->crowded(d->lender_arg, 128 * KIB);
+	d->lend_hooks->crowded(d->lend, 128 * KIB);
 	EXPECT_EQ(hugepin_lend_progress(node[0].lend), 0);
 	EXPECT_EQ(lend_stats(0, HUGEPIN_LEND_ALL).idle_bytes, 0);
 	EXPECT_EQ(queue[0][1].count, 0);
-	d->lender->crowded(d->lender_arg, 128 * KIB);
+	d->lend_hooks->crowded(d->lend, 128 * KIB);
 	EXPECT_EQ(hugepin_lend_progress(node[0].lend), 0);
 	EXPECT_EQ(queue[0][1].count, 1); /* WANT */
 	deliver_all();

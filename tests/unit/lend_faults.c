@@ -18,7 +18,7 @@ static bool went(int r)
 	return r >= 0;
 }
 
-/* All that allocates: keys, questions that wait and carry, letters, tables that grow, news. */
+/* All that allocates: keys, questions that wait and carry, messages that are kept, tables that grow, news. */
 static void scenario(void)
 {
 	struct hugepin_far key;

@@ -13,7 +13,7 @@
 
 enum { PEERS = 4 };
 
-static struct hp_lending ln;
+static struct hp_lender ln;
 static uint64_t buffer = BASE, buffer_end = BASE + (UINT64_C(1) << 36);
 static uint64_t pin_max; /* the device's longest registration; 0: any */
 static int pin_error;
@@ -490,7 +490,7 @@ TEST(after_a_step_down_larger_buckets_are_asked_back_first)
 		if (!act.bucket)
 			return;
 		EXPECT_EQ(act.bucket->want, 64 * MIB);
-		hp_lender_leave(&ln, act.bucket);
+		hp_lender_retire(&ln, act.bucket);
 		first = act.bucket;
 		hp_lender_answered(&ln, 2);
 		ln.taken++; /* it gave something back, and is asked once more */
@@ -502,7 +502,7 @@ TEST(after_a_step_down_larger_buckets_are_asked_back_first)
 	while (!TAILQ_EMPTY(&ln.holder[2].loans)) {
 		struct hp_bucket *b = hp_lender_end(&ln, TAILQ_FIRST(&ln.holder[2].loans), false);
 
-		if (b->leaving)
+		if (b->retired)
 			hp_lender_forget(&ln, b);
 		else
 			hp_lender_idle(&ln, b);
@@ -546,14 +546,14 @@ TEST(without_room_those_that_have_most_are_told_to_keep_within_that)
 	EXPECT_EQ(ask(1, BASE).step, HP_STEP_LEND);
 	EXPECT_EQ(ask(2, BASE + 2 * MIB).step, HP_STEP_LEND);
 	EXPECT_EQ(ask(2, BASE + 4 * MIB).step, HP_STEP_LEND);
-	EXPECT(hp_lender_told(&ln, 2, 2 * MIB) == UINT64_MAX); /* there is room for one more */
+	EXPECT(hp_lender_share_now(&ln, 2, 2 * MIB) == UINT64_MAX); /* there is room for one more */
 	EXPECT_EQ(ask(2, BASE + 6 * MIB).step, HP_STEP_LEND);
-	EXPECT_EQ(hp_lender_told(&ln, 2, 2 * MIB), 6 * MIB);
-	EXPECT(hp_lender_told(&ln, 1, 2 * MIB) == UINT64_MAX);
-	EXPECT(hp_lender_told(&ln, 3, 2 * MIB) == UINT64_MAX);
+	EXPECT_EQ(hp_lender_share_now(&ln, 2, 2 * MIB), 6 * MIB);
+	EXPECT(hp_lender_share_now(&ln, 1, 2 * MIB) == UINT64_MAX);
+	EXPECT(hp_lender_share_now(&ln, 3, 2 * MIB) == UINT64_MAX);
 	end();
 	begin(HUGEPIN_LEND_STATIC, 12 * MIB, 0);
-	EXPECT_EQ(hp_lender_told(&ln, 3, 2 * MIB), 4 * MIB);
+	EXPECT_EQ(hp_lender_share_now(&ln, 3, 2 * MIB), 4 * MIB);
 	end();
 }
 
@@ -581,12 +581,12 @@ TEST(a_pool_whose_holders_give_nothing_asks_the_bucket_back_that_was_lent_first)
 		EXPECT(act.step == HP_STEP_NO && act.err == ENOBUFS);
 		EXPECT(act.bucket == (i == 0 ? b : NULL)); /* as much as is wanted leaves already */
 		if (act.bucket)
-			hp_lender_leave(&ln, act.bucket);
+			hp_lender_retire(&ln, act.bucket);
 		hp_lender_unwait(&ln, &q);
 	}
 	EXPECT(hp_lender_end(&ln, TAILQ_FIRST(&b->loans), false) == b); /* its last use is over */
 	hp_lender_forget(&ln, b);
-	EXPECT_EQ(ln.leaving, 0);
+	EXPECT_EQ(ln.retired, 0);
 	EXPECT_EQ(ask(3, BASE + 4 * MIB).step, HP_STEP_LEND);
 	end();
 }
@@ -622,8 +622,8 @@ TEST(memory_that_is_wanted_is_not_lent_again_from_the_same_pin)
 	begin(HUGEPIN_LEND_POOL, 256 * MIB, 0);
 	old = ask(1, BASE).bucket;
 	EXPECT(hp_lender_of_region(&ln, old->region) == old && !hp_lender_next_of_region(old));
-	hp_lender_leave(&ln, old);
-	hp_lender_leave(&ln, old);
+	hp_lender_retire(&ln, old);
+	hp_lender_retire(&ln, old);
 	act = ask(2, BASE);
 	EXPECT(act.step == HP_STEP_LEND && act.bucket != old);
 	EXPECT(hp_lender_end(&ln, TAILQ_FIRST(&old->loans), false) == old);

@@ -169,7 +169,7 @@ static void note_taken(unsigned from, unsigned to, const struct hp_wire *w)
 /* 2: by the messages, buckets of several peers counted once, and by the lender's own lists. */
 static void check_sums(unsigned i)
 {
-	const struct hp_lending *ln = &node[i].lend->lender;
+	const struct hp_lender *ln = &node[i].lend->lender;
 	uint64_t lent = 0, own = 0, idle = 0;
 	struct hp_bucket *b;
 
@@ -222,7 +222,7 @@ static bool is_down(unsigned i, unsigned peer)
 static void begin_use(unsigned i, const struct hugepin_far *key)
 {
 	unsigned lender = key->peer;
-	uint64_t ref = node[i].lend->far[hp_key_slot(key->ref)].ref;
+	uint64_t ref = node[i].lend->borrowed[hp_key_slot(key->ref)].ref;
 	struct lent *x;
 
 	if (!EXPECT(uses < USES))
@@ -323,10 +323,10 @@ static int random_send(void *arg, uint32_t peer, const void *msg, size_t len)
 
 /* What a refused message may not change. */
 struct digest {
-	struct hp_lending lender;
+	struct hp_lender lender;
 	struct hp_holder holder[NODES];
 	struct hp_peer peer[NODES];
-	uint64_t far_count, asks_count, letter_bytes, regs, answers, calls;
+	uint64_t borrowed_count, asks_count, unsent_bytes, regs, answers, calls;
 };
 
 static void digest(unsigned i, struct digest *ret_)
@@ -339,9 +339,9 @@ static void digest(unsigned i, struct digest *ret_)
 	memcpy(ret_->peer, l->peer, sizeof ret_->peer);
 	for (unsigned p = 0; p < NODES; p++)
 		ret_->peer[p].stats.broken = 0;
-	ret_->far_count = l->far_count;
+	ret_->borrowed_count = l->borrowed_count;
 	ret_->asks_count = l->asks_count;
-	ret_->letter_bytes = l->letter_bytes;
+	ret_->unsent_bytes = l->unsent_bytes;
 	ret_->regs = node[i].device.regs;
 	ret_->calls = (uint64_t)node[i].device.calls + (uint64_t)node[i].sends;
 }
@@ -532,7 +532,7 @@ static void lose_news(unsigned i)
 {
 	hp_lock(&node[i].domain->lock);
 	for (int k = 0; k <= HP_NEWS_MAX; k++)
-		node[i].domain->lender->dropped(node[i].domain->lender_arg, HP_REGIONS_MAX - 1);
+		node[i].domain->lend_hooks->dropped(node[i].domain->lend, HP_REGIONS_MAX - 1);
 	EXPECT(node[i].lend->news.lost);
 	hp_unlock(&node[i].domain->lock);
 }
@@ -610,13 +610,13 @@ static void settle(void)
 	while (deliver_something())
 		;
 	for (unsigned a = 0; a < NODES; a++) {
-		const struct hp_lending *ln = &node[a].lend->lender;
+		const struct hp_lender *ln = &node[a].lend->lender;
 		struct hugepin_lend_stats s = lend_stats(a, HUGEPIN_LEND_ALL);
 
 		EXPECT(!s.lent && !s.lent_bytes && !s.borrowed && !s.borrowed_bytes && !s.idle_bytes);
 		EXPECT(!ln->buckets_count && !ln->idle_count && !ln->waiting_count && !ln->ranks &&
 		       TAILQ_EMPTY(&ln->asked));
-		EXPECT(!node[a].lend->far_count && !node[a].lend->asks_count && !node[a].lend->letter_bytes);
+		EXPECT(!node[a].lend->borrowed_count && !node[a].lend->asks_count && !node[a].lend->unsent_bytes);
 		EXPECT_EQ(node[a].device.regs, 0);
 		for (unsigned b = 0; b < NODES; b++) {
 			EXPECT(!pair[a][b].lents && !pair[a][b].asks && !pair[a][b].want);

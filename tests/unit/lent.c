@@ -34,7 +34,7 @@ static void on_crowded(void *arg, size_t bytes)
 	last_bytes = bytes;
 }
 
-static const struct hp_lender lender = { on_wanted, on_dropped, on_crowded };
+static const struct hp_lend_hooks hooks = { on_wanted, on_dropped, on_crowded };
 
 static hugepin_domain *open_lent(uint64_t bytes_max)
 {
@@ -43,7 +43,7 @@ static hugepin_domain *open_lent(uint64_t bytes_max)
 	device_reset(&device);
 	wanted = dropped = crowded = 0;
 	d = open_as(HUGEPIN_POLICY_LRU, bytes_max, 0);
-	EXPECT_EQ(hp_lent_set(d, &lender, &last), 0);
+	EXPECT_EQ(hp_lent_set(d, &hooks, &last), 0);
 	return d;
 }
 
@@ -83,14 +83,14 @@ TEST(a_domain_has_one_lend)
 	int status = 1;
 	pid_t pid;
 
-	EXPECT_EQ(hp_lent_set(d, &lender, &last), -EBUSY);
-	EXPECT_EQ(hp_lent_set(NULL, &lender, &last), -EINVAL);
+	EXPECT_EQ(hp_lent_set(d, &hooks, &last), -EBUSY);
+	EXPECT_EQ(hp_lent_set(NULL, &hooks, &last), -EINVAL);
 	hp_lent_clear(d);
-	EXPECT_EQ(hp_lent_set(d, &lender, &last), 0);
+	EXPECT_EQ(hp_lent_set(d, &hooks, &last), 0);
 	hp_lent_clear(d);
 	pid = fork();
 	if (!pid)
-		_exit(hp_lent_set(d, &lender, &last) != -EINVAL);
+		_exit(hp_lent_set(d, &hooks, &last) != -EINVAL);
 	waitpid(pid, &status, 0);
 	EXPECT_EQ(status, 0);
 	close_empty(&device, d);
@@ -217,7 +217,7 @@ TEST(where_only_the_opener_registers_there_is_no_lend)
 	device_reset(&device);
 	device.limits.flags = HUGEPIN_LIMIT_OPENER;
 	d = open_as(HUGEPIN_POLICY_LRU, 0, 0);
-	EXPECT_EQ(hp_lent_set(d, &lender, &last), -EOPNOTSUPP);
+	EXPECT_EQ(hp_lent_set(d, &hooks, &last), -EOPNOTSUPP);
 	close_empty(&device, d);
 }
 

@@ -1,5 +1,5 @@
 /*
- * Borrowed keys. lend.h has how hits find them. Call with the lend's lock, except hp_far_unused().
+ * Borrowed keys. lend.h has how hits find them. Call with the lend's lock, except hp_borrowed_unused().
  *
  * The borrower's side must find the key that contains an address, whatever the lengths of keys are. So a key stands in
  * a hash table by the frames that it touches, of a size that makes these two at most: its own length, rounded up to a
@@ -20,9 +20,9 @@
 #include "reg/lent.h"
 #include "reg/lookup.h"
 
-enum { FAR_STEP = 512, LEVEL_MIN = 6, LEVEL_MAX = 63 };
-#define TABLE_BYTES (HP_REGIONS_MAX * sizeof(struct hp_far))
-_Static_assert(sizeof(struct hp_far) == 128, "");
+enum { STEP = 512, LEVEL_MIN = 6, LEVEL_MAX = 63 };
+#define TABLE_BYTES (HP_REGIONS_MAX * sizeof(struct hp_borrowed))
+_Static_assert(sizeof(struct hp_borrowed) == 128, "");
 _Static_assert(HP_REGIONS_MAX <= 1u << HP_KEY_SLOT_BITS, "slots and indexes of a ref");
 
 /* ------------------------------------------------------------------ tables */
@@ -39,37 +39,37 @@ static void choose_secret(void)
 	__atomic_compare_exchange_n(&hp_lend_secret, &none, secret | 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
-int hp_far_open(hugepin_lend *l)
+int hp_borrowed_open(hugepin_lend *l)
 {
 	static _Atomic uint32_t opened; /* relaxed: a number that no other lend has */
 	uint64_t head;
 
 	choose_secret();
-	TAILQ_INIT(&l->far_free);
-	TAILQ_INIT(&l->leaving);
-	l->far = hp_meta_reserve(TABLE_BYTES);
+	TAILQ_INIT(&l->borrowed_free);
+	TAILQ_INIT(&l->retired);
+	l->borrowed = hp_meta_reserve(TABLE_BYTES);
 	l->lookup = hp_meta_map(HP_LOOKUP_BYTES);
 	/* The kernel empties the keys in a child of fork, so no hit there gives a key of the parent. */
-	if (!l->far || !l->lookup || madvise(l->far, TABLE_BYTES, MADV_WIPEONFORK) != 0 ||
-	    !hp_meta_open(l->far, FAR_STEP * sizeof *l->far) || !hp_table_init(&l->by_ref) ||
+	if (!l->borrowed || !l->lookup || madvise(l->borrowed, TABLE_BYTES, MADV_WIPEONFORK) != 0 ||
+	    !hp_meta_open(l->borrowed, STEP * sizeof *l->borrowed) || !hp_table_init(&l->by_ref) ||
 	    !hp_table_init(&l->by_frame))
 		return -ENOMEM;
 	atomic_store_explicit(&l->lookup_mask, HP_LOOKUP_MASK(HP_LOOKUP_BITS_MIN), memory_order_relaxed);
-	l->far_opened = FAR_STEP;
-	l->far_used = 1; /* the first is the head */
+	l->borrowed_opened = STEP;
+	l->borrowed_used = 1; /* the first is the head */
 	do
 		head = (uint64_t)(atomic_fetch_add_explicit(&opened, 1, memory_order_relaxed) + 1) << HP_KEY_HEAD_SHIFT;
 	while (!head);
-	l->far[0].name = head;
+	l->borrowed[0].name = head;
 	return 0;
 }
 
-static struct hp_far *slot_of(hugepin_lend *l, uint32_t slot)
+static struct hp_borrowed *slot_of(hugepin_lend *l, uint32_t slot)
 {
-	return &l->far[slot];
+	return &l->borrowed[slot];
 }
 
-static void give_index(struct hp_far *f)
+static void give_index(struct hp_borrowed *f)
 {
 	/* The uses were no pins. */
 	atomic_fetch_add_explicit(&hp_counts_undone, hp_counts_made(f->index) - f->made, memory_order_relaxed);
@@ -77,13 +77,13 @@ static void give_index(struct hp_far *f)
 	f->index = 0;
 }
 
-void hp_far_close(hugepin_lend *l, bool child)
+void hp_borrowed_close(hugepin_lend *l, bool child)
 {
-	for (uint32_t i = 1; !child && i < l->far_used; i++)
+	for (uint32_t i = 1; !child && i < l->borrowed_used; i++)
 		if (slot_of(l, i)->index)
 			give_index(slot_of(l, i));
-	if (l->far)
-		hp_meta_unmap(l->far, TABLE_BYTES);
+	if (l->borrowed)
+		hp_meta_unmap(l->borrowed, TABLE_BYTES);
 	if (l->lookup)
 		hp_meta_unmap(l->lookup, HP_LOOKUP_BYTES);
 	if (child)
@@ -92,23 +92,23 @@ void hp_far_close(hugepin_lend *l, bool child)
 	hp_table_free(&l->by_frame);
 }
 
-uint64_t hp_far_bytes(const hugepin_lend *l)
+uint64_t hp_borrowed_bytes(const hugepin_lend *l)
 {
 	uint32_t mask = atomic_load_explicit(&l->lookup_mask, memory_order_relaxed);
 
-	return l->far_opened * sizeof *l->far + (mask + 8) * HP_LOOKUP_WAYS + hp_table_bytes(&l->by_ref) +
+	return l->borrowed_opened * sizeof *l->borrowed + (mask + 8) * HP_LOOKUP_WAYS + hp_table_bytes(&l->by_ref) +
 	       hp_table_bytes(&l->by_frame);
 }
 
 /* ------------------------------------------------------------------ finding */
 
 /* The last byte. */
-static uint64_t last_of(const struct hp_far *f)
+static uint64_t last_of(const struct hp_borrowed *f)
 {
 	return f->start + f->len - 1;
 }
 
-static unsigned level_of(const struct hp_far *f)
+static unsigned level_of(const struct hp_borrowed *f)
 {
 	unsigned level = f->len > 1 ? 64 - (unsigned)__builtin_clzll(f->len - 1) : 0;
 
@@ -121,12 +121,12 @@ static uint64_t frame_hash(uint32_t peer, uint64_t addr, unsigned level)
 }
 
 /* The number of frames that f touches, 1 or 2. */
-static int frames_of(const struct hp_far *f, unsigned level)
+static int frames_of(const struct hp_borrowed *f, unsigned level)
 {
 	return f->start >> level == last_of(f) >> level ? 1 : 2;
 }
 
-static void add_frames(hugepin_lend *l, struct hp_far *f)
+static void add_frames(hugepin_lend *l, struct hp_borrowed *f)
 {
 	unsigned level = level_of(f);
 
@@ -137,7 +137,7 @@ static void add_frames(hugepin_lend *l, struct hp_far *f)
 	l->frame_levels |= UINT64_C(1) << level;
 }
 
-static void remove_frames(hugepin_lend *l, struct hp_far *f)
+static void remove_frames(hugepin_lend *l, struct hp_borrowed *f)
 {
 	unsigned level = level_of(f);
 
@@ -148,9 +148,9 @@ static void remove_frames(hugepin_lend *l, struct hp_far *f)
 		l->frame_levels &= ~(UINT64_C(1) << level);
 }
 
-struct hp_far *hp_far_find(hugepin_lend *l, uint32_t peer, uint64_t addr)
+struct hp_borrowed *hp_borrowed_find(hugepin_lend *l, uint32_t peer, uint64_t addr)
 {
-	struct hp_far *found = NULL;
+	struct hp_borrowed *found = NULL;
 
 	for (uint64_t left = l->frame_levels; left; left &= left - 1) {
 		unsigned level = (unsigned)__builtin_ctzll(left);
@@ -158,7 +158,7 @@ struct hp_far *hp_far_find(hugepin_lend *l, uint32_t peer, uint64_t addr)
 
 		for (; at; at = hp_table_next(at)) {
 			/* The link is the first or the second of the entry, whose size is its alignment. */
-			struct hp_far *f = (struct hp_far *)((uintptr_t)at & ~(sizeof *f - 1));
+			struct hp_borrowed *f = (struct hp_borrowed *)((uintptr_t)at & ~(sizeof *f - 1));
 
 			if (f->peer == peer && addr - f->start < f->len && (!found || last_of(f) > last_of(found)))
 				found = f;
@@ -167,12 +167,12 @@ struct hp_far *hp_far_find(hugepin_lend *l, uint32_t peer, uint64_t addr)
 	return found;
 }
 
-struct hp_far *hp_far_by_ref(hugepin_lend *l, uint32_t peer, uint64_t ref)
+struct hp_borrowed *hp_borrowed_by_ref(hugepin_lend *l, uint32_t peer, uint64_t ref)
 {
 	struct hp_link *at = hp_table_first(&l->by_ref, hp_lend_hash_foreign(ref, peer));
 
 	for (; at; at = hp_table_next(at)) {
-		struct hp_far *f = HP_OF(at, struct hp_far, by_ref);
+		struct hp_borrowed *f = HP_OF(at, struct hp_borrowed, by_ref);
 
 		if (f->ref == ref && f->peer == peer)
 			return f;
@@ -182,21 +182,21 @@ struct hp_far *hp_far_by_ref(hugepin_lend *l, uint32_t peer, uint64_t ref)
 
 /* Let hits at addr find f. The table doubles when half of its buckets have lost a word to another. Growing changes the
  * bucket of each frame, so each old word is missed once. */
-static void remember(hugepin_lend *l, const struct hp_far *f, uint64_t addr)
+static void remember(hugepin_lend *l, const struct hp_borrowed *f, uint64_t addr)
 {
 	uint64_t page = addr & ~(uint64_t)(HP_PAGE - 1), hash;
 	uint32_t mask = atomic_load_explicit(&l->lookup_mask, memory_order_relaxed);
 
 	hash = f->start <= page && last_of(f) - page >= HP_PAGE - 1 ? hp_key_hugepage(f->peer, addr)
 								    : hp_key_page(f->peer, addr);
-	if (hp_lookup_put(hp_lookup_words(l->lookup, mask, hash), hash, (uint32_t)(f - l->far), 0) &&
+	if (hp_lookup_put(hp_lookup_words(l->lookup, mask, hash), hash, (uint32_t)(f - l->borrowed), 0) &&
 	    ++l->lookup_clashes >= 1u << hp_lookup_bits(mask) >> 1 && hp_lookup_bits(mask) < HP_LOOKUP_BITS_MAX) {
 		l->lookup_clashes = 0;
 		atomic_store_explicit(&l->lookup_mask, HP_LOOKUP_MASK(hp_lookup_bits(mask) + 1), memory_order_relaxed);
 	}
 }
 
-void hp_far_use(hugepin_lend *l, struct hp_far *f, uint64_t addr, uint64_t len, struct hugepin_far *ret_)
+void hp_borrowed_use(hugepin_lend *l, struct hp_borrowed *f, uint64_t addr, uint64_t len, struct hugepin_far *ret_)
 {
 	hp_count(&hp_counts_self[f->index].pins);
 	HP_WRITE(f->used, 1);
@@ -206,69 +206,69 @@ void hp_far_use(hugepin_lend *l, struct hp_far *f, uint64_t addr, uint64_t len, 
 
 /* ------------------------------------------------------------------ beginning and ending */
 
-struct hp_far *hp_far_reserve(hugepin_lend *l)
+struct hp_borrowed *hp_borrowed_reserve(hugepin_lend *l)
 {
-	struct hp_far *f = TAILQ_FIRST(&l->far_free);
+	struct hp_borrowed *f = TAILQ_FIRST(&l->borrowed_free);
 	uint32_t index;
 
-	if (l->far_count >= HP_REGIONS_MAX / 4) /* the table of regions is for the pins of all domains, too */
+	if (l->borrowed_count >= HP_REGIONS_MAX / 4) /* the table of regions is for the pins of all domains, too */
 		return NULL;
 
-	if (!f && l->far_used == l->far_opened) {
-		if (l->far_opened == HP_REGIONS_MAX ||
-		    !hp_meta_open(&l->far[l->far_opened], FAR_STEP * sizeof *l->far))
+	if (!f && l->borrowed_used == l->borrowed_opened) {
+		if (l->borrowed_opened == HP_REGIONS_MAX ||
+		    !hp_meta_open(&l->borrowed[l->borrowed_opened], STEP * sizeof *l->borrowed))
 			return NULL;
-		l->far_opened += FAR_STEP;
+		l->borrowed_opened += STEP;
 	}
 	index = hp_lent_index_new();
 	if (!index)
 		return NULL;
 	if (f)
-		TAILQ_REMOVE(&l->far_free, f, order);
+		TAILQ_REMOVE(&l->borrowed_free, f, order);
 	else
-		f = &l->far[l->far_used++];
+		f = &l->borrowed[l->borrowed_used++];
 	f->index = index;
 	f->made = hp_counts_made(index);
 	return f;
 }
 
-void hp_far_unreserve(hugepin_lend *l, struct hp_far *f)
+void hp_borrowed_unreserve(hugepin_lend *l, struct hp_borrowed *f)
 {
 	give_index(f);
-	HP_WRITE(f->state, HP_FAR_FREE);
-	TAILQ_INSERT_HEAD(&l->far_free, f, order);
+	HP_WRITE(f->state, HP_BORROWED_FREE);
+	TAILQ_INSERT_HEAD(&l->borrowed_free, f, order);
 }
 
 /* Give f a tag that it never had, so that hits find it. The other members are written before; pairs with HP_READ in
  * hugepin_lend_key(). */
-static void publish(hugepin_lend *l, struct hp_far *f)
+static void publish(hugepin_lend *l, struct hp_borrowed *f)
 {
-	l->far_gen += l->far_gen == UINT32_MAX ? 2 : 1;
-	HP_WRITE(f->tag, HP_TAG(l->far_gen, f->index));
+	l->borrowed_gen += l->borrowed_gen == UINT32_MAX ? 2 : 1;
+	HP_WRITE(f->tag, HP_TAG(l->borrowed_gen, f->index));
 }
 
-void hp_far_begin(hugepin_lend *l, struct hp_far *f, uint32_t peer, uint64_t base, uint64_t len, uint32_t rkey,
-		  uint64_t ref)
+void hp_borrowed_begin(hugepin_lend *l, struct hp_borrowed *f, uint32_t peer, uint64_t base, uint64_t len,
+		       uint32_t rkey, uint64_t ref)
 {
 	HP_WRITE(f->start, base);
 	HP_WRITE(f->len, len);
 	HP_WRITE(f->rkey, rkey);
 	HP_WRITE(f->peer, peer);
-	HP_WRITE(f->name, hp_key_name(l->far[0].name, (uint32_t)(f - l->far), f->index));
+	HP_WRITE(f->name, hp_key_name(l->borrowed[0].name, (uint32_t)(f - l->borrowed), f->index));
 	HP_WRITE(f->used, 1);
-	HP_WRITE(f->state, HP_FAR_LIVE);
+	HP_WRITE(f->state, HP_BORROWED_LIVE);
 	f->ref = ref;
 	hp_table_add(&l->by_ref, &f->by_ref, hp_lend_hash_foreign(ref, peer));
 	add_frames(l, f);
-	TAILQ_INSERT_TAIL(&l->peer[peer].far, f, order);
-	l->far_count++;
+	TAILQ_INSERT_TAIL(&l->peer[peer].borrowed, f, order);
+	l->borrowed_count++;
 	l->peer[peer].stats.borrowed++;
 	l->peer[peer].stats.borrowed_bytes += len;
 	publish(l, f);
 }
 
 /* f is no key of the peer's any more. The next process with the peer's number may give the same ref. */
-static void forget(hugepin_lend *l, struct hp_far *f)
+static void forget(hugepin_lend *l, struct hp_borrowed *f)
 {
 	l->peer[f->peer].stats.borrowed--;
 	l->peer[f->peer].stats.borrowed_bytes -= f->len;
@@ -276,12 +276,12 @@ static void forget(hugepin_lend *l, struct hp_far *f)
 }
 
 /* f is in none of the lists any more, and has no uses. */
-static void end(hugepin_lend *l, struct hp_far *f)
+static void end(hugepin_lend *l, struct hp_borrowed *f)
 {
-	if (f->state != HP_FAR_LOST)
+	if (f->state != HP_BORROWED_LOST)
 		forget(l, f);
-	l->far_count--;
-	hp_far_unreserve(l, f);
+	l->borrowed_count--;
+	hp_borrowed_unreserve(l, f);
 }
 
 /* seq_cst: the bit is up before hp_counts_barrier(); pairs with hugepin_lend_done(). */
@@ -292,13 +292,14 @@ static void attend(hugepin_lend *l)
 
 static void attend_less(hugepin_lend *l)
 {
-	if (TAILQ_EMPTY(&l->leaving))
+	if (TAILQ_EMPTY(&l->retired))
 		atomic_fetch_and_explicit(&l->attention, ~(uint32_t)HP_ATTEND_USES, memory_order_relaxed);
 }
 
-unsigned hp_far_retire(hugepin_lend *l, struct hp_far **list, unsigned n, enum hp_far_state state, uint64_t *ret_refs)
+unsigned hp_borrowed_retire(hugepin_lend *l, struct hp_borrowed **list, unsigned n, enum hp_borrowed_state state,
+			    uint64_t *ret_refs)
 {
-	bool back = state == HP_FAR_LIVE;
+	bool back = state == HP_BORROWED_LIVE;
 	unsigned freed = 0;
 
 	for (unsigned i = 0; i < n; i++) {
@@ -310,7 +311,7 @@ unsigned hp_far_retire(hugepin_lend *l, struct hp_far **list, unsigned n, enum h
 		attend(l);
 	hp_counts_barrier(); /* pairs with hp_barrier_often() in hugepin_lend_key() and hugepin_lend_done() */
 	for (unsigned i = 0; i < n; i++) {
-		struct hp_far *f = list[i];
+		struct hp_borrowed *f = list[i];
 		bool used = hp_counts_sum(f->index);
 
 		if (used && back) {
@@ -318,12 +319,12 @@ unsigned hp_far_retire(hugepin_lend *l, struct hp_far **list, unsigned n, enum h
 			publish(l, f);
 			continue;
 		}
-		TAILQ_REMOVE(&l->peer[f->peer].far, f, order);
+		TAILQ_REMOVE(&l->peer[f->peer].borrowed, f, order);
 		remove_frames(l, f);
-		if (state == HP_FAR_LOST)
+		if (state == HP_BORROWED_LOST)
 			forget(l, f);
 		if (used) {
-			TAILQ_INSERT_TAIL(&l->leaving, f, order);
+			TAILQ_INSERT_TAIL(&l->retired, f, order);
 			continue;
 		}
 		ret_refs[freed++] = f->ref;
@@ -333,11 +334,11 @@ unsigned hp_far_retire(hugepin_lend *l, struct hp_far **list, unsigned n, enum h
 	return freed;
 }
 
-unsigned hp_far_give(hugepin_lend *l, uint32_t peer, uint64_t bytes, uint64_t *looks, uint64_t *ret_refs,
-		     uint64_t *ret_bytes)
+unsigned hp_borrowed_give(hugepin_lend *l, uint32_t peer, uint64_t bytes, uint64_t *looks, uint64_t *ret_refs,
+			  uint64_t *ret_bytes)
 {
-	struct hp_far_list *all = &l->peer[peer].far;
-	struct hp_far *list[HP_WIRE_REFS_MAX], *f;
+	struct hp_borrowed_list *all = &l->peer[peer].borrowed;
+	struct hp_borrowed *list[HP_WIRE_REFS_MAX], *f;
 	uint64_t had = l->peer[peer].stats.borrowed_bytes, chosen = 0;
 	unsigned n = 0;
 
@@ -354,7 +355,7 @@ unsigned hp_far_give(hugepin_lend *l, uint32_t peer, uint64_t bytes, uint64_t *l
 		list[n++] = f;
 		chosen += f->len;
 	}
-	n = n ? hp_far_retire(l, list, n, HP_FAR_LIVE, ret_refs) : 0;
+	n = n ? hp_borrowed_retire(l, list, n, HP_BORROWED_LIVE, ret_refs) : 0;
 	*ret_bytes = had - l->peer[peer].stats.borrowed_bytes;
 	return n;
 }
@@ -362,77 +363,77 @@ unsigned hp_far_give(hugepin_lend *l, uint32_t peer, uint64_t bytes, uint64_t *l
 /* ------------------------------------------------------------------ last uses */
 
 /* f waits for its last use. If that is over, free f, and give the key back to a peer that is there. */
-static bool settle(hugepin_lend *l, struct hp_far *f)
+static bool settle(hugepin_lend *l, struct hp_borrowed *f)
 {
 	uint32_t peer = f->peer;
-	bool wanted = f->state == HP_FAR_WANTED;
+	bool wanted = f->state == HP_BORROWED_WANTED;
 	uint64_t ref = f->ref;
 
 	if (hp_counts_sum(f->index))
 		return false;
-	TAILQ_REMOVE(&l->leaving, f, order);
+	TAILQ_REMOVE(&l->retired, f, order);
 	end(l, f);
 	if (wanted)
-		hp_post_return(l, peer, 0, &ref, 1, false);
+		hp_send_return(l, peer, 0, &ref, 1, false);
 	return true;
 }
 
-void hp_far_settle(hugepin_lend *l, unsigned most)
+void hp_borrowed_settle(hugepin_lend *l, unsigned most)
 {
-	struct hp_far *f = TAILQ_FIRST(&l->leaving), *last = TAILQ_LAST(&l->leaving, hp_far_list), *next;
+	struct hp_borrowed *f = TAILQ_FIRST(&l->retired), *last = TAILQ_LAST(&l->retired, hp_borrowed_list), *next;
 
 	for (; f && most--; f = next) {
 		next = f == last ? NULL : TAILQ_NEXT(f, order);
 		if (settle(l, f))
 			continue;
-		TAILQ_REMOVE(&l->leaving, f, order);
-		TAILQ_INSERT_TAIL(&l->leaving, f, order);
+		TAILQ_REMOVE(&l->retired, f, order);
+		TAILQ_INSERT_TAIL(&l->retired, f, order);
 	}
 	attend_less(l);
 }
 
-void hp_far_lose(hugepin_lend *l, uint32_t peer)
+void hp_borrowed_lose(hugepin_lend *l, uint32_t peer)
 {
-	struct hp_far *list[HP_WIRE_REFS_MAX], *f;
+	struct hp_borrowed *list[HP_WIRE_REFS_MAX], *f;
 	uint64_t refs[HP_WIRE_REFS_MAX];
 
-	TAILQ_FOREACH(f, &l->leaving, order)
-		if (f->peer == peer && f->state == HP_FAR_WANTED) {
-			HP_WRITE(f->state, HP_FAR_LOST);
+	TAILQ_FOREACH(f, &l->retired, order)
+		if (f->peer == peer && f->state == HP_BORROWED_WANTED) {
+			HP_WRITE(f->state, HP_BORROWED_LOST);
 			forget(l, f);
 		}
-	while (!TAILQ_EMPTY(&l->peer[peer].far)) {
+	while (!TAILQ_EMPTY(&l->peer[peer].borrowed)) {
 		unsigned n = 0;
 
-		TAILQ_FOREACH(f, &l->peer[peer].far, order) {
+		TAILQ_FOREACH(f, &l->peer[peer].borrowed, order) {
 			list[n++] = f;
 			if (n == HP_WIRE_REFS_MAX)
 				break;
 		}
-		hp_far_retire(l, list, n, HP_FAR_LOST, refs);
+		hp_borrowed_retire(l, list, n, HP_BORROWED_LOST, refs);
 	}
 }
 
 /* The key may be another one by now, or none. */
-HP_COLD void hp_far_unused(hugepin_lend *l, uint32_t slot)
+HP_COLD void hp_borrowed_unused(hugepin_lend *l, uint32_t slot)
 {
-	struct hp_far *f = slot_of(l, slot);
-	uint8_t state = HP_READ(f->state); /* pairs with HP_WRITE in hp_far_retire() */
+	struct hp_borrowed *f = slot_of(l, slot);
+	uint8_t state = HP_READ(f->state); /* pairs with HP_WRITE in hp_borrowed_retire() */
 
-	if (state != HP_FAR_WANTED && state != HP_FAR_LOST)
+	if (state != HP_BORROWED_WANTED && state != HP_BORROWED_LOST)
 		return;
 	hp_lock(&l->lock);
-	if (f->state == HP_FAR_WANTED || f->state == HP_FAR_LOST) {
+	if (f->state == HP_BORROWED_WANTED || f->state == HP_BORROWED_LOST) {
 		settle(l, f);
 		attend_less(l);
 	}
 	hp_unlock(&l->lock);
 }
 
-bool hp_far_uses(hugepin_lend *l)
+bool hp_borrowed_uses(hugepin_lend *l)
 {
-	for (uint32_t i = 1; i < l->far_used; i++)
-		if (slot_of(l, i)->state != HP_FAR_FREE && hp_counts_sum(slot_of(l, i)->index))
+	for (uint32_t i = 1; i < l->borrowed_used; i++)
+		if (slot_of(l, i)->state != HP_BORROWED_FREE && hp_counts_sum(slot_of(l, i)->index))
 			return true;
 	return false;
 }

@@ -8,29 +8,29 @@
 
 #include "lend/lend.h"
 
-#define LETTER_BYTES ((uint64_t)1 << 20)
+#define UNSENT_BYTES ((uint64_t)1 << 20)
 
 static void drop_first(hugepin_lend *l, struct hp_peer *p)
 {
-	struct hp_letter *letter = STAILQ_FIRST(&p->letters);
+	struct hp_unsent *m = STAILQ_FIRST(&p->messages);
 
-	STAILQ_REMOVE_HEAD(&p->letters, next);
-	l->letter_bytes -= sizeof *letter + letter->len;
-	p->letter_bytes -= sizeof *letter + letter->len;
-	free(letter);
+	STAILQ_REMOVE_HEAD(&p->messages, next);
+	l->unsent_bytes -= sizeof *m + m->len;
+	p->unsent_bytes -= sizeof *m + m->len;
+	free(m);
 }
 
 /* The most that is kept for one peer: all questions that may be out, and many answers and recalls. A peer for which
  * more is to be kept asks, and takes no answers. */
-static uint64_t letter_bytes_max(const hugepin_lend *l)
+static uint64_t unsent_bytes_max(const hugepin_lend *l)
 {
-	return HP_ASKS_MAX * ((uint64_t)HUGEPIN_LEND_MESSAGE_MAX + l->attr.carry_max) + LETTER_BYTES;
+	return HP_ASKS_MAX * ((uint64_t)HUGEPIN_LEND_MESSAGE_MAX + l->attr.carry_max) + UNSENT_BYTES;
 }
 
 /* No message reaches the peer any more. */
 static int lose(hugepin_lend *l, uint32_t peer, int err)
 {
-	hp_post_forget(l, peer);
+	hp_send_forget(l, peer);
 	l->peer[peer].lost = err;
 	l->lender.holder[peer].mute = true;
 	return err;
@@ -50,33 +50,33 @@ static int send_now(hugepin_lend *l, uint32_t peer, const void *msg, size_t len)
 static void send_kept(hugepin_lend *l, uint32_t peer)
 {
 	struct hp_peer *p = &l->peer[peer];
-	struct hp_letter *letter;
+	struct hp_unsent *m;
 
-	while ((letter = STAILQ_FIRST(&p->letters)) && send_now(l, peer, letter->bytes, letter->len) == 0)
+	while ((m = STAILQ_FIRST(&p->messages)) && send_now(l, peer, m->bytes, m->len) == 0)
 		drop_first(l, p);
 }
 
 static int keep(hugepin_lend *l, uint32_t peer, size_t len)
 {
 	struct hp_peer *p = &l->peer[peer];
-	struct hp_letter *letter;
+	struct hp_unsent *m;
 
-	if (p->letter_bytes > letter_bytes_max(l) || !(letter = malloc(sizeof *letter + len)))
+	if (p->unsent_bytes > unsent_bytes_max(l) || !(m = malloc(sizeof *m + len)))
 		return lose(l, peer, -ENOMEM);
-	letter->len = len;
-	memcpy(letter->bytes, l->buf, len);
-	l->letter_bytes += sizeof *letter + len;
-	p->letter_bytes += sizeof *letter + len;
+	m->len = len;
+	memcpy(m->bytes, l->buf, len);
+	l->unsent_bytes += sizeof *m + len;
+	p->unsent_bytes += sizeof *m + len;
 	if (!p->unsent) {
 		p->unsent = true;
 		STAILQ_INSERT_TAIL(&l->unsent, p, next_unsent);
 	}
-	STAILQ_INSERT_TAIL(&p->letters, letter, next);
-	atomic_fetch_or_explicit(&l->attention, HP_ATTEND_LETTERS, memory_order_relaxed);
+	STAILQ_INSERT_TAIL(&p->messages, m, next);
+	atomic_fetch_or_explicit(&l->attention, HP_ATTEND_UNSENT, memory_order_relaxed);
 	return 0;
 }
 
-int hp_post(hugepin_lend *l, uint32_t peer, const struct hp_wire *w)
+int hp_send(hugepin_lend *l, uint32_t peer, const struct hp_wire *w)
 {
 	struct hp_peer *p = &l->peer[peer];
 	int err = p->gone ? -ENOTCONN : p->lost;
@@ -88,40 +88,40 @@ int hp_post(hugepin_lend *l, uint32_t peer, const struct hp_wire *w)
 	if (p->lost)
 		return p->lost;
 	len = hp_wire_write(l->buf, w);
-	err = STAILQ_EMPTY(&p->letters) ? send_now(l, peer, l->buf, len) : -EAGAIN;
+	err = STAILQ_EMPTY(&p->messages) ? send_now(l, peer, l->buf, len) : -EAGAIN;
 	return err == -EAGAIN ? keep(l, peer, len) : err;
 }
 
-int hp_post_return(hugepin_lend *l, uint32_t peer, uint32_t number, const uint64_t *refs, unsigned n, bool more)
+int hp_send_return(hugepin_lend *l, uint32_t peer, uint32_t number, const uint64_t *refs, unsigned n, bool more)
 {
 	struct hp_wire w = {
 		.type = HP_WIRE_RETURN, .n = (uint8_t)n, .number = number, .flags = more ? HP_WIRE_MORE : 0
 	};
 
 	memcpy(w.refs, refs, n * sizeof *refs);
-	return hp_post(l, peer, &w);
+	return hp_send(l, peer, &w);
 }
 
-void hp_post_again(hugepin_lend *l)
+void hp_send_kept(hugepin_lend *l)
 {
 	STAILQ_HEAD(, hp_peer) all = STAILQ_HEAD_INITIALIZER(all);
 	struct hp_peer *p;
 
-	atomic_fetch_and_explicit(&l->attention, ~(uint32_t)HP_ATTEND_LETTERS, memory_order_relaxed);
+	atomic_fetch_and_explicit(&l->attention, ~(uint32_t)HP_ATTEND_UNSENT, memory_order_relaxed);
 	STAILQ_CONCAT(&all, &l->unsent);
 	while ((p = STAILQ_FIRST(&all))) {
 		STAILQ_REMOVE_HEAD(&all, next_unsent);
 		send_kept(l, (uint32_t)(p - l->peer));
-		p->unsent = !STAILQ_EMPTY(&p->letters);
+		p->unsent = !STAILQ_EMPTY(&p->messages);
 		if (p->unsent) {
 			STAILQ_INSERT_TAIL(&l->unsent, p, next_unsent);
-			atomic_fetch_or_explicit(&l->attention, HP_ATTEND_LETTERS, memory_order_relaxed);
+			atomic_fetch_or_explicit(&l->attention, HP_ATTEND_UNSENT, memory_order_relaxed);
 		}
 	}
 }
 
-void hp_post_forget(hugepin_lend *l, uint32_t peer)
+void hp_send_forget(hugepin_lend *l, uint32_t peer)
 {
-	while (!STAILQ_EMPTY(&l->peer[peer].letters))
+	while (!STAILQ_EMPTY(&l->peer[peer].messages))
 		drop_first(l, &l->peer[peer]);
 }
