@@ -69,8 +69,8 @@ FLAGS_dropin := $(FLAGS_base)
 FLAGS_reg := $(FLAGS_base)
 # Probes lie below these (base/probe.h), and a call site above: the kernel finds it by frame pointers. None is on a path of hits,
 # which end in jumps to these unless the compiler is told to optimise less.
-$(addprefix $(BUILD)/,$(addprefix reg/,cover.o domain.o domains.o gone.o helper.o hybrid.o miss.o region.o register.o track.o) dropin/unmap.o \
-	$(if $(filter -O2 -O3,$(CFLAGS)),,reg/pin.o)): FLAGS += -fno-omit-frame-pointer
+$(addprefix $(BUILD)/,$(patsubst %,reg/%.o,admit cover domain domains evict gone helper hybrid miss region register retire track) \
+	dropin/unmap.o $(if $(filter -O2 -O3,$(CFLAGS)),,reg/pin.o)): FLAGS += -fno-omit-frame-pointer
 FLAGS_sge := $(FLAGS_base)
 FLAGS_extra = $(FLAGS_base) $(EXTRA_INCLUDE)
 FLAGS_lend := $(FLAGS_base)

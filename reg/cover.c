@@ -16,11 +16,12 @@
 #include <errno.h>
 #include <sys/mman.h>
 
+#include "reg/admit.h"
 #include "reg/domains.h"
 #include "reg/gone.h"
 #include "reg/hints.h"
 #include "reg/lookup.h"
-#include "reg/region.h"
+#include "reg/retire.h"
 #include "reg/trace.h"
 
 /* ------------------------------------------------------------------ registering a range */
@@ -126,7 +127,7 @@ static bool may_take_whole(const hugepin_domain *d, uintptr_t from, uintptr_t to
 	for (unsigned i = 0; d->ready && i < d->ready->count; i++) {
 		const struct hp_ready *r = &d->ready->list[i];
 
-		if (r->kind == HP_REGION_EXTENT && !r->err && !r->taken && r->start != from)
+		if (r->kind == HP_REGION_EXTENT && hp_is_ready(r) && r->start != from)
 			extents += r->end - r->start;
 	}
 	return extents <= most && to - from <= most - extents && !hp_region_held_less(d, from, to);

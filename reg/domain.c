@@ -19,7 +19,7 @@
 #include "reg/helper.h"
 #include "reg/key.h"
 #include "reg/locks.h"
-#include "reg/region.h"
+#include "reg/retire.h"
 #include "reg/serve.h"
 #include "reg/share.h"
 #include "reg/trace.h"

@@ -13,8 +13,9 @@
 #include "reg/domains.h"
 #include "reg/hints.h"
 #include "reg/locks.h"
-#include "reg/region.h"
 #include "reg/request.h"
+#include "reg/retire.h"
+#include "reg/track.h"
 #include "reg/uffd.h"
 #include "reg/unmapping.h"
 
@@ -214,7 +215,7 @@ void hp_gone_drain(hugepin_domain *d)
 		hp_region_each_exact(d, queued.range[i].start, queued.range[i].end, take_out, &queued.range[i]);
 		want_uncached(d, &queued.range[i]);
 		if (d->helper)
-			hp_region_helper()->gone(d, queued.range[i].start, queued.range[i].end);
+			hp_track_gone(d, queued.range[i].start, queued.range[i].end);
 	}
 	note_discarded(d, &queued);
 	note_late(d, &queued);

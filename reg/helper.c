@@ -1,11 +1,7 @@
 /*
  * The helper carries out the decisions of a plan (policy/plan.h), for domains whose policy predicts. It runs on the
- * service thread. track.c has what the helper knows, hybrid.c how it carries out the plan under that policy.
- *
- * A pin that misses and has to evict also tells the plan of a few records, so that it evicts by recent knowledge. It
- * tells only a few, since each takes microseconds. Such a pin does not evict a region whose `used` flag is set, since
- * the region was used after the plan last heard of it. The helper holds the domain's lock for one record or one action
- * at a time.
+ * service thread, and holds the domain's lock for one record or one action at a time. track.c has what the helper knows,
+ * hybrid.c how it carries out the plan under that policy.
  */
 #include "reg/helper.h"
 
@@ -15,34 +11,13 @@
 #include "base/stats.h"
 #include "reg/cover.h"
 #include "reg/domains.h"
+#include "reg/evict.h"
 #include "reg/gone.h"
 #include "reg/hybrid.h"
 #include "reg/processors.h"
-#include "reg/region.h"
+#include "reg/retire.h"
 #include "reg/share.h"
 #include "reg/track.h"
-
-enum {
-	TOLD_BY_A_MISS = 8, /* records; each takes some 3 us */
-	VICTIMS_TRIED = 16,
-};
-
-/* ------------------------------------------------------------------ what to do */
-
-static bool give_registration_back(hugepin_domain *d, struct hp_tracked *p, enum hp_evicted why)
-{
-	struct hp_helper *h = d->helper;
-	uint64_t bytes = p->end - p->start, start_ns = hp_track_now(d);
-	bool on_demand = hp_tracked_on_demand(p);
-
-	if (!p->region || !hp_domain_may_register(d) || !hp_region_release(d, &hp_regions[p->region], why)) {
-		hp_plan_failed(h->plan, hp_tracked_id(h, p), hp_track_now(d));
-		return false;
-	}
-	if (!on_demand)
-		hp_tracked_learn(d, p, bytes, HP_COST_DEREGISTER, hp_track_now(d) - start_ns);
-	return true;
-}
 
 /* ------------------------------------------------------------------ steps */
 
@@ -89,54 +64,6 @@ static void register_again(hugepin_domain *d, struct hp_tracked *p)
 	if (r->on_demand)
 		hp_hybrid_bring_in_new(d, p);
 	hp_track_registered(h, p, hp_track_now(d));
-}
-
-/* Tell the plan of a few records, on a thread of the program that has to evict. After a loss only the helper tells
- * records. */
-static void tell_some(hugepin_domain *d)
-{
-	struct hp_helper *h = d->helper;
-
-	if (h->crowded || (h->queue.count < TOLD_BY_A_MISS && !hp_track_collect(d)))
-		return;
-	for (unsigned i = 0; i < TOLD_BY_A_MISS && h->queue.count; i++)
-		hp_track_tell(d);
-}
-
-/* Under hybrid the plan knows no more than what is ready, as all that is pinned. Evict what is neither ready nor in use:
- * to register it again takes least. */
-static bool evict_cold(hugepin_domain *d, enum hp_evicted why)
-{
-	const struct hp_helper *h = d->helper;
-
-	for (struct hp_region *r = TAILQ_FIRST(&d->live), *next; r; r = next) {
-		const struct hp_tracked *p = &h->tracked[h->tracked_of[r - hp_regions]];
-
-		next = TAILQ_NEXT(r, order);
-		if (r->on_demand && !p->told && !hp_region_is_used(d, r) && hp_region_release(d, r, why))
-			return true;
-	}
-	return false;
-}
-
-static bool evict_farthest(hugepin_domain *d, enum hp_evicted why)
-{
-	struct hp_helper *h = d->helper;
-
-	tell_some(d);
-	if (h->pages && why != HP_EVICTED_BUDGET && evict_cold(d, why))
-		return true;
-	for (int i = 0; i < VICTIMS_TRIED; i++) {
-		uint32_t id = hp_plan_victim(h->plan, hp_track_now(d)), region = h->tracked[id].region;
-
-		if (!id)
-			return false;
-		if (region && hp_region_is_used(d, &hp_regions[region]))
-			hp_plan_failed(h->plan, id, hp_track_now(d));
-		else if (give_registration_back(d, &h->tracked[id], why))
-			return true;
-	}
-	return false;
 }
 
 /* After records were lost: end the uses of regions that have no pins out, since the records of their ends may be lost.
@@ -221,7 +148,7 @@ uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
 			hp_hybrid_let_cool(d, &h->tracked[step.region]);
 		else
 			HP_DSTAT(d, released,
-				 give_registration_back(d, &h->tracked[step.region], HP_EVICTED_IDLE));
+				 hp_evict_tracked(d, &h->tracked[step.region], HP_EVICTED_IDLE));
 		if (!hp_domain_let_pass(d))
 			return UINT64_MAX;
 	}
@@ -274,12 +201,6 @@ static void expose_helper(void)
 	v->site = offsetof(struct hp_tracked, site);
 }
 
-static const struct hp_helper_hooks helper_hooks = {
-	.deregistered = hp_track_left,
-	.gone = hp_track_gone,
-	.evict = evict_farthest,
-};
-
 /* What a step of the plan takes. Under hybrid that is to bring in, or to pin and to turn what is pinned. */
 static uint64_t tracked_cost_ns(void *helper, uint32_t id, uint64_t bytes, bool registering)
 {
@@ -327,7 +248,6 @@ int hp_helper_open(hugepin_domain *d)
 		return -ENOMEM;
 	}
 	expose_helper();
-	hp_region_set_helper(&helper_hooks);
 	hp_track_attach(d, h);
 	return 0;
 }

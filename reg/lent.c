@@ -7,10 +7,11 @@
 #include <unistd.h>
 
 #include "base/sys.h"
+#include "reg/counts.h"
 #include "reg/domains.h"
 #include "reg/gone.h"
 #include "reg/miss.h"
-#include "reg/region.h"
+#include "reg/retire.h"
 #include "reg/uffd.h"
 
 int hp_lent_set(hugepin_domain *d, const struct hp_lend_hooks *hooks, void *lend)
@@ -79,6 +80,13 @@ bool hp_lent_access(const hugepin_domain *d, unsigned access)
 	return !(access & ~d->access_mask);
 }
 
+static void end_bucket(struct hp_region *r)
+{
+	struct hp_region_notes *n = hp_region_notes_of(r);
+
+	n->buckets -= !!n->buckets; /* 0: r is a later registration of the same range and index */
+}
+
 int hp_lent_pin(hugepin_domain *d, uint64_t addr, size_t len, unsigned access, struct hugepin_pin *ret_,
 		uint64_t *ret_start, uint64_t *ret_end)
 {
@@ -91,7 +99,7 @@ int hp_lent_pin(hugepin_domain *d, uint64_t addr, size_t len, unsigned access, s
 	*ret_start = r->start;
 	*ret_end = r->end;
 	hp_lock(&d->lock);
-	hp_region_count_bucket(r, true);
+	hp_region_notes_of(r)->buckets++;
 	hp_unlock(&d->lock);
 	return 0;
 }
@@ -102,13 +110,13 @@ void hp_lent_unpin(hugepin_domain *d, struct hugepin_pin *pin, uint64_t start, u
 
 	if (ends) {
 		hp_lock(&d->lock);
-		hp_region_count_bucket(r, false);
+		end_bucket(r);
 		hp_unlock(&d->lock);
 	}
 	hugepin_unpin(d, pin);
 	hp_lock(&d->lock);
 	if (hp_region_is(r, d, HP_REGION_LIVE) && r->start == start && r->end == end) {
-		hp_region_note_idle(r);
+		hp_region_notes_of(r)->idle = hp_counts_made(hp_region_index(r));
 		if (ends)
 			hp_region_release(d, r, HP_EVICTED_BUDGET);
 	}
@@ -121,8 +129,8 @@ void hp_lent_drop(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t e
 
 	hp_lock(&d->lock);
 	if (hp_region_is(r, d, HP_REGION_LIVE) && r->start == start && r->end == end) {
-		hp_region_count_bucket(r, false);
-		if (hp_region_is_idle(r))
+		end_bucket(r);
+		if (hp_region_notes_of(r)->idle == hp_counts_made(region))
 			hp_region_release(d, r, HP_EVICTED_BUDGET);
 	}
 	hp_unlock(&d->lock);

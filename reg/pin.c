@@ -21,7 +21,7 @@
 #include "reg/key.h"
 #include "reg/lookup.h"
 #include "reg/miss.h"
-#include "reg/region.h"
+#include "reg/retire.h"
 #include "reg/serve.h"
 #include "reg/trace.h"
 #include "reg/track.h"

@@ -9,10 +9,11 @@
  */
 #include <errno.h>
 
+#include "reg/admit.h"
 #include "reg/counts.h"
 #include "reg/cover.h"
 #include "reg/miss.h"
-#include "reg/region.h"
+#include "reg/retire.h"
 #include "reg/together.h"
 
 /* To start a thread takes as long as registering about so many bytes. */

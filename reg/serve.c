@@ -9,7 +9,7 @@
 #include "reg/gone.h"
 #include "reg/helper.h"
 #include "reg/hints.h"
-#include "reg/region.h"
+#include "reg/retire.h"
 
 /* ------------------------------------------------------------------ domains */
 
@@ -136,10 +136,9 @@ void hp_serve_wake_helper(void)
 /* Whether no buffer lies in the hugepages that r holds. */
 static bool is_free(const struct hp_region *r, uint32_t ticks)
 {
-	uintptr_t start, end;
+	const struct hp_region_notes *n = hp_region_notes_of(r);
 
-	hp_region_held(r, &start, &end);
-	return hp_heap_is_free(start, end - start, ticks);
+	return hp_heap_is_free(n->held_start, n->held_end - n->held_start, ticks);
 }
 
 /* Deregister unused heap memory of one domain. ticks > 0: the memory decays, so do not wait for a domain in a slow

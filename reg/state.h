@@ -198,6 +198,12 @@ struct hp_ready {
 };
 enum { HP_READY_MAX = 64 };
 
+/* Whether r still waits for its pin. */
+static inline bool hp_is_ready(const struct hp_ready *r)
+{
+	return !r->err && !r->taken;
+}
+
 /* The registrations made ahead while one thread has the domain's lock. */
 struct hp_ready_set {
 	unsigned count;
@@ -217,18 +223,6 @@ struct hp_range {
 struct hp_gone {
 	struct hp_range range[HP_GONE_MAX];
 	unsigned count;
-};
-
-/* The functions by which a domain tells its helper, which is in a higher layer. Called with the domain's lock. */
-struct hp_helper_hooks {
-	/* r was deregistered. gone: its memory went away, or is part of another region. */
-	void (*deregistered)(hugepin_domain *d, struct hp_region *r, bool gone);
-	/* The memory goes away, now or soon. Ranges there that are not registered must not be registered before they
-	 * are pinned again. */
-	void (*gone)(hugepin_domain *d, uintptr_t start, uintptr_t end);
-	/* Evict the region that will be used last, as far as the plan knows after a few more records. False: the plan
-	 * knows no region to evict. why: for the probe. */
-	bool (*evict)(hugepin_domain *d, enum hp_evicted why);
 };
 
 /* Functions of the lend of a domain. The pin cache calls them with the domain's lock, on any thread, also inside munmap

@@ -1,6 +1,6 @@
 /*
  * Calls the policy that plans for a domain: predict (schedule.c) or cf11. The policies arena and lru have no plan: their
- * victims are chosen by reg/region.c, evict_one().
+ * victims are chosen by reg/evict.c, hp_evict_one().
  */
 #include "reg/policy/plan.h"
 

@@ -9,7 +9,7 @@
 
 #include "reg/counts.h"
 #include "reg/domain.h"
-#include "reg/region.h"
+#include "reg/retire.h"
 #include "reg/uffd.h"
 #include "tests/unit/pin.h"
 

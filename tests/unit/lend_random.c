@@ -21,7 +21,7 @@
 
 #include "lend/key.h"
 #include "reg/gone.h"
-#include "reg/region.h"
+#include "reg/retire.h"
 
 enum { NODES = 4, STEPS = 70, USES = 64, TOKENS = 256, REFS = 256, ASKS = 64, PIECES = 16 };
 #define PIECE (128 * KIB)

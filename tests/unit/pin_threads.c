@@ -16,7 +16,7 @@
 #include "reg/cover.h"
 #include "reg/domain.h"
 #include "reg/pin.h"
-#include "reg/region.h"
+#include "reg/retire.h"
 #include "tests/unit/child.h"
 #include "tests/unit/pin.h"
 

@@ -1,0 +1,317 @@
+/*
+ * Admission: how a range becomes a region. The budget is kept, its memory is held or watched, and the backend registers
+ * it, in this order: so that no change of the memory is missed, and that memory is never pinned beyond the budget. All
+ * functions run under the domain's lock (state.h), which is held across the backend's calls.
+ */
+#include "reg/admit.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "reg/counts.h"
+#include "reg/domains.h"
+#include "reg/evict.h"
+#include "reg/retire.h"
+#include "reg/trace.h"
+#include "reg/uffd.h"
+
+/* How long to wait until the kernel no longer charges memory that was deregistered: kernel 6.1 unpins io_uring buffers
+ * after about a second. */
+#define LATE_NS UINT64_C(1500000000)
+#define LATE_STEP_NS UINT64_C(20000000)
+#define LATE_STEPS (LATE_NS / LATE_STEP_NS)
+
+/* relaxed: a number that no other registration has */
+static _Atomic uint64_t numbers; /* registrations so far, of all domains, and of the parent process */
+
+/* ------------------------------------------------------------------ room */
+
+/* Whether there is room for a region of that length. Those that are made ahead have their room, too, except `own`: the
+ * new region is that one. */
+static bool fits_budget(const hugepin_domain *d, size_t len, unsigned access, const struct hp_ready *own)
+{
+	uint64_t bytes = d->stats.pinned_bytes, regions = d->stats.regions;
+
+	for (unsigned i = 0; d->ready && i < d->ready->count; i++) {
+		const struct hp_ready *r = &d->ready->list[i];
+
+		if (r != own && hp_is_ready(r)) {
+			bytes += hp_is_pinning(r->access) ? r->end - r->start : 0;
+			regions++;
+		}
+	}
+	if (regions >= d->regs_max)
+		return false;
+	return !hp_is_pinning(access) || (bytes <= d->bytes_max && len <= d->bytes_max - bytes);
+}
+
+/* ------------------------------------------------------------------ keeping memory, or hearing of it */
+
+/* Have the cache told when this foreign memory goes away: by the kernel, or else by the interposed calls. If the
+ * kernel's events are read, the interposed calls announce only a part (unmapping.h). Neither tells of shared memory and
+ * files that another process takes away. 0, -ENXIO, -EXDEV or -EADDRINUSE, as hp_region_register(). */
+static int watch_foreign(const hugepin_domain *d, uintptr_t start, uintptr_t end)
+{
+	if (!d->watched)
+		return d->watch == HUGEPIN_WATCH_PROGRAM ? 0 : -ENXIO;
+	if (hp_uffd_works())
+		return hp_uffd_watch(start, end);
+	if (!hp_sees_unmaps)
+		return -ENXIO;
+	return hp_uffd_is_private(start, end) ? 0 : -EXDEV;
+}
+
+/* The heap's pages that a region of [start, end) holds. */
+static uintptr_t held_start(uintptr_t start)
+{
+	return start & ~(HP_PAGE - 1);
+}
+
+static uintptr_t held_end(uintptr_t end)
+{
+	return hp_round_up(end, HP_PAGE);
+}
+
+static bool is_held(const struct hp_ready *r)
+{
+	return r->gen && hp_is_pinning(r->access) && r->kind != HP_REGION_UNCACHED;
+}
+
+static void let_go(const hugepin_domain *d, const struct hp_ready *r)
+{
+	if (is_held(r))
+		hp_heap_drop(held_start(r->start), held_end(r->end) - held_start(r->start), d->hold);
+}
+
+/* Whether somebody tells when a program takes away parts of its buffers of the heap. Who opened the domain may do
+ * without. */
+static bool hears_of_heap(const hugepin_domain *d)
+{
+	return !d->watched || hp_uffd_works() || hp_sees_unmaps;
+}
+
+/* Have memory stay what it is, or have the cache told when it goes, before it is registered, so that no change is
+ * missed. On-demand registrations follow the program's mappings by themselves. The heap drops regions before it unmaps
+ * their memory. Of programs that unmap or discard parts of buffers, watching tells: if nobody watches, nothing is kept.
+ * Watch the whole extent: each watched part would become a mapping of its own. */
+static int keep(const hugepin_domain *d, const struct hp_ready *r)
+{
+	const uintptr_t from = held_start(r->start);
+	struct hugepin_extent extent;
+	int err;
+
+	if (is_held(r)) {
+		if (!hears_of_heap(d))
+			return -ENXIO;
+		err = hp_heap_hold(from, held_end(r->end) - from, r->gen, d->hold);
+		if (err)
+			return err;
+		if (hp_heap_extent((void *)r->start, &extent))
+			hp_uffd_watch_heap((uintptr_t)extent.addr, (uintptr_t)extent.addr + extent.len);
+	}
+	return r->kind == HP_REGION_FOREIGN && hp_is_pinning(r->access) ? watch_foreign(d, r->start, r->end) : 0;
+}
+
+/* ------------------------------------------------------------------ registering */
+
+static bool is_full(int err)
+{
+	return err == -ENOMEM || err == -EPERM || err == -EAGAIN;
+}
+
+static void sleep_ns(uint64_t ns)
+{
+	static _Atomic uint32_t never;
+
+	hp_futex_wait(&never, 0, ns);
+}
+
+static int call_reg(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, struct hugepin_reg *ret_)
+{
+	int err;
+
+	hp_registering = true;
+	err = d->backend->reg(d->ctx, (void *)start, end - start, access, ret_);
+	hp_registering = false;
+	return err;
+}
+
+/* Register r with the backend. After each refusal evict a region and try again, as long as there is one to evict. */
+static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access, bool evict)
+{
+	uint64_t start_ns = d->backend->now_ns(d->ctx), now_ns;
+	unsigned waits = d->late && d->deregistered_at_ns ? LATE_STEPS : 0;
+	int err;
+
+	for (;;) {
+		err = call_reg(d, r->start, r->end, access, &r->reg);
+		now_ns = d->backend->now_ns(d->ctx);
+		if (!is_full(err))
+			break;
+		HP_DSTAT(d, refused, 1);
+		if (!evict)
+			break;
+		if (hp_evict_one(d, HP_EVICTED_REFUSED))
+			continue;
+		/* No region is left to evict. But the kernel may still charge memory that was deregistered. */
+		if (!waits-- || now_ns - d->deregistered_at_ns > LATE_NS)
+			break;
+		sleep_ns(LATE_STEP_NS);
+	}
+	if (err == 0)
+		HP_DSTAT(d, registered_ns, now_ns - start_ns);
+	hp_probe_registration(d->number, r->start, r->end - r->start, r->kind, now_ns - start_ns, (uint64_t)-err);
+	return !is_full(err) ? err : d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
+}
+
+static uint64_t keys_of(const struct hugepin_reg *reg)
+{
+	struct hugepin_pin pin = { .lkey = reg->lkey, .rkey = reg->rkey };
+	uint64_t keys;
+
+	memcpy(&keys, &pin.lkey, sizeof keys);
+	return keys;
+}
+
+/* r is what was made ahead. */
+static void take_ready(hugepin_domain *d, struct hp_ready *ready, struct hp_region *r)
+{
+	ready->taken = true;
+	r->reg = ready->reg;
+	HP_DSTAT(d, registered_ns, ready->ns);
+	hp_probe_registration(d->number, r->start, r->end - r->start, r->kind, ready->ns, 0);
+}
+
+static struct hp_ready *find_ready(hugepin_domain *d, const struct hp_ready *want)
+{
+	for (unsigned i = 0; d->ready && i < d->ready->count; i++) {
+		struct hp_ready *r = &d->ready->list[i];
+
+		if (r->start == want->start && r->end == want->end && r->access == want->access &&
+		    r->kind == want->kind && hp_is_ready(r))
+			return r;
+	}
+	return NULL;
+}
+
+/* Count r, which the backend has registered, and enter what its registration begins with. */
+static void begin(hugepin_domain *d, struct hp_region *r, const struct hp_ready *want)
+{
+	struct hp_region_notes *n = hp_region_notes_of(r);
+	size_t len = r->end - r->start;
+
+	HP_WRITE(r->domain, d);
+	HP_WRITE(r->keys, keys_of(&r->reg));
+	HP_WRITE(r->access, want->access & ~(unsigned)HUGEPIN_ON_DEMAND);
+	HP_WRITE(r->used, 1);
+	r->number = atomic_fetch_add_explicit(&numbers, 1, memory_order_relaxed) + 1;
+	*n = (struct hp_region_notes){ .held_start = held_start(r->start), .held_end = held_end(r->end) };
+	if (r->kind == HP_REGION_EXTENT || want->access & HP_ACCESS_REMOTE)
+		n->before = n->made = hp_counts_made(hp_region_index(r));
+	r->cut = false;
+	r->on_demand = !hp_is_pinning(want->access);
+	HP_DSTAT(d, registered, 1);
+	HP_DSTAT(d, registered_bytes, len);
+	HP_DSTAT(d, regions, 1);
+	if (r->kind == HP_REGION_EXTENT) {
+		HP_DSTAT(d, extents, 1);
+		d->extent_bytes += r->on_demand ? 0 : len;
+	}
+	d->exact_count += hp_region_is_exact(r);
+	if (!r->on_demand)
+		HP_DSTAT(d, pinned_bytes, len);
+	if (hp_trace_on)
+		hp_trace(HP_TRACE_REGISTER, d, r->start, r->end);
+	if (d->stats.pinned_bytes > d->stats.pinned_peak_bytes)
+		HP_DSTAT(d, pinned_peak_bytes, d->stats.pinned_bytes - d->stats.pinned_peak_bytes);
+	if (r->kind == HP_REGION_UNCACHED) {
+		HP_WRITE(r->state, HP_REGION_RETIRED);
+		TAILQ_INSERT_TAIL(&d->uncached, r, order);
+		HP_DSTAT(d, retired, 1);
+		hp_attention_raise(d, HP_RETIRED);
+	}
+}
+
+int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
+		       uint64_t gen, bool evict, struct hp_region **ret_)
+{
+	const struct hp_ready want = { .start = start, .end = end, .access = access, .kind = kind, .gen = gen };
+	struct hp_ready *ready = find_ready(d, &want);
+	size_t len = end - start;
+	struct hp_region *r;
+	int err;
+
+	/* hybrid evicts nothing to pin, but the table is for all domains */
+	if ((evict || d->policy == HUGEPIN_POLICY_HYBRID) && hp_is_exact(d, access) && kind != HP_REGION_UNCACHED)
+		hp_evict_exact(d);
+	evict &= d->bytes_max != UINT64_MAX;
+	if (hp_is_pinning(access) && len > d->bytes_max)
+		return -ENOBUFS;
+	while (!fits_budget(d, len, access, ready)) {
+		bool crowded = evict && d->stats.regions >= d->regs_max;
+
+		HP_DSTAT(d, crowded, crowded);
+		if (!evict || !hp_evict_one(d, crowded ? HP_EVICTED_COUNT : HP_EVICTED_BUDGET))
+			return d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
+	}
+	if (!ready && (err = keep(d, &want)) != 0)
+		return err;
+	err = -ENOMEM;
+	while (!(r = hp_region_new()))
+		if (!evict || !hp_evict_one(d, HP_EVICTED_TABLE))
+			goto out_keep;
+	HP_WRITE(r->start, start);
+	HP_WRITE(r->end, end);
+	HP_WRITE(r->kind, kind);
+	if (ready) {
+		take_ready(d, ready, r);
+	} else {
+		err = call_backend(d, r, access | d->relaxed, evict);
+		if (err)
+			goto out_region;
+	}
+	begin(d, r, &want);
+	*ret_ = r;
+	return 0;
+out_region:
+	hp_region_free(r);
+out_keep:
+	if (!ready)
+		let_go(d, &want);
+	return err;
+}
+
+/* ------------------------------------------------------------------ registering ahead of pins */
+
+bool hp_region_may_be_ready(const hugepin_domain *d, size_t len, unsigned access)
+{
+	return fits_budget(d, len, access, NULL);
+}
+
+void hp_region_keep_ready(hugepin_domain *d, struct hp_ready *r)
+{
+	r->err = keep(d, r);
+}
+
+void hp_region_make_ready(hugepin_domain *d, struct hp_ready *r)
+{
+	uint64_t start_ns;
+
+	if (r->err)
+		return;
+	start_ns = d->backend->now_ns(d->ctx);
+	r->err = call_reg(d, r->start, r->end, r->access | d->relaxed, &r->reg);
+	r->ns = d->backend->now_ns(d->ctx) - start_ns;
+	if (r->err)
+		let_go(d, r);
+}
+
+void hp_region_end_ready(hugepin_domain *d, struct hp_ready *r)
+{
+	if (is_full(r->err))
+		HP_DSTAT(d, refused, 1);
+	if (!hp_is_ready(r))
+		return;
+	hp_region_call_dereg(d, &r->reg);
+	let_go(d, r);
+}

@@ -1,0 +1,27 @@
+/*
+ * How a range becomes a region (admit.c). Call with the domain's lock, except where a comment says otherwise.
+ */
+#ifndef HP_REG_ADMIT_H
+#define HP_REG_ADMIT_H
+
+#include "reg/region.h"
+
+/* Register [start, end) for `access`, without publishing the region. If HUGEPIN_ON_DEMAND is in `access`, no memory is
+ * pinned, held, watched or charged to the budget. An UNCACHED region is never published: no pin finds it except the one
+ * that it is made for, which the caller must count next. Keeps within the budget. evict: other regions may be evicted to
+ * make room. gen: the number of the heap's extent; 0 for foreign memory. 0 and *ret_, or -ENOBUFS, -ENOMEM, or the
+ * backend's error. -ENXIO: nobody would tell when it goes away. Of foreign memory also: -EXDEV: it is shared or a file's;
+ * -EADDRINUSE: the kernel refuses to watch it. */
+int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
+		       uint64_t gen, bool evict, struct hp_region **ret_);
+
+/* Registering ahead of the pins, for d->ready. may_be_ready(): whether the budget has room for one more of that access.
+ * keep_ready(): hold or watch the memory of *r, whose range, access, kind and gen are set. make_ready(): register it; on
+ * any thread, while the caller's thread holds the lock. end_ready(): forget *r; nobody has asked for it if it is not
+ * taken. */
+bool hp_region_may_be_ready(const hugepin_domain *d, size_t len, unsigned access);
+void hp_region_keep_ready(hugepin_domain *d, struct hp_ready *r);
+void hp_region_make_ready(hugepin_domain *d, struct hp_ready *r);
+void hp_region_end_ready(hugepin_domain *d, struct hp_ready *r);
+
+#endif

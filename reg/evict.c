@@ -1,0 +1,130 @@
+/*
+ * Eviction: which registration goes when there is no room for another one, and carrying that out. Under a policy that
+ * predicts, the plan chooses (policy/plan.h), by what threads have recorded up to now. Otherwise, and where the plan
+ * knows nothing, the clock algorithm does (Corbato 1968): regions are in the order in which they were registered or last
+ * passed over, and a hit sets a flag in its region. So the clock roughly follows the order of last use.
+ *
+ * Invariant: a region with pins out is never evicted. Lock: the domain's, across the backend's calls.
+ */
+#include "reg/evict.h"
+
+#include "reg/domains.h"
+#include "reg/retire.h"
+#include "reg/track.h"
+
+enum {
+	TOLD_BY_A_MISS = 8, /* records; each takes some 3 us */
+	VICTIMS_TRIED = 16,
+	EXACT_MAX = 1 << 15,
+	EXACT_LOOKS = 64,
+};
+
+/* ------------------------------------------------------------------ by the plan */
+
+bool hp_evict_tracked(hugepin_domain *d, struct hp_tracked *p, enum hp_evicted why)
+{
+	struct hp_helper *h = d->helper;
+	uint64_t bytes = p->end - p->start, start_ns = hp_track_now(d);
+	bool on_demand = hp_tracked_on_demand(p);
+
+	if (!p->region || !hp_domain_may_register(d) || !hp_region_release(d, &hp_regions[p->region], why)) {
+		hp_plan_failed(h->plan, hp_tracked_id(h, p), hp_track_now(d));
+		return false;
+	}
+	if (!on_demand)
+		hp_tracked_learn(d, p, bytes, HP_COST_DEREGISTER, hp_track_now(d) - start_ns);
+	return true;
+}
+
+/* Tell the plan of a few records, on a thread of the program that has to evict: only a few, since that thread waits. After
+ * a loss only the helper tells records. */
+static void tell_some(hugepin_domain *d)
+{
+	struct hp_helper *h = d->helper;
+
+	if (h->crowded || (h->queue.count < TOLD_BY_A_MISS && !hp_track_collect(d)))
+		return;
+	for (unsigned i = 0; i < TOLD_BY_A_MISS && h->queue.count; i++)
+		hp_track_tell(d);
+}
+
+/* Under hybrid the plan knows no more than what is ready, as all that is pinned. Evict what is neither ready nor in use:
+ * to register it again takes least. */
+static bool evict_cold(hugepin_domain *d, enum hp_evicted why)
+{
+	const struct hp_helper *h = d->helper;
+
+	for (struct hp_region *r = TAILQ_FIRST(&d->live), *next; r; r = next) {
+		const struct hp_tracked *p = &h->tracked[h->tracked_of[r - hp_regions]];
+
+		next = TAILQ_NEXT(r, order);
+		if (r->on_demand && !p->told && !hp_region_is_used(d, r) && hp_region_release(d, r, why))
+			return true;
+	}
+	return false;
+}
+
+/* A region whose `used` flag is set was used after the plan last heard of it. */
+static bool by_plan(hugepin_domain *d, enum hp_evicted why)
+{
+	struct hp_helper *h = d->helper;
+
+	tell_some(d);
+	if (h->pages && why != HP_EVICTED_BUDGET && evict_cold(d, why))
+		return true;
+	for (int i = 0; i < VICTIMS_TRIED; i++) {
+		uint32_t id = hp_plan_victim(h->plan, hp_track_now(d)), region = h->tracked[id].region;
+
+		if (!id)
+			return false;
+		if (region && hp_region_is_used(d, &hp_regions[region]))
+			hp_plan_failed(h->plan, id, hp_track_now(d));
+		else if (hp_evict_tracked(d, &h->tracked[id], why))
+			return true;
+	}
+	return false;
+}
+
+/* ------------------------------------------------------------------ by the clock */
+
+static void to_tail(hugepin_domain *d, struct hp_region *r)
+{
+	TAILQ_REMOVE(&d->live, r, order);
+	TAILQ_INSERT_TAIL(&d->live, r, order);
+}
+
+/* The clock passes over regions that pin nothing if the budget wants bytes. */
+static bool by_clock(hugepin_domain *d, enum hp_evicted why)
+{
+	struct hp_region *r;
+
+	for (uint64_t looks = 2 * d->stats.regions; looks && (r = TAILQ_FIRST(&d->live)); looks--) {
+		if (!(r->on_demand && why == HP_EVICTED_BUDGET) && !hp_region_clear_used(d, r) &&
+		    hp_region_release(d, r, why))
+			return true;
+		if (r->state == HP_REGION_LIVE)
+			to_tail(d, r);
+	}
+	return false;
+}
+
+/* ------------------------------------------------------------------ for want of room */
+
+bool hp_evict_one(hugepin_domain *d, enum hp_evicted why)
+{
+	const bool evicted = (d->helper && by_plan(d, why)) || by_clock(d, why);
+
+	HP_DSTAT(d, evicted, evicted);
+	return evicted;
+}
+
+void hp_evict_exact(hugepin_domain *d)
+{
+	struct hp_region *r;
+
+	for (unsigned looks = EXACT_LOOKS; d->exact_count >= EXACT_MAX && looks && (r = TAILQ_FIRST(&d->live)); looks--)
+		if (hp_region_is_exact(r) && !hp_region_clear_used(d, r) && hp_region_release(d, r, HP_EVICTED_TABLE))
+			HP_DSTAT(d, evicted, 1);
+		else if (r->state == HP_REGION_LIVE && r == TAILQ_FIRST(&d->live))
+			to_tail(d, r);
+}

@@ -1,0 +1,20 @@
+/*
+ * Which registration goes when there is no room for another one (evict.c). Call with the domain's lock.
+ */
+#ifndef HP_REG_EVICT_H
+#define HP_REG_EVICT_H
+
+#include "reg/track.h"
+
+/* Evict one region. False: every region is in use. why: for the probe. */
+bool hp_evict_one(hugepin_domain *d, enum hp_evicted why);
+
+/* Exact regions do not merge: the ranges of one hugepage alone are more than the table has places. So a domain keeps
+ * about 2^15 exact regions that are not in use, whatever its budget is. Looks at a few for each one that is
+ * registered. */
+void hp_evict_exact(hugepin_domain *d);
+
+/* Deregister p, which the plan has chosen. False: p is in use or not registered, and the plan hears that it failed. */
+bool hp_evict_tracked(hugepin_domain *d, struct hp_tracked *p, enum hp_evicted why);
+
+#endif

@@ -1,0 +1,315 @@
+/*
+ * The end of regions: pins out, retiring, wanting pins back, deregistering. All functions run under the domain's lock
+ * (state.h), which is held across the backend's calls.
+ *
+ * Invariants:
+ *  1. Regions on the list `dead` have no pins and can get none.
+ *  2. Each region of the heap, except on-demand and uncached ones, holds its heap pages once (alloc/hold.h) until it is
+ *     deregistered. An extent may come to hold only the pages of its pins.
+ */
+#include "reg/retire.h"
+
+#include "reg/counts.h"
+#include "reg/domains.h"
+#include "reg/trace.h"
+#include "reg/track.h"
+
+/* ------------------------------------------------------------------ pins out */
+
+static uint32_t made_of(const struct hp_region *r)
+{
+	return hp_counts_made(hp_region_index(r));
+}
+
+bool hp_regions_pinned(hugepin_domain *d)
+{
+	const struct hp_region_list *const lists[] = { &d->live, &d->retired, &d->uncached };
+	const struct hp_region *r;
+
+	hp_counts_barrier();
+	for (unsigned i = 0; i < sizeof lists / sizeof *lists; i++)
+		TAILQ_FOREACH(r, lists[i], order)
+			if (hp_region_pins(r))
+				return true;
+	return false;
+}
+
+/* Whether no region waits for its last unpin. */
+static bool none_waits(const hugepin_domain *d)
+{
+	return TAILQ_EMPTY(&d->retired) && TAILQ_EMPTY(&d->uncached);
+}
+
+static void declare_dead(hugepin_domain *d, struct hp_region *r)
+{
+	HP_WRITE(r->state, HP_REGION_DEAD);
+	TAILQ_REMOVE(r->kind == HP_REGION_UNCACHED ? &d->uncached : &d->retired, r, order);
+	TAILQ_INSERT_TAIL(&d->dead, r, order);
+}
+
+/* Declare the regions of a list dead that have no pins. Returns the number of the others. */
+static uint64_t settle_list(hugepin_domain *d, struct hp_region_list *list)
+{
+	struct hp_region *r, *next;
+	uint64_t still = 0;
+
+	for (r = TAILQ_FIRST(list); r; r = next) {
+		next = TAILQ_NEXT(r, order);
+		if (!hp_region_pins(r)) {
+			declare_dead(d, r);
+			continue;
+		}
+		still++;
+		/* Of an extent that holds less, somebody may want what is held. A region for one pin is always here. */
+		if (!hp_region_holds_less(r) && r->kind != HP_REGION_UNCACHED)
+			hp_region_want_pins(r, true);
+	}
+	return still;
+}
+
+void hp_region_settle(hugepin_domain *d)
+{
+	uint64_t still = 0;
+
+	if (none_waits(d)) {
+		hp_attention_lower(d, HP_RETIRED);
+	} else {
+		/* Raise the bit before the barrier: an unpin that the sums do not see then sees the bit. */
+		hp_attention_raise(d, HP_RETIRED);
+		hp_counts_barrier();
+		still = settle_list(d, &d->retired) + settle_list(d, &d->uncached);
+		if (!still)
+			hp_attention_lower(d, HP_RETIRED);
+	}
+	HP_DSTAT(d, retired, still - d->stats.retired);
+}
+
+/* ------------------------------------------------------------------ deregistering */
+
+HP_TLS bool hp_registering;
+
+/* Whether r's rkey may be with a peer: r has remote access, and was pinned. */
+static bool is_handed_out(const struct hp_region *r)
+{
+	return r->access & HP_ACCESS_REMOTE && made_of(r) != hp_region_notes_of(r)->made;
+}
+
+/* Tell the lend and the program that r ends, or (pinned) that its pins are wanted back. */
+static void tell_end(hugepin_domain *d, const struct hp_region *r, bool pinned)
+{
+	const struct hugepin_expiry expiry = {
+		.addr = r->start, .len = r->end - r->start, .rkey = r->reg.rkey, .pinned = pinned
+	};
+
+	if (!is_handed_out(r))
+		return;
+	if (d->lend_hooks && pinned)
+		d->lend_hooks->wanted(d->lend, hp_region_index(r));
+	else if (d->lend_hooks && hp_region_notes_of(r)->buckets)
+		d->lend_hooks->dropped(d->lend, hp_region_index(r));
+	if (d->expire)
+		d->expire(d->expire_arg, &expiry);
+}
+
+/* Whether this was told of the pins that are out. A region that is not LIVE gets no others. */
+static bool is_told(const struct hp_region *r)
+{
+	const struct hp_region_notes *n = hp_region_notes_of(r);
+
+	return n->wanted == HP_WANTED_TOLD && (!r->tag || made_of(r) == n->told);
+}
+
+void hp_region_want_pins(struct hp_region *r, bool wanted)
+{
+	struct hp_region_notes *n = hp_region_notes_of(r);
+
+	if (n->wanted == HP_WANTED)
+		return;
+	if (!wanted) {
+		n->wanted = HP_NOT_WANTED; /* the memory was given to another buffer */
+	} else if (!is_told(r) && is_handed_out(r)) {
+		n->wanted = HP_WANTED;
+		r->domain->wanted++;
+	}
+}
+
+static void tell_wanted_of(hugepin_domain *d, const struct hp_region_list *list)
+{
+	struct hp_region *r;
+
+	TAILQ_FOREACH(r, list, order)
+		if (hp_region_notes_of(r)->wanted == HP_WANTED) {
+			hp_region_notes_of(r)->wanted = HP_WANTED_TOLD;
+			hp_region_notes_of(r)->told = made_of(r);
+			d->wanted--;
+			tell_end(d, r, true);
+		}
+}
+
+void hp_region_call_dereg(hugepin_domain *d, struct hugepin_reg *reg)
+{
+	hp_registering = true;
+	if (d->backend->dereg(d->ctx, reg) != 0)
+		HP_DSTAT(d, failed, 1);
+	hp_registering = false;
+	d->deregistered_at_ns = d->backend->now_ns(d->ctx);
+}
+
+/* Deregister r. gone: its memory went away, or is part of another region. */
+static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
+{
+	uint64_t start_ns = d->backend->now_ns(d->ctx);
+	size_t len = r->end - r->start;
+
+	if (hp_region_notes_of(r)->wanted == HP_WANTED)
+		d->wanted--;
+	tell_end(d, r, false);
+	hp_region_call_dereg(d, &r->reg);
+	HP_DSTAT(d, deregistered_ns, d->deregistered_at_ns - start_ns);
+	HP_DSTAT(d, deregistered, 1);
+	HP_DSTAT(d, regions, -1);
+	if (!r->on_demand)
+		HP_DSTAT(d, pinned_bytes, -len);
+	if (r->kind == HP_REGION_EXTENT) {
+		HP_DSTAT(d, extents, -1);
+		d->extent_bytes -= r->on_demand ? 0 : len;
+	}
+	d->exact_count -= hp_region_is_exact(r);
+	hp_probe_deregistration(d->number, r->start, len, r->kind, d->deregistered_at_ns - start_ns);
+	if (hp_trace_on)
+		hp_trace(HP_TRACE_DEREGISTER, d, r->start, r->end);
+	if (hp_region_is_heap(r) && !r->on_demand)
+		hp_heap_drop(hp_region_notes_of(r)->held_start, hp_region_notes_of(r)->held_end - hp_region_notes_of(r)->held_start, d->hold);
+	if (d->helper)
+		hp_track_left(d, r, gone);
+	hp_region_free(r);
+}
+
+void hp_region_deregister_dead(hugepin_domain *d)
+{
+	struct hp_region *r;
+
+	if (d->wanted) {
+		tell_wanted_of(d, &d->retired);
+		tell_wanted_of(d, &d->uncached);
+		tell_wanted_of(d, &d->live);
+	}
+	if (TAILQ_EMPTY(&d->dead))
+		return;
+	if (!hp_domain_may_register(d)) {
+		hp_attention_raise(d, HP_TODO);
+		return;
+	}
+	hp_attention_lower(d, HP_TODO);
+	while ((r = TAILQ_FIRST(&d->dead))) {
+		TAILQ_REMOVE(&d->dead, r, order);
+		deregister(d, r, true);
+	}
+}
+
+void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r)
+{
+	/* Another thread may have handled the last unpin already. By now the index may belong to another region. */
+	if (!hp_region_is(r, d, HP_REGION_RETIRED))
+		return;
+	/* An uncached region has one pin, which is back. Nobody else counts it, except in vain. */
+	if (r->kind != HP_REGION_UNCACHED || hp_region_pins(r))
+		hp_counts_barrier();
+	if (hp_region_pins(r))
+		return;
+	declare_dead(d, r);
+	HP_DSTAT(d, retired, -1);
+	if (none_waits(d))
+		hp_attention_lower(d, HP_RETIRED);
+	hp_region_deregister_dead(d);
+}
+
+/* ------------------------------------------------------------------ extents of which little is pinned */
+
+/* A hit does not note the range that it pins. But if the number of pins made equals the number of pins noted, there was
+ * no hit. `made` is read before the sum of pins: if the sum is 0, all pins in `made` have been given back. */
+void hp_region_note(struct hp_region *r, uintptr_t start, uintptr_t end)
+{
+	uint32_t made = made_of(r);
+	struct hp_region_notes *n = hp_region_notes_of(r);
+
+	start &= ~(HP_PAGE - 1);
+	end = hp_round_up(end, HP_PAGE);
+	if (!hp_region_pins(r)) {
+		n->before = made;
+		n->count = 0;
+		n->start = n->end = 0;
+	}
+	n->count++;
+	n->start = n->end ? HP_MIN(n->start, start) : start;
+	n->end = HP_MAX(n->end, end);
+}
+
+static bool is_all_noted(const struct hp_region *r)
+{
+	const struct hp_region_notes *n = hp_region_notes_of(r);
+
+	return n->count && made_of(r) - n->before == n->count;
+}
+
+static bool is_part_idle(uintptr_t start, uintptr_t end, uint32_t ticks)
+{
+	return start == end || hp_heap_is_free(start, end - start, ticks);
+}
+
+bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks)
+{
+	struct hp_region_notes *n = hp_region_notes_of(r);
+
+	if (r->kind != HP_REGION_EXTENT || r->on_demand || !is_all_noted(r) || n->end - n->start == r->end - r->start ||
+	    !is_part_idle(r->start, n->start, ticks) || !is_part_idle(n->end, r->end, ticks))
+		return false;
+	hp_region_unpublish(r);
+	hp_counts_barrier();
+	/* The counts are no longer reliable (UINT32_MAX), or a hit came meanwhile: undo. */
+	if (hp_region_pins(r) == UINT32_MAX || !is_all_noted(r)) {
+		TAILQ_REMOVE(&d->retired, r, order);
+		hp_region_publish(r, true);
+		return false;
+	}
+	hp_region_evicted(r, HP_EVICTED_PARTLY);
+	n->held_start = n->start;
+	n->held_end = n->end;
+	if (r->start < n->start)
+		hp_heap_drop(r->start, n->start - r->start, d->hold);
+	if (n->end < r->end)
+		hp_heap_drop(n->end, r->end - n->end, d->hold);
+	return true;
+}
+
+/* Whether a retired extent in [start, end) still holds a part of its memory. The caller then registers no new region
+ * for the whole extent. Otherwise several regions in turn could each hold a part of the extent, and the budget would be
+ * charged its whole length for each. */
+bool hp_region_held_less(const hugepin_domain *d, uintptr_t start, uintptr_t end)
+{
+	const struct hp_region *r;
+
+	TAILQ_FOREACH(r, &d->retired, order)
+		if (r->kind == HP_REGION_EXTENT && r->start < end && r->end > start)
+			return true;
+	return false;
+}
+
+/* ------------------------------------------------------------------ at once */
+
+bool hp_region_release(hugepin_domain *d, struct hp_region *r, enum hp_evicted why)
+{
+	/* A first look at the counters saves most barriers. */
+	if (r->state != HP_REGION_LIVE || r == d->turning || hp_region_pins(r))
+		return false;
+	hp_region_unpublish(r);
+	hp_counts_barrier();
+	TAILQ_REMOVE(&d->retired, r, order);
+	if (hp_region_pins(r)) {
+		hp_region_publish(r, true); /* a pin came meanwhile */
+		return false;
+	}
+	hp_region_evicted(r, why);
+	deregister(d, r, false);
+	return true;
+}
