@@ -42,7 +42,7 @@ static void empty_own_cache(struct hp_cache *c)
 }
 
 /* A buffer from the shared lists or the tree. */
-__attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_request r)
+__attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_placement r)
 {
 	struct hp_handed h = { 0 };
 	struct hp_cache *c;
@@ -160,7 +160,7 @@ static __attribute__((noinline)) void *malloc_slower(size_t n, struct hp_cache *
 		return (void *)hp_chunk_addr(chunk);
 	if (too_large(n))
 		return NULL;
-	p = hp_alloc_locked((struct hp_request){ .n = n, .align = HP_CHUNK }).p;
+	p = hp_alloc_locked((struct hp_placement){ .n = n, .align = HP_CHUNK }).p;
 	return p ? p : hp_small()->aligned_alloc(hp_base_page, n << HP_CHUNK_SHIFT);
 }
 
@@ -240,7 +240,7 @@ void *hugepin_aligned_alloc(size_t align, size_t size)
 		return (void *)hp_chunk_addr(chunk);
 	if (too_large(n))
 		return NULL;
-	p = hp_alloc_locked((struct hp_request){ .n = n, .align = align }).p;
+	p = hp_alloc_locked((struct hp_placement){ .n = n, .align = align }).p;
 	return p ? p : hp_small()->aligned_alloc(align, size);
 }
 
@@ -268,7 +268,7 @@ void *hugepin_calloc(size_t count, size_t size)
 		return memset((void *)hp_chunk_addr(chunk), 0, bytes);
 	if (too_large(n))
 		return NULL;
-	h = hp_alloc_locked((struct hp_request){ .n = n, .align = HP_CHUNK });
+	h = hp_alloc_locked((struct hp_placement){ .n = n, .align = HP_CHUNK });
 	/* On failure use the lower tier's calloc, which knows which of its memory is zero. Clearing it here could touch
 	 * more memory than there is. */
 	return h.p ? memset(h.p, 0, HP_MIN(h.dirty, bytes)) : hp_small()->calloc(count, size);

@@ -15,6 +15,6 @@ struct hp_handed {
 };
 
 /* Take a buffer from the shared lists or the tree, under hp_heap_lock. */
-struct hp_handed hp_alloc_locked(struct hp_request r);
+struct hp_handed hp_alloc_locked(struct hp_placement r);
 
 #endif

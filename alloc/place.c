@@ -16,7 +16,7 @@ static size_t pages_for(size_t chunks)
 
 /* The first chunk of a hole for the request; 0: there is none. Buffers begin with a base page, so what remains free of a
  * buffer's last base page is of use to that buffer alone. */
-static size_t find_hole(const struct hp_request *r)
+static size_t find_hole(const struct hp_placement *r)
 {
 	return hp_tree_find(&hp_span.tree, r->part == HP_PART_SMALL, r->n + r->room,
 			    HP_MAX(r->align, hp_base_page) >> HP_CHUNK_SHIFT, hp_span.base >> HP_CHUNK_SHIFT);
@@ -30,7 +30,7 @@ static size_t floor_power_of_two(size_t x)
 /* Make a new extent for the request, and return its first chunk, or 0. An extent is as large as the heap is by now,
  * naturally aligned, up to a limit. A request beyond the limit gets an extent of its own size. If pages of 1 GiB are
  * left, the extent consists of these. */
-static size_t grow(const struct hp_request *r)
+static size_t grow(const struct hp_placement *r)
 {
 	size_t limit = (size_t)hp_config.extent_max >> HP_PAGE_SHIFT;
 	size_t need = pages_for(r->n + r->room), pages = need, first = 0;
@@ -68,7 +68,7 @@ void hp_chunks_count_taken(size_t chunks)
 		HP_STAT(taken_peak_bytes) = HP_STAT(taken_bytes);
 }
 
-static void take_chunks(size_t chunk, const struct hp_request *r)
+static void take_chunks(size_t chunk, const struct hp_placement *r)
 {
 	hp_tree_take(&hp_span.tree, chunk, r->n + r->room);
 	hp_chunks_count_taken(r->n + r->room);
@@ -169,7 +169,7 @@ void hp_buffer_set_live_again(size_t chunk, size_t n, size_t room)
 		hp_chunk_set(chunk, HP_CHUNK_WORD(n, HP_CHUNK_ROOMY));
 }
 
-size_t hp_place(struct hp_request *r)
+size_t hp_place(struct hp_placement *r)
 {
 	size_t chunk;
 
@@ -201,7 +201,7 @@ size_t hp_place(struct hp_request *r)
 }
 
 /* The chunk at this address, if it and the n - 1 chunks behind it are free in the small tier's part; else 0. */
-static size_t place_small_at(const void *at, const struct hp_request *r)
+static size_t place_small_at(const void *at, const struct hp_placement *r)
 {
 	size_t chunk = ((uintptr_t)at - hp_span.base) >> HP_CHUNK_SHIFT;
 
@@ -211,7 +211,7 @@ static size_t place_small_at(const void *at, const struct hp_request *r)
 		       : 0;
 }
 
-size_t hp_place_small(struct hp_request *r, const void *at)
+size_t hp_place_small(struct hp_placement *r, const void *at)
 {
 	size_t chunk = at ? place_small_at(at, r) : find_hole(r);
 

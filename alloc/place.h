@@ -9,7 +9,7 @@
 
 #include "alloc/pages.h"
 
-struct hp_request {
+struct hp_placement {
 	size_t n, room; /* chunks */
 	size_t align; /* bytes, a power of two; base pages are aligned to at the least */
 	enum hp_part part; /* the part of the span to place it in */
@@ -19,11 +19,11 @@ struct hp_request {
 
 /* Place a request in the tree and give it memory. Returns its first chunk; 0: out of memory. May release the lock
  * meanwhile. */
-size_t hp_place(struct hp_request *r);
+size_t hp_place(struct hp_placement *r);
 
 /* Find a place for the small tier, at `at` unless that is NULL. The chunks are not taken, and have no memory yet. 0:
  * there is no place. */
-size_t hp_place_small(struct hp_request *r, const void *at);
+size_t hp_place_small(struct hp_placement *r, const void *at);
 
 /* Empty this thread's lists and the shared ones. Returns whether there was anything in them. */
 bool hp_lists_clear(void);

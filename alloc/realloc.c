@@ -188,7 +188,7 @@ void *hugepin_realloc(void *p, size_t size)
 	/* The buffer grows: give it room, so that the next growth needs no copy. Room is marked as taken, but not
 	 * populated. Free memory behind the buffer would not do: if two vectors grow in turn, each takes the
 	 * other's. */
-	struct hp_request r = { .n = n, .align = HP_CHUNK };
+	struct hp_placement r = { .n = n, .align = HP_CHUNK };
 
 	r.room = n0 < ROOM_MIN || n > hp_span.size >> (HP_CHUNK_SHIFT + 6) ? 0 : n < ROOM_LARGE ? n : 3 * n;
 	q = r.room ? hp_alloc_locked(r).p : NULL;

@@ -109,7 +109,7 @@ int hugepin_small_part_(uintptr_t *ret_base, size_t *ret_size)
  * takes it then already has jemalloc's locks. */
 void *hugepin_small_map_(void *at, size_t len)
 {
-	struct hp_request r = {
+	struct hp_placement r = {
 		.n = hp_chunks_for(len),
 		.align = len < HP_PAGE ? HP_CHUNK : HP_PAGE,
 		.part = HP_PART_SMALL,

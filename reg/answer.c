@@ -16,7 +16,7 @@
 #include "reg/request.h"
 #include "reg/uffd.h"
 
-static void tell(hugepin_domain *d, const struct hp_request *q, int err, struct hugepin_pin *pin)
+static void tell(hugepin_domain *d, const struct hp_pin_request *q, int err, struct hugepin_pin *pin)
 {
 	if (q->done)
 		q->done(q->arg, err, err ? NULL : pin);
@@ -27,7 +27,7 @@ static void tell(hugepin_domain *d, const struct hp_request *q, int err, struct 
 /* Serve as many requests as there are now: a callback may add further ones. */
 static void answer_one(hugepin_domain *d, void *busy)
 {
-	struct hp_request q;
+	struct hp_pin_request q;
 	struct hugepin_pin pin;
 
 	for (unsigned n = hp_request_count(d); n && hp_request_begin(d, &q); n--) {
@@ -65,7 +65,7 @@ void hp_answer_open(void)
 
 void hp_answer_closed(hugepin_domain *d)
 {
-	struct hp_request q;
+	struct hp_pin_request q;
 
 	while (hp_request_begin(d, &q)) {
 		hp_request_end(d);

@@ -245,8 +245,8 @@ HP_COLD int hp_try_missed(hugepin_domain *d, const void *addr, size_t len, unsig
 			  void *arg, struct hugepin_pin *ret_, uint64_t site)
 {
 	bool cached = once_of(d, access) == HP_CACHED;
-	struct hp_request q = { .addr = addr, .len = len, .access = whole_access(d, access), .done = done, .arg = arg,
-				.site = site, .time = d->helper ? hp_track_time(d) : 0 };
+	struct hp_pin_request q = { .addr = addr, .len = len, .access = whole_access(d, access), .done = done,
+				    .arg = arg, .site = site, .time = d->helper ? hp_track_time(d) : 0 };
 	int err = !done && access & HUGEPIN_PIN_UNCACHED ? -EINVAL : hp_pin_check(d, addr, len, q.access);
 
 	if (!err && !hp_counts_self && !hp_counts_adopt())
@@ -261,7 +261,7 @@ HP_COLD int hp_try_missed(hugepin_domain *d, const void *addr, size_t len, unsig
 	return err ? err : -EAGAIN;
 }
 
-bool hp_pin_for(hugepin_domain *d, const struct hp_request *q, struct hugepin_pin *ret_, int *ret_err)
+bool hp_pin_for(hugepin_domain *d, const struct hp_pin_request *q, struct hugepin_pin *ret_, int *ret_err)
 {
 	int once = once_of(d, q->access);
 

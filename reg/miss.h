@@ -58,6 +58,6 @@ void hp_pin_bring_in(hugepin_domain *d, struct hp_region *r);
 
 /* For the service thread: pin what a request asks for, as hugepin_pin(). False: the domain's lock stays taken.
  * *ret_err: 0 and *ret_, or -errno. */
-bool hp_pin_for(hugepin_domain *d, const struct hp_request *q, struct hugepin_pin *ret_, int *ret_err);
+bool hp_pin_for(hugepin_domain *d, const struct hp_pin_request *q, struct hugepin_pin *ret_, int *ret_err);
 
 #endif

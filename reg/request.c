@@ -8,7 +8,7 @@
 
 struct hp_job hp_request_job;
 
-static bool is_same(const struct hp_request *a, const struct hp_request *b)
+static bool is_same(const struct hp_pin_request *a, const struct hp_pin_request *b)
 {
 	return a->addr == b->addr && a->len == b->len && a->access == b->access && a->done == b->done &&
 	       a->arg == b->arg;
@@ -22,7 +22,7 @@ static void take_out(hugepin_domain *d, unsigned i)
 }
 
 /* Take out a request like this, unless it is being served or has been served already. */
-static bool withdraw(hugepin_domain *d, const struct hp_request *q)
+static bool withdraw(hugepin_domain *d, const struct hp_pin_request *q)
 {
 	bool found = false;
 
@@ -37,7 +37,7 @@ static bool withdraw(hugepin_domain *d, const struct hp_request *q)
 }
 
 /* Whether a request without a callback is queued already. Call with the queue's lock. */
-static bool is_known(const hugepin_domain *d, const struct hp_request *q)
+static bool is_known(const hugepin_domain *d, const struct hp_pin_request *q)
 {
 	for (unsigned i = 0; i < d->requests_count && !q->done; i++)
 		if (is_same(&d->requests[i], q) && !d->requests[i].cancelled)
@@ -45,7 +45,7 @@ static bool is_known(const hugepin_domain *d, const struct hp_request *q)
 	return false;
 }
 
-int hp_request_add(hugepin_domain *d, const struct hp_request *q)
+int hp_request_add(hugepin_domain *d, const struct hp_pin_request *q)
 {
 	int err = 0;
 
@@ -62,7 +62,7 @@ int hp_request_add(hugepin_domain *d, const struct hp_request *q)
 	return err;
 }
 
-bool hp_request_begin(hugepin_domain *d, struct hp_request *ret_)
+bool hp_request_begin(hugepin_domain *d, struct hp_pin_request *ret_)
 {
 	bool any;
 
@@ -100,7 +100,7 @@ unsigned hp_request_count(hugepin_domain *d)
 void hp_request_cancel(hugepin_domain *d, uintptr_t start, uintptr_t end)
 {
 	for (unsigned i = 0; i < d->requests_count; i++) {
-		struct hp_request *q = &d->requests[i];
+		struct hp_pin_request *q = &d->requests[i];
 
 		q->cancelled |= (uintptr_t)q->addr < end && (uintptr_t)q->addr + q->len > start;
 	}

@@ -15,11 +15,11 @@ extern struct hp_job hp_request_job;
 
 /* Queue a request, and have the service thread serve it. Starts the thread if needed, so no lock may be held. A request
  * without a callback is not queued twice. 0; -EBUSY: the queue is full, or there is no service thread. */
-int hp_request_add(hugepin_domain *d, const struct hp_request *q);
+int hp_request_add(hugepin_domain *d, const struct hp_pin_request *q);
 
 /* For the service thread: begin to serve the first request, and take it out of the queue when it is served. begin()
  * returns false if none waits. end() returns whether its memory went away. */
-bool hp_request_begin(hugepin_domain *d, struct hp_request *ret_);
+bool hp_request_begin(hugepin_domain *d, struct hp_pin_request *ret_);
 bool hp_request_end(hugepin_domain *d);
 
 unsigned hp_request_count(hugepin_domain *d);

@@ -171,7 +171,7 @@ struct hp_prefetch {
 enum { HP_PREFETCHES_MAX = 64, HP_PARENT = -1 };
 
 /* A request by hugepin_pin_try() (request.h). */
-struct hp_request {
+struct hp_pin_request {
 	const void *addr;
 	size_t len;
 	unsigned access;
@@ -324,7 +324,7 @@ struct hugepin_domain {
 	_Atomic uint32_t all_gone; /* HP_ALL_...: set by a signal handler whose thread had the queue's lock */
 	struct hp_prefetch prefetches[HP_PREFETCHES_MAX];
 	unsigned prefetches_count;
-	struct hp_request requests[HP_REQUESTS_MAX]; /* in the order in which they came */
+	struct hp_pin_request requests[HP_REQUESTS_MAX]; /* in the order in which they came */
 	unsigned requests_count;
 };
 

@@ -534,9 +534,9 @@ TEST(a_domain_that_another_thread_keeps_is_served_later)
 	memset(&quick, 0, sizeof quick);
 	sem_init(&t.done, 0, 0);
 	sem_init(&quick.done, 0, 0);
-	EXPECT_EQ(hp_request_add(d, &(struct hp_request){ .addr = p, .len = 4096, .access = HUGEPIN_READ,
+	EXPECT_EQ(hp_request_add(d, &(struct hp_pin_request){ .addr = p, .len = 4096, .access = HUGEPIN_READ,
 							  .done = tell, .arg = &t }), 0);
-	EXPECT_EQ(hp_request_add(other, &(struct hp_request){ .addr = p, .len = 4096, .access = HUGEPIN_READ,
+	EXPECT_EQ(hp_request_add(other, &(struct hp_pin_request){ .addr = p, .len = 4096, .access = HUGEPIN_READ,
 							      .done = tell, .arg = &quick }), 0);
 	sem_wait(&quick.done); /* that of the other domain does not wait */
 	usleep(50000);
@@ -614,7 +614,7 @@ TEST(a_request_that_came_while_a_domain_was_closing_is_served_when_it_stays)
 		usleep(1000);
 	memset(&t, 0, sizeof t);
 	sem_init(&t.done, 0, 0);
-	EXPECT_EQ(hp_request_add(d, &(struct hp_request){ .addr = p, .len = 4096, .access = HUGEPIN_READ,
+	EXPECT_EQ(hp_request_add(d, &(struct hp_pin_request){ .addr = p, .len = 4096, .access = HUGEPIN_READ,
 							  .done = tell, .arg = &t }), 0);
 	while (hp_request_job.asked)
 		usleep(1000);
