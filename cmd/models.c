@@ -25,12 +25,12 @@
 
 /* ------------------------------------------------------------------ shown */
 
-static void tell_model(const struct hugepin_sg_model *m, const struct hp_place *place)
+static void tell_model(const struct hugepin_sg_model *m, const struct hp_testbed *testbed)
 {
 	const bool inlined = m->refused & HUGEPIN_SG_INLINE, gathered = m->refused & HUGEPIN_SG_GATHER;
 	char why[128];
 
-	hp_facts_text("  %s, firmware %s, %s\n", place->device, place->firmware, place->cpu);
+	hp_facts_text("  %s, firmware %s, %s\n", testbed->device, testbed->firmware, testbed->cpu);
 	for (int cold = 0; cold < 2; cold++)
 		hp_facts_text("    %s: pieces below %u bytes are copied, below %u if each has a registration of its own; "
 			      "at most %u pieces go inline\n",
@@ -47,11 +47,11 @@ static void tell_model(const struct hugepin_sg_model *m, const struct hp_place *
 static int show_model(const char *path)
 {
 	struct hugepin_sg_model m;
-	struct hp_place place;
-	const int err = hp_sg_model_load(path, &m, &place);
+	struct hp_testbed testbed;
+	const int err = hp_sg_model_load(path, &m, &testbed);
 
 	if (!err)
-		tell_model(&m, &place);
+		tell_model(&m, &testbed);
 	return err;
 }
 
@@ -64,12 +64,12 @@ static void tell_line(const char *name, float fixed_ns, float page_ns)
 static int show_terms(const char *path)
 {
 	struct hugepin_terms t;
-	struct hp_place place;
-	const int err = hp_terms_load(path, &t, &place);
+	struct hp_testbed testbed;
+	const int err = hp_terms_load(path, &t, &testbed);
 
 	if (err)
 		return err;
-	hp_facts_text("  %s, firmware %s, %s\n", place.device, place.firmware, place.cpu);
+	hp_facts_text("  %s, firmware %s, %s\n", testbed.device, testbed.firmware, testbed.cpu);
 	tell_line("    registering", t.reg, t.reg_page);
 	tell_line(", deregistering", t.dereg, t.dereg_page);
 	tell_line("\n    on demand: registering", t.demand, t.demand_page);

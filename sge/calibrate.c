@@ -14,18 +14,18 @@
 static int calibrate(struct ibv_pd *pd, bool anew, struct hugepin_sg_model *ret_)
 {
 	struct hugepin_terms t;
-	struct hp_place place;
-	int err = hp_verbs_place(pd->context, &place);
+	struct hp_testbed testbed;
+	int err = hp_verbs_testbed(pd->context, &testbed);
 
-	if (err || (!anew && !hp_sg_model_of(&place, ret_)))
+	if (err || (!anew && !hp_sg_model_of(&testbed, ret_)))
 		return err;
 	err = hp_measure_device(pd, ret_);
 	if (err)
 		return err;
-	hp_sg_model_keep(&place, ret_);
+	hp_sg_model_keep(&testbed, ret_);
 	/* Registering on demand is no part of the thresholds, so a failure leaves nothing but the lack of its terms. */
 	if (hp_verbs_odp(pd->context) && !hp_measure_paging(pd, &t))
-		hp_terms_keep(&place, &t);
+		hp_terms_keep(&testbed, &t);
 	return 0;
 }
 

@@ -13,13 +13,13 @@
 #define KIND "hugepin-sg-model "
 #define HEAD KIND "3\n"
 
-int hp_sg_model_print(const struct hugepin_sg_model *m, const struct hp_place *place, char *text, size_t size)
+int hp_sg_model_print(const struct hugepin_sg_model *m, const struct hp_testbed *testbed, char *text, size_t size)
 {
 #define FORMAT(name) #name " %u %u\n"
 #define VALUES(name) , m->name[0], m->name[1]
 	const int n = snprintf(text, size,
 			       HEAD "device %s\nfirmware %s\ncpu %s\nrefused %u\n" HP_SG_THRESHOLDS(FORMAT) "end\n",
-			       place->device, place->firmware, place->cpu, m->refused HP_SG_THRESHOLDS(VALUES));
+			       testbed->device, testbed->firmware, testbed->cpu, m->refused HP_SG_THRESHOLDS(VALUES));
 
 	return n >= 0 && (size_t)n < size ? n : -EMSGSIZE;
 }
@@ -39,52 +39,52 @@ static bool line_of(const char **at, const char *name, uint64_t max, uint32_t *r
 	return true;
 }
 
-int hp_sg_model_parse(const char *text, struct hugepin_sg_model *ret_, struct hp_place *ret_place)
+int hp_sg_model_parse(const char *text, struct hugepin_sg_model *ret_, struct hp_testbed *ret_testbed)
 {
 	struct hugepin_sg_model m = { .size = sizeof m, .source = HUGEPIN_SG_MODEL_DEVICE };
-	struct hp_place place;
+	struct hp_testbed testbed;
 	const char *at = text + strlen(HEAD);
 
 	if (strncmp(text, HEAD, strlen(HEAD)))
 		return strncmp(text, KIND, strlen(KIND)) ? -EILSEQ : -ESTALE;
 #define PARSE(name) || !line_of(&at, #name, UINT32_MAX, m.name, 2)
-	if (!hp_kept_place(&at, &place) ||
+	if (!hp_kept_testbed(&at, &testbed) ||
 	    !line_of(&at, "refused", HUGEPIN_SG_INLINE | HUGEPIN_SG_GATHER, &m.refused, 1) ||
 	    m.refused & HUGEPIN_SG_COPY HP_SG_THRESHOLDS(PARSE) || strcmp(at, "end\n"))
 		return -EILSEQ;
 	*ret_ = m;
-	*ret_place = place;
+	*ret_testbed = testbed;
 	return 0;
 }
 
-int hp_sg_model_load(const char *path, struct hugepin_sg_model *ret_, struct hp_place *ret_place)
+int hp_sg_model_load(const char *path, struct hugepin_sg_model *ret_, struct hp_testbed *ret_testbed)
 {
 	char text[HP_SG_TEXT_MAX];
 	const int err = hp_kept_load(path, text, sizeof text);
 
-	return err ? err : hp_sg_model_parse(text, ret_, ret_place);
+	return err ? err : hp_sg_model_parse(text, ret_, ret_testbed);
 }
 
-int hp_sg_model_of(const struct hp_place *place, struct hugepin_sg_model *ret_)
+int hp_sg_model_of(const struct hp_testbed *testbed, struct hugepin_sg_model *ret_)
 {
 	char path[HP_KEPT_PATH_MAX];
 	struct hugepin_sg_model m;
-	struct hp_place found;
-	int err = hp_kept_path(HP_SG_KEPT, place, path);
+	struct hp_testbed found;
+	int err = hp_kept_path(HP_SG_KEPT, testbed, path);
 
 	err = err ? err : hp_sg_model_load(path, &m, &found);
-	err = err || hp_place_is(&found, place) ? err : -ENOENT;
+	err = err || hp_testbed_is(&found, testbed) ? err : -ENOENT;
 	if (!err)
 		*ret_ = m;
 	return err;
 }
 
-int hp_sg_model_keep(const struct hp_place *place, const struct hugepin_sg_model *m)
+int hp_sg_model_keep(const struct hp_testbed *testbed, const struct hugepin_sg_model *m)
 {
 	char path[HP_KEPT_PATH_MAX], text[HP_SG_TEXT_MAX];
-	int err = hp_kept_path(HP_SG_KEPT, place, path);
+	int err = hp_kept_path(HP_SG_KEPT, testbed, path);
 
-	if (!err && hp_sg_model_print(m, place, text, sizeof text) < 0)
+	if (!err && hp_sg_model_print(m, testbed, text, sizeof text) < 0)
 		err = -EMSGSIZE;
 	return err ? err : hp_kept_store(path, text);
 }

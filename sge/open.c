@@ -36,14 +36,14 @@ static int settings_of(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
 {
 	struct hugepin_sg_caps caps;
 	struct hugepin_sg_model model = hp_sg_model_default;
-	struct hp_place place;
+	struct hp_testbed testbed;
 	int err = hugepin_sg_caps(a->qp, a->granted, &caps, sizeof caps);
 	if (err < 0)
 		return err;
 	if (a->model)
 		model = *a->model;
-	else if (!hp_verbs_place(a->qp->context, &place))
-		hp_sg_model_of(&place, &model); /* nothing is kept: the defaults stay */
+	else if (!hp_verbs_testbed(a->qp->context, &testbed))
+		hp_sg_model_of(&testbed, &model); /* nothing is kept: the defaults stay */
 
 	bool ud = a->qp->qp_type == IBV_QPT_UD, is_raw = a->flags & HUGEPIN_SGQ_RAW;
 	uint32_t wrs = caps.max_wr > a->reserved_wr ? caps.max_wr - a->reserved_wr : 0;

@@ -76,14 +76,14 @@ bool hp_kept_number(const char **at, const char *name, float *ret_)
 	return true;
 }
 
-bool hp_kept_place(const char **at, struct hp_place *ret_)
+bool hp_kept_testbed(const char **at, struct hp_testbed *ret_)
 {
 	return line_text(at, "device", ret_->device, sizeof ret_->device) &&
 	       line_text(at, "firmware", ret_->firmware, sizeof ret_->firmware) &&
 	       line_text(at, "cpu", ret_->cpu, sizeof ret_->cpu);
 }
 
-bool hp_place_is(const struct hp_place *a, const struct hp_place *b)
+bool hp_testbed_is(const struct hp_testbed *a, const struct hp_testbed *b)
 {
 	return !strcmp(a->device, b->device) && !strcmp(a->firmware, b->firmware) && !strcmp(a->cpu, b->cpu);
 }
@@ -114,7 +114,7 @@ static char *append_name(char *at, const char *name)
 	return at;
 }
 
-int hp_kept_path(const char *kind, const struct hp_place *place, char path[HP_KEPT_PATH_MAX])
+int hp_kept_path(const char *kind, const struct hp_testbed *testbed, char path[HP_KEPT_PATH_MAX])
 {
 	const int err = hp_kept_dir(path);
 	const size_t len = err ? 0 : strlen(path);
@@ -122,12 +122,12 @@ int hp_kept_path(const char *kind, const struct hp_place *place, char path[HP_KE
 
 	if (err)
 		return err;
-	if (len + strlen(kind) + sizeof *place + 16 > HP_KEPT_PATH_MAX)
+	if (len + strlen(kind) + sizeof *testbed + 16 > HP_KEPT_PATH_MAX)
 		return -ENAMETOOLONG;
 	at += sprintf(at, "/%s", kind);
-	at = append_name(at, place->device);
-	at = append_name(at, place->firmware);
-	append_name(at, place->cpu);
+	at = append_name(at, testbed->device);
+	at = append_name(at, testbed->firmware);
+	append_name(at, testbed->cpu);
 	return 0;
 }
 

@@ -12,11 +12,11 @@
 #define HP_KEPT_PATH_MAX 4096
 #define HP_KEPT_NS_MAX 1000000000u /* a second */
 
-/* What something was measured for. Long names are cut. */
-struct hp_place {
+/* Where something was measured. Long names are cut. */
+struct hp_testbed {
 	char device[64], firmware[64], cpu[64];
 };
-bool hp_place_is(const struct hp_place *a, const struct hp_place *b);
+bool hp_testbed_is(const struct hp_testbed *a, const struct hp_testbed *b);
 
 /* The CPU's name, or the architecture's. */
 void hp_kept_cpu(char *name, size_t size);
@@ -32,17 +32,17 @@ const char *hp_kept_line(const char **at, const char *name, size_t *ret_len);
 /* Read digits up to the value `max`, and step over them. False: no digits, or a larger value. */
 bool hp_kept_digits(const char **at, uint64_t max, uint64_t *ret_);
 
-/* Step over the line of a time, and over the three lines of a place. False: these are other lines. */
+/* Step over the line of a time, and over the three lines of a testbed. False: these are other lines. */
 bool hp_kept_number(const char **at, const char *name, float *ret_);
-bool hp_kept_place(const char **at, struct hp_place *ret_);
+bool hp_kept_testbed(const char **at, struct hp_testbed *ret_);
 
 /* ------------------------------------------------------------------ files */
 
 /* The directory: $XDG_CACHE_HOME/hugepin or ~/.cache/hugepin. 0; -ENOENT: neither variable is set; -ENAMETOOLONG. */
 int hp_kept_dir(char path[HP_KEPT_PATH_MAX]);
 
-/* The path of a place's file in that directory. Its name begins with `kind`. Returns as hp_kept_dir(). */
-int hp_kept_path(const char *kind, const struct hp_place *place, char path[HP_KEPT_PATH_MAX]);
+/* The path of a testbed's file in that directory. Its name begins with `kind`. Returns as hp_kept_dir(). */
+int hp_kept_path(const char *kind, const struct hp_testbed *testbed, char path[HP_KEPT_PATH_MAX]);
 
 /* Read a file. 0; -EILSEQ: it has a byte 0; or the error of open() or read(). What does not fit is cut off. */
 int hp_kept_load(const char *path, char *text, size_t size);

@@ -33,10 +33,10 @@ void hp_terms_line(double one_ns, double all_ns, unsigned pages, float *ret_fixe
 
 /* ------------------------------------------------------------------ the file */
 
-int hp_terms_print(const struct hugepin_terms *t, const struct hp_place *place, char *text, size_t size)
+int hp_terms_print(const struct hugepin_terms *t, const struct hp_testbed *testbed, char *text, size_t size)
 {
-	int n = snprintf(text, size, HEAD "device %s\nfirmware %s\ncpu %s\n", place->device, place->firmware,
-			 place->cpu);
+	int n = snprintf(text, size, HEAD "device %s\nfirmware %s\ncpu %s\n", testbed->device, testbed->firmware,
+			 testbed->cpu);
 
 	for (int i = 0; i < TERMS && n >= 0 && (size_t)n < size; i++)
 		n += hp_kept_print(text + n, size - (size_t)n, terms[i].name,
@@ -46,16 +46,16 @@ int hp_terms_print(const struct hugepin_terms *t, const struct hp_place *place, 
 	return n >= 0 && (size_t)n < size ? n : -EMSGSIZE;
 }
 
-int hp_terms_parse(const char *text, struct hugepin_terms *ret_, struct hp_place *ret_place)
+int hp_terms_parse(const char *text, struct hugepin_terms *ret_, struct hp_testbed *ret_testbed)
 {
 	struct hugepin_terms t = { 0 };
-	struct hp_place place;
+	struct hp_testbed testbed;
 	const char *at = text;
 
 	if (strncmp(at, HEAD, strlen(HEAD)))
 		return -EILSEQ;
 	at += strlen(HEAD);
-	if (!hp_kept_place(&at, &place))
+	if (!hp_kept_testbed(&at, &testbed))
 		return -EILSEQ;
 	for (int i = 0; i < TERMS; i++)
 		if (!hp_kept_number(&at, terms[i].name, (float *)((char *)&t + terms[i].offset)))
@@ -63,38 +63,38 @@ int hp_terms_parse(const char *text, struct hugepin_terms *ret_, struct hp_place
 	if (strcmp(at, "end\n"))
 		return -EILSEQ;
 	*ret_ = t;
-	*ret_place = place;
+	*ret_testbed = testbed;
 	return 0;
 }
 
-int hp_terms_load(const char *path, struct hugepin_terms *ret_, struct hp_place *ret_place)
+int hp_terms_load(const char *path, struct hugepin_terms *ret_, struct hp_testbed *ret_testbed)
 {
 	char text[HP_TERMS_TEXT_MAX];
 	const int err = hp_kept_load(path, text, sizeof text);
 
-	return err ? err : hp_terms_parse(text, ret_, ret_place);
+	return err ? err : hp_terms_parse(text, ret_, ret_testbed);
 }
 
-int hp_terms_of(const struct hp_place *place, struct hugepin_terms *ret_)
+int hp_terms_of(const struct hp_testbed *testbed, struct hugepin_terms *ret_)
 {
 	char path[HP_KEPT_PATH_MAX];
 	struct hugepin_terms t;
-	struct hp_place found;
-	int err = hp_kept_path(HP_TERMS_KEPT, place, path);
+	struct hp_testbed found;
+	int err = hp_kept_path(HP_TERMS_KEPT, testbed, path);
 
 	err = err ? err : hp_terms_load(path, &t, &found);
-	err = err || hp_place_is(&found, place) ? err : -ENOENT;
+	err = err || hp_testbed_is(&found, testbed) ? err : -ENOENT;
 	if (!err)
 		*ret_ = t;
 	return err;
 }
 
-int hp_terms_keep(const struct hp_place *place, const struct hugepin_terms *t)
+int hp_terms_keep(const struct hp_testbed *testbed, const struct hugepin_terms *t)
 {
 	char path[HP_KEPT_PATH_MAX], text[HP_TERMS_TEXT_MAX];
-	int err = hp_kept_path(HP_TERMS_KEPT, place, path);
+	int err = hp_kept_path(HP_TERMS_KEPT, testbed, path);
 
-	if (!err && hp_terms_print(t, place, text, sizeof text) < 0)
+	if (!err && hp_terms_print(t, testbed, text, sizeof text) < 0)
 		err = -EMSGSIZE;
 	return err ? err : hp_kept_store(path, text);
 }

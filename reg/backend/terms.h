@@ -20,16 +20,16 @@
 void hp_terms_line(double one_ns, double all_ns, unsigned pages, float *ret_fixed, float *ret_page);
 
 /* Print the file's text, with a terminating 0. Returns its length, or -EMSGSIZE. */
-int hp_terms_print(const struct hugepin_terms *, const struct hp_place *, char *text, size_t size);
+int hp_terms_print(const struct hugepin_terms *, const struct hp_testbed *, char *text, size_t size);
 
 /* Parse a file's text. 0, or -EILSEQ: not a complete file of this version. */
-int hp_terms_parse(const char *text, struct hugepin_terms *ret_, struct hp_place *ret_place);
+int hp_terms_parse(const char *text, struct hugepin_terms *ret_, struct hp_testbed *ret_testbed);
 
 /* Read a file. Returns 0, -EILSEQ, or the error of open() or read(). */
-int hp_terms_load(const char *path, struct hugepin_terms *ret_, struct hp_place *ret_place);
+int hp_terms_load(const char *path, struct hugepin_terms *ret_, struct hp_testbed *ret_testbed);
 
-/* Read and write the file of a place. -ENOENT: there is none, or it is of another place. */
-int hp_terms_of(const struct hp_place *, struct hugepin_terms *ret_);
-int hp_terms_keep(const struct hp_place *, const struct hugepin_terms *);
+/* Read and write the file of a testbed. -ENOENT: there is none, or it is of another testbed. */
+int hp_terms_of(const struct hp_testbed *, struct hugepin_terms *ret_);
+int hp_terms_keep(const struct hp_testbed *, const struct hugepin_terms *);
 
 #endif

@@ -108,7 +108,7 @@ static void put_name(char *to, size_t size, const char *format, const char *text
 			*to = '_';
 }
 
-int hp_verbs_place(struct ibv_context *context, struct hp_place *ret_)
+int hp_verbs_testbed(struct ibv_context *context, struct hp_testbed *ret_)
 {
 	struct ibv_device_attr a;
 	int err = ibv_query_device(context, &a);
@@ -243,10 +243,10 @@ static int verbs_paging(void *ctx, struct hugepin_paging *ret_)
 static int verbs_terms(void *ctx, struct hugepin_terms *ret_)
 {
 	const struct verbs *v = ctx;
-	struct hp_place place;
+	struct hp_testbed testbed;
 	int saved_errno = errno;
-	int err = hp_verbs_place(v->pd->context, &place);
-	err = err ? err : hp_terms_of(&place, ret_);
+	int err = hp_verbs_testbed(v->pd->context, &testbed);
+	err = err ? err : hp_terms_of(&testbed, ret_);
 	errno = saved_errno;
 	return err;
 }

@@ -424,10 +424,10 @@ TEST(what_a_device_takes_on_demand_is_measured_and_kept)
 {
 	struct hugepin_sg_model m;
 	struct hugepin_terms t = { 0 };
-	struct hp_place place;
+	struct hp_testbed testbed;
 	set_up(HONEST);
-	EXPECT_EQ(hp_verbs_place(&on_demand.context, &place), 0);
-	EXPECT_EQ(hp_terms_of(&place, &t), -ENOENT); /* the device of the other tests has no such memory */
+	EXPECT_EQ(hp_verbs_testbed(&on_demand.context, &testbed), 0);
+	EXPECT_EQ(hp_terms_of(&testbed, &t), -ENOENT); /* the device of the other tests has no such memory */
 	dev.fault_ns[0] = 20000;
 	dev.fault_ns[1] = 40000;
 	dev.reg = (struct takes){ 50000, 700 };
@@ -436,7 +436,7 @@ TEST(what_a_device_takes_on_demand_is_measured_and_kept)
 	dev.bring = (struct takes){ 200000, 3000 };
 	EXPECT_EQ(hugepin_sg_calibrate(&on_demand_pd, HUGEPIN_SG_ANEW, &m, sizeof m), 0);
 	EXPECT(!dev.qps && !dev.cqs && !dev.mrs);
-	EXPECT_EQ(hp_terms_of(&place, &t), 0);
+	EXPECT_EQ(hp_terms_of(&testbed, &t), 0);
 	EXPECT(close_to("fault_send", t.fault_send, 20000) && close_to("fault_receive", t.fault_receive, 40000));
 	EXPECT(close_to("reg", t.reg, 50000) && close_to("reg_page", t.reg_page, 700));
 	EXPECT(close_to("dereg", t.dereg, 30000) && close_to("dereg_page", t.dereg_page, 400));

@@ -17,21 +17,22 @@ static const struct hugepin_sg_model truth = {
 
 /* ------------------------------------------------------------------ text */
 
-static const struct hp_place place = { "mlx5_0 15b3:1017", "16.35.3006", "AMD EPYC 7543 32-Core Processor" };
+static const struct hp_testbed testbed = { "mlx5_0 15b3:1017", "16.35.3006", "AMD EPYC 7543 32-Core Processor" };
 
 TEST(what_is_printed_is_read_back)
 {
 	char text[HP_SG_TEXT_MAX], again[HP_SG_TEXT_MAX];
 	struct hugepin_sg_model m = { 0 };
-	struct hp_place p;
-	EXPECT(hp_sg_model_print(&truth, &place, text, sizeof text) > 0);
+	struct hp_testbed p;
+	EXPECT(hp_sg_model_print(&truth, &testbed, text, sizeof text) > 0);
 	EXPECT_EQ(hp_sg_model_parse(text, &m, &p), 0);
-	EXPECT(!strcmp(p.device, place.device) && !strcmp(p.firmware, place.firmware) && !strcmp(p.cpu, place.cpu));
+	EXPECT(!strcmp(p.device, testbed.device) && !strcmp(p.firmware, testbed.firmware) &&
+	       !strcmp(p.cpu, testbed.cpu));
 	EXPECT(!memcmp(&m, &truth, sizeof m));
 	EXPECT(hp_sg_model_print(&m, &p, again, sizeof again) > 0);
 	EXPECT(!strcmp(text, again));
 	for (size_t size = 0; size <= strlen(text); size++)
-		if (!EXPECT_EQ(hp_sg_model_print(&m, &place, again, size), -EMSGSIZE))
+		if (!EXPECT_EQ(hp_sg_model_print(&m, &testbed, again, size), -EMSGSIZE))
 			break;
 }
 
@@ -39,8 +40,8 @@ TEST(a_damaged_file_says_nothing)
 {
 	char text[HP_SG_TEXT_MAX], damaged[HP_SG_TEXT_MAX + 8];
 	struct hugepin_sg_model m = truth;
-	struct hp_place p = place;
-	const int len = hp_sg_model_print(&truth, &place, text, sizeof text);
+	struct hp_testbed p = testbed;
+	const int len = hp_sg_model_print(&truth, &testbed, text, sizeof text);
 	for (int i = 0; i < len; i++) { /* cut off anywhere: without its number a version is another one */
 		memcpy(damaged, text, (size_t)i);
 		damaged[i] = '\0';
@@ -90,22 +91,22 @@ TEST(the_directory_is_the_users_cache)
 	EXPECT_EQ(hp_kept_dir(path), 0);
 	EXPECT(!strcmp(path, "/home/ann/.cache/hugepin"));
 	unsetenv("XDG_CACHE_HOME");
-	EXPECT_EQ(hp_kept_path(HP_SG_KEPT, &place, path), 0);
+	EXPECT_EQ(hp_kept_path(HP_SG_KEPT, &testbed, path), 0);
 	EXPECT(!strcmp(path, "/home/ann/.cache/hugepin/"
 			     "sg-mlx5_0_15b3_1017-16.35.3006-AMD_EPYC_7543_32_Core_Processor"));
 	memset(long_home, 'x', sizeof long_home);
 	long_home[0] = '/';
 	long_home[HP_KEPT_PATH_MAX - 100] = '\0';
 	setenv("HOME", long_home, 1);
-	EXPECT_EQ(hp_kept_path(HP_SG_KEPT, &place, path), -ENAMETOOLONG);
+	EXPECT_EQ(hp_kept_path(HP_SG_KEPT, &testbed, path), -ENAMETOOLONG);
 	unsetenv("HOME");
-	EXPECT_EQ(hp_kept_path(HP_SG_KEPT, &place, path), -ENOENT);
+	EXPECT_EQ(hp_kept_path(HP_SG_KEPT, &testbed, path), -ENOENT);
 }
 
 TEST(names_lead_nowhere_else)
 {
 	char path[HP_KEPT_PATH_MAX];
-	const struct hp_place odd = { "../../etc/passwd", "a\nb;c$(d)", "\xc3\xa4-/" };
+	const struct hp_testbed odd = { "../../etc/passwd", "a\nb;c$(d)", "\xc3\xa4-/" };
 	setenv("XDG_CACHE_HOME", "/c", 1);
 	EXPECT_EQ(hp_kept_path(HP_SG_KEPT, &odd, path), 0);
 	EXPECT(!strcmp(path, "/c/hugepin/sg-.._.._etc_passwd-a_b_c__d_-____"));
@@ -116,36 +117,36 @@ TEST(a_stored_model_is_loaded_and_directories_are_made)
 {
 	char dir[] = "/tmp/sg_model.XXXXXX", cache[64], path[HP_KEPT_PATH_MAX], command[128];
 	struct hugepin_sg_model m = { 0 };
-	struct hp_place p;
+	struct hp_testbed p;
 	if (!EXPECT(mkdtemp(dir)))
 		return;
 	snprintf(cache, sizeof cache, "%s/not/there", dir);
 	setenv("XDG_CACHE_HOME", cache, 1);
-	EXPECT_EQ(hp_kept_path(HP_SG_KEPT, &place, path), 0);
+	EXPECT_EQ(hp_kept_path(HP_SG_KEPT, &testbed, path), 0);
 	EXPECT_EQ(hp_sg_model_load(path, &m, &p), -ENOENT);
-	EXPECT_EQ(hp_sg_model_keep(&place, &truth), 0);
+	EXPECT_EQ(hp_sg_model_keep(&testbed, &truth), 0);
 	EXPECT_EQ(hp_sg_model_load(path, &m, &p), 0);
-	EXPECT(!memcmp(&m, &truth, sizeof m) && !strcmp(p.cpu, place.cpu));
+	EXPECT(!memcmp(&m, &truth, sizeof m) && !strcmp(p.cpu, testbed.cpu));
 	m = (struct hugepin_sg_model){ 0 };
-	EXPECT_EQ(hp_sg_model_of(&place, &m), 0);
+	EXPECT_EQ(hp_sg_model_of(&testbed, &m), 0);
 	EXPECT(!memcmp(&m, &truth, sizeof m));
 	struct stat st;
 	EXPECT(!stat(cache, &st) && (st.st_mode & 0777) == 0700);
 	/* over what is there, and nothing else is left */
-	EXPECT_EQ(hp_sg_model_keep(&place, &truth), 0);
+	EXPECT_EQ(hp_sg_model_keep(&testbed, &truth), 0);
 	snprintf(command, sizeof command, "[ $(ls -A %s/hugepin | wc -l) = 1 ]", cache);
 	EXPECT_EQ(system(command), 0);
 	/* another device's in its place */
-	struct hp_place other = place;
+	struct hp_testbed other = testbed;
 	char text[HP_SG_TEXT_MAX];
 	strcpy(other.cpu, "another");
 	EXPECT(hp_sg_model_print(&truth, &other, text, sizeof text) > 0 && !hp_kept_store(path, text));
-	EXPECT_EQ(hp_sg_model_of(&place, &m), -ENOENT);
+	EXPECT_EQ(hp_sg_model_of(&testbed, &m), -ENOENT);
 	EXPECT(!truncate(path, 30));
 	EXPECT_EQ(hp_sg_model_load(path, &m, &p), -EILSEQ);
 	/* a directory in the way: no file, and none half written */
 	EXPECT(!unlink(path) && !mkdir(path, 0700));
-	EXPECT(hp_sg_model_keep(&place, &truth) < 0);
+	EXPECT(hp_sg_model_keep(&testbed, &truth) < 0);
 	EXPECT(hp_sg_model_load(path, &m, &p) < 0);
 	EXPECT_EQ(system(command), 0);
 	snprintf(command, sizeof command, "rm -r %s", dir);

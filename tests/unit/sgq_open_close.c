@@ -32,14 +32,14 @@ TEST(slots_over_the_budget_are_refused_and_nothing_stays)
 
 TEST(without_a_model_a_queue_has_what_is_kept_of_the_device_or_the_defaults)
 {
-	const struct hp_place place = { "mock0 0:0", "", "" };
+	const struct hp_testbed testbed = { "mock0 0:0", "", "" };
 	const struct hugepin_sg_model kept = { .size = sizeof kept, .refused = HUGEPIN_SG_INLINE, .apart_below = { 777, 66 } };
 	char cache[] = "/tmp/sgq_open.XXXXXX", path[HP_KEPT_PATH_MAX], command[64];
 	struct ibv_cq *cq = mock_cq(16);
 	struct mock_qp *qp = mock_qp(IBV_QPT_RC, cq, &usual, NULL);
 	hugepin_domain *d = domain_of_mock();
 	const struct hugepin_sgq_attr a = { .size = sizeof a, .qp = &qp->qp, .domain = d };
-	struct hp_place here = place;
+	struct hp_testbed here = testbed;
 	hugepin_sgq *q;
 
 	mock.context.device = &named;

@@ -15,7 +15,7 @@ static const struct hugepin_terms truth = {
 	.reg = 42000, .reg_page = 240.5f, .dereg = 19000, .dereg_page = 80, .demand = 9000, .demand_page = 1.25f,
 	.bring = 32000, .bring_page = 1500, .fault_send = 86000, .fault_receive = 110000.5f,
 };
-static const struct hp_place place = { "mlx5_0 15b3:1017", "16.35.3006", "A CPU" };
+static const struct hp_testbed testbed = { "mlx5_0 15b3:1017", "16.35.3006", "A CPU" };
 
 #define EACH(name) EXPECT(t.name >= truth.name * 0.999f && t.name <= truth.name * 1.001f);
 
@@ -35,17 +35,17 @@ TEST(what_is_printed_is_parsed)
 {
 	char text[HP_TERMS_TEXT_MAX], again[HP_TERMS_TEXT_MAX];
 	struct hugepin_terms t = { 0 };
-	struct hp_place p;
-	const int len = hp_terms_print(&truth, &place, text, sizeof text);
+	struct hp_testbed p;
+	const int len = hp_terms_print(&truth, &testbed, text, sizeof text);
 
 	EXPECT_EQ(len, strlen(text));
 	EXPECT_EQ(hp_terms_parse(text, &t, &p), 0);
-	EXPECT(hp_place_is(&p, &place));
+	EXPECT(hp_testbed_is(&p, &testbed));
 	HP_TERMS_LIST(EACH)
 	EXPECT_EQ(hp_terms_print(&t, &p, again, sizeof again), len);
 	EXPECT(!strcmp(text, again));
 	for (int size = 0; size <= len; size++)
-		if (!EXPECT_EQ(hp_terms_print(&truth, &place, again, (size_t)size), -EMSGSIZE))
+		if (!EXPECT_EQ(hp_terms_print(&truth, &testbed, again, (size_t)size), -EMSGSIZE))
 			break;
 }
 
@@ -53,8 +53,8 @@ TEST(a_file_that_is_not_whole_is_refused)
 {
 	char text[HP_TERMS_TEXT_MAX], damaged[2 * HP_TERMS_TEXT_MAX];
 	struct hugepin_terms t = { .reg = 7 };
-	struct hp_place p;
-	const int len = hp_terms_print(&truth, &place, text, sizeof text);
+	struct hp_testbed p;
+	const int len = hp_terms_print(&truth, &testbed, text, sizeof text);
 
 	for (int i = 0; i < len; i++) { /* cut, or a line missing */
 		memcpy(damaged, text, sizeof text);
@@ -84,18 +84,18 @@ TEST(a_place_has_a_file_of_its_own)
 {
 	char dir[] = "/tmp/terms.XXXXXX", from[HP_KEPT_PATH_MAX], to[HP_KEPT_PATH_MAX], command[64];
 	struct hugepin_terms t = { 0 };
-	struct hp_place other = place;
+	struct hp_testbed other = testbed;
 
 	if (!EXPECT(mkdtemp(dir)))
 		return;
 	setenv("XDG_CACHE_HOME", dir, 1);
-	EXPECT_EQ(hp_terms_of(&place, &t), -ENOENT);
-	EXPECT_EQ(hp_terms_keep(&place, &truth), 0);
-	EXPECT_EQ(hp_terms_of(&place, &t), 0);
+	EXPECT_EQ(hp_terms_of(&testbed, &t), -ENOENT);
+	EXPECT_EQ(hp_terms_keep(&testbed, &truth), 0);
+	EXPECT_EQ(hp_terms_of(&testbed, &t), 0);
 	HP_TERMS_LIST(EACH)
 	strcpy(other.firmware, "16.36");
 	EXPECT_EQ(hp_terms_of(&other, &t), -ENOENT);
-	EXPECT(!hp_kept_path(HP_TERMS_KEPT, &place, from) && !hp_kept_path(HP_TERMS_KEPT, &other, to));
+	EXPECT(!hp_kept_path(HP_TERMS_KEPT, &testbed, from) && !hp_kept_path(HP_TERMS_KEPT, &other, to));
 	EXPECT(!rename(from, to)); /* a name that is another's: what is inside counts */
 	EXPECT_EQ(hp_terms_of(&other, &t), -ENOENT);
 	EXPECT(!truncate(to, 40));
