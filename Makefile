@@ -90,7 +90,7 @@ HEADERS := $(wildcard include/*.h)
 SO := $(firstword $(subst ., ,$(VERSION)))
 
 # What needs libibverbs. Of ours that needs the public API, and the clock.
-VERBS_BACKEND := $(addprefix reg/backend/,device_paging.c dump.c kept.c terms.c verbs.c)
+VERBS_BACKEND := $(addprefix reg/backend/,device_paging.c dump.c results.c terms.c verbs.c)
 # The drop-in's part of libhugepin.so, where the settings and the statistics are.
 IMAGE_SRC := dropin/image.c dropin/image_plan.c
 LIB_SRC := $(filter-out $(VERBS_BACKEND),$(sort $(IMAGE_SRC) $(wildcard base/*.c alloc/*.c reg/*.c reg/*/*.c lend/*.c sge/map.c sge/frame.c)))
@@ -103,7 +103,7 @@ LIVE_SRC := $(wildcard tests/live/*.c tests/guest/*.c tests/soak/*.c extra/*/tes
 EXAMPLE_SRC := $(filter-out $(if $(MPICC),,examples/mpi_%),$(wildcard examples/*.c))
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
 VERBS_OBJ := $(VERBS_SRC:%.c=$(BUILD)/%.o)
-CMD_OBJ := $(CMD_SRC:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/base/,base.o clock.o sys.o config.o proc.o text.o) $(addprefix $(BUILD)/,reg/backend/kept.o reg/backend/terms.o sge/model.o)
+CMD_OBJ := $(CMD_SRC:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/base/,base.o clock.o sys.o config.o proc.o text.o) $(addprefix $(BUILD)/,reg/backend/results.o reg/backend/terms.o sge/model.o)
 # The libraries of extra/, which no other part knows: libhugepin-NAME.so of extra/NAME/*.c, hugepin-NAME.map and what LINKS_NAME names.
 # The folder also has hugepin-NAME.pc.in, the headers (include/), the pages and the tests. LACKS_NAME: it is left out, for want of that.
 LACKS_mpi := $(if $(SAN),build with sanitizers,$(if $(MPICC),,mpicc))

@@ -82,9 +82,9 @@ static int show_terms(const char *path)
 /* Show the files whose names begin with this kind. */
 static void show_kept(const char *kind, int (*show)(const char *path), const char *which)
 {
-	char path[HP_KEPT_PATH_MAX];
+	char path[HP_RESULTS_PATH_MAX];
 	int shown = 0;
-	DIR *d = hp_kept_dir(path) ? NULL : opendir(path);
+	DIR *d = hp_results_dir(path) ? NULL : opendir(path);
 	const size_t len = d ? strlen(path) : 0, kind_len = strlen(kind);
 
 	for (const struct dirent *e; d && (e = readdir(d));) {

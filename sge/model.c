@@ -29,10 +29,10 @@ static bool line_of(const char **at, const char *name, uint64_t max, uint32_t *r
 {
 	size_t len;
 	uint64_t n;
-	const char *v = hp_kept_line(at, name, &len);
+	const char *v = hp_results_line(at, name, &len);
 
 	for (int i = 0; i < count; i++) {
-		if (!v || !hp_kept_digits(&v, max, &n) || *v++ != (i + 1 < count ? ' ' : '\n'))
+		if (!v || !hp_results_digits(&v, max, &n) || *v++ != (i + 1 < count ? ' ' : '\n'))
 			return false;
 		ret_[i] = (uint32_t)n;
 	}
@@ -48,7 +48,7 @@ int hp_sg_model_parse(const char *text, struct hugepin_sg_model *ret_, struct hp
 	if (strncmp(text, HEAD, strlen(HEAD)))
 		return strncmp(text, KIND, strlen(KIND)) ? -EILSEQ : -ESTALE;
 #define PARSE(name) || !line_of(&at, #name, UINT32_MAX, m.name, 2)
-	if (!hp_kept_testbed(&at, &testbed) ||
+	if (!hp_results_testbed(&at, &testbed) ||
 	    !line_of(&at, "refused", HUGEPIN_SG_INLINE | HUGEPIN_SG_GATHER, &m.refused, 1) ||
 	    m.refused & HUGEPIN_SG_COPY HP_SG_THRESHOLDS(PARSE) || strcmp(at, "end\n"))
 		return -EILSEQ;
@@ -60,17 +60,17 @@ int hp_sg_model_parse(const char *text, struct hugepin_sg_model *ret_, struct hp
 int hp_sg_model_load(const char *path, struct hugepin_sg_model *ret_, struct hp_testbed *ret_testbed)
 {
 	char text[HP_SG_TEXT_MAX];
-	const int err = hp_kept_load(path, text, sizeof text);
+	const int err = hp_results_load(path, text, sizeof text);
 
 	return err ? err : hp_sg_model_parse(text, ret_, ret_testbed);
 }
 
 int hp_sg_model_of(const struct hp_testbed *testbed, struct hugepin_sg_model *ret_)
 {
-	char path[HP_KEPT_PATH_MAX];
+	char path[HP_RESULTS_PATH_MAX];
 	struct hugepin_sg_model m;
 	struct hp_testbed found;
-	int err = hp_kept_path(HP_SG_KEPT, testbed, path);
+	int err = hp_results_path(HP_SG_KEPT, testbed, path);
 
 	err = err ? err : hp_sg_model_load(path, &m, &found);
 	err = err || hp_testbed_is(&found, testbed) ? err : -ENOENT;
@@ -81,10 +81,10 @@ int hp_sg_model_of(const struct hp_testbed *testbed, struct hugepin_sg_model *re
 
 int hp_sg_model_keep(const struct hp_testbed *testbed, const struct hugepin_sg_model *m)
 {
-	char path[HP_KEPT_PATH_MAX], text[HP_SG_TEXT_MAX];
-	int err = hp_kept_path(HP_SG_KEPT, testbed, path);
+	char path[HP_RESULTS_PATH_MAX], text[HP_SG_TEXT_MAX];
+	int err = hp_results_path(HP_SG_KEPT, testbed, path);
 
 	if (!err && hp_sg_model_print(m, testbed, text, sizeof text) < 0)
 		err = -EMSGSIZE;
-	return err ? err : hp_kept_store(path, text);
+	return err ? err : hp_results_store(path, text);
 }

@@ -5,7 +5,7 @@
 #define HP_SGE_MODEL_H
 
 #include "hugepin_verbs.h"
-#include "reg/backend/kept.h"
+#include "reg/backend/results.h"
 
 #define HP_SG_KEPT "sg" /* the names of files begin so */
 #define HP_SG_TEXT_MAX 512

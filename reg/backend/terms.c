@@ -39,7 +39,7 @@ int hp_terms_print(const struct hugepin_terms *t, const struct hp_testbed *testb
 			 testbed->cpu);
 
 	for (int i = 0; i < TERMS && n >= 0 && (size_t)n < size; i++)
-		n += hp_kept_print(text + n, size - (size_t)n, terms[i].name,
+		n += hp_results_print(text + n, size - (size_t)n, terms[i].name,
 				   (double)*(const float *)((const char *)t + terms[i].offset));
 	if (n >= 0 && (size_t)n < size)
 		n += snprintf(text + n, size - (size_t)n, "end\n");
@@ -55,10 +55,10 @@ int hp_terms_parse(const char *text, struct hugepin_terms *ret_, struct hp_testb
 	if (strncmp(at, HEAD, strlen(HEAD)))
 		return -EILSEQ;
 	at += strlen(HEAD);
-	if (!hp_kept_testbed(&at, &testbed))
+	if (!hp_results_testbed(&at, &testbed))
 		return -EILSEQ;
 	for (int i = 0; i < TERMS; i++)
-		if (!hp_kept_number(&at, terms[i].name, (float *)((char *)&t + terms[i].offset)))
+		if (!hp_results_number(&at, terms[i].name, (float *)((char *)&t + terms[i].offset)))
 			return -EILSEQ;
 	if (strcmp(at, "end\n"))
 		return -EILSEQ;
@@ -70,17 +70,17 @@ int hp_terms_parse(const char *text, struct hugepin_terms *ret_, struct hp_testb
 int hp_terms_load(const char *path, struct hugepin_terms *ret_, struct hp_testbed *ret_testbed)
 {
 	char text[HP_TERMS_TEXT_MAX];
-	const int err = hp_kept_load(path, text, sizeof text);
+	const int err = hp_results_load(path, text, sizeof text);
 
 	return err ? err : hp_terms_parse(text, ret_, ret_testbed);
 }
 
 int hp_terms_of(const struct hp_testbed *testbed, struct hugepin_terms *ret_)
 {
-	char path[HP_KEPT_PATH_MAX];
+	char path[HP_RESULTS_PATH_MAX];
 	struct hugepin_terms t;
 	struct hp_testbed found;
-	int err = hp_kept_path(HP_TERMS_KEPT, testbed, path);
+	int err = hp_results_path(HP_TERMS_KEPT, testbed, path);
 
 	err = err ? err : hp_terms_load(path, &t, &found);
 	err = err || hp_testbed_is(&found, testbed) ? err : -ENOENT;
@@ -91,10 +91,10 @@ int hp_terms_of(const struct hp_testbed *testbed, struct hugepin_terms *ret_)
 
 int hp_terms_keep(const struct hp_testbed *testbed, const struct hugepin_terms *t)
 {
-	char path[HP_KEPT_PATH_MAX], text[HP_TERMS_TEXT_MAX];
-	int err = hp_kept_path(HP_TERMS_KEPT, testbed, path);
+	char path[HP_RESULTS_PATH_MAX], text[HP_TERMS_TEXT_MAX];
+	int err = hp_results_path(HP_TERMS_KEPT, testbed, path);
 
 	if (!err && hp_terms_print(t, testbed, text, sizeof text) < 0)
 		err = -EMSGSIZE;
-	return err ? err : hp_kept_store(path, text);
+	return err ? err : hp_results_store(path, text);
 }

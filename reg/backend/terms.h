@@ -6,7 +6,7 @@
 #define HP_REG_BACKEND_TERMS_H
 
 #include "hugepin.h"
-#include "reg/backend/kept.h"
+#include "reg/backend/results.h"
 
 #define HP_TERMS_KEPT "paging" /* the names of files begin so */
 #define HP_TERMS_TEXT_MAX 1024

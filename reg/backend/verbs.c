@@ -118,7 +118,7 @@ int hp_verbs_testbed(struct ibv_context *context, struct hp_testbed *ret_)
 	put_name(ret_->device, sizeof ret_->device, "%.32s %x:%x", ibv_get_device_name(context->device), a.vendor_id,
 		 a.vendor_part_id);
 	put_name(ret_->firmware, sizeof ret_->firmware, "%s", a.fw_ver, 0, 0);
-	hp_kept_cpu(ret_->cpu, sizeof ret_->cpu);
+	hp_results_cpu(ret_->cpu, sizeof ret_->cpu);
 	return 0;
 }
 

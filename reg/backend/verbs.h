@@ -7,7 +7,7 @@
 #include <infiniband/verbs.h>
 #include <stdbool.h>
 
-#include "reg/backend/kept.h"
+#include "reg/backend/results.h"
 
 /* Whether the device registers on demand, for all operations that a reliable connection has on memory of pins. */
 bool hp_verbs_odp(struct ibv_context *);

@@ -1,4 +1,4 @@
-/* link: sge/model.c reg/backend/kept.c */
+/* link: sge/model.c reg/backend/results.c */
 /*
  * Fuzzes the file of a device's thresholds: it is refused whole, or what it says, printed again, says the same.
  */

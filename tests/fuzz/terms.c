@@ -1,4 +1,4 @@
-/* link: reg/backend/terms.c reg/backend/kept.c */
+/* link: reg/backend/terms.c reg/backend/results.c */
 /*
  * Fuzzes the file of a device's terms: it is refused whole, or what it says is finite, not below zero, and printed again
  * says the same.

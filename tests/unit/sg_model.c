@@ -82,47 +82,47 @@ TEST(a_damaged_file_says_nothing)
 
 TEST(the_directory_is_the_users_cache)
 {
-	char path[HP_KEPT_PATH_MAX], long_home[HP_KEPT_PATH_MAX];
+	char path[HP_RESULTS_PATH_MAX], long_home[HP_RESULTS_PATH_MAX];
 	setenv("HOME", "/home/ann", 1);
 	setenv("XDG_CACHE_HOME", "/var/cache/ann", 1);
-	EXPECT_EQ(hp_kept_dir(path), 0);
+	EXPECT_EQ(hp_results_dir(path), 0);
 	EXPECT(!strcmp(path, "/var/cache/ann/hugepin"));
 	setenv("XDG_CACHE_HOME", "relative", 1);
-	EXPECT_EQ(hp_kept_dir(path), 0);
+	EXPECT_EQ(hp_results_dir(path), 0);
 	EXPECT(!strcmp(path, "/home/ann/.cache/hugepin"));
 	unsetenv("XDG_CACHE_HOME");
-	EXPECT_EQ(hp_kept_path(HP_SG_KEPT, &testbed, path), 0);
+	EXPECT_EQ(hp_results_path(HP_SG_KEPT, &testbed, path), 0);
 	EXPECT(!strcmp(path, "/home/ann/.cache/hugepin/"
 			     "sg-mlx5_0_15b3_1017-16.35.3006-AMD_EPYC_7543_32_Core_Processor"));
 	memset(long_home, 'x', sizeof long_home);
 	long_home[0] = '/';
-	long_home[HP_KEPT_PATH_MAX - 100] = '\0';
+	long_home[HP_RESULTS_PATH_MAX - 100] = '\0';
 	setenv("HOME", long_home, 1);
-	EXPECT_EQ(hp_kept_path(HP_SG_KEPT, &testbed, path), -ENAMETOOLONG);
+	EXPECT_EQ(hp_results_path(HP_SG_KEPT, &testbed, path), -ENAMETOOLONG);
 	unsetenv("HOME");
-	EXPECT_EQ(hp_kept_path(HP_SG_KEPT, &testbed, path), -ENOENT);
+	EXPECT_EQ(hp_results_path(HP_SG_KEPT, &testbed, path), -ENOENT);
 }
 
 TEST(names_lead_nowhere_else)
 {
-	char path[HP_KEPT_PATH_MAX];
+	char path[HP_RESULTS_PATH_MAX];
 	const struct hp_testbed odd = { "../../etc/passwd", "a\nb;c$(d)", "\xc3\xa4-/" };
 	setenv("XDG_CACHE_HOME", "/c", 1);
-	EXPECT_EQ(hp_kept_path(HP_SG_KEPT, &odd, path), 0);
+	EXPECT_EQ(hp_results_path(HP_SG_KEPT, &odd, path), 0);
 	EXPECT(!strcmp(path, "/c/hugepin/sg-.._.._etc_passwd-a_b_c__d_-____"));
 	unsetenv("XDG_CACHE_HOME");
 }
 
 TEST(a_stored_model_is_loaded_and_directories_are_made)
 {
-	char dir[] = "/tmp/sg_model.XXXXXX", cache[64], path[HP_KEPT_PATH_MAX], command[128];
+	char dir[] = "/tmp/sg_model.XXXXXX", cache[64], path[HP_RESULTS_PATH_MAX], command[128];
 	struct hugepin_sg_model m = { 0 };
 	struct hp_testbed p;
 	if (!EXPECT(mkdtemp(dir)))
 		return;
 	snprintf(cache, sizeof cache, "%s/not/there", dir);
 	setenv("XDG_CACHE_HOME", cache, 1);
-	EXPECT_EQ(hp_kept_path(HP_SG_KEPT, &testbed, path), 0);
+	EXPECT_EQ(hp_results_path(HP_SG_KEPT, &testbed, path), 0);
 	EXPECT_EQ(hp_sg_model_load(path, &m, &p), -ENOENT);
 	EXPECT_EQ(hp_sg_model_keep(&testbed, &truth), 0);
 	EXPECT_EQ(hp_sg_model_load(path, &m, &p), 0);
@@ -140,7 +140,7 @@ TEST(a_stored_model_is_loaded_and_directories_are_made)
 	struct hp_testbed other = testbed;
 	char text[HP_SG_TEXT_MAX];
 	strcpy(other.cpu, "another");
-	EXPECT(hp_sg_model_print(&truth, &other, text, sizeof text) > 0 && !hp_kept_store(path, text));
+	EXPECT(hp_sg_model_print(&truth, &other, text, sizeof text) > 0 && !hp_results_store(path, text));
 	EXPECT_EQ(hp_sg_model_of(&testbed, &m), -ENOENT);
 	EXPECT(!truncate(path, 30));
 	EXPECT_EQ(hp_sg_model_load(path, &m, &p), -EILSEQ);
@@ -157,9 +157,9 @@ TEST(a_stored_model_is_loaded_and_directories_are_made)
 TEST(the_processor_has_a_name)
 {
 	char name[64] = "", cut[4];
-	hp_kept_cpu(name, sizeof name);
+	hp_results_cpu(name, sizeof name);
 	EXPECT(strlen(name) > 2 && !strchr(name, '\n') && !strchr(name, ':'));
-	hp_kept_cpu(cut, sizeof cut);
+	hp_results_cpu(cut, sizeof cut);
 	EXPECT(strlen(cut) == 3 && !strncmp(cut, name, 3));
 }
 

@@ -34,7 +34,7 @@ TEST(without_a_model_a_queue_has_what_is_kept_of_the_device_or_the_defaults)
 {
 	const struct hp_testbed testbed = { "mock0 0:0", "", "" };
 	const struct hugepin_sg_model kept = { .size = sizeof kept, .refused = HUGEPIN_SG_INLINE, .apart_below = { 777, 66 } };
-	char cache[] = "/tmp/sgq_open.XXXXXX", path[HP_KEPT_PATH_MAX], command[64];
+	char cache[] = "/tmp/sgq_open.XXXXXX", path[HP_RESULTS_PATH_MAX], command[64];
 	struct ibv_cq *cq = mock_cq(16);
 	struct mock_qp *qp = mock_qp(IBV_QPT_RC, cq, &usual, NULL);
 	hugepin_domain *d = domain_of_mock();
@@ -44,12 +44,13 @@ TEST(without_a_model_a_queue_has_what_is_kept_of_the_device_or_the_defaults)
 
 	mock.context.device = &named;
 	EXPECT(mkdtemp(cache) && !setenv("XDG_CACHE_HOME", cache, 1));
-	hp_kept_cpu(here.cpu, sizeof here.cpu);
+	hp_results_cpu(here.cpu, sizeof here.cpu);
 	for (int keeps = 0; keeps < 3; keeps++) { /* nothing, this version's, an older one's */
 		if (keeps == 1)
 			EXPECT_EQ(hp_sg_model_keep(&here, &kept), 0);
 		if (keeps == 2)
-			EXPECT(!hp_kept_path(HP_SG_KEPT, &here, path) && !hp_kept_store(path, "hugepin-sg-model 2\n"));
+			EXPECT(!hp_results_path(HP_SG_KEPT, &here, path) &&
+		       !hp_results_store(path, "hugepin-sg-model 2\n"));
 		if (!EXPECT_EQ(hugepin_sgq_open(&a, &q), 0))
 			break;
 		EXPECT_EQ(q->copy_below, keeps == 1 ? 777 : 256);

@@ -82,7 +82,7 @@ TEST(a_file_that_is_not_whole_is_refused)
 
 TEST(a_place_has_a_file_of_its_own)
 {
-	char dir[] = "/tmp/terms.XXXXXX", from[HP_KEPT_PATH_MAX], to[HP_KEPT_PATH_MAX], command[64];
+	char dir[] = "/tmp/terms.XXXXXX", from[HP_RESULTS_PATH_MAX], to[HP_RESULTS_PATH_MAX], command[64];
 	struct hugepin_terms t = { 0 };
 	struct hp_testbed other = testbed;
 
@@ -95,7 +95,7 @@ TEST(a_place_has_a_file_of_its_own)
 	HP_TERMS_LIST(EACH)
 	strcpy(other.firmware, "16.36");
 	EXPECT_EQ(hp_terms_of(&other, &t), -ENOENT);
-	EXPECT(!hp_kept_path(HP_TERMS_KEPT, &testbed, from) && !hp_kept_path(HP_TERMS_KEPT, &other, to));
+	EXPECT(!hp_results_path(HP_TERMS_KEPT, &testbed, from) && !hp_results_path(HP_TERMS_KEPT, &other, to));
 	EXPECT(!rename(from, to)); /* a name that is another's: what is inside counts */
 	EXPECT_EQ(hp_terms_of(&other, &t), -ENOENT);
 	EXPECT(!truncate(to, 40));

@@ -2,15 +2,15 @@
  * What was measured of a device is kept in files in the cache directory of the user: where they are, how they are read
  * and written, and the lines of their text. Does not call libibverbs, so that the command can show what is kept.
  */
-#ifndef HP_REG_BACKEND_KEPT_H
-#define HP_REG_BACKEND_KEPT_H
+#ifndef HP_REG_BACKEND_RESULTS_H
+#define HP_REG_BACKEND_RESULTS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#define HP_KEPT_PATH_MAX 4096
-#define HP_KEPT_NS_MAX 1000000000u /* a second */
+#define HP_RESULTS_PATH_MAX 4096
+#define HP_RESULTS_NS_MAX 1000000000u /* a second */
 
 /* Where something was measured. Long names are cut. */
 struct hp_testbed {
@@ -19,35 +19,35 @@ struct hp_testbed {
 bool hp_testbed_is(const struct hp_testbed *a, const struct hp_testbed *b);
 
 /* The CPU's name, or the architecture's. */
-void hp_kept_cpu(char *name, size_t size);
+void hp_results_cpu(char *name, size_t size);
 
 /* ------------------------------------------------------------------ text */
 
-/* Print the line of a time. It is cut to what a file may have, from 0 to HP_KEPT_NS_MAX. Returns as snprintf(). */
-int hp_kept_print(char *text, size_t size, const char *name, double ns);
+/* Print the line of a time. It is cut to what a file may have, from 0 to HP_RESULTS_NS_MAX. Returns as snprintf(). */
+int hp_results_print(char *text, size_t size, const char *name, double ns);
 
 /* Step over the line "name VALUE". Returns VALUE, which extends to the end of the line. NULL: this is another line. */
-const char *hp_kept_line(const char **at, const char *name, size_t *ret_len);
+const char *hp_results_line(const char **at, const char *name, size_t *ret_len);
 
 /* Read digits up to the value `max`, and step over them. False: no digits, or a larger value. */
-bool hp_kept_digits(const char **at, uint64_t max, uint64_t *ret_);
+bool hp_results_digits(const char **at, uint64_t max, uint64_t *ret_);
 
 /* Step over the line of a time, and over the three lines of a testbed. False: these are other lines. */
-bool hp_kept_number(const char **at, const char *name, float *ret_);
-bool hp_kept_testbed(const char **at, struct hp_testbed *ret_);
+bool hp_results_number(const char **at, const char *name, float *ret_);
+bool hp_results_testbed(const char **at, struct hp_testbed *ret_);
 
 /* ------------------------------------------------------------------ files */
 
 /* The directory: $XDG_CACHE_HOME/hugepin or ~/.cache/hugepin. 0; -ENOENT: neither variable is set; -ENAMETOOLONG. */
-int hp_kept_dir(char path[HP_KEPT_PATH_MAX]);
+int hp_results_dir(char path[HP_RESULTS_PATH_MAX]);
 
-/* The path of a testbed's file in that directory. Its name begins with `kind`. Returns as hp_kept_dir(). */
-int hp_kept_path(const char *kind, const struct hp_testbed *testbed, char path[HP_KEPT_PATH_MAX]);
+/* The path of a testbed's file in that directory. Its name begins with `kind`. Returns as hp_results_dir(). */
+int hp_results_path(const char *kind, const struct hp_testbed *testbed, char path[HP_RESULTS_PATH_MAX]);
 
 /* Read a file. 0; -EILSEQ: it has a byte 0; or the error of open() or read(). What does not fit is cut off. */
-int hp_kept_load(const char *path, char *text, size_t size);
+int hp_results_load(const char *path, char *text, size_t size);
 
 /* Write the file, and make missing directories. Readers see the whole file or none. 0 or -errno. */
-int hp_kept_store(const char *path, const char *text);
+int hp_results_store(const char *path, const char *text);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * What is kept of devices, in files (kept.h). A text has one line "name value" for each value. A number has six
+ * Files of measured results (results.h). A text has one line "name value" for each value. A number has six
  * decimals in any locale.
  */
-#include "reg/backend/kept.h"
+#include "reg/backend/results.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -18,15 +18,15 @@
 
 /* ------------------------------------------------------------------ text */
 
-int hp_kept_print(char *text, size_t size, const char *name, double ns)
+int hp_results_print(char *text, size_t size, const char *name, double ns)
 {
-	const double most = HP_KEPT_NS_MAX;
+	const double most = HP_RESULTS_NS_MAX;
 	const uint64_t u = ns > 0 ? (uint64_t)((ns < most ? ns : most) * MILLIONTH + 0.5) : 0;
 
 	return snprintf(text, size, "%s %u.%06u\n", name, (unsigned)(u / MILLIONTH), (unsigned)(u % MILLIONTH));
 }
 
-const char *hp_kept_line(const char **at, const char *name, size_t *ret_len)
+const char *hp_results_line(const char **at, const char *name, size_t *ret_len)
 {
 	const size_t n = strlen(name);
 	const char *end = strchr(*at, '\n'), *from = *at + n + 1;
@@ -41,7 +41,7 @@ const char *hp_kept_line(const char **at, const char *name, size_t *ret_len)
 static bool line_text(const char **at, const char *name, char *ret_, size_t size)
 {
 	size_t len;
-	const char *from = hp_kept_line(at, name, &len);
+	const char *from = hp_results_line(at, name, &len);
 
 	if (!from || len >= size)
 		return false;
@@ -50,7 +50,7 @@ static bool line_text(const char **at, const char *name, char *ret_, size_t size
 	return true;
 }
 
-bool hp_kept_digits(const char **at, uint64_t max, uint64_t *ret_)
+bool hp_results_digits(const char **at, uint64_t max, uint64_t *ret_)
 {
 	uint64_t n = 0;
 	const char *from = *at;
@@ -61,22 +61,22 @@ bool hp_kept_digits(const char **at, uint64_t max, uint64_t *ret_)
 	return *at > from && n <= max;
 }
 
-bool hp_kept_number(const char **at, const char *name, float *ret_)
+bool hp_results_number(const char **at, const char *name, float *ret_)
 {
 	size_t len;
 	uint64_t whole, part;
-	const char *v = hp_kept_line(at, name, &len), *dot;
+	const char *v = hp_results_line(at, name, &len), *dot;
 
-	if (!v || !hp_kept_digits(&v, HP_KEPT_NS_MAX, &whole) || *v != '.')
+	if (!v || !hp_results_digits(&v, HP_RESULTS_NS_MAX, &whole) || *v != '.')
 		return false;
 	dot = v++;
-	if (!hp_kept_digits(&v, MILLIONTH - 1, &part) || v != dot + 7 || *v != '\n')
+	if (!hp_results_digits(&v, MILLIONTH - 1, &part) || v != dot + 7 || *v != '\n')
 		return false;
 	*ret_ = (float)((double)whole + (double)part / MILLIONTH);
 	return true;
 }
 
-bool hp_kept_testbed(const char **at, struct hp_testbed *ret_)
+bool hp_results_testbed(const char **at, struct hp_testbed *ret_)
 {
 	return line_text(at, "device", ret_->device, sizeof ret_->device) &&
 	       line_text(at, "firmware", ret_->firmware, sizeof ret_->firmware) &&
@@ -90,18 +90,18 @@ bool hp_testbed_is(const struct hp_testbed *a, const struct hp_testbed *b)
 
 /* ------------------------------------------------------------------ files */
 
-int hp_kept_dir(char path[HP_KEPT_PATH_MAX])
+int hp_results_dir(char path[HP_RESULTS_PATH_MAX])
 {
 	const char *cache = secure_getenv("XDG_CACHE_HOME"), *home = secure_getenv("HOME");
 	int n;
 
 	if (cache && *cache == '/') /* the XDG Base Directory Specification says to ignore a relative path */
-		n = snprintf(path, HP_KEPT_PATH_MAX, "%s/hugepin", cache);
+		n = snprintf(path, HP_RESULTS_PATH_MAX, "%s/hugepin", cache);
 	else if (home && *home == '/')
-		n = snprintf(path, HP_KEPT_PATH_MAX, "%s/.cache/hugepin", home);
+		n = snprintf(path, HP_RESULTS_PATH_MAX, "%s/.cache/hugepin", home);
 	else
 		return -ENOENT;
-	return n > 0 && n < HP_KEPT_PATH_MAX ? 0 : -ENAMETOOLONG;
+	return n > 0 && n < HP_RESULTS_PATH_MAX ? 0 : -ENAMETOOLONG;
 }
 
 /* Append a part of the file's name. Characters with a meaning in paths or for a shell are replaced. */
@@ -114,15 +114,15 @@ static char *append_name(char *at, const char *name)
 	return at;
 }
 
-int hp_kept_path(const char *kind, const struct hp_testbed *testbed, char path[HP_KEPT_PATH_MAX])
+int hp_results_path(const char *kind, const struct hp_testbed *testbed, char path[HP_RESULTS_PATH_MAX])
 {
-	const int err = hp_kept_dir(path);
+	const int err = hp_results_dir(path);
 	const size_t len = err ? 0 : strlen(path);
 	char *at = path + len;
 
 	if (err)
 		return err;
-	if (len + strlen(kind) + sizeof *testbed + 16 > HP_KEPT_PATH_MAX)
+	if (len + strlen(kind) + sizeof *testbed + 16 > HP_RESULTS_PATH_MAX)
 		return -ENAMETOOLONG;
 	at += sprintf(at, "/%s", kind);
 	at = append_name(at, testbed->device);
@@ -149,7 +149,7 @@ static ssize_t read_text(const char *path, char *text, size_t size)
 	return n < 0 ? n : (ssize_t)len;
 }
 
-int hp_kept_load(const char *path, char *text, size_t size)
+int hp_results_load(const char *path, char *text, size_t size)
 {
 	const ssize_t n = read_text(path, text, size);
 
@@ -168,9 +168,9 @@ static void make_dirs(char *path)
 	}
 }
 
-int hp_kept_store(const char *path, const char *text)
+int hp_results_store(const char *path, const char *text)
 {
-	char temporary[HP_KEPT_PATH_MAX + 8];
+	char temporary[HP_RESULTS_PATH_MAX + 8];
 	const ssize_t len = (ssize_t)strlen(text);
 	int err = 0;
 
@@ -191,7 +191,7 @@ int hp_kept_store(const char *path, const char *text)
 	return err;
 }
 
-void hp_kept_cpu(char *name, size_t size)
+void hp_results_cpu(char *name, size_t size)
 {
 	char text[4096];
 	struct utsname u;
