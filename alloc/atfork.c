@@ -113,7 +113,7 @@ static void heap_prefork(void)
 	/* A signal handler may have interrupted its thread while the thread held a lock of higher rank. Leave such
 	 * locks out of the check of ranks: a holder of our lock never takes one of them, so no deadlock can arise. */
 	held = hp_locks_held;
-	hp_locks_held &= (2u << HP_RANK_HEAP) - 1;
+	hp_locks_held &= (2u << HP_LOCK_RANK_HEAP) - 1;
 	interrupted = hp_lock_mine(&hp_heap_lock) || hp_pages_inside() || in_own_cache();
 	moves = is_alone && !interrupted && move_wanted();
 	if (moves)

@@ -18,7 +18,7 @@
  * exists, or while it is being published. */
 struct hp_span hp_span = { .base = (uintptr_t)1 << 63 };
 extern struct hp_span hugepin_span_ __attribute__((alias("hp_span"), visibility("default"))); /* fast.h */
-struct hp_lock hp_heap_lock = HP_LOCK_INIT(HP_RANK_HEAP);
+struct hp_lock hp_heap_lock = HP_LOCK_INIT(HP_LOCK_RANK_HEAP);
 
 static size_t memory_size(void)
 {

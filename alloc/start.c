@@ -61,7 +61,7 @@ void hp_heap_know_process(void)
 		return;
 	hp_cache_copied();
 	hp_heap_begin_process();
-	if (hp_heap_hooks()->postfork_child && !(hp_locks_held & ((1u << HP_RANK_HEAP) - 1)))
+	if (hp_heap_hooks()->postfork_child && !(hp_locks_held & ((1u << HP_LOCK_RANK_HEAP) - 1)))
 		hp_heap_hooks()->postfork_child();
 }
 

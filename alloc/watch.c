@@ -22,7 +22,7 @@ static uint32_t live;
 static int last_id;
 /* relaxed: changed under the lock; of memory that a watcher knows, the program has handed it over */
 static _Atomic uint32_t count; /* a hint that lets hp_watch_leaving() skip the lock */
-static struct hp_lock lock = HP_LOCK_INIT(HP_RANK_WATCH);
+static struct hp_lock lock = HP_LOCK_INIT(HP_LOCK_RANK_WATCH);
 static HP_TLS bool inside;
 
 int hugepin_watch(void (*leaving)(void *arg, const struct hugepin_extent *), void *arg, int *ret_id)

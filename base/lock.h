@@ -15,23 +15,23 @@
 #include "base/barrier.h"
 #include "base/base.h"
 
-enum hp_rank {
-	HP_RANK_LEND, /* one lend: held during send() and across calls of the pin cache; the list of lends */
-	HP_RANK_OPEN, /* opening and closing of domains */
-	HP_RANK_DOMAIN, /* one domain of the pin cache: held across its backend's calls */
-	HP_RANK_WATCH, /* the watchers' table: held while callbacks run, which may allocate */
-	HP_RANK_HEAP, /* tree, pages, shared lists, thread registry */
-	HP_RANK_TABLE, /* the table of regions */
-	HP_RANK_MAPS, /* the descriptor of /proc/self/maps */
-	HP_RANK_QUEUE, /* a domain's queues */
-	HP_RANK_JOBS, /* the list of the service thread's jobs */
-	HP_RANK_TRACE, /* the trace's buffer */
+enum hp_lock_rank {
+	HP_LOCK_RANK_LEND, /* one lend: held during send() and across calls of the pin cache; the list of lends */
+	HP_LOCK_RANK_OPEN, /* opening and closing of domains */
+	HP_LOCK_RANK_DOMAIN, /* one domain of the pin cache: held across its backend's calls */
+	HP_LOCK_RANK_WATCH, /* the watchers' table: held while callbacks run, which may allocate */
+	HP_LOCK_RANK_HEAP, /* tree, pages, shared lists, thread registry */
+	HP_LOCK_RANK_TABLE, /* the table of regions */
+	HP_LOCK_RANK_MAPS, /* the descriptor of /proc/self/maps */
+	HP_LOCK_RANK_QUEUE, /* a domain's queues */
+	HP_LOCK_RANK_JOBS, /* the list of the service thread's jobs */
+	HP_LOCK_RANK_TRACE, /* the trace's buffer */
 };
 
 struct hp_lock {
 	/* relaxed: a try that fails has seen nothing; hp_lock_reset() has no other thread */
 	_Atomic uint32_t word; /* 0: free; 1: taken; 2: taken, and threads may sleep on it */
-	enum hp_rank rank;
+	enum hp_lock_rank rank;
 };
 
 #define HP_LOCK_INIT(r) { 0, (r) }

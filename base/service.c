@@ -48,7 +48,7 @@ static HP_SEALED(struct {
 		bool (*run)(void);
 	} list[JOBS_MAX];
 }) jobs;
-static struct hp_lock jobs_lock = HP_LOCK_INIT(HP_RANK_JOBS);
+static struct hp_lock jobs_lock = HP_LOCK_INIT(HP_LOCK_RANK_JOBS);
 
 /* The job of that number; NULL: none. acquire: a reader sees the job's function; pairs with list_job(). */
 static struct hp_job *get_job(int i)

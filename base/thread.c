@@ -635,7 +635,7 @@ void hp_thread_forbid(struct hp_thread *t)
 	/* This may be a signal handler that interrupted the thread while it held the heap's lock, or was about to
 	 * take it. Waiting for the end could deadlock, since the other thread may wait for that lock. Letting it run
 	 * is harmless: it has no rights. */
-	if (hp_locks_held >> HP_RANK_HEAP == 0)
+	if (hp_locks_held >> HP_LOCK_RANK_HEAP == 0)
 		hp_thread_end(t);
 }
 

@@ -432,7 +432,7 @@ int hugepin_lend_open(hugepin_domain *d, const struct hugepin_lend_attr *attr, v
 	l->attr = a;
 	l->arg = arg;
 	l->access = a.access;
-	l->lock = (struct hp_lock)HP_LOCK_INIT(HP_RANK_LEND);
+	l->lock = (struct hp_lock)HP_LOCK_INIT(HP_LOCK_RANK_LEND);
 	TAILQ_INIT(&l->ready);
 	STAILQ_INIT(&l->unsent);
 	err = set_up(l);

@@ -20,7 +20,7 @@ static struct {
 	struct hp_lock lock;
 	LIST_HEAD(, hugepin_lend) all;
 	bool forks; /* the handler is set */
-} lends = { .lock = HP_LOCK_INIT(HP_RANK_LEND), .all = LIST_HEAD_INITIALIZER(lends.all) };
+} lends = { .lock = HP_LOCK_INIT(HP_LOCK_RANK_LEND), .all = LIST_HEAD_INITIALIZER(lends.all) };
 
 static bool call_wakes(void);
 static struct hp_job wakes = { .run = call_wakes };
@@ -143,7 +143,7 @@ int hp_news_begin(hugepin_lend *l)
 {
 	int err;
 
-	l->news.lock = (struct hp_lock)HP_LOCK_INIT(HP_RANK_QUEUE);
+	l->news.lock = (struct hp_lock)HP_LOCK_INIT(HP_LOCK_RANK_QUEUE);
 	hp_lock(&lends.lock);
 	if (!lends.forks)
 		lends.forks = pthread_atfork(NULL, NULL, in_child) == 0;

@@ -27,7 +27,7 @@ static struct {
 	/* relaxed: the lock of opening; a thread that knows a domain was handed it */
 	_Atomic unsigned count; /* open domains */
 	uint32_t uses; /* openings so far; never a multiple of 2^26, so that no ref is 0 */
-} domains = { .lock = HP_LOCK_INIT(HP_RANK_OPEN) };
+} domains = { .lock = HP_LOCK_INIT(HP_LOCK_RANK_OPEN) };
 
 struct hp_job hp_domains_job;
 bool hp_sees_unmaps;
@@ -65,9 +65,9 @@ void hp_domains_unlock(void)
 static void make_locks(hugepin_domain *d)
 {
 	hp_lock_reset(&d->lock);
-	d->lock.rank = HP_RANK_DOMAIN;
+	d->lock.rank = HP_LOCK_RANK_DOMAIN;
 	hp_lock_reset(&d->queue_lock);
-	d->queue_lock.rank = HP_RANK_QUEUE;
+	d->queue_lock.rank = HP_LOCK_RANK_QUEUE;
 }
 
 /* The domain at a place. Call with the lock of opening, or after the place was seen open. */

@@ -32,7 +32,7 @@ static struct {
 	uint32_t opened; /* indexes below have memory */
 	uint32_t used; /* all indexes that were ever in use are below this */
 	uint32_t free; /* first of the free regions, which are linked by `start`; 0: none */
-} table = { .lock = HP_LOCK_INIT(HP_RANK_TABLE), .used = 1 };
+} table = { .lock = HP_LOCK_INIT(HP_LOCK_RANK_TABLE), .used = 1 };
 
 /* ------------------------------------------------------------------ the table */
 

@@ -226,7 +226,7 @@ struct hp_gone {
 };
 
 /* Functions of the lend of a domain. The pin cache calls them with the domain's lock, on any thread, also inside munmap
- * and malloc. They must not call the pin cache, allocate or block, and may take locks of rank HP_RANK_QUEUE. region:
+ * and malloc. They must not call the pin cache, allocate or block, and may take locks of rank HP_LOCK_RANK_QUEUE. region:
  * the lower half of the ref of pins. */
 struct hp_lend_hooks {
 	/* The region's memory went away, has long been free, or is registered anew with more access: its pins should be

@@ -44,7 +44,7 @@ static struct {
 	uint64_t waiting, lost; /* waiting: lines in the buffer; lost: lines that could not be written */
 	char path[PATH_MAX];
 	char buffer[BUFFER_SIZE];
-} trace = { .lock = HP_LOCK_INIT(HP_RANK_TRACE) };
+} trace = { .lock = HP_LOCK_INIT(HP_LOCK_RANK_TRACE) };
 
 /* ------------------------------------------------------------------ the file */
 

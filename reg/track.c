@@ -29,7 +29,7 @@ enum {
 };
 
 /* guards the taking end of the rings, and all `pending` */
-static struct hp_lock records_lock = HP_LOCK_INIT(HP_RANK_QUEUE);
+static struct hp_lock records_lock = HP_LOCK_INIT(HP_LOCK_RANK_QUEUE);
 
 /* ------------------------------------------------------------------ time */
 

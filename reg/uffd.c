@@ -57,7 +57,12 @@ static struct {
 	/* events_tried: events read one by one in the trial. counted: those before which the kernel said that something
 	 * is changing. */
 	_Atomic uint32_t events_tried, counted; /* relaxed: read_round() has acquired `trying` */
-} watch = { .uffd.fd = -1, .maps.fd = -1, .maps_lock = HP_LOCK_INIT(HP_RANK_MAPS), .patience_ns = PATIENCE_MAX_NS };
+} watch = {
+	.uffd.fd = -1,
+	.maps.fd = -1,
+	.maps_lock = HP_LOCK_INIT(HP_LOCK_RANK_MAPS),
+	.patience_ns = PATIENCE_MAX_NS,
+};
 
 /* A function that queues a range in a domain. Sealed, since the watcher calls it. */
 static HP_SEALED(struct { void (*tell)(hugepin_domain *d, void *range); }) gone_hook;

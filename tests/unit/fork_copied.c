@@ -181,7 +181,7 @@ TEST(fork_tells_the_child_when_its_memory_is_in_place)
 /* As when a signal handler forks. Debug builds assert the order of locks. */
 TEST(a_fork_may_come_while_its_thread_has_a_lock_of_the_pin_cache)
 {
-	struct hp_lock lock = HP_LOCK_INIT(HP_RANK_QUEUE);
+	struct hp_lock lock = HP_LOCK_INIT(HP_LOCK_RANK_QUEUE);
 	int status = -1;
 	pid_t pid;
 

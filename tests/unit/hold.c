@@ -426,7 +426,7 @@ TEST(a_purge_lets_go_of_what_is_in_no_buffer)
 	expect_empty();
 }
 
-static struct hp_lock lower = HP_LOCK_INIT(HP_RANK_WATCH);
+static struct hp_lock lower = HP_LOCK_INIT(HP_LOCK_RANK_WATCH);
 
 TEST(a_purge_under_a_lock_of_ours_lets_nothing_go)
 {

@@ -41,7 +41,7 @@ static int par_reg(void *ctx, void *addr, size_t len, unsigned access, struct hu
 		usleep(1000);
 		pthread_mutex_lock(&par.lock);
 	}
-	EXPECT(hp_locks_held & 1u << HP_RANK_DOMAIN);
+	EXPECT(hp_locks_held & 1u << HP_LOCK_RANK_DOMAIN);
 	err = par.refuse ? par.refuse(addr, len) : 0;
 	err = err ? err : device_reg(ctx, addr, len, access, ret_);
 	EXPECT(!par.bytes_max || device.bytes <= par.bytes_max);

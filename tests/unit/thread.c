@@ -31,7 +31,7 @@
 
 static struct hp_thread thread;
 static _Atomic uint32_t end, runs;
-static struct hp_lock lock = HP_LOCK_INIT(HP_RANK_HEAP);
+static struct hp_lock lock = HP_LOCK_INIT(HP_LOCK_RANK_HEAP);
 static struct {
 	long opened, executable, read_fd;
 	int error, own_error;
