@@ -1,6 +1,6 @@
 /*
  * The calls by which libhugepin-malloc.so, which interposes madvise and mprotect, reports advice to the heap. The heap
- * keeps a record of advice (advice.h).
+ * keeps a record of advice (madvise.h).
  */
 #ifndef HP_ALLOC_ADVISED_H
 #define HP_ALLOC_ADVISED_H

@@ -1,10 +1,10 @@
 /* See back.h. */
 #include "alloc/back.h"
 
-#include "alloc/advice.h"
 #include "alloc/cache.h"
 #include "alloc/copy.h"
 #include "alloc/leave.h"
+#include "alloc/madvise.h"
 #include "alloc/peak.h"
 #include "alloc/place.h"
 #include "alloc/small.h"
@@ -82,11 +82,11 @@ size_t hp_purge(bool may_wait)
 
 	hp_cache_steal(false, 0);
 	hp_lists_clear();
-	for (size_t c = 1; (c = hp_advice_stuck(c)) != 0; c++) {
-		if (hp_advice_undo(c, hp_chunk_extent(c)))
+	for (size_t c = 1; (c = hp_madvise_stuck(c)) != 0; c++) {
+		if (hp_madvise_undo(c, hp_chunk_extent(c)))
 			hp_buffer_give(c);
 		else
-			hp_advice_stick(c);
+			hp_madvise_stick(c);
 	}
 	bytes = hp_give_back(1, hp_span.tree.used, 0, 0, may_wait);
 	bytes += hp_give_back(hp_span.small, hp_span.tree.upper_used, 0, 0, may_wait);

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "alloc/advice.h"
+#include "alloc/madvise.h"
 #include "base/pagescan.h"
 #include "base/sys.h"
 
@@ -51,7 +51,7 @@ static bool is_used_early(size_t p, size_t count)
 	    (from < thread + THREAD_ABOVE && to > variables))
 		return true;
 	for (size_t q = p; q < p + count; q++)
-		if (hp_advice_is_stack(q))
+		if (hp_madvise_is_stack(q))
 			return true;
 	return false;
 }
@@ -182,7 +182,7 @@ static void fill_part(void *filling, size_t page, size_t from, size_t to)
 	if (!g->advised)
 		memcpy(out, (void *)hp_chunk_addr(from), (to - from) << HP_CHUNK_SHIFT);
 	else
-		f->torn |= !hp_advice_read(out, from, to - from);
+		f->torn |= !hp_madvise_read(out, from, to - from);
 }
 
 bool hp_copy_fill(bool again, bool listed_too)

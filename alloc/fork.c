@@ -17,7 +17,7 @@
  * A process with one thread may put the copy in place of the originals itself, before the fork (move.c). Then no page
  * has to be kept out.
  *
- * The child's memory has the advice that the program gave to its buffers (advice.h). Buffers that the program keeps
+ * The child's memory has the advice that the program gave to its buffers (madvise.h). Buffers that the program keeps
  * out of children are left out of the copy, and the copy is advised like the originals.
  *
  * Limits: writes by other threads during the last pass of the copy may reach the child in any order. A stack that lies
@@ -33,8 +33,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "alloc/advice.h"
 #include "alloc/copy.h"
+#include "alloc/madvise.h"
 #include "alloc/map.h"
 #include "alloc/pages.h"
 #include "alloc/small.h"
@@ -82,7 +82,7 @@ static enum fate fate(size_t p)
 	const struct hp_page *g = &hp_span.page[p];
 	enum fate f = fate_of(g);
 
-	if (!has_memory(p) || hp_copy_is_early(p) || hp_advice_withheld(p))
+	if (!has_memory(p) || hp_copy_is_early(p) || hp_madvise_withheld(p))
 		return SHARED;
 	if (!g->giant || hp_config.fork_mode == HP_FORK_COPY)
 		return f;
@@ -132,7 +132,7 @@ static struct plan plan(bool refusal)
 	for (size_t p = 1; p < hp_span.tree.used; p++) {
 		const struct hp_page *g = &hp_span.page[p];
 		enum fate f = fate(p);
-		bool ready = g->state == HP_PAGE_READY && !hp_advice_withheld(p);
+		bool ready = g->state == HP_PAGE_READY && !hp_madvise_withheld(p);
 		bool pool = ready && g->kind == HUGEPIN_KIND_HUGETLB;
 		bool giant = pool && g->giant && !(p & (HP_GIANT_PAGES - 1));
 
@@ -188,7 +188,7 @@ static bool advise_runs(bool (*take)(size_t p), int advice)
 static int let_in_run(void *unused, size_t first, size_t end)
 {
 	(void)unused;
-	return hp_advice_dofork(first, end) ? 0 : -1;
+	return hp_madvise_dofork(first, end) ? 0 : -1;
 }
 
 static bool is_kept_out(size_t p)
@@ -277,7 +277,7 @@ static bool make_copy(const struct plan *p, bool alone)
 	if (p->copied) {
 		if (!hp_copy_map(p->copied))
 			return false;
-		copy.hidden = hp_advice_made() && hp_copy_hide();
+		copy.hidden = hp_madvise_made() && hp_copy_hide();
 		if (!(alone ? hp_copy_fill(false, listed_too) : copy_by_passes())) {
 			drop_copy();
 			return false;
@@ -314,13 +314,13 @@ static bool any_not_shared(void)
 static void learn_advice(void)
 {
 	if (!&hugepin_small_ && !dofork_refused && any_not_shared())
-		hp_advice_learn();
+		hp_madvise_learn();
 }
 
 static void forget_advice(void)
 {
 	if (!&hugepin_small_ && !dofork_refused)
-		hp_advice_forget();
+		hp_madvise_forget();
 }
 
 /* What is in the copy: `of_pool` is for the statistics at exit alone, since that takes a look at each page. */
@@ -420,7 +420,7 @@ void hp_fork_child(void)
 	if (copy.hidden)
 		advise_runs(hp_copy_is_marked, MADV_DODUMP);
 	hp_copy_runs(is_gone, keep_reserved, NULL);
-	if (!hp_advice_child())
+	if (!hp_madvise_child())
 		cannot("madvise", SIZE_MAX);
 	forget_advice();
 	for (size_t p = 1; p < hp_span.tree.used; p++)

@@ -17,10 +17,10 @@
 #include <malloc.h>
 #include <string.h>
 
-#include "alloc/advice.h"
 #include "alloc/back.h"
 #include "alloc/cache.h"
 #include "alloc/fast.h"
+#include "alloc/madvise.h"
 #include "alloc/misuse.h"
 #include "alloc/peak.h"
 #include "alloc/sparse.h"
@@ -107,7 +107,7 @@ static __attribute__((noinline)) void free_locked(void *p)
 	if (!hp_cache_aside)
 		hp_cache_adopt();
 	if (HP_UNLIKELY(HP_CHUNK_STATE(hp_chunk_get(chunk)) == HP_CHUNK_ROOMY))
-		hp_advice_unlock(chunk, hp_chunk_extent(chunk));
+		hp_madvise_unlock(chunk, hp_chunk_extent(chunk));
 	hp_lock(&hp_heap_lock);
 	why = hp_misuse_reason(off); /* check again under the lock, since two threads may free p at once */
 	if (why) {
@@ -118,8 +118,8 @@ static __attribute__((noinline)) void free_locked(void *p)
 	/* Read the state under the lock: a fork that had the lock meanwhile may have changed it by moving the buffer's
 	 * page out of the pool. */
 	roomy = HP_CHUNK_STATE(hp_chunk_get(chunk)) == HP_CHUNK_ROOMY;
-	if (HP_UNLIKELY(roomy) && !hp_advice_undo(chunk, hp_chunk_extent(chunk))) {
-		hp_advice_stick(chunk); /* the kernel kept the advice, so this memory is never handed out again */
+	if (HP_UNLIKELY(roomy) && !hp_madvise_undo(chunk, hp_chunk_extent(chunk))) {
+		hp_madvise_stick(chunk); /* the kernel kept the advice, so this memory is never handed out again */
 		hp_unlock(&hp_heap_lock);
 		return;
 	}

@@ -50,7 +50,7 @@ struct hp_page {
 		giant : 1, /* part of a page of 1 GiB; all its parts have one state, apart from BUSY */
 		again : 1, /* written to since it was copied: copy it again (fork.c) */
 		stays : 1, /* a page of the pool that could not move at a fork (move.c) */
-		advised : 1; /* the program has advised the kernel about a part (advice.h) */
+		advised : 1; /* the program has advised the kernel about a part (madvise.h) */
 	uint16_t fresh; /* chunks of the page at and above this were never handed out: they read as zero */
 	uint16_t held[3]; /* number of holds, by enum hp_hold; a held page keeps its memory */
 	uint32_t extent; /* first page of its extent */
@@ -85,7 +85,7 @@ enum {
 	HP_CHUNK_FREE,
 	HP_CHUNK_LIVE,
 	HP_CHUNK_LISTED,
-	/* A live buffer that never goes to a list: it has room behind it, or is advised (advice.h), or lies on a page
+	/* A live buffer that never goes to a list: it has room behind it, or is advised (madvise.h), or lies on a page
 	 * that is lost or leaves the pool. */
 	HP_CHUNK_ROOMY,
 };

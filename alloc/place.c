@@ -3,8 +3,8 @@
  */
 #include "alloc/place.h"
 
-#include "alloc/advice.h"
 #include "alloc/cache.h"
+#include "alloc/madvise.h"
 #include "alloc/sparse.h"
 #include "base/config.h"
 #include "base/stats.h"
@@ -165,7 +165,7 @@ void hp_buffer_set_live(size_t chunk, size_t n, size_t room)
 void hp_buffer_set_live_again(size_t chunk, size_t n, size_t room)
 {
 	hp_buffer_set_live(chunk, n, room);
-	if (!room && hp_advice_any(chunk, n))
+	if (!room && hp_madvise_any(chunk, n))
 		hp_chunk_set(chunk, HP_CHUNK_WORD(n, HP_CHUNK_ROOMY));
 }
 

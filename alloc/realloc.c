@@ -5,9 +5,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "alloc/advice.h"
 #include "alloc/fast.h"
 #include "alloc/heap.h"
+#include "alloc/madvise.h"
 #include "alloc/misuse.h"
 #include "alloc/below.h"
 #include "base/stats.h"
@@ -69,7 +69,7 @@ static void shrink_in_place(size_t chunk, size_t n, size_t used)
 	/* the kernel unlocks whole base pages, and a part of the first one stays */
 	from = hp_round_up(chunk + used, hp_base_chunks());
 	if (from < end)
-		hp_advice_unlock(from, end - from);
+		hp_madvise_unlock(from, end - from);
 	hp_lock(&hp_heap_lock);
 	if (hp_buffer_is_lost(chunk, all)) {
 		hp_unlock(&hp_heap_lock);
@@ -77,8 +77,8 @@ static void shrink_in_place(size_t chunk, size_t n, size_t used)
 	}
 	/* Two kinds of parts are kept as room: a part that can only be advised together with a part that stays, and a
 	 * part whose advice the kernel does not undo. */
-	from = hp_advice_cut(chunk + used, end);
-	from = hp_advice_undo(from, end - from) ? HP_MAX(from, chunk + n) : end;
+	from = hp_madvise_cut(chunk + used, end);
+	from = hp_madvise_undo(from, end - from) ? HP_MAX(from, chunk + n) : end;
 	HP_STAT_ADD(room_bytes, (from - chunk - n - (all - HP_CHUNK_COUNT(hp_chunk_get(chunk)))) << HP_CHUNK_SHIFT);
 	hp_buffer_set_live_again(chunk, n, from - chunk - n);
 	if (from < end)
@@ -90,10 +90,10 @@ static bool is_advised(size_t chunk)
 {
 	bool advised;
 
-	if (!hp_advice_made() || HP_CHUNK_STATE(hp_chunk_get(chunk)) != HP_CHUNK_ROOMY)
+	if (!hp_madvise_made() || HP_CHUNK_STATE(hp_chunk_get(chunk)) != HP_CHUNK_ROOMY)
 		return false;
 	hp_lock(&hp_heap_lock);
-	advised = hp_advice_any(chunk, hp_chunk_extent(chunk));
+	advised = hp_madvise_any(chunk, hp_chunk_extent(chunk));
 	hp_unlock(&hp_heap_lock);
 	return advised;
 }
@@ -102,7 +102,7 @@ static bool is_advised(size_t chunk)
  * no memory can be had for which the kernel accepts the advice. */
 static void *move_advised(size_t chunk, size_t n0, size_t size)
 {
-	size_t n = hp_advice_cut(chunk + n0, chunk + hp_chunk_extent(chunk)) - chunk, to;
+	size_t n = hp_madvise_cut(chunk + n0, chunk + hp_chunk_extent(chunk)) - chunk, to;
 	bool ok = false;
 	void *q;
 
@@ -113,9 +113,9 @@ static void *move_advised(size_t chunk, size_t n0, size_t size)
 	if (q && hp_span_has(&hp_span, q)) {
 		to = ((uintptr_t)q - hp_span.base) >> HP_CHUNK_SHIFT;
 		hp_lock(&hp_heap_lock);
-		ok = hp_advice_copy(chunk, to, n);
+		ok = hp_madvise_copy(chunk, to, n);
 		hp_unlock(&hp_heap_lock);
-		ok = ok && hp_advice_lock_alike(chunk, to, n) == 0;
+		ok = ok && hp_madvise_lock_alike(chunk, to, n) == 0;
 	}
 	if (!ok) {
 		hugepin_free(q);

@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/advice.h"
 #include "alloc/cache.h"
 #include "alloc/decay.h"
 #include "alloc/fast.h"
+#include "alloc/madvise.h"
 #include "alloc/place.h"
 #include "alloc/start.h"
 #include "alloc/below.h"
@@ -141,7 +141,7 @@ void *hugepin_small_map_(void *at, size_t len)
 void hugepin_small_unmap_(void *p, size_t len)
 {
 	hp_lock(&hp_heap_lock);
-	if (!hp_advice_undo(((uintptr_t)p - hp_span.base) >> HP_CHUNK_SHIFT, hp_chunks_for(len))) {
+	if (!hp_madvise_undo(((uintptr_t)p - hp_span.base) >> HP_CHUNK_SHIFT, hp_chunks_for(len))) {
 		hp_unlock(&hp_heap_lock); /* the kernel kept the advice, so this memory is never handed out again */
 		return;
 	}

@@ -4,8 +4,8 @@
  *
  * Calls of the first kind are announced to the pin cache. The kernel may not tell of an unmapping, or may tell too
  * late: by then another thread may have got the addresses already (reg/uffd.c). Calls of the second kind are noted:
- * advice for a buffer ends with the buffer's free(), and holds in children (alloc/advice.h, reg/locks.h). Only calls by
- * the program are seen. Calls inside the C library and raw system calls are not.
+ * advice for a buffer ends with the buffer's free(), and holds in children (alloc/madvise.h, reg/locks.h). Only calls
+ * by the program are seen. Calls inside the C library and raw system calls are not.
  *
  * Each function then calls the next function of its name, which other libraries may have replaced or patched for the
  * same purpose. In four cases it makes the system call instead: before our constructor has run, for a name without

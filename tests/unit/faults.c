@@ -14,10 +14,10 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "alloc/advice.h"
 #include "alloc/copy.h"
 #include "alloc/heap.h"
 #include "alloc/hold.h"
+#include "alloc/madvise.h"
 #include "alloc/small.h"
 #include "base/config.h"
 #include "tests/t.h"
@@ -422,7 +422,7 @@ static void expect_plain(const struct buffer *b)
 {
 	size_t chunk = ((uintptr_t)b->p - hp_span.base) >> HP_CHUNK_SHIFT;
 
-	EXPECT(chunk >= hp_span.pages << HP_PAGE_CHUNKS_SHIFT || !hp_advice_any(chunk, hp_chunk_extent(chunk)));
+	EXPECT(chunk >= hp_span.pages << HP_PAGE_CHUNKS_SHIFT || !hp_madvise_any(chunk, hp_chunk_extent(chunk)));
 }
 
 static void advised_child(void)

@@ -12,9 +12,9 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "alloc/advice.h"
 #include "alloc/copy.h"
 #include "alloc/heap.h"
+#include "alloc/madvise.h"
 #include "alloc/pages.h"
 #include "alloc/small.h"
 #include "base/config.h"

@@ -1,15 +1,15 @@
 /*
- * See advice.h.
+ * See madvise.h.
  *
  * Invariants:
  *  1. For live buffers the record says the same as the kernel's mappings. Elsewhere the record is 0, except for the
- *     room behind a shrunk buffer (hp_advice_cut()). Record and mappings change together under hp_heap_lock, so a fork
+ *     room behind a shrunk buffer (hp_madvise_cut()). Record and mappings change together under hp_heap_lock, so a fork
  *     sees them agree.
  *  2. An advised page of the pool lies in one buffer and has one advice: the kernel returns EINVAL for a part of such
  *     a page, and each buffer is advised by a call of its own.
  *  3. A buffer with advice is ROOMY.
  */
-#include "alloc/advice.h"
+#include "alloc/madvise.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -88,7 +88,7 @@ static void note_advice(size_t from, size_t end, unsigned set, unsigned clear)
 	}
 }
 
-/* As hp_advice_run(), but compares these bits only. */
+/* As hp_madvise_run(), but compares these bits only. */
 static size_t run_of(unsigned bits, size_t chunk, size_t end, unsigned *ret_advice)
 {
 	unsigned a = page_of(chunk)->advised ? record[chunk] & bits : 0;
@@ -108,17 +108,17 @@ static size_t run_of(unsigned bits, size_t chunk, size_t end, unsigned *ret_advi
 	return HP_MIN(chunk, end);
 }
 
-size_t hp_advice_run(size_t chunk, size_t end, unsigned *ret_advice)
+size_t hp_madvise_run(size_t chunk, size_t end, unsigned *ret_advice)
 {
 	return run_of(~0u, chunk, end, ret_advice);
 }
 
-bool hp_advice_any(size_t chunk, size_t n)
+bool hp_madvise_any(size_t chunk, size_t n)
 {
 	unsigned a;
 	size_t end = chunk + n;
 
-	return hp_advice_run(chunk, end, &a) < end || a;
+	return hp_madvise_run(chunk, end, &a) < end || a;
 }
 
 /* ------------------------------------------------------------------ the kernel */
@@ -176,7 +176,7 @@ static size_t last_of(size_t end)
 	return hp_round_up(end, hp_base_chunks());
 }
 
-bool hp_advice_undo(size_t chunk, size_t n)
+bool hp_madvise_undo(size_t chunk, size_t n)
 {
 	unsigned a;
 
@@ -189,7 +189,7 @@ bool hp_advice_undo(size_t chunk, size_t n)
 	return true;
 }
 
-void hp_advice_stick(size_t chunk)
+void hp_madvise_stick(size_t chunk)
 {
 	if (!open_record(chunk, chunk + 1)) /* no memory: this buffer is never tried again */
 		return;
@@ -197,20 +197,20 @@ void hp_advice_stick(size_t chunk)
 	stuck = true;
 }
 
-size_t hp_advice_stuck(size_t chunk)
+size_t hp_madvise_stuck(size_t chunk)
 {
 	size_t end = hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT, to;
 	unsigned a;
 
 	for (; stuck && chunk < end; chunk = to) {
-		to = hp_advice_run(chunk, end, &a);
+		to = hp_madvise_run(chunk, end, &a);
 		if (a & HP_ADVICE_STUCK)
 			return chunk;
 	}
 	return 0;
 }
 
-size_t hp_advice_cut(size_t chunk, size_t end)
+size_t hp_madvise_cut(size_t chunk, size_t end)
 {
 	const struct hp_page *g = page_of(chunk);
 	size_t unit = g->giant ? HP_GIANT_PAGES * HP_PAGE_CHUNKS : HP_PAGE_CHUNKS;
@@ -239,7 +239,7 @@ static bool read_unreadable(char *out, uintptr_t at, size_t len)
 	return n > 0;
 }
 
-bool hp_advice_read(void *to_, size_t chunk, size_t n)
+bool hp_madvise_read(void *to_, size_t chunk, size_t n)
 {
 	char *out = to_;
 	unsigned a;
@@ -276,7 +276,7 @@ static void slow_down(size_t chunk)
 		;
 }
 
-bool hp_advice_copy(size_t from, size_t to, size_t n)
+bool hp_madvise_copy(size_t from, size_t to, size_t n)
 {
 	const unsigned first = HP_ADVICE_DONTFORK | HP_ADVICE_WIPEONFORK | HP_ADVICE_DONTDUMP;
 	const unsigned later = HP_ADVICE_PROT | HP_ADVICE_GUARD;
@@ -505,20 +505,20 @@ static void learn_mapping(void *unused, const struct hp_smaps *m)
 		for (size_t c = from, run; c < stop; c = run) {
 			unsigned a;
 
-			run = HP_MIN(hp_advice_run(c, stop, &a), next_page(c));
+			run = HP_MIN(hp_madvise_run(c, stop, &a), next_page(c));
 			if (!(a & HP_ADVICE_MISSING) && !page_of(c)->lost)
 				note_advice(c, run, set, LEARNT & ~set);
 		}
 }
 
-void hp_advice_learn(void)
+void hp_madvise_learn(void)
 {
 	static char text[8192]; /* protected by hp_heap_lock */
 
 	hp_smaps_each(text, sizeof text, learn_mapping, NULL);
 }
 
-void hp_advice_forget(void)
+void hp_madvise_forget(void)
 {
 	if (record)
 		note_advice(HP_PAGE_CHUNKS, hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT, 0, LEARNT);
@@ -558,13 +558,13 @@ static const struct hp_heap_locks *get_locks(void)
 	return atomic_load_explicit(&locks, memory_order_acquire); /* pairs with hp_heap_set_locks() */
 }
 
-void hp_advice_unlock(size_t chunk, size_t n)
+void hp_madvise_unlock(size_t chunk, size_t n)
 {
 	unsigned a;
 
 	for (size_t c = chunk, end = chunk + n, to; get_locks() && c < end; c = to) {
 		hp_lock(&hp_heap_lock);
-		to = hp_advice_run(c, end, &a);
+		to = hp_madvise_run(c, end, &a);
 		if (a & HP_ADVICE_LOCKED)
 			note_advice(c, to, 0, HP_ADVICE_LOCKED);
 		hp_unlock(&hp_heap_lock);
@@ -573,7 +573,7 @@ void hp_advice_unlock(size_t chunk, size_t n)
 	}
 }
 
-int hp_advice_lock_alike(size_t from, size_t to, size_t n)
+int hp_madvise_lock_alike(size_t from, size_t to, size_t n)
 {
 	unsigned a;
 	int err = 0;
@@ -595,7 +595,7 @@ int hp_advice_lock_alike(size_t from, size_t to, size_t n)
 
 /* ------------------------------------------------------------------ fork */
 
-bool hp_advice_withheld(size_t page)
+bool hp_madvise_withheld(size_t page)
 {
 	size_t c = page << HP_PAGE_CHUNKS_SHIFT, end = c + HP_PAGE_CHUNKS;
 	unsigned a;
@@ -603,7 +603,7 @@ bool hp_advice_withheld(size_t page)
 	return run_of(HP_ADVICE_DONTFORK, c, end, &a) == end && a;
 }
 
-bool hp_advice_is_stack(size_t page)
+bool hp_madvise_is_stack(size_t page)
 {
 	size_t c = page << HP_PAGE_CHUNKS_SHIFT, end = c + HP_PAGE_CHUNKS;
 	unsigned a;
@@ -611,7 +611,7 @@ bool hp_advice_is_stack(size_t page)
 	return run_of(HP_ADVICE_STACK, c, end, &a) < end || a;
 }
 
-bool hp_advice_dofork(size_t first, size_t end_page)
+bool hp_madvise_dofork(size_t first, size_t end_page)
 {
 	size_t end = end_page << HP_PAGE_CHUNKS_SHIFT;
 	unsigned a;
@@ -687,12 +687,12 @@ static bool child_part(size_t first_page, size_t end_page)
 	return true;
 }
 
-bool hp_advice_made(void)
+bool hp_madvise_made(void)
 {
 	return record;
 }
 
-bool hp_advice_child(void)
+bool hp_madvise_child(void)
 {
 	if (get_locks())
 		get_locks()->child();

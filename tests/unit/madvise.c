@@ -2,7 +2,7 @@
  * What is said of parts of buffers against a naive model: a byte for each chunk of each buffer. The kernel's own account, in
  * /proc/self/smaps, must agree with it after every change; memory that is in no live buffer has nothing said of it.
  */
-#include "alloc/advice.h"
+#include "alloc/madvise.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -130,7 +130,7 @@ static bool agree(void)
 		any_noted = (c & (HP_PAGE_CHUNKS - 1) ? any_noted : 0) | want[c];
 		if ((c + 1) % HP_PAGE_CHUNKS == 0 && !EXPECT_EQ(g->advised, any_noted != 0)) /* else each look at it is slow */
 			return T_FAIL("page %zu", c >> HP_PAGE_CHUNKS_SHIFT);
-		hp_advice_run(c, c + 1, &noted);
+		hp_madvise_run(c, c + 1, &noted);
 		if (!EXPECT_EQ(told[c], want[c]) || !EXPECT_EQ(noted, want[c]))
 			return T_FAIL("chunk %zu", c);
 	}
@@ -275,7 +275,7 @@ TEST(without_memory_for_the_record_nothing_is_said)
 
 	hp_config.pages = HP_PAGES_THP;
 	p = hugepin_malloc(64 << HP_CHUNK_SHIFT);
-	EXPECT(!hp_advice_made());
+	EXPECT(!hp_madvise_made());
 	few_maps = true;
 	for (int had = 0; had < 3; had++) { /* the bits, the addresses, the access */
 		maps_left = 0;
@@ -288,7 +288,7 @@ TEST(without_memory_for_the_record_nothing_is_said)
 		EXPECT_EQ(hugepin_advise_(p, 8 << HP_CHUNK_SHIFT, MADV_DONTDUMP), had < 2 ? -ENOMEM : 0);
 	}
 	few_maps = false;
-	EXPECT(hp_advice_made());
+	EXPECT(hp_madvise_made());
 	buffers[0].p = p;
 	buffers[0].chunks = 64;
 	memset(buffers[0].said, 0, sizeof buffers[0].said);
@@ -470,7 +470,7 @@ static unsigned noted(const unsigned char *p)
 	size_t c = ((uintptr_t)p - hp_span.base) >> HP_CHUNK_SHIFT;
 	unsigned a;
 
-	EXPECT(hp_advice_run(c, c + 1, &a) == c + 1);
+	EXPECT(hp_madvise_run(c, c + 1, &a) == c + 1);
 	return a;
 }
 
@@ -567,21 +567,21 @@ TEST(the_top_of_a_stack_is_known_as_long_as_the_buffer_lives)
 	hugepin_stack_(p, TOP - 1); /* no room for one */
 	hugepin_stack_(p, 0);
 	hugepin_stack_(p - 64 * GIB, SIZE); /* not ours */
-	EXPECT(!hp_advice_is_stack(first) && !hp_advice_is_stack(last));
+	EXPECT(!hp_madvise_is_stack(first) && !hp_madvise_is_stack(last));
 	hugepin_stack_(p, SIZE - 100);
 	EXPECT_EQ(errno, 77);
-	EXPECT(!hp_advice_is_stack(first) && hp_advice_is_stack(last));
+	EXPECT(!hp_madvise_is_stack(first) && hp_madvise_is_stack(last));
 	EXPECT_EQ(noted(p + SIZE - HP_CHUNK), HP_ADVICE_STACK);
 	EXPECT_EQ(noted(p + SIZE - 3 * HP_CHUNK), HP_ADVICE_STACK);
 	EXPECT_EQ(noted(p + SIZE - 4 * HP_CHUNK), 0);
 	EXPECT_EQ(noted(wall), 0);
-	EXPECT(!hp_advice_is_stack(last + 1));
+	EXPECT(!hp_madvise_is_stack(last + 1));
 	hugepin_stack_(p, HP_PAGE + TOP); /* in two pages, and the first chunk of the second */
-	EXPECT(!hp_advice_is_stack(first));
+	EXPECT(!hp_madvise_is_stack(first));
 	hugepin_stack_(p, HP_PAGE + TOP / 2);
-	EXPECT(hp_advice_is_stack(first));
+	EXPECT(hp_madvise_is_stack(first));
 	hugepin_free(p);
-	EXPECT(!hp_advice_is_stack(first) && !hp_advice_is_stack(last));
+	EXPECT(!hp_madvise_is_stack(first) && !hp_madvise_is_stack(last));
 	hugepin_free(wall);
 	EXPECT(agree());
 	hugepin_purge();

@@ -9,8 +9,8 @@
  * says whether the record holds advice for a part of the page. A buffer with advice is ROOMY, and no fast path takes a
  * ROOMY buffer.
  */
-#ifndef HP_ALLOC_ADVICE_H
-#define HP_ALLOC_ADVICE_H
+#ifndef HP_ALLOC_MADVISE_H
+#define HP_ALLOC_MADVISE_H
 
 #include "alloc/advised.h"
 #include "alloc/pages.h"
@@ -34,60 +34,60 @@ enum {
 /* A child does not get a chunk that has any of these. */
 #define HP_ADVICE_KEPT (HP_ADVICE_DONTFORK | HP_ADVICE_WIPEONFORK | HP_ADVICE_GUARD | HP_ADVICE_MISSING)
 
-/* hp_advice_unlock() unlocks those parts of a buffer that the program locked. hp_advice_lock_alike() locks the same
+/* hp_madvise_unlock() unlocks those parts of a buffer that the program locked. hp_madvise_lock_alike() locks the same
  * parts of buffer `to` as are locked in buffer `from`; it returns 0 or -errno. The caller owns the buffers, and does
  * not hold hp_heap_lock. */
-void hp_advice_unlock(size_t chunk, size_t n);
-int hp_advice_lock_alike(size_t from, size_t to, size_t n);
+void hp_madvise_unlock(size_t chunk, size_t n);
+int hp_madvise_lock_alike(size_t from, size_t to, size_t n);
 
 /* All functions below: the caller holds hp_heap_lock, or runs in a fork handler. They make raw system calls only. */
 
 /* Chunks from `chunk` to the returned end have equal advice, *ret_advice. The run ends at `end` at the latest. */
-size_t hp_advice_run(size_t chunk, size_t end, unsigned *ret_advice);
+size_t hp_madvise_run(size_t chunk, size_t end, unsigned *ret_advice);
 
 /* Whether any of [chunk, chunk + n) has advice. */
-bool hp_advice_any(size_t chunk, size_t n);
+bool hp_madvise_any(size_t chunk, size_t n);
 
 /* undo: take back the advice of [chunk, chunk + n), which is free. False: the kernel refused, and the heap must not
  * hand out these chunks. stick: note a whole buffer whose advice could not be undone. The buffer stays taken until a
  * later undo succeeds. stuck: the first chunk of the first such buffer at or behind `chunk`; 0: none. */
-bool hp_advice_undo(size_t chunk, size_t n);
-void hp_advice_stick(size_t chunk);
-size_t hp_advice_stuck(size_t chunk);
+bool hp_madvise_undo(size_t chunk, size_t n);
+void hp_madvise_stick(size_t chunk);
+size_t hp_madvise_stuck(size_t chunk);
 
 /* The first chunk at or behind `chunk` at which the tail of this buffer may be cut off and freed. The kernel advises
  * pages of the pool only as wholes, so an advised page there is not divided. */
-size_t hp_advice_cut(size_t chunk, size_t end);
+size_t hp_madvise_cut(size_t chunk, size_t end);
 
 /* Copy [from, from + n), and its advice except locks, to [to, to + n), which has no advice yet. False: the kernel
  * refused. */
-bool hp_advice_copy(size_t from, size_t to, size_t n);
+bool hp_madvise_copy(size_t from, size_t to, size_t n);
 
 /* Read [chunk, chunk + n) into `to`, which is zero and gets no advice. Chunks that a child does not get are left out.
  * False: a part could not be read. */
-bool hp_advice_read(void *to, size_t chunk, size_t n);
+bool hp_madvise_read(void *to, size_t chunk, size_t n);
 
 /* Whether a part of the page is the top of a thread's stack. */
-bool hp_advice_is_stack(size_t page);
+bool hp_madvise_is_stack(size_t page);
 
 /* Whether any advice was ever noted. */
-bool hp_advice_made(void);
+bool hp_madvise_made(void);
 
 /* Without the drop-in nobody sees the program's calls. Note then what /proc/self/smaps says of live buffers. Advice
  * that smaps does not show is not noted. */
-void hp_advice_learn(void);
+void hp_madvise_learn(void);
 
-/* The fork is over: forget what hp_advice_learn() noted, since the program may change it unseen. */
-void hp_advice_forget(void);
+/* The fork is over: forget what hp_madvise_learn() noted, since the program may change it unseen. */
+void hp_madvise_forget(void);
 
 /* Whether the kernel gives a child nothing of a hugepage, because all of the page is DONTFORK. */
-bool hp_advice_withheld(size_t page);
+bool hp_madvise_withheld(size_t page);
 
 /* Advise the hugepages [first, end) with MADV_DOFORK, except chunks that the program itself made DONTFORK. */
-bool hp_advice_dofork(size_t first, size_t end);
+bool hp_madvise_dofork(size_t first, size_t end);
 
 /* In the child of fork, when its memory is in place: advise the memory as the parent's was. False: the kernel
  * refused. */
-bool hp_advice_child(void);
+bool hp_madvise_child(void);
 
 #endif
