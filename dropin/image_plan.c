@@ -1,4 +1,4 @@
-/* See image_plan.h. */
+/* The plan of an image: see image_plan.h. */
 #include "dropin/image_plan.h"
 
 #include "base/base.h"

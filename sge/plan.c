@@ -1,5 +1,5 @@
 /*
- * Planning: whether the pieces of a message are inlined, copied or gathered, or some copied and others gathered.
+ * The plan of a message: whether its pieces are inlined, copied or gathered, or some copied and others gathered.
  * Thresholds decide, within the limits of the queue pair. Rex, Mietke, Rehm 2006, section 4, found that four elements
  * cost little more than one.
  *
@@ -7,6 +7,8 @@
  * are copied anyway. So carrying it out takes one comparison per piece. Neighbouring copied pieces follow each other
  * in the slot and are one element. The window is a run of neighbours. It reduces the elements of a message to the
  * number that is allowed.
+ *
+ * The queue (queue.c) makes no plan: it copies pieces shorter than copy_below, which it doubles until the elements fit.
  *
  * Pure, except hugepin_sg_caps().
  */

@@ -1,5 +1,6 @@
 /*
- * Calls the policy that plans for a domain: predict (schedule.c) or cf11. The policies arena and lru have no plan: their
+ * The plan of a domain: which registrations to give back, and when to make them again. Calls the policy that decides,
+ * which is predict (schedule.c) or cf11. The policies arena and lru have no plan: their
  * victims are chosen by reg/evict.c, hp_evict_one().
  */
 #include "reg/policy/plan.h"

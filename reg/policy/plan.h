@@ -4,8 +4,8 @@
  * registrations, and asks it what to do next.
  *
  * Pure: no clock, no kernel, no lock, and only the memory that hp_plan_new() took. The same calls give the same
- * answers. So the helper (helper.c) and a replay in virtual time (bench/replay.c) drive the same code. One thread at a
- * time uses a plan: in the pin cache, the holder of the domain's lock.
+ * answers. So the helper (track.c, helper.c) and a replay in virtual time (bench/replay.c) drive the same code. One
+ * thread at a time uses a plan: in the pin cache, the holder of the domain's lock.
  *
  * The caller numbers the regions, from 1 up and densely (below 2^20). A region keeps its number while it is not
  * registered. Times are in ns, of any one clock. A time before the last one told counts as that one.
