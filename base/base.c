@@ -236,6 +236,13 @@ void hp_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_n
 	hp_sys(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, timeout_ns == UINT64_MAX ? 0 : (long)&t);
 }
 
+void hp_futex_sleep(uint64_t ns)
+{
+	static _Atomic uint32_t never;
+
+	hp_futex_wait(&never, 0, ns);
+}
+
 static void futex_wake(_Atomic uint32_t *word, int count)
 {
 	hp_sys(SYS_futex, word, FUTEX_WAKE_PRIVATE, count);

@@ -142,6 +142,7 @@ int hp_populate(uintptr_t start, size_t len, bool write);
 void hp_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns);
 void hp_futex_wake(_Atomic uint32_t *word);
 void hp_futex_wake_one(_Atomic uint32_t *word);
+void hp_futex_sleep(uint64_t ns); /* nobody wakes this thread */
 
 /* CLOCK_MONOTONIC in ns. */
 uint64_t hp_clock_ns(void);

@@ -119,13 +119,6 @@ static bool is_full(int err)
 	return err == -ENOMEM || err == -EPERM || err == -EAGAIN;
 }
 
-static void sleep_ns(uint64_t ns)
-{
-	static _Atomic uint32_t never;
-
-	hp_futex_wait(&never, 0, ns);
-}
-
 static int call_reg(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, struct hugepin_reg *ret_)
 {
 	int err;
@@ -156,7 +149,7 @@ static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access,
 		/* No region is left to evict. But the kernel may still charge memory that was deregistered. */
 		if (!waits-- || now_ns - d->deregistered_at_ns > LATE_NS)
 			break;
-		sleep_ns(LATE_STEP_NS);
+		hp_futex_sleep(LATE_STEP_NS);
 	}
 	if (err == 0)
 		HP_DSTAT(d, registered_ns, now_ns - start_ns);

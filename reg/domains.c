@@ -258,15 +258,13 @@ bool hp_domain_may_register(const hugepin_domain *d)
 
 bool hp_domain_lock_soon(hugepin_domain *d)
 {
-	static _Atomic uint32_t never;
-
 	for (int i = 0; i < SOON_YIELDS + SOON_SLEEPS; i++) {
 		if (hp_trylock(&d->lock))
 			return true;
 		if (i < SOON_YIELDS)
 			hp_sys(SYS_sched_yield);
 		else
-			hp_futex_wait(&never, 0, SOON_SLEEP_NS);
+			hp_futex_sleep(SOON_SLEEP_NS);
 	}
 	return false;
 }

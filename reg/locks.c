@@ -31,6 +31,13 @@ static _Atomic bool told; /* libhugepin-malloc.so has called, so it reports the 
 
 static const struct hp_heap_locks of_buffers;
 
+/* Without memory for one more range the set stays as it is. */
+static void set_range(struct hp_ranges *set, uintptr_t start, uintptr_t end, bool on)
+{
+	if (hp_ranges_reserve(set))
+		hp_ranges_set(set, start, end, on);
+}
+
 /* Tell the heap of this lock before taking it: if another thread forks meanwhile, the heap frees the lock in the
  * child. */
 static void enter_locks(void)
@@ -107,28 +114,46 @@ static uint64_t locked_kb(void)
 	return hp_read_file("/proc/self/status", said, sizeof said) > 0 ? hp_number_after(said, "VmLck:", 0) : known_kb;
 }
 
+static int set_programs(uintptr_t start, uintptr_t end)
+{
+	set_range(&programs, start, end, true);
+	return 0;
+}
+
+/* Call each() for the parts of [start, end) that no registration has locked. l: the first registration that may reach into
+ * them. Returns the first error. */
+static int each_unregistered(const struct hp_locked *l, uintptr_t start, uintptr_t end,
+			     int (*each)(uintptr_t start, uintptr_t end))
+{
+	int one, err = 0;
+
+	for (; start < end; l = LIST_NEXT(l, links)) {
+		uintptr_t to = l ? HP_MIN(l->start, end) : end;
+
+		if (start < to) {
+			one = each(start, to);
+			err = err ? err : one;
+		}
+		if (to == end)
+			break;
+		start = HP_MAX(start, l->end);
+	}
+	return err;
+}
+
 /* Memory that is locked, but not for a registration, was locked by the program. Memory that is not locked was unlocked
  * by the program, even if it is registered. Mappings and registrations both come in the order of their addresses: *at_
  * is the first registration that may reach into this mapping or a later one. */
 static void learn_locked(void *at_, const struct hp_smaps *m)
 {
-	const struct hp_locked **at = at_, *l;
-	uintptr_t start = m->start, end = m->end;
+	const struct hp_locked **at = at_;
 
-	while (*at && (*at)->end <= start)
+	while (*at && (*at)->end <= m->start)
 		*at = LIST_NEXT(*at, links);
-	if (!(m->flags & HP_SMAPS_LOCKED)) {
-		if (hp_ranges_reserve(&programs))
-			hp_ranges_set(&programs, start, end, false);
-		return;
-	}
-	for (l = *at; l && l->start < end && start < end; l = LIST_NEXT(l, links)) {
-		if (l->start > start && hp_ranges_reserve(&programs))
-			hp_ranges_set(&programs, start, l->start, true);
-		start = HP_MAX(start, l->end);
-	}
-	if (start < end && hp_ranges_reserve(&programs))
-		hp_ranges_set(&programs, start, end, true);
+	if (m->flags & HP_SMAPS_LOCKED)
+		each_unregistered(*at, m->start, m->end, set_programs);
+	else
+		set_range(&programs, m->start, m->end, false);
 }
 
 /* If the program's calls are not reported, ask the kernel before a range is locked: memory that the program has locked
@@ -173,23 +198,7 @@ static int unlock_of_nobody(uintptr_t start, uintptr_t end)
 /* Unlock the parts that neither a registration nor the program has locked. */
 static int unlock_uncovered(uintptr_t start, uintptr_t end)
 {
-	const struct hp_locked *r;
-	int one, err = 0; /* the result of one part; the first error */
-
-	LIST_FOREACH(r, &registered, links) {
-		if (start >= end || r->start >= end)
-			break;
-		if (r->start > start) {
-			one = unlock_of_nobody(start, r->start);
-			err = err ? err : one;
-		}
-		start = HP_MAX(start, r->end);
-	}
-	if (start < end) {
-		one = unlock_of_nobody(start, end);
-		err = err ? err : one;
-	}
-	return err;
+	return each_unregistered(LIST_FIRST(&registered), start, end, unlock_of_nobody);
 }
 
 /* Unlock the ranges in `owed`. By now the program may have locked or unmapped a part of them. */
@@ -287,39 +296,32 @@ int hp_locks_drop(struct hp_locked *r)
 static void free_locks(uintptr_t start, uintptr_t end)
 {
 	enter_locks();
-	if (hp_ranges_reserve(&programs))
-		hp_ranges_set(&programs, start, end, false);
-	if (hp_ranges_reserve(&owed))
-		hp_ranges_set(&owed, start, end, true);
+	set_range(&programs, start, end, false);
+	set_range(&owed, start, end, true);
 	pay_owed();
 	pthread_mutex_unlock(&lock);
 }
 
 static void note_range(uintptr_t start, uintptr_t end, bool on)
 {
-	if (hp_ranges_reserve(&programs))
-		hp_ranges_set(&programs, start, end, on);
+	set_range(&programs, start, end, on);
 	hp_heap_locked(start, end, on);
+}
+
+static int note_programs(uintptr_t start, uintptr_t end)
+{
+	note_range(start, end, true);
+	return 0;
 }
 
 /* Note the parts that are locked, but not by a registration. */
 static void note_locked(void *within_, const struct hp_smaps *m)
 {
 	const struct hp_stretch *within = within_;
-	uintptr_t start = HP_MAX(m->start, within->start), end = HP_MIN(m->end, within->end);
-	const struct hp_locked *l;
 
-	if (!(m->flags & HP_SMAPS_LOCKED))
-		return;
-	LIST_FOREACH(l, &registered, links) {
-		if (start >= end || l->start >= end)
-			break;
-		if (l->start > start)
-			note_range(start, l->start, true);
-		start = HP_MAX(start, l->end);
-	}
-	if (start < end)
-		note_range(start, end, true);
+	if (m->flags & HP_SMAPS_LOCKED)
+		each_unregistered(LIST_FIRST(&registered), HP_MAX(m->start, within->start),
+				  HP_MIN(m->end, within->end), note_programs);
 }
 
 /* Ask the kernel what is locked after a failed call, which may have done a part. mlock of memory that cannot be read
@@ -430,8 +432,7 @@ void hp_locks_unmapping(const void *addr, size_t len)
 	if (!__atomic_load_n(&programs.count, __ATOMIC_RELAXED) || !range_of((uintptr_t)addr, len, &start, &end) ||
 	    pthread_mutex_trylock(&lock) != 0)
 		return;
-	if (hp_ranges_reserve(&programs))
-		hp_ranges_set(&programs, start, end, false);
+	set_range(&programs, start, end, false);
 	pthread_mutex_unlock(&lock);
 }
 

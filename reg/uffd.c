@@ -240,7 +240,6 @@ static void set_patience(uint64_t ns)
 
 bool hp_uffd_settle(uint64_t worth_ns)
 {
-	static _Atomic uint32_t never;
 	uint64_t usual_ns = get_patience(), patience_ns = HP_MAX(usual_ns, worth_ns), begun_ns = 0;
 	unsigned tries = 0;
 
@@ -260,7 +259,7 @@ bool hp_uffd_settle(uint64_t worth_ns)
 		if (tries++ < YIELDS)
 			hp_sys(SYS_sched_yield);
 		else
-			hp_futex_wait(&never, 0, PAUSE_NS);
+			hp_futex_sleep(PAUSE_NS);
 	}
 	if (get_patience() < PATIENCE_MAX_NS)
 		set_patience(PATIENCE_MAX_NS);
