@@ -26,9 +26,7 @@ static _Atomic uint64_t numbers; /* registrations so far, of all domains, and of
 
 /* ------------------------------------------------------------------ room */
 
-/* Whether there is room for a region of that length. Those that are made ahead have their room, too, except `own`: the
- * new region is that one. */
-static bool fits_budget(const hugepin_domain *d, size_t len, unsigned access, const struct hp_ready *own)
+bool hp_region_fits(const hugepin_domain *d, size_t len, unsigned access, const struct hp_ready *own)
 {
 	uint64_t bytes = d->stats.pinned_bytes, regions = d->stats.regions;
 
@@ -94,7 +92,7 @@ static bool hears_of_heap(const hugepin_domain *d)
  * missed. On-demand registrations follow the program's mappings by themselves. The heap drops regions before it unmaps
  * their memory. Of programs that unmap or discard parts of buffers, watching tells: if nobody watches, nothing is kept.
  * Watch the whole extent: each watched part would become a mapping of its own. */
-static int keep(const hugepin_domain *d, const struct hp_ready *r)
+int hp_region_keep(const hugepin_domain *d, const struct hp_ready *r)
 {
 	const uintptr_t from = held_start(r->start);
 	struct hugepin_extent extent;
@@ -240,14 +238,14 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	evict &= d->bytes_max != UINT64_MAX;
 	if (hp_is_pinning(access) && len > d->bytes_max)
 		return -ENOBUFS;
-	while (!fits_budget(d, len, access, ready)) {
+	while (!hp_region_fits(d, len, access, ready)) {
 		bool crowded = evict && d->stats.regions >= d->regs_max;
 
 		HP_DSTAT(d, crowded, crowded);
 		if (!evict || !hp_evict_one(d, crowded ? HP_EVICTED_COUNT : HP_EVICTED_BUDGET))
 			return d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
 	}
-	if (!ready && (err = keep(d, &want)) != 0)
+	if (!ready && (err = hp_region_keep(d, &want)) != 0)
 		return err;
 	err = -ENOMEM;
 	while (!(r = hp_region_new()))
@@ -275,16 +273,6 @@ out_keep:
 }
 
 /* ------------------------------------------------------------------ registering ahead of pins */
-
-bool hp_region_may_be_ready(const hugepin_domain *d, size_t len, unsigned access)
-{
-	return fits_budget(d, len, access, NULL);
-}
-
-void hp_region_keep_ready(hugepin_domain *d, struct hp_ready *r)
-{
-	r->err = keep(d, r);
-}
 
 void hp_region_make_ready(hugepin_domain *d, struct hp_ready *r)
 {

@@ -15,12 +15,14 @@
 int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
 		       uint64_t gen, bool evict, struct hp_region **ret_);
 
-/* Registering ahead of the pins, for d->ready. may_be_ready(): whether the budget has room for one more of that access.
- * keep_ready(): hold or watch the memory of *r, whose range, access, kind and gen are set. make_ready(): register it; on
- * any thread, while the caller's thread holds the lock. end_ready(): forget *r; nobody has asked for it if it is not
- * taken. */
-bool hp_region_may_be_ready(const hugepin_domain *d, size_t len, unsigned access);
-void hp_region_keep_ready(hugepin_domain *d, struct hp_ready *r);
+/* Whether the budget has room for one more region of that length. Registrations in d->ready have their room, too,
+ * except `own`: the new region takes that one over. */
+bool hp_region_fits(const hugepin_domain *d, size_t len, unsigned access, const struct hp_ready *own);
+
+/* Registering ahead of the pins, for d->ready. keep(): hold or watch the memory of *r, whose range, access, kind and
+ * gen are set; 0, or as hp_region_register(). make_ready(): register *r unless it has an error; on any thread, while
+ * the caller's thread holds the lock. end_ready(): forget *r, which no pin has asked for if it is not taken. */
+int hp_region_keep(const hugepin_domain *d, const struct hp_ready *r);
 void hp_region_make_ready(hugepin_domain *d, struct hp_ready *r);
 void hp_region_end_ready(hugepin_domain *d, struct hp_ready *r);
 

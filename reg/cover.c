@@ -441,8 +441,7 @@ int hp_cover_turn(hugepin_domain *d, struct hp_region *r, bool on_demand, bool e
 
 /* ------------------------------------------------------------------ ahead of pins */
 
-/* As hp_cover_ahead(); on success, *ret_ is the region. */
-static int register_ahead(hugepin_domain *d, const void *addr_, size_t len, unsigned access, struct hp_region **ret_)
+int hp_cover_ahead(hugepin_domain *d, const void *addr_, size_t len, unsigned access, struct hp_region **ret_)
 {
 	uintptr_t addr = (uintptr_t)addr_;
 	struct hp_region *r = hp_cover_find(d, addr, len, access);
@@ -460,13 +459,6 @@ static int register_ahead(hugepin_domain *d, const void *addr_, size_t len, unsi
 	return 0;
 }
 
-int hp_cover_ahead(hugepin_domain *d, const void *addr, size_t len, unsigned access)
-{
-	struct hp_region *r;
-
-	return register_ahead(d, addr, len, access, &r);
-}
-
 void hp_cover_hint(hugepin_domain *d, const struct hp_prefetch *hint)
 {
 	uintptr_t addr = (uintptr_t)hint->addr;
@@ -476,7 +468,7 @@ void hp_cover_hint(hugepin_domain *d, const struct hp_prefetch *hint)
 	if (hint->missed)
 		r = hp_cover_find(d, addr, hint->len, hint->access);
 	else
-		result = register_ahead(d, hint->addr, hint->len, hint->access, &r);
+		result = hp_cover_ahead(d, hint->addr, hint->len, hint->access, &r);
 	if (r && r->on_demand && d->odp == HUGEPIN_ODP_OPTIMAL)
 		result = hp_cover_bring_in(d, r, addr, addr + HP_MIN(hint->len, r->end - addr));
 	if (hint->missed)
@@ -513,7 +505,7 @@ static bool foresee(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned 
 	struct taking c = { .start = start, .end = end, .access = access | d->access_least };
 
 	if (end - start > d->len_max || is_discarded(d, start, end, access, gen) ||
-	    !hp_region_may_be_ready(d, end - start, access))
+	    !hp_region_fits(d, end - start, access, NULL))
 		return false;
 	if (!hp_is_exact(d, access)) {
 		hp_region_each(d, start, end, add_foreseen, &c);

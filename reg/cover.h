@@ -24,8 +24,8 @@ int hp_cover_turn(hugepin_domain *d, struct hp_region *r, bool on_demand, bool e
  * would come back. 0 or -errno; 1: a part by touching its pages. */
 int hp_cover_bring_in(hugepin_domain *d, const struct hp_region *r, uintptr_t start, uintptr_t end);
 
-/* Register the same range that hugepin_pin() would register, but make no pin. 0 or -errno. */
-int hp_cover_ahead(hugepin_domain *d, const void *addr, size_t len, unsigned access);
+/* Register the same range that hugepin_pin() would register, but make no pin. 0 and *ret_, or -errno. */
+int hp_cover_ahead(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hp_region **ret_);
 
 /* Carry out a hint: register its range, unless it is a miss's, and have the device bring in what is on demand. Counts
  * it, if all of it could be done. */

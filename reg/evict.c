@@ -55,7 +55,7 @@ static bool evict_cold(hugepin_domain *d, enum hp_evicted why)
 	const struct hp_helper *h = d->helper;
 
 	for (struct hp_region *r = TAILQ_FIRST(&d->live), *next; r; r = next) {
-		const struct hp_tracked *p = &h->tracked[h->tracked_of[r - hp_regions]];
+		const struct hp_tracked *p = &h->tracked[h->tracked_of[hp_region_index(r)]];
 
 		next = TAILQ_NEXT(r, order);
 		if (r->on_demand && !p->told && !hp_region_is_used(d, r) && hp_region_release(d, r, why))

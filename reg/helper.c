@@ -30,7 +30,6 @@ static void register_again(hugepin_domain *d, struct hp_tracked *p)
 	uint64_t start_ns = hp_track_now(d), since = hp_track_time(d);
 	struct hp_region *r = NULL;
 	bool new;
-	int err = -EPERM;
 
 	if (p->region && h->pages && hp_tracked_on_demand(p)) {
 		hp_hybrid_make_ready(d, p);
@@ -40,12 +39,10 @@ static void register_again(hugepin_domain *d, struct hp_tracked *p)
 		hp_track_registered(h, p, start_ns);
 		return;
 	}
-	if (!hp_domain_may_register(d)) {
+	if (!hp_domain_may_register(d))
 		hp_populate(start, end - start, true);
-	} else {
-		err = hp_cover_ahead(d, (void *)start, end - start, p->access);
-		r = err ? NULL : hp_cover_find(d, start, end - start, p->access);
-	}
+	else
+		hp_cover_ahead(d, (void *)start, end - start, p->access, &r);
 	if (!r) {
 		hp_plan_failed(h->plan, hp_tracked_id(h, p), hp_track_now(d));
 		return;

@@ -140,7 +140,7 @@ uint32_t hp_lent_index_new(void)
 {
 	struct hp_region *r = hp_region_new();
 
-	return r ? (uint32_t)(r - hp_regions) : 0;
+	return r ? hp_region_index(r) : 0;
 }
 
 void hp_lent_index_free(uint32_t index)

@@ -43,5 +43,5 @@ void hp_lookup_remember(hugepin_domain *d, uintptr_t addr, const struct hp_regio
 
 	if (d->stats.regions >> (bits - 2) && bits < HP_LOOKUP_BITS_MAX)
 		atomic_store_explicit(&d->lookup_mask, HP_LOOKUP_MASK(bits + 1), memory_order_relaxed);
-	hp_lookup_put(hp_lookup_bucket(d, hash), hash, (uint32_t)(r - hp_regions), (uint32_t)r->keys);
+	hp_lookup_put(hp_lookup_bucket(d, hash), hash, hp_region_index(r), (uint32_t)r->keys);
 }

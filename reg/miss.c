@@ -78,7 +78,7 @@ static void take_pin(hugepin_domain *d, struct hp_region *r, uintptr_t addr, uin
 {
 	if (r->kind == HP_REGION_EXTENT)
 		hp_region_note(r, end ? addr : r->start, end ? end : r->end);
-	hp_count(&hp_counts_self[r - hp_regions].pins);
+	hp_count(&hp_counts_self[hp_region_index(r)].pins);
 	HP_WRITE(r->used, 1);
 	if (d->helper) {
 		hp_track_missed(d, r, time, site, registered);
@@ -100,7 +100,7 @@ static void pin_region(hugepin_domain *d, struct hp_region *r, uintptr_t addr, s
 
 	take_pin(d, r, addr, addr + HP_MIN(len, covered), time, site, registered);
 	HP_DSTAT(d, cut, covered < len);
-	hp_pin_fill(ret_, addr, HP_MIN(len, covered), r->keys, d->ref | (uint64_t)(r - hp_regions));
+	hp_pin_fill(ret_, addr, HP_MIN(len, covered), r->keys, d->ref | hp_region_index(r));
 }
 
 int hp_pin_locked(hugepin_domain *d, const void *addr, size_t len, unsigned access, int once, uint64_t time,
@@ -192,7 +192,7 @@ HP_COLD int hp_key_missed(hugepin_domain *d, const void *addr, size_t len, unsig
 	r = err || hp_is_exact(d, access) ? NULL : hp_cover_find(d, (uintptr_t)addr, 1, access);
 	if (r) {
 		take_pin(d, r, (uintptr_t)addr, 0, time, 0, false);
-		hp_pin_fill(ret_, r->start, r->end - r->start, r->keys, d->ref | (uint64_t)(r - hp_regions));
+		hp_pin_fill(ret_, r->start, r->end - r->start, r->keys, d->ref | hp_region_index(r));
 	}
 	hp_pin_leave(d);
 	return r ? 0 : -ENOKEY;

@@ -270,7 +270,7 @@ void hp_region_publish(struct hp_region *r, bool told)
 		name_region(r);
 	else
 		HP_WRITE(r->tag, HP_TAG(++r->gen, hp_region_index(r)));
-	HP_WRITE(hp_lives[r - hp_regions], hp_region_life(r));
+	HP_WRITE(hp_lives[hp_region_index(r)], hp_region_life(r));
 }
 
 void hp_region_name(struct hp_region *r, uintptr_t addr)
@@ -287,7 +287,7 @@ void hp_region_unpublish(struct hp_region *r)
 	if (!tag) /* an earlier range of the same batch has unpublished r */
 		return;
 	HP_WRITE(r->tag, 0);
-	HP_WRITE(hp_lives[r - hp_regions], 0);
+	HP_WRITE(hp_lives[hp_region_index(r)], 0);
 	TAILQ_REMOVE(&d->live, r, order);
 	HP_WRITE(r->state, HP_REGION_RETIRED);
 	TAILQ_INSERT_TAIL(&d->retired, r, order);
@@ -316,7 +316,7 @@ uint32_t hp_region_pins(const struct hp_region *r)
 bool hp_region_clear_used(hugepin_domain *d, struct hp_region *r)
 {
 	/* relaxed: the flag is a hint */
-	bool used = __atomic_fetch_and(&hp_lives[r - hp_regions], ~UINT64_C(1), __ATOMIC_RELAXED) & 1;
+	bool used = __atomic_fetch_and(&hp_lives[hp_region_index(r)], ~UINT64_C(1), __ATOMIC_RELAXED) & 1;
 
 	used |= HP_READ(r->used) != 0;
 	HP_WRITE(r->used, 0);
@@ -334,7 +334,7 @@ bool hp_region_clear_used(hugepin_domain *d, struct hp_region *r)
 
 bool hp_region_is_used(const hugepin_domain *d, const struct hp_region *r)
 {
-	bool used = HP_READ(r->used) || HP_PEEK(hp_lives[r - hp_regions]) & 1;
+	bool used = HP_READ(r->used) || HP_PEEK(hp_lives[hp_region_index(r)]) & 1;
 
 	for (uintptr_t at = r->start; hp_region_is_heap(r) && at < r->end && !used; at += HP_PAGE)
 		used = hp_granule_at(d, at)->tag == r->tag && HP_READ(hp_granule_at(d, at)->used);

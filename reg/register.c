@@ -143,7 +143,7 @@ static void make_ready(hugepin_domain *d, unsigned threads)
 		set->count = 0;
 	sort_by_length(set);
 	for (unsigned i = 0; i < set->count; i++)
-		hp_region_keep_ready(d, &set->list[i]);
+		set->list[i].err = hp_region_keep(d, &set->list[i]);
 	if (set->count)
 		hp_together(make_one, d, set->count, threads);
 }

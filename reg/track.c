@@ -155,7 +155,7 @@ static uint32_t backing_of(const struct hp_region *r)
 
 struct hp_tracked *hp_tracked_of(struct hp_helper *h, struct hp_region *r, bool *ret_new)
 {
-	uint32_t index = (uint32_t)(r - hp_regions), id = h->tracked_of[index];
+	uint32_t index = hp_region_index(r), id = h->tracked_of[index];
 	struct hp_tracked *p;
 
 	*ret_new = !id;
@@ -279,7 +279,7 @@ void hp_track_tell(hugepin_domain *d)
 	    r->kind == HP_REGION_UNCACHED)
 		return;
 	/* It was turned while a pin was out. Its range is tracked by the region that took its place. */
-	if (h->pages && r->state == HP_REGION_RETIRED && !h->tracked_of[r - hp_regions])
+	if (h->pages && r->state == HP_REGION_RETIRED && !h->tracked_of[hp_region_index(r)])
 		return;
 	p = hp_tracked_of(h, r, &new);
 	if (!p)
@@ -377,7 +377,7 @@ void hp_track_missed(hugepin_domain *d, struct hp_region *r, uint64_t time, uint
 {
 	struct hp_helper *h = d->helper;
 	enum hp_record_kind kind = registered ? HP_RECORD_MISS : HP_RECORD_START;
-	struct hp_record record = { time, HP_RECORD(kind, (uint64_t)(r - hp_regions)), site };
+	struct hp_record record = { time, HP_RECORD(kind, hp_region_index(r)), site };
 	struct hp_tracked *p;
 	bool new;
 
@@ -402,7 +402,7 @@ void hp_track_missed(hugepin_domain *d, struct hp_region *r, uint64_t time, uint
 void hp_track_left(hugepin_domain *d, struct hp_region *r, bool gone)
 {
 	struct hp_helper *h = d->helper;
-	uint32_t index = (uint32_t)(r - hp_regions), id = h->tracked_of[index];
+	uint32_t index = hp_region_index(r), id = h->tracked_of[index];
 	struct hp_tracked *p = &h->tracked[id];
 
 	if (!id)

@@ -134,7 +134,7 @@ TEST(after_a_loss_uses_go_on_that_are_pinned_and_all_that_is_registered_is_told)
 	catch_up(d, p);
 	EXPECT_EQ(hugepin_unpin(d, &other), 0);
 	hp_domain_lock(d);
-	EXPECT_EQ(hp_cover_ahead(d, buffer[2], LEN, HUGEPIN_READ | HUGEPIN_WRITE), 0);
+	EXPECT_EQ(hp_cover_ahead(d, buffer[2], LEN, HUGEPIN_READ | HUGEPIN_WRITE, &r), 0);
 	r = hp_region_find(d, (uintptr_t)buffer[2], HUGEPIN_READ);
 	hp_domain_unlock(d);
 	lose(d, 1);

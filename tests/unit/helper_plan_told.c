@@ -261,7 +261,7 @@ TEST(what_was_registered_ahead_is_told_before_its_first_use)
 
 	open_used(&d, &p);
 	hp_domain_lock(d);
-	EXPECT_EQ(hp_cover_ahead(d, buffer[1], LEN, HUGEPIN_READ | HUGEPIN_WRITE), 0);
+	EXPECT_EQ(hp_cover_ahead(d, buffer[1], LEN, HUGEPIN_READ | HUGEPIN_WRITE, &r), 0);
 	r = hp_region_find(d, (uintptr_t)buffer[1], HUGEPIN_READ);
 	hp_domain_unlock(d);
 	if (!EXPECT(r))

@@ -254,10 +254,11 @@ TEST(what_was_pinned_ahead_is_found_without_the_lock)
 {
 	hugepin_domain *d = open_unwatched();
 	char *p = map(MIB);
+	struct hp_region *r;
 
 	EXPECT_EQ(touch(d, p + 500000, 4096), 0);
 	hp_lock(&d->lock);
-	EXPECT_EQ(hp_cover_ahead(d, p + 10, 9000, HUGEPIN_READ | HUGEPIN_WRITE), 0);
+	EXPECT_EQ(hp_cover_ahead(d, p + 10, 9000, HUGEPIN_READ | HUGEPIN_WRITE, &r), 0);
 	hp_unlock(&d->lock);
 	EXPECT_EQ(device.regs, 2);
 	EXPECT(needs_no_lock(d, p + 10, p + 500000));
