@@ -62,7 +62,7 @@ void hp_counts_unpin_shared(uint32_t region);
  * number. See state.h. */
 uint32_t hp_counts_sum(uint32_t region);
 
-/* The number of pins ever made of the region; wraps. Has those, too, that were undone at once. */
+/* The number of pins ever made of the region; wraps. Pins that were undone at once count, too. */
 uint32_t hp_counts_made(uint32_t region);
 
 /* Pins of this process that were counted and undone at once, because the thread had to look twice. With a trace each hit

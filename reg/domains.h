@@ -64,16 +64,16 @@ void hp_domains_thread_ends(void);
 /* Whether this thread may call the backend. */
 bool hp_domain_may_register(const hugepin_domain *d);
 
-/* For the service thread: take the domain's lock. False: the lock's holder is in a call of a slow device. Then leave the
- * domain alone for so long, since the service thread serves all domains. */
+/* For the service thread: take the domain's lock. False: the lock's holder is in a call of a slow device. The service
+ * thread then serves other domains, and comes back after HP_BUSY_AGAIN_NS. */
 bool hp_domain_lock_soon(hugepin_domain *d);
 #define HP_BUSY_AGAIN_NS UINT64_C(10000000)
 
 /* Whether pins wait for the domain's lock, or are about to. */
 bool hp_domain_pins_wait(const hugepin_domain *d);
 
-/* For the service thread: let a waiting thread have the lock, since the lock is not fair. False: as
- * hp_domain_lock_soon(); this thread did not get the lock back. */
+/* For the service thread: let a waiting pin have the lock, which is not fair, and take the lock again.
+ * False: this thread did not get the lock back, as hp_domain_lock_soon(). */
 bool hp_domain_let_pass(hugepin_domain *d);
 
 /* Whether the interposed calls of libhugepin-malloc.so announce unmappings (unmapping.h).

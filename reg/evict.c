@@ -93,7 +93,7 @@ static void to_tail(hugepin_domain *d, struct hp_region *r)
 	TAILQ_INSERT_TAIL(&d->live, r, order);
 }
 
-/* The clock passes over regions that pin nothing if the budget wants bytes. */
+/* If the budget wants bytes, the clock passes over regions on demand, since these pin none. */
 static bool by_clock(hugepin_domain *d, enum hp_evicted why)
 {
 	struct hp_region *r;

@@ -166,8 +166,8 @@ static void take_out(void *range_, struct hp_region *r)
 {
 	const struct hp_range *range = range_;
 
-	/* A discard leaves the mapping, which the device follows. A pin that is out then keeps the key that the next
-	 * hints bring memory in for. */
+	/* After a discard the mapping stays, and the device follows it. So a region on demand stays right, and pins
+	 * keep the key for which the next hints bring memory in. */
 	if (r->on_demand && range->late && !range->widened)
 		return;
 	if (r->tag) { /* otherwise an earlier range of the same batch has taken it out */

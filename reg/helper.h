@@ -12,8 +12,8 @@
 #define HP_AGAIN_NS UINT64_C(10000000)
 #define HP_CROWDED_NS UINT64_C(1000000) /* from one run to the next while records are being lost */
 
-/* open() sets d->helper and the hooks, if the policy has a helper that is not turned off. 0 or -ENOMEM. Called with the
- * lock of opening. */
+/* open() sets d->helper, if the policy has a helper that is not turned off. 0 or -ENOMEM. Called with the lock of
+ * opening. */
 int hp_helper_open(hugepin_domain *d);
 void hp_helper_close(hugepin_domain *d);
 

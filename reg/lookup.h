@@ -2,11 +2,13 @@
  * The lookup table of a domain: from an address outside the heap to the region that may cover it. Hits read it without
  * a lock.
  *
- * A bucket has four words. Each word is a region's index and some bits of the hash, so few regions are looked at in
- * vain, and the region's lkey: a program that waits for the key then waits for the bucket's line of memory alone, while
- * the processor checks the region behind it. The key is the page's address, or the hugepage's if a region covers all of it; of an exact region, its range
- * and access. Fibonacci hashing (Knuth, volume 3, 6.4). A word may be stale, so the reader checks the region's own
- * members.
+ * A bucket has four words. A word has a region's index, some bits of the hash and the region's lkey. The bits of the
+ * hash keep most readers from looking at a wrong region. Because the lkey is in the word, a program that needs it waits
+ * for the bucket's cache line alone, while the processor checks the region behind it. A word may be stale, so the
+ * reader checks the region's own members.
+ *
+ * What is hashed is the page's address, or the hugepage's if a region covers all of it. Of an exact region, its range
+ * and access are hashed. Fibonacci hashing (Knuth, volume 3, 6.4).
  */
 #ifndef HP_REG_LOOKUP_H
 #define HP_REG_LOOKUP_H
@@ -21,7 +23,6 @@ _Static_assert(HP_REGIONS_MAX <= 1u << (32 - HP_LOOKUP_CHECK_BITS), "an index an
 /* log2 of the bytes of one key, whatever a base page has. */
 #define HP_LOOKUP_GRAIN_SHIFT 12
 
-/* The hash of the grain of addr, and of its hugepage. */
 static inline uint64_t hp_lookup_hash(uint64_t key)
 {
 	return key * UINT64_C(0x9e3779b97f4a7c15);

@@ -97,8 +97,8 @@ uint64_t hp_record_ns(const struct hp_record_clock *clock, uint64_t time)
 
 /* ------------------------------------------------------------------ the queue */
 
-/* Whether a is older than b. Records of the same time stay in the order in which they came. So do records that lie too
- * far apart, since a clock began anew between them. */
+/* Whether a is older than b. Records of the same time keep the order in which they came. Records further apart than
+ * HP_RECORD_STALE keep that order, too: the clock was restarted between them. */
 static bool comes_before(const struct hp_record_queued *a, const struct hp_record_queued *b)
 {
 	uint64_t later = b->record.time - a->record.time;

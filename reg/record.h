@@ -119,7 +119,7 @@ static inline void hp_record_push(struct hp_records *q, uint64_t time, uint64_t 
 /* ------------------------------------------------------------------ the queue */
 
 enum { HP_RECORD_QUEUE_MAX = 2 * HP_RECORDS_MAX };
-/* in units of time: no record waits longer, so a clock that went back further began anew */
+/* In units of record time. No record waits that long for the helper, so a larger step back is a restarted clock. */
 #define HP_RECORD_STALE (UINT64_C(1) << 32)
 
 /* Records enter thread by thread; those of one thread are in the order of time. They all leave in the order of time. */

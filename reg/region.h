@@ -65,7 +65,8 @@ void hp_regions_child(void);
  * lie inside r and have the same access. */
 void hp_region_publish(struct hp_region *r, bool told);
 
-/* Name r in the granules, after a pin at addr found this LIVE region of the heap under the lock only. */
+/* Write r into its granules, since a pin at addr has found r only under the lock: the next pin is then a hit. r is LIVE
+ * and of the heap. */
 void hp_region_name(struct hp_region *r, uintptr_t addr);
 
 /* Find the LIVE region that covers addr with at least this access, or NULL. Of several, the one that reaches

@@ -14,8 +14,8 @@ bool hp_regions_pinned(hugepin_domain *d);
 void hp_region_settle(hugepin_domain *d);
 
 /* Note whether the pins of r are wanted back: r's memory was freed, or has gone away, or r was superseded. The next
- * hp_region_deregister_dead() tells the domain's lend and the program's callback. It tells once of the pins that are
- * out, and again if there were others since, or if the memory was in use again. */
+ * hp_region_deregister_dead() tells the domain's lend and the program's callback. They hear once of the pins that are
+ * out. They hear again after another pin, or after the memory was in use meanwhile. */
 void hp_region_want_pins(struct hp_region *r, bool wanted);
 
 /* Deregister the dead regions, if this thread may call the backend. Otherwise leave them to the opener. Tell of pins

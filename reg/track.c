@@ -278,7 +278,7 @@ void hp_track_tell(hugepin_domain *d)
 	if ((!hp_region_is(r, d, HP_REGION_LIVE) && !hp_region_is(r, d, HP_REGION_RETIRED)) ||
 	    r->kind == HP_REGION_UNCACHED)
 		return;
-	/* It was turned while a pin was out. Its range is tracked by the region that took its place. */
+	/* The region was turned while a pin was out. The region that took its place has the tracked range. */
 	if (h->pages && r->state == HP_REGION_RETIRED && !h->tracked_of[hp_region_index(r)])
 		return;
 	p = hp_tracked_of(h, r, &new);
@@ -286,10 +286,11 @@ void hp_track_tell(hugepin_domain *d)
 		return;
 	if (new)
 		p->since = record.time;
-	if (p->since - record.time - 1 < HP_RECORD_STALE)
+	if (p->since - record.time - 1 < HP_RECORD_STALE) /* it is of the region that had this index before */
 		return;
 	if (h->pages && kind != HP_RECORD_END && !p->uses)
 		learn_use(p, at_ns);
+	/* A pin that found a range on demand which was not made ready has waited for the device's faults. */
 	hit = kind == HP_RECORD_START && (p->told || !hp_tracked_on_demand(p));
 	if (kind != HP_RECORD_END && !hit)
 		tell_start(d, p, record.site, at_ns, false);

@@ -1,5 +1,5 @@
 /*
- * The cost model, a pure function: reg/track.c feeds it with the times that reg/region.c has measured.
+ * The cost model, a pure function: reg/track.c feeds it with measured times.
  *
  * Least squares with exponential forgetting, with a line for each size class. One line for all sizes would be wrong by up
  * to two thirds, because of caches and of pages that are pinned in batches. The sizes within a class are often all the

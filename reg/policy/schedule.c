@@ -619,8 +619,8 @@ uint32_t hp_schedule_victim(struct hp_schedule *s, uint64_t now_ns)
 	advance_clock(s, now_ns);
 	struct victims victims = victims_of(s);
 	struct hp_planned *x = farthest(s, &victims);
-	/* If no use is expected, forgotten regions have been idle for longer than x. The caller knows these, so let it
-	 * choose. */
+	/* x is only the longest-idle region the plan still remembers. If regions were forgotten, the caller's clock
+	 * knows older ones: return 0. */
 	return x && !(x->tree == HP_TREE_IDLE && s->lost) ? x->number : 0;
 }
 
