@@ -108,7 +108,6 @@ CMD_OBJ := $(CMD_SRC:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/base/,base.o clock.o
 # The folder also has hugepin-NAME.pc.in, the headers (include/), the pages and the tests. LACKS_NAME: it is left out, for want of that.
 LACKS_mpi := $(if $(SAN),build with sanitizers,$(if $(MPICC),,mpicc))
 LINKS_mpi := -Wl,-z,undefs -luring
-OBJECTS_mpi := $(addprefix $(BUILD)/base/,base.o clock.o sys.o config.o rank.o summary.o text.o)
 # The hooks need the headers of libfabric and UCX, and are linked with neither.
 HOOKS_LIB := $(shell printf '#include <rdma/fi_ext.h>\n#include <ucm/api/ucm.h>\n' | $(CC) -E - >/dev/null 2>&1 && echo yes)
 LACKS_hooks := $(if $(HOOKS_LIB),,headers of libfabric and UCX)
@@ -174,7 +173,7 @@ $(BUILD)/libhugepin-verbs.so $(BUILD)/installed/libhugepin-verbs.so: $(VERBS_OBJ
 
 define extra_library
 $(BUILD)/libhugepin-$(1).so $(BUILD)/installed/libhugepin-$(1).so: $$(patsubst %.c,$(BUILD)/%.o,$$(sort $$(wildcard extra/$(1)/*.c))) \
-		$(OBJECTS_$(1)) $(BUILD)/libhugepin.so extra/$(1)/hugepin-$(1).map
+		$(BUILD)/libhugepin.so extra/$(1)/hugepin-$(1).map
 	$$(call say,LD,$$@)
 	$(Q)$$(CC) $$(LIB_LDFLAGS) -Wl,-soname,$$(@F).$(SO) -Wl,--version-script=extra/$(1)/hugepin-$(1).map \
 		$$(RUN_LDFLAGS) -o $$@ $$(filter %.o %/libhugepin.so,$$^) $(LINKS_$(1))

@@ -31,7 +31,7 @@ bool hp_peak_on;
 
 static struct {
 	_Atomic bool busy;
-	bool told; /* the MPI layer has told what is to be told */
+	bool told; /* hugepin_summary_told */
 	/* relaxed, these two: become_busy() lets one thread in, by acquire */
 	_Atomic uint64_t most; /* bytes at the peak */
 	_Atomic uint64_t due_ns; /* when a look is allowed again */
@@ -189,13 +189,13 @@ static void add_peak(struct hp_run *r)
 		be_free();
 }
 
-bool hugepin_summary_(struct hp_run *ret_, size_t size)
+/* What this process has to tell so far. False: nothing was asked for. */
+static bool take_run(struct hp_run *r)
 {
 	void (*sums)(struct hp_pin_sums *) = hp_heap_hooks()->sums;
-	struct hp_run *r = ret_;
 
 	/* A child that no fork handler knows of shares its parent's memory, or its numbers. */
-	if (!hp_peak_on || size != sizeof *r || hp_pid() != start.run.pid)
+	if (!hp_peak_on || hp_pid() != start.run.pid)
 		return false;
 	*r = start.run;
 	r->ranks = 1;
@@ -214,7 +214,31 @@ bool hugepin_summary_(struct hp_run *ret_, size_t size)
 	return true;
 }
 
-void hugepin_summary_told_(void)
+size_t hugepin_summary(void *ret_run, size_t size)
+{
+	if (size >= sizeof(struct hp_run) && !take_run(ret_run))
+		memset(ret_run, 0, sizeof(struct hp_run));
+	return sizeof(struct hp_run);
+}
+
+void hugepin_summary_add(void *sum, const void *run)
+{
+	hp_run_add(sum, run);
+}
+
+size_t hugepin_summary_text(const void *run, char *text, size_t size)
+{
+	struct hp_line l = { text, text + size };
+
+	if (!size)
+		return 0;
+	*text = '\0';
+	if (((const struct hp_run *)run)->pid)
+		hp_run_summary(&l, run);
+	return (size_t)(l.at - text);
+}
+
+void hugepin_summary_told(void)
 {
 	peak.told = true;
 }
@@ -245,7 +269,7 @@ void hp_peak_end(void)
 	struct hp_line l = { text, text + sizeof text };
 	struct hp_run r;
 
-	if (!hugepin_summary_(&r, sizeof r))
+	if (!take_run(&r))
 		return;
 	/* Print nothing if the program did not use the heap: the library may be loaded for another reason. */
 	if (peak.told)

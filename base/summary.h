@@ -1,7 +1,7 @@
 /*
  * The statistics at exit as text: the summary of HUGEPIN_STATS=1 with its advice, the counters of HUGEPIN_STATS=2, and
- * the lines of a file. Pure: numbers in, text out. alloc/peak.c collects the numbers of this process; the MPI layer
- * adds up those of all ranks.
+ * the lines of a file. Pure: numbers in, text out. alloc/peak.c collects the numbers of this process, and has
+ * the public functions by which a launcher's library adds up those of all ranks.
  */
 #ifndef HP_BASE_SUMMARY_H
 #define HP_BASE_SUMMARY_H
@@ -74,12 +74,5 @@ void hp_run_file(struct hp_line *l, const struct hp_run *r);
 
 /* Add the numbers of further ranks to *sum: of one rank, or a sum over several. PID 0: there is nothing to add. */
 void hp_run_add(struct hp_run *sum, const struct hp_run *other);
-
-/* Between the libraries: what this process has to tell so far (false: nothing was asked for, or the size differs), and
- * that the caller has told it, so that no summary is printed at exit. */
-#pragma GCC visibility push(default)
-_Bool hugepin_summary_(struct hp_run *ret_, size_t size);
-void hugepin_summary_told_(void);
-#pragma GCC visibility pop
 
 #endif

@@ -70,6 +70,20 @@ typedef struct hugepin_stats hugepin_stats_t;
  * the same moment. Never blocks. */
 int hugepin_stats(struct hugepin_stats *ret_, size_t size);
 
+/* The summary of HUGEPIN_STATS=1, for a library of a job's launcher that writes one for all processes. The numbers of a
+ * process are opaque bytes, aligned as for malloc(), which another process with the same libhugepin.so understands. Zeros
+ * are those of a process that has nothing to tell.
+ *  hugepin_summary       the numbers of this process so far to ret_run, if size is enough for them. Returns their size in
+ *                        bytes, which does not change
+ *  hugepin_summary_add   add the numbers of a process of higher rank, or a sum of such, to *sum. In any grouping
+ *  hugepin_summary_text  write the lines to text, terminated. Returns their length: 0 if there is nothing to tell
+ *  hugepin_summary_told  this process prints no summary of its own at exit
+ * Any thread. */
+size_t hugepin_summary(void *ret_run, size_t size);
+void hugepin_summary_add(void *sum, const void *run);
+size_t hugepin_summary_text(const void *run, char *text, size_t size);
+void hugepin_summary_told(void);
+
 /* The statistics lie on a page of their own. Another process may read it through /proc/PID/mem, at the dynamic symbol
  * hugepin_stats_page of libhugepin.so. No header declares the symbol, so that no program makes a copy of the page by a
  * copy relocation. magic is HUGEPIN_STATS_MAGIC once the heap is in use. */

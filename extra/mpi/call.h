@@ -10,8 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/base.h"
 #include "hugepin.h"
+#include "util.h"
 
 /* The layer is preloaded into every program that mpirun starts. So it must not need a library of MPI, but uses the one
  * that is loaded. These four are handles of Open MPI; MPICH's handles are numbers. */

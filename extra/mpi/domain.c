@@ -11,8 +11,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/base.h"
 #include "options.h"
+#include "util.h"
+
+#define QUOTED(x) QUOTED_(x)
+#define QUOTED_(x) #x
 
 enum { SLOTS = 16384 }; /* fixed buffers of the ring: the kernel's maximum */
 
@@ -62,7 +65,7 @@ static int open_uring(struct hugepin_attr *attr)
 static int open_verbs(struct hugepin_attr *attr)
 {
 #define FROM(name) __typeof__(&name) name##_ = (__typeof__(&name))dlsym(library, #name)
-	void *library = dlopen(HP_SONAME("libhugepin-verbs"), RTLD_NOW);
+	void *library = dlopen("libhugepin-verbs.so." QUOTED(HUGEPIN_VERSION_MAJOR), RTLD_NOW);
 
 	if (!library) {
 		fprintf(stderr, "hugepin: %s\n", dlerror());

@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/rank.h"
 #include "call.h"
 
 enum { OBJECTS_MAX = 4096 };
@@ -105,10 +104,25 @@ static const char built_for[] = "MPICH";
 static const bool for_open_mpi = false;
 #endif
 
+/* Whether this process speaks for the job, by the environment: MPI's functions need handles, which may be another MPI's. */
+static bool is_first_rank(void)
+{
+	static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK",
+					     "FLUX_TASK_RANK", "SLURM_PROCID" };
+
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+		const char *text = secure_getenv(names[i]);
+
+		if (text && *text)
+			return !strcmp(text, "0");
+	}
+	return true;
+}
+
 bool hp_mpi_is_ours(void)
 {
 	if (!!hp_find("ompi_mpi_comm_world") != for_open_mpi) {
-		if (hp_rank() <= 0) /* by the environment: MPI's functions need handles, which may be another MPI's */
+		if (is_first_rank())
 			fprintf(stderr,
 				"hugepin: libhugepin-mpi.so is for %s, and the program has another MPI: nothing is "
 				"registered\n",

@@ -3,39 +3,85 @@
  */
 #include "options.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/base.h"
+#include "util.h"
 
-#define DEFAULT(NAME, member, type, def, ...) .member = def,
+#define PREFIX "HUGEPIN_MPI_"
+
+#define DEFAULT(NAME, member, def, ...) .member = def,
 struct hp_mpi_options hp_mpi_options = { HP_MPI_OPTIONS(DEFAULT) };
+
+static const struct option {
+	const char *name;
+	int64_t max;
+	const char *words, *accepts;
+	int64_t *value;
+} options[] = {
+#define OPTION(NAME, member, def, text, max, words, accepts, sentence) \
+	{ PREFIX #NAME, max, words, accepts, &hp_mpi_options.member },
+	HP_MPI_OPTIONS(OPTION)
+};
+static const struct option *const options_end = options + sizeof options / sizeof *options;
+
+/* The index of a text among words, or -1. */
+static int64_t word_index(const char *words, const char *text)
+{
+	const size_t len = strlen(text);
+	int64_t index = 0;
+
+	for (; words; words = strchr(words, '|') ? strchr(words, '|') + 1 : NULL, index++)
+		if (strcspn(words, "|") == len && !strncmp(words, text, len))
+			return index;
+	return -1;
+}
+
+bool hp_mpi_option_parse(const char *text, int64_t max, const char *words, int64_t *ret_value)
+{
+	static const char suffixes[] = "kmgt";
+	const int64_t index = word_index(words, text);
+	const char *s = text, *suffix;
+	int64_t value = 0;
+
+	if (index >= 0) {
+		*ret_value = max ? -1 - index : index;
+		return true;
+	}
+	for (; *s >= '0' && *s <= '9'; s++)
+		if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, *s - '0', &value))
+			return false;
+	if (!max || s == text)
+		return false;
+	if (*s) {
+		suffix = strchr(suffixes, *s | 0x20); /* lower case */
+		if (!suffix || s[1] || __builtin_mul_overflow(value, INT64_C(1024) << 10 * (suffix - suffixes), &value))
+			return false;
+	}
+	if (value > max)
+		return false;
+	*ret_value = value;
+	return true;
+}
 
 void hp_mpi_options_load(void)
 {
-#define OPTION(NAME, member, type, def, min, max, words, sentence) \
-	{ "HUGEPIN_" #NAME, HP_##type, def, min, max, words, sentence, 0 },
-	static const struct hp_option table[] = { HP_MPI_OPTIONS(OPTION) };
-#define TARGET(NAME, member, ...) &hp_mpi_options.member,
-	static int64_t *const targets[] = { HP_MPI_OPTIONS(TARGET) };
-	char accepts[256];
+	for (const struct option *o = options; o < options_end; o++) {
+		const char *text = secure_getenv(o->name);
 
-	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-		const char *text = secure_getenv(table[i].name);
-
-		if (text && hp_option_parse(&table[i], text, targets[i]) < 0)
-			fprintf(stderr, "hugepin: %s=%.48s is not understood: it takes %s\n", table[i].name, text,
-				hp_option_accepts(&table[i], accepts, sizeof accepts));
+		if (text && !hp_mpi_option_parse(text, o->max, o->words, o->value))
+			fprintf(stderr, "hugepin: %s=%.48s is not understood: it takes %s\n", o->name, text,
+				o->accepts);
 	}
 	for (char **e = environ; *e; e++) {
 		const size_t len = strcspn(*e, "=");
-		bool known = strncmp(*e, "HUGEPIN_MPI_", 12) || !strncmp(*e, "HUGEPIN_MPI_TRACE=", 18);
+		bool known = strncmp(*e, PREFIX, strlen(PREFIX)) ||
+			     !strncmp(*e, PREFIX "TRACE=", strlen(PREFIX "TRACE="));
 
-		for (size_t i = 0; !known && i < sizeof table / sizeof *table; i++)
-			known = strlen(table[i].name) == len && !memcmp(table[i].name, *e, len);
+		for (const struct option *o = options; !known && o < options_end; o++)
+			known = strlen(o->name) == len && !memcmp(o->name, *e, len);
 		if (!known)
 			fprintf(stderr, "hugepin: %.*s is not known; see hugepin_mpi(7)\n",
 				(int)HP_MIN(len, (size_t)48), *e);

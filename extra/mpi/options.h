@@ -1,22 +1,28 @@
 /*
- * The variables of the MPI layer, in the form of HP_OPTIONS (base/config.h). hugepin_mpi(7) repeats them, and
- * tools/check-man compares. HUGEPIN_MPI_TRACE, a path, is not in this table.
+ * The variables of the MPI layer. hugepin_mpi(7) repeats them, and tools/check-man compares. HUGEPIN_MPI_TRACE, a path, is
+ * not in this table.
+ *
+ * X(NAME, member, default, its text, maximum, words, what is accepted, sentence)
+ *   words    "first|second|...": with maximum 0 the value is the word's index, else -1, -2, ...; NULL: there are none
+ *   maximum  of a number with a suffix K M G T; 0: a number is not accepted
  */
 #ifndef HP_MPI_OPTIONS_H
 #define HP_MPI_OPTIONS_H
 
-#include "base/config.h"
+#include <stdbool.h>
+#include <stdint.h>
 
 enum { HP_MPI_URING, HP_MPI_VERBS };
 enum { HP_MPI_BUDGET_NONE = -1 };
 
 #define HP_MPI_OPTIONS(X) \
-	X(MPI_MIN, min, SIZE, 16384, 0, INT64_C(1) << 40, NULL, "buffers with a smaller payload are not pinned") \
-	X(MPI_BUDGET, budget, SIZE, 0, 0, INT64_C(1) << 50, "max", \
+	X(MIN, min, 16384, "16K", INT64_C(1) << 40, NULL, "a size from 0 to 1T", \
+	  "buffers with a smaller payload are not pinned") \
+	X(BUDGET, budget, 0, "0", INT64_C(1) << 50, "max", "max or a size from 0 to 1024T", \
 	  "memory that a rank may have registered; 0 means its part of what RLIMIT_MEMLOCK allows, max no limit") \
-	X(MPI_BACKEND, backend, WORD, HP_MPI_URING, 0, 0, "uring|verbs", \
+	X(BACKEND, backend, HP_MPI_URING, "uring", 0, "uring|verbs", "one of uring, verbs", \
 	  "where memory is registered: fixed buffers of an io_uring, or the first RDMA device") \
-	X(MPI_STRICT, strict, FLAG, 0, 0, 1, NULL, \
+	X(STRICT, strict, 0, "0", 0, "0|1", "0 or 1", \
 	  "1: a buffer that cannot be registered aborts the program; 0: the program goes on, and the buffer is " \
 	  "counted")
 
@@ -29,5 +35,8 @@ extern struct hp_mpi_options hp_mpi_options;
 
 /* Read the options from the environment. Before that they have their defaults. */
 void hp_mpi_options_load(void);
+
+/* Parse a value of an option with this maximum and these words. Pure. */
+bool hp_mpi_option_parse(const char *text, int64_t max, const char *words, int64_t *ret_value);
 
 #endif

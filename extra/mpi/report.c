@@ -13,12 +13,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/base.h"
-#include "base/summary.h"
-#include "hugepin.h"
 #include "call.h"
 #include "domain.h"
+#include "hugepin.h"
 #include "next.h"
+#include "util.h"
 
 /* So long a rank waits for the others at the end, from its own MPI_Finalize on. */
 #define TOGETHER_NS (UINT64_C(20) * 1000000000)
@@ -55,6 +54,17 @@ void hp_report_sample(void)
 	pthread_mutex_unlock(&sampling);
 }
 
+/* The first line of a file, or "". */
+static void read_line(const char *path, char *line, int size)
+{
+	FILE *f = fopen(path, "re");
+
+	if (!f || !fgets(line, size, f))
+		*line = '\0';
+	if (f)
+		fclose(f);
+}
+
 /* The processor time of this library's own threads, in ns. */
 static uint64_t threads_ns(void)
 {
@@ -65,11 +75,12 @@ static uint64_t threads_ns(void)
 		char path[64], text[64];
 
 		snprintf(path, sizeof path, "/proc/self/task/%.20s/comm", d->d_name);
-		if (hp_read_file(path, text, sizeof text) <= 0 || strncmp(text, "hugepin", 7))
+		read_line(path, text, sizeof text);
+		if (strncmp(text, "hugepin", 7))
 			continue;
 		snprintf(path, sizeof path, "/proc/self/task/%.20s/schedstat", d->d_name);
-		if (hp_read_file(path, text, sizeof text) > 0)
-			sum += strtoull(text, NULL, 10);
+		read_line(path, text, sizeof text);
+		sum += strtoull(text, NULL, 10);
 	}
 	if (tasks)
 		closedir(tasks);
@@ -120,7 +131,7 @@ void hp_report_write(int rank)
 	n += print_paging(line + n, sizeof line - (size_t)n);
 	n += snprintf(line + n, sizeof line - (size_t)n, " threads_ns=%" PRIu64 "\n", threads_ns());
 	(void)!write(STDERR_FILENO, line, (size_t)n);
-	hugepin_summary_told_();
+	hugepin_summary_told();
 }
 
 /* Whether mpirun started several programs (OMPI_NUM_APP_CTX is Open MPI's). */
@@ -131,65 +142,70 @@ static bool are_several_programs(void)
 	return count && strcmp(count, "1") != 0;
 }
 
+static size_t run_size; /* of a summary */
+
 /* The operation of MPI_Reduce: in holds lower ranks. */
 static void add_ranks(void *in, void *inout, int *n, MPI_Datatype *type)
 {
+	uint64_t sum[(run_size + 7) / 8]; /* aligned as a summary has to be */
+
 	(void)type;
 	for (int i = 0; i < *n; i++) {
-		struct hp_run sum = ((struct hp_run *)in)[i];
+		char *high = (char *)inout + (size_t)i * run_size;
 
-		hp_run_add(&sum, &((struct hp_run *)inout)[i]);
-		((struct hp_run *)inout)[i] = sum;
+		memcpy(sum, (char *)in + (size_t)i * run_size, run_size);
+		hugepin_summary_add(sum, high);
+		memcpy(high, sum, run_size);
 	}
 }
 
 /* Add up the summaries of all ranks. Every rank gets the sum, so all ranks know whether it was reached. A rank may lack
  * the layer, or have another HUGEPIN_STATS, and then takes no part: after TOGETHER_NS the others go on without a sum.
- * What MPI may still write to is static. */
-static bool reduce(const struct hp_run *mine, struct hp_run *ret_sum)
+ * MPI may still write to the memory then, so that it is never freed. NULL: there is no sum. */
+static const void *reduce(void)
 {
-	static struct hp_run in, out;
 	const uint64_t begin = hp_clock_ns();
 	MPI_Request request;
 	MPI_Datatype type;
 	MPI_Op op;
+	char *in, *out;
 	int done = 0;
 
-	in = *mine;
-	if (REAL(Type_contiguous)(sizeof in, MPI_BYTE, &type) != MPI_SUCCESS || REAL(Type_commit)(&type) != MPI_SUCCESS ||
-	    REAL(Op_create)(add_ranks, 0, &op) != MPI_SUCCESS ||
-	    REAL(Iallreduce)(&in, &out, 1, type, op, MPI_COMM_WORLD, &request) != MPI_SUCCESS)
-		return false;
+	run_size = hugepin_summary(NULL, 0);
+	in = calloc(2, run_size);
+	if (!in)
+		return NULL;
+	out = in + run_size;
+	/* A rank that has nothing to tell takes part nevertheless, since the others wait for it. */
+	hugepin_summary(in, run_size);
+	if (REAL(Type_contiguous)((int)run_size, MPI_BYTE, &type) != MPI_SUCCESS ||
+	    REAL(Type_commit)(&type) != MPI_SUCCESS || REAL(Op_create)(add_ranks, 0, &op) != MPI_SUCCESS ||
+	    REAL(Iallreduce)(in, out, 1, type, op, MPI_COMM_WORLD, &request) != MPI_SUCCESS)
+		return NULL;
 	while (REAL(Test)(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) {
 		if (hp_clock_ns() - begin > TOGETHER_NS)
-			return false;
+			return NULL;
 		usleep(100);
 	}
 	if (!done)
-		return false;
+		return NULL;
 	REAL(Op_free)(&op);
 	REAL(Type_free)(&type);
-	*ret_sum = out;
-	return true;
+	return out;
 }
 
 void hp_report_sum(int rank)
 {
-	struct hp_run mine = { .pid = 0 }, sum = { .pid = 0 };
+	const void *sum;
 	char text[2048];
-	struct hp_line l = { text, text + sizeof text };
 	int size;
 
 	if (!is_summed || are_several_programs() || REAL(Comm_size)(MPI_COMM_WORLD, &size) != MPI_SUCCESS || size < 2)
 		return;
-	/* A rank that has nothing to tell takes part nevertheless, since the others wait for it. */
-	if (!hugepin_summary_(&mine, sizeof mine))
-		mine = (struct hp_run){ .pid = 0 };
-	if (!reduce(&mine, &sum))
+	sum = reduce();
+	if (!sum)
 		return;
-	hugepin_summary_told_();
-	if (rank || !sum.pid)
-		return;
-	hp_run_summary(&l, &sum);
-	(void)!write(STDERR_FILENO, text, (size_t)(l.at - text));
+	hugepin_summary_told();
+	if (!rank)
+		(void)!write(STDERR_FILENO, text, hugepin_summary_text(sum, text, sizeof text));
 }

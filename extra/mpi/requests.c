@@ -276,7 +276,7 @@ static void poll_orphans(int tests)
 
 void hp_requests_test_orphans(void)
 {
-	if (HP_UNLIKELY(atomic_load_explicit(&orphans_count, memory_order_relaxed)))
+	if (__builtin_expect(!!atomic_load_explicit(&orphans_count, memory_order_relaxed), 0))
 		poll_orphans(ORPHANS_AT_ONCE);
 }
 

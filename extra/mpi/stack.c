@@ -7,8 +7,8 @@
 #include <pthread.h>
 #include <unwind.h>
 
-#include "base/base.h"
 #include "next.h"
+#include "util.h"
 
 static HP_TLS uintptr_t stack_start, stack_end; /* of this thread's own stack; both 1: not known */
 

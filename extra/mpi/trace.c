@@ -19,11 +19,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/rank.h"
 #include "stack.h"
+#include "util.h"
 
 enum { FRAMES = 4, ROWS = 512 };
 
@@ -78,19 +78,38 @@ static void frames_walk(const void *innermost, uintptr_t ret_[FRAMES])
 	}
 }
 
-/* Open the trace for appending. NULL: see errno. */
+/* Whether a file is a regular one of this user's, by its only name: another user may have put any other there. If others
+ * may read the file, its mode becomes 0600. fchmod succeeds only for the owner and root, which is better than to compare
+ * st_uid, since network file systems may report other owners. */
+static bool is_own(int fd)
+{
+	struct stat s;
+
+	if (fstat(fd, &s))
+		return false;
+	if (!S_ISREG(s.st_mode) || s.st_nlink > 1 || (s.st_uid && !geteuid())) {
+		errno = EPERM;
+		return false;
+	}
+	return !(s.st_mode & 077) || !fchmod(fd, 0600);
+}
+
+/* Open the trace for appending. It follows no link, and waits for no reader of a FIFO. NULL: see errno. */
 static FILE *open_trace(bool create)
 {
-	const int fd = hp_open_own(trace_path, O_APPEND | (create ? O_CREAT : 0));
+	const int fd = open(trace_path, O_WRONLY | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | (create ? O_CREAT : 0),
+			    0600);
 	FILE *f = NULL;
 
-	if (fd < 0) {
-		errno = -fd;
-	} else if ((create && ftruncate(fd, 0)) || !(f = fdopen(fd, "ae"))) {
+	if (fd >= 0 && is_own(fd) && !(create && ftruncate(fd, 0)))
+		f = fdopen(fd, "ae");
+	if (!f) {
 		const int saved_errno = errno;
 
-		close(fd);
-		errno = saved_errno;
+		if (fd >= 0)
+			close(fd);
+		/* a link, a FIFO or socket, a directory */
+		errno = saved_errno == ELOOP || saved_errno == ENXIO || saved_errno == EISDIR ? EPERM : saved_errno;
 	}
 	return f;
 }
@@ -113,20 +132,36 @@ static bool make_rank_path(const char *prefix, int rank)
 				rank) < sizeof trace_path - len;
 }
 
-/* Whether the file is that of the events of the pin cache, HUGEPIN_TRACE. */
+/* Whether the file is that of the events of the pin cache: HUGEPIN_TRACE, where %p is the process's number and %r its
+ * rank, and without either ".rRANK" goes before the ending of the name (hugepin(7)). */
 static bool is_events_path(void)
 {
-	const char *events = secure_getenv("HUGEPIN_TRACE");
-	char path[sizeof trace_path] = "";
-	struct hp_line l = { path, path + sizeof path };
+	const char *events = secure_getenv("HUGEPIN_TRACE"), *name, *ending;
+	char path[2 * sizeof trace_path] = "";
+	size_t n;
 
-	if (!events)
+	if (!events || strlen(events) >= sizeof trace_path)
 		return false;
-	if (*events != '/' && getcwd(path, sizeof path)) {
-		l.at += strlen(path);
-		hp_line_text(&l, "/");
+	if (*events != '/' && getcwd(path, sizeof trace_path - 1))
+		strcat(path, "/");
+	n = strlen(path);
+	name = strrchr(events, '/') ? strrchr(events, '/') + 1 : events;
+	ending = strstr(events, "%p") || strstr(events, "%r") ? NULL : strrchr(name, '.');
+	if (ending == name) /* a hidden file */
+		ending = NULL;
+	if (!ending && !strstr(events, "%p") && !strstr(events, "%r"))
+		ending = name + strlen(name);
+	for (const char *s = events; n < sizeof path - 32; s++) {
+		if (s == ending)
+			n += (size_t)sprintf(path + n, ".r%d", trace_rank);
+		if (!*s)
+			break;
+		if (s[0] == '%' && (s[1] == 'p' || s[1] == 'r'))
+			n += (size_t)sprintf(path + n, "%d", *++s == 'p' ? (int)getpid() : trace_rank);
+		else
+			path[n++] = *s;
 	}
-	hp_rank_path(&l, events, getpid(), hp_rank());
+	path[n] = '\0';
 	return !strcmp(path, trace_path);
 }
 

@@ -9,11 +9,6 @@
 
 #include "base/base.h"
 #include "base/config.h"
-#include "extra/mpi/options.h"
-
-#define OPTION(NAME, member, type, def, min, max, words, sentence) \
-	{ "HUGEPIN_" #NAME, HP_##type, def, min, max, words, sentence, 0 },
-static const struct hp_option mpi_options[] = { HP_MPI_OPTIONS(OPTION) };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -24,8 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	memcpy(text, data + 1, size - 1);
 	text[size - 1] = 0;
-	const int n = data[0] % (hp_options_count + (int)(sizeof mpi_options / sizeof *mpi_options));
-	const struct hp_option *o = n < hp_options_count ? &hp_options[n] : &mpi_options[n - hp_options_count];
+	const struct hp_option *o = &hp_options[data[0] % hp_options_count];
 	int64_t value = -4711, again = -4711;
 	if (hp_option_parse(o, text, &value)) {
 		assert(value == -4711);

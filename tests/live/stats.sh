@@ -364,6 +364,42 @@ for ((i = 0; i < 8; i++)); do cat "$t/files/long" "$t/files/long" >"$t/files/lon
 shorter() { told "file:$t/files/long" keep 100 && tail -1 "$t/files/long" | grep '^advice.text ' && ! grep 'at least' "$t/files/long"; }
 works 'an old file is replaced as a whole' shorter
 
+# ---------------------------------------------------------------- one summary for several processes
+
+cat >"$t/sum.c" <<'END'
+/* sum: the summary of this process and of another that is its like, written by the program itself. */
+#include <hugepin.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int main(void)
+{
+	const size_t size = hugepin_summary(NULL, 0);
+	char *buffer = hugepin_malloc(100 << 20), *sum = calloc(1, size), *run = malloc(size), text[2048];
+
+	memset(buffer, 1, 100 << 20);
+	memset(run, 1, size);
+	if (hugepin_summary(run, size - 1) != size || run[0] != 1 || hugepin_summary(run, size) != size ||
+	    hugepin_summary_text(sum, text, sizeof text) || *text)
+		return 1;
+	hugepin_summary_add(sum, run);
+	hugepin_summary_add(sum, run);
+	hugepin_summary_told();
+	if (hugepin_summary_text(sum, text, sizeof text) != strlen(text))
+		return 1;
+	fputs(text, stdout);
+	return 0;
+}
+END
+# shellcheck disable=SC2086 # CC may be a command with options
+works 'a program that writes it compiles' ${CC:-cc} -Wall -Wextra -Werror -Iinclude -o "$t/sum" "$t/sum.c" -L"$build" -Wl,-rpath,"$build" -lhugepin
+sum() { env HUGEPIN_STATS="$1" "$t/sum" >"$t/told" 2>&1; }
+summed() { sum 1 && grep -q '^hugepin\[2 ranks\] sum: large buffers: 200 MiB at the peak' "$t/told" && ! grep 'hugepin\[[0-9]*\]' "$t/told" || show; }
+works 'two processes have one summary, and none of their own at exit' summed
+unasked() { sum 0 && [ ! -s "$t/told" ] || show; }
+works 'without HUGEPIN_STATS there is nothing to add' unasked
+
 # ---------------------------------------------------------------- where the kernel does not tell
 
 for seen in seen ''; do
