@@ -245,7 +245,7 @@ enum { HP_ALL_GONE = 1, HP_ALL_DISCARDED = 2 };
 struct hugepin_domain {
 	/* Hits read these members. They are written when the domain is opened, except attention and lookup_mask. Held
 	 * keys know the places of attention and ref (struct hugepin_key_domain).
-	 * attention, relaxed: RETIRED is raised before hp_counts_barrier(); HELPED, TRACED and CHECKED stay. */
+	 * attention, relaxed: RETIRED is raised before hp_counts_barrier(); HELPED, TRACED and ASK stay. */
 	_Alignas(64) _Atomic uint32_t attention; /* HP_BUSY ... */
 	uint32_t access; /* the default access of pins */
 	uint64_t ref; /* top bits of the refs of this domain's pins */
@@ -384,9 +384,8 @@ static inline struct hp_granule *hp_granule_at(const hugepin_domain *d, uintptr_
 }
 
 /* Access to a domain's statistics. The struct is public, so its members cannot be _Atomic. HP_DSTAT counts under the
- * domain's lock, HP_DSTAT_COUNT from any thread; relaxed: numbers. */
+ * domain's lock; relaxed: numbers. */
 #define HP_DSTAT_GET(d, name) __atomic_load_n(&(d)->stats.name, __ATOMIC_RELAXED)
-#define HP_DSTAT_COUNT(d, name, n) ((void)__atomic_fetch_add(&(d)->stats.name, (uint64_t)(n), __ATOMIC_RELAXED))
 #define HP_DSTAT(d, name, n) __atomic_store_n(&(d)->stats.name, (d)->stats.name + (uint64_t)(n), __ATOMIC_RELAXED)
 
 #endif
