@@ -241,10 +241,8 @@ static void complain_unknown(const char *name, size_t len)
 
 static bool is_known(const char *name, size_t len)
 {
-	static const char cache[] = PREFIX "VERBS_CACHE";
-
-	/* libhugepin-mpi.so and libhugepin-verbscache.so check their own variables */
-	if (!strncmp(name, PREFIX "MPI_", sizeof PREFIX "MPI_" - 1) || (len == sizeof cache - 1 && !memcmp(name, cache, len)))
+	/* Other libraries check their own variables. */
+	if (!strncmp(name, PREFIX "X_", sizeof PREFIX "X_" - 1))
 		return true;
 	for (int i = 0; i < hp_options_count; i++)
 		if (strlen(hp_options[i].name) == len && !memcmp(hp_options[i].name, name, len))

@@ -70,7 +70,7 @@ class Trace:
 
 	def check_header(self, line):
 		if line.startswith('seq(call number),'):
-			fail(self.path + ':1: this file has the calls of an MPI program, of HUGEPIN_MPI_TRACE; '
+			fail(self.path + ':1: this file has the calls of an MPI program, of HUGEPIN_X_MPI_TRACE; '
 				'plot draws the registered memory, which HUGEPIN_TRACE=run.csv records')
 		if line != HEADER:
 			fail('%s:1: not a trace of HUGEPIN_TRACE, whose first line is %s' % (self.path, HEADER))

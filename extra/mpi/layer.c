@@ -208,7 +208,7 @@ void hp_call_end_window(struct hp_call *c, int err, MPI_Win win, int target)
 
 void hp_layer_open(void)
 {
-	const char *trace = secure_getenv("HUGEPIN_MPI_TRACE"), *stats = secure_getenv("HUGEPIN_STATS");
+	const char *trace = secure_getenv("HUGEPIN_X_MPI_TRACE"), *stats = secure_getenv("HUGEPIN_STATS");
 	const bool stats_on = stats && strcmp(stats, "0") != 0;
 	int err;
 

@@ -104,7 +104,8 @@ static const char built_for[] = "MPICH";
 static const bool for_open_mpi = false;
 #endif
 
-/* Whether this process speaks for the job, by the environment: MPI's functions need handles, which may be another MPI's. */
+/* Whether this process speaks for the job. By the environment, since MPI's functions need handles, which may be another
+ * MPI's. */
 static bool is_first_rank(void)
 {
 	static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK",

@@ -10,7 +10,7 @@
 
 #include "util.h"
 
-#define PREFIX "HUGEPIN_MPI_"
+#define PREFIX "HUGEPIN_X_MPI_"
 
 #define DEFAULT(NAME, member, def, ...) .member = def,
 struct hp_mpi_options hp_mpi_options = { HP_MPI_OPTIONS(DEFAULT) };

@@ -1,6 +1,6 @@
 /*
- * The variables of the MPI layer. hugepin_mpi(7) repeats them, and tools/check-man compares. HUGEPIN_MPI_TRACE, a path, is
- * not in this table.
+ * The variables of the MPI layer, HUGEPIN_X_MPI_NAME. hugepin_mpi(7) repeats them, and tools/check-man compares.
+ * HUGEPIN_X_MPI_TRACE, a path, is not in this table.
  *
  * X(NAME, member, default, its text, maximum, words, what is accepted, sentence)
  *   words    "first|second|...": with maximum 0 the value is the word's index, else -1, -2, ...; NULL: there are none

@@ -78,9 +78,9 @@ static void frames_walk(const void *innermost, uintptr_t ret_[FRAMES])
 	}
 }
 
-/* Whether a file is a regular one of this user's, by its only name: another user may have put any other there. If others
- * may read the file, its mode becomes 0600. fchmod succeeds only for the owner and root, which is better than to compare
- * st_uid, since network file systems may report other owners. */
+/* Whether a file is a regular one of this user's, by its only name: another user may have put any other there. If
+ * others may read the file, its mode becomes 0600. fchmod succeeds only for the owner and root. That is better than to
+ * compare st_uid, since network file systems may report other owners. */
 static bool is_own(int fd)
 {
 	struct stat s;
@@ -97,8 +97,8 @@ static bool is_own(int fd)
 /* Open the trace for appending. It follows no link, and waits for no reader of a FIFO. NULL: see errno. */
 static FILE *open_trace(bool create)
 {
-	const int fd = open(trace_path, O_WRONLY | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | (create ? O_CREAT : 0),
-			    0600);
+	const int flags = O_WRONLY | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+	const int fd = open(trace_path, flags | (create ? O_CREAT : 0), 0600);
 	FILE *f = NULL;
 
 	if (fd >= 0 && is_own(fd) && !(create && ftruncate(fd, 0)))
@@ -175,7 +175,7 @@ void hp_trace_open(const char *prefix, int rank, size_t min)
 	if (make_rank_path(prefix, rank)) {
 		if (is_events_path()) {
 			fprintf(stderr,
-				"hugepin: MPI rank %d: the calls are not recorded: HUGEPIN_MPI_TRACE=%s and "
+				"hugepin: MPI rank %d: the calls are not recorded: HUGEPIN_X_MPI_TRACE=%s and "
 				"HUGEPIN_TRACE stand for one file, %s; they take different names\n",
 				rank, prefix, trace_path);
 			return;

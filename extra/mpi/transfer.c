@@ -1,6 +1,6 @@
 /*
  * The pins of a transfer's buffers. They are taken before MPI sees the buffers, and given back when MPI no longer uses
- * them. A buffer that cannot be pinned is counted, and the program goes on, unless HUGEPIN_MPI_STRICT=1.
+ * them. A buffer that cannot be pinned is counted, and the program goes on, unless HUGEPIN_X_MPI_STRICT=1.
  */
 #include "transfer.h"
 

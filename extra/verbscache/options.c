@@ -16,7 +16,7 @@ static enum hp_verbscache_mode mode = HP_VERBSCACHE_LOCAL;
 static void read_mode(void)
 {
 	static const char *const words[] = { "off", "local", "remote" };
-	const char *text = secure_getenv("HUGEPIN_VERBS_CACHE");
+	const char *text = secure_getenv("HUGEPIN_X_VERBS_CACHE");
 
 	for (size_t i = 0; text && i < sizeof words / sizeof *words; i++)
 		if (!strcmp(text, words[i])) {
@@ -25,7 +25,7 @@ static void read_mode(void)
 		}
 	if (text)
 		dprintf(STDERR_FILENO,
-			"hugepin: HUGEPIN_VERBS_CACHE=%.48s is not understood: it takes one of off, local, remote; "
+			"hugepin: HUGEPIN_X_VERBS_CACHE=%.48s is not understood: it takes one of off, local, remote; "
 			"using local\n",
 			text);
 }

@@ -1,5 +1,5 @@
 /*
- * HUGEPIN_VERBS_CACHE, and what is printed at exit.
+ * HUGEPIN_X_VERBS_CACHE, and what is printed at exit.
  */
 #ifndef HP_VERBSCACHE_OPTIONS_H
 #define HP_VERBSCACHE_OPTIONS_H

@@ -16,7 +16,7 @@ compile transpose
 # run POLICY: four pairs of arrays of 512 KiB, three times, two buffers a call
 run()
 {
-	COUNTREG=$t/$1.reg layer HUGEPIN_MPI_BACKEND=verbs HUGEPIN_STATS=2 HUGEPIN_MPI_STRICT=1 HUGEPIN_POLICY="$1" \
+	COUNTREG=$t/$1.reg layer HUGEPIN_X_MPI_BACKEND=verbs HUGEPIN_STATS=2 HUGEPIN_X_MPI_STRICT=1 HUGEPIN_POLICY="$1" \
 		LD_PRELOAD="$here/countreg.so $mpi_layer" "$t/transpose" 4 512 3 1 >"$t/$1.out" 2>&1 || { cat "$t/$1.out"; return 1; }
 	grep '^ok' "$t/$1.out"
 }

@@ -265,7 +265,7 @@ static int run(const char *mode, const char *what)
 		snprintf(cache, sizeof cache, "%s/libhugepin-verbscache.so", getenv("BUILD") ? getenv("BUILD") : "build");
 		if (mode) {
 			setenv("LD_PRELOAD", cache, 1);
-			setenv("HUGEPIN_VERBS_CACHE", mode, 1);
+			setenv("HUGEPIN_X_VERBS_CACHE", mode, 1);
 		}
 		execl("/proc/self/exe", "verbscache", what, NULL);
 		_exit(127);

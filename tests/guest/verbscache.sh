@@ -20,7 +20,7 @@ ours()
 {
 	local before
 	before=$(hits)
-	env LD_PRELOAD="${*:2}" HUGEPIN_VERBS_CACHE=remote "$build/tests/guest/verbs" a_pin_is_new >"$t/$1.out" || { cat "$t/$1.out"; return 1; }
+	env LD_PRELOAD="${*:2}" HUGEPIN_X_VERBS_CACHE=remote "$build/tests/guest/verbs" a_pin_is_new >"$t/$1.out" || { cat "$t/$1.out"; return 1; }
 	echo $(($(hits) - before)) >"$t/$1.count"
 }
 works 'the pin cache has its own registrations' ours plain
@@ -48,7 +48,7 @@ works 'Open MPI over UCX, its own cache' ranks ucx_own "${ucx[@]}"
 works 'Open MPI over UCX, no cache' ranks ucx_none "${ucx[@]}" "${off[@]}"
 works 'it registers for each message' at_least ucx_none 48
 works 'Open MPI over UCX, this cache, peers trusted' ranks ucx "${ucx[@]}" "${off[@]}" \
-	HUGEPIN_VERBS_CACHE=remote LD_PRELOAD="$cache"
+	HUGEPIN_X_VERBS_CACHE=remote LD_PRELOAD="$cache"
 works 'it registers at most 17 times' at_most ucx 17
 
 ofi=(OMPI_MCA_pml=cm OMPI_MCA_mtl=ofi OMPI_MCA_mtl_ofi_provider_include='verbs;ofi_rxm')
@@ -56,6 +56,6 @@ off=(FI_MR_CACHE_MAX_COUNT=0)
 works 'Open MPI over libfabric, no cache' ranks ofi_none "${ofi[@]}" "${off[@]}"
 works 'it registers for each message' at_least ofi_none 48
 works 'Open MPI over libfabric, this cache, peers trusted' ranks ofi "${ofi[@]}" "${off[@]}" \
-	HUGEPIN_VERBS_CACHE=remote LD_PRELOAD="$cache"
+	HUGEPIN_X_VERBS_CACHE=remote LD_PRELOAD="$cache"
 works 'it registers at most 20 times' at_most ofi 20
 for c in ucx_own ucx_none ucx ofi_none ofi; do echo "# $c: $(<"$t/$c.count") registrations"; done

@@ -23,7 +23,7 @@ both()
 run()
 {
 	local variables=()
-	[ "$1" = without ] || variables=(LD_PRELOAD="$cache" HUGEPIN_VERBS_CACHE="$1")
+	[ "$1" = without ] || variables=(LD_PRELOAD="$cache" HUGEPIN_X_VERBS_CACHE="$1")
 	both "$2" "$3" "${variables[@]}" || return 1
 	grep -ohE "$4" "$t/server" "$t/client" >"$t/$1" || { cat "$t/server" "$t/client"; return 1; }
 }

@@ -146,7 +146,7 @@ a field too many|7|12000000000,unpin,0,lru,0x7f0000000000,100,2097152,1,2|9 fiel
 an end within|7|12000000000,un|event is 'un'
 END
 printf '%s\n' 'seq(call number),t_start(ns since MPI_Init),t_end,cpu_app,op' 1,2,3,4,Send >calls.csv
-says 'a file of the calls of MPI' 1 'calls\.csv:1: this file has the calls of an MPI program, of HUGEPIN_MPI_TRACE; .* HUGEPIN_TRACE=run\.csv' plot calls.csv
+says 'a file of the calls of MPI' 1 'calls\.csv:1: this file has the calls of an MPI program, of HUGEPIN_X_MPI_TRACE; .* HUGEPIN_TRACE=run\.csv' plot calls.csv
 printf '%s\n' $header >none.csv
 : >empty.csv
 { cat lru.csv; printf '13000000000,pin,0,lru,0x1,1,1,1\0,x\n'; } >zero.csv

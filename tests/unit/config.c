@@ -314,6 +314,16 @@ TEST(an_unknown_name_is_said_once_with_the_known_ones)
 	EXPECT(strstr(said, "HUGEPIN_DECOY") && strstr(said, "DECAY") && strstr(said, "STATS"));
 }
 
+TEST(the_names_of_other_libraries_are_theirs_to_check)
+{
+	char *env[] = { (char *)"HUGEPIN_X_DECOY=1", (char *)"HUGEPIN_RESERVE=3", NULL };
+	EXPECT(!strcmp(show(env), "10000 3 0"));
+	EXPECT(!said[0]);
+	env[0] = (char *)"HUGEPIN_XDECOY=1";
+	EXPECT(!strcmp(show(env), "10000 3 0"));
+	EXPECT_EQ(lines(said), 1);
+}
+
 TEST(foreign_text_is_shortened_and_cannot_reach_the_terminal)
 {
 	static char value[3000];

@@ -24,7 +24,7 @@ works 'sends, receives and probes pin each buffer once' count point_to_point 20
 works 'each way to complete requests unpins them, in any order' count completions 144
 works 'a persistent request is pinned from start to completion' count persistent 28
 works 'freed and cancelled requests are let go' count freed_and_cancelled 3
-small() { run small HUGEPIN_POLICY=lru HUGEPIN_MPI_MIN=64 "$t/all" small && pinned small 8; }
+small() { run small HUGEPIN_POLICY=lru HUGEPIN_X_MPI_MIN=64 "$t/all" small && pinned small 8; }
 works 'requests that share a handle, having been done at once, are one each' small
 works 'derived types are pinned as far as they reach' count types 2
 works 'collectives pin what they read and write, nonblocking ones and in place' count collectives 88
@@ -74,11 +74,11 @@ stencil()
 }
 works 'a stencil that frees, maps and moves its buffers computes what it does without' stencil
 
-large() { run large HUGEPIN_POLICY=lru HUGEPIN_MPI_MIN=129K "$t/all" types && pinned large 0 && ! grep 'not known' "$t/large.out"; }
-works 'HUGEPIN_MPI_MIN: smaller buffers are left alone' large
-wrong() { layer HUGEPIN_MPI_MIN=-1 "$t/all" types 2>&1 | grep -q 'HUGEPIN_MPI_MIN=-1 is not understood: it takes a size'; }
-works 'HUGEPIN_MPI_MIN: nonsense is named' wrong
-unknown() { layer HUGEPIN_MPI_MINN=1 "$t/all" types 2>&1 | grep -q 'HUGEPIN_MPI_MINN is not known'; }
+large() { run large HUGEPIN_POLICY=lru HUGEPIN_X_MPI_MIN=129K "$t/all" types && pinned large 0 && ! grep 'not known' "$t/large.out"; }
+works 'HUGEPIN_X_MPI_MIN: smaller buffers are left alone' large
+wrong() { layer HUGEPIN_X_MPI_MIN=-1 "$t/all" types 2>&1 | grep -q 'HUGEPIN_X_MPI_MIN=-1 is not understood: it takes a size'; }
+works 'HUGEPIN_X_MPI_MIN: nonsense is named' wrong
+unknown() { layer HUGEPIN_X_MPI_MINN=1 "$t/all" types 2>&1 | grep -q 'HUGEPIN_X_MPI_MINN is not known'; }
 works 'a variable that does not exist is named' unknown
 foreign() { env LD_PRELOAD="$mpi_layer" true; }
 works 'a program without MPI is left alone' foreign
@@ -94,12 +94,12 @@ compile odd
 works 'what cannot be pinned in a sensible way is counted' run odd HUGEPIN_POLICY=lru "$t/odd"
 counted() { [ "$(sort -u "$t/odd.sums")" = '2 pins, 2 unpins, not pinned 1, bottom 2, sparse 2, left 1' ]; }
 works 'by its kind' counted
-strict() { ! layer HUGEPIN_MPI_STRICT=1 "$t/odd" >"$t/strict.out" 2>&1 && grep -q 'cannot be registered for MPI_Isend: ' "$t/strict.out"; }
-works 'HUGEPIN_MPI_STRICT: a buffer that cannot be registered ends the program' strict
+strict() { ! layer HUGEPIN_X_MPI_STRICT=1 "$t/odd" >"$t/strict.out" 2>&1 && grep -q 'cannot be registered for MPI_Isend: ' "$t/strict.out"; }
+works 'HUGEPIN_X_MPI_STRICT: a buffer that cannot be registered ends the program' strict
 
 # ---------------------------------------------------------------- traces
 
-traced() { run "$1" HUGEPIN_POLICY=none HUGEPIN_MPI_TRACE="$t/$1" "${@:2}"; }
+traced() { run "$1" HUGEPIN_POLICY=none HUGEPIN_X_MPI_TRACE="$t/$1" "${@:2}"; }
 works 'a run is recorded' traced trace setarch -R "$t/transpose" 3 64 5 2
 # Five times three transposes, of 64 KiB each way, in order.
 parses()
@@ -144,8 +144,8 @@ events()
 works 'the events of each rank are in a file of its own' events "$t/events.csv" "$t/events.r0.csv" "$t/events.r1.csv"
 one_file()
 {
-	run events HUGEPIN_TRACE="$t/events.csv" HUGEPIN_MPI_TRACE="$t/events" "$t/transpose" 3 64 5 2 &&
-		[ "$(grep -c 'the calls are not recorded: HUGEPIN_MPI_TRACE=.* stand for one file' "$t/events.out")" = 2 ] &&
+	run events HUGEPIN_TRACE="$t/events.csv" HUGEPIN_X_MPI_TRACE="$t/events" "$t/transpose" 3 64 5 2 &&
+		[ "$(grep -c 'the calls are not recorded: HUGEPIN_X_MPI_TRACE=.* stand for one file' "$t/events.out")" = 2 ] &&
 		grep -q '^[0-9]*,pin,' "$t/events.r1.csv" && ! grep -q Alltoall "$t/events.r1.csv"
 }
 works 'which is not that of the calls' one_file
@@ -157,7 +157,7 @@ works 'a call site is told by its callers' sites
 compile descriptors
 no_descriptor()
 {
-	(cd "$t" && run open HUGEPIN_POLICY=none HUGEPIN_MPI_TRACE=open "$t/descriptors") &&
+	(cd "$t" && run open HUGEPIN_POLICY=none HUGEPIN_X_MPI_TRACE=open "$t/descriptors") &&
 		[ "$(grep -c ',Bcast,' "$t/open.r0.csv")" = 1500 ] && grep -q '^# rank=0 .* dropped=0 ' "$t/open.r0.csv"
 }
 works 'a trace is complete without a descriptor that is kept, in the directory where the program began' no_descriptor

@@ -14,7 +14,7 @@ fi
 
 compile left
 works 'calls that an error handler leaves by longjmp are let go, and later ones seen' \
-	run left HUGEPIN_POLICY=lru HUGEPIN_MPI_MIN=16K "$t/left"
+	run left HUGEPIN_POLICY=lru HUGEPIN_X_MPI_MIN=16K "$t/left"
 works 'each of them' pinned left 19
 quiet() { ! grep '^hugepin\[' "$t/left.out"; }
 works 'HUGEPIN_STATS: a heap that nobody has used has no statistics' quiet
@@ -36,7 +36,7 @@ works 'nor one in front of it' front
 # MPI is in nobody's sight but the plugin's.
 works 'extra/mpi/tests/programs/host.c compiles' cc -O1 -g -Wall -Wextra -Werror -o "$t/host" extra/mpi/tests/programs/host.c -ldl
 compile plugin -shared -fPIC
-local_scope() { layer HUGEPIN_STATS=2 HUGEPIN_MPI_STRICT=1 "$t/host" "$t/plugin" >"$t/host.out" 2>&1; cat "$t/host.out"; grep -q '^ok' "$t/host.out"; }
+local_scope() { layer HUGEPIN_STATS=2 HUGEPIN_X_MPI_STRICT=1 "$t/host" "$t/plugin" >"$t/host.out" 2>&1; cat "$t/host.out"; grep -q '^ok' "$t/host.out"; }
 works 'a host that loads its MPI with RTLD_LOCAL computes what it should' local_scope
 
 for another in openmpi mpich ''; do
@@ -63,11 +63,11 @@ fi
 
 # 16,000 operations cost a flush that has nothing to do with them 50 us, when it looked at each.
 compile many
-open_puts() { run many HUGEPIN_MPI_MIN=1 HUGEPIN_POLICY=lru "$t/many" flush && cat "$t/many.out" && awk '/^flush/ { exit $7 > 8 * $2 + 2000 }' "$t/many.out"; }
+open_puts() { run many HUGEPIN_X_MPI_MIN=1 HUGEPIN_POLICY=lru "$t/many" flush && cat "$t/many.out" && awk '/^flush/ { exit $7 > 8 * $2 + 2000 }' "$t/many.out"; }
 works 'a flush finds what it closes, however much is open' open_puts
 works 'extra/mpi/tests/programs/tool.c compiles' "$mpicc" -D_GNU_SOURCE -DCOUNT_TESTS -O1 -shared -fPIC -o "$t/tests.so" extra/mpi/tests/programs/tool.c
 # 500 requests, and some 2,600 calls while they are under way or done, which test two of those that are not.
-freed() { run freed HUGEPIN_MPI_MIN=1 HUGEPIN_POLICY=lru LD_PRELOAD="$mpi_layer $t/tests.so" "$t/many" freed && pinned freed 1000; }
+freed() { run freed HUGEPIN_X_MPI_MIN=1 HUGEPIN_POLICY=lru LD_PRELOAD="$mpi_layer $t/tests.so" "$t/many" freed && pinned freed 1000; }
 works 'requests that were freed while under way are let go' freed
 tested() { grep '^tool' "$t/freed.out" && [ "$(sed -n 's/^tool.*tests //p' "$t/freed.out")" -lt 8000 ]; }
 works 'and no call tests them all' tested

@@ -52,10 +52,10 @@ if cached register | grep -q '^made 1 '; then
 else
 	skip 'the three functions have one registration of equal bytes' 'no userfaultfd: memory outside the heap is not kept'
 fi
-says 'off: nothing is kept' 0 '^made 3 gone 3$' cached register HUGEPIN_VERBS_CACHE=off
+says 'off: nothing is kept' 0 '^made 3 gone 3$' cached register HUGEPIN_X_VERBS_CACHE=off
 says 'a malformed value is named, with what is accepted' 0 \
-	'HUGEPIN_VERBS_CACHE=peers is not understood: it takes one of off, local, remote; using local' cached register HUGEPIN_VERBS_CACHE=peers
-silent() { ! cached register HUGEPIN_VERBS_CACHE=remote 2>&1 | grep hugepin; }
+	'HUGEPIN_X_VERBS_CACHE=peers is not understood: it takes one of off, local, remote; using local' cached register HUGEPIN_X_VERBS_CACHE=peers
+silent() { ! cached register HUGEPIN_X_VERBS_CACHE=remote 2>&1 | grep hugepin; }
 works 'a good one is known to all libraries' silent
 says 'a line at exit has the counts' 0 "^hugepin: verbs cache\[[0-9]+\]: asked=3 $kept given_back=3$" cached register HUGEPIN_STATS=1
 untold() { ! cached quiet HUGEPIN_STATS=1 2>&1 | grep 'verbs cache'; }
