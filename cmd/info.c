@@ -23,6 +23,7 @@
 #include "cmd/cgroup.h"
 #include "cmd/devices.h"
 #include "cmd/facts.h"
+#include "cmd/libraries.h"
 #include "cmd/machine.h"
 #include "cmd/models.h"
 #include "cmd/run.h"
@@ -263,7 +264,7 @@ static void tell_limits(const long *sizes, int count)
 
 static void tell_hugepin(void)
 {
-	char path[PATH_MAX], version[HP_TEXT_MAX], value[HP_TEXT_MAX], def[HP_TEXT_MAX];
+	char path[PATH_MAX], beside[PATH_MAX], version[HP_TEXT_MAX], value[HP_TEXT_MAX], def[HP_TEXT_MAX];
 
 	hp_facts_section("Hugepin");
 	snprintf(version, sizeof version, "%d.%d", HUGEPIN_VERSION_MAJOR, HUGEPIN_VERSION_MINOR);
@@ -272,6 +273,8 @@ static void tell_hugepin(void)
 	hp_facts_add("library", "%s", missing ? "not found" : path);
 	if (missing)
 		hp_facts_lack(path);
+	for (const struct hp_library *l = hp_libraries; !missing && l < hp_libraries + HP_LIBRARIES; l++)
+		hp_facts_add(l->file, "%s", hp_run_beside(path, l->file, beside) ? l->what : "not installed");
 	for (int i = 0; i < hp_options_count; i++) {
 		const struct hp_option *o = &hp_options[i];
 		const int64_t now = *(const int64_t *)((const char *)&hp_config + o->offset);

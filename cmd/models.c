@@ -18,6 +18,7 @@
 
 #include "base/base.h"
 #include "cmd/facts.h"
+#include "cmd/libraries.h"
 #include "cmd/run.h"
 #include "cmd/usage.h"
 #include "reg/backend/terms.h"
@@ -131,12 +132,12 @@ static struct {
  * -1, with the reason in `why`. */
 static int load_verbs(char *why, size_t size)
 {
-	static const char name[] = HP_SONAME("libhugepin-verbs");
+	const char *const name = hp_libraries[HP_LIBRARY_VERBS].file;
 	char preloaded[PATH_MAX], path[PATH_MAX];
 	void *lib = NULL, *f;
 
 	if (!hp_run_find_library(preloaded)) {
-		if (hp_run_beside(preloaded, HP_SONAME("libhugepin"), path))
+		if (hp_run_beside(preloaded, hp_libraries[HP_LIBRARY_HEAP].file, path))
 			dlopen(path, RTLD_NOW);
 		if (hp_run_beside(preloaded, name, path))
 			lib = dlopen(path, RTLD_NOW);

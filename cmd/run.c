@@ -18,12 +18,12 @@
 
 #include "base/base.h"
 #include "base/smalls.h"
+#include "cmd/libraries.h"
 #include "cmd/machine.h"
 #include "cmd/target.h"
 #include "cmd/text.h"
 #include "cmd/usage.h"
 
-#define LIBRARY HP_SONAME("libhugepin-malloc")
 #define FIRST 256 /* number of the first option of the table, above all letters */
 
 char *hp_run_option_name(const struct hp_option *o, char buf[HP_OPTION_NAME_MAX])
@@ -118,6 +118,7 @@ out:
  * where `make install` puts the library. */
 int hp_run_find_library(char path[PATH_MAX])
 {
+	const char *const dropin = hp_libraries[HP_LIBRARY_DROPIN].file;
 	char self[PATH_MAX], dir[PATH_MAX];
 	const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
 
@@ -128,11 +129,11 @@ int hp_run_find_library(char path[PATH_MAX])
 	for (size_t i = self[0] ? 0 : 2; i < sizeof places / sizeof places[0]; i++) {
 		const int len = snprintf(path, PATH_MAX, "%s%s", places[i][0], places[i][1]);
 		if (len >= PATH_MAX || !realpath(path, dir) ||
-		    snprintf(path, PATH_MAX, "%s/" LIBRARY, dir) >= PATH_MAX || access(path, R_OK))
+		    snprintf(path, PATH_MAX, "%s/%s", dir, dropin) >= PATH_MAX || access(path, R_OK))
 			continue;
 		return 0;
 	}
-	snprintf(path, PATH_MAX, LIBRARY " is neither beside this command nor in %.*s../lib nor in " HP_LIBDIR,
+	snprintf(path, PATH_MAX, "%s is neither beside this command nor in %.*s../lib nor in " HP_LIBDIR, dropin,
 		 PATH_MAX / 2, self);
 	return -1;
 }
@@ -182,7 +183,7 @@ int hp_run_preload(const char *title, const char *library)
 {
 	const char *old = getenv("LD_PRELOAD");
 	char *list, needed[PATH_MAX];
-	const bool beside = hp_run_beside(library, HP_SONAME("libhugepin"), needed);
+	const bool beside = hp_run_beside(library, hp_libraries[HP_LIBRARY_HEAP].file, needed);
 
 	if (strpbrk(library, ": ")) {
 		fprintf(stderr, "%s: %s: the loader cannot preload from a path with a colon or a space\n", title,
@@ -217,16 +218,69 @@ static void warn_of_empty_pool(void)
 		pool.total);
 }
 
+/* ------------------------------------------------------------------ libraries that are asked for */
+
+static bool wanted[HP_LIBRARIES];
+
+static int want(int letter, const char *argument)
+{
+	(void)argument;
+	wanted[letter - 1] = true;
+	return 0;
+}
+
+/* The options of the table. Returns how many there are. */
+static int library_options(struct option longs[HP_LIBRARIES])
+{
+	int n = 0;
+
+	for (int i = 0; i < HP_LIBRARIES; i++)
+		if (hp_libraries[i].option)
+			longs[n++] = (struct option){ hp_libraries[i].option, no_argument, NULL, i + 1 };
+	return n;
+}
+
+static void print_library_options(void)
+{
+	for (const struct hp_library *l = hp_libraries; l < hp_libraries + HP_LIBRARIES; l++)
+		if (l->option)
+			printf("  --%s\n      preloads %s, which %s.\n", l->option, l->file, l->what);
+}
+
+/* Put the libraries that are wanted before the drop-in, in whose directory they are. */
+static int preload_wanted(const char *title, const char *library)
+{
+	char path[PATH_MAX], *list;
+
+	for (int i = HP_LIBRARIES - 1; i >= 0; i--) {
+		if (!wanted[i])
+			continue;
+		if (!hp_run_beside(library, hp_libraries[i].file, path)) {
+			fprintf(stderr, "%s: --%s: %s is not installed\n", title, hp_libraries[i].option, path);
+			return -1;
+		}
+		if (asprintf(&list, "%s:%s", path, getenv("LD_PRELOAD")) < 0 || setenv("LD_PRELOAD", list, 1)) {
+			perror(title);
+			return -1;
+		}
+		free(list);
+	}
+	return 0;
+}
+
 int hp_run_main(int argc, char **argv)
 {
 	char library[PATH_MAX], why[PATH_MAX + 256];
-	const int program = hp_run_take_options(argc, argv, NULL);
+	struct option longs[HP_LIBRARIES];
+	const struct hp_run_more more = { "+", longs, library_options(longs), want };
+	const int program = hp_run_take_options(argc, argv, &more);
 
 	if (program <= 0) {
 		const int status = hp_usage(argv[0], program == 0);
 		if (program == 0) {
 			putchar('\n');
 			hp_run_print_options();
+			print_library_options();
 		}
 		return status;
 	}
@@ -234,7 +288,7 @@ int hp_run_main(int argc, char **argv)
 		fprintf(stderr, "hugepin run: %s\n", library);
 		return HP_EXIT_REFUSED;
 	}
-	if (hp_run_preload(argv[0], library))
+	if (hp_run_preload(argv[0], library) || preload_wanted(argv[0], library))
 		return HP_EXIT_REFUSED;
 	int status = hp_target_check(argv[program], why, sizeof why);
 	if (!status) {

@@ -81,8 +81,15 @@ check 'an option beats the environment' 0 '^9$' env HUGEPIN_RESERVE=1 "$hugepin"
 check 'keeps what was preloaded, behind its own' 0 "^$t/lib/libhugepin-malloc\.so\.0:$t/lib/libhugepin\.so\.0:libc\.so\.6\$" \
 	env LD_PRELOAD=libc.so.6 "$hugepin" run printenv LD_PRELOAD
 
+check 'preloads a library that is asked for, before its own' 0 "^$t/lib/libhugepin-verbscache\.so\.0:$t/lib/libhugepin-malloc\.so\.0:" \
+	"$hugepin" run --verbs-cache printenv LD_PRELOAD
+check 'says nothing of the variables of other libraries' 0 '^$' env HUGEPIN_X_MPI_MIN=few "$hugepin" run true
+
 # ---------------------------------------------------------------- run: what is refused
 
+mkdir "$t/few" && cp -P "$t"/lib/libhugepin{,-malloc}.so* "$t/few" && cp "$hugepin" "$t/few"
+check 'refuses a library that is not installed' 125 "run: --hooks: $t/few/libhugepin-hooks\.so\.0 is not installed$" \
+	"$t/few/hugepin" run --hooks true
 refuses 'an unknown option' 2 "unrecognized option '--speed=1'" --speed=1 touch
 check 'wants a program' 2 'which program' "$hugepin" run --
 while read -r option accepts; do
@@ -451,6 +458,7 @@ if not os.path.isdir("/sys/class/infiniband") or not os.listdir("/sys/class/infi
     line("verbs", "no device")
 
 line("version", "[0-9]+[.][0-9]+")
+line("libhugepin-verbs[.]so[.0-9]*", "(?!not installed).+")
 options = re.findall("^  (HUGEPIN_[A-Z_]*) +(.*?) +\\(default( .*)?\\)$", text, re.M)
 assert options
 for name, now, default in options:
