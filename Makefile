@@ -160,24 +160,21 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$<)
 	$(Q)$(CC) $(FLAGS) $(FLAGS_$(firstword $(subst /, ,$<))) -MMD -MP -c -o $@ $<
 
+# OPTIONS LIBRARIES: a library of the objects, archives and list of names that its rule has. It finds libhugepin.so, if that is there.
+define link
+$(call say,LD,$@)
+$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=$(filter %.map,$^) $(1) \
+	$(if $(filter %/libhugepin.so,$^),$(RUN_LDFLAGS)) -o $@ $(filter %.o %.a %/libhugepin.so,$^) $(2)
+$(Q)ln -sf $(@F) $@.$(SO)
+endef
 $(BUILD)/libhugepin.so $(BUILD)/installed/libhugepin.so: $(LIB_OBJ) packaging/hugepin.map
-	$(call say,LD,$@)
-	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin.map -o $@ $(LIB_OBJ) $(LIB_LIBS)
-	$(Q)ln -sf $(@F) $@.$(SO)
-
+	$(call link,,$(LIB_LIBS))
 $(BUILD)/libhugepin-verbs.so $(BUILD)/installed/libhugepin-verbs.so: $(VERBS_OBJ) $(addprefix $(BUILD)/base/,base.o clock.o sys.o memlock.o) $(BUILD)/libhugepin.so packaging/hugepin-verbs.map
-	$(call say,LD,$@)
-	$(Q)$(CC) $(LIB_LDFLAGS) -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin-verbs.map \
-		$(RUN_LDFLAGS) -o $@ $(filter %.o %/libhugepin.so,$^) $(VERBS_LIBS)
-	$(Q)ln -sf $(@F) $@.$(SO)
-
+	$(call link,,$(VERBS_LIBS))
 define extra_library
 $(BUILD)/libhugepin-$(1).so $(BUILD)/installed/libhugepin-$(1).so: $$(patsubst %.c,$(BUILD)/%.o,$$(sort $$(wildcard extra/$(1)/*.c))) \
 		$(BUILD)/libhugepin.so extra/$(1)/hugepin-$(1).map
-	$$(call say,LD,$$@)
-	$(Q)$$(CC) $$(LIB_LDFLAGS) -Wl,-soname,$$(@F).$(SO) -Wl,--version-script=extra/$(1)/hugepin-$(1).map \
-		$$(RUN_LDFLAGS) -o $$@ $$(filter %.o %/libhugepin.so,$$^) $(LINKS_$(1))
-	$(Q)ln -sf $$(@F) $$@.$(SO)
+	$$(call link,,$$(LINKS_$(1)))
 endef
 $(foreach name,$(EXTRA),$(eval $(call extra_library,$(name))))
 
@@ -247,10 +244,7 @@ $(BUILD)/dropin/jemalloc.o: private FLAGS += $(shell grep -q narenas_ratio '$(JE
 $(BUILD)/dropin/jemalloc.o: $(BUILD)/jemalloc.from
 DROPIN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(IMAGE_SRC),$(sort $(wildcard dropin/*.c)))) $(BUILD)/base/sys.o $(if $(DEBUG),$(addprefix $(BUILD)/base/,base.o clock.o lock.o))
 $(BUILD)/libhugepin-malloc.so $(BUILD)/installed/libhugepin-malloc.so: $(DROPIN_OBJ) $(BUILD)/jemalloc.a $(BUILD)/libhugepin.so packaging/hugepin-malloc.map
-	$(call say,LD,$@)
-	$(Q)$(CC) $(LIB_LDFLAGS) -static-libgcc -Wl,-soname,$(@F).$(SO) -Wl,--version-script=packaging/hugepin-malloc.map \
-		$(RUN_LDFLAGS) $(JEMALLOC_WRAP) -o $@ $(filter %.o %.a %/libhugepin.so,$^)
-	$(Q)ln -sf $(@F) $@.$(SO)
+	$(call link,-static-libgcc $(JEMALLOC_WRAP))
 
 $(BUILD)/hugepin: $(CMD_OBJ) | $(BUILD)/hugepin-plot.py
 $(BUILD)/installed/hugepin: $(CMD_OBJ:$(BUILD)/cmd/run.o=$(BUILD)/installed/run.o)
