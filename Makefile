@@ -360,7 +360,7 @@ install: all $(INSTALL_LINKED) $(BUILD)/installed/hugepin ## install under $(DES
 	$(Q)install -m 644 $(BUILD)/hugepin-plot.py $(TREE)$(PREFIX)/share/hugepin
 	$(Q)install -m 644 extra/bpftrace/*.bt $(TREE)$(PREFIX)/share/hugepin/bpftrace
 	$(Q)install -m 644 LICENSE packaging/COPYING.jemalloc $(TREE)$(PREFIX)/share/doc/hugepin
-	$(Q)tools/install-man $(TREE)$(PREFIX)/share/man $(NO_PAGES)
+	$(Q)tools/install-tree man $(TREE)$(PREFIX)/share/man $(NO_PAGES)
 	$(Q)tools/install-tree install $(TREE) '$(DESTDIR)' '$(PREFIX)'
 	$(Q)rm -rf $(TREE)
 	$(if $(DESTDIR),,$(Q)tools/install-tree say '$(PREFIX)' '$(LIBDIR)' '$(SO)')
