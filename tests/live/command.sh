@@ -458,7 +458,7 @@ if not os.path.isdir("/sys/class/infiniband") or not os.listdir("/sys/class/infi
     line("verbs", "no device")
 
 line("version", "[0-9]+[.][0-9]+")
-line("libhugepin-verbs[.]so[.0-9]*", "(?!not installed).+")
+line("libhugepin-verbs.so.0", "(?!not installed).+")
 options = re.findall("^  (HUGEPIN_[A-Z_]*) +(.*?) +\\(default( .*)?\\)$", text, re.M)
 assert options
 for name, now, default in options:
