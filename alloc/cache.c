@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "alloc/small.h"
 #include "base/barrier.h"
 #include "base/key.h"
 #include "base/process.h"
@@ -238,7 +239,7 @@ void hp_cache_shut_own(void)
 		atomic_store_explicit(&hp_cache_self->limit, 0, memory_order_relaxed);
 }
 
-void hp_cache_set_aside(bool on)
+void hugepin_small_only_(bool on)
 {
 	if (on) {
 		hp_cache_aside = hp_cache_self;

@@ -67,7 +67,6 @@ extern struct hp_cache hp_cache_none;
 /* This thread's cache while its large requests go to the small tier; then hp_cache_self is hp_cache_none, so that the
  * fast paths find nothing. NULL at other times. */
 extern HP_TLS struct hp_cache *hp_cache_aside;
-void hp_cache_set_aside(bool on);
 
 static inline void hp_cache_enter(struct hp_cache *c)
 {

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/cache.h"
 #include "alloc/decay.h"
 #include "alloc/fast.h"
 #include "alloc/madvise.h"
@@ -45,11 +44,6 @@ const struct hp_small hp_process_malloc = {
 	.free = free,
 	.usable_size = usable_size_of_process,
 };
-
-void hugepin_small_only_(bool on)
-{
-	hp_cache_set_aside(on);
-}
 
 int hugepin_small_which_(void)
 {

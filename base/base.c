@@ -243,17 +243,12 @@ void hp_futex_sleep(uint64_t ns)
 	hp_futex_wait(&never, 0, ns);
 }
 
-static void futex_wake(_Atomic uint32_t *word, int count)
-{
-	hp_sys(SYS_futex, word, FUTEX_WAKE_PRIVATE, count);
-}
-
 void hp_futex_wake(_Atomic uint32_t *word)
 {
-	futex_wake(word, INT32_MAX);
+	hp_sys(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX);
 }
 
 void hp_futex_wake_one(_Atomic uint32_t *word)
 {
-	futex_wake(word, 1);
+	hp_sys(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1);
 }

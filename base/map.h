@@ -20,19 +20,7 @@
 
 #include "base/sys.h"
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define HP_MAP_RAW 0
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer) || __has_feature(memory_sanitizer)
-#define HP_MAP_RAW 0
-#else
-#define HP_MAP_RAW 1
-#endif
-#else
-#define HP_MAP_RAW 1
-#endif
-
-#if HP_MAP_RAW
+#if !HP_SANITIZED
 #define HP_MAP_CALL(name, ...) return hp_sys(SYS_##name, __VA_ARGS__)
 #else
 #define HP_MAP_CALL(name, ...)                                                                                         \

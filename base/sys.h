@@ -13,6 +13,18 @@
 #include <sys/syscall.h>
 #include <sys/types.h>
 
+/* Whether a sanitizer has to see each mapping and each thread. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define HP_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer) || __has_feature(memory_sanitizer)
+#define HP_SANITIZED 1
+#endif
+#endif
+#ifndef HP_SANITIZED
+#define HP_SANITIZED 0
+#endif
+
 /* A system call. Arguments are integers or pointers; those left out are 0. Returns the kernel's result, or -errno. */
 #define hp_sys(...) HP_SYS_CALL(__VA_ARGS__, 0, 0, 0, 0, 0, 0, 0)
 #define HP_SYS_CALL(n, a, b, c, d, e, f, ...)                                                                          \

@@ -29,17 +29,12 @@
 #include <stdint.h>
 
 #include "base/base.h"
+#include "base/sys.h"
 
 /* HP_THREAD_BARE is 0 if threads are started by the C library instead: under a sanitizer, which has to see every
  * thread, and on machines for which the code is not written yet. */
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || !defined(__x86_64__) || !defined(__LP64__)
+#if HP_SANITIZED || !defined(__x86_64__) || !defined(__LP64__)
 #define HP_THREAD_BARE 0
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer) || __has_feature(memory_sanitizer)
-#define HP_THREAD_BARE 0
-#else
-#define HP_THREAD_BARE 1
-#endif
 #else
 #define HP_THREAD_BARE 1
 #endif
