@@ -573,7 +573,7 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 	uint32_t was, told = 0;
 	uint64_t old;
 
-	if (hp_process() != HP_PROCESS_OWN || hp_thread_is_bare)
+	if (hp_thread_is_bare || hp_process() != HP_PROCESS_OWN)
 		return false;
 	old = block_signals(!kind->known);
 	while ((was = change_state(t, OFF, STARTING)) != OFF && was != RUNNING && !kind->known)

@@ -55,7 +55,7 @@ struct hp_thread_kind {
 	unsigned calls_count;
 };
 
-/* A place for one thread at a time. Zero at first. A bare thread's memory is kept for the next thread. */
+/* A place for one thread at a time, bare or known, but not one after the other. Zero at first. A bare thread's memory is kept for the next thread. */
 struct hp_thread {
 	_Atomic uint32_t state; /* a futex; relaxed: in the child of fork no other thread */
 	/* relaxed: tell_start() tells of it by release; hp_thread_tid() is an acquire */

@@ -11,7 +11,9 @@
 #include <time.h>
 
 #include "base/base.h"
+#include "base/process.h"
 #include "base/stats.h"
+#include "base/thread.h"
 #include "tests/t.h"
 
 #define MS UINT64_C(1000000)
@@ -135,6 +137,36 @@ TEST(who_starts_the_thread_keeps_its_signal_mask)
 	sigprocmask(SIG_SETMASK, &before, &after);
 	for (int n = 1; n < NSIG; n++)
 		EXPECT_EQ(sigismember(&after, n), n == SIGUSR2 ? 1 : sigismember(&before, n));
+	EXPECT(becomes(&runs, 1));
+}
+
+static bool asked_alone;
+
+static void ask_alone(void *unused)
+{
+	(void)unused;
+	asked_alone = hp_service_ask(&at_once);
+}
+
+TEST(a_bare_thread_leaves_its_job_for_who_may_start_the_thread)
+{
+	static const struct hp_thread_kind kind = { .name = "test asks", .run = ask_alone };
+	static struct hp_thread asker;
+
+	if (!HP_THREAD_BARE)
+		SKIP("threads are the C library's in this build");
+	hp_service_end();
+	hp_service_allow();
+	hp_service_resume(); /* the thread that has ended here */
+	hp_service_end();
+	hp_service_allow();
+	runs = 0;
+	hp_process_begin();
+	EXPECT(hp_thread_start(&asker, &kind, NULL, -1));
+	hp_thread_join(&asker);
+	EXPECT(!asked_alone && !hp_service_running());
+	hp_service_resume();
+	EXPECT(hp_service_running());
 	EXPECT(becomes(&runs, 1));
 }
 

@@ -626,6 +626,119 @@ TEST(a_confined_thread_may_start_threads_and_abort)
 	confined(false, call_with_sense);
 }
 
+/* ------------------------------------------------------------------ sleep and end */
+
+static struct hp_thread sleepers[2], *sleeper; /* a bare one, and one that the C library knows */
+static _Atomic uint32_t rounds;
+
+static void sleep_often(void *unused)
+{
+	uint32_t seen;
+
+	(void)unused;
+	do {
+		seen = hp_thread_alarm(sleeper);
+		rounds++;
+		hp_futex_wake(&rounds);
+	} while (hp_thread_sleep(sleeper, seen, UINT64_MAX));
+}
+
+static const struct hp_thread_kind sleeping[] = {
+	{ .name = "test sleeps", .run = sleep_often },
+	{ .name = "test sleeps", .run = sleep_often, .known = true },
+};
+
+static void wait_for_rounds(uint32_t n)
+{
+	for (uint32_t seen; (seen = rounds) < n;)
+		hp_futex_wait(&rounds, seen, UINT64_MAX);
+}
+
+/* In a child, since the C library knows of several threads once it has started one. */
+static void sleeps_and_ends(int which)
+{
+	const struct hp_thread_kind *kind = &sleeping[which];
+	int status = -1;
+	pid_t child = fork_anew();
+
+	if (child == 0) {
+		sleeper = &sleepers[which];
+		for (uint32_t i = 0; i < 20; i++) {
+			rounds = 0;
+			EXPECT(hp_thread_start(sleeper, kind, NULL, -1));
+			EXPECT(hp_thread_start(sleeper, kind, NULL, -1)); /* it runs already */
+			EXPECT(hp_thread_runs(sleeper));
+			for (uint32_t n = 1; n < 20; n++) {
+				wait_for_rounds(n);
+				hp_thread_wake(sleeper);
+			}
+			wait_for_rounds(20);
+			hp_thread_forbid(sleeper);
+			hp_thread_forbid(sleeper);
+			EXPECT(!hp_thread_runs(sleeper) && !hp_thread_tid(sleeper));
+			EXPECT_EQ(hp_thread_count(), 1);
+			EXPECT(!hp_thread_start(sleeper, kind, NULL, -1));
+			hp_thread_allow(sleeper);
+			EXPECT(hp_thread_forbidden(sleeper) && !hp_thread_start(sleeper, kind, NULL, -1));
+			hp_thread_allow(sleeper);
+			EXPECT(hp_thread_start(sleeper, kind, NULL, -1));
+			hp_thread_end(sleeper);
+			hp_thread_end(sleeper);
+			EXPECT(!hp_thread_runs(sleeper) && !hp_thread_tid(sleeper));
+		}
+		_exit(t_failures != 0);
+	}
+	EXPECT(waitpid(child, &status, 0) == child);
+	EXPECT_EQ(status, 0);
+}
+
+TEST(a_bare_thread_sleeps_until_it_is_woken_and_ends_when_it_is_told)
+{
+	BARE_ONLY();
+	sleeps_and_ends(0);
+}
+
+TEST(so_does_one_that_the_c_library_knows)
+{
+	BARE_ONLY(); /* a sanitizer may have threads of its own, which are counted here */
+	sleeps_and_ends(1);
+}
+
+static void *start_and_end(void *kind)
+{
+	for (int i = 0; i < 300; i++) {
+		hp_thread_start(sleeper, kind, NULL, -1);
+		if (i % 3 == 0)
+			hp_thread_end(sleeper);
+		hp_thread_forbid(sleeper);
+		hp_thread_allow(sleeper);
+	}
+	return NULL;
+}
+
+TEST(several_threads_may_start_and_end_one_at_a_time)
+{
+	int status = -1;
+	pid_t child = fork_anew();
+
+	if (child == 0) {
+		for (int k = 0; k < 2; k++) {
+			pthread_t other[3];
+
+			sleeper = &sleepers[k];
+			for (int i = 0; i < 3; i++)
+				pthread_create(&other[i], NULL, start_and_end, (void *)&sleeping[k]);
+			for (int i = 0; i < 3; i++)
+				pthread_join(other[i], NULL);
+			hp_thread_end(sleeper);
+			EXPECT(!hp_thread_runs(sleeper) && !hp_thread_forbidden(sleeper));
+		}
+		_exit(t_failures != 0);
+	}
+	EXPECT(waitpid(child, &status, 0) == child);
+	EXPECT_EQ(status, 0);
+}
+
 /* ------------------------------------------------------------------ several */
 
 TEST(there_are_four_at_most)
