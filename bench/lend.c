@@ -28,7 +28,7 @@
 #include <sys/mman.h>
 
 #include "hugepin.h"
-#include "lend/lend.h"
+#include "lend/state.h"
 #include "trace.h"
 
 #define KIB UINT64_C(1024)

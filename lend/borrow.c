@@ -8,7 +8,10 @@
  */
 #include <errno.h>
 
-#include "lend/lend.h"
+#include "lend/borrow.h"
+#include "lend/borrowed.h"
+#include "lend/send.h"
+#include "lend/state.h"
 
 enum { FRAME_SHIFT = 17 };
 _Static_assert((int)HP_ASKS_MAX <= (int)HP_LEND_WAITING_MAX,

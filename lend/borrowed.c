@@ -1,5 +1,5 @@
 /*
- * Borrowed keys. lend.h has how hits find them. Call with the lend's lock, except hp_borrowed_unused().
+ * Borrowed keys. state.h has how hits find them. Call with the lend's lock, except hp_borrowed_unused().
  *
  * The borrower's side must find the key that contains an address, whatever the lengths of keys are. So a key stands in
  * a hash table by the frames that it touches, of a size that makes these two at most: its own length, rounded up to a
@@ -14,8 +14,10 @@
 
 #include "base/barrier.h"
 #include "base/sys.h"
+#include "lend/borrowed.h"
 #include "lend/key.h"
-#include "lend/lend.h"
+#include "lend/send.h"
+#include "lend/state.h"
 #include "reg/counts.h"
 #include "reg/lent.h"
 #include "reg/lookup.h"

@@ -1,11 +1,9 @@
 /*
- * Lending keys to peers: the public functions. hugepin_lend(7) has the protocol, lend.h the state and its locks.
+ * Lending keys to peers: the public functions. hugepin_lend(7) has the protocol, state.h the state and its locks.
  *
  * Source: Bonachea and Bell 2003, "A New DMA Registration Strategy for Pinning-Based High Performance Networks"
  * (Firehose).
  */
-#include "lend/lend.h"
-
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,7 +11,13 @@
 #include "base/barrier.h"
 #include "base/stats.h"
 #include "base/sys.h"
+#include "lend/borrow.h"
+#include "lend/borrowed.h"
 #include "lend/key.h"
+#include "lend/news.h"
+#include "lend/send.h"
+#include "lend/serve.h"
+#include "lend/state.h"
 #include "reg/counts.h"
 #include "reg/lent.h"
 #include "reg/pin.h"

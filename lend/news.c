@@ -11,7 +11,9 @@
 #include <string.h>
 
 #include "base/service.h"
-#include "lend/lend.h"
+#include "lend/news.h"
+#include "lend/serve.h"
+#include "lend/state.h"
 #include "reg/lent.h"
 
 /* ------------------------------------------------------------------ wake() */

@@ -6,7 +6,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "lend/lend.h"
+#include "lend/send.h"
+#include "lend/state.h"
 
 #define UNSENT_BYTES ((uint64_t)1 << 20)
 

@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include "base/sys.h"
-#include "lend/lend.h"
+#include "lend/send.h"
+#include "lend/serve.h"
+#include "lend/state.h"
 #include "reg/lent.h"
 
 enum { CARRIES_WAITING = 8 }; /* a peer's questions that carry most may wait, so many of them */

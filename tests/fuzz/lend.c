@@ -15,7 +15,7 @@
 
 #include "base/service.h"
 #include "base/stats.h"
-#include "lend/lend.h"
+#include "lend/state.h"
 #include "reg/counts.h"
 #include "reg/lent.h"
 #include "reg/lookup.h"

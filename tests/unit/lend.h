@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "base/config.h"
-#include "lend/lend.h"
+#include "lend/state.h"
 #include "reg/lent.h"
 #include "tests/any.h"
 #include "tests/device.h"

@@ -1,6 +1,7 @@
 /*
  * Borrowing: questions, keys, uses, giving back, between nodes in one process.
  */
+#include "lend/borrowed.h"
 #include "reg/counts.h"
 #include "tests/unit/lend.h"
 

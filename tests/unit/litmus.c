@@ -22,7 +22,7 @@
 
 #include "alloc/fast.h"
 #include "base/barrier.h"
-#include "lend/lend.h"
+#include "lend/state.h"
 #include "reg/counts.h"
 #include "reg/domains.h"
 #include "reg/state.h"

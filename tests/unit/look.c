@@ -11,7 +11,7 @@
 #include "alloc/pages.h"
 #include "alloc/small.h"
 #include "cmd/look.h"
-#include "lend/lend.h"
+#include "lend/state.h"
 #include "reg/domains.h"
 #include "tests/any.h"
 #include "tests/device.h"

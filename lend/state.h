@@ -22,8 +22,8 @@
  * across calls of the pin cache. Functions of the pin cache that call back (news.c) take only news.lock, a leaf. After
  * a fork the child has tables of keys that the kernel has emptied; every function but hits looks at `pid` first.
  */
-#ifndef HP_LEND_LEND_H
-#define HP_LEND_LEND_H
+#ifndef HP_LEND_STATE_H
+#define HP_LEND_STATE_H
 
 #include <stdatomic.h>
 #include <sys/types.h>
@@ -170,118 +170,10 @@ struct hugepin_lend {
 	_Atomic uint32_t waking; /* wake() is being called */
 };
 
-#define HP_LEND_STAT(l, who, name, n) ((l)->peer[who].stats.name += (uint64_t)(n))
-
 /* The news flag and the like; relaxed suffices, except for HP_ATTEND_USES (borrowed.c). */
 static inline bool hp_lend_attends(const hugepin_lend *l, uint32_t bits)
 {
 	return atomic_load_explicit(&l->attention, memory_order_relaxed) & bits;
 }
-
-/* ------------------------------------------------------------------ borrowed.c */
-
-/* Tables for keys. 0 or -ENOMEM, also then followed by close(), which gives indexes back, unless this is a child of
- * fork. */
-int hp_borrowed_open(hugepin_lend *l);
-void hp_borrowed_close(hugepin_lend *l, bool child);
-
-/* Find a LIVE key of the peer that contains addr, or NULL. use() takes one use of it into *ret_ and lets hits at addr
- * find it: this thread has counters. */
-struct hp_borrowed *hp_borrowed_find(hugepin_lend *l, uint32_t peer, uint64_t addr);
-void hp_borrowed_use(hugepin_lend *l, struct hp_borrowed *f, uint64_t addr, uint64_t len, struct hugepin_far *ret_);
-
-/* A place for a key that may come; NULL: no memory, or no index. begin() makes it one, unreserve() gives it back. */
-struct hp_borrowed *hp_borrowed_reserve(hugepin_lend *l);
-void hp_borrowed_begin(hugepin_lend *l, struct hp_borrowed *f, uint32_t peer, uint64_t base, uint64_t len,
-		       uint32_t rkey, uint64_t ref);
-void hp_borrowed_unreserve(hugepin_lend *l, struct hp_borrowed *f);
-
-/* The key that the peer calls by that ref, or NULL. */
-struct hp_borrowed *hp_borrowed_by_ref(hugepin_lend *l, uint32_t peer, uint64_t ref);
-
-/* Retire n LIVE keys, at most HP_WIRE_REFS_MAX: no hit finds them any more. Those without uses are freed, and their
- * refs are written to ret_refs; returns how many. The others get `state`, WANTED or LOST, and wait for their last use.
- * LIVE: they are kept. */
-unsigned hp_borrowed_retire(hugepin_lend *l, struct hp_borrowed **list, unsigned n, enum hp_borrowed_state state,
-			    uint64_t *ret_refs);
-
-/* Free keys of the peer of `bytes` together, those that were not used for longest, without uses, HP_WIRE_REFS_MAX
- * at most. *looks: how many keys may still be looked at; twice as many as there are, at first. Returns as
- * hp_borrowed_retire(). */
-unsigned hp_borrowed_give(hugepin_lend *l, uint32_t peer, uint64_t bytes, uint64_t *looks, uint64_t *ret_refs,
-			  uint64_t *ret_bytes);
-
-/* The peer is gone. Keys with uses stay for their last use. */
-void hp_borrowed_lose(hugepin_lend *l, uint32_t peer);
-
-/* Look at the keys that wait for their last use, `most` of them. Those without uses are freed and, of peers that are
- * not gone, given back. */
-void hp_borrowed_settle(hugepin_lend *l, unsigned most);
-
-/* An unuse of the key in this slot was counted: if the key waits for that, settle it. No lock is held. */
-void hp_borrowed_unused(hugepin_lend *l, uint32_t slot);
-
-/* Whether any use is out. Exact if no key is being taken. */
-bool hp_borrowed_uses(hugepin_lend *l);
-
-uint64_t hp_borrowed_bytes(const hugepin_lend *l);
-
-/* ------------------------------------------------------------------ send.c */
-
-/* Send a message, or keep it until there is room. 0; or the peer is lost: the error, also later. */
-int hp_send(hugepin_lend *l, uint32_t peer, const struct hp_wire *w);
-
-/* Send RETURN of n refs: seq 0, or the answer of a WANT, of which parts follow if `more`. */
-int hp_send_return(hugepin_lend *l, uint32_t peer, uint32_t number, const uint64_t *refs, unsigned n, bool more);
-
-/* Send what could not be sent. */
-void hp_send_kept(hugepin_lend *l);
-
-/* Forget what could not be sent to this peer. */
-void hp_send_forget(hugepin_lend *l, uint32_t peer);
-
-/* ------------------------------------------------------------------ borrow.c */
-
-/* Ask the peer, or wait for an answer that may do. data: ride in the question. 0; 1 and *ret_; -errno. */
-int hp_borrow(hugepin_lend *l, uint32_t peer, uint64_t addr, uint64_t len, const void *data, void *token,
-	      struct hugepin_far *ret_);
-
-/* Messages of a peer: 0 or -EILSEQ. */
-int hp_borrow_lent(hugepin_lend *l, uint32_t peer, const struct hp_wire *w);
-int hp_borrow_refused(hugepin_lend *l, uint32_t peer, const struct hp_wire *w);
-int hp_borrow_recalled(hugepin_lend *l, uint32_t peer, const struct hp_wire *w);
-int hp_borrow_wanted(hugepin_lend *l, uint32_t peer, const struct hp_wire *w);
-
-/* The peer is gone. Its keys end, and what was asked of it gets err. */
-void hp_borrow_gone(hugepin_lend *l, uint32_t peer, int err);
-
-/* Give back every key without uses. */
-void hp_borrow_return_all(hugepin_lend *l);
-
-/* ------------------------------------------------------------------ serve.c */
-
-int hp_serve_asked(hugepin_lend *l, uint32_t peer, const struct hp_wire *w);
-int hp_serve_returned(hugepin_lend *l, uint32_t peer, const struct hp_wire *w);
-void hp_serve_gone(hugepin_lend *l, uint32_t peer);
-
-/* Carry out news: drop, recall, ask for room. */
-void hp_serve_region(hugepin_lend *l, uint32_t region, bool dropped);
-void hp_serve_all_regions(hugepin_lend *l);
-void hp_serve_crowded(hugepin_lend *l, uint64_t bytes);
-
-/* Answer no to all questions that wait. */
-void hp_serve_refuse_all(hugepin_lend *l);
-
-/* Drop all that is idle. */
-void hp_serve_drop_idle(hugepin_lend *l);
-
-/* ------------------------------------------------------------------ news.c */
-
-/* Begin to hear news, and end. 0, -EBUSY, -EINVAL, -ENOMEM. end() waits until wake() is not running. */
-int hp_news_begin(hugepin_lend *l);
-void hp_news_end(hugepin_lend *l);
-
-/* Take the news in and carry them out. */
-void hp_news_take(hugepin_lend *l);
 
 #endif
