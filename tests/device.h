@@ -211,6 +211,19 @@ static inline void device_reset(struct device *v)
 	pthread_mutex_init(&v->pages_lock, NULL);
 }
 
+/* Open a domain on the device as it was at first, with these limits and access to all. */
+static inline hugepin_domain *device_open(struct device *v, struct hugepin_limits limits, struct hugepin_attr attr)
+{
+	hugepin_domain *d = NULL;
+
+	device_reset(v);
+	limits.access = DEVICE_ACCESS;
+	v->limits = limits;
+	attr.size = sizeof attr;
+	EXPECT_EQ(hugepin_domain_open(&device_backend, v, &attr, &d), 0);
+	return d;
+}
+
 /* The pin's keys are of a registration that covers it. */
 static inline bool device_covers(struct device *v, const struct hugepin_pin *pin, unsigned access)
 {
@@ -246,5 +259,31 @@ static inline void close_empty(const struct device *v, hugepin_domain *d)
 	EXPECT_EQ(v->bytes, 0);
 	EXPECT_EQ(v->closed, 1);
 }
+
+/* A test of d, the only domain of `device`, which `open` opens. Nothing is left in d at the end. */
+#define DOMAIN_TEST(fact, open)                                                                                        \
+	static void fact##_body(hugepin_domain *d);                                                                    \
+	TEST(fact)                                                                                                     \
+	{                                                                                                              \
+		hugepin_domain *d = open;                                                                              \
+                                                                                                                       \
+		fact##_body(d);                                                                                        \
+		close_empty(&device, d);                                                                               \
+	}                                                                                                              \
+	static void fact##_body(hugepin_domain *d)
+
+/* The same, with len bytes p that are not the heap's. */
+#define PIN_TEST(fact, open, len)                                                                                      \
+	static void fact##_body(hugepin_domain *d, char *p);                                                           \
+	TEST(fact)                                                                                                     \
+	{                                                                                                              \
+		hugepin_domain *d = open;                                                                              \
+		char *p = map(len);                                                                                    \
+                                                                                                                       \
+		fact##_body(d, p);                                                                                     \
+		munmap(p, len);                                                                                        \
+		close_empty(&device, d);                                                                               \
+	}                                                                                                              \
+	static void fact##_body(hugepin_domain *d, char *p)
 
 #endif

@@ -21,7 +21,6 @@
 #include <infiniband/verbs.h>
 #include <limits.h>
 #include <pthread.h>
-#include <stdlib.h>
 
 #include "hugepin.h"
 #include "tests/t.h"

@@ -24,6 +24,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#define KIB ((size_t)1 << 10)
+#define MIB ((size_t)1 << 20)
+#define GIB ((size_t)1 << 30)
+
 struct t_test {
 	const char *name;
 	void (*run)(void);
@@ -51,6 +55,19 @@ static char t_skip_reason[600];
 		t_end = &t.next;                                                                                       \
 	}                                                                                                              \
 	static void fact(void)
+
+/* A test of one statement: a row of a table of cases. */
+#define TEST_CASE(fact, ...)                                                                                           \
+	TEST(fact)                                                                                                     \
+	{                                                                                                              \
+		__VA_ARGS__;                                                                                           \
+	}
+
+/* A test whose body is run by by(void (*)(void)): in a process of its own, for example. */
+#define TEST_BY(by, fact)                                                                                              \
+	static void fact##_body(void);                                                                                 \
+	TEST_CASE(fact, by(fact##_body))                                                                               \
+	static void fact##_body(void)
 
 /* One write, so that lines of threads and of forked children stay whole. */
 __attribute__((format(printf, 1, 2))) static inline void t_print(const char *format, ...)
@@ -89,6 +106,14 @@ static inline bool t_expect_eq(long long a, long long b, const char *file, int l
 			       const char *b_text)
 {
 	return a == b || t_fail(file, line, "%s is %lld, not %s, which is %lld", a_text, a, b_text, b);
+}
+
+/* Whether the test has failed by now; the round is told then. */
+static inline bool t_failed_in(int round)
+{
+	if (t_failures)
+		t_print("# round %d\n", round);
+	return t_failures != 0;
 }
 
 /* Both are true when the expectation holds: if (!EXPECT(p)) return; */

@@ -20,16 +20,12 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 
-#define KIB ((size_t)1024)
-#define MIB ((size_t)1 << 20)
-#define GIB ((size_t)1 << 30)
 #define PAGE ((size_t)2 << 20) /* a hugepage */
 
 extern char **environ;
@@ -289,6 +285,51 @@ static inline int child_wait(pid_t pid)
 	return -1;
 }
 
+/* Execute this program again, with up to three arguments (NULL: no more). Returns the status as child_wait() does. */
+static inline int run_again(char **env, const char *a, const char *b, const char *c)
+{
+	char *args[] = { (char *)"again", (char *)a, (char *)b, (char *)c, NULL };
+	pid_t pid;
+
+	return posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, env) ? -1 : child_wait(pid);
+}
+
+/* Run a function in this program executed again, with the environment of now: a process that has done nothing before.
+ * A SKIP there is one here. Returns the status as child_wait() does. */
+static int anew_main(char **args);
+
+static inline int anew_status(void (*body)(void))
+{
+	char from_here[24], reason[12];
+	int pipes[2], status;
+
+	if (!EXPECT(!pipe2(pipes, O_NONBLOCK)))
+		return -1;
+	/* The program may lie at other addresses then. */
+	snprintf(from_here, sizeof from_here, "%td", (char *)body - (char *)anew_main);
+	snprintf(reason, sizeof reason, "%d", pipes[1]);
+	status = run_again(environ, "--anew", from_here, reason);
+	if (read(pipes[0], t_skip_reason, sizeof t_skip_reason - 1) < 0)
+		t_skip_reason[0] = 0;
+	close(pipes[0]);
+	close(pipes[1]);
+	return status;
+}
+
+static inline void anew(void (*body)(void))
+{
+	EXPECT_EQ(anew_status(body), 0);
+}
+
+/* What main() does then. args: behind "--anew". */
+static inline int anew_main(char **args)
+{
+	((void (*)(void))((char *)anew_main + strtol(args[0], NULL, 10)))();
+	if (t_skip_reason[0] && write((int)strtol(args[1], NULL, 10), t_skip_reason, strlen(t_skip_reason)) < 0)
+		return 2;
+	return t_failures != 0;
+}
+
 /* Give this process its own /dev/shm, if possible, so that helpers of other programs on the machine do not learn of
  * ours. */
 static inline void shm_unshare(void)
@@ -365,6 +406,8 @@ static inline size_t rand_size(uint64_t *state, size_t min, size_t max)
 	{                                                                                                              \
 		if (argc == 3 && !strcmp(argv[1], "--drain"))                                                          \
 			return pool_drain_main(strtol(argv[2], NULL, 10));                                             \
+		if (argc == 4 && !strcmp(argv[1], "--anew"))                                                           \
+			return anew_main(argv + 2);                                                                    \
 		return t_run(argc, argv);                                                                              \
 	}
 

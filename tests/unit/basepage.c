@@ -2,8 +2,6 @@
  * The heap where base pages have 16 and 64 KiB, by a kernel of the test's own: against the naive model, with advice and
  * guards, and in a child of fork. Each test is a process of its own, in which the heap starts anew.
  */
-#include <sys/wait.h>
-
 #include "alloc/advised.h"
 #include "alloc/copy.h"
 #include "tests/any.h"
@@ -49,7 +47,7 @@ static void expect_whole_pages(void)
 
 /* ------------------------------------------------------------------ memory that is given back */
 
-static void give_every_second_back(void)
+TEST_BY(with_pages, buffers_beside_what_was_given_back_stay)
 {
 	enum { COUNT = 64 };
 	char *p[COUNT];
@@ -75,13 +73,8 @@ static void give_every_second_back(void)
 	expect_empty();
 }
 
-TEST(buffers_beside_what_was_given_back_stay)
-{
-	with_pages(give_every_second_back);
-}
-
 /* A table's words beside those that are to be zero. */
-static void zero_a_part(void)
+TEST_BY(with_pages, a_part_of_a_table_is_zeroed_and_no_more)
 {
 	enum { WORDS = 65536, LOWEST = 100 };
 	uint64_t *table = hp_meta_map(WORDS * sizeof *table);
@@ -101,14 +94,9 @@ static void zero_a_part(void)
 	hp_meta_unmap(table, WORDS * sizeof *table);
 }
 
-TEST(a_part_of_a_table_is_zeroed_and_no_more)
-{
-	with_pages(zero_a_part);
-}
-
 /* ------------------------------------------------------------------ the model */
 
-static void play_all(void)
+TEST_BY(with_pages, buffers_share_no_base_page_and_keep_their_contents)
 {
 	play(HP_PAGES_THP, 64 * (int64_t)MIB, 12000);
 	play(HP_PAGES_THP, 2 * (int64_t)MIB, 6000);
@@ -117,23 +105,13 @@ static void play_all(void)
 	EXPECT_EQ(HP_STAT(bad_pointers), 0);
 }
 
-TEST(buffers_share_no_base_page_and_keep_their_contents)
-{
-	with_pages(play_all);
-}
-
-static void play_in_the_pool(void)
+TEST_BY(with_pages, the_same_with_pages_of_the_pool)
 {
 	play(HP_PAGES_AUTO, 64 * (int64_t)MIB, 8000);
 }
 
-TEST(the_same_with_pages_of_the_pool)
-{
-	with_pages(play_in_the_pool);
-}
-
 /* Where the span's parts meet, and at their ends, the holes of both may lie in one base page. */
-static void shorten(void)
+TEST_BY(with_pages, the_span_is_shortened_to_any_size)
 {
 	enum { PAGES = 67 };
 	size_t first, small;
@@ -153,11 +131,6 @@ static void shorten(void)
 		hp_extent_destroy_if_empty(small);
 	}
 	hp_unlock(&hp_heap_lock);
-}
-
-TEST(the_span_is_shortened_to_any_size)
-{
-	with_pages(shorten);
 }
 
 /* ------------------------------------------------------------------ advice */
@@ -220,7 +193,7 @@ static void size_advised(struct advised *a)
 		memset(&a->prot[had], PROT_READ | PROT_WRITE, pages_of(size) - had);
 }
 
-static void advise_at_random(void)
+TEST_BY(with_pages, what_a_program_protects_is_protected_and_nothing_beside_it)
 {
 	hp_config.pages = HP_PAGES_THP;
 	hp_config.extent_max = 16 * (int64_t)MIB;
@@ -257,14 +230,9 @@ static void advise_at_random(void)
 	EXPECT_EQ(HP_STAT(bad_pointers), 0);
 }
 
-TEST(what_a_program_protects_is_protected_and_nothing_beside_it)
-{
-	with_pages(advise_at_random);
-}
-
 /* ------------------------------------------------------------------ fork */
 
-static void fork_with_buffers(void)
+TEST_BY(with_pages, a_child_of_fork_has_what_its_parent_had)
 {
 	int status;
 	pid_t pid;
@@ -291,11 +259,6 @@ static void fork_with_buffers(void)
 	for (struct buffer *b = buffers; b < buffers + BUFFERS / 4; b++)
 		if (b->p)
 			discard(b);
-}
-
-TEST(a_child_of_fork_has_what_its_parent_had)
-{
-	with_pages(fork_with_buffers);
 }
 
 T_MAIN

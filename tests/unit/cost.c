@@ -4,18 +4,8 @@
 #include "reg/policy/cost.h"
 
 #include "base/base.h"
+#include "tests/rnd.h"
 #include "tests/t.h"
-
-#define KIB ((uint64_t)1 << 10)
-#define MIB ((uint64_t)1 << 20)
-
-static uint64_t seed;
-
-static uint64_t rnd(uint64_t n)
-{
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (seed >> 33) % n;
-}
 
 /* [4 KiB, 64 MiB), as many small as large ones, in base pages. */
 static uint64_t some_bytes(void)

@@ -7,8 +7,6 @@
 #include <errno.h>
 #include <libmnl/libmnl.h>
 #include <rdma/rdma_netlink.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "reg/backend/dump.h"
 #include "tests/t.h"

@@ -70,4 +70,20 @@ static inline void expect_empty(void)
 	expect_span_reserved(true);
 }
 
+static inline struct hugepin_extent extent_of(const void *p)
+{
+	struct hugepin_extent e = { .len = 0 };
+
+	EXPECT(hugepin_extent(p, &e, sizeof e) > 0);
+	return e;
+}
+
+/* Behind body() the heap can be emptied. */
+static inline void emptied(void (*body)(void))
+{
+	body();
+	hugepin_purge();
+	expect_empty();
+}
+
 #endif

@@ -5,13 +5,9 @@
  * The kernel is reached through functions defined here, which the linker prefers to the C library's. They also stand in
  * for a hugetlb pool, so that the machine needs none.
  */
-#include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "alloc/copy.h"
@@ -28,8 +24,6 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
-
-#define MIB ((size_t)1 << 20)
 
 /* ------------------------------------------------------------------ the kernel */
 
@@ -74,20 +68,12 @@ UNINSTRUMENTED static bool fails(long nr, long c, long d)
 	return true;
 }
 
-/* Hugetlb pages come aligned. */
 UNINSTRUMENTED static long map_pool(long len, long prot, long flags)
 {
-	long got, aligned;
-
 	if ((size_t)len > pool * HP_PAGE)
 		return -ENOMEM;
 	pool -= (size_t)len / HP_PAGE;
-	got = raw(SYS_mmap, 0, len + (long)HP_PAGE, prot, flags & ~(long)(MAP_HUGETLB | (63u << 26)), -1, 0);
-	aligned = (long)hp_round_up((size_t)got, HP_PAGE);
-	if (aligned > got)
-		raw(SYS_munmap, got, aligned - got, 0, 0, 0, 0);
-	raw(SYS_munmap, aligned + len, got + (long)HP_PAGE - aligned, 0, 0, 0, 0);
-	return aligned;
+	return map_like_pool(len, prot, flags);
 }
 
 /* What the kernel may have done by the time it finds that a call cannot succeed. */
@@ -215,97 +201,6 @@ static void end(void)
 }
 
 /* ------------------------------------------------------------------ scenarios */
-
-static void grow(void)
-{
-	static const size_t sizes[] = { 40000, 1 * MIB, 3 * MIB, 5 * MIB, 5 * MIB / 2, 100000 };
-	struct buffer *b = buffers;
-
-	armed = true;
-	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++, b++)
-		keep(b, hugepin_malloc(sizes[i]), sizes[i]);
-	obtain_zeroed(b++, 5 * MIB / 2);
-	keep(b++, hugepin_aligned_alloc(4 * MIB, 40000), 40000);
-	expect_intact();
-	discard(&buffers[2]);
-	discard(&buffers[4]);
-	obtain_zeroed(&buffers[2], 3 * MIB);
-	obtain_zeroed(&buffers[4], 9 * MIB / 2);
-	for (size_t size = 50000; size < 12 * MIB; size *= 4)
-		resize(&buffers[0], size);
-	for (size_t size = 6 * MIB; size < 12 * MIB; size += 5 * MIB / 2) /* moves, then grows into its room */
-		resize(&buffers[3], size);
-	resize(&buffers[6], 40000);
-	resize(&buffers[6], MIB);
-	expect_intact();
-	end();
-}
-
-static void give_back(void)
-{
-	armed = true;
-	for (int i = 0; i < 8; i++)
-		keep(&buffers[i], hugepin_malloc(5 * MIB / 2), 5 * MIB / 2);
-	for (int i = 0; i < 8; i += 2)
-		discard(&buffers[i]);
-	hugepin_purge();
-	expect_intact();
-	for (int i = 0; i < 8; i += 2)
-		obtain_zeroed(&buffers[i], 9 * MIB / 2);
-	for (int i = 0; i < 8; i++)
-		if (i != 3)
-			discard(&buffers[i]);
-	hugepin_free(hugepin_malloc(65 * MIB)); /* empties the lists */
-	for (int i = 0; i <= HP_TICKS; i++)
-		hp_heap_tick();
-	expect_intact();
-	obtain_zeroed(&buffers[0], 7 * MIB);
-	hugepin_span_limit_(16 * MIB);
-	expect_intact();
-	end();
-}
-
-static void hold_extents(void)
-{
-	struct hugepin_extent e;
-	struct {
-		uintptr_t at;
-		size_t len;
-	} held[8];
-	int n = 0;
-
-	for (int i = 0; i < 4; i++)
-		keep(&buffers[i], hugepin_malloc(3 * MIB / 2), 3 * MIB / 2);
-	keep(&buffers[4], hugepin_malloc(9 * MIB), 9 * MIB);
-	keep(&buffers[5], hugepin_malloc(19 * MIB), 19 * MIB);
-	armed = true;
-	resize(&buffers[4], MIB);
-	resize(&buffers[5], MIB);
-	hugepin_purge(); /* their extents are without memory but for the first page */
-	keep(&buffers[6], hugepin_malloc(5 * MIB / 2), 5 * MIB / 2);
-	for (uintptr_t from = 0; n < 8 && hp_heap_next_extent(from, &e); from = (uintptr_t)e.addr + 1) {
-		size_t first = ((uintptr_t)e.addr - hp_span.base) >> HP_PAGE_SHIFT;
-		int r = hp_heap_hold((uintptr_t)e.addr, e.len, e.gen, HP_HOLD_COPY);
-
-		EXPECT(r == 0 || (r == -ENOMEM && seen->failed >= 0));
-		for (size_t p = first; p < first + (e.len >> HP_PAGE_SHIFT); p++) {
-			EXPECT_EQ(hp_page_held(&hp_span.page[p]), r == 0);
-			if (r == 0 && EXPECT_EQ(hp_span.page[p].state, HP_PAGE_READY))
-				EXPECT_EQ(*(volatile char *)(hp_page_addr(p) + HP_PAGE - 1), 0);
-		}
-		if (r == 0) {
-			held[n].at = (uintptr_t)e.addr;
-			held[n++].len = e.len;
-		}
-	}
-	expect_intact();
-	hugepin_purge();
-	resize(&buffers[4], 4 * MIB);
-	expect_intact();
-	while (n--)
-		hp_heap_drop(held[n].at, held[n].len, HP_HOLD_COPY);
-	end();
-}
 
 static void fork_once(void)
 {
@@ -500,16 +395,6 @@ static void advise_held_buffers(void)
 	advise_with(true);
 }
 
-static void fork_with_buffers(void)
-{
-	fork_with(-1);
-}
-
-static void fork_with_held_buffers(void)
-{
-	fork_with(HP_HOLD_COPY);
-}
-
 /* ------------------------------------------------------------------ runs */
 
 /* Returns whether the Nth call was reached. */
@@ -570,44 +455,109 @@ __attribute__((constructor)) static void configure(void)
 	hp_config.decay_ms = 0;
 }
 
-TEST(growing_survives_every_failure)
+TEST_BY(run_all, growing_survives_every_failure)
 {
-	run_all(grow);
+	static const size_t sizes[] = { 40000, 1 * MIB, 3 * MIB, 5 * MIB, 5 * MIB / 2, 100000 };
+	struct buffer *b = buffers;
+
+	armed = true;
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++, b++)
+		keep(b, hugepin_malloc(sizes[i]), sizes[i]);
+	obtain_zeroed(b++, 5 * MIB / 2);
+	keep(b++, hugepin_aligned_alloc(4 * MIB, 40000), 40000);
+	expect_intact();
+	discard(&buffers[2]);
+	discard(&buffers[4]);
+	obtain_zeroed(&buffers[2], 3 * MIB);
+	obtain_zeroed(&buffers[4], 9 * MIB / 2);
+	for (size_t size = 50000; size < 12 * MIB; size *= 4)
+		resize(&buffers[0], size);
+	for (size_t size = 6 * MIB; size < 12 * MIB; size += 5 * MIB / 2) /* moves, then grows into its room */
+		resize(&buffers[3], size);
+	resize(&buffers[6], 40000);
+	resize(&buffers[6], MIB);
+	expect_intact();
+	end();
 }
 
-TEST(giving_back_survives_every_failure)
+TEST_BY(run_all, giving_back_survives_every_failure)
 {
-	run_all(give_back);
+	armed = true;
+	for (int i = 0; i < 8; i++)
+		keep(&buffers[i], hugepin_malloc(5 * MIB / 2), 5 * MIB / 2);
+	for (int i = 0; i < 8; i += 2)
+		discard(&buffers[i]);
+	hugepin_purge();
+	expect_intact();
+	for (int i = 0; i < 8; i += 2)
+		obtain_zeroed(&buffers[i], 9 * MIB / 2);
+	for (int i = 0; i < 8; i++)
+		if (i != 3)
+			discard(&buffers[i]);
+	hugepin_free(hugepin_malloc(65 * MIB)); /* empties the lists */
+	for (int i = 0; i <= HP_TICKS; i++)
+		hp_heap_tick();
+	expect_intact();
+	obtain_zeroed(&buffers[0], 7 * MIB);
+	hugepin_span_limit_(16 * MIB);
+	expect_intact();
+	end();
 }
 
-TEST(holding_survives_every_failure)
+TEST_BY(run_all, holding_survives_every_failure)
 {
-	run_all(hold_extents);
+	struct hugepin_extent e;
+	struct {
+		uintptr_t at;
+		size_t len;
+	} held[8];
+	int n = 0;
+
+	for (int i = 0; i < 4; i++)
+		keep(&buffers[i], hugepin_malloc(3 * MIB / 2), 3 * MIB / 2);
+	keep(&buffers[4], hugepin_malloc(9 * MIB), 9 * MIB);
+	keep(&buffers[5], hugepin_malloc(19 * MIB), 19 * MIB);
+	armed = true;
+	resize(&buffers[4], MIB);
+	resize(&buffers[5], MIB);
+	hugepin_purge(); /* their extents are without memory but for the first page */
+	keep(&buffers[6], hugepin_malloc(5 * MIB / 2), 5 * MIB / 2);
+	for (uintptr_t from = 0; n < 8 && hp_heap_next_extent(from, &e); from = (uintptr_t)e.addr + 1) {
+		size_t first = ((uintptr_t)e.addr - hp_span.base) >> HP_PAGE_SHIFT;
+		int r = hp_heap_hold((uintptr_t)e.addr, e.len, e.gen, HP_HOLD_COPY);
+
+		EXPECT(r == 0 || (r == -ENOMEM && seen->failed >= 0));
+		for (size_t p = first; p < first + (e.len >> HP_PAGE_SHIFT); p++) {
+			EXPECT_EQ(hp_page_held(&hp_span.page[p]), r == 0);
+			if (r == 0 && EXPECT_EQ(hp_span.page[p].state, HP_PAGE_READY))
+				EXPECT_EQ(*(volatile char *)(hp_page_addr(p) + HP_PAGE - 1), 0);
+		}
+		if (r == 0) {
+			held[n].at = (uintptr_t)e.addr;
+			held[n++].len = e.len;
+		}
+	}
+	expect_intact();
+	hugepin_purge();
+	resize(&buffers[4], 4 * MIB);
+	expect_intact();
+	while (n--)
+		hp_heap_drop(held[n].at, held[n].len, HP_HOLD_COPY);
+	end();
 }
 
-TEST(fork_survives_every_failure)
+TEST_BY(run_all, fork_survives_every_failure)
 {
-	run_all(fork_with_buffers);
+	fork_with(-1);
 }
 
-TEST(fork_with_held_memory_survives_every_failure)
+TEST_BY(run_all, fork_with_held_memory_survives_every_failure)
 {
-	run_all(fork_with_held_buffers);
+	fork_with(HP_HOLD_COPY);
 }
 
-TEST(forks_soon_after_forks_survive_every_failure)
-{
-	run_with((const size_t[]){ 3 }, 1, fork_soon_again);
-}
-
-TEST(advice_survives_every_failure)
-{
-	run_with((const size_t[]){ 3 }, 1, advise_buffers);
-}
-
-TEST(advice_about_held_memory_survives_every_failure)
-{
-	run_with((const size_t[]){ 4 }, 1, advise_held_buffers);
-}
+TEST_CASE(forks_soon_after_forks_survive_every_failure, run_with((const size_t[]){ 3 }, 1, fork_soon_again))
+TEST_CASE(advice_survives_every_failure, run_with((const size_t[]){ 3 }, 1, advise_buffers))
+TEST_CASE(advice_about_held_memory_survives_every_failure, run_with((const size_t[]){ 4 }, 1, advise_held_buffers))
 
 T_MAIN

@@ -4,12 +4,7 @@
 
 #include "alloc/hold.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <liburing.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 
 #include "alloc/heap.h"
 #include "alloc/pages.h"

@@ -65,15 +65,8 @@ TEST(a_child_gets_a_copy_of_held_pool_pages_and_the_ring_keeps_the_originals)
 	copied(HP_PAGES_HUGETLB);
 }
 
-TEST(a_child_gets_a_copy_of_held_thp_and_the_ring_keeps_the_originals)
-{
-	copied(HP_PAGES_THP);
-}
-
-TEST(a_child_gets_a_copy_of_held_base_pages_and_the_ring_keeps_the_originals)
-{
-	copied(HP_PAGES_BASE);
-}
+TEST_CASE(a_child_gets_a_copy_of_held_thp_and_the_ring_keeps_the_originals, copied(HP_PAGES_THP))
+TEST_CASE(a_child_gets_a_copy_of_held_base_pages_and_the_ring_keeps_the_originals, copied(HP_PAGES_BASE))
 
 TEST(a_child_gets_a_copy_of_held_pool_pages_with_the_pool_empty_and_in_the_cow_mode)
 {

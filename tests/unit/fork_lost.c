@@ -100,10 +100,7 @@ TEST(a_child_does_not_have_pool_pages_that_are_held_from_it)
 	left_out(HP_PAGES_HUGETLB);
 }
 
-TEST(a_child_does_not_have_thp_that_is_held_from_it)
-{
-	left_out(HP_PAGES_THP);
-}
+TEST_CASE(a_child_does_not_have_thp_that_is_held_from_it, left_out(HP_PAGES_THP))
 
 /* A single chunk has no word of its own for the room behind it. */
 TEST(a_child_frees_the_smallest_buffers_that_are_held_from_it)

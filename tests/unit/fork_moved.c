@@ -26,8 +26,35 @@ static uint64_t pool_bytes(const unsigned char *p, size_t size)
 	return smaps_kinds(0, (uintptr_t)p, (uintptr_t)p + size).hugetlb;
 }
 
+static void in_a_process(void (*run)(void))
+{
+	pid_t pid;
+	int status;
+	long pages;
+
+	NEEDS_POOL(30);
+	if (!HP_THREAD_BARE)
+		SKIP("nothing moves under sanitizers");
+	if (!kernel_moves())
+		SKIP("a kernel before 6.7");
+	pages = pool_free();
+	pid = fork();
+	if (pid == 0) {
+		t_failures = 0;
+		run();
+		_exit(t_failures != 0);
+	}
+	status = child_wait(pid);
+	/* A ring lets its pages go some time after its end. */
+	for (int i = 0; i < 50000 && pool_free() < pages; i++)
+		sleep_ms(1);
+	if (status == 77)
+		SKIP("no io_uring that registers");
+	EXPECT_EQ(status, 0);
+}
+
 /* In a process of its own, with one thread. A ring has the second of three buffers. The library does not know that. */
-static void move_around_a_ring(void)
+TEST_BY(in_a_process, in_a_process_with_one_thread_the_copy_takes_the_originals_place_but_for_what_somebody_has_pinned)
 {
 	unsigned char *p[OWN];
 	int fds[2];
@@ -70,40 +97,8 @@ static void move_around_a_ring(void)
 	waitpid(other, NULL, 0);
 }
 
-static void in_a_process(void (*run)(void))
-{
-	pid_t pid;
-	int status;
-	long pages;
-
-	NEEDS_POOL(30);
-	if (!HP_THREAD_BARE)
-		SKIP("nothing moves under sanitizers");
-	if (!kernel_moves())
-		SKIP("a kernel before 6.7");
-	pages = pool_free();
-	pid = fork();
-	if (pid == 0) {
-		t_failures = 0;
-		run();
-		_exit(t_failures != 0);
-	}
-	status = child_wait(pid);
-	/* A ring lets its pages go some time after its end. */
-	for (int i = 0; i < 50000 && pool_free() < pages; i++)
-		sleep_ms(1);
-	if (status == 77)
-		SKIP("no io_uring that registers");
-	EXPECT_EQ(status, 0);
-}
-
-TEST(in_a_process_with_one_thread_the_copy_takes_the_originals_place_but_for_what_somebody_has_pinned)
-{
-	in_a_process(move_around_a_ring);
-}
-
 /* The fork has ended the thread that gives memory back. */
-static void idle_after_a_fork(void)
+TEST_BY(in_a_process, a_process_that_does_nothing_after_a_fork_gives_idle_memory_back)
 {
 	enum { COUNT = 8 };
 	unsigned char *p[COUNT];
@@ -130,11 +125,6 @@ static void idle_after_a_fork(void)
 	for (int i = 0; i < 50000 && HP_STAT(hugetlb_bytes) > 4 * MIB; i++)
 		sleep_ms(1);
 	EXPECT(HP_STAT(hugetlb_bytes) <= 4 * MIB);
-}
-
-TEST(a_process_that_does_nothing_after_a_fork_gives_idle_memory_back)
-{
-	in_a_process(idle_after_a_fork);
 }
 
 LIVE_MAIN

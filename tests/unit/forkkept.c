@@ -4,13 +4,8 @@
  */
 #include "alloc/hold.h"
 
-#include <errno.h>
-#include <pthread.h>
 #include <semaphore.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 
 #include "alloc/copy.h"
 #include "alloc/heap.h"
@@ -330,9 +325,15 @@ static void see_zeros(void)
 	expect_intact();
 }
 
-TEST(what_was_live_at_the_first_fork_and_is_free_at_the_second_is_zero_in_the_child)
+static void with_heap(void (*body)(void))
 {
 	fill_heap();
+	body();
+	free_heap();
+}
+
+TEST_BY(with_heap, what_was_live_at_the_first_fork_and_is_free_at_the_second_is_zero_in_the_child)
+{
 	EXPECT(fork_with(use_all) > 0);
 	put(2);
 	put(5);
@@ -340,12 +341,10 @@ TEST(what_was_live_at_the_first_fork_and_is_free_at_the_second_is_zero_in_the_ch
 	put(0); /* whole pages below the others */
 	EXPECT_EQ(fork_with(see_zeros), 0);
 	EXPECT_EQ(fork_with(see_zeros), 0);
-	free_heap();
 }
 
-TEST(what_the_program_keeps_from_children_is_not_in_memory_that_had_it_before)
+TEST_BY(with_heap, what_the_program_keeps_from_children_is_not_in_memory_that_had_it_before)
 {
-	fill_heap();
 	EXPECT(fork_with(use_all) > 0);
 	EXPECT_EQ(hugepin_advise_(buffers[2].p, 65536, MADV_WIPEONFORK), 0);
 	buffers[2].p += 65536;
@@ -354,16 +353,14 @@ TEST(what_the_program_keeps_from_children_is_not_in_memory_that_had_it_before)
 	EXPECT_EQ(fork_with(see_zeros), 0);
 	buffers[2].p -= 65536;
 	buffers[2].size += 65536;
-	free_heap();
 }
 
 /* ------------------------------------------------------------------ for how long */
 
-TEST(after_the_decay_time_nothing_is_kept)
+TEST_BY(with_heap, after_the_decay_time_nothing_is_kept)
 {
 	long before;
 
-	fill_heap();
 	fork_with(expect_intact);
 	hugepin_purge();
 	before = address_space();
@@ -377,15 +374,13 @@ TEST(after_the_decay_time_nothing_is_kept)
 	EXPECT_EQ(hp_copy_kept(), 0);
 	EXPECT_EQ(address_space(), before);
 	EXPECT(fork_with(expect_intact) > 0);
-	free_heap();
 }
 
-TEST(a_purge_keeps_nothing)
+TEST_BY(with_heap, a_purge_keeps_nothing)
 {
 	size_t rss, mappings;
 	long before;
 
-	fill_heap();
 	fork_with(expect_intact);
 	hugepin_purge();
 	rss = resident();
@@ -398,38 +393,32 @@ TEST(a_purge_keeps_nothing)
 	EXPECT_EQ(smaps_kinds(0, 0, UINTPTR_MAX).mappings, mappings);
 	EXPECT(resident() < rss + MIB);
 	EXPECT(fork_with(expect_intact) > 0);
-	free_heap();
 }
 
-TEST(a_fork_that_copies_nothing_keeps_nothing)
+TEST_BY(with_heap, a_fork_that_copies_nothing_keeps_nothing)
 {
-	fill_heap();
 	fork_with(expect_intact);
 	EXPECT(hp_copy_kept() > 0);
 	drop_all();
 	EXPECT_EQ(fork_with(expect_intact), 0);
 	EXPECT_EQ(hp_copy_kept(), 0);
-	free_heap();
 }
 
-TEST(with_a_decay_time_of_0_nothing_is_kept)
+TEST_BY(with_heap, with_a_decay_time_of_0_nothing_is_kept)
 {
-	fill_heap();
 	hp_config.decay_ms = 0;
 	EXPECT(fork_with(expect_intact) > 0);
 	EXPECT_EQ(hp_copy_kept(), 0);
 	hp_config.decay_ms = 3600000;
-	free_heap();
 }
 
 /* ------------------------------------------------------------------ how much */
 
-TEST(a_larger_copy_has_memory_of_its_own_and_a_smaller_one_a_part_of_what_is_kept)
+TEST_BY(with_heap, a_larger_copy_has_memory_of_its_own_and_a_smaller_one_a_part_of_what_is_kept)
 {
 	long before;
 	size_t kept;
 
-	fill_heap();
 	fork_with(use_all);
 	kept = hp_copy_kept();
 	put(1);
@@ -444,14 +433,12 @@ TEST(a_larger_copy_has_memory_of_its_own_and_a_smaller_one_a_part_of_what_is_kep
 	EXPECT(hp_copy_kept() <= kept + HP_PAGE);
 	EXPECT(address_space() <= before - (long)(18 * MIB));
 	EXPECT_EQ(fork_with(use_all), 0);
-	free_heap();
 }
 
-TEST(nothing_is_kept_where_memory_for_the_same_again_is_not_to_be_had)
+TEST_BY(with_heap, nothing_is_kept_where_memory_for_the_same_again_is_not_to_be_had)
 {
 	size_t copy;
 
-	fill_heap();
 	fork_with(expect_intact);
 	copy = hp_copy_kept();
 	hugepin_purge();
@@ -467,14 +454,12 @@ TEST(nothing_is_kept_where_memory_for_the_same_again_is_not_to_be_had)
 	EXPECT_EQ(hp_copy_kept(), 0);
 	EXPECT(hugepin_fork_refused_());
 	available = -1;
-	free_heap();
 }
 
-TEST(memory_that_is_kept_is_given_back_when_memory_is_short)
+TEST_BY(with_heap, memory_that_is_kept_is_given_back_when_memory_is_short)
 {
 	unsigned char *p;
 
-	fill_heap();
 	fork_with(expect_intact);
 	EXPECT(hp_copy_kept() > 0);
 	is_short = true;
@@ -483,7 +468,6 @@ TEST(memory_that_is_kept_is_given_back_when_memory_is_short)
 	EXPECT(!is_short);
 	EXPECT_EQ(hp_copy_kept(), 0);
 	hugepin_free(p);
-	free_heap();
 }
 
 /* ------------------------------------------------------------------ what children see */
@@ -495,13 +479,12 @@ static void expect_old(void)
 	use_all();
 }
 
-TEST(a_child_that_lives_when_the_next_is_made_has_memory_of_its_own)
+TEST_BY(with_heap, a_child_that_lives_when_the_next_is_made_has_memory_of_its_own)
 {
 	int first_go = -1, second_go = -1;
 	pid_t first, second;
 	size_t copy, before;
 
-	fill_heap();
 	first = child_that_waits(expect_old, &first_go);
 	copy = hp_copy_kept();
 	EXPECT(copy > 0);
@@ -515,7 +498,6 @@ TEST(a_child_that_lives_when_the_next_is_made_has_memory_of_its_own)
 	let_end(second, second_go);
 	EXPECT_EQ(fork_with(expect_old), 0);
 	expect_intact();
-	free_heap();
 }
 
 static void fork_as_a_parent(void)
@@ -531,19 +513,16 @@ static void fork_as_a_parent(void)
 	expect_intact();
 }
 
-TEST(a_child_keeps_the_memory_of_its_own_copies)
+TEST_BY(with_heap, a_child_keeps_the_memory_of_its_own_copies)
 {
-	fill_heap();
 	EXPECT(fork_with(fork_as_a_parent) > 0);
 	EXPECT_EQ(fork_with(fork_as_a_parent), 0);
 	expect_intact();
-	free_heap();
 }
 
 /* It has all as the kernel gives it, what is kept as well. */
-TEST(a_child_that_runs_no_handler_may_use_what_is_kept_or_give_it_back)
+TEST_BY(with_heap, a_child_that_runs_no_handler_may_use_what_is_kept_or_give_it_back)
 {
-	fill_heap();
 	fork_with(use_all);
 	for (int i = 0; i < 2; i++) {
 		long pid = raw(SYS_clone, SIGCHLD, 0, 0, 0, 0, 0);
@@ -563,7 +542,6 @@ TEST(a_child_that_runs_no_handler_may_use_what_is_kept_or_give_it_back)
 		expect_intact();
 		EXPECT_EQ(fork_with(use_all), 0);
 	}
-	free_heap();
 }
 
 /* ------------------------------------------------------------------ dumps */
@@ -605,11 +583,10 @@ static void expect_dumped(void)
 		EXPECT(!hidden_here(buffers[i].p));
 }
 
-TEST(what_is_kept_is_not_dumped_and_what_a_child_has_is)
+TEST_BY(with_heap, what_is_kept_is_not_dumped_and_what_a_child_has_is)
 {
 	size_t before;
 
-	fill_heap();
 	before = hidden();
 	for (int i = 0; i < 2; i++) {
 		fork_with(expect_dumped);
@@ -625,7 +602,6 @@ TEST(what_is_kept_is_not_dumped_and_what_a_child_has_is)
 	fork_with(expect_dumped);
 	EXPECT_EQ(hp_copy_kept(), 0);
 	refused = 0;
-	free_heap();
 }
 
 LIVE_MAIN

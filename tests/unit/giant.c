@@ -2,20 +2,13 @@
  * Pages of 1 GiB on a machine that has none: functions defined here, which the linker prefers to the C library's, stand in for
  * their pool. As the kernel does, they refuse whatever concerns a part of such a page, and here that is a failure.
  */
-#include <errno.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-
 #include "alloc/advised.h"
 #include "alloc/heap.h"
 #include "alloc/hold.h"
 #include "alloc/pages.h"
 #include "base/config.h"
 #include "tests/live/live.h"
+#include "tests/rnd.h"
 #include "tests/unit/empty.h"
 #include "tests/unit/kernel.h"
 #include "tests/unit/told.h"
@@ -145,14 +138,6 @@ static void expect_all_back(void)
 	expect_empty();
 	EXPECT_EQ(left(), giants_max);
 	EXPECT_EQ(parts, 0);
-}
-
-static struct hugepin_extent extent_of(const void *p)
-{
-	struct hugepin_extent e = { .len = 0 };
-
-	EXPECT(hugepin_extent(p, &e, sizeof e) > 0);
-	return e;
 }
 
 TEST(a_page_of_1_gib_is_one_mapping_and_goes_as_a_whole)
@@ -303,14 +288,6 @@ TEST(what_lies_before_a_page_of_1_gib_goes_without_it)
 }
 
 /* ------------------------------------------------------------------ a random run */
-
-static uint64_t seed;
-
-static uint64_t rnd(uint64_t n)
-{
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (seed >> 33) % n;
-}
 
 TEST(a_random_run_keeps_contents_and_touches_no_part)
 {

@@ -3,14 +3,11 @@
  */
 #include "alloc/heap.h"
 
-#include <errno.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "alloc/cache.h"
 #include "alloc/copy.h"
@@ -27,22 +24,11 @@ static size_t mapped(void)
 	return HP_STAT(hugetlb_bytes) + HP_STAT(thp_bytes) + HP_STAT(base_bytes);
 }
 
-TEST(buffers_are_disjoint_and_keep_their_contents)
-{
-	play(HP_PAGES_AUTO, 64 * (int64_t)MIB, 60000);
-}
+TEST_CASE(buffers_are_disjoint_and_keep_their_contents, play(HP_PAGES_AUTO, 64 * (int64_t)MIB, 60000))
+TEST_CASE(the_same_in_small_extents, play(HP_PAGES_THP, 2 * (int64_t)MIB, 40000))
+TEST_CASE(the_same_in_base_pages, play(HP_PAGES_BASE, 16 * (int64_t)MIB, 30000))
 
-TEST(the_same_in_small_extents)
-{
-	play(HP_PAGES_THP, 2 * (int64_t)MIB, 40000);
-}
-
-TEST(the_same_in_base_pages)
-{
-	play(HP_PAGES_BASE, 16 * (int64_t)MIB, 30000);
-}
-
-TEST(millions_of_cheap_operations_agree_with_the_model)
+TEST_BY(emptied, millions_of_cheap_operations_agree_with_the_model)
 {
 	hp_config.pages = HP_PAGES_THP;
 	hp_config.extent_max = 64 * (int64_t)MIB;
@@ -70,11 +56,9 @@ TEST(millions_of_cheap_operations_agree_with_the_model)
 		hugepin_free(b->p);
 		b->p = NULL;
 	}
-	hugepin_purge();
-	expect_empty();
 }
 
-TEST(what_was_given_back_reads_as_zero_when_it_comes_again)
+TEST_BY(emptied, what_was_given_back_reads_as_zero_when_it_comes_again)
 {
 	for (int i = 0; i < 20; i++) {
 		unsigned char *p = hugepin_calloc(3, MIB + 12345);
@@ -85,8 +69,6 @@ TEST(what_was_given_back_reads_as_zero_when_it_comes_again)
 		if (i % 4 == 3)
 			hugepin_purge();
 	}
-	hugepin_purge();
-	expect_empty();
 }
 
 /* ------------------------------------------------------------------ the clock */
@@ -145,7 +127,7 @@ static void fill_lists(int count, size_t size)
 		hugepin_free(p[i]);
 }
 
-TEST(a_miss_empties_lists_that_hold_much_and_leaves_the_others)
+TEST_BY(emptied, a_miss_empties_lists_that_hold_much_and_leaves_the_others)
 {
 	size_t before;
 
@@ -163,12 +145,10 @@ TEST(a_miss_empties_lists_that_hold_much_and_leaves_the_others)
 	hugepin_free(hugepin_malloc(2 * MIB));
 	EXPECT(listed() <= 2 * MIB >> HP_CHUNK_SHIFT);
 	EXPECT_EQ(mapped(), LARGE_MAPPED);
-	hugepin_purge();
-	expect_empty();
 }
 
 /* One in the slot, one in the shared lists: neither needs a place in the tree. */
-TEST(the_largest_buffers_that_lists_keep_are_found_there)
+TEST_BY(emptied, the_largest_buffers_that_lists_keep_are_found_there)
 {
 	const size_t largest = (size_t)HP_SLOT_MAX << HP_CHUNK_SHIFT;
 	uint64_t placed;
@@ -188,8 +168,6 @@ TEST(the_largest_buffers_that_lists_keep_are_found_there)
 		hugepin_free(p[i]);
 	hugepin_free(hugepin_malloc(largest + 1)); /* too large for them: to the tree at once */
 	EXPECT(listed() <= 3 * (size_t)HP_SLOT_MAX);
-	hugepin_purge();
-	expect_empty();
 }
 
 /* Whether a pair of this size needs neither a list nor the lock. */
@@ -198,7 +176,7 @@ static bool is_in_slot(size_t size)
 	return hp_cache_self->slot.n == hp_chunks_for(size);
 }
 
-TEST(the_slot_has_the_buffer_that_was_freed_last_whatever_was_there_before)
+TEST_BY(emptied, the_slot_has_the_buffer_that_was_freed_last_whatever_was_there_before)
 {
 	static const size_t sizes[] = { 100000, 200000, MIB, 20 * MIB, 40000, 64 * MIB, 12 * MIB, 13 * MIB, 100000 };
 
@@ -211,11 +189,9 @@ TEST(the_slot_has_the_buffer_that_was_freed_last_whatever_was_there_before)
 		hugepin_free(p);
 		EXPECT(is_in_slot(sizes[i]));
 	}
-	hugepin_purge();
-	expect_empty();
 }
 
-TEST(a_listed_buffer_that_is_at_most_an_eighth_too_long_is_split)
+TEST_BY(emptied, a_listed_buffer_that_is_at_most_an_eighth_too_long_is_split)
 {
 	enum { N = 160, PART = 144, LONGER = 80, SHORTER = 64 }; /* whole base pages of up to 64 KiB */
 	unsigned char *p, *q;
@@ -236,8 +212,6 @@ TEST(a_listed_buffer_that_is_at_most_an_eighth_too_long_is_split)
 	EXPECT_EQ(hugepin_usable_size(q), PART * HP_CHUNK);
 	EXPECT_EQ(hp_chunk_get(chunk_of(q) + PART), HP_CHUNK_WORD(N - PART, HP_CHUNK_LISTED));
 	hugepin_free(q);
-	hugepin_purge();
-	expect_empty();
 }
 
 /* ------------------------------------------------------------------ fork looks on */
@@ -316,20 +290,18 @@ static void *free_both(void *buffers_)
 	return NULL;
 }
 
-TEST(a_thread_that_only_frees_has_lists_of_its_own)
+TEST_BY(emptied, a_thread_that_only_frees_has_lists_of_its_own)
 {
 	void *p[2] = { hugepin_malloc(40000), hugepin_malloc(50000) };
 	pthread_t t;
 
 	pthread_create(&t, NULL, free_both, p);
 	pthread_join(t, NULL);
-	hugepin_purge();
-	expect_empty();
 }
 
 /* ------------------------------------------------------------------ decay */
 
-TEST(free_memory_leaves_after_its_time_and_not_before)
+TEST_BY(emptied, free_memory_leaves_after_its_time_and_not_before)
 {
 	uint64_t decayed = HP_STAT(decayed_bytes);
 
@@ -343,11 +315,9 @@ TEST(free_memory_leaves_after_its_time_and_not_before)
 	EXPECT_EQ(HP_STAT(decayed_bytes) - decayed, LARGE_MAPPED - HP_PAGE);
 	ticks(3 * HP_TICKS);
 	EXPECT_EQ(mapped(), HP_PAGE);
-	hugepin_purge();
-	expect_empty();
 }
 
-TEST(memory_that_is_used_again_starts_anew)
+TEST_BY(emptied, memory_that_is_used_again_starts_anew)
 {
 	hugepin_free(touched(LARGE));
 	ticks(HP_TICKS);
@@ -356,11 +326,9 @@ TEST(memory_that_is_used_again_starts_anew)
 	EXPECT_EQ(mapped(), LARGE_MAPPED);
 	ticks(1);
 	EXPECT_EQ(mapped(), HP_PAGE);
-	hugepin_purge();
-	expect_empty();
 }
 
-TEST(memory_in_use_never_leaves)
+TEST_BY(emptied, memory_in_use_never_leaves)
 {
 	unsigned char *a = touched(LARGE), *b = touched(40000), *c = touched(LARGE), *d = touched(3 * MIB);
 	unsigned char *e = touched(LARGE);
@@ -378,8 +346,6 @@ TEST(memory_in_use_never_leaves)
 	EXPECT(still_touched(d, 3 * MIB));
 	hugepin_free(b);
 	hugepin_free(d);
-	hugepin_purge();
-	expect_empty();
 }
 
 /* A thread that does one step each time it is told to. */
@@ -474,7 +440,7 @@ TEST(what_an_idle_thread_keeps_leaves_in_time)
 	expect_empty();
 }
 
-TEST(a_thread_that_calls_between_ticks_keeps_its_cache)
+TEST_BY(emptied, a_thread_that_calls_between_ticks_keeps_its_cache)
 {
 	uint64_t stolen = HP_STAT(stolen);
 
@@ -489,8 +455,6 @@ TEST(a_thread_that_calls_between_ticks_keeps_its_cache)
 	EXPECT_EQ(HP_STAT(stolen), stolen);
 	EXPECT(HP_STAT(threads) >= 1);
 	let(NULL);
-	hugepin_purge();
-	expect_empty();
 }
 
 static void stop_inside(void)
@@ -534,7 +498,7 @@ static void free_half_split(void)
 }
 
 /* A fork comes when another thread has stored the tail's word, but not yet the head's. */
-TEST(a_split_that_a_fork_interrupts_leaves_no_word_in_the_child)
+TEST_BY(emptied, a_split_that_a_fork_interrupts_leaves_no_word_in_the_child)
 {
 	enum { HEAD = 90, TAIL = 10 };
 	int status = -1;
@@ -562,8 +526,6 @@ TEST(a_split_that_a_fork_interrupts_leaves_no_word_in_the_child)
 	hp_chunk_set(c + HEAD, 0);
 	let(go_on);
 	let(NULL);
-	hugepin_purge();
-	expect_empty();
 }
 
 static unsigned char *shared[40];
@@ -583,7 +545,7 @@ static void free_many(void)
 	hp_unlock(&hp_heap_lock);
 }
 
-TEST(what_is_in_the_shared_lists_leaves_in_time)
+TEST_BY(emptied, what_is_in_the_shared_lists_leaves_in_time)
 {
 	size_t before;
 
@@ -600,8 +562,6 @@ TEST(what_is_in_the_shared_lists_leaves_in_time)
 	ticks(1);
 	EXPECT_EQ(mapped(), HP_PAGE);
 	let(NULL);
-	hugepin_purge();
-	expect_empty();
 }
 
 static _Atomic bool stop;
@@ -630,7 +590,7 @@ static void work_hard(void)
 		hugepin_free(mine[i].p);
 }
 
-TEST(ticks_and_purges_disturb_no_working_thread)
+TEST_BY(emptied, ticks_and_purges_disturb_no_working_thread)
 {
 	pthread_t worker;
 
@@ -643,8 +603,6 @@ TEST(ticks_and_purges_disturb_no_working_thread)
 	}
 	stop = true;
 	pthread_join(worker, NULL);
-	hugepin_purge();
-	expect_empty();
 }
 
 T_MAIN

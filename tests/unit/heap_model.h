@@ -9,6 +9,7 @@
 #include "alloc/pages.h"
 #include "base/config.h"
 #include "base/stats.h"
+#include "tests/rnd.h"
 #include "tests/t.h"
 #include "tests/unit/empty.h"
 
@@ -18,7 +19,6 @@
 #define SLOWER 1
 #endif
 
-#define MIB ((size_t)1 << 20)
 #define SPAN ((size_t)8 << 30)
 #define LIVE_MAX (256 * MIB)
 #define GRID 61448 /* bytes between the words by which a buffer is known: meets all places of a page */
@@ -31,7 +31,6 @@ static struct buffer {
 } buffers[BUFFERS];
 static uint16_t *owner; /* of each chunk: its buffer's index + 1 */
 static size_t live; /* bytes asked for */
-static uint64_t seed;
 
 static void model_configure(void)
 {
@@ -39,12 +38,6 @@ static void model_configure(void)
 	hp_config.decay_ms = 0; /* the clock is ours */
 	hp_config.abort_on_misuse = 0;
 	owner = calloc(SPAN >> HP_CHUNK_SHIFT, sizeof *owner);
-}
-
-static uint64_t rnd(uint64_t n)
-{
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (seed >> 33) % n;
 }
 
 /* ------------------------------------------------------------------ the model */

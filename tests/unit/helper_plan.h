@@ -8,7 +8,6 @@
 
 #include "reg/helper.h"
 
-#include <pthread.h>
 #include <time.h>
 
 #include "base/base.h"

@@ -5,7 +5,6 @@
  */
 #include "alloc/hold.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -13,11 +12,11 @@
 #include "alloc/pages.h"
 #include "base/config.h"
 #include "base/stats.h"
+#include "tests/rnd.h"
 #include "tests/t.h"
 #include "tests/unit/empty.h"
 #include "tests/unit/kernel.h"
 
-#define MIB ((size_t)1 << 20)
 #define SPAN ((size_t)8 << 30)
 
 static void (*_Atomic before_call)(void); /* to memory */
@@ -47,14 +46,6 @@ static size_t mapped(void)
 static size_t page_of(const void *p)
 {
 	return ((uintptr_t)p - hp_span.base) >> HP_PAGE_SHIFT;
-}
-
-static struct hugepin_extent extent_of(const void *p)
-{
-	struct hugepin_extent e = { .len = 0 };
-
-	EXPECT(hugepin_extent(p, &e, sizeof e) > 0);
-	return e;
 }
 
 static int hold(struct hugepin_extent e, enum hp_hold how)
@@ -134,22 +125,11 @@ static void check_kind(int64_t pages)
 	hp_config.pages = HP_PAGES_AUTO;
 }
 
-TEST(all_of_a_held_extent_has_memory_that_does_not_leave_auto)
-{
-	check_kind(HP_PAGES_AUTO);
-}
+TEST_CASE(all_of_a_held_extent_has_memory_that_does_not_leave_auto, check_kind(HP_PAGES_AUTO))
+TEST_CASE(all_of_a_held_extent_has_memory_that_does_not_leave_thp, check_kind(HP_PAGES_THP))
+TEST_CASE(all_of_a_held_extent_has_memory_that_does_not_leave_base, check_kind(HP_PAGES_BASE))
 
-TEST(all_of_a_held_extent_has_memory_that_does_not_leave_thp)
-{
-	check_kind(HP_PAGES_THP);
-}
-
-TEST(all_of_a_held_extent_has_memory_that_does_not_leave_base)
-{
-	check_kind(HP_PAGES_BASE);
-}
-
-TEST(a_page_stays_until_it_is_dropped_as_often_as_it_was_held)
+TEST_BY(emptied, a_page_stays_until_it_is_dropped_as_often_as_it_was_held)
 {
 	unsigned char *p = hugepin_malloc(65 * MIB);
 	struct hugepin_extent e = extent_of(p);
@@ -168,11 +148,9 @@ TEST(a_page_stays_until_it_is_dropped_as_often_as_it_was_held)
 	EXPECT_EQ(mapped(), 2 * MIB); /* in the middle of it */
 	EXPECT_EQ(extent_of((char *)e.addr).gen, e.gen);
 	hp_heap_drop((uintptr_t)e.addr + 4 * MIB, 2 * MIB, HP_HOLD_COW);
-	hugepin_purge();
-	expect_empty();
 }
 
-TEST(what_was_given_back_gets_memory_again)
+TEST_BY(emptied, what_was_given_back_gets_memory_again)
 {
 	unsigned char *p = hugepin_malloc(65 * MIB), *q = hugepin_malloc(4 * MIB);
 	struct hugepin_extent e;
@@ -189,11 +167,9 @@ TEST(what_was_given_back_gets_memory_again)
 	drop(e, HP_HOLD_COPY);
 	hugepin_free(p);
 	hugepin_free(q);
-	hugepin_purge();
-	expect_empty();
 }
 
-TEST(room_behind_a_growing_buffer_gets_memory_too)
+TEST_BY(emptied, room_behind_a_growing_buffer_gets_memory_too)
 {
 	unsigned char *p = hugepin_malloc(3 * MIB), *wall = hugepin_malloc(40000);
 	struct hugepin_extent e;
@@ -212,11 +188,9 @@ TEST(room_behind_a_growing_buffer_gets_memory_too)
 	hugepin_free(p);
 	hugepin_free(wall);
 	drop(e, HP_HOLD_COPY);
-	hugepin_purge();
-	expect_empty();
 }
 
-TEST(an_extent_that_is_gone_cannot_be_held)
+TEST_BY(emptied, an_extent_that_is_gone_cannot_be_held)
 {
 	unsigned char *p = hugepin_malloc(65 * MIB), *q;
 	struct hugepin_extent e = extent_of(p), f;
@@ -234,11 +208,9 @@ TEST(an_extent_that_is_gone_cannot_be_held)
 	EXPECT_EQ(hold(e, HP_HOLD_COPY), -ENOENT);
 	EXPECT(!any_held());
 	hugepin_free(q);
-	hugepin_purge();
-	expect_empty();
 }
 
-TEST(a_page_held_too_often_says_so_and_changes_nothing)
+TEST_BY(emptied, a_page_held_too_often_says_so_and_changes_nothing)
 {
 	unsigned char *p = hugepin_malloc(5 * MIB);
 	struct hugepin_extent e = extent_of(p);
@@ -254,8 +226,6 @@ TEST(a_page_held_too_often_says_so_and_changes_nothing)
 		hp_heap_drop((uintptr_t)e.addr + e.len - HP_PAGE, HP_PAGE, HP_HOLD_COW);
 	EXPECT(!any_held());
 	hugepin_free(p);
-	hugepin_purge();
-	expect_empty();
 }
 
 /* Whether the kernel has [at, at + len) as one mapping. */
@@ -309,7 +279,7 @@ TEST(extents_are_found_in_order_and_mappings_within_them)
 	EXPECT(!hp_heap_next_extent(0, &e));
 }
 
-TEST(free_means_in_no_buffer_for_so_long)
+TEST_BY(emptied, free_means_in_no_buffer_for_so_long)
 {
 	unsigned char *p = hugepin_malloc(65 * MIB), *q;
 	struct hugepin_extent e = extent_of(p);
@@ -329,8 +299,6 @@ TEST(free_means_in_no_buffer_for_so_long)
 	EXPECT(hp_heap_is_free(at + HP_PAGE, e.len - HP_PAGE, 2));
 	hugepin_free(q);
 	drop(e, HP_HOLD_COPY);
-	hugepin_purge();
-	expect_empty();
 }
 
 /* ------------------------------------------------------------------ the hooks */
@@ -453,14 +421,6 @@ static struct {
 	enum hp_hold how;
 } holds[HOLDS];
 static unsigned counters[SPAN / HP_PAGE][3];
-static uint64_t seed;
-
-static uint64_t rnd(uint64_t n)
-{
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (seed >> 33) % n;
-}
-
 static void count(size_t i, int by)
 {
 	for (size_t p = page_of(holds[i].part.addr), end = p + (holds[i].part.len >> HP_PAGE_SHIFT); p < end; p++)
@@ -581,7 +541,7 @@ static void *allocate(void *arg)
 	return NULL;
 }
 
-TEST(threads_allocate_while_extents_are_held_and_dropped)
+TEST_BY(emptied, threads_allocate_while_extents_are_held_and_dropped)
 {
 	T_THREADS_RUN(4);
 	pthread_t t[3];
@@ -617,8 +577,6 @@ TEST(threads_allocate_while_extents_are_held_and_dropped)
 	for (int i = 0; i < 3; i++)
 		pthread_join(t[i], NULL);
 	EXPECT(!any_held());
-	hugepin_purge();
-	expect_empty();
 }
 
 static void *purge(void *unused)
@@ -627,7 +585,7 @@ static void *purge(void *unused)
 	return unused;
 }
 
-TEST(what_is_held_while_its_release_waits_for_a_fork_stays)
+TEST_BY(emptied, what_is_held_while_its_release_waits_for_a_fork_stays)
 {
 	struct hugepin_extent e;
 	pthread_t t;
@@ -650,8 +608,6 @@ TEST(what_is_held_while_its_release_waits_for_a_fork_stays)
 	EXPECT(all_ready(e));
 	EXPECT_EQ(mapped(), e.len);
 	drop(e, HP_HOLD_COPY);
-	hugepin_purge();
-	expect_empty();
 }
 
 static struct {
@@ -681,7 +637,7 @@ static void *hold_first(void *e)
 }
 
 /* Else it waits for ever: nobody is left who would wake it. */
-TEST(pages_that_become_ready_during_an_own_call_are_not_waited_for)
+TEST_BY(emptied, pages_that_become_ready_during_an_own_call_are_not_waited_for)
 {
 	char *large = hugepin_malloc(65 * MIB), *p[3];
 	struct hugepin_extent three = extent_of(large), first;
@@ -708,8 +664,6 @@ TEST(pages_that_become_ready_during_an_own_call_are_not_waited_for)
 	drop(first, HP_HOLD_COPY);
 	drop(three, HP_HOLD_COPY);
 	hugepin_free(p[1]);
-	hugepin_purge();
-	expect_empty();
 }
 
 T_MAIN

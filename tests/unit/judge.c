@@ -3,8 +3,6 @@
  */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
 
 #include "cmd/judge.h"
 #include "tests/any.h"

@@ -48,6 +48,18 @@ UNINSTRUMENTED static inline long file_with(const char *text)
 	return fds[0];
 }
 
+/* Other memory in place of pages of the pool: aligned as these are. */
+UNINSTRUMENTED static inline long map_like_pool(long len, long prot, long flags)
+{
+	const long got = raw(SYS_mmap, 0, len + (long)HP_PAGE, prot, flags & ~(long)(MAP_HUGETLB | (63u << 26)), -1, 0);
+	const long aligned = (long)hp_round_up((size_t)got, HP_PAGE);
+
+	if (aligned > got)
+		raw(SYS_munmap, got, aligned - got, 0, 0, 0, 0);
+	raw(SYS_munmap, aligned + len, got + (long)HP_PAGE - aligned, 0, 0, 0, 0);
+	return aligned;
+}
+
 /* As a kernel whose base pages have hp_base_page bytes, on one with smaller ones: it refuses addresses within a page, and
  * rounds lengths up. */
 UNINSTRUMENTED static inline long paged(long nr, long a, long b, long c, long d, long e, long f)

@@ -15,9 +15,6 @@
 #include "tests/device.h"
 #include "tests/t.h"
 
-#define KIB ((size_t)1 << 10)
-#define MIB ((size_t)1 << 20)
-
 enum { NODES_MAX = 4, QUEUE_MAX = 512, MESSAGE_ROOM = 512, READY_MAX = 512 };
 
 struct message {

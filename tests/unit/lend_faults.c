@@ -1,7 +1,6 @@
 /*
  * Lends without memory, and in a child of fork: each allocation, registration and message fails once.
  */
-#include <stdlib.h>
 #include <sys/wait.h>
 
 #include "tests/unit/alloc_fails.h"

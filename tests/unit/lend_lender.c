@@ -7,8 +7,6 @@
 #include "tests/any.h"
 #include "tests/t.h"
 
-#define KIB ((uint64_t)1 << 10)
-#define MIB ((uint64_t)1 << 20)
 #define BASE (UINT64_C(1) << 40)
 
 enum { PEERS = 4 };

@@ -17,8 +17,6 @@
  */
 #include "tests/unit/lend.h"
 
-#include <sys/time.h>
-
 #include "lend/key.h"
 #include "reg/gone.h"
 #include "reg/retire.h"
@@ -672,14 +670,9 @@ TEST(whatever_the_order_of_messages_a_pool_keeps_its_promises)
 	interleave(HUGEPIN_LEND_POOL, 8 * PIECE, PIECE, times() / 4, 20);
 }
 
-TEST(a_pool_that_lends_all_memory_as_one_keeps_its_promises)
-{
-	interleave(HUGEPIN_LEND_POOL, 2 * MIB, 4096, times() / 4, 5); /* 0 would be an eighth of the budget */
-}
-
-TEST(whatever_the_order_of_messages_static_shares_keep_their_promises)
-{
-	interleave(HUGEPIN_LEND_STATIC, 9 * PIECE, 2 * PIECE, times() / 4, 10);
-}
+TEST_CASE(a_pool_that_lends_all_memory_as_one_keeps_its_promises,
+	  interleave(HUGEPIN_LEND_POOL, 2 * MIB, 4096, times() / 4, 5)) /* 0 would be an eighth of the budget */
+TEST_CASE(whatever_the_order_of_messages_static_shares_keep_their_promises,
+	  interleave(HUGEPIN_LEND_STATIC, 9 * PIECE, 2 * PIECE, times() / 4, 10))
 
 T_MAIN

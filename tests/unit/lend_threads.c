@@ -2,8 +2,6 @@
  * Keys from many threads, while the lender wants its memory back and messages are carried by others. The device knows
  * which registrations are in use: one that is given back while a thread has a key of it is a failure.
  */
-#include <pthread.h>
-
 #include "lend/key.h"
 #include "tests/unit/lend.h"
 

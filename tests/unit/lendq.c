@@ -293,9 +293,15 @@ TEST(a_message_is_answered_while_it_is_handed_in_to_its_sender_and_to_another_pe
 	end();
 }
 
-TEST(polling_in_a_callback_is_refused)
+static void at_depth_four(void (*body)(void))
 {
 	begin((struct hugepin_lendq_attr){ .depth = 4 });
+	body();
+	end();
+}
+
+TEST_BY(at_depth_four, polling_in_a_callback_is_refused)
+{
 	mock.pace = 0;
 	side[1].lend.polled = 0;
 	for (int i = 0; i < 3; i++)
@@ -306,7 +312,6 @@ TEST(polling_in_a_callback_is_refused)
 	mock.pace = UINT_MAX;
 	drain();
 	EXPECT_EQ(side[1].lend.heard[0], 3); /* the refused poll has taken no completion */
-	end();
 }
 
 TEST(messages_are_solicited)
@@ -401,9 +406,8 @@ TEST(what_no_lend_sends_is_reported_and_the_messages_behind_it_arrive)
 	end();
 }
 
-TEST(a_provider_that_refuses_gets_the_message_again)
+TEST_BY(at_depth_four, a_provider_that_refuses_gets_the_message_again)
 {
-	begin((struct hugepin_lendq_attr){ .depth = 4 });
 	for (int i = 0; i < 200; i++) {
 		side[0].qp[0]->refuse_in = 1 + dice(2);
 		int ret = say_locked(&side[0].lend, 0, 20);
@@ -415,7 +419,6 @@ TEST(a_provider_that_refuses_gets_the_message_again)
 	drain();
 	EXPECT(side[0].lend.said[0] > 100);
 	EXPECT_EQ(side[1].lend.heard[0], side[0].lend.said[0]);
-	end();
 }
 
 /* ------------------------------------------------------------------ peers that go */
@@ -492,9 +495,8 @@ TEST(a_message_that_the_lend_cannot_take_ends_the_connection)
 	}
 }
 
-TEST(messages_of_a_peer_that_the_program_has_given_up_are_ignored)
+TEST_BY(at_depth_four, messages_of_a_peer_that_the_program_has_given_up_are_ignored)
 {
-	begin((struct hugepin_lendq_attr){ .depth = 4 });
 	EXPECT_EQ(say_locked(&side[1].lend, 0, 20), 0);
 	side[0].lend.refuses = -ENOTCONN;
 	EXPECT_EQ(hugepin_lendq_poll(side[0].lend.queue[0], 9), 1);
@@ -503,7 +505,6 @@ TEST(messages_of_a_peer_that_the_program_has_given_up_are_ignored)
 	EXPECT_EQ(say_locked(&side[1].lend, 0, 20), 0);
 	EXPECT_EQ(hugepin_lendq_poll(side[0].lend.queue[0], 9), 1);
 	EXPECT_EQ(side[0].lend.heard[0], 2);
-	end();
 }
 
 TEST(messages_that_wait_behind_a_failure_are_not_handed_in)
@@ -526,9 +527,8 @@ TEST(messages_that_wait_behind_a_failure_are_not_handed_in)
 	end();
 }
 
-TEST(a_queue_that_works_does_not_close_and_one_given_up_does)
+TEST_BY(at_depth_four, a_queue_that_works_does_not_close_and_one_given_up_does)
 {
-	begin((struct hugepin_lendq_attr){ .depth = 4 });
 	EXPECT_EQ(hugepin_lendq_close(NULL), -EINVAL);
 	EXPECT_EQ(hugepin_lendq_close(side[0].lend.queue[0]), -EBUSY);
 	EXPECT_EQ(side[0].lend.gone[0], 0);
@@ -541,12 +541,10 @@ TEST(a_queue_that_works_does_not_close_and_one_given_up_does)
 	EXPECT_EQ(hugepin_lendq_abort(side[0].lend.queue[0]), 0);
 	EXPECT_EQ(side[0].lend.gone[0], 1);
 	side[0].lend.queue[0] = NULL;
-	end();
 }
 
-TEST(a_queue_opens_only_over_what_can_carry_the_messages)
+TEST_BY(at_depth_four, a_queue_opens_only_over_what_can_carry_the_messages)
 {
-	begin((struct hugepin_lendq_attr){ .depth = 4 });
 	struct side *s = &side[2];
 	hugepin_lendq *q = NULL;
 	struct ibv_cq *cq = mock_cq(64);
@@ -572,7 +570,6 @@ TEST(a_queue_opens_only_over_what_can_carry_the_messages)
 	s->lend.queue[0] = NULL;
 	mock_qp_free(ud);
 	mock_cq_free(cq);
-	end();
 }
 
 /* ------------------------------------------------------------------ threads and processes */

@@ -1,12 +1,8 @@
 /*
  * What hugepin top makes of a process: of this one, read as if it were another, and of memory that says anything at all.
  */
-#include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include "alloc/pages.h"
 #include "alloc/small.h"
@@ -17,7 +13,6 @@
 #include "tests/device.h"
 #include "tests/t.h"
 
-#define MIB ((size_t)1 << 20)
 #define PAGE ((uint64_t)(uintptr_t)&hp_exposed)
 #define DETAILS 5
 
@@ -46,12 +41,8 @@ static const struct hp_source self = { read_self, NULL };
 
 static hugepin_domain *open_as(uint32_t policy, uint64_t bytes_max)
 {
-	struct hugepin_attr attr = { .size = sizeof attr, .policy = policy, .pinned_bytes_max = bytes_max };
-	hugepin_domain *d = NULL;
-
-	device_reset(&device);
-	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
-	return d;
+	return device_open(&device, (struct hugepin_limits){ 0 },
+			   (struct hugepin_attr){ .policy = policy, .pinned_bytes_max = bytes_max });
 }
 
 static void touch(hugepin_domain *d, const void *p, size_t len, int times)

@@ -2,13 +2,9 @@
  * What the machine says of itself, fed to who reads it: its memory, what limits the process, room in its memory cgroups, the
  * pool, THP, nodes. Files are those of a directory of the test's, system calls those of a kernel of its own (kernel.h).
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
-#include <sys/wait.h>
 
 #include "alloc/copy.h"
 #include "alloc/heap.h"
@@ -380,7 +376,7 @@ TEST(a_span_is_halved_until_there_are_addresses_for_it)
 	in_a_process(find_none);
 }
 
-static void shrink(void)
+TEST_BY(in_a_process, a_span_shrinks_to_its_limit_but_not_below_what_is_used)
 {
 	unsigned char *p = hugepin_malloc(3 * MIB), *q[40];
 	uintptr_t end;
@@ -412,11 +408,6 @@ static void shrink(void)
 	hugepin_free(p);
 	hugepin_purge();
 	expect_pages(last);
-}
-
-TEST(a_span_shrinks_to_its_limit_but_not_below_what_is_used)
-{
-	in_a_process(shrink);
 }
 
 static void ask_for_a_node(void)

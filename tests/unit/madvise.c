@@ -4,10 +4,6 @@
  */
 #include "alloc/madvise.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-
 #include "alloc/hold.h"
 #include "base/config.h"
 #include "base/stats.h"
@@ -268,8 +264,16 @@ static void at_random(int64_t pages, int rounds)
 	expect_empty();
 }
 
+static void agreed(void (*body)(void))
+{
+	body();
+	EXPECT(agree());
+	hugepin_purge();
+	expect_empty();
+}
+
 /* First: later there is one. */
-TEST(without_memory_for_the_record_nothing_is_said)
+TEST_BY(agreed, without_memory_for_the_record_nothing_is_said)
 {
 	unsigned char *p;
 
@@ -296,24 +300,14 @@ TEST(without_memory_for_the_record_nothing_is_said)
 	EXPECT(agree());
 	buffers[0].p = NULL;
 	hugepin_free(p);
-	EXPECT(agree());
-	hugepin_purge();
-	expect_empty();
 }
 
-TEST(on_thp_the_kernel_says_what_the_program_said_and_nothing_of_free_memory)
-{
-	at_random(HP_PAGES_THP, 4000);
-}
-
-TEST(on_base_pages_too)
-{
-	at_random(HP_PAGES_BASE, 2000);
-}
+TEST_CASE(on_thp_the_kernel_says_what_the_program_said_and_nothing_of_free_memory, at_random(HP_PAGES_THP, 4000))
+TEST_CASE(on_base_pages_too, at_random(HP_PAGES_BASE, 2000))
 
 /* ------------------------------------------------------------------ by hand */
 
-TEST(what_lies_outside_of_live_buffers_is_not_advised)
+TEST_BY(agreed, what_lies_outside_of_live_buffers_is_not_advised)
 {
 	hp_config.pages = HP_PAGES_THP;
 	for (int i = 0; i < 3; i++) {
@@ -339,12 +333,9 @@ TEST(what_lies_outside_of_live_buffers_is_not_advised)
 		hugepin_free(buffers[i].p);
 		buffers[i].p = NULL;
 	}
-	EXPECT(agree());
-	hugepin_purge();
-	expect_empty();
 }
 
-TEST(what_is_not_the_heaps_or_not_known_goes_on)
+TEST_BY(emptied, what_is_not_the_heaps_or_not_known_goes_on)
 {
 	char *p = mmap(NULL, HP_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	unsigned char *q = hugepin_malloc(HP_PAGE);
@@ -358,12 +349,10 @@ TEST(what_is_not_the_heaps_or_not_known_goes_on)
 	EXPECT_EQ(hugepin_protect_(q, HP_PAGE, PROT_READ | PROT_GROWSDOWN), 1);
 	hugepin_free(q);
 	munmap(p, HP_PAGE);
-	hugepin_purge();
-	expect_empty();
 }
 
 /* The kernel has done the mappings before the one that refuses: here, two pages of three, since no mapping can be divided. */
-TEST(what_a_call_did_that_failed_is_known)
+TEST_BY(agreed, what_a_call_did_that_failed_is_known)
 {
 	enum { MANY = 70000 };
 	struct buffer *b = &buffers[0];
@@ -389,9 +378,6 @@ TEST(what_a_call_did_that_failed_is_known)
 	EXPECT(agree());
 	hugepin_free(b->p);
 	b->p = NULL;
-	EXPECT(agree());
-	hugepin_purge();
-	expect_empty();
 }
 
 /* Of a page of the pool the kernel takes advice as a whole. What of it is no more the buffer's after realloc stays with it. */
@@ -517,7 +503,7 @@ TEST(what_was_not_taken_back_is_handed_out_when_it_was)
 }
 
 /* Bytes and advice, or nothing: the old buffer is as it was. */
-TEST(what_cannot_be_said_of_the_new_place_keeps_a_buffer_where_it_is)
+TEST_BY(emptied, what_cannot_be_said_of_the_new_place_keeps_a_buffer_where_it_is)
 {
 	static const int advice[] = { MADV_DONTFORK, MADV_WIPEONFORK, MADV_DONTDUMP };
 	enum { SIZE = 64 << HP_CHUNK_SHIFT };
@@ -546,13 +532,11 @@ TEST(what_cannot_be_said_of_the_new_place_keeps_a_buffer_where_it_is)
 		hugepin_free(wall);
 		EXPECT(agree());
 	}
-	hugepin_purge();
-	expect_empty();
 }
 
 /* ------------------------------------------------------------------ descriptors of threads */
 
-TEST(the_top_of_a_stack_is_known_as_long_as_the_buffer_lives)
+TEST_BY(agreed, the_top_of_a_stack_is_known_as_long_as_the_buffer_lives)
 {
 	enum { SIZE = 4 << 20, TOP = 8192 };
 	unsigned char *p, *wall;
@@ -583,9 +567,6 @@ TEST(the_top_of_a_stack_is_known_as_long_as_the_buffer_lives)
 	hugepin_free(p);
 	EXPECT(!hp_madvise_is_stack(first) && !hp_madvise_is_stack(last));
 	hugepin_free(wall);
-	EXPECT(agree());
-	hugepin_purge();
-	expect_empty();
 }
 
 /* ------------------------------------------------------------------ children of forks that copy */

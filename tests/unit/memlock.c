@@ -3,9 +3,7 @@
  */
 #include "base/memlock.h"
 
-#include <errno.h>
 #include <linux/capability.h>
-#include <stdint.h>
 #include <sys/resource.h>
 
 #include "tests/t.h"

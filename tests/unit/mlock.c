@@ -1,16 +1,11 @@
 /*
  * The mlock backend against a naive count of each page's registrations; the kernel says how much is locked.
  */
-#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "alloc/advised.h"
 #include "base/base.h"
@@ -21,7 +16,6 @@
 #include "tests/unit/kernel.h"
 
 enum { PAGE = 4096 };
-#define MIB ((size_t)1 << 20)
 
 static char *pages(size_t len)
 {
@@ -419,10 +413,8 @@ static void unreadable(void)
 	_exit(t_failures);
 }
 
-TEST(what_is_locked_but_for_a_page_that_cannot_be_read_is_unlocked_when_it_is_free)
-{
-	EXPECT_EQ(in_child(unreadable), 0);
-}
+TEST_CASE(what_is_locked_but_for_a_page_that_cannot_be_read_is_unlocked_when_it_is_free,
+	  EXPECT_EQ(in_child(unreadable), 0))
 
 static void all_unlocked(void)
 {
@@ -441,10 +433,7 @@ static void all_unlocked(void)
 	_exit(t_failures);
 }
 
-TEST(after_munlockall_no_buffer_is_taken_for_locked)
-{
-	EXPECT_EQ(in_child(all_unlocked), 0);
-}
+TEST_CASE(after_munlockall_no_buffer_is_taken_for_locked, EXPECT_EQ(in_child(all_unlocked), 0))
 
 static void no_mapping_left(void)
 {

@@ -6,7 +6,7 @@
 
 #include "tests/unit/elsewhere.h"
 
-static void move_all(void)
+TEST_BY(in_a_process, a_fork_of_a_process_with_one_thread_moves_the_heap_and_later_ones_copy_nothing)
 {
 	take();
 	EXPECT_EQ(pool_left(), BUFFERS * SIZE / HP_PAGE);
@@ -25,15 +25,10 @@ static void move_all(void)
 	expect_empty();
 }
 
-TEST(a_fork_of_a_process_with_one_thread_moves_the_heap_and_later_ones_copy_nothing)
-{
-	in_a_process(move_all);
-}
-
 static size_t heads_max; /* hp_span.heads_max as it was */
 
 /* The heap has holes. Each run of pages moves by itself, and needs two more mappings. */
-static void move_runs(void)
+TEST_BY(in_a_process, what_is_used_moves_in_several_runs_and_holes_stay)
 {
 	take();
 	hugepin_free(buffers[1]);
@@ -55,15 +50,10 @@ static void move_runs(void)
 	hp_span.heads_max = heads_max;
 }
 
-TEST(what_is_used_moves_in_several_runs_and_holes_stay)
-{
-	in_a_process(move_runs);
-}
-
 /* ------------------------------------------------------------------ pages that stay */
 
 /* The trial child does not have the buffer, and cannot look at its pages. */
-static void keep_out_of_children(void)
+TEST_BY(in_a_process, what_is_kept_out_of_children_stays_and_is_not_tried_again)
 {
 	int looks;
 
@@ -87,14 +77,9 @@ static void keep_out_of_children(void)
 	}
 }
 
-TEST(what_is_kept_out_of_children_stays_and_is_not_tried_again)
-{
-	in_a_process(keep_out_of_children);
-}
-
 static pid_t other; /* the process that has the ring */
 
-static void pin_from_elsewhere(void)
+TEST_BY(in_a_process, what_somebody_has_pinned_stays_and_is_written_to_afterwards)
 {
 	int fds[2];
 
@@ -115,11 +100,6 @@ static void pin_from_elsewhere(void)
 	waitpid(other, NULL, 0);
 }
 
-TEST(what_somebody_has_pinned_stays_and_is_written_to_afterwards)
-{
-	in_a_process(pin_from_elsewhere);
-}
-
 /* ------------------------------------------------------------------ failures on the way */
 
 static long addresses(void)
@@ -138,7 +118,7 @@ static void again(void)
 }
 
 /* Before Linux 6.17, mremap moves at most one mapping. With strict accounting of memory it moves none. */
-static void move_by_pages(void)
+TEST_BY(in_a_process, where_a_run_cannot_be_moved_its_pages_are)
 {
 	long before;
 
@@ -163,11 +143,6 @@ static void move_by_pages(void)
 	EXPECT_EQ(addresses(), before);
 }
 
-TEST(where_a_run_cannot_be_moved_its_pages_are)
-{
-	in_a_process(move_by_pages);
-}
-
 /* The pages of buffers below the second page of buffers[1]. */
 static size_t pool_first(void)
 {
@@ -179,7 +154,7 @@ static size_t pool_first(void)
 }
 
 /* Moving stops after the first page of buffers[1]. The other pages stay where they were. */
-static void stop_half_way(void)
+TEST_BY(in_a_process, where_pages_cannot_be_put_those_and_later_ones_stay)
 {
 	take();
 	says.put_max = says.map_max = (uintptr_t)buffers[1] + HP_PAGE;
@@ -195,12 +170,7 @@ static void stop_half_way(void)
 	expect_borders();
 }
 
-TEST(where_pages_cannot_be_put_those_and_later_ones_stay)
-{
-	in_a_process(stop_half_way);
-}
-
-static void stay_without_a_copy(void)
+TEST_BY(in_a_process, without_memory_for_the_copy_all_stays_and_moves_the_next_time)
 {
 	long before;
 
@@ -214,11 +184,6 @@ static void stay_without_a_copy(void)
 	EXPECT_EQ(pool_left(), BUFFERS * SIZE / HP_PAGE);
 	says.no_copy = false;
 	expect_moves();
-}
-
-TEST(without_memory_for_the_copy_all_stays_and_moves_the_next_time)
-{
-	in_a_process(stay_without_a_copy);
 }
 
 /* ------------------------------------------------------------------ hugepages that take long */
@@ -248,7 +213,7 @@ static int small_of(uint64_t huge)
 	return says.small - 1; /* the first page is always tried as base pages */
 }
 
-static void fill_slowly(void)
+TEST_BY(in_a_process, once_two_hugepages_take_longer_than_three_times_their_base_pages_the_rest_are_base_pages)
 {
 	const int all = BUFFERS * SIZE / HP_PAGE;
 
@@ -257,11 +222,6 @@ static void fill_slowly(void)
 	EXPECT_EQ(small_of(301), all - 2);
 	EXPECT_EQ(small_of(1), 0);
 	EXPECT_EQ(small_of(100000), all - 2);
-}
-
-TEST(once_two_hugepages_take_longer_than_three_times_their_base_pages_the_rest_are_base_pages)
-{
-	in_a_process(fill_slowly);
 }
 
 T_MAIN

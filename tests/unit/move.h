@@ -8,7 +8,6 @@
 
 #include "alloc/move.h"
 
-#include <errno.h>
 #include <linux/mempolicy.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -49,17 +48,6 @@ static const char *const harmless[HARMLESS] = { "/dev/null", "/dev/zero", "/dev/
 						"/home/dev/infiniband", "socket:[7]" };
 static bool many_open;
 
-UNINSTRUMENTED static long map_pool(long len, long prot, long flags)
-{
-	long got = raw(SYS_mmap, 0, len + (long)HP_PAGE, prot, flags & ~(long)(MAP_HUGETLB | (63u << 26)), -1, 0);
-	long aligned = (long)hp_round_up((size_t)got, HP_PAGE);
-
-	if (aligned > got)
-		raw(SYS_munmap, got, aligned - got, 0, 0, 0, 0);
-	raw(SYS_munmap, aligned + len, got + (long)HP_PAGE - aligned, 0, 0, 0, 0);
-	return aligned;
-}
-
 UNINSTRUMENTED static long say(const char *what, long to)
 {
 	strcpy((char *)to, what);
@@ -72,7 +60,7 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 	long r = 0;
 
 	if (nr == SYS_mmap && d & MAP_HUGETLB) {
-		r = d & MAP_FIXED ? -EINVAL : map_pool(b, c, d);
+		r = d & MAP_FIXED ? -EINVAL : map_like_pool(b, c, d);
 	} else if (nr == SYS_ioctl && b == (long)HP_PAGESCAN && says.old) {
 		r = -ENOTTY;
 	} else if (nr == SYS_prctl && a == PR_GET_SECCOMP && says.filter) {

@@ -4,7 +4,6 @@
  */
 #include "tests/unit/move.h"
 
-#include <fcntl.h>
 #include <liburing.h>
 #include <linux/aio_abi.h>
 #include <linux/userfaultfd.h>
@@ -58,10 +57,7 @@ static bool is_old(void)
 	return says.old = true;
 }
 
-TEST(before_the_kernel_pins_for_all_direct_io_nothing_moves)
-{
-	nothing_moves(is_old, NULL);
-}
+TEST_CASE(before_the_kernel_pins_for_all_direct_io_nothing_moves, nothing_moves(is_old, NULL))
 
 static bool filter(void)
 {
@@ -74,10 +70,7 @@ static bool no_filter(void)
 	return true;
 }
 
-TEST(behind_a_filter_of_system_calls_nothing_moves)
-{
-	nothing_moves(filter, no_filter);
-}
+TEST_CASE(behind_a_filter_of_system_calls_nothing_moves, nothing_moves(filter, no_filter))
 
 static bool two_nodes(void)
 {
@@ -91,10 +84,7 @@ static bool one_node(void)
 	return true;
 }
 
-TEST(with_several_nodes_nothing_moves)
-{
-	nothing_moves(two_nodes, one_node);
-}
+TEST_CASE(with_several_nodes_nothing_moves, nothing_moves(two_nodes, one_node))
 
 static bool other_namespace(void)
 {
@@ -114,25 +104,16 @@ static bool own_namespace(void)
 	return true;
 }
 
-TEST(before_a_child_that_is_the_first_of_its_namespace_nothing_moves)
-{
-	nothing_moves(empty_namespace, own_namespace);
-}
-
-TEST(before_a_child_in_another_namespace_nothing_moves)
-{
-	nothing_moves(other_namespace, own_namespace);
-}
+TEST_CASE(before_a_child_that_is_the_first_of_its_namespace_nothing_moves,
+	  nothing_moves(empty_namespace, own_namespace))
+TEST_CASE(before_a_child_in_another_namespace_nothing_moves, nothing_moves(other_namespace, own_namespace))
 
 static bool unshared(void)
 {
 	return unshare(CLONE_NEWPID) == 0;
 }
 
-TEST(the_first_child_of_a_new_namespace_is_the_programs)
-{
-	nothing_moves(unshared, NULL);
-}
+TEST_CASE(the_first_child_of_a_new_namespace_is_the_programs, nothing_moves(unshared, NULL))
 
 static struct io_uring ring;
 
@@ -147,14 +128,11 @@ static bool close_ring(void)
 	return true;
 }
 
-TEST(with_a_ring_of_an_io_uring_nothing_moves)
-{
-	nothing_moves(open_ring, close_ring);
-}
+TEST_CASE(with_a_ring_of_an_io_uring_nothing_moves, nothing_moves(open_ring, close_ring))
 
 /* Some kernels refuse MADV_DOFORK for pages of the pool. Pages that a copying fork kept out of its child stay out for
  * good. */
-static void refuse_dofork(void)
+TEST_BY(in_a_process, where_the_kernel_does_not_let_pages_into_children_again_others_move)
 {
 	unsigned char *p;
 
@@ -175,11 +153,6 @@ static void refuse_dofork(void)
 	}
 }
 
-TEST(where_the_kernel_does_not_let_pages_into_children_again_others_move)
-{
-	in_a_process(refuse_dofork);
-}
-
 static bool registered_ring(void)
 {
 	says.ring = 4;
@@ -192,10 +165,7 @@ static bool unregistered_ring(void)
 	return true;
 }
 
-TEST(with_a_ring_that_has_no_descriptor_nothing_moves)
-{
-	nothing_moves(registered_ring, unregistered_ring);
-}
+TEST_CASE(with_a_ring_that_has_no_descriptor_nothing_moves, nothing_moves(registered_ring, unregistered_ring))
 
 static aio_context_t aio;
 
@@ -209,10 +179,7 @@ static bool close_aio(void)
 	return raw(SYS_io_destroy, (long)aio, 0, 0, 0, 0, 0) == 0;
 }
 
-TEST(with_a_context_of_asynchronous_io_nothing_moves)
-{
-	nothing_moves(open_aio, close_aio);
-}
+TEST_CASE(with_a_context_of_asynchronous_io_nothing_moves, nothing_moves(open_aio, close_aio))
 
 static bool device(void)
 {
@@ -226,30 +193,21 @@ static bool terminal(void)
 	return true;
 }
 
-TEST(with_a_device_open_that_may_write_by_itself_nothing_moves)
-{
-	nothing_moves(device, terminal);
-}
+TEST_CASE(with_a_device_open_that_may_write_by_itself_nothing_moves, nothing_moves(device, terminal))
 
 static bool hide_one(void)
 {
 	return raw(SYS_madvise, (long)buffers[2], HP_PAGE, MADV_DONTDUMP, 0, 0, 0) == 0;
 }
 
-TEST(what_is_not_to_be_dumped_does_not_move)
-{
-	nothing_moves(hide_one, NULL);
-}
+TEST_CASE(what_is_not_to_be_dumped_does_not_move, nothing_moves(hide_one, NULL))
 
 static bool make_executable(void)
 {
 	return raw(SYS_mprotect, (long)buffers[2], HP_PAGE, PROT_READ | PROT_WRITE | PROT_EXEC, 0, 0, 0) == 0;
 }
 
-TEST(what_is_protected_does_not_move)
-{
-	nothing_moves(make_executable, NULL);
-}
+TEST_CASE(what_is_protected_does_not_move, nothing_moves(make_executable, NULL))
 
 static long key;
 
@@ -263,10 +221,7 @@ static bool seal(void)
 	return raw(SYS_mseal, (long)buffers[2], HP_PAGE, 0, 0, 0, 0) == 0;
 }
 
-TEST(what_is_sealed_does_not_move)
-{
-	nothing_moves(seal, NULL);
-}
+TEST_CASE(what_is_sealed_does_not_move, nothing_moves(seal, NULL))
 
 static bool lock_by_key(void)
 {
@@ -279,10 +234,7 @@ static bool unlock_by_key(void)
 	return raw(SYS_pkey_mprotect, (long)buffers[2], HP_PAGE, PROT_READ | PROT_WRITE, 0, 0, 0) == 0;
 }
 
-TEST(what_has_a_protection_key_does_not_move)
-{
-	nothing_moves(lock_by_key, unlock_by_key);
-}
+TEST_CASE(what_has_a_protection_key_does_not_move, nothing_moves(lock_by_key, unlock_by_key))
 
 static int uffd;
 
@@ -312,10 +264,7 @@ static bool unwatch(void)
 	return close(uffd) == 0;
 }
 
-TEST(what_the_program_watches_does_not_move)
-{
-	nothing_moves(watch, unwatch);
-}
+TEST_CASE(what_the_program_watches_does_not_move, nothing_moves(watch, unwatch))
 
 static char locked[8192];
 
@@ -329,15 +278,8 @@ static bool unlock(void)
 	return munlock(locked, sizeof locked) == 0;
 }
 
-TEST(who_watches_any_memory_is_not_told_of_a_trial)
-{
-	nothing_moves(watch_other, unwatch);
-}
-
-TEST(of_a_process_that_locks_memory_nothing_moves)
-{
-	nothing_moves(lock, unlock);
-}
+TEST_CASE(who_watches_any_memory_is_not_told_of_a_trial, nothing_moves(watch_other, unwatch))
+TEST_CASE(of_a_process_that_locks_memory_nothing_moves, nothing_moves(lock, unlock))
 
 static struct hugepin_extent held;
 
@@ -353,10 +295,7 @@ static bool drop(void)
 	return true;
 }
 
-TEST(while_a_page_is_held_nothing_moves)
-{
-	nothing_moves(hold, drop);
-}
+TEST_CASE(while_a_page_is_held_nothing_moves, nothing_moves(hold, drop))
 
 static hugepin_domain *domain;
 
@@ -370,10 +309,7 @@ static bool pin_by_itself(void)
 	       hugepin_pin(domain, buffers[2], SIZE, 0, &pin) == 0;
 }
 
-TEST(what_a_domain_has_registered_by_itself_does_not_move)
-{
-	nothing_moves(pin_by_itself, NULL);
-}
+TEST_CASE(what_a_domain_has_registered_by_itself_does_not_move, nothing_moves(pin_by_itself, NULL))
 
 static size_t heads_max;
 
@@ -390,10 +326,7 @@ static bool many_mappings(void)
 	return true;
 }
 
-TEST(what_would_take_too_many_mappings_does_not_move)
-{
-	nothing_moves(few_mappings, many_mappings);
-}
+TEST_CASE(what_would_take_too_many_mappings_does_not_move, nothing_moves(few_mappings, many_mappings))
 
 static char path[] = "/tmp/hugepin-move-XXXXXX";
 
@@ -415,10 +348,7 @@ static bool much_memory(void)
 	return true;
 }
 
-TEST(what_parent_and_child_would_not_find_memory_for_does_not_move)
-{
-	nothing_moves(little_memory, much_memory);
-}
+TEST_CASE(what_parent_and_child_would_not_find_memory_for_does_not_move, nothing_moves(little_memory, much_memory))
 
 static pid_t other;
 static char other_stack[16384];
@@ -445,14 +375,11 @@ static bool end_sharing(void)
 	return kill(other, SIGKILL) == 0 && waitpid(other, &status, 0) == other;
 }
 
-TEST(while_another_process_has_the_memory_nothing_moves)
-{
-	nothing_moves(share_memory, end_sharing);
-}
+TEST_CASE(while_another_process_has_the_memory_nothing_moves, nothing_moves(share_memory, end_sharing))
 
 /* ------------------------------------------------------------------ each value of a reason, without a fork */
 
-static void stay_for_devices(void)
+TEST_BY(in_a_process, each_device_that_may_write_by_itself_keeps_all_and_no_other_does)
 {
 	static const char *const harmful[] = { "/dev/infiniband/uverbs0", "/dev/nvidia0", "/dev/vfio/1",
 					       "/dev/dri/renderD128", "/dev/",
@@ -471,13 +398,8 @@ static void stay_for_devices(void)
 	expect_moves();
 }
 
-TEST(each_device_that_may_write_by_itself_keeps_all_and_no_other_does)
-{
-	in_a_process(stay_for_devices);
-}
-
 /* The list of descriptors is longer than one read. */
-static void stay_for_the_last_descriptor(void)
+TEST_BY(in_a_process, of_many_descriptors_the_last_one_counts)
 {
 	int last = 0;
 	char name[12];
@@ -495,12 +417,7 @@ static void stay_for_the_last_descriptor(void)
 	expect_moves();
 }
 
-TEST(of_many_descriptors_the_last_one_counts)
-{
-	in_a_process(stay_for_the_last_descriptor);
-}
-
-static void stay_for_what_is_not_known(void)
+TEST_BY(in_a_process, what_cannot_be_read_keeps_all)
 {
 	take();
 	says.absent = "/proc/self/pagemap";
@@ -517,12 +434,7 @@ static void stay_for_what_is_not_known(void)
 	expect_moves();
 }
 
-TEST(what_cannot_be_read_keeps_all)
-{
-	in_a_process(stay_for_what_is_not_known);
-}
-
-static void move_without_standard_input(void)
+TEST_BY(in_a_process, a_program_without_standard_input_is_as_any_other)
 {
 	take();
 	close(0);
@@ -530,13 +442,8 @@ static void move_without_standard_input(void)
 	EXPECT(fcntl(0, F_GETFD) < 0);
 }
 
-TEST(a_program_without_standard_input_is_as_any_other)
-{
-	in_a_process(move_without_standard_input);
-}
-
 /* One page has another advice or protection: each page in turn. */
-static void stay_for_each_page(void)
+TEST_BY(in_a_process, each_page_by_itself_keeps_all_when_the_kernel_knows_of_it)
 {
 	static const int advice[][2] = { { MADV_DONTDUMP, MADV_DODUMP }, { PROT_READ, PROT_READ | PROT_WRITE },
 					 { PROT_READ | PROT_WRITE | PROT_EXEC, PROT_READ | PROT_WRITE } };
@@ -557,12 +464,7 @@ static void stay_for_each_page(void)
 	expect_moves();
 }
 
-TEST(each_page_by_itself_keeps_all_when_the_kernel_knows_of_it)
-{
-	in_a_process(stay_for_each_page);
-}
-
-static void stay_for_nodes(void)
+TEST_BY(in_a_process, several_nodes_or_not_to_know_of_them_keeps_all)
 {
 	take();
 	for (int i = 1; i < 16; i += 7) {
@@ -581,21 +483,11 @@ static void stay_for_nodes(void)
 	expect_moves();
 }
 
-TEST(several_nodes_or_not_to_know_of_them_keeps_all)
-{
-	in_a_process(stay_for_nodes);
-}
-
-static void move_on_another_node(void)
+TEST_BY(in_a_process, one_node_may_be_any)
 {
 	take();
 	says.nodes[15] = (uint64_t)1 << 63;
 	expect_moves();
-}
-
-TEST(one_node_may_be_any)
-{
-	in_a_process(move_on_another_node);
 }
 
 static void stay_for_rings(void)
@@ -639,7 +531,7 @@ TEST(a_ring_in_any_place_keeps_all_and_no_other_answer_than_that_there_is_none)
 
 /* The reason is memory: the copy, as much again, and a margin, to the last KiB. The other reason is mappings: two more
  * for each run of pages. */
-static void stay_for_the_last_bit(void)
+TEST_BY(in_a_process, exactly_as_much_memory_and_mappings_as_are_needed_do)
 {
 	char text[64];
 	size_t kib = ((size_t)BUFFERS * SIZE * 2 + 64 * MIB) / KIB;
@@ -662,11 +554,6 @@ static void stay_for_the_last_bit(void)
 	hp_span.heads_max = heads_max;
 	close(fd);
 	unlink(path);
-}
-
-TEST(exactly_as_much_memory_and_mappings_as_are_needed_do)
-{
-	in_a_process(stay_for_the_last_bit);
 }
 
 T_MAIN

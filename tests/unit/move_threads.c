@@ -4,8 +4,6 @@
  */
 #include "tests/unit/move.h"
 
-#include <pthread.h>
-
 #include "alloc/cache.h"
 
 static _Atomic int told;
@@ -18,7 +16,7 @@ static void *wait_told(void *arg)
 }
 
 /* After a fork that copies for a process with threads, no buffer comes from the pool. */
-static void fork_with_a_thread(void)
+TEST_BY(in_a_process, with_threads_nothing_moves_and_no_more_comes_from_the_pool)
 {
 	pthread_t t;
 	size_t all;
@@ -37,13 +35,8 @@ static void fork_with_a_thread(void)
 	pthread_join(t, NULL);
 }
 
-TEST(with_threads_nothing_moves_and_no_more_comes_from_the_pool)
-{
-	in_a_process(fork_with_a_thread);
-}
-
 /* After such a fork no buffer is placed on pages of the pool. Each page of the pool goes when it is empty. */
-static void replace_with_a_thread(void)
+TEST_BY(in_a_process, with_threads_the_heap_leaves_the_pool_as_buffers_come_and_go)
 {
 	enum { PART = 64 << 10, PARTS = 4 };
 	unsigned char *parts[PARTS], *p;
@@ -83,11 +76,6 @@ static void replace_with_a_thread(void)
 	pthread_join(t, NULL);
 }
 
-TEST(with_threads_the_heap_leaves_the_pool_as_buffers_come_and_go)
-{
-	in_a_process(replace_with_a_thread);
-}
-
 static _Atomic int freeing;
 
 static void *free_a_buffer(void *arg)
@@ -110,7 +98,7 @@ static void wait_at_the_lock(void)
 		sleep_ms(1);
 }
 
-static void free_meanwhile(void)
+TEST_BY(in_a_process, a_buffer_that_waits_to_be_freed_while_its_page_begins_to_leave_the_pool_leaves_nothing_behind)
 {
 	unsigned char *p = hugepin_malloc(64 << 10);
 	pthread_t t;
@@ -134,13 +122,8 @@ static void free_meanwhile(void)
 	pthread_join(t, NULL);
 }
 
-TEST(a_buffer_that_waits_to_be_freed_while_its_page_begins_to_leave_the_pool_leaves_nothing_behind)
-{
-	in_a_process(free_meanwhile);
-}
-
 /* A handler may fork just when the free() that its signal interrupted has found a buffer fit for a list. */
-static void fork_and_look_at_the_lists(void)
+TEST_BY(in_a_process, a_fork_by_which_pages_leave_the_pool_closes_the_lists_of_its_own_thread_too)
 {
 	pthread_t t;
 
@@ -157,13 +140,8 @@ static void fork_and_look_at_the_lists(void)
 	pthread_join(t, NULL);
 }
 
-TEST(a_fork_by_which_pages_leave_the_pool_closes_the_lists_of_its_own_thread_too)
-{
-	in_a_process(fork_and_look_at_the_lists);
-}
-
 /* Buffers of random sizes, and a fork now and then. */
-static void replace_at_random(void)
+TEST_BY(in_a_process, with_threads_and_forks_contents_are_kept_while_the_heap_leaves_the_pool)
 {
 	enum { COUNT = 40, CHANGES = 1500 };
 	static struct { unsigned char *p; size_t size; uint64_t seed; } some[COUNT];
@@ -217,11 +195,6 @@ static void replace_at_random(void)
 	EXPECT_EQ(hp_span.left, 0);
 	told = 1;
 	pthread_join(t, NULL);
-}
-
-TEST(with_threads_and_forks_contents_are_kept_while_the_heap_leaves_the_pool)
-{
-	in_a_process(replace_at_random);
 }
 
 T_MAIN

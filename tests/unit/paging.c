@@ -4,15 +4,8 @@
  */
 #include "reg/policy/paging.h"
 
+#include "tests/rnd.h"
 #include "tests/t.h"
-
-static uint64_t seed = 1;
-
-static uint64_t rnd(uint64_t n)
-{
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (seed >> 33) % n;
-}
 
 static bool near(double a, double b)
 {

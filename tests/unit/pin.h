@@ -6,10 +6,6 @@
 #include "tests/device.h"
 #include "tests/t.h"
 
-#define KIB ((size_t)1 << 10)
-#define MIB ((size_t)1 << 20)
-#define GIB ((size_t)1 << 30)
-
 static struct device device;
 
 static inline hugepin_domain *open_with(struct hugepin_attr attr)
@@ -27,10 +23,16 @@ static inline hugepin_domain *open_as(uint32_t policy, uint64_t bytes_max, uint3
 		.policy = policy, .pinned_bytes_max = bytes_max, .pinned_regions_max = regions_max });
 }
 
-static inline hugepin_domain *open_lru(void)
+/* On a device as it was at first. */
+static inline hugepin_domain *open_first(uint32_t policy, uint64_t bytes_max, uint32_t regions_max)
 {
 	device_reset(&device);
-	return open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	return open_as(policy, bytes_max, regions_max);
+}
+
+static inline hugepin_domain *open_lru(void)
+{
+	return open_first(HUGEPIN_POLICY_LRU, 0, 0);
 }
 
 /* Pins for peers are served as all others. */

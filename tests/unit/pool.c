@@ -2,11 +2,7 @@
  * The pool of 2 MiB pages on a machine that has none: functions defined here, which the linker prefers to the C library's, stand
  * in for it. What is taken from it and when, what is reserved ahead, what is told of it, and what a child of fork counts.
  */
-#include <errno.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 
 #include "alloc/heap.h"
 #include "alloc/hold.h"
@@ -29,21 +25,13 @@ static int denied; /* calls to populate that fail from now on */
 static bool no_room; /* for a fork's copy */
 static int files[3] = { -1, -1, -1 };
 
-/* Hugetlb pages come aligned. */
 UNINSTRUMENTED static long map_pool(long len, long prot, long flags)
 {
-	long got, aligned;
-
 	asked++;
 	if (len / (long)HP_PAGE > pages_free)
 		return -ENOMEM;
 	pages_free -= len / (long)HP_PAGE;
-	got = raw(SYS_mmap, 0, len + (long)HP_PAGE, prot, flags & ~(long)(MAP_HUGETLB | (63u << 26)), -1, 0);
-	aligned = (long)hp_round_up((size_t)got, HP_PAGE);
-	if (aligned > got)
-		raw(SYS_munmap, got, aligned - got, 0, 0, 0, 0);
-	raw(SYS_munmap, aligned + len, got + (long)HP_PAGE - aligned, 0, 0, 0, 0);
-	return aligned;
+	return map_like_pool(len, prot, flags);
 }
 
 /* A file with the number. */

@@ -5,19 +5,12 @@
 #include <stdlib.h>
 
 #include "reg/policy/predict.h"
+#include "tests/rnd.h"
 #include "tests/t.h"
 
 enum { LENGTH = 1500, REGIONS = 4, EVENTS = 2 * LENGTH };
 
 static struct hp_predict predict;
-static uint64_t seed;
-
-static uint64_t rnd(uint64_t n)
-{
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (seed >> 33) % n;
-}
-
 static void fresh(size_t bytes)
 {
 	static void *memory;

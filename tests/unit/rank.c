@@ -4,7 +4,6 @@
 #include "base/rank.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "tests/t.h"
 

@@ -310,18 +310,13 @@ TEST(held_memory_stays_where_it_is)
 	in_child(is_held);
 }
 
-static void is_ancient(void)
+TEST_BY(in_child, a_kernel_without_the_call_is_left_alone)
 {
 	ancient = true;
 	allocate(4);
 	memset(buffer, 7, 4 * HP_PAGE);
 	EXPECT(!hp_repair_tick());
 	EXPECT_EQ(huge(4), 0);
-}
-
-TEST(a_kernel_without_the_call_is_left_alone)
-{
-	in_child(is_ancient);
 }
 
 static void gone_and_back(void)

@@ -5,17 +5,10 @@
 #include <stdlib.h>
 
 #include "reg/policy/schedule.h"
+#include "tests/rnd.h"
 #include "tests/t.h"
 
 enum { NUMBERS = 1 << 20, US = 1000, MS = 1000000 };
-
-static uint64_t seed = 1;
-
-static uint64_t rnd(uint64_t n)
-{
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (seed >> 33) % n;
-}
 
 static uint64_t cost_ns(void *arg, uint32_t region, uint64_t bytes, bool registering)
 {

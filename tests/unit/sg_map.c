@@ -10,8 +10,6 @@
 #include "tests/any.h"
 #include "tests/t.h"
 
-#define KIB ((size_t)1 << 10)
-
 /* ------------------------------------------------------------------ a key function that keeps count */
 
 enum { REGS = 12, PIECES = 20, SPACE = 4096, ROOM = 256 };

@@ -3,7 +3,6 @@
  * cache and of other ones. What a message takes depends on what is sent alone, so nothing that the machine does matters.
  */
 #include <errno.h>
-#include <math.h>
 
 #include "base/base.h"
 #include "hugepin_verbs.h"

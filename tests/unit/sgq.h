@@ -295,6 +295,13 @@ static inline void all_well(void)
 	EXPECT_EQ(heard, added);
 }
 
+static inline void drain_and_end(void)
+{
+	EXPECT_EQ(drain(), 0);
+	all_well();
+	end();
+}
+
 static const struct ibv_qp_cap usual = { .max_send_wr = 16, .max_recv_wr = 1, .max_send_sge = 4, .max_recv_sge = 1,
 					 .max_inline_data = 64 };
 

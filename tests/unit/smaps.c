@@ -3,8 +3,6 @@
  */
 #include "base/smaps.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 
 #include "tests/t.h"

@@ -28,17 +28,10 @@ static size_t avoided; /* bytes that are to have no THP */
 
 UNINSTRUMENTED static long map_pool(long len, long prot, long flags)
 {
-	long got, aligned;
-
 	if (len / (long)HP_PAGE > pages_free)
 		return -ENOMEM;
 	pages_free -= len / (long)HP_PAGE;
-	got = raw(SYS_mmap, 0, len + (long)HP_PAGE, prot, flags & ~(long)(MAP_HUGETLB | (63u << 26)), -1, 0);
-	aligned = (long)hp_round_up((size_t)got, HP_PAGE);
-	if (aligned > got)
-		raw(SYS_munmap, got, aligned - got, 0, 0, 0, 0);
-	raw(SYS_munmap, aligned + len, got + (long)HP_PAGE - aligned, 0, 0, 0, 0);
-	return aligned;
+	return map_like_pool(len, prot, flags);
 }
 
 UNINSTRUMENTED static long look(long a, long b, long c, long d, long e, long f)
@@ -109,12 +102,9 @@ static void little_is_touched(void)
 	expect_span_reserved(false);
 }
 
-TEST(buffers_touched_little_lie_in_base_pages_from_then_on)
-{
-	in_child(little_is_touched);
-}
+TEST_CASE(buffers_touched_little_lie_in_base_pages_from_then_on, in_child(little_is_touched))
 
-static void pages_are_reserved(void)
+TEST_BY(in_child, pages_that_are_reserved_in_the_pool_go_back_to_it_at_once)
 {
 	int before = 0;
 
@@ -129,23 +119,13 @@ static void pages_are_reserved(void)
 	expect_counted();
 }
 
-TEST(pages_that_are_reserved_in_the_pool_go_back_to_it_at_once)
-{
-	in_child(pages_are_reserved);
-}
-
-static void no_pool(void)
+TEST_BY(in_child, without_a_pool_thp_are_left_alone_and_a_look_brings_nothing_in)
 {
 	pages_free = 0;
 	little_is_touched();
 }
 
-TEST(without_a_pool_thp_are_left_alone_and_a_look_brings_nothing_in)
-{
-	in_child(no_pool);
-}
-
-static void all_is_filled(void)
+TEST_BY(in_child, filled_buffers_stay_in_hugepages)
 {
 	allocate(300, MIB);
 	EXPECT(reads > 0);
@@ -154,34 +134,19 @@ static void all_is_filled(void)
 	EXPECT_EQ(HP_STAT(base_bytes), 0);
 }
 
-TEST(filled_buffers_stay_in_hugepages)
-{
-	in_child(all_is_filled);
-}
-
-static void a_quarter_is_filled(void)
+TEST_BY(in_child, a_third_of_a_buffer_is_not_little)
 {
 	allocate(300, MIB / 3);
 	EXPECT_EQ(HP_STAT(sparse_bytes), 0);
 }
 
-TEST(a_third_of_a_buffer_is_not_little)
-{
-	in_child(a_quarter_is_filled);
-}
-
-static void nothing_is_used(void)
+TEST_BY(in_child, buffers_that_are_not_used_yet_say_nothing)
 {
 	allocate(300, 0);
 	EXPECT_EQ(HP_STAT(sparse_bytes), 0);
 }
 
-TEST(buffers_that_are_not_used_yet_say_nothing)
-{
-	in_child(nothing_is_used);
-}
-
-static void small_ones(void)
+TEST_BY(in_child, buffers_of_less_than_64_kib_are_not_looked_at)
 {
 	for (int i = 0; i < 4000; i++)
 		memset(hugepin_malloc(60 * KIB), 1, 1);
@@ -189,12 +154,7 @@ static void small_ones(void)
 	EXPECT_EQ(HP_STAT(sparse_bytes), 0);
 }
 
-TEST(buffers_of_less_than_64_kib_are_not_looked_at)
-{
-	in_child(small_ones);
-}
-
-static void cannot_be_read(void)
+TEST_BY(in_child, what_cannot_be_read_says_nothing)
 {
 	refused = EPERM;
 	errno = 77;
@@ -204,12 +164,7 @@ static void cannot_be_read(void)
 	EXPECT_EQ(HP_STAT(sparse_bytes), 0);
 }
 
-TEST(what_cannot_be_read_says_nothing)
-{
-	in_child(cannot_be_read);
-}
-
-static void is_filtered(void)
+TEST_BY(in_child, with_a_filter_of_system_calls_nothing_is_read)
 {
 	filtered = true;
 	allocate(100, 128);
@@ -217,12 +172,7 @@ static void is_filtered(void)
 	EXPECT_EQ(HP_STAT(sparse_bytes), 0);
 }
 
-TEST(with_a_filter_of_system_calls_nothing_is_read)
-{
-	in_child(is_filtered);
-}
-
-static void thp_are_asked_for(void)
+TEST_BY(in_child, pages_of_a_kind_that_is_asked_for_are_not_replaced)
 {
 	hp_config.pages = HP_PAGES_THP;
 	allocate(100, 128);
@@ -230,13 +180,8 @@ static void thp_are_asked_for(void)
 	EXPECT_EQ(HP_STAT(base_bytes), 0);
 }
 
-TEST(pages_of_a_kind_that_is_asked_for_are_not_replaced)
-{
-	in_child(thp_are_asked_for);
-}
-
 /* By calls that the heap does not see. */
-static void are_protected(void)
+TEST_BY(in_child, what_the_program_has_protected_is_not_touched)
 {
 	unsigned char *p[100];
 
@@ -254,13 +199,8 @@ static void are_protected(void)
 	}
 }
 
-TEST(what_the_program_has_protected_is_not_touched)
-{
-	in_child(are_protected);
-}
-
 /* By calls that the heap does not see. If the program's own userfaultfd watched it, a read would wait for the program. */
-static void are_given_back(void)
+TEST_BY(in_child, what_the_program_has_given_back_is_not_read_in_the_pool_either)
 {
 	for (int i = 0; i < 100; i++) {
 		char *p = hugepin_aligned_alloc(HP_PAGE, MIB);
@@ -271,12 +211,7 @@ static void are_given_back(void)
 	EXPECT(!absent_read);
 }
 
-TEST(what_the_program_has_given_back_is_not_read_in_the_pool_either)
-{
-	in_child(are_given_back);
-}
-
-static void are_filled_again(void)
+TEST_BY(in_child, when_buffers_are_filled_again_hugepages_are_had_again)
 {
 	allocate(100, 128);
 	EXPECT(hp_span.sparse);
@@ -285,12 +220,7 @@ static void are_filled_again(void)
 	EXPECT(huge_bytes() >= 128 * MIB);
 }
 
-TEST(when_buffers_are_filled_again_hugepages_are_had_again)
-{
-	in_child(are_filled_again);
-}
-
-static void is_mixed(void)
+TEST_BY(in_child, where_each_second_buffer_is_filled_all_have_hugepages)
 {
 	for (int i = 0; i < 100; i++) {
 		allocate(1, MIB);
@@ -299,12 +229,7 @@ static void is_mixed(void)
 	EXPECT_EQ(HP_STAT(sparse_bytes), 0);
 }
 
-TEST(where_each_second_buffer_is_filled_all_have_hugepages)
-{
-	in_child(is_mixed);
-}
-
-static void child_of_fork(void)
+TEST_BY(in_child, a_child_of_fork_looks_at_its_own_buffers)
 {
 	pid_t pid;
 
@@ -322,24 +247,14 @@ static void child_of_fork(void)
 	EXPECT_EQ(child_wait(pid), 0);
 }
 
-TEST(a_child_of_fork_looks_at_its_own_buffers)
-{
-	in_child(child_of_fork);
-}
-
 static const struct hp_heap_hooks hooks;
 
-static void has_pins(void)
+TEST_BY(in_child, a_process_with_a_pin_cache_is_not_looked_at)
 {
 	hp_heap_set_hooks(&hooks);
 	allocate(100, 128);
 	EXPECT_EQ(reads, 0);
 	EXPECT_EQ(HP_STAT(sparse_bytes), 0);
-}
-
-TEST(a_process_with_a_pin_cache_is_not_looked_at)
-{
-	in_child(has_pins);
 }
 
 T_MAIN

@@ -7,9 +7,6 @@
 #include "base/text.h"
 #include "tests/t.h"
 
-#define MIB ((uint64_t)1 << 20)
-#define GIB ((uint64_t)1 << 30)
-
 static char text[16384];
 
 static struct hp_line begin(void)

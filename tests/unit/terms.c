@@ -4,10 +4,7 @@
 #include "reg/backend/terms.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "tests/t.h"
 

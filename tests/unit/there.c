@@ -3,9 +3,6 @@
  */
 #include "base/there.h"
 
-#include <errno.h>
-#include <fcntl.h>
-
 #include "base/pagescan.h"
 #include "tests/t.h"
 #include "tests/unit/kernel.h"

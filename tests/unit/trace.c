@@ -525,10 +525,7 @@ static void loses_only_what_it_tells(void (*child)(void), const char *file)
 	EXPECT_EQ(written + lost, 3000);
 }
 
-TEST(a_write_that_is_cut_short_leaves_whole_lines)
-{
-	loses_only_what_it_tells(file_limit, "limit.csv");
-}
+TEST_CASE(a_write_that_is_cut_short_leaves_whole_lines, loses_only_what_it_tells(file_limit, "limit.csv"))
 
 static void limit_from_the_beginning(void)
 {
@@ -539,10 +536,8 @@ static void limit_from_the_beginning(void)
 	hp_trace_flush();
 }
 
-TEST(a_limit_of_the_size_of_files_does_not_end_the_program)
-{
-	loses_only_what_it_tells(limit_from_the_beginning, "small.csv");
-}
+TEST_CASE(a_limit_of_the_size_of_files_does_not_end_the_program,
+	  loses_only_what_it_tells(limit_from_the_beginning, "small.csv"))
 
 /* ------------------------------------------------------------------ processes and descriptors */
 

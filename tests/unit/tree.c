@@ -3,9 +3,9 @@
  * and every hole is where it should be.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "alloc/tree.h"
+#include "tests/rnd.h"
 #include "tests/t.h"
 
 enum { PAGES = 8192, SPAN_CHUNKS = PAGES * 512 };
@@ -13,14 +13,6 @@ enum { PAGES = 8192, SPAN_CHUNKS = PAGES * 512 };
 static struct hp_tree tree;
 static unsigned char *naive; /* 1 = free, per chunk */
 static unsigned char starts[PAGES];
-static uint64_t seed = 42;
-
-static uint64_t rnd(uint64_t n)
-{
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (seed >> 33) % n;
-}
-
 static void fresh_tree(void)
 {
 	static void *memory, *holes;

@@ -4,9 +4,7 @@
 
 #include "reg/uffd.h"
 
-#include <errno.h>
 #include <linux/userfaultfd.h>
-#include <pthread.h>
 #include <sys/ioctl.h>
 
 #include "base/config.h"
@@ -15,9 +13,6 @@
 #include "tests/t.h"
 #include "tests/unit/child.h"
 #include "tests/unit/kernel.h"
-
-#define KIB ((size_t)1 << 10)
-#define MIB ((size_t)1 << 20)
 
 static struct device device;
 static _Atomic long questions, opened, lists; /* lists: reads of the list of mappings */
@@ -100,12 +95,8 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 
 static inline hugepin_domain *open_with(uint32_t watch)
 {
-	const struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU, .watch = watch };
-	hugepin_domain *d = NULL;
-
-	device_reset(&device);
-	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
-	return d;
+	return device_open(&device, (struct hugepin_limits){ 0 },
+			   (struct hugepin_attr){ .policy = HUGEPIN_POLICY_LRU, .watch = watch });
 }
 
 /* Pin one page and give it back. Returns how many registrations the pin made. */

@@ -9,7 +9,7 @@
 
 /* ------------------------------------------------------------------ several threads, or one */
 
-static void ask_in_threads_only(void)
+TEST_BY(in_child, hits_ask_once_and_only_where_the_program_has_several_threads)
 {
 	hugepin_domain *d = open_with(0);
 	char *p = map(MIB);
@@ -36,12 +36,7 @@ static void ask_in_threads_only(void)
 	close_empty(&device, d);
 }
 
-TEST(hits_ask_once_and_only_where_the_program_has_several_threads)
-{
-	in_child(ask_in_threads_only);
-}
-
-static void ask_under_the_drop_in(void)
+TEST_BY(in_child, under_the_drop_in_only_domains_that_want_the_kernel_ask)
 {
 	hugepin_domain *d, *exact;
 	char *p = map(MIB);
@@ -60,12 +55,7 @@ static void ask_under_the_drop_in(void)
 	second_thread(false);
 }
 
-TEST(under_the_drop_in_only_domains_that_want_the_kernel_ask)
-{
-	in_child(ask_under_the_drop_in);
-}
-
-static void ask_once_for_all(void)
+TEST_BY(in_child, several_pieces_are_one_question)
 {
 	hugepin_domain *d = open_with(0);
 	struct hugepin_pin pins[8];
@@ -103,11 +93,6 @@ static void ask_once_for_all(void)
 	close_empty(&device, d);
 }
 
-TEST(several_pieces_are_one_question)
-{
-	in_child(ask_once_for_all);
-}
-
 static _Atomic int told;
 
 static void tell(void *arg, int err, const struct hugepin_pin *pin)
@@ -120,7 +105,7 @@ static void tell(void *arg, int err, const struct hugepin_pin *pin)
 }
 
 /* By the page's address, by the hugepage's, and under the lock. */
-static void ask_without_waiting(void)
+TEST_BY(in_child, a_pin_that_must_not_wait_asks_and_leaves_the_waiting_to_the_service_thread)
 {
 	hugepin_domain *d = open_with(0);
 	struct hugepin_pin pin;
@@ -157,14 +142,9 @@ static void ask_without_waiting(void)
 	close_empty(&device, d);
 }
 
-TEST(a_pin_that_must_not_wait_asks_and_leaves_the_waiting_to_the_service_thread)
-{
-	in_child(ask_without_waiting);
-}
-
 /* ------------------------------------------------------------------ answers */
 
-static void change_for_long(void)
+TEST_BY(in_child, what_changes_for_long_is_registered_for_each_pin)
 {
 	hugepin_domain *d = open_with(0);
 	struct hugepin_pin pin;
@@ -186,11 +166,6 @@ static void change_for_long(void)
 	second_thread(false);
 	munmap(p, MIB);
 	close_empty(&device, d);
-}
-
-TEST(what_changes_for_long_is_registered_for_each_pin)
-{
-	in_child(change_for_long);
 }
 
 static int which;
@@ -219,7 +194,7 @@ TEST(a_descriptor_that_answers_otherwise_is_not_believed)
 		in_child(lose_the_descriptor);
 }
 
-static void be_an_old_kernel(void)
+TEST_BY(in_child, a_kernel_that_does_not_count_changes_is_not_believed)
 {
 	hugepin_domain *d;
 	char *p = map(MIB);
@@ -232,11 +207,6 @@ static void be_an_old_kernel(void)
 	EXPECT_EQ(made(d, p), 1);
 	munmap(p, MIB);
 	close_empty(&device, d);
-}
-
-TEST(a_kernel_that_does_not_count_changes_is_not_believed)
-{
-	in_child(be_an_old_kernel);
 }
 
 /* ------------------------------------------------------------------ how long a pin waits */
@@ -259,7 +229,7 @@ static long asked_for(uint64_t worth_ns, bool settles)
 	return asked;
 }
 
-static void be_patient(void)
+TEST_BY(in_child, who_has_waited_in_vain_waits_half_as_long_and_a_millisecond_at_least)
 {
 	hugepin_domain *d = open_with(0);
 
@@ -291,11 +261,6 @@ static void be_patient(void)
 	close_empty(&device, d);
 }
 
-TEST(who_has_waited_in_vain_waits_half_as_long_and_a_millisecond_at_least)
-{
-	in_child(be_patient);
-}
-
 static void *let_reader_go(void *unused)
 {
 	usleep(30000);
@@ -303,7 +268,7 @@ static void *let_reader_go(void *unused)
 	return unused;
 }
 
-static void wait_for_the_reader(void)
+TEST_BY(in_child, while_events_are_read_pins_wait_and_see_what_they_say)
 {
 	hugepin_domain *d = open_with(0);
 	char *p = map(MIB);
@@ -325,11 +290,6 @@ static void wait_for_the_reader(void)
 	EXPECT_EQ(busy_reads, reads);
 	seen_reading = NULL;
 	close_empty(&device, d);
-}
-
-TEST(while_events_are_read_pins_wait_and_see_what_they_say)
-{
-	in_child(wait_for_the_reader);
 }
 
 T_MAIN

@@ -200,7 +200,7 @@ TEST(mappings_are_watched_as_wholes_and_a_part_where_more_cannot_be)
 	no_query = false;
 }
 
-static void watch_the_heaps(void)
+TEST_BY(in_child, of_the_heap_all_of_the_extent_is_watched)
 {
 	hugepin_domain *d = open_with(0);
 	char *p = hugepin_malloc(MIB);
@@ -220,11 +220,6 @@ static void watch_the_heaps(void)
 	hugepin_free(p);
 }
 
-TEST(of_the_heap_all_of_the_extent_is_watched)
-{
-	in_child(watch_the_heaps);
-}
-
 /* ------------------------------------------------------------------ events */
 
 /* A bit for each page of p that a pin finds registered no more. Every second page is looked at. */
@@ -237,7 +232,7 @@ static uint64_t missed(hugepin_domain *d, char *p, unsigned pages)
 	return which_;
 }
 
-static void move_and_unmap(void)
+TEST_BY(in_child, an_event_is_about_the_pages_that_move_go_or_are_discarded)
 {
 	enum { PAGES = 40 };
 	hugepin_domain *d = open_with(0);
@@ -260,11 +255,6 @@ static void move_and_unmap(void)
 	EXPECT_EQ(missed(d, p, PAGES), one << 30 | one << 32); /* the event came before the pages went */
 	munmap(p, PAGES * 4096);
 	close_empty(&device, d);
-}
-
-TEST(an_event_is_about_the_pages_that_move_go_or_are_discarded)
-{
-	in_child(move_and_unmap);
 }
 
 T_MAIN

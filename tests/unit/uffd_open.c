@@ -11,7 +11,21 @@
 
 /* ------------------------------------------------------------------ who watches */
 
-static void watch_by_the_program(void)
+/* A program that was compiled before the attribute has other data behind its structure. */
+TEST_BY(in_child, a_structure_that_ends_before_the_attribute_is_watched_by_default)
+{
+	struct hugepin_attr attr = { .size = offsetof(struct hugepin_attr, watch),
+				     .policy = HUGEPIN_POLICY_LRU,
+				     .watch = 99 };
+	hugepin_domain *d = NULL;
+
+	device_reset(&device);
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
+	EXPECT_EQ(d->watch, HUGEPIN_WATCH_DEFAULT);
+	close_empty(&device, d);
+}
+
+TEST_BY(in_child, where_the_program_or_nobody_watches_there_is_no_userfaultfd)
 {
 	hugepin_domain *d = open_with(HUGEPIN_WATCH_PROGRAM), *none;
 	char *p = map(MIB);
@@ -33,30 +47,6 @@ static void watch_by_the_program(void)
 	second_thread(false);
 }
 
-/* A program that was compiled before the attribute has other data behind its structure. */
-static void be_an_old_program(void)
-{
-	struct hugepin_attr attr = { .size = offsetof(struct hugepin_attr, watch),
-				     .policy = HUGEPIN_POLICY_LRU,
-				     .watch = 99 };
-	hugepin_domain *d = NULL;
-
-	device_reset(&device);
-	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
-	EXPECT_EQ(d->watch, HUGEPIN_WATCH_DEFAULT);
-	close_empty(&device, d);
-}
-
-TEST(a_structure_that_ends_before_the_attribute_is_watched_by_default)
-{
-	in_child(be_an_old_program);
-}
-
-TEST(where_the_program_or_nobody_watches_there_is_no_userfaultfd)
-{
-	in_child(watch_by_the_program);
-}
-
 /* The program registers a part of a mapping of 4 MiB at p with a userfaultfd of its own. The library has pinned a page
  * in another part. Returns 0 or errno. */
 static int program_watches(char *p)
@@ -72,7 +62,7 @@ static int program_watches(char *p)
 }
 
 /* The man page names the price of being watched, and the ways to do without. */
-static void watch_costs(void)
+TEST_BY(in_child, where_the_program_or_nobody_watches_its_mappings_are_as_without_us)
 {
 	static const uint32_t unwatched[] = { HUGEPIN_WATCH_PROGRAM, HUGEPIN_WATCH_NONE };
 
@@ -96,11 +86,6 @@ static void watch_costs(void)
 	EXPECT_EQ(made(d, p), 1);
 	EXPECT_EQ(program_watches(p), EBUSY);
 	close_empty(&device, d);
-}
-
-TEST(where_the_program_or_nobody_watches_its_mappings_are_as_without_us)
-{
-	in_child(watch_costs);
 }
 
 /* ------------------------------------------------------------------ descriptors */
