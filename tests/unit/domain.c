@@ -4,10 +4,7 @@
  */
 #include "reg/domain.h"
 
-#include <errno.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 
 #include "base/config.h"
 #include "reg/unmapping.h"
@@ -105,25 +102,10 @@ static void opens_or_does_not(uint32_t policy)
 	nth = 0;
 }
 
-TEST(a_domain_is_whole_or_there_is_no_memory_for_it)
-{
-	opens_or_does_not(HUGEPIN_POLICY_LRU);
-}
-
-TEST(one_that_predicts_has_its_helper_or_there_is_no_memory_for_it)
-{
-	opens_or_does_not(HUGEPIN_POLICY_PREDICT);
-}
-
-TEST(so_has_one_that_plans_by_cf11)
-{
-	opens_or_does_not(HUGEPIN_POLICY_CF11);
-}
-
-TEST(so_has_one_that_pins_and_pages)
-{
-	opens_or_does_not(HUGEPIN_POLICY_HYBRID);
-}
+TEST_CASE(a_domain_is_whole_or_there_is_no_memory_for_it, opens_or_does_not(HUGEPIN_POLICY_LRU))
+TEST_CASE(one_that_predicts_has_its_helper_or_there_is_no_memory_for_it, opens_or_does_not(HUGEPIN_POLICY_PREDICT))
+TEST_CASE(so_has_one_that_plans_by_cf11, opens_or_does_not(HUGEPIN_POLICY_CF11))
+TEST_CASE(so_has_one_that_pins_and_pages, opens_or_does_not(HUGEPIN_POLICY_HYBRID))
 
 /* Of 65536 ranges that are not registered any more the helper knows its predictions; a new one takes the place of the oldest. */
 TEST(a_helpers_table_grows_no_more_once_it_forgets)
@@ -155,12 +137,8 @@ TEST(a_helpers_table_grows_no_more_once_it_forgets)
 
 static hugepin_domain *open_lru(uint32_t watch)
 {
-	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU, .watch = watch };
-	hugepin_domain *d = NULL;
-
-	device_reset(&device);
-	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
-	return d;
+	return device_open(&device, (struct hugepin_limits){ 0 },
+			   (struct hugepin_attr){ .policy = HUGEPIN_POLICY_LRU, .watch = watch });
 }
 
 /* One range is queued, and as it should be. */
@@ -177,11 +155,9 @@ static void queued(hugepin_domain *d, uintptr_t start, uintptr_t end, bool disca
 }
 
 /* Whoever holds the lock sees to it later. */
-TEST(ranges_are_queued_by_whole_pages_and_as_what_they_were_said_to_be)
+PIN_TEST(ranges_are_queued_by_whole_pages_and_as_what_they_were_said_to_be, open_lru(HUGEPIN_WATCH_PROGRAM), 16 * 4096)
 {
 	T_DOMAIN_BEGINS();
-	hugepin_domain *d = open_lru(HUGEPIN_WATCH_PROGRAM);
-	char *p = map(16 * 4096);
 	const uintptr_t at = (uintptr_t)p;
 
 	hp_domain_lock(d);
@@ -205,14 +181,11 @@ TEST(ranges_are_queued_by_whole_pages_and_as_what_they_were_said_to_be)
 	hugepin_unmapping_(p, 4097, HP_DISCARDED_UNTOLD);
 	queued(d, at, at + 8192, true, true);
 	hp_domain_unlock(d);
-	munmap(p, 16 * 4096);
-	close_empty(&device, d);
 }
 
-TEST(a_hint_about_memory_that_goes_is_dropped_and_no_other)
+DOMAIN_TEST(a_hint_about_memory_that_goes_is_dropped_and_no_other, open_lru(HUGEPIN_WATCH_PROGRAM))
 {
 	enum { HINTS = 20 };
-	hugepin_domain *d = open_lru(HUGEPIN_WATCH_PROGRAM);
 	char *p = map((HINTS + 2) * 4096);
 
 	hp_domain_lock(d);
@@ -238,7 +211,6 @@ TEST(a_hint_about_memory_that_goes_is_dropped_and_no_other)
 	d->prefetches_count = 0;
 	hp_domain_unlock(d);
 	munmap(p, (HINTS + 2) * 4096);
-	close_empty(&device, d);
 }
 
 static bool there(char *p)
@@ -249,17 +221,20 @@ static bool there(char *p)
 	return is & 1;
 }
 
+static hugepin_domain *open_limited(struct hugepin_limits limits, uint64_t bytes_max, uint32_t regions_max)
+{
+	return device_open(&device, limits,
+			   (struct hugepin_attr){ .policy = HUGEPIN_POLICY_LRU, .watch = HUGEPIN_WATCH_PROGRAM,
+						  .pinned_bytes_max = bytes_max, .pinned_regions_max = regions_max });
+}
+
 /* The service thread may not register, but make it present. */
 TEST(for_an_opener_what_is_hinted_at_is_made_present_page_by_page)
 {
-	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU, .watch = HUGEPIN_WATCH_PROGRAM };
-	hugepin_domain *d = NULL;
+	hugepin_domain *d = open_limited((struct hugepin_limits){ .flags = HUGEPIN_LIMIT_OPENER }, 0, 0);
 	char *p = map(16 * 4096);
 	unsigned n = 0;
 
-	device_reset(&device);
-	device.limits.flags = HUGEPIN_LIMIT_OPENER;
-	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
 	EXPECT_EQ(madvise(p, 16 * 4096, MADV_NOHUGEPAGE), 0);
 	EXPECT_EQ(hugepin_prefetch(d, p + 2 * 4096 + 4095, 4098, 0), 0); /* of three pages */
 	EXPECT_EQ(hugepin_prefetch(d, p + 8 * 4096, 8192, 0), 0);
@@ -275,19 +250,6 @@ TEST(for_an_opener_what_is_hinted_at_is_made_present_page_by_page)
 }
 
 /* ------------------------------------------------------------------ what a domain is opened with */
-
-static hugepin_domain *open_limited(struct hugepin_limits limits, uint64_t bytes_max, uint32_t regions_max)
-{
-	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU, .watch = HUGEPIN_WATCH_PROGRAM,
-				     .pinned_bytes_max = bytes_max, .pinned_regions_max = regions_max };
-	hugepin_domain *d = NULL;
-
-	device_reset(&device);
-	device.limits = limits;
-	device.limits.access = DEVICE_ACCESS;
-	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
-	return d;
-}
 
 TEST(of_the_programs_limits_and_the_devices_the_lower_hold)
 {

@@ -1,7 +1,6 @@
 /*
  * Held keys: pins by a key are pins, and no key is good after its registration, however that ended.
  */
-#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -67,9 +66,9 @@ TEST(a_pin_by_a_key_keeps_its_memory_registered)
 	hugepin_purge();
 }
 
-TEST(a_key_is_made_of_a_pin_that_is_out)
+DOMAIN_TEST(a_key_is_made_of_a_pin_that_is_out, open_lru())
 {
-	hugepin_domain *d = open_lru(), *other;
+	hugepin_domain *other;
 	struct hugepin_key key, zeros = { .life = NULL };
 	struct hugepin_pin pin, copy, cleared = { .ref = 0 };
 	struct device second;
@@ -105,16 +104,14 @@ TEST(a_key_is_made_of_a_pin_that_is_out)
 	EXPECT_EQ(use(&zeros), -ENOKEY);
 	munmap(p, MIB);
 	EXPECT_EQ(hugepin_domain_close(other), 0);
-	close_empty(&device, d);
 }
 
 /* ------------------------------------------------------------------ the ends of a registration */
 
-TEST(no_key_is_good_after_its_memory_went_away)
+PIN_TEST(no_key_is_good_after_its_memory_went_away, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
 	struct hugepin_key key;
-	char *p = map(MIB), *h;
+	char *h;
 
 	key = key_of(d, p, 4096);
 	EXPECT_EQ(hugepin_forget(p, 4096), 0);
@@ -135,19 +132,13 @@ TEST(no_key_is_good_after_its_memory_went_away)
 	hugepin_free(h);
 	hugepin_purge();
 	EXPECT_EQ(use(&key), -ENOKEY);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
-TEST(no_key_is_good_after_its_registration_was_given_up)
+PIN_TEST(no_key_is_good_after_its_registration_was_given_up, open_first(HUGEPIN_POLICY_LRU, 3 * 4096, 2), MIB)
 {
-	hugepin_domain *d;
 	struct hugepin_key key, wide;
 	struct hugepin_pin pin, held;
-	char *p = map(MIB);
 
-	device_reset(&device);
-	d = open_as(HUGEPIN_POLICY_LRU, 3 * 4096, 2);
 	key = key_of(d, p, 4096); /* evicted */
 	EXPECT_EQ(touch(d, p + 8192, 4096) + touch(d, p + 16384, 4096) + touch(d, p + 24576, 4096), 0);
 	EXPECT_EQ(use(&key), -ENOKEY);
@@ -165,14 +156,10 @@ TEST(no_key_is_good_after_its_registration_was_given_up)
 	EXPECT(device_covers(&device, &held, HUGEPIN_READ));
 	EXPECT_EQ(hugepin_unpin(d, &held), 0);
 	EXPECT_EQ(use(&key), -ENOKEY);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
-TEST(memory_that_goes_while_it_is_pinned_by_a_key_is_deregistered_at_the_last_unpin)
+PIN_TEST(memory_that_goes_while_it_is_pinned_by_a_key_is_deregistered_at_the_last_unpin, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
-	char *p = map(MIB);
 	struct hugepin_key key = key_of(d, p, 4096);
 	struct hugepin_pin copy;
 
@@ -189,8 +176,6 @@ TEST(memory_that_goes_while_it_is_pinned_by_a_key_is_deregistered_at_the_last_un
 	EXPECT_EQ(hugepin_unpin(d, &copy), 0);
 	EXPECT_EQ(device.regs, 1);
 	EXPECT_EQ(use(&key), 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 TEST(no_key_is_good_in_a_domain_that_was_closed_even_if_it_is_opened_again)
@@ -266,16 +251,12 @@ TEST(a_child_has_no_part_in_the_parents_keys)
 	close_empty(&device, d);
 }
 
-TEST(no_registration_has_the_number_of_an_earlier_one)
+PIN_TEST(no_registration_has_the_number_of_an_earlier_one, open_first(HUGEPIN_POLICY_LRU, 0, 0), MIB)
 {
-	hugepin_domain *d;
-	char *p = map(MIB);
 	struct hugepin_key key;
 	uint64_t tag;
 	uint32_t gen;
 
-	device_reset(&device);
-	d = open_as(HUGEPIN_POLICY_LRU, 0, 0);
 	key = key_of(d, p, 4096);
 	tag = hp_regions[(uint32_t)key.pin.ref].tag;
 	gen = hp_regions[(uint32_t)key.pin.ref].gen;
@@ -286,16 +267,12 @@ TEST(no_registration_has_the_number_of_an_earlier_one)
 		EXPECT_EQ(hp_regions[(uint32_t)key.pin.ref].tag, tag);
 		EXPECT_EQ(use(&key), -ENOKEY);
 	}
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 /* ------------------------------------------------------------------ what a hit owes the cache */
 
-TEST(a_pin_by_a_key_is_a_use_of_its_registration)
+PIN_TEST(a_pin_by_a_key_is_a_use_of_its_registration, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
-	char *p = map(MIB);
 	struct hugepin_key key = key_of(d, p, 4096);
 	struct hp_region *r = &hp_regions[(uint32_t)key.pin.ref];
 
@@ -309,20 +286,14 @@ TEST(a_pin_by_a_key_is_a_use_of_its_registration)
 	EXPECT_EQ(hugepin_forget(p, 4096), 0);
 	EXPECT_EQ(use(&key), -ENOKEY);
 	EXPECT_EQ(hp_lives[(uint32_t)key.pin.ref], 0); /* the flag has not brought it back */
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
-TEST(the_helper_is_told_of_pins_by_a_key)
+PIN_TEST(the_helper_is_told_of_pins_by_a_key, open_first(HUGEPIN_POLICY_PREDICT, 0, 0), MIB)
 {
-	hugepin_domain *d;
-	char *p = map(MIB);
 	struct hugepin_key key;
 	struct hp_records *q;
 	uint32_t before;
 
-	device_reset(&device);
-	d = open_as(HUGEPIN_POLICY_PREDICT, 0, 0);
 	key = key_of(d, p, 4096);
 	hp_domain_lock(d);
 	hp_region_clear_used(d, &hp_regions[(uint32_t)key.pin.ref]);
@@ -335,14 +306,10 @@ TEST(the_helper_is_told_of_pins_by_a_key)
 	EXPECT_EQ(HP_RECORD_KIND(q->record[before % HP_RECORDS_MAX].subject), HP_RECORD_START);
 	EXPECT(q->record[before % HP_RECORDS_MAX].site != 0);
 	EXPECT_EQ(HP_RECORD_KIND(q->record[(before + 1) % HP_RECORDS_MAX].subject), HP_RECORD_END);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
-TEST(counts_of_pins_by_a_key_may_wrap)
+PIN_TEST(counts_of_pins_by_a_key_may_wrap, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
-	char *p = map(MIB);
 	struct hugepin_key key = key_of(d, p, 4096);
 	struct hp_counts *c = &hp_counts_self[(uint32_t)key.pin.ref];
 
@@ -353,8 +320,6 @@ TEST(counts_of_pins_by_a_key_may_wrap)
 		EXPECT_EQ(hugepin_domain_close(d), -EBUSY);
 		EXPECT_EQ(hugepin_key_unpin(&key), 0);
 	}
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 /* ------------------------------------------------------------------ threads */

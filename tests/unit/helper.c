@@ -4,9 +4,7 @@
  */
 #include "reg/helper.h"
 
-#include <pthread.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 
 #include "base/config.h"
@@ -17,7 +15,6 @@
 #include "tests/device.h"
 #include "tests/t.h"
 
-#define MIB ((size_t)1 << 20)
 #define MS UINT64_C(1000000)
 
 enum { BUFFERS = 4, LEN = 65536 };
@@ -158,20 +155,12 @@ static void come_round(uint32_t policy, char **buffers, size_t len, uint64_t lat
 	close_empty(&device, d);
 }
 
-TEST(what_comes_round_is_registered_in_time_under_predict)
-{
-	come_round(HUGEPIN_POLICY_PREDICT, buffer, LEN, 0);
-}
-
-TEST(what_comes_round_is_registered_in_time_under_cf11)
-{
-	come_round(HUGEPIN_POLICY_CF11, buffer, LEN, 6);
-}
+TEST_CASE(what_comes_round_is_registered_in_time_under_predict, come_round(HUGEPIN_POLICY_PREDICT, buffer, LEN, 0))
+TEST_CASE(what_comes_round_is_registered_in_time_under_cf11, come_round(HUGEPIN_POLICY_CF11, buffer, LEN, 6))
 
 /* Otherwise the helper takes one for the other, and registers without end. */
-TEST(a_range_that_a_peer_has_too_comes_round_twice)
+DOMAIN_TEST(a_range_that_a_peer_has_too_comes_round_twice, open_as(HUGEPIN_POLICY_PREDICT, 0))
 {
-	hugepin_domain *d = open_as(HUGEPIN_POLICY_PREDICT, 0);
 	struct hugepin_domain_stats s;
 	struct hugepin_pin pin;
 
@@ -188,7 +177,6 @@ TEST(a_range_that_a_peer_has_too_comes_round_twice)
 	EXPECT(s.repinned > 40);
 	EXPECT_EQ(device.calls, s.misses + s.repinned);
 	EXPECT(device.calls < 1000);
-	close_empty(&device, d);
 }
 
 TEST(so_is_the_heaps_memory)
@@ -221,9 +209,8 @@ TEST(without_a_helper_everything_stays)
 	close_empty(&device, d);
 }
 
-TEST(a_helper_that_does_not_come_costs_no_miss_and_loses_only_records)
+DOMAIN_TEST(a_helper_that_does_not_come_costs_no_miss_and_loses_only_records, open_as(HUGEPIN_POLICY_PREDICT, 0))
 {
-	hugepin_domain *d = open_as(HUGEPIN_POLICY_PREDICT, 0);
 	struct hugepin_domain_stats s;
 
 	for (int i = 0; i < 1000; i++) {
@@ -242,7 +229,6 @@ TEST(a_helper_that_does_not_come_costs_no_miss_and_loses_only_records)
 	go_round(d, buffer, LEN, 20);
 	EXPECT(stats_of(d).released > 0);
 	EXPECT_EQ(stats_of(d).records_lost, s.records_lost);
-	close_empty(&device, d);
 }
 
 TEST(what_is_lost_for_the_records_of_one_domain_is_not_lost_on_another)
@@ -276,9 +262,8 @@ TEST(what_is_lost_for_the_records_of_one_domain_is_not_lost_on_another)
 }
 
 /* Real time passes where the device's clock does not. */
-TEST(the_helper_comes_again_for_what_was_lost_by_whatever_clock)
+DOMAIN_TEST(the_helper_comes_again_for_what_was_lost_by_whatever_clock, open_as(HUGEPIN_POLICY_PREDICT, 0))
 {
-	hugepin_domain *d = open_as(HUGEPIN_POLICY_PREDICT, 0);
 	struct hugepin_pin pin;
 	unsigned before;
 
@@ -294,7 +279,6 @@ TEST(the_helper_comes_again_for_what_was_lost_by_whatever_clock)
 	rest();
 	EXPECT_EQ(wakes, before + 2);
 	really = false;
-	close_empty(&device, d);
 }
 
 static struct {
@@ -397,9 +381,8 @@ TEST(a_miss_tells_the_plan_of_a_few_records_at_most)
 }
 
 /* By the plan's knowledge buffer 0 would go, which has not been used for longest. */
-TEST(what_was_used_since_the_plan_heard_of_it_is_not_evicted)
+DOMAIN_TEST(what_was_used_since_the_plan_heard_of_it_is_not_evicted, open_as(HUGEPIN_POLICY_PREDICT, 3 * LEN))
 {
-	hugepin_domain *d = open_as(HUGEPIN_POLICY_PREDICT, 3 * LEN);
 	long calls;
 
 	for (int i = 0; i < 3; i++) {
@@ -417,7 +400,6 @@ TEST(what_was_used_since_the_plan_heard_of_it_is_not_evicted)
 	EXPECT_EQ(device.calls, calls);
 	EXPECT_EQ(touch(d, buffer[1]), 0);
 	EXPECT_EQ(device.calls, calls + 1);
-	close_empty(&device, d);
 }
 
 static struct {
@@ -518,32 +500,25 @@ TEST(a_registration_ahead_of_use_that_fails_is_a_later_miss)
 		}
 }
 
-TEST(deregistrations_that_fail_do_no_harm)
+DOMAIN_TEST(deregistrations_that_fail_do_no_harm, open_as(HUGEPIN_POLICY_PREDICT, 0))
 {
-	hugepin_domain *d = open_as(HUGEPIN_POLICY_PREDICT, 0);
-
 	device.dereg_error = -EIO;
 	go_round(d, buffer, LEN, 30);
 	EXPECT(stats_of(d).failed > 0);
 	device.dereg_error = 0;
-	close_empty(&device, d);
 }
 
-TEST(a_clock_that_goes_back_does_no_harm)
+DOMAIN_TEST(a_clock_that_goes_back_does_no_harm, open_as(HUGEPIN_POLICY_PREDICT, 0))
 {
-	hugepin_domain *d = open_as(HUGEPIN_POLICY_PREDICT, 0);
-
 	go_round(d, buffer, LEN, 20);
 	device.clock_ns -= 500 * MS;
 	go_round(d, buffer, LEN, 20);
 	device.clock_ns = 0;
 	go_round(d, buffer, LEN, 20);
-	close_empty(&device, d);
 }
 
-TEST(a_record_from_the_future_does_no_harm)
+DOMAIN_TEST(a_record_from_the_future_does_no_harm, open_as(HUGEPIN_POLICY_PREDICT, 0))
 {
-	hugepin_domain *d = open_as(HUGEPIN_POLICY_PREDICT, 0);
 	struct hugepin_pin pin;
 	uint64_t now_ns;
 
@@ -555,13 +530,11 @@ TEST(a_record_from_the_future_does_no_harm)
 	serve(d);
 	go_round(d, buffer, LEN, 20);
 	EXPECT(go_round(d, buffer, LEN, 20) < BUFFERS * LEN * 3 / 4);
-	close_empty(&device, d);
 }
 
 /* What is registered when a clock begins anew is given back as before. */
-TEST(a_clock_that_begins_anew_does_no_harm)
+DOMAIN_TEST(a_clock_that_begins_anew_does_no_harm, open_as(HUGEPIN_POLICY_CF11, 0))
 {
-	hugepin_domain *d = open_as(HUGEPIN_POLICY_CF11, 0);
 	struct hugepin_pin pin[BUFFERS];
 
 	device.clock_ns = 1000000 * MS;
@@ -572,12 +545,10 @@ TEST(a_clock_that_begins_anew_does_no_harm)
 		EXPECT_EQ(hugepin_unpin(d, &pin[b]), 0);
 	serve(d);
 	EXPECT_EQ(stats_of(d).released, BUFFERS);
-	close_empty(&device, d);
 }
 
-TEST(memory_that_goes_away_while_it_is_not_registered_may_come_again)
+DOMAIN_TEST(memory_that_goes_away_while_it_is_not_registered_may_come_again, open_as(HUGEPIN_POLICY_PREDICT, 0))
 {
-	hugepin_domain *d = open_as(HUGEPIN_POLICY_PREDICT, 0);
 	char *moving[BUFFERS];
 
 	for (int b = 0; b < BUFFERS; b++)
@@ -594,13 +565,11 @@ TEST(memory_that_goes_away_while_it_is_not_registered_may_come_again)
 	}
 	for (int b = 0; b < BUFFERS; b++)
 		munmap(moving[b], LEN);
-	close_empty(&device, d);
 }
 
 /* It is announced before it happens: who registered it now would have the pages that go. */
-TEST(memory_that_is_about_to_go_is_not_registered_before_its_next_pin)
+DOMAIN_TEST(memory_that_is_about_to_go_is_not_registered_before_its_next_pin, open_as(HUGEPIN_POLICY_PREDICT, 0))
 {
-	hugepin_domain *d = open_as(HUGEPIN_POLICY_PREDICT, 0);
 	struct hugepin_domain_stats s;
 
 	go_round(d, buffer, LEN, 30);
@@ -613,12 +582,10 @@ TEST(memory_that_is_about_to_go_is_not_registered_before_its_next_pin)
 	EXPECT_EQ(stats_of(d).repinned, s.repinned);
 	go_round(d, buffer, LEN, 30);
 	EXPECT(stats_of(d).repinned > s.repinned);
-	close_empty(&device, d);
 }
 
-TEST(within_a_budget_what_is_used_last_makes_room)
+DOMAIN_TEST(within_a_budget_what_is_used_last_makes_room, open_as(HUGEPIN_POLICY_PREDICT, 2 * LEN))
 {
-	hugepin_domain *d = open_as(HUGEPIN_POLICY_PREDICT, 2 * LEN);
 	struct hugepin_domain_stats learnt, s;
 
 	go_round(d, buffer, LEN, 30);
@@ -627,7 +594,6 @@ TEST(within_a_budget_what_is_used_last_makes_room)
 	s = stats_of(d);
 	EXPECT(s.pinned_peak_bytes <= 2 * LEN);
 	EXPECT(s.misses - learnt.misses <= 2); /* LRU misses all of them */
-	close_empty(&device, d);
 }
 
 static void *serve_there(void *d)
@@ -639,13 +605,10 @@ static void *serve_there(void *d)
 /* What only its opener may register is not given back by others, and made present for him. */
 TEST(what_only_the_opener_may_do_the_helper_leaves_alone)
 {
-	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_PREDICT };
-	hugepin_domain *d = NULL;
+	hugepin_domain *d = device_open(&device, (struct hugepin_limits){ .flags = HUGEPIN_LIMIT_OPENER },
+					(struct hugepin_attr){ .policy = HUGEPIN_POLICY_PREDICT });
 	pthread_t other;
 
-	device_reset(&device);
-	device.limits.flags = HUGEPIN_LIMIT_OPENER;
-	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
 	for (int i = 0; i < 40; i++)
 		for (int b = 0; b < BUFFERS; b++) {
 			struct hugepin_pin pin;

@@ -124,9 +124,8 @@ TEST(after_a_loss_misses_are_told_and_the_rest_dropped)
 	close_empty(&device, d);
 }
 
-TEST(after_a_loss_uses_go_on_that_are_pinned_and_all_that_is_registered_is_told)
+DOMAIN_TEST(after_a_loss_uses_go_on_that_are_pinned_and_all_that_is_registered_is_told, open_on(&device, 0))
 {
-	hugepin_domain *d = open_on(&device, 0);
 	struct hp_plan *p = plan_of(0);
 	struct hugepin_pin pin = pinned(d, buffer[0]), other = pinned(d, buffer[1]);
 	struct hp_region *r;
@@ -153,7 +152,6 @@ TEST(after_a_loss_uses_go_on_that_are_pinned_and_all_that_is_registered_is_told)
 	next_is(p, END, 3, device.clock_ns - MS);
 	nothing_more(p);
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
-	close_empty(&device, d);
 }
 
 TEST(misses_that_have_no_room_are_lost_and_counted)

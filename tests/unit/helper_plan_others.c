@@ -4,9 +4,9 @@
  */
 #include "tests/unit/helper_plan.h"
 
-TEST(other_processes_are_told_once_in_128_uses_of_the_bytes_of_all_places)
+DOMAIN_TEST(other_processes_are_told_once_in_128_uses_of_the_bytes_of_all_places, open_on(&device, 0))
 {
-	hugepin_domain *d = open_on(&device, 0), *lru = NULL;
+	hugepin_domain *lru = NULL;
 	struct hugepin_attr attr = { .size = sizeof attr,
 					     .policy = HUGEPIN_POLICY_LRU,
 					     .watch = HUGEPIN_WATCH_PROGRAM };
@@ -49,7 +49,6 @@ TEST(other_processes_are_told_once_in_128_uses_of_the_bytes_of_all_places)
 	begin_anew();
 	EXPECT_EQ(others.bytes, 0);
 	close_empty(&second, lru);
-	close_empty(&device, d);
 }
 
 TEST(each_policy_is_told_by_its_name)
@@ -69,9 +68,8 @@ TEST(each_policy_is_told_by_its_name)
 	hp_config.helper = was;
 }
 
-TEST(who_may_not_help_asks_for_no_plan_and_who_shares_a_core_begins_earlier)
+DOMAIN_TEST(who_may_not_help_asks_for_no_plan_and_who_shares_a_core_begins_earlier, open_on(&device, 0))
 {
-	hugepin_domain *d = open_on(&device, 0);
 	struct hp_plan *p = plan_of(0);
 	uint64_t cost;
 	unsigned asked;
@@ -110,7 +108,6 @@ TEST(who_may_not_help_asks_for_no_plan_and_who_shares_a_core_begins_earlier)
 	serve(d);
 	EXPECT_EQ(p->lead_ns, 19 * MS);
 	begin_anew();
-	close_empty(&device, d);
 }
 
 T_MAIN

@@ -3,7 +3,6 @@
  * no more is ever pinned than the budget has.
  */
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "tests/unit/helper_plan.h"
 
@@ -115,9 +114,8 @@ TEST(what_has_no_room_is_registered_on_demand_and_evicts_nothing)
 	EXPECT_EQ(device.regs, 0);
 }
 
-TEST(what_the_device_has_no_room_to_pin_is_registered_on_demand)
+DOMAIN_TEST(what_the_device_has_no_room_to_pin_is_registered_on_demand, open_hybrid(0))
 {
-	hugepin_domain *d = open_hybrid(0);
 	struct hugepin_pin pin;
 
 	device.nth = 1;
@@ -132,12 +130,10 @@ TEST(what_the_device_has_no_room_to_pin_is_registered_on_demand)
 	EXPECT_EQ(stats_of(d).uncached, 1);
 	EXPECT_EQ(pinned_bytes(), LEN);
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
-	close_empty(&device, d);
 }
 
-TEST(cold_memory_goes_on_demand_and_is_brought_in_when_it_comes_back)
+DOMAIN_TEST(cold_memory_goes_on_demand_and_is_brought_in_when_it_comes_back, open_hybrid(0))
 {
-	hugepin_domain *d = open_hybrid(0);
 	struct hp_plan *p = plan_of(0);
 
 	/* the cost model has seen registrations alone, which take 1 us here */
@@ -168,7 +164,6 @@ TEST(cold_memory_goes_on_demand_and_is_brought_in_when_it_comes_back)
 	EXPECT_EQ(p->log[p->seen + 2].what, END);
 	EXPECT_EQ(p->told, p->seen + 3);
 	EXPECT_EQ(stats_of(d).misses, 1);
-	close_empty(&device, d);
 }
 
 /* Of a range that went on demand. */
@@ -200,9 +195,8 @@ TEST(what_was_measured_of_the_device_is_where_the_model_begins)
 	close_empty(&device, d);
 }
 
-TEST(a_use_that_nobody_foresaw_is_brought_in_by_its_own_thread)
+DOMAIN_TEST(a_use_that_nobody_foresaw_is_brought_in_by_its_own_thread, open_hybrid(0))
 {
-	hugepin_domain *d = open_hybrid(0);
 	struct hp_plan *p = plan_of(0);
 	struct hugepin_pin pin;
 
@@ -228,14 +222,11 @@ TEST(a_use_that_nobody_foresaw_is_brought_in_by_its_own_thread)
 	EXPECT_EQ(hugepin_pin_try(d, buffer[0], LEN, 0, NULL, NULL, &pin), 0);
 	EXPECT_EQ(device.prefetches, 2);
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
-	close_empty(&device, d);
 }
 
 /* The device may not know its pages nevertheless. */
-TEST(memory_that_stays_is_brought_in_and_never_pinned)
+DOMAIN_TEST(memory_that_stays_is_brought_in_and_never_pinned, open_hybrid(0))
 {
-	hugepin_domain *d = open_hybrid(0);
-
 	use(d, buffer[0], 3, 10 * MS);
 	step(d, HP_PLAN_DEREGISTER, 1);
 	for (unsigned i = 1; i < 30; i++) {
@@ -247,25 +238,19 @@ TEST(memory_that_stays_is_brought_in_and_never_pinned)
 		device.clock_ns += 100;
 	}
 	EXPECT_EQ(pinned_bytes(), 0);
-	close_empty(&device, d);
 }
 
-TEST(and_for_a_use_that_nobody_foresaw)
+DOMAIN_TEST(and_for_a_use_that_nobody_foresaw, open_hybrid(0))
 {
-	hugepin_domain *d = open_hybrid(0);
-
 	use(d, buffer[0], 3, 10 * MS);
 	step(d, HP_PLAN_DEREGISTER, 1);
 	memset(buffer[0], 1, LEN);
 	touch(d, buffer[0]);
 	EXPECT_EQ(device.prefetches, 1);
-	close_empty(&device, d);
 }
 
-TEST(what_went_out_after_it_was_brought_in_is_brought_in_again)
+DOMAIN_TEST(what_went_out_after_it_was_brought_in_is_brought_in_again, open_hybrid(0))
 {
-	hugepin_domain *d = open_hybrid(0);
-
 	use(d, buffer[0], 3, 10 * MS);
 	step(d, HP_PLAN_DEREGISTER, 1);
 	step(d, HP_PLAN_REGISTER, 1);
@@ -273,13 +258,10 @@ TEST(what_went_out_after_it_was_brought_in_is_brought_in_again)
 	page_out(buffer[0]);
 	touch(d, buffer[0]);
 	EXPECT_EQ(device.prefetches, 2);
-	close_empty(&device, d);
 }
 
-TEST(hot_memory_is_pinned_again_once_its_use_has_ended)
+DOMAIN_TEST(hot_memory_is_pinned_again_once_its_use_has_ended, open_hybrid(0))
 {
-	hugepin_domain *d = open_hybrid(0);
-
 	use(d, buffer[0], 3, 10 * MS);
 	step(d, HP_PLAN_DEREGISTER, 1);
 	EXPECT_EQ(pinned_bytes(), 0);
@@ -290,12 +272,10 @@ TEST(hot_memory_is_pinned_again_once_its_use_has_ended)
 	step(d, HP_PLAN_DEREGISTER, 1); /* hot: it stays */
 	EXPECT_EQ(pinned_bytes(), LEN);
 	EXPECT_EQ(plan_of(0)->log[plan_of(0)->told - 1].what, FAILED);
-	close_empty(&device, d);
 }
 
-TEST(within_a_budget_what_is_pinned_stays_until_a_better_one_needs_the_room)
+DOMAIN_TEST(within_a_budget_what_is_pinned_stays_until_a_better_one_needs_the_room, open_hybrid(LEN))
 {
-	hugepin_domain *d = open_hybrid(LEN);
 	struct hp_plan *p = plan_of(0);
 
 	use(d, buffer[0], 10, 10 * MS);
@@ -327,7 +307,6 @@ TEST(within_a_budget_what_is_pinned_stays_until_a_better_one_needs_the_room)
 	nothing_more(p);
 	EXPECT_EQ(stats_of(d).repinned, 1);
 	EXPECT_EQ(pinned_bytes(), LEN);
-	close_empty(&device, d);
 }
 
 TEST(what_is_no_longer_used_gives_its_room_to_what_is)
@@ -384,9 +363,8 @@ TEST(where_regions_are_few_what_is_on_demand_and_cold_goes_first)
 	close_empty(&device, d);
 }
 
-TEST(what_was_refused_to_be_pinned_displaces_nothing_again)
+DOMAIN_TEST(what_was_refused_to_be_pinned_displaces_nothing_again, open_hybrid(LEN))
 {
-	hugepin_domain *d = open_hybrid(LEN);
 	struct hp_plan *p = plan_of(0);
 	long calls;
 
@@ -404,12 +382,10 @@ TEST(what_was_refused_to_be_pinned_displaces_nothing_again)
 	step(d, HP_PLAN_REGISTER, 2);
 	EXPECT_EQ(device.calls, calls);
 	EXPECT_EQ(pinned_bytes(), 0);
-	close_empty(&device, d);
 }
 
-TEST(a_step_that_fails_changes_nothing)
+DOMAIN_TEST(a_step_that_fails_changes_nothing, open_hybrid(0))
 {
-	hugepin_domain *d = open_hybrid(0);
 	struct hp_plan *p = plan_of(0);
 	struct hugepin_pin pin;
 
@@ -439,7 +415,6 @@ TEST(a_step_that_fails_changes_nothing)
 	EXPECT_EQ(device.prefetches, 1);
 	EXPECT_EQ(device.regs, 1);
 	device.nth = 0;
-	close_empty(&device, d);
 }
 
 /* What the plan may be told: a hit only while the region counts as registered, a miss only while it does not. */

@@ -4,9 +4,8 @@
  */
 #include "tests/unit/helper_plan.h"
 
-TEST(a_range_that_is_registered_again_has_its_number_and_is_late)
+DOMAIN_TEST(a_range_that_is_registered_again_has_its_number_and_is_late, open_on(&device, 0))
 {
-	hugepin_domain *d = open_on(&device, 0);
 	struct hp_plan *p = plan_of(0);
 
 	touch(d, buffer[0]);
@@ -29,7 +28,6 @@ TEST(a_range_that_is_registered_again_has_its_number_and_is_late)
 	next_is(p, REGISTERED, 1, device.clock_ns - 1000);
 	next_is(p, END, 1, device.clock_ns);
 	nothing_more(p);
-	close_empty(&device, d);
 }
 
 /* Large and small ones, given back; what goes away overlaps some. */

@@ -4,9 +4,8 @@
  */
 #include "tests/unit/helper_plan.h"
 
-TEST(what_cannot_be_done_is_told_to_have_failed)
+DOMAIN_TEST(what_cannot_be_done_is_told_to_have_failed, open_on(&device, 0))
 {
-	hugepin_domain *d = open_on(&device, 0);
 	struct hp_plan *p = plan_of(0);
 	struct hugepin_pin pin = pinned(d, buffer[0]);
 
@@ -31,7 +30,6 @@ TEST(what_cannot_be_done_is_told_to_have_failed)
 	EXPECT_EQ(device.regs, 0);
 	EXPECT_EQ(stats_of(d).repinned, 0);
 	EXPECT_EQ(stats_of(d).released, 1);
-	close_empty(&device, d);
 }
 
 static void *serve_there(void *d)
@@ -43,19 +41,14 @@ static void *serve_there(void *d)
 TEST(for_the_opener_memory_is_made_present_and_nothing_given_back)
 {
 	T_THREADS_RUN(1);
-	struct hugepin_attr attr = { .size = sizeof attr,
-				     .policy = HUGEPIN_POLICY_PREDICT,
-				     .watch = HUGEPIN_WATCH_PROGRAM };
-	hugepin_domain *d = NULL;
+	hugepin_domain *d =
+		device_open(&device, (struct hugepin_limits){ .flags = HUGEPIN_LIMIT_OPENER },
+			    (struct hugepin_attr){ .policy = HUGEPIN_POLICY_PREDICT, .watch = HUGEPIN_WATCH_PROGRAM });
 	char *pages = map(2 * LEN);
 	unsigned char there[2 * LEN / 4096];
-	struct hp_plan *p;
+	struct hp_plan *p = plan_of(0);
 	pthread_t other;
 
-	device_reset(&device);
-	device.limits.flags = HUGEPIN_LIMIT_OPENER;
-	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
-	p = plan_of(0);
 	touch(d, pages);
 	touch(d, buffer[0]);
 	serve(d);
@@ -78,9 +71,8 @@ TEST(for_the_opener_memory_is_made_present_and_nothing_given_back)
 	munmap(pages, 2 * LEN);
 }
 
-TEST(a_victim_is_asked_for_after_eight_records_and_sixteen_times_at_most)
+DOMAIN_TEST(a_victim_is_asked_for_after_eight_records_and_sixteen_times_at_most, open_on(&device, 2 * LEN))
 {
-	hugepin_domain *d = open_on(&device, 2 * LEN);
 	struct hp_plan *p = plan_of(0);
 	uint32_t a = touch(d, buffer[0]);
 
@@ -106,12 +98,10 @@ TEST(a_victim_is_asked_for_after_eight_records_and_sixteen_times_at_most)
 	touch(d, buffer[0]);
 	EXPECT_EQ(p->victims_asked, 2); /* it knows of none: the clock does */
 	EXPECT_EQ(stats_of(d).evicted, 2);
-	close_empty(&device, d);
 }
 
-TEST(who_is_used_since_is_no_victim_however_often_it_is_named)
+DOMAIN_TEST(who_is_used_since_is_no_victim_however_often_it_is_named, open_on(&device, 2 * LEN))
 {
-	hugepin_domain *d = open_on(&device, 2 * LEN);
 	struct hp_plan *p = plan_of(0);
 	struct hugepin_pin pin;
 
@@ -132,7 +122,6 @@ TEST(who_is_used_since_is_no_victim_however_often_it_is_named)
 	p->seen = p->told;
 	EXPECT_EQ(stats_of(d).evicted, 1);
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
-	close_empty(&device, d);
 }
 
 T_MAIN

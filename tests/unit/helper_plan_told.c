@@ -89,9 +89,8 @@ TEST(without_a_clock_of_the_devices_times_are_the_machines)
 
 /* ------------------------------------------------------------------ the events */
 
-TEST(a_miss_a_use_and_its_end_are_told_with_their_times)
+DOMAIN_TEST(a_miss_a_use_and_its_end_are_told_with_their_times, open_on(&device, 0))
 {
-	hugepin_domain *d = open_on(&device, 0);
 	struct hp_plan *p = plan_of(0);
 	struct hugepin_pin pin = pinned(d, buffer[0]), again;
 	uint64_t site;
@@ -130,7 +129,6 @@ TEST(a_miss_a_use_and_its_end_are_told_with_their_times)
 		next_is(p, END, 1, device.clock_ns - MS);
 		nothing_more(p);
 	}
-	close_empty(&device, d);
 }
 
 static int (*volatile pin_pointer)(hugepin_domain *, const void *, size_t, unsigned, struct hugepin_pin *) = hugepin_pin;
@@ -176,11 +174,10 @@ static struct event used(hugepin_domain *d, struct hp_plan *p)
 	return e;
 }
 
-TEST(each_use_is_told_with_the_place_of_its_call)
+DOMAIN_TEST(each_use_is_told_with_the_place_of_its_call, open_on(&device, 0))
 {
 	static int (*const ways[])(hugepin_domain *, char *, struct hugepin_pin *) = { by_pin, by_pointer, by_pinv,    by_try,
 										       by_key, by_site,	   by_no_site };
-	hugepin_domain *d = open_on(&device, 0);
 	struct hp_plan *p = plan_of(0);
 
 	for (unsigned i = 0; i < sizeof ways / sizeof *ways; i++) {
@@ -205,7 +202,6 @@ TEST(each_use_is_told_with_the_place_of_its_call)
 				T_FAIL("way %u, site %#lx", i, (unsigned long)e.site);
 		}
 	}
-	close_empty(&device, d);
 }
 
 TEST(an_end_whose_start_was_not_seen_is_a_use_of_its_own)
@@ -225,9 +221,8 @@ TEST(an_end_whose_start_was_not_seen_is_a_use_of_its_own)
 }
 
 /* Of what was pinned several times and was seen as several uses, one goes on while anything is pinned. */
-TEST(several_uses_end_but_for_one_while_there_is_a_pin)
+DOMAIN_TEST(several_uses_end_but_for_one_while_there_is_a_pin, open_on(&device, 0))
 {
-	hugepin_domain *d = open_on(&device, 0);
 	struct hp_plan *p = plan_of(0);
 	struct hugepin_pin pin = pinned(d, buffer[0]);
 	uint32_t a = (uint32_t)pin.ref;
@@ -250,7 +245,6 @@ TEST(several_uses_end_but_for_one_while_there_is_a_pin)
 	next_is(p, END, 1, device.clock_ns);
 	nothing_more(p);
 	EXPECT(!hp_region_is_used(d, &hp_regions[a]));
-	close_empty(&device, d);
 }
 
 TEST(what_was_registered_ahead_is_told_before_its_first_use)
@@ -277,10 +271,9 @@ TEST(what_was_registered_ahead_is_told_before_its_first_use)
 	close_empty(&device, d);
 }
 
-TEST(records_are_told_in_the_order_of_time_and_as_they_came_if_that_is_the_same)
+DOMAIN_TEST(records_are_told_in_the_order_of_time_and_as_they_came_if_that_is_the_same, open_on(&device, 0))
 {
 	enum { REGIONS = 24, RECORDS = 300 };
-	hugepin_domain *d = open_on(&device, 0);
 	struct hp_plan *p = plan_of(0);
 	uint32_t index[REGIONS];
 	uint64_t time[RECORDS];
@@ -303,16 +296,13 @@ TEST(records_are_told_in_the_order_of_time_and_as_they_came_if_that_is_the_same)
 		for (uint64_t at = device.clock_ns - kinds + 1; at <= device.clock_ns; at++)
 			for (unsigned i = 0; i < n; i++)
 				if (time[i] == at && !next_is(p, START, i % REGIONS + 1, at))
-					goto out;
+					return;
 	}
-out:
-	close_empty(&device, d);
 }
 
 /* So far apart are no two of one clock. */
-TEST(records_of_a_clock_that_began_anew_are_told_as_they_came)
+DOMAIN_TEST(records_of_a_clock_that_began_anew_are_told_as_they_came, open_on(&device, 0))
 {
-	hugepin_domain *d = open_on(&device, 0);
 	struct hp_plan *p = plan_of(0);
 	uint32_t a = touch(d, buffer[0]), b = touch(d, buffer[1]);
 
@@ -329,7 +319,6 @@ TEST(records_of_a_clock_that_began_anew_are_told_as_they_came)
 	next_is(p, START, 2, device.clock_ns - (UINT64_C(1) << 32) + 1);
 	next_is(p, START, 1, device.clock_ns);
 	nothing_more(p);
-	close_empty(&device, d);
 }
 
 TEST(a_record_is_not_told_as_of_later_than_now)
@@ -369,9 +358,8 @@ TEST(records_shortly_before_the_registration_are_of_another)
 	close_empty(&device, d);
 }
 
-TEST(of_pins_that_are_not_cached_and_of_registrations_that_are_gone_nothing_is_told)
+DOMAIN_TEST(of_pins_that_are_not_cached_and_of_registrations_that_are_gone_nothing_is_told, open_on(&device, 0))
 {
-	hugepin_domain *d = open_on(&device, 0);
 	struct hp_plan *p = plan_of(0);
 	struct hugepin_pin pin;
 	uint32_t a;
@@ -401,7 +389,6 @@ TEST(of_pins_that_are_not_cached_and_of_registrations_that_are_gone_nothing_is_t
 	serve(d);
 	next_is(p, FORGET, 1, 0);
 	nothing_more(p);
-	close_empty(&device, d);
 }
 
 static void *touch_there(void *d)
@@ -410,10 +397,9 @@ static void *touch_there(void *d)
 	return NULL;
 }
 
-TEST(threads_records_are_taken_though_the_thread_has_ended)
+DOMAIN_TEST(threads_records_are_taken_though_the_thread_has_ended, open_on(&device, 0))
 {
 	T_THREADS_RUN(1);
-	hugepin_domain *d = open_on(&device, 0);
 	struct hp_plan *p = plan_of(0);
 	pthread_t other;
 
@@ -430,7 +416,6 @@ TEST(threads_records_are_taken_though_the_thread_has_ended)
 	next_is(p, START, 1, device.clock_ns); /* which left no record of its own: the use had not been seen to end */
 	next_is(p, END, 1, device.clock_ns);
 	nothing_more(p);
-	close_empty(&device, d);
 }
 
 T_MAIN

@@ -4,9 +4,8 @@
  */
 #include "tests/unit/helper_plan.h"
 
-TEST(the_plan_says_when_to_come_again)
+DOMAIN_TEST(the_plan_says_when_to_come_again, open_on(&device, 0))
 {
-	hugepin_domain *d = open_on(&device, 0);
 	struct hp_plan *p = plan_of(0);
 
 	serve(d); /* records of the last domain may be there */
@@ -21,7 +20,6 @@ TEST(the_plan_says_when_to_come_again)
 	EXPECT(!news.any);
 	EXPECT(stats_of(d).helper_ns > 0);
 	EXPECT(stats_of(d).helper_ns < 60 * SECOND);
-	close_empty(&device, d);
 }
 
 static uint64_t lead(hugepin_domain *d, uint64_t late_ns)
@@ -32,9 +30,8 @@ static uint64_t lead(hugepin_domain *d, uint64_t late_ns)
 	return plan_of(0)->lead_ns;
 }
 
-TEST(how_late_it_comes_is_learnt_at_once_and_forgotten_slowly)
+DOMAIN_TEST(how_late_it_comes_is_learnt_at_once_and_forgotten_slowly, open_on(&device, 0))
 {
-	hugepin_domain *d = open_on(&device, 0);
 	uint64_t ns;
 
 	begin_anew();
@@ -51,7 +48,6 @@ TEST(how_late_it_comes_is_learnt_at_once_and_forgotten_slowly)
 	EXPECT_EQ(lead(d, 3 * MS), 3 * MS);
 	EXPECT_EQ(lead(d, 3 * MS), 3 * MS);
 	EXPECT_EQ(lead(d, 3 * MS + 1), 3 * MS + 1);
-	close_empty(&device, d);
 }
 
 /* The helper's job: when it is to run again, and how long after the next record. */
@@ -113,9 +109,9 @@ TEST(it_comes_again_soon_after_records_sooner_after_losses_and_else_when_the_pla
 }
 
 /* Whoever moves the device's clock has to wake the helper. */
-TEST(by_a_clock_of_the_devices_it_comes_again_for_records_and_losses_alone)
+DOMAIN_TEST(by_a_clock_of_the_devices_it_comes_again_for_records_and_losses_alone, open_on(&device, 0))
 {
-	hugepin_domain *d = open_on(&device, 0), *lru = NULL;
+	hugepin_domain *lru = NULL;
 	struct hugepin_attr attr = { .size = sizeof attr,
 					     .policy = HUGEPIN_POLICY_LRU,
 					     .watch = HUGEPIN_WATCH_PROGRAM };
@@ -136,7 +132,6 @@ TEST(by_a_clock_of_the_devices_it_comes_again_for_records_and_losses_alone)
 	comes(0, HP_GATHER_NS);
 	real_machine();
 	close_empty(&second, lru);
-	close_empty(&device, d);
 }
 
 static hugepin_domain *slow;
@@ -152,11 +147,10 @@ static void *hold_lock(void *unused)
 	return unused;
 }
 
-TEST(a_domain_in_a_slow_call_is_served_after_the_others_and_soon_again)
+DOMAIN_TEST(a_domain_in_a_slow_call_is_served_after_the_others_and_soon_again, open_on(&device, 0))
 {
 	T_THREADS_RUN(1);
 	static struct device second;
-	hugepin_domain *d = open_on(&device, 0);
 	struct hp_plan *p;
 	pthread_t other;
 
@@ -181,7 +175,6 @@ TEST(a_domain_in_a_slow_call_is_served_after_the_others_and_soon_again)
 	EXPECT_EQ(slow->helper->queue.count, 0);
 	real_machine();
 	close_empty(&second, slow);
-	close_empty(&device, d);
 }
 
 T_MAIN

@@ -2,19 +2,14 @@
  * Single pins and vectors of pins: a repeated range is found registered; bad requests are refused and change nothing; a
  * pin is given back once.
  */
-#include <signal.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 
 #include "base/stats.h"
 #include "tests/unit/child.h"
 #include "tests/unit/pin.h"
 
-TEST(what_was_pinned_is_found_registered)
+PIN_TEST(what_was_pinned_is_found_registered, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
-	char *p = map(MIB);
-
 	for (int i = 0; i < 3; i++) {
 		EXPECT_EQ(touch(d, p + 100, 5000), 0);
 		EXPECT_EQ(touch(d, p, 8192), 0);
@@ -25,15 +20,11 @@ TEST(what_was_pinned_is_found_registered)
 	EXPECT_EQ(stats_of(d).pinned_bytes, 8192);
 	EXPECT_EQ(touch(d, p + 8191, 2), 0);
 	EXPECT_EQ(device.calls, 2);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
-TEST(bad_ranges_and_access_are_refused_and_change_nothing)
+PIN_TEST(bad_ranges_and_access_are_refused_and_change_nothing, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
 	struct hugepin_pin pin, before;
-	char *p = map(MIB);
 
 	memset(&pin, 0x5a, sizeof pin);
 	before = pin;
@@ -52,8 +43,6 @@ TEST(bad_ranges_and_access_are_refused_and_change_nothing)
 	EXPECT_EQ(errno, 77);
 	EXPECT_EQ(device.calls, 0);
 	EXPECT_EQ(stats_of(d).misses, 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 TEST(a_pin_is_given_back_once_and_to_its_domain)
@@ -83,23 +72,19 @@ static int refuse_all(void *addr, size_t len)
 	return -EFAULT;
 }
 
-TEST(addresses_of_the_kernel_are_not_there)
+DOMAIN_TEST(addresses_of_the_kernel_are_not_there, open_lru())
 {
 	static const uintptr_t at[] = { (uintptr_t)1 << 63, 0xffff800000000000, 0xffffffffff600000,
 					0xffffffffffffe000 };
-	hugepin_domain *d = open_lru();
 	struct hugepin_pin pin;
 
 	device.refuse = refuse_all;
 	for (size_t i = 0; i < sizeof at / sizeof *at; i++)
 		EXPECT_EQ(hugepin_pin(d, (void *)at[i], 4095, 0, &pin), -EFAULT);
-	close_empty(&device, d);
 }
 
-TEST(a_vector_is_pinned_as_a_whole_or_not_at_all)
+PIN_TEST(a_vector_is_pinned_as_a_whole_or_not_at_all, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
-	char *p = map(MIB);
 	struct hugepin_pin v[3];
 	struct iovec pieces[3] = { { p, 100 }, { p + 50000, 5000 }, { p + 90000, 0 } };
 
@@ -114,17 +99,13 @@ TEST(a_vector_is_pinned_as_a_whole_or_not_at_all)
 	EXPECT_EQ(hugepin_unpinv(d, v, 2), 0); /* cleared ones are skipped */
 	v[1].ref = 12345;
 	EXPECT_EQ(hugepin_unpinv(d, v, 2), -EINVAL);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 /* ------------------------------------------------------------------ registered for one pin */
 
-TEST(an_uncached_pin_is_registered_for_itself)
+PIN_TEST(an_uncached_pin_is_registered_for_itself, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
 	struct hugepin_pin pin, again;
-	char *p = map(MIB);
 
 	EXPECT_EQ(hugepin_pin(d, p, 4096, HUGEPIN_PIN_UNCACHED, &pin), 0);
 	EXPECT(device_covers(&device, &pin, HUGEPIN_READ | HUGEPIN_WRITE));
@@ -136,18 +117,13 @@ TEST(an_uncached_pin_is_registered_for_itself)
 	EXPECT_EQ(hugepin_unpin(d, &again), 0);
 	EXPECT_EQ(device.regs, 0);
 	EXPECT_EQ(stats_of(d).uncached, 2);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
-TEST(the_policy_none_registers_for_each_pin)
+PIN_TEST(the_policy_none_registers_for_each_pin, open_first(HUGEPIN_POLICY_NONE, 0, 0), MIB)
 {
 	struct hugepin_pin pin;
-	char *p = map(MIB), *h = hugepin_malloc(MIB);
-	hugepin_domain *d;
+	char *h = hugepin_malloc(MIB);
 
-	device_reset(&device);
-	d = open_as(HUGEPIN_POLICY_NONE, 0, 0);
 	for (int i = 1; i <= 3; i++) {
 		EXPECT_EQ(touch(d, p, 4096), 0);
 		EXPECT_EQ(touch(d, h, 5000), 0);
@@ -157,25 +133,18 @@ TEST(the_policy_none_registers_for_each_pin)
 	EXPECT_EQ(hugepin_pin(d, h, 5000, 0, &pin), 0);
 	EXPECT_EQ(device.bytes, 8192); /* not the hugepage, as where it may be found again */
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
-	munmap(p, MIB);
 	hugepin_free(h);
-	close_empty(&device, d);
 }
 
 /* ------------------------------------------------------------------ hints, and devices that register on demand */
 
-TEST(a_hint_is_carried_out_before_the_pin)
+PIN_TEST(a_hint_is_carried_out_before_the_pin, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
-	char *p = map(MIB);
-
 	EXPECT_EQ(hugepin_prefetch(d, p + 10, 9000, 0), 0);
 	for (int i = 0; i < 20000 && !stats_of(d).prefetched; i++)
 		usleep(1000);
 	EXPECT_EQ(stats_of(d).prefetched, 1);
 	EXPECT(registered(d, p, 8192));
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 TEST(on_demand_memory_is_not_charged_and_is_prefetched_by_the_device)

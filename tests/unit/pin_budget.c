@@ -7,29 +7,19 @@
 #include "tests/unit/pin.h"
 
 /* First, in a process where nothing was ever registered. */
-TEST(a_first_pin_that_fails_may_be_tried_again)
+PIN_TEST(a_first_pin_that_fails_may_be_tried_again, open_first(HUGEPIN_POLICY_LRU, 4096, 0), MIB)
 {
-	hugepin_domain *d;
 	struct hugepin_pin pin;
-	char *p = map(MIB);
 
-	device_reset(&device);
-	d = open_as(HUGEPIN_POLICY_LRU, 4096, 0);
 	EXPECT_EQ(hugepin_pin(d, p, 8192, 0, &pin), -ENOBUFS);
 	EXPECT_EQ(hugepin_pin(d, p, 8192, 0, &pin), -ENOBUFS);
 	EXPECT_EQ(touch(d, p, 4096), 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
-TEST(the_budget_is_kept_by_giving_back_what_is_not_in_use)
+PIN_TEST(the_budget_is_kept_by_giving_back_what_is_not_in_use, open_first(HUGEPIN_POLICY_LRU, 16 * 4096, 0), MIB)
 {
 	struct hugepin_pin held;
-	hugepin_domain *d;
-	char *p = map(MIB);
 
-	device_reset(&device);
-	d = open_as(HUGEPIN_POLICY_LRU, 16 * 4096, 0);
 	EXPECT_EQ(stats_of(d).bytes_max, 16 * 4096);
 	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &held), 0);
 	for (size_t at = 0; at < MIB; at += 8192) {
@@ -40,17 +30,10 @@ TEST(the_budget_is_kept_by_giving_back_what_is_not_in_use)
 	EXPECT(stats_of(d).evicted >= 100);
 	EXPECT_EQ(stats_of(d).pinned_peak_bytes, 16 * 4096);
 	EXPECT_EQ(hugepin_unpin(d, &held), 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
-TEST(what_was_used_since_is_kept_before_what_was_not)
+PIN_TEST(what_was_used_since_is_kept_before_what_was_not, open_first(HUGEPIN_POLICY_LRU, 8 * 4096, 0), MIB)
 {
-	hugepin_domain *d;
-	char *p = map(MIB);
-
-	device_reset(&device);
-	d = open_as(HUGEPIN_POLICY_LRU, 8 * 4096, 0);
 	for (size_t i = 0; i < 8; i++)
 		EXPECT_EQ(touch(d, p + i * 8192, 4096), 0);
 	EXPECT_EQ(touch(d, p + 20 * 8192, 4096), 0); /* all bits are cleared on the way, the first goes */
@@ -59,18 +42,12 @@ TEST(what_was_used_since_is_kept_before_what_was_not)
 		EXPECT_EQ(touch(d, p + i * 8192, 4096), 0);
 	EXPECT(registered(d, p + 3 * 8192, 4096));
 	EXPECT(!registered(d, p + 1 * 8192, 4096));
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
-TEST(when_all_is_in_use_a_pin_fails_and_nothing_changes)
+PIN_TEST(when_all_is_in_use_a_pin_fails_and_nothing_changes, open_first(HUGEPIN_POLICY_LRU, 4 * 4096, 0), MIB)
 {
 	struct hugepin_pin held[4], pin;
-	hugepin_domain *d;
-	char *p = map(MIB);
 
-	device_reset(&device);
-	d = open_as(HUGEPIN_POLICY_LRU, 4 * 4096, 0);
 	for (size_t i = 0; i < 4; i++)
 		EXPECT_EQ(hugepin_pin(d, p + i * 8192, 4096, 0, &held[i]), 0);
 	EXPECT_EQ(hugepin_pin(d, p + 100000, 1, 0, &pin), -ENOBUFS);
@@ -83,8 +60,6 @@ TEST(when_all_is_in_use_a_pin_fails_and_nothing_changes)
 		EXPECT_EQ(hugepin_unpin(d, &held[i]), 0);
 	}
 	EXPECT_EQ(touch(d, p + 100000, 4096), 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 TEST(no_more_regions_than_the_device_has)
@@ -207,11 +182,9 @@ TEST(extents_are_registered_whole_in_half_of_the_budget)
 
 /* ------------------------------------------------------------------ the kernel refuses, the device fails */
 
-TEST(what_the_kernel_refuses_is_answered_by_giving_back)
+PIN_TEST(what_the_kernel_refuses_is_answered_by_giving_back, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
 	struct hugepin_pin held[2], pin;
-	char *p = map(MIB);
 
 	device.kernel_bytes_max = 8 * 4096;
 	for (size_t i = 0; i < 50; i++)
@@ -223,8 +196,6 @@ TEST(what_the_kernel_refuses_is_answered_by_giving_back)
 	EXPECT_EQ(hugepin_unpin(d, &held[0]), 0);
 	EXPECT_EQ(touch(d, p + 200000, 2 * 4096), 0);
 	EXPECT_EQ(hugepin_unpin(d, &held[1]), 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 TEST(without_a_budget_nothing_is_evicted_and_the_kernel_has_the_word)
@@ -310,18 +281,13 @@ TEST(every_failure_of_the_backend_leaves_the_cache_as_it_was)
 	hugepin_free(h);
 }
 
-TEST(a_failed_deregistration_is_counted_and_forgotten)
+PIN_TEST(a_failed_deregistration_is_counted_and_forgotten, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
-	char *p = map(MIB);
-
 	EXPECT_EQ(touch(d, p, 4096), 0);
 	device.dereg_error = -EIO;
 	EXPECT_EQ(touch(d, p, 8192), 0);
 	EXPECT_EQ(stats_of(d).failed, 1);
 	EXPECT_EQ(stats_of(d).regions, 1);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 /* ------------------------------------------------------------------ last, since the test makes the process large */

@@ -15,19 +15,15 @@ TEST(a_domain_is_closed_once)
 	EXPECT_EQ(device.closed, 1);
 }
 
-TEST(a_domain_with_pins_out_is_not_closed_and_works_on)
+PIN_TEST(a_domain_with_pins_out_is_not_closed_and_works_on, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
 	struct hugepin_pin pin;
-	char *p = map(MIB);
 
 	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &pin), 0);
 	EXPECT_EQ(hugepin_domain_close(d), -EBUSY);
 	EXPECT_EQ(device.closed, 0);
 	EXPECT(registered(d, p, 4096));
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
-	close_empty(&device, d);
-	munmap(p, MIB);
 }
 
 TEST(opening_refuses_what_it_cannot_do)
@@ -149,16 +145,14 @@ TEST(as_many_domains_as_there_is_room_for)
 		EXPECT_EQ(hugepin_domain_close(d[i]), 0);
 }
 
-TEST(statistics_are_cut_to_what_the_caller_knows)
+DOMAIN_TEST(statistics_are_cut_to_what_the_caller_knows, open_lru())
 {
-	hugepin_domain *d = open_lru();
 	uint64_t few[2] = { 0, 77 };
 
 	EXPECT_EQ(hugepin_domain_stats(d, (void *)few, 8), sizeof(struct hugepin_domain_stats));
 	EXPECT_EQ(few[0], HUGEPIN_VERSION);
 	EXPECT_EQ(few[1], 77);
 	EXPECT_EQ(hugepin_domain_stats(d, NULL, 8), -EINVAL);
-	close_empty(&device, d);
 }
 
 TEST(relaxed_ordering_is_the_domains_choice)

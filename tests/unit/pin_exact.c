@@ -78,11 +78,9 @@ TEST(a_pin_for_a_peer_opens_its_pages_and_nothing_else)
 	hugepin_purge();
 }
 
-TEST(pins_for_peers_and_other_pins_do_not_share_registrations)
+PIN_TEST(pins_for_peers_and_other_pins_do_not_share_registrations, open_exact(HUGEPIN_POLICY_LRU), MIB)
 {
-	hugepin_domain *d = open_exact(HUGEPIN_POLICY_LRU);
 	struct hugepin_pin pin;
-	char *p = map(MIB);
 
 	EXPECT_EQ(touch(d, p, 16 * PAGE), 0);
 	EXPECT(!found(d, p + PAGE, PAGE, PEER));
@@ -100,8 +98,6 @@ TEST(pins_for_peers_and_other_pins_do_not_share_registrations)
 	EXPECT_EQ(pin.len, 40 * PAGE); /* the lookup finds what may be used for any piece */
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	EXPECT_EQ(hugepin_sg_key(d, p + PAGE, PAGE, PEER, &pin), -ENOKEY);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 TEST(what_is_registered_ahead_is_not_open_to_peers)
@@ -168,18 +164,13 @@ TEST(several_pins_for_peers_open_their_pages_each)
 	hugepin_purge();
 }
 
-TEST(a_hint_for_a_peer_registers_what_the_pin_will_find)
+PIN_TEST(a_hint_for_a_peer_registers_what_the_pin_will_find, open_exact(HUGEPIN_POLICY_LRU), MIB)
 {
-	hugepin_domain *d = open_exact(HUGEPIN_POLICY_LRU);
-	char *p = map(MIB);
-
 	EXPECT_EQ(hugepin_prefetch(d, p + 100, PAGE, PEER), 0);
 	for (int i = 0; i < 20000 && !stats_of(d).prefetched; i++)
 		usleep(1000);
 	EXPECT_EQ(stats_of(d).prefetched, 1);
 	EXPECT(found(d, p + 100, PAGE, PEER));
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 TEST(the_longest_registration_cuts_a_pin_for_a_peer)
@@ -204,12 +195,10 @@ TEST(the_longest_registration_cuts_a_pin_for_a_peer)
 
 TEST(registrations_for_peers_keep_the_budget)
 {
-	hugepin_domain *d;
 	struct hugepin_pin held;
 	char *p = map(MIB), *h = hugepin_malloc(3 * MIB);
+	hugepin_domain *d = open_first(HUGEPIN_POLICY_ARENA, 16 * PAGE, 0);
 
-	device_reset(&device);
-	d = open_as(HUGEPIN_POLICY_ARENA, 16 * PAGE, 0);
 	EXPECT_EQ(hugepin_pin(d, h, PAGE, PEER, &held), 0);
 	for (size_t at = 0; at < MIB; at += 2 * PAGE) {
 		found(d, p + at, PAGE, PEER);
@@ -226,12 +215,10 @@ TEST(registrations_for_peers_keep_the_budget)
 }
 
 /* The naive model: ranges that a pin finds. They may lie inside each other. */
-TEST(memory_that_goes_away_takes_all_keys_of_peers_with_it)
+PIN_TEST(memory_that_goes_away_takes_all_keys_of_peers_with_it, open_exact(HUGEPIN_POLICY_LRU), MIB)
 {
-	enum { RANGES = 3000, PAGES = 200 };
+	enum { RANGES = 3000, PAGES = (int)(MIB / PAGE) };
 	static struct { size_t from, to; } list[RANGES];
-	hugepin_domain *d = open_exact(HUGEPIN_POLICY_LRU);
-	char *p = map(PAGES * PAGE);
 	int n = 0;
 
 	srandom(1);
@@ -257,20 +244,16 @@ TEST(memory_that_goes_away_takes_all_keys_of_peers_with_it)
 			EXPECT_EQ(device.regs, n); /* a miss deregisters what is gone */
 		}
 	}
-	munmap(p, PAGES * PAGE);
-	close_empty(&device, d);
 }
 
-TEST(a_peer_has_no_key_of_heap_memory_that_was_given_back)
+DOMAIN_TEST(a_peer_has_no_key_of_heap_memory_that_was_given_back, open_exact(HUGEPIN_POLICY_LRU))
 {
-	hugepin_domain *d = open_exact(HUGEPIN_POLICY_LRU);
 	char *h = hugepin_malloc(2 * MIB);
 
 	found(d, h, PAGE, PEER);
 	hugepin_free(h);
 	hugepin_purge();
 	EXPECT_EQ(device.regs, 0);
-	close_empty(&device, d);
 }
 
 /* A backend that counts, for more registrations than the device has. */
@@ -348,18 +331,14 @@ TEST(memory_that_a_peer_has_a_key_of_stays)
 	hugepin_purge();
 }
 
-TEST(where_peers_are_trusted_their_pins_share_registrations)
+PIN_TEST(where_peers_are_trusted_their_pins_share_registrations, open_to_peers(), MIB)
 {
-	hugepin_domain *d = open_to_peers();
 	struct hugepin_pin pin;
-	char *p = map(MIB);
 
 	EXPECT(!found(d, p, 16 * PAGE, PEER));
 	EXPECT(found(d, p + PAGE, PAGE, PEER));
 	EXPECT_EQ(hugepin_sg_key(d, p + PAGE, PAGE, HUGEPIN_REMOTE_WRITE, &pin), 0);
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 TEST(an_unknown_reach_is_refused)
@@ -440,11 +419,10 @@ TEST(a_key_that_nobody_had_ends_in_silence)
 	munmap(p, MIB);
 }
 
-TEST(where_memory_is_wanted_back_its_pins_are_asked_for_once)
+PIN_TEST(where_memory_is_wanted_back_its_pins_are_asked_for_once,
+	 open_telling(HUGEPIN_POLICY_LRU, HUGEPIN_REACH_EXACT, 0), MIB)
 {
-	hugepin_domain *d = open_telling(HUGEPIN_POLICY_LRU, HUGEPIN_REACH_EXACT, 0);
 	struct hugepin_pin pin;
-	char *p = map(MIB);
 
 	EXPECT_EQ(hugepin_pin(d, p, PAGE, PEER, &pin), 0);
 	EXPECT_EQ(hugepin_forget(p, PAGE), -EBUSY);
@@ -455,13 +433,10 @@ TEST(where_memory_is_wanted_back_its_pins_are_asked_for_once)
 	EXPECT_EQ(told, 1);
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	EXPECT(told == 2 && was_told(1, p, PAGE, false));
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
-TEST(pins_of_freed_heap_memory_are_asked_for)
+DOMAIN_TEST(pins_of_freed_heap_memory_are_asked_for, open_telling(HUGEPIN_POLICY_ARENA, HUGEPIN_REACH_EXACT, 0))
 {
-	hugepin_domain *d = open_telling(HUGEPIN_POLICY_ARENA, HUGEPIN_REACH_EXACT, 0);
 	struct hugepin_pin pin;
 	char *h = hugepin_malloc(2 * MIB), *again;
 
@@ -485,7 +460,6 @@ TEST(pins_of_freed_heap_memory_are_asked_for)
 	hugepin_free(h);
 	hugepin_purge();
 	EXPECT(told == 3 && was_told(2, h, PAGE, false));
-	close_empty(&device, d);
 }
 
 /* The first pin's news are no news of the second one, which finds the same registration. */
@@ -536,11 +510,10 @@ TEST(the_pin_of_a_live_buffer_is_not_wanted_when_the_rest_of_its_extent_is)
 	hugepin_purge();
 }
 
-TEST(a_registration_for_one_pin_asks_for_it_when_its_memory_goes_away)
+PIN_TEST(a_registration_for_one_pin_asks_for_it_when_its_memory_goes_away,
+	 open_telling(HUGEPIN_POLICY_LRU, HUGEPIN_REACH_EXACT, 0), MIB)
 {
-	hugepin_domain *d = open_telling(HUGEPIN_POLICY_LRU, HUGEPIN_REACH_EXACT, 0);
 	struct hugepin_pin pin;
-	char *p = map(MIB);
 
 	EXPECT_EQ(hugepin_pin(d, p, PAGE, PEER | HUGEPIN_PIN_UNCACHED, &pin), 0);
 	EXPECT_EQ(touch(d, p + 8 * PAGE, PAGE), 0);
@@ -550,23 +523,18 @@ TEST(a_registration_for_one_pin_asks_for_it_when_its_memory_goes_away)
 	EXPECT(told == 1 && was_told(0, p, PAGE, true));
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	EXPECT(told == 2 && was_told(1, p, PAGE, false));
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
-TEST(a_registration_that_is_widened_asks_for_its_pins)
+PIN_TEST(a_registration_that_is_widened_asks_for_its_pins,
+	 open_telling(HUGEPIN_POLICY_LRU, HUGEPIN_REACH_EXTENT, 0), MIB)
 {
-	hugepin_domain *d = open_telling(HUGEPIN_POLICY_LRU, HUGEPIN_REACH_EXTENT, 0);
 	struct hugepin_pin pin;
-	char *p = map(MIB);
 
 	EXPECT_EQ(hugepin_pin(d, p, PAGE, PEER, &pin), 0);
 	EXPECT_EQ(touch(d, p, 4 * PAGE), 0);
 	EXPECT(told == 1 && was_told(0, p, PAGE, true));
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	EXPECT_EQ(told, 2);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 T_MAIN

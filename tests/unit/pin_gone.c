@@ -13,11 +13,9 @@
 #include "reg/uffd.h"
 #include "tests/unit/pin.h"
 
-TEST(what_is_forgotten_is_registered_anew)
+PIN_TEST(what_is_forgotten_is_registered_anew, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
 	struct hugepin_pin held;
-	char *p = map(MIB);
 
 	EXPECT_EQ(touch(d, p, 4 * 4096), 0);
 	EXPECT_EQ(touch(d, p + 100000, 4096), 0);
@@ -31,8 +29,6 @@ TEST(what_is_forgotten_is_registered_anew)
 	EXPECT_EQ(hugepin_unpin(d, &held), 0);
 	EXPECT_EQ(stats_of(d).invalidated, 2);
 	EXPECT_EQ(stats_of(d).retired, 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 static int forget_and_purge(void *addr, size_t len)
@@ -142,9 +138,8 @@ TEST(a_program_that_closes_our_descriptor_is_cached_for_no_more)
 	EXPECT_EQ(status, 0);
 }
 
-TEST(what_cannot_be_watched_is_not_cached_under_the_drop_in_either)
+DOMAIN_TEST(what_cannot_be_watched_is_not_cached_under_the_drop_in_either, open_lru())
 {
-	hugepin_domain *d = open_lru();
 	char name[] = "/tmp/hugepin-test-XXXXXX", *p;
 	int fd = mkstemp(name);
 
@@ -158,7 +153,6 @@ TEST(what_cannot_be_watched_is_not_cached_under_the_drop_in_either)
 	hp_sees_unmaps = false;
 	munmap(p, MIB);
 	close(fd);
-	close_empty(&device, d);
 }
 
 static _Atomic bool sleeping;
@@ -212,9 +206,8 @@ static bool drained_as_discarded(hugepin_domain *d, char *p)
 	return is;
 }
 
-TEST(a_hugepage_is_discarded_until_all_of_it_was_unmapped_since)
+DOMAIN_TEST(a_hugepage_is_discarded_until_all_of_it_was_unmapped_since, open_lru())
 {
-	hugepin_domain *d = open_lru();
 	char *p = hugepin_aligned_alloc(2 * MIB, 512 * MIB);
 
 	/* Queued all at a time: the service thread does not have the lock in between. */
@@ -236,7 +229,6 @@ TEST(a_hugepage_is_discarded_until_all_of_it_was_unmapped_since)
 	queue(d, p - 2 * MIB, 6 * MIB, false);
 	EXPECT(!drained_as_discarded(d, p));
 	hugepin_free(p);
-	close_empty(&device, d);
 }
 
 /* The kernel tells of a discarded range before the pages go, and not when the pages have gone. */

@@ -65,11 +65,8 @@ static void let_in_service(hugepin_domain *d)
 	hp_domains_end_closing(d);
 }
 
-TEST(native_brings_nothing_in)
+PIN_TEST(native_brings_nothing_in, open_odp(NATIVE), MIB)
 {
-	hugepin_domain *d = open_odp(NATIVE);
-	char *p = map(MIB);
-
 	for (int i = 0; i < 4; i++) {
 		EXPECT_EQ(hugepin_prefetch(d, p, MIB, phases[i]), 0);
 		settle(d);
@@ -82,15 +79,10 @@ TEST(native_brings_nothing_in)
 	EXPECT_EQ(transfer(d, p, MIB), PAGES);
 	EXPECT_EQ(device.prefetches, 0);
 	EXPECT_EQ(stats_of(d).brought_bytes, 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
-TEST(enhanced_brings_in_what_it_registers_once)
+PIN_TEST(enhanced_brings_in_what_it_registers_once, open_odp(ENHANCED), 2 * MIB)
 {
-	hugepin_domain *d = open_odp(ENHANCED);
-	char *p = map(2 * MIB);
-
 	EXPECT_EQ(transfer(d, p, MIB), 0);
 	EXPECT_EQ(transfer(d, p, MIB), 0);
 	EXPECT_EQ(device.prefetches, 1);
@@ -107,14 +99,10 @@ TEST(enhanced_brings_in_what_it_registers_once)
 	}
 	EXPECT_EQ(device.prefetches, 2);
 	EXPECT_EQ(transfer(d, p, MIB), PAGES);
-	munmap(p, 2 * MIB);
-	close_empty(&device, d);
 }
 
-TEST(optimal_brings_in_again_before_the_payload)
+PIN_TEST(optimal_brings_in_again_before_the_payload, open_odp(OPTIMAL), MIB)
 {
-	hugepin_domain *d = open_odp(OPTIMAL);
-	char *p = map(MIB);
 	struct hugepin_pin pin;
 
 	EXPECT_EQ(hugepin_pin(d, p, MIB, 0, &pin), 0);
@@ -135,8 +123,6 @@ TEST(optimal_brings_in_again_before_the_payload)
 	EXPECT_EQ(hugepin_prefetch(d, p + PAGE, 2 * PAGE, NEXT), 0);
 	EXPECT_EQ(device_transfer(&device, pin.lkey, p, MIB), PAGES - 2);
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 TEST(a_phase_of_what_is_not_registered_registers_it)
@@ -155,24 +141,17 @@ TEST(a_phase_of_what_is_not_registered_registers_it)
 	}
 }
 
-TEST(where_memory_is_pinned_the_later_phases_do_nothing)
+PIN_TEST(where_memory_is_pinned_the_later_phases_do_nothing, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
-	char *p = map(MIB);
-
 	for (int i = 1; i < 4; i++)
 		EXPECT_EQ(hugepin_prefetch(d, p, MIB, phases[i]), 0);
 	EXPECT_EQ(device.calls, 0);
 	EXPECT_EQ(device.prefetches, 0);
 	EXPECT_EQ(stats_of(d).prefetched, 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
-TEST(a_payload_overtakes_its_announcement)
+PIN_TEST(a_payload_overtakes_its_announcement, open_odp(OPTIMAL), 2 * MIB)
 {
-	hugepin_domain *d = open_odp(OPTIMAL);
-	char *p = map(2 * MIB);
 	const struct hp_prefetch hint = { .addr = p, .len = MIB, .access = HUGEPIN_READ | HUGEPIN_WRITE },
 				 other = { .addr = p, .len = 2 * MIB, .access = HUGEPIN_READ | HUGEPIN_WRITE };
 
@@ -186,8 +165,6 @@ TEST(a_payload_overtakes_its_announcement)
 	EXPECT_EQ(d->prefetches_count, 1);
 	EXPECT_EQ(d->prefetches[0].len, 2 * MIB);
 	let_in_service(d);
-	munmap(p, 2 * MIB);
-	close_empty(&device, d);
 }
 
 struct told {
@@ -235,33 +212,23 @@ static void fill_queue(hugepin_domain *d, char *p, bool missed)
 		hp_hints_push(d, hint);
 }
 
-TEST(a_miss_that_finds_the_queue_full_is_brought_in_at_once)
+PIN_TEST(a_miss_that_finds_the_queue_full_is_brought_in_at_once, open_odp(OPTIMAL), 2 * MIB)
 {
-	hugepin_domain *d = open_odp(OPTIMAL);
-	char *p = map(2 * MIB);
-
 	keep_out_service(d);
 	fill_queue(d, p + MIB, false);
 	EXPECT_EQ(transfer(d, p, MIB), 0);
 	EXPECT_EQ(d->prefetches_count, HP_PREFETCHES_MAX);
 	let_in_service(d);
-	munmap(p, 2 * MIB);
-	close_empty(&device, d);
 }
 
-TEST(misses_leave_room_for_announcements)
+PIN_TEST(misses_leave_room_for_announcements, open_odp(OPTIMAL), 2 * MIB)
 {
-	hugepin_domain *d = open_odp(OPTIMAL);
-	char *p = map(2 * MIB);
-
 	keep_out_service(d);
 	fill_queue(d, p + MIB, true);
 	for (int i = 0; i < HP_PREFETCHES_MAX / 2; i++)
 		EXPECT_EQ(hugepin_prefetch(d, p, MIB, 0), 0);
 	EXPECT_EQ(hugepin_prefetch(d, p, MIB, 0), -EBUSY);
 	let_in_service(d);
-	munmap(p, 2 * MIB);
-	close_empty(&device, d);
 }
 
 static hugepin_domain *hinted;
@@ -276,11 +243,9 @@ static int take_long(void *addr, size_t len)
 	return 0;
 }
 
-TEST(a_pin_waits_for_one_hint_and_not_for_all)
+PIN_TEST(a_pin_waits_for_one_hint_and_not_for_all, open_odp(OPTIMAL), MIB)
 {
 	enum { HINTS = 32 };
-	hugepin_domain *d = open_odp(OPTIMAL);
-	char *p = map(MIB);
 
 	hinted = d;
 	device.refuse = take_long;
@@ -295,8 +260,6 @@ TEST(a_pin_waits_for_one_hint_and_not_for_all)
 	EXPECT(device.calls < HINTS);
 	settle(d);
 	EXPECT_EQ(device.calls, HINTS + 1);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 /* ------------------------------------------------------------------ the heap's memory */
@@ -321,21 +284,18 @@ TEST(a_second_buffer_in_the_hugepage_needs_no_fault)
 	}
 }
 
-TEST(extents_are_registered_where_nothing_is_brought_in)
+DOMAIN_TEST(extents_are_registered_where_nothing_is_brought_in, open_odp(NATIVE))
 {
-	hugepin_domain *d = open_odp(NATIVE);
 	char *p = hugepin_malloc(512 * KIB);
 
 	EXPECT_EQ(transfer(d, p, 512 * KIB), PAGES / 2);
 	EXPECT_EQ(stats_of(d).extents, 1);
 	hugepin_free(p);
-	close_empty(&device, d);
 }
 
-TEST(memory_that_the_heap_gave_back_is_not_brought_in)
+DOMAIN_TEST(memory_that_the_heap_gave_back_is_not_brought_in, open_odp(OPTIMAL))
 {
 	enum { HUGEPAGES = 8 };
-	hugepin_domain *d = open_odp(OPTIMAL);
 	char *p = hugepin_aligned_alloc(HP_PAGE, HUGEPAGES * HP_PAGE), *q;
 	size_t used = 0;
 
@@ -353,15 +313,12 @@ TEST(memory_that_the_heap_gave_back_is_not_brought_in)
 	EXPECT_EQ(device.brought, used * HP_PAGE - (q == p));
 	EXPECT_EQ(transfer(d, q, 2 * HP_PAGE), 0);
 	hugepin_free(q);
-	close_empty(&device, d);
 }
 
 /* ------------------------------------------------------------------ memory that changes */
 
-TEST(a_discard_leaves_the_key_and_an_unmap_does_not)
+PIN_TEST(a_discard_leaves_the_key_and_an_unmap_does_not, open_odp(OPTIMAL), MIB)
 {
-	hugepin_domain *d = open_odp(OPTIMAL);
-	char *p = map(MIB);
 	struct hugepin_pin pin;
 	struct hp_range range = { .start = (uintptr_t)p, .end = (uintptr_t)p + MIB, .discarded = true, .late = true };
 
@@ -378,15 +335,11 @@ TEST(a_discard_leaves_the_key_and_an_unmap_does_not)
 	EXPECT(!registered(d, p, MIB));
 	EXPECT_EQ(stats_of(d).invalidated, 1);
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 /* What is queued for one range hides nothing of the other that it is joined with. */
-TEST(a_discard_hides_no_unmap)
+PIN_TEST(a_discard_hides_no_unmap, open_odp(OPTIMAL), MIB)
 {
-	hugepin_domain *d = open_odp(OPTIMAL);
-	char *p = map(MIB);
 	struct hp_range unmap = { .start = (uintptr_t)p, .end = (uintptr_t)p + MIB },
 			discard = { .start = unmap.start, .end = unmap.end, .discarded = true, .late = true },
 			forget = { .start = unmap.start, .end = unmap.end, .discarded = true };
@@ -412,15 +365,10 @@ TEST(a_discard_hides_no_unmap)
 	hp_attention_raise(d, HP_PENDING);
 	EXPECT(!registered(d, p, MIB));
 	settle(d);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
-TEST(no_hint_outlives_the_word_that_all_may_be_gone)
+PIN_TEST(no_hint_outlives_the_word_that_all_may_be_gone, open_odp(OPTIMAL), MIB)
 {
-	hugepin_domain *d = open_odp(OPTIMAL);
-	char *p = map(MIB);
-
 	keep_out_service(d);
 	EXPECT_EQ(hugepin_prefetch(d, p, MIB, 0), 0);
 	atomic_store(&d->all_gone, HP_ALL_GONE);
@@ -430,14 +378,10 @@ TEST(no_hint_outlives_the_word_that_all_may_be_gone)
 	hp_domain_unlock(d);
 	EXPECT_EQ(d->prefetches_count, 0);
 	let_in_service(d);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
-TEST(what_a_miss_has_queued_is_not_registered_again)
+PIN_TEST(what_a_miss_has_queued_is_not_registered_again, open_odp(OPTIMAL), MIB)
 {
-	hugepin_domain *d = open_odp(OPTIMAL);
-	char *p = map(MIB);
 	const struct hp_prefetch hint = {
 		.addr = p, .len = MIB, .access = HUGEPIN_READ | HUGEPIN_WRITE, .missed = true
 	};
@@ -448,8 +392,6 @@ TEST(what_a_miss_has_queued_is_not_registered_again)
 	EXPECT_EQ(device.calls, 0);
 	EXPECT_EQ(device.prefetches, 0);
 	EXPECT_EQ(stats_of(d).prefetched, 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 /* ------------------------------------------------------------------ failures */

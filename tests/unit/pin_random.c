@@ -3,7 +3,6 @@
  */
 #include <stdlib.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 #include "base/base.h"
 #include "reg/domain.h"
@@ -183,10 +182,7 @@ static void with_larger(void)
 }
 
 /* The first of all, and in a process of its own: nothing may be mapped for another size. */
-TEST(with_larger_base_pages_they_are_registered_as_wholes)
-{
-	in_child(with_larger);
-}
+TEST_CASE(with_larger_base_pages_they_are_registered_as_wholes, in_child(with_larger))
 
 TEST(random_use_agrees_with_a_list)
 {

@@ -7,11 +7,9 @@
 #include "base/base.h"
 #include "tests/unit/pin.h"
 
-TEST(a_region_takes_the_place_of_those_inside_it)
+PIN_TEST(a_region_takes_the_place_of_those_inside_it, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
 	struct hugepin_pin held;
-	char *p = map(MIB);
 
 	EXPECT_EQ(touch(d, p, 3 * 4096), 0);
 	EXPECT_EQ(touch(d, p + 4 * 4096, 3 * 4096), 0);
@@ -25,15 +23,10 @@ TEST(a_region_takes_the_place_of_those_inside_it)
 	EXPECT_EQ(hugepin_unpin(d, &held), 0);
 	EXPECT_EQ(device.regs, 1);
 	EXPECT_EQ(stats_of(d).retired, 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
-TEST(regions_that_overlap_are_left_as_they_are)
+PIN_TEST(regions_that_overlap_are_left_as_they_are, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
-	char *p = map(MIB);
-
 	EXPECT_EQ(touch(d, p, 3 * 4096), 0);
 	EXPECT_EQ(touch(d, p + 4 * 4096, 3 * 4096), 0);
 	EXPECT_EQ(touch(d, p + 2 * 4096, 3 * 4096), 0);
@@ -46,15 +39,12 @@ TEST(regions_that_overlap_are_left_as_they_are)
 	EXPECT(registered(d, p + 4 * 4096, 3 * 4096));
 	EXPECT(!registered(d, p, 4096)); /* which sees to what is gone */
 	EXPECT_EQ(device.regs, 2);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 /* Pieces of a buffer that does not begin with a page share pages with their neighbours. */
-TEST(pieces_that_share_pages_are_registered_once)
+DOMAIN_TEST(pieces_that_share_pages_are_registered_once, open_lru())
 {
 	enum { PIECE = 64 << 10, COUNT = 256 };
-	hugepin_domain *d = open_lru();
 	char *p = map((size_t)COUNT * PIECE + 4096);
 
 	for (size_t i = 0; i < COUNT; i++)
@@ -64,7 +54,6 @@ TEST(pieces_that_share_pages_are_registered_once)
 	for (size_t i = 0; i < COUNT; i++)
 		EXPECT(registered(d, p + 64 + i * PIECE, PIECE));
 	munmap(p, (size_t)COUNT * PIECE + 4096);
-	close_empty(&device, d);
 }
 
 /* The naive model of a domain without a budget: a list of the ranges that a pin can find. */
@@ -163,11 +152,9 @@ TEST(what_is_registered_is_at_most_twice_what_misses_asked_for)
 	hugepin_purge();
 }
 
-TEST(more_access_takes_the_place_of_less)
+PIN_TEST(more_access_takes_the_place_of_less, open_to_peers(), MIB)
 {
-	hugepin_domain *d = open_to_peers();
 	struct hugepin_pin pin;
-	char *p = map(MIB);
 
 	EXPECT_EQ(hugepin_pin(d, p, 4096, HUGEPIN_READ, &pin), 0);
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
@@ -177,8 +164,6 @@ TEST(more_access_takes_the_place_of_less)
 	EXPECT_EQ(stats_of(d).widened, 1);
 	EXPECT_EQ(device.regs, 1);
 	EXPECT_EQ(device.calls, 2);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 TEST(a_range_longer_than_any_registration_is_pinned_in_pieces)

@@ -36,13 +36,13 @@ static void *pin_slowly(void *d)
 }
 
 /* If one of these waited for the slow device, it would wait for ever: the test's time would run out. */
-TEST(a_slow_device_holds_up_no_other_domain_and_no_malloc)
+DOMAIN_TEST(a_slow_device_holds_up_no_other_domain_and_no_malloc, open_lru())
 {
 	struct hugepin_backend slow = {
 		.size = sizeof slow, .name = "slow", .reg = slow_reg, .dereg = quick_dereg, .limits = device_limits
 	};
 	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU }; /* nothing ahead */
-	hugepin_domain *d = open_lru(), *waiting;
+	hugepin_domain *waiting;
 	char *p = map(MIB), *h;
 	pthread_t t;
 
@@ -65,7 +65,6 @@ TEST(a_slow_device_holds_up_no_other_domain_and_no_malloc)
 		sem_post(&leave);
 	pthread_join(t, NULL);
 	EXPECT_EQ(hugepin_domain_close(waiting), 0);
-	close_empty(&device, d);
 }
 
 static int slow_dereg(void *unused, struct hugepin_reg *reg)

@@ -240,20 +240,12 @@ static bool needs_no_lock(hugepin_domain *d, char *p, char *other)
 /* A domain that no kernel watches: hits need not ask the kernel. */
 static hugepin_domain *open_unwatched(void)
 {
-	struct hugepin_attr attr = { .size = sizeof attr,
-				     .policy = HUGEPIN_POLICY_LRU,
-				     .watch = HUGEPIN_WATCH_PROGRAM };
-	hugepin_domain *d = NULL;
-
-	device_reset(&device);
-	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
-	return d;
+	return device_open(&device, (struct hugepin_limits){ 0 },
+			   (struct hugepin_attr){ .policy = HUGEPIN_POLICY_LRU, .watch = HUGEPIN_WATCH_PROGRAM });
 }
 
-TEST(what_was_pinned_ahead_is_found_without_the_lock)
+PIN_TEST(what_was_pinned_ahead_is_found_without_the_lock, open_unwatched(), MIB)
 {
-	hugepin_domain *d = open_unwatched();
-	char *p = map(MIB);
 	struct hp_region *r;
 
 	EXPECT_EQ(touch(d, p + 500000, 4096), 0);
@@ -263,15 +255,10 @@ TEST(what_was_pinned_ahead_is_found_without_the_lock)
 	EXPECT_EQ(device.regs, 2);
 	EXPECT(needs_no_lock(d, p + 10, p + 500000));
 	EXPECT_EQ(device.regs, 2);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
-TEST(what_was_pinned_is_found_without_the_lock)
+PIN_TEST(what_was_pinned_is_found_without_the_lock, open_unwatched(), 8 * MIB)
 {
-	hugepin_domain *d = open_unwatched();
-	char *p = map(8 * MIB);
-
 	EXPECT_EQ(touch(d, p + 500000, 4096), 0);
 	EXPECT_EQ(touch(d, p + 10, 9000), 0);
 	EXPECT(needs_no_lock(d, p + 10, p + 500000));
@@ -280,27 +267,18 @@ TEST(what_was_pinned_is_found_without_the_lock)
 	EXPECT_EQ(touch(d, p + 5 * MIB, 4096), 0);
 	EXPECT(needs_no_lock(d, p + 5 * MIB + 100000, p + 500000)); /* by the hugepage, all of which is registered */
 	EXPECT_EQ(device.calls, 3);
-	munmap(p, 8 * MIB);
-	close_empty(&device, d);
 }
 
-TEST(what_went_away_unpinned_makes_no_unpin_slow)
+PIN_TEST(what_went_away_unpinned_makes_no_unpin_slow, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
-	char *p = map(MIB);
-
 	EXPECT_EQ(touch(d, p, 4096), 0);
 	EXPECT_EQ(hugepin_forget(p, 4096), 0);
 	EXPECT(!(d->attention & HP_RETIRED)); /* though it may not be deregistered yet */
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
-TEST(after_the_last_unpin_of_what_went_away_unpins_are_quick_again)
+PIN_TEST(after_the_last_unpin_of_what_went_away_unpins_are_quick_again, open_unwatched(), MIB)
 {
-	hugepin_domain *d = open_unwatched();
 	struct hugepin_pin one, two, other;
-	char *p = map(MIB);
 
 	EXPECT_EQ(touch(d, p + 500000, 4096), 0);
 	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &one), 0);
@@ -316,19 +294,15 @@ TEST(after_the_last_unpin_of_what_went_away_unpins_are_quick_again)
 	EXPECT_EQ(stats_of(d).retired, 0);
 	EXPECT_EQ(device.regs, 1);
 	EXPECT_EQ(hugepin_unpin(d, &other), 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 /* ------------------------------------------------------------------ counts */
 
 /* A thread is held up between its look at a region and its count. By then the region is another domain's. */
-TEST(what_was_counted_in_vain_lets_go_of_whose_region_it_is)
+PIN_TEST(what_was_counted_in_vain_lets_go_of_whose_region_it_is, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
 	struct hugepin_pin pin;
 	uint32_t index;
-	char *p = map(MIB);
 
 	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &pin), 0);
 	index = (uint32_t)pin.ref;
@@ -339,8 +313,6 @@ TEST(what_was_counted_in_vain_lets_go_of_whose_region_it_is)
 	hp_count_back(hp_counts_self, index);
 	EXPECT_EQ(device.regs, 0);
 	EXPECT_EQ(stats_of(d).retired, 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 static void forbid_membarrier(void)
@@ -361,7 +333,7 @@ static void forbid_membarrier(void)
 	EXPECT_EQ(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program), 0);
 }
 
-static void lose_membarrier(void)
+TEST_BY(in_child, without_membarrier_nothing_is_deregistered)
 {
 	hugepin_domain *d = open_lru(), *other;
 	char *p = map(MIB);
@@ -374,13 +346,8 @@ static void lose_membarrier(void)
 	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, NULL, &other), -ENOSYS);
 }
 
-TEST(without_membarrier_nothing_is_deregistered)
-{
-	in_child(lose_membarrier);
-}
-
 /* Otherwise the unpin may miss that the other thread has counted back, and that thread that the region is there. */
-static void count_an_uncached_region(void)
+TEST_BY(in_child, the_unpin_of_an_uncached_region_that_another_thread_counts_takes_a_barrier)
 {
 	hugepin_domain *d = open_lru();
 	struct hugepin_pin pin;
@@ -392,11 +359,6 @@ static void count_an_uncached_region(void)
 	EXPECT_EQ(hp_counts_sum(HP_REGIONS_MAX - 1), 0);
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	EXPECT_EQ(hp_counts_sum(HP_REGIONS_MAX - 1), UINT32_MAX); /* it has asked for the barrier */
-}
-
-TEST(the_unpin_of_an_uncached_region_that_another_thread_counts_takes_a_barrier)
-{
-	in_child(count_an_uncached_region);
 }
 
 T_MAIN

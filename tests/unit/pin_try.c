@@ -56,9 +56,8 @@ static hugepin_domain *open_limited(uint64_t bytes_max)
 
 /* ------------------------------------------------------------------ hits and misses */
 
-TEST(what_is_registered_is_pinned_at_once)
+DOMAIN_TEST(what_is_registered_is_pinned_at_once, open_lru())
 {
-	hugepin_domain *d = open_lru();
 	char *memory[] = { map(4 * MIB), hugepin_malloc(4 * MIB) };
 	struct hugepin_pin pin, other;
 
@@ -82,14 +81,12 @@ TEST(what_is_registered_is_pinned_at_once)
 	}
 	munmap(memory[0], 4 * MIB);
 	hugepin_free(memory[1]);
-	close_empty(&device, d);
 }
 
-TEST(hits_need_no_lock)
+PIN_TEST(hits_need_no_lock, open_lru(), 8 * MIB)
 {
 	const unsigned remote = HUGEPIN_REMOTE_WRITE;
-	hugepin_domain *d = open_lru();
-	char *p = map(8 * MIB), *h = hugepin_malloc(MIB);
+	char *h = hugepin_malloc(MIB);
 	const struct {
 		char *at;
 		unsigned access;
@@ -107,15 +104,12 @@ TEST(hits_need_no_lock)
 		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	}
 	hp_unlock(&d->lock);
-	munmap(p, 8 * MIB);
 	hugepin_free(h);
-	close_empty(&device, d);
 }
 
-TEST(a_pin_for_a_peer_is_a_hit_only_of_its_own_pages)
+DOMAIN_TEST(a_pin_for_a_peer_is_a_hit_only_of_its_own_pages, open_lru())
 {
 	const unsigned remote = HUGEPIN_REMOTE_WRITE | HUGEPIN_WRITE;
-	hugepin_domain *d = open_lru();
 	char *memory[] = { map(MIB), hugepin_malloc(MIB) };
 	struct hugepin_pin pin;
 	struct told t;
@@ -141,12 +135,10 @@ TEST(a_pin_for_a_peer_is_a_hit_only_of_its_own_pages)
 	}
 	munmap(memory[0], MIB);
 	hugepin_free(memory[1]);
-	close_empty(&device, d);
 }
 
-TEST(what_is_not_registered_is_told_once_by_the_service_thread_without_a_lock)
+DOMAIN_TEST(what_is_not_registered_is_told_once_by_the_service_thread_without_a_lock, open_lru())
 {
-	hugepin_domain *d = open_lru();
 	char *memory[] = { map(MIB), hugepin_malloc(MIB) };
 	struct told t;
 
@@ -164,7 +156,6 @@ TEST(what_is_not_registered_is_told_once_by_the_service_thread_without_a_lock)
 	EXPECT_EQ(stats_of(d).misses, 2);
 	munmap(memory[0], MIB);
 	hugepin_free(memory[1]);
-	close_empty(&device, d);
 }
 
 TEST(a_request_without_a_callback_registers_and_pins_nothing)
@@ -246,26 +237,19 @@ static bool hits_without_hint(hugepin_domain *d, const char *pages)
 	return false;
 }
 
-TEST(what_only_a_look_under_the_lock_finds_is_a_hit)
+PIN_TEST(what_only_a_look_under_the_lock_finds_is_a_hit, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
-	char *p = map(MIB);
-
 	EXPECT_EQ(touch(d, p, 40 * 4096), 0);
 	EXPECT(hits_without_hint(d, p + 5 * 4096));
 	EXPECT_EQ(hugepin_forget(p + MIB / 2, 4096), 0);
 	EXPECT(hits_without_hint(d, p + 20 * 4096));
 	EXPECT_EQ(device.calls, 1);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 /* ------------------------------------------------------------------ failures */
 
-TEST(wrong_arguments_start_nothing)
+PIN_TEST(wrong_arguments_start_nothing, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
-	char *p = map(MIB);
 	struct hugepin_pin pin;
 
 	EXPECT_EQ(hugepin_pin_try(d, p, 0, 0, tell, NULL, &pin), -EINVAL);
@@ -274,14 +258,10 @@ TEST(wrong_arguments_start_nothing)
 	EXPECT_EQ(hugepin_pin_try(d, p, 4096, HUGEPIN_REMOTE_ATOMIC, tell, NULL, &pin), -EOPNOTSUPP);
 	EXPECT_EQ(d->requests_count, 0);
 	EXPECT_EQ(device.calls, 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
-TEST(a_request_makes_room_as_a_pin_does)
+PIN_TEST(a_request_makes_room_as_a_pin_does, open_limited(4 * 4096), MIB)
 {
-	hugepin_domain *d = open_limited(4 * 4096);
-	char *p = map(MIB);
 	struct told t;
 	struct hugepin_pin held[3];
 
@@ -298,8 +278,6 @@ TEST(a_request_makes_room_as_a_pin_does)
 		EXPECT(device_covers(&device, &held[i], HUGEPIN_WRITE));
 		EXPECT_EQ(hugepin_unpin(d, &held[i]), 0);
 	}
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 TEST(each_failure_of_the_backend_is_told_as_a_pin_would_tell_it)
@@ -429,10 +407,8 @@ static void ask_later(hugepin_domain *d, const void *p, size_t len, struct told 
 	EXPECT_EQ(hugepin_pin_try(d, p, len, 0, tell, t, &pin), -EAGAIN);
 }
 
-TEST(a_request_whose_memory_goes_away_is_cancelled)
+PIN_TEST(a_request_whose_memory_goes_away_is_cancelled, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
-	char *p = map(MIB);
 	struct told gone, stays, forgotten;
 
 	hold_service();
@@ -452,8 +428,6 @@ TEST(a_request_whose_memory_goes_away_is_cancelled)
 	EXPECT_EQ(stays.err, 0);
 	EXPECT_EQ(device.calls, 1);
 	EXPECT_EQ(hugepin_unpin(d, &stays.pin), 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 static int forget_it(void *addr, size_t len)
@@ -462,10 +436,8 @@ static int forget_it(void *addr, size_t len)
 	return 0;
 }
 
-TEST(a_request_whose_memory_goes_away_while_it_is_registered_is_cancelled)
+PIN_TEST(a_request_whose_memory_goes_away_while_it_is_registered_is_cancelled, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
-	char *p = map(MIB);
 	struct told t;
 
 	device.refuse = forget_it;
@@ -474,14 +446,10 @@ TEST(a_request_whose_memory_goes_away_while_it_is_registered_is_cancelled)
 	EXPECT_EQ(device.calls, 1);
 	EXPECT_EQ(ask(d, p, 8192, 0, &t), 0);
 	EXPECT_EQ(hugepin_unpin(d, &t.pin), 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
-TEST(too_many_requests_are_refused_and_one_without_a_callback_waits_once)
+PIN_TEST(too_many_requests_are_refused_and_one_without_a_callback_waits_once, open_lru(), 4 * MIB)
 {
-	hugepin_domain *d = open_lru();
-	char *p = map(4 * MIB);
 	static struct told t[HP_REQUESTS_MAX];
 	struct hugepin_pin pin;
 
@@ -501,14 +469,10 @@ TEST(too_many_requests_are_refused_and_one_without_a_callback_waits_once)
 		EXPECT_EQ(hugepin_unpin(d, &t[i].pin), 0);
 	}
 	EXPECT_EQ(d->requests_count, 0);
-	munmap(p, 4 * MIB);
-	close_empty(&device, d);
 }
 
-TEST(without_a_service_thread_a_request_is_refused)
+PIN_TEST(without_a_service_thread_a_request_is_refused, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
-	char *p = map(MIB);
 	struct hugepin_pin pin;
 	struct told t;
 
@@ -518,8 +482,6 @@ TEST(without_a_service_thread_a_request_is_refused)
 	hp_service_allow();
 	EXPECT_EQ(ask(d, p, 4096, 0, &t), 0);
 	EXPECT_EQ(hugepin_unpin(d, &t.pin), 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 TEST(a_domain_that_another_thread_keeps_is_served_later)
@@ -573,10 +535,8 @@ TEST(closing_cancels_the_requests_that_wait)
 	munmap(p, MIB);
 }
 
-TEST(a_domain_that_is_not_closed_keeps_its_requests)
+PIN_TEST(a_domain_that_is_not_closed_keeps_its_requests, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
-	char *p = map(MIB);
 	struct hugepin_pin held;
 	struct told t;
 
@@ -589,8 +549,6 @@ TEST(a_domain_that_is_not_closed_keeps_its_requests)
 	sem_wait(&t.done);
 	EXPECT_EQ(t.err, 0);
 	EXPECT_EQ(hugepin_unpin(d, &held) || hugepin_unpin(d, &t.pin), 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 static void *close_in_vain(void *d)
@@ -599,10 +557,8 @@ static void *close_in_vain(void *d)
 	return NULL;
 }
 
-TEST(a_request_that_came_while_a_domain_was_closing_is_served_when_it_stays)
+PIN_TEST(a_request_that_came_while_a_domain_was_closing_is_served_when_it_stays, open_lru(), MIB)
 {
-	hugepin_domain *d = open_lru();
-	char *p = map(MIB);
 	struct hugepin_pin held;
 	struct told t;
 	pthread_t closer;
@@ -624,8 +580,6 @@ TEST(a_request_that_came_while_a_domain_was_closing_is_served_when_it_stays)
 	sem_wait(&t.done);
 	EXPECT_EQ(t.err, 0);
 	EXPECT_EQ(hugepin_unpin(d, &t.pin) || hugepin_unpin(d, &held), 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 TEST(a_child_of_fork_has_no_requests)

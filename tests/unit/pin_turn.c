@@ -42,9 +42,8 @@ static bool on_demand(hugepin_domain *d, const void *p, size_t len)
 	return result;
 }
 
-TEST(pins_that_are_out_keep_what_they_have_and_the_next_get_the_new_one)
+DOMAIN_TEST(pins_that_are_out_keep_what_they_have_and_the_next_get_the_new_one, open_mixed(0))
 {
-	hugepin_domain *d = open_mixed(0);
 	char *memory[2] = { map(MIB), hugepin_malloc(MIB) };
 
 	for (int i = 0; i < 2; i++) {
@@ -78,12 +77,10 @@ TEST(pins_that_are_out_keep_what_they_have_and_the_next_get_the_new_one)
 		}
 	}
 	hugepin_free(memory[1]);
-	close_empty(&device, d);
 }
 
-TEST(hugepin_deregister_ends_what_was_turned_while_its_pin_was_out)
+DOMAIN_TEST(hugepin_deregister_ends_what_was_turned_while_its_pin_was_out, open_mixed(0))
 {
-	hugepin_domain *d = open_mixed(0);
 	char *memory[2] = { map(MIB), hugepin_malloc(MIB) };
 
 	for (int i = 0; i < 4; i++) {
@@ -102,7 +99,6 @@ TEST(hugepin_deregister_ends_what_was_turned_while_its_pin_was_out)
 	}
 	munmap(memory[0], MIB);
 	hugepin_free(memory[1]);
-	close_empty(&device, d);
 }
 
 static struct hugepin_expiry news[4];
@@ -180,10 +176,8 @@ TEST(what_is_pinned_is_held_and_what_is_on_demand_is_not)
 	}
 }
 
-TEST(what_fails_changes_nothing)
+PIN_TEST(what_fails_changes_nothing, open_mixed(0), MIB)
 {
-	hugepin_domain *d = open_mixed(0);
-	char *p = map(MIB);
 	struct hugepin_pin pin;
 
 	EXPECT_EQ(hugepin_pin(d, p, MIB, 0, &pin), 0);
@@ -199,13 +193,10 @@ TEST(what_fails_changes_nothing)
 	EXPECT(on_demand(d, p, MIB));
 	EXPECT_EQ(device.regs, 1);
 	EXPECT_EQ(stats_of(d).regions, 1);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
-TEST(the_budget_counts_what_is_pinned_and_evicts_nothing_else)
+DOMAIN_TEST(the_budget_counts_what_is_pinned_and_evicts_nothing_else, open_mixed(2 * MIB))
 {
-	hugepin_domain *d = open_mixed(2 * MIB);
 	char *p[4];
 
 	for (int i = 0; i < 4; i++) {
@@ -226,7 +217,6 @@ TEST(the_budget_counts_what_is_pinned_and_evicts_nothing_else)
 	EXPECT_EQ(device.regs, 3);
 	for (int i = 0; i < 4; i++)
 		munmap(p[i], MIB);
-	close_empty(&device, d);
 }
 
 TEST(what_is_turned_is_not_evicted_for_itself)

@@ -5,7 +5,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 
 #include "base/lock.h"
 #include "reg/state.h"
@@ -190,12 +189,12 @@ TEST(buffers_of_the_heap_are_registered_by_extents_or_hugepages)
 	expect_empty(); /* no hold is left */
 }
 
-TEST(a_pool_of_more_ranges_than_lie_ready_at_a_time_is_registered_all_the_same)
+DOMAIN_TEST(a_pool_of_more_ranges_than_lie_ready_at_a_time_is_registered_all_the_same,
+	    open_par(HUGEPIN_POLICY_LRU, 0, HUGEPIN_LIMIT_PARALLEL, 0))
 {
 	enum { MANY = 3 * HP_READY_MAX + 5 };
 	static struct hugepin_pin pins[MANY];
 	static struct iovec v[MANY];
-	hugepin_domain *d = open_par(HUGEPIN_POLICY_LRU, 0, HUGEPIN_LIMIT_PARALLEL, 0);
 	char *p = map(MANY * (MIB + 4096));
 
 	cut(v, MANY, p, MIB);
@@ -205,7 +204,6 @@ TEST(a_pool_of_more_ranges_than_lie_ready_at_a_time_is_registered_all_the_same)
 	EXPECT_EQ(hugepin_deregister(d, pins, MANY), 0);
 	EXPECT_EQ(device.regs, 0);
 	munmap(p, MANY * (MIB + 4096));
-	close_empty(&device, d);
 }
 
 TEST(one_buffer_that_takes_several_registrations_is_registered_at_once)
@@ -268,9 +266,8 @@ TEST(where_nothing_is_gained_ranges_are_registered_one_at_a_time)
 	one_at_a_time(HUGEPIN_POLICY_LRU, HUGEPIN_LIMIT_PARALLEL | HUGEPIN_LIMIT_OPENER, MIB, 0);
 }
 
-TEST(the_policy_none_keeps_nothing_of_a_pool)
+DOMAIN_TEST(the_policy_none_keeps_nothing_of_a_pool, open_par(HUGEPIN_POLICY_NONE, 0, HUGEPIN_LIMIT_PARALLEL, 0))
 {
-	hugepin_domain *d = open_par(HUGEPIN_POLICY_NONE, 0, HUGEPIN_LIMIT_PARALLEL, 0);
 	struct hugepin_pin pins[4];
 	struct iovec v[4];
 	char *h = hugepin_aligned_alloc(4096, 16 * MIB);
@@ -281,10 +278,9 @@ TEST(the_policy_none_keeps_nothing_of_a_pool)
 	EXPECT_EQ(hugepin_unpinv(d, pins, 4), 0);
 	EXPECT_EQ(device.regs, 0);
 	hugepin_free(h);
-	close_empty(&device, d);
 }
 
-static void on_one_processor(void)
+TEST_BY(in_child, a_process_of_one_processor_starts_no_thread)
 {
 	cpu_set_t one;
 
@@ -294,17 +290,10 @@ static void on_one_processor(void)
 	one_at_a_time(HUGEPIN_POLICY_LRU, HUGEPIN_LIMIT_PARALLEL, MIB, 0);
 }
 
-TEST(a_process_of_one_processor_starts_no_thread)
-{
-	in_child(on_one_processor);
-}
-
 /* ------------------------------------------------------------------ as hugepin_pinv */
 
-TEST(arguments_are_refused_as_by_pinv)
+PIN_TEST(arguments_are_refused_as_by_pinv, open_par(HUGEPIN_POLICY_LRU, 0, HUGEPIN_LIMIT_PARALLEL, 0), 4 * MIB)
 {
-	hugepin_domain *d = open_par(HUGEPIN_POLICY_LRU, 0, HUGEPIN_LIMIT_PARALLEL, 0);
-	char *p = map(4 * MIB);
 	struct hugepin_pin pins[2];
 	struct iovec v[2] = { { p, MIB }, { p + 2 * MIB, 0 } };
 
@@ -323,8 +312,6 @@ TEST(arguments_are_refused_as_by_pinv)
 	EXPECT_EQ(hugepin_deregister(d, pins, -1), -EINVAL);
 	EXPECT_EQ(hugepin_deregister(d, NULL, 1), -EINVAL);
 	EXPECT_EQ(hugepin_deregister(d, NULL, 0), 0);
-	munmap(p, 4 * MIB);
-	close_empty(&device, d);
 }
 
 /* Whether each registration of a is one of b, too. */
@@ -478,9 +465,9 @@ TEST(extents_take_half_of_the_budget)
 	expect_empty();
 }
 
-TEST(the_budget_is_kept_by_giving_back_what_is_not_in_use)
+DOMAIN_TEST(the_budget_is_kept_by_giving_back_what_is_not_in_use,
+	    open_par(HUGEPIN_POLICY_LRU, 8 * MIB, HUGEPIN_LIMIT_PARALLEL, 0))
 {
-	hugepin_domain *d = open_par(HUGEPIN_POLICY_LRU, 8 * MIB, HUGEPIN_LIMIT_PARALLEL, 0);
 	struct hugepin_pin pins[PIECES];
 	struct iovec v[PIECES];
 	char *p = map(PIECES * 2 * MIB), *old = map(8 * MIB);
@@ -500,12 +487,11 @@ TEST(the_budget_is_kept_by_giving_back_what_is_not_in_use)
 	EXPECT_EQ(hugepin_deregister(d, pins, 8), 0);
 	munmap(p, PIECES * 2 * MIB);
 	munmap(old, 8 * MIB);
-	close_empty(&device, d);
 }
 
-TEST(what_the_kernel_refuses_is_tried_again_one_at_a_time)
+DOMAIN_TEST(what_the_kernel_refuses_is_tried_again_one_at_a_time,
+	    open_par(HUGEPIN_POLICY_LRU, 0, HUGEPIN_LIMIT_PARALLEL, 0))
 {
-	hugepin_domain *d = open_par(HUGEPIN_POLICY_LRU, 0, HUGEPIN_LIMIT_PARALLEL, 0);
 	struct hugepin_pin pins[PIECES];
 	struct iovec v[PIECES];
 	char *p = map(PIECES * 2 * MIB), *old = map(8 * MIB);
@@ -522,7 +508,6 @@ TEST(what_the_kernel_refuses_is_tried_again_one_at_a_time)
 	EXPECT_EQ(hugepin_deregister(d, pins, 8), 0);
 	munmap(p, PIECES * 2 * MIB);
 	munmap(old, 8 * MIB);
-	close_empty(&device, d);
 }
 
 /* ------------------------------------------------------------------ failures */
@@ -603,12 +588,11 @@ static int forget_one(void *addr, size_t len)
 	return 0;
 }
 
-TEST(memory_that_goes_away_meanwhile_is_registered_anew)
+PIN_TEST(memory_that_goes_away_meanwhile_is_registered_anew,
+	 open_par(HUGEPIN_POLICY_LRU, 0, HUGEPIN_LIMIT_PARALLEL, 0), PIECES * 2 * MIB)
 {
-	hugepin_domain *d = open_par(HUGEPIN_POLICY_LRU, 0, HUGEPIN_LIMIT_PARALLEL, 0);
 	struct hugepin_pin pins[PIECES];
 	struct iovec v[PIECES];
-	char *p = map(PIECES * 2 * MIB);
 
 	cut(v, PIECES, p, MIB);
 	going = v[5].iov_base;
@@ -622,8 +606,6 @@ TEST(memory_that_goes_away_meanwhile_is_registered_anew)
 	EXPECT_EQ(hugepin_deregister(d, pins, PIECES), 0);
 	EXPECT_EQ(stats_of(d).retired, 0);
 	EXPECT_EQ(device.regs, 1);
-	munmap(p, PIECES * 2 * MIB);
-	close_empty(&device, d);
 }
 
 TEST(a_child_of_fork_registers_nothing)
@@ -655,12 +637,11 @@ TEST(a_child_of_fork_registers_nothing)
 
 /* ------------------------------------------------------------------ giving back */
 
-TEST(what_another_has_pinned_stays_registered)
+PIN_TEST(what_another_has_pinned_stays_registered,
+	 open_par(HUGEPIN_POLICY_LRU, 0, HUGEPIN_LIMIT_PARALLEL, 0), PIECES * 2 * MIB)
 {
-	hugepin_domain *d = open_par(HUGEPIN_POLICY_LRU, 0, HUGEPIN_LIMIT_PARALLEL, 0);
 	struct hugepin_pin pins[PIECES], other, kept;
 	struct iovec v[PIECES];
-	char *p = map(PIECES * 2 * MIB);
 
 	cut(v, PIECES, p, MIB);
 	EXPECT_EQ(hugepin_register(d, v, PIECES, 0, pins, PIECES), PIECES);
@@ -677,8 +658,6 @@ TEST(what_another_has_pinned_stays_registered)
 	EXPECT_EQ(hugepin_domain_close(d), -EBUSY);
 	EXPECT_EQ(hugepin_deregister(d, &kept, 1), 0);
 	EXPECT_EQ(device.regs, 0);
-	munmap(p, PIECES * 2 * MIB);
-	close_empty(&device, d);
 }
 
 TEST(a_pin_of_another_domain_is_refused_and_the_others_are_given_back)
@@ -708,11 +687,10 @@ static void *deregister_one(void *args)
 	return NULL;
 }
 
-TEST(where_only_the_opener_may_deregister_the_rest_is_left_to_its_next_pin)
+PIN_TEST(where_only_the_opener_may_deregister_the_rest_is_left_to_its_next_pin,
+	 open_par(HUGEPIN_POLICY_LRU, 0, HUGEPIN_LIMIT_OPENER, 0), MIB)
 {
-	hugepin_domain *d = open_par(HUGEPIN_POLICY_LRU, 0, HUGEPIN_LIMIT_OPENER, 0);
 	struct hugepin_pin pin;
-	char *p = map(MIB);
 	void *args[] = { d, &pin };
 	pthread_t t;
 
@@ -724,8 +702,6 @@ TEST(where_only_the_opener_may_deregister_the_rest_is_left_to_its_next_pin)
 	EXPECT_EQ(touch(d, p + 65536, 4096), 0);
 	EXPECT_EQ(device.regs, 1);
 	EXPECT(!registered(d, p, 4096));
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 /* ------------------------------------------------------------------ the threads */

@@ -3,7 +3,6 @@
  * nothing is registered.
  */
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -15,19 +14,11 @@
 #include "tests/device.h"
 #include "tests/t.h"
 
-#define KIB ((size_t)1 << 10)
-#define MIB ((size_t)1 << 20)
-
 static struct device device;
 
 static hugepin_domain *open_as(uint32_t policy)
 {
-	struct hugepin_attr attr = { .size = sizeof attr, .policy = policy };
-	hugepin_domain *d = NULL;
-
-	device_reset(&device);
-	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
-	return d;
+	return device_open(&device, (struct hugepin_limits){ 0 }, (struct hugepin_attr){ .policy = policy });
 }
 
 static int touch(hugepin_domain *d, const void *p, size_t len, unsigned access)
@@ -56,10 +47,9 @@ static int find(hugepin_domain *d, const void *p, size_t len)
 	return 0;
 }
 
-TEST(what_is_registered_is_found_as_far_as_it_reaches)
+PIN_TEST(what_is_registered_is_found_as_far_as_it_reaches, open_as(HUGEPIN_POLICY_LRU), 8 * MIB)
 {
-	hugepin_domain *d = open_as(HUGEPIN_POLICY_LRU);
-	char *p = map(8 * MIB), *hugepage = (char *)hp_round_up((uintptr_t)p, HP_PAGE);
+	char *hugepage = (char *)hp_round_up((uintptr_t)p, HP_PAGE);
 
 	EXPECT_EQ(find(d, p, 1), -ENOKEY);
 	EXPECT_EQ(touch(d, p + 5 * KIB, 20 * KIB, 0), 0);
@@ -74,8 +64,6 @@ TEST(what_is_registered_is_found_as_far_as_it_reaches)
 	for (size_t at = 0; at < 2 * HP_PAGE; at += 77777)
 		EXPECT_EQ(find(d, hugepage + at, 5), 0);
 	EXPECT_EQ(stats_of(d).misses, 2);
-	munmap(p, 8 * MIB);
-	close_empty(&device, d);
 }
 
 TEST(so_is_the_heaps_memory)
@@ -92,9 +80,8 @@ TEST(so_is_the_heaps_memory)
 	}
 }
 
-TEST(bad_ranges_and_access_are_refused_and_change_nothing)
+DOMAIN_TEST(bad_ranges_and_access_are_refused_and_change_nothing, open_as(HUGEPIN_POLICY_LRU))
 {
-	hugepin_domain *d = open_as(HUGEPIN_POLICY_LRU);
 	struct hugepin_pin pin, before;
 	char *heap = hugepin_malloc(MIB), *foreign = map(MIB);
 
@@ -120,14 +107,11 @@ TEST(bad_ranges_and_access_are_refused_and_change_nothing)
 	}
 	hugepin_free(heap);
 	munmap(foreign, MIB);
-	close_empty(&device, d);
 }
 
-TEST(what_was_found_stays_until_it_is_given_back)
+PIN_TEST(what_was_found_stays_until_it_is_given_back, open_as(HUGEPIN_POLICY_LRU), MIB)
 {
-	hugepin_domain *d = open_as(HUGEPIN_POLICY_LRU);
 	struct hugepin_pin pin;
-	char *p = map(MIB);
 	uint32_t key;
 
 	EXPECT_EQ(touch(d, p, 64 * KIB, 0), 0);
@@ -140,8 +124,6 @@ TEST(what_was_found_stays_until_it_is_given_back)
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	EXPECT(!device.reg[key].live);
 	EXPECT_EQ(hugepin_sg_key(d, NULL, 0, 0, &pin), -EINVAL);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 TEST(memory_that_went_away_is_not_found)
@@ -183,14 +165,11 @@ static void *other_thread(void *d)
 TEST(every_thread_may_look_up_in_a_domain_that_only_its_opener_may_use)
 {
 	T_THREADS_RUN(2);
-	hugepin_domain *d;
-	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU };
+	hugepin_domain *d = device_open(&device, (struct hugepin_limits){ .flags = HUGEPIN_LIMIT_OPENER },
+					(struct hugepin_attr){ .policy = HUGEPIN_POLICY_LRU });
 	pthread_t t;
 	char *p = map(MIB);
 
-	device_reset(&device);
-	device.limits.flags = HUGEPIN_LIMIT_OPENER;
-	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), 0);
 	EXPECT_EQ(touch(d, p + 8192, 4096, 0), 0);
 	pthread_create(&t, NULL, other_thread, d);
 	pthread_join(t, NULL);
@@ -200,17 +179,13 @@ TEST(every_thread_may_look_up_in_a_domain_that_only_its_opener_may_use)
 	close_empty(&device, d);
 }
 
-TEST(uncached_pins_are_for_themselves_alone)
+PIN_TEST(uncached_pins_are_for_themselves_alone, open_as(HUGEPIN_POLICY_NONE), MIB)
 {
-	hugepin_domain *d = open_as(HUGEPIN_POLICY_NONE);
 	struct hugepin_pin pin;
-	char *p = map(MIB);
 
 	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &pin), 0);
 	EXPECT_EQ(find(d, p, 4096), -ENOKEY);
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
-	munmap(p, MIB);
-	close_empty(&device, d);
 }
 
 TEST(a_child_finds_nothing_of_its_parents)

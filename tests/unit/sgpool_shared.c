@@ -1,7 +1,6 @@
 /*
  * A pool of slots (sge/pool.c) between threads, in a child of fork, and where memory or registrations are refused.
  */
-#include <stdatomic.h>
 #include <sys/wait.h>
 
 #include "sge/pool.h"

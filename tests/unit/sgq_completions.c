@@ -65,9 +65,7 @@ TEST(completions_handed_in_are_all_that_a_queue_needs)
 	while (ibv_poll_cq(w.cq[0], 1, &wc) == 1)
 		EXPECT_EQ(hugepin_sgq_wc(w.out, &wc), 1);
 	EXPECT_EQ(told, 3);
-	EXPECT_EQ(drain(), 0);
-	all_well();
-	end();
+	drain_and_end();
 }
 
 TEST(a_completion_that_is_handed_in_late_or_twice_completes_no_other_frame)
@@ -93,9 +91,7 @@ TEST(a_completion_that_is_handed_in_late_or_twice_completes_no_other_frame)
 			EXPECT_EQ(hugepin_sgq_wc(w.out, &wc[i]), 0);
 		EXPECT_EQ(told, 2);
 		mock.pace = UINT_MAX;
-		EXPECT_EQ(drain(), 0);
-		all_well();
-		end();
+		drain_and_end();
 	}
 }
 

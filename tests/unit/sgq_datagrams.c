@@ -29,9 +29,7 @@ TEST(a_sub_message_of_datagrams_is_never_split)
 	begin(IBV_QPT_UD, usual, (struct hugepin_sgq_attr){ .depth = 4, .frame_bytes = 256 }, NULL);
 	EXPECT_EQ(add_one(600, HUGEPIN_SG_MULTI), -EMSGSIZE);
 	EXPECT(add_one(100, HUGEPIN_SG_MULTI) >= 0);
-	EXPECT_EQ(drain(), 0);
-	all_well();
-	end();
+	drain_and_end();
 }
 
 TEST(a_datagram_is_no_longer_than_the_mtu)

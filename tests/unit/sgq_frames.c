@@ -25,13 +25,9 @@ TEST(random_sub_messages_arrive_whole_once_and_in_order)
 			if (!dice(10))
 				EXPECT_EQ(hugepin_sgq_flush(w.out), 0);
 		}
-		EXPECT_EQ(drain(), 0);
-		all_well();
-		end();
-		if (t_failures) {
-			t_print("# round %d\n", round);
+		drain_and_end();
+		if (t_failed_in(round))
 			return;
-		}
 	}
 }
 
@@ -68,17 +64,13 @@ TEST(what_the_model_refuses_is_not_done_and_cold_pieces_have_a_threshold_of_thei
 	EXPECT_EQ(add_one(40, HUGEPIN_SG_COLD), 0);
 	EXPECT_EQ(add_one(4, 0), 1);
 	EXPECT_EQ(w.qp[0]->inlined, 1);
-	EXPECT_EQ(drain(), 0);
-	all_well();
-	end();
+	drain_and_end();
 	m.refused = HUGEPIN_SG_INLINE | HUGEPIN_SG_GATHER;
 	begin(IBV_QPT_RC, usual, (struct hugepin_sgq_attr){ .depth = 4, .model = &m }, NULL);
 	EXPECT_EQ(add_one(4, 0), 1);
 	EXPECT_EQ(add_one(4000, 0), 1);
 	EXPECT_EQ(w.qp[0]->inlined, 0);
-	EXPECT_EQ(drain(), 0);
-	all_well();
-	end();
+	drain_and_end();
 }
 
 TEST(hold_if_outstanding_sends_at_once_while_fewer_are_out)
@@ -95,9 +87,7 @@ TEST(hold_if_outstanding_sends_at_once_while_fewer_are_out)
 		EXPECT_EQ(hugepin_sgq_flush(w.out), 0);
 		EXPECT_EQ(w.qp[0]->posted, expected + (hold < 6));
 		mock.pace = 1;
-		EXPECT_EQ(drain(), 0);
-		all_well();
-		end();
+		drain_and_end();
 	}
 }
 
@@ -132,9 +122,7 @@ TEST(bytes_count_now_and_deadline_flush_what_is_held)
 		if (!EXPECT_EQ(w.qp[0]->posted, 2))
 			t_print("# case %zu\n", c);
 		mock.pace = UINT_MAX;
-		EXPECT_EQ(drain(), 0);
-		all_well();
-		end();
+		drain_and_end();
 	}
 }
 
@@ -190,9 +178,7 @@ TEST(of_a_stream_that_goes_on_every_fourth_of_the_depth_is_signalled)
 	}
 	EXPECT(w.qp[0]->posted >= 20);
 	mock.pace = UINT_MAX;
-	EXPECT_EQ(drain(), 0);
-	all_well();
-	end();
+	drain_and_end();
 }
 
 TEST(what_does_not_fit_or_has_no_key_leaves_everything_as_it_was)
@@ -228,9 +214,7 @@ TEST(what_does_not_fit_or_has_no_key_leaves_everything_as_it_was)
 	EXPECT_EQ(add_pieces(parts, 2, -1, HUGEPIN_SG_MULTI), -ENOKEY);
 	EXPECT_EQ(w.qp[0]->posted, w.qp[0]->freed);
 	EXPECT_EQ(add_pieces(parts, 2, -1, HUGEPIN_SG_MULTI | HUGEPIN_SG_COPY_OK), 0);
-	EXPECT_EQ(drain(), 0);
-	all_well();
-	end();
+	drain_and_end();
 }
 
 /* The queue closes a frame, since a sub-message does not fit into it. Then that sub-message fails. The frame must not
@@ -247,9 +231,7 @@ TEST(nothing_waits_for_a_sub_message_that_was_refused)
 		EXPECT_EQ(w.qp[0]->posted, i + 1);
 	}
 	mock.pace = UINT_MAX;
-	EXPECT_EQ(drain(), 0);
-	all_well();
-	end();
+	drain_and_end();
 }
 
 TEST(a_frame_of_empty_sub_messages_is_no_longer_than_others)
@@ -277,9 +259,7 @@ TEST(empty_sub_messages_are_sub_messages)
 	EXPECT_EQ(add_pieces(NULL, 0, -1, 0), 1);
 	EXPECT_EQ(add_pieces((struct iovec[]){ { NULL, 0 }, { memory, 0 } }, 2, -1, 0), 1);
 	EXPECT_EQ(add_pieces((struct iovec[]){ { NULL, 0 }, { memory, 100 }, { NULL, 0 } }, 3, -1, 0), 0);
-	EXPECT_EQ(drain(), 0);
-	all_well();
-	end();
+	drain_and_end();
 }
 
 /* ------------------------------------------------------------------ raw frames */

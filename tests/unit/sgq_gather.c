@@ -64,9 +64,7 @@ TEST(long_pieces_are_gathered_under_one_pin_each_registration)
 	EXPECT(w.pin[0].lkey != w.pin[1].lkey);
 	EXPECT_EQ(add_pieces((struct iovec[]){ { memory + AREA - 100, 100 }, { memory + AREA, 100 } }, 2, -1, 0), 0);
 	EXPECT_EQ(w.qp[0]->elements, 6);
-	EXPECT_EQ(drain(), 0);
-	all_well();
-	end();
+	drain_and_end();
 }
 
 TEST(what_is_gathered_stays_registered_until_its_frame_has_completed)
@@ -87,9 +85,7 @@ TEST(what_is_gathered_stays_registered_until_its_frame_has_completed)
 	EXPECT_EQ(told, 3);
 	EXPECT(!mock_key_good(lkey, (uintptr_t)p, AREA, HUGEPIN_READ));
 	mock.pace = UINT_MAX;
-	EXPECT_EQ(drain(), 0);
-	all_well();
-	end();
+	drain_and_end();
 }
 
 /* While a frame is held, the program may replace memory that the frame's registration covers beside its pieces. */
@@ -113,9 +109,7 @@ TEST(a_frame_does_not_go_on_using_a_key_that_was_invalidated)
 	EXPECT_EQ(w.qp[0]->sq[1].sge[2].lkey, again.lkey);
 	EXPECT_EQ(hugepin_unpin(w.domain, &again), 0);
 	mock.pace = UINT_MAX;
-	EXPECT_EQ(drain(), 0);
-	all_well();
-	end();
+	drain_and_end();
 }
 
 TEST(neighbours_that_are_added_one_by_one_are_one_element_however_many)
@@ -130,9 +124,7 @@ TEST(neighbours_that_are_added_one_by_one_are_one_element_however_many)
 	EXPECT_EQ(w.qp[0]->posted, 2);
 	EXPECT_EQ(w.qp[0]->sq[1].num_sge, 2);
 	mock.pace = UINT_MAX;
-	EXPECT_EQ(drain(), 0);
-	all_well();
-	end();
+	drain_and_end();
 }
 
 TEST(of_more_pieces_than_elements_the_longest_are_gathered)
@@ -159,9 +151,7 @@ TEST(of_more_pieces_than_elements_the_longest_are_gathered)
 	EXPECT_EQ(drain(), 0);
 	EXPECT_EQ(add_one(10, 0), 1);
 	EXPECT_EQ(w.qp[0]->sq[3].sge[0].addr, w.qp[0]->sq[0].sge[0].addr); /* idle: the first slot again */
-	EXPECT_EQ(drain(), 0);
-	all_well();
-	end();
+	drain_and_end();
 }
 
 T_MAIN

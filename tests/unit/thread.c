@@ -7,21 +7,15 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/single_threaded.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/base.h"
 #include "base/lock.h"
@@ -74,6 +68,22 @@ static pid_t fork_anew(void)
 		alarm(t_seconds());
 	}
 	return child;
+}
+
+/* In a child that may start a bare thread. */
+static void in_bare_child(void (*body)(void))
+{
+	int status = -1;
+	pid_t child;
+
+	BARE_ONLY();
+	child = fork_anew();
+	if (child == 0) {
+		body();
+		_exit(t_failures != 0);
+	}
+	EXPECT(waitpid(child, &status, 0) == child);
+	EXPECT_EQ(status, 0);
 }
 
 static bool started(const struct hp_thread_kind *kind, int keep_fd)
@@ -343,20 +353,11 @@ TEST(a_child_of_fork_starts_its_own)
 }
 
 /* The process ends when the last thread that the C library knows does, with the thread still there. */
-TEST(it_keeps_no_process)
+TEST_BY(in_bare_child, it_keeps_no_process)
 {
-	int status = -1;
-	pid_t child;
-
-	BARE_ONLY();
-	child = fork_anew();
-	if (child == 0) {
-		if (!started(&waiting, -1))
-			_exit(1);
-		pthread_exit(NULL);
-	}
-	EXPECT(waitpid(child, &status, 0) == child);
-	EXPECT_EQ(status, 0);
+	if (!started(&waiting, -1))
+		_exit(1);
+	pthread_exit(NULL);
 }
 
 static void refuse(void *unused)
@@ -386,48 +387,39 @@ TEST(without_processes_to_spare_there_is_none)
 
 /* ------------------------------------------------------------------ where it is */
 
-TEST(it_has_a_place_of_its_own_and_the_program_keeps_its)
+TEST_BY(in_bare_child, it_has_a_place_of_its_own_and_the_program_keeps_its)
 {
 	char path[64], cwd[100] = "", line[200];
 	uintptr_t start, end, below = 0;
 	char rights[5];
 	struct sched_param idle = { 0 };
 	FILE *maps;
-	int status = -1;
-	pid_t child;
 
-	BARE_ONLY();
-	child = fork_anew();
-	if (child == 0) {
-		if (chdir("/tmp") || setpriority(PRIO_PROCESS, 0, 7) || sched_setscheduler(0, SCHED_BATCH, &idle) ||
-		    !started(&waiting, -1))
-			_exit(1);
-		snprintf(path, sizeof path, "/proc/self/task/%u/cwd", thread.tid);
-		EXPECT(readlink(path, cwd, sizeof cwd - 1) == 1 && cwd[0] == '/');
-		EXPECT(getcwd(cwd, sizeof cwd) && !strcmp(cwd, "/tmp"));
-		EXPECT_EQ(sched_getscheduler((pid_t)thread.tid), SCHED_OTHER);
-		EXPECT_EQ(sched_getscheduler(0), SCHED_BATCH);
-		errno = 0;
-		if (geteuid() == 0)
-			EXPECT_EQ(getpriority(PRIO_PROCESS, thread.tid), 0);
-		EXPECT_EQ(getpriority(PRIO_PROCESS, 0), 7);
-		/* Below its stack lies a page that nobody can touch. */
-		maps = fopen("/proc/self/maps", "r");
-		while (maps && fgets(line, sizeof line, maps))
-			if (sscanf(line, "%lx-%lx %4s", &start, &end, rights) == 3 && start == (uintptr_t)thread.map) {
-				below = end - start;
-				EXPECT(!strcmp(rights, "---p"));
-			}
-		EXPECT_EQ(below, 4096);
-		EXPECT_EQ(hp_thread_count_bare(), 1);
-		EXPECT(!hp_thread_alone());
-		stop();
-		EXPECT_EQ(hp_thread_count_bare(), 0);
-		EXPECT(hp_thread_alone());
-		_exit(t_failures != 0);
-	}
-	EXPECT(waitpid(child, &status, 0) == child);
-	EXPECT_EQ(status, 0);
+	if (chdir("/tmp") || setpriority(PRIO_PROCESS, 0, 7) || sched_setscheduler(0, SCHED_BATCH, &idle) ||
+	    !started(&waiting, -1))
+		_exit(1);
+	snprintf(path, sizeof path, "/proc/self/task/%u/cwd", thread.tid);
+	EXPECT(readlink(path, cwd, sizeof cwd - 1) == 1 && cwd[0] == '/');
+	EXPECT(getcwd(cwd, sizeof cwd) && !strcmp(cwd, "/tmp"));
+	EXPECT_EQ(sched_getscheduler((pid_t)thread.tid), SCHED_OTHER);
+	EXPECT_EQ(sched_getscheduler(0), SCHED_BATCH);
+	errno = 0;
+	if (geteuid() == 0)
+		EXPECT_EQ(getpriority(PRIO_PROCESS, thread.tid), 0);
+	EXPECT_EQ(getpriority(PRIO_PROCESS, 0), 7);
+	/* Below its stack lies a page that nobody can touch. */
+	maps = fopen("/proc/self/maps", "r");
+	while (maps && fgets(line, sizeof line, maps))
+		if (sscanf(line, "%lx-%lx %4s", &start, &end, rights) == 3 && start == (uintptr_t)thread.map) {
+			below = end - start;
+			EXPECT(!strcmp(rights, "---p"));
+		}
+	EXPECT_EQ(below, 4096);
+	EXPECT_EQ(hp_thread_count_bare(), 1);
+	EXPECT(!hp_thread_alone());
+	stop();
+	EXPECT_EQ(hp_thread_count_bare(), 0);
+	EXPECT(hp_thread_alone());
 }
 
 static bool only_file_is(int fd)
@@ -477,7 +469,7 @@ static void try_filter(void *unused)
 	tried[n++] = hp_sys(SYS_futex, 0, 99);
 }
 
-TEST(it_makes_the_calls_that_it_was_started_with_and_no_others)
+TEST_BY(in_bare_child, it_makes_the_calls_that_it_was_started_with_and_no_others)
 {
 	static const struct hp_thread_kind kinds[] = {
 		{ .name = "test filter", .run = try_filter, .calls = { SYS_futex, SYS_mmap, SYS_mprotect, SYS_sched_yield }, .calls_count = 4 },
@@ -489,25 +481,16 @@ TEST(it_makes_the_calls_that_it_was_started_with_and_no_others)
 		{ 0, -EPERM, -EPERM, -EPERM, 0, -EPERM, -EPERM, -ENOSYS },
 		{ 1, -EPERM, -EPERM, -EPERM, -EPERM, -EPERM, -EPERM, -ENOSYS },
 	};
-	int status = -1;
-	pid_t child;
 
-	BARE_ONLY();
-	child = fork_anew();
-	if (child == 0) {
-		page = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		for (int k = 0; k < 3; k++) {
-			memset(tried, 0x55, sizeof tried);
-			EXPECT(hp_thread_start(&thread, &kinds[k], NULL, -1));
-			hp_thread_join(&thread);
-			for (int i = 0; i < TRIED; i++)
-				if (!EXPECT_EQ(tried[i], want[k][i]))
-					T_FAIL("kind %d, call %d", k, i);
-		}
-		_exit(t_failures != 0);
+	page = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	for (int k = 0; k < 3; k++) {
+		memset(tried, 0x55, sizeof tried);
+		EXPECT(hp_thread_start(&thread, &kinds[k], NULL, -1));
+		hp_thread_join(&thread);
+		for (int i = 0; i < TRIED; i++)
+			if (!EXPECT_EQ(tried[i], want[k][i]))
+				T_FAIL("kind %d, call %d", k, i);
 	}
-	EXPECT(waitpid(child, &status, 0) == child);
-	EXPECT_EQ(status, 0);
 }
 
 static bool on_valgrind(void)
@@ -578,15 +561,8 @@ static void call_senselessly(bool opens_files)
 	EXPECT(getuid() != 5 && getgid() != 5);
 }
 
-TEST(a_confined_thread_has_no_calls_that_change_what_is_outside_of_it)
-{
-	confined(false, call_senselessly);
-}
-
-TEST(one_that_opens_files_has_no_others_than_these)
-{
-	confined(true, call_senselessly);
-}
+TEST_CASE(a_confined_thread_has_no_calls_that_change_what_is_outside_of_it, confined(false, call_senselessly))
+TEST_CASE(one_that_opens_files_has_no_others_than_these, confined(true, call_senselessly))
 
 #endif
 
@@ -621,10 +597,7 @@ static void call_with_sense(bool opens_files)
 	EXPECT_EQ(hp_sys(SYS_prctl, 21 /* PR_GET_SECCOMP */), 2);
 }
 
-TEST(a_confined_thread_may_start_threads_and_abort)
-{
-	confined(false, call_with_sense);
-}
+TEST_CASE(a_confined_thread_may_start_threads_and_abort, confined(false, call_with_sense))
 
 /* ------------------------------------------------------------------ sleep and end */
 
@@ -741,35 +714,26 @@ TEST(several_threads_may_start_and_end_one_at_a_time)
 
 /* ------------------------------------------------------------------ several */
 
-TEST(there_are_four_at_most)
+TEST_BY(in_bare_child, there_are_four_at_most)
 {
 	static struct hp_thread more[4];
-	int status = -1;
-	pid_t child;
 
-	BARE_ONLY();
-	child = fork_anew();
-	if (child == 0) {
-		for (int round = 0; round < 2; round++) {
-			started(&waiting, -1);
-			for (int i = 0; i < 3; i++) {
-				EXPECT(hp_thread_start(&more[i], &waiting, NULL, -1));
-				EXPECT_EQ(hp_thread_count_bare(), i + 2);
-				EXPECT_EQ(hp_thread_count(), i + 3);
-			}
-			EXPECT(!hp_thread_start(&more[3], &waiting, NULL, -1));
-			EXPECT(!more[3].tid && !more[3].map);
-			EXPECT_EQ(hp_thread_count_bare(), 4);
-			stop();
-			for (int i = 0; i < 3; i++)
-				hp_thread_join(&more[i]);
-			EXPECT_EQ(hp_thread_count_bare(), 0);
-			EXPECT_EQ(hp_thread_count(), 1);
+	for (int round = 0; round < 2; round++) {
+		started(&waiting, -1);
+		for (int i = 0; i < 3; i++) {
+			EXPECT(hp_thread_start(&more[i], &waiting, NULL, -1));
+			EXPECT_EQ(hp_thread_count_bare(), i + 2);
+			EXPECT_EQ(hp_thread_count(), i + 3);
 		}
-		_exit(t_failures != 0);
+		EXPECT(!hp_thread_start(&more[3], &waiting, NULL, -1));
+		EXPECT(!more[3].tid && !more[3].map);
+		EXPECT_EQ(hp_thread_count_bare(), 4);
+		stop();
+		for (int i = 0; i < 3; i++)
+			hp_thread_join(&more[i]);
+		EXPECT_EQ(hp_thread_count_bare(), 0);
+		EXPECT_EQ(hp_thread_count(), 1);
 	}
-	EXPECT(waitpid(child, &status, 0) == child);
-	EXPECT_EQ(status, 0);
 }
 
 T_MAIN

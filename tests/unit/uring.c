@@ -2,13 +2,10 @@
  * The io_uring backend on real rings: what is registered can be read into by its index, what is deregistered cannot, and
  * the kernel says how much is pinned.
  */
-#include <errno.h>
 #include <fcntl.h>
-#include <liburing.h>
 #include <linux/capability.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -22,7 +19,6 @@
 #include "tests/t.h"
 
 enum { PAGE = 16384 }; /* whole base pages, of 4 or 16 KiB */
-#define MIB ((size_t)1 << 20)
 
 static const struct hugepin_backend *const backend = &hp_uring_backend;
 
@@ -88,6 +84,25 @@ static struct hp_uring *context(struct io_uring *ring, unsigned slot0, unsigned 
 	return u;
 }
 
+/* A test of a context u of slots [slot0, slot0 + slots) on a ring with these flags, and of len bytes p. */
+#define RING_TEST(fact, flags, slot0, slots, len)                                                                      \
+	static void fact##_body(__attribute__((unused)) struct io_uring *ring, struct hp_uring *u, char *p);           \
+	TEST(fact)                                                                                                     \
+	{                                                                                                              \
+		char *p = pages(len);                                                                                  \
+		struct io_uring ring;                                                                                  \
+                                                                                                                       \
+		if (!ring_open(&ring, flags))                                                                          \
+			return;                                                                                        \
+		struct hp_uring *u = context(&ring, slot0, slots);                                                     \
+                                                                                                                       \
+		fact##_body(&ring, u, p);                                                                              \
+		backend->close(u);                                                                                     \
+		io_uring_queue_exit(&ring);                                                                            \
+		munmap(p, len);                                                                                        \
+	}                                                                                                              \
+	static void fact##_body(__attribute__((unused)) struct io_uring *ring, struct hp_uring *u, char *p)
+
 static int reg(struct hp_uring *u, void *p, size_t len, struct hugepin_reg *ret_)
 {
 	return backend->reg(u, p, len, HUGEPIN_READ | HUGEPIN_WRITE, ret_);
@@ -111,112 +126,70 @@ static int read_fixed(struct io_uring *ring, char *p, unsigned index)
 	return ret;
 }
 
-TEST(the_kernel_reads_into_a_registered_buffer_and_no_further)
+RING_TEST(the_kernel_reads_into_a_registered_buffer_and_no_further, 0, 0, 4, 3 * PAGE)
 {
-	struct io_uring ring;
 	struct hugepin_reg r;
-	char *p = pages(3 * PAGE);
-
-	if (!ring_open(&ring, 0))
-		return;
-	struct hp_uring *u = context(&ring, 0, 4);
 
 	EXPECT_EQ(reg(u, p + PAGE, PAGE, &r), 0);
-	EXPECT_EQ(read_fixed(&ring, p + PAGE, r.lkey), PAGE);
+	EXPECT_EQ(read_fixed(ring, p + PAGE, r.lkey), PAGE);
 	EXPECT(p[PAGE] == 'x' && p[2 * PAGE - 1] == 'x');
-	EXPECT_EQ(read_fixed(&ring, p + PAGE + 1, r.lkey), -EFAULT);
-	EXPECT_EQ(read_fixed(&ring, p, r.lkey), -EFAULT);
+	EXPECT_EQ(read_fixed(ring, p + PAGE + 1, r.lkey), -EFAULT);
+	EXPECT_EQ(read_fixed(ring, p, r.lkey), -EFAULT);
 	EXPECT(!p[0] && !p[2 * PAGE]);
 	EXPECT_EQ(backend->dereg(u, &r), 0);
-	EXPECT_EQ(read_fixed(&ring, p + PAGE, r.lkey), -EFAULT);
-	backend->close(u);
-	io_uring_queue_exit(&ring);
-	munmap(p, 3 * PAGE);
+	EXPECT_EQ(read_fixed(ring, p + PAGE, r.lkey), -EFAULT);
 }
 
-TEST(a_ring_whose_descriptor_is_closed_is_found_by_its_registration)
+RING_TEST(a_ring_whose_descriptor_is_closed_is_found_by_its_registration, 0, 0, 4, PAGE)
 {
-	struct io_uring ring;
 	struct hugepin_reg r;
-	char *p = pages(PAGE);
-
-	if (!ring_open(&ring, 0))
-		return;
-	struct hp_uring *u = context(&ring, 0, 4);
 
 	EXPECT_EQ(reg(u, p, PAGE, &r), 0);
 	EXPECT_EQ(backend->dereg(u, &r), 0);
-	EXPECT_EQ(io_uring_register_ring_fd(&ring), 1);
-	close(ring.ring_fd);
-	ring.ring_fd = -1;
+	EXPECT_EQ(io_uring_register_ring_fd(ring), 1);
+	close(ring->ring_fd);
+	ring->ring_fd = -1;
 	int err = reg(u, p, PAGE, &r);
 	if (err != -EINVAL) { /* -EINVAL: before Linux 6.3 */
 		EXPECT_EQ(err, 0);
-		EXPECT_EQ(read_fixed(&ring, p, r.lkey), PAGE);
+		EXPECT_EQ(read_fixed(ring, p, r.lkey), PAGE);
 		EXPECT_EQ(backend->dereg(u, &r), 0);
 	}
-	backend->close(u);
-	io_uring_queue_exit(&ring);
-	munmap(p, PAGE);
 }
 
-TEST(memory_is_pinned_while_it_is_registered)
+RING_TEST(memory_is_pinned_while_it_is_registered, 0, 0, 4, MIB)
 {
-	struct io_uring ring;
 	struct hugepin_reg r;
-	char *p = pages(MIB);
-
-	if (!ring_open(&ring, 0))
-		return;
-	struct hp_uring *u = context(&ring, 0, 4);
 
 	EXPECT_EQ(reg(u, p, MIB, &r), 0);
 	EXPECT_EQ(pinned(), MIB);
 	EXPECT_EQ(backend->dereg(u, &r), 0);
 	pinned_becomes(0);
-	backend->close(u);
-	io_uring_queue_exit(&ring);
-	munmap(p, MIB);
 }
 
-TEST(a_kernel_that_unpins_late_is_known_to)
+RING_TEST(a_kernel_that_unpins_late_is_known_to, 0, 0, 4, 2 * PAGE)
 {
-	struct io_uring ring;
 	struct hugepin_limits l;
 	struct hugepin_reg busy, r;
-	char *p = pages(2 * PAGE);
 	int fds[2];
-
-	if (!ring_open(&ring, 0))
-		return;
-	struct hp_uring *u = context(&ring, 0, 4);
 
 	EXPECT_EQ(backend->limits(u, &l), 0);
 	EXPECT_EQ(reg(u, p, PAGE, &busy), 0);
 	EXPECT_EQ(reg(u, p + PAGE, PAGE, &r), 0);
 	EXPECT_EQ(pipe2(fds, O_CLOEXEC), 0);
-	io_uring_prep_read_fixed(io_uring_get_sqe(&ring), fds[0], p, PAGE, 0, (int)busy.lkey); /* waits */
-	EXPECT_EQ(io_uring_submit(&ring), 1);
+	io_uring_prep_read_fixed(io_uring_get_sqe(ring), fds[0], p, PAGE, 0, (int)busy.lkey); /* waits */
+	EXPECT_EQ(io_uring_submit(ring), 1);
 	EXPECT_EQ(backend->dereg(u, &r), 0);
 	EXPECT_EQ(pinned(), l.flags & HUGEPIN_LIMIT_LATE ? 2 * PAGE : PAGE);
 	close(fds[1]);
-	EXPECT_EQ(ring_result(&ring), 0); /* the pipe's end */
+	EXPECT_EQ(ring_result(ring), 0); /* the pipe's end */
 	pinned_becomes(PAGE);
-	backend->close(u);
 	close(fds[0]);
-	io_uring_queue_exit(&ring);
-	munmap(p, 2 * PAGE);
 }
 
-TEST(indexes_are_those_of_the_slots_and_are_used_again)
+RING_TEST(indexes_are_those_of_the_slots_and_are_used_again, 0, 100, 3, PAGE)
 {
-	struct io_uring ring;
 	struct hugepin_reg r[4];
-	char *p = pages(PAGE);
-
-	if (!ring_open(&ring, 0))
-		return;
-	struct hp_uring *u = context(&ring, 100, 3);
 
 	for (unsigned i = 0; i < 3; i++) {
 		EXPECT_EQ(reg(u, p, PAGE, &r[i]), 0);
@@ -226,32 +199,20 @@ TEST(indexes_are_those_of_the_slots_and_are_used_again)
 	EXPECT_EQ(backend->dereg(u, &r[1]), 0);
 	EXPECT_EQ(reg(u, p, PAGE, &r[3]), 0);
 	EXPECT_EQ(r[3].lkey, 101);
-	EXPECT_EQ(read_fixed(&ring, p, 101), PAGE);
-	EXPECT_EQ(read_fixed(&ring, p, 99), -EFAULT);
-	backend->close(u);
-	io_uring_queue_exit(&ring);
-	munmap(p, PAGE);
+	EXPECT_EQ(read_fixed(ring, p, 101), PAGE);
+	EXPECT_EQ(read_fixed(ring, p, 99), -EFAULT);
 }
 
-TEST(the_ring_gets_no_completions_but_its_own)
+RING_TEST(the_ring_gets_no_completions_but_its_own, 0, 0, 1, PAGE)
 {
-	struct io_uring ring;
 	struct io_uring_cqe *cqe;
 	struct hugepin_reg r;
-	char *p = pages(PAGE);
-
-	if (!ring_open(&ring, 0))
-		return;
-	struct hp_uring *u = context(&ring, 0, 1);
 
 	for (int i = 0; i < 3; i++) {
 		EXPECT_EQ(reg(u, p, PAGE, &r), 0);
 		EXPECT_EQ(backend->dereg(u, &r), 0);
 	}
-	EXPECT_EQ(io_uring_peek_cqe(&ring, &cqe), -EAGAIN);
-	backend->close(u);
-	io_uring_queue_exit(&ring);
-	munmap(p, PAGE);
+	EXPECT_EQ(io_uring_peek_cqe(ring, &cqe), -EAGAIN);
 }
 
 TEST(a_table_that_the_ring_has_is_used_and_what_is_in_it_stays)
@@ -296,15 +257,9 @@ TEST(slots_that_no_table_can_have_are_refused)
 	io_uring_queue_exit(&ring);
 }
 
-TEST(memory_that_is_not_there_or_read_only_is_refused_for_that)
+RING_TEST(memory_that_is_not_there_or_read_only_is_refused_for_that, 0, 0, 2, 3 * PAGE)
 {
-	struct io_uring ring;
 	struct hugepin_reg r = { .lkey = 77 };
-	char *p = pages(3 * PAGE);
-
-	if (!ring_open(&ring, 0))
-		return;
-	struct hp_uring *u = context(&ring, 0, 2);
 
 	munmap(p + PAGE, PAGE);
 	EXPECT_EQ(reg(u, p, 3 * PAGE, &r), -EFAULT);
@@ -314,9 +269,6 @@ TEST(memory_that_is_not_there_or_read_only_is_refused_for_that)
 	pinned_becomes(0);
 	EXPECT_EQ(reg(u, p + 2 * PAGE, PAGE, &r), 0);
 	EXPECT_EQ(r.lkey, 0);
-	backend->close(u);
-	io_uring_queue_exit(&ring);
-	munmap(p, 3 * PAGE);
 }
 
 TEST(the_limits_are_those_of_the_ring)

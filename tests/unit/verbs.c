@@ -2,8 +2,6 @@
  * The verbs backend on a device that writes down what it is asked for: limits from what the device and the kernel say, access flags,
  * errors, advice. What real devices make of it, tests/guest/verbs.c sees.
  */
-#include <dlfcn.h>
-#include <fcntl.h>
 #include <linux/capability.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -308,16 +306,24 @@ TEST(a_region_has_the_access_that_was_asked_for_at_the_programs_address)
 	EXPECT_EQ(hugepin_domain_close(d), 0);
 }
 
-TEST(a_refusal_is_told_by_its_number)
-{
-	const struct hugepin_backend *b;
-	struct hugepin_reg r = { .cookie = 77 };
-	hugepin_domain *d;
-	void *ctx;
+/* A test of the backend b, with its context, of a domain on the device as it is after reset(). */
+#define DEVICE_TEST(fact)                                                                                              \
+	static void fact##_body(const struct hugepin_backend *b, void *ctx);                                           \
+	TEST(fact)                                                                                                     \
+	{                                                                                                              \
+		hugepin_domain *d = (reset(), open_one());                                                             \
+		void *ctx;                                                                                             \
+		const struct hugepin_backend *b = hp_domain_backend(d, &ctx);                                          \
+                                                                                                                       \
+		fact##_body(b, ctx);                                                                                   \
+		EXPECT_EQ(hugepin_domain_close(d), 0);                                                                 \
+	}                                                                                                              \
+	static void fact##_body(const struct hugepin_backend *b, void *ctx)
 
-	reset();
-	d = open_one();
-	b = hp_domain_backend(d, &ctx);
+DEVICE_TEST(a_refusal_is_told_by_its_number)
+{
+	struct hugepin_reg r = { .cookie = 77 };
+
 	dev.reg_errno = ENOMEM;
 	errno = 77;
 	EXPECT_EQ(b->reg(ctx, &dev, 1, HUGEPIN_READ, &r), -ENOMEM);
@@ -334,7 +340,6 @@ TEST(a_refusal_is_told_by_its_number)
 	EXPECT_EQ(b->dereg(ctx, &r), -EBUSY);
 	dev.dereg_error = -EIO;
 	EXPECT_EQ(b->dereg(ctx, &r), -EIO);
-	EXPECT_EQ(hugepin_domain_close(d), 0);
 }
 
 /* ------------------------------------------------------------------ advice */
@@ -347,18 +352,12 @@ static bool is_there(char *p)
 	return is & 1;
 }
 
-TEST(advice_is_given_by_gigabytes_and_again_where_the_mapping_changed)
+DEVICE_TEST(advice_is_given_by_gigabytes_and_again_where_the_mapping_changed)
 {
 	const size_t gib = (size_t)1 << 30;
-	const struct hugepin_backend *b;
 	char *at = (char *)((uintptr_t)1 << 40);
 	struct hugepin_reg w, r;
-	hugepin_domain *d;
-	void *ctx;
 
-	reset();
-	d = open_one();
-	b = hp_domain_backend(d, &ctx);
 	dev.mr.lkey = 5;
 	EXPECT_EQ(b->reg(ctx, at, 1, HUGEPIN_READ | HUGEPIN_WRITE, &w), 0);
 	EXPECT_EQ(b->reg(ctx, at, 1, HUGEPIN_READ | HUGEPIN_REMOTE_READ, &r), 0);
@@ -382,7 +381,6 @@ TEST(advice_is_given_by_gigabytes_and_again_where_the_mapping_changed)
 	EXPECT_EQ(b->prefetch(ctx, &w, at, 4096), 0);
 	EXPECT_EQ(dev.advices, 8);
 	EXPECT_EQ(errno, 77);
-	EXPECT_EQ(hugepin_domain_close(d), 0);
 }
 
 TEST(where_the_provider_knows_no_advice_the_kernel_is_asked)
@@ -415,17 +413,11 @@ TEST(where_the_provider_knows_no_advice_the_kernel_is_asked)
 	EXPECT_EQ(hugepin_domain_close(d), 0);
 }
 
-TEST(where_advice_is_not_taken_memory_is_made_present)
+DEVICE_TEST(where_advice_is_not_taken_memory_is_made_present)
 {
-	const struct hugepin_backend *b;
 	char *p = map(8 * 4096);
 	struct hugepin_reg w, r;
-	hugepin_domain *d;
-	void *ctx;
 
-	reset();
-	d = open_one();
-	b = hp_domain_backend(d, &ctx);
 	EXPECT_EQ(madvise(p, 8 * 4096, MADV_NOHUGEPAGE), 0);
 	EXPECT_EQ(b->reg(ctx, p, 4096, HUGEPIN_WRITE, &w), 0);
 	EXPECT_EQ(b->reg(ctx, p, 4096, HUGEPIN_READ, &r), 0);
@@ -445,7 +437,6 @@ TEST(where_advice_is_not_taken_memory_is_made_present)
 	EXPECT_EQ(b->prefetch(ctx, &w, p + 4 * 4096, 4096), -ENOMEM);
 	EXPECT_EQ(errno, 77);
 	munmap(p, 8 * 4096);
-	EXPECT_EQ(hugepin_domain_close(d), 0);
 }
 
 T_MAIN
