@@ -553,15 +553,9 @@ static void traffic(uint32_t policy, const char *name)
 	free(shadow);
 }
 
-TEST(what_is_lent_and_idle_stays_within_the_limit_and_every_byte_arrives_pool)
-{
-	traffic(HUGEPIN_LEND_POOL, "pool");
-}
-
-TEST(what_is_lent_and_idle_stays_within_the_limit_and_every_byte_arrives_static)
-{
-	traffic(HUGEPIN_LEND_STATIC, "static");
-}
+TEST_CASE(what_is_lent_and_idle_stays_within_the_limit_and_every_byte_arrives_pool, traffic(HUGEPIN_LEND_POOL, "pool"))
+TEST_CASE(what_is_lent_and_idle_stays_within_the_limit_and_every_byte_arrives_static,
+	  traffic(HUGEPIN_LEND_STATIC, "static"))
 
 /* ------------------------------------------------------------------ peers that die */
 

@@ -9,7 +9,6 @@
 #include "guest/wire.h"
 
 #include <dirent.h>
-#include <sys/stat.h>
 #include <time.h>
 
 enum { MEASURED_MS = 300 };

@@ -9,8 +9,6 @@
 #include "live/live.h"
 #include "guest/wire.h"
 
-#include <sched.h>
-
 enum { AREAS = 96, AREA = 16384, UNREGISTERED = AREAS / 4, DEPTH = 16, SUB_MAX = 12000 };
 
 static struct {
@@ -255,10 +253,8 @@ TEST(thousands_of_sub_messages_go_both_ways_over_a_connection)
 			EXPECT_EQ(side[k].good, side[k].added);
 			EXPECT_EQ(side[!k].heard, side[k].added);
 		}
-		if (t_failures) {
-			t_print("# round %d\n", round);
+		if (t_failed_in(round))
 			return;
-		}
 		end();
 	}
 }
@@ -306,10 +302,8 @@ TEST(a_queue_pair_broken_in_flight_tells_each_sub_message_once)
 		       hugepin_sgq_wc_status(side[0].queue, NULL) != IBV_WC_SUCCESS ||
 		       hugepin_sgq_poll(side[0].queue, 1) == -ESHUTDOWN);
 		end();
-		if (t_failures) {
-			t_print("# round %d\n", round);
+		if (t_failed_in(round))
 			return;
-		}
 	}
 	t_print("# %u sub-messages were cancelled\n", cancelled);
 	EXPECT(cancelled > 30);

@@ -413,40 +413,28 @@ static bool unmap(char *p)
 				       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == p;
 }
 
-TEST(after_munmap_and_mmap_at_the_same_place_a_pin_is_new)
-{
-	stale(anonymous, unmap);
-}
+TEST_CASE(after_munmap_and_mmap_at_the_same_place_a_pin_is_new, stale(anonymous, unmap))
 
 static bool unmap_raw(char *p)
 {
 	return !syscall(SYS_munmap, p, LEN) && map_at(p);
 }
 
-TEST(after_a_munmap_by_syscall_a_pin_is_new)
-{
-	stale(anonymous, unmap_raw);
-}
+TEST_CASE(after_a_munmap_by_syscall_a_pin_is_new, stale(anonymous, unmap_raw))
 
 static bool unmap_inline(char *p)
 {
 	return !t_call(SYS_munmap, (long)p, LEN, 0, 0, 0, 0) && map_at(p);
 }
 
-TEST(after_a_munmap_by_an_instruction_of_the_program_a_pin_is_new)
-{
-	stale(anonymous, unmap_inline);
-}
+TEST_CASE(after_a_munmap_by_an_instruction_of_the_program_a_pin_is_new, stale(anonymous, unmap_inline))
 
 static bool map_over(char *p)
 {
 	return mmap(p, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p;
 }
 
-TEST(after_a_mmap_over_it_a_pin_is_new)
-{
-	stale(anonymous, map_over);
-}
+TEST_CASE(after_a_mmap_over_it_a_pin_is_new, stale(anonymous, map_over))
 
 static bool move_away(char *p)
 {
@@ -454,30 +442,21 @@ static bool move_away(char *p)
 	return mremap(p, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to && map_at(p);
 }
 
-TEST(after_a_mremap_to_elsewhere_a_pin_is_new)
-{
-	stale(anonymous, move_away);
-}
+TEST_CASE(after_a_mremap_to_elsewhere_a_pin_is_new, stale(anonymous, move_away))
 
 static bool move_over(char *p)
 {
 	return mremap(map(LEN), LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, p) == p;
 }
 
-TEST(after_a_mremap_over_it_a_pin_is_new)
-{
-	stale(anonymous, move_over);
-}
+TEST_CASE(after_a_mremap_over_it_a_pin_is_new, stale(anonymous, move_over))
 
 static bool dont_need(char *p)
 {
 	return !madvise(p, LEN, MADV_DONTNEED);
 }
 
-TEST(after_MADV_DONTNEED_a_pin_is_new)
-{
-	stale(anonymous, dont_need);
-}
+TEST_CASE(after_MADV_DONTNEED_a_pin_is_new, stale(anonymous, dont_need))
 
 /* The pages are there until memory is short, and pinned ones even then. But that is the kernel's affair. */
 static bool free_lazily(char *p)
@@ -485,10 +464,7 @@ static bool free_lazily(char *p)
 	return !madvise(p, LEN, MADV_FREE);
 }
 
-TEST(after_MADV_FREE_a_pin_is_new)
-{
-	stale(anonymous, free_lazily);
-}
+TEST_CASE(after_MADV_FREE_a_pin_is_new, stale(anonymous, free_lazily))
 
 #ifndef MADV_DONTNEED_LOCKED
 #define MADV_DONTNEED_LOCKED 24 /* Linux 5.18 */
@@ -498,10 +474,7 @@ static bool dont_need_locked(char *p)
 	return !madvise(p, LEN, MADV_DONTNEED_LOCKED);
 }
 
-TEST(after_MADV_DONTNEED_LOCKED_a_pin_is_new)
-{
-	stale(anonymous, dont_need_locked);
-}
+TEST_CASE(after_MADV_DONTNEED_LOCKED_a_pin_is_new, stale(anonymous, dont_need_locked))
 
 static bool dont_need_process(char *p)
 {
@@ -514,10 +487,7 @@ static bool dont_need_process(char *p)
 	return n == (long)LEN;
 }
 
-TEST(after_process_madvise_a_pin_is_new)
-{
-	stale(anonymous, dont_need_process);
-}
+TEST_CASE(after_process_madvise_a_pin_is_new, stale(anonymous, dont_need_process))
 
 static char *shared_segment(void)
 {
@@ -535,10 +505,7 @@ static bool detach(char *p)
 	return same;
 }
 
-TEST(after_shmdt_and_shmat_of_another_segment_a_pin_is_new)
-{
-	stale(shared_segment, detach);
-}
+TEST_CASE(after_shmdt_and_shmat_of_another_segment_a_pin_is_new, stale(shared_segment, detach))
 
 /* Memory that the C library maps and unmaps by calls within itself, at the same place if it is left to. */
 static char *allocate(void)
@@ -553,10 +520,7 @@ static bool allocate_again(char *p)
 	return hide(malloc(16 * LEN)) == p;
 }
 
-TEST(after_free_and_malloc_of_the_C_library_a_pin_is_new)
-{
-	stale(allocate, allocate_again);
-}
+TEST_CASE(after_free_and_malloc_of_the_C_library_a_pin_is_new, stale(allocate, allocate_again))
 
 TEST(after_the_heap_gave_memory_back_a_pin_is_new)
 {
@@ -631,7 +595,7 @@ TEST(a_domain_keeps_within_the_memlock_limit)
 	limited(within_the_limit);
 }
 
-static void at_the_limit(void)
+TEST_BY(limited, when_all_that_the_limit_allows_is_pinned_it_says_so)
 {
 	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU };
 	char *p = map(2 * LIMIT);
@@ -650,11 +614,6 @@ static void at_the_limit(void)
 			EXPECT_EQ(hugepin_unpin(d, &pin[n]), 0);
 		EXPECT_EQ(hugepin_domain_close(d), 0);
 	}
-}
-
-TEST(when_all_that_the_limit_allows_is_pinned_it_says_so)
-{
-	limited(at_the_limit);
 }
 
 /* ------------------------------------------------------------------ on-demand paging */

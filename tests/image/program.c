@@ -8,7 +8,6 @@
  *   sleep     wait to be looked at
  */
 #include <pthread.h>
-#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,7 +9,6 @@
 #include <hugepin.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <stddef.h>
 #include <sys/prctl.h>
 
 enum { SIZE = 4 << 20, UNKNOWN = 77 };
@@ -68,37 +67,6 @@ static int move_it(char *p)
 	return t_failures != 0;
 }
 
-static void move_what_was_protected(void)
-{
-	char *p = held_buffer();
-
-	EXPECT_EQ(mprotect(p, SIZE, PROT_READ), 0);
-	expect_child(do_nothing, p);
-	expect_child(move_it, p);
-	move_it(p);
-}
-
-/* The fork must copy memory that cannot be read, without making it readable for a moment: another thread may call
- * mprotect on it, too. So the filter refuses mprotect(PROT_READ). */
-static void copy_what_cannot_be_read(void)
-{
-	struct sock_filter f[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 10 /* mprotect */, 0, 3),
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PROT_READ, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = { sizeof f / sizeof *f, f };
-	char *p = held_buffer();
-
-	EXPECT_EQ(mprotect(p, SIZE, PROT_NONE), 0);
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
-		_exit(UNKNOWN);
-	expect_child(read_it, p);
-}
-
 static void alone(void (*run)(void))
 {
 	int status;
@@ -115,14 +83,35 @@ static void alone(void (*run)(void))
 	EXPECT_EQ(status, 0);
 }
 
-TEST(what_was_protected_at_a_fork_is_writable_where_it_moves_later)
+TEST_BY(alone, what_was_protected_at_a_fork_is_writable_where_it_moves_later)
 {
-	alone(move_what_was_protected);
+	char *p = held_buffer();
+
+	EXPECT_EQ(mprotect(p, SIZE, PROT_READ), 0);
+	expect_child(do_nothing, p);
+	expect_child(move_it, p);
+	move_it(p);
 }
 
-TEST(a_fork_makes_nothing_readable_for_its_copy)
+/* The fork must copy memory that cannot be read, without making it readable for a moment: another thread may call
+ * mprotect on it, too. So the filter refuses mprotect(PROT_READ). */
+TEST_BY(alone, a_fork_makes_nothing_readable_for_its_copy)
 {
-	alone(copy_what_cannot_be_read);
+	struct sock_filter f[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 10 /* mprotect */, 0, 3),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PROT_READ, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { sizeof f / sizeof *f, f };
+	char *p = held_buffer();
+
+	EXPECT_EQ(mprotect(p, SIZE, PROT_NONE), 0);
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+		_exit(UNKNOWN);
+	expect_child(read_it, p);
 }
 
 LIVE_MAIN

@@ -265,7 +265,7 @@ static void limit_data(bool on)
 	EXPECT_EQ(setrlimit(RLIMIT_DATA, on ? &(struct rlimit){ 4096, before.rlim_max } : &before), 0);
 }
 
-static void watch_without_data(void)
+TEST_BY(without_data, under_a_limit_on_data_a_watch_is_refused_and_ends)
 {
 	struct seen s = { 0 }, other = { 0 };
 
@@ -283,12 +283,7 @@ static void watch_without_data(void)
 	EXPECT_EQ(hugepin_unwatch(other.id), 0);
 }
 
-TEST(under_a_limit_on_data_a_watch_is_refused_and_ends)
-{
-	without_data(watch_without_data);
-}
-
-static void open_without_data(void)
+TEST_BY(without_data, under_a_limit_on_data_a_domain_is_refused)
 {
 	hugepin_domain *d;
 
@@ -299,11 +294,6 @@ static void open_without_data(void)
 	limit_data(false);
 	EXPECT_EQ(hugepin_domain_open(hugepin_mlock(), NULL, NULL, &d), 0);
 	EXPECT_EQ(hugepin_domain_close(d), 0);
-}
-
-TEST(under_a_limit_on_data_a_domain_is_refused)
-{
-	without_data(open_without_data);
 }
 
 TEST(wrong_watches_are_refused)

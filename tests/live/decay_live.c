@@ -67,7 +67,19 @@ static long switches(int *ret_threads)
 	return sum;
 }
 
-static void decay(void)
+static void with_decay(const char *time, void (*body)(void))
+{
+	setenv("HUGEPIN_DECAY", time, 1);
+	anew(body);
+	unsetenv("HUGEPIN_DECAY");
+}
+
+static void decaying(void (*body)(void))
+{
+	with_decay("500ms", body);
+}
+
+TEST_BY(decaying, free_memory_goes_back_after_the_decay_time)
 {
 	size_t before = resident(), full;
 	fill(NULL);
@@ -76,7 +88,7 @@ static void decay(void)
 	expect_given_back(before, full);
 }
 
-static void decay_of_silent_threads(void)
+TEST_BY(decaying, memory_that_silent_threads_freed_goes_back_too)
 {
 	int pipes[2];
 	pthread_t t[4];
@@ -99,7 +111,7 @@ static void decay_of_silent_threads(void)
 		pthread_join(t[i], NULL);
 }
 
-static void decay_and_rest(void)
+TEST_BY(decaying, nothing_wakes_up_when_nothing_is_left_to_give_back)
 {
 	int threads;
 	char *keep[10];
@@ -126,7 +138,7 @@ static void decay_and_rest(void)
 		free(keep[i]);
 }
 
-static void decay_in_a_child(void)
+TEST_BY(decaying, a_child_gives_back_as_its_parent_did)
 {
 	size_t before = resident(), full;
 	fill(NULL);
@@ -153,51 +165,6 @@ static void no_decay(void)
 	EXPECT(resident() > before + 50 * MIB);
 }
 
-/* Each runs in a program of its own, which has the decay time in its environment. */
-static void (*const subjects[])(void) = { decay, decay_of_silent_threads, decay_and_rest, decay_in_a_child, no_decay };
+TEST_CASE(decay_0_keeps_everything, with_decay("0", no_decay))
 
-static void again(int subject, const char *decay_time)
-{
-	pid_t pid;
-	char number[12];
-	snprintf(number, sizeof number, "%d", subject);
-	char *args[] = { (char *)"decay_live", (char *)"--subject", number, NULL };
-	setenv("HUGEPIN_DECAY", decay_time, 1);
-	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
-	unsetenv("HUGEPIN_DECAY");
-	EXPECT_EQ(child_wait(pid), 0);
-}
-
-TEST(free_memory_goes_back_after_the_decay_time)
-{
-	again(0, "500ms");
-}
-
-TEST(memory_that_silent_threads_freed_goes_back_too)
-{
-	again(1, "500ms");
-}
-
-TEST(nothing_wakes_up_when_nothing_is_left_to_give_back)
-{
-	again(2, "500ms");
-}
-
-TEST(a_child_gives_back_as_its_parent_did)
-{
-	again(3, "500ms");
-}
-
-TEST(decay_0_keeps_everything)
-{
-	again(4, "0");
-}
-
-int main(int argc, char **argv)
-{
-	if (argc == 3 && !strcmp(argv[1], "--subject")) {
-		subjects[strtol(argv[2], NULL, 10)]();
-		return t_failures != 0;
-	}
-	return t_run(argc, argv);
-}
+LIVE_MAIN

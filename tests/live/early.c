@@ -25,13 +25,6 @@ static char *dir(const char *name) /* a file in this program's directory */
 	return path;
 }
 
-static int again(const char *what, char **env)
-{
-	pid_t pid;
-	char *args[] = { (char *)"early", (char *)what, NULL };
-	return posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, env) ? -1 : child_wait(pid);
-}
-
 /* ------------------------------------------------------------------ descriptors */
 
 enum { OWN_FILE = 20 };
@@ -62,7 +55,7 @@ TEST(statistics_at_exit_are_printed_into_no_file_of_the_programs)
 		if (!EXPECT(file >= 0 && errors >= 0 && dup2(file, OWN_FILE) == OWN_FILE && dup2(errors, STDERR_FILENO) >= 0))
 			return;
 		setenv("HUGEPIN_STATS", "2", 1);
-		int r = again(errors_too ? "closes_more" : "closes", environ);
+		int r = run_again(environ, errors_too ? "closes_more" : "closes", NULL, NULL);
 		unsetenv("HUGEPIN_STATS");
 		dup2(saved, STDERR_FILENO);
 		EXPECT_EQ(r, 0);
@@ -148,19 +141,16 @@ TEST(memory_from_before_main_is_intact)
 	}
 }
 
-TEST(the_break_can_be_moved_before_main)
-{
-	EXPECT(preinit_break != (char *)-1);
-}
+TEST_CASE(the_break_can_be_moved_before_main, EXPECT(preinit_break != (char *)-1))
 
 TEST(constructors_before_ours_and_destructors_after_may_allocate)
 {
 	char both[1300], *old = getenv("LD_PRELOAD");
 	snprintf(both, sizeof both, "LD_PRELOAD=%.600s:%s", old ? old : "", dir("around.so"));
 	char *behind[] = { both, NULL };
-	EXPECT_EQ(again("--around", behind), 0);
+	EXPECT_EQ(run_again(behind, "--around", NULL, NULL), 0);
 	snprintf(both, sizeof both, "LD_PRELOAD=%s:%.600s", dir("around.so"), old ? old : "");
-	EXPECT_EQ(again("--around", behind), 0);
+	EXPECT_EQ(run_again(behind, "--around", NULL, NULL), 0);
 }
 
 /* Memory goes back to the kernel by a thread of the heap's. */
@@ -183,9 +173,9 @@ TEST(a_library_that_stands_in_for_the_clock_and_for_system_calls_is_not_called_i
 	char *env[] = { both, (char *)"HUGEPIN_DECAY=10ms", NULL };
 
 	snprintf(both, sizeof both, "LD_PRELOAD=%.600s:%s", old ? old : "", dir("standin.so"));
-	EXPECT_EQ(again("--stood-in", env), 0);
+	EXPECT_EQ(run_again(env, "--stood-in", NULL, NULL), 0);
 	snprintf(both, sizeof both, "LD_PRELOAD=%s:%.600s", dir("standin.so"), old ? old : "");
-	EXPECT_EQ(again("--stood-in", env), 0);
+	EXPECT_EQ(run_again(env, "--stood-in", NULL, NULL), 0);
 }
 
 /* ------------------------------------------------------------------ the dynamic loader */
@@ -266,7 +256,7 @@ static int dlopen_main(void)
 TEST(a_plain_program_may_open_and_close_the_library)
 {
 	char *short_decay[] = { (char *)"HUGEPIN_DECAY=10ms", NULL };
-	EXPECT_EQ(again("--dlopen", short_decay), 0);
+	EXPECT_EQ(run_again(short_decay, "--dlopen", NULL, NULL), 0);
 }
 
 /* ------------------------------------------------------------------ threads that end */
@@ -483,7 +473,7 @@ static int no_threads_main(void)
 TEST(the_heap_works_without_its_service_thread)
 {
 	setenv("HUGEPIN_DECAY", "30ms", 1);
-	int status = again("--no-threads", environ);
+	int status = run_again(environ, "--no-threads", NULL, NULL);
 	unsetenv("HUGEPIN_DECAY");
 	if (status == 77)
 		SKIP("RLIMIT_NPROC does not bind here");

@@ -89,10 +89,7 @@ static void threads_exhaust(void)
 	pthread_barrier_destroy(&all_there);
 }
 
-TEST(threads_run_out_of_memory_together)
-{
-	threads_exhaust();
-}
+TEST_CASE(threads_run_out_of_memory_together, threads_exhaust())
 
 TEST(what_was_freed_can_be_had_again)
 {
@@ -179,15 +176,8 @@ static void lower_limit(__rlimit_resource_t which, rlim_t to)
 	EXPECT_EQ(child_wait(pid), 0);
 }
 
-TEST(a_program_may_limit_its_data)
-{
-	lower_limit(RLIMIT_DATA, 150 * MIB);
-}
-
-TEST(a_program_may_limit_its_address_space)
-{
-	lower_limit(RLIMIT_AS, 200 * MIB);
-}
+TEST_CASE(a_program_may_limit_its_data, lower_limit(RLIMIT_DATA, 150 * MIB))
+TEST_CASE(a_program_may_limit_its_address_space, lower_limit(RLIMIT_AS, 200 * MIB))
 
 int main(int argc, char **argv)
 {

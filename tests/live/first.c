@@ -10,13 +10,6 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
-static int again(const char *what, char **env)
-{
-	pid_t pid;
-	char *args[] = { (char *)"first", (char *)what, NULL };
-	return posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, env) ? -1 : child_wait(pid);
-}
-
 /* Whether this process has a mapping as long as the spans of addresses that the heap and jemalloc reserve. */
 static bool has_span(void)
 {
@@ -126,7 +119,7 @@ static void expect_settings(const char *malloc_conf, unsigned arenas, size_t byt
 	snprintf(text, sizeof text, "is %u %zu", arenas, bytes);
 	if (malloc_conf)
 		setenv("MALLOC_CONF", malloc_conf, 1);
-	EXPECT_EQ(again(text, environ), 0);
+	EXPECT_EQ(run_again(environ, text, NULL, NULL), 0);
 	unsetenv("MALLOC_CONF");
 }
 
@@ -144,15 +137,12 @@ TEST(the_users_settings_of_jemalloc_win_over_ours)
 	expect_settings("tcache_gc_incr_bytes:65536,narenas:5", 5, 65536);
 }
 
-TEST(jemalloc_starts_with_the_first_small_request)
-{
-	EXPECT_EQ(again("late", environ), 0);
-}
+TEST_CASE(jemalloc_starts_with_the_first_small_request, EXPECT_EQ(run_again(environ, "late", NULL, NULL), 0))
 
 TEST(the_first_small_request_may_come_behind_a_filter)
 {
 	for (int by_syscall = 0; by_syscall < 2; by_syscall++) {
-		int status = again(by_syscall ? "confined-by-syscall" : "confined", environ);
+		int status = run_again(environ, by_syscall ? "confined-by-syscall" : "confined", NULL, NULL);
 
 		if (status == 77)
 			SKIP("no seccomp");
@@ -167,7 +157,7 @@ TEST(a_fork_waits_for_jemallocs_start)
 	setenv("HUGEPIN_SMALL", "next", 1);
 	for (int i = 0; i < 60; i++) {
 		snprintf(wait, sizeof wait, "%d", i * 2000);
-		if (!EXPECT_EQ(again(wait, environ), 0))
+		if (!EXPECT_EQ(run_again(environ, wait, NULL, NULL), 0))
 			break;
 	}
 	unsetenv("HUGEPIN_SMALL");

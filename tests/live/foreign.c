@@ -104,15 +104,10 @@ static void read_in_threads(struct taken how)
 	t_print("# %s: %ld of %ld reads landed elsewhere\n", how.name, wrong, reads);
 }
 
-TEST(what_threads_map_and_unmap_is_where_the_device_writes)
-{
-	read_in_threads((struct taken){ "mmap", take_mapping, give_mapping, 1 << 20 });
-}
-
-TEST(what_threads_allocate_and_free_is_where_the_device_writes)
-{
-	read_in_threads((struct taken){ "malloc", take_malloc, give_malloc, (size_t)33 << 20 });
-}
+TEST_CASE(what_threads_map_and_unmap_is_where_the_device_writes,
+	  read_in_threads((struct taken){ "mmap", take_mapping, give_mapping, 1 << 20 }))
+TEST_CASE(what_threads_allocate_and_free_is_where_the_device_writes,
+	  read_in_threads((struct taken){ "malloc", take_malloc, give_malloc, (size_t)33 << 20 }))
 
 /* ------------------------------------------------------------------ a device that notes what it found */
 

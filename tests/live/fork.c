@@ -398,13 +398,9 @@ TEST(forks_work_with_direct_reads_in_flight)
 /* Run this program again with one argument, in a cgroup. Returns its exit status as child_wait() does. */
 static int again_in(struct cgroup *g, const char *what)
 {
-	pid_t pid;
 	char procs[sizeof g->path + 16];
 	snprintf(procs, sizeof procs, "%s/cgroup.procs", g->path);
-	char *args[] = { (char *)"fork", (char *)what, procs, NULL };
-	if (posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ))
-		return -1;
-	return child_wait(pid);
+	return run_again(environ, what, procs, NULL);
 }
 
 /* Exit status 0: the forks worked; 40: they were refused with ENOMEM; others: an error. */
@@ -445,15 +441,9 @@ static void small_cgroup(const char *what, bool may_refuse)
 	cgroup_remove(&g);
 }
 
-TEST(in_a_memory_cgroup_smaller_than_the_heap_forks_use_the_pool)
-{
-	small_cgroup("--small-cgroup", false);
-}
-
-TEST(in_a_memory_cgroup_smaller_than_the_heap_forks_fail_when_the_pool_is_empty)
-{
-	small_cgroup("--small-cgroup-drained", true);
-}
+TEST_CASE(in_a_memory_cgroup_smaller_than_the_heap_forks_use_the_pool, small_cgroup("--small-cgroup", false))
+TEST_CASE(in_a_memory_cgroup_smaller_than_the_heap_forks_fail_when_the_pool_is_empty,
+	  small_cgroup("--small-cgroup-drained", true))
 
 /* ------------------------------------------------------------------ no address space for a copy */
 
@@ -493,35 +483,22 @@ static int small_limit_main(int which, const char *key)
 static void small_limit(const char *what)
 {
 	NEEDS_POOL(100);
-	pid_t pid;
-	char *args[] = { (char *)"fork", (char *)what, NULL };
-	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
-	int status = child_wait(pid);
+	int status = run_again(environ, what, NULL, NULL);
 	if (status != 40)
 		EXPECT_EQ(status, 0);
 }
 
-TEST(without_addresses_for_a_copy_fork_fails_and_nobody_dies)
-{
-	small_limit("--small-as");
-}
-
-TEST(without_data_for_a_copy_fork_fails_and_nobody_dies)
-{
-	small_limit("--small-data");
-}
+TEST_CASE(without_addresses_for_a_copy_fork_fails_and_nobody_dies, small_limit("--small-as"))
+TEST_CASE(without_data_for_a_copy_fork_fails_and_nobody_dies, small_limit("--small-data"))
 
 /* ------------------------------------------------------------------ the cow mode */
 
 TEST(the_cow_mode_forks_without_a_copy)
 {
 	NEEDS_POOL(100);
-	pid_t pid;
-	char *args[] = { (char *)"fork", (char *)"--cow", NULL };
 	setenv("HUGEPIN_FORK", "cow", 1);
-	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
+	EXPECT_EQ(run_again(environ, "--cow", NULL, NULL), 0);
 	unsetenv("HUGEPIN_FORK");
-	EXPECT_EQ(child_wait(pid), 0);
 }
 
 /* The child has all contents, in hugetlb pages by copy-on-write instead of a copy in other memory. */

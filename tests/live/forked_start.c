@@ -77,31 +77,15 @@ static int forks_beside(void *(*run)(void *))
 	return r == 0 ? allocates() : r < 0 ? 3 : r;
 }
 
-static int again(const char *subject)
+TEST_BY(anew, a_child_of_a_fork_beside_the_first_large_request_has_its_own)
 {
-	pid_t pid;
-	char *args[] = { (char *)"forked_start", (char *)subject, NULL };
-	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
-	return child_wait(pid);
+	_exit(forks_beside(first_request));
 }
 
-TEST(a_child_of_a_fork_beside_the_first_large_request_has_its_own)
+TEST_BY(anew, a_child_of_a_fork_beside_a_limit_on_addresses_allocates)
 {
-	EXPECT_EQ(again("--first"), 0);
+	free(hide(malloc(4 * MIB)));
+	_exit(forks_beside(limits_addresses));
 }
 
-TEST(a_child_of_a_fork_beside_a_limit_on_addresses_allocates)
-{
-	EXPECT_EQ(again("--limit"), 0);
-}
-
-int main(int argc, char **argv)
-{
-	if (argc == 2 && !strcmp(argv[1], "--first"))
-		return forks_beside(first_request);
-	if (argc == 2 && !strcmp(argv[1], "--limit")) {
-		free(hide(malloc(4 * MIB)));
-		return forks_beside(limits_addresses);
-	}
-	return t_run(argc, argv);
-}
+LIVE_MAIN

@@ -83,10 +83,7 @@ static int processors(void)
 	return (int)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
-TEST(no_helper_works_where_it_is_turned_off)
-{
-	run_all("off", 0);
-}
+TEST_CASE(no_helper_works_where_it_is_turned_off, run_all("off", 0))
 
 TEST(where_there_is_no_idle_core_conservative_helpers_do_not_work)
 {

@@ -151,15 +151,8 @@ static int again(int (*subject)(void))
 	return child_wait(pid);
 }
 
-TEST(a_program_with_much_thread_local_memory_gives_memory_back)
-{
-	EXPECT_EQ(again(is_itself), 0);
-}
-
-TEST(a_daemon_limits_itself_and_gives_memory_back)
-{
-	EXPECT_EQ(again(is_daemon), 0);
-}
+TEST_CASE(a_program_with_much_thread_local_memory_gives_memory_back, EXPECT_EQ(again(is_itself), 0))
+TEST_CASE(a_daemon_limits_itself_and_gives_memory_back, EXPECT_EQ(again(is_daemon), 0))
 
 TEST(a_child_with_a_terminal_limits_itself_and_gives_memory_back)
 {
@@ -179,15 +172,8 @@ static int again_without_handlers(int (*subject)(void))
 	return r;
 }
 
-TEST(a_child_of__Fork_limits_itself_and_gives_memory_back)
-{
-	EXPECT_EQ(again_without_handlers(runs_no_handlers), 0);
-}
-
-TEST(a_child_of_clone_limits_itself_and_gives_memory_back)
-{
-	EXPECT_EQ(again_without_handlers(is_cloned), 0);
-}
+TEST_CASE(a_child_of__Fork_limits_itself_and_gives_memory_back, EXPECT_EQ(again_without_handlers(runs_no_handlers), 0))
+TEST_CASE(a_child_of_clone_limits_itself_and_gives_memory_back, EXPECT_EQ(again_without_handlers(is_cloned), 0))
 
 TEST(children_with_their_parents_number_are_not_taken_for_it)
 {

@@ -108,25 +108,11 @@ static void expect_layout(int n, bool preload, const char *setting, size_t bytes
 	expect_random("small - large buffer", x, n);
 }
 
-TEST(with_the_pool_the_first_large_buffer_may_lie_anywhere)
-{
-	expect_layout(MANY, true, "HUGEPIN_PAGES=auto", 1 * MIB);
-}
-
-TEST(so_with_thp)
-{
-	expect_layout(RUNS, true, "HUGEPIN_PAGES=thp", 1 * MIB);
-}
-
-TEST(so_without_the_pool)
-{
-	expect_layout(RUNS, true, "HUGEPIN_PAGES=base", 40000);
-}
-
-TEST(so_without_the_drop_in)
-{
-	expect_layout(RUNS, false, "HUGEPIN_PAGES=auto", 1 * MIB);
-}
+TEST_CASE(with_the_pool_the_first_large_buffer_may_lie_anywhere,
+	  expect_layout(MANY, true, "HUGEPIN_PAGES=auto", 1 * MIB))
+TEST_CASE(so_with_thp, expect_layout(RUNS, true, "HUGEPIN_PAGES=thp", 1 * MIB))
+TEST_CASE(so_without_the_pool, expect_layout(RUNS, true, "HUGEPIN_PAGES=base", 40000))
+TEST_CASE(so_without_the_drop_in, expect_layout(RUNS, false, "HUGEPIN_PAGES=auto", 1 * MIB))
 
 TEST(so_of_any_size)
 {
@@ -134,10 +120,7 @@ TEST(so_of_any_size)
 	expect_layout(RUNS, false, "HUGEPIN_PAGES=thp", 200 * MIB);
 }
 
-TEST(so_in_a_small_span)
-{
-	expect_layout(RUNS, false, "HUGEPIN_SPAN=64M", 4 * MIB);
-}
+TEST_CASE(so_in_a_small_span, expect_layout(RUNS, false, "HUGEPIN_SPAN=64M", 4 * MIB))
 
 TEST(so_where_mappings_go_upwards)
 {

@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -15,7 +14,6 @@
 #include "hugepin.h"
 #include "tests/t.h"
 
-#define MIB ((size_t)1 << 20)
 #define HP_MIN_OF(a, b) ((a) < (b) ? (a) : (b))
 enum { REGS = 256, PIECE = 128 << 10, MESSAGE = 512, PEERS = 3 };
 

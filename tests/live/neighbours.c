@@ -76,15 +76,8 @@ static void run(uint32_t policy)
 	hugepin_free(q);
 }
 
-TEST(under_arena_the_device_writes_where_each_of_them_reads)
-{
-	run(HUGEPIN_POLICY_ARENA);
-}
-
-TEST(under_lru_the_device_writes_where_each_of_them_reads)
-{
-	run(HUGEPIN_POLICY_LRU);
-}
+TEST_CASE(under_arena_the_device_writes_where_each_of_them_reads, run(HUGEPIN_POLICY_ARENA))
+TEST_CASE(under_lru_the_device_writes_where_each_of_them_reads, run(HUGEPIN_POLICY_LRU))
 
 /* Pages of the pool cannot be discarded in parts. */
 int main(int argc, char **argv)

@@ -2,7 +2,6 @@
 /* Memory that is used up: threads get NULL. Each subject is a program of its own, since it cannot undo its limit. */
 #include "live.h"
 
-#include <malloc.h>
 #include <semaphore.h>
 
 enum { THREADS = 40, SKIPPED = 77 };
@@ -72,26 +71,15 @@ static int asks_first(size_t mebibytes)
 	_exit(refused >= THREADS / 2 ? 0 : 2);
 }
 
-static int again(const char *subject, size_t number)
-{
-	pid_t pid;
-	char text[24];
-	snprintf(text, sizeof text, "%zu", number);
-	char *args[] = { (char *)"oom", (char *)subject, text, NULL };
-	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
-	return child_wait(pid);
-}
-
-TEST(main_begins_without_an_error)
-{
-	EXPECT_EQ(errno_at_start, 0);
-}
+TEST_CASE(main_begins_without_an_error, EXPECT_EQ(errno_at_start, 0))
 
 TEST(threads_whose_first_request_finds_no_memory_get_null)
 {
 	static const size_t mebibytes[] = { 100, 101, 200, 201, 400, 401 };
 	for (size_t i = 0; i < sizeof mebibytes / sizeof *mebibytes; i++) {
-		int r = again("--first", mebibytes[i]);
+		char text[24];
+		snprintf(text, sizeof text, "%zu", mebibytes[i]);
+		int r = run_again(environ, "--first", text, NULL);
 		if (r == SKIPPED) /* the limit is below the memory that the program has already */
 			continue;
 		EXPECT(r == 0 || T_FAIL("%zu MiB: %d", mebibytes[i], r));

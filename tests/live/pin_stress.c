@@ -262,39 +262,12 @@ static void stress(uint32_t policy, uint32_t reach_)
 	munmap(foreign, FOREIGN);
 }
 
-TEST(under_arena_nothing_in_use_is_given_back)
-{
-	stress(HUGEPIN_POLICY_ARENA, HUGEPIN_REACH_EXACT);
-}
-
-TEST(under_lru_nothing_in_use_is_given_back)
-{
-	stress(HUGEPIN_POLICY_LRU, HUGEPIN_REACH_EXTENT);
-}
-
-TEST(under_cf11_nothing_in_use_is_given_back)
-{
-	stress(HUGEPIN_POLICY_CF11, HUGEPIN_REACH_EXACT);
-}
-
-TEST(under_predict_nothing_in_use_is_given_back)
-{
-	stress(HUGEPIN_POLICY_PREDICT, HUGEPIN_REACH_EXTENT);
-}
-
-TEST(under_hybrid_nothing_in_use_is_given_back)
-{
-	stress(HUGEPIN_POLICY_HYBRID, HUGEPIN_REACH_EXTENT);
-}
-
-TEST(nor_with_keys_that_open_no_more_than_their_pins)
-{
-	stress(HUGEPIN_POLICY_HYBRID, HUGEPIN_REACH_EXACT);
-}
-
-TEST(where_peers_share_extents_nothing_in_use_is_given_back)
-{
-	stress(HUGEPIN_POLICY_ARENA, HUGEPIN_REACH_EXTENT);
-}
+TEST_CASE(under_arena_nothing_in_use_is_given_back, stress(HUGEPIN_POLICY_ARENA, HUGEPIN_REACH_EXACT))
+TEST_CASE(under_lru_nothing_in_use_is_given_back, stress(HUGEPIN_POLICY_LRU, HUGEPIN_REACH_EXTENT))
+TEST_CASE(under_cf11_nothing_in_use_is_given_back, stress(HUGEPIN_POLICY_CF11, HUGEPIN_REACH_EXACT))
+TEST_CASE(under_predict_nothing_in_use_is_given_back, stress(HUGEPIN_POLICY_PREDICT, HUGEPIN_REACH_EXTENT))
+TEST_CASE(under_hybrid_nothing_in_use_is_given_back, stress(HUGEPIN_POLICY_HYBRID, HUGEPIN_REACH_EXTENT))
+TEST_CASE(nor_with_keys_that_open_no_more_than_their_pins, stress(HUGEPIN_POLICY_HYBRID, HUGEPIN_REACH_EXACT))
+TEST_CASE(where_peers_share_extents_nothing_in_use_is_given_back, stress(HUGEPIN_POLICY_ARENA, HUGEPIN_REACH_EXTENT))
 
 T_MAIN

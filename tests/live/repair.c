@@ -1,5 +1,5 @@
 /* link: hugepin */
-/* Where the kernel had no hugepages for THP, the heap has them made later. Each subject is a program of its own, to
+/* Where the kernel had no hugepages for THP, the heap has them made later. Each test is a program of its own, to
  * which the kernel gives none at first (prctl). */
 #include "live.h"
 
@@ -7,7 +7,7 @@
 
 #include "hugepin.h"
 
-enum { SKIPPED = 77, SIZE = 64 << 20 };
+enum { SIZE = 64 << 20 };
 
 static size_t there(const void *p)
 {
@@ -44,7 +44,30 @@ static bool has_only(const char *p, int value)
 	return true;
 }
 
-static int is_repaired(void)
+/* With a sanitizer's mmap the service thread ticks, which repairs nothing. */
+static bool can(void)
+{
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+	return false;
+#endif
+	char *p = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *at = (char *)(((uintptr_t)p + PAGE - 1) & ~(PAGE - 1));
+	memset(at, 1, PAGE);
+	bool can_collapse = !madvise(at, PAGE, 25 /* MADV_COLLAPSE */);
+	munmap(p, 2 * PAGE);
+	return can_collapse;
+}
+
+static void repaired(void (*body)(void))
+{
+	if (!can())
+		SKIP("MADV_COLLAPSE, or a thread that repairs");
+	setenv("HUGEPIN_PAGES", "thp", 1);
+	setenv("HUGEPIN_DECAY", "400ms", 1);
+	anew(body);
+}
+
+TEST_BY(repaired, base_pages_become_hugepages_while_the_program_runs)
 {
 	hugepin_free(hide(hugepin_malloc(MIB)));
 	char *p = allocate(7);
@@ -54,7 +77,6 @@ static int is_repaired(void)
 	EXPECT(s.repaired_bytes > 0);
 	EXPECT(s.repaired_bytes <= s.thp_bytes);
 	has_only(p, 7);
-	return t_failures != 0;
 }
 
 static _Atomic bool done;
@@ -69,7 +91,7 @@ static void *count_up(void *half)
 	return NULL;
 }
 
-static int is_written_and_forked(void)
+TEST_BY(repaired, what_threads_write_meanwhile_is_there_and_forks_pass)
 {
 	pthread_t t[2];
 	hugepin_free(hide(hugepin_malloc(MIB)));
@@ -91,20 +113,19 @@ static int is_written_and_forked(void)
 			EXPECT_EQ(at[b], at[0]);
 	}
 	EXPECT_EQ(there(p), SIZE);
-	return t_failures != 0;
 }
 
-static int is_registered(void)
+TEST_BY(repaired, registered_memory_stays_where_it_is)
 {
 	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU };
 	hugepin_domain *d;
 	struct hugepin_pin pin;
 	if (hugepin_domain_open(hugepin_mlock(), NULL, &attr, &d))
-		return SKIPPED;
+		SKIP("RLIMIT_MEMLOCK");
 	hugepin_free(hide(hugepin_malloc(MIB)));
 	char *held = allocate(1);
 	if (hugepin_pin(d, held, PAGE, HUGEPIN_READ, &pin))
-		return SKIPPED;
+		SKIP("RLIMIT_MEMLOCK");
 	char *other = allocate(2);
 	becomes_huge(other);
 	sleep_ms(1000);
@@ -112,66 +133,6 @@ static int is_registered(void)
 	EXPECT(there(held) < SIZE);
 	hugepin_unpin(d, &pin);
 	has_only(held, 1);
-	return t_failures != 0;
 }
 
-static int (*const subjects[])(void) = { is_repaired, is_written_and_forked, is_registered };
-
-static int again(int subject)
-{
-	pid_t pid;
-	char number[12];
-	snprintf(number, sizeof number, "%d", subject);
-	char *args[] = { (char *)"repair", (char *)"--subject", number, NULL };
-	setenv("HUGEPIN_PAGES", "thp", 1);
-	setenv("HUGEPIN_DECAY", "400ms", 1);
-	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
-	return child_wait(pid);
-}
-
-/* With a sanitizer's mmap the service thread ticks, which repairs nothing. */
-static bool can(void)
-{
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-	return false;
-#endif
-	char *p = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	char *at = (char *)(((uintptr_t)p + PAGE - 1) & ~(PAGE - 1));
-	memset(at, 1, PAGE);
-	bool can_collapse = !madvise(at, PAGE, 25 /* MADV_COLLAPSE */);
-	munmap(p, 2 * PAGE);
-	return can_collapse;
-}
-
-TEST(base_pages_become_hugepages_while_the_program_runs)
-{
-	if (!can())
-		SKIP("MADV_COLLAPSE, or a thread that repairs");
-	EXPECT_EQ(again(0), 0);
-}
-
-TEST(what_threads_write_meanwhile_is_there_and_forks_pass)
-{
-	if (!can())
-		SKIP("MADV_COLLAPSE, or a thread that repairs");
-	EXPECT_EQ(again(1), 0);
-}
-
-TEST(registered_memory_stays_where_it_is)
-{
-	if (!can())
-		SKIP("MADV_COLLAPSE, or a thread that repairs");
-	int r = again(2);
-	if (r == SKIPPED)
-		SKIP("RLIMIT_MEMLOCK");
-	EXPECT_EQ(r, 0);
-}
-
-int main(int argc, char **argv)
-{
-	if (argc == 3 && !strcmp(argv[1], "--subject")) {
-		int r = subjects[strtol(argv[2], NULL, 10)]();
-		return r ? r : t_failures != 0;
-	}
-	return t_run(argc, argv);
-}
+LIVE_MAIN

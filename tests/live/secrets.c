@@ -6,13 +6,7 @@
  *
  * HUGEPIN_PAGES is read only once, so each kind of memory has its own process: this program with --kind.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <spawn.h>
-#include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 #include "hugepin.h"
 #include "live.h"
@@ -552,10 +546,7 @@ TEST(advice_holds_on_pinned_pages_of_the_pool)
 	spawn("hugetlb", "left to the kernel");
 }
 
-TEST(advice_holds_on_thp)
-{
-	spawn("thp", "not pinned");
-}
+TEST_CASE(advice_holds_on_thp, spawn("thp", "not pinned"))
 
 TEST(advice_holds_on_pinned_thp)
 {
@@ -563,10 +554,7 @@ TEST(advice_holds_on_pinned_thp)
 	spawn("thp", "left to the kernel");
 }
 
-TEST(advice_holds_on_base_pages)
-{
-	spawn("base", "not pinned");
-}
+TEST_CASE(advice_holds_on_base_pages, spawn("base", "not pinned"))
 
 TEST(advice_holds_on_pinned_base_pages)
 {

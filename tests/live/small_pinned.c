@@ -523,10 +523,8 @@ TEST(what_a_program_keeps_from_its_children_they_do_not_have)
 	free(p);
 }
 
-TEST(what_no_longer_fits_comes_from_elsewhere_and_is_counted)
-{
-	EXPECT_EQ(run_with("HUGEPIN_SPAN", "16M", "--exhaust"), 0);
-}
+TEST_CASE(what_no_longer_fits_comes_from_elsewhere_and_is_counted,
+	  EXPECT_EQ(run_with("HUGEPIN_SPAN", "16M", "--exhaust"), 0))
 
 static int is_off(void)
 {
@@ -535,10 +533,8 @@ static int is_off(void)
 	return hugepin_extent(hide(malloc(100)), &e, sizeof e) != -ENOENT;
 }
 
-TEST(without_the_option_small_buffers_are_in_no_extent)
-{
-	EXPECT_EQ(run_with("HUGEPIN_SMALL_PINNED", "0", "--off"), 0);
-}
+TEST_CASE(without_the_option_small_buffers_are_in_no_extent,
+	  EXPECT_EQ(run_with("HUGEPIN_SMALL_PINNED", "0", "--off"), 0))
 
 int main(int argc, char **argv)
 {

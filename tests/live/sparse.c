@@ -1,5 +1,5 @@
 /* link: hugepin */
-/* A program that touches little of its buffers needs little memory; one that fills them has hugepages. Each subject is
+/* A program that touches little of its buffers needs little memory; one that fills them has hugepages. Each test is
  * a program of its own. */
 #include "live.h"
 
@@ -25,7 +25,7 @@ static void use(size_t bytes)
 }
 
 /* What a program of 16 MiB may need in all, for the first 32 MiB, too. */
-static int touches_little(void)
+TEST_BY(anew, a_gib_touched_little_needs_little_memory)
 {
 	use(128);
 	struct hugepin_stats s = stats();
@@ -39,15 +39,13 @@ static int touches_little(void)
 		EXPECT_EQ(buffer[i][128] | buffer[i][MIB - 1], 0);
 		hugepin_free(buffer[i]);
 	}
-	return t_failures;
 }
 
-static int fills(void)
+TEST_BY(anew, buffers_that_are_filled_have_no_base_pages)
 {
 	for (int i = 0; i < COUNT / 4; i++)
 		memset(hide(hugepin_malloc(MIB)), 7, MIB);
 	EXPECT_EQ(stats().sparse_bytes, 0);
-	return t_failures;
 }
 
 static _Atomic bool done;
@@ -80,7 +78,7 @@ static void *churn(void *from)
 	return NULL;
 }
 
-static int has_threads(void)
+TEST_BY(anew, threads_write_and_fork_while_the_heap_looks)
 {
 	pthread_t t[4], f;
 #ifdef __SANITIZE_THREAD__ /* fork copies what other threads write, and their order is theirs to keep */
@@ -93,41 +91,6 @@ static int has_threads(void)
 		pthread_join(t[i], NULL);
 	done = true;
 	pthread_join(f, NULL);
-	return t_failures;
 }
 
-static int (*const subjects[])(void) = { touches_little, fills, has_threads };
-
-static int again(int subject)
-{
-	pid_t pid;
-	char number[12];
-	snprintf(number, sizeof number, "%d", subject);
-	char *args[] = { (char *)"sparse", (char *)"--subject", number, NULL };
-	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
-	return child_wait(pid);
-}
-
-TEST(a_gib_touched_little_needs_little_memory)
-{
-	EXPECT_EQ(again(0), 0);
-}
-
-TEST(buffers_that_are_filled_have_no_base_pages)
-{
-	EXPECT_EQ(again(1), 0);
-}
-
-TEST(threads_write_and_fork_while_the_heap_looks)
-{
-	EXPECT_EQ(again(2), 0);
-}
-
-int main(int argc, char **argv)
-{
-	if (argc == 3 && !strcmp(argv[1], "--subject")) {
-		int r = subjects[strtol(argv[2], NULL, 10)]();
-		return r ? r : t_failures != 0;
-	}
-	return t_run(argc, argv);
-}
+LIVE_MAIN

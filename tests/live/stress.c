@@ -8,8 +8,6 @@
  */
 #include "live.h"
 
-#include <sched.h>
-
 #ifndef STRESS_API
 #define x_malloc malloc
 #define x_calloc calloc

@@ -1,5 +1,5 @@
 /* link: hugepin */
-/* Statistics of transparent hugepages show what the kernel gave, not what it was asked for. Each subject is a program
+/* Statistics of transparent hugepages show what the kernel gave, not what it was asked for. Each test is a program
  * of its own. */
 #include "live.h"
 
@@ -7,7 +7,7 @@
 
 #include "hugepin.h"
 
-enum { SKIPPED = 77, SIZE = 64 << 20 };
+enum { SIZE = 64 << 20 };
 
 static char *buffer;
 
@@ -37,99 +37,70 @@ static bool allocate(void)
 	return EXPECT(buffer);
 }
 
-static int is_huge(void)
+static void with_thp(void (*body)(void))
+{
+	setenv("HUGEPIN_PAGES", "thp", 1);
+	anew(body);
+}
+
+TEST_BY(with_thp, where_all_is_huge_or_a_page_is_not_that_is_said)
 {
 	if (!allocate())
-		return 1;
+		return;
 	expect_what_is_there();
 	memset(buffer, 1, SIZE);
 	if (there() < SIZE)
-		return SKIPPED;
+		SKIP("no transparent hugepages");
 	expect_what_is_there();
 	EXPECT_EQ(kind(), HUGEPIN_KIND_THP);
 	/* Split one hugepage, so that it has base pages. */
 	char *at = (char *)(((uintptr_t)buffer + SIZE / 2) & ~(PAGE - 1)) + 4096;
 	if (madvise(at, 4096, MADV_DONTNEED) || there() > SIZE - PAGE)
-		return SKIPPED;
+		SKIP("no transparent hugepages");
 	*at = 1;
 	expect_what_is_there();
 	EXPECT_EQ(kind(), HUGEPIN_KIND_BASE);
-	return 0;
 }
 
-static int is_disabled(void)
+static void expect_base_pages(void)
+{
+	memset(buffer, 1, SIZE);
+	EXPECT_EQ(there(), 0);
+	expect_what_is_there();
+	EXPECT_EQ(kind(), HUGEPIN_KIND_BASE);
+}
+
+TEST_BY(with_thp, where_a_process_is_to_have_none_that_is_said)
 {
 	if (prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0))
-		return SKIPPED;
+		SKIP("prctl(PR_SET_THP_DISABLE)");
 	if (!allocate())
-		return 1;
+		return;
 	EXPECT_EQ(kind(), HUGEPIN_KIND_BASE);
-	memset(buffer, 1, SIZE);
-	EXPECT_EQ(there(), 0);
-	expect_what_is_there();
-	EXPECT_EQ(kind(), HUGEPIN_KIND_BASE);
-	return 0;
+	expect_base_pages();
 }
 
-static int is_disabled_later(void)
+static void disable_later(void)
 {
 	if (!allocate() || prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0))
-		return SKIPPED;
-	memset(buffer, 1, SIZE);
-	EXPECT_EQ(there(), 0);
-	expect_what_is_there();
-	EXPECT_EQ(kind(), HUGEPIN_KIND_BASE);
-	return 0;
-}
-
-static int (*const subjects[])(void) = { is_huge, is_disabled, is_disabled_later };
-
-static int again(int subject)
-{
-	pid_t pid;
-	char number[12];
-	snprintf(number, sizeof number, "%d", subject);
-	char *args[] = { (char *)"thp", (char *)"--subject", number, NULL };
-	setenv("HUGEPIN_PAGES", "thp", 1);
-	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
-	return child_wait(pid);
-}
-
-TEST(where_all_is_huge_or_a_page_is_not_that_is_said)
-{
-	int r = again(0);
-	if (r == SKIPPED)
-		SKIP("no transparent hugepages");
-	EXPECT_EQ(r, 0);
-}
-
-TEST(where_a_process_is_to_have_none_that_is_said)
-{
-	int r = again(1);
-	if (r == SKIPPED)
 		SKIP("prctl(PR_SET_THP_DISABLE)");
-	EXPECT_EQ(r, 0);
+	expect_base_pages();
 }
 
 TEST(where_a_process_gets_none_from_now_on_that_is_said)
 {
 	if (sysconf(_SC_PAGESIZE) != 4096)
 		SKIP("with larger base pages the kernel does not tell of THP of 2 MiB");
-	int r = again(2);
-	if (r == SKIPPED)
-		SKIP("prctl(PR_SET_THP_DISABLE)");
-	EXPECT_EQ(r, 0);
+	with_thp(disable_later);
 }
 
 int main(int argc, char **argv)
 {
 	char c;
-	if (argc == 3 && !strcmp(argv[1], "--subject")) {
-		int r = subjects[strtol(argv[2], NULL, 10)]();
-		return r ? r : t_failures != 0;
-	}
+	if (argc == 4 && !strcmp(argv[1], "--anew"))
+		return anew_main(argv + 2);
 	if (argc == 2 && !strcmp(argv[1], "--wait")) { /* for top.sh */
-		is_disabled_later();
+		disable_later();
 		t_print("process %d waits\n", (int)getpid());
 		return read(0, &c, 1) < 0;
 	}

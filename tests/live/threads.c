@@ -1,6 +1,6 @@
 /* link: none */
 /* A program with one thread keeps one, for the C library and for kernel functions that exist only for such programs.
- * And the library's threads have no more rights than the program has left. Each subject is a program of its own, since
+ * And the library's threads have no more rights than the program has left. Each test is a program of its own, since
  * each process has one heap. */
 #include "live.h"
 
@@ -9,18 +9,16 @@
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <stdint.h>
 #include <sys/prctl.h>
 #include <sys/single_threaded.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
-#include <time.h>
 
 #ifndef SECCOMP_RET_KILL_PROCESS
 #define SECCOMP_RET_KILL_PROCESS 0x80000000u
 #endif
 
-enum { DECAY_MS = 500, SKIPPED = 77 };
+enum { DECAY_MS = 500 };
 
 /* Count the threads of this process. *ret_others: those whose status has a value of `key` other than `value`. */
 static int tasks(const char *key, const char *value, int *ret_others)
@@ -85,7 +83,22 @@ static void expect_given_back(size_t before, size_t full)
 		T_FAIL("resident: %zu KiB before, %zu freed, %zu after", before / KIB, full / KIB, now / KIB);
 }
 
-static int stays_one(void)
+static const char *decay = "500ms";
+
+/* Run it on pages of the pool, if there are some, and on other pages. */
+static void both(void (*body)(void))
+{
+	setenv("HUGEPIN_DECAY", decay, 1);
+	setenv("HUGEPIN_PAGES", "thp", 1);
+	EXPECT(anew_status(body) == 0 || T_FAIL("thp"));
+	setenv("HUGEPIN_PAGES", "auto", 1);
+	if (!t_skip_reason[0] && pool_free() >= 80)
+		EXPECT(anew_status(body) == 0 || T_FAIL("pool"));
+	unsetenv("HUGEPIN_DECAY");
+	unsetenv("HUGEPIN_PAGES");
+}
+
+TEST_BY(both, a_program_of_one_thread_stays_one_and_gives_memory_back)
 {
 	size_t before = resident(), full;
 	char *p = hide(malloc(48 * MIB));
@@ -100,16 +113,15 @@ static int stays_one(void)
 	for (int i = 0; i < 1000 && num_threads() > 1; i++)
 		sleep_ms(DECAY_MS / 10);
 	EXPECT_EQ(num_threads(), 1);
-	return 0;
 }
 
-static int enters_namespaces(void)
+TEST_BY(both, a_program_of_one_thread_may_enter_namespaces)
 {
 	int pipes[2], fd, mine;
 	char path[64], c;
 	pid_t other;
 	if (pipe2(pipes, O_CLOEXEC))
-		return 1;
+		_exit(1);
 	if ((other = fork()) == 0) {
 		c = unshare(CLONE_NEWUSER) == 0 ? 'y' : 'n';
 		if (write(pipes[1], &c, 1) != 1)
@@ -118,7 +130,7 @@ static int enters_namespaces(void)
 	}
 	if (read(pipes[0], &c, 1) != 1 || c != 'y' || (mine = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC)) < 0) {
 		kill(other, SIGKILL);
-		return SKIPPED;
+		SKIP("no user namespaces");
 	}
 	snprintf(path, sizeof path, "/proc/%d/ns/user", (int)other);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -139,15 +151,14 @@ static int enters_namespaces(void)
 	EXPECT(setns(fd, CLONE_NEWUSER) == 0 || T_FAIL("setns: %s", strerror(errno)));
 	kill(other, SIGKILL);
 	waitpid(other, NULL, 0);
-	return 0;
 }
 
-static int ends_with_its_last_thread(void)
+TEST_BY(both, a_program_ends_with_its_last_thread)
 {
 	use(48 * MIB);
 	alarm(t_seconds());
 	if (t_failures)
-		return 1;
+		return;
 	pthread_exit(NULL);
 }
 
@@ -163,12 +174,12 @@ static bool give_rights_up(void)
 	       prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-static int leaves_no_rights(void)
+TEST_BY(both, rights_that_are_given_up_are_left_to_no_thread)
 {
 	int others;
 	use(48 * MIB);
 	if (!EXPECT(give_rights_up()))
-		return 1;
+		return;
 	for (int i = 0; i < 2 * DECAY_MS / 50; i++) {
 		tasks("CapEff", "0000000000000000", &others);
 		tasks("Seccomp", "2", &others);
@@ -176,20 +187,18 @@ static int leaves_no_rights(void)
 		use(3 * MIB + (size_t)i * 100 * KIB);
 		sleep_ms(50);
 	}
-	return 0;
 }
 
-static int changes_its_user(void)
+TEST_BY(both, no_thread_keeps_the_user_that_the_program_was)
 {
 	int others;
 	use(48 * MIB);
 	if (setgroups(0, NULL) || setresgid(65534, 65534, 65534) || setuid(65534))
-		return SKIPPED;
+		SKIP("not root");
 	use(48 * MIB);
 	EXPECT(num_threads() >= 1);
 	tasks("Uid", "65534\t65534\t65534\t65534", &others);
 	tasks("Gid", "65534\t65534\t65534\t65534", &others);
-	return 0;
 }
 
 /* From now on all threads may make only the system calls that the C library's malloc needs. Others kill the process. */
@@ -234,7 +243,7 @@ static void churn_confined(void)
 		free(p[i]);
 }
 
-static int allocates_confined(void)
+static void allocates_confined(void)
 {
 	use(48 * MIB);
 	if (!confine())
@@ -243,7 +252,9 @@ static int allocates_confined(void)
 	_exit(t_failures != 0);
 }
 
-static int allocates_first_when_confined(void)
+TEST_CASE(a_program_confined_to_what_malloc_needs_allocates, both(allocates_confined))
+
+TEST_BY(both, a_program_confined_before_its_first_allocation_allocates)
 {
 	if (!confine())
 		_exit(4);
@@ -257,14 +268,14 @@ static void *nothing(void *arg)
 }
 
 /* With threads that have ended, and one that waits: their caches cannot be emptied without membarrier(2). */
-static int confines_its_threads(void)
+TEST_BY(both, a_program_that_had_threads_and_confined_itself_allocates)
 {
 	pthread_t t;
 	use(48 * MIB);
 	for (int i = 0; i < 3; i++)
 		if (pthread_create(&t, NULL, nothing, NULL) || pthread_join(t, NULL))
-			return 1;
-	return allocates_confined();
+			_exit(1);
+	allocates_confined();
 }
 
 static char child_stack[1 << 16];
@@ -276,7 +287,7 @@ static int allocate_in_child(void *unused)
 	return 0;
 }
 
-static int survives_vfork(void)
+TEST_BY(both, a_child_of_vfork_that_allocates_takes_nothing_from_its_parent)
 {
 	size_t before = resident(), full;
 	/* As with vfork(2), the child uses the parent's memory. */
@@ -286,10 +297,9 @@ static int survives_vfork(void)
 	full = resident();
 	EXPECT(full >= before + 48 * MIB);
 	expect_given_back(before, full);
-	return 0;
 }
 
-static int forks_and_runs(void)
+TEST_BY(both, children_have_one_thread_and_programs_are_run)
 {
 	char line[16] = "";
 	use(48 * MIB);
@@ -311,7 +321,6 @@ static int forks_and_runs(void)
 	}
 	EXPECT(__libc_single_threaded);
 	EXPECT(num_threads() <= 2);
-	return 0;
 }
 
 static volatile sig_atomic_t handled, refused;
@@ -325,7 +334,7 @@ static void change_user(int signal)
 }
 
 /* POSIX allows setuid() in signal handlers, whatever they have interrupted. */
-static int changes_its_user_in_handlers(void)
+static void changes_its_user_in_handlers(void)
 {
 	struct itimerval once = { { 0, 0 }, { 0, 0 } };
 	uint64_t begun = now_ms();
@@ -343,7 +352,13 @@ static int changes_its_user_in_handlers(void)
 	setitimer(ITIMER_REAL, &once, NULL);
 	EXPECT(handled > 100);
 	EXPECT_EQ(refused, 0);
-	return 0;
+}
+
+TEST(a_signal_handler_may_change_the_user_whatever_it_interrupts)
+{
+	decay = "20ms"; /* a short decay time, so that threads start and end all the time */
+	both(changes_its_user_in_handlers);
+	decay = "500ms";
 }
 
 /* For threads_count.sh: print the nanoseconds for copying a byte from one stream to another, with 16 MiB allocated. */
@@ -366,106 +381,10 @@ static int copy_bytes(long count)
 	return 0;
 }
 
-static int (*const subjects[])(void) = {
-	stays_one,	    enters_namespaces,		   ends_with_its_last_thread, leaves_no_rights, changes_its_user,
-	allocates_confined, allocates_first_when_confined, confines_its_threads,      survives_vfork,	forks_and_runs,
-	changes_its_user_in_handlers,
-};
-
-static const char *decay = "500ms";
-
-static int again(int (*subject)(void), const char *pages)
-{
-	pid_t pid;
-	int i = 0;
-	char number[12];
-	while (subjects[i] != subject)
-		i++;
-	snprintf(number, sizeof number, "%d", i);
-	char *args[] = { (char *)"threads", (char *)"--subject", number, NULL };
-	setenv("HUGEPIN_DECAY", decay, 1);
-	setenv("HUGEPIN_PAGES", pages, 1);
-	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
-	unsetenv("HUGEPIN_DECAY");
-	unsetenv("HUGEPIN_PAGES");
-	return child_wait(pid);
-}
-
-/* Run a subject on pages of the pool, if there are some, and on other pages. */
-static bool both(int (*subject)(void))
-{
-	int r = again(subject, "thp");
-	EXPECT(r == SKIPPED || r == 0 || T_FAIL("thp: %d", r));
-	if (pool_free() >= 80)
-		EXPECT(r == SKIPPED || (r = again(subject, "auto")) == 0 || T_FAIL("pool: %d", r));
-	return r != SKIPPED;
-}
-
-TEST(a_program_of_one_thread_stays_one_and_gives_memory_back)
-{
-	both(stays_one);
-}
-
-TEST(a_program_of_one_thread_may_enter_namespaces)
-{
-	if (!both(enters_namespaces))
-		SKIP("no user namespaces");
-}
-
-TEST(a_program_ends_with_its_last_thread)
-{
-	both(ends_with_its_last_thread);
-}
-
-TEST(rights_that_are_given_up_are_left_to_no_thread)
-{
-	both(leaves_no_rights);
-}
-
-TEST(no_thread_keeps_the_user_that_the_program_was)
-{
-	if (!both(changes_its_user))
-		SKIP("not root");
-}
-
-TEST(a_signal_handler_may_change_the_user_whatever_it_interrupts)
-{
-	decay = "20ms"; /* a short decay time, so that threads start and end all the time */
-	both(changes_its_user_in_handlers);
-	decay = "500ms";
-}
-
-TEST(a_program_confined_to_what_malloc_needs_allocates)
-{
-	both(allocates_confined);
-}
-
-TEST(a_program_confined_before_its_first_allocation_allocates)
-{
-	both(allocates_first_when_confined);
-}
-
-TEST(a_program_that_had_threads_and_confined_itself_allocates)
-{
-	both(confines_its_threads);
-}
-
-TEST(a_child_of_vfork_that_allocates_takes_nothing_from_its_parent)
-{
-	both(survives_vfork);
-}
-
-TEST(children_have_one_thread_and_programs_are_run)
-{
-	both(forks_and_runs);
-}
-
 int main(int argc, char **argv)
 {
-	if (argc == 3 && !strcmp(argv[1], "--subject")) {
-		int r = subjects[strtol(argv[2], NULL, 10)]();
-		return r ? r : t_failures != 0;
-	}
+	if (argc == 4 && !strcmp(argv[1], "--anew"))
+		return anew_main(argv + 2);
 	if (argc == 3 && !strcmp(argv[1], "--copy"))
 		return copy_bytes(strtol(argv[2], NULL, 10));
 	return t_run(argc, argv);

@@ -5,15 +5,11 @@
 
 #include <dirent.h>
 #include <linux/capability.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/single_threaded.h>
 #include <sys/syscall.h>
 
 #include <hugepin.h>
-
-enum { SKIPPED = 77 };
 
 static hugepin_domain *domain;
 
@@ -67,28 +63,36 @@ static int others(const char *key, const char *value, const char *name, bool *re
 	return n;
 }
 
-static int stays_one(void)
+/* With sanitizers the threads are the C library's. */
+static void alone(void (*body)(void))
+{
+#if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
+	SKIP("threads are the C library's in this build");
+#endif
+	anew(body);
+}
+
+TEST_BY(alone, a_program_of_one_thread_with_a_domain_stays_one)
 {
 	use_domain(false);
 	EXPECT(__libc_single_threaded);
-	return 0;
 }
 
-static int ends(void)
+TEST_BY(alone, a_program_with_a_domain_ends_with_its_last_thread)
 {
 	use_domain(false);
 	alarm(t_seconds());
 	if (t_failures)
-		return 1;
+		return;
 	pthread_exit(NULL);
 }
 
-static int ends_with_service(void)
+static void ends_with_service(void)
 {
 	use_domain(true);
 	alarm(t_seconds());
 	if (t_failures)
-		return 1;
+		return;
 	pthread_exit(NULL);
 }
 
@@ -99,15 +103,21 @@ static void *end_later(void *arg)
 }
 
 /* The main thread ends before another thread. */
-static int ends_after_main(void)
+static void ends_after_main(void)
 {
 	pthread_t t;
 	if (pthread_create(&t, NULL, end_later, NULL))
-		return 1;
-	return ends_with_service();
+		_exit(1);
+	ends_with_service();
 }
 
-static int leaves_no_rights(void)
+TEST(a_program_whose_domain_has_a_thread_ends_with_its_own_last)
+{
+	alone(ends_with_service);
+	alone(ends_after_main);
+}
+
+TEST_BY(alone, rights_that_are_given_up_are_left_to_no_thread_of_a_domain)
 {
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
 	struct __user_cap_data_struct none[2] = { { 0 } };
@@ -119,16 +129,15 @@ static int leaves_no_rights(void)
 	EXPECT(there);
 	EXPECT_EQ(others("Seccomp", "2", "hugepin", &there), 0);
 	EXPECT_EQ(others("NoNewPrivs", "1", "hugepin", &there), 0);
-	return 0;
 }
 
 /* The C library changes the user of each thread that it knows, and aborts if that fails for one. */
-static int changes_its_user(void)
+TEST_BY(alone, a_program_with_a_domain_changes_its_user)
 {
 	bool there;
 	use_domain(true);
 	if (setresgid(65534, 65534, 65534) || setuid(65534))
-		return SKIPPED;
+		SKIP("not root");
 	for (int i = 0; i < 2000; i++) {
 		others("NoNewPrivs", "1", "hugepin", &there);
 		if (!there)
@@ -136,69 +145,6 @@ static int changes_its_user(void)
 		sleep_ms(10);
 	}
 	EXPECT(!there); /* the thread with the old user has ended */
-	return 0;
 }
 
-static int (*const subjects[])(void) = { stays_one, ends, ends_with_service, ends_after_main, leaves_no_rights, changes_its_user };
-
-static int again(int (*subject)(void))
-{
-	pid_t pid;
-	int i = 0;
-	char number[12];
-	while (subjects[i] != subject)
-		i++;
-	snprintf(number, sizeof number, "%d", i);
-	char *args[] = { (char *)"threads_domain", (char *)"--subject", number, NULL };
-	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
-	return child_wait(pid);
-}
-
-#if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
-#define NOT_SANITIZED SKIP("threads are the C library's in this build")
-#else
-#define NOT_SANITIZED (void)0
-#endif
-
-TEST(a_program_of_one_thread_with_a_domain_stays_one)
-{
-	NOT_SANITIZED;
-	EXPECT_EQ(again(stays_one), 0);
-}
-
-TEST(a_program_with_a_domain_ends_with_its_last_thread)
-{
-	NOT_SANITIZED;
-	EXPECT_EQ(again(ends), 0);
-}
-
-TEST(a_program_whose_domain_has_a_thread_ends_with_its_own_last)
-{
-	NOT_SANITIZED;
-	EXPECT_EQ(again(ends_with_service), 0);
-	EXPECT_EQ(again(ends_after_main), 0);
-}
-
-TEST(rights_that_are_given_up_are_left_to_no_thread_of_a_domain)
-{
-	NOT_SANITIZED;
-	EXPECT_EQ(again(leaves_no_rights), 0);
-}
-
-TEST(a_program_with_a_domain_changes_its_user)
-{
-	NOT_SANITIZED;
-	int r = again(changes_its_user);
-	if (r == SKIPPED)
-		SKIP("not root");
-	EXPECT_EQ(r, 0);
-}
-
-int main(int argc, char **argv)
-{
-	if (argc == 3 && !strcmp(argv[1], "--subject")) {
-		int r = subjects[strtol(argv[2], NULL, 10)]();
-		return r ? r : t_failures != 0;
-	}
-	return t_run(argc, argv);
-}
+LIVE_MAIN

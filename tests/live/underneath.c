@@ -12,7 +12,7 @@
 #define CLONE_NEWTIME 0x80
 #endif
 
-enum { UNKNOWN = 77, COUNT = 16 }; /* UNKNOWN: exit status if the kernel does not allow this test */
+enum { COUNT = 16 };
 
 static void *buffers[COUNT];
 
@@ -45,6 +45,13 @@ static void expect_given_back(size_t full)
 	EXPECT(now <= full - 100 * MIB);
 }
 
+static void alone(void (*body)(void))
+{
+	setenv("HUGEPIN_DECAY", "300ms", 1);
+	setenv("HUGEPIN_PAGES", "thp", 1);
+	anew(body);
+}
+
 static void give_back(void)
 {
 	size_t full;
@@ -67,7 +74,7 @@ static bool is_stopped(pid_t pid)
 	return state && state[2] == 'T';
 }
 
-static void be_stopped(void)
+TEST_BY(alone, a_program_that_was_stopped_for_long_gives_memory_back)
 {
 	pid_t pid = getpid(), other;
 	int status;
@@ -98,7 +105,7 @@ static void with_offset(const char *offset)
 
 	fill();
 	if (syscall(SYS_unshare, CLONE_NEWTIME) || !file_write("/proc/self/timens_offsets", offset))
-		_exit(UNKNOWN);
+		SKIP("the kernel does not permit it here");
 	drop(); /* now the heap makes ticks */
 	pid = fork();
 	if (pid == 0) {
@@ -109,7 +116,7 @@ static void with_offset(const char *offset)
 	EXPECT_EQ(child_wait(pid), 0);
 }
 
-static void go_back(void)
+TEST_BY(alone, a_child_whose_clock_is_behind_its_parents_gives_memory_back)
 {
 	char offset[60];
 	struct timespec now;
@@ -119,7 +126,7 @@ static void go_back(void)
 	with_offset(offset);
 }
 
-static void go_ahead(void)
+TEST_BY(alone, a_child_whose_clock_is_ahead_of_its_parents_gives_memory_back)
 {
 	with_offset("monotonic 100000000 0\n");
 }
@@ -140,13 +147,15 @@ static void have_no_limit_left(void)
 	}
 }
 
-static void lose_limits_later(void)
+TEST_CASE(with_every_limit_at_nothing_before_the_first_buffer_there_is_memory, alone(have_no_limit_left))
+
+TEST_BY(alone, with_every_limit_at_nothing_later_there_is_memory)
 {
 	give_back();
 	have_no_limit_left();
 }
 
-static void live_without_thp(void)
+TEST_BY(alone, a_program_may_turn_thp_off_and_on_again)
 {
 	EXPECT_EQ(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), 0);
 	give_back();
@@ -154,10 +163,10 @@ static void live_without_thp(void)
 	give_back();
 }
 
-static void lock_all(void)
+TEST_BY(alone, memory_that_is_locked_is_given_back)
 {
 	if (mlockall(MCL_CURRENT) != 0)
-		_exit(UNKNOWN);
+		SKIP("the kernel does not permit it here");
 	give_back();
 	EXPECT_EQ(munlockall(), 0);
 	give_back();
@@ -165,7 +174,7 @@ static void lock_all(void)
 
 /* ------------------------------------------------------------------ the loader */
 
-static void load_another_c_library(void)
+TEST_BY(alone, a_second_c_library_has_a_malloc_of_its_own)
 {
 	void *lib = dlmopen(LM_ID_NEWLM, "libc.so.6", RTLD_NOW), *p;
 	void *(*its_malloc)(size_t);
@@ -187,74 +196,4 @@ static void load_another_c_library(void)
 	give_back();
 }
 
-/* ------------------------------------------------------------------ */
-
-static void (*const subjects[])(void) = { be_stopped,	    go_back,	      go_ahead, have_no_limit_left,
-					  lose_limits_later, live_without_thp, lock_all, load_another_c_library };
-
-static void alone(int subject)
-{
-	char number[8];
-	char *args[] = { (char *)"underneath", (char *)"--subject", number, NULL };
-	pid_t pid;
-	int status;
-
-	snprintf(number, sizeof number, "%d", subject);
-	setenv("HUGEPIN_DECAY", "300ms", 1);
-	setenv("HUGEPIN_PAGES", "thp", 1);
-	if (!EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ)))
-		return;
-	status = child_wait(pid);
-	if (status == UNKNOWN)
-		SKIP("the kernel does not permit it here");
-	EXPECT_EQ(status, 0);
-}
-
-TEST(a_program_that_was_stopped_for_long_gives_memory_back)
-{
-	alone(0);
-}
-
-TEST(a_child_whose_clock_is_behind_its_parents_gives_memory_back)
-{
-	alone(1);
-}
-
-TEST(a_child_whose_clock_is_ahead_of_its_parents_gives_memory_back)
-{
-	alone(2);
-}
-
-TEST(with_every_limit_at_nothing_before_the_first_buffer_there_is_memory)
-{
-	alone(3);
-}
-
-TEST(with_every_limit_at_nothing_later_there_is_memory)
-{
-	alone(4);
-}
-
-TEST(a_program_may_turn_thp_off_and_on_again)
-{
-	alone(5);
-}
-
-TEST(memory_that_is_locked_is_given_back)
-{
-	alone(6);
-}
-
-TEST(a_second_c_library_has_a_malloc_of_its_own)
-{
-	alone(7);
-}
-
-int main(int argc, char **argv)
-{
-	if (argc == 3 && !strcmp(argv[1], "--subject")) {
-		subjects[strtol(argv[2], NULL, 10)]();
-		return t_failures != 0;
-	}
-	return t_run(argc, argv);
-}
+LIVE_MAIN

@@ -14,7 +14,6 @@
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
@@ -201,7 +200,7 @@ TEST(another_userfaultfd_in_the_place_of_ours_is_not_taken_for_it)
 	in_process(put_another_userfaultfd);
 }
 
-static void put_a_file(void)
+TEST_BY(in_process, a_file_in_the_place_of_the_list_of_mappings_is_left_alone)
 {
 	char *p = map(MIB), *q = map(MIB);
 	int file = memfd_create("file", 0), ours;
@@ -216,11 +215,6 @@ static void put_a_file(void)
 	EXPECT_EQ(made(q + 8192), 0);
 	EXPECT(fstat(ours, &after) == 0 && after.st_ino == before.st_ino);
 	EXPECT(number_of("/maps") >= 0 && number_of("/maps") != ours);
-}
-
-TEST(a_file_in_the_place_of_the_list_of_mappings_is_left_alone)
-{
-	in_process(put_a_file);
 }
 
 static void fork_after_closing(void)

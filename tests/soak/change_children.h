@@ -7,9 +7,6 @@
 #include <linux/filter.h>
 #include <linux/landlock.h>
 #include <linux/seccomp.h>
-#include <sched.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 
 #include "change_addresses.h"
 #include "change_limits.h"

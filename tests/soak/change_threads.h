@@ -2,7 +2,6 @@
 #ifndef TESTS_SOAK_CHANGE_THREADS_H
 #define TESTS_SOAK_CHANGE_THREADS_H
 
-#include <sched.h>
 #include <ucontext.h>
 
 #include "pins.h"
