@@ -52,57 +52,31 @@ static void nothing_moves(step *begin, step *end)
 	in_a_process(run_case);
 }
 
-static bool is_old(void)
-{
-	return says.old = true;
-}
+/* A step after which the kernel says something else. */
+#define SAYS(step, assignment)                                                                                         \
+	static bool step(void)                                                                                         \
+	{                                                                                                              \
+		assignment;                                                                                            \
+		return true;                                                                                           \
+	}
+
+SAYS(is_old, says.old = true)
 
 TEST_CASE(before_the_kernel_pins_for_all_direct_io_nothing_moves, nothing_moves(is_old, NULL))
 
-static bool filter(void)
-{
-	return says.filter = true;
-}
-
-static bool no_filter(void)
-{
-	says.filter = false;
-	return true;
-}
+SAYS(filter, says.filter = true)
+SAYS(no_filter, says.filter = false)
 
 TEST_CASE(behind_a_filter_of_system_calls_nothing_moves, nothing_moves(filter, no_filter))
 
-static bool two_nodes(void)
-{
-	says.nodes[0] = 5;
-	return true;
-}
-
-static bool one_node(void)
-{
-	says.nodes[0] = 1;
-	return true;
-}
+SAYS(two_nodes, says.nodes[0] = 5)
+SAYS(one_node, says.nodes[0] = 1)
 
 TEST_CASE(with_several_nodes_nothing_moves, nothing_moves(two_nodes, one_node))
 
-static bool other_namespace(void)
-{
-	says.namespace = "pid:[4026539999]";
-	return true;
-}
-
-static bool empty_namespace(void)
-{
-	says.namespace = "";
-	return true;
-}
-
-static bool own_namespace(void)
-{
-	says.namespace = NULL;
-	return true;
-}
+SAYS(other_namespace, says.namespace = "pid:[4026539999]")
+SAYS(empty_namespace, says.namespace = "")
+SAYS(own_namespace, says.namespace = NULL)
 
 TEST_CASE(before_a_child_that_is_the_first_of_its_namespace_nothing_moves,
 	  nothing_moves(empty_namespace, own_namespace))
@@ -153,17 +127,8 @@ TEST_BY(in_a_process, where_the_kernel_does_not_let_pages_into_children_again_ot
 	}
 }
 
-static bool registered_ring(void)
-{
-	says.ring = 4;
-	return true;
-}
-
-static bool unregistered_ring(void)
-{
-	says.ring = 0;
-	return true;
-}
+SAYS(registered_ring, says.ring = 4)
+SAYS(unregistered_ring, says.ring = 0)
 
 TEST_CASE(with_a_ring_that_has_no_descriptor_nothing_moves, nothing_moves(registered_ring, unregistered_ring))
 
@@ -181,17 +146,8 @@ static bool close_aio(void)
 
 TEST_CASE(with_a_context_of_asynchronous_io_nothing_moves, nothing_moves(open_aio, close_aio))
 
-static bool device(void)
-{
-	says.device = "/dev/infiniband/uverbs0";
-	return true;
-}
-
-static bool terminal(void)
-{
-	says.device = "/dev/pts/3";
-	return true;
-}
+SAYS(device, says.device = "/dev/infiniband/uverbs0")
+SAYS(terminal, says.device = "/dev/pts/3")
 
 TEST_CASE(with_a_device_open_that_may_write_by_itself_nothing_moves, nothing_moves(device, terminal))
 

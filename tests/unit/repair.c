@@ -161,6 +161,13 @@ static bool kernel_can(void)
 	return can;
 }
 
+static void where_it_can(void (*body)(void))
+{
+	if (!kernel_can())
+		SKIP("MADV_COLLAPSE");
+	in_child(body);
+}
+
 static void is_repaired(void)
 {
 	allocate(8);
@@ -182,24 +189,12 @@ static void is_repaired(void)
 	expect_span_reserved(false);
 }
 
-TEST(base_pages_become_hugepages_with_what_they_had)
-{
-	if (!kernel_can())
-		SKIP("MADV_COLLAPSE");
-	in_child(is_repaired);
-}
+TEST_CASE(base_pages_become_hugepages_with_what_they_had, where_it_can(is_repaired))
 
-static void is_repaired_without_a_scan(void)
+TEST_BY(where_it_can, without_pagemap_scan_the_heap_knows_what_it_has_done)
 {
 	old = true;
 	is_repaired();
-}
-
-TEST(without_pagemap_scan_the_heap_knows_what_it_has_done)
-{
-	if (!kernel_can())
-		SKIP("MADV_COLLAPSE");
-	in_child(is_repaired_without_a_scan);
 }
 
 static void is_filled_slowly(void)
@@ -214,27 +209,15 @@ static void is_filled_slowly(void)
 	EXPECT_EQ(asked, 8);
 }
 
-TEST(a_page_is_collapsed_at_the_tick_after_it_is_full_and_not_before)
-{
-	if (!kernel_can())
-		SKIP("MADV_COLLAPSE");
-	in_child(is_filled_slowly);
-}
+TEST_CASE(a_page_is_collapsed_at_the_tick_after_it_is_full_and_not_before, where_it_can(is_filled_slowly))
 
-static void is_filled_slowly_without_a_scan(void)
+TEST_BY(where_it_can, so_it_is_without_pagemap_scan)
 {
 	old = true;
 	is_filled_slowly();
 }
 
-TEST(so_it_is_without_pagemap_scan)
-{
-	if (!kernel_can())
-		SKIP("MADV_COLLAPSE");
-	in_child(is_filled_slowly_without_a_scan);
-}
-
-static void is_refused(void)
+TEST_BY(where_it_can, a_kernel_that_refuses_is_asked_less_and_less)
 {
 	int looks = 0;
 
@@ -256,14 +239,7 @@ static void is_refused(void)
 	EXPECT_EQ(huge(32), 32 * HP_PAGE);
 }
 
-TEST(a_kernel_that_refuses_is_asked_less_and_less)
-{
-	if (!kernel_can())
-		SKIP("MADV_COLLAPSE");
-	in_child(is_refused);
-}
-
-static void takes_long(void)
+TEST_BY(where_it_can, a_tick_takes_25_ms_and_the_next_goes_on)
 {
 	allocate(32);
 	memset(buffer, 7, 32 * HP_PAGE);
@@ -276,14 +252,7 @@ static void takes_long(void)
 	EXPECT_EQ(huge(32), 32 * HP_PAGE);
 }
 
-TEST(a_tick_takes_25_ms_and_the_next_goes_on)
-{
-	if (!kernel_can())
-		SKIP("MADV_COLLAPSE");
-	in_child(takes_long);
-}
-
-static void is_held(void)
+TEST_BY(where_it_can, held_memory_stays_where_it_is)
 {
 	struct hugepin_extent e;
 
@@ -303,13 +272,6 @@ static void is_held(void)
 	EXPECT_EQ(huge(4), 4 * HP_PAGE);
 }
 
-TEST(held_memory_stays_where_it_is)
-{
-	if (!kernel_can())
-		SKIP("MADV_COLLAPSE");
-	in_child(is_held);
-}
-
 TEST_BY(in_child, a_kernel_without_the_call_is_left_alone)
 {
 	ancient = true;
@@ -319,7 +281,7 @@ TEST_BY(in_child, a_kernel_without_the_call_is_left_alone)
 	EXPECT_EQ(huge(4), 0);
 }
 
-static void gone_and_back(void)
+TEST_BY(where_it_can, memory_that_was_given_back_is_new_again)
 {
 	char *p;
 
@@ -335,13 +297,6 @@ static void gone_and_back(void)
 	memset(p, 8, 4 * HP_PAGE);
 	hp_repair_tick();
 	EXPECT_EQ(asked, 12);
-}
-
-TEST(memory_that_was_given_back_is_new_again)
-{
-	if (!kernel_can())
-		SKIP("MADV_COLLAPSE");
-	in_child(gone_and_back);
 }
 
 T_MAIN

@@ -7,7 +7,16 @@
 
 /* ------------------------------------------------------------------ private or not */
 
-static void kinds(void)
+/* The kernel tells of one mapping, if it can; then all mappings are read. */
+static void either_way(void (*body)(void))
+{
+	in_child(body);
+	no_query = true;
+	in_child(body);
+	no_query = false;
+}
+
+TEST_BY(either_way, shared_memory_and_files_are_registered_for_each_pin)
 {
 	hugepin_domain *d = open_with(0);
 	char *shared = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -29,14 +38,6 @@ static void kinds(void)
 	EXPECT(hp_uffd_is_private((uintptr_t)&fd, (uintptr_t)&fd + 1));
 	munmap(p, MIB);
 	EXPECT_EQ(stats_of(d).uncached, 4);
-}
-
-TEST(shared_memory_and_files_are_registered_for_each_pin)
-{
-	in_child(kinds);
-	no_query = true; /* and read of all mappings */
-	in_child(kinds);
-	no_query = false;
 }
 
 static void many_mappings(void)
@@ -68,7 +69,8 @@ TEST(one_of_many_mappings_is_found)
 	no_query = false;
 }
 
-static void long_names(void)
+/* The name is longer than the buffer for it. */
+TEST_BY(either_way, a_file_with_a_long_name_is_a_file)
 {
 	char name[240], *p = map(4096), *file;
 	bool told;
@@ -86,16 +88,7 @@ static void long_names(void)
 	EXPECT(!told || !no_query);
 }
 
-/* The name is longer than the buffer for it. */
-TEST(a_file_with_a_long_name_is_a_file)
-{
-	in_child(long_names);
-	no_query = true;
-	in_child(long_names);
-	no_query = false;
-}
-
-static void neighbours(void)
+TEST_BY(either_way, a_range_is_private_if_each_of_its_mappings_is)
 {
 	char *p = mmap(NULL, 12 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	const uintptr_t at = (uintptr_t)p;
@@ -118,14 +111,6 @@ static void neighbours(void)
 	EXPECT_EQ(errno, 77);
 }
 
-TEST(a_range_is_private_if_each_of_its_mappings_is)
-{
-	in_child(neighbours);
-	no_query = true;
-	in_child(neighbours);
-	no_query = false;
-}
-
 /* ------------------------------------------------------------------ as wholes or in parts */
 
 static bool was_added(unsigned nth, const char *start, size_t pages)
@@ -145,7 +130,7 @@ static char *three(void)
 	return p;
 }
 
-static void watch_mappings(void)
+TEST_BY(either_way, mappings_are_watched_as_wholes_and_a_part_where_more_cannot_be)
 {
 	char *p;
 	bool tells;
@@ -190,14 +175,6 @@ static void watch_mappings(void)
 	EXPECT_EQ(adds, 0);
 	add_max = UINT64_MAX;
 	EXPECT_EQ(errno, 77);
-}
-
-TEST(mappings_are_watched_as_wholes_and_a_part_where_more_cannot_be)
-{
-	in_child(watch_mappings);
-	no_query = true;
-	in_child(watch_mappings);
-	no_query = false;
 }
 
 TEST_BY(in_child, of_the_heap_all_of_the_extent_is_watched)
