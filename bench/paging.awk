@@ -61,7 +61,7 @@ function judge(what, value, limit, worst)
 	printf "  %-66s %9.3f  %s, at most %s  %s\n", what, value, value <= limit ? "ok" : "MISSED", limit, worst
 	missed += value > limit
 }
-function judge_all(name, title,	k, t, pin, optimal, hybrid, best, slower, faulting, above, losses, worst, worst_faulting)
+function judge_all(name, title, most,	k, t, pin, optimal, hybrid, best, slower, faulting, above, losses, worst, worst_faulting)
 {
 	for (k = 1; k <= traces[name]; k++) {
 		t = trace[name, k]
@@ -83,7 +83,7 @@ function judge_all(name, title,	k, t, pin, optimal, hybrid, best, slower, faulti
 		above += v[name, t, "hybrid", "budget_kib"] && v[name, t, "hybrid", "pinned_peak_kib"] > v[name, t, "hybrid", "budget_kib"]
 	}
 	print title
-	judge("time by the better of pin and optimal, the worst program", slower, 1.05, worst)
+	judge("time by the better of pin and optimal, the worst program", slower, most, worst)
 	judge("uses that fault, %, the worst program", faulting, 1, worst_faulting)
 	judge("programs with more pinned than the budget", above, 0, "")
 	printf "%s", losses == "" ? "" : "  losses\n" losses
@@ -99,7 +99,7 @@ END {
 	transfers("send", "Sends of a buffer that stays in memory, a thousand")
 	transfers("put", "Puts from a buffer that stays in memory, a thousand")
 	print "\nHybrid is judged by"
-	judge_all("programs.all", "  No budget")
-	judge_all("programs.budget", "  A budget of 25 % or what is in use at once; pin has the same")
+	judge_all("programs.all", "  No budget", 1.05)
+	judge_all("programs.budget", "  A budget of 25 % or what is in use at once; pin has the same", 1.15)
 	exit missed > 0
 }

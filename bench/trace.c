@@ -80,8 +80,7 @@ static void read_use(const char *path, size_t line, char *text, const struct use
 	u.addr = number(path, line, columns[ADDR], field[ADDR], 16);
 	len = number(path, line, columns[LEN], field[LEN], 10);
 	u.receives = *field[DIR] == 'R';
-	for (int i = F0; i < COLUMNS; i++) /* the multiplier is FNV's; the shift brings high bits down */
-		u.site = ((u.site ^ number(path, line, columns[i], field[i], 16)) * 0x100000001b3) ^ u.site >> 29;
+	u.site = number(path, line, columns[F0], field[F0], 16); /* of the frames, the library sees its caller alone */
 	if (u.end < u.start)
 		errx(1, "%s:%zu: it ends before it starts", path, line);
 	if (before && u.start < before->start)
