@@ -9,8 +9,7 @@
  *
  * The program itself allocates nothing but what it measures; it reads files with plain system calls.
  */
-#include "counters.h"
-
+#include <err.h>
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
@@ -22,41 +21,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define KiB ((size_t)1 << 10)
-#define MiB ((size_t)1 << 20)
-#define GiB ((size_t)1 << 30)
+#include "lib.h"
+
+#define UNUSED __attribute__((unused))
+#define ARGS UNUSED const char *name, UNUSED const char *a, UNUSED const char *b /* of a workload */
 #define LIVE 1000 /* buffers alive at a time in the workloads with random sizes */
 
 static bool quick;
 static uint64_t seed = 1;
-
-static _Noreturn void fail(const char *what)
-{
-	perror(what);
-	exit(1);
-}
-
-static void say(const char *name, const char *part, double value, const char *unit)
-{
-	if (isnan(value))
-		printf("%s%s - %s\n", name, part, unit);
-	else
-		printf("%s%s %.7g %s\n", name, part, value, unit);
-}
-
-static double now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
 
 static long faults(void)
 {
@@ -64,17 +41,6 @@ static long faults(void)
 
 	getrusage(RUSAGE_SELF, &u);
 	return u.ru_minflt + u.ru_majflt;
-}
-
-static double median(double *v, size_t n)
-{
-	for (size_t i = 1; i < n; i++) /* insertion sort: qsort may allocate */
-		for (size_t j = i; j && v[j - 1] > v[j]; j--) {
-			double t = v[j];
-			v[j] = v[j - 1];
-			v[j - 1] = t;
-		}
-	return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
 /* The ns that one of run's operations takes: the median of chunks of a millisecond or more. Finding out how many
@@ -88,12 +54,8 @@ static double measure(void (*run)(size_t size, long n), size_t size)
 	long n = 1;
 
 	run(size, 1); /* another bench measures how the kernel zeroes new pages */
-	for (;; n *= 2) {
-		double t = now_ns();
-		run(size, n);
-		if (now_ns() - t >= 1e6)
-			break;
-	}
+	for (double t = now_ns(); run(size, n), now_ns() - t < 1e6; t = now_ns())
+		n *= 2;
 	long f = faults();
 	while (samples < 101 && (samples < 3 || total < budget)) {
 		double t = now_ns();
@@ -104,14 +66,6 @@ static double measure(void (*run)(size_t size, long n), size_t size)
 	}
 	measured_faults = (double)(faults() - f) / (double)(n * (long)samples);
 	return median(v, samples);
-}
-
-static uint64_t next_random(uint64_t *state) /* xorshift64* (Vigna 2016) */
-{
-	*state ^= *state >> 12;
-	*state ^= *state << 25;
-	*state ^= *state >> 27;
-	return *state * UINT64_C(2685821657736338717);
 }
 
 /* Sizes from `least` to `most`, their logarithms uniform. A table, so that drawing one costs next to nothing. */
@@ -137,14 +91,8 @@ static void *get(size_t size)
 	void *p = malloc(size);
 
 	if (!p)
-		fail("malloc");
+		err(1, "malloc");
 	return p;
-}
-
-static void touch(void *p, size_t from, size_t to)
-{
-	for (size_t i = from; i < to; i += 4096)
-		((volatile char *)p)[i] = 1;
 }
 
 /* ------------------------------------------------------------------ one size */
@@ -159,7 +107,7 @@ static void run_touched(size_t size, long n)
 {
 	for (long i = 0; i < n; i++) {
 		char *p = get(size);
-		touch(p, 0, size);
+		touch(p, size);
 		free(p);
 	}
 }
@@ -176,7 +124,17 @@ static void run_batches(size_t size, long n)
 	}
 }
 
-static void fresh(void)
+/* For callgrind: so many pairs; "SIZE after": in a process that has had others before. */
+static void repeat(ARGS)
+{
+	char *before = strchr(b, ',');
+
+	if (before)
+		run_pairs(parse_size(before + 1), 1000);
+	run_pairs(parse_size(a), strtol(b, NULL, 10));
+}
+
+static void fresh(ARGS)
 {
 	static char *p[1024];
 	long f = faults();
@@ -184,7 +142,7 @@ static void fresh(void)
 
 	for (int i = 0; i < 1024; i++) {
 		p[i] = get(MiB);
-		touch(p[i], 0, MiB);
+		touch(p[i], MiB);
 	}
 	say("fresh.1G", "", (now_ns() - t) / 1e6, "ms");
 	say("fresh.1G", ".faults", (double)(faults() - f), "n");
@@ -194,34 +152,22 @@ static void fresh(void)
 	say("fresh.1G", ".free", (now_ns() - t) / 1e6, "ms");
 }
 
-/* ------------------------------------------------------------------ resident memory */
-
-static double resident_in(const char *path, const char *own, const char *huge)
+/* The bytes that the process has in memory; the kernel counts hugetlb pages apart. at_once: by counters, which may be
+ * some dozen pages late, for programs that are timed. */
+static double resident_bytes(bool at_once)
 {
-	char text[4096];
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	const char *own = at_once ? "\nVmRSS:" : "\nRss:", *huge = at_once ? "\nHugetlbPages:" : "\nPrivate_Hugetlb:";
+	int fd = open(at_once ? "/proc/self/status" : "/proc/self/smaps_rollup", O_RDONLY | O_CLOEXEC);
+	char text[4096], *a, *b;
 	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
 
-	if (n <= 0)
-		fail(path);
+	text[n < 0 ? 0 : n] = 0;
 	close(fd);
-	text[n] = 0;
-	const char *a = strstr(text, own), *b = strstr(text, huge);
+	a = strstr(text, own);
+	b = strstr(text, huge);
 	if (!a || !b)
-		fail(own);
+		err(1, "%s", own);
 	return (strtod(a + strlen(own), NULL) + strtod(b + strlen(huge), NULL)) * 1024;
-}
-
-/* The bytes that the process has in memory. The kernel counts hugetlb pages apart. */
-static double resident_bytes(void)
-{
-	return resident_in("/proc/self/smaps_rollup", "\nRss:", "\nPrivate_Hugetlb:");
-}
-
-/* The same by the kernel's counters, which may be some dozen pages late: for programs that are timed. */
-static double resident_now(void)
-{
-	return resident_in("/proc/self/status", "\nVmRSS:", "\nHugetlbPages:");
 }
 
 /* ------------------------------------------------------------------ random sizes, threads */
@@ -239,19 +185,19 @@ static void replace(size_t i, size_t size, bool touched)
 	live[i].p = get(size);
 	live[i].size = size;
 	if (touched)
-		touch(live[i].p, 0, size);
+		touch(live[i].p, size);
 }
 
 /* Pairs of each size in one process. Before each: pairs of all the others ("sizes"), or buffers of random sizes that
  * were replaced at random and of which every other is still alive ("mixed"). */
-static void after(const char *name, const char *which)
+static void after(const char *name, const char *which, UNUSED const char *b)
 {
 	enum { LEAST = 15, SIZES = 12, MIXED = 200 }; /* 32 KiB to 64 MiB */
 	bool mixed = !strcmp(which, "mixed");
 	uint64_t rng = seed;
 
 	if (!mixed && strcmp(which, "sizes"))
-		fail(which);
+		err(1, "%s", which);
 	fill_sizes(32 * KiB, 4 * MiB);
 	for (int k = 0; k < SIZES; k++) {
 		size_t size = (size_t)1 << (LEAST + k);
@@ -285,10 +231,9 @@ static void *replace_at_random(void *arg)
 {
 	struct worker *w = arg;
 
-	for (size_t i = 0; i < w->count; i++)
-		replace(w->first + i, random_size(&w->rng), w->touched);
-	for (size_t i = 0; i < 2 * w->count; i++) /* until the heap is mixed */
-		replace(w->first + next_random(&w->rng) % w->count, random_size(&w->rng), w->touched);
+	for (size_t i = 0; i < 3 * w->count; i++) /* until the heap is mixed */
+		replace(w->first + (i < w->count ? i : next_random(&w->rng) % w->count), random_size(&w->rng),
+			w->touched);
 	pthread_barrier_wait(&start);
 	w->began = now_ns();
 	for (long i = 0; i < w->ops; i++)
@@ -297,23 +242,33 @@ static void *replace_at_random(void *arg)
 	return NULL;
 }
 
-static void random_sizes(const char *name, bool touched, size_t threads)
+static struct worker workers[LIVE];
+
+static void run_workers(void *(*run)(void *), size_t threads)
 {
-	static struct worker w[LIVE];
+	for (size_t i = 0; i < threads; i++)
+		if (pthread_create(&workers[i].thread, NULL, run, &workers[i]))
+			err(1, "pthread_create");
+	for (size_t i = 0; i < threads; i++)
+		pthread_join(workers[i].thread, NULL);
+}
+
+static void random_sizes(const char *name, const char *which, const char *number)
+{
+	struct worker *w = workers;
+	bool touched = !strcmp(which, "touched");
+	size_t threads = strtoul(number + (*number == 't'), NULL, 10);
 	long ops = (touched ? 20000 : 200000) / (quick ? 4 : 1);
 	double began = INFINITY, ended = 0;
 
 	fill_sizes(32 * KiB, 4 * MiB);
 	pthread_barrier_init(&start, NULL, (unsigned)threads);
 	long f = faults();
-	for (size_t i = 0; i < threads; i++) {
+	for (size_t i = 0; i < threads; i++)
 		w[i] = (struct worker){ .rng = seed * 1000 + i + 1, .first = LIVE / threads * i, .touched = touched,
 					.count = LIVE / threads, .ops = ops / (long)threads };
-		if (pthread_create(&w[i].thread, NULL, replace_at_random, &w[i]))
-			fail("pthread_create");
-	}
+	run_workers(replace_at_random, threads);
 	for (size_t i = 0; i < threads; i++) {
-		pthread_join(w[i].thread, NULL);
 		began = fmin(began, w[i].began);
 		ended = fmax(ended, w[i].ended);
 	}
@@ -335,7 +290,7 @@ static void *consume(void *arg)
 		while (!(p = atomic_load_explicit(&ring[i % RING], memory_order_acquire)))
 			sched_yield();
 		if (*p < 32 * KiB)
-			fail("a buffer's content was lost");
+			err(1, "a buffer's content was lost");
 		/* the size has been read; pairs with handover() */
 		atomic_store_explicit(&ring[i % RING], NULL, memory_order_release);
 		free(p);
@@ -343,7 +298,7 @@ static void *consume(void *arg)
 	return NULL;
 }
 
-static void handover(void)
+static void handover(ARGS)
 {
 	uint64_t rng = seed;
 	long n = quick ? 30000 : 150000;
@@ -351,7 +306,7 @@ static void handover(void)
 
 	fill_sizes(32 * KiB, 4 * MiB);
 	if (pthread_create(&t, NULL, consume, &n))
-		fail("pthread_create");
+		err(1, "pthread_create");
 	double began = now_ns();
 	for (long i = 0; i < n; i++) {
 		size_t size = random_size(&rng), *p = get(size);
@@ -363,7 +318,7 @@ static void handover(void)
 		atomic_store_explicit(&ring[i % RING], p, memory_order_release);
 	}
 	pthread_join(t, NULL);
-	say("handover", "", (now_ns() - began) / (double)n, "ns");
+	say(name, "", (now_ns() - began) / (double)n, "ns");
 }
 
 /* A server's buffers, after Larson and Krishnan 1998: each thread replaces buffers of its own at random, and writes to
@@ -385,36 +340,30 @@ static void *serve(void *arg)
 	return NULL;
 }
 
-static void larson(const char *name, const char *which, size_t threads)
+static void larson(const char *name, const char *which, const char *number)
 {
-	static struct worker w[LIVE];
+	struct worker *w = workers;
+	size_t threads = strtoul(number + (*number == 't'), NULL, 10);
 	bool large = !strcmp(which, "large");
 	size_t each = large ? 300 : 5000; /* more of the large ones, and glibc trims its heap all the time */
 	long ops = (large ? 10000 : 200000) / (quick ? 4 : 1);
 	uint64_t rng = seed;
 
 	if ((!large && strcmp(which, "small")) || !threads || each * threads > SLOTS_MAX)
-		fail(which);
+		err(1, "%s", which);
 	for (int i = 0; i < 4096; i++) /* sizes are uniform, as Larson's are */
 		sizes[i] = (uint32_t)(large ? 32 * KiB + next_random(&rng) % (480 * KiB) : 8 + next_random(&rng) % 992);
-	for (size_t i = 0; i < each * threads; i++)
-		slots[i] = get(random_size(&rng));
-	for (size_t i = each * threads; i > 1; i--) { /* no thread has neighbours only */
-		size_t k = next_random(&rng) % i;
-		char *p = slots[k];
-		slots[k] = slots[i - 1];
-		slots[i - 1] = p;
+	for (size_t i = 0; i < each * threads; i++) { /* shuffled as it grows: no thread has neighbours only */
+		size_t k = next_random(&rng) % (i + 1);
+		slots[i] = slots[k];
+		slots[k] = get(random_size(&rng));
 	}
 	for (size_t i = 0; i < threads; i++)
 		w[i] = (struct worker){ .rng = seed * 1000 + i + 1, .first = each * i, .count = each, .ops = ops };
 	double v[10];
 	for (int generation = 0; generation < 10; generation++) {
 		double t = now_ns();
-		for (size_t i = 0; i < threads; i++)
-			if (pthread_create(&w[i].thread, NULL, serve, &w[i]))
-				fail("pthread_create");
-		for (size_t i = 0; i < threads; i++)
-			pthread_join(w[i].thread, NULL);
+		run_workers(serve, threads);
 		v[generation] = (now_ns() - t) / (double)(ops * (long)threads);
 	}
 	say(name, "", median(v, 10), "ns");
@@ -443,14 +392,15 @@ static void *consume_batches(void *arg)
 	return NULL;
 }
 
-static void sparse(const char *name, size_t size)
+static void sparse(ARGS)
 {
+	size_t size = parse_size(a);
 	long n = quick ? 2 : 6;
 	double most = 0;
 	pthread_t t;
 
 	if (pthread_create(&t, NULL, consume_batches, &n))
-		fail("pthread_create");
+		err(1, "pthread_create");
 	double began = now_ns();
 	for (long b = 0; b < n; b++) {
 		/* the consumer has taken the batch before; pairs with consume_batches() */
@@ -460,7 +410,7 @@ static void sparse(const char *name, size_t size)
 			batches[b % 2][i] = get(size);
 			memset(batches[b % 2][i], i % 256, 128);
 		}
-		most = fmax(most, resident_now());
+		most = fmax(most, resident_bytes(true));
 		/* pairs with consume_batches() */
 		atomic_store_explicit(&batch_full[b % 2], true, memory_order_release);
 	}
@@ -500,8 +450,8 @@ static double grow_once(const struct growth *g)
 		for (size_t i = 0; i < g->count; i++) {
 			v[i] = realloc(v[i], bigger);
 			if (!v[i])
-				fail("realloc");
-			touch(v[i], size, bigger);
+				err(1, "realloc");
+			touch(v[i] + size, bigger - size);
 			if (g->blocked)
 				blocks[nblocks++] = get(64 * KiB);
 		}
@@ -516,7 +466,7 @@ static double grow_once(const struct growth *g)
 }
 
 /* .first: in a process that has not used its memory before; the other figure is with a used heap. */
-static void grow(const char *name, const char *which)
+static void grow(const char *name, const char *which, UNUSED const char *b)
 {
 	for (size_t i = 0; i < sizeof growths / sizeof *growths; i++)
 		if (!strcmp(which, growths[i].name)) {
@@ -528,7 +478,7 @@ static void grow(const char *name, const char *which)
 			say(name, "", median(v, n), "ms");
 			return;
 		}
-	fail(which);
+	err(1, "%s", which);
 }
 
 /* ------------------------------------------------------------------ peak and decay */
@@ -541,62 +491,47 @@ static void replace_counted(size_t i, size_t size)
 		live_peak = live_bytes;
 }
 
-/* 1000 live buffers of random sizes, replaced at random, all memory touched. Returns the most that was resident. */
+/* Replace one of `count` live buffers after the other, in order or at random. Returns the most that was resident. */
+static double churn(uint64_t *rng, int replacements, size_t count, bool in_order)
+{
+	double most = 0;
+
+	for (int i = 0; i < replacements; i++) {
+		replace_counted((in_order ? (size_t)i : next_random(rng)) % count, random_size(rng));
+		if (i % 250 == 0 || i == replacements - 1)
+			most = fmax(most, resident_bytes(false));
+	}
+	return most;
+}
+
+/* 1000 live buffers of random sizes, replaced at random, all memory touched. */
 static double mix(uint64_t *rng, int replacements)
 {
-	double most = 0;
-
-	fill_sizes(32 * KiB, 4 * MiB);
 	for (size_t i = 0; i < LIVE; i++)
 		replace_counted(i, random_size(rng));
-	for (int i = 0; i < replacements; i++) {
-		replace_counted(next_random(rng) % LIVE, random_size(rng));
-		if (i % 250 == 0 || i == replacements - 1)
-			most = fmax(most, resident_bytes());
-	}
-	return most;
+	return churn(rng, replacements, LIVE, false);
 }
 
-/* Buffers are freed in the order in which they came. */
-static double first_in_first_out(uint64_t *rng, int replacements)
-{
-	double most = 0;
-
-	fill_sizes(32 * KiB, 4 * MiB);
-	for (int i = 0; i < replacements; i++) {
-		replace_counted((size_t)i % LIVE, random_size(rng));
-		if (i % 250 == 0 || i == replacements - 1)
-			most = fmax(most, resident_bytes());
-	}
-	return most;
-}
-
-/* Sizes become larger by and by: of each phase, each buffer is replaced by some of the next. */
-static double phases(uint64_t *rng, int replacements)
-{
-	double most = 0;
-
-	for (size_t least = 32 * KiB; least < 4 * MiB; least *= 2) {
-		fill_sizes(least, 2 * least);
-		for (int i = 0; i < replacements / 7; i++) {
-			replace_counted(next_random(rng) % (LIVE / 2), random_size(rng));
-			if (i % 250 == 0)
-				most = fmax(most, resident_bytes());
-		}
-	}
-	return fmax(most, resident_bytes());
-}
-
-static void peak(const char *name, const char *which)
+/* fifo: buffers are freed in the order in which they came. phases: sizes become larger by and by, and of each phase, each
+ * buffer is replaced by some of the next. */
+static void peak(const char *name, const char *which, UNUSED const char *b)
 {
 	uint64_t rng = seed;
 	int replacements = quick ? 4000 : 20000;
+	double most = 0;
 
 	if (which && strcmp(which, "fifo") && strcmp(which, "phases"))
-		fail(which);
-	double most = !which ? mix(&rng, replacements) : !strcmp(which, "fifo") ? first_in_first_out(&rng, replacements)
-										  : phases(&rng, replacements);
-
+		err(1, "%s", which);
+	fill_sizes(32 * KiB, 4 * MiB);
+	if (!which)
+		most = mix(&rng, replacements);
+	else if (!strcmp(which, "fifo"))
+		most = churn(&rng, replacements, LIVE, true);
+	else
+		for (size_t least = 32 * KiB; least < 4 * MiB; least *= 2) {
+			fill_sizes(least, 2 * least);
+			most = fmax(most, churn(&rng, replacements / 7, LIVE / 2, false));
+		}
 	say(name, ".resident-over-live", most / (double)live_peak, "x");
 	if (which)
 		return;
@@ -605,135 +540,58 @@ static void peak(const char *name, const char *which)
 			free(live[i].p);
 			live_bytes -= live[i].size;
 		}
-	say("peak", ".after-free-90%", resident_bytes() / (double)live_bytes, "x");
+	say("peak", ".after-free-90%", resident_bytes(false) / (double)live_bytes, "x");
 }
 
 /* The bytes that stay in memory after use and free, beyond those at the start. */
-static void decay(unsigned seconds)
+static void decay(UNUSED const char *name, const char *seconds, UNUSED const char *b)
 {
 	uint64_t rng = seed;
-	double at_start = resident_bytes();
+	double at_start = resident_bytes(false);
 
+	fill_sizes(32 * KiB, 4 * MiB);
 	mix(&rng, 3000);
 	for (size_t i = 0; i < LIVE; i++)
 		free(live[i].p);
-	say("decay", ".after-free-all", (resident_bytes() - at_start) / (double)MiB, "MiB");
-	sleep(seconds);
-	say("decay", ".after-the-decay-time", (resident_bytes() - at_start) / (double)MiB, "MiB");
-}
-
-/* ------------------------------------------------------------------ random access */
-
-#define WORDS_SHIFT 27 /* of 8 bytes: 1 GiB */
-
-/* All words are 0, which the compiler cannot know: the next address needs the value just loaded, or does not. */
-static uint64_t walk(const uint64_t *m, long n, uint64_t x, bool dependent)
-{
-	uint64_t sum = 0;
-
-	if (dependent)
-		for (long i = 0; i < n; i++)
-			x = x * UINT64_C(6364136223846793005) + 1442695040888963407 + m[x >> (64 - WORDS_SHIFT)];
-	else
-		for (long i = 0; i < n; i++) {
-			sum += m[x >> (64 - WORDS_SHIFT)];
-			x = x * UINT64_C(6364136223846793005) + 1442695040888963407;
-		}
-	return x + sum;
-}
-
-static uint64_t walk_on(const uint64_t *m, long n, bool dependent)
-{
-	static uint64_t x; /* each walk goes on where the last one ended, so that no two are alike */
-
-	return x = walk(m, n, x, dependent);
-}
-
-static double time_walk(const uint64_t *m, bool dependent)
-{
-	long n = (dependent ? 400000 : 4000000) / (quick ? 4 : 1);
-
-	if (!m)
-		return NAN;
-	double t = now_ns();
-	walk_on(m, n, dependent);
-	return (now_ns() - t) / (double)n;
-}
-
-/* The same GiB in the heap and in a hugetlb mapping made by hand, in turn. */
-static void access_random(void)
-{
-	static double heap[5], plain[5], ratio[5];
-	uint64_t *h = get(GiB), *p;
-
-	memset(h, 0, GiB);
-	p = mmap(NULL, GiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_POPULATE, -1, 0);
-	if (p == MAP_FAILED)
-		p = NULL;
-	for (int dependent = 1; dependent >= 0; dependent--) {
-		const char *name = dependent ? "access.dependent" : "access.independent";
-		for (int i = 0; i < 5; i++) {
-			heap[i] = time_walk(h, dependent);
-			plain[i] = time_walk(p, dependent);
-			ratio[i] = heap[i] / plain[i];
-		}
-		say(name, "", median(heap, 5), "ns");
-		say(name, ".plain", median(plain, 5), "ns");
-		say(name, ".over-plain", median(ratio, 5), "x");
-	}
-}
-
-/* Count the dTLB misses of accesses to the heap's GiB, and the page faults of its first use (an op: 4 KiB). */
-static void access_counted(void)
-{
-	counters_start();
-	uint64_t *h = get(GiB);
-	memset(h, 0, GiB);
-	counters_stop("fill", 262144);
-	counters_start();
-	walk_on(h, 4000000, true);
-	counters_stop("dependent", 4e6);
-	counters_start();
-	walk_on(h, 16000000, false);
-	counters_stop("independent", 16e6);
+	say("decay", ".after-free-all", (resident_bytes(false) - at_start) / (double)MiB, "MiB");
+	sleep((unsigned)strtoul(seconds, NULL, 10));
+	say("decay", ".after-the-decay-time", (resident_bytes(false) - at_start) / (double)MiB, "MiB");
 }
 
 /* ------------------------------------------------------------------ small requests */
 
 #define SMALL_LIVE 10000
 
-static void run_small_mix(size_t unused, long n)
+static void run_small_mix(UNUSED size_t size, long n)
 {
 	static char *p[SMALL_LIVE];
 	static uint64_t rng;
 
-	(void)unused;
 	if (!rng)
 		rng = seed;
 	for (long i = 0; i < n; i++) {
-		size_t size = random_size(&rng), k = next_random(&rng) % (SMALL_LIVE * 8);
+		size_t bytes = random_size(&rng), k = next_random(&rng) % (SMALL_LIVE * 8);
 		char **q = &p[k / 8];
 		if (k % 8 == 0) {
-			*q = realloc(*q, size);
+			*q = realloc(*q, bytes);
 		} else {
 			free(*q);
-			*q = k % 8 == 1 ? calloc(1, size) : malloc(size);
+			*q = k % 8 == 1 ? calloc(1, bytes) : malloc(bytes);
 		}
 		if (!*q)
-			fail("malloc");
-		memset(*q, 1, size);
+			err(1, "malloc");
+		memset(*q, 1, bytes);
 	}
 }
 
 #define MANY 200000
 
 /* Many buffers of 16 to 256 bytes, written to, then freed together in the order in which they came. */
-static void run_many_small(size_t unused, long n)
+static void run_many_small(UNUSED size_t size, long n)
 {
 	static char *p[MANY];
 	uint64_t rng = seed;
 
-	(void)unused;
 	for (long k = 0; k < n; k++) {
 		for (int i = 0; i < MANY; i++) {
 			p[i] = get(random_size(&rng));
@@ -744,7 +602,7 @@ static void run_many_small(size_t unused, long n)
 	}
 }
 
-static void small(const char *name, const char *which)
+static void small(const char *name, const char *which, UNUSED const char *b)
 {
 	fill_sizes(16, !strcmp(which, "many") ? 256 : 2048);
 	if (!strcmp(which, "pair"))
@@ -761,28 +619,24 @@ static void small(const char *name, const char *which)
 
 #define IN_USE (64 * MiB)
 
+static FILE *file;
+
+static void run_getc(UNUSED size_t size, long n)
+{
+	for (long i = 0; i < n; i++)
+		if (getc(file) == EOF)
+			rewind(file);
+}
+
 /* A byte by getc, in a program with one thread that has used large buffers. The C library takes a lock for each byte
  * once it knows of a second thread. */
-static void read_bytes(const char *name)
+static void read_bytes(ARGS)
 {
-	FILE *f = fopen("/proc/self/exe", "re");
-	double v[21];
-	long n = 0;
-
-	if (!f)
-		fail("/proc/self/exe");
-	char *p = get(IN_USE);
-	touch(p, 0, IN_USE);
-	for (int i = 0; i < (quick ? 5 : 21); i++) {
-		double t = now_ns();
-		for (n = 0; n < 3000000; n++)
-			if (getc(f) == EOF)
-				rewind(f);
-		v[i] = (now_ns() - t) / (double)n;
-	}
-	say(name, "", median(v, quick ? 5 : 21), "ns");
-	free(p);
-	fclose(f);
+	touch(get(IN_USE), IN_USE);
+	file = fopen("/proc/self/exe", "re");
+	if (!file)
+		err(1, "/proc/self/exe");
+	say(name, "", measure(run_getc, 0), "ns");
 }
 
 /* The time of a fork. `written`: then the parent writes to each of its pages while the child lives. */
@@ -792,17 +646,17 @@ static double fork_once(char **p, bool written)
 	char c = 0;
 
 	if (pipe(go))
-		fail("pipe");
+		err(1, "pipe");
 	double t = now_ns();
 	pid_t child = fork();
 	if (child < 0)
-		fail("fork");
+		err(1, "fork");
 	if (!child) {
 		close(go[1]);
 		_exit(read(go[0], &c, 1) != 0); /* until the parent closes its end */
 	}
 	for (size_t i = 0; written && i < IN_USE / MiB; i++)
-		touch(p[i], 0, MiB);
+		touch(p[i], MiB);
 	t = now_ns() - t;
 	close(go[1]);
 	close(go[0]);
@@ -810,7 +664,7 @@ static double fork_once(char **p, bool written)
 	return t / 1e6;
 }
 
-static void forks(const char *name)
+static void forks(ARGS)
 {
 	static char *p[IN_USE / MiB];
 	double v[2][11];
@@ -818,7 +672,7 @@ static void forks(const char *name)
 
 	for (size_t i = 0; i < IN_USE / MiB; i++) {
 		p[i] = get(MiB);
-		touch(p[i], 0, MiB);
+		touch(p[i], MiB);
 	}
 	say(name, ".first", fork_once(p, false), "ms");
 	for (int i = 0; i < n; i++) {
@@ -830,138 +684,72 @@ static void forks(const char *name)
 }
 
 /* A process from its start to its end. The environment hands the preloaded library on to it. */
-static void processes(const char *name)
+static void run_process(UNUSED size_t size, long n)
 {
-	enum { SAMPLES = 101 };
-	static double v[SAMPLES];
 	char *argv[] = { "true", NULL };
-	size_t n = quick ? 31 : SAMPLES;
+	pid_t child;
 	int status;
 
-	for (size_t i = 0; i < n; i++) {
-		pid_t child;
-		double t = now_ns();
-		if (posix_spawn(&child, "/bin/true", NULL, NULL, argv, environ))
-			fail("/bin/true");
-		if (waitpid(child, &status, 0) != child || status)
-			fail("/bin/true did not succeed");
-		v[i] = (now_ns() - t) / 1e6;
-	}
-	say(name, "", median(v, n), "ms");
+	for (long i = 0; i < n; i++)
+		if (posix_spawn(&child, "/bin/true", NULL, NULL, argv, environ) ||
+		    waitpid(child, &status, 0) != child || status)
+			err(1, "/bin/true did not succeed");
 }
 
-/* ------------------------------------------------------------------ preparation */
-
-/* Touch the whole free pool and 3 GiB of ordinary memory once: in a virtual machine the first touch of a page that the
- * host has taken back costs several times the guest's own fault, whoever makes it. */
-static void warm(void)
-{
-	size_t touched = 0;
-
-	for (size_t left = 4 * KiB; left--; touched++) {
-		char *p = mmap(NULL, 2 * MiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
-		if (p == MAP_FAILED)
-			break;
-		*(volatile char *)p = 1;
-	}
-	say("warm", ".pool-pages", (double)touched, "n");
-	fflush(stdout);
-	size_t ordinary = 3 * GiB, half = (size_t)sysconf(_SC_AVPHYS_PAGES) / 2 * 4096;
-	if (ordinary > half)
-		ordinary = half;
-	char *p = mmap(NULL, ordinary, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (p == MAP_FAILED)
-		fail("mmap");
-	touch(p, 0, ordinary);
-	say("warm", ".ordinary", (double)(ordinary / MiB), "MiB");
-}
-
-static size_t parse_size(const char *text)
-{
-	char *end;
-	size_t n = strtoul(text, &end, 10);
-
-	return n << (*end == 'K' ? 10 : *end == 'M' ? 20 : 0);
-}
+static const struct workload {
+	const char *name, *arguments;
+	int least, most; /* arguments */
+	void (*run)(const char *name, const char *a, const char *b);
+	void (*one)(size_t size, long n); /* in its place: measured as it is */
+	double ns; /* of what it is printed in, or pairs of an operation */
+	const char *unit;
+} workloads[] = {
+	{ "pair", "SIZE", 1, 1, .one = run_pairs, 1, "ns" },
+	{ "batch", "SIZE", 1, 1, .one = run_batches, 64, "ns" },
+	{ "touch", "SIZE", 1, 1, .one = run_touched, 1, "ns" },
+	{ "after", "sizes|mixed", 1, 1, .run = after },
+	{ "fresh", "", 0, 0, .run = fresh },
+	{ "random", "touched|untouched tTHREADS", 2, 2, .run = random_sizes },
+	{ "handover", "", 0, 0, .run = handover },
+	{ "larson", "large|small tTHREADS", 2, 2, .run = larson },
+	{ "sparse", "SIZE", 1, 1, .run = sparse },
+	{ "grow", "1.5x|64K|1.25x-blocked|2-64K|2-1M|8-2x", 1, 1, .run = grow },
+	{ "peak", "[fifo|phases]", 0, 1, .run = peak },
+	{ "decay", "SECONDS", 1, 1, .run = decay },
+	{ "small", "pair|mixed|many", 1, 1, .run = small },
+	{ "getc", "", 0, 0, .run = read_bytes },
+	{ "fork64M", "", 0, 0, .run = forks },
+	{ "start", "", 0, 0, .one = run_process, 1e6, "ms" },
+	{ "repeat", "SIZE COUNT[,SIZE-BEFORE]", 2, 2, .run = repeat },
+};
 
 static _Noreturn void usage(void)
 {
-	fputs("usage: alloc [-q] [-s SEED] WORKLOAD [ARGUMENT...]\n"
-	      "  pair|batch|touch SIZE    after sizes|mixed    fresh    random touched|untouched tTHREADS    handover\n"
-	      "  larson large|small tTHREADS    sparse SIZE    grow 1.5x|64K|1.25x-blocked|2-64K|2-1M|8-2x    peak [fifo|phases]\n"
-	      "  decay SECONDS    access    small pair|mixed|many    getc    fork64M    start    repeat SIZE COUNT [SIZE-BEFORE]    warm\n",
-	      stderr);
+	fputs("usage: alloc [-q] [-s SEED] WORKLOAD [ARGUMENT...]\n", stderr);
+	for (size_t i = 0; i < sizeof workloads / sizeof *workloads; i++)
+		fprintf(stderr, "  %s %s\n", workloads[i].name, workloads[i].arguments);
 	exit(2);
 }
 
 int main(int argc, char **argv)
 {
 	static char out[BUFSIZ];
+	const struct workload *w = workloads;
 	char name[64];
-	int c;
 
 	setvbuf(stdout, out, _IOFBF, sizeof out); /* stdio's own buffer would be malloc'ed */
-	while ((c = getopt(argc, argv, "qs:")) != -1)
-		if (c == 'q')
-			quick = true;
-		else if (c == 's')
-			seed = strtoul(optarg, NULL, 10) + 1;
-		else
+	argv = options(&argc, argv, &quick, &seed);
+	argc--; /* the workload's arguments */
+	while (argc < 0 || strcmp(w->name, *argv) || argc < w->least || argc > w->most)
+		if (argc < 0 || ++w == workloads + sizeof workloads / sizeof *workloads)
 			usage();
-	argc -= optind;
-	argv += optind;
-	if (argc < 1)
-		usage();
-	const char *w = argv[0], *a = argc > 1 ? argv[1] : NULL, *b = argc > 2 ? argv[2] : NULL;
-	snprintf(name, sizeof name, "%s%s%s", w, a ? "." : "", a ? a : "");
-
-	if (!strcmp(w, "pair") && a) {
-		say(name, "", measure(run_pairs, parse_size(a)), "ns");
-	} else if (!strcmp(w, "batch") && a) {
-		say(name, "", measure(run_batches, parse_size(a)) / 64, "ns");
-	} else if (!strcmp(w, "touch") && a) {
-		say(name, "", measure(run_touched, parse_size(a)), "ns");
+	snprintf(name, sizeof name, "%s%s%s%s%s", w->name, argc ? "." : "", argc ? argv[1] : "", argc > 1 ? "." : "",
+		 argc > 1 ? argv[2] : "");
+	if (w->run)
+		w->run(name, argc ? argv[1] : NULL, argc > 1 ? argv[2] : NULL);
+	else
+		say(name, "", measure(w->one, argc ? parse_size(argv[1]) : 0) / w->ns, w->unit);
+	if (w->one == run_touched)
 		say(name, ".faults", measured_faults, "a pair");
-	} else if (!strcmp(w, "fresh")) {
-		fresh();
-	} else if (!strcmp(w, "random") && a && b) {
-		snprintf(name, sizeof name, "random.%s.%s", a, b);
-		random_sizes(name, !strcmp(a, "touched"), strtoul(b + (*b == 't'), NULL, 10));
-	} else if (!strcmp(w, "handover")) {
-		handover();
-	} else if (!strcmp(w, "after") && a) {
-		after(name, a);
-	} else if (!strcmp(w, "larson") && a && b) {
-		snprintf(name, sizeof name, "larson.%s.%s", a, b);
-		larson(name, a, strtoul(b + (*b == 't'), NULL, 10));
-	} else if (!strcmp(w, "sparse") && a) {
-		sparse(name, parse_size(a));
-	} else if (!strcmp(w, "getc")) {
-		read_bytes(name);
-	} else if (!strcmp(w, "fork64M")) {
-		forks(name);
-	} else if (!strcmp(w, "start")) {
-		processes(name);
-	} else if (!strcmp(w, "grow") && a) {
-		grow(name, a);
-	} else if (!strcmp(w, "peak")) {
-		peak(name, a);
-	} else if (!strcmp(w, "decay") && a) {
-		decay((unsigned)strtoul(a, NULL, 10));
-	} else if (!strcmp(w, "access") && !counters_start) {
-		access_random();
-	} else if (!strcmp(w, "access")) {
-		access_counted();
-	} else if (!strcmp(w, "small") && a) {
-		small(name, a);
-	} else if (!strcmp(w, "repeat") && a && b) {
-		if (argc > 3)
-			run_pairs(parse_size(argv[3]), 1000);
-		run_pairs(parse_size(a), strtol(b, NULL, 10));
-	} else if (!strcmp(w, "warm")) {
-		warm();
-	} else {
-		usage();
-	}
 	return fflush(stdout) ? 1 : 0;
 }

@@ -97,7 +97,7 @@ pool_restore() {
 # Touch the pool and ordinary memory, and say how much of each, or that it was not done.
 warm() {
 	local said rc=0
-	said=$("$build/bench/alloc" warm 2>&1) || rc=$?
+	said=$("$build/bench/warm" 2>&1) || rc=$?
 	[ $rc = 0 ] || echo "not touched beforehand: $(tail -n 1 <<<"$said")"
 	sed -n 's/^warm.pool-pages \([0-9]*\) n$/touched beforehand: \1 pages of the pool/p
 		s/^warm.ordinary \([0-9]*\) MiB$/touched beforehand: \1 MiB of ordinary memory/p' <<<"$said"

@@ -9,10 +9,11 @@ endef
 -include $(wildcard $(BENCH)/*.d)
 $(BENCH)/%: bench/%.c $(BUILD)/flags
 	$(bench_program)
-BENCH_PAPI := $(shell $(PKG_CONFIG) --exists papi 2>/dev/null && echo $(BENCH)/alloc-counters)
+BENCH_PAPI := $(shell $(PKG_CONFIG) --exists papi 2>/dev/null && echo $(BENCH)/access-counters)
 $(BENCH)/alloc $(BENCH)/shapes: LINKED = -pthread -lm
-$(BENCH)/alloc-counters: LINKED = -pthread -lm $$($(PKG_CONFIG) --cflags --libs papi)
-$(BENCH)/alloc-counters: bench/alloc.c bench/counters.c bench/counters.h $(BUILD)/flags
+$(addprefix $(BENCH)/,access gather counted warm): LINKED = -lm
+$(BENCH)/access-counters: LINKED = -lm $$($(PKG_CONFIG) --cflags --libs papi)
+$(BENCH)/access-counters: bench/access.c bench/counters.c bench/counters.h $(BUILD)/flags
 	$(bench_program)
 $(BENCH)/nothing.so: LINKED = -fPIC -shared
 $(BENCH)/nothing.so: bench/nothing.c $(BUILD)/flags
@@ -43,8 +44,8 @@ $(BENCH_HIDDEN): $(LIB_OBJ)
 $(addprefix $(BENCH)/,replay paging lend): bench/trace.c bench/trace.h bench/numbers.h
 
 tests: $(if $(SAN),,$(addprefix $(BENCH)/,replay paging shapes uring lend sg gather counted))
-bench: $(BENCH)/alloc $(BENCH)/nothing.so $(BENCH)/borrow $(BENCH_PAPI)
-bench-pin-programs: $(BENCH)/pin $(BENCH_UCX) $(BENCH)/alloc # alloc warms memory up
+bench: $(BENCH)/alloc $(BENCH)/access $(BENCH)/warm $(BENCH)/nothing.so $(BENCH)/borrow $(BENCH_PAPI)
+bench-pin-programs: $(BENCH)/pin $(BENCH_UCX) $(BENCH)/warm
 
 # GROUPS TARGETS: what tools/setup installs, and what is built: the second make sees what setup has installed. Its + ends the lines
 # that may be in one call: make -n would run those behind.

@@ -8,39 +8,10 @@
  *	page      the same of a key of a few pages
  * Then it says on stderr what the tables of lends take.
  */
-#include <err.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #include "common.h"
-#include "hugepin.h"
-
-static int nothing_reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
-{
-	(void)ctx, (void)addr, (void)len, (void)access;
-	*ret_ = (struct hugepin_reg){ 1, 1, 0 };
-	return 0;
-}
-
-static int nothing_dereg(void *ctx, struct hugepin_reg *reg)
-{
-	(void)ctx, (void)reg;
-	return 0;
-}
-
-static int nothing_limits(void *ctx, struct hugepin_limits *ret_)
-{
-	(void)ctx;
-	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE };
-	return 0;
-}
-
-static const struct hugepin_backend nothing = {
-	.size = sizeof nothing, .name = "nothing", .reg = nothing_reg, .dereg = nothing_dereg, .limits = nothing_limits
-};
 
 static struct {
 	uint32_t peer;
@@ -152,7 +123,7 @@ int main(int argc, char **argv)
 
 	if (argc != 3)
 		errx(2, "usage: borrow heap|foreign|held|pinv|key|page COUNT");
-	if (hugepin_domain_open(&nothing, NULL, &attr, &d) != 0)
+	if (hugepin_domain_open(&unregistered, NULL, &attr, &d) != 0)
 		errx(1, "no domain");
 	heap = !strcmp(argv[1], "heap") || !strcmp(argv[1], "held") || !strcmp(argv[1], "pinv");
 	p = heap ? hugepin_malloc(size) :

@@ -6,18 +6,12 @@
 
 #include <err.h>
 #include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "hugepin.h"
+#include "lib.h"
 
-#define KiB ((size_t)1 << 10)
-#define MiB ((size_t)1 << 20)
-#define GiB ((size_t)1 << 30)
 #define HUGEPAGE (2 * MiB)
 
 static inline void check(int r, const char *what) /* of a function that returns -errno */
@@ -37,41 +31,6 @@ __attribute__((format(printf, 1, 2))) static inline _Noreturn void not_shown(con
 	puts("");
 	va_end(args);
 	exit(0);
-}
-
-static inline double now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
-
-static inline int compare(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
-static inline double median(double *v, size_t n)
-{
-	qsort(v, n, sizeof *v, compare);
-	return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
-
-static inline uint64_t next_random(uint64_t *state) /* xorshift64* (Vigna 2016) */
-{
-	*state ^= *state >> 12;
-	*state ^= *state << 25;
-	*state ^= *state >> 27;
-	return *state * UINT64_C(2685821657736338717);
-}
-
-static inline void touch(char *p, size_t len)
-{
-	for (size_t i = 0; i < len; i += 4 * KiB)
-		((volatile char *)p)[i] = 1;
 }
 
 static inline char *get(size_t size)
@@ -104,7 +63,8 @@ static inline int unregistered_dereg(void *ctx, struct hugepin_reg *reg)
 static inline int unregistered_limits(void *ctx, struct hugepin_limits *ret_)
 {
 	(void)ctx;
-	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_WRITE };
+	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ |
+						   HUGEPIN_REMOTE_WRITE };
 	return 0;
 }
 

@@ -1,5 +1,5 @@
 /*
- * The processor's and the kernel's counters by way of PAPI. Linked with alloc.c this makes alloc-counters, which prints
+ * The processor's and the kernel's counters by way of PAPI. Linked with access.c this makes access-counters, which prints
  * dTLB misses and page faults of the random accesses instead of their times; "-" for what the machine does not count.
  */
 #include "counters.h"

@@ -1,5 +1,5 @@
-/* Count what the program does between the two calls; the second prints it for each of so many operations. Weak: alloc
- * is linked without them, alloc-counters with counters.c. */
+/* Count what the program does between the two calls; the second prints it for each of so many operations. Weak: access
+ * is linked without them, access-counters with counters.c. */
 #ifndef BENCH_COUNTERS_H
 #define BENCH_COUNTERS_H
 

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "lib.h"
 #include "reg/policy/plan.h"
 
 #define REGION 65536ull /* bytes */
@@ -36,7 +37,7 @@ static const struct kind {
 };
 
 static uint64_t seed = 1;
-static uint64_t now_ns; /* of the plan */
+static uint64_t plan_ns; /* of the plan */
 static bool *registered, *in_use;
 static uint32_t regions, hand;
 static uint64_t bytes, budget;
@@ -58,19 +59,19 @@ static uint64_t cost_ns(void *arg, uint32_t region, uint64_t bytes, bool registe
 /* Carry out the plan until the next event, as the helper does. */
 static void help(struct hp_plan *p, uint64_t until_ns)
 {
-	while (now_ns < until_ns) {
-		struct hp_plan_step step = hp_plan_next(p, now_ns);
+	while (plan_ns < until_ns) {
+		struct hp_plan_step step = hp_plan_next(p, plan_ns);
 		if (step.what == HP_PLAN_WAIT) {
-			now_ns = step.until_ns < until_ns ? step.until_ns : until_ns;
+			plan_ns = step.until_ns < until_ns ? step.until_ns : until_ns;
 		} else {
 			bool registering = step.what == HP_PLAN_REGISTER;
-			now_ns += cost_ns(NULL, step.region, REGION, registering);
+			plan_ns += cost_ns(NULL, step.region, REGION, registering);
 			registered[step.region] = registering;
 			bytes += registering ? REGION : -REGION;
 			if (registering)
-				hp_plan_registered(p, step.region, now_ns);
+				hp_plan_registered(p, step.region, plan_ns);
 			else
-				hp_plan_deregistered(p, step.region, now_ns);
+				hp_plan_deregistered(p, step.region, plan_ns);
 		}
 	}
 }
@@ -78,13 +79,13 @@ static void help(struct hp_plan *p, uint64_t until_ns)
 /* The victim that the plan names; any region if it names none. */
 static void evict(struct hp_plan *p)
 {
-	uint32_t victim = hp_plan_victim(p, now_ns);
+	uint32_t victim = hp_plan_victim(p, plan_ns);
 
 	while (!victim || !registered[victim] || in_use[victim])
 		victim = hand = 1 + hand % regions;
 	registered[victim] = false;
 	bytes -= REGION;
-	hp_plan_deregistered(p, victim, now_ns);
+	hp_plan_deregistered(p, victim, plan_ns);
 }
 
 static void use(struct hp_plan *p, uint32_t region)
@@ -92,18 +93,18 @@ static void use(struct hp_plan *p, uint32_t region)
 	bool hit = registered[region];
 
 	in_use[region] = true;
-	hp_plan_start(p, region, REGION, region % 7, now_ns, hit);
+	hp_plan_start(p, region, REGION, region % 7, plan_ns, hit);
 	if (!hit) {
 		while (bytes + REGION > budget)
 			evict(p);
 		bytes += REGION;
-		hp_plan_registered(p, region, now_ns += 20000);
+		hp_plan_registered(p, region, plan_ns += 20000);
 	}
 	registered[region] = true;
-	help(p, now_ns + 5000);
+	help(p, plan_ns + 5000);
 	in_use[region] = false;
-	hp_plan_end(p, region, now_ns);
-	help(p, now_ns + 490000 + rnd(20000));
+	hp_plan_end(p, region, plan_ns);
+	help(p, plan_ns + 490000 + rnd(20000));
 	events += 2;
 }
 
@@ -112,12 +113,6 @@ static uint64_t clock_ns(void)
 	struct timespec t;
 	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static int compare(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
 }
 
 static void measure(const struct kind *k)
@@ -133,7 +128,7 @@ static void measure(const struct kind *k)
 	in_use = calloc(k->regions + 1, sizeof *in_use);
 	if (!p || !registered || !in_use)
 		err(1, "no memory");
-	now_ns = bytes = 0;
+	plan_ns = bytes = 0;
 	regions = k->regions;
 	budget = config.budget;
 	for (uint32_t i = 1; i <= k->regions; i++)
@@ -146,8 +141,7 @@ static void measure(const struct kind *k)
 			use(p, 1 + (k->random ? (uint32_t)rnd(k->loop) : at++ % k->loop));
 		ns[round] = (double)(clock_ns() - start) / (double)events;
 	}
-	qsort(ns, ROUNDS, sizeof *ns, compare);
-	hp_plan_stats(p, &stats);
+		hp_plan_stats(p, &stats);
 	printf("case=%s regions=%u ns_per_event=%.0f ns_per_event_max=%.0f memory=%llu contexts=%llu known=%llu "
 	       "forgotten=%llu\n",
 	       k->name, k->regions, ns[ROUNDS / 2], ns[ROUNDS - 1], (unsigned long long)stats.memory,

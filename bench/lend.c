@@ -59,6 +59,17 @@ static uint64_t any(uint64_t n)
 
 /* ------------------------------------------------------------------ what is put where */
 
+struct work;
+struct pattern {
+	const char *name;
+	void (*make)(struct work *w, const struct pattern *p);
+	unsigned puts, origins; /* or iterations; the origins' number */
+	uint64_t bytes;
+	uint32_t nodes;
+	bool slow; /* also: with pool and the library's bucket alone */
+	const char *trace;
+};
+
 struct put {
 	uint64_t offset, len; /* in the target's memory */
 	uint32_t from, to;
@@ -86,53 +97,53 @@ static void add(struct work *w, uint32_t from, uint32_t to, uint64_t offset, uin
 }
 
 /* Updates of 8 bytes anywhere. */
-static void gups(struct work *w, unsigned puts, unsigned origins, uint64_t bytes)
+static void gups(struct work *w, const struct pattern *p)
 {
-	for (unsigned i = 0; i < puts; i++)
-		add(w, 1 + (uint32_t)any(origins), 0, any(bytes / 8) * 8, 8);
+	for (unsigned i = 0; i < p->puts; i++)
+		add(w, 1 + (uint32_t)any(p->origins), 0, any(p->bytes / 8) * 8, 8);
 }
 
 /* The same by peers that each have memory of their own. */
-static void gups_own(struct work *w, unsigned puts, unsigned origins, uint64_t bytes)
+static void gups_own(struct work *w, const struct pattern *p)
 {
-	for (unsigned i = 0; i < puts; i++) {
-		uint32_t from = (uint32_t)any(origins);
+	for (unsigned i = 0; i < p->puts; i++) {
+		uint32_t from = (uint32_t)any(p->origins);
 
-		add(w, 1 + from, 0, from * bytes + any(bytes / 8) * 8, 8);
+		add(w, 1 + from, 0, from * p->bytes + any(p->bytes / 8) * 8, 8);
 	}
 }
 
 /* The same between all nodes. */
-static void gups_all(struct work *w, unsigned puts, unsigned nodes, uint64_t bytes)
+static void gups_all(struct work *w, const struct pattern *p)
 {
 	w->targets = true;
-	for (unsigned i = 0; i < puts; i++) {
-		uint32_t from = (uint32_t)any(nodes), to = (uint32_t)any(nodes - 1);
+	for (unsigned i = 0; i < p->puts; i++) {
+		uint32_t from = (uint32_t)any(p->origins), to = (uint32_t)any(p->origins - 1);
 
-		add(w, from, to + (to >= from), any(bytes / 8) * 8, 8);
+		add(w, from, to + (to >= from), any(p->bytes / 8) * 8, 8);
 	}
 }
 
 /* Blocks of 256 KiB. A quarter of them is in use, and one is replaced by another after every 50 puts. */
-static void blocks(struct work *w, unsigned puts, unsigned origins, uint64_t bytes)
+static void blocks(struct work *w, const struct pattern *p)
 {
-	uint64_t block = 256 * KIB, count = bytes / block, used = count / 4, *live = trace_get(used, sizeof *live);
+	uint64_t block = 256 * KIB, count = p->bytes / block, used = count / 4, *live = trace_get(used, sizeof *live);
 
 	for (uint64_t i = 0; i < used; i++)
 		live[i] = any(count);
-	for (unsigned i = 0; i < puts; i++) {
+	for (unsigned i = 0; i < p->puts; i++) {
 		if (i % 50 == 0)
 			live[any(used)] = any(count);
-		add(w, 1 + (uint32_t)any(origins), 0, live[any(used)] * block, block);
+		add(w, 1 + (uint32_t)any(p->origins), 0, live[any(used)] * block, block);
 	}
 	free(live);
 }
 
 /* Faces of a cube of n^3 doubles, which two arrays have in turn: two in one piece, two in rows. */
-static void halo(struct work *w, unsigned iterations, uint64_t n)
+static void halo(struct work *w, const struct pattern *p)
 {
-	for (unsigned i = 0; i < iterations; i++) {
-		uint64_t cube = i % 2 * n * n * n * 8;
+	for (unsigned i = 0; i < p->puts; i++) {
+		uint64_t n = p->bytes, cube = i % 2 * n * n * n * 8;
 
 		for (uint32_t face = 0; face < 2; face++)
 			add(w, 1 + face, 0, cube + face * (n - 1) * n * n * 8, n * n * 8);
@@ -143,18 +154,18 @@ static void halo(struct work *w, unsigned iterations, uint64_t n)
 }
 
 /* All of the memory, one piece of 64 KiB after the other. */
-static void sweep(struct work *w, unsigned times, uint64_t bytes)
+static void sweep(struct work *w, const struct pattern *p)
 {
-	for (unsigned i = 0; i < times; i++)
-		for (uint64_t at = 0; at < bytes; at += 64 * KIB)
+	for (unsigned i = 0; i < p->puts; i++)
+		for (uint64_t at = 0; at < p->bytes; at += 64 * KIB)
 			for (uint32_t from = 0; from < 2; from++)
-				add(w, 1 + from, 0, (at + from * bytes / 2) % bytes, 64 * KIB);
+				add(w, 1 + from, 0, (at + from * p->bytes / 2) % p->bytes, 64 * KIB);
 }
 
 /* Three vectors, of which each of four peers has a piece of 300 KB. */
-static void vectors(struct work *w, unsigned iterations)
+static void vectors(struct work *w, const struct pattern *p)
 {
-	for (unsigned i = 0; i < iterations; i++)
+	for (unsigned i = 0; i < p->puts; i++)
 		for (uint64_t v = 0; v < 3; v++)
 			for (uint32_t from = 0; from < 4; from++)
 				add(w, 1 + from, 0, v * 40 * MIB + from * 300000, 300000);
@@ -162,12 +173,12 @@ static void vectors(struct work *w, unsigned iterations)
 
 /* Two nodes send each other the rows of two blocks in each step (Cannon's matrix multiply), into two buffers in
  * turn. */
-static void cannon(struct work *w, unsigned puts)
+static void cannon(struct work *w, const struct pattern *p)
 {
 	uint64_t row = 4 * KIB, rows = 512;
 
 	w->targets = true;
-	for (uint64_t step = 0; w->puts < puts; step++)
+	for (uint64_t step = 0; w->puts < p->puts; step++)
 		for (uint64_t block = 0; block < 2; block++)
 			for (uint64_t i = 0; i < rows; i++)
 				for (uint32_t from = 0; from < 2; from++)
@@ -175,10 +186,10 @@ static void cannon(struct work *w, unsigned puts)
 }
 
 /* Two nodes compare what they have by pieces of 512 bytes in each pass (bitonic sort). */
-static void bitonic(struct work *w, unsigned puts)
+static void bitonic(struct work *w, const struct pattern *p)
 {
 	w->targets = true;
-	while (w->puts < puts)
+	while (w->puts < p->puts)
 		for (uint64_t at = 0; at < MIB; at += 512)
 			for (uint32_t from = 0; from < 2; from++)
 				add(w, from, !from, at, 512);
@@ -186,7 +197,7 @@ static void bitonic(struct work *w, unsigned puts)
 
 /* What the ranks 0 and 1 of a traced run sent and received, as puts of two peers. Each GiB of addresses that they use
  * has its place in the target's memory. */
-static void traced(struct work *w, const char *name)
+static void traced(struct work *w, const struct pattern *p)
 {
 	struct trace_options options = { .unit = 4096, .cap_ns = 2e6 };
 	uint64_t place[64];
@@ -196,7 +207,7 @@ static void traced(struct work *w, const char *name)
 		struct trace t;
 		char path[512];
 
-		snprintf(path, sizeof path, "tests/traces/%s.r%u.csv.gz", name, rank);
+		snprintf(path, sizeof path, "tests/traces/%s.r%u.csv.gz", p->trace, rank);
 		trace_read(path, &options, &t);
 		for (size_t i = 0; i < t.uses; i++) {
 			uint64_t at = 0;
@@ -700,45 +711,25 @@ static void run(const char *name, const struct work *w, uint32_t nodes, struct s
 
 /* ------------------------------------------------------------------ the program */
 
-static void gups_few(struct work *w) { gups(w, 60000, 4, 256 * MIB); }
-static void gups_three(struct work *w) { gups(w, 60000, 3, 256 * MIB); }
-static void gups_large(struct work *w) { gups(w, 40000, 3, 4 * GIB); }
-static void blocks_few(struct work *w) { blocks(w, 30000, 4, GIB); }
-static void halo_few(struct work *w) { halo(w, 30, 256); }
-static void vectors_few(struct work *w) { vectors(w, 600); }
-static void gups_many(struct work *w) { gups_own(w, 400000, 48, 16 * MIB); }
-static void sweep_large(struct work *w) { sweep(w, 8, GIB); }
-static void gups_four(struct work *w) { gups_all(w, 80000, 4, 256 * MIB); }
-static void cannon_whole(struct work *w) { cannon(w, 1500000); }
-static void bitonic_whole(struct work *w) { bitonic(w, 2100000); }
-static void trace_cg(struct work *w) { traced(w, "cg.B.4"); }
-static void trace_lammps(struct work *w) { traced(w, "lammps-lj.4"); }
-static void trace_hpcg(struct work *w) { traced(w, "hpcg48.2"); }
-
-static const struct pattern {
-	const char *name;
-	void (*make)(struct work *w);
-	uint32_t nodes;
-	bool slow, own_only;
-} patterns[] = {
-	{ "gups-256M-4of63", gups_few, 64, false, false },
-	{ "gups-256M-3of3", gups_three, 4, false, false },
-	{ "gups-4G-3of3", gups_large, 4, false, false },
-	{ "blocks-256K-4of63", blocks_few, 64, false, false },
-	{ "halo-256-4of63", halo_few, 64, false, false },
-	{ "vectors-300K-4of63", vectors_few, 64, false, false },
-	{ "gups-16M-48of63", gups_many, 64, false, false },
-	{ "sweep-1G-2of63", sweep_large, 64, false, false },
-	{ "gups-256M-all4", gups_four, 4, false, false },
-	{ "trace-cg", trace_cg, 64, false, false },
-	{ "trace-lammps", trace_lammps, 64, false, false },
-	{ "trace-hpcg", trace_hpcg, 64, false, false },
-	{ "tables-4", gups_few, 5, true, true },
-	{ "tables-64", gups_few, 64, true, true },
-	{ "tables-1024", gups_few, 1024, true, true },
-	{ "tables-4096", gups_few, 4096, true, true },
-	{ "paper-cannon", cannon_whole, 2, true, true },
-	{ "paper-bitonic", bitonic_whole, 2, true, true },
+static const struct pattern patterns[] = {
+	{ "gups-256M-4of63", gups, 60000, 4, 256 * MIB, .nodes = 64 },
+	{ "gups-256M-3of3", gups, 60000, 3, 256 * MIB, .nodes = 4 },
+	{ "gups-4G-3of3", gups, 40000, 3, 4 * GIB, .nodes = 4 },
+	{ "blocks-256K-4of63", blocks, 30000, 4, GIB, .nodes = 64 },
+	{ "halo-256-4of63", halo, 30, 4, 256, .nodes = 64 },
+	{ "vectors-300K-4of63", vectors, 600, 4, 0, .nodes = 64 },
+	{ "gups-16M-48of63", gups_own, 400000, 48, 16 * MIB, .nodes = 64 },
+	{ "sweep-1G-2of63", sweep, 8, 2, GIB, .nodes = 64 },
+	{ "gups-256M-all4", gups_all, 80000, 4, 256 * MIB, .nodes = 4 },
+	{ "trace-cg", traced, .nodes = 64, .trace = "cg.B.4" },
+	{ "trace-lammps", traced, .nodes = 64, .trace = "lammps-lj.4" },
+	{ "trace-hpcg", traced, .nodes = 64, .trace = "hpcg48.2" },
+	{ "tables-4", gups, 60000, 4, 256 * MIB, .nodes = 5, .slow = true },
+	{ "tables-64", gups, 60000, 4, 256 * MIB, .nodes = 64, .slow = true },
+	{ "tables-1024", gups, 60000, 4, 256 * MIB, .nodes = 1024, .slow = true },
+	{ "tables-4096", gups, 60000, 4, 256 * MIB, .nodes = 4096, .slow = true },
+	{ "paper-cannon", cannon, 1500000, 2, 0, .nodes = 2, .slow = true },
+	{ "paper-bitonic", bitonic, 2100000, 2, 0, .nodes = 2, .slow = true },
 };
 
 static bool quick;
@@ -793,8 +784,8 @@ int main(int argc, char **argv)
 		if (!is_wanted(p))
 			continue;
 		seed = seed_given;
-		p->make(&w);
-		for (size_t k = p->own_only ? 4 : 0; k < sizeof settings / sizeof *settings; k++)
+		p->make(&w, p);
+		for (size_t k = p->slow ? 4 : 0; k < sizeof settings / sizeof *settings; k++)
 			run(p->name, &w, p->nodes, settings[k]);
 		free(w.put);
 	}

@@ -18,8 +18,6 @@
  * for a put by a borrowed key, 34 us by rendezvous, 5141 us with unpinning. With soft-RoCE these are times of system
  * calls and packets, not of an adapter.
  */
-#include <arpa/inet.h>
-#include <err.h>
 #include <hugepin_verbs.h>
 #include <pthread.h>
 #include <sched.h>
@@ -30,6 +28,9 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "lib.h"
+#include "rc.h"
 
 enum { BYTES_MAX = 1 << 20, PUTS_MAX = 1000, MESSAGES = 16, OWN = 4, SLOT = 64 };
 enum subject { KNOWN, LENT, RENDEZVOUS, REGISTER, BOUNCE, SUBJECTS };
@@ -66,78 +67,26 @@ static struct side {
 	struct hugepin_far key;
 } side[2]; /* the one that puts, and the target */
 
-static struct ibv_context *device;
 static struct ibv_pd *pd;
 static _Atomic bool stop;
 static _Atomic unsigned busy_us; /* the target computes for so long between two looks at its messages */
 
-static void check(int error, const char *what)
-{
-	if (error)
-		errx(1, "%s: %s", what, strerror(abs(error)));
-}
-
-static double clock_us(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
-}
-
 /* ------------------------------------------------------------------ the connections */
-
-static void connect_pair(struct ibv_qp *a, struct ibv_qp *b, const struct ibv_port_attr *port, const union ibv_gid *gid,
-			 int index)
-{
-	struct ibv_qp_attr to = { .port_num = 1, .path_mtu = port->active_mtu, .dest_qp_num = b->qp_num,
-		.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE, .max_dest_rd_atomic = 1,
-		.max_rd_atomic = 1, .min_rnr_timer = 1, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
-		.ah_attr = { .port_num = 1, .dlid = port->lid, .is_global = port->link_layer == IBV_LINK_LAYER_ETHERNET,
-			.grh = { .dgid = *gid, .sgid_index = (uint8_t)index, .hop_limit = 64 } } };
-	to.qp_state = IBV_QPS_INIT;
-	check(ibv_modify_qp(a, &to, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), "INIT");
-	to.qp_state = IBV_QPS_RTR;
-	check(ibv_modify_qp(a, &to, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-		IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER), "RTR");
-	to.qp_state = IBV_QPS_RTS;
-	check(ibv_modify_qp(a, &to, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-		IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC), "RTS");
-}
 
 static void open_device(const char *name)
 {
-	int n = 0;
-	struct ibv_device **list = ibv_get_device_list(&n);
-	for (int i = 0; i < n && !device; i++)
-		if (!name || !strcmp(name, ibv_get_device_name(list[i])))
-			device = ibv_open_device(list[i]);
-	if (!device || !(pd = ibv_alloc_pd(device)))
-		errx(1, "%s: no such verbs device", name ? name : "any");
-	ibv_free_device_list(list);
+	pd = rc_open(name);
 	for (int i = 0; i < 2; i++) {
 		struct side *s = &side[i];
-		s->cq = ibv_create_cq(device, 2 * (2 * MESSAGES + OWN), NULL, NULL, 0);
+		s->cq = ibv_create_cq(pd->context, 2 * (2 * MESSAGES + OWN), NULL, NULL, 0);
 		for (int k = 0; k < 2; k++) {
-			struct ibv_qp_init_attr init = {
-				.send_cq = s->cq, .recv_cq = s->cq, .qp_type = IBV_QPT_RC,
-				.cap = { .max_send_wr = MESSAGES + OWN, .max_recv_wr = MESSAGES, .max_send_sge = 1,
-					 .max_recv_sge = 1, .max_inline_data = 128 },
-			};
-			if (!s->cq || !(s->qp[k] = ibv_create_qp(pd, &init)))
-				err(1, "completion queue, queue pair");
-			s->granted = init.cap;
+			s->granted = (struct ibv_qp_cap){ .max_send_wr = MESSAGES + OWN, .max_recv_wr = MESSAGES,
+							  .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 128 };
+			s->qp[k] = rc_create(pd, s->cq, &s->granted);
 		}
 	}
-	struct ibv_port_attr port;
-	union ibv_gid gid;
-	check(ibv_query_port(device, 1, &port), "port 1");
-	int index = port.gid_tbl_len - 1;
-	while (index > 0 && (ibv_query_gid(device, 1, index, &gid) || !IN6_IS_ADDR_V4MAPPED(gid.raw)))
-		index--;
-	check(ibv_query_gid(device, 1, index, &gid), "GID");
 	for (int k = 0; k < 2; k++)
-		for (int i = 0; i < 2; i++)
-			connect_pair(side[i].qp[k], side[!i].qp[k], &port, &gid, index);
+		rc_connect(side[0].qp[k], side[1].qp[k]);
 }
 
 static int send_of_lend(void *arg, uint32_t peer, const void *msg, size_t len)
@@ -276,13 +225,13 @@ static void *serve(void *arg)
 	struct side *s = arg;
 	struct ibv_mr *mr = NULL;
 	for (unsigned seen = 0; !atomic_load_explicit(&stop, memory_order_relaxed);) {
-		const double until = clock_us() + atomic_load_explicit(&busy_us, memory_order_relaxed);
+		const double until = now_ns() / 1e3 + atomic_load_explicit(&busy_us, memory_order_relaxed);
 		look(s);
 		if (s->messages != seen) {
 			seen++;
 			answer(s, &mr);
 		}
-		while (clock_us() < until)
+		while (now_ns() / 1e3 < until)
 			;
 	}
 	return NULL;
@@ -314,7 +263,7 @@ static double measure(enum subject subject, size_t len)
 {
 	struct side *s = &side[0];
 	const uint64_t to = (uintptr_t)side[1].memory;
-	const double start = clock_us();
+	const double start = now_ns() / 1e3;
 	if (subject == KNOWN) {
 		put(s, s->memory, s->memory_pin.lkey, to, side[1].memory_pin.rkey, len);
 	} else if (subject == LENT) {
@@ -331,22 +280,10 @@ static double measure(enum subject subject, size_t len)
 		put(s, s->bounce, s->bounce_pin.lkey, side[1].bounce_pin.base, side[1].bounce_pin.rkey, len);
 		ask(s, PLACE, to, len);
 	}
-	return clock_us() - start;
+	return now_ns() / 1e3 - start;
 }
 
 /* ------------------------------------------------------------------ results */
-
-static int compare(const void *a, const void *b)
-{
-	const double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
-
-static double median(double *v)
-{
-	qsort(v, (size_t)puts_each, sizeof *v, compare);
-	return v[puts_each / 2];
-}
 
 static void print_table(void)
 {
@@ -358,7 +295,7 @@ static void print_table(void)
 		double m[SUBJECTS];
 		printf("%8zu", sizes[i] / 1024);
 		for (int k = 0; k < SUBJECTS; k++)
-			printf(" %12.0f", m[k] = median(us[i][k]));
+			printf(" %12.0f", m[k] = median(us[i][k], (size_t)puts_each));
 		printf("   rendezvous %.1f (Bonachea and Bell: 34 / 14 = 2.4), register %.1f (5141 / 14 = 367), bounce "
 		       "%.1f, "
 		       "known %.2f\n",
@@ -397,9 +334,9 @@ int main(int argc, char **argv)
 	atomic_store_explicit(&stop, true, memory_order_relaxed);
 	pthread_join(target, NULL);
 	print_table();
-	const double lent = median(busy[LENT]), rendezvous = median(busy[RENDEZVOUS]);
+	const double lent = median(busy[LENT], (size_t)puts_each), rendezvous = median(busy[RENDEZVOUS], (size_t)puts_each);
 	printf("4 KiB, the target busy: known %.0f us, lent %.0f, rendezvous %.0f, which is %.1f of lent\n",
-	       median(busy[KNOWN]), lent, rendezvous, rendezvous / lent);
+	       median(busy[KNOWN], (size_t)puts_each), lent, rendezvous, rendezvous / lent);
 	printf("questions of the lend in all: %llu\n", (unsigned long long)stats.asks);
 	return 0;
 }

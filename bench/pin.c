@@ -575,27 +575,9 @@ static void overlap(const char *order)
 	printf("overlap.%s %.4g bytes\n", order, (double)registered_bytes / (double)asked);
 }
 
-static size_t parse_size(const char *text)
-{
-	char *end;
-	size_t n = strtoul(text, &end, 10);
-
-	return n << (*end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0);
-}
-
 int main(int argc, char **argv)
 {
-	int c;
-
-	while ((c = getopt(argc, argv, "qs:")) != -1)
-		if (c == 'q')
-			quick = true;
-		else if (c == 's')
-			seed = strtoul(optarg, NULL, 10) + 1;
-		else
-			usage();
-	argc -= optind;
-	argv += optind;
+	argv = options(&argc, argv, &quick, &seed);
 	if (argc == 5 && !strcmp(argv[0], "hits"))
 		hits(argv[1], strtoul(argv[2], NULL, 10), (unsigned)strtoul(argv[3] + 1, NULL, 10), argv[4]);
 	else if (argc == 3 && !strcmp(argv[0], "register"))

@@ -247,13 +247,6 @@ static void flush(unsigned count, unsigned n)
 #endif
 }
 
-static uint64_t clock_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static int make_plan(enum subject s, const struct cell *c, struct hugepin_sg_plan *ret_)
 {
 	unsigned mode = subject_modes[s];
@@ -266,11 +259,11 @@ static int make_plan(enum subject s, const struct cell *c, struct hugepin_sg_pla
 static double batch_ns(enum subject s, unsigned count, const struct cell *c, const struct hugepin_sg_plan *plan)
 {
 	const size_t slot = ((size_t)c->n * c->bytes + 63) / 64 * 64 + 64; /* as the frames of a queue are placed */
-	const uint64_t start = clock_ns();
+	const double start = now_ns();
 
 	for (unsigned k = 0; k < count; k++)
 		send_one(s, &(struct message){ iov[k], c->n, slots + k % SLOTS * slot, plan });
-	return (double)(clock_ns() - start) / count;
+	return (now_ns() - start) / count;
 }
 
 /* Warm up, then take the least time of a few. All subjects of a cell see the same pieces. */
@@ -348,10 +341,10 @@ static void measure_plans(int round)
 			double least = 0;
 			lay(&c);
 			for (int r = 0; r <= REPEATS; r++) {
-				const uint64_t start = clock_ns();
+				const double start = now_ns();
 				for (unsigned k = 0; k < MESSAGES; k++)
 					make_plan(PLAN, &c, &plan);
-				const double ns = (double)(clock_ns() - start) / (double)MESSAGES;
+				const double ns = (now_ns() - start) / (double)MESSAGES;
 				least = !r || ns < least ? ns : least;
 			}
 			printf("plan %d %u %u %.2f\n", round, c.n, c.bytes, least);
@@ -389,12 +382,12 @@ int main(int argc, char **argv)
 	}
 	const char *only = optind < argc ? argv[optind] : "";
 	set_up();
-	const uint64_t start = clock_ns();
+	const double start = now_ns();
 	struct hp_sg_carrier carrier = { .domain = domain, .caps = caps, .post = carry, .end = carried };
 	const int e = hp_sg_measure(&carrier, &model);
 	if (e)
 		errx(1, "calibrate: %s", strerror(-e));
-	printf("model ms %.1f\n", (double)(clock_ns() - start) / 1e6);
+	printf("model ms %.1f\n", (now_ns() - start) / 1e6);
 	PRINT(copy_below), PRINT(apart_below), PRINT(inline_pieces);
 	for (int round = 0; round < rounds; round++) {
 		if (!*only || !strcmp(only, "cells"))

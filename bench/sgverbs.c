@@ -13,8 +13,6 @@
  * microseconds of both sides' threads (the receiver's with its polling), completions of both; then the goals, and what
  * queues take of memory. With soft-RoCE these are times of system calls and packets, not of an adapter.
  */
-#include <arpa/inet.h>
-#include <err.h>
 #include <hugepin_verbs.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -26,6 +24,9 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "lib.h"
+#include "rc.h"
 
 enum { PIECES_MAX = 32, BYTES_MAX = 512, RECVS = 128, GROUPS = 12, ROUNDS_MAX = 64, STRIDE = BYTES_MAX + 168 };
 enum subject { EACH, CHAIN, GATHER, PACK, INLINE, PLAN, SUBJECTS };
@@ -57,12 +58,6 @@ static _Atomic uint64_t received;
 static _Atomic uint64_t recv_cpu_ns;
 static int rounds = 5;
 
-static void check(int error, const char *what)
-{
-	if (error)
-		errx(1, "%s: %s", what, strerror(abs(error)));
-}
-
 static uint64_t clock_ns(clockid_t clock)
 {
 	struct timespec t;
@@ -74,56 +69,19 @@ static uint64_t clock_ns(clockid_t clock)
 
 static void open_device(const char *name)
 {
-	int n = 0;
-	struct ibv_device **list = ibv_get_device_list(&n);
-	struct ibv_context *device = NULL;
-	for (int i = 0; i < n && !device; i++)
-		if (!name || !strcmp(name, ibv_get_device_name(list[i])))
-			device = ibv_open_device(list[i]);
-	if (!device || !(pd = ibv_alloc_pd(device)))
-		errx(1, "%s: no such verbs device", name ? name : "any");
-	ibv_free_device_list(list);
-
-	struct ibv_port_attr port;
-	check(ibv_query_port(device, 1, &port), "port 1");
-	union ibv_gid gid;
-	int index = port.gid_tbl_len - 1;
-	while (index > 0 && (ibv_query_gid(device, 1, index, &gid) || !IN6_IS_ADDR_V4MAPPED(gid.raw)))
-		index--;
-	check(ibv_query_gid(device, 1, index, &gid), "GID");
+	pd = rc_open(name);
 	struct ibv_device_attr device_attr;
-	check(ibv_query_device(device, &device_attr), "device");
+	check(ibv_query_device(pd->context, &device_attr), "device");
 	const unsigned elements = device_attr.max_sge < PIECES_MAX ? (unsigned)device_attr.max_sge : PIECES_MAX;
 	printf("elements: at most %d in a work request\n", device_attr.max_sge);
-	struct ibv_qp_cap granted = { 0 };
-	for (int i = 0; i < 2; i++) {
-		cq[i] = ibv_create_cq(device, 2 * RECVS, NULL, NULL, 0);
-		struct ibv_qp_init_attr init = {
-			.send_cq = cq[i], .recv_cq = cq[i], .qp_type = IBV_QPT_RC,
-			.cap = { .max_send_wr = RECVS, .max_recv_wr = RECVS, .max_send_sge = elements,
-				 .max_recv_sge = 1, .max_inline_data = 256 },
-		};
-		if (!cq[i] || !(qp[i] = ibv_create_qp(pd, &init)))
-			err(1, "completion queue, queue pair");
-		if (!i)
-			granted = init.cap;
+	struct ibv_qp_cap granted;
+	for (int i = 1; i >= 0; i--) {
+		granted = (struct ibv_qp_cap){ .max_send_wr = RECVS, .max_recv_wr = RECVS, .max_send_sge = elements,
+					       .max_recv_sge = 1, .max_inline_data = 256 };
+		cq[i] = ibv_create_cq(pd->context, 2 * RECVS, NULL, NULL, 0);
+		qp[i] = rc_create(pd, cq[i], &granted);
 	}
-	for (int i = 0; i < 2; i++) {
-		struct ibv_qp_attr a = { .port_num = 1, .path_mtu = port.active_mtu, .dest_qp_num = qp[!i]->qp_num,
-			.max_dest_rd_atomic = 1, .max_rd_atomic = 1, .min_rnr_timer = 1, .timeout = 14, .retry_cnt = 7,
-			.rnr_retry = 7, .ah_attr = { .port_num = 1, .dlid = port.lid,
-			.is_global = port.link_layer == IBV_LINK_LAYER_ETHERNET,
-			.grh = { .dgid = gid, .sgid_index = (uint8_t)index, .hop_limit = 64 } } };
-		a.qp_state = IBV_QPS_INIT;
-		check(ibv_modify_qp(qp[i], &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
-		      "INIT");
-		a.qp_state = IBV_QPS_RTR;
-		check(ibv_modify_qp(qp[i], &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-			IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER), "RTR");
-		a.qp_state = IBV_QPS_RTS;
-		check(ibv_modify_qp(qp[i], &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-			IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC), "RTS");
-	}
+	rc_connect(qp[0], qp[1]);
 	check(hugepin_sg_caps(qp[0], &granted, &caps, sizeof caps), "caps");
 }
 
@@ -229,18 +187,12 @@ static unsigned send_group(enum subject s, const struct iovec *iov, unsigned n, 
 	return got;
 }
 
-static int compare(const void *a, const void *b)
-{
-	const double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
-
-static double median(const double *values, int n)
+/* The values keep their order: those of one round belong together. */
+static double median_of(const double *values, int n)
 {
 	double v[ROUNDS_MAX];
 	memcpy(v, values, (size_t)n * sizeof *v);
-	qsort(v, (size_t)n, sizeof *v, compare);
-	return v[n / 2];
+	return median(v, (size_t)n);
 }
 
 static void measure(size_t cell, enum subject s, int round)
@@ -270,8 +222,8 @@ static void measure(size_t cell, enum subject s, int round)
 		while (received_so_far() - received_before < wanted * (i + 1))
 			sched_yield();
 	}
-	results[cell][s].us[round] = median(us, GROUPS);
-	results[cell][s].send_cpu[round] = median(send_cpu, GROUPS);
+	results[cell][s].us[round] = median_of(us, GROUPS);
+	results[cell][s].send_cpu[round] = median_of(send_cpu, GROUPS);
 	const uint64_t recv_cpu_end = atomic_load_explicit(&recv_cpu_ns, memory_order_relaxed);
 	results[cell][s].recv_cpu[round] = (double)(recv_cpu_end - recv_cpu) / 1e3 / GROUPS;
 	results[cell][s].sent = (double)sent / GROUPS;
@@ -295,7 +247,7 @@ static double ratio(size_t cell_a, enum subject a, size_t cell_b, enum subject b
 	double v[ROUNDS_MAX];
 	for (int r = 0; r < rounds; r++)
 		v[r] = results[cell_a][a].us[r] / results[cell_b][b].us[r];
-	return median(v, rounds);
+	return median_of(v, rounds);
 }
 
 static void print_cells(void)
@@ -305,14 +257,14 @@ static void print_cells(void)
 		printf("%3u x %-4u", cells[c].n, cells[c].bytes);
 		for (int s = 0; s < SUBJECTS; s++)
 			if (results[c][s].known)
-				printf(" %s %.0f (%.0f+%.0f; %g+%g)", names[s], median(results[c][s].us, rounds),
-				       median(results[c][s].send_cpu, rounds), median(results[c][s].recv_cpu, rounds),
+				printf(" %s %.0f (%.0f+%.0f; %g+%g)", names[s], median_of(results[c][s].us, rounds),
+				       median_of(results[c][s].send_cpu, rounds), median_of(results[c][s].recv_cpu, rounds),
 				       results[c][s].sent, results[c][s].received);
 		putchar('\n');
 	}
 }
 
-static void say(const char *what, double is, double least, double most)
+static void judge(const char *what, double is, double least, double most)
 {
 	printf("target: %s: %.2f, %s %.2f %s\n", what, is, least > 0 ? "at least" : "at most", least > 0 ? least : most,
 	       (least > 0 ? is >= least : is <= most) ? "ok" : "MISS");
@@ -329,11 +281,11 @@ static void print_targets(void)
 	for (int i = 0; i < 3; i++) {
 		const size_t c = cell_of(fast[i].n, fast[i].bytes);
 		snprintf(what, sizeof what, "each / plan %u x %u", fast[i].n, fast[i].bytes);
-		say(what, ratio(c, EACH, c, PLAN), fast[i].least, 0);
+		judge(what, ratio(c, EACH, c, PLAN), fast[i].least, 0);
 	}
 	for (unsigned bytes = 8; bytes <= 128; bytes *= bytes == 8 ? 8 : 2) {
 		snprintf(what, sizeof what, "gather 4 x %u / 1 x %u (Rex et al.: 1.14)", bytes, bytes);
-		say(what, ratio(cell_of(4, bytes), GATHER, cell_of(1, bytes), GATHER), 0, 1.25);
+		judge(what, ratio(cell_of(4, bytes), GATHER, cell_of(1, bytes), GATHER), 0, 1.25);
 		printf("  and of the same bytes in one piece: %.2f\n",
 		       ratio(cell_of(4, bytes), GATHER, cell_of(1, 4 * bytes), GATHER));
 	}
@@ -380,7 +332,7 @@ static void print_memory(void)
 	printf("memory: 1000 queues with a pool of %u slots %.1f MiB, without a pool %.0f MiB (as %d of them), each for "
 	       "%u work requests\n",
 	       pool.slots, pooled, own, FEW, caps.max_wr);
-	say("MiB of 1000 queues with a pool", pooled, 0, 64);
+	judge("MiB of 1000 queues with a pool", pooled, 0, 64);
 }
 
 int main(int argc, char **argv)

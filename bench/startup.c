@@ -23,34 +23,13 @@
 
 #include "hugepin.h"
 #include "hugepin_verbs.h"
+#include "lib.h"
 
-#define MiB ((size_t)1 << 20)
 enum { BLOCKS_MAX = 1024, ROUNDS_MAX = 99, WAYS = 2 };
 
 static struct ibv_pd *pd;
 static int blocks = 64, rounds = 9;
 static size_t size = 2 * MiB;
-
-static double now_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
-static int compare(const void *a, const void *b)
-{
-	const double *x = a, *y = b;
-
-	return (*x > *y) - (*x < *y);
-}
-
-static double median(double *v, int n)
-{
-	qsort(v, (size_t)n, sizeof *v, compare);
-	return v[n / 2];
-}
 
 /* One startup: new blocks, a new domain. Returns what registering and pinning takes. */
 static double start(bool several, bool there)
@@ -75,9 +54,9 @@ static double start(bool several, bool there)
 	e = pd ? hugepin_verbs_open(pd, &attr, &domain) : hugepin_domain_open(hugepin_mlock(), NULL, &attr, &domain);
 	if (e)
 		errx(1, "opening a domain: %s", strerror(-e));
-	took = now_ms();
+	took = now_ns() / 1e6;
 	n = (several ? hugepin_register : hugepin_pinv)(domain, block, blocks, 0, pins, blocks);
-	took = now_ms() - took;
+	took = now_ns() / 1e6 - took;
 	if (n != blocks)
 		errx(1, "registering: %s", n < 0 ? strerror(-n) : "cut");
 	if (hugepin_deregister(domain, pins, n) || hugepin_domain_close(domain))
@@ -102,7 +81,7 @@ static void measure(bool there)
 				ms[way][r] = took;
 		}
 	for (int k = 0; k < WAYS; k++) {
-		middle[k] = median(ms[k], rounds);
+		middle[k] = median(ms[k], (size_t)rounds);
 		least[k] = ms[k][0];
 	}
 	printf("%8s%12.2f%12.2f%8.2f%12.2f%12.2f%8.2f\n", there ? "there" : "new", middle[0], middle[1],

@@ -20,33 +20,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define KiB ((size_t)1 << 10)
-#define MiB ((size_t)1 << 20)
+#include "lib.h"
+
 #define ROUNDS_MAX 99
 
 enum { BASE, THP, HUGETLB, KINDS };
 static const char *const kinds[KINDS] = { "4 KiB", "THP", "hugetlb" };
-
-static double now_us(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
-}
-
-static int compare(const void *a, const void *b)
-{
-	const double *x = a, *y = b;
-
-	return (*x > *y) - (*x < *y);
-}
-
-static double median(double *v, int n)
-{
-	qsort(v, (size_t)n, sizeof *v, compare);
-	return v[n / 2];
-}
 
 /* The bytes of [p, p + len) that transparent hugepages back. */
 static size_t thp_bytes(char *p, size_t len)
@@ -96,9 +75,9 @@ static void measure(struct ibv_pd *pd, char *const *p, size_t len, int rounds)
 		for (int k = 0; k < KINDS; k++) {
 			if (!p[k])
 				continue;
-			double t0 = now_us();
+			double t0 = now_ns() / 1e3;
 			struct ibv_mr *mr = ibv_reg_mr(pd, p[k], len, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-			double t1 = now_us();
+			double t1 = now_ns() / 1e3;
 
 			if (!mr)
 				err(1, "ibv_reg_mr: %zu KiB of %s", len / KiB, kinds[k]);
@@ -106,13 +85,13 @@ static void measure(struct ibv_pd *pd, char *const *p, size_t len, int rounds)
 				errx(1, "ibv_dereg_mr");
 			if (r >= 0) {
 				reg[k][r] = t1 - t0;
-				dereg[k][r] = now_us() - t1;
+				dereg[k][r] = now_ns() / 1e3 - t1;
 			}
 		}
 	}
 	printf("%8zu", len / KiB);
 	for (int k = 0; k < KINDS; k++) {
-		double us[2] = { median(reg[k], rounds), median(dereg[k], rounds) };
+		double us[2] = { median(reg[k], (size_t)rounds), median(dereg[k], (size_t)rounds) };
 
 		if (!p[k]) {
 			printf("%12s%12s%16s", "-", "-", "-");
