@@ -66,11 +66,6 @@ int hp_borrowed_open(hugepin_lend *l)
 	return 0;
 }
 
-static struct hp_borrowed *slot_of(hugepin_lend *l, uint32_t slot)
-{
-	return &l->borrowed[slot];
-}
-
 static void give_index(struct hp_borrowed *f)
 {
 	/* The uses were no pins. */
@@ -82,8 +77,8 @@ static void give_index(struct hp_borrowed *f)
 void hp_borrowed_close(hugepin_lend *l, bool child)
 {
 	for (uint32_t i = 1; !child && i < l->borrowed_used; i++)
-		if (slot_of(l, i)->index)
-			give_index(slot_of(l, i));
+		if (l->borrowed[i].index)
+			give_index(&l->borrowed[i]);
 	if (l->borrowed)
 		hp_meta_unmap(l->borrowed, TABLE_BYTES);
 	if (l->lookup)
@@ -419,7 +414,7 @@ void hp_borrowed_lose(hugepin_lend *l, uint32_t peer)
 /* The key may be another one by now, or none. */
 HP_COLD void hp_borrowed_unused(hugepin_lend *l, uint32_t slot)
 {
-	struct hp_borrowed *f = slot_of(l, slot);
+	struct hp_borrowed *f = &l->borrowed[slot];
 	uint8_t state = HP_READ(f->state); /* pairs with HP_WRITE in hp_borrowed_retire() */
 
 	if (state != HP_BORROWED_WANTED && state != HP_BORROWED_LOST)
@@ -435,7 +430,7 @@ HP_COLD void hp_borrowed_unused(hugepin_lend *l, uint32_t slot)
 bool hp_borrowed_uses(hugepin_lend *l)
 {
 	for (uint32_t i = 1; i < l->borrowed_used; i++)
-		if (slot_of(l, i)->state != HP_BORROWED_FREE && hp_counts_sum(slot_of(l, i)->index))
+		if (l->borrowed[i].state != HP_BORROWED_FREE && hp_counts_sum(l->borrowed[i].index))
 			return true;
 	return false;
 }

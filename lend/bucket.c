@@ -32,7 +32,6 @@ uint64_t hp_bucket_hash(struct hp_bucket_name n)
 	return hp_lend_hash(n.base, n.want);
 }
 
-/* The part of the buffer in the aligned piece around addr. */
 struct hp_bucket_name hp_bucket_piece(const struct hp_question *q, unsigned class)
 {
 	uint64_t size = hp_lend_class_bytes[class], start = q->addr & ~(size - 1);
@@ -42,7 +41,6 @@ struct hp_bucket_name hp_bucket_piece(const struct hp_question *q, unsigned clas
 					q->buffer_end - start < size ? q->buffer_end - base : start + size - base };
 }
 
-/* The named bucket that contains addr; the newest one, of several. */
 struct hp_bucket *hp_bucket_find(const struct hp_lender *ln, struct hp_bucket_name n, uint64_t addr)
 {
 	uint64_t hash = hp_bucket_hash(n);
@@ -108,7 +106,6 @@ static void add_ghost(struct hp_lender *ln, const struct hp_bucket *b)
 	}
 }
 
-/* Take a bucket out of what is known. It is the caller's to free. */
 void hp_bucket_detach(struct hp_lender *ln, struct hp_bucket *b)
 {
 	if (!b->retired)
@@ -217,9 +214,9 @@ static uint64_t count_larger(const struct hp_lender *ln)
 	for (int i = 0; i < 2; i++)
 		TAILQ_FOREACH(b, list[i], order)
 			ADD(b->base);
-			for (g = TAILQ_LAST(&ln->ghost_list, hp_ghost_list); g && g->epoch == ln->epoch;
-			     g = TAILQ_PREV(g, hp_ghost_list, order))
-				ADD(g->base);
+	g = TAILQ_LAST(&ln->ghost_list, hp_ghost_list);
+	for (; g && g->epoch == ln->epoch; g = TAILQ_PREV(g, hp_ghost_list, order))
+		ADD(g->base);
 #undef ADD
 	free(set);
 	return count;

@@ -100,6 +100,16 @@ static void recall(hugepin_lend *l, struct hp_bucket *b)
 	send_recall(l, &r);
 }
 
+static void send_want(hugepin_lend *l, const struct hp_act *act)
+{
+	struct hp_wire w = { .type = HP_WIRE_WANT,
+			     .number = l->lender.holder[act->peer].want,
+			     .bytes = act->bytes };
+
+	if (hp_send(l, act->peer, &w) != 0) /* the peer is lost: others may have room */
+		hp_lender_answered(&l->lender, act->peer);
+}
+
 /* ------------------------------------------------------------------ questions */
 
 /* Write to this process's memory as a peer would: if it is not there, that is an error and not a signal. */
@@ -175,16 +185,10 @@ static bool serve(hugepin_lend *l, struct hp_question *q)
 		case HP_STEP_DROP:
 			drop(l, act.bucket);
 			break;
-		case HP_STEP_WANT: {
-			struct hp_wire w = { .type = HP_WIRE_WANT,
-					     .number = l->lender.holder[act.peer].want,
-					     .bytes = act.bytes };
-
+		case HP_STEP_WANT:
 			recall(l, act.bucket);
-			if (hp_send(l, act.peer, &w) != 0) /* it is lost: others may have room */
-				hp_lender_answered(&l->lender, act.peer);
+			send_want(l, &act);
 			break;
-		}
 		case HP_STEP_WAIT:
 			return false;
 		case HP_STEP_NO:
@@ -375,14 +379,8 @@ void hp_serve_crowded(hugepin_lend *l, uint64_t bytes)
 	if (dropped >= bytes)
 		return;
 	act = hp_lender_crowded(&l->lender, bytes - dropped);
-	if (act.step == HP_STEP_WANT) {
-		struct hp_wire w = { .type = HP_WIRE_WANT,
-				     .number = l->lender.holder[act.peer].want,
-				     .bytes = act.bytes };
-
-		if (hp_send(l, act.peer, &w) != 0)
-			hp_lender_answered(&l->lender, act.peer);
-	}
+	if (act.step == HP_STEP_WANT)
+		send_want(l, &act);
 }
 
 void hp_serve_drop_idle(hugepin_lend *l)
