@@ -1,12 +1,12 @@
 /* link: none */
 /* Children of every kind know which process they are: they can limit themselves, start threads and give memory back
- * like their parent. Each subject is a program of its own. */
+ * like their parent. Each test is a program of its own. */
 #include "live.h"
 
 #include <pty.h>
 #include <sys/syscall.h>
 
-enum { DECAY_MS = 200, SKIPPED = 77 };
+enum { DECAY_MS = 200 };
 
 /* Each thread of the C library needs room for this beside its stack. */
 static _Thread_local char much[300 * 1024];
@@ -73,49 +73,92 @@ static int told(void)
 	return read(status[0], &c, 1) == 1 ? c : 99;
 }
 
-static int is_itself(void)
+/* Make memory that a thread gives back, or is about to give back, when the child starts. */
+static void begin(void)
 {
-	memset(hide(much), 1, sizeof much);
-	return gives_back();
+	char *p = hide(malloc(48 * MIB));
+	if (!p || pipe2(status, O_CLOEXEC))
+		_exit(1);
+	memset(p, 1, 48 * MIB);
+	free(p);
+	/* The slot keeps what was freed last. A child in which no handler runs learns of itself in a slow path, so its
+	 * buffer must not be there. */
+	free(hide(malloc(MIB)));
 }
 
-static int is_daemon(void)
+static int status_of(void (*body)(void))
 {
+	setenv("HUGEPIN_DECAY", "200ms", 1);
+	setenv("HUGEPIN_PAGES", "thp", 1); /* children in which no handler runs are promised no pages of the pool */
+	return anew_status(body);
+}
+
+static void alone(void (*body)(void))
+{
+	EXPECT_EQ(status_of(body), 0);
+}
+
+/* Try again if no fork handlers run: at the fork, the parent's thread may be in the middle of giving memory back, and
+ * no thread finishes that in the child. This is rare, and not promised (hugepin(7)). */
+static void without_handlers(void (*body)(void))
+{
+	int r = status_of(body);
+	for (int tries = 0; tries < 3 && r == NOT_GIVEN_BACK; tries++)
+		r = status_of(body);
+	EXPECT_EQ(r, 0);
+}
+
+TEST_BY(alone, a_program_with_much_thread_local_memory_gives_memory_back)
+{
+	begin();
+	memset(hide(much), 1, sizeof much);
+	_exit(gives_back());
+}
+
+TEST_BY(alone, a_daemon_limits_itself_and_gives_memory_back)
+{
+	begin();
 	pid_t child = fork();
 	if (child == 0)
 		tell(daemon(1, 1) ? 31 : does_both());
-	return told();
+	_exit(told());
 }
 
-static int has_terminal(void)
+TEST_BY(alone, a_child_with_a_terminal_limits_itself_and_gives_memory_back)
 {
 	int master;
+	begin();
 	pid_t child = forkpty(&master, NULL, NULL, NULL);
 	if (child == 0)
 		tell(does_both());
-	return child < 0 ? SKIPPED : told();
+	if (child < 0)
+		SKIP("no terminals");
+	_exit(told());
 }
 
-static int runs_no_handlers(void)
+TEST_BY(without_handlers, a_child_of__Fork_limits_itself_and_gives_memory_back)
 {
+	begin();
 	if (_Fork() == 0)
 		tell(does_both());
-	return told();
+	_exit(told());
 }
 
-static int is_cloned(void)
+TEST_BY(without_handlers, a_child_of_clone_limits_itself_and_gives_memory_back)
 {
+	begin();
 	if (syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL) == 0)
 		tell(does_both());
-	return told();
+	_exit(told());
 }
 
 /* Parent and child have the same number, each in a namespace of its own. */
-static int has_the_same_number(void)
+TEST_BY(without_handlers, children_with_their_parents_number_are_not_taken_for_it)
 {
 	pid_t child;
+	begin();
 	if (unshare(CLONE_NEWPID))
-		return SKIPPED;
+		SKIP("no namespaces of processes");
 	child = fork();
 	if (child == 0) {
 		int r = gives_back();
@@ -123,7 +166,7 @@ static int has_the_same_number(void)
 			r = 41;
 		if (r == 0) { /* some of its memory is about to be given back, by a thread */
 			free(hide(malloc(48 * MIB)));
-			free(hide(malloc(MIB))); /* as in main() */
+			free(hide(malloc(MIB))); /* as in begin() */
 			pid_t second = (pid_t)syscall(SYS_clone, SIGCHLD | CLONE_NEWPID, NULL, NULL, NULL, NULL);
 			if (second == 0)
 				_exit(getpid() != 1 ? 42 : does_both());
@@ -131,71 +174,7 @@ static int has_the_same_number(void)
 		}
 		tell(r);
 	}
-	return told();
+	_exit(told());
 }
 
-static int (*const subjects[])(void) = { is_itself, is_daemon, has_terminal, runs_no_handlers, is_cloned, has_the_same_number };
-
-static int again(int (*subject)(void))
-{
-	pid_t pid;
-	int i = 0;
-	char number[12];
-	while (subjects[i] != subject)
-		i++;
-	snprintf(number, sizeof number, "%d", i);
-	char *args[] = { (char *)"identity", (char *)"--subject", number, NULL };
-	setenv("HUGEPIN_DECAY", "200ms", 1);
-	setenv("HUGEPIN_PAGES", "thp", 1); /* children in which no handler runs are promised no pages of the pool */
-	EXPECT(!posix_spawn(&pid, "/proc/self/exe", NULL, NULL, args, environ));
-	return child_wait(pid);
-}
-
-TEST_CASE(a_program_with_much_thread_local_memory_gives_memory_back, EXPECT_EQ(again(is_itself), 0))
-TEST_CASE(a_daemon_limits_itself_and_gives_memory_back, EXPECT_EQ(again(is_daemon), 0))
-
-TEST(a_child_with_a_terminal_limits_itself_and_gives_memory_back)
-{
-	int r = again(has_terminal);
-	if (r == SKIPPED)
-		SKIP("no terminals");
-	EXPECT_EQ(r, 0);
-}
-
-/* Try again if no fork handlers run: at the fork, the parent's thread may be in the middle of giving memory back, and
- * no thread finishes that in the child. This is rare, and not promised (hugepin(7)). */
-static int again_without_handlers(int (*subject)(void))
-{
-	int r = again(subject);
-	for (int tries = 0; tries < 3 && r == NOT_GIVEN_BACK; tries++)
-		r = again(subject);
-	return r;
-}
-
-TEST_CASE(a_child_of__Fork_limits_itself_and_gives_memory_back, EXPECT_EQ(again_without_handlers(runs_no_handlers), 0))
-TEST_CASE(a_child_of_clone_limits_itself_and_gives_memory_back, EXPECT_EQ(again_without_handlers(is_cloned), 0))
-
-TEST(children_with_their_parents_number_are_not_taken_for_it)
-{
-	int r = again_without_handlers(has_the_same_number);
-	if (r == SKIPPED)
-		SKIP("no namespaces of processes");
-	EXPECT_EQ(r, 0);
-}
-
-int main(int argc, char **argv)
-{
-	if (argc == 3 && !strcmp(argv[1], "--subject")) {
-		/* Make memory that a thread gives back, or is about to give back, when the child starts. */
-		char *p = hide(malloc(48 * MIB));
-		if (!p || pipe2(status, O_CLOEXEC))
-			return 1;
-		memset(p, 1, 48 * MIB);
-		free(p);
-		/* The slot keeps what was freed last. A child in which no handler runs learns of itself in a slow path, so
-		 * its buffer must not be there. */
-		free(hide(malloc(MIB)));
-		return subjects[strtol(argv[2], NULL, 10)]();
-	}
-	return t_run(argc, argv);
-}
+LIVE_MAIN
