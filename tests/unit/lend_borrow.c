@@ -13,12 +13,22 @@ static void node_ready_counted(void *arg, void *token_, int err, const struct hu
 	((struct node *)arg)->answers++;
 }
 
-TEST(a_key_is_asked_for_once_and_then_borrowed_without_a_message)
+/* A test of two nodes, which open_nodes() opens. */
+#define NODES_TEST(fact, ...)                                                                                          \
+	static void fact##_body(void);                                                                                 \
+	TEST(fact)                                                                                                     \
+	{                                                                                                              \
+		open_nodes(2, __VA_ARGS__);                                                                            \
+		fact##_body();                                                                                         \
+		close_nodes(2);                                                                                        \
+	}                                                                                                              \
+	static void fact##_body(void)
+
+NODES_TEST(a_key_is_asked_for_once_and_then_borrowed_without_a_message, HUGEPIN_LEND_POOL, MIB, 256 * MIB, MIB)
 {
 	struct hugepin_far key;
 	unsigned sends;
 
-	open_nodes(2, HUGEPIN_LEND_POOL, MIB, 256 * MIB, MIB);
 	key = borrow(1, node[0].memory + 100, 200);
 	EXPECT(works(0, &key));
 	EXPECT_EQ(key.base, (uintptr_t)node[0].memory + 100);
@@ -37,14 +47,12 @@ TEST(a_key_is_asked_for_once_and_then_borrowed_without_a_message)
 	EXPECT_EQ(node[1].sends, sends);
 	EXPECT_EQ(lend_stats(0, 1).lent, 1);
 	EXPECT_EQ(lend_stats(1, 0).borrowed, 1);
-	close_nodes(2);
 }
 
-TEST(a_key_whose_memory_is_wanted_is_given_back_at_its_last_use)
+NODES_TEST(a_key_whose_memory_is_wanted_is_given_back_at_its_last_use, HUGEPIN_LEND_POOL, MIB, 4 * MIB, MIB)
 {
 	struct hugepin_far key;
 
-	open_nodes(2, HUGEPIN_LEND_POOL, MIB, 4 * MIB, MIB);
 	key = borrow(1, node[0].memory, 4096);
 	want_memory(0, node[0].memory);
 	EXPECT_EQ(hugepin_lend_progress(node[0].lend), 0);
@@ -55,22 +63,19 @@ TEST(a_key_whose_memory_is_wanted_is_given_back_at_its_last_use)
 	deliver_all();
 	EXPECT_EQ(lend_stats(0, 1).lent, 0);
 	EXPECT_EQ(lend_stats(0, HUGEPIN_LEND_ALL).idle_bytes, 0);
-	close_nodes(2);
 }
 
 
-TEST(a_key_is_cut_where_the_buffer_ends)
+NODES_TEST(a_key_is_cut_where_the_buffer_ends, HUGEPIN_LEND_POOL, MIB, 4 * MIB, MIB)
 {
 	struct hugepin_far key;
 
-	open_nodes(2, HUGEPIN_LEND_POOL, MIB, 4 * MIB, MIB);
 	key = borrow(1, node[0].memory + MIB - 10, 4096);
 	EXPECT_EQ(key.len, 10);
 	EXPECT_EQ(hugepin_lend_done(node[1].lend, &key), 0);
 	EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory + MIB - 3, 100, NULL, &key), 1);
 	EXPECT_EQ(key.len, 3);
 	EXPECT_EQ(hugepin_lend_done(node[1].lend, &key), 0);
-	close_nodes(2);
 }
 
 TEST(bad_arguments_are_refused)
@@ -125,11 +130,10 @@ TEST(bad_arguments_are_refused)
 	close_nodes(1);
 }
 
-TEST(callers_of_one_frame_share_a_question)
+NODES_TEST(callers_of_one_frame_share_a_question, HUGEPIN_LEND_POOL, MIB, 512 * KIB, 0)
 {
 	struct hugepin_far key;
 
-	open_nodes(2, HUGEPIN_LEND_POOL, MIB, 512 * KIB, 0);
 	for (int i = 0; i < 5; i++)
 		EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory + (size_t)i * 100, 10, &place[i],
 					   &key),
@@ -143,14 +147,12 @@ TEST(callers_of_one_frame_share_a_question)
 		EXPECT_EQ(node[1].answer[i].key.base, (uintptr_t)node[0].memory + (size_t)i * 100);
 		EXPECT_EQ(hugepin_lend_done(node[1].lend, &node[1].answer[i].key), 0);
 	}
-	close_nodes(2);
 }
 
-TEST(a_caller_whom_the_answer_does_not_reach_asks_again)
+NODES_TEST(a_caller_whom_the_answer_does_not_reach_asks_again, HUGEPIN_LEND_POOL, MIB, 4 * MIB, 0)
 {
 	struct hugepin_far key;
 
-	open_nodes(2, HUGEPIN_LEND_POOL, MIB, 4 * MIB, 0);
 	node[0].offered = 100;
 	EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory, 10, &place[0], &key), 0);
 	EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory + 200, 10, &place[1], &key), 0);
@@ -166,7 +168,6 @@ TEST(a_caller_whom_the_answer_does_not_reach_asks_again)
 		EXPECT_EQ(node[1].answer[i].err, 0);
 		EXPECT_EQ(hugepin_lend_done(node[1].lend, &node[1].answer[i].key), 0);
 	}
-	close_nodes(2);
 }
 
 /* Ask, and expect an error from ready(). */
@@ -219,12 +220,11 @@ TEST(the_reason_of_a_refusal_reaches_the_caller)
 	close_nodes(2);
 }
 
-TEST(a_put_that_misses_takes_one_question_and_one_answer)
+NODES_TEST(a_put_that_misses_takes_one_question_and_one_answer, HUGEPIN_LEND_POOL, MIB, 4 * MIB, 0)
 {
 	static const char data[128] = "carried";
 	struct hugepin_far key;
 
-	open_nodes(2, HUGEPIN_LEND_POOL, MIB, 4 * MIB, 0);
 	EXPECT_EQ(hugepin_lend_put(node[1].lend, 0, (uintptr_t)node[0].memory + 5, data, 129, &place[0], &key),
 		  -EMSGSIZE);
 	EXPECT_EQ(hugepin_lend_put(node[1].lend, 0, (uintptr_t)node[0].memory + 5, data, 128, &place[0], &key), 0);
@@ -236,7 +236,6 @@ TEST(a_put_that_misses_takes_one_question_and_one_answer)
 	EXPECT(lend_stats(0, 1).carried == 128 && lend_stats(1, 0).carried == 128);
 	EXPECT_EQ(hugepin_lend_done(node[1].lend, &key), 0);
 	EXPECT_EQ(hugepin_lend_done(node[1].lend, &node[1].answer[0].key), 0);
-	close_nodes(2);
 }
 
 TEST(bytes_for_memory_that_is_not_there_are_refused)
@@ -279,11 +278,10 @@ TEST(so_many_questions_may_be_out)
 	close_nodes(1);
 }
 
-TEST(under_pressure_the_key_that_was_not_used_for_longest_goes)
+NODES_TEST(under_pressure_the_key_that_was_not_used_for_longest_goes, HUGEPIN_LEND_POOL, 4 * MIB, 512 * KIB, 0)
 {
 	struct hugepin_far key[5];
 
-	open_nodes(2, HUGEPIN_LEND_POOL, 4 * MIB, 512 * KIB, 0);
 	for (unsigned i = 0; i < 4; i++) {
 		key[i] = borrow(1, node[0].memory + i * 256 * KIB, 1);
 		EXPECT_EQ(hugepin_lend_done(node[1].lend, &key[i]), 0);
@@ -299,14 +297,12 @@ TEST(under_pressure_the_key_that_was_not_used_for_longest_goes)
 	EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory + 256 * KIB, 1, NULL, &key[1]), 1);
 	EXPECT_EQ(hugepin_lend_done(node[1].lend, &key[1]), 0);
 	EXPECT(!hp_borrowed_find(node[1].lend, 0, (uintptr_t)node[0].memory + 2 * 256 * KIB));
-	close_nodes(2);
 }
 
-TEST(a_key_with_uses_is_never_given_for_room)
+NODES_TEST(a_key_with_uses_is_never_given_for_room, HUGEPIN_LEND_POOL, 4 * MIB, 512 * KIB, 0)
 {
 	struct hugepin_far key[4];
 
-	open_nodes(2, HUGEPIN_LEND_POOL, 4 * MIB, 512 * KIB, 0);
 	for (unsigned i = 0; i < 4; i++)
 		key[i] = borrow(1, node[0].memory + i * 256 * KIB, 1);
 	denied(1, (uintptr_t)node[0].memory + 2 * MIB, 1, NULL, -ENOBUFS);
@@ -314,7 +310,6 @@ TEST(a_key_with_uses_is_never_given_for_room)
 		EXPECT(works(0, &key[i]));
 		EXPECT_EQ(hugepin_lend_done(node[1].lend, &key[i]), 0);
 	}
-	close_nodes(2);
 }
 
 TEST(at_its_static_share_a_peer_gives_back_in_the_question)
@@ -332,11 +327,10 @@ TEST(at_its_static_share_a_peer_gives_back_in_the_question)
 	close_nodes(2);
 }
 
-TEST(a_peer_that_is_gone_ends_questions_keys_and_loans)
+NODES_TEST(a_peer_that_is_gone_ends_questions_keys_and_loans, HUGEPIN_LEND_POOL, MIB, 512 * KIB, 512 * KIB)
 {
 	struct hugepin_far key, used;
 
-	open_nodes(2, HUGEPIN_LEND_POOL, MIB, 512 * KIB, 512 * KIB);
 	used = borrow(1, node[0].memory, 1);
 	EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory + 512 * KIB, 1, &place[1], &key), 0);
 	EXPECT_EQ(hugepin_lend_gone(node[1].lend, 0), 0);
@@ -356,27 +350,23 @@ TEST(a_peer_that_is_gone_ends_questions_keys_and_loans)
 	used = borrow(1, node[0].memory, 1);
 	EXPECT(works(0, &used));
 	EXPECT_EQ(hugepin_lend_done(node[1].lend, &used), 0);
-	close_nodes(2);
 }
 
-TEST(a_lender_whose_peers_have_keys_does_not_close)
+NODES_TEST(a_lender_whose_peers_have_keys_does_not_close, HUGEPIN_LEND_POOL, MIB, 512 * KIB, 512 * KIB)
 {
 	struct hugepin_far key;
 
-	open_nodes(2, HUGEPIN_LEND_POOL, MIB, 512 * KIB, 512 * KIB);
 	key = borrow(1, node[0].memory, 1);
 	EXPECT_EQ(hugepin_lend_close(node[0].lend), -EBUSY);
 	EXPECT_EQ(hugepin_lend_close(node[1].lend), -EBUSY);
 	EXPECT(works(0, &key));
 	EXPECT_EQ(hugepin_lend_done(node[1].lend, &key), 0);
-	close_nodes(2);
 }
 
-TEST(messages_that_find_no_room_are_sent_later_in_their_order)
+NODES_TEST(messages_that_find_no_room_are_sent_later_in_their_order, HUGEPIN_LEND_POOL, 4 * MIB, 4 * MIB, 0)
 {
 	struct hugepin_far key;
 
-	open_nodes(2, HUGEPIN_LEND_POOL, 4 * MIB, 4 * MIB, 0);
 	node[1].send_error = -EAGAIN;
 	for (unsigned i = 0; i < 4; i++)
 		EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory + i * MIB, 1, &place[i], &key),
@@ -392,14 +382,12 @@ TEST(messages_that_find_no_room_are_sent_later_in_their_order)
 	EXPECT_EQ(node[1].answers, 4);
 	for (unsigned i = 0; i < 4; i++)
 		EXPECT_EQ(hugepin_lend_done(node[1].lend, &node[1].answer[i].key), 0);
-	close_nodes(2);
 }
 
-TEST(a_peer_to_whom_sending_fails_is_lost_until_it_is_gone)
+NODES_TEST(a_peer_to_whom_sending_fails_is_lost_until_it_is_gone, HUGEPIN_LEND_POOL, MIB, 128 * KIB, 0)
 {
 	struct hugepin_far key;
 
-	open_nodes(2, HUGEPIN_LEND_POOL, MIB, 128 * KIB, 0);
 	key = borrow(1, node[0].memory, 1);
 	EXPECT_EQ(hugepin_lend_done(node[1].lend, &key), 0);
 	node[1].send_error = -EPIPE;
@@ -409,7 +397,6 @@ TEST(a_peer_to_whom_sending_fails_is_lost_until_it_is_gone)
 	EXPECT_EQ(hugepin_lend_gone(node[1].lend, 0), 0);
 	EXPECT_EQ(hugepin_lend_gone(node[0].lend, 1), 0);
 	EXPECT_EQ(node[1].answers, 1); /* of the key that it had: an error of key() is the answer */
-	close_nodes(2);
 }
 
 TEST(the_heap_is_lent_by_extents_where_peers_may_see_it)
@@ -444,12 +431,11 @@ TEST(the_heap_is_lent_by_extents_where_peers_may_see_it)
 	hugepin_purge();
 }
 
-TEST(more_news_than_fit_ask_everything_back)
+NODES_TEST(more_news_than_fit_ask_everything_back, HUGEPIN_LEND_POOL, MIB, MIB, 0)
 {
 	struct hugepin_far key;
 	hugepin_domain *d;
 
-	open_nodes(2, HUGEPIN_LEND_POOL, MIB, MIB, 0);
 	key = borrow(1, node[0].memory, 1);
 	EXPECT_EQ(hugepin_lend_done(node[1].lend, &key), 0);
 	d = node[0].domain;
@@ -458,15 +444,13 @@ TEST(more_news_than_fit_ask_everything_back)
 	EXPECT_EQ(hugepin_lend_progress(node[0].lend), 0);
 	deliver_all();
 	EXPECT_EQ(lend_stats(0, HUGEPIN_LEND_ALL).lent, 0);
-	close_nodes(2);
 }
 
-TEST(others_that_need_room_get_idle_memory_and_then_keys)
+NODES_TEST(others_that_need_room_get_idle_memory_and_then_keys, HUGEPIN_LEND_POOL, MIB, 256 * KIB, 256 * KIB)
 {
 	struct hugepin_far key[2];
 	hugepin_domain *d;
 
-	open_nodes(2, HUGEPIN_LEND_POOL, MIB, 256 * KIB, 256 * KIB);
 	d = node[0].domain;
 	for (unsigned i = 0; i < 2; i++) {
 		key[i] = borrow(1, node[0].memory + i * 256 * KIB, 1);
@@ -485,7 +469,6 @@ TEST(others_that_need_room_get_idle_memory_and_then_keys)
 	EXPECT_EQ(queue[0][1].count, 1); /* WANT */
 	deliver_all();
 	EXPECT_EQ(lend_stats(0, 1).lent, 1);
-	close_nodes(2);
 }
 
 TEST(uses_of_borrowed_keys_are_no_pins)
@@ -502,13 +485,13 @@ TEST(uses_of_borrowed_keys_are_no_pins)
 	EXPECT_EQ(atomic_load_explicit(&hp_counts_undone, memory_order_relaxed) - undone, 10);
 }
 
-TEST(many_keys_of_small_buffers_are_all_hit_without_a_message)
+enum { PAGES = 2000 };
+
+NODES_TEST(many_keys_of_small_buffers_are_all_hit_without_a_message, HUGEPIN_LEND_POOL, PAGES * 8192, 64 * MIB, 0)
 {
-	enum { PAGES = 2000 };
 	struct hugepin_far key;
 	unsigned sends;
 
-	open_nodes(2, HUGEPIN_LEND_POOL, PAGES * 8192, 64 * MIB, 0);
 	hp_lender_fix_class(&node[0].lend->lender, 2);
 	char *memory = node[0].memory;
 	node[0].offered = 100;
@@ -530,7 +513,6 @@ TEST(many_keys_of_small_buffers_are_all_hit_without_a_message)
 		EXPECT_EQ(hugepin_lend_done(node[1].lend, &key), 0);
 	}
 	EXPECT_EQ(node[1].sends, sends);
-	close_nodes(2);
 }
 
 T_MAIN

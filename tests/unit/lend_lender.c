@@ -122,11 +122,21 @@ TEST(a_static_share_is_of_whole_buckets_of_the_largest_size_that_fits)
 	end();
 }
 
-TEST(a_peer_over_its_static_share_is_asked_itself_once)
+/* A test of a lender that begins with these. At the end nothing is lent, and nothing left. */
+#define LENDER_TEST(fact, ...)                                                                                         \
+	static void fact##_body(void);                                                                                 \
+	TEST(fact)                                                                                                     \
+	{                                                                                                              \
+		begin(__VA_ARGS__);                                                                                    \
+		fact##_body();                                                                                         \
+		end();                                                                                                 \
+	}                                                                                                              \
+	static void fact##_body(void)
+
+LENDER_TEST(a_peer_over_its_static_share_is_asked_itself_once, HUGEPIN_LEND_STATIC, 12 * MIB, 0)
 {
 	struct hp_question q;
 
-	begin(HUGEPIN_LEND_STATIC, 12 * MIB, 0);
 	EXPECT_EQ(ask(1, BASE).step, HP_STEP_LEND);
 	EXPECT_EQ(ask(1, BASE + 2 * MIB).step, HP_STEP_LEND);
 	q = question(1, BASE + 4 * MIB);
@@ -146,14 +156,12 @@ TEST(a_peer_over_its_static_share_is_asked_itself_once)
 	hp_lender_answered(&ln, 1);
 	EXPECT_EQ(run(&q).step, HP_STEP_LEND);
 	hp_lender_unwait(&ln, &q);
-	end();
 }
 
-TEST(a_pool_asks_the_holder_of_most_bytes_first_each_once_and_then_refuses)
+LENDER_TEST(a_pool_asks_the_holder_of_most_bytes_first_each_once_and_then_refuses, HUGEPIN_LEND_POOL, 14 * MIB, 0)
 {
 	struct hp_question q;
 
-	begin(HUGEPIN_LEND_POOL, 14 * MIB, 0);
 	hp_lender_fix_class(&ln, 1);
 	for (unsigned i = 0; i < 4; i++)
 		EXPECT_EQ(ask(2, BASE + i * 2 * MIB).step, HP_STEP_LEND);
@@ -178,14 +186,12 @@ TEST(a_pool_asks_the_holder_of_most_bytes_first_each_once_and_then_refuses)
 	hp_lender_answered(&ln, 2);
 	EXPECT_EQ(run(&q).step, HP_STEP_LEND);
 	hp_lender_unwait(&ln, &q);
-	end();
 }
 
-TEST(holders_are_asked_again_while_they_give_keys_of_shared_buckets)
+LENDER_TEST(holders_are_asked_again_while_they_give_keys_of_shared_buckets, HUGEPIN_LEND_POOL, 4 * MIB, 0)
 {
 	struct hp_question q;
 
-	begin(HUGEPIN_LEND_POOL, 4 * MIB, 0);
 	hp_lender_fix_class(&ln, 1);
 	for (uint32_t peer = 1; peer < 3; peer++)
 		for (unsigned i = 0; i < 2; i++)
@@ -204,14 +210,12 @@ TEST(holders_are_asked_again_while_they_give_keys_of_shared_buckets)
 	hp_lender_answered(&ln, wanted[2]);
 	EXPECT_EQ(run(&q).step, HP_STEP_LEND);
 	hp_lender_unwait(&ln, &q);
-	end();
 }
 
-TEST(a_holder_that_no_message_reaches_is_not_asked)
+LENDER_TEST(a_holder_that_no_message_reaches_is_not_asked, HUGEPIN_LEND_POOL, 6 * MIB, 0)
 {
 	struct hp_question q;
 
-	begin(HUGEPIN_LEND_POOL, 6 * MIB, 0);
 	hp_lender_fix_class(&ln, 1);
 	EXPECT_EQ(ask(1, BASE).step, HP_STEP_LEND);
 	EXPECT_EQ(ask(1, BASE + 2 * MIB).step, HP_STEP_LEND);
@@ -227,14 +231,12 @@ TEST(a_holder_that_no_message_reaches_is_not_asked)
 	EXPECT_EQ(hp_lender_crowded(&ln, 5).peer, 2);
 	ln.holder[1].mute = false;
 	EXPECT_EQ(hp_lender_crowded(&ln, 5).peer, 1);
-	end();
 }
 
-TEST(what_needs_room_waits_behind_what_waits_and_what_needs_none_does_not)
+LENDER_TEST(what_needs_room_waits_behind_what_waits_and_what_needs_none_does_not, HUGEPIN_LEND_POOL, 4 * MIB, 0)
 {
 	struct hp_question q, behind;
 
-	begin(HUGEPIN_LEND_POOL, 4 * MIB, 0);
 	hp_lender_fix_class(&ln, 1);
 	EXPECT_EQ(ask(1, BASE).step, HP_STEP_LEND);
 	EXPECT_EQ(ask(1, BASE + 2 * MIB).step, HP_STEP_LEND);
@@ -247,14 +249,12 @@ TEST(what_needs_room_waits_behind_what_waits_and_what_needs_none_does_not)
 	EXPECT(hp_lender_front(&ln, 0) == &q && hp_lender_waiting_of(&ln, 2) == &q && !hp_lender_waiting_of(&ln, 3));
 	hp_lender_unwait(&ln, &q);
 	hp_lender_answered(&ln, 1);
-	end();
 }
 
-TEST(a_peer_has_so_many_questions_and_bytes_that_wait)
+LENDER_TEST(a_peer_has_so_many_questions_and_bytes_that_wait, HUGEPIN_LEND_POOL, MIB, 0)
 {
 	static struct hp_question q[HP_LEND_WAITING_MAX + 1];
 
-	begin(HUGEPIN_LEND_POOL, MIB, 0);
 	for (unsigned i = 0; i < HP_LEND_WAITING_MAX; i++) {
 		q[i] = question(1, BASE);
 		q[i].carried = i < 2 ? 50 : 0;
@@ -271,14 +271,12 @@ TEST(a_peer_has_so_many_questions_and_bytes_that_wait)
 	for (unsigned i = 0; i < HP_LEND_WAITING_MAX; i++)
 		hp_lender_unwait(&ln, &q[i]);
 	EXPECT_EQ(ln.holder[1].waiting_carried, 0);
-	end();
 }
 
-TEST(a_bucket_is_the_part_of_the_buffer_in_the_aligned_piece)
+LENDER_TEST(a_bucket_is_the_part_of_the_buffer_in_the_aligned_piece, HUGEPIN_LEND_POOL, 256 * MIB, 0)
 {
 	struct hp_act act;
 
-	begin(HUGEPIN_LEND_POOL, 256 * MIB, 0);
 	buffer = BASE + 3 * MIB + 100;
 	buffer_end = BASE + 70 * MIB + 5;
 	act = ask(1, BASE + 4 * MIB);
@@ -293,14 +291,12 @@ TEST(a_bucket_is_the_part_of_the_buffer_in_the_aligned_piece)
 	EXPECT(act.step == HP_STEP_LEND && act.bucket->base + act.bucket->len == UINT64_MAX);
 	buffer = BASE;
 	buffer_end = BASE + (UINT64_C(1) << 36);
-	end();
 }
 
-TEST(a_device_with_short_registrations_gets_smaller_pieces)
+LENDER_TEST(a_device_with_short_registrations_gets_smaller_pieces, HUGEPIN_LEND_POOL, 256 * MIB, 0)
 {
 	struct hp_act act;
 
-	begin(HUGEPIN_LEND_POOL, 256 * MIB, 0);
 	pin_max = MIB;
 	act = ask(1, BASE + 10); /* the first part of the piece has it */
 	EXPECT(act.step == HP_STEP_LEND && act.bucket->len == MIB);
@@ -310,14 +306,12 @@ TEST(a_device_with_short_registrations_gets_smaller_pieces)
 	pin_max = 4096;
 	act = ask(1, BASE + 100 * MIB + 8192);
 	EXPECT(act.step == HP_STEP_NO && act.err == EFAULT);
-	end();
 }
 
-TEST(a_pin_without_room_drops_what_is_idle_and_then_asks_for_keys)
+LENDER_TEST(a_pin_without_room_drops_what_is_idle_and_then_asks_for_keys, HUGEPIN_LEND_POOL, 64 * MIB, 64 * MIB)
 {
 	struct hp_question q;
 
-	begin(HUGEPIN_LEND_POOL, 64 * MIB, 64 * MIB);
 	hp_lender_fix_class(&ln, 1);
 	EXPECT_EQ(ask(1, BASE).step, HP_STEP_LEND);
 	give_back(TAILQ_FIRST(&ln.holder[1].loans), false);
@@ -336,12 +330,10 @@ TEST(a_pin_without_room_drops_what_is_idle_and_then_asks_for_keys)
 	pin_error = -EFAULT; /* any other error is the answer */
 	EXPECT_EQ(ask(2, BASE + 16 * MIB).err, EFAULT);
 	EXPECT_EQ(ln.lent, 2 * MIB);
-	end();
 }
 
-TEST(a_bucket_that_is_given_back_is_idle_until_others_come_after_it)
+LENDER_TEST(a_bucket_that_is_given_back_is_idle_until_others_come_after_it, HUGEPIN_LEND_STATIC, 64 * MIB, 4 * MIB)
 {
-	begin(HUGEPIN_LEND_STATIC, 64 * MIB, 4 * MIB);
 	for (unsigned i = 0; i < 3; i++) {
 		EXPECT_EQ(ask(1, BASE + i * 2 * MIB).step, HP_STEP_LEND);
 		give_back(TAILQ_FIRST(&ln.holder[1].loans), false);
@@ -350,14 +342,13 @@ TEST(a_bucket_that_is_given_back_is_idle_until_others_come_after_it)
 	EXPECT_EQ(ask(1, BASE + 2 * MIB).step, HP_STEP_LEND);
 	EXPECT_EQ(ln.idle, 2 * MIB);
 	EXPECT_EQ(ln.idle_max, 4 * MIB); /* static: as in the paper */
-	end();
 }
 
-TEST(the_idle_list_grows_by_what_is_asked_for_again_and_shrinks_by_what_is_not)
+LENDER_TEST(the_idle_list_grows_by_what_is_asked_for_again_and_shrinks_by_what_is_not,
+	   HUGEPIN_LEND_POOL, 32 * MIB, 4 * MIB)
 {
 	uint64_t grown;
 
-	begin(HUGEPIN_LEND_POOL, 32 * MIB, 4 * MIB);
 	hp_lender_fix_class(&ln, 1);
 	for (unsigned round = 0; round < 20; round++)
 		for (unsigned i = 0; i < 6; i++) { /* six in turns, of which two fit */
@@ -378,7 +369,6 @@ TEST(the_idle_list_grows_by_what_is_asked_for_again_and_shrinks_by_what_is_not)
 	}
 	EXPECT(ln.idle_max < grown);
 	EXPECT_EQ(ln.idle_max, MIB); /* a quarter of what was set */
-	end();
 }
 
 /* As a borrower does: of two keys of one bucket the peer gives the new one back. */
@@ -417,9 +407,9 @@ static void use_hugepages(unsigned n, unsigned asks)
 	}
 }
 
-TEST(buckets_get_smaller_when_what_is_in_use_does_not_fit_and_larger_when_it_does)
+LENDER_TEST(buckets_get_smaller_when_what_is_in_use_does_not_fit_and_larger_when_it_does,
+	   HUGEPIN_LEND_POOL, 256 * MIB, 64 * MIB)
 {
-	begin(HUGEPIN_LEND_POOL, 256 * MIB, 64 * MIB);
 	EXPECT_EQ(ln.class, 0);
 	use_hugepages(3, 2000); /* three extents fit */
 	EXPECT_EQ(ln.class, 0);
@@ -440,7 +430,6 @@ TEST(buckets_get_smaller_when_what_is_in_use_does_not_fit_and_larger_when_it_doe
 		give_back(TAILQ_FIRST(&ln.holder[1].loans), false);
 	}
 	EXPECT_EQ(ln.class, 0);
-	end();
 }
 
 /* Peer 2 has four extents, all that may be lent. Peer 1 asks for each of them again and again, and has to give it
@@ -555,13 +544,12 @@ TEST(without_room_those_that_have_most_are_told_to_keep_within_that)
 	end();
 }
 
-TEST(a_pool_whose_holders_give_nothing_asks_the_bucket_back_that_was_lent_first)
+LENDER_TEST(a_pool_whose_holders_give_nothing_asks_the_bucket_back_that_was_lent_first, HUGEPIN_LEND_POOL, 4 * MIB, 0)
 {
 	struct hp_question q;
 	struct hp_act act;
 	struct hp_bucket *b;
 
-	begin(HUGEPIN_LEND_POOL, 4 * MIB, 0);
 	hp_lender_fix_class(&ln, 1);
 	EXPECT_EQ(ask(1, BASE).step, HP_STEP_LEND);
 	EXPECT_EQ(ask(2, BASE + 2 * MIB).step, HP_STEP_LEND);
@@ -586,14 +574,12 @@ TEST(a_pool_whose_holders_give_nothing_asks_the_bucket_back_that_was_lent_first)
 	hp_lender_forget(&ln, b);
 	EXPECT_EQ(ln.retired, 0);
 	EXPECT_EQ(ask(3, BASE + 4 * MIB).step, HP_STEP_LEND);
-	end();
 }
 
-TEST(refs_of_loans_grow_and_are_found_by_their_peer_alone)
+LENDER_TEST(refs_of_loans_grow_and_are_found_by_their_peer_alone, HUGEPIN_LEND_POOL, 256 * MIB, 64 * MIB)
 {
 	uint64_t last = 0;
 
-	begin(HUGEPIN_LEND_POOL, 256 * MIB, 64 * MIB);
 	for (unsigned i = 0; i < 100; i++) {
 		struct hp_loan *loan;
 
@@ -609,15 +595,13 @@ TEST(refs_of_loans_grow_and_are_found_by_their_peer_alone)
 			EXPECT(!hp_lender_find(&ln, 1, last));
 		}
 	}
-	end();
 }
 
-TEST(memory_that_is_wanted_is_not_lent_again_from_the_same_pin)
+LENDER_TEST(memory_that_is_wanted_is_not_lent_again_from_the_same_pin, HUGEPIN_LEND_POOL, 256 * MIB, 0)
 {
 	struct hp_act act;
 	struct hp_bucket *old;
 
-	begin(HUGEPIN_LEND_POOL, 256 * MIB, 0);
 	old = ask(1, BASE).bucket;
 	EXPECT(hp_lender_of_region(&ln, old->region) == old && !hp_lender_next_of_region(old));
 	hp_lender_retire(&ln, old);
@@ -627,7 +611,6 @@ TEST(memory_that_is_wanted_is_not_lent_again_from_the_same_pin)
 	EXPECT(hp_lender_end(&ln, TAILQ_FIRST(&old->loans), false) == old);
 	hp_lender_forget(&ln, old);
 	EXPECT_EQ(ln.lent, 64 * MIB);
-	end();
 }
 
 T_MAIN
