@@ -1,5 +1,5 @@
 /*
- * The heap: malloc and free of large buffers. docs/ARCHITECTURE.md has the design, and the alternatives that lost.
+ * The heap: malloc and free of large buffers. docs/ARCHITECTURE.md has the design, docs/HISTORY.md what lost.
  *
  * malloc tries in this order: the thread's slot and own lists (no lock), the shared lists and the tree
  * (hp_heap_lock), a new extent. free puts a buffer into the slot, and what was there into an own list (no lock) or a

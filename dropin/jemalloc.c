@@ -330,7 +330,7 @@ int hpje_pthread_key_create(pthread_key_t *key, void (*at_exit)(void *))
 
 #ifdef HP_JEMALLOC_5_3
 /* jemalloc's settings without others: an arena for each processor, not four, and thread caches that are looked through
- * every 256 KiB of requests, not every 64 KiB. ARCHITECTURE.md has the figures. /etc/malloc.conf and MALLOC_CONF come
+ * every 256 KiB of requests, not every 64 KiB. docs/PERFORMANCE.md has the figures. /etc/malloc.conf and MALLOC_CONF come
  * later and win. A program with a malloc_conf of its own has that in place of ours. */
 EXPORT const char *malloc_conf = "narenas_ratio:1,tcache_gc_incr_bytes:262144";
 #endif
