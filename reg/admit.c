@@ -1,6 +1,6 @@
 /*
- * Admission: how a range becomes a region. The budget is kept, its memory is held or watched, and the backend registers
- * it, in this order: so that no change of the memory is missed, and that memory is never pinned beyond the budget. All
+ * Admission: how a range becomes a region. First room is made in the budget, then the memory is held or watched, then
+ * the backend registers it, so that no change of the memory is missed and no memory is pinned beyond the budget. All
  * functions run under the domain's lock (state.h), which is held across the backend's calls.
  */
 #include "reg/admit.h"
@@ -15,7 +15,7 @@
 #include "reg/trace.h"
 #include "reg/uffd.h"
 
-/* How long to wait until the kernel no longer charges memory that was deregistered: kernel 6.1 unpins io_uring buffers
+/* The kernel may go on charging deregistered memory for this long, because kernel 6.1 unpins io_uring buffers only
  * after about a second. */
 #define LATE_NS UINT64_C(1500000000)
 #define LATE_STEP_NS UINT64_C(20000000)
@@ -43,11 +43,10 @@ bool hp_region_fits(const hugepin_domain *d, size_t len, unsigned access, const 
 	return !hp_is_pinning(access) || (bytes <= d->bytes_max && len <= d->bytes_max - bytes);
 }
 
-/* ------------------------------------------------------------------ keeping memory, or hearing of it */
 
-/* Have the cache told when this foreign memory goes away: by the kernel, or else by the interposed calls. If the
- * kernel's events are read, the interposed calls announce only a part (unmapping.h). Neither tells of shared memory and
- * files that another process takes away. 0, -ENXIO, -EXDEV or -EADDRINUSE, as hp_region_register(). */
+/* Have the kernel, or else the interposed calls, tell the cache when this foreign memory goes away. If the kernel's
+ * events are read, the interposed calls announce only a part (unmapping.h). Neither reports shared memory or files that
+ * another process takes away. Returns 0, -ENXIO, -EXDEV or -EADDRINUSE, as hp_region_register(). */
 static int watch_foreign(const hugepin_domain *d, uintptr_t start, uintptr_t end)
 {
 	if (!d->watched)
@@ -81,17 +80,17 @@ static void let_go(const hugepin_domain *d, const struct hp_ready *r)
 		hp_heap_drop(held_start(r->start), held_end(r->end) - held_start(r->start), d->hold);
 }
 
-/* Whether somebody tells when a program takes away parts of its buffers of the heap. Who opened the domain may do
- * without. */
+/* Whether the cache is told when a program unmaps or discards parts of heap buffers. The opener of the domain may
+ * choose to do without. */
 static bool hears_of_heap(const hugepin_domain *d)
 {
 	return !d->watched || hp_uffd_works() || hp_sees_unmaps;
 }
 
-/* Have memory stay what it is, or have the cache told when it goes, before it is registered, so that no change is
- * missed. On-demand registrations follow the program's mappings by themselves. The heap drops regions before it unmaps
- * their memory. Of programs that unmap or discard parts of buffers, watching tells: if nobody watches, nothing is kept.
- * Watch the whole extent: each watched part would become a mapping of its own. */
+/* Hold or watch memory before it is registered, so that no change is missed. On-demand registrations need neither,
+ * since the device follows the program's mappings. The heap drops regions before it unmaps their memory. But if the
+ * program unmaps or discards parts of its buffers, only the kernel or the interposed calls tell, so nothing is kept if
+ * neither does. Watch the whole extent, because each watched part would become a mapping of its own. */
 int hp_region_keep(const hugepin_domain *d, const struct hp_ready *r)
 {
 	const uintptr_t from = held_start(r->start);
@@ -127,7 +126,7 @@ static int call_reg(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned 
 	return err;
 }
 
-/* Register r with the backend. After each refusal evict a region and try again, as long as there is one to evict. */
+/* Register r with the backend. After each refusal evict a region and try again, while there is one to evict. */
 static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access, bool evict)
 {
 	uint64_t start_ns = d->backend->now_ns(d->ctx), now_ns;
@@ -144,7 +143,7 @@ static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access,
 			break;
 		if (hp_evict_one(d, HP_EVICTED_REFUSED))
 			continue;
-		/* No region is left to evict. But the kernel may still charge memory that was deregistered. */
+		/* Although no region is left to evict, the kernel may still charge memory that was deregistered. */
 		if (!waits-- || now_ns - d->deregistered_at_ns > LATE_NS)
 			break;
 		hp_futex_sleep(LATE_STEP_NS);
@@ -164,7 +163,7 @@ static uint64_t keys_of(const struct hugepin_reg *reg)
 	return keys;
 }
 
-/* r is what was made ahead. */
+/* r takes over a registration that was made ahead. */
 static void take_ready(hugepin_domain *d, struct hp_ready *ready, struct hp_region *r)
 {
 	ready->taken = true;
@@ -185,7 +184,7 @@ static struct hp_ready *find_ready(hugepin_domain *d, const struct hp_ready *wan
 	return NULL;
 }
 
-/* Count r, which the backend has registered, and enter what its registration begins with. */
+/* Count r, which the backend has registered, and set the members that a new registration starts with. */
 static void begin(hugepin_domain *d, struct hp_region *r, const struct hp_ready *want)
 {
 	struct hp_region_notes *n = hp_region_notes_of(r);
@@ -232,7 +231,7 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	struct hp_region *r;
 	int err;
 
-	/* hybrid evicts nothing to pin, but the table is for all domains */
+	/* hybrid never evicts in order to pin, but the table has to serve all domains */
 	if ((evict || d->policy == HUGEPIN_POLICY_HYBRID) && hp_is_exact(d, access) && kind != HP_REGION_UNCACHED)
 		hp_evict_exact(d);
 	evict &= d->bytes_max != UINT64_MAX;

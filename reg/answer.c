@@ -1,11 +1,11 @@
 /*
  * The service thread's work for requests of hugepin_pin_try().
  *
- * A request's memory may go away until the program is told. The thread that takes the memory away marks the request
- * (request.h). That is looked at last, when the pin is made: if the memory went before, the program does not get the
- * pin.
+ * A request's memory may go away before the program is told the result. The thread that takes the memory away marks the
+ * request (request.h), and this file looks at the mark last, after the pin is made, so that the program never gets a
+ * pin of memory that is gone.
  *
- * Locks: none is held while the program is told. hp_domains_each_held() keeps the domain open meanwhile.
+ * Locks: none is held while the program is told, but hp_domains_each_held() keeps the domain open.
  */
 #include "reg/answer.h"
 

@@ -9,10 +9,10 @@
 /* Called when a domain is opened, before the job is asked for. */
 void hp_answer_open(void);
 
-/* The domain is closed: tell each request -ECANCELED. Call with no lock held, while no thread holds the domain open. */
+/* Tell each request of a closed domain -ECANCELED. Call with no lock held, while no thread holds the domain open. */
 void hp_answer_closed(hugepin_domain *d);
 
-/* The domain is not closed after all: the service thread has skipped its requests meanwhile. */
+/* The domain was not closed after all, so serve the requests that the service thread has skipped meanwhile. */
 void hp_answer_stays(hugepin_domain *d);
 
 #endif

@@ -10,8 +10,8 @@
 #include "base/stats.h"
 #include "reg/domains.h"
 
-/* A scan that follows the list waits for memory at each owner. A scan of the table waits for many owners at a time. The
- * table is used while it has a place for every owner. */
+/* The table lets a scan load many owners at a time, whereas following the list waits for memory at each owner. Scans
+ * use the table only while it has a place for every owner. */
 enum { TABLE_MAX = 4096 };
 
 HP_TLS struct hp_counts *hp_counts_self;
@@ -27,8 +27,9 @@ static bool have_key;
 #define SPARE 4096 /* bytes: room for the colour */
 #define SIZE (HP_COUNTS_OWNER_SIZE + SPARE + HP_REGIONS_MAX * sizeof(struct hp_counts))
 
-/* For each thread the counters begin at another cache line of their page. Otherwise the counters of one region would
- * contend for one set of each cache. The offset grows in steps of a line, as far as there is room behind the owner. */
+/* Each thread's counters begin at another cache line of their page, because otherwise all threads' counters of one
+ * region would compete for one set of each cache. The offset grows by a line, as far as there is room behind the
+ * owner. */
 #define LINE 64
 #define COLOURS ((HP_COUNTS_OWNER_SIZE - sizeof(struct hp_counts_owner)) / LINE)
 _Static_assert(COLOURS > 8 && COLOURS <= SPARE / LINE, "the counters begin in the room behind the owner's");
@@ -82,8 +83,8 @@ static struct hp_counts_owner *make_owner(void)
 	return c;
 }
 
-/* Call each() for every owner. acquire: pairs with the releases in make_owner(). An owner that is not yet in the list
- * or table has counted nothing. */
+/* Call each() for every owner. An owner that is not yet in the list or table has counted nothing. acquire: pairs with
+ * the releases in make_owner(). */
 static inline __attribute__((always_inline)) void scan_owners(void (*each)(struct hp_counts_owner *, void *arg),
 							      void *arg)
 {
@@ -166,9 +167,9 @@ struct sum {
 	uint32_t region, sum;
 };
 
-/* Read unpins before pins: a pin made and undone in between then counts too much, never too little. Every pin that was
- * counted is seen. If another thread gives a pin back, that thread saw the pin first. If no more pins can be made, all
- * pins were counted before the barrier. acquire: pairs with hp_count(). */
+/* Read unpins before pins, so that a pin made and undone in between counts too much, never too little. The sum still
+ * sees every pin whose unpin it sees: the thread that unpins has seen the pin first, and once no more pins can be made,
+ * all were counted before the barrier. acquire: pairs with hp_count(). */
 static inline void add_pins_out(struct hp_counts_owner *c, void *sum)
 {
 	struct sum *s = sum;
@@ -208,15 +209,15 @@ uint32_t hp_counts_made(uint32_t region)
 
 void hp_counts_barrier(void)
 {
-	/* A filter of system calls that was installed since refuses membarrier(2). From now on all registrations count
-	 * as in use, for ever. */
+	/* A filter of system calls that was installed since refuses membarrier(2), so from now on every registration
+	 * counts as in use. */
 	if (!hp_barrier_all_threads())
 		atomic_store_explicit(&blind, true, memory_order_relaxed);
 }
 
 static void list_again(struct hp_counts_owner *c)
 {
-	if (c->number < TABLE_MAX) /* the thread that made it may have been interrupted before it did so */
+	if (c->number < TABLE_MAX) /* the thread that made it may have been interrupted before it filled the table */
 		atomic_store_explicit(&table[c->number], c, memory_order_relaxed);
 	c->next = atomic_load_explicit(&first, memory_order_relaxed);
 	atomic_store_explicit(&first, c, memory_order_relaxed);
@@ -236,7 +237,7 @@ void hp_counts_child(void)
 		/* The records are about the parent's domains: drop them. */
 		c->records.tail_seen = atomic_load_explicit(&c->records.head, memory_order_relaxed);
 		atomic_store_explicit(&c->records.tail, c->records.tail_seen, memory_order_relaxed);
-		/* Leave this thread's counters alone: a signal handler may have forked while it interrupted
+		/* Leave this thread's counters alone, because a signal handler may have forked while it interrupted
 		 * counting. */
 		if (counts_of(c) == hp_counts_self) {
 			if (c->number < TABLE_MAX)

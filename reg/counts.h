@@ -1,8 +1,8 @@
 /*
- * The number of pins out of each region. There is one counter for each thread and region, so counting needs no lock and
- * shares no cache line. Another thread may give a pin back, so only the sum over all threads means something.
+ * The number of pins out of each region. Each thread has one counter for each region, so that counting needs no lock
+ * and shares no cache line. Only the sum over all threads has a meaning, because another thread may give a pin back.
  *
- * A thread's counters outlive the thread. The next new thread goes on with them.
+ * A thread's counters outlive the thread, because the next new thread takes them over.
  */
 #ifndef HP_REG_COUNTS_H
 #define HP_REG_COUNTS_H
@@ -12,20 +12,21 @@
 #include "base/base.h"
 #include "reg/record.h"
 
-/* Pins and unpins are counted apart: otherwise each pin of a region would wait for the store of the last unpin. Both
- * counters wrap. Only the difference of the sums has a meaning. */
+/* Pins and unpins have counters of their own, because with one counter each pin of a region would wait for the store of
+ * the last unpin. Both wrap, so only the difference of the sums has a meaning. */
 struct hp_counts {
 	_Atomic uint32_t pins, unpins;
 };
 
-/* This thread's counters, by region; NULL before its first pin and after its end. Held keys count here from within
- * programs, under a public name (hugepin_key.h). */
+/* This thread's counters by region; NULL before its first pin and after its end. Programs count held keys here, too,
+ * under a public name (hugepin_key.h). */
 extern HP_TLS struct hp_counts *hp_counts_self __asm__("hugepin_key_counts") __attribute__((visibility("default")));
 _Static_assert(sizeof(struct hp_counts) == sizeof(struct hugepin_key_count) &&
 		       offsetof(struct hp_counts, unpins) == offsetof(struct hugepin_key_count, unpins),
 	       "programs have this layout compiled in");
 
-/* The header on the pages in front of a thread's counters. It is never freed, since a scan may be under way. */
+/* The header of a thread's counters, on the pages in front of them. It is never freed, since a scan may be under
+ * way. */
 struct hp_counts_owner {
 	struct hp_counts_owner *next; /* the next older one */
 	uint32_t number; /* the number of owners made before this one */
@@ -65,8 +66,8 @@ uint32_t hp_counts_sum(uint32_t region);
 /* The number of pins ever made of the region; wraps. Pins that were undone at once count, too. */
 uint32_t hp_counts_made(uint32_t region);
 
-/* Pins of this process that were counted and undone at once, because the thread had to look twice. With a trace each hit
- * is such a pin first. */
+/* Pins of this process that were counted and undone at once, because the thread had to look twice. With a trace, every
+ * hit is first counted and undone in this way. */
 extern _Atomic uint64_t hp_counts_undone; /* relaxed: a number */
 
 /* Sums after this call see all counts made before it. Threads that count after it see everything that this thread wrote

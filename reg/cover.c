@@ -1,15 +1,15 @@
 /*
- * Which range is registered for a pin that no existing registration serves:
- *  - heap memory: the extent (policy arena), else the hugepages that the range touches, else, on old kernels, the part
- *    in one mapping. The heap's buffers never cross an extent.
- *  - other memory: the base pages that the range touches.
- *  - for a pin with remote access that gets an exact region (state.h): the base pages that the range touches, apart
- *    from all other registrations.
- *  - if none of these can be registered: only the base pages, and only for this pin.
+ * Chooses the range to register for a pin that no existing registration serves:
+ * - heap memory: the extent (policy arena), else the hugepages that the range touches, else, on old kernels, the part
+ *   in one mapping. The heap's buffers never cross an extent.
+ * - other memory: the base pages that the range touches.
+ * - a pin with remote access that gets an exact region (state.h): the base pages that the range touches, apart from all
+ *   other registrations.
+ * - if none of these can be registered: only the base pages, and only for this pin.
  *
- * Memory that is registered on demand is brought in as HUGEPIN_ODP_* says. Then its pages have to stay few: of an extent
- * most pages may be free, and the heap has given their memory back. So only a domain that brings nothing in registers
- * extents on demand. The others register the hugepages that a range touches.
+ * On-demand memory is brought in as HUGEPIN_ODP_* says. Most pages of an extent may be free and given back to the
+ * kernel, and bringing in the extent would bring them back. So a domain registers whole extents on demand only if it
+ * brings nothing in; the others register the hugepages that a range touches.
  */
 #include "reg/cover.h"
 
@@ -26,7 +26,7 @@
 
 /* ------------------------------------------------------------------ registering a range */
 
-/* A range that is going to be registered. The new region replaces the regions inside it. */
+/* A range to be registered; the new region replaces the regions inside it. */
 struct taking {
 	uintptr_t start, end;
 	unsigned access; /* access of the range and of all regions inside it; as hp_region_register() */
@@ -50,8 +50,8 @@ static void add_inside(void *taking, struct hp_region *r)
 	c->regions++;
 }
 
-/* Unpublish the regions inside the new one. A larger region of the same access would have served the pin. If one exists
- * nevertheless, unpublish it, too. */
+/* Unpublish the regions inside the new one. A larger region of the same access would have served the pin, but if there
+ * is one nevertheless, unpublish it, too. */
 static void supersede(void *taking, struct hp_region *r)
 {
 	struct taking *c = taking;
@@ -64,7 +64,7 @@ static void supersede(void *taking, struct hp_region *r)
 	c->regions += is_around;
 }
 
-/* Whether no region may be cached in [start, end), since pages there were discarded. access, gen: as
+/* Whether no region may be cached in [start, end), because pages there were discarded. access, gen: as
  * hp_region_register(). */
 static bool is_discarded(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, uint64_t gen)
 {
@@ -78,9 +78,9 @@ static unsigned sort_of(const hugepin_domain *d)
 	return d->on_demand ? HUGEPIN_ON_DEMAND : 0;
 }
 
-/* Register [start, end) in place of the regions inside it. On failure nothing has changed. A region that only overlaps
- * stays, so only bytes that misses asked for are registered. told: hits find the region without a look under the
- * lock. */
+/* Register [start, end) in place of the regions inside it; on failure nothing has changed. A region that only overlaps
+ * stays, so that no bytes are registered but those that misses asked for. told: hits find the region without looking
+ * under the lock. */
 static int register_union(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
 			  uint64_t gen, bool evict, bool told, struct hp_region **ret_)
 {
@@ -115,7 +115,7 @@ static uintptr_t round_down(uintptr_t x, uintptr_t power_of_two)
 	return x & ~(power_of_two - 1);
 }
 
-/* Whether [from, to) may be registered as an extent. One pin holds all of its extent. So whole extents take at most
+/* Whether [from, to) may be registered as an extent. Since one pin holds all of its extent, whole extents take at most
  * half of the budget, and the other half serves pins elsewhere. An extent of which a part is still held is left out. */
 static bool may_take_whole(const hugepin_domain *d, uintptr_t from, uintptr_t to, unsigned access)
 {
@@ -133,8 +133,8 @@ static bool may_take_whole(const hugepin_domain *d, uintptr_t from, uintptr_t to
 	return extents <= most && to - from <= most - extents && !hp_region_held_less(d, from, to);
 }
 
-/* Whether the hugepages [start, end) may be registered for a pin of [addr, addr_end). In a budget of less than two
- * hugepages one small pin would leave no room for a second one. */
+/* Whether the hugepages [start, end) may be registered for a pin of [addr, addr_end). They may not if the budget is
+ * below two hugepages, because one small pin would then leave no room for a second one. */
 static bool may_round_up(const hugepin_domain *d, uintptr_t start, uintptr_t end, uintptr_t addr, uintptr_t addr_end,
 			 unsigned access)
 {
@@ -142,14 +142,14 @@ static bool may_round_up(const hugepin_domain *d, uintptr_t start, uintptr_t end
 	       (round_down(addr, hp_base_page) == start && hp_round_up(addr_end, hp_base_page) == end);
 }
 
-/* Note whether the region ends before the range because a longer one was not possible. */
+/* Note whether the region ends before the range because no longer one was possible. */
 static int cut_at(struct hp_region *r, uintptr_t wanted_end)
 {
 	r->cut = r->end < wanted_end;
 	return 0;
 }
 
-/* What may be registered for a pin of [addr, addr_end) in the heap: its hugepages, or else the extent. */
+/* The ranges that may be registered for a pin in the heap: its hugepages, or else the extent. */
 struct heap_range {
 	uintptr_t start, end; /* the hugepages */
 	uintptr_t from, to; /* the extent, or the piece of it that one registration may have */
@@ -191,9 +191,10 @@ static unsigned extent_access(const hugepin_domain *d, unsigned access)
 	return access | (d->access & ~d->exact);
 }
 
-/* Register for a pin in the heap. Hugepages of which the program discarded a part (MADV_DONTNEED) are not registered
- * along with a pinned buffer: the discard is announced before the pages go, and no event says when they have gone.
- * Until the heap gives such a hugepage back, only the base pages of a pin are registered, and only for that pin. */
+/* Register for a pin in the heap. A hugepage of which the program discarded a part (MADV_DONTNEED) is not registered
+ * along with a pinned buffer, because the discard is announced before its pages go and no event says when they have
+ * gone. Until the heap gives such a hugepage back, only the base pages of a pin are registered, and only for that
+ * pin. */
 static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, unsigned access, bool evict,
 		      struct hp_region **ret_)
 {
@@ -230,8 +231,8 @@ static int cover_foreign(hugepin_domain *d, uintptr_t start, uintptr_t end, unsi
 	return err ? err : cut_at(*ret_, end);
 }
 
-/* Register for a pin with remote access by itself: nothing around the range is opened to the peer, and no other region
- * is replaced. */
+/* Register for a pin with remote access separately, so that no memory around the range is opened to the peer and no
+ * other region is replaced. */
 static int cover_exact(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, bool evict,
 		       struct hp_region **ret_)
 {
@@ -253,8 +254,8 @@ static int cover_exact(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	return cut_at(*ret_, end);
 }
 
-/* Whether registering pinned memory failed for a reason that on-demand memory does not have: the budget, or that nobody
- * would tell when it goes away. */
+/* Whether pinning failed for a reason that on-demand memory does not have: the budget, or that nobody would tell when
+ * the memory goes away. */
 static bool is_for_demand(int err)
 {
 	return err == -ENOBUFS || err == -ENOMEM || err == -ENXIO || err == -EXDEV || err == -EADDRINUSE ||
@@ -276,7 +277,7 @@ static int cover_once(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigne
 	return cut_at(*ret_, end);
 }
 
-/* Why a range is registered for one pin: by the error of registering it for longer. */
+/* The reason to register for one pin only, from the error of the attempt to register for longer. */
 static enum hp_once reason_of(int err)
 {
 	switch (err) {
@@ -293,8 +294,8 @@ static enum hp_once reason_of(int err)
 	}
 }
 
-/* Register for pins of [addr, addr + len), as the first comment of this file says. Under hybrid nothing is evicted for a
- * pin: what there is no room for, or what cannot stay registered if it is pinned, is registered on demand. */
+/* Register for pins of [addr, addr + len), as the head of this file says. Under hybrid nothing is evicted for a pin:
+ * memory that has no room, or cannot stay registered while pinned, is registered on demand. */
 static int cover(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access, bool evict, struct hp_region **ret_)
 {
 	uintptr_t start = round_down(addr, hp_base_page), end = hp_round_up(addr + len, hp_base_page);
@@ -345,8 +346,9 @@ int hp_cover_bring_in(hugepin_domain *d, const struct hp_region *r, uintptr_t st
 	return result;
 }
 
-/* Bring in what was registered just now for a pin or a hint. If it may wait and can be found, the service thread does
- * that, unless it has too much to do. A helper does that itself. */
+/* Bring in memory that was just registered for a pin or a hint. The service thread does this if the work may wait, the
+ * region can be found later, and it has not too much to do already. Under a helper, the helper brings memory in
+ * itself. */
 static void bring_in_new(hugepin_domain *d, const struct hp_region *r, bool may_wait)
 {
 	struct hp_prefetch hint = {
@@ -477,8 +479,7 @@ void hp_cover_hint(hugepin_domain *d, const struct hp_prefetch *hint)
 	HP_DSTAT(d, prefetched_otherwise, result > 0);
 }
 
-/* Whether a registration that is foreseen, of those from number `from` on, is going to take the place of
- * [start, end). */
+/* Whether a foreseen registration, from number `from` on, is going to replace [start, end). */
 static bool is_replaced(const hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned from)
 {
 	for (unsigned i = from; i < d->ready->count; i++) {
@@ -490,15 +491,15 @@ static bool is_replaced(const hugepin_domain *d, uintptr_t start, uintptr_t end,
 	return false;
 }
 
-/* As add_inside(), for a range that is registered when all that is foreseen so far has been. */
+/* As add_inside(), for a range that is registered after all registrations that are foreseen so far. */
 static void add_foreseen(void *taking, struct hp_region *r)
 {
 	if (!is_replaced(r->domain, r->start, r->end, 0))
 		add_inside(taking, r);
 }
 
-/* Note that a pin will register [start, end), unless it may not. The new region will have the access of those inside
- * it, except if it is exact. */
+/* Note that a pin will register [start, end), unless it may not. The new region will also have the access of the
+ * regions inside it, except if it is exact. */
 static bool foresee(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,
 		    uint64_t gen, struct hp_ready *ret_)
 {
@@ -540,7 +541,8 @@ bool hp_cover_foresee(hugepin_domain *d, const void *addr_, size_t len, unsigned
 	       foresee(d, h.start, h.end, access, HP_REGION_RUN, h.gen, ret_);
 }
 
-/* The granules do not name these regions. So the first pin of an extent takes the slow path, which notes it. */
+/* No granule names these regions yet, so the first pin of an extent takes the slow path, which notes the region
+ * there. */
 void hp_cover_new_extents(hugepin_domain *d)
 {
 	struct hugepin_extent x;
@@ -548,7 +550,7 @@ void hp_cover_new_extents(hugepin_domain *d)
 	unsigned access = d->access & ~d->exact;
 	struct hp_region *r;
 
-	if (!access) /* every pin that says nothing gets an exact region */
+	if (!access) /* every pin without an access of its own gets an exact region */
 		return;
 	for (uintptr_t at = d->span_base; hp_heap_next_extent(at, &x); at = (uintptr_t)x.addr + x.len) {
 		uintptr_t start = (uintptr_t)x.addr;

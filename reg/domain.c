@@ -55,14 +55,14 @@ void hp_domain_unlock(hugepin_domain *d)
 /* Numbers of the domains that are closed. Guarded by the lock of opening and closing. */
 static struct hp_pin_sums closed;
 
-/* Called in the child of fork. Registrations, rings and devices belong to the parent, so pins of its domains fail here.
- * New domains can be opened. Nothing is done before the fork: the fork may come from a signal handler that interrupted
- * this code with any lock taken, and other threads may hold locks, too. */
+/* Called in the child of fork. Registrations, rings and devices belong to the parent, so pins of its domains fail here,
+ * but new domains can be opened. Nothing is done before the fork, because it may come from a signal handler that
+ * interrupted this code under any lock, and because other threads may hold locks. */
 static void disown_domains(void)
 {
 	watched = 0;
 	closed = (struct hp_pin_sums){ .domains = 0 };
-	/* This must come first: the calls below zero tables by madvise, and the interposed madvise looks for open
+	/* Mark the domains first: the calls below zero tables by madvise, and the interposed madvise looks for open
 	 * domains to tell. */
 	hp_domains_child();
 	hp_regions_child();
@@ -82,8 +82,8 @@ static void add_domain(hugepin_domain *d, void *sums)
 
 	if (d->pid != hp_pid()) /* it is the parent's */
 		return;
-	/* Counters are added up. Of bytes and numbers the most of one domain is kept: two domains that were open one
-	 * after the other had no memory together. */
+	/* Add up counters, but keep the highest bytes and numbers of any one domain, because two domains that were open
+	 * one after the other had no memory together. */
 #define ADD_c(name) s->stats.name += HP_DSTAT_GET(d, name);
 #define ADD_Bc(name) ADD_c(name)
 #define ADD_n(name) s->stats.name = HP_MAX(s->stats.name, HP_DSTAT_GET(d, name));
@@ -98,8 +98,8 @@ static void add_domain(hugepin_domain *d, void *sums)
 	s->domains++;
 }
 
-/* Pins are counted by thread and region, in counters of 32 bits that nobody resets: one that has wrapped counts too few
- * pins. */
+/* Each pin counter has 32 bits, belongs to a thread and region, and is never reset, so one that has wrapped counts too
+ * few pins. */
 static void add_sums(struct hp_pin_sums *ret_)
 {
 	const uint32_t used = hp_regions_used();
@@ -126,8 +126,8 @@ static uint64_t kernel_clock_ns(void *unused)
 	return hp_clock_ns();
 }
 
-/* Make the tables. They are kept when the domain is closed and used again. The kernel empties them in a child of fork:
- * so no hit in the child gives a key of the parent, whatever fork handlers ran. */
+/* Make the tables, which are kept when the domain is closed, and used again. The kernel empties them in a child of
+ * fork, so that no hit there returns a key of the parent, whichever fork handlers ran. */
 static int make_tables(hugepin_domain *d)
 {
 	size_t granules, table_bytes;
@@ -255,7 +255,7 @@ static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backen
 		return -ENOMEM;
 	atomic_store_explicit(&d->opener_counts, d->opener_only ? hp_counts_self : NULL, memory_order_relaxed);
 	d->len_max = limits.len_max ? limits.len_max & ~(hp_base_page - 1) : SIZE_MAX / 4 & ~(hp_base_page - 1);
-	/* The budget. The backend's limit, mostly hp_memlock_max(), is the default and the most. */
+	/* The budget: at most, and by default, the backend's limit, which is mostly hp_memlock_max(). */
 	d->bytes_max = a->pinned_bytes_max == UINT64_MAX
 			       ? UINT64_MAX
 			       : lower_limit(a->pinned_bytes_max, limits.bytes_max, UINT64_MAX - 1);
@@ -317,7 +317,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 	hp_base_page_init();
 	if (!err) {
 		err = backend->limits(ctx, &limits);
-		err = err == -EINVAL ? -EIO : err; /* -EINVAL would tell the caller that ctx is still his */
+		err = err == -EINVAL ? -EIO : err; /* -EINVAL would tell the caller that he still owns ctx */
 	}
 	hp_domains_lock();
 	err = err ? err : hp_counts_init();
@@ -331,7 +331,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 		err = hp_helper_open(d);
 	}
 	if (!err) {
-		/* The first domain that wants watching starts it, before anything is cached. */
+		/* The first domain that wants watching starts the watcher, before anything is cached. */
 		if (d->watched && watched++ == 0)
 			hp_uffd_open(hp_gone_tell);
 		hp_attention_lower(d, UINT32_MAX);
@@ -358,8 +358,8 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 			hp_service_opens_files();
 		if (d->helper)
 			hp_service_ask(&hp_serve_helper_job);
-		/* Start the service thread now, since here a thread may be started: later calls only wake it. If the
-		 * program has one thread it keeps one, and its next pin does the queued work. */
+		/* Start the service thread here, where threads may be started, because later calls only wake it. A
+		 * program of one thread keeps one, and its next pin does the queued work. */
 		if (!__libc_single_threaded)
 			hp_domains_start();
 	}

@@ -1,8 +1,8 @@
 /*
  * See domains.h.
  *
- * One lock guards opening and closing. A thread that works on a domain holds it open by a count. A thread that closes
- * the domain waits until the count is 0.
+ * One lock guards opening and closing. A thread that works on a domain holds it open by a count, and a thread that
+ * closes the domain waits until the count is 0.
  */
 #include "reg/domains.h"
 
@@ -11,11 +11,11 @@
 #include "base/stats.h"
 #include "base/sys.h"
 
-/* A pin's ref: the domain's number, how often this number was used, and the region. */
+/* A pin's ref: the domain's number, how often this number was used before, and the region. */
 #define REF(number, use) ((uint64_t)(number) << 58 | (uint64_t)((use) & 0x3ffffff) << 32)
 #define REF_NONE (UINT64_MAX << 32) /* the ref of a closed domain, which no pin has */
 
-/* If a domain's lock stays taken for about 10 ms, its holder is in a call of a slow device. */
+/* A domain's lock that stays taken for about 10 ms is held by a thread in a call of a slow device. */
 enum { SOON_YIELDS = 100, SOON_SLEEPS = 10, SOON_SLEEP_NS = 1000000, WAITER_YIELDS = 50 };
 
 static struct {
@@ -61,7 +61,7 @@ void hp_domains_unlock(void)
 	hp_unlock(&domains.lock);
 }
 
-/* Called once for each place, not at each opening: the reader of events may still be in a domain that was closed. */
+/* Called once for each place, not at each opening, because the reader of events may still be in a closed domain. */
 static void make_locks(hugepin_domain *d)
 {
 	hp_lock_reset(&d->lock);
@@ -76,8 +76,8 @@ static hugepin_domain *get_place(uint32_t i)
 	return atomic_load_explicit(&domains.domain[i], memory_order_relaxed);
 }
 
-/* seq_cst: the domain is as it was opened; pairs with hp_domains_add(). The watcher has counted its round before: either
- * the watcher sees the domain, or the opener sees the round and waits for it (hp_uffd_wait()). */
+/* seq_cst: the domain is as it was opened; pairs with hp_domains_add(). The watcher has counted its round before, so
+ * either it sees the domain, or the opener sees the round and waits for it (hp_uffd_wait()). */
 static bool place_is_open(uint32_t i)
 {
 	return atomic_load_explicit(&domains.open[i], memory_order_seq_cst);

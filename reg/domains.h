@@ -1,8 +1,8 @@
 /*
  * The table of domains: which domains are open, and which threads may use them.
  *
- * Domains are never freed. A closed domain's memory is used again, since the reader of events walks the table without a
- * lock.
+ * Domains are never freed, because the reader of events walks the table without a lock. A closed domain's memory is
+ * used again.
  */
 #ifndef HP_REG_DOMAINS_H
 #define HP_REG_DOMAINS_H
@@ -24,8 +24,8 @@ int hp_domains_place(hugepin_domain **ret_);
 void hp_domains_add(hugepin_domain *d);
 void hp_domains_remove(hugepin_domain *d);
 
-/* start_closing() waits until no thread holds d open. From then until end_closing() no thread can. False: another
- * thread closes d. */
+/* start_closing() waits until no thread holds d open, and until end_closing() no thread can. False: another thread
+ * closes d. */
 bool hp_domains_start_closing(hugepin_domain *d);
 void hp_domains_end_closing(hugepin_domain *d);
 
@@ -64,16 +64,16 @@ void hp_domains_thread_ends(void);
 /* Whether this thread may call the backend. */
 bool hp_domain_may_register(const hugepin_domain *d);
 
-/* For the service thread: take the domain's lock. False: the lock's holder is in a call of a slow device. The service
- * thread then serves other domains, and comes back after HP_BUSY_AGAIN_NS. */
+/* For the service thread: take the domain's lock. False: the lock's holder is in a call of a slow device, so the
+ * service thread serves other domains and comes back after HP_BUSY_AGAIN_NS. */
 bool hp_domain_lock_soon(hugepin_domain *d);
 #define HP_BUSY_AGAIN_NS UINT64_C(10000000)
 
 /* Whether pins wait for the domain's lock, or are about to. */
 bool hp_domain_pins_wait(const hugepin_domain *d);
 
-/* For the service thread: let a waiting pin have the lock, which is not fair, and take the lock again.
- * False: this thread did not get the lock back, as hp_domain_lock_soon(). */
+/* For the service thread: let a waiting pin have the lock, since the lock is not fair, and take it again. False: this
+ * thread did not get the lock back, as hp_domain_lock_soon(). */
 bool hp_domain_let_pass(hugepin_domain *d);
 
 /* Whether the interposed calls of libhugepin-malloc.so announce unmappings (unmapping.h).

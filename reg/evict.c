@@ -1,8 +1,8 @@
 /*
- * Eviction: which registration goes when there is no room for another one, and carrying that out. Under a policy that
- * predicts, the plan chooses (policy/plan.h), by what threads have recorded up to now. Otherwise, and where the plan
- * knows nothing, the clock algorithm does (Corbato 1968): regions are in the order in which they were registered or last
- * passed over, and a hit sets a flag in its region. So the clock roughly follows the order of last use.
+ * Eviction: chooses the registration that goes when there is no room for another one, and deregisters it. Under a
+ * policy that predicts, the plan (policy/plan.h) chooses by the records of threads so far. Otherwise, or where the plan
+ * knows nothing, the clock algorithm does (Corbato 1968): regions are in the order in which they were registered or
+ * last passed over, and a hit sets a flag in its region, so that the clock roughly follows the order of last use.
  *
  * Invariant: a region with pins out is never evicted. Lock: the domain's, across the backend's calls.
  */
@@ -36,8 +36,8 @@ bool hp_evict_tracked(hugepin_domain *d, struct hp_tracked *p, enum hp_evicted w
 	return true;
 }
 
-/* Tell the plan of a few records, on a thread of the program that has to evict: only a few, since that thread waits. After
- * a loss only the helper tells records. */
+/* Tell the plan of a few records only, because this thread of the program waits meanwhile. After a loss only the helper
+ * tells records. */
 static void tell_some(hugepin_domain *d)
 {
 	struct hp_helper *h = d->helper;
@@ -48,8 +48,8 @@ static void tell_some(hugepin_domain *d)
 		hp_track_tell(d);
 }
 
-/* Under hybrid the plan knows no more than what is ready, as all that is pinned. Evict what is neither ready nor in use:
- * to register it again takes least. */
+/* Under hybrid the plan knows ready regions, not all that are pinned. Evict a region that is neither ready nor in use,
+ * because registering it again costs least. */
 static bool evict_cold(hugepin_domain *d, enum hp_evicted why)
 {
 	const struct hp_helper *h = d->helper;
@@ -64,7 +64,7 @@ static bool evict_cold(hugepin_domain *d, enum hp_evicted why)
 	return false;
 }
 
-/* A region whose `used` flag is set was used after the plan last heard of it. */
+/* Pass over a region whose `used` flag is set, because it was used after the plan last heard of it. */
 static bool by_plan(hugepin_domain *d, enum hp_evicted why)
 {
 	struct hp_helper *h = d->helper;
@@ -93,7 +93,7 @@ static void to_tail(hugepin_domain *d, struct hp_region *r)
 	TAILQ_INSERT_TAIL(&d->live, r, order);
 }
 
-/* If the budget wants bytes, the clock passes over regions on demand, since these pin none. */
+/* If bytes of the budget are wanted, the clock passes over regions on demand, since these pin none. */
 static bool by_clock(hugepin_domain *d, enum hp_evicted why)
 {
 	struct hp_region *r;

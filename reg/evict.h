@@ -9,12 +9,13 @@
 /* Evict one region. False: every region is in use. why: for the probe. */
 bool hp_evict_one(hugepin_domain *d, enum hp_evicted why);
 
-/* Exact regions do not merge: the ranges of one hugepage alone are more than the table has places. So a domain keeps
- * about 2^15 exact regions that are not in use, whatever its budget is. Looks at a few for each one that is
+/* Evict exact regions beyond about 2^15 that are not in use, whatever the budget is. Exact regions do not merge, and
+ * the ranges of one hugepage alone are more than the table has places. Looks at a few regions for each one that is
  * registered. */
 void hp_evict_exact(hugepin_domain *d);
 
-/* Deregister p, which the plan has chosen. False: p is in use or not registered, and the plan hears that it failed. */
+/* Deregister p, which the plan has chosen. False: p is in use or not registered, and the plan is told of the
+ * failure. */
 bool hp_evict_tracked(hugepin_domain *d, struct hp_tracked *p, enum hp_evicted why);
 
 #endif

@@ -1,9 +1,9 @@
 /*
  * See gone.h.
  *
- * Memory that went away is handled in three steps. hp_gone_tell() queues the range in every domain, without the
- * domain's lock. The next thread that has the lock unpublishes the regions there (hp_gone_drain).
- * hp_region_deregister_dead() later tells the device.
+ * Memory that went away is handled in three steps. First hp_gone_tell() queues the range in every domain, without the
+ * domain's lock. The next thread that has the lock unpublishes the regions there (hp_gone_drain()). Later
+ * hp_region_deregister_dead() tells the device.
  */
 #include "reg/gone.h"
 
@@ -117,8 +117,8 @@ bool hp_gone_discarded(const hugepin_domain *d, uintptr_t start, uintptr_t end)
 	return hp_bits_find(d->discarded, from, to, true) != to;
 }
 
-/* Note which granules have discarded pages. Apply unmaps first, then discards, so that discards win in whatever order
- * the ranges came. Only an unmap of a whole hugepage clears its bit, since only then other memory can come to lie
+/* Note which granules have discarded pages. Apply unmaps before discards, so that discards win in whatever order the
+ * ranges came. Only an unmap of a whole hugepage clears its bit, because only then can other memory come to lie
  * there. */
 static void note_discarded(hugepin_domain *d, const struct hp_gone *queued)
 {
@@ -140,9 +140,9 @@ static void note_discarded(hugepin_domain *d, const struct hp_gone *queued)
 		}
 }
 
-/* Note discards of foreign memory. The event of a discard comes before the pages go, and no other event says when they
- * have gone. A registration in between may contain pages that are going. So no region is cached there until all of that
- * memory has been unmapped. */
+/* Note discards of foreign memory. Since the event of a discard comes before the pages go and no other event says when
+ * they have gone, a registration in between may contain pages that are going. So no region is cached there until all of
+ * that memory has been unmapped. */
 static void note_late(hugepin_domain *d, const struct hp_gone *queued)
 {
 	for (unsigned i = 0; i < queued->count; i++)
@@ -153,7 +153,7 @@ static void note_late(hugepin_domain *d, const struct hp_gone *queued)
 			hp_gone_push(&d->late_gone, queued->range[i]);
 }
 
-/* A range that hugepin_forget() queued is a discard, but none of which the pages go later. */
+/* hugepin_forget() queues a range as a discard, but one whose pages do not go later. */
 static enum hp_gone_reason reason_of(const struct hp_range *range)
 {
 	return range->widened	   ? HP_GONE_WIDENED
@@ -166,8 +166,8 @@ static void take_out(void *range_, struct hp_region *r)
 {
 	const struct hp_range *range = range_;
 
-	/* After a discard the mapping stays, and the device follows it. So a region on demand stays right, and pins
-	 * keep the key for which the next hints bring memory in. */
+	/* After a discard the mapping stays and the device follows it, so a region on demand stays right. Pins keep the
+	 * key for which the next hints bring memory in. */
 	if (r->on_demand && range->late && !range->widened)
 		return;
 	if (r->tag) { /* otherwise an earlier range of the same batch has taken it out */
@@ -178,7 +178,7 @@ static void take_out(void *range_, struct hp_region *r)
 	hp_region_unpublish(r);
 }
 
-/* Ask for the pins of regions that no other pin finds. They end with their pin. */
+/* Ask for the pins of regions that serve one pin only, which end with that pin. */
 static void want_uncached(const hugepin_domain *d, const struct hp_range *range)
 {
 	struct hp_region *r;
@@ -238,7 +238,7 @@ struct forgotten {
 	bool left; /* the service thread has work left to do */
 };
 
-/* Whether unpublished regions in the range have pins out. Look at all retired regions, since the service thread may
+/* Whether unpublished regions in the range have pins out. Look at all retired regions, because the service thread may
  * have drained the range before the thread that announced it. */
 static bool is_pinned_still(const hugepin_domain *d, const struct hp_range *range)
 {
@@ -262,7 +262,7 @@ static void forget(hugepin_domain *d, void *forgotten)
 		return;
 	}
 	/* If the lock is taken, its holder or the next holder drains. Do not wait for a backend's call, which may even
-	 * be the caller of this function. Then memory in use is not reported. */
+	 * be the caller of this function; memory in use is then not reported. */
 	if (hp_lock_mine(&d->lock) || !(f->waits ? hp_domain_lock_soon(d) : hp_trylock(&d->lock))) {
 		f->left = true;
 		return;

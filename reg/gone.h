@@ -1,6 +1,6 @@
 /*
- * Noticing stale registrations. Each domain has a queue of ranges whose memory went away. The kernel's events (uffd.c),
- * announcements of the interposed calls (unmapping.h) and hugepin_forget() fill the queue. The next thread that has the
+ * Notices stale registrations. Each domain has a queue of ranges whose memory went away, which the kernel's events
+ * (uffd.c), announcements of the interposed calls (unmapping.h) and hugepin_forget() fill. The next thread that has the
  * domain's lock takes the regions there out of the cache.
  */
 #ifndef HP_REG_GONE_H
@@ -10,19 +10,19 @@
 
 /* ------------------------------------------------------------------ sets of ranges; pure: no lock, no kernel */
 
-/* Add a range. Cannot fail: if the set is full, the nearest range is widened. Deregistering too much only costs time,
- * but deregistering too little corrupts data. */
+/* Add a range. Cannot fail: if the set is full, the nearest range is widened, because deregistering too much only costs
+ * time, while deregistering too little corrupts data. */
 void hp_gone_push(struct hp_gone *g, struct hp_range range);
 
-/* Take [start, end) out of the ranges. A range that extends beyond it on both sides stays as it is. */
+/* Take [start, end) out of the ranges, but leave a range that extends beyond it on both sides. */
 void hp_gone_cut(struct hp_gone *g, uintptr_t start, uintptr_t end);
 
 bool hp_gone_overlaps(const struct hp_gone *g, uintptr_t start, uintptr_t end);
 
 /* ------------------------------------------------------------------ of a domain */
 
-/* Queue *range, a struct hp_range, for the domain's next drain. Has the type that hp_domains_each() wants. Takes no
- * domain's lock. May run in a signal handler that interrupted a holder of the queue's lock. */
+/* Queue *range, a struct hp_range, for the domain's next drain. The signature is that of hp_domains_each(). Takes no
+ * domain's lock, and may run in a signal handler that interrupted a holder of the queue's lock. */
 void hp_gone_tell(hugepin_domain *d, void *range);
 
 /* Unpublish the regions in the queued ranges. Does not call the backend. Call with the domain's lock. */

@@ -1,7 +1,7 @@
 /*
- * The helper carries out the decisions of a plan (policy/plan.h), for domains whose policy predicts. It runs on the
- * service thread, and holds the domain's lock for one record or one action at a time. track.c has what the helper knows,
- * hybrid.c how it carries out the plan under that policy.
+ * The helper carries out the decisions of a plan (policy/plan.h) for domains whose policy predicts. It runs on the
+ * service thread, and holds the domain's lock for one record or one action at a time. track.c keeps the helper's
+ * knowledge, and hybrid.c carries out the plan under that policy.
  */
 #include "reg/helper.h"
 
@@ -21,7 +21,7 @@
 
 /* ------------------------------------------------------------------ steps */
 
-/* Register a range ahead of its next use. If only the opener may register, make the pages present: then the opener
+/* Register a range ahead of its next use. If only the opener may register, make the pages present, so that the opener
  * waits less. */
 static void register_again(hugepin_domain *d, struct hp_tracked *p)
 {
@@ -47,8 +47,8 @@ static void register_again(hugepin_domain *d, struct hp_tracked *p)
 		hp_plan_failed(h->plan, hp_tracked_id(h, p), hp_track_now(d));
 		return;
 	}
-	/* The range is now part of a larger region. Or r is tracked by another entry: without this one, the plan would
-	 * ask for the range again and again. */
+	/* Drop the entry p, because its range is now part of a larger region, or another entry tracks r. Otherwise the
+	 * plan would ask for the range again and again. */
 	if (r->start != start || r->end != end || hp_tracked_of(h, r, &new) != p) {
 		hp_tracked_forget(h, p);
 		return;
@@ -63,8 +63,8 @@ static void register_again(hugepin_domain *d, struct hp_tracked *p)
 	hp_track_registered(h, p, hp_track_now(d));
 }
 
-/* After records were lost: end the uses of regions that have no pins out, since the records of their ends may be lost.
- * False: as hp_domain_let_pass(). */
+/* After records were lost, end the uses of regions that have no pins out, since the records of their ends may be lost,
+ * too. False: as hp_domain_let_pass(). */
 static bool end_lost(hugepin_domain *d)
 {
 	struct hp_helper *h = d->helper;
@@ -123,8 +123,8 @@ uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
 		hp_region_deregister_dead(d);
 		if (!tell_all(d))
 			return UINT64_MAX;
-		/* Give nothing back after a loss: the lost records may be of uses. Do nothing at all if other processes
-		 * leave no core. */
+		/* After a loss, give nothing back, because the lost records may be of uses. Do nothing at all if other
+		 * processes leave no core. */
 		if (!h->sharers) {
 			step = (struct hp_plan_step){ .what = HP_PLAN_WAIT, .until_ns = UINT64_MAX };
 			break;
@@ -198,7 +198,7 @@ static void expose_helper(void)
 	v->site = offsetof(struct hp_tracked, site);
 }
 
-/* What a step of the plan takes. Under hybrid that is to bring in, or to pin and to turn what is pinned. */
+/* The expected time of a step of the plan. Under hybrid a step brings memory in, or pins and turns what is pinned. */
 static uint64_t tracked_cost_ns(void *helper, uint32_t id, uint64_t bytes, bool registering)
 {
 	const struct hp_helper *h = helper;

@@ -6,7 +6,7 @@
 
 #include "reg/state.h"
 
-/* Time from the first record to the run that takes it. One wake then serves many records, of which none is urgent. */
+/* Time from the first record to the run that takes it, so that one wake serves many records; none is urgent. */
 #define HP_GATHER_NS UINT64_C(50000)
 /* from a run that found records to the next, unless a run is asked for earlier */
 #define HP_AGAIN_NS UINT64_C(10000000)
@@ -20,12 +20,12 @@ void hp_helper_close(hugepin_domain *d);
 /* Called in the child of fork. */
 void hp_helper_child(void);
 
-/* Begin a run, before the domains are served. Finds out which processors to use, and whether other processes leave us
- * any. Call on the service thread, while no domain can be closed. late_ns: how long after the planned time the helper
- * woke; 0: a record woke it. */
+/* Begin a run, before the domains are served: find out which processors to use, and whether other processes leave any.
+ * Call on the service thread, while no domain can be closed. late_ns: how long after the planned time the helper woke;
+ * 0: a record woke it. */
 void hp_helper_begin(uint64_t late_ns);
 
-/* The time from the next record to the run that takes it. It is long if the helper has used up its share of the
+/* The time from the next record to the run that takes it, which is long if the helper has used up its share of the
  * program's processor time. Call on the service thread. */
 uint64_t hp_helper_delay_ns(bool crowded);
 

@@ -1,5 +1,5 @@
 /*
- * The queue of hints. It is short, so each function looks at all of it.
+ * The queue of hints. Each function looks at all of the queue, because it is short.
  */
 #include "reg/hints.h"
 
@@ -8,7 +8,7 @@
 
 int hp_hints_push(hugepin_domain *d, struct hp_prefetch hint)
 {
-	/* Many misses in a row leave room for what the program announces. */
+	/* Misses may fill only half of the queue, so that many in a row leave room for announcements of the program. */
 	const unsigned most = hint.missed ? HP_PREFETCHES_MAX / 2 : HP_PREFETCHES_MAX;
 	int err = -EBUSY;
 

@@ -1,9 +1,9 @@
 /*
- * Policy hybrid carries out the plan in its own way. A region is pinned, or registered on demand. The plan counts a region
- * as registered while a transfer need not wait for its memory: while it is pinned, from when it is brought in to the end
- * of the next use, and during uses. What the plan gives back is turned: from pinned to on demand. What the plan wants
- * registered is pinned, brought in or left to the device's faults, as the model says (policy/paging.h). A use that nobody
- * saw coming is brought in by its own thread.
+ * Policy hybrid pins a region or registers it on demand, and carries out the plan in its own way. The plan counts a
+ * region as registered while no transfer has to wait for its memory: while it is pinned, from bringing in to the end of
+ * the next use, and during uses. Where the plan gives a region back, hybrid turns it from pinned to on demand. Where
+ * the plan wants it registered, hybrid pins it, brings it in or leaves it to the device's faults, as the model says
+ * (policy/paging.h). Memory for a use that was not foreseen is brought in by the thread that pins.
  *
  * Lock: the domain's, across the device's calls.
  */
@@ -16,14 +16,14 @@
 #include "reg/cover.h"
 #include "reg/domains.h"
 
-enum { LOOKED_AT = 4096 }; /* pages at a time, whether they are in memory */
+enum { LOOKED_AT = 4096 }; /* pages per call that asks whether pages are in memory */
 
 static uint64_t room_of(const hugepin_domain *d)
 {
 	return d->bytes_max - HP_MIN(d->stats.pinned_bytes, d->bytes_max);
 }
 
-/* The expected use of a range, and what operations on it take. */
+/* The expected use of a range, and the expected times of operations on it. */
 struct expected {
 	struct hp_paging_terms terms;
 	struct hp_paging_use use;
@@ -45,13 +45,13 @@ static struct expected expect(const hugepin_domain *d, const struct hp_tracked *
 	};
 }
 
-/* Whether a refusal says more than that there is no room or no memory now, or that a discard is under way. */
+/* Whether a refusal is lasting, not just for want of room or memory now, or because a discard is under way. */
 static bool lasts(int err)
 {
 	return err != -ENOBUFS && err != -ENOMEM && err != -EFAULT && err != -EBUSY;
 }
 
-/* Register the region of p in the other way, if it is not in use. False: it is as it was. */
+/* Register the region of p in the other way, unless it is in use. False: it is unchanged. */
 static bool turn(hugepin_domain *d, struct hp_tracked *p, bool on_demand)
 {
 	struct hp_helper *h = d->helper;
@@ -80,7 +80,7 @@ static bool turn(hugepin_domain *d, struct hp_tracked *p, bool on_demand)
 	return true;
 }
 
-/* How long a range has not been used. */
+/* The time since the last use of a range. */
 static uint64_t idle_ns(const hugepin_domain *d, const struct hp_tracked *p)
 {
 	uint64_t now_ns = hp_track_now(d);
@@ -104,7 +104,7 @@ void hp_hybrid_let_cool(hugepin_domain *d, struct hp_tracked *p)
 	hp_track_deregistered(h, p, hp_track_now(d));
 }
 
-/* How many pages of a range are not in memory. Of a range that is not mapped: none. */
+/* The number of pages of a range that are not in memory; none if the range is not mapped. */
 static uint64_t pages_out(uintptr_t start, uintptr_t end)
 {
 	unsigned char in[LOOKED_AT];
@@ -120,8 +120,8 @@ static uint64_t pages_out(uintptr_t start, uintptr_t end)
 	return out;
 }
 
-/* Have the device bring the memory of p in, of which so many pages are out. fresh: it was just registered, so it says
- * nothing of what goes out between uses. */
+/* Have the device bring in the memory of p, of which `out` pages are out. fresh: the region was just registered, so the
+ * number does not show how much goes out between uses. */
 static bool bring_in(hugepin_domain *d, struct hp_tracked *p, uint64_t out, bool fresh)
 {
 	const struct hp_region *r = &hp_regions[p->region];
@@ -139,7 +139,7 @@ static bool bring_in(hugepin_domain *d, struct hp_tracked *p, uint64_t out, bool
 	return true;
 }
 
-/* Make room for p, which wants to be pinned: a range that is worth its room less goes on demand. */
+/* Make room to pin p by turning a range that is worth its room less to on demand. */
 static bool displace(hugepin_domain *d, struct hp_tracked *p)
 {
 	struct hp_helper *h = d->helper;
@@ -156,7 +156,7 @@ static bool displace(hugepin_domain *d, struct hp_tracked *p)
 	return true;
 }
 
-/* Pin p, which is on demand, if that takes least and there is room. */
+/* Pin p, which is on demand, if pinning takes least and there is room. */
 static bool pin_if_best(hugepin_domain *d, struct hp_tracked *p)
 {
 	struct expected e = expect(d, p);

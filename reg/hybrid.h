@@ -7,7 +7,7 @@
 
 #include "reg/track.h"
 
-/* Begin with what the device takes, if that was measured, in a new helper. */
+/* Start a new helper with the measured times of the device, if there are any. */
 void hp_hybrid_begin(hugepin_domain *d, struct hp_helper *h);
 
 /* The plan expects a use of p, which is on demand, soon. */
@@ -22,9 +22,9 @@ void hp_hybrid_let_cool(hugepin_domain *d, struct hp_tracked *p);
 /* A use of p has ended. If p is hot and there is room, pin it before the next one, which the plan may not expect. */
 void hp_hybrid_keep_hot(hugepin_domain *d, struct hp_tracked *p);
 
-/* A pin begins to use r after a time without any, or (fresh) has registered it. What is on demand, and is not in memory
- * for this use, is brought in now if that is expected to take less than the faults. Takes the time of the device's
- * call. Does nothing under other policies. */
+/* A pin begins to use r after a time without any, or (fresh) has registered it. Brings in on-demand memory that is not
+ * in memory for this use, if that is expected to take less than the faults. Blocks for the device's call. Does nothing
+ * under other policies. */
 void hp_hybrid_first_use(hugepin_domain *d, struct hp_region *r, bool fresh);
 
 #endif

@@ -54,7 +54,8 @@ void hp_lent_listen(hugepin_domain *d)
 		hear(d);
 }
 
-/* Another thread may have drained the queue, and not told the lend yet. That thread has the lock until it has. */
+/* Another thread may have drained the queue without having told the lend yet. That thread holds the lock until it
+ * has. */
 bool hp_lent_settle(hugepin_domain *d)
 {
 	bool settled = !d->watched || hp_uffd_settle(0);

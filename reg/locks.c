@@ -1,8 +1,8 @@
 /*
- * This file keeps two sets of ranges: the registered ranges of the mlock backend, and the ranges that the program has
- * locked. `lock` guards both sets, and every change of the kernel's locks on memory. It is taken with a domain's lock
- * held, and in free() with no lock held. The heap's lock is taken under it. A holder of `lock` waits for nothing but
- * the kernel, which at worst reads memory in.
+ * Keeps two sets of ranges: those that the mlock backend has registered, and those that the program has locked. `lock`
+ * guards both sets and every change of the kernel's locks on memory. It is taken with a domain's lock held, and in
+ * free() with no lock held; the heap's lock is taken under it. A holder of `lock` waits only for the kernel, which at
+ * worst reads memory in.
  */
 #include "reg/locks.h"
 
@@ -21,8 +21,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(, hp_locked) registered = LIST_HEAD_INITIALIZER(registered);
 static struct hp_ranges programs; /* ranges that the program has locked */
-/* Ranges that the kernel has not unlocked yet, because the process had no mapping left to split one, or no
- * descriptor. */
+/* Ranges that the kernel has not unlocked yet, because the process could not split a mapping or get a descriptor. */
 static struct hp_ranges owed;
 static char said[8192]; /* text of a file in /proc */
 static bool all; /* the program has called mlockall, so nothing may be unlocked */
@@ -31,22 +30,22 @@ static _Atomic bool told; /* libhugepin-malloc.so has called, so it reports the 
 
 static const struct hp_heap_locks of_buffers;
 
-/* Without memory for one more range the set stays as it is. */
+/* If there is no memory for one more range, the set stays as it is. */
 static void set_range(struct hp_ranges *set, uintptr_t start, uintptr_t end, bool on)
 {
 	if (hp_ranges_reserve(set))
 		hp_ranges_set(set, start, end, on);
 }
 
-/* Tell the heap of this lock before taking it: if another thread forks meanwhile, the heap frees the lock in the
- * child. */
+/* Tell the heap of this lock before taking it, so that the heap frees the lock in the child if another thread forks
+ * meanwhile. */
 static void enter_locks(void)
 {
 	hp_heap_set_locks(&of_buffers);
 	pthread_mutex_lock(&lock);
 }
 
-/* 0 or -errno. The functions would do nothing under sanitizers. */
+/* Raw system calls, because the C library's functions would do nothing under sanitizers. 0 or -errno. */
 static int pages_lock(uintptr_t start, uintptr_t end, unsigned flags)
 {
 	return (int)(flags ? hp_sys(SYS_mlock2, start, end - start, flags) : hp_sys(SYS_mlock, start, end - start));
@@ -78,8 +77,8 @@ static bool unlock_mapping(void *unlocking, const struct hp_mapping *m)
 	return true;
 }
 
-/* munlock stops at the first hole. The list of mappings shows what lies behind it. That list is read without stdio,
- * because this may run inside a watcher of the heap (hugepin_watch), and without a cancellation point, because `lock`
+/* munlock stops at the first hole, so look up in the list of mappings what lies behind it. Read the list without stdio,
+ * because this may run inside a watcher of the heap (hugepin_watch()), and without a cancellation point, because `lock`
  * is held. -ENOMEM: there was another hole by then. */
 static int unlock_mappings(uintptr_t start, uintptr_t end)
 {
@@ -90,8 +89,8 @@ static int unlock_mappings(uintptr_t start, uintptr_t end)
 	return err ? err : u.err;
 }
 
-/* munlock says ENOMEM for a hole, and also where the process may have no more mappings. Between any two of these calls
- * others may unmap parts, or map something where the hole was. So everything is asked again until the answers agree. */
+/* munlock returns ENOMEM for a hole, and also where the process may have no more mappings. Between two of these calls
+ * other threads may unmap parts, or map something into the hole. So ask again until the answers agree. */
 static int unlock_range(uintptr_t start, uintptr_t end)
 {
 	int err = -ENOMEM;
@@ -104,8 +103,8 @@ static int unlock_range(uintptr_t start, uintptr_t end)
 	return err;
 }
 
-/* VmLck as it was after our last change. If it is another now, the program has locked or unlocked memory. UNKNOWN: the
- * program had done this before our last change, and its locks have not been looked at since. */
+/* VmLck after our last change. If it differs now, the program has locked or unlocked memory. UNKNOWN: the program did
+ * so before our last change, and its locks have not been looked at since. */
 #define UNKNOWN UINT64_MAX
 static uint64_t known_kb;
 
@@ -142,8 +141,8 @@ static int each_unregistered(const struct hp_locked *l, uintptr_t start, uintptr
 }
 
 /* Memory that is locked, but not for a registration, was locked by the program. Memory that is not locked was unlocked
- * by the program, even if it is registered. Mappings and registrations both come in the order of their addresses: *at_
- * is the first registration that may reach into this mapping or a later one. */
+ * by the program, even if it is registered. Both mappings and registrations come in address order, so *at_ is the first
+ * registration that may reach into this mapping or a later one. */
 static void learn_locked(void *at_, const struct hp_smaps *m)
 {
 	const struct hp_locked **at = at_;
@@ -156,9 +155,9 @@ static void learn_locked(void *at_, const struct hp_smaps *m)
 		set_range(&programs, m->start, m->end, false);
 }
 
-/* If the program's calls are not reported, ask the kernel before a range is locked: memory that the program has locked
- * by then stays locked. Asking takes long if there are many mappings, so it is done only after a change that was not
- * ours. The kernel neither counts nor locks pages of the pool. */
+/* If the program's calls are not reported, ask the kernel before locking a range, so that memory which the program has
+ * locked by then stays locked. Asking takes long if there are many mappings, so it is done only after a change that was
+ * not ours. The kernel neither counts nor locks pages of the pool. */
 static void learn_locks(void)
 {
 	const struct hp_locked *at = LIST_FIRST(&registered);
@@ -201,7 +200,7 @@ static int unlock_uncovered(uintptr_t start, uintptr_t end)
 	return each_unregistered(LIST_FIRST(&registered), start, end, unlock_of_nobody);
 }
 
-/* Unlock the ranges in `owed`. By now the program may have locked or unmapped a part of them. */
+/* Unlock the ranges in `owed`, except parts that the program has locked or unmapped meanwhile. */
 static void pay_owed(void)
 {
 	while (owed.count && hp_ranges_reserve(&owed)) {
@@ -240,9 +239,10 @@ static void insert_locked(struct hp_locked *r)
 	LIST_INSERT_AFTER(at, r, links);
 }
 
-/* mlock says ENOMEM in three cases: a hole, the limit, and pages that cannot be read in because of their protection or
- * their file's end. MLOCK_ONFAULT tells the cases apart: in a range without holes only the limit makes it fail. The
- * last call tries again, since the limit may have been raised meanwhile. It may also fail because of the limit. */
+/* mlock returns ENOMEM in three cases: a hole, the limit, and pages that cannot be read in because of their protection
+ * or their file's end. MLOCK_ONFAULT tells the cases apart, because in a range without holes only the limit makes it
+ * fail. The last call tries again, since the limit may have been raised meanwhile, though it may fail by the limit
+ * again. */
 static int lock_or_why_not(uintptr_t start, uintptr_t end)
 {
 	int err = pages_lock(start, end, 0);
@@ -324,8 +324,8 @@ static void note_locked(void *within_, const struct hp_smaps *m)
 				  HP_MIN(m->end, within->end), note_programs);
 }
 
-/* Ask the kernel what is locked after a failed call, which may have done a part. mlock of memory that cannot be read
- * fails, but locks all of it. */
+/* Ask the kernel what is locked after a failed call, which may have done a part: mlock of unreadable memory fails, but
+ * locks all of it. */
 static void note_what_is(uintptr_t start, uintptr_t end)
 {
 	struct hp_stretch within = { start, end };
@@ -333,7 +333,7 @@ static void note_what_is(uintptr_t start, uintptr_t end)
 	hp_smaps_each(said, sizeof said, note_locked, &within);
 }
 
-/* For the heap: lock a range like its source. All readable pages are in memory already. For the others only
+/* For the heap: lock a range like its source. All readable pages are in memory already; for the others only
  * MLOCK_ONFAULT gives no error. */
 static int lock_alike(uintptr_t start, uintptr_t end)
 {
@@ -427,8 +427,8 @@ void hp_locks_unmapping(const void *addr, size_t len)
 	uintptr_t start, end;
 
 	atomic_store_explicit(&told, true, memory_order_relaxed);
-	/* The lock is not held here, so the read is atomic. All other accesses hold the lock, so the member is not
-	 * _Atomic. relaxed: no lock is missed that this thread has made. */
+	/* This reads without the lock, so the read is atomic; the member is not _Atomic because all other accesses hold
+	 * the lock. relaxed: no lock is missed that this thread has made. */
 	if (!__atomic_load_n(&programs.count, __ATOMIC_RELAXED) || !range_of((uintptr_t)addr, len, &start, &end) ||
 	    pthread_mutex_trylock(&lock) != 0)
 		return;

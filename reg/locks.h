@@ -1,6 +1,6 @@
 /*
- * Ranges that are locked in memory: by the program, whose calls libhugepin-malloc.so reports, and by the mlock backend.
- * Locks of mlock(2) do not nest. So a range is unlocked only when neither the program nor the backend needs its lock.
+ * Ranges that are locked in memory by the program, whose calls libhugepin-malloc.so reports, and by the mlock backend.
+ * Locks of mlock(2) do not nest, so a range is unlocked only when neither the program nor the backend needs its lock.
  */
 #ifndef HP_REG_LOCKS_H
 #define HP_REG_LOCKS_H
@@ -9,8 +9,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-/* A range that the backend has locked. The ranges are listed in the order of their start addresses. They may
- * overlap. */
+/* A range that the backend has locked. Ranges are listed by start address and may overlap. */
 struct hp_locked {
 	uintptr_t start, end;
 	LIST_ENTRY(hp_locked) links;
@@ -21,7 +20,7 @@ struct hp_locked {
 int hp_locks_take(struct hp_locked *r);
 int hp_locks_drop(struct hp_locked *r);
 
-/* libhugepin-malloc.so calls this when [addr, addr + len) is unmapped. From the first call on it also reports the
+/* libhugepin-malloc.so calls this when [addr, addr + len) is unmapped, and from the first call on also reports the
  * program's mlock calls. Never waits for the lock: if another thread holds it, the range stays noted as the program's,
  * and so stays locked when registrations of it go. */
 void hp_locks_unmapping(const void *addr, size_t len);

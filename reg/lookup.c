@@ -1,17 +1,15 @@
 /*
  * See lookup.h.
  *
- * The table has four buckets for each region, up to its largest size. Most regions are then alone in their bucket and
- * found in its first word, so the processor predicts the branch.
- *
- * The table grows with the number of regions. Growing changes the bucket of each page, so each old entry is missed
- * once.
+ * The table has four buckets for each region, up to its largest size. So most regions are alone in their bucket and
+ * found in its first word, which lets the processor predict the branch. The table grows with the number of regions;
+ * growing changes the bucket of each page, so that each old entry is missed once.
  */
 #include "reg/lookup.h"
 
 #include "reg/region.h"
 
-/* relaxed: writers have the lock of the domain or lend; the own words of the region or key judge what hits read. */
+/* relaxed: writers have the lock of the domain or lend, and hits judge by the own words of the region or key. */
 bool hp_lookup_put(_Atomic uint64_t *words, uint64_t hash, uint32_t index, uint32_t extra)
 {
 	unsigned way = (unsigned)(hash & (HP_LOOKUP_WAYS - 1));

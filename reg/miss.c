@@ -1,5 +1,5 @@
 /*
- * Pins that are no hit. They take the domain's lock, do the queued work, look again, and register (cover.c).
+ * Pins that are not hits: they take the domain's lock, do the queued work, look again, and register (cover.c).
  */
 #include "reg/miss.h"
 
@@ -32,7 +32,7 @@ int hp_pin_check(const hugepin_domain *d, const void *addr, size_t len, unsigned
 	return d->pid == hp_pid() ? 0 : -ESTALE;
 }
 
-/* Registering takes about as long as the wait: 4 GiB a second. A thread that may not register waits up to a second. */
+/* Wait about as long as registering takes, at 4 GiB a second. A thread that may not register waits up to a second. */
 bool hp_pin_settled(const hugepin_domain *d, const void *addr, size_t len)
 {
 	const uint64_t longest_ns = 1000000000;
@@ -124,7 +124,7 @@ void hp_pin_tell_crowded(const hugepin_domain *d, const void *addr, size_t len, 
 							  ((uintptr_t)addr & -hp_base_page));
 }
 
-/* Whether a pin is registered for by itself, and why: as hp_cover_pin(). */
+/* HP_CACHED, or the reason to register for this pin only, as hp_cover_pin(). */
 static int once_of(const hugepin_domain *d, unsigned access)
 {
 	return d->policy == HUGEPIN_POLICY_NONE ? (int)HP_ONCE_POLICY
@@ -132,7 +132,7 @@ static int once_of(const hugepin_domain *d, unsigned access)
 						: HP_CACHED;
 }
 
-/* The access of a pin that may ask for HUGEPIN_PIN_UNCACHED alone. */
+/* The access of a pin, which may ask for HUGEPIN_PIN_UNCACHED alone. */
 static unsigned whole_access(const hugepin_domain *d, unsigned access)
 {
 	return access & ~(unsigned)HUGEPIN_PIN_UNCACHED ? access : access | d->access;

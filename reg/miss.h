@@ -27,22 +27,30 @@ static inline void hp_pin_fill(struct hugepin_pin *pin, uintptr_t base, size_t l
 	pin->ref = ref;
 }
 
-/* The parts of a pin that is no hit. check(): 0, or why the arguments are refused. settled(): whether a region of
- * foreign memory may be trusted to be the memory that is there now. This is not possible while memory changes all the
- * time. Waits at most a second. enter() locks the domain, unpublishes the regions in queued ranges, deregisters dead
- * regions. leave() unlocks the domain, and wakes the helper to take the record of the miss. locked(): pin by a region
- * that is there or is registered now; once: as hp_cover_pin(); time, site: for the helper. The thread must have
- * counters (counts.h). tell_crowded(): tell the lend, if `err` says that there was no room, before leave(). */
+/* The parts of a pin that is no hit. The calling thread must have counters (counts.h). */
+
+/* 0, or why the arguments are refused. */
 int hp_pin_check(const hugepin_domain *d, const void *addr, size_t len, unsigned access);
+
+/* Whether a region of foreign memory may be trusted to be the memory that is there now. It may not while memory changes
+ * all the time. Waits at most a second. */
 bool hp_pin_settled(const hugepin_domain *d, const void *addr, size_t len);
+
+/* enter(): lock the domain, unpublish the regions in queued ranges, and deregister dead regions. leave(): unlock the
+ * domain, and wake the helper to take the record of the miss. */
 void hp_pin_enter(hugepin_domain *d);
 void hp_pin_leave(hugepin_domain *d);
+
+/* Pin by a region that is there or is registered now. once: as hp_cover_pin(); time, site: for the helper. */
 int hp_pin_locked(hugepin_domain *d, const void *addr, size_t len, unsigned access, int once, uint64_t time,
 		  uint64_t site, struct hugepin_pin *ret_);
+
+/* Tell the lend if `err` says that there was no room. Call before leave(). */
 void hp_pin_tell_crowded(const hugepin_domain *d, const void *addr, size_t len, int err);
 
-/* The rest of a pin that found nothing, by each way to pin: hugepin_pin(), hugepin_sg_key(), hugepin_key_pin()
- * (-ENOKEY: the key is no longer good) and hugepin_pin_try(). site: the place of the program's call, or 0. */
+/* The rest of a pin that found nothing, one function for each way to pin: hugepin_pin(), hugepin_sg_key(),
+ * hugepin_key_pin() (-ENOKEY: the key is no longer good) and hugepin_pin_try(). site: the place of the program's call,
+ * or 0. */
 int hp_pin_missed(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_,
 		  uint64_t site);
 int hp_key_missed(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
@@ -50,14 +58,14 @@ int hp_held_missed(hugepin_domain *d, const struct hugepin_key *key, uint64_t si
 int hp_try_missed(hugepin_domain *d, const void *addr, size_t len, unsigned access, hugepin_pinned_fn done, void *arg,
 		  struct hugepin_pin *ret_, uint64_t site);
 
-/* A pin of the domain's lend (lent.h), which looks for room itself and is not told that there is none. */
+/* A pin of the domain's lend (lent.h), which makes room itself and so is not told that there is none. */
 int hp_pin_for_lend(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_);
 
-/* Under hybrid the region of a first hit may be registered on demand, and not be in memory. */
+/* The region of a first hit: under hybrid it may be registered on demand and not be in memory. */
 void hp_pin_bring_in(hugepin_domain *d, struct hp_region *r);
 
-/* For the service thread: pin what a request asks for, as hugepin_pin(). False: the domain's lock stays taken.
- * *ret_err: 0 and *ret_, or -errno. */
+/* For the service thread: pin for a request, as hugepin_pin(). False: the domain's lock stays taken. *ret_err: 0 and
+ * *ret_, or -errno. */
 bool hp_pin_for(hugepin_domain *d, const struct hp_pin_request *q, struct hugepin_pin *ret_, int *ret_err);
 
 #endif

@@ -1,9 +1,8 @@
 /*
- * Pins: hits, and what programs call. miss.c has the rest of a pin that is no hit.
+ * Pins: hits, and the functions that programs call. miss.c has the rest of a pin that is no hit.
  *
- * A hit takes no lock, makes no system call and shares no write (state.h has the protocol).
- *
- * A lookup (hugepin_sg_key) pins the region that is registered at an address, whatever its length. It never registers.
+ * A hit takes no lock, makes no system call and shares no write (state.h has the protocol). A lookup (hugepin_sg_key)
+ * pins the region that is registered at an address, whatever its length, and never registers.
  */
 #define HUGEPIN_KEY_INLINE /* have hugepin_key_pin() and hugepin_key_unpin() here as functions that others call */
 #include "reg/pin.h"
@@ -29,8 +28,8 @@
 
 bool hp_keys_asked;
 
-/* The place of a call, by which policies and hugepin top tell uses apart. Only functions that the program calls may
- * ask: a function below them has a return address in the library. */
+/* The place of a call, by which policies and hugepin top tell uses apart. Only a function that the program calls may
+ * use this, because a function below it has a return address in the library. */
 #define CALLER ((uintptr_t)__builtin_return_address(0))
 
 /* ------------------------------------------------------------------ hits */
@@ -71,7 +70,7 @@ static HP_COLD int unpin_retired(hugepin_domain *d, uint32_t index)
 	return 0;
 }
 
-/* Push a record. Wake the helper, unless a run is already asked for. Wake it for a dropped record, too: no later record
+/* Push a record. Wake the helper, unless a run is already asked for; even for a dropped record, because no later one
  * may come. */
 static inline void record_use(hugepin_domain *d, struct hp_counts *counts, enum hp_record_kind kind, uint32_t index,
 			      uint64_t site)
@@ -86,9 +85,9 @@ static inline void record_use(hugepin_domain *d, struct hp_counts *counts, enum 
 		hp_serve_wake_helper();
 }
 
-/* Set the region's `used` flag, at the first hit after it was cleared, and tell the helper. waits: whether the
- * caller may wait for the domain's lock. Under hybrid the region may be registered on demand, and not be in memory.
- * Returns 0. */
+/* Set the region's `used` flag at the first hit after it was cleared, and tell the helper. waits: whether the caller
+ * may wait for the domain's lock. Under hybrid the region may be registered on demand and not be in memory. Returns
+ * 0. */
 static HP_COLD int first_use(hugepin_domain *d, const void *addr, bool waits, uint64_t site,
 			     const struct hugepin_pin *pin)
 {
@@ -106,8 +105,8 @@ static HP_COLD int first_use(hugepin_domain *d, const void *addr, bool waits, ui
 	return 0;
 }
 
-/* The region may have been retired meanwhile by a thread that saw this pin counted. Then this is the last unpin. By now
- * the index may belong to another region, of another domain. */
+/* A thread that saw this pin counted may have retired the region meanwhile, so this may be the last unpin. By now the
+ * index may belong to another region of another domain. */
 HP_COLD void hp_count_back(struct hp_counts *counts, uint32_t index)
 {
 	hugepin_domain *d;
@@ -120,7 +119,7 @@ HP_COLD void hp_count_back(struct hp_counts *counts, uint32_t index)
 		unpin_retired(d, index);
 }
 
-/* What was found without a lock. A hit calls nothing that returns to the hit, so a hit has no stack frame. */
+/* The result of a search without a lock. A hit calls nothing that returns to it, so a hit needs no stack frame. */
 enum how {
 	HIT, /* counted, and *ret_ is filled in */
 	FIRST_USE, /* a hit, and its first use must be told */
@@ -132,8 +131,8 @@ struct found {
 	uint32_t index; /* AGAIN: of the region */
 };
 
-/* The base page in hits. x86-64 has one size, so a constant, which takes no instructions; where a test has another size,
- * pins by exact regions are no hits there. */
+/* The base page in hits. On x86-64 it is a constant, because a constant takes no instructions and the architecture has
+ * one size. In tests of another size, pins by exact regions are therefore no hits on x86-64. */
 #if defined __x86_64__
 #define HIT_PAGE ((uintptr_t)4096)
 #else
@@ -159,9 +158,9 @@ enum { BY_FIRST, /* the first word of the bucket */
        BY_EXACT /* all of them, for an exact region */
 };
 
-/* Find memory by the lookup table: foreign memory, or an exact region. later: the caller asks the kernel once for this
- * pin and others together (all_stand). What is read of the region is compared at once: kept, it would need registers
- * that have to be saved. */
+/* Find foreign memory or an exact region by the lookup table. later: the caller asks the kernel once for this pin and
+ * others together (all_stand). Each word of the region is compared at once, because keeping it would need a register
+ * that has to be saved. */
 static inline __attribute__((always_inline)) struct found find_by_lookup(hugepin_domain *d, uint64_t hash,
 									 uintptr_t addr, size_t len, unsigned access,
 									 struct hugepin_pin *ret_, bool later, int by)
@@ -177,7 +176,7 @@ static inline __attribute__((always_inline)) struct found find_by_lookup(hugepin
 		return (struct found){ .how = NOTHING };
 	hp_count(&counts[HP_TAG_INDEX(tag)].pins);
 	hp_barrier_often(); /* pairs with hp_counts_barrier() of a thread that retires the region */
-	/* take its index anew below: kept until then, it would need a register that has to be saved */
+	/* take its index anew below: keeping it until then would need a register that has to be saved */
 	__asm__("" : "+r"(tag));
 	seen = attention_of(d, bits);
 	if (HP_UNLIKELY((seen && (seen != HP_ASK || hp_must_ask(d))) || HP_READ(r->tag) != tag))
@@ -190,7 +189,7 @@ static inline __attribute__((always_inline)) struct found find_by_lookup(hugepin
 	return (struct found){ .how = HP_PEEK(r->used) ? HIT : FIRST_USE };
 }
 
-/* Find heap memory by the granule table. counts_at: where this thread's counters are read, as late as can be. */
+/* Find heap memory by the granule table. counts_at: where to read this thread's counters, as late as possible. */
 static inline __attribute__((always_inline)) struct found find_by_granule(hugepin_domain *d, uintptr_t addr,
 									  size_t len, unsigned access,
 									  struct hugepin_pin *ret_,
@@ -206,8 +205,8 @@ static inline __attribute__((always_inline)) struct found find_by_granule(hugepi
 		return (struct found){ .how = NOTHING };
 	hp_count(&counts[HP_TAG_INDEX(tag)].pins);
 	hp_barrier_often(); /* pairs with hp_counts_barrier() of a thread that retires the region */
-	/* Take the index of the tag anew below, and read the keys no earlier than here: kept until then, either would need
-	 * a register that has to be saved. */
+	/* Take the index of the tag anew below, and read the keys no earlier than here, because keeping either until
+	 * then would need a register that has to be saved. */
 	__asm__("" : "+r"(tag));
 	keys = HP_READ(e->keys);
 	if (HP_UNLIKELY(attention_of(d, HP_PIN_SLOW) || HP_READ(e->tag) != tag))
@@ -216,8 +215,8 @@ static inline __attribute__((always_inline)) struct found find_by_granule(hugepi
 	return (struct found){ .how = HP_PEEK(e->used) ? HIT : FIRST_USE };
 }
 
-/* Find memory for remote access that must open no other page: heap memory, too, by a region of its own. Nobody but the
- * heap takes heap memory away, and the heap asks no kernel: only foreign memory may have to be asked for. */
+/* Find memory for remote access that must open no other page; heap memory, too, has a region of its own for this. Only
+ * foreign memory may have to be asked for, because only the heap takes heap memory away, and it asks no kernel. */
 static inline __attribute__((always_inline)) struct found find_by_exact(hugepin_domain *d, uintptr_t addr, size_t len,
 									unsigned access, struct hugepin_pin *ret_,
 									bool later)
@@ -229,7 +228,7 @@ static inline __attribute__((always_inline)) struct found find_by_exact(hugepin_
 	return find_by_lookup(d, hash, addr, len, access, ret_, later || hp_in_span(d, addr), BY_EXACT);
 }
 
-/* Find memory by all that may lead to its region. No granule has remote access. */
+/* Find memory by every table that may lead to its region. No granule has remote access. */
 static inline __attribute__((always_inline)) struct found find(hugepin_domain *d, uintptr_t addr, size_t len,
 							       unsigned access, struct hugepin_pin *ret_, bool later)
 {
@@ -245,10 +244,10 @@ static inline __attribute__((always_inline)) struct found find(hugepin_domain *d
 		       find_by_lookup(d, hp_lookup_hugepage(addr), addr, len, access, ret_, later, BY_ALL);
 }
 
-/* Find out whether a region that was counted is a hit. NOTHING: it is counted no more. Since it is counted, the right
- * region cannot be replaced by another. Ask the kernel first, then look at the word of attention: if the kernel says
- * that a change is done, its range is queued or is being queued. Nobody but the heap takes the heap's memory away, and
- * that asks no kernel. ask: whether to ask the kernel here. */
+/* Find out whether a counted region is a hit; if NOTHING, it is no longer counted. While it is counted, no other region
+ * can take its place. Ask the kernel before reading the word of attention, because when the kernel says that a change
+ * is done, its range is queued or is being queued. Heap memory needs no question, since only the heap takes it away.
+ * ask: whether to ask the kernel here. */
 static HP_COLD enum how look_again(hugepin_domain *d, uint32_t index, uintptr_t addr, size_t len, unsigned access,
 				   struct hugepin_pin *ret_, bool ask)
 {
@@ -275,8 +274,8 @@ static inline unsigned wanted_access(const hugepin_domain *d, unsigned access)
 	return access ? access : d->access;
 }
 
-/* A region that was counted for a pin of this access. As one argument in one register: with a seventh argument a hit
- * would need a stack frame. */
+/* A region that was counted for a pin of this access. The struct is one argument in one register, because with a
+ * seventh argument a hit would need a stack frame. */
 struct counted {
 	uint32_t index, access;
 };
@@ -292,7 +291,7 @@ static __attribute__((noinline)) int pin_again(hugepin_domain *d, const void *ad
 				  hp_pin_missed(d, addr, len, c.access, ret_, site);
 }
 
-/* The end of a pin after what was found. `otherwise` pins where nothing was. */
+/* Finish a pin with the result of a search; if nothing was found, `otherwise` pins. */
 static inline __attribute__((always_inline)) int
 end_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_, uint64_t site,
 	struct found f,
@@ -317,7 +316,8 @@ int hugepin_pin_at(hugepin_domain *d, const void *addr, size_t len, unsigned acc
 	return end_pin(d, addr, len, access, ret_, site, f, hp_pin_missed);
 }
 
-/* The first word of the page's bucket finds most foreign memory. hugepin_pin_at() looks everywhere. */
+/* Look at the first word of the page's bucket only, which finds most foreign memory. hugepin_pin_at() looks
+ * everywhere. */
 static __attribute__((noinline)) int pin_foreign(hugepin_domain *d, const void *addr, size_t len, unsigned access,
 						 struct hugepin_pin *ret_, uint64_t site)
 {
@@ -349,9 +349,9 @@ int hugepin_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access
 
 /* ------------------------------------------------------------------ hits or nothing; hugepin_pin_try */
 
-/* Whether the memory of all these pinned regions is still there. The kernel is asked once for all of them. A pinned
- * region keeps its index. It loses its tag when its memory goes away, or when a later pin's region takes its place:
- * then this says no in vain. */
+/* Whether the memory of all these pinned regions is still there; the kernel is asked once for all. A pinned region
+ * keeps its index, and loses its tag when its memory goes away. It also does when the region of a later pin takes its
+ * place; the result is then false without need. */
 static bool all_stand(hugepin_domain *d, const struct hugepin_pin *pins, int n)
 {
 	bool asked = !hp_must_ask(d);
@@ -370,7 +370,7 @@ static bool all_stand(hugepin_domain *d, const struct hugepin_pin *pins, int n)
 	return true;
 }
 
-/* The kernel is asked once: the heap's memory goes with an announcement, and needs no question. */
+/* Ask the kernel once, and for foreign memory only, because the heap announces that its memory goes. */
 static __attribute__((noinline)) int try_otherwise(hugepin_domain *d, const void *addr, size_t len, unsigned access,
 						   hugepin_pinned_fn done, void *arg, struct hugepin_pin *ret_,
 						   uint64_t site, struct found f)
@@ -401,9 +401,9 @@ int hugepin_pin_try(hugepin_domain *d, const void *addr, size_t len, unsigned ac
 
 /* ------------------------------------------------------------------ lookups: hugepin_sg_key */
 
-/* Look for a region that covers the first byte. An empty range, or one that wraps, is refused: the sum is not above
- * addr. Exact regions serve pins of their own range alone. hugepin_sg_map() calls this by pointer: the place in the
- * program is not known. */
+/* Look for a region that covers the first byte. An empty range, or one that wraps, is refused because its end is not
+ * above addr. Exact regions serve pins of their own range alone. hugepin_sg_map() calls this by pointer, so the place
+ * in the program is not known. */
 static inline __attribute__((always_inline)) int find_key(hugepin_domain *d, const void *addr, size_t len,
 							  unsigned access, struct hugepin_pin *ret_, bool later)
 {
@@ -537,7 +537,7 @@ static int check_key(const struct hugepin_key *key)
 	return (key->pin.ref ^ d->ref) >> 32 ? -EINVAL : 0;
 }
 
-/* Set the `used` flag of a pin by a key. The life may have ended meanwhile: it stays so. Returns whether to tell the
+/* Set the `used` flag of a pin by a key, unless the region's life has ended meanwhile. Returns whether to tell the
  * helper. */
 static bool mark_key_used(hugepin_domain *d, const struct hugepin_key *key)
 {
@@ -549,8 +549,8 @@ static bool mark_key_used(hugepin_domain *d, const struct hugepin_key *key)
 	return atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_HELPED;
 }
 
-/* Whether a pin that this thread has counted is a hit. The kernel is asked first, then the word of attention is looked
- * at, then the life: as in look_again(). */
+/* Whether a pin that this thread has counted is a hit. As in look_again(), ask the kernel first, then look at the word
+ * of attention, then at the life. */
 static bool is_key_hit(hugepin_domain *d, const struct hugepin_key *key)
 {
 	uint32_t seen = attention_for(d, hp_counts_self, key->pin_slow);
@@ -635,7 +635,7 @@ static __attribute__((noinline)) int pin_later(hugepin_domain *d, const void *ad
 	return f.how == HIT ? 0 : first_use(d, addr, true, site, ret_);
 }
 
-/* Pin a piece by as many pins as it takes. Returns their number, or an error, with nothing pinned. */
+/* Pin a piece by as many pins as it needs. Returns their number, or an error, with nothing pinned. */
 static __attribute__((noinline)) int pin_one(hugepin_domain *d, const struct iovec *v, unsigned access,
 					     struct hugepin_pin *ret_, int max, bool later, uint64_t site)
 {
@@ -657,7 +657,7 @@ static __attribute__((noinline)) int pin_one(hugepin_domain *d, const struct iov
 	return pins;
 }
 
-/* A piece that is a hit of the heap's memory takes no call: that is left to pieces that are not, and to first uses. */
+/* Hits of heap memory are handled here without a call; other pieces and first uses call a function. */
 static inline __attribute__((always_inline)) int pin_each(hugepin_domain *d, const struct iovec *v, int n,
 							  unsigned access, struct hugepin_pin *ret_, int max,
 							  bool later, uint64_t site)

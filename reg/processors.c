@@ -1,9 +1,9 @@
 /*
  * See processors.h.
  *
- * Two things limit the processor time that the helper takes. If no core is idle, the helper takes its time from the
- * program: then it may take only a small share of a core's time to save memory. And helpers of other processes want the
- * same idle cores: share.c decides among them.
+ * Two things limit the processor time of the helper. If no core is idle, the helper takes its time from the program, so
+ * it may then take only a small share of a core's time to save memory. And helpers of other processes want the same
+ * idle cores; share.c decides among them.
  */
 #include "reg/processors.h"
 
@@ -61,7 +61,7 @@ static void look_at_load(void)
 	if (load.begun_ns && passed_ns < LOAD_NS)
 		return;
 	idle = machine_idle_ns();
-	/* Time that was taken beyond the limit is taken off the next period. */
+	/* Time taken beyond the limit is subtracted from the next period. */
 	load.taken_ns =
 		load.allowed_ns == UINT64_MAX ? hp_thread_ns() : HP_MIN(hp_thread_ns(), load.taken_ns + load.allowed_ns);
 	if (load.begun_ns)
@@ -83,7 +83,7 @@ bool hp_processors_may_take(uint64_t *ret_wait_ns)
 
 /* ------------------------------------------------------------------ among processes */
 
-/* Leave the processors that the program is bound to: helpers use idle cores. */
+/* Leave the processors that the program is bound to, because helpers use idle cores. */
 static void choose_processors(void)
 {
 	unsigned long mask[4096 / (8 * sizeof(unsigned long))];
@@ -98,8 +98,9 @@ static void choose_processors(void)
 		hp_say("HUGEPIN_HELPER_CPU: the helper may not run on", NULL, (size_t)hp_config.helper_cpu);
 }
 
-/* Update the lateness. The paper assumes n time slices if n helpers share a core. The delay starts with that value. But
- * our helpers sleep when they have no work, and the kernel then runs them soon, so the real lateness is measured. */
+/* Update the lateness. The paper assumes n time slices for n helpers on a core, and the delay starts with that value.
+ * But our helpers sleep when they have no work, and the kernel then runs them soon, so the real lateness is
+ * measured. */
 static void learn_delay(uint64_t late_ns)
 {
 	late_ns = HP_MIN(late_ns, DELAY_MAX_NS);

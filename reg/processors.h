@@ -1,7 +1,7 @@
 /*
- * The helper's share of the machine's processors: on which processors it runs, how much of their time it may take, how
- * late it wakes, and how many helpers of other processes share its core. Call on the service thread, except where a
- * comment says otherwise.
+ * The helper's share of the machine's processors: on which it runs, how much of their time it may take, how late it
+ * wakes, and how many helpers of other processes share its core. Call on the service thread, except where a comment
+ * says otherwise.
  */
 #ifndef HP_REG_PROCESSORS_H
 #define HP_REG_PROCESSORS_H
@@ -13,8 +13,8 @@
  * time the helper woke; 0: a record woke it. */
 void hp_processors_look(uint64_t late_ns);
 
-/* Whether it is time to tell other processes of this one: at first, and then after each HP_SHARE_PERIOD uses. The first
- * call chooses the processors that the calling thread runs on. */
+/* Whether to tell other processes of this one: at first, and then after each HP_SHARE_PERIOD uses. The first call also
+ * chooses the processors that the calling thread runs on. */
 bool hp_processors_must_post(void);
 
 /* Tell other processes that this one would pin so many bytes without a helper, and read what they have told. */

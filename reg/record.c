@@ -1,9 +1,9 @@
 /*
  * See record.h.
  *
- * Two parts. First the time of records: the processor's time stamp counter, if the kernel's clock uses it, and its rate
- * against that clock. Second the queue that sorts the records of all threads by time: a heap (Williams 1964), the
- * oldest first.
+ * The first part is the time of records: the processor's time stamp counter, if the kernel's clock uses it, and its
+ * rate against that clock. The second part is the queue that sorts the records of all threads by time: a heap (Williams
+ * 1964) with the oldest first.
  */
 #include "reg/record.h"
 
@@ -22,8 +22,8 @@ bool hp_record_by_counter;
 static struct hp_record_clock counter;
 static bool settled;
 
-/* Read both clocks at one moment. The thread may lose its processor between the two reads, so the quickest of three
- * tries counts. */
+/* Read both clocks at one moment. Of three tries the quickest counts, because the thread may lose its processor between
+ * the two reads. */
 static void look_at_clocks(uint64_t *ret_ticks, uint64_t *ret_ns)
 {
 	uint64_t least = UINT64_MAX;
@@ -39,8 +39,8 @@ static void look_at_clocks(uint64_t *ret_ticks, uint64_t *ret_ns)
 	}
 }
 
-/* Measure the counter's rate since the last calibration, not since the start: while the machine is suspended, one clock
- * stands still and the other goes on or begins anew. */
+/* Measure the counter's rate since the last calibration, not since the start, because during a suspension of the
+ * machine one clock stands still while the other goes on or begins anew. */
 static void correct(uint64_t least_ns)
 {
 	uint64_t ticks = 0, ns = 0, passed;
@@ -97,8 +97,8 @@ uint64_t hp_record_ns(const struct hp_record_clock *clock, uint64_t time)
 
 /* ------------------------------------------------------------------ the queue */
 
-/* Whether a is older than b. Records of the same time keep the order in which they came. Records further apart than
- * HP_RECORD_STALE keep that order, too: the clock was restarted between them. */
+/* Whether a is older than b. Records of the same time keep the order in which they came. So do records further apart
+ * than HP_RECORD_STALE, because the clock was restarted between them. */
 static bool comes_before(const struct hp_record_queued *a, const struct hp_record_queued *b)
 {
 	uint64_t later = b->record.time - a->record.time;

@@ -1,8 +1,8 @@
 /*
- * Records by which threads tell the helper (track.c) of their pins. Each thread has a bounded ring of records, which
- * the thread fills and the helper empties (Li et al. 2011, section 4.1: the deregistration queue). Pushing takes no
- * lock, shares no write, and makes no system call while the helper is awake. A full ring drops and counts new records:
- * a program that pins this often leaves the helper no time to give memory back in between.
+ * Records by which threads tell the helper (track.c) of their pins. Each thread fills a bounded ring of records, which
+ * the helper empties (Li et al. 2011, section 4.1: the deregistration queue). Pushing takes no lock, shares no write,
+ * and makes no system call while the helper is awake. A full ring drops and counts new records, since a program that
+ * pins this often leaves the helper no time to give memory back in between.
  */
 #ifndef HP_REG_RECORD_H
 #define HP_REG_RECORD_H
@@ -72,9 +72,9 @@ struct hp_record_clock {
 	uint64_t ns_per_tick; /* fixed point, with 32 bits behind the point */
 };
 
-/* open_clock() finds out whether the counter can be used, and its rate. Later calls do nothing. The first call takes a
- * fraction of a millisecond. calibrate() corrects the rate; it is called now and again. Call both with the lock of
- * opening. */
+/* open_clock() finds out whether the counter can be used, and its rate; the first call takes a fraction of a
+ * millisecond, later calls do nothing. calibrate(), called from time to time, corrects the rate. Call both with the
+ * lock of opening. */
 void hp_record_open_clock(void);
 void hp_record_calibrate(void);
 
@@ -119,10 +119,11 @@ static inline void hp_record_push(struct hp_records *q, uint64_t time, uint64_t 
 /* ------------------------------------------------------------------ the queue */
 
 enum { HP_RECORD_QUEUE_MAX = 2 * HP_RECORDS_MAX };
-/* In units of record time. No record waits that long for the helper, so a larger step back is a restarted clock. */
+/* In units of record time. A larger step back is a restarted clock, because no record waits that long for the
+ * helper. */
 #define HP_RECORD_STALE (UINT64_C(1) << 32)
 
-/* Records enter thread by thread; those of one thread are in the order of time. They all leave in the order of time. */
+/* Sorts records by time. They enter thread by thread, and those of one thread are already in the order of time. */
 struct hp_record_queue {
 	struct hp_record_queued {
 		struct hp_record record;
@@ -139,8 +140,8 @@ void hp_record_enqueue(struct hp_record_queue *q, const struct hp_record *record
 /* Remove and return the oldest record. The queue is not empty. */
 struct hp_record hp_record_dequeue(struct hp_record_queue *q);
 
-/* Called after records were lost. Keeps records of misses, which are right by themselves, and drops the others, which
- * are not. Returns the number dropped. */
+/* Called after records were lost. Keeps records of misses, which are right without the lost ones, and drops the others.
+ * Returns the number dropped. */
 unsigned hp_record_drop_all_but_misses(struct hp_record_queue *q);
 
 #endif

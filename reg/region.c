@@ -1,12 +1,12 @@
 /*
- * Regions: their table, their places in trees and granules, and the flag of their use. All functions run under the domain's
+ * Regions: their table, their places in trees and granules, and their `used` flag. All functions run under the domain's
  * lock (state.h), except those of the table, which has a lock of its own.
  *
  * Invariants:
- *  1. Only a LIVE region has a tag other than 0. A granule's tag is that of a LIVE region, or stale in a way that its
- *     reader notices.
- *  2. LIVE regions of a domain may overlap, but none lies inside another of the same access, except exact ones. So in
- *     each tree of the others the order of starts is also the order of ends.
+ * 1. Only a LIVE region has a tag other than 0. A granule's tag is that of a LIVE region, or stale in a way that its
+ *    reader notices.
+ * 2. LIVE regions of a domain may overlap, but none lies inside another of the same access, except exact ones. So in
+ *    each tree of the others the order of starts is also the order of ends.
  */
 #include "reg/region.h"
 
@@ -68,14 +68,14 @@ int hp_regions_init(void)
 		hp_region_notes = hp_meta_reserve(HP_REGIONS_MAX * sizeof *hp_region_notes);
 	if (!hp_lives)
 		hp_lives = hp_meta_map_own(HP_REGIONS_MAX * sizeof *hp_lives);
-	/* Open the first step now: hits look at region 0 if the lookup table has no entry. */
+	/* Open the first step now, because hits look at region 0 if the lookup table has no entry. */
 	if (!table.opened && hp_regions && hp_region_notes && hp_lives && open_table(0))
 		table.opened = TABLE_STEP;
 	hp_unlock(&table.lock);
 	return table.opened ? 0 : -ENOMEM;
 }
 
-/* All registrations belong to the parent. Empty the table, whatever state it was in at the fork. */
+/* All registrations belong to the parent, so empty the table, whatever its state at the fork. */
 void hp_regions_child(void)
 {
 	hp_lock_reset(&table.lock);
@@ -235,7 +235,7 @@ static bool is_better(const struct hp_region *r, const struct hp_granule *e)
 }
 
 /* Give r a new tag, and write it into its granules. Words that pins read are written in this order: tag 0, the rest,
- * the new tag; each write pairs with HP_READ. A granule never gets the same tag twice. So a pin that reads the same tag
+ * the new tag; each write pairs with HP_READ. A granule never gets the same tag twice, so a pin that reads the same tag
  * twice has read that region's words in between. */
 static void name_region(struct hp_region *r)
 {

@@ -1,5 +1,5 @@
 /*
- * Regions: their table, publishing, finding (region.c). Call with the domain's lock, except hp_regions_init(),
+ * Regions: their table, publishing and finding (region.c). Call with the domain's lock, except hp_regions_init(),
  * hp_regions_used() and hp_regions_child().
  */
 #ifndef HP_REG_REGION_H
@@ -7,7 +7,7 @@
 
 #include "reg/state.h"
 
-/* Whether a registration that is asked for with this access pins its memory. */
+/* Whether a registration for this access pins its memory. */
 static inline bool hp_is_pinning(unsigned access)
 {
 	return !(access & HUGEPIN_ON_DEMAND);
@@ -23,16 +23,16 @@ static inline uint32_t hp_region_index(const struct hp_region *r)
 	return (uint32_t)(r - hp_regions);
 }
 
-/* Notes on a region, guarded by the domain's lock. They are not in struct hp_region, since the code of hits depends on its
- * size. */
+/* Notes on a region, guarded by the domain's lock. They are not in struct hp_region, because the code of hits depends
+ * on its size. */
 struct hp_region_notes {
 	uintptr_t held_start, held_end; /* the range of heap pages that the region holds */
 	uintptr_t start, end; /* the hugepages that contain all noted pins; 0 and 0: no pin is noted */
 	uint32_t before, count; /* before: pins made before the noted ones; count: noted pins */
 	uint32_t made; /* pins made at this index before the region was registered */
-	uint32_t idle; /* the same before the lend gave its last pin back (lent.h) */
-	uint32_t buckets; /* of the lend (lent.h): its end is news for the lend while there are any */
-	uint32_t told; /* the same before it was told that the pins are wanted back */
+	uint32_t idle; /* as `made`, before the lend gave its last pin back (lent.h) */
+	uint32_t buckets; /* of the lend (lent.h), which is told of the region's end while there are any */
+	uint32_t told; /* as `made`, before anybody was told that the pins are wanted back */
 	enum { HP_NOT_WANTED, HP_WANTED, HP_WANTED_TOLD } wanted; /* the pins are wanted back */
 };
 extern struct hp_region_notes *hp_region_notes; /* by index */
@@ -42,7 +42,7 @@ static inline struct hp_region_notes *hp_region_notes_of(const struct hp_region 
 	return &hp_region_notes[hp_region_index(r)];
 }
 
-/* The life of r that held keys look for: the last bit says that it is used. r is registered. */
+/* The life of r, which is registered, for held keys to compare; the last bit is the `used` flag. */
 static inline uint64_t hp_region_life(const struct hp_region *r)
 {
 	return r->number << 1 | 1;
@@ -51,7 +51,7 @@ static inline uint64_t hp_region_life(const struct hp_region *r)
 /* Make the tables, once. 0 or -ENOMEM. */
 int hp_regions_init(void);
 
-/* A place in the table, FREE still, or NULL; give a place back. Any thread. */
+/* new(): a place in the table, still FREE, or NULL. free(): give a place back. Any thread. */
 struct hp_region *hp_region_new(void);
 void hp_region_free(struct hp_region *r);
 
@@ -61,19 +61,19 @@ uint32_t hp_regions_used(void);
 /* Called in the child of fork, which has no regions. */
 void hp_regions_child(void);
 
-/* Let pins find r. told: let pins find it without the lock, too. The caller has already unpublished the regions that
- * lie inside r and have the same access. */
+/* Let pins find r. told: also without the lock. The caller has already unpublished the regions that lie inside r and
+ * have the same access. */
 void hp_region_publish(struct hp_region *r, bool told);
 
-/* Write r into its granules, since a pin at addr has found r only under the lock: the next pin is then a hit. r is LIVE
- * and of the heap. */
+/* Write r into its granules, because a pin at addr has found r only under the lock; the next pin is then a hit. r is
+ * LIVE and of the heap. */
 void hp_region_name(struct hp_region *r, uintptr_t addr);
 
 /* Find the LIVE region that covers addr with at least this access, or NULL. Of several, the one that reaches
  * farthest. */
 struct hp_region *hp_region_find(hugepin_domain *d, uintptr_t addr, unsigned access);
 
-/* Whether r, which is registered, is exact (state.h). A region for one pin is not, as no other pin finds it. */
+/* Whether r, which is registered, is exact (state.h). A region for one pin is not, because no other pin finds it. */
 static inline bool hp_region_is_exact(const struct hp_region *r)
 {
 	return hp_is_exact(r->domain, r->access) && r->kind != HP_REGION_UNCACHED;
@@ -82,8 +82,8 @@ static inline bool hp_region_is_exact(const struct hp_region *r)
 /* The LIVE exact region of this range and access, or NULL. */
 struct hp_region *hp_region_find_exact(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access);
 
-/* Call each() for the LIVE regions that overlap [start, end): for exact ones, and for the others. each() may unpublish
- * that region, and no other. */
+/* Call each() for the LIVE regions that overlap [start, end): the exact ones, or the others. each() may unpublish that
+ * region, and no other. */
 void hp_region_each_exact(hugepin_domain *d, uintptr_t start, uintptr_t end,
 			  void (*each)(void *arg, struct hp_region *), void *arg);
 void hp_region_each(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*each)(void *arg, struct hp_region *),

@@ -1,11 +1,11 @@
 /*
- * Registrations that the program asks for: hugepin_register and hugepin_deregister.
+ * Registrations that the program asks for: hugepin_register() and hugepin_deregister().
  *
- * Where the backend can register several ranges at a time, the ranges that the pins are going to need are registered
- * first, on several threads (together.c). They lie ready in d->ready. Then the pins are made one after the other, as by
- * hugepin_pin: hp_region_register() takes what lies ready instead of calling the backend. So budget, eviction and every
- * failure are those of a pin. All of this happens while the calling thread has the domain's lock: memory that goes away
- * meanwhile is dealt with when the regions are published, as for any registration.
+ * If the backend can register several ranges at a time, the ranges that the pins will need are registered first, on
+ * several threads (together.c), into d->ready. Then the pins are made one after the other as by hugepin_pin(), and
+ * hp_region_register() takes a ready registration instead of calling the backend. So budget, eviction and every failure
+ * are those of a pin. The calling thread has the domain's lock all the time, so memory that goes away meanwhile is
+ * dealt with when the regions are published, as for any registration.
  */
 #include <errno.h>
 
@@ -16,7 +16,7 @@
 #include "reg/retire.h"
 #include "reg/together.h"
 
-/* To start a thread takes as long as registering about so many bytes. */
+/* Starting a thread takes as long as registering about this many bytes. */
 #define WORTH_BYTES ((uintptr_t)1 << 20)
 
 /* A position in the pieces. */
@@ -63,8 +63,8 @@ static int check_pieces(const hugepin_domain *d, const struct iovec *v, int n, u
 
 /* ------------------------------------------------------------------ ahead */
 
-/* The part of [addr, addr + len) for which a pin registers nothing, since it is registered or will be, from its
- * beginning. 0: nothing. */
+/* The leading part of [addr, addr + len) for which a pin registers nothing, since it is registered or will be. 0:
+ * none. */
 static size_t known(hugepin_domain *d, const char *addr, size_t len, unsigned access, const struct hp_ready_set *set)
 {
 	const struct hp_region *r = hp_cover_find(d, (uintptr_t)addr, len, access);
@@ -90,7 +90,7 @@ static bool is_in(const struct hp_ready_set *set, const struct hp_ready *r)
 	return false;
 }
 
-/* Fill the set with what the pins from *w on are going to register. Moves *w behind the last of them. */
+/* Fill the set with the ranges that the pins from *w on are going to register. Moves *w behind the last of them. */
 static void plan(hugepin_domain *d, struct walk *w, unsigned access, bool foreign, struct hp_ready_set *set)
 {
 	while (w->i < w->n && set->count < HP_READY_MAX) {
@@ -108,7 +108,8 @@ static void plan(hugepin_domain *d, struct walk *w, unsigned access, bool foreig
 	}
 }
 
-/* Put the longest first: extents double in size, and a thread that begins with the longest one last has no help. */
+/* Put the longest first. Extents double in size, so a thread that began with the longest one last would be left alone
+ * with it. */
 static void sort_by_length(struct hp_ready_set *set)
 {
 	for (unsigned i = 1; i < set->count; i++) {
@@ -128,9 +129,9 @@ static void make_one(void *d_, unsigned i)
 	hp_region_make_ready(d, &d->ready->list[i]);
 }
 
-/* Register the set on several threads. If few are worth a thread, the pins do it. The memory is held and watched
- * before: the kernel watches under its lock of the mappings, for which it would wait until another thread's pages are
- * there. */
+/* Register the set on several threads, unless so few are worth a thread that the pins register them. Hold and watch the
+ * memory before, because the kernel watches under its lock of the mappings, for which it would wait until another
+ * thread's pages are there. */
 static void make_ready(hugepin_domain *d, unsigned threads)
 {
 	struct hp_ready_set *set = d->ready;
@@ -150,7 +151,7 @@ static void make_ready(hugepin_domain *d, unsigned threads)
 
 /* ------------------------------------------------------------------ pins */
 
-/* Pin from *w on to `until`. Adds to *pins. 0 or -errno. */
+/* Pin from *w on to `until`, and add to *pins. 0 or -errno. */
 static int pin_pieces(hugepin_domain *d, struct walk *w, const struct walk *until, unsigned access, bool foreign,
 		      struct hugepin_pin *ret_, int max, int *pins)
 {
@@ -178,7 +179,7 @@ static bool is_settled(const hugepin_domain *d, const struct walk *w)
 	return true;
 }
 
-/* The next registrations, as many as lie ready at a time, and their pins. */
+/* Make the next registrations, as many as may lie ready at a time, and their pins. */
 static int register_some(hugepin_domain *d, struct walk *w, unsigned access, unsigned threads,
 			 struct hugepin_pin *ret_, int max, int *pins)
 {
@@ -207,7 +208,8 @@ int hugepin_register(hugepin_domain *d, const struct iovec *v, int n, unsigned a
 	unsigned threads, wanted = access & ~HP_RELAXED ? access & ~HP_RELAXED : d->access;
 	int pins = 0, err = 0;
 
-	/* A helper has to be told of each pin. A pin of uncached memory finds nothing that lies ready. */
+	/* Nothing may lie ready under a helper, which has to be told of each pin, nor for uncached memory, whose pins
+	 * would not find it. */
 	if (n < 1 || max < n || !v || !ret_ || !d->parallel || d->helper || d->policy == HUGEPIN_POLICY_NONE ||
 	    wanted & HUGEPIN_PIN_UNCACHED || (threads = hp_together_threads()) < 2)
 		return hugepin_pinv(d, v, n, access, ret_, max);
@@ -224,7 +226,7 @@ int hugepin_register(hugepin_domain *d, const struct iovec *v, int n, unsigned a
 
 /* ------------------------------------------------------------------ giving back */
 
-/* A region that the caller's pin is of. */
+/* A region that one of the caller's pins is of. */
 struct pinned {
 	struct hp_region *r;
 	uintptr_t start, end;
@@ -237,8 +239,8 @@ static bool is_live_there(const hugepin_domain *d, const struct hp_region *r, co
 	return hp_region_is(r, d, HP_REGION_LIVE) && r->start == p->start && r->end == p->end;
 }
 
-/* Deregister those that are still there and have no other pin. Their index may be another region's by now: one of the
- * same range is as good. So is one that a helper has registered in the other way, in the place of one that was pinned. */
+/* Deregister the listed regions that are still there and have no other pin. Their index may be another region's by now,
+ * but one of the same range will do, as will one that a helper registered the other way in place of a pinned one. */
 static void deregister_unpinned(hugepin_domain *d, const struct pinned *list, int n)
 {
 	hp_pin_enter(d);

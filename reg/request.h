@@ -13,19 +13,19 @@
 /* The service thread's job for requests. answer.c has its function. */
 extern struct hp_job hp_request_job;
 
-/* Queue a request, and have the service thread serve it. Starts the thread if needed, so no lock may be held. A request
+/* Queue a request, and have the service thread serve it. This may start the thread, so no lock may be held. A request
  * without a callback is not queued twice. 0; -EBUSY: the queue is full, or there is no service thread. */
 int hp_request_add(hugepin_domain *d, const struct hp_pin_request *q);
 
-/* For the service thread: begin to serve the first request, and take it out of the queue when it is served. begin()
- * returns false if none waits. end() returns whether its memory went away. */
+/* For the service thread. begin() begins to serve the first request, or returns false if none waits. end() takes it out
+ * of the queue, and returns whether its memory went away. */
 bool hp_request_begin(hugepin_domain *d, struct hp_pin_request *ret_);
 bool hp_request_end(hugepin_domain *d);
 
 unsigned hp_request_count(hugepin_domain *d);
 
-/* Mark the requests that overlap [start, end) as cancelled. Call with the queue's lock: this runs inside munmap, so the
- * service thread tells the program. */
+/* Mark the requests that overlap [start, end) as cancelled. Call with the queue's lock. The service thread tells the
+ * program, because this runs inside munmap. */
 void hp_request_cancel(hugepin_domain *d, uintptr_t start, uintptr_t end);
 
 #endif

@@ -3,9 +3,9 @@
  * (state.h), which is held across the backend's calls.
  *
  * Invariants:
- *  1. Regions on the list `dead` have no pins and can get none.
- *  2. Each region of the heap, except on-demand and uncached ones, holds its heap pages once (alloc/hold.h) until it is
- *     deregistered. An extent may come to hold only the pages of its pins.
+ * 1. Regions on the list `dead` have no pins and can get none.
+ * 2. Each region of the heap, except on-demand and uncached ones, holds its heap pages once (alloc/hold.h) until it is
+ *    deregistered. An extent may come to hold only the pages of its pins.
  */
 #include "reg/retire.h"
 
@@ -47,7 +47,7 @@ static void declare_dead(hugepin_domain *d, struct hp_region *r)
 	TAILQ_INSERT_TAIL(&d->dead, r, order);
 }
 
-/* Declare the regions of a list dead that have no pins. Returns the number of the others. */
+/* Move the regions of a list that have no pins to `dead`. Returns the number of the others. */
 static uint64_t settle_list(hugepin_domain *d, struct hp_region_list *list)
 {
 	struct hp_region *r, *next;
@@ -60,7 +60,8 @@ static uint64_t settle_list(hugepin_domain *d, struct hp_region_list *list)
 			continue;
 		}
 		still++;
-		/* Of an extent that holds less, somebody may want what is held. A region for one pin is always here. */
+		/* If an extent holds only a part of its pages, somebody may want that part. A region for one pin is
+		 * always here. */
 		if (!hp_region_holds_less(r) && r->kind != HP_REGION_UNCACHED)
 			hp_region_want_pins(r, true);
 	}
@@ -74,7 +75,7 @@ void hp_region_settle(hugepin_domain *d)
 	if (none_waits(d)) {
 		hp_attention_lower(d, HP_RETIRED);
 	} else {
-		/* Raise the bit before the barrier: an unpin that the sums do not see then sees the bit. */
+		/* Raise the bit before the barrier, so that an unpin that the sums do not see sees the bit. */
 		hp_attention_raise(d, HP_RETIRED);
 		hp_counts_barrier();
 		still = settle_list(d, &d->retired) + settle_list(d, &d->uncached);
@@ -88,7 +89,7 @@ void hp_region_settle(hugepin_domain *d)
 
 HP_TLS bool hp_registering;
 
-/* Whether r's rkey may be with a peer: r has remote access, and was pinned. */
+/* Whether a peer may have r's rkey: r has remote access, and was pinned. */
 static bool is_handed_out(const struct hp_region *r)
 {
 	return r->access & HP_ACCESS_REMOTE && made_of(r) != hp_region_notes_of(r)->made;
@@ -111,7 +112,7 @@ static void tell_end(hugepin_domain *d, const struct hp_region *r, bool pinned)
 		d->expire(d->expire_arg, &expiry);
 }
 
-/* Whether this was told of the pins that are out. A region that is not LIVE gets no others. */
+/* Whether the pins that are out were told of already. A region that is not LIVE gets no others. */
 static bool is_told(const struct hp_region *r)
 {
 	const struct hp_region_notes *n = hp_region_notes_of(r);
@@ -155,7 +156,7 @@ void hp_region_call_dereg(hugepin_domain *d, struct hugepin_reg *reg)
 	d->deregistered_at_ns = d->backend->now_ns(d->ctx);
 }
 
-/* Deregister r. gone: its memory went away, or is part of another region. */
+/* Deregister r. gone: its memory went away, or is now part of another region. */
 static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 {
 	uint64_t start_ns = d->backend->now_ns(d->ctx);
@@ -212,7 +213,7 @@ void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r)
 	/* Another thread may have handled the last unpin already. By now the index may belong to another region. */
 	if (!hp_region_is(r, d, HP_REGION_RETIRED))
 		return;
-	/* An uncached region has one pin, which is back. Nobody else counts it, except in vain. */
+	/* The one pin of an uncached region is back. A count by another thread is no hit, and is undone. */
 	if (r->kind != HP_REGION_UNCACHED || hp_region_pins(r))
 		hp_counts_barrier();
 	if (hp_region_pins(r))
@@ -226,8 +227,8 @@ void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r)
 
 /* ------------------------------------------------------------------ extents of which little is pinned */
 
-/* A hit does not note the range that it pins. But if the number of pins made equals the number of pins noted, there was
- * no hit. `made` is read before the sum of pins: if the sum is 0, all pins in `made` have been given back. */
+/* A hit does not note the range that it pins. But if the number of pins made equals the number noted, there was no hit.
+ * `made` is read before the sum of pins, so that if the sum is 0, all pins in `made` have been given back. */
 void hp_region_note(struct hp_region *r, uintptr_t start, uintptr_t end)
 {
 	uint32_t made = made_of(r);
@@ -282,9 +283,9 @@ bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks)
 	return true;
 }
 
-/* Whether a retired extent in [start, end) still holds a part of its memory. The caller then registers no new region
- * for the whole extent. Otherwise several regions in turn could each hold a part of the extent, and the budget would be
- * charged its whole length for each. */
+/* Whether a retired extent in [start, end) still holds a part of its memory. If so, the caller registers no new region
+ * for the whole extent, because otherwise several regions in turn could each hold a part, and the budget would be
+ * charged the extent's whole length for each. */
 bool hp_region_held_less(const hugepin_domain *d, uintptr_t start, uintptr_t end)
 {
 	const struct hp_region *r;
@@ -299,7 +300,7 @@ bool hp_region_held_less(const hugepin_domain *d, uintptr_t start, uintptr_t end
 
 bool hp_region_release(hugepin_domain *d, struct hp_region *r, enum hp_evicted why)
 {
-	/* A first look at the counters saves most barriers. */
+	/* Look at the counters first, which saves most barriers. */
 	if (r->state != HP_REGION_LIVE || r == d->turning || hp_region_pins(r))
 		return false;
 	hp_region_unpublish(r);

@@ -9,17 +9,17 @@
 /* Whether any region of a domain has pins out. Exact only if no new pins are being made. */
 bool hp_regions_pinned(hugepin_domain *d);
 
-/* Called once after any number of regions were unpublished. Regions in use stay RETIRED until their last unpin. The others
- * become dead. */
+/* Called once after any number of regions were unpublished. Regions in use stay RETIRED until their last unpin; the
+ * others become dead. */
 void hp_region_settle(hugepin_domain *d);
 
-/* Note whether the pins of r are wanted back: r's memory was freed, or has gone away, or r was superseded. The next
- * hp_region_deregister_dead() tells the domain's lend and the program's callback. They hear once of the pins that are
- * out. They hear again after another pin, or after the memory was in use meanwhile. */
+/* Note whether the pins of r are wanted back, because r's memory was freed or has gone away, or r was superseded. The
+ * next hp_region_deregister_dead() tells the domain's lend and the program's callback. They hear once of the pins that
+ * are out, and again after another pin, or after the memory was in use meanwhile. */
 void hp_region_want_pins(struct hp_region *r, bool wanted);
 
-/* Deregister the dead regions, if this thread may call the backend. Otherwise leave them to the opener. Tell of pins
- * that are wanted back, on any thread. */
+/* Deregister the dead regions, if this thread may call the backend; otherwise leave them to the opener. On any thread,
+ * also tell of pins that are wanted back. */
 void hp_region_deregister_dead(hugepin_domain *d);
 
 /* Deregister a RETIRED region if it has no pins left. */
@@ -44,7 +44,7 @@ static inline bool hp_region_holds_less(const struct hp_region *r)
 /* Note a pin of [start, end) in the extent r. The caller has the lock and counts the pin next. */
 void hp_region_note(struct hp_region *r, uintptr_t start, uintptr_t end);
 
-/* If it is known which part of the extent r is pinned, and the rest has been free for `ticks`: unpublish r, and hold
+/* If the part of the extent r that is pinned is known, and the rest has been free for `ticks`, unpublish r and hold
  * only the pinned part. Returns whether this was done. */
 bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks);
 

@@ -21,7 +21,7 @@ static void make_present(const struct hp_prefetch *p)
 	hp_populate(start, hp_round_up((uintptr_t)p->addr + p->len, hp_base_page) - start, true);
 }
 
-/* Only the opener may register. Make the pages present, so that the opener waits less. */
+/* Only the opener may register, so make the pages present for it to wait less. */
 static void serve_opener(hugepin_domain *d)
 {
 	struct hp_prefetch hint;
@@ -30,7 +30,7 @@ static void serve_opener(hugepin_domain *d)
 		make_present(&hint);
 }
 
-/* Carries out so many hints at most: whoever queues more asks for another run. */
+/* Carries out at most HP_PREFETCHES_MAX hints, because whoever queues more asks for another run. */
 static void serve_one(hugepin_domain *d, void *busy)
 {
 	struct hp_prefetch hint;
@@ -46,7 +46,7 @@ static void serve_one(hugepin_domain *d, void *busy)
 			break;
 		if (!i && d->policy == HUGEPIN_POLICY_ARENA)
 			hp_cover_new_extents(d);
-		/* Take the hint after the drain: if its memory goes away from here on, the next drain finds it
+		/* Take the hint after the drain, so that if its memory goes away from here on, the next drain finds it
 		 * registered. */
 		if (i == HP_PREFETCHES_MAX || !hp_hints_take(d, &hint))
 			break;
@@ -107,7 +107,7 @@ static bool help_all(void)
 	hp_helper_begin(begun_ns > planned_ns ? begun_ns - planned_ns : 0);
 	hp_domains_unlock();
 	hp_domains_each_held(help_one, &now);
-	/* The barrier interrupts every thread, so it is used only in the last run before a long sleep. It pairs with
+	/* Use the barrier only in the last run before a long sleep, because it interrupts every thread. It pairs with
 	 * record_use() in pin.c: a record that is pushed after the barrier asks for another run. */
 	if (!now.news.any) {
 		hp_counts_barrier();
@@ -118,7 +118,7 @@ static bool help_all(void)
 		now.next_ns = HP_MIN(now.next_ns, hp_clock_ns() + HP_AGAIN_NS);
 	planned_ns = now.next_ns;
 	hp_serve_helper_job.again_ns = now.next_ns == UINT64_MAX ? 0 : now.next_ns;
-	/* The helper gains nothing for a program that pins without a pause, so the next run then waits longer. */
+	/* The helper gains nothing for a program that pins without a pause, so make the next run wait longer. */
 	hp_serve_helper_job.delay_ns = hp_helper_delay_ns(now.news.crowded);
 	return false;
 }
@@ -141,8 +141,8 @@ static bool is_free(const struct hp_region *r, uint32_t ticks)
 	return hp_heap_is_free(n->held_start, n->held_end - n->held_start, ticks);
 }
 
-/* Deregister unused heap memory of one domain. ticks > 0: the memory decays, so do not wait for a domain in a slow
- * call: the next tick tries again. 0: the caller purges, so wait. */
+/* Deregister unused heap memory of one domain. ticks > 0: the memory decays, so skip a domain in a slow call, since the
+ * next tick tries again. 0: the caller purges, so wait. */
 static void drop_unused_of(hugepin_domain *d, void *ticks)
 {
 	struct hp_region *r, *next;

@@ -13,7 +13,7 @@ void hp_serve_open(void);
 /* Called in the child of fork. */
 void hp_serve_child(void);
 
-/* Ask for a run of the helpers, which takes records. Does nothing if a run is already asked for. */
+/* Asks for a run of the helpers, which takes records. Asking again before the run does nothing. */
 extern struct hp_job hp_serve_helper_job;
 void hp_serve_wake_helper(void);
 

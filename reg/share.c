@@ -1,17 +1,17 @@
 /*
- * Sharing idle cores. The processes of one user tell each other of themselves in a file of /dev/shm, in which each
- * process has a slot. The file is read and written under flock(2). It is not mapped: bad contents or a truncation can
- * mislead the helpers, but do no other harm. No descriptor stays open from one post to the next. So after a fork, or if
- * the file was removed, the next post begins anew. A post takes 15 to 40 us of the helper's time, once in
- * HP_SHARE_PERIOD operations.
+ * Sharing idle cores. The processes of one user tell each other of themselves in a file of /dev/shm, where each has a
+ * slot. The file is read and written under flock(2), and not mapped, so that bad contents or a truncation can mislead
+ * the helpers but do no other harm. No descriptor stays open between posts, so after a fork, or if the file was
+ * removed, the next post begins anew. A post takes 15 to 40 us of the helper's time, once in HP_SHARE_PERIOD
+ * operations.
  *
- * All processes of a user compute the same ranking, since they read the same slots. For one period after a change a
+ * All processes of a user compute the same ranking, since they read the same slots; for one period after a change a
  * core may have two helpers, or none. The usable cores are the union of all masks in the slots. A slot's mask has the
  * cores of the helper and of its process's main thread, since programs are bound to cores of their own. Partly
  * overlapping masks are not treated specially.
  *
- * Each PID namespace has a file of its own, since a process cannot tell whether processes of another namespace live. A
- * file of another kind or version is left as it is.
+ * Each PID namespace has a file of its own, because a process cannot tell whether processes of another namespace live.
+ * A file of another kind or version is left alone.
  */
 #include "reg/share.h"
 
@@ -103,7 +103,7 @@ uint64_t hp_share_cost_ns(uint32_t sharers, uint64_t cost_ns)
 
 /* ------------------------------------------------------------------ who lives */
 
-/* The number for `slot.owner` of process pid. 0: the process does not exist, or has ended. 1: this cannot be told. */
+/* The number for `slot.owner` of process pid. 0: the process does not exist, or has ended; 1: unknown. */
 static uint64_t process_owner(int pid)
 {
 	char path[32], stat[1024];
@@ -165,7 +165,8 @@ static void slots_path(char *path, size_t size)
 	hp_line_number(&l, self.namespace, 10);
 }
 
-/* Unlock explicitly: a child of fork may also have the descriptor, so close() alone would keep the lock. */
+/* Unlock explicitly, because a child of fork may also have the descriptor, so that close() alone would keep the
+ * lock. */
 static void close_slots(int fd)
 {
 	hp_sys(SYS_flock, fd, LOCK_UN);
@@ -234,8 +235,8 @@ struct survey {
 /* the other processes, in the order of slots; used by the helper's thread only */
 static struct hp_share_entry seen[HP_SHARE_MAX];
 
-/* Read all slots, and empty those whose owner has ended. check_all: check every owner; otherwise check one owner, the
- * next one in turn. */
+/* Read all slots, and empty those whose owner has ended. check_all: check every owner, not just the next one in
+ * turn. */
 static void read_slots(int fd, bool check_all, struct survey *v)
 {
 	static const struct slot empty;

@@ -2,7 +2,7 @@
  * Sharing the few idle cores among the helpers of many processes: which processes may have a helper, and how many
  * helpers share a core. After Li et al. 2011, section 5.
  *
- * The decision is pure. It is separate from the way in which processes tell each other of themselves.
+ * The decision is pure, apart from the way in which processes tell each other of themselves.
  */
 #ifndef HP_REG_SHARE_H
 #define HP_REG_SHARE_H
@@ -32,8 +32,8 @@ struct hp_share_verdict {
 
 /* ------------------------------------------------------------------ pure */
 
-/* Decide for processes[self] of n. Each process is taken to have one busy thread; `idle` further cores have none. A
- * process that is alone always has its helper, also with no idle core. On a single core the helper takes turns with the
+/* Decide for processes[self] of n. Each process counts as having one busy thread, and `idle` further cores have none. A
+ * process that is alone always has its helper, even with no idle core. On a single core the helper takes turns with the
  * program. */
 struct hp_share_verdict hp_share_decide(const struct hp_share_entry *processes, size_t n, size_t self, unsigned idle,
 					enum hp_share_policy policy);
@@ -42,9 +42,8 @@ struct hp_share_verdict hp_share_decide(const struct hp_share_entry *processes, 
  * paper. For hp_plan_set_lead(). */
 uint64_t hp_share_lead_ns(uint32_t sharers);
 
-/* The time that work of cost_ns takes beside the other helpers, beyond that lead. The paper assumes that all work ends
- * within a time slice, but pinning a gigabyte takes longer. Returns cost_ns, or more if cost_ns is longer than a
- * slice. */
+/* The time that work of cost_ns takes beside the other helpers, beyond that lead: cost_ns, or more if cost_ns is longer
+ * than a slice. The paper assumes that all work ends within a slice, but pinning a gigabyte takes longer. */
 uint64_t hp_share_cost_ns(uint32_t sharers, uint64_t cost_ns);
 
 /* ------------------------------------------------------------------ among processes */
@@ -52,20 +51,20 @@ uint64_t hp_share_cost_ns(uint32_t sharers, uint64_t cost_ns);
 /* Communication operations from one post to the next. */
 #define HP_SHARE_PERIOD 128
 
-/* Tell the user's other processes on this machine that this one would pin `bytes` without a helper. Decide by what they
- * have told: 0 and *ret.
+/* Tell the user's other processes on this machine that this one would pin `bytes` without a helper, and decide by what
+ * they have told: 0 and *ret.
  *
- * bytes is the size of all ranges in use, registered at the moment or not. Otherwise a process would lose its rank
+ * bytes is the size of all ranges in use, registered at the moment or not, so that a process does not lose its rank
  * because its helper gives memory back.
  *
  * Call on the helper's thread, one call at a time: its affinity counts among the usable cores, and its signals are
  * blocked, since a limit of file sizes would raise one.
  *
- * -EAGAIN: another process has the lock. Ask again at the next operation; the earlier decision still holds. Other
- * errors: processes cannot tell each other, and *ret is as for a process that is alone. */
+ * -EAGAIN: another process has the lock; ask again at the next operation, and keep the earlier decision until then.
+ * Other errors: processes cannot tell each other, and *ret is as for a process that is alone. */
 int hp_share_post(uint64_t bytes, enum hp_share_policy policy, struct hp_share_verdict *ret);
 
-/* Called at the end of the process, or of its last domain: the other processes then stop counting it. If a process
+/* Called at the end of the process, or of its last domain, so that the other processes stop counting it. If a process
  * crashes, others notice as they post. */
 void hp_share_leave(void);
 

@@ -1,42 +1,41 @@
 /*
  * The pin cache's state: domains, regions, and how a pin finds and counts a region without a lock.
  *
- * A region is one registration with a domain's backend. The regions of all domains are in one table. A region is known
- * by its index in the table, from 1 up.
+ * A region is one registration with a domain's backend. The regions of all domains are in one table, and a region is
+ * known by its index there, from 1 up.
  *
  * Finding a region. For heap memory, a domain has a granule table with an entry for each hugepage of the heap's span.
  * The entry copies what a hit needs from one of the regions that cover the hugepage. For other memory, a lookup table
- * (lookup.h) leads from the hash of a page's address to indexes. The hit then checks the region's own members.
+ * (lookup.h) leads from the hash of a page's address to indexes, and the hit then checks the region's own members.
  *
- * Exact regions. In a domain with HUGEPIN_REACH_EXACT, a region with remote access covers the base pages of the pins
- * that it serves, and no other pins find it: a peer with its key reaches nothing else. Pins find exact regions by the
- * lookup table, also those of the heap's memory. So regions in trees and granules have no remote access in such a
- * domain.
+ * Exact regions. In a domain with HUGEPIN_REACH_EXACT, a region with remote access covers just the base pages of the
+ * pins that it serves, and no other pin finds it, so that a peer with its key reaches nothing else. Pins find exact
+ * regions by the lookup table, even those of heap memory. So regions in trees and granules have no remote access in
+ * such a domain.
  *
- * Counting pins. Each thread has counters for each region (counts.h). Their sum over all threads is the number of pins
+ * Counting pins. Each thread has counters for each region (counts.h), whose sum over all threads is the number of pins
  * out. Counting takes no lock and shares no write.
  *	pin:	read tag and the rest; count; read `attention`, then tag again: if it changed, count back and take the
  *		slow path
  *	retire:	tag = 0 in the region and its granules; membarrier on every running thread; sum
- * Either the sum sees the count, or the pin sees that the tag is gone. This is an asymmetric Dekker; membarrier(2) is
- * the retirer's half of the fence. Once the tag is gone the sum only falls: when it is 0, the region can be
- * deregistered.
+ * Either the sum sees the count, or the pin sees that the tag is gone. This is an asymmetric Dekker, in which
+ * membarrier(2) is the retirer's half of the fence. Once the tag is gone the sum only falls, and when it is 0 the
+ * region can be deregistered.
  *
- * Held keys (hugepin_key.h) have a copy of a hit's words, and look at the life of the region in place of its tag. The
- * life is a number that no other registration ever has, in any domain or child process. It is set and cleared with the tag. Its
- * lowest bit is the `used` flag of pins by keys: a thread sets it by a compare and exchange, so it cannot bring a life
- * back that has ended.
+ * Held keys (hugepin_key.h) copy a hit's words, and check the life of the region in place of its tag. The life is a
+ * number that no other registration ever has, in any domain or child process. It is set and cleared with the tag. Its
+ * lowest bit is the `used` flag of pins by keys, which a thread sets by a compare and exchange, so that it cannot
+ * revive a life that has ended.
  *
- * The kernel's events (uffd.c) are read by the watcher, a thread that must not wait for a domain's lock. The watcher
- * raises BUSY in every domain. Then it reads the events, and only this read lets the unmapping thread go on. It queues
- * the ranges, which raises PENDING, and lowers BUSY. PENDING is lowered when the tags of all queued ranges are gone. So
- * if a pin began after an unmap, sees neither BUSY nor PENDING, and then finds the tag, the unmap did not touch its
- * region.
+ * The watcher, a thread that must not wait for a domain's lock, reads the kernel's events (uffd.c). It raises BUSY in
+ * every domain before it reads, since only the read lets the unmapping thread go on. Then it queues the ranges, which
+ * raises PENDING, and lowers BUSY. PENDING is lowered when the tags of all queued ranges are gone. So if a pin began
+ * after an unmap, sees neither BUSY nor PENDING, and then finds the tag, the unmap did not touch its region.
  *
- * While a thread is still inside munmap, another thread may already get the addresses, and the event may not have been
+ * While a thread is still inside munmap, another thread may already get the addresses although the event is not yet
  * read. From before the addresses are free until after the event is read, the kernel says that something is changing.
- * So a hit on foreign memory asks the kernel after it has counted, and before it reads `attention` and the tag. The hit
- * then sees at least one of four signs: the kernel's answer, BUSY, PENDING, or a missing tag. A hit does not ask if the
+ * So a hit on foreign memory asks the kernel after it has counted, and before it reads `attention` and the tag. It then
+ * sees at least one of four signs: the kernel's answer, BUSY, PENDING, or a missing tag. A hit need not ask if the
  * program has one thread, or if changes are announced before they happen (unmapping.h).
  *
  * Lock order: opening, domain, watchers of the heap, heap, table of regions, queue. A thread has the lock of one domain
@@ -65,21 +64,21 @@
 _Static_assert(HP_ACCESS_ALL == (HP_RELAXED | (HP_ACCESS_SETS - 1)), "");
 #define HP_LOOKUP_BITS_MIN 8 /* log2 of the buckets of the lookup table (lookup.h) */
 #define HP_LOOKUP_BITS_MAX 17
-/* The buckets in use, 2^bits: a mask for the distance of a bucket's first word from that of the first bucket, in bytes. */
+/* The buckets in use, 2^bits, as a mask for the distance in bytes from the first bucket's first word to another's. */
 #define HP_LOOKUP_MASK(bits) (((UINT32_C(1) << (bits)) - 1) * 8)
 #define HP_LOOKUP_WAYS 4 /* words of a bucket */
 #define HP_LOOKUP_BYTES ((size_t)8 * HP_LOOKUP_WAYS << HP_LOOKUP_BITS_MAX)
 
 /* Access to the words of regions and granules that hits read without a lock. A hit reads first the tag, then the rest,
- * then the tag again. Writers have the domain's lock and write in the opposite order (region.c:name_region()). The
- * words are not _Atomic, since a holder of the lock reads them as they are. HP_READ pairs with HP_WRITE: a thread that
- * sees a word sees the words that were written before it. */
+ * then the tag again; writers have the domain's lock and write in the opposite order (region.c:name_region()). The
+ * words are not _Atomic, since holders of the lock read them plainly. HP_READ pairs with HP_WRITE: a thread that sees a
+ * word sees the words that were written before it. */
 #define HP_READ(word) __atomic_load_n(&(word), __ATOMIC_ACQUIRE)
 #define HP_WRITE(word, value) __atomic_store_n(&(word), (value), __ATOMIC_RELEASE)
 #define HP_PEEK(word) __atomic_load_n(&(word), __ATOMIC_RELAXED) /* relaxed: who uses it says why */
 
-/* Set a flag that never becomes false again. It is not _Atomic, so that hits can compare it in memory. relaxed:
- * its declaration says why. */
+/* Set a flag that never becomes false again. It is not _Atomic, so that a hit can compare it in memory. relaxed: its
+ * declaration says why. */
 #define HP_SET_FLAG(flag) __atomic_store_n(&(flag), true, __ATOMIC_RELAXED)
 
 /* The tag of a region that pins may find: a number that no other region had at this index, and the index. Other regions
@@ -160,13 +159,13 @@ enum {
 	HP_ASK = 64, /* a hit on foreign memory asks the kernel whether something is changing (uffd.h) */
 };
 
-/* A hint, which the service thread carries out (hints.h): an announcement by hugepin_prefetch(), or what a miss has
- * registered on demand. */
+/* A hint, which the service thread carries out (hints.h): an announcement by hugepin_prefetch(), or a region that a
+ * miss has registered on demand. */
 struct hp_prefetch {
 	const void *addr;
 	size_t len;
 	unsigned access;
-	bool missed; /* bring in what is still registered of it, but register nothing */
+	bool missed; /* bring in what is still registered of the range, but register nothing */
 };
 enum { HP_PREFETCHES_MAX = 64, HP_PARENT = -1 };
 
@@ -183,17 +182,17 @@ struct hp_pin_request {
 };
 enum { HP_REQUESTS_MAX = 64 };
 
-/* A registration that hugepin_register() makes ahead of the pin that asks for it (register.c). Its heap pages are held,
- * or its foreign memory is watched. hp_region_register() takes it over. */
+/* A registration that hugepin_register() makes ahead of the pin that asks for it (register.c), with its heap pages held
+ * or its foreign memory watched. hp_region_register() takes it over. */
 struct hp_ready {
 	uintptr_t start, end;
 	unsigned access; /* as hp_region_register() */
 	uint32_t kind; /* enum hp_region_kind */
 	uint64_t gen; /* as hp_region_register() */
 	int err; /* -errno: the backend, or the heap, has refused it */
-	bool cut; /* a pin gets no more of its range than this */
-	bool taken; /* it is a region's now, which has its hold */
-	uint64_t ns; /* what the backend took */
+	bool cut; /* none could be longer, so a pin gets only this part of its range */
+	bool taken; /* a region has taken it over, with its hold */
+	uint64_t ns; /* the backend's time */
 	struct hugepin_reg reg;
 };
 enum { HP_READY_MAX = 64 };
@@ -225,17 +224,17 @@ struct hp_gone {
 	unsigned count;
 };
 
-/* Functions of the lend of a domain. The pin cache calls them with the domain's lock, on any thread, also inside munmap
- * and malloc. They must not call the pin cache, allocate or block, and may take locks of rank HP_LOCK_RANK_QUEUE. region:
- * the lower half of the ref of pins. */
+/* Functions of the lend of a domain. The pin cache calls them with the domain's lock, on any thread, even inside munmap
+ * and malloc. So they must not call the pin cache, allocate or block, but may take locks of rank HP_LOCK_RANK_QUEUE.
+ * region: the lower half of the ref of pins. */
 struct hp_lend_hooks {
-	/* The region's memory went away, has long been free, or is registered anew with more access: its pins should be
-	 * given back. Told of every region with remote access that was ever pinned, by whomever. */
+	/* Give the region's pins back, because its memory went away, has long been free, or is registered anew with
+	 * more access. Called for every region with remote access that was ever pinned, whoever pinned it. */
 	void (*wanted)(void *arg, uint32_t region);
-	/* The region is deregistered, and has no pins. Its index may be another's next. Told of regions that the lend
-	 * has buckets of (lent.h). */
+	/* The region is deregistered and has no pins; its index may be another's next. Called for regions of which the
+	 * lend has buckets (lent.h). */
 	void (*dropped)(void *arg, uint32_t region);
-	/* A pin of so many bytes finds no room, since everything registered is in use. Not told of the lend's own. */
+	/* A pin of so many bytes, not one of the lend's, finds no room because all registrations are in use. */
 	void (*crowded)(void *arg, size_t bytes);
 };
 
@@ -244,8 +243,8 @@ enum { HP_ALL_GONE = 1, HP_ALL_DISCARDED = 2 };
 
 struct hugepin_domain {
 	/* Hits read these members. They are written when the domain is opened, except attention and lookup_mask. Held
-	 * keys know the places of attention and ref (struct hugepin_key_domain).
-	 * attention, relaxed: RETIRED is raised before hp_counts_barrier(); HELPED, TRACED and ASK stay. */
+	 * keys know the places of attention and ref (struct hugepin_key_domain). attention, relaxed: RETIRED is raised
+	 * before hp_counts_barrier(); HELPED, TRACED and ASK stay. */
 	_Alignas(64) _Atomic uint32_t attention; /* HP_BUSY ... */
 	uint32_t access; /* the default access of pins */
 	uint64_t ref; /* top bits of the refs of this domain's pins */
@@ -268,7 +267,7 @@ struct hugepin_domain {
 	uint32_t number;
 	bool opener_only, late, parallel;
 	bool on_demand; /* what pins miss is registered on demand */
-	uint32_t odp; /* HUGEPIN_ODP_*: when that is brought in; DEFAULT: nothing is registered on demand */
+	uint32_t odp; /* HUGEPIN_ODP_*: when on-demand memory is brought in; DEFAULT: nothing is registered on demand */
 	bool own_clock; /* the backend has a clock */
 	uint32_t watch; /* HUGEPIN_WATCH_* */
 	bool watched; /* the cache watches foreign memory, by the kernel's events or by announcements; not under ODP */
@@ -296,8 +295,8 @@ struct hugepin_domain {
 	struct hp_gone late_gone; /* foreign memory in which no region is cached */
 	struct hp_region_tree tree[HP_ACCESS_SETS]; /* LIVE regions but exact ones, by access */
 	/* LIVE exact regions, by the base 2 logarithm of their length in bytes. They may lie inside each other, so
-	 * their ends are not in the order of their starts. But whatever overlaps an address starts less than twice its
-	 * class below. */
+	 * their ends are not in the order of their starts. But a region of a class that overlaps an address starts less
+	 * than twice the class's length below it. */
 	struct hp_exact_tree exact_tree[HP_EXACT_CLASSES];
 	uint32_t access_least; /* the access that every registration in the cache has */
 	uint64_t extent_bytes; /* bytes of all regions that pin whole extents */
@@ -363,8 +362,8 @@ static inline bool hp_region_is_heap(const struct hp_region *r)
 	return r->kind == HP_REGION_EXTENT || r->kind == HP_REGION_RUN;
 }
 
-/* Whether r still belongs to d and is in that state. Call with d's lock. By now the index may belong to another domain,
- * which writes the state last. So the state is read first. */
+/* Whether r still belongs to d and is in that state. Call with d's lock. Read the state first, because by now the index
+ * may belong to another domain, which writes the state last. */
 static inline bool hp_region_is(const struct hp_region *r, const hugepin_domain *d, enum hp_region_state state)
 {
 	return HP_READ(r->state) == (uint32_t)state && HP_READ(r->domain) == d;

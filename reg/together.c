@@ -1,10 +1,9 @@
 /*
  * See together.h.
  *
- * Threads of the C library, since they call backends. They have the rights, the processors and the scheduling of the
- * calling thread. Signals are blocked on them: handlers of the program run on its own threads.
- *
- * The calling thread waits for its threads, so it must not be cancelled meanwhile: its locks would stay taken.
+ * The threads are of the C library, because they call backends. They have the rights, processors and scheduling of the
+ * calling thread. Signals are blocked on them, so that handlers of the program run on its own threads. The calling
+ * thread waits for them and must not be cancelled meanwhile, because its locks would stay taken.
  */
 #include "reg/together.h"
 

@@ -1,14 +1,13 @@
 /*
  * See trace.h.
  *
- * Lines are written into a buffer. The buffer is written to the file when it is full, when a domain is closed and at
- * exit, by raw system calls, which are not cancellation points. Between writes no descriptor is kept: a program may
- * close descriptors that it does not know (closefrom(3)), and the number would soon be that of a file of its own. So
- * the path is made absolute once, and opened for each write. Each time the file is checked, since another file may have
- * taken its place. If the file is not as long as this process left it, another process writes it, too: then the trace
- * ends, so that the two do not mix.
+ * Lines collect in a buffer, which is written to the file when it is full, when a domain is closed and at exit, by raw
+ * system calls, because these are not cancellation points. No descriptor is kept between writes, because a program may
+ * close descriptors that it does not know (closefrom(3)) and reuse the number. So the path is made absolute once, and
+ * opened for each write. Each time the file is checked, since another file may have taken its place. If its length is
+ * not as this process left it, another process writes it, too; then the trace ends, so that the two do not mix.
  *
- * The lock is the last in the order of locks: events come with a domain's lock held, and with the table's.
+ * The lock is the last in the order of locks, because events come with a domain's lock held, and with the table's.
  */
 #include "reg/trace.h"
 
@@ -55,8 +54,8 @@ static void say_taken(void)
 	       "process has a file of its own", NULL, SIZE_MAX);
 }
 
-/* Append the buffer to the open file. After a failure the file is cut back, if possible, so that it has no partial
- * line. 0 or -errno. */
+/* Append the buffer to the open file. After a failure cut the file back, if possible, so that it has no partial line. 0
+ * or -errno. */
 static int append_to(int fd)
 {
 	const long end = hp_sys(SYS_lseek, fd, 0, SEEK_END);
@@ -91,7 +90,7 @@ static int append_buffer(bool begin)
 	int err = fd < 0 ? fd : 0;
 
 	if (fd >= 0) {
-		if (begin) /* not by O_TRUNC, so that a file which is not ours keeps its contents */
+		if (begin) /* no O_TRUNC, so that a file which is not ours keeps its contents */
 			hp_sys(SYS_ftruncate, fd);
 		err = append_to(fd);
 		hp_sys(SYS_close, fd);
@@ -234,7 +233,8 @@ void hp_trace_child(void)
 	hp_trace_on = false;
 }
 
-/* Do nothing if this thread has the lock: a signal handler may have called exit() while it interrupted hp_trace(). */
+/* Do nothing if this thread has the lock, because a signal handler may have called exit() while it interrupted
+ * hp_trace(). */
 static __attribute__((destructor)) void destruct(void)
 {
 	if (!hp_trace_on || hp_lock_mine(&trace.lock))

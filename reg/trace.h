@@ -21,19 +21,18 @@ enum hp_trace_event { HP_TRACE_PIN, HP_TRACE_UNPIN, HP_TRACE_REGISTER, HP_TRACE_
 extern bool hp_trace_on;
 
 /* Begin the trace, if one is wanted. Called when a process opens its first domain; later calls do nothing. If the file
- * cannot be written, says so on stderr, and there is no trace. */
+ * cannot be written, this says so on stderr, and there is no trace. */
 void hp_trace_start(void);
 
-/* Write down an event of [start, end). Call only if hp_trace_on. Any thread may call this, under any lock except this
- * module's. Allocates nothing. May block in write(2). Events that cannot be written are counted, and the number is
- * reported at exit. */
+/* Write down an event of [start, end). Call only if hp_trace_on; any thread may, under any lock except this module's.
+ * Allocates nothing, but may block in write(2). Events that cannot be written are counted, and the number is reported
+ * at exit. */
 void hp_trace(enum hp_trace_event event, const hugepin_domain *d, uintptr_t start, uintptr_t end);
 
 /* Write the lines that wait in the buffer, since a domain is being closed. */
 void hp_trace_flush(void);
 
-/* Called in the child of fork. The child has a trace of its own if the name of the file has the number
- * of the process; otherwise the child has none. */
+/* Called in the child of fork. The child has a trace of its own only if the file's name contains the process number. */
 void hp_trace_child(void);
 
 #endif

@@ -1,17 +1,17 @@
 /*
- * What the helper knows: tracked ranges, and what its domain's plan (policy/plan.h) has been told of them.
+ * The helper's knowledge: tracked ranges, and what its domain's plan (policy/plan.h) has been told of them.
  *
- * Each thread leaves records of its pins on a ring of its own (record.h). Misses leave their records with the domain.
- * The records are collected in a queue, in the order of time, and the plan is told of one after the other.
+ * Each thread leaves records of its pins on a ring of its own (record.h), and misses leave theirs with the domain. The
+ * records are collected in a queue in the order of time, and the plan is told of one after the other.
  *	push:	record; look whether a run is asked for, and ask for one if not
  *	run:	clear the request; take the records; if there are none, membarrier on every running thread, and look
  *		once more
- * Either the run sees the record, or the push sees that it has to ask (as in state.h). The first pin of a region after
- * the helper last saw the region unpinned leaves a record of its start. Later pins leave none (`used` in state.h): a
- * region that is pinned again before the helper's next run is not going to be given back in between.
+ * Either the run sees the record, or the push sees that it has to ask (as in state.h). Only the first pin of a region
+ * after the helper last saw it unpinned leaves a record of its start (`used` in state.h), because a region that is
+ * pinned again before the helper's next run is not going to be given back in between.
  *
- * Locks: the domain's. records_lock, a leaf lock, is for the taking end of the rings, which all helpers share: each run
- * sorts the records of all domains.
+ * Locks: the domain's. records_lock, a leaf lock, guards the taking end of the rings, which all helpers share because
+ * each run sorts the records of all domains.
  */
 #include "reg/track.h"
 
@@ -239,7 +239,7 @@ static void learn_use(struct hp_tracked *p, uint64_t now_ns)
 	p->begun_ns = 0;
 }
 
-/* Under hybrid, nobody keeps memory that is registered on demand after its use. */
+/* A use of p has ended. Under hybrid nobody keeps on-demand memory present after its use, so it counts as gone. */
 void hp_track_end_use(struct hp_helper *h, struct hp_tracked *p, uint64_t now_ns)
 {
 	if (!--p->uses && h->pages) {
@@ -263,8 +263,7 @@ static void tell_end(hugepin_domain *d, struct hp_tracked *p, struct hp_region *
 		hp_region_clear_used(d, r);
 }
 
-/* A time in the future becomes now, whatever the clock did: otherwise the plan would wait
- * for it. */
+/* A time in the future becomes now, so that the plan does not wait for it, whatever the clock did. */
 void hp_track_tell(hugepin_domain *d)
 {
 	struct hp_helper *h = d->helper;
@@ -278,7 +277,7 @@ void hp_track_tell(hugepin_domain *d)
 	if ((!hp_region_is(r, d, HP_REGION_LIVE) && !hp_region_is(r, d, HP_REGION_RETIRED)) ||
 	    r->kind == HP_REGION_UNCACHED)
 		return;
-	/* The region was turned while a pin was out. The region that took its place has the tracked range. */
+	/* The region was turned while a pin was out, so the region that took its place has the tracked range. */
 	if (h->pages && r->state == HP_REGION_RETIRED && !h->tracked_of[hp_region_index(r)])
 		return;
 	p = hp_tracked_of(h, r, &new);
@@ -290,7 +289,8 @@ void hp_track_tell(hugepin_domain *d)
 		return;
 	if (h->pages && kind != HP_RECORD_END && !p->uses)
 		learn_use(p, at_ns);
-	/* A pin that found a range on demand which was not made ready has waited for the device's faults. */
+	/* A pin of a range on demand that was not made ready is no hit, because it has waited for the device's
+	 * faults. */
 	hit = kind == HP_RECORD_START && (p->told || !hp_tracked_on_demand(p));
 	if (kind != HP_RECORD_END && !hit)
 		tell_start(d, p, record.site, at_ns, false);

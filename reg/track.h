@@ -1,9 +1,9 @@
 /*
- * What the helper of a domain knows (track.c): tracked ranges, and what the plan has been told of them. Call with the
+ * The knowledge of a domain's helper (track.c): tracked ranges, and what the plan has been told of them. Call with the
  * domain's lock, except where a comment says otherwise.
  *
- * A tracked range is a range that is or was registered. The plan knows it by its number, and calls it a region. It keeps
- * its number while it is not registered: a new registration of the same range is the same tracked range.
+ * A tracked range is or was registered. The plan knows it by its number, and calls it a region. It keeps its number
+ * while it is not registered, so a new registration of the same range is the same tracked range.
  */
 #ifndef HP_REG_TRACK_H
 #define HP_REG_TRACK_H
@@ -20,8 +20,8 @@
 struct hp_tracked {
 	uintptr_t start, end;
 	uint64_t site; /* the site of the last use */
-	/* Start of this registration, in the time of records. Records from shortly before it belong to the previous
-	 * region with this index. */
+	/* Start of this registration, in the time of records. Records from shortly before it belong to the region that
+	 * had this index before. */
 	uint64_t since;
 	uint32_t access, backing;
 	uint32_t exact; /* the access of an exact region: there may be others of the same range; else 0 */
@@ -104,33 +104,34 @@ struct hp_tracked *hp_tracked_of(struct hp_helper *h, struct hp_region *r, bool 
 /* Forget a range that is not registered. */
 void hp_tracked_forget(struct hp_helper *h, struct hp_tracked *p);
 
-/* What an operation on so many bytes of p takes beside the other helpers on this core; and learn what it took. */
+/* The expected time of an operation on so many bytes of p beside the other helpers on this core; and learn the time
+ * that it took. */
 uint64_t hp_tracked_work_ns(const struct hp_helper *h, const struct hp_tracked *p, uint64_t bytes,
 			    enum hp_cost_kind kind);
 void hp_tracked_learn(hugepin_domain *d, const struct hp_tracked *p, uint64_t bytes, enum hp_cost_kind kind,
 		      uint64_t ns);
 
-/* Move the domain's records into its queue, as far as there is room. False: records were lost. Then the others are
- * dropped, except those of misses: a sequence with gaps teaches nothing right, and must not slow down a program that
- * pins this often. */
+/* Move the domain's records into its queue, as far as there is room. False: records were lost. The others are then
+ * dropped, except those of misses, because a sequence with gaps teaches nothing right, and must not slow down a program
+ * that pins this often. */
 bool hp_track_collect(hugepin_domain *d);
 
 /* Take the oldest record out of the queue, which is not empty, and tell the plan of it. */
 void hp_track_tell(hugepin_domain *d);
 
-/* Tell the plan that p is registered, or under hybrid ready; is so no longer; that one of its uses has ended. */
+/* Tell the plan that p is registered (under hybrid: ready), that it no longer is, or that one of its uses has ended. */
 void hp_track_registered(struct hp_helper *h, struct hp_tracked *p, uint64_t now_ns);
 void hp_track_deregistered(struct hp_helper *h, struct hp_tracked *p, uint64_t now_ns);
 void hp_track_end_use(struct hp_helper *h, struct hp_tracked *p, uint64_t now_ns);
 
-/* Note a pin that took the slow path at `time`. registered: the pin missed, and r was registered for it. Otherwise the
+/* Note a pin that took the slow path at `time`. registered: the pin missed, and r was registered for it; otherwise the
  * pin found r by looking again. The caller wakes the helper after releasing the lock. */
 void hp_track_missed(hugepin_domain *d, struct hp_region *r, uint64_t time, uint64_t site, bool registered);
 
 /* r was deregistered. gone: its memory went away, or is part of another region. */
 void hp_track_left(hugepin_domain *d, struct hp_region *r, bool gone);
 
-/* The memory goes away, now or soon. Ranges there that are not registered must not be registered before they are
+/* The memory goes away, now or soon, so ranges there that are not registered must not be registered before they are
  * pinned again. */
 void hp_track_gone(hugepin_domain *d, uintptr_t start, uintptr_t end);
 

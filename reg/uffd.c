@@ -36,12 +36,12 @@ struct map_query {
 
 enum { EVENTS = 32, DESCRIPTORS_MAX = 1024, YIELDS = 64, PAUSE_NS = 50000 };
 
-/* How long a pin waits until no memory is changing. After each wait in vain the next one is shorter. */
+/* How long a pin waits until no memory is changing. Each wait in vain makes the next one shorter. */
 #define PATIENCE_MAX_NS UINT64_C(10000000)
 #define PATIENCE_MIN_NS UINT64_C(1000000)
 
-/* The watcher. Its thread has a table of descriptors of its own, and never ends. A process that was cloned without fork
- * handlers may also have the descriptor and keep it open. If the thread ended, the kernel would then not release the
+/* The watcher. Its thread has a descriptor table of its own, and never ends, because a process that was cloned without
+ * fork handlers may also keep the descriptor open. If the thread ended, the kernel would then not release the
  * userfaultfd, and threads that unmap would wait for a reader that no longer exists. */
 static struct {
 	struct hp_kept uffd;
@@ -122,8 +122,8 @@ static void handle_event(const struct uffd_msg *m)
 }
 
 /* Ask the kernel whether something is changing. UFFDIO_WRITEPROTECT reads the count of changes before it checks its
- * argument. The argument is an empty range, which is refused. (An unreadable address would be refused, too, but by a
- * page fault in the kernel, which takes five times as long.) */
+ * argument, here an empty range, which is refused. (An unreadable address would be refused, too, but by a page fault in
+ * the kernel, which takes five times as long.) */
 static enum hp_change ask(int fd)
 {
 	static const struct uffdio_writeprotect nothing;
@@ -138,8 +138,8 @@ static void turn_round(void)
 	atomic_fetch_add_explicit(&watch.round, 1, memory_order_seq_cst);
 }
 
-/* Read and queue events once. A round has only one read: with more, a thread that waits for the end of the round would
- * wait while others go on unmapping. False: there are no more rounds. */
+/* Read and queue events once. A round has only one read, because with more a thread that waits for the end of the round
+ * would wait while others go on unmapping. False: there are no more rounds. */
 static bool read_round(int fd)
 {
 	struct uffd_msg m[EVENTS];
@@ -193,8 +193,8 @@ static const struct hp_thread_kind kind = {
 
 /* ------------------------------------------------------------------ waiting */
 
-/* Called when the program has closed the descriptor, or put another in its place. The watcher goes on: memory is still
- * watched, and threads that unmap wait for the watcher. */
+/* Called when the program has closed the descriptor, or put another in its place. The watcher goes on, because memory
+ * is still watched, and threads that unmap wait for the watcher. */
 static void lose_descriptor(void)
 {
 	hp_kept_forget(&watch.uffd);
@@ -255,7 +255,7 @@ bool hp_uffd_settle(uint64_t worth_ns)
 			set_patience(HP_MAX(usual_ns, PATIENCE_MIN_NS));
 			return false;
 		}
-		/* Ask often at first: if other threads unmap all the time, quiet moments are short. */
+		/* Ask often at first, because quiet moments are short if other threads unmap all the time. */
 		if (tries++ < YIELDS)
 			hp_sys(SYS_sched_yield);
 		else
@@ -300,8 +300,8 @@ static bool watch_range(int fd, uintptr_t start, uintptr_t end)
 	return hp_sys(SYS_ioctl, fd, UFFDIO_REGISTER, &r) == 0;
 }
 
-/* Whether the kernel's count was right for every event of the trial. Called after the calls that made the events, which
- * have waited until they were read. acquire: pairs with read_round(). */
+/* Whether the kernel's count was right for every event of the trial. The calls that made the events have waited until
+ * the events were read. acquire: pairs with read_round(). */
 static bool has_counted_all(uint32_t at_least)
 {
 	uint32_t events = atomic_load_explicit(&watch.events_tried, memory_order_acquire);
@@ -310,7 +310,7 @@ static bool has_counted_all(uint32_t at_least)
 }
 
 /* Try whether the kernel really counts changes. Until Linux 5.15 the count was a flag, which was lowered while a second
- * change was under way. So one call makes two changes: mremap moves a watched page onto another page, which is first
+ * change was under way. So make two changes by one call: mremap moves a watched page onto another page, which is first
  * unmapped. Both changes are counted before the first event is delivered. The watcher reads the events one by one, and
  * before each the kernel must say that something is changing. */
 static bool counts(int fd, char *three_pages)
@@ -378,7 +378,7 @@ void hp_uffd_open(void (*gone)(hugepin_domain *d, void *range))
 		gone_hook.is.tell = gone;
 		hp_seal(&gone_hook, sizeof gone_hook);
 	}
-	/* After a descriptor was lost the watcher still reads. Do not start a second one. */
+	/* After a descriptor was lost the watcher still reads, so do not start a second one. */
 	if (hp_kept_fd(&watch.uffd) < 0 && !hp_thread_tid(&watch.thread) && (fd = open_fd()) >= 0 &&
 	    keep_descriptor(&watch.uffd, fd) && !start_watcher(hp_kept_fd(&watch.uffd)))
 		hp_kept_close(&watch.uffd);
@@ -486,9 +486,9 @@ static bool can_add(void)
 	return hp_kept_fd(&watch.uffd) >= 0;
 }
 
-/* A watched range becomes a mapping of its own. A process may have only 65530 mappings, and mremap(2) does not move
- * several at once. So watch whole mappings. Only if that fails, since a part of the mapping has become another mapping
- * meanwhile, watch the range alone. */
+/* Watch whole mappings, because a watched range becomes a mapping of its own, a process may have only 65530 of them,
+ * and mremap(2) does not move several at once. Watch the range alone only if that fails, because a part of the mapping
+ * has become another one meanwhile. */
 int hp_uffd_watch(uintptr_t start, uintptr_t end)
 {
 	int err = can_add() ? 0 : -ENXIO;

@@ -1,15 +1,15 @@
 /*
- * The kernel's events of memory that is unmapped, moved or discarded. They come from a userfaultfd in write-protect
- * mode. No page is protected, so no page fault ever reaches it. A thread, the watcher, reads the events. This needs no
- * privilege. It sees raw system calls and those of the C library. It does not see truncation of files and holes punched
- * into them, so only private memory that no file backs is watched.
+ * The kernel's events of memory that is unmapped, moved or discarded, from a userfaultfd in write-protect mode. No page
+ * is protected, so no page fault ever reaches it, and it needs no privilege. A thread, the watcher, reads the events.
+ * Raw system calls cause events, too, but truncating a file or punching holes into it does not, so only private memory
+ * that no file backs is watched.
  *
  * A thread that unmaps waits until its event is read. So the watcher must never wait for a lock that is held across an
- * unmap. The watcher raises HP_BUSY in the domains, reads, queues the ranges, and lowers HP_BUSY.
+ * unmap. It raises HP_BUSY in the domains, reads, queues the ranges, and lowers HP_BUSY.
  *
- * The event comes only when the addresses are already free. But the kernel counts the changes that are under way: from
- * before the addresses are free until the event has been read and the unmapping thread goes on. A request to a
- * userfaultfd first looks at this count. So a request that asks for nothing tells whether something is changing, at the
+ * The event comes only when the addresses are already free. But the kernel counts the changes under way, from before
+ * the addresses are free until the event has been read and the unmapping thread goes on. Since a request to a
+ * userfaultfd looks at this count first, a request that asks for nothing tells whether something is changing, at the
  * price of a system call: hp_uffd_ask().
  */
 #ifndef HP_REG_UFFD_H
@@ -20,8 +20,8 @@
 
 /* Start watching, unless it was started before. Call with the lock of opening domains, while no other domain that wants
  * watching is open, so that no unwatched memory is cached. Takes a fraction of a millisecond. If watching is not
- * possible, or the kernel's count is wrong, hp_uffd_watch() returns -ENXIO. gone: called for every open domain, with a
- * struct hp_range, before the unmapping thread goes on. It must not block. */
+ * possible, or the kernel's count is wrong, hp_uffd_watch() returns -ENXIO. gone: called for every open domain with a
+ * struct hp_range, before the unmapping thread goes on; it must not block. */
 void hp_uffd_open(void (*gone)(hugepin_domain *d, void *range));
 
 enum hp_change {
@@ -49,7 +49,7 @@ void hp_uffd_watch_heap(uintptr_t start, uintptr_t end);
  * userfaultfd watches; -ENXIO: no memory can be watched. */
 int hp_uffd_watch(uintptr_t start, uintptr_t end);
 
-/* Whether [start, end) is private memory that no file backs: only this process can take it away. */
+/* Whether [start, end) is private memory that no file backs, which only this process can take away. */
 bool hp_uffd_is_private(uintptr_t start, uintptr_t end);
 
 bool hp_uffd_works(void);

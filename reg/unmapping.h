@@ -1,6 +1,6 @@
 /*
- * The functions by which libhugepin-malloc.so tells the pin cache of unmapped and discarded memory. It interposes the
- * calls that unmap or discard. reg/gone.c has the functions.
+ * The functions by which libhugepin-malloc.so, which interposes the calls that unmap or discard, tells the pin cache of
+ * them. reg/gone.c has the functions.
  */
 #ifndef HP_REG_UNMAPPING_H
 #define HP_REG_UNMAPPING_H
@@ -16,7 +16,7 @@ enum hp_unmapping {
 };
 
 /* Announce that [addr, addr + len) is about to go away. Costs one read of memory if no domain is open. Called once with
- * a length of 0, to say that announcements will come. Keeps errno. */
+ * a length of 0 to say that announcements will come. Keeps errno. */
 void hugepin_unmapping_(const void *addr, size_t len, enum hp_unmapping how);
 
 #pragma GCC visibility pop

@@ -12,7 +12,7 @@
 struct io_uring;
 
 /* The backend of hugepin_uring_open(), and the context that hp_uring_new() makes for it. *ret_made: the ring had no
- * table, and got one. Returns 0 or -errno, as hugepin_uring_open(). */
+ * table, and got one. Returns as hugepin_uring_open(). */
 extern const struct hugepin_backend hp_uring_backend;
 struct hp_uring;
 int hp_uring_new(struct io_uring *ring, unsigned slot0, unsigned slots, struct hp_uring **ret_, bool *ret_made);

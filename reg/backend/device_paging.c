@@ -1,11 +1,11 @@
 /*
  * Page faults, prefetches and invalidations of a protection domain, from the counters that the device's driver keeps
- * for each memory region (`rdma statistic show mr`). Of the drivers in Linux mlx5 alone has them so far.
+ * for each memory region (`rdma statistic show mr`). Of Linux's drivers only mlx5 has them so far.
  *
- * The kernel names regions and protection domains by numbers that it tells to no program. So a region of an odd length,
- * the probe, is registered on demand for the time of the call. Its entry is known by the length and the thread. The
- * entry has the number of the protection domain, and it shows what the device counts even if nothing else is
- * registered.
+ * The kernel names regions and protection domains by numbers that it tells no program. So the probe, a region of an odd
+ * length, is registered on demand for the time of the call, and its entry is recognised by the length and the thread.
+ * The entry has the number of the protection domain. It also shows which counts the device keeps, even if nothing else
+ * is registered.
  */
 #include "reg/backend/device_paging.h"
 
@@ -20,11 +20,11 @@
 #include "reg/backend/dump.h"
 
 enum {
-	PROBE_BYTES = 4093, /* no registration of a domain's has such a length: theirs are whole pages */
-	MESSAGE_BYTES = 32768, /* what the kernel puts into one message of a dump at most */
+	PROBE_BYTES = 4093, /* no registration of a domain's has such a length, because theirs are whole pages */
+	MESSAGE_BYTES = 32768, /* most bytes that the kernel puts into one message of a dump */
 };
 
-/* In place of a device: all of them. */
+/* In place of a device's number: all devices. */
 #define ALL_DEVICES UINT32_MAX
 
 static int dump(struct mnl_socket *s, unsigned command, uint32_t device,
@@ -32,7 +32,7 @@ static int dump(struct mnl_socket *s, unsigned command, uint32_t device,
 {
 	_Alignas(struct nlmsghdr) char bytes[MESSAGE_BYTES];
 	struct nlmsghdr *m = mnl_nlmsg_put_header(bytes);
-	const uint32_t seq = command; /* a socket asks each question once */
+	const uint32_t seq = command; /* each socket asks one question, so the command can be its number */
 	int ret = 1;
 
 	m->nlmsg_type = (uint16_t)RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, command);
@@ -71,7 +71,7 @@ static int ask_regions(struct mnl_socket *s, uint32_t device, struct hp_dump_reg
 {
 	int err = dump(s, RDMA_NLDEV_CMD_RES_MR_GET, device, hp_dump_regions, r);
 
-	if (!err && r->probes != 1) /* not shown, or the program has registered as odd a length */
+	if (!err && r->probes != 1) /* the probe is not shown, or the program has a region of that length, too */
 		err = -EOPNOTSUPP;
 	if (!err)
 		hp_dump_keep_pd(r);

@@ -1,8 +1,8 @@
 /*
- * The messages of the kernel's RDMA netlink (drivers/infiniband/core/nldev.c). iproute2 shows the same by `rdma
+ * Reads the messages of the kernel's RDMA netlink (drivers/infiniband/core/nldev.c), which iproute2 shows by `rdma
  * resource` and `rdma statistic`. A message of a dump has attributes of the device. One of them, a table, has an
- * attribute for each memory region, which again has attributes. A table may go on in the next message. Attributes that
- * are not known are passed over: later kernels have more.
+ * attribute for each memory region, which again has attributes. A table may go on in the next message. Unknown
+ * attributes are passed over, because later kernels have more.
  */
 #include "reg/backend/dump.h"
 
@@ -19,7 +19,7 @@
 #define ATTRIBUTES(A, BEGIN, END) \
 	for (const struct nlattr *A = (BEGIN); mnl_attr_ok(A, (int)((const char *)(END) - (const char *)A)); \
 	     A = mnl_attr_next(A))
-/* libmnl's end of a message is rounded up, and may lie behind what came. */
+/* libmnl rounds the end of a message up, so the end may lie behind the received bytes. */
 #define EACH(A, MESSAGE) \
 	ATTRIBUTES(A, mnl_nlmsg_get_payload(MESSAGE), (const char *)(MESSAGE) + (MESSAGE)->nlmsg_len)
 #define EACH_IN(A, NEST) \
@@ -59,7 +59,7 @@ static bool read_string(const struct nlattr *a, const char **ret_)
 
 /* ------------------------------------------------------------------ messages */
 
-/* libmnl itself takes a length of more than 2 GiB for a negative one, and so for short enough. */
+/* Check lengths here, because libmnl takes a length of more than 2 GiB for a negative one, and so for short enough. */
 static bool is_framed(const char *at, size_t len)
 {
 	while (len >= sizeof(struct nlmsghdr)) {
@@ -115,7 +115,7 @@ int hp_dump_device(const struct nlmsghdr *m, void *device)
 
 /* ------------------------------------------------------------------ its regions */
 
-/* Have each region of a message's tables read. */
+/* Call read() for each region of a message's tables. */
 static int each_region(const struct nlmsghdr *m, int (*read)(const struct nlattr *region, void *state), void *state)
 {
 	EACH(table, m) {
@@ -172,7 +172,7 @@ static int read_region(const struct nlattr *region, void *regions)
 			break;
 		}
 	}
-	if (!has_number || !has_pd) /* a region of the kernel's own has no protection domain of a program's */
+	if (!has_number || !has_pd) /* a kernel's own region has no protection domain of a program */
 		return MNL_CB_OK;
 	if (thread == r->thread && len == r->len) {
 		r->pd = pd;

@@ -1,5 +1,6 @@
 /*
- * What the kernel's RDMA netlink tells of a device's memory regions, read from the messages of a dump. No system calls.
+ * Reads what the kernel's RDMA netlink reports of a device's memory regions from the messages of a dump. Makes no
+ * system calls.
  */
 #ifndef HP_REG_BACKEND_DUMP_H
 #define HP_REG_BACKEND_DUMP_H
@@ -12,9 +13,9 @@
 
 struct nlmsghdr;
 
-/* Hand the messages of one datagram to one of the functions below, with its state. `seq` is the request's; 0: any.
- * Returns 1: more datagrams follow; 0: this was the last; or -errno: that of the kernel, -EPROTO where a message is not
- * as the kernel writes it, -EINTR where a change has interrupted the dump, or -ENOMEM. */
+/* Pass the messages of one datagram to one of the functions below, with its state. `seq` is the request's; 0: any.
+ * Returns 1: more datagrams follow; 0: this was the last; or -errno: the kernel's, -EPROTO if a message is not as the
+ * kernel writes it, -EINTR if a change interrupted the dump, or -ENOMEM. */
 int hp_dump_read(const void *bytes, size_t len, uint32_t seq, int (*take)(const struct nlmsghdr *, void *state),
 		 void *state);
 
@@ -26,8 +27,8 @@ struct hp_dump_device {
 };
 int hp_dump_device(const struct nlmsghdr *, void *device);
 
-/* RDMA_NLDEV_CMD_RES_MR_GET: the memory regions of the device, each with its protection domain. By these numbers of the
- * kernel's, not by keys: it shows keys to few. */
+/* RDMA_NLDEV_CMD_RES_MR_GET: the memory regions of the device, each with its protection domain. Regions are known by
+ * the kernel's numbers, because the kernel shows keys only to few. */
 struct hp_dump_regions {
 	uint32_t thread; /* the probe: the region of that length that this thread registered */
 	uint64_t len;
@@ -40,11 +41,11 @@ struct hp_dump_regions {
 };
 int hp_dump_regions(const struct nlmsghdr *, void *regions);
 
-/* After that dump: leave only the numbers of the regions of the probe's protection domain, in order. */
+/* After that dump: keep only the numbers of the regions of the probe's protection domain, in order. */
 void hp_dump_keep_pd(struct hp_dump_regions *);
 
-/* RDMA_NLDEV_CMD_STAT_GET of memory regions: the counts of these regions, added up. A region that was not
- * registered on demand has none. */
+/* RDMA_NLDEV_CMD_STAT_GET of memory regions: the sum of the counts of these regions. A region that was not registered
+ * on demand has none. */
 struct hp_dump_counts {
 	const struct hp_dump_regions *regions;
 	struct hugepin_paging sum;

@@ -1,8 +1,6 @@
 /*
- * The backend that only locks memory.
- *
- * Registrations may overlap, in one domain and between domains. Memory that the program has locked itself must stay
- * locked. reg/locks.c sees to both.
+ * The backend that only locks memory. Registrations may overlap, in one domain and between domains, and memory that the
+ * program has locked itself must stay locked; reg/locks.c ensures both.
  */
 #include <errno.h>
 #include <stdlib.h>

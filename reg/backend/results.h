@@ -1,6 +1,6 @@
 /*
- * What was measured of a device is kept in files in the cache directory of the user: where they are, how they are read
- * and written, and the lines of their text. Does not call libibverbs, so that the command can show what is kept.
+ * Files of measured results of a device, in the cache directory of the user: their place, reading, writing, and the
+ * lines of their text. Does not call libibverbs, so that the command can show them.
  */
 #ifndef HP_REG_BACKEND_RESULTS_H
 #define HP_REG_BACKEND_RESULTS_H
@@ -23,7 +23,7 @@ void hp_results_cpu(char *name, size_t size);
 
 /* ------------------------------------------------------------------ text */
 
-/* Print the line of a time. It is cut to what a file may have, from 0 to HP_RESULTS_NS_MAX. Returns as snprintf(). */
+/* Print the line of a time, limited to the range of a file, 0 to HP_RESULTS_NS_MAX. Returns as snprintf(). */
 int hp_results_print(char *text, size_t size, const char *name, double ns);
 
 /* Step over the line "name VALUE". Returns VALUE, which extends to the end of the line. NULL: this is another line. */
@@ -44,7 +44,7 @@ int hp_results_dir(char path[HP_RESULTS_PATH_MAX]);
 /* The path of a testbed's file in that directory. Its name begins with `kind`. Returns as hp_results_dir(). */
 int hp_results_path(const char *kind, const struct hp_testbed *testbed, char path[HP_RESULTS_PATH_MAX]);
 
-/* Read a file. 0; -EILSEQ: it has a byte 0; or the error of open() or read(). What does not fit is cut off. */
+/* Read a file, as much of it as fits. 0; -EILSEQ: it has a byte 0; or the error of open() or read(). */
 int hp_results_load(const char *path, char *text, size_t size);
 
 /* Write the file, and make missing directories. Readers see the whole file or none. 0 or -errno. */

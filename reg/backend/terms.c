@@ -25,7 +25,7 @@ void hp_terms_line(double one_ns, double all_ns, unsigned pages, float *ret_fixe
 {
 	double page = all_ns > one_ns ? (all_ns - one_ns) / (pages - 1) : 0;
 
-	if (page > one_ns) /* the pages of many are dearer than one alone: the line begins at zero */
+	if (page > one_ns) /* many pages are dearer each than one alone, so the line begins at zero */
 		page = all_ns / pages;
 	*ret_page = (float)page;
 	*ret_fixed = page < one_ns ? (float)(one_ns - page) : 0;

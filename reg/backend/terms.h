@@ -1,6 +1,6 @@
 /*
- * The terms of a device that registers on demand (hugepin_odp(7)): their fit to times, and the file that keeps them.
- * Does not call libibverbs, so that the command can show the file.
+ * The terms of a device that registers on demand (hugepin_odp(7)): their fit to measured times, and the file that keeps
+ * them. Does not call libibverbs, so that the command can show the file.
  */
 #ifndef HP_REG_BACKEND_TERMS_H
 #define HP_REG_BACKEND_TERMS_H
@@ -16,7 +16,7 @@
 	X(reg) X(reg_page) X(dereg) X(dereg_page) X(demand) X(demand_page) X(bring) X(bring_page) \
 	X(fault_send) X(fault_receive)
 
-/* The line through the times of an operation on one page and on `pages` of them. Neither part is below zero. */
+/* The line through the times of an operation on one page and on `pages` pages. Neither part is below zero. */
 void hp_terms_line(double one_ns, double all_ns, unsigned pages, float *ret_fixed, float *ret_page);
 
 /* Print the file's text, with a terminating 0. Returns its length, or -EMSGSIZE. */

@@ -1,14 +1,14 @@
 /*
  * The io_uring backend. A registration is a slot in a ring's table of fixed buffers, and its key is the slot's index.
  *
- * Slots are filled and cleared one at a time, by IORING_REGISTER_BUFFERS_UPDATE without tags: a tag would post
+ * Slots are filled and cleared one at a time, by IORING_REGISTER_BUFFERS_UPDATE without tags, because a tag would post
  * completions on a ring that belongs to the program. A request in flight keeps the pages of its slot. A request with a
  * cleared index, or with an address outside the slot, gets -EFAULT, and never reaches another page.
  *
- * Attached rings get copies of the slots (IORING_REGISTER_CLONE_BUFFERS). The copies share the pages, which are
- * charged once. The kernel builds the whole table anew for each cloned slot, so the time grows with the table.
+ * Attached rings get copies of the slots (IORING_REGISTER_CLONE_BUFFERS), which share the pages, so these are charged
+ * once. The kernel builds the whole table anew for each cloned slot, so the time grows with the table.
  *
- * Threads: all functions run with the lock of their domain held. That lock guards struct hp_uring.
+ * Threads: all functions run with the lock of their domain held, which guards struct hp_uring.
  */
 #include <errno.h>
 #include <liburing.h>
@@ -42,9 +42,9 @@ struct hp_uring {
 	uint64_t used[]; /* bit i: slot slot0 + i is registered */
 };
 
-/* io_uring_register(2). Not liburing's functions: then every process under libhugepin-malloc.so would load that library.
- * A program that has closed the ring's descriptor has registered it beforehand (io_uring_register_ring_fd(3)). 0 or
- * more, or -errno. */
+/* io_uring_register(2), called directly because with liburing's functions every process under libhugepin-malloc.so
+ * would load that library. A program that has closed the ring's descriptor has registered it beforehand
+ * (io_uring_register_ring_fd(3)). 0 or more, or -errno. */
 static int ring_register(struct io_uring *ring, unsigned opcode, const void *arg, unsigned count)
 {
 	const bool closed = ring->ring_fd < 0;
@@ -127,7 +127,8 @@ static int uring_reg(void *ctx, void *addr, size_t len, unsigned access, struct 
 	return 0;
 }
 
-/* A slot that could not be cleared may be reused: filling it drops its old pages. */
+/* Clear the slot in all rings. A slot that could not be cleared may be reused, because filling it drops its old
+ * pages. */
 static int uring_dereg(void *ctx, struct hugepin_reg *reg)
 {
 	struct hp_uring *u = ctx;
@@ -137,7 +138,7 @@ static int uring_dereg(void *ctx, struct hugepin_reg *reg)
 }
 
 /* Whether the kernel may unpin a cleared slot late. Up to 6.3 unpinning is deferred work, which waits a second. Up to
- * 6.12 it also waits for older requests on any slot of the ring. From 6.13 on each slot counts its own requests. */
+ * 6.12 it also waits for older requests on any slot of the ring; from 6.13 on each slot counts its own requests. */
 static bool kernel_unpins_late(void)
 {
 	struct utsname name;
@@ -247,7 +248,7 @@ int hp_uring_attach(struct hp_uring *u, struct io_uring *ring)
 {
 	int err;
 
-	/* The domain was told at opening which threads may register: attaching must not change that. */
+	/* The domain was told at opening which threads may register, and attaching must not change that. */
 	if (u->owner ? u->owner != hp_tid() : has_owner(ring))
 		return -EPERM;
 	if (u->rings_count > ATTACHED_MAX)

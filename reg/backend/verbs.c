@@ -1,18 +1,18 @@
 /*
  * The verbs backend. A registration is a memory region (MR) of the caller's protection domain, made by ibv_reg_mr().
  *
- * An MR is always made at the program's own address (iova == addr). Addresses in work requests are then the program's
- * pointers. Also, a device can use a large page only if both addresses agree in their low bits
+ * An MR is always made at the program's own address (iova == addr), so that addresses in work requests are the
+ * program's pointers. A device can also use a large page only if both addresses agree in their low bits
  * (ib_umem_find_best_pgsz).
  *
- * The kernel (ib_umem_get) charges each 4 KiB page of each MR against RLIMIT_MEMLOCK, until ibv_dereg_mr(). Pages of
- * hugepages are charged too, and a page in two MRs is charged twice. Errors are those of struct hugepin_backend.
- * ENOMEM: above that limit. EPERM: the limit is 0. EAGAIN: a limit of the rdma cgroup. EFAULT: the memory does not
- * exist, or is read-only and would be written.
+ * The kernel (ib_umem_get) charges each 4 KiB page of each MR against RLIMIT_MEMLOCK until ibv_dereg_mr(), including
+ * pages of hugepages, and twice if a page is in two MRs. Errors are those of struct hugepin_backend. ENOMEM: above that
+ * limit. EPERM: the limit is 0. EAGAIN: a limit of the rdma cgroup. EFAULT: the memory does not exist, or is read-only
+ * and would be written.
  *
- * Threads: the domain calls verbs_reg() on several threads at a time (HUGEPIN_LIMIT_PARALLEL): ibv_reg_mr() may be called
- * so, and the kernel pins pages of several MRs at a time. Other functions are called one at a time. struct verbs is written
- * once, when the domain is opened.
+ * Threads: the domain calls verbs_reg() on several threads at a time (HUGEPIN_LIMIT_PARALLEL), since ibv_reg_mr()
+ * allows this and the kernel pins pages of several MRs at a time. Other functions are called one at a time. struct
+ * verbs is written once, when the domain is opened.
  */
 #include "hugepin_verbs.h"
 
@@ -50,10 +50,11 @@ struct verbs {
 
 /* ------------------------------------------------------------------ limits */
 
-/* ibv_advise_mr() refuses where the device's provider does not pass it on, as that for soft-RoCE of rdma-core before 59
- * does not, though the kernel could. The function by which other providers pass it on works for each device. libibverbs
- * exports it to them alone, with a version that changes when any of these functions does: in this version it is as
- * declared here. A program's own ioctl would have to know the kernel's number of the driver, which libibverbs hides. */
+/* Find the function by which providers pass advice on to the kernel. ibv_advise_mr() refuses where the device's
+ * provider does not pass it on, such as that for soft-RoCE of rdma-core before 59, though the kernel could. The
+ * function works for each device, and libibverbs exports it to providers alone, with a version that changes when any of
+ * these functions does; in this version it is as declared here. An ioctl of our own would need the kernel's number of
+ * the driver, which libibverbs hides. */
 static advise_fn *find_advise(void)
 {
 	return (advise_fn *)dlvsym(RTLD_DEFAULT, "ibv_cmd_advise_mr", "IBVERBS_PRIVATE_34");
@@ -99,7 +100,7 @@ static int query_device(struct verbs *v, struct ibv_pd *pd)
 	return 0;
 }
 
-/* Each name is a line of a file, so line breaks are replaced. */
+/* Each name is a line of a file, so replace line breaks. */
 static void put_name(char *to, size_t size, const char *format, const char *text, unsigned a, unsigned b)
 {
 	snprintf(to, size, format, text, a, b);
@@ -215,8 +216,8 @@ int hp_verbs_bring(struct ibv_pd *pd, uint32_t lkey, bool writable, void *addr, 
 	return bring(pd, find_advise(), lkey, writable, addr, len);
 }
 
-/* Some devices accept advice for writable memory only, and some not at all. Then at least bring the pages into memory:
- * the device's own faults are short then. */
+/* Some devices accept advice for writable memory only, and some not at all. Then at least bring the pages into memory,
+ * so that the device's own faults are short. */
 static int verbs_prefetch(void *ctx, const struct hugepin_reg *reg, void *addr, size_t len)
 {
 	const struct verbs *v = ctx;

@@ -9,10 +9,10 @@
 
 #include "reg/backend/results.h"
 
-/* Whether the device registers on demand, for all operations that a reliable connection has on memory of pins. */
+/* Whether the device registers on demand, for all operations of a reliable connection on pinned memory. */
 bool hp_verbs_odp(struct ibv_context *);
 
-/* What is measured of the device here is kept for this testbed. 0 or -errno. */
+/* The testbed for which measurements of the device are kept here. 0 or -errno. */
 int hp_verbs_testbed(struct ibv_context *, struct hp_testbed *ret_);
 
 /* Have the device bring in memory that is registered on demand, for writing or for reading alone. 0 or errno. */

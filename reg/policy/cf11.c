@@ -5,24 +5,24 @@
  * A finished use goes into the deregistration queue DQ (`done`), a ring that overwrites its oldest item. The helper
  * takes a use out and finds the context of its call site, by a signature of region, call site and the two communication
  * points before it. Then it learns the context's period, which is the shortest time between two starts in the context
- * (3.1, 4.2). A context's deadline is its last start plus its period. A region's deadline is the nearest future one of
- * its contexts (* a past deadline counts as none). The region is given back if there is time to register it again, and
- * always when it is first seen. Then the deadline goes into the registration queue RQ (`due`). The RQ is in the order
- * of deadlines. They lie far enough apart for handling one item of either queue between any two (3.2). DQ and RQ take
+ * (3.1, 4.2). A context's deadline is its last start plus its period, and a region's deadline is the nearest future one
+ * of its contexts (* a past deadline counts as none). The region is given back if there is time to register it again,
+ * and always when it is first seen. Then the deadline goes into the registration queue RQ (`due`), which is in the
+ * order of deadlines, far enough apart for handling one item of either queue between any two (3.2). DQ and RQ take
  * turns. A region that the helper has registered stays registered until its next use has ended, even if that use never
  * comes.
  *
  * Further choices of our own:
- *  - * A region may be in the RQ several times, with a deadline of each of its contexts.
- *  - * If uses overlap, a region is not given back before the last has ended.
- *  - * The estimate for "one DQ item" uses the region of the RQ item in question.
- *  - * The context window has the call site where the paper has the type of the call.
- *  - * If regions must go to make room for others, the one with the farthest deadline goes first. Regions without a
- *    deadline count as farthest, and of these the one idle longest goes.
+ * - * A region may be in the RQ several times, with a deadline of each of its contexts.
+ * - * If uses overlap, a region is not given back before the last has ended.
+ * - * The estimate for "one DQ item" uses the region of the RQ item in question.
+ * - * The context window has the call site where the paper has the type of the call.
+ * - * If regions must go to make room for others, the one with the farthest deadline goes first. Regions without a
+ *   deadline count as farthest, and of these the one idle longest goes.
  *
  * All memory is taken at the start and divided into regions, contexts and uses under way. If the regions or contexts
- * are full, the clock algorithm (Corbato 1968) chooses one to forget, among regions one that is not in use. If the uses
- * are full, nothing is learnt from a new use.
+ * are full, the clock algorithm (Corbato 1968) chooses one to forget; a region in use is never chosen. If the uses are
+ * full, nothing is learnt from a new use.
  */
 #include "reg/policy/cf11.h"
 
@@ -277,7 +277,7 @@ static uint64_t cost_ns(const struct hp_cf11 *c, const struct region *g, bool re
 	return c->config.cost_ns(c->config.arg, g->number, g->bytes, registering);
 }
 
-/* The time of a search, as if every item of the queue were compared (3.2). */
+/* The time of a search that compares every item of the queue (3.2). */
 static uint64_t search_ns(uint32_t n)
 {
 	return (uint64_t)n * HP_CF11_COMPARE_NS;
@@ -329,7 +329,7 @@ static struct region *region_due(const struct hp_cf11 *c, uint32_t i)
 	return &c->region[c->context[c->due[i].context].region];
 }
 
-/* Put a context into the RQ, and move earlier deadlines to an earlier time, as far as needed to keep them apart. */
+/* Put a context into the RQ, and move the deadlines before it still earlier, as far as needed. */
 static void cf11_enqueue(struct hp_cf11 *c, uint32_t context)
 {
 	uint64_t at_ns = deadline_ns(c, context);
@@ -485,7 +485,7 @@ void hp_cf11_start(struct hp_cf11 *c, uint32_t region, uint64_t bytes, uint64_t 
 	g->last_use = u;
 }
 
-/* The caller does not tell which of the region's uses has ended: assume the oldest. */
+/* The caller does not tell which of the region's uses has ended, so assume the oldest. */
 void hp_cf11_end(struct hp_cf11 *c, uint32_t region, uint64_t now_ns)
 {
 	struct region *g = find_region(c, region);

@@ -1,9 +1,9 @@
 /*
  * The cost model, a pure function: reg/track.c feeds it with measured times.
  *
- * Least squares with exponential forgetting, with a line for each size class. One line for all sizes would be wrong by up
- * to two thirds, because of caches and of pages that are pinned in batches. The sizes within a class are often all the
- * same, which gives no slope. So the slope is drawn towards that of the first guess, scaled to the observed times.
+ * Least squares with exponential forgetting, with a line for each size class, because one line for all sizes would be
+ * wrong by up to two thirds: caches matter, and pages are pinned in batches. Since the sizes within a class are often
+ * all the same, which gives no slope, the slope is drawn towards that of the first guess, scaled to the observed times.
  *
  * For a class without observations, the first guess is scaled like its neighbours. If there are none, it is scaled like
  * the first other kind of operation that was observed, unless the guess is of this device.
@@ -14,23 +14,23 @@
 
 enum { CLASS_SHIFT = 12, MEMORY = 32, ERROR_MEMORY = 256 };
 
-/* The first guess where the device was not measured, and for pages that are not base pages: UCX's default for
- * registering. Bringing in, too, gets the pages and maps them. The other kinds are 0.4 of it. */
+/* The first guess for a device that was not measured, and for pages that are not base pages: UCX's default for
+ * registering. Bringing in counts the same, because it, too, gets the pages and maps them. The other kinds are 0.4 of
+ * it. */
 static const double guess_fixed_ns = 16000, guess_byte_ns = 0.06;
 static const double guess_part[HP_COST_KINDS] = {
 	[HP_COST_REGISTER] = 1, [HP_COST_DEREGISTER] = 0.4, [HP_COST_ON_DEMAND] = 0.4, [HP_COST_BRING_IN] = 1
 };
 
-/* An operation that takes more than this many times the prediction is an outlier: the helper lost its processor, or
- * waited for a lock. A single outlier is ignored. If outliers follow each other, the second and later ones count as
- * this limit. So the model needs a few operations to follow a lasting change. */
+/* An operation that takes more than this many times the prediction is an outlier, because the helper lost its processor
+ * or waited for a lock. A single outlier is ignored. If outliers follow each other, the second and later ones count as
+ * this limit, so the model needs a few operations to follow a lasting change. */
 static const double outlier = 4;
 
 /* The guessed slope weighs as much as sizes that scatter by a twentieth around their mean. */
 static const double guess_weight = 0.0025;
 
-/* A fitted line may fall to zero or below, but no operation takes so little: each prediction is at least this part of
- * the class's mean. */
+/* Each prediction is at least this part of the class's mean, because a fitted line may fall to zero or below. */
 static const double least = 0.125;
 
 static const double ns_max = 0x1p62;

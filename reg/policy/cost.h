@@ -1,6 +1,6 @@
 /*
- * The time that an operation of the helper takes: t = a * pages + b, with values for each backing, size class and kind of
- * operation. They are learnt from the operations.
+ * The time that an operation of the helper takes: t = a * pages + b, with values for each backing, size class and kind
+ * of operation, learnt from the operations.
  *
  * Pure. A struct of zeros has learnt nothing. Only one thread at a time may use it.
  */
@@ -12,8 +12,8 @@
 
 enum hp_cost_backing { HP_COST_BASE, HP_COST_THP, HP_COST_HUGETLB, HP_COST_BACKINGS };
 
-/* ON_DEMAND: registering on demand. BRING_IN: having the device bring in what is registered so; of so many bytes that are
- * out of memory. */
+/* ON_DEMAND: registering on demand. BRING_IN: having the device bring in so many bytes that are registered on demand
+ * and out of memory. */
 enum hp_cost_kind { HP_COST_DEREGISTER, HP_COST_REGISTER, HP_COST_ON_DEMAND, HP_COST_BRING_IN, HP_COST_KINDS };
 
 /* Class i has sizes from 4 KiB * 4^i to four times that. The first class also has all smaller sizes, the last all
@@ -34,7 +34,7 @@ struct hp_cost {
 	double error; /* mean relative error */
 };
 
-/* The device was measured: before anything is learnt, this is the guess for such operations on base pages. A guess of
+/* Before anything is learnt, guess that such operations on base pages take the times measured on the device. A guess of
  * zeros, or less, is none. */
 void hp_cost_begin(struct hp_cost *, enum hp_cost_kind kind, double fixed_ns, double page_ns);
 

@@ -3,25 +3,25 @@
 
 #include "base/base.h"
 
-/* Means are of about the last so many samples. */
+/* Means are of about this many last samples. */
 enum { MEMORY = 8 };
 
-/* A nanosecond of the helper's counts as this part of one that a transfer waits: it takes a core, but nobody waits. */
+/* What a nanosecond of the helper counts, against one that a transfer waits: it takes a core, but nobody waits. */
 static const double helper_part = 0.1;
 
-/* A buffer displaces another one if that pays back what the helper has to do for it within so many of its gaps. */
+/* A buffer displaces another one only if that pays back the helper's work for it within this many of its gaps. */
 static const double pays_back = 16;
 
-/* What is pinned cools down once it was not used for more than so many of its gaps: gaps differ. */
+/* A pinned buffer is cold once it was not used for more than this many of its gaps, because gaps differ. */
 enum { COLD = 2 };
 
-/* A registration is given back only in gaps longer than so many times what that takes (schedule.c has the same), and if
- * transfers then wait for no more than this part of the gap. */
+/* A registration is given back only in gaps longer than `gives_back` times the cost of doing so (schedule.c has the
+ * same), and only if transfers then wait for at most the part `waits` of the gap. */
 static const double gives_back = 2, waits = 0.005;
 
 static const double ns_per_s = 1e9;
 
-/* Lines through the minima for 4 KiB and 1 MiB, in an emulated guest. */
+/* Fits to the minima for 4 KiB and 1 MiB, in an emulated guest. */
 const struct hp_paging_terms hp_paging_defaults = {
 	.pin = { 42000, 24980 },
 	.unpin = { 19000, 880 },
@@ -60,7 +60,7 @@ void hp_paging_learn_slack(struct hp_paging_habits *h, bool foreseen, uint64_t s
 	mean(&h->foreseen, &h->waits, foreseen);
 }
 
-/* Of a buffer that was never looked at, assume that it is out of memory each time. */
+/* Assume that a buffer which was never looked at is out of memory each time. */
 static double gone_of(const struct hp_paging_habits *h)
 {
 	return h->looks ? (double)h->gone : 1;
@@ -73,7 +73,7 @@ static double line_ns(const struct hp_paging_line *line, double pages)
 	return line->fixed_ns + line->page_ns * pages;
 }
 
-/* From on demand to pinned and back. */
+/* The time to turn a buffer from on demand to pinned and back. */
 static double turn_ns(const struct hp_paging_terms *t, double pages)
 {
 	return line_ns(&t->pin, pages) + line_ns(&t->unpin, pages) + line_ns(&t->demand, pages);
@@ -84,8 +84,8 @@ static double late_ns(double work_ns, double slack_ns)
 	return HP_MAX(0, work_ns - slack_ns);
 }
 
-/* How long a transfer waits for work that the helper does ahead of the uses that it foresees, and else when they are
- * announced. Of a buffer that was always pinned, assume that it foresees all. */
+/* The time that a transfer waits for work that the helper begins ahead of a foreseen use, or at the announcement of
+ * another. Assume that the helper foresees every use of a buffer that was always pinned. */
 static double waited_ns(const struct hp_paging_use *u, double work_ns)
 {
 	const struct hp_paging_habits *h = &u->habits;
@@ -128,7 +128,7 @@ double hp_paging_bring_ns(const struct hp_paging_terms *t, const struct hp_pagin
 
 /* ------------------------------------------------------------------ decisions */
 
-/* What pinning saves in each ns of the run. */
+/* The time that pinning saves in each ns of the run. */
 static double saved_share(const struct hp_paging_terms *t, const struct hp_paging_use *u)
 {
 	double otherwise = HP_MIN(hp_paging_fault_ns(t, u), hp_paging_bring_ns(t, u));

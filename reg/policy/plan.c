@@ -1,7 +1,7 @@
 /*
  * The plan of a domain: which registrations to give back, and when to make them again. Calls the policy that decides,
- * which is predict (schedule.c) or cf11. The policies arena and lru have no plan: their
- * victims are chosen by reg/evict.c, hp_evict_one().
+ * predict (schedule.c) or cf11. The policies arena and lru have no plan, so hp_evict_one() in reg/evict.c chooses their
+ * victims.
  */
 #include "reg/policy/plan.h"
 

@@ -1,10 +1,10 @@
 /*
  * A domain's plan: which registrations to give back for a while, and when to make them again. This is the interface of
- * the policies that predict (cf11, predict) to the rest of the pin cache. The cache tells the plan of uses and
- * registrations, and asks it what to do next.
+ * the policies that predict (cf11, predict) to the rest of the pin cache, which tells the plan of uses and
+ * registrations, and asks it for the next step.
  *
  * Pure: no clock, no kernel, no lock, and only the memory that hp_plan_new() took. The same calls give the same
- * answers. So the helper (track.c, helper.c) and a replay in virtual time (bench/replay.c) drive the same code. One
+ * answers, so the helper (track.c, helper.c) and a replay in virtual time (bench/replay.c) drive the same code. One
  * thread at a time uses a plan: in the pin cache, the holder of the domain's lock.
  *
  * The caller numbers the regions, from 1 up and densely (below 2^20). A region keeps its number while it is not
@@ -42,7 +42,7 @@ struct hp_plan_config {
 struct hp_plan *hp_plan_new(const struct hp_plan_config *);
 void hp_plan_free(struct hp_plan *);
 
-/* Set the time that the helper needs beyond cost_ns before a region is ready, since others share its core (Li et al.
+/* Set the time that the helper needs beyond cost_ns before a region is ready, because others share its core (Li et al.
  * 2011, section 5). At first it is 0. */
 void hp_plan_set_lead(struct hp_plan *, uint64_t lead_ns);
 
@@ -53,16 +53,15 @@ void hp_plan_set_lead(struct hp_plan *, uint64_t lead_ns);
 void hp_plan_start(struct hp_plan *, uint32_t region, uint64_t bytes, uint64_t site, uint64_t now_ns, bool hit);
 void hp_plan_end(struct hp_plan *, uint32_t region, uint64_t now_ns);
 
-/* The region is registered from now on, by the helper or by a miss; or it is not, because the helper or a miss
- * deregistered it. */
+/* The region is registered from now on, by the helper or by a miss; or the helper or a miss has deregistered it. */
 void hp_plan_registered(struct hp_plan *, uint32_t region, uint64_t now_ns);
 void hp_plan_deregistered(struct hp_plan *, uint32_t region, uint64_t now_ns);
 
-/* The helper could not do the step that the plan asked for: the region is in use after all, or the backend refused. The
- * plan does not ask again before the region's next event. */
+/* The helper could not do the step that the plan asked for, because the region is in use after all or the backend
+ * refused. The plan does not ask again before the region's next event. */
 void hp_plan_failed(struct hp_plan *, uint32_t region, uint64_t now_ns);
 
-/* The region's memory is gone, or it is now part of a larger region. Its number may be used for another region. */
+/* The region's memory is gone or part of a larger region, so its number may be used for another region. */
 void hp_plan_forget(struct hp_plan *, uint32_t region);
 
 /* ------------------------------------------------------------------ what to do */

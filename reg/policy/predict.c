@@ -9,15 +9,15 @@
 
 /*
  * Constants, found by simulation on recorded traces of MPI programs. There, contexts longer than 512 and more samples
- * than 8 gain nothing. With contexts only up to 16, six points of the bytes that leave-pinned would hold are no longer
- * saved.
+ * than 8 gain nothing, while contexts only up to 16 save six percentage points less of the bytes that leave-pinned
+ * would hold.
  */
 #define WAYS 4 /* contexts in a set: three cache lines */
 #define ENOUGH_NONE 4 /* if a region was not used after the last 4 occurrences of a context, it is not expected */
 #define DECAY 0.997f /* decay of the error tables for each sample: they remember about 300 samples */
-/* the prior of a kind counts as so many samples; so do the samples of a kind for each of its classes */
+/* a kind's prior counts as this many samples, and so do the kind's samples for each of its classes */
 #define PRIOR 10.0f
-#define RATIO_MAX 3.0f /* a later use counts no worse: a new guess is made meanwhile */
+#define RATIO_MAX 3.0f /* a later use counts no worse, because a new guess is made meanwhile */
 #define SPREAD_LOW 1.05f /* high / low of samples that agree; SPREAD_MIDDLE: that nearly agree */
 #define SPREAD_MIDDLE 1.2f
 #define LENGTHS 24 /* classes of low: by 1.5 octaves, from 1 us */
@@ -27,9 +27,9 @@
 
 static const float margins[HP_PREDICT_MARGINS] = { .3f,	 .5f,  .65f, .75f, .8f,	 .85f, .9f, .93f,
 						   .95f, .97f, .98f, .99f, 1.0f, 1.02f, 1.05f };
-/* The prior: the share of uses that come before margins[i] * low. Row 0: guesses from one sample, the average of the
- * traces. Row 1: guesses from several samples, more than the average of the traces: the policy risks little before it
- * knows the program. */
+/* The prior: the share of uses that come before margins[i] * low. Row 0, for guesses from one sample, is the average of
+ * the traces. Row 1, for guesses from several samples, is higher than the average, so that the policy risks little
+ * before it knows the program. */
 static const float early[2][HP_PREDICT_MARGINS] = {
 	{ .02f, .025f, .03f, .04f, .05f, .06f, .12f, .2f, .28f, .38f, .46f, .55f, .63f, .75f, .9f },
 	{ .012f, .014f, .018f, .022f, .026f, .03f, .05f, .07f, .1f, .16f, .21f, .31f, .51f, .71f, .91f },
@@ -45,8 +45,8 @@ struct hp_predict_past {
 	uint32_t depth;
 };
 
-/* The errors of a class of guesses, or of a kind. A class starts from the errors of its kind, since a run is too short
- * to learn each length by itself. */
+/* The errors of a class of guesses, or of a kind. A class starts from the errors of its kind, because a run is too
+ * short to learn each length by itself. */
 struct hp_predict_errors {
 	float weight;
 	float early[HP_PREDICT_MARGINS], late[HP_PREDICT_MARGINS]; /* decayed sums */
@@ -62,7 +62,7 @@ static uint64_t mix_uses(uint64_t x)
 
 /* ------------------------------------------------------------------ memory */
 
-/* The number of past uses to remember. The rest of the memory is the table of errors, then the contexts. */
+/* The number of past uses to remember. The rest of the memory holds the table of errors and the contexts. */
 static uint32_t past_count(size_t bytes)
 {
 	uint32_t n = 128;
@@ -156,8 +156,8 @@ static void push_event(struct hp_predict_context *c, uint32_t event)
 		c->count = HP_PREDICT_SAMPLES;
 }
 
-/* Claim an entry: a free one, or that of a context seen once, or that of any context. Of several, the one not seen for
- * the longest time. */
+/* Claim an entry: a free one, else that of a context seen once, else any; of several, the one not seen for the longest
+ * time. */
 static struct hp_predict_context *claim_context(struct hp_predict *p, uint64_t key)
 {
 	struct hp_predict_context *set = set_of(p, key), *victim = NULL;
@@ -190,8 +190,9 @@ static uint64_t key_of(uint64_t hash, unsigned level, uint32_t ends)
 	return mix_uses(hash + mix_uses(((uint64_t)ends << 4) + level + 1));
 }
 
-/* Remember some of the contexts that end at this event: none longer than the shortest new one. When that one comes a
- * second time, the longer contexts are made from both places, the earlier one and this one. So no knowledge is lost. */
+/* Remember some of the contexts that end at this event, none longer than the shortest new one. When that one comes a
+ * second time, the longer contexts are made from both places, the earlier one and this one, so that no knowledge is
+ * lost. */
 static void remember_contexts(struct hp_predict *p)
 {
 	enum { OLD, ONCE, TWICE, NEW } shorter = OLD; /* state of the next shorter context, before this event */
@@ -201,7 +202,7 @@ static void remember_contexts(struct hp_predict *p)
 	if (!p->pending)
 		return;
 	p->pending = false;
-	/* Add the event to existing contexts first. That makes each the youngest of its set, so that the new contexts
+	/* Add the event to existing contexts first, which makes each the youngest of its set, so that the new contexts
 	 * do not replace it. */
 	for (unsigned i = 0; i < HP_PREDICT_LEVELS; i++)
 		if (p->match[i])
@@ -298,8 +299,8 @@ unsigned hp_predict_followers(const struct hp_predict *p, uint32_t *ret_, unsign
 	return 0;
 }
 
-/* Find the earliest use of a region that is younger than `age` uses. x is a use of the region that is younger. Adds the
- * steps to p->steps. */
+/* Find the earliest use of a region among the last `age` uses of all regions, from x, a younger use of that region, on.
+ * Adds the steps to p->steps. */
 static uint32_t first_within(struct hp_predict *p, uint32_t x, uint32_t age)
 {
 	for (;; p->steps++) {

@@ -1,12 +1,11 @@
 /*
- * Guesses when a region will be used next, learnt from the sequence of uses. Also learns how wrong the guesses were.
+ * Guesses when a region will be used next, learnt from the sequence of uses, and learns how wrong the guesses were.
  *
- * A context is what came just before an event: the last k uses (region and call site), for k = 1, 2, 4, ... 512, and
- * how many of them have ended. Each context remembers its last occurrences. The time from each of these to the region's
- * next use is a sample for the time from now to its next use. Programs repeat the order of uses more exactly than the
- * times. So the longest context that was seen often enough is right about the next uses. It is asked again at every
- * event, which corrects errors in time as they add up. (Lempel-Ziv-like prefetching after Vitter and Krishnan 1996,
- * with times.)
+ * A context is the recent past of an event: the last k uses (region and call site), for k = 1, 2, 4, ... 512, and how
+ * many of them have ended. Each context remembers its last occurrences, and the time from each of these to the region's
+ * next use is a sample for the time from now. Since programs repeat the order of uses more exactly than the times, the
+ * longest context that was seen often enough is right about the next uses. It is asked again at every event, which
+ * corrects errors in time as they add up. (Lempel-Ziv-like prefetching after Vitter and Krishnan 1996, with times.)
  *
  * Pure and bounded: hp_predict_init() gets all memory. If it is full, contexts are forgotten, first those that were
  * seen only once.
@@ -47,7 +46,7 @@ struct hp_predict {
 	uint32_t sets, used;
 	uint64_t forgotten;
 
-	/* The latest event. Its contexts are looked up at once. The event is added to them when the next event
+	/* The latest event. Its contexts are looked up at once, but the event is added to them only when the next event
 	 * comes. */
 	uint32_t ends; /* uses that have ended since the last use began */
 	bool pending;

@@ -1,8 +1,8 @@
 /*
  * See schedule.h.
  *
- * Every idle region is in one of the five trees of timeline.h, by what the plan means to do with it. Each event decides
- * again about a bounded number of regions that it may concern, however many regions there are.
+ * Every idle region is in one of the five trees of timeline.h, by the plan's intention for it. Each event decides again
+ * about a bounded number of regions that it may concern, however many regions there are.
  *
  * Invariants:
  * 1. A region in use is in no tree, so no step is ever for it.
@@ -20,15 +20,15 @@
 #define NEVER UINT64_MAX
 
 /*
- * Constants. None of them is fitted to one trace. At these values the mean results hardly change with the constant,
+ * Constants, none of which is fitted to one trace. At these values the mean results hardly change with the constant,
  * over recorded traces of MPI programs, over pieces of 30 to 1500 uses with jitter and other times between uses, and
  * over invented shapes of programs.
  */
 #define MISSES_ALLOWED 0.005f /* misses allowed: this part of all re-uses, but at least one for each region */
 /* factor in the price of a miss: average bytes x ns idle before a use, times uses so far, divided by the misses left */
 #define PRICE 0.2f
-#define PRICE_USES 60.0f /* a run is taken to have at least so many uses */
-/* This part of the misses left is kept back: without a last miss no region would be released for a long time. */
+#define PRICE_USES 60.0f /* a run is assumed to have at least so many uses */
+/* Keep this part of the misses left back, because without a last miss no region would be released for a long time. */
 #define PRICE_KEPT 0.75f
 #define PRICE_TOKENS 0.25f /* the other misses left count as at least so many */
 #define TOKENS_MIN 0.5f /* with fewer misses left no region is released */
@@ -107,7 +107,7 @@ static void count_lost(struct hp_schedule *s, uint64_t bytes)
 	s->lost_bytes += bytes;
 }
 
-/* A registration of a forgotten region has ended. If its bytes are not told, assume those of the smallest. */
+/* A registration of a forgotten region has ended. If its bytes are not told, assume the smallest such region's. */
 static void find_lost(struct hp_schedule *s, uint64_t bytes)
 {
 	if (!s->lost)
@@ -157,8 +157,8 @@ static float price(const struct hp_schedule *s)
 	       HP_MAX(PRICE_TOKENS, tokens(s) - PRICE_KEPT);
 }
 
-/* Whether there is an alarm. After a miss, the other released regions may be missed for the same reason. If there are
- * more of them than misses left, all of them are registered again, until each has been used once. */
+/* Whether there is an alarm. After a miss, the other released regions may be missed for the same reason. If more of
+ * them are released than misses are left, all are registered again, until each has been used once. */
 static bool alarmed(const struct hp_schedule *s)
 {
 	return s->uses < s->alarm;
@@ -306,8 +306,8 @@ static void score(struct hp_schedule *s, struct hp_planned *x)
 	x->guesses = 0;
 }
 
-/* Count a region's first use for its site, to learn whether regions first seen there are used again. Sites that are not
- * known are no one site. The upper bits of the product tell code addresses apart that lie close together. */
+/* Count a region's first use for its site, to learn whether regions first seen there are used again. Unknown sites are
+ * not counted as one site. The upper bits of the product distinguish code addresses that lie close together. */
 static void count_first_use(struct hp_schedule *s, struct hp_planned *x, uint64_t at)
 {
 	if (!at)
@@ -504,8 +504,8 @@ static struct hp_planned *able(const struct hp_schedule *s, struct hp_planned *x
 	return x;
 }
 
-/* The registered regions that are not in use, in the order of eviction: first those that are leaving anyway, then those
- * whose next use is farthest. */
+/* The registered regions that are not in use, in the order of eviction: first those that are being released anyway,
+ * then those whose next use is farthest. */
 struct victims {
 	struct hp_planned *leaving, *kept, *idle;
 };
@@ -531,7 +531,7 @@ static struct hp_planned *farthest(const struct hp_schedule *s, struct victims *
 }
 
 /* Find the region to deregister first to make room for x, which is expected at `due`. NULL: do not make room. Room is
- * made only if x then fits. Otherwise regions would be evicted for it, come back, and so on for ever. */
+ * made only if x then fits, because otherwise regions would be evicted for it, come back, and so on for ever. */
 static struct hp_planned *victim_for(const struct hp_schedule *s, const struct hp_planned *x, uint64_t due)
 {
 	uint64_t taken = s->held + s->lost_bytes;
@@ -619,8 +619,8 @@ uint32_t hp_schedule_victim(struct hp_schedule *s, uint64_t now_ns)
 	advance_clock(s, now_ns);
 	struct victims victims = victims_of(s);
 	struct hp_planned *x = farthest(s, &victims);
-	/* x is only the longest-idle region the plan still remembers. If regions were forgotten, the caller's clock
-	 * knows older ones: return 0. */
+	/* x is only the longest-idle region that the plan remembers. If it has forgotten regions, the caller's clock
+	 * knows older ones, so return 0. */
 	return x && !(x->tree == HP_TREE_IDLE && s->lost) ? x->number : 0;
 }
 

@@ -1,7 +1,7 @@
 /*
- * The plan that predicts (reg/policy/plan.h has the functions' contract). It decides by the guesses of
- * reg/policy/predict.h, and by the price of a miss. In save mode it decides which registrations to give back, and when
- * to make them again. In budget mode it decides which registrations to have at all.
+ * The plan that predicts (reg/policy/plan.h has the functions' contract) decides by the guesses of reg/policy/predict.h
+ * and by the price of a miss. In save mode it decides which registrations to give back, and when to make them again. In
+ * budget mode it decides which registrations to have at all.
  */
 #ifndef HP_REG_SCHEDULE_H
 #define HP_REG_SCHEDULE_H

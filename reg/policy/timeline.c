@@ -22,7 +22,7 @@ static bool is_before(const struct hp_timeline *t, uint32_t a, uint32_t b)
 }
 
 /* Compute when the registrations of a subtree must begin. They are made one after another, each done before its own
- * key: then the first must begin at first_ns. If all must also be done before a certain time, they must begin at that
+ * key, so the first must begin at first_ns. If all must also be done before a certain time, they must begin at that
  * time - work_ns, if that is earlier. */
 static void sum_subtree(struct hp_timeline *t, uint32_t i)
 {

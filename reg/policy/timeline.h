@@ -1,7 +1,7 @@
 /*
- * The regions that a schedule knows, by number. Each idle region is in one of five trees, by what the plan means to do
- * with it. A tree is ordered by time. It also knows when its registrations must begin at the latest, if they are made
- * one after another and each is done when it is due.
+ * The regions that a schedule knows, by number. Each idle region is in one of five trees, by the plan's intention for
+ * it. A tree is ordered by time, and knows when its registrations must begin at the latest, if they are made one after
+ * another and each is done when it is due.
  *
  * Pure, as the plan (plan.h). Regions are in an array, in slots from 1 up; slot 0 means none.
  */
@@ -22,7 +22,7 @@ enum hp_tree {
 	HP_TREE_FREE, /* an unused slot */
 };
 
-enum { HP_PLANNED_GUESSES = 4 }; /* of each gap, so many last guesses are scored, and the first */
+enum { HP_PLANNED_GUESSES = 4 }; /* this many last guesses of each gap are scored, and the first */
 
 struct hp_planned_guess {
 	uint64_t at_ns;
@@ -74,8 +74,8 @@ bool hp_timeline_is_full(const struct hp_timeline *t);
 /* Remove x from the known regions. Its slot is free after this. */
 void hp_timeline_drop(struct hp_timeline *t, struct hp_planned *x);
 
-/* A region to forget to make room for another: first one without an expected use, then the one expected last. A region
- * that waits for its registration comes only if there is no other. NULL: all are busy. */
+/* A region to forget to make room for another: one without an expected use, else the one expected last. A region that
+ * waits for its registration comes only if there is no other. NULL: all are busy. */
 struct hp_planned *hp_timeline_forgettable(const struct hp_timeline *t);
 
 /* put() moves x to a tree, with this key. leave() takes x out of its tree and makes it busy. */
