@@ -68,7 +68,7 @@ works 'and they have the numbers of the lines' grep -q "^cg\.A\.2\.r0  *$faults 
 
 # ---------------------------------------------------------------- what the pages say of it
 
-# The tables of docs/POLICIES.md, of rank 0 of some programs and of two shapes.
+# The tables of docs/PERFORMANCE.md, of rank 0 of some programs and of two shapes.
 of=("$traces"/{cg.A.2,cg.B.4,lammps-lj.2,lammps-lj.4,hpcg48.2}.r0.csv.gz)
 for s in halo transpose; do "$build/bench/shapes" $s >"$t/$s.csv"; done
 table()
@@ -84,8 +84,8 @@ table()
 }
 table >"$t/tables"
 table -b 25% >>"$t/tables"
-sed -n '/^### hybrid in virtual time/,/^## /p' "$traces/../../docs/POLICIES.md" | grep '^| ' | grep -v '^| trace' >"$t/page"
-works 'docs/POLICIES.md has what hybrid comes to' diff "$t/page" "$t/tables"
+sed -n '/^### hybrid in virtual time/,/^## /p' "$traces/../../docs/PERFORMANCE.md" | grep '^| ' | grep -v '^| trace' >"$t/page"
+works 'docs/PERFORMANCE.md has what hybrid comes to' diff "$t/page" "$t/tables"
 
 # ---------------------------------------------------------------- what is refused
 

@@ -150,7 +150,7 @@ refuses 'no trace' '[Uu]sage' -p lru
 
 # ---------------------------------------------------------------- what the pages say of it
 
-# The tables of docs/POLICIES.md, of the lines of replay on all recorded traces.
+# The tables of docs/PERFORMANCE.md, of the lines of replay on all recorded traces.
 cat >"$t/tables.awk" <<'EOF'
 {
 	for (i = 1; i <= NF; i++) { split($i, pair, "="); f[pair[1]] = pair[2] }
@@ -190,13 +190,13 @@ END {
 			all_avg["predict"] / all["predict"], 100 * all_misses["predict"] / all_reuses["predict"]
 }
 EOF
-page() { sed -n "/^### $1/,/^| \(all\|sum\) /p" "$traces/../../docs/POLICIES.md" | grep '^| ' | grep -v '^| trace'; }
+page() { sed -n "/^### $1/,/^| \(all\|sum\) /p" "$traces/../../docs/PERFORMANCE.md" | grep '^| ' | grep -v '^| trace'; }
 for policy in cf11 predict; do "$program" -p $policy "$traces"/*.csv.gz; done | awk -f "$t/tables.awk" >"$t/save"
 for policy in lru cf11 predict; do "$program" -p $policy -b 25% "$traces"/*.csv.gz; done | grep -v ' budget_pct=100.00 ' |
 	awk -v budget=1 -f "$t/tables.awk" >"$t/budget"
 page 'Mode save' >"$t/save.page"
 page 'Mode budget' >"$t/budget.page"
-works 'docs/POLICIES.md has what predict and cf11 come to' diff "$t/save.page" "$t/save"
+works 'docs/PERFORMANCE.md has what predict and cf11 come to' diff "$t/save.page" "$t/save"
 works 'and within a budget' diff "$t/budget.page" "$t/budget"
 # hugepin_policy(7) has the last lines of both.
 awk -F'[ |()]+' '$2 == "all" { printf "keeps %s %% of the bytes of\nat %s %% misses\n%s %%, at %s %%\n", $6, $7, $4, $5 }' "$t/save" >"$t/sums"
