@@ -47,8 +47,8 @@ enum { RUNS = 1, REFUSED };
 enum { TRIES_BETWEEN_FAILURES = 1024 };
 enum { LONG_NS = INT64_C(1) << 55 }; /* a year */
 
-/* The arguments for the new thread. They are on the stack of the starting thread, which waits until the new thread has
- * set `told`. */
+/* The arguments for a new bare thread. They are on the stack of the starting thread, which waits until the new thread
+ * has set `told`. */
 struct start {
 	struct hp_thread *thread;
 	const struct hp_thread_kind *kind;
@@ -128,9 +128,8 @@ static void wait_gone(struct hp_thread *t)
 
 /* ------------------------------------------------------------------ threads of the C library */
 
-static void *enter_known(void *start)
+static void *run_known(struct start s)
 {
-	struct start s = *(struct start *)start;
 	struct hp_thread *t = s.thread;
 	uint32_t own = (uint32_t)hp_tid();
 
@@ -138,12 +137,31 @@ static void *enter_known(void *start)
 	if (s.kind->known)
 		hp_thread_confine(s.kind->opens_files);
 	atomic_store_explicit(&t->tid, own, memory_order_relaxed);
-	tell_start(start, true);
+	if (s.kind->known)
+		while (get_state(t) == STARTING) /* the starting thread changes it */
+			hp_futex_wait(&t->state, STARTING, UINT64_MAX);
+	else
+		tell_start(&s, true);
 	s.kind->run(s.arg);
 	if (tell_end(t)) /* unless another thread has been started meanwhile */
 		/* release: pairs with hp_thread_tid() */
 		atomic_compare_exchange_strong_explicit(&t->tid, &own, 0, memory_order_release, memory_order_relaxed);
 	return NULL;
+}
+
+/* Nobody waits for a known thread to begin, since it may take long: a sanitizer's runtime waits at the start of a thread
+ * for ever, in a child of a process with threads. So its arguments are not on the stack of the starting thread. */
+static void *enter_known(void *kind_)
+{
+	const struct hp_thread_kind *kind = kind_;
+
+	return run_known((struct start){ kind->place, kind, NULL, -1 });
+}
+
+/* For a bare kind where there are no bare threads. The starting thread waits. */
+static void *enter_waited(void *start)
+{
+	return run_known(*(struct start *)start);
 }
 
 static int create_detached(struct start *s, size_t stack_size)
@@ -157,7 +175,8 @@ static int create_detached(struct start *s, size_t stack_size)
 	if (stack_size)
 		pthread_attr_setstacksize(&attr, stack_size);
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	err = pthread_create(&thread, &attr, enter_known, s);
+	err = s->kind->known ? pthread_create(&thread, &attr, enter_known, (void *)s->kind) :
+			       pthread_create(&thread, &attr, enter_waited, s);
 	pthread_attr_destroy(&attr);
 	return err;
 }
@@ -584,10 +603,14 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 		if (!atomic_load_explicit(&t->forbidden, memory_order_seq_cst) &&
 		    (kind->known ? start_known(&s) : start_bare(&s))) {
 			/* acquire: pairs with tell_start() */
-			while (!(told = atomic_load_explicit(&t->told, memory_order_acquire)))
+			while (!kind->known && !(told = atomic_load_explicit(&t->told, memory_order_acquire)))
 				hp_futex_wait(&t->told, 0, UINT64_MAX);
 			if (told == REFUSED)
 				wait_gone(t);
+			if (kind->known) {
+				told = RUNS;
+				set_state(t, RUNNING);
+			}
 		}
 		if (told != RUNS)
 			set_state(t, OFF);

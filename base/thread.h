@@ -48,6 +48,7 @@ struct hp_thread_kind {
 	void (*run)(void *arg); /* the thread ends when run() returns */
 	bool known; /* a known thread; otherwise a bare one */
 	/* of a known thread */
+	struct hp_thread *place; /* the only place that it is started for; its run() gets NULL */
 	bool opens_files;
 	size_t stack_size; /* bytes; the usual size if that is too little */
 	/* of a bare thread: numbers of the system calls that it may make; futex, exit and rt_sigreturn are added */
@@ -88,8 +89,9 @@ bool hp_thread_runs(const struct hp_thread *t);
 extern HP_TLS bool hp_thread_is_bare;
 
 /* Start the thread, unless it runs. A bare thread keeps the descriptor keep_fd (-1: none) under its number. Takes
- * some 100 us, and keeps errno. For a bare thread, this allocates nothing and takes no lock. For a known one it
- * allocates, so no lock may be held, and a failure makes the next 1024 calls fail at once. A bare thread can start
+ * some 100 us, and keeps errno. For a bare thread, this allocates nothing and takes no lock, and the thread runs when it
+ * returns. For a known one it allocates, so no lock may be held, a failure makes the next 1024 calls fail at once, and
+ * the thread may begin later. A bare thread can start
  * none. False: no thread can be had, or not with so few rights, or starting is forbidden, or the memory belongs to
  * another process (process.h). */
 bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, void *arg, int keep_fd);

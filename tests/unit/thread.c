@@ -618,7 +618,7 @@ static void sleep_often(void *unused)
 
 static const struct hp_thread_kind sleeping[] = {
 	{ .name = "test sleeps", .run = sleep_often },
-	{ .name = "test sleeps", .run = sleep_often, .known = true },
+	{ .name = "test sleeps", .run = sleep_often, .known = true, .place = &sleepers[1] },
 };
 
 static void wait_for_rounds(uint32_t n)
