@@ -5,7 +5,7 @@
  * free chunks.
  *
  * A search takes the lowest hole of the first bin that has one that fits. This is segregated fit in address order
- * (Wilson et al. 1995). The caller locks.
+ * (Wilson, Johnstone, Neely, Boles: Dynamic Storage Allocation, A Survey and Critical Review, 1995). The caller locks.
  */
 #ifndef HP_ALLOC_TREE_H
 #define HP_ALLOC_TREE_H
