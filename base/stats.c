@@ -27,6 +27,7 @@ void hp_stats_copy(struct hugepin_stats *ret_)
 #undef COPY
 }
 
+/* A duplicate of stderr, made at the start: coreutils close theirs before the statistics are written. */
 static struct hp_kept kept_stderr = HP_KEPT_NONE;
 
 void hp_stats_keep(void)

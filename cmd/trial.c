@@ -84,6 +84,7 @@ static void take_signal(void)
 
 /* ------------------------------------------------------------------ output */
 
+/* Output goes through a pipe: to /dev/null some programs write nothing at all (grep, tar). */
 struct output {
 	int fd; /* the reading end of the pipe; it does not block */
 	char *tail;

@@ -6,7 +6,7 @@
  * The rule by which slots are given out: each open queue may always have one slot. Beyond that it may have as many as
  * are still spare (Choudhury, Hahne 1998: dynamic thresholds). Spare is what is free and not owed to a queue that has
  * none. So one destination that does not complete holds half of the pool, two of them hold two thirds, and every other
- * queue goes on.
+ * queue goes on. A message of several frames is the exception: it needs all of its slots at once.
  */
 #ifndef HP_SGE_POOL_H
 #define HP_SGE_POOL_H
