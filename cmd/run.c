@@ -179,6 +179,7 @@ static bool has_small(const char *title)
 	return true;
 }
 
+/* libhugepin.so is preloaded behind libhugepin-malloc.so, which needs it and, in a package, has no RUNPATH. */
 int hp_run_preload(const char *title, const char *library)
 {
 	const char *old = getenv("LD_PRELOAD");
