@@ -1,6 +1,6 @@
 /*
- * The calls by which libhugepin-malloc.so, which interposes madvise and mprotect, reports advice to the heap. The heap
- * keeps a record of advice (madvise.h).
+ * The calls by which libhugepin-malloc.so, which interposes madvise and mprotect, reports advice to the heap, which
+ * keeps a record of it (madvise.h).
  */
 #ifndef HP_ALLOC_ADVISED_H
 #define HP_ALLOC_ADVISED_H
@@ -10,12 +10,12 @@
 #pragma GCC visibility push(default)
 
 /* For libhugepin-malloc.so's madvise and mprotect. If a part of [addr, addr + len) lies in the heap's span, these make
- * the system call for the live buffers in it and for all parts outside the span, and note the advice. They return 0 or
- * -errno. They return 1 if the heap is not concerned: the caller then makes the call itself. */
+ * the system call for the live buffers in it and for all parts outside the span, note the advice, and return 0 or
+ * -errno. They return 1 if the heap is not concerned, so that the caller makes the call itself. */
 int hugepin_advise_(void *addr, size_t len, int advice);
 int hugepin_protect_(void *addr, size_t len, int prot);
 
-/* For its pthread_attr_setstack: [addr, addr + size) becomes the stack of a thread. */
+/* For libhugepin-malloc.so's pthread_attr_setstack: [addr, addr + size) becomes the stack of a thread. */
 void hugepin_stack_(void *addr, size_t size);
 
 #pragma GCC visibility pop

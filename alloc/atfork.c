@@ -1,6 +1,6 @@
 /*
  * Fork's handlers. Before the fork they take locks and empty lists; after it they undo this, in the parent and in the
- * child. Which memory the child gets is decided in fork.c.
+ * child. fork.c decides which memory the child gets.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -43,8 +43,8 @@ bool hugepin_fork_refused_(void)
 	return refused;
 }
 
-/* The state of the fork under way. heap_prefork() sets it, and the handlers after it read it. While other threads may
- * fork too, hp_heap_lock protects it. */
+/* The state of the fork under way, which heap_prefork() sets and the later handlers read. While other threads may fork
+ * too, hp_heap_lock protects it. */
 static struct {
 	sigset_t signals; /* the forking thread's signal mask */
 	unsigned held; /* ranked locks that the forking thread holds */
@@ -54,13 +54,13 @@ static struct {
 	bool ticker_forbidden; /* the parent allows the ticker again after hp_fork_parent() */
 } forking;
 
-/* The C library's lock of its list of streams. fork() takes it after all prepare handlers, and three threads could
- * then deadlock: the fork, a thread that holds a stream's lock and waits for our lock, and a thread that flushes all
- * streams. We keep the C library's own order: our prepare handler is the last to run, since it was registered first,
- * and takes the list's lock before our locks. */
+/* The C library's lock of its list of streams. fork() takes it after all prepare handlers, and three threads could then
+ * deadlock: the fork, a thread that holds a stream's lock and waits for ours, and a thread that flushes all streams. So
+ * we keep the C library's own order: our prepare handler, which runs last because it was registered first, takes the
+ * list's lock before our locks. */
 void _IO_list_lock(void), _IO_list_unlock(void), _IO_list_resetlock(void);
 
-/* Whether no other thread of the program's exists. Our bare threads may exist: they hold ranked locks only. */
+/* Whether no other thread of the program's exists. Our bare threads may exist, because they hold ranked locks only. */
 static bool alone(void)
 {
 	uint32_t tid = hp_thread_tid(&hp_ticker);
@@ -71,12 +71,12 @@ static bool alone(void)
 	if (hp_watch_any() || hp_heap_has_hooks())
 		return false;
 	count = hp_thread_count();
-	/* Read the ticker's number again: if one of our threads was counted and then ended, a thread of the program's
-	 * may have taken its place in the count. */
+	/* Read the ticker's number again, because if one of our threads was counted and then ended, a thread of the
+	 * program's may have taken its place in the count. */
 	return count == 1 + ours && hp_thread_tid(&hp_ticker) == tid;
 }
 
-/* Pages do not move if anybody may remember them: a watcher, or a domain, even one that holds no page. */
+/* Pages do not move if anybody may remember their memory: a watcher, or a domain, even one that holds no page. */
 static bool move_wanted(void)
 {
 	bool wanted;
@@ -111,7 +111,8 @@ static void heap_prefork(void)
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	/* A signal handler may have interrupted its thread while the thread held a lock of higher rank. Leave such
-	 * locks out of the check of ranks: a holder of our lock never takes one of them, so no deadlock can arise. */
+	 * locks out of the check of ranks: no deadlock can arise, because a holder of our lock never takes one of
+	 * them. */
 	held = hp_locks_held;
 	hp_locks_held &= (2u << HP_LOCK_RANK_HEAP) - 1;
 	interrupted = hp_lock_mine(&hp_heap_lock) || hp_pages_inside() || in_own_cache();
@@ -122,8 +123,8 @@ static void heap_prefork(void)
 		_IO_list_lock();
 	locked = !hp_lock_mine(&hp_heap_lock);
 	if (locked) {
-		/* Quiesce the heap before taking jemalloc's locks: a watcher, or a hook on mmap, runs inside a mapping
-		 * call and may allocate. */
+		/* Quiesce the heap before taking jemalloc's locks, because a watcher, or a hook on mmap, runs inside a
+		 * mapping call and may allocate. */
 		hp_lock(&hp_heap_lock);
 		hp_pages_quiesce(HP_PART_HEAP);
 		hp_unlock(&hp_heap_lock);
@@ -178,7 +179,7 @@ static void heap_postfork_parent(void)
 			hp_leave_pool();
 		if (forking.ticker_forbidden)
 			hp_thread_allow(&hp_ticker);
-		/* Not after a fork in a signal handler: replacing the ticker may wait for the lock that the
+		/* Not after a fork in a signal handler, because replacing the ticker may wait for the lock that the
 		 * interrupted code holds. */
 		if (forking.ticker_forbidden || hp_span.left || hp_copy_kept())
 			must_ask = hp_want_tick(true);
@@ -190,8 +191,8 @@ static void heap_postfork_parent(void)
 		hp_ask_tick(false);
 }
 
-/* In the child, make the tree agree with the chunk words. The other threads are gone; buffers in their caches, and
- * chunks that they were about to get, become free. Only live buffers remain. */
+/* In the child, make the tree agree with the chunk words. Only live buffers remain: the other threads are gone, so
+ * buffers in their caches, and chunks that they were about to get, become free. */
 static void rebuild_tree(void)
 {
 	size_t taken = 0, room = 0;
@@ -220,7 +221,8 @@ static void rebuild_tree(void)
 			       !hp_tree_free_after(&hp_span.tree, c + n, 1))
 				n++;
 		if (s == HP_CHUNK_FREE || s == HP_CHUNK_LISTED) {
-			/* Another thread may have been about to split a listed buffer: then a word stands within. */
+			/* Another thread may have been about to split a listed buffer; then there is a word inside the
+			 * buffer. */
 			for (size_t i = c; i < c + n; i++)
 				if (hp_chunk_get(i))
 					hp_chunk_set(i, 0);
@@ -263,9 +265,9 @@ static void heap_postfork_child(void)
 	end_fork(hp_small()->postfork_child);
 }
 
-/* Register the handlers as early as possible: our child handler must run before others, which may use the heap.
- * libhugepin-malloc.so calls this before anyone else can register. With libhugepin.so alone, handlers of libraries
- * that are initialised before it run first. */
+/* Register the handlers as early as possible, because our child handler must run before others, which may use the heap.
+ * libhugepin-malloc.so calls this before anyone else can register. With libhugepin.so alone, handlers of libraries that
+ * are initialised before it run first. */
 void hugepin_atfork_(void)
 {
 	static bool done;

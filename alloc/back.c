@@ -30,8 +30,8 @@ static bool may_leave(size_t page, uint32_t ticks)
 	return has_idle_memory(page, ticks) && !hp_page_held(&hp_span.page[page]);
 }
 
-/* The number of pages from p on that lie in one extent and for which may() is true. Giant pages count as wholes
- * only. */
+/* The number of pages from p on that lie in one extent and for which may() is true. Giant pages count only as a
+ * whole. */
 static size_t page_run(size_t p, size_t end, bool (*may)(size_t page, uint32_t ticks), uint32_t ticks)
 {
 	const struct hp_page *g = &hp_span.page[p];
@@ -153,7 +153,7 @@ bool hugepin_purge_for_small_(void)
 	    hp_watch_any()) /* a watcher may allocate, but the caller holds locks of jemalloc's */
 		return false;
 	hp_lock(&hp_heap_lock);
-	/* a waiting fork is about to take jemalloc's locks, which the caller holds: do not wait for it */
+	/* do not wait for a fork, which is about to take the locks of jemalloc that the caller holds */
 	if (!hp_pages_inside() && !hp_pages_quiet())
 		bytes = hp_purge(false);
 	hp_unlock(&hp_heap_lock);

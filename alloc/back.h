@@ -14,9 +14,9 @@
 /* Whether a page has been wholly free for so many ticks. */
 bool hp_page_is_free(size_t page, uint32_t ticks);
 
-/* Give back hugepages of [first, end) that have been wholly free for `ticks`. `keep` free hugepages stay; giant pages
- * do not count. may_wait: whether to wait if a fork is waiting; otherwise the call ends early. Returns bytes. Releases
- * the lock meanwhile. */
+/* Give back hugepages of [first, end) that have been wholly free for `ticks`, but keep `keep` free hugepages; giant
+ * pages do not count. may_wait: if a fork is waiting, wait for it; otherwise end early. Returns bytes. Releases the
+ * lock meanwhile. */
 size_t hp_give_back(size_t first, size_t end, uint32_t ticks, size_t keep, bool may_wait);
 
 /* Whether there will be more pages to give back later. held_too: count pages that domains hold, too. */

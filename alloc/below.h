@@ -1,5 +1,5 @@
 /*
- * Access to the tier below the heap: the small tier of libhugepin-malloc.so if that library is loaded, otherwise the
+ * Access to the tier below the heap: the small tier of libhugepin-malloc.so if that library is loaded, else the
  * process's own malloc.
  */
 #ifndef HP_ALLOC_BELOW_H

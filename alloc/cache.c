@@ -31,7 +31,7 @@ static pthread_key_t exit_key;
 static bool exit_key_made, membarrier_ready;
 static bool unsettled; /* in the last hp_cache_steal(), the owner of some cache may have been active */
 
-/* A listed buffer that is longer than the request by no more than this share of it is split. */
+/* A listed buffer longer than the request is split if the rest is at most one part in so many of the request. */
 #define SPLIT_SHARE 8
 
 /* ------------------------------------------------------------------ lists */
@@ -83,7 +83,7 @@ static void list_push(struct hp_keys *k, uint32_t *head, size_t chunk, size_t n)
 	head[n] = (uint32_t)chunk;
 }
 
-/* list_pop(); but if that list is empty, split the next larger buffer, and leave its tail in the list of that size. */
+/* As list_pop(), but if that list is empty, split the next larger buffer, and put its tail in the list of that size. */
 static size_t list_split(struct hp_keys *k, uint32_t *head, size_t n, size_t align)
 {
 	size_t from = head[n] ? n : keys_next(k, n), chunk;
@@ -287,7 +287,7 @@ void hp_cache_init(void)
 /* Map several caches at a time, as one mapping. */
 static struct hp_cache *map_caches(void)
 {
-	/* Caches do not begin at the start of a page, for the reason given at HP_CHUNK_SKEW (pages.h). */
+	/* Caches do not begin at the start of a page, for the same reason as at HP_CHUNK_SKEW (pages.h). */
 	enum { BATCH = 8, SKEW = 1088, STRIDE = (sizeof(struct hp_cache) + SKEW + 4095) / 4096 * 4096 };
 	char *m = hp_meta_map(BATCH * STRIDE);
 	struct hp_cache *first = NULL;
@@ -301,8 +301,8 @@ static struct hp_cache *map_caches(void)
 	return first;
 }
 
-/* Retire caches of threads that have ended without giving them up. Such a thread made its first slow call in the last
- * round of its destructors. Looks at AT_ONCE caches per call, since there may be many threads. */
+/* Retire caches of threads that have ended without giving them up, because their first slow call was in the last round
+ * of their destructors. Looks at AT_ONCE caches per call, since there may be many threads. */
 static void reap(void)
 {
 	enum { AT_ONCE = 64 };
@@ -334,7 +334,7 @@ void hp_cache_adopt(void)
 	if (exiting)
 		return;
 	if (c == &hp_cache_none) {
-		/* A child that shares the parent's memory (of vfork(2), say) runs with the variables of the parent's
+		/* A child that shares the parent's memory, as after vfork(2), runs with the variables of the parent's
 		 * thread. The cache becomes that thread's, so the child's tid must not be noted. */
 		if (hp_sandboxed || hp_process() != HP_PROCESS_OWN)
 			tid = 0;
@@ -367,8 +367,8 @@ void hp_cache_adopt(void)
 		hp_cache_self = c;
 		hp_unlock(&hp_heap_lock);
 	}
-	/* pthread_setspecific() may allocate: its second level of keys is a small request. So no lock is held here,
-	 * and the cache is in place. A thread that came before the constructor gets its key at a later slow call. */
+	/* No lock is held here, and the cache is in place, because pthread_setspecific() may allocate: its second level
+	 * of keys is a small request. A thread that came before the constructor gets its key at a later slow call. */
 	if (!keyed && exit_key_made) {
 		keyed = true;
 		pthread_setspecific(exit_key, c);
@@ -409,7 +409,7 @@ bool hp_cache_steal(bool idle_only, uint32_t age)
 			HP_STAT_ADD(stolen, 1);
 		}
 		unsettled |= !mine;
-		/* Without membarrier an idle thread's cache is never emptied: looking again would be in vain. */
+		/* Without membarrier an idle thread's cache is never emptied, so do not ask for another look. */
 		remain |= membarrier_ready && !hp_sandboxed && !mine;
 		c->asked = true;
 	}
@@ -432,8 +432,8 @@ void hp_cache_child(void)
 {
 	for (struct hp_cache *c = registered, *next; c; c = next) {
 		next = c->next;
-		/* Another thread's cache may have been in the middle of a change. The heap has cleared the words of
-		 * its chunks. */
+		/* Another thread's cache may have been in the middle of a change. The heap has cleared the words of its
+		 * chunks. */
 		memset(c, 0, sizeof *c);
 		if (c == hp_cache_self)
 			continue;

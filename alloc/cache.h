@@ -1,15 +1,15 @@
 /*
- * Caches of freed buffers. A cached buffer is not yet coalesced with its free neighbours in the tree. Each thread has
- * a slot for the buffer that it freed last, and small lists. Behind these are the shared lists. All lists are keyed by
- * the exact number of chunks. A buffer that is little longer than a request is split.
+ * Caches of freed buffers, which are not yet coalesced with their free neighbours in the tree. Each thread has a slot
+ * for the buffer that it freed last, and small lists; behind these are the shared lists. All lists are keyed by the
+ * exact number of chunks. A buffer that is little longer than a request is split.
  *
- * A thread works on its own cache without a lock. The service thread may empty the cache of an idle thread:
+ * A thread works on its own cache without a lock, and the service thread may empty the cache of an idle thread:
  *	owner:	busy = 1; read limit, slot and lists; change them; busy = 0
  *	thief:	limit = 0; membarrier on every running thread; if !busy, the cache is the thief's until limit is set
  * The thief holds hp_heap_lock, and only a holder of that lock sets the limit again. Either the thief sees the owner's
  * busy, or the owner sees limit == 0 and takes the lock. This is an asymmetric Dekker, as in the hazard pointers of
- * Folly; membarrier(2) is the thief's half of the fence. A limit of 0 also asks a thread to empty its cache at its
- * next call.
+ * Folly, in which membarrier(2) is the thief's half of the fence. A limit of 0 also asks a thread to empty its cache at
+ * its next call.
  */
 #ifndef HP_ALLOC_CACHE_H
 #define HP_ALLOC_CACHE_H
@@ -22,8 +22,8 @@ enum {
 	/* chunks: the largest buffer in a thread's lists, and the most chunks in all of them */
 	HP_LIST_MAX = 16 << (20 - HP_CHUNK_SHIFT),
 	HP_LISTED_MISS = 4 << (20 - HP_CHUNK_SHIFT), /* chunks: if lists hold more than this, a miss empties them */
-	/* chunks: if lists hold more than this, a miss of a buffer that is longer than this empties them. To fill such a
-	 * buffer takes longer than to empty lists. */
+	/* chunks: if lists hold more than this, a miss of a longer buffer empties them, because filling such a buffer
+	 * takes longer than emptying lists */
 	HP_LISTED_LARGE = HP_LISTED_MISS / 8,
 };
 
@@ -64,8 +64,8 @@ struct hp_cache {
 extern HP_TLS struct hp_cache *hp_cache_self;
 extern struct hp_cache hp_cache_none;
 
-/* This thread's cache while its large requests go to the small tier; then hp_cache_self is hp_cache_none, so that the
- * fast paths find nothing. NULL at other times. */
+/* This thread's cache while its large requests go to the small tier, during which hp_cache_self is hp_cache_none, so
+ * that the fast paths find nothing. NULL at other times. */
 extern HP_TLS struct hp_cache *hp_cache_aside;
 
 static inline void hp_cache_enter(struct hp_cache *c)
@@ -95,8 +95,8 @@ static inline void hp_cache_shut(struct hp_cache *c)
 	atomic_store_explicit(&c->limit, 0, memory_order_seq_cst);
 }
 
-/* The owner left its cache in one of two ways. A store to busy pairs with the first load. A store to the whole word
- * pairs with the second load (hp_cache_pop_slot(), hp_fast_free()). */
+/* The owner leaves its cache by a store to busy, which pairs with the first load, or by a store to the whole word
+ * (hp_cache_pop_slot(), hp_fast_free()), which pairs with the second. */
 static inline bool hp_cache_is_left(struct hp_cache *c)
 {
 	bool left = !atomic_load_explicit(&c->slot.busy, memory_order_acquire);
@@ -125,14 +125,14 @@ static inline void hp_cache_fill_slot(struct hp_cache *c, void *p, hp_chunk *wor
 	atomic_store_explicit(&c->slot.n, n, memory_order_relaxed);
 }
 
-/* For the owner, between enter and leave, if limit is not 0. pop: the first chunk of a LIVE buffer of n chunks,
- * aligned to `align` bytes; 0: the list's first buffer is not aligned, or there is none. push: the buffer, which becomes
- * LISTED, comes into the slot, and what was there goes to the lists. False: the lists have no room for that. */
+/* For the owner, between enter and leave, if limit is not 0. pop: the first chunk of a LIVE buffer of n chunks, aligned
+ * to `align` bytes; 0: the list's first buffer is not aligned, or there is none. push: put the buffer, which becomes
+ * LISTED, into the slot, and the slot's buffer into the lists. False: the lists have no room for that. */
 HP_DIRECT size_t hp_cache_pop(struct hp_cache *c, size_t n, size_t align);
 HP_DIRECT bool hp_cache_push(struct hp_cache *c, void *p, hp_chunk *word, uint32_t n);
 
-/* The same where no list becomes empty, and none gets its first buffer, so that no call is needed. 0 or false: use the
- * functions above. */
+/* The same if no list becomes empty or gets its first buffer, so that no call is needed. 0 or false: use the functions
+ * above. */
 static inline size_t hp_cache_pop_quick(struct hp_cache *c, size_t n)
 {
 	size_t chunk = n <= HP_LIST_MAX ? c->head[n] : 0;
@@ -174,8 +174,8 @@ void hp_cache_init(void);
 size_t hp_shared_pop(size_t n, size_t align);
 void hp_shared_push(size_t chunk, uint32_t n);
 
-/* The same as hp_cache_push() for this thread's own cache, if limit is not 0. Makes room by moving the slot's buffer, or
- * half of the thread's own lists, to the shared ones, uncoalesced. */
+/* As hp_cache_push() for this thread's own cache, if limit is not 0. Makes room by moving the slot's buffer, or half of
+ * the thread's own lists, to the shared ones, uncoalesced. */
 void hp_cache_spill(struct hp_cache *c, size_t chunk, uint32_t n);
 
 /* Give all buffers of a cache, or of the shared lists, to the tree. */
@@ -188,16 +188,16 @@ extern size_t hp_shared_listed;
 /* Ask every other thread to empty its cache at its next call. */
 void hp_cache_ask_others(void);
 
-/* Let the owner use its cache without the lock. The caller makes sure that somebody ticks from now on: a tick empties
- * the cache when the owner falls idle. */
+/* Let the owner use its cache without the lock. The caller ensures that somebody ticks from now on, because a tick
+ * empties the cache when the owner falls idle. */
 void hp_cache_admit(struct hp_cache *c);
 
-/* The opposite, for this thread's own cache: its next call takes the lock, and empties the cache. */
+/* Undo hp_cache_admit() for this thread's own cache, so that its next call takes the lock and empties the cache. */
 void hp_cache_shut_own(void);
 
 /* Ask every other thread to empty its cache, and empty the caches of threads that are not busy. idle_only: empty only
- * caches that were asked by the previous such call and whose owners have made no slow call since. The buffers found
- * are stamped as free for `age` ticks. Returns whether a cache that was not emptied may hold buffers. */
+ * caches that the previous such call asked for and whose owners have made no slow call since. The buffers found are
+ * stamped as free for `age` ticks. Returns whether a cache that was not emptied may hold buffers. */
 bool hp_cache_steal(bool idle_only, uint32_t age);
 
 /* After hp_cache_steal(false, ...), while the lock is held: whether another thread may still turn a LISTED buffer into
@@ -207,7 +207,7 @@ bool hp_cache_unsettled(void);
 /* In the child of fork: the other threads and their caches are gone. Empties all lists. */
 void hp_cache_child(void);
 
-/* In a child in which no fork handler did its work. The lock need not be held. */
+/* In a child in which no fork handler ran. The lock need not be held. */
 void hp_cache_copied(void);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Calls from libhugepin-malloc.so when a program restricts itself: by a filter of system calls, by changing the rights
- * of all its threads, or by limiting its addresses.
+ * libhugepin-malloc.so calls these functions when a program restricts itself: by a filter of system calls, by changing
+ * the rights of all its threads, or by limiting its addresses.
  */
 #include "alloc/copy.h"
 #include "alloc/decay.h"
@@ -15,7 +15,7 @@ bool hugepin_confining_(bool all_threads)
 {
 	bool was = hp_sandboxed;
 
-	hp_heap_start(); /* start the heap now: the filter may forbid its system calls */
+	hp_heap_start(); /* start the heap now, because the filter may forbid its system calls */
 	hp_sandboxed = true;
 	if (all_threads)
 		hugepin_threads_end_();

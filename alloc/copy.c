@@ -11,16 +11,16 @@
 #include "base/pagescan.h"
 #include "base/sys.h"
 
-/* Bytes around the stack pointer that fork()'s own frames and the functions called by the handlers may write. */
+/* Bytes around the stack pointer that the frames of fork() and of the functions called by handlers may write. */
 #define STACK_BELOW 65536
 #define STACK_ABOVE 16384
-/* Thread-local data: so many bytes below a known variable of ours or of the C library's, and above the thread
- * pointer. */
+/* Thread-local data lies within so many bytes below a known variable of ours or of the C library's, and above the
+ * thread pointer. */
 #define THREAD_BELOW 8192
 #define THREAD_ABOVE 8192
 
 /* A hugepage is slow if populating it takes SLOW_TIMES as long as populating as many base pages. After SLOW_PAGES slow
- * hugepages, the rest of the copy is of base pages. A copy of fewer than TRIAL_PAGES does not look at the times. */
+ * hugepages, the rest of the copy is of base pages. A copy of fewer than TRIAL_PAGES ignores the times. */
 #define TRIAL_PAGES 4
 #define SLOW_PAGES 2
 #define SLOW_TIMES 3
@@ -29,7 +29,7 @@ static struct {
 	char *map, *at; /* at: the aligned copy inside the mapping, or its part not yet moved; NULL: none */
 	char *end; /* end of the mapping */
 	size_t pages;
-	bool used; /* memory kept since tick `since`; its contents are not zero */
+	bool used; /* this memory was kept since tick `since`, so its contents are not zero */
 	uint32_t since;
 } copy;
 
@@ -109,7 +109,7 @@ static void each_live(bool listed_too, each_part *each, void *arg)
 		uint64_t w = hp_chunk_follow(c);
 		unsigned state = HP_CHUNK_STATE(w);
 
-		if (state == HP_CHUNK_FREE) { /* taken by an allocation that still waits for its pages */
+		if (state == HP_CHUNK_FREE) { /* an allocation has taken it, and still waits for its pages */
 			c++;
 			continue;
 		}
@@ -263,8 +263,8 @@ static uint64_t free_room(void)
 	return room;
 }
 
-/* Whether no child shares the kept memory: the next write to a shared page would copy the page. With a filter of
- * system calls in force the answer is false, since the filter might end the process for the question. */
+/* Whether no child shares the kept memory any more. If one does, the next write to a shared page would copy the page.
+ * Returns false under a filter of system calls, which might end the process for the question. */
 static bool is_own(void)
 {
 	int fd = hp_is_filtered() ? -1 : (int)hp_sys(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
@@ -345,8 +345,8 @@ static bool time_base_pages(uint64_t *ret_ns)
 	return ok;
 }
 
-/* Populate the copy as THP. If some hugepages are much slower than base pages, the rest is of base pages: on a virtual
- * machine, a hugepage that is free in the guest often has no memory in the host yet.
+/* Populate the copy as THP. If some hugepages are much slower than base pages, use base pages for the rest, because on
+ * a virtual machine a hugepage that is free in the guest often has no memory in the host yet.
  *
  * The whole copy must stay one mapping, since before Linux 6.17 mremap moves no more than one. Parts that were first
  * populated under different advice remain several mappings for good. So the first page is populated before the advice
@@ -377,8 +377,8 @@ static bool populate_copy(void)
 	return true;
 }
 
-/* Use the kept memory, without the excess. Populate all of it now: it was shared with a child, so each base page would
- * take a fault of its own. */
+/* Use the kept memory, without the excess. Populate all of it now, because it was shared with a child, so that each
+ * base page would take a fault of its own. */
 static bool use_again(size_t pages)
 {
 	size_t excess = (copy.pages - pages) << HP_PAGE_SHIFT;
@@ -419,7 +419,7 @@ bool hp_copy_hide(void)
 	return hp_sys(SYS_madvise, copy.at, copy.pages << HP_PAGE_SHIFT, MADV_DONTDUMP) == 0;
 }
 
-/* Unmap the memory around the copy, one hugepage in total. */
+/* Unmap the slack around the copy, one hugepage in total. */
 static void drop_slack(void)
 {
 	char *end = end_of_copy();
@@ -443,7 +443,7 @@ static bool put_run(size_t first, size_t count)
 	return true;
 }
 
-/* For a page that mremap refuses to move even alone. */
+/* Copy a page's contents back, if mremap refuses to move even this page alone. */
 static bool put_contents(size_t p)
 {
 	if (hp_sys_failed(hp_sys(SYS_mmap, hp_page_addr(p), HP_PAGE, PROT_READ | PROT_WRITE,
@@ -460,8 +460,8 @@ size_t hp_copy_put(size_t first, size_t end)
 {
 	if (put_run(first, end - first))
 		return end;
-	/* Go page by page, since mremap may refuse the whole run for two reasons. The copy may be several mappings. Or
-	 * strict overcommit counts the copy twice while it moves; then the kernel has unmapped the target before it
+	/* Go page by page, since mremap may refuse the whole run for two reasons. Either the copy is several mappings,
+	 * or strict overcommit counts the copy twice while it moves; then the kernel has unmapped the target before it
 	 * refuses. Dropping the slack makes room for one page. */
 	drop_slack();
 	for (size_t p = first; p < end; p++)

@@ -23,7 +23,7 @@ static bool drop_holds(void);
 static struct hp_job decay = { .run = hp_heap_tick };
 static struct hp_job dropping = { .run = drop_holds };
 
-/* Do one tick. bare: this is a bare thread, which calls no hook. Memory that domains hold then waits for the service
+/* Do one tick. bare: this is a bare thread, which calls no hook, so memory that domains hold waits for the service
  * thread. may_repair: the thread has the time to repair, and may open files. */
 static bool tick(bool bare, bool may_repair)
 {
@@ -36,7 +36,7 @@ static bool tick(bool bare, bool may_repair)
 	hp_span.tree.now++;
 	/* 2: buffers in an idle thread's cache were freed before the last tick. */
 	more = hp_cache_steal(true, 2) || repairs;
-	/* Buffers in the shared lists were freed since the last tick: stamp them with the time of that tick. */
+	/* Buffers in the shared lists were freed since the last tick, so stamp them with the time of that tick. */
 	hp_span.tree.now--;
 	hp_shared_clear();
 	hp_span.tree.now++;
@@ -84,8 +84,8 @@ static void tick_alone(void *unfiltered)
 	hp_unlock(&hp_heap_lock);
 }
 
-/* Whether a bare thread may tick. Hooks on mapping calls, watchers and backends may call anything, and need a thread
- * that the C library knows. */
+/* Whether a bare thread may tick. Hooks on mapping calls, watchers and backends may call anything, so they need a
+ * thread that the C library knows. */
 static bool may_tick_alone(void)
 {
 	return !hp_thread_forbidden(&hp_ticker) && !hp_map_hooked();
@@ -100,9 +100,9 @@ static const struct hp_thread_kind tick_kind = {
 	.calls_count = 14,
 };
 
-/* Whether free() may start the service thread, if a bare thread must not tick. When a thread has exited, the C library
- * frees its thread-local storage under a lock that pthread_create() takes: starting a thread there would deadlock. If
- * there is only one thread, no thread has just exited. */
+/* Whether free() may start the service thread if a bare thread must not tick. When a thread has exited, the C library
+ * frees its thread-local storage under a lock that pthread_create() takes, so starting a thread there would deadlock.
+ * If there is only one thread, none has just exited. */
 static bool free_may_start(void)
 {
 	static unsigned calls; /* counting threads costs some microseconds */
@@ -145,7 +145,7 @@ void hp_ask_tick(bool may_start)
 		found = false;
 	} else if (alone) {
 		hp_thread_end(&hp_ticker); /* if one is about to end, wait for its end first */
-		/* What filter the program installs later is not the new thread's. */
+		/* A filter that the program installs later does not apply to the new thread. */
 		found = hp_thread_start(&hp_ticker, &tick_kind, (void *)(uintptr_t)!hp_is_filtered(), -1);
 	} else {
 		found = (may_start || hp_service_running()) && hp_service_ask(&decay);
@@ -155,7 +155,7 @@ void hp_ask_tick(bool may_start)
 	if (!found && !due)
 		hp_ticking.next_ns = hp_clock_ns() + hp_ticking.delay_ns;
 	/* A child of vfork shares the heap and the thread's cache with its parent, and cannot start a thread that gives
-	 * back the parent's memory. So the next call, which may be the parent's, has to ask again. */
+	 * back the parent's memory. So make the next call, which may be the parent's, ask again. */
 	if (!found && !hp_sandboxed && hp_process() == HP_PROCESS_GUEST) {
 		hp_ticking.by = HP_TICKS_NONE;
 		hp_cache_shut_own();

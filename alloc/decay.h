@@ -1,7 +1,7 @@
 /*
  * Decay: a thread that ticks gives back memory that has been free for HUGEPIN_DECAY. Usually this is a bare thread
- * (base/thread.h). If hooks may run in mapping calls, the service thread ticks. If no thread can be started, the slow
- * paths tick themselves.
+ * (base/thread.h), but the service thread ticks if hooks may run in mapping calls, and the slow paths tick themselves
+ * if no thread can be started.
  */
 #ifndef HP_ALLOC_DECAY_H
 #define HP_ALLOC_DECAY_H
@@ -12,7 +12,8 @@
 bool hp_heap_tick(void);
 
 /* Make sure that somebody ticks from now on, if the heap is so large that memory may be given back. The caller holds
- * hp_heap_lock. True: the caller must call hp_ask_tick() once the lock is released. allocating: false within free(). */
+ * hp_heap_lock, and if true is returned must call hp_ask_tick() once the lock is released. allocating: false within
+ * free(). */
 bool hp_want_tick(bool allocating);
 
 /* Release hp_heap_lock, and make sure that somebody ticks from now on. may_start: as below. */

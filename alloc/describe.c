@@ -29,8 +29,8 @@ static bool is_normal(size_t page)
  * meanwhile. */
 static bool add_there(size_t first, size_t end, struct hp_there *there)
 {
-	/* The slow way reads the list of mappings, so do it once for the whole range. It does not count the pool's
-	 * pages. */
+	/* Without a quick call the list of mappings has to be read, so read it once for the whole range. It does not
+	 * count the pool's pages. */
 	if (!hp_there_is_quick())
 		return first >= end || hp_there(hp_page_addr(first), hp_page_addr(end), there);
 	for (size_t p = first, q; p < end; p = q + 1) {
@@ -48,7 +48,7 @@ bool hp_heap_there(struct hp_there *ret_)
 
 	if (!add_there(1, hp_span.tree.used, &there) || !add_there(hp_span.small, hp_span.tree.upper_used, &there))
 		return false;
-	if (!hp_page_is_pmd()) { /* nobody tells which of this is in THP: believe that the advice was followed */
+	if (!hp_page_is_pmd()) { /* how much is in THP is unknown: assume that the kernel followed the advice */
 		there.huge = HP_MIN(there.other, HP_STAT_GET(thp_bytes));
 		there.other -= there.huge;
 	}
@@ -56,7 +56,7 @@ bool hp_heap_there(struct hp_there *ret_)
 	return true;
 }
 
-/* Replace the kinds that the kernel was asked for by the kinds that it gave. */
+/* Replace the kinds that the heap asked for by the kinds that the kernel gave. */
 static void tell_what_is_there(struct hugepin_stats *s)
 {
 	const uint64_t normal = s->thp_bytes + s->base_bytes;
@@ -80,7 +80,7 @@ int hugepin_stats(struct hugepin_stats *ret_, size_t size)
 	return (int)sizeof s;
 }
 
-/* The kind of memory in the extent. If it has no memory yet, the kind that the kernel was asked for. */
+/* The kind of memory in the extent, or the kind that the kernel was asked for if the extent has no memory yet. */
 static uint32_t kind_there(const struct hugepin_extent *e)
 {
 	struct hp_there there = { 0, 0 };

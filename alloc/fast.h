@@ -1,7 +1,7 @@
 /*
  * The fast path of malloc and free for a large buffer, by the thread's slot: no lock, no clock, no system call, no
- * shared write. It is inlined in libhugepin.so and also in libhugepin-malloc.so, which saves the jump between the two.
- * The names that libhugepin-malloc.so needs are exported for it alone.
+ * shared write. Both libhugepin.so and libhugepin-malloc.so inline it, which saves the jump between the two. The names
+ * that libhugepin-malloc.so needs are exported for it alone.
  */
 #ifndef HP_ALLOC_FAST_H
 #define HP_ALLOC_FAST_H
@@ -14,7 +14,8 @@
 extern struct hp_span hugepin_span_;
 extern HP_TLS struct hp_cache *hugepin_cache_self_;
 
-/* malloc and free by the thread's list, and then by hp_heap_lock. Called after the cache was entered; they leave it. */
+/* malloc and free by the thread's list, and then under hp_heap_lock. The caller has entered the cache; they leave
+ * it. */
 void *hugepin_malloc_listed_(size_t n, struct hp_cache *c);
 void hugepin_free_listed_(struct hp_cache *c, void *p);
 
@@ -37,8 +38,8 @@ static inline __attribute__((always_inline)) void *hp_cache_pop_slot(struct hp_c
 {
 	uint64_t word = HP_CHUNK_WORD(n, HP_CHUNK_LIVE);
 
-	/* Compute the word that free() will load from the request, not from slot.n. Otherwise each pair of malloc and
-	 * free would wait for the stores of the pair before. */
+	/* Compute the word that free() will load from the request, not from slot.n, so that a pair of malloc and free
+	 * need not wait for the stores of the pair before. */
 	__asm__("" : "+r"(word));
 	hp_cache_enter(c);
 	if (HP_LIKELY(n == hp_cache_slot(c) && n <= hp_cache_limit(c) &&

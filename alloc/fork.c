@@ -1,18 +1,17 @@
 /*
- * Fork. After a fork, a write to a private hugetlb page needs a free page in the pool. If the pool is empty, the
- * kernel kills the child. A look at the free pages before the fork proves nothing, since a child can get no
- * reservation. The remedy is a copy. Before the fork, the parent copies the live buffers of hugetlb pages to anonymous
- * memory and keeps the originals out of the child (MADV_DONTFORK). The child moves the copy into the hole before
- * anything else runs there. The parent drops its copy. From then on the child's heap is THP, and the child's own forks
- * are left to the kernel.
+ * Fork. After a fork, a write to a private hugetlb page needs a free page in the pool, and the kernel kills the child
+ * if the pool is empty. Counting the free pages before the fork proves nothing, because a child can get no reservation.
+ * So the parent copies the live buffers of hugetlb pages to anonymous memory before the fork, and keeps the originals
+ * out of the child (MADV_DONTFORK). The child moves the copy into the hole before anything else runs there, and the
+ * parent drops its copy. From then on the child's heap is THP, and the child's own forks are left to the kernel.
  *
- * Held pages of any kind (hold.h) are copied in the same way: a device has pinned them, so the kernel would copy each
- * page whole inside fork. Pages whose holders want no copy are only kept out of the child.
+ * Held pages of any kind (hold.h) are copied in the same way, because a device has pinned them, so that the kernel
+ * would copy each page whole inside fork. Pages whose holders want no copy are only kept out of the child.
  *
- * Memory of the small tier (HUGEPIN_SMALL_PINNED) is left to the kernel. The C library touches this memory in the
- * child before any handler runs (locks of streams, values of thread-specific keys, the list of handlers), so there
- * must not be a hole at that time. Leaving the memory to the kernel is safe, since it contains no pages of the pool.
- * If a device has pinned some of its pages, the kernel copies these at once, inside fork.
+ * Memory of the small tier (HUGEPIN_SMALL_PINNED) is left to the kernel. There must be no hole in it, because the C
+ * library touches it in the child before any handler runs (locks of streams, values of thread-specific keys, the list
+ * of handlers). This is safe, since the memory contains no pages of the pool. If a device has pinned some of its pages,
+ * the kernel copies these at once, inside fork.
  *
  * A process with one thread may put the copy in place of the originals itself, before the fork (move.c). Then no page
  * has to be kept out.
@@ -21,9 +20,8 @@
  * out of children are left out of the copy, and the copy is advised like the originals.
  *
  * Limits: writes by other threads during the last pass of the copy may reach the child in any order. A stack that lies
- * in the heap cannot be replaced under its running thread: its hugepage stays copy-on-write. Hugepages with the C
- * library's descriptors of threads stay copy-on-write too, since the C library reads these in the child before any
- * handler runs.
+ * in the heap cannot be replaced under its running thread, so its hugepage stays copy-on-write. So do hugepages with
+ * the C library's descriptors of threads, because the C library reads these in the child before any handler runs.
  *
  * All code here runs between prepare and parent or child, with hp_heap_lock held and signals blocked (atfork.c). It
  * makes raw system calls only.
@@ -44,7 +42,7 @@
 #include "base/stats.h"
 #include "base/sys.h"
 
-/* The number of passes over memory that other threads write to while it is copied, at most. */
+/* The most passes over memory that other threads write to while it is copied. */
 #define PASSES 4
 
 static struct {
@@ -52,7 +50,7 @@ static struct {
 	bool hidden; /* left out of core dumps, because some originals are */
 	bool keep; /* keep the copy's memory for the next fork */
 } copy;
-static bool listed_too; /* copy LISTED buffers too: other threads may take them meanwhile */
+static bool listed_too; /* copy LISTED buffers too, because other threads may take them meanwhile */
 static bool kept_some; /* some pages are kept out of the child */
 static unsigned copies; /* forks of this process that copied or moved memory */
 static bool counted; /* this fork is counted in `copies` */
@@ -65,7 +63,7 @@ static bool has_memory(size_t p)
 	return hp_span.page[p].state == HP_PAGE_READY || hp_span.page[p].state == HP_PAGE_RESERVED;
 }
 
-/* What the child gets of a page: the kernel's copy-on-write, our copy of its live buffers, or nothing. */
+/* The child's version of a page: the kernel's copy-on-write, our copy of its live buffers, or nothing. */
 enum fate { SHARED, COPY, NOTHING };
 
 static enum fate fate_of(const struct hp_page *g)
@@ -120,8 +118,8 @@ struct plan {
 	bool ample; /* memory has room for twice the copy */
 };
 
-/* Decide how this fork goes. Marks pages; the caller unmarks or uses them. refusal: only `how == REFUSE` is of
- * interest. */
+/* Decide how this fork goes. Marks pages, which the caller uses or unmarks. refusal: the caller only looks at `how ==
+ * REFUSE`. */
 static struct plan plan(bool refusal)
 {
 	struct plan r = { .how = NO_COPY };
@@ -245,14 +243,14 @@ static int look_at_run(void *unused, size_t first, size_t end)
 	return 0;
 }
 
-/* Copy while other threads run. Then copy again what they wrote meanwhile, until nothing changes or after PASSES
- * passes. Only two kinds of writes may reach the child in part: those during the last pass, and those to memory that
- * another userfaultfd watches. False: a part could not be read. */
+/* Copy while other threads run, then copy again the pages that they wrote meanwhile, until nothing changes or after
+ * PASSES passes. Only two kinds of writes may reach the child in part: those during the last pass, and those to memory
+ * that another userfaultfd watches. False: a part could not be read. */
 static bool copy_by_passes(void)
 {
 	bool watched = false, whole;
 
-	/* Watch only pages that are copied: a write to a write-protected THP splits the THP into base pages. */
+	/* Watch only pages that are copied, because a write to a write-protected THP splits it into base pages. */
 	if (hp_written_begin())
 		hp_copy_runs(hp_copy_is_marked, watch_run, &watched);
 	whole = hp_copy_fill(false, listed_too);
@@ -269,9 +267,9 @@ static bool copy_by_passes(void)
 	return whole;
 }
 
-/* alone: the process has one thread. Memory of a copy is kept for the next fork on two conditions. There must be ample
- * memory, in case a child writes to all pages that it shares with us. And the process must have several threads: with
- * one thread, the copy usually takes the place of the originals. */
+/* alone: the process has one thread. The copy's memory is kept for the next fork if memory is ample, in case a child
+ * writes to all pages that it shares with us, and if the process has several threads, because with one the copy usually
+ * takes the place of the originals. */
 static bool make_copy(const struct plan *p, bool alone)
 {
 	if (p->copied) {
@@ -295,7 +293,7 @@ static void count_copied(size_t pages, bool alone)
 		return;
 	counted = true;
 	HP_STAT_ADD(forks_copied, 1);
-	/* This process forks repeatedly, or has threads, so that its heap cannot move. Its new memory must need no
+	/* This process forks repeatedly, or has threads so that its heap cannot move. So its new memory must need no
 	 * pool for copy-on-write. */
 	if (++copies >= 2 || !alone)
 		hp_span.no_pool = true;
@@ -309,8 +307,8 @@ static bool any_not_shared(void)
 	return false;
 }
 
-/* Without the drop-in nobody saw the program's madvise: ask the kernel. If an earlier MADV_DOFORK of ours was refused,
- * do not ask: some DONTFORK is then ours, not the program's. */
+/* Without the drop-in nobody saw the program's madvise, so ask the kernel. Do not ask if an earlier MADV_DOFORK of ours
+ * was refused, because some DONTFORK is then ours, not the program's. */
 static void learn_advice(void)
 {
 	if (!&hugepin_small_ && !dofork_refused && any_not_shared())
@@ -323,7 +321,7 @@ static void forget_advice(void)
 		hp_madvise_forget();
 }
 
-/* What is in the copy: `of_pool` is for the statistics at exit alone, since that takes a look at each page. */
+/* The size of the copy. `of_pool` is only for the statistics at exit, since it takes a look at each page. */
 static struct hp_fork_copied what_is_copied(size_t pages)
 {
 	struct hp_fork_copied c = { .pages = pages };
@@ -386,8 +384,8 @@ static bool is_gone(size_t p)
 	return hp_span.page[p].fork == HP_PAGE_LEFT || hp_span.page[p].fork == HP_PAGE_LOST;
 }
 
-/* End the child: it must not run with a hole in the heap, where another mapping could come to lie. No reason is known
- * for which the kernel would refuse: the child has fewer mappings than the parent had, and asks for no memory. */
+/* End the child, because it must not run with a hole in the heap, into which another mapping could come. No reason is
+ * known for which the kernel would refuse: the child has fewer mappings than the parent had, and asks for no memory. */
 static _Noreturn void cannot(const char *call, size_t error)
 {
 	hp_say(call, NULL, error);

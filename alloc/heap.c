@@ -1,14 +1,14 @@
 /*
  * The heap: malloc and free of large buffers. docs/ARCHITECTURE.md has the design, docs/HISTORY.md what lost.
  *
- * malloc tries in this order: the thread's slot and own lists (no lock), the shared lists and the tree
- * (hp_heap_lock), a new extent. free puts a buffer into the slot, and what was there into an own list (no lock) or a
- * shared one. Buffers of more than HP_SLOT_MAX chunks, and ROOMY ones, return to the tree at once; others when the
- * lists are cleared. The tree coalesces. Lists are cleared in four cases: on a miss, when they hold more than
- * HP_LISTED_MISS, or HP_LISTED_LARGE for a longer buffer (place.c); before an unused hugepage would be taken; when a
- * tick asks (decay.c); at fork, thread exit and purge.
+ * malloc tries in this order: the thread's slot and own lists (no lock), the shared lists and the tree (hp_heap_lock),
+ * a new extent. free puts a buffer into the slot, and the slot's buffer into an own list (no lock) or a shared one.
+ * Buffers of more than HP_SLOT_MAX chunks, and ROOMY ones, return to the tree at once; others when the lists are
+ * cleared. The tree coalesces. Lists are cleared in four cases: on a miss, when they hold more than HP_LISTED_MISS, or
+ * HP_LISTED_LARGE for a longer buffer (place.c); before an unused hugepage would be taken; when a tick asks (decay.c);
+ * at fork, thread exit and purge.
  *
- * Management data is in separate tables (pages.h). So a wild write in a buffer cannot break the heap, and a search
+ * Management data is in separate tables (pages.h), so that a wild write in a buffer cannot break the heap, and a search
  * touches no buffer memory.
  */
 #include "alloc/heap.h"
@@ -64,8 +64,8 @@ __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_placement r
 		h.dirty = r.n << HP_CHUNK_SHIFT;
 	} else {
 		chunk = hp_place(&r);
-		/* Memory may be short because the heap keeps idle memory. Purge, but only if the idle memory could make
-		 * a difference. */
+		/* Memory may be short because the heap keeps idle memory. Purge, unless the idle memory is too little
+		 * to help. */
 		if (!chunk && r.memory_short && r.n << HP_CHUNK_SHIFT <= hp_span.ram &&
 		    hp_idle_bytes() >= r.n << (HP_CHUNK_SHIFT - 3) && hp_purge(true))
 			chunk = hp_place(&r);
@@ -109,14 +109,14 @@ static __attribute__((noinline)) void free_locked(void *p)
 	if (HP_UNLIKELY(HP_CHUNK_STATE(hp_chunk_get(chunk)) == HP_CHUNK_ROOMY))
 		hp_madvise_unlock(chunk, hp_chunk_extent(chunk));
 	hp_lock(&hp_heap_lock);
-	why = hp_misuse_reason(off); /* check again under the lock, since two threads may free p at once */
+	why = hp_misuse_reason(off); /* check again under the lock, because two threads may free p at once */
 	if (why) {
 		hp_unlock(&hp_heap_lock);
 		hugepin_misuse_("free", p, why);
 		return;
 	}
-	/* Read the state under the lock: a fork that had the lock meanwhile may have changed it by moving the buffer's
-	 * page out of the pool. */
+	/* Read the state under the lock, because a fork that had the lock meanwhile may have changed it by moving the
+	 * buffer's page out of the pool. */
 	roomy = HP_CHUNK_STATE(hp_chunk_get(chunk)) == HP_CHUNK_ROOMY;
 	if (HP_UNLIKELY(roomy) && !hp_madvise_undo(chunk, hp_chunk_extent(chunk))) {
 		hp_madvise_stick(chunk); /* the kernel kept the advice, so this memory is never handed out again */
@@ -269,8 +269,8 @@ void *hugepin_calloc(size_t count, size_t size)
 	if (too_large(n))
 		return NULL;
 	h = hp_alloc_locked((struct hp_placement){ .n = n, .align = HP_CHUNK });
-	/* On failure use the lower tier's calloc, which knows which of its memory is zero. Clearing it here could touch
-	 * more memory than there is. */
+	/* On failure use the lower tier's calloc, which knows which of its memory is zero, because clearing it here
+	 * could touch more memory than there is. */
 	return h.p ? memset(h.p, 0, HP_MIN(h.dirty, bytes)) : hp_small()->calloc(count, size);
 }
 

@@ -8,7 +8,7 @@
 #include "alloc/place.h"
 
 /* p: a buffer, or NULL. dirty: the bytes at its start that may not be zero. The struct is small enough to be returned
- * in registers. On the caller's stack it would make the compiler add stack protection to the path without a lock. */
+ * in registers, because on the caller's stack it would add stack protection to the path without a lock. */
 struct hp_handed {
 	void *p;
 	size_t dirty;

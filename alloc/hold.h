@@ -1,6 +1,6 @@
 /*
- * The heap's functions for the pin cache, and the pin cache's hooks in the heap. Registrations stand on held pages. A
- * held page has memory. The heap does not give it back to the kernel until each hold is dropped.
+ * The heap's functions for the pin cache, and the pin cache's hooks in the heap. Registrations stand on held pages: a
+ * held page has memory, which the heap does not give back to the kernel until each hold is dropped.
  *
  * Addresses and lengths are multiples of HP_PAGE within one extent. The caller holds no lock of the heap, but may hold
  * locks of lower rank. None of these functions calls the hooks below.
@@ -13,7 +13,7 @@
 #include "hugepin.h"
 
 /* What a forked child gets of held pages: a copy, the kernel's copy-on-write, or nothing. If a page has several holds,
- * the first value in this order wins. With COW, fork treats the page as if it were not held: pages of the pool are
+ * the first value in this order wins. With COW, fork treats the page as if it were not held, so pages of the pool are
  * copied nevertheless, unless HUGEPIN_FORK=cow. The child always gets pages of the small tier from the kernel. */
 enum hp_hold { HP_HOLD_COPY, HP_HOLD_COW, HP_HOLD_DONTFORK };
 
@@ -21,11 +21,10 @@ enum hp_hold { HP_HOLD_COPY, HP_HOLD_COW, HP_HOLD_DONTFORK };
 bool hp_heap_span(uintptr_t *ret_base, size_t *ret_size);
 
 /* Hold [addr, addr + len) of the extent with number `gen`, and give memory to pages that have none. Returns 0 or:
- * -ENOENT: this extent no longer exists; -ENOMEM: there is no memory for all of the pages; -ENOBUFS: a page is held
- * too often; -EFAULT, in a child of fork only: a part was DONTFORK in the parent, and live buffers there have no
- * memory.
+ * -ENOENT: this extent no longer exists; -ENOMEM: there is no memory for all of the pages; -ENOBUFS: a page is held too
+ * often; -EFAULT, in a child of fork only: a part was DONTFORK in the parent, and live buffers there have no memory.
  *
- * May block while the kernel zeroes memory. A child of fork begins without holds: it must not drop the parent's. */
+ * May block while the kernel zeroes memory. A child of fork begins without holds, so it must not drop the parent's. */
 int hp_heap_hold(uintptr_t addr, size_t len, uint64_t gen, enum hp_hold how);
 void hp_heap_drop(uintptr_t addr, size_t len, enum hp_hold how);
 
@@ -49,20 +48,20 @@ void hugepin_misuse_(const char *function, const void *ptr, const char *reason);
 struct hp_heap_hooks {
 	/* An extent was made. Called at the end of an allocation. Must not block or allocate. */
 	void (*grown)(void);
-	/* Drop as many holds as you can on pages that have been free for `ticks`, so that the heap can give them back.
-	 * Runs on the service thread; with ticks 0 in hugepin_purge(), on a thread that holds none of our locks. */
+	/* Drop as many holds as possible on pages that have been free for `ticks`, so that the heap can give them back.
+	 * Runs on the service thread, or with ticks 0 in hugepin_purge(), on a thread that holds none of our locks. */
 	void (*let_go)(uint32_t ticks);
 	/* Add up the numbers of all domains that are or were open. Called at exit, without a lock. */
 	void (*sums)(struct hp_pin_sums *ret_);
-	/* In the child of fork, before anything else runs there. The heap's locks are held, and signals are blocked.
-	 * The memory is in place, no page is held, and there is no service thread. The hook may take locks of higher
-	 * rank. It must not allocate, or call the functions above or the service. It is not called for a fork by a
-	 * signal handler that interrupted the heap. */
+	/* In the child of fork, before anything else runs there. The heap's locks are held, signals are blocked, the
+	 * memory is in place, no page is held, and there is no service thread. The hook may take locks of higher rank,
+	 * but must not allocate, or call the functions above or the service. It is not called for a fork by a signal
+	 * handler that interrupted the heap. */
 	void (*postfork_child)(void);
 };
 
 /* The functions that know which other memory is locked by mlock (reg/locks.c). The heap calls them without a lock of
- * its own; it calls `child` in the child of fork. */
+ * its own, and `child` in the child of fork. */
 struct hp_heap_locks {
 	int (*lock)(uintptr_t start, uintptr_t end);
 	void (*unlock)(uintptr_t start, uintptr_t end);

@@ -5,7 +5,7 @@
 #include "alloc/place.h"
 #include "alloc/start.h"
 
-/* Returns false if the page is not the pool's, or is leaving already. */
+/* False: the page is not the pool's, or is leaving already. */
 static bool begin_to_leave(size_t page)
 {
 	struct hp_page *g = &hp_span.page[page];
@@ -35,10 +35,11 @@ void hp_leave_pool(void)
 		any |= begin_to_leave(p);
 	if (!any)
 		return;
-	/* A signal handler of this thread may fork after an interrupted free() has read that its buffer is LIVE, and before
-	 * free() enters the cache. The interrupted free() then finds the cache shut, and reads the word again. */
+	/* Make an interrupted free() look again. A signal handler of this thread may fork after that free() has read
+	 * that its buffer is LIVE, and before it enters the cache; it then finds the cache shut, and reads the word
+	 * again. */
 	hp_cache_shut_own();
-	/* A freed buffer on one of these pages must return to the tree, not to a list: ROOMY sees to that. */
+	/* Make the buffers on these pages ROOMY, so that a freed one returns to the tree, not to a list. */
 	for (size_t c = HP_PAGE_CHUNKS; c < hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT;) {
 		uint64_t w = hp_chunk_get(c);
 

@@ -1,6 +1,6 @@
 /*
- * Leaving the hugetlb pool. A process with threads that has forked cannot move its heap (move.h). Its pages of the
- * pool leave as buffers come and go: nothing is placed on them any more, and an empty page goes back without waiting.
+ * Leaving the hugetlb pool. A process with threads that has forked cannot move its heap (move.h), so its pages of the
+ * pool leave as buffers come and go: nothing is placed on them any more, and an empty page goes back at once.
  *
  * All functions: the caller holds hp_heap_lock.
  */
@@ -9,11 +9,10 @@
 
 #include <stdbool.h>
 
-/* Begin to leave. Before, all lists must be empty, and every other thread that would use its lists must wait for the
- * lock. */
+/* Begin to leave. All lists must be empty, and every other thread that would use its lists must wait for the lock. */
 void hp_leave_pool(void);
 
-/* Put pages that have left into the tree again, stamped as free for long: they can be given back. */
+/* Put pages that have left into the tree again, stamped as free for long, so that they can be given back. */
 void hp_leave_end(void);
 
 #endif

@@ -88,7 +88,7 @@ static void note_advice(size_t from, size_t end, unsigned set, unsigned clear)
 	}
 }
 
-/* As hp_madvise_run(), but compares these bits only. */
+/* As hp_madvise_run(), but compares only these bits. */
 static size_t run_of(unsigned bits, size_t chunk, size_t end, unsigned *ret_advice)
 {
 	unsigned a = page_of(chunk)->advised ? record[chunk] & bits : 0;
@@ -134,11 +134,11 @@ static int prot_of(unsigned a)
 	       (a & HP_ADVICE_EXEC ? PROT_EXEC : 0);
 }
 
-/* The advice that change_advice() undoes or copies, by calls on whole pages of the pool. Locks are left out, since
+/* The advice that change_advice() undoes or copies, by calls on whole pages of the pool. Locks are left out, because
  * mlock takes parts of such a page. The other two are the heap's own notes. */
 #define CALLED (~(unsigned)(HP_ADVICE_LOCKED | HP_ADVICE_STUCK | HP_ADVICE_STACK))
 
-/* madvise's part of that. */
+/* The part of CALLED that madvise sets. */
 static const struct {
 	unsigned bit;
 	int set, clear;
@@ -170,7 +170,7 @@ static int change_advice(size_t from, size_t end, unsigned was, unsigned to)
 	return err;
 }
 
-/* Advice is of whole base pages. What a buffer leaves free of its last one is advised with the buffer. */
+/* Advice is of whole base pages, so the part of its last base page that a buffer leaves free is advised with it. */
 static size_t last_of(size_t end)
 {
 	return hp_round_up(end, hp_base_chunks());
@@ -191,7 +191,7 @@ bool hp_madvise_undo(size_t chunk, size_t n)
 
 void hp_madvise_stick(size_t chunk)
 {
-	if (!open_record(chunk, chunk + 1)) /* no memory: this buffer is never tried again */
+	if (!open_record(chunk, chunk + 1)) /* without memory for the record, this buffer is never tried again */
 		return;
 	note_advice(chunk, chunk + 1, HP_ADVICE_STUCK, 0);
 	stuck = true;
@@ -220,9 +220,9 @@ size_t hp_madvise_cut(size_t chunk, size_t end)
 	return HP_MIN(hp_round_up(chunk, g->kind == HUGEPIN_KIND_HUGETLB ? unit : hp_base_chunks()), end);
 }
 
-/* Read memory that the program has made unreadable, through /proc/self/mem. This is for programs without the drop-in:
- * another thread may change the protection unseen, so we must not change it. With the drop-in: returns false, and the
- * caller makes the memory readable during the copy. */
+/* Read memory that the program has made unreadable, through /proc/self/mem. This is for programs without the drop-in,
+ * in which another thread may change the protection unseen, so that we must not change it. With the drop-in: returns
+ * false, and the caller makes the memory readable during the copy. */
 static bool read_unreadable(char *out, uintptr_t at, size_t len)
 {
 	int fd = &hugepin_small_ ? -1 : (int)hp_sys(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC);
@@ -263,8 +263,8 @@ bool hp_madvise_read(void *to_, size_t chunk, size_t n)
 	return ok;
 }
 
-/* Make the buffer's free() take the lock and look for advice. The buffer's owner is the caller, or does not free the
- * buffer meanwhile. The exchange pairs with hp_fast_free(), which changes the same word. */
+/* Make the buffer's free() take the lock and look for advice. The caller owns the buffer, or its owner does not free it
+ * meanwhile. The exchange pairs with hp_fast_free(), which changes the same word. */
 static void slow_down(size_t chunk)
 {
 	uint64_t w = hp_chunk_get(chunk);
@@ -286,15 +286,15 @@ bool hp_madvise_copy(size_t from, size_t to, size_t n)
 	if (!open_record(to, last_of(to + n)))
 		return false;
 	slow_down(to);
-	/* Advise the new buffer before its contents are copied: otherwise the copy would be in memory without that
-	 * advice. */
+	/* Advise the new buffer before its contents are copied, because otherwise the copy would be in memory without
+	 * that advice. */
 	for (size_t c = 0, end; c < n && err == 0; c = end) {
 		end = run_of(first, from + c, from + n, &a) - from;
 		err = a ? change_advice(to + c, last_of(to + end), 0, a) : 0;
 		/* note it even after an error: the call may have worked for a part */
 		note_advice(to + c, last_of(to + end), a, 0);
 	}
-	/* A child does not get DONTFORK memory. This copy is for the same process, so it needs all memory that can be
+	/* This copy is for the same process, so unlike a child it gets DONTFORK memory, too, as far as it can be
 	 * read. */
 	for (size_t c = 0, end; c < n && err == 0; c = end) {
 		uintptr_t at = hp_chunk_addr(from + c);
@@ -387,8 +387,8 @@ static int call_noted(size_t from, size_t end, long nr, int how, unsigned set, u
 		note_advice(from, end, set, clear);
 		return 0;
 	}
-	/* The kernel may have done a part: the mappings before the one that refused. To learn which part, repeat the
-	 * call by hugepages, and a failed hugepage by chunks. */
+	/* The kernel may have done a part, the mappings before the one that refused. To learn which, repeat the call by
+	 * hugepages, and a failed hugepage by chunks. */
 	for (size_t to; from < end; from = to) {
 		to = HP_MIN(end, next_page(from));
 		err = call_kernel(hp_chunk_addr(from), hp_chunk_addr(to), nr, how);
@@ -624,8 +624,8 @@ bool hp_madvise_dofork(size_t first, size_t end_page)
 	return true;
 }
 
-/* Chunks that the child has no memory for, or only an empty copy. Reserve the addresses: no other mapping may come to
- * lie there, and an access must be fatal. */
+/* Keep chunks inaccessible for which the child has no memory, or only an empty copy. Reserve the addresses, so that no
+ * other mapping comes to lie there and an access is fatal. */
 static bool keep_out_advised(size_t from, size_t end)
 {
 	if (hp_sys_failed(hp_sys(SYS_mmap, hp_chunk_addr(from), (end - from) << HP_CHUNK_SHIFT, PROT_NONE,
@@ -649,7 +649,7 @@ static bool in_child(size_t from, size_t end, bool copied)
 	note_advice(from, end, 0, HP_ADVICE_LOCKED);
 	for (size_t c = from, to, next; c < end; c = to) {
 		to = run_of(gone, c, end, &a);
-		/* join neighbours: one mapping of the parent's becomes one, so the child does not run out of
+		/* join neighbours, so that one mapping of the parent's becomes one, and the child does not run out of
 		 * mappings */
 		if (a) {
 			while (to < end && (next = run_of(gone, to, end, &more), more))

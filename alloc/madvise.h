@@ -1,13 +1,12 @@
 /*
  * Advice: the program's calls of madvise, mprotect and mlock on parts of its own buffers. Advice holds as long as the
- * program owns the buffer, and holds in every child. The kernel keeps advice with its mappings, but a mapping is not a
- * buffer. The heap hands freed memory to other buffers, copies memory for a child, and keeps memory out of children.
- * For these the heap has its own record of the advice, by chunk. The record holds the calls that libhugepin-malloc.so
- * sees.
+ * program owns the buffer, and in every child. The kernel keeps advice with its mappings, but a mapping is not a
+ * buffer: the heap hands freed memory to other buffers, copies memory for a child, and keeps memory out of children. So
+ * the heap has its own record of the advice, by chunk, of the calls that libhugepin-malloc.so sees.
  *
- * A program that advises nothing pays nothing. The first call makes the record. A flag of each hugepage, page.advised,
- * says whether the record holds advice for a part of the page. A buffer with advice is ROOMY, and no fast path takes a
- * ROOMY buffer.
+ * A program that advises nothing pays nothing, because the first call makes the record. A flag of each hugepage,
+ * page.advised, says whether the record holds advice for a part of the page. A buffer with advice is ROOMY, and no fast
+ * path takes a ROOMY buffer.
  */
 #ifndef HP_ALLOC_MADVISE_H
 #define HP_ALLOC_MADVISE_H
@@ -34,29 +33,28 @@ enum {
 /* A child does not get a chunk that has any of these. */
 #define HP_ADVICE_KEPT (HP_ADVICE_DONTFORK | HP_ADVICE_WIPEONFORK | HP_ADVICE_GUARD | HP_ADVICE_MISSING)
 
-/* hp_madvise_unlock() unlocks those parts of a buffer that the program locked. hp_madvise_lock_alike() locks the same
- * parts of buffer `to` as are locked in buffer `from`; it returns 0 or -errno. The caller owns the buffers, and does
- * not hold hp_heap_lock. */
+/* unlock() unlocks those parts of a buffer that the program locked. lock_alike() locks the same parts of buffer `to` as
+ * are locked in buffer `from`, and returns 0 or -errno. The caller owns the buffers, and does not hold hp_heap_lock. */
 void hp_madvise_unlock(size_t chunk, size_t n);
 int hp_madvise_lock_alike(size_t from, size_t to, size_t n);
 
 /* All functions below: the caller holds hp_heap_lock, or runs in a fork handler. They make raw system calls only. */
 
-/* Chunks from `chunk` to the returned end have equal advice, *ret_advice. The run ends at `end` at the latest. */
+/* The end of the chunks from `chunk` on that have equal advice, *ret_advice; `end` at the latest. */
 size_t hp_madvise_run(size_t chunk, size_t end, unsigned *ret_advice);
 
 /* Whether any of [chunk, chunk + n) has advice. */
 bool hp_madvise_any(size_t chunk, size_t n);
 
-/* undo: take back the advice of [chunk, chunk + n), which is free. False: the kernel refused, and the heap must not
- * hand out these chunks. stick: note a whole buffer whose advice could not be undone. The buffer stays taken until a
- * later undo succeeds. stuck: the first chunk of the first such buffer at or behind `chunk`; 0: none. */
+/* undo: take back the advice of [chunk, chunk + n), which is free. False: the kernel refused, so the heap must not hand
+ * out these chunks. stick: note a whole buffer whose advice could not be undone; it stays taken until a later undo
+ * succeeds. stuck: the first chunk of the first such buffer at or behind `chunk`; 0: none. */
 bool hp_madvise_undo(size_t chunk, size_t n);
 void hp_madvise_stick(size_t chunk);
 size_t hp_madvise_stuck(size_t chunk);
 
-/* The first chunk at or behind `chunk` at which the tail of this buffer may be cut off and freed. The kernel advises
- * pages of the pool only as wholes, so an advised page there is not divided. */
+/* The first chunk at or behind `chunk` at which the tail of this buffer may be cut off and freed. An advised page of
+ * the pool is not divided, because the kernel advises such pages only as wholes. */
 size_t hp_madvise_cut(size_t chunk, size_t end);
 
 /* Copy [from, from + n), and its advice except locks, to [to, to + n), which has no advice yet. False: the kernel
@@ -73,11 +71,11 @@ bool hp_madvise_is_stack(size_t page);
 /* Whether any advice was ever noted. */
 bool hp_madvise_made(void);
 
-/* Without the drop-in nobody sees the program's calls. Note then what /proc/self/smaps says of live buffers. Advice
+/* Note what /proc/self/smaps says of live buffers, because without the drop-in nobody sees the program's calls. Advice
  * that smaps does not show is not noted. */
 void hp_madvise_learn(void);
 
-/* The fork is over: forget what hp_madvise_learn() noted, since the program may change it unseen. */
+/* The fork is over, so forget what hp_madvise_learn() noted, since the program may change it unseen. */
 void hp_madvise_forget(void);
 
 /* Whether the kernel gives a child nothing of a hugepage, because all of the page is DONTFORK. */

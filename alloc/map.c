@@ -23,8 +23,8 @@
 #define MAP_HUGE_SHIFT 26
 #endif
 
-/* The span lies at a random place among so many more addresses: 2^19 hugepages. The kernel's own randomness may be
- * less, by architecture, and the kernel places later mappings at a known distance from earlier ones. */
+/* The span lies at a random place among so many more addresses, 2^19 hugepages, because the kernel's own randomness may
+ * be less, by architecture, and the kernel places later mappings at a known distance from earlier ones. */
 #define SPARE ((size_t)1 << 40)
 
 /* The drop-in's munmap, madvise and mmap, and the functions that these call in turn. */
@@ -82,8 +82,8 @@ static int advise_mapping(uintptr_t at, size_t len, int advice)
 }
 
 /* Whether the kernel gives this process the same addresses at each run (personality(2), as under gdb;
- * kernel.randomize_va_space). The topmost string on the stack then ends exactly where user addresses end. A system
- * call could ask the kernel, but a filter might not allow it. */
+ * kernel.randomize_va_space). The topmost string on the stack then ends exactly where user addresses end. A system call
+ * could ask the kernel, but a filter might not allow it. */
 static bool is_reproducible(void)
 {
 	return hp_is_power_of_two((getauxval(AT_EXECFN) | 0x3fff) + 1);
@@ -102,8 +102,8 @@ static uint64_t random_number(void)
 int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base)
 {
 	size_t spare = is_reproducible() ? 0 : SPARE, places = (spare + align) / align;
-	/* Memory without access is charged to nobody, so MAP_NORESERVE is not needed. With MAP_NORESERVE, access given
-	 * later would escape the overcommit policy. */
+	/* MAP_NORESERVE is not needed, because memory without access is charged to nobody. It would also let access
+	 * that is given later escape the overcommit policy. */
 	long p = hp_raw_mmap(size + spare + align, PROT_NONE, 0);
 
 	if (hp_sys_failed(p) && spare) { /* RLIMIT_AS may be too low for the spare addresses */
@@ -133,8 +133,8 @@ int hp_map_hugetlb(uintptr_t at, size_t len, unsigned shift)
 	long p, moved;
 
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
-	/* Map elsewhere first. If the pool refuses a MAP_FIXED, the kernel has already unmapped the old mapping, and
-	 * another thread's mapping may land in the hole before we can fill it. */
+	/* Map elsewhere first, because if the pool refuses a MAP_FIXED, the kernel has already unmapped the old
+	 * mapping, and another thread's mapping may land in the hole before we can fill it. */
 	p = hp_raw_mmap(len, PROT_READ | PROT_WRITE, MAP_HUGETLB | (int)(shift << MAP_HUGE_SHIFT));
 	if (hp_sys_failed(p))
 		return (int)p;
@@ -152,10 +152,10 @@ int hp_map_normal(uintptr_t at, size_t len, bool thp)
 	int err;
 
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
-	/* Give access to the reserved mapping instead of mapping over it: a refusal then leaves no hole. */
+	/* Give access to the reserved mapping instead of mapping over it, so that a refusal leaves no hole. */
 	err = (int)hp_raw_mprotect((void *)at, len, PROT_READ | PROT_WRITE);
 	if (err) {
-		/* The range has several mappings, and some may have got access: reserve all of it again. A raw call
+		/* The range has several mappings, and some may have got access, so reserve all of it again. A raw call
 		 * will do, since nobody has seen this memory. It is also needed: for the small tier the caller holds
 		 * locks of jemalloc's, and a hook on mmap that allocates would take them. */
 		hp_sys(SYS_mmap, at, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
@@ -188,8 +188,8 @@ int hp_map_release(uintptr_t at, size_t len)
 	int saved_errno = errno, err = 0;
 
 	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
-	/* Call the C library's mmap, so that hooks see it. libhugepin-malloc.so tells the pin cache, which treats
-	 * memory there as new from then on. Hooks of other libraries drop what they have registered. */
+	/* Call the C library's mmap, so that hooks see the call. libhugepin-malloc.so tells the pin cache, which treats
+	 * memory there as new from then on, and hooks of other libraries drop what they have registered. */
 	if (mmap((void *)at, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
 		err = -errno;
 	else

@@ -1,6 +1,6 @@
 /*
- * Reports a misused pointer, or ends the process. The caller has detected the misuse, mostly by hp_misuse_reason()
- * (misuse.h).
+ * Reports a misused pointer, or ends the process, after the caller has detected the misuse, mostly by
+ * hp_misuse_reason() (misuse.h).
  */
 #include "alloc/misuse.h"
 

@@ -1,23 +1,23 @@
 /*
  * See move.h.
  *
- * A write to a page between its copy and its move would be lost. So nobody may write then:
- *  - This process's threads. The process must have one thread only, as the kernel confirms, and this thread has
- *    signals blocked.
- *  - Devices that have pinned the page, and the kernel on a device's behalf. The kernel does not list pins, but a fork
- *    shows them: it copies pinned pages and shares the others. So we fork a child on trial, which looks which of its
- *    pages are shared, and ends. A page that the program keeps out of children may be pinned, so it does not move.
- *    Between the trial and the move no page can become pinned, since pinning takes a thread of this process.
- *  - The kernel, for operations that the thread began earlier without a pin. These are asynchronous I/O and io_uring:
- *    NFS, and FUSE before Linux 6.14, read into unpinned pages, and a ring receives when the thread enters the kernel.
- *    Devices that look up pages by themselves (RDMA on demand) write without a pin too. A process that has any of
- *    these open does not move at all.
+ * A write to a page between its copy and its move would be lost, so nobody may write then:
+ * - This process's threads. The process must have one thread only, as the kernel confirms, and this thread has
+ *   signals blocked.
+ * - Devices that have pinned the page, and the kernel on a device's behalf. The kernel does not list pins, but a fork
+ *   shows them, because it copies pinned pages and shares the others. So we fork a child on trial, which looks which of
+ *   its pages are shared, and ends. A page that the program keeps out of children may be pinned, so it does not move.
+ *   Between the trial and the move no page can become pinned, since pinning takes a thread of this process.
+ * - The kernel, for operations that the thread began earlier without a pin. These are asynchronous I/O and io_uring:
+ *   NFS, and FUSE before Linux 6.14, read into unpinned pages, and a ring receives when the thread enters the kernel.
+ *   Devices that look up pages by themselves (RDMA on demand) write without a pin, too. A process that has any of
+ *   these open does not move at all.
  *
  * Writes by another process in this moment (process_vm_writev(2), ptrace(2), /proc/PID/mem) may be lost.
  *
  * Other memory would not inherit what the kernel keeps about the old memory. So pages with any of these do not move:
  * advice, protection, seals, userfaultfds and protection keys of the program; locks; a binding to nodes, if there are
- * several nodes. An mlock(2) of pages of the pool leaves no trace in the kernel: a lock by a program without the
+ * several nodes. An mlock(2) of pages of the pool leaves no trace in the kernel, so a lock by a program without the
  * drop-in is lost.
  *
  * A page that could not move at one fork stays for good (page.stays), so that later forks do not try in vain.
@@ -58,8 +58,8 @@ static enum hp_page_fork mark_moving(size_t p)
 	return may_move(p) ? HP_PAGE_COPIED : HP_PAGE_SHARED;
 }
 
-/* Whether any page is advised or held: then no page moves. A program that advises memory may also do so by calls that
- * nobody sees, and a holder relies on the memory of its pages. */
+/* Whether any page is advised or held, in which case no page moves. A program that advises memory may also do so by
+ * calls that nobody sees, and a holder relies on the memory of its pages. */
 static bool any_advised_or_held(void)
 {
 	for (size_t p = 1; p < hp_span.tree.used; p++)
@@ -70,8 +70,8 @@ static bool any_advised_or_held(void)
 
 /* ------------------------------------------------------------------ what the kernel is asked */
 
-/* Since Linux 6.7, direct I/O to a program's own anonymous memory pins the pages, except on the file systems named
- * above. PAGEMAP_SCAN came in the same release, so a kernel that has this call pins. */
+/* Whether direct I/O to a program's own anonymous memory pins the pages, as it does since Linux 6.7, except on the file
+ * systems named above. PAGEMAP_SCAN came in the same release, so a kernel that has this call pins. */
 static bool kernel_pins(void)
 {
 	static enum { UNKNOWN, NO, YES } known;
@@ -115,8 +115,8 @@ static bool read_link(int dir, const char *name, char *text, size_t size)
 	return true;
 }
 
-/* False if the process has called unshare(CLONE_NEWPID): its next child would be the first process of a new namespace,
- * and the namespace would end with our trial. */
+/* False if the process has called unshare(CLONE_NEWPID), because its next child would be the first process of a new
+ * namespace, which would end with our trial. */
 static bool is_own_namespace(void)
 {
 	char own[64], next[64];
@@ -195,7 +195,7 @@ static void look_at(void *look, const struct hp_smaps *m)
 		l->special |= may_move((a - hp_span.base) >> HP_PAGE_SHIFT);
 }
 
-/* Whether the kernel keeps something about our pages that other memory would lack. DONTFORK is left to the trial. */
+/* Whether the kernel keeps a property of our pages that other memory would lack. The trial finds DONTFORK. */
 static bool is_special(void)
 {
 	static char text[8192]; /* protected by hp_heap_lock */
@@ -205,8 +205,8 @@ static bool is_special(void)
 	return l.special || !l.any;
 }
 
-/* Whether the running thread's stack lies in the heap. The trial's child would write to the stack, and thus to a page
- * of the pool. */
+/* Whether the running thread's stack lies in the heap. If so, there is no trial, because its child would write to the
+ * stack and thus to a page of the pool. */
 static bool runs_on_heap(void)
 {
 	return (uintptr_t)__builtin_frame_address(0) - hp_span.base < hp_span.size;
@@ -214,8 +214,8 @@ static bool runs_on_heap(void)
 
 /* ------------------------------------------------------------------ the trial */
 
-/* In the child: note the marked pages that the child shares with its parent. A shared page is not pinned. The child's
- * other writes stay private. */
+/* In the child: note the marked pages that the child shares with its parent, because a shared page is not pinned. The
+ * child's other writes stay private. */
 static bool find_shared(uint64_t *shared)
 {
 	int fd = (int)hp_sys(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
@@ -230,7 +230,7 @@ static bool find_shared(uint64_t *shared)
 		if (ok && (entry & HP_PAGEMAP_PRESENT) && !(entry & HP_PAGEMAP_EXCLUSIVE))
 			hp_bit_set(shared, p);
 	}
-	/* the table of files is shared with the parent (CLONE_FILES): a private one would flush all files at its end */
+	/* the parent shares its table of files (CLONE_FILES), because the end of a private one would flush all files */
 	if (fd >= 0)
 		hp_sys(SYS_close, fd);
 	return ok;
@@ -252,7 +252,7 @@ static bool make_trial(uint64_t *shared)
 	return r == pid && status == 0;
 }
 
-/* Unmark the pages that may be pinned; these stay for good. Returns the number of pages that are still marked. */
+/* Unmark the pages that may be pinned, which stay for good. Returns the number of pages that are still marked. */
 static size_t leave_unpinned(void)
 {
 	size_t size = hp_span.tree.used / 8 + 8, left = 0;
@@ -327,8 +327,8 @@ bool hp_move_wanted(void)
 	return any && hp_sys(SYS_prctl, PR_GET_SECCOMP) == 0 && kernel_pins();
 }
 
-/* Room for the copy, and for as much again: parent or child may later write to all of it. Pages of the pool are
- * charged to no memory cgroup, but these are. */
+/* Whether memory has room for the copy, and for as much again, because parent or child may later write to all of it.
+ * Unlike pages of the pool, these are charged to a memory cgroup. */
 static bool move_fits(size_t pages)
 {
 	return hp_copy_room(pages) >= 2 * ((uint64_t)pages << HP_PAGE_SHIFT) + HP_COPY_MARGIN;

@@ -1,7 +1,7 @@
 /*
- * Moving. Before a fork, the live buffers in pages of the pool get other memory at the same addresses, in the process
- * itself. Then this fork and later ones have nothing to copy for the child: copy-on-write of the other memory needs no
- * pool.
+ * Moving: before a fork, the live buffers in pages of the pool get other memory at the same addresses, in the process
+ * itself. Then this fork and later ones have nothing to copy for the child, because copy-on-write of the other memory
+ * needs no pool.
  */
 #ifndef HP_ALLOC_MOVE_H
 #define HP_ALLOC_MOVE_H

@@ -2,11 +2,11 @@
  * See pages.h.
  *
  * Invariants:
- *  1. A page has free chunks in the tree only if it belongs to an extent. ABSENT and RESERVED pages may have some.
- *  2. A BUSY page has taken chunks, or is held, or lies behind such a page in an extent that is mapped ahead, or is
- *     being collapsed. The thread that made the page BUSY will set its state to `next`. Other threads that allocate
- *     there wait.
- *  3. extent.present and by_kind count pages that are not ABSENT. A BUSY page counts as it did before it was BUSY.
+ * 1. A page has free chunks in the tree only if it belongs to an extent. ABSENT and RESERVED pages may have some.
+ * 2. A BUSY page has taken chunks, or is held, or lies behind such a page in an extent that is mapped ahead, or is
+ *    being collapsed. The thread that made the page BUSY will set its state to `next`. Other threads that allocate
+ *    there wait.
+ * 3. extent.present and by_kind count pages that are not ABSENT. A BUSY page counts as it did before it was BUSY.
  */
 #include "alloc/pages.h"
 
@@ -19,14 +19,14 @@
 #include "base/stats.h"
 
 #define GIB ((size_t)1 << 30)
-/* After the pool had no page left, so many commits do not ask the pool. */
+/* After the pool had no page left, this many commits do not ask the pool. */
 #define POOL_SKIP 8
-/* hp_pages_hold() populates so many pages at a time. An allocation in these pages waits meanwhile, some
+/* hp_pages_hold() populates this many pages at a time, because an allocation in these pages waits meanwhile, for some
  * milliseconds. */
 #define HOLD_STEP 8
 
 /* Mapping calls have two classes: calls that make pages of the small tier READY, and all others. Threads that make the
- * first class hold locks of jemalloc's. When a fork keeps out the second class, it does not have these locks yet. */
+ * first class hold locks of jemalloc's, which a fork does not have yet when it keeps out the second class. */
 static unsigned inflight[HP_PARTS]; /* threads between call_begin() and call_end() */
 static bool quiet[HP_PARTS]; /* a fork waits: no more calls of this class may begin */
 /* relaxed: changed under hp_heap_lock; hp_futex_wait() has the kernel compare */
@@ -63,7 +63,7 @@ static void next_turn(void)
 		hp_futex_wake(&turn);
 }
 
-/* Called before making a page BUSY: a fork must not find a BUSY page. */
+/* Called before making a page BUSY, because a fork must not find a BUSY page. */
 static void let_fork_pass(enum hp_part class)
 {
 	while (quiet[class] && !depth[HP_PART_HEAP] && !depth[HP_PART_SMALL])
@@ -155,7 +155,7 @@ static bool open_holes(enum hp_part part, size_t end, size_t part_end)
 size_t hp_extent_create(enum hp_part part, size_t pages, size_t align, unsigned flags)
 {
 	size_t align_pages = HP_MAX(align >> HP_PAGE_SHIFT, (size_t)1);
-	/* natural alignment counts within the span, since the base is random */
+	/* natural alignment counts within the span, because the base is random */
 	size_t natural = flags & HP_EXTENT_AHEAD ? pages : 1;
 	size_t base_page = hp_span.base >> HP_PAGE_SHIFT, p = 1, end = hp_span.pages, gap = 0;
 
@@ -319,7 +319,7 @@ void hp_page_in_child(size_t p)
 
 	memset(g->held, 0, sizeof g->held);
 	g->leaves = 0;
-	g->whole = 0; /* the kernel shares base pages and hugepages alike, and splits what is written to */
+	g->whole = 0; /* the kernel shares base pages and hugepages alike, and splits those that are written to */
 	if (g->fork == HP_PAGE_SHARED)
 		return;
 	if (g->state == HP_PAGE_RESERVED)
@@ -339,7 +339,7 @@ void hp_page_in_child(size_t p)
 
 /* ------------------------------------------------------------------ commit */
 
-/* What map_pages() did. map_pages() runs without the lock, so it writes nothing that others read. settle_run() applies
+/* The result of map_pages(), which runs without the lock and so writes nothing that others read. settle_run() applies
  * this record under the lock. */
 struct mapped {
 	size_t end; /* pages below this are READY */
@@ -360,8 +360,8 @@ static void note_mapping(struct mapped *m, size_t from, size_t to, int kind)
 		m->kind = (uint8_t)kind;
 }
 
-/* Map hugetlb pages from `at` on: up to `ahead` if the pool has so many, otherwise up to `end`, or half of that, and
- * so on. Returns the end of the mapping; `at` if the pool has none. */
+/* Map hugetlb pages from `at` on: up to `ahead` if the pool has so many, else up to `end`, else half of that, and so
+ * on. Returns the end of the mapping; `at` if the pool has none. */
 static size_t map_hugetlb(size_t at, size_t end, size_t ahead, struct mapped *m)
 {
 	size_t want = ahead - at;
@@ -371,7 +371,7 @@ static size_t map_hugetlb(size_t at, size_t end, size_t ahead, struct mapped *m)
 
 		want = HP_MIN(want, free > reserve ? free - reserve : 0);
 	}
-	/* mmap counts all nodes; a shortage on this one would make populating fail as a whole */
+	/* mmap counts all nodes, but a shortage on this one would make populating fail as a whole */
 	if (hp_span.nodes.node >= 0)
 		want = HP_MIN(want, hp_map_pool_free(HP_PAGE_SHIFT, hp_span.nodes.node));
 	for (; want; want = want > end - at ? end - at : want / 2) {
@@ -441,8 +441,8 @@ static inline void tell_commit(const struct mapped *m, size_t first, size_t end,
 			thp << HP_PAGE_SHIFT, (other - thp) << HP_PAGE_SHIFT);
 }
 
-/* Whether so many pages, which are needed at once, are too large a part of the pool: all of them would be filled with
- * zeros, and a program may use few (GNU sort: 31 of 652). THP come as they are touched. */
+/* Whether so many pages, which are needed at once, are too large a part of the pool. All of them would be filled with
+ * zeros although a program may use few (GNU sort: 31 of 652), whereas THP come as they are touched. */
 static bool is_too_much(size_t pages)
 {
 	size_t free;
@@ -515,7 +515,7 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 	struct mapped m = { .end = first, .ahead_end = first, .hugetlb_end = first };
 	bool released = false;
 
-	/* Reserved pages are given up in one go: each piece of a mapping counts. */
+	/* Give up all reserved pages at once, because each piece of a mapping counts. */
 	while (sparse && !absent && end < extent_end && hp_span.page[end].state == HP_PAGE_RESERVED)
 		end++;
 	ahead = end;
@@ -529,7 +529,7 @@ static bool commit_run(size_t first, size_t end, unsigned was)
 	if (!absent && !sparse && hp_map_populate(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT) == 0) {
 		m.end = m.ahead_end = m.hugetlb_end = end;
 	} else {
-		/* The pool cannot give the reserved pages, or they would be filled with zeros for nothing: use other
+		/* The pool cannot give the reserved pages, or they would be filled with zeros for nothing, so use other
 		 * memory. */
 		m.pool_denied = absent || sparse ? 0 : (unsigned)(end - first);
 		released = !absent && hp_map_release(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT) == 0;
@@ -634,9 +634,9 @@ bool hp_pages_commit(size_t first, size_t count)
 		}
 		if (!busy)
 			return true;
-		/* Only pages of other threads are BUSY now. Ours are done, so no two threads wait for each other. If a
-		 * call has ended since `seen` was read, our own for instance, pages may be ready and no wake may
-		 * follow: look again. */
+		/* Wait, unless a call has ended since `seen` was read, our own for instance: then pages may be ready
+		 * and no wake may follow, so look again. No two threads wait for each other, because only pages of
+		 * other threads are BUSY now. */
 		if (turn_now() != seen)
 			continue;
 		HP_STAT_ADD(commit_waits, 1);
@@ -673,7 +673,8 @@ bool hp_pages_release(size_t first, size_t count)
 
 	bool ok = hp_map_release(hp_page_addr(first), e.len) == 0;
 
-	/* No hole is there, since all chunks are taken, and all chunk words are zero: give their memory back, too. */
+	/* Give the memory of the chunk words back, too: no hole is there, since all chunks are taken, and all words are
+	 * zero. */
 	if (ok)
 		hp_meta_zero(holes_of(first), (size_t)((char *)holes_of(first + count) - (char *)holes_of(first)));
 	if (ok && hp_part_of(first) == HP_PART_HEAP)
@@ -749,8 +750,8 @@ int hp_pages_hold(size_t first, size_t count, enum hp_hold how)
 		if (hp_span.page[p].held[how] == UINT16_MAX)
 			return -ENOBUFS;
 	}
-	/* Count the holds first, so that no page is given back meanwhile. The chunks stay free in the tree: a buffer
-	 * that is placed here meanwhile waits for the page, and no other extent is made for it. */
+	/* Count the holds first, so that no page is given back meanwhile. The chunks stay free in the tree, so that no
+	 * other extent is made for a buffer; one that is placed here meanwhile waits for the page. */
 	for (size_t p = first; p < end; p++) {
 		hp_span.page[p].held[how]++;
 		if (hp_span.page[p].state != HP_PAGE_READY) /* the decay time of new memory begins now */

@@ -2,11 +2,11 @@
  * The span and its hugepages: which addresses belong to extents, what memory the pages have, and the changes of memory
  * that need the kernel. This file stands below the heap's policy, and above the bare system calls (map.h).
  *
- * One span of addresses is reserved once. Every table is a flat array indexed by the offset in the span. So a
- * subtraction and a compare decide whether a pointer is ours. Page 0 is never used: index 0 means "none".
+ * One span of addresses is reserved once. Every table is a flat array indexed by the offset in the span, so a
+ * subtraction and a compare decide whether a pointer is ours. Page 0 is never used, because index 0 means "none".
  *
  * With HUGEPIN_SMALL_PINNED=1 the span has a second part above the heap's, with extents for the small tier. Its chunks
- * have no words: only the tree knows which are taken. It has no pages of the pool, and fork makes no copy of it
+ * have no words, because only the tree knows which are taken. It has no pages of the pool, and fork makes no copy of it
  * (fork.c).
  *
  * States of a hugepage. They change only under hp_heap_lock:
@@ -85,8 +85,8 @@ enum {
 	HP_CHUNK_FREE,
 	HP_CHUNK_LIVE,
 	HP_CHUNK_LISTED,
-	/* A live buffer that never goes to a list: it has room behind it, or is advised (madvise.h), or lies on a page
-	 * that is lost or leaves the pool. */
+	/* A live buffer that never goes to a list, because it has room behind it, is advised (madvise.h), or lies on a
+	 * page that is lost or leaves the pool. */
 	HP_CHUNK_ROOMY,
 };
 #define HP_CHUNK_WORD(count, state) ((uint64_t)(count) << 2 | (state))
@@ -124,10 +124,10 @@ struct hp_span {
 extern struct hp_span hp_span;
 extern struct hp_lock hp_heap_lock;
 
-/* For base, opened and reserved, which are also read without the lock. Another thread may just be making the span;
- * then no pointer is the heap's. relaxed: whoever has a buffer has seen hp_span_store(). These members are not _Atomic,
- * since every address is computed from base. base does not change while a thread holds the lock or has a live
- * buffer. */
+/* Access to base, opened and reserved, which are also read without the lock. Another thread may just be making the
+ * span; then no pointer is the heap's. relaxed: whoever has a buffer has seen hp_span_store(). These members are not
+ * _Atomic, because every address is computed from base, which does not change while a thread holds the lock or has a
+ * live buffer. */
 static inline size_t hp_span_load(const size_t *member)
 {
 	return __atomic_load_n(member, __ATOMIC_RELAXED);
@@ -164,9 +164,9 @@ static inline uintptr_t hp_page_addr(size_t page)
 	return hp_span.base + (page << HP_PAGE_SHIFT);
 }
 
-/* A chunk's word. Words are permuted within their hugepage, for the first-level cache. Buffers start at the start of a
- * page, and without the permutation so would the words of buffers that start a hugepage. A program that touches one
- * word in each page would then throw these words out of the cache. */
+/* A chunk's word. Words are permuted within their hugepage, for the first-level cache. Many buffers start a hugepage,
+ * and without the permutation their words would all lie at the start of a page, so that a program which touches one
+ * word in each page would throw them out of the cache. */
 #define HP_CHUNK_SKEW 0xa8
 static inline hp_chunk *hp_chunk_at(const struct hp_span *s, size_t chunk)
 {
@@ -179,8 +179,8 @@ static inline uint64_t hp_chunk_get(size_t chunk)
 	return atomic_load_explicit(hp_chunk_at(&hp_span, chunk), memory_order_relaxed);
 }
 
-/* The same, for a walk over buffers that goes on behind this one. acquire: the word behind a listed buffer that another
- * thread has just split is there; pairs with list_pop() (cache.c). */
+/* As hp_chunk_get(), for a walk over buffers that goes on behind this one. acquire: the word behind a listed buffer
+ * that another thread has just split is there; pairs with list_pop() (cache.c). */
 static inline uint64_t hp_chunk_follow(size_t chunk)
 {
 	return atomic_load_explicit(hp_chunk_at(&hp_span, chunk), memory_order_acquire);
@@ -202,7 +202,7 @@ static inline size_t hp_chunk_extent(size_t chunk)
 	return HP_CHUNK_COUNT(w) + HP_CHUNK_COUNT(hp_chunk_get(chunk + 1));
 }
 
-/* The hugepage that a chunk lies in. */
+/* The hugepage in which a chunk lies. */
 static inline size_t hp_page_of(size_t chunk)
 {
 	return chunk >> HP_PAGE_CHUNKS_SHIFT;
@@ -226,14 +226,15 @@ static inline bool hp_span_reserves(const void *p)
 	return hp_span_offset(&hp_span, p) < hp_span_load(&hp_span.reserved);
 }
 
-/* Whether a page leaves the pool and contains no part of a buffer any more. Only its memory is left to give back. */
+/* Whether a page leaves the pool and contains no part of a buffer any more, so that only its memory is left to give
+ * back. */
 static inline bool hp_page_has_left(size_t page)
 {
 	return hp_span.page[page].leaves && !hp_span.page[page].in_use;
 }
 
-/* Reserve the span and its tables, once. small: with a part for the small tier. The caller need not hold the lock.
- * Returns 0 or -ENOMEM. */
+/* Reserve the span and its tables, once. small: with a part for the small tier. The lock need not be held. Returns 0 or
+ * -ENOMEM. */
 int hp_span_init(bool small);
 
 /* All functions below: the caller holds hp_heap_lock. */
@@ -241,9 +242,9 @@ int hp_span_init(bool small);
 /* Give up reserved addresses of each part that lie beyond `limit` bytes and behind the last extent. */
 void hp_span_shrink(size_t limit);
 
-/* Make an extent of ABSENT pages, aligned to `align` bytes. Its chunks are free in the tree. Returns its first
- * page, or 0 if the span has no room. Extents of the small tier never touch each other: jemalloc merges neighbours, and a
- * buffer could then lie in two extents. */
+/* Make an extent of ABSENT pages, aligned to `align` bytes, with its chunks free in the tree. Returns its first page,
+ * or 0 if the span has no room. Extents of the small tier never touch each other, because jemalloc merges neighbours,
+ * and a buffer could then lie in two extents. */
 enum { HP_EXTENT_AHEAD = 1, HP_EXTENT_GIANT = 2 }; /* as in struct hp_extent */
 size_t hp_extent_create(enum hp_part part, size_t pages, size_t align, unsigned flags);
 
@@ -261,8 +262,8 @@ bool hp_pages_commit(size_t first, size_t count);
 bool hp_pages_need_commit(size_t first, size_t count);
 
 /* Give back pages [first, first + count) of one extent, which are READY or RESERVED and become ABSENT. The caller has
- * taken all their chunks. Giant pages are given back as wholes. Calls the watchers. Releases the lock meanwhile.
- * False: the kernel refused, or one of the pages is held by now; nothing changed. */
+ * taken all their chunks. Giant pages are given back as wholes. Calls the watchers. Releases the lock meanwhile. False:
+ * the kernel refused, or one of the pages is held by now; nothing changed. */
 bool hp_pages_release(size_t first, size_t count);
 
 /* Hold pages [first, first + count) of one extent, and make them READY. Returns 0, or an error of hp_heap_hold().
@@ -276,8 +277,8 @@ void hp_pages_drop(size_t first, size_t count, enum hp_hold how);
 void hp_pages_moved(size_t first, size_t end);
 
 /* Whether page p may be collapsed: it was to be THP, nobody holds it, and the program has not advised it.
- * hp_page_collapse() has the kernel make a hugepage of such a page. Holds and forks wait meanwhile. Releases the lock
- * meanwhile. False: the kernel did not, or the page may not be collapsed any more. */
+ * hp_page_collapse() has the kernel make a hugepage of such a page, and releases the lock while holds and forks wait.
+ * False: the kernel did not, or the page may not be collapsed any more. */
 bool hp_page_may_collapse(size_t p);
 bool hp_page_collapse(size_t p);
 
@@ -287,24 +288,24 @@ void hp_page_in_child(size_t p);
 /* Describe the extent of `page`, as hugepin_extent() returns it. */
 struct hugepin_extent hp_extent_describe(size_t page);
 
-/* For fork: wait until no thread is inside a mapping call for this part, and keep threads out from then on. First call
- * this for the heap's part. Then, with jemalloc's locks, for the small tier's part: mapping calls for that part are
- * made under these locks. */
+/* For fork: wait until no thread is inside a mapping call for this part, and keep threads out from then on. Call this
+ * first for the heap's part, then, with jemalloc's locks, for the small tier's part, whose mapping calls are made under
+ * these locks. */
 void hp_pages_quiesce(enum hp_part part);
 
 /* Whether a fork waits or keeps threads out: true from the first hp_pages_quiesce() to hp_pages_resume(). */
 bool hp_pages_quiet(void);
 
-/* Let threads in again, for both parts. Forgets mapping calls of other threads: in the child those threads are gone,
- * and in the parent there are no such calls. */
+/* Let threads in again, for both parts. Forgets mapping calls of other threads, because in the child those threads are
+ * gone, and in the parent there are no such calls. */
 void hp_pages_resume(void);
 
 /* Whether this thread runs a watcher or a mapping call, or waits to begin one. Such a thread must not start another
- * release. A fork from a signal handler of such a thread must touch nothing. */
+ * release, and a fork from a signal handler of such a thread must touch nothing. */
 bool hp_pages_inside(void);
 
-/* What the child of a fork gets of a page. SHARED: the kernel's copy-on-write. COPIED: a copy of the live buffers.
- * LEFT: no memory; there were no live buffers. LOST: no memory for live buffers. */
+/* The child's version of a page after fork. SHARED: the kernel's copy-on-write. COPIED: a copy of the live buffers.
+ * LEFT: no memory, since there were no live buffers. LOST: no memory for live buffers. */
 enum hp_page_fork { HP_PAGE_SHARED, HP_PAGE_COPIED, HP_PAGE_LEFT, HP_PAGE_LOST };
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * See peak.h.
  *
- * Threads: any. `busy` lets one thread look at a time; others go on without. Allocates nothing and takes no lock.
+ * Threads: any. `busy` lets one thread look at a time, and others go on without. Allocates nothing and takes no lock.
  */
 #include "alloc/peak.h"
 
@@ -38,11 +38,11 @@ static struct {
 	/* the thread that is busy writes these */
 	uint64_t hugetlb_bytes, thp_bytes, base_bytes; /* of the heap, at the peak */
 	bool known; /* the kernel has told at least once */
-	/* the most of one fork. relaxed: hp_heap_lock protects the writing; at exit, numbers */
+	/* the most bytes of one fork. relaxed: hp_heap_lock protects the writing; at exit, numbers */
 	_Atomic uint64_t fork_peak_bytes, fork_pool_bytes;
 } peak;
 
-/* The beginning of what is told. */
+/* What is known when the statistics begin. */
 static struct {
 	int filters; /* PR_GET_SECCOMP: a container has a filter from the beginning */
 	struct hp_run run; /* what is known from the beginning: name, pid, rank */
@@ -58,9 +58,9 @@ static int filters(void)
 	return (int)hp_sys(SYS_prctl, PR_GET_SECCOMP);
 }
 
-/* Whether the kernel may be asked: a filter of system calls may end the process for a file that is opened. The filter
- * under which the process started let the loader open files. A bare thread has our own filter, which allows a look
- * (decay.c). */
+/* Whether the kernel may be asked, because a filter of system calls may end the process for a file that is opened. The
+ * filter under which the process started let the loader open files. A bare thread has our own filter, which allows a
+ * look (decay.c). */
 static bool may_ask(void)
 {
 	return !hp_sandboxed && (hp_thread_is_bare || filters() == start.filters);
@@ -105,7 +105,7 @@ void hp_peak_leaving(void)
 
 	if (mapped_bytes() <= atomic_load_explicit(&peak.most, memory_order_relaxed) || begin < due || !become_busy())
 		return;
-	may = may_ask(); /* a filter of system calls may end the process for asking the thread's time, too */
+	may = may_ask(); /* a filter of system calls may end the process even for asking the thread's time */
 	begin_thread = may ? hp_thread_ns() : 0;
 	look();
 	spent = may ? hp_thread_ns() - begin_thread : hp_clock_ns() - begin;
@@ -166,8 +166,8 @@ static void ask_kernel(struct hp_run *r)
 		r->rss_peak_bytes = hp_number_after(text, "VmHWM:", 0) << 10;
 }
 
-/* The last look. If another thread looks just now, wait for it a while. A signal handler that calls exit() may have
- * interrupted this thread in a look, which then does not end. */
+/* The last look. If another thread looks just now, wait for it a while, but not for ever: a signal handler that calls
+ * exit() may have interrupted this thread in a look, which then does not end. */
 static void add_peak(struct hp_run *r)
 {
 	bool busy = false;
@@ -178,7 +178,7 @@ static void add_peak(struct hp_run *r)
 		look();
 	r->fork_peak_bytes = atomic_load_explicit(&peak.fork_peak_bytes, memory_order_relaxed);
 	r->fork_pool_bytes = atomic_load_explicit(&peak.fork_pool_bytes, memory_order_relaxed);
-	/* The kernel counts copies and moved memory in the most that the process had. */
+	/* The kernel's peak of the process includes copies and moved memory, so subtract them. */
 	r->rss_peak_bytes -= HP_MIN(r->rss_peak_bytes, r->fork_peak_bytes);
 	r->kinds_unknown = !peak.known && mapped_bytes();
 	r->hugetlb_bytes = r->kinds_unknown ? r->heap.hugetlb_bytes - r->heap.reserved_bytes : peak.hugetlb_bytes;
@@ -189,7 +189,7 @@ static void add_peak(struct hp_run *r)
 		be_free();
 }
 
-/* What this process has to tell so far. False: nothing was asked for. */
+/* Collect the statistics of this process so far. False: nothing was asked for. */
 static bool take_run(struct hp_run *r)
 {
 	void (*sums)(struct hp_pin_sums *) = hp_heap_hooks()->sums;

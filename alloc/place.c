@@ -14,7 +14,7 @@ static size_t pages_for(size_t chunks)
 	return (chunks + HP_PAGE_CHUNKS - 1) >> HP_PAGE_CHUNKS_SHIFT;
 }
 
-/* The first chunk of a hole for the request; 0: there is none. Buffers begin with a base page, so what remains free of a
+/* The first chunk of a hole for the request; 0: there is none. Buffers begin with a base page, so the rest of a
  * buffer's last base page is of use to that buffer alone. */
 static size_t find_hole(const struct hp_placement *r)
 {
@@ -27,8 +27,8 @@ static size_t floor_power_of_two(size_t x)
 	return (size_t)1 << (63 - __builtin_clzll(x));
 }
 
-/* Make a new extent for the request, and return its first chunk, or 0. An extent is as large as the heap is by now,
- * naturally aligned, up to a limit. A request beyond the limit gets an extent of its own size. If pages of 1 GiB are
+/* Make a new extent for the request, and return its first chunk, or 0. An extent is as large as the whole heap so far,
+ * naturally aligned, up to a limit; a request beyond the limit gets an extent of its own size. If pages of 1 GiB are
  * left, the extent consists of these. */
 static size_t grow(const struct hp_placement *r)
 {
@@ -83,8 +83,8 @@ bool hp_buffer_is_lost(size_t chunk, size_t n)
 	return false;
 }
 
-/* Pages whose free chunks must not return to the tree. On a lost page, live buffers have no memory: new memory would
- * make them read as zero. On a page that leaves the pool, nothing more is placed. */
+/* Pages whose free chunks must not return to the tree. On a lost page, live buffers have no memory, and new memory
+ * would make them read as zero. On a page that leaves the pool, nothing more is placed. */
 static bool has_no_tree(size_t page)
 {
 	return hp_span.page[page].lost || hp_span.page[page].leaves;
@@ -177,7 +177,7 @@ size_t hp_place(struct hp_placement *r)
 		hp_lists_clear();
 	chunk = find_hole(r);
 	if (!chunk || hp_pages_need_commit(hp_page_of(chunk), hp_pages_touched(chunk, r->n))) {
-		/* Prefer memory that is in use already: empty the lists, and look again. */
+		/* Prefer memory that is in use already, so empty the lists and look again. */
 		hp_cache_ask_others();
 		if (hp_lists_clear())
 			chunk = find_hole(r);

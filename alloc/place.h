@@ -1,6 +1,6 @@
 /*
- * Placing requests in the tree of free chunks, and freeing chunks. This file changes the tree, the words of chunks,
- * and the statistics of taken chunks. It stands above the pages (pages.h), and below the heap's decisions.
+ * Placing requests in the tree of free chunks, and freeing chunks. This file changes the tree, the words of chunks, and
+ * the statistics of taken chunks. It stands above the pages (pages.h), and below the heap's decisions.
  *
  * All functions: the caller holds hp_heap_lock.
  */
@@ -34,16 +34,16 @@ void hp_chunks_count_taken(size_t chunks);
 /* Note that [chunk, chunk + n) was handed out. Returns how many of its first chunks may be dirty; the rest are zero. */
 size_t hp_chunks_hand_out(size_t chunk, size_t n);
 
-/* hp_chunks_free() frees taken chunks. Chunks on pages that are lost or leave the pool do not return to the tree.
- * hp_chunks_give() also counts the chunks as no longer taken. */
+/* free() frees taken chunks, but those on pages that are lost or leave the pool do not return to the tree. give() also
+ * counts the chunks as no longer taken. */
 void hp_chunks_free(size_t chunk, size_t n);
 void hp_chunks_give(size_t chunk, size_t n);
 
 /* Free a live buffer and its room. */
 void hp_buffer_give(size_t chunk);
 
-/* Set the word of a live buffer. again: for a buffer that may have advice already; free() of an advised buffer must
- * not take the fast path. */
+/* Set the word of a live buffer. again: the buffer may have advice already, and free() of an advised buffer must not
+ * take the fast path. */
 void hp_buffer_set_live(size_t chunk, size_t n, size_t room);
 void hp_buffer_set_live_again(size_t chunk, size_t n, size_t room);
 

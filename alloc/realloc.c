@@ -14,7 +14,7 @@
 #include "hugepin.h"
 
 /* A buffer of at least ROOM_MIN chunks that has to move gets room of its own length behind it. From ROOM_LARGE chunks
- * on it gets three times its length: then a copy costs most, and room is only addresses. */
+ * on it gets three times its length, because copies then cost most, and room is only addresses. */
 #define ROOM_MIN HP_PAGE_CHUNKS
 #define ROOM_LARGE (16 * HP_PAGE_CHUNKS)
 
@@ -59,8 +59,8 @@ out:
 	return ok;
 }
 
-/* Shorten a live buffer to n chunks, of which the program uses the first `used`. Give its tail and its room back. What is
- * not used has no advice any more, since a later realloc may hand it out again. */
+/* Shorten a live buffer to n chunks, of which the program uses the first `used`, and give its tail and its room back.
+ * Unused chunks lose their advice, since a later realloc may hand them out again. */
 static void shrink_in_place(size_t chunk, size_t n, size_t used)
 {
 	/* from: the chunks from here to `end` are given back */
@@ -75,8 +75,8 @@ static void shrink_in_place(size_t chunk, size_t n, size_t used)
 		hp_unlock(&hp_heap_lock);
 		return;
 	}
-	/* Two kinds of parts are kept as room: a part that can only be advised together with a part that stays, and a
-	 * part whose advice the kernel does not undo. */
+	/* Keep two kinds of parts as room: a part that can only be advised together with a part that stays, and a part
+	 * whose advice the kernel does not undo. */
 	from = hp_madvise_cut(chunk + used, end);
 	from = hp_madvise_undo(from, end - from) ? HP_MAX(from, chunk + n) : end;
 	HP_STAT_ADD(room_bytes, (from - chunk - n - (all - HP_CHUNK_COUNT(hp_chunk_get(chunk)))) << HP_CHUNK_SHIFT);
@@ -98,8 +98,8 @@ static bool is_advised(size_t chunk)
 	return advised;
 }
 
-/* Move an advised buffer. The new place gets the same advice before it gets the contents. NULL: the buffer stays, since
- * no memory can be had for which the kernel accepts the advice. */
+/* Move an advised buffer. The new place gets the same advice before it gets the contents. NULL: the buffer stays,
+ * because there is no memory for which the kernel accepts the advice. */
 static void *move_advised(size_t chunk, size_t n0, size_t size)
 {
 	size_t n = hp_madvise_cut(chunk + n0, chunk + hp_chunk_extent(chunk)) - chunk, to;
@@ -162,8 +162,8 @@ void *hugepin_realloc(void *p, size_t size)
 	n0 = HP_CHUNK_COUNT(hp_chunk_get(chunk));
 	n = used = hp_chunks_for(size);
 	advised = is_advised(chunk);
-	/* An advised buffer stays in the heap, since the small tier has no advice. It keeps at least two chunks, since
-	 * the word for room is in the second. */
+	/* An advised buffer stays in the heap, since the small tier has no advice. It keeps at least two chunks,
+	 * because the word for room is in the second. */
 	if (advised && size < HUGEPIN_LARGE_MIN)
 		n = HP_MAX(n, HP_MIN(n0, (size_t)2));
 	if (size < HUGEPIN_LARGE_MIN && !advised) {
@@ -185,9 +185,9 @@ void *hugepin_realloc(void *p, size_t size)
 		return p;
 	if (advised)
 		return move_advised(chunk, n0, size);
-	/* The buffer grows: give it room, so that the next growth needs no copy. Room is marked as taken, but not
-	 * populated. Free memory behind the buffer would not do: if two vectors grow in turn, each takes the
-	 * other's. */
+	/* The buffer grows, so give it room, which the next growth uses without a copy. Room is marked as taken, but
+	 * not populated. Free memory behind the buffer would not do, because two vectors that grow in turn would each
+	 * take the other's. */
 	struct hp_placement r = { .n = n, .align = HP_CHUNK };
 
 	r.room = n0 < ROOM_MIN || n > hp_span.size >> (HP_CHUNK_SHIFT + 6) ? 0 : n < ROOM_LARGE ? n : 3 * n;

@@ -12,7 +12,7 @@
 enum {
 	PIECES = HP_PAGE_CHUNKS, /* base pages of a hugepage */
 	STRETCH = 512, /* hugepages that the kernel is asked about at a time */
-	REFUSALS = 4, /* the kernel works hard before it refuses: after so many, leave it alone */
+	REFUSALS = 4, /* the kernel works hard before it refuses, so leave it alone after this many refusals */
 };
 
 /* The time that a tick may take: 1 % of the 2.5 s between ticks. One hugepage takes a millisecond or two. */
@@ -53,7 +53,7 @@ static struct {
 	enum { UNKNOWN, CAN, CANNOT } kernel; /* whether it has MADV_COLLAPSE */
 } repair;
 
-/* Ask without touching anything: of an advice that a kernel does not know, even no byte is an error. */
+/* Ask without touching anything: an advice that the kernel does not know is an error even for a range of no bytes. */
 static bool kernel_can(void)
 {
 	if (!hp_page_is_pmd())
@@ -63,7 +63,7 @@ static bool kernel_can(void)
 	return repair.kernel == CAN;
 }
 
-/* The number of base pages that are there of a hugepage; 0 if it is one already, as far as is known. */
+/* The number of base pages that are there of a hugepage; 0 if it is known to be one already. */
 static unsigned pieces_of(size_t page)
 {
 	struct hp_there there = { 0, 0 };
@@ -81,7 +81,7 @@ static unsigned pieces_of(size_t page)
 	return n;
 }
 
-/* Whether all pages [page, end) are hugepages already. Older kernels tell it of whole mappings only. */
+/* Whether all pages [page, end) are hugepages already. Older kernels tell this of whole mappings only. */
 static bool is_whole(size_t page, size_t end)
 {
 	struct hp_there there = { 0, 0 };

@@ -1,10 +1,10 @@
 /*
- * Repair: the kernel may have given base pages where the heap asked for THP, since memory was fragmented. Once there is
- * memory, MADV_COLLAPSE (Linux 6.1) makes hugepages of them; the kernel's own khugepaged takes hours. The thread that
- * ticks looks now and then, and works for a small part of the time.
+ * Repair: where memory was fragmented, the kernel may have given base pages although the heap asked for THP. Once there
+ * is memory, MADV_COLLAPSE (Linux 6.1) makes hugepages of them, for which the kernel's own khugepaged takes hours. The
+ * thread that ticks looks from time to time, and works for a small part of the time.
  *
- * A hugepage is collapsed once all of it is there. What is still being filled is left, and looked at again soon. Memory
- * that a registration stands on is never collapsed, and memory that the program has advised is not, either.
+ * A hugepage is collapsed once all of it is there; one that is still being filled is looked at again soon. Memory under
+ * a registration is never collapsed, nor is memory that the program has advised.
  */
 #ifndef HP_ALLOC_REPAIR_H
 #define HP_ALLOC_REPAIR_H
@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What one look has found. */
+/* The result of one look. */
 struct hp_repair_look {
 	uint32_t collapsed; /* hugepages that were made */
 	uint32_t refused; /* hugepages that the kernel did not make */
@@ -25,12 +25,12 @@ struct hp_repair_look {
 /* When to look. Times are ticks. */
 struct hp_repair_pause {
 	uint32_t pause; /* the pause before the next look; 0: there was no look yet */
-	uint32_t wait; /* so much of it is left */
+	uint32_t wait; /* ticks of the pause that are left */
 	bool more; /* there should be ticks for the next look */
 	uint64_t mapped, filled; /* at the last look */
 };
 
-/* The longest pause. After it nothing is asked for until something changes. */
+/* The longest pause, after which nothing is asked for until something changes. */
 #define HP_REPAIR_PAUSE_MAX 16
 
 /* Whether to look at this tick. mapped: as above, now. Pure. */

@@ -98,9 +98,9 @@ int hugepin_small_part_(uintptr_t *ret_base, size_t *ret_size)
 	return err;
 }
 
-/* The caller may hold jemalloc's locks. So nothing here allocates, and nothing waits except for the heap's lock and for
- * other threads that commit the same pages. hp_pages_commit() releases the heap's lock while it works, but a fork that
- * takes it then already has jemalloc's locks. */
+/* The caller may hold jemalloc's locks, so nothing here allocates or waits, except for the heap's lock and for other
+ * threads that commit the same pages. hp_pages_commit() releases the heap's lock while it works, but a fork that takes
+ * the lock then already has jemalloc's. */
 void *hugepin_small_map_(void *at, size_t len)
 {
 	struct hp_placement r = {

@@ -1,5 +1,5 @@
 /*
- * The tier below the heap. It serves requests under HUGEPIN_LARGE_MIN, and accepts pointers that are not in the heap.
+ * The tier below the heap, which serves requests under HUGEPIN_LARGE_MIN and accepts pointers that are not in the heap.
  * By default it is the process's own malloc. If libhugepin-malloc.so is loaded, that library is the process's malloc,
  * and its own small tier is used.
  */
@@ -26,8 +26,8 @@ struct hp_small {
 /* The following names are exported, but only for use between the two libraries. */
 #pragma GCC visibility push(default)
 
-/* The small tier of libhugepin-malloc.so. If that library is not loaded, the address is NULL. The dynamic linker
- * resolves the reference, since malloc is called before any constructor. */
+/* The small tier of libhugepin-malloc.so; its address is NULL if that library is not loaded. The dynamic linker
+ * resolves the reference, because malloc is called before any constructor. */
 extern const struct hp_small hugepin_small_ __attribute__((weak));
 
 /* HUGEPIN_SMALL as one of HP_SMALL_x; the value of HUGEPIN_SPAN, 0 if not set. */
@@ -43,7 +43,7 @@ void hugepin_atfork_(void);
 /* on: send this thread's large requests to the small tier, too. off: end this. */
 void hugepin_small_only_(_Bool on);
 
-/* Called when the program lowers RLIMIT_AS. Gives up reserved addresses beyond `limit` bytes, unless they are in
+/* Called when the program lowers RLIMIT_AS: gives up reserved addresses beyond `limit` bytes, unless they are in
  * use. */
 void hugepin_span_limit_(size_t limit);
 
@@ -53,7 +53,7 @@ int hugepin_small_part_(uintptr_t *ret_base, size_t *ret_size);
 
 /* Map zeroed memory in that part of the span; `at`: exactly there, unless NULL. It is aligned to HP_PAGE if it is at
  * least that long, otherwise to HP_CHUNK. NULL: no memory. unmap() may give back any part, in whole chunks. Both may be
- * called with jemalloc's locks held. Both take hp_heap_lock. */
+ * called with jemalloc's locks held, and take hp_heap_lock. */
 void *hugepin_small_map_(void *at, size_t len);
 void hugepin_small_unmap_(void *p, size_t len);
 
@@ -64,12 +64,12 @@ _Bool hugepin_purge_for_small_(void);
 /* Tell the heap the drop-in's own munmap, madvise and mmap, and the next functions of these names. */
 void hugepin_calls_below_(const void *const *own, const void *const *next);
 
-/* Called when the program is about to do something that our threads would prevent. Ends our threads if possible, and
- * starts none until hugepin_threads_allow_(). */
+/* Called before the program does something that our threads would prevent. Ends our threads if possible, and starts
+ * none until hugepin_threads_allow_(). */
 void hugepin_threads_end_(void);
 void hugepin_threads_allow_(void);
 
-/* confining() is called before the program installs a filter of system calls. It returns whether the program has a
+/* confining() is called before the program installs a filter of system calls, and returns whether the program has a
  * filter already. confined() is called afterwards; `is` tells whether the program has a filter now. */
 _Bool hugepin_confining_(_Bool all_threads);
 void hugepin_confined_(_Bool all_threads, _Bool is);

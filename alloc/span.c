@@ -14,8 +14,8 @@
 
 #define GIB ((size_t)1 << 30)
 
-/* This base is more than 4 TiB away from every pointer of the user half. So no pointer counts as ours before the span
- * exists, or while it is being published. */
+/* This base is more than 4 TiB away from every pointer of the user half, so that no pointer counts as ours before the
+ * span exists, or while it is being published. */
 struct hp_span hp_span = { .base = (uintptr_t)1 << 63 };
 extern struct hp_span hugepin_span_ __attribute__((alias("hp_span"), visibility("default"))); /* fast.h */
 struct hp_lock hp_heap_lock = HP_LOCK_INIT(HP_LOCK_RANK_HEAP);
@@ -39,8 +39,7 @@ static size_t span_size_wanted(size_t ram)
 	/* The rest of the program needs addresses too: thread stacks, libraries, files. */
 	if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
 		size = HP_MIN(size, limit.rlim_cur / 4);
-	/* The tables count as data. A span longer than this could not be filled, since its contents count as data,
-	 * too. */
+	/* The tables count as data. A longer span could not be filled, because its contents count as data, too. */
 	if (getrlimit(RLIMIT_DATA, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
 		size = HP_MIN(size, 4 * HP_MIN(limit.rlim_cur, (rlim_t)1 << 40));
 	return size & ~(HP_PAGE - 1);
@@ -54,9 +53,9 @@ static bool tables_init(struct hp_span *s, size_t pages)
 	struct hp_hole *holes;
 
 	/* The largest tables have 1/512 and 1/256 of the span's size. They become accessible only as extents are made,
-	 * since ulimit -d, mlockall and a strict overcommit policy count accessible memory. The words of one hugepage
-	 * have 4 KiB of the table, and its holes 8 KiB. They are given back with the hugepage, or with those whose words
-	 * and holes have the same base page. */
+	 * because ulimit -d, mlockall and a strict overcommit policy count accessible memory. The words of one hugepage
+	 * have 4 KiB of the table, and its holes 8 KiB; they are given back with the hugepage, or with all hugepages
+	 * whose words and holes share a base page. */
 	s->chunk = hp_meta_reserve(s->pages * HP_PAGE_CHUNKS * sizeof(hp_chunk));
 	holes = hp_meta_reserve(pages * HP_PAGE_CHUNKS * sizeof *holes);
 	if (!m || !s->chunk || !holes)
@@ -95,7 +94,7 @@ int hp_span_init(bool small)
 
 	for (; size >= 2 * HP_PAGE; size = size / 2 & ~(HP_PAGE - 1)) {
 		more = small ? size / 2 & ~(HP_PAGE - 1) : 0;
-		/* Only pages of 1 GiB need more than a hugepage's alignment, which costs randomness. */
+		/* Align to more than a hugepage only for pages of 1 GiB, because alignment costs randomness. */
 		align = size < GIB || hp_config.pages != HP_PAGES_1G ? HP_PAGE : GIB;
 		if (hp_map_reserve(size + more, align, &s.base) == 0)
 			break;
@@ -150,7 +149,7 @@ static size_t shrink_part(enum hp_part part, size_t first, size_t end, size_t li
 	while (last > first && !hp_bit(hp_span.used, last - 1))
 		last--;
 	keep = HP_MAX(keep, last + gap);
-	/* No hook on munmap sees a raw system call, so hp_heap_lock may be held. */
+	/* Under hp_heap_lock only a raw system call may unmap, because no hook on munmap sees it. */
 	if (keep >= end || hp_sys(SYS_munmap, hp_page_addr(keep), (end - keep) << HP_PAGE_SHIFT) != 0)
 		return end;
 	shrink_holes(part, keep, end);

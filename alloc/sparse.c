@@ -12,12 +12,12 @@
 #include "base/sys.h"
 
 enum {
-	SIZE_MIN = 16, /* base pages: smaller buffers have too little to save */
-	PIECES = 8, /* chunks that are looked at, of one buffer */
-	LITTLE = 1, /* of a buffer that is touched little, at most so many pieces beside the first are touched */
-	/* chunks: the program has had time to use a buffer when so much more memory was handed out */
+	SIZE_MIN = 16, /* base pages; smaller buffers have too little to save */
+	PIECES = 8, /* chunks of one buffer that are looked at */
+	LITTLE = 1, /* a buffer is touched little if at most so many pieces beside the first are touched */
+	/* chunks of memory handed out after a buffer until the program has had time to use it */
 	LATER = 8 << (20 - HP_CHUNK_SHIFT),
-	/* chunks: one buffer is looked at in so much memory, and of a program that fills its buffers */
+	/* chunks of memory handed out for one look at a buffer; DENSE: in a program that fills its buffers */
 	EVERY = 1 << (20 - HP_CHUNK_SHIFT),
 	EVERY_DENSE = 8 * EVERY,
 	NOTED = 64,
@@ -60,7 +60,7 @@ static enum piece read_piece(uintptr_t at, size_t len)
 	if (hp_sys(SYS_process_vm_readv, hp_pid(), &to, 1, &from, 1) != (long)len)
 		return UNKNOWN;
 	zero = !copy[0] && !memcmp(copy, copy + 1, len - 1);
-	if (!zero) { /* the program's data may be secret: it stays in the program's own memory */
+	if (!zero) { /* the program's data may be secret, so leave none of it here */
 		memset(copy, 0, len);
 		__asm__ volatile("" : : "r"(copy) : "memory");
 	}
@@ -79,7 +79,7 @@ static enum piece look_at_piece(size_t chunk)
 		return UNKNOWN;
 	if (hp_sys(SYS_mincore, at & -hp_base_page, hp_base_page, &there) != 0)
 		return UNKNOWN;
-	/* a page of the pool was there: the program has given it back by a call that was not seen */
+	/* a page of the pool was there, so the program has given it back by a call that was not seen */
 	if (!(there & 1))
 		return g->kind != HUGEPIN_KIND_HUGETLB ? ZERO : UNKNOWN;
 	if (g->kind == HUGEPIN_KIND_BASE)
@@ -89,8 +89,8 @@ static enum piece look_at_piece(size_t chunk)
 	return head == ZERO ? read_piece(at, HP_CHUNK) : head;
 }
 
-/* Look at a buffer that was handed out, and perhaps freed since. If its first piece is untouched, the program has not
- * begun to use it, and it says nothing. */
+/* Look at a buffer that was handed out, and perhaps freed since. One whose first piece is untouched does not count,
+ * because the program has not begun to use it. */
 static void look_at(size_t chunk, size_t n)
 {
 	unsigned touched = 0;
@@ -107,7 +107,7 @@ static void look_at(size_t chunk, size_t n)
 	hp_touched_add(&sparse.touched, touched <= LITTLE);
 }
 
-/* Registrations bring in all memory that they stand on, so nothing could be saved. */
+/* Do not look once there may be registrations, which bring in all memory under them, so that nothing could be saved. */
 static bool may_look(void)
 {
 	return hp_config.pages == HP_PAGES_AUTO && !hp_heap_has_hooks();

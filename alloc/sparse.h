@@ -3,10 +3,10 @@
  * were handed out of new memory, once the program has had time to use them, and only before it would take more memory.
  * While little is touched, new memory comes in base pages (pages.c).
  *
- * A look reads a few base pages of a buffer, by process_vm_readv(2). So memory that the program has made inaccessible
- * is no error. Memory is read only where mincore(2) says that it is there: a look brings nothing in, and does not wait
- * for a userfaultfd of the program's. Where the process has a filter of system calls, nothing is looked at. Nor is a
- * program noticed that writes zeros at the head of its buffers: they look as if it had not begun to use them.
+ * A look reads a few base pages of a buffer by process_vm_readv(2), so memory that the program has made inaccessible is
+ * no error. It reads only memory that is there, as mincore(2) says, so it brings nothing in and does not wait for a
+ * userfaultfd of the program's. In a process with a filter of system calls, nothing is looked at. A program that writes
+ * zeros at the head of its buffers is not noticed, because it seems not to use them yet.
  *
  * All functions: the caller holds hp_heap_lock.
  */
@@ -21,7 +21,7 @@ void hp_sparse_note(size_t chunk, size_t n);
 /* Look at buffers, and set hp_span.sparse. Called before the heap takes new memory. */
 void hp_sparse_look(void);
 
-/* In the child of fork: memory may be gone, and what was noted says nothing. */
+/* In the child of fork: forget the notes, because memory may be gone. */
 void hp_sparse_forget(void);
 
 #endif

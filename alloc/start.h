@@ -1,6 +1,6 @@
 /*
  * The start of the heap, the process that owns it, and the hooks of the layer above. This is the lowest file of the
- * heap that knows both threads and pages. Other files of alloc/ begin their work here.
+ * heap that knows both threads and pages, and other files of alloc/ begin their work here.
  */
 #ifndef HP_ALLOC_START_H
 #define HP_ALLOC_START_H
@@ -50,14 +50,14 @@ static inline bool hp_heap_ready(void)
 	return atomic_load_explicit(&hp_heap_state, memory_order_acquire) == HP_HEAP_READY;
 }
 
-/* Begin the process anew, if this is a child in which no fork handler has run. The layer above begins anew, too, unless
- * it is the caller: then it holds a lock. */
+/* Reset the process's state in a child in which no fork handler has run. The layer above does the same, unless it is
+ * the caller, which then holds a lock. */
 void hp_heap_know_process(void);
 
-/* Called in a child, which has no other thread: forget the threads and everything that they were going to do. */
+/* Called in a child, which has no other thread: forget the other threads and their pending work. */
 void hp_heap_begin_process(void);
 
-/* Called in the child of fork: if another thread was just making the span, that thread does not exist here. */
+/* Called in the child of fork, in case another thread was just making the span, which does not exist here. */
 void hp_heap_start_child(void);
 
 /* The hooks of the layer above, as given to hp_heap_set_hooks(). If none were given, all members are NULL. */

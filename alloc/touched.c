@@ -8,7 +8,7 @@ static uint32_t needed(const struct hp_touched *t)
 	return (uint32_t)HP_TOUCHED_MIN << t->reversals;
 }
 
-/* Less than three quarters of the buffers were touched a little. */
+/* Whether less than three quarters of the buffers were touched a little. */
 static bool many_are_filled(const struct hp_touched *t)
 {
 	return t->looked >= HP_TOUCHED_MIN && 4 * t->little < 3 * t->looked;
@@ -26,7 +26,7 @@ void hp_touched_add(struct hp_touched *t, bool little)
 	} else if (t->looked >= needed(t) && 16 * t->little >= 15 * t->looked) {
 		t->sparse = true;
 	}
-	if (t->looked >= 2 * needed(t)) { /* what is new counts more than what is old */
+	if (t->looked >= 2 * needed(t)) { /* halve the counts, so that new buffers weigh more than old ones */
 		t->looked /= 2;
 		t->little /= 2;
 	}

@@ -1,8 +1,7 @@
 /*
- * Whether a process touches little of its large buffers. Pure: what was seen of one buffer after the other, in; a
- * decision, out.
+ * Decides whether a process touches little of its large buffers, from samples of one buffer after the other. Pure.
  *
- * A hugepage is filled with zeros as a whole. If a program touches a few base pages of it, base pages are cheaper. The
+ * A hugepage is filled with zeros as a whole, so base pages are cheaper if a program touches only a few of them. The
  * kernel cannot tell how much of a hugepage was touched, so the heap looks at a sample (sparse.h).
  */
 #ifndef HP_ALLOC_TOUCHED_H
@@ -11,12 +10,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* So many buffers are looked at before anything is decided. */
+/* The number of buffers to look at before anything is decided. */
 #define HP_TOUCHED_MIN 16
 
 struct hp_touched {
 	uint32_t looked, little; /* buffers in the window, and those of them of which little was touched */
-	/* How often the decision was taken back. Each time, twice as many buffers are needed for the next one. */
+	/* How often the decision was taken back. Each time doubles the number of buffers needed for the next one. */
 	uint32_t reversals;
 	bool sparse; /* the decision: little is touched */
 };

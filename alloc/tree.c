@@ -2,18 +2,18 @@
  * See tree.h.
  *
  * Invariants:
- *  1. free[p] counts the free chunks of page p. If it is neither 0 nor all of them, maps[p] has a bit for each.
- *  2. Each hole is in the bin of its length, on its side of `upper`. Holes are maximal: two never touch, except at the
- *     border of an extent.
- *  3. holes[] has the length of a hole at its first and its last chunk. So a chunk that becomes free finds the holes
- *     beside it without a search.
+ * 1. free[p] counts the free chunks of page p. If it is neither 0 nor all of them, maps[p] has a bit for each.
+ * 2. Each hole is in the bin of its length, on its side of `upper`. Holes are maximal: two never touch, except at the
+ *    border of an extent.
+ * 3. holes[] has the length of a hole at its first and its last chunk, so that a chunk that becomes free finds the
+ *    holes beside it without a search.
  */
 #include "alloc/tree.h"
 
 #include <string.h>
 
-/* A search looks at so many holes of a bin. The first one fits, except in the bin of the request's own length, or with
- * an alignment. If no bin has one that fits among these, the search looks at all. */
+/* A search looks at so many holes of a bin, although the first one fits unless the bin is that of the request's own
+ * length or the request is aligned. If no bin has a fitting one among these, the search looks at all. */
 #define LOOKS 8
 
 static size_t words(size_t bits)
@@ -137,7 +137,7 @@ static void remove_hole(struct hp_tree *t, size_t chunk)
 	set_root(t, b, bin, rest);
 }
 
-/* The hole after this one in its bin: those below it, then its siblings, then its parent's. 0: there is no more. */
+/* The hole after this one in its bin: first a child, then a sibling, then its parent's sibling. 0: there is none. */
 static uint32_t next_in_bin(const struct hp_hole *h, uint32_t chunk)
 {
 	if (h[chunk].child)

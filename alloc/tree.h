@@ -1,8 +1,8 @@
 /*
- * The free chunks of the whole span. A maximal run of free chunks is a hole. Holes are found by their length: they are
- * sorted into bins, eight for each power of two. The holes of one bin are a heap-ordered tree by address (a pairing
- * heap: Fredman, Sedgewick, Sleator, Tarjan 1986), so the lowest is at its root. Each hugepage also has a bitmap of its
- * free chunks.
+ * The free chunks of the whole span. A maximal run of free chunks is a hole. Holes are found by their length, for which
+ * they are sorted into bins, eight for each power of two. The holes of one bin are a heap-ordered tree by address (a
+ * pairing heap: Fredman, Sedgewick, Sleator, Tarjan 1986), so the lowest is at its root. Each hugepage also has a
+ * bitmap of its free chunks.
  *
  * A search takes the lowest hole of the first bin that has one that fits. This is segregated fit in address order
  * (Wilson, Johnstone, Neely, Boles: Dynamic Storage Allocation, A Survey and Critical Review, 1995). The caller locks.
@@ -13,18 +13,17 @@
 #include "base/base.h"
 #include "base/bits.h"
 
-/* Holes of one chunk each length up to 15 chunks have a bin; the last bin is for holes of HP_TREE_LONG chunks and
- * more. */
+/* Each length up to 15 chunks has a bin of its own; the last bin is for holes of HP_TREE_LONG chunks and more. */
 #define HP_TREE_LONG ((size_t)8192)
 #define HP_TREE_BINS 89
 
-/* The free-chunk map of one hugepage: bit set = free. Valid only if the page is neither wholly free nor wholly taken.
- * So operations on whole hugepages do not write it. */
+/* The free-chunk map of one hugepage: bit set = free. Valid only if the page is neither wholly free nor wholly taken,
+ * so that operations on whole hugepages need not write it. */
 struct hp_map512 {
 	uint64_t w[8];
 };
 
-/* A hole, by its first chunk. The last chunk has the length, too. In other chunks the contents mean nothing. */
+/* A hole, stored at its first chunk. The last chunk also has the length; entries of other chunks are meaningless. */
 struct hp_hole {
 	uint32_t len; /* chunks */
 	uint32_t child; /* the first of the holes below it; 0: none */

@@ -61,7 +61,7 @@ int hugepin_unwatch(int id)
 
 	if (inside)
 		return -EDEADLK;
-	hp_lock(&lock); /* The lock is held while callbacks run: this waits for them. */
+	hp_lock(&lock); /* The lock is held while callbacks run, so this waits for them. */
 	for (int i = 0; i < WATCHERS_MAX && err; i++) {
 		if (!(live >> i & 1) || watchers.is.list[i].id != id)
 			continue;

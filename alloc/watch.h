@@ -1,5 +1,5 @@
 /*
- * The table of watchers, which are told when memory leaves the heap: hugepin_watch().
+ * The table of watchers, which are told when memory leaves the heap (hugepin_watch()).
  */
 #ifndef HP_ALLOC_WATCH_H
 #define HP_ALLOC_WATCH_H

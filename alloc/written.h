@@ -1,7 +1,7 @@
 /*
- * Which parts of the heap's memory were written to since the last hp_written_each(). A userfaultfd with asynchronous
- * write protection makes the kernel note writes, and PAGEMAP_SCAN lists them (Linux 6.7). No thread waits, and no
- * privilege is needed. Writes by devices are not noted.
+ * Finds the parts of the heap's memory that were written to since the last hp_written_each(). A userfaultfd with
+ * asynchronous write protection makes the kernel note writes, and PAGEMAP_SCAN lists them (Linux 6.7). No thread waits,
+ * and no privilege is needed. Writes by devices are not noted.
  *
  * Raw system calls. One user at a time: fork's prepare handler, with hp_heap_lock held. hp_written_end() closes the
  * descriptors.
@@ -11,7 +11,7 @@
 
 #include "base/base.h"
 
-/* False: the kernel cannot do this; or a filter of system calls is in force, and might end the process for an unknown
+/* False: the kernel cannot do this, or a filter of system calls is in force, which might end the process for an unknown
  * call. */
 bool hp_written_begin(void);
 
