@@ -1,10 +1,10 @@
 /*
- * The borrowing side: questions to peers and what becomes of them. Call with the lend's lock, on a thread that has
- * counters (hp_counts_self).
+ * The borrowing side: questions to peers, and their answers. Call with the lend's lock, on a thread that has counters
+ * (hp_counts_self).
  *
- * One question is out for each frame of 128 KiB, the smallest bucket. Callers that want a key in the same frame wait
- * for its answer. If the key that comes does not reach what they want, the first of them asks next. A question that
- * carries bytes is always out by itself, and nobody waits for it.
+ * Only one question is out for each frame of 128 KiB, the smallest bucket, and callers that want a key in the same
+ * frame wait for its answer. If the key that comes does not reach far enough for them, the first of them asks next. A
+ * question that carries bytes is always out by itself, and nobody waits for it.
  */
 #include <errno.h>
 
@@ -48,12 +48,12 @@ static struct hp_ask *find_by_frame(hugepin_lend *l, uint32_t peer, uint64_t add
 	return NULL;
 }
 
-/* Keys to give back in the question, so that the answer stays within our share. */
+/* Choose keys to give back in the question, so that the answer stays within our share. */
 static uint8_t make_room(hugepin_lend *l, uint32_t peer, uint64_t *ret_refs)
 {
 	struct hp_peer *p = &l->peer[peer];
 	uint64_t looks = 2 * p->stats.borrowed, bytes,
-		 coming = p->bucket * (p->asks_out + 1); /* keys that were asked for, too */
+		 coming = p->bucket * (p->asks_out + 1); /* includes keys that were asked for */
 	uint64_t most = p->share - HP_MIN(p->share, HP_MIN(coming, HP_MAX(p->bucket, p->share / 2)));
 
 	if (p->stats.borrowed_bytes <= most)
@@ -73,7 +73,7 @@ static void take_out(hugepin_lend *l, struct hp_ask *a)
 	a->place = NULL;
 }
 
-/* Send the question. After an error it is out no more. */
+/* Send the question. After an error the question is no longer out. */
 static int ask(hugepin_lend *l, struct hp_ask *a, const void *data)
 {
 	struct hp_peer *p = &l->peer[a->peer];
@@ -142,15 +142,15 @@ int hp_borrow(hugepin_lend *l, uint32_t peer, uint64_t addr, uint64_t len, const
 
 /* ------------------------------------------------------------------ answers */
 
-/* ready() is called when the lock is open. */
+/* Note the answer; ready() is called once the lock is released. */
 static void answer(hugepin_lend *l, struct hp_ask *a, int err)
 {
 	a->err = err;
 	TAILQ_INSERT_TAIL(&l->ready, a, order);
 }
 
-/* Answer those that waited for `from` and can be answered: by f, or by err, if that is an answer to every question. The
- * first of the others asks. */
+/* Answer the calls that waited for `from`, as far as f, or an err that answers every question, can. The first of the
+ * others asks. */
 static void answer_waiters(hugepin_lend *l, struct hp_ask *from, const struct hp_borrowed *f, int err, bool all)
 {
 	struct hp_ask *a, *first = NULL;
@@ -179,7 +179,7 @@ static void answer_waiters(hugepin_lend *l, struct hp_ask *from, const struct hp
 	}
 }
 
-/* An equal key that we have already: then the new one is of no use. */
+/* An equal key that we have already, so that the new one is of no use. */
 static struct hp_borrowed *same_key(hugepin_lend *l, uint32_t peer, const struct hp_wire *w, uint64_t addr)
 {
 	struct hp_borrowed *f = hp_borrowed_find(l, peer, addr);
@@ -241,7 +241,7 @@ int hp_borrow_recalled(hugepin_lend *l, uint32_t peer, const struct hp_wire *w)
 	for (unsigned i = 0; i < w->n; i++) {
 		struct hp_borrowed *f = hp_borrowed_by_ref(l, peer, w->refs[i]);
 
-		/* A key that is not there was given back while this message was under way. */
+		/* A key that is missing here was given back while this message was under way. */
 		if (f && f->state == HP_BORROWED_LIVE)
 			list[n++] = f;
 	}

@@ -6,7 +6,8 @@
 
 #include "lend/state.h"
 
-/* Ask the peer, or wait for an answer that may do. data: ride in the question. 0; 1 and *ret_; -errno. */
+/* Ask the peer, or wait for a pending answer that may serve. data: bytes that the question carries. 0: the answer
+ * follows; 1 and *ret_; or -errno. */
 int hp_borrow(hugepin_lend *l, uint32_t peer, uint64_t addr, uint64_t len, const void *data, void *token,
 	      struct hugepin_far *ret_);
 
@@ -16,10 +17,10 @@ int hp_borrow_refused(hugepin_lend *l, uint32_t peer, const struct hp_wire *w);
 int hp_borrow_recalled(hugepin_lend *l, uint32_t peer, const struct hp_wire *w);
 int hp_borrow_wanted(hugepin_lend *l, uint32_t peer, const struct hp_wire *w);
 
-/* The peer is gone. Its keys end, and what was asked of it gets err. */
+/* The peer is gone: its keys end, and calls that wait for its answers get err. */
 void hp_borrow_gone(hugepin_lend *l, uint32_t peer, int err);
 
-/* Give back every key without uses. */
+/* Give back every key that has no uses. */
 void hp_borrow_return_all(hugepin_lend *l);
 
 #endif

@@ -1,11 +1,13 @@
 /*
- * Borrowed keys. state.h has how hits find them. Call with the lend's lock, except hp_borrowed_unused().
+ * Borrowed keys. state.h says how hits find them. Call with the lend's lock, except hp_borrowed_unused().
  *
- * The borrower's side must find the key that contains an address, whatever the lengths of keys are. So a key stands in
- * a hash table by the frames that it touches, of a size that makes these two at most: its own length, rounded up to a
- * power of two. A find looks at each size of which there are keys, and there are as many sizes as bits of an address.
+ * The borrower must find the key that contains an address, whatever the lengths of keys are. So each key is in a hash
+ * table under the frames that it touches. The size of these frames is the key's length, rounded up to a power of two,
+ * so that there are at most two. A search tries each frame size of which there are keys; there are as many sizes as
+ * bits of an address.
  *
- * What was not used for longest is found by a clock (second chance): a hit sets `used` only once, and a look clears it.
+ * A clock (second chance) finds the keys that were not used for longest: a hit sets `used` only once, and a look clears
+ * it.
  */
 #include <errno.h>
 #include <sys/mman.h>
@@ -31,7 +33,8 @@ _Static_assert(HP_REGIONS_MAX <= 1u << HP_KEY_SLOT_BITS, "slots and indexes of a
 
 uint64_t hp_lend_secret;
 
-/* Once, before any table. So soon after the boot that there are no random numbers, the clock must do. */
+/* Choose the secret once, before any table. If random numbers are not available yet, soon after the boot, use the
+ * clock. */
 static void choose_secret(void)
 {
 	uint64_t secret = 0, none = 0;
@@ -51,14 +54,14 @@ int hp_borrowed_open(hugepin_lend *l)
 	TAILQ_INIT(&l->retired);
 	l->borrowed = hp_meta_reserve(TABLE_BYTES);
 	l->lookup = hp_meta_map(HP_LOOKUP_BYTES);
-	/* The kernel empties the keys in a child of fork, so no hit there gives a key of the parent. */
+	/* The kernel empties the keys in a child of fork, so that no hit there returns a key of the parent. */
 	if (!l->borrowed || !l->lookup || madvise(l->borrowed, TABLE_BYTES, MADV_WIPEONFORK) != 0 ||
 	    !hp_meta_open(l->borrowed, STEP * sizeof *l->borrowed) || !hp_table_init(&l->by_ref) ||
 	    !hp_table_init(&l->by_frame))
 		return -ENOMEM;
 	atomic_store_explicit(&l->lookup_mask, HP_LOOKUP_MASK(HP_LOOKUP_BITS_MIN), memory_order_relaxed);
 	l->borrowed_opened = STEP;
-	l->borrowed_used = 1; /* the first is the head */
+	l->borrowed_used = 1; /* the first place is the head */
 	do
 		head = (uint64_t)(atomic_fetch_add_explicit(&opened, 1, memory_order_relaxed) + 1) << HP_KEY_HEAD_SHIFT;
 	while (!head);
@@ -68,7 +71,7 @@ int hp_borrowed_open(hugepin_lend *l)
 
 static void give_index(struct hp_borrowed *f)
 {
-	/* The uses were no pins. */
+	/* The uses were no pins, so count them as undone. */
 	atomic_fetch_add_explicit(&hp_counts_undone, hp_counts_made(f->index) - f->made, memory_order_relaxed);
 	hp_lent_index_free(f->index);
 	f->index = 0;
@@ -154,7 +157,7 @@ struct hp_borrowed *hp_borrowed_find(hugepin_lend *l, uint32_t peer, uint64_t ad
 		struct hp_link *at = hp_table_first(&l->by_frame, frame_hash(peer, addr, level));
 
 		for (; at; at = hp_table_next(at)) {
-			/* The link is the first or the second of the entry, whose size is its alignment. */
+			/* The link is the first or the second of the entry, and the entry is aligned to its size. */
 			struct hp_borrowed *f = (struct hp_borrowed *)((uintptr_t)at & ~(sizeof *f - 1));
 
 			if (f->peer == peer && addr - f->start < f->len && (!found || last_of(f) > last_of(found)))
@@ -208,7 +211,7 @@ struct hp_borrowed *hp_borrowed_reserve(hugepin_lend *l)
 	struct hp_borrowed *f = TAILQ_FIRST(&l->borrowed_free);
 	uint32_t index;
 
-	if (l->borrowed_count >= HP_REGIONS_MAX / 4) /* the table of regions is for the pins of all domains, too */
+	if (l->borrowed_count >= HP_REGIONS_MAX / 4) /* the table of regions also serves the pins of all domains */
 		return NULL;
 
 	if (!f && l->borrowed_used == l->borrowed_opened) {
@@ -264,7 +267,7 @@ void hp_borrowed_begin(hugepin_lend *l, struct hp_borrowed *f, uint32_t peer, ui
 	publish(l, f);
 }
 
-/* f is no key of the peer's any more. The next process with the peer's number may give the same ref. */
+/* Forget that f is the peer's key, because the next process with the peer's number may give the same ref. */
 static void forget(hugepin_lend *l, struct hp_borrowed *f)
 {
 	l->peer[f->peer].stats.borrowed--;
@@ -272,7 +275,7 @@ static void forget(hugepin_lend *l, struct hp_borrowed *f)
 	hp_table_remove(&l->by_ref, &f->by_ref);
 }
 
-/* f is in none of the lists any more, and has no uses. */
+/* Free f, which is in none of the lists any more and has no uses. */
 static void end(hugepin_lend *l, struct hp_borrowed *f)
 {
 	if (f->state != HP_BORROWED_LOST)
@@ -301,7 +304,8 @@ unsigned hp_borrowed_retire(hugepin_lend *l, struct hp_borrowed **list, unsigned
 
 	for (unsigned i = 0; i < n; i++) {
 		HP_WRITE(list[i]->tag, 0);
-		/* A thread that gives its use back after the sum must see that the key waits for that. */
+		/* Written before the sum, so that a thread which gives its use back after the sum sees that the key
+		 * waits for that. */
 		HP_WRITE(list[i]->state, (uint8_t)state);
 	}
 	if (!back)
@@ -347,7 +351,7 @@ unsigned hp_borrowed_give(hugepin_lend *l, uint32_t peer, uint64_t bytes, uint64
 			HP_WRITE(f->used, 0);
 			continue;
 		}
-		if (hp_counts_sum(f->index)) /* a glance saves the barrier */
+		if (hp_counts_sum(f->index)) /* read the counters first, which saves most barriers */
 			continue;
 		list[n++] = f;
 		chosen += f->len;
@@ -359,7 +363,7 @@ unsigned hp_borrowed_give(hugepin_lend *l, uint32_t peer, uint64_t bytes, uint64
 
 /* ------------------------------------------------------------------ last uses */
 
-/* f waits for its last use. If that is over, free f, and give the key back to a peer that is there. */
+/* f waits for its last use. If there are none, free f, and give the key back unless the peer is gone. */
 static bool settle(hugepin_lend *l, struct hp_borrowed *f)
 {
 	uint32_t peer = f->peer;
@@ -411,7 +415,7 @@ void hp_borrowed_lose(hugepin_lend *l, uint32_t peer)
 	}
 }
 
-/* The key may be another one by now, or none. */
+/* By now the slot may have another key, or none. */
 HP_COLD void hp_borrowed_unused(hugepin_lend *l, uint32_t slot)
 {
 	struct hp_borrowed *f = &l->borrowed[slot];

@@ -6,45 +6,47 @@
 
 #include "lend/state.h"
 
-/* Tables for keys. 0 or -ENOMEM, also then followed by close(), which gives indexes back, unless this is a child of
- * fork. */
+/* Make the tables for keys. 0 or -ENOMEM. Call close() even after an error; it gives indexes back, unless this is a
+ * child of fork. */
 int hp_borrowed_open(hugepin_lend *l);
 void hp_borrowed_close(hugepin_lend *l, bool child);
 
-/* Find a LIVE key of the peer that contains addr, or NULL. use() takes one use of it into *ret_ and lets hits at addr
- * find it: this thread has counters. */
+/* find(): a LIVE key of the peer that contains addr, or NULL. use() takes one use of it into *ret_ and lets hits at
+ * addr find it; the thread must have counters. */
 struct hp_borrowed *hp_borrowed_find(hugepin_lend *l, uint32_t peer, uint64_t addr);
 void hp_borrowed_use(hugepin_lend *l, struct hp_borrowed *f, uint64_t addr, uint64_t len, struct hugepin_far *ret_);
 
-/* A place for a key that may come; NULL: no memory, or no index. begin() makes it one, unreserve() gives it back. */
+/* reserve() makes a place for a key that may come; NULL: no memory, or no index. begin() makes the place a key,
+ * unreserve() gives it back. */
 struct hp_borrowed *hp_borrowed_reserve(hugepin_lend *l);
 void hp_borrowed_begin(hugepin_lend *l, struct hp_borrowed *f, uint32_t peer, uint64_t base, uint64_t len,
 		       uint32_t rkey, uint64_t ref);
 void hp_borrowed_unreserve(hugepin_lend *l, struct hp_borrowed *f);
 
-/* The key that the peer calls by that ref, or NULL. */
+/* The peer's key with that ref, or NULL. */
 struct hp_borrowed *hp_borrowed_by_ref(hugepin_lend *l, uint32_t peer, uint64_t ref);
 
-/* Retire n LIVE keys, at most HP_WIRE_REFS_MAX: no hit finds them any more. Those without uses are freed, and their
- * refs are written to ret_refs; returns how many. The others get `state`, WANTED or LOST, and wait for their last use.
- * LIVE: they are kept. */
+/* Retire n LIVE keys, at most HP_WIRE_REFS_MAX, so that no hit finds them any more. Keys without uses are freed, and
+ * their refs are written to ret_refs; returns how many. The others get `state`: WANTED or LOST, and wait for their last
+ * use, or LIVE, and are kept. */
 unsigned hp_borrowed_retire(hugepin_lend *l, struct hp_borrowed **list, unsigned n, enum hp_borrowed_state state,
 			    uint64_t *ret_refs);
 
-/* Free keys of the peer of `bytes` together, those that were not used for longest, without uses, HP_WIRE_REFS_MAX
- * at most. *looks: how many keys may still be looked at; twice as many as there are, at first. Returns as
+/* Free keys of the peer without uses, of `bytes` together and at most HP_WIRE_REFS_MAX, those not used for longest
+ * first. *looks: how many keys may still be looked at; begin with twice as many as there are. Returns as
  * hp_borrowed_retire(). */
 unsigned hp_borrowed_give(hugepin_lend *l, uint32_t peer, uint64_t bytes, uint64_t *looks, uint64_t *ret_refs,
 			  uint64_t *ret_bytes);
 
-/* The peer is gone. Keys with uses stay for their last use. */
+/* The peer is gone. Keys with uses stay until their last use. */
 void hp_borrowed_lose(hugepin_lend *l, uint32_t peer);
 
-/* Look at the keys that wait for their last use, `most` of them. Those without uses are freed and, of peers that are
- * not gone, given back. */
+/* Look at up to `most` keys that wait for their last use. Free those without uses, and give them back unless their peer
+ * is gone. */
 void hp_borrowed_settle(hugepin_lend *l, unsigned most);
 
-/* An unuse of the key in this slot was counted: if the key waits for that, settle it. No lock is held. */
+/* The return of a use of the key in this slot was counted. If the key waits for its last use, settle it. No lock is
+ * held. */
 void hp_borrowed_unused(hugepin_lend *l, uint32_t slot);
 
 /* Whether any use is out. Exact if no key is being taken. */

@@ -1,6 +1,7 @@
 /*
- * Buckets by their names, those that were dropped (ghosts), what peers had to give back, and what these say of sizes:
- * how much is kept idle, and how large a bucket is. lender.h has the rules. Pure. The caller has the lend's lock.
+ * Buckets by name, ghosts (buckets that were dropped), and buckets that peers had to give back. From these follow two
+ * sizes: how much is kept idle, and how large a bucket is. lender.h has the rules. Pure. The caller has the lend's
+ * lock.
  */
 #include "lend/bucket.h"
 
@@ -74,7 +75,7 @@ static void free_ghost(struct hp_lender *ln, struct hp_ghost *g)
 	free(g);
 }
 
-/* A bucket that nobody asked for again: the idle list need not be that long. */
+/* Nobody asked for a dropped bucket again, so make the idle list shorter. */
 static void shorten(struct hp_lender *ln, uint64_t bytes)
 {
 	uint64_t least = ln->idle_base / 4;
@@ -83,7 +84,7 @@ static void shorten(struct hp_lender *ln, uint64_t bytes)
 		ln->idle_max -= HP_MIN(ln->idle_max - least, bytes / 8);
 }
 
-/* Remember a bucket that is dropped. Without memory it is not remembered. */
+/* Remember a bucket that is dropped, if there is memory for that. */
 static void add_ghost(struct hp_lender *ln, const struct hp_bucket *b)
 {
 	struct hp_bucket_name n = { b->base, b->want };
@@ -187,7 +188,7 @@ void hp_bucket_regret(struct hp_lender *ln, struct hp_bucket_name n, uint64_t by
 
 /* ------------------------------------------------------------------ the size of buckets */
 
-/* How many pieces of the next larger size the buckets lie in. 0: no memory to count, or none. */
+/* The number of pieces of the next larger size in which the buckets lie. 0: no memory to count, or none. */
 static uint64_t count_larger(const struct hp_lender *ln)
 {
 	uint64_t size = hp_lend_class_bytes[ln->class - 1], count = 0;
@@ -227,7 +228,8 @@ bool hp_bucket_is_larger(const struct hp_lender *ln, const struct hp_bucket *b)
 	return b->want > hp_lend_class_bytes[ln->class] && b->state == HP_BUCKET_LENT && !b->retired;
 }
 
-/* Take the next smaller bucket. Lent ones that are larger now come first in their list: they are asked back first. */
+/* Take the next smaller bucket size. Put lent buckets that are larger now first in their list, so that they are asked
+ * back first. */
 static void take_smaller(struct hp_lender *ln)
 {
 	struct hp_bucket *b = TAILQ_FIRST(&ln->lent_list), *last = TAILQ_LAST(&ln->lent_list, hp_bucket_list), *next;
@@ -244,8 +246,8 @@ static void take_smaller(struct hp_lender *ln)
 	}
 }
 
-/* At the end of an epoch, take the next smaller or larger bucket, if that is better. An epoch has twice as many
- * questions as there are buckets, so looking at all of them costs each question a constant time. */
+/* At the end of an epoch, change to the next smaller or larger bucket size if that is better. An epoch has twice as
+ * many questions as there are buckets, so looking at all buckets costs each question a constant time. */
 static void end_epoch(struct hp_lender *ln)
 {
 	bool thrashed = ln->epoch_again > ln->epoch_asks / 8, ordered = ln->epoch_near > ln->epoch_asks / 4 * 3;
@@ -271,7 +273,7 @@ static void end_epoch(struct hp_lender *ln)
 	ln->epoch++;
 }
 
-/* log2 of how many things that peers had to give back are remembered, with buckets of this class. */
+/* log2 of the number of remembered buckets that peers had to give back, for buckets of this class. */
 static unsigned given_bits(const struct hp_lender *ln, unsigned class)
 {
 	unsigned bits = GIVEN_BITS_MIN;
@@ -281,8 +283,8 @@ static unsigned given_bits(const struct hp_lender *ln, unsigned class)
 	return bits;
 }
 
-/* A peer gave this back because room was wanted. The next one of the same place is remembered instead. With the
- * smallest buckets nothing has to be known. */
+/* A peer gave this bucket back because room was wanted. A later one with the same place replaces it. With the smallest
+ * buckets nothing is remembered, because no smaller size could be taken. */
 static uint64_t *given_place(const struct hp_lender *ln, uint64_t hash)
 {
 	return &ln->given[hash >> (64 - HP_MIN(ln->given_bits, given_bits(ln, ln->class)))];

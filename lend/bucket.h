@@ -6,7 +6,7 @@
 
 #include "lend/lender.h"
 
-/* What was to be pinned. A bucket keeps its name if the device registers less. */
+/* The range that was to be pinned. A bucket keeps its name even if the device registers less. */
 struct hp_bucket_name {
 	uint64_t base, want;
 };
@@ -25,13 +25,13 @@ struct hp_bucket *hp_bucket_find(const struct hp_lender *ln, struct hp_bucket_na
 /* Take a bucket out of all tables and sums. It is the caller's to free. */
 void hp_bucket_detach(struct hp_lender *ln, struct hp_bucket *b);
 
-/* A bucket of `bytes` is made. If one of that name was dropped, more is kept idle from now on. */
+/* A bucket of `bytes` is made. If one of that name was dropped, more will be kept idle. */
 void hp_bucket_regret(struct hp_lender *ln, struct hp_bucket_name n, uint64_t bytes);
 
 /* The peer gave the bucket of that name back because room was wanted. */
 void hp_bucket_note_given(struct hp_lender *ln, uint32_t peer, struct hp_bucket_name n);
 
-/* Whether a lent bucket is larger than those that are made now. */
+/* Whether a lent bucket is larger than new buckets. */
 bool hp_bucket_is_larger(const struct hp_lender *ln, const struct hp_bucket *b);
 
 /* Count a question, once. At the end of an epoch the size of buckets may change. */

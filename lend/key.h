@@ -1,6 +1,6 @@
 /*
- * Words that hits make of a borrowed key: the hash of peer and address, and the name (`ref` in struct hugepin_far),
- * which says the lend, the key's place in its table and the index at which its uses are counted.
+ * The words that hits compute of a borrowed key: the hash of peer and address, and the name (`ref` in struct
+ * hugepin_far), which contains the lend, the key's place in its table, and the index at which its uses are counted.
  */
 #ifndef HP_LEND_KEY_H
 #define HP_LEND_KEY_H
@@ -14,8 +14,8 @@
 #define HP_KEY_HEAD_SHIFT (2 * HP_KEY_SLOT_BITS)
 #define HP_KEY_MASK ((1u << HP_KEY_SLOT_BITS) - 1)
 
-/* As hp_lookup_page() and hp_lookup_hugepage(). Addresses of programs leave the upper bits to the peer. One bit tells a
- * page from a hugepage. */
+/* As hp_lookup_page() and hp_lookup_hugepage(). The peer is in the upper bits, which addresses of programs leave free.
+ * One bit distinguishes a page from a hugepage. */
 static inline uint64_t hp_key_page(uint32_t peer, uint64_t addr)
 {
 	return hp_lookup_hash((addr >> HP_LOOKUP_GRAIN_SHIFT ^ (uint64_t)peer << 40) | UINT64_C(1) << 63);

@@ -75,8 +75,9 @@ static inline __attribute__((always_inline)) uint32_t slot_at(const hugepin_lend
 	return hp_lookup_index(hp_lookup_word(hp_lookup_words(l->lookup, mask, hash), hp_lookup_check(hash), first));
 }
 
-/* Take a use of the borrowed key in that slot. 1: a hit. 0: it does not cover addr, or len is 0. -1: the use was
- * counted at *ret_index and is none. whole: a key that ends earlier is no hit: `first` looks no closer. */
+/* Take a use of the borrowed key in that slot. 1: a hit. 0: it does not cover addr, or len is 0. -1: a use was counted
+ * at *ret_index but is not valid, and has to be undone. whole: a key that ends earlier is no hit, because `first` looks
+ * no closer. */
 static inline __attribute__((always_inline)) int hit(hugepin_lend *l, uint32_t slot, uint32_t peer, uint64_t addr,
 						     size_t len, struct hugepin_far *ret_, uint32_t *ret_index,
 						     bool whole)
@@ -102,7 +103,7 @@ static inline __attribute__((always_inline)) int hit(hugepin_lend *l, uint32_t s
 		return 0;
 	hp_count(&counts[HP_TAG_INDEX(tag)].pins);
 	hp_barrier_often(); /* pairs with hp_counts_barrier() in hp_borrowed_retire() */
-	__asm__("" : "+r"(tag)); /* take the index anew below: kept, it would need a register that has to be saved */
+	__asm__("" : "+r"(tag)); /* take the index anew below: keeping it would need a saved register */
 	name = HP_READ(f->name);
 	keys = HP_READ(f->keys);
 	if (HP_UNLIKELY(HP_READ(f->tag) != tag)) {
@@ -132,9 +133,9 @@ static HP_COLD int borrow(hugepin_lend *l, uint32_t peer, uint64_t addr, size_t 
 	return err;
 }
 
-/* A use was counted at an index, and is none. By now the index may be a region's, or another key's. use: the index in
- * the upper half, and the peer, as one argument in one register. These are functions of their own, so that the most
- * frequent hit needs no registers saved: it ends in calls with as many arguments as its own. */
+/* A use was counted at an index but is not valid. By now the index may be a region's, or another key's. use: the index
+ * in the upper half, and the peer, as one argument in one register. These are functions of their own, so that the most
+ * frequent hit saves no registers: it ends in calls with as many arguments as its own. */
 static HP_COLD int key_undone(hugepin_lend *l, uint64_t use, uint64_t addr, size_t len, void *token,
 			      struct hugepin_far *ret_)
 {
@@ -142,7 +143,7 @@ static HP_COLD int key_undone(hugepin_lend *l, uint64_t use, uint64_t addr, size
 	return borrow(l, (uint32_t)use, addr, len, NULL, token, ret_);
 }
 
-/* The empty asm keeps the compiler from a second copy of the peer, which each hit would need a register for. */
+/* The empty asm keeps the compiler from making a second copy of the peer, for which each hit would need a register. */
 static inline uint64_t undone(uint32_t peer, uint32_t index)
 {
 	__asm__("" : "+r"(peer));
@@ -381,7 +382,7 @@ static void expose_lends(void)
 	v->stride = sizeof(struct hp_peer);
 }
 
-/* Free what there is. What is linked may have been changing at the fork: in a child it is left alone. */
+/* Free the lend. In a child, leave linked lists alone, because they may have been changing at the fork. */
 static void free_lend(hugepin_lend *l, bool child)
 {
 	hp_borrowed_close(l, child);

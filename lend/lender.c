@@ -32,7 +32,7 @@ bool hp_lender_init(struct hp_lender *ln, uint32_t policy, uint32_t peers, uint6
 	ln->class_fixed = policy == HUGEPIN_LEND_STATIC;
 	while (policy == HUGEPIN_LEND_STATIC && ln->class < HP_LEND_CLASSES - 1 && !hp_lender_share(ln))
 		ln->class++;
-	/* One bucket that is in use must not keep all others out. */
+	/* Choose buckets small enough that one in use does not keep all others out. */
 	while (policy == HUGEPIN_LEND_POOL && ln->class < HP_LEND_CLASSES - 1 &&
 	       hp_lend_class_bytes[ln->class] > lent_max / 4)
 		ln->class++;
@@ -92,7 +92,7 @@ uint64_t hp_lender_share_now(const struct hp_lender *ln, uint32_t peer, uint64_t
 
 	if (ln->policy == HUGEPIN_LEND_STATIC)
 		return hp_lender_share(ln);
-	bytes = HP_MIN(bytes, hp_lend_class_bytes[ln->class]); /* larger ones are of the past */
+	bytes = HP_MIN(bytes, hp_lend_class_bytes[ln->class]); /* larger buckets are remnants of a larger size */
 	if (ln->lent + bytes <= ln->lent_max || !h->level || ln->ranks >> h->level)
 		return UINT64_MAX;
 	return h->bytes + (ln->lent_max - ln->lent);
@@ -109,7 +109,7 @@ uint64_t hp_lender_table_bytes(const struct hp_lender *ln)
 
 /* ------------------------------------------------------------------ who has most */
 
-/* The holder's bytes have changed. */
+/* Put the holder into the rank of its bytes, which have changed. */
 static void rank(struct hp_lender *ln, struct hp_holder *h)
 {
 	uint8_t level = h->bytes ? (uint8_t)(64 - __builtin_clzll(h->bytes)) : 0;
@@ -131,7 +131,7 @@ static void rank(struct hp_lender *ln, struct hp_holder *h)
 	}
 }
 
-/* Take a holder out of the ranks, since it was asked for the first waiting question; put all those back. */
+/* Take a holder out of the ranks, because it was asked for the first waiting question; or put all those back. */
 static void set_asked(struct hp_lender *ln, struct hp_holder *h)
 {
 	uint64_t bytes = h->bytes;
@@ -155,7 +155,7 @@ static void clear_asked(struct hp_lender *ln)
 	}
 }
 
-/* The holder of most bytes, but for a factor of two, that was not asked; NULL: there is none. A mute one counts as
+/* The holder with most bytes, within a factor of two, that was not asked; NULL: there is none. A mute one counts as
  * asked. */
 static struct hp_holder *largest(struct hp_lender *ln)
 {
@@ -169,7 +169,7 @@ static struct hp_holder *largest(struct hp_lender *ln)
 	return NULL;
 }
 
-/* Note that this holder is asked, and with which number. */
+/* Note that this holder is asked, and the number of the message. */
 static struct hp_act want(struct hp_lender *ln, struct hp_holder *h, uint64_t bytes)
 {
 	uint32_t peer = (uint32_t)(h - ln->holder);
@@ -348,7 +348,7 @@ static struct hp_act no(int err)
 	return (struct hp_act){ .step = HP_STEP_NO, .err = err };
 }
 
-/* The next holder to ask, of this round or of another one; NULL: there is none. */
+/* The next holder to ask, in this round or in another one; NULL: there is none. */
 static struct hp_holder *next_holder(struct hp_lender *ln, struct hp_question *q)
 {
 	struct hp_holder *h;
@@ -369,14 +369,14 @@ static struct hp_holder *next_holder(struct hp_lender *ln, struct hp_question *q
 	return h;
 }
 
-/* No holder gives anything. If not so much is retired already, the bucket that was lent first is asked back. */
+/* No holder gives anything. Unless enough is retired already, ask the bucket that was lent first back. */
 static struct hp_act refuse(struct hp_lender *ln, uint64_t bytes)
 {
 	struct hp_act act = no(ENOBUFS);
 	struct hp_bucket *b = TAILQ_FIRST(&ln->lent_list);
 
-	/* Of smaller buckets not all may be in use. But larger ones of the past are not a reason for yet smaller
-	 * ones. */
+	/* With smaller buckets, maybe not all would be in use. But larger buckets from earlier are not a reason for yet
+	 * smaller ones. */
 	if (!ln->class_fixed && b && !hp_bucket_is_larger(ln, b))
 		ln->epoch_again++;
 	if (ln->policy == HUGEPIN_LEND_STATIC || ln->retired >= bytes || !b || b->state != HP_BUCKET_LENT)
@@ -420,7 +420,7 @@ static struct hp_act want_room(struct hp_lender *ln, struct hp_question *q, uint
 	return act;
 }
 
-/* A bucket with loans needs no room, except in the peer's share. */
+/* A lent bucket that serves the question, which needs no room except in the peer's share. */
 static struct hp_bucket *find_lent(const struct hp_lender *ln, const struct hp_question *q)
 {
 	for (unsigned class = 0; class < HP_LEND_CLASSES; class++) {
@@ -435,7 +435,8 @@ static struct hp_bucket *find_lent(const struct hp_lender *ln, const struct hp_q
 	return NULL;
 }
 
-/* The piece to lend: of the present class, or of the next smaller one that can fit at all. False: there is none. */
+/* Choose the piece to lend: of the present class, or of the next smaller one that can fit at all. False: there is
+ * none. */
 static bool choose_piece(const struct hp_lender *ln, const struct hp_question *q, struct hp_bucket_name *ret_)
 {
 	uint64_t most = HP_MIN(ln->lent_max, hp_lender_share(ln));
@@ -448,7 +449,7 @@ static bool choose_piece(const struct hp_lender *ln, const struct hp_question *q
 	return false;
 }
 
-/* Make a bucket, or take the idle one again. It counts as lent from now on, before it is pinned. */
+/* Make a bucket, or take the idle one again. It counts as lent from now on, even before it is pinned. */
 static struct hp_act pin(struct hp_lender *ln, struct hp_bucket_name n, struct hp_bucket *b)
 {
 	if (!reserve_loan(ln))
@@ -484,7 +485,8 @@ struct hp_act hp_lender_step(struct hp_lender *ln, struct hp_question *q)
 	struct hp_bucket_name n;
 
 	hp_bucket_count(ln, q);
-	/* Each question gets a loan, also of what the peer has keys of. A peer that goes on and on gets no more. */
+	/* Each question gets a loan, even if the peer already has a key there. But a peer that goes on asking gets no
+	 * more. */
 	if (held / LOANS_OF_ALL > ln->lent_max)
 		return no(ENOBUFS);
 	b = find_lent(ln, q);
@@ -492,7 +494,7 @@ struct hp_act hp_lender_step(struct hp_lender *ln, struct hp_question *q)
 		return reserve_loan(ln) ? (struct hp_act){ .step = HP_STEP_LEND, .bucket = b } : no(ENOMEM);
 	if (q->err)
 		return no(q->err);
-	/* What needs room waits behind what waits for room. */
+	/* A question that needs room waits behind those that wait for room. */
 	if (!q->waiting && hp_lender_front(ln, q->peer))
 		return (struct hp_act){ .step = HP_STEP_WAIT };
 	if (!choose_piece(ln, q, &n))
@@ -501,7 +503,7 @@ struct hp_act hp_lender_step(struct hp_lender *ln, struct hp_question *q)
 		return ln->idle_count ? (q->crowded = 0, drop(ln)) : want_room(ln, q, q->crowded);
 	b = hp_bucket_find(ln, n, q->addr);
 	if (b && b->state != HP_BUCKET_IDLE)
-		b = NULL; /* over the share: the sums below say so */
+		b = NULL; /* over the share, as the sums below show */
 	bytes = b ? hp_bucket_bytes(b) : hp_bucket_page_bytes(n.base, n.want);
 	if (held + bytes > share && share != UINT64_MAX)
 		return want_room(ln, q, HP_MIN(held, held + bytes - share));
@@ -513,7 +515,7 @@ struct hp_act hp_lender_step(struct hp_lender *ln, struct hp_question *q)
 	return pin(ln, n, b);
 }
 
-/* The device's longest registration ends before the address: try a smaller piece, which begins nearer to it. */
+/* The device's longest registration ends before the address, so try a smaller piece, which begins nearer to it. */
 static void try_smaller(struct hp_lender *ln, struct hp_question *q, const struct hp_bucket *b)
 {
 	for (unsigned class = q->class_min; class < HP_LEND_CLASSES; class++)

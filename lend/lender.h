@@ -1,34 +1,35 @@
 /*
  * The lending side's decisions: which piece of memory a peer gets a key of, whether there is room, and who is asked to
- * give keys back. Pure: nothing here pins, sends or looks at a clock. hp_lender_step() says what to do next for a
- * question; the caller (serve.c) does it and comes again. All of it takes constant time, or time that earlier calls
- * have paid for.
+ * give keys back. Pure: nothing here pins, sends or looks at a clock. hp_lender_step() returns the next step for a
+ * question; the caller (serve.c) carries it out and calls again. All of this takes constant time, or time that earlier
+ * calls have paid for.
  *
- * Source: Bonachea and Bell 2003 (Firehose). What they call a bucket is lent as a whole. A bucket with loans is pinned.
- * A bucket whose last loan has ended stays registered in a list, oldest first (their victim FIFO), until the room is
- * needed. M is lent_bytes_max, MAXVICTIM is idle_bytes_max: lent <= M and lent + idle <= M + MAXVICTIM at all times.
+ * Source: Bonachea and Bell 2003 (Firehose). A bucket, in their term, is lent as a whole, and is pinned while it has
+ * loans. A bucket whose last loan has ended stays registered in a list, oldest first (their victim FIFO), until the
+ * room is needed. M is lent_bytes_max, MAXVICTIM is idle_bytes_max: lent <= M and lent + idle <= M + MAXVICTIM at all
+ * times.
  *
- * STATIC is their policy: each peer has F = M / (bucket * (peers - 1)) buckets. POOL is what they leave to future work.
- * A peer gets what is free. If nothing is, holders of keys are asked for their least used ones (WANT), the one with
- * most bytes first. Several peers may have keys of one bucket, and only the last one that comes back makes room. So
- * holders are asked once more if some gave keys back and there is still no room, in four rounds and sixteen questions
- * at most. They give no key that they use. So if there is no room at last, the bucket that was lent first is asked back
- * (RECALL): then it is given back with its last use, and a peer that uses its keys all the time keeps nobody out for
- * long. And two sizes adapt:
+ * STATIC is their policy: each peer has F = M / (bucket * (peers - 1)) buckets. POOL is what they leave to future work:
+ * a peer gets any memory that is free. If none is, holders of keys are asked for their least used ones (WANT), the one
+ * with most bytes first. Several peers may have keys of one bucket, so only the last key that comes back makes room.
+ * Therefore holders are asked again if some gave keys back and there is still no room, in at most four rounds and
+ * sixteen questions. Holders give no key back that they use. So if there is still no room, the bucket that was lent
+ * first is asked back (RECALL): its keys come back with their last use, so a peer that uses its keys all the time keeps
+ * nobody out for long. And two sizes adapt:
  *
- *  - The idle list. A bucket that is asked for again soon after it was dropped makes the list longer by its bytes. A
- *    bucket that nobody asks for again makes the list shorter by an eighth of its bytes, down to a quarter of
- *    idle_bytes_max. "Soon" is while not more than M + MAXVICTIM was dropped after it (the ghosts of Megiddo and Modha
- *    2003, ARC).
- *  - The bucket. It is 64 MiB at first, an extent of the heap, or the largest that is a quarter of M. If in an epoch
- *    more than an eighth of the questions are refused for want of room, or ask for a bucket that the same peer had to
- *    give back lately, what is in use does not fit: the next smaller bucket is taken. "Lately" is while not more than
- *    some eight M were given back after it. If all memory that is lent, idle or was dropped in the epoch would fit
- *    three quarters of M in the next larger bucket, that is taken. A size that had to be left again is tried again
- *    after twice as many epochs as before. After a step down, room is made by asking larger buckets back (RECALL), one
- *    at a time. If more than three quarters of the questions follow another of the same peer in the same larger bucket,
- *    the peers go through memory in order: that bucket is taken, whether it fits or not, and kept for so many epochs at
- *    least.
+ * - The idle list. A bucket that is asked for again soon after it was dropped makes the list longer by its bytes. A
+ *   bucket that nobody asks for again makes the list shorter by an eighth of its bytes, down to a quarter of
+ *   idle_bytes_max. "Soon" is while not more than M + MAXVICTIM was dropped after it (the ghosts of Megiddo and Modha
+ *   2003, ARC).
+ * - The bucket. At first it is 64 MiB, an extent of the heap, or the largest that is a quarter of M. The next smaller
+ *   bucket is taken if the memory in use does not fit: if in an epoch more than an eighth of the questions are refused
+ *   for want of room, or ask for a bucket that the same peer had to give back lately. "Lately" is while not more than
+ *   some eight M were given back after it. The next larger bucket is taken if all memory that is lent, idle or was
+ *   dropped in the epoch would fit three quarters of M with it. A size that had to be left again is tried again after
+ *   twice as many epochs as before. After a step down, room is made by asking larger buckets back (RECALL), one at a
+ *   time. If more than three quarters of the questions follow another of the same peer in the same larger bucket, the
+ *   peers go through memory in order; then the larger bucket is taken, whether it fits or not, and kept for at least
+ *   so many epochs.
  *
  * The caller has the lend's lock.
  */
@@ -42,19 +43,19 @@
 
 enum { HP_LEND_CLASSES = 3, HP_LEND_NOBODY = -1, HP_LEND_WAITING_MAX = 64 };
 
-/* The sizes of buckets: an extent, a hugepage, and what Chapel's Firehose has. */
+/* The sizes of buckets: an extent, a hugepage, and the size of Chapel's Firehose. */
 static const uint64_t hp_lend_class_bytes[HP_LEND_CLASSES] = { UINT64_C(1) << 26, UINT64_C(1) << 21,
 							       UINT64_C(1) << 17 };
 
 struct hp_bucket;
 
-/* A key that a peer has. The number in the upper 40 bits of its ref grows with each loan, so the refs of a peer do,
+/* A key that a peer has. The number in the upper 40 bits of its ref grows with each loan, so the refs of one peer grow,
  * too. */
 struct hp_loan {
 	uint64_t ref; /* 0: not lent */
 	struct hp_bucket *bucket;
 	uint32_t peer;
-	bool recalled; /* asked back: once is enough */
+	bool recalled; /* asked back; once is enough */
 	uint32_t slot, next_free;
 	TAILQ_ENTRY(hp_loan) of_peer, of_bucket;
 };
@@ -65,13 +66,13 @@ enum hp_bucket_state { HP_BUCKET_NEW, HP_BUCKET_LENT, HP_BUCKET_IDLE };
 struct hp_bucket {
 	struct hp_link by_name; /* by base and want */
 	struct hp_link by_region;
-	uint64_t base, want; /* what was to be pinned */
-	uint64_t len; /* what is pinned, from base on: `want`, or less if the device registers no more at a time */
+	uint64_t base, want; /* the range that was to be pinned */
+	uint64_t len; /* the bytes pinned from base on: `want`, or less if the device registers no more at a time */
 	uint64_t start, end; /* the registration that the pin is of */
 	struct hugepin_pin pin; /* while it is lent */
 	uint32_t region;
 	uint8_t state; /* enum hp_bucket_state */
-	bool retired; /* its memory is wanted back: no further loan, and it will not be idle */
+	bool retired; /* its memory is wanted back, so no further loan, and it will not be idle */
 	struct hp_loans loans;
 	TAILQ_ENTRY(hp_bucket) order; /* in lender.lent or lender.idle */
 };
@@ -86,14 +87,14 @@ struct hp_ghost {
 };
 TAILQ_HEAD(hp_ghost_list, hp_ghost);
 
-/* A peer's question. It lies in the caller's frame until it has to wait. */
+/* A peer's question, in the caller's frame until it has to wait. */
 struct hp_question {
 	uint32_t peer, number;
 	uint64_t addr, len;
 	uint64_t buffer, buffer_end; /* what may be lent around addr */
 	const void *carry;
 	uint32_t carried;
-	unsigned class_min; /* larger buckets than this class were tried in vain */
+	unsigned class_min; /* larger classes than this were tried in vain */
 	int64_t asking; /* the peer whose answer to WANT is awaited, or HP_LEND_NOBODY */
 	bool waiting; /* in a queue */
 	bool wanted; /* STATIC: the asker was asked to give back */
@@ -108,11 +109,11 @@ TAILQ_HEAD(hp_questions, hp_question);
 
 /* A peer, as the lending side sees it. */
 struct hp_holder {
-	uint64_t bytes; /* of its loans' buckets; a bucket that it has two keys of counts twice */
+	uint64_t bytes; /* of its loans' buckets; a bucket counts twice if it has two keys of it */
 	uint32_t loans_count, waiting_count, waiting_carried;
 	uint32_t want, want_last; /* the number of the WANT that is out, 0: none; of the last one */
 	uint32_t asked_last; /* the number of its last question */
-	uint64_t near[2]; /* where its last two questions were, in pieces of the next larger bucket, plus 1 */
+	uint64_t near[2]; /* the places of its last two questions, in pieces of the next larger bucket, plus 1 */
 	uint8_t level; /* of `ranked`, 0: no loans */
 	bool asked; /* was asked for the first waiting question: it is in lender.asked */
 	bool mute; /* no message reaches it */
@@ -138,7 +139,7 @@ struct hp_lender {
 	struct hp_holder *holder;
 	struct hp_holders ranked[65]; /* by log2 of their bytes, plus 1 */
 	uint64_t ranks; /* bit i: ranked[i + 1] has one */
-	struct hp_holders asked; /* who was asked for the first waiting question */
+	struct hp_holders asked; /* holders that were asked for the first waiting question */
 	struct hp_questions waiting; /* POOL */
 	uint32_t waiting_count;
 	uint64_t taken; /* loans that ended because room was wanted */
@@ -150,7 +151,7 @@ struct hp_lender {
 
 	/* The epoch, counted in questions. */
 	uint32_t epoch, epoch_asks, epoch_len, epoch_again; /* again: for what the peer had to give back lately */
-	uint64_t *given; /* hashes of what peers had to give back: of the peer and the bucket's name */
+	uint64_t *given; /* hashes of buckets that peers had to give back: of the peer and the bucket's name */
 	unsigned given_bits;
 	uint32_t epoch_near; /* questions near one of the peer's last two */
 	uint32_t larger_after; /* epochs until a larger bucket may be tried */
@@ -158,22 +159,22 @@ struct hp_lender {
 	uint32_t smaller_after; /* epochs until a smaller bucket may be taken */
 };
 
-/* False: no memory. free() frees what it knows; pins and what waits are the caller's to have ended before. */
+/* init(): false: no memory. free() frees the tables; the caller must have ended pins and waiting questions before. */
 bool hp_lender_init(struct hp_lender *ln, uint32_t policy, uint32_t peers, uint64_t lent_max, uint64_t idle_max);
 void hp_lender_free(struct hp_lender *ln);
 
-/* Buckets of this class from now on, whatever happens: for measurements. */
+/* Use buckets of this class from now on, for measurements. */
 void hp_lender_fix_class(struct hp_lender *ln, unsigned class);
 
-/* The bytes that a peer may have keys of; UINT64_MAX: no limit of its own. */
+/* The bytes of which a peer may have keys; UINT64_MAX: no limit of its own. */
 uint64_t hp_lender_share(const struct hp_lender *ln);
 
-/* What a peer may have now, as answers say. POOL: if there is no room for another bucket of so many bytes, those that
- * have most keep within what they have and what is free, so that they give back in their questions what they would be
- * asked for next. */
+/* The peer's present share, which answers carry. POOL: if there is no room for another bucket of so many bytes, the
+ * share of the peers with most bytes is what they have and what is free, so that they give back in their questions what
+ * they would be asked for next. */
 uint64_t hp_lender_share_now(const struct hp_lender *ln, uint32_t peer, uint64_t bytes);
 
-/* What to do next for a question. */
+/* The next step for a question. */
 enum hp_step {
 	HP_STEP_LEND, /* hp_lender_lend() with `bucket`: it is pinned. Then answer. */
 	HP_STEP_PIN, /* pin [bucket->base, bucket->base + bucket->len), then hp_lender_pinned() */
@@ -192,8 +193,8 @@ struct hp_act {
 };
 struct hp_act hp_lender_step(struct hp_lender *ln, struct hp_question *q);
 
-/* The outcome of HP_STEP_PIN: err 0 and the pin, with the region's range; else the bucket is forgotten and freed.
- * False: the pin does not reach the address that was asked for; give it back, since the bucket is forgotten. */
+/* The outcome of HP_STEP_PIN: err 0 and the pin, with the region's range; otherwise the bucket is forgotten and freed.
+ * False: the pin does not reach the address that was asked for, so give it back, since the bucket is forgotten. */
 bool hp_lender_pinned(struct hp_lender *ln, struct hp_question *q, struct hp_bucket *b, int err,
 		      const struct hugepin_pin *pin, uint64_t start, uint64_t end);
 
@@ -203,29 +204,29 @@ struct hp_loan *hp_lender_lend(struct hp_lender *ln, struct hp_bucket *b, uint32
 /* The loan with this ref, if the peer has it, or NULL. */
 struct hp_loan *hp_lender_find(const struct hp_lender *ln, uint32_t peer, uint64_t ref);
 
-/* End a loan. Returns its bucket if no loan of it is left: give its pin back, then call hp_lender_idle(), or
- * hp_lender_forget() if it is retired. taken: it was given back because room was wanted. */
+/* End a loan. Returns its bucket if it has no other loan: give its pin back, then call hp_lender_idle(), or
+ * hp_lender_forget() if it is retired. taken: the key was given back because room was wanted. */
 struct hp_bucket *hp_lender_end(struct hp_lender *ln, struct hp_loan *loan, bool taken);
 void hp_lender_idle(struct hp_lender *ln, struct hp_bucket *b);
 
 /* The bucket is no longer lent or idle. Frees it. */
 void hp_lender_forget(struct hp_lender *ln, struct hp_bucket *b);
 
-/* A bucket that the idle list has no room for, or that is the oldest (any), or NULL: drop its registration and free
- * it. */
+/* A bucket to drop and free, because the idle list has no room for it, or (any) because it is the oldest; or NULL. */
 struct hp_bucket *hp_lender_over(struct hp_lender *ln);
 struct hp_bucket *hp_lender_oldest(struct hp_lender *ln);
 
-/* No further loan of this bucket, since its memory is wanted back. */
+/* Give no further loan of this bucket, because its memory is wanted back. */
 void hp_lender_retire(struct hp_lender *ln, struct hp_bucket *b);
 
 /* The first bucket with this region, and the next. */
 struct hp_bucket *hp_lender_of_region(const struct hp_lender *ln, uint32_t region);
 struct hp_bucket *hp_lender_next_of_region(const struct hp_bucket *b);
 
-/* Whether a question may wait, after HP_STEP_WAIT: a peer may have so many that wait, and carry so many bytes. wait()
- * puts it into its queue, where it is the caller's memory, and unwait() takes it out. front() is the one to step next
- * when the peer gave something back. waiting_of() is a question of that peer's. NULL: there is none. */
+/* may_wait(): whether a question may wait after HP_STEP_WAIT, because only so many of a peer's may, and may carry only
+ * so many bytes. wait() puts it into its queue, in which it is the caller's memory, and unwait() takes it out. front():
+ * the question to step next when the peer has given something back. waiting_of(): a waiting question of that peer.
+ * NULL: none. */
 bool hp_lender_may_wait(const struct hp_lender *ln, const struct hp_question *q, uint32_t carry_max);
 void hp_lender_wait(struct hp_lender *ln, struct hp_question *q);
 void hp_lender_unwait(struct hp_lender *ln, struct hp_question *q);
@@ -235,14 +236,13 @@ struct hp_question *hp_lender_waiting_of(const struct hp_lender *ln, uint32_t pe
 /* The peer's answer to WANT is complete, or will not come. */
 void hp_lender_answered(struct hp_lender *ln, uint32_t peer);
 
-/* The holder of most bytes that may be asked for `bytes` outside of any question: HP_STEP_WANT, or HP_STEP_WAIT:
- * nobody. */
+/* Ask the holder with most bytes for `bytes` outside of any question. HP_STEP_WANT, or HP_STEP_WAIT: there is none. */
 struct hp_act hp_lender_crowded(struct hp_lender *ln, uint64_t bytes);
 
 /* Bytes of memory of all tables here. */
 uint64_t hp_lender_table_bytes(const struct hp_lender *ln);
 
-/* The bytes that a bucket counts: whole base pages. */
+/* The bytes for which a bucket counts: whole base pages. */
 uint64_t hp_bucket_bytes(const struct hp_bucket *b);
 
 #endif

@@ -1,10 +1,11 @@
 /*
- * News from the pin cache: memory that is lent is wanted back, or there is no room. They come with the domain's lock,
- * also inside munmap and malloc. So they are only noted here, in fixed memory, and carried out by the next call of
- * message(), progress(), or of key() for a key that is not borrowed yet. The service thread calls wake(), so that the
- * program comes.
+ * News from the pin cache: lent memory is wanted back, or there is no room. News come with the domain's lock, even
+ * inside munmap and malloc. So they are only noted here, in fixed memory. The next call of message() or progress(), or
+ * of key() for a key that is not borrowed yet, carries them out. The service thread calls wake(), so that the program
+ * makes such a call.
  *
- * If more is noted than there is room for, all keys are asked back: what is wanted would otherwise be held for ever.
+ * If there is no room to note one, all keys are asked back, because memory that is wanted would otherwise be held for
+ * ever.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -55,7 +56,7 @@ static bool call_wakes(void)
 	return false;
 }
 
-/* The child has no lend. There is no other thread. */
+/* The child has no lend, and no other thread. */
 static void in_child(void)
 {
 	hp_lock_reset(&lends.lock);
@@ -157,7 +158,7 @@ int hp_news_begin(hugepin_lend *l)
 	hp_lock(&lends.lock);
 	LIST_INSERT_HEAD(&lends.all, l, all);
 	hp_unlock(&lends.lock);
-	/* Here the service thread may be started. News come with locks held, and only wake it. */
+	/* Start the service thread here, because news come with locks held and can only wake it. */
 	if (l->attr.wake)
 		hp_service_ask(&wakes);
 	return 0;

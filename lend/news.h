@@ -1,12 +1,12 @@
 /*
- * What the pin cache tells a lend (news.c).
+ * The news that the pin cache tells a lend (news.c).
  */
 #ifndef HP_LEND_NEWS_H
 #define HP_LEND_NEWS_H
 
 #include "lend/state.h"
 
-/* Begin to hear news, and end. 0, -EBUSY, -EINVAL, -ENOMEM. end() waits until wake() is not running. */
+/* Begin and end to receive news. begin(): 0, -EBUSY, -EINVAL or -ENOMEM. end() waits until wake() is not running. */
 int hp_news_begin(hugepin_lend *l);
 void hp_news_end(hugepin_lend *l);
 

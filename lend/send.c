@@ -1,7 +1,7 @@
 /*
- * Messages to peers. A message that send() has no room for is kept, and all later ones to that peer wait behind it.
- * Without memory to keep it the peer is lost, as by an error of send(): a message must not be left out. So is a peer
- * that never takes its messages. Call with the lend's lock.
+ * Messages to peers. A message for which send() has no room is kept, and all later ones to that peer wait behind it. If
+ * there is no memory to keep it, the peer is lost, as after an error of send(), because no message may be left out. A
+ * peer that never takes its messages is lost, too. Call with the lend's lock.
  */
 #include <errno.h>
 #include <string.h>
@@ -21,14 +21,14 @@ static void drop_first(hugepin_lend *l, struct hp_peer *p)
 	free(m);
 }
 
-/* The most that is kept for one peer: all questions that may be out, and many answers and recalls. A peer for which
- * more is to be kept asks, and takes no answers. */
+/* The most bytes to keep for one peer: all questions that may be out, and many answers and recalls. A peer that exceeds
+ * this asks questions and takes no answers. */
 static uint64_t unsent_bytes_max(const hugepin_lend *l)
 {
 	return HP_ASKS_MAX * ((uint64_t)HUGEPIN_LEND_MESSAGE_MAX + l->attr.carry_max) + UNSENT_BYTES;
 }
 
-/* No message reaches the peer any more. */
+/* Lose the peer: no message reaches it any more. */
 static int lose(hugepin_lend *l, uint32_t peer, int err)
 {
 	hp_send_forget(l, peer);

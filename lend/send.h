@@ -6,7 +6,7 @@
 
 #include "lend/state.h"
 
-/* Send a message, or keep it until there is room. 0; or the peer is lost: the error, also later. */
+/* Send a message, or keep it until there is room. 0; or the error by which the peer is lost, also at later calls. */
 int hp_send(hugepin_lend *l, uint32_t peer, const struct hp_wire *w);
 
 /* Send RETURN of n refs: seq 0, or the answer of a WANT, of which parts follow if `more`. */

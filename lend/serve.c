@@ -1,6 +1,6 @@
 /*
- * The lending side: carries out what lender.c decides. Call with the lend's lock. Calls the pin cache, which has locks
- * of higher rank, and so may block for its backend.
+ * The lending side: carries out what lender.c decides. Call with the lend's lock. Calls the pin cache, whose locks have
+ * a higher rank, and so may block for its backend.
  */
 #include <errno.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "lend/state.h"
 #include "reg/lent.h"
 
-enum { CARRIES_WAITING = 8 }; /* a peer's questions that carry most may wait, so many of them */
+enum { CARRIES_WAITING = 8 }; /* so many of a peer's questions that carry most may wait */
 
 /* ------------------------------------------------------------------ buckets */
 
@@ -22,10 +22,10 @@ static void drop(hugepin_lend *l, struct hp_bucket *b)
 	free(b);
 }
 
-/* The bucket has no loans any more. */
+/* End a bucket that has no loans any more. */
 static void end_bucket(hugepin_lend *l, struct hp_bucket *b)
 {
-	/* If its memory is wanted, what the cache has left of the registration is of no use. */
+	/* If its memory is wanted, the cache has no use for the rest of the registration. */
 	hp_lent_unpin(l->domain, &b->pin, b->start, b->end, b->retired);
 	if (b->retired) {
 		hp_lender_forget(&l->lender, b);
@@ -60,7 +60,7 @@ static void pin_bucket(hugepin_lend *l, struct hp_question *q, struct hp_bucket 
 
 /* ------------------------------------------------------------------ asking back */
 
-/* Refs to ask back, of one peer at a time. */
+/* Refs of one peer at a time to ask back. */
 struct recall {
 	uint32_t peer;
 	struct hp_wire w;
@@ -74,7 +74,7 @@ static void send_recall(hugepin_lend *l, struct recall *r)
 	r->w.n = 0;
 }
 
-/* The bucket's memory is wanted back. The bucket is lent. */
+/* Ask all keys of a lent bucket back, because its memory is wanted. */
 static void recall_bucket(hugepin_lend *l, struct hp_bucket *b, struct recall *r)
 {
 	struct hp_loan *loan;
@@ -112,7 +112,7 @@ static void send_want(hugepin_lend *l, const struct hp_act *act)
 
 /* ------------------------------------------------------------------ questions */
 
-/* Write to this process's memory as a peer would: if it is not there, that is an error and not a signal. */
+/* Write to this process's memory as a peer would, so that missing memory is an error and not a signal. */
 static int write_memory(uint64_t addr, const void *data, size_t len)
 {
 	struct iovec from = { (void *)data, len }, to = { (void *)(uintptr_t)addr, len };
@@ -136,7 +136,7 @@ static void refuse(hugepin_lend *l, uint32_t peer, uint32_t number, int err)
 	hp_send(l, peer, &w);
 }
 
-/* b is pinned. Returns 0, or a number of errno, with b as it was. */
+/* Lend b, which is pinned. Returns 0, or a number of errno, with b as it was. */
 static int lend_bucket(hugepin_lend *l, struct hp_question *q, struct hp_bucket *b)
 {
 	struct hugepin_lend_stats *s = &l->peer[q->peer].stats;
@@ -161,7 +161,7 @@ static int lend_bucket(hugepin_lend *l, struct hp_question *q, struct hp_bucket 
 	return 0;
 }
 
-/* Do what is next until the question is answered. False: it waits. */
+/* Carry out steps until the question is answered. False: it waits. */
 static bool serve(hugepin_lend *l, struct hp_question *q)
 {
 	for (;;) {
@@ -170,7 +170,7 @@ static bool serve(hugepin_lend *l, struct hp_question *q)
 
 		switch (act.step) {
 		case HP_STEP_LEND:
-			/* what is lent already may be gone, and nobody may have said so */
+			/* lent memory may be gone without anybody having said so */
 			err = l->settled ? 0 : EAGAIN;
 			err = err ? err : lend_bucket(l, q, act.bucket);
 			if (!err)
@@ -199,7 +199,7 @@ static bool serve(hugepin_lend *l, struct hp_question *q)
 	}
 }
 
-/* What may be lent around the address: 0 and its range in q, or a number of errno. */
+/* Ask the program what may be lent around the address: 0 and its range in q, or a number of errno. */
 static int ask_program(hugepin_lend *l, struct hp_question *q)
 {
 	struct iovec buffer = { 0 };
@@ -221,13 +221,13 @@ static int ask_program(hugepin_lend *l, struct hp_question *q)
 	return q->addr >= q->buffer && q->addr < q->buffer_end ? 0 : EACCES;
 }
 
-/* Serve the questions that wait, in their order. peer: whose, where each peer has a share of its own. */
+/* Serve the waiting questions in order; of `peer` alone, if each peer has a share of its own. */
 static void serve_waiting(hugepin_lend *l, uint32_t peer)
 {
 	struct hp_question *q;
 
 	while ((q = hp_lender_front(&l->lender, peer))) {
-		int err = ask_program(l, q); /* the program may have withdrawn the buffer meanwhile */
+		int err = ask_program(l, q); /* ask again, because the program may have withdrawn the buffer */
 
 		if (err)
 			refuse(l, q->peer, q->number, err);
@@ -238,7 +238,7 @@ static void serve_waiting(hugepin_lend *l, uint32_t peer)
 	}
 }
 
-/* Keep the question. False: it cannot wait. */
+/* Keep the question until it can be served. False: it cannot wait. */
 static bool keep(hugepin_lend *l, const struct hp_question *q)
 {
 	struct hp_question *kept;

@@ -1,5 +1,5 @@
 /*
- * The lending side: the messages of peers that borrow, and what the pin cache wants back (serve.c).
+ * The lending side: messages of peers that borrow, and memory that the pin cache wants back (serve.c).
  */
 #ifndef HP_LEND_SERVE_H
 #define HP_LEND_SERVE_H
@@ -15,10 +15,10 @@ void hp_serve_region(hugepin_lend *l, uint32_t region, bool dropped);
 void hp_serve_all_regions(hugepin_lend *l);
 void hp_serve_crowded(hugepin_lend *l, uint64_t bytes);
 
-/* Answer no to all questions that wait. */
+/* Answer all waiting questions with no. */
 void hp_serve_refuse_all(hugepin_lend *l);
 
-/* Drop all that is idle. */
+/* Drop all idle buckets. */
 void hp_serve_drop_idle(hugepin_lend *l);
 
 #endif

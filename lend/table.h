@@ -1,8 +1,8 @@
 /*
- * A hash table of things that a lend knows: chains, whose links lie in the things themselves, so adding one cannot
- * fail. The table doubles when it has as many things as chains; without memory for that, it stays as it is, and its
- * chains grow. A find, an add and a remove take constant time. Fibonacci hashing (Knuth, volume 3, 6.4). The caller has
- * the lend's lock.
+ * A hash table of a lend's objects, with chains whose links are members of the objects, so that adding one cannot fail.
+ * The table doubles when it has as many objects as chains; without memory for that it stays as it is, and its chains
+ * grow. Searching, adding and removing take constant time. Fibonacci hashing (Knuth, volume 3, 6.4). The caller has the
+ * lend's lock.
  */
 #ifndef HP_LEND_TABLE_H
 #define HP_LEND_TABLE_H
@@ -12,13 +12,14 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* One word for two: the hash of a pair. */
+/* The hash of a pair of words. */
 static inline uint64_t hp_lend_hash(uint64_t a, uint64_t b)
 {
 	return (a ^ (b << 32 | b >> 32) * UINT64_C(0xff51afd7ed558ccd)) * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-/* The same for words that peers choose: by a secret, so that they cannot choose words that fill one chain. */
+/* As hp_lend_hash() for words that peers choose, with a secret, so that they cannot choose words that fill one
+ * chain. */
 extern uint64_t hp_lend_secret; /* relaxed: the exchange decides; tables are made after it, under a lock */
 
 static inline uint64_t hp_lend_hash_foreign(uint64_t a, uint64_t b)
@@ -51,7 +52,7 @@ static inline bool hp_table_init(struct hp_table *t)
 	return t->chain;
 }
 
-/* The things are the caller's. */
+/* Free the table; the objects are the caller's. */
 static inline void hp_table_free(struct hp_table *t)
 {
 	free(t->chain);
@@ -99,7 +100,7 @@ static inline void hp_table_add(struct hp_table *t, struct hp_link *link, uint64
 	*head = link;
 }
 
-/* link is in the table. */
+/* Remove link, which is in the table. */
 static inline void hp_table_remove(struct hp_table *t, struct hp_link *link)
 {
 	struct hp_link **at = hp_table_chain(t, link->hash);
@@ -110,8 +111,8 @@ static inline void hp_table_remove(struct hp_table *t, struct hp_link *link)
 	t->count--;
 }
 
-/* The first link with this hash, and the next one after `at`; NULL: there is none. Other things may have the same hash,
- * so the caller compares. */
+/* The first link with this hash, and the next one after `at`; NULL: there is none. Other objects may have the same
+ * hash, so the caller compares. */
 static inline struct hp_link *hp_table_first(const struct hp_table *t, uint64_t hash)
 {
 	struct hp_link *at = *hp_table_chain(t, hash);
@@ -131,7 +132,7 @@ static inline struct hp_link *hp_table_next(const struct hp_link *at)
 	return (struct hp_link *)at;
 }
 
-/* The thing of type `type` whose member `member` is *link. */
+/* The object of type `type` whose member `member` is *link. */
 #define HP_OF(link, type, member) ((type *)((char *)(link) - offsetof(type, member)))
 
 #endif

@@ -63,7 +63,7 @@ static bool read_refs(struct hp_wire *w, const unsigned char *at)
 	return true;
 }
 
-/* The members between header and refs. False: a value that no lend sends. */
+/* Read the members between header and refs. False: a value that no lend sends. */
 static bool read_fixed(struct hp_wire *w, const unsigned char *at)
 {
 	switch (w->type) {

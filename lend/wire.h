@@ -1,7 +1,7 @@
 /*
  * The messages between lends, as bytes: little-endian, of a fixed layout. Messages between two peers arrive once and in
- * their order. The protocol is that of Firehose (Bonachea and Bell 2003, "Firehose: implementation details") with
- * numbers that tell a message that arrives twice, and with WANT and RECALL, by which the owner of the memory asks for
+ * order. The protocol is that of Firehose (Bonachea and Bell 2003, "Firehose: implementation details") with numbers by
+ * which a message that arrives twice is recognised, and with WANT and RECALL, by which the owner of the memory asks for
  * keys back. Pure: no state, any thread.
  *
  *	byte 0      version, 1
@@ -47,12 +47,12 @@ struct hp_wire {
 	uint64_t refs[HP_WIRE_REFS_MAX];
 };
 
-/* Read a message of foreign origin. 0 and *ret_; -EILSEQ: no message. What the two of them have out is the caller's to
- * check: here refs differ from each other and are not 0, ranges are not empty and do not wrap, numbers that may not be
- * 0 are not. */
+/* Read a message of foreign origin. 0 and *ret_; -EILSEQ: no message. Checked here: refs differ from each other and are
+ * not 0, ranges are not empty and do not wrap, required numbers are not 0. The caller checks the message against the
+ * keys and questions that are out. */
 int hp_wire_read(struct hp_wire *ret_, const void *msg, size_t len);
 
-/* Write a message to buf, which has room for HUGEPIN_LEND_MESSAGE_MAX and what is carried. Returns its length. */
+/* Write a message to buf, which has room for HUGEPIN_LEND_MESSAGE_MAX and the carried bytes. Returns its length. */
 size_t hp_wire_write(void *buf, const struct hp_wire *w);
 
 #endif
