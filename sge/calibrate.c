@@ -1,6 +1,6 @@
 /*
- * The thresholds of a device: measured once (measure_device.c), and then kept in a file (model.h). Another file keeps
- * what the device takes for registering on demand (reg/backend/terms.h).
+ * The thresholds of a device, which are measured once (measure_device.c) and then kept in a file (model.h). Another
+ * file keeps the device's times for registering on demand (reg/backend/terms.h).
  */
 #include <errno.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static int calibrate(struct ibv_pd *pd, bool anew, struct hugepin_sg_model *ret_
 	if (err)
 		return err;
 	hp_sg_model_keep(&testbed, ret_);
-	/* Registering on demand is no part of the thresholds, so a failure leaves nothing but the lack of its terms. */
+	/* Registering on demand is no part of the thresholds, so after a failure only its terms are missing. */
 	if (hp_verbs_odp(pd->context) && !hp_measure_paging(pd, &t))
 		hp_terms_keep(&testbed, &t);
 	return 0;

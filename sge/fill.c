@@ -1,13 +1,13 @@
 /*
  * Carrying out a plan: elements, keys and work requests are written to the caller's arrays.
  *
- * Pieces to be gathered go to hugepin_sg_map() in runs, between the copied pieces. A registration that an earlier run
- * took serves later runs, too. A piece without a key may be copied instead. If there are too many elements otherwise,
- * a piece that lies in several registrations may be copied, too. If both happen, each piece is one element at most, as
+ * Runs of pieces to be gathered go to hugepin_sg_map(), between the copied pieces. A registration that an earlier run
+ * pinned serves later runs, too. A piece without a key may be copied instead. So may a piece that lies in several
+ * registrations, if there would be too many elements otherwise. If both happen, each piece is at most one element, as
  * the plan assumes.
  *
- * Only behind the last piece the pieces' lengths can be compared with the plan. Pins may have been taken by then; a
- * failure gives them back.
+ * Only behind the last piece can the pieces' lengths be compared with the plan. A failure then gives back any pins that
+ * were taken.
  */
 #include <errno.h>
 #include <limits.h>
@@ -21,17 +21,17 @@
 struct filling {
 	const struct hugepin_sg_room *room;
 	hugepin_key_fn key; /* never NULL */
-	unsigned access; /* what the adapter does with the pieces */
+	unsigned access; /* the adapter's access to the pieces */
 	uint32_t sges, pins; /* elements and pins written so far */
 	uint32_t sorted; /* pins[0 .. sorted - 1] are in order (sge/pins.h) */
 	uint32_t run; /* pins that were taken before the latest call of hugepin_sg_map() */
 	size_t slot; /* bytes of the slot written so far */
 	size_t spare; /* bytes of the slot left for pieces that the plan does not copy */
 	bool joins; /* the last element is the slot's: the next copied piece extends it */
-	bool unsplit; /* copy also pieces that lie in several registrations */
+	bool unsplit; /* copy even pieces that lie in several registrations */
 };
 
-/* The place of an element. The room may have none, and then no address. */
+/* The place of an element. An empty room may have no address. */
 static inline struct ibv_sge *element(const struct filling *f, size_t i)
 {
 	return (struct ibv_sge *)((uintptr_t)f->room->sge + i * sizeof(struct ibv_sge));
@@ -83,7 +83,7 @@ static inline bool copied(const struct hugepin_sg_plan *plan, uint32_t i, size_t
 	return len < plan->copy_below || i - plan->copy_from < plan->copy_to - plan->copy_from;
 }
 
-/* As memcpy(), but without the call: for short pieces the call takes longer than the copy. Returns the end. */
+/* As memcpy(), but without the call, which takes longer than the copy for short pieces. Returns the end. */
 static inline char *put_bytes(char *to, const char *from, size_t len)
 {
 	if (len >= 16 && len <= 32) {
@@ -122,7 +122,7 @@ static int map_run(struct filling *f, const struct iovec *iov, int n)
 		settle_filling(f);
 	int sges = hugepin_sg_map(iov, n, f->access, pinned_or_key, f, (struct hugepin_sge *)(r->sge + f->sges),
 				  int_of(r->sges - f->sges), r->pins + f->pins, int_of(r->pins_max - f->pins), &info);
-	/* Some registrations may be pinned twice: settling the pins may make room. */
+	/* Some registrations may be pinned twice, so settling the pins may make room. */
 	if (sges == -EMSGSIZE && f->pins > f->sorted && info.pins > r->pins_max - f->pins) {
 		settle_filling(f);
 		return map_run(f, iov, n);
@@ -136,7 +136,7 @@ static int map_run(struct filling *f, const struct iovec *iov, int n)
 	return sges;
 }
 
-/* Add one piece. It is gathered, or copied if it cannot be gathered and the slot has room. */
+/* Add one piece: gather it, or copy it if it cannot be gathered and the slot has room. */
 static int gather_or_copy(struct filling *f, const struct iovec *piece)
 {
 	uint32_t sges = f->sges;
@@ -190,7 +190,7 @@ static uint32_t lines_of_elements(const struct ibv_sge *sge, uint32_t n)
 	return (uint32_t)lines; /* fits: the plan's bytes fit into 32 bits, and so does the number of elements */
 }
 
-/* Whether the piece overlaps the slot. Such a piece cannot be copied: the copy would overwrite it before all is
+/* Whether the piece overlaps the slot. Such a piece cannot be copied, because the copy would overwrite it before all is
  * read. */
 static inline bool in_slot(const struct hugepin_sg_room *r, uintptr_t addr, size_t len)
 {
@@ -298,9 +298,8 @@ static HP_COLD uint32_t few_left(struct filling *f, uint32_t pins)
 	return f->pins;
 }
 
-/* Gather pieces that each lie in one registration, as most do. The loop takes a few instructions per piece. Returns
- * the number of pieces done; the next piece lies in several registrations, or there is no room for it. Or returns an
- * error. */
+/* Gather pieces that each lie in one registration, as most do, in a few instructions per piece. Returns the number of
+ * pieces done, or an error. The next piece then lies in several registrations, or there is no room for it. */
 static inline int gather_whole(struct filling *f, const struct iovec *iov, int n, uint64_t *bytes_left)
 {
 	const struct hugepin_sg_room *r = f->room;
@@ -332,8 +331,8 @@ static inline int gather_whole(struct filling *f, const struct iovec *iov, int n
 				pins += room->ref != 0;
 				pin = room;
 			}
-			/* Clip the range at the first and last address: one comparison then decides whether a piece is
-			 * inside. */
+			/* Clip the range at the first and last address, so that one comparison decides whether a piece
+			 * is inside. */
 			base = pin->base + !pin->base;
 			range = pin->len - (pin->len && !pin->base);
 			range = range < UINT64_MAX - base ? range : UINT64_MAX - base;
@@ -381,7 +380,7 @@ static int fill_gathered(struct filling *f, const struct hugepin_sg_plan *plan, 
 
 /* ------------------------------------------------------------------ work requests */
 
-/* Write the work requests from last to first: `tmpl` may be the first of them. */
+/* Write the work requests from last to first, because `tmpl` may be the first of them. */
 static void chain_requests(const struct hugepin_sg_plan *plan, const struct ibv_send_wr *tmpl, const struct filling *f,
 			   int wrs)
 {
@@ -401,7 +400,7 @@ static void chain_requests(const struct hugepin_sg_plan *plan, const struct ibv_
 			wr->send_flags |= IBV_SEND_INLINE;
 		if (!last) {
 			wr->send_flags &= ~last_only;
-			/* Only writes and reads are split: a send is one work request. */
+			/* Only writes and reads are split, because a send is one work request. */
 			wr->opcode = plan->mode & HUGEPIN_SG_READ ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
 		}
 		if (!i)

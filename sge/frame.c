@@ -1,10 +1,10 @@
 /*
- * The frame (hugepin_sg_frame(5)): a message that begins with a table of its contents. Numbers are little-endian on
- * any machine. The frame may begin at any address.
+ * The frame (hugepin_sg_frame(5)): a message that begins with a table of its contents. Numbers are little-endian on any
+ * machine. The frame may begin at any address.
  *
- * A frame may come from anyone. hugepin_sg_iter() checks all of it once, against the length that arrived, and refuses
- * the frame if any bit is wrong. A peer that may write to the memory can change the frame during that check, or later.
- * So each number is loaded once, and each length is cut to the rest of the frame.
+ * A frame may come from anyone, so hugepin_sg_iter() checks all of it once against the length that arrived, and refuses
+ * the frame if any bit is wrong. A peer that may write to the memory can change the frame during that check, or later,
+ * so each number is loaded once, and each length is cut to the rest of the frame.
  */
 #include <endian.h>
 #include <string.h>
@@ -17,7 +17,7 @@ enum { MAGIC = 0, VERSION = 2, ZERO = 3, COUNT = 4, TOTAL = 8, PART = 16, PARTS 
 #define MAGIC_WORD 0x7048 /* "Hp" */
 #define VERSION_BYTE 1
 
-/* Keeps the compiler from loading x from the frame again: the frame may have changed. */
+/* Keeps the compiler from loading x from the frame again, because the frame may have changed. */
 #define LOADED(x) __asm__("" : "+r"(x))
 
 static void put16(unsigned char *at, uint16_t x)
@@ -161,7 +161,7 @@ int hugepin_sg_iter(struct hugepin_sg_rx *ret_, const void *frame_, size_t len)
 	if (get16(frame + MAGIC) != MAGIC_WORD || frame[VERSION] != VERSION_BYTE || frame[ZERO] ||
 	    get32(frame + ZEROS) || get64(frame + TOTAL) != len || part >= parts || (parts > 1 && count != 1))
 		return -EILSEQ;
-	/* These sums are in 64 bits and cannot wrap. */
+	/* These sums of 64 bits cannot wrap. */
 	if (HUGEPIN_SG_TABLE(count) > len || (count % 2 && get32(frame + length_at(count))))
 		return -EILSEQ;
 	for (uint32_t i = 0; i < count; i++)

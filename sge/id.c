@@ -1,5 +1,5 @@
 /*
- * What tells queues apart, and processes.
+ * The numbers that distinguish queues, and processes.
  */
 #include "sge/id.h"
 

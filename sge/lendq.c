@@ -2,13 +2,13 @@
  * The messages of a lend (hugepin_lend(3)) to one peer and from it, over one queue pair.
  *
  * The lend calls hugepin_lendq_send() with its lock held. A received message goes to hugepin_lend_message(), which
- * takes that lock and may send. So no lock that is held while a message is handed in may be taken to send. Two queues
- * of sge/queue.c on the queue pair keep these apart: `out` only sends, and runs no callback under its lock. `in` only
+ * takes that lock and may send. So sending must not take a lock that is held while a message is handed in. Two queues
+ * of sge/queue.c on the queue pair ensure this: `out` only sends, and runs no callback under its lock; `in` only
  * receives, under `receiving`. Locks are taken in this order: receiving, the lend's lock, the lock of `out`.
  *
- * A message is copied whole, since it is the lend's again when hugepin_lendq_send() returns. Each message is a record
- * of one frame, and frames have room for the longest message. Messages are solicited: they wake a peer that waits for
- * solicited completions alone.
+ * A message is copied whole, because the lend may reuse it when hugepin_lendq_send() returns. Each message is a record
+ * of one frame, and frames have room for the longest message. Messages are solicited, so that they wake a peer that
+ * waits only for solicited completions.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -60,7 +60,8 @@ int hugepin_lendq_send(hugepin_lendq *q, const void *msg, size_t len)
 
 /* ------------------------------------------------------------------ receiving */
 
-/* Called by `in` for each record. The lend counts what is no message of its, so it gets that, too, as an empty one. */
+/* Called by `in` for each record. A record that cannot be a message goes to the lend as an empty one, because the lend
+ * counts these. */
 static void hear(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
 {
 	struct hugepin_lendq *q = arg;
@@ -81,7 +82,7 @@ static int begin_receiving(struct hugepin_lendq *q)
 	return pthread_mutex_lock(&q->receiving) ? -EBUSY : 0; /* EDEADLK: this is a callback */
 }
 
-/* A message must not be left out. So the connection ends with one that the lend could not take. */
+/* End the connection after a message that the lend could not take, because no message may be left out. */
 static int end_connection(struct hugepin_lendq *q)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
@@ -91,8 +92,8 @@ static int end_connection(struct hugepin_lendq *q)
 	return err;
 }
 
-/* Ends what begin_receiving() began. The lend's callbacks may run in hugepin_lend_gone(), so the lock is released
- * before. */
+/* End what begin_receiving() began. Release the lock before hugepin_lend_gone(), in which the lend's callbacks may
+ * run. */
 static int end_receiving(struct hugepin_lendq *q, int ret)
 {
 	bool lost = q->lost && !q->gone;
@@ -139,8 +140,8 @@ int hugepin_lendq_poll(hugepin_lendq *q, int max)
 		int more = poll_one(q, q->qp->recv_cq, max - ret);
 		ret = more > 0 || !ret ? ret + more : ret;
 	}
-	/* Nothing came: see whether the program has moved the queue pair to the error state, and post what the provider
-	 * has refused. */
+	/* Nothing came, so see whether the program has moved the queue pair to the error state, and post what the
+	 * provider has refused. */
 	if (!ret) {
 		int in = q->in ? hugepin_sgq_poll(q->in, 0) : 0; /* NULL: closed before `out` */
 		ret = hugepin_sgq_poll(q->out, 0);
@@ -175,12 +176,12 @@ enum ibv_wc_status hugepin_lendq_wc_status(const hugepin_lendq *q)
 
 /* ------------------------------------------------------------------ opening and closing */
 
-/* Open the two queues. `in` comes last, since a queue that has posted receives cannot be closed at once. */
+/* Open the two queues. `in` comes last, because a queue that has posted receives cannot be closed at once. */
 static int open_queues(struct hugepin_lendq *q, const struct hugepin_lendq_attr *a, const struct hugepin_sg_caps *caps)
 {
 	uint32_t wrs = caps->max_wr > a->reserved_wr ? caps->max_wr - a->reserved_wr : 0;
 	uint64_t frame = HUGEPIN_SG_TABLE(1) + (uint64_t)q->message_max;
-	/* only `refused` counts: without gathering, all is copied or inline */
+	/* only `refused` counts, because without gathering all is copied or inline */
 	const struct hugepin_sg_model copying = { .size = sizeof copying, .refused = HUGEPIN_SG_GATHER };
 	struct hugepin_sgq_attr attr = {
 		.size = sizeof attr,
@@ -257,9 +258,9 @@ static int end_queue(hugepin_sgq **queue, int (*how)(hugepin_sgq *))
 	return err;
 }
 
-/* The order is the reverse of open_queues(): while the queue pair works, receives are out, and nothing is closed. When
- * hugepin_lend_gone() has returned, no call of the lend is in hugepin_lendq_send() or will be: the lend sends under its
- * lock. In a child of fork the lend answers -ESTALE, and the queues free their copies. */
+/* Close the queues in the reverse order of open_queues(): while the queue pair works, receives are out, and nothing is
+ * closed. After hugepin_lend_gone() has returned, no call of the lend is or will be in hugepin_lendq_send(), because
+ * the lend sends under its lock. In a child of fork the lend answers -ESTALE, and the queues free their copies. */
 static int end(struct hugepin_lendq *q, int (*how)(hugepin_sgq *))
 {
 	if (!q)

@@ -1,10 +1,10 @@
 /*
  * Turning pieces of memory into elements of a work request: layouts, keys, and where to put a copy. Pure: no state, no
- * allocation, no lock; only the key function may block. One key function gets special treatment: the keys of
- * hugepin_sg_key() are asked for all at once.
+ * allocation, no lock; only the key function may block. hugepin_sg_key() gets special treatment as a key function,
+ * because its keys are asked for all at once.
  *
  * A key is searched in three places: the latest range, then the pins taken so far (sge/pins.h), then the key function.
- * The pins are few, since pieces mostly lie in one arena.
+ * The pins are few, because pieces mostly lie in one arena.
  */
 #include <errno.h>
 #include <limits.h>
@@ -17,8 +17,8 @@
 
 #define LINE ((size_t)64)
 #define ALIAS ((size_t)4096) /* bytes: the processor compares addresses of loads and stores modulo this first */
-/* A longer piece is counted as if it had this length. The lines of such a piece exceed an unsigned already, and the
- * lines of 2^31 such pieces fit into 64 bits. */
+/* A longer piece counts as if it had this length. Its lines exceed an unsigned already, and the lines of 2^31 such
+ * pieces fit into 64 bits. */
 #define LEN_MAX (UINT64_C(64) << 32)
 
 /* ------------------------------------------------------------------ elements */
@@ -154,7 +154,7 @@ static int ask_each(void *domain, const void *addr, size_t len, unsigned access,
 	return hugepin_sg_key(domain, addr, len, access, ret_);
 }
 
-/* For hugepin_sg_key(): ask for all keys at once. If registrations are just changing, ask for each. */
+/* For hugepin_sg_key(): ask for all keys at once, or for each if registrations are just changing. */
 static HP_COLD int map_and_ask(const struct iovec *iov, int n, unsigned access, void *domain,
 			       struct hugepin_sge *ret_sges, int sges, struct hugepin_pin *ret_pins, int pins,
 			       struct hugepin_sg_info *ret_info)
@@ -235,8 +235,8 @@ unsigned hugepin_sg_lines(const struct iovec *iov, int n)
 
 /* The offset for a copy at which the CPU waits least. A copy waits for its own stores if each store lies behind its
  * load by less than a vector or two, modulo a page. Copying 4096 bytes took 27 times as long at a distance of 8 bytes
- * as at 0, or at 64 and more (Xeon, AVX-512). So offsets up to twice that distance are avoided. The distance is the
- * same throughout a piece, so each piece rules out two offsets. */
+ * as at 0, or at 64 and more (Xeon, AVX-512), so offsets up to twice that distance are avoided. Each piece rules out
+ * two offsets, because the distance is the same throughout a piece. */
 size_t hugepin_sg_offset(const struct iovec *iov, int n, size_t len)
 {
 	uint64_t waits[ALIAS / LINE] = { 0 }, pages, best_pages = 0;

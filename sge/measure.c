@@ -1,9 +1,8 @@
 /*
  * Measuring thresholds. The cells of a grid are messages of some numbers of pieces and some lengths, with pieces in the
- * CPU's cache or flushed from it, in one registration or in many. Each is sent by RDMA WRITE in each way: what counts
- * is how many messages go in a time, not how long one takes, since packing is for a backlog. The threshold of a row of
- * cells is the one that chooses best: with the least sum, over the cells, of the time of the way that it chooses over
- * the time of the best way.
+ * CPU's cache or flushed from it, in one registration or in many. Each is sent by RDMA WRITE in each way. The number of
+ * messages per time counts, not the time of one, because packing is for a backlog. The threshold of a row of cells is
+ * the one that chooses best: with the least sum, over the cells, of the time of its way over the time of the best way.
  *
  * Disturbances only make times longer, so the least time of each cell counts. Rounds of all cells alternate, so that a
  * disturbance affects all cells alike.
@@ -21,7 +20,7 @@
 
 #include "base/base.h"
 
-/* The grid: numbers of pieces, cut to what a work request takes, and lengths. */
+/* The grid: numbers of pieces, limited to those that a work request takes, and lengths. */
 static const unsigned counts[] = { 1, 2, 4, 8, 30 };
 static const unsigned sizes[] = { 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048 };
 enum { COUNTS = sizeof counts / sizeof *counts, SIZES = sizeof sizes / sizeof *sizes };
@@ -35,8 +34,8 @@ enum {
 	SLOTS = 4,
 	/* registrations of pieces that lie apart: a page each, with a page between them that is not registered */
 	REGIONS = 64,
-	/* Bytes between pieces. The pieces' offsets within a cache line then differ, and the prefetcher does not
-	 * help. */
+	/* Bytes between pieces, chosen so that the pieces' offsets within a cache line differ, and the prefetcher does
+	 * not help. */
 	STRIDE_MORE = 168,
 	SOURCE_BYTES = 256 << 10, /* pieces that are not in the cache have room for fewer messages */
 	MESSAGE_MAX = PIECES_MAX * PIECE_MAX,
@@ -50,12 +49,12 @@ enum {
 
 struct measure {
 	struct hp_sg_carrier *c;
-	/* One mapping: what is sent with the slots, a page, where it arrives, a page, the regions. */
+	/* One mapping: the messages' source with the slots, a page, their target, a page, the regions. */
 	char *source, *slots, *target, *regions;
 	struct hugepin_pin pins[2 + REGIONS]; /* of source and slots, of the target, and of the regions */
 	uint32_t refused;
 	struct iovec iov[MESSAGES][PIECES_MAX];
-	float ns[2][2][COUNTS][SIZES][WAYS]; /* not in the cache, apart; the least of a message; 0: none */
+	float ns[2][2][COUNTS][SIZES][WAYS]; /* not in the cache, apart; the least time of a message; 0: none */
 };
 
 static int open_memory(struct measure *m)
@@ -97,7 +96,7 @@ static void lay(struct iovec *iov, unsigned n, unsigned bytes, char *at)
 		iov[i] = (struct iovec){ at + i * (size_t)(bytes + STRIDE_MORE), bytes };
 }
 
-/* Lay out the messages of a cell. In the cache: a few messages in turn. Not in the cache: each message is different.
+/* Lay out the messages of a cell: in the cache, a few messages in turn; not in the cache, each message a different one.
  * Returns the number of messages. */
 static unsigned lay_all(struct measure *m, unsigned n, unsigned bytes, bool cold, bool apart)
 {
@@ -180,7 +179,7 @@ static bool arrives(struct measure *m, unsigned n, unsigned bytes, unsigned mode
 	return same && m->target[len] == (char)~0;
 }
 
-/* Refuse the ways that arrive wrong. */
+/* Refuse the ways by which messages arrive wrong. */
 static int refuse_wrong(struct measure *m)
 {
 	int err = 0;
@@ -200,8 +199,8 @@ static int refuse_wrong(struct measure *m)
 
 /* ------------------------------------------------------------------ times */
 
-/* Send messages from..to - 1 of those laid out, and wait for them. Slots follow each other as the frames of a queue
- * do. */
+/* Send messages from..to - 1 of those laid out, and wait for them. Slots follow each other like the frames of a
+ * queue. */
 static bool send_some(struct measure *m, const struct hugepin_sg_plan *plan, unsigned from, unsigned to)
 {
 	for (unsigned k = from; k < to; k++)
@@ -245,8 +244,8 @@ static bool measure_round(struct measure *m)
 	return ok;
 }
 
-/* The length from which on gathering is to be chosen in a row: the one with the least sum of relative times. It lies
- * between two lengths of the grid. A plan takes a single piece as one that lies apart. */
+/* The length from which on gathering is to be chosen in a row, that with the least sum of relative times. It lies
+ * between two lengths of the grid. A plan treats a single piece as one that lies apart. */
 static uint32_t copy_below(float ns[COUNTS][SIZES][WAYS], bool apart, uint32_t otherwise)
 {
 	float least = 0;
@@ -268,7 +267,7 @@ static uint32_t copy_below(float ns[COUNTS][SIZES][WAYS], bool apart, uint32_t o
 	return best;
 }
 
-/* The number of pieces up to which messages are not dearer inline than in the better of the other ways, give or take 3
+/* The number of pieces up to which inline messages are no dearer than the better of the other ways, give or take 3
  * %. */
 static uint32_t inline_pieces(float ns[COUNTS][SIZES][WAYS])
 {

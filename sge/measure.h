@@ -9,25 +9,24 @@
 
 #include "hugepin_verbs.h"
 
-/* What carries the messages: a device, or what a bench or a test has in its place. Each function returns false if it
+/* The carrier of the messages: a device, or the substitute of a bench or a test. Each function returns false if it
  * failed. */
 struct hp_sg_carrier {
-	hugepin_domain *domain; /* registers what messages are made of */
+	hugepin_domain *domain; /* registers the memory of messages */
 	struct hugepin_sg_caps caps;
-	/* What is being sent, and whether its pieces were flushed from the cache: for a carrier that pretends. */
+	/* The present message, and whether its pieces were flushed from the cache, for a carrier that pretends. */
 	const struct hugepin_sg_plan *plan;
 	bool cold;
 	/* one work request; waits for room if there is none */
 	bool (*post)(struct hp_sg_carrier *, struct ibv_send_wr *);
-	bool (*end)(struct hp_sg_carrier *); /* waits until all that was posted is through */
-	/* Post a receive for a SEND that follows. NULL: nothing arrives, and so no way is refused. */
+	bool (*end)(struct hp_sg_carrier *); /* waits until all posted work requests have completed */
+	/* Post a receive for a SEND that follows. NULL: nothing arrives, so no way is refused. */
 	bool (*recv)(struct hp_sg_carrier *, struct ibv_sge *);
 	int (*reset)(struct hp_sg_carrier *); /* after a failure. 0 or -errno */
 };
 
-/* Measure for about a second. What the carrier cannot show keeps its value in *model. 0; -EIO: not even one element
- * arrives; or
- * -errno, and *model is left alone. */
+/* Measure for about a second. A value that the carrier cannot show stays as it is in *model. 0; -EIO: not even one
+ * element arrives; or -errno, and *model is unchanged. */
 int hp_sg_measure(struct hp_sg_carrier *, struct hugepin_sg_model *model);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Calibration over a device: the carrier of measure.h is two queue pairs of this process that are connected to each
- * other. As many messages as they take are kept under way, so either the CPU or the device is busy all the time.
+ * Calibration over a device: the carrier of measure.h is two connected queue pairs of this process. They are kept full
+ * of messages, so that either the CPU or the device is busy all the time.
  */
 #include "sge/measure_device.h"
 
@@ -13,7 +13,7 @@
 struct device {
 	struct hp_sg_carrier carrier;
 	struct hp_pair pair;
-	int out; /* completions that will come */
+	int out; /* completions that are still to come */
 };
 
 static bool end(struct hp_sg_carrier *c)
@@ -59,7 +59,7 @@ static int reset(struct hp_sg_carrier *c)
 
 int hp_measure_device(struct ibv_pd *pd, struct hugepin_sg_model *ret_)
 {
-	/* Nobody unmaps what is measured. So a hit need not ask the kernel about that. */
+	/* A hit need not ask the kernel, because nobody unmaps the measured memory. */
 	const struct hugepin_attr attr = { .size = sizeof attr,
 					   .policy = HUGEPIN_POLICY_LRU,
 					   .watch = HUGEPIN_WATCH_PROGRAM };

@@ -1,12 +1,13 @@
 /*
- * Calibration of memory that is registered on demand: what the policies of the pin cache weigh (hugepin_odp(7)).
+ * Calibration of memory that is registered on demand, for the policies of the pin cache (hugepin_odp(7)).
  *
- * Each operation is done on one page and on many, several times. The least times give its line, since disturbances only
- * make times longer. Memory has base pages. What is pinned was written before. What is brought in, or faults, was
- * never touched: the kernel has to find a page for each, as it has to for pages that it has taken back.
+ * Each operation is done on one page and on many, several times. The least times give its line, because disturbances
+ * only make times longer. Memory has base pages. Memory to be pinned was written before. Memory to be brought in, or to
+ * fault, was never touched, so that the kernel has to find a page for each, as it has to for pages that it has taken
+ * back.
  *
- * A fault is seen by a message alone: by RDMA WRITE of a few bytes from a page, or to it. The same message a second time
- * meets no fault. The difference is the time of the fault.
+ * Only a message shows a fault: RDMA WRITE of a few bytes from a page, or to it. The same message meets no fault the
+ * second time, so the difference is the time of the fault.
  */
 #include "sge/measure_paging.h"
 
@@ -35,7 +36,8 @@ struct paging {
 	uint64_t ns[OPERATIONS][2], faulting_ns[2], later_ns[2];
 };
 
-/* Shared memory: the first read of a private page would find the page of zeros, and no page had to be found. */
+/* Shared memory, because the first read of a private page would find the page of zeros, so that the kernel need not
+ * find a page. */
 static char *map(void)
 {
 	char *m = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -6,7 +6,7 @@
 
 #include "hugepin_verbs.h"
 
-/* Measure what a device takes that registers on demand. 0 or -errno; after an error *ret_ may be partly changed. */
+/* Measure the times of a device that registers on demand. 0 or -errno; after an error *ret_ may be partly changed. */
 int hp_measure_paging(struct ibv_pd *pd, struct hugepin_terms *ret_);
 
 #endif

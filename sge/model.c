@@ -1,6 +1,6 @@
 /*
- * The file of a device's thresholds (model.h). It has one line "name VALUE VALUE" for each, of pieces in the cache and
- * of other ones. The parser accepts only a complete file: each line once, in order, "end" last.
+ * The file of a device's thresholds (model.h). It has one line "name VALUE VALUE" for each threshold, for pieces in the
+ * cache and for others. The parser accepts only a complete file: each line once, in order, "end" last.
  */
 #include "sge/model.h"
 

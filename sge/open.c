@@ -1,7 +1,7 @@
 /*
  * Making a queue, and destroying it. The queue's settings follow from the queue pair, the model and the program's
  * attributes. One block, allocated once, holds all arrays. One buffer of the heap holds the slots of frames and
- * receives; it stays pinned as long as the queue exists.
+ * receives, and stays pinned as long as the queue exists.
  */
 #include "sge/open.h"
 
@@ -59,7 +59,7 @@ static int settings_of(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
 	if (frame_bytes > longest || (a->pool && frame_bytes > a->pool->frame_bytes))
 		return -EMSGSIZE;
 
-	/* The number of sub-messages that fill a frame. By default it limits only frames with less than 64 bytes per
+	/* The number of sub-messages that fill a frame. The default limits only frames with less than 64 bytes per
 	 * sub-message. */
 	uint32_t fit = is_raw ? frame_bytes : (frame_bytes - HUGEPIN_SG_HEADER) / 12;
 	uint32_t subs_max = a->flush_count ? a->flush_count : HP_MAX(frame_bytes / 64, 16u);
@@ -91,9 +91,9 @@ static int settings_of(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
 		.grh = ud ? GRH : 0,
 	};
 	q->slot_mask = (uint32_t)mask_of(depth);
-	/* depth + 1: callbacks may add another frame's sub-messages */
+	/* depth + 1, because callbacks may add another frame's sub-messages */
 	q->sub_mask_max = mask_of(((uint64_t)depth + 1) * q->subs_max);
-	/* With a pool there are many queues, most of which have few sub-messages: the ring grows by use. */
+	/* With a pool the ring grows by use, because there are many queues, most of which have few sub-messages. */
 	q->sub_mask = a->pool ? HP_MIN(q->sub_mask_max, SUBS_FIRST - 1) : q->sub_mask_max;
 	q->copy_below = q->copy_below_cold = UINT32_MAX;
 	if (!(model.refused & HUGEPIN_SG_GATHER)) { /* each piece costs a lookup, wherever it lies */
@@ -101,7 +101,7 @@ static int settings_of(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
 		q->copy_below_cold = HP_MAX(model.apart_below[1], 1u);
 	}
 	q->table_room = is_raw ? 0 : hp_round_up(HUGEPIN_SG_TABLE(q->subs_max), LINE);
-	/* Slots at a distance of a multiple of 4 KiB would use the same sets of a cache, and alias. */
+	/* Avoid slots at a distance of a multiple of 4 KiB, which would use the same sets of a cache, and alias. */
 	q->slot_bytes = hp_round_up(q->table_room + hp_sgq_room_for(q, 1), LINE);
 	q->slot_bytes += q->slot_bytes % 4096 ? 0 : LINE;
 	if (a->pool) {
@@ -113,7 +113,8 @@ static int settings_of(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
 	return 0;
 }
 
-/* Cut an array of `count` elements of `size` bytes from the block, at *used. Block NULL: only add the size to *used. */
+/* Take an array of `count` elements of `size` bytes from the block, at *used. Block NULL: only add the size to
+ * *used. */
 static void *cut_array(char *block, size_t *used, size_t count, size_t size)
 {
 	size_t at = *used;

@@ -9,7 +9,7 @@
 #include "base/base.h"
 #include "sge/error.h"
 
-enum { LOST_MS = 2000, SGE_MAX = 30, INLINE_MAX = 476 }; /* what a work request of mlx5 takes */
+enum { LOST_MS = 2000, SGE_MAX = 30, INLINE_MAX = 476 }; /* the limits of a work request of mlx5 */
 
 int hp_pair_find_port(struct hp_pair *p)
 {
@@ -29,8 +29,8 @@ int hp_pair_find_port(struct hp_pair *p)
 	return hp_verbs_errno(ibv_query_gid(p->pd->context, p->port, p->gid_index = 0, &p->gid));
 }
 
-/* Create a queue pair with as many elements and as much inline data as the device grants. A device may refuse a
- * request for too many, so ask for fewer and fewer. */
+/* Create a queue pair with as many elements and as much inline data as the device grants. Ask for fewer and fewer,
+ * because a device may refuse a request for too many. */
 static struct ibv_qp *create_qp(struct hp_pair *p, struct ibv_qp_cap *ret_granted)
 {
 	static const uint32_t inlines[] = { INLINE_MAX, 220, 60, 0 };

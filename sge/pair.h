@@ -25,7 +25,7 @@ enum { HP_PAIR_DEPTH = 8 };
 /* Find an active port of the device. 0, or -errno; -EOPNOTSUPP: none is active. */
 int hp_pair_find_port(struct hp_pair *);
 
-/* Make the queue pairs, on that port, and destroy them. After an error, too, they have to be destroyed. 0, or -errno. */
+/* Make the queue pairs on that port. Destroy them even after an error. 0, or -errno. */
 int hp_pair_connect(struct hp_pair *);
 void hp_pair_disconnect(struct hp_pair *);
 

@@ -2,10 +2,9 @@
  * The pins that one call has taken, found by address. The caller's array is the only memory.
  *
  * A few pins are searched one by one. If there are more, pins[0 .. sorted - 1] are in the order of their addresses and
- * searched by halves. Of the pins behind them only the latest are searched. For a pin that is not found the key
- * function is asked, which costs some 30 ns; so the array may hold a registration twice. hp_pins_settle() puts all
- * pins in order, and gives second pins back. It runs when the number of pins has doubled, when there is no room, and
- * at the end.
+ * have a binary search. Of the pins behind them only the latest are searched. If a pin is not found, the key function
+ * is asked, which costs some 30 ns, so the array may hold a registration twice. hp_pins_settle() puts all pins in order
+ * and gives second pins back. It runs when the number of pins has doubled, when there is no room, and at the end.
  */
 #ifndef HP_SGE_PINS_H
 #define HP_SGE_PINS_H
@@ -90,9 +89,9 @@ static inline uint32_t hp_pin_part(const struct hugepin_pin *pin, bool by_base, 
 }
 
 /* Put n pins in order, by a few bits at a time, from the highest in which they differ: each pin goes to the part of its
- * bits (McIlroy, Bostic, McIlroy 1993: American flag sort). A part has some four pins on average. Small parts are sorted
- * by insertion. So the steps are linear in n. Recursion ends after the 128 bits of base and ref: it takes at most some
- * 30 KiB of stack, for addresses that differ in each level's last bit only. */
+ * bits (McIlroy, Bostic, McIlroy 1993: American flag sort). A part has some four pins on average, and small parts are
+ * sorted by insertion, so the steps are linear in n. Recursion ends after the 128 bits of base and ref. It takes at
+ * most some 30 KiB of stack, for addresses that differ only in each level's last bit. */
 static HP_COLD void hp_pins_sort(struct hugepin_pin *pins, uint32_t n)
 {
 	uint32_t at[1 << HP_PINS_BITS], end[1 << HP_PINS_BITS] = { 0 };
@@ -145,7 +144,7 @@ static HP_COLD void hp_pins_sort(struct hugepin_pin *pins, uint32_t n)
 		hp_pins_sort(pins + start, end[p] - start);
 }
 
-/* Put n pins in order. Second pins of a registration are given back through the key function. Returns how many
+/* Put n pins in order, and give second pins of a registration back through the key function. Returns how many
  * remain. */
 static HP_COLD uint32_t hp_pins_settle(struct hugepin_pin *pins, uint32_t n, hugepin_key_fn key, void *arg)
 {

@@ -3,10 +3,9 @@
  * Thresholds decide, within the limits of the queue pair. Rex, Mietke, Rehm 2006, section 4, found that four elements
  * cost little more than one.
  *
- * A plan names the copied pieces by two things: a length, below which pieces are copied, and a window of pieces that
- * are copied anyway. So carrying it out takes one comparison per piece. Neighbouring copied pieces follow each other
- * in the slot and are one element. The window is a run of neighbours. It reduces the elements of a message to the
- * number that is allowed.
+ * A plan names the copied pieces by a length, below which pieces are copied, and by a window, a run of neighbours that
+ * are copied anyway. So carrying it out takes one comparison per piece. Neighbouring copied pieces follow each other in
+ * the slot and are one element. The window reduces the elements of a message to the number that is allowed.
  *
  * The queue (queue.c) makes no plan: it copies pieces shorter than copy_below, which it doubles until the elements fit.
  *
@@ -23,7 +22,7 @@
 
 #define MODES (HUGEPIN_SG_INLINE | HUGEPIN_SG_COPY | HUGEPIN_SG_GATHER)
 
-/* An adapter fetches each element by a transaction of its own, for which a CPU copies some hundred bytes of its
+/* An adapter fetches each element by a transaction of its own, in whose time a CPU copies some hundred bytes of its
  * cache. */
 const struct hugepin_sg_model hp_sg_model_default = {
 	.size = sizeof(struct hugepin_sg_model),
@@ -62,8 +61,7 @@ int hugepin_sg_caps(struct ibv_qp *qp, const struct ibv_qp_cap *granted, struct 
 		.max_sge_rd = max_sge_rd < cap->max_send_sge ? max_sge_rd : cap->max_send_sge,
 		.max_wr = cap->max_send_wr,
 		.max_recv_wr = cap->max_recv_wr,
-		/* mtu_ud does not include the 40 bytes of the routing header, which exist in the receiver's memory
-		 * only. */
+		/* mtu_ud excludes the 40 bytes of the routing header, which exist only in the receiver's memory. */
 		.mtu_ud = qp->qp_type == IBV_QPT_UD ? 128u << port.active_mtu : 0,
 		.max_msg = port.max_msg_sz,
 	};
@@ -104,7 +102,7 @@ static void count_pieces(const struct iovec *iov, int n, uint64_t copy_below, ui
 }
 
 /* Whether most pieces are likely to lie in a registration each. Pieces in the same hugepage or in the next one count as
- * in one registration. A hash of 64 bits remembers the hugepages seen, so up to so many are told apart. */
+ * in one registration. A hash of 64 bits remembers the hugepages seen, so it distinguishes up to 64 of them. */
 static bool lie_apart(const struct iovec *iov, int n, uint32_t pieces)
 {
 	uint64_t last = UINT64_MAX / 2, seen = 0;
@@ -126,9 +124,9 @@ static bool lie_apart(const struct iovec *iov, int n, uint32_t pieces)
 
 /* ------------------------------------------------------------------ choosing */
 
-/* Find the run of pieces, copied as one element, that saves `excess` elements and copies the fewest bytes, where
- * shorter pieces than `below` (at least 1) are copied anyway. For each end of the run, pieces are dropped from its
- * start as long as it saves enough. */
+/* Find the run of pieces, copied as one element, that saves `excess` elements and copies the fewest bytes, where pieces
+ * shorter than `below` (at least 1) are copied anyway. For each end of the run, pieces are dropped from its start as
+ * long as it saves enough. */
 static void find_window(const struct iovec *iov, int n, uint64_t below, uint32_t excess, uint32_t *ret_from,
 			uint32_t *ret_to)
 {
@@ -163,8 +161,8 @@ static void find_window(const struct iovec *iov, int n, uint64_t below, uint32_t
 	}
 }
 
-/* Copy the pieces shorter than `below`. If that leaves too many elements, copy longer pieces, too, or those of a
- * window: what copies the fewest bytes. */
+/* Copy the pieces shorter than `below`. If that leaves too many elements, also copy longer pieces, or those of a
+ * window, whichever copies fewer bytes. */
 static void plan_mixture(struct hugepin_sg_plan *p, const struct iovec *iov, uint64_t below, uint64_t elements_max,
 			 size_t longest)
 {

@@ -12,7 +12,7 @@ _Static_assert(sizeof(struct hugepin_sge) == sizeof(struct ibv_sge) &&
 		       offsetof(struct hugepin_sge, lkey) == offsetof(struct ibv_sge, lkey),
 	       "elements are laid out as those of verbs");
 
-/* Used if nothing was measured. */
+/* The model if nothing was measured. */
 extern const struct hugepin_sg_model hp_sg_model_default;
 
 #endif

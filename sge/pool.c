@@ -1,5 +1,5 @@
 /*
- * A pool of slots for the queues of a domain: made, given out, destroyed. pool.h has the rule.
+ * A pool of slots for the queues of a domain: making and destroying it, and giving slots out by the rule in pool.h.
  */
 #include "sge/pool.h"
 
@@ -52,8 +52,8 @@ void hp_sgpool_give(struct hugepin_sgpool *p, uint32_t mine, uint32_t slot)
 	pthread_mutex_unlock(&p->lock);
 }
 
-/* Post the receives that are idle. 0, or the provider's error: the rest is posted with the next completion. The lock is
- * held. */
+/* Post the receives that are idle, with the lock held. 0, or the provider's error; the rest is posted with the next
+ * completion. */
 static int post_idle(struct hugepin_sgpool *p)
 {
 	int err = 0;
@@ -160,7 +160,7 @@ int hugepin_sgpool_open(const struct hugepin_sgpool_attr *attr, hugepin_sgpool *
 	p->max_sge = a.max_sge;
 	p->subs_max = HP_MIN(HP_MAX(a.frame_bytes / 64, 16u), (a.frame_bytes - (uint32_t)HUGEPIN_SG_HEADER) / 12);
 	p->table_room = hp_round_up(HUGEPIN_SG_TABLE(p->subs_max), LINE);
-	/* Slots at a distance of a multiple of 4 KiB would use the same sets of a cache, and alias. */
+	/* Avoid slots at a distance of a multiple of 4 KiB, which would use the same sets of a cache, and alias. */
 	p->slot_bytes = hp_round_up(p->table_room + a.frame_bytes, LINE);
 	p->slot_bytes += p->slot_bytes % 4096 ? 0 : LINE;
 	p->id = hp_sgq_new_id() | HP_SGQ_ID_RECV | HP_SGQ_ID_POOL;
@@ -219,7 +219,7 @@ int hugepin_sgpool_wc(hugepin_sgpool *p, const struct ibv_wc *wc)
 	pthread_mutex_unlock(&p->lock);
 	if (!out)
 		return 0;
-	/* The slot is this thread's now. A receive that failed, since its queue pair did, has no data. */
+	/* The slot is this thread's now. A receive that failed with its queue pair has no data. */
 	if (!wc->status)
 		hand_out(p, wc, p->recv_slots + slot * p->recv_bytes);
 	pthread_mutex_lock(&p->lock);

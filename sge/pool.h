@@ -1,12 +1,11 @@
 /*
- * Slots that the queues of a domain share. A slot is what state.h describes: memory for a frame, with a frame,
- * elements, pins and a work request. A queue takes a slot when it begins a frame, and gives it back when the frame has
- * completed.
+ * Slots that the queues of a domain share. A slot, as in state.h, is memory for a frame, with a frame, elements, pins
+ * and a work request. A queue takes a slot when it begins a frame, and gives it back when the frame has completed.
  *
- * The rule by which slots are given out: each open queue may always have one slot. Beyond that it may have as many as
- * are still spare (Choudhury, Hahne 1998: dynamic thresholds). Spare is what is free and not owed to a queue that has
- * none. So one destination that does not complete holds half of the pool, two of them hold two thirds, and every other
- * queue goes on. A message of several frames is the exception: it needs all of its slots at once.
+ * The rule for giving out slots: each open queue may always have one slot, and beyond that as many as are still spare
+ * (Choudhury, Hahne 1998: dynamic thresholds). A free slot is spare unless it is owed to a queue that has none. So one
+ * destination that does not complete holds half of the pool, two of them hold two thirds, and every other queue goes
+ * on. A message of several frames is the exception, since it needs all of its slots at once.
  */
 #ifndef HP_SGE_POOL_H
 #define HP_SGE_POOL_H
@@ -34,7 +33,7 @@ struct hugepin_sgpool {
 	char *recv_slots;
 	struct hugepin_pin recv_pin;
 
-	pthread_mutex_t lock; /* of what follows; taken under the lock of a queue, and held for some instructions */
+	pthread_mutex_t lock; /* guards what follows; taken under the lock of a queue, for some instructions */
 	uint32_t *free; /* the numbers of free slots; the last one goes first */
 	uint32_t free_count, queues;
 	uint32_t owed; /* queues without a slot; never more than free_count */
@@ -50,7 +49,7 @@ static inline bool hp_sgpool_may_take(uint32_t mine, uint32_t spare)
 	return !mine || mine <= spare;
 }
 
-/* Count a queue in, which has no slot. False: no slot could be owed to it. */
+/* Count in a queue, which has no slot. False: no slot could be owed to it. */
 bool hp_sgpool_attach(struct hugepin_sgpool *);
 void hp_sgpool_detach(struct hugepin_sgpool *);
 

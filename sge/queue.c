@@ -2,24 +2,24 @@
  * A queue of sub-messages for one destination. Several sub-messages go as one frame (hugepin_sg_frame(5)), by one work
  * request. state.h has the struct and the numbering of frames.
  *
- * Short pieces are copied into the frame's slot at once; long pieces become elements. The length of the frame's table
- * is known only at the end. So the table is written to the end of the room in front of the data: table and first data
- * are then one element.
+ * Short pieces are copied into the frame's slot at once, and long pieces become elements. Since the length of the
+ * frame's table is known only at the end, the table is written to the end of the room in front of the data, so that
+ * table and first data are one element.
  *
  * Completions come in the order of frames. Callbacks run in the order of adds.
  *
  * Coalescing is for backlog, as in openib of Open MPI and in MVAPICH2. While few frames are outstanding, a sub-message
  * goes at once.
  *
- * A work request goes unsignalled only if another one of this queue is certain to follow. That is one in the same
- * chain, or the frame under construction, which is posted at the latest when no signalled one is outstanding (due()).
- * So the last work request is always signalled, and a later completion covers the unsignalled ones. This holds after a
- * failure, too: then a posted frame is flushed and completes.
+ * A work request goes unsignalled only if another one of this queue is certain to follow: one in the same chain, or the
+ * frame under construction, which is posted at the latest when no signalled one is outstanding (due()). So the last
+ * work request is always signalled, and a later completion covers the unsignalled ones. This holds even after a
+ * failure, because a posted frame is then flushed and completes.
  *
- * Threads: one at a time, or several under a recursive lock (HUGEPIN_SGQ_MT). The lock is held while callbacks run,
- * and ranks above all locks of domains. Without the lock a call notes its thread, and a call of another thread that
- * finds the note is refused. Two calls that begin at the same moment may miss each other, unless HUGEPIN_SGQ_DEBUG is
- * set. Nothing is allocated after opening, but with a pool (pool.h) the ring of sub-messages grows by use.
+ * Threads: one at a time, or several under a recursive lock (HUGEPIN_SGQ_MT). The lock is held while callbacks run, and
+ * ranks above all locks of domains. Without the lock a call notes its thread, and a call of another thread that finds
+ * the note is refused. Two calls that begin at the same moment may miss each other, unless HUGEPIN_SGQ_DEBUG is set.
+ * Nothing is allocated after opening, except that with a pool (pool.h) the ring of sub-messages grows by use.
  */
 #include "sge/state.h"
 
@@ -44,7 +44,7 @@ enum { BATCH = 16 }; /* completions polled at once */
 
 /* ------------------------------------------------------------------ threads */
 
-static HP_TLS char self; /* its address tells threads apart */
+static HP_TLS char self; /* its address distinguishes threads */
 
 /* Note this thread as the queue's caller. A call from within a callback finds its own note. False: the note is another
  * thread's. */
@@ -103,7 +103,7 @@ static inline struct hp_sgq_frame *frame_of(const struct hugepin_sgq *q, uint64_
 	return &q->frame[slot_of(q, number)];
 }
 
-/* A frame has one element more than a work request: its first element is in the slot and may stay empty. */
+/* A frame has one element more than a work request, because its first element is in the slot and may stay empty. */
 static inline struct hugepin_sge *sges_of(const struct hugepin_sgq *q, uint64_t number)
 {
 	return &q->sge[(size_t)slot_of(q, number) * (q->slot_sges + 1)];
@@ -163,9 +163,9 @@ static void unpin_frame(struct hugepin_sgq *q, uint64_t number, uint32_t from)
 	f->pins = from;
 }
 
-/* Key function. One reference on a registration serves the whole frame. The key is nevertheless looked up each time:
- * since an earlier add, a part of the registration may have been unmapped, and new memory there may have another
- * key. */
+/* Key function. One reference on a registration serves the whole frame. The key is nevertheless looked up each time,
+ * because since an earlier add, a part of the registration may have been unmapped, and new memory there may have
+ * another key. */
 static int frame_key(void *queue, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
 {
 	const struct hugepin_sgq *q = queue;
@@ -226,8 +226,7 @@ struct cursor {
 };
 
 /* Append the next `bytes` bytes to the frame under construction. Pieces of at least copy_below bytes are gathered, as
- * long as elements are left. Returns the number of pieces gathered. Or returns -errno, and leaves the frame as it
- * was. */
+ * long as elements are left. Returns the number of pieces gathered, or -errno with the frame unchanged. */
 static int append(struct hugepin_sgq *q, struct cursor *at, uint64_t bytes, uint32_t copy_below, unsigned flags)
 {
 	struct hp_sgq_frame *f = frame_of(q, q->next);
@@ -308,7 +307,8 @@ static int post_chain(struct hugepin_sgq *q, struct ibv_send_wr *first, struct i
 static int post_closed(struct hugepin_sgq *q)
 {
 	struct ibv_send_wr *first = &q->wr[slot_of(q, q->posted)], *bad = first;
-	/* The frame under construction is certain to follow only if a completion will come: the completion posts it. */
+	/* The frame under construction is certain to follow only if a completion will come, because the completion
+	 * posts it. */
 	bool follows = holds_frame(q) && q->signalled_out;
 	uint32_t unsignalled = q->unsignalled;
 
@@ -425,8 +425,8 @@ static void cancel_rest(struct hugepin_sgq *q)
 		frame_end(q, -ECANCELED);
 }
 
-/* After a failure each outstanding work request is flushed, and completes. Unsignalled ones that had completed before
- * do not complete again. So another frame is posted behind them, and its flush covers them. If the provider refuses
+/* After a failure each outstanding work request is flushed, and completes, but unsignalled ones that had completed
+ * before do not complete again. So post another frame behind them, whose flush covers them. If the provider refuses
  * that frame, no more completions will come. */
 static void wind_up(struct hugepin_sgq *q)
 {
@@ -442,7 +442,7 @@ static bool complete_send(struct hugepin_sgq *q, const struct ibv_wc *wc)
 	if (number >= q->posted)
 		return false;
 	/* Completions come in order, so the unsignalled frames before this one have completed. After a failure each
-	 * frame has a completion of its own. The completion of a signalled frame may have been lost: then only a
+	 * frame has a completion of its own. Since the completion of a signalled frame may have been lost, only a
 	 * success of this frame shows that the other one succeeded, too. */
 	while (q->done < number) {
 		bool unknown = q->send_failed || (wc->status && frame_of(q, q->done)->signalled);
@@ -523,7 +523,8 @@ static int add_sub(struct hugepin_sgq *q, const struct iovec *iov, int n, uint64
 	bool whole = bytes <= part_bytes;
 	if (!whole) {
 		parts = (bytes + part_bytes - 1) / part_bytes;
-		/* Datagrams may get lost, and then parts of two sub-messages could be taken for one: do not split. */
+		/* Do not split datagrams, because some may get lost, and parts of two sub-messages could then be taken
+		 * for one. */
 		bool split = flags & HUGEPIN_SG_MULTI && !hp_sgq_raw(q) && !q->grh;
 		if (!split || parts > HP_MIN(q->depth, PARTS_MAX))
 			return -EMSGSIZE;
@@ -531,7 +532,7 @@ static int add_sub(struct hugepin_sgq *q, const struct iovec *iov, int n, uint64
 	if (q->added - q->told > q->sub_mask && !grow_subs(q))
 		return -EAGAIN;
 
-	/* If the pieces need too many elements, copy longer pieces, too: the longest pieces keep theirs. */
+	/* If the pieces need too many elements, copy longer pieces, too; the longest pieces keep theirs. */
 	uint32_t copy_below = flags & HUGEPIN_SG_COLD ? q->copy_below_cold : q->copy_below;
 	while (whole && sges_needed(iov, n, copy_below, true) > q->max_sge - !hp_sgq_raw(q) && copy_below < UINT32_MAX)
 		copy_below = copy_below < UINT32_MAX / 2 ? copy_below * 2 : UINT32_MAX;
@@ -580,7 +581,7 @@ static int add_sub(struct hugepin_sgq *q, const struct iovec *iov, int n, uint64
 		left -= len;
 	}
 	q->sub[q->added++ & q->sub_mask] = *sub;
-	/* The queue has accepted the sub-message. If posting fails now, the sub-message stays, and the next flush
+	/* The queue has accepted the sub-message, so if posting fails now, the sub-message stays, and the next flush
 	 * returns the error. */
 	kick(q, flags & HUGEPIN_SG_NOW);
 	return !gathered;

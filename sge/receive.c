@@ -39,8 +39,8 @@ bool hp_sgq_received(struct hugepin_sgq *q, const struct ibv_wc *wc)
 	return true;
 }
 
-/* In the error state nothing is posted, since the receive might be outstanding for ever: some providers do not flush
- * it. Soft-RoCE flushes only receives that were posted before the state changed. */
+/* In the error state nothing is posted, because the receive might be outstanding for ever: some providers do not flush
+ * it, and soft-RoCE flushes only receives that were posted before the state changed. */
 int hp_sgq_repost(struct hugepin_sgq *q)
 {
 	if (!q->idle_count || hp_sgq_moved_to_error(q))
@@ -59,8 +59,7 @@ int hp_sgq_repost(struct hugepin_sgq *q)
 	return err;
 }
 
-/* A receive that was posted while the state changed may not have been flushed. Setting the same state again flushes
- * it. */
+/* Set the same state again, because a receive that was posted while the state changed may not have been flushed. */
 void hp_sgq_flush_receives(struct hugepin_sgq *q)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };

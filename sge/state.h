@@ -2,10 +2,10 @@
  * The state of a queue of sub-messages, and the small functions that three files share. queue.c adds, posts and
  * completes sub-messages, receive.c has the receives, and open.c makes and destroys a queue.
  *
- * A frame is several sub-messages that go by one work request (hugepin_sg_frame(5)). Each frame has a slot, with
- * memory for the frame's table and all of its bytes, so that any piece can be copied. A slot also has a work request
- * and elements of its own. The number of slots is the number of work requests that may be outstanding. So a frame that
- * has a slot can be posted, and no other credit is counted.
+ * A frame is several sub-messages that go by one work request (hugepin_sg_frame(5)). Each frame has a slot, with memory
+ * for the frame's table and all of its bytes, so that any piece can be copied, and with a work request and elements of
+ * its own. There are as many slots as work requests may be outstanding. So a frame that has a slot can be posted, and
+ * no other credit is counted.
  *
  * Frames are numbered, and take the slots in turn:
  *
@@ -27,11 +27,10 @@
 #include "base/base.h"
 #include "hugepin_verbs.h"
 
-/* wr_id: sixteen bits that all queues have, the queue's number, a bit for receives, then the slot of a receive or the
- * low bits of a frame's number. A wr_id contains no pointer. So a completion of another queue does no harm, nor a
- * completion that is handed in twice, or so late that another frame has the slot. Numbers come again after 2^24
- * openings. Then the number of the queue pair tells queues apart. A pool has none, so its receives have a bit of their
- * own. */
+/* wr_id: sixteen bits that all queues share, the queue's number, a bit for receives, then the slot of a receive or the
+ * low bits of a frame's number. Since a wr_id contains no pointer, a completion does no harm that is another queue's,
+ * is handed in twice, or comes so late that another frame has the slot. Numbers repeat after 2^24 openings; then the
+ * number of the queue pair distinguishes queues. A pool has no queue pair, so its receives have a bit of their own. */
 #define HP_SGQ_ID_SHIFT 24 /* position of the queue's number */
 #define HP_SGQ_ID_QUEUES ((1u << 24) - 1)
 #define HP_SGQ_ID_RECV (1u << 23)
@@ -68,7 +67,7 @@ struct hugepin_sgq {
 	struct ibv_qp *qp;
 	hugepin_domain *domain;
 	struct hugepin_sgpool *pool; /* the slots are its own; NULL: the queue's */
-	struct ibv_send_wr first_wr; /* pool: what a slot's work request begins as */
+	struct ibv_send_wr first_wr; /* pool: the initial contents of a slot's work request */
 	uint64_t id; /* the queue's part of every wr_id; the lowest bits are 0 */
 	unsigned generation; /* hp_sgq_generation at opening: tells the process */
 	uint32_t flags, depth, frame_bytes, subs_max; /* subs_max: sub-messages of one frame */
