@@ -1,6 +1,7 @@
 /*
- * Memory barriers, one function for each side of a use: the name of one side leads a reader to the other side. Locks
- * are in lock.h. If only two places must agree, they use orders of C11 atomics, and each names the other ("pairs with").
+ * Memory barriers, with one function for each side of a use, so that the name of one side leads a reader to the other.
+ * Locks are in lock.h. Where only two places must agree, they use orders of C11 atomics, and each names the other
+ * ("pairs with").
  */
 #ifndef HP_BASE_BARRIER_H
 #define HP_BASE_BARRIER_H
@@ -14,8 +15,8 @@
  *	often		store own word;  hp_barrier_often();         load the other's word
  *	seldom		store own word;  hp_barrier_all_threads();   load the other's word
  *
- * At least one side sees the other's store. The barrier of the frequent side stops only the compiler, so it costs
- * nothing. The other side makes the processor of every running thread pass a barrier (membarrier(2)).
+ * At least one side sees the other's store. The barrier of the frequent side costs nothing, because it stops only the
+ * compiler. The other side makes the processor of every running thread pass a barrier (membarrier(2)).
  *
  *	a thread's cache (alloc/cache.h)	busy; then limit	| hp_cache_steal(): limit; then busy
  *	pins and unpins (reg/pin.c)		a count; then the tag	| retiring a region: the tag; then the counts
@@ -27,14 +28,14 @@ static inline void hp_barrier_often(void)
 }
 
 /* Takes some microseconds. False: the kernel refused, for example because a filter of system calls was installed after
- * the registration. Then the handshake does not hold. Keeps errno. */
+ * the registration, so the handshake does not hold. Keeps errno. */
 bool hp_barrier_all_threads(void);
 
 /* Every user of hp_barrier_all_threads() calls this once before. False: the kernel or a filter refuses. Keeps errno. */
 bool hp_barrier_register(void);
 
-/* Order between a thread and a signal handler that interrupts the thread. A handler that sees a write made after the
- * barrier sees every write made before the barrier. The barrier stops only the compiler. */
+/* Order between a thread and a signal handler that interrupts the thread: a handler that sees a write made after the
+ * barrier sees every write made before it. The barrier stops only the compiler. */
 static inline void hp_barrier_handler(void)
 {
 	atomic_signal_fence(memory_order_seq_cst); /* pairs with the same in the handler, or with its interruption */

@@ -1,5 +1,5 @@
 /*
- * Messages, small files, memory and sleeping, all by raw system calls: see base.h for why.
+ * Messages, small files, memory and sleeping, all by raw system calls for the reasons in base.h.
  */
 #include "base/base.h"
 
@@ -117,7 +117,7 @@ static int check_own(long fd)
 		return err;
 	if (!S_ISREG(s.st_mode) || s.st_nlink > 1 || (s.st_uid && !hp_sys(SYS_geteuid)))
 		return -EPERM;
-	/* fchmod succeeds only for the owner and root. This is better than comparing st_uid: network file systems may
+	/* fchmod succeeds only for the owner and root. Do not compare st_uid instead, because network file systems may
 	 * report other owners. */
 	return s.st_mode & 077 ? (int)hp_sys(SYS_fchmod, fd, 0600) : 0;
 }
@@ -153,7 +153,7 @@ uint64_t hp_number_after(const char *text, const char *key, uint64_t def)
 }
 
 #if defined __x86_64__
-size_t hp_base_page = HP_CHUNK; /* there is no other */
+size_t hp_base_page = HP_CHUNK; /* the only size on this machine */
 #else
 size_t hp_base_page;
 #endif

@@ -1,6 +1,6 @@
 /*
  * The base of every tier: assertions, hints for the compiler, raw files, messages, memory for tables, futexes, the
- * clock. Nothing here allocates, takes a lock or calls stdio, so all of it may be used inside malloc.
+ * clock. Nothing here allocates, takes a lock or calls stdio, so that all of it may be used inside malloc.
  */
 #ifndef HP_BASE_BASE_H
 #define HP_BASE_BASE_H
@@ -15,7 +15,8 @@
 #define HP_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define HP_TLS _Thread_local __attribute__((tls_model("initial-exec")))
 #define HP_COLD __attribute__((cold, noinline))
-/* Marks a function that is only called by its name. It needs no landing instruction of CET for indirect jumps. */
+/* Marks a function that is only called by its name, so that it needs no landing instruction of CET for indirect
+ * jumps. */
 #if defined __CET__ && __CET__ & 1
 #define HP_DIRECT __attribute__((nocf_check))
 #else
@@ -31,7 +32,7 @@
 #define HP_PAGE_CHUNKS_SHIFT (HP_PAGE_SHIFT - HP_CHUNK_SHIFT)
 #define HP_PAGE_CHUNKS ((size_t)1 << HP_PAGE_CHUNKS_SHIFT)
 
-/* The name by which one of our libraries is loaded: "libhugepin-verbs.so.0". The name without a number is for
+/* The name by which one of our libraries is loaded, such as "libhugepin-verbs.so.0". The name without a number is for
  * compilers, and may not be installed. */
 #define HP_SONAME(library) library ".so." HP_QUOTED(HUGEPIN_VERSION_MAJOR)
 #define HP_QUOTED(x) HP_QUOTED_(x)
@@ -45,8 +46,8 @@ static inline size_t hp_round_up(size_t x, size_t power_of_two)
 	return (x + power_of_two - 1) & ~(power_of_two - 1);
 }
 
-/* Bytes of the kernel's base page: 4096 on x86-64; 4096, 16384 or 65536 on AArch64. Ranges that the kernel is told of
- * consist of these. The library's constructor sets it; code that may run before calls hp_base_page_init(). A test sets
+/* Bytes of the kernel's base page: 4096 on x86-64; 4096, 16384 or 65536 on AArch64. Ranges passed to the kernel consist
+ * of these. The library's constructor sets it, so code that may run before calls hp_base_page_init(). A test sets
  * another size. */
 extern size_t hp_base_page;
 void hp_base_page_init(void);
@@ -58,8 +59,8 @@ static inline size_t hp_base_chunks(void)
 }
 
 /* Whether the processor maps HP_PAGE bytes by one entry of its upper tables, of which the lowest has 8 bytes for each
- * base page. Then a THP of that size is one that the kernel tells of in /proc/PID/pagemap and smaps, and that
- * MADV_COLLAPSE makes. With larger base pages, THP of that size are some of the kernel's smaller ones (mTHP). */
+ * base page. If so, the kernel reports a THP of that size in /proc/PID/pagemap and smaps, and MADV_COLLAPSE makes one.
+ * With larger base pages, THP of that size are some of the kernel's smaller ones (mTHP). */
 static inline bool hp_page_is_pmd(void)
 {
 	return hp_base_page * (hp_base_page / 8) == HP_PAGE;
@@ -93,18 +94,18 @@ struct hp_line {
 void hp_line_text(struct hp_line *l, const char *s);
 void hp_line_number(struct hp_line *l, uint64_t n, unsigned radix);
 
-/* The program has confined itself. From then on we make no system call of a new kind, open no file and start no
+/* The program has confined itself, so from now on we make no system call of a new kind, open no file and start no
  * thread. */
 extern bool hp_sandboxed;
 
-/* Whether the process may have a filter of system calls, which may end it for one that it does not know. */
+/* Whether the process may have a filter of system calls, which may end the process for a call that it does not know. */
 bool hp_is_filtered(void);
 
 /* Read a small file by raw system calls, without cancellation points: bytes read (buf is terminated) or -errno. */
 long hp_read_file(const char *path, char *buf, size_t size);
 
 /* Open a file for writing, by raw system calls, without cancellation points. flags: O_APPEND, and O_CREAT to create a
- * missing file with mode 0600. Follows no link and waits for nothing. Returns a descriptor or -errno. -EPERM: the file
+ * missing file with mode 0600. Follows no link and waits for nothing. Returns a descriptor or -errno; -EPERM: the file
  * is not a regular file of this user with one name, so another user may have put it there. If others may read the file,
  * its mode becomes 0600. */
 int hp_open_own(const char *path, int flags);
@@ -115,7 +116,7 @@ uint64_t hp_number_after(const char *text, const char *key, uint64_t def);
 /* Map memory for tables: zeroed, never executable, not known to malloc. NULL: the kernel refuses. */
 void *hp_meta_map(size_t size);
 
-/* The same, and the kernel empties the memory in a child of fork, whatever handlers of fork ran. */
+/* As hp_meta_map(), but the kernel empties the memory in a child of fork, whatever handlers of fork ran. */
 void *hp_meta_map_own(size_t size);
 
 /* Map memory for tables in two steps: reserve() takes the addresses, and open() gives access (by one raw system call,
@@ -126,8 +127,8 @@ bool hp_meta_open(void *p, size_t size);
 /* Unmap memory of hp_meta_map() or hp_meta_reserve(). p may be NULL. */
 void hp_meta_unmap(void *p, size_t size);
 
-/* Make table memory read as zero again. Whole base pages go back to the kernel. What the range has of others, which may
- * have other parts of the table, is written. */
+/* Make table memory read as zero again. Whole base pages go back to the kernel. Partial ones are written, because other
+ * parts of the table may share them. */
 void hp_meta_zero(void *p, size_t size);
 
 #define HP_MADV_COLLAPSE 25 /* Linux 6.1; Debian 12's C library lacks the name */
@@ -142,7 +143,7 @@ int hp_populate(uintptr_t start, size_t len, bool write);
 void hp_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns);
 void hp_futex_wake(_Atomic uint32_t *word);
 void hp_futex_wake_one(_Atomic uint32_t *word);
-void hp_futex_sleep(uint64_t ns); /* nobody wakes this thread */
+void hp_futex_sleep(uint64_t ns); /* no other thread wakes this one */
 
 /* CLOCK_MONOTONIC in ns. */
 uint64_t hp_clock_ns(void);
@@ -150,7 +151,7 @@ uint64_t hp_clock_ns(void);
 /* Set another clock, for tests; NULL: CLOCK_MONOTONIC. The constructor calls this, too, to seal the pointer. */
 void hp_clock_set(uint64_t (*clock_ns)(void));
 
-/* The processor time that this thread has used, in ns. A system call, unlike hp_clock_ns(). */
+/* The processor time that this thread has used, in ns. Unlike hp_clock_ns(), this makes a system call. */
 uint64_t hp_thread_ns(void);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * The clock. clock_gettime() has a public name (sys.h), and a system call takes several times as long as the kernel's
- * function in the page of code that it maps into each process (vdso(7)). So that function is looked up in that page's
- * own symbols, once; where it is not found, the system call serves.
+ * The clock, by the kernel's function in the page of code that it maps into each process (vdso(7)). clock_gettime()
+ * would not do, because it has a public name (sys.h), and a system call takes several times as long. The function is
+ * looked up once in that page's own symbols. Where it is not found, the system call serves.
  */
 #include <elf.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static HP_SEALED(struct {
 	clock_fn of_kernel;   /* NULL: not found, or not looked for yet */
 }) clocks = { { clock_monotonic_ns, NULL } };
 
-/* The function of that name in a loaded image, or NULL. The hash table is read for the number of symbols alone. */
+/* The function of that name in a loaded image, or NULL. The hash table is read only for the number of symbols. */
 static clock_fn find_function(uintptr_t image)
 {
 	const Elf64_Ehdr *head = (const Elf64_Ehdr *)image;

@@ -1,7 +1,7 @@
 /*
  * Configuration: the parser of the HUGEPIN_* variables, and its messages, driven by the table in config.h.
  *
- * hp_config_load() runs within the process's first malloc, perhaps before any constructor. So it must not allocate, or
+ * hp_config_load() runs within the process's first malloc, perhaps before any constructor, so it must not allocate, or
  * use stdio or the locale. The rest of the file is pure.
  */
 #include <errno.h>
@@ -16,7 +16,7 @@
 
 #define PREFIX "HUGEPIN_"
 #define LINE_MAX_BYTES 240 /* the longest line that hp_say() prints whole */
-#define SHOWN_MAX 48 /* bytes of a wrong value or name: the message must remain readable */
+#define SHOWN_MAX 48 /* most bytes of a wrong value or name to show, so that the message remains readable */
 
 #define OPTION(NAME, member, type, def, min, max, words, sentence) \
 	{ PREFIX #NAME, HP_##type, def, min, max, words, sentence, offsetof(struct hp_config, member) },
@@ -26,7 +26,8 @@ const int hp_options_count = sizeof hp_options / sizeof hp_options[0];
 #define DEFAULT(NAME, member, type, def, ...) .member = def,
 struct hp_config hp_config = { HP_OPTIONS(DEFAULT) };
 
-/* Whether a value must be a power of two. The heap can use no other, and must not silently round the user's value. */
+/* Whether a value must be a power of two. Others are refused, because the heap can use none and must not silently round
+ * the user's value. */
 static bool wants_power_of_two(const struct hp_option *o)
 {
 	return o->offset == offsetof(struct hp_config, extent_max);
@@ -195,8 +196,7 @@ char *hp_option_accepts(const struct hp_option *o, char *buf, size_t size)
 	return buf;
 }
 
-/* Write at most len bytes of text from outside. Long text is cut, and characters that control a terminal are
- * replaced. */
+/* Write at most len bytes of text from outside. Cut long text, and replace characters that control a terminal. */
 static void line_foreign(struct hp_line *l, const char *s, size_t len)
 {
 	char shown[SHOWN_MAX + 1];
@@ -250,7 +250,7 @@ static bool is_known(const char *name, size_t len)
 	return false;
 }
 
-/* Copy a text: programs may write over their environment, to change their name in ps. */
+/* Copy a text, because programs may write over their environment, to change their name in ps. */
 static int64_t keep_text(const struct hp_option *o, const char *text)
 {
 	static char path[4096], report[4096]; /* one of each is enough: one option is a PATH, and one a REPORT */

@@ -1,15 +1,14 @@
 /*
- * Configuration: one table of environment variables, HP_OPTIONS. The parser, `hugepin run`, `hugepin info` and the
- * check of hugepin(7) (tools/check-man) use this table.
+ * Configuration: one table of environment variables, HP_OPTIONS, which the parser, `hugepin run`, `hugepin info` and
+ * the check of hugepin(7) (tools/check-man) use.
  *
  * X(NAME, member, type, default, minimum, maximum, words, sentence)
- *   NAME      the variable is HUGEPIN_NAME; the option of `hugepin run` is --name, with - for _
- *   type      FLAG (0 or 1), NUM, SIZE (bytes, suffix K M G T), TIME (milliseconds, suffix ms or s), WORD, or PATH:
- *             the value is a const char *, or 0. REPORT: 0, 1 or 2, or a const char * to "file:FILE"
- *   words     for WORD: "first|second|..."; the value is the word's index. For NUM: words accepted beside numbers;
- *             their values are -1, -2, ... Otherwise NULL
- * Numbers outside minimum..maximum are refused. For a PATH these are lengths in bytes, for a REPORT
- * those of FILE.
+ *  NAME      the variable is HUGEPIN_NAME; the option of `hugepin run` is --name, with - for _
+ *  type      FLAG (0 or 1), NUM, SIZE (bytes, suffix K M G T), TIME (milliseconds, suffix ms or s), WORD, or PATH:
+ *            the value is a const char *, or 0. REPORT: 0, 1 or 2, or a const char * to "file:FILE"
+ *  words     for WORD: "first|second|..."; the value is the word's index. For NUM: words accepted beside numbers;
+ *            their values are -1, -2, ... Otherwise NULL
+ * Numbers outside minimum..maximum are refused. For a PATH these are lengths in bytes, for a REPORT those of FILE.
  */
 #ifndef HP_BASE_CONFIG_H
 #define HP_BASE_CONFIG_H
@@ -103,15 +102,15 @@ struct hp_config {
 extern const struct hp_option hp_options[];
 extern const int hp_options_count;
 
-/* The configuration in force. It has the defaults until hp_config_load() has run, and is read-only afterwards. */
+/* The configuration in force: the defaults until hp_config_load() has run, and read-only afterwards. */
 extern struct hp_config hp_config;
 
-/* Read the HUGEPIN_* variables, by secure_getenv(). Only the first call reads. Prints one line on stderr for each
- * malformed value or unknown name. Allocates nothing. Returns 0, or -1 if it is too early: the C library has not set
- * `environ` yet, or another thread is reading. */
+/* Read the HUGEPIN_* variables by secure_getenv(), at the first call only. Prints one line on stderr for each malformed
+ * value or unknown name. Allocates nothing. Returns 0, or -1 if it is too early: the C library has not set `environ`
+ * yet, or another thread is reading. */
 int hp_config_load(void);
 
-/* In the child of fork: a thread that was reading does not exist any more. */
+/* In the child of fork, where a thread that was reading no longer exists. */
 void hp_config_child(void);
 
 /* Parse one value. Returns 0 and *ret_value, or -1. Pure. The value of a PATH, and of a REPORT to a file,

@@ -1,6 +1,6 @@
 /*
  * A descriptor of ours in the program's table. The program may close it at any time, and another file may then get its
- * number. So the descriptor is known by its file, too. Makes raw system calls and keeps errno.
+ * number, so the descriptor is recognised by its file, too. Makes raw system calls and keeps errno.
  */
 #ifndef HP_BASE_KEPT_H
 #define HP_BASE_KEPT_H
@@ -37,7 +37,7 @@ bool hp_kept_is_there(const struct hp_kept *k);
 /* Close the descriptor, if it is still ours. Afterwards none is kept. */
 void hp_kept_close(struct hp_kept *k);
 
-/* Keep no descriptor any more, without closing it. */
+/* Forget the descriptor without closing it. */
 void hp_kept_forget(struct hp_kept *k);
 
 #endif

@@ -7,9 +7,9 @@
 #include <pthread.h>
 
 /*
- * pthread_key_create, but never gives key 0. Some programs use a zeroed pthread_key_t as a key without creating one. As
- * long as no library has created key 0, such a program finds no value there and cannot set one. If we had key 0, the
- * program would find our pointers and overwrite them.
+ * As pthread_key_create(), but never gives key 0. Some programs use a zeroed pthread_key_t as a key without creating
+ * one. As long as no library has created key 0, such a program finds no value there and cannot set one. But if we had
+ * key 0, the program would find our pointers and overwrite them.
  */
 static inline int hp_key_create(pthread_key_t *ret_key, void (*at_exit)(void *))
 {

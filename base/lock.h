@@ -1,6 +1,7 @@
 /*
- * Ranked locks. A thread takes locks in the order of rising rank. Debug builds check this. In the mapping tier they
- * also check that the heap's lock is not held: hooks of other libraries on mmap, munmap and madvise may call malloc.
+ * Ranked locks, which a thread takes in the order of rising rank. Debug builds check this. In the mapping tier they
+ * also check that the heap's lock is not held, because hooks of other libraries on mmap, munmap and madvise may call
+ * malloc.
  *
  * A lock is a futex word of our own (the third mutex of Drepper's "Futexes Are Tricky"). A mutex of the C library does
  * not suffice: while the C library knows of only one thread, it takes and releases mutexes without atomic instructions,
@@ -61,7 +62,8 @@ static inline void hp_lock_reset(struct hp_lock *l)
 	atomic_store_explicit(&l->word, 0, memory_order_relaxed);
 }
 
-/* The barriers are for a signal handler that forks (atfork.c): it must never find the lock taken and its bit clear. */
+/* The barriers are for a signal handler that forks (atfork.c), which must never find the lock taken and its bit
+ * clear. */
 static inline void hp_lock(struct hp_lock *l)
 {
 	HP_ASSERT(hp_locks_held < 1u << l->rank);

@@ -1,12 +1,12 @@
 /*
- * Mapping calls for our own memory that no other library needs to know of: the memory just comes into use, or was never
+ * Mapping calls for our own memory that no other library needs to know of, because it just comes into use, or was never
  * known outside. They go straight to the kernel (sys.h). By the C library's names they would reach the functions of
  * libhugepin-malloc.so that tell the pin cache and note advice, and hooks of other libraries. The hooks of UCX before
  * version 1.14 lose the fifth argument of mremap(), the memory's destination. At best the kernel then refuses, and the
  * heap gets no more pages of the pool.
  *
- * Never use these calls to take away memory that the program may know, or that others may have registered: hooks on
- * mmap and munmap must see this (hp_map_release()).
+ * Never use these calls to take away memory that the program may know, or that others may have registered, because
+ * hooks on mmap and munmap must see this (hp_map_release()).
  *
  * They return 0 or an address, or -errno. Under a sanitizer, which has to see each mapping, they are the C library's
  * functions.

@@ -18,8 +18,8 @@ static bool may_lock_all(void)
 	       caps[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK);
 }
 
-/* The pinned bytes of this process, or 0 if the kernel does not tell. The key begins with a line feed, since the file's
- * first line has the program's name, which may be any text. */
+/* The pinned bytes of this process, or 0 if the kernel does not tell. The key begins with a line feed, because the
+ * file's first line has the program's name, which may be any text. */
 static size_t pinned_bytes(void)
 {
 	char text[4096];

@@ -15,17 +15,17 @@
  *			Memory that io_uring has pinned for the process is in VmPin, too.
  *
  * So VmPin is the used part of the limit for memory regions, but not for the others. VmLck does not show how much is
- * left for mlock(2): if memory that the program has locked is registered later, registering it costs nothing.
+ * left for mlock(2), because registering memory that the program has locked already costs nothing.
  */
 enum hp_memlock_use {
 	HP_MEMLOCK_LOCK, /* mlock(2); also io_uring, for lack of a better number */
 	HP_MEMLOCK_PIN, /* memory regions */
 };
 
-/* The limit in bytes, in whole base pages. 1: less than a page. 0: no limit. This is a first guess. In its own user
- * namespace a process may have the capability and still be limited, since the kernel asks for the capability in the
- * initial namespace. Other threads and processes use up the limit, and it may be changed. The pin cache learns a lower
- * limit from refusals, but would never learn a higher one. So if the limit is not known, this returns too much. */
+/* The limit in bytes, in whole base pages. 1: less than a page. 0: no limit. This is a first guess: other threads and
+ * processes use up the limit, it may be changed, and in its own user namespace a process may have the capability and
+ * still be limited, because the kernel asks for the capability in the initial namespace. The pin cache learns a lower
+ * limit from refusals, but would never learn a higher one, so if the limit is not known, this returns too much. */
 size_t hp_memlock_max(enum hp_memlock_use use);
 
 #endif

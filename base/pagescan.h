@@ -1,5 +1,5 @@
-/* /proc/PID/pagemap: its entries, and PAGEMAP_SCAN, an ioctl since Linux 6.7. The names are those of <linux/fs.h>, but
- * Debian 12 has the header of Linux 6.1. */
+/* /proc/PID/pagemap: its entries, and PAGEMAP_SCAN, an ioctl since Linux 6.7. The names are those of <linux/fs.h>,
+ * which is not included because Debian 12 has the header of Linux 6.1. */
 #ifndef HP_BASE_PAGESCAN_H
 #define HP_BASE_PAGESCAN_H
 

@@ -3,10 +3,10 @@
  * `hugepin`; hugepin_probes(7)). A probe is one nop, and a note in the file that says where the nop and its arguments
  * are. So an argument must be at hand: a register, a constant, a word in memory, and never the result of a call that
  * nothing else needs. The paths of hits, malloc and free have no probe (tools/check-exports). Without <sys/sdt.h>
- * (systemtap-sdt-dev) at build time, or with `make PROBES=`, there are none.
+ * (systemtap-sdt-dev) at build time, or with `make PROBES=`, there are no probes.
  *
- * The page repeats the names, the arguments and the reasons; tools/check-man compares them. A number keeps its meaning:
- * a new reason comes at the end of its list, a new argument behind the others.
+ * The page repeats the names, the arguments and the reasons; tools/check-man compares them. A number keeps its meaning,
+ * so a new reason comes at the end of its list, and a new argument behind the others.
  */
 #ifndef HP_BASE_PROBE_H
 #define HP_BASE_PROBE_H
@@ -21,7 +21,7 @@
 #define HP_PROBE(name, ...) ((void)sizeof((uint64_t[]){ __VA_ARGS__ }))
 #endif
 
-/* A probe's function: always inline, since a note can name the caller's registers only there. */
+/* A probe's function: always inline, because a note can name the caller's registers only there. */
 #define HP_PROBE_FN static inline __attribute__((always_inline, unused)) void
 
 /* ------------------------------------------------------------------ words for numbers */

@@ -14,8 +14,7 @@
 int hp_lines_each(int fd, bool by_position, char *buffer, size_t size,
 		  bool (*each)(void *arg, const char *line, bool cut), void *arg);
 
-/* Field n of a line, from 0 up. Fields are separated by blanks. If the line has fewer fields, the result is the end of
- * the line. */
+/* Field n of a line, from 0 up, separated by blanks; the end of the line if it has fewer fields. */
 const char *hp_field(const char *line, unsigned n);
 
 /* ------------------------------------------------------------------ mappings */
@@ -26,7 +25,7 @@ struct hp_mapping {
 	uint64_t offset; /* offset in the mapped file */
 	bool readable, writable, executable, shared;
 	bool has_inode; /* a file backs it, perhaps one without a name */
-	bool cut; /* the line was too long: the members behind the rights are not reliable */
+	bool cut; /* the line was too long, so the members behind the rights are not reliable */
 	const char *name; /* points into the line; may be any text */
 };
 
@@ -40,8 +39,8 @@ int hp_mappings_each(int fd, char *buffer, size_t size, bool (*each)(void *arg, 
 
 /* ------------------------------------------------------------------ processes */
 
-/* A field of /proc/PID/stat by its number in proc(5), from 3 up. Field 2, the process's name, may contain blanks and
- * parentheses. NULL: the text is not such a line. */
+/* A field of /proc/PID/stat by its number in proc(5), from 3 up, since field 2, the process's name, may contain blanks
+ * and parentheses. NULL: the text is not such a line. */
 const char *hp_stat_field(const char *stat, unsigned number);
 
 /* The number of threads of this process, from /proc/self/stat. 0: the file cannot be read. */

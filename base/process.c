@@ -9,9 +9,9 @@
 #include "base/base.h"
 #include "base/sys.h"
 
-/* number[0] is the number of the process that owns this memory. The kernel clears the page in a child. The number alone
- * does not tell a parent from a child with a copy, since each may be process 1 of its own namespace. number[1] is the
- * thread of such a child that begins the process anew; 0: none. */
+/* number[0] is the number of the process that owns this memory. The kernel clears the page in a child, because the
+ * number alone does not distinguish a parent from a child with a copy: each may be process 1 of its own namespace.
+ * number[1] is the thread of such a child that resets the process's state; 0: none. */
 static _Atomic pid_t *number, fallback[2];
 
 /* The owner's number. 0: the kernel has cleared the page. acquire: a reader sees the state that was begun anew; pairs

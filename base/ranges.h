@@ -1,5 +1,5 @@
 /*
- * A set of addresses: sorted ranges that neither overlap nor touch, in table memory (hp_meta_map). Otherwise pure.
+ * A set of addresses: sorted ranges that neither overlap nor touch, in table memory (hp_meta_map()). Otherwise pure.
  * Takes no lock.
  */
 #ifndef HP_BASE_RANGES_H

@@ -36,8 +36,8 @@ static int first_number(const char *const *names, size_t n)
 
 int hp_rank(void)
 {
-	/* Launchers start each other, and a rank has the variables of all of them. So the innermost comes first:
-	 * mpirun of Open MPI; mpirun_rsh of MVAPICH; mpirun of MPICH and of Intel MPI, srun --mpi=pmi2; srun
+	/* The innermost launcher comes first, because launchers start each other, and a rank has the variables of all
+	 * of them: mpirun of Open MPI; mpirun_rsh of MVAPICH; mpirun of MPICH and of Intel MPI, srun --mpi=pmi2; srun
 	 * --mpi=pmix; flux run. */
 	static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK",
 					     "FLUX_TASK_RANK" };
@@ -47,7 +47,7 @@ int hp_rank(void)
 	if (rank >= 0)
 		return rank;
 
-	/* Slurm numbers the processes of any step, and a batch script is 0. Only a step of several is a job here. */
+	/* Slurm numbers the processes of any step, and a batch script is 0, so only a step of several is a job here. */
 	const char *tasks = secure_getenv("SLURM_STEP_NUM_TASKS"), *text = secure_getenv("SLURM_PROCID");
 
 	return tasks && text && parse_rank(tasks) > 1 ? parse_rank(text) : -1;

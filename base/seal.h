@@ -1,6 +1,6 @@
 /*
- * Sealed memory: read-only, except while we write it. It contains pointers to functions that our threads call. So an
- * attacker who can write to other memory cannot choose the code that runs there. A sealed object has its pages for
+ * Sealed memory is read-only except while we write it. It contains pointers to functions that our threads call, so that
+ * an attacker who can write to other memory cannot choose the code that runs there. A sealed object has its pages for
  * itself.
  */
 #ifndef HP_BASE_SEAL_H

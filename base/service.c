@@ -1,10 +1,10 @@
 /*
- * See service.h. The handshake between callers and the thread: a caller sets a job's flag `asked`. The thread clears
- * the flag just before it runs the job. Both use an exchange. So a caller that finds the flag set may leave: the job's
- * next run sees what the caller wrote.
+ * See service.h. The handshake between callers and the thread: a caller sets a job's flag `asked`, and the thread
+ * clears it just before it runs the job. Both use an exchange, so a caller that finds the flag set may leave, because
+ * the job's next run sees what the caller wrote.
  *
  * The flag and the thread's state (thread.c) are sequentially consistent. A caller sets the flag and then reads the
- * state. The thread changes its state and then ends. So the job is run by this thread, or another is started.
+ * state; the thread changes its state and then ends. So either this thread runs the job, or another is started.
  */
 #include "base/service.h"
 
@@ -117,7 +117,7 @@ static void serve_jobs(void *unused)
 	int main_thread;
 
 	(void)unused;
-	/* 1000 ns of slack: the pin cache's helper has to wake just in time. */
+	/* Allow only 1000 ns of slack, because the pin cache's helper has to wake just in time. */
 	hp_sys(SYS_prctl, PR_SET_TIMERSLACK, 1000);
 	do {
 		seen = hp_thread_alarm(&service.thread); /* before looking at the jobs: a later caller changes it */
@@ -179,7 +179,7 @@ bool hp_service_ask(struct hp_job *j)
 {
 	bool was_asked;
 
-	/* List the job first: the thread, and a child of fork, must find each job whose flag is set. */
+	/* List the job first, because the thread, and a child of fork, must find each job whose flag is set. */
 	if (!job_listed(j))
 		return false;
 	/* seq_cst: pairs with run_due(), and with the end of the thread. */
@@ -207,7 +207,7 @@ bool hp_service_running(void)
 /* ------------------------------------------------------------------ ending */
 
 /* Called when the main thread ends. If it is the program's last thread, the process must end with it, as without this
- * library. So the service thread ends first: the C library must not count it. */
+ * library. So the service thread ends first, because the C library must not count it. */
 static void main_ends(void *unused)
 {
 	(void)unused;

@@ -1,11 +1,11 @@
 /*
- * The service thread: one background thread that the C library knows. It does work that calls foreign code: backends of
- * the pin cache, watchers, hooks on mapping calls. Other background work is done by bare threads (thread.h). The
- * service thread is started when there is work, and sleeps without a timer when there is none.
+ * The service thread: one background thread that the C library knows, for work that calls foreign code: backends of the
+ * pin cache, watchers, hooks on mapping calls. Bare threads (thread.h) do other background work. The service thread is
+ * started when there is work, and sleeps without a timer when there is none.
  *
  * It is started with no lock held, with all signals blocked, and never before the library's constructor has run. free()
- * starts it only in a process with one thread: the C library frees the thread-local storage of ended threads under a
- * lock that pthread_create takes.
+ * starts it only in a process with one thread, because the C library frees the thread-local storage of ended threads
+ * under a lock that pthread_create() takes.
  *
  * Its rights: no capabilities, no_new_privs, and a filter that refuses the calls that open or start something
  * (thread.h). It ends when the program's user or group changes, when the program asks for that (hp_service_end), and
@@ -23,8 +23,8 @@ struct hp_job {
 	 * is copied to sealed memory. */
 	bool (*run)(void);
 	uint64_t delay_ns; /* time from the request, or from the last run, to the next run; only run() changes it */
-	/* run() may set this: the job runs again at that time, by hp_clock_ns(), unless it is asked for earlier. 0: it
-	 * does not. */
+	/* run() may set this, so that the job runs again at that time, by hp_clock_ns(), unless it is asked for
+	 * earlier. 0: it does not. */
 	uint64_t again_ns;
 	/* the service uses the following members */
 	_Atomic bool asked;
@@ -34,8 +34,8 @@ struct hp_job {
 /* Have job->run() called on the service thread, delay_ns from now (0: at once), and again as long as it returns true.
  * If the job already waits, asking changes nothing and costs no system call. If the job is running, it runs once more.
  * The run sees everything that was written before this call. Starts the thread if needed; then no lock may be held. A
- * bare thread cannot start it, and leaves the job for hp_service_resume().
- * False: no thread can be had (tried again from time to time), or there are too many jobs. */
+ * bare thread cannot start it, and leaves the job for hp_service_resume(). False: no thread can be had (tried again
+ * from time to time), or there are too many jobs. */
 bool hp_service_ask(struct hp_job *job);
 
 bool hp_service_running(void);
@@ -46,13 +46,13 @@ void hp_service_init(void);
 /* Let jobs open files from now on. Call without a lock, before such a job is asked for. */
 void hp_service_opens_files(void);
 
-/* end() ends the thread, if there is one, and forbids a new one until allow() was called as often as end(). Jobs that
- * are asked for meanwhile wait for the next request. Call with no lock held. */
+/* end() ends the thread, if there is one, and forbids a new one until allow() was called as often as end(). A job that
+ * is asked for meanwhile waits for the next request. Call with no lock held. */
 void hp_service_end(void);
 void hp_service_allow(void);
 
-/* Start the thread, if it ended with work to do, or a bare thread has work for it. Call with no lock held. Otherwise
- * costs nothing. */
+/* Start the thread if it ended with work to do, or a bare thread has work for it; otherwise costs nothing. Call with no
+ * lock held. */
 void hp_service_resume(void);
 
 /* Called in the child of fork, where the thread does not exist and no job is asked for. */

@@ -9,8 +9,8 @@
 #include "base/kept.h"
 #include "base/sys.h"
 
-/* Exported as hugepin_stats_page. The initial values are not zero, so the page is part of the file, where `hugepin top`
- * looks for it. */
+/* Exported as hugepin_stats_page. The initial values are not zero, so that the page is part of the file, in which
+ * `hugepin top` looks for it. */
 struct hp_exposed hp_exposed = {
 	.page = { .size = sizeof(struct hugepin_stats), .stats.version = HUGEPIN_VERSION },
 	.view = { .magic = HP_VIEW_MAGIC, .version = HP_VIEW_VERSION, .size = sizeof(struct hp_view) },

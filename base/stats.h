@@ -1,9 +1,9 @@
 /*
- * The statistics page. HP_STAT_ADD updates members that change under the heap's lock only, HP_STAT_COUNT all others.
+ * The statistics page. HP_STAT_ADD updates members that change only under the heap's lock, HP_STAT_COUNT all others.
  * Readers take each word as it is.
  *
  * Behind the statistics, the page tells `hugepin top` the addresses and the layout of the tables of the heap and of the
- * pin cache. So another process can read the tables, and nothing has to be counted or copied here for this.
+ * pin cache, so that another process can read the tables, and nothing has to be counted or copied for this here.
  */
 #ifndef HP_BASE_STATS_H
 #define HP_BASE_STATS_H
@@ -56,18 +56,18 @@ struct hp_exposed {
 };
 extern struct hp_exposed hp_exposed;
 
-/* The page is a public struct. C++ could not read _Atomic members, so these macros use __atomic_*.
- * relaxed: HP_STAT_ADD has hp_heap_lock; HP_STAT_COUNT is a number that any thread adds to. */
+/* The page is a public struct, so these macros use __atomic_*, because C++ could not read _Atomic members. relaxed:
+ * HP_STAT_ADD has hp_heap_lock; HP_STAT_COUNT is a number that any thread adds to. */
 #define HP_STAT(name) (hp_exposed.page.stats.name)
 #define HP_STAT_GET(name) __atomic_load_n(&HP_STAT(name), __ATOMIC_RELAXED)
 #define HP_STAT_ADD(name, n) __atomic_store_n(&HP_STAT(name), HP_STAT(name) + (uint64_t)(n), __ATOMIC_RELAXED)
 #define HP_STAT_COUNT(name, n) ((void)__atomic_fetch_add(&HP_STAT(name), (uint64_t)(n), __ATOMIC_RELAXED))
 
-/* Copy the counters as they are. Only hugepin_stats() asks the kernel how much memory really became THP. */
+/* Copy the counters. Only hugepin_stats() asks the kernel how much memory really became THP. */
 void hp_stats_copy(struct hugepin_stats *ret_);
 
-/* keep() keeps a descriptor of the present stderr, since programs close theirs before the end. write_kept() writes
- * there. If the program has replaced both descriptors by other files, nothing is written. */
+/* keep() keeps a descriptor of the present stderr, because programs close theirs before the end. write_kept() writes
+ * there, or nowhere if the program has replaced both descriptors by other files. */
 void hp_stats_keep(void);
 void hp_stats_write_kept(const char *text, size_t len);
 

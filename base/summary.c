@@ -4,7 +4,7 @@
 #include "base/config.h"
 #include "base/text.h"
 
-/* Below these, an observation says nothing about the program. */
+/* Below these limits, an observation says nothing about the program. */
 #define ELSEWHERE_MIN ((uint64_t)64 << 20) /* bytes; the program's code and libraries have some */
 #define FORK_MIN ((uint64_t)64 << 20) /* bytes that a fork copies: some tens of milliseconds */
 enum {
@@ -53,8 +53,8 @@ static const char *say(struct hp_line *l, const char *code, const char *text, co
 }
 #define ADVISE(code, text, ...) return say(l, code, text, HP_VALUES(__VA_ARGS__))
 
-/* "vm.nr_hugepages=512 would have served 98 %". A pool of more than three quarters of the machine's memory would leave
- * too little for everything else, so no larger one is proposed. Ranks of one machine share its pool. */
+/* "vm.nr_hugepages=512 would have served 98 %". No pool of more than three quarters of the machine's memory is
+ * proposed, because that would leave too little for everything else. Ranks of one machine share its pool. */
 static const char *advise_pool(struct hp_line *l, const char *code, const struct hp_run *r)
 {
 	const uint64_t ranks = HP_MAX(r->ranks, 1u), here = HP_MAX(r->local_ranks, 1u),
@@ -65,14 +65,14 @@ static const char *advise_pool(struct hp_line *l, const char *code, const struct
 
 	if (!more)
 		ADVISE(code, "the machine has no memory for a larger one");
-	/* of the default size, which is another one where base pages are larger */
+	/* of the default size, which differs where base pages are larger */
 	HP_SAY(l, hp_page_is_pmd() ? "vm.nr_hugepages=#" : "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages=#",
 	       r->pool_pages + more);
 	HP_SAY(l, here > 1 ? " (for # ranks)" : "", here);
 	ADVISE(code, " would have served %", r->hugetlb_bytes + r->thp_bytes + served, hp_run_large_bytes(r));
 }
 
-/* Why pins did not find their memory registered. NULL: they did, or there is no pin cache. */
+/* The reason why pins did not find their memory registered. NULL: they did, or there is no pin cache. */
 static const char *advise_pins(struct hp_line *l, const struct hp_run *r)
 {
 	const struct hugepin_domain_stats *p = &r->pin.stats;
@@ -87,7 +87,8 @@ static const char *advise_pins(struct hp_line *l, const struct hp_run *r)
 	if (!p->nobufs && p->uncached >= misses / 2)
 		ADVISE("pin-uncached",
 		       "their memory cannot be cached (shared, a file's, or nobody watches it); hugepin_pin(3)");
-	/* What pins lacked that failed, or whose registrations were given back for others: registrations, or bytes. */
+	/* The resource, registrations or bytes, for want of which pins failed or registrations were given up for
+	 * others. */
 	if ((p->nobufs || p->evicted >= misses / 2) && p->crowded && p->crowded >= HP_MAX(p->evicted, p->nobufs) / 2)
 		ADVISE("pin-count",
 		       "the device takes too few registrations at a time; io_uring takes as many as it has slots; "
@@ -99,10 +100,10 @@ static const char *advise_pins(struct hp_line *l, const struct hp_run *r)
 	ADVISE("pin-once", "most memory is pinned once, so a cache cannot help");
 }
 
-/* Little memory is in large buffers: where it is instead. */
+/* Little memory is in large buffers, so say where it is instead. */
 static const char *advise_elsewhere(struct hp_line *l, const struct hp_run *r)
 {
-	/* without what the option of the sentence has put in hugepages already */
+	/* without memory that the proposed option has put in hugepages already */
 	const uint64_t all = all_bytes(r), rest = r->small_bytes == HP_UNKNOWN ? 0 : all - malloc_bytes(r),
 		       other = rest - HP_MIN(rest, r->heap.image_bytes);
 
@@ -115,8 +116,8 @@ static const char *advise_elsewhere(struct hp_line *l, const struct hp_run *r)
 	       hp_run_large_bytes(r), hp_run_large_bytes(r), all);
 }
 
-/* Why large buffers lie in base pages. The kernel refuses the pool before THP, but THP needs no reservation: if it is
- * switched off, that comes first. */
+/* The reason why large buffers lie in base pages. If THP is switched off, say this first, although the kernel refuses the
+ * pool before THP, because THP needs no reservation. */
 static const char *advise_base(struct hp_line *l, const struct hp_run *r)
 {
 	const uint64_t large = hp_run_large_bytes(r);
@@ -153,7 +154,7 @@ const char *hp_run_advice(struct hp_line *l, const struct hp_run *r)
 
 	if (pins)
 		return pins;
-	/* A program may ask once for more than there is. If most large requests fail, the heap has no room. */
+	/* A program may once ask for more than there is. But if most large requests fail, the heap has no room. */
 	if (r->heap.nomem > r->heap.placed)
 		ADVISE("no-room",
 		       "# large requests found no room in the heap, and # found some: a limit of addresses or data "

@@ -1,7 +1,7 @@
 /*
  * The statistics at exit as text: the summary of HUGEPIN_STATS=1 with its advice, the counters of HUGEPIN_STATS=2, and
- * the lines of a file. Pure: numbers in, text out. alloc/peak.c collects the numbers of this process, and has
- * the public functions by which a launcher's library adds up those of all ranks.
+ * the lines of a file. Pure: numbers in, text out. alloc/peak.c collects the numbers of this process, and has the
+ * public functions by which a launcher's library adds up those of all ranks.
  */
 #ifndef HP_BASE_SUMMARY_H
 #define HP_BASE_SUMMARY_H
@@ -9,11 +9,11 @@
 #include "base/base.h"
 #include "hugepin.h"
 
-/* Below this, all memory together is too little to gain from, and the statistics at exit say nothing of a process that
- * has no pin cache. */
+/* Below this, all memory together is too little to gain from, so the statistics at exit say nothing of a process
+ * without a pin cache. */
 #define HP_LITTLE_BYTES ((uint64_t)8 << 20)
 
-/* A number that nobody tells. */
+/* An unknown number. */
 #define HP_UNKNOWN UINT64_MAX
 
 /* The pin cache's numbers: sums over all domains of this process that are or were open. */

@@ -1,10 +1,10 @@
 /*
  * The one way to the kernel: system calls by an instruction of our own. The C library's functions have public names,
- * which the program, libhugepin-malloc.so (dropin/rights.c, dropin/unmap.c) or another preloaded library may stand in
- * for. Their code may allocate, take locks, or need a thread that the C library started. Here is none of that: no
- * cancellation point, and errno is left alone.
+ * which the program, libhugepin-malloc.so (dropin/rights.c, dropin/unmap.c) or another preloaded library may replace by
+ * code that allocates, takes locks, or needs a thread that the C library started. A call from here does none of that,
+ * is no cancellation point, and leaves errno alone.
  *
- * The C library's own mapping calls stay where memory goes away that others may have registered (base/map.h).
+ * The C library's own mapping calls remain where memory goes away that others may have registered (base/map.h).
  */
 #ifndef HP_BASE_SYS_H
 #define HP_BASE_SYS_H
@@ -30,10 +30,10 @@
 #define HP_SYS_CALL(n, a, b, c, d, e, f, ...)                                                                          \
 	hp_sys_call(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
 
-/* Weak in sys.c: a unit test has a kernel of its own in its place. */
+/* Weak in sys.c, because a unit test puts a kernel of its own in its place. */
 long hp_sys_call(long n, long a, long b, long c, long d, long e, long f);
 
-/* Whether a result is an error, even where each bit may be the kernel's: a mapping's address. */
+/* Whether a result is an error, even if the result may be a mapping's address, which can have any bit set. */
 static inline bool hp_sys_failed(long result)
 {
 	return (unsigned long)result > -4096UL;

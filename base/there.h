@@ -1,6 +1,7 @@
 /*
- * How much memory a range has, by /proc/self/pagemap (Linux 6.7) or /proc/self/smaps. If the heap asks for transparent
- * hugepages, the kernel may give base pages instead. These functions tell what the kernel gave. Makes raw system calls.
+ * How much memory a range has, by /proc/self/pagemap (Linux 6.7) or /proc/self/smaps. These functions find the memory
+ * that the kernel gave, because it may give base pages where the heap asks for transparent hugepages. Makes raw system
+ * calls.
  */
 #ifndef HP_BASE_THERE_H
 #define HP_BASE_THERE_H

@@ -1,12 +1,12 @@
 /*
- * See thread.h. The flags of clone(2) for a bare thread are those of pthread_create, since valgrind and user-mode
+ * See thread.h. The flags of clone(2) for a bare thread are those of pthread_create, because valgrind and user-mode
  * emulators accept no others. So the new thread itself replaces state that it shares by these flags with its own
  * (descriptors, directory). Its memory is, upwards: a page without access, the stack, the thread-local variables, and
  * at the thread pointer room for the C library's descriptor of a thread. The descriptor is zero except the members that
  * compilers and inline functions read (x86-64 ABI: TLS variant II, "Thread-Local Storage").
  *
- * Start and end are sequentially consistent, since they are handshakes of two words: one side writes the first word and
- * reads the second, the other side does the reverse. So at least one side sees the other's write.
+ * Start and end are sequentially consistent, because they are handshakes of two words: one side writes the first word
+ * and reads the second, the other side does the reverse, so that at least one side sees the other's write.
  *	forbidden, state	hp_thread_forbid() and hp_thread_start(): the start is waited for, or given up
  *	alarm, asleep		hp_thread_wake() and hp_thread_sleep(): the thread is woken, or does not sleep
  */
@@ -121,7 +121,7 @@ static void wait_gone(struct hp_thread *t)
 	/* The kernel wakes `tid` as a futex shared between processes, so this wait must not be FUTEX_WAIT_PRIVATE. */
 	while ((tid = hp_thread_tid(t)) != 0)
 		hp_sys(SYS_futex, &t->tid, FUTEX_WAIT, tid);
-	/* The kernel still counts an ended thread for a while. Until it stops, unshare(2) would see two threads. */
+	/* Wait until the kernel no longer counts the ended thread, because unshare(2) would see two threads. */
 	wait_uncounted(t->last_tid);
 	t->last_tid = 0;
 }
@@ -229,7 +229,7 @@ static bool thread_listed(struct hp_thread *t)
 #define SYS_close_range 436
 #endif
 
-/* Bytes. Base pages have 4096, since bare threads are of x86-64 alone. */
+/* Bytes. Base pages have 4096, because bare threads exist only on x86-64. */
 enum { GUARD = 4096, STACK = 65536, DESCRIPTOR = 8192, BELOW = 4096 };
 /* Calls clone(2). The child pops an argument and a function from its stack and calls the function. .cfi_undefined tells
  * debuggers that the child has no caller. */
@@ -274,9 +274,9 @@ static bool own_files(int keep_fd)
 	       (keep_fd == 0 || hp_sys(SYS_close_range, 0, keep_fd - 1) == 0);
 }
 
-/* Give the new thread its own name, scheduling, processors and directory. The starting thread may be bound to one
- * processor which it keeps busy, or have real-time priority. Refusals are harmless: they cost time, or keep a directory
- * in use. */
+/* Give the new thread its own name, scheduling, processors and directory, because the starting thread may be bound to
+ * one processor which it keeps busy, or have real-time priority. Refusals are harmless: they cost time, or keep a
+ * directory in use. */
 static void own_place(const char *name)
 {
 	char cpus[1024];
@@ -291,9 +291,9 @@ static void own_place(const char *name)
 		hp_sys(SYS_chdir, "/");
 }
 
-/* Whether valgrind runs this program. Its own system calls on every thread would be stopped by a filter. The rotations
- * below leave a register unchanged on a processor, but valgrind sees them as a question and answers (its manual, "The
- * Client Request mechanism"). */
+/* Whether valgrind runs this program, whose own system calls on every thread a filter would stop. The rotations below
+ * leave a register unchanged on a processor, but valgrind sees them as a question and answers (its manual, "The Client
+ * Request mechanism"). */
 static bool on_valgrind(void)
 {
 	volatile uint64_t question[6] = { 0x1001 };
@@ -450,15 +450,16 @@ static _Noreturn void enter_bare(struct start *s)
 extern const Elf64_Ehdr hp_ehdr __asm__("__ehdr_start") __attribute__((visibility("hidden"), weak));
 
 /* The number of bytes below the thread pointer that contain our thread-local variables and errno. The variables of one
- * file (library or program) are contiguous. The place of ours among them is not known, so the result covers the file's
- * whole block on either side. */
+ * file (library or program) are contiguous, but the place of ours among them is not known, so the result covers the
+ * file's whole block on either side. */
 static size_t tls_below(uintptr_t thread_pointer)
 {
 	const Elf64_Phdr *p;
 	uintptr_t one_of_ours = (uintptr_t)&hp_locks_held;
 	size_t ours = 0;
 
-	/* Hide the address from the compiler: linkers have no relocation for a difference of thread-local addresses. */
+	/* Hide the address from the compiler, because linkers have no relocation for a difference of thread-local
+	 * addresses. */
 	__asm__("" : "+r"(one_of_ours));
 
 	if (&hp_ehdr) {
@@ -487,8 +488,8 @@ static bool map_thread(struct hp_thread *t, uintptr_t thread_pointer)
 	return t->map;
 }
 
-/* Fill in the new thread's TLS and return its thread pointer. The pointer has the same offset in its page as ours,
- * which keeps the alignment of all variables. */
+/* Fill in the new thread's TLS and return its thread pointer, which has the same offset in its page as ours, to keep
+ * the alignment of all variables. */
 static char *make_tls(const struct hp_thread *t, uintptr_t thread_pointer)
 {
 	char *block = t->map + GUARD + STACK, *there = block + t->tls_size + (thread_pointer & 4095);
@@ -527,8 +528,8 @@ static bool start_bare(struct start *s)
 
 bool hp_thread_alone(void)
 {
-	/* unshare(CLONE_VM) tests this: it does nothing if no other thread or process shares the memory, and fails
-	 * otherwise. */
+	/* unshare(CLONE_VM) tests this, because it does nothing if no other thread or process shares the memory, and
+	 * fails otherwise. */
 	return !on_valgrind() && hp_sys(SYS_unshare, CLONE_VM) == 0;
 }
 
@@ -571,8 +572,8 @@ unsigned hp_thread_count_bare(void)
 
 /* ------------------------------------------------------------------ start and end */
 
-/* Block signals. If a handler forked while the state is changed, the child would wait for ever. Returns the old mask.
- * bare: the C library's own signals, too, since a new thread inherits the mask. */
+/* Block signals, because if a handler forked while the state is changed, the child would wait for ever. Returns the old
+ * mask. bare: the C library's own signals, too, since a new thread inherits the mask. */
 static uint64_t block_signals(bool bare)
 {
 	uint64_t mask = bare ? UINT64_MAX : ~(UINT64_C(3) << 31), old = 0;
@@ -644,7 +645,7 @@ void hp_thread_end(struct hp_thread *t)
 		hp_thread_wake(t);
 	while (was == RUNNING && get_state(t) == ENDING)
 		hp_futex_wait(&t->state, ENDING, UINT64_MAX);
-	/* A thread that the C library knows may be ending itself, and wait for a lock of this thread's there. */
+	/* A thread that the C library knows may be ending itself, and wait there for a lock of this thread's. */
 	if (was == RUNNING || t->map)
 		wait_gone(t);
 	set_state(t, OFF);
@@ -655,9 +656,9 @@ void hp_thread_forbid(struct hp_thread *t)
 {
 	/* seq_cst: written before the state is read; pairs with hp_thread_start(). */
 	atomic_fetch_add_explicit(&t->forbidden, 1, memory_order_seq_cst);
-	/* This may be a signal handler that interrupted the thread while it held the heap's lock, or was about to
-	 * take it. Waiting for the end could deadlock, since the other thread may wait for that lock. Letting it run
-	 * is harmless: it has no rights. */
+	/* This may be a signal handler that interrupted the thread while it held the heap's lock, or was about to take
+	 * it. Waiting for the end could deadlock, because the other thread may wait for that lock. Letting it run is
+	 * harmless, since it has no rights. */
 	if (hp_locks_held >> HP_LOCK_RANK_HEAP == 0)
 		hp_thread_end(t);
 }

@@ -2,8 +2,8 @@
  * The library's threads: start, stack, name, signals, rights, sleep, end, and life across fork. There are two kinds.
  *
  * A bare thread is one that the C library does not know. While the C library knows only one thread, its streams, its
- * malloc and shared_ptr work without locks and atomic instructions. And when the last thread that it knows ends, the
- * process ends. If a library starts a thread by pthread_create, the program loses both for good.
+ * malloc and shared_ptr work without locks and atomic instructions, and when the last thread that it knows ends, the
+ * process ends. A program loses both for good if a library starts a thread by pthread_create().
  *
  * A bare thread has few rights. Before start returns true, the thread has all signals blocked, its own descriptor table
  * with at most one descriptor, its own working directory, all CPUs, the normal scheduling class, no capabilities,
@@ -17,8 +17,8 @@
  * A known thread is one that the C library started, for work that calls foreign code. It has the program's signals
  * blocked, no capabilities, no_new_privs, and a filter that refuses the calls that open or start something.
  *
- * A thread never holds the process: it may be started, ended and forbidden at any time, by any thread. A child of fork
- * has none of its parent's threads.
+ * A thread never keeps the process from ending. It may be started, ended and forbidden at any time, by any thread. A
+ * child of fork has none of its parent's threads.
  */
 #ifndef HP_BASE_THREAD_H
 #define HP_BASE_THREAD_H
@@ -31,8 +31,8 @@
 #include "base/base.h"
 #include "base/sys.h"
 
-/* HP_THREAD_BARE is 0 if threads are started by the C library instead: under a sanitizer, which has to see every
- * thread, and on machines for which the code is not written yet. */
+/* HP_THREAD_BARE is 0 if the C library starts the threads instead: under a sanitizer, which has to see every thread,
+ * and on machines for which the code is not written yet. */
 #if HP_SANITIZED || !defined(__x86_64__) || !defined(__LP64__)
 #define HP_THREAD_BARE 0
 #else
@@ -56,7 +56,8 @@ struct hp_thread_kind {
 	unsigned calls_count;
 };
 
-/* A place for one thread at a time, bare or known, but not one after the other. Zero at first. A bare thread's memory is kept for the next thread. */
+/* A place for one thread at a time, always of the same kind. Zero at first. A bare thread's memory is kept for the next
+ * thread. */
 struct hp_thread {
 	_Atomic uint32_t state; /* a futex; relaxed: in the child of fork no other thread */
 	/* relaxed: tell_start() tells of it by release; hp_thread_tid() is an acquire */
@@ -119,7 +120,8 @@ void hp_thread_join(struct hp_thread *t);
 bool hp_thread_sleep(struct hp_thread *t, uint32_t seen, uint64_t ns);
 void hp_thread_wake(struct hp_thread *t);
 
-/* seq_cst: read before looking for work, so that who has work later changes it; pairs with hp_thread_wake(). */
+/* seq_cst: read before looking for work, so that a thread which has work later changes it; pairs with
+ * hp_thread_wake(). */
 static inline uint32_t hp_thread_alarm(const struct hp_thread *t)
 {
 	return atomic_load_explicit(&t->alarm, memory_order_seq_cst);
@@ -135,9 +137,9 @@ bool hp_thread_alone(void);
 /* The number of running bare threads. */
 unsigned hp_thread_count_bare(void);
 
-/* Confine this thread as a known one: give up all capabilities, all rights that execve could give, and the system
- * calls that open, start, rename or signal something. opens_files: keep the right to open files. Changes of the user
- * or group, which the C library makes on each thread, return success but do nothing. False: nothing was given up. */
+/* Confine this thread as a known one: give up all capabilities, all rights that execve could give, and the system calls
+ * that open, start, rename or signal something. opens_files: keep the right to open files. Changes of the user or
+ * group, which the C library makes on each thread, return success but do nothing. False: nothing was given up. */
 bool hp_thread_confine(bool opens_files);
 
 #endif
