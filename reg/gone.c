@@ -153,7 +153,7 @@ static void note_late(hugepin_domain *d, const struct hp_gone *queued)
 			hp_gone_push(&d->late_gone, queued->range[i]);
 }
 
-/* hugepin_forget() queues a range as a discard, but one whose pages do not go later. */
+/* hugepin_forget() queues a range as a discard, too, but its pages do not go later. */
 static enum hp_gone_reason reason_of(const struct hp_range *range)
 {
 	return range->widened	   ? HP_GONE_WIDENED

@@ -60,8 +60,8 @@ static uint64_t settle_list(hugepin_domain *d, struct hp_region_list *list)
 			continue;
 		}
 		still++;
-		/* If an extent holds only a part of its pages, somebody may want that part. A region for one pin is
-		 * always here. */
+		/* Do not ask for the pins of an extent that holds only its pinned pages, which may still be wanted, nor
+		 * of a region for one pin, which is always in its list. */
 		if (!hp_region_holds_less(r) && r->kind != HP_REGION_UNCACHED)
 			hp_region_want_pins(r, true);
 	}
