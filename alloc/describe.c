@@ -29,8 +29,8 @@ static bool is_normal(size_t page)
  * meanwhile. */
 static bool add_there(size_t first, size_t end, struct hp_there *there)
 {
-	/* Without a quick call the list of mappings has to be read, so read it once for the whole range. It does not
-	 * count the pool's pages. */
+	/* Without a quick call the list of mappings has to be read, so read it once for the whole range. The list does
+	 * not count the pool's pages. */
 	if (!hp_there_is_quick())
 		return first >= end || hp_there(hp_page_addr(first), hp_page_addr(end), there);
 	for (size_t p = first, q; p < end; p = q + 1) {

@@ -66,7 +66,8 @@ static bool may_ask(void)
 	return !hp_sandboxed && (hp_thread_is_bare || filters() == start.filters);
 }
 
-/* Ask the kernel what the heap has, and keep it if it is the most. Called by the thread that is busy. */
+/* Ask the kernel for the heap's memory, and keep the numbers if they are the highest. Called by the thread that is
+ * busy. */
 static void look(void)
 {
 	uint64_t hugetlb = HP_STAT_GET(hugetlb_bytes) - HP_STAT_GET(reserved_bytes);

@@ -1,7 +1,7 @@
 /*
- * The clock, by the kernel's function in the page of code that it maps into each process (vdso(7)). clock_gettime()
- * would not do, because it has a public name (sys.h), and a system call takes several times as long. The function is
- * looked up once in that page's own symbols. Where it is not found, the system call serves.
+ * The clock, by the kernel's function in the page of code that it maps into each process (vdso(7)). clock_gettime() is
+ * not used, because it has a public name (sys.h), nor is a system call, because it takes several times as long. The
+ * function is looked up once in that page's own symbols. Where it is not found, the system call serves.
  */
 #include <elf.h>
 #include <string.h>

@@ -28,7 +28,7 @@
 
 /* X(NAME, word, sentence), in the order of the numbers, from 0 up. */
 
-/* What a registration is for; enum hp_region_kind is the same. */
+/* The purpose of a registration; enum hp_region_kind is the same. */
 #define HP_PROBE_KINDS(X)                                                                                              \
 	X(EXTENT, "extent", "a whole extent of the heap")                                                              \
 	X(RUN, "run", "some hugepages of an extent")                                                                   \
@@ -71,7 +71,7 @@
 	X(LOST, "lost", "the memory is no buffer of the heap's, or was not given to this child")                       \
 	X(DEVICE, "device", "the device refused to register it as it would be cached")
 
-/* What becomes of the buffers in hugepages at a fork. */
+/* The fate of the buffers in hugepages at a fork. */
 #define HP_PROBE_FORKED(X)                                                                                             \
 	X(NOTHING, "nothing", "the kernel shares all memory with the child, and none is the pool's")                   \
 	X(COPIED, "copied", "the parent copies buffers for the child")                                                 \

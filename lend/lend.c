@@ -47,7 +47,7 @@ static void enter(hugepin_lend *l)
 		hp_borrowed_settle(l, LOOKS);
 }
 
-/* Unlock, and call ready() for what was answered meanwhile. */
+/* Unlock, and call ready() for the questions that were answered meanwhile. */
 static void leave(hugepin_lend *l)
 {
 	struct hp_asks ready = TAILQ_HEAD_INITIALIZER(ready);

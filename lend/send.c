@@ -47,7 +47,7 @@ static int send_now(hugepin_lend *l, uint32_t peer, const void *msg, size_t len)
 	return !err || err == -EAGAIN ? err : lose(l, peer, err < 0 ? err : -EIO);
 }
 
-/* Send what is kept for the peer, as far as there is room. */
+/* Send the messages that are kept for the peer, as far as there is room. */
 static void send_kept(hugepin_lend *l, uint32_t peer)
 {
 	struct hp_peer *p = &l->peer[peer];

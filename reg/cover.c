@@ -72,7 +72,7 @@ static bool is_discarded(hugepin_domain *d, uintptr_t start, uintptr_t end, unsi
 	       (gen ? hp_gone_discarded(d, start, end) : hp_gone_overlaps(&d->late_gone, start, end));
 }
 
-/* What a miss registers: HUGEPIN_ON_DEMAND, or 0 for memory that is pinned. */
+/* The kind of registration that a miss makes: HUGEPIN_ON_DEMAND, or 0 for pinned memory. */
 static unsigned sort_of(const hugepin_domain *d)
 {
 	return d->on_demand ? HUGEPIN_ON_DEMAND : 0;

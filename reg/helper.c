@@ -198,7 +198,8 @@ static void expose_helper(void)
 	v->site = offsetof(struct hp_tracked, site);
 }
 
-/* The expected time of a step of the plan. Under hybrid a step brings memory in, or pins and turns what is pinned. */
+/* The expected time of a step of the plan. Under hybrid, `registering` brings a range on demand in or pins it, and the
+ * opposite turns a pinned range to on demand. */
 static uint64_t tracked_cost_ns(void *helper, uint32_t id, uint64_t bytes, bool registering)
 {
 	const struct hp_helper *h = helper;

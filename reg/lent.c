@@ -1,5 +1,5 @@
 /*
- * What the pin cache does for lend/. Locks: the domain's.
+ * The pin cache's functions for lend/. Locks: the domain's.
  */
 #include "reg/lent.h"
 

@@ -82,7 +82,7 @@ void hp_track_child(void);
 uint64_t hp_track_time(const hugepin_domain *d);
 uint64_t hp_track_now(const hugepin_domain *d);
 
-/* Whether what is pinned has a budget. Within one, a region stays pinned until another one needs the room. */
+/* Whether pinned memory has a budget, within which a region stays pinned until another one needs the room. */
 static inline bool hp_has_budget(const hugepin_domain *d)
 {
 	return d->bytes_max < UINT64_MAX - 1;

@@ -1,5 +1,5 @@
 /*
- * What a device has done about memory that is registered on demand.
+ * The paging activity of a device for memory that is registered on demand.
  */
 #ifndef HP_REG_BACKEND_DEVICE_PAGING_H
 #define HP_REG_BACKEND_DEVICE_PAGING_H

@@ -12,7 +12,7 @@
 #define HP_RESULTS_PATH_MAX 4096
 #define HP_RESULTS_NS_MAX 1000000000u /* a second */
 
-/* Where something was measured. Long names are cut. */
+/* The place of a measurement. Long names are cut. */
 struct hp_testbed {
 	char device[64], firmware[64], cpu[64];
 };

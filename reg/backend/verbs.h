@@ -1,5 +1,5 @@
 /*
- * What calibration shares with the verbs backend.
+ * The functions that calibration shares with the verbs backend.
  */
 #ifndef HP_REG_BACKEND_VERBS_H
 #define HP_REG_BACKEND_VERBS_H

@@ -6,7 +6,7 @@
 /* Means are of about this many last samples. */
 enum { MEMORY = 8 };
 
-/* What a nanosecond of the helper counts, against one that a transfer waits: it takes a core, but nobody waits. */
+/* The weight of a nanosecond of the helper, against one that a transfer waits: it takes a core, but nobody waits. */
 static const double helper_part = 0.1;
 
 /* A buffer displaces another one only if that pays back the helper's work for it within this many of its gaps. */
