@@ -59,7 +59,7 @@ static bool above(const struct hp_tree *t, size_t chunk)
 	return chunk >> HP_PAGE_CHUNKS_SHIFT >= t->upper;
 }
 
-/* Make one tree of two. Either may be 0. Both are roots, or will be made part of one. */
+/* Make one tree of two, either of which may be 0. Each is a root, or will be made a child of one. */
 static uint32_t join(struct hp_hole *h, uint32_t a, uint32_t b)
 {
 	uint32_t low = HP_MIN(a, b), high = HP_MAX(a, b);
@@ -74,7 +74,7 @@ static uint32_t join(struct hp_hole *h, uint32_t a, uint32_t b)
 	return low;
 }
 
-/* Make one tree of siblings: in pairs, and then the pairs from the last one on. */
+/* Make one tree of siblings: join neighbours to pairs, then join the pairs, beginning with the last. */
 static uint32_t join_all(struct hp_hole *h, uint32_t first)
 {
 	uint32_t pairs = 0, root = 0;

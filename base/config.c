@@ -278,7 +278,7 @@ int hp_config_load(void)
 	/* acquire: hp_config is seen complete; pairs with the store of READ below */
 	if (atomic_load_explicit(&state, memory_order_acquire) == READ)
 		return 0;
-	/* If another thread is just reading, it is too early, too. acquire: pairs with the same store. */
+	/* Return -1 also if another thread is just reading. acquire: pairs with the same store. */
 	if (!environ || !atomic_compare_exchange_strong_explicit(&state, &expected, READING, memory_order_acquire,
 								 memory_order_acquire))
 		return expected == READ ? 0 : -1;

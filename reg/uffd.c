@@ -50,7 +50,7 @@ static struct {
 	struct hp_thread thread;
 	/* odd while events are read and queued; a futex; relaxed: in the child no other thread */
 	_Atomic uint32_t round;
-	_Atomic uint32_t waiters; /* threads have waited for `round` since the last wake */
+	_Atomic uint32_t waiters; /* not 0: threads have begun to wait for `round` since the last wake */
 	_Atomic uint64_t patience_ns; /* relaxed: a time to wait */
 	/* The trial of the kernel's count, between the opening thread and the watcher. */
 	_Atomic bool trying, ending; /* relaxed: hp_thread_start() starts the watcher after it */

@@ -49,7 +49,7 @@ void hp_dump_keep_pd(struct hp_dump_regions *);
 struct hp_dump_counts {
 	const struct hp_dump_regions *regions;
 	struct hugepin_paging sum;
-	unsigned counted; /* bits: the members that any region has, in their order */
+	unsigned counted; /* bit i: some region has the i-th member of `sum` */
 };
 int hp_dump_counts(const struct nlmsghdr *, void *counts);
 

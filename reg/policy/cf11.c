@@ -40,7 +40,7 @@ struct region {
 	uint32_t first_use, last_use; /* list of uses under way, oldest first */
 	uint32_t uses;
 	bool registered, recent;
-	bool refused; /* a step for this region failed, and no event of it has come since */
+	bool refused; /* a step for this region failed, and the region has had no event since */
 	uint64_t bytes;
 	uint64_t last_end_ns;
 };
