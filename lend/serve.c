@@ -52,10 +52,15 @@ static void pin_bucket(hugepin_lend *l, struct hp_question *q, struct hp_bucket 
 {
 	struct hugepin_pin pin = { 0 };
 	uint64_t start = 0, end = 0;
-	int err = hp_lent_pin(l->domain, b->base, b->len, l->access, &pin, &start, &end);
+	int err;
 
-	if (!hp_lender_pinned(&l->lender, q, b, err, &pin, start, end) && !err)
-		hp_lent_unpin(l->domain, &pin, start, end, true);
+	if (b->end) /* an idle bucket is lent again, and counts at the registration that the pin finds or makes */
+		hp_lent_forget(l->domain, b->region, b->start, b->end);
+	err = hp_lent_pin(l->domain, b->base, b->len, l->access, &pin, &start, &end);
+	if (!hp_lender_pinned(&l->lender, q, b, err, &pin, start, end) && !err) {
+		hp_lent_forget(l->domain, (uint32_t)pin.ref, start, end);
+		hugepin_unpin(l->domain, &pin);
+	}
 }
 
 /* ------------------------------------------------------------------ asking back */

@@ -137,6 +137,16 @@ void hp_lent_drop(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t e
 	hp_unlock(&d->lock);
 }
 
+void hp_lent_forget(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t end)
+{
+	struct hp_region *r = &hp_regions[region];
+
+	hp_lock(&d->lock);
+	if (hp_region_is(r, d, HP_REGION_LIVE) && r->start == start && r->end == end)
+		end_bucket(r);
+	hp_unlock(&d->lock);
+}
+
 uint32_t hp_lent_index_new(void)
 {
 	struct hp_region *r = hp_region_new();

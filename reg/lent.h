@@ -32,14 +32,15 @@ bool hp_lent_access(const hugepin_domain *d, unsigned access);
 
 /* A bucket is a pin of the lend's and, after its unpin, the registration that may remain of it. pin() returns as
  * hugepin_pin(), with the registered range; if there is no room, crowded() is not called. unpin() notes that pins from
- * now on are others'; ends: this also ends the bucket. drop() ends a bucket that was unpinned. When a bucket ends, the
- * registration goes if no pin is out, none was made since the lend's, and this thread may deregister. The lend gets no
- * news of that end unless another bucket has the registration. All take the domain's lock, and block for the
- * backend. */
+ * now on are others'; ends: this also ends the bucket. drop() ends a bucket that was unpinned, and forget() one whose
+ * registration is left alone. When a bucket ends otherwise, the registration goes if no pin is out, none was made since
+ * the lend's, and this thread may deregister. The lend gets no news of that end unless another bucket has the
+ * registration. All take the domain's lock, and block for the backend. */
 int hp_lent_pin(hugepin_domain *d, uint64_t addr, size_t len, unsigned access, struct hugepin_pin *ret_,
 		uint64_t *ret_start, uint64_t *ret_end);
 void hp_lent_unpin(hugepin_domain *d, struct hugepin_pin *pin, uint64_t start, uint64_t end, bool ends);
 void hp_lent_drop(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t end);
+void hp_lent_forget(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t end);
 
 /* An index of the table of regions that no region has, at which uses of a borrowed key are counted (counts.h). 0: none
  * is left. Give it back when no use is out, but never in a child of fork, whose table is empty. */

@@ -164,12 +164,14 @@ static void note_taken(unsigned from, unsigned to, const struct hp_wire *w)
 		p->want = 0;
 }
 
-/* 2: by the messages, buckets of several peers counted once, and by the lender's own lists. */
+/* 2: by the messages, buckets of several peers counted once, and by the lender's own lists. The pin cache counts no more
+ * buckets than there are. */
 static void check_sums(unsigned i)
 {
 	const struct hp_lender *ln = &node[i].lend->lender;
-	uint64_t lent = 0, own = 0, idle = 0;
+	uint64_t lent = 0, own = 0, idle = 0, buckets = 0;
 	struct hp_bucket *b;
+	struct hp_region *r;
 
 	for (unsigned to = 0; to < NODES; to++)
 		for (unsigned k = 0; k < pair[i][to].lents; k++) {
@@ -183,9 +185,12 @@ static void check_sums(unsigned i)
 			lent += seen ? 0 : x->len;
 		}
 	TAILQ_FOREACH(b, &ln->lent_list, order)
-		own += hp_bucket_bytes(b);
+		own += hp_bucket_bytes(b), buckets++;
 	TAILQ_FOREACH(b, &ln->idle_list, order)
-		idle += hp_bucket_bytes(b);
+		idle += hp_bucket_bytes(b), buckets++;
+	TAILQ_FOREACH(r, &node[i].domain->live, order)
+		buckets -= hp_region_notes_of(r)->buckets;
+	EXPECT((int64_t)buckets >= 0);
 	EXPECT(lent <= lent_max);
 	EXPECT_EQ(own, ln->lent);
 	EXPECT_EQ(idle, ln->idle);
