@@ -64,16 +64,17 @@ void _IO_list_lock(void), _IO_list_unlock(void), _IO_list_resetlock(void);
 static bool alone(void)
 {
 	uint32_t tid = hp_thread_tid(&hp_ticker);
-	unsigned ours = (unsigned)hp_service_running() + (tid != 0), count;
+	bool served = hp_service_running();
+	unsigned ours = (unsigned)served + (tid != 0), count;
 
 	if (__libc_single_threaded)
 		return true;
 	if (hp_watch_any() || hp_heap_has_hooks())
 		return false;
 	count = hp_thread_count();
-	/* Read the ticker's number again, because if one of our threads was counted and then ended, a thread of the
-	 * program's may have taken its place in the count. */
-	return count == 1 + ours && hp_thread_tid(&hp_ticker) == tid;
+	/* Look at our threads again, because if one of them was counted and then ended, a thread of the program's may have
+	 * taken its place in the count. */
+	return count == 1 + ours && hp_thread_tid(&hp_ticker) == tid && hp_service_running() == served;
 }
 
 /* Pages do not move if anybody may remember their memory: a watcher, or a domain, even one that holds no page. */

@@ -241,8 +241,10 @@ void hp_service_resume(void)
 {
 	/* acquire: pairs with the end of serve_jobs() */
 	if (atomic_load_explicit(&service.lapsed, memory_order_acquire) && !hp_thread_runs(&service.thread) &&
-	    atomic_exchange_explicit(&service.lapsed, false, memory_order_acquire))
-		started();
+	    !hp_thread_forbidden(&service.thread) &&
+	    atomic_exchange_explicit(&service.lapsed, false, memory_order_acquire) && !started())
+		/* release: pairs with the load above, of a later call, after what forbids the thread now */
+		atomic_store_explicit(&service.lapsed, true, memory_order_release);
 }
 
 void hp_service_opens_files(void)

@@ -82,11 +82,16 @@ static void tell_start(struct start *s, bool ok)
 {
 	struct hp_thread *t = s->thread;
 
-	if (ok)
-		set_state(t, RUNNING);
 	/* release: pairs with hp_thread_start() */
 	atomic_store_explicit(&t->told, ok ? RUNS : REFUSED, memory_order_release);
 	hp_futex_wake(&t->told);
+}
+
+/* Called by the new thread before run(). The starting thread changes the state, when it needs *t no longer. */
+static void await_start(struct hp_thread *t)
+{
+	while (get_state(t) == STARTING)
+		hp_futex_wait(&t->state, STARTING, UINT64_MAX);
 }
 
 /* Called by the thread when run() has returned. False: another thread is ending it, and will set the state. */
@@ -137,11 +142,9 @@ static void *run_known(struct start s)
 	if (s.kind->known)
 		hp_thread_confine(s.kind->opens_files);
 	atomic_store_explicit(&t->tid, own, memory_order_relaxed);
-	if (s.kind->known)
-		while (get_state(t) == STARTING) /* the starting thread changes it */
-			hp_futex_wait(&t->state, STARTING, UINT64_MAX);
-	else
+	if (!s.kind->known)
 		tell_start(&s, true);
+	await_start(t);
 	s.kind->run(s.arg);
 	if (tell_end(t)) /* unless another thread has been started meanwhile */
 		/* release: pairs with hp_thread_tid() */
@@ -186,17 +189,13 @@ static bool start_known(struct start *s)
 	struct hp_thread *t = s->thread;
 	int saved_errno = errno, err;
 
-	if (t->skip) {
-		t->skip--;
-		return false;
-	}
 	/* The C library puts the program's thread-local variables on the stack, too. If they do not fit, use the usual
 	 * stack size. */
 	err = create_detached(s, s->kind->stack_size);
 	if (err && s->kind->stack_size)
 		err = create_detached(s, 0);
 	if (err)
-		t->skip = TRIES_BETWEEN_FAILURES;
+		atomic_store_explicit(&t->skip, TRIES_BETWEEN_FAILURES, memory_order_relaxed);
 	errno = saved_errno;
 	return err == 0;
 }
@@ -336,7 +335,7 @@ static bool set_filter(struct sock_filter *f, unsigned n)
 static bool allow(const struct hp_thread_kind *kind)
 {
 	static const uint16_t always[] = { SYS_futex, SYS_exit, SYS_rt_sigreturn };
-	struct sock_filter f[2 * HP_THREAD_CALLS_MAX + 16];
+	struct sock_filter f[2 * HP_THREAD_CALLS_MAX + 24];
 	unsigned n = begin_filter(f);
 
 	/* The third argument of mmap and mprotect is the protection. */
@@ -440,6 +439,7 @@ static _Noreturn void enter_bare(struct start *s)
 	tell_start(s, ok);
 	hp_thread_is_bare = true;
 	if (ok) {
+		await_start(copy.thread);
 		copy.kind->run(copy.arg);
 		tell_end(copy.thread);
 	}
@@ -587,6 +587,17 @@ static void unblock_signals(uint64_t old)
 	hp_sys(SYS_rt_sigprocmask, SIG_SETMASK, &old, 0, sizeof old);
 }
 
+/* Whether a known thread could not be had a short while ago. The count never falls below 0, even if other threads do the
+ * same. */
+static bool is_skipped(struct hp_thread *t)
+{
+	uint32_t skip = atomic_load_explicit(&t->skip, memory_order_relaxed);
+
+	if (skip)
+		atomic_store_explicit(&t->skip, skip - 1, memory_order_relaxed);
+	return skip;
+}
+
 bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, void *arg, int keep_fd)
 {
 	struct start s = { t, kind, arg, keep_fd };
@@ -595,7 +606,10 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 
 	if (hp_thread_is_bare || hp_process() != HP_PROCESS_OWN)
 		return false;
-	old = block_signals(!kind->known);
+	/* Before the state changes: no system call is made in vain, and no other thread takes it for started. */
+	if (kind->known && get_state(t) == OFF && (hp_thread_forbidden(t) || is_skipped(t)))
+		return false;
+	old = block_signals(HP_THREAD_BARE && !kind->known);
 	while ((was = change_state(t, OFF, STARTING)) != OFF && was != RUNNING && !kind->known)
 		hp_futex_wait(&t->state, was, UINT64_MAX);
 	if (was == OFF) {
@@ -608,13 +622,10 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 				hp_futex_wait(&t->told, 0, UINT64_MAX);
 			if (told == REFUSED)
 				wait_gone(t);
-			if (kind->known) {
+			else
 				told = RUNS;
-				set_state(t, RUNNING);
-			}
 		}
-		if (told != RUNS)
-			set_state(t, OFF);
+		set_state(t, told == RUNS ? RUNNING : OFF);
 	}
 	unblock_signals(old);
 	return told == RUNS || was == RUNNING || was == STARTING;
@@ -637,9 +648,11 @@ void hp_thread_end(struct hp_thread *t)
 	old = block_signals(false);
 	for (;;) {
 		was = get_state(t);
-		if ((was == OFF || was == RUNNING) && change_state(t, was, ENDING) == was)
+		/* Do not wait for a change of OFF or RUNNING: it may have come and gone, and nobody wakes then. */
+		if (was != OFF && was != RUNNING)
+			hp_futex_wait(&t->state, was, UINT64_MAX);
+		else if (change_state(t, was, ENDING) == was)
 			break;
-		hp_futex_wait(&t->state, was, UINT64_MAX);
 	}
 	if (was == RUNNING)
 		hp_thread_wake(t);
@@ -677,7 +690,7 @@ bool hp_thread_runs(const struct hp_thread *t)
 void hp_thread_child(struct hp_thread *t)
 {
 	t->last_tid = 0;
-	t->skip = 0;
+	atomic_store_explicit(&t->skip, 0, memory_order_relaxed);
 	atomic_store_explicit(&t->state, OFF, memory_order_relaxed);
 	atomic_store_explicit(&t->tid, 0, memory_order_relaxed);
 	atomic_store_explicit(&t->alarm, 0, memory_order_relaxed);

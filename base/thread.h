@@ -66,8 +66,8 @@ struct hp_thread {
 	_Atomic uint32_t alarm; /* counts wakes, a futex; relaxed: in the child of fork no other thread */
 	_Atomic bool asleep; /* the thread sleeps or is about to; relaxed: in the child of fork no other thread */
 	_Atomic uint32_t forbidden; /* not 0: no thread is started; relaxed: in the child of fork no other thread */
+	_Atomic uint32_t skip; /* calls to ignore before the next try to start a known thread; relaxed: a hint */
 	/* the thread that changes the state uses the following members */
-	uint32_t skip; /* calls to ignore before the next try to start a known thread */
 	uint32_t last_tid;
 	char *map;
 	size_t map_size, tls_size;
