@@ -78,8 +78,8 @@ struct hp_extent {
 };
 
 /* A chunk's word describes the buffer that begins there. Only the first chunk of a buffer has a word, and the second
- * one if the buffer has room. The owner of a buffer changes LIVE to LISTED and back without a lock. All other changes
- * are made under hp_heap_lock. */
+ * one if the buffer has room. Without a lock, the owner of a buffer changes LIVE to LISTED and back, links its own lists,
+ * and splits listed buffers. All other changes are made under hp_heap_lock. */
 typedef _Atomic uint64_t hp_chunk;
 enum {
 	HP_CHUNK_FREE,
