@@ -368,7 +368,6 @@ works 'sorted.txt is sorted' bash -c 'sort -c sorted.txt && [ $(wc -l <sorted.tx
 # picture FILE: a PNG that is not all of one colour, which would be smaller.
 picture() { [ "$(head -c 4 "$1" | tail -c 3)" = PNG ] && [ "$(wc -c <"$1")" -gt 8000 ]; }
 if command -v gnuplot >/dev/null; then
-	works 'run.png is a picture' picture run.png
 	[ -z "$mpi" ] || works 'policies.png is a picture' picture policies.png
 fi
 [ -z "$mpi" ] || works 'calls.r0.csv has calls' grep -q ',Alltoall,' calls.r0.csv
