@@ -45,6 +45,7 @@ HP_TLS bool hp_thread_is_bare;
 enum { OFF, STARTING, RUNNING, ENDING, ENDED };
 enum { RUNS = 1, REFUSED };
 enum { TRIES_BETWEEN_FAILURES = 1024 };
+enum { SANITIZER_NS = 200000000 };
 enum { LONG_NS = INT64_C(1) << 55 }; /* a year */
 
 /* The arguments for a new bare thread. They are on the stack of the starting thread, which waits until the new thread
@@ -142,8 +143,7 @@ static void *run_known(struct start s)
 	if (s.kind->known)
 		hp_thread_confine(s.kind->opens_files);
 	atomic_store_explicit(&t->tid, own, memory_order_relaxed);
-	if (!s.kind->known)
-		tell_start(&s, true);
+	tell_start(&s, true);
 	await_start(t);
 	s.kind->run(s.arg);
 	if (tell_end(t)) /* unless another thread has been started meanwhile */
@@ -620,6 +620,10 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 			/* acquire: pairs with tell_start() */
 			while (!kind->known && !(told = atomic_load_explicit(&t->told, memory_order_acquire)))
 				hp_futex_wait(&t->told, 0, UINT64_MAX);
+			/* A fork must not meet the start of a thread in a sanitizer's runtime, whose locks would stay
+			 * taken in the child. In such a child no thread begins, so the wait has an end. */
+			if (HP_SANITIZED && kind->known)
+				hp_futex_wait(&t->told, 0, SANITIZER_NS);
 			if (told == REFUSED)
 				wait_gone(t);
 			else
