@@ -81,6 +81,12 @@ bool hp_lent_access(const hugepin_domain *d, unsigned access)
 	return !(access & ~d->access_mask);
 }
 
+/* Whether the registration of that range, or a later one of the same index, is there. */
+static bool stands(const hugepin_domain *d, const struct hp_region *r, uint64_t start, uint64_t end)
+{
+	return hp_region_is(r, d, HP_REGION_LIVE) && r->start == start && r->end == end;
+}
+
 static void end_bucket(struct hp_region *r)
 {
 	struct hp_region_notes *n = hp_region_notes_of(r);
@@ -116,7 +122,7 @@ void hp_lent_unpin(hugepin_domain *d, struct hugepin_pin *pin, uint64_t start, u
 	}
 	hugepin_unpin(d, pin);
 	hp_lock(&d->lock);
-	if (hp_region_is(r, d, HP_REGION_LIVE) && r->start == start && r->end == end) {
+	if (stands(d, r, start, end)) {
 		hp_region_notes_of(r)->idle = hp_counts_made(hp_region_index(r));
 		if (ends)
 			hp_region_release(d, r, HP_EVICTED_BUDGET);
@@ -129,7 +135,7 @@ void hp_lent_drop(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t e
 	struct hp_region *r = &hp_regions[region];
 
 	hp_lock(&d->lock);
-	if (hp_region_is(r, d, HP_REGION_LIVE) && r->start == start && r->end == end) {
+	if (stands(d, r, start, end)) {
 		end_bucket(r);
 		if (hp_region_notes_of(r)->idle == hp_counts_made(region))
 			hp_region_release(d, r, HP_EVICTED_BUDGET);
@@ -142,7 +148,7 @@ void hp_lent_forget(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t
 	struct hp_region *r = &hp_regions[region];
 
 	hp_lock(&d->lock);
-	if (hp_region_is(r, d, HP_REGION_LIVE) && r->start == start && r->end == end)
+	if (stands(d, r, start, end))
 		end_bucket(r);
 	hp_unlock(&d->lock);
 }

@@ -138,8 +138,9 @@ static unsigned whole_access(const hugepin_domain *d, unsigned access)
 	return access & ~(unsigned)HUGEPIN_PIN_UNCACHED ? access : access | d->access;
 }
 
-HP_COLD int hp_pin_missed(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_,
-			  uint64_t site)
+/* tells: the domain's lend is told if there is no room. */
+static int pin_slowly(hugepin_domain *d, const void *addr, size_t len, unsigned access, uint64_t site, bool tells,
+		      struct hugepin_pin *ret_)
 {
 	uint64_t time = d->helper ? hp_track_time(d) : 0;
 	int once = once_of(d, access), err;
@@ -154,26 +155,21 @@ HP_COLD int hp_pin_missed(hugepin_domain *d, const void *addr, size_t len, unsig
 		once = HP_ONCE_CHANGING;
 	hp_pin_enter(d);
 	err = hp_pin_locked(d, addr, len, access, once, time, site, ret_);
-	hp_pin_tell_crowded(d, addr, len, err);
+	if (tells)
+		hp_pin_tell_crowded(d, addr, len, err);
 	hp_pin_leave(d);
 	return err;
 }
 
+HP_COLD int hp_pin_missed(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_,
+			  uint64_t site)
+{
+	return pin_slowly(d, addr, len, access, site, true, ret_);
+}
+
 HP_COLD int hp_pin_for_lend(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
 {
-	uint64_t time = d->helper ? hp_track_time(d) : 0;
-	int once = once_of(d, access), err = hp_pin_check(d, addr, len, access);
-
-	if (!err && !hp_counts_self && !hp_counts_adopt())
-		err = -ENOMEM;
-	if (err)
-		return err;
-	if (once == HP_CACHED && !hp_pin_settled(d, addr, len))
-		once = HP_ONCE_CHANGING;
-	hp_pin_enter(d);
-	err = hp_pin_locked(d, addr, len, access, once, time, 0, ret_);
-	hp_pin_leave(d);
-	return err;
+	return pin_slowly(d, addr, len, access, 0, false, ret_);
 }
 
 HP_COLD int hp_key_missed(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
