@@ -152,8 +152,8 @@ static void *run_known(struct start s)
 	return NULL;
 }
 
-/* Nobody waits for a known thread to begin, since it may take long: a sanitizer's runtime waits at the start of a thread
- * for ever, in a child of a process with threads. So its arguments are not on the stack of the starting thread. */
+/* Nobody needs a known thread to begin before it does, so its arguments are not on the stack of the starting thread. In a
+ * child of a process with threads a sanitizer's runtime may even stop it for ever. */
 static void *enter_known(void *kind_)
 {
 	const struct hp_thread_kind *kind = kind_;
@@ -620,8 +620,9 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 			/* acquire: pairs with tell_start() */
 			while (!kind->known && !(told = atomic_load_explicit(&t->told, memory_order_acquire)))
 				hp_futex_wait(&t->told, 0, UINT64_MAX);
-			/* A fork must not meet the start of a thread in a sanitizer's runtime, whose locks would stay
-			 * taken in the child. In such a child no thread begins, so the wait has an end. */
+			/* A sanitizer's runtime takes locks when a thread begins. If a fork met that moment, they would
+			 * stay taken in the child, and no thread could begin there. So give the thread time to pass
+			 * it, but not for ever, because this may be such a child. */
 			if (HP_SANITIZED && kind->known)
 				hp_futex_wait(&t->told, 0, SANITIZER_NS);
 			if (told == REFUSED)
