@@ -1,7 +1,7 @@
 # Sourced by shell tests: TAP, a directory of their own ($t), and programs with and without the drop-in.
 # shellcheck shell=bash disable=SC2034 # used by those who source it
 set -u
-build=${BUILD:-$(cd "$(dirname "$0")/../.." && pwd)/build}
+build=${BUILD:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/build}
 dropin=$build/libhugepin-malloc.so
 here=$build/tests/live
 t=$(mktemp -d) || exit 2

@@ -38,7 +38,6 @@ trace_once()
 	program=$!
 	exec 3>"$t/$1.fifo"
 	within 60 grep -q '^again closed' "$t/$1.known" || { echo 'the program does not come to its end'; status=1; }
-	sleep 1.5 # a line of heap.bt is printed each second
 	kill -INT $tracer
 	if ! within 30 has_ended $tracer; then
 		echo 'bpftrace does not end'
@@ -109,8 +108,12 @@ if works 'pins.bt runs' trace pins miss miss_at registered deregistered uncached
 	{ as miss miss; as registration registered; as deregistration deregistered; as uncached uncached; } >"$t/wanted"
 	values pins miss registered deregistered uncached >"$t/counted"
 	works 'pins.bt counts misses, registrations and pins that are not cached' agrees "$t/wanted" "$t/counted"
-	at() { grep -A 4 '^@miss_at\[known' "$t/pins" | grep -q ' use_buffer+' && grep -A 4 '^@uncached_at\[known, shared' "$t/pins" | grep -q ' use_buffer+'; }
-	works 'it names the call sites' at
+	# at MAP: whether each of its stacks has the caller of hugepin_pin().
+	at() { awk -v map="@$1[known" '
+		index($0, map) == 1 { stacks++; inside = 1 }
+		inside && / use_buffer\+/ { named++; inside = 0 }
+		END { exit !(stacks && stacks == named) }' "$t/pins"; }
+	for map in miss_at uncached_at; do works "it names the call sites of @$map" at $map; done
 fi
 if works 'again.bt runs' trace again evicted invalidated again; then
 	{ as eviction evicted; as invalidation invalidated; as again again; } >"$t/wanted"
