@@ -320,10 +320,3 @@ bool hp_map_thp_enabled(void)
 	/* 1: THP is disabled for all memory of this process. 3: for all memory but advised memory. */
 	return hp_sys(SYS_prctl, PR_GET_THP_DISABLE) != 1 && hp_map_thp_allows(global, sizes, SIZES);
 }
-
-size_t hp_map_count_max(void)
-{
-	size_t n = read_number("/proc/sys/vm/max_map_count");
-
-	return n ? n : 65530;
-}

@@ -76,7 +76,4 @@ size_t hp_map_pool_free(unsigned shift, int node);
 bool hp_map_thp_allows(const char *global, const char *const *sizes, size_t count);
 bool hp_map_thp_enabled(void);
 
-/* vm.max_map_count. */
-size_t hp_map_count_max(void);
-
 #endif

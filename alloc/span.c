@@ -9,6 +9,7 @@
 
 #include "alloc/pages.h"
 #include "base/config.h"
+#include "base/proc.h"
 #include "base/stats.h"
 #include "base/sys.h"
 
@@ -113,7 +114,7 @@ int hp_span_init(bool small)
 		hp_map_choose_nodes(HP_NUMA_LOCAL, s.base, &s.nodes);
 	}
 	s.thp = hp_map_thp_enabled();
-	s.heads_max = hp_map_count_max() / 4; /* heads take half of the mappings at most, since a gap may follow each */
+	s.heads_max = hp_mappings_max() / 4; /* heads take half of the mappings at most, since a gap may follow each */
 	s.size = size;
 	hp_bit_set(s.used, 0);
 	hp_exposed.page.magic = HUGEPIN_STATS_MAGIC;

@@ -37,6 +37,9 @@ bool hp_mapping_parse(const char *line, struct hp_mapping *ret_);
  * cut. 0 or -errno. */
 int hp_mappings_each(int fd, char *buffer, size_t size, bool (*each)(void *arg, const struct hp_mapping *m), void *arg);
 
+/* vm.max_map_count, the number of mappings that a process may have. */
+size_t hp_mappings_max(void);
+
 /* ------------------------------------------------------------------ processes */
 
 /* A field of /proc/PID/stat by its number in proc(5), from 3 up, since field 2, the process's name, may contain blanks

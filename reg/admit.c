@@ -76,6 +76,8 @@ static bool is_held(const struct hp_ready *r)
 
 static void let_go(const hugepin_domain *d, const struct hp_ready *r)
 {
+	if (hp_is_watched(d, r->kind, !hp_is_pinning(r->access)))
+		hp_uffd_unwatch(r->start, r->end);
 	if (is_held(r))
 		hp_heap_drop(held_start(r->start), held_end(r->end) - held_start(r->start), d->hold);
 }

@@ -214,6 +214,8 @@ void hp_gone_drain(hugepin_domain *d)
 		hp_region_each(d, queued.range[i].start, queued.range[i].end, take_out, &queued.range[i]);
 		hp_region_each_exact(d, queued.range[i].start, queued.range[i].end, take_out, &queued.range[i]);
 		want_uncached(d, &queued.range[i]);
+		if (d->watched && !queued.range[i].discarded && !queued.range[i].widened)
+			hp_uffd_unmapped(queued.range[i].start, queued.range[i].end);
 		if (d->helper)
 			hp_track_gone(d, queued.range[i].start, queued.range[i].end);
 	}

@@ -13,6 +13,7 @@
 #include "reg/domains.h"
 #include "reg/trace.h"
 #include "reg/track.h"
+#include "reg/uffd.h"
 
 /* ------------------------------------------------------------------ pins out */
 
@@ -181,6 +182,8 @@ static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 		hp_trace(HP_TRACE_DEREGISTER, d, r->start, r->end);
 	if (hp_region_is_heap(r) && !r->on_demand)
 		hp_heap_drop(hp_region_notes_of(r)->held_start, hp_region_notes_of(r)->held_end - hp_region_notes_of(r)->held_start, d->hold);
+	if (hp_is_watched(d, r->kind, r->on_demand))
+		hp_uffd_unwatch(r->start, r->end);
 	if (d->helper)
 		hp_track_left(d, r, gone);
 	hp_region_free(r);

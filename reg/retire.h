@@ -25,6 +25,12 @@ void hp_region_deregister_dead(hugepin_domain *d);
 /* Deregister a RETIRED region if it has no pins left. */
 void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r);
 
+/* Whether a region of this kind is watched by the kernel from before its registration until after its end. */
+static inline bool hp_is_watched(const hugepin_domain *d, uint32_t kind, bool on_demand)
+{
+	return d->watched && kind == HP_REGION_FOREIGN && !on_demand;
+}
+
 /* Call the backend to deregister. */
 void hp_region_call_dereg(hugepin_domain *d, struct hugepin_reg *reg);
 

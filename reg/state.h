@@ -38,8 +38,8 @@
  * sees at least one of four signs: the kernel's answer, BUSY, PENDING, or a missing tag. A hit need not ask if the
  * program has one thread, or if changes are announced before they happen (unmapping.h).
  *
- * Lock order: opening, domain, watchers of the heap, heap, table of regions, queue. A thread has the lock of one domain
- * at a time.
+ * Lock order: opening, domain, watchers of the heap, heap, table of regions, what is watched, queue. A thread has the
+ * lock of one domain at a time.
  */
 #ifndef HP_REG_STATE_H
 #define HP_REG_STATE_H

@@ -13,9 +13,11 @@
 
 #include "base/kept.h"
 #include "base/proc.h"
+#include "base/stats.h"
 #include "base/sys.h"
 #include "base/thread.h"
 #include "reg/domains.h"
+#include "reg/watched.h"
 
 #ifndef UFFD_USER_MODE_ONLY
 #define UFFD_USER_MODE_ONLY 1
@@ -35,6 +37,7 @@ struct map_query {
 #define ANONYMOUS_HUGETLB "/anon_hugepage (deleted)"
 
 enum { EVENTS = 32, DESCRIPTORS_MAX = 1024, YIELDS = 64, PAUSE_NS = 50000 };
+enum { PARTS_MIN = 64, REFUSALS_MAX = 4096 };
 
 /* How long a pin waits until no memory is changing. Each wait in vain makes the next one shorter. */
 #define PATIENCE_MAX_NS UINT64_C(10000000)
@@ -63,6 +66,15 @@ static struct {
 	.maps_lock = HP_LOCK_INIT(HP_LOCK_RANK_MAPS),
 	.patience_ns = PATIENCE_MAX_NS,
 };
+
+/* What is watched outside the heap. A part keeps the mappings that it touches from being joined, so there may be two
+ * mappings more for each part. Locks: the domain's, then this one, across the calls that tell the kernel, because
+ * otherwise a part might be taken back that another domain has just begun to use. */
+static struct {
+	struct hp_lock lock;
+	struct hp_watched set;
+	size_t parts_max, refused; /* refused: parts since parts_max was last looked up */
+} watched = { .lock = HP_LOCK_INIT(HP_LOCK_RANK_WATCHED) };
 
 /* A function that queues a range in a domain. Sealed, since the watcher calls it. */
 static HP_SEALED(struct { void (*tell)(hugepin_domain *d, void *range); }) gone_hook;
@@ -486,22 +498,128 @@ static bool can_add(void)
 	return hp_kept_fd(&watch.uffd) >= 0;
 }
 
+static bool count_mapping(void *count, const struct hp_mapping *m)
+{
+	(void)m;
+	++*(size_t *)count;
+	return true;
+}
+
+/* Whether there may be one more part: what watching adds to the mappings of the process stays within a quarter of what
+ * the kernel's limit leaves. Counting mappings takes long, so they are counted when the parts have doubled, and, once
+ * the limit is near, only now and then. */
+static bool may_add_part(void)
+{
+	const size_t parts = watched.set.count;
+	size_t mappings = 0, max;
+	char text[8192];
+
+	if (parts < watched.parts_max)
+		return true;
+	if (watched.refused++ % REFUSALS_MAX)
+		return false;
+	hp_mappings_each(-1, text, sizeof text, count_mapping, &mappings);
+	max = hp_mappings_max();
+	watched.parts_max = (max - HP_MIN(max, mappings)) / 4 / 2;
+	watched.parts_max = HP_MIN(HP_MIN(watched.parts_max, 2 * parts + PARTS_MIN), HP_WATCHED_PARTS_MAX);
+	if (parts >= watched.parts_max)
+		return false;
+	watched.refused = 0;
+	return true;
+}
+
+static bool add_part(uintptr_t start, uintptr_t end)
+{
+	return (hp_watched_overlaps(&watched.set, start, end) || may_add_part()) &&
+	       watch_range(hp_kept_fd(&watch.uffd), start, end) && hp_watched_add(&watched.set, start, end);
+}
+
+/* Take a part back from the kernel, which refuses if a mapping in it has become one of another kind, or has gone: then
+ * take back what is left, mapping by mapping. */
+static void take_back(struct hp_stretch part)
+{
+	struct uffdio_range range = { part.start, part.end - part.start };
+	struct mapping m;
+
+	if (hp_kept_fd(&watch.uffd) < 0 || hp_sys(SYS_ioctl, hp_kept_fd(&watch.uffd), UFFDIO_UNREGISTER, &range) == 0)
+		return;
+	for (uintptr_t at = part.start; at < part.end && mapping_at(at, &m); at = m.end) {
+		range = (struct uffdio_range){ at, HP_MIN(m.end, part.end) - at };
+		hp_sys(SYS_ioctl, hp_kept_fd(&watch.uffd), UFFDIO_UNREGISTER, &range);
+	}
+}
+
+static void take_back_idle(uintptr_t start, uintptr_t end)
+{
+	struct hp_stretch part;
+
+	while (hp_watched_take_idle(&watched.set, start, end, &part))
+		take_back(part);
+}
+
+static void end_use(uintptr_t start, uintptr_t end)
+{
+	hp_watched_end_use(&watched.set, start, end);
+	take_back_idle(start, end);
+}
+
+static void show_parts(void)
+{
+	HP_STAT_ADD(watched_ranges, watched.set.count - HP_STAT(watched_ranges));
+}
+
 /* Watch whole mappings, because a watched range becomes a mapping of its own, a process may have only 65530 of them,
  * and mremap(2) does not move several at once. Watch the range alone only if that fails, because a part of the mapping
  * has become another one meanwhile. */
-int hp_uffd_watch(uintptr_t start, uintptr_t end)
+static int watch_mappings(uintptr_t start, uintptr_t end)
 {
-	int err = can_add() ? 0 : -ENXIO;
 	struct mapping m;
 
-	for (; start < end && !err; start = m.end) {
+	for (; start < end; start = m.end) {
 		if (!mapping_at(start, &m) || !m.is_private)
-			err = -EXDEV;
-		else if (!watch_range(hp_kept_fd(&watch.uffd), m.start, m.end) &&
-			 !watch_range(hp_kept_fd(&watch.uffd), start, HP_MIN(end, m.end)))
-			err = -EADDRINUSE;
+			return -EXDEV;
+		if (!add_part(m.start, m.end) && !add_part(start, HP_MIN(end, m.end)))
+			return -EADDRINUSE;
 	}
+	return 0;
+}
+
+int hp_uffd_watch(uintptr_t start, uintptr_t end)
+{
+	int err = -EADDRINUSE;
+
+	if (!can_add())
+		return -ENXIO;
+	hp_lock(&watched.lock);
+	if (hp_watched_use(&watched.set, start, end)) {
+		err = watch_mappings(start, end);
+		if (err)
+			end_use(start, end);
+	}
+	show_parts();
+	hp_unlock(&watched.lock);
 	return err;
+}
+
+void hp_uffd_unwatch(uintptr_t start, uintptr_t end)
+{
+	hp_lock(&watched.lock);
+	end_use(start, end);
+	show_parts();
+	hp_unlock(&watched.lock);
+}
+
+/* A domain may tell of this later than another, which has the memory watched again meanwhile. Then a part is forgotten,
+ * and stays watched until it is unmapped. */
+void hp_uffd_unmapped(uintptr_t start, uintptr_t end)
+{
+	struct hp_stretch touched;
+
+	hp_lock(&watched.lock);
+	touched = hp_watched_cut(&watched.set, start, end);
+	take_back_idle(touched.start, touched.end);
+	show_parts();
+	hp_unlock(&watched.lock);
 }
 
 void hp_uffd_watch_heap(uintptr_t start, uintptr_t end)
@@ -527,6 +645,8 @@ void hp_uffd_child(void)
 	hp_kept_close(&watch.uffd);
 	hp_kept_close(&watch.maps);
 	hp_lock_reset(&watch.maps_lock);
+	hp_lock_reset(&watched.lock);
+	hp_watched_clear(&watched.set);
 	hp_thread_child(&watch.thread);
 	atomic_store_explicit(&watch.round, 0, memory_order_relaxed);
 	set_patience(PATIENCE_MAX_NS);

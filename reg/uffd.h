@@ -44,10 +44,15 @@ void hp_uffd_wait(void);
 /* Watch [start, end) of the heap from now on, as far as possible. May be called any number of times. */
 void hp_uffd_watch_heap(uintptr_t start, uintptr_t end);
 
-/* Watch [start, end) from now on, until it is unmapped. May be called any number of times. 0, or why this memory cannot
- * be watched: -EXDEV: it is a file's, shared, or not mapped; -EADDRINUSE: the kernel refuses, as where another
- * userfaultfd watches; -ENXIO: no memory can be watched. */
+/* Watch [start, end), until hp_uffd_unwatch() is called once for each success. 0, or why this memory cannot be watched:
+ * -EXDEV: it is a file's, shared, or not mapped; -EADDRINUSE: the kernel refuses, as where another userfaultfd watches,
+ * or so much is watched in parts that the process would run out of mappings; -ENXIO: no memory can be watched. unwatch()
+ * may be called for memory that hp_uffd_watch() has refused with -ENXIO. */
 int hp_uffd_watch(uintptr_t start, uintptr_t end);
+void hp_uffd_unwatch(uintptr_t start, uintptr_t end);
+
+/* Memory outside the heap was unmapped, or is going to be. */
+void hp_uffd_unmapped(uintptr_t start, uintptr_t end);
 
 /* Whether [start, end) is private memory that no file backs, which only this process can take away. */
 bool hp_uffd_is_private(uintptr_t start, uintptr_t end);

@@ -11,6 +11,7 @@
 #include "alloc/map.h"
 #include "alloc/pages.h"
 #include "base/config.h"
+#include "base/proc.h"
 #include "base/stats.h"
 #include "tests/live/live.h"
 #include "tests/unit/kernel.h"
@@ -302,9 +303,9 @@ TEST(nodes_are_those_that_have_memory)
 TEST(as_many_mappings_as_the_kernel_says)
 {
 	feed("/proc/sys/vm/max_map_count", "1048576\n");
-	EXPECT_EQ(hp_map_count_max(), 1048576);
+	EXPECT_EQ(hp_mappings_max(), 1048576);
 	feed("/proc/sys/vm/max_map_count", NULL);
-	EXPECT_EQ(hp_map_count_max(), 65530);
+	EXPECT_EQ(hp_mappings_max(), 65530);
 }
 
 /* ------------------------------------------------------------------ the span, in a process that has none yet */

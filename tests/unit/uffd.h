@@ -32,6 +32,7 @@ static _Atomic bool hold_reader; /* after it has read */
 static struct uffdio_range added[64]; /* to what is watched */
 static unsigned adds;
 static uint64_t add_max = UINT64_MAX; /* the kernel refuses to watch more bytes at once */
+static const char *mappings_max; /* what /proc/sys/vm/max_map_count says; NULL: the kernel's */
 
 /* Whether the kernel refuses this call. Only calls of the opener count, and none that end something. */
 UNINSTRUMENTED static inline bool is_refused(long nr)
@@ -65,6 +66,8 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 		errno = ENOTTY;
 		return -1;
 	}
+	if (nr == SYS_openat && mappings_max && strcmp((const char *)b, "/proc/sys/vm/max_map_count") == 0)
+		return file_with(mappings_max);
 	lists += nr == SYS_pread64;
 	if (nr == SYS_ioctl && (unsigned long)b == UFFDIO_REGISTER) {
 		struct uffdio_range range = ((struct uffdio_register *)c)->range;

@@ -2,6 +2,7 @@
  * Mappings that are watched: which kinds of memory, as a whole or in parts, and which pages an event is about.
  */
 #include "alloc/hold.h"
+#include "base/stats.h"
 #include "reg/gone.h"
 #include "tests/unit/uffd.h"
 
@@ -195,6 +196,165 @@ TEST_BY(in_child, of_the_heap_all_of_the_extent_is_watched)
 	EXPECT(end >= (uintptr_t)x.addr + x.len);
 	close_empty(&device, d);
 	hugepin_free(p);
+}
+
+/* ------------------------------------------------------------------ for how long */
+
+/* The kernel's flags of the mapping at p: "uw" means that it is watched. */
+static bool is_watched(const char *p)
+{
+	char line[512];
+	bool inside = false, is = false;
+	unsigned long start, end;
+	FILE *f = fopen("/proc/self/smaps", "r");
+
+	while (f && fgets(line, sizeof line, f)) {
+		if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
+			inside = (uintptr_t)p >= start && (uintptr_t)p < end;
+		else if (inside && strncmp(line, "VmFlags:", 8) == 0)
+			is = strstr(line, " uw") != NULL;
+	}
+	if (f)
+		fclose(f);
+	return is;
+}
+
+static size_t mappings_now(void)
+{
+	size_t n = 0;
+	int c;
+	FILE *f = fopen("/proc/self/maps", "r");
+
+	while (f && (c = getc(f)) != EOF)
+		n += c == '\n';
+	if (f)
+		fclose(f);
+	return n;
+}
+
+/* So many buffers of a page, each a mapping of its own only if it is watched. */
+static char *neighbours(size_t n)
+{
+	return mmap(NULL, n * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
+
+static void remap(char *p)
+{
+	munmap(p, 4096);
+	EXPECT(mmap(p, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
+}
+
+TEST_BY(in_child, memory_is_watched_until_its_last_registration_ends)
+{
+	static struct device other;
+	hugepin_domain *d = open_with(0), *e = device_open(&other, (struct hugepin_limits){ 0 },
+							   (struct hugepin_attr){ .policy = HUGEPIN_POLICY_LRU });
+	char *p = map(MIB);
+	struct hugepin_pin of_d, of_e, inside;
+
+	EXPECT(!is_watched(p));
+	EXPECT_EQ(hugepin_pin(d, p, MIB, 0, &of_d), 0);
+	EXPECT_EQ(hugepin_pin(e, p + 4096, 4096, 0, &inside), 0);
+	EXPECT_EQ(hugepin_pin(e, p + 8192, 8192, 0, &of_e), 0);
+	EXPECT(is_watched(p));
+	EXPECT_EQ(HP_STAT_GET(watched_ranges), 1);
+	EXPECT_EQ(hugepin_deregister(d, &of_d, 1), 0);
+	EXPECT(is_watched(p));
+	EXPECT_EQ(hugepin_deregister(e, &inside, 1), 0);
+	EXPECT(is_watched(p));
+	EXPECT_EQ(hugepin_unpin(e, &of_e), 0);
+	EXPECT(is_watched(p));
+	close_empty(&other, e);
+	EXPECT(!is_watched(p));
+	EXPECT_EQ(made(d, p), 1);
+	EXPECT(is_watched(p));
+	close_empty(&device, d);
+	EXPECT(!is_watched(p));
+	EXPECT_EQ(HP_STAT_GET(watched_ranges), 0);
+}
+
+TEST_BY(in_child, what_cannot_be_registered_is_not_watched)
+{
+	hugepin_domain *d = open_with(0);
+	char *p = map(MIB);
+	struct hugepin_pin pin;
+
+	device.nth = 1;
+	device.with = -EFAULT;
+	device.for_good = true;
+	EXPECT(hugepin_pin(d, p, MIB, 0, &pin) != 0);
+	EXPECT(!is_watched(p));
+	close_empty(&device, d);
+}
+
+TEST_BY(in_child, of_a_mapping_with_holes_the_parts_that_are_registered_stay_watched)
+{
+	hugepin_domain *d = open_with(0);
+	char *p = map(12 * 4096);
+	struct hugepin_pin low, high;
+
+	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &low), 0);
+	EXPECT_EQ(hugepin_pin(d, p + 8 * 4096, 4096, 0, &high), 0);
+	remap(p + 4 * 4096);
+	EXPECT_EQ(made(d, p), 0); /* hears of it */
+	EXPECT(is_watched(p + 3 * 4096) && !is_watched(p + 4 * 4096) && is_watched(p + 5 * 4096));
+	EXPECT_EQ(hugepin_deregister(d, &high, 1), 0);
+	EXPECT(is_watched(p + 3 * 4096) && !is_watched(p + 5 * 4096));
+	remap(p + 2 * 4096);
+	EXPECT_EQ(made(d, p), 0);
+	EXPECT(is_watched(p + 4096) && !is_watched(p + 3 * 4096)); /* no registration is behind the hole */
+	EXPECT_EQ(hugepin_deregister(d, &low, 1), 0);
+	EXPECT(!is_watched(p));
+	close_empty(&device, d);
+}
+
+/* The budget keeps 16 of them registered. */
+TEST_BY(in_child, buffers_that_are_registered_no_more_cost_no_mappings)
+{
+	enum { N = 3000, KEPT = 16 };
+	hugepin_domain *d = device_open(&device, (struct hugepin_limits){ .bytes_max = KEPT * 4096 },
+					(struct hugepin_attr){ .policy = HUGEPIN_POLICY_LRU });
+	const size_t before = mappings_now();
+	char *p = neighbours(N);
+
+	for (int i = 0; i < N; i++)
+		remap(p + i * 4096);
+	for (int round = 0; round < 2; round++)
+		for (int i = 0; i < N; i += 3) {
+			EXPECT_EQ(made(d, p + i * 4096), 1);
+			remap(p + i * 4096);
+			EXPECT_EQ(made(d, p + i * 4096), 1);
+		}
+	EXPECT(mappings_now() <= before + 2 * KEPT + 8);
+	close_empty(&device, d);
+	EXPECT(mappings_now() <= before + 8);
+}
+
+/* Make every second page of p a mapping of its own, by other rights for the pages between, or one with its neighbours. */
+static void set_apart(char *p, int n, bool apart)
+{
+	for (int i = 0; i < n; i++)
+		EXPECT_EQ(mprotect(p + (2 * i + 1) * 4096, 4096, apart ? PROT_READ : PROT_READ | PROT_WRITE), 0);
+}
+
+TEST_BY(in_child, watching_takes_a_quarter_of_the_mappings_that_are_left)
+{
+	enum { N = 3000 };
+	hugepin_domain *d = open_with(0);
+	char *p = neighbours(2 * N), max[32];
+	const size_t before = mappings_now();
+
+	set_apart(p, N, true);
+	snprintf(max, sizeof max, "%zu\n", mappings_now() + 4000);
+	mappings_max = max;
+	for (int i = 0; i < N; i++)
+		EXPECT_EQ(made(d, p + 2 * i * 4096), 1);
+	set_apart(p, N, false);
+	EXPECT(mappings_now() <= before + 1000 + 8);
+	EXPECT(mappings_now() >= before + 800);
+	EXPECT_EQ(stats_of(d).uncached + stats_of(d).regions, N);
+	close_empty(&device, d);
+	EXPECT(mappings_now() <= before + 8);
 }
 
 /* ------------------------------------------------------------------ events */

@@ -1,0 +1,185 @@
+/*
+ * What is watched against a naive model, by random changes: the depth of uses at each address, and a list of parts.
+ */
+#include "reg/watched.h"
+
+#include <string.h>
+
+#include "tests/any.h"
+#include "tests/t.h"
+
+enum { N = 300, USES = 60 };
+static struct hp_watched w;
+static struct hp_stretch use[USES], part[N];
+static unsigned uses, parts, depth[N + 1];
+
+static bool is_apart(struct hp_stretch a, struct hp_stretch b)
+{
+	return a.end <= b.start || b.end <= a.start;
+}
+
+static bool is_used(struct hp_stretch p)
+{
+	for (uintptr_t at = p.start; at < p.end; at++)
+		if (depth[at])
+			return true;
+	return false;
+}
+
+static struct hp_stretch any_stretch(void)
+{
+	const uintptr_t start = 1 + any(N - 1), len = 1 + any(any(8) ? 12 : 200);
+
+	return (struct hp_stretch){ start, HP_MIN(start + len, (uintptr_t)N) };
+}
+
+static void add_use(struct hp_stretch s)
+{
+	EXPECT(hp_watched_use(&w, s.start, s.end));
+	use[uses++] = s;
+	for (uintptr_t at = s.start; at < s.end; at++)
+		depth[at]++;
+}
+
+static void end_use(unsigned i)
+{
+	hp_watched_end_use(&w, use[i].start, use[i].end);
+	for (uintptr_t at = use[i].start; at < use[i].end; at++)
+		depth[at]--;
+	use[i] = use[--uses];
+}
+
+/* Parts that touch become one. */
+static void add_part(struct hp_stretch s)
+{
+	EXPECT(hp_watched_add(&w, s.start, s.end));
+	for (unsigned i = 0; i < parts;)
+		if (part[i].end < s.start || s.end < part[i].start) {
+			i++;
+		} else {
+			s = (struct hp_stretch){ HP_MIN(s.start, part[i].start), HP_MAX(s.end, part[i].end) };
+			part[i] = part[--parts];
+			i = 0;
+		}
+	part[parts++] = s;
+}
+
+static void cut(struct hp_stretch s)
+{
+	struct hp_stretch all = s, got = hp_watched_cut(&w, s.start, s.end);
+
+	for (unsigned i = 0; i < parts;) {
+		const struct hp_stretch p = part[i];
+
+		if (is_apart(p, s)) {
+			i++;
+			continue;
+		}
+		all = (struct hp_stretch){ HP_MIN(all.start, p.start), HP_MAX(all.end, p.end) };
+		part[i] = part[--parts];
+		if (p.start < s.start)
+			part[parts++] = (struct hp_stretch){ p.start, s.start };
+		if (p.end > s.end)
+			part[parts++] = (struct hp_stretch){ s.end, p.end };
+		i = 0;
+	}
+	EXPECT_EQ(got.start, all.start);
+	EXPECT_EQ(got.end, all.end);
+}
+
+static void take_idle(struct hp_stretch s)
+{
+	struct hp_stretch got;
+	unsigned first = N;
+
+	for (unsigned i = 0; i < parts; i++)
+		if (!is_apart(part[i], s) && !is_used(part[i]) && (first == N || part[i].start < part[first].start))
+			first = i;
+	if (!EXPECT_EQ(hp_watched_take_idle(&w, s.start, s.end, &got), first < N) || first == N)
+		return;
+	EXPECT_EQ(got.start, part[first].start);
+	EXPECT_EQ(got.end, part[first].end);
+	part[first] = part[--parts];
+}
+
+/* Returns the number of ranges below r. */
+static unsigned expect_uses(const struct hp_watched_range *r, unsigned *covered)
+{
+	if (!r)
+		return 0;
+	for (uintptr_t at = r->start; at < r->end; at++)
+		EXPECT_EQ(r->uses, depth[at]);
+	*covered += (unsigned)(r->end - r->start);
+	return 1 + expect_uses(RB_LEFT(r, node), covered) + expect_uses(RB_RIGHT(r, node), covered);
+}
+
+static void expect_same(void)
+{
+	unsigned covered = 0, used = 0;
+
+	EXPECT(expect_uses(RB_ROOT(&w.uses), &covered) <= 2 * uses);
+	for (unsigned at = 0; at < N; at++)
+		used += depth[at] != 0;
+	EXPECT_EQ(covered, used);
+	EXPECT_EQ(w.count, parts);
+	for (unsigned i = 0; i < parts; i++)
+		EXPECT(hp_watched_overlaps(&w, part[i].start, part[i].end));
+}
+
+TEST(uses_and_parts_are_those_of_a_naive_model)
+{
+	for (int i = 0; i < 100000 && !t_failures; i++) {
+		const struct hp_stretch s = any_stretch();
+
+		switch (any(6)) {
+		case 0:
+			if (uses < USES)
+				add_use(s);
+			break;
+		case 1:
+		case 2:
+			if (uses)
+				end_use((unsigned)any(uses));
+			break;
+		case 3:
+			add_part(s);
+			break;
+		case 4:
+			cut(s);
+			break;
+		default:
+			take_idle(s);
+		}
+		expect_same();
+	}
+	while (uses)
+		end_use(0);
+	EXPECT(RB_EMPTY(&w.uses));
+	while (parts)
+		take_idle((struct hp_stretch){ 0, N });
+	EXPECT(RB_EMPTY(&w.parts));
+	EXPECT(w.made < 2 * USES + N); /* ranges are used again */
+}
+
+TEST(a_use_that_was_never_added_ends_nothing)
+{
+	add_use((struct hp_stretch){ 10, 20 });
+	hp_watched_end_use(&w, 11, 20);
+	hp_watched_end_use(&w, 30, 40);
+	expect_same();
+	end_use(0);
+	expect_same();
+}
+
+TEST(in_a_child_nothing_is_watched)
+{
+	add_use((struct hp_stretch){ 10, 20 });
+	add_part((struct hp_stretch){ 10, 30 });
+	hp_watched_clear(&w);
+	uses = parts = 0;
+	memset(depth, 0, sizeof depth);
+	expect_same();
+	EXPECT(!hp_watched_overlaps(&w, 0, N));
+}
+
+T_MAIN
