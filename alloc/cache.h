@@ -3,7 +3,7 @@
  * for the buffer that it freed last, and small lists; behind these are the shared lists. All lists are keyed by the
  * exact number of chunks. A buffer that is little longer than a request is split.
  *
- * A thread works on its own cache without a lock, and the service thread may empty the cache of an idle thread:
+ * A thread works on its own cache without a lock, and another thread may empty the cache of an idle thread:
  *	owner:	busy = 1; read limit, slot and lists; change them; busy = 0
  *	thief:	limit = 0; membarrier on every running thread; if !busy, the cache is the thief's until limit is set
  * The thief holds hp_heap_lock, and only a holder of that lock sets the limit again. Either the thief sees the owner's

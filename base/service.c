@@ -214,6 +214,7 @@ static void main_ends(void *unused)
 	atomic_store_explicit(&service.main_thread, ORPHANED, memory_order_relaxed);
 	hp_service_end();
 	hp_service_allow();
+	/* If only this library's threads are left, do not start the service thread again. */
 	if (atomic_load_explicit(&service.lapsed, memory_order_relaxed) &&
 	    count_threads() <= 1 + hp_thread_count_bare())
 		atomic_store_explicit(&service.lapsed, false, memory_order_relaxed);

@@ -517,6 +517,7 @@ static bool start_bare(struct start *s)
 	if (!thread_listed(t) || !map_thread(t, thread_pointer))
 		return false;
 	wait_gone(t); /* the last thread may still use the memory */
+	/* hp_thread_clone() takes these two words from the stack in the new thread: the argument, and the function. */
 	stack = (void **)(t->map + GUARD + STACK) - 2;
 	stack[0] = s;
 	stack[1] = (void *)(uintptr_t)enter_bare;

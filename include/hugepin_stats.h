@@ -42,7 +42,7 @@ extern "C" {
 	X(grown_in_place, c, "reallocations that grew in place") \
 	X(moved, c, "reallocations that copied") \
 	X(commit_waits, c, "allocations that waited for another thread's pages") \
-	X(stolen, c, "idle threads' caches emptied by the service thread") \
+	X(stolen, c, "idle threads' caches that another thread emptied") \
 	X(forks_copied, c, "forks that copied memory of the pool, or registered memory") \
 	X(forks_cow, c, "forks left to the kernel's copy-on-write") \
 	X(forks_uncovered, c, "forks_cow where the pool did not cover the heap: such a child may die") \
@@ -50,7 +50,7 @@ extern "C" {
 	X(fork_copied_bytes, Bc, "memory copied for children") \
 	X(bad_pointers, c, "misuses reported (HUGEPIN_ABORT=0)") \
 	X(small_bytes, B, "address space in use by the built-in small allocator") \
-	X(service_wakeups, c, "times the service thread woke") \
+	X(service_wakeups, c, "times that the library's threads woke") \
 	X(small_outside_bytes, B, "memory of the built-in small allocator outside the range that is set aside for it") \
 	X(sparse_bytes, Bc, "memory mapped in base pages since the program touches little of its large buffers") \
 	X(repaired_bytes, Bc, "memory of which hugepages were made later, where there had been none for THP") \

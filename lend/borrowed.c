@@ -62,6 +62,7 @@ int hp_borrowed_open(hugepin_lend *l)
 	atomic_store_explicit(&l->lookup_mask, HP_LOOKUP_MASK(HP_LOOKUP_BITS_MIN), memory_order_relaxed);
 	l->borrowed_opened = STEP;
 	l->borrowed_used = 1; /* the first place is the head */
+	/* The upper bits of the names of this lend's keys. They are not 0, because a cleared key has the name 0. */
 	do
 		head = (uint64_t)(atomic_fetch_add_explicit(&opened, 1, memory_order_relaxed) + 1) << HP_KEY_HEAD_SHIFT;
 	while (!head);

@@ -188,6 +188,19 @@ void hp_bucket_regret(struct hp_lender *ln, struct hp_bucket_name n, uint64_t by
 
 /* ------------------------------------------------------------------ the size of buckets */
 
+/* Add a number, which is not 0, to a hash set of `room` places, a power of two. False: it was there. */
+static bool add_once(uint64_t *set, size_t room, uint64_t number)
+{
+	size_t at = hp_lend_hash(number, 0) >> 32 & (room - 1);
+
+	while (set[at] && set[at] != number)
+		at = (at + 1) & (room - 1);
+	if (set[at])
+		return false;
+	set[at] = number;
+	return true;
+}
+
 /* The number of pieces of the next larger size in which the buckets lie. 0: no memory to count, or none. */
 static uint64_t count_larger(const struct hp_lender *ln)
 {
@@ -203,22 +216,12 @@ static uint64_t count_larger(const struct hp_lender *ln)
 	set = calloc(room, sizeof *set);
 	if (!set)
 		return 0;
-#define ADD(base) \
-	do { \
-		uint64_t frame = (base) / size + 1; \
-		size_t at = hp_lend_hash(frame, 0) >> 32 & (room - 1); \
-		while (set[at] && set[at] != frame) \
-			at = (at + 1) & (room - 1); \
-		count += !set[at]; \
-		set[at] = frame; \
-	} while (0)
 	for (int i = 0; i < 2; i++)
 		TAILQ_FOREACH(b, list[i], order)
-			ADD(b->base);
+			count += add_once(set, room, b->base / size + 1);
 	g = TAILQ_LAST(&ln->ghost_list, hp_ghost_list);
 	for (; g && g->epoch == ln->epoch; g = TAILQ_PREV(g, hp_ghost_list, order))
-		ADD(g->base);
-#undef ADD
+		count += add_once(set, room, g->base / size + 1);
 	free(set);
 	return count;
 }

@@ -155,7 +155,7 @@ struct hp_lender {
 	unsigned given_bits;
 	uint32_t epoch_near; /* questions near one of the peer's last two */
 	uint32_t larger_after; /* epochs until a larger bucket may be tried */
-	uint32_t larger_wait; /* the same after the next step down */
+	uint32_t larger_wait; /* larger_after of the next step down; doubled each time */
 	uint32_t smaller_after; /* epochs until a smaller bucket may be taken */
 };
 

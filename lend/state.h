@@ -10,8 +10,8 @@
  *	wire.c     messages as bytes; table.h: hash tables. Pure.
  *
  * Hits find a borrowed key as they find a region (reg/state.h): a lookup table leads from the hash of peer and address
- * to an entry of `borrowed`, whose members the hit then checks. Each thread counts its uses at an index of the table of
- * regions that no region has:
+ * to an entry of `borrowed`, whose members the hit then checks. Each thread counts its uses at an index that is reserved
+ * in the table of regions, and that no region uses:
  *	hit:	read tag and the rest; count; read the tag again: if it changed, count back and take the slow path
  *	retire:	tag = 0; membarrier on every running thread; sum
  *	done:	count; read `attention`: if keys wait for their last use, look whether this was one
@@ -134,7 +134,7 @@ struct hugepin_lend {
 	_Atomic uint64_t *lookup;
 	/* relaxed: the lend's lock among writers; a hit's key judges by its own words: hit() */
 	_Atomic uint32_t lookup_mask;
-	/* relaxed: NEWS: the lock of news; LETTERS: the lend's lock; USES: attend() raises it before
+	/* relaxed: NEWS: the lock of news; UNSENT: the lend's lock; USES: attend() raises it before
 	 * hp_counts_barrier() */
 	_Atomic uint32_t attention;
 

@@ -132,7 +132,7 @@ static int once_of(const hugepin_domain *d, unsigned access)
 						: HP_CACHED;
 }
 
-/* The access of a pin, which may ask for HUGEPIN_PIN_UNCACHED alone. */
+/* The access of a pin. A pin that names no access, beside HUGEPIN_PIN_UNCACHED, gets the domain's. */
 static unsigned whole_access(const hugepin_domain *d, unsigned access)
 {
 	return access & ~(unsigned)HUGEPIN_PIN_UNCACHED ? access : access | d->access;

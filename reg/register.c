@@ -170,7 +170,8 @@ static int pin_pieces(hugepin_domain *d, struct walk *w, const struct walk *unti
 	return 0;
 }
 
-/* Whether memory outside the heap may be cached now. */
+/* Whether memory outside the heap may be cached now, because no memory is changing. One question, about the first such
+ * piece, stands for all. */
 static bool is_settled(const hugepin_domain *d, const struct walk *w)
 {
 	for (int i = w->i; i < w->n; i++)
