@@ -24,6 +24,8 @@
 #include "reg/retire.h"
 #include "reg/trace.h"
 
+enum { REFUSED_WAITS_MAX = 1024 };
+
 /* ------------------------------------------------------------------ registering a range */
 
 /* A range to be registered; the new region replaces the regions inside it. */
@@ -78,6 +80,48 @@ static unsigned sort_of(const hugepin_domain *d)
 	return d->on_demand ? HUGEPIN_ON_DEMAND : 0;
 }
 
+/* ------------------------------------------------------------------ what the device refused */
+
+static struct hp_refused *refused_at(hugepin_domain *d, uintptr_t start, uintptr_t end)
+{
+	const uint64_t number = (start >> HP_PAGE_SHIFT) + ((end - start) << 20);
+
+	return &d->refused[number * UINT64_C(0x9e3779b97f4a7c15) >> (64 - HP_REFUSED_BITS)];
+}
+
+static bool is_of(const struct hp_refused *f, uintptr_t start, uintptr_t end, uint64_t gen)
+{
+	return f->gen && f->gen == gen && f->start == start && f->end == end;
+}
+
+/* One page that cannot be pinned, such as a guard page, keeps its hugepage and its extent from being registered. So a
+ * refused range is tried again only after 1, 2, 4... pins. Returns 0 to try, or the error of the last try. */
+static int was_refused(hugepin_domain *d, uintptr_t start, uintptr_t end, uint64_t gen)
+{
+	struct hp_refused *f = refused_at(d, start, end);
+
+	if (!is_of(f, start, end, gen) || !f->left)
+		return 0;
+	f->left--;
+	return f->err;
+}
+
+/* A lack of room says nothing of the range. */
+static void note_refusal(hugepin_domain *d, uintptr_t start, uintptr_t end, uint64_t gen, int err)
+{
+	struct hp_refused *f = refused_at(d, start, end);
+
+	if (!gen || err == -ENOBUFS || err == -ENOMEM)
+		return;
+	if (!is_of(f, start, end, gen))
+		*f = (struct hp_refused){ .start = start, .end = end, .gen = gen, .waits = 1 };
+	f->err = err;
+	f->left = f->waits;
+	f->waits = HP_MIN(2 * f->waits, (uint32_t)REFUSED_WAITS_MAX);
+}
+
+/* ------------------------------------------------------------------ the registration of a union */
+
 /* Register [start, end) in place of the regions inside it; on failure nothing has changed. A region that only overlaps
  * stays, so that no bytes are registered but those that misses asked for. told: hits find the region without looking
  * under the lock. */
@@ -92,10 +136,15 @@ static int register_union(hugepin_domain *d, uintptr_t start, uintptr_t end, uns
 		return -EMSGSIZE;
 	if (is_discarded(d, start, end, access, gen))
 		return -EBUSY;
-	hp_region_each(d, start, end, add_inside, &c);
-	err = hp_region_register(d, start, end, c.access, kind, gen, evict, ret_);
+	err = was_refused(d, start, end, gen);
 	if (err)
 		return err;
+	hp_region_each(d, start, end, add_inside, &c);
+	err = hp_region_register(d, start, end, c.access, kind, gen, evict, ret_);
+	if (err) {
+		note_refusal(d, start, end, gen, err);
+		return err;
+	}
 	if (c.regions) {
 		HP_DSTAT(d, merged, 1);
 		HP_DSTAT(d, widened, c.lacking != 0);

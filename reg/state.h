@@ -211,6 +211,15 @@ struct hp_ready_set {
 
 enum { HP_GONE_MAX = 64 };
 
+/* A range of the heap that the device refused, as it does while one of its pages has no access: see cover.c. */
+struct hp_refused {
+	uintptr_t start, end;
+	uint64_t gen; /* of the extent */
+	int err;
+	uint32_t waits, left; /* so many pins do without it after the next refusal, and after the last one */
+};
+enum { HP_REFUSED_BITS = 6 };
+
 /* A range of memory that went away. The thread that notices this queues the range in each domain (gone.c). */
 struct hp_range {
 	uintptr_t start, end;
@@ -307,6 +316,7 @@ struct hugepin_domain {
 	/* The program's callback before a registration for remote access ends, or NULL. */
 	void (*expire)(void *arg, const struct hugepin_expiry *);
 	void *expire_arg;
+	struct hp_refused refused[1 << HP_REFUSED_BITS]; /* by a hash of the range */
 	struct hp_region *turning; /* is registered a second time, so it is not evicted; or NULL */
 	bool hinted; /* a miss has queued a hint, of which nobody has told the service thread yet */
 	uint32_t wanted; /* pinned regions whose pins are wanted back, of which nobody was told yet */

@@ -39,6 +39,63 @@ TEST(arena_registers_the_extent_as_a_whole)
 	hugepin_purge();
 }
 
+/* A page that the device cannot have, such as a guard page. */
+static uintptr_t guard;
+
+static int refuse_guard(void *addr, size_t len)
+{
+	return guard >= (uintptr_t)addr && guard < (uintptr_t)addr + len ? -EFAULT : 0;
+}
+
+/* The number of registrations that so many pins beside the guard page try. */
+static long tries(hugepin_domain *d, const char *p, int pins)
+{
+	long before = device.calls;
+
+	for (int i = 0; i < pins; i++)
+		EXPECT_EQ(touch(d, p, 32 * KIB), 0);
+	return device.calls - before;
+}
+
+TEST(what_the_device_refused_is_not_tried_again_for_each_pin)
+{
+	static const uint32_t policy[] = { HUGEPIN_POLICY_ARENA, HUGEPIN_POLICY_LRU };
+	char *p = hugepin_aligned_alloc(2 * MIB, 6 * MIB);
+
+	for (unsigned i = 0; i < 2; i++) {
+		hugepin_domain *d = open_first(policy[i], 0, 0);
+
+		guard = (uintptr_t)p;
+		device.refuse = refuse_guard;
+		EXPECT(tries(d, p + MIB, 1000) <= 1000 + 2 * 11); /* for each pin its own pages */
+		guard = 0;
+		tries(d, p + MIB, 1024);
+		EXPECT(registered(d, p + MIB, 32 * KIB)); /* it is tried again */
+		close_empty(&device, d);
+	}
+	hugepin_free(p);
+	hugepin_purge();
+}
+
+TEST(what_the_device_refused_of_a_buffer_says_nothing_of_the_next_extent_there)
+{
+	hugepin_domain *d = open_first(HUGEPIN_POLICY_LRU, 0, 0);
+	char *p = hugepin_aligned_alloc(2 * MIB, 600 * MIB), *again;
+
+	guard = (uintptr_t)p;
+	device.refuse = refuse_guard;
+	tries(d, p + MIB, 300);
+	hugepin_free(p);
+	hugepin_purge();
+	again = hugepin_aligned_alloc(2 * MIB, 600 * MIB);
+	EXPECT(again == p);
+	guard = 0;
+	EXPECT_EQ(tries(d, again + MIB, 300), 1);
+	close_empty(&device, d);
+	hugepin_free(again);
+	hugepin_purge();
+}
+
 TEST(an_extent_over_the_budget_is_registered_by_hugepages)
 {
 	hugepin_domain *d;
