@@ -25,9 +25,10 @@ enum hp_lock_rank {
 	HP_LOCK_RANK_TABLE, /* the table of regions */
 	HP_LOCK_RANK_WATCHED, /* what the kernel watches outside the heap: held while it is told */
 	HP_LOCK_RANK_MAPS, /* the descriptor of /proc/self/maps */
-	HP_LOCK_RANK_QUEUE, /* a domain's queues */
+	HP_LOCK_RANK_QUEUE, /* records of pins; what a lend has to tell */
 	HP_LOCK_RANK_JOBS, /* the list of the service thread's jobs */
 	HP_LOCK_RANK_TRACE, /* the trace's buffer */
+	HP_LOCK_RANK_GONE, /* a domain's queues: taken even by a handler that interrupted a holder of any other lock */
 };
 
 struct hp_lock {

@@ -50,7 +50,7 @@ static HP_SEALED(struct {
 }) jobs;
 static struct hp_lock jobs_lock = HP_LOCK_INIT(HP_LOCK_RANK_JOBS);
 
-/* The job of that number; NULL: none. acquire: a reader sees the job's function; pairs with list_job(). */
+/* The job of that number; NULL: none. acquire: a reader sees the job's function; pairs with hp_service_list(). */
 static struct hp_job *get_job(int i)
 {
 	return atomic_load_explicit(&jobs.is.list[i].job, memory_order_acquire);
@@ -146,7 +146,7 @@ static bool started(void)
 
 /* ------------------------------------------------------------------ asking */
 
-static bool list_job(struct hp_job *j)
+bool hp_service_list(struct hp_job *j)
 {
 	int i;
 
@@ -172,7 +172,7 @@ static bool job_listed(struct hp_job *j)
 	for (int i = 0; i < JOBS_MAX; i++)
 		if (get_job(i) == j)
 			return true;
-	return list_job(j);
+	return hp_service_list(j);
 }
 
 bool hp_service_ask(struct hp_job *j)

@@ -38,6 +38,10 @@ struct hp_job {
  * from time to time), or there are too many jobs. */
 bool hp_service_ask(struct hp_job *job);
 
+/* Make the job known, which its first request does else. Later requests take no lock, so that they may come from any
+ * handler or bare thread. False: there are too many jobs, or no memory. */
+bool hp_service_list(struct hp_job *job);
+
 bool hp_service_running(void);
 
 /* Called by the constructor, on the thread that loads the library. */

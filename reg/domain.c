@@ -283,7 +283,6 @@ static void empty_domain(hugepin_domain *d)
 	d->wanted = 0;
 	d->hinted = false;
 	hp_attention_lower(d, UINT32_MAX);
-	atomic_store_explicit(&d->all_gone, 0, memory_order_relaxed);
 	memset(&d->stats, 0, sizeof d->stats);
 	d->stats.version = HUGEPIN_VERSION;
 	d->stats.bytes_max = d->bytes_max >= UINT64_MAX - 1 ? 0 : d->bytes_max;

@@ -67,7 +67,7 @@ static void make_locks(hugepin_domain *d)
 	hp_lock_reset(&d->lock);
 	d->lock.rank = HP_LOCK_RANK_DOMAIN;
 	hp_lock_reset(&d->queue_lock);
-	d->queue_lock.rank = HP_LOCK_RANK_QUEUE;
+	d->queue_lock.rank = HP_LOCK_RANK_GONE;
 }
 
 /* The domain at a place. Call with the lock of opening, or after the place was seen open. */

@@ -13,6 +13,7 @@
 #include "reg/domains.h"
 #include "reg/hints.h"
 #include "reg/locks.h"
+#include "reg/queue.h"
 #include "reg/request.h"
 #include "reg/retire.h"
 #include "reg/track.h"
@@ -76,31 +77,17 @@ bool hp_gone_overlaps(const struct hp_gone *g, uintptr_t start, uintptr_t end)
 
 /* ------------------------------------------------------------------ queueing */
 
-/* seq_cst: read after PENDING was lowered; pairs with hp_gone_tell(). */
-static bool is_all_gone(const hugepin_domain *d)
-{
-	return atomic_load_explicit(&d->all_gone, memory_order_seq_cst);
-}
-
 void hp_gone_tell(hugepin_domain *d, void *range_)
 {
 	const struct hp_range *range = range_;
+	uint64_t mask = hp_queue_lock(d);
 
-	if (hp_lock_mine(&d->queue_lock)) { /* the queue's lock of this domain, or of another */
-		/* seq_cst: written before PENDING is raised; pairs with hp_gone_drain(). */
-		atomic_fetch_or_explicit(&d->all_gone,
-					 HP_ALL_GONE | (range->discarded ? (uint32_t)HP_ALL_DISCARDED : 0u),
-					 memory_order_seq_cst);
-		hp_attention_raise(d, HP_PENDING);
-		return;
-	}
-	hp_lock(&d->queue_lock);
 	hp_gone_push(&d->gone, *range);
 	hp_attention_raise(d, HP_PENDING);
 	/* These hints are older than the event, so they meant the memory that is going. */
 	hp_hints_drop(d, range->start, range->end);
 	hp_request_cancel(d, range->start, range->end);
-	hp_unlock(&d->queue_lock);
+	hp_queue_unlock(d, mask);
 }
 
 /* ------------------------------------------------------------------ what is queued */
@@ -191,25 +178,14 @@ static void want_uncached(const hugepin_domain *d, const struct hp_range *range)
 void hp_gone_drain(hugepin_domain *d)
 {
 	struct hp_gone queued;
-	uint32_t all;
+	uint64_t mask;
 
 	if (!hp_attention_is(d, HP_PENDING))
 		return;
-	hp_lock(&d->queue_lock);
+	mask = hp_queue_lock(d);
 	queued = d->gone;
 	d->gone.count = 0;
-	hp_unlock(&d->queue_lock);
-	all = atomic_exchange_explicit(&d->all_gone, 0, memory_order_seq_cst); /* pairs with hp_gone_tell() */
-	if (all) {
-		hp_lock(&d->queue_lock);
-		hp_hints_drop(d, 0, UINTPTR_MAX);
-		hp_request_cancel(d, 0, UINTPTR_MAX);
-		hp_unlock(&d->queue_lock);
-		hp_gone_push(&queued, (struct hp_range){ .end = UINTPTR_MAX,
-							 .discarded = all & HP_ALL_DISCARDED,
-							 .late = all & HP_ALL_DISCARDED,
-							 .widened = true });
-	}
+	hp_queue_unlock(d, mask);
 	for (unsigned i = 0; i < queued.count; i++) {
 		hp_region_each(d, queued.range[i].start, queued.range[i].end, take_out, &queued.range[i]);
 		hp_region_each_exact(d, queued.range[i].start, queued.range[i].end, take_out, &queued.range[i]);
@@ -222,12 +198,10 @@ void hp_gone_drain(hugepin_domain *d)
 	note_discarded(d, &queued);
 	note_late(d, &queued);
 	/* Lower PENDING only after the tags are gone: a pin that does not see PENDING relies on the tags. */
-	hp_lock(&d->queue_lock);
-	if (!d->gone.count && !is_all_gone(d))
+	mask = hp_queue_lock(d);
+	if (!d->gone.count)
 		hp_attention_lower(d, HP_PENDING);
-	if (is_all_gone(d)) /* all_gone was set meanwhile */
-		hp_attention_raise(d, HP_PENDING);
-	hp_unlock(&d->queue_lock);
+	hp_queue_unlock(d, mask);
 	hp_region_settle(d);
 }
 
@@ -259,10 +233,6 @@ static void forget(hugepin_domain *d, void *forgotten)
 	unsigned held = hp_locks_held;
 
 	hp_gone_tell(d, &f->range);
-	if (hp_lock_mine(&d->queue_lock)) { /* this is a signal handler: the interrupted thread drains */
-		f->left = true;
-		return;
-	}
 	/* If the lock is taken, its holder or the next holder drains. Do not wait for a backend's call, which may even
 	 * be the caller of this function; memory in use is then not reported. */
 	if (hp_lock_mine(&d->lock) || !(f->waits ? hp_domain_lock_soon(d) : hp_trylock(&d->lock))) {

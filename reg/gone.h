@@ -22,7 +22,7 @@ bool hp_gone_overlaps(const struct hp_gone *g, uintptr_t start, uintptr_t end);
 /* ------------------------------------------------------------------ of a domain */
 
 /* Queue *range, a struct hp_range, for the domain's next drain. The signature is that of hp_domains_each(). Takes no
- * domain's lock, and may run in a signal handler that interrupted a holder of the queue's lock. */
+ * lock but the queue's, so it may run in a signal handler, whatever the handler interrupted. */
 void hp_gone_tell(hugepin_domain *d, void *range);
 
 /* Unpublish the regions in the queued ranges. Does not call the backend. Call with the domain's lock. */

@@ -6,40 +6,45 @@
 #include <errno.h>
 #include <string.h>
 
+#include "reg/queue.h"
+
 int hp_hints_push(hugepin_domain *d, struct hp_prefetch hint)
 {
 	/* Misses may fill only half of the queue, so that many in a row leave room for announcements of the program. */
 	const unsigned most = hint.missed ? HP_PREFETCHES_MAX / 2 : HP_PREFETCHES_MAX;
+	uint64_t mask;
 	int err = -EBUSY;
 
-	hp_lock(&d->queue_lock);
+	mask = hp_queue_lock(d);
 	if (d->prefetches_count < most) {
 		d->prefetches[d->prefetches_count++] = hint;
 		err = 0;
 	}
-	hp_unlock(&d->queue_lock);
+	hp_queue_unlock(d, mask);
 	return err;
 }
 
 bool hp_hints_take(hugepin_domain *d, struct hp_prefetch *ret_)
 {
+	uint64_t mask;
 	bool any;
 
-	hp_lock(&d->queue_lock);
+	mask = hp_queue_lock(d);
 	any = d->prefetches_count;
 	if (any) {
 		*ret_ = d->prefetches[0];
 		memmove(d->prefetches, d->prefetches + 1, --d->prefetches_count * sizeof *d->prefetches);
 	}
-	hp_unlock(&d->queue_lock);
+	hp_queue_unlock(d, mask);
 	return any;
 }
 
 bool hp_hints_overtake(hugepin_domain *d, const void *addr, size_t len, unsigned access)
 {
 	unsigned n = 0, before;
+	uint64_t mask;
 
-	hp_lock(&d->queue_lock);
+	mask = hp_queue_lock(d);
 	before = d->prefetches_count;
 	for (unsigned i = 0; i < before; i++) {
 		const struct hp_prefetch *h = &d->prefetches[i];
@@ -48,7 +53,7 @@ bool hp_hints_overtake(hugepin_domain *d, const void *addr, size_t len, unsigned
 			d->prefetches[n++] = *h;
 	}
 	d->prefetches_count = n;
-	hp_unlock(&d->queue_lock);
+	hp_queue_unlock(d, mask);
 	return n < before;
 }
 

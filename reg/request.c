@@ -6,6 +6,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "reg/queue.h"
+
 struct hp_job hp_request_job;
 
 static bool is_same(const struct hp_pin_request *a, const struct hp_pin_request *b)
@@ -24,15 +26,15 @@ static void take_out(hugepin_domain *d, unsigned i)
 /* Take out a request like this, unless it is being served or has been served already. */
 static bool withdraw(hugepin_domain *d, const struct hp_pin_request *q)
 {
+	uint64_t mask = hp_queue_lock(d);
 	bool found = false;
 
-	hp_lock(&d->queue_lock);
 	for (unsigned i = d->requests_count; i-- && !found;)
 		if (is_same(&d->requests[i], q) && !d->requests[i].begun) {
 			take_out(d, i);
 			found = true;
 		}
-	hp_unlock(&d->queue_lock);
+	hp_queue_unlock(d, mask);
 	return found;
 }
 
@@ -47,16 +49,16 @@ static bool is_known(const hugepin_domain *d, const struct hp_pin_request *q)
 
 int hp_request_add(hugepin_domain *d, const struct hp_pin_request *q)
 {
+	uint64_t mask = hp_queue_lock(d);
 	int err = 0;
 
-	hp_lock(&d->queue_lock);
 	if (!is_known(d, q)) {
 		if (d->requests_count < HP_REQUESTS_MAX)
 			d->requests[d->requests_count++] = *q;
 		else
 			err = -EBUSY;
 	}
-	hp_unlock(&d->queue_lock);
+	hp_queue_unlock(d, mask);
 	if (!hp_service_ask(&hp_request_job) && !err && withdraw(d, q))
 		err = -EBUSY;
 	return err;
@@ -64,36 +66,36 @@ int hp_request_add(hugepin_domain *d, const struct hp_pin_request *q)
 
 bool hp_request_begin(hugepin_domain *d, struct hp_pin_request *ret_)
 {
+	uint64_t mask = hp_queue_lock(d);
 	bool any;
 
-	hp_lock(&d->queue_lock);
 	any = d->requests_count;
 	if (any) {
 		d->requests[0].begun = true;
 		*ret_ = d->requests[0];
 	}
-	hp_unlock(&d->queue_lock);
+	hp_queue_unlock(d, mask);
 	return any;
 }
 
 bool hp_request_end(hugepin_domain *d)
 {
+	uint64_t mask = hp_queue_lock(d);
 	bool cancelled;
 
-	hp_lock(&d->queue_lock);
 	cancelled = d->requests[0].cancelled;
 	take_out(d, 0);
-	hp_unlock(&d->queue_lock);
+	hp_queue_unlock(d, mask);
 	return cancelled;
 }
 
 unsigned hp_request_count(hugepin_domain *d)
 {
+	uint64_t mask = hp_queue_lock(d);
 	unsigned n;
 
-	hp_lock(&d->queue_lock);
 	n = d->requests_count;
-	hp_unlock(&d->queue_lock);
+	hp_queue_unlock(d, mask);
 	return n;
 }
 

@@ -187,6 +187,7 @@ void hp_serve_open(void)
 {
 	if (!hp_domains_job.run)
 		hp_domains_job.run = serve_all;
+	hp_service_list(&hp_domains_job); /* here, because the watcher may wait for no lock when it asks for the job */
 }
 
 /* There is no other thread. */

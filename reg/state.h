@@ -39,7 +39,7 @@
  * program has one thread, or if changes are announced before they happen (unmapping.h).
  *
  * Lock order: opening, domain, watchers of the heap, heap, table of regions, what is watched, queue. A thread has the
- * lock of one domain at a time.
+ * lock of one domain at a time. The watcher waits for no lock but a queue's (queue.h).
  */
 #ifndef HP_REG_STATE_H
 #define HP_REG_STATE_H
@@ -247,9 +247,6 @@ struct hp_lend_hooks {
 	void (*crowded)(void *arg, size_t bytes);
 };
 
-/* Values of all_gone: any memory may have been unmapped, or discarded. */
-enum { HP_ALL_GONE = 1, HP_ALL_DISCARDED = 2 };
-
 struct hugepin_domain {
 	/* Hits read these members. They are written when the domain is opened, except attention and lookup_mask. Held
 	 * keys know the places of attention and ref (struct hugepin_key_domain). attention, relaxed: RETIRED is raised
@@ -327,10 +324,8 @@ struct hugepin_domain {
 	_Atomic uint32_t waiting;
 	struct hugepin_domain_stats stats;
 
-	struct hp_lock queue_lock; /* a leaf lock: its holder calls no other module */
+	struct hp_lock queue_lock; /* a leaf lock (queue.h) */
 	struct hp_gone gone; /* ranges whose memory went away */
-	/* relaxed: hp_domains_add() opens the domain after it */
-	_Atomic uint32_t all_gone; /* HP_ALL_...: set by a signal handler whose thread had the queue's lock */
 	struct hp_prefetch prefetches[HP_PREFETCHES_MAX];
 	unsigned prefetches_count;
 	struct hp_pin_request requests[HP_REQUESTS_MAX]; /* in the order in which they came */

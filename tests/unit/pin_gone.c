@@ -2,6 +2,7 @@
  * Memory that goes away: the program forgets, unmaps or discards a range, and the next pin registers the range anew.
  * The queue of such ranges. Foreign memory is real, and really watched.
  */
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -10,6 +11,8 @@
 #include "reg/domain.h"
 #include "reg/domains.h"
 #include "reg/gone.h"
+#include "reg/hints.h"
+#include "reg/request.h"
 #include "reg/uffd.h"
 #include "tests/unit/pin.h"
 
@@ -188,6 +191,112 @@ TEST(memory_that_is_gone_is_deregistered_without_another_pin)
 	sleeping = false;
 	pthread_join(t, NULL);
 	close_empty(&device, d);
+}
+
+/* ------------------------------------------------------------------ the lock of the queues */
+
+static void push_hint(hugepin_domain *d)
+{
+	EXPECT_EQ(hp_hints_push(d, (struct hp_prefetch){ .addr = d, .len = 1, .missed = true }), 0);
+}
+
+static void overtake_hint(hugepin_domain *d)
+{
+	hp_hints_overtake(d, d, 1, 0);
+}
+
+static void take_hint(hugepin_domain *d)
+{
+	struct hp_prefetch hint;
+
+	hp_hints_take(d, &hint);
+}
+
+static void add_request(hugepin_domain *d)
+{
+	EXPECT_EQ(hp_request_add(d, &(struct hp_pin_request){ .addr = d, .len = 1 }), 0);
+}
+
+static void count_requests(hugepin_domain *d)
+{
+	hp_request_count(d);
+}
+
+static void begin_request(hugepin_domain *d)
+{
+	struct hp_pin_request q;
+
+	EXPECT(hp_request_begin(d, &q));
+}
+
+static void end_request(hugepin_domain *d)
+{
+	hp_request_end(d);
+}
+
+static void tell_unmap(hugepin_domain *d)
+{
+	hp_gone_tell(d, &(struct hp_range){ .start = 4096, .end = 8192 });
+}
+
+static void drain(hugepin_domain *d)
+{
+	hp_domain_lock(d);
+	hp_gone_drain(d);
+	hp_domain_unlock(d);
+}
+
+/* A thread that waits for the queue's lock, and one that watches it. */
+struct waiting {
+	hugepin_domain *d;
+	pid_t thread;
+	_Atomic bool held;
+	uint64_t blocked; /* the signals that the waiting thread has blocked */
+};
+
+/* Have the lock until the thread sleeps for it. */
+static void *look_at_waiter(void *waiting)
+{
+	struct waiting *w = waiting;
+	char path[64], text[4096], *state = NULL;
+
+	snprintf(path, sizeof path, "/proc/self/task/%d/status", w->thread);
+	hp_lock(&w->d->queue_lock);
+	w->held = true;
+	while (w->d->queue_lock.word != 2 || !state || strncmp(state, "State:\tS", 8) != 0) {
+		FILE *f = fopen(path, "r");
+		size_t n = fread(text, 1, sizeof text - 1, f);
+
+		fclose(f);
+		text[n] = '\0';
+		state = strstr(text, "State:");
+	}
+	w->blocked = strtoull(strstr(text, "SigBlk:") + 7, NULL, 16);
+	hp_unlock(&w->d->queue_lock);
+	return NULL;
+}
+
+DOMAIN_TEST(no_handler_interrupts_a_thread_that_has_the_lock_of_queues, open_lru())
+{
+	static void (*const calls[])(hugepin_domain *) = { push_hint,	  overtake_hint, take_hint,
+							   add_request,	  count_requests, begin_request,
+							   end_request,	  tell_unmap,	 drain };
+
+	T_THREADS_RUN(1);
+	EXPECT(hp_domains_start_closing(d)); /* the service thread passes the domain over */
+	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+		struct waiting w = { .d = d, .thread = gettid() };
+		pthread_t t;
+
+		pthread_create(&t, NULL, look_at_waiter, &w);
+		while (!w.held)
+			sched_yield();
+		calls[i](d);
+		pthread_join(t, NULL);
+		if (!EXPECT(w.blocked & 1u << (SIGUSR1 - 1)))
+			t_print("# call %zu\n", i);
+	}
+	hp_domains_end_closing(d);
 }
 
 /* ------------------------------------------------------------------ the queue of ranges */

@@ -1,0 +1,34 @@
+/*
+ * The lock of a domain's queues: ranges that went away, hints, and requests. The watcher takes it while a thread waits
+ * for the watcher inside munmap. So no signal handler may interrupt a holder, since the handler might unmap, or wait
+ * for a thread that unmaps. A holder has all signals blocked, calls no other module, and never waits.
+ */
+#ifndef HP_REG_QUEUE_H
+#define HP_REG_QUEUE_H
+
+#include <signal.h>
+
+#include "base/sys.h"
+#include "base/thread.h"
+#include "reg/state.h"
+
+/* Returns the thread's signal mask, for unlock(). A bare thread has all signals blocked already. */
+static inline uint64_t hp_queue_lock(hugepin_domain *d)
+{
+	const uint64_t all = UINT64_MAX;
+	uint64_t mask = all;
+
+	if (!hp_thread_is_bare)
+		hp_sys(SYS_rt_sigprocmask, SIG_SETMASK, &all, &mask, sizeof mask);
+	hp_lock(&d->queue_lock);
+	return mask;
+}
+
+static inline void hp_queue_unlock(hugepin_domain *d, uint64_t mask)
+{
+	hp_unlock(&d->queue_lock);
+	if (!hp_thread_is_bare)
+		hp_sys(SYS_rt_sigprocmask, SIG_SETMASK, &mask, NULL, sizeof mask);
+}
+
+#endif
