@@ -69,8 +69,8 @@ struct hugepin_reg {
  * opener's). With HUGEPIN_LIMIT_PARALLEL, hugepin_register calls reg on several threads at a time, while its own thread
  * holds the lock for all of them; no other function is called meanwhile. A function may block and allocate. It must not
  * call functions of any domain except hugepin_forget. addr and len are multiples of the base page.
- *  reg       0 and *ret_, or -errno. -ENOMEM, -EPERM, -EAGAIN: a limit is reached; the library deregisters something
- *            and calls again. -EFAULT: the memory is not there, or not for that access. -EINVAL, -EOPNOTSUPP: the
+ *  reg       0 and *ret_, or -errno. -ENOMEM, -EAGAIN: a limit is reached; the library deregisters something and calls
+ *            again, unless dereg fails. -EFAULT: the memory is not there, or not for that access. -EINVAL, -EOPNOTSUPP: the
  *            device cannot take this memory (or not in one piece).
  *  dereg     0, or -errno: the library counts the failure and forgets the registration.
  *  prefetch  may be NULL. Bring the memory [addr, addr + len) of an on-demand registration in. 0: the device did

@@ -113,9 +113,11 @@ int hp_region_keep(const hugepin_domain *d, const struct hp_ready *r)
 
 /* ------------------------------------------------------------------ registering */
 
+/* Whether a limit is reached, so that an eviction may make room. EPERM is none: the limit is 0, or a filter of system
+ * calls or the ring's owner refuses the call. */
 static bool is_full(int err)
 {
-	return err == -ENOMEM || err == -EPERM || err == -EAGAIN;
+	return err == -ENOMEM || err == -EAGAIN;
 }
 
 static int call_reg(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, struct hugepin_reg *ret_)
@@ -128,10 +130,11 @@ static int call_reg(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned 
 	return err;
 }
 
-/* Register r with the backend. After each refusal evict a region and try again, while there is one to evict. */
+/* Register r with the backend. After each refusal evict a region and try again, while there is one to evict, and while
+ * the backend can deregister, because no room is made otherwise. */
 static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access, bool evict)
 {
-	uint64_t start_ns = d->backend->now_ns(d->ctx), now_ns;
+	uint64_t start_ns = d->backend->now_ns(d->ctx), now_ns, failed = d->stats.failed;
 	unsigned waits = d->late && d->deregistered_at_ns ? LATE_STEPS : 0;
 	int err;
 
@@ -141,7 +144,7 @@ static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access,
 		if (!is_full(err))
 			break;
 		HP_DSTAT(d, refused, 1);
-		if (!evict)
+		if (!evict || d->stats.failed != failed)
 			break;
 		if (hp_evict_one(d, HP_EVICTED_REFUSED))
 			continue;

@@ -307,8 +307,8 @@ static int cover_exact(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
  * the memory goes away. */
 static bool is_for_demand(int err)
 {
-	return err == -ENOBUFS || err == -ENOMEM || err == -ENXIO || err == -EXDEV || err == -EADDRINUSE ||
-	       err == -EBUSY;
+	return err == -ENOBUFS || err == -ENOMEM || err == -EPERM || err == -ENXIO || err == -EXDEV ||
+	       err == -EADDRINUSE || err == -EBUSY;
 }
 
 static int cover_once(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_once why,

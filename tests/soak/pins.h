@@ -18,7 +18,7 @@ static bool pin_part(struct slot *s, struct place *place, size_t len_max, uint64
 	const int e = hugepin_pin(place->domain, s->p + at, len, uncached, ret_pin);
 
 	if (e) {
-		if (e != -ENOBUFS && e != -ENOMEM)
+		if (e != -ENOBUFS && e != -ENOMEM && e != -EPERM) /* EPERM: RLIMIT_MEMLOCK is 0 */
 			T_FAIL("a pin of %zu bytes is refused with %s: %s", len, strerror(-e), workers[CHANGER].doing);
 		count_refused++;
 		return false;
@@ -113,7 +113,7 @@ static void device_fills(struct worker *w, char *p, size_t len)
 		return;
 	e = hugepin_pin(COMMON->domain, p, len, 0, &pin);
 	if (e) {
-		if (e != -ENOBUFS && e != -ENOMEM)
+		if (e != -ENOBUFS && e != -ENOMEM && e != -EPERM) /* EPERM: RLIMIT_MEMLOCK is 0 */
 			T_FAIL("a pin of %zu bytes is refused with %s: %s", len, strerror(-e), workers[CHANGER].doing);
 		count_refused++;
 		return;

@@ -267,7 +267,7 @@ TEST(every_failure_of_the_backend_leaves_the_cache_as_it_was)
 			device.for_good = true;
 			device.with = errors[i];
 			e = hugepin_pin(d, on_heap ? h : p + 4096, 2 * 4096, 0, &pin);
-			EXPECT_EQ(e, i < 4 ? errors[i] : -ENOBUFS);
+			EXPECT_EQ(e, errors[i] == -ENOMEM || errors[i] == -EAGAIN ? -ENOBUFS : errors[i]);
 			EXPECT_EQ(device.regs, 1);
 			EXPECT(device_covers(&device, &held, HUGEPIN_READ | HUGEPIN_WRITE));
 			EXPECT(registered(d, p, 2 * 4096));
@@ -279,6 +279,38 @@ TEST(every_failure_of_the_backend_leaves_the_cache_as_it_was)
 	}
 	munmap(p, MIB);
 	hugepin_free(h);
+}
+
+/* The number of regions that a refused pin deregisters, of four that are idle. */
+static long thrown_away(hugepin_domain *d, char *p, int error)
+{
+	struct hugepin_pin pin;
+
+	for (size_t i = 0; i < 4; i++)
+		EXPECT_EQ(touch(d, p + i * 8192, 4096), 0);
+	device.nth = 1;
+	device.for_good = true;
+	device.with = error;
+	device.deregs = 0;
+	EXPECT(hugepin_pin(d, p + MIB / 2, 4096, 0, &pin) < 0);
+	device.nth = 0;
+	return device.deregs;
+}
+
+PIN_TEST(a_refusal_that_is_no_limit_throws_nothing_away, open_lru(), MIB)
+{
+	static const int errors[] = { -EPERM, -EACCES, -EIO, -EFAULT, -EBADF };
+
+	for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+		EXPECT_EQ(thrown_away(d, p, errors[i]), 0);
+	EXPECT_EQ(thrown_away(d, p, -ENOMEM), 4);
+}
+
+PIN_TEST(where_deregistering_fails_a_refusal_throws_no_more_away, open_lru(), MIB)
+{
+	device.dereg_error = -EPERM;
+	EXPECT_EQ(thrown_away(d, p, -ENOMEM), 2); /* one for the pin that would stay cached, and one for itself alone */
+	device.dereg_error = 0;
 }
 
 PIN_TEST(a_failed_deregistration_is_counted_and_forgotten, open_lru(), MIB)
