@@ -204,10 +204,12 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 			hugepin_domain **ret_);
 
 /* Deregister everything and close. No other thread may be using the domain. Requests of hugepin_pin_try that wait get
- * -ECANCELED before this returns. -EBUSY: pins are out, and nothing has changed; seldom, another thread's pin in
- * another domain is counted here for a moment: close again. -EPERM: only the opener may use the domain, the caller is
- * not the opener, and the opener still lives. -EINVAL: NULL, or closed before. In a child of fork this frees the
- * child's copy, even while pins are out. */
+ * -ECANCELED before this returns. Returns the number of registrations that the device refused to end, mostly 0:
+ * their memory stays pinned until the program closes the device's object, as a ring whose owner has ended. -EBUSY:
+ * pins are out, and nothing has changed; seldom, another thread's pin in another domain is counted here for a
+ * moment: close again. -EPERM: only the opener may use the domain, the caller is not the opener, and the opener
+ * still lives. -EINVAL: NULL, or closed before. In a child of fork this frees the child's copy, even while pins are
+ * out. */
 int hugepin_domain_close(hugepin_domain *);
 
 /* The backend that only locks memory (mlock) and gives no keys. Its ctx is NULL. */

@@ -19,10 +19,11 @@ extern "C" {
  * closed. A pin's lkey is the buffer index for io_uring_prep_read_fixed() and io_uring_prep_write_fixed(). A
  * registration has at most 1 GiB. The kernel pins for writing, so read-only memory cannot be registered. attr may be
  * NULL.
- * The ring must outlive the domain. Nobody else may touch these slots: a slot that is already in use looks like a free
- * one.
- * A ring with IORING_SETUP_SINGLE_ISSUER or IORING_SETUP_DEFER_TASKRUN takes registrations only from its owner. Call
- * this on the thread that owns the ring. Other threads then get hits, and -EPERM for memory that is not registered.
+ * The ring must outlive the domain, which keeps a duplicate of its descriptor. Nobody else may touch these slots: a
+ * slot that is already in use looks like a free one.
+ * A ring with IORING_SETUP_SINGLE_ISSUER or IORING_SETUP_DEFER_TASKRUN takes registrations only from its owner, and so
+ * does one whose descriptor is closed by now (io_uring_close_ring_fd(3)). Call this on the thread that owns the ring.
+ * Other threads then get hits, and -EPERM for memory that is not registered.
  * -EINVAL: NULL, no slots, or slots beyond the table or beyond the kernel's 16384. -EPERM: another thread owns the
  * ring. -EOPNOTSUPP: no sparse tables (a kernel before 5.19). Or as hugepin_domain_open. May block and allocate. */
 int hugepin_uring_open(struct io_uring *ring, unsigned slot0, unsigned slots, const struct hugepin_attr *attr,

@@ -4,6 +4,7 @@
 #include "reg/domain.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <string.h>
 #include <sys/single_threaded.h>
 #include <unistd.h>
@@ -379,6 +380,7 @@ static void drop_child_copy(hugepin_domain *d)
 int hugepin_domain_close(hugepin_domain *d)
 {
 	struct hp_region *r;
+	uint64_t kept;
 
 	if (!d || !d->pid) /* closed before */
 		return -EINVAL;
@@ -402,15 +404,17 @@ int hugepin_domain_close(hugepin_domain *d)
 		hp_answer_stays(d);
 		return -EBUSY;
 	}
-	/* The opener has ended, or is this thread. If the device refuses to deregister for another thread, close()
-	 * below ends the registrations. */
+	/* The opener has ended, or is this thread. If the device refuses to deregister for another thread, the memory
+	 * stays pinned until the program ends the device's object. */
 	d->opener_only = false;
+	kept = d->stats.failed;
 	while ((r = TAILQ_FIRST(&d->live))) {
 		hp_region_evicted(r, HP_EVICTED_CLOSED);
 		hp_region_unpublish(r);
 	}
 	hp_region_settle(d);
 	hp_region_deregister_dead(d);
+	kept = d->stats.failed - kept;
 	hp_unlock(&d->lock);
 	hp_domains_lock();
 	hp_lock(&d->lock);
@@ -428,7 +432,7 @@ int hugepin_domain_close(hugepin_domain *d)
 		d->backend->close(d->ctx);
 	hp_answer_closed(d);
 	hp_domains_end_closing(d); /* the domain's memory may be used again */
-	return 0;
+	return (int)HP_MIN(kept, (uint64_t)INT_MAX);
 }
 
 int hugepin_domain_stats(hugepin_domain *d, struct hugepin_domain_stats *ret_, size_t size)

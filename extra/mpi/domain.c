@@ -53,7 +53,7 @@ static int open_uring(struct hugepin_attr *attr)
 	}
 	/* All ranks are charged against one limit: give this rank its part. */
 	if (!attr->pinned_bytes_max && ranks > 1 && hugepin_domain_stats(hp_mpi_domain, &s, sizeof s) > 0 &&
-	    s.bytes_max && !hugepin_domain_close(hp_mpi_domain)) {
+	    s.bytes_max && hugepin_domain_close(hp_mpi_domain) >= 0) {
 		attr->pinned_bytes_max = HP_MAX(s.bytes_max / ranks, (uint64_t)1);
 		hp_mpi_domain = NULL;
 		err = hugepin_uring_open(&ring, 0, SLOTS, attr, &hp_mpi_domain);
@@ -102,7 +102,7 @@ int hp_mpi_domain_open(void)
 
 void hp_mpi_domain_close(void)
 {
-	if (!hugepin_domain_close(hp_mpi_domain) && hp_mpi_options.backend == HP_MPI_URING)
+	if (hugepin_domain_close(hp_mpi_domain) >= 0 && hp_mpi_options.backend == HP_MPI_URING)
 		io_uring_queue_exit(&ring);
 	hp_mpi_domain = NULL;
 	hp_mpi_phases = false;

@@ -26,7 +26,8 @@
 
 /* These came with Linux 6.13. liburing 2.3 lacks them. */
 #define REGISTER_CLONE_BUFFERS 30
-#define CLONE_INTO_TABLE 2 /* IORING_REGISTER_DST_REPLACE */
+#define CLONE_BY_INDEX 1u /* IORING_REGISTER_SRC_REGISTERED */
+#define CLONE_INTO_TABLE 2u /* IORING_REGISTER_DST_REPLACE */
 struct clone_buffers {
 	uint32_t src_fd, flags, src_off, dst_off, nr, pad[3];
 };
@@ -34,32 +35,60 @@ struct clone_buffers {
 enum { SLOTS_MAX = 16384, ATTACHED_MAX = 16 };
 #define LEN_MAX ((size_t)1 << 30)
 
+struct ring {
+	struct io_uring *ring;
+	/* A duplicate of the ring's descriptor, because the program may close its own. -1: the program had closed it
+	 * before. Then only `by` reaches the ring, by the index of its registration (io_uring_register_ring_fd(3)), so
+	 * the ring has an owner. With other threads the same index may mean a ring of theirs. */
+	int fd;
+	pid_t by;
+};
+
 struct hp_uring {
-	struct io_uring *rings[1 + ATTACHED_MAX]; /* rings[0] is the domain's own */
+	struct ring rings[1 + ATTACHED_MAX]; /* rings[0] is the domain's own */
 	unsigned rings_count;
 	unsigned slot0, slots;
 	pid_t owner; /* the thread that alone may register, if a ring has an owner; 0: any thread */
 	uint64_t used[]; /* bit i: slot slot0 + i is registered */
 };
 
-/* io_uring_register(2), called directly because with liburing's functions every process under libhugepin-malloc.so
- * would load that library. A program that has closed the ring's descriptor has registered it beforehand
- * (io_uring_register_ring_fd(3)). 0 or more, or -errno. */
-static int ring_register(struct io_uring *ring, unsigned opcode, const void *arg, unsigned count)
+/* 0 or -errno. */
+static int ring_keep(struct io_uring *ring, struct ring *ret_)
 {
-	const bool closed = ring->ring_fd < 0;
-	const unsigned by_index = closed ? 1u << 31 : 0; /* IORING_REGISTER_USE_REGISTERED_RING, of Linux 6.3 */
+	const int fd = ring->ring_fd < 0 ? -1 : (int)hp_sys(SYS_fcntl, ring->ring_fd, F_DUPFD_CLOEXEC, 0);
 
-	return (int)hp_sys(SYS_io_uring_register, closed ? ring->enter_ring_fd : ring->ring_fd, opcode | by_index,
-			   arg, count);
+	*ret_ = (struct ring){ ring, fd, hp_tid() };
+	return fd < 0 && ring->ring_fd >= 0 ? fd : 0;
+}
+
+static void ring_drop(const struct ring *r)
+{
+	if (r->fd >= 0)
+		hp_sys(SYS_close, r->fd);
+}
+
+static int ring_number(const struct ring *r)
+{
+	return r->fd < 0 ? r->ring->enter_ring_fd : r->fd;
+}
+
+/* io_uring_register(2), called directly because with liburing's functions every process under libhugepin-malloc.so
+ * would load that library. 0 or more, or -errno. */
+static int ring_register(const struct ring *r, unsigned opcode, const void *arg, unsigned count)
+{
+	const unsigned by_index = r->fd < 0 ? 1u << 31 : 0; /* IORING_REGISTER_USE_REGISTERED_RING, of Linux 6.3 */
+
+	if (by_index && r->by != hp_tid())
+		return -EEXIST; /* as the kernel says of a ring with an owner */
+	return (int)hp_sys(SYS_io_uring_register, ring_number(r), opcode | by_index, arg, count);
 }
 
 static bool has_owner(const struct io_uring *ring)
 {
-	return ring->flags & (IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+	return ring->ring_fd < 0 || ring->flags & (IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
 }
 
-static int slot_update(struct io_uring *ring, unsigned slot, const struct iovec *iov)
+static int slot_update(const struct ring *ring, unsigned slot, const struct iovec *iov)
 {
 	struct io_uring_rsrc_update2 u = { .offset = slot, .data = (uintptr_t)iov, .nr = 1 };
 
@@ -67,7 +96,7 @@ static int slot_update(struct io_uring *ring, unsigned slot, const struct iovec 
 }
 
 /* len 0 clears the slot. */
-static int slot_set(struct io_uring *ring, unsigned slot, void *addr, size_t len)
+static int slot_set(const struct ring *ring, unsigned slot, void *addr, size_t len)
 {
 	struct iovec iov = { addr, len };
 	int err = slot_update(ring, slot, &iov);
@@ -81,7 +110,7 @@ static int slot_clear(struct hp_uring *u, unsigned slot, unsigned n)
 	int err = 0;
 
 	for (unsigned i = 0; i < n; i++) {
-		int one = slot_set(u->rings[i], slot, NULL, 0);
+		int one = slot_set(&u->rings[i], slot, NULL, 0);
 
 		if (one < 0 && !err)
 			err = one;
@@ -89,11 +118,11 @@ static int slot_clear(struct hp_uring *u, unsigned slot, unsigned n)
 	return err;
 }
 
-static int slots_clone(struct hp_uring *u, struct io_uring *to, unsigned slot, unsigned count, unsigned flags)
+static int slots_clone(struct hp_uring *u, const struct ring *to, unsigned slot, unsigned count, unsigned flags)
 {
 	struct clone_buffers c = {
-		.src_fd = (uint32_t)u->rings[0]->ring_fd,
-		.flags = flags,
+		.src_fd = (uint32_t)ring_number(&u->rings[0]),
+		.flags = flags | (u->rings[0].fd < 0 ? CLONE_BY_INDEX : 0),
 		.src_off = slot,
 		.dst_off = slot,
 		.nr = count,
@@ -112,11 +141,11 @@ static int uring_reg(void *ctx, void *addr, size_t len, unsigned access, struct 
 	(void)access; /* the kernel always pins for writing */
 	if (i == u->slots)
 		return -ENOMEM;
-	err = slot_set(u->rings[0], slot, addr, len);
+	err = slot_set(&u->rings[0], slot, addr, len);
 	if (err < 0)
 		return err;
 	for (unsigned n = 1; n < u->rings_count; n++) {
-		err = slots_clone(u, u->rings[n], slot, 1, CLONE_INTO_TABLE);
+		err = slots_clone(u, &u->rings[n], slot, 1, CLONE_INTO_TABLE);
 		if (err < 0) {
 			slot_clear(u, slot, n);
 			return err;
@@ -168,17 +197,26 @@ static int uring_limits(void *ctx, struct hugepin_limits *ret_)
 	return 0;
 }
 
+static void uring_close(void *ctx)
+{
+	struct hp_uring *u = ctx;
+
+	for (unsigned n = 0; n < u->rings_count; n++)
+		ring_drop(&u->rings[n]);
+	free(u);
+}
+
 const struct hugepin_backend hp_uring_backend = {
 	.size = sizeof(struct hugepin_backend),
 	.name = "io_uring",
 	.reg = uring_reg,
 	.dereg = uring_dereg,
 	.limits = uring_limits,
-	.close = free,
+	.close = uring_close,
 };
 
 /* Make sure that the ring has a table with slots up to `end`. *ret_made: the table was made now. 0 or -errno. */
-static int table_make(struct io_uring *ring, unsigned end, bool *ret_made)
+static int table_make(const struct ring *ring, unsigned end, bool *ret_made)
 {
 	/* Ask without changing the slot: the new contents are unreadable, so the update fails. -EFAULT: the slot
 	 * exists; -EINVAL: the table is shorter; -ENXIO: there is no table. */
@@ -209,13 +247,13 @@ int hp_uring_new(struct io_uring *ring, unsigned slot0, unsigned slots, struct h
 	u = calloc(1, sizeof *u + (slots + 63) / 64 * sizeof *u->used);
 	if (!u)
 		return -ENOMEM;
-	err = table_make(ring, slot0 + slots, ret_made);
+	err = ring_keep(ring, &u->rings[0]);
+	u->rings_count = !err;
+	err = err ? err : table_make(&u->rings[0], slot0 + slots, ret_made);
 	if (err < 0) {
-		free(u);
+		uring_close(u);
 		return err;
 	}
-	u->rings[0] = ring;
-	u->rings_count = 1;
 	u->slot0 = slot0;
 	u->slots = slots;
 	u->owner = has_owner(ring) ? hp_tid() : 0;
@@ -232,13 +270,14 @@ int hugepin_uring_open(struct io_uring *ring, unsigned slot0, unsigned slots, co
 
 	if (!ring || !ret_)
 		return -EINVAL;
+	const struct ring callers = { ring, ring->ring_fd, hp_tid() };
 	err = hp_uring_new(ring, slot0, slots, &u, &made);
 	if (!err) {
 		err = hugepin_domain_open(&hp_uring_backend, u, attr, ret_);
 		if (err == -EINVAL) /* only this error leaves ctx to the caller */
-			free(u);
+			uring_close(u);
 		if (err < 0 && made)
-			ring_register(ring, IORING_UNREGISTER_BUFFERS, NULL, 0);
+			ring_register(&callers, IORING_UNREGISTER_BUFFERS, NULL, 0);
 	}
 	errno = saved_errno;
 	return err;
@@ -246,6 +285,7 @@ int hugepin_uring_open(struct io_uring *ring, unsigned slot0, unsigned slots, co
 
 int hp_uring_attach(struct hp_uring *u, struct io_uring *ring)
 {
+	struct ring *to = &u->rings[u->rings_count];
 	int err;
 
 	/* The domain was told at opening which threads may register, and attaching must not change that. */
@@ -253,10 +293,15 @@ int hp_uring_attach(struct hp_uring *u, struct io_uring *ring)
 		return -EPERM;
 	if (u->rings_count > ATTACHED_MAX)
 		return -ENOSPC;
-	err = slots_clone(u, ring, u->slot0, u->slots, 0);
-	if (err < 0)
+	err = ring_keep(ring, to);
+	if (err)
+		return err;
+	err = slots_clone(u, to, u->slot0, u->slots, 0);
+	if (err < 0) {
+		ring_drop(to);
 		return err == -EINVAL ? -EOPNOTSUPP : err == -EEXIST ? -EPERM : err;
-	u->rings[u->rings_count++] = ring;
+	}
+	u->rings_count++;
 	return 0;
 }
 

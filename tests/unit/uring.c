@@ -157,6 +157,75 @@ RING_TEST(a_ring_whose_descriptor_is_closed_is_found_by_its_registration, 0, 0, 
 	}
 }
 
+struct other {
+	struct hp_uring *u;
+	char *p;
+	struct hugepin_reg r;
+	int registered, deregistered;
+};
+
+/* A thread whose own ring has the same index. */
+static void *register_beside_own_ring(void *other)
+{
+	struct other *o = other;
+	struct iovec own = { o->p + PAGE, PAGE };
+	struct io_uring ring;
+
+	EXPECT_EQ(io_uring_queue_init(8, &ring, 0), 0);
+	EXPECT_EQ(io_uring_register_ring_fd(&ring), 1);
+	EXPECT_EQ(io_uring_register_buffers(&ring, &own, 1), 0);
+	o->registered = reg(o->u, o->p, PAGE, &o->r);
+	o->deregistered = backend->dereg(o->u, &o->r);
+	EXPECT_EQ(read_fixed(&ring, o->p + PAGE, 0), PAGE);
+	EXPECT_EQ(read_fixed(&ring, o->p, 0), -EFAULT);
+	io_uring_queue_exit(&ring);
+	return NULL;
+}
+
+static void close_descriptor(struct io_uring *ring)
+{
+	EXPECT_EQ(io_uring_register_ring_fd(ring), 1);
+	close(ring->ring_fd);
+	ring->ring_fd = -1;
+}
+
+TEST(no_thread_reaches_a_ring_of_its_own_by_the_index_of_another)
+{
+	char *p = pages(2 * PAGE);
+
+	for (int closed_before = 0; closed_before < 2; closed_before++) {
+		struct other o = { .p = p };
+		struct hugepin_limits l;
+		struct io_uring ring;
+		pthread_t t;
+
+		if (!ring_open(&ring, 0))
+			return;
+		if (closed_before)
+			close_descriptor(&ring);
+		bool made;
+		int err = hp_uring_new(&ring, 0, 4, &o.u, &made);
+		if (err == -EINVAL)
+			SKIP("a ring is not registered with by its index before Linux 6.3");
+		EXPECT_EQ(err, 0);
+		if (!closed_before)
+			close_descriptor(&ring);
+		EXPECT_EQ(backend->limits(o.u, &l), 0);
+		EXPECT_EQ(!!(l.flags & HUGEPIN_LIMIT_OPENER), closed_before);
+		pthread_create(&t, NULL, register_beside_own_ring, &o);
+		pthread_join(t, NULL);
+		EXPECT_EQ(o.registered, closed_before ? -EEXIST : 0);
+		EXPECT_EQ(o.deregistered, o.registered);
+		EXPECT_EQ(reg(o.u, p, PAGE, &o.r), 0);
+		EXPECT_EQ(read_fixed(&ring, p, o.r.lkey), PAGE);
+		EXPECT_EQ(backend->dereg(o.u, &o.r), 0);
+		backend->close(o.u);
+		io_uring_queue_exit(&ring);
+	}
+	pinned_becomes(0);
+	munmap(p, 2 * PAGE);
+}
+
 RING_TEST(memory_is_pinned_while_it_is_registered, 0, 0, 4, MIB)
 {
 	struct hugepin_reg r;
@@ -436,35 +505,52 @@ TEST(an_index_is_good_in_every_attached_ring_and_pins_once)
 	munmap(p, MIB);
 }
 
+/* The number that the next descriptor gets. */
+static int next_fd(void)
+{
+	const int fd = dup(STDOUT_FILENO);
+
+	close(fd);
+	return fd;
+}
+
 TEST(a_registration_that_one_ring_refuses_is_undone_in_all)
 {
 	struct io_uring rings[3];
 	struct hugepin_reg r = { .lkey = 77 };
 	char *p = pages(PAGE);
-	struct hp_uring *u = context_attached(rings, 3);
-	int null, kept;
+	struct hp_uring *u = context_attached(rings, 1);
+	int null, ours[3];
 
 	if (!u)
 		return;
+	for (int i = 1; i < 3; i++) {
+		EXPECT_EQ(io_uring_queue_init(8, &rings[i], 0), 0);
+		ours[i] = next_fd();
+		int err = hp_uring_attach(u, &rings[i]);
+		if (err == -EOPNOTSUPP) {
+			close_all(u, rings, (unsigned)i + 1);
+			SKIP("the kernel does not clone single slots");
+		}
+		EXPECT_EQ(err, 0);
+	}
 	null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	kept = dup(rings[2].ring_fd);
-	dup2(null, rings[2].ring_fd); /* no ring any more */
+	dup2(null, ours[2]); /* no ring any more */
 	EXPECT(reg(u, p, PAGE, &r) < 0);
 	EXPECT_EQ(r.lkey, 77);
 	EXPECT_EQ(read_fixed(&rings[0], p, 2), -EFAULT);
 	EXPECT_EQ(read_fixed(&rings[1], p, 2), -EFAULT);
 	pinned_becomes(0);
-	dup2(kept, rings[2].ring_fd);
+	dup2(rings[2].ring_fd, ours[2]);
 	EXPECT_EQ(reg(u, p, PAGE, &r), 0);
 	EXPECT_EQ(r.lkey, 2);
 	EXPECT_EQ(read_fixed(&rings[2], p, 2), PAGE);
 
 	/* Deregistering goes on behind a ring that fails, and says so. */
-	dup2(null, rings[1].ring_fd);
+	dup2(null, ours[1]);
 	EXPECT(backend->dereg(u, &r) < 0);
 	EXPECT_EQ(read_fixed(&rings[0], p, 2), -EFAULT);
 	EXPECT_EQ(read_fixed(&rings[2], p, 2), -EFAULT);
-	close(kept);
 	close(null);
 	close_all(u, rings, 3);
 	munmap(p, PAGE);
@@ -483,6 +569,8 @@ TEST(a_ring_with_a_table_or_an_owner_and_a_seventeenth_are_not_attached)
 	EXPECT_EQ(hp_uring_attach(u, &rings[1]), -EBUSY);
 	EXPECT_EQ(io_uring_queue_init(8, &other, IORING_SETUP_SINGLE_ISSUER), 0);
 	EXPECT_EQ(hp_uring_attach(u, &other), -EPERM);
+	struct io_uring closed = { .ring_fd = -1 }; /* only its thread reaches it */
+	EXPECT_EQ(hp_uring_attach(u, &closed), -EPERM);
 	for (int i = 2; i < 18; i++) {
 		EXPECT_EQ(io_uring_queue_init(1, &rings[i], 0), 0);
 		EXPECT_EQ(hp_uring_attach(u, &rings[i]), i < 17 ? 0 : -ENOSPC);
@@ -491,6 +579,37 @@ TEST(a_ring_with_a_table_or_an_owner_and_a_seventeenth_are_not_attached)
 	EXPECT_EQ(read_fixed(&rings[16], p, r.lkey), PAGE);
 	io_uring_queue_exit(&other);
 	close_all(u, rings, 18);
+	munmap(p, PAGE);
+}
+
+TEST(a_ring_whose_descriptor_is_closed_is_cloned_by_its_owner)
+{
+	struct io_uring closed, other, late;
+	struct hugepin_reg r;
+	struct hp_uring *u = NULL;
+	char *p = pages(PAGE);
+	bool made;
+
+	if (!ring_open(&closed, 0) || !ring_open(&other, 0) || !ring_open(&late, 0))
+		return;
+	close_descriptor(&closed);
+	close_descriptor(&late);
+	int err = hp_uring_new(&closed, 0, 4, &u, &made);
+	err = err ? err : hp_uring_attach(u, &other);
+	err = err ? err : hp_uring_attach(u, &late);
+	if (err == -EINVAL || err == -EOPNOTSUPP) {
+		snprintf(t_skip_reason, sizeof t_skip_reason, "the kernel does not clone single slots");
+	} else if (EXPECT_EQ(err, 0)) {
+		EXPECT_EQ(reg(u, p, PAGE, &r), 0);
+		EXPECT_EQ(read_fixed(&other, p, r.lkey), PAGE);
+		EXPECT_EQ(read_fixed(&late, p, r.lkey), PAGE);
+		EXPECT_EQ(backend->dereg(u, &r), 0);
+	}
+	if (u)
+		backend->close(u);
+	io_uring_queue_exit(&closed);
+	io_uring_queue_exit(&other);
+	io_uring_queue_exit(&late);
 	munmap(p, PAGE);
 }
 
