@@ -66,12 +66,20 @@ static void supersede(void *taking, struct hp_region *r)
 	c->regions += is_around;
 }
 
-/* Whether no region may be cached in [start, end), because pages there were discarded. access, gen: as
+/* Whether no region may be cached in [start, end), because pages there were discarded. Have foreign memory watched all
+ * the same, because a mapping that nobody watches is never known to be unmapped. access, gen: as
  * hp_region_register(). */
 static bool is_discarded(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, uint64_t gen)
 {
-	return hp_is_pinning(access) &&
-	       (gen ? hp_gone_discarded(d, start, end) : hp_gone_overlaps(&d->late_gone, start, end));
+	const struct hp_ready foreign = { .start = start, .end = end, .access = access, .kind = HP_REGION_FOREIGN };
+	bool discarded = hp_is_pinning(access);
+
+	if (gen)
+		return discarded && hp_gone_discarded(d, start, end);
+	discarded = discarded && hp_gone_late(d, start, end);
+	if (discarded)
+		hp_region_keep(d, &foreign);
+	return discarded;
 }
 
 /* The kind of registration that a miss makes: HUGEPIN_ON_DEMAND, or 0 for pinned memory. */

@@ -138,6 +138,8 @@ static int make_tables(hugepin_domain *d)
 		if (!d->lookup)
 			return -ENOMEM;
 	}
+	if (!hp_ranges_reserve(&d->late_gone))
+		return -ENOMEM;
 	hp_meta_zero(d->lookup, HP_LOOKUP_BYTES);
 	atomic_store_explicit(&d->lookup_mask, HP_LOOKUP_MASK(HP_LOOKUP_BITS_MIN), memory_order_relaxed);
 	if (!hp_heap_span(&d->span_base, &d->span_size)) {
@@ -274,7 +276,8 @@ static void empty_domain(hugepin_domain *d)
 		RB_INIT(&d->tree[set]);
 	for (unsigned class = 0; class < HP_EXACT_CLASSES; class++)
 		RB_INIT(&d->exact_tree[class]);
-	d->gone.count = d->late_gone.count = d->prefetches_count = d->requests_count = 0;
+	d->late_gone.count = 0;
+	d->gone.count = d->prefetches_count = d->requests_count = 0;
 	d->deregistered_at_ns = 0;
 	d->extent_bytes = 0;
 	d->exact_count = 0;

@@ -28,11 +28,36 @@ static uintptr_t growth(const struct hp_range *r, uintptr_t start, uintptr_t end
 	return (start < r->start ? r->start - start : 0) + (end > r->end ? end - r->end : 0);
 }
 
+/* Take an unmapped range out of the discards in the set, because what was discarded there has gone by now. So whoever
+ * applies all unmaps of the set before all discards applies them in the order in which they came. */
+static void end_discards(struct hp_gone *g, uintptr_t start, uintptr_t end)
+{
+	for (unsigned i = 0; i < g->count;) {
+		struct hp_range *r = &g->range[i];
+		const bool left = r->start < start, right = r->end > end;
+
+		if (!r->discarded || start >= r->end || end <= r->start || (left && right && g->count == HP_GONE_MAX)) {
+			i++;
+		} else if (!left && !right) {
+			*r = g->range[--g->count];
+		} else {
+			if (left && right) {
+				g->range[g->count] = *r;
+				g->range[g->count++].start = end;
+			}
+			*(left ? &r->end : &r->start) = left ? start : end;
+			i++;
+		}
+	}
+}
+
 void hp_gone_push(struct hp_gone *g, struct hp_range range)
 {
 	struct hp_range *best = NULL;
 
 	HP_ASSERT(range.start < range.end);
+	if (!range.discarded && !range.widened)
+		end_discards(g, range.start, range.end);
 	for (unsigned i = 0; i < g->count; i++) {
 		struct hp_range *r = &g->range[i];
 
@@ -51,28 +76,33 @@ void hp_gone_push(struct hp_gone *g, struct hp_range range)
 	best->late |= range.late;
 }
 
-void hp_gone_cut(struct hp_gone *g, uintptr_t start, uintptr_t end)
+/* Whether the set has room for one more range. */
+static bool late_has_room(struct hp_ranges *late)
 {
-	for (unsigned i = 0; i < g->count;) {
-		struct hp_range *r = &g->range[i];
-
-		if (start <= r->start && end > r->start)
-			r->start = HP_MIN(end, r->end);
-		else if (start < r->end && end >= r->end)
-			r->end = start;
-		if (r->start == r->end)
-			*r = g->range[--g->count];
-		else
-			i++;
-	}
+	return late->count < HP_LATE_MAX && hp_ranges_reserve(late);
 }
 
-bool hp_gone_overlaps(const struct hp_gone *g, uintptr_t start, uintptr_t end)
+void hp_gone_late_on(struct hp_ranges *late, uintptr_t start, uintptr_t end)
 {
-	for (unsigned i = 0; i < g->count; i++)
-		if (start < g->range[i].end && end > g->range[i].start)
-			return true;
-	return false;
+	if (!late_has_room(late)) { /* widen the range until it touches the nearest one */
+		const struct hp_stretch *next = hp_ranges_next(late, start);
+		const size_t i = next ? (size_t)(next - late->at) : late->count;
+
+		if (i && (!next || start - late->at[i - 1].end < next->start - HP_MIN(next->start, end)))
+			start = late->at[i - 1].end;
+		else
+			end = HP_MAX(end, next->start);
+	}
+	hp_ranges_set(late, start, end, true);
+}
+
+void hp_gone_late_off(struct hp_ranges *late, uintptr_t start, uintptr_t end)
+{
+	const struct hp_stretch *first = hp_ranges_next(late, start);
+	const bool middle = first && first->start < start && first->end > end;
+
+	if (!middle || late_has_room(late))
+		hp_ranges_set(late, start, end, false);
 }
 
 /* ------------------------------------------------------------------ queueing */
@@ -104,9 +134,15 @@ bool hp_gone_discarded(const hugepin_domain *d, uintptr_t start, uintptr_t end)
 	return hp_bits_find(d->discarded, from, to, true) != to;
 }
 
-/* Note which granules have discarded pages. Apply unmaps before discards, so that discards win in whatever order the
- * ranges came. Only an unmap of a whole hugepage clears its bit, because only then can other memory come to lie
- * there. */
+bool hp_gone_late(const hugepin_domain *d, uintptr_t start, uintptr_t end)
+{
+	const struct hp_stretch *r = hp_ranges_next(&d->late_gone, start);
+
+	return r && r->start < end;
+}
+
+/* Note which granules have discarded pages, unmaps first (end_discards()). Only an unmap of a whole hugepage clears its
+ * bit, because only then can other memory come to lie there. */
 static void note_discarded(hugepin_domain *d, const struct hp_gone *queued)
 {
 	for (unsigned pass = 0; pass < 2; pass++)
@@ -129,15 +165,15 @@ static void note_discarded(hugepin_domain *d, const struct hp_gone *queued)
 
 /* Note discards of foreign memory. Since the event of a discard comes before the pages go and no other event says when
  * they have gone, a registration in between may contain pages that are going. So no region is cached there until all of
- * that memory has been unmapped. */
+ * that memory has been unmapped. Unmaps first (end_discards()). */
 static void note_late(hugepin_domain *d, const struct hp_gone *queued)
 {
 	for (unsigned i = 0; i < queued->count; i++)
 		if (!queued->range[i].discarded && !queued->range[i].widened)
-			hp_gone_cut(&d->late_gone, queued->range[i].start, queued->range[i].end);
+			hp_gone_late_off(&d->late_gone, queued->range[i].start, queued->range[i].end);
 	for (unsigned i = 0; i < queued->count; i++)
 		if (queued->range[i].late)
-			hp_gone_push(&d->late_gone, queued->range[i]);
+			hp_gone_late_on(&d->late_gone, queued->range[i].start, queued->range[i].end);
 }
 
 /* hugepin_forget() queues a range as a discard, too, but its pages do not go later. */

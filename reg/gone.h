@@ -8,16 +8,18 @@
 
 #include "reg/state.h"
 
-/* ------------------------------------------------------------------ sets of ranges; pure: no lock, no kernel */
+/* ------------------------------------------------------------------ sets of ranges; without a lock */
 
-/* Add a range. Cannot fail: if the set is full, the nearest range is widened, because deregistering too much only costs
- * time, while deregistering too little corrupts data. */
+enum { HP_LATE_MAX = 4096 }; /* ranges of late discards; they are moved as a block, which takes some microseconds */
+
+/* Add a range that is younger than those in the set. Cannot fail: if the set is full, the nearest range is widened,
+ * because deregistering too much only costs time, while deregistering too little corrupts data. */
 void hp_gone_push(struct hp_gone *g, struct hp_range range);
 
-/* Take [start, end) out of the ranges, but leave a range that extends beyond it on both sides. */
-void hp_gone_cut(struct hp_gone *g, uintptr_t start, uintptr_t end);
-
-bool hp_gone_overlaps(const struct hp_gone *g, uintptr_t start, uintptr_t end);
+/* Add [start, end) to a set of late discards, or take it out. on() cannot fail: as hp_gone_push(). off() may leave the
+ * middle of a range in the set if the set is full. The set has room for a range (hp_ranges_reserve()). */
+void hp_gone_late_on(struct hp_ranges *late, uintptr_t start, uintptr_t end);
+void hp_gone_late_off(struct hp_ranges *late, uintptr_t start, uintptr_t end);
 
 /* ------------------------------------------------------------------ of a domain */
 
@@ -28,8 +30,9 @@ void hp_gone_tell(hugepin_domain *d, void *range);
 /* Unpublish the regions in the queued ranges. Does not call the backend. Call with the domain's lock. */
 void hp_gone_drain(hugepin_domain *d);
 
-/* Whether the program discarded a part of [start, end), which is in the heap. The pages may not have gone yet. Call
- * with the domain's lock. */
+/* Whether the program discarded a part of [start, end), which is in the heap, or is not (late). The pages may not have
+ * gone yet. Call with the domain's lock. */
 bool hp_gone_discarded(const hugepin_domain *d, uintptr_t start, uintptr_t end);
+bool hp_gone_late(const hugepin_domain *d, uintptr_t start, uintptr_t end);
 
 #endif

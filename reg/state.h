@@ -52,6 +52,7 @@
 #include "alloc/hold.h"
 #include "base/lock.h"
 #include "base/probe.h"
+#include "base/ranges.h"
 #include "base/seal.h"
 #include "hugepin.h"
 
@@ -220,7 +221,8 @@ struct hp_refused {
 };
 enum { HP_REFUSED_BITS = 6 };
 
-/* A range of memory that went away. The thread that notices this queues the range in each domain (gone.c). */
+/* A range of memory that went away. The thread that notices this queues the range in each domain (gone.c). A discard in
+ * the queue is younger than each unmap there that overlaps it. */
 struct hp_range {
 	uintptr_t start, end;
 	bool discarded; /* a discard, announced before it happens: the mapping stays, and its pages go later */
@@ -298,7 +300,7 @@ struct hugepin_domain {
 	 * pin. */
 	struct hp_region_list uncached;
 	struct hp_region_list dead; /* regions from `retired` or `uncached` that are no longer in use */
-	struct hp_gone late_gone; /* foreign memory in which no region is cached */
+	struct hp_ranges late_gone; /* foreign memory in which no region is cached */
 	struct hp_region_tree tree[HP_ACCESS_SETS]; /* LIVE regions but exact ones, by access */
 	/* LIVE exact regions, by the base 2 logarithm of their length in bytes. They may lie inside each other, so
 	 * their ends are not in the order of their starts. But a region of a class that overlaps an address starts less

@@ -370,21 +370,112 @@ TEST(foreign_memory_that_was_discarded_is_registered_for_each_pin_until_it_is_un
 	close_empty(&device, d);
 }
 
-TEST(what_is_cut_out_of_a_set_of_ranges_is_the_ends_and_wholes)
+/* Registers for each of three pins, or once. */
+static bool is_cached(hugepin_domain *d, const char *p, size_t len)
 {
-	struct hp_gone g = { .count = 0 };
+	long calls;
 
-	hp_gone_push(&g, (struct hp_range){ 1000, 2000, .late = true });
-	hp_gone_push(&g, (struct hp_range){ 3000, 4000, .late = true });
-	hp_gone_cut(&g, 1200, 1300); /* in the middle: it stays */
-	EXPECT(hp_gone_overlaps(&g, 1250, 1251));
-	hp_gone_cut(&g, 500, 1100);
-	hp_gone_cut(&g, 1900, 3000);
-	EXPECT(!hp_gone_overlaps(&g, 0, 1100) && hp_gone_overlaps(&g, 1099, 1101) && !hp_gone_overlaps(&g, 1900, 3000));
-	EXPECT(hp_gone_overlaps(&g, 3000, 3001));
-	hp_gone_cut(&g, 1100, 1900);
-	hp_gone_cut(&g, 3000, 4000);
-	EXPECT_EQ(g.count, 0);
+	EXPECT_EQ(touch(d, p, len), 0);
+	calls = device.calls;
+	EXPECT_EQ(touch(d, p, len) || touch(d, p, len), 0);
+	return device.calls == calls;
+}
+
+static void discard(hugepin_domain *d, const char *p, size_t len)
+{
+	hp_gone_tell(d, &(struct hp_range){
+		.start = (uintptr_t)p, .end = (uintptr_t)p + len, .discarded = true, .late = true });
+}
+
+PIN_TEST(memory_that_is_unmapped_after_its_discard_is_cached_again, open_lru(), MIB)
+{
+	/* Each as one batch. */
+	for (int order = 0; order < 2; order++) {
+		hp_domain_lock(d);
+		if (order)
+			queue(d, p, MIB, false);
+		discard(d, p, MIB);
+		if (!order)
+			queue(d, p, MIB, false);
+		hp_domain_unlock(d);
+		EXPECT_EQ(is_cached(d, p, MIB), !order);
+	}
+	/* The middle of a discarded range, in a batch and later. */
+	queue(d, p + 4096, 4096, false);
+	EXPECT(is_cached(d, p + 4096, 4096));
+	EXPECT(!is_cached(d, p, 4096) && !is_cached(d, p + 8192, 4096));
+	hp_domain_lock(d);
+	discard(d, p, MIB);
+	queue(d, p + 4096, 4096, false);
+	hp_domain_unlock(d);
+	EXPECT(is_cached(d, p + 4096, 4096));
+	EXPECT(!is_cached(d, p, 4096) && !is_cached(d, p + 8192, 4096));
+}
+
+PIN_TEST(of_many_discarded_ranges_none_reaches_into_another, open_lru(), 4 * MIB)
+{
+	enum { RANGES = 4 * HP_GONE_MAX };
+
+	for (size_t i = 0; i < RANGES; i++) {
+		discard(d, p + i * 16384, 4096);
+		drain(d);
+	}
+	for (size_t i = 0; i < RANGES; i += 7)
+		EXPECT(!is_cached(d, p + i * 16384, 4096) && is_cached(d, p + i * 16384 + 8192, 4096));
+}
+
+/* The unmap of a batch of many is widened, so nobody knows that the memory is another's now. */
+TEST(memory_that_is_taken_for_discarded_is_watched_until_it_is_unmapped)
+{
+	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB);
+
+	if (!hp_uffd_works()) {
+		EXPECT_EQ(hugepin_domain_close(d), 0);
+		SKIP("no userfaultfd");
+	}
+	EXPECT(is_cached(d, p, MIB));
+	madvise(p, MIB, MADV_DONTNEED);
+	EXPECT(!is_cached(d, p, MIB));
+	hp_domain_lock(d);
+	for (uintptr_t i = 1; i <= HP_GONE_MAX; i++)
+		queue(d, (char *)(i * 8192), 4096, false);
+	EXPECT(mmap(p, MIB, PROT_READ | PROT_WRITE, flags, -1, 0) == p);
+	hp_domain_unlock(d);
+	EXPECT(!is_cached(d, p, MIB)); /* it might be */
+	EXPECT(mmap(p, MIB, PROT_READ | PROT_WRITE, flags, -1, 0) == p);
+	EXPECT(is_cached(d, p, MIB));
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+TEST(a_full_set_of_late_discards_forgets_none_and_shrinks)
+{
+	enum { RANGES = HP_LATE_MAX + 100 };
+	struct hp_ranges late = { .count = 0 };
+
+	EXPECT(hp_ranges_reserve(&late));
+	for (uintptr_t i = RANGES; i; i--)
+		hp_gone_late_on(&late, i * 16, i * 16 + 4);
+	EXPECT_EQ(late.count, HP_LATE_MAX);
+	for (uintptr_t i = 1; i <= RANGES; i++) {
+		const struct hp_stretch *r = hp_ranges_next(&late, i * 16);
+
+		EXPECT(r && r->start <= i * 16 && r->end >= i * 16 + 4);
+	}
+	EXPECT(late.at[0].start == 16 && late.at[late.count - 1].end == RANGES * 16 + 4);
+	/* No room for two parts in the place of one. */
+	hp_gone_late_off(&late, (uintptr_t)RANGES * 16 + 1, (uintptr_t)RANGES * 16 + 2);
+	EXPECT_EQ(late.count, HP_LATE_MAX);
+	EXPECT(hp_ranges_next(&late, (uintptr_t)RANGES * 16)->end == RANGES * 16 + 4);
+	hp_gone_late_off(&late, 0, (uintptr_t)RANGES * 16);
+	EXPECT_EQ(late.count, 1);
+	hp_gone_late_off(&late, (uintptr_t)RANGES * 16 + 1, (uintptr_t)RANGES * 16 + 2);
+	EXPECT_EQ(late.count, 2);
+	hp_gone_late_off(&late, 0, UINTPTR_MAX);
+	EXPECT_EQ(late.count, 0);
+	hp_meta_unmap(late.at, late.max * sizeof *late.at);
 }
 
 TEST(a_full_queue_of_ranges_forgets_none)
