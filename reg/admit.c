@@ -222,6 +222,7 @@ static void begin(hugepin_domain *d, struct hp_region *r, const struct hp_ready 
 	if (r->kind == HP_REGION_UNCACHED) {
 		HP_WRITE(r->state, HP_REGION_RETIRED);
 		TAILQ_INSERT_TAIL(&d->uncached, r, order);
+		hp_region_waits(r);
 		HP_DSTAT(d, retired, 1);
 		hp_attention_raise(d, HP_RETIRED);
 	}

@@ -174,7 +174,7 @@ static uintptr_t round_down(uintptr_t x, uintptr_t power_of_two)
 
 /* Whether [from, to) may be registered as an extent. Since one pin holds all of its extent, whole extents take at most
  * half of the budget, and the other half serves pins elsewhere. An extent of which a part is still held is left out. */
-static bool may_take_whole(const hugepin_domain *d, uintptr_t from, uintptr_t to, unsigned access)
+static bool may_take_whole(hugepin_domain *d, uintptr_t from, uintptr_t to, unsigned access)
 {
 	const uint64_t most = d->bytes_max / 2;
 	uint64_t extents = d->extent_bytes;

@@ -269,13 +269,16 @@ static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backen
 static void empty_domain(hugepin_domain *d)
 {
 	TAILQ_INIT(&d->live);
+	TAILQ_INIT(&d->unsettled);
 	TAILQ_INIT(&d->retired);
 	TAILQ_INIT(&d->uncached);
 	TAILQ_INIT(&d->dead);
 	for (unsigned set = 0; set < HP_ACCESS_SETS; set++)
 		RB_INIT(&d->tree[set]);
-	for (unsigned class = 0; class < HP_EXACT_CLASSES; class++)
+	for (unsigned class = 0; class < HP_LENGTH_CLASSES; class++) {
 		RB_INIT(&d->exact_tree[class]);
+		RB_INIT(&d->waiting_tree[class]);
+	}
 	d->late_gone.count = 0;
 	d->gone.count = d->prefetches_count = d->requests_count = 0;
 	d->deregistered_at_ns = 0;
@@ -284,7 +287,7 @@ static void empty_domain(hugepin_domain *d)
 	memset(d->refused, 0, sizeof d->refused);
 	d->lend_hooks = NULL;
 	d->ready = NULL;
-	d->wanted = 0;
+	TAILQ_INIT(&d->wanted);
 	d->hinted = false;
 	hp_attention_lower(d, UINT32_MAX);
 	memset(&d->stats, 0, sizeof d->stats);

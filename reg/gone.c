@@ -202,13 +202,11 @@ static void take_out(void *range_, struct hp_region *r)
 }
 
 /* Ask for the pins of regions that serve one pin only, which end with that pin. */
-static void want_uncached(const hugepin_domain *d, const struct hp_range *range)
+static void want_uncached(void *unused, struct hp_region *r)
 {
-	struct hp_region *r;
-
-	TAILQ_FOREACH(r, &d->uncached, order)
-		if (r->start < range->end && r->end > range->start)
-			hp_region_want_pins(r, true);
+	(void)unused;
+	if (r->kind == HP_REGION_UNCACHED)
+		hp_region_want_pins(r, true);
 }
 
 void hp_gone_drain(hugepin_domain *d)
@@ -225,7 +223,7 @@ void hp_gone_drain(hugepin_domain *d)
 	for (unsigned i = 0; i < queued.count; i++) {
 		hp_region_each(d, queued.range[i].start, queued.range[i].end, take_out, &queued.range[i]);
 		hp_region_each_exact(d, queued.range[i].start, queued.range[i].end, take_out, &queued.range[i]);
-		want_uncached(d, &queued.range[i]);
+		hp_region_each_waiting(d, queued.range[i].start, queued.range[i].end, want_uncached, NULL);
 		if (d->watched && !queued.range[i].discarded && !queued.range[i].widened)
 			hp_uffd_unmapped(queued.range[i].start, queued.range[i].end);
 		if (d->helper)
@@ -250,16 +248,10 @@ struct forgotten {
 	bool left; /* the service thread has work left to do */
 };
 
-/* Whether unpublished regions in the range have pins out. Look at all retired regions, because the service thread may
- * have drained the range before the thread that announced it. */
-static bool is_pinned_still(const hugepin_domain *d, const struct hp_range *range)
+/* The service thread may have drained the range before the thread that announced it. */
+static void note_pinned(void *in_use, struct hp_region *r)
 {
-	const struct hp_region *r;
-
-	TAILQ_FOREACH(r, &d->retired, order)
-		if (r->start < range->end && r->end > range->start && hp_region_pins(r))
-			return true;
-	return false;
+	*(bool *)in_use |= hp_region_pins(r) != 0;
 }
 
 static void forget(hugepin_domain *d, void *forgotten)
@@ -276,8 +268,9 @@ static void forget(hugepin_domain *d, void *forgotten)
 		return;
 	}
 	hp_gone_drain(d);
-	f->in_use |= f->waits && is_pinned_still(d, &f->range);
-	f->left |= !TAILQ_EMPTY(&d->dead) || d->wanted;
+	if (f->waits)
+		hp_region_each_waiting(d, f->range.start, f->range.end, note_pinned, &f->in_use);
+	f->left |= !TAILQ_EMPTY(&d->dead) || !TAILQ_EMPTY(&d->wanted);
 	hp_unlock(&d->lock);
 	hp_locks_held = held;
 }

@@ -135,47 +135,77 @@ static int compare_regions(const struct hp_region *a, const struct hp_region *b)
 
 RB_GENERATE_INTERNAL(hp_region_tree, hp_region, node, compare_regions, __attribute__((unused)) static)
 
-static int compare_exact(const struct hp_region *a, const struct hp_region *b)
+/* Waiting regions of one range and access differ by their number alone. Exact ones differ otherwise, so that the key of
+ * a search needs none: 0. */
+static int compare_lengths(const struct hp_region *a, const struct hp_region *b)
 {
 	return a->start != b->start ? (a->start < b->start ? -1 : 1)
 	       : a->end != b->end   ? (a->end < b->end ? -1 : 1)
-	       : a->access < b->access ? -1 : a->access > b->access;
+	       : a->access != b->access ? (a->access < b->access ? -1 : 1)
+	       : a->number < b->number && a->number ? -1 : a->number > b->number && b->number;
 }
 
-RB_GENERATE_INTERNAL(hp_exact_tree, hp_region, node, compare_exact, __attribute__((unused)) static)
+RB_GENERATE_INTERNAL(hp_length_tree, hp_region, node, compare_lengths, __attribute__((unused)) static)
 
-static unsigned exact_class(uintptr_t start, uintptr_t end)
+static unsigned length_class(uintptr_t start, uintptr_t end)
 {
 	return 63 - (unsigned)__builtin_clzl(end - start);
 }
 
-static struct hp_exact_tree *exact_tree_of(const struct hp_region *r)
+static struct hp_length_tree *exact_tree_of(const struct hp_region *r)
 {
-	return &r->domain->exact_tree[exact_class(r->start, r->end)];
+	return &r->domain->exact_tree[length_class(r->start, r->end)];
+}
+
+static struct hp_length_tree *waiting_tree_of(const struct hp_region *r)
+{
+	return &r->domain->waiting_tree[length_class(r->start, r->end)];
 }
 
 struct hp_region *hp_region_find_exact(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access)
 {
 	struct hp_region key = { .start = start, .end = end, .access = access };
 
-	return RB_FIND(hp_exact_tree, &d->exact_tree[exact_class(start, end)], &key);
+	return RB_FIND(hp_length_tree, &d->exact_tree[length_class(start, end)], &key);
+}
+
+static void each_overlapping(struct hp_length_tree *trees, uintptr_t start, uintptr_t end,
+			     void (*each)(void *arg, struct hp_region *), void *arg)
+{
+	for (unsigned class = 0; class < HP_LENGTH_CLASSES; class++) {
+		uintptr_t longest = class == HP_LENGTH_CLASSES - 1 ? UINTPTR_MAX : ((uintptr_t)2 << class) - 1;
+		struct hp_region from = { .start = start > longest ? start - longest : 0 }, *r, *next;
+
+		if (RB_EMPTY(&trees[class]))
+			continue;
+		for (r = RB_NFIND(hp_length_tree, &trees[class], &from); r && r->start < end; r = next) {
+			next = RB_NEXT(hp_length_tree, &trees[class], r);
+			if (r->end > start)
+				each(arg, r);
+		}
+	}
 }
 
 void hp_region_each_exact(hugepin_domain *d, uintptr_t start, uintptr_t end,
 			  void (*each)(void *arg, struct hp_region *), void *arg)
 {
-	for (unsigned class = 0; class < HP_EXACT_CLASSES; class++) {
-		uintptr_t longest = class == HP_EXACT_CLASSES - 1 ? UINTPTR_MAX : ((uintptr_t)2 << class) - 1;
-		struct hp_region from = { .start = start > longest ? start - longest : 0 }, *r, *next;
+	each_overlapping(d->exact_tree, start, end, each, arg);
+}
 
-		if (RB_EMPTY(&d->exact_tree[class]))
-			continue;
-		for (r = RB_NFIND(hp_exact_tree, &d->exact_tree[class], &from); r && r->start < end; r = next) {
-			next = RB_NEXT(hp_exact_tree, &d->exact_tree[class], r);
-			if (r->end > start)
-				each(arg, r);
-		}
-	}
+void hp_region_each_waiting(hugepin_domain *d, uintptr_t start, uintptr_t end,
+			    void (*each)(void *arg, struct hp_region *), void *arg)
+{
+	each_overlapping(d->waiting_tree, start, end, each, arg);
+}
+
+void hp_region_waits(struct hp_region *r)
+{
+	RB_INSERT(hp_length_tree, waiting_tree_of(r), r);
+}
+
+void hp_region_waits_no_more(struct hp_region *r)
+{
+	RB_REMOVE(hp_length_tree, waiting_tree_of(r), r);
 }
 
 /* The last region that starts at or before addr. No earlier region reaches farther (invariant 2). */
@@ -263,7 +293,7 @@ void hp_region_publish(struct hp_region *r, bool told)
 	HP_WRITE(r->state, HP_REGION_LIVE);
 	TAILQ_INSERT_TAIL(&d->live, r, order);
 	if (hp_region_is_exact(r))
-		RB_INSERT(hp_exact_tree, exact_tree_of(r), r);
+		RB_INSERT(hp_length_tree, exact_tree_of(r), r);
 	else
 		RB_INSERT(hp_region_tree, &d->tree[r->access], r);
 	if (told && !hp_region_is_exact(r))
@@ -290,9 +320,9 @@ void hp_region_unpublish(struct hp_region *r)
 	HP_WRITE(hp_lives[hp_region_index(r)], 0);
 	TAILQ_REMOVE(&d->live, r, order);
 	HP_WRITE(r->state, HP_REGION_RETIRED);
-	TAILQ_INSERT_TAIL(&d->retired, r, order);
+	TAILQ_INSERT_TAIL(&d->unsettled, r, order);
 	if (hp_region_is_exact(r)) {
-		RB_REMOVE(hp_exact_tree, exact_tree_of(r), r);
+		RB_REMOVE(hp_length_tree, exact_tree_of(r), r);
 		return;
 	}
 	RB_REMOVE(hp_region_tree, &d->tree[r->access], r);

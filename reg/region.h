@@ -34,6 +34,7 @@ struct hp_region_notes {
 	uint32_t buckets; /* of the lend (lent.h), which is told of the region's end while there are any */
 	uint32_t told; /* as `made`, before anybody was told that the pins are wanted back */
 	enum { HP_NOT_WANTED, HP_WANTED, HP_WANTED_TOLD } wanted; /* the pins are wanted back */
+	TAILQ_ENTRY(hp_region_notes) order; /* in domain.wanted, while HP_WANTED */
 };
 extern struct hp_region_notes *hp_region_notes; /* by index */
 
@@ -82,8 +83,10 @@ static inline bool hp_region_is_exact(const struct hp_region *r)
 /* The LIVE exact region of this range and access, or NULL. */
 struct hp_region *hp_region_find_exact(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access);
 
-/* Call each() for the LIVE regions that overlap [start, end): the exact ones, or the others. each() may unpublish that
- * region, and no other. */
+/* Call each() for the regions that overlap [start, end): the LIVE ones, exact or others, or those that wait for their last
+ * unpin. each() may take that region out of its tree, and no other. */
+void hp_region_each_waiting(hugepin_domain *d, uintptr_t start, uintptr_t end,
+			    void (*each)(void *arg, struct hp_region *), void *arg);
 void hp_region_each_exact(hugepin_domain *d, uintptr_t start, uintptr_t end,
 			  void (*each)(void *arg, struct hp_region *), void *arg);
 void hp_region_each(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*each)(void *arg, struct hp_region *),
@@ -91,6 +94,10 @@ void hp_region_each(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*ea
 
 /* Take r out of the trees and granules, so that no pin finds it. r becomes RETIRED. The caller settles it (retire.h). */
 void hp_region_unpublish(struct hp_region *r);
+
+/* r waits for its last unpin from now on, or no more. */
+void hp_region_waits(struct hp_region *r);
+void hp_region_waits_no_more(struct hp_region *r);
 
 /* Tell the probe that the LIVE region r leaves the cache while its memory stays. The caller unpublishes it next. */
 void hp_region_evicted(const struct hp_region *r, enum hp_evicted why);

@@ -35,55 +35,43 @@ bool hp_regions_pinned(hugepin_domain *d)
 	return false;
 }
 
-/* Whether no region waits for its last unpin. */
-static bool none_waits(const hugepin_domain *d)
+/* Lower the bit if no region waits for its last unpin. */
+static void lower_if_none_waits(hugepin_domain *d)
 {
-	return TAILQ_EMPTY(&d->retired) && TAILQ_EMPTY(&d->uncached);
+	if (TAILQ_EMPTY(&d->retired) && TAILQ_EMPTY(&d->uncached))
+		hp_attention_lower(d, HP_RETIRED);
 }
 
 static void declare_dead(hugepin_domain *d, struct hp_region *r)
 {
 	HP_WRITE(r->state, HP_REGION_DEAD);
-	TAILQ_REMOVE(r->kind == HP_REGION_UNCACHED ? &d->uncached : &d->retired, r, order);
 	TAILQ_INSERT_TAIL(&d->dead, r, order);
 }
 
-/* Move the regions of a list that have no pins to `dead`. Returns the number of the others. */
-static uint64_t settle_list(hugepin_domain *d, struct hp_region_list *list)
+/* Each region is summed once. If pins are out then, the last unpin sees the bit, and does the rest. */
+void hp_region_settle(hugepin_domain *d)
 {
-	struct hp_region *r, *next;
-	uint64_t still = 0;
+	struct hp_region *r;
 
-	for (r = TAILQ_FIRST(list); r; r = next) {
-		next = TAILQ_NEXT(r, order);
+	if (TAILQ_EMPTY(&d->unsettled))
+		return;
+	/* Raise the bit before the barrier, so that an unpin that the sums do not see sees the bit. */
+	hp_attention_raise(d, HP_RETIRED);
+	hp_counts_barrier();
+	while ((r = TAILQ_FIRST(&d->unsettled))) {
+		TAILQ_REMOVE(&d->unsettled, r, order);
 		if (!hp_region_pins(r)) {
 			declare_dead(d, r);
 			continue;
 		}
-		still++;
-		/* Do not ask for the pins of an extent that holds only its pinned pages, which may still be wanted, nor
-		 * of a region for one pin, which is always in its list. */
-		if (!hp_region_holds_less(r) && r->kind != HP_REGION_UNCACHED)
+		TAILQ_INSERT_TAIL(&d->retired, r, order);
+		hp_region_waits(r);
+		HP_DSTAT(d, retired, 1);
+		/* Do not ask for the pins of an extent that holds only its pinned pages, which may still be wanted. */
+		if (!hp_region_holds_less(r))
 			hp_region_want_pins(r, true);
 	}
-	return still;
-}
-
-void hp_region_settle(hugepin_domain *d)
-{
-	uint64_t still = 0;
-
-	if (none_waits(d)) {
-		hp_attention_lower(d, HP_RETIRED);
-	} else {
-		/* Raise the bit before the barrier, so that an unpin that the sums do not see sees the bit. */
-		hp_attention_raise(d, HP_RETIRED);
-		hp_counts_barrier();
-		still = settle_list(d, &d->retired) + settle_list(d, &d->uncached);
-		if (!still)
-			hp_attention_lower(d, HP_RETIRED);
-	}
-	HP_DSTAT(d, retired, still - d->stats.retired);
+	lower_if_none_waits(d);
 }
 
 /* ------------------------------------------------------------------ deregistering */
@@ -131,21 +119,22 @@ void hp_region_want_pins(struct hp_region *r, bool wanted)
 		n->wanted = HP_NOT_WANTED; /* the memory was given to another buffer */
 	} else if (!is_told(r) && is_handed_out(r)) {
 		n->wanted = HP_WANTED;
-		r->domain->wanted++;
+		TAILQ_INSERT_TAIL(&r->domain->wanted, n, order);
 	}
 }
 
-static void tell_wanted_of(hugepin_domain *d, const struct hp_region_list *list)
+static void tell_wanted(hugepin_domain *d)
 {
-	struct hp_region *r;
+	struct hp_region_notes *n;
 
-	TAILQ_FOREACH(r, list, order)
-		if (hp_region_notes_of(r)->wanted == HP_WANTED) {
-			hp_region_notes_of(r)->wanted = HP_WANTED_TOLD;
-			hp_region_notes_of(r)->told = made_of(r);
-			d->wanted--;
-			tell_end(d, r, true);
-		}
+	while ((n = TAILQ_FIRST(&d->wanted))) {
+		const struct hp_region *r = &hp_regions[n - hp_region_notes];
+
+		TAILQ_REMOVE(&d->wanted, n, order);
+		n->wanted = HP_WANTED_TOLD;
+		n->told = made_of(r);
+		tell_end(d, r, true);
+	}
 }
 
 void hp_region_call_dereg(hugepin_domain *d, struct hugepin_reg *reg)
@@ -164,7 +153,7 @@ static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 	size_t len = r->end - r->start;
 
 	if (hp_region_notes_of(r)->wanted == HP_WANTED)
-		d->wanted--;
+		TAILQ_REMOVE(&d->wanted, hp_region_notes_of(r), order);
 	tell_end(d, r, false);
 	hp_region_call_dereg(d, &r->reg);
 	HP_DSTAT(d, deregistered_ns, d->deregistered_at_ns - start_ns);
@@ -193,11 +182,7 @@ void hp_region_deregister_dead(hugepin_domain *d)
 {
 	struct hp_region *r;
 
-	if (d->wanted) {
-		tell_wanted_of(d, &d->retired);
-		tell_wanted_of(d, &d->uncached);
-		tell_wanted_of(d, &d->live);
-	}
+	tell_wanted(d);
 	if (TAILQ_EMPTY(&d->dead))
 		return;
 	if (!hp_domain_may_register(d)) {
@@ -221,10 +206,11 @@ void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r)
 		hp_counts_barrier();
 	if (hp_region_pins(r))
 		return;
+	TAILQ_REMOVE(r->kind == HP_REGION_UNCACHED ? &d->uncached : &d->retired, r, order);
+	hp_region_waits_no_more(r);
 	declare_dead(d, r);
 	HP_DSTAT(d, retired, -1);
-	if (none_waits(d))
-		hp_attention_lower(d, HP_RETIRED);
+	lower_if_none_waits(d);
 	hp_region_deregister_dead(d);
 }
 
@@ -272,7 +258,7 @@ bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks)
 	hp_counts_barrier();
 	/* The counts are no longer reliable (UINT32_MAX), or a hit came meanwhile: undo. */
 	if (hp_region_pins(r) == UINT32_MAX || !is_all_noted(r)) {
-		TAILQ_REMOVE(&d->retired, r, order);
+		TAILQ_REMOVE(&d->unsettled, r, order);
 		hp_region_publish(r, true);
 		return false;
 	}
@@ -289,14 +275,17 @@ bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks)
 /* Whether a retired extent in [start, end) still holds a part of its memory. If so, the caller registers no new region
  * for the whole extent, because otherwise several regions in turn could each hold a part, and the budget would be
  * charged the extent's whole length for each. */
-bool hp_region_held_less(const hugepin_domain *d, uintptr_t start, uintptr_t end)
+static void note_extent(void *any, struct hp_region *r)
 {
-	const struct hp_region *r;
+	*(bool *)any |= r->kind == HP_REGION_EXTENT;
+}
 
-	TAILQ_FOREACH(r, &d->retired, order)
-		if (r->kind == HP_REGION_EXTENT && r->start < end && r->end > start)
-			return true;
-	return false;
+bool hp_region_held_less(hugepin_domain *d, uintptr_t start, uintptr_t end)
+{
+	bool any = false;
+
+	hp_region_each_waiting(d, start, end, note_extent, &any);
+	return any;
 }
 
 /* ------------------------------------------------------------------ at once */
@@ -308,7 +297,7 @@ bool hp_region_release(hugepin_domain *d, struct hp_region *r, enum hp_evicted w
 		return false;
 	hp_region_unpublish(r);
 	hp_counts_barrier();
-	TAILQ_REMOVE(&d->retired, r, order);
+	TAILQ_REMOVE(&d->unsettled, r, order);
 	if (hp_region_pins(r)) {
 		hp_region_publish(r, true); /* a pin came meanwhile */
 		return false;

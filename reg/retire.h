@@ -55,7 +55,7 @@ void hp_region_note(struct hp_region *r, uintptr_t start, uintptr_t end);
 bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks);
 
 /* Whether a retired region of an extent in [start, end) is still pinned, and may hold only a part of its memory. */
-bool hp_region_held_less(const hugepin_domain *d, uintptr_t start, uintptr_t end);
+bool hp_region_held_less(hugepin_domain *d, uintptr_t start, uintptr_t end);
 
 /* Unpublish and deregister r, if it is not in use. False: it is in use, and nothing has changed. why: for the probe. */
 bool hp_region_release(hugepin_domain *d, struct hp_region *r, enum hp_evicted why);

@@ -87,7 +87,7 @@ _Static_assert(HP_ACCESS_ALL == (HP_RELAXED | (HP_ACCESS_SETS - 1)), "");
 #define HP_TAG(gen, index) ((uint64_t)(gen) << 32 | (index))
 #define HP_TAG_INDEX(tag) ((uint32_t)(tag))
 
-enum { HP_EXACT_CLASSES = 64 };
+enum { HP_LENGTH_CLASSES = 64 };
 
 struct hp_granule {
 	uint64_t tag, end;
@@ -114,9 +114,9 @@ struct hp_region {
 
 	/* The following members are guarded by the domain's lock. */
 	struct hugepin_reg reg;
-	/* In domain.live (least recently used first, as far as is known), retired, uncached or dead. */
+	/* In domain.live (least recently used first, as far as is known), unsettled, retired, uncached or dead. */
 	TAILQ_ENTRY(hp_region) order;
-	RB_ENTRY(hp_region) node; /* in domain.tree or domain.exact_tree */
+	RB_ENTRY(hp_region) node; /* in domain.tree, domain.exact_tree or domain.waiting_tree */
 	uint64_t number; /* of this registration: no other one has it */
 	uint32_t gen;
 	bool cut; /* ends before the range that was wanted, since it could not be longer */
@@ -125,7 +125,7 @@ struct hp_region {
 
 TAILQ_HEAD(hp_region_list, hp_region);
 RB_HEAD(hp_region_tree, hp_region);
-RB_HEAD(hp_exact_tree, hp_region);
+RB_HEAD(hp_length_tree, hp_region);
 
 /*
  * A domain's word of attention. Each bit keeps pins or unpins from taking the path of hits. Only hp_attention_raise()
@@ -295,6 +295,7 @@ struct hugepin_domain {
 
 	_Alignas(64) struct hp_lock lock; /* held across the backend's calls */
 	struct hp_region_list live;
+	struct hp_region_list unsettled; /* regions that were LIVE, until the pins are summed (hp_region_settle()) */
 	struct hp_region_list retired; /* regions that were LIVE and wait for their last unpin */
 	/* Regions made for one pin, which no other pin finds. They are RETIRED, too, and wait for the end of that
 	 * pin. */
@@ -302,10 +303,10 @@ struct hugepin_domain {
 	struct hp_region_list dead; /* regions from `retired` or `uncached` that are no longer in use */
 	struct hp_ranges late_gone; /* foreign memory in which no region is cached */
 	struct hp_region_tree tree[HP_ACCESS_SETS]; /* LIVE regions but exact ones, by access */
-	/* LIVE exact regions, by the base 2 logarithm of their length in bytes. They may lie inside each other, so
-	 * their ends are not in the order of their starts. But a region of a class that overlaps an address starts less
-	 * than twice the class's length below it. */
-	struct hp_exact_tree exact_tree[HP_EXACT_CLASSES];
+	/* LIVE exact regions, and those of `retired` and `uncached`, by the base 2 logarithm of their length in bytes.
+	 * They may lie inside each other, so their ends are not in the order of their starts. But a region of a class
+	 * that overlaps an address starts less than twice the class's length below it. */
+	struct hp_length_tree exact_tree[HP_LENGTH_CLASSES], waiting_tree[HP_LENGTH_CLASSES];
 	uint32_t access_least; /* the access that every registration in the cache has */
 	uint64_t extent_bytes; /* bytes of all regions that pin whole extents */
 	uint32_t exact_count; /* exact regions */
@@ -318,7 +319,7 @@ struct hugepin_domain {
 	struct hp_refused refused[1 << HP_REFUSED_BITS]; /* by a hash of the range */
 	struct hp_region *turning; /* is registered a second time, so it is not evicted; or NULL */
 	bool hinted; /* a miss has queued a hint, of which nobody has told the service thread yet */
-	uint32_t wanted; /* pinned regions whose pins are wanted back, of which nobody was told yet */
+	TAILQ_HEAD(, hp_region_notes) wanted; /* regions whose pins are wanted back, of which nobody was told yet */
 	struct hp_ready_set *ready; /* of the holder of the lock, or NULL */
 	const struct hp_lend_hooks *lend_hooks; /* the domain's lend, which is in a higher layer (lent.h), or NULL */
 	void *lend;

@@ -34,6 +34,46 @@ PIN_TEST(what_is_forgotten_is_registered_anew, open_lru(), MIB)
 	EXPECT_EQ(stats_of(d).retired, 0);
 }
 
+PIN_TEST(a_range_that_is_pinned_for_itself_alone_is_busy, open_lru(), MIB)
+{
+	struct hugepin_pin held[2];
+
+	for (int i = 0; i < 2; i++)
+		EXPECT_EQ(hugepin_pin(d, p + 8192, 4096, HUGEPIN_PIN_UNCACHED, &held[i]), 0);
+	for (int i = 0; i < 2; i++) {
+		EXPECT_EQ(hugepin_forget(p, MIB), -EBUSY);
+		EXPECT_EQ(hugepin_forget(p + 12287, 1), -EBUSY);
+		EXPECT_EQ(hugepin_forget(p, 8192) || hugepin_forget(p + 12288, 4096), 0);
+		EXPECT_EQ(hugepin_unpin(d, &held[i]), 0);
+	}
+	EXPECT_EQ(hugepin_forget(p, MIB), 0);
+}
+
+static _Atomic long barriers; /* membarrier(2): each precedes a sum of the counters of all threads */
+
+long hp_sys_call(long n, long a, long b, long c, long d, long e, long f)
+{
+	barriers += n == SYS_membarrier;
+	return t_call(n, a, b, c, d, e, f);
+}
+
+PIN_TEST(what_waits_for_its_last_unpin_is_not_counted_again, open_lru(), MIB)
+{
+	struct hugepin_pin uncached, retired;
+
+	EXPECT_EQ(hugepin_pin(d, p, 4096, HUGEPIN_PIN_UNCACHED, &uncached), 0);
+	EXPECT_EQ(hugepin_pin(d, p + 8192, 4096, 0, &retired), 0);
+	EXPECT_EQ(hugepin_forget(p + 8192, 4096), -EBUSY);
+	EXPECT_EQ(stats_of(d).retired, 2);
+	barriers = 0;
+	for (int i = 0; i < 10; i++)
+		EXPECT_EQ(hugepin_forget(p + MIB / 2, 4096), 0);
+	EXPECT_EQ(barriers, 0);
+	EXPECT_EQ(hugepin_unpin(d, &retired) || hugepin_unpin(d, &uncached), 0);
+	EXPECT_EQ(stats_of(d).retired, 0);
+	EXPECT_EQ(device.regs, 0);
+}
+
 static int forget_and_purge(void *addr, size_t len)
 {
 	static char other[4096];
