@@ -370,21 +370,36 @@ static bool all_stand(hugepin_domain *d, const struct hugepin_pin *pins, int n)
 	return true;
 }
 
-/* Ask the kernel once, and for foreign memory only, because the heap announces that its memory goes. */
 static __attribute__((noinline)) int try_otherwise(hugepin_domain *d, const void *addr, size_t len, unsigned access,
 						   hugepin_pinned_fn done, void *arg, struct hugepin_pin *ret_,
 						   uint64_t site, struct found f)
 {
 	if (f.how == AGAIN)
 		f.how = look_again(d, f.index, (uintptr_t)addr, len, access, ret_, false);
-	if (f.how != NOTHING && attention_of(d, HP_ASK) && !all_stand(d, ret_, 1)) {
-		hugepin_unpin(d, ret_);
-		f.how = NOTHING;
-	}
 	if (HP_LIKELY(f.how == HIT))
 		return 0;
 	return f.how == FIRST_USE ? first_use(d, addr, false, site, ret_) :
 				    hp_try_missed(d, addr, len, access, done, arg, ret_, site);
+}
+
+/* Ask the kernel once. The caller's pin is left alone until it is known to be one. */
+static __attribute__((noinline)) int try_asking(hugepin_domain *d, const void *addr, size_t len, unsigned access,
+						hugepin_pinned_fn done, void *arg, struct hugepin_pin *ret_,
+						uint64_t site)
+{
+	struct hugepin_pin pin;
+	struct found f = find(d, (uintptr_t)addr, len, access, &pin, true);
+
+	if (f.how == AGAIN)
+		f.how = look_again(d, f.index, (uintptr_t)addr, len, access, &pin, false);
+	if (f.how != NOTHING && !all_stand(d, &pin, 1)) {
+		hugepin_unpin(d, &pin);
+		f.how = NOTHING;
+	}
+	if (f.how == NOTHING)
+		return hp_try_missed(d, addr, len, access, done, arg, ret_, site);
+	*ret_ = pin;
+	return HP_LIKELY(f.how == HIT) ? 0 : first_use(d, addr, false, site, ret_);
 }
 
 int hugepin_pin_try(hugepin_domain *d, const void *addr, size_t len, unsigned access, hugepin_pinned_fn done, void *arg,
@@ -393,8 +408,11 @@ int hugepin_pin_try(hugepin_domain *d, const void *addr, size_t len, unsigned ac
 	struct found f;
 
 	access = wanted_access(d, access);
+	/* Only for foreign memory, because the heap announces that its memory goes. */
+	if (!hp_in_span(d, (uintptr_t)addr) && attention_of(d, HP_ASK))
+		return try_asking(d, addr, len, access, done, arg, ret_, CALLER);
 	f = find(d, (uintptr_t)addr, len, access, ret_, true);
-	if (HP_LIKELY(f.how == HIT && (hp_in_span(d, (uintptr_t)addr) || !attention_of(d, HP_ASK))))
+	if (HP_LIKELY(f.how == HIT))
 		return 0;
 	return try_otherwise(d, addr, len, access, done, arg, ret_, CALLER, f);
 }

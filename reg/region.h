@@ -83,8 +83,8 @@ static inline bool hp_region_is_exact(const struct hp_region *r)
 /* The LIVE exact region of this range and access, or NULL. */
 struct hp_region *hp_region_find_exact(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access);
 
-/* Call each() for the regions that overlap [start, end): the LIVE ones, exact or others, or those that wait for their last
- * unpin. each() may take that region out of its tree, and no other. */
+/* Call each() for the regions that overlap [start, end): the LIVE ones, exact or others, or those that wait for their
+ * last unpin. each() may take that region out of its tree, and no other. */
 void hp_region_each_waiting(hugepin_domain *d, uintptr_t start, uintptr_t end,
 			    void (*each)(void *arg, struct hp_region *), void *arg);
 void hp_region_each_exact(hugepin_domain *d, uintptr_t start, uintptr_t end,

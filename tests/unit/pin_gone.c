@@ -3,8 +3,10 @@
  * The queue of such ranges. Foreign memory is real, and really watched.
  */
 #include <sched.h>
+#include <linux/userfaultfd.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -50,10 +52,13 @@ PIN_TEST(a_range_that_is_pinned_for_itself_alone_is_busy, open_lru(), MIB)
 }
 
 static _Atomic long barriers; /* membarrier(2): each precedes a sum of the counters of all threads */
+static _Atomic bool changing; /* the kernel says that memory is changing */
 
 long hp_sys_call(long n, long a, long b, long c, long d, long e, long f)
 {
 	barriers += n == SYS_membarrier;
+	if (changing && n == SYS_ioctl && (unsigned long)b == UFFDIO_WRITEPROTECT)
+		return -EAGAIN;
 	return t_call(n, a, b, c, d, e, f);
 }
 
@@ -230,6 +235,41 @@ TEST(memory_that_is_gone_is_deregistered_without_another_pin)
 	EXPECT_EQ(stats_of(d).regions, 0);
 	sleeping = false;
 	pthread_join(t, NULL);
+	close_empty(&device, d);
+}
+
+static void take_pin(void *arg, int err, const struct hugepin_pin *pin)
+{
+	struct hugepin_pin mine;
+
+	if (EXPECT_EQ(err, 0)) {
+		mine = *pin;
+		EXPECT_EQ(hugepin_unpin(arg, &mine), 0);
+	}
+}
+
+TEST(a_try_that_fails_leaves_the_pin_alone)
+{
+	struct hugepin_pin pin = { .base = 7, .ref = 77 }, before = pin;
+	hugepin_domain *d;
+	char *p = map(MIB);
+	pthread_t t;
+
+	sleeping = true; /* with a second thread, hits ask the kernel */
+	pthread_create(&t, NULL, sleep_on, NULL);
+	d = open_lru();
+	EXPECT_EQ(touch(d, p, MIB), 0);
+	changing = hp_uffd_works();
+	if (changing) {
+		EXPECT_EQ(hugepin_pin_try(d, p, 4096, 0, take_pin, d, &pin), -EAGAIN);
+		EXPECT_EQ(memcmp(&pin, &before, sizeof pin), 0);
+	}
+	changing = false;
+	while (hp_request_count(d))
+		usleep(1000);
+	sleeping = false;
+	pthread_join(t, NULL);
+	munmap(p, MIB);
 	close_empty(&device, d);
 }
 
