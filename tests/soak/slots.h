@@ -5,6 +5,8 @@
 #ifndef TESTS_SOAK_SLOTS_H
 #define TESTS_SOAK_SLOTS_H
 
+#include <sanitizer/asan_interface.h>
+
 #include "state.h"
 
 /* Returns -1 if a child does not see the hidden part, otherwise the place of that part. */
@@ -95,7 +97,11 @@ static char *foreign_map(size_t size)
 {
 	char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	return p == MAP_FAILED ? NULL : p;
+	if (p == MAP_FAILED)
+		return NULL;
+	/* In a child, the C library unmaps the stacks of the parent's other threads. The sanitizer still guards them. */
+	ASAN_UNPOISON_MEMORY_REGION(p, size);
+	return p;
 }
 
 static void slot_fill(struct slot *s, uint64_t *rand)
