@@ -101,6 +101,7 @@ static size_t list_split(struct hp_keys *k, uint32_t *head, size_t n, size_t ali
 	if (!head[from])
 		keys_clear(k, from);
 	list_push(k, head, chunk + n, from - n);
+	hp_pages_note_buffer(chunk + n, from - n);
 	/* release: whoever sees the shorter head also sees the tail's word; pairs with hp_chunk_follow(). The copy of
 	 * the words that a child of fork gets may have the tail's word and the longer head: see rebuild_tree(). */
 	atomic_store_explicit(hp_chunk_at(&hp_span, chunk), HP_CHUNK_WORD(n, HP_CHUNK_LIVE), memory_order_release);

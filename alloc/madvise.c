@@ -321,22 +321,43 @@ bool hp_madvise_copy(size_t from, size_t to, size_t n)
 
 /* ------------------------------------------------------------------ the program's calls */
 
-/* The first chunk of the live buffer that contains `chunk`, or 0. *ret_end: the end of that buffer. */
-static size_t live_at(size_t chunk, size_t *ret_end)
+/* The first chunk of the buffer, live or listed, that contains `chunk` or has it as room; 0: none is found. A buffer may
+ * be long, so look for its word in this page only. If none is there, the page has noted where the buffer begins. */
+static size_t buffer_at(size_t chunk)
 {
-	size_t p = chunk >> HP_PAGE_CHUNKS_SHIFT, first, c = chunk;
+	size_t c = chunk;
 
-	if (hp_span.page[p].state == HP_PAGE_NONE)
-		return 0;
-	first = (size_t)hp_span.page[p].extent << HP_PAGE_CHUNKS_SHIFT;
-	while (c > first && HP_CHUNK_STATE(hp_chunk_get(c)) == HP_CHUNK_FREE)
+	while (c & (HP_PAGE_CHUNKS - 1) && HP_CHUNK_STATE(hp_chunk_get(c)) == HP_CHUNK_FREE)
 		c--;
+	if (HP_CHUNK_STATE(hp_chunk_get(c)) == HP_CHUNK_FREE)
+		c = atomic_load_explicit(&page_of(c)->buffer, memory_order_relaxed); /* relaxed: its word is the judge */
+	return HP_CHUNK_STATE(hp_chunk_get(c)) != HP_CHUNK_FREE && chunk < c + hp_chunk_extent(c) ? c : 0;
+}
 
-	uint64_t w = hp_chunk_get(c);
-	unsigned s = HP_CHUNK_STATE(w);
+/* The end of that buffer, if it is live and contains `chunk`; else 0. */
+static size_t live_end(size_t buffer, size_t chunk)
+{
+	uint64_t w = hp_chunk_get(buffer);
+	size_t end = buffer + HP_CHUNK_COUNT(w);
 
-	*ret_end = c + HP_CHUNK_COUNT(w);
-	return (s == HP_CHUNK_LIVE || s == HP_CHUNK_ROOMY) && chunk < *ret_end ? c : 0;
+	return buffer && HP_CHUNK_STATE(w) != HP_CHUNK_LISTED && chunk < end ? end : 0;
+}
+
+/* Where to go on from `chunk`, which no live buffer contains. buffer: as buffer_at() says. */
+static size_t behind(size_t chunk, size_t buffer, size_t end)
+{
+	size_t gap;
+
+	if (buffer)
+		return last_of(buffer + hp_chunk_extent(buffer));
+	gap = hp_tree_free_after(&hp_span.tree, chunk, end - chunk);
+	if (gap)
+		return chunk + gap;
+	/* an allocation has taken it, and still waits for its pages, or it is the rest of a long room */
+	do
+		chunk++;
+	while (chunk & (HP_PAGE_CHUNKS - 1) && HP_CHUNK_STATE(hp_chunk_get(chunk)) == HP_CHUNK_FREE);
+	return chunk;
 }
 
 /* The first part of [*from, end) that lies in one live buffer, or in memory that the small tier has taken. Moves *from
@@ -344,16 +365,16 @@ static size_t live_at(size_t chunk, size_t *ret_end)
 static size_t next_live(size_t *from, size_t end)
 {
 	while (*from < end) {
-		size_t c = *from, first, stop;
+		size_t c = *from, p = hp_page_of(c), buffer, stop;
 
+		if (page_of(c)->state == HP_PAGE_NONE) {
+			*from = hp_bits_find(hp_span.used, p + 1, hp_page_of(end - 1) + 1, true) << HP_PAGE_CHUNKS_SHIFT;
+			continue;
+		}
 		/* the small tier keeps no chunk words: ask the tree */
-		if (c >= hp_span.small << HP_PAGE_CHUNKS_SHIFT) {
+		if (p >= hp_span.small) {
 			size_t gap;
 
-			if (page_of(c)->state == HP_PAGE_NONE) {
-				*from = next_page(c);
-				continue;
-			}
 			gap = hp_tree_free_after(&hp_span.tree, c, HP_PAGE_CHUNKS);
 			if (gap) {
 				*from = c + gap;
@@ -364,17 +385,13 @@ static size_t next_live(size_t *from, size_t end)
 					break;
 			return HP_MIN(last_of(stop), end);
 		}
-		first = live_at(c, &stop);
-		if (first) {
-			slow_down(first);
+		buffer = buffer_at(c);
+		stop = live_end(buffer, c);
+		if (stop) {
+			slow_down(buffer);
 			return HP_MIN(last_of(stop), end);
 		}
-		/* Go on to the next buffer's first chunk. */
-		do
-			c = page_of(c)->state == HP_PAGE_NONE ? next_page(c) : c + 1;
-		while (c < HP_MIN(end, hp_span.small << HP_PAGE_CHUNKS_SHIFT) &&
-		       (page_of(c)->state == HP_PAGE_NONE || HP_CHUNK_STATE(hp_chunk_get(c)) == HP_CHUNK_FREE));
-		*from = c;
+		*from = behind(c, buffer, end);
 	}
 	return 0;
 }

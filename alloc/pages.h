@@ -59,6 +59,9 @@ struct hp_page {
 		in_use : 15; /* in a page that leaves: chunks in buffers, or about to be */
 	uint8_t whole : 1, /* was collapsed: a hugepage, as long as the kernel does not split it (repair.h) */
 		collapses : 1; /* BUSY because it is collapsed: it is mapped, and its buffers are live */
+	/* The first chunk of the buffer, live or listed, that contains the page's first chunk. Of no meaning if there is
+	 * none. relaxed: hp_heap_lock, or the owner of a listed buffer that is split; a reader believes only the word. */
+	_Atomic uint32_t buffer;
 };
 
 static inline bool hp_page_held(const struct hp_page *g)
@@ -212,6 +215,14 @@ static inline size_t hp_page_of(size_t chunk)
 static inline size_t hp_pages_touched(size_t chunk, size_t n)
 {
 	return hp_page_of(chunk + n - 1) - hp_page_of(chunk) + 1;
+}
+
+/* Note in each page whose first chunk lies in [chunk, chunk + n) that the buffer at `chunk` contains this first chunk.
+ * relaxed: see hp_page.buffer. */
+static inline void hp_pages_note_buffer(size_t chunk, size_t n)
+{
+	for (size_t p = hp_page_of(chunk + HP_PAGE_CHUNKS - 1); p << HP_PAGE_CHUNKS_SHIFT < chunk + n; p++)
+		atomic_store_explicit(&hp_span.page[p].buffer, (uint32_t)chunk, memory_order_relaxed);
 }
 
 /* The hugepage of an address in the span. */

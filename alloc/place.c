@@ -160,6 +160,7 @@ void hp_buffer_set_live(size_t chunk, size_t n, size_t room)
 	else if (n > 1)
 		hp_chunk_set(chunk + 1, 0);
 	hp_chunk_set(chunk, HP_CHUNK_WORD(n, room || hp_buffer_leaves(chunk, n) ? HP_CHUNK_ROOMY : HP_CHUNK_LIVE));
+	hp_pages_note_buffer(chunk, n);
 }
 
 void hp_buffer_set_live_again(size_t chunk, size_t n, size_t room)

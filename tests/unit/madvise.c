@@ -449,7 +449,7 @@ TEST(a_lock_of_a_part_of_such_a_page_does_not_divide_its_advice)
 	expect_empty();
 }
 
-/* ------------------------------------------------------------------ what the kernel refuses */
+/* ------------------------------------------------------------------ parts of long buffers */
 
 static unsigned noted(const unsigned char *p)
 {
@@ -459,6 +459,63 @@ static unsigned noted(const unsigned char *p)
 	EXPECT(hp_madvise_run(c, c + 1, &a) == c + 1);
 	return a;
 }
+
+static void set_words(size_t first, size_t end, int prot)
+{
+	uintptr_t from = hp_round_up((uintptr_t)&hp_span.chunk[first << HP_PAGE_CHUNKS_SHIFT], (size_t)getauxval(AT_PAGESZ));
+	uintptr_t to = (uintptr_t)&hp_span.chunk[end << HP_PAGE_CHUNKS_SHIFT] & -getauxval(AT_PAGESZ);
+
+	EXPECT_EQ(raw(SYS_mprotect, (long)from, (long)(to - from), prot, 0, 0, 0), 0);
+}
+
+/* A look at the words of the pages between would be fatal. */
+TEST_BY(emptied, advice_of_a_part_looks_at_no_word_of_the_long_buffer_before_it)
+{
+	enum { PAGES = 300 };
+	unsigned char *p, *behind;
+	size_t first;
+
+	hp_config.pages = HP_PAGES_THP;
+	p = hugepin_aligned_alloc(HP_PAGE, PAGES * HP_PAGE - 7 * HP_CHUNK);
+	behind = hugepin_malloc(HP_PAGE);
+	first = hp_page_at((uintptr_t)p);
+	for (size_t at = PAGES; at-- > PAGES - 3;) {
+		set_words(first + 1, first + at, PROT_NONE);
+		EXPECT_EQ(hugepin_advise_(p + at * HP_PAGE + 3 * HP_CHUNK, HP_CHUNK, MADV_DONTDUMP), 0);
+		EXPECT_EQ(hugepin_protect_(p + at * HP_PAGE, HP_CHUNK, PROT_READ), 0);
+		EXPECT_EQ(hugepin_protect_(p + at * HP_PAGE, HP_CHUNK, PROT_READ | PROT_WRITE), 0);
+		hp_heap_locked((uintptr_t)p + at * HP_PAGE, (uintptr_t)p + at * HP_PAGE + 1, true);
+		set_words(first + 1, first + at, PROT_READ | PROT_WRITE);
+		EXPECT_EQ(noted(p + at * HP_PAGE + 3 * HP_CHUNK), HP_ADVICE_DONTDUMP);
+		EXPECT_EQ(noted(p + at * HP_PAGE), HP_ADVICE_LOCKED);
+	}
+	EXPECT_EQ(noted(p), 0);
+	hugepin_free(p);
+	hugepin_free(behind);
+}
+
+TEST_BY(agreed, the_rest_of_a_split_buffer_is_advised_as_one_of_its_own)
+{
+	enum { ALL = 2250, HEAD = 2000, AT = 2100 - HEAD }; /* a hugepage begins within the rest, before AT */
+	unsigned char *p, *small, *head, *rest;
+
+	hp_config.pages = HP_PAGES_THP;
+	p = hugepin_aligned_alloc(HP_PAGE, ALL << HP_CHUNK_SHIFT);
+	small = hugepin_malloc(100 << HP_CHUNK_SHIFT);
+	hugepin_free(p);
+	hugepin_free(small); /* the first buffer goes on to a list, which splits it */
+	head = hugepin_malloc(HEAD << HP_CHUNK_SHIFT);
+	rest = hugepin_malloc((ALL - HEAD) << HP_CHUNK_SHIFT);
+	EXPECT_EQ(head, p);
+	EXPECT_EQ(rest, p + (HEAD << HP_CHUNK_SHIFT));
+	EXPECT_EQ(hugepin_advise_(rest + (AT << HP_CHUNK_SHIFT), HP_CHUNK, MADV_DONTDUMP), 0);
+	EXPECT_EQ(noted(rest + (AT << HP_CHUNK_SHIFT)), HP_ADVICE_DONTDUMP);
+	hugepin_free(rest);
+	EXPECT_EQ(noted(rest + (AT << HP_CHUNK_SHIFT)), 0);
+	hugepin_free(head);
+}
+
+/* ------------------------------------------------------------------ what the kernel refuses */
 
 TEST(what_was_not_taken_back_is_handed_out_when_it_was)
 {
