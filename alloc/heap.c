@@ -31,6 +31,7 @@
 #include "base/process.h"
 #include "base/service.h"
 #include "base/stats.h"
+#include "base/there.h"
 
 /* Empty this thread's cache, and admit buffers to it again. Called if another thread asked for this, or if the cache is
  * not yet in use. */
@@ -244,6 +245,29 @@ void *hugepin_aligned_alloc(size_t align, size_t size)
 	return p ? p : hp_small()->aligned_alloc(align, size);
 }
 
+struct clearing {
+	uintptr_t start, end;
+};
+
+static void clear_part(void *clearing, uintptr_t from, uintptr_t to)
+{
+	struct clearing *c = clearing;
+
+	from = HP_MAX(from, c->start);
+	memset((void *)from, 0, HP_MIN(to, c->end) - from);
+}
+
+/* Clear the first `bytes` of a buffer. The parts of a long buffer that have no memory read as zeros already, and have to
+ * stay so, because a program may use little of a large table. */
+static void *clear(void *p, size_t bytes)
+{
+	struct clearing c = { (uintptr_t)p, (uintptr_t)p + bytes };
+
+	if (bytes <= HP_PAGE || !hp_there_each(c.start, hp_round_up(c.end, hp_base_page), clear_part, &c))
+		memset(p, 0, bytes);
+	return p;
+}
+
 void *hugepin_calloc(size_t count, size_t size)
 {
 	size_t bytes, n, chunk = 0;
@@ -260,18 +284,18 @@ void *hugepin_calloc(size_t count, size_t size)
 	n = hp_chunks_for(bytes);
 	p = hp_cache_pop_slot(c, n, HP_CHUNK);
 	if (p)
-		return memset(p, 0, bytes);
+		return clear(p, bytes);
 	if (hp_cache_limit(c))
 		chunk = hp_cache_pop(c, n, HP_CHUNK);
 	hp_cache_leave(c);
 	if (chunk)
-		return memset((void *)hp_chunk_addr(chunk), 0, bytes);
+		return clear((void *)hp_chunk_addr(chunk), bytes);
 	if (too_large(n))
 		return NULL;
 	h = hp_alloc_locked((struct hp_placement){ .n = n, .align = HP_CHUNK });
 	/* On failure use the lower tier's calloc, which knows which of its memory is zero, because clearing it here
 	 * could touch more memory than there is. */
-	return h.p ? memset(h.p, 0, HP_MIN(h.dirty, bytes)) : hp_small()->calloc(count, size);
+	return h.p ? clear(h.p, HP_MIN(h.dirty, bytes)) : hp_small()->calloc(count, size);
 }
 
 size_t hugepin_usable_size(const void *p)

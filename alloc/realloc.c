@@ -127,6 +127,28 @@ static void *move_advised(size_t chunk, size_t n0, size_t size)
 	return q;
 }
 
+static bool is_zero(const char *chunk)
+{
+	return !*chunk && !memcmp(chunk, chunk + 1, HP_CHUNK - 1);
+}
+
+/* Copy a buffer's chunks to new memory, of which all but the first `dirty` bytes read as zeros. There, leave out chunks of
+ * zeros, since a chunk that the program never touched has to get no memory. */
+static void copy_chunks(char *to, const char *from, size_t len, size_t dirty)
+{
+	size_t at = HP_MIN(dirty, len), end;
+
+	memcpy(to, from, at);
+	for (; at < len; at = end) {
+		bool zero = is_zero(from + at);
+
+		for (end = at + HP_CHUNK; end < len && is_zero(from + end) == zero;)
+			end += HP_CHUNK;
+		if (!zero)
+			memcpy(to + at, from + at, end - at);
+	}
+}
+
 void *hugepin_realloc(void *p, size_t size)
 {
 	size_t off = hp_span_offset(&hp_span, p), chunk = off >> HP_CHUNK_SHIFT, n, n0, used;
@@ -190,14 +212,17 @@ void *hugepin_realloc(void *p, size_t size)
 	 * take the other's. */
 	struct hp_placement r = { .n = n, .align = HP_CHUNK };
 
+	struct hp_handed h = { NULL, 0 };
+
 	r.room = n0 < ROOM_MIN || n > hp_span.size >> (HP_CHUNK_SHIFT + 6) ? 0 : n < ROOM_LARGE ? n : 3 * n;
-	q = r.room ? hp_alloc_locked(r).p : NULL;
-	if (!q)
-		q = hugepin_malloc(size);
-	if (!q)
+	if (r.room)
+		h = hp_alloc_locked(r);
+	if (!h.p)
+		h = (struct hp_handed){ hugepin_malloc(size), SIZE_MAX };
+	if (!h.p)
 		return NULL;
-	memcpy(q, p, n0 << HP_CHUNK_SHIFT);
+	copy_chunks(h.p, p, n0 << HP_CHUNK_SHIFT, h.dirty);
 	HP_STAT_COUNT(moved, 1);
 	hugepin_free(p);
-	return q;
+	return h.p;
 }

@@ -31,6 +31,7 @@ enum { /* flags */
 enum { /* categories */
 	HP_PAGESCAN_WRITTEN = 1 << 1,
 	HP_PAGESCAN_PRESENT = 1 << 3,
+	HP_PAGESCAN_SWAPPED = 1 << 4, /* or on the way to another place in memory */
 	HP_PAGESCAN_ZERO = 1 << 5,
 	HP_PAGESCAN_HUGE = 1 << 6,
 };

@@ -11,7 +11,11 @@
 
 enum { REGIONS = 32 }; /* regions that one call reports */
 
-static bool by_pagemap(uintptr_t start, uintptr_t end, struct hp_there *there)
+typedef void each_region(void *arg, const struct hp_pagescan_region *r);
+
+/* Call each() for the parts of [start, end) that have one of these categories, without pages that are the kernel's page
+ * of zeros. */
+static bool scan(uintptr_t start, uintptr_t end, uint64_t categories, each_region *each, void *arg)
 {
 	struct hp_pagescan_region region[REGIONS];
 	struct hp_pagescan s = { .size = sizeof s,
@@ -20,26 +24,86 @@ static bool by_pagemap(uintptr_t start, uintptr_t end, struct hp_there *there)
 				 .vec = (uintptr_t)region,
 				 .vec_len = REGIONS,
 				 .category_inverted = HP_PAGESCAN_ZERO,
-				 .category_mask = HP_PAGESCAN_PRESENT | HP_PAGESCAN_ZERO,
+				 .category_mask = HP_PAGESCAN_ZERO,
+				 .category_anyof_mask = categories,
 				 .return_mask = HP_PAGESCAN_HUGE };
 	long fd = hp_sys(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC), n = -1;
-	struct hp_there sum = { 0, 0 };
 
 	while (fd >= 0 && s.start < end && (n = hp_sys(SYS_ioctl, fd, HP_PAGESCAN, &s)) >= 0) {
 		for (long i = 0; i < n; i++)
-			*(region[i].categories & HP_PAGESCAN_HUGE ? &sum.huge : &sum.other) +=
-				region[i].end - region[i].start;
-		if (s.walk_end <= s.start)
+			each(arg, &region[i]);
+		if (s.walk_end <= s.start) {
+			n = -1;
 			break;
+		}
 		s.start = s.walk_end;
 	}
 	if (fd >= 0)
 		hp_sys(SYS_close, fd);
-	if (n < 0)
+	return n >= 0;
+}
+
+static void add_region(void *there, const struct hp_pagescan_region *r)
+{
+	struct hp_there *t = there;
+
+	*(r->categories & HP_PAGESCAN_HUGE ? &t->huge : &t->other) += r->end - r->start;
+}
+
+static bool by_pagemap(uintptr_t start, uintptr_t end, struct hp_there *there)
+{
+	struct hp_there sum = { 0, 0 };
+
+	if (!scan(start, end, HP_PAGESCAN_PRESENT, add_region, &sum))
 		return false;
 	there->huge += sum.huge;
 	there->other += sum.other;
 	return true;
+}
+
+struct parts {
+	void (*each)(void *arg, uintptr_t from, uintptr_t to);
+	void *arg;
+};
+
+static void tell_part(void *parts, const struct hp_pagescan_region *r)
+{
+	struct parts *p = parts;
+
+	p->each(p->arg, r->start, r->end);
+}
+
+/* As scan(), before Linux 6.7: by an entry for each base page. The kernel's page of zeros counts as memory. */
+static bool by_entries(uintptr_t start, uintptr_t end, const struct parts *p)
+{
+	enum { ENTRIES = 128 };
+	uint64_t entry[ENTRIES];
+	long fd = hp_sys(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	uintptr_t at = start;
+
+	for (size_t n; fd >= 0 && at < end; at += n * hp_base_page) {
+		n = HP_MIN((end - at) / hp_base_page, (size_t)ENTRIES);
+		if (hp_sys(SYS_pread64, fd, entry, n * sizeof *entry, at / hp_base_page * sizeof *entry) !=
+		    (long)(n * sizeof *entry))
+			break;
+		for (size_t i = 0, k; i < n; i = k + 1) {
+			for (k = i; k < n && entry[k] & (HP_PAGEMAP_PRESENT | HP_PAGEMAP_SWAPPED); k++)
+				;
+			if (k > i)
+				p->each(p->arg, at + i * hp_base_page, at + k * hp_base_page);
+		}
+	}
+	if (fd >= 0)
+		hp_sys(SYS_close, fd);
+	return at == end;
+}
+
+bool hp_there_each(uintptr_t start, uintptr_t end, void (*each)(void *arg, uintptr_t from, uintptr_t to), void *arg)
+{
+	struct parts p = { each, arg };
+
+	return !hp_is_filtered() && (scan(start, end, HP_PAGESCAN_PRESENT | HP_PAGESCAN_SWAPPED, tell_part, &p) ||
+				     by_entries(start, end, &p));
 }
 
 struct within {

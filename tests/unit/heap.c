@@ -11,7 +11,9 @@
 
 #include "alloc/cache.h"
 #include "alloc/copy.h"
+#include "alloc/describe.h"
 #include "alloc/fast.h"
+#include "base/there.h"
 #include "tests/unit/heap_model.h"
 
 __attribute__((constructor)) static void configure(void)
@@ -69,6 +71,59 @@ TEST_BY(emptied, what_was_given_back_reads_as_zero_when_it_comes_again)
 		if (i % 4 == 3)
 			hugepin_purge();
 	}
+}
+
+/* Longer than what a slot keeps, and as the slot keeps it. */
+TEST_BY(emptied, a_table_that_is_cleared_for_its_next_owner_gets_no_memory_that_it_had_not)
+{
+	static const size_t sizes[] = { 96 * MIB, 48 * MIB };
+	struct hp_there there = { 0, 0 };
+	int64_t pages = hp_config.pages;
+
+	hp_config.pages = HP_PAGES_BASE;
+	for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++)
+		for (int round = 0; round < 3; round++) {
+			unsigned char *p = hugepin_calloc(1, sizes[k] + 1);
+
+			if (!EXPECT(p))
+				break;
+			for (size_t at = 0; at <= sizes[k]; at += sizes[k] / 8) {
+				EXPECT_EQ(p[at], 0);
+				p[at] = 0xee;
+			}
+			hugepin_free(p);
+		}
+	EXPECT(hp_heap_there(&there));
+	EXPECT(there.huge + there.other > 0);
+	EXPECT(there.huge + there.other <= 4 * 9 * hp_base_page);
+	hp_config.pages = pages;
+}
+
+TEST_BY(emptied, a_table_that_moves_gets_no_memory_where_it_was_not_touched)
+{
+	enum { SIZE = 24 * MIB, STEP = SIZE / 8 };
+	struct hp_there there = { 0, 0 };
+	int64_t pages = hp_config.pages;
+	unsigned char *p, *wall, *q;
+
+	hp_config.pages = HP_PAGES_BASE;
+	p = hugepin_calloc(1, SIZE);
+	wall = hugepin_malloc(MIB);
+	for (size_t at = 0; at < SIZE; at += STEP)
+		p[at] = p[at + STEP - 1] = (unsigned char)(1 + at / STEP);
+	q = hugepin_realloc(p, 2 * SIZE);
+	if (EXPECT(q && q != p)) {
+		for (size_t at = 0; at < SIZE; at += STEP)
+			EXPECT(q[at] == 1 + at / STEP && q[at + STEP - 1] == 1 + at / STEP && !q[at + STEP / 2]);
+		EXPECT(hp_heap_there(&there));
+		EXPECT(there.huge + there.other <= 2 * 2 * 8 * hp_base_page);
+		p = hugepin_realloc(q, 10 * SIZE); /* over what the first buffer has left, too: not all of the place is clean */
+		for (size_t at = 0; p && at < SIZE; at += STEP)
+			EXPECT(p[at] == 1 + at / STEP && p[at + STEP - 1] == 1 + at / STEP && !p[at + STEP / 2]);
+		hugepin_free(p ? p : q);
+	}
+	hugepin_free(wall);
+	hp_config.pages = pages;
 }
 
 /* ------------------------------------------------------------------ the clock */

@@ -130,6 +130,69 @@ TEST(the_other_way_tells_of_the_mappings_that_lie_there)
 	says.old = false;
 }
 
+struct seen {
+	uintptr_t at;
+	size_t parts, bytes;
+};
+
+/* In order, without an overlap, and each is as the program wrote it. */
+static void see(void *seen, uintptr_t from, uintptr_t to)
+{
+	struct seen *s = seen;
+
+	EXPECT(from >= s->at && to > from);
+	for (uintptr_t page = from; page < to; page += PAGE)
+		EXPECT_EQ(*(char *)page, 1);
+	s->at = to;
+	s->parts++;
+	s->bytes += to - from;
+}
+
+/* Many more parts than the kernel tells of at once. */
+static void look_at_parts(void)
+{
+	char *p = map(3);
+	struct seen s = { .at = (uintptr_t)p };
+	size_t written = 0, last = 0;
+
+	madvise(p, 3 * HP_PAGE, MADV_NOHUGEPAGE);
+	EXPECT(hp_there_each((uintptr_t)p, (uintptr_t)p + 3 * HP_PAGE, see, &s));
+	EXPECT_EQ(s.parts, 0);
+	for (size_t page = 3; page < 3 * PAGES - 1; page += page % 5 == 4 ? 5 : 1) {
+		p[page * PAGE] = 1;
+		last = page;
+		written++;
+	}
+	p[0] = p[3 * HP_PAGE - 1] = 1; /* outside of what is asked for */
+	errno = 77;
+	EXPECT(hp_there_each((uintptr_t)p + PAGE, (uintptr_t)p + 3 * HP_PAGE - PAGE, see, &s));
+	EXPECT_EQ(errno, 77);
+	EXPECT_EQ(s.bytes, written * PAGE);
+	EXPECT_EQ(s.at, (uintptr_t)p + last * PAGE + PAGE);
+	munmap(p, 3 * HP_PAGE);
+}
+
+TEST(the_parts_that_were_written_to_are_told_in_order)
+{
+	look_at_parts();
+	says.old = true;
+	look_at_parts();
+	says.old = false;
+}
+
+TEST(without_proc_no_part_is_told)
+{
+	char *p = map(1);
+	struct seen s = { .at = (uintptr_t)p };
+
+	p[0] = 1;
+	says.absent = true;
+	EXPECT(!hp_there_each((uintptr_t)p, (uintptr_t)p + HP_PAGE, see, &s));
+	EXPECT_EQ(s.parts, 0);
+	says.absent = false;
+	munmap(p, HP_PAGE);
+}
+
 static size_t huge_of(char *p)
 {
 	struct hp_there t = { 0, 0 };
