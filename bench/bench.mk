@@ -33,7 +33,7 @@ $(BENCH)/pin-ucx: $(BENCH_PIN) bench/rcache.c $(BUILD)/flags
 $(BENCH)/uring: LINKED = $(BENCH_API) -lhugepin-uring -lhugepin -luring
 $(BENCH)/uring: $(BUILD)/libhugepin-uring.so
 # Packing: thresholds are measured as over a device, by a hidden name.
-$(BENCH)/sg: LINKED = $(BENCH_API) -lhugepin-verbs -lhugepin -libverbs
+$(BENCH)/sg: LINKED = $(if $(COV),--coverage) $(BENCH_API) -lhugepin-verbs -lhugepin -libverbs
 $(BENCH)/sg: $(addprefix $(BUILD)/,sge/measure.o base/base.o base/clock.o base/sys.o libhugepin-verbs.so)
 
 # In virtual time, and what the helper's plan costs: the library's own policies, and other names that it hides.
