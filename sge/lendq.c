@@ -109,9 +109,15 @@ static int end_receiving(struct hugepin_lendq *q, int ret)
 	return broken ? -EILSEQ : ret;
 }
 
+/* Whether the completion is the lendq's. One that a queue cannot take is lost, and ends the connection. */
 static bool take(struct hugepin_lendq *q, const struct ibv_wc *wc)
 {
-	return hugepin_sgq_wc(q->out, wc) == 1 || hugepin_sgq_wc(q->in, wc) == 1;
+	int ret = hugepin_sgq_wc(q->out, wc);
+	if (!ret && q->in) /* NULL: closed before `out` */
+		ret = hugepin_sgq_wc(q->in, wc);
+	if (ret < 0 && !q->lost)
+		q->lost = ret;
+	return ret;
 }
 
 /* Take at most `max` completions from one completion queue. Returns their number, or -errno. */
@@ -143,7 +149,7 @@ int hugepin_lendq_poll(hugepin_lendq *q, int max)
 	/* Nothing came, so see whether the program has moved the queue pair to the error state, and post what the
 	 * provider has refused. */
 	if (!ret) {
-		int in = q->in ? hugepin_sgq_poll(q->in, 0) : 0; /* NULL: closed before `out` */
+		int in = q->in ? hugepin_sgq_poll(q->in, 0) : 0;
 		ret = hugepin_sgq_poll(q->out, 0);
 		ret = ret ? ret : in;
 	}

@@ -665,17 +665,15 @@ int hugepin_sgq_wc(hugepin_sgq *q, const struct ibv_wc *wc)
 	return leave_queue(q, saved_errno, ours);
 }
 
-enum ibv_wc_status hugepin_sgq_wc_status(const hugepin_sgq *queue, uint32_t *ret_vendor_err)
+/* Does not enter the queue, because the caller of a queue without a lock is another thread. */
+enum ibv_wc_status hugepin_sgq_wc_status(const hugepin_sgq *q, uint32_t *ret_vendor_err)
 {
-	struct hugepin_sgq *q = (struct hugepin_sgq *)(uintptr_t)queue; /* drop const, for the lock */
-	int saved_errno;
-	if (enter_queue(q, &saved_errno))
+	if (!q || q->generation != hp_sgq_generation)
 		return IBV_WC_SUCCESS;
-	enum ibv_wc_status status = q->status;
+	uint64_t failure = atomic_load_explicit(&q->failure, memory_order_relaxed);
 	if (ret_vendor_err)
-		*ret_vendor_err = q->vendor_err;
-	leave_queue(q, saved_errno, 0);
-	return status;
+		*ret_vendor_err = (uint32_t)(failure >> 32);
+	return (enum ibv_wc_status)(uint32_t)failure;
 }
 
 /* End a queue with nothing outstanding, or with completions that will never come. Does not touch the queue pair, which

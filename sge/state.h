@@ -21,6 +21,7 @@
 #define HP_SGE_STATE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -118,8 +119,9 @@ struct hugepin_sgq {
 	bool failed; /* the queue pair has failed */
 	bool send_failed; /* the completion of a send reported the failure */
 	bool closing;
-	enum ibv_wc_status status;
-	uint32_t vendor_err;
+	/* How the queue pair failed first: enum ibv_wc_status, and the vendor's number in the upper half. Written by the
+	 * caller of the queue. relaxed: hugepin_sgq_wc_status(), on any thread, reads nothing else. */
+	_Atomic uint64_t failure;
 };
 
 /* Whether frames have no table: each sub-message goes alone. */
@@ -145,10 +147,10 @@ static inline bool hp_sgq_moved_to_error(const struct hugepin_sgq *q)
 /* Note that the queue pair has failed. The first status other than a flush is kept as the reason. */
 static inline void hp_sgq_fail(struct hugepin_sgq *q, const struct ibv_wc *wc)
 {
-	if (q->status == IBV_WC_SUCCESS || (q->status == IBV_WC_WR_FLUSH_ERR && wc->status != IBV_WC_WR_FLUSH_ERR)) {
-		q->status = wc->status;
-		q->vendor_err = wc->vendor_err;
-	}
+	uint32_t status = (uint32_t)atomic_load_explicit(&q->failure, memory_order_relaxed);
+
+	if (status == IBV_WC_SUCCESS || (status == IBV_WC_WR_FLUSH_ERR && wc->status != IBV_WC_WR_FLUSH_ERR))
+		atomic_store_explicit(&q->failure, (uint64_t)wc->vendor_err << 32 | wc->status, memory_order_relaxed);
 	q->failed = true;
 }
 

@@ -584,6 +584,14 @@ static void *poll_side(void *arg)
 	return NULL;
 }
 
+static void *ask_status(void *arg)
+{
+	struct side *s = arg;
+	while (!stop)
+		EXPECT_EQ(hugepin_lendq_wc_status(s->lend.queue[0]), IBV_WC_SUCCESS);
+	return NULL;
+}
+
 static uint32_t heard_locked(struct side *s)
 {
 	pthread_mutex_lock(&s->lend.lock);
@@ -602,13 +610,15 @@ static void *talk(void *arg)
 
 /* A thread that talks holds the lend's lock and sends. A thread that polls hands in messages, for which it takes that
  * lock, and sends. Neither may wait for the other for ever. */
-TEST(threads_that_send_and_threads_that_poll_share_a_queue)
+TEST(threads_that_send_that_poll_and_that_ask_for_the_status_share_a_queue)
 {
-	T_THREADS_RUN(8);
-	pthread_t poller[4], talker[4];
+	T_THREADS_RUN(10);
+	pthread_t poller[4], talker[4], asker[2];
 	begin((struct hugepin_lendq_attr){ .depth = 4 });
 	side[0].lend.answers[0] = 0; /* so each message of the second side has an answer */
 	stop = false;
+	for (int i = 0; i < 2; i++)
+		EXPECT_EQ(pthread_create(&asker[i], NULL, ask_status, &side[i]), 0);
 	for (int i = 0; i < 4; i++) {
 		EXPECT_EQ(pthread_create(&poller[i], NULL, poll_side, &side[i % 2]), 0);
 		EXPECT_EQ(pthread_create(&talker[i], NULL, talk, &side[i % 2]), 0);
@@ -620,6 +630,8 @@ TEST(threads_that_send_and_threads_that_poll_share_a_queue)
 	stop = true;
 	for (int i = 0; i < 4; i++)
 		pthread_join(poller[i], NULL);
+	for (int i = 0; i < 2; i++)
+		pthread_join(asker[i], NULL);
 	EXPECT_EQ(side[0].lend.heard[0], 4000);
 	EXPECT_EQ(side[1].lend.heard[0], 8000);
 	end();
