@@ -79,6 +79,7 @@ static void take_pin(hugepin_domain *d, struct hp_region *r, uintptr_t addr, uin
 	if (r->kind == HP_REGION_EXTENT)
 		hp_region_note(r, end ? addr : r->start, end ? end : r->end);
 	hp_count(&hp_counts_self[hp_region_index(r)].pins);
+	hp_region_notes_of(r)->pinned = hp_region_notes_of(r)->pinned_since = true;
 	HP_WRITE(r->used, 1);
 	if (d->helper) {
 		hp_track_missed(d, r, time, site, registered);

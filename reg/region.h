@@ -28,11 +28,16 @@ static inline uint32_t hp_region_index(const struct hp_region *r)
 struct hp_region_notes {
 	uintptr_t held_start, held_end; /* the range of heap pages that the region holds */
 	uintptr_t start, end; /* the hugepages that contain all noted pins; 0 and 0: no pin is noted */
+	/* Numbers of pins made wrap after 2^32. So a difference that was seen once is noted by a flag, whatever the
+	 * numbers are later. */
 	uint32_t before, count; /* before: pins made before the noted ones; count: noted pins */
+	bool hit; /* a pin was made since that is not noted */
 	uint32_t made; /* pins made at this index before the region was registered */
+	bool pinned; /* the region was pinned */
 	uint32_t idle; /* as `made`, before the lend gave its last pin back (lent.h) */
 	uint32_t buckets; /* of the lend (lent.h), which is told of the region's end while there are any */
 	uint32_t told; /* as `made`, before anybody was told that the pins are wanted back */
+	bool pinned_since; /* the region was pinned again */
 	enum { HP_NOT_WANTED, HP_WANTED, HP_WANTED_TOLD } wanted; /* the pins are wanted back */
 	TAILQ_ENTRY(hp_region_notes) order; /* in domain.wanted, while HP_WANTED */
 };

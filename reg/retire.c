@@ -81,7 +81,12 @@ HP_TLS bool hp_registering;
 /* Whether a peer may have r's rkey: r has remote access, and was pinned. */
 static bool is_handed_out(const struct hp_region *r)
 {
-	return r->access & HP_ACCESS_REMOTE && made_of(r) != hp_region_notes_of(r)->made;
+	struct hp_region_notes *n = hp_region_notes_of(r);
+
+	if (!(r->access & HP_ACCESS_REMOTE))
+		return false;
+	n->pinned = n->pinned || made_of(r) != n->made;
+	return n->pinned;
 }
 
 /* Tell the lend and the program that r ends, or (pinned) that its pins are wanted back. */
@@ -104,9 +109,12 @@ static void tell_end(hugepin_domain *d, const struct hp_region *r, bool pinned)
 /* Whether the pins that are out were told of already. A region that is not LIVE gets no others. */
 static bool is_told(const struct hp_region *r)
 {
-	const struct hp_region_notes *n = hp_region_notes_of(r);
+	struct hp_region_notes *n = hp_region_notes_of(r);
 
-	return n->wanted == HP_WANTED_TOLD && (!r->tag || made_of(r) == n->told);
+	if (n->wanted != HP_WANTED_TOLD)
+		return false;
+	n->pinned_since = n->pinned_since || (r->tag && made_of(r) != n->told);
+	return !n->pinned_since;
 }
 
 void hp_region_want_pins(struct hp_region *r, bool wanted)
@@ -133,6 +141,7 @@ static void tell_wanted(hugepin_domain *d)
 		TAILQ_REMOVE(&d->wanted, n, order);
 		n->wanted = HP_WANTED_TOLD;
 		n->told = made_of(r);
+		n->pinned_since = false;
 		tell_end(d, r, true);
 	}
 }
@@ -227,9 +236,11 @@ void hp_region_note(struct hp_region *r, uintptr_t start, uintptr_t end)
 	end = hp_round_up(end, HP_PAGE);
 	if (!hp_region_pins(r)) {
 		n->before = made;
+		n->hit = false;
 		n->count = 0;
 		n->start = n->end = 0;
 	}
+	n->hit = n->hit || made - n->before != n->count;
 	n->count++;
 	n->start = n->end ? HP_MIN(n->start, start) : start;
 	n->end = HP_MAX(n->end, end);
@@ -237,9 +248,10 @@ void hp_region_note(struct hp_region *r, uintptr_t start, uintptr_t end)
 
 static bool is_all_noted(const struct hp_region *r)
 {
-	const struct hp_region_notes *n = hp_region_notes_of(r);
+	struct hp_region_notes *n = hp_region_notes_of(r);
 
-	return n->count && made_of(r) - n->before == n->count;
+	n->hit = n->hit || made_of(r) - n->before != n->count;
+	return n->count && !n->hit;
 }
 
 static bool is_part_idle(uintptr_t start, uintptr_t end, uint32_t ticks)

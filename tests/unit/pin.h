@@ -3,6 +3,7 @@
 #define TESTS_UNIT_PIN_H
 
 #include "base/config.h"
+#include "reg/counts.h"
 #include "tests/device.h"
 #include "tests/t.h"
 
@@ -53,6 +54,13 @@ static inline int touch(hugepin_domain *d, const void *p, size_t len)
 	EXPECT(device_covers(&device, &pin, HUGEPIN_READ | HUGEPIN_WRITE));
 	EXPECT(pin.base == (uintptr_t)p && pin.len == len);
 	return hugepin_unpin(d, &pin);
+}
+
+/* As if this thread had pinned pin's region so many times more, and given it back. */
+static inline void pins_more(const struct hugepin_pin *pin, uint32_t times)
+{
+	hp_counts_self[(uint32_t)pin->ref].pins += times;
+	hp_counts_self[(uint32_t)pin->ref].unpins += times;
 }
 
 /* Whether a pin finds the range registered. The pin itself carries out the ranges that the watcher has queued: the test

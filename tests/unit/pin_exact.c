@@ -488,6 +488,20 @@ TEST(pins_made_since_are_asked_for_again)
 	}
 }
 
+PIN_TEST(a_key_that_was_had_as_often_as_numbers_go_is_told_of,
+	 open_telling(HUGEPIN_POLICY_LRU, HUGEPIN_REACH_EXACT, 0), MIB)
+{
+	struct hugepin_pin pin, copy;
+
+	EXPECT_EQ(hugepin_pin(d, p, PAGE, PEER, &pin), 0);
+	copy = pin;
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	pins_more(&copy, UINT32_MAX); /* 2^32 in all */
+	EXPECT_EQ(hugepin_forget(p, PAGE), 0);
+	EXPECT_EQ(touch(d, p + 8 * PAGE, PAGE), 0);
+	EXPECT(told == 1 && was_told(0, p, PAGE, false));
+}
+
 TEST(the_pin_of_a_live_buffer_is_not_wanted_when_the_rest_of_its_extent_is)
 {
 	hugepin_domain *d = open_telling(HUGEPIN_POLICY_ARENA, HUGEPIN_REACH_EXTENT, 0);

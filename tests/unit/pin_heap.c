@@ -179,8 +179,9 @@ static void wait_for_service(hugepin_domain *d, const void *p)
 		usleep(1000);
 }
 
-/* ahead: the service thread has registered the extent before the pin; else the pin registers the extent. */
-static void pin_little_and_free(bool ahead, bool hit)
+/* ahead: the service thread has registered the extent before the pin; else the pin registers the extent. wraps: there
+ * are 2^32 further pins after the hit. */
+static void pin_little_and_free(bool ahead, bool hit, bool wraps)
 {
 	struct hugepin_pin pin, found;
 	hugepin_domain *d;
@@ -201,6 +202,10 @@ static void pin_little_and_free(bool ahead, bool hit)
 		EXPECT_EQ(hugepin_pin(d, p + 70 * MIB, 4096, 0, &found), 0);
 		EXPECT_EQ(hugepin_unpin(d, &found), 0);
 	}
+	if (wraps) {
+		hugepin_purge();
+		pins_more(&pin, UINT32_MAX);
+	}
 	p[50 * MIB + 5] = 1;
 	hugepin_free(p);
 	hugepin_purge();
@@ -217,9 +222,10 @@ static void pin_little_and_free(bool ahead, bool hit)
 
 TEST(a_small_pin_keeps_of_a_freed_extent_the_hugepages_that_it_covers)
 {
-	pin_little_and_free(false, false);
-	pin_little_and_free(true, false);
-	pin_little_and_free(false, true);
+	pin_little_and_free(false, false, false);
+	pin_little_and_free(true, false, false);
+	pin_little_and_free(false, true, false);
+	pin_little_and_free(false, true, true);
 }
 
 TEST(new_extents_are_registered_ahead_of_the_first_pin)
