@@ -67,8 +67,9 @@ struct hugepin_reg {
 /* How a domain registers. Write your own backend for a device that has none here. The library holds the domain's lock
  * in all calls except now_ns: one call at a time for each domain, on any thread (HUGEPIN_LIMIT_OPENER: on the
  * opener's). With HUGEPIN_LIMIT_PARALLEL, hugepin_register calls reg on several threads at a time, while its own thread
- * holds the lock for all of them; no other function is called meanwhile. A function may block and allocate. It must not
- * call functions of any domain except hugepin_forget. addr and len are multiples of the base page.
+ * holds the lock for all of them; no other function is called meanwhile. A function may block and allocate, and no
+ * thread is cancelled in it. It must not call functions of any domain except hugepin_forget. addr and len are multiples
+ * of the base page.
  *  reg       0 and *ret_, or -errno. -ENOMEM, -EAGAIN: a limit is reached; the library deregisters something and calls
  *            again, unless dereg fails. -EFAULT: the memory is not there, or not for that access. -EINVAL, -EOPNOTSUPP: the
  *            device cannot take this memory (or not in one piece).

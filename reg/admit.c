@@ -122,11 +122,12 @@ static bool is_full(int err)
 
 static int call_reg(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, struct hugepin_reg *ret_)
 {
-	int err;
+	int err, state = hp_foreign_begin();
 
 	hp_registering = true;
 	err = d->backend->reg(d->ctx, (void *)start, end - start, access, ret_);
 	hp_registering = false;
+	hp_foreign_end(state);
 	return err;
 }
 

@@ -374,8 +374,9 @@ static int cover(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access,
 /* Have the device bring in [start, end) of r. As the backend's prefetch(). */
 static int bring_in_all(hugepin_domain *d, const struct hp_region *r, uintptr_t start, uintptr_t end)
 {
-	int result = d->backend->prefetch(d->ctx, &r->reg, (void *)start, end - start);
+	int state = hp_foreign_begin(), result = d->backend->prefetch(d->ctx, &r->reg, (void *)start, end - start);
 
+	hp_foreign_end(state);
 	HP_DSTAT(d, brought_bytes, result == 0 ? end - start : 0);
 	return result;
 }

@@ -387,6 +387,7 @@ int hugepin_domain_close(hugepin_domain *d)
 {
 	struct hp_region *r;
 	uint64_t kept;
+	int state;
 
 	if (!d || !d->pid) /* closed before */
 		return -EINVAL;
@@ -434,10 +435,12 @@ int hugepin_domain_close(hugepin_domain *d)
 	if (!hp_domains_any())
 		hp_share_leave();
 	hp_domains_unlock();
+	state = hp_foreign_begin(); /* nobody else ends the closing */
 	if (d->backend->close)
 		d->backend->close(d->ctx);
 	hp_answer_closed(d);
 	hp_domains_end_closing(d); /* the domain's memory may be used again */
+	hp_foreign_end(state);
 	return (int)HP_MIN(kept, (uint64_t)INT_MAX);
 }
 
@@ -462,7 +465,7 @@ size_t hugepin_memlock(void)
 int hugepin_domain_paging(hugepin_domain *d, struct hugepin_paging *ret_, size_t size)
 {
 	struct hugepin_paging p;
-	int err;
+	int err, state;
 
 	if (!d || !ret_)
 		return -EINVAL;
@@ -471,7 +474,9 @@ int hugepin_domain_paging(hugepin_domain *d, struct hugepin_paging *ret_, size_t
 	if (!d->backend->paging)
 		return -EOPNOTSUPP;
 	hp_lock(&d->lock);
+	state = hp_foreign_begin();
 	err = d->backend->paging(d->ctx, &p);
+	hp_foreign_end(state);
 	hp_unlock(&d->lock);
 	if (!err)
 		memcpy(ret_, &p, HP_MIN(size, sizeof p));

@@ -7,6 +7,7 @@
 #include "reg/domains.h"
 
 #include <errno.h>
+#include <pthread.h>
 
 #include "base/stats.h"
 #include "base/sys.h"
@@ -280,4 +281,17 @@ bool hp_domain_let_pass(hugepin_domain *d)
 	for (int i = 0; hp_domain_pins_wait(d) && i < WAITER_YIELDS; i++)
 		hp_sys(SYS_sched_yield);
 	return hp_domain_lock_soon(d);
+}
+
+int hp_foreign_begin(void)
+{
+	int state;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+	return state;
+}
+
+void hp_foreign_end(int state)
+{
+	pthread_setcancelstate(state, NULL);
 }

@@ -76,6 +76,11 @@ bool hp_domain_pins_wait(const hugepin_domain *d);
  * thread did not get the lock back, as hp_domain_lock_soon(). */
 bool hp_domain_let_pass(hugepin_domain *d);
 
+/* begin() and end() surround a call of a backend's function or of the program's callback with a lock held, because a
+ * thread that is cancelled in such a call would leave the lock taken. */
+int hp_foreign_begin(void);
+void hp_foreign_end(int state);
+
 /* Whether the interposed calls of libhugepin-malloc.so announce unmappings (unmapping.h).
  * relaxed: the thread that sets it unmaps next; a hit that does not see it asks the kernel. */
 extern bool hp_sees_unmaps __attribute__((visibility("hidden")));

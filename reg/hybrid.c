@@ -218,9 +218,15 @@ void hp_hybrid_first_use(hugepin_domain *d, struct hp_region *r, bool fresh)
 void hp_hybrid_begin(hugepin_domain *d, struct hp_helper *h)
 {
 	struct hugepin_terms t = { 0 };
+	int state, err = -EOPNOTSUPP;
 
 	memcpy(h->fault_ns, hp_paging_defaults.fault_ns, sizeof h->fault_ns);
-	if (!d->backend->terms || d->backend->terms(d->ctx, &t))
+	if (d->backend->terms) {
+		state = hp_foreign_begin();
+		err = d->backend->terms(d->ctx, &t);
+		hp_foreign_end(state);
+	}
+	if (err)
 		return;
 	hp_cost_begin(&h->cost, HP_COST_REGISTER, (double)t.reg, (double)t.reg_page);
 	hp_cost_begin(&h->cost, HP_COST_DEREGISTER, (double)t.dereg, (double)t.dereg_page);

@@ -95,6 +95,7 @@ static void tell_end(hugepin_domain *d, const struct hp_region *r, bool pinned)
 	const struct hugepin_expiry expiry = {
 		.addr = r->start, .len = r->end - r->start, .rkey = r->reg.rkey, .pinned = pinned
 	};
+	int state;
 
 	if (!is_handed_out(r))
 		return;
@@ -102,8 +103,11 @@ static void tell_end(hugepin_domain *d, const struct hp_region *r, bool pinned)
 		d->lend_hooks->wanted(d->lend, hp_region_index(r));
 	else if (d->lend_hooks && hp_region_notes_of(r)->buckets)
 		d->lend_hooks->dropped(d->lend, hp_region_index(r));
-	if (d->expire)
+	if (d->expire) {
+		state = hp_foreign_begin();
 		d->expire(d->expire_arg, &expiry);
+		hp_foreign_end(state);
+	}
 }
 
 /* Whether the pins that are out were told of already. A region that is not LIVE gets no others. */
@@ -148,10 +152,13 @@ static void tell_wanted(hugepin_domain *d)
 
 void hp_region_call_dereg(hugepin_domain *d, struct hugepin_reg *reg)
 {
+	int state = hp_foreign_begin();
+
 	hp_registering = true;
 	if (d->backend->dereg(d->ctx, reg) != 0)
 		HP_DSTAT(d, failed, 1);
 	hp_registering = false;
+	hp_foreign_end(state);
 	d->deregistered_at_ns = d->backend->now_ns(d->ctx);
 }
 

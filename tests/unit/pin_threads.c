@@ -20,6 +20,121 @@
 #include "tests/unit/child.h"
 #include "tests/unit/pin.h"
 
+/* ------------------------------------------------------------------ threads that are cancelled */
+
+static int cancelled_in; /* the number of foreign functions that were cancellation points */
+
+static int cancellable_reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
+{
+	cancelled_in++;
+	pthread_testcancel();
+	return device_reg(ctx, addr, len, access, ret_);
+}
+
+static int cancellable_dereg(void *ctx, struct hugepin_reg *reg)
+{
+	cancelled_in++;
+	pthread_testcancel();
+	return device_dereg(ctx, reg);
+}
+
+static int cancellable_prefetch(void *ctx, const struct hugepin_reg *reg, void *addr, size_t len)
+{
+	cancelled_in++;
+	pthread_testcancel();
+	return device_prefetch(ctx, reg, addr, len);
+}
+
+static int cancellable_paging(void *ctx, struct hugepin_paging *ret_)
+{
+	(void)ctx;
+	cancelled_in++;
+	pthread_testcancel();
+	*ret_ = (struct hugepin_paging){ 0 };
+	return 0;
+}
+
+static int cancellable_terms(void *ctx, struct hugepin_terms *ret_)
+{
+	(void)ctx;
+	(void)ret_;
+	cancelled_in++;
+	pthread_testcancel();
+	return -EOPNOTSUPP;
+}
+
+static void cancellable_close(void *ctx)
+{
+	cancelled_in++;
+	pthread_testcancel();
+	device_close(ctx);
+}
+
+static void cancellable_expire(void *unused, const struct hugepin_expiry *expiry)
+{
+	(void)unused;
+	(void)expiry;
+	cancelled_in++;
+	pthread_testcancel();
+}
+
+struct cancelled {
+	uint32_t policy;
+	char *p;
+	bool went_on;
+};
+
+/* Each foreign function is called while this thread is to be cancelled. */
+static void *use_while_cancelled(void *cancelled)
+{
+	struct hugepin_backend b = device_backend;
+	struct cancelled *c = cancelled;
+	const struct hugepin_attr attr = { .size = sizeof attr, .policy = c->policy, .odp = HUGEPIN_ODP_ENHANCED,
+					   .expire = cancellable_expire };
+	struct hugepin_paging paging;
+	struct hugepin_pin pin;
+	hugepin_domain *d;
+
+	b.reg = cancellable_reg;
+	b.dereg = cancellable_dereg;
+	b.prefetch = cancellable_prefetch;
+	b.paging = cancellable_paging;
+	b.terms = cancellable_terms;
+	b.close = cancellable_close;
+	pthread_cancel(pthread_self());
+	EXPECT_EQ(hugepin_domain_open(&b, &device, &attr, &d), 0);
+	EXPECT_EQ(hugepin_pin(d, c->p, 4096, HUGEPIN_REMOTE_READ | HUGEPIN_PIN_UNCACHED, &pin), 0);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	EXPECT_EQ(hugepin_domain_paging(d, &paging, sizeof paging), 0);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	c->went_on = true;
+	pthread_testcancel();
+	return NULL;
+}
+
+TEST(no_thread_is_cancelled_in_a_foreign_function)
+{
+	static const uint32_t policies[] = { HUGEPIN_POLICY_LRU, HUGEPIN_POLICY_ODP, HUGEPIN_POLICY_HYBRID };
+	struct cancelled c = { .p = map(MIB) };
+
+	T_DOMAIN_BEGINS();
+	for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+		void *ended = NULL;
+		pthread_t t;
+
+		device_reset(&device);
+		device.limits.flags = HUGEPIN_LIMIT_ODP;
+		c.policy = policies[i];
+		c.went_on = false;
+		cancelled_in = 0;
+		pthread_create(&t, NULL, use_while_cancelled, &c);
+		pthread_join(t, &ended);
+		EXPECT(c.went_on && ended == PTHREAD_CANCELED);
+		EXPECT_EQ(cancelled_in, policies[i] == HUGEPIN_POLICY_LRU ? 5 : 6); /* and prefetch(), or terms() */
+	}
+	munmap(c.p, MIB);
+}
+
 /* ------------------------------------------------------------------ a device that only its opener may call */
 
 static void *other_thread(void *d)
