@@ -254,7 +254,7 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	if (!ready && (err = hp_region_keep(d, &want)) != 0)
 		return err;
 	err = -ENOMEM;
-	while (!(r = hp_region_new()))
+	while (!(r = hp_region_new(d)))
 		if (!evict || !hp_evict_one(d, HP_EVICTED_TABLE))
 			goto out_keep;
 	HP_WRITE(r->start, start);
@@ -271,7 +271,7 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	*ret_ = r;
 	return 0;
 out_region:
-	hp_region_free(r);
+	hp_region_free(d, r);
 out_keep:
 	if (!ready)
 		let_go(d, &want);

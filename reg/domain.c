@@ -283,6 +283,7 @@ static void empty_domain(hugepin_domain *d)
 	d->gone.count = d->prefetches_count = d->requests_count = 0;
 	d->deregistered_at_ns = 0;
 	d->extent_bytes = 0;
+	d->places = 0;
 	d->exact_count = 0;
 	memset(d->refused, 0, sizeof d->refused);
 	d->lend_hooks = NULL;

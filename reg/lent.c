@@ -155,12 +155,12 @@ void hp_lent_forget(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t
 
 uint32_t hp_lent_index_new(void)
 {
-	struct hp_region *r = hp_region_new();
+	struct hp_region *r = hp_region_new(NULL);
 
 	return r ? hp_region_index(r) : 0;
 }
 
 void hp_lent_index_free(uint32_t index)
 {
-	hp_region_free(&hp_regions[index]);
+	hp_region_free(NULL, &hp_regions[index]);
 }

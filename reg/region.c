@@ -32,6 +32,7 @@ static struct {
 	uint32_t opened; /* indexes below have memory */
 	uint32_t used; /* all indexes that were ever in use are below this */
 	uint32_t free; /* first of the free regions, which are linked by `start`; 0: none */
+	uint32_t beyond; /* places in use beyond HP_REGIONS_SURE of each domain */
 } table = { .lock = HP_LOCK_INIT(HP_LOCK_RANK_TABLE), .used = 1 };
 
 /* ------------------------------------------------------------------ the table */
@@ -80,7 +81,7 @@ void hp_regions_child(void)
 {
 	hp_lock_reset(&table.lock);
 	table.used = 1;
-	table.free = 0;
+	table.free = table.beyond = 0;
 	if (hp_regions)
 		hp_meta_zero(hp_regions, table.opened * sizeof *hp_regions);
 	if (hp_lives)
@@ -97,30 +98,48 @@ uint32_t hp_regions_used(void)
 	return used;
 }
 
-struct hp_region *hp_region_new(void)
+/* Whether a place is beyond those that d is sure of, if d has so many with this one. */
+static bool is_beyond(const hugepin_domain *d, uint32_t places)
 {
+	return !d || places > HP_REGIONS_SURE;
+}
+
+struct hp_region *hp_region_new(hugepin_domain *d)
+{
+	const uint32_t beyond_max = HP_REGIONS_MAX - 1 - HUGEPIN_DOMAINS_MAX * HP_REGIONS_SURE;
 	struct hp_region *r = NULL;
+	bool beyond, may;
 
 	hp_lock(&table.lock);
-	if (table.free) {
+	beyond = is_beyond(d, d ? d->places + 1 : 0);
+	may = !beyond || table.beyond < beyond_max;
+	if (may && table.free) {
 		r = &hp_regions[table.free];
 		table.free = (uint32_t)r->start;
-	} else if (table.used < HP_REGIONS_MAX) {
+	} else if (may && table.used < HP_REGIONS_MAX) {
 		if (table.used < table.opened || open_table(table.opened)) {
 			r = &hp_regions[table.used];
 			if (table.used++ >= table.opened)
 				table.opened += TABLE_STEP;
 		}
 	}
+	if (r) {
+		table.beyond += beyond;
+		if (d)
+			d->places++;
+	}
 	hp_unlock(&table.lock);
 	return r;
 }
 
-void hp_region_free(struct hp_region *r)
+void hp_region_free(hugepin_domain *d, struct hp_region *r)
 {
 	HP_ASSERT(!r->tag);
 	HP_WRITE(r->state, HP_REGION_FREE);
 	hp_lock(&table.lock);
+	table.beyond -= is_beyond(d, d ? d->places : 0);
+	if (d)
+		d->places--;
 	HP_WRITE(r->start, table.free);
 	table.free = hp_region_index(r);
 	hp_unlock(&table.lock);

@@ -57,9 +57,11 @@ static inline uint64_t hp_region_life(const struct hp_region *r)
 /* Make the tables, once. 0 or -ENOMEM. */
 int hp_regions_init(void);
 
-/* new(): a place in the table, still FREE, or NULL. free(): give a place back. Any thread. */
-struct hp_region *hp_region_new(void);
-void hp_region_free(struct hp_region *r);
+/* A place in the table for a region of d, still FREE; or NULL. Each domain can have this many, however many others have,
+ * so that idle domains starve no other. free() gives a place of d back. d NULL: of a lend. Any thread. */
+enum { HP_REGIONS_SURE = 1024 };
+struct hp_region *hp_region_new(hugepin_domain *d);
+void hp_region_free(hugepin_domain *d, struct hp_region *r);
 
 /* All indexes that were ever in use are below this number. */
 uint32_t hp_regions_used(void);

@@ -191,7 +191,7 @@ static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 		hp_uffd_unwatch(r->start, r->end);
 	if (d->helper)
 		hp_track_left(d, r, gone);
-	hp_region_free(r);
+	hp_region_free(d, r);
 }
 
 void hp_region_deregister_dead(hugepin_domain *d)

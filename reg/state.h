@@ -308,6 +308,7 @@ struct hugepin_domain {
 	 * that overlaps an address starts less than twice the class's length below it. */
 	struct hp_length_tree exact_tree[HP_LENGTH_CLASSES], waiting_tree[HP_LENGTH_CLASSES];
 	uint32_t access_least; /* the access that every registration in the cache has */
+	uint32_t places; /* in the table of regions; guarded by the table's lock */
 	uint64_t extent_bytes; /* bytes of all regions that pin whole extents */
 	uint32_t exact_count; /* exact regions */
 	uint64_t extent_gen; /* number of the youngest extent that hp_cover_new_extents() has seen */

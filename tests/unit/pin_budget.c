@@ -342,15 +342,17 @@ static int accept_dereg(void *device_, struct hugepin_reg *reg)
 	return 0;
 }
 
-TEST(when_the_table_of_regions_is_full_one_of_them_makes_room)
+TEST(a_domain_that_fills_the_table_of_regions_makes_room_for_itself_and_leaves_some_to_others)
 {
 	struct hugepin_backend b = device_backend;
 	struct hugepin_attr attr = { .size = sizeof attr, .policy = HUGEPIN_POLICY_LRU };
 	size_t pages = HP_REGIONS_MAX + 1000;
 	char *p = mmap(NULL, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	struct hugepin_pin pin;
-	hugepin_domain *d;
+	hugepin_domain *d, *other;
+	uint64_t kept;
 
+	T_DOMAIN_BEGINS(); /* the second that is open */
 	device_reset(&device);
 	b.reg = accept;
 	b.dereg = accept_dereg;
@@ -361,6 +363,16 @@ TEST(when_the_table_of_regions_is_full_one_of_them_makes_room)
 	}
 	if (hp_uffd_works()) /* else nothing is cached */
 		EXPECT(stats_of(d).evicted >= 1000 && stats_of(d).regions < HP_REGIONS_MAX);
+	kept = stats_of(d).regions;
+	EXPECT_EQ(hugepin_domain_open(&b, &device, &attr, &other), 0);
+	for (size_t i = 0; i < 2 * HP_REGIONS_SURE && t_failures < 5; i++) {
+		if (EXPECT_EQ(hugepin_pin(other, p + i * 4096, 4096, 0, &pin), 0))
+			EXPECT_EQ(hugepin_unpin(other, &pin), 0);
+	}
+	if (hp_uffd_works())
+		EXPECT_EQ(stats_of(other).regions, HP_REGIONS_SURE);
+	EXPECT_EQ(stats_of(d).regions, kept);
+	EXPECT_EQ(hugepin_domain_close(other), 0);
 	EXPECT_EQ(hugepin_domain_close(d), 0);
 	munmap(p, pages * 4096);
 }
