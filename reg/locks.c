@@ -19,7 +19,7 @@
 #include "base/sys.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static LIST_HEAD(, hp_locked) registered = LIST_HEAD_INITIALIZER(registered);
+static struct hp_covered registered = RB_INITIALIZER(&registered); /* what the backend has locked */
 static struct hp_ranges programs; /* ranges that the program has locked */
 /* Ranges that the kernel has not unlocked yet, because the process could not split a mapping or get a descriptor. */
 static struct hp_ranges owed;
@@ -119,38 +119,19 @@ static int set_programs(uintptr_t start, uintptr_t end)
 	return 0;
 }
 
-/* Call each() for the parts of [start, end) that no registration has locked. l: the first registration that may reach into
- * them. Returns the first error. */
-static int each_unregistered(const struct hp_locked *l, uintptr_t start, uintptr_t end,
-			     int (*each)(uintptr_t start, uintptr_t end))
+/* Call each() for the parts of [start, end) that no registration has locked. Returns the first error. */
+static int each_unregistered(uintptr_t start, uintptr_t end, int (*each)(uintptr_t start, uintptr_t end))
 {
-	int one, err = 0;
-
-	for (; start < end; l = LIST_NEXT(l, links)) {
-		uintptr_t to = l ? HP_MIN(l->start, end) : end;
-
-		if (start < to) {
-			one = each(start, to);
-			err = err ? err : one;
-		}
-		if (to == end)
-			break;
-		start = HP_MAX(start, l->end);
-	}
-	return err;
+	return hp_covered_each(&registered, start, end, false, each);
 }
 
 /* Memory that is locked, but not for a registration, was locked by the program. Memory that is not locked was unlocked
- * by the program, even if it is registered. Both mappings and registrations come in address order, so *at_ is the first
- * registration that may reach into this mapping or a later one. */
-static void learn_locked(void *at_, const struct hp_smaps *m)
+ * by the program, even if it is registered. */
+static void learn_locked(void *unused, const struct hp_smaps *m)
 {
-	const struct hp_locked **at = at_;
-
-	while (*at && (*at)->end <= m->start)
-		*at = LIST_NEXT(*at, links);
+	(void)unused;
 	if (m->flags & HP_SMAPS_LOCKED)
-		each_unregistered(*at, m->start, m->end, set_programs);
+		each_unregistered(m->start, m->end, set_programs);
 	else
 		set_range(&programs, m->start, m->end, false);
 }
@@ -160,7 +141,6 @@ static void learn_locked(void *at_, const struct hp_smaps *m)
  * not ours. The kernel neither counts nor locks pages of the pool. */
 static void learn_locks(void)
 {
-	const struct hp_locked *at = LIST_FIRST(&registered);
 	uint64_t kb;
 
 	if (atomic_load_explicit(&told, memory_order_relaxed))
@@ -169,7 +149,7 @@ static void learn_locks(void)
 	if (!kb)
 		programs.count = 0;
 	else if (kb != known_kb)
-		hp_smaps_each(said, sizeof said, learn_locked, &at);
+		hp_smaps_each(said, sizeof said, learn_locked, NULL);
 }
 
 static void know_locks(void)
@@ -197,7 +177,7 @@ static int unlock_of_nobody(uintptr_t start, uintptr_t end)
 /* Unlock the parts that neither a registration nor the program has locked. */
 static int unlock_uncovered(uintptr_t start, uintptr_t end)
 {
-	return each_unregistered(LIST_FIRST(&registered), start, end, unlock_of_nobody);
+	return each_unregistered(start, end, unlock_of_nobody);
 }
 
 /* Unlock the ranges in `owed`, except parts that the program has locked or unmapped meanwhile. */
@@ -226,19 +206,6 @@ static int unlock_or_owe(uintptr_t start, uintptr_t end)
 
 /* ------------------------------------------------------------------ the backend's */
 
-static void insert_locked(struct hp_locked *r)
-{
-	struct hp_locked *at = LIST_FIRST(&registered);
-
-	if (!at || r->start <= at->start) {
-		LIST_INSERT_HEAD(&registered, r, links);
-		return;
-	}
-	for (struct hp_locked *next; (next = LIST_NEXT(at, links)) && next->start < r->start;)
-		at = next;
-	LIST_INSERT_AFTER(at, r, links);
-}
-
 /* mlock returns ENOMEM in three cases: a hole, the limit, and pages that cannot be read in because of their protection
  * or their file's end. MLOCK_ONFAULT tells the cases apart, because in a range without holes only the limit makes it
  * fail. The last call tries again, since the limit may have been raised meanwhile, though it may fail by the limit
@@ -256,33 +223,33 @@ static int lock_or_why_not(uintptr_t start, uintptr_t end)
 	return pages_lock(start, end, 0) < 0 ? -EFAULT : 0;
 }
 
-int hp_locks_take(struct hp_locked *r)
+int hp_locks_take(struct hp_covering *r)
 {
 	int err;
 
 	enter_locks();
 	learn_locks();
-	err = lock_or_why_not(r->start, r->end);
+	err = lock_or_why_not(r->start.addr, r->end.addr);
 	if (err == 0)
-		insert_locked(r);
+		hp_covered_add(&registered, r);
 	else
-		unlock_or_owe(r->start, r->end); /* mlock may have locked a part */
+		unlock_or_owe(r->start.addr, r->end.addr); /* mlock may have locked a part */
 	pay_owed();
 	know_locks();
 	pthread_mutex_unlock(&lock);
 	return err;
 }
 
-int hp_locks_drop(struct hp_locked *r)
+int hp_locks_drop(struct hp_covering *r)
 {
 	bool known;
 	int err;
 
 	enter_locks();
 	known = atomic_load_explicit(&told, memory_order_relaxed) || locked_kb() == known_kb;
-	LIST_REMOVE(r, links);
+	hp_covered_drop(&registered, r);
 	pay_owed();
-	err = unlock_or_owe(r->start, r->end);
+	err = unlock_or_owe(r->start.addr, r->end.addr);
 	if (known)
 		know_locks();
 	else
@@ -320,8 +287,7 @@ static void note_locked(void *within_, const struct hp_smaps *m)
 	const struct hp_stretch *within = within_;
 
 	if (m->flags & HP_SMAPS_LOCKED)
-		each_unregistered(LIST_FIRST(&registered), HP_MAX(m->start, within->start),
-				  HP_MIN(m->end, within->end), note_programs);
+		each_unregistered(HP_MAX(m->start, within->start), HP_MIN(m->end, within->end), note_programs);
 }
 
 /* Ask the kernel what is locked after a failed call, which may have done a part: mlock of unreadable memory fails, but
@@ -377,7 +343,6 @@ int hugepin_lock_(uintptr_t addr, size_t len, unsigned flags)
 
 int hugepin_unlock_(uintptr_t addr, size_t len)
 {
-	const struct hp_locked *l;
 	uintptr_t start, end;
 	int err;
 
@@ -388,11 +353,8 @@ int hugepin_unlock_(uintptr_t addr, size_t len)
 		err = hp_ranges_reserve(&programs) ? 0 : -ENOMEM;
 		if (err == 0) {
 			note_range(start, end, false);
-			LIST_FOREACH(l, &registered, links)
-				if (l->start < end && l->end > start)
-					break;
 			/* If a part is registered, unlock only the rest. */
-			err = l ? unlock_uncovered(start, end) : pages_unlock(start, end);
+			err = hp_covered_any(&registered, start, end) ? unlock_uncovered(start, end) : pages_unlock(start, end);
 			if (err != 0)
 				note_what_is(start, end);
 			pay_owed();
@@ -402,9 +364,13 @@ int hugepin_unlock_(uintptr_t addr, size_t len)
 	return err;
 }
 
+static int lock_again(uintptr_t start, uintptr_t end)
+{
+	return pages_lock(start, end, 0);
+}
+
 int hugepin_lock_all_(int flags)
 {
-	const struct hp_locked *l;
 	int err;
 
 	enter_locks();
@@ -414,8 +380,7 @@ int hugepin_lock_all_(int flags)
 		if (!flags) {
 			programs.count = owed.count = 0;
 			hp_heap_locked(0, UINTPTR_MAX, false);
-			LIST_FOREACH(l, &registered, links)
-				pages_lock(l->start, l->end, 0);
+			hp_covered_each(&registered, 0, UINTPTR_MAX, true, lock_again);
 		}
 	}
 	pthread_mutex_unlock(&lock);
@@ -439,7 +404,7 @@ void hp_locks_unmapping(const void *addr, size_t len)
 void hp_locks_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
-	LIST_INIT(&registered);
+	RB_INIT(&registered);
 	programs.count = owed.count = 0;
 	known_kb = 0;
 	all = false;

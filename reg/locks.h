@@ -7,18 +7,14 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/queue.h>
 
-/* A range that the backend has locked. Ranges are listed by start address and may overlap. */
-struct hp_locked {
-	uintptr_t start, end;
-	LIST_ENTRY(hp_locked) links;
-};
+#include "reg/covered.h"
 
-/* take() locks the range *r. *r must stay valid until drop(), which removes this lock. The memory stays locked if the
- * program or another hp_locked needs it. 0 or -errno; if take() fails, it leaves no lock of its own. */
-int hp_locks_take(struct hp_locked *r);
-int hp_locks_drop(struct hp_locked *r);
+/* For the backend. take() locks the range *r, whose addresses are set; ranges may overlap. *r must stay valid until
+ * drop(), which removes this lock. The memory stays locked if the program or another range needs it. 0 or -errno; if
+ * take() fails, it leaves no lock of its own. */
+int hp_locks_take(struct hp_covering *r);
+int hp_locks_drop(struct hp_covering *r);
 
 /* libhugepin-malloc.so calls this when [addr, addr + len) is unmapped, and from the first call on also reports the
  * program's mlock calls. Never waits for the lock: if another thread holds it, the range stays noted as the program's,

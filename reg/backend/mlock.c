@@ -12,7 +12,7 @@
 static int mlock_reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
 {
 	int saved_errno = errno, err;
-	struct hp_locked *r = malloc(sizeof *r);
+	struct hp_covering *r = malloc(sizeof *r);
 
 	(void)ctx;
 	(void)access;
@@ -20,7 +20,7 @@ static int mlock_reg(void *ctx, void *addr, size_t len, unsigned access, struct 
 		errno = saved_errno;
 		return -ENOMEM;
 	}
-	*r = (struct hp_locked){ .start = (uintptr_t)addr, .end = (uintptr_t)addr + len };
+	*r = (struct hp_covering){ .start.addr = (uintptr_t)addr, .end.addr = (uintptr_t)addr + len };
 	err = hp_locks_take(r);
 	if (err)
 		free(r);
@@ -32,7 +32,7 @@ static int mlock_reg(void *ctx, void *addr, size_t len, unsigned access, struct 
 
 static int mlock_dereg(void *ctx, struct hugepin_reg *reg)
 {
-	struct hp_locked *r = (struct hp_locked *)(uintptr_t)reg->cookie;
+	struct hp_covering *r = (struct hp_covering *)(uintptr_t)reg->cookie;
 	int saved_errno = errno, err = hp_locks_drop(r);
 
 	(void)ctx;
