@@ -17,7 +17,14 @@ enum {
 	VICTIMS_TRIED = 16,
 	EXACT_MAX = 1 << 15,
 	EXACT_LOOKS = 64,
+	COLD_LOOKS = 64,
 };
+
+static void to_tail(hugepin_domain *d, struct hp_region *r)
+{
+	TAILQ_REMOVE(&d->live, r, order);
+	TAILQ_INSERT_TAIL(&d->live, r, order);
+}
 
 /* ------------------------------------------------------------------ by the plan */
 
@@ -49,17 +56,19 @@ static void tell_some(hugepin_domain *d)
 }
 
 /* Under hybrid the plan knows ready regions, not all that are pinned. Evict a region that is neither ready nor in use,
- * because registering it again costs least. */
+ * because registering it again costs least. Look at a few, from where the last look ended. */
 static bool evict_cold(hugepin_domain *d, enum hp_evicted why)
 {
 	const struct hp_helper *h = d->helper;
+	struct hp_region *r;
 
-	for (struct hp_region *r = TAILQ_FIRST(&d->live), *next; r; r = next) {
+	for (unsigned looks = COLD_LOOKS; looks && (r = TAILQ_FIRST(&d->live)); looks--) {
 		const struct hp_tracked *p = &h->tracked[h->tracked_of[hp_region_index(r)]];
 
-		next = TAILQ_NEXT(r, order);
 		if (r->on_demand && !p->told && !hp_region_is_used(d, r) && hp_region_release(d, r, why))
 			return true;
+		if (r->state == HP_REGION_LIVE)
+			to_tail(d, r);
 	}
 	return false;
 }
@@ -86,12 +95,6 @@ static bool by_plan(hugepin_domain *d, enum hp_evicted why)
 }
 
 /* ------------------------------------------------------------------ by the clock */
-
-static void to_tail(hugepin_domain *d, struct hp_region *r)
-{
-	TAILQ_REMOVE(&d->live, r, order);
-	TAILQ_INSERT_TAIL(&d->live, r, order);
-}
 
 /* If bytes of the budget are wanted, the clock passes over regions on demand, since these pin none. */
 static bool by_clock(hugepin_domain *d, enum hp_evicted why)
