@@ -269,6 +269,7 @@ static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backen
 static void empty_domain(hugepin_domain *d)
 {
 	TAILQ_INIT(&d->live);
+	TAILQ_INIT(&d->aside);
 	TAILQ_INIT(&d->unsettled);
 	TAILQ_INIT(&d->retired);
 	TAILQ_INIT(&d->uncached);
@@ -416,7 +417,7 @@ int hugepin_domain_close(hugepin_domain *d)
 	 * stays pinned until the program ends the device's object. */
 	d->opener_only = false;
 	kept = d->stats.failed;
-	while ((r = TAILQ_FIRST(&d->live))) {
+	while ((r = TAILQ_FIRST(&d->live)) || (r = TAILQ_FIRST(&d->aside))) {
 		hp_region_evicted(r, HP_EVICTED_CLOSED);
 		hp_region_unpublish(r);
 	}

@@ -4,6 +4,9 @@
  * knows nothing, the clock algorithm does (Corbato 1968): regions are in the order in which they were registered or
  * last passed over, and a hit sets a flag in its region, so that the clock roughly follows the order of last use.
  *
+ * A region that the clock finds pinned is set aside, so that no later miss passes over it again. Each run of the clock
+ * looks at a few of these, and takes back what is pinned no more.
+ *
  * Invariant: a region with pins out is never evicted. Lock: the domain's, across the backend's calls.
  */
 #include "reg/evict.h"
@@ -18,6 +21,7 @@ enum {
 	EXACT_MAX = 1 << 15,
 	EXACT_LOOKS = 64,
 	COLD_LOOKS = 64,
+	ASIDE_LOOKS = 16,
 };
 
 static void to_tail(hugepin_domain *d, struct hp_region *r)
@@ -96,19 +100,53 @@ static bool by_plan(hugepin_domain *d, enum hp_evicted why)
 
 /* ------------------------------------------------------------------ by the clock */
 
+static void set_aside(hugepin_domain *d, struct hp_region *r)
+{
+	TAILQ_REMOVE(&d->live, r, order);
+	TAILQ_INSERT_TAIL(&d->aside, r, order);
+	r->is_aside = true;
+}
+
+/* Look at so many of the regions set aside, and take back those that are pinned no more. Returns whether there were
+ * any. */
+static bool take_back(hugepin_domain *d, uint64_t looks)
+{
+	struct hp_region *r;
+	bool any = false;
+
+	for (; looks && (r = TAILQ_FIRST(&d->aside)); looks--) {
+		TAILQ_REMOVE(&d->aside, r, order);
+		r->is_aside = hp_region_pins(r) != 0;
+		TAILQ_INSERT_TAIL(r->is_aside ? &d->aside : &d->live, r, order);
+		any |= !r->is_aside;
+	}
+	return any;
+}
+
 /* If bytes of the budget are wanted, the clock passes over regions on demand, since these pin none. */
-static bool by_clock(hugepin_domain *d, enum hp_evicted why)
+static bool run_clock(hugepin_domain *d, enum hp_evicted why)
 {
 	struct hp_region *r;
 
 	for (uint64_t looks = 2 * d->stats.regions; looks && (r = TAILQ_FIRST(&d->live)); looks--) {
-		if (!(r->on_demand && why == HP_EVICTED_BUDGET) && !hp_region_clear_used(d, r) &&
-		    hp_region_release(d, r, why))
+		bool may = !(r->on_demand && why == HP_EVICTED_BUDGET);
+
+		if (may && hp_region_pins(r)) {
+			set_aside(d, r);
+			continue;
+		}
+		if (may && !hp_region_clear_used(d, r) && hp_region_release(d, r, why))
 			return true;
 		if (r->state == HP_REGION_LIVE)
 			to_tail(d, r);
 	}
 	return false;
+}
+
+static bool by_clock(hugepin_domain *d, enum hp_evicted why)
+{
+	take_back(d, ASIDE_LOOKS);
+	return run_clock(d, why) || (take_back(d, d->stats.regions) && run_clock(d, why));
 }
 
 /* ------------------------------------------------------------------ for want of room */

@@ -311,6 +311,7 @@ void hp_region_publish(struct hp_region *r, bool told)
 
 	HP_WRITE(r->state, HP_REGION_LIVE);
 	TAILQ_INSERT_TAIL(&d->live, r, order);
+	r->is_aside = false;
 	if (hp_region_is_exact(r))
 		RB_INSERT(hp_length_tree, exact_tree_of(r), r);
 	else
@@ -337,7 +338,7 @@ void hp_region_unpublish(struct hp_region *r)
 		return;
 	HP_WRITE(r->tag, 0);
 	HP_WRITE(hp_lives[hp_region_index(r)], 0);
-	TAILQ_REMOVE(&d->live, r, order);
+	TAILQ_REMOVE(r->is_aside ? &d->aside : &d->live, r, order);
 	HP_WRITE(r->state, HP_REGION_RETIRED);
 	TAILQ_INSERT_TAIL(&d->unsettled, r, order);
 	if (hp_region_is_exact(r)) {

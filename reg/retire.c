@@ -24,7 +24,7 @@ static uint32_t made_of(const struct hp_region *r)
 
 bool hp_regions_pinned(hugepin_domain *d)
 {
-	const struct hp_region_list *const lists[] = { &d->live, &d->retired, &d->uncached };
+	const struct hp_region_list *const lists[] = { &d->live, &d->aside, &d->retired, &d->uncached };
 	const struct hp_region *r;
 
 	hp_counts_barrier();

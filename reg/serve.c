@@ -141,34 +141,40 @@ static bool is_free(const struct hp_region *r, uint32_t ticks)
 	return hp_heap_is_free(n->held_start, n->held_end - n->held_start, ticks);
 }
 
+static void drop_unused_in(hugepin_domain *d, const struct hp_region_list *list, uint32_t ticks)
+{
+	for (struct hp_region *r = TAILQ_FIRST(list), *next; r; r = next) {
+		next = TAILQ_NEXT(r, order);
+		if (!hp_region_is_heap(r))
+			continue;
+		if (hp_region_pins(r)) {
+			if (hp_region_hold_less(d, r, ticks))
+				HP_DSTAT(d, decayed, 1);
+			else if (is_free(r, ticks))
+				hp_region_want_pins(r, true);
+			else if (!is_free(r, 0))
+				hp_region_want_pins(r, false);
+		} else if (is_free(r, ticks)) {
+			hp_region_evicted(r, ticks ? HP_EVICTED_DECAYED : HP_EVICTED_PURGED);
+			hp_region_unpublish(r);
+			HP_DSTAT(d, decayed, 1);
+		}
+	}
+}
+
 /* Deregister unused heap memory of one domain. ticks > 0: the memory decays, so skip a domain in a slow call, since the
  * next tick tries again. 0: the caller purges, so wait. */
 static void drop_unused_of(hugepin_domain *d, void *ticks)
 {
-	struct hp_region *r, *next;
+	struct hp_region *r;
 
 	if (!*(uint32_t *)ticks)
 		hp_lock(&d->lock);
 	else if (!hp_domain_lock_soon(d))
 		return;
 	hp_gone_drain(d);
-	for (r = TAILQ_FIRST(&d->live); r; r = next) {
-		next = TAILQ_NEXT(r, order);
-		if (!hp_region_is_heap(r))
-			continue;
-		if (hp_region_pins(r)) {
-			if (hp_region_hold_less(d, r, *(uint32_t *)ticks))
-				HP_DSTAT(d, decayed, 1);
-			else if (is_free(r, *(uint32_t *)ticks))
-				hp_region_want_pins(r, true);
-			else if (!is_free(r, 0))
-				hp_region_want_pins(r, false);
-		} else if (is_free(r, *(uint32_t *)ticks)) {
-			hp_region_evicted(r, *(uint32_t *)ticks ? HP_EVICTED_DECAYED : HP_EVICTED_PURGED);
-			hp_region_unpublish(r);
-			HP_DSTAT(d, decayed, 1);
-		}
-	}
+	drop_unused_in(d, &d->live, *(uint32_t *)ticks);
+	drop_unused_in(d, &d->aside, *(uint32_t *)ticks);
 	TAILQ_FOREACH(r, &d->retired, order)
 		if (hp_region_holds_less(r) && is_free(r, *(uint32_t *)ticks))
 			hp_region_want_pins(r, true);

@@ -114,13 +114,14 @@ struct hp_region {
 
 	/* The following members are guarded by the domain's lock. */
 	struct hugepin_reg reg;
-	/* In domain.live (least recently used first, as far as is known), unsettled, retired, uncached or dead. */
+	/* In domain.live (least recently used first, as far as is known), aside, unsettled, retired, uncached or dead. */
 	TAILQ_ENTRY(hp_region) order;
 	RB_ENTRY(hp_region) node; /* in domain.tree, domain.exact_tree or domain.waiting_tree */
 	uint64_t number; /* of this registration: no other one has it */
 	uint32_t gen;
 	bool cut; /* ends before the range that was wanted, since it could not be longer */
 	bool on_demand; /* pins no memory: the device follows the program's mappings */
+	bool is_aside; /* in domain.aside */
 };
 
 TAILQ_HEAD(hp_region_list, hp_region);
@@ -295,6 +296,7 @@ struct hugepin_domain {
 
 	_Alignas(64) struct hp_lock lock; /* held across the backend's calls */
 	struct hp_region_list live;
+	struct hp_region_list aside; /* LIVE regions that the clock found pinned (evict.c) */
 	struct hp_region_list unsettled; /* regions that were LIVE, until the pins are summed (hp_region_settle()) */
 	struct hp_region_list retired; /* regions that were LIVE and wait for their last unpin */
 	/* Regions made for one pin, which no other pin finds. They are RETIRED, too, and wait for the end of that

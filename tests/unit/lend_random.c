@@ -190,6 +190,8 @@ static void check_sums(unsigned i)
 		idle += hp_bucket_bytes(b), buckets++;
 	TAILQ_FOREACH(r, &node[i].domain->live, order)
 		buckets -= hp_region_notes_of(r)->buckets;
+	TAILQ_FOREACH(r, &node[i].domain->aside, order)
+		buckets -= hp_region_notes_of(r)->buckets;
 	EXPECT((int64_t)buckets >= 0);
 	EXPECT(lent <= lent_max);
 	EXPECT_EQ(own, ln->lent);

@@ -281,6 +281,41 @@ TEST(every_failure_of_the_backend_leaves_the_cache_as_it_was)
 	hugepin_free(h);
 }
 
+enum { PINNED = 200 };
+
+static size_t count_aside(const hugepin_domain *d, const struct hp_region *from)
+{
+	size_t n = 0;
+
+	for (const struct hp_region *r = from ? from : TAILQ_FIRST(&d->aside); r; r = TAILQ_NEXT(r, order))
+		n++;
+	return n;
+}
+
+PIN_TEST(a_miss_looks_at_a_few_only_of_those_that_are_pinned, open_first(HUGEPIN_POLICY_LRU, (PINNED + 1) * 4096, 0), 4 * MIB)
+{
+	struct hugepin_pin held[PINNED];
+	const struct hp_region *first;
+
+	for (size_t i = 0; i < PINNED; i++)
+		EXPECT_EQ(hugepin_pin(d, p + i * 8192, 4096, 0, &held[i]), 0);
+	for (size_t i = PINNED; i < PINNED + 2; i++)
+		EXPECT_EQ(touch(d, p + i * 8192, 4096), 0);
+	EXPECT_EQ(count_aside(d, NULL), PINNED); /* passed over once */
+	for (int i = 0; i < 3; i++) {
+		first = TAILQ_FIRST(&d->aside);
+		EXPECT_EQ(touch(d, p + (PINNED + 2 + (size_t)i) * 8192, 4096), 0);
+		EXPECT(count_aside(d, NULL) == PINNED && PINNED - count_aside(d, first) >= PINNED - 16);
+	}
+	EXPECT_EQ(stats_of(d).evicted, 4);
+	/* What is given back makes room again, all of it if need be. */
+	for (size_t i = 0; i < PINNED; i++)
+		EXPECT_EQ(hugepin_unpin(d, &held[i]), 0);
+	EXPECT_EQ(touch(d, p + 2 * MIB, PINNED * 4096), 0);
+	EXPECT_EQ(count_aside(d, NULL), 0);
+	EXPECT_EQ(stats_of(d).regions, 2);
+}
+
 /* The number of regions that a refused pin deregisters, of four that are idle. */
 static long thrown_away(hugepin_domain *d, char *p, int error)
 {

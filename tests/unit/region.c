@@ -66,47 +66,84 @@ static bool is_registered(const char *p)
 
 /* ------------------------------------------------------------------ the clock */
 
+/* Ranges that are registered. */
+struct order {
+	unsigned at[ROOM], count;
+};
+
 static struct {
-	unsigned order[ROOM], count; /* ranges that are registered, the next to be looked at first */
+	struct order live, aside; /* the next to be looked at first; aside: those that the clock found pinned */
 	bool used[RANGES];
 	unsigned pins[RANGES];
 	unsigned evicted;
 } model;
 
-static void take_out(unsigned nth)
+static unsigned take_first(struct order *o)
 {
-	memmove(model.order + nth, model.order + nth + 1, (--model.count - nth) * sizeof *model.order);
+	unsigned first = o->at[0];
+
+	memmove(o->at, o->at + 1, --o->count * sizeof *o->at);
+	return first;
+}
+
+static void put_last(struct order *o, unsigned r)
+{
+	o->at[o->count++] = r;
+}
+
+static bool model_takes_back(unsigned looks)
+{
+	bool any = false;
+
+	for (; looks && model.aside.count; looks--) {
+		unsigned r = take_first(&model.aside);
+
+		put_last(model.pins[r] ? &model.aside : &model.live, r);
+		any |= !model.pins[r];
+	}
+	return any;
+}
+
+static bool model_runs(void)
+{
+	for (unsigned looks = 2 * ROOM; looks && model.live.count; looks--) {
+		unsigned r = take_first(&model.live);
+
+		if (!model.pins[r] && !model.used[r]) {
+			model.evicted++;
+			return true;
+		}
+		model.used[r] &= model.pins[r] != 0;
+		put_last(model.pins[r] ? &model.aside : &model.live, r);
+	}
+	return false;
 }
 
 /* False: all are pinned. */
 static bool model_evicts(void)
 {
-	for (unsigned looks = 2 * model.count; looks; looks--) {
-		unsigned r = model.order[0];
-		bool stays = model.used[r] || model.pins[r];
+	model_takes_back(16);
+	return model_runs() || (model_takes_back(ROOM) && model_runs());
+}
 
-		take_out(0);
-		if (!stays) {
-			model.evicted++;
-			return true;
-		}
-		model.used[r] = false;
-		model.order[model.count++] = r;
-	}
-	return false;
+static bool model_has(unsigned r)
+{
+	bool found = false;
+
+	for (unsigned i = 0; i < model.live.count; i++)
+		found |= model.live.at[i] == r;
+	for (unsigned i = 0; i < model.aside.count; i++)
+		found |= model.aside.at[i] == r;
+	return found;
 }
 
 /* Whether it can be pinned. */
 static bool model_pins(unsigned r)
 {
-	bool found = false;
-
-	for (unsigned i = 0; i < model.count; i++)
-		found |= model.order[i] == r;
-	if (!found) {
-		if (model.count == ROOM && !model_evicts())
+	if (!model_has(r)) {
+		if (model.live.count + model.aside.count == ROOM && !model_evicts())
 			return false;
-		model.order[model.count++] = r;
+		put_last(&model.live, r);
 	}
 	model.used[r] = true;
 	model.pins[r]++;
@@ -118,10 +155,8 @@ static bool agrees(char *p)
 	unsigned n = 0;
 
 	for (unsigned r = 0; r < RANGES; r++) {
-		bool is = false;
+		bool is = model_has(r);
 
-		for (unsigned i = 0; i < model.count; i++)
-			is |= model.order[i] == r;
 		n += is;
 		if (is_registered(p + (size_t)r * 2 * LEN) != is)
 			return T_FAIL("range %u is %sregistered", r, is ? "not " : "");
