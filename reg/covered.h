@@ -1,7 +1,8 @@
 /*
- * The addresses that at least one of many ranges covers, where ranges may overlap. A tree has both ends of each range, and
- * each end has the number of ranges that cover the addresses from there to the next end. A change, and a search, takes
- * time for the ends inside its own range and for the height of the tree. Pure: takes no lock and allocates nothing.
+ * The addresses that at least one of many ranges covers, where ranges may overlap. A tree has both ends of each range,
+ * and each end has the number of ranges that cover the addresses from there to the next end. A change, and a search,
+ * takes time for the ends inside its own range and for the height of the tree. Pure: takes no lock and allocates
+ * nothing.
  */
 #ifndef HP_REG_COVERED_H
 #define HP_REG_COVERED_H
@@ -27,8 +28,8 @@ RB_HEAD(hp_covered, hp_covered_end);
 void hp_covered_add(struct hp_covered *c, struct hp_covering *r);
 void hp_covered_drop(struct hp_covered *c, struct hp_covering *r);
 
-/* Call each() for the parts of [start, end) that are covered, or for those that are not; neighbours may come one by one.
- * each() must not change the tree. Returns the first error. */
+/* Call each() for the parts of [start, end) that are covered, or for those that are not; neighbours may come one by
+ * one. each() must not change the tree. Returns the first error. */
 int hp_covered_each(struct hp_covered *c, uintptr_t start, uintptr_t end, bool covered,
 		    int (*each)(uintptr_t start, uintptr_t end));
 

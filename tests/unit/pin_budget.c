@@ -292,7 +292,8 @@ static size_t count_aside(const hugepin_domain *d, const struct hp_region *from)
 	return n;
 }
 
-PIN_TEST(a_miss_looks_at_a_few_only_of_those_that_are_pinned, open_first(HUGEPIN_POLICY_LRU, (PINNED + 1) * 4096, 0), 4 * MIB)
+PIN_TEST(a_miss_looks_at_a_few_only_of_those_that_are_pinned,
+	 open_first(HUGEPIN_POLICY_LRU, (PINNED + 1) * 4096, 0), 4 * MIB)
 {
 	struct hugepin_pin held[PINNED];
 	const struct hp_region *first;
