@@ -114,7 +114,7 @@ TEST(a_handler_may_unmap_what_was_pinned_whatever_it_interrupts)
 	char *hint = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	sigaction(SIGUSR1, &action, NULL);
 	pthread_create(&kicker, NULL, kick, &self);
-	for (int round = 1; round < 2000; round++) {
+	for (int round = 1; round < 500; round++) {
 		for (int i = 0; i < 2; i++) {
 			victims.piece[i] = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 			if (EXPECT_EQ(hugepin_pin(d, victims.piece[i], SIZE, HUGEPIN_WRITE, &pin), 0))
