@@ -227,8 +227,10 @@ $(BUILD)/jemalloc.from: FORCE
 # jemalloc with its public names and its ways to the kernel renamed, malloc to hpje_malloc; operators new and delete stay
 # libstdc++'s. Without its constructor, jemalloc starts at the first small request, and not in processes that make none.
 JEMALLOC_RENAMED := malloc calloc realloc free posix_memalign aligned_alloc memalign valloc pvalloc free_sized free_aligned_sized \
-	malloc_usable_size mallocx rallocx xallocx sallocx dallocx sdallocx nallocx pthread_atfork pthread_key_create pthread_cond_init \
-	mmap munmap madvise mprotect sbrk syscall sched_yield secure_getenv getpid clock_gettime log exp round
+	malloc_usable_size mallocx rallocx xallocx sallocx dallocx sdallocx nallocx pthread_atfork pthread_key_create \
+	$(addprefix pthread_mutex_,init lock trylock unlock) $(addprefix pthread_cond_,init signal wait timedwait) \
+	mmap munmap madvise mprotect sbrk syscall sched_yield secure_getenv sysconf getpid clock_gettime gettimeofday \
+	open creat close readlink log exp round
 $(BUILD)/jemalloc.a: Makefile $(BUILD)/flags $(BUILD)/jemalloc.from
 	@echo '  OBJCOPY $@'
 	$(Q)$(OBJCOPY) -D $(foreach name,$(JEMALLOC_RENAMED),--redefine-sym $(name)=hpje_$(name)) \
@@ -242,7 +244,7 @@ JEMALLOC_WRAP = $(shell grep -q '5\.3\.0-0-g' '$(JEMALLOC)' && echo -Wl,--wrap=j
 # Settings of older versions are others; those would complain of ours.
 $(BUILD)/dropin/jemalloc.o: private FLAGS += $(shell grep -q narenas_ratio '$(JEMALLOC)' && echo -DHP_JEMALLOC_5_3)
 $(BUILD)/dropin/jemalloc.o: $(BUILD)/jemalloc.from
-DROPIN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(IMAGE_SRC),$(sort $(wildcard dropin/*.c)))) $(BUILD)/base/sys.o $(if $(DEBUG),$(addprefix $(BUILD)/base/,base.o clock.o lock.o))
+DROPIN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(IMAGE_SRC),$(sort $(wildcard dropin/*.c)))) $(addprefix $(BUILD)/base/,sys.o lock.o $(if $(DEBUG),base.o clock.o))
 $(BUILD)/libhugepin-malloc.so $(BUILD)/installed/libhugepin-malloc.so: $(DROPIN_OBJ) $(BUILD)/jemalloc.a $(BUILD)/libhugepin.so packaging/hugepin-malloc.map
 	$(call link,-static-libgcc $(JEMALLOC_WRAP))
 

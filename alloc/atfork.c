@@ -3,7 +3,6 @@
  * child. fork.c decides which memory the child gets.
  */
 #include <pthread.h>
-#include <signal.h>
 #include <sys/single_threaded.h>
 
 #include "alloc/cache.h"
@@ -25,6 +24,7 @@
 #include "base/process.h"
 #include "base/service.h"
 #include "base/stats.h"
+#include "base/sys.h"
 #include "base/thread.h"
 
 bool hugepin_fork_refused_(void)
@@ -46,7 +46,7 @@ bool hugepin_fork_refused_(void)
 /* The state of the fork under way, which heap_prefork() sets and the later handlers read. While other threads may fork
  * too, hp_heap_lock protects it. */
 static struct {
-	sigset_t signals; /* the forking thread's signal mask */
+	uint64_t signals; /* the forking thread's signal mask */
 	unsigned held; /* ranked locks that the forking thread holds */
 	bool alone; /* no other thread of the program's exists, so nobody else holds any lock */
 	bool interrupted; /* a signal handler forks, and has interrupted the heap: touch nothing */
@@ -100,7 +100,7 @@ static bool in_own_cache(void)
 
 static void heap_prefork(void)
 {
-	sigset_t all, old;
+	uint64_t old;
 	bool is_alone, interrupted, locked, moves;
 	struct hp_fork_copied copied;
 	unsigned held;
@@ -109,8 +109,7 @@ static void heap_prefork(void)
 	hp_heap_know_process();
 	hp_probe_fork_begin(HP_STAT_GET(hugetlb_bytes));
 	is_alone = alone();
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
+	old = hp_signals_block(HP_SIGNALS);
 	/* A signal handler may have interrupted its thread while the thread held a lock of higher rank. Leave such
 	 * locks out of the check of ranks: no deadlock can arise, because a holder of our lock never takes one of
 	 * them. */
@@ -156,7 +155,7 @@ static void heap_prefork(void)
 
 static void end_fork(void (*small_postfork)(void))
 {
-	sigset_t old = forking.signals;
+	uint64_t old = forking.signals;
 	unsigned held = forking.held;
 	bool was_alone = forking.alone;
 
@@ -167,7 +166,7 @@ static void end_fork(void (*small_postfork)(void))
 	if (!was_alone && small_postfork)
 		small_postfork();
 	hp_locks_held = held;
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	hp_signals_block(old);
 }
 
 static void heap_postfork_parent(void)

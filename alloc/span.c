@@ -25,7 +25,7 @@ static size_t memory_size(void)
 {
 	struct sysinfo info;
 
-	return sysinfo(&info) == 0 ? (size_t)info.totalram * info.mem_unit : 16 * GIB;
+	return hp_sys(SYS_sysinfo, &info) == 0 ? (size_t)info.totalram * info.mem_unit : 16 * GIB;
 }
 
 static size_t span_size_wanted(size_t ram)
@@ -38,10 +38,10 @@ static size_t span_size_wanted(size_t ram)
 			;
 	}
 	/* The rest of the program needs addresses too: thread stacks, libraries, files. */
-	if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+	if (hp_limit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
 		size = HP_MIN(size, limit.rlim_cur / 4);
 	/* The tables count as data. A longer span could not be filled, because its contents count as data, too. */
-	if (getrlimit(RLIMIT_DATA, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+	if (hp_limit(RLIMIT_DATA, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
 		size = HP_MIN(size, 4 * HP_MIN(limit.rlim_cur, (rlim_t)1 << 40));
 	return size & ~(HP_PAGE - 1);
 }

@@ -1,18 +1,16 @@
 /*
- * Messages, small files, memory and sleeping, all by raw system calls for the reasons in base.h.
+ * Messages, small files and memory, all by raw system calls for the reasons in base.h.
  */
 #include "base/base.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/map.h"
@@ -227,28 +225,4 @@ int hp_populate(uintptr_t start, size_t len, bool write)
 		err = (int)hp_sys(SYS_madvise, start, len, advice);
 	} while (err == -EINTR);
 	return err;
-}
-
-void hp_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns)
-{
-	struct timespec t = { (time_t)(timeout_ns / 1000000000), (long)(timeout_ns % 1000000000) };
-
-	hp_sys(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, timeout_ns == UINT64_MAX ? 0 : (long)&t);
-}
-
-void hp_futex_sleep(uint64_t ns)
-{
-	static _Atomic uint32_t never;
-
-	hp_futex_wait(&never, 0, ns);
-}
-
-void hp_futex_wake(_Atomic uint32_t *word)
-{
-	hp_sys(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX);
-}
-
-void hp_futex_wake_one(_Atomic uint32_t *word)
-{
-	hp_sys(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1);
 }

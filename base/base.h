@@ -1,6 +1,6 @@
 /*
- * The base of every tier: assertions, hints for the compiler, raw files, messages, memory for tables, futexes, the
- * clock. Nothing here allocates, takes a lock or calls stdio, so that all of it may be used inside malloc.
+ * The base of every tier: assertions, hints for the compiler, raw files, messages, memory for tables, the clock.
+ * Nothing here allocates, takes a lock or calls stdio, so that all of it may be used inside malloc.
  */
 #ifndef HP_BASE_BASE_H
 #define HP_BASE_BASE_H
@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/sys.h"
 #include "hugepin.h"
 
 #define HP_LIKELY(x) __builtin_expect(!!(x), 1)
@@ -137,13 +138,6 @@ void hp_meta_zero(void *p, size_t size);
  * the pool is an error here, instead of SIGBUS at the first touch. 0 or -errno; keeps errno. Makes a raw system call,
  * which no hooks see. */
 int hp_populate(uintptr_t start, size_t len, bool write);
-
-/* Sleep until *word differs from expected, a wake comes or timeout_ns has passed (UINT64_MAX: no limit). May return
- * early without reason. Not a cancellation point. */
-void hp_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns);
-void hp_futex_wake(_Atomic uint32_t *word);
-void hp_futex_wake_one(_Atomic uint32_t *word);
-void hp_futex_sleep(uint64_t ns); /* no other thread wakes this one */
 
 /* CLOCK_MONOTONIC in ns. */
 uint64_t hp_clock_ns(void);

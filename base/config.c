@@ -284,7 +284,7 @@ int hp_config_load(void)
 		return expected == READ ? 0 : -1;
 	for (int i = 0; i < hp_options_count; i++) {
 		const struct hp_option *o = &hp_options[i];
-		const char *text = secure_getenv(o->name);
+		const char *text = hp_env(o->name);
 		int64_t *value = (int64_t *)((char *)&hp_config + o->offset);
 		if (text && hp_option_parse(o, text, value))
 			complain_value(o, text);

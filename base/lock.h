@@ -50,7 +50,7 @@ static inline bool hp_lock_mine(const struct hp_lock *l)
 	return hp_locks_held >> l->rank & 1;
 }
 
-/* acquire: pairs with hp_unlock(). */
+/* acquire: pairs with hp_lock_release(). */
 static inline bool hp_lock_try(struct hp_lock *l)
 {
 	uint32_t open = 0;
@@ -62,6 +62,14 @@ static inline bool hp_lock_try(struct hp_lock *l)
 static inline void hp_lock_reset(struct hp_lock *l)
 {
 	atomic_store_explicit(&l->word, 0, memory_order_relaxed);
+}
+
+/* The lock alone, without the thread's ranks. */
+static inline void hp_lock_release(struct hp_lock *l)
+{
+	/* release: pairs with hp_lock_try() and hp_lock_wait() of the next holder */
+	if (atomic_exchange_explicit(&l->word, 0, memory_order_release) == 2)
+		hp_futex_wake_one(&l->word);
 }
 
 /* The barriers are for a signal handler that forks (atfork.c), which must never find the lock taken and its bit
@@ -87,9 +95,7 @@ static inline bool hp_trylock(struct hp_lock *l)
 static inline void hp_unlock(struct hp_lock *l)
 {
 	HP_ASSERT(hp_lock_mine(l));
-	/* release: pairs with hp_lock_try() and hp_lock_wait() of the next holder */
-	if (atomic_exchange_explicit(&l->word, 0, memory_order_release) == 2)
-		hp_futex_wake_one(&l->word);
+	hp_lock_release(l);
 	hp_barrier_handler();
 	hp_locks_held &= ~(1u << l->rank);
 }

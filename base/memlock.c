@@ -34,7 +34,7 @@ size_t hp_memlock_max(enum hp_memlock_use use)
 	struct rlimit limit;
 	size_t used, left;
 
-	if (may_lock_all() || getrlimit(RLIMIT_MEMLOCK, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY)
+	if (may_lock_all() || hp_limit(RLIMIT_MEMLOCK, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY)
 		return 0;
 	used = use == HP_MEMLOCK_PIN ? pinned_bytes() : 0;
 	left = limit.rlim_cur > used ? limit.rlim_cur - used : 0;

@@ -25,7 +25,7 @@ static int parse_rank(const char *text)
 static int first_number(const char *const *names, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
-		const char *text = secure_getenv(names[i]);
+		const char *text = hp_env(names[i]);
 		const int number = text ? parse_rank(text) : -1;
 
 		if (number >= 0)
@@ -48,7 +48,7 @@ int hp_rank(void)
 		return rank;
 
 	/* Slurm numbers the processes of any step, and a batch script is 0, so only a step of several is a job here. */
-	const char *tasks = secure_getenv("SLURM_STEP_NUM_TASKS"), *text = secure_getenv("SLURM_PROCID");
+	const char *tasks = hp_env("SLURM_STEP_NUM_TASKS"), *text = hp_env("SLURM_PROCID");
 
 	return tasks && text && parse_rank(tasks) > 1 ? parse_rank(text) : -1;
 }

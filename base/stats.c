@@ -1,7 +1,6 @@
 /* See stats.h. */
 #include "base/stats.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -32,10 +31,9 @@ static struct hp_kept kept_stderr = HP_KEPT_NONE;
 
 void hp_stats_keep(void)
 {
-	int saved_errno = errno, fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 100);
+	int fd = (int)hp_sys(SYS_fcntl, STDERR_FILENO, F_DUPFD_CLOEXEC, 100);
 
 	hp_kept_set(&kept_stderr, fd < 0 ? STDERR_FILENO : fd);
-	errno = saved_errno;
 }
 
 void hp_stats_write_kept(const char *text, size_t len)

@@ -2,9 +2,13 @@
 #include "base/sys.h"
 
 #include <errno.h>
-#if !(defined(__x86_64__) && defined(__LP64__)) && !(defined(__aarch64__) && defined(__LP64__))
+#include <linux/futex.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
-#endif
 
 __attribute__((weak)) long hp_sys_call(long n, long a, long b, long c, long d, long e, long f)
 {
@@ -46,4 +50,53 @@ long hp_sys_errno(long result)
 		return result;
 	errno = (int)-result;
 	return -1;
+}
+
+int hp_limit(int resource, struct rlimit *ret_)
+{
+	return (int)hp_sys(SYS_prlimit64, 0, resource, NULL, ret_);
+}
+
+uint64_t hp_signals_block(uint64_t mask)
+{
+	uint64_t old = 0;
+
+	hp_sys(SYS_rt_sigprocmask, SIG_SETMASK, &mask, &old, sizeof mask);
+	return old;
+}
+
+char *hp_env(const char *name)
+{
+	const size_t len = strlen(name);
+
+	if (!environ || getauxval(AT_SECURE))
+		return NULL;
+	for (char **e = environ; *e; e++)
+		if (**e == *name && !strncmp(*e, name, len) && (*e)[len] == '=')
+			return *e + len + 1;
+	return NULL;
+}
+
+void hp_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns)
+{
+	struct timespec t = { (time_t)(timeout_ns / 1000000000), (long)(timeout_ns % 1000000000) };
+
+	hp_sys(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, timeout_ns == UINT64_MAX ? 0 : (long)&t);
+}
+
+void hp_futex_sleep(uint64_t ns)
+{
+	static _Atomic uint32_t never;
+
+	hp_futex_wait(&never, 0, ns);
+}
+
+void hp_futex_wake(_Atomic uint32_t *word)
+{
+	hp_sys(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX);
+}
+
+void hp_futex_wake_one(_Atomic uint32_t *word)
+{
+	hp_sys(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1);
 }

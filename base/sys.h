@@ -4,12 +4,15 @@
  * code that allocates, takes locks, or needs a thread that the C library started. A call from here does none of that,
  * is no cancellation point, and leaves errno alone.
  *
+ * Sleeping and waking by futexes are here, too, for locks.
+ *
  * The C library's own mapping calls remain where memory goes away that others may have registered (base/map.h).
  */
 #ifndef HP_BASE_SYS_H
 #define HP_BASE_SYS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 
@@ -52,5 +55,24 @@ static inline pid_t hp_tid(void)
 
 /* A result as the C library gives it: -1 and errno for an error. */
 long hp_sys_errno(long result);
+
+/* getrlimit(2). Returns 0 or -errno. */
+struct rlimit;
+int hp_limit(int resource, struct rlimit *ret_);
+
+/* Set this thread's signal mask, in which bit n - 1 stands for signal n, and return the old one. HP_SIGNALS: all but
+ * the two that the C library itself sends to threads. */
+#define HP_SIGNALS (~(UINT64_C(3) << 31))
+uint64_t hp_signals_block(uint64_t mask);
+
+/* secure_getenv(3), with the value in the environment itself. */
+char *hp_env(const char *name);
+
+/* Sleep until *word differs from expected, a wake comes or timeout_ns has passed (UINT64_MAX: no limit). May return
+ * early without reason. Not a cancellation point. */
+void hp_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns);
+void hp_futex_wake(_Atomic uint32_t *word);
+void hp_futex_wake_one(_Atomic uint32_t *word);
+void hp_futex_sleep(uint64_t ns); /* no other thread wakes this one */
 
 #endif

@@ -573,21 +573,6 @@ unsigned hp_thread_count_bare(void)
 
 /* ------------------------------------------------------------------ start and end */
 
-/* Block signals, because if a handler forked while the state is changed, the child would wait for ever. Returns the old
- * mask. bare: the C library's own signals, too, since a new thread inherits the mask. */
-static uint64_t block_signals(bool bare)
-{
-	uint64_t mask = bare ? UINT64_MAX : ~(UINT64_C(3) << 31), old = 0;
-
-	hp_sys(SYS_rt_sigprocmask, SIG_SETMASK, &mask, &old, sizeof mask);
-	return old;
-}
-
-static void unblock_signals(uint64_t old)
-{
-	hp_sys(SYS_rt_sigprocmask, SIG_SETMASK, &old, 0, sizeof old);
-}
-
 /* Whether a known thread could not be had a short while ago. The count never falls below 0, even if other threads do the
  * same. */
 static bool is_skipped(struct hp_thread *t)
@@ -610,7 +595,9 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 	/* Before the state changes: no system call is made in vain, and no other thread takes it for started. */
 	if (kind->known && get_state(t) == OFF && (hp_thread_forbidden(t) || is_skipped(t)))
 		return false;
-	old = block_signals(HP_THREAD_BARE && !kind->known);
+	/* If a handler forked while the state is changed, the child would wait for ever. A bare thread inherits the mask, and
+	 * takes not even the C library's own signals. */
+	old = hp_signals_block(HP_THREAD_BARE && !kind->known ? UINT64_MAX : HP_SIGNALS);
 	while ((was = change_state(t, OFF, STARTING)) != OFF && was != RUNNING && !kind->known)
 		hp_futex_wait(&t->state, was, UINT64_MAX);
 	if (was == OFF) {
@@ -633,7 +620,7 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 		}
 		set_state(t, told == RUNS ? RUNNING : OFF);
 	}
-	unblock_signals(old);
+	hp_signals_block(old);
 	return told == RUNS || was == RUNNING || was == STARTING;
 }
 
@@ -651,7 +638,7 @@ void hp_thread_end(struct hp_thread *t)
 
 	if (hp_process() != HP_PROCESS_OWN || hp_thread_tid(t) == (uint32_t)hp_tid())
 		return;
-	old = block_signals(false);
+	old = hp_signals_block(HP_SIGNALS); /* as in hp_thread_start() */
 	for (;;) {
 		was = get_state(t);
 		/* Do not wait for a change of OFF or RUNNING: it may have come and gone, and nobody wakes then. */
@@ -668,7 +655,7 @@ void hp_thread_end(struct hp_thread *t)
 	if (was == RUNNING || t->map)
 		wait_gone(t);
 	set_state(t, OFF);
-	unblock_signals(old);
+	hp_signals_block(old);
 }
 
 void hp_thread_forbid(struct hp_thread *t)

@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -142,7 +141,7 @@ static void collapse_touched(uintptr_t start, uintptr_t end)
 	unsigned char there[HP_PAGE / 4096];
 
 	for (uintptr_t at = start; at < end; at += HP_PAGE)
-		if (mincore((void *)at, HP_PAGE, there) == 0)
+		if (hp_sys(SYS_mincore, at, HP_PAGE, there) == 0)
 			for (size_t i = 0; i < pages; i++)
 				if (there[i] & 1) {
 					hp_raw_madvise((void *)at, HP_PAGE, HP_MADV_COLLAPSE); /* else khugepaged may */
@@ -222,7 +221,7 @@ static const char *copy(const struct hp_image_range *r)
 		}
 	}
 	/* A name for /proc/PID/maps, where the kernel has such names. */
-	prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, r->start, len, r->kind == HP_IMAGE_TEXT ? "hugepin text" : "hugepin data");
+	hp_sys(SYS_prctl, PR_SET_VMA, PR_SET_VMA_ANON_NAME, r->start, len, r->kind == HP_IMAGE_TEXT ? "hugepin text" : "hugepin data");
 	return NULL;
 }
 
@@ -289,15 +288,14 @@ void hugepin_image_(void)
 {
 	const int saved_errno = errno;
 	struct objects o = { .first = true };
-	sigset_t all, before;
+	uint64_t signals;
 
 	if (hp_config_load() || hp_config.image == HP_IMAGE_OFF)
 		return;
-	sigfillset(&all);
-	sigprocmask(SIG_SETMASK, &all, &before);
+	signals = hp_signals_block(HP_SIGNALS);
 	o.thp = hp_map_thp_enabled();
 	dl_iterate_phdr(one_object, &o);
-	sigprocmask(SIG_SETMASK, &before, NULL);
+	hp_signals_block(signals);
 	start.pid = hp_pid();
 	errno = saved_errno;
 }

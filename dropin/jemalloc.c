@@ -20,7 +20,7 @@
 #include <time.h>
 
 #include "base/bits.h"
-#include "base/key.h"
+#include "base/lock.h"
 #include "base/map.h"
 #include "base/sys.h"
 #include "dropin/dropin.h"
@@ -34,8 +34,18 @@ static void small_free(void *p);
 
 struct hp_arena hp_arena = { .base = (uintptr_t)1 << 63,
 			     .jemalloc_below = HUGEPIN_LARGE_MIN,
-			     .free_outside = small_free,
-			     .lock = PTHREAD_MUTEX_INITIALIZER };
+			     .free_outside = small_free };
+
+static void lock_arena(void)
+{
+	if (!hp_lock_try(&hp_arena.lock))
+		hp_lock_wait(&hp_arena.lock);
+}
+
+static void unlock_arena(void)
+{
+	hp_lock_release(&hp_arena.lock);
+}
 
 static uintptr_t arena_base(void)
 {
@@ -63,10 +73,10 @@ static void reserve_arena(void)
 
 	if (!size) {
 		size = (size_t)64 << 30;
-		while (sysinfo(&info) == 0 && size < 4 * (size_t)info.totalram * info.mem_unit)
+		while (hp_sys(SYS_sysinfo, &info) == 0 && size < 4 * (size_t)info.totalram * info.mem_unit)
 			size *= 2;
 	}
-	if (getrlimit(RLIMIT_AS, &as) == 0 && as.rlim_cur != RLIM_INFINITY)
+	if (hp_limit(RLIMIT_AS, &as) == 0 && as.rlim_cur != RLIM_INFINITY)
 		size = HP_MIN(size, as.rlim_cur / 8);
 	for (size &= ~(HP_PAGE - 1); size >= 2 * HP_PAGE; size = size / 2 & ~(HP_PAGE - 1)) {
 		/* aligning the base costs one page */
@@ -119,7 +129,7 @@ static void settle_arena(void)
 	if (atomic_load_explicit(&hp_arena.settled, memory_order_acquire)) /* pairs with the store below */
 		return;
 	err = hugepin_small_part_(&base, &size); /* called without the lock, since hooks on mmap may allocate */
-	pthread_mutex_lock(&hp_arena.lock);
+	lock_arena();
 	if (err == 0 && !hp_arena_in_heap()) {
 		move_arena(base, size);
 	} else if (err != 0 && !hp_arena.tried) {
@@ -128,7 +138,7 @@ static void settle_arena(void)
 	}
 	/* pairs with the load above */
 	atomic_store_explicit(&hp_arena.settled, err != -EAGAIN, memory_order_release);
-	pthread_mutex_unlock(&hp_arena.lock);
+	unlock_arena();
 }
 
 void hp_arena_limit(size_t limit)
@@ -142,14 +152,14 @@ void hp_arena_limit(size_t limit)
 			atomic_store_explicit(&hp_arena.size, size, memory_order_release);
 		return;
 	}
-	pthread_mutex_lock(&hp_arena.lock);
+	lock_arena();
 	size = arena_size();
 	for (last = size >> HP_PAGE_SHIFT; last && !hp_bit(hp_arena.used, last - 1); last--)
 		;
 	limit = HP_MAX(limit, last << HP_PAGE_SHIFT);
 	if (limit < size && munmap((void *)(arena_base() + limit), size - limit) == 0)
 		atomic_store_explicit(&hp_arena.size, limit, memory_order_release); /* pairs with hp_in_arena() */
-	pthread_mutex_unlock(&hp_arena.lock);
+	unlock_arena();
 }
 
 /* ------------------------------------------------------------------ what jemalloc asks of kernel and C library */
@@ -189,17 +199,17 @@ static void *map_units(void *hint, size_t len, int prot)
 	size_t units = (len + HP_PAGE - 1) >> HP_PAGE_SHIFT, at;
 	void *p;
 
-	pthread_mutex_lock(&hp_arena.lock);
+	lock_arena();
 	at = take_units(units, hint);
-	pthread_mutex_unlock(&hp_arena.lock);
+	unlock_arena();
 	if (at == SIZE_MAX)
 		return NULL;
 	/* Give access by mprotect, not by mmap: a refused MAP_FIXED may leave a hole (alloc/map.c). */
 	p = (void *)(arena_base() + (at << HP_PAGE_SHIFT));
 	if (hp_raw_mprotect(p, len, prot) != 0 && (!hugepin_purge_for_small_() || hp_raw_mprotect(p, len, prot) != 0)) {
-		pthread_mutex_lock(&hp_arena.lock);
+		lock_arena();
 		hp_bits_fill(hp_arena.used, at, units, false);
-		pthread_mutex_unlock(&hp_arena.lock);
+		unlock_arena();
 		return MAP_FAILED;
 	}
 	hp_raw_madvise(p, len, MADV_DODUMP);
@@ -261,9 +271,9 @@ int hpje_munmap(void *p, size_t len)
 	hp_raw_madvise(p, len, MADV_DONTDUMP);
 	count_bytes(&hugepin_stats_page.stats.small_bytes, -len);
 	if (from < to) {
-		pthread_mutex_lock(&hp_arena.lock);
+		lock_arena();
 		hp_bits_fill(hp_arena.used, first, (to - from) >> HP_PAGE_SHIFT, false);
-		pthread_mutex_unlock(&hp_arena.lock);
+		unlock_arena();
 	}
 	return 0;
 }
@@ -287,47 +297,6 @@ int hpje_madvise(void *p, size_t len, int advice)
 	return madvise(p, len, advice);
 }
 
-/* The rest of jemalloc's ways to the kernel. By their public names another preloaded library could answer, while
- * jemalloc holds its locks. */
-int hpje_clock_gettime(clockid_t clock, struct timespec *ret_)
-{
-	return (int)hp_sys_errno(hp_sys(SYS_clock_gettime, clock, ret_));
-}
-
-pid_t hpje_getpid(void)
-{
-	return hp_pid();
-}
-
-int hpje_mprotect(void *p, size_t len, int prot)
-{
-	return (int)hp_sys_errno(hp_sys(SYS_mprotect, p, len, prot));
-}
-
-int hpje_sched_yield(void)
-{
-	return (int)hp_sys(SYS_sched_yield);
-}
-
-/* jemalloc asks for no attributes. */
-int hpje_pthread_cond_init(pthread_cond_t *cond, const pthread_condattr_t *attributes)
-{
-	(void)attributes;
-	*cond = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
-	return 0;
-}
-
-/* Any number of arguments: what is not one of the call's own, the kernel does not look at. */
-long hpje_syscall(long n, long a, long b, long c, long d, long e, long f)
-{
-	return hp_sys_errno(hp_sys(n, a, b, c, d, e, f));
-}
-
-int hpje_pthread_key_create(pthread_key_t *key, void (*at_exit)(void *))
-{
-	return hp_key_create(key, at_exit);
-}
-
 #ifdef HP_JEMALLOC_5_3
 /* jemalloc's settings without others: an arena for each processor, not four, and thread caches that are looked through
  * every 256 KiB of requests, not every 64 KiB. docs/PERFORMANCE.md has the figures. /etc/malloc.conf and MALLOC_CONF come
@@ -342,7 +311,7 @@ char *hpje_secure_getenv(const char *name)
 {
 	static const char ours[] = "retain:false,";
 	static char conf[4096];
-	const char *users = secure_getenv(name);
+	const char *users = hp_env(name);
 	size_t len = users ? strlen(users) : 0;
 
 	settle_arena();
@@ -496,12 +465,12 @@ static void small_prefork(void)
 	if (je_prefork)
 		je_prefork();
 	/* Take this lock, too: hp_arena_limit() takes it without a lock of jemalloc. */
-	pthread_mutex_lock(&hp_arena.lock);
+	lock_arena();
 }
 
 static void small_postfork_parent(void)
 {
-	pthread_mutex_unlock(&hp_arena.lock);
+	unlock_arena();
 	if (je_prefork)
 		je_parent();
 	if (hp_next.small.prefork)
@@ -510,7 +479,7 @@ static void small_postfork_parent(void)
 
 static void small_postfork_child(void)
 {
-	pthread_mutex_unlock(&hp_arena.lock);
+	unlock_arena();
 	if (je_prefork)
 		je_child();
 	if (hp_next.small.prefork)

@@ -8,11 +8,11 @@
 #ifndef HP_DROPIN_JEMALLOC_H
 #define HP_DROPIN_JEMALLOC_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "alloc/small.h"
 #include "base/base.h"
+#include "base/lock.h"
 
 /* jemalloc's functions, as the Makefile renames them (JEMALLOC_RENAMED). */
 void *hpje_malloc(size_t), *hpje_calloc(size_t, size_t), *hpje_realloc(void *, size_t);
@@ -42,7 +42,7 @@ struct hp_arena {
 	bool tried;
 	_Atomic bool settled; /* it is decided whether the arena is part of the heap's span */
 	_Atomic bool in_heap; /* the arena is part of the heap's span, and its memory comes from hugepin_small_map_() */
-	pthread_mutex_t lock; /* taken under locks of jemalloc; no lock is taken under it */
+	struct hp_lock lock; /* without a rank: taken under locks of jemalloc; no lock is taken under it */
 };
 extern struct hp_arena hp_arena;
 

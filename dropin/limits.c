@@ -53,8 +53,8 @@ void hp_limits_look(void)
 {
 	struct rlimit r;
 
-	if ((getrlimit(RLIMIT_AS, &r) == 0 && limits_memory(RLIMIT_AS, &r)) ||
-	    (getrlimit(RLIMIT_DATA, &r) == 0 && limits_memory(RLIMIT_DATA, &r)))
+	if ((hp_limit(RLIMIT_AS, &r) == 0 && limits_memory(RLIMIT_AS, &r)) ||
+	    (hp_limit(RLIMIT_DATA, &r) == 0 && limits_memory(RLIMIT_DATA, &r)))
 		make_arenas();
 }
 

@@ -8,7 +8,7 @@
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/auxv.h>
 
 #include "alloc/fast.h"
 #include "alloc/small.h"
@@ -138,12 +138,12 @@ EXPORT void *memalign(size_t align, size_t size)
 
 EXPORT void *valloc(size_t size)
 {
-	return hugepin_aligned_alloc((size_t)sysconf(_SC_PAGESIZE), size);
+	return hugepin_aligned_alloc(getauxval(AT_PAGESZ), size);
 }
 
 EXPORT void *pvalloc(size_t size)
 {
-	size_t page = (size_t)sysconf(_SC_PAGESIZE), rounded = hp_round_up(size, page);
+	size_t page = getauxval(AT_PAGESZ), rounded = hp_round_up(size, page);
 
 	if (rounded < size) {
 		errno = ENOMEM;
@@ -205,12 +205,12 @@ EXPORT void *__libc_memalign(size_t align, size_t size)
 
 EXPORT void *__libc_valloc(size_t size)
 {
-	return __libc_memalign((size_t)sysconf(_SC_PAGESIZE), size);
+	return __libc_memalign(getauxval(AT_PAGESZ), size);
 }
 
 EXPORT void *__libc_pvalloc(size_t size)
 {
-	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	size_t page = getauxval(AT_PAGESZ);
 
 	return is_jemallocs(size) ? __libc_memalign(page, HP_MAX(hp_round_up(size, page), page)) : pvalloc(size);
 }

@@ -87,8 +87,8 @@ static bool keep_descriptor(struct hp_kept *k, int fd)
 	struct rlimit limit = { .rlim_cur = 0 };
 	int high;
 
-	getrlimit(RLIMIT_NOFILE, &limit);
-	high = fcntl(fd, F_DUPFD_CLOEXEC, (int)HP_MIN(limit.rlim_cur, (rlim_t)DESCRIPTORS_MAX) * 15 / 16);
+	hp_limit(RLIMIT_NOFILE, &limit);
+	high = (int)hp_sys(SYS_fcntl, fd, F_DUPFD_CLOEXEC, HP_MIN(limit.rlim_cur, (rlim_t)DESCRIPTORS_MAX) * 15 / 16);
 	if (high >= 0) {
 		hp_sys(SYS_close, fd);
 		fd = high;

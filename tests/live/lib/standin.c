@@ -1,16 +1,16 @@
 /*
- * Preloaded: stands in for functions of the C library, as libfaketime and uid_wrapper do. Each function here allocates, and counts in
- * a variable that the loader gives to a thread at its first use. Neither may happen while an allocator holds a lock, or on a thread
- * that the C library does not know.
+ * Preloaded: stands in for functions of the C library, as libfaketime, uid_wrapper and tracers do. Each function here
+ * allocates, and counts in a variable that the loader gives to a thread at its first use. Neither may happen while an
+ * allocator holds a lock, or on a thread that the C library does not know.
+ *
+ * All functions take up to six integers and return one. No header declares them here, since they have other types.
  */
-#include <dlfcn.h>
-#include <pthread.h>
-#include <sched.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <time.h>
-#include <unistd.h>
+void *malloc(unsigned long size);
+void free(void *p);
+void *dlsym(void *library, const char *name);
+#define RTLD_NEXT ((void *)-1l)
+
+typedef long number;
 
 static __thread long calls[1024] __attribute__((tls_model("global-dynamic")));
 
@@ -28,51 +28,46 @@ static void *stand_in(const char *name)
 	return p;
 }
 
-int clock_gettime(clockid_t clock, struct timespec *ret)
-{
-	int (*const next)(clockid_t, struct timespec *) = (int (*)(clockid_t, struct timespec *))stand_in("clock_gettime");
+#define STANDS_IN_FOR(name)                                                                                            \
+	number name(number a, number b, number c, number d, number e, number f)                                        \
+	{                                                                                                              \
+		return ((number (*)(number, number, number, number, number, number))stand_in(#name))(a, b, c, d, e, f); \
+	}
 
-	return next(clock, ret);
-}
-
-pid_t getpid(void)
-{
-	pid_t (*const next)(void) = (pid_t (*)(void))stand_in("getpid");
-
-	return next();
-}
-
-int sched_yield(void)
-{
-	int (*const next)(void) = (int (*)(void))stand_in("sched_yield");
-
-	return next();
-}
-
-int mprotect(void *addr, size_t len, int prot)
-{
-	int (*const next)(void *, size_t, int) = (int (*)(void *, size_t, int))stand_in("mprotect");
-
-	return next(addr, len, prot);
-}
-
-int pthread_cond_init(pthread_cond_t *cond, const pthread_condattr_t *attributes)
-{
-	int (*const next)(pthread_cond_t *, const pthread_condattr_t *) =
-		(int (*)(pthread_cond_t *, const pthread_condattr_t *))stand_in("pthread_cond_init");
-
-	return next(cond, attributes);
-}
-
-long syscall(long number, ...)
-{
-	long (*const next)(long, ...) = (long (*)(long, ...))stand_in("syscall");
-	long a[6];
-	va_list args;
-
-	va_start(args, number);
-	for (int i = 0; i < 6; i++)
-		a[i] = va_arg(args, long);
-	va_end(args);
-	return next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-}
+STANDS_IN_FOR(syscall)
+STANDS_IN_FOR(clock_gettime)
+STANDS_IN_FOR(gettimeofday)
+STANDS_IN_FOR(getpid)
+STANDS_IN_FOR(getenv)
+STANDS_IN_FOR(secure_getenv)
+STANDS_IN_FOR(getrlimit)
+STANDS_IN_FOR(getrlimit64)
+STANDS_IN_FOR(sysconf)
+STANDS_IN_FOR(sysinfo)
+STANDS_IN_FOR(prctl)
+STANDS_IN_FOR(mprotect)
+STANDS_IN_FOR(mincore)
+STANDS_IN_FOR(open)
+STANDS_IN_FOR(open64)
+STANDS_IN_FOR(creat)
+STANDS_IN_FOR(close)
+STANDS_IN_FOR(read)
+STANDS_IN_FOR(write)
+STANDS_IN_FOR(readlink)
+STANDS_IN_FOR(fcntl)
+STANDS_IN_FOR(fcntl64)
+STANDS_IN_FOR(sched_yield)
+STANDS_IN_FOR(sched_getcpu)
+STANDS_IN_FOR(sched_getaffinity)
+STANDS_IN_FOR(sched_setaffinity)
+STANDS_IN_FOR(sigprocmask)
+STANDS_IN_FOR(pthread_sigmask)
+STANDS_IN_FOR(pthread_mutex_init)
+STANDS_IN_FOR(pthread_mutex_lock)
+STANDS_IN_FOR(pthread_mutex_trylock)
+STANDS_IN_FOR(pthread_mutex_unlock)
+STANDS_IN_FOR(pthread_cond_init)
+STANDS_IN_FOR(pthread_key_create)
+STANDS_IN_FOR(pthread_getspecific)
+STANDS_IN_FOR(pthread_setspecific)
+STANDS_IN_FOR(pthread_create)
