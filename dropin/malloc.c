@@ -41,19 +41,6 @@ EXPORT __attribute__((noinline)) void free(void *p)
 		hp_arena.free_outside(p);
 }
 
-EXPORT void free_sized(void *p, size_t size)
-{
-	(void)size;
-	free(p);
-}
-
-EXPORT void free_aligned_sized(void *p, size_t align, size_t size)
-{
-	(void)align;
-	(void)size;
-	free(p);
-}
-
 EXPORT void *calloc(size_t count, size_t size)
 {
 	size_t bytes;
@@ -82,17 +69,6 @@ EXPORT void *realloc(void *p, size_t size)
 	if (size < HUGEPIN_LARGE_MIN && size && is_nexts(p))
 		return hp_next.small.realloc(p, size);
 	return hugepin_realloc(p, size);
-}
-
-EXPORT void *reallocarray(void *p, size_t count, size_t size)
-{
-	size_t bytes;
-
-	if (__builtin_mul_overflow(count, size, &bytes)) {
-		errno = ENOMEM;
-		return NULL;
-	}
-	return realloc(p, bytes);
 }
 
 EXPORT size_t malloc_usable_size(void *p)
@@ -210,9 +186,9 @@ EXPORT void *__libc_valloc(size_t size)
 
 EXPORT void *__libc_pvalloc(size_t size)
 {
-	size_t page = getauxval(AT_PAGESZ);
+	size_t page = getauxval(AT_PAGESZ), rounded = hp_round_up(size, page);
 
-	return is_jemallocs(size) ? __libc_memalign(page, HP_MAX(hp_round_up(size, page), page)) : pvalloc(size);
+	return rounded >= size && is_jemallocs(size) ? __libc_memalign(page, HP_MAX(rounded, page)) : pvalloc(size);
 }
 
 EXPORT int malloc_trim(size_t pad)
