@@ -12,7 +12,6 @@
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <stdarg.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -36,8 +35,6 @@ static HP_SEALED(struct {
 
 void hp_rights_find(void)
 {
-	static const void *own[3], *following[3];
-
 	if (next_calls.is.found)
 		return;
 #define FIND(name) (*(void **)&next_calls.is.name = dlsym(RTLD_NEXT, #name))
@@ -48,13 +45,6 @@ void hp_rights_find(void)
 #undef FIND
 	next_calls.is.found = true;
 	hp_seal(&next_calls, sizeof next_calls);
-	own[0] = (const void *)(uintptr_t)munmap;
-	own[1] = (const void *)(uintptr_t)madvise;
-	own[2] = (const void *)(uintptr_t)mmap;
-	following[0] = dlsym(RTLD_NEXT, "munmap");
-	following[1] = dlsym(RTLD_NEXT, "madvise");
-	following[2] = dlsym(RTLD_NEXT, "mmap");
-	hugepin_calls_below_(own, following);
 }
 
 #define INTERPOSE(name, parameters, ...)                                                                               \

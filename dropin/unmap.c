@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "alloc/advised.h"
+#include "alloc/small.h"
 #include "base/base.h"
 #include "base/seal.h"
 #include "base/sys.h"
@@ -49,10 +50,17 @@ static HP_SEALED(struct {
 	int (*pthread_attr_setstackaddr)(pthread_attr_t *, void *);
 }) next_maps;
 
+/* The public names may be those of a library that was preloaded before us. */
+static __typeof__(munmap) own_munmap __attribute__((alias("munmap"), nothrow));
+static __typeof__(madvise) own_madvise __attribute__((alias("madvise"), nothrow));
+static __typeof__(mmap) own_mmap __attribute__((alias("mmap"), nothrow));
+
 /* Called in our constructor, or earlier in the constructor of another library that moves the break. Never called within
  * malloc, since dlsym may allocate. */
 static void find_next_calls(void)
 {
+	const void *own[] = { (void *)own_munmap, (void *)own_madvise, (void *)own_mmap };
+
 	if (next_maps.is.munmap)
 		return;
 #define FIND(name) (*(void **)&next_maps.is.name = dlsym(RTLD_NEXT, #name))
@@ -61,6 +69,7 @@ static void find_next_calls(void)
 	FIND(pthread_attr_setstack), FIND(pthread_attr_setstackaddr);
 #undef FIND
 	hp_seal(&next_maps, sizeof next_maps);
+	hugepin_calls_below_(own, (const void *[]){ next_maps.is.munmap, next_maps.is.madvise, next_maps.is.mmap });
 }
 
 static __attribute__((constructor)) void start_unmapping(void)

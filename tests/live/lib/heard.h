@@ -5,7 +5,6 @@
 struct heard {
 	_Atomic unsigned mmap, munmap, mremap, mprotect, madvise;
 	_Atomic unsigned given_back; /* mmap over memory, without access */
-	_Atomic unsigned on_bare_threads; /* of all these, those on threads that the C library does not know */
 };
 
 #endif
