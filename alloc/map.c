@@ -101,27 +101,32 @@ static uint64_t random_number(void)
 
 int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base)
 {
-	size_t spare = is_reproducible() ? 0 : SPARE, places = (spare + align) / align;
+	const size_t len = size + align;
+	size_t below = 0;
+	uintptr_t base;
+	long p, moved;
+
 	/* MAP_NORESERVE is not needed, because memory without access is charged to nobody. It would also let access
 	 * that is given later escape the overcommit policy. */
-	long p = hp_raw_mmap(size + spare + align, PROT_NONE, 0);
-
-	if (hp_sys_failed(p) && spare) { /* RLIMIT_AS may be too low for the spare addresses */
-		spare = 0;
-		places = 1;
-		p = hp_raw_mmap(size + align, PROT_NONE, 0);
-	}
-
-	uintptr_t got = (uintptr_t)p, end = got + size + spare + align, base = hp_round_up(got, align);
-
+	p = hp_raw_mmap(len, PROT_NONE, 0);
 	if (hp_sys_failed(p))
 		return -ENOMEM;
-	if (places > 1)
-		base += (random_number() >> 32) * places >> 32 << __builtin_ctzll(align);
-	if (base > got)
-		hp_raw_munmap((void *)got, base - got);
-	if (end > base + size)
-		hp_raw_munmap((void *)(base + size), end - (base + size));
+	if (!is_reproducible())
+		below = (random_number() >> 32) * (SPARE / align) >> 32 << __builtin_ctzll(align);
+	if (below && below < (uintptr_t)p) {
+		/* Only the place that the kernel has chosen tells where there is room. That place is given up first, since
+		 * RLIMIT_AS may not allow both. */
+		hp_raw_munmap((void *)p, len);
+		moved = hp_raw_mmap_near((uintptr_t)p - below, len, PROT_NONE);
+		p = hp_sys_failed(moved) ? hp_raw_mmap(len, PROT_NONE, 0) : moved;
+		if (hp_sys_failed(p))
+			return -ENOMEM;
+	}
+	base = hp_round_up((uintptr_t)p, align);
+	if (base > (uintptr_t)p)
+		hp_raw_munmap((void *)p, base - (uintptr_t)p);
+	if ((uintptr_t)p + len > base + size)
+		hp_raw_munmap((void *)(base + size), (uintptr_t)p + len - (base + size));
 	/* Otherwise gdb's gcore would write the whole span. */
 	advise_mapping(base, size, MADV_DONTDUMP);
 	*ret_base = base;

@@ -16,6 +16,7 @@
 
 #include <errno.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/mman.h>
 
 #include "base/sys.h"
@@ -37,6 +38,12 @@
 static inline long hp_raw_mmap(size_t len, int prot, int flags)
 {
 	HP_MAP_CALL(mmap, NULL, len, prot, flags | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
+
+/* Map it at `at` if these addresses are free, otherwise elsewhere. */
+static inline long hp_raw_mmap_near(uintptr_t at, size_t len, int prot)
+{
+	HP_MAP_CALL(mmap, (void *)at, len, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
 
 static inline long hp_raw_munmap(void *p, size_t len)

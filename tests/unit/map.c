@@ -1,6 +1,22 @@
 #include "alloc/map.h"
 #include "base/base.h"
 #include "t.h"
+#include "tests/unit/kernel.h"
+
+static struct {
+	size_t longest; /* the longest mapping so far */
+	bool taken; /* the addresses that are asked for are not free */
+} maps;
+
+UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
+{
+	if (nr == SYS_mmap) {
+		maps.longest = HP_MAX(maps.longest, (size_t)b);
+		if (maps.taken)
+			a = 0;
+	}
+	return result_of(raw(nr, a, b, c, d, e, f));
+}
 
 static bool allows(const char *global, const char *small, const char *middle, const char *large)
 {
@@ -39,6 +55,34 @@ TEST(a_size_decides_for_itself_or_inherits)
 	EXPECT(allows("always [madvise] never\n", never, never, inherit));
 	EXPECT(!allows("always [madvise] never\n", never, never, never));
 	EXPECT(!allows("[always] madvise never\n", never, "", never));
+}
+
+/* Emulators have tables of what is mapped, by pages. */
+static void expect_reserved(void)
+{
+	const size_t size = 8 * HP_PAGE;
+	uintptr_t base = 0;
+
+	if (!EXPECT_EQ(hp_map_reserve(size, HP_PAGE, &base), 0))
+		return;
+	EXPECT_EQ(base % HP_PAGE, 0);
+	EXPECT_EQ(mprotect((void *)base, size, PROT_READ | PROT_WRITE), 0);
+	munmap((void *)base, size);
+}
+
+TEST(addresses_are_reserved_without_taking_more_for_a_moment)
+{
+	maps.longest = 0;
+	for (int i = 0; i < 100; i++)
+		expect_reserved();
+	EXPECT_EQ(maps.longest, 9 * HP_PAGE);
+}
+
+TEST(addresses_are_reserved_elsewhere_if_the_random_place_is_taken)
+{
+	maps.taken = true;
+	expect_reserved();
+	maps.taken = false;
 }
 
 T_MAIN
