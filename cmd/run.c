@@ -179,6 +179,24 @@ static bool has_small(const char *title)
 	return true;
 }
 
+/* With a library of LD_AUDIT, the loader divides the static thread-local memory before it knows of a preloaded library. Ours
+ * need more than it leaves over by default. */
+static int leave_room_for_tls(void)
+{
+	static const char name[] = "glibc.rtld.optional_static_tls";
+	const char *old = getenv("GLIBC_TUNABLES");
+	char *tunables;
+	int err;
+
+	if (!getenv("LD_AUDIT") || (old && strstr(old, name)))
+		return 0;
+	if (asprintf(&tunables, "%s%s%s=4096", old ? old : "", old && *old ? ":" : "", name) < 0)
+		return -1;
+	err = setenv("GLIBC_TUNABLES", tunables, 1);
+	free(tunables);
+	return err;
+}
+
 /* libhugepin.so is preloaded behind libhugepin-malloc.so, which needs it and, in a package, has no RUNPATH. */
 int hp_run_preload(const char *title, const char *library)
 {
@@ -195,7 +213,7 @@ int hp_run_preload(const char *title, const char *library)
 		return -1;
 	if (asprintf(&list, "%s%s%s%s%s", library, beside ? ":" : "", beside ? needed : "", old && *old ? ":" : "",
 		     old ? old : "") < 0 ||
-	    setenv("LD_PRELOAD", list, 1)) {
+	    setenv("LD_PRELOAD", list, 1) || leave_room_for_tls()) {
 		perror(title);
 		return -1;
 	}

@@ -155,6 +155,10 @@ strip "$t/own"
 check 'also when it is stripped' 5 "^hugepin run: $t/own has a malloc of its own" "$hugepin" run "$t/own"
 script by-own "#!$t/own"
 check 'also of the interpreter of a script' 5 "^hugepin run: $t/own has a malloc of its own" "$hugepin" run "$t/by-own"
+echo 'unsigned la_version(unsigned version) { return version; }' >"$t/audit.c"
+gcc -shared -fPIC -o "$t/audit.so" "$t/audit.c"
+check 'runs a program that is audited, with the tunables that it has' 0 '^glibc.malloc.check=0:glibc.rtld.optional_static_tls=4096$' \
+	env LD_AUDIT="$t/audit.so" GLIBC_TUNABLES=glibc.malloc.check=0 "$hugepin" run printenv GLIBC_TUNABLES
 sed 's/malloc/my_malloc/g' "$t/own.c" >"$t/other.c"
 gcc -fno-builtin -rdynamic -o "$t/other" "$t/other.c"
 check 'and nothing of a malloc by another name' 5 '^$' "$hugepin" run "$t/other"
