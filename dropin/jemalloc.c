@@ -448,10 +448,16 @@ bool hp_jemalloc_started(void)
 	return je_prefork;
 }
 
-void hp_jemalloc_start(void)
+static void jemalloc_start(void)
 {
 	if (!hp_jemalloc_started())
 		hpje_free(hpje_malloc(1));
+}
+
+void hp_small_start(void)
+{
+	jemalloc_start();
+	small_free(small_malloc(1));
 }
 
 static void small_prefork(void)
@@ -459,7 +465,7 @@ static void small_prefork(void)
 	/* Another thread may be starting jemalloc, by __libc_malloc() with HUGEPIN_SMALL=next. Wait for that thread: the
 	 * child would find jemalloc half started. Without that option the C library allocates before it makes the second
 	 * thread. */
-	hp_jemalloc_start();
+	jemalloc_start();
 	if (hp_next.small.prefork)
 		hp_next.small.prefork();
 	if (je_prefork)

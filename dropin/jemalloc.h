@@ -67,8 +67,8 @@ static inline bool hp_arena_in_heap(void)
 	return atomic_load_explicit(&hp_arena.in_heap, memory_order_acquire); /* pairs with settle_arena() */
 }
 
-/* Start jemalloc if it has not started: it opens files then. */
-void hp_jemalloc_start(void);
+/* Start jemalloc, and the allocator in its place, unless they have started: they open files then. */
+void hp_small_start(void);
 _Bool hp_jemalloc_started(void);
 
 /* Shorten the arena to `limit` bytes, but give up only addresses behind the last used unit. */

@@ -88,7 +88,7 @@ EXPORT int prctl(int option, ...)
 		hp_rights_find();
 	if (option != PR_SET_SECCOMP)
 		return next_calls.is.prctl(option, a[0], a[1], a[2], a[3]);
-	hp_jemalloc_start(); /* the filter may forbid what it does then */
+	hp_small_start(); /* the filter may forbid what it does then */
 	was = hugepin_confining_(false);
 	r = next_calls.is.prctl(option, a[0], a[1], a[2], a[3]);
 	hugepin_confined_(false, was || r == 0);
@@ -142,7 +142,7 @@ EXPORT long syscall(long n, ...)
 	/* With TSYNC the kernel gives all threads a filter. It fails if a thread has a filter of its own, as our
 	 * threads have. */
 	all = n == SYS_seccomp && a[0] == SECCOMP_SET_MODE_FILTER && (unsigned)a[1] & SECCOMP_FILTER_FLAG_TSYNC;
-	hp_jemalloc_start();
+	hp_small_start();
 	was = hugepin_confining_(all);
 	r = next_syscall(n, a);
 	hugepin_confined_(all, was || r == 0); /* with TSYNC, r > 0 is a thread that prevented it */

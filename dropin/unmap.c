@@ -189,7 +189,7 @@ EXPORT int munlock(const void *addr, size_t len)
 
 EXPORT int mlockall(int flags)
 {
-	hp_jemalloc_start(); /* what it maps at its start would be locked otherwise, and count in the limit */
+	hp_small_start(); /* what it maps at its start would be locked otherwise, and count in the limit */
 	return (int)hp_sys_errno(flags ? hugepin_lock_all_(flags) : -EINVAL);
 }
 

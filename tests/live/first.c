@@ -34,12 +34,12 @@ static int makes_a_request_late(void)
 	return has_span() ? 0 : 2;
 }
 
-/* From here on the kernel kills the process that opens or reads a file. */
+/* From here on the kernel kills the process that opens or reads a file, or asks for random numbers. */
 static bool forbid_files(bool by_syscall)
 {
-	static const unsigned calls[] = { SYS_openat, SYS_readlinkat, SYS_read,
+	static const unsigned calls[] = { SYS_openat, SYS_readlinkat, SYS_read, SYS_faccessat, SYS_getrandom,
 #ifdef SYS_open
-					  SYS_open, SYS_readlink,
+					  SYS_open, SYS_readlink, SYS_access,
 #endif
 	};
 	enum { CALLS = sizeof calls / sizeof calls[0] };

@@ -16,6 +16,7 @@ serves()
 	works "$1: a program may allocate before the constructors, after the destructors, and while threads end" under "$1" "$here/early"
 	works "$1: threads allocate while others fork" under "$1" "$here/forkthreads"
 	works "$1: a signal handler may fork" under "$1" "$here/handler"
+	works "$1: a program may be confined before its first small request" under "$1" "$here/first" behind_a_filter
 	works "$1: a program may run out of memory" under "$1" "$here/oom"
 }
 
