@@ -149,6 +149,24 @@ static bool too_large(size_t n)
 
 /* ------------------------------------------------------------------ lists without a lock; the cache was entered */
 
+/* The lower tier serves what a limit keeps the heap from. Its own free memory may be all that the limit leaves, in
+ * pieces of other sizes. So before a request fails, the lower tier gives free memory back, unless the size is a
+ * mistake. */
+static bool is_worth_a_trim(size_t size)
+{
+	return hp_small()->trim && size <= hp_span.ram;
+}
+
+static HP_COLD void *alloc_below(size_t align, size_t size)
+{
+	void *p = hp_small()->aligned_alloc(align, size);
+
+	if (p || !is_worth_a_trim(size))
+		return p;
+	hp_small()->trim();
+	return hp_small()->aligned_alloc(align, size);
+}
+
 static __attribute__((noinline)) void *malloc_slower(size_t n, struct hp_cache *c)
 {
 	size_t chunk = 0;
@@ -162,7 +180,7 @@ static __attribute__((noinline)) void *malloc_slower(size_t n, struct hp_cache *
 	if (too_large(n))
 		return NULL;
 	p = hp_alloc_locked((struct hp_placement){ .n = n, .align = HP_CHUNK }).p;
-	return p ? p : hp_small()->aligned_alloc(hp_base_page, n << HP_CHUNK_SHIFT);
+	return p ? p : alloc_below(hp_base_page, n << HP_CHUNK_SHIFT);
 }
 
 void *hugepin_malloc_listed_(size_t n, struct hp_cache *c)
@@ -242,7 +260,7 @@ void *hugepin_aligned_alloc(size_t align, size_t size)
 	if (too_large(n))
 		return NULL;
 	p = hp_alloc_locked((struct hp_placement){ .n = n, .align = align }).p;
-	return p ? p : hp_small()->aligned_alloc(align, size);
+	return p ? p : alloc_below(align, size);
 }
 
 struct clearing {
@@ -293,9 +311,15 @@ void *hugepin_calloc(size_t count, size_t size)
 	if (too_large(n))
 		return NULL;
 	h = hp_alloc_locked((struct hp_placement){ .n = n, .align = HP_CHUNK });
-	/* On failure use the lower tier's calloc, which knows which of its memory is zero, because clearing it here
-	 * could touch more memory than there is. */
-	return h.p ? clear(h.p, HP_MIN(h.dirty, bytes)) : hp_small()->calloc(count, size);
+	if (h.p)
+		return clear(h.p, HP_MIN(h.dirty, bytes));
+	/* The lower tier's calloc knows which of its memory is zero. Clearing it here could touch more memory than there
+	 * is. */
+	p = hp_small()->calloc(count, size);
+	if (p || !is_worth_a_trim(bytes))
+		return p;
+	hp_small()->trim();
+	return hp_small()->calloc(count, size);
 }
 
 size_t hugepin_usable_size(const void *p)

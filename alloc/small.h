@@ -16,6 +16,7 @@ struct hp_small {
 	void *(*aligned_alloc)(size_t align, size_t size); /* align is a power of two; size may be any number */
 	void (*free)(void *p); /* takes any pointer that is not in the heap's span, and NULL */
 	size_t (*usable_size)(const void *p);
+	void (*trim)(void); /* gives free memory back, for the kernel and for requests of other sizes; may be NULL */
 	/* for fork: prefork runs before the heap's lock is taken, the others after it is released; each may be NULL */
 	void (*prefork)(void), (*postfork_parent)(void), (*postfork_child)(void);
 	/* The addresses that are set aside for its memory, outside the heap's span. False: there are none. Takes no lock.

@@ -492,6 +492,15 @@ static void small_postfork_child(void)
 		hp_next.small.postfork_child();
 }
 
+/* Parts of the memory that is given back so serve requests of other sizes. 4096: MALLCTL_ARENAS_ALL. */
+static void small_trim(void)
+{
+	mallctl("thread.tcache.flush", NULL, NULL, NULL, 0);
+	mallctl("arena.4096.purge", NULL, NULL, NULL, 0);
+	if (hp_next.trim)
+		hp_next.trim(1);
+}
+
 static bool small_range(uintptr_t *ret_base, size_t *ret_size)
 {
 	/* acquire, each: size is that of base; pairs with reserve_arena() and move_arena() */
@@ -507,6 +516,7 @@ EXPORT const struct hp_small hugepin_small_ = {
 	.aligned_alloc = small_aligned_alloc,
 	.free = small_free,
 	.usable_size = small_usable_size,
+	.trim = small_trim,
 	.prefork = small_prefork,
 	.postfork_parent = small_postfork_parent,
 	.postfork_child = small_postfork_child,

@@ -196,9 +196,7 @@ EXPORT int malloc_trim(size_t pad)
 	int saved_errno = errno;
 
 	(void)pad;
-	mallctl("arena.4096.purge", NULL, NULL, NULL, 0); /* 4096: MALLCTL_ARENAS_ALL */
-	if (hp_next.trim)
-		hp_next.trim(1);
+	hugepin_small_.trim();
 	hugepin_purge();
 	errno = saved_errno;
 	return 1;

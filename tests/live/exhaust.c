@@ -176,12 +176,48 @@ static void lower_limit(__rlimit_resource_t which, rlim_t to)
 	EXPECT_EQ(child_wait(pid), 0);
 }
 
+/* Bytes in buffers of that size that can be had at once, up to `limit`. All are freed. */
+static size_t take_chain(size_t size, size_t limit)
+{
+	void **last = NULL, **p;
+	size_t sum = 0;
+
+	for (; sum < limit && (p = hide(malloc(size))); last = p, sum += size) {
+		memset(p, 1, size);
+		*p = last;
+	}
+	while ((p = last)) {
+		last = *p;
+		free(p);
+	}
+	return sum;
+}
+
+/* The heap has no memory left then, and jemalloc has the freed memory in small pieces. */
+static void use_what_was_small(void)
+{
+	const struct rlimit limit = { 300 * MIB, 300 * MIB };
+
+	EXPECT_EQ(setrlimit(RLIMIT_DATA, &limit), 0);
+	EXPECT(take_chain(1000, 210 * MIB) >= 200 * MIB);
+	EXPECT(take_chain(64 * KIB, 300 * MIB) >= 200 * MIB);
+}
+
+TEST(at_a_limit_large_buffers_get_the_memory_of_small_ones)
+{
+	setenv("HUGEPIN_PAGES", "thp", 1); /* the pool does not count as data */
+	anew(use_what_was_small);
+	unsetenv("HUGEPIN_PAGES");
+}
+
 TEST_CASE(a_program_may_limit_its_data, lower_limit(RLIMIT_DATA, 150 * MIB))
 TEST_CASE(a_program_may_limit_its_address_space, lower_limit(RLIMIT_AS, 200 * MIB))
 
 int main(int argc, char **argv)
 {
 	const char *lock = getenv("EXHAUST_MLOCK");
+	if (argc == 4 && !strcmp(argv[1], "--anew"))
+		return anew_main(argv + 2);
 	if (argc == 3 && !strcmp(argv[1], "--drain"))
 		return pool_drain_main(strtol(argv[2], NULL, 10));
 	if (lock && mlockall((int)strtol(lock, NULL, 10))) {
