@@ -521,6 +521,7 @@ TEST(the_c_librarys_own_names_for_malloc_and_free_are_of_one_family_with_the_oth
 		}
 		__libc_free(hide(malloc(n)));
 	}
+	EXPECT(!hide(__libc_pvalloc(SIZE_MAX - 100))); /* as above: it cannot be rounded up */
 	void *p = __libc_malloc(100);
 	for (size_t n = 100; n < 10 * MIB; n = n * 7 / 4) {
 		pattern_write(p, n, n);
