@@ -60,6 +60,37 @@ END
 works 'a program that limits its addresses compiles' ${CC:-cc} -O1 -fno-builtin -o "$t/limited" "$t/limited.c"
 works 'next: jemalloc, which serves nothing, takes no part of what a limit leaves' under next "$t/limited"
 
+# A module with the C library's malloc: each of the two frees what the other has allocated.
+cat >"$t/deep.c" <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#ifdef MODULE
+void *make(void) { return malloc(100); }
+void drop(void *p) { free(p); }
+#else
+int main(int argc, char **argv)
+{
+	void *module = argc == 2 ? dlopen(argv[1], RTLD_NOW | RTLD_DEEPBIND) : NULL, *(*make)(void), *volatile p;
+	void (*drop)(void *);
+
+	if (!module)
+		return 1;
+	*(void **)&make = dlsym(module, "make");
+	*(void **)&drop = dlsym(module, "drop");
+	p = malloc(100);
+	drop(p);
+	free(make());
+	return 0;
+}
+#endif
+END
+# shellcheck disable=SC2086
+works 'a program that opens a module compiles' ${CC:-cc} -O1 -fno-builtin -o "$t/deep" "$t/deep.c"
+# shellcheck disable=SC2086
+works 'its module compiles' ${CC:-cc} -O1 -fno-builtin -DMODULE -shared -fPIC -o "$t/deep.so" "$t/deep.c"
+works 'next: small buffers may cross to a module opened with RTLD_DEEPBIND' under next "$t/deep" "$t/deep.so"
+
 cat >"$t/whose.cpp" <<'END'
 #include <dlfcn.h>
 #include <hugepin.h>
