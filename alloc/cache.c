@@ -443,8 +443,10 @@ void hp_cache_child(void)
 	}
 	registered = hp_cache_self == &hp_cache_none ? NULL : hp_cache_self;
 	HP_STAT(threads) = registered != NULL;
-	memset(&shared_keys, 0, sizeof shared_keys);
-	memset(shared_head, 0, sizeof shared_head);
-	hp_shared_listed = 0;
+	if (hp_shared_listed) { /* otherwise they are empty, and writing would copy 16 pages for each child */
+		memset(&shared_keys, 0, sizeof shared_keys);
+		memset(shared_head, 0, sizeof shared_head);
+		hp_shared_listed = 0;
+	}
 	HP_STAT(listed_bytes) = 0;
 }
