@@ -10,6 +10,7 @@
 #include "alloc/madvise.h"
 #include "base/pagescan.h"
 #include "base/sys.h"
+#include "base/there.h"
 
 /* Bytes around the stack pointer that the frames of fork() and of the functions called by handlers may write. */
 #define STACK_BELOW 65536
@@ -179,16 +180,48 @@ static void fill_part(void *filling, size_t page, size_t from, size_t to)
 		memset(f->zeroed, 0, (size_t)((g->advised ? end : out) - f->zeroed));
 		f->zeroed = end;
 	}
-	if (!g->advised)
+	if (!g->advised && !g->holes)
 		memcpy(out, (void *)hp_chunk_addr(from), (to - from) << HP_CHUNK_SHIFT);
+	else if (!g->advised)
+		hp_there_copy(out, (void *)hp_chunk_addr(from), (to - from) << HP_CHUNK_SHIFT);
 	else
 		f->torn |= !hp_madvise_read(out, from, to - from);
 }
 
+static void note_holes(uintptr_t from, uintptr_t to)
+{
+	for (size_t p = hp_page_at(from); from < to && p <= hp_page_at(to - 1); p++)
+		hp_span.page[p].holes = 1;
+}
+
+static void pass_part(void *at_, uintptr_t from, uintptr_t to)
+{
+	uintptr_t *at = at_;
+
+	note_holes(*at, from);
+	*at = to;
+}
+
+static int look_for_holes(void *unused, size_t first, size_t end)
+{
+	uintptr_t at = hp_page_addr(first);
+
+	(void)unused;
+	for (size_t p = first; p < end; p++)
+		hp_span.page[p].holes = 0;
+	if (hp_there_each(at, hp_page_addr(end), pass_part, &at))
+		note_holes(at, hp_page_addr(end));
+	return 0;
+}
+
+/* The fork holds locks, so it must not touch what a userfaultfd of the program's watches and has no memory yet: the
+ * thread that gives the memory may need these locks. Where the kernel does not tell, or another thread discards memory
+ * right now, it touches. */
 bool hp_copy_fill(bool again, bool listed_too)
 {
 	struct filling f = { .again = again, .zeroed = copy.used && !again ? copy.at : NULL };
 
+	hp_copy_runs(hp_copy_is_marked, look_for_holes, NULL);
 	each_live(listed_too, fill_part, &f);
 	if (f.zeroed)
 		memset(f.zeroed, 0, (size_t)(end_of_copy() - f.zeroed));

@@ -20,6 +20,7 @@
 #include "alloc/small.h"
 #include "base/smaps.h"
 #include "base/sys.h"
+#include "base/there.h"
 
 #ifndef MADV_GUARD_INSTALL
 #define MADV_GUARD_INSTALL 102
@@ -254,7 +255,7 @@ bool hp_madvise_read(void *to_, size_t chunk, size_t n)
 			if (a & HP_ADVICE_NOREAD && call_kernel(at, stop, SYS_mprotect, PROT_READ) != 0)
 				ok = false;
 			else
-				memcpy(out, (void *)at, stop - at);
+				hp_there_copy(out, (void *)at, stop - at);
 			if (a & HP_ADVICE_NOREAD)
 				call_kernel(at, stop, SYS_mprotect, prot_of(a));
 		}
@@ -276,46 +277,68 @@ static void slow_down(size_t chunk)
 		;
 }
 
-bool hp_madvise_copy(size_t from, size_t to, size_t n)
+/* Advise the new place of [from, end) before its contents are copied, because otherwise the copy would be in memory
+ * without that advice. */
+static int advise_first(size_t from, size_t to, size_t n)
 {
 	const unsigned first = HP_ADVICE_DONTFORK | HP_ADVICE_WIPEONFORK | HP_ADVICE_DONTDUMP;
-	const unsigned later = HP_ADVICE_PROT | HP_ADVICE_GUARD;
 	int err = 0;
 	unsigned a;
 
 	if (!open_record(to, last_of(to + n)))
-		return false;
+		return -ENOMEM;
 	slow_down(to);
-	/* Advise the new buffer before its contents are copied, because otherwise the copy would be in memory without
-	 * that advice. */
 	for (size_t c = 0, end; c < n && err == 0; c = end) {
 		end = run_of(first, from + c, from + n, &a) - from;
 		err = a ? change_advice(to + c, last_of(to + end), 0, a) : 0;
 		/* note it even after an error: the call may have worked for a part */
 		note_advice(to + c, last_of(to + end), a, 0);
 	}
-	/* This copy is for the same process, so unlike a child it gets DONTFORK memory, too, as far as it can be
-	 * read. */
+	return err;
+}
+
+/* Make memory readable that the program made unreadable, or undo that. */
+static int set_readable(size_t from, size_t end, unsigned a, bool on)
+{
+	unsigned readable = a & ~(unsigned)HP_ADVICE_NOREAD;
+	int err;
+
+	if (a == readable)
+		return 0;
+	err = change_advice(from, end, on ? a : readable, on ? readable : a);
+	if (err == 0)
+		note_advice(from, end, on ? 0 : HP_ADVICE_NOREAD, HP_ADVICE_NOREAD);
+	return err;
+}
+
+/* The bytes are copied without the lock, because a userfaultfd of the program's may watch them, and the thread that gives
+ * missing memory may allocate. Record and mappings agree whenever the lock is free. This copy is for the same process, so
+ * unlike a child it gets DONTFORK memory, too. */
+bool hp_madvise_copy(size_t from, size_t to, size_t n)
+{
+	const unsigned later = HP_ADVICE_PROT | HP_ADVICE_GUARD;
+	int err;
+
+	hp_lock(&hp_heap_lock);
+	err = advise_first(from, to, n);
 	for (size_t c = 0, end; c < n && err == 0; c = end) {
-		uintptr_t at = hp_chunk_addr(from + c);
-		size_t len;
+		unsigned a;
 
 		end = run_of(CALLED, from + c, from + n, &a) - from;
-		if (a & (HP_ADVICE_GUARD | HP_ADVICE_MISSING))
-			continue;
-		len = (end - c) << HP_CHUNK_SHIFT;
-		if (a & HP_ADVICE_NOREAD)
-			err = call_kernel(at, at + len, SYS_mprotect, PROT_READ);
-		if (err == 0)
-			memcpy((void *)hp_chunk_addr(to + c), (void *)at, len);
-		if (a & HP_ADVICE_NOREAD)
-			call_kernel(at, at + len, SYS_mprotect, prot_of(a));
+		if (!(a & (HP_ADVICE_GUARD | HP_ADVICE_MISSING))) {
+			err = set_readable(from + c, from + end, a, true);
+			if (err != 0)
+				break;
+			hp_unlock(&hp_heap_lock);
+			memcpy((void *)hp_chunk_addr(to + c), (void *)hp_chunk_addr(from + c), (end - c) << HP_CHUNK_SHIFT);
+			hp_lock(&hp_heap_lock);
+			err = set_readable(from + c, from + end, a, false);
+		}
+		if (err == 0 && a & later)
+			err = change_advice(to + c, last_of(to + end), 0, a & later);
+		note_advice(to + c, last_of(to + end), a & later, 0);
 	}
-	for (size_t c = 0, end; c < n && err == 0; c = end) {
-		end = run_of(later, from + c, from + n, &a) - from;
-		err = a ? change_advice(to + c, last_of(to + end), 0, a) : 0;
-		note_advice(to + c, last_of(to + end), a, 0);
-	}
+	hp_unlock(&hp_heap_lock);
 	return err == 0;
 }
 

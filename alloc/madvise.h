@@ -38,6 +38,10 @@ enum {
 void hp_madvise_unlock(size_t chunk, size_t n);
 int hp_madvise_lock_alike(size_t from, size_t to, size_t n);
 
+/* Copy [from, from + n), and its advice except locks, to [to, to + n), which has no advice yet. The caller as above.
+ * False: the kernel refused. */
+bool hp_madvise_copy(size_t from, size_t to, size_t n);
+
 /* All functions below: the caller holds hp_heap_lock, or runs in a fork handler. They make raw system calls only. */
 
 /* The end of the chunks from `chunk` on that have equal advice, *ret_advice; `end` at the latest. */
@@ -56,10 +60,6 @@ size_t hp_madvise_stuck(size_t chunk);
 /* The first chunk at or behind `chunk` at which the tail of this buffer may be cut off and freed. An advised page of
  * the pool is not divided, because the kernel advises such pages only as wholes. */
 size_t hp_madvise_cut(size_t chunk, size_t end);
-
-/* Copy [from, from + n), and its advice except locks, to [to, to + n), which has no advice yet. False: the kernel
- * refused. */
-bool hp_madvise_copy(size_t from, size_t to, size_t n);
 
 /* Read [chunk, chunk + n) into `to`, which is zero and gets no advice. Chunks that a child does not get are left out.
  * False: a part could not be read. */

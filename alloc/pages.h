@@ -58,7 +58,8 @@ struct hp_page {
 	uint16_t leaves : 1,
 		in_use : 15; /* in a page that leaves: chunks in buffers, or about to be */
 	uint8_t whole : 1, /* was collapsed: a hugepage, as long as the kernel does not split it (repair.h) */
-		collapses : 1; /* BUSY because it is collapsed: it is mapped, and its buffers are live */
+		collapses : 1, /* BUSY because it is collapsed: it is mapped, and its buffers are live */
+		holes : 1; /* while a fork copies: a part has no memory (copy.c) */
 	/* The first chunk of the buffer, live or listed, that contains the page's first chunk. Of no meaning if there is
 	 * none. relaxed: hp_heap_lock, or the owner of a listed buffer that is split; a reader believes only the word. */
 	_Atomic uint32_t buffer;

@@ -112,10 +112,7 @@ static void *move_advised(size_t chunk, size_t n0, size_t size)
 
 	if (q && hp_span_has(&hp_span, q)) {
 		to = ((uintptr_t)q - hp_span.base) >> HP_CHUNK_SHIFT;
-		hp_lock(&hp_heap_lock);
-		ok = hp_madvise_copy(chunk, to, n);
-		hp_unlock(&hp_heap_lock);
-		ok = ok && hp_madvise_lock_alike(chunk, to, n) == 0;
+		ok = hp_madvise_copy(chunk, to, n) && hp_madvise_lock_alike(chunk, to, n) == 0;
 	}
 	if (!ok) {
 		hugepin_free(q);

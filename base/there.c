@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/pagescan.h"
@@ -104,6 +105,35 @@ bool hp_there_each(uintptr_t start, uintptr_t end, void (*each)(void *arg, uintp
 
 	return !hp_is_filtered() && (scan(start, end, HP_PAGESCAN_PRESENT | HP_PAGESCAN_SWAPPED, tell_part, &p) ||
 				     by_entries(start, end, &p));
+}
+
+struct copying {
+	char *to;
+	uintptr_t from, at, end; /* at: copied up to here */
+};
+
+static void copy_part(void *copying, uintptr_t from, uintptr_t to)
+{
+	struct copying *c = copying;
+
+	from = HP_MAX(from, c->at);
+	to = HP_MIN(to, c->end);
+	if (from >= to)
+		return;
+	memset(c->to + (c->at - c->from), 0, from - c->at);
+	memcpy(c->to + (from - c->from), (void *)from, to - from);
+	c->at = to;
+}
+
+void hp_there_copy(void *to, const void *from, size_t len)
+{
+	uintptr_t start = (uintptr_t)from, mask = -hp_base_page;
+	struct copying c = { to, start, start, start + len };
+
+	if (hp_there_each(start & mask, (c.end + hp_base_page - 1) & mask, copy_part, &c))
+		memset(c.to + (c.at - start), 0, c.end - c.at);
+	else
+		memcpy(c.to + (c.at - start), (void *)c.at, c.end - c.at);
 }
 
 struct within {

@@ -29,4 +29,8 @@ bool hp_there(uintptr_t start, uintptr_t end, struct hp_there *there);
  * filter of system calls; each() may have been called for some of the parts. */
 bool hp_there_each(uintptr_t start, uintptr_t end, void (*each)(void *arg, uintptr_t from, uintptr_t to), void *arg);
 
+/* Copy private memory without a touch of parts that have none, which are zeros in the copy: a userfaultfd of the
+ * program's would make the touch wait for the program. If the kernel does not tell, all is touched. */
+void hp_there_copy(void *to, const void *from, size_t len);
+
 #endif
