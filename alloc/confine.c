@@ -2,6 +2,8 @@
  * libhugepin-malloc.so calls these functions when a program restricts itself: by a filter of system calls, by changing
  * the rights of all its threads, or by limiting its addresses.
  */
+#include <linux/capability.h>
+
 #include "alloc/copy.h"
 #include "alloc/decay.h"
 #include "alloc/pages.h"
@@ -9,6 +11,7 @@
 #include "alloc/start.h"
 #include "base/process.h"
 #include "base/service.h"
+#include "base/sys.h"
 #include "base/thread.h"
 
 bool hugepin_confining_(bool all_threads)
@@ -51,6 +54,39 @@ void hugepin_threads_allow_(void)
 		hp_lock(&hp_heap_lock);
 		hp_unlock_and_tick(true, true);
 	}
+}
+
+/* Whether this thread can become each user and group that it ever was. Asks the kernel for nothing if there is no thread
+ * that ticks, or if a filter of system calls may end the process for the question. */
+static bool may_change_back(void)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct caps[2] = { { 0 } };
+	const uint32_t needed = 1U << CAP_SETUID | 1U << CAP_SETGID;
+
+	return hp_thread_runs(&hp_ticker) && !hp_is_filtered() && hp_sys(SYS_capget, &head, caps) == 0 &&
+	       (caps[0].permitted & needed) == needed;
+}
+
+void hugepin_user_changes_(void)
+{
+	hp_heap_know_process();
+	if (may_change_back())
+		hp_thread_forbid_new(&hp_ticker);
+	else
+		hp_thread_forbid(&hp_ticker);
+	hp_service_end();
+}
+
+/* A thread that was started before the change, or by another thread during the change, has the old rights. It ends here
+ * unless these can be had again. */
+void hugepin_user_changed_(void)
+{
+	if (!may_change_back()) {
+		hp_thread_forbid(&hp_ticker);
+		hp_thread_allow(&hp_ticker);
+	}
+	hugepin_threads_allow_();
 }
 
 void hugepin_span_limit_(size_t limit)

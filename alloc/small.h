@@ -70,6 +70,11 @@ void hugepin_calls_below_(const void *const *own, const void *const *next);
 void hugepin_threads_end_(void);
 void hugepin_threads_allow_(void);
 
+/* The same before and after a change of user or groups. The thread that ticks goes on if the program could change back
+ * afterwards, because then it keeps no right that the program has given up. */
+void hugepin_user_changes_(void);
+void hugepin_user_changed_(void);
+
 /* confining() is called before the program installs a filter of system calls, and returns whether the program has a
  * filter already. confined() is called afterwards; `is` tells whether the program has a filter now. */
 _Bool hugepin_confining_(_Bool all_threads);

@@ -658,10 +658,15 @@ void hp_thread_end(struct hp_thread *t)
 	hp_signals_block(old);
 }
 
-void hp_thread_forbid(struct hp_thread *t)
+void hp_thread_forbid_new(struct hp_thread *t)
 {
 	/* seq_cst: written before the state is read; pairs with hp_thread_start(). */
 	atomic_fetch_add_explicit(&t->forbidden, 1, memory_order_seq_cst);
+}
+
+void hp_thread_forbid(struct hp_thread *t)
+{
+	hp_thread_forbid_new(t);
 	/* This may be a signal handler that interrupted the thread while it held the heap's lock, or was about to take
 	 * it. Waiting for the end could deadlock, because the other thread may wait for that lock. Letting it run is
 	 * harmless, since it has no rights. */

@@ -101,8 +101,10 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
  * what run() is doing. So the caller may hold no lock that run() takes. */
 void hp_thread_end(struct hp_thread *t);
 
-/* forbid() ends the thread, and forbids a new one until allow() was called as often as forbid(). */
+/* forbid() ends the thread, and forbids a new one until allow() was called as often as forbid(). forbid_new(): as
+ * forbid(), but a thread that runs goes on. */
 void hp_thread_forbid(struct hp_thread *t);
+void hp_thread_forbid_new(struct hp_thread *t);
 void hp_thread_allow(struct hp_thread *t);
 
 /* acquire: a start sees what was written before the permission; pairs with hp_thread_allow(). */

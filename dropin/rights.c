@@ -5,6 +5,9 @@
  * Our threads are ended before each such call. So a call that the kernel applies to all threads, or refuses if there
  * are several, finds no thread of ours. And after a call that changes only the calling thread, such as a raw setresuid,
  * no thread of ours keeps more rights. Calls made without the C library are not seen.
+ *
+ * The thread that ticks may stay if user or groups change and the program can change back (alloc/confine.c), because a
+ * file server changes them for each request, and ending and starting a thread takes hundreds of microseconds.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -47,31 +50,34 @@ void hp_rights_find(void)
 	hp_seal(&next_calls, sizeof next_calls);
 }
 
-#define INTERPOSE(name, parameters, ...)                                                                               \
+#define INTERPOSE(name, begin, end, parameters, ...)                                                                   \
 	EXPORT int name parameters                                                                                     \
 	{                                                                                                              \
 		int r;                                                                                                 \
                                                                                                                        \
 		if (!next_calls.is.found) /* in the constructor of another library */                                  \
 			hp_rights_find();                                                                              \
-		hugepin_threads_end_();                                                                                \
+		begin();                                                                                               \
 		r = next_calls.is.name(__VA_ARGS__);                                                                   \
-		hugepin_threads_allow_();                                                                              \
+		end();                                                                                                 \
 		return r;                                                                                              \
 	}
 
-INTERPOSE(unshare, (int flags), flags)
-INTERPOSE(setns, (int fd, int type), fd, type)
-INTERPOSE(setuid, (uid_t id), id)
-INTERPOSE(seteuid, (uid_t id), id)
-INTERPOSE(setgid, (gid_t id), id)
-INTERPOSE(setegid, (gid_t id), id)
-INTERPOSE(setreuid, (uid_t real, uid_t effective), real, effective)
-INTERPOSE(setregid, (gid_t real, gid_t effective), real, effective)
-INTERPOSE(setresuid, (uid_t real, uid_t effective, uid_t saved), real, effective, saved)
-INTERPOSE(setresgid, (gid_t real, gid_t effective, gid_t saved), real, effective, saved)
-INTERPOSE(setgroups, (size_t count, const gid_t *groups), count, groups)
-INTERPOSE(initgroups, (const char *user, gid_t group), user, group)
+INTERPOSE(unshare, hugepin_threads_end_, hugepin_threads_allow_, (int flags), flags)
+INTERPOSE(setns, hugepin_threads_end_, hugepin_threads_allow_, (int fd, int type), fd, type)
+
+#define CHANGES_USER(name, ...) INTERPOSE(name, hugepin_user_changes_, hugepin_user_changed_, __VA_ARGS__)
+
+CHANGES_USER(setuid, (uid_t id), id)
+CHANGES_USER(seteuid, (uid_t id), id)
+CHANGES_USER(setgid, (gid_t id), id)
+CHANGES_USER(setegid, (gid_t id), id)
+CHANGES_USER(setreuid, (uid_t real, uid_t effective), real, effective)
+CHANGES_USER(setregid, (gid_t real, gid_t effective), real, effective)
+CHANGES_USER(setresuid, (uid_t real, uid_t effective, uid_t saved), real, effective, saved)
+CHANGES_USER(setresgid, (gid_t real, gid_t effective, gid_t saved), real, effective, saved)
+CHANGES_USER(setgroups, (size_t count, const gid_t *groups), count, groups)
+CHANGES_USER(initgroups, (const char *user, gid_t group), user, group)
 
 EXPORT int prctl(int option, ...)
 {
@@ -117,6 +123,10 @@ EXPORT long syscall(long n, ...)
 	switch (n) {
 	case SYS_unshare:
 	case SYS_setns:
+		hugepin_threads_end_();
+		r = next_syscall(n, a);
+		hugepin_threads_allow_();
+		return r;
 	case SYS_setuid:
 	case SYS_setgid:
 	case SYS_setreuid:
@@ -124,9 +134,9 @@ EXPORT long syscall(long n, ...)
 	case SYS_setresuid:
 	case SYS_setresgid:
 	case SYS_setgroups:
-		hugepin_threads_end_();
+		hugepin_user_changes_();
 		r = next_syscall(n, a);
-		hugepin_threads_allow_();
+		hugepin_user_changed_();
 		return r;
 	case SYS_prctl:
 		if (a[0] != PR_SET_SECCOMP)

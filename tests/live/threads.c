@@ -201,6 +201,49 @@ TEST_BY(both, no_thread_keeps_the_user_that_the_program_was)
 	tasks("Gid", "65534\t65534\t65534\t65534", &others);
 }
 
+/* The number of the thread that ticks; 0: there is none. */
+static int ticker(void)
+{
+	char path[300], name[32];
+	int tid = 0;
+	DIR *d = opendir("/proc/self/task");
+	for (struct dirent *e; d && (e = readdir(d));) {
+		snprintf(path, sizeof path, "/proc/self/task/%s/comm", e->d_name);
+		if (e->d_name[0] != '.' && file_read(path, name, sizeof name) > 0 && !strcmp(name, "hugepin decay\n"))
+			tid = atoi(e->d_name);
+	}
+	if (d)
+		closedir(d);
+	return tid;
+}
+
+static void changes_for_a_while(void)
+{
+	use(48 * MIB);
+	int tid = ticker();
+	EXPECT(tid != 0);
+	if (seteuid(65534))
+		SKIP("not root");
+	EXPECT(!seteuid(0));
+	EXPECT_EQ(ticker(), tid);
+	EXPECT(!setegid(65534) && !setegid(0));
+	EXPECT_EQ(ticker(), tid);
+	EXPECT(!syscall(SYS_setresuid, -1, 65534, -1) && !syscall(SYS_setresuid, -1, 0, -1));
+	EXPECT_EQ(ticker(), tid);
+	int others;
+	EXPECT(!setresuid(65534, 65534, 65534));
+	tasks("Uid", "65534\t65534\t65534\t65534", &others);
+	EXPECT(ticker() != tid);
+}
+
+TEST(the_thread_that_ticks_stays_while_the_program_can_become_its_user_again)
+{
+	const char *was = decay;
+	decay = "3600s"; /* so that it does not end by itself */
+	both(changes_for_a_while);
+	decay = was;
+}
+
 /* From now on all threads may make only the system calls that the C library's malloc needs. Others kill the process. */
 static bool confine(void)
 {
