@@ -272,7 +272,9 @@ static void clear_part(void *clearing, uintptr_t from, uintptr_t to)
 	struct clearing *c = clearing;
 
 	from = HP_MAX(from, c->start);
-	memset((void *)from, 0, HP_MIN(to, c->end) - from);
+	to = HP_MIN(to, c->end);
+	if (from < to)
+		memset((void *)from, 0, to - from);
 }
 
 /* Clear the first `bytes` of a buffer. The parts of a long buffer that have no memory read as zeros already, and have to

@@ -3,12 +3,12 @@
  * stops that thread in an interposed function of the C library. Each subject is a program of its own. */
 #include "live.h"
 
+#include <sys/auxv.h>
 #include <sys/syscall.h>
-#include <sys/sysinfo.h>
 
 enum { STEPS = 400 };
 
-static _Atomic bool stop_sysinfo, stop_munmap, inside, forked;
+static _Atomic bool stop_start, stop_munmap, inside, forked;
 
 /* The other thread waits here until the fork is over. It waits for a limited time, since the fork may itself wait for
  * this thread. */
@@ -19,12 +19,14 @@ static void wait_inside(void)
 		syscall(SYS_nanosleep, &(struct timespec){ 0, 1000000 }, NULL);
 }
 
-/* The heap asks how much memory there is when it reserves its addresses. */
-int sysinfo(struct sysinfo *info)
+/* The heap asks what kind of process this is when it reserves its addresses. */
+unsigned long __getauxval(unsigned long type);
+
+unsigned long getauxval(unsigned long type)
 {
-	if (atomic_exchange(&stop_sysinfo, false))
+	if (type == AT_EXECFN && atomic_exchange(&stop_start, false))
 		wait_inside();
-	return (int)syscall(SYS_sysinfo, info);
+	return __getauxval(type);
 }
 
 int munmap(void *addr, size_t len)
@@ -36,7 +38,7 @@ int munmap(void *addr, size_t len)
 
 static void *first_request(void *unused)
 {
-	stop_sysinfo = true;
+	stop_start = true;
 	free(hide(malloc(4 * MIB)));
 	return unused;
 }

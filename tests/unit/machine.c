@@ -40,24 +40,15 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 	} else if (nr == SYS_mbind) {
 		bound = *(uint64_t *)d;
 		r = -bind_error;
+	} else if (nr == SYS_sysinfo) {
+		*(struct sysinfo *)a = (struct sysinfo){ .totalram = ram / 4096, .mem_unit = 4096 };
+		r = -sysinfo_error;
 	} else if (nr == SYS_mmap && reserve_max && (size_t)b > reserve_max && c == PROT_NONE) {
 		r = -ENOMEM;
 	} else {
 		r = raw(nr, a, b, c, d, e, f);
 	}
 	return result_of(r);
-}
-
-int sysinfo(struct sysinfo *ret_)
-{
-	if (sysinfo_error) {
-		errno = sysinfo_error;
-		return -1;
-	}
-	memset(ret_, 0, sizeof *ret_);
-	ret_->totalram = ram / 4096;
-	ret_->mem_unit = 4096;
-	return 0;
 }
 
 /* Have a file below root; text NULL: none. */
