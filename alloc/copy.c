@@ -347,6 +347,22 @@ bool hp_copy_may_map(size_t pages)
 	return pages <= copy.pages || could_map(pages);
 }
 
+/* Nothing tells how many mappings a process has, so make them: each second page of a range becomes a mapping. */
+bool hp_copy_may_split(size_t mappings)
+{
+	size_t pieces = mappings / 2 + 1, len = (2 * pieces + 1) * hp_base_page;
+	long map = hp_sys(SYS_mmap, NULL, len, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+	bool ok = !hp_sys_failed(map);
+
+	for (size_t i = 0; ok && i < pieces; i++)
+		ok = hp_sys(SYS_mprotect, (size_t)map + (2 * i + 1) * hp_base_page, hp_base_page, PROT_NONE) == 0;
+	if (!hp_sys_failed(map)) {
+		hp_sys(SYS_mprotect, map, len, PROT_NONE); /* one again, because unmapping may need one more */
+		hp_sys(SYS_munmap, map, len);
+	}
+	return ok;
+}
+
 static void advise_copy(char *at, size_t pages, int advice)
 {
 	hp_sys(SYS_madvise, at, pages << HP_PAGE_SHIFT, advice); /* a refusal is harmless: pages of another size do */

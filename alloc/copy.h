@@ -36,6 +36,9 @@ uint64_t hp_copy_room(size_t pages);
  * pages. */
 bool hp_copy_may_map(size_t pages);
 
+/* Whether the process may have so many more mappings. Takes a system call for each two. */
+bool hp_copy_may_split(size_t mappings);
+
 /* Map and populate memory for a copy of so many pages, as one mapping. There must be no copy yet, but there may be kept
  * memory. The memory is zero, unless it was kept. False: there is no memory. */
 bool hp_copy_map(size_t pages);

@@ -118,6 +118,25 @@ struct plan {
 	bool ample; /* memory has room for twice the copy */
 };
 
+/* The mappings that the child, or the parent, gets anew at most. Pages are marked. A run of pages with one version in the child
+ * becomes a mapping of its own, and so does a part of a page with advice of its own. Each may divide another mapping. */
+static size_t count_new_mappings(void)
+{
+	enum hp_page_fork last = HP_PAGE_SHARED;
+	size_t runs = 0;
+
+	for (size_t p = 1; p < hp_span.tree.used; p++) {
+		const struct hp_page *g = &hp_span.page[p];
+		enum hp_page_fork now = g->fork != HP_PAGE_SHARED || fate(p) == SHARED ? g->fork : HP_PAGE_LEFT;
+
+		runs += now != HP_PAGE_SHARED && now != last;
+		if (now == HP_PAGE_COPIED && g->advised)
+			runs += hp_madvise_parts(p << HP_PAGE_CHUNKS_SHIFT, HP_PAGE_CHUNKS);
+		last = now;
+	}
+	return 2 * runs;
+}
+
 /* Decide how this fork goes. Marks pages, which the caller uses or unmarks. refusal: the caller only looks at `how ==
  * REFUSE`. */
 static struct plan plan(bool refusal)
@@ -126,6 +145,7 @@ static struct plan plan(bool refusal)
 	struct pool stack = { .pages = 0 };
 	/* other: held pages that are not the pool's, which the kernel would have to copy */
 	size_t copy_some = 0, keep_out = 0, other = 0;
+	bool scarce = false; /* too few mappings are left */
 
 	for (size_t p = 1; p < hp_span.tree.used; p++) {
 		const struct hp_page *g = &hp_span.page[p];
@@ -142,10 +162,16 @@ static struct plan plan(bool refusal)
 		stack.giants += giant && hp_copy_is_early(p);
 		other += ready && !pool && f == COPY;
 	}
-	if (refusal && !other && covers_pool(r.pool))
+	if (refusal && !other && !keep_out && covers_pool(r.pool))
 		return r;
-	if (copy_some || keep_out)
+	if (copy_some || keep_out) {
 		r.copied = hp_copy_mark(mark_child, listed_too);
+		scarce = !hp_copy_may_split(count_new_mappings());
+	}
+	if (scarce && keep_out) {
+		r.how = REFUSE;
+		return r;
+	}
 	if (!copy_some && !r.pool.pages && !r.pool.giants)
 		return r;
 	r.how = BY_COW;
@@ -155,7 +181,7 @@ static struct plan plan(bool refusal)
 	uint64_t bytes = (uint64_t)r.copied << HP_PAGE_SHIFT, room = bytes ? hp_copy_room(r.copied) : UINT64_MAX;
 
 	r.ample = room >= 2 * bytes + HP_COPY_MARGIN;
-	if (room >= bytes + HP_COPY_MARGIN && hp_copy_may_map(r.copied) && covers_pool(stack))
+	if (room >= bytes + HP_COPY_MARGIN && hp_copy_may_map(r.copied) && covers_pool(stack) && !scarce)
 		r.how = BY_COPY;
 	else if (hp_config.fork_mode == HP_FORK_COPY &&
 		 (!covers_pool(r.pool) || (other && room < ((uint64_t)other << HP_PAGE_SHIFT) + HP_COPY_MARGIN)))
@@ -384,8 +410,9 @@ static bool is_gone(size_t p)
 	return hp_span.page[p].fork == HP_PAGE_LEFT || hp_span.page[p].fork == HP_PAGE_LOST;
 }
 
-/* End the child, because it must not run with a hole in the heap, into which another mapping could come. No reason is
- * known for which the kernel would refuse: the child has fewer mappings than the parent had, and asks for no memory. */
+/* End the child, because it must not run with a hole in the heap, into which another mapping could come. The kernel has
+ * one reason to refuse, since the child asks for no memory: the process has no more mappings. plan() has tried whether
+ * there are enough, but a handler cannot fail a fork, and another thread may have made some since. */
 static _Noreturn void cannot(const char *call, size_t error)
 {
 	hp_say(call, NULL, error);

@@ -122,6 +122,16 @@ bool hp_madvise_any(size_t chunk, size_t n)
 	return hp_madvise_run(chunk, end, &a) < end || a;
 }
 
+size_t hp_madvise_parts(size_t chunk, size_t n)
+{
+	size_t parts = 0, end = chunk + n;
+	unsigned a, any = 0;
+
+	for (; chunk < end; parts++, any |= a)
+		chunk = hp_madvise_run(chunk, end, &a);
+	return any ? parts : 0;
+}
+
 /* ------------------------------------------------------------------ the kernel */
 
 static int call_kernel(uintptr_t start, uintptr_t end, long nr, int how)

@@ -65,6 +65,9 @@ size_t hp_madvise_cut(size_t chunk, size_t end);
  * False: a part could not be read. */
 bool hp_madvise_read(void *to, size_t chunk, size_t n);
 
+/* The number of parts of [chunk, chunk + n) with equal advice, of which some have any; 0: none has. */
+size_t hp_madvise_parts(size_t chunk, size_t n);
+
 /* Whether a part of the page is the top of a thread's stack. */
 bool hp_madvise_is_stack(size_t page);
 

@@ -2,6 +2,7 @@
  * Held memory of which a child gets a copy, by us or by the kernel: the child has its own memory, the hook of fork sees
  * that memory in place, and the parent's pages stay those that the ring writes to.
  */
+#include "alloc/small.h"
 #include "base/lock.h"
 #include "base/service.h"
 #include "tests/unit/fork.h"
@@ -266,6 +267,91 @@ TEST(a_fork_copies_as_much_of_registered_memory_as_of_unregistered_memory)
 	t_print("# first fork of 1 GiB: %.0f ms, registered %.0f ms\n", plain.ms, registered.ms);
 	EXPECT(plain.copied >= (uint64_t)LARGE * LARGE_SIZE);
 	EXPECT_EQ(registered.copied, plain.copied);
+}
+
+/* Take all mappings that the process may have, but for some. */
+enum { MAPPINGS = 70000 };
+static char *taken;
+
+static bool take_mappings(size_t spare)
+{
+	size_t page = hp_base_page, i = 1;
+
+	taken = mmap(NULL, MAPPINGS * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (taken == MAP_FAILED)
+		return false;
+	while (i < MAPPINGS - 1 && mprotect(taken + i * page, page, PROT_READ) == 0)
+		i += 2;
+	if (i >= MAPPINGS - 1 || i < spare) {
+		munmap(taken, MAPPINGS * page);
+		return false;
+	}
+	EXPECT_EQ(mprotect(taken + (i - spare) * page, spare * page, PROT_NONE), 0);
+	return true;
+}
+
+/* Each second hugepage is free, so the child needs a mapping for each. */
+TEST(a_child_lives_where_mappings_are_scarce)
+{
+	enum { COUNT = 60, SPARE = 50 };
+	char *p[COUNT];
+	uint64_t cow = HP_STAT(forks_cow), copied = HP_STAT(forks_copied);
+	pid_t pid;
+
+	hp_config.pages = HP_PAGES_THP;
+	for (int i = 0; i < COUNT; i++)
+		p[i] = memset(hugepin_aligned_alloc(HP_PAGE, HP_PAGE), i + 1, HP_PAGE);
+	hold_all(HP_HOLD_COPY);
+	for (int i = 0; i < COUNT; i += 2)
+		hugepin_free(p[i]);
+	for (int scarce = 1; scarce >= 0; scarce--) {
+		if (scarce && !take_mappings(SPARE)) {
+			T_FAIL("no limit of mappings");
+			break;
+		}
+		pid = fork();
+		if (pid == 0) {
+			for (int i = 1; i < COUNT; i += 2)
+				if (p[i][0] != i + 1 || p[i][HP_PAGE - 1] != i + 1)
+					_exit(2);
+			_exit(0);
+		}
+		EXPECT_EQ(child_wait(pid), 0);
+		if (scarce)
+			munmap(taken, MAPPINGS * hp_base_page);
+	}
+	EXPECT_EQ(HP_STAT(forks_cow), cow + 1);
+	EXPECT_EQ(HP_STAT(forks_copied), copied + 1);
+	drop_all();
+	for (int i = 1; i < COUNT; i += 2)
+		hugepin_free(p[i]);
+	hugepin_purge();
+	expect_empty();
+}
+
+/* Each second hugepage is kept out of the child. */
+TEST(a_fork_that_needs_more_mappings_than_there_are_is_refused)
+{
+	enum { COUNT = 60, SPARE = 50 };
+	char *p = NULL;
+	struct hugepin_extent e;
+
+	hp_config.pages = HP_PAGES_THP;
+	p = memset(hugepin_aligned_alloc(HP_PAGE, COUNT * HP_PAGE), 1, COUNT * HP_PAGE);
+	e = extent_of(p);
+	for (int i = 0; i < COUNT; i += 2)
+		EXPECT_EQ(hp_heap_hold((uintptr_t)p + (size_t)i * HP_PAGE, HP_PAGE, e.gen, HP_HOLD_DONTFORK), 0);
+	EXPECT(!hugepin_fork_refused_());
+	if (EXPECT(take_mappings(SPARE))) {
+		EXPECT(hugepin_fork_refused_());
+		munmap(taken, MAPPINGS * hp_base_page);
+	}
+	EXPECT(!hugepin_fork_refused_());
+	for (int i = 0; i < COUNT; i += 2)
+		hp_heap_drop((uintptr_t)p + (size_t)i * HP_PAGE, HP_PAGE, HP_HOLD_DONTFORK);
+	hugepin_free(p);
+	hugepin_purge();
+	expect_empty();
 }
 
 LIVE_MAIN
