@@ -141,8 +141,10 @@ static void heap_prefork(void)
 	forking.interrupted = interrupted;
 	forking.ticker_forbidden = moves;
 	forking.locked = locked;
-	if (interrupted)
+	if (interrupted) {
+		hp_fork_leave();
 		return;
+	}
 	hp_lists_clear();
 	/* After this, every other thread waits for the lock, or hp_cache_unsettled() says that one may be busy. */
 	hp_cache_steal(false, 0);

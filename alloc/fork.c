@@ -388,6 +388,19 @@ struct hp_fork_copied hp_fork_prepare(bool listed, bool alone, size_t moved)
 	return copied;
 }
 
+/* Only forks change these counts, with signals blocked, so that this thread's lock protects them whether this fork took
+ * the lock or the code that it interrupted. */
+void hp_fork_leave(void)
+{
+	struct pool all = { .pages = HP_STAT(hugetlb_bytes) >> HP_PAGE_SHIFT };
+
+	if (!all.pages)
+		return;
+	HP_STAT_ADD(forks_cow, 1);
+	if (!covers_pool(all))
+		HP_STAT_ADD(forks_uncovered, 1);
+}
+
 void hp_fork_parent(void)
 {
 	listed_too = false;

@@ -24,4 +24,8 @@ struct hp_fork_copied hp_fork_prepare(bool listed_too, bool alone, size_t moved)
 void hp_fork_parent(void);
 void hp_fork_child(void);
 
+/* Count a fork for which the heap can do nothing, because it interrupted the heap. No other function of this
+ * file is called for this fork. */
+void hp_fork_leave(void);
+
 #endif

@@ -354,4 +354,24 @@ TEST(a_fork_that_needs_more_mappings_than_there_are_is_refused)
 	expect_empty();
 }
 
+/* As a signal handler that interrupted the heap. A pool that covers so much there is not. */
+TEST(a_fork_that_interrupts_the_heap_is_counted)
+{
+	uint64_t cow = HP_STAT(forks_cow), uncovered = HP_STAT(forks_uncovered), pool = HP_STAT(hugetlb_bytes);
+	pid_t pid;
+
+	for (int i = 0; i < 2; i++) {
+		hp_lock(&hp_heap_lock);
+		HP_STAT(hugetlb_bytes) = i ? UINT64_C(1) << 50 : 0;
+		pid = fork();
+		if (pid == 0)
+			_exit(0);
+		HP_STAT(hugetlb_bytes) = pool;
+		hp_unlock(&hp_heap_lock);
+		EXPECT_EQ(child_wait(pid), 0);
+		EXPECT_EQ(HP_STAT(forks_cow), cow + (unsigned)i);
+		EXPECT_EQ(HP_STAT(forks_uncovered), uncovered + (unsigned)i);
+	}
+}
+
 LIVE_MAIN
