@@ -505,6 +505,15 @@ static bool put_contents(size_t p)
 	return true;
 }
 
+/* Whether the next page of the copy has moved. Since Linux 6.17 mremap moves several mappings, and may have moved some of
+ * them when it fails. */
+static bool has_moved(void)
+{
+	unsigned char there[HP_PAGE / 4096];
+
+	return hp_sys(SYS_mincore, copy.at, HP_PAGE, there) == -ENOMEM;
+}
+
 size_t hp_copy_put(size_t first, size_t end)
 {
 	if (put_run(first, end - first))
@@ -513,6 +522,10 @@ size_t hp_copy_put(size_t first, size_t end)
 	 * or strict overcommit counts the copy twice while it moves; then the kernel has unmapped the target before it
 	 * refuses. Dropping the slack makes room for one page. */
 	drop_slack();
+	for (; first < end && has_moved(); first++) {
+		copy.at += HP_PAGE;
+		copy.pages--;
+	}
 	for (size_t p = first; p < end; p++)
 		if (!put_run(p, 1) && !put_contents(p))
 			return p;

@@ -143,6 +143,24 @@ TEST_BY(in_a_process, where_a_run_cannot_be_moved_its_pages_are)
 	EXPECT_EQ(addresses(), before);
 }
 
+/* From Linux 6.17 on, mremap moves several mappings, and may fail when some have moved. */
+TEST_BY(in_a_process, where_a_part_of_a_run_was_moved_the_rest_follows)
+{
+	long before;
+
+	take();
+	expect_moves();
+	again();
+	before = addresses();
+	says.puts_first = true;
+	expect_moves();
+	EXPECT_EQ(addresses(), before);
+	expect_borders();
+	says.puts_first = false;
+	again();
+	expect_moves();
+}
+
 /* The pages of buffers below the second page of buffers[1]. */
 static size_t pool_first(void)
 {
