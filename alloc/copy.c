@@ -522,7 +522,7 @@ size_t hp_copy_put(size_t first, size_t end)
 	 * or strict overcommit counts the copy twice while it moves; then the kernel has unmapped the target before it
 	 * refuses. Dropping the slack makes room for one page. */
 	drop_slack();
-	for (; first < end && has_moved(); first++) {
+	for (; first < end && copy.pages && has_moved(); first++) {
 		copy.at += HP_PAGE;
 		copy.pages--;
 	}

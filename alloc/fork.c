@@ -366,11 +366,10 @@ struct hp_fork_copied hp_fork_prepare(bool listed, bool alone, size_t moved)
 	listed_too = listed;
 	if (moved)
 		count_copied(moved, alone);
-	p = plan(false);
-
 	if (dofork_refused)
 		dofork_refused = hp_copy_runs(has_memory, let_in_run, NULL) != 0;
-	learn_advice();
+	learn_advice(); /* first, because the fates of pages depend on it, and may not change when pages are marked */
+	p = plan(false);
 	if (p.how != BY_COPY || !p.copied)
 		hp_copy_drop(); /* drop memory kept from an earlier fork */
 	if (p.how == BY_COPY && make_copy(&p, alone)) {

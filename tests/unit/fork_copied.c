@@ -354,6 +354,40 @@ TEST(a_fork_that_needs_more_mappings_than_there_are_is_refused)
 	expect_empty();
 }
 
+/* The program says so by a call that the heap does not see, and there are no addresses for a copy. */
+TEST(without_a_copy_a_child_has_all_but_what_the_program_keeps_from_it)
+{
+	enum { PAGES = 20 };
+	char *p;
+	uint64_t cow = HP_STAT(forks_cow);
+	struct rlimit was, little;
+	unsigned long pages = 0;
+	FILE *f;
+	pid_t pid;
+
+	hp_config.pages = HP_PAGES_THP;
+	p = memset(hugepin_aligned_alloc(HP_PAGE, PAGES * HP_PAGE), 1, PAGES * HP_PAGE);
+	hold_all(HP_HOLD_COPY);
+	EXPECT_EQ(madvise(p + 2 * HP_PAGE, HP_PAGE, MADV_DONTFORK), 0);
+	f = fopen("/proc/self/statm", "r");
+	EXPECT(f && fscanf(f, "%lu", &pages) == 1);
+	fclose(f);
+	getrlimit(RLIMIT_AS, &was);
+	little = (struct rlimit){ pages * hp_base_page + 4 * HP_PAGE, was.rlim_max };
+	EXPECT_EQ(setrlimit(RLIMIT_AS, &little), 0);
+	pid = fork();
+	if (pid == 0)
+		_exit(p[0] != 1 || p[2 * HP_PAGE - 1] != 1 || p[3 * HP_PAGE] != 1);
+	setrlimit(RLIMIT_AS, &was);
+	EXPECT_EQ(child_wait(pid), 0);
+	EXPECT_EQ(HP_STAT(forks_cow), cow + 1);
+	EXPECT_EQ(madvise(p + 2 * HP_PAGE, HP_PAGE, MADV_DOFORK), 0);
+	drop_all();
+	hugepin_free(p);
+	hugepin_purge();
+	expect_empty();
+}
+
 /* As a signal handler that interrupted the heap. A pool that covers so much there is not. */
 TEST(a_fork_that_interrupts_the_heap_is_counted)
 {
