@@ -20,7 +20,7 @@
  * several nodes. An mlock(2) of pages of the pool leaves no trace in the kernel, so a lock by a program without the
  * drop-in is lost.
  *
- * A page that could not move at one fork stays for good (page.stays), so that later forks do not try in vain.
+ * A page that a trial found pinned stays for good (page.stays), so that later forks do not try in vain.
  */
 #include "alloc/move.h"
 
@@ -252,7 +252,7 @@ static bool make_trial(uint64_t *shared)
 	return r == pid && status == 0;
 }
 
-/* Unmark the pages that may be pinned, which stay for good. Returns the number of pages that are still marked. */
+/* Unmark the pages that may be pinned, which stay for good if the trial says so. Returns the number of pages that are still marked. */
 static size_t leave_unpinned(void)
 {
 	size_t size = hp_span.tree.used / 8 + 8, left = 0;
@@ -269,7 +269,7 @@ static size_t leave_unpinned(void)
 			left++;
 		} else {
 			g->fork = HP_PAGE_SHARED;
-			g->stays = 1;
+			g->stays = ok; /* a trial that could not be made tells nothing */
 		}
 	}
 	if (!hp_sys_failed(map))

@@ -204,6 +204,16 @@ TEST_BY(in_a_process, without_memory_for_the_copy_all_stays_and_moves_the_next_t
 	expect_moves();
 }
 
+TEST_BY(in_a_process, without_a_process_for_the_trial_all_stays_and_moves_the_next_time)
+{
+	take();
+	says.no_trial = true;
+	EXPECT_EQ(move_now(), 0);
+	EXPECT_EQ(pool_left(), BUFFERS * SIZE / HP_PAGE);
+	says.no_trial = false;
+	expect_moves();
+}
+
 /* ------------------------------------------------------------------ hugepages that take long */
 
 /* The times for the base pages of a hugepage, and for each hugepage. The clock is read before and after each. */

@@ -33,6 +33,7 @@ static struct {
 	const char *namespace, *device, *device_at, *memory; /* the texts of links and of /proc/meminfo */
 	const char *absent; /* a file or directory that does not exist */
 	uintptr_t put_max; /* mremap fails there and above, and for more than a page */
+	bool no_trial; /* no child can be had for the trial */
 	bool puts_first; /* mremap of more than a page moves the first, and fails */
 	uintptr_t map_max; /* mmap fails there and above */
 	int looks; /* how often the list of descriptors was read */
@@ -78,6 +79,8 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 		r = -says.list_error;
 	} else if (nr == SYS_openat && says.absent && !strcmp(path, says.absent)) {
 		r = -ENOENT;
+	} else if (nr == SYS_clone && says.no_trial) {
+		r = -EAGAIN;
 	} else if (nr == SYS_mremap && says.puts_first && b > (long)HP_PAGE) {
 		r = raw(nr, a, (long)HP_PAGE, (long)HP_PAGE, d, e, f);
 		r = r < 0 && r > -4096 ? r : -EFAULT;
