@@ -18,6 +18,7 @@
 
 #include "base/base.h"
 #include "base/bits.h"
+#include "base/kept.h"
 #include "base/memlock.h"
 #include "base/sys.h"
 #include "hugepin_uring.h"
@@ -37,10 +38,10 @@ enum { SLOTS_MAX = 16384, ATTACHED_MAX = 16 };
 
 struct ring {
 	struct io_uring *ring;
-	/* A duplicate of the ring's descriptor, because the program may close its own. -1: the program had closed it
-	 * before. Then only `by` reaches the ring, by the index of its registration (io_uring_register_ring_fd(3)), so
-	 * the ring has an owner. With other threads the same index may mean a ring of theirs. */
-	int fd;
+	struct hp_kept kept; /* a duplicate of the ring's descriptor, because the program may close its own */
+	/* Not 0: the program had closed the descriptor before. Then only this thread reaches the ring, by the index of
+	 * its registration (io_uring_register_ring_fd(3)), so the ring has an owner. With other threads the same index
+	 * may mean a ring of theirs. */
 	pid_t by;
 };
 
@@ -55,32 +56,47 @@ struct hp_uring {
 /* 0 or -errno. */
 static int ring_keep(struct io_uring *ring, struct ring *ret_)
 {
-	const int fd = ring->ring_fd < 0 ? -1 : (int)hp_sys(SYS_fcntl, ring->ring_fd, F_DUPFD_CLOEXEC, 0);
+	int fd;
 
-	*ret_ = (struct ring){ ring, fd, hp_tid() };
-	return fd < 0 && ring->ring_fd >= 0 ? fd : 0;
+	ret_->ring = ring;
+	ret_->by = ring->ring_fd < 0 ? hp_tid() : 0;
+	if (ret_->by)
+		return 0;
+	fd = (int)hp_sys(SYS_fcntl, ring->ring_fd, F_DUPFD_CLOEXEC, 0);
+	return hp_kept_set_or_close(&ret_->kept, fd) ? 0 : fd < 0 ? fd : -EBADF;
 }
 
-static void ring_drop(const struct ring *r)
+static void ring_drop(struct ring *r)
 {
-	if (r->fd >= 0)
-		hp_sys(SYS_close, r->fd);
+	if (!r->by)
+		hp_kept_close(&r->kept);
 }
 
+/* The program may have closed our descriptor, too, with all that it does not know. Another ring may have its number by
+ * now. */
 static int ring_number(const struct ring *r)
 {
-	return r->fd < 0 ? r->ring->enter_ring_fd : r->fd;
+	if (r->by)
+		return r->ring->enter_ring_fd;
+	if (hp_kept_is_there(&r->kept))
+		return hp_kept_fd(&r->kept);
+	return hp_kept_is(&r->kept, r->ring->ring_fd) ? r->ring->ring_fd : -1;
 }
 
 /* io_uring_register(2), called directly because with liburing's functions every process under libhugepin-malloc.so
  * would load that library. 0 or more, or -errno. */
+static int call_register(int number, bool by_index, unsigned opcode, const void *arg, unsigned count)
+{
+	const unsigned flag = by_index ? 1u << 31 : 0; /* IORING_REGISTER_USE_REGISTERED_RING, of Linux 6.3 */
+
+	return (int)hp_sys(SYS_io_uring_register, number, opcode | flag, arg, count);
+}
+
 static int ring_register(const struct ring *r, unsigned opcode, const void *arg, unsigned count)
 {
-	const unsigned by_index = r->fd < 0 ? 1u << 31 : 0; /* IORING_REGISTER_USE_REGISTERED_RING, of Linux 6.3 */
-
-	if (by_index && r->by != hp_tid())
+	if (r->by && r->by != hp_tid())
 		return -EEXIST; /* as the kernel says of a ring with an owner */
-	return (int)hp_sys(SYS_io_uring_register, ring_number(r), opcode | by_index, arg, count);
+	return call_register(ring_number(r), r->by, opcode, arg, count);
 }
 
 static bool has_owner(const struct io_uring *ring)
@@ -122,7 +138,7 @@ static int slots_clone(struct hp_uring *u, const struct ring *to, unsigned slot,
 {
 	struct clone_buffers c = {
 		.src_fd = (uint32_t)ring_number(&u->rings[0]),
-		.flags = flags | (u->rings[0].fd < 0 ? CLONE_BY_INDEX : 0),
+		.flags = flags | (u->rings[0].by ? CLONE_BY_INDEX : 0),
 		.src_off = slot,
 		.dst_off = slot,
 		.nr = count,
@@ -270,14 +286,15 @@ int hugepin_uring_open(struct io_uring *ring, unsigned slot0, unsigned slots, co
 
 	if (!ring || !ret_)
 		return -EINVAL;
-	const struct ring callers = { ring, ring->ring_fd, hp_tid() };
+	const bool closed = ring->ring_fd < 0;
 	err = hp_uring_new(ring, slot0, slots, &u, &made);
 	if (!err) {
 		err = hugepin_domain_open(&hp_uring_backend, u, attr, ret_);
 		if (err == -EINVAL) /* only this error leaves ctx to the caller */
 			uring_close(u);
 		if (err < 0 && made)
-			ring_register(&callers, IORING_UNREGISTER_BUFFERS, NULL, 0);
+			call_register(closed ? ring->enter_ring_fd : ring->ring_fd, closed, IORING_UNREGISTER_BUFFERS,
+				      NULL, 0);
 	}
 	errno = saved_errno;
 	return err;

@@ -520,7 +520,7 @@ TEST(a_registration_that_one_ring_refuses_is_undone_in_all)
 	struct hugepin_reg r = { .lkey = 77 };
 	char *p = pages(PAGE);
 	struct hp_uring *u = context_attached(rings, 1);
-	int null, ours[3];
+	int null, kept, ours[3];
 
 	if (!u)
 		return;
@@ -535,23 +535,32 @@ TEST(a_registration_that_one_ring_refuses_is_undone_in_all)
 		EXPECT_EQ(err, 0);
 	}
 	null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	dup2(null, ours[2]); /* no ring any more */
+	kept = dup(rings[2].ring_fd);
+	dup2(null, ours[2]);
+	EXPECT_EQ(reg(u, p, PAGE, &r), 0); /* by the program's own */
+	EXPECT_EQ(backend->dereg(u, &r), 0);
+	r.lkey = 77;
+	dup2(null, rings[2].ring_fd); /* no ring any more */
 	EXPECT(reg(u, p, PAGE, &r) < 0);
 	EXPECT_EQ(r.lkey, 77);
 	EXPECT_EQ(read_fixed(&rings[0], p, 2), -EFAULT);
 	EXPECT_EQ(read_fixed(&rings[1], p, 2), -EFAULT);
 	pinned_becomes(0);
-	dup2(rings[2].ring_fd, ours[2]);
+	dup2(kept, rings[2].ring_fd);
 	EXPECT_EQ(reg(u, p, PAGE, &r), 0);
 	EXPECT_EQ(r.lkey, 2);
 	EXPECT_EQ(read_fixed(&rings[2], p, 2), PAGE);
 
 	/* Deregistering goes on behind a ring that fails, and says so. */
 	dup2(null, ours[1]);
+	dup2(rings[0].ring_fd, rings[1].ring_fd); /* another ring is not taken for it */
 	EXPECT(backend->dereg(u, &r) < 0);
 	EXPECT_EQ(read_fixed(&rings[0], p, 2), -EFAULT);
 	EXPECT_EQ(read_fixed(&rings[2], p, 2), -EFAULT);
 	close(null);
+	close(kept);
+	close(ours[1]);
+	close(ours[2]);
 	close_all(u, rings, 3);
 	munmap(p, PAGE);
 }
