@@ -47,6 +47,7 @@ bool hugepin_fork_refused_(void)
  * too, hp_heap_lock protects it. */
 static struct {
 	uint64_t signals; /* the forking thread's signal mask */
+	uint64_t begun_ns;
 	unsigned held; /* ranked locks that the forking thread holds */
 	bool alone; /* no other thread of the program's exists, so nobody else holds any lock */
 	bool interrupted; /* a signal handler forks, and has interrupted the heap: touch nothing */
@@ -100,7 +101,7 @@ static bool in_own_cache(void)
 
 static void heap_prefork(void)
 {
-	uint64_t old;
+	uint64_t old, begun_ns = hp_clock_ns();
 	bool is_alone, interrupted, locked, moves;
 	struct hp_fork_copied copied;
 	unsigned held;
@@ -136,6 +137,7 @@ static void heap_prefork(void)
 		hp_pages_quiesce(HP_PART_SMALL);
 	}
 	forking.signals = old;
+	forking.begun_ns = begun_ns;
 	forking.held = held;
 	forking.alone = is_alone;
 	forking.interrupted = interrupted;
@@ -171,6 +173,15 @@ static void end_fork(void (*small_postfork)(void))
 	hp_signals_block(old);
 }
 
+/* The program's thread was stopped from the prepare handler on. The lock is held, or was held by the interrupted code. */
+static void note_length(void)
+{
+	const uint64_t us = (hp_clock_ns() - forking.begun_ns) / 1000;
+
+	if (us > HP_STAT(fork_longest_us))
+		HP_STAT_ADD(fork_longest_us, us - HP_STAT(fork_longest_us));
+}
+
 static void heap_postfork_parent(void)
 {
 	bool was_alone = forking.alone, must_ask = false;
@@ -186,6 +197,7 @@ static void heap_postfork_parent(void)
 		if (forking.ticker_forbidden || hp_span.left || hp_copy_kept())
 			must_ask = hp_want_tick(true);
 	}
+	note_length();
 	end_fork(hp_small()->postfork_parent);
 	if (!was_alone)
 		_IO_list_unlock();

@@ -336,6 +336,9 @@ static void read_statistics(struct hp_measured *m, uint64_t rss_bytes)
 			hp_text_tame(m->why);
 			m->sparse = verdict && !strcmp(verdict, "touched-little");
 		}
+		const json_t *const heap = json_object_get(all, "heap");
+		if (number_of(heap, "forks_copied") && hugetlb)
+			m->fork_s = HP_MAX(m->fork_s, (double)number_of(heap, "fork_longest_us") / 1e6);
 		json_decref(all);
 		if (f)
 			fclose(f);
@@ -473,6 +476,7 @@ static void print_json(const struct hp_measured *m, const struct hp_judgement *j
 						  "hugetlb_bytes", hp_json_bytes(m->hugetlb_bytes), "thp_bytes",
 						  hp_json_bytes(m->thp_bytes), "other_bytes",
 						  hp_json_bytes(m->other_bytes)));
+	json_object_set_new(all, "longest_fork", json_real(m->fork_s));
 	json_object_set_new(all, "without", trials_json(m->without, m->rounds));
 	json_object_set_new(all, "with", trials_json(m->with, m->rounds));
 	for (unsigned i = 0; i < lines; i++)

@@ -22,6 +22,7 @@
 #define LIKELY_ERROR 0.05
 
 /* A program that takes less than this may be slower only by what loading the library takes. */
+#define FORK_S 0.05 /* a server that is stopped for so long is late with its answers */
 #define SHORT_S 0.2
 #define START_S 0.01
 
@@ -376,6 +377,11 @@ static void say_sure(struct sentence *s, const struct hp_measured *m, const stru
 		add(s, "; the time from start to end tells less, its rounds differ by %.0f %%", j->wall.spread * 100);
 }
 
+static bool forks_stop(const struct hp_measured *m)
+{
+	return m->fork_s >= FORK_S;
+}
+
 static void say_why(struct sentence *s, const struct hp_measured *m, const struct hp_judgement *j)
 {
 	const struct hp_medians a = hp_medians(m->without, m->rounds), b = hp_medians(m->with, m->rounds);
@@ -412,6 +418,11 @@ static void say_why(struct sentence *s, const struct hp_measured *m, const struc
 	add_count(s, a.faults);
 	add(s, " -> ");
 	add_count(s, b.faults);
+	if (forks_stop(m)) {
+		add(s, "; a fork stopped it for ");
+		add_seconds(s, m->fork_s);
+		add(s, ", since memory of the pool is copied for the child");
+	}
 }
 
 /* What processes do that outlive the program is not measured. */
@@ -450,9 +461,11 @@ static void say_cost(struct sentence *s, const struct hp_measured *m, const stru
 static void say_how(struct sentence *s, const struct hp_measured *m, const struct hp_judgement *j)
 {
 	const struct hp_comparison *const t = &j->thp;
-	const bool thp = t->sure && t->better > 0;
+	const bool thp = t->sure && t->better > 0, stop = forks_stop(m) && !strstr(m->options, "--pages=");
 
-	add(s, "how: hugepin run %s%s-- %s", m->options, thp ? "--pages=thp " : "", m->program);
+	add(s, "how: hugepin run %s%s-- %s", m->options, thp || stop ? "--pages=thp " : "", m->program);
+	if (stop)
+		add(s, "; forks do not copy THP");
 	if (thp) {
 		add(s, "; it ");
 		add_ratio(s, t->ratio, j->thp_by_cpu);

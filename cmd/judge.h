@@ -60,6 +60,7 @@ struct hp_measured {
 	uint64_t large_bytes, hugetlb_bytes, thp_bytes, other_bytes; /* other: memory that is in no large buffer */
 	char why[256]; /* the heap's sentence for the largest process (base/summary.h); "" */
 	bool sparse; /* it says that the process touches little of its large buffers */
+	double fork_s; /* the longest that a fork stopped a process with memory of the pool; 0: none did */
 	/* Rounds of HUGEPIN_PAGES=thp, and as many of the present choice, to compare them with. 0: not tried */
 	const struct hp_trial *thp, *chosen;
 	unsigned thp_rounds;

@@ -54,6 +54,7 @@ static void copied(int64_t pages)
 	if (pages != HP_PAGES_HUGETLB) { /* nothing of it is held any more: the kernel's copy-on-write does */
 		EXPECT_EQ(fork_with(expect_intact), 0);
 		EXPECT_EQ(HP_STAT(forks_copied), copies + 2);
+		EXPECT(HP_STAT(fork_longest_us) > 0);
 	}
 	free_heap();
 	if (no_ring)

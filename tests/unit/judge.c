@@ -164,6 +164,24 @@ TEST(a_gain_is_a_gain_in_five_lines)
 	SAYS(2, "why: the program touches little of its large buffers: 9 GiB were mapped in base pages; page faults ");
 }
 
+TEST(who_is_stopped_by_forks_is_told_so_and_to_take_thp)
+{
+	runs(without, 2, 2, 0.01);
+	runs(with, 1, 1, 0.01);
+	struct hp_measured m = measured(5);
+	m.fork_s = 0.049;
+	EXPECT_EQ(say(&m), 5);
+	EXPECT(!strstr(line[2], "fork"));
+	EXPECT_STR(line[4], "how: hugepin run -- prog");
+	m.fork_s = 0.564;
+	EXPECT_EQ(say(&m), 5);
+	SAYS(2, "; a fork stopped it for 0.564 s, since memory of the pool is copied for the child");
+	EXPECT_STR(line[4], "how: hugepin run --pages=thp -- prog; forks do not copy THP");
+	m.options = "--pages=hugetlb ";
+	EXPECT_EQ(say(&m), 5);
+	EXPECT_STR(line[4], "how: hugepin run --pages=hugetlb -- prog");
+}
+
 TEST(a_difference_that_is_sure_but_small_is_nothing_to_gain)
 {
 	runs(without, 1.01, 1, 0.001);
