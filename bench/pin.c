@@ -512,6 +512,31 @@ static void evictions(unsigned threads, const char *subject)
 	printf("%s %.4g us\n", name, median(ns, SAMPLES) / 1e3);
 }
 
+/* Each new region takes the room of the one of 64 that was used longest ago, while so many others are pinned. */
+static void pinned_others(size_t others)
+{
+	enum { KEPT = 64, SAMPLES = 2000 };
+	static double ns[SAMPLES];
+	char *regions = map_for_regions(others + KEPT + SAMPLES);
+	struct hugepin_pin pin;
+
+	budget = (others + KEPT) * REGION;
+	open_nothing(HUGEPIN_POLICY_LRU, 0, 0);
+	for (size_t i = 0; i < others + KEPT; i++) {
+		check(hugepin_pin(domain, regions + 2 * REGION * i, REGION, 0, &pin), "hugepin_pin");
+		if (i >= others)
+			check(hugepin_unpin(domain, &pin), "hugepin_unpin");
+	}
+	for (size_t n = 0; n < SAMPLES; n++) {
+		double begun = now_ns();
+
+		use_once(false, regions + 2 * REGION * (others + KEPT + n));
+		ns[n] = now_ns() - begun;
+	}
+	printf("pinned.%zu %.4g us\npinned.%zu.most %.4g us\n", others, quantile(ns, SAMPLES, 0.5) / 1e3, others,
+	       quantile(ns, SAMPLES, 1) / 1e3);
+}
+
 /* ------------------------------------------------------------------ one extent */
 
 /* For callgrind: register one extent of this size whose memory is there. */
@@ -537,7 +562,8 @@ static _Noreturn void usage(void)
 	      "  hits heap|foreign REGIONS tTHREADS ucx|arena|lru|peer|told|told-call|key|key-call|floor\n"
 	      "  register SIZE 4K|2M|hugepin\n"
 	      "  fork first|thp plain|registered|kernel    growth SIZE    extent SIZE\n"
-	      "  overlap forwards|backwards|shuffled|any    miss predict|cf11|lru|ucx    evict tTHREADS lru|ucx\n",
+	      "  overlap forwards|backwards|shuffled|any    miss predict|cf11|lru|ucx    evict tTHREADS lru|ucx\n"
+	      "  pinned OTHERS\n",
 	      stderr);
 	exit(2);
 }
@@ -590,6 +616,8 @@ int main(int argc, char **argv)
 		misses(argv[1]);
 	else if (argc == 3 && !strcmp(argv[0], "evict"))
 		evictions((unsigned)strtoul(argv[1] + 1, NULL, 10), argv[2]);
+	else if (argc == 2 && !strcmp(argv[0], "pinned"))
+		pinned_others(strtoul(argv[1], NULL, 10));
 	else if (argc == 2 && !strcmp(argv[0], "extent"))
 		register_extent(parse_size(argv[1]));
 	else if (argc == 2 && !strcmp(argv[0], "overlap"))
