@@ -26,6 +26,7 @@
 /* The span lies at a random place among so many more addresses, 2^19 hugepages, because the kernel's own randomness may
  * be less, by architecture, and the kernel places later mappings at a known distance from earlier ones. */
 #define SPARE ((size_t)1 << 40)
+enum { PLACES_TRIED = 16 };
 
 /* The drop-in's munmap, madvise and mmap, and the functions that these call in turn. */
 static struct {
@@ -99,29 +100,40 @@ static uint64_t random_number(void)
 	return ((uintptr_t)&r ^ hp_clock_ns() << 20) * UINT64_C(0x9e3779b97f4a7c15);
 }
 
+/* Reserve len bytes at a random place below `top`, where the kernel would put them. Other reservations may be there, so a
+ * few places are tried. Where the kernel maps upwards, libraries lie just below `top`: no place reaches there. Returns
+ * the address, or -errno. */
+static long reserve_below(uintptr_t top, size_t len, size_t align)
+{
+	for (int tries = 0; tries < PLACES_TRIED; tries++) {
+		const size_t below = len + ((random_number() >> 32) * (SPARE / align) >> 32 << __builtin_ctzll(align));
+		const long p = below < top ? hp_raw_mmap_near(top - below, len, PROT_NONE) : -ENOMEM;
+
+		if (p == (long)(top - below))
+			return p;
+		if (!hp_sys_failed(p))
+			hp_raw_munmap((void *)p, len);
+	}
+	return hp_raw_mmap(len, PROT_NONE, 0);
+}
+
 int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base)
 {
 	const size_t len = size + align;
-	size_t below = 0;
 	uintptr_t base;
-	long p, moved;
+	long p;
 
 	/* MAP_NORESERVE is not needed, because memory without access is charged to nobody. It would also let access
 	 * that is given later escape the overcommit policy. */
 	p = hp_raw_mmap(len, PROT_NONE, 0);
-	if (hp_sys_failed(p))
-		return -ENOMEM;
-	if (!is_reproducible())
-		below = (random_number() >> 32) * (SPARE / align) >> 32 << __builtin_ctzll(align);
-	if (below && below < (uintptr_t)p) {
+	if (!hp_sys_failed(p) && !is_reproducible()) {
 		/* Only the place that the kernel has chosen tells where there is room. That place is given up first, since
 		 * RLIMIT_AS may not allow both. */
 		hp_raw_munmap((void *)p, len);
-		moved = hp_raw_mmap_near((uintptr_t)p - below, len, PROT_NONE);
-		p = hp_sys_failed(moved) ? hp_raw_mmap(len, PROT_NONE, 0) : moved;
-		if (hp_sys_failed(p))
-			return -ENOMEM;
+		p = reserve_below((uintptr_t)p, len, align);
 	}
+	if (hp_sys_failed(p))
+		return -ENOMEM;
 	base = hp_round_up((uintptr_t)p, align);
 	if (base > (uintptr_t)p)
 		hp_raw_munmap((void *)p, base - (uintptr_t)p);
