@@ -278,12 +278,13 @@ static void clear_part(void *clearing, uintptr_t from, uintptr_t to)
 }
 
 /* Clear the first `bytes` of a buffer. The parts of a long buffer that have no memory read as zeros already, and have to
- * stay so, because a program may use little of a large table. */
+ * stay so, because a program may use little of a large table. Pages of the pool have memory anyway. */
 static void *clear(void *p, size_t bytes)
 {
 	struct clearing c = { (uintptr_t)p, (uintptr_t)p + bytes };
 
-	if (bytes <= HP_PAGE || !hp_there_each(c.start, hp_round_up(c.end, hp_base_page), clear_part, &c))
+	if (bytes <= HP_PAGE || HP_STAT_GET(hugetlb_bytes) ||
+	    !hp_there_each(c.start, hp_round_up(c.end, hp_base_page), clear_part, &c))
 		memset(p, 0, bytes);
 	return p;
 }

@@ -74,21 +74,30 @@ static void tell_part(void *parts, const struct hp_pagescan_region *r)
 	p->each(p->arg, r->start, r->end);
 }
 
-/* As scan(), before Linux 6.7: by an entry for each base page. The kernel's page of zeros counts as memory. */
+/* Whether the page has memory, by its entry of pagemap, or by mincore(2). */
+static bool has_memory(uint64_t entry, unsigned char resident)
+{
+	return entry & (HP_PAGEMAP_PRESENT | HP_PAGEMAP_SWAPPED) || resident & 1;
+}
+
+/* As scan(), before Linux 6.7: by an entry for each base page. The kernel's page of zeros counts as memory. The entry of
+ * a page of the pool that the kernel is moving says that there is none, but mincore(2) counts that page. */
 static bool by_entries(uintptr_t start, uintptr_t end, const struct parts *p)
 {
-	enum { ENTRIES = 128 };
+	enum { ENTRIES = 128, LARGER = 16 }; /* LARGER: a test's base page may be larger than the kernel's */
 	uint64_t entry[ENTRIES];
+	unsigned char resident[ENTRIES * LARGER];
 	long fd = hp_sys(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 	uintptr_t at = start;
 
 	for (size_t n; fd >= 0 && at < end; at += n * hp_base_page) {
 		n = HP_MIN((end - at) / hp_base_page, (size_t)ENTRIES);
 		if (hp_sys(SYS_pread64, fd, entry, n * sizeof *entry, at / hp_base_page * sizeof *entry) !=
-		    (long)(n * sizeof *entry))
+		    (long)(n * sizeof *entry) ||
+		    hp_sys(SYS_mincore, at, n * hp_base_page, resident) != 0)
 			break;
 		for (size_t i = 0, k; i < n; i = k + 1) {
-			for (k = i; k < n && entry[k] & (HP_PAGEMAP_PRESENT | HP_PAGEMAP_SWAPPED); k++)
+			for (k = i; k < n && has_memory(entry[k], resident[k]); k++)
 				;
 			if (k > i)
 				p->each(p->arg, at + i * hp_base_page, at + k * hp_base_page);
