@@ -23,6 +23,7 @@
 #include "reg/lookup.h"
 #include "reg/retire.h"
 #include "reg/trace.h"
+#include "reg/uffd.h"
 
 enum { REFUSED_WAITS_MAX = 1024 };
 
@@ -71,14 +72,13 @@ static void supersede(void *taking, struct hp_region *r)
  * hp_region_register(). */
 static bool is_discarded(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, uint64_t gen)
 {
-	const struct hp_ready foreign = { .start = start, .end = end, .access = access, .kind = HP_REGION_FOREIGN };
 	bool discarded = hp_is_pinning(access);
 
 	if (gen)
 		return discarded && hp_gone_discarded(d, start, end);
 	discarded = discarded && hp_gone_late(d, start, end);
-	if (discarded)
-		hp_region_keep(d, &foreign);
+	if (discarded && d->watched)
+		hp_uffd_watch_unmap(start, end);
 	return discarded;
 }
 

@@ -429,7 +429,8 @@ int hugepin_domain_close(hugepin_domain *d)
 	hp_lock(&d->lock);
 	add_domain(d, &closed);
 	hp_domains_remove(d);
-	watched -= d->watched;
+	if (d->watched && --watched == 0)
+		hp_uffd_end();
 	hp_helper_close(d);
 	hp_trace_flush();
 	hp_unlock(&d->lock);

@@ -224,7 +224,8 @@ void hp_gone_drain(hugepin_domain *d)
 		hp_region_each(d, queued.range[i].start, queued.range[i].end, take_out, &queued.range[i]);
 		hp_region_each_exact(d, queued.range[i].start, queued.range[i].end, take_out, &queued.range[i]);
 		hp_region_each_waiting(d, queued.range[i].start, queued.range[i].end, want_uncached, NULL);
-		if (d->watched && !queued.range[i].discarded && !queued.range[i].widened)
+		/* Parts in a range that was widened may be watched still, and are forgotten. */
+		if (d->watched && !queued.range[i].discarded)
 			hp_uffd_unmapped(queued.range[i].start, queued.range[i].end);
 		if (d->helper)
 			hp_track_gone(d, queued.range[i].start, queued.range[i].end);
@@ -267,6 +268,8 @@ static void forget(hugepin_domain *d, void *forgotten)
 		f->left = true;
 		return;
 	}
+	/* Locks that a handler's thread holds: no holder of them waits for one of the domain's. */
+	hp_locks_held &= (2u << HP_LOCK_RANK_DOMAIN) - 1;
 	hp_gone_drain(d);
 	if (f->waits)
 		hp_region_each_waiting(d, f->range.start, f->range.end, note_pinned, &f->in_use);

@@ -39,6 +39,9 @@ struct map_query {
 enum { EVENTS = 32, DESCRIPTORS_MAX = 1024, YIELDS = 64, PAUSE_NS = 50000 };
 enum { PARTS_MIN = 64, REFUSALS_MAX = 4096 };
 
+/* The kernel walks all pages of a part that is taken back. So a longer one stays, while there are few parts. */
+#define TAKE_BACK_MAX ((size_t)16 << 20)
+
 /* How long a pin waits until no memory is changing. Each wait in vain makes the next one shorter. */
 #define PATIENCE_MAX_NS UINT64_C(10000000)
 #define PATIENCE_MIN_NS UINT64_C(1000000)
@@ -528,10 +531,10 @@ static bool may_add_part(void)
 	return true;
 }
 
-static bool add_part(uintptr_t start, uintptr_t end)
+static bool add_part(uintptr_t start, uintptr_t end, bool lasts)
 {
 	return (hp_watched_overlaps(&watched.set, start, end) || may_add_part()) &&
-	       watch_range(hp_kept_fd(&watch.uffd), start, end) && hp_watched_add(&watched.set, start, end);
+	       watch_range(hp_kept_fd(&watch.uffd), start, end) && hp_watched_add(&watched.set, start, end, lasts);
 }
 
 /* Take a part back from the kernel, which refuses if a mapping in it has become one of another kind, or has gone: then
@@ -551,9 +554,10 @@ static void take_back(struct hp_stretch part)
 
 static void take_back_idle(uintptr_t start, uintptr_t end)
 {
+	const size_t len_max = watched.set.count > PARTS_MIN ? SIZE_MAX : TAKE_BACK_MAX;
 	struct hp_stretch part;
 
-	while (hp_watched_take_idle(&watched.set, start, end, &part))
+	while (hp_watched_take_idle(&watched.set, start, end, len_max, &part))
 		take_back(part);
 }
 
@@ -571,14 +575,14 @@ static void show_parts(void)
 /* Watch whole mappings, because a watched range becomes a mapping of its own, a process may have only 65530 of them,
  * and mremap(2) does not move several at once. Watch the range alone only if that fails, because a part of the mapping
  * has become another one meanwhile. */
-static int watch_mappings(uintptr_t start, uintptr_t end)
+static int watch_mappings(uintptr_t start, uintptr_t end, bool lasts)
 {
 	struct mapping m;
 
 	for (; start < end; start = m.end) {
 		if (!mapping_at(start, &m) || !m.is_private)
 			return -EXDEV;
-		if (!add_part(m.start, m.end) && !add_part(start, HP_MIN(end, m.end)))
+		if (!add_part(m.start, m.end, lasts) && !add_part(start, HP_MIN(end, m.end), lasts))
 			return -EADDRINUSE;
 	}
 	return 0;
@@ -592,13 +596,34 @@ int hp_uffd_watch(uintptr_t start, uintptr_t end)
 		return -ENXIO;
 	hp_lock(&watched.lock);
 	if (hp_watched_use(&watched.set, start, end)) {
-		err = watch_mappings(start, end);
+		err = watch_mappings(start, end, false);
 		if (err)
 			end_use(start, end);
 	}
 	show_parts();
 	hp_unlock(&watched.lock);
 	return err;
+}
+
+void hp_uffd_watch_unmap(uintptr_t start, uintptr_t end)
+{
+	if (!can_add())
+		return;
+	hp_lock(&watched.lock);
+	watch_mappings(start, end, true);
+	show_parts();
+	hp_unlock(&watched.lock);
+}
+
+void hp_uffd_end(void)
+{
+	struct hp_stretch part;
+
+	hp_lock(&watched.lock);
+	while (hp_watched_take_any(&watched.set, &part))
+		take_back(part);
+	show_parts();
+	hp_unlock(&watched.lock);
 }
 
 void hp_uffd_unwatch(uintptr_t start, uintptr_t end)

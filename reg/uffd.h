@@ -51,6 +51,12 @@ void hp_uffd_watch_heap(uintptr_t start, uintptr_t end);
 int hp_uffd_watch(uintptr_t start, uintptr_t end);
 void hp_uffd_unwatch(uintptr_t start, uintptr_t end);
 
+/* Watch [start, end), as far as possible, until it is unmapped. */
+void hp_uffd_watch_unmap(uintptr_t start, uintptr_t end);
+
+/* The last domain that wants watching ends: watch nothing outside the heap any more. */
+void hp_uffd_end(void);
+
 /* Memory outside the heap was unmapped, or is going to be. */
 void hp_uffd_unmapped(uintptr_t start, uintptr_t end);
 

@@ -46,7 +46,7 @@ static bool reserve(struct hp_watched *w, uint32_t n)
 {
 	if (!w->table)
 		w->table = hp_meta_reserve(TABLE_MAX * sizeof *w->table);
-	while (w->table && w->made + n >= w->opened) {
+	while (w->table && w->free_count + w->opened < w->made + 1 + n) {
 		if (w->opened + TABLE_STEP > TABLE_MAX ||
 		    !hp_meta_open(&w->table[w->opened], TABLE_STEP * sizeof *w->table))
 			return false;
@@ -60,10 +60,12 @@ static struct hp_watched_range *range_new(struct hp_watched *w, struct hp_watche
 	struct hp_watched_range *r = &w->table[w->free ? w->free : w->made + 1];
 
 	HP_ASSERT(w->free || w->made + 1 < w->opened);
-	if (w->free)
+	if (w->free) {
 		w->free = r->next;
-	else
+		w->free_count--;
+	} else {
 		w->made++;
+	}
 	*r = value;
 	return r;
 }
@@ -72,6 +74,7 @@ static void range_free(struct hp_watched *w, struct hp_watched_range *r)
 {
 	r->next = w->free;
 	w->free = (uint32_t)(r - w->table);
+	w->free_count++;
 }
 
 /* ------------------------------------------------------------------ uses */
@@ -169,15 +172,16 @@ static void part_remove(struct hp_watched *w, struct hp_watched_range *r)
 	w->count--;
 }
 
-static void part_new(struct hp_watched *w, uintptr_t start, uintptr_t end)
+static void part_new(struct hp_watched *w, uintptr_t start, uintptr_t end, bool lasts)
 {
-	struct hp_watched_range *r = range_new(w, (struct hp_watched_range){ .start = start, .end = end });
+	struct hp_watched_range *r =
+		range_new(w, (struct hp_watched_range){ .start = start, .end = end, .lasts = lasts });
 
 	RB_INSERT(hp_watched_tree, &w->parts, r);
 	w->count++;
 }
 
-bool hp_watched_add(struct hp_watched *w, uintptr_t start, uintptr_t end)
+bool hp_watched_add(struct hp_watched *w, uintptr_t start, uintptr_t end, bool lasts)
 {
 	struct hp_watched_range *r;
 
@@ -187,9 +191,10 @@ bool hp_watched_add(struct hp_watched *w, uintptr_t start, uintptr_t end)
 	while ((r = first_behind(&w->parts, start - 1)) && r->start <= end) {
 		start = HP_MIN(start, r->start);
 		end = HP_MAX(end, r->end);
+		lasts |= r->lasts;
 		part_remove(w, r);
 	}
-	part_new(w, start, end);
+	part_new(w, start, end, lasts);
 	return true;
 }
 
@@ -207,24 +212,39 @@ struct hp_stretch hp_watched_cut(struct hp_watched *w, uintptr_t start, uintptr_
 		touched.end = HP_MAX(touched.end, part.end);
 		part_remove(w, r);
 		if (part.start < start)
-			part_new(w, part.start, start);
+			part_new(w, part.start, start, part.lasts);
 		if (part.end > end && (room || part.start >= start))
-			part_new(w, end, part.end);
+			part_new(w, end, part.end, part.lasts);
 	}
 	return touched;
 }
 
-bool hp_watched_take_idle(struct hp_watched *w, uintptr_t start, uintptr_t end, struct hp_stretch *ret_)
+static bool is_idle(const struct hp_watched *w, const struct hp_watched_range *part)
+{
+	return !part->lasts && !overlaps(&w->uses, part->start, part->end);
+}
+
+static bool take(struct hp_watched *w, struct hp_watched_range *part, struct hp_stretch *ret_)
+{
+	if (!part)
+		return false;
+	*ret_ = (struct hp_stretch){ part->start, part->end };
+	part_remove(w, part);
+	return true;
+}
+
+bool hp_watched_take_idle(struct hp_watched *w, uintptr_t start, uintptr_t end, size_t len_max, struct hp_stretch *ret_)
 {
 	struct hp_watched_range *r = first_behind(&w->parts, start);
 
-	while (r && r->start < end && overlaps(&w->uses, r->start, r->end))
+	while (r && r->start < end && (r->end - r->start > len_max || !is_idle(w, r)))
 		r = RB_NEXT(hp_watched_tree, &w->parts, r);
-	if (!r || r->start >= end)
-		return false;
-	*ret_ = (struct hp_stretch){ r->start, r->end };
-	part_remove(w, r);
-	return true;
+	return take(w, r && r->start < end ? r : NULL, ret_);
+}
+
+bool hp_watched_take_any(struct hp_watched *w, struct hp_stretch *ret_)
+{
+	return take(w, first_behind(&w->parts, 0), ret_);
 }
 
 void hp_watched_clear(struct hp_watched *w)

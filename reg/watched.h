@@ -3,7 +3,7 @@
  *
  * A use is a range that a registration needs to be watched; several registrations may use the same memory. A part is a
  * range that was given to the kernel, which is a whole mapping where possible, and so larger than the uses in it. A part
- * without any use is idle, and the caller takes it back from the kernel. All calls take time by the logarithm of the
+ * without any use is idle, unless it lasts until it is unmapped, and the caller may take it back. All calls take time by the logarithm of the
  * number of ranges, and by the number of ranges that they touch.
  */
 #ifndef HP_REG_WATCHED_H
@@ -20,6 +20,7 @@ struct hp_watched_range {
 	RB_ENTRY(hp_watched_range) node;
 	uintptr_t start, end;
 	uint32_t uses; /* of each byte in it; 0 in a part */
+	bool lasts; /* of a part */
 	uint32_t starts, ends; /* uses that start at `start`, or end at `end` */
 	uint32_t next; /* the next free one */
 };
@@ -29,7 +30,8 @@ struct hp_watched {
 	struct hp_watched_tree uses, parts;
 	size_t count; /* of parts */
 	struct hp_watched_range *table; /* from number 1 up */
-	uint32_t made, opened, free; /* numbers up to `made` were in use; numbers below `opened` have memory; the first free */
+	/* Numbers up to `made` were in use; numbers below `opened` have memory; the first free one, and how many there are. */
+	uint32_t made, opened, free, free_count;
 };
 
 /* Add a use, or end one that was added. False: no memory, and nothing has changed. */
@@ -40,14 +42,15 @@ void hp_watched_end_use(struct hp_watched *w, uintptr_t start, uintptr_t end);
 bool hp_watched_overlaps(const struct hp_watched *w, uintptr_t start, uintptr_t end);
 
 /* Add a part, which joins those that it overlaps or touches. False: no memory, and nothing has changed. */
-bool hp_watched_add(struct hp_watched *w, uintptr_t start, uintptr_t end);
+bool hp_watched_add(struct hp_watched *w, uintptr_t start, uintptr_t end, bool lasts);
 
 /* Memory is watched no more, because it was unmapped. Returns the range of all parts that lost some of it, with what
  * they lost. */
 struct hp_stretch hp_watched_cut(struct hp_watched *w, uintptr_t start, uintptr_t end);
 
-/* Take out the first idle part that overlaps [start, end). False: there is none. */
-bool hp_watched_take_idle(struct hp_watched *w, uintptr_t start, uintptr_t end, struct hp_stretch *ret_);
+/* Take out the first idle part of len_max bytes at most that overlaps [start, end); or any part. False: there is none. */
+bool hp_watched_take_idle(struct hp_watched *w, uintptr_t start, uintptr_t end, size_t len_max, struct hp_stretch *ret_);
+bool hp_watched_take_any(struct hp_watched *w, struct hp_stretch *ret_);
 
 /* In the child of fork: nothing is watched. */
 void hp_watched_clear(struct hp_watched *w);

@@ -273,6 +273,36 @@ TEST_BY(in_child, memory_is_watched_until_its_last_registration_ends)
 	EXPECT_EQ(HP_STAT_GET(watched_ranges), 0);
 }
 
+/* The kernel would walk all of its pages each time. */
+TEST_BY(in_child, a_long_mapping_is_watched_until_the_last_domain_closes)
+{
+	hugepin_domain *d = open_with(0);
+	char *p = map(32 * MIB);
+	struct hugepin_pin pin;
+
+	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &pin), 0);
+	EXPECT_EQ(hugepin_deregister(d, &pin, 1), 0);
+	EXPECT(is_watched(p));
+	close_empty(&device, d);
+	EXPECT(!is_watched(p));
+}
+
+TEST_BY(in_child, memory_that_was_discarded_is_watched_until_it_is_unmapped_and_keeps_nothing)
+{
+	hugepin_domain *d = open_with(0);
+	char *p = map(MIB), *shared = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	EXPECT_EQ(made(d, p), 1);
+	EXPECT_EQ(madvise(p, 4096, MADV_DONTNEED), 0);
+	for (int i = 0; i < 100; i++)
+		EXPECT_EQ(made(d, p), 1);
+	EXPECT(is_watched(p));
+	munmap(p, MIB);
+	EXPECT_EQ(made(d, shared), 1); /* hears of it */
+	EXPECT_EQ(HP_STAT_GET(watched_ranges), 0);
+	close_empty(&device, d);
+}
+
 TEST_BY(in_child, what_cannot_be_registered_is_not_watched)
 {
 	hugepin_domain *d = open_with(0);

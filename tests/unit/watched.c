@@ -52,7 +52,7 @@ static void end_use(unsigned i)
 /* Parts that touch become one. */
 static void add_part(struct hp_stretch s)
 {
-	EXPECT(hp_watched_add(&w, s.start, s.end));
+	EXPECT(hp_watched_add(&w, s.start, s.end, false));
 	for (unsigned i = 0; i < parts;)
 		if (part[i].end < s.start || s.end < part[i].start) {
 			i++;
@@ -95,7 +95,7 @@ static void take_idle(struct hp_stretch s)
 	for (unsigned i = 0; i < parts; i++)
 		if (!is_apart(part[i], s) && !is_used(part[i]) && (first == N || part[i].start < part[first].start))
 			first = i;
-	if (!EXPECT_EQ(hp_watched_take_idle(&w, s.start, s.end, &got), first < N) || first == N)
+	if (!EXPECT_EQ(hp_watched_take_idle(&w, s.start, s.end, SIZE_MAX, &got), first < N) || first == N)
 		return;
 	EXPECT_EQ(got.start, part[first].start);
 	EXPECT_EQ(got.end, part[first].end);
@@ -169,6 +169,23 @@ TEST(a_use_that_was_never_added_ends_nothing)
 	expect_same();
 	end_use(0);
 	expect_same();
+}
+
+TEST(a_part_that_lasts_or_is_long_is_not_idle_and_goes_with_all)
+{
+	struct hp_stretch got;
+
+	EXPECT(hp_watched_add(&w, 10, 20, false));
+	EXPECT(hp_watched_add(&w, 20, 30, true)); /* they touch */
+	EXPECT(hp_watched_add(&w, 40, 60, false));
+	EXPECT(!hp_watched_take_idle(&w, 0, N, 19, &got));
+	hp_watched_cut(&w, 15, 16);
+	EXPECT_EQ(w.count, 3);
+	EXPECT(hp_watched_take_idle(&w, 0, N, 20, &got) && got.start == 40);
+	EXPECT(!hp_watched_take_idle(&w, 0, N, SIZE_MAX, &got));
+	EXPECT(hp_watched_take_any(&w, &got) && got.start == 10 && got.end == 15);
+	EXPECT(hp_watched_take_any(&w, &got) && got.start == 16 && got.end == 30);
+	EXPECT(!hp_watched_take_any(&w, &got));
 }
 
 TEST(in_a_child_nothing_is_watched)
