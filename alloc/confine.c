@@ -2,6 +2,7 @@
  * libhugepin-malloc.so calls these functions when a program restricts itself: by a filter of system calls, by changing
  * the rights of all its threads, or by limiting its addresses.
  */
+#include <sys/prctl.h>
 #include <linux/capability.h>
 
 #include "alloc/copy.h"
@@ -64,8 +65,10 @@ static bool may_change_back(void)
 	struct __user_cap_data_struct caps[2] = { { 0 } };
 	const uint32_t needed = 1U << CAP_SETUID | 1U << CAP_SETGID;
 
+	/* With PR_SET_KEEPCAPS or its like, the thread may give up the capabilities later, without a call that is seen. */
 	return hp_thread_runs(&hp_ticker) && !hp_is_filtered() && hp_sys(SYS_capget, &head, caps) == 0 &&
-	       (caps[0].permitted & needed) == needed;
+	       (caps[0].permitted & needed) == needed && hp_sys(SYS_prctl, PR_GET_KEEPCAPS) == 0 &&
+	       hp_sys(SYS_prctl, PR_GET_SECUREBITS) == 0;
 }
 
 void hugepin_user_changes_(void)
