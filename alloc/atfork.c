@@ -47,7 +47,6 @@ bool hugepin_fork_refused_(void)
  * too, hp_heap_lock protects it. */
 static struct {
 	uint64_t signals; /* the forking thread's signal mask */
-	uint64_t begun_ns;
 	unsigned held; /* ranked locks that the forking thread holds */
 	bool alone; /* no other thread of the program's exists, so nobody else holds any lock */
 	bool interrupted; /* a signal handler forks, and has interrupted the heap: touch nothing */
@@ -99,9 +98,15 @@ static bool in_own_cache(void)
 	return c != &hp_cache_none && atomic_load_explicit(&c->slot.busy, memory_order_relaxed);
 }
 
+static void note_length(uint64_t us)
+{
+	if (us > HP_STAT(fork_longest_us))
+		HP_STAT_ADD(fork_longest_us, us - HP_STAT(fork_longest_us));
+}
+
 static void heap_prefork(void)
 {
-	uint64_t old, begun_ns = hp_clock_ns();
+	uint64_t old, begun_ns;
 	bool is_alone, interrupted, locked, moves;
 	struct hp_fork_copied copied;
 	unsigned held;
@@ -137,7 +142,6 @@ static void heap_prefork(void)
 		hp_pages_quiesce(HP_PART_SMALL);
 	}
 	forking.signals = old;
-	forking.begun_ns = begun_ns;
 	forking.held = held;
 	forking.alone = is_alone;
 	forking.interrupted = interrupted;
@@ -150,9 +154,12 @@ static void heap_prefork(void)
 	hp_lists_clear();
 	/* After this, every other thread waits for the lock, or hp_cache_unsettled() says that one may be busy. */
 	hp_cache_steal(false, 0);
+	begun_ns = hp_clock_ns();
 	if (moves)
 		moved = hp_move();
 	copied = hp_fork_prepare(hp_cache_unsettled(), is_alone, moved);
+	if (copied.pages + moved)
+		note_length((hp_clock_ns() - begun_ns) / 1000);
 	if (HP_UNLIKELY(hp_peak_on))
 		hp_peak_copied((copied.pages + moved) << HP_PAGE_SHIFT, (copied.of_pool + moved) << HP_PAGE_SHIFT);
 }
@@ -173,15 +180,6 @@ static void end_fork(void (*small_postfork)(void))
 	hp_signals_block(old);
 }
 
-/* The program's thread was stopped from the prepare handler on. The lock is held, or was held by the interrupted code. */
-static void note_length(void)
-{
-	const uint64_t us = (hp_clock_ns() - forking.begun_ns) / 1000;
-
-	if (us > HP_STAT(fork_longest_us))
-		HP_STAT_ADD(fork_longest_us, us - HP_STAT(fork_longest_us));
-}
-
 static void heap_postfork_parent(void)
 {
 	bool was_alone = forking.alone, must_ask = false;
@@ -197,7 +195,6 @@ static void heap_postfork_parent(void)
 		if (forking.ticker_forbidden || hp_span.left || hp_copy_kept())
 			must_ask = hp_want_tick(true);
 	}
-	note_length();
 	end_fork(hp_small()->postfork_parent);
 	if (!was_alone)
 		_IO_list_unlock();

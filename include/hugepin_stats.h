@@ -57,7 +57,7 @@ extern "C" {
 	X(image_bytes, B, "HUGEPIN_IMAGE: the program's own bss, data and text that was advised or put in hugepages") \
 	X(image_left_bytes, B, "HUGEPIN_IMAGE: of what was asked for, memory that was left alone") \
 	X(watched_ranges, n, "ranges outside the heap that the kernel watches for the pin cache") \
-	X(fork_longest_us, n, "microseconds that the heap's work for a fork took at most, of which the kernel took a part")
+	X(fork_longest_us, n, "microseconds that copying memory for a child took at most")
 
 struct hugepin_stats {
 	uint64_t version; /* HUGEPIN_VERSION of the library that filled it */
