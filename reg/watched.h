@@ -12,26 +12,28 @@
 #include <bsd/sys/tree.h>
 
 #include "base/ranges.h"
+#include "reg/covered.h"
 
 #define HP_WATCHED_PARTS_MAX ((size_t)1 << 16)
 
-/* Of the uses, or of the parts. The uses of memory overlap, so that tree has ranges within which no use begins or ends. */
+/* A range that is used, or a part. */
 struct hp_watched_range {
 	RB_ENTRY(hp_watched_range) node;
 	uintptr_t start, end;
-	uint32_t uses; /* of each byte in it; 0 in a part */
+	struct hp_covering covering; /* of a used range, in `used` */
+	uint32_t uses; /* equal ones; 0: a part */
 	bool lasts; /* of a part */
-	uint32_t starts, ends; /* uses that start at `start`, or end at `end` */
 	uint32_t next; /* the next free one */
 };
 RB_HEAD(hp_watched_tree, hp_watched_range);
 
 struct hp_watched {
 	struct hp_watched_tree uses, parts;
+	struct hp_covered used; /* what any use covers */
 	size_t count; /* of parts */
 	struct hp_watched_range *table; /* from number 1 up */
-	/* Numbers up to `made` were in use; numbers below `opened` have memory; the first free one, and how many there are. */
-	uint32_t made, opened, free, free_count;
+	/* Numbers up to `made` were in use; numbers below `opened` have memory; the first free one. */
+	uint32_t made, opened, free;
 };
 
 /* Add a use, or end one that was added. False: no memory, and nothing has changed. */
