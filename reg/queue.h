@@ -6,8 +6,6 @@
 #ifndef HP_REG_QUEUE_H
 #define HP_REG_QUEUE_H
 
-#include <signal.h>
-
 #include "base/sys.h"
 #include "base/thread.h"
 #include "reg/state.h"
@@ -15,11 +13,8 @@
 /* Returns the thread's signal mask, for unlock(). A bare thread has all signals blocked already. */
 static inline uint64_t hp_queue_lock(hugepin_domain *d)
 {
-	const uint64_t all = UINT64_MAX;
-	uint64_t mask = all;
+	uint64_t mask = hp_thread_is_bare ? UINT64_MAX : hp_signals_block(UINT64_MAX);
 
-	if (!hp_thread_is_bare)
-		hp_sys(SYS_rt_sigprocmask, SIG_SETMASK, &all, &mask, sizeof mask);
 	hp_lock(&d->queue_lock);
 	return mask;
 }
@@ -28,7 +23,7 @@ static inline void hp_queue_unlock(hugepin_domain *d, uint64_t mask)
 {
 	hp_unlock(&d->queue_lock);
 	if (!hp_thread_is_bare)
-		hp_sys(SYS_rt_sigprocmask, SIG_SETMASK, &mask, NULL, sizeof mask);
+		hp_signals_block(mask);
 }
 
 #endif
