@@ -325,11 +325,44 @@ uint64_t hp_copy_room(size_t pages)
 
 /* ------------------------------------------------------------------ its memory */
 
+static bool is_in_span(const void *p)
+{
+	return hp_span_offset(&hp_span, p) < hp_span.size;
+}
+
+/* Memory for the copy, or for a trial. If the process may have no more addresses (RLIMIT_AS), it lies at the unused end
+ * of the span, whose addresses count already. There is one such place. Returns the address, or -errno. */
+static long map(size_t len, int prot)
+{
+	size_t pages = hp_round_up(len, HP_PAGE) >> HP_PAGE_SHIFT;
+	long p = hp_sys(SYS_mmap, NULL, len, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1), err;
+
+	if (p != -ENOMEM || hp_span.pages - hp_span.tree.used < pages || (copy.map && is_in_span(copy.map)))
+		return p;
+	p = (long)hp_page_addr(hp_span.pages - pages);
+	err = hp_sys(SYS_mprotect, p, len, prot); /* not mapped over, so that a refusal leaves no hole */
+	if (err)
+		return err;
+	hp_sys(SYS_madvise, p, len, MADV_DODUMP);
+	return p;
+}
+
+static void unmap(const void *at, size_t len)
+{
+	if (!is_in_span(at)) {
+		hp_sys(SYS_munmap, at, len);
+	} else if (!hp_sys_failed(hp_sys(SYS_mmap, at, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1))) {
+		hp_sys(SYS_madvise, at, len, MADV_DONTDUMP); /* as all of the span that is only reserved */
+	} else { /* another mapping may come there, so the heap does without these addresses */
+		hp_span.pages = hp_page_at((uintptr_t)at);
+		hp_span.size = hp_span.pages << HP_PAGE_SHIFT;
+	}
+}
+
 /* The address, or -errno. */
 static long map_copy(size_t pages)
 {
-	return hp_sys(SYS_mmap, NULL, (pages + 1) << HP_PAGE_SHIFT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-		      -1);
+	return map((pages + 1) << HP_PAGE_SHIFT, PROT_READ | PROT_WRITE);
 }
 
 static bool could_map(size_t pages)
@@ -338,7 +371,7 @@ static bool could_map(size_t pages)
 
 	if (hp_sys_failed(p))
 		return false;
-	hp_sys(SYS_munmap, p, (pages + 1) << HP_PAGE_SHIFT);
+	unmap((void *)p, (pages + 1) << HP_PAGE_SHIFT);
 	return true;
 }
 
@@ -351,14 +384,14 @@ bool hp_copy_may_map(size_t pages)
 bool hp_copy_may_split(size_t mappings)
 {
 	size_t pieces = mappings / 2 + 1, len = (2 * pieces + 1) * hp_base_page;
-	long map = hp_sys(SYS_mmap, NULL, len, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
-	bool ok = !hp_sys_failed(map);
+	long at = map(len, PROT_READ);
+	bool ok = !hp_sys_failed(at);
 
 	for (size_t i = 0; ok && i < pieces; i++)
-		ok = hp_sys(SYS_mprotect, (size_t)map + (2 * i + 1) * hp_base_page, hp_base_page, PROT_NONE) == 0;
-	if (!hp_sys_failed(map)) {
-		hp_sys(SYS_mprotect, map, len, PROT_NONE); /* one again, because unmapping may need one more */
-		hp_sys(SYS_munmap, map, len);
+		ok = hp_sys(SYS_mprotect, (size_t)at + (2 * i + 1) * hp_base_page, hp_base_page, PROT_NONE) == 0;
+	if (!hp_sys_failed(at)) {
+		hp_sys(SYS_mprotect, at, len, PROT_NONE); /* one again, because unmapping may need one more */
+		unmap((void *)at, len);
 	}
 	return ok;
 }
@@ -382,15 +415,15 @@ static bool populate(char *at, size_t pages, uint64_t *ret_ns)
 /* The time to populate the base pages of one hugepage, measured on memory that is thrown away. */
 static bool time_base_pages(uint64_t *ret_ns)
 {
-	long map = map_copy(1);
-	char *at = (char *)hp_round_up((uintptr_t)map, HP_PAGE);
+	long p = map_copy(1);
+	char *at = (char *)hp_round_up((uintptr_t)p, HP_PAGE);
 	bool ok;
 
-	if (hp_sys_failed(map))
+	if (hp_sys_failed(p))
 		return false;
 	advise_copy(at, 1, MADV_NOHUGEPAGE);
 	ok = populate(at, 1, ret_ns);
-	hp_sys(SYS_munmap, map, 2 << HP_PAGE_SHIFT);
+	unmap((void *)p, 2 << HP_PAGE_SHIFT);
 	return ok;
 }
 
@@ -444,18 +477,18 @@ static bool use_again(size_t pages)
 
 bool hp_copy_map(size_t pages)
 {
-	long map;
+	long p;
 
 	if (copy.used && use_again(pages))
 		return true;
 	hp_copy_drop();
-	map = map_copy(pages);
-	if (hp_sys_failed(map))
+	p = map_copy(pages);
+	if (hp_sys_failed(p))
 		return false;
-	copy.map = (char *)map;
+	copy.map = (char *)p;
 	copy.end = copy.map + ((pages + 1) << HP_PAGE_SHIFT);
 	copy.pages = pages;
-	copy.at = (char *)hp_round_up((uintptr_t)map, HP_PAGE);
+	copy.at = (char *)hp_round_up((uintptr_t)p, HP_PAGE);
 	hp_map_bind((uintptr_t)copy.at, pages << HP_PAGE_SHIFT, &hp_span.nodes, false);
 	if (populate_copy())
 		return true;
@@ -474,9 +507,9 @@ static void drop_slack(void)
 	char *end = end_of_copy();
 
 	if (copy.at > copy.map)
-		hp_sys(SYS_munmap, copy.map, copy.at - copy.map);
+		unmap(copy.map, (size_t)(copy.at - copy.map));
 	if (copy.end > end)
-		hp_sys(SYS_munmap, end, copy.end - end);
+		unmap(end, (size_t)(copy.end - end));
 	copy.map = copy.at;
 	copy.end = end;
 }
@@ -537,7 +570,7 @@ size_t hp_copy_drop(void)
 	size_t bytes = (size_t)(copy.end - copy.map);
 
 	if (bytes)
-		hp_sys(SYS_munmap, copy.map, bytes);
+		unmap(copy.map, bytes);
 	copy.map = copy.at = copy.end = NULL;
 	copy.pages = 0;
 	copy.used = false;
@@ -546,7 +579,8 @@ size_t hp_copy_drop(void)
 
 void hp_copy_keep(void)
 {
-	copy.used = could_map(copy.pages) && hp_sys(SYS_madvise, copy.map, copy.end - copy.map, MADV_DONTDUMP) == 0;
+	copy.used = !is_in_span(copy.map) && could_map(copy.pages) &&
+		    hp_sys(SYS_madvise, copy.map, copy.end - copy.map, MADV_DONTDUMP) == 0;
 	copy.since = hp_span.tree.now;
 	if (!copy.used)
 		hp_copy_drop();

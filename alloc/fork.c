@@ -422,11 +422,18 @@ static bool is_gone(size_t p)
 	return hp_span.page[p].fork == HP_PAGE_LEFT || hp_span.page[p].fork == HP_PAGE_LOST;
 }
 
-/* End the child, because it must not run with a hole in the heap, into which another mapping could come. The kernel has
- * one reason to refuse, since the child asks for no memory: the process has no more mappings. plan() has tried whether
- * there are enough, but a handler cannot fail a fork, and another thread may have made some since. */
-static _Noreturn void cannot(const char *call, size_t error)
+/* A hole in the child's heap must be filled, because another mapping could come into it. plan() has tried whether there
+ * are enough mappings, but another thread may have made some since, and the kernel may have no memory for its own tables
+ * just now. So the child tries again for a while, and then ends. */
+static void try_again(const char *call, size_t error)
 {
+	enum { TRIES = 100, PAUSE_NS = 1000000 };
+	static int tries;
+
+	if (++tries <= TRIES) {
+		hp_futex_sleep(PAUSE_NS);
+		return;
+	}
 	hp_say(call, NULL, error);
 	hp_die("the heap cannot be put in place in a forked child", NULL, SIZE_MAX);
 }
@@ -434,19 +441,19 @@ static _Noreturn void cannot(const char *call, size_t error)
 static int move_in(void *unused, size_t first, size_t end)
 {
 	(void)unused;
-	if (hp_copy_put(first, end) != end)
-		cannot("mmap or mremap", SIZE_MAX);
+	while ((first = hp_copy_put(first, end)) != end)
+		try_again("mmap or mremap", SIZE_MAX);
 	return 0;
 }
 
 static int keep_reserved(void *unused, size_t first, size_t end)
 {
-	long r = hp_sys(SYS_mmap, hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, PROT_NONE,
-			MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
+	long r;
 
 	(void)unused;
-	if (hp_sys_failed(r))
-		cannot("mmap: error", (size_t)-r);
+	while (hp_sys_failed(r = hp_sys(SYS_mmap, hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, PROT_NONE,
+					MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1)))
+		try_again("mmap: error", (size_t)-r);
 	return 0;
 }
 
@@ -456,9 +463,10 @@ void hp_fork_child(void)
 	hp_copy_runs(hp_copy_is_marked, move_in, NULL);
 	if (copy.hidden)
 		advise_runs(hp_copy_is_marked, MADV_DODUMP);
+	drop_copy(); /* unmap the slack before and behind the copy, because other memory may need the mappings */
 	hp_copy_runs(is_gone, keep_reserved, NULL);
-	if (!hp_madvise_child())
-		cannot("madvise", SIZE_MAX);
+	while (!hp_madvise_child())
+		try_again("madvise", SIZE_MAX);
 	forget_advice();
 	for (size_t p = 1; p < hp_span.tree.used; p++)
 		hp_page_in_child(p);
@@ -468,6 +476,5 @@ void hp_fork_child(void)
 	if (copies)
 		hp_span.no_pool = true; /* the child's own forks then need no copy */
 	kept_some = false;
-	drop_copy(); /* unmap the slack before and behind the copy */
 	hp_copy_unmark();
 }
