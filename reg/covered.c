@@ -1,98 +1,117 @@
 /* See covered.h. */
+#define RB_AUGMENT(r) update(r) /* after each rotation */
 #include "reg/covered.h"
 
 #include <stddef.h>
 
 #include "base/base.h"
 
-/* Ends at one address are in any order, because the depth matters only behind the last of them. */
-static int compare_ends(const struct hp_covered_end *a, const struct hp_covered_end *b)
+static void update(struct hp_covering *r)
 {
-	if (a->addr != b->addr)
-		return a->addr < b->addr ? -1 : 1;
+	const struct hp_covering *left = RB_LEFT(r, node), *right = RB_RIGHT(r, node);
+
+	r->last = HP_MAX(r->end, HP_MAX(left ? left->last : 0, right ? right->last : 0));
+}
+
+/* Equal ranges are in any order. */
+static int compare(const struct hp_covering *a, const struct hp_covering *b)
+{
+	if (a->start != b->start)
+		return a->start < b->start ? -1 : 1;
+	if (a->end != b->end)
+		return a->end < b->end ? -1 : 1;
 	return a < b ? -1 : a > b;
 }
 
-RB_GENERATE_INTERNAL(hp_covered, hp_covered_end, node, compare_ends, __attribute__((unused)) static)
+RB_GENERATE_INTERNAL(hp_covered, hp_covering, node, compare, __attribute__((unused)) static)
 
-/* Put an end into the tree, with the depth of the end before it. */
-static void insert(struct hp_covered *c, struct hp_covered_end *e)
+static void update_up_from(struct hp_covering *r)
 {
-	const struct hp_covered_end *before;
-
-	RB_INSERT(hp_covered, c, e);
-	before = RB_PREV(hp_covered, , e);
-	e->depth = before ? before->depth : 0;
-}
-
-/* Add to the depth from r's start to its end. */
-static void deepen(struct hp_covering *r, uint32_t by)
-{
-	for (struct hp_covered_end *e = &r->start; e != &r->end; e = RB_NEXT(hp_covered, , e))
-		e->depth += by;
+	for (; r; r = RB_PARENT(r, node))
+		update(r);
 }
 
 void hp_covered_add(struct hp_covered *c, struct hp_covering *r)
 {
-	insert(c, &r->start);
-	insert(c, &r->end);
-	deepen(r, 1);
+	RB_INSERT(hp_covered, c, r);
+	update_up_from(r);
 }
 
 void hp_covered_drop(struct hp_covered *c, struct hp_covering *r)
 {
-	deepen(r, (uint32_t)-1);
-	RB_REMOVE(hp_covered, c, &r->start);
-	RB_REMOVE(hp_covered, c, &r->end);
-}
+	struct hp_covering *lowest = RB_PARENT(r, node); /* that has something else below it afterwards */
 
-/* The last end at or before addr, or NULL. */
-static struct hp_covered_end *last_until(struct hp_covered *c, uintptr_t addr)
-{
-	struct hp_covered_end *best = NULL;
+	if (RB_LEFT(r, node) && RB_RIGHT(r, node)) { /* the next one takes its place */
+		struct hp_covering *next = RB_NEXT(hp_covered, , r);
 
-	for (struct hp_covered_end *e = RB_ROOT(c); e;) {
-		bool right = e->addr <= addr;
-
-		best = right ? e : best;
-		e = right ? RB_RIGHT(e, node) : RB_LEFT(e, node);
+		lowest = RB_PARENT(next, node) == r ? next : RB_PARENT(next, node);
 	}
-	return best;
+	RB_REMOVE(hp_covered, c, r);
+	update_up_from(lowest);
 }
 
-/* The end behind e; NULL: the first. */
-static struct hp_covered_end *next_end(struct hp_covered *c, struct hp_covered_end *e)
+struct hp_covering *hp_covered_find(const struct hp_covered *c, uintptr_t start, uintptr_t end)
 {
-	return e ? RB_NEXT(hp_covered, , e) : RB_MIN(hp_covered, c);
+	struct hp_covering *r = RB_ROOT(c);
+
+	while (r && (r->start != start || r->end != end))
+		r = start < r->start || (start == r->start && end < r->end) ? RB_LEFT(r, node) : RB_RIGHT(r, node);
+	return r;
 }
 
-int hp_covered_each(struct hp_covered *c, uintptr_t start, uintptr_t end, bool covered,
+struct hp_covering *hp_covered_first(const struct hp_covered *c, uintptr_t start, uintptr_t end)
+{
+	struct hp_covering *r = RB_ROOT(c);
+
+	while (r) {
+		struct hp_covering *left = RB_LEFT(r, node);
+
+		if (left && left->last > start)
+			r = left;
+		else if (r->end > start)
+			break;
+		else
+			r = RB_RIGHT(r, node);
+	}
+	return r && r->start < end ? r : NULL;
+}
+
+/* The largest end of the ranges that start at addr or before. 0: there is none. */
+static uintptr_t last_end(const struct hp_covered *c, uintptr_t addr)
+{
+	uintptr_t last = 0;
+
+	for (const struct hp_covering *r = RB_ROOT(c), *left; r;) {
+		if (r->start > addr) {
+			r = RB_LEFT(r, node);
+			continue;
+		}
+		left = RB_LEFT(r, node);
+		last = HP_MAX(last, HP_MAX(r->end, left ? left->last : 0));
+		r = RB_RIGHT(r, node);
+	}
+	return last;
+}
+
+int hp_covered_each(const struct hp_covered *c, uintptr_t start, uintptr_t end, bool covered,
 		    int (*each)(uintptr_t start, uintptr_t end))
 {
-	struct hp_covered_end *e = last_until(c, start), *next;
 	int one, err = 0;
 
-	for (; start < end; e = next) {
-		uintptr_t to;
+	for (uintptr_t to; start < end; start = to) {
+		uintptr_t last = last_end(c, start);
 
-		next = next_end(c, e);
-		to = next ? HP_MIN(next->addr, end) : end;
-		if (start < to && (e && e->depth) == covered) {
+		if (last > start) {
+			to = HP_MIN(last, end);
+		} else {
+			const struct hp_covering *next = hp_covered_first(c, start, end);
+
+			to = next ? next->start : end;
+		}
+		if ((last > start) == covered) {
 			one = each(start, to);
 			err = err ? err : one;
 		}
-		start = HP_MAX(start, to);
 	}
 	return err;
-}
-
-bool hp_covered_any(struct hp_covered *c, uintptr_t start, uintptr_t end)
-{
-	struct hp_covered_end *e = last_until(c, start);
-
-	/* Where no range covers the start, the next end is a range's start. */
-	if (e && e->depth)
-		return true;
-	e = next_end(c, e);
-	return e && e->addr < end;
 }

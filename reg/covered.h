@@ -1,8 +1,7 @@
 /*
- * The addresses that at least one of many ranges covers, where ranges may overlap. A tree has both ends of each range,
- * and each end has the number of ranges that cover the addresses from there to the next end. A change, and a search,
- * takes time for the ends inside its own range and for the height of the tree. Pure: takes no lock and allocates
- * nothing.
+ * Ranges of addresses that may overlap, in a tree by their starts, in which each range has the largest end of all below
+ * it. An addition, a removal and a search take time for the height of the tree alone, however many ranges overlap. Pure:
+ * takes no lock and allocates nothing.
  */
 #ifndef HP_REG_COVERED_H
 #define HP_REG_COVERED_H
@@ -11,29 +10,28 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct hp_covered_end {
-	RB_ENTRY(hp_covered_end) node;
-	uintptr_t addr;
-	uint32_t depth; /* ranges that cover [addr, the next end's addr) */
-};
-
 /* A range. It must stay valid while it is in the tree. */
 struct hp_covering {
-	struct hp_covered_end start, end;
+	RB_ENTRY(hp_covering) node;
+	uintptr_t start, end;
+	uintptr_t last; /* the largest end of this range and those below it */
 };
 
-RB_HEAD(hp_covered, hp_covered_end);
+RB_HEAD(hp_covered, hp_covering);
 
 /* Add *r, whose addresses are set and differ, or take it out. */
 void hp_covered_add(struct hp_covered *c, struct hp_covering *r);
 void hp_covered_drop(struct hp_covered *c, struct hp_covering *r);
 
+/* A range of these addresses, or NULL. */
+struct hp_covering *hp_covered_find(const struct hp_covered *c, uintptr_t start, uintptr_t end);
+
+/* Of the ranges that overlap [start, end) the one that starts first, or NULL. */
+struct hp_covering *hp_covered_first(const struct hp_covered *c, uintptr_t start, uintptr_t end);
+
 /* Call each() for the parts of [start, end) that are covered, or for those that are not; neighbours may come one by
  * one. each() must not change the tree. Returns the first error. */
-int hp_covered_each(struct hp_covered *c, uintptr_t start, uintptr_t end, bool covered,
+int hp_covered_each(const struct hp_covered *c, uintptr_t start, uintptr_t end, bool covered,
 		    int (*each)(uintptr_t start, uintptr_t end));
-
-/* Whether a part of [start, end) is covered. */
-bool hp_covered_any(struct hp_covered *c, uintptr_t start, uintptr_t end);
 
 #endif

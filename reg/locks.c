@@ -229,11 +229,11 @@ int hp_locks_take(struct hp_covering *r)
 
 	enter_locks();
 	learn_locks();
-	err = lock_or_why_not(r->start.addr, r->end.addr);
+	err = lock_or_why_not(r->start, r->end);
 	if (err == 0)
 		hp_covered_add(&registered, r);
 	else
-		unlock_or_owe(r->start.addr, r->end.addr); /* mlock may have locked a part */
+		unlock_or_owe(r->start, r->end); /* mlock may have locked a part */
 	pay_owed();
 	know_locks();
 	pthread_mutex_unlock(&lock);
@@ -249,7 +249,7 @@ int hp_locks_drop(struct hp_covering *r)
 	known = atomic_load_explicit(&told, memory_order_relaxed) || locked_kb() == known_kb;
 	hp_covered_drop(&registered, r);
 	pay_owed();
-	err = unlock_or_owe(r->start.addr, r->end.addr);
+	err = unlock_or_owe(r->start, r->end);
 	if (known)
 		know_locks();
 	else
@@ -354,7 +354,7 @@ int hugepin_unlock_(uintptr_t addr, size_t len)
 		if (err == 0) {
 			note_range(start, end, false);
 			/* If a part is registered, unlock only the rest. */
-			err = hp_covered_any(&registered, start, end) ? unlock_uncovered(start, end) : pages_unlock(start, end);
+			err = hp_covered_first(&registered, start, end) ? unlock_uncovered(start, end) : pages_unlock(start, end);
 			if (err != 0)
 				note_what_is(start, end);
 			pay_owed();

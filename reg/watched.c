@@ -10,15 +10,6 @@ enum {
 	TABLE_MAX = HP_REGIONS_MAX + HP_REGIONS_MAX / 8 + (int)HP_WATCHED_PARTS_MAX,
 };
 
-static int compare(const struct hp_watched_range *a, const struct hp_watched_range *b)
-{
-	if (a->start != b->start)
-		return a->start < b->start ? -1 : 1;
-	return a->end < b->end ? -1 : a->end > b->end;
-}
-
-RB_GENERATE_INTERNAL(hp_watched_tree, hp_watched_range, node, compare, __attribute__((unused)) static)
-
 /* ------------------------------------------------------------------ the table */
 
 /* Have memory for one more range, so that range_new() finds it. */
@@ -36,7 +27,7 @@ static bool reserve(struct hp_watched *w)
 	return true;
 }
 
-static struct hp_watched_range *range_new(struct hp_watched *w, struct hp_watched_range value)
+static struct hp_watched_range *range_new(struct hp_watched *w, uintptr_t start, uintptr_t end)
 {
 	struct hp_watched_range *r = &w->table[w->free ? w->free : w->made + 1];
 
@@ -45,7 +36,7 @@ static struct hp_watched_range *range_new(struct hp_watched *w, struct hp_watche
 		w->free = r->next;
 	else
 		w->made++;
-	*r = value;
+	*r = (struct hp_watched_range){ .range = { .start = start, .end = end } };
 	return r;
 }
 
@@ -57,25 +48,21 @@ static void range_free(struct hp_watched *w, struct hp_watched_range *r)
 
 /* ------------------------------------------------------------------ uses */
 
-static struct hp_watched_range *find_use(struct hp_watched *w, uintptr_t start, uintptr_t end)
+/* The range that c has, or NULL. */
+static struct hp_watched_range *range_of(struct hp_covering *c)
 {
-	struct hp_watched_range key = { .start = start, .end = end };
-
-	return RB_FIND(hp_watched_tree, &w->uses, &key);
+	return (struct hp_watched_range *)c;
 }
 
 bool hp_watched_use(struct hp_watched *w, uintptr_t start, uintptr_t end)
 {
-	struct hp_watched_range *r = find_use(w, start, end);
+	struct hp_watched_range *r = range_of(hp_covered_find(&w->uses, start, end));
 
 	if (!r) {
 		if (!reserve(w))
 			return false;
-		r = range_new(w, (struct hp_watched_range){ .start = start, .end = end });
-		r->covering.start.addr = start;
-		r->covering.end.addr = end;
-		RB_INSERT(hp_watched_tree, &w->uses, r);
-		hp_covered_add(&w->used, &r->covering);
+		r = range_new(w, start, end);
+		hp_covered_add(&w->uses, &r->range);
 	}
 	r->uses++;
 	return true;
@@ -83,51 +70,40 @@ bool hp_watched_use(struct hp_watched *w, uintptr_t start, uintptr_t end)
 
 void hp_watched_end_use(struct hp_watched *w, uintptr_t start, uintptr_t end)
 {
-	struct hp_watched_range *r = find_use(w, start, end);
+	struct hp_watched_range *r = range_of(hp_covered_find(&w->uses, start, end));
 
 	if (!r || --r->uses) /* none: it was added when nothing could be watched */
 		return;
-	hp_covered_drop(&w->used, &r->covering);
-	RB_REMOVE(hp_watched_tree, &w->uses, r);
+	hp_covered_drop(&w->uses, &r->range);
 	range_free(w, r);
 }
 
 /* ------------------------------------------------------------------ parts */
 
-/* The first part that ends behind addr. */
-static struct hp_watched_range *first_behind(const struct hp_watched *w, uintptr_t addr)
+/* The first part that overlaps [start, end), or NULL. */
+static struct hp_watched_range *first_part(const struct hp_watched *w, uintptr_t start, uintptr_t end)
 {
-	struct hp_watched_range *best = NULL;
-
-	for (struct hp_watched_range *r = RB_ROOT(&w->parts); r;) {
-		const bool left = r->end > addr;
-
-		best = left ? r : best;
-		r = left ? RB_LEFT(r, node) : RB_RIGHT(r, node);
-	}
-	return best;
+	return range_of(hp_covered_first(&w->parts, start, end));
 }
 
 bool hp_watched_overlaps(const struct hp_watched *w, uintptr_t start, uintptr_t end)
 {
-	const struct hp_watched_range *r = first_behind(w, start);
-
-	return r && r->start < end;
+	return first_part(w, start, end);
 }
 
 static void part_remove(struct hp_watched *w, struct hp_watched_range *r)
 {
-	RB_REMOVE(hp_watched_tree, &w->parts, r);
+	hp_covered_drop(&w->parts, &r->range);
 	range_free(w, r);
 	w->count--;
 }
 
 static void part_new(struct hp_watched *w, uintptr_t start, uintptr_t end, bool lasts)
 {
-	struct hp_watched_range *r =
-		range_new(w, (struct hp_watched_range){ .start = start, .end = end, .lasts = lasts });
+	struct hp_watched_range *r = range_new(w, start, end);
 
-	RB_INSERT(hp_watched_tree, &w->parts, r);
+	r->lasts = lasts;
+	hp_covered_add(&w->parts, &r->range);
 	w->count++;
 }
 
@@ -138,9 +114,9 @@ bool hp_watched_add(struct hp_watched *w, uintptr_t start, uintptr_t end, bool l
 	if (!reserve(w))
 		return false;
 	/* The kernel joins parts that touch. */
-	while ((r = first_behind(w, start - 1)) && r->start <= end) {
-		start = HP_MIN(start, r->start);
-		end = HP_MAX(end, r->end);
+	while ((r = first_part(w, start - 1, end + 1))) {
+		start = HP_MIN(start, r->range.start);
+		end = HP_MAX(end, r->range.end);
 		lasts |= r->lasts;
 		part_remove(w, r);
 	}
@@ -151,50 +127,52 @@ bool hp_watched_add(struct hp_watched *w, uintptr_t start, uintptr_t end, bool l
 struct hp_stretch hp_watched_cut(struct hp_watched *w, uintptr_t start, uintptr_t end)
 {
 	struct hp_stretch touched = { start, end };
-	struct hp_watched_range *r, part;
+	struct hp_watched_range *r;
 
 	/* Without memory for one more range, the part behind is forgotten, and stays watched. */
 	const bool room = reserve(w);
 
-	while ((r = first_behind(w, start)) && r->start < end) {
-		part = *r;
-		touched.start = HP_MIN(touched.start, part.start);
-		touched.end = HP_MAX(touched.end, part.end);
+	while ((r = first_part(w, start, end))) {
+		const uintptr_t from = r->range.start, to = r->range.end;
+		const bool lasts = r->lasts;
+
+		touched.start = HP_MIN(touched.start, from);
+		touched.end = HP_MAX(touched.end, to);
 		part_remove(w, r);
-		if (part.start < start)
-			part_new(w, part.start, start, part.lasts);
-		if (part.end > end && (room || part.start >= start))
-			part_new(w, end, part.end, part.lasts);
+		if (from < start)
+			part_new(w, from, start, lasts);
+		if (to > end && (room || from >= start))
+			part_new(w, end, to, lasts);
 	}
 	return touched;
 }
 
-static bool is_idle(struct hp_watched *w, const struct hp_watched_range *part)
+static bool is_idle(const struct hp_watched *w, const struct hp_watched_range *part)
 {
-	return !part->lasts && !hp_covered_any(&w->used, part->start, part->end);
+	return !part->lasts && !hp_covered_first(&w->uses, part->range.start, part->range.end);
 }
 
 static bool take(struct hp_watched *w, struct hp_watched_range *part, struct hp_stretch *ret_)
 {
 	if (!part)
 		return false;
-	*ret_ = (struct hp_stretch){ part->start, part->end };
+	*ret_ = (struct hp_stretch){ part->range.start, part->range.end };
 	part_remove(w, part);
 	return true;
 }
 
 bool hp_watched_take_idle(struct hp_watched *w, uintptr_t start, uintptr_t end, size_t len_max, struct hp_stretch *ret_)
 {
-	struct hp_watched_range *r = first_behind(w, start);
+	struct hp_watched_range *r = first_part(w, start, end);
 
-	while (r && r->start < end && (r->end - r->start > len_max || !is_idle(w, r)))
-		r = RB_NEXT(hp_watched_tree, &w->parts, r);
-	return take(w, r && r->start < end ? r : NULL, ret_);
+	while (r && (r->range.end - r->range.start > len_max || !is_idle(w, r)))
+		r = first_part(w, r->range.end, end);
+	return take(w, r, ret_);
 }
 
 bool hp_watched_take_any(struct hp_watched *w, struct hp_stretch *ret_)
 {
-	return take(w, first_behind(w, 0), ret_);
+	return take(w, first_part(w, 0, UINTPTR_MAX), ret_);
 }
 
 void hp_watched_clear(struct hp_watched *w)

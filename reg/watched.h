@@ -3,33 +3,27 @@
  *
  * A use is a range that a registration needs to be watched; several registrations may use the same memory. A part is a
  * range that was given to the kernel, which is a whole mapping where possible, and so larger than the uses in it. A part
- * without any use is idle, unless it lasts until it is unmapped, and the caller may take it back. All calls take time by the logarithm of the
- * number of ranges, and by the number of ranges that they touch.
+ * without any use is idle, unless it lasts until it is unmapped, and the caller may take it back. Each call takes time by
+ * the logarithm of the number of ranges, and by the number of parts that it touches.
  */
 #ifndef HP_REG_WATCHED_H
 #define HP_REG_WATCHED_H
-
-#include <bsd/sys/tree.h>
 
 #include "base/ranges.h"
 #include "reg/covered.h"
 
 #define HP_WATCHED_PARTS_MAX ((size_t)1 << 16)
 
-/* A range that is used, or a part. */
+/* A use, or a part. */
 struct hp_watched_range {
-	RB_ENTRY(hp_watched_range) node;
-	uintptr_t start, end;
-	struct hp_covering covering; /* of a used range, in `used` */
+	struct hp_covering range; /* must be first */
 	uint32_t uses; /* equal ones; 0: a part */
 	bool lasts; /* of a part */
 	uint32_t next; /* the next free one */
 };
-RB_HEAD(hp_watched_tree, hp_watched_range);
 
 struct hp_watched {
-	struct hp_watched_tree uses, parts;
-	struct hp_covered used; /* what any use covers */
+	struct hp_covered uses, parts; /* parts are apart from each other */
 	size_t count; /* of parts */
 	struct hp_watched_range *table; /* from number 1 up */
 	/* Numbers up to `made` were in use; numbers below `opened` have memory; the first free one. */

@@ -20,7 +20,7 @@ static int mlock_reg(void *ctx, void *addr, size_t len, unsigned access, struct 
 		errno = saved_errno;
 		return -ENOMEM;
 	}
-	*r = (struct hp_covering){ .start.addr = (uintptr_t)addr, .end.addr = (uintptr_t)addr + len };
+	*r = (struct hp_covering){ .start = (uintptr_t)addr, .end = (uintptr_t)addr + len };
 	err = hp_locks_take(r);
 	if (err)
 		free(r);

@@ -102,17 +102,19 @@ static void take_idle(struct hp_stretch s)
 	part[first] = part[--parts];
 }
 
-/* Returns the number of uses of the ranges below r, each of which has some. */
-static unsigned count_uses(const struct hp_watched_range *r)
+/* Returns the number of uses of the ranges below c, each of which has some. */
+static unsigned count_uses(const struct hp_covering *c)
 {
-	return r && EXPECT(r->uses > 0) ? r->uses + count_uses(RB_LEFT(r, node)) + count_uses(RB_RIGHT(r, node)) : 0;
+	const struct hp_watched_range *r = (const struct hp_watched_range *)c;
+
+	return r && EXPECT(r->uses > 0) ? r->uses + count_uses(RB_LEFT(c, node)) + count_uses(RB_RIGHT(c, node)) : 0;
 }
 
 static void expect_same(void)
 {
 	EXPECT_EQ(count_uses(RB_ROOT(&w.uses)), uses);
 	for (uintptr_t at = 0; at < N; at++)
-		EXPECT_EQ(hp_covered_any(&w.used, at, at + 1), depth[at] != 0);
+		EXPECT_EQ(hp_covered_first(&w.uses, at, at + 1) != NULL, depth[at] != 0);
 	EXPECT_EQ(w.count, parts);
 	for (unsigned i = 0; i < parts; i++)
 		EXPECT(hp_watched_overlaps(&w, part[i].start, part[i].end));
