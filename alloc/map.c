@@ -101,14 +101,20 @@ static uint64_t random_number(void)
 }
 
 /* Reserve len bytes at a random place below `top`, where the kernel would put them. Other reservations may be there, so a
- * few places are tried. Where the kernel maps upwards, libraries lie just below `top`: no place reaches there. Returns
- * the address, or -errno. */
+ * few places are tried, each by SPARE below the one before, so that all low bits remain equally likely. Where the kernel
+ * maps upwards, the small tier's reservation and libraries lie just below `top`. Returns the address, or -errno. */
 static long reserve_below(uintptr_t top, size_t len, size_t align)
 {
-	for (int tries = 0; tries < PLACES_TRIED; tries++) {
-		const size_t below = len + ((random_number() >> 32) * (SPARE / align) >> 32 << __builtin_ctzll(align));
-		const long p = below < top ? hp_raw_mmap_near(top - below, len, PROT_NONE) : -ENOMEM;
+	size_t below = 0;
 
+	for (int tries = 0; tries < PLACES_TRIED; tries++) {
+		long p = -ENOMEM;
+
+		below = below && below + SPARE < top ?
+				below + SPARE :
+				len + ((random_number() >> 32) * (SPARE / align) >> 32 << __builtin_ctzll(align));
+		if (below < top)
+			p = hp_raw_mmap_near(top - below, len, PROT_NONE);
 		if (p == (long)(top - below))
 			return p;
 		if (!hp_sys_failed(p))

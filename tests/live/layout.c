@@ -122,12 +122,13 @@ TEST(so_of_any_size)
 
 TEST_CASE(so_in_a_small_span, expect_layout(RUNS, false, "HUGEPIN_SPAN=64M", 4 * MIB))
 
+/* There the small tier's addresses lie in the way of one place in eight. */
 TEST(so_where_mappings_go_upwards)
 {
 	const int was = personality(0xffffffff);
 
 	EXPECT(personality((unsigned long)was | ADDR_COMPAT_LAYOUT) != -1);
-	expect_layout(RUNS, true, NULL, 1 * MIB);
+	expect_layout(MANY, true, NULL, 1 * MIB);
 	personality((unsigned long)was);
 }
 
