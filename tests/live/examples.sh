@@ -102,7 +102,9 @@ fi
 # ---------------------------------------------------------------- programs
 
 # A buffer of 1 MiB lies in one hugepage, or in two.
-shows hugepin_domain.3 1 $'entry 0, (2097152|4194304) bytes\n1 of 1000 pins registered'
+run_backend() { [[ $("$build/examples/backend") =~ ^$'entry 0, '(2097152|4194304)$' bytes\n1 of 1000 pins registered'$ ]]; }
+works 'examples/backend registers once for 1000 pins' run_backend
+shows hugepin_domain.3 1 '(2097152|4194304) bytes locked'
 shows hugepin_pin.3 1 '2 pins each time, [12] registrations in all'
 shows hugepin_pin_try.3 1 '1 of 1000 pins waited'
 shows hugepin_key.3 1 '1000 transfers, 1 key'
