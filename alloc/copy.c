@@ -330,6 +330,18 @@ static bool is_in_span(const void *p)
 	return hp_span_offset(&hp_span, p) < hp_span.size;
 }
 
+static void unmap(const void *at, size_t len)
+{
+	if (!is_in_span(at)) {
+		hp_sys(SYS_munmap, at, len);
+	} else if (!hp_sys_failed(hp_sys(SYS_mmap, at, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1))) {
+		hp_sys(SYS_madvise, at, len, MADV_DONTDUMP); /* as all of the span that is only reserved */
+	} else { /* another mapping may come there, so the heap does without these addresses */
+		hp_span.pages = hp_page_at((uintptr_t)at);
+		hp_span.size = hp_span.pages << HP_PAGE_SHIFT;
+	}
+}
+
 /* Memory for the copy, or for a trial. If the process may have no more addresses (RLIMIT_AS), it lies at the unused end
  * of the span, whose addresses count already. There is one such place. Returns the address, or -errno. */
 static long map(size_t len, int prot)
@@ -341,22 +353,12 @@ static long map(size_t len, int prot)
 		return p;
 	p = (long)hp_page_addr(hp_span.pages - pages);
 	err = hp_sys(SYS_mprotect, p, len, prot); /* not mapped over, so that a refusal leaves no hole */
-	if (err)
+	if (err) {
+		unmap((void *)p, len); /* a part may have got access */
 		return err;
+	}
 	hp_sys(SYS_madvise, p, len, MADV_DODUMP);
 	return p;
-}
-
-static void unmap(const void *at, size_t len)
-{
-	if (!is_in_span(at)) {
-		hp_sys(SYS_munmap, at, len);
-	} else if (!hp_sys_failed(hp_sys(SYS_mmap, at, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1))) {
-		hp_sys(SYS_madvise, at, len, MADV_DONTDUMP); /* as all of the span that is only reserved */
-	} else { /* another mapping may come there, so the heap does without these addresses */
-		hp_span.pages = hp_page_at((uintptr_t)at);
-		hp_span.size = hp_span.pages << HP_PAGE_SHIFT;
-	}
 }
 
 /* The address, or -errno. */

@@ -356,7 +356,7 @@ TEST(a_fork_that_needs_more_mappings_than_there_are_is_refused)
 }
 
 /* A limit that leaves `more` bytes of what /proc/self/status counts there. Returns the limit as it was. */
-static struct rlimit limit_to(int resource, const char *name, size_t more)
+static struct rlimit limit_to(__rlimit_resource_t resource, const char *name, size_t more)
 {
 	char text[4096], *line;
 	struct rlimit was, little;
