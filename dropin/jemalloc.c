@@ -448,10 +448,16 @@ bool hp_jemalloc_started(void)
 	return je_prefork;
 }
 
+/* jemalloc registers its handlers in the middle of its start, so these do not show that the start is over. Who asks
+ * meanwhile waits for the thread that starts jemalloc. */
 static void jemalloc_start(void)
 {
-	if (!hp_jemalloc_started())
-		hpje_free(hpje_malloc(1));
+	static _Atomic bool over; /* relaxed: jemalloc's own lock orders what its start has written */
+
+	if (atomic_load_explicit(&over, memory_order_relaxed))
+		return;
+	hpje_free(hpje_malloc(1));
+	atomic_store_explicit(&over, true, memory_order_relaxed);
 }
 
 void hp_small_start(void)
@@ -464,8 +470,9 @@ static void small_prefork(void)
 {
 	/* Another thread may be starting jemalloc, by __libc_malloc() with HUGEPIN_SMALL=next. Wait for that thread: the
 	 * child would find jemalloc half started. Without that option the C library allocates before it makes the second
-	 * thread. */
-	jemalloc_start();
+	 * thread, and a request from here may interrupt another in a signal handler. */
+	if (!hp_arena.jemalloc_below || !hp_jemalloc_started())
+		jemalloc_start();
 	if (hp_next.small.prefork)
 		hp_next.small.prefork();
 	if (je_prefork)
