@@ -6,6 +6,7 @@
 #include <linux/membarrier.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -73,14 +74,24 @@ TEST_BY(emptied, what_was_given_back_reads_as_zero_when_it_comes_again)
 	}
 }
 
+/* Base pages alone, where the kernel makes THP without being asked, too. */
+static void want_base_pages(bool on)
+{
+	static int64_t pages;
+
+	if (on)
+		pages = hp_config.pages;
+	hp_config.pages = on ? HP_PAGES_BASE : pages;
+	prctl(PR_SET_THP_DISABLE, on, 0, 0, 0);
+}
+
 /* Longer than what a slot keeps, and as the slot keeps it. */
 TEST_BY(emptied, a_table_that_is_cleared_for_its_next_owner_gets_no_memory_that_it_had_not)
 {
 	static const size_t sizes[] = { 96 * MIB, 48 * MIB };
 	struct hp_there there = { 0, 0 };
-	int64_t pages = hp_config.pages;
 
-	hp_config.pages = HP_PAGES_BASE;
+	want_base_pages(true);
 	for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++)
 		for (int round = 0; round < 3; round++) {
 			unsigned char *p = hugepin_calloc(1, sizes[k] + 1);
@@ -96,17 +107,16 @@ TEST_BY(emptied, a_table_that_is_cleared_for_its_next_owner_gets_no_memory_that_
 	EXPECT(hp_heap_there(&there));
 	EXPECT(there.huge + there.other > 0);
 	EXPECT(there.huge + there.other <= 4 * 9 * hp_base_page);
-	hp_config.pages = pages;
+	want_base_pages(false);
 }
 
 TEST_BY(emptied, a_table_that_moves_gets_no_memory_where_it_was_not_touched)
 {
 	enum { SIZE = 24 * MIB, STEP = SIZE / 8 };
 	struct hp_there there = { 0, 0 };
-	int64_t pages = hp_config.pages;
 	unsigned char *p, *wall, *q;
 
-	hp_config.pages = HP_PAGES_BASE;
+	want_base_pages(true);
 	p = hugepin_calloc(1, SIZE);
 	wall = hugepin_malloc(MIB);
 	for (size_t at = 0; at < SIZE; at += STEP)
@@ -123,7 +133,7 @@ TEST_BY(emptied, a_table_that_moves_gets_no_memory_where_it_was_not_touched)
 		hugepin_free(p ? p : q);
 	}
 	hugepin_free(wall);
-	hp_config.pages = pages;
+	want_base_pages(false);
 }
 
 /* ------------------------------------------------------------------ the clock */
