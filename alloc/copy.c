@@ -337,8 +337,7 @@ static void unmap(const void *at, size_t len)
 	} else if (!hp_sys_failed(hp_sys(SYS_mmap, at, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1))) {
 		hp_sys(SYS_madvise, at, len, MADV_DONTDUMP); /* as all of the span that is only reserved */
 	} else { /* another mapping may come there, so the heap does without these addresses */
-		hp_span.pages = hp_page_at((uintptr_t)at);
-		hp_span.size = hp_span.pages << HP_PAGE_SHIFT;
+		hp_span_end_at(hp_page_at((uintptr_t)at));
 	}
 }
 

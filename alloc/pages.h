@@ -254,6 +254,9 @@ int hp_span_init(bool small);
 /* Give up reserved addresses of each part that lie beyond `limit` bytes and behind the last extent. */
 void hp_span_shrink(size_t limit);
 
+/* The heap's part ends at this page from now on. No extent lies behind. */
+void hp_span_end_at(size_t page);
+
 /* Make an extent of ABSENT pages, aligned to `align` bytes, with its chunks free in the tree. Returns its first page,
  * or 0 if the span has no room. Extents of the small tier never touch each other, because jemalloc merges neighbours,
  * and a buffer could then lie in two extents. */

@@ -157,12 +157,17 @@ static size_t shrink_part(enum hp_part part, size_t first, size_t end, size_t li
 	return keep;
 }
 
-void hp_span_shrink(size_t limit)
+void hp_span_end_at(size_t page)
 {
-	hp_span.pages = shrink_part(HP_PART_HEAP, 0, hp_span.pages, limit, 0);
-	hp_span.size = hp_span.pages << HP_PAGE_SHIFT;
+	hp_span.pages = page;
+	hp_span.size = page << HP_PAGE_SHIFT;
 	if (hp_span.opened > hp_span.size)
 		hp_span_store(&hp_span.opened, hp_span.size);
+}
+
+void hp_span_shrink(size_t limit)
+{
+	hp_span_end_at(shrink_part(HP_PART_HEAP, 0, hp_span.pages, limit, 0));
 	if (hp_span.small < hp_span.small_end)
 		hp_span.small_end = shrink_part(HP_PART_SMALL, hp_span.small, hp_span.small_end, limit, 1);
 	hp_span_store(&hp_span.reserved,

@@ -91,10 +91,10 @@ static unsigned any_access(void)
 	return access[any(sizeof access / sizeof *access)];
 }
 
-static bool is_refusal(int err)
+static void expect_refusal(int err)
 {
 	progress->refused++;
-	return EXPECT(err == -ENOBUFS || err == -ENOMEM);
+	EXPECT(err == -ENOBUFS || err == -ENOMEM);
 }
 
 static void any_part(char *from, size_t size, char **ret_at, size_t *ret_len)
@@ -116,7 +116,7 @@ static void pin_part(char *from, size_t size, struct hugepin_key *key)
 	any_part(from, size, &at, &len);
 	err = hugepin_pin(domain, at, len, any_access(), &pin);
 	if (err) {
-		is_refusal(err);
+		expect_refusal(err);
 		return;
 	}
 	begin_use(&pin);
@@ -181,7 +181,7 @@ static void pin_several(struct area *a)
 	}
 	n = lasting ? hugepin_register(domain, v, 3, 0, pins, 32) : hugepin_pinv(domain, v, 3, 0, pins, 32);
 	if (n < 0) {
-		is_refusal(n);
+		expect_refusal(n);
 		return;
 	}
 	for (int i = 0; i < n; i++) {
