@@ -227,6 +227,9 @@ void hp_gone_drain(hugepin_domain *d)
 		/* Parts in a range that was widened may be watched still, and are forgotten. */
 		if (d->watched && !queued.range[i].discarded)
 			hp_uffd_unmapped(queued.range[i].start, queued.range[i].end);
+		/* After the registration has ended, the unmap has to be heard all the same (note_late()). */
+		if (d->watched && queued.range[i].late && !queued.range[i].widened)
+			hp_uffd_discarded(queued.range[i].start, queued.range[i].end);
 		if (d->helper)
 			hp_track_gone(d, queued.range[i].start, queued.range[i].end);
 	}

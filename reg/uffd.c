@@ -634,6 +634,13 @@ void hp_uffd_unwatch(uintptr_t start, uintptr_t end)
 	hp_unlock(&watched.lock);
 }
 
+void hp_uffd_discarded(uintptr_t start, uintptr_t end)
+{
+	hp_lock(&watched.lock);
+	hp_watched_last(&watched.set, start, end);
+	hp_unlock(&watched.lock);
+}
+
 /* A domain may tell of this later than another, which has the memory watched again meanwhile. Then a part is forgotten,
  * and stays watched until it is unmapped. */
 void hp_uffd_unmapped(uintptr_t start, uintptr_t end)

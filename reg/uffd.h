@@ -54,6 +54,9 @@ void hp_uffd_unwatch(uintptr_t start, uintptr_t end);
 /* Watch [start, end), as far as possible, until it is unmapped. */
 void hp_uffd_watch_unmap(uintptr_t start, uintptr_t end);
 
+/* Memory outside the heap was discarded. Of it, what is watched stays so until it is unmapped. */
+void hp_uffd_discarded(uintptr_t start, uintptr_t end);
+
 /* The last domain that wants watching ends: watch nothing outside the heap any more. */
 void hp_uffd_end(void);
 

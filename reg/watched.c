@@ -124,6 +124,14 @@ bool hp_watched_add(struct hp_watched *w, uintptr_t start, uintptr_t end, bool l
 	return true;
 }
 
+void hp_watched_last(struct hp_watched *w, uintptr_t start, uintptr_t end)
+{
+	struct hp_watched_range *r = first_part(w, start, end);
+
+	for (; r; r = first_part(w, r->range.end, end))
+		r->lasts = true;
+}
+
 struct hp_stretch hp_watched_cut(struct hp_watched *w, uintptr_t start, uintptr_t end)
 {
 	struct hp_stretch touched = { start, end };

@@ -40,6 +40,9 @@ bool hp_watched_overlaps(const struct hp_watched *w, uintptr_t start, uintptr_t 
 /* Add a part, which joins those that it overlaps or touches. False: no memory, and nothing has changed. */
 bool hp_watched_add(struct hp_watched *w, uintptr_t start, uintptr_t end, bool lasts);
 
+/* The parts that overlap [start, end) last. */
+void hp_watched_last(struct hp_watched *w, uintptr_t start, uintptr_t end);
+
 /* Memory is watched no more, because it was unmapped. Returns the range of all parts that lost some of it, with what
  * they lost. */
 struct hp_stretch hp_watched_cut(struct hp_watched *w, uintptr_t start, uintptr_t end);

@@ -530,6 +530,26 @@ TEST(memory_that_is_taken_for_discarded_is_watched_until_it_is_unmapped)
 	close_empty(&device, d);
 }
 
+/* The registration ends before a pin finds the memory discarded. */
+TEST(memory_whose_discard_was_heard_is_watched_until_it_is_unmapped)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB);
+
+	if (!hp_uffd_works()) {
+		EXPECT_EQ(hugepin_domain_close(d), 0);
+		SKIP("no userfaultfd");
+	}
+	EXPECT(is_cached(d, p, MIB));
+	madvise(p, MIB, MADV_DONTNEED);
+	hugepin_purge();
+	EXPECT_EQ(stats_of(d).regions, 0);
+	EXPECT(mmap(p, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
+	EXPECT(is_cached(d, p, MIB));
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
 TEST(a_full_set_of_late_discards_forgets_none_and_shrinks)
 {
 	enum { RANGES = HP_LATE_MAX + 100 };

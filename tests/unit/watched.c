@@ -172,11 +172,14 @@ TEST(a_part_that_lasts_or_is_long_is_not_idle_and_goes_with_all)
 	EXPECT(hp_watched_add(&w, 10, 20, false));
 	EXPECT(hp_watched_add(&w, 20, 30, true)); /* they touch */
 	EXPECT(hp_watched_add(&w, 40, 60, false));
+	EXPECT(hp_watched_add(&w, 70, 80, false) && hp_watched_add(&w, 90, 99, false));
+	hp_watched_last(&w, 79, 91);
 	EXPECT(!hp_watched_take_idle(&w, 0, N, 19, &got));
 	hp_watched_cut(&w, 15, 16);
-	EXPECT_EQ(w.count, 3);
+	EXPECT_EQ(w.count, 5);
 	EXPECT(hp_watched_take_idle(&w, 0, N, 20, &got) && got.start == 40);
 	EXPECT(!hp_watched_take_idle(&w, 0, N, SIZE_MAX, &got));
+	hp_watched_cut(&w, 70, 99);
 	EXPECT(hp_watched_take_any(&w, &got) && got.start == 10 && got.end == 15);
 	EXPECT(hp_watched_take_any(&w, &got) && got.start == 16 && got.end == 30);
 	EXPECT(!hp_watched_take_any(&w, &got));
