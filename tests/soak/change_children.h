@@ -10,6 +10,8 @@
 
 #include "change_addresses.h"
 #include "change_limits.h"
+#include "change_registrations.h"
+#include "remains.h"
 
 #ifndef CLONE_NEWTIME
 #define CLONE_NEWTIME 0x80
@@ -108,6 +110,47 @@ static bool by_clone(struct worker *unused)
 {
 	(void)unused;
 	return go_on_as((pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL));
+}
+
+/* Make mappings until few are left, then fork. The child needs a mapping for each second hugepage, which is registered.
+ * The fork is refused, or its child has its memory and goes on. */
+static bool few_mappings(struct worker *w)
+{
+	enum { MANY = 100000, BUFFERS = 32, BUFFER = 2 << 20 };
+	const long few = (long)(rand_next(&w->rand) % BUFFERS);
+	hugepin_domain *d = own_domain(0);
+	char *buffer[BUFFERS], *p = NULL;
+	size_t len = 0;
+	pid_t pid = -1;
+	bool ok = d;
+
+	for (int i = 0; i < BUFFERS; i++) {
+		buffer[i] = hugepin_aligned_alloc(BUFFER, BUFFER);
+		ok = ok && buffer[i] && touch(d, memset(buffer[i], i, BUFFER), BUFFER, 0);
+	}
+	for (int i = 0; i < BUFFERS; i += 2)
+		hugepin_free(buffer[i]);
+	const long left = file_number("/proc/sys/vm/max_map_count") - lines("/proc/self/maps");
+	if (ok && left > few && left < MANY)
+		p = foreign_map(len = (size_t)(left - few) * 4096);
+	for (size_t at = 4096; p && at + 4096 < len && mprotect(p + at, 4096, PROT_READ) == 0; at += 2 * 4096)
+		;
+	if (p) {
+		pid = fork();
+		if (pid < 0)
+			EXPECT_EQ(errno, ENOMEM);
+		munmap(p, len);
+	}
+	for (int i = 1; i < BUFFERS; i += 2) {
+		for (size_t at = 0; pid == 0 && at < BUFFER; at += 4096)
+			EXPECT_EQ(buffer[i][at], i);
+		hugepin_free(buffer[i]);
+	}
+	if (d)
+		EXPECT_EQ(hugepin_domain_close(d), 0);
+	if (pid >= 0)
+		go_on_as(pid);
+	return pid == 0;
 }
 
 /* daemon(3). The waiting process reads the daemon's result from a pipe. The pipe closes when the daemon ends. */

@@ -7,11 +7,12 @@
  * before their memory goes, in children, and behind the device. At the end of each round everything is given back, and
  * nothing may be left: no heap, no pin, no mapping, thread or descriptor, and no more of the pool than before.
  *
- *	soak [-s SEED] [-t SECONDS] [-r ROUNDS] [-p LOW,HIGH]
+ *	soak [-s SEED] [-t SECONDS] [-r ROUNDS] [-p LOW,HIGH] [-w SECONDS]
  *
  * A seed gives each thread the same numbers. The order of the threads differs from run to run. -p: the pool gets
- * between LOW and HIGH pages, as root, on a pool that nobody else uses. With libhugepin-malloc.so preloaded half of the
- * heap's buffers come from malloc. Without io_uring every domain locks memory only.
+ * between LOW and HIGH pages, as root, on a pool that nobody else uses. -w: an operation that takes so long has hung.
+ * With libhugepin-malloc.so preloaded half of the heap's buffers come from malloc. Without io_uring every domain locks
+ * memory only.
  *
  * The soak does not call hugepin_forget, so nobody is told of unmapped memory. Some memory passes through: it is
  * mapped, pinned at once, read into and unmapped, in a domain that all threads share.
@@ -179,7 +180,7 @@ static bool all_done(void)
 	return count_pins && count_left && (count_forks || !FORKS);
 }
 
-/* Let the threads run. Each has to finish an operation within STUCK_SECONDS. On a slow machine they run longer, until
+/* Let the threads run. Each has to finish an operation within option.stuck seconds. On a slow machine they run longer, until
  * each kind of operation has happened. */
 static void rest(double seconds, long low, long high, uint64_t *rand)
 {
@@ -200,8 +201,8 @@ static void rest(double seconds, long low, long high, uint64_t *rand)
 			if (workers[i].done != seen[i]) {
 				seen[i] = workers[i].done;
 				moved[i] = now.tv_sec;
-			} else if (now.tv_sec - moved[i] > STUCK_SECONDS) {
-				T_FAIL("thread %d has been %s for %d seconds", i, workers[i].doing, STUCK_SECONDS);
+			} else if (now.tv_sec - moved[i] > option.stuck) {
+				T_FAIL("thread %d has been %s for %d seconds", i, workers[i].doing, option.stuck);
 				for (int k = 0; k <= CHANGER; k++)
 					t_print("# thread %d: %s\n", k, workers[k].doing ? workers[k].doing : "ended");
 				abort(); /* for a debugger */
@@ -299,7 +300,7 @@ TEST(every_byte_is_its_owners_and_nothing_is_left)
 
 static _Noreturn void usage(void)
 {
-	fputs("usage: soak [-s SEED] [-t SECONDS] [-r ROUNDS] [-p LOW,HIGH]\n", stderr);
+	fputs("usage: soak [-s SEED] [-t SECONDS] [-r ROUNDS] [-p LOW,HIGH] [-w SECONDS]\n", stderr);
 	exit(2);
 }
 
@@ -308,16 +309,18 @@ int main(int argc, char **argv)
 	int letter;
 
 	option.seed = (uint64_t)time(NULL) % 1000000;
-	while ((letter = getopt(argc, argv, "s:t:r:p:")) != -1)
+	while ((letter = getopt(argc, argv, "s:t:r:p:w:")) != -1)
 		if (letter == 's')
 			option.seed = strtoull(optarg, NULL, 10);
 		else if (letter == 't')
 			option.seconds = strtod(optarg, NULL);
 		else if (letter == 'r')
 			option.rounds = atoi(optarg);
+		else if (letter == 'w')
+			option.stuck = atoi(optarg);
 		else if (letter != 'p' || sscanf(optarg, "%ld,%ld", &option.low, &option.high) != 2)
 			usage();
-	if (optind != argc || option.rounds < 1 || !(option.seconds > 0) || option.low < 0 || option.high < option.low)
+	if (optind != argc || option.rounds < 1 || option.stuck < 1 || !(option.seconds > 0) || option.low < 0 || option.high < option.low)
 		usage();
 	return t_run(1, argv);
 }

@@ -6,8 +6,7 @@
 
 #include "../live/live.h"
 
-enum { THREADS = 8, CHANGER = THREADS, SLOTS = 160, KEPT = 2, FLIGHT_BYTES = 4096, IO_MAX = 65536,
-       STUCK_SECONDS = 100 };
+enum { THREADS = 8, CHANGER = THREADS, SLOTS = 160, KEPT = 2, FLIGHT_BYTES = 4096, IO_MAX = 65536 };
 
 #if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
 enum { SANITIZED = true };
@@ -74,7 +73,8 @@ static struct {
 	double seconds;
 	int rounds;
 	long low, high; /* pages of the pool; 0: leave the pool alone */
-} option = { .seconds = 1200, .rounds = 4 };
+	int stuck; /* seconds after which an operation has hung */
+} option = { .seconds = 1200, .rounds = 4, .stuck = 100 };
 
 static bool preloaded;
 static _Atomic bool stop;
