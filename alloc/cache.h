@@ -10,6 +10,8 @@
  * busy, or the owner sees limit == 0 and takes the lock. This is an asymmetric Dekker, as in the hazard pointers of
  * Folly, in which membarrier(2) is the thief's half of the fence. A limit of 0 also asks a thread to empty its cache at
  * its next call.
+ *
+ * At the end of a thread its buffers go to the tree, and the next new thread gets its empty cache (at_exit()).
  */
 #ifndef HP_ALLOC_CACHE_H
 #define HP_ALLOC_CACHE_H

@@ -1,5 +1,8 @@
 /*
- * Fork. After a fork, a write to a private hugetlb page needs a free page in the pool, and the kernel kills the child
+ * Fork. plan() decides whether a fork copies, leaves all to the kernel's copy-on-write, or is refused; fate() decides
+ * about each page.
+ *
+ * After a fork, a write to a private hugetlb page needs a free page in the pool, and the kernel kills the child
  * if the pool is empty. Counting the free pages before the fork proves nothing, because a child can get no reservation.
  * So the parent copies the live buffers of hugetlb pages to anonymous memory before the fork, and keeps the originals
  * out of the child (MADV_DONTFORK). The child moves the copy into the hole before anything else runs there, and the
@@ -13,8 +16,8 @@
  * of handlers). This is safe, since the memory contains no pages of the pool. If a device has pinned some of its pages,
  * the kernel copies these at once, inside fork.
  *
- * A process with one thread may put the copy in place of the originals itself, before the fork (move.c). Then no page
- * has to be kept out.
+ * A process with one thread may put the copy in place of the originals itself, before plan() decides (move.c, called by
+ * atfork.c). Then no page has to be kept out.
  *
  * The child's memory has the advice that the program gave to its buffers (madvise.h). Buffers that the program keeps
  * out of children are left out of the copy, and the copy is advised like the originals.

@@ -18,6 +18,10 @@
  * A retiring thread raises HP_ATTEND_USES before the barrier, so either its sum sees the return of a use, or the
  * returning thread sees the bit.
  *
+ * A loan ends when the peer gives its key back, or when the program says that the peer is gone, because only the
+ * program knows. hugepin_lend_gone() then has serve.c end the peer's loans and give the pins of their buckets back,
+ * borrow.c answer the questions that wait for this peer, and borrowed.c end the keys of the peer's memory.
+ *
  * Locks: `lock` guards everything that is not said to be read without it. It is held during send() and offer(), and
  * across calls of the pin cache. Functions that the pin cache calls back (news.c) take only news.lock, a leaf. After a
  * fork the child has tables of keys that the kernel has emptied; every function but hits looks at `pid` first.
