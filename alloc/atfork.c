@@ -72,8 +72,8 @@ static bool alone(void)
 	if (hp_watch_any() || hp_heap_has_hooks())
 		return false;
 	count = hp_thread_count();
-	/* Look at our threads again, because if one of them was counted and then ended, a thread of the program's may have
-	 * taken its place in the count. */
+	/* Look at our threads again, because if one of them was counted and then ended, a thread of the program's may
+	 * have taken its place in the count. */
 	return count == 1 + ours && hp_thread_tid(&hp_ticker) == tid && hp_service_running() == served;
 }
 

@@ -57,15 +57,16 @@ void hugepin_threads_allow_(void)
 	}
 }
 
-/* Whether this thread can become each user and group that it ever was. Asks the kernel for nothing if there is no thread
- * that ticks, or if a filter of system calls may end the process for the question. */
+/* Whether this thread can become each user and group that it ever was. Asks the kernel for nothing if there is no
+ * thread that ticks, or if a filter of system calls may end the process for the question. */
 static bool may_change_back(void)
 {
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
 	struct __user_cap_data_struct caps[2] = { { 0 } };
 	const uint32_t needed = 1U << CAP_SETUID | 1U << CAP_SETGID;
 
-	/* With PR_SET_KEEPCAPS or its like, the thread may give up the capabilities later, without a call that is seen. */
+	/* With PR_SET_KEEPCAPS or its like, the thread may give up the capabilities later, without a call that is
+	 * seen. */
 	return hp_thread_runs(&hp_ticker) && !hp_is_filtered() && hp_sys(SYS_capget, &head, caps) == 0 &&
 	       (caps[0].permitted & needed) == needed && hp_sys(SYS_prctl, PR_GET_KEEPCAPS) == 0 &&
 	       hp_sys(SYS_prctl, PR_GET_SECUREBITS) == 0;

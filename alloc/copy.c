@@ -539,8 +539,8 @@ static bool put_contents(size_t p)
 	return true;
 }
 
-/* Whether the next page of the copy has moved. Since Linux 6.17 mremap moves several mappings, and may have moved some of
- * them when it fails. */
+/* Whether the next page of the copy has moved. Since Linux 6.17 mremap moves several mappings, and may have moved some
+ * of them when it fails. */
 static bool has_moved(void)
 {
 	unsigned char there[HP_PAGE / 4096];

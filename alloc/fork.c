@@ -121,8 +121,9 @@ struct plan {
 	bool ample; /* memory has room for twice the copy */
 };
 
-/* The mappings that the child, or the parent, gets anew at most. Pages are marked. A run of pages with one version in the child
- * becomes a mapping of its own, and so does a part of a page with advice of its own. Each may divide another mapping. */
+/* The mappings that the child, or the parent, gets anew at most. Pages are marked. A run of pages with one version in
+ * the child becomes a mapping of its own, and so does a part of a page with advice of its own. Each may divide another
+ * mapping. */
 static size_t count_new_mappings(void)
 {
 	enum hp_page_fork last = HP_PAGE_SHARED;
@@ -426,8 +427,8 @@ static bool is_gone(size_t p)
 }
 
 /* A hole in the child's heap must be filled, because another mapping could come into it. plan() has tried whether there
- * are enough mappings, but another thread may have made some since, and the kernel may have no memory for its own tables
- * just now. So the child tries again for a while, and then ends. */
+ * are enough mappings, but another thread may have made some since, and the kernel may have no memory for its own
+ * tables just now. So the child tries again for a while, and then ends. */
 static void try_again(const char *call, size_t error)
 {
 	enum { TRIES = 100, PAUSE_NS = 1000000 };

@@ -279,9 +279,10 @@ static void clear_part(void *clearing, uintptr_t from, uintptr_t to)
 		memset((void *)from, 0, to - from);
 }
 
-/* Clear the first `bytes` of a buffer. The parts of a long buffer that have no memory read as zeros already, and have to
- * stay so, because a program may use little of a large table. Pages of the pool have memory anyway. The kernel is asked
- * by a descriptor, which takes a number that another thread may be about to use, so shorter buffers are just cleared. */
+/* Clear the first `bytes` of a buffer. The parts of a long buffer that have no memory read as zeros already, and have
+ * to stay so, because a program may use little of a large table. Pages of the pool have memory anyway. The kernel is
+ * asked by a descriptor, which takes a number that another thread may be about to use, so shorter buffers are just
+ * cleared. */
 static void *clear(void *p, size_t bytes)
 {
 	struct clearing c = { (uintptr_t)p, (uintptr_t)p + bytes };
@@ -319,8 +320,8 @@ void *hugepin_calloc(size_t count, size_t size)
 	h = hp_alloc_locked((struct hp_placement){ .n = n, .align = HP_CHUNK });
 	if (h.p)
 		return clear(h.p, HP_MIN(h.dirty, bytes));
-	/* The lower tier's calloc knows which of its memory is zero. Clearing it here could touch more memory than there
-	 * is. */
+	/* The lower tier's calloc knows which of its memory is zero. Clearing it here could touch more memory than
+	 * there is. */
 	p = hp_small()->calloc(count, size);
 	if (p || !is_worth_a_trim(bytes))
 		return p;

@@ -321,9 +321,9 @@ static int set_readable(size_t from, size_t end, unsigned a, bool on)
 	return err;
 }
 
-/* The bytes are copied without the lock, because a userfaultfd of the program's may watch them, and the thread that gives
- * missing memory may allocate. Record and mappings agree whenever the lock is free. This copy is for the same process, so
- * unlike a child it gets DONTFORK memory, too. */
+/* The bytes are copied without the lock, because a userfaultfd of the program's may watch them, and the thread that
+ * gives missing memory may allocate. Record and mappings agree whenever the lock is free. This copy is for the same
+ * process, so unlike a child it gets DONTFORK memory, too. */
 bool hp_madvise_copy(size_t from, size_t to, size_t n)
 {
 	const unsigned later = HP_ADVICE_PROT | HP_ADVICE_GUARD;
@@ -340,7 +340,8 @@ bool hp_madvise_copy(size_t from, size_t to, size_t n)
 			if (err != 0)
 				break;
 			hp_unlock(&hp_heap_lock);
-			memcpy((void *)hp_chunk_addr(to + c), (void *)hp_chunk_addr(from + c), (end - c) << HP_CHUNK_SHIFT);
+			memcpy((void *)hp_chunk_addr(to + c), (void *)hp_chunk_addr(from + c),
+			       (end - c) << HP_CHUNK_SHIFT);
 			hp_lock(&hp_heap_lock);
 			err = set_readable(from + c, from + end, a, false);
 		}
@@ -354,8 +355,8 @@ bool hp_madvise_copy(size_t from, size_t to, size_t n)
 
 /* ------------------------------------------------------------------ the program's calls */
 
-/* The first chunk of the buffer, live or listed, that contains `chunk` or has it as room; 0: none is found. A buffer may
- * be long, so look for its word in this page only. If none is there, the page has noted where the buffer begins. */
+/* The first chunk of the buffer, live or listed, that contains `chunk` or has it as room; 0: none is found. A buffer
+ * may be long, so look for its word in this page only. If none is there, the page has noted where the buffer begins. */
 static size_t buffer_at(size_t chunk)
 {
 	size_t c = chunk;
@@ -363,7 +364,8 @@ static size_t buffer_at(size_t chunk)
 	while (c & (HP_PAGE_CHUNKS - 1) && HP_CHUNK_STATE(hp_chunk_get(c)) == HP_CHUNK_FREE)
 		c--;
 	if (HP_CHUNK_STATE(hp_chunk_get(c)) == HP_CHUNK_FREE)
-		c = atomic_load_explicit(&page_of(c)->buffer, memory_order_relaxed); /* relaxed: its word is the judge */
+		/* relaxed: its word is the judge */
+		c = atomic_load_explicit(&page_of(c)->buffer, memory_order_relaxed);
 	return HP_CHUNK_STATE(hp_chunk_get(c)) != HP_CHUNK_FREE && chunk < c + hp_chunk_extent(c) ? c : 0;
 }
 
@@ -401,7 +403,8 @@ static size_t next_live(size_t *from, size_t end)
 		size_t c = *from, p = hp_page_of(c), buffer, stop;
 
 		if (page_of(c)->state == HP_PAGE_NONE) {
-			*from = hp_bits_find(hp_span.used, p + 1, hp_page_of(end - 1) + 1, true) << HP_PAGE_CHUNKS_SHIFT;
+			*from = hp_bits_find(hp_span.used, p + 1, hp_page_of(end - 1) + 1, true)
+				<< HP_PAGE_CHUNKS_SHIFT;
 			continue;
 		}
 		/* the small tier keeps no chunk words: ask the tree */
@@ -485,7 +488,8 @@ int hugepin_advise_(void *addr, size_t len, int advice)
 {
 	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
 		if (advice == calls[i].set || advice == calls[i].clear)
-			return apply((uintptr_t)addr, len, SYS_madvise, advice, advice == calls[i].set ? calls[i].bit : 0,
+			return apply((uintptr_t)addr, len, SYS_madvise, advice,
+				     advice == calls[i].set ? calls[i].bit : 0,
 				     advice == calls[i].clear ? calls[i].bit : 0);
 	return 1;
 }

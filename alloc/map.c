@@ -100,9 +100,10 @@ static uint64_t random_number(void)
 	return ((uintptr_t)&r ^ hp_clock_ns() << 20) * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-/* Reserve len bytes at a random place below `top`, where the kernel would put them. Other reservations may be there, so a
- * few places are tried, each by SPARE below the one before, so that all low bits remain equally likely. Where the kernel
- * maps upwards, the small tier's reservation and libraries lie just below `top`. Returns the address, or -errno. */
+/* Reserve len bytes at a random place below `top`, where the kernel would put them. Other reservations may be there, so
+ * a few places are tried, each by SPARE below the one before, so that all low bits remain equally likely. Where the
+ * kernel maps upwards, the small tier's reservation and libraries lie just below `top`. Returns the address, or
+ * -errno. */
 static long reserve_below(uintptr_t top, size_t len, size_t align)
 {
 	size_t below = 0;
@@ -133,8 +134,8 @@ int hp_map_reserve(size_t size, size_t align, uintptr_t *ret_base)
 	 * that is given later escape the overcommit policy. */
 	p = hp_raw_mmap(len, PROT_NONE, 0);
 	if (!hp_sys_failed(p) && !is_reproducible()) {
-		/* Only the place that the kernel has chosen tells where there is room. That place is given up first, since
-		 * RLIMIT_AS may not allow both. */
+		/* Only the place that the kernel has chosen tells where there is room. That place is given up first,
+		 * since RLIMIT_AS may not allow both. */
 		hp_raw_munmap((void *)p, len);
 		p = reserve_below((uintptr_t)p, len, align);
 	}

@@ -252,7 +252,8 @@ static bool make_trial(uint64_t *shared)
 	return r == pid && status == 0;
 }
 
-/* Unmark the pages that may be pinned, which stay for good if the trial says so. Returns the number of pages that are still marked. */
+/* Unmark the pages that may be pinned, which stay for good if the trial says so. Returns the number of pages that are
+ * still marked. */
 static size_t leave_unpinned(void)
 {
 	size_t size = hp_span.tree.used / 8 + 8, left = 0;

@@ -60,8 +60,9 @@ struct hp_page {
 	uint8_t whole : 1, /* was collapsed: a hugepage, as long as the kernel does not split it (repair.h) */
 		collapses : 1, /* BUSY because it is collapsed: it is mapped, and its buffers are live */
 		holes : 1; /* while a fork copies: a part has no memory (copy.c) */
-	/* The first chunk of the buffer, live or listed, that contains the page's first chunk. Of no meaning if there is
-	 * none. relaxed: hp_heap_lock, or the owner of a listed buffer that is split; a reader believes only the word. */
+	/* The first chunk of the buffer, live or listed, that contains the page's first chunk. Of no meaning if there
+	 * is none. relaxed: hp_heap_lock, or the owner of a listed buffer that is split; a reader believes only the
+	 * word. */
 	_Atomic uint32_t buffer;
 };
 
@@ -82,8 +83,8 @@ struct hp_extent {
 };
 
 /* A chunk's word describes the buffer that begins there. Only the first chunk of a buffer has a word, and the second
- * one if the buffer has room. Without a lock, the owner of a buffer changes LIVE to LISTED and back, links its own lists,
- * and splits listed buffers. All other changes are made under hp_heap_lock. */
+ * one if the buffer has room. Without a lock, the owner of a buffer changes LIVE to LISTED and back, links its own
+ * lists, and splits listed buffers. All other changes are made under hp_heap_lock. */
 typedef _Atomic uint64_t hp_chunk;
 enum {
 	HP_CHUNK_FREE,

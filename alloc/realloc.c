@@ -129,8 +129,8 @@ static bool is_zero(const char *chunk)
 	return !*chunk && !memcmp(chunk, chunk + 1, HP_CHUNK - 1);
 }
 
-/* Copy a buffer's chunks to new memory, of which all but the first `dirty` bytes read as zeros. There, leave out chunks of
- * zeros, since a chunk that the program never touched has to get no memory. */
+/* Copy a buffer's chunks to new memory, of which all but the first `dirty` bytes read as zeros. There, leave out chunks
+ * of zeros, since a chunk that the program never touched has to get no memory. */
 static void copy_chunks(char *to, const char *from, size_t len, size_t dirty)
 {
 	size_t at = HP_MIN(dirty, len), end;

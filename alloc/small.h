@@ -19,8 +19,8 @@ struct hp_small {
 	void (*trim)(void); /* gives free memory back, for the kernel and for requests of other sizes; may be NULL */
 	/* for fork: prefork runs before the heap's lock is taken, the others after it is released; each may be NULL */
 	void (*prefork)(void), (*postfork_parent)(void), (*postfork_child)(void);
-	/* The addresses that are set aside for its memory, outside the heap's span. False: there are none. Takes no lock.
-	 * May be NULL. */
+	/* The addresses that are set aside for its memory, outside the heap's span. False: there are none. Takes no
+	 * lock. May be NULL. */
 	_Bool (*range)(uintptr_t *ret_base, size_t *ret_size);
 };
 

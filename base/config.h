@@ -105,9 +105,9 @@ extern const int hp_options_count;
 /* The configuration in force: the defaults until hp_config_load() has run, and read-only afterwards. */
 extern struct hp_config hp_config;
 
-/* Read the HUGEPIN_* variables as secure_getenv() does, at the first call only. Prints one line on stderr for each malformed
- * value or unknown name. Allocates nothing. Returns 0, or -1 if it is too early: the C library has not set `environ`
- * yet, or another thread is reading. */
+/* Read the HUGEPIN_* variables as secure_getenv() does, at the first call only. Prints one line on stderr for each
+ * malformed value or unknown name. Allocates nothing. Returns 0, or -1 if it is too early: the C library has not set
+ * `environ` yet, or another thread is reading. */
 int hp_config_load(void);
 
 /* In the child of fork, where a thread that was reading no longer exists. */

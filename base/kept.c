@@ -13,8 +13,8 @@ static bool identify(int fd, struct stat *ret_)
 
 void hp_kept_forget(struct hp_kept *k)
 {
-	/* seq_cst: before the watcher looks for open domains; pairs with hp_domains_add(). Whoever still sees the number
-	 * asks for its file. */
+	/* seq_cst: before the watcher looks for open domains; pairs with hp_domains_add(). Whoever still sees the
+	 * number asks for its file. */
 	atomic_store_explicit(&k->fd, -1, memory_order_seq_cst);
 }
 

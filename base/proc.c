@@ -116,7 +116,8 @@ int hp_mappings_each(int fd, char *buffer, size_t size, bool (*each)(void *arg, 
 size_t hp_mappings_max(void)
 {
 	char text[32];
-	uint64_t n = hp_read_file("/proc/sys/vm/max_map_count", text, sizeof text) > 0 ? hp_number_after(text, "", 0) : 0;
+	uint64_t n = hp_read_file("/proc/sys/vm/max_map_count", text, sizeof text) > 0 ? hp_number_after(text, "", 0) :
+											 0;
 
 	return n ? n : 65530;
 }

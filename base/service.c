@@ -134,7 +134,12 @@ static void serve_jobs(void *unused)
 
 static const struct hp_thread_kind kinds[] = {
 	{ .name = "hugepin", .run = serve_jobs, .known = true, .place = &service.thread, .stack_size = 262144 },
-	{ .name = "hugepin", .run = serve_jobs, .known = true, .place = &service.thread, .stack_size = 262144, .opens_files = true },
+	{ .name = "hugepin",
+	  .run = serve_jobs,
+	  .known = true,
+	  .place = &service.thread,
+	  .stack_size = 262144,
+	  .opens_files = true },
 };
 
 static bool started(void)

@@ -116,8 +116,8 @@ static const char *advise_elsewhere(struct hp_line *l, const struct hp_run *r)
 	       hp_run_large_bytes(r), hp_run_large_bytes(r), all);
 }
 
-/* The reason why large buffers lie in base pages. If THP is switched off, say this first, although the kernel refuses the
- * pool before THP, because THP needs no reservation. */
+/* The reason why large buffers lie in base pages. If THP is switched off, say this first, although the kernel refuses
+ * the pool before THP, because THP needs no reservation. */
 static const char *advise_base(struct hp_line *l, const struct hp_run *r)
 {
 	const uint64_t large = hp_run_large_bytes(r);

@@ -80,8 +80,8 @@ static bool has_memory(uint64_t entry, unsigned char resident)
 	return entry & (HP_PAGEMAP_PRESENT | HP_PAGEMAP_SWAPPED) || resident & 1;
 }
 
-/* As scan(), before Linux 6.7: by an entry for each base page. The kernel's page of zeros counts as memory. The entry of
- * a page of the pool that the kernel is moving says that there is none, but mincore(2) counts that page. */
+/* As scan(), before Linux 6.7: by an entry for each base page. The kernel's page of zeros counts as memory. The entry
+ * of a page of the pool that the kernel is moving says that there is none, but mincore(2) counts that page. */
 static bool by_entries(uintptr_t start, uintptr_t end, const struct parts *p)
 {
 	enum { ENTRIES = 128, LARGER = 16 }; /* LARGER: a test's base page may be larger than the kernel's */

@@ -152,8 +152,8 @@ static void *run_known(struct start s)
 	return NULL;
 }
 
-/* Nobody needs a known thread to begin before it does, so its arguments are not on the stack of the starting thread. In a
- * child of a process with threads a sanitizer's runtime may even stop it for ever. */
+/* Nobody needs a known thread to begin before it does, so its arguments are not on the stack of the starting thread. In
+ * a child of a process with threads a sanitizer's runtime may even stop it for ever. */
 static void *enter_known(void *kind_)
 {
 	const struct hp_thread_kind *kind = kind_;
@@ -573,8 +573,8 @@ unsigned hp_thread_count_bare(void)
 
 /* ------------------------------------------------------------------ start and end */
 
-/* Whether a known thread could not be had a short while ago. The count never falls below 0, even if other threads do the
- * same. */
+/* Whether a known thread could not be had a short while ago. The count never falls below 0, even if other threads do
+ * the same. */
 static bool is_skipped(struct hp_thread *t)
 {
 	uint32_t skip = atomic_load_explicit(&t->skip, memory_order_relaxed);
@@ -595,8 +595,8 @@ bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, voi
 	/* Before the state changes: no system call is made in vain, and no other thread takes it for started. */
 	if (kind->known && get_state(t) == OFF && (hp_thread_forbidden(t) || is_skipped(t)))
 		return false;
-	/* If a handler forked while the state is changed, the child would wait for ever. A bare thread inherits the mask, and
-	 * takes not even the C library's own signals. */
+	/* If a handler forked while the state is changed, the child would wait for ever. A bare thread inherits the
+	 * mask, and takes not even the C library's own signals. */
 	old = hp_signals_block(HP_THREAD_BARE && !kind->known ? UINT64_MAX : HP_SIGNALS);
 	while ((was = change_state(t, OFF, STARTING)) != OFF && was != RUNNING && !kind->known)
 		hp_futex_wait(&t->state, was, UINT64_MAX);

@@ -89,12 +89,11 @@ bool hp_thread_runs(const struct hp_thread *t);
 /* Whether this thread is a bare one, which must not call the C library. */
 extern HP_TLS bool hp_thread_is_bare;
 
-/* Start the thread, unless it runs. A bare thread keeps the descriptor keep_fd (-1: none) under its number. Takes
- * some 100 us, and keeps errno. For a bare thread, this allocates nothing and takes no lock, and the thread runs when it
+/* Start the thread, unless it runs. A bare thread keeps the descriptor keep_fd (-1: none) under its number. Takes some
+ * 100 us, and keeps errno. For a bare thread, this allocates nothing and takes no lock, and the thread runs when it
  * returns. For a known one it allocates, so no lock may be held, a failure makes the next 1024 calls fail at once, and
- * the thread may begin later. A bare thread can start
- * none. False: no thread can be had, or not with so few rights, or starting is forbidden, or the memory belongs to
- * another process (process.h). */
+ * the thread may begin later. A bare thread can start none. False: no thread can be had, or not with so few rights, or
+ * starting is forbidden, or the memory belongs to another process (process.h). */
 bool hp_thread_start(struct hp_thread *t, const struct hp_thread_kind *kind, void *arg, int keep_fd);
 
 /* Have the thread end, and wait until it is gone, for the kernel as well. Does nothing on the thread itself. Waits for

@@ -1,6 +1,6 @@
 /*
- * Facts that `hugepin info` has found, in sections, with advice on them. They are kept as text until all are known, since a
- * summary comes first.
+ * Facts that `hugepin info` has found, in sections, with advice on them. They are kept as text until all are known,
+ * since a summary comes first.
  */
 #ifndef HP_CMD_FACTS_H
 #define HP_CMD_FACTS_H

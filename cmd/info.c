@@ -153,7 +153,8 @@ static void advise_larger(uint64_t page_bytes, const char *all)
 
 	snprintf(path, sizeof path, HP_THP_DIR "hugepages-%" PRIu64 "kB/enabled", page_bytes >> 10);
 	hp_machine_choice(path, state);
-	if (page_bytes <= HP_PAGE || !*state || !strcmp(state, "never") || (!strcmp(state, "inherit") && !strcmp(all, "never")))
+	if (page_bytes <= HP_PAGE || !*state || !strcmp(state, "never") ||
+	    (!strcmp(state, "inherit") && !strcmp(all, "never")))
 		return;
 	snprintf(why, sizeof why, "one touch may bring %s", hp_text_bytes(page_bytes, size));
 	hp_facts_advise(why, "echo never > %s", path);

@@ -145,8 +145,8 @@ bool hp_run_beside(const char *library, const char *name, char ret_path[PATH_MAX
 	return snprintf(ret_path, PATH_MAX, "%.*s%s", dir, library, name) < PATH_MAX && !access(ret_path, R_OK);
 }
 
-/* Whether the loader finds one of these. A child loads it, since an allocator that is loaded starts. If the child cannot
- * be made, the program will say whether it is there. */
+/* Whether the loader finds one of these. A child loads it, since an allocator that is loaded starts. If the child
+ * cannot be made, the program will say whether it is there. */
 static bool can_load(const char *const *files)
 {
 	const pid_t child = fork();
@@ -179,8 +179,8 @@ static bool has_small(const char *title)
 	return true;
 }
 
-/* With a library of LD_AUDIT, the loader divides the static thread-local memory before it knows of a preloaded library. Ours
- * need more than it leaves over by default. */
+/* With a library of LD_AUDIT, the loader divides the static thread-local memory before it knows of a preloaded library.
+ * Ours need more than it leaves over by default. */
 static int leave_room_for_tls(void)
 {
 	static const char name[] = "glibc.rtld.optional_static_tls";

@@ -188,7 +188,9 @@ static void print_lend(FILE *to, const struct hp_look_domain *d)
 		fprintf(to, "          %" PRIu32 ":", d->peer[i].number);
 		print_bytes(to, " lent ", s->lent_bytes);
 		print_bytes(to, ", borrowed ", s->borrowed_bytes);
-		fprintf(to, "; asked %" PRIu64 ", waited %" PRIu64 ", refused %" PRIu64 ", recalls %" PRIu64 ", recalled %" PRIu64 "\n",
+		fprintf(to,
+			"; asked %" PRIu64 ", waited %" PRIu64 ", refused %" PRIu64 ", recalls %" PRIu64
+			", recalled %" PRIu64 "\n",
 			s->asked, s->waited, s->refused, s->recalls, s->recalled);
 	}
 }

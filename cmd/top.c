@@ -1,8 +1,8 @@
 /*
- * hugepin top: looks at a running process repeatedly, and shows its present state. On a terminal each text takes the place
- * of the last one, with lines that are cut to the screen's size, by control sequences that every terminal has (ECMA-48).
- * The terminal's settings stay as they are, so a signal may end the command at any time, also in a read of the process's
- * memory that does not end. The observed process is not stopped, and does no work for this.
+ * hugepin top: looks at a running process repeatedly, and shows its present state. On a terminal each text takes the
+ * place of the last one, with lines that are cut to the screen's size, by control sequences that every terminal has
+ * (ECMA-48). The terminal's settings stay as they are, so a signal may end the command at any time, also in a read of
+ * the process's memory that does not end. The observed process is not stopped, and does no work for this.
  */
 #include <errno.h>
 #include <getopt.h>

@@ -1,9 +1,9 @@
 /*
  * See image.h.
  *
- * Carries out the plan. Bss is advised, since it is anonymous already. Data and text are copied into anonymous memory in
- * hugepages, which then takes the place of the file's mapping: the kernel collapses no private mapping of a file that
- * was written to, and Debian's kernels collapse none of read-only files.
+ * Carries out the plan. Bss is advised, since it is anonymous already. Data and text are copied into anonymous memory
+ * in hugepages, which then takes the place of the file's mapping: the kernel collapses no private mapping of a file
+ * that was written to, and Debian's kernels collapse none of read-only files.
  *
  * Transparent hugepages alone, never the pool's. A child of fork writes to bss and data before any handler could run
  * (copy relocations of the C library, stacks, buffers of streams), and dies where the pool has no page for its copy.
@@ -199,8 +199,8 @@ static const char *copy(const struct hp_image_range *r)
 	p = map_copy(len);
 	if (!p)
 		return "there is no memory for a copy";
-	/* In pieces, whose pages of the file go before the next ones are read: else the program's peak of memory would be
-	 * twice its data. They are one mapping afterwards. Text as a whole, for perf's sake. */
+	/* In pieces, whose pages of the file go before the next ones are read: else the program's peak of memory would
+	 * be twice its data. They are one mapping afterwards. Text as a whole, for perf's sake. */
 	for (size_t at = 0, n; at < len; at += n) {
 		n = r->kind == HP_IMAGE_TEXT ? len : HP_MIN(len - at, AT_ONCE);
 		memcpy(p + at, (void *)(r->start + at), n);
@@ -221,13 +221,15 @@ static const char *copy(const struct hp_image_range *r)
 		}
 	}
 	/* A name for /proc/PID/maps, where the kernel has such names. */
-	hp_sys(SYS_prctl, PR_SET_VMA, PR_SET_VMA_ANON_NAME, r->start, len, r->kind == HP_IMAGE_TEXT ? "hugepin text" : "hugepin data");
+	hp_sys(SYS_prctl, PR_SET_VMA, PR_SET_VMA_ANON_NAME, r->start, len,
+	       r->kind == HP_IMAGE_TEXT ? "hugepin text" : "hugepin data");
 	return NULL;
 }
 
 /* ------------------------------------------------------------------ objects */
 
-/* The process that hugepin_image_() has run in, and the number of objects it had then. The loader appends later ones. */
+/* The process that hugepin_image_() has run in, and the number of objects it had then. The loader appends later
+ * ones. */
 static struct {
 	pid_t pid;
 	size_t objects;

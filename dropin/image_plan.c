@@ -52,7 +52,8 @@ void hp_image_plan(uintptr_t base, const ElfW(Phdr) *headers, size_t count, size
 
 	for (size_t i = 0; i < count; i++) {
 		const ElfW(Phdr) *h = &headers[i];
-		const uintptr_t start = down(base + h->p_vaddr, page), file_end = up(base + h->p_vaddr + h->p_filesz, page);
+		const uintptr_t start = down(base + h->p_vaddr, page);
+		const uintptr_t file_end = up(base + h->p_vaddr + h->p_filesz, page);
 		const uintptr_t end = up(base + h->p_vaddr + h->p_memsz, page);
 
 		if (h->p_type != PT_LOAD || !(h->p_flags & PF_R) || end < start || file_end > end)

@@ -6,8 +6,8 @@
  * both spans belongs to neither allocator. With HUGEPIN_SMALL_PINNED=1 the arena is a part of the heap's span, and its
  * memory comes from extents of the heap.
  *
- * Another allocator may take jemalloc's place once our constructor has run (next.c). Earlier buffers stay with jemalloc.
- * free() finds the owner of each pointer by its address.
+ * Another allocator may take jemalloc's place once our constructor has run (next.c). Earlier buffers stay with
+ * jemalloc. free() finds the owner of each pointer by its address.
  */
 #include "dropin/jemalloc.h"
 
@@ -110,8 +110,9 @@ static void move_arena(uintptr_t base, size_t size)
 	count_bytes(&s->small_outside_bytes, s->small_bytes);
 	__atomic_store_n(&s->small_bytes, 0, __ATOMIC_RELAXED); /* relaxed: a number */
 	/* A thread in hp_in_arena() that has loaded the old base may load the new size. That one is no longer:
-	 * reserve_arena() takes as much as the whole span, or an eighth of RLIMIT_AS, and the heap's part is half of the
-	 * span, or at most that eighth. No thread has the new base with the old size. Each of these pairs with its loads. */
+	 * reserve_arena() takes as much as the whole span, or an eighth of RLIMIT_AS, and the heap's part is half of
+	 * the span, or at most that eighth. No thread has the new base with the old size.
+	 * Each of these pairs with its loads. */
 	atomic_store_explicit(&hp_arena.size, 0, memory_order_release);
 	atomic_store_explicit(&hp_arena.base, base, memory_order_release);
 	atomic_store_explicit(&hp_arena.size, size, memory_order_release);
@@ -299,8 +300,8 @@ int hpje_madvise(void *p, size_t len, int advice)
 
 #ifdef HP_JEMALLOC_5_3
 /* jemalloc's settings without others: an arena for each processor, not four, and thread caches that are looked through
- * every 256 KiB of requests, not every 64 KiB. docs/PERFORMANCE.md has the figures. /etc/malloc.conf and MALLOC_CONF come
- * later and win. A program with a malloc_conf of its own has that in place of ours. */
+ * every 256 KiB of requests, not every 64 KiB. docs/PERFORMANCE.md has the figures. /etc/malloc.conf and MALLOC_CONF
+ * come later and win. A program with a malloc_conf of its own has that in place of ours. */
 EXPORT const char *malloc_conf = "narenas_ratio:1,tcache_gc_incr_bytes:262144";
 #endif
 
@@ -468,9 +469,9 @@ void hp_small_start(void)
 
 static void small_prefork(void)
 {
-	/* Another thread may be starting jemalloc, by __libc_malloc() with HUGEPIN_SMALL=next. Wait for that thread: the
-	 * child would find jemalloc half started. Without that option the C library allocates before it makes the second
-	 * thread, and a request from here may interrupt another in a signal handler. */
+	/* Another thread may be starting jemalloc, by __libc_malloc() with HUGEPIN_SMALL=next. Wait for that thread:
+	 * the child would find jemalloc half started. Without that option the C library allocates before it makes the
+	 * second thread, and a request from here may interrupt another in a signal handler. */
 	if (!hp_arena.jemalloc_below || !hp_jemalloc_started())
 		jemalloc_start();
 	if (hp_next.small.prefork)

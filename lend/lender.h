@@ -179,8 +179,8 @@ enum hp_step {
 	HP_STEP_LEND, /* hp_lender_lend() with `bucket`: it is pinned. Then answer. */
 	HP_STEP_PIN, /* pin [bucket->base, bucket->base + bucket->len), then hp_lender_pinned() */
 	HP_STEP_DROP, /* drop the registration of `bucket`, which is forgotten, and free it */
-	HP_STEP_WANT, /* ask `bucket` back, if that is not NULL; then send WANT of `bytes` to `peer`, with number holder.want;
-		       * only of the first that waits */
+	HP_STEP_WANT, /* ask `bucket` back, if that is not NULL; then send WANT of `bytes` to `peer`, with number
+		       * holder.want; only of the first that waits */
 	HP_STEP_WAIT, /* the question waits: put it into its queue, and step the first one there */
 	HP_STEP_NO, /* answer: err, a number of errno; ask `bucket` back, if that is not NULL */
 };

@@ -10,8 +10,8 @@
  *	wire.c     messages as bytes; table.h: hash tables. Pure.
  *
  * Hits find a borrowed key as they find a region (reg/state.h): a lookup table leads from the hash of peer and address
- * to an entry of `borrowed`, whose members the hit then checks. Each thread counts its uses at an index that is reserved
- * in the table of regions, and that no region uses:
+ * to an entry of `borrowed`, whose members the hit then checks. Each thread counts its uses at an index that is
+ * reserved in the table of regions, and that no region uses:
  *	hit:	read tag and the rest; count; read the tag again: if it changed, count back and take the slow path
  *	retire:	tag = 0; membarrier on every running thread; sum
  *	done:	count; read `attention`: if keys wait for their last use, look whether this was one

@@ -90,7 +90,7 @@ static bool read_fixed(struct hp_wire *w, const unsigned char *at)
 	case HP_WIRE_WANT:
 		w->bytes = get64(at);
 		return w->number && !w->n && !w->flags;
-	default: /* RETURN */
+	default: /* RETURN: MORE comes with a number, and only the last part of an answer to WANT may have no refs */
 		return !(w->flags & ~HP_WIRE_MORE) && (w->number || !w->flags) && (w->n || (w->number && !w->flags));
 	}
 }

@@ -14,9 +14,10 @@
  *	LEND        ref u64, base u64, len u64, share u64, rkey u32, 0 u32
  *	NO          error u32, 0 u32, share u64
  *	RECALL      n refs: give these keys back, each when it has no uses
- *	WANT        bytes u64: give back keys of so many bytes, those that were not used for longest and have no uses. 0: only
- *	            answer, after the RECALLs before
- *	RETURN      n refs that are given back; with a number: of the answer of that WANT, the last part without flag MORE
+ *	WANT        bytes u64: give back keys of so many bytes, those that were not used for longest and have no uses.
+ *	            0: only answer, after the RECALLs before
+ *	RETURN      n refs that are given back. With a number it is a part of the answer to that WANT: the last part has
+ *	            no flag MORE, and it alone may have no refs. Without a number it has refs and no flag
  */
 #ifndef HP_LEND_WIRE_H
 #define HP_LEND_WIRE_H

@@ -616,7 +616,8 @@ void hp_cover_new_extents(hugepin_domain *d)
 		if (x.gen <= d->extent_gen)
 			continue;
 		youngest = HP_MAX(youngest, x.gen);
-		if (x.len <= d->len_max && may_take_whole(d, start, start + x.len, access) && !hp_region_find(d, start, 0) &&
+		if (x.len <= d->len_max && may_take_whole(d, start, start + x.len, access) &&
+		    !hp_region_find(d, start, 0) &&
 		    register_union(d, start, start + x.len, access, HP_REGION_EXTENT, x.gen, false, false, &r) == 0)
 			HP_DSTAT(d, ahead, 1);
 	}

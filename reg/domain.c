@@ -244,7 +244,8 @@ static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backen
 	if (d->policy == HUGEPIN_POLICY_NONE)
 		d->span_size = 0;
 	d->watch = a->watch;
-	d->watched = d->policy != HUGEPIN_POLICY_ODP && d->policy != HUGEPIN_POLICY_NONE && a->watch < HUGEPIN_WATCH_PROGRAM;
+	d->watched = d->policy != HUGEPIN_POLICY_ODP && d->policy != HUGEPIN_POLICY_NONE &&
+		     a->watch < HUGEPIN_WATCH_PROGRAM;
 	d->hold = hold_of(a);
 	d->exact = a->reach == HUGEPIN_REACH_EXACT ? HP_ACCESS_REMOTE : 0;
 	d->expire = a->expire;

@@ -1,5 +1,6 @@
 /*
- * Which registration goes when there is no room for another one (evict.c; a plan's choice is in policy/schedule.c). Call with the domain's lock.
+ * Which registration goes when there is no room for another one (evict.c; a plan's choice is in policy/schedule.c).
+ * Call with the domain's lock.
  */
 #ifndef HP_REG_EVICT_H
 #define HP_REG_EVICT_H

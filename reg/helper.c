@@ -133,7 +133,8 @@ uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
 			hp_hybrid_keep_hot(d, &h->tracked[h->last]);
 			h->last = 0;
 		}
-		step = h->crowded ? (struct hp_plan_step){ .what = HP_PLAN_WAIT, .until_ns = hp_track_now(d) + HP_CROWDED_NS }
+		step = h->crowded ? (struct hp_plan_step){ .what = HP_PLAN_WAIT,
+							   .until_ns = hp_track_now(d) + HP_CROWDED_NS }
 				  : hp_plan_next(h->plan, hp_track_now(d));
 		if (step.what == HP_PLAN_WAIT)
 			break;

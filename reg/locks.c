@@ -354,7 +354,8 @@ int hugepin_unlock_(uintptr_t addr, size_t len)
 		if (err == 0) {
 			note_range(start, end, false);
 			/* If a part is registered, unlock only the rest. */
-			err = hp_covered_first(&registered, start, end) ? unlock_uncovered(start, end) : pages_unlock(start, end);
+			err = hp_covered_first(&registered, start, end) ? unlock_uncovered(start, end) :
+									  pages_unlock(start, end);
 			if (err != 0)
 				note_what_is(start, end);
 			pay_owed();

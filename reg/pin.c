@@ -139,7 +139,8 @@ struct found {
 #define HIT_PAGE hp_base_page
 #endif
 
-/* Whether r serves a pin. exact: the pin must get a region of just its own pages, with just its own access (state.h). */
+/* Whether r serves a pin. exact: the pin must get a region of just its own pages, with just its own access
+ * (state.h). */
 static inline __attribute__((always_inline)) bool serves(const struct hp_region *r, uintptr_t addr, size_t len,
 							 unsigned access, bool exact)
 {

@@ -57,8 +57,8 @@ static inline uint64_t hp_region_life(const struct hp_region *r)
 /* Make the tables, once. 0 or -ENOMEM. */
 int hp_regions_init(void);
 
-/* A place in the table for a region of d, still FREE; or NULL. Each domain can have this many, however many others have,
- * so that idle domains starve no other. free() gives a place of d back. d NULL: of a lend. Any thread. */
+/* A place in the table for a region of d, still FREE; or NULL. Each domain can have this many, however many others
+ * have, so that idle domains starve no other. free() gives a place of d back. d NULL: of a lend. Any thread. */
 enum { HP_REGIONS_SURE = 1024 };
 struct hp_region *hp_region_new(hugepin_domain *d);
 void hp_region_free(hugepin_domain *d, struct hp_region *r);
@@ -99,7 +99,8 @@ void hp_region_each_exact(hugepin_domain *d, uintptr_t start, uintptr_t end,
 void hp_region_each(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*each)(void *arg, struct hp_region *),
 		    void *arg);
 
-/* Take r out of the trees and granules, so that no pin finds it. r becomes RETIRED. The caller settles it (retire.h). */
+/* Take r out of the trees and granules, so that no pin finds it. r becomes RETIRED. The caller settles it
+ * (retire.h). */
 void hp_region_unpublish(struct hp_region *r);
 
 /* r waits for its last unpin from now on, or no more. */

@@ -166,10 +166,11 @@ void hp_region_call_dereg(hugepin_domain *d, struct hugepin_reg *reg)
 static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 {
 	uint64_t start_ns = d->backend->now_ns(d->ctx);
+	struct hp_region_notes *n = hp_region_notes_of(r);
 	size_t len = r->end - r->start;
 
-	if (hp_region_notes_of(r)->wanted == HP_WANTED)
-		TAILQ_REMOVE(&d->wanted, hp_region_notes_of(r), order);
+	if (n->wanted == HP_WANTED)
+		TAILQ_REMOVE(&d->wanted, n, order);
 	tell_end(d, r, false);
 	hp_region_call_dereg(d, &r->reg);
 	HP_DSTAT(d, deregistered_ns, d->deregistered_at_ns - start_ns);
@@ -186,7 +187,7 @@ static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 	if (hp_trace_on)
 		hp_trace(HP_TRACE_DEREGISTER, d, r->start, r->end);
 	if (hp_region_is_heap(r) && !r->on_demand)
-		hp_heap_drop(hp_region_notes_of(r)->held_start, hp_region_notes_of(r)->held_end - hp_region_notes_of(r)->held_start, d->hold);
+		hp_heap_drop(n->held_start, n->held_end - n->held_start, d->hold);
 	if (hp_is_watched(d, r->kind, r->on_demand))
 		hp_uffd_unwatch(r->start, r->end);
 	if (d->helper)

@@ -114,7 +114,8 @@ struct hp_region {
 
 	/* The following members are guarded by the domain's lock. */
 	struct hugepin_reg reg;
-	/* In domain.live (least recently used first, as far as is known), aside, unsettled, retired, uncached or dead. */
+	/* In domain.live (least recently used first, as far as is known), aside, unsettled, retired, uncached or
+	 * dead. */
 	TAILQ_ENTRY(hp_region) order;
 	RB_ENTRY(hp_region) node; /* in domain.tree, domain.exact_tree or domain.waiting_tree */
 	uint64_t number; /* of this registration: no other one has it */

@@ -178,7 +178,8 @@ struct hp_tracked *hp_tracked_of(struct hp_helper *h, struct hp_region *r, bool 
 	return p;
 }
 
-uint64_t hp_tracked_work_ns(const struct hp_helper *h, const struct hp_tracked *p, uint64_t bytes, enum hp_cost_kind kind)
+uint64_t hp_tracked_work_ns(const struct hp_helper *h, const struct hp_tracked *p, uint64_t bytes,
+			    enum hp_cost_kind kind)
 {
 	return hp_share_cost_ns(h->sharers, hp_cost_ns(&h->cost, p->backing, bytes, kind));
 }

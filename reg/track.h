@@ -27,8 +27,8 @@ struct hp_tracked {
 	uint32_t exact; /* the access of an exact region: there may be others of the same range; else 0 */
 	uint32_t region; /* the region's index; 0: not registered */
 	uint32_t uses; /* uses whose start the plan was told, but not yet their end */
-	/* known: the plan was told of the range; told: also that the range is registered, or under hybrid, that a transfer
-	 * need not wait for its memory */
+	/* known: the plan was told of the range; told: also that the range is registered, or under hybrid, that a
+	 * transfer need not wait for its memory */
 	bool known, told;
 	bool used; /* has `site` */
 	uint32_t next; /* the next free one */
@@ -69,7 +69,8 @@ struct hp_helper {
 	struct hp_tracked *tracked; /* table of tracked ranges, from number 1 up */
 };
 
-/* Make room for tracked ranges, in a new helper. free() also frees the helper. 0 or -ENOMEM. The plan is the caller's. */
+/* Make room for tracked ranges, in a new helper. free() also frees the helper. 0 or -ENOMEM. The plan is the
+ * caller's. */
 int hp_track_new(struct hp_helper *h);
 void hp_track_free(struct hp_helper *h);
 

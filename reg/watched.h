@@ -2,9 +2,9 @@
  * The memory outside the heap that the kernel watches. Pure: no lock, no kernel.
  *
  * A use is a range that a registration needs to be watched; several registrations may use the same memory. A part is a
- * range that was given to the kernel, which is a whole mapping where possible, and so larger than the uses in it. A part
- * without any use is idle, unless it lasts until it is unmapped, and the caller may take it back. Each call takes time by
- * the logarithm of the number of ranges, and by the number of parts that it touches.
+ * range that was given to the kernel, which is a whole mapping where possible, and so larger than the uses in it. A
+ * part without any use is idle, unless it lasts until it is unmapped, and the caller may take it back. Each call takes
+ * time by the logarithm of the number of ranges, and by the number of parts that it touches.
  */
 #ifndef HP_REG_WATCHED_H
 #define HP_REG_WATCHED_H
@@ -47,8 +47,10 @@ void hp_watched_last(struct hp_watched *w, uintptr_t start, uintptr_t end);
  * they lost. */
 struct hp_stretch hp_watched_cut(struct hp_watched *w, uintptr_t start, uintptr_t end);
 
-/* Take out the first idle part of len_max bytes at most that overlaps [start, end); or any part. False: there is none. */
-bool hp_watched_take_idle(struct hp_watched *w, uintptr_t start, uintptr_t end, size_t len_max, struct hp_stretch *ret_);
+/* Take out the first idle part of len_max bytes at most that overlaps [start, end); or any part. False: there is
+ * none. */
+bool hp_watched_take_idle(struct hp_watched *w, uintptr_t start, uintptr_t end, size_t len_max,
+			  struct hp_stretch *ret_);
 bool hp_watched_take_any(struct hp_watched *w, struct hp_stretch *ret_);
 
 /* In the child of fork: nothing is watched. */

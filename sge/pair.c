@@ -39,7 +39,10 @@ static struct ibv_qp *create_qp(struct hp_pair *p, struct ibv_qp_cap *ret_grante
 		for (unsigned i = 0; i < sizeof inlines / sizeof *inlines; i++) {
 			struct ibv_qp_init_attr init = {
 				.send_cq = p->cq, .recv_cq = p->cq, .qp_type = IBV_QPT_RC,
-				.cap = { .max_send_wr = 2 * HP_PAIR_DEPTH, .max_recv_wr = 2 * HP_PAIR_DEPTH, .max_send_sge = sges, .max_recv_sge = 1,
+				.cap = { .max_send_wr = 2 * HP_PAIR_DEPTH,
+					 .max_recv_wr = 2 * HP_PAIR_DEPTH,
+					 .max_send_sge = sges,
+					 .max_recv_sge = 1,
 					 .max_inline_data = inlines[i] },
 			};
 			struct ibv_qp *qp = ibv_create_qp(p->pd, &init);

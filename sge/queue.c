@@ -237,7 +237,8 @@ static int append(struct hugepin_sgq *q, struct cursor *at, uint64_t bytes, uint
 
 	while (bytes) {
 		size_t left = at->iov->iov_len - at->offset, len = HP_MIN(left, bytes);
-		struct iovec piece = { (void *)((uintptr_t)at->iov->iov_base + at->offset), len }; /* a base may be NULL */
+		/* a base may be NULL */
+		struct iovec piece = { (void *)((uintptr_t)at->iov->iov_base + at->offset), len };
 		at->offset += len;
 		if (len == left)
 			*at = (struct cursor){ at->iov + 1, 0 };

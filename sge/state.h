@@ -119,8 +119,8 @@ struct hugepin_sgq {
 	bool failed; /* the queue pair has failed */
 	bool send_failed; /* the completion of a send reported the failure */
 	bool closing;
-	/* How the queue pair failed first: enum ibv_wc_status, and the vendor's number in the upper half. Written by the
-	 * caller of the queue. relaxed: hugepin_sgq_wc_status(), on any thread, reads nothing else. */
+	/* How the queue pair failed first: enum ibv_wc_status, and the vendor's number in the upper half. Written by
+	 * the caller of the queue. relaxed: hugepin_sgq_wc_status(), on any thread, reads nothing else. */
 	_Atomic uint64_t failure;
 };
 

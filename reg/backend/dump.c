@@ -122,7 +122,8 @@ static int each_region(const struct nlmsghdr *m, int (*read)(const struct nlattr
 		if (mnl_attr_get_type(table) != RDMA_NLDEV_ATTR_RES_MR)
 			continue;
 		EACH_IN(region, table)
-			if (mnl_attr_get_type(region) == RDMA_NLDEV_ATTR_RES_MR_ENTRY && read(region, state) != MNL_CB_OK)
+			if (mnl_attr_get_type(region) == RDMA_NLDEV_ATTR_RES_MR_ENTRY &&
+			    read(region, state) != MNL_CB_OK)
 				return MNL_CB_ERROR;
 	}
 	return MNL_CB_OK;

@@ -174,7 +174,8 @@ uint64_t hp_cost_error_permille(const struct hp_cost *c)
 	return (uint64_t)HP_MIN(c->error * 1000, ns_max);
 }
 
-bool hp_cost_fit(const struct hp_cost *c, unsigned backing, unsigned class, enum hp_cost_kind kind, struct hp_cost_fit *ret)
+bool hp_cost_fit(const struct hp_cost *c, unsigned backing, unsigned class, enum hp_cost_kind kind,
+		 struct hp_cost_fit *ret)
 {
 	const struct hp_cost_class *own = &c->classes[backing][kind][class];
 	double slope;

@@ -53,6 +53,7 @@ struct hp_cost_fit {
 	uint64_t count; /* operations seen */
 	double page_ns, fixed_ns; /* a and b; a page is a base page in HP_COST_BASE, otherwise 2 MiB */
 };
-bool hp_cost_fit(const struct hp_cost *, unsigned backing, unsigned class, enum hp_cost_kind kind, struct hp_cost_fit *ret);
+bool hp_cost_fit(const struct hp_cost *, unsigned backing, unsigned class, enum hp_cost_kind kind,
+		 struct hp_cost_fit *ret);
 
 #endif

@@ -56,7 +56,8 @@ void hp_paging_learn_gone(struct hp_paging_habits *h, uint64_t out, uint64_t pag
 void hp_paging_learn_slack(struct hp_paging_habits *h, bool foreseen, uint64_t slack_ns)
 {
 	if (foreseen) /* the first one is the mean */
-		h->slack_ns += ((float)slack_ns - h->slack_ns) / (!(h->foreseen > 0) ? 1 : (float)slack_ns < h->slack_ns ? 2 : MEMORY);
+		h->slack_ns += ((float)slack_ns - h->slack_ns) /
+			       (!(h->foreseen > 0) ? 1 : (float)slack_ns < h->slack_ns ? 2 : MEMORY);
 	mean(&h->foreseen, &h->waits, foreseen);
 }
 
@@ -89,7 +90,8 @@ static double late_ns(double work_ns, double slack_ns)
 static double waited_ns(const struct hp_paging_use *u, double work_ns)
 {
 	const struct hp_paging_habits *h = &u->habits;
-	double foreseen = h->waits ? (double)h->foreseen : 1, slack_ns = h->waits ? (double)h->slack_ns : (double)h->gap_ns;
+	double foreseen = h->waits ? (double)h->foreseen : 1;
+	double slack_ns = h->waits ? (double)h->slack_ns : (double)h->gap_ns;
 
 	return foreseen * late_ns(work_ns, slack_ns) + (1 - foreseen) * late_ns(work_ns, u->announced_ns);
 }
